@@ -1,0 +1,97 @@
+"""Compiles the C++ sources of this folder into one shared library, loaded through ctypes.
+
+`pip install` runs it by way of the setuptools commands below; `python -m hpmoe.kernels.build_native` compiles again
+after a source has changed.
+"""
+
+import os
+import shlex
+import shutil
+import subprocess
+from pathlib import Path
+
+from setuptools import Command
+from setuptools.command.bdist_wheel import bdist_wheel
+from setuptools.command.build import build
+from setuptools.errors import CompileError, PlatformError
+
+KERNELS = Path(__file__).resolve().parent
+LIBRARY = "_native.so"
+FLAGS = ("-std=c++17", "-O3", "-fPIC", "-shared", "-pthread")
+
+
+def find_compiler():
+    """The C++ compiler as a command list: what CXX names, else g++, else clang++."""
+    wanted = shlex.split(os.environ.get("CXX", ""))
+    for command in [wanted] if wanted else [["g++"], ["clang++"]]:
+        if shutil.which(command[0]):
+            return command
+    missing = f"the compiler named by CXX ({wanted[0]})" if wanted else "a C++ compiler (looked for g++ and clang++)"
+    raise PlatformError(
+        f"hpmoe compiles its native library at install and cannot find {missing}. "
+        "Install g++ or clang++ with C++17, or set CXX to one, then run pip again."
+    )
+
+
+def compile_library(library):
+    """Compile every cpu/*.cc into the file `library`, replacing it in one step (a running process may have it open)."""
+    sources = sorted(map(str, (KERNELS / "cpu").glob("*.cc")))
+    if not sources:
+        return print("no native sources yet")
+    library = Path(library)
+    library.parent.mkdir(parents=True, exist_ok=True)
+    partial = library.with_name(f"{library.name}.{os.getpid()}")
+    command = [*find_compiler(), *FLAGS, "-I", str(KERNELS), *sources, "-o", str(partial)]
+    print(shlex.join(command), flush=True)
+    try:
+        if subprocess.run(command).returncode:
+            raise CompileError(f"compiling hpmoe's native library failed: {shlex.join(command)}")
+        partial.replace(library)
+    finally:
+        partial.unlink(missing_ok=True)
+
+
+class Build(build):
+    """The usual build, then the native library."""
+
+    sub_commands = [*build.sub_commands, ("build_native", None)]
+
+
+class BuildNative(Command):
+    """Compiles into the tree being built, or beside the sources for an editable install."""
+
+    user_options = [("build-lib=", "d", "directory to build into")]
+
+    def initialize_options(self):
+        self.build_lib = None
+        self.editable_mode = False
+
+    def finalize_options(self):
+        self.set_undefined_options("build", ("build_lib", "build_lib"))
+
+    def run(self):
+        compile_library(KERNELS / LIBRARY if self.editable_mode else self.get_outputs()[0])
+
+    def get_outputs(self):
+        return [str(Path(self.build_lib, "hpmoe", "kernels", LIBRARY))]
+
+    def get_output_mapping(self):
+        return {self.get_outputs()[0]: str(KERNELS / LIBRARY)} if self.editable_mode else {}
+
+    def get_source_files(self):
+        return []  # the sources are package data
+
+
+class BdistWheel(bdist_wheel):
+    """A wheel of one platform and any Python 3: ctypes does not depend on the interpreter's ABI."""
+
+    def finalize_options(self):
+        self.distribution.has_ext_modules = lambda: True
+        super().finalize_options()
+
+    def get_tag(self):
+        return "py3", "none", super().get_tag()[2]
+
+
+if __name__ == "__main__":
+    compile_library(KERNELS / LIBRARY)
