@@ -1,0 +1,130 @@
+// The packed image: what the host writes and a persistent kernel reads, on a CPU and on an Ascend device alike.
+//
+// One little-endian blob, the header first, every section 64-byte aligned. One image serves all ranks; the rank is a launch argument.
+// protocol.py states the same layout as NumPy dtypes; hpmoe_layout() lets a test compare the two field by field.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+
+namespace hpmoe {
+
+constexpr int32_t kMagic = 0x484D4F45;
+constexpr int32_t kVersion = 1;
+constexpr int32_t kSectionAlignment = 64;
+constexpr int32_t kMaxOperands = 6;
+
+#define HPMOE_OPCODE(X)                                                                                              \
+  X(PUT, 1) X(PUT_BACK, 2) X(REDUCE, 3) X(GMM, 4) X(WGRAD, 5) X(MAP, 6) X(SWIGLU, 7) X(SWIGLU_GRAD, 8)               \
+  X(ROW_REDUCE, 9) X(ROW_DOT, 10) X(COL_SUM, 11) X(ALL_TO_ALL, 12) X(ALL_TO_ALL_BACK, 13) X(NOTIFY, 14) X(GATHER, 15)
+
+#define HPMOE_MAP_CODE(X)                                                                                            \
+  X(COPY, 0) X(NEG, 1) X(EXP, 2) X(LOG, 3) X(SQRT, 4) X(RSQRT, 5) X(SIGMOID, 6) X(TANH, 7) X(SILU, 8) X(RELU, 9)     \
+  X(ERF, 10) X(ABS, 11) X(RECIPROCAL, 12) X(SQUARE, 13) X(SIN, 14) X(COS, 15) X(SIGN, 16) X(SOFTPLUS, 17)            \
+  X(FLOOR, 18) X(ADD, 32) X(SUB, 33) X(MUL, 34) X(DIV, 35) X(POW, 36) X(MAXIMUM, 37) X(MINIMUM, 38) X(GREATER, 39)   \
+  X(GREATER_EQUAL, 40) X(LESS, 41) X(LESS_EQUAL, 42) X(EQUAL, 43) X(NOT_EQUAL, 44) X(SELECT, 64) X(FILL, 65)
+
+#define HPMOE_DOMAIN(X) X(ONCE, 0) X(TILES, 1) X(SLOTS, 2) X(EXPERTS, 3)
+#define HPMOE_ROWS(X) X(OWN, 0) X(ALL, 1) X(ONE, 2) X(SLOT_EXPERT, 3) X(EXPERT, 4) X(PEER, 5) X(ENTRIES, 6) X(TOKENS, 7)
+#define HPMOE_COLS(X) X(OWN, 0) X(ALL, 1) X(ONE, 2)
+#define HPMOE_INDEX(X) X(STATIC, 0) X(SLOT_EXPERT, 1) X(ENTRY_TILE, 2)
+#define HPMOE_AMOUNT(X) X(ROWS, 0) X(COUNT, 1)
+#define HPMOE_REMOTE(X) X(LOCAL, 0) X(PEER, 1) X(EVERY, 2)
+#define HPMOE_EXTENT(X)                                                                                              \
+  X(ONE, 0) X(SLOT, 1) X(EXPERT, 2) X(RECEIVED, 3) X(TILE, 4) X(STATIC_TILE, 5) X(TOKENS, 6) X(ENTRIES, 7)           \
+  X(TILE_ENTRIES, 8) X(SENT_TO, 9) X(SENT_TO_EXPERT, 10) X(RETURNED_TO, 11) X(RETURNED_TO_FROM_EXPERT, 12)
+#define HPMOE_DTYPE(X) X(FLOAT32, 0) X(INT32, 1) X(BFLOAT16, 2)
+#define HPMOE_REDUCTION(X) X(SUM, 0) X(MAX, 1)
+#define HPMOE_CODE(X)                                                                                                \
+  X(OK, 0) X(TIMEOUT, 1) X(ABORTED_PEER, 2) X(OUT_OF_MEMORY, 3) X(BAD_IMAGE, 4) X(INTERRUPTED, 5) X(WRONG_COUNT, 6)  \
+  X(SLOT_OVERFLOW, 7) X(INDEX_OUT_OF_RANGE, 8)
+
+#define HPMOE_MEMBER(name, value) name = value,
+enum class Opcode : int32_t { HPMOE_OPCODE(HPMOE_MEMBER) };
+enum class MapCode : int32_t { HPMOE_MAP_CODE(HPMOE_MEMBER) };
+enum class Domain : int32_t { HPMOE_DOMAIN(HPMOE_MEMBER) };
+enum class Rows : int16_t { HPMOE_ROWS(HPMOE_MEMBER) };
+enum class Cols : int16_t { HPMOE_COLS(HPMOE_MEMBER) };
+enum class Index : int32_t { HPMOE_INDEX(HPMOE_MEMBER) };
+enum class Amount : int16_t { HPMOE_AMOUNT(HPMOE_MEMBER) };
+enum class Remote : int32_t { HPMOE_REMOTE(HPMOE_MEMBER) };
+enum class Extent : int32_t { HPMOE_EXTENT(HPMOE_MEMBER) };
+enum class Dtype : int32_t { HPMOE_DTYPE(HPMOE_MEMBER) };
+enum class Reduction : int32_t { HPMOE_REDUCTION(HPMOE_MEMBER) };
+enum class Code : int32_t { HPMOE_CODE(HPMOE_MEMBER) };
+#undef HPMOE_MEMBER
+
+struct Header {
+  int32_t magic, version, image_bytes;
+  int32_t num_tasks, num_queues, num_ops, num_buffers, num_events, num_waits, num_signals, num_routes;
+  int32_t ep_size, tile_rows;
+  int32_t tasks_offset, queues_offset, ops_offset, buffers_offset, events_offset, waits_offset, signals_offset;
+  int32_t routes_offset, peer_order_offset;
+};
+
+// One tile of one op: unit `row` of the op's domain, columns [col, col + cols), position `peer` in the rank's peer order or -1.
+struct Task {
+  int32_t op, peer, row, col, cols, first_wait, first_signal;
+  int16_t num_waits, num_signals;
+};
+
+struct Wait {
+  int32_t event, kind;
+};
+
+struct Signal {
+  int32_t event;
+  int16_t kind, amount;
+  int32_t remote, stride;
+};
+
+// threshold = mult * extent(index), known once the rank's routing is.
+struct Event {
+  int32_t extent, index, mult, route;
+};
+
+// A row-major array: cols is its last dimension; rows counts all rows before it, 0 where the host does not say.
+struct Buffer {
+  int32_t cols, rows_per_expert, dtype, rows;
+};
+
+// capacity is the most rows a rank's received arrays hold; 0 means num_slots * tile_rows.
+struct Route {
+  int32_t ids_buffer, num_experts, num_local_experts, top_k, num_slots, num_tokens, capacity, reserved;
+};
+
+struct Operand {
+  int32_t buffer;
+  int16_t rows, cols;
+  int32_t offset;
+  float value;
+  int32_t reserved[2];
+};
+
+struct Op {
+  int32_t opcode, domain, route, num_rows, clipped, blocks, num_operands;
+  int32_t param[5];
+  float value[2];
+  int32_t reserved[2];
+  Operand operands[kMaxOperands];
+};
+
+struct Status {
+  int32_t code, rank, queue, task, event, wait;
+  int64_t value, threshold;
+};
+
+static_assert(sizeof(Header) == 88, "a header is 22 words");
+static_assert(sizeof(Task) == 32, "a task is 32 bytes: two in a cache line");
+static_assert(offsetof(Task, num_waits) == 28, "a task's two counts share its last word");
+static_assert(sizeof(Wait) == 8, "a wait is two words");
+static_assert(sizeof(Signal) == 16 && offsetof(Signal, remote) == 8, "a signal is four words, the second holds kind and amount");
+static_assert(sizeof(Event) == 16, "an event is four words");
+static_assert(sizeof(Buffer) == 16, "a buffer is four words");
+static_assert(sizeof(Route) == 32, "a route is eight words");
+static_assert(sizeof(Operand) == 24 && offsetof(Operand, value) == 12, "an operand is six words, the second holds both modes");
+static_assert(sizeof(Op) == 64 + kMaxOperands * sizeof(Operand), "an op is sixteen words and its operands");
+static_assert(offsetof(Op, operands) == 64, "operands begin after sixteen words");
+static_assert(sizeof(Status) == 40, "a status is six words and two long words");
+
+}  // namespace hpmoe
