@@ -1,0 +1,35 @@
+"""What every test runs under; the warnings policy stands beside it, in pyproject.toml."""
+
+from pathlib import Path
+
+import hypothesis
+import mindspore
+import pytest
+
+GOLDEN = Path(__file__).parent / "golden"
+
+# Timings of a shared machine are no property of the code.
+hypothesis.settings.register_profile("hpmoe", deadline=None, print_blob=True)
+hypothesis.settings.load_profile("hpmoe")
+
+# Asynchronous dispatch costs milliseconds an operator on few cores, and reports an error far from its cause.
+mindspore.runtime.launch_blocking()
+
+
+def pytest_addoption(parser):
+    parser.addoption("--update-golden", action="store_true", help="write tests/golden/ anew instead of comparing")
+
+
+@pytest.fixture
+def golden(request):
+    """`golden(name, text)` asserts that `text` is the stored tests/golden/<name>, or stores it with --update-golden."""
+
+    def check(name, text):
+        path = GOLDEN / name
+        if request.config.getoption("--update-golden"):
+            path.parent.mkdir(parents=True, exist_ok=True)
+            path.write_text(text, encoding="utf-8")
+        assert path.exists(), f"{path} is missing: run pytest --update-golden and read what it wrote"
+        assert text == path.read_text(encoding="utf-8"), f"{name} changed: if meant so, run pytest --update-golden"
+
+    return check

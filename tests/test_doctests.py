@@ -1,0 +1,38 @@
+"""Every example in a docstring runs as written."""
+
+import doctest
+import importlib
+import pkgutil
+import types
+
+import pytest
+
+PACKAGES = ("hpmoe", "hpmoe.transforms", "hpmoe.kernels")
+
+
+def module_names():
+    """All modules by dotted name: a path would import transforms/ and kernels/ a second time."""
+    names = set(PACKAGES)
+    for package in PACKAGES:
+        path = importlib.import_module(package).__path__
+        names.update(module.name for module in pkgutil.walk_packages(path, f"{package}."))
+    return sorted(name for name in names if not name.endswith(".__main__"))
+
+
+def check_doctests(module):
+    report = []
+    runner = doctest.DocTestRunner(optionflags=doctest.ELLIPSIS)
+    for example in doctest.DocTestFinder().find(module):
+        runner.run(example, out=report.append)
+    assert not runner.failures, "".join(report)
+
+
+@pytest.mark.parametrize("name", module_names())
+def test_docstring_examples_run(name):
+    check_doctests(importlib.import_module(name))
+
+
+def test_wrong_example_is_reported():
+    module = types.ModuleType("wrong", ">>> 1 + 1\n3\n")
+    with pytest.raises(AssertionError, match=r"Expected:\s+3\s+Got:\s+2"):
+        check_doctests(module)

@@ -1,0 +1,81 @@
+"""Imports go one way: a module imports from its own layer and from earlier ones."""
+
+import ast
+from importlib.util import resolve_name
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[1]
+FOLDERS = {"hpmoe": "hpmoe", "hpmoe.transforms": "transforms", "hpmoe.kernels": "kernels"}
+LAYERS = (
+    ("hpmoe.errors",),
+    ("hpmoe.program", "hpmoe.routing", "hpmoe.primitives"),
+    ("hpmoe.tracing", "hpmoe.taskflow", "hpmoe.machine", "hpmoe.verify", "hpmoe.timeline"),
+    ("hpmoe.transforms", "hpmoe.interpret", "hpmoe.simulate", "hpmoe.moe", "hpmoe.comm"),
+    ("hpmoe.kernels",),
+    ("hpmoe", "hpmoe.nn", "hpmoe.cli"),
+)
+# What a module may import where its layer alone would allow it more.
+ONLY = {"hpmoe.moe": ("hpmoe.primitives",)}
+
+
+def module_paths():
+    for package, folder in FOLDERS.items():
+        for path in sorted((ROOT / folder).rglob("*.py")):
+            parts = path.relative_to(ROOT / folder).with_suffix("").parts
+            yield ".".join((package, *parts)).removesuffix(".__init__"), path
+
+
+MODULES = dict(module_paths())
+
+
+def imported_modules(name, path, source):
+    """The hpmoe modules that `source` imports anywhere, also inside functions."""
+    package = name if path.name == "__init__.py" else name.rpartition(".")[0]
+    for node in ast.walk(ast.parse(source)):
+        if isinstance(node, ast.Import):
+            found = [alias.name for alias in node.names]
+        elif isinstance(node, ast.ImportFrom):
+            base = resolve_name("." * node.level + (node.module or ""), package)
+            dotted = [f"{base}.{alias.name}" for alias in node.names]
+            found = [full if full in MODULES else base for full in dotted]
+        else:
+            continue
+        yield from (module for module in found if module.split(".")[0] == "hpmoe")
+
+
+def is_inside(name, entry):
+    return name == entry or (entry != "hpmoe" and name.startswith(f"{entry}."))
+
+
+def layer_of(name):
+    layers = [depth for depth, entries in enumerate(LAYERS) if any(is_inside(name, entry) for entry in entries)]
+    assert len(layers) == 1, f"{name} belongs to layers {layers}: give it exactly one entry in LAYERS"
+    return layers[0]
+
+
+def check_layering(name, path, source):
+    for imported in imported_modules(name, path, source):
+        assert layer_of(imported) <= layer_of(name), f"{name} imports {imported}, which comes later in LAYERS"
+        allowed = ONLY.get(name, (imported,))
+        assert any(is_inside(imported, entry) for entry in allowed), f"{name} imports {imported}, allowed: {allowed}"
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_imports_go_one_way(name):
+    check_layering(name, MODULES[name], MODULES[name].read_text(encoding="utf-8"))
+
+
+@pytest.mark.parametrize(
+    "name, source",
+    [
+        ("hpmoe.transforms.fuse_persistent", "def f():\n    from hpmoe.kernels import build_native"),
+        ("hpmoe.program", "from .tracing import trace"),
+        ("hpmoe.moe", "import hpmoe.taskflow"),
+        ("hpmoe.unheard_of", "import hpmoe.program"),
+    ],
+)
+def test_import_against_the_layers_is_reported(name, source):
+    with pytest.raises(AssertionError, match=name):
+        check_layering(name, Path("module.py"), source)

@@ -1,0 +1,116 @@
+"""What pip builds: one package tree, every module and C++ source in it, and clear words without a compiler."""
+
+import importlib.util
+import os
+import shutil
+import subprocess
+import sys
+import tarfile
+import zipfile
+from pathlib import Path
+
+import pytest
+from setuptools.errors import CompileError, PlatformError
+
+from hpmoe.kernels import build_native
+
+ROOT = Path(__file__).parents[1]
+FOLDERS = {"hpmoe": "hpmoe", "transforms": "hpmoe/transforms", "kernels": "hpmoe/kernels"}
+FAKE_COMPILER = '#!/bin/sh\nfor last; do :; done\necho compiled > "$last"\n'
+
+
+def run_build(call, compiler, folder):
+    """Run one hook of the build backend in a copy of the sources, as pip does; a fake compiler keeps it quick."""
+    tree = folder / "tree"
+    for name in FOLDERS:
+        shutil.copytree(ROOT / name, tree / name, ignore=shutil.ignore_patterns("__pycache__", "*.so"))
+    for name in ("pyproject.toml", "README.md"):
+        shutil.copy(ROOT / name, tree)
+    return subprocess.run(
+        [sys.executable, "-c", f"from setuptools import build_meta; build_meta.{call}({str(folder)!r})"],
+        cwd=tree,
+        env={**os.environ, "CXX": str(compiler)},
+        capture_output=True,
+        text=True,
+    )
+
+
+@pytest.fixture(scope="module")
+def fake_compiler(tmp_path_factory):
+    path = tmp_path_factory.mktemp("bin") / "c++"
+    path.write_text(FAKE_COMPILER)
+    path.chmod(0o755)
+    return path
+
+
+def build(call, suffix, compiler, folder):
+    done = run_build(call, compiler, folder)
+    assert done.returncode == 0, done.stdout + done.stderr
+    (path,) = folder.glob(f"*{suffix}")
+    return path
+
+
+@pytest.fixture(scope="module")
+def wheel(fake_compiler, tmp_path_factory):
+    return build("build_wheel", ".whl", fake_compiler, tmp_path_factory.mktemp("wheel"))
+
+
+@pytest.fixture(scope="module")
+def sdist(fake_compiler, tmp_path_factory):
+    return build("build_sdist", ".tar.gz", fake_compiler, tmp_path_factory.mktemp("sdist"))
+
+
+def source_files():
+    """Every source in the three folders, relative to the root."""
+    kinds = {".py", ".h", ".cc", ".asc"}
+    return [
+        path.relative_to(ROOT) for folder in FOLDERS for path in (ROOT / folder).rglob("*") if path.suffix in kinds
+    ]
+
+
+def test_wheel_holds_every_source_under_hpmoe(wheel):
+    names = set(zipfile.ZipFile(wheel).namelist())
+    assert {name.split("/")[0].split("-")[0] for name in names} == {"hpmoe"}
+    installed = {"/".join((FOLDERS[path.parts[0]], *path.parts[1:])) for path in source_files()}
+    assert not installed - names
+
+
+def test_wheel_is_platform_specific_and_holds_the_library(wheel):
+    _, _, python, abi, platform = wheel.stem.split("-")
+    assert (python, abi) == ("py3", "none") and platform != "any"
+    assert zipfile.ZipFile(wheel).read("hpmoe/kernels/_native.so") == b"compiled\n"
+
+
+def test_sdist_holds_every_source_and_nothing_built(sdist):
+    names = {name.partition("/")[2] for name in tarfile.open(sdist).getnames()}
+    assert not {path.as_posix() for path in source_files()} - names
+    assert not [name for name in names if name.endswith(".so")]
+
+
+def test_build_without_compiler_says_what_to_install(tmp_path):
+    done = run_build("build_wheel", "no-such-compiler", tmp_path)
+    assert done.returncode != 0
+    assert "cannot find the compiler named by CXX (no-such-compiler). Install g++ or clang++" in done.stderr
+
+
+def test_no_compiler_on_the_path_is_said(monkeypatch, tmp_path):
+    monkeypatch.delenv("CXX", raising=False)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(PlatformError, match=r"cannot find a C\+\+ compiler \(looked for g\+\+ and clang\+\+\)"):
+        build_native.find_compiler()
+
+
+def test_failed_compilation_keeps_the_library_of_before(monkeypatch, tmp_path):
+    library = tmp_path / "_native.so"
+    library.write_text("before")
+    monkeypatch.setenv("CXX", "false")
+    with pytest.raises(CompileError, match="compiling hpmoe's native library failed: false -std"):
+        build_native.compile_library(library)
+    assert [path.read_text() for path in tmp_path.iterdir()] == ["before"]
+
+
+@pytest.mark.parametrize("folder", ["transforms", "kernels"])
+def test_bare_import_of_a_folder_raises(folder):
+    spec = importlib.util.spec_from_file_location(folder, ROOT / folder / "__init__.py")
+    with pytest.raises(ImportError, match=f"import hpmoe.{folder} instead"):
+        spec.loader.exec_module(importlib.util.module_from_spec(spec))
