@@ -63,9 +63,7 @@ def sdist(fake_compiler, tmp_path_factory):
 def source_files():
     """Every source in the three folders, relative to the root."""
     kinds = {".py", ".h", ".cc", ".asc"}
-    return [
-        path.relative_to(ROOT) for folder in FOLDERS for path in (ROOT / folder).rglob("*") if path.suffix in kinds
-    ]
+    return [path.relative_to(ROOT) for folder in FOLDERS for path in (ROOT / folder).rglob("*") if path.suffix in kinds]
 
 
 def test_wheel_holds_every_source_under_hpmoe(wheel):
