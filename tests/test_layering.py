@@ -10,8 +10,10 @@ ROOT = Path(__file__).parents[1]
 FOLDERS = {"hpmoe": "hpmoe", "hpmoe.transforms": "transforms", "hpmoe.kernels": "kernels"}
 LAYERS = (
     ("hpmoe.errors",),
-    ("hpmoe.program", "hpmoe.routing", "hpmoe.primitives"),
-    ("hpmoe.tracing", "hpmoe.taskflow", "hpmoe.machine", "hpmoe.verify", "hpmoe.timeline"),
+    ("hpmoe.program", "hpmoe.routing"),
+    ("hpmoe.primitives",),
+    ("hpmoe.evaluate", "hpmoe.vjp", "hpmoe.tracing"),
+    ("hpmoe.taskflow", "hpmoe.machine", "hpmoe.verify", "hpmoe.timeline"),
     ("hpmoe.transforms", "hpmoe.interpret", "hpmoe.simulate", "hpmoe.moe", "hpmoe.comm"),
     ("hpmoe.kernels",),
     ("hpmoe", "hpmoe.nn", "hpmoe.cli"),
