@@ -1,12 +1,15 @@
-"""Every example in a docstring runs as written."""
+"""Every example in a docstring and in the README runs as written."""
 
 import doctest
 import importlib
 import pkgutil
+import re
 import types
+from pathlib import Path
 
 import pytest
 
+ROOT = Path(__file__).parents[1]
 PACKAGES = ("hpmoe", "hpmoe.transforms", "hpmoe.kernels")
 NOT_MODULES = {"hpmoe.kernels._native"}  # a shared library for ctypes; its suffix looks like an extension module's
 
@@ -20,20 +23,28 @@ def module_names():
     return sorted(name for name in names - NOT_MODULES if not name.endswith(".__main__"))
 
 
-def check_doctests(module):
+def check_examples(doctests):
     report = []
     runner = doctest.DocTestRunner(optionflags=doctest.ELLIPSIS)
-    for example in doctest.DocTestFinder().find(module):
-        runner.run(example, out=report.append)
+    for test in doctests:
+        runner.run(test, out=report.append)
     assert not runner.failures, "".join(report)
 
 
 @pytest.mark.parametrize("name", module_names())
 def test_docstring_examples_run(name):
-    check_doctests(importlib.import_module(name))
+    check_examples(doctest.DocTestFinder().find(importlib.import_module(name)))
+
+
+def test_readme_examples_run():
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    unfenced = re.sub(r"^```.*$", "", text, flags=re.MULTILINE)
+    readme = doctest.DocTestParser().get_doctest(unfenced, {}, "README", "README.md", 0)
+    assert readme.examples
+    check_examples([readme])
 
 
 def test_wrong_example_is_reported():
     module = types.ModuleType("wrong", ">>> 1 + 1\n3\n")
     with pytest.raises(AssertionError, match=r"Expected:\s+3\s+Got:\s+2"):
-        check_doctests(module)
+        check_examples(doctest.DocTestFinder().find(module))
