@@ -1,4 +1,9 @@
-"""What runs: the native runtime and its tile bodies."""
+"""What runs: the packed image, the native runtime and its tile bodies."""
 
 if __name__ != "hpmoe.kernels":
     raise ImportError(f"{__name__!r} is a source folder of hpmoe: import hpmoe.kernels instead")
+
+from hpmoe.kernels import protocol as protocol
+from hpmoe.kernels.cpu_target import launch as launch
+from hpmoe.kernels.library import load as load
+from hpmoe.kernels.library import use_blas as use_blas

@@ -1,0 +1,45 @@
+// The C ABI of the native runtime. No exception crosses it; every error is a code (hpmoe::Code) and a status.
+#pragma once
+
+#include <cstdint>
+
+#include "protocol.h"
+
+extern "C" {
+
+typedef hpmoe::Status HpmoeStatus;
+
+// What one rank brings to a launch. The caller keeps counters and bases (num_events each) from launch to launch.
+struct HpmoeRank {
+  void** buffers;
+  int64_t num_tokens;
+  int64_t* counters;
+  int64_t* bases;
+};
+
+struct HpmoeLaunch;
+
+// Runs the image on all ranks and returns when every worker has left.
+// trace: NULL or [num_ranks][num_tasks][3] steady-clock nanoseconds: wait begins, body begins, signals are out.
+// cancel: NULL or a flag; not zero ends the launch with INTERRUPTED. timeout_s bounds every single wait.
+int hpmoe_launch(const void* image, int64_t image_bytes, const HpmoeRank* ranks, int32_t num_ranks, double timeout_s,
+                 int64_t* trace, const volatile int32_t* cancel, HpmoeStatus* status);
+
+// The same in three steps, for a host that must look up now and then. hpmoe_finish joins the workers, completes the
+// counters' bookkeeping and frees the launch; it is due exactly once, also after a failed start.
+int hpmoe_start(const void* image, int64_t image_bytes, const HpmoeRank* ranks, int32_t num_ranks, double timeout_s,
+                int64_t* trace, const volatile int32_t* cancel, HpmoeLaunch** launch, HpmoeStatus* status);
+int hpmoe_wait(HpmoeLaunch* launch, double seconds);  // 1 once every worker has left, 0 when the time is over
+int hpmoe_finish(HpmoeLaunch* launch, HpmoeStatus* status);
+
+// NULL for a sound image, else a sentence naming its first fault.
+const char* hpmoe_image_fault(const void* image, int64_t image_bytes);
+
+// Takes dnnl_sgemm from a shared library (NULL: back to our own loop). 0 ok, 1 library not loadable, 2 symbol missing.
+int hpmoe_use_blas(const char* path);
+const char* hpmoe_gemm_name(void);
+
+// Lines "Struct field offset size", "Struct . 0 sizeof" and "Enum MEMBER value".
+const char* hpmoe_layout(void);
+
+}  // extern "C"

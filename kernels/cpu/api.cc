@@ -1,0 +1,80 @@
+// The C functions of abi.h.
+#include "abi.h"
+
+#include <memory>
+#include <new>
+
+#include "gemm.h"
+#include "launch.h"
+
+struct HpmoeLaunch {
+  hpmoe::Launch launch;
+};
+
+namespace {
+
+using hpmoe::Code;
+
+int report(HpmoeStatus* status, const HpmoeStatus& value) {
+  if (status) *status = value;
+  return value.code;
+}
+
+HpmoeStatus bad_image(int32_t rank, int64_t value, int64_t threshold) {
+  return {static_cast<int32_t>(Code::BAD_IMAGE), rank, -1, -1, -1, -1, value, threshold};
+}
+
+HpmoeStatus find_bad_argument(const hpmoe::Image& image, const HpmoeRank* ranks, int32_t num_ranks) {
+  if (num_ranks != image.header->ep_size) return bad_image(-1, num_ranks, image.header->ep_size);
+  for (int32_t rank = 0; rank < num_ranks; ++rank) {
+    const int64_t num_tokens = ranks[rank].num_tokens;
+    if (num_tokens < 0) return bad_image(rank, num_tokens, 0);
+    for (int32_t i = 0; i < image.header->num_routes; ++i) {
+      if (num_tokens > image.routes[i].num_tokens) return bad_image(rank, num_tokens, image.routes[i].num_tokens);
+    }
+  }
+  return {};
+}
+
+}  // namespace
+
+extern "C" {
+
+int hpmoe_start(const void* image, int64_t image_bytes, const HpmoeRank* ranks, int32_t num_ranks, double timeout_s,
+                int64_t* trace, const volatile int32_t* cancel, HpmoeLaunch** launch, HpmoeStatus* status) {
+  *launch = nullptr;
+  if (hpmoe::find_fault(image, image_bytes)) return report(status, bad_image(-1, 0, 0));
+  const HpmoeStatus fault = find_bad_argument(hpmoe::Image(image), ranks, num_ranks);
+  if (fault.code != 0) return report(status, fault);
+  try {
+    auto made = std::unique_ptr<HpmoeLaunch>(new HpmoeLaunch{{image, ranks, timeout_s, trace, cancel}});
+    made->launch.start();
+    *launch = made.release();
+  } catch (const std::exception&) {
+    return report(status, {static_cast<int32_t>(Code::OUT_OF_MEMORY), -1, -1, -1, -1, -1, 0, 0});
+  }
+  return report(status, {});
+}
+
+int hpmoe_wait(HpmoeLaunch* launch, double seconds) { return !launch || launch->launch.wait(seconds); }
+
+int hpmoe_finish(HpmoeLaunch* launch, HpmoeStatus* status) {
+  if (!launch) return status ? status->code : 0;
+  const HpmoeStatus result = launch->launch.finish();
+  delete launch;
+  return report(status, result);
+}
+
+int hpmoe_launch(const void* image, int64_t image_bytes, const HpmoeRank* ranks, int32_t num_ranks, double timeout_s,
+                 int64_t* trace, const volatile int32_t* cancel, HpmoeStatus* status) {
+  HpmoeLaunch* launch = nullptr;
+  const int code = hpmoe_start(image, image_bytes, ranks, num_ranks, timeout_s, trace, cancel, &launch, status);
+  return code != 0 ? code : hpmoe_finish(launch, status);
+}
+
+const char* hpmoe_image_fault(const void* image, int64_t image_bytes) { return hpmoe::find_fault(image, image_bytes); }
+
+int hpmoe_use_blas(const char* path) { return hpmoe::use_blas(path); }
+const char* hpmoe_gemm_name(void) { return hpmoe::gemm_name(); }
+
+}  // extern "C"

@@ -1,0 +1,126 @@
+// What a tile body sees: its task, its unit of the op's domain, and its operands as strided views.
+#pragma once
+
+#include <cstdint>
+#include <cstring>
+
+#include "abi.h"
+#include "image.h"
+#include "routing.h"
+
+namespace hpmoe {
+
+// Rows [start, start + rows) and the local expert they belong to.
+struct Unit {
+  int64_t start, rows;
+  int32_t expert;
+};
+
+template <class Element>
+struct View {
+  Element* data;
+  int64_t row_stride, col_stride;
+
+  Element* row(int64_t i) const { return data + i * row_stride; }
+};
+
+struct Frame {
+  const Image& image;
+  const HpmoeRank* ranks;
+  const Routing* routing;  // of the op's route, or NULL
+  int32_t rank;
+  const Op& op;
+  const Task& task;
+  Unit unit;
+
+  const Buffer& buffer(int i) const { return image.buffers[op.operands[i].buffer]; }
+  template <class Element>
+  Element* base(int i, int32_t on_rank) const {
+    return static_cast<Element*>(ranks[on_rank].buffers[op.operands[i].buffer]);
+  }
+  template <class Element>
+  Element* base(int i) const {
+    return base<Element>(i, rank);
+  }
+
+  int64_t first_col(int i) const {
+    const Operand& operand = op.operands[i];
+    return operand.offset + (static_cast<Cols>(operand.cols) == Cols::OWN ? task.col : 0);
+  }
+  int64_t num_cols(int i) const {
+    switch (static_cast<Cols>(op.operands[i].cols)) {
+      case Cols::OWN: return task.cols;
+      case Cols::ALL: return buffer(i).cols - op.operands[i].offset;
+      default: return 1;
+    }
+  }
+  int64_t first_row(int i) const {
+    switch (static_cast<Rows>(op.operands[i].rows)) {
+      case Rows::OWN: case Rows::EXPERT: return unit.start;
+      case Rows::SLOT_EXPERT: return unit.expert * int64_t{buffer(i).rows_per_expert > 0 ? buffer(i).rows_per_expert : 1};
+      default: return 0;
+    }
+  }
+  // One row serves the whole unit: ONE, or the expert's row of an [E, N] array.
+  bool is_one_row(int i) const {
+    const auto rows = static_cast<Rows>(op.operands[i].rows);
+    return rows == Rows::ONE || (rows == Rows::SLOT_EXPERT && buffer(i).rows_per_expert == 0);
+  }
+
+  template <class Element>
+  View<Element> view(int i) const {
+    const int64_t stride = buffer(i).cols;
+    return {base<Element>(i) + first_row(i) * stride + first_col(i), is_one_row(i) ? 0 : stride,
+            static_cast<Cols>(op.operands[i].cols) == Cols::ONE ? 0 : 1};
+  }
+};
+
+inline int64_t element_size(const Buffer& buffer) { return static_cast<Dtype>(buffer.dtype) == Dtype::BFLOAT16 ? 2 : 4; }
+
+// The rows a task stands for (for a PUT: the slot on the destination).
+Unit find_unit(const Image& image, const HpmoeRank* ranks, const Routing* routing, int32_t rank, const Op& op,
+               const Task& task);
+
+// Tile bodies, one file per family. Each returns OK, or INDEX_OUT_OF_RANGE for an index that points nowhere.
+using Body = Code (*)(const Frame&);
+template <class Element> Code gmm(const Frame& frame);
+template <class Element> Code wgrad(const Frame& frame);
+template <class Element> Code map(const Frame& frame);
+template <class Element> Code swiglu(const Frame& frame);
+template <class Element> Code swiglu_grad(const Frame& frame);
+template <class Element> Code reduce_entries(const Frame& frame);
+template <class Element> Code row_reduce(const Frame& frame);
+template <class Element> Code row_dot(const Frame& frame);
+template <class Element> Code col_sum(const Frame& frame);
+template <class Element> Code gather(const Frame& frame);
+
+// Copies the rows of a segment, from source to dest or back.
+void copy_segment(const Frame& frame, const Segment& segment);
+
+// Calls visit(segment) for the segments a transfer task moves (a NOTIFY: the ones it stands for).
+template <class Visit>
+void for_each_segment(const Frame& frame, Visit visit) {
+  const Routing& routing = *frame.routing;
+  const auto opcode = static_cast<Opcode>(frame.op.opcode);
+  const bool back = goes_back(frame.op);
+  const auto visit_experts = [&](int32_t peer, int32_t first, int32_t last) {
+    for (int32_t e = first; e < last; ++e) {
+      visit(back ? routing.segment(peer, frame.rank, e) : routing.segment(frame.rank, peer, e));
+    }
+  };
+  const int32_t num_experts = routing.num_local_experts();
+  if (is_exchange(opcode)) {
+    for (int32_t j = 0; j < frame.image.header->ep_size; ++j) visit_experts(frame.image.peer(frame.rank, j), 0, num_experts);
+    return;
+  }
+  const int32_t peer = frame.image.peer(frame.rank, frame.task.peer);
+  if (opcode == Opcode::NOTIFY) {
+    const int32_t row = frame.task.row;
+    visit_experts(peer, row < 0 ? 0 : row, row < 0 ? num_experts : row + 1);
+    return;
+  }
+  const int32_t dest = back ? frame.rank : peer;
+  visit(routing.segment_in_slot(back ? peer : frame.rank, dest, routing.slot(dest, frame.task.row)));
+}
+
+}  // namespace hpmoe

@@ -1,0 +1,266 @@
+#include "launch.h"
+
+#include <chrono>
+#include <new>
+
+#include "frame.h"
+
+namespace hpmoe {
+namespace {
+
+constexpr int kSpins = 200;
+
+Body find_body(Opcode opcode) {
+  switch (opcode) {
+    case Opcode::REDUCE: return reduce_entries<float>;
+    case Opcode::GMM: return gmm<float>;
+    case Opcode::WGRAD: return wgrad<float>;
+    case Opcode::MAP: return map<float>;
+    case Opcode::SWIGLU: return swiglu<float>;
+    case Opcode::SWIGLU_GRAD: return swiglu_grad<float>;
+    case Opcode::ROW_REDUCE: return row_reduce<float>;
+    case Opcode::ROW_DOT: return row_dot<float>;
+    case Opcode::COL_SUM: return col_sum<float>;
+    case Opcode::GATHER: return gather<float>;
+    default: return nullptr;
+  }
+}
+
+Status make_status(Code code, int32_t rank, int32_t queue, int32_t task) {
+  return {static_cast<int32_t>(code), rank, queue, task, -1, -1, 0, 0};
+}
+
+inline void pause_briefly() {
+#if defined(__x86_64__)
+  __builtin_ia32_pause();
+#endif
+}
+
+}  // namespace
+
+int64_t now_ns() {
+  using namespace std::chrono;
+  return duration_cast<nanoseconds>(steady_clock::now().time_since_epoch()).count();
+}
+
+Launch::Launch(const void* image, const HpmoeRank* ranks, double timeout_s, int64_t* trace,
+               const volatile int32_t* cancel)
+    : image_(image), ranks_(ranks, ranks + image_.header->ep_size), timeout_ns_(static_cast<int64_t>(timeout_s * 1e9)),
+      trace_(trace), cancel_(cancel), states_(image_.header->ep_size) {
+  const Header& h = *image_.header;
+  routings_.reserve(h.num_routes);
+  for (int32_t i = 0; i < h.num_routes; ++i) routings_.emplace_back(image_.routes[i], h.ep_size, h.tile_rows);
+}
+
+void Launch::start() {
+  const Header& h = *image_.header;
+  workers_.reserve(static_cast<size_t>(h.ep_size) * h.num_queues);
+  for (int32_t rank = 0; rank < h.ep_size; ++rank) {
+    for (int32_t queue = 0; queue < h.num_queues; ++queue) {
+      {
+        std::lock_guard<std::mutex> lock(mutex_);
+        ++running_;
+      }
+      try {
+        workers_.emplace_back(&Launch::work, this, rank, queue);
+      } catch (const std::exception&) {  // the system gives no more threads
+        std::lock_guard<std::mutex> lock(mutex_);
+        --running_;
+        fail(make_status(Code::OUT_OF_MEMORY, rank, queue, -1));
+        return;
+      }
+    }
+  }
+}
+
+bool Launch::wait(double seconds) {
+  std::unique_lock<std::mutex> lock(mutex_);
+  return left_.wait_for(lock, std::chrono::duration<double>(seconds), [&] { return running_ == 0; });
+}
+
+Status Launch::finish() {
+  for (std::thread& worker : workers_) worker.join();
+  for (int32_t rank = 0; rank < image_.header->ep_size; ++rank) {
+    for (int32_t e = 0; e < image_.header->num_events; ++e) {
+      const int64_t value = ranks_[rank].counters[e] - ranks_[rank].bases[e];
+      if (!failed_ && value != states_[rank].thresholds[e]) {
+        Status status = make_status(Code::WRONG_COUNT, rank, -1, -1);
+        status.event = e;
+        status.value = value;
+        status.threshold = states_[rank].thresholds[e];
+        fail(status);
+      }
+      ranks_[rank].bases[e] += value;  // also after a failure: the next launch starts from what is there
+    }
+  }
+  return status_;
+}
+
+void Launch::work(int32_t rank, int32_t queue) {
+  try {
+    run_queue(rank, queue);
+  } catch (const std::exception&) {
+    fail(make_status(Code::OUT_OF_MEMORY, rank, queue, -1));
+  }
+  std::lock_guard<std::mutex> lock(mutex_);
+  if (--running_ == 0) left_.notify_all();
+}
+
+void Launch::run_queue(int32_t rank, int32_t queue) {
+  if (queue == 0) {
+    if (!prepare(rank)) return;
+  } else {
+    const Code code = wait_until([&] { return states_[rank].is_ready.load(std::memory_order_acquire); });
+    if (code != Code::OK) return fail(make_status(code, rank, queue, -1));
+  }
+  for (int32_t task = image_.queues[queue]; task < image_.queues[queue + 1]; ++task) {
+    if (failed_.load(std::memory_order_relaxed)) return;
+    if (is_cancelled()) return fail(make_status(Code::INTERRUPTED, rank, queue, task));
+    run_task(rank, queue, task);
+  }
+}
+
+bool Launch::meet(int32_t rank, std::atomic<int32_t>& arrived) {
+  arrived.fetch_add(1, std::memory_order_acq_rel);
+  const Code code = wait_until([&] { return arrived.load(std::memory_order_acquire) == image_.header->ep_size; });
+  if (code != Code::OK) fail(make_status(code, rank, 0, -1));
+  return code == Code::OK;
+}
+
+bool Launch::prepare(int32_t rank) {
+  const int64_t num_tokens = ranks_[rank].num_tokens;
+  Status status = make_status(Code::OK, rank, 0, -1);
+  const auto is_ok = [&](Code code) {
+    status.code = static_cast<int32_t>(code);
+    if (code != Code::OK) fail(status);
+    return code == Code::OK;
+  };
+  if (!routings_.empty()) {
+    for (size_t i = 0; i < routings_.size(); ++i) {
+      const auto* ids = static_cast<const int32_t*>(ranks_[rank].buffers[image_.routes[i].ids_buffer]);
+      if (!is_ok(routings_[i].sort_entries(rank, ids, num_tokens, &status.value, &status.threshold))) return false;
+    }
+    if (!meet(rank, sorted_)) return false;
+    for (Routing& routing : routings_) {
+      if (!is_ok(routing.place_rows(rank, &status.value, &status.threshold))) return false;
+    }
+    if (!meet(rank, placed_)) return false;
+  }
+  states_[rank].thresholds = find_thresholds(image_, routings_, rank, num_tokens);
+  states_[rank].is_ready.store(true, std::memory_order_release);
+  return true;
+}
+
+void Launch::run_task(int32_t rank, int32_t queue, int32_t index) {
+  const Task& task = image_.tasks[index];
+  const Op& op = image_.ops[task.op];
+  const Routing* routing = op.route >= 0 ? &routings_[op.route] : nullptr;
+  const Frame frame{image_, ranks_.data(), routing, rank, op, task, find_unit(image_, ranks_.data(), routing, rank, op, task)};
+  int64_t* const times = trace_ ? trace_ + (int64_t{rank} * image_.header->num_tasks + index) * 3 : nullptr;
+  if (times) times[0] = now_ns();
+  if (!wait_for_task(rank, queue, index, frame.unit.expert)) return;
+  if (times) times[1] = now_ns();
+  const auto opcode = static_cast<Opcode>(op.opcode);
+  if (is_transfer(opcode)) {
+    for_each_segment(frame, [&](const Segment& segment) {
+      if (opcode != Opcode::NOTIFY) copy_segment(frame, segment);
+      signal_segment(rank, task, segment, goes_back(op));
+    });
+  } else {
+    const bool is_empty = frame.unit.rows == 0 && static_cast<Domain>(op.domain) != Domain::EXPERTS;
+    const Code code = is_empty ? Code::OK : find_body(opcode)(frame);
+    if (code != Code::OK) return fail(make_status(code, rank, queue, index));
+    signal_rows(rank, task, frame.unit.expert, frame.unit.rows);
+  }
+  signal_counts(rank, task, frame.unit.expert);
+  if (times) times[2] = now_ns();
+}
+
+bool Launch::wait_for_task(int32_t rank, int32_t queue, int32_t index, int32_t expert) {
+  const Task& task = image_.tasks[index];
+  for (int32_t i = task.first_wait; i < task.first_wait + task.num_waits; ++i) {
+    const Wait& wait = image_.waits[i];
+    const int32_t event = wait.event + (static_cast<Index>(wait.kind) == Index::SLOT_EXPERT ? expert : 0);
+    const int64_t* counter = ranks_[rank].counters + event;
+    const int64_t base = ranks_[rank].bases[event], threshold = states_[rank].thresholds[event];
+    const Code code = wait_until([&] { return read_counter(counter) - base >= threshold; });
+    if (code == Code::OK) continue;
+    const int64_t value = read_counter(counter) - base;
+    fail({static_cast<int32_t>(code), rank, queue, index, event, i, value, threshold});
+    return false;
+  }
+  return true;
+}
+
+// Calls visit(rank) for every rank whose counter the signal adds to.
+template <class Visit>
+void Launch::for_each_target(int32_t rank, const Task& task, const Signal& signal, Visit visit) {
+  switch (static_cast<Remote>(signal.remote)) {
+    case Remote::LOCAL: return visit(rank);
+    case Remote::PEER: return visit(image_.peer(rank, task.peer));
+    case Remote::EVERY:
+      for (int32_t j = 0; j < image_.header->ep_size; ++j) visit(image_.peer(rank, j));
+  }
+}
+
+void Launch::signal_rows(int32_t rank, const Task& task, int32_t expert, int64_t rows) {
+  for (int32_t i = task.first_signal; i < task.first_signal + task.num_signals; ++i) {
+    const Signal& signal = image_.signals[i];
+    if (static_cast<Amount>(signal.amount) != Amount::ROWS || rows == 0) continue;
+    const int32_t event = signal.event + (static_cast<Index>(signal.kind) == Index::SLOT_EXPERT ? signal.stride * expert : 0);
+    for_each_target(rank, task, signal, [&](int32_t target) { add_to_counter(ranks_[target].counters + event, rows); });
+  }
+}
+
+void Launch::signal_counts(int32_t rank, const Task& task, int32_t expert) {
+  for (int32_t i = task.first_signal; i < task.first_signal + task.num_signals; ++i) {
+    const Signal& signal = image_.signals[i];
+    if (static_cast<Amount>(signal.amount) != Amount::COUNT) continue;
+    const int32_t event = signal.event + (static_cast<Index>(signal.kind) == Index::SLOT_EXPERT ? signal.stride * expert : 0);
+    for_each_target(rank, task, signal, [&](int32_t target) { add_to_counter(ranks_[target].counters + event, 1); });
+  }
+}
+
+void Launch::signal_segment(int32_t rank, const Task& task, const Segment& segment, bool back) {
+  if (segment.rows == 0) return;
+  const int32_t top_k = routings_[image_.ops[task.op].route].top_k(), tile_rows = image_.header->tile_rows;
+  for (int32_t i = task.first_signal; i < task.first_signal + task.num_signals; ++i) {
+    const Signal& signal = image_.signals[i];
+    if (static_cast<Amount>(signal.amount) != Amount::ROWS) continue;
+    const bool is_local = static_cast<Remote>(signal.remote) == Remote::LOCAL;
+    int64_t* counters = ranks_[is_local ? rank : back ? segment.source : segment.dest].counters + signal.event;
+    if (static_cast<Index>(signal.kind) != Index::ENTRY_TILE) {
+      const bool by_expert = static_cast<Index>(signal.kind) == Index::SLOT_EXPERT;
+      add_to_counter(counters + (by_expert ? signal.stride * segment.expert : 0), segment.rows);
+      continue;
+    }
+    const auto tile = [&](int64_t row) { return segment.entries[row] / top_k / tile_rows; };
+    for (int64_t row = 0, first = 0; row < segment.rows; first = row) {
+      while (row < segment.rows && tile(row) == tile(first)) ++row;
+      add_to_counter(counters + int64_t{signal.stride} * tile(first), row - first);
+    }
+  }
+}
+
+template <class Ready>
+Code Launch::wait_until(Ready ready) {
+  for (int i = 0; i < kSpins; ++i) {
+    if (ready()) return Code::OK;
+    pause_briefly();
+  }
+  const int64_t deadline = now_ns() + timeout_ns_;
+  while (!ready()) {
+    if (failed_.load(std::memory_order_relaxed)) return Code::ABORTED_PEER;
+    if (is_cancelled()) return Code::INTERRUPTED;
+    if (now_ns() > deadline) return Code::TIMEOUT;
+    std::this_thread::yield();
+  }
+  return Code::OK;
+}
+
+void Launch::fail(const Status& status) {
+  if (status.code == static_cast<int32_t>(Code::ABORTED_PEER)) return;  // the one who failed has said why
+  if (!failed_.exchange(true, std::memory_order_acq_rel)) status_ = status;
+}
+
+}  // namespace hpmoe

@@ -1,0 +1,12 @@
+// Portable binaries that use the vector units they find: marked functions are compiled once per instruction set and
+// the loader picks. The sanitizers' runtimes are not up yet when it does, so there they are compiled once.
+#pragma once
+
+#if defined(__x86_64__) && defined(__GLIBC__) && defined(__GNUC__) && !defined(__clang__) && \
+    !defined(__SANITIZE_THREAD__) && !defined(__SANITIZE_ADDRESS__)
+#define HPMOE_MULTIVERSION __attribute__((target_clones("default", "arch=haswell", "arch=skylake-avx512")))
+#else
+#define HPMOE_MULTIVERSION
+#endif
+
+#define HPMOE_INLINE inline __attribute__((always_inline))

@@ -1,0 +1,68 @@
+// Which rows go where: computed from topk_ids at kernel start, the same on every rank, whatever the arrival order.
+//
+// Letters: E experts, L local experts, R ranks, S slots, T tokens, K experts per token; an entry is token * K + k.
+// Received rows of a rank are ordered by (local expert, source rank, entry) and cut, expert by expert, into slots.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "image.h"
+
+namespace hpmoe {
+
+struct Slot {
+  int32_t expert, start, rows;
+};
+
+// One rank's part of a route.
+struct RankRoute {
+  std::vector<int32_t> sent_start;    // [E + 1] where each expert's entries begin in sent_entries
+  std::vector<int32_t> sent_entries;  // [T * K] this rank's entries, sorted stably by expert
+  std::vector<int32_t> source_start;  // [L * R + 1] first received row of (local expert, source rank)
+  std::vector<Slot> slots;            // [S]
+};
+
+// The rows one rank sends to one local expert of another (cut to a slot, where one is asked for).
+struct Segment {
+  int32_t source, dest, expert;
+  int64_t rows;
+  int64_t first_row;       // on dest, among its received rows
+  const int32_t* entries;  // on source, one a row
+};
+
+class Routing {
+ public:
+  Routing(const Route& route, int32_t ep_size, int32_t tile_rows);
+
+  // The two steps of the prologue. All ranks have done the first before any does the second, and the second before
+  // any asks a question. Both return the code of what went wrong; `value` and `limit` are its numbers.
+  Code sort_entries(int32_t rank, const int32_t* topk_ids, int64_t num_tokens, int64_t* value, int64_t* limit);
+  Code place_rows(int32_t rank, int64_t* value, int64_t* limit);
+
+  const Slot& slot(int32_t rank, int32_t index) const { return ranks_[rank].slots[index]; }
+  int64_t expert_start(int32_t rank, int32_t expert) const { return source_start(rank, expert, 0); }
+  int64_t expert_rows(int32_t rank, int32_t expert) const {
+    return expert_start(rank, expert + 1) - expert_start(rank, expert);
+  }
+  int64_t received(int32_t rank) const { return ranks_[rank].source_start.back(); }
+  int64_t sent_to_expert(int32_t source, int32_t dest, int32_t expert) const;
+  int64_t sent_to(int32_t source, int32_t dest) const;
+
+  Segment segment(int32_t source, int32_t dest, int32_t expert) const;
+  Segment segment_in_slot(int32_t source, int32_t dest, const Slot& slot) const;
+
+  int32_t num_local_experts() const { return route_.num_local_experts; }
+  int32_t top_k() const { return route_.top_k; }
+
+ private:
+  int64_t source_start(int32_t rank, int32_t expert, int32_t source) const {
+    return ranks_[rank].source_start[static_cast<size_t>(expert) * ep_size_ + source];
+  }
+
+  const Route route_;
+  const int32_t ep_size_, tile_rows_;
+  std::vector<RankRoute> ranks_;
+};
+
+}  // namespace hpmoe

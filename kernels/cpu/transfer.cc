@@ -1,0 +1,29 @@
+// Rows on their way to another rank's buffer and back.
+#include <cstring>
+
+#include "frame.h"
+
+namespace hpmoe {
+namespace {
+
+// Where in its array a token-side row stands: entries carry token * K + k.
+int64_t entry_row(const Operand& operand, int32_t entry, int32_t top_k) {
+  return static_cast<Rows>(operand.rows) == Rows::TOKENS ? entry / top_k : entry;
+}
+
+}  // namespace
+
+void copy_segment(const Frame& frame, const Segment& segment) {
+  const bool back = goes_back(frame.op);
+  const int64_t bytes = frame.buffer(0).cols * element_size(frame.buffer(0));
+  char* out = frame.base<char>(0, back ? segment.source : segment.dest);
+  const char* in = frame.base<char>(1);
+  const Operand& token_side = frame.op.operands[back ? 0 : 1];
+  for (int64_t i = 0; i < segment.rows; ++i) {
+    const int64_t received = segment.first_row + i;
+    const int64_t entry = entry_row(token_side, segment.entries[i], frame.routing->top_k());
+    std::memcpy(out + (back ? entry : received) * bytes, in + (back ? received : entry) * bytes, bytes);
+  }
+}
+
+}  // namespace hpmoe

@@ -1,0 +1,91 @@
+"""Finds and loads the native library, and gives it a matrix product.
+
+>>> load().hpmoe_gemm_name() in (b"own", b"dnnl_sgemm")
+True
+"""
+
+import ctypes
+from functools import lru_cache
+from importlib.util import find_spec
+from pathlib import Path
+
+FOLDER = Path(__file__).parent
+
+
+class Rank(ctypes.Structure):
+    """HpmoeRank of cpu/abi.h."""
+
+    _fields_ = [
+        ("buffers", ctypes.POINTER(ctypes.c_void_p)),
+        ("num_tokens", ctypes.c_int64),
+        ("counters", ctypes.c_void_p),
+        ("bases", ctypes.c_void_p),
+    ]
+
+
+class Status(ctypes.Structure):
+    """HpmoeStatus of cpu/abi.h."""
+
+    _fields_ = [(name, ctypes.c_int32) for name in ("code", "rank", "queue", "task", "event", "wait")] + [
+        ("value", ctypes.c_int64),
+        ("threshold", ctypes.c_int64),
+    ]
+
+
+def find_library():
+    """The path of the compiled library beside this file. Raises ImportError when it has not been built."""
+    found = sorted(FOLDER.glob("_native*.so"))
+    if found:
+        return found[0]
+    raise ImportError(
+        f"hpmoe's native library is not beside {FOLDER}: install the package with pip (it needs a C++17 compiler), "
+        "or in a source tree run `python -m hpmoe.kernels.build_native`"
+    )
+
+
+def find_blas():
+    """The path of the oneDNN that MindSpore bundles, or None."""
+    spec = find_spec("mindspore")
+    if spec is None or not spec.submodule_search_locations:
+        return None
+    found = sorted(Path(spec.submodule_search_locations[0], "lib").glob("libdnnl.so*"))
+    return found[0] if found else None
+
+
+def use_blas(path):
+    """Takes dnnl_sgemm from the shared library at `path`; None goes back to the library's own loop.
+
+    Raises OSError when the file does not load or has no dnnl_sgemm.
+    """
+    failed = load().hpmoe_use_blas(None if path is None else str(path).encode())
+    if failed:
+        raise OSError(f"use_blas: {path} {'cannot be loaded' if failed == 1 else 'has no dnnl_sgemm'}")
+
+
+@lru_cache(maxsize=1)
+def load():
+    """The loaded library with its signatures declared, using MindSpore's oneDNN where it can be loaded."""
+    library = ctypes.CDLL(str(find_library()))
+    start = [
+        *(ctypes.c_void_p, ctypes.c_int64),  # image
+        *(ctypes.POINTER(Rank), ctypes.c_int32),
+        *(ctypes.c_double, ctypes.c_void_p, ctypes.POINTER(ctypes.c_int32)),  # timeout, trace, cancel
+    ]
+    status = ctypes.POINTER(Status)
+    signatures = {
+        "hpmoe_launch": (ctypes.c_int, [*start, status]),
+        "hpmoe_start": (ctypes.c_int, [*start, ctypes.POINTER(ctypes.c_void_p), status]),
+        "hpmoe_wait": (ctypes.c_int, [ctypes.c_void_p, ctypes.c_double]),
+        "hpmoe_finish": (ctypes.c_int, [ctypes.c_void_p, status]),
+        "hpmoe_image_fault": (ctypes.c_char_p, [ctypes.c_void_p, ctypes.c_int64]),
+        "hpmoe_use_blas": (ctypes.c_int, [ctypes.c_char_p]),
+        "hpmoe_gemm_name": (ctypes.c_char_p, []),
+        "hpmoe_layout": (ctypes.c_char_p, []),
+    }
+    for name, (result, arguments) in signatures.items():
+        function = getattr(library, name)
+        function.restype, function.argtypes = result, arguments
+    blas = find_blas()
+    if blas is not None:
+        library.hpmoe_use_blas(str(blas).encode())  # the library's own loop stays where this one does not load
+    return library
