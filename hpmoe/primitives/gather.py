@@ -1,0 +1,47 @@
+"""Gather: whole rows of an array by an index, and its transpose, which sums rows into their places."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from hpmoe.errors import check_argument
+from hpmoe.primitives.primitive import Primitive
+from hpmoe.program import Atom, Aval, Builder, Equation
+
+gather_rows = Primitive("gather")
+scatter_rows = Primitive("scatter")
+
+
+@gather_rows.infer
+def _(x: Aval, index: Aval) -> Aval:
+    check_argument(len(x.shape) >= 1, "gather", "x", x, "an array of rows")
+    check_argument(index.dtype in ("int32", "int64"), "gather", "index", index, "an integer array")
+    return Aval((*index.shape, *x.shape[1:]), x.dtype)
+
+
+@gather_rows.reference
+def _(x: np.ndarray, index: np.ndarray) -> np.ndarray:
+    return x[index]
+
+
+@gather_rows.vjp
+def _(b: Builder, eqn: Equation, cotangents: list[Atom]) -> list[Atom | None]:
+    x, index = eqn.inputs
+    return [b.add(scatter_rows, cotangents[0], index, num_rows=x.aval.shape[0]), None]
+
+
+@scatter_rows.infer
+def _(rows: Aval, index: Aval, *, num_rows: int) -> Aval:
+    return Aval((num_rows, *rows.shape[len(index.shape):]), rows.dtype)
+
+
+@scatter_rows.reference
+def _(rows: np.ndarray, index: np.ndarray, *, num_rows: int) -> np.ndarray:
+    out = np.zeros((num_rows, *rows.shape[index.ndim:]), rows.dtype)
+    np.add.at(out, index, rows)
+    return out
+
+
+@scatter_rows.vjp
+def _(b: Builder, eqn: Equation, cotangents: list[Atom]) -> list[Atom | None]:
+    return [b.add(gather_rows, cotangents[0], eqn.inputs[1]), None]

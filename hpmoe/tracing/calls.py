@@ -1,0 +1,70 @@
+"""The table of MindSpore calls: one rule for all names of an operation, whichever entry point it was reached by."""
+
+from __future__ import annotations
+
+import difflib
+import functools
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+from hpmoe.tracing.errors import not_traceable
+
+CALLS: dict[str, Callable[..., Any]] = {}
+
+# The same argument has several names, by entry point.
+_KEYWORDS = {"axis": "dim", "axes": "dim", "keep_dims": "keepdim", "keepdims": "keepdim", "dims": "dim"}
+_RANDOM = ("Dropout", "Rand", "Normal", "Uniform", "Bernoulli", "Multinomial", "Cauchy", "Exponential")
+_COLLECTIVES = ("AllReduce", "AllGather", "ReduceScatter", "AlltoAll", "Broadcast_", "Send", "Receive", "CommTensor",
+                "DistComm", "InnerComm")
+_SIZES = ("MaskedSelect", "NonZero", "Unique")
+
+
+def call(*names: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+    """Registers `rule(recorder, *args, **kwargs)` for MindSpore's operation names."""
+    def register(rule: Callable[..., Any]) -> Callable[..., Any]:
+        for name in names:
+            CALLS[name] = _with_keywords(name, rule)
+        return rule
+    return register
+
+
+def _with_keywords(name: str, rule: Callable[..., Any]) -> Callable[..., Any]:
+    signature = inspect.signature(rule)
+
+    @functools.wraps(rule)
+    def checked(recorder: Any, *args: Any, **kwargs: Any) -> Any:
+        kwargs = {_KEYWORDS.get(k, k): v for k, v in kwargs.items()}
+        try:
+            signature.bind(recorder, *args, **kwargs)
+        except TypeError as error:
+            raise not_traceable(f"{name} with these arguments", str(error), "the operation with its usual arguments: "
+                                f"{_usual(signature)}") from None
+        return rule(recorder, *args, **kwargs)
+    return checked
+
+
+def _usual(signature: inspect.Signature) -> str:
+    return "(" + ", ".join(str(p).split(":")[0] for p in list(signature.parameters.values())[1:]) + ")"
+
+
+def find_call(name: str) -> Callable[..., Any]:
+    """The rule for `name`; TraceError saying why there is none, and what comes nearest."""
+    if name in CALLS:
+        return CALLS[name]
+    if name.startswith(("Inplace", "Assign")):
+        raise not_traceable(f"the in-place write {name}", "a Program is pure", "the operation that returns a new value: "
+                            "y = x + d instead of x.add_(d), mint.where(mask, v, x) instead of a masked write")
+    if any(part in name for part in _RANDOM):
+        raise not_traceable(f"the random operation {name}", "a Program gives the same result for the same inputs",
+                            "pass the random tensor as an argument; call cell.set_train(False) where dropout is off")
+    if name.startswith(_COLLECTIVES):
+        raise not_traceable(f"the collective {name}", "a Program moves data between ranks by route only",
+                            "hpmoe.dispatch and hpmoe.combine, or communicate outside the function")
+    if name in _SIZES or name.startswith(_SIZES):
+        raise not_traceable(name, "the shape of its result depends on values", "mint.where(mask, x, 0), which keeps the "
+                            "shape; for tokens of experts, hpmoe.dispatch")
+    near = difflib.get_close_matches(name, CALLS, n=3, cutoff=0.6)
+    instead = f"{' or '.join(near)}, the nearest that is known" if near else "it with elementwise mint functions, sums, "\
+        "matmul and reshapes, or compute it outside and pass the result"
+    raise not_traceable(f"the MindSpore operation {name}", "it has no primitive", instead)

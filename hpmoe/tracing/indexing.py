@@ -1,0 +1,110 @@
+"""x[...] on a tracer: basic indices become slices and reshapes, an integer tensor a gather."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from mindspore import Tensor
+
+from hpmoe.primitives.gather import gather_rows
+from hpmoe.primitives.shape import reshape
+from hpmoe.program import Rows
+from hpmoe.tracing.calls import call
+from hpmoe.tracing.errors import not_traceable
+from hpmoe.tracing.rules_shape import axis_of, cut, expand_dims, select_index, swap_axes
+from hpmoe.tracing.tracer import RowCount, Tracer
+
+
+@call("__getitem__")
+def getitem(r: Any, x: Any, index: Any) -> Any:
+    parts = _expanded(x, index if isinstance(index, tuple) else (index,))
+    arrays = [p for p in parts if isinstance(p, (Tracer, list, np.ndarray))]
+    if len(arrays) > 1:
+        raise not_traceable("indexing with several tensors", "a gather takes whole rows", "x[rows][:, columns], or "
+                            "mint.where with a mask")
+    axis, gathered = 0, None
+    for part in parts:
+        if part is None:
+            x, axis = expand_dims(r, x, axis), axis + 1
+        elif isinstance(part, slice):
+            x, axis = _slice(r, x, axis, part), axis + 1
+        elif isinstance(part, (Tracer, list, np.ndarray)):
+            gathered, axis = (part, axis), axis + 1
+        elif isinstance(part, (int, np.integer)) and not isinstance(part, bool):
+            x = select_index(r, x, axis, int(part))
+        else:
+            raise not_traceable(f"indexing with {part!r}", "an index is an int, a slice, None, ... or an int tensor",
+                                "x[:, a:b], x[i] or x[int_tensor]")
+    return x if gathered is None else gather(r, x, gathered[0], gathered[1])
+
+
+def _expanded(x: Any, parts: tuple[Any, ...]) -> list[Any]:
+    """The index with its ellipsis written out."""
+    used = sum(p is not None and p is not Ellipsis for p in parts)
+    rank = len(x.hpmoe_aval.shape)
+    if used > rank:
+        raise IndexError(f"{used} indices for {x.hpmoe_aval}")
+    fill = [slice(None)] * (rank - used)
+    place = next((i for i, p in enumerate(parts) if p is Ellipsis), len(parts))
+    return [*parts[:place], *fill, *(p for p in parts[place + 1:] if p is not Ellipsis)]
+
+
+def _slice(r: Any, x: Any, axis: int, part: slice) -> Any:
+    size = x.hpmoe_aval.shape[axis]
+    if part.step not in (None, 1):
+        raise not_traceable(f"a slice of step {part.step}", "slices are contiguous", "x.reshape(n // step, step)[:, 0], or "
+                            "x[int_tensor]")
+    whole = part.start in (None, 0) and (part.stop is None or isinstance(part.stop, RowCount) and part.stop.rows is size)
+    if whole:
+        return x
+    if isinstance(size, Rows):
+        raise not_traceable("a slice of the received rows", "their number is known only when the kernel runs",
+                            "a slice of the columns; rows stay together")
+    if any(isinstance(v, (Tensor, RowCount)) for v in (part.start, part.stop)):
+        raise not_traceable("a slice with a bound that is computed", "shapes are static", "Python ints as bounds")
+    start, stop, _ = part.indices(size)
+    return cut(r, x, axis, start, max(start, stop))
+
+
+def gather(r: Any, x: Any, index: Any, axis: int) -> Any:
+    """x[..., index, ...] with `index` at `axis`."""
+    if not isinstance(index, Tracer):
+        index = r.lift(Tensor(np.asarray(index)))
+    if index.hpmoe_aval.dtype not in ("int32", "int64"):
+        raise not_traceable(f"indexing with {index.hpmoe_aval}", "the shape of the result would depend on values",
+                            "mint.where(mask, x, 0), which keeps the shape")
+    if isinstance(x.hpmoe_aval.shape[axis], Rows):
+        raise not_traceable("a gather from the received rows", "only hpmoe.combine reads them by token",
+                            "hpmoe.combine(rows, route) first")
+    index = r.materialize(index)
+    if axis == 0:
+        return r(gather_rows, x, index)
+    if len(index.hpmoe_aval.shape) != 1:
+        raise not_traceable(f"a gather at dimension {axis} with {index.hpmoe_aval}", "only rows take such an index",
+                            "a one-dimensional index, or the dimension moved to the front")
+    return swap_axes(r, r(gather_rows, swap_axes(r, x, 0, axis), index), 0, axis)
+
+
+@call("Gather")
+def gather_old(r: Any, input: Any, indices: Any, dim: Any = 0, batch_dims: int = 0) -> Any:
+    if batch_dims:
+        raise not_traceable("gather with batch_dims", "it has no primitive", "x[index]")
+    return gather(r, input, indices, axis_of(input, dim))
+
+
+@call("IndexSelect")
+def index_select(r: Any, input: Any, dim: int, index: Any) -> Any:
+    return gather(r, input, index, axis_of(input, dim))
+
+
+@call("Embedding")
+def embedding(r: Any, input: Any, weight: Any, padding_idx: Any = None, max_norm: Any = None, *options: Any) -> Any:
+    if max_norm is not None:
+        raise not_traceable("embedding with max_norm", "it writes to the weight", "max_norm=None")
+    return gather(r, weight, input, 0)
+
+
+@call("Take")
+def take(r: Any, input: Any, index: Any) -> Any:
+    return gather(r, r(reshape, input, shape=(input.size,)), index, 0)

@@ -1,0 +1,61 @@
+"""Type promotion: which dtype an elementwise operation has, as MindSpore decides it."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from hpmoe.primitives.elementwise import FLOATS
+from hpmoe.primitives.shape import broadcast_to, cast
+from hpmoe.program import Var
+from hpmoe.tracing.tracer import Tracer
+
+_RANK = {"bool": 0, "int8": 1, "uint8": 1, "int16": 2, "int32": 3, "int64": 4, "float16": 5, "bfloat16": 5, "float32": 6,
+         "float64": 7}
+
+
+def _kind(dtype: str) -> int:
+    return 0 if dtype == "bool" else 2 if dtype in FLOATS else 1
+
+
+def promote_dtypes(dtypes: Sequence[str], numbers: Sequence[Any]) -> str:
+    """The common dtype of tensors and Python numbers; a number only matters where it is of a wider kind.
+
+    Example:
+        >>> promote_dtypes(["float16", "bfloat16"], []), promote_dtypes(["int32"], [0.5]), promote_dtypes(["int32"], [2])
+        ('float32', 'float32', 'int32')
+    """
+    best = dtypes[0] if dtypes else "bool"
+    for dtype in dtypes[1:]:
+        if {best, dtype} == {"float16", "bfloat16"}:
+            best = "float32"
+        best = max(best, dtype, key=_RANK.__getitem__)
+    for number in numbers:
+        dtype = "bool" if isinstance(number, bool) else "float32" if isinstance(number, float) else "int64"
+        best = dtype if _kind(dtype) > _kind(best) else best
+    return best
+
+
+def to_dtype(r: Any, x: Any, dtype: str) -> Any:
+    return x if not isinstance(x, Tracer) or x.hpmoe_aval.dtype == dtype else r(cast, r.materialize(x), dtype=dtype)
+
+
+def to_float(r: Any, x: Any) -> Any:
+    return to_dtype(r, x, "float32") if x.hpmoe_aval.dtype not in FLOATS else x
+
+
+def elementwise(r: Any, primitive: Any, *operands: Any, dtype: str | None = None) -> Any:
+    """The equation of an elementwise primitive on operands brought to one dtype; a bool stays, it counts as 0 or 1."""
+    tensors = [o.hpmoe_aval.dtype for o in operands if isinstance(o, Tracer)]
+    dtype = dtype or promote_dtypes(tensors, [o for o in operands if not isinstance(o, Tracer)])
+    cast_all = [to_dtype(r, o, dtype) if isinstance(o, Tracer) and isinstance(o.hpmoe_atom, Var) and (
+        o.hpmoe_aval.dtype != "bool" or len(tensors) == 1) else o for o in operands]
+    if dtype != "float32" and all(getattr(o, "hpmoe_aval", None) is None or o.hpmoe_aval.shape == () for o in operands):
+        cast_all = [to_dtype(r, r.materialize(o), dtype) for o in cast_all]
+    return r(primitive, *cast_all)
+
+
+def full(r: Any, shape: tuple[Any, ...], value: Any, dtype: str) -> Any:
+    """An array of one value."""
+    out = r(broadcast_to, value, shape=shape)
+    return to_dtype(r, out, dtype)

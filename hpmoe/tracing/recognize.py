@@ -1,0 +1,76 @@
+"""Recognized spellings: a few equations that together are one primitive become that primitive."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+from hpmoe.primitives.elementwise import mul, sigmoid, silu
+from hpmoe.primitives.matmul import matmul
+from hpmoe.primitives.shape import slice_axis, transpose
+from hpmoe.primitives.swiglu import gated
+from hpmoe.program import Atom, Builder, Equation, Program, Var, map_equations
+
+Producers = dict[Var, Equation]
+
+
+def recognize(program: Program) -> Program:
+    """The same program with matmul(x, transpose(w)), x * sigmoid(x) and silu(gate) * up as one primitive each."""
+    for rule in (_transposed_matmul, _silu, _swiglu):
+        program = _rewrite(program, rule)
+    return program
+
+
+def _rewrite(program: Program, rule: Callable[[Builder, Equation, Producers], Atom | None]) -> Program:
+    producers: Producers = {}
+
+    def replace(builder: Builder, eqn: Equation) -> Sequence[Atom] | None:
+        producers.update((v, eqn) for v in eqn.outputs)
+        out = rule(builder, eqn, producers)
+        return None if out is None else [out]
+
+    return map_equations(program, replace)
+
+
+def _made_by(primitive: object, atom: Atom, producers: Producers) -> Equation | None:
+    eqn = producers.get(atom) if isinstance(atom, Var) else None
+    return eqn if eqn is not None and eqn.primitive is primitive else None
+
+
+def _transposed_matmul(b: Builder, eqn: Equation, producers: Producers) -> Atom | None:
+    source = _made_by(transpose, eqn.inputs[1], producers) if eqn.primitive is matmul else None
+    if source is None:
+        return None
+    flag = not eqn.params.get("transpose", False)
+    return b.add(matmul, eqn.inputs[0], source.inputs[0], transpose=flag, source=eqn.source)
+
+
+def _silu(b: Builder, eqn: Equation, producers: Producers) -> Atom | None:
+    if eqn.primitive is not mul:
+        return None
+    for x, gate in (eqn.inputs, reversed(eqn.inputs)):
+        source = _made_by(sigmoid, gate, producers)
+        if source is not None and source.inputs[0] is x:
+            return b.add(silu, x, source=eqn.source)
+    return None
+
+
+def _swiglu(b: Builder, eqn: Equation, producers: Producers) -> Atom | None:
+    if eqn.primitive is not mul:
+        return None
+    for act, up in (eqn.inputs, reversed(eqn.inputs)):
+        source = _made_by(silu, act, producers)
+        gate = _made_by(slice_axis, source.inputs[0], producers) if source is not None else None
+        other = _made_by(slice_axis, up, producers)
+        if gate is not None and other is not None and _are_halves(gate, other):
+            return b.add(gated, gate.inputs[0], source=eqn.source)
+    return None
+
+
+def _are_halves(gate: Equation, up: Equation) -> bool:
+    """Whether the two slices are the first and the second half of the columns of one array."""
+    if gate.inputs[0] is not up.inputs[0]:
+        return False
+    shape = gate.inputs[0].aval.shape
+    half, axis = shape[-1] // 2 if isinstance(shape[-1], int) else 0, len(shape) - 1
+    return (shape[-1] == 2 * half and dict(gate.params) == {"axis": axis, "start": 0, "stop": half}
+            and dict(up.params) == {"axis": axis, "start": half, "stop": 2 * half})

@@ -1,0 +1,208 @@
+"""Recorder: the state of one trace. Turns MindSpore calls into equations, through the table of calls."""
+
+from __future__ import annotations
+
+import contextlib
+import re
+import threading
+from collections.abc import Iterator
+from typing import Any, NoReturn
+
+import numpy as np
+from mindspore._c_expression import typing as ms_typing
+from mindspore import Parameter, Tensor
+
+from hpmoe.errors import ArgumentError, TraceError
+from hpmoe.primitives.shape import broadcast_to, cast
+from hpmoe.program import Atom, Aval, Builder, Literal, RouteAval, Var
+from hpmoe.tracing.calls import find_call
+from hpmoe.tracing.errors import not_traceable, user_source
+from hpmoe.tracing.tracer import RouteTracer, Tracer, make_tracer
+
+try:
+    from mindspore.graph.api import _pynative_executor
+except ImportError:  # before 2.9
+    from mindspore.common.api import _pynative_executor
+
+_NOT_SCALARS = (Tensor, RouteTracer)
+
+
+def tensor_aval(tensor: Tensor) -> Aval:
+    return Aval(tuple(int(d) for d in tensor.shape), str(tensor.dtype).lower())
+
+
+class Recorder:
+    """Collects the equations of one trace.
+
+    Attributes:
+        ep_size: ranks of the mesh, given to routes.
+        pending: the first error raised inside a MindSpore call, which may reach the user in another form.
+        captures: tensors met that are no arguments, each with its variable.
+    """
+
+    def __init__(self, ep_size: int):
+        self.ep_size, self.builder, self.active = ep_size, Builder(), True
+        self.pending: Exception | None = None
+        self.captures: dict[int, tuple[Tensor, Var]] = {}
+        self.grad_flag = _pynative_executor.grad_flag()
+
+    def fail(self, error: Exception) -> NoReturn:
+        self.pending = self.pending or error
+        raise error
+
+    def input(self, aval: Aval) -> Tracer:
+        return make_tracer(Var(aval), aval, self)
+
+    # What a MindSpore call becomes.
+
+    def call(self, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
+        name = getattr(func, "name", None) or getattr(func, "__name__", str(func))
+        if len(args) == 3 and args[1] == name and isinstance(args[2], tuple):
+            args = args[2]
+        return self.call_named(name, tuple(args), kwargs)
+
+    def call_named(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        try:
+            self._check_usable(name)
+            rule = find_call(name)
+            args = tuple(self.lift(a) for a in args)
+            return rule(self, *args, **{k: self.lift(v) for k, v in kwargs.items()})
+        except (TraceError, ArgumentError) as error:
+            self.fail(error)
+
+    def _check_usable(self, name: str) -> None:
+        if not self.active:
+            raise not_traceable(f"{name} on a tracer of a finished trace", "the function kept a traced value beyond its "
+                                "call", "return the value instead of storing it")
+        if _pynative_executor.grad_flag() and not self.grad_flag:
+            raise not_traceable("ms.grad or ms.value_and_grad over a tracer", f"the gradient of {name} would silently be "
+                                "zero", "ms.grad of the staged callable, or hpmoe.vjp(hpmoe.trace(f, *args))")
+
+    def lift(self, value: Any) -> Any:
+        """Tensors become tracers, also inside lists and tuples; everything else stays."""
+        if isinstance(value, Tracer):
+            if value.hpmoe_recorder is not self:
+                raise not_traceable("a tracer of another trace", "it belongs to a trace that is finished or around this one",
+                                    "pass the value as an argument")
+            return value
+        if isinstance(value, Tensor):
+            return self.capture(value)
+        if isinstance(value, (list, tuple)) and any(isinstance(v, _NOT_SCALARS) for v in value):
+            return type(value)(self.lift(v) for v in value)
+        return value
+
+    def capture(self, tensor: Tensor) -> Tracer:
+        """A tracer for a tensor the function closed over; a 0-d constant becomes a literal."""
+        if getattr(tensor, "is_meta", False):
+            raise not_traceable("a call MindSpore did not report", "its result has no values and no equation",
+                                "the mint function of the same meaning")
+        aval = tensor_aval(tensor)
+        if aval.shape == () and not isinstance(tensor, Parameter):
+            return make_tracer(Literal(tensor.asnumpy().item()), aval, self)
+        if id(tensor) not in self.captures:
+            self.captures[id(tensor)] = (tensor, Var(aval))
+        return make_tracer(self.captures[id(tensor)][1], aval, self)
+
+    def captured(self, value: Any) -> Tensor | None:
+        """The plain tensor behind a tracer made by `capture`, if that is what `value` is."""
+        return next((t for t, var in self.captures.values() if var is getattr(value, "hpmoe_atom", None)), None)
+
+    # Equations.
+
+    def record(self, primitive: Any, args: tuple[Any, ...], params: dict[str, Any]) -> Any:
+        """The equation `primitive[params] args`, as tracers of its outputs; what `Primitive.__call__` asks for."""
+        try:
+            self._check_usable(primitive.name)
+            if primitive.name == "route":
+                params = {**params, "ep_size": self.ep_size}
+            return self(primitive, *(self.lift(a) for a in args), **params)
+        except (TraceError, ArgumentError) as error:
+            self.fail(error)
+
+    def __call__(self, primitive: Any, *operands: Any, **params: Any) -> Any:
+        out = self.builder.add(primitive, *(self.atom(a) for a in operands), source=user_source(), **params)
+        return tuple(map(self._wrap, out)) if isinstance(out, tuple) else self._wrap(out)
+
+    def atom(self, value: Any) -> Atom:
+        if isinstance(value, (Tracer, RouteTracer)):
+            return value.hpmoe_atom
+        if isinstance(value, (bool, int, float, np.generic)):
+            return Literal(value.item() if isinstance(value, np.generic) else value)
+        raise not_traceable(f"an operand of type {type(value).__name__}", "equations take tensors, routes and numbers",
+                            "a mindspore.Tensor")
+
+    def materialize(self, value: Any) -> Any:
+        """`value` as a variable: a number or a literal becomes an array."""
+        if isinstance(value, Tracer) and isinstance(value.hpmoe_atom, Literal):
+            out = self(broadcast_to, value.hpmoe_atom.value, shape=())
+            return out if out.hpmoe_aval == value.hpmoe_aval else self(cast, out, dtype=value.hpmoe_aval.dtype)
+        return value if isinstance(value, Tracer) else self(broadcast_to, value, shape=())
+
+    def dtype_name(self, dtype: Any) -> str | None:
+        """The name of a dtype given as MindSpore's type, its number or a string."""
+        if dtype is None or isinstance(dtype, str):
+            return dtype
+        return str(ms_typing.type_id_to_type(dtype) if isinstance(dtype, int) else dtype).lower()
+
+    def is_constant(self, value: Any, number: float) -> bool:
+        """Whether `value` is a plain tensor (no Parameter) that holds nothing but `number`."""
+        tensor = self.captured(value)
+        return tensor is not None and not isinstance(tensor, Parameter) and bool((tensor.asnumpy() == number).all())
+
+    def _wrap(self, var: Var) -> Any:
+        return RouteTracer(var, self) if isinstance(var.aval, RouteAval) else make_tracer(var, var.aval, self)
+
+    def capture_names(self, taken: tuple[str, ...]) -> list[str]:
+        """A name for each capture: its Parameter's as an identifier, or captured_0, ..."""
+        names = list(taken)
+        for index, (tensor, _) in enumerate(self.captures.values()):
+            own = tensor.name if isinstance(tensor, Parameter) and tensor.name else f"captured_{index}"
+            base = name = re.sub(r"\W", "_", own)
+            while name in names:
+                index += 1
+                name = f"{base}_{index}"
+            names.append(name)
+        return names[len(taken):]
+
+
+# While any trace runs, plain tensors beside a tracer lead to it: MindSpore asks the first operand, tracer or not.
+
+_LOCAL = threading.local()
+_LOCK = threading.Lock()
+_RUNNING = [0]
+
+
+def current_recorder() -> Recorder | None:
+    """The innermost trace of this thread."""
+    stack = getattr(_LOCAL, "stack", [])
+    return stack[-1] if stack else None
+
+
+def _plain_fallback(self: Tensor, func: Any, args: Any, kwargs: Any = None) -> Any:
+    return current_recorder().call(func, args, kwargs or {})
+
+
+def _plain_record(self: Tensor) -> Any:
+    recorder = current_recorder()
+    if recorder is None:
+        raise AttributeError("hpmoe_record")
+    return recorder.record
+
+
+@contextlib.contextmanager
+def recording(recorder: Recorder) -> Iterator[Recorder]:
+    """Makes `recorder` the one that MindSpore calls of this thread reach, and ends its life afterwards."""
+    stack = _LOCAL.__dict__.setdefault("stack", [])
+    with _LOCK:
+        _RUNNING[0] += 1
+        Tensor.__fallback__, Tensor.hpmoe_record = _plain_fallback, property(_plain_record)
+    stack.append(recorder)
+    try:
+        yield recorder
+    finally:
+        stack.pop()
+        recorder.active = False
+        with _LOCK:
+            _RUNNING[0] -= 1
+            if not _RUNNING[0]:
+                del Tensor.__fallback__, Tensor.hpmoe_record

@@ -1,0 +1,239 @@
+"""MindSpore's elementwise operations: arithmetic, comparisons, activations, choices."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from hpmoe.primitives import elementwise as e
+from hpmoe.primitives.shape import broadcast_to
+from hpmoe.primitives.swiglu import gated
+from hpmoe.tracing.calls import call
+from hpmoe.tracing.errors import not_traceable
+from hpmoe.tracing.promote import elementwise, full, promote_dtypes, to_dtype, to_float
+from hpmoe.tracing.tracer import Tracer
+
+_FLOAT_UNARY = {
+    "Exp": e.exp, "Log": e.log, "Sqrt": e.sqrt, "Rsqrt": e.rsqrt, "Sigmoid": e.sigmoid, "Tanh": e.tanh, "SiLU": e.silu,
+    "Erf": e.erf, "Reciprocal": e.reciprocal, "Sin": e.sin, "Cos": e.cos, "Floor": e.floor, "Softplus": e.softplus,
+}
+_UNARY = {"Neg": e.neg, "Abs": e.absolute, "Sign": e.sign, "Square": e.square, "ReLU": e.relu, "StopGradient": e.stop_gradient}
+_BINARY = {
+    "Sub": e.sub, "SubScalar": e.sub, "Mul": e.mul, "Muls": e.mul, "Add": e.add, "AddScalar": e.add,
+    "Maximum": e.maximum, "Minimum": e.minimum, "Greater": e.greater, "GreaterEqual": e.greater_equal, "Less": e.less,
+    "LessEqual": e.less_equal, "Equal": e.equal, "NotEqual": e.not_equal, "GreaterScalar": e.greater,
+    "GreaterEqualScalar": e.greater_equal, "LessScalar": e.less, "LessEqualScalar": e.less_equal, "EqScalar": e.equal,
+    "NeScalar": e.not_equal,
+}
+
+
+def _unary(primitive: Any, to_floats: bool) -> Any:
+    def rule(r: Any, input: Any) -> Any:
+        return elementwise(r, primitive, to_float(r, input) if to_floats else input)
+    return rule
+
+
+def _binary(primitive: Any) -> Any:
+    def rule(r: Any, input: Any, other: Any) -> Any:
+        return elementwise(r, primitive, input, other)
+    return rule
+
+
+for _name, _primitive in _FLOAT_UNARY.items():
+    call(_name)(_unary(_primitive, True))
+for _name, _primitive in _UNARY.items():
+    call(_name)(_unary(_primitive, False))
+for _name, _primitive in _BINARY.items():
+    call(_name)(_binary(_primitive))
+
+
+def _scaled(r: Any, x: Any, factor: Any) -> Any:
+    return x if isinstance(factor, (int, float)) and factor == 1 else elementwise(r, e.mul, x, factor)
+
+
+@call("AddExt")
+def add(r: Any, input: Any, other: Any, alpha: Any = 1) -> Any:
+    return elementwise(r, e.add, input, _scaled(r, other, alpha))
+
+
+@call("SubExt")
+def sub(r: Any, input: Any, other: Any, alpha: Any = 1) -> Any:
+    return elementwise(r, e.sub, input, _scaled(r, other, alpha))
+
+
+@call("Div", "Divs", "RealDiv", "DivMod", "DivMods")
+def div(r: Any, input: Any, other: Any, rounding_mode: str | None = None) -> Any:
+    dtype = promote_dtypes([o.hpmoe_aval.dtype for o in (input, other) if isinstance(o, Tracer)], [0.0])
+    out = elementwise(r, e.div, *(to_dtype(r, o, dtype) for o in (input, other)), dtype=dtype)
+    if rounding_mode not in (None, "floor"):
+        raise not_traceable(f"div with rounding_mode={rounding_mode!r}", "it has no primitive", "rounding_mode=None or 'floor'")
+    return elementwise(r, e.floor, out) if rounding_mode else out
+
+
+@call("Pow", "PowTensorScalar", "PowScalarTensor", "PowTensor")
+def power(r: Any, input: Any, exponent: Any) -> Any:
+    if not isinstance(exponent, Tracer) and exponent == 2:
+        return elementwise(r, e.square, input)
+    return elementwise(r, e.power, input, exponent)
+
+
+@call("Addcmul", "AddcmulExt")
+def addcmul(r: Any, input: Any, tensor1: Any, tensor2: Any, value: Any = 1) -> Any:
+    return elementwise(r, e.add, input, _scaled(r, elementwise(r, e.mul, tensor1, tensor2), value))
+
+
+@call("Addcdiv", "AddcdivExt")
+def addcdiv(r: Any, input: Any, tensor1: Any, tensor2: Any, value: Any = 1) -> Any:
+    return elementwise(r, e.add, input, _scaled(r, div(r, tensor1, tensor2), value))
+
+
+@call("Lerp", "LerpScalar")
+def lerp(r: Any, input: Any, end: Any, weight: Any) -> Any:
+    return elementwise(r, e.add, input, elementwise(r, e.mul, elementwise(r, e.sub, end, input), weight))
+
+
+# Choices.
+
+@call("Select", "Where")
+def select(r: Any, condition: Any, input: Any, other: Any) -> Any:
+    values = (input, other)
+    dtype = promote_dtypes([o.hpmoe_aval.dtype for o in values if isinstance(o, Tracer)],
+                           [o for o in values if not isinstance(o, Tracer)])
+    if dtype == "int64" and not any(isinstance(o, Tracer) for o in values):
+        dtype = "int64" if all(isinstance(o, int) for o in values) else "float32"
+    return elementwise(r, e.select, to_dtype(r, condition, "bool"), *(to_dtype(r, o, dtype) for o in values), dtype=dtype)
+
+
+@call("MaskedFill", "MaskedFillScalar")
+def masked_fill(r: Any, input: Any, mask: Any, value: Any) -> Any:
+    return elementwise(r, e.select, mask, value, input, dtype=input.hpmoe_aval.dtype)
+
+
+@call("ClampScalar", "ClampTensor", "Hardtanh")
+def clamp(r: Any, input: Any, min: Any = None, max: Any = None) -> Any:
+    out = input if min is None else elementwise(r, e.maximum, input, min)
+    return out if max is None else elementwise(r, e.minimum, out, max)
+
+
+@call("LogicalNot")
+def logical_not(r: Any, input: Any) -> Any:
+    return elementwise(r, e.equal, input, 0.0)
+
+
+@call("LogicalAnd")
+def logical_and(r: Any, input: Any, other: Any) -> Any:
+    return r(e.minimum, to_dtype(r, input, "bool"), to_dtype(r, other, "bool"))
+
+
+@call("LogicalOr")
+def logical_or(r: Any, input: Any, other: Any) -> Any:
+    return r(e.maximum, to_dtype(r, input, "bool"), to_dtype(r, other, "bool"))
+
+
+def _bitwise(r: Any, input: Any, other: Any, rule: Any, sign: str) -> Any:
+    for x in (input, other):
+        if not isinstance(x, Tracer) or x.hpmoe_aval.dtype != "bool":
+            raise not_traceable(f"{sign} on integers", "only bool tensors have it", "arithmetic and comparisons")
+    return rule(r, input, other)
+
+
+@call("BitwiseAndTensor", "BitwiseAndScalar")
+def bitwise_and(r: Any, input: Any, other: Any) -> Any:
+    return _bitwise(r, input, other, logical_and, "&")
+
+
+@call("BitwiseOrTensor", "BitwiseOrScalar")
+def bitwise_or(r: Any, input: Any, other: Any) -> Any:
+    return _bitwise(r, input, other, logical_or, "|")
+
+
+# Activations.
+
+@call("ReLU6")
+def relu6(r: Any, input: Any) -> Any:
+    return clamp(r, input, 0.0, 6.0)
+
+
+@call("LeakyReLUExt", "LeakyReLU")
+def leaky_relu(r: Any, input: Any, negative_slope: float = 0.01) -> Any:
+    return elementwise(r, e.select, elementwise(r, e.greater, input, 0.0), input, elementwise(r, e.mul, input, negative_slope))
+
+
+@call("EluExt", "Elu")
+def elu(r: Any, input: Any, alpha: float = 1.0) -> Any:
+    below = elementwise(r, e.sub, elementwise(r, e.exp, elementwise(r, e.minimum, input, 0.0)), 1.0)
+    return elementwise(r, e.select, elementwise(r, e.greater, input, 0.0), input, _scaled(r, below, alpha))
+
+
+@call("GeluExt")
+def gelu(r: Any, input: Any, approximate: str = "none") -> Any:
+    if approximate == "tanh":
+        return gelu_tanh(r, input)
+    inner = elementwise(r, e.erf, elementwise(r, e.mul, input, math.sqrt(0.5)))
+    return elementwise(r, e.mul, elementwise(r, e.mul, input, 0.5), elementwise(r, e.add, inner, 1.0))
+
+
+@call("GeLU")
+def gelu_tanh(r: Any, input: Any) -> Any:
+    cube = elementwise(r, e.mul, elementwise(r, e.mul, elementwise(r, e.square, input), input), 0.044715)
+    inner = elementwise(r, e.mul, elementwise(r, e.add, input, cube), math.sqrt(2 / math.pi))
+    return elementwise(r, e.mul, elementwise(r, e.mul, input, 0.5), elementwise(r, e.add, elementwise(r, e.tanh, inner), 1.0))
+
+
+@call("SoftplusExt")
+def softplus(r: Any, input: Any, beta: float = 1, threshold: float = 20) -> Any:
+    scaled = _scaled(r, input, beta)
+    return _scaled(r, elementwise(r, e.softplus, scaled), 1 / beta)
+
+
+@call("LogSigmoid")
+def log_sigmoid(r: Any, input: Any) -> Any:
+    return elementwise(r, e.neg, elementwise(r, e.softplus, elementwise(r, e.neg, input)))
+
+
+@call("MishExt")
+def mish(r: Any, input: Any) -> Any:
+    return elementwise(r, e.mul, input, elementwise(r, e.tanh, elementwise(r, e.softplus, input)))
+
+
+@call("HSigmoid")
+def hard_sigmoid(r: Any, input: Any) -> Any:
+    return elementwise(r, e.mul, clamp(r, elementwise(r, e.add, input, 3.0), 0.0, 6.0), 1 / 6)
+
+
+@call("HSwish")
+def hard_swish(r: Any, input: Any) -> Any:
+    return elementwise(r, e.mul, input, hard_sigmoid(r, input))
+
+
+@call("Swiglu")
+def swiglu(r: Any, input: Any, dim: int = -1) -> Any:
+    if dim % len(input.hpmoe_aval.shape) != len(input.hpmoe_aval.shape) - 1:
+        raise not_traceable(f"ops.swiglu over dimension {dim}", "the primitive is over the last one", "ops.swiglu(x, -1)")
+    return r(gated, input)
+
+
+# Arrays of one value.
+
+def _like(r: Any, input: Any, value: Any, dtype: Any) -> Any:
+    return full(r, input.hpmoe_aval.shape, value, r.dtype_name(dtype) or input.hpmoe_aval.dtype)
+
+
+@call("ZerosLike", "ZerosLikeExt")
+def zeros_like(r: Any, input: Any, dtype: Any = None) -> Any:
+    return _like(r, input, 0.0, dtype)
+
+
+@call("OnesLike", "OnesLikeExt")
+def ones_like(r: Any, input: Any, dtype: Any = None) -> Any:
+    return _like(r, input, 1.0, dtype)
+
+
+@call("FullLike")
+def full_like(r: Any, input: Any, fill_value: Any, dtype: Any = None) -> Any:
+    return _like(r, input, fill_value, dtype)
+
+
+@call("ExpandAs")
+def expand_as(r: Any, input: Any, other: Any) -> Any:
+    return r(broadcast_to, input, shape=other.hpmoe_aval.shape)

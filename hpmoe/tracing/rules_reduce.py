@@ -1,0 +1,204 @@
+"""MindSpore's reductions, softmax, norms and matmuls."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from hpmoe.primitives import elementwise as e
+from hpmoe.primitives.matmul import matmul as matmul_primitive
+from hpmoe.primitives.reduction import reduce_max, reduce_sum
+from hpmoe.primitives.shape import reshape
+from hpmoe.program import Rows
+from hpmoe.tracing.calls import call
+from hpmoe.tracing.errors import not_traceable
+from hpmoe.tracing.promote import elementwise, promote_dtypes, to_dtype, to_float
+from hpmoe.tracing.rules_shape import axis_of, swap_axes
+
+
+def _axes(x: Any, dim: Any) -> list[int]:
+    rank = len(x.hpmoe_aval.shape)
+    if dim is None or (isinstance(dim, (list, tuple)) and not dim):
+        return list(range(rank))
+    return sorted({axis_of(x, d) for d in (dim if isinstance(dim, (list, tuple)) else (dim,))})
+
+
+def _reduce(r: Any, primitive: Any, x: Any, axes: Sequence[int], keepdim: bool) -> Any:
+    for axis in reversed(axes):
+        x = r(primitive, x, axis=axis, keepdims=keepdim)
+    return x
+
+
+@call("SumExt", "ReduceSum", "DeprecatedSum")
+def sum_(r: Any, input: Any, dim: Any = None, keepdim: bool = False, dtype: Any = None) -> Any:
+    name = r.dtype_name(dtype) if dtype else None
+    x = to_dtype(r, input, name or ("int64" if input.hpmoe_aval.dtype in ("bool", "int32") else input.hpmoe_aval.dtype))
+    return _reduce(r, reduce_sum, x, _axes(x, dim), keepdim)
+
+
+@call("MeanExt", "ReduceMean", "DeprecatedMean")
+def mean(r: Any, input: Any, dim: Any = None, keepdim: bool = False, dtype: Any = None) -> Any:
+    axes = _axes(input, dim)
+    sizes = [input.hpmoe_aval.shape[a] for a in axes]
+    if any(isinstance(n, Rows) for n in sizes):
+        raise not_traceable("a mean over the received rows", "their number is known only when the kernel runs",
+                            "a mean over the columns, or over tokens after hpmoe.combine")
+    x = to_dtype(r, input, r.dtype_name(dtype)) if dtype else to_float(r, input)
+    return elementwise(r, e.mul, _reduce(r, reduce_sum, x, axes, keepdim), 1.0 / max(1, math.prod(sizes)))
+
+
+@call("Max", "ReduceMax", "DeprecatedMax", "AmaxExt")
+def max_(r: Any, input: Any, dim: Any = None, keepdim: bool = False) -> Any:
+    return _reduce(r, reduce_max, input, _axes(input, dim), keepdim)
+
+
+@call("Min", "ReduceMin", "DeprecatedMin")
+def min_(r: Any, input: Any, dim: Any = None, keepdim: bool = False) -> Any:
+    return elementwise(r, e.neg, max_(r, elementwise(r, e.neg, input), dim, keepdim))
+
+
+@call("MaxDim", "ArgMaxWithValue", "MinDim", "ArgMinWithValue")
+def max_with_index(r: Any, *args: Any, **kwargs: Any) -> Any:
+    raise not_traceable("a maximum or minimum with its index", "the index has no primitive",
+                        "mint.amax(x, dim=-1) or mint.amin(x, dim=-1), which give the value alone")
+
+
+@call("Var", "Std")
+def variance(r: Any, *args: Any, **kwargs: Any) -> Any:
+    raise not_traceable("var or std", "it has no primitive", "mint.mean(mint.square(x - mint.mean(x, -1, True)), -1)")
+
+
+@call("LinalgVectorNorm", "Norm")
+def vector_norm(r: Any, x: Any, ord: Any = 2, dim: Any = None, keepdim: bool = False, dtype: Any = None) -> Any:
+    if ord != 2:
+        raise not_traceable(f"a norm of order {ord}", "it has no primitive", "ord=2, or sums of mint.abs(x)")
+    return elementwise(r, e.sqrt, sum_(r, elementwise(r, e.square, x), dim, keepdim))
+
+
+# Softmax and norms.
+
+def _shifted(r: Any, x: Any, axis: int) -> Any:
+    peak = r(e.stop_gradient, r(reduce_max, x, axis=axis, keepdims=True))
+    return elementwise(r, e.sub, x, peak)
+
+
+def _one_axis(x: Any, dim: Any) -> int:
+    axes = _axes(x, -1 if dim is None else dim)
+    if len(axes) != 1:
+        raise not_traceable("softmax over several dimensions", "it is over one", "softmax over one dimension")
+    return axes[0]
+
+
+@call("Softmax")
+def softmax(r: Any, input: Any, dim: Any = -1, dtype: Any = None) -> Any:
+    x, axis = to_dtype(r, input, r.dtype_name(dtype)) if dtype else input, _one_axis(input, dim)
+    powers = elementwise(r, e.exp, _shifted(r, x, axis))
+    return elementwise(r, e.div, powers, r(reduce_sum, powers, axis=axis, keepdims=True))
+
+
+@call("LogSoftmax", "LogSoftmaxExt")
+def log_softmax(r: Any, input: Any, dim: Any = -1, dtype: Any = None) -> Any:
+    x, axis = to_dtype(r, input, r.dtype_name(dtype)) if dtype else input, _one_axis(input, dim)
+    shifted = _shifted(r, x, axis)
+    total = r(reduce_sum, elementwise(r, e.exp, shifted), axis=axis, keepdims=True)
+    return elementwise(r, e.sub, shifted, elementwise(r, e.log, total))
+
+
+@call("LogSumExp")
+def log_sum_exp(r: Any, input: Any, dim: Any, keepdim: bool = False) -> Any:
+    axis = _one_axis(input, dim)
+    peak = r(e.stop_gradient, r(reduce_max, input, axis=axis, keepdims=True))
+    total = r(reduce_sum, elementwise(r, e.exp, elementwise(r, e.sub, input, peak)), axis=axis, keepdims=True)
+    out = elementwise(r, e.add, elementwise(r, e.log, total), peak)
+    dims = out.hpmoe_aval.shape
+    return out if keepdim else r(reshape, out, shape=dims[:axis] + dims[axis + 1:])
+
+
+def _affine(r: Any, x: Any, weight: Any, bias: Any) -> Any:
+    """x * weight + bias; the ones and zeros MindSpore makes up where the user gave none are left out."""
+    if weight is not None and not r.is_constant(weight, 1.0):
+        x = elementwise(r, e.mul, x, weight)
+    return x if bias is None or r.is_constant(bias, 0.0) else elementwise(r, e.add, x, bias)
+
+
+def _layer_norm(r: Any, x: Any, axes: Sequence[int], weight: Any, bias: Any, eps: float) -> Any:
+    centered = elementwise(r, e.sub, x, mean(r, x, list(axes), True))
+    scale = elementwise(r, e.rsqrt, elementwise(r, e.add, mean(r, elementwise(r, e.square, centered), list(axes), True), eps))
+    return _affine(r, elementwise(r, e.mul, centered, scale), weight, bias), scale, centered
+
+
+def _layer_norm_result(r: Any, x: Any, normalized: int, weight: Any, bias: Any, eps: float) -> tuple[Any, Any, Any]:
+    rank = len(x.hpmoe_aval.shape)
+    axes = range(rank - normalized, rank)
+    out, scale, _ = _layer_norm(r, x, axes, weight, bias, eps)
+    return out, mean(r, x, list(axes), True), scale
+
+
+@call("LayerNormExt")
+def layer_norm(r: Any, input: Any, normalized_shape: Any, weight: Any = None, bias: Any = None, eps: float = 1e-5) -> Any:
+    normalized = len(normalized_shape) if isinstance(normalized_shape, (list, tuple)) else 1
+    return _layer_norm_result(r, input, normalized, weight, bias, eps)
+
+
+@call("LayerNorm")
+def layer_norm_old(r: Any, input: Any, gamma: Any, beta: Any, begin_norm_axis: int = 1, begin_params_axis: int = 1,
+                   epsilon: float = 1e-7) -> Any:
+    return _layer_norm_result(r, input, len(input.hpmoe_aval.shape) - axis_of(input, begin_norm_axis), gamma, beta, epsilon)
+
+
+@call("RmsNorm")
+def rms_norm(r: Any, x: Any, gamma: Any, epsilon: float = 1e-6) -> Any:
+    rank, normalized = len(x.hpmoe_aval.shape), len(gamma.hpmoe_aval.shape)
+    square = mean(r, elementwise(r, e.square, x), list(range(rank - normalized, rank)), True)
+    scale = elementwise(r, e.rsqrt, elementwise(r, e.add, square, epsilon))
+    return elementwise(r, e.mul, elementwise(r, e.mul, x, scale), gamma), scale
+
+
+# Matmuls.
+
+@call("MatMulExt", "Mm", "Mv", "Dot", "MatMul", "BatchMatMulExt", "BatchMatMul", "Matmul")
+def matmul(r: Any, input: Any, other: Any, transpose_a: bool = False, transpose_b: bool = False) -> Any:
+    left, right = len(input.hpmoe_aval.shape), len(other.hpmoe_aval.shape)
+    if right > 2:
+        raise not_traceable(f"a batched matmul of {input.hpmoe_aval} and {other.hpmoe_aval}", "the right operand is one matrix",
+                            "hpmoe.grouped_matmul(rows, weight, route) for weights of experts, or one matmul per matrix of "
+                            "mint.unbind(w, 0)")
+    x = swap_axes(r, input, -1, -2) if transpose_a else input
+    dtype = promote_dtypes([input.hpmoe_aval.dtype, other.hpmoe_aval.dtype], [])
+    x, w = to_dtype(r, x, dtype), to_dtype(r, other, dtype)
+    if right == 1:
+        column = r(reshape, w, shape=(*w.hpmoe_aval.shape, 1))
+        x = x if left > 1 else r(reshape, x, shape=(1, *x.hpmoe_aval.shape))
+        out = r(matmul_primitive, x, column, transpose=False)
+        return r(reshape, out, shape=input.hpmoe_aval.shape[:-1])
+    if left == 1:
+        out = r(matmul_primitive, r(reshape, x, shape=(1, *x.hpmoe_aval.shape)), w, transpose=bool(transpose_b))
+        return r(reshape, out, shape=out.hpmoe_aval.shape[1:])
+    return r(matmul_primitive, x, w, transpose=bool(transpose_b))
+
+
+@call("Dense", "Linear")
+def linear(r: Any, input: Any, weight: Any, bias: Any = None) -> Any:
+    out = matmul(r, input, weight, transpose_b=len(weight.hpmoe_aval.shape) == 2)
+    return out if bias is None else elementwise(r, e.add, out, bias)
+
+
+@call("Addmm")
+def addmm(r: Any, input: Any, mat1: Any, mat2: Any, beta: Any = 1, alpha: Any = 1) -> Any:
+    product = matmul(r, mat1, mat2)
+    product = product if alpha == 1 else elementwise(r, e.mul, product, alpha)
+    return elementwise(r, e.add, input if beta == 1 else elementwise(r, e.mul, input, beta), product)
+
+
+@call("BiasAdd")
+def bias_add(r: Any, input: Any, bias: Any, data_format: Any = 0) -> Any:
+    if len(input.hpmoe_aval.shape) != 2:
+        raise not_traceable(f"BiasAdd on {input.hpmoe_aval}", "it is for matrices", "x + bias")
+    return elementwise(r, e.add, input, bias)
+
+
+@call("Outer")
+def outer(r: Any, input: Any, vec2: Any) -> Any:
+    column = r(reshape, input, shape=(*input.hpmoe_aval.shape, 1))
+    return elementwise(r, e.mul, column, vec2)

@@ -1,0 +1,265 @@
+"""MindSpore's operations that move, repeat, join, cut and convert."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import Any
+
+from mindspore import TensorType
+
+from hpmoe.primitives import shape as s
+from hpmoe.program import Rows
+from hpmoe.tracing.calls import call
+from hpmoe.tracing.errors import not_traceable
+from hpmoe.tracing.promote import full, promote_dtypes, to_dtype
+from hpmoe.tracing.tracer import RowCount, Tracer
+
+
+def dims_of(shape: Sequence[Any]) -> tuple[Any, ...]:
+    """A shape written as numbers or as one sequence; `rows.shape[0]` stands for the rows dimension."""
+    if len(shape) == 1 and isinstance(shape[0], (list, tuple)):
+        shape = shape[0]
+    return tuple(d.rows if isinstance(d, RowCount) else int(d) for d in shape)
+
+
+def axis_of(x: Any, dim: int) -> int:
+    rank = len(x.hpmoe_aval.shape)
+    if not -rank <= dim < rank:
+        raise not_traceable(f"dimension {dim} of {x.hpmoe_aval}", f"it has {rank}", f"one in {-rank}..{rank - 1}")
+    return dim % rank
+
+
+def static_size(x: Any, axis: int, what: str) -> int:
+    size = x.hpmoe_aval.shape[axis]
+    if not isinstance(size, int):
+        raise not_traceable(f"{what} along the received rows", "their number is known only when the kernel runs",
+                            "it along another dimension; rows stay together")
+    return size
+
+
+def resolved(x: Any, shape: tuple[Any, ...]) -> tuple[Any, ...]:
+    """`shape` with its -1 worked out, symbolic where the received rows are not named elsewhere."""
+    if -1 not in shape:
+        return shape
+    rows = [d for d in x.hpmoe_aval.shape if isinstance(d, Rows) and d not in shape]
+    total = math.prod(d for d in x.hpmoe_aval.shape if isinstance(d, int))
+    known = math.prod(d for d in shape if isinstance(d, int) and d != -1)
+    rest = total // known if known else 0
+    if len(rows) > 1 or (rows and rest != 1):
+        raise not_traceable(f"reshape of {x.hpmoe_aval} to {shape}", "received rows stay one dimension of their own",
+                            "a reshape that keeps the rows dimension, e.g. rows.reshape(-1, n)")
+    return tuple((rows[0] if rows else rest) if d == -1 else d for d in shape)
+
+
+@call("Reshape", "View")
+def reshape(r: Any, input: Any, *shape: Any) -> Any:
+    target = resolved(input, dims_of(shape))
+    return input if target == input.hpmoe_aval.shape else r(s.reshape, input, shape=target)
+
+
+@call("FlattenExt")
+def flatten(r: Any, input: Any, start_dim: int = 0, end_dim: int = -1) -> Any:
+    dims = input.hpmoe_aval.shape
+    if not dims:
+        return r(s.reshape, input, shape=(1,))
+    start, end = axis_of(input, start_dim), axis_of(input, end_dim)
+    return reshape(r, input, (*dims[:start], -1, *dims[end + 1:])) if start < end else input
+
+
+@call("Flatten")
+def flatten_rows(r: Any, input: Any) -> Any:
+    return reshape(r, input, (input.hpmoe_aval.shape[0], -1))
+
+
+@call("ExpandDims", "ExpandDimsView", "Unsqueeze")
+def expand_dims(r: Any, input: Any, dim: int) -> Any:
+    dims = input.hpmoe_aval.shape
+    axis = dim % (len(dims) + 1)
+    return r(s.reshape, input, shape=(*dims[:axis], 1, *dims[axis:]))
+
+
+@call("Squeeze")
+def squeeze(r: Any, input: Any, dim: Any = ()) -> Any:
+    dims = input.hpmoe_aval.shape
+    axes = [axis_of(input, d) for d in (dim if isinstance(dim, (list, tuple)) else (dim,))] or range(len(dims))
+    target = tuple(d for i, d in enumerate(dims) if not (i in axes and isinstance(d, int) and d == 1))
+    return r(s.reshape, input, shape=target) if target != dims else input
+
+
+@call("Transpose", "TransposeView", "DeprecatedTranspose", "DeprecatedPermute")
+def transpose(r: Any, input: Any, *axes: Any) -> Any:
+    order = dims_of(axes) or tuple(reversed(range(len(input.hpmoe_aval.shape))))
+    order = tuple(axis_of(input, a) for a in order)
+    return input if order == tuple(range(len(order))) else r(s.transpose, input, axes=order)
+
+
+@call("TransposeExtView", "TransposeExt", "SwapAxes")
+def swap_axes(r: Any, input: Any, dim0: int, dim1: int) -> Any:
+    order = list(range(len(input.hpmoe_aval.shape)))
+    a, b = axis_of(input, dim0), axis_of(input, dim1)
+    order[a], order[b] = order[b], order[a]
+    return transpose(r, input, tuple(order))
+
+
+@call("TExt")
+def matrix_transpose(r: Any, input: Any) -> Any:
+    return swap_axes(r, input, 0, 1) if len(input.hpmoe_aval.shape) == 2 else input
+
+
+@call("BroadcastTo", "BroadcastToView")
+def broadcast_to(r: Any, input: Any, *shape: Any) -> Any:
+    dims = input.hpmoe_aval.shape
+    target = dims_of(shape)
+    lead = len(target) - len(dims)
+    target = tuple(dims[i - lead] if d == -1 and i >= lead else d for i, d in enumerate(target))
+    return input if target == dims else r(s.broadcast_to, input, shape=target)
+
+
+# Cuts.
+
+def cut(r: Any, x: Any, axis: int, start: int, stop: int) -> Any:
+    return x if (start, stop) == (0, x.hpmoe_aval.shape[axis]) else r(s.slice_axis, x, axis=axis, start=start, stop=stop)
+
+
+def _cut_into(r: Any, x: Any, axis: int, sizes: Sequence[int]) -> tuple[Any, ...]:
+    stops = [sum(sizes[:i + 1]) for i in range(len(sizes))]
+    return tuple(cut(r, x, axis, stop - size, stop) for size, stop in zip(sizes, stops, strict=True))
+
+
+def _pieces(total: int, size: int) -> list[int]:
+    return [min(size, total - start) for start in range(0, total, size)]
+
+
+@call("SplitTensor", "SplitTensorView", "SplitWithSize", "SplitWithSizeView")
+def split(r: Any, tensor: Any, split_size_or_sections: Any, dim: int = 0) -> tuple[Any, ...]:
+    axis = axis_of(tensor, dim)
+    total = static_size(tensor, axis, "a split")
+    sizes = split_size_or_sections
+    return _cut_into(r, tensor, axis, _pieces(total, sizes) if isinstance(sizes, int) else list(sizes))
+
+
+@call("Split")
+def split_evenly(r: Any, input: Any, dim: int = 0, output_num: int = 1) -> tuple[Any, ...]:
+    axis = axis_of(input, dim)
+    return _cut_into(r, input, axis, [static_size(input, axis, "a split") // output_num] * output_num)
+
+
+@call("Chunk", "ChunkView")
+def chunk(r: Any, input: Any, chunks: int, dim: int = 0) -> tuple[Any, ...]:
+    axis = axis_of(input, dim)
+    total = static_size(input, axis, "a chunk")
+    return _cut_into(r, input, axis, _pieces(total, -(-total // chunks)))
+
+
+@call("Unstack", "UnstackExt", "UnstackExtView")
+def unbind(r: Any, input: Any, dim: int = 0) -> tuple[Any, ...]:
+    axis = axis_of(input, dim)
+    return tuple(select_index(r, input, axis, i) for i in range(static_size(input, axis, "unbind")))
+
+
+@call("SelectExt", "SelectExtView")
+def select_index(r: Any, input: Any, dim: int, index: int) -> Any:
+    axis = axis_of(input, dim)
+    dims, size = input.hpmoe_aval.shape, static_size(input, axis, "an index")
+    if not -size <= index < size:
+        raise IndexError(f"index {index} is out of bounds for dimension {dim} of {input.hpmoe_aval}")
+    row = cut(r, input, axis, index % size, index % size + 1)
+    return r(s.reshape, row, shape=(*dims[:axis], *dims[axis + 1:]))
+
+
+@call("Narrow", "NarrowView")
+def narrow(r: Any, input: Any, dim: int, start: int, length: int) -> Any:
+    return cut(r, input, axis_of(input, dim), start, start + length)
+
+
+@call("Slice")
+def slice_all(r: Any, input: Any, begin: Sequence[int], size: Sequence[int]) -> Any:
+    for axis, (start, length) in enumerate(zip(begin, size, strict=True)):
+        stop = input.hpmoe_aval.shape[axis] if length == -1 else start + length
+        input = cut(r, input, axis, start, stop)
+    return input
+
+
+@call("StridedSlice")
+def strided_slice(r: Any, input: Any, begin: Sequence[int], end: Sequence[int], strides: Sequence[int], *masks: int) -> Any:
+    if any(masks) or any(step != 1 for step in strides):
+        raise not_traceable("strided_slice with masks or steps", "slices are contiguous", "x[:, a:b]")
+    for axis, (start, stop) in enumerate(zip(begin, end, strict=True)):
+        size = input.hpmoe_aval.shape[axis]
+        if isinstance(size, Rows) or (start, stop) == (0, size):
+            continue
+        input = cut(r, input, axis, start, min(stop, size))
+    return input
+
+
+# Joins.
+
+@call("Concat", "Cat")
+def concat(r: Any, tensors: Sequence[Any], dim: int = 0) -> Any:
+    axis = axis_of(tensors[0], dim)
+    for x in tensors:
+        static_size(x, axis, "a concat")
+    dtype = promote_dtypes([x.hpmoe_aval.dtype for x in tensors], [])
+    return r(s.concat, *(to_dtype(r, x, dtype) for x in tensors), axis=axis) if len(tensors) > 1 else tensors[0]
+
+
+@call("Stack", "StackExt")
+def stack(r: Any, tensors: Sequence[Any], dim: int = 0) -> Any:
+    axis = dim % (len(tensors[0].hpmoe_aval.shape) + 1)
+    return concat(r, [expand_dims(r, x, axis) for x in tensors], axis)
+
+
+@call("Tile", "Repeat")
+def tile(r: Any, input: Any, *dims: Any) -> Any:
+    counts = dims_of(dims)
+    out = reshape(r, input, (*(1,) * (len(counts) - len(input.hpmoe_aval.shape)), *input.hpmoe_aval.shape))
+    counts = (1,) * (len(out.hpmoe_aval.shape) - len(counts)) + counts
+    for axis, count in enumerate(counts):
+        out = concat(r, [out] * count, axis) if count > 1 else out
+    return out
+
+
+@call("ConstantPadND")
+def pad(r: Any, input: Any, padding: Sequence[int], value: Any = 0) -> Any:
+    if value != 0:
+        raise not_traceable(f"padding with {value}", "padding is zeros", "value=0, or mint.cat with a full tensor")
+    pairs = list(zip(padding[::2], padding[1::2], strict=True))
+    for axis, (before, after) in enumerate(pairs):
+        axis = len(input.hpmoe_aval.shape) - 1 - axis
+        if min(before, after) < 0:
+            raise not_traceable("negative padding", "padding adds elements", "x[:, a:b]")
+        if before or after:
+            static_size(input, axis, "padding")
+            input = r(s.pad_axis, input, axis=axis, before=before, after=after)
+    return input
+
+
+# Conversions.
+
+@call("Cast", "ToDtype", "ToDevice", "ToOther")
+def convert(r: Any, input: Any, dtype: Any = None, *rest: Any, **options: Any) -> Any:
+    if isinstance(dtype, Tracer):
+        return to_dtype(r, input, dtype.hpmoe_aval.dtype)
+    name = r.dtype_name(dtype)
+    return to_dtype(r, input, name) if name else input
+
+
+@call("Clone", "Identity", "Contiguous", "Depend")
+def identity(r: Any, input: Any, *rest: Any) -> Any:
+    return input
+
+
+@call("typeof")
+def type_of(r: Any, input: Any) -> Any:
+    return TensorType(input.dtype)
+
+
+@call("NewZeros")
+def new_zeros(r: Any, input: Any, *size: Any, dtype: Any = None) -> Any:
+    return full(r, dims_of(size), 0.0, r.dtype_name(dtype) or input.hpmoe_aval.dtype)
+
+
+@call("NewOnes")
+def new_ones(r: Any, input: Any, *size: Any, dtype: Any = None) -> Any:
+    return full(r, dims_of(size), 1.0, r.dtype_name(dtype) or input.hpmoe_aval.dtype)

@@ -1,0 +1,190 @@
+"""What the user's function sees while it is traced: tensors without data, routes, and the number of received rows."""
+
+from __future__ import annotations
+
+import math
+from typing import Any, NoReturn
+
+import mindspore
+from mindspore import Tensor, mint
+
+from hpmoe.program import Atom, Aval, RouteAval, Rows
+from hpmoe.tracing.errors import not_traceable
+
+DATA_INSTEAD = ("keep the computation in tensors (mint.where chooses between values), or compute this outside and pass it "
+                "as an argument")
+BRANCH_INSTEAD = "mint.where(condition, a, b), or decide outside the function and pass a Python value"
+ROWS_INSTEAD = "-1 in reshape, zeros_like(rows) for an array of as many rows, or leave the rows axis as it is"
+
+
+def _refused_by(what: str, why: str, instead: str) -> Any:
+    def method(self: Any, *args: Any, **kwargs: Any) -> NoReturn:
+        self.hpmoe_refuse(what, why, instead)
+    return method
+
+
+class RowCount:
+    """The number of received rows, as it shows in `rows.shape`; its value is known only when the kernel runs."""
+
+    def __init__(self, rows: Rows, recorder: Any):
+        self.rows, self.recorder = rows, recorder
+
+    def __repr__(self) -> str:
+        return "R"
+
+    def __eq__(self, other: object) -> bool:
+        if isinstance(other, (RowCount, Rows)):
+            return self.rows is getattr(other, "rows", other)
+        if isinstance(other, int):
+            self.hpmoe_refuse("comparing the number of received rows")
+        return NotImplemented
+
+    def __hash__(self) -> int:
+        return hash(self.rows)
+
+    def hpmoe_refuse(self, what: str, why: str = "routing decides it when the kernel runs",
+                     instead: str = ROWS_INSTEAD) -> NoReturn:
+        self.recorder.fail(not_traceable(what, why, instead))
+
+
+def _refuse_dunders(cls: type, names: str, what: str, why: str, instead: str) -> None:
+    for name in names.split():
+        setattr(cls, f"__{name}__", _refused_by(what, why, instead))
+
+
+_ARITHMETIC = ("add radd sub rsub mul rmul truediv rtruediv floordiv rfloordiv mod rmod pow rpow neg abs matmul rmatmul")
+_ROWS_WHY = "routing decides it when the kernel runs"
+_refuse_dunders(RowCount, _ARITHMETIC, "arithmetic on the number of received rows", _ROWS_WHY, ROWS_INSTEAD)
+_refuse_dunders(RowCount, "lt le gt ge bool", "branching on the number of received rows", _ROWS_WHY, ROWS_INSTEAD)
+_refuse_dunders(RowCount, "int index float", "reading the number of received rows", _ROWS_WHY, ROWS_INSTEAD)
+
+
+class RouteTracer:
+    """The route of a traced `hpmoe.dispatch`; it goes into `grouped_matmul` and `combine`, and nowhere else."""
+
+    def __init__(self, var: Atom, recorder: Any):
+        self.hpmoe_atom, self.hpmoe_recorder = var, recorder
+
+    def hpmoe_record(self, primitive: Any, args: tuple, params: dict) -> Any:
+        return self.hpmoe_recorder.record(primitive, args, params)
+
+    def hpmoe_refuse(self, what: str, why: str, instead: str) -> NoReturn:
+        self.hpmoe_recorder.fail(not_traceable(what, why, instead))
+
+    @property
+    def aval(self) -> RouteAval:
+        return self.hpmoe_atom.aval
+
+    num_tokens = property(lambda self: self.aval.num_tokens)
+    top_k = property(lambda self: self.aval.top_k)
+    num_experts = property(lambda self: self.aval.num_experts)
+    num_local_experts = property(lambda self: self.aval.num_local_experts)
+    ep_size = property(lambda self: self.aval.ep_size)
+
+    def __getattr__(self, name: str) -> Any:
+        if name.startswith(("_", "hpmoe_")):
+            raise AttributeError(name)
+        self.hpmoe_refuse(f"route.{name}", "a route has no data while it is traced", "combine(rows, route, weights), or "
+                          "route.num_local_experts, route.top_k, route.num_tokens")
+
+    def __repr__(self) -> str:
+        return "Tracer(route)"
+
+
+_refuse_dunders(RouteTracer, f"{_ARITHMETIC} lt le gt ge bool int float len iter getitem setitem", "an operator on a route",
+                "a route is no tensor", "the first result of hpmoe.dispatch, which holds the rows")
+
+
+def _payload(shape: tuple[Any, ...], dtype: str) -> Tensor:
+    """A MindSpore tensor of this rank and dtype without memory for its elements."""
+    sizes = tuple(d if isinstance(d, int) else 1 for d in shape)
+    try:
+        return mint.empty(sizes, dtype=getattr(mindspore, dtype if dtype != "bool" else "bool_"), device="meta")
+    except (TypeError, RuntimeError):  # MindSpore 2.8 has no meta device
+        from mindspore.common.initializer import Zero
+        return Tensor(shape=sizes, dtype=getattr(mindspore, dtype), init=Zero())
+
+
+class Tracer(Tensor):
+    """A tensor that has a shape and a dtype and no data; MindSpore hands every call on it to `__fallback__`."""
+
+    def __fallback__(self, func: Any, args: Any, kwargs: Any = None) -> Any:
+        return self.hpmoe_recorder.call(func, args, kwargs or {})
+
+    def hpmoe_record(self, primitive: Any, args: tuple, params: dict) -> Any:
+        return self.hpmoe_recorder.record(primitive, args, params)
+
+    def hpmoe_refuse(self, what: str, why: str, instead: str) -> NoReturn:
+        self.hpmoe_recorder.fail(not_traceable(what.replace("{aval}", repr(self.hpmoe_aval)), why, instead))
+
+    @property
+    def shape(self) -> tuple[Any, ...]:
+        return tuple(RowCount(d, self.hpmoe_recorder) if isinstance(d, Rows) else d for d in self.hpmoe_aval.shape)
+
+    @property
+    def size(self) -> int:
+        if any(isinstance(d, Rows) for d in self.hpmoe_aval.shape):
+            self.hpmoe_refuse("the size of {aval}", _ROWS_WHY, ROWS_INSTEAD)
+        return math.prod(self.hpmoe_aval.shape)
+
+    def numel(self) -> int:
+        return self.size
+
+    nelement = numel
+
+    def __len__(self) -> int:
+        if not self.hpmoe_aval.shape:
+            raise TypeError("len() of a 0-d tensor")
+        size = self.hpmoe_aval.shape[0]
+        return size if isinstance(size, int) else self.hpmoe_refuse("len({aval})", _ROWS_WHY, ROWS_INSTEAD)
+
+    def __iter__(self) -> Any:
+        return (self[i] for i in range(len(self)))
+
+    def __getitem__(self, index: Any) -> Any:
+        return self.hpmoe_recorder.call_named("__getitem__", (self, index), {})
+
+    def reshape(self, *shape: Any) -> Any:
+        return self.hpmoe_recorder.call_named("Reshape", (self, *shape), {})
+
+    view = reshape
+
+    def broadcast_to(self, *shape: Any) -> Any:
+        return self.hpmoe_recorder.call_named("BroadcastTo", (self, *shape), {})
+
+    expand = broadcast_to
+
+    def contiguous(self) -> Any:
+        return self
+
+    value = contiguous
+
+    def __repr__(self) -> str:
+        return f"Tracer({self.hpmoe_aval!r})"
+
+    __str__ = __repr__
+
+    def __format__(self, spec: str) -> str:
+        return format(repr(self), spec)
+
+    __hash__ = Tensor.__hash__
+
+
+_VALUE_WHY = "a tracer has a shape and a dtype, its values are known only when the program runs"
+_refuse_dunders(Tracer, "bool contains", "a Python branch on {aval}", _VALUE_WHY, BRANCH_INSTEAD)
+_refuse_dunders(Tracer, "int float index complex round", "turning {aval} into a Python number", _VALUE_WHY, DATA_INSTEAD)
+_refuse_dunders(Tracer, "array deepcopy reduce_ex", "reading the values of {aval}", _VALUE_WHY, DATA_INSTEAD)
+for _name in "asnumpy numpy item tolist data_ptr get_bytes to_dlpack storage untyped_storage init_data to_coo to_csr".split():
+    setattr(Tracer, _name, _refused_by(f".{_name}() of {{aval}}", _VALUE_WHY, DATA_INSTEAD))
+_WRITE_INSTEAD = "a new value: y = x + d, mint.where(mask, v, x), or mint.cat of the parts"
+_refuse_dunders(Tracer, "setitem iadd isub imul itruediv ifloordiv imod", "an in-place write to {aval}",
+                "a Program is pure", _WRITE_INSTEAD)
+for _name in "assign_value set_ itemset set_dtype requires_grad_ register_hook offload move_to inplace_update".split():
+    setattr(Tracer, _name, _refused_by(f".{_name}() on {{aval}}", "a Program is pure", _WRITE_INSTEAD))
+
+
+def make_tracer(atom: Atom, aval: Aval, recorder: Any) -> Tracer:
+    """A tracer for `atom`, whose abstract value is `aval` (a literal has no dtype of its own)."""
+    tracer = Tensor._make_subclass(Tracer, _payload(aval.shape, aval.dtype))
+    tracer.hpmoe_atom, tracer.hpmoe_aval, tracer.hpmoe_recorder = atom, aval, recorder
+    return tracer
