@@ -9,9 +9,9 @@ MAX_NAMED = 8
 
 
 def make_error(status, sections=None, fault=""):
-    """The LaunchError of a failed native Status: `sections` of its image name the tasks, `fault` a broken image's fault.
+    """The LaunchError of a failed native Status, which stands in its `status` attribute as a dict.
 
-    The error's `status` attribute is the status as a dict with `code` as a Code.
+    `sections` of the image name its tasks; `fault` says what is wrong with a broken one.
     """
     fields = {name: getattr(status, name) for name, _ in status._fields_}
     fields["code"] = Code(fields["code"])
@@ -73,5 +73,6 @@ def _signallers(event, sections):
     found = np.flatnonzero(before[first + tasks["num_signals"]] > before[first])
     if not found.size:
         return "No task signals it."
-    names = ", ".join(map(str, found[:MAX_NAMED])) + (f" and {found.size - MAX_NAMED} more" if found.size > MAX_NAMED else "")
-    return f"It is signalled by task{'s' if found.size > 1 else ''} {names}."
+    names = ", ".join(map(str, found[:MAX_NAMED]))
+    more = f" and {found.size - MAX_NAMED} more" if found.size > MAX_NAMED else ""
+    return f"It is signalled by task{'s' if found.size > 1 else ''} {names}{more}."

@@ -182,9 +182,10 @@ def _words(names):
 
 HEADER = np.dtype(
     _words(
-        "magic version image_bytes num_tasks num_queues num_ops num_buffers num_events num_waits num_signals num_routes "
-        "ep_size tile_rows tasks_offset queues_offset ops_offset buffers_offset events_offset waits_offset "
-        "signals_offset routes_offset peer_order_offset"
+        "magic version image_bytes "
+        "num_tasks num_queues num_ops num_buffers num_events num_waits num_signals num_routes ep_size tile_rows "
+        "tasks_offset queues_offset ops_offset buffers_offset events_offset waits_offset signals_offset "
+        "routes_offset peer_order_offset"
     )
 )
 TASK = np.dtype(_words("op peer row col cols first_wait first_signal") + [("num_waits", "<i2"), ("num_signals", "<i2")])
@@ -199,7 +200,12 @@ OPERAND = np.dtype(
 )
 OP = np.dtype(
     _words("opcode domain route num_rows clipped blocks num_operands")
-    + [("param", "<i4", (5,)), ("value", "<f4", (2,)), ("reserved", "<i4", (2,)), ("operands", OPERAND, (MAX_OPERANDS,))]
+    + [
+        ("param", "<i4", (5,)),
+        ("value", "<f4", (2,)),
+        ("reserved", "<i4", (2,)),
+        ("operands", OPERAND, (MAX_OPERANDS,)),
+    ]
 )
 STATUS = np.dtype(_words("code rank queue task event wait") + [("value", "<i8"), ("threshold", "<i8")])
 

@@ -30,6 +30,11 @@ Status make_status(Code code, int32_t rank, int32_t queue, int32_t task) {
   return {static_cast<int32_t>(code), rank, queue, task, -1, -1, 0, 0};
 }
 
+int64_t in_nanoseconds(double seconds) {
+  constexpr double kMost = 1e9;  // some thirty years: infinity is a timeout too
+  return static_cast<int64_t>((seconds < kMost ? seconds > 0 ? seconds : 0 : kMost) * 1e9);
+}
+
 inline void pause_briefly() {
 #if defined(__x86_64__)
   __builtin_ia32_pause();
@@ -45,7 +50,7 @@ int64_t now_ns() {
 
 Launch::Launch(const void* image, const HpmoeRank* ranks, double timeout_s, int64_t* trace,
                const volatile int32_t* cancel)
-    : image_(image), ranks_(ranks, ranks + image_.header->ep_size), timeout_ns_(static_cast<int64_t>(timeout_s * 1e9)),
+    : image_(image), ranks_(ranks, ranks + image_.header->ep_size), timeout_ns_(in_nanoseconds(timeout_s)),
       trace_(trace), cancel_(cancel), states_(image_.header->ep_size) {
   const Header& h = *image_.header;
   routings_.reserve(h.num_routes);

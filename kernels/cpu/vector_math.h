@@ -1,5 +1,5 @@
 // Scalar functions written so that a loop over them vectorises: no branches, no library calls, no errno.
-// Within 2 ulp of the exact value; NaN in, NaN out.
+// Within 3 ulp of the exact value; NaN in, NaN out.
 #pragma once
 
 #include <cmath>

@@ -102,7 +102,9 @@ class ImageBuilder:
 class MoeLayer:
     """dispatch, GMM, SWIGLU, GMM, return and weighted sum; `style` is how rows travel: put, notify or all_to_all."""
 
-    def __init__(self, *, ep_size, num_queues, style, num_tokens, num_experts=4, top_k=2, hidden=6, inner=5, tile_rows=4):
+    def __init__(
+        self, *, ep_size, num_queues, style, num_tokens, num_experts=4, top_k=2, hidden=6, inner=5, tile_rows=4
+    ):
         b = self.builder = ImageBuilder(ep_size, tile_rows, num_queues)
         self.style, self.shape = style, (num_tokens, num_experts, top_k, hidden, inner)
         local, entries = num_experts // ep_size, num_tokens * top_k
@@ -149,9 +151,7 @@ class MoeLayer:
         b, inner, hidden = self.builder, self.shape[4], self.shape[3]
         expert = (Rows.SLOT_EXPERT, Cols.OWN)
         up = b.op(Opcode.GMM, Domain.SLOTS, (self.b, *OWN), (self.a, *OWN_ALL), (self.w1, *expert), route=self.route)
-        act = b.op(
-            Opcode.SWIGLU, Domain.SLOTS, (self.c, *OWN), (self.b, *OWN), (self.b, *OWN, inner), route=self.route
-        )
+        act = b.op(Opcode.SWIGLU, Domain.SLOTS, (self.c, *OWN), (self.b, *OWN), (self.b, *OWN, inner), route=self.route)
         down = b.op(Opcode.GMM, Domain.SLOTS, (self.d, *OWN), (self.c, *OWN_ALL), (self.w2, *expert), route=self.route)
         self.done = [b.event(Extent.SLOT, s) for s in self.slots]
         for s in self.slots:

@@ -1,0 +1,365 @@
+// The check of an image before it runs: a broken one is refused with a sentence, not launched.
+#include "image.h"
+
+namespace hpmoe {
+namespace {
+
+bool in_range(int64_t value, int64_t size) { return value >= 0 && value < size; }
+
+// Which modes an operand may have, a bit a mode; `rows` 0 ends an opcode's list.
+struct OperandRule {
+  int rows, cols;
+};
+
+struct OpRule {
+  Opcode opcode;
+  int min_operands;
+  bool needs_route;
+  int domains;
+  OperandRule operands[kMaxOperands];
+};
+
+template <class... Modes>
+constexpr int any_of(Modes... modes) {
+  return (... | (1 << static_cast<int>(modes)));
+}
+
+constexpr int kOwnRows = any_of(Rows::OWN), kOwnCols = any_of(Cols::OWN), kAllCols = any_of(Cols::ALL);
+constexpr int kOneCol = any_of(Cols::ALL, Cols::ONE), kAnyRows = 0xFF, kAnyCols = 0x7;
+constexpr int kTokenSide = any_of(Rows::ENTRIES, Rows::TOKENS), kEntries = any_of(Rows::ENTRIES);
+constexpr int kOfExpert = any_of(Rows::EXPERT, Rows::ALL), kPeer = any_of(Rows::PEER);
+constexpr int kWeight = any_of(Rows::SLOT_EXPERT, Rows::ONE, Rows::ALL);
+constexpr int kSpread = any_of(Rows::OWN, Rows::ONE, Rows::SLOT_EXPERT);
+constexpr int kOnce = any_of(Domain::ONCE), kTiles = any_of(Domain::TILES), kSlots = any_of(Domain::SLOTS);
+constexpr int kExperts = any_of(Domain::EXPERTS), kRowDomains = kOnce | kTiles | kSlots;
+constexpr OperandRule kOwn{kOwnRows, kOwnCols}, kOwnAll{kOwnRows, kAllCols}, kInput{kSpread, any_of(Cols::OWN, Cols::ONE)};
+constexpr OperandRule kColumns{kOwnRows, any_of(Cols::OWN, Cols::ALL)}, kOneOut{kOwnRows, kOneCol};
+
+constexpr OpRule kRules[] = {
+    {Opcode::PUT, 2, true, kSlots, {{kPeer, kAllCols}, {kTokenSide, kAllCols}}},
+    {Opcode::PUT_BACK, 2, true, kSlots, {{kEntries, kAllCols}, kOwnAll}},
+    {Opcode::REDUCE, 2, true, kTiles, {kColumns, {kEntries, kColumns.cols}, kOwnAll}},
+    {Opcode::GMM, 3, false, kRowDomains, {kOwn, kOwnAll, {kWeight, kOwnCols}}},
+    {Opcode::WGRAD, 3, false, kExperts, {{kAnyRows, kOwnCols}, {kOfExpert, kAnyCols}, {kOfExpert, kOwnCols}}},
+    {Opcode::MAP, 2, false, kRowDomains, {kOwn, kInput, kInput, kInput}},
+    {Opcode::SWIGLU, 3, false, kRowDomains, {kOwn, kOwn, kOwn}},
+    {Opcode::SWIGLU_GRAD, 5, false, kRowDomains, {kOwn, kOwn, kOwn, kOwn, kOwn}},
+    {Opcode::ROW_REDUCE, 2, false, kRowDomains, {kOneOut, kOwnAll}},
+    {Opcode::ROW_DOT, 3, false, kRowDomains, {kOneOut, kOwnAll, kOwnAll}},
+    {Opcode::COL_SUM, 2, false, kExperts, {{kAnyRows, kOwnCols}, {kOfExpert, kOwnCols}}},
+    {Opcode::ALL_TO_ALL, 2, true, kOnce, {{kPeer, kAllCols}, {kTokenSide, kAllCols}}},
+    {Opcode::ALL_TO_ALL_BACK, 2, true, kOnce, {{kEntries, kAllCols}, {kAnyRows, kAllCols}}},
+    {Opcode::NOTIFY, 0, true, kOnce, {}},
+    {Opcode::GATHER, 3, false, kOnce | kTiles, {kOwnAll, {any_of(Rows::ALL), kAllCols}, {kOwnRows, kOneCol}}},
+};
+
+const OpRule* find_rule(int32_t opcode) {
+  for (const OpRule& rule : kRules) if (static_cast<int32_t>(rule.opcode) == opcode) return &rule;
+  return nullptr;
+}
+
+int num_map_inputs(int32_t code) {
+  switch (static_cast<MapCode>(code)) {
+#define HPMOE_CASE(name, value) case MapCode::name: return value < 32 || value == 65 ? 1 : value < 64 ? 2 : 3;
+    HPMOE_MAP_CODE(HPMOE_CASE)
+#undef HPMOE_CASE
+  }
+  return 0;
+}
+
+class Checker {
+ public:
+  Checker(const void* bytes, int64_t num_bytes) : bytes_(bytes), num_bytes_(num_bytes) {}
+
+  const char* check() {
+    if (num_bytes_ < static_cast<int64_t>(sizeof(Header)) || reinterpret_cast<uintptr_t>(bytes_) % alignof(Header)) {
+      return "the image is shorter than its header, or not aligned to a word";
+    }
+    const Header& h = *static_cast<const Header*>(bytes_);
+    if (h.magic != kMagic) return "the magic number is wrong: this is no packed image";
+    if (h.version != kVersion) return "the image has another version than this library";
+    if (h.image_bytes != num_bytes_) return "the header states another size than the image has";
+    if (h.ep_size < 1 || h.tile_rows < 1 || h.num_queues < 1) return "ep_size, tile_rows and num_queues are at least 1";
+    if (!sections_fit(h)) return "a section lies outside the image or is not aligned";
+    image_ = Image(bytes_);
+    if (const char* fault = check_order()) return fault;
+    for (int32_t i = 0; i < h.num_buffers; ++i) {
+      const Buffer& b = image_.buffers[i];
+      if (b.cols < 1 || b.rows_per_expert < 0 || b.rows < 0) return "a buffer has a negative size or no columns";
+      if (b.dtype != int32_t(Dtype::FLOAT32) && b.dtype != int32_t(Dtype::INT32)) return "a buffer's dtype is unknown";
+    }
+    for (int32_t i = 0; i < h.num_routes; ++i) if (!route_ok(image_.routes[i])) return "a route's sizes do not fit together";
+    for (int32_t i = 0; i < h.num_ops; ++i) if (const char* fault = check_op(image_.ops[i])) return fault;
+    for (int32_t i = 0; i < h.num_events; ++i) {
+      if (!event_ok(image_.events[i])) return "an event's extent has no such kind, index or route";
+    }
+    for (int32_t i = 0; i < h.num_tasks; ++i) if (const char* fault = check_task(image_.tasks[i])) return fault;
+    return nullptr;
+  }
+
+ private:
+  bool sections_fit(const Header& h) const {
+    const auto fits = [&](int32_t offset, int64_t count, int64_t size) {
+      return offset >= static_cast<int32_t>(sizeof(Header)) && offset % kSectionAlignment == 0 && count >= 0 &&
+             offset + count * size <= num_bytes_;
+    };
+    return fits(h.tasks_offset, h.num_tasks, sizeof(Task)) && fits(h.queues_offset, h.num_queues + int64_t{1}, 4) &&
+           fits(h.ops_offset, h.num_ops, sizeof(Op)) && fits(h.buffers_offset, h.num_buffers, sizeof(Buffer)) &&
+           fits(h.events_offset, h.num_events, sizeof(Event)) && fits(h.waits_offset, h.num_waits, sizeof(Wait)) &&
+           fits(h.signals_offset, h.num_signals, sizeof(Signal)) && fits(h.routes_offset, h.num_routes, sizeof(Route)) &&
+           fits(h.peer_order_offset, int64_t{h.ep_size} * h.ep_size, 4);
+  }
+
+  const char* check_order() const {
+    const Header& h = *image_.header;
+    if (image_.queues[0] != 0 || image_.queues[h.num_queues] != h.num_tasks) return "the queues do not cover the tasks";
+    for (int32_t q = 0; q < h.num_queues; ++q) {
+      if (image_.queues[q] > image_.queues[q + 1]) return "the queues do not cover the tasks";
+    }
+    for (int64_t i = 0; i < int64_t{h.ep_size} * h.ep_size; ++i) {
+      if (!in_range(image_.peer_order[i], h.ep_size)) return "the peer order names a rank outside ep_size";
+    }
+    return nullptr;
+  }
+
+  bool route_ok(const Route& r) const {
+    const Header& h = *image_.header;
+    if (!in_range(r.ids_buffer, h.num_buffers) || r.num_local_experts < 1 || r.num_slots < 0 || r.num_tokens < 0) return false;
+    const Buffer& ids = image_.buffers[r.ids_buffer];
+    const int64_t entries = int64_t{r.num_tokens} * r.top_k;
+    return r.num_experts == int64_t{r.num_local_experts} * h.ep_size && r.top_k >= 1 && ids.cols == r.top_k &&
+           ids.dtype == int32_t(Dtype::INT32) && (ids.rows == 0 || ids.rows >= r.num_tokens) && r.capacity >= 0 &&
+           entries * h.ep_size <= INT32_MAX && int64_t{r.num_slots} * h.tile_rows <= INT32_MAX;
+  }
+
+  const Route* route_of(int32_t index) const {
+    return in_range(index, image_.header->num_routes) ? &image_.routes[index] : nullptr;
+  }
+
+  // Rows a task's unit has at most, and the rows an operand must therefore have (0: known only when it runs).
+  int64_t domain_rows(const Op& op) const {
+    switch (static_cast<Domain>(op.domain)) {
+      case Domain::ONCE: return 1;
+      case Domain::TILES: return op.num_rows;
+      case Domain::SLOTS: return route_capacity(image_.routes[op.route], image_.header->tile_rows);
+      default: return 0;
+    }
+  }
+
+  int64_t needed_rows(const Op& op, const Operand& operand) const {
+    const Route* route = route_of(op.route);
+    const int64_t capacity = route ? route_capacity(*route, image_.header->tile_rows) : 0;
+    const int64_t matrix = image_.buffers[operand.buffer].rows_per_expert;
+    switch (static_cast<Rows>(operand.rows)) {
+      case Rows::OWN: return domain_rows(op);
+      case Rows::ONE: return 1;
+      case Rows::SLOT_EXPERT: return (route ? route->num_local_experts : 1) * (matrix > 0 ? matrix : 1);
+      case Rows::EXPERT: case Rows::PEER: return capacity;
+      case Rows::ENTRIES: return route ? int64_t{route->num_tokens} * route->top_k : 0;
+      case Rows::TOKENS: return route ? route->num_tokens : 0;
+      default: return 0;
+    }
+  }
+
+  const char* check_op(const Op& op) const {
+    const OpRule* rule = find_rule(op.opcode);
+    if (!rule) return "an op has an unknown opcode";
+    if (!in_range(op.domain, 4) || !(rule->domains >> op.domain & 1)) return "an op's domain is not one its opcode can have";
+    if (op.route != -1 && !route_of(op.route)) return "an op names a route that does not exist";
+    if (op.route == -1 && (rule->needs_route || op.domain == int32_t(Domain::SLOTS))) return "an op needs a route and has none";
+    if (op.num_rows < 0 || op.blocks < 1) return "an op has negative rows or no blocks";
+    const bool is_map = rule->opcode == Opcode::MAP;
+    if (is_map && num_map_inputs(op.param[0]) == 0) return "a MAP has an unknown code";
+    const int least = is_map ? 1 + num_map_inputs(op.param[0]) : rule->min_operands;
+    if (op.num_operands < least || op.num_operands > kMaxOperands) return "an op has too few or too many operands";
+    for (int i = 0; i < op.num_operands; ++i) if (const char* fault = check_operand(op, *rule, i)) return fault;
+    return check_shapes(op, rule->opcode);
+  }
+
+  const char* check_operand(const Op& op, const OpRule& rule, int i) const {
+    const Operand& operand = op.operands[i];
+    if (operand.buffer == -1 && rule.opcode == Opcode::MAP && i > 0) return nullptr;
+    if (!in_range(operand.buffer, image_.header->num_buffers)) return "an operand names a buffer that does not exist";
+    if (!in_range(operand.rows, 8) || !in_range(operand.cols, 3)) return "an operand has an unknown rows or cols mode";
+    if (!(rule.operands[i].rows >> operand.rows & 1) || !(rule.operands[i].cols >> operand.cols & 1)) {
+      return "an operand has a rows or cols mode its op cannot take";
+    }
+    const Buffer& buffer = image_.buffers[operand.buffer];
+    if (!is_turned_weight(op, i) && !in_range(operand.offset, buffer.cols)) return "an operand's offset is outside its columns";
+    const auto wanted = rule.opcode == Opcode::GATHER && i == 2 ? Dtype::INT32 : Dtype::FLOAT32;
+    const bool copies = is_put(rule.opcode) || is_exchange(rule.opcode);
+    if (!copies && buffer.dtype != int32_t(wanted)) return "an operand has a dtype its op cannot take";
+    if (buffer.rows > 0 && needed_rows(op, operand) > buffer.rows) return "an operand's buffer has too few rows for its op";
+    return nullptr;
+  }
+
+  // The weight of a transposed GMM, whose rows are the output's columns.
+  static bool is_turned_weight(const Op& op, int i) {
+    return static_cast<Opcode>(op.opcode) == Opcode::GMM && i == 2 && op.param[0] == 1;
+  }
+
+  const Buffer& buffer(const Op& op, int i) const { return image_.buffers[op.operands[i].buffer]; }
+
+  // Two operands that are walked together over the same columns.
+  bool same_columns(const Op& op, int i, int j) const {
+    return op.operands[i].cols == op.operands[j].cols &&
+           (static_cast<Cols>(op.operands[i].cols) != Cols::ALL ||
+            buffer(op, i).cols - op.operands[i].offset == buffer(op, j).cols - op.operands[j].offset);
+  }
+
+  const char* check_shapes(const Op& op, Opcode opcode) const {
+    switch (opcode) {
+      case Opcode::GMM: return check_gmm(op);
+      case Opcode::WGRAD: case Opcode::COL_SUM: return check_expert_op(op, opcode);
+      case Opcode::PUT: case Opcode::PUT_BACK: case Opcode::ALL_TO_ALL: case Opcode::ALL_TO_ALL_BACK: return check_transfer(op);
+      case Opcode::REDUCE: {
+        const Route& route = image_.routes[op.route];
+        if (op.num_rows > route.num_tokens) return "a REDUCE has more rows than its route has tokens";
+        if (!same_columns(op, 0, 1)) return "an op's operands differ in columns";
+        if (op.num_operands > 2 && buffer(op, 2).cols < route.top_k) return "a REDUCE has fewer weights than entries";
+        return nullptr;
+      }
+      case Opcode::ROW_DOT: return same_columns(op, 1, 2) ? nullptr : "an op's operands differ in columns";
+      case Opcode::GATHER: return same_columns(op, 0, 1) ? nullptr : "an op's operands differ in columns";
+      case Opcode::ROW_REDUCE: return in_range(op.param[0], 2) ? nullptr : "a ROW_REDUCE has an unknown reduction";
+      default: return nullptr;
+    }
+  }
+
+  const char* check_gmm(const Op& op) const {
+    const Buffer& weight = buffer(op, 2);
+    const bool by_expert = static_cast<Rows>(op.operands[2].rows) == Rows::SLOT_EXPERT && op.route >= 0;
+    if (by_expert && weight.rows_per_expert == 0) return "a GMM over experts has a weight without experts";
+    const int64_t num_k = buffer(op, 1).cols - op.operands[1].offset;
+    const int64_t weight_rows = weight.rows_per_expert > 0 ? weight.rows_per_expert : weight.rows;
+    const int64_t weight_k = op.param[0] == 1 ? weight.cols : weight_rows;
+    return weight_k == 0 || weight_k == num_k ? nullptr : "a GMM's inner sizes differ";
+  }
+
+  const char* check_transfer(const Op& op) const {
+    const Buffer &out = buffer(op, 0), &in = buffer(op, 1);
+    if (out.cols != in.cols || out.dtype != in.dtype) return "a transfer's two rows differ";
+    const Buffer& received = goes_back(op) ? in : out;
+    const int64_t capacity = route_capacity(image_.routes[op.route], image_.header->tile_rows);
+    return received.rows == 0 || received.rows >= capacity ? nullptr : "a transfer's received rows do not fit their buffer";
+  }
+
+  const char* check_expert_op(const Op& op, Opcode opcode) const {
+    const Route* route = route_of(op.route);
+    const bool all = static_cast<Rows>(op.operands[1].rows) == Rows::ALL;
+    if (!all && !route) return "an op needs a route and has none";
+    if (all ? op.num_rows != 1 || op.param[1] < 0 : op.num_rows != route->num_local_experts) {
+      return "an op over experts has another number of them than its route";
+    }
+    const Buffer &x = buffer(op, 1), &out = buffer(op, 0);
+    if (all && x.rows > 0 && op.param[1] > x.rows) return "an operand's buffer has too few rows for its op";
+    if (opcode == Opcode::COL_SUM) {
+      return out.rows == 0 || out.rows >= op.num_rows ? nullptr : "an operand's buffer has too few rows for its op";
+    }
+    const Buffer& dy = buffer(op, 2);
+    if (op.operands[2].rows != op.operands[1].rows) return "a WGRAD takes different rows of its two inputs";
+    if (all && dy.rows > 0 && op.param[1] > dy.rows) return "an operand's buffer has too few rows for its op";
+    const int64_t num_k = x.cols - op.operands[1].offset;
+    if (op.param[0] < 1 || (op.blocks - int64_t{1}) * op.param[0] >= num_k) return "a WGRAD's blocks pass its rows";
+    if (out.rows_per_expert > 0 && out.rows_per_expert != num_k) return "a WGRAD's output has another number of rows";
+    if (out.rows > 0 && out.rows < op.num_rows * num_k) return "an operand's buffer has too few rows for its op";
+    return nullptr;
+  }
+
+  bool event_ok(const Event& event) const {
+    const Header& h = *image_.header;
+    const Route* route = route_of(event.route);
+    if (event.mult < 0) return false;
+    switch (static_cast<Extent>(event.extent)) {
+      case Extent::ONE: case Extent::STATIC_TILE: case Extent::TOKENS: return true;
+      case Extent::TILE: return event.index >= 0;
+      case Extent::TILE_ENTRIES: return route && event.index >= 0;
+      case Extent::RECEIVED: case Extent::ENTRIES: return route;
+      case Extent::SLOT: return route && in_range(event.index, route->num_slots);
+      case Extent::EXPERT: return route && in_range(event.index, route->num_local_experts);
+      case Extent::SENT_TO: case Extent::RETURNED_TO: return route && in_range(event.index, h.ep_size);
+      case Extent::SENT_TO_EXPERT: case Extent::RETURNED_TO_FROM_EXPERT: return route && in_range(event.index, route->num_experts);
+    }
+    return false;
+  }
+
+  const char* check_task(const Task& task) const {
+    const Header& h = *image_.header;
+    if (!in_range(task.op, h.num_ops)) return "a task names an op that does not exist";
+    const Op& op = image_.ops[task.op];
+    if (!row_ok(op, task)) return "a task's row is outside its op's domain";
+    const auto opcode = static_cast<Opcode>(op.opcode);
+    if (task.peer < -1 || task.peer >= h.ep_size) return "a task's peer is outside the peer order";
+    if (task.peer < 0 && (is_put(opcode) || opcode == Opcode::NOTIFY)) return "a transfer has no peer";
+    if (task.col < 0 || task.cols < 0) return "a task has negative columns";
+    if (!is_transfer(opcode)) if (const char* fault = check_columns(op, opcode, task)) return fault;
+    if (task.num_waits < 0 || task.first_wait < 0 || int64_t{task.first_wait} + task.num_waits > h.num_waits ||
+        task.num_signals < 0 || task.first_signal < 0 || int64_t{task.first_signal} + task.num_signals > h.num_signals) {
+      return "a task's waits or signals lie outside their tables";
+    }
+    for (int i = 0; i < task.num_waits; ++i) {
+      const Wait& wait = image_.waits[task.first_wait + i];
+      if (wait.kind != int32_t(Index::STATIC) && wait.kind != int32_t(Index::SLOT_EXPERT)) return "a wait's kind is unknown";
+      if (!reaches(op, wait.kind, wait.event, 1)) return "a wait names an event that does not exist";
+    }
+    for (int i = 0; i < task.num_signals; ++i) {
+      if (const char* fault = check_signal(op, opcode, task, image_.signals[task.first_signal + i])) return fault;
+    }
+    return nullptr;
+  }
+
+  bool row_ok(const Op& op, const Task& task) const {
+    if (static_cast<Opcode>(op.opcode) == Opcode::NOTIFY) {
+      return task.row >= -1 && task.row < image_.routes[op.route].num_local_experts;
+    }
+    switch (static_cast<Domain>(op.domain)) {
+      case Domain::ONCE: return task.row == 0;
+      case Domain::TILES: return in_range(task.row, ceil_div(op.num_rows, image_.header->tile_rows));
+      case Domain::SLOTS: return in_range(task.row, image_.routes[op.route].num_slots);
+      default: return in_range(task.row, int64_t{op.num_rows} * op.blocks);
+    }
+  }
+
+  const char* check_columns(const Op& op, Opcode opcode, const Task& task) const {
+    for (int i = 0; i < op.num_operands; ++i) {
+      const Operand& operand = op.operands[i];
+      if (operand.buffer < 0 || static_cast<Cols>(operand.cols) != Cols::OWN) continue;
+      if (opcode == Opcode::WGRAD && i == 1) continue;  // its columns are the output's rows
+      const Buffer& b = buffer(op, i);
+      const int64_t limit = !is_turned_weight(op, i) ? b.cols : b.rows_per_expert > 0 ? b.rows_per_expert : b.rows;
+      const int64_t first = int64_t{task.col} + operand.offset;
+      if (limit > 0 && (first < 0 || first + task.cols > limit)) return "a task's columns are outside an operand";
+    }
+    return nullptr;
+  }
+
+  const char* check_signal(const Op& op, Opcode opcode, const Task& task, const Signal& signal) const {
+    if (!in_range(signal.kind, 3) || !in_range(signal.amount, 2) || !in_range(signal.remote, 3) || signal.stride < 0) {
+      return "a signal's kind is unknown";
+    }
+    const bool by_tile = signal.kind == int32_t(Index::ENTRY_TILE);
+    if (by_tile && (!is_transfer(opcode) || signal.amount != int16_t(Amount::ROWS))) return "only a transfer signals rows by token tile";
+    if (signal.remote == int32_t(Remote::PEER) && task.peer < 0 && !is_exchange(opcode)) return "a local task signals a peer";
+    if (!reaches(op, signal.kind, signal.event, signal.stride)) return "a signal names an event that does not exist";
+    return nullptr;
+  }
+
+  // Whether every counter the index kind can lead to exists.
+  bool reaches(const Op& op, int32_t kind, int64_t event, int64_t stride) const {
+    const Route* route = route_of(op.route);
+    int64_t last = 0;
+    if (kind == int32_t(Index::SLOT_EXPERT) && route) last = route->num_local_experts - 1;
+    if (kind == int32_t(Index::ENTRY_TILE) && route) last = ceil_div(route->num_tokens, image_.header->tile_rows) - 1;
+    return in_range(event, image_.header->num_events) && event + last * stride < image_.header->num_events;
+  }
+
+  const void* bytes_;
+  const int64_t num_bytes_;
+  Image image_{nullptr};
+};
+
+}  // namespace
+
+const char* find_fault(const void* bytes, int64_t num_bytes) { return Checker(bytes, num_bytes).check(); }
+
+}  // namespace hpmoe

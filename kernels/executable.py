@@ -1,0 +1,155 @@
+"""Executable: a packed taskflow with its counters, launched on the CPU with one native call."""
+
+from __future__ import annotations
+
+import dataclasses
+import threading
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from hpmoe.errors import ArgumentError, LaunchError
+from hpmoe.kernels.cpu_target import launch
+from hpmoe.kernels.packing import pack
+from hpmoe.targets import register_target
+from hpmoe.taskflow import Taskflow
+from hpmoe.taskflow_text import event_name, task_name
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Executable:
+    """The persistent kernel of one direction: its taskflow, packed once, and the counters that live between launches.
+
+    Attributes:
+        flow: what was packed.
+        image: uint8, read by every rank.
+        timeout: seconds that a single wait may take before the launch ends with an error.
+        provenance: transforms applied, as printed.
+    """
+
+    flow: Taskflow
+    image: np.ndarray
+    timeout: float
+    provenance: tuple[str, ...]
+    counters: np.ndarray
+    bases: np.ndarray
+    lock: Any = dataclasses.field(default_factory=threading.Lock)
+
+    level = "kernel"
+
+    @property
+    def name(self) -> str:
+        return self.flow.name
+
+    def replace(self, **changes: Any) -> Executable:
+        return dataclasses.replace(self, **changes)
+
+    def run(self, inputs: Sequence[Sequence[np.ndarray]], num_tokens: Sequence[int] | None = None,
+            trace: np.ndarray | None = None, keep: list[list[np.ndarray]] | None = None) -> list[list[np.ndarray]]:
+        """Launches all workers of all ranks once and returns when the last has left.
+
+        Args:
+            inputs: for each rank, one array for each program input.
+            num_tokens: tokens of each rank; all by default.
+            trace: int64 [ep, num_tasks, 3], filled with the nanoseconds at which each task of the image began to wait,
+                began its body and had signalled.
+            keep: where given, receives every buffer of every rank.
+
+        Returns:
+            For each rank, the list of outputs.
+
+        Raises:
+            LaunchError: a wait ran out of time, or the launch was interrupted; the text names task and event.
+        """
+        flow = self.flow
+        received = received_rows(flow, inputs, num_tokens)
+        memory = [_allocate(flow, inputs[r], received[r], num_tokens is not None) for r in range(flow.ep_size)]
+        buffers = [[np.zeros((1, b.cols), a.dtype) if a.size == 0 else a
+                    for a, b in zip(rank, flow.buffers, strict=True)] for rank in memory]
+        lengths = [int(n) for n in num_tokens] if num_tokens is not None else [self._num_tokens()] * flow.ep_size
+        with self.lock:
+            try:
+                launch(self.image, buffers, lengths, self.counters, self.bases, self.timeout, trace)
+            except LaunchError as error:
+                raise self._explained(error) from None
+        if keep is not None:
+            keep.extend(memory)
+        return [[memory[r][b].reshape(user_shape(flow, b, received[r])) for b in flow.outputs]
+                for r in range(flow.ep_size)]
+
+    def _num_tokens(self) -> int:
+        clipped = [op.domain.num_rows for op in self.flow.ops if op.domain.clipped]
+        return max([r.num_tokens for r in self.flow.routes] or clipped or [0])
+
+    def _explained(self, error: LaunchError) -> LaunchError:
+        """The same error with the task and the event as the taskflow's text names them."""
+        status = getattr(error, "status", {})
+        task, event = status.get("task", -1), status.get("event", -1)
+        order = np.concatenate(self.flow.queues)
+        names = []
+        if 0 <= task < len(order):
+            t = int(order[task])
+            names.append(f"task t{t} is {task_name(self.flow, t)}")
+        if 0 <= event < len(self.flow.events):
+            names.append(f"event {event} is {event_name(self.flow, event)}")
+        explained = LaunchError("\n  ".join([f"{self.name}: {error}", *names]))
+        explained.status = status
+        return explained
+
+    def __str__(self) -> str:
+        flow = str(self.flow).splitlines()
+        head = " | ".join([f"# {self.name}", *self.provenance])
+        size = f"kernel cpu  image={len(self.image)} bytes  queues={len(self.flow.queues)} for each of {self.flow.ep_size} ranks"
+        return "\n".join([head, size, *flow[1:]])
+
+    __repr__ = __str__
+
+
+def compile_cpu(flow: Taskflow, timeout: float) -> Executable:
+    """Packs a Taskflow that has queues for the CPU."""
+    shape = (flow.ep_size, len(flow.events))
+    return Executable(flow, pack(flow), timeout, flow.provenance, np.zeros(shape, np.int64), np.zeros(shape, np.int64))
+
+
+def received_rows(flow: Taskflow, inputs: Sequence[Sequence[np.ndarray]],
+                  num_tokens: Sequence[int] | None) -> list[list[int]]:
+    """For each rank, the rows it receives through each route."""
+    position = {b: i for i, b in enumerate(flow.inputs)}
+    out: list[list[int]] = [[] for _ in range(flow.ep_size)]
+    for plan in flow.routes:
+        totals = np.zeros(flow.ep_size, np.int64)
+        for rank in range(flow.ep_size):
+            ids = inputs[rank][position[plan.ids]]
+            ids = ids if num_tokens is None else ids[:num_tokens[rank]]
+            totals += np.bincount(ids.reshape(-1) // plan.num_local_experts, minlength=flow.ep_size)
+        if totals.max() > plan.max_rows:
+            raise ArgumentError(f"hpmoe: a rank receives {totals.max()} rows, the plan is for at most {plan.max_rows}")
+        for rank in range(flow.ep_size):
+            out[rank].append(int(totals[rank]))
+    return out
+
+
+def _allocate(flow: Taskflow, inputs: Sequence[np.ndarray], received: list[int], padded: bool) -> list[np.ndarray]:
+    """One array for each buffer: inputs as they are, the rest new, sized from the real counts."""
+    position = {b: i for i, b in enumerate(flow.inputs)}
+    memory: list[np.ndarray] = []
+    for b, buffer in enumerate(flow.buffers):
+        shape = (buffer.num_rows if buffer.route < 0 else received[buffer.route], buffer.cols)
+        if buffer.storage != b:
+            memory.append(memory[buffer.storage].reshape(shape))
+        elif b in position:
+            memory.append(np.ascontiguousarray(inputs[position[b]]).reshape(shape))
+        elif padded and buffer.role == "output" and buffer.route < 0:
+            memory.append(np.zeros(shape, np.float32))
+        else:
+            memory.append(np.empty(shape, np.float32))
+    return memory
+
+
+def user_shape(flow: Taskflow, b: int, received: list[int]) -> tuple[int, ...]:
+    buffer = flow.buffers[b]
+    return tuple(d if isinstance(d, int) else received[buffer.route] for d in buffer.shape)
+
+
+register_target("cpu", compile_cpu)
