@@ -1,1 +1,29 @@
 """Composable transforms that turn a pure MoE-FFN written with MindSpore into one persistent kernel."""
+
+import hpmoe.kernels.executable
+from hpmoe.errors import (
+    ArgumentError as ArgumentError,
+    LaunchError as LaunchError,
+    ProgramError as ProgramError,
+    TraceError as TraceError,
+    TransformError as TransformError,
+    VerifyError as VerifyError,
+)
+from hpmoe.interpret import interpret as interpret
+from hpmoe.machine import Machine as Machine, Mesh as Mesh, ascend_a2 as ascend_a2, ascend_a3 as ascend_a3, cpu as cpu
+from hpmoe.moe import moe_ffn as moe_ffn
+from hpmoe.primitives.dispatch import combine as combine, dispatch as dispatch
+from hpmoe.primitives.grouped_matmul import grouped_matmul as grouped_matmul
+from hpmoe.primitives.swiglu import swiglu as swiglu
+from hpmoe.program import Aval as Aval, Program as Program
+from hpmoe.evaluate import evaluate as evaluate
+from hpmoe.running import spmd as spmd
+from hpmoe.staging import chain as chain, transform as transform
+from hpmoe.taskflow import Taskflow as Taskflow
+from hpmoe.tracing import trace as trace
+from hpmoe.transforms.assign_queues import assign_queues as assign_queues
+from hpmoe.transforms.fuse_persistent import fuse_persistent as fuse_persistent
+from hpmoe.transforms.overlap_comm import overlap_comm as overlap_comm
+from hpmoe.transforms.tile_partition import tile_partition as tile_partition
+from hpmoe.verify import verify as verify
+from hpmoe.vjp import vjp as vjp

@@ -1,0 +1,281 @@
+"""Dependencies of tile tasks, derived from what each touches: RAW order as row-counting events.
+
+Every buffer is written by one equation, so read-after-write is the only hazard. All tasks that read the same region share
+one event; every task that writes part of the region signals it with the rows it made ready. The region is a unit (a slot,
+a row tile, an expert's rows, or everything) and a set of column ranges, so the order is that of tiles and not of operators.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+
+from hpmoe import taskflow as tf
+
+Columns = tuple[tuple[int, int], ...]
+
+
+@dataclasses.dataclass(frozen=True)
+class _Region:
+    """What one event block is about: all units of one kind of a storage, over some columns."""
+
+    storage: int
+    unit: str
+    columns: Columns
+
+
+class _Tables:
+    """Event blocks, waits and signals under construction."""
+
+    def __init__(self) -> None:
+        self.blocks: dict[object, tf.EventBlock] = {}
+        self.events: list[np.ndarray] = []
+        self.waits: list[np.ndarray] = []
+        self.signals: list[np.ndarray] = []
+        self.num_events = 0
+
+    def add_block(self, key: object, name: str, unit: str, columns: Columns, extent: int, index: np.ndarray,
+                  mult: np.ndarray | int, route: int, dynamic: bool) -> tf.EventBlock:
+        events = np.zeros(len(index), tf.EVENT)
+        events["extent"], events["index"], events["mult"], events["route"] = extent, index, mult, route
+        events["block"] = len(self.blocks)
+        block = tf.EventBlock(name, unit, columns, self.num_events, len(index), dynamic)
+        self.blocks[key] = block
+        self.events.append(events)
+        self.num_events += len(index)
+        return block
+
+    def wait(self, tasks: np.ndarray, events: np.ndarray | int, kind: int = tf.STATIC) -> None:
+        waits = np.zeros(len(tasks), tf.WAIT)
+        waits["task"], waits["event"], waits["kind"] = tasks, events, kind
+        self.waits.append(waits)
+
+    def signal(self, tasks: np.ndarray, events: np.ndarray | int, kind: int = tf.STATIC, amount: int = tf.ROWS,
+               remote: int = tf.LOCAL) -> None:
+        signals = np.zeros(len(tasks), tf.SIGNAL)
+        signals["task"], signals["event"], signals["kind"] = tasks, events, kind
+        signals["amount"], signals["remote"] = amount, remote
+        self.signals.append(signals)
+
+    def finish(self) -> tuple[np.ndarray, np.ndarray, np.ndarray, tuple[tf.EventBlock, ...]]:
+        def joined(parts: list[np.ndarray], dtype: np.dtype) -> np.ndarray:
+            return np.concatenate(parts) if parts else np.zeros(0, dtype)
+        waits, signals = joined(self.waits, tf.WAIT), joined(self.signals, tf.SIGNAL)
+        return (joined(self.events, tf.EVENT), np.unique(waits), signals[np.argsort(signals["task"], kind="stable")],
+                tuple(self.blocks.values()))
+
+
+class _Derivation:
+    def __init__(self, buffers, ops, routes, tasks, tile_rows):
+        self.buffers, self.ops, self.routes, self.tasks, self.tile_rows = buffers, ops, routes, tasks, tile_rows
+        starts = np.searchsorted(tasks["op"], np.arange(len(ops) + 1))
+        self.range_of = [np.arange(starts[i], starts[i + 1]) for i in range(len(ops))]
+        self.tables = _Tables()
+        self.writers: dict[int, list[int]] = {}
+        for i, op in enumerate(ops):
+            for storage in dict.fromkeys(buffers[a.buffer].storage for a in op.outputs):
+                self.writers.setdefault(storage, []).append(i)
+
+    def run(self):
+        for i, op in enumerate(self.ops):
+            if op.opcode == "NOTIFY":
+                self._wait_for_puts(i, op)
+                continue
+            for storage in dict.fromkeys(self.buffers[a.buffer].storage for a in op.inputs):
+                if storage in self.writers:
+                    self._wait_for(i, op, storage)
+        return self.tables.finish()
+
+    # What a reader waits for.
+
+    def _wait_for(self, index: int, op: tf.TileOp, storage: int) -> None:
+        accesses = [a for a in op.inputs if self.buffers[a.buffer].storage == storage]
+        unit = self._read_unit(op, accesses, storage)
+        by_expert = unit == "slot" and self._signal_of(storage) == "expert"
+        if self._signal_of(storage) == "peer" or (by_expert and self._returns(storage)):
+            unit = "all"
+        tasks = self.range_of[index]
+        for selected, columns in self._column_sets(op, accesses, tasks, storage):
+            block = self._block(_Region(storage, "expert" if by_expert else unit, columns))
+            rows = self.tasks["row"][selected]
+            offset = {"all": 0, "count": 0, "expert": rows // op.domain.blocks}.get(unit, rows)
+            self.tables.wait(selected, block.first + (0 if by_expert else offset),
+                             tf.SLOT_EXPERT if by_expert else tf.STATIC)
+
+    def _read_unit(self, op: tf.TileOp, accesses: list[tf.Access], storage: int) -> str:
+        """The finest unit that both the reader's rows and every writer's rows are made of."""
+        modes = {a.rows for a in accesses}
+        units = {self._write_unit(self.ops[w], op) for w in self.writers[storage]}
+        if len(units) != 1 or len(modes) != 1:
+            return "count"
+        (mode,), (written,) = modes, units
+        if written in ("count", "once"):
+            return "count" if written == "count" else "all"
+        if mode == "expert" and written == "slot":
+            return "expert"
+        if mode in ("own", "entries") and op.domain.kind == "tiles" and written in ("tile", "entries"):
+            return "tile"
+        if mode == "own" and op.domain.kind == "slots" and written == "slot":
+            return "slot"
+        return "all"
+
+    def _write_unit(self, writer: tf.TileOp, reader: tf.TileOp) -> str:
+        if writer.opcode in ("ALL_TO_ALL", "ALL_TO_ALL_BACK"):
+            return "once"
+        if writer.opcode == "PUT_BACK":
+            return "entries"
+        if writer.domain.kind == "slots":
+            return "slot"
+        if writer.domain.kind == "tiles":
+            same = reader.domain.kind != "tiles" or self._same_tiles(writer.domain, reader.domain)
+            return "tile" if same else "tile_of_other"
+        return "count"
+
+    @staticmethod
+    def _same_tiles(a: tf.Domain, b: tf.Domain) -> bool:
+        return (a.num_rows, a.clipped) == (b.num_rows, b.clipped)
+
+    def _column_sets(self, op, accesses, tasks, storage):
+        """Groups the reader's tasks by the column ranges of `storage` that they read."""
+        total = self.buffers[storage].cols
+        modes = {a.cols for a in accesses}
+        whole_rows = all(self.ops[w].cols == 0 for w in self.writers[storage])
+        if whole_rows or any(self.buffers[a.buffer].cols != total for a in accesses):
+            yield tasks, ((0, total),)
+        elif modes == {"own"} and op.cols:
+            for col, cols in op.col_ranges():
+                columns = tuple(sorted((col + a.offset, col + a.offset + cols) for a in accesses))
+                yield tasks[self.tasks["col"][tasks] == col], columns
+        elif modes == {"block"}:
+            for block in range(op.domain.blocks):
+                start = block * op.params[0]
+                yield (tasks[self.tasks["row"][tasks] % op.domain.blocks == block],
+                       ((start, min(start + op.params[0], total)),))
+        else:
+            yield tasks, ((0, total),)
+
+    # Who signals the events of a region.
+
+    def _block(self, region: _Region) -> tf.EventBlock:
+        if region not in self.tables.blocks:
+            self._make_block(region)
+        return self.tables.blocks[region]
+
+    def _make_block(self, region: _Region) -> None:
+        chosen = [(w, self._overlapping(w, region)) for w in self.writers[region.storage]]
+        first_op = self.ops[chosen[0][0]]
+        extent, index, route = self._extent(region, first_op)
+        mult = self._multiplicity(region, chosen, extent, index)
+        columns = () if region.columns == ((0, self.buffers[region.storage].cols),) else region.columns
+        dynamic = (region.unit == "expert" and first_op.signal != "expert") or (
+            region.unit == "tile" and first_op.opcode == "PUT_BACK")
+        block = self.tables.add_block(region, self.buffers[region.storage].name, region.unit, columns, extent, index, mult,
+                                      route, dynamic)
+        for w, tasks in chosen:
+            self._signal(block, region, self.ops[w], w, tasks)
+
+    def _overlapping(self, writer: int, region: _Region) -> np.ndarray:
+        """Tasks of a writer whose columns meet the region's; whole-row writers always do."""
+        op, tasks = self.ops[writer], self.range_of[writer]
+        hits = np.zeros(len(tasks), bool)
+        for access in op.outputs:
+            buffer = self.buffers[access.buffer]
+            if buffer.storage != region.storage:
+                continue
+            if (op.cols == 0 or access.cols != "own" or region.unit == "count"
+                    or buffer.cols != self.buffers[region.storage].cols):
+                return tasks
+            low = self.tasks["col"][tasks] + access.offset
+            high = low + self.tasks["cols"][tasks]
+            for start, stop in region.columns:
+                hits |= (low < stop) & (high > start)
+        return tasks[hits]
+
+    def _extent(self, region: _Region, writer: tf.TileOp) -> tuple[int, np.ndarray, int]:
+        """Extent kind, unit indices and route of a region's events."""
+        route, one = writer.domain.route, np.zeros(1, int)
+        back = writer.opcode in ("PUT_BACK", "ALL_TO_ALL_BACK")
+        if region.unit == "count":
+            return tf.ONE, one, -1
+        if region.unit == "expert":
+            return tf.EXPERT, np.arange(self.routes[route].num_local_experts), route
+        if region.unit == "slot":
+            return tf.SLOT, np.arange(writer.domain.size), route
+        if region.unit == "tile" and back:
+            return tf.TILE_ENTRIES, np.arange(-(-self.routes[route].num_tokens // self.tile_rows)), route
+        if region.unit == "tile":
+            return (tf.TILE if writer.domain.clipped else tf.STATIC_TILE), np.arange(writer.domain.size), -1
+        if back:
+            return tf.ENTRIES, one, route
+        if writer.domain.kind == "tiles":
+            return (tf.TOKENS if writer.domain.clipped else tf.ONE), one, -1
+        return tf.RECEIVED, one, route
+
+    def _multiplicity(self, region: _Region, chosen, extent: int, index: np.ndarray) -> np.ndarray | int:
+        """How often each of the unit's rows is signalled: once for every overlapping column tile."""
+        if region.unit == "count":
+            return sum(len(tasks) for _, tasks in chosen)
+        tiles = sum(len(tasks) // max(1, self.ops[w].domain.size * max(1, self.ops[w].num_peers)) for w, tasks in chosen)
+        if extent == tf.STATIC_TILE:
+            rows = self.ops[chosen[0][0]].domain.num_rows
+            return tiles * np.minimum(self.tile_rows, rows - index * self.tile_rows)
+        if extent == tf.ONE:
+            return tiles * self.ops[chosen[0][0]].domain.num_rows
+        return tiles
+
+    def _signal(self, block: tf.EventBlock, region: _Region, op: tf.TileOp, writer: int, tasks: np.ndarray) -> None:
+        rows = self.tasks["row"][tasks]
+        if op.num_peers and op.signal != "tile":
+            tasks = self._notify_tasks(writer)
+            rows = self.tasks["row"][tasks]
+            self.tables.signal(tasks, block.first + (rows if region.unit == "expert" else 0), remote=tf.PEER)
+        elif region.unit == "count":
+            self.tables.signal(tasks, block.first, amount=tf.COUNT)
+        elif op.opcode in ("ALL_TO_ALL", "ALL_TO_ALL_BACK"):
+            self.tables.signal(tasks, block.first, remote=tf.EVERY_RANK)
+        else:
+            remote = tf.PEER if op.num_peers else tf.LOCAL
+            if region.unit == "expert":
+                self.tables.signal(tasks, block.first, tf.SLOT_EXPERT, remote=remote)
+            elif region.unit == "tile" and op.opcode == "PUT_BACK":
+                self.tables.signal(tasks, block.first, tf.ENTRY_TILE, remote=remote)
+            else:
+                self.tables.signal(tasks, block.first + (0 if region.unit == "all" else rows), remote=remote)
+
+    # Puts whose signals are batched by a NOTIFY task for each peer, or each (peer, expert).
+
+    def _signal_of(self, storage: int) -> str:
+        return self.ops[self.writers[storage][0]].signal
+
+    def _returns(self, storage: int) -> bool:
+        return self.ops[self.writers[storage][0]].opcode == "PUT_BACK"
+
+    def _notify_tasks(self, put: int) -> np.ndarray:
+        (notify,) = [i for i, op in enumerate(self.ops) if op.opcode == "NOTIFY" and op.params[1] == put]
+        return self.range_of[notify]
+
+    def _wait_for_puts(self, index: int, op: tf.TileOp) -> None:
+        """A notify task of peer j (and expert e) waits until its rank's puts to that peer (and expert) are done."""
+        put, tasks = op.params[1], self.range_of[index]
+        put_op, puts = self.ops[put], self.range_of[put]
+        local = self.routes[op.domain.route].num_local_experts
+        back, by_expert = put_op.opcode == "PUT_BACK", op.signal == "expert"
+        extent = {(False, False): tf.SENT_TO, (False, True): tf.SENT_TO_EXPERT, (True, False): tf.RETURNED_TO,
+                  (True, True): tf.RETURNED_TO_FROM_EXPERT}[back, by_expert]
+        size = op.num_peers * (local if by_expert else 1)
+        name = self.buffers[put_op.operands[0].buffer].name
+        block = self.tables.add_block(("sent", put), name, "sent", (), extent, np.arange(size), 1, op.domain.route,
+                                      by_expert)
+        peers = self.tasks["peer"]
+        if by_expert:
+            self.tables.wait(tasks, block.first + peers[tasks] * local + self.tasks["row"][tasks])
+            self.tables.signal(puts, block.first + peers[puts] * local, tf.SLOT_EXPERT)
+        else:
+            self.tables.wait(tasks, block.first + peers[tasks])
+            self.tables.signal(puts, block.first + peers[puts])
+
+
+def derive_dependencies(buffers, ops, routes, tasks, tile_rows):
+    """Events, waits and signals (EVENT, WAIT, SIGNAL arrays) and event blocks that the accesses of `ops` imply."""
+    return _Derivation(buffers, ops, routes, tasks, tile_rows).run()

@@ -1,0 +1,293 @@
+"""The reference interpreter of a Taskflow: NumPy bodies, real waits and signals, any legal order under a seed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from hpmoe import taskflow as tf
+from hpmoe.errors import LaunchError
+from hpmoe.layout import Layout, check_capacity
+from hpmoe.primitives.primitive import REGISTRY
+
+
+def interpret(flow: tf.Taskflow, inputs: Sequence[Sequence[np.ndarray]], num_tokens: Sequence[int] | None = None,
+              seed: int | None = None, keep: list[list[np.ndarray]] | None = None) -> list[list[np.ndarray]]:
+    """Runs the tasks of all ranks one at a time, each as soon as its waits are met.
+
+    Args:
+        flow: with or without queues; with queues each queue runs in order.
+        inputs: for each rank, one array for each program input.
+        num_tokens: tokens of each rank; all by default.
+        seed: picks among the tasks that may run next; None takes them in program order.
+        keep: where given, receives every buffer of every rank.
+
+    Returns:
+        For each rank, the list of outputs.
+
+    Raises:
+        LaunchError: some tasks can never run; the text names the first of them and what it waits for.
+    """
+    run = _Run(flow, inputs, num_tokens)
+    run.execute(np.random.default_rng(seed) if seed is not None else None)
+    if keep is not None:
+        keep.extend(run.memory)
+    return [[run.memory[r][b].reshape(run.user_shape(r, b)) for b in flow.outputs] for r in range(flow.ep_size)]
+
+
+class _Run:
+    def __init__(self, flow: tf.Taskflow, inputs: Sequence[Sequence[np.ndarray]], num_tokens: Sequence[int] | None):
+        self.flow, self.ranks = flow, range(flow.ep_size)
+        position = {b: i for i, b in enumerate(flow.inputs)}
+        ids = [[np.asarray(inputs[r][position[plan.ids]]) for r in self.ranks] for plan in flow.routes]
+        self.layout = Layout(flow, ids, num_tokens)
+        for i, routing in enumerate(self.layout.routings):
+            check_capacity(flow, routing, i)
+        self.memory = [[self._allocate(r, b, inputs[r], position) for b in range(len(flow.buffers))] for r in self.ranks]
+        for r in self.ranks:
+            for b, buffer in enumerate(flow.buffers):
+                if buffer.storage != b:
+                    self.memory[r][b] = self.memory[r][buffer.storage].reshape(self._matrix(r, b))
+        self.counters = np.zeros((flow.ep_size, len(flow.events)), np.int64)
+        self.thresholds = np.stack([self.layout.thresholds(r) for r in self.ranks])
+        self.waits_of = _grouped(flow.waits, flow.num_tasks)
+        self.signals_of = _grouped(flow.signals, flow.num_tasks)
+
+    # Memory.
+
+    def _matrix(self, rank: int, b: int) -> tuple[int, int]:
+        buffer = self.flow.buffers[b]
+        rows = buffer.num_rows if buffer.route < 0 else self.layout.routings[buffer.route].num_rows(rank)
+        return rows, buffer.cols
+
+    def user_shape(self, rank: int, b: int) -> tuple[int, ...]:
+        rows, _ = self._matrix(rank, b)
+        return tuple(d if isinstance(d, int) else rows for d in self.flow.buffers[b].shape)
+
+    def _allocate(self, rank: int, b: int, inputs: Sequence[np.ndarray], position: dict[int, int]) -> np.ndarray:
+        buffer = self.flow.buffers[b]
+        if b in position:
+            return np.ascontiguousarray(inputs[position[b]]).reshape(self._matrix(rank, b))
+        fill = 0.0 if buffer.role == "output" and self.layout.num_tokens is not None and buffer.route < 0 else np.nan
+        return np.full(self._matrix(rank, b), fill, np.float32)
+
+    # Order.
+
+    def execute(self, rng: np.random.Generator | None) -> None:
+        """Runs every queue of every rank; a taskflow without queues is a bag of tasks."""
+        flow = self.flow
+        lines = [(r, list(q)) for r in self.ranks for q in (flow.queues or [[t] for t in range(flow.num_tasks)])]
+        heads = [0] * len(lines)
+        pending = [i for i, (_, line) in enumerate(lines) if line]
+        while pending:
+            order = rng.permutation(len(pending)) if rng is not None else range(len(pending))
+            progressed, left = False, []
+            for i in (pending[j] for j in order):
+                rank, line = lines[i]
+                while heads[i] < len(line) and self._reached(rank, int(line[heads[i]])):
+                    self._task(rank, int(line[heads[i]]))
+                    heads[i] += 1
+                    progressed = True
+                    if rng is not None:
+                        break
+                if heads[i] < len(line):
+                    left.append(i)
+            if not progressed:
+                self._stuck(*[(lines[i][0], int(lines[i][1][heads[i]])) for i in left[:1]][0])
+            pending = left
+
+    def _event(self, rank: int, task: np.void, wait: np.void) -> int:
+        if wait["kind"] == tf.SLOT_EXPERT:
+            route = self.flow.ops[task["op"]].domain.route
+            return int(wait["event"]) + int(self.layout.slots[route][rank].expert[task["row"]])
+        return int(wait["event"])
+
+    def _reached(self, rank: int, t: int) -> bool:
+        events = [self._event(rank, self.flow.tasks[t], w) for w in self.waits_of(t)]
+        return all(self.counters[rank, e] >= self.thresholds[rank, e] for e in events)
+
+    def _stuck(self, rank: int, t: int) -> None:
+        from hpmoe.taskflow_text import event_name, task_name
+        for wait in self.waits_of(t):
+            e = self._event(rank, self.flow.tasks[t], wait)
+            if self.counters[rank, e] < self.thresholds[rank, e]:
+                raise LaunchError(f"interpret: rank {rank} task t{t} {task_name(self.flow, t)} waits for "
+                                  f"{event_name(self.flow, e)}, which counts {self.counters[rank, e]} of "
+                                  f"{self.thresholds[rank, e]}, and no task can run any more")
+        raise LaunchError(f"interpret: rank {rank} task t{t} cannot run")
+
+    # Tasks.
+
+    def _task(self, rank: int, t: int) -> None:
+        task = self.flow.tasks[t]
+        op = self.flow.ops[task["op"]]
+        moved = getattr(self, f"_{op.opcode.lower()}", self._local)(rank, op, task)
+        for signal in self.signals_of(t):
+            self._signal(rank, op, task, signal, moved)
+
+    def _rows(self, rank: int, op: tf.TileOp, row: int) -> slice:
+        domain = op.domain
+        if domain.kind == "slots":
+            return self.layout.slot(rank, domain.route, row)
+        if domain.kind == "tiles":
+            return self.layout.tile(rank, domain, row)
+        if domain.route >= 0 and domain.kind == "experts":
+            return self.layout.expert(rank, domain.route, row // domain.blocks)
+        return slice(0, 1)
+
+    def _signal(self, rank: int, op: tf.TileOp, task: np.void, signal: np.void, moved: dict[int, np.ndarray] | int) -> None:
+        """`moved` is the rows made ready, or for data sent the rows (or entries) that went to each rank."""
+        event, kind = int(signal["event"]), signal["kind"]
+        targets = {rank: moved} if isinstance(moved, int) else moved
+        for target, what in targets.items():
+            amount = 1 if signal["amount"] == tf.COUNT else (what if isinstance(what, int) else len(what))
+            where = rank if signal["remote"] == tf.LOCAL else target
+            if kind == tf.ENTRY_TILE:
+                top_k = self.layout.routings[op.domain.route].top_k
+                np.add.at(self.counters[where], event + what // top_k // self.flow.tile_rows, 1)
+                continue
+            if kind == tf.SLOT_EXPERT:
+                owner = target if op.opcode == "PUT" else rank
+                event = int(signal["event"]) + int(self.layout.slots[op.domain.route][owner].expert[task["row"]])
+            self.counters[where, event] += amount
+
+    # Bodies.
+
+    def _operand(self, rank: int, op: tf.TileOp, task: np.void, access: tf.Access, rows: slice) -> np.ndarray | float:
+        """The part of a buffer that a task reads or writes, as a view."""
+        if access.buffer < 0:
+            return access.value
+        buffer, data = self.flow.buffers[access.buffer], self.memory[rank][access.buffer]
+        cols = slice(None)
+        if access.cols == "own" and op.cols:
+            cols = slice(task["col"] + access.offset, task["col"] + access.offset + task["cols"])
+        if access.rows == "slot_expert":
+            expert = int(self.layout.slots[op.domain.route][rank].expert[task["row"]])
+            height = buffer.rows_per_expert or 1
+            return data[expert * height:(expert + 1) * height, cols]
+        if access.rows == "own":
+            return data[rows, cols]
+        return data[:, cols]
+
+    def _local(self, rank: int, op: tf.TileOp, task: np.void) -> int:
+        rows = self._rows(rank, op, int(task["row"]))
+        count = rows.stop - rows.start
+        if count > 0:
+            views = [self._operand(rank, op, task, a, rows) for a in op.operands]
+            _BODIES[op.opcode](op, task, views)
+        return count
+
+    def _wgrad(self, rank: int, op: tf.TileOp, task: np.void) -> int:
+        rows = self._summed_rows(rank, op, task)
+        x, g = (self.memory[rank][a.buffer][rows] for a in op.operands[1:3])
+        out = self.memory[rank][op.operands[0].buffer]
+        k = x.shape[1]
+        expert, block = divmod(int(task["row"]), op.domain.blocks)
+        low, high = block * op.params[0], min((block + 1) * op.params[0], k)
+        cols = slice(task["col"], task["col"] + task["cols"])
+        out[expert * k + low:expert * k + high, cols] = x[:, low:high].T @ g[:, cols]
+        return 1
+
+    def _col_sum(self, rank: int, op: tf.TileOp, task: np.void) -> int:
+        rows, cols = self._summed_rows(rank, op, task), slice(task["col"], task["col"] + task["cols"])
+        x = self.memory[rank][op.operands[1].buffer][rows, cols]
+        self.memory[rank][op.operands[0].buffer].reshape(-1, op.cols)[task["row"], cols] = x.sum(axis=0)
+        return 1
+
+    def _summed_rows(self, rank: int, op: tf.TileOp, task: np.void) -> slice:
+        if op.domain.route >= 0:
+            return self.layout.expert(rank, op.domain.route, int(task["row"]) // op.domain.blocks)
+        num_rows, clipped = op.params[1], bool(op.params[2])
+        return slice(0, self.layout.limit(rank, tf.Domain("tiles", 0, num_rows, clipped)))
+
+    def _reduce(self, rank: int, op: tf.TileOp, task: np.void) -> int:
+        tile = self._rows(rank, op, int(task["row"]))
+        top_k = self.layout.routings[op.domain.route].top_k
+        cols = slice(task["col"], task["col"] + task["cols"])
+        entries = self.memory[rank][op.operands[1].buffer][tile.start * top_k:tile.stop * top_k, cols]
+        parts = entries.reshape(-1, top_k, entries.shape[1])
+        total = np.zeros_like(parts[:, 0])
+        for k in range(top_k):
+            weight = self.memory[rank][op.operands[2].buffer][tile, k:k + 1] if len(op.operands) > 2 else 1.0
+            total += parts[:, k] * weight
+        self.memory[rank][op.operands[0].buffer][tile, cols] = total
+        return tile.stop - tile.start
+
+    def _put(self, rank: int, op: tf.TileOp, task: np.void) -> dict[int, np.ndarray]:
+        peer, route = self.layout.peer(rank, int(task["peer"])), op.domain.route
+        return {peer: self._send(rank, peer, op, self.layout.put_rows(rank, route, peer, int(task["row"])))}
+
+    def _send(self, rank: int, peer: int, op: tf.TileOp, rows: np.ndarray) -> np.ndarray:
+        routing = self.layout.routings[op.domain.route]
+        entries = routing.entry_of_row[peer][rows]
+        out, source = op.operands
+        index = entries if source.rows == "entries" else entries // routing.top_k
+        self.memory[peer][out.buffer][rows] = self.memory[rank][source.buffer][index]
+        return entries
+
+    def _put_back(self, rank: int, op: tf.TileOp, task: np.void) -> dict[int, np.ndarray]:
+        peer, route = self.layout.peer(rank, int(task["peer"])), op.domain.route
+        return {peer: self._return(rank, peer, op, self.layout.put_rows(peer, route, rank, int(task["row"])))}
+
+    def _return(self, rank: int, peer: int, op: tf.TileOp, rows: np.ndarray) -> np.ndarray:
+        entries = self.layout.routings[op.domain.route].entry_of_row[rank][rows]
+        out, source = op.operands
+        self.memory[peer][out.buffer][entries] = self.memory[rank][source.buffer][rows]
+        return entries
+
+    def _all_to_all(self, rank: int, op: tf.TileOp, task: np.void) -> dict[int, np.ndarray]:
+        sources = self.layout.routings[op.domain.route].source_of_row
+        return {peer: self._send(rank, peer, op, np.flatnonzero(sources[peer] == rank)) for peer in self.ranks}
+
+    def _all_to_all_back(self, rank: int, op: tf.TileOp, task: np.void) -> dict[int, np.ndarray]:
+        sources = self.layout.routings[op.domain.route].source_of_row
+        return {peer: self._return(rank, peer, op, np.flatnonzero(sources[rank] == peer)) for peer in self.ranks}
+
+    def _notify(self, rank: int, op: tf.TileOp, task: np.void) -> dict[int, int]:
+        routing, peer = self.layout.routings[op.domain.route], self.layout.peer(rank, int(task["peer"]))
+        source, owner = (rank, peer) if op.params[0] == 0 else (peer, rank)
+        local, expert = routing.num_local_experts, int(task["row"])
+        counts = routing.counts[source, owner * local:(owner + 1) * local]
+        return {peer: int(counts.sum() if expert < 0 else counts[expert])}
+
+
+def _grouped(table: np.ndarray, num_tasks: int):
+    ordered = table[np.argsort(table["task"], kind="stable")]
+    starts = np.searchsorted(ordered["task"], np.arange(num_tasks + 1))
+    return lambda t: ordered[starts[t]:starts[t + 1]]
+
+
+def _map(op: tf.TileOp, task: np.void, views: list) -> None:
+    code = op.params[0]
+    views[0][...] = views[1] if code == "copy" else REGISTRY[code].rules["reference"](*views[1:])
+
+
+def _gmm(op: tf.TileOp, task: np.void, views: list) -> None:
+    out, x, w = views
+    cols = slice(task["col"], task["col"] + task["cols"])
+    out[...] = x @ w[cols].T if op.params[0] else x @ w
+
+
+def _swiglu(op: tf.TileOp, task: np.void, views: list) -> None:
+    out, gate, up = views
+    out[...] = REGISTRY["silu"].rules["reference"](gate) * up
+
+
+def _swiglu_grad(op: tf.TileOp, task: np.void, views: list) -> None:
+    d_gate, d_up, g, gate, up = views
+    half = gate.shape[1]
+    both = REGISTRY["swiglu_grad"].rules["reference"](g, np.concatenate([gate, up], axis=1))
+    d_gate[...], d_up[...] = both[:, :half], both[:, half:]
+
+
+def _row_reduce(op: tf.TileOp, task: np.void, views: list) -> None:
+    views[0][...] = (np.max if op.params[0] == "max" else np.sum)(views[1], axis=1, keepdims=True)
+
+
+def _row_dot(op: tf.TileOp, task: np.void, views: list) -> None:
+    views[0][...] = np.sum(views[1] * views[2], axis=1, keepdims=True)
+
+
+_BODIES = {"MAP": _map, "GMM": _gmm, "SWIGLU": _swiglu, "SWIGLU_GRAD": _swiglu_grad, "ROW_REDUCE": _row_reduce,
+           "ROW_DOT": _row_dot}

@@ -1,0 +1,108 @@
+"""Layout: what a taskflow's slots, extents and thresholds are for one routing; what the kernel computes when it starts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from hpmoe import taskflow as tf
+from hpmoe.errors import ArgumentError
+from hpmoe.routing import Routing, Slots, make_routing, make_slots
+
+
+class Layout:
+    """Concrete numbers of a Taskflow for given ids.
+
+    Attributes:
+        num_tokens: tokens of each rank.
+        routings: a Routing for each route of the taskflow.
+        slots: for each route, the Slots of each rank.
+    """
+
+    def __init__(self, flow: tf.Taskflow, ids: Sequence[Sequence[np.ndarray]], num_tokens: Sequence[int] | None):
+        self.flow = flow
+        self.routings: list[Routing] = [make_routing(ids[i], plan.num_experts, num_tokens)
+                                        for i, plan in enumerate(flow.routes)]
+        self.slots: list[list[Slots]] = [
+            [make_slots(routing.tokens_per_expert(r), flow.tile_rows, plan.num_slots) for r in range(flow.ep_size)]
+            for routing, plan in zip(self.routings, flow.routes, strict=True)]
+        if num_tokens is None and flow.routes:
+            num_tokens = self.routings[0].num_tokens
+        self.num_tokens = None if num_tokens is None else [int(n) for n in num_tokens]
+
+    def limit(self, rank: int, domain: tf.Domain) -> int:
+        """Static rows of a tiled domain that exist on `rank`."""
+        if domain.clipped and self.num_tokens is not None:
+            return min(domain.num_rows, self.num_tokens[rank])
+        return domain.num_rows
+
+    def tile(self, rank: int, domain: tf.Domain, index: int) -> slice:
+        start = index * self.flow.tile_rows
+        return slice(start, max(start, min(start + self.flow.tile_rows, self.limit(rank, domain))))
+
+    def slot(self, rank: int, route: int, index: int) -> slice:
+        slots = self.slots[route][rank]
+        return slice(int(slots.start[index]), int(slots.start[index] + slots.rows[index]))
+
+    def expert(self, rank: int, route: int, index: int) -> slice:
+        stops = np.cumsum(self.routings[route].tokens_per_expert(rank))
+        return slice(int(stops[index - 1]) if index else 0, int(stops[index]))
+
+    def peer(self, rank: int, position: int) -> int:
+        return int(self.flow.peer_order[rank, position])
+
+    def put_rows(self, rank: int, route: int, peer: int, slot: int) -> np.ndarray:
+        """Rows of slot `slot` of rank `peer` that come from `rank`."""
+        where = self.slot(peer, route, slot)
+        return where.start + np.flatnonzero(self.routings[route].source_of_row[peer][where] == rank)
+
+    def thresholds(self, rank: int) -> np.ndarray:
+        """What each event must have counted on `rank`, [num_events] int64."""
+        out = np.zeros(len(self.flow.events), np.int64)
+        for i, event in enumerate(self.flow.events):
+            out[i] = int(event["mult"]) * self._extent(rank, int(event["extent"]), int(event["index"]), int(event["route"]))
+        return out
+
+    def _extent(self, rank: int, extent: int, index: int, route: int) -> int:
+        if extent in (tf.ONE, tf.STATIC_TILE):
+            return 1
+        if extent in (tf.TOKENS, tf.TILE):
+            return self._token_extent(rank, extent, index)
+        routing = self.routings[route]
+        if extent in (tf.ENTRIES, tf.TILE_ENTRIES):
+            tokens = routing.num_tokens[rank]
+            start = index * self.flow.tile_rows
+            tile = max(0, min(start + self.flow.tile_rows, tokens) - start)
+            return (tokens if extent == tf.ENTRIES else tile) * routing.top_k
+        if extent == tf.SLOT:
+            return int(self.slots[route][rank].rows[index])
+        if extent == tf.EXPERT:
+            return int(routing.tokens_per_expert(rank)[index])
+        if extent == tf.RECEIVED:
+            return routing.num_rows(rank)
+        return self._sent(rank, extent, index, routing)
+
+    def _token_extent(self, rank: int, extent: int, index: int) -> int:
+        """Rows of the clipped domain, whose static size is that of the tiles that signal it."""
+        domain = next(op.domain for op in self.flow.ops if op.domain.clipped)
+        if extent == tf.TOKENS:
+            return self.limit(rank, domain)
+        tile = self.tile(rank, domain, index)
+        return tile.stop - tile.start
+
+    def _sent(self, rank: int, extent: int, index: int, routing: Routing) -> int:
+        """Rows between this rank and a peer, all of them or those of one expert."""
+        local = routing.num_local_experts
+        by_expert = extent in (tf.SENT_TO_EXPERT, tf.RETURNED_TO_FROM_EXPERT)
+        peer = self.peer(rank, index // local if by_expert else index)
+        source, owner = (rank, peer) if extent in (tf.SENT_TO, tf.SENT_TO_EXPERT) else (peer, rank)
+        counts = routing.counts[source, owner * local:(owner + 1) * local]
+        return int(counts[index % local] if by_expert else counts.sum())
+
+
+def check_capacity(flow: tf.Taskflow, routing: Routing, route: int) -> None:
+    """Raises ArgumentError where a rank receives more rows than the plan has room for."""
+    most = max(routing.num_rows(r) for r in range(flow.ep_size))
+    if most > flow.routes[route].max_rows:
+        raise ArgumentError(f"hpmoe: a rank receives {most} rows, the plan is for at most {flow.routes[route].max_rows}")

@@ -1,0 +1,63 @@
+"""Vectors of an expert: added to each of its rows, and summed over them."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from mindspore import Tensor, mint, ops
+
+from hpmoe.errors import check_argument
+from hpmoe.primitives.grouped_matmul import check_experts
+from hpmoe.primitives.primitive import Primitive
+from hpmoe.program import Atom, Aval, Builder, Equation, RouteAval
+
+expert_bias = Primitive("expert_bias")
+expert_sum = Primitive("expert_sum")
+
+
+@expert_bias.infer
+def _(x: Aval, bias: Aval, route: RouteAval) -> Aval:
+    check_experts("expert_bias", bias, route, 2)
+    check_argument(x.shape == (route.rows, bias.shape[1]) and x.dtype == bias.dtype, "expert_bias", "rows and bias",
+                   f"{x} and {bias}", "[R, N] and [num_local_experts, N] of one dtype")
+    return x
+
+
+@expert_bias.reference
+def _(x: np.ndarray, bias: np.ndarray, route: Any) -> np.ndarray:
+    return x + bias[route.expert_of_row]
+
+
+@expert_bias.eager
+def _(x: Any, bias: Any, route: Any) -> Any:
+    if route.num_rows == 0:
+        return x
+    return mint.add(x, ops.gather(bias, Tensor(route.expert_of_row.astype(np.int32)), 0))
+
+
+@expert_bias.vjp
+def _(b: Builder, eqn: Equation, cotangents: list[Atom]) -> list[Atom | None]:
+    return [cotangents[0], b.add(expert_sum, cotangents[0], eqn.inputs[2]), None]
+
+
+@expert_bias.tile
+def _(tiler, eqn: Equation) -> None:
+    tiler.elementwise(eqn, "add", operands=eqn.inputs[:2])
+
+
+@expert_sum.infer
+def _(x: Aval, route: RouteAval) -> Aval:
+    return Aval((route.num_local_experts, x.shape[1]), x.dtype)
+
+
+@expert_sum.reference
+def _(x: np.ndarray, route: Any) -> np.ndarray:
+    out = np.zeros((len(route.tokens_per_expert), x.shape[1]), x.dtype)
+    np.add.at(out, route.expert_of_row, x)
+    return out
+
+
+@expert_sum.tile
+def _(tiler, eqn: Equation) -> None:
+    tiler.column_sum(eqn)

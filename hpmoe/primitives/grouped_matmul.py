@@ -1,0 +1,131 @@
+"""Grouped matmul: each received row by the weights of its expert, and the gradient of those weights."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from mindspore import mint
+
+from hpmoe.errors import check_argument
+from hpmoe.primitives.elementwise import is_differentiable
+from hpmoe.primitives.primitive import Primitive
+from hpmoe.program import Atom, Aval, Builder, Equation, RouteAval
+
+grouped = Primitive("grouped_matmul")
+grouped_weight_grad = Primitive("grouped_weight_grad")
+
+
+def grouped_matmul(rows: Any, weight: Any, route: Any, *, bias: Any = None) -> Any:
+    """Multiplies each received row by the weight matrix of its expert, and adds the expert's bias where one is given.
+
+    Args:
+        rows: [R, K], from `hpmoe.dispatch` or computed row by row from it.
+        weight: [num_local_experts, K, N], of the same dtype.
+        route: the second result of `hpmoe.dispatch`.
+        bias: optional [num_local_experts, N].
+
+    Returns:
+        [R, N].
+
+    Raises:
+        ArgumentError: shapes, dtypes or the number of experts do not fit.
+
+    Example:
+        >>> import mindspore as ms, numpy as np, hpmoe
+        >>> x, ids = ms.Tensor(np.eye(2, dtype=np.float32)), ms.Tensor(np.array([[1], [0]], np.int32))
+        >>> rows, route = hpmoe.dispatch(x, ids, num_local_experts=2)
+        >>> weight = ms.Tensor(np.array([[[1.0], [2.0]], [[3.0], [4.0]]], np.float32))
+        >>> hpmoe.grouped_matmul(rows, weight, route).asnumpy().tolist()
+        [[2.0], [3.0]]
+    """
+    from hpmoe.primitives.expert import expert_bias
+    out = grouped(rows, weight, route, transpose=False)
+    return out if bias is None else expert_bias(out, bias, route)
+
+
+def check_experts(who: str, weight: Aval, route: RouteAval, num_dims: int) -> None:
+    """Raises ArgumentError unless `weight` has `num_dims` dimensions, the first one the route's local experts."""
+    check_argument(isinstance(route, RouteAval), who, "route", route, "the second result of hpmoe.dispatch")
+    check_argument(len(weight.shape) == num_dims and weight.shape[0] == route.num_local_experts, who, "weight", weight,
+                   f"{num_dims}-dimensional with {route.num_local_experts} local experts first",
+                   f"The route has {route.num_experts} experts over {route.ep_size} ranks.")
+
+
+@grouped.infer
+def _(x: Aval, w: Aval, route: RouteAval, *, transpose: bool) -> Aval:
+    check_experts("grouped_matmul", w, route, 3)
+    check_argument(len(x.shape) == 2 and x.shape[0] is route.rows, "grouped_matmul", "rows", x,
+                   "received rows [R, K] of this route")
+    inner, outer = (w.shape[2], w.shape[1]) if transpose else w.shape[1:]
+    check_argument(x.shape[1] == inner, "grouped_matmul", "rows and weight", f"{x} and {w}",
+                   "equal in their inner dimension", "Weights are [num_local_experts, K, N].")
+    check_argument(x.dtype == w.dtype, "grouped_matmul", "rows and weight dtypes", f"{x.dtype} and {w.dtype}", "equal")
+    return Aval((x.shape[0], outer), x.dtype)
+
+
+def _groups(counts: np.ndarray) -> list[tuple[int, slice]]:
+    stops = np.cumsum(counts)
+    return [(e, slice(int(stop - n), int(stop))) for e, (n, stop) in enumerate(zip(counts, stops, strict=True)) if n]
+
+
+@grouped.reference
+def _(x: np.ndarray, w: np.ndarray, route: Any, *, transpose: bool) -> np.ndarray:
+    out = np.zeros((len(x), w.shape[1] if transpose else w.shape[2]), x.dtype)
+    for e, rows in _groups(route.tokens_per_expert):
+        out[rows] = x[rows] @ (w[e].T if transpose else w[e])
+    return out
+
+
+@grouped.eager
+def _(x: Any, w: Any, route: Any, *, transpose: bool) -> Any:
+    counts = [int(n) for n in route.tokens_per_expert]
+    check_argument(w.ndim == 3 and w.shape[0] == len(counts), "hpmoe.grouped_matmul", "weight", f"of shape {w.shape}",
+                   f"[{len(counts)}, K, N], the experts of the route")
+    check_argument(x.ndim == 2 and x.shape[0] == sum(counts) and x.shape[1] == w.shape[2 if transpose else 1],
+                   "hpmoe.grouped_matmul", "rows", f"of shape {x.shape}", f"[{sum(counts)}, K], the route's rows")
+    if sum(counts) == 0:
+        return mint.zeros((0, w.shape[1] if transpose else w.shape[2]), dtype=x.dtype)
+    weights = mint.unbind(w, 0)
+    parts = [mint.matmul(p, mint.transpose(weights[e], 0, 1) if transpose else weights[e])
+             for e, p in enumerate(mint.split(x, counts, 0)) if counts[e]]
+    return mint.cat(tuple(parts), 0) if len(parts) > 1 else parts[0]
+
+
+@grouped.vjp
+def _(b: Builder, eqn: Equation, cotangents: list[Atom]) -> list[Atom | None]:
+    (x, w, route), g, transposed = eqn.inputs, cotangents[0], eqn.params["transpose"]
+    dx = b.add(grouped, g, w, route, transpose=not transposed) if is_differentiable(x) else None
+    pair = (g, x) if transposed else (x, g)
+    dw = b.add(grouped_weight_grad, *pair, route) if is_differentiable(w) else None
+    return [dx, dw, None]
+
+
+@grouped.tile
+def _(tiler, eqn: Equation) -> None:
+    tiler.matmul(eqn, eqn.params["transpose"])
+
+
+@grouped_weight_grad.infer
+def _(x: Aval, g: Aval, route: RouteAval) -> Aval:
+    return Aval((route.num_local_experts, x.shape[1], g.shape[1]), x.dtype)
+
+
+@grouped_weight_grad.reference
+def _(x: np.ndarray, g: np.ndarray, route: Any) -> np.ndarray:
+    counts = route.tokens_per_expert
+    out = np.zeros((len(counts), x.shape[1], g.shape[1]), x.dtype)
+    for e, rows in _groups(counts):
+        out[e] = x[rows].T @ g[rows]
+    return out
+
+
+@grouped_weight_grad.vjp
+def _(b: Builder, eqn: Equation, cotangents: list[Atom]) -> list[Atom | None]:
+    (x, g, route), ct = eqn.inputs, cotangents[0]
+    return [b.add(grouped, g, ct, route, transpose=True), b.add(grouped, x, ct, route, transpose=False), None]
+
+
+@grouped_weight_grad.tile
+def _(tiler, eqn: Equation) -> None:
+    tiler.weight_grad(eqn)

@@ -1,0 +1,64 @@
+"""Dense matmul of rows by one weight matrix, and the gradient of that matrix."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from hpmoe.errors import check_argument
+from hpmoe.primitives.elementwise import is_differentiable
+from hpmoe.primitives.primitive import Primitive
+from hpmoe.program import Atom, Aval, Builder, Equation
+
+matmul = Primitive("matmul")
+weight_grad = Primitive("weight_grad")
+
+
+@matmul.infer
+def _(x: Aval, w: Aval, *, transpose: bool = False) -> Aval:
+    check_argument(len(w.shape) == 2 and len(x.shape) >= 1, "matmul", "operands", f"{x} and {w}",
+                   "rows [..., K] and one weight matrix")
+    inner, outer = (w.shape[1], w.shape[0]) if transpose else w.shape
+    check_argument(x.shape[-1] == inner, "matmul", "operands", f"{x} and {w}" + (" transposed" if transpose else ""),
+                   "equal in their inner dimension")
+    check_argument(x.dtype == w.dtype, "matmul", "operand dtypes", f"{x.dtype} and {w.dtype}", "equal")
+    return Aval((*x.shape[:-1], outer), x.dtype)
+
+
+@matmul.reference
+def _(x: np.ndarray, w: np.ndarray, *, transpose: bool = False) -> np.ndarray:
+    return x @ (w.T if transpose else w)
+
+
+@matmul.vjp
+def _(b: Builder, eqn: Equation, cotangents: list[Atom]) -> list[Atom | None]:
+    (x, w), g, transposed = eqn.inputs, cotangents[0], eqn.params.get("transpose", False)
+    dx = b.add(matmul, g, w, transpose=not transposed) if is_differentiable(x) else None
+    dw = b.add(weight_grad, *((g, x) if transposed else (x, g))) if is_differentiable(w) else None
+    return [dx, dw]
+
+
+@matmul.tile
+def _(tiler, eqn: Equation) -> None:
+    tiler.matmul(eqn, eqn.params.get("transpose", False))
+
+
+@weight_grad.infer
+def _(x: Aval, g: Aval) -> Aval:
+    check_argument(x.shape[:-1] == g.shape[:-1], "weight_grad", "operands", f"{x} and {g}", "equal but for columns")
+    return Aval((x.shape[-1], g.shape[-1]), x.dtype)
+
+
+@weight_grad.reference
+def _(x: np.ndarray, g: np.ndarray) -> np.ndarray:
+    return x.reshape(-1, x.shape[-1]).T @ g.reshape(-1, g.shape[-1])
+
+
+@weight_grad.vjp
+def _(b: Builder, eqn: Equation, cotangents: list[Atom]) -> list[Atom | None]:
+    (x, g), ct = eqn.inputs, cotangents[0]
+    return [b.add(matmul, g, ct, transpose=True), b.add(matmul, x, ct, transpose=False)]
+
+
+@weight_grad.tile
+def _(tiler, eqn: Equation) -> None:
+    tiler.weight_grad(eqn)

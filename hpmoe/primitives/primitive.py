@@ -1,0 +1,76 @@
+"""Primitive: an operator of the Program level and its answers to the questions transforms ask."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from hpmoe.errors import ArgumentError, ProgramError
+
+REGISTRY: dict[str, Primitive] = {}
+
+QUESTIONS = {
+    "infer": "what shape and dtype its outputs have",
+    "reference": "what it computes on NumPy arrays",
+    "eager": "how it runs on MindSpore tensors outside a trace",
+    "vjp": "what its gradient is",
+    "tile": "which tile tasks compute it",
+}
+
+
+class Primitive:
+    """An operator; each rule is a function registered beside it: `@swiglu.infer def _(x): ...`.
+
+    Rules:
+        infer(*avals, **params) -> aval or tuple of avals.
+        reference(*arrays, **params) -> array or tuple, in NumPy, one rank. A primitive that moves data between ranks
+            (`collective=True`) is given and returns lists over ranks instead of arrays.
+        eager(*tensors, **params): the same on MindSpore tensors.
+        vjp(builder, equation, cotangents) -> one cotangent atom or None for each input.
+        tile(tiler, equation): emits tile operations.
+    """
+
+    def __init__(self, name: str, *, collective: bool = False):
+        if name in REGISTRY:
+            raise ProgramError(f"primitive {name} is defined twice")
+        self.name, self.collective = name, collective
+        self.rules: dict[str, Callable[..., Any]] = {}
+        REGISTRY[name] = self
+
+    def __repr__(self) -> str:
+        return self.name
+
+    def _register(self, question: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+        def keep(rule: Callable[..., Any]) -> Callable[..., Any]:
+            self.rules[question] = rule
+            return rule
+        return keep
+
+    infer = property(lambda self: self._register("infer"))
+    reference = property(lambda self: self._register("reference"))
+    eager = property(lambda self: self._register("eager"))
+    vjp = property(lambda self: self._register("vjp"))
+    tile = property(lambda self: self._register("tile"))
+
+    def rule(self, question: str, asker: str) -> Callable[..., Any]:
+        """The rule that answers `question`; ProgramError naming primitive, question and asker where there is none."""
+        if question not in self.rules:
+            raise ProgramError(f"{asker} asked {self.name} {QUESTIONS[question]}, and it has no {question} rule")
+        return self.rules[question]
+
+    def infer_avals(self, avals: tuple[Any, ...], params: Mapping[str, Any], source: str = "") -> tuple[Any, ...]:
+        """Abstract outputs; ArgumentError with the user's line where the operands do not fit."""
+        try:
+            out = self.rule("infer", "the program builder")(*avals, **params)
+        except ArgumentError as error:
+            raise ArgumentError(f"{error}" + (f"\n  written at {source}" if source and source not in str(error) else "")) \
+                from None
+        return out if isinstance(out, tuple) else (out,)
+
+    def __call__(self, *args: Any, **params: Any) -> Any:
+        """Records an equation where an argument is being traced, otherwise runs on MindSpore tensors."""
+        for arg in args:
+            record = getattr(arg, "hpmoe_record", None)
+            if record is not None:
+                return record(self, args, params)
+        return self.rule("eager", "a call outside a trace")(*args, **params)

@@ -1,0 +1,180 @@
+"""Primitives that move or repeat elements: reshape, broadcast_to, slice, pad, concat, transpose, cast."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from hpmoe.errors import check_argument
+from hpmoe.primitives.primitive import Primitive
+from hpmoe.program import Atom, Aval, Builder, Equation, Rows, Var
+
+reshape = Primitive("reshape")
+broadcast_to = Primitive("broadcast_to")
+slice_axis = Primitive("slice")
+pad_axis = Primitive("pad")
+concat = Primitive("concat")
+transpose = Primitive("transpose")
+cast = Primitive("cast")
+
+
+def _size(shape: tuple[int | Rows, ...]) -> tuple[int, frozenset[Rows]]:
+    return (math.prod(d for d in shape if isinstance(d, int)), frozenset(d for d in shape if isinstance(d, Rows)))
+
+
+@reshape.infer
+def _(x: Aval, *, shape: tuple[int | Rows, ...]) -> Aval:
+    check_argument(_size(x.shape) == _size(shape), "reshape", "shape", shape, f"of as many elements as {x}")
+    return Aval(tuple(shape), x.dtype)
+
+
+@reshape.reference
+def _(x: np.ndarray, *, shape: tuple[int, ...]) -> np.ndarray:
+    return x.reshape(shape)
+
+
+@reshape.vjp
+def _(b: Builder, eqn: Equation, cotangents: list[Atom]) -> list[Atom | None]:
+    return [b.add(reshape, cotangents[0], shape=eqn.inputs[0].aval.shape)]
+
+
+@reshape.tile
+def _(tiler, eqn: Equation) -> None:
+    tiler.alias(eqn)
+
+
+@broadcast_to.infer
+def _(x: Aval, *, shape: tuple[int | Rows, ...]) -> Aval:
+    from hpmoe.primitives.elementwise import broadcast_shapes
+    check_argument(broadcast_shapes("broadcast_to", x.shape, shape) == tuple(shape), "broadcast_to", "shape", shape,
+                   f"one that {x} broadcasts to")
+    return Aval(tuple(shape), x.dtype)
+
+
+@broadcast_to.reference
+def _(x: np.ndarray, *, shape: tuple[int, ...]) -> np.ndarray:
+    return np.broadcast_to(x, shape).copy()
+
+
+@broadcast_to.vjp
+def _(b: Builder, eqn: Equation, cotangents: list[Atom]) -> list[Atom | None]:
+    from hpmoe.primitives.elementwise import unbroadcast
+    return [unbroadcast(b, cotangents[0], eqn.inputs[0].aval)]
+
+
+@broadcast_to.tile
+def _(tiler, eqn: Equation) -> None:
+    tiler.elementwise(eqn, "copy")
+
+
+@slice_axis.infer
+def _(x: Aval, *, axis: int, start: int, stop: int) -> Aval:
+    size = x.shape[axis]
+    check_argument(isinstance(size, int) and 0 <= start <= stop <= size, "slice", "start, stop", (start, stop),
+                   f"within axis {axis} of {x}")
+    return Aval(x.shape[:axis] + (stop - start,) + x.shape[axis + 1:], x.dtype)
+
+
+@slice_axis.reference
+def _(x: np.ndarray, *, axis: int, start: int, stop: int) -> np.ndarray:
+    return x[(slice(None),) * axis + (slice(start, stop),)].copy()
+
+
+@slice_axis.vjp
+def _(b: Builder, eqn: Equation, cotangents: list[Atom]) -> list[Atom | None]:
+    p, size = eqn.params, eqn.inputs[0].aval.shape[eqn.params["axis"]]
+    return [b.add(pad_axis, cotangents[0], axis=p["axis"], before=p["start"], after=size - p["stop"])]
+
+
+@slice_axis.tile
+def _(tiler, eqn: Equation) -> None:
+    tiler.slice_columns(eqn)
+
+
+@pad_axis.infer
+def _(x: Aval, *, axis: int, before: int, after: int) -> Aval:
+    return Aval(x.shape[:axis] + (x.shape[axis] + before + after,) + x.shape[axis + 1:], x.dtype)
+
+
+@pad_axis.reference
+def _(x: np.ndarray, *, axis: int, before: int, after: int) -> np.ndarray:
+    return np.pad(x, [(before, after) if i == axis else (0, 0) for i in range(x.ndim)])
+
+
+@pad_axis.vjp
+def _(b: Builder, eqn: Equation, cotangents: list[Atom]) -> list[Atom | None]:
+    axis, start = eqn.params["axis"], eqn.params["before"]
+    return [b.add(slice_axis, cotangents[0], axis=axis, start=start, stop=start + eqn.inputs[0].aval.shape[axis])]
+
+
+@pad_axis.tile
+def _(tiler, eqn: Equation) -> None:
+    tiler.pad_columns(eqn)
+
+
+@concat.infer
+def _(*xs: Aval, axis: int) -> Aval:
+    first = xs[0]
+    for x in xs[1:]:
+        same = x.dtype == first.dtype and x.shape[:axis] + x.shape[axis + 1:] == first.shape[:axis] + first.shape[axis + 1:]
+        check_argument(same, "concat", "operands", f"{first} and {x}", f"equal but for axis {axis}")
+    return Aval(first.shape[:axis] + (sum(x.shape[axis] for x in xs),) + first.shape[axis + 1:], first.dtype)
+
+
+@concat.reference
+def _(*xs: np.ndarray, axis: int) -> np.ndarray:
+    return np.concatenate(xs, axis=axis)
+
+
+@concat.vjp
+def _(b: Builder, eqn: Equation, cotangents: list[Atom]) -> list[Atom | None]:
+    axis, start, out = eqn.params["axis"], 0, []
+    for x in eqn.inputs:
+        stop = start + x.aval.shape[axis]
+        out.append(b.add(slice_axis, cotangents[0], axis=axis, start=start, stop=stop) if isinstance(x, Var) else None)
+        start = stop
+    return out
+
+
+@concat.tile
+def _(tiler, eqn: Equation) -> None:
+    tiler.concat_columns(eqn)
+
+
+@transpose.infer
+def _(x: Aval, *, axes: tuple[int, ...]) -> Aval:
+    check_argument(sorted(axes) == list(range(len(x.shape))), "transpose", "axes", axes, f"an order of the axes of {x}")
+    return Aval(tuple(x.shape[i] for i in axes), x.dtype)
+
+
+@transpose.reference
+def _(x: np.ndarray, *, axes: tuple[int, ...]) -> np.ndarray:
+    return np.ascontiguousarray(x.transpose(axes))
+
+
+@transpose.vjp
+def _(b: Builder, eqn: Equation, cotangents: list[Atom]) -> list[Atom | None]:
+    return [b.add(transpose, cotangents[0], axes=tuple(int(i) for i in np.argsort(eqn.params["axes"])))]
+
+
+@cast.infer
+def _(x: Aval, *, dtype: str) -> Aval:
+    return Aval(x.shape, dtype)
+
+
+@cast.reference
+def _(x: np.ndarray, *, dtype: str) -> np.ndarray:
+    return x.astype(dtype)
+
+
+@cast.vjp
+def _(b: Builder, eqn: Equation, cotangents: list[Atom]) -> list[Atom | None]:
+    from hpmoe.primitives.elementwise import is_differentiable
+    x = eqn.inputs[0]
+    return [b.add(cast, cotangents[0], dtype=x.aval.dtype) if is_differentiable(x) else None]
+
+
+@cast.tile
+def _(tiler, eqn: Equation) -> None:
+    tiler.cast(eqn)

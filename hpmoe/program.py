@@ -1,0 +1,331 @@
+"""Program: the operator-level IR. Inputs, equations in order, outputs; immutable, checked where it is built, printable."""
+
+from __future__ import annotations
+
+import dataclasses
+import string
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any
+
+from hpmoe.errors import ProgramError
+
+SHORT_DTYPE = {"float32": "f32", "float16": "f16", "bfloat16": "bf16", "float64": "f64", "int32": "i32", "int64": "i64",
+               "bool": "bool"}
+
+
+class Rows:
+    """The number of rows a rank receives through one route: a dimension known only when the routing is."""
+
+    def __repr__(self) -> str:
+        return "R"
+
+
+@dataclasses.dataclass(frozen=True)
+class Aval:
+    """Shape and dtype of an array; a dimension is an int or a `Rows`.
+
+    Example:
+        >>> Aval((4, 8), "float32")
+        f32[4,8]
+    """
+
+    shape: tuple[int | Rows, ...]
+    dtype: str
+
+    def __repr__(self) -> str:
+        return f"{SHORT_DTYPE.get(self.dtype, self.dtype)}[{','.join(map(repr, self.shape))}]"
+
+
+@dataclasses.dataclass(frozen=True)
+class RouteAval:
+    """The abstract value of a route: where every (token, choice) entry goes.
+
+    Attributes:
+        rows: the symbolic number of received rows.
+        num_tokens: tokens of a rank, an upper bound where ranks differ.
+        top_k: experts per token.
+        num_experts: experts of all ranks together.
+        ep_size: expert-parallel ranks.
+    """
+
+    rows: Rows
+    num_tokens: int
+    top_k: int
+    num_experts: int
+    ep_size: int
+
+    @property
+    def num_local_experts(self) -> int:
+        return self.num_experts // self.ep_size
+
+    @property
+    def max_rows(self) -> int:
+        """The most rows a rank can receive, whatever the routing."""
+        return self.ep_size * self.num_tokens * min(self.top_k, self.num_local_experts)
+
+    def __repr__(self) -> str:
+        return "route"
+
+
+class Var:
+    """A value of a Program. It has an abstract value and no name: printing invents names."""
+
+    __slots__ = ("aval",)
+
+    def __init__(self, aval: Aval | RouteAval):
+        self.aval = aval
+
+    def __repr__(self) -> str:
+        return f"Var({self.aval!r})"
+
+
+@dataclasses.dataclass(frozen=True)
+class Literal:
+    """A scalar written in the program text."""
+
+    value: float | int | bool
+
+    @property
+    def aval(self) -> Aval:
+        return Aval((), "float32")
+
+    def __repr__(self) -> str:
+        return repr(self.value)
+
+
+Atom = Var | Literal
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Equation:
+    """`outputs = primitive[params] inputs`, with the user's line it came from."""
+
+    primitive: Any
+    inputs: tuple[Atom, ...]
+    params: Mapping[str, Any]
+    outputs: tuple[Var, ...]
+    source: str = ""
+
+    def replace(self, **changes: Any) -> Equation:
+        return dataclasses.replace(self, **changes)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Program:
+    """A pure function of arrays: `outputs` computed from `inputs` by `equations`.
+
+    Attributes:
+        name: of the function it came from; the first word of the text.
+        inputs: variables, explicit arguments first, then one for each capture.
+        input_names: printed names of the inputs.
+        equations: in an order in which they can be run.
+        outputs: atoms returned.
+        ep_size: number of expert-parallel ranks that run it together.
+        captures: MindSpore tensors the traced function closed over, the values of the last inputs.
+        provenance: transforms applied so far, as printed.
+    """
+
+    name: str
+    inputs: tuple[Var, ...]
+    input_names: tuple[str, ...]
+    equations: tuple[Equation, ...]
+    outputs: tuple[Atom, ...]
+    ep_size: int = 1
+    captures: tuple[Any, ...] = ()
+    provenance: tuple[str, ...] = ()
+
+    level = "program"
+
+    def __post_init__(self) -> None:
+        check_program(self)
+
+    def replace(self, **changes: Any) -> Program:
+        return dataclasses.replace(self, **changes)
+
+    def __str__(self) -> str:
+        return program_text(self)
+
+    __repr__ = __str__
+
+
+def check_program(program: Program) -> None:
+    """Raises ProgramError unless every variable is defined once, before use, with the shape its primitive gives."""
+    if len(program.input_names) != len(program.inputs):
+        raise ProgramError(f"program {program.name} has {len(program.inputs)} inputs and {len(program.input_names)} names")
+    defined: set[Var] = set()
+    for var in program.inputs:
+        _define(program, defined, var, "the inputs")
+    for index, eqn in enumerate(program.equations):
+        where = f"equation {index} ({eqn.primitive.name})"
+        for atom in eqn.inputs:
+            if isinstance(atom, Var) and atom not in defined:
+                raise ProgramError(f"{where} of {program.name} reads a variable that is not defined before it\n"
+                                   + program_window(program, index))
+        expected = eqn.primitive.infer_avals(tuple(a.aval for a in eqn.inputs), eqn.params, eqn.source)
+        got = tuple(v.aval for v in eqn.outputs)
+        if not _same_avals(expected, got):
+            raise ProgramError(f"{where} of {program.name} has outputs {got}, its shape rule gives {expected}\n"
+                               + program_window(program, index))
+        for var in eqn.outputs:
+            _define(program, defined, var, where)
+    for atom in program.outputs:
+        if isinstance(atom, Var) and atom not in defined:
+            raise ProgramError(f"an output of {program.name} is not defined by any equation")
+
+
+def _define(program: Program, defined: set[Var], var: Var, where: str) -> None:
+    if var in defined:
+        raise ProgramError(f"{where} of {program.name} defines a variable twice")
+    defined.add(var)
+
+
+def _same_avals(expected: Sequence[Any], got: Sequence[Any]) -> bool:
+    """Avals agree; a route's fresh Rows differs each time a shape rule runs, so routes compare by their numbers."""
+    def key(aval: Any) -> Any:
+        if isinstance(aval, RouteAval):
+            return (aval.num_tokens, aval.top_k, aval.num_experts, aval.ep_size)
+        return aval
+    return [key(a) for a in expected] == [key(a) for a in got]
+
+
+class Builder:
+    """Collects equations into a Program; the one place shape rules are applied."""
+
+    def __init__(self) -> None:
+        self.equations: list[Equation] = []
+
+    def add(self, primitive: Any, *inputs: Atom | float | int, source: str = "", **params: Any) -> Any:
+        """Appends an equation; returns its output variable, or a tuple of them."""
+        atoms = tuple(a if isinstance(a, (Var, Literal)) else Literal(a) for a in inputs)
+        avals = primitive.infer_avals(tuple(a.aval for a in atoms), params, source)
+        outputs = tuple(Var(aval) for aval in avals)
+        self.equations.append(Equation(primitive, atoms, dict(params), outputs, source))
+        return outputs[0] if len(outputs) == 1 else outputs
+
+
+def substitute(equations: Iterable[Equation], mapping: Mapping[Var, Atom]) -> tuple[Equation, ...]:
+    """The same equations reading `mapping[v]` wherever they read `v`."""
+    return tuple(e.replace(inputs=tuple(mapping.get(a, a) if isinstance(a, Var) else a for a in e.inputs))
+                 for e in equations)
+
+
+def live_equations(equations: Sequence[Equation], outputs: Iterable[Atom]) -> tuple[Equation, ...]:
+    """The equations that `outputs` depend on, in order."""
+    needed = {a for a in outputs if isinstance(a, Var)}
+    kept = []
+    for eqn in reversed(equations):
+        if any(v in needed for v in eqn.outputs):
+            kept.append(eqn)
+            needed.update(a for a in eqn.inputs if isinstance(a, Var))
+    return tuple(reversed(kept))
+
+
+# Text.
+
+class Names:
+    """Letters for variables and R, R1, ... for row dimensions, given out in print order."""
+
+    def __init__(self, program: Program):
+        self.names = dict(zip(program.inputs, program.input_names, strict=True))
+        self.rows: dict[Rows, str] = {}
+        self.count = 0
+
+    def __call__(self, atom: Atom) -> str:
+        if isinstance(atom, Literal):
+            return repr(atom)
+        if atom not in self.names:
+            self.names[atom] = self._letters()
+        return self.names[atom]
+
+    def _letters(self) -> str:
+        taken = set(self.names.values())
+        while True:
+            index, self.count = self.count, self.count + 1
+            name = ""
+            while index >= 0:
+                name, index = string.ascii_lowercase[index % 26] + name, index // 26 - 1
+            if name not in taken:
+                return name
+
+    def aval(self, aval: Aval | RouteAval) -> str:
+        if isinstance(aval, RouteAval):
+            return f"route[{self.dim(aval.rows)}]"
+        return f"{SHORT_DTYPE.get(aval.dtype, aval.dtype)}[{','.join(self.dim(d) for d in aval.shape)}]"
+
+    def dim(self, dim: int | Rows) -> str:
+        if isinstance(dim, int):
+            return str(dim)
+        if dim not in self.rows:
+            self.rows[dim] = f"R{len(self.rows) or ''}"
+        return self.rows[dim]
+
+    def typed(self, atom: Atom) -> str:
+        return f"{self(atom)}:{self.aval(atom.aval)}"
+
+
+def _equation_lines(program: Program, names: Names) -> list[str]:
+    rows = []
+    for eqn in program.equations:
+        params = " ".join(f"{k}={v}" for k, v in eqn.params.items() if v is not None and v is not False)
+        head = eqn.primitive.name + (f"[{params}]" if params else "")
+        right = " ".join([head, *(names(a) for a in eqn.inputs)])
+        rows.append((" ".join(names.typed(v) for v in eqn.outputs), right))
+    width = max((len(left) for left, _ in rows), default=0)
+    return [f"{left:<{width}} = {right}" for left, right in rows]
+
+
+def program_text(program: Program) -> str:
+    """The text of a Program: provenance, inputs, equations, outputs. Deterministic."""
+    names = Names(program)
+    inputs = [names.typed(v) for v in program.inputs]
+    lines = _wrap("{ lambda ", inputs, 110)
+    equations = _equation_lines(program, names)
+    lines += [("  let " if i == 0 else "      ") + line for i, line in enumerate(equations)]
+    outputs = ", ".join(names(a) for a in program.outputs)
+    comma = "," if len(program.outputs) == 1 else ""
+    types = ", ".join(names.aval(a.aval) for a in program.outputs)
+    lines.append(f"  in ({outputs}{comma}) : {types} }}")
+    return "\n".join([" | ".join([f"# {program.name}", *program.provenance]), *lines])
+
+
+def _wrap(head: str, words: Sequence[str], width: int) -> list[str]:
+    lines, line = [], head + (words[0] if words else "")
+    for word in words[1:]:
+        if len(line) + 1 + len(word) > width:
+            lines.append(line)
+            line = " " * len(head) + word
+        else:
+            line += " " + word
+    return [*lines, line]
+
+
+def program_window(program: Program, index: int, around: int = 2) -> str:
+    """The equations around number `index`, that one marked; what an error shows.
+
+    The window is deterministic text: two lines either side, `>` before the faulty one, the user's line after it.
+    """
+    lines = _equation_lines(program, Names(program))
+    window = []
+    for i in range(max(0, index - around), min(len(lines), index + around + 1)):
+        window.append(("  > " if i == index else "    ") + lines[i])
+        if i == index and program.equations[i].source:
+            window.append(f"      written at {program.equations[i].source}")
+    return "\n".join(window)
+
+
+def map_equations(program: Program, rule: Callable[[Builder, Equation], Sequence[Atom] | None]) -> Program:
+    """Rebuilds a program, letting `rule(builder, equation)` replace any equation by other atoms.
+
+    `rule` returns the atoms that stand for the equation's outputs, or None to keep it; equations whose results nobody
+    reads afterwards are dropped. This is all a Program -> Program transform needs.
+    """
+    builder, mapping = Builder(), {}
+    for eqn in program.equations:
+        (eqn,) = substitute([eqn], mapping)
+        replaced = rule(builder, eqn)
+        if replaced is None:
+            builder.equations.append(eqn)
+        else:
+            mapping.update(zip(eqn.outputs, replaced, strict=True))
+    outputs = tuple(mapping.get(a, a) if isinstance(a, Var) else a for a in program.outputs)
+    return program.replace(equations=live_equations(builder.equations, outputs), outputs=outputs)

@@ -1,0 +1,175 @@
+"""Routing: where every (token, choice) entry goes, computed from topk_ids; the reference for the kernel's prologue."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+
+import numpy as np
+
+from hpmoe.errors import ArgumentError, check_argument
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Routing:
+    """Placement of all ranks' entries; entry i of a rank is choice i % top_k of token i // top_k.
+
+    A rank's received rows are compact and ordered by (local expert, source rank, entry).
+
+    Attributes:
+        num_experts, top_k: of the model.
+        num_tokens: tokens of each rank.
+        max_tokens: rows of the token arrays, tokens and padding.
+        counts: [ep, num_experts], entries of each rank for each expert.
+        order: for each rank, its entries sorted stably by expert.
+        entry_of_row: for each rank, the entry that each received row came from.
+        source_of_row: for each rank, the rank that each received row came from.
+    """
+
+    num_experts: int
+    top_k: int
+    num_tokens: tuple[int, ...]
+    max_tokens: int
+    counts: np.ndarray
+    order: tuple[np.ndarray, ...]
+    entry_of_row: tuple[np.ndarray, ...]
+    source_of_row: tuple[np.ndarray, ...]
+
+    @property
+    def ep_size(self) -> int:
+        return len(self.counts)
+
+    @property
+    def num_local_experts(self) -> int:
+        return self.num_experts // self.ep_size
+
+    def tokens_per_expert(self, rank: int) -> np.ndarray:
+        """Rows of each local expert of `rank`, [num_local_experts]."""
+        local = self.num_local_experts
+        return self.counts[:, rank * local:(rank + 1) * local].sum(axis=0)
+
+    def num_rows(self, rank: int) -> int:
+        """Rows that `rank` receives."""
+        return int(self.tokens_per_expert(rank).sum())
+
+    def expert_of_row(self, rank: int) -> np.ndarray:
+        """Local expert of each received row."""
+        return np.repeat(np.arange(self.num_local_experts), self.tokens_per_expert(rank))
+
+    def row_of_entry(self) -> list[tuple[np.ndarray, np.ndarray]]:
+        """For each rank, (destination rank, received row there) of each of its entries."""
+        placed = [(np.zeros(len(o), np.int64), np.zeros(len(o), np.int64)) for o in self.order]
+        for rank in range(self.ep_size):
+            for source in range(self.ep_size):
+                rows = np.flatnonzero(self.source_of_row[rank] == source)
+                entries = self.entry_of_row[rank][rows]
+                placed[source][0][entries], placed[source][1][entries] = rank, rows
+        return placed
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Route:
+    """One rank's view of a Routing; what `hpmoe.dispatch` returns beside the rows on concrete tensors."""
+
+    routing: Routing
+    rank: int = 0
+
+    @property
+    def tokens_per_expert(self) -> np.ndarray:
+        return self.routing.tokens_per_expert(self.rank)
+
+    @property
+    def num_rows(self) -> int:
+        return self.routing.num_rows(self.rank)
+
+    @property
+    def expert_of_row(self) -> np.ndarray:
+        return self.routing.expert_of_row(self.rank)
+
+
+def check_topk_ids(topk_ids: np.ndarray, num_experts: int, who: str = "hpmoe.dispatch") -> None:
+    """Raises ArgumentError unless each token names distinct experts in 0..num_experts-1."""
+    bad = np.argwhere((topk_ids < 0) | (topk_ids >= num_experts))
+    if len(bad):
+        where = tuple(int(i) for i in bad[0])
+        check_argument(False, who, f"topk_ids{list(where)}", int(topk_ids[where]),
+                       f"an expert id in 0..{num_experts - 1}", f"{len(bad)} ids are out of range.")
+    ordered = np.sort(topk_ids, axis=-1)
+    repeated = np.argwhere(ordered[..., 1:] == ordered[..., :-1])
+    if len(repeated):
+        token = tuple(int(i) for i in repeated[0][:-1])
+        check_argument(False, who, f"topk_ids{list(token)}", topk_ids[token].tolist(), "distinct experts for each token",
+                       "A router's top-k gives distinct ids; add the weights of repeated ones beforehand.")
+
+
+def make_routing(topk_ids: Sequence[np.ndarray], num_experts: int, num_tokens: Sequence[int] | None = None) -> Routing:
+    """Places the entries of all ranks.
+
+    Args:
+        topk_ids: for each rank, int [tokens, top_k] of global expert ids.
+        num_experts: of all ranks together, a multiple of the number of ranks.
+        num_tokens: how many leading tokens of each rank count; all of them by default.
+
+    Example:
+        >>> routing = make_routing([np.array([[1, 0], [1, 2]])], num_experts=3)
+        >>> routing.tokens_per_expert(0).tolist(), routing.entry_of_row[0].tolist()
+        ([1, 2, 1], [1, 0, 2, 3])
+    """
+    ep_size, top_k = len(topk_ids), topk_ids[0].shape[-1]
+    if num_experts % ep_size:
+        raise ArgumentError(f"hpmoe: {num_experts} experts do not divide over {ep_size} ranks")
+    lengths = tuple(int(n) for n in (num_tokens if num_tokens is not None else [len(i) for i in topk_ids]))
+    flat = [np.asarray(ids[:n]).reshape(-1) for ids, n in zip(topk_ids, lengths, strict=True)]
+    counts = np.stack([np.bincount(ids, minlength=num_experts) for ids in flat]).astype(np.int64)
+    order = tuple(np.argsort(ids, kind="stable") for ids in flat)
+    first = np.concatenate([np.zeros((ep_size, 1), np.int64), np.cumsum(counts, axis=1)], axis=1)
+    local = num_experts // ep_size
+    entries, sources = [], []
+    for rank in range(ep_size):
+        pieces = [(source, order[source][first[source, e]:first[source, e + 1]])
+                  for e in range(rank * local, (rank + 1) * local) for source in range(ep_size)]
+        entries.append(np.concatenate([p for _, p in pieces]).astype(np.int64))
+        sources.append(np.repeat([s for s, _ in pieces], [len(p) for _, p in pieces]))
+    return Routing(num_experts, top_k, lengths, max(map(len, topk_ids)), counts, order, tuple(entries), tuple(sources))
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Slots:
+    """Row slots of one rank: slot s holds rows [start[s], start[s] + rows[s]) of local expert expert[s]."""
+
+    expert: np.ndarray
+    start: np.ndarray
+    rows: np.ndarray
+
+
+def max_slots(max_rows: int, num_local_experts: int, tile_rows: int) -> int:
+    """The most slots that `max_rows` rows can need, whatever the routing.
+
+    Example:
+        >>> max_slots(1000, 4, 128), max_slots(3, 256, 128)
+        (11, 3)
+    """
+    used_experts = min(max_rows, num_local_experts)
+    return min(max_rows, (max_rows + used_experts * (tile_rows - 1)) // tile_rows)
+
+
+def make_slots(tokens_per_expert: np.ndarray, tile_rows: int, num_slots: int) -> Slots:
+    """Cuts each expert's rows into slots of `tile_rows`; slots past the last real one are empty.
+
+    Example:
+        >>> make_slots(np.array([3, 0, 2]), tile_rows=2, num_slots=5).rows.tolist()
+        [2, 1, 2, 0, 0]
+    """
+    per_expert = -(-tokens_per_expert // tile_rows)
+    expert = np.repeat(np.arange(len(tokens_per_expert)), per_expert)
+    used = len(expert)
+    if used > num_slots:
+        raise ArgumentError(f"hpmoe: the routing needs {used} row slots, the plan has {num_slots}")
+    index = np.arange(used) - np.repeat(np.cumsum(per_expert) - per_expert, per_expert)
+    first_row = np.cumsum(tokens_per_expert) - tokens_per_expert
+    start = first_row[expert] + index * tile_rows
+    rows = np.minimum(tile_rows, tokens_per_expert[expert] - index * tile_rows)
+    empty = num_slots - used
+    return Slots(np.concatenate([expert, np.full(empty, len(tokens_per_expert) - 1)]).astype(np.int64),
+                 np.concatenate([start, np.full(empty, tokens_per_expert.sum())]).astype(np.int64),
+                 np.concatenate([rows, np.zeros(empty)]).astype(np.int64))

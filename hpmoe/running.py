@@ -1,0 +1,315 @@
+"""Running staged callables on MindSpore tensors: plans cached by shape, ranks stacked by spmd, gradients by autograd."""
+
+from __future__ import annotations
+
+import collections
+import inspect
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import optree
+from mindspore import Tensor
+from mindspore.common._grad_function import _Function
+from mindspore.ops.primitive import _pynative_executor
+
+from hpmoe import tracing
+from hpmoe.errors import ArgumentError, check_argument
+from hpmoe.evaluate import evaluate
+from hpmoe.interpret import interpret
+from hpmoe.machine import Mesh
+from hpmoe.program import Aval, Program, RouteAval
+from hpmoe.routing import check_topk_ids
+from hpmoe.staging import Staged, innermost
+from hpmoe.taskflow import Taskflow
+from hpmoe.vjp import Linearized, linearize
+
+CACHE_SIZE = 64
+Arrays = list[list[np.ndarray]]
+
+
+class CacheInfo(NamedTuple):
+    """Plan cache statistics, with the fields of functools.lru_cache."""
+
+    hits: int
+    misses: int
+    maxsize: int
+    currsize: int
+
+
+class _Traced(NamedTuple):
+    """What is known once the shapes of a call are: its Program, both directions, and the output tree."""
+
+    program: Program
+    linearized: Linearized | None
+    out_tree: Any
+
+
+def row_bucket(rows: int, most: int) -> int:
+    """The planned number of received rows for `rows` real ones: steps of 1.5 and 1.33 in turn, so that few plans serve all.
+
+    Example:
+        >>> [row_bucket(n, 1000) for n in (0, 10, 65, 100, 900)]
+        [64, 64, 96, 128, 1000]
+    """
+    step = 64
+    while step < rows:
+        if step + step // 2 >= rows:
+            step += step // 2
+            break
+        step *= 2
+    return min(step, most)
+
+
+def run_ir(ir: Any, inputs: Arrays, num_tokens: Sequence[int] | None) -> Arrays:
+    """Computes the outputs of all ranks with whatever runs IR of this level."""
+    if isinstance(ir, Program):
+        return evaluate(ir, inputs, num_tokens)
+    if isinstance(ir, Taskflow):
+        return interpret(ir, inputs, num_tokens)
+    return ir.run(inputs, num_tokens)
+
+
+class Runner:
+    """Calls a function, at any stage of the chain, on the ranks of a mesh.
+
+    Attributes:
+        function: plain or staged.
+        mesh: the ranks.
+        batched: whether arrays carry a leading rank axis (spmd) or belong to the one rank there is.
+    """
+
+    def __init__(self, function: Callable[..., Any], mesh: Mesh, batched: bool):
+        self.function, self.mesh, self.batched = function, mesh, batched
+        self._signature = inspect.signature(innermost(function))
+        self._traced: collections.OrderedDict[Any, _Traced] = collections.OrderedDict()
+        self._plans: collections.OrderedDict[Any, Any] = collections.OrderedDict()
+        self._hits = self._misses = 0
+
+    def cache_info(self) -> CacheInfo:
+        return CacheInfo(self._hits, self._misses, CACHE_SIZE, len(self._plans))
+
+    def __call__(self, *args: Any, num_tokens: Sequence[int] | None = None, **kwargs: Any) -> Any:
+        bound = self._signature.bind(*args, **kwargs)
+        bound.apply_defaults()
+        leaves, tree = optree.tree_flatten(bound.args, none_is_leaf=True)
+        leaves = [Tensor(x) if isinstance(x, np.ndarray) else x for x in leaves]
+        tensors = [x for x in leaves if isinstance(x, Tensor)]
+        lengths = self._lengths(tensors, num_tokens)
+        call = _Call(self, self._trace(leaves, tree), lengths)
+        outputs = call.run([*tensors, *call.traced.program.captures])
+        return optree.tree_unflatten(call.traced.out_tree, outputs)
+
+    # Arguments.
+
+    def _lengths(self, tensors: Sequence[Tensor], num_tokens: Sequence[int] | None) -> tuple[int, ...] | None:
+        ep_size = self.mesh.ep_size
+        if self.batched:
+            for i, x in enumerate(tensors):
+                check_argument(x.ndim >= 1 and x.shape[0] == ep_size, "spmd", f"array argument {i}",
+                               f"of shape {tuple(x.shape)}", f"[{ep_size}, ...], one part for each rank of the mesh")
+        if num_tokens is None:
+            return None
+        lengths = tuple(int(n) for n in np.asarray(num_tokens).reshape(-1))
+        check_argument(len(lengths) == ep_size, "spmd", "num_tokens", list(lengths), f"{ep_size} ints, one for each rank")
+        check_argument(min(lengths) >= 0, "spmd", "num_tokens", list(lengths), "not negative")
+        return lengths
+
+    def _trace(self, leaves: list[Any], tree: Any) -> _Traced:
+        """The Program for these shapes, traced once."""
+        avals = [self._aval(x) if isinstance(x, Tensor) else x for x in leaves]
+        key = (tree, tuple(avals))
+        if key not in self._traced:
+            args = optree.tree_unflatten(tree, avals)
+            program, out_tree = tracing.trace_with_tree(innermost(self.function), args, self.mesh)
+            self._traced[key] = _Traced(program, None, out_tree)
+            if len(self._traced) > CACHE_SIZE:
+                self._traced.popitem(last=False)
+        self._traced.move_to_end(key)
+        return self._traced[key]
+
+    def _aval(self, x: Tensor) -> Aval:
+        shape = tuple(int(d) for d in x.shape)
+        return Aval(shape[1:] if self.batched else shape, str(x.dtype).lower())
+
+    def per_rank(self, tensors: Sequence[Tensor], num_captures: int) -> Arrays:
+        """For each rank its arrays, sharing memory with the tensors; captures go to every rank whole."""
+        arrays = [x.asnumpy() for x in tensors]
+        split = len(arrays) - num_captures
+        if not self.batched:
+            return [arrays]
+        return [[a[r] if i < split else a for i, a in enumerate(arrays)] for r in range(self.mesh.ep_size)]
+
+    # Plans.
+
+    def plan(self, program: Program, buckets: tuple[int, ...]) -> Any:
+        """The IR of this stage for a Program and row capacities, lowered once."""
+        key = (id(program), buckets)
+        if key in self._plans:
+            self._hits += 1
+            self._plans.move_to_end(key)
+            return self._plans[key][1]
+        self._misses += 1
+        sized = with_max_rows(program, buckets)
+        ir = self.function.apply(sized) if isinstance(self.function, Staged) else sized
+        self._plans[key] = (program, ir)
+        if len(self._plans) > CACHE_SIZE:
+            self._plans.popitem(last=False)
+        return ir
+
+    def linearized(self, traced: _Traced) -> Linearized:
+        for key, value in self._traced.items():
+            if value.program is traced.program:
+                if value.linearized is None:
+                    self._traced[key] = value._replace(linearized=linearize(value.program))
+                return self._traced[key].linearized
+        return linearize(traced.program)
+
+
+def with_max_rows(program: Program, max_rows: Sequence[int]) -> Program:
+    """The program planned for at most `max_rows[i]` received rows through its i-th route."""
+    left = iter(max_rows)
+    return program.replace(equations=tuple(
+        e.replace(params={**e.params, "max_rows": next(left)}) if isinstance(e.outputs[0].aval, RouteAval) else e
+        for e in program.equations))
+
+
+class _Call:
+    """One call: its arguments checked, the plans for its routing, forward and perhaps backward."""
+
+    def __init__(self, runner: Runner, traced: _Traced, lengths: tuple[int, ...] | None):
+        self.runner, self.traced, self.lengths = runner, traced, lengths
+        self.buckets: tuple[int, ...] = ()
+
+    def run(self, tensors: list[Tensor]) -> list[Tensor]:
+        if not _pynative_executor.grad_flag():
+            outputs = self.forward(tensors, self.traced.program)
+            return [self.join([r[i] for r in outputs]) for i in range(len(self.traced.program.outputs))]
+        outputs = _Differentiable.apply(self, *tensors)
+        return list(outputs) if isinstance(outputs, tuple) else [outputs]
+
+    def forward(self, tensors: Sequence[Tensor], program: Program) -> Arrays:
+        inputs = self.runner.per_rank(tensors, len(self.traced.program.captures))
+        self.buckets = self._check(program, inputs)
+        return run_ir(self.runner.plan(program, self.buckets), inputs, self.lengths)
+
+    def _check(self, program: Program, inputs: Arrays) -> tuple[int, ...]:
+        """Checks the ids of every route and returns the row bucket of each."""
+        position = {v: i for i, v in enumerate(program.inputs)}
+        buckets = []
+        for eqn in program.equations:
+            aval = eqn.outputs[0].aval
+            if not isinstance(aval, RouteAval):
+                continue
+            if self.lengths is not None:
+                check_argument(max(self.lengths) <= aval.num_tokens, "spmd", "num_tokens", list(self.lengths),
+                               f"at most {aval.num_tokens}, the rows of topk_ids")
+            received = np.zeros(aval.ep_size, np.int64)
+            for rank, arrays in enumerate(inputs):
+                ids = arrays[position[eqn.inputs[0]]]
+                ids = ids if self.lengths is None else ids[:self.lengths[rank]]
+                check_topk_ids(ids, aval.num_experts)
+                received += np.bincount(ids.reshape(-1) // aval.num_local_experts, minlength=aval.ep_size)
+            buckets.append(row_bucket(int(received.max()), aval.max_rows))
+        return tuple(buckets)
+
+    def backward(self, saved: Arrays, tensors: Sequence[Tensor], grads: Sequence[Tensor]) -> list[Tensor | None]:
+        lin = self.runner.linearized(self.traced)
+        captures = len(self.traced.program.captures)
+        inputs = self.runner.per_rank(tensors, captures)
+        cotangents = [grads[i].asnumpy() for i in lin.cotangents]
+        arrays = [[*(inputs[r][i] for i in lin.kept_inputs), *saved[r],
+                   *(g[r] if self.runner.batched else g for g in cotangents)] for r in range(self.runner.mesh.ep_size)]
+        plan = self.runner.plan(lin.backward, self.buckets[:self._num_backward_routes(lin.backward)])
+        out = run_ir(plan, arrays, self.lengths)
+        result: list[Tensor | None] = [None] * len(tensors)
+        for j, i in enumerate(lin.differentiable):
+            parts = [r[j] for r in out]
+            is_capture = i >= len(tensors) - captures
+            result[i] = Tensor.from_numpy(np.sum(parts, axis=0)) if is_capture else self.join(parts)
+        return result
+
+    @staticmethod
+    def _num_backward_routes(program: Program) -> int:
+        return sum(isinstance(e.outputs[0].aval, RouteAval) for e in program.equations)
+
+    def join(self, parts: Sequence[np.ndarray]) -> Tensor:
+        """One tensor from the ranks' arrays."""
+        array = np.stack(parts) if self.runner.batched else parts[0]
+        return Tensor.from_numpy(np.ascontiguousarray(array))
+
+
+class _Differentiable(_Function):
+    """Binds a call to MindSpore's autograd: its forward saves what its backward reads."""
+
+    @staticmethod
+    def forward(ctx: Any, call: _Call, *tensors: Tensor) -> Any:
+        lin = call.runner.linearized(call.traced)
+        outputs = call.forward(tensors, lin.forward)
+        count = len(call.traced.program.outputs)
+        ctx.call, ctx.tensors, ctx.saved = call, tensors, [r[count:] for r in outputs]
+        results = tuple(call.join([r[i] for r in outputs]) for i in range(count))
+        return results if count != 1 else results[0]
+
+    @staticmethod
+    def backward(ctx: Any, *grads: Tensor) -> Any:
+        return (None, *ctx.call.backward(ctx.saved, ctx.tensors, grads))
+
+
+class Spmd:
+    """A per-rank function on all virtual ranks of a mesh; see `spmd`."""
+
+    def __init__(self, function: Callable[..., Any], mesh: Mesh):
+        self.function, self.mesh = function, mesh
+        self._runner = Runner(function, mesh, batched=True)
+        self.__name__ = getattr(function, "__name__", "spmd")
+        self.__doc__ = getattr(function, "__doc__", None)
+        self.__signature__ = inspect.signature(innermost(function))
+
+    def __call__(self, *args: Any, num_tokens: Sequence[int] | None = None, **kwargs: Any) -> Any:
+        return self._runner(*args, num_tokens=num_tokens, **kwargs)
+
+    def lower(self, *args: Any, direction: str = "forward") -> Any:
+        """The IR of one rank, the same on all; `args` carry the leading rank axis as in a call."""
+        leaves, tree = optree.tree_flatten(args, none_is_leaf=True)
+        local = [Aval(tuple(x.shape[1:]), x.dtype if isinstance(x, Aval) else str(x.dtype).lower())
+                 if hasattr(x, "shape") else x for x in leaves]
+        args = optree.tree_unflatten(tree, local)
+        if isinstance(self.function, Staged):
+            return self.function.lower(*args, mesh=self.mesh, direction=direction)
+        program = tracing.trace(self.function, *args, mesh=self.mesh)
+        return program if direction == "forward" else linearize(program).backward
+
+    def cache_info(self) -> CacheInfo:
+        return self._runner.cache_info()
+
+    def __repr__(self) -> str:
+        return f"spmd of {self.function!r} on {self.mesh}"
+
+
+def spmd(f: Callable[..., Any], mesh: Mesh) -> Spmd:
+    """Runs a per-rank function, at any stage of the chain, on all virtual ranks of a mesh in this process.
+
+    Every array argument and result has a leading rank axis: hidden_states [ep, T, H], weights [ep, E_local, ...]. The
+    result is as differentiable as `f`. Ranks may hold fewer than T tokens: pass `num_tokens=[n_0, ...]` with a call; rows
+    past a rank's number are padding, and zero in the result.
+
+    Args:
+        f: the per-rank function, plain or staged; spmd is outermost.
+        mesh: how many ranks there are.
+
+    Raises:
+        ArgumentError: an array's leading axis is not the number of ranks, or num_tokens does not fit.
+
+    Example:
+        >>> import mindspore as ms, numpy as np, hpmoe
+        >>> rng = np.random.default_rng(0)
+        >>> x, up, down = (ms.Tensor(rng.standard_normal(s), ms.float32) for s in [(2, 4, 8), (2, 1, 8, 6), (2, 1, 3, 8)])
+        >>> ids = ms.Tensor(np.zeros((2, 4, 1)), ms.int32)
+        >>> hpmoe.spmd(hpmoe.moe_ffn, hpmoe.Mesh(ep_size=2))(x, ids, ms.ops.ones((2, 4, 1)), up, down).shape
+        (2, 4, 8)
+    """
+    if not callable(f) or isinstance(f, Spmd):
+        raise ArgumentError(f"spmd: f is {f!r}; it must be a per-rank function, plain or staged, and not under spmd yet")
+    check_argument(isinstance(mesh, Mesh), "spmd", "mesh", repr(mesh), "an hpmoe.Mesh")
+    return Spmd(f, mesh)

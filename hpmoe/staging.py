@@ -1,0 +1,195 @@
+"""Staged callables: a transform wraps a callable and remembers its own rewrite; lowering applies them from the inside out."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable
+from typing import Any
+
+import optree
+
+from hpmoe import tracing
+from hpmoe.errors import TransformError
+from hpmoe.machine import Mesh
+from hpmoe.program import Program
+from hpmoe.vjp import linearize
+
+LEVELS = {
+    "program": "a plain function or a Program transform",
+    "tiles": "the tile tasks that tile_partition makes",
+    "queues": "the queues that assign_queues makes",
+    "kernel": "the persistent kernel that fuse_persistent binds",
+}
+
+
+class Staged:
+    """A callable at some stage of the chain: computes what `function` computes, through one more rewrite of its IR.
+
+    Attributes:
+        function: the callable it wraps, plain or staged.
+        transform: the transform that made it.
+        options: keyword options of the transform.
+        level: what `lower` returns: "program", "tiles", "queues" or "kernel".
+    """
+
+    def __init__(self, function: Callable[..., Any], transform: Callable[..., Any], options: dict[str, Any]):
+        self.function, self.transform, self.options = function, transform, options
+        self.level = transform.makes or level_of(function)
+        functools.update_wrapper(self, function, updated=())
+        self.__signature__ = inspect.signature(innermost(function))
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if any(getattr(x, "hpmoe_record", None) for x in optree.tree_leaves((args, kwargs))):
+            return innermost(self)(*args, **kwargs)
+        return self._runner(*args, **kwargs)
+
+    @functools.cached_property
+    def _runner(self) -> Any:
+        from hpmoe.running import Runner
+        return Runner(self, Mesh(1), batched=False)
+
+    def lower(self, *args: Any, mesh: Mesh | None = None, direction: str = "forward") -> Any:
+        """The IR of this stage for arguments like `args`.
+
+        Args:
+            *args: as for a call; an array may also be an `hpmoe.Aval`.
+            mesh: the ranks the function runs on; one by default.
+            direction: "forward" or "backward".
+
+        Returns:
+            A Program, a Taskflow or an Executable, by the stage; printing it shows it.
+        """
+        if direction not in ("forward", "backward"):
+            raise TransformError(f'lower: direction is {direction!r}; it must be "forward" or "backward"')
+        program = tracing.trace(innermost(self), *args, mesh=mesh)
+        return self.apply(program if direction == "forward" else linearize(program).backward)
+
+    def apply(self, program: Program) -> Any:
+        """Applies the rewrites of all stages, innermost first, to a Program."""
+        ir = self.function.apply(program) if isinstance(self.function, Staged) else program
+        return self.transform.apply_to(ir, **self.options)
+
+    def cache_info(self) -> Any:
+        """Hits, misses, size and bound of the plan cache, as functools.lru_cache gives them."""
+        return self._runner.cache_info()
+
+    def __repr__(self) -> str:
+        return f"{_label(self.transform, self.options)} of {self.function!r}"
+
+
+def innermost(f: Callable[..., Any]) -> Callable[..., Any]:
+    """The plain function under all stages."""
+    while isinstance(f, Staged):
+        f = f.function
+    return f
+
+
+def level_of(f: Callable[..., Any]) -> str:
+    return f.level if isinstance(f, Staged) else "program"
+
+
+def transform(rewrite: Callable[..., Any] | None = None, *, requires: str | None = None, makes: str | None = None,
+              once: bool = False, check: Callable[..., None] | None = None) -> Callable[..., Any]:
+    """Makes a transform of callables from a rewrite of IR.
+
+    Args:
+        rewrite: function (ir, **options) -> ir; it gets and returns a Program or a Taskflow.
+        requires: the level it applies to: "program", "tiles" or "queues"; any where None.
+        makes: the level of its result; that of its input where None.
+        once: refuse to be applied twice.
+        check: called with the options when the transform is applied, to refuse bad ones early.
+
+    Returns:
+        A function (f, **options) -> staged callable; `.apply_to(ir, **options)` is the checked rewrite.
+
+    Raises:
+        TransformError: when the transform is applied to what is not of the level it requires.
+
+    Example:
+        >>> import hpmoe
+        >>> @hpmoe.transform(requires="program")
+        ... def rename(program, *, name):
+        ...     return program.replace(name=name)
+        >>> import mindspore as ms
+        >>> print(rename(lambda x: x + 1.0, name="increment").lower(hpmoe.Aval((2,), "float32")))
+        # increment | rename(name=increment)
+        { lambda x:f32[2]
+          let a:f32[2] = add x 1.0
+          in (a,) : f32[2] }
+    """
+    if rewrite is None:
+        return functools.partial(transform, requires=requires, makes=makes, once=once, check=check)
+    for level in (requires, makes):
+        if level is not None and level not in LEVELS:
+            raise TransformError(f"transform: level is {level!r}; it must be one of {', '.join(LEVELS)}")
+
+    signature = inspect.signature(rewrite)
+
+    @functools.wraps(rewrite)
+    def wrap(f: Callable[..., Any], **options: Any) -> Staged:
+        name = rewrite.__name__
+        if not callable(f):
+            raise TransformError(f"{name}: f is {type(f).__name__}; it must be a callable, plain or staged")
+        signature.bind(None, **options)
+        _check_level(name, requires, level_of(f), f)
+        if once and name in _applied(f):
+            raise TransformError(f"{name}: it is applied twice; {f!r} is already made by it")
+        if check is not None:
+            check(**options)
+        return Staged(f, wrap, options)
+
+    def apply_to(ir: Any, **options: Any) -> Any:
+        _check_level(rewrite.__name__, requires, ir.level, ir.name)
+        out = rewrite(ir, **options)
+        if getattr(out, "level", None) is None:
+            raise TransformError(f"{rewrite.__name__}: the rewrite returned {type(out).__name__}; it must return IR")
+        if out.provenance == ir.provenance:
+            out = out.replace(provenance=(*ir.provenance, _label(wrap, options)))
+        if out.level in ("tiles", "queues"):
+            from hpmoe.verify import verify
+            verify(out)
+        return out
+
+    wrap.makes, wrap.apply_to = makes, apply_to
+    return wrap
+
+
+def _label(transform: Callable[..., Any], options: dict[str, Any]) -> str:
+    given = ", ".join(f"{k}={getattr(v, '__name__', None) or getattr(v, 'name', None) or v}"
+                      for k, v in options.items() if v is not None)
+    return f"{transform.__name__}({given})" if given else transform.__name__
+
+
+def _applied(f: Callable[..., Any]) -> list[str]:
+    names = []
+    while isinstance(f, Staged):
+        names.append(f.transform.__name__)
+        f = f.function
+    return names
+
+
+def _check_level(name: str, requires: str | None, level: str, what: object) -> None:
+    if requires is None or requires == level:
+        return
+    missing = {"tiles": "tile_partition", "queues": "assign_queues"}.get(requires)
+    later = list(LEVELS).index(level) > list(LEVELS).index(requires)
+    advice = "it comes earlier in the chain" if later or missing is None else f"apply {missing} first"
+    raise TransformError(f"{name}: it needs {LEVELS[requires]}, and {what!r} is {LEVELS[level]}; {advice}\n"
+                         "  the order is fuse_persistent(assign_queues(overlap_comm(tile_partition(f))))")
+
+
+def chain(*transforms: Callable[..., Any]) -> Callable[[Callable[..., Any]], Any]:
+    """Composes transforms, the first one innermost; `chain()` is the identity.
+
+    Example:
+        >>> import hpmoe
+        >>> staged = hpmoe.chain(hpmoe.tile_partition, hpmoe.overlap_comm)(hpmoe.moe_ffn)
+        >>> staged.level
+        'tiles'
+    """
+    def composed(f: Callable[..., Any]) -> Any:
+        for t in transforms:
+            f = t(f)
+        return f
+    return composed

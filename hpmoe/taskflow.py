@@ -1,0 +1,289 @@
+"""Taskflow: the tile-level IR. Few tile operations, many tasks, and the events that order them; one for all ranks.
+
+A task is a tile operation at a unit of its domain (a row slot, a row tile, an expert) and a range of columns. Tasks wait
+for events and signal them; an event counts rows, and is reached when it has counted `mult` times the rows of its unit.
+The tables are NumPy arrays; a task on a unit that turns out empty adds nothing and nobody waits for it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import numpy as np
+
+from hpmoe.routing import max_slots
+
+TASK = np.dtype([("op", "i4"), ("peer", "i4"), ("row", "i4"), ("col", "i4"), ("cols", "i4")])
+WAIT = np.dtype([("task", "i4"), ("event", "i4"), ("kind", "i4")])
+SIGNAL = np.dtype([("task", "i4"), ("event", "i4"), ("kind", "i2"), ("amount", "i2"), ("remote", "i4")])
+EVENT = np.dtype([("extent", "i4"), ("index", "i4"), ("mult", "i4"), ("route", "i4"), ("block", "i4")])
+
+# How the index of a waited or signalled event is found, what a signal adds, and where its counter lives.
+STATIC, SLOT_EXPERT, ENTRY_TILE = range(3)
+ROWS, COUNT = range(2)
+LOCAL, PEER, EVERY_RANK = range(3)
+# What an event's threshold is a multiple of.
+(ONE, SLOT, EXPERT, RECEIVED, TILE, STATIC_TILE, TOKENS, ENTRIES, TILE_ENTRIES, SENT_TO, SENT_TO_EXPERT, RETURNED_TO,
+ RETURNED_TO_FROM_EXPERT) = range(13)
+
+
+@dataclasses.dataclass(frozen=True)
+class Buffer:
+    """An array of one rank, seen as rows and columns.
+
+    Attributes:
+        name: printed.
+        shape: as the user sees it; a symbolic dimension where rows are received.
+        dtype: of its elements.
+        role: "input", "output", "saved" or "temporary".
+        cols: columns, the leading dimension of the storage.
+        num_rows: rows, or None for the received rows of `route`.
+        route: index of the route that gives the rows, or -1.
+        rows_per_expert: middle dimension of a [E, K, N] array, else 0.
+        storage: the buffer whose memory this one is a view of; its own index unless it is a view.
+    """
+
+    name: str
+    shape: tuple[Any, ...]
+    dtype: str
+    role: str
+    cols: int
+    num_rows: int | None
+    route: int
+    rows_per_expert: int
+    storage: int
+
+
+@dataclasses.dataclass(frozen=True)
+class Access:
+    """What one task of a tile operation touches of a buffer.
+
+    Attributes:
+        buffer: index of the buffer; -1 for the immediate `value`.
+        rows: "own" (the unit of the task), "all", "one" (a single row, broadcast), "slot_expert" (of the expert of the
+            slot), "expert" (received rows of the task's expert), "peer" (a slot on another rank), "entries" (rows by
+            token * top_k + k), "tokens" (rows by token).
+        cols: "own" (the columns of the task, shifted by `offset`), "all", "one" (broadcast), or "block" (the rows of the
+            weight block that a weight gradient computes, as columns).
+    """
+
+    buffer: int
+    rows: str = "own"
+    cols: str = "own"
+    offset: int = 0
+    value: float = 0.0
+
+
+@dataclasses.dataclass(frozen=True)
+class Domain:
+    """What the row coordinate of a task counts.
+
+    Attributes:
+        kind: "once", "tiles" (static row tiles), "slots" (of a route) or "experts" (blocks of weight rows).
+        size: number of units.
+        num_rows: rows tiled ("tiles"), or number of experts ("experts").
+        clipped: rows past a rank's number of tokens do not exist.
+        route: index of the route, or -1.
+        blocks: units per expert ("experts").
+    """
+
+    kind: str
+    size: int
+    num_rows: int = 0
+    clipped: bool = False
+    route: int = -1
+    blocks: int = 1
+
+
+@dataclasses.dataclass(frozen=True)
+class TileOp:
+    """One tile operation; its tasks differ only in their coordinates.
+
+    Attributes:
+        opcode: the tile body, see hpmoe.kernels.protocol.
+        label: printed, the name of the primitive it came from.
+        equation: index of that equation in the Program.
+        unit: "aic" or "aiv".
+        domain: what its tasks' row coordinate counts.
+        operands: accesses, outputs first.
+        num_outputs: how many of them are written.
+        cols: columns that its tasks cover together; 0 where a task takes whole rows.
+        tile_cols: columns of one task.
+        params: integers of the body.
+        num_peers: 0 for local work, else the number of ranks it has a task for.
+        signal: granularity of a put's remote signals: "tile", "expert" or "peer".
+        flops, bytes: work per element of the output.
+    """
+
+    opcode: str
+    label: str
+    equation: int
+    unit: str
+    domain: Domain
+    operands: tuple[Access, ...]
+    num_outputs: int = 1
+    cols: int = 0
+    tile_cols: int = 0
+    params: tuple[int, ...] = ()
+    num_peers: int = 0
+    signal: str = "tile"
+    flops: float = 0.0
+    bytes: float = 8.0
+
+    @property
+    def outputs(self) -> tuple[Access, ...]:
+        return self.operands[:self.num_outputs]
+
+    @property
+    def inputs(self) -> tuple[Access, ...]:
+        return tuple(a for a in self.operands[self.num_outputs:] if a.buffer >= 0)
+
+    def replace(self, **changes: Any) -> TileOp:
+        return dataclasses.replace(self, **changes)
+
+    def col_ranges(self) -> list[tuple[int, int]]:
+        """(first column, number of columns) of each column tile."""
+        if self.cols == 0:
+            return [(0, 0)]
+        return [(c, min(self.tile_cols, self.cols - c)) for c in range(0, self.cols, self.tile_cols)]
+
+
+@dataclasses.dataclass(frozen=True)
+class RoutePlan:
+    """A route as the kernel sees it: where the ids are, and how many slots the plan has for them."""
+
+    ids: int
+    num_experts: int
+    num_local_experts: int
+    top_k: int
+    num_tokens: int
+    max_rows: int
+    tile_rows: int
+
+    @property
+    def num_slots(self) -> int:
+        return max_slots(self.max_rows, self.num_local_experts, self.tile_rows)
+
+
+@dataclasses.dataclass(frozen=True)
+class EventBlock:
+    """Consecutive events of one buffer region kind: event `first + i` is about unit i.
+
+    Attributes:
+        name: of the buffer.
+        unit: "slot", "tile", "expert", "all", "sent" or "count".
+        columns: the column ranges read, or () for all.
+        dynamic: signals find the unit at run time, so every producer may feed every event of the block.
+    """
+
+    name: str
+    unit: str
+    columns: tuple[tuple[int, int], ...]
+    first: int
+    size: int
+    dynamic: bool
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Taskflow:
+    """Tile tasks of one program, the same on every rank, and what orders them.
+
+    Attributes:
+        name, ep_size, provenance: as of the Program.
+        tile_rows: rows of a slot or row tile.
+        buffers, ops, routes: small tables of the objects above.
+        inputs, outputs: buffer of each program input and output.
+        tasks: TASK array.
+        events, waits, signals: EVENT, WAIT and SIGNAL arrays.
+        blocks: what the events are about, for text and queries.
+        peer_order: [ep, ep]; a task of peer j on rank r talks to rank peer_order[r, j].
+        machine: after assign_queues, what it was assigned for.
+        queues: after assign_queues, the task indices of each queue, in order.
+    """
+
+    name: str
+    ep_size: int
+    provenance: tuple[str, ...]
+    tile_rows: int
+    buffers: tuple[Buffer, ...]
+    ops: tuple[TileOp, ...]
+    routes: tuple[RoutePlan, ...]
+    inputs: tuple[int, ...]
+    outputs: tuple[int, ...]
+    tasks: np.ndarray
+    events: np.ndarray
+    waits: np.ndarray
+    signals: np.ndarray
+    blocks: tuple[EventBlock, ...]
+    peer_order: np.ndarray
+    machine: Any = None
+    queues: tuple[np.ndarray, ...] = ()
+
+    @property
+    def level(self) -> str:
+        return "queues" if self.queues else "tiles"
+
+    @property
+    def num_tasks(self) -> int:
+        return len(self.tasks)
+
+    @property
+    def num_slots(self) -> int:
+        return sum(r.num_slots for r in self.routes)
+
+    def replace(self, **changes: Any) -> Taskflow:
+        return dataclasses.replace(self, **changes)
+
+    def units(self) -> np.ndarray:
+        """True for each task of the matrix unit, [num_tasks] bool."""
+        return np.array([op.unit == "aic" for op in self.ops], bool)[self.tasks["op"]]
+
+    def costs(self, machine: Any) -> np.ndarray:
+        """Estimated microseconds of each task on one worker of `machine`, every slot taken as full, [num_tasks]."""
+        out = np.empty(len(self.tasks))
+        for i, op in enumerate(self.ops):
+            mine = self.tasks["op"] == i
+            elements = self._elements(op, self.tasks["cols"][mine])
+            out[mine] = (machine.task_us + elements * op.flops / machine.flops_per_us
+                         + elements * op.bytes / machine.bytes_per_us)
+        return out
+
+    def _elements(self, op: TileOp, cols: np.ndarray) -> np.ndarray:
+        rows = {"slots": self.tile_rows, "tiles": min(self.tile_rows, max(op.domain.num_rows, 1))}.get(op.domain.kind, 1)
+        if op.opcode == "WGRAD":
+            rows = op.params[0]
+        whole = self.buffers[op.operands[0].buffer].cols if op.operands else 1
+        share = op.num_peers if op.num_peers and op.domain.kind == "slots" else 1
+        return rows * np.where(cols > 0, cols, whole) / share
+
+    def __str__(self) -> str:
+        from hpmoe.taskflow_text import taskflow_text
+        return taskflow_text(self)
+
+    __repr__ = __str__
+
+
+def make_tasks(ops: tuple[TileOp, ...]) -> np.ndarray:
+    """All tasks of `ops`: operation by operation, then by unit, peer and columns."""
+    grids = []
+    for index, op in enumerate(ops):
+        cols = np.array(op.col_ranges(), "i4").reshape(-1, 2)
+        rows = np.arange(op.domain.size) - (1 if op.opcode == "NOTIFY" and op.signal == "peer" else 0)
+        peers = np.arange(op.num_peers) if op.num_peers else np.array([-1])
+        grid = np.zeros(len(rows) * len(peers) * len(cols), TASK)
+        r, p, c = (x.reshape(-1) for x in np.meshgrid(np.arange(len(rows)), np.arange(len(peers)), np.arange(len(cols)),
+                                                      indexing="ij"))
+        grid["op"], grid["row"], grid["peer"] = index, rows[r], peers[p]
+        grid["col"], grid["cols"] = cols[c, 0], cols[c, 1]
+        grids.append(grid)
+    return np.concatenate(grids) if grids else np.zeros(0, TASK)
+
+
+def rebuild(flow: Taskflow, ops: tuple[TileOp, ...], **changes: Any) -> Taskflow:
+    """The taskflow of other tile operations over the same buffers: tasks and dependencies are derived anew."""
+    from hpmoe.dependencies import derive_dependencies
+    tasks = make_tasks(ops)
+    events, waits, signals, blocks = derive_dependencies(flow.buffers, ops, flow.routes, tasks, flow.tile_rows)
+    return flow.replace(ops=ops, tasks=tasks, events=events, waits=waits, signals=signals, blocks=blocks, machine=None,
+                        queues=(), **changes)

@@ -1,0 +1,135 @@
+"""The text of a Taskflow: provenance, sizes, tile operations, then its tasks by queue, the middle of long lists elided."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+import numpy as np
+
+from hpmoe import taskflow as tf
+
+SHOWN = 6
+
+
+def taskflow_text(flow: tf.Taskflow, shown: int = SHOWN) -> str:
+    """Deterministic text; at most `shown` tasks of each list are printed in full."""
+    lines = [" | ".join([f"# {flow.name}", *flow.provenance]),
+             f"taskflow {flow.name}  ranks={flow.ep_size} tasks={flow.num_tasks} events={len(flow.events)} "
+             f"waits={len(flow.waits)} signals={len(flow.signals)} slots={flow.num_slots}"]
+    for i, route in enumerate(flow.routes):
+        lines.append(f"  route {i}: {flow.buffers[route.ids].name}, {route.num_experts} experts, top_k={route.top_k}, "
+                     f"at most {route.max_rows} received rows in {route.num_slots} slots of {route.tile_rows}")
+    writer = _Lines(flow)
+    if flow.queues:
+        for q, tasks in enumerate(flow.queues):
+            lines.append(f"  queue {flow.machine.queue_name(q)}  {len(tasks)} tasks")
+            lines += writer.tasks(tasks, shown)
+    else:
+        for i, op in enumerate(flow.ops):
+            tasks = np.flatnonzero(flow.tasks["op"] == i)
+            lines.append(f"  {op.opcode.lower()} ({op.label}, {op.unit})  {len(tasks)} tasks")
+            lines += writer.tasks(tasks, shown)
+    return "\n".join(lines)
+
+
+def taskflow_window(flow: tf.Taskflow, task: int, around: int = 2) -> str:
+    """The tasks around one of them in its queue (or in program order), that one marked; what an error shows."""
+    line = next((q for q in flow.queues if task in q), np.arange(flow.num_tasks))
+    here = int(np.flatnonzero(line == task)[0]) if task in line else 0
+    near = line[max(0, here - around):here + around + 1]
+    texts = _Lines(flow).tasks(near, len(near))
+    return "\n".join((">" if t == task else " ") + text for t, text in zip(near, texts, strict=True))
+
+
+def task_name(flow: tf.Taskflow, task: int) -> str:
+    """A task as printed: `grouped_matmul[slot 0, cols 0:256]`."""
+    row = flow.tasks[task]
+    op = flow.ops[row["op"]]
+    unit = {"slots": "slot", "tiles": "rows", "experts": "expert"}.get(op.domain.kind)
+    parts = []
+    if unit == "rows":
+        start = row["row"] * flow.tile_rows
+        parts.append(f"rows {start}:{min(start + flow.tile_rows, op.domain.num_rows)}")
+    elif unit == "expert":
+        expert, block = divmod(int(row["row"]), op.domain.blocks)
+        parts.append(f"expert {expert}" + (f" block {block}" if op.domain.blocks > 1 else ""))
+    elif unit:
+        parts.append(f"slot {row['row']}")
+    elif op.opcode == "NOTIFY" and row["row"] >= 0:
+        parts.append(f"expert {row['row']}")
+    if row["peer"] >= 0 and parts:
+        parts[0] += f" {'<-' if op.opcode == 'PUT_BACK' else '->'} peer {row['peer']}"
+    elif row["peer"] >= 0:
+        parts.append(f"peer {row['peer']}")
+    if row["cols"]:
+        parts.append(f"cols {row['col']}:{row['col'] + row['cols']}")
+    verb = {"PUT": "put", "PUT_BACK": "put", "NOTIFY": "notify", "ALL_TO_ALL": "all_to_all",
+            "ALL_TO_ALL_BACK": "all_to_all", "REDUCE": "reduce"}.get(op.opcode, op.label)
+    return f"{verb}[{', '.join(parts)}]"
+
+
+def event_name(flow: tf.Taskflow, event: int) -> str:
+    """An event as printed: `!c.0` for a unit of buffer c, `!c.all`, `!c.e1` for an expert's rows."""
+    block = flow.blocks[flow.events[event]["block"]]
+    index = int(flow.events[event]["index"])
+    unit = {"expert": f"e{index}", "all": "all", "count": "all", "sent": f"sent{index}"}.get(block.unit, str(index))
+    columns = "[" + ",".join(f"{a}:{b}" for a, b in block.columns) + "]" if block.columns else ""
+    return f"!{block.name}.{unit}{columns}"
+
+
+class _Lines:
+    def __init__(self, flow: tf.Taskflow):
+        self.flow = flow
+        self.waits = _by_task(flow.waits)
+        self.signals = _by_task(flow.signals)
+
+    def tasks(self, tasks: np.ndarray, shown: int) -> list[str]:
+        if len(tasks) > shown + 1:
+            head, tail = tasks[:shown - 1], tasks[-1:]
+            skipped = [f"    ... {len(tasks) - shown} more"]
+        else:
+            head, tail, skipped = tasks, tasks[:0], []
+        texts = [self._task(int(t)) for t in (*head, *tail)]
+        widths = [max((len(t[i]) for t in texts), default=0) for i in range(3)]
+        lines = ["    " + " ".join([*(f"{c:<{w}}" for c, w in zip(t, widths, strict=False)), t[3]]).rstrip()
+                 for t in texts]
+        return [*lines[:len(head)], *skipped, *lines[len(head):]]
+
+    def _task(self, t: int) -> tuple[str, str, str, str]:
+        flow = self.flow
+        op = flow.ops[flow.tasks[t]["op"]]
+        reads = " ".join(dict.fromkeys(flow.buffers[a.buffer].name for a in op.inputs))
+        writes = " ".join(dict.fromkeys(flow.buffers[a.buffer].name for a in op.outputs))
+        waits = " ".join(self._wait(w) for w in self.waits.get(t, ())) or "-"
+        signals = " ".join(self._signal(s) for s in self.signals.get(t, ())) or "-"
+        return (f"t{t}", task_name(flow, t), f"{reads} -> {writes}" if writes else "", f"wait {waits}  signal {signals}")
+
+    def _wait(self, wait: np.void) -> str:
+        event = self.flow.events[wait["event"]]
+        name = event_name(self.flow, int(wait["event"]))
+        if wait["kind"] == tf.SLOT_EXPERT:
+            name = name.replace(f".e{event['index']}", ".e(slot)")
+        return f"{name} >= {self._threshold(event)}"
+
+    def _threshold(self, event: np.void) -> str:
+        mult = int(event["mult"])
+        if event["extent"] in (tf.ONE, tf.STATIC_TILE):
+            return str(mult)
+        return "rows" if mult == 1 else f"{mult}*rows"
+
+    def _signal(self, signal: np.void) -> str:
+        name = event_name(self.flow, int(signal["event"]))
+        event = self.flow.events[signal["event"]]
+        if signal["kind"] != tf.STATIC:
+            dynamic = "e(slot)" if signal["kind"] == tf.SLOT_EXPERT else "(token)"
+            unit = f"e{event['index']}" if f".e{event['index']}" in name else str(event["index"])
+            name = name.replace(f".{unit}", f".{dynamic}", 1)
+        at = {tf.LOCAL: "", tf.PEER: "@peer", tf.EVERY_RANK: "@every"}[int(signal["remote"])]
+        return f"{name}{at} += {'1' if signal['amount'] == tf.COUNT else 'rows'}"
+
+
+def _by_task(table: np.ndarray) -> dict[int, Iterable[np.void]]:
+    out: dict[int, list[np.void]] = {}
+    for row in table:
+        out.setdefault(int(row["task"]), []).append(row)
+    return out

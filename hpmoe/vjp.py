@@ -1,0 +1,203 @@
+"""Reverse-mode differentiation of a Program: the backward pass is just another Program."""
+
+from __future__ import annotations
+
+import dataclasses
+
+from hpmoe.primitives.elementwise import add, is_differentiable, mul
+from hpmoe.primitives.grouped_matmul import grouped, grouped_weight_grad
+from hpmoe.primitives.reduction import row_dot
+from hpmoe.primitives.shape import broadcast_to
+from hpmoe.program import (Atom, Builder, Equation, Literal, Program, RouteAval, Var, live_equations,
+                           substitute)
+
+
+@dataclasses.dataclass(frozen=True)
+class Linearized:
+    """A Program split for differentiation.
+
+    Attributes:
+        forward: the program, returning its saved values after its own outputs.
+        backward: from (some inputs, saved values, output cotangents) to the cotangents of the differentiable inputs.
+        kept_inputs: which program inputs the backward reads, in its order.
+        num_saved: saved values, read by the backward after the kept inputs.
+        differentiable: which program inputs the backward returns a cotangent for, in its order.
+        cotangents: which program outputs the backward takes a cotangent of, in its order.
+    """
+
+    forward: Program
+    backward: Program
+    kept_inputs: tuple[int, ...]
+    num_saved: int
+    differentiable: tuple[int, ...]
+    cotangents: tuple[int, ...]
+
+
+def vjp(program: Program) -> Program:
+    """The backward Program of `program`, built from the vjp rule of each primitive.
+
+    Its inputs are those inputs of `program` that it reads, the values saved by the forward pass (`saved_0`, ...), and
+    one cotangent for each floating-point output (`d_out`, or `d_out_0`, ...); its outputs are the cotangents of the
+    floating-point inputs, in order. Routes are recomputed from the ids; the gradient of the routing weights is taken from
+    <dy @ W^T, act>, so that no expert output is saved.
+
+    Raises:
+        ProgramError: a primitive has no vjp rule.
+
+    Example:
+        >>> import mindspore as ms, hpmoe
+        >>> print(hpmoe.vjp(hpmoe.trace(lambda x: x * x, ms.Tensor([1.0, 2.0], ms.float32))))
+        # <lambda>_vjp
+        { lambda x:f32[2] d_out:f32[2]
+          let a:f32[2] = mul d_out x
+              b:f32[2] = add a a
+          in (b,) : f32[2] }
+    """
+    return linearize(program).backward
+
+
+def linearize(program: Program) -> Linearized:
+    """Splits `program` into a forward that saves what the backward needs, and that backward."""
+    builder = Builder()
+    outputs = [i for i, a in enumerate(program.outputs) if is_differentiable(a)]
+    seeds = [Var(program.outputs[i].aval) for i in outputs]
+    grads = _transpose(program, builder, [(program.outputs[i], seed) for i, seed in zip(outputs, seeds, strict=True)])
+    wanted = [i for i, v in enumerate(program.inputs) if is_differentiable(v)]
+    results = [grads.get(program.inputs[i]) or _zeros(builder, program.inputs[i]) for i in wanted]
+    equations, results = _simplify(program, builder.equations, results, seeds)
+    return _split(program, equations, tuple(results), tuple(outputs), seeds, tuple(wanted))
+
+
+def _transpose(program: Program, builder: Builder, seeds: list[tuple[Atom, Var]]) -> dict[Var, Atom]:
+    """Runs the vjp rules from the last equation to the first, summing the cotangents of each variable."""
+    grads: dict[Var, Atom] = {}
+
+    def accumulate(atom: Atom, grad: Atom | None) -> None:
+        if grad is not None and is_differentiable(atom):
+            grads[atom] = builder.add(add, grads[atom], grad) if atom in grads else grad
+
+    for atom, seed in seeds:
+        accumulate(atom, seed)
+    active = _depends_on_inputs(program)
+    for eqn in reversed(program.equations):
+        cotangents = [grads.get(v) for v in eqn.outputs]
+        if all(c is None for c in cotangents) or not active.intersection(eqn.outputs):
+            continue
+        cotangents = [c if c is not None else _zeros(builder, v) for c, v in zip(cotangents, eqn.outputs, strict=True)]
+        rule = eqn.primitive.rule("vjp", "vjp")
+        for atom, grad in zip(eqn.inputs, rule(builder, eqn, cotangents), strict=True):
+            accumulate(atom, grad)
+    return grads
+
+
+def _depends_on_inputs(program: Program) -> set[Var]:
+    active = {v for v in program.inputs if is_differentiable(v)}
+    for eqn in program.equations:
+        if any(a in active for a in eqn.inputs if isinstance(a, Var)):
+            active.update(eqn.outputs)
+    return active
+
+
+def _zeros(builder: Builder, var: Var) -> Var:
+    return builder.add(broadcast_to, Literal(0.0), shape=var.aval.shape)
+
+
+def _simplify(program: Program, equations: list[Equation], results: list[Atom],
+              seeds: list[Var]) -> tuple[tuple[Equation, ...], list[Atom]]:
+    """Moves per-row factors behind matmuls, so that routing weights need no saved expert output; merges equals."""
+    producer = {v: e for e in (*program.equations, *equations) for v in e.outputs}
+    for rule in (_dot_before_matmul, _scale_after_matmul, _scale_narrow_side):
+        builder, mapping = Builder(), {}
+        for eqn in equations:
+            (eqn,) = substitute([eqn], mapping)
+            start = len(builder.equations)
+            out = rule(builder, eqn, producer)
+            if out is None:
+                builder.equations.append(eqn)
+            else:
+                mapping[eqn.outputs[0]] = out
+            producer.update((v, e) for e in builder.equations[start:] for v in e.outputs)
+        equations = list(builder.equations)
+        results = [mapping.get(a, a) for a in results]
+    equations, mapping = _merge_equal(equations)
+    results = [mapping.get(a, a) for a in results]
+    return live_equations(equations, results), results
+
+
+def _is_row_scale(eqn: Equation | None) -> bool:
+    """Whether `eqn` multiplies received rows [R, N] by one scalar each, [R, 1]."""
+    if eqn is None or eqn.primitive is not mul:
+        return False
+    x, c = eqn.inputs
+    return isinstance(x, Var) and isinstance(c, Var) and c.aval.shape == (x.aval.shape[0], 1) and x.aval.shape[1] != 1
+
+
+def _dot_before_matmul(b: Builder, eqn: Equation, producer: dict[Var, Equation]) -> Atom | None:
+    """row_dot(g, a @ W) -> row_dot(g @ W^T, a)."""
+    if eqn.primitive is not row_dot:
+        return None
+    g, rows = eqn.inputs
+    source = producer.get(rows)
+    if source is None or source.primitive is not grouped:
+        return None
+    act, weight, route = source.inputs
+    back = b.add(grouped, g, weight, route, transpose=not source.params["transpose"])
+    return b.add(row_dot, back, act)
+
+
+def _scale_after_matmul(b: Builder, eqn: Equation, producer: dict[Var, Equation]) -> Atom | None:
+    """(g * c) @ W -> (g @ W) * c for per-row scalars c."""
+    source = producer.get(eqn.inputs[0])
+    if eqn.primitive is not grouped or not _is_row_scale(source):
+        return None
+    g, scale = source.inputs
+    return b.add(mul, b.add(grouped, g, *eqn.inputs[1:], **eqn.params), scale)
+
+
+def _scale_narrow_side(b: Builder, eqn: Equation, producer: dict[Var, Equation]) -> Atom | None:
+    """x^T @ (g * c) -> (x * c)^T @ g where x has fewer columns than g."""
+    if eqn.primitive is not grouped_weight_grad:
+        return None
+    x, g, route = eqn.inputs
+    source = producer.get(g)
+    if not _is_row_scale(source) or x.aval.shape[1] > g.aval.shape[1]:
+        return None
+    g, scale = source.inputs
+    return b.add(grouped_weight_grad, b.add(mul, x, scale), g, route)
+
+
+def _merge_equal(equations: list[Equation]) -> tuple[list[Equation], dict[Var, Atom]]:
+    kept, mapping, seen = [], {}, {}
+    for eqn in equations:
+        (eqn,) = substitute([eqn], mapping)
+        key = (eqn.primitive, eqn.inputs, tuple(sorted(eqn.params.items())))
+        if key in seen:
+            mapping.update(zip(eqn.outputs, seen[key].outputs, strict=True))
+        else:
+            seen[key] = eqn
+            kept.append(eqn)
+    return kept, mapping
+
+
+def _split(program: Program, equations: tuple[Equation, ...], results: tuple[Atom, ...], outputs: tuple[int, ...],
+           seeds: list[Var], wanted: tuple[int, ...]) -> Linearized:
+    """Decides which forward values the backward reads from inputs, recomputes (routes), or has saved for it."""
+    local = {v for e in equations for v in e.outputs} | set(seeds)
+    read = [a for e in equations for a in e.inputs if isinstance(a, Var)] + [a for a in results if isinstance(a, Var)]
+    outside = list(dict.fromkeys(v for v in read if v not in local))
+    routes = [e for e in program.equations if isinstance(e.outputs[0].aval, RouteAval) and e.outputs[0] in outside]
+    inputs = {v: i for i, v in enumerate(program.inputs)}
+    needed = [a for e in routes for a in e.inputs] + [v for v in outside if v in inputs]
+    kept = tuple(sorted({inputs[v] for v in needed if v in inputs}))
+    recomputed = {e.outputs[0] for e in routes}
+    saved_set = {v for v in (*needed, *outside) if v not in inputs and v not in recomputed}
+    saved = [v for e in program.equations for v in e.outputs if v in saved_set]
+    cotangent_names = ["d_out"] if len(seeds) == 1 else [f"d_out_{i}" for i in range(len(seeds))]
+    backward = Program(
+        name=f"{program.name}_vjp",
+        inputs=(*(program.inputs[i] for i in kept), *saved, *seeds),
+        input_names=(*(program.input_names[i] for i in kept), *(f"saved_{i}" for i in range(len(saved))),
+                     *cotangent_names),
+        equations=(*routes, *equations), outputs=results, ep_size=program.ep_size)
+    forward = program.replace(outputs=(*program.outputs, *saved))
+    return Linearized(forward, backward, kept, len(saved), wanted, outputs)

@@ -1,0 +1,154 @@
+"""assign_queues: tasks -> static in-order AIC and AIV queues, and the events that are still needed between them."""
+
+from __future__ import annotations
+
+import heapq
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from hpmoe import taskflow as tf
+from hpmoe.errors import TransformError, VerifyError, check_argument
+from hpmoe.machine import Machine, cpu
+from hpmoe.ordering import levels, longest_path_to_end, make_graph, prune_waits
+from hpmoe.staging import transform
+from hpmoe.verify import check_queues
+
+Policy = Callable[[tf.Taskflow, Machine], Sequence[np.ndarray]]
+
+
+def _by_unit(flow: tf.Taskflow, machine: Machine) -> list[tuple[range, np.ndarray]]:
+    """(queues, their tasks in program order) for each kind of unit."""
+    if machine.unified:
+        return [(machine.queues_of("aic"), np.arange(flow.num_tasks))]
+    is_aic = flow.units()
+    return [(machine.queues_of("aic"), np.flatnonzero(is_aic)), (machine.queues_of("aiv"), np.flatnonzero(~is_aic))]
+
+
+def round_robin(flow: tf.Taskflow, machine: Machine) -> list[np.ndarray]:
+    """Deals the tasks of each unit out in turn, in program order."""
+    queues = [np.zeros(0, np.int64)] * machine.num_queues
+    for numbers, tasks in _by_unit(flow, machine):
+        for i, q in enumerate(numbers):
+            queues[q] = tasks[i::len(numbers)]
+    return queues
+
+
+def stage_order(flow: tf.Taskflow, machine: Machine) -> list[np.ndarray]:
+    """Operator after operator, each cut into equal runs of tasks; the order of kernels launched one by one."""
+    parts: list[list[np.ndarray]] = [[] for _ in range(machine.num_queues)]
+    for numbers, tasks in _by_unit(flow, machine):
+        for op in np.unique(flow.tasks["op"][tasks]):
+            runs = np.array_split(tasks[flow.tasks["op"][tasks] == op], len(numbers))
+            for q, run in zip(numbers, runs, strict=True):
+                parts[q].append(run)
+    return [np.concatenate(p) if p else np.zeros(0, np.int64) for p in parts]
+
+
+def critical_path(flow: tf.Taskflow, machine: Machine) -> list[np.ndarray]:
+    """List scheduling: whenever a worker is free it takes the ready task with the longest path of costs to the end."""
+    graph, costs = make_graph(flow), flow.costs(machine)
+    order = levels(graph)
+    priority = longest_path_to_end(graph, order, costs)
+    unit = np.zeros(flow.num_tasks, int) if machine.unified else np.where(flow.units(), 0, 1)
+    missing, unmet = np.diff(graph.producers.starts).tolist(), np.diff(graph.needs.starts).tolist()
+    free = [list(machine.queues_of(u)) for u in (("aic",) if machine.unified else ("aic", "aiv"))]
+    ready: list[list[tuple[float, int]]] = [[] for _ in free]
+    for t in order[0] if order else ():
+        heapq.heappush(ready[unit[t]], (-priority[t], int(t)))
+    running: list[tuple[float, int, int]] = []
+    queues: list[list[int]] = [[] for _ in range(machine.num_queues)]
+    now = 0.0
+    while any(ready) or running:
+        for kind, waiting in enumerate(ready):
+            while waiting and free[kind]:
+                _, t = heapq.heappop(waiting)
+                q = heapq.heappop(free[kind])
+                queues[q].append(t)
+                heapq.heappush(running, (now + costs[t], t, q))
+        now, done, q = heapq.heappop(running)
+        heapq.heappush(free[unit[done]], q)
+        for gate in graph.feeds[done].tolist():
+            missing[gate] -= 1
+            for t in graph.consumers[gate].tolist() if missing[gate] == 0 else ():
+                unmet[t] -= 1
+                if unmet[t] == 0:
+                    heapq.heappush(ready[unit[t]], (-priority[t], t))
+    return [np.array(q, np.int64) for q in queues]
+
+
+POLICIES: dict[str, Policy] = {"critical_path": critical_path, "round_robin": round_robin, "stage_order": stage_order}
+
+
+def _check(machine: Machine | None = None, policy: str | Policy = "critical_path") -> None:
+    check_argument(machine is None or isinstance(machine, Machine), "assign_queues", "machine", repr(machine),
+                   "an hpmoe.Machine or None")
+    check_argument(callable(policy) or policy in POLICIES, "assign_queues", "policy", repr(policy),
+                   f"one of {', '.join(POLICIES)}, or a function (taskflow, machine) -> queues")
+
+
+@transform(requires="tiles", makes="queues", once=True, check=_check)
+def assign_queues(flow: tf.Taskflow, *, machine: Machine | None = None,
+                  policy: str | Policy = "critical_path") -> tf.Taskflow:
+    """Puts every task into a static in-order queue of a worker and keeps only the waits that this order does not imply.
+
+    Rewrite:
+        tasks t0 t1 t2 ... with their waits
+        ->
+        queue aic.0: t4 t8 ...    queue aiv.0: t0 t1 ...    fewer waits, fewer events
+
+    Requires: tile_partition.
+    Ensures: each task in one queue of its unit, once; no cycle through queue order and events, on any number of ranks.
+
+    Args:
+        f: the staged function.
+        machine: what the queues are for; the CPU of this process, shared by the ranks, where None.
+        policy: "critical_path" (list scheduling on task costs), "round_robin", "stage_order" (operator after operator),
+            or a function (taskflow, machine) -> one array of task indices for each queue, in order.
+
+    Raises:
+        ArgumentError: an option is none of these.
+        TransformError: applied out of order or twice, or a policy's queues are not a legal schedule.
+
+    Example:
+        >>> import hpmoe
+        >>> hpmoe.assign_queues(hpmoe.tile_partition(hpmoe.moe_ffn), machine=hpmoe.ascend_a3).level
+        'queues'
+    """
+    machine = machine or cpu(ep_size=flow.ep_size)
+    name = policy if isinstance(policy, str) else getattr(policy, "__name__", "policy")
+    queues = (POLICIES[policy] if isinstance(policy, str) else policy)(flow, machine)
+    try:
+        queues = tuple(np.asarray(q, np.int64).reshape(-1) for q in queues)
+        assigned = flow.replace(queues=queues, machine=machine,
+                                provenance=(*flow.provenance, f"assign_queues({machine.name}, {name})"))
+        check_queues(assigned)
+    except (VerifyError, TypeError, ValueError) as error:
+        raise TransformError(f"assign_queues: policy {name} made no legal schedule: {error}") from error
+    return drop_implied(assigned)
+
+
+def drop_implied(flow: tf.Taskflow) -> tf.Taskflow:
+    """The same schedule without the waits its order implies, and without the events nobody waits for any more."""
+    waits = flow.waits[prune_waits(flow, make_graph(flow))]
+    used = np.zeros(len(flow.events), bool)
+    used[waits["event"]] = True
+    dynamic = np.unique(np.concatenate([flow.events["block"][t["event"][t["kind"] != tf.STATIC]]
+                                        for t in (waits, flow.signals)]))
+    waited = np.unique(flow.events["block"][waits["event"]])
+    used |= np.isin(flow.events["block"], np.intersect1d(dynamic, waited))
+    number = np.cumsum(used) - 1
+    signals = flow.signals[used[flow.signals["event"]]].copy() if len(flow.signals) else flow.signals
+    waits, events = waits.copy(), flow.events[used].copy()
+    waits["event"], signals["event"] = number[waits["event"]], number[signals["event"]]
+    return flow.replace(waits=waits, signals=signals, events=events, blocks=_renumbered(flow, used, number))
+
+
+def _renumbered(flow: tf.Taskflow, used: np.ndarray, number: np.ndarray) -> tuple[tf.EventBlock, ...]:
+    """Blocks with their new first event; a block may lose events, its own index stays that of the event's unit."""
+    out = []
+    for b in flow.blocks:
+        left = np.flatnonzero(used[b.first:b.first + b.size])
+        first = int(number[b.first + left[0]]) if len(left) else 0
+        out.append(tf.EventBlock(b.name, b.unit, b.columns, first, len(left), b.dynamic))
+    return tuple(out)

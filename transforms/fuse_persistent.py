@@ -1,0 +1,53 @@
+"""fuse_persistent: queues -> one launch of a persistent kernel for each direction."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hpmoe.errors import check_argument
+from hpmoe.staging import transform
+from hpmoe.targets import compiler_of
+from hpmoe.taskflow import Taskflow
+
+TIMEOUT = 60.0
+
+
+def _check(target: str = "cpu", timeout: float = TIMEOUT) -> None:
+    compiler_of(target)
+    check_argument(isinstance(timeout, (int, float)) and timeout > 0, "fuse_persistent", "timeout", repr(timeout),
+                   "a positive number of seconds")
+
+
+@transform(requires="queues", makes="kernel", once=True, check=_check)
+def fuse_persistent(flow: Taskflow, *, target: str = "cpu", timeout: float = TIMEOUT) -> Any:
+    """Packs the queues into a binary image and binds the persistent kernel, forward and backward.
+
+    The callable takes MindSpore tensors and is differentiable with ms.grad, ms.value_and_grad and inside a Cell. A call is
+    one native launch of all workers of all ranks; routing may change from call to call without a new plan.
+
+    Rewrite:
+        queue worker.0: t0 t1 ...   queue worker.1: ...
+        ->
+        kernel cpu  image=... bytes
+
+    Requires: assign_queues.
+    Ensures: an Executable; the outermost transform of a chain, to which only spmd may be added.
+
+    Args:
+        f: the staged function.
+        target: "cpu", threads of this process.
+        timeout: seconds that a single wait may take; then the call raises an error that names the task and the event.
+
+    Raises:
+        ArgumentError: target is unknown or timeout is not positive.
+        TransformError: applied out of order or twice.
+        LaunchError: from a call, where a launch did not finish.
+
+    Example:
+        >>> import mindspore as ms, hpmoe
+        >>> f = hpmoe.fuse_persistent(hpmoe.assign_queues(hpmoe.tile_partition(lambda x: hpmoe.swiglu(x) * 2.0)))
+        >>> f(ms.Tensor([[0.0, 5.0], [20.0, 2.0]], ms.float32)).asnumpy().round(3).tolist()
+        [[0.0], [80.0]]
+    """
+    kernel = compiler_of(target)(flow, timeout=timeout)
+    return kernel.replace(provenance=(*flow.provenance, f"fuse_persistent({target})"))

@@ -1,0 +1,90 @@
+"""overlap_comm: blocking collectives -> one-sided put + signal tile tasks, in a chosen order of destinations."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+
+from hpmoe.errors import TransformError, check_argument
+from hpmoe.staging import transform
+from hpmoe.taskflow import Domain, Taskflow, TileOp, rebuild
+
+Order = Callable[[int, int], Sequence[int]]
+SIGNALS = ("tile", "expert", "peer")
+
+
+def ratr(rank: int, ep_size: int) -> list[int]:
+    """Rank-aware tile reordering: each rank starts at its right neighbour, so that no two send to one rank at once."""
+    return [(rank + 1 + i) % ep_size for i in range(ep_size)]
+
+
+def sequential(rank: int, ep_size: int) -> list[int]:
+    """Every rank sends to rank 0 first, then to rank 1, and so on."""
+    return list(range(ep_size))
+
+
+ORDERS: dict[str, Order] = {"ratr": ratr, "sequential": sequential}
+
+
+def _check(order: str | Order = "ratr", signal: str = "tile") -> None:
+    check_argument(callable(order) or order in ORDERS, "overlap_comm", "order", repr(order),
+                   "\"ratr\", \"sequential\" or a function (rank, ep_size) -> destinations")
+    check_argument(signal in SIGNALS, "overlap_comm", "signal", repr(signal), f"one of {', '.join(SIGNALS)}")
+
+
+@transform(requires="tiles", once=True, check=_check)
+def overlap_comm(flow: Taskflow, *, order: str | Order = "ratr", signal: str = "tile") -> Taskflow:
+    """Turns collectives into one-sided put + signal tile tasks on the vector side, so that they overlap the rest.
+
+    Rewrite:
+        all_to_all[] x -> a              signal !a.all@every += rows
+        ->
+        put[slot 0 -> peer 0] x -> a     signal !a.0@peer += rows
+        put[slot 0 -> peer 1] ...        one task for each slot and destination
+
+    Requires: tile_partition, and no assign_queues yet.
+    Ensures: no collective is left; a consumer of a slot waits for that slot's rows alone (signal="tile").
+
+    Args:
+        f: the staged function.
+        order: "ratr", "sequential", or a function (rank, ep_size) -> the ranks in the order in which to send.
+        signal: what one remote signal stands for: a "tile"; all rows for one "expert" of a peer; all rows for a "peer".
+
+    Raises:
+        ArgumentError: an option is none of these.
+        TransformError: applied out of order or twice, or the user's order is not a permutation of the ranks.
+
+    Example:
+        >>> import hpmoe
+        >>> hpmoe.overlap_comm(hpmoe.tile_partition(hpmoe.moe_ffn), signal="peer").level
+        'tiles'
+    """
+    peer_order = _peer_order(ORDERS.get(order, order) if isinstance(order, str) else order, flow.ep_size)
+    ops: list[TileOp] = []
+    for op in flow.ops:
+        ops += _puts(flow, op, signal, len(ops)) if op.opcode.startswith("ALL_TO_ALL") else [op]
+    return rebuild(flow, tuple(ops), peer_order=peer_order)
+
+
+def _peer_order(order: Order, ep_size: int) -> np.ndarray:
+    rows = [list(order(rank, ep_size)) for rank in range(ep_size)]
+    for rank, row in enumerate(rows):
+        if sorted(row) != list(range(ep_size)):
+            raise TransformError(f"overlap_comm: order({rank}, {ep_size}) is {row}; it must name each of the ranks "
+                                 f"0..{ep_size - 1} once")
+    return np.array(rows, "i4").reshape(ep_size, ep_size)
+
+
+def _puts(flow: Taskflow, op: TileOp, signal: str, index: int) -> list[TileOp]:
+    """The put tasks of a collective and, for signals coarser than a tile, the tasks that send them."""
+    plan = flow.routes[op.domain.route]
+    back = op.opcode == "ALL_TO_ALL_BACK"
+    put = op.replace(opcode="PUT_BACK" if back else "PUT", domain=Domain("slots", plan.num_slots, route=op.domain.route),
+                     num_peers=flow.ep_size, signal=signal)
+    if signal == "tile":
+        return [put]
+    units = plan.num_local_experts if signal == "expert" else 1
+    notify = TileOp("NOTIFY", op.label, op.equation, "aiv", Domain("once", units, route=op.domain.route), (), 0,
+                    params=(int(back), index), num_peers=flow.ep_size, signal=signal)
+    return [put, notify]

@@ -1,0 +1,54 @@
+"""tile_partition: operators -> tile tasks with exact dependencies."""
+
+from __future__ import annotations
+
+from hpmoe.errors import check_argument
+from hpmoe.machine import cpu
+from hpmoe.program import Program
+from hpmoe.staging import transform
+from hpmoe.taskflow import Taskflow
+from hpmoe.tiling import tile_program
+
+
+def _check(rows: int | None = None, cols: int | None = None) -> None:
+    for name, value in (("rows", rows), ("cols", cols)):
+        check_argument(value is None or (isinstance(value, int) and value > 0), "tile_partition", name, repr(value),
+                       "a positive int or None")
+
+
+@transform(requires="program", makes="tiles", once=True, check=_check)
+def tile_partition(program: Program, *, rows: int | None = None, cols: int | None = None) -> Taskflow:
+    """Cuts the operators of a pure function into tile tasks whose dependencies follow from the regions they touch.
+
+    Rewrite:
+        b:f32[R,256] = grouped_matmul a w r
+        ->
+        gmm[slot 0, cols 0:128]  a w -> b   wait !a.0 >= rows   signal !b.0 += rows
+        gmm[slot 0, cols 128:256] ...       one task for each row slot and column range
+
+    Requires: a plain function, or one under Program transforms.
+    Ensures: a Taskflow with blocking collectives and no queues; received rows in slots, static whatever the routing.
+
+    Args:
+        f: the function.
+        rows: rows of a slot and of a tile of tokens; the machine's default where None.
+        cols: columns of a tile; the machine's default where None.
+
+    Raises:
+        ArgumentError: rows or cols is not a positive int.
+        TransformError: an equation mixes rows, so that tiles of it cannot be computed one by one.
+
+    Example:
+        >>> import hpmoe
+        >>> flow = hpmoe.tile_partition(hpmoe.swiglu, rows=4).lower(hpmoe.Aval((8, 6), "float32"))
+        >>> print(flow)
+        # swiglu | tile_partition(rows=4, cols=256)
+        taskflow swiglu  ranks=1 tasks=2 events=0 waits=0 signals=0 slots=0
+          swiglu (swiglu, aiv)  2 tasks
+            t0 swiglu[rows 0:4, cols 0:3] x -> a wait -  signal -
+            t1 swiglu[rows 4:8, cols 0:3] x -> a wait -  signal -
+    """
+    machine = cpu()
+    tile_rows, tile_cols = rows or machine.tile_rows, cols or machine.tile_cols
+    flow = tile_program(program, tile_rows, tile_cols)
+    return flow.replace(provenance=(*program.provenance, f"tile_partition(rows={tile_rows}, cols={tile_cols})"))
