@@ -1,6 +1,7 @@
 // The packed image: what the host writes and a persistent kernel reads, on a CPU and on an Ascend device alike.
 //
-// One little-endian blob, the header first, every section 64-byte aligned. One image serves all ranks; the rank is a launch argument.
+// One little-endian blob, the header first, every section 64-byte aligned. One image serves all ranks; the rank is a
+// launch argument.
 // protocol.py states the same layout as NumPy dtypes; hpmoe_layout() lets a test compare the two field by field.
 #pragma once
 
@@ -62,7 +63,8 @@ struct Header {
   int32_t routes_offset, peer_order_offset;
 };
 
-// One tile of one op: unit `row` of the op's domain, columns [col, col + cols), position `peer` in the rank's peer order or -1.
+// One tile of one op: unit `row` of the op's domain, columns [col, col + cols), position `peer` in the rank's peer
+// order or -1.
 struct Task {
   int32_t op, peer, row, col, cols, first_wait, first_signal;
   int16_t num_waits, num_signals;
@@ -118,11 +120,13 @@ static_assert(sizeof(Header) == 88, "a header is 22 words");
 static_assert(sizeof(Task) == 32, "a task is 32 bytes: two in a cache line");
 static_assert(offsetof(Task, num_waits) == 28, "a task's two counts share its last word");
 static_assert(sizeof(Wait) == 8, "a wait is two words");
-static_assert(sizeof(Signal) == 16 && offsetof(Signal, remote) == 8, "a signal is four words, the second holds kind and amount");
+static_assert(sizeof(Signal) == 16 && offsetof(Signal, remote) == 8,
+              "a signal is four words, the second holds kind and amount");
 static_assert(sizeof(Event) == 16, "an event is four words");
 static_assert(sizeof(Buffer) == 16, "a buffer is four words");
 static_assert(sizeof(Route) == 32, "a route is eight words");
-static_assert(sizeof(Operand) == 24 && offsetof(Operand, value) == 12, "an operand is six words, the second holds both modes");
+static_assert(sizeof(Operand) == 24 && offsetof(Operand, value) == 12,
+              "an operand is six words, the second holds both modes");
 static_assert(sizeof(Op) == 64 + kMaxOperands * sizeof(Operand), "an op is sixteen words and its operands");
 static_assert(offsetof(Op, operands) == 64, "operands begin after sixteen words");
 static_assert(sizeof(Status) == 40, "a status is six words and two long words");

@@ -1,9 +1,8 @@
 // The C functions of abi.h.
-#include "abi.h"
-
 #include <memory>
 #include <new>
 
+#include "abi.h"
 #include "gemm.h"
 #include "launch.h"
 

@@ -32,7 +32,8 @@ constexpr int kWeight = any_of(Rows::SLOT_EXPERT, Rows::ONE, Rows::ALL);
 constexpr int kSpread = any_of(Rows::OWN, Rows::ONE, Rows::SLOT_EXPERT);
 constexpr int kOnce = any_of(Domain::ONCE), kTiles = any_of(Domain::TILES), kSlots = any_of(Domain::SLOTS);
 constexpr int kExperts = any_of(Domain::EXPERTS), kRowDomains = kOnce | kTiles | kSlots;
-constexpr OperandRule kOwn{kOwnRows, kOwnCols}, kOwnAll{kOwnRows, kAllCols}, kInput{kSpread, any_of(Cols::OWN, Cols::ONE)};
+constexpr OperandRule kOwn{kOwnRows, kOwnCols}, kOwnAll{kOwnRows, kAllCols},
+    kInput{kSpread, any_of(Cols::OWN, Cols::ONE)};
 constexpr OperandRule kColumns{kOwnRows, any_of(Cols::OWN, Cols::ALL)}, kOneOut{kOwnRows, kOneCol};
 
 constexpr OpRule kRules[] = {
@@ -54,13 +55,15 @@ constexpr OpRule kRules[] = {
 };
 
 const OpRule* find_rule(int32_t opcode) {
-  for (const OpRule& rule : kRules) if (static_cast<int32_t>(rule.opcode) == opcode) return &rule;
+  for (const OpRule& rule : kRules)
+    if (static_cast<int32_t>(rule.opcode) == opcode) return &rule;
   return nullptr;
 }
 
 int num_map_inputs(int32_t code) {
   switch (static_cast<MapCode>(code)) {
-#define HPMOE_CASE(name, value) case MapCode::name: return value < 32 || value == 65 ? 1 : value < 64 ? 2 : 3;
+#define HPMOE_CASE(name, value) \
+  case MapCode::name: return value < 32 || value == 65 ? 1 : value < 64 ? 2 : 3;
     HPMOE_MAP_CODE(HPMOE_CASE)
 #undef HPMOE_CASE
   }
@@ -88,12 +91,15 @@ class Checker {
       if (b.cols < 1 || b.rows_per_expert < 0 || b.rows < 0) return "a buffer has a negative size or no columns";
       if (b.dtype != int32_t(Dtype::FLOAT32) && b.dtype != int32_t(Dtype::INT32)) return "a buffer's dtype is unknown";
     }
-    for (int32_t i = 0; i < h.num_routes; ++i) if (!route_ok(image_.routes[i])) return "a route's sizes do not fit together";
-    for (int32_t i = 0; i < h.num_ops; ++i) if (const char* fault = check_op(image_.ops[i])) return fault;
+    for (int32_t i = 0; i < h.num_routes; ++i)
+      if (!route_ok(image_.routes[i])) return "a route's sizes do not fit together";
+    for (int32_t i = 0; i < h.num_ops; ++i)
+      if (const char* fault = check_op(image_.ops[i])) return fault;
     for (int32_t i = 0; i < h.num_events; ++i) {
       if (!event_ok(image_.events[i])) return "an event's extent has no such kind, index or route";
     }
-    for (int32_t i = 0; i < h.num_tasks; ++i) if (const char* fault = check_task(image_.tasks[i])) return fault;
+    for (int32_t i = 0; i < h.num_tasks; ++i)
+      if (const char* fault = check_task(image_.tasks[i])) return fault;
     return nullptr;
   }
 
@@ -106,7 +112,8 @@ class Checker {
     return fits(h.tasks_offset, h.num_tasks, sizeof(Task)) && fits(h.queues_offset, h.num_queues + int64_t{1}, 4) &&
            fits(h.ops_offset, h.num_ops, sizeof(Op)) && fits(h.buffers_offset, h.num_buffers, sizeof(Buffer)) &&
            fits(h.events_offset, h.num_events, sizeof(Event)) && fits(h.waits_offset, h.num_waits, sizeof(Wait)) &&
-           fits(h.signals_offset, h.num_signals, sizeof(Signal)) && fits(h.routes_offset, h.num_routes, sizeof(Route)) &&
+           fits(h.signals_offset, h.num_signals, sizeof(Signal)) &&
+           fits(h.routes_offset, h.num_routes, sizeof(Route)) &&
            fits(h.peer_order_offset, int64_t{h.ep_size} * h.ep_size, 4);
   }
 
@@ -124,7 +131,8 @@ class Checker {
 
   bool route_ok(const Route& r) const {
     const Header& h = *image_.header;
-    if (!in_range(r.ids_buffer, h.num_buffers) || r.num_local_experts < 1 || r.num_slots < 0 || r.num_tokens < 0) return false;
+    if (!in_range(r.ids_buffer, h.num_buffers) || r.num_local_experts < 1 || r.num_slots < 0 || r.num_tokens < 0)
+      return false;
     const Buffer& ids = image_.buffers[r.ids_buffer];
     const int64_t entries = int64_t{r.num_tokens} * r.top_k;
     return r.num_experts == int64_t{r.num_local_experts} * h.ep_size && r.top_k >= 1 && ids.cols == r.top_k &&
@@ -154,7 +162,8 @@ class Checker {
       case Rows::OWN: return domain_rows(op);
       case Rows::ONE: return 1;
       case Rows::SLOT_EXPERT: return (route ? route->num_local_experts : 1) * (matrix > 0 ? matrix : 1);
-      case Rows::EXPERT: case Rows::PEER: return capacity;
+      case Rows::EXPERT:
+      case Rows::PEER: return capacity;
       case Rows::ENTRIES: return route ? int64_t{route->num_tokens} * route->top_k : 0;
       case Rows::TOKENS: return route ? route->num_tokens : 0;
       default: return 0;
@@ -164,15 +173,18 @@ class Checker {
   const char* check_op(const Op& op) const {
     const OpRule* rule = find_rule(op.opcode);
     if (!rule) return "an op has an unknown opcode";
-    if (!in_range(op.domain, 4) || !(rule->domains >> op.domain & 1)) return "an op's domain is not one its opcode can have";
+    if (!in_range(op.domain, 4) || !(rule->domains >> op.domain & 1))
+      return "an op's domain is not one its opcode can have";
     if (op.route != -1 && !route_of(op.route)) return "an op names a route that does not exist";
-    if (op.route == -1 && (rule->needs_route || op.domain == int32_t(Domain::SLOTS))) return "an op needs a route and has none";
+    if (op.route == -1 && (rule->needs_route || op.domain == int32_t(Domain::SLOTS)))
+      return "an op needs a route and has none";
     if (op.num_rows < 0 || op.blocks < 1) return "an op has negative rows or no blocks";
     const bool is_map = rule->opcode == Opcode::MAP;
     if (is_map && num_map_inputs(op.param[0]) == 0) return "a MAP has an unknown code";
     const int least = is_map ? 1 + num_map_inputs(op.param[0]) : rule->min_operands;
     if (op.num_operands < least || op.num_operands > kMaxOperands) return "an op has too few or too many operands";
-    for (int i = 0; i < op.num_operands; ++i) if (const char* fault = check_operand(op, *rule, i)) return fault;
+    for (int i = 0; i < op.num_operands; ++i)
+      if (const char* fault = check_operand(op, *rule, i)) return fault;
     return check_shapes(op, rule->opcode);
   }
 
@@ -185,11 +197,13 @@ class Checker {
       return "an operand has a rows or cols mode its op cannot take";
     }
     const Buffer& buffer = image_.buffers[operand.buffer];
-    if (!is_turned_weight(op, i) && !in_range(operand.offset, buffer.cols)) return "an operand's offset is outside its columns";
+    if (!is_turned_weight(op, i) && !in_range(operand.offset, buffer.cols))
+      return "an operand's offset is outside its columns";
     const auto wanted = rule.opcode == Opcode::GATHER && i == 2 ? Dtype::INT32 : Dtype::FLOAT32;
     const bool copies = is_put(rule.opcode) || is_exchange(rule.opcode);
     if (!copies && buffer.dtype != int32_t(wanted)) return "an operand has a dtype its op cannot take";
-    if (buffer.rows > 0 && needed_rows(op, operand) > buffer.rows) return "an operand's buffer has too few rows for its op";
+    if (buffer.rows > 0 && needed_rows(op, operand) > buffer.rows)
+      return "an operand's buffer has too few rows for its op";
     return nullptr;
   }
 
@@ -210,8 +224,12 @@ class Checker {
   const char* check_shapes(const Op& op, Opcode opcode) const {
     switch (opcode) {
       case Opcode::GMM: return check_gmm(op);
-      case Opcode::WGRAD: case Opcode::COL_SUM: return check_expert_op(op, opcode);
-      case Opcode::PUT: case Opcode::PUT_BACK: case Opcode::ALL_TO_ALL: case Opcode::ALL_TO_ALL_BACK: return check_transfer(op);
+      case Opcode::WGRAD:
+      case Opcode::COL_SUM: return check_expert_op(op, opcode);
+      case Opcode::PUT:
+      case Opcode::PUT_BACK:
+      case Opcode::ALL_TO_ALL:
+      case Opcode::ALL_TO_ALL_BACK: return check_transfer(op);
       case Opcode::REDUCE: {
         const Route& route = image_.routes[op.route];
         if (op.num_rows > route.num_tokens) return "a REDUCE has more rows than its route has tokens";
@@ -241,7 +259,7 @@ class Checker {
     if (out.cols != in.cols || out.dtype != in.dtype) return "a transfer's two rows differ";
     const Buffer& received = goes_back(op) ? in : out;
     const int64_t capacity = route_capacity(image_.routes[op.route], image_.header->tile_rows);
-    return received.rows == 0 || received.rows >= capacity ? nullptr : "a transfer's received rows do not fit their buffer";
+    return received.rows == 0 || received.rows >= capacity ? nullptr : "a transfer's received rows pass their buffer";
   }
 
   const char* check_expert_op(const Op& op, Opcode opcode) const {
@@ -271,14 +289,19 @@ class Checker {
     const Route* route = route_of(event.route);
     if (event.mult < 0) return false;
     switch (static_cast<Extent>(event.extent)) {
-      case Extent::ONE: case Extent::STATIC_TILE: case Extent::TOKENS: return true;
+      case Extent::ONE:
+      case Extent::STATIC_TILE:
+      case Extent::TOKENS: return true;
       case Extent::TILE: return event.index >= 0;
       case Extent::TILE_ENTRIES: return route && event.index >= 0;
-      case Extent::RECEIVED: case Extent::ENTRIES: return route;
+      case Extent::RECEIVED:
+      case Extent::ENTRIES: return route;
       case Extent::SLOT: return route && in_range(event.index, route->num_slots);
       case Extent::EXPERT: return route && in_range(event.index, route->num_local_experts);
-      case Extent::SENT_TO: case Extent::RETURNED_TO: return route && in_range(event.index, h.ep_size);
-      case Extent::SENT_TO_EXPERT: case Extent::RETURNED_TO_FROM_EXPERT: return route && in_range(event.index, route->num_experts);
+      case Extent::SENT_TO:
+      case Extent::RETURNED_TO: return route && in_range(event.index, h.ep_size);
+      case Extent::SENT_TO_EXPERT:
+      case Extent::RETURNED_TO_FROM_EXPERT: return route && in_range(event.index, route->num_experts);
     }
     return false;
   }
@@ -292,14 +315,17 @@ class Checker {
     if (task.peer < -1 || task.peer >= h.ep_size) return "a task's peer is outside the peer order";
     if (task.peer < 0 && (is_put(opcode) || opcode == Opcode::NOTIFY)) return "a transfer has no peer";
     if (task.col < 0 || task.cols < 0) return "a task has negative columns";
-    if (!is_transfer(opcode)) if (const char* fault = check_columns(op, opcode, task)) return fault;
+    if (!is_transfer(opcode))
+      if (const char* fault = check_columns(op, opcode, task)) return fault;
     if (task.num_waits < 0 || task.first_wait < 0 || int64_t{task.first_wait} + task.num_waits > h.num_waits ||
-        task.num_signals < 0 || task.first_signal < 0 || int64_t{task.first_signal} + task.num_signals > h.num_signals) {
+        task.num_signals < 0 || task.first_signal < 0 ||
+        int64_t{task.first_signal} + task.num_signals > h.num_signals) {
       return "a task's waits or signals lie outside their tables";
     }
     for (int i = 0; i < task.num_waits; ++i) {
       const Wait& wait = image_.waits[task.first_wait + i];
-      if (wait.kind != int32_t(Index::STATIC) && wait.kind != int32_t(Index::SLOT_EXPERT)) return "a wait's kind is unknown";
+      if (wait.kind != int32_t(Index::STATIC) && wait.kind != int32_t(Index::SLOT_EXPERT))
+        return "a wait's kind is unknown";
       if (!reaches(op, wait.kind, wait.event, 1)) return "a wait names an event that does not exist";
     }
     for (int i = 0; i < task.num_signals; ++i) {
@@ -338,8 +364,10 @@ class Checker {
       return "a signal's kind is unknown";
     }
     const bool by_tile = signal.kind == int32_t(Index::ENTRY_TILE);
-    if (by_tile && (!is_transfer(opcode) || signal.amount != int16_t(Amount::ROWS))) return "only a transfer signals rows by token tile";
-    if (signal.remote == int32_t(Remote::PEER) && task.peer < 0 && !is_exchange(opcode)) return "a local task signals a peer";
+    if (by_tile && (!is_transfer(opcode) || signal.amount != int16_t(Amount::ROWS)))
+      return "only a transfer signals rows by token tile";
+    if (signal.remote == int32_t(Remote::PEER) && task.peer < 0 && !is_exchange(opcode))
+      return "a local task signals a peer";
     if (!reaches(op, signal.kind, signal.event, signal.stride)) return "a signal names an event that does not exist";
     return nullptr;
   }

@@ -56,8 +56,10 @@ struct Frame {
   }
   int64_t first_row(int i) const {
     switch (static_cast<Rows>(op.operands[i].rows)) {
-      case Rows::OWN: case Rows::EXPERT: return unit.start;
-      case Rows::SLOT_EXPERT: return unit.expert * int64_t{buffer(i).rows_per_expert > 0 ? buffer(i).rows_per_expert : 1};
+      case Rows::OWN:
+      case Rows::EXPERT: return unit.start;
+      case Rows::SLOT_EXPERT:
+        return unit.expert * int64_t{buffer(i).rows_per_expert > 0 ? buffer(i).rows_per_expert : 1};
       default: return 0;
     }
   }
@@ -75,7 +77,9 @@ struct Frame {
   }
 };
 
-inline int64_t element_size(const Buffer& buffer) { return static_cast<Dtype>(buffer.dtype) == Dtype::BFLOAT16 ? 2 : 4; }
+inline int64_t element_size(const Buffer& buffer) {
+  return static_cast<Dtype>(buffer.dtype) == Dtype::BFLOAT16 ? 2 : 4;
+}
 
 // The rows a task stands for (for a PUT: the slot on the destination).
 Unit find_unit(const Image& image, const HpmoeRank* ranks, const Routing* routing, int32_t rank, const Op& op,
@@ -83,16 +87,20 @@ Unit find_unit(const Image& image, const HpmoeRank* ranks, const Routing* routin
 
 // Tile bodies, one file per family. Each returns OK, or INDEX_OUT_OF_RANGE for an index that points nowhere.
 using Body = Code (*)(const Frame&);
-template <class Element> Code gmm(const Frame& frame);
-template <class Element> Code wgrad(const Frame& frame);
-template <class Element> Code map(const Frame& frame);
-template <class Element> Code swiglu(const Frame& frame);
-template <class Element> Code swiglu_grad(const Frame& frame);
-template <class Element> Code reduce_entries(const Frame& frame);
-template <class Element> Code row_reduce(const Frame& frame);
-template <class Element> Code row_dot(const Frame& frame);
-template <class Element> Code col_sum(const Frame& frame);
-template <class Element> Code gather(const Frame& frame);
+#define HPMOE_BODY(name)  \
+  template <class Element> \
+  Code name(const Frame& frame);
+HPMOE_BODY(gmm)
+HPMOE_BODY(wgrad)
+HPMOE_BODY(map)
+HPMOE_BODY(swiglu)
+HPMOE_BODY(swiglu_grad)
+HPMOE_BODY(reduce_entries)
+HPMOE_BODY(row_reduce)
+HPMOE_BODY(row_dot)
+HPMOE_BODY(col_sum)
+HPMOE_BODY(gather)
+#undef HPMOE_BODY
 
 // Copies the rows of a segment, from source to dest or back.
 void copy_segment(const Frame& frame, const Segment& segment);
@@ -110,7 +118,8 @@ void for_each_segment(const Frame& frame, Visit visit) {
   };
   const int32_t num_experts = routing.num_local_experts();
   if (is_exchange(opcode)) {
-    for (int32_t j = 0; j < frame.image.header->ep_size; ++j) visit_experts(frame.image.peer(frame.rank, j), 0, num_experts);
+    for (int32_t j = 0; j < frame.image.header->ep_size; ++j)
+      visit_experts(frame.image.peer(frame.rank, j), 0, num_experts);
     return;
   }
   const int32_t peer = frame.image.peer(frame.rank, frame.task.peer);

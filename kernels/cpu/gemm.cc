@@ -34,7 +34,8 @@ void multiply_panels(int64_t kc, const float* a, const float* b, float* c, int64
 }
 
 // Panels of `width` lines side by side, padded with zeros: packed[panel][k][line].
-void pack(const float* x, int64_t line_stride, int64_t k_stride, int64_t lines, int64_t kc, int64_t width, float* packed) {
+void pack(const float* x, int64_t line_stride, int64_t k_stride, int64_t lines, int64_t kc, int64_t width,
+          float* packed) {
   for (int64_t first = 0; first < lines; first += width, packed += width * kc) {
     const int64_t count = std::min(width, lines - first);
     const float* from = x + first * line_stride;
@@ -60,8 +61,8 @@ void own_gemm(const Gemm& s, const float* a, const float* b, float* c) {
         pack(a + i0 * a_row + k0 * a_k, a_row, a_k, mc, kc, MR, packed_a.data());
         for (int64_t j = 0; j < nc; j += NR) {
           for (int64_t i = 0; i < mc; i += MR) {
-            multiply_panels(kc, packed_a.data() + i * kc, packed_b.data() + j * kc, c + (i0 + i) * s.ldc + j0 + j, s.ldc,
-                            std::min(MR, mc - i), std::min(NR, nc - j));
+            multiply_panels(kc, packed_a.data() + i * kc, packed_b.data() + j * kc, c + (i0 + i) * s.ldc + j0 + j,
+                            s.ldc, std::min(MR, mc - i), std::min(NR, nc - j));
           }
         }
       }
@@ -75,8 +76,8 @@ void gemm(const Gemm& s, const float* a, const float* b, float* c) {
   if (s.m == 0 || s.n == 0) return;
   const DnnlSgemm dnnl = g_dnnl.load(std::memory_order_acquire);
   if (dnnl && s.k > 0) {
-    const int failed = dnnl(s.transpose_a ? 'T' : 'N', s.transpose_b ? 'T' : 'N', s.m, s.n, s.k, 1.0f, a, s.lda, b, s.ldb,
-                            0.0f, c, s.ldc);
+    const int failed = dnnl(s.transpose_a ? 'T' : 'N', s.transpose_b ? 'T' : 'N', s.m, s.n, s.k, 1.0f, a, s.lda, b,
+                            s.ldb, 0.0f, c, s.ldc);
     if (!failed) return;
   }
   own_gemm(s, a, b, c);

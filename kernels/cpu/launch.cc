@@ -50,8 +50,12 @@ int64_t now_ns() {
 
 Launch::Launch(const void* image, const HpmoeRank* ranks, double timeout_s, int64_t* trace,
                const volatile int32_t* cancel)
-    : image_(image), ranks_(ranks, ranks + image_.header->ep_size), timeout_ns_(in_nanoseconds(timeout_s)),
-      trace_(trace), cancel_(cancel), states_(image_.header->ep_size) {
+    : image_(image),
+      ranks_(ranks, ranks + image_.header->ep_size),
+      timeout_ns_(in_nanoseconds(timeout_s)),
+      trace_(trace),
+      cancel_(cancel),
+      states_(image_.header->ep_size) {
   const Header& h = *image_.header;
   routings_.reserve(h.num_routes);
   for (int32_t i = 0; i < h.num_routes; ++i) routings_.emplace_back(image_.routes[i], h.ep_size, h.tile_rows);
@@ -160,10 +164,11 @@ void Launch::run_task(int32_t rank, int32_t queue, int32_t index) {
   const Task& task = image_.tasks[index];
   const Op& op = image_.ops[task.op];
   const Routing* routing = op.route >= 0 ? &routings_[op.route] : nullptr;
-  const Frame frame{image_, ranks_.data(), routing, rank, op, task, find_unit(image_, ranks_.data(), routing, rank, op, task)};
+  const Unit unit = find_unit(image_, ranks_.data(), routing, rank, op, task);
+  const Frame frame{image_, ranks_.data(), routing, rank, op, task, unit};
   int64_t* const times = trace_ ? trace_ + (int64_t{rank} * image_.header->num_tasks + index) * 3 : nullptr;
   if (times) times[0] = now_ns();
-  if (!wait_for_task(rank, queue, index, frame.unit.expert)) return;
+  if (!wait_for_task(rank, queue, index, unit.expert)) return;
   if (times) times[1] = now_ns();
   const auto opcode = static_cast<Opcode>(op.opcode);
   if (is_transfer(opcode)) {
@@ -172,12 +177,12 @@ void Launch::run_task(int32_t rank, int32_t queue, int32_t index) {
       signal_segment(rank, task, segment, goes_back(op));
     });
   } else {
-    const bool is_empty = frame.unit.rows == 0 && static_cast<Domain>(op.domain) != Domain::EXPERTS;
+    const bool is_empty = unit.rows == 0 && static_cast<Domain>(op.domain) != Domain::EXPERTS;
     const Code code = is_empty ? Code::OK : find_body(opcode)(frame);
     if (code != Code::OK) return fail(make_status(code, rank, queue, index));
-    signal_rows(rank, task, frame.unit.expert, frame.unit.rows);
+    signal_unit(rank, task, unit.expert, Amount::ROWS, unit.rows);
   }
-  signal_counts(rank, task, frame.unit.expert);
+  signal_unit(rank, task, unit.expert, Amount::COUNT, 1);
   if (times) times[2] = now_ns();
 }
 
@@ -208,21 +213,15 @@ void Launch::for_each_target(int32_t rank, const Task& task, const Signal& signa
   }
 }
 
-void Launch::signal_rows(int32_t rank, const Task& task, int32_t expert, int64_t rows) {
+void Launch::signal_unit(int32_t rank, const Task& task, int32_t expert, Amount kind, int64_t amount) {
+  if (amount == 0) return;
   for (int32_t i = task.first_signal; i < task.first_signal + task.num_signals; ++i) {
     const Signal& signal = image_.signals[i];
-    if (static_cast<Amount>(signal.amount) != Amount::ROWS || rows == 0) continue;
-    const int32_t event = signal.event + (static_cast<Index>(signal.kind) == Index::SLOT_EXPERT ? signal.stride * expert : 0);
-    for_each_target(rank, task, signal, [&](int32_t target) { add_to_counter(ranks_[target].counters + event, rows); });
-  }
-}
-
-void Launch::signal_counts(int32_t rank, const Task& task, int32_t expert) {
-  for (int32_t i = task.first_signal; i < task.first_signal + task.num_signals; ++i) {
-    const Signal& signal = image_.signals[i];
-    if (static_cast<Amount>(signal.amount) != Amount::COUNT) continue;
-    const int32_t event = signal.event + (static_cast<Index>(signal.kind) == Index::SLOT_EXPERT ? signal.stride * expert : 0);
-    for_each_target(rank, task, signal, [&](int32_t target) { add_to_counter(ranks_[target].counters + event, 1); });
+    if (static_cast<Amount>(signal.amount) != kind) continue;
+    const bool by_expert = static_cast<Index>(signal.kind) == Index::SLOT_EXPERT;
+    const int32_t event = signal.event + (by_expert ? signal.stride * expert : 0);
+    for_each_target(rank, task, signal,
+                    [&](int32_t target) { add_to_counter(ranks_[target].counters + event, amount); });
   }
 }
 

@@ -32,8 +32,8 @@ class Launch {
 
  private:
   struct RankState {
-    std::vector<int64_t> thresholds;     // [num_events]
-    std::atomic<bool> is_ready{false};   // routing and thresholds are known
+    std::vector<int64_t> thresholds;    // [num_events]
+    std::atomic<bool> is_ready{false};  // routing and thresholds are known
   };
 
   void work(int32_t rank, int32_t queue);
@@ -42,8 +42,8 @@ class Launch {
   bool prepare(int32_t rank);
   bool meet(int32_t rank, std::atomic<int32_t>& arrived);
   bool wait_for_task(int32_t rank, int32_t queue, int32_t task, int32_t expert);
-  void signal_rows(int32_t rank, const Task& task, int32_t expert, int64_t rows);
-  void signal_counts(int32_t rank, const Task& task, int32_t expert);
+  // Adds `amount` to the counters of the task's signals of this kind; the rows of transfers go by segments instead.
+  void signal_unit(int32_t rank, const Task& task, int32_t expert, Amount kind, int64_t amount);
   void signal_segment(int32_t rank, const Task& task, const Segment& segment, bool back);
   template <class Visit>
   void for_each_target(int32_t rank, const Task& task, const Signal& signal, Visit visit);

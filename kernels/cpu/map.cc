@@ -13,9 +13,9 @@ constexpr int64_t kChunk = 256;
 
 HPMOE_MULTIVERSION
 void map_chunk(MapCode code, int64_t n, const float* a, const float* b, const float* c, float* out) {
-#define CASE(name, expression)                                       \
-  case MapCode::name:                                                \
-    for (int64_t i = 0; i < n; ++i) out[i] = (expression);           \
+#define CASE(name, expression)                             \
+  case MapCode::name:                                      \
+    for (int64_t i = 0; i < n; ++i) out[i] = (expression); \
     return;
   switch (code) {
     CASE(COPY, a[i])
@@ -61,8 +61,11 @@ template <class Element>
 class Input {
  public:
   Input(const Frame& frame, int index) : immediate_(frame.op.operands[index].buffer < 0) {
-    if (immediate_) std::fill_n(spread_, kChunk, frame.op.operands[index].value);
-    else view_ = frame.view<Element>(index);
+    if (immediate_) {
+      std::fill_n(spread_, kChunk, frame.op.operands[index].value);
+    } else {
+      view_ = frame.view<Element>(index);
+    }
   }
 
   const float* chunk(int64_t row, int64_t col, int64_t n) {

@@ -13,8 +13,8 @@ Code gmm(const Frame& frame) {
   const bool transposed = frame.op.param[0] == 1;
   const int64_t ldw = frame.buffer(2).cols;
   const Element* w = frame.base<Element>(2) + frame.first_row(2) * ldw + frame.first_col(2) * (transposed ? ldw : 1);
-  const Gemm shape{false, transposed, frame.unit.rows, frame.task.cols, frame.buffer(1).cols - frame.op.operands[1].offset,
-                   x.row_stride, ldw, out.row_stride};
+  const int64_t num_k = frame.num_cols(1);
+  const Gemm shape{false, transposed, frame.unit.rows, frame.task.cols, num_k, x.row_stride, ldw, out.row_stride};
   gemm(shape, x.data, w, out.data);
   return Code::OK;
 }

@@ -113,8 +113,11 @@ Code gather(const Frame& frame) {
   for (int64_t i = 0; i < frame.unit.rows; ++i) {
     const int32_t row = *index.row(i);
     if (source.rows > 0 && row >= source.rows) return Code::INDEX_OUT_OF_RANGE;
-    if (row < 0) std::memset(out.row(i), 0, bytes);
-    else std::memcpy(out.row(i), frame.base<Element>(1) + row * int64_t{source.cols} + frame.first_col(1), bytes);
+    if (row < 0) {
+      std::memset(out.row(i), 0, bytes);
+    } else {
+      std::memcpy(out.row(i), frame.base<Element>(1) + row * int64_t{source.cols} + frame.first_col(1), bytes);
+    }
   }
   return Code::OK;
 }

@@ -49,7 +49,8 @@ Code Routing::place_rows(int32_t rank, int64_t* value, int64_t* limit) {
     }
   }
   mine.source_start.back() = static_cast<int32_t>(row);
-  for (; used < route_.num_slots; ++used) mine.slots[used] = {route_.num_local_experts - 1, static_cast<int32_t>(row), 0};
+  for (; used < route_.num_slots; ++used)
+    mine.slots[used] = {route_.num_local_experts - 1, static_cast<int32_t>(row), 0};
   const int64_t capacity = route_capacity(route_, tile_rows_);
   const bool too_many_slots = needed > route_.num_slots;
   if (!too_many_slots && row <= capacity) return Code::OK;
@@ -70,8 +71,8 @@ int64_t Routing::sent_to(int32_t source, int32_t dest) const {
 
 Segment Routing::segment(int32_t source, int32_t dest, int32_t expert) const {
   const int32_t e = dest * route_.num_local_experts + expert;
-  return {source, dest, expert, sent_to_expert(source, dest, expert), source_start(dest, expert, source),
-          ranks_[source].sent_entries.data() + ranks_[source].sent_start[e]};
+  const int32_t* entries = ranks_[source].sent_entries.data() + ranks_[source].sent_start[e];
+  return {source, dest, expert, sent_to_expert(source, dest, expert), source_start(dest, expert, source), entries};
 }
 
 Segment Routing::segment_in_slot(int32_t source, int32_t dest, const Slot& slot) const {

@@ -22,7 +22,8 @@ int64_t find_extent(const Image& image, const Event& event, const Routing* routi
   };
   int32_t position = 0, expert = 0;
   switch (static_cast<Extent>(event.extent)) {
-    case Extent::ONE: case Extent::STATIC_TILE: return 1;
+    case Extent::ONE:
+    case Extent::STATIC_TILE: return 1;
     case Extent::SLOT: return routing->slot(rank, event.index).rows;
     case Extent::EXPERT: return routing->expert_rows(rank, event.index);
     case Extent::RECEIVED: return routing->received(rank);

@@ -46,17 +46,21 @@ std::vector<int32_t> make_image(int num_queues) {
     for (int s = 0; s < S; ++s) w.events.push_back({int32_t(Extent::SLOT), s, kind == 1 ? 2 : 1, 0});
   }
   for (int i = 0; i < kTiles; ++i) w.events.push_back({int32_t(Extent::TILE_ENTRIES), i, 1, 0});
-  const int put = w.op(Opcode::PUT, Domain::SLOTS, {operand(A, Rows::PEER, Cols::ALL), operand(X, Rows::TOKENS, Cols::ALL)});
-  const int up = w.op(Opcode::GMM, Domain::SLOTS, {own(HALVES), own(A, Cols::ALL), operand(W1, Rows::SLOT_EXPERT, Cols::OWN)});
+  const int put =
+      w.op(Opcode::PUT, Domain::SLOTS, {operand(A, Rows::PEER, Cols::ALL), operand(X, Rows::TOKENS, Cols::ALL)});
+  const int up =
+      w.op(Opcode::GMM, Domain::SLOTS, {own(HALVES), own(A, Cols::ALL), operand(W1, Rows::SLOT_EXPERT, Cols::OWN)});
   const int act = w.op(Opcode::SWIGLU, Domain::SLOTS, {own(C), own(HALVES), own(HALVES, Cols::OWN, I)});
-  const int down = w.op(Opcode::GMM, Domain::SLOTS, {own(D), own(C, Cols::ALL), operand(W2, Rows::SLOT_EXPERT, Cols::OWN)});
+  const int down =
+      w.op(Opcode::GMM, Domain::SLOTS, {own(D), own(C, Cols::ALL), operand(W2, Rows::SLOT_EXPERT, Cols::OWN)});
   const int back = w.op(Opcode::PUT_BACK, Domain::SLOTS, {operand(BACK, Rows::ENTRIES, Cols::ALL), own(D, Cols::ALL)});
   const int sum = w.op(Opcode::REDUCE, Domain::TILES,
                        {own(OUT, Cols::ALL), operand(BACK, Rows::ENTRIES, Cols::ALL), own(WEIGHTS, Cols::ALL)});
   w.ops[sum].num_rows = T;
   w.ops[sum].clipped = 1;
   const auto peer = int32_t(Remote::PEER);
-  for (int j = 0; j < R; ++j) for (int s = 0; s < S; ++s) w.task(put, s, 0, 0, j, {}, {{ARRIVED + s, 0, 0, peer, 0}});
+  for (int j = 0; j < R; ++j)
+    for (int s = 0; s < S; ++s) w.task(put, s, 0, 0, j, {}, {{ARRIVED + s, 0, 0, peer, 0}});
   for (int s = 0; s < S; ++s) {
     w.task(up, s, 0, I, -1, {ARRIVED + s}, {{UP + s, 0, 0, 0, 0}});
     w.task(up, s, I, I, -1, {ARRIVED + s}, {{UP + s, 0, 0, 0, 0}});
@@ -64,7 +68,8 @@ std::vector<int32_t> make_image(int num_queues) {
     w.task(down, s, 0, H, -1, {ACT + s}, {{DOWN + s, 0, 0, 0, 0}});
   }
   const auto by_tile = int16_t(Index::ENTRY_TILE);
-  for (int j = 0; j < R; ++j) for (int s = 0; s < S; ++s) w.task(back, s, 0, 0, j, {DOWN + s}, {{HOME, by_tile, 0, peer, 1}});
+  for (int j = 0; j < R; ++j)
+    for (int s = 0; s < S; ++s) w.task(back, s, 0, 0, j, {DOWN + s}, {{HOME, by_tile, 0, peer, 1}});
   for (int i = 0; i < kTiles; ++i) w.task(sum, i, 0, 0, -1, {HOME + i}, {});
   return w.pack();
 }
@@ -79,8 +84,8 @@ struct Host {
   explicit Host(unsigned seed) {
     std::mt19937 random(seed);
     std::normal_distribution<float> normal;
-    const size_t sizes[kNumArrays] = {0, T * H, T * K, L * H * 2 * I, L * I * H, S * B * H, S * B * 2 * I, S * B * I,
-                                      S * B * H, T * K * H, T * H};
+    const size_t sizes[kNumArrays] = {
+        0, T * H, T * K, L * H * 2 * I, L * I * H, S * B * H, S * B * 2 * I, S * B * I, S * B * H, T * K * H, T * H};
     for (int r = 0; r < R; ++r) {
       for (int i = 0; i < T; ++i) {
         const int first = int(random() % E);
@@ -134,7 +139,8 @@ void test_layer(int num_queues, int launches) {
       for (int t = 0; t < host.ranks[r].num_tokens; ++t) {
         for (int c = 0; c < H; ++c) {
           const float wanted = host.expected(r, t, c);
-          check(std::fabs(host.arrays[r][OUT][t * H + c] - wanted) < 1e-4f * (1 + std::fabs(wanted)), "the layer's value");
+          check(std::fabs(host.arrays[r][OUT][t * H + c] - wanted) < 1e-4f * (1 + std::fabs(wanted)),
+                "the layer's value");
         }
       }
     }

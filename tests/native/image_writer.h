@@ -23,7 +23,8 @@ struct ImageWriter {
   std::vector<std::vector<Task>> queues;
   const int ep_size, tile_rows;
 
-  ImageWriter(int ep_size, int tile_rows, int num_queues) : queues(num_queues), ep_size(ep_size), tile_rows(tile_rows) {}
+  ImageWriter(int ep_size, int tile_rows, int num_queues)
+      : queues(num_queues), ep_size(ep_size), tile_rows(tile_rows) {}
 
   int op(Opcode opcode, Domain domain, std::initializer_list<Operand> operands) {
     Op value{};
@@ -38,10 +39,9 @@ struct ImageWriter {
   // Tasks go to the queues in turn.
   void task(int op, int row, int col, int cols, int peer, std::initializer_list<int> events_waited,
             std::initializer_list<Signal> signalled) {
-    queues[num_tasks_++ % queues.size()].push_back({op, peer, row, col, cols, static_cast<int32_t>(waits.size()),
-                                                    static_cast<int32_t>(signals.size()),
-                                                    static_cast<int16_t>(events_waited.size()),
-                                                    static_cast<int16_t>(signalled.size())});
+    queues[num_tasks_++ % queues.size()].push_back(
+        {op, peer, row, col, cols, static_cast<int32_t>(waits.size()), static_cast<int32_t>(signals.size()),
+         static_cast<int16_t>(events_waited.size()), static_cast<int16_t>(signalled.size())});
     for (int event : events_waited) waits.push_back({event, 0});
     signals.insert(signals.end(), signalled);
   }
@@ -53,7 +53,8 @@ struct ImageWriter {
       tasks.insert(tasks.end(), queue.begin(), queue.end());
       starts.push_back(static_cast<int32_t>(tasks.size()));
     }
-    for (int r = 0; r < ep_size; ++r) for (int j = 0; j < ep_size; ++j) peer_order.push_back((r + j) % ep_size);
+    for (int r = 0; r < ep_size; ++r)
+      for (int j = 0; j < ep_size; ++j) peer_order.push_back((r + j) % ep_size);
     words_.assign(kSectionAlignment / 4 * 2, 0);
     Header h{};
     h.magic = kMagic;
