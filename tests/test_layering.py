@@ -11,12 +11,13 @@ FOLDERS = {"hpmoe": "hpmoe", "hpmoe.transforms": "transforms", "hpmoe.kernels": 
 # Modules and packages below hpmoe, the lowest layer first; `__init__` is hpmoe itself.
 LAYERS = (
     "errors",
-    "program routing",
+    "program routing machine",
     "primitives",
     "evaluate vjp tracing",
-    "machine taskflow taskflow_text dependencies tiling token_rows",
-    "verify timeline",
-    "transforms interpret simulate moe comm",
+    "taskflow taskflow_text dependencies tiling token_rows layout ordering targets",
+    "verify interpret timeline",
+    "staging running",
+    "transforms simulate moe comm",
     "kernels",
     "__init__ nn cli",
 )
