@@ -24,6 +24,8 @@ try:
 except ImportError:  # before 2.9
     from mindspore.common.api import _pynative_executor
 
+# What an old-style primitive keeps to itself instead of passing it.
+_ATTRIBUTES = {"Unstack": ("axis",), "Stack": ("axis",)}
 _NOT_SCALARS = (Tensor, RouteTracer)
 
 
@@ -58,7 +60,7 @@ class Recorder:
     def call(self, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
         name = getattr(func, "name", None) or getattr(func, "__name__", str(func))
         if len(args) == 3 and args[1] == name and isinstance(args[2], tuple):
-            args = args[2]
+            args = (*args[2], *(getattr(args[0], a) for a in _ATTRIBUTES.get(name, ())))
         return self.call_named(name, tuple(args), kwargs)
 
     def call_named(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

@@ -187,8 +187,9 @@ def softplus(r: Any, input: Any, beta: float = 1, threshold: float = 20) -> Any:
 
 
 @call("LogSigmoid")
-def log_sigmoid(r: Any, input: Any) -> Any:
-    return elementwise(r, e.neg, elementwise(r, e.softplus, elementwise(r, e.neg, input)))
+def log_sigmoid(r: Any, input: Any) -> tuple[Any, Any]:
+    out = elementwise(r, e.neg, elementwise(r, e.softplus, elementwise(r, e.neg, input)))
+    return out, out
 
 
 @call("MishExt")

@@ -64,9 +64,18 @@ def max_with_index(r: Any, *args: Any, **kwargs: Any) -> Any:
                         "mint.amax(x, dim=-1) or mint.amin(x, dim=-1), which give the value alone")
 
 
-@call("Var", "Std")
-def variance(r: Any, *args: Any, **kwargs: Any) -> Any:
-    raise not_traceable("var or std", "it has no primitive", "mint.mean(mint.square(x - mint.mean(x, -1, True)), -1)")
+@call("Var")
+def variance(r: Any, input: Any, dim: Any = None, correction: int = 1, keepdim: bool = False) -> Any:
+    axes = _axes(input, dim)
+    centered = elementwise(r, e.sub, input, mean(r, input, axes, True))
+    count = math.prod(input.hpmoe_aval.shape[a] for a in axes)
+    total = _reduce(r, reduce_sum, elementwise(r, e.square, centered), axes, keepdim)
+    return elementwise(r, e.mul, total, 1.0 / (count - correction))
+
+
+@call("Std")
+def deviation(r: Any, *args: Any, **kwargs: Any) -> Any:
+    return elementwise(r, e.sqrt, variance(r, *args, **kwargs))
 
 
 @call("LinalgVectorNorm", "Norm")
