@@ -202,6 +202,9 @@ class Checker {
     const auto wanted = rule.opcode == Opcode::GATHER && i == 2 ? Dtype::INT32 : Dtype::FLOAT32;
     const bool copies = is_put(rule.opcode) || is_exchange(rule.opcode);
     if (!copies && buffer.dtype != int32_t(wanted)) return "an operand has a dtype its op cannot take";
+    const bool by_expert = static_cast<Rows>(operand.rows) == Rows::SLOT_EXPERT;
+    if (rule.opcode == Opcode::MAP && by_expert && buffer.rows_per_expert > 0)
+      return "a MAP takes one row an expert, not a matrix";
     if (buffer.rows > 0 && needed_rows(op, operand) > buffer.rows)
       return "an operand's buffer has too few rows for its op";
     return nullptr;
