@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
-from mindspore import mint
+from mindspore import mint, ops
 
 from hpmoe.errors import check_argument
 from hpmoe.primitives.elementwise import is_differentiable
@@ -86,7 +86,7 @@ def _(x: Any, w: Any, route: Any, *, transpose: bool) -> Any:
                    "hpmoe.grouped_matmul", "rows", f"of shape {x.shape}", f"[{sum(counts)}, K], the route's rows")
     if sum(counts) == 0:
         return mint.zeros((0, w.shape[1] if transpose else w.shape[2]), dtype=x.dtype)
-    weights = mint.unbind(w, 0)
+    weights = ops.unstack(w, 0)
     parts = [mint.matmul(p, mint.transpose(weights[e], 0, 1) if transpose else weights[e])
              for e, p in enumerate(mint.split(x, counts, 0)) if counts[e]]
     return mint.cat(tuple(parts), 0) if len(parts) > 1 else parts[0]
