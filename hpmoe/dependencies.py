@@ -62,7 +62,8 @@ class _Tables:
         def joined(parts: list[np.ndarray], dtype: np.dtype) -> np.ndarray:
             return np.concatenate(parts) if parts else np.zeros(0, dtype)
         waits, signals = joined(self.waits, tf.WAIT), joined(self.signals, tf.SIGNAL)
-        return (joined(self.events, tf.EVENT), np.unique(waits), signals[np.argsort(signals["task"], kind="stable")],
+        waits = waits[np.unique(tf.row_keys(waits), return_index=True)[1]]
+        return (joined(self.events, tf.EVENT), waits, signals[np.argsort(signals["task"], kind="stable")],
                 tuple(self.blocks.values()))
 
 

@@ -32,8 +32,9 @@ class Csr:
 
 
 def _csr(keys: np.ndarray, items: np.ndarray, size: int) -> Csr:
-    pairs = np.unique(np.stack([keys, items], axis=1).astype(np.int64), axis=0) if len(keys) else np.zeros((0, 2), np.int64)
-    return Csr(np.searchsorted(pairs[:, 0], np.arange(size + 1)), pairs[:, 1])
+    width = int(items.max(initial=0)) + 1
+    owner, item = np.divmod(np.unique(keys.astype(np.int64) * width + items), width)
+    return Csr(np.searchsorted(owner, np.arange(size + 1)), item)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -85,6 +86,34 @@ def levels(graph: Graph) -> list[np.ndarray]:
     return out
 
 
+def runnable(graph: Graph, queues: tuple[np.ndarray, ...]) -> np.ndarray:
+    """Which tasks get to run when every queue runs in order, [num_tasks] bool; the rest wait on a cycle."""
+    lines = [np.asarray(q).tolist() for q in queues]
+    starts, items = graph.needs.starts.tolist(), graph.needs.items.tolist()
+    feed_starts, feeds = graph.feeds.starts.tolist(), graph.feeds.items.tolist()
+    missing = np.diff(graph.producers.starts).tolist()
+    heads, asleep = [0] * len(lines), {}
+    awake = list(range(len(lines)))
+    done = np.zeros(graph.num_tasks, bool)
+    while awake:
+        q = awake.pop()
+        line = lines[q]
+        while heads[q] < len(line):
+            t = line[heads[q]]
+            closed = next((g for g in items[starts[t]:starts[t + 1]] if missing[g]), None)
+            if closed is not None:
+                asleep.setdefault(closed, []).append(q)
+                break
+            heads[q] += 1
+            for g in feeds[feed_starts[t]:feed_starts[t + 1]]:
+                missing[g] -= 1
+                if not missing[g]:
+                    awake += asleep.pop(g, ())
+    for q, line in enumerate(lines):
+        done[line[:heads[q]]] = True
+    return done
+
+
 def longest_path_to_end(graph: Graph, order: list[np.ndarray], costs: np.ndarray) -> np.ndarray:
     """For each task, its cost plus the longest chain of costs after it: the priority of list scheduling."""
     rank = np.zeros(graph.num_tasks)
@@ -116,13 +145,12 @@ def prune_waits(flow: tf.Taskflow, graph: Graph) -> np.ndarray:
     needed &= ~_in_program_order(graph, remote, position, queue_of, waits)
     needed &= ~_implied_by_unit(flow, graph, remote, waits)
     kept = np.flatnonzero(needed)
+    kept = kept[waits["kind"][kept] == tf.STATIC]
     order = kept[np.lexsort((position[waits["task"][kept]], queue_of[waits["task"][kept]]))]
-    keys = np.stack([queue_of[waits["task"][order]], waits["event"][order], waits["kind"][order]], axis=1)
-    static = waits["kind"][order] == tf.STATIC
-    _, first = np.unique(keys, axis=0, return_index=True)
+    _, first = np.unique(queue_of[waits["task"][order]] * len(flow.events) + waits["event"][order], return_index=True)
     repeated = np.ones(len(order), bool)
     repeated[first] = False
-    needed[order[repeated & static]] = False
+    needed[order[repeated]] = False
     return needed
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import collections
+import functools
 import inspect
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
@@ -14,7 +15,7 @@ from mindspore.common._grad_function import _Function
 from mindspore.ops.primitive import _pynative_executor
 
 from hpmoe import tracing
-from hpmoe.errors import ArgumentError, check_argument
+from hpmoe.errors import ArgumentError, ProgramError, check_argument
 from hpmoe.evaluate import evaluate
 from hpmoe.interpret import interpret
 from hpmoe.machine import Mesh
@@ -37,12 +38,15 @@ class CacheInfo(NamedTuple):
     currsize: int
 
 
-class _Traced(NamedTuple):
+class _Traced:
     """What is known once the shapes of a call are: its Program, both directions, and the output tree."""
 
-    program: Program
-    linearized: Linearized | None
-    out_tree: Any
+    def __init__(self, program: Program, out_tree: Any):
+        self.program, self.out_tree = program, out_tree
+
+    @functools.cached_property
+    def linearized(self) -> Linearized:
+        return linearize(self.program)
 
 
 def row_bucket(rows: int, most: int) -> int:
@@ -61,12 +65,14 @@ def row_bucket(rows: int, most: int) -> int:
     return min(step, most)
 
 
-def run_ir(ir: Any, inputs: Arrays, num_tokens: Sequence[int] | None) -> Arrays:
-    """Computes the outputs of all ranks with whatever runs IR of this level."""
+def run_ir(ir: Any, inputs: Arrays, num_tokens: Sequence[int] | None, seed: int | None) -> Arrays:
+    """Computes the outputs of all ranks: a Program and a Taskflow in NumPy, a kernel natively unless a seed is given."""
     if isinstance(ir, Program):
         return evaluate(ir, inputs, num_tokens)
     if isinstance(ir, Taskflow):
-        return interpret(ir, inputs, num_tokens)
+        return interpret(ir, inputs, num_tokens, seed)
+    if seed is not None:
+        return interpret(ir.flow, inputs, num_tokens, seed)
     return ir.run(inputs, num_tokens)
 
 
@@ -89,14 +95,14 @@ class Runner:
     def cache_info(self) -> CacheInfo:
         return CacheInfo(self._hits, self._misses, CACHE_SIZE, len(self._plans))
 
-    def __call__(self, *args: Any, num_tokens: Sequence[int] | None = None, **kwargs: Any) -> Any:
+    def __call__(self, *args: Any, num_tokens: Sequence[int] | None = None, seed: int | None = None, **kwargs: Any) -> Any:
         bound = self._signature.bind(*args, **kwargs)
         bound.apply_defaults()
         leaves, tree = optree.tree_flatten(bound.args, none_is_leaf=True)
         leaves = [Tensor(x) if isinstance(x, np.ndarray) else x for x in leaves]
         tensors = [x for x in leaves if isinstance(x, Tensor)]
         lengths = self._lengths(tensors, num_tokens)
-        call = _Call(self, self._trace(leaves, tree), lengths)
+        call = _Call(self, self._trace(leaves, tree), lengths, seed)
         outputs = call.run([*tensors, *call.traced.program.captures])
         return optree.tree_unflatten(call.traced.out_tree, outputs)
 
@@ -122,7 +128,7 @@ class Runner:
         if key not in self._traced:
             args = optree.tree_unflatten(tree, avals)
             program, out_tree = tracing.trace_with_tree(innermost(self.function), args, self.mesh)
-            self._traced[key] = _Traced(program, None, out_tree)
+            self._traced[key] = _Traced(program, out_tree)
             if len(self._traced) > CACHE_SIZE:
                 self._traced.popitem(last=False)
         self._traced.move_to_end(key)
@@ -157,14 +163,6 @@ class Runner:
             self._plans.popitem(last=False)
         return ir
 
-    def linearized(self, traced: _Traced) -> Linearized:
-        for key, value in self._traced.items():
-            if value.program is traced.program:
-                if value.linearized is None:
-                    self._traced[key] = value._replace(linearized=linearize(value.program))
-                return self._traced[key].linearized
-        return linearize(traced.program)
-
 
 def with_max_rows(program: Program, max_rows: Sequence[int]) -> Program:
     """The program planned for at most `max_rows[i]` received rows through its i-th route."""
@@ -177,21 +175,21 @@ def with_max_rows(program: Program, max_rows: Sequence[int]) -> Program:
 class _Call:
     """One call: its arguments checked, the plans for its routing, forward and perhaps backward."""
 
-    def __init__(self, runner: Runner, traced: _Traced, lengths: tuple[int, ...] | None):
-        self.runner, self.traced, self.lengths = runner, traced, lengths
+    def __init__(self, runner: Runner, traced: _Traced, lengths: tuple[int, ...] | None, seed: int | None):
+        self.runner, self.traced, self.lengths, self.seed = runner, traced, lengths, seed
         self.buckets: tuple[int, ...] = ()
 
     def run(self, tensors: list[Tensor]) -> list[Tensor]:
         if not _pynative_executor.grad_flag():
             outputs = self.forward(tensors, self.traced.program)
-            return [self.join([r[i] for r in outputs]) for i in range(len(self.traced.program.outputs))]
+            return self.results(outputs)
         outputs = _Differentiable.apply(self, *tensors)
         return list(outputs) if isinstance(outputs, tuple) else [outputs]
 
     def forward(self, tensors: Sequence[Tensor], program: Program) -> Arrays:
         inputs = self.runner.per_rank(tensors, len(self.traced.program.captures))
         self.buckets = self._check(program, inputs)
-        return run_ir(self.runner.plan(program, self.buckets), inputs, self.lengths)
+        return run_ir(self.runner.plan(program, self.buckets), inputs, self.lengths, self.seed)
 
     def _check(self, program: Program, inputs: Arrays) -> tuple[int, ...]:
         """Checks the ids of every route and returns the row bucket of each."""
@@ -208,20 +206,20 @@ class _Call:
             for rank, arrays in enumerate(inputs):
                 ids = arrays[position[eqn.inputs[0]]]
                 ids = ids if self.lengths is None else ids[:self.lengths[rank]]
-                check_topk_ids(ids, aval.num_experts)
+                check_topk_ids(ids, aval.num_experts, f"hpmoe.dispatch on rank {rank}" if aval.ep_size > 1 else "hpmoe.dispatch")
                 received += np.bincount(ids.reshape(-1) // aval.num_local_experts, minlength=aval.ep_size)
             buckets.append(row_bucket(int(received.max()), aval.max_rows))
         return tuple(buckets)
 
     def backward(self, saved: Arrays, tensors: Sequence[Tensor], grads: Sequence[Tensor]) -> list[Tensor | None]:
-        lin = self.runner.linearized(self.traced)
+        lin = self.traced.linearized
         captures = len(self.traced.program.captures)
         inputs = self.runner.per_rank(tensors, captures)
         cotangents = [grads[i].asnumpy() for i in lin.cotangents]
         arrays = [[*(inputs[r][i] for i in lin.kept_inputs), *saved[r],
                    *(g[r] if self.runner.batched else g for g in cotangents)] for r in range(self.runner.mesh.ep_size)]
         plan = self.runner.plan(lin.backward, self.buckets[:self._num_backward_routes(lin.backward)])
-        out = run_ir(plan, arrays, self.lengths)
+        out = run_ir(plan, arrays, self.lengths, self.seed)
         result: list[Tensor | None] = [None] * len(tensors)
         for j, i in enumerate(lin.differentiable):
             parts = [r[j] for r in out]
@@ -232,6 +230,11 @@ class _Call:
     @staticmethod
     def _num_backward_routes(program: Program) -> int:
         return sum(isinstance(e.outputs[0].aval, RouteAval) for e in program.equations)
+
+    def results(self, outputs: Arrays) -> list[Tensor]:
+        """The program's own outputs, without saved values, as tensors of their declared dtypes."""
+        dtypes = [a.aval.dtype for a in self.traced.program.outputs]
+        return [self.join([r[i].astype(dtype, copy=False) for r in outputs]) for i, dtype in enumerate(dtypes)]
 
     def join(self, parts: Sequence[np.ndarray]) -> Tensor:
         """One tensor from the ranks' arrays."""
@@ -244,15 +247,18 @@ class _Differentiable(_Function):
 
     @staticmethod
     def forward(ctx: Any, call: _Call, *tensors: Tensor) -> Any:
-        lin = call.runner.linearized(call.traced)
+        lin = call.traced.linearized
         outputs = call.forward(tensors, lin.forward)
         count = len(call.traced.program.outputs)
         ctx.call, ctx.tensors, ctx.saved = call, tensors, [r[count:] for r in outputs]
-        results = tuple(call.join([r[i] for r in outputs]) for i in range(count))
+        results = tuple(call.results(outputs))
         return results if count != 1 else results[0]
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> Any:
+        if _pynative_executor.grad_flag():
+            raise ProgramError(f"{ctx.call.traced.program.name}: a gradient is taken of its gradient; hpmoe's backward kernels "
+                               "are not differentiable, take second derivatives of the plain function")
         return (None, *ctx.call.backward(ctx.saved, ctx.tensors, grads))
 
 
@@ -268,6 +274,10 @@ class Spmd:
 
     def __call__(self, *args: Any, num_tokens: Sequence[int] | None = None, **kwargs: Any) -> Any:
         return self._runner(*args, num_tokens=num_tokens, **kwargs)
+
+    def interpret(self, *args: Any, seed: int = 0, num_tokens: Sequence[int] | None = None, **kwargs: Any) -> Any:
+        """What a call computes, by the reference interpreter, in the legal order of tasks that `seed` picks."""
+        return self._runner(*args, num_tokens=num_tokens, seed=seed, **kwargs)
 
     def lower(self, *args: Any, direction: str = "forward") -> Any:
         """The IR of one rank, the same on all; `args` carry the leading rank axis as in a call."""

@@ -44,6 +44,10 @@ class Staged:
             return innermost(self)(*args, **kwargs)
         return self._runner(*args, **kwargs)
 
+    def interpret(self, *args: Any, seed: int = 0, **kwargs: Any) -> Any:
+        """What a call computes, by the reference interpreter, in the legal order of tasks that `seed` picks."""
+        return self._runner(*args, seed=seed, **kwargs)
+
     @functools.cached_property
     def _runner(self) -> Any:
         from hpmoe.running import Runner
@@ -156,8 +160,11 @@ def transform(rewrite: Callable[..., Any] | None = None, *, requires: str | None
 
 
 def _label(transform: Callable[..., Any], options: dict[str, Any]) -> str:
+    """The transform as printed: its name and the options it runs with, those that are None left out."""
+    bound = inspect.signature(transform).bind(None, **options)
+    bound.apply_defaults()
     given = ", ".join(f"{k}={getattr(v, '__name__', None) or getattr(v, 'name', None) or v}"
-                      for k, v in options.items() if v is not None)
+                      for k, v in list(bound.arguments.items())[1:] if v is not None)
     return f"{transform.__name__}({given})" if given else transform.__name__
 
 

@@ -28,6 +28,14 @@ LOCAL, PEER, EVERY_RANK = range(3)
  RETURNED_TO_FROM_EXPERT) = range(13)
 
 
+def row_keys(table: np.ndarray) -> np.ndarray:
+    """One int64 for each row of a WAIT or SIGNAL array; equal rows have equal keys, and keys sort by task, then event."""
+    keys = (table["task"].astype(np.int64) << 24 | table["event"]) << 3 | table["kind"]
+    if "amount" in table.dtype.names:
+        keys = keys << 4 | table["amount"] << 2 | table["remote"]
+    return keys
+
+
 @dataclasses.dataclass(frozen=True)
 class Buffer:
     """An array of one rank, seen as rows and columns.

@@ -10,7 +10,7 @@ import numpy as np
 from hpmoe import taskflow as tf
 from hpmoe.dependencies import derive_dependencies
 from hpmoe.errors import TransformError
-from hpmoe.program import (Atom, Aval, Equation, Literal, Program, RouteAval, Rows, Var, Names, program_window)
+from hpmoe.program import Atom, Aval, Equation, Literal, Names, Program, RouteAval, Rows, Var, program_window
 from hpmoe.token_rows import token_vars
 
 COMPUTED = ("float32", "bool")

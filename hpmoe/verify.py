@@ -7,7 +7,7 @@ import numpy as np
 from hpmoe import taskflow as tf
 from hpmoe.dependencies import derive_dependencies
 from hpmoe.errors import VerifyError
-from hpmoe.ordering import levels, make_graph, prune_waits
+from hpmoe.ordering import levels, make_graph, prune_waits, runnable
 from hpmoe.taskflow_text import event_name, task_name, taskflow_window
 
 
@@ -32,15 +32,9 @@ def verify(flow: tf.Taskflow) -> None:
     _check_peer_order(flow)
     _check_tables(flow)
     if flow.queues:
-        _check_queues(flow)
+        check_queues(flow)
     _check_acyclic(flow)
     _check_events(flow)
-
-
-def check_queues(flow: tf.Taskflow) -> None:
-    """Raises VerifyError unless the queues hold every task once, on its unit, in an order without a cycle."""
-    _check_queues(flow)
-    _check_acyclic(flow)
 
 
 def _fail(flow: tf.Taskflow, what: str, task: int | None = None) -> None:
@@ -68,7 +62,8 @@ def _check_peer_order(flow: tf.Taskflow) -> None:
         raise VerifyError(f"verify: peer_order is {order.tolist()}; each row must name each of {flow.ep_size} ranks once")
 
 
-def _check_queues(flow: tf.Taskflow) -> None:
+def check_queues(flow: tf.Taskflow) -> None:
+    """Raises VerifyError unless each task is in one queue of its unit, once."""
     listed = np.concatenate([np.asarray(q) for q in flow.queues])
     bad = np.flatnonzero((listed < 0) | (listed >= flow.num_tasks))
     if len(bad):
@@ -101,88 +96,81 @@ def _check_events(flow: tf.Taskflow) -> None:
     events, waits, signals, blocks = derive_dependencies(flow.buffers, flow.ops, flow.routes, flow.tasks, flow.tile_rows)
     whole = flow.replace(events=events, waits=waits, signals=signals, blocks=blocks)
     number = _match_events(flow, whole)
-    mine = flow.waits.copy()
-    mine["event"] = number[mine["event"]] if len(mine) else mine["event"]
-    have = {tuple(w) for w in mine.tolist()}
+    mine = _renumbered(flow.waits, number)
     required = waits[prune_waits(whole, make_graph(whole))] if flow.queues else waits
-    for wait in required:
-        if tuple(wait.tolist()) not in have:
-            t = int(wait["task"])
-            _fail(flow, f"task t{t} {task_name(flow, t)} reads what {event_name(whole, int(wait['event']))} stands for "
-                        "and neither it nor what runs before it waits for it", t)
-    known = {tuple(w) for w in waits.tolist()}
-    for wait in sorted(have - known)[:1]:
-        _fail(flow, f"task t{wait[0]} {task_name(flow, wait[0])} waits for {event_name(whole, wait[1])}, "
-                    "which nothing it reads asks for", wait[0])
+    for wait in _missing(required, mine):
+        t = int(wait["task"])
+        _fail(flow, f"task t{t} {task_name(flow, t)} reads what {event_name(whole, int(wait['event']))} stands for "
+                    "and neither it nor what runs before it waits for it", t)
+    for wait in _missing(mine, waits):
+        t = int(wait["task"])
+        _fail(flow, f"task t{t} {task_name(flow, t)} waits for {event_name(whole, int(wait['event']))}, "
+                    "which nothing it reads asks for", t)
     _compare_signals(flow, whole, number)
+
+
+def _renumbered(table: np.ndarray, number: np.ndarray) -> np.ndarray:
+    table = table.copy()
+    if len(table):
+        table["event"] = number[table["event"]]
+    return table
+
+
+def _missing(wanted: np.ndarray, have: np.ndarray) -> np.ndarray:
+    """The first row of `wanted` that is not in `have`, or none."""
+    return wanted[~np.isin(tf.row_keys(wanted), tf.row_keys(have))][:1]
 
 
 def _match_events(flow: tf.Taskflow, whole: tf.Taskflow) -> np.ndarray:
     """For each event of `flow`, the derived event of the same region; their thresholds must agree."""
-    def key(f: tf.Taskflow, e: int) -> tuple:
-        event = f.events[e]
-        block = f.blocks[event["block"]]
-        return (block.name, block.unit, block.columns, int(event["index"]))
+    def keys(f: tf.Taskflow) -> list[tuple]:
+        names = [(b.name, b.unit, b.columns) for b in f.blocks]
+        bad = [b for b in f.events["block"].tolist() if not 0 <= b < len(names)]
+        if bad:
+            raise VerifyError(f"verify: an event is of block {bad[0]}; there are {len(names)}")
+        return [(names[b], i) for b, i in zip(f.events["block"].tolist(), f.events["index"].tolist(), strict=True)]
 
-    index = {key(whole, e): e for e in range(len(whole.events))}
+    index = {key: e for e, key in enumerate(keys(whole))}
     number = np.zeros(len(flow.events), np.int64)
-    for e, event in enumerate(flow.events):
-        match = index.get(key(flow, e))
-        if match is None:
+    for e, key in enumerate(keys(flow)):
+        if key not in index:
             raise VerifyError(f"verify: event {event_name(flow, e)} stands for no region that is read")
-        number[e] = match
-        derived = whole.events[match]
-        for column in ("extent", "index", "mult", "route"):
-            if event[column] != derived[column]:
-                waiting = flow.waits["task"][flow.waits["event"] == e]
-                _fail(flow, f"event {event_name(flow, e)} has {column} {event[column]}, its producers add up to "
-                            f"{column} {derived[column]}", int(waiting[0]) if len(waiting) else None)
+        number[e] = index[key]
+    derived = whole.events[number]
+    for column in ("extent", "index", "mult", "route"):
+        for e in np.flatnonzero(flow.events[column] != derived[column])[:1]:
+            waiting = flow.waits["task"][flow.waits["event"] == e]
+            _fail(flow, f"event {event_name(flow, int(e))} has {column} {flow.events[column][e]}, its producers add up to "
+                        f"{column} {derived[column][e]}", int(waiting[0]) if len(waiting) else None)
     return number
 
 
 def _compare_signals(flow: tf.Taskflow, whole: tf.Taskflow, number: np.ndarray) -> None:
     """Every event that is left is signalled by exactly its derived producers."""
-    mine = flow.signals.copy()
-    if len(mine):
-        mine["event"] = number[mine["event"]]
-    blocks = np.unique(whole.events["block"][number]) if len(number) else []
-    wanted = whole.signals[np.isin(whole.signals["event"], number)]
+    mine = _renumbered(flow.signals, number)
+    blocks = np.unique(whole.events["block"][number])
     dynamic = whole.signals["kind"] != tf.STATIC
-    in_block = np.isin(whole.events["block"][whole.signals["event"]], blocks) if len(whole.signals) else dynamic
-    wanted = np.unique(np.concatenate([wanted, whole.signals[dynamic & in_block]]))
-    values, counts = np.unique(mine, return_counts=True)
-    for s in values[counts > 1][:1]:
+    in_block = np.isin(whole.events["block"][whole.signals["event"]], blocks)
+    wanted = whole.signals[np.isin(whole.signals["event"], number) | (dynamic & in_block)]
+    keys, first, counts = np.unique(tf.row_keys(mine), return_index=True, return_counts=True)
+    for s in mine[first[counts > 1]][:1]:
         _fail(flow, f"task t{s['task']} signals {event_name(whole, int(s['event']))} twice", int(s["task"]))
-    for s in np.setdiff1d(wanted, values)[:1]:
+    for s in _missing(wanted, mine):
         _fail(flow, f"task t{s['task']} {task_name(flow, int(s['task']))} must signal "
                     f"{event_name(whole, int(s['event']))} and does not, or not with that amount and rank", int(s["task"]))
-    for s in np.setdiff1d(values, wanted)[:1]:
+    for s in _missing(mine, wanted):
         _fail(flow, f"task t{s['task']} {task_name(flow, int(s['task']))} signals "
                     f"{event_name(whole, int(s['event']))}, to which it adds nothing", int(s["task"]))
 
 
 def _check_acyclic(flow: tf.Taskflow) -> None:
     """No cycle through events and queue order; ranks are folded onto one, so none across ranks either."""
-    chained = flow
+    graph = make_graph(flow)
     if flow.queues:
-        chained = _with_queue_order(flow)
-    done = np.zeros(flow.num_tasks, bool)
-    for tasks in levels(make_graph(chained)):
-        done[tasks] = True
+        done = runnable(graph, flow.queues)
+    else:
+        done = np.zeros(flow.num_tasks, bool)
+        for tasks in levels(graph):
+            done[tasks] = True
     for t in np.flatnonzero(~done)[:1]:
         _fail(flow, f"task t{t} {task_name(flow, int(t))} can never run: a cycle leads through what it waits for", int(t))
-
-
-def _with_queue_order(flow: tf.Taskflow) -> tf.Taskflow:
-    """The same taskflow with one more event between consecutive tasks of each queue."""
-    before = np.concatenate([np.asarray(q)[:-1] for q in flow.queues])
-    after = np.concatenate([np.asarray(q)[1:] for q in flow.queues])
-    first = len(flow.events)
-    events = np.zeros(len(before), tf.EVENT)
-    events["block"] = len(flow.blocks)
-    waits, signals = np.zeros(len(before), tf.WAIT), np.zeros(len(before), tf.SIGNAL)
-    waits["task"], signals["task"] = after, before
-    waits["event"] = signals["event"] = first + np.arange(len(before))
-    block = tf.EventBlock("queue", "count", (), first, len(before), False)
-    return flow.replace(events=np.concatenate([flow.events, events]), waits=np.concatenate([flow.waits, waits]),
-                        signals=np.concatenate([flow.signals, signals]), blocks=(*flow.blocks, block))

@@ -8,8 +8,7 @@ from hpmoe.primitives.elementwise import add, is_differentiable, mul
 from hpmoe.primitives.grouped_matmul import grouped, grouped_weight_grad
 from hpmoe.primitives.reduction import row_dot
 from hpmoe.primitives.shape import broadcast_to
-from hpmoe.program import (Atom, Builder, Equation, Literal, Program, RouteAval, Var, live_equations,
-                           substitute)
+from hpmoe.program import Atom, Builder, Equation, Literal, Program, RouteAval, Var, live_equations, substitute
 
 
 @dataclasses.dataclass(frozen=True)

@@ -1,6 +1,7 @@
 """Runs packed images on this machine: every rank's queues as threads of one process."""
 
 import ctypes
+import threading
 
 import numpy as np
 
@@ -9,7 +10,6 @@ from hpmoe.kernels.diagnosis import make_error
 from hpmoe.kernels.library import Rank, Status, load
 from hpmoe.kernels.protocol import Code, Dtype, unpack_image
 
-LOOK_UP_SECONDS = 0.05
 ELEMENT_TYPES = {Dtype.FLOAT32: np.dtype(np.float32), Dtype.INT32: np.dtype(np.int32)}
 
 
@@ -36,20 +36,12 @@ def launch(image, buffers, num_tokens, counters, bases, timeout, trace=None):
     _check_arrays(header, sections, buffers, num_tokens, counters, bases, trace)
     ranks = _make_ranks(buffers, num_tokens, counters, bases)
     trace_pointer = None if trace is None else trace.ctypes.data
-    status, cancel, running = Status(), ctypes.c_int32(0), ctypes.c_void_p()
-    try:
-        # Between the short waits the interpreter runs its signal handlers.
-        library.hpmoe_start(
-            *(image.ctypes.data, image.nbytes, ranks, len(ranks), timeout, trace_pointer),
-            *(ctypes.byref(cancel), ctypes.byref(running), ctypes.byref(status)),
-        )
-        while not library.hpmoe_wait(running, LOOK_UP_SECONDS):
-            pass
-    except BaseException:
-        cancel.value = 1
-        raise
-    finally:
-        library.hpmoe_finish(running, ctypes.byref(status))
+    status = Status()
+    is_main = threading.current_thread() is threading.main_thread()  # the only one whose Python sees Ctrl-C
+    library.hpmoe_launch(
+        *(image.ctypes.data, image.nbytes, ranks, len(ranks)),
+        *(timeout, trace_pointer, is_main, ctypes.byref(status)),
+    )
     if status.code:
         raise make_error(status, sections)
 

@@ -66,17 +66,14 @@ def use_blas(path):
 def load():
     """The loaded library with its signatures declared, using MindSpore's oneDNN where it can be loaded."""
     library = ctypes.CDLL(str(find_library()))
-    start = [
+    launch = [
         *(ctypes.c_void_p, ctypes.c_int64),  # image
         *(ctypes.POINTER(Rank), ctypes.c_int32),
-        *(ctypes.c_double, ctypes.c_void_p, ctypes.POINTER(ctypes.c_int32)),  # timeout, trace, cancel
+        *(ctypes.c_double, ctypes.c_void_p, ctypes.c_int32),  # timeout, trace, interruptible
+        ctypes.POINTER(Status),
     ]
-    status = ctypes.POINTER(Status)
     signatures = {
-        "hpmoe_launch": (ctypes.c_int, [*start, status]),
-        "hpmoe_start": (ctypes.c_int, [*start, ctypes.POINTER(ctypes.c_void_p), status]),
-        "hpmoe_wait": (ctypes.c_int, [ctypes.c_void_p, ctypes.c_double]),
-        "hpmoe_finish": (ctypes.c_int, [ctypes.c_void_p, status]),
+        "hpmoe_launch": (ctypes.c_int, launch),
         "hpmoe_image_fault": (ctypes.c_char_p, [ctypes.c_void_p, ctypes.c_int64]),
         "hpmoe_use_blas": (ctypes.c_int, [ctypes.c_char_p]),
         "hpmoe_gemm_name": (ctypes.c_char_p, []),

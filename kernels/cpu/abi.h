@@ -17,20 +17,11 @@ struct HpmoeRank {
   int64_t* bases;
 };
 
-struct HpmoeLaunch;
-
 // Runs the image on all ranks and returns when every worker has left.
 // trace: NULL or [num_ranks][num_tasks][3] steady-clock nanoseconds: wait begins, body begins, signals are out.
-// cancel: NULL or a flag; not zero ends the launch with INTERRUPTED. timeout_s bounds every single wait.
+// interruptible: SIGINT ends the launch with INTERRUPTED, after the host's own handler ran. timeout_s bounds every wait.
 int hpmoe_launch(const void* image, int64_t image_bytes, const HpmoeRank* ranks, int32_t num_ranks, double timeout_s,
-                 int64_t* trace, const volatile int32_t* cancel, HpmoeStatus* status);
-
-// The same in three steps, for a host that must look up now and then. hpmoe_finish joins the workers, completes the
-// counters' bookkeeping and frees the launch; it is due exactly once, also after a failed start.
-int hpmoe_start(const void* image, int64_t image_bytes, const HpmoeRank* ranks, int32_t num_ranks, double timeout_s,
-                int64_t* trace, const volatile int32_t* cancel, HpmoeLaunch** launch, HpmoeStatus* status);
-int hpmoe_wait(HpmoeLaunch* launch, double seconds);  // 1 once every worker has left, 0 when the time is over
-int hpmoe_finish(HpmoeLaunch* launch, HpmoeStatus* status);
+                 int64_t* trace, int32_t interruptible, HpmoeStatus* status);
 
 // NULL for a sound image, else a sentence naming its first fault.
 const char* hpmoe_image_fault(const void* image, int64_t image_bytes);

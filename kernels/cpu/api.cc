@@ -1,14 +1,10 @@
 // The C functions of abi.h.
-#include <memory>
-#include <new>
+#include <exception>
 
 #include "abi.h"
 #include "gemm.h"
+#include "interrupt.h"
 #include "launch.h"
-
-struct HpmoeLaunch {
-  hpmoe::Launch launch;
-};
 
 namespace {
 
@@ -39,36 +35,17 @@ HpmoeStatus find_bad_argument(const hpmoe::Image& image, const HpmoeRank* ranks,
 
 extern "C" {
 
-int hpmoe_start(const void* image, int64_t image_bytes, const HpmoeRank* ranks, int32_t num_ranks, double timeout_s,
-                int64_t* trace, const volatile int32_t* cancel, HpmoeLaunch** launch, HpmoeStatus* status) {
-  *launch = nullptr;
+int hpmoe_launch(const void* image, int64_t image_bytes, const HpmoeRank* ranks, int32_t num_ranks, double timeout_s,
+                 int64_t* trace, int32_t interruptible, HpmoeStatus* status) {
   if (hpmoe::find_fault(image, image_bytes)) return report(status, bad_image(-1, 0, 0));
   const HpmoeStatus fault = find_bad_argument(hpmoe::Image(image), ranks, num_ranks);
   if (fault.code != 0) return report(status, fault);
   try {
-    auto made = std::unique_ptr<HpmoeLaunch>(new HpmoeLaunch{{image, ranks, timeout_s, trace, cancel}});
-    made->launch.start();
-    *launch = made.release();
+    const hpmoe::InterruptWatch watch(interruptible != 0);
+    return report(status, hpmoe::Launch(image, ranks, timeout_s, trace, watch).run());
   } catch (const std::exception&) {
     return report(status, {static_cast<int32_t>(Code::OUT_OF_MEMORY), -1, -1, -1, -1, -1, 0, 0});
   }
-  return report(status, {});
-}
-
-int hpmoe_wait(HpmoeLaunch* launch, double seconds) { return !launch || launch->launch.wait(seconds); }
-
-int hpmoe_finish(HpmoeLaunch* launch, HpmoeStatus* status) {
-  if (!launch) return status ? status->code : 0;
-  const HpmoeStatus result = launch->launch.finish();
-  delete launch;
-  return report(status, result);
-}
-
-int hpmoe_launch(const void* image, int64_t image_bytes, const HpmoeRank* ranks, int32_t num_ranks, double timeout_s,
-                 int64_t* trace, const volatile int32_t* cancel, HpmoeStatus* status) {
-  HpmoeLaunch* launch = nullptr;
-  const int code = hpmoe_start(image, image_bytes, ranks, num_ranks, timeout_s, trace, cancel, &launch, status);
-  return code != 0 ? code : hpmoe_finish(launch, status);
 }
 
 const char* hpmoe_image_fault(const void* image, int64_t image_bytes) { return hpmoe::find_fault(image, image_bytes); }

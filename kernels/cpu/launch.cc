@@ -49,46 +49,40 @@ int64_t now_ns() {
 }
 
 Launch::Launch(const void* image, const HpmoeRank* ranks, double timeout_s, int64_t* trace,
-               const volatile int32_t* cancel)
+               const InterruptWatch& watch)
     : image_(image),
       ranks_(ranks, ranks + image_.header->ep_size),
       timeout_ns_(in_nanoseconds(timeout_s)),
       trace_(trace),
-      cancel_(cancel),
+      watch_(watch),
       states_(image_.header->ep_size) {
   const Header& h = *image_.header;
   routings_.reserve(h.num_routes);
   for (int32_t i = 0; i < h.num_routes; ++i) routings_.emplace_back(image_.routes[i], h.ep_size, h.tile_rows);
 }
 
-void Launch::start() {
+Status Launch::run() {
+  start_workers();
+  for (std::thread& worker : workers_) worker.join();
+  begin_epoch();
+  return status_;
+}
+
+void Launch::start_workers() {
   const Header& h = *image_.header;
   workers_.reserve(static_cast<size_t>(h.ep_size) * h.num_queues);
   for (int32_t rank = 0; rank < h.ep_size; ++rank) {
     for (int32_t queue = 0; queue < h.num_queues; ++queue) {
-      {
-        std::lock_guard<std::mutex> lock(mutex_);
-        ++running_;
-      }
       try {
         workers_.emplace_back(&Launch::work, this, rank, queue);
       } catch (const std::exception&) {  // the system gives no more threads
-        std::lock_guard<std::mutex> lock(mutex_);
-        --running_;
-        fail(make_status(Code::OUT_OF_MEMORY, rank, queue, -1));
-        return;
+        return fail(make_status(Code::OUT_OF_MEMORY, rank, queue, -1));
       }
     }
   }
 }
 
-bool Launch::wait(double seconds) {
-  std::unique_lock<std::mutex> lock(mutex_);
-  return left_.wait_for(lock, std::chrono::duration<double>(seconds), [&] { return running_ == 0; });
-}
-
-Status Launch::finish() {
-  for (std::thread& worker : workers_) worker.join();
+void Launch::begin_epoch() {
   for (int32_t rank = 0; rank < image_.header->ep_size; ++rank) {
     for (int32_t e = 0; e < image_.header->num_events; ++e) {
       const int64_t value = ranks_[rank].counters[e] - ranks_[rank].bases[e];
@@ -102,7 +96,6 @@ Status Launch::finish() {
       ranks_[rank].bases[e] += value;  // also after a failure: the next launch starts from what is there
     }
   }
-  return status_;
 }
 
 void Launch::work(int32_t rank, int32_t queue) {
@@ -111,8 +104,6 @@ void Launch::work(int32_t rank, int32_t queue) {
   } catch (const std::exception&) {
     fail(make_status(Code::OUT_OF_MEMORY, rank, queue, -1));
   }
-  std::lock_guard<std::mutex> lock(mutex_);
-  if (--running_ == 0) left_.notify_all();
 }
 
 void Launch::run_queue(int32_t rank, int32_t queue) {
@@ -124,7 +115,7 @@ void Launch::run_queue(int32_t rank, int32_t queue) {
   }
   for (int32_t task = image_.queues[queue]; task < image_.queues[queue + 1]; ++task) {
     if (failed_.load(std::memory_order_relaxed)) return;
-    if (is_cancelled()) return fail(make_status(Code::INTERRUPTED, rank, queue, task));
+    if (watch_.is_interrupted()) return fail(make_status(Code::INTERRUPTED, rank, queue, task));
     run_task(rank, queue, task);
   }
 }
@@ -255,7 +246,7 @@ Code Launch::wait_until(Ready ready) {
   const int64_t deadline = now_ns() + timeout_ns_;
   while (!ready()) {
     if (failed_.load(std::memory_order_relaxed)) return Code::ABORTED_PEER;
-    if (is_cancelled()) return Code::INTERRUPTED;
+    if (watch_.is_interrupted()) return Code::INTERRUPTED;
     if (now_ns() > deadline) return Code::TIMEOUT;
     std::this_thread::yield();
   }

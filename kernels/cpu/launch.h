@@ -2,14 +2,13 @@
 #pragma once
 
 #include <atomic>
-#include <condition_variable>
 #include <cstdint>
-#include <mutex>
 #include <thread>
 #include <vector>
 
 #include "abi.h"
 #include "image.h"
+#include "interrupt.h"
 #include "routing.h"
 
 namespace hpmoe {
@@ -23,12 +22,10 @@ int64_t now_ns();
 
 class Launch {
  public:
-  Launch(const void* image, const HpmoeRank* ranks, double timeout_s, int64_t* trace, const volatile int32_t* cancel);
+  Launch(const void* image, const HpmoeRank* ranks, double timeout_s, int64_t* trace, const InterruptWatch& watch);
 
-  void start();
-  bool wait(double seconds);
-  // Joins the workers and begins the next epoch of the counters.
-  Status finish();
+  // Starts all workers, joins them, and begins the next epoch of the counters.
+  Status run();
 
  private:
   struct RankState {
@@ -36,6 +33,8 @@ class Launch {
     std::atomic<bool> is_ready{false};  // routing and thresholds are known
   };
 
+  void start_workers();
+  void begin_epoch();
   void work(int32_t rank, int32_t queue);
   void run_queue(int32_t rank, int32_t queue);
   void run_task(int32_t rank, int32_t queue, int32_t task);
@@ -51,7 +50,6 @@ class Launch {
   // OK once ready() holds, else why not: TIMEOUT, INTERRUPTED, or ABORTED_PEER when another worker has failed.
   template <class Ready>
   Code wait_until(Ready ready);
-  bool is_cancelled() const { return cancel_ && __atomic_load_n(cancel_, __ATOMIC_RELAXED) != 0; }
   // The first failure is the launch's; every worker leaves at its next look.
   void fail(const Status& status);
 
@@ -59,7 +57,7 @@ class Launch {
   const std::vector<HpmoeRank> ranks_;
   const int64_t timeout_ns_;
   int64_t* const trace_;
-  const volatile int32_t* const cancel_;
+  const InterruptWatch& watch_;
 
   std::vector<Routing> routings_;
   std::vector<RankState> states_;
@@ -67,9 +65,6 @@ class Launch {
 
   std::atomic<bool> failed_{false};
   Status status_{};
-  std::mutex mutex_;
-  std::condition_variable left_;
-  int64_t running_ = 0;
   std::vector<std::thread> workers_;
 };
 
