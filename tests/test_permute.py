@@ -69,9 +69,13 @@ def round_trip(num_out, tokens, probs, indices):
 def test_gradients_agree_with_mindspore(num_out):
     tokens, indices = example(4, 2)
     probs = RNG.uniform(size=(4, 2)).astype(np.float32)
-    expected = ms.grad(lambda *a: ops.square(round_trip(num_out, *a)).sum(), (0, 1))(*map(Tensor, (tokens, probs, indices)))
-    parts = linearize(trace(lambda *a: ops.square(round_trip(num_out, *a)).sum(), tokens, probs, indices))
     arrays = (tokens, probs, indices)
+
+    def loss(*args):
+        return ops.square(round_trip(num_out, *args)).sum()
+
+    expected = ms.grad(loss, (0, 1))(*map(Tensor, arrays))
+    parts = linearize(trace(loss, *arrays))
     saved = evaluate(parts.forward, [arrays])[0][1:]
     kept = [arrays[i] for i in parts.kept_inputs]
     got = evaluate(parts.backward, [[*kept, *saved, np.float32(1)]])[0]

@@ -121,7 +121,8 @@ NO_CPU_KERNEL = {
     "normalize": (F.normalize, lambda x: x / mint.sqrt(mint.sum(x * x, 1, True))),
     "norm": (mint.norm, lambda x: mint.sqrt(mint.sum(x * x))),
     "var": (lambda x: mint.var(x, dim=-1), lambda x: mint.sum(mint.square(x - mint.mean(x, -1, True)), -1) / 3),
-    "std": (lambda x: mint.std(x, -1, correction=0), lambda x: mint.sqrt(mint.mean(mint.square(x - mint.mean(x, -1, True)), -1))),
+    "std": (lambda x: mint.std(x, -1, correction=0),
+            lambda x: mint.sqrt(mint.mean(mint.square(x - mint.mean(x, -1, True)), -1))),
     "stack": (lambda x: mint.stack((x, 2 * x), dim=-1), lambda x: ops.stack((x, 2 * x), -1)),
     "unbind": (lambda x: (*mint.unbind(x, 0), *ops.unstack(x, 1)), lambda x: (*x, *x.T)),
     "repeat": (lambda x: x.repeat(2, 1), lambda x: mint.tile(x, (2, 1))),
@@ -136,7 +137,14 @@ NO_CPU_KERNEL = {
     "layer_norm": (lambda x: F.layer_norm(x, (4,)), lambda x: nn.LayerNorm((4,), epsilon=1e-5)(x)),
     "rms_norm": (lambda x: ops.rms_norm(x, x[0])[0], lambda x: x * x[0] * ops.rsqrt(mint.mean(x * x, -1, True) + 1e-6)),
     "swiglu": (ops.swiglu, lambda x: F.silu(x[:, :2]) * x[:, 2:]),
-    "conversions": (lambda x: x.to(ms.float16).to(x) * x.type_as(x), lambda x: x.astype(ms.float16).astype(ms.float32) * x),
+    "conversions": (lambda x: x.to(ms.float16).to(x) * x.type_as(x),
+                    lambda x: x.astype(ms.float16).astype(ms.float32) * x),
+    "composed": (lambda x: mint.expm1(x) + mint.log1p(x * x) + mint.exp2(x) + mint.log2(x * x) + mint.log10(x * x),
+                 lambda x: mint.exp(x) - 1 + mint.log(1 + x * x) + 2 ** x + mint.log(x * x) * (
+                     1 / np.log(2) + 1 / np.log(10))),
+    "hyperbolic": (lambda x: mint.sinh(x) + mint.cosh(x) + mint.tan(x) + mint.erfc(x) + mint.ceil(x),
+                   lambda x: mint.exp(x) + mint.sin(x) / mint.cos(x) + 1 - mint.erf(x) - mint.floor(-x)),
+    "remainder": (lambda x: x % 2 + x // 0.5 * x, lambda x: x - 2 * mint.floor(x / 2) + mint.floor(x / 0.5) * x),
 }
 
 
@@ -159,10 +167,12 @@ SHAPES = {
     "chunk": lambda x: (mint.chunk(x, 2, -1), x.chunk(2, 0), ops.chunk(x, 2, axis=2)),
     "cat": lambda x: (mint.cat((x, x)), mint.cat([x, 2 * x], dim=-1), ops.concat((x, x), axis=1)),
     "narrow": lambda x: (mint.narrow(x, 1, 0, 2), x.narrow(2, 1, 2)),
-    "index": lambda x: (x[0], x[1, 2], x[:, 1:], x[..., :2], x[..., -2:], x[None], x[:, None, 1], x[-1, ..., 0], x[:, :, 1:3]),
+    "index": lambda x: (x[0], x[1, 2], x[:, 1:], x[..., :2], x[..., -2:], x[None], x[:, None, 1], x[-1, ..., 0],
+                        x[:, :, 1:3]),
     "iterate": lambda x: [a * i for i, a in enumerate(x)],
     "tile": lambda x: mint.tile(x, (2, 1, 2)),
-    "gather": lambda x: (x[Tensor([1, 0, 1])], ops.gather(x, Tensor([0, 0], ms.int32), 0), x[[1, 0]], x[Tensor([1, 1]), 1:]),
+    "gather": lambda x: (x[Tensor([1, 0, 1])], ops.gather(x, Tensor([0, 0], ms.int32), 0), x[[1, 0]],
+                         x[Tensor([1, 1]), 1:]),
 }
 
 

@@ -29,8 +29,8 @@ def permute(tokens: Any, indices: Any, num_out_tokens: int = 0, padded_mode: boo
         padded_mode: must be False.
 
     Returns:
-        (permuted, sorted_indices): rows [N * K, H], or [num_out_tokens, H], and int32 [N * K], the place of each (token,
-        choice) among the sorted rows.
+        (permuted, sorted_indices): rows [N * K, H], or [num_out_tokens, H], and int32 [N * K], the place of each
+        (token, choice) among the sorted rows.
 
     Raises:
         ArgumentError: shapes or dtypes do not fit, or padded_mode is set.
@@ -46,8 +46,8 @@ def permute(tokens: Any, indices: Any, num_out_tokens: int = 0, padded_mode: boo
                    "Padded routing needs the capacity of each expert; permute keeps every row.")
     top_k = indices.shape[1] if len(indices.shape) == 2 else 1
     entries = indices.shape[0] * top_k
-    check_argument(isinstance(num_out_tokens, int) and 0 <= num_out_tokens <= entries, "hpmoe.permute", "num_out_tokens",
-                   num_out_tokens, f"in 0..{entries}")
+    check_argument(isinstance(num_out_tokens, int) and 0 <= num_out_tokens <= entries, "hpmoe.permute",
+                   "num_out_tokens", num_out_tokens, f"in 0..{entries}")
     order = sort_indices(indices)
     return permute_rows(tokens, order, top_k=top_k, num_rows=num_out_tokens or entries), order
 
@@ -83,8 +83,8 @@ def unpermute(permuted: Any, sorted_indices: Any, probs: Any = None) -> Any:
 
 @sort_indices.infer
 def _(indices: Aval) -> Aval:
-    check_argument(len(indices.shape) in (1, 2) and indices.dtype in ("int32", "int64"), "hpmoe.permute", "indices", indices,
-                   "[N, K] or [N] of int32 or int64")
+    check_argument(len(indices.shape) in (1, 2) and indices.dtype in ("int32", "int64"), "hpmoe.permute", "indices",
+                   indices, "[N, K] or [N] of int32 or int64")
     return Aval((int(np.prod(indices.shape)),), "int32")
 
 

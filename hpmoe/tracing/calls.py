@@ -18,6 +18,9 @@ _RANDOM = ("Dropout", "Rand", "Normal", "Uniform", "Bernoulli", "Multinomial", "
 _COLLECTIVES = ("AllReduce", "AllGather", "ReduceScatter", "AlltoAll", "Broadcast_", "Send", "Receive", "CommTensor",
                 "DistComm", "InnerComm")
 _SIZES = ("MaskedSelect", "NonZero", "Unique")
+_ROUTER = "the router outside the function: topk_ids and topk_weights as arguments"
+_INSTEAD = {"TopkExt": _ROUTER, "TopK": _ROUTER, "SortExt": _ROUTER, "Sort": _ROUTER, "ArgSort": _ROUTER,
+            "ArgMaxExt": _ROUTER, "OneHotExt": "indexing with the ids, weight[ids]"}
 
 
 def call(*names: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
@@ -50,21 +53,24 @@ def _usual(signature: inspect.Signature) -> str:
 
 def find_call(name: str) -> Callable[..., Any]:
     """The rule for `name`; TraceError saying why there is none, and what comes nearest."""
-    if name in CALLS:
-        return CALLS[name]
+    rule = CALLS.get(name) or CALLS.get(name.removeprefix("Deprecated"))
+    if rule is not None:
+        return rule
     if name.startswith(("Inplace", "Assign")):
-        raise not_traceable(f"the in-place write {name}", "a Program is pure", "the operation that returns a new value: "
-                            "y = x + d instead of x.add_(d), mint.where(mask, v, x) instead of a masked write")
+        raise not_traceable(f"the in-place write {name}", "a Program is pure",
+                            "a new value: y = x + d for x.add_(d), mint.where(mask, v, x) for a masked write")
     if any(part in name for part in _RANDOM):
         raise not_traceable(f"the random operation {name}", "a Program gives the same result for the same inputs",
                             "pass the random tensor as an argument; call cell.set_train(False) where dropout is off")
     if name.startswith(_COLLECTIVES):
         raise not_traceable(f"the collective {name}", "a Program moves data between ranks by route only",
                             "hpmoe.dispatch and hpmoe.combine, or communicate outside the function")
-    if name in _SIZES or name.startswith(_SIZES):
-        raise not_traceable(name, "the shape of its result depends on values", "mint.where(mask, x, 0), which keeps the "
-                            "shape; for tokens of experts, hpmoe.dispatch")
-    near = difflib.get_close_matches(name, CALLS, n=3, cutoff=0.6)
-    instead = f"{' or '.join(near)}, the nearest that is known" if near else "it with elementwise mint functions, sums, "\
-        "matmul and reshapes, or compute it outside and pass the result"
-    raise not_traceable(f"the MindSpore operation {name}", "it has no primitive", instead)
+    if name.startswith(_SIZES):
+        raise not_traceable(f"the MindSpore operation {name}", "the shape of its result depends on values",
+                            "mint.where(mask, x, 0), which keeps the shape; for tokens of experts, hpmoe.dispatch")
+    if name in _INSTEAD:
+        raise not_traceable(f"the MindSpore operation {name}", "it has no primitive", _INSTEAD[name])
+    near = difflib.get_close_matches(name, CALLS, n=3, cutoff=0.7)
+    known = f" (nearest known: {', '.join(near)})" if near else ""
+    raise not_traceable(f"the MindSpore operation {name}", "it has no primitive", "elementwise mint functions, sums, "
+                        f"matmul and reshapes, or compute it outside and pass the result{known}")

@@ -4,20 +4,20 @@ from __future__ import annotations
 
 import inspect
 import re
-import traceback
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 import optree
-from mindspore import Tensor
+from mindspore import Parameter, Tensor
 
 from hpmoe.errors import ArgumentError, TraceError
 from hpmoe.machine import Mesh
-from hpmoe.program import Atom, Aval, Program, live_equations
-from hpmoe.tracing.errors import is_library_file, not_traceable, short_path
+from hpmoe.program import Atom, Aval, Program, Var, live_equations
+from hpmoe.tracing.errors import explain, not_traceable, short_path
+from hpmoe.tracing.pynative import recording
 from hpmoe.tracing.recognize import recognize
-from hpmoe.tracing.recorder import Recorder, recording, tensor_aval
+from hpmoe.tracing.recorder import Recorder, tensor_aval
 from hpmoe.tracing.tracer import RouteTracer
 
 
@@ -67,14 +67,12 @@ def trace_with_tree(f: Callable[..., Any], args: Sequence[Any],
     with recording(recorder):
         result = _run(f, optree.tree_unflatten(tree, given), recorder)
         results, out_tree = optree.tree_flatten(result)
-        outputs = tuple(_output_atom(r, recorder) for r in results)
-    captures = tuple(recorder.captures.values())
+        outputs = tuple(_output_atom(f, r, recorder) for r in results)
     program = recognize(Program(
-        name=function_name(f), inputs=(*inputs, *(var for _, var in captures)),
-        input_names=(*input_names, *recorder.capture_names(tuple(input_names))),
-        equations=live_equations(recorder.builder.equations, outputs), outputs=outputs, ep_size=recorder.ep_size,
-        captures=tuple(tensor for tensor, _ in captures)))
-    return _drop_unread_captures(program), out_tree
+        name=function_name(f), inputs=(*inputs, *recorder.captures),
+        input_names=(*input_names, *("" for _ in recorder.captures)),
+        equations=live_equations(recorder.builder.equations, outputs), outputs=outputs, ep_size=recorder.ep_size))
+    return _with_captures(program, recorder.captures), out_tree
 
 
 def argument_aval(leaf: Any) -> Aval | None:
@@ -106,10 +104,7 @@ def argument_names(f: Callable[..., Any], paths: Sequence[tuple[Any, ...]]) -> l
     names: list[str] = []
     for index, *keys in paths:
         head = positional[index] if index < len(positional) else f"{rest}_{index - len(positional)}"
-        name = base = re.sub(r"\W", "_", "_".join([head, *map(str, keys)]))
-        while name in names:
-            name = f"{base}_{len(names)}"
-        names.append(name)
+        names.append(_distinct("_".join([head, *map(str, keys)]), names))
     return names
 
 
@@ -121,7 +116,7 @@ def _run(f: Callable[..., Any], args: tuple[Any, ...], recorder: Recorder) -> An
     except Exception as error:
         if recorder.pending is not None:
             raise recorder.pending from error
-        explained = _explain(error)
+        explained = explain(error)
         if explained is None:
             raise
         raise explained from error
@@ -130,39 +125,29 @@ def _run(f: Callable[..., Any], args: tuple[Any, ...], recorder: Recorder) -> An
     return result
 
 
-def _explain(error: Exception) -> TraceError | None:
-    """The TraceError for an exception of MindSpore's that a tracer brought about; None for any other."""
-    frames = traceback.extract_tb(error.__traceback__)
-    lines = [f for f in frames if not is_library_file(f.filename)]
-    source = f"{short_path(lines[-1].filename)}:{lines[-1].lineno}" if lines else ""
-    text = str(error)
-    if any(f.name in ("staging_specialize", "_jit_trace", "jit_executor") for f in frames) or "jit/p" in text:
-        return not_traceable("a call of a function compiled with ms.jit", "it is compiled for tensors with data",
-                             "the plain Python function, without ms.jit", source)
-    if "RowCount" in text:
-        return not_traceable("the number of received rows as an argument of a MindSpore call", "routing decides it when the "
-                             "kernel runs", "rows.reshape(-1, n) or mint.zeros_like(rows)", source)
-    if "RouteTracer" in text:
-        return not_traceable("a MindSpore call on a route", "a route is no tensor", "the rows of hpmoe.dispatch", source)
-    if "src:meta" in text or "<meta>" in text:
-        return not_traceable("a MindSpore call that reads values", text.splitlines()[0],
-                             "mint functions, which are recorded", source)
-    return None
-
-
-def _output_atom(value: Any, recorder: Recorder) -> Atom:
+def _output_atom(f: Callable[..., Any], value: Any, recorder: Recorder) -> Atom:
     if isinstance(value, Tensor):
-        lifted = recorder.lift(value)
-        return recorder.materialize(lifted).hpmoe_atom
+        return recorder.materialize(recorder.lift(value)).hpmoe_atom
     kind = "a route" if isinstance(value, RouteTracer) else f"a value of type {type(value).__name__}"
-    raise not_traceable(f"returning {kind}", "a Program returns tensors", "a tensor, e.g. mint.full_like(x, value); "
-                        "None and containers of tensors are fine too", source="the function's return")
+    code = getattr(f, "__code__", None)
+    raise not_traceable(f"returning {kind}", "a Program returns tensors",
+                        "a tensor, e.g. mint.full_like(x, value), or None, or a container of tensors",
+                        f"{short_path(code.co_filename)}:{code.co_firstlineno}" if code else function_name(f))
 
 
-def _drop_unread_captures(program: Program) -> Program:
+def _with_captures(program: Program, captures: Mapping[Var, Tensor]) -> Program:
+    """Names the captures that are read, and drops the others from the inputs."""
     read = {a for e in program.equations for a in e.inputs} | set(program.outputs)
-    first = len(program.inputs) - len(program.captures)
-    kept = [i for i, v in enumerate(program.inputs) if i < first or v in read]
-    return program.replace(inputs=tuple(program.inputs[i] for i in kept),
-                           input_names=tuple(program.input_names[i] for i in kept),
-                           captures=tuple(program.captures[i - first] for i in kept if i >= first))
+    inputs = [v for v in program.inputs if v not in captures or v in read]
+    kept = [captures[v] for v in inputs if v in captures]
+    names = list(program.input_names[:len(inputs) - len(kept)])
+    for index, tensor in enumerate(kept):
+        own = tensor.name if isinstance(tensor, Parameter) and tensor.name else f"captured_{index}"
+        names.append(_distinct(own, names))
+    return program.replace(inputs=tuple(inputs), input_names=tuple(names), captures=tuple(kept))
+
+
+def _distinct(name: str, taken: Sequence[str]) -> str:
+    """`name` as an identifier that is not among `taken`."""
+    base = re.sub(r"\W", "_", name)
+    return next(n for n in (base, *(f"{base}_{i}" for i in range(1, len(taken) + 2))) if n not in taken)

@@ -53,10 +53,10 @@ def _expanded(x: Any, parts: tuple[Any, ...]) -> list[Any]:
 def _slice(r: Any, x: Any, axis: int, part: slice) -> Any:
     size = x.hpmoe_aval.shape[axis]
     if part.step not in (None, 1):
-        raise not_traceable(f"a slice of step {part.step}", "slices are contiguous", "x.reshape(n // step, step)[:, 0], or "
-                            "x[int_tensor]")
-    whole = part.start in (None, 0) and (part.stop is None or isinstance(part.stop, RowCount) and part.stop.rows is size)
-    if whole:
+        raise not_traceable(f"a slice of step {part.step}", "slices are contiguous",
+                            "x.reshape(n // step, step)[:, 0], or x[int_tensor]")
+    to_end = part.stop is None or (isinstance(part.stop, RowCount) and part.stop.rows is size)
+    if to_end and part.start in (None, 0):
         return x
     if isinstance(size, Rows):
         raise not_traceable("a slice of the received rows", "their number is known only when the kernel runs",

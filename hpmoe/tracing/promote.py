@@ -10,8 +10,8 @@ from hpmoe.primitives.shape import broadcast_to, cast
 from hpmoe.program import Var
 from hpmoe.tracing.tracer import Tracer
 
-_RANK = {"bool": 0, "int8": 1, "uint8": 1, "int16": 2, "int32": 3, "int64": 4, "float16": 5, "bfloat16": 5, "float32": 6,
-         "float64": 7}
+_RANK = {"bool": 0, "int8": 1, "uint8": 1, "int16": 2, "int32": 3, "int64": 4, "float16": 5, "bfloat16": 5,
+         "float32": 6, "float64": 7}
 
 
 def _kind(dtype: str) -> int:
@@ -22,8 +22,8 @@ def promote_dtypes(dtypes: Sequence[str], numbers: Sequence[Any]) -> str:
     """The common dtype of tensors and Python numbers; a number only matters where it is of a wider kind.
 
     Example:
-        >>> promote_dtypes(["float16", "bfloat16"], []), promote_dtypes(["int32"], [0.5]), promote_dtypes(["int32"], [2])
-        ('float32', 'float32', 'int32')
+        >>> promote_dtypes(["float16", "bfloat16"], []), promote_dtypes(["int32"], [0.5])
+        ('float32', 'float32')
     """
     best = dtypes[0] if dtypes else "bool"
     for dtype in dtypes[1:]:
@@ -44,7 +44,7 @@ def to_float(r: Any, x: Any) -> Any:
     return to_dtype(r, x, "float32") if x.hpmoe_aval.dtype not in FLOATS else x
 
 
-def elementwise(r: Any, primitive: Any, *operands: Any, dtype: str | None = None) -> Any:
+def emit(r: Any, primitive: Any, *operands: Any, dtype: str | None = None) -> Any:
     """The equation of an elementwise primitive on operands brought to one dtype; a bool stays, it counts as 0 or 1."""
     tensors = [o.hpmoe_aval.dtype for o in operands if isinstance(o, Tracer)]
     dtype = dtype or promote_dtypes(tensors, [o for o in operands if not isinstance(o, Tracer)])

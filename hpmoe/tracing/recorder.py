@@ -2,31 +2,23 @@
 
 from __future__ import annotations
 
-import contextlib
-import re
-import threading
-from collections.abc import Iterator
 from typing import Any, NoReturn
 
 import numpy as np
-from mindspore._c_expression import typing as ms_typing
 from mindspore import Parameter, Tensor
+from mindspore._c_expression import typing as ms_typing
 
 from hpmoe.errors import ArgumentError, TraceError
 from hpmoe.primitives.shape import broadcast_to, cast
 from hpmoe.program import Atom, Aval, Builder, Literal, RouteAval, Var
 from hpmoe.tracing.calls import find_call
 from hpmoe.tracing.errors import not_traceable, user_source
+from hpmoe.tracing.pynative import executor
 from hpmoe.tracing.tracer import RouteTracer, Tracer, make_tracer
-
-try:
-    from mindspore.graph.api import _pynative_executor
-except ImportError:  # before 2.9
-    from mindspore.common.api import _pynative_executor
 
 # What an old-style primitive keeps to itself instead of passing it.
 _ATTRIBUTES = {"Unstack": ("axis",), "Stack": ("axis",)}
-_NOT_SCALARS = (Tensor, RouteTracer)
+_LIFTED = (Tensor, np.ndarray)
 
 
 def tensor_aval(tensor: Tensor) -> Aval:
@@ -39,14 +31,14 @@ class Recorder:
     Attributes:
         ep_size: ranks of the mesh, given to routes.
         pending: the first error raised inside a MindSpore call, which may reach the user in another form.
-        captures: tensors met that are no arguments, each with its variable.
+        captures: variables of the tensors met that are no arguments.
     """
 
     def __init__(self, ep_size: int):
         self.ep_size, self.builder, self.active = ep_size, Builder(), True
         self.pending: Exception | None = None
-        self.captures: dict[int, tuple[Tensor, Var]] = {}
-        self.grad_flag = _pynative_executor.grad_flag()
+        self.captures: dict[Var, Tensor] = {}
+        self._captured: dict[int, Var] = {}
 
     def fail(self, error: Exception) -> NoReturn:
         self.pending = self.pending or error
@@ -74,22 +66,26 @@ class Recorder:
 
     def _check_usable(self, name: str) -> None:
         if not self.active:
-            raise not_traceable(f"{name} on a tracer of a finished trace", "the function kept a traced value beyond its "
-                                "call", "return the value instead of storing it")
-        if _pynative_executor.grad_flag() and not self.grad_flag:
-            raise not_traceable("ms.grad or ms.value_and_grad over a tracer", f"the gradient of {name} would silently be "
-                                "zero", "ms.grad of the staged callable, or hpmoe.vjp(hpmoe.trace(f, *args))")
+            raise not_traceable(f"{name} on a tracer of a finished trace",
+                                "the function kept a traced value beyond its call",
+                                "return the value instead of storing it")
+        if executor.grad_flag():
+            raise not_traceable("ms.grad or ms.value_and_grad inside the function",
+                                f"the gradient through {name} would silently be zero",
+                                "ms.grad of the staged callable, or hpmoe.vjp(hpmoe.trace(f, *args))")
 
     def lift(self, value: Any) -> Any:
         """Tensors become tracers, also inside lists and tuples; everything else stays."""
         if isinstance(value, Tracer):
             if value.hpmoe_recorder is not self:
-                raise not_traceable("a tracer of another trace", "it belongs to a trace that is finished or around this one",
+                raise not_traceable("a tracer of another trace", "that trace is finished, or this one runs inside it",
                                     "pass the value as an argument")
             return value
+        if isinstance(value, np.ndarray):
+            return self.capture(Tensor(value))
         if isinstance(value, Tensor):
             return self.capture(value)
-        if isinstance(value, (list, tuple)) and any(isinstance(v, _NOT_SCALARS) for v in value):
+        if isinstance(value, (list, tuple)) and any(isinstance(v, _LIFTED) for v in value):
             return type(value)(self.lift(v) for v in value)
         return value
 
@@ -101,13 +97,10 @@ class Recorder:
         aval = tensor_aval(tensor)
         if aval.shape == () and not isinstance(tensor, Parameter):
             return make_tracer(Literal(tensor.asnumpy().item()), aval, self)
-        if id(tensor) not in self.captures:
-            self.captures[id(tensor)] = (tensor, Var(aval))
-        return make_tracer(self.captures[id(tensor)][1], aval, self)
-
-    def captured(self, value: Any) -> Tensor | None:
-        """The plain tensor behind a tracer made by `capture`, if that is what `value` is."""
-        return next((t for t, var in self.captures.values() if var is getattr(value, "hpmoe_atom", None)), None)
+        if id(tensor) not in self._captured:
+            var = self._captured[id(tensor)] = Var(aval)
+            self.captures[var] = tensor
+        return make_tracer(self._captured[id(tensor)], aval, self)
 
     # Equations.
 
@@ -148,63 +141,8 @@ class Recorder:
 
     def is_constant(self, value: Any, number: float) -> bool:
         """Whether `value` is a plain tensor (no Parameter) that holds nothing but `number`."""
-        tensor = self.captured(value)
+        tensor = self.captures.get(getattr(value, "hpmoe_atom", None))
         return tensor is not None and not isinstance(tensor, Parameter) and bool((tensor.asnumpy() == number).all())
 
     def _wrap(self, var: Var) -> Any:
         return RouteTracer(var, self) if isinstance(var.aval, RouteAval) else make_tracer(var, var.aval, self)
-
-    def capture_names(self, taken: tuple[str, ...]) -> list[str]:
-        """A name for each capture: its Parameter's as an identifier, or captured_0, ..."""
-        names = list(taken)
-        for index, (tensor, _) in enumerate(self.captures.values()):
-            own = tensor.name if isinstance(tensor, Parameter) and tensor.name else f"captured_{index}"
-            base = name = re.sub(r"\W", "_", own)
-            while name in names:
-                index += 1
-                name = f"{base}_{index}"
-            names.append(name)
-        return names[len(taken):]
-
-
-# While any trace runs, plain tensors beside a tracer lead to it: MindSpore asks the first operand, tracer or not.
-
-_LOCAL = threading.local()
-_LOCK = threading.Lock()
-_RUNNING = [0]
-
-
-def current_recorder() -> Recorder | None:
-    """The innermost trace of this thread."""
-    stack = getattr(_LOCAL, "stack", [])
-    return stack[-1] if stack else None
-
-
-def _plain_fallback(self: Tensor, func: Any, args: Any, kwargs: Any = None) -> Any:
-    return current_recorder().call(func, args, kwargs or {})
-
-
-def _plain_record(self: Tensor) -> Any:
-    recorder = current_recorder()
-    if recorder is None:
-        raise AttributeError("hpmoe_record")
-    return recorder.record
-
-
-@contextlib.contextmanager
-def recording(recorder: Recorder) -> Iterator[Recorder]:
-    """Makes `recorder` the one that MindSpore calls of this thread reach, and ends its life afterwards."""
-    stack = _LOCAL.__dict__.setdefault("stack", [])
-    with _LOCK:
-        _RUNNING[0] += 1
-        Tensor.__fallback__, Tensor.hpmoe_record = _plain_fallback, property(_plain_record)
-    stack.append(recorder)
-    try:
-        yield recorder
-    finally:
-        stack.pop()
-        recorder.active = False
-        with _LOCK:
-            _RUNNING[0] -= 1
-            if not _RUNNING[0]:
-                del Tensor.__fallback__, Tensor.hpmoe_record

@@ -10,14 +10,15 @@ from hpmoe.primitives.shape import broadcast_to
 from hpmoe.primitives.swiglu import gated
 from hpmoe.tracing.calls import call
 from hpmoe.tracing.errors import not_traceable
-from hpmoe.tracing.promote import elementwise, full, promote_dtypes, to_dtype, to_float
+from hpmoe.tracing.promote import emit, full, promote_dtypes, to_dtype, to_float
 from hpmoe.tracing.tracer import Tracer
 
 _FLOAT_UNARY = {
     "Exp": e.exp, "Log": e.log, "Sqrt": e.sqrt, "Rsqrt": e.rsqrt, "Sigmoid": e.sigmoid, "Tanh": e.tanh, "SiLU": e.silu,
     "Erf": e.erf, "Reciprocal": e.reciprocal, "Sin": e.sin, "Cos": e.cos, "Floor": e.floor, "Softplus": e.softplus,
 }
-_UNARY = {"Neg": e.neg, "Abs": e.absolute, "Sign": e.sign, "Square": e.square, "ReLU": e.relu, "StopGradient": e.stop_gradient}
+_UNARY = {"Neg": e.neg, "Abs": e.absolute, "Sign": e.sign, "Square": e.square, "ReLU": e.relu,
+          "StopGradient": e.stop_gradient}
 _BINARY = {
     "Sub": e.sub, "SubScalar": e.sub, "Mul": e.mul, "Muls": e.mul, "Add": e.add, "AddScalar": e.add,
     "Maximum": e.maximum, "Minimum": e.minimum, "Greater": e.greater, "GreaterEqual": e.greater_equal, "Less": e.less,
@@ -29,13 +30,13 @@ _BINARY = {
 
 def _unary(primitive: Any, to_floats: bool) -> Any:
     def rule(r: Any, input: Any) -> Any:
-        return elementwise(r, primitive, to_float(r, input) if to_floats else input)
+        return emit(r, primitive, to_float(r, input) if to_floats else input)
     return rule
 
 
 def _binary(primitive: Any) -> Any:
     def rule(r: Any, input: Any, other: Any) -> Any:
-        return elementwise(r, primitive, input, other)
+        return emit(r, primitive, input, other)
     return rule
 
 
@@ -48,76 +49,113 @@ for _name, _primitive in _BINARY.items():
 
 
 def _scaled(r: Any, x: Any, factor: Any) -> Any:
-    return x if isinstance(factor, (int, float)) and factor == 1 else elementwise(r, e.mul, x, factor)
+    return x if isinstance(factor, (int, float)) and factor == 1 else emit(r, e.mul, x, factor)
 
 
 @call("AddExt")
 def add(r: Any, input: Any, other: Any, alpha: Any = 1) -> Any:
-    return elementwise(r, e.add, input, _scaled(r, other, alpha))
+    return emit(r, e.add, input, _scaled(r, other, alpha))
 
 
 @call("SubExt")
 def sub(r: Any, input: Any, other: Any, alpha: Any = 1) -> Any:
-    return elementwise(r, e.sub, input, _scaled(r, other, alpha))
+    return emit(r, e.sub, input, _scaled(r, other, alpha))
 
 
 @call("Div", "Divs", "RealDiv", "DivMod", "DivMods")
 def div(r: Any, input: Any, other: Any, rounding_mode: str | None = None) -> Any:
-    dtype = promote_dtypes([o.hpmoe_aval.dtype for o in (input, other) if isinstance(o, Tracer)], [0.0])
-    out = elementwise(r, e.div, *(to_dtype(r, o, dtype) for o in (input, other)), dtype=dtype)
+    operands = [o.hpmoe_aval.dtype for o in (input, other) if isinstance(o, Tracer)]
+    if rounding_mode and not any(d in e.FLOATS for d in operands):
+        raise not_traceable("integer division", "only floats have it", "x.astype(mindspore.float32) first")
+    dtype = promote_dtypes(operands, [0.0])
+    out = emit(r, e.div, *(to_dtype(r, o, dtype) for o in (input, other)), dtype=dtype)
     if rounding_mode not in (None, "floor"):
-        raise not_traceable(f"div with rounding_mode={rounding_mode!r}", "it has no primitive", "rounding_mode=None or 'floor'")
-    return elementwise(r, e.floor, out) if rounding_mode else out
+        raise not_traceable(f"div with rounding_mode={rounding_mode!r}", "it has no primitive", "None or 'floor'")
+    return emit(r, e.floor, out) if rounding_mode else out
 
 
 @call("Pow", "PowTensorScalar", "PowScalarTensor", "PowTensor")
 def power(r: Any, input: Any, exponent: Any) -> Any:
     if not isinstance(exponent, Tracer) and exponent == 2:
-        return elementwise(r, e.square, input)
-    return elementwise(r, e.power, input, exponent)
+        return emit(r, e.square, input)
+    return emit(r, e.power, input, exponent)
 
 
 @call("Addcmul", "AddcmulExt")
 def addcmul(r: Any, input: Any, tensor1: Any, tensor2: Any, value: Any = 1) -> Any:
-    return elementwise(r, e.add, input, _scaled(r, elementwise(r, e.mul, tensor1, tensor2), value))
+    return emit(r, e.add, input, _scaled(r, emit(r, e.mul, tensor1, tensor2), value))
 
 
 @call("Addcdiv", "AddcdivExt")
 def addcdiv(r: Any, input: Any, tensor1: Any, tensor2: Any, value: Any = 1) -> Any:
-    return elementwise(r, e.add, input, _scaled(r, div(r, tensor1, tensor2), value))
+    return emit(r, e.add, input, _scaled(r, div(r, tensor1, tensor2), value))
 
 
 @call("Lerp", "LerpScalar")
 def lerp(r: Any, input: Any, end: Any, weight: Any) -> Any:
-    return elementwise(r, e.add, input, elementwise(r, e.mul, elementwise(r, e.sub, end, input), weight))
+    return emit(r, e.add, input, emit(r, e.mul, emit(r, e.sub, end, input), weight))
 
 
 # Choices.
 
 @call("Select", "Where")
 def select(r: Any, condition: Any, input: Any, other: Any) -> Any:
-    values = (input, other)
-    dtype = promote_dtypes([o.hpmoe_aval.dtype for o in values if isinstance(o, Tracer)],
-                           [o for o in values if not isinstance(o, Tracer)])
-    if dtype == "int64" and not any(isinstance(o, Tracer) for o in values):
-        dtype = "int64" if all(isinstance(o, int) for o in values) else "float32"
-    return elementwise(r, e.select, to_dtype(r, condition, "bool"), *(to_dtype(r, o, dtype) for o in values), dtype=dtype)
+    dtype = promote_dtypes([o.hpmoe_aval.dtype for o in (input, other) if isinstance(o, Tracer)],
+                           [o for o in (input, other) if not isinstance(o, Tracer)])
+    values = [to_dtype(r, o, dtype) for o in (input, other)]
+    return emit(r, e.select, to_dtype(r, condition, "bool"), *values, dtype=dtype)
 
 
 @call("MaskedFill", "MaskedFillScalar")
 def masked_fill(r: Any, input: Any, mask: Any, value: Any) -> Any:
-    return elementwise(r, e.select, mask, value, input, dtype=input.hpmoe_aval.dtype)
+    return emit(r, e.select, mask, value, input, dtype=input.hpmoe_aval.dtype)
 
 
 @call("ClampScalar", "ClampTensor", "Hardtanh")
 def clamp(r: Any, input: Any, min: Any = None, max: Any = None) -> Any:
-    out = input if min is None else elementwise(r, e.maximum, input, min)
-    return out if max is None else elementwise(r, e.minimum, out, max)
+    out = input if min is None else emit(r, e.maximum, input, min)
+    return out if max is None else emit(r, e.minimum, out, max)
+
+
+# Compositions of the above.
+
+_COMPOSED = {
+    "Expm1": lambda r, x: emit(r, e.sub, emit(r, e.exp, x), 1.0),
+    "Log1p": lambda r, x: emit(r, e.log, emit(r, e.add, x, 1.0)),
+    "Exp2": lambda r, x: emit(r, e.exp, emit(r, e.mul, x, math.log(2))),
+    "Log2": lambda r, x: emit(r, e.mul, emit(r, e.log, x), 1 / math.log(2)),
+    "Log10": lambda r, x: emit(r, e.mul, emit(r, e.log, x), 1 / math.log(10)),
+    "Tan": lambda r, x: emit(r, e.div, emit(r, e.sin, x), emit(r, e.cos, x)),
+    "Ceil": lambda r, x: emit(r, e.neg, emit(r, e.floor, emit(r, e.neg, x))),
+    "Erfc": lambda r, x: emit(r, e.sub, 1.0, emit(r, e.erf, x)),
+    "Sinh": lambda r, x: emit(r, e.mul, emit(r, e.sub, emit(r, e.exp, x), emit(r, e.exp, emit(r, e.neg, x))), 0.5),
+    "Cosh": lambda r, x: emit(r, e.mul, emit(r, e.add, emit(r, e.exp, x), emit(r, e.exp, emit(r, e.neg, x))), 0.5),
+}
+
+
+def _composed(build: Any) -> Any:
+    def rule(r: Any, input: Any) -> Any:
+        return build(r, to_float(r, input))
+    return rule
+
+
+for _name, _build in _COMPOSED.items():
+    call(_name)(_composed(_build))
+
+
+@call("FloorDiv", "FloorDivScalar")
+def floor_div(r: Any, input: Any, other: Any) -> Any:
+    return div(r, input, other, "floor")
+
+
+@call("RemainderTensorScalar", "RemainderTensorTensor", "RemainderScalarTensor", "FloorMod")
+def remainder(r: Any, input: Any, other: Any) -> Any:
+    return emit(r, e.sub, input, emit(r, e.mul, floor_div(r, input, other), other))
 
 
 @call("LogicalNot")
 def logical_not(r: Any, input: Any) -> Any:
-    return elementwise(r, e.equal, input, 0.0)
+    return emit(r, e.equal, input, 0.0)
 
 
 @call("LogicalAnd")
@@ -156,55 +194,55 @@ def relu6(r: Any, input: Any) -> Any:
 
 @call("LeakyReLUExt", "LeakyReLU")
 def leaky_relu(r: Any, input: Any, negative_slope: float = 0.01) -> Any:
-    return elementwise(r, e.select, elementwise(r, e.greater, input, 0.0), input, elementwise(r, e.mul, input, negative_slope))
+    return emit(r, e.select, emit(r, e.greater, input, 0.0), input, emit(r, e.mul, input, negative_slope))
 
 
 @call("EluExt", "Elu")
 def elu(r: Any, input: Any, alpha: float = 1.0) -> Any:
-    below = elementwise(r, e.sub, elementwise(r, e.exp, elementwise(r, e.minimum, input, 0.0)), 1.0)
-    return elementwise(r, e.select, elementwise(r, e.greater, input, 0.0), input, _scaled(r, below, alpha))
+    below = emit(r, e.sub, emit(r, e.exp, emit(r, e.minimum, input, 0.0)), 1.0)
+    return emit(r, e.select, emit(r, e.greater, input, 0.0), input, _scaled(r, below, alpha))
 
 
 @call("GeluExt")
 def gelu(r: Any, input: Any, approximate: str = "none") -> Any:
     if approximate == "tanh":
         return gelu_tanh(r, input)
-    inner = elementwise(r, e.erf, elementwise(r, e.mul, input, math.sqrt(0.5)))
-    return elementwise(r, e.mul, elementwise(r, e.mul, input, 0.5), elementwise(r, e.add, inner, 1.0))
+    inner = emit(r, e.erf, emit(r, e.mul, input, math.sqrt(0.5)))
+    return emit(r, e.mul, emit(r, e.mul, input, 0.5), emit(r, e.add, inner, 1.0))
 
 
 @call("GeLU")
 def gelu_tanh(r: Any, input: Any) -> Any:
-    cube = elementwise(r, e.mul, elementwise(r, e.mul, elementwise(r, e.square, input), input), 0.044715)
-    inner = elementwise(r, e.mul, elementwise(r, e.add, input, cube), math.sqrt(2 / math.pi))
-    return elementwise(r, e.mul, elementwise(r, e.mul, input, 0.5), elementwise(r, e.add, elementwise(r, e.tanh, inner), 1.0))
+    cube = emit(r, e.mul, emit(r, e.mul, emit(r, e.square, input), input), 0.044715)
+    inner = emit(r, e.mul, emit(r, e.add, input, cube), math.sqrt(2 / math.pi))
+    return emit(r, e.mul, emit(r, e.mul, input, 0.5), emit(r, e.add, emit(r, e.tanh, inner), 1.0))
 
 
 @call("SoftplusExt")
 def softplus(r: Any, input: Any, beta: float = 1, threshold: float = 20) -> Any:
     scaled = _scaled(r, input, beta)
-    return _scaled(r, elementwise(r, e.softplus, scaled), 1 / beta)
+    return _scaled(r, emit(r, e.softplus, scaled), 1 / beta)
 
 
 @call("LogSigmoid")
 def log_sigmoid(r: Any, input: Any) -> tuple[Any, Any]:
-    out = elementwise(r, e.neg, elementwise(r, e.softplus, elementwise(r, e.neg, input)))
+    out = emit(r, e.neg, emit(r, e.softplus, emit(r, e.neg, input)))
     return out, out
 
 
 @call("MishExt")
 def mish(r: Any, input: Any) -> Any:
-    return elementwise(r, e.mul, input, elementwise(r, e.tanh, elementwise(r, e.softplus, input)))
+    return emit(r, e.mul, input, emit(r, e.tanh, emit(r, e.softplus, input)))
 
 
 @call("HSigmoid")
 def hard_sigmoid(r: Any, input: Any) -> Any:
-    return elementwise(r, e.mul, clamp(r, elementwise(r, e.add, input, 3.0), 0.0, 6.0), 1 / 6)
+    return emit(r, e.mul, clamp(r, emit(r, e.add, input, 3.0), 0.0, 6.0), 1 / 6)
 
 
 @call("HSwish")
 def hard_swish(r: Any, input: Any) -> Any:
-    return elementwise(r, e.mul, input, hard_sigmoid(r, input))
+    return emit(r, e.mul, input, hard_sigmoid(r, input))
 
 
 @call("Swiglu")

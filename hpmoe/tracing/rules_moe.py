@@ -24,5 +24,5 @@ def moe_token_unpermute(r: Any, permuted_tokens: Any, sorted_indices: Any, probs
 
 @call("GroupedMatmul", "GroupedMatmulV2", "GroupedMatmulV4")
 def grouped_matmul(r: Any, *args: Any, **kwargs: Any) -> Any:
-    raise not_traceable("ops.grouped_matmul", "its groups are not tied to a route", "rows, route = hpmoe.dispatch(...); "
-                        "hpmoe.grouped_matmul(rows, weight, route)")
+    raise not_traceable("ops.grouped_matmul", "its groups are not tied to a route",
+                        "rows, route = hpmoe.dispatch(...); hpmoe.grouped_matmul(rows, weight, route)")

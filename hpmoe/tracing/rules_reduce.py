@@ -13,7 +13,7 @@ from hpmoe.primitives.shape import reshape
 from hpmoe.program import Rows
 from hpmoe.tracing.calls import call
 from hpmoe.tracing.errors import not_traceable
-from hpmoe.tracing.promote import elementwise, promote_dtypes, to_dtype, to_float
+from hpmoe.tracing.promote import emit, promote_dtypes, to_dtype, to_float
 from hpmoe.tracing.rules_shape import axis_of, swap_axes
 
 
@@ -45,7 +45,7 @@ def mean(r: Any, input: Any, dim: Any = None, keepdim: bool = False, dtype: Any 
         raise not_traceable("a mean over the received rows", "their number is known only when the kernel runs",
                             "a mean over the columns, or over tokens after hpmoe.combine")
     x = to_dtype(r, input, r.dtype_name(dtype)) if dtype else to_float(r, input)
-    return elementwise(r, e.mul, _reduce(r, reduce_sum, x, axes, keepdim), 1.0 / max(1, math.prod(sizes)))
+    return emit(r, e.mul, _reduce(r, reduce_sum, x, axes, keepdim), 1.0 / max(1, math.prod(sizes)))
 
 
 @call("Max", "ReduceMax", "DeprecatedMax", "AmaxExt")
@@ -53,9 +53,19 @@ def max_(r: Any, input: Any, dim: Any = None, keepdim: bool = False) -> Any:
     return _reduce(r, reduce_max, input, _axes(input, dim), keepdim)
 
 
+@call("Any", "ReduceAny")
+def any_(r: Any, input: Any, dim: Any = None, keepdim: bool = False) -> Any:
+    return max_(r, to_dtype(r, input, "bool"), dim, keepdim)
+
+
+@call("All", "ReduceAll")
+def all_(r: Any, input: Any, dim: Any = None, keepdim: bool = False) -> Any:
+    return emit(r, e.equal, any_(r, emit(r, e.equal, input, 0.0), dim, keepdim), 0.0)
+
+
 @call("Min", "ReduceMin", "DeprecatedMin")
 def min_(r: Any, input: Any, dim: Any = None, keepdim: bool = False) -> Any:
-    return elementwise(r, e.neg, max_(r, elementwise(r, e.neg, input), dim, keepdim))
+    return emit(r, e.neg, max_(r, emit(r, e.neg, input), dim, keepdim))
 
 
 @call("MaxDim", "ArgMaxWithValue", "MinDim", "ArgMinWithValue")
@@ -67,29 +77,29 @@ def max_with_index(r: Any, *args: Any, **kwargs: Any) -> Any:
 @call("Var")
 def variance(r: Any, input: Any, dim: Any = None, correction: int = 1, keepdim: bool = False) -> Any:
     axes = _axes(input, dim)
-    centered = elementwise(r, e.sub, input, mean(r, input, axes, True))
+    centered = emit(r, e.sub, input, mean(r, input, axes, True))
     count = math.prod(input.hpmoe_aval.shape[a] for a in axes)
-    total = _reduce(r, reduce_sum, elementwise(r, e.square, centered), axes, keepdim)
-    return elementwise(r, e.mul, total, 1.0 / (count - correction))
+    total = _reduce(r, reduce_sum, emit(r, e.square, centered), axes, keepdim)
+    return emit(r, e.mul, total, 1.0 / (count - correction))
 
 
 @call("Std")
 def deviation(r: Any, *args: Any, **kwargs: Any) -> Any:
-    return elementwise(r, e.sqrt, variance(r, *args, **kwargs))
+    return emit(r, e.sqrt, variance(r, *args, **kwargs))
 
 
 @call("LinalgVectorNorm", "Norm")
 def vector_norm(r: Any, x: Any, ord: Any = 2, dim: Any = None, keepdim: bool = False, dtype: Any = None) -> Any:
     if ord != 2:
         raise not_traceable(f"a norm of order {ord}", "it has no primitive", "ord=2, or sums of mint.abs(x)")
-    return elementwise(r, e.sqrt, sum_(r, elementwise(r, e.square, x), dim, keepdim))
+    return emit(r, e.sqrt, sum_(r, emit(r, e.square, x), dim, keepdim))
 
 
 # Softmax and norms.
 
 def _shifted(r: Any, x: Any, axis: int) -> Any:
     peak = r(e.stop_gradient, r(reduce_max, x, axis=axis, keepdims=True))
-    return elementwise(r, e.sub, x, peak)
+    return emit(r, e.sub, x, peak)
 
 
 def _one_axis(x: Any, dim: Any) -> int:
@@ -102,24 +112,24 @@ def _one_axis(x: Any, dim: Any) -> int:
 @call("Softmax")
 def softmax(r: Any, input: Any, dim: Any = -1, dtype: Any = None) -> Any:
     x, axis = to_dtype(r, input, r.dtype_name(dtype)) if dtype else input, _one_axis(input, dim)
-    powers = elementwise(r, e.exp, _shifted(r, x, axis))
-    return elementwise(r, e.div, powers, r(reduce_sum, powers, axis=axis, keepdims=True))
+    powers = emit(r, e.exp, _shifted(r, x, axis))
+    return emit(r, e.div, powers, r(reduce_sum, powers, axis=axis, keepdims=True))
 
 
 @call("LogSoftmax", "LogSoftmaxExt")
 def log_softmax(r: Any, input: Any, dim: Any = -1, dtype: Any = None) -> Any:
     x, axis = to_dtype(r, input, r.dtype_name(dtype)) if dtype else input, _one_axis(input, dim)
     shifted = _shifted(r, x, axis)
-    total = r(reduce_sum, elementwise(r, e.exp, shifted), axis=axis, keepdims=True)
-    return elementwise(r, e.sub, shifted, elementwise(r, e.log, total))
+    total = r(reduce_sum, emit(r, e.exp, shifted), axis=axis, keepdims=True)
+    return emit(r, e.sub, shifted, emit(r, e.log, total))
 
 
 @call("LogSumExp")
 def log_sum_exp(r: Any, input: Any, dim: Any, keepdim: bool = False) -> Any:
     axis = _one_axis(input, dim)
     peak = r(e.stop_gradient, r(reduce_max, input, axis=axis, keepdims=True))
-    total = r(reduce_sum, elementwise(r, e.exp, elementwise(r, e.sub, input, peak)), axis=axis, keepdims=True)
-    out = elementwise(r, e.add, elementwise(r, e.log, total), peak)
+    total = r(reduce_sum, emit(r, e.exp, emit(r, e.sub, input, peak)), axis=axis, keepdims=True)
+    out = emit(r, e.add, emit(r, e.log, total), peak)
     dims = out.hpmoe_aval.shape
     return out if keepdim else r(reshape, out, shape=dims[:axis] + dims[axis + 1:])
 
@@ -127,41 +137,40 @@ def log_sum_exp(r: Any, input: Any, dim: Any, keepdim: bool = False) -> Any:
 def _affine(r: Any, x: Any, weight: Any, bias: Any) -> Any:
     """x * weight + bias; the ones and zeros MindSpore makes up where the user gave none are left out."""
     if weight is not None and not r.is_constant(weight, 1.0):
-        x = elementwise(r, e.mul, x, weight)
-    return x if bias is None or r.is_constant(bias, 0.0) else elementwise(r, e.add, x, bias)
+        x = emit(r, e.mul, x, weight)
+    return x if bias is None or r.is_constant(bias, 0.0) else emit(r, e.add, x, bias)
 
 
-def _layer_norm(r: Any, x: Any, axes: Sequence[int], weight: Any, bias: Any, eps: float) -> Any:
-    centered = elementwise(r, e.sub, x, mean(r, x, list(axes), True))
-    scale = elementwise(r, e.rsqrt, elementwise(r, e.add, mean(r, elementwise(r, e.square, centered), list(axes), True), eps))
-    return _affine(r, elementwise(r, e.mul, centered, scale), weight, bias), scale, centered
-
-
-def _layer_norm_result(r: Any, x: Any, normalized: int, weight: Any, bias: Any, eps: float) -> tuple[Any, Any, Any]:
-    rank = len(x.hpmoe_aval.shape)
-    axes = range(rank - normalized, rank)
-    out, scale, _ = _layer_norm(r, x, axes, weight, bias, eps)
-    return out, mean(r, x, list(axes), True), scale
+def _layer_norm(r: Any, x: Any, normalized: int, weight: Any, bias: Any, eps: float) -> tuple[Any, Any, Any]:
+    """(normalized over the last dimensions, mean, 1 / deviation), the three results MindSpore gives."""
+    axes = list(range(len(x.hpmoe_aval.shape)))[-normalized:]
+    center = mean(r, x, axes, True)
+    shifted = emit(r, e.sub, x, center)
+    square = mean(r, emit(r, e.square, shifted), axes, True)
+    scale = emit(r, e.rsqrt, emit(r, e.add, square, eps))
+    return _affine(r, emit(r, e.mul, shifted, scale), weight, bias), center, scale
 
 
 @call("LayerNormExt")
-def layer_norm(r: Any, input: Any, normalized_shape: Any, weight: Any = None, bias: Any = None, eps: float = 1e-5) -> Any:
+def layer_norm(r: Any, input: Any, normalized_shape: Any, weight: Any = None, bias: Any = None,
+               eps: float = 1e-5) -> Any:
     normalized = len(normalized_shape) if isinstance(normalized_shape, (list, tuple)) else 1
-    return _layer_norm_result(r, input, normalized, weight, bias, eps)
+    return _layer_norm(r, input, normalized, weight, bias, eps)
 
 
 @call("LayerNorm")
 def layer_norm_old(r: Any, input: Any, gamma: Any, beta: Any, begin_norm_axis: int = 1, begin_params_axis: int = 1,
                    epsilon: float = 1e-7) -> Any:
-    return _layer_norm_result(r, input, len(input.hpmoe_aval.shape) - axis_of(input, begin_norm_axis), gamma, beta, epsilon)
+    normalized = len(input.hpmoe_aval.shape) - axis_of(input, begin_norm_axis)
+    return _layer_norm(r, input, normalized, gamma, beta, epsilon)
 
 
 @call("RmsNorm")
 def rms_norm(r: Any, x: Any, gamma: Any, epsilon: float = 1e-6) -> Any:
     rank, normalized = len(x.hpmoe_aval.shape), len(gamma.hpmoe_aval.shape)
-    square = mean(r, elementwise(r, e.square, x), list(range(rank - normalized, rank)), True)
-    scale = elementwise(r, e.rsqrt, elementwise(r, e.add, square, epsilon))
-    return elementwise(r, e.mul, elementwise(r, e.mul, x, scale), gamma), scale
+    square = mean(r, emit(r, e.square, x), list(range(rank - normalized, rank)), True)
+    scale = emit(r, e.rsqrt, emit(r, e.add, square, epsilon))
+    return emit(r, e.mul, emit(r, e.mul, x, scale), gamma), scale
 
 
 # Matmuls.
@@ -170,9 +179,9 @@ def rms_norm(r: Any, x: Any, gamma: Any, epsilon: float = 1e-6) -> Any:
 def matmul(r: Any, input: Any, other: Any, transpose_a: bool = False, transpose_b: bool = False) -> Any:
     left, right = len(input.hpmoe_aval.shape), len(other.hpmoe_aval.shape)
     if right > 2:
-        raise not_traceable(f"a batched matmul of {input.hpmoe_aval} and {other.hpmoe_aval}", "the right operand is one matrix",
-                            "hpmoe.grouped_matmul(rows, weight, route) for weights of experts, or one matmul per matrix of "
-                            "mint.unbind(w, 0)")
+        raise not_traceable(f"a batched matmul of {input.hpmoe_aval} and {other.hpmoe_aval}",
+                            "the right operand is one matrix", "hpmoe.grouped_matmul(rows, weight, route) for weights of "
+                            "experts, or one matmul for each matrix of mint.unbind(w, 0)")
     x = swap_axes(r, input, -1, -2) if transpose_a else input
     dtype = promote_dtypes([input.hpmoe_aval.dtype, other.hpmoe_aval.dtype], [])
     x, w = to_dtype(r, x, dtype), to_dtype(r, other, dtype)
@@ -190,24 +199,24 @@ def matmul(r: Any, input: Any, other: Any, transpose_a: bool = False, transpose_
 @call("Dense", "Linear")
 def linear(r: Any, input: Any, weight: Any, bias: Any = None) -> Any:
     out = matmul(r, input, weight, transpose_b=len(weight.hpmoe_aval.shape) == 2)
-    return out if bias is None else elementwise(r, e.add, out, bias)
+    return out if bias is None else emit(r, e.add, out, bias)
 
 
 @call("Addmm")
 def addmm(r: Any, input: Any, mat1: Any, mat2: Any, beta: Any = 1, alpha: Any = 1) -> Any:
     product = matmul(r, mat1, mat2)
-    product = product if alpha == 1 else elementwise(r, e.mul, product, alpha)
-    return elementwise(r, e.add, input if beta == 1 else elementwise(r, e.mul, input, beta), product)
+    product = product if alpha == 1 else emit(r, e.mul, product, alpha)
+    return emit(r, e.add, input if beta == 1 else emit(r, e.mul, input, beta), product)
 
 
 @call("BiasAdd")
 def bias_add(r: Any, input: Any, bias: Any, data_format: Any = 0) -> Any:
     if len(input.hpmoe_aval.shape) != 2:
         raise not_traceable(f"BiasAdd on {input.hpmoe_aval}", "it is for matrices", "x + bias")
-    return elementwise(r, e.add, input, bias)
+    return emit(r, e.add, input, bias)
 
 
 @call("Outer")
 def outer(r: Any, input: Any, vec2: Any) -> Any:
     column = r(reshape, input, shape=(*input.hpmoe_aval.shape, 1))
-    return elementwise(r, e.mul, column, vec2)
+    return emit(r, e.mul, column, vec2)

@@ -119,7 +119,8 @@ def broadcast_to(r: Any, input: Any, *shape: Any) -> Any:
 # Cuts.
 
 def cut(r: Any, x: Any, axis: int, start: int, stop: int) -> Any:
-    return x if (start, stop) == (0, x.hpmoe_aval.shape[axis]) else r(s.slice_axis, x, axis=axis, start=start, stop=stop)
+    whole = (start, stop) == (0, x.hpmoe_aval.shape[axis])
+    return x if whole else r(s.slice_axis, x, axis=axis, start=start, stop=stop)
 
 
 def _cut_into(r: Any, x: Any, axis: int, sizes: Sequence[int]) -> tuple[Any, ...]:
@@ -182,7 +183,8 @@ def slice_all(r: Any, input: Any, begin: Sequence[int], size: Sequence[int]) -> 
 
 
 @call("StridedSlice")
-def strided_slice(r: Any, input: Any, begin: Sequence[int], end: Sequence[int], strides: Sequence[int], *masks: int) -> Any:
+def strided_slice(r: Any, input: Any, begin: Sequence[int], end: Sequence[int], strides: Sequence[int],
+                  *masks: int) -> Any:
     if any(masks) or any(step != 1 for step in strides):
         raise not_traceable("strided_slice with masks or steps", "slices are contiguous", "x[:, a:b]")
     for axis, (start, stop) in enumerate(zip(begin, end, strict=True)):

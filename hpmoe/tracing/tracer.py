@@ -11,9 +11,9 @@ from mindspore import Tensor, mint
 from hpmoe.program import Atom, Aval, RouteAval, Rows
 from hpmoe.tracing.errors import not_traceable
 
-DATA_INSTEAD = ("keep the computation in tensors (mint.where chooses between values), or compute this outside and pass it "
-                "as an argument")
+DATA_INSTEAD = "tensor operations (mint.where chooses), or compute this outside the function and pass it as an argument"
 BRANCH_INSTEAD = "mint.where(condition, a, b), or decide outside the function and pass a Python value"
+WRITE_INSTEAD = "a new value: y = x + d, mint.where(mask, v, x), or mint.cat of the parts"
 ROWS_INSTEAD = "-1 in reshape, zeros_like(rows) for an array of as many rows, or leave the rows axis as it is"
 
 
@@ -52,7 +52,7 @@ def _refuse_dunders(cls: type, names: str, what: str, why: str, instead: str) ->
         setattr(cls, f"__{name}__", _refused_by(what, why, instead))
 
 
-_ARITHMETIC = ("add radd sub rsub mul rmul truediv rtruediv floordiv rfloordiv mod rmod pow rpow neg abs matmul rmatmul")
+_ARITHMETIC = "add radd sub rsub mul rmul truediv rtruediv floordiv rfloordiv mod rmod pow rpow neg abs matmul rmatmul"
 _ROWS_WHY = "routing decides it when the kernel runs"
 _refuse_dunders(RowCount, _ARITHMETIC, "arithmetic on the number of received rows", _ROWS_WHY, ROWS_INSTEAD)
 _refuse_dunders(RowCount, "lt le gt ge bool", "branching on the number of received rows", _ROWS_WHY, ROWS_INSTEAD)
@@ -84,15 +84,15 @@ class RouteTracer:
     def __getattr__(self, name: str) -> Any:
         if name.startswith(("_", "hpmoe_")):
             raise AttributeError(name)
-        self.hpmoe_refuse(f"route.{name}", "a route has no data while it is traced", "combine(rows, route, weights), or "
-                          "route.num_local_experts, route.top_k, route.num_tokens")
+        self.hpmoe_refuse(f"route.{name}", "a route has no data while it is traced",
+                          "combine(rows, route, weights), or route.num_local_experts, route.top_k, route.num_tokens")
 
     def __repr__(self) -> str:
         return "Tracer(route)"
 
 
-_refuse_dunders(RouteTracer, f"{_ARITHMETIC} lt le gt ge bool int float len iter getitem setitem", "an operator on a route",
-                "a route is no tensor", "the first result of hpmoe.dispatch, which holds the rows")
+_refuse_dunders(RouteTracer, f"{_ARITHMETIC} lt le gt ge bool int float len iter getitem setitem",
+                "an operator on a route", "a route is no tensor", "the rows, the first result of hpmoe.dispatch")
 
 
 def _payload(shape: tuple[Any, ...], dtype: str) -> Tensor:
@@ -154,10 +154,15 @@ class Tracer(Tensor):
 
     expand = broadcast_to
 
-    def contiguous(self) -> Any:
+    def contiguous(self, *unused: Any) -> Any:
         return self
 
-    value = contiguous
+    value = __copy__ = __deepcopy__ = contiguous
+
+    __array_ufunc__ = None  # NumPy then leaves `array * tracer` to the tracer
+
+    def __array_function__(self, func: Any, types: Any, args: Any, kwargs: Any) -> NoReturn:
+        self.hpmoe_refuse(f"numpy.{func.__name__} of {{aval}}", "NumPy works on data", "the mint function of this meaning")
 
     def __repr__(self) -> str:
         return f"Tracer({self.hpmoe_aval!r})"
@@ -172,15 +177,15 @@ class Tracer(Tensor):
 
 _VALUE_WHY = "a tracer has a shape and a dtype, its values are known only when the program runs"
 _refuse_dunders(Tracer, "bool contains", "a Python branch on {aval}", _VALUE_WHY, BRANCH_INSTEAD)
-_refuse_dunders(Tracer, "int float index complex round", "turning {aval} into a Python number", _VALUE_WHY, DATA_INSTEAD)
-_refuse_dunders(Tracer, "array deepcopy reduce_ex", "reading the values of {aval}", _VALUE_WHY, DATA_INSTEAD)
-for _name in "asnumpy numpy item tolist data_ptr get_bytes to_dlpack storage untyped_storage init_data to_coo to_csr".split():
+_refuse_dunders(Tracer, "int float index complex round", "turning {aval} into a number", _VALUE_WHY, DATA_INSTEAD)
+_refuse_dunders(Tracer, "array reduce_ex", "reading the values of {aval}", _VALUE_WHY, DATA_INSTEAD)
+for _name in "asnumpy numpy item tolist data_ptr get_bytes to_dlpack storage untyped_storage init_data to_coo to_csr " \
+        "equal allclose is_contiguous stride storage_offset".split():
     setattr(Tracer, _name, _refused_by(f".{_name}() of {{aval}}", _VALUE_WHY, DATA_INSTEAD))
-_WRITE_INSTEAD = "a new value: y = x + d, mint.where(mask, v, x), or mint.cat of the parts"
 _refuse_dunders(Tracer, "setitem iadd isub imul itruediv ifloordiv imod", "an in-place write to {aval}",
-                "a Program is pure", _WRITE_INSTEAD)
+                "a Program is pure", WRITE_INSTEAD)
 for _name in "assign_value set_ itemset set_dtype requires_grad_ register_hook offload move_to inplace_update".split():
-    setattr(Tracer, _name, _refused_by(f".{_name}() on {{aval}}", "a Program is pure", _WRITE_INSTEAD))
+    setattr(Tracer, _name, _refused_by(f".{_name}() on {{aval}}", "a Program is pure", WRITE_INSTEAD))
 
 
 def make_tracer(atom: Atom, aval: Aval, recorder: Any) -> Tracer:

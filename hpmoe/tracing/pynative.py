@@ -1,0 +1,113 @@
+"""What a trace changes in MindSpore while it runs, and puts back: plain tensors and Parameters lead to it as well."""
+
+from __future__ import annotations
+
+import contextlib
+import threading
+from collections.abc import Callable, Iterator
+from typing import Any
+
+from mindspore import Parameter, Tensor
+from mindspore._c_expression import NoFallbackGuard
+
+from hpmoe.tracing.errors import not_traceable
+from hpmoe.tracing.tracer import WRITE_INSTEAD
+
+try:
+    from mindspore.graph.api import _pynative_executor as executor
+except ImportError:  # before 2.9
+    from mindspore.common.api import _pynative_executor as executor
+
+_LOCAL = threading.local()
+_LOCK = threading.Lock()
+
+
+def current_recorder() -> Any:
+    """The innermost trace of this thread, or None."""
+    stack = getattr(_LOCAL, "stack", [])
+    return stack[-1] if stack else None
+
+
+def _fallback(self: Tensor, func: Any, args: Any, kwargs: Any = None) -> Any:
+    """MindSpore asks this of a plain tensor beside a tracer, and of a Parameter always."""
+    recorder = current_recorder()
+    if recorder is None:  # a Parameter of another thread
+        with NoFallbackGuard():
+            return func(*args, **(kwargs or {}))
+    return recorder.call(func, args, kwargs or {})
+
+
+def _record(self: Tensor) -> Any:
+    recorder = current_recorder()
+    if recorder is None:
+        raise AttributeError("hpmoe_record")
+    return recorder.record
+
+
+def _getitem(self: Parameter, index: Any) -> Any:
+    recorder = current_recorder()
+    if recorder is None:
+        return Tensor.__getitem__(self, index)
+    return recorder.call_named("__getitem__", (self, index), {})
+
+
+def _iter(self: Parameter) -> Any:
+    return (self[i] for i in range(len(self)))
+
+
+def _refused(name: str) -> Callable[..., Any]:
+    original = getattr(Parameter, name, None) or getattr(Tensor, name)
+
+    def method(self: Parameter, *args: Any, **kwargs: Any) -> Any:
+        recorder = current_recorder()
+        if recorder is None:
+            return original(self, *args, **kwargs)
+        recorder.fail(not_traceable(f"{name} on Parameter {self.name}", "a Program is pure", WRITE_INSTEAD))
+
+    return method
+
+
+_PATCHES: tuple[tuple[type, str, Any], ...] = (
+    (Tensor, "__fallback__", _fallback), (Tensor, "hpmoe_record", property(_record)),
+    (Parameter, "__getitem__", _getitem), (Parameter, "__iter__", _iter),
+    *((Parameter, name, _refused(name)) for name in ("__setitem__", "set_data", "assign_value")),
+)
+_ORIGINALS = {(cls, name): vars(cls).get(name) for cls, name, _ in _PATCHES}
+_RUNNING = [0]
+
+
+def _patch() -> None:
+    with _LOCK:
+        _RUNNING[0] += 1
+        for cls, name, value in _PATCHES:
+            setattr(cls, name, value)
+
+
+def _unpatch() -> None:
+    with _LOCK:
+        _RUNNING[0] -= 1
+        for cls, name, _ in () if _RUNNING[0] else _PATCHES:
+            if _ORIGINALS[cls, name] is None:
+                delattr(cls, name)
+            else:
+                setattr(cls, name, _ORIGINALS[cls, name])
+
+
+@contextlib.contextmanager
+def recording(recorder: Any) -> Iterator[None]:
+    """Makes `recorder` the one that MindSpore calls of this thread reach, and ends its life afterwards.
+
+    The executor's grad flag is off meanwhile, so that one found on means a gradient is taken inside the function.
+    """
+    flag = executor.grad_flag()
+    stack = _LOCAL.__dict__.setdefault("stack", [])
+    _patch()
+    stack.append(recorder)
+    executor.set_grad_flag(False)
+    try:
+        yield
+    finally:
+        executor.set_grad_flag(flag)
+        stack.pop()
+        recorder.active = False
+        _unpatch()
