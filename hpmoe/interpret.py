@@ -285,9 +285,13 @@ def _row_reduce(op: tf.TileOp, task: np.void, views: list) -> None:
     views[0][...] = (np.max if op.params[0] == "max" else np.sum)(views[1], axis=1, keepdims=True)
 
 
+def _gather(op: tf.TileOp, task: np.void, views: list) -> None:
+    views[0][...] = views[1][views[2][:, 0]]
+
+
 def _row_dot(op: tf.TileOp, task: np.void, views: list) -> None:
     views[0][...] = np.sum(views[1] * views[2], axis=1, keepdims=True)
 
 
 _BODIES = {"MAP": _map, "GMM": _gmm, "SWIGLU": _swiglu, "SWIGLU_GRAD": _swiglu_grad, "ROW_REDUCE": _row_reduce,
-           "ROW_DOT": _row_dot}
+           "ROW_DOT": _row_dot, "GATHER": _gather}

@@ -251,6 +251,18 @@ class Tiler:
         self._emit("ROW_DOT", eqn.primitive.name, "aiv", self._rows_of(eqn.inputs[0]),
                    (tf.Access(buffer, "own", "all"), *reads), tiled=False)
 
+    def gather(self, eqn: Equation) -> None:
+        """Rows of a matrix by an index that is an input."""
+        (x, index), out = eqn.inputs, eqn.outputs[0]
+        if index.aval.dtype != "int32" or len(index.aval.shape) != 1 or len(x.aval.shape) != 2 \
+                or x.aval.dtype not in COMPUTED or any(isinstance(d, Rows) for d in x.aval.shape):
+            self.refuse(eqn, f"gathers {x.aval} by {index.aval}; tiles gather rows of a float32 matrix by a vector of int32")
+        count = index.aval.shape[0]
+        rows = self._view(self.buffer_of[index], self.names(index), (count, 1), 1, count)
+        self._emit("GATHER", "gather", "aiv", self._domain(self._new(out), out in self.tokens),
+                   (tf.Access(self.buffer_of[out], "own", "all"), tf.Access(self.buffer_of[x], "all", "all"),
+                    tf.Access(rows, "own", "one")), tiled=False)
+
     def cast(self, eqn: Equation) -> None:
         (x,), out = eqn.inputs, eqn.outputs[0]
         if x.aval.dtype not in COMPUTED or out.aval.dtype != "float32":

@@ -30,6 +30,11 @@ def _(b: Builder, eqn: Equation, cotangents: list[Atom]) -> list[Atom | None]:
     return [b.add(scatter_rows, cotangents[0], index, num_rows=x.aval.shape[0]), None]
 
 
+@gather_rows.tile
+def _(tiler, eqn: Equation) -> None:
+    tiler.gather(eqn)
+
+
 @scatter_rows.infer
 def _(rows: Aval, index: Aval, *, num_rows: int) -> Aval:
     return Aval((num_rows, *rows.shape[len(index.shape):]), rows.dtype)

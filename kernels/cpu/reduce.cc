@@ -111,13 +111,9 @@ Code gather(const Frame& frame) {
   const Buffer& source = frame.buffer(1);
   const int64_t bytes = frame.num_cols(1) * static_cast<int64_t>(sizeof(Element));
   for (int64_t i = 0; i < frame.unit.rows; ++i) {
-    const int32_t row = *index.row(i);
-    if (source.rows > 0 && row >= source.rows) return Code::INDEX_OUT_OF_RANGE;
-    if (row < 0) {
-      std::memset(out.row(i), 0, bytes);
-    } else {
-      std::memcpy(out.row(i), frame.base<Element>(1) + row * int64_t{source.cols} + frame.first_col(1), bytes);
-    }
+    const int64_t row = *index.row(i) + (*index.row(i) < 0 ? source.rows : 0);  // negative: from the end
+    if (row < 0 || row >= source.rows) return Code::INDEX_OUT_OF_RANGE;
+    std::memcpy(out.row(i), frame.base<Element>(1) + row * source.cols + frame.first_col(1), bytes);
   }
   return Code::OK;
 }
