@@ -26,6 +26,7 @@ from hpmoe.machine import Mesh as Mesh
 from hpmoe.machine import ascend_a2 as ascend_a2
 from hpmoe.machine import ascend_a3 as ascend_a3
 from hpmoe.machine import cpu as cpu
+from hpmoe.measure import measure as measure
 from hpmoe.moe import moe_ffn as moe_ffn
 from hpmoe.primitives.dispatch import combine as combine
 from hpmoe.primitives.dispatch import dispatch as dispatch
@@ -37,6 +38,7 @@ from hpmoe.running import spmd as spmd
 from hpmoe.staging import chain as chain
 from hpmoe.staging import transform as transform
 from hpmoe.taskflow import Taskflow as Taskflow
+from hpmoe.timeline import Timeline as Timeline
 from hpmoe.tracing import trace as trace
 from hpmoe.transforms.assign_queues import assign_queues as assign_queues
 from hpmoe.transforms.fuse_persistent import fuse_persistent as fuse_persistent

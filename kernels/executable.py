@@ -12,6 +12,7 @@ import numpy as np
 from hpmoe.errors import ArgumentError, LaunchError
 from hpmoe.kernels.cpu_target import launch
 from hpmoe.kernels.packing import pack
+from hpmoe.measure import new_trace
 from hpmoe.targets import register_target
 from hpmoe.taskflow import Taskflow
 from hpmoe.taskflow_text import event_name, task_name
@@ -53,7 +54,7 @@ class Executable:
             inputs: for each rank, one array for each program input.
             num_tokens: tokens of each rank; all by default.
             trace: int64 [ep, num_tasks, 3], filled with the nanoseconds at which each task of the image began to wait,
-                began its body and had signalled.
+                began its body and had signalled; where None, `hpmoe.measure` may ask for one.
             keep: where given, receives every buffer of every rank.
 
         Returns:
@@ -68,6 +69,7 @@ class Executable:
         buffers = [[np.zeros((1, b.cols), a.dtype) if a.size == 0 else a
                     for a, b in zip(rank, flow.buffers, strict=True)] for rank in memory]
         lengths = [int(n) for n in num_tokens] if num_tokens is not None else [self._num_tokens()] * flow.ep_size
+        trace = new_trace(flow) if trace is None else trace
         with self.lock:
             try:
                 launch(self.image, buffers, lengths, self.counters, self.bases, self.timeout, trace)

@@ -15,11 +15,11 @@ LAYERS = (
     "primitives",
     "evaluate vjp tracing",
     "taskflow taskflow_text dependencies tiling token_rows layout ordering targets",
-    "verify interpret timeline",
+    "verify interpret timeline measure",
     "staging running",
     "transforms simulate moe comm",
     "kernels",
-    "__init__ nn cli",
+    "__init__ nn op_by_op commands cli",
 )
 # What a module may import where its layer alone would allow it more.
 ONLY = {"hpmoe.moe": ("primitives",)}

@@ -1,0 +1,49 @@
+"""measure: the kernel launches inside a call, as Timelines."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from hpmoe.taskflow import Taskflow
+from hpmoe.timeline import Timeline
+
+# A launch may come from MindSpore's own backward thread, so the open calls of `measure` are not thread-local.
+_open: list[list[tuple[Taskflow, np.ndarray]]] = []
+
+
+def measure(f: Callable[..., Any], *args: Any, **kwargs: Any) -> tuple[Any, tuple[Timeline, ...]]:
+    """Calls `f` and records every launch of a persistent kernel in it, forward or backward.
+
+    Args:
+        f: any function; its launches are those of the staged callables made by fuse_persistent that it calls.
+        *args, **kwargs: passed on to `f`.
+
+    Returns:
+        The result of `f`, and one Timeline for each launch, in order; none where nothing was launched.
+
+    Example:
+        >>> import mindspore as ms, hpmoe
+        >>> staged = hpmoe.chain(hpmoe.tile_partition, hpmoe.assign_queues, hpmoe.fuse_persistent)(hpmoe.swiglu)
+        >>> grad, timelines = hpmoe.measure(ms.grad(lambda x: staged(x).sum()), ms.Tensor([[0.0, 5.0]], ms.float32))
+        >>> [t.flow.name for t in timelines]
+        ['swiglu', 'swiglu_vjp']
+    """
+    launches: list[tuple[Taskflow, np.ndarray]] = []
+    _open.append(launches)
+    try:
+        result = f(*args, **kwargs)
+    finally:
+        _open.remove(launches)
+    return result, tuple(Timeline.from_trace(flow, trace) for flow, trace in launches)
+
+
+def new_trace(flow: Taskflow) -> np.ndarray | None:
+    """The array that a launch of `flow` fills, int64 [ep, num_tasks, 3]; None where nobody measures."""
+    if not _open:
+        return None
+    trace = np.zeros((flow.ep_size, flow.num_tasks, 3), np.int64)
+    _open[-1].append((flow, trace))
+    return trace

@@ -1,0 +1,54 @@
+"""The MoE-FFN of all ranks as plain MindSpore operators, one after another: what `hpmoe` is compared with."""
+
+from __future__ import annotations
+
+import mindspore as ms
+import numpy as np
+from mindspore import mint, ops
+
+
+def moe_ffn_op_by_op(hidden_states: ms.Tensor, topk_ids: ms.Tensor, topk_weights: ms.Tensor, gate_up_weight: ms.Tensor,
+                     down_weight: ms.Tensor) -> ms.Tensor:
+    """The same function as `spmd(moe_ffn, mesh)` from a global view, without ranks, tiles or hpmoe's primitives.
+
+    Rows are gathered in the order of their experts, which the host computes; an expert without rows costs nothing. The
+    weights are split once: indexing them in the loop would give every expert a gradient of full size.
+
+    Args:
+        hidden_states: [ep, T, H].
+        topk_ids: [ep, T, K] int32, global expert ids.
+        topk_weights: [ep, T, K].
+        gate_up_weight: [ep, E_local, H, 2I].
+        down_weight: [ep, E_local, I, H].
+
+    Returns:
+        [ep, T, H].
+
+    Example:
+        >>> x, ids, w = ms.Tensor([[[15.0, 5.0]]]), ms.Tensor([[[1]]], ms.int32), ms.Tensor([[[2.0]]])
+        >>> up, down = mint.ones((1, 2, 2, 2)), mint.ones((1, 2, 1, 2))
+        >>> moe_ffn_op_by_op(x, ids, w, up, down).asnumpy().tolist()
+        [[[800.0, 800.0]]]
+    """
+    num_tokens, hidden_size = hidden_states.shape[0] * hidden_states.shape[1], hidden_states.shape[2]
+    num_experts = gate_up_weight.shape[0] * gate_up_weight.shape[1]
+    ids = topk_ids.asnumpy().reshape(-1)
+    order = np.argsort(ids, kind="stable").astype(np.int32)
+    counts = np.bincount(ids, minlength=num_experts)
+    tokens = ms.Tensor(order // topk_ids.shape[2])
+
+    rows = ops.gather(hidden_states.reshape(num_tokens, hidden_size), tokens, 0)
+    weights = ops.gather(topk_weights.reshape(-1, 1), ms.Tensor(order), 0)
+    used = np.flatnonzero(counts)
+    gate_up, down = _experts(gate_up_weight), _experts(down_weight)
+    outputs = []
+    for expert, x in zip(used.tolist(), mint.split(rows, counts[used].tolist()), strict=True):
+        gate, up = mint.chunk(mint.matmul(x, gate_up[expert]), 2, -1)
+        outputs.append(mint.matmul(mint.nn.functional.silu(gate) * up, down[expert]))
+    summed = mint.index_add(mint.zeros((num_tokens, hidden_size)), 0, tokens, mint.cat(outputs) * weights)
+    return summed.reshape(hidden_states.shape)
+
+
+def _experts(weight: ms.Tensor) -> tuple[ms.Tensor, ...]:
+    """The matrix of each expert; split, whose gradient is one concat, because the CPU has none for unbind."""
+    return mint.split(weight.reshape(-1, weight.shape[-1]), weight.shape[-2])
