@@ -39,7 +39,7 @@ def test_docstring_examples_run(name):
 def test_readme_examples_run():
     text = (ROOT / "README.md").read_text(encoding="utf-8")
     unfenced = re.sub(r"^```.*$", "", text, flags=re.MULTILINE)
-    readme = doctest.DocTestParser().get_doctest(unfenced, {}, "README", "README.md", 0)
+    readme = doctest.DocTestParser().get_doctest(unfenced, {"__name__": "readme"}, "README", "README.md", 0)
     assert readme.examples
     check_examples([readme])
 
