@@ -8,6 +8,7 @@ a row tile, an expert's rows, or everything) and a set of column ranges, so the 
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Iterable
 
 import numpy as np
 
@@ -146,7 +147,7 @@ class _Derivation:
             yield tasks, ((0, total),)
         elif modes == {"own"} and op.cols:
             for col, cols in op.col_ranges():
-                columns = tuple(sorted((col + a.offset, col + a.offset + cols) for a in accesses))
+                columns = _merged((col + a.offset, col + a.offset + cols) for a in accesses)
                 yield tasks[self.tasks["col"][tasks] == col], columns
         elif modes == {"block"}:
             for block in range(op.domain.blocks):
@@ -275,6 +276,17 @@ class _Derivation:
         else:
             self.tables.wait(tasks, block.first + peers[tasks])
             self.tables.signal(puts, block.first + peers[puts])
+
+
+def _merged(ranges: Iterable[tuple[int, int]]) -> Columns:
+    """Sorted column ranges, those that touch joined."""
+    out: list[tuple[int, int]] = []
+    for start, stop in sorted(ranges):
+        if out and start <= out[-1][1]:
+            out[-1] = (out[-1][0], max(stop, out[-1][1]))
+        else:
+            out.append((start, stop))
+    return tuple(out)
 
 
 def derive_dependencies(buffers, ops, routes, tasks, tile_rows):

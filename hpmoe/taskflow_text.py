@@ -8,28 +8,48 @@ import numpy as np
 
 from hpmoe import taskflow as tf
 
-SHOWN = 6
+TASKS_SHOWN = 2
+QUEUES_SHOWN = 2
 
 
-def taskflow_text(flow: tf.Taskflow, shown: int = SHOWN) -> str:
-    """Deterministic text; at most `shown` tasks of each list are printed in full."""
+def taskflow_text(flow: tf.Taskflow) -> str:
+    """Deterministic text; of each list the first tasks of every operation and the last task are printed."""
     lines = [" | ".join([f"# {flow.name}", *flow.provenance]),
              f"taskflow {flow.name}  ranks={flow.ep_size} tasks={flow.num_tasks} events={len(flow.events)} "
              f"waits={len(flow.waits)} signals={len(flow.signals)} slots={flow.num_slots}"]
     for i, route in enumerate(flow.routes):
         lines.append(f"  route {i}: {flow.buffers[route.ids].name}, {route.num_experts} experts, top_k={route.top_k}, "
                      f"at most {route.max_rows} received rows in {route.num_slots} slots of {route.tile_rows}")
-    writer = _Lines(flow)
-    if flow.queues:
-        for q, tasks in enumerate(flow.queues):
-            lines.append(f"  queue {flow.machine.queue_name(q)}  {len(tasks)} tasks")
-            lines += writer.tasks(tasks, shown)
-    else:
-        for i, op in enumerate(flow.ops):
-            tasks = np.flatnonzero(flow.tasks["op"] == i)
-            lines.append(f"  {op.opcode.lower()} ({op.label}, {op.unit})  {len(tasks)} tasks")
-            lines += writer.tasks(tasks, shown)
-    return "\n".join(lines)
+    return "\n".join([*lines, *(_queue_lines(flow) if flow.queues else _op_lines(flow))])
+
+
+def _op_lines(flow: tf.Taskflow) -> list[str]:
+    writer, lines = _Lines(flow), []
+    for i, op in enumerate(flow.ops):
+        tasks = np.flatnonzero(flow.tasks["op"] == i)
+        lines.append(f"  {op.opcode.lower()} ({op.label}, {op.unit})  {_count(len(tasks), 'task')}")
+        lines += writer.tasks(tasks)
+    return lines
+
+
+def _queue_lines(flow: tf.Taskflow) -> list[str]:
+    """The first queues of each unit with their tasks; the rest are counted."""
+    writer, lines, hidden = _Lines(flow), [], 0
+    for q, tasks in enumerate(flow.queues):
+        unit, number = flow.machine.queue_name(q).split(".")
+        if int(number) >= QUEUES_SHOWN:
+            hidden += 1
+            if q + 1 == len(flow.queues) or flow.machine.queue_name(q + 1).split(".")[0] != unit:
+                lines.append(f"  ... {_count(hidden, 'more queue')} {unit}.{QUEUES_SHOWN} to {unit}.{number}")
+                hidden = 0
+            continue
+        lines.append(f"  queue {unit}.{number}  {_count(len(tasks), 'task')}")
+        lines += writer.tasks(np.asarray(tasks))
+    return lines
+
+
+def _count(number: int, what: str) -> str:
+    return f"{number} {what}" + ("" if number == 1 else "s")
 
 
 def taskflow_window(flow: tf.Taskflow, task: int, around: int = 2) -> str:
@@ -37,7 +57,7 @@ def taskflow_window(flow: tf.Taskflow, task: int, around: int = 2) -> str:
     line = next((q for q in flow.queues if task in q), np.arange(flow.num_tasks))
     here = int(np.flatnonzero(line == task)[0]) if task in line else 0
     near = line[max(0, here - around):here + around + 1]
-    texts = _Lines(flow).tasks(near, len(near))
+    texts = _Lines(flow).tasks(near, elide=False)
     return "\n".join((">" if t == task else " ") + text for t, text in zip(near, texts, strict=True))
 
 
@@ -58,7 +78,7 @@ def task_name(flow: tf.Taskflow, task: int) -> str:
     elif op.opcode == "NOTIFY" and row["row"] >= 0:
         parts.append(f"expert {row['row']}")
     if row["peer"] >= 0 and parts:
-        parts[0] += f" {'<-' if op.opcode == 'PUT_BACK' else '->'} peer {row['peer']}"
+        parts[0] += f" -> peer {row['peer']}"
     elif row["peer"] >= 0:
         parts.append(f"peer {row['peer']}")
     if row["cols"]:
@@ -83,17 +103,33 @@ class _Lines:
         self.waits = _by_task(flow.waits)
         self.signals = _by_task(flow.signals)
 
-    def tasks(self, tasks: np.ndarray, shown: int) -> list[str]:
-        if len(tasks) > shown + 1:
-            head, tail = tasks[:shown - 1], tasks[-1:]
-            skipped = [f"    ... {len(tasks) - shown} more"]
-        else:
-            head, tail, skipped = tasks, tasks[:0], []
-        texts = [self._task(int(t)) for t in (*head, *tail)]
+    def tasks(self, tasks: np.ndarray, elide: bool = True) -> list[str]:
+        """A line for each task shown, and one for each run of tasks left out."""
+        shown = self._shown(tasks) if elide else np.ones(len(tasks), bool)
+        texts = [self._task(int(t)) for t in tasks[shown]]
         widths = [max((len(t[i]) for t in texts), default=0) for i in range(3)]
-        lines = ["    " + " ".join([*(f"{c:<{w}}" for c, w in zip(t, widths, strict=False)), t[3]]).rstrip()
-                 for t in texts]
-        return [*lines[:len(head)], *skipped, *lines[len(head):]]
+        lines, skipped, left = [], 0, iter(texts)
+        for is_shown in shown:
+            if not is_shown:
+                skipped += 1
+                continue
+            if skipped:
+                lines.append(f"    ... {skipped} more")
+                skipped = 0
+            text = next(left)
+            lines.append("    " + " ".join([*(f"{c:<{w}}" for c, w in zip(text, widths, strict=False)), text[3]]))
+        return lines
+
+    def _shown(self, tasks: np.ndarray) -> np.ndarray:
+        """The first tasks of each operation, the last task of all, and what a gap of one would hide."""
+        shown = np.zeros(len(tasks), bool)
+        ops = self.flow.tasks["op"][tasks]
+        for op in np.unique(ops):
+            shown[np.flatnonzero(ops == op)[:TASKS_SHOWN]] = True
+        shown[-1:] = True
+        gap_of_one = ~shown[1:-1] & shown[:-2] & shown[2:]
+        shown[1:-1] |= gap_of_one
+        return shown
 
     def _task(self, t: int) -> tuple[str, str, str, str]:
         flow = self.flow
