@@ -1,6 +1,6 @@
 """Composable transforms that turn a pure MoE-FFN written with MindSpore into one persistent kernel."""
 
-import hpmoe.kernels.executable
+import hpmoe.kernels.executable  # noqa: F401  registers the cpu target
 from hpmoe.errors import (
     ArgumentError as ArgumentError,
 )

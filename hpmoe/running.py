@@ -206,7 +206,7 @@ class _Call:
             for rank, arrays in enumerate(inputs):
                 ids = arrays[position[eqn.inputs[0]]]
                 ids = ids if self.lengths is None else ids[:self.lengths[rank]]
-                check_topk_ids(ids, aval.num_experts, f"hpmoe.dispatch on rank {rank}" if aval.ep_size > 1 else "hpmoe.dispatch")
+                check_topk_ids(ids, aval.num_experts, "hpmoe.dispatch" + (f" on rank {rank}" if aval.ep_size > 1 else ""))
                 received += np.bincount(ids.reshape(-1) // aval.num_local_experts, minlength=aval.ep_size)
             buckets.append(row_bucket(int(received.max()), aval.max_rows))
         return tuple(buckets)
@@ -257,8 +257,8 @@ class _Differentiable(_Function):
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> Any:
         if _pynative_executor.grad_flag():
-            raise ProgramError(f"{ctx.call.traced.program.name}: a gradient is taken of its gradient; hpmoe's backward kernels "
-                               "are not differentiable, take second derivatives of the plain function")
+            raise ProgramError(f"{ctx.call.traced.program.name}: a gradient is taken of its gradient; backward kernels are "
+                               "not differentiable, take second derivatives of the plain function")
         return (None, *ctx.call.backward(ctx.saved, ctx.tensors, grads))
 
 

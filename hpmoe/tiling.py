@@ -274,7 +274,7 @@ class Tiler:
     def _last_axis(self, eqn: Equation) -> None:
         shape = eqn.outputs[0].aval.shape
         if eqn.params["axis"] != len(shape) - 1 or len(shape) < 2:
-            self.refuse(eqn, f"cuts axis {eqn.params['axis']} and mixes rows; tiles can cut columns, the last of several axes")
+            self.refuse(eqn, f"cuts axis {eqn.params['axis']} and mixes rows; tiles cut the last of several axes")
 
     def _copy(self, eqn: Equation, out: int, source: tf.Access, offset: int, cols: int) -> None:
         if cols:

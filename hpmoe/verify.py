@@ -26,7 +26,7 @@ def verify(flow: tf.Taskflow) -> None:
         Traceback (most recent call last):
         ...
         hpmoe.errors.VerifyError: verify: swiglu has 1 tasks of swiglu, its 2 tiles need 2
-        > t0 swiglu[rows 0:4, cols 0:3] x -> a wait -  signal -
+        >    t0 swiglu[rows 0:4, cols 0:3] x -> a wait -  signal -
     """
     _check_tasks(flow)
     _check_peer_order(flow)

@@ -102,7 +102,8 @@ class Executable:
     def __str__(self) -> str:
         flow = str(self.flow).splitlines()
         head = " | ".join([f"# {self.name}", *self.provenance])
-        size = f"kernel cpu  image={len(self.image)} bytes  queues={len(self.flow.queues)} for each of {self.flow.ep_size} ranks"
+        size = (f"kernel cpu  image={len(self.image)} bytes  queues={len(self.flow.queues)} for each of "
+                f"{self.flow.ep_size} ranks")
         return "\n".join([head, size, *flow[1:]])
 
     __repr__ = __str__

@@ -99,7 +99,7 @@ def _(ids: list[np.ndarray], *, num_local_experts: int, ep_size: int, num_tokens
 @make_route.eager
 def _(topk_ids: Any, *, num_local_experts: int) -> Route:
     check_argument(isinstance(topk_ids, Tensor) and topk_ids.ndim == 2 and topk_ids.dtype == ms_dtype.int32,
-                   "hpmoe.dispatch", "topk_ids", getattr(topk_ids, "dtype", type(topk_ids).__name__), "a [T, K] int32 Tensor",
+                   "hpmoe.dispatch", "topk_ids", getattr(topk_ids, "dtype", type(topk_ids).__name__), "[T, K] int32",
                    "Cast with topk_ids.astype(mindspore.int32).")
     ids = topk_ids.asnumpy()
     check_argument(1 <= ids.shape[1] <= num_local_experts, "hpmoe.dispatch", "top_k", ids.shape[1],

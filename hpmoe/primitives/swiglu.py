@@ -28,8 +28,7 @@ def swiglu(x: Any) -> Any:
     Raises:
         ArgumentError: the last dimension is odd.
 
-    Formula: Shazeer, GLU Variants Improve Transformer (arXiv 2002.05202), with the gate first as in DESIGN of the field's
-    fused kernels.
+    Formula: Shazeer, GLU Variants Improve Transformer (arXiv 2002.05202), the gate's half first.
 
     Example:
         >>> import mindspore as ms, hpmoe
