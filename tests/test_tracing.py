@@ -3,7 +3,7 @@
 import mindspore as ms
 import numpy as np
 import pytest
-from mindspore import Parameter, Tensor, mint, nn, ops
+from mindspore import Tensor, mint, nn, ops
 
 from hpmoe.evaluate import evaluate
 from hpmoe.tracing import trace
@@ -198,3 +198,22 @@ MATMULS = {
 @pytest.mark.parametrize("name", MATMULS)
 def test_matmul(name):
     check(MATMULS[name], array(3, 4), array(4, 5), array(5))
+
+
+INTEGERS = {
+    "promotion": lambda x, i: (x * i, i + 1, i / 2, i * 2.5, 3 - i, i - x.astype(ms.float16), i * i.astype(ms.int64)),
+    "comparison": lambda x, i: (i > 2, i == 3, (i > 2) & (i < 5), mint.logical_or(i > 4, x > 0), ~(i > 2)),
+    "reduction": lambda x, i: ((i > 2).sum(), i.sum(), (x > 0).sum(-1), (i > 0).all(), (i > 5).any(), i.sum() * 2),
+    "half": lambda x, i: (x.astype(ms.float16) + 1, x.astype(ms.float16) * x, x.astype(ms.float16).sum() * 0.5),
+    "scalar_tensor": lambda x, i: (x * Tensor(2.0), x + Tensor(3, ms.int32), i * Tensor(2.0), Tensor(4.0) - x),
+    "numpy": lambda x, i: (x * np.float32(2), x + np.float64(0.5), i * np.int32(2)),
+}
+
+
+@pytest.mark.parametrize("name", INTEGERS)
+def test_dtypes_are_mindspores(name):
+    f, x, i = INTEGERS[name], array(3, 4), np.arange(12, dtype=np.int32).reshape(3, 4)
+    program = trace(f, x, i)
+    for got, want in zip(run(program, x, i), f(Tensor(x), Tensor(i)), strict=True):
+        assert got.dtype == want.asnumpy().dtype
+        np.testing.assert_allclose(got, want.asnumpy(), rtol=1e-2 if got.dtype == np.float16 else 1e-6)

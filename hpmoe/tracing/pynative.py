@@ -107,6 +107,8 @@ def recording(recorder: Any) -> Iterator[None]:
     try:
         yield
     finally:
+        if executor.grad_flag() and not flag:
+            executor.clear_res()  # a gradient was interrupted; MindSpore would misread every later index
         executor.set_grad_flag(flag)
         stack.pop()
         recorder.active = False

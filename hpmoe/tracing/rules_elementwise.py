@@ -155,7 +155,7 @@ def remainder(r: Any, input: Any, other: Any) -> Any:
 
 @call("LogicalNot")
 def logical_not(r: Any, input: Any) -> Any:
-    return emit(r, e.equal, input, 0.0)
+    return r(e.equal, to_dtype(r, input, "bool"), False)
 
 
 @call("LogicalAnd")
@@ -248,7 +248,8 @@ def hard_swish(r: Any, input: Any) -> Any:
 @call("Swiglu")
 def swiglu(r: Any, input: Any, dim: int = -1) -> Any:
     if dim % len(input.hpmoe_aval.shape) != len(input.hpmoe_aval.shape) - 1:
-        raise not_traceable(f"ops.swiglu over dimension {dim}", "the primitive is over the last one", "ops.swiglu(x, -1)")
+        raise not_traceable(f"ops.swiglu over dimension {dim}", "the gate and up halves are of the last one",
+                            "ops.swiglu(x, -1)")
     return r(gated, input)
 
 

@@ -14,6 +14,7 @@ from hpmoe.program import Rows
 from hpmoe.tracing.calls import call
 from hpmoe.tracing.errors import not_traceable
 from hpmoe.tracing.promote import emit, promote_dtypes, to_dtype, to_float
+from hpmoe.tracing.rules_elementwise import logical_not
 from hpmoe.tracing.rules_shape import axis_of, swap_axes
 
 
@@ -60,7 +61,7 @@ def any_(r: Any, input: Any, dim: Any = None, keepdim: bool = False) -> Any:
 
 @call("All", "ReduceAll")
 def all_(r: Any, input: Any, dim: Any = None, keepdim: bool = False) -> Any:
-    return emit(r, e.equal, any_(r, emit(r, e.equal, input, 0.0), dim, keepdim), 0.0)
+    return logical_not(r, any_(r, logical_not(r, input), dim, keepdim))
 
 
 @call("Min", "ReduceMin", "DeprecatedMin")
@@ -180,8 +181,8 @@ def matmul(r: Any, input: Any, other: Any, transpose_a: bool = False, transpose_
     left, right = len(input.hpmoe_aval.shape), len(other.hpmoe_aval.shape)
     if right > 2:
         raise not_traceable(f"a batched matmul of {input.hpmoe_aval} and {other.hpmoe_aval}",
-                            "the right operand is one matrix", "hpmoe.grouped_matmul(rows, weight, route) for weights of "
-                            "experts, or one matmul for each matrix of mint.unbind(w, 0)")
+                            "the right operand is one matrix", "hpmoe.grouped_matmul(rows, weight, route) for experts' "
+                            "weights, or one matmul for each matrix of mint.unbind(w, 0)")
     x = swap_axes(r, input, -1, -2) if transpose_a else input
     dtype = promote_dtypes([input.hpmoe_aval.dtype, other.hpmoe_aval.dtype], [])
     x, w = to_dtype(r, x, dtype), to_dtype(r, other, dtype)

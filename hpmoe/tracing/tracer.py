@@ -124,7 +124,7 @@ class Tracer(Tensor):
     @property
     def size(self) -> int:
         if any(isinstance(d, Rows) for d in self.hpmoe_aval.shape):
-            self.hpmoe_refuse("the size of {aval}", _ROWS_WHY, ROWS_INSTEAD)
+            self.hpmoe_refuse("the size of received rows {aval}", _ROWS_WHY, ROWS_INSTEAD)
         return math.prod(self.hpmoe_aval.shape)
 
     def numel(self) -> int:
@@ -136,7 +136,9 @@ class Tracer(Tensor):
         if not self.hpmoe_aval.shape:
             raise TypeError("len() of a 0-d tensor")
         size = self.hpmoe_aval.shape[0]
-        return size if isinstance(size, int) else self.hpmoe_refuse("len({aval})", _ROWS_WHY, ROWS_INSTEAD)
+        if isinstance(size, int):
+            return size
+        self.hpmoe_refuse("len of received rows {aval}", _ROWS_WHY, ROWS_INSTEAD)
 
     def __iter__(self) -> Any:
         return (self[i] for i in range(len(self)))
@@ -157,12 +159,14 @@ class Tracer(Tensor):
     def contiguous(self, *unused: Any) -> Any:
         return self
 
+    data = property(contiguous)
     value = __copy__ = __deepcopy__ = contiguous
 
     __array_ufunc__ = None  # NumPy then leaves `array * tracer` to the tracer
 
     def __array_function__(self, func: Any, types: Any, args: Any, kwargs: Any) -> NoReturn:
-        self.hpmoe_refuse(f"numpy.{func.__name__} of {{aval}}", "NumPy works on data", "the mint function of this meaning")
+        self.hpmoe_refuse(f"numpy.{func.__name__} of {{aval}}", "NumPy works on data",
+                          "the mint function of this meaning")
 
     def __repr__(self) -> str:
         return f"Tracer({self.hpmoe_aval!r})"
@@ -184,7 +188,8 @@ for _name in "asnumpy numpy item tolist data_ptr get_bytes to_dlpack storage unt
     setattr(Tracer, _name, _refused_by(f".{_name}() of {{aval}}", _VALUE_WHY, DATA_INSTEAD))
 _refuse_dunders(Tracer, "setitem iadd isub imul itruediv ifloordiv imod", "an in-place write to {aval}",
                 "a Program is pure", WRITE_INSTEAD)
-for _name in "assign_value set_ itemset set_dtype requires_grad_ register_hook offload move_to inplace_update".split():
+for _name in "assign_value assign_value_cpp set_ itemset set_dtype requires_grad_ register_hook offload move_to " \
+        "inplace_update fill fills resize cauchy isreal".split():
     setattr(Tracer, _name, _refused_by(f".{_name}() on {{aval}}", "a Program is pure", WRITE_INSTEAD))
 
 

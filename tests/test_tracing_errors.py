@@ -1,0 +1,223 @@
+"""Every way a function cannot be traced: the error names the call, the line, and what to write instead."""
+
+import inspect
+import re
+
+import mindspore as ms
+import numpy as np
+import pytest
+from mindspore import Parameter, Tensor, mint, nn, ops
+
+from hpmoe.errors import ArgumentError, TraceError
+from hpmoe.primitives.dispatch import combine, dispatch
+from hpmoe.program import Aval
+from hpmoe.tracing import trace
+from hpmoe.tracing.tracer import Tracer
+
+F = mint.nn.functional
+X = Aval((3, 4), "float32")
+PLAIN = Tensor(np.ones((3, 4), np.float32))
+WEIGHT = Parameter(PLAIN.copy(), name="weight")
+
+
+def branch(x):
+    return x if x.sum() > 0 else -x
+
+
+def loop(x):
+    while (x > 0).all():
+        x = x - 1
+    return x
+
+
+def write(x):
+    x[0] = 1.0
+    return x
+
+
+def add_in_place(x):
+    x += 1
+    return x
+
+
+def write_plain(x):
+    PLAIN[0] = x[0]
+    return x
+
+
+@ms.jit
+def compiled(x):
+    return x * x
+
+
+def square_sum(x):
+    return (x * x).sum()
+
+
+CATALOGUE = {
+    "if": (branch, "a Python branch on bool", "mint.where"),
+    "while": (loop, "a Python branch on bool", "mint.where"),
+    "in": (lambda x: x if 3 in x else -x, "a Python branch", "mint.where"),
+    "asnumpy": (lambda x: x.asnumpy(), r"\.asnumpy\(\) of f32\[3,4\]", "tensor operations"),
+    "item": (lambda x: x.sum().item(), r"\.item\(\) of f32\[\]", "tensor operations"),
+    "tolist": (lambda x: x.tolist(), r"\.tolist\(\)", "tensor operations"),
+    "int": (lambda x: int(x.sum()), r"turning f32\[\] into a number", "tensor operations"),
+    "float": (lambda x: float(x.sum()), "into a number", "tensor operations"),
+    "range": (lambda x: [x for _ in range(x.sum())], "into a number", "tensor operations"),
+    "asarray": (lambda x: np.asarray(x), r"reading the values of f32\[3,4\]", "tensor operations"),
+    "numpy": (lambda x: np.sum(x), r"numpy\.sum of", "the mint function"),
+    "setitem": (write, r"in-place write to f32\[3,4\]", "mint.where"),
+    "iadd": (add_in_place, "in-place write", "a new value"),
+    "add_": (lambda x: x.add_(1), "in-place write InplaceAdd", "a new value"),
+    "zero_": (lambda x: x.zero_(), "in-place write InplaceZero", "a new value"),
+    "assign": (lambda x: ops.assign(WEIGHT, x), "in-place write Assign", "a new value"),
+    "set_data": (lambda x: WEIGHT.set_data(x), "set_data on Parameter weight", "a new value"),
+    "write_plain": (write_plain, "PLAIN", "new values"),
+    "jit": (lambda x: compiled(x), "compiled with ms.jit", "without ms.jit"),
+    "grad": (lambda x: ms.grad(square_sum)(x), "ms.grad", r"hpmoe\.vjp"),
+    "value_and_grad": (lambda x: ms.value_and_grad(square_sum)(x), "ms.value_and_grad", r"hpmoe\.vjp"),
+    "ops_grad": (lambda x: ops.grad(square_sum)(x), "ms.grad", r"hpmoe\.vjp"),
+    "grad_of_closure": (lambda x: ms.grad(lambda w: (w * x).sum())(PLAIN), "ms.grad", r"hpmoe\.vjp"),
+    "vjp": (lambda x: ops.vjp(square_sum, x), "ms.grad", r"hpmoe\.vjp"),
+    "unknown": (lambda x: mint.cumsum(x, 0), "operation CumsumExt", "elementwise mint functions"),
+    "nearest": (lambda x: ops.celu(x, 1.0), "operation CeLU", "SiLU|GeLU|SeLU"),
+    "topk": (lambda x: mint.topk(x, 2), "operation TopkExt", "topk_ids and topk_weights as arguments"),
+    "nonzero": (lambda x: mint.nonzero(x), "operation NonZero", "keeps the shape"),
+    "mask": (lambda x: x[x > 0], r"indexing with bool\[3,4\]", "mint.where"),
+    "dropout": (lambda x: F.dropout(x), "random operation", r"set_train\(False\)"),
+    "all_reduce": (lambda x: ops.AllReduce()(x), "collective AllReduce", "hpmoe.dispatch"),
+    "batched_matmul": (lambda x: mint.bmm(x[None], x.T[None]), "batched matmul of", "grouped_matmul"),
+    "max_index": (lambda x: mint.max(x, dim=-1), "maximum or minimum with its index", "mint.amax"),
+    "stack": (lambda x: ops.stack((x, x)), "ops.stack", "mint.stack"),
+    "step": (lambda x: x[::2], "slice of step 2", "reshape"),
+    "two_tensors": (lambda x: x[Tensor([0]), Tensor([1])], "several tensors", "mint.where"),
+    "integer_division": (lambda x: x.astype(ms.int32) // 2, "integer division", "astype"),
+    "number": (lambda x: (x, 3), "returning a value of type int", "mint.full_like"),
+    "array": (lambda x: np.ones(3), "returning a value of type ndarray", "a tensor"),
+    "operand": (lambda x: trace_of_object(x), "operand of type object", "mindspore.Tensor"),
+}
+
+
+def trace_of_object(x):
+    return x.hpmoe_recorder(None, object())
+
+
+@pytest.mark.parametrize("name", CATALOGUE)
+def test_error_names_the_call_the_line_and_what_to_write_instead(name):
+    f, what, instead = CATALOGUE[name]
+    with pytest.raises(TraceError, match=what) as caught:
+        trace(f, X)
+    text = str(caught.value)
+    lines = text.split("\n")
+    assert " is not traceable: " in lines[0] and lines[2].startswith("  write instead: ")
+    assert re.fullmatch(r"  at (tests/)?test_tracing_errors\.py:\d+", lines[1]), text
+    assert re.search(instead, lines[2]), text
+
+
+def routed(f):
+    x, ids = Aval((6, 4), "float32"), Aval((6, 2), "int32")
+    return trace(lambda x, ids: f(*dispatch(x, ids, num_local_experts=4)), x, ids)
+
+
+ROWS = {
+    "equal": lambda rows, route: rows if rows.shape[0] == 5 else -rows,
+    "less": lambda rows, route: rows if rows.shape[0] < 5 else -rows,
+    "bool": lambda rows, route: rows if rows.shape[0] else -rows,
+    "int": lambda rows, route: rows * int(rows.shape[0]),
+    "times": lambda rows, route: rows.reshape(rows.shape[0] * 4),
+    "range": lambda rows, route: [rows for _ in range(rows.shape[0])],
+    "len": lambda rows, route: len(rows),
+    "size": lambda rows, route: rows.size,
+    "zeros": lambda rows, route: mint.zeros(rows.shape),
+    "full_like": lambda rows, route: ops.full_like(rows, 1.0),
+    "function": lambda rows, route: mint.reshape(rows, (rows.shape[0], 2, 2)),
+    "reshape": lambda rows, route: rows.reshape(-1, 2),
+    "iterate": lambda rows, route: [row for row in rows],
+    "index": lambda rows, route: rows[0],
+    "slice": lambda rows, route: rows[:3],
+    "split": lambda rows, route: mint.split(rows, 2),
+    "mean": lambda rows, route: rows.mean(0),
+    "cat": lambda rows, route: mint.cat((rows, rows)),
+    "gather": lambda rows, route: rows[Tensor([0, 1])],
+}
+
+
+@pytest.mark.parametrize("name", ROWS)
+def test_the_number_of_received_rows_has_no_value(name):
+    with pytest.raises(TraceError, match="(?s)rows.*test_tracing_errors.py:.*write instead"):
+        routed(ROWS[name])
+
+
+@pytest.mark.parametrize("f", [lambda rows, route: route + 1, lambda rows, route: mint.exp(route),
+                               lambda rows, route: route.tokens_per_expert, lambda rows, route: route,
+                               lambda rows, route: route.num_rows])
+def test_a_route_is_no_tensor(f):
+    with pytest.raises(TraceError, match="(?s)route.*write instead"):
+        routed(f)
+
+
+@pytest.mark.parametrize("f, text", [
+    (lambda x: x @ x, "equal in their inner dimension"),
+    (lambda x: x.reshape(5, 5), "as many elements"),
+    (lambda x: x + mint.ones((5,)), "broadcastable"),
+    (lambda x: combine(x, 3), "second result of hpmoe.dispatch"),
+])
+def test_shapes_that_do_not_fit_are_argument_errors_with_the_line(f, text):
+    with pytest.raises(ArgumentError, match=f"(?s){text}.*test_tracing_errors.py:"):
+        trace(f, X)
+
+
+def test_a_tracer_that_outlives_its_trace():
+    kept = []
+    trace(lambda x: (kept.append(x), x)[1], X)
+    assert isinstance(kept[0], Tracer) and str(kept[0]) == "Tracer(f32[3,4])" and kept[0].shape == (3, 4)
+    with pytest.raises(TraceError, match="finished trace"):
+        mint.exp(kept[0])
+    with pytest.raises(TraceError, match="another trace"):
+        trace(lambda x: x + kept[0], X)
+
+
+def test_the_first_error_comes_out_even_where_mindspore_or_the_user_swallows_it():
+    def swallowing(x):
+        try:
+            mint.cumsum(x, 0)
+        except TypeError:
+            raise RuntimeError("MindSpore lost the type") from None
+
+    def silent(x):
+        try:
+            return mint.cumsum(x, 0)
+        except TypeError:
+            return x
+
+    for f in (swallowing, silent):
+        with pytest.raises(TraceError, match="CumsumExt"):
+            trace(f, X)
+
+
+def test_the_users_own_errors_pass_unchanged():
+    def f(x):
+        raise ValueError("mine")
+
+    with pytest.raises(ValueError, match="^mine$"):
+        trace(f, X)
+    with pytest.raises(IndexError):
+        trace(lambda x: x[7], X)
+
+
+def test_the_line_is_the_users_also_inside_cells():
+    class Cell(nn.Cell):
+        def construct(self, x):
+            return mint.cumsum(x, 0)
+
+    line = inspect.getsourcelines(Cell.construct)[1] + 1
+    with pytest.raises(TraceError, match=f"test_tracing_errors.py:{line}\n"):
+        trace(Cell(), X)
+
+
+def test_gradients_and_indexing_work_after_refused_gradients():
+    for _ in range(3):
+        with pytest.raises(TraceError):
+            trace(lambda x: ms.grad(square_sum)(x), X)
+    assert WEIGHT[0].shape == (4,)
+    assert ms.grad(square_sum)(Tensor([1.0, 2.0])).asnumpy().tolist() == [2, 4]
