@@ -1,4 +1,4 @@
-"""Staged callables: a transform wraps a callable and remembers its own rewrite; lowering applies them from the inside out."""
+"""Staged callables: a transform wraps a callable and remembers its rewrite; lowering applies them from the inside out."""
 
 from __future__ import annotations
 

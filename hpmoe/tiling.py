@@ -209,7 +209,7 @@ class Tiler:
         return None
 
     def reduce(self, eqn: Equation, kind: str) -> None:
-        """Over columns: one value for each row. Over rows: one task for each column range, by expert where there are some."""
+        """Over columns: one value for each row. Over rows: a task for each column range, by expert where there are some."""
         (x,), out, axis = eqn.inputs, eqn.outputs[0], eqn.params["axis"]
         shape = x.aval.shape
         if axis == len(shape) - 1 and (len(shape) > 1 or self.buffers[self.buffer_of[x]].num_rows == 1):
