@@ -39,7 +39,10 @@ def _csr(keys: np.ndarray, items: np.ndarray, size: int) -> Csr:
 
 @dataclasses.dataclass(frozen=True)
 class Graph:
-    """Tasks and gates: `feeds[t]` gates that task t signals, `needs[t]` gates it waits for, and their inverses."""
+    """Tasks and gates: `feeds[t]` gates that task t signals, `needs[t]` gates it waits for, and their inverses.
+
+    A gate that no task signals is open from the start and nobody needs it.
+    """
 
     num_tasks: int
     num_gates: int
@@ -59,19 +62,16 @@ def make_graph(flow: tf.Taskflow) -> Graph:
         for block in np.unique(flow.events["block"][dynamic["event"]]) if len(dynamic) else ():
             gate[flow.events["block"] == block] = firsts[block]
     n, g = flow.num_tasks, len(flow.events)
-    signals, waits = gate[flow.signals["event"]], gate[flow.waits["event"]]
-    return Graph(n, g, gate, _csr(flow.signals["task"], signals, n), _csr(flow.waits["task"], waits, n),
-                 _csr(signals, flow.signals["task"], g), _csr(waits, flow.waits["task"], g))
+    signals = gate[flow.signals["event"]]
+    needed = flow.waits[np.isin(gate[flow.waits["event"]], signals)]
+    waits = gate[needed["event"]]
+    return Graph(n, g, gate, _csr(flow.signals["task"], signals, n), _csr(needed["task"], waits, n),
+                 _csr(signals, flow.signals["task"], g), _csr(waits, needed["task"], g))
 
 
 def levels(graph: Graph) -> list[np.ndarray]:
     """Tasks by the length of the longest chain of gates before them; tasks on a cycle are in none."""
-    missing = np.diff(graph.producers.starts)
-    unmet = np.diff(graph.needs.starts).copy()
-    open_gates = np.flatnonzero((missing == 0) & (np.diff(graph.consumers.starts) > 0))
-    _, opened = graph.consumers.gather(open_gates)
-    np.subtract.at(unmet, opened, 1)
-    missing = missing.copy()
+    missing, unmet = np.diff(graph.producers.starts), np.diff(graph.needs.starts)
     ready = np.flatnonzero(unmet == 0)
     out = []
     while len(ready):
