@@ -44,10 +44,18 @@ def unbroadcast(b: Builder, cotangent: Atom, aval: Aval) -> Atom | None:
     if not isinstance(cotangent, Var) or cotangent.aval.shape == aval.shape:
         return cotangent
     shape = cotangent.aval.shape
-    lead = len(shape) - len(aval.shape)
-    for axis in reversed(range(len(shape))):
-        if axis < lead or (aval.shape[axis - lead] == 1 and shape[axis] != 1):
-            cotangent = b.add(reduce_sum, cotangent, axis=axis, keepdims=True)
+    wanted = (1,) * (len(shape) - len(aval.shape)) + tuple(aval.shape)
+    axes = [i for i, (d, w) in enumerate(zip(shape, wanted, strict=True)) if d != w]
+    last = len(shape) - 1
+    if last in axes:
+        cotangent = b.add(reduce_sum, cotangent, axis=last, keepdims=True)
+        axes.remove(last)
+    if len(axes) > 1 and axes == list(range(len(axes))) and all(isinstance(d, int) for d in shape):
+        rows = math.prod(shape[:len(axes)])  # leading dimensions are summed as the rows of one matrix
+        cotangent = b.add(reshape, cotangent, shape=(rows, *cotangent.aval.shape[len(axes):]))
+        axes = [0]
+    for axis in reversed(axes):
+        cotangent = b.add(reduce_sum, cotangent, axis=axis, keepdims=True)
     return cotangent if cotangent.aval.shape == aval.shape else b.add(reshape, cotangent, shape=aval.shape)
 
 
