@@ -26,17 +26,18 @@ WORKERS = hpmoe.cpu(num_workers=2)
 @hpmoe.transform(requires="program")
 def fold_scale(program):
     """mul (combine rows route weights) scale -> combine rows route (mul weights scale): [T, K] products, not [T, H]."""
-    producers = {}
     readers = collections.Counter(a for e in program.equations for a in e.inputs) + collections.Counter(program.outputs)
 
     def rule(builder, eqn):
-        producers.update((v, eqn) for v in eqn.outputs)
+        made_by = {v: e for e in builder.equations for v in e.outputs}
         for x, scale in (eqn.inputs, eqn.inputs[::-1]) if eqn.primitive is mul else ():
-            source = producers.get(x)
-            if source and source.primitive is combine_rows and len(source.inputs) == 3 and readers[x] <= 1 \
+            source = made_by.get(x)
+            if source and source.primitive is combine_rows and len(source.inputs) == 3 and readers[x] == 1 \
                     and scale.aval.shape in ((), (x.aval.shape[0], 1)):
                 rows, route, weights = source.inputs
-                return [builder.add(combine_rows, rows, route, builder.add(mul, weights, scale))]
+                out = builder.add(combine_rows, rows, route, builder.add(mul, weights, scale))
+                readers[out] = readers[eqn.outputs[0]]
+                return [out]
         return None
     return map_equations(program, rule)
 
