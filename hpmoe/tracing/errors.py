@@ -2,50 +2,46 @@
 
 from __future__ import annotations
 
+import functools
+import linecache
 import os
 import sys
-import sysconfig
 import traceback
+import types
 from pathlib import Path
 
 import mindspore
-import numpy
 
 from hpmoe.errors import TraceError
 
-_STDLIB = sysconfig.get_path("stdlib") + os.sep
-_PACKAGES = tuple(str(Path(p).resolve().parent) + os.sep for p in (
-    Path(__file__).parent, mindspore.__file__, numpy.__file__))
+_LIBRARIES = frozenset({"hpmoe", "mindspore", "numpy", "optree"}) | sys.stdlib_module_names
 
 
-def is_library_file(filename: str) -> bool:
+def is_library_frame(frame: types.FrameType) -> bool:
     """Whether a frame belongs to hpmoe, MindSpore, NumPy or Python, so that the line the user wrote is further out."""
-    stdlib = filename.startswith(_STDLIB) and "site-packages" not in filename
-    return stdlib or filename.startswith(_PACKAGES) or str(Path(filename).resolve()).startswith(_PACKAGES)
+    package = frame.f_globals.get("__name__", "").partition(".")[0]
+    return package in _LIBRARIES and not frame.f_code.co_filename.startswith("<doctest")
 
 
 def short_path(filename: str) -> str:
     """`filename` relative to the working directory where it is below that, else its last part."""
+    return _short_path(filename, os.getcwd())
+
+
+@functools.cache
+def _short_path(filename: str, directory: str) -> str:
     try:
-        return str(Path(filename).resolve().relative_to(Path.cwd()))
+        return str(Path(filename).resolve().relative_to(directory))
     except ValueError:
         return Path(filename).name
-
-
-_LIBRARY_FILES: dict[str, bool] = {}
 
 
 def user_source() -> str:
     """`file:line` of the innermost frame outside hpmoe and MindSpore; empty where there is none."""
     frame = sys._getframe(1)
-    while frame is not None:
-        filename = frame.f_code.co_filename
-        if filename not in _LIBRARY_FILES:
-            _LIBRARY_FILES[filename] = is_library_file(filename)
-        if not _LIBRARY_FILES[filename]:
-            return f"{short_path(filename)}:{frame.f_lineno}"
+    while frame is not None and is_library_frame(frame):
         frame = frame.f_back
-    return ""
+    return f"{short_path(frame.f_code.co_filename)}:{frame.f_lineno}" if frame else ""
 
 
 def not_traceable(what: str, why: str, instead: str, source: str | None = None) -> TraceError:
@@ -63,24 +59,26 @@ def not_traceable(what: str, why: str, instead: str, source: str | None = None) 
 
 def explain(error: Exception) -> TraceError | None:
     """The TraceError for an exception of MindSpore's that a tracer brought about; None for any other."""
-    frames = traceback.extract_tb(error.__traceback__)
-    user = next((f for f in reversed(frames) if not is_library_file(f.filename)), None)
-    source = f"{short_path(user.filename)}:{user.lineno}" if user else ""
+    frames = list(traceback.walk_tb(error.__traceback__))
+    names = [frame.f_code.co_name for frame, _ in frames]
+    index = max((i for i, (frame, _) in enumerate(frames) if not is_library_frame(frame)), default=-1)
+    file, line = (frames[index][0].f_code.co_filename, frames[index][1]) if index >= 0 else ("", 0)
+    source = f"{short_path(file)}:{line}" if file else ""
     text = str(error)
-    if any(f.name == "staging_specialize" for f in frames) or "/jit/" in text:
+    if "staging_specialize" in names or "ccsrc/frontend/jit/" in text:
         return not_traceable("a call of a function compiled with ms.jit", "it is compiled for tensors with data",
                              "the plain Python function, without ms.jit", source)
-    if "RowCount" in text or "External" in text:
+    if "RowCount" in text or "got External" in text:
         return not_traceable("the number of received rows as an argument of a MindSpore call",
                              "routing decides it when the kernel runs", "rows.reshape(-1, n) or mint.zeros_like(rows)",
                              source)
     if "RouteTracer" in text:
         return not_traceable("a MindSpore call on a route", "a route is no tensor", "the rows of hpmoe.dispatch",
                              source)
-    if "meta" in text:
-        called = next((f.name for f in frames[frames.index(user) + 1:]), "") if user else ""
+    if any(mark in text for mark in ("src:meta", "dst:meta", "<meta>")):
+        called = names[index + 1] if index + 1 < len(names) else ""
         instead = f"mint.{called}" if hasattr(mindspore.mint, called) else "mint functions and new values, not a write"
-        return not_traceable(f"`{_shortened(user.line)}`" if user and user.line else "a MindSpore call",
+        return not_traceable(f"`{_shortened(linecache.getline(file, line).strip())}`",
                              "MindSpore reads or writes values there without reporting it", instead, source)
     return None
 

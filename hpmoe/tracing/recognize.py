@@ -15,17 +15,12 @@ Producers = dict[Var, Equation]
 
 def recognize(program: Program) -> Program:
     """The same program with matmul(x, transpose(w)), x * sigmoid(x) and silu(gate) * up as one primitive each."""
-    for rule in (_transposed_matmul, _silu, _swiglu):
-        program = _rewrite(program, rule)
-    return program
-
-
-def _rewrite(program: Program, rule: Callable[[Builder, Equation, Producers], Atom | None]) -> Program:
     producers: Producers = {}
 
     def replace(builder: Builder, eqn: Equation) -> Sequence[Atom] | None:
-        producers.update((v, eqn) for v in eqn.outputs)
-        out = rule(builder, eqn, producers)
+        out = next(filter(None, (rule(builder, eqn, producers) for rule in RULES)), None)
+        for made in (eqn, *builder.equations[-1:]):
+            producers.update((v, made) for v in made.outputs)
         return None if out is None else [out]
 
     return map_equations(program, replace)
@@ -74,3 +69,6 @@ def _are_halves(gate: Equation, up: Equation) -> bool:
     half, axis = shape[-1] // 2 if isinstance(shape[-1], int) else 0, len(shape) - 1
     return (shape[-1] == 2 * half and dict(gate.params) == {"axis": axis, "start": 0, "stop": half}
             and dict(up.params) == {"axis": axis, "start": half, "stop": 2 * half})
+
+
+RULES: tuple[Callable[[Builder, Equation, Producers], Atom | None], ...] = (_transposed_matmul, _silu, _swiglu)

@@ -7,6 +7,7 @@ from typing import Any, NoReturn
 
 import mindspore
 from mindspore import Tensor, mint
+from mindspore.common.initializer import Zero
 
 from hpmoe.program import Atom, Aval, RouteAval, Rows
 from hpmoe.tracing.errors import not_traceable
@@ -98,11 +99,11 @@ _refuse_dunders(RouteTracer, f"{_ARITHMETIC} lt le gt ge bool int float len iter
 def _payload(shape: tuple[Any, ...], dtype: str) -> Tensor:
     """A MindSpore tensor of this rank and dtype without memory for its elements."""
     sizes = tuple(d if isinstance(d, int) else 1 for d in shape)
+    ms_dtype = getattr(mindspore, "bool_" if dtype == "bool" else dtype)
     try:
-        return mint.empty(sizes, dtype=getattr(mindspore, dtype if dtype != "bool" else "bool_"), device="meta")
-    except (TypeError, RuntimeError):  # MindSpore 2.8 has no meta device
-        from mindspore.common.initializer import Zero
-        return Tensor(shape=sizes, dtype=getattr(mindspore, dtype), init=Zero())
+        return mint.empty(sizes, dtype=ms_dtype, device="meta")
+    except (TypeError, ValueError, RuntimeError):  # before 2.9 there is no meta device
+        return Tensor(shape=sizes, dtype=ms_dtype, init=Zero())
 
 
 class Tracer(Tensor):
