@@ -9,6 +9,7 @@ import numpy as np
 
 from hpmoe.program import Atom, Equation, Literal, Program, RouteAval, Rows, Var
 from hpmoe.routing import Route
+from hpmoe.token_rows import token_vars
 
 
 def evaluate(program: Program, inputs: Sequence[Sequence[np.ndarray]], num_tokens: Sequence[int] | None = None,
@@ -26,8 +27,13 @@ def evaluate(program: Program, inputs: Sequence[Sequence[np.ndarray]], num_token
     """
     ranks = range(program.ep_size)
     env: dict[Var, list[Any]] = {}
+    tokens = token_vars(program) if num_tokens is not None else set()
+
+    def define(var: Var, values: list[Any]) -> None:
+        env[var] = [_without_padding(v, n) for v, n in zip(values, num_tokens, strict=True)] if var in tokens else values
+
     for i, var in enumerate(program.inputs):
-        env[var] = [_in_precision(np.asarray(inputs[r][i]), dtype) for r in ranks]
+        define(var, [_in_precision(np.asarray(inputs[r][i]), dtype) for r in ranks])
 
     def read(atom: Atom) -> list[Any]:
         return [atom.value] * len(ranks) if isinstance(atom, Literal) else env[atom]
@@ -36,8 +42,16 @@ def evaluate(program: Program, inputs: Sequence[Sequence[np.ndarray]], num_token
         operands = [read(a) for a in eqn.inputs]
         outs = _run_equation(eqn, operands, _routes(env), num_tokens)
         for var, values in zip(eqn.outputs, outs, strict=True):
-            env[var] = [v if isinstance(v, Route) else _as_dtype(v, var.aval.dtype, dtype) for v in values]
+            define(var, [v if isinstance(v, Route) else _as_dtype(v, var.aval.dtype, dtype) for v in values])
     return [[np.asarray(read(a)[r]) for a in program.outputs] for r in ranks]
+
+
+def _without_padding(array: np.ndarray, num_tokens: int) -> np.ndarray:
+    """A copy whose rows past the rank's tokens are zero, as if they did not exist."""
+    array = array.copy()
+    rows = array if array.ndim == 1 else array.reshape(-1, array.shape[-1])
+    rows[num_tokens:] = 0
+    return array
 
 
 def _in_precision(array: np.ndarray, dtype: str | None) -> np.ndarray:
