@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from hpmoe.errors import check_argument
-from hpmoe.taskflow import Taskflow
+from hpmoe.taskflow import Taskflow, TileOp
 from hpmoe.taskflow_text import event_name, task_name
 
 
@@ -57,7 +57,7 @@ class Timeline:
             # swiglu | tile_partition(rows=4, cols=256) | assign_queues(cpu, critical_path)
             timeline swiglu  ranks=1 workers=1 tasks=2  4.0 us, 75 % busy, 1.0 us waiting
               rank 0 worker.0 |..AAAAAA|  75 %
-              A swiglu   . waiting
+              A swiglu -> a   . waiting
         """
         check_argument(bool(flow.queues), "Timeline.from_trace", "flow", "without queues", "what assign_queues made")
         shape = (flow.ep_size, flow.num_tasks, 3)
@@ -132,8 +132,13 @@ def _text(line: Timeline, width: int) -> Iterator[str]:
         for q, name in enumerate(names):
             row = _cells(line, (line.rank == rank) & (line.queue == q), width)
             yield f"  rank {rank} {name:<{max(map(len, names))}} |{row}| {share[rank, q]:4.0%}".replace("%", " %")
-    ops = [f"{_letter(i)} {_op_name(op)}" for i, op in enumerate(flow.ops)]
-    yield "  " + "   ".join([*ops, ". waiting"])
+    legend = "  "
+    for item in [*(f"{_letter(i)} {_op_name(flow, op)}" for i, op in enumerate(flow.ops)), ". waiting"]:
+        if len(legend) + len(item) > width + 30:
+            yield legend.rstrip()
+            legend = "  "
+        legend += f"{item}   "
+    yield legend.rstrip()
 
 
 def _cells(line: Timeline, mine: np.ndarray, width: int) -> str:
@@ -162,10 +167,9 @@ def _letter(op: int) -> str:
     return letters[op % len(letters)]
 
 
-def _op_name(op: Any) -> str:
-    """`put (dispatch)`: what its tasks do, and for which primitive where that is another word."""
-    verb = op.opcode.lower()
-    return op.label if verb in ("gmm", "map", op.label) else f"{verb} ({op.label})"
+def _op_name(flow: Taskflow, op: TileOp) -> str:
+    """`swiglu -> c`: the primitive, and the buffer its tasks write."""
+    return f"{op.label} -> {flow.buffers[op.operands[0].buffer].name}" if op.operands else f"notify {op.label}"
 
 
 # Chrome trace.
@@ -216,7 +220,7 @@ def _task_events(line: Timeline, at: float) -> list[dict[str, Any]]:
             out.append({"name": "wait", "cat": "wait", "cname": "grey", "ph": "X", "pid": rank, "tid": q,
                         "ts": wait_begin, "dur": round(begin - wait_begin, 3),
                         "args": {"task": f"t{t}", "for": awaited.get(t, [])}})
-        args = {"task": f"t{t}", "op": _op_name(op), "flow": flow.name}
+        args = {"task": f"t{t}", "op": _op_name(flow, op), "flow": flow.name}
         if op.domain.kind == "slots":
             args["slot"] = int(flow.tasks["row"][t])
         out.append({"name": labels[t], "cat": op.unit, "ph": "X", "pid": rank, "tid": q, "ts": begin,

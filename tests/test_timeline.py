@@ -95,7 +95,7 @@ def test_text_shows_what_a_worker_did_most_of():
     assert line.text(width=8).splitlines()[1:] == [
         "timeline swiglu  ranks=1 workers=1 tasks=2  8.0 us, 38 % busy, 2.0 us waiting",
         "  rank 0 worker.0 |..AA   A|  38 %",
-        "  A swiglu   . waiting",
+        "  A swiglu -> a   . waiting",
     ]
 
 

@@ -1,0 +1,92 @@
+"""The command `hpmoe`: demo, show and doctor."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Sequence
+from importlib import metadata
+
+from absl import flags
+
+from hpmoe.commands import demo, doctor, show
+from hpmoe.commands.options import UsageError, define_switch, did_you_mean, flags_text, parse
+from hpmoe.errors import LaunchError
+
+COMMANDS = {"demo": demo, "show": show, "doctor": doctor}
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Runs a command line, that of the process by default, and returns its exit status.
+
+    Returns:
+        0; 1 where the command found something wrong; 2 where the command line is.
+
+    Example:
+        >>> main(["shwo"])
+        2
+    """
+    args = list(sys.argv[1:] if argv is None else argv)
+    who = f"hpmoe {args[0]}" if args and args[0] in COMMANDS else "hpmoe"
+    try:
+        status = _run(args)
+        sys.stdout.flush()
+        return status
+    except UsageError as error:
+        return _fail(2, f"{who}: {error} ({who} --help lists what there is)")
+    except (LaunchError, MemoryError, OSError) as error:
+        if isinstance(error, BrokenPipeError):
+            # Whoever read stdout has left; what is still buffered has nowhere to go.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+            return 1
+        return _fail(1, f"{who}: {str(error) or 'not enough memory'}")
+    except KeyboardInterrupt:
+        return _fail(130, f"{who}: interrupted")
+
+
+def _fail(status: int, text: str) -> int:
+    print(text, file=sys.stderr)
+    return status
+
+
+def _run(args: list[str]) -> int:
+    if not args or args[0] in ("--help", "-h", "-help", "help"):
+        print(help_text())
+        return 0
+    if args[0] == "--version":
+        print(f"hpmoe {metadata.version('hpmoe')}")
+        return 0
+    name = args[0]
+    if name not in COMMANDS:
+        raise UsageError(f"unknown {'flag' if name.startswith('-') else 'command'} {name!r}"
+                         f"{did_you_mean(name, list(COMMANDS))}")
+    values = define(name)
+    options = parse(values, args[1:])
+    if options.help:
+        print(command_help(name, values))
+        return 0
+    return COMMANDS[name].run(options)
+
+
+def define(name: str) -> flags.FlagValues:
+    """The flags of a command, not parsed yet."""
+    values = flags.FlagValues()
+    COMMANDS[name].define(values)
+    define_switch(values, "json", "print one JSON object instead of text")
+    define_switch(values, "help", "print this and exit", short_name="h")
+    return values
+
+
+def help_text() -> str:
+    commands = "\n".join(f"  hpmoe {name:<8}{command.SUMMARY}" for name, command in COMMANDS.items())
+    return ("hpmoe: transforms that turn a pure MoE-FFN written with MindSpore into one persistent kernel\n\n"
+            f"{commands}\n\nhpmoe COMMAND --help lists the flags of a command; hpmoe --version prints the version.")
+
+
+def command_help(name: str, values: flags.FlagValues) -> str:
+    command = COMMANDS[name]
+    return f"hpmoe {name}: {command.SUMMARY}\n\n{flags_text(values)}\n\n{command.NOTES}"
+
+
+if __name__ == "__main__":
+    sys.exit(main())

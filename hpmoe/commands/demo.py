@@ -1,0 +1,159 @@
+"""hpmoe demo: one MoE-FFN, forward and backward, beside the same one as MindSpore operators."""
+
+from __future__ import annotations
+
+import json
+import statistics
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import mindspore as ms
+import numpy as np
+from absl import flags
+
+import hpmoe
+from hpmoe.commands import host, options
+from hpmoe.commands.progress import Progress
+from hpmoe.op_by_op import moe_ffn_op_by_op
+from hpmoe.timeline import Timeline, chrome_json
+
+SUMMARY = "runs a MoE-FFN forward and backward, checks it against MindSpore op by op, and times both"
+NOTES = """\
+The ranks are virtual: threads of this process share its cores. Both sides compute the same from the same inputs in
+float32; latencies are medians of interleaved runs after a warm-up. Open the timeline in ui.perfetto.dev or
+chrome://tracing. Exits with 1 where an error is above 1e-05."""
+
+TOLERANCE = 1e-5
+GRADIENTS = {"hidden_states": 0, "topk_weights": 2, "gate_up_weight": 3, "down_weight": 4}
+DIRECTIONS = ("forward", "backward")
+PASSES = ("forward", "forward + backward")
+
+
+def define(values: flags.FlagValues) -> None:
+    options.define_sizes(values, ep=4, tokens=1024, hidden=1024, intermediate=512, experts=32, top_k=4)
+    options.define_integer(values, "seed", 0, "seed of the random inputs", least=0)
+    options.define_integer(values, "repeats", 5, "timed runs of each side")
+    flags.DEFINE_string("out", "hpmoe_timeline.json", "where to write the timeline of a measured run",
+                        flag_values=values)
+
+
+def run(o: Any) -> int:
+    options.check_sizes(o)
+    out = Path(o.out)
+    options.check_flag(out.parent.is_dir() and not out.is_dir(), "out", o.out, "a file in a folder that exists")
+    ms.runtime.launch_blocking()
+    with Progress("hpmoe demo") as progress:
+        report, timelines = measured(o, progress)
+        progress(f"writing {o.out}")
+        out.write_text(chrome_json(timelines), encoding="utf-8")
+    print(json.dumps(report) if o.json else "\n".join(report_lines(report, timelines)))
+    return 0 if report["ok"] else 1
+
+
+def measured(o: Any, progress: Callable[[str], None]) -> tuple[dict[str, Any], tuple[Timeline, ...]]:
+    """Everything the report says, and the Timeline of each direction of one more run."""
+    progress("making inputs")
+    args, cotangent = make_inputs(o)
+    staged = hpmoe.chain(hpmoe.tile_partition, hpmoe.overlap_comm, hpmoe.assign_queues, hpmoe.fuse_persistent)
+    sides = {"hpmoe": passes(hpmoe.spmd(staged(hpmoe.moe_ffn), hpmoe.Mesh(o.ep)), args, cotangent),
+             "op_by_op": passes(moe_ffn_op_by_op, args, cotangent)}
+    results = {}
+    for side, calls in sides.items():
+        progress(f"warming up: {side}")
+        output, (_, grads) = (calls[p]() for p in PASSES)
+        results[side] = [output.asnumpy(), *(g.asnumpy() for g in grads)]
+    errors = {name: relative_error(*pair) for name, pair in
+              zip(("output", *GRADIENTS), zip(*results.values(), strict=True), strict=True)}
+    latency = latencies(sides, o.repeats, progress)
+    progress("recording the timeline")
+    _, timelines = hpmoe.measure(sides["hpmoe"]["forward + backward"])
+    return {
+        "ok": all(e <= TOLERANCE for e in errors.values()),
+        "machine": {"cpu": host.cpu_name(), "cores": host.num_cores(), "mindspore": ms.__version__,
+                    "hpmoe_gemm": host.gemm_name(), "workers": len(timelines[0].flow.queues) * o.ep},
+        "sizes": {**options.sizes(o), "dtype": "float32", "seed": o.seed},
+        "schedule": {d: schedule(t) for d, t in zip(DIRECTIONS, timelines, strict=True)},
+        "errors": errors, "tolerance": TOLERANCE,
+        "repeats": o.repeats, "latency_ms": latency, "timeline": o.out,
+    }, timelines
+
+
+def make_inputs(o: Any) -> tuple[tuple[ms.Tensor, ...], ms.Tensor]:
+    """Random arguments of moe_ffn stacked over ranks, every token with distinct experts, and a cotangent."""
+    rng = np.random.default_rng(o.seed)
+
+    def normal(*shape: int, scale: float = 1.0) -> ms.Tensor:
+        return ms.Tensor(rng.standard_normal(shape, np.float32) * np.float32(scale))
+
+    tokens, local = (o.ep, o.tokens), (o.ep, o.experts // o.ep)
+    ids = np.argsort(rng.random((*tokens, o.experts), np.float32), axis=-1)[..., :o.top_k].astype(np.int32)
+    weights = rng.random((*tokens, o.top_k), np.float32) + np.float32(0.1)
+    args = (normal(*tokens, o.hidden), ms.Tensor(ids), ms.Tensor(weights / weights.sum(-1, keepdims=True)),
+            normal(*local, o.hidden, 2 * o.intermediate, scale=o.hidden ** -0.5),
+            normal(*local, o.intermediate, o.hidden, scale=o.intermediate ** -0.5))
+    return args, normal(*tokens, o.hidden)
+
+
+def passes(f: Callable[..., Any], args: tuple[ms.Tensor, ...], cotangent: ms.Tensor) -> dict[str, Callable[[], Any]]:
+    """What is timed of one side."""
+    grad = ms.value_and_grad(lambda *a: (f(*a) * cotangent).sum(), grad_position=tuple(GRADIENTS.values()))
+    return dict(zip(PASSES, (lambda: f(*args), lambda: grad(*args)), strict=True))
+
+
+def latencies(sides: dict[str, dict[str, Callable[[], Any]]], repeats: int,
+              progress: Callable[[str], None]) -> dict[str, dict[str, float]]:
+    """Median milliseconds of each pass and side, the sides taking turns, and op_by_op / hpmoe."""
+    times: dict[tuple[str, str], list[float]] = {(p, side): [] for p in PASSES for side in sides}
+    for i in range(repeats):
+        for p, side in times:
+            progress(f"run {i + 1} of {repeats}: {p}, {side}")
+            begin = time.perf_counter()
+            sides[side][p]()
+            times[p, side].append((time.perf_counter() - begin) * 1e3)
+    out = {p: {side: statistics.median(times[p, side]) for side in sides} for p in PASSES}
+    for row in out.values():
+        row["ratio"] = row["op_by_op"] / row["hpmoe"]
+    return out
+
+
+def relative_error(a: np.ndarray, b: np.ndarray) -> float:
+    """max|a - b| / max|b|.
+
+    Example:
+        >>> relative_error(np.array([1.0, 2.5]), np.array([1.0, 2.0]))
+        0.25
+    """
+    return float(np.abs(a - b).max() / max(np.abs(b).max(), np.finfo(np.float32).tiny))
+
+
+def schedule(line: Timeline) -> dict[str, Any]:
+    flow = line.flow
+    return {"tasks": flow.num_tasks, "events": len(flow.events), "waits": len(flow.waits), "slots": flow.num_slots,
+            "span_us": line.span, "waiting_us": line.waiting, "utilisation": line.utilisation().round(4).tolist()}
+
+
+def report_lines(r: dict[str, Any], timelines: tuple[Timeline, ...]) -> list[str]:
+    """The report for a terminal."""
+    machine, size = r["machine"], r["sizes"]
+    lines = [f"MoE-FFN on {size['ep']} virtual ranks: {size['tokens']} tokens a rank, hidden {size['hidden']}, "
+             f"intermediate {size['intermediate']}, {size['experts']} experts, top {size['top_k']}, float32",
+             f"on {machine['cpu']}, {machine['cores']} cores, {machine['workers']} workers; MindSpore "
+             f"{machine['mindspore']}; hpmoe's gemm is {machine['hpmoe_gemm']}", "",
+             f"{'schedule of a rank':<24}{'tasks':>10}{'events':>10}{'waits':>10}{'slots':>10}"]
+    lines += [f"  {d:<22}" + "".join(f"{s[k]:>10}" for k in ("tasks", "events", "waits", "slots"))
+              for d, s in r["schedule"].items()]
+    lines += ["", f"{'error against MindSpore':<24}{'max|a-b| / max|b|':>20}   limit {r['tolerance']:.0e}"]
+    lines += [f"  {name if name == 'output' else 'd ' + name:<22}{e:>20.1e}   {'ok' if e <= TOLERANCE else 'TOO LARGE'}"
+              for name, e in r["errors"].items()]
+    lines += ["", f"{'latency, median of ' + str(r['repeats']):<24}{'hpmoe':>12}{'MindSpore':>12}{'ratio':>10}"]
+    lines += [f"  {p:<22}{t['hpmoe']:>9.1f} ms{t['op_by_op']:>9.1f} ms{t['ratio']:>9.2f}x"
+              for p, t in r["latency_ms"].items()]
+    lines += ["  ratio: how many times faster hpmoe is than MindSpore op by op", "",
+              f"timeline of one run: {r['timeline']} (open in ui.perfetto.dev or chrome://tracing)"]
+    for direction, line in zip(DIRECTIONS, timelines, strict=True):
+        lines += [f"  {direction}: {line.summary()}", *("  " + row for row in line.text(64).splitlines()[2:])]
+    if not r["ok"]:
+        lines += ["", f"FAILED: an error is above {TOLERANCE:.0e}"]
+    return lines

@@ -1,0 +1,199 @@
+"""hpmoe doctor: what is installed, whether it fits, and which targets can be used."""
+
+from __future__ import annotations
+
+import json
+import os
+import platform
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+from collections.abc import Mapping
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from absl import flags
+
+import hpmoe
+from hpmoe.commands import host
+from hpmoe.kernels.library import find_blas, find_library
+from hpmoe.targets import target_names
+
+SUMMARY = "says what is installed, and which targets are usable and why others are not"
+NOTES = "Exits with 1 where something hpmoe needs does not fit, or the cpu target is not usable."
+
+OTHERS = ("chex", "jax", "torch", "hypothesis", "matplotlib")
+
+
+def define(values: flags.FlagValues) -> None:
+    """No flags of its own."""
+
+
+def run(o: Any) -> int:
+    report = diagnosis()
+    print(json.dumps(report) if o.json else "\n".join(report_lines(report)))
+    return 0 if report["ok"] else 1
+
+
+def diagnosis() -> dict[str, Any]:
+    packages = {name: package(name, needs) for name, needs in requirements().items()}
+    optional = {name: version(name) for name in OTHERS}
+    targets = {"cpu": cpu_target(), "ascend": ascend_target(os.environ, Path("/dev"))}
+    return {
+        "ok": all(p["fits"] for p in packages.values()) and targets["cpu"]["usable"],
+        "hpmoe": {"version": version("hpmoe"), "folder": str(Path(hpmoe.__file__).parent)},
+        "python": {"version": platform.python_version(), "executable": sys.executable},
+        "platform": platform.platform(),
+        "cpu": {"name": host.cpu_name(), "cores": host.num_cores()},
+        "compiler": compiler(os.environ),
+        "packages": packages,
+        "optional": optional,
+        "native": native(),
+        "targets": targets,
+    }
+
+
+# Packages.
+
+
+def version(name: str) -> str | None:
+    try:
+        return metadata.version(name)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def requirements() -> dict[str, str]:
+    """What the installed hpmoe requires, such as {"numpy": "<2,>=1.26"}; its extras left out."""
+    try:
+        lines = metadata.requires("hpmoe") or []
+    except metadata.PackageNotFoundError:
+        lines = []
+    plain = [re.match(r"([\w.-]+)\s*(.*)", line).groups() for line in lines if ";" not in line]
+    return dict(sorted(plain))
+
+
+def package(name: str, needs: str) -> dict[str, Any]:
+    found = version(name)
+    return {"version": found, "needs": needs, "fits": found is not None and fits(found, needs)}
+
+
+def fits(version: str, needs: str) -> bool:
+    """Whether a version meets every bound of a requirement.
+
+    Example:
+        >>> fits("1.26.4", "<2,>=1.26"), fits("2.0", "<2,>=1.26")
+        (True, False)
+    """
+    have = numbers(version)
+    for sign, bound in re.findall(r"(<=|>=|==|!=|<|>)\s*([\w.]+)", needs):
+        want = numbers(bound)
+        compared = (have > want) - (have < want)
+        if compared not in {"<": (-1,), "<=": (-1, 0), ">": (1,), ">=": (0, 1), "==": (0,), "!=": (-1, 1)}[sign]:
+            return False
+    return True
+
+
+def numbers(version: str) -> tuple[int, ...]:
+    """The leading numbers of a version, zeros at the end left out, so that 2 is 2.0."""
+    parts = [int(n) for n in re.match(r"\d*(?:\.\d+)*", version).group().split(".") if n]
+    while parts and parts[-1] == 0:
+        parts.pop()
+    return tuple(parts)
+
+
+def compiler(environment: Mapping[str, str]) -> dict[str, Any]:
+    """The C++ compiler an installation from source would use: what CXX names, else g++, else clang++."""
+    wanted = shlex.split(environment.get("CXX", ""))[:1] or ["g++", "clang++"]
+    path = next(filter(None, map(shutil.which, wanted)), None)
+    if path is None:
+        return {"path": None, "version": None, "why": f"no {' and no '.join(wanted)} on PATH"}
+    text = subprocess.run([path, "--version"], capture_output=True, text=True, check=False).stdout
+    return {"path": path, "version": (text.splitlines() or [""])[0], "why": ""}
+
+
+# Targets.
+
+
+def native() -> dict[str, Any]:
+    """The native library and the matrix product it uses."""
+    try:
+        library, gemm = find_library(), host.gemm_name()
+    except (ImportError, OSError, AttributeError) as error:
+        return {"library": None, "gemm": None, "gemm_library": None, "why": str(error)}
+    blas = str(find_blas()) if gemm != "own" else None
+    return {"library": str(library), "gemm": gemm, "gemm_library": blas, "why": ""}
+
+
+def cpu_target() -> dict[str, Any]:
+    """Usable where a small kernel on two virtual ranks agrees with the reference."""
+    if not (loaded := native())["library"]:
+        return {"usable": False, "why": [f"the native library does not load: {loaded['why']}"]}
+    try:
+        error = self_test()
+    except (hpmoe.LaunchError, hpmoe.VerifyError, OSError) as failure:
+        return {"usable": False, "why": [f"a small kernel does not run: {failure}"]}
+    why = f"a small MoE-FFN on 2 virtual ranks agrees with the reference, largest error {error:.1e}"
+    return {"usable": error <= 1e-5, "why": [why if error <= 1e-5 else why.replace("agrees", "disagrees")]}
+
+
+def self_test() -> float:
+    """The largest difference between the kernel and the reference on a small MoE-FFN."""
+    rng = np.random.default_rng(0)
+    shapes = [("float32", 4, 8), ("int32", 4, 2), ("float32", 4, 2), ("float32", 1, 8, 6), ("float32", 1, 3, 8)]
+    program = hpmoe.trace(hpmoe.moe_ffn, *(hpmoe.Aval(tuple(s), dtype) for dtype, *s in shapes), mesh=hpmoe.Mesh(2))
+    inputs = [[rng.permuted(np.tile(np.arange(2, dtype=np.int32), (4, 1)), axis=1) if dtype == "int32" else
+               rng.standard_normal(s, np.float32) for dtype, *s in shapes] for _ in range(2)]
+    flow = hpmoe.tile_partition.apply_to(program, rows=4, cols=4)
+    queues = hpmoe.assign_queues.apply_to(hpmoe.overlap_comm.apply_to(flow), machine=hpmoe.cpu(1))
+    kernel = hpmoe.fuse_persistent.apply_to(queues, timeout=10.0)
+    pairs = zip(kernel.run(inputs), hpmoe.evaluate(program, inputs), strict=True)
+    return max(float(np.abs(a - b).max()) for got, want in pairs for a, b in zip(got, want, strict=True))
+
+
+def ascend_target(environment: Mapping[str, str], devices: Path) -> dict[str, Any]:
+    """What an Ascend kernel would need and is not here."""
+    home = environment.get("ASCEND_HOME_PATH")
+    missing = []
+    if "ascend" not in target_names():
+        missing.append("this release of hpmoe has no Ascend kernel")
+    if not home:
+        missing.append("no CANN toolkit: ASCEND_HOME_PATH is not set")
+    elif not Path(home).is_dir():
+        missing.append(f"no CANN toolkit: ASCEND_HOME_PATH is {home}, which is no folder")
+    if shutil.which("bisheng", path=environment.get("PATH", "")) is None:
+        missing.append("no bisheng compiler on PATH")
+    if not any(devices.glob("davinci[0-9]*")):
+        missing.append(f"no NPU: no {devices}/davinci* device")
+    return {"usable": not missing, "why": missing}
+
+
+# Text.
+
+
+def report_lines(r: dict[str, Any]) -> list[str]:
+    native, compiler, packages = r["native"], r["compiler"], r["packages"]
+    rows = [("hpmoe", f"{r['hpmoe']['version'] or 'not installed as a package'}, {r['hpmoe']['folder']}"),
+            ("python", f"{r['python']['version']}, {r['python']['executable']}"),
+            ("platform", r["platform"]),
+            ("cpu", f"{r['cpu']['name']}, {r['cpu']['cores']} cores"),
+            ("compiler", f"{compiler['version']}, {compiler['path']}" if compiler["path"] else
+             f"none: {compiler['why']}; needed only to install from source"),
+            ("native library", native["library"] or f"none: {native['why']}"),
+            ("gemm", {None: "none", "own": "own loop: MindSpore's oneDNN does not load"}.get(
+                native["gemm"], f"{native['gemm']} of {native['gemm_library']}"))]
+    lines = [f"{name:<16}{text}" for name, text in rows]
+    lines += ["", "packages"]
+    lines += [f"  {name:<14}{p['version'] or 'missing':<10}{'ok' if p['fits'] else 'DOES NOT FIT'}, needs {p['needs']}"
+              for name, p in packages.items()]
+    lines += [f"  {name:<14}{found or '-':<10}{'' if found else 'not installed, '}optional"
+              for name, found in r["optional"].items()]
+    lines += ["", "targets"]
+    for name, target in r["targets"].items():
+        lines.append(f"  {name:<14}{'usable' if target['usable'] else 'NOT USABLE'}")
+        lines += [f"    {why}" for why in target["why"]]
+    return lines

@@ -1,0 +1,120 @@
+"""Flags of a command: absl parses them, and one wording says what is wrong with them."""
+
+from __future__ import annotations
+
+import difflib
+from collections.abc import Sequence
+from typing import Any
+
+from absl import flags
+
+
+class UsageError(Exception):
+    """A command line that cannot be run; the text names the flag, what it was and what it must be."""
+
+
+class Integer(flags.ArgumentParser):
+    """An int of at least `least`."""
+
+    def __init__(self, least: int = 1):
+        self.least = least
+
+    def parse(self, argument: Any) -> int:
+        try:
+            value = int(argument)
+        except ValueError:
+            value = self.least - 1
+        if value < self.least:
+            raise ValueError(f"it must be an integer of at least {self.least}")
+        return value
+
+
+class Choice(flags.ArgumentParser):
+    """One of some words."""
+
+    def __init__(self, words: Sequence[str]):
+        self.words = tuple(words)
+
+    def parse(self, argument: Any) -> str:
+        if argument not in self.words:
+            raise ValueError(f"it must be one of {', '.join(self.words)}{did_you_mean(argument, self.words)}")
+        return argument
+
+
+class Switch(flags.BooleanParser):
+    """True or false; --name and --noname say it shorter."""
+
+    def parse(self, argument: Any) -> bool:
+        try:
+            return super().parse(argument)
+        except ValueError:
+            raise ValueError("it must be true or false") from None
+
+
+def define_integer(values: flags.FlagValues, name: str, default: int | None, text: str, least: int = 1) -> None:
+    flags.DEFINE(Integer(least), name, default, text, flag_values=values)
+
+
+def define_choice(values: flags.FlagValues, name: str, default: str, text: str, words: Sequence[str]) -> None:
+    flags.DEFINE(Choice(words), name, default, f"{text}: {', '.join(words)}", flag_values=values)
+
+
+def define_switch(values: flags.FlagValues, name: str, text: str, **options: Any) -> None:
+    flags.DEFINE_boolean(name, False, text, flag_values=values, **options)
+    values[name].parser = Switch()
+
+
+def define_sizes(values: flags.FlagValues, **default: int) -> None:
+    """The sizes of a MoE-FFN on a mesh."""
+    for name, text in (("ep", "expert-parallel ranks"), ("tokens", "tokens of each rank"), ("hidden", "hidden size"),
+                       ("intermediate", "intermediate size of an expert"), ("experts", "experts of all ranks"),
+                       ("top_k", "experts of each token")):
+        define_integer(values, name, default[name], text)
+
+
+def check_sizes(o: Any) -> None:
+    """Raises UsageError where the sizes do not fit each other."""
+    check_flag(o.experts % o.ep == 0, "experts", o.experts, f"a multiple of --ep, which is {o.ep}")
+    check_flag(o.top_k <= o.experts, "top_k", o.top_k, f"at most --experts, which is {o.experts}")
+
+
+def sizes(o: Any) -> dict[str, int]:
+    return {name: getattr(o, name) for name in ("ep", "tokens", "hidden", "intermediate", "experts", "top_k")}
+
+
+def check_flag(condition: bool, name: str, got: object, expected: str) -> None:
+    if not condition:
+        raise UsageError(f"flag --{name}={got}: it must be {expected}")
+
+
+def did_you_mean(word: str, known: Sequence[str], prefix: str = "") -> str:
+    """`; did you mean x?` for the nearest of `known`, or nothing.
+
+    Example:
+        >>> did_you_mean("tokes", ["tokens", "top_k"], "--")
+        '; did you mean --tokens?'
+    """
+    near = difflib.get_close_matches(word, known, n=1)
+    return f"; did you mean {prefix}{near[0]}?" if near else ""
+
+
+def parse(values: flags.FlagValues, args: Sequence[str]) -> flags.FlagValues:
+    """Parses all of `args`; UsageError for the first that is wrong."""
+    values.set_gnu_getopt(True)
+    try:
+        rest = values(["hpmoe", *args])[1:]
+    except flags.UnrecognizedFlagError as error:
+        raise UsageError(f"unknown flag --{error.flagname}{did_you_mean(error.flagname, list(values), '--')}") from None
+    except flags.Error as error:
+        text = str(error).splitlines()[0]
+        raise UsageError(text[:1].lower() + text[1:]) from None
+    if rest:
+        raise UsageError(f"unexpected argument {rest[0]!r}; options are flags, such as --{next(iter(values))}")
+    return values
+
+
+def flags_text(values: flags.FlagValues) -> str:
+    """A line for each flag: its default, then what it means."""
+    known = [values[name] for name in values if len(name) > 1]
+    left = [f"--{f.name}" if f.boolean or f.default is None else f"--{f.name}={f.default}" for f in known]
+    return "\n".join(f"  {flag:<{max(map(len, left))}}  {f.help}" for flag, f in zip(left, known, strict=True))

@@ -1,0 +1,110 @@
+"""hpmoe show: the IR of the MoE-FFN at each stage of the chain."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+from absl import flags
+
+import hpmoe
+from hpmoe.commands import options
+from hpmoe.commands.progress import Progress
+from hpmoe.taskflow import Taskflow
+from hpmoe.transforms.assign_queues import POLICIES
+from hpmoe.transforms.overlap_comm import ORDERS, SIGNALS
+
+SUMMARY = "prints the IR of a MoE-FFN at each stage of the transform chain"
+NOTES = """\
+Nothing is computed and no tensor is allocated, so real sizes are fine, such as
+  hpmoe show --ep=32 --tokens=1024 --hidden=7168 --intermediate=2048 --experts=256 --top_k=8 --stage=queues"""
+
+STAGES = {
+    "program": "operators, traced",
+    "tiles": "tile tasks and their dependencies",
+    "overlap": "collectives as puts and signals",
+    "queues": "tasks in the order of each worker",
+    "kernel": "packed for one launch",
+}
+MACHINES = ("cpu", "ascend_a3", "ascend_a2")
+
+
+def define(values: flags.FlagValues) -> None:
+    options.define_choice(values, "stage", "all", "which stage", (*STAGES, "all"))
+    options.define_choice(values, "direction", "both", "which pass", ("forward", "backward", "both"))
+    options.define_sizes(values, ep=2, tokens=8, hidden=16, intermediate=8, experts=4, top_k=2)
+    options.define_integer(values, "tile_rows", None, "rows of a tile and of a slot; the machine's where not given")
+    options.define_integer(values, "tile_cols", None, "columns of a tile; the machine's where not given")
+    options.define_choice(values, "machine", "cpu", "what the queues are for", MACHINES)
+    options.define_choice(values, "order", "ratr", "in which order a rank sends to the others", tuple(ORDERS))
+    options.define_choice(values, "signal", "tile", "what one remote signal stands for", SIGNALS)
+    options.define_choice(values, "policy", "critical_path", "how tasks get into queues", tuple(POLICIES))
+
+
+def run(o: Any) -> int:
+    options.check_sizes(o)
+    options.check_flag(o.stage != "kernel" or o.machine == "cpu", "machine", o.machine,
+                       "cpu for --stage=kernel; this release has no kernel for Ascend")
+    with Progress("hpmoe show") as progress:
+        shown = list(stages(o, progress))
+    if o.json:
+        print(json.dumps({"sizes": options.sizes(o), "machine": o.machine, "stages": shown}))
+    else:
+        print("\n\n".join(f"== {s['direction']}, {s['stage']}: {STAGES[s['stage']]}\n{s['text']}" for s in shown))
+    return 0
+
+
+def stages(o: Any, progress: Progress) -> Iterator[dict[str, Any]]:
+    """Each wanted stage of each wanted direction, made from the one before."""
+    wanted = tuple(STAGES) if o.stage == "all" else (o.stage,)
+    for direction in ("forward", "backward") if o.direction == "both" else (o.direction,):
+        ir = program(o, direction)
+        for stage in STAGES:
+            if stage == "kernel" and o.machine != "cpu":
+                if stage in wanted:
+                    yield {"direction": direction, "stage": stage,
+                           "text": f"none for {o.machine}: this release has a kernel for the cpu only"}
+                break
+            progress(f"{direction}: {stage}")
+            ir = rewritten(ir, stage, o)
+            if stage in wanted:
+                yield {"direction": direction, "stage": stage, **counts(ir), "text": str(ir)}
+            if stage == wanted[-1]:
+                break
+
+
+def program(o: Any, direction: str) -> hpmoe.Program:
+    """The traced MoE-FFN of these sizes, from shapes alone."""
+    local = o.experts // o.ep
+    shapes = [("float32", o.tokens, o.hidden), ("int32", o.tokens, o.top_k), ("float32", o.tokens, o.top_k),
+              ("float32", local, o.hidden, 2 * o.intermediate), ("float32", local, o.intermediate, o.hidden)]
+    traced = hpmoe.trace(hpmoe.moe_ffn, *(hpmoe.Aval(tuple(s), dtype) for dtype, *s in shapes), mesh=hpmoe.Mesh(o.ep))
+    return traced if direction == "forward" else hpmoe.vjp(traced)
+
+
+def rewritten(ir: Any, stage: str, o: Any) -> Any:
+    machine = hpmoe.cpu(ep_size=o.ep) if o.machine == "cpu" else getattr(hpmoe, o.machine)
+    match stage:
+        case "tiles":
+            rows, cols = o.tile_rows or machine.tile_rows, o.tile_cols or machine.tile_cols
+            return hpmoe.tile_partition.apply_to(ir, rows=rows, cols=cols)
+        case "overlap":
+            return hpmoe.overlap_comm.apply_to(ir, order=o.order, signal=o.signal)
+        case "queues":
+            return hpmoe.assign_queues.apply_to(ir, machine=machine, policy=o.policy)
+        case "kernel":
+            return hpmoe.fuse_persistent.apply_to(ir)
+    return ir
+
+
+def counts(ir: Any) -> dict[str, Any]:
+    """The numbers of a stage, by its kind."""
+    if isinstance(ir, hpmoe.Program):
+        return {"equations": len(ir.equations)}
+    flow = ir if isinstance(ir, Taskflow) else ir.flow
+    out = {"tasks": flow.num_tasks, "events": len(flow.events), "waits": len(flow.waits),
+           "signals": len(flow.signals), "slots": flow.num_slots}
+    if flow.queues:
+        out["queues"] = {flow.machine.queue_name(q): len(tasks) for q, tasks in enumerate(flow.queues)}
+    return out if flow is ir else {**out, "image_bytes": len(ir.image)}

@@ -1,0 +1,261 @@
+"""The command line: what it prints, where, and with which exit status."""
+
+import json
+import re
+import subprocess
+import sys
+import time
+
+import pytest
+from test_timeline import check_chrome_trace
+
+import hpmoe
+from hpmoe import cli
+from hpmoe.commands import demo, doctor, show
+from hpmoe.commands import progress as progress_module
+
+SMALL = ["--ep=2", "--tokens=6", "--hidden=8", "--intermediate=4", "--experts=4", "--top_k=2", "--repeats=2"]
+
+
+def run(capsys, *args):
+    """(exit status, stdout, stderr) of a command line."""
+    status = cli.main(args)
+    return status, *capsys.readouterr()
+
+
+# Help and errors.
+
+
+@pytest.mark.parametrize("args", [(), ("--help",), ("-h",)])
+def test_help_names_every_command(capsys, args):
+    status, out, err = run(capsys, *args)
+    assert (status, err) == (0, "")
+    assert all(f"hpmoe {name}" in out for name in cli.COMMANDS)
+
+
+@pytest.mark.parametrize("name", cli.COMMANDS)
+@pytest.mark.parametrize("flag", ["--help", "-h"])
+def test_help_of_a_command_names_every_flag(capsys, name, flag):
+    status, out, err = run(capsys, name, flag)
+    assert (status, err) == (0, "")
+    assert set(re.findall(r"^  --(\w+)", out, re.MULTILINE)) == {f for f in cli.define(name) if len(f) > 1}
+    assert len(out.splitlines()) < 25 and max(map(len, out.splitlines())) <= 120
+
+
+def test_version(capsys):
+    assert run(capsys, "--version")[:2] == (0, f"hpmoe {doctor.version('hpmoe')}\n")
+
+
+@pytest.mark.parametrize("args, text", [
+    ("demp", "hpmoe: unknown command 'demp'; did you mean demo?"),
+    ("--foo", "hpmoe: unknown flag '--foo'"),
+    ("demo --toks=3", "hpmoe demo: unknown flag --toks; did you mean --tokens?"),
+    ("demo --ep=abc", "hpmoe demo: flag --ep=abc: it must be an integer of at least 1"),
+    ("demo --ep 0", "hpmoe demo: flag --ep=0: it must be an integer of at least 1"),
+    ("demo --seed=-1", "hpmoe demo: flag --seed=-1: it must be an integer of at least 0"),
+    ("demo --tokens", "hpmoe demo: missing value for flag --tokens"),
+    ("demo --experts=30", "hpmoe demo: flag --experts=30: it must be a multiple of --ep, which is 4"),
+    ("demo --top_k=33", "hpmoe demo: flag --top_k=33: it must be at most --experts, which is 32"),
+    ("demo --out=no/such/folder/x.json", "hpmoe demo: flag --out=no/such/folder/x.json: it must be a file in a folder"),
+    ("demo --out=", "hpmoe demo: flag --out=: it must be a file in a folder that exists"),
+    ("demo --json=3", "hpmoe demo: flag --json=3: it must be true or false"),
+    ("demo all", "hpmoe demo: unexpected argument 'all'"),
+    ("show --stage=tile", "hpmoe show: flag --stage=tile: it must be one of program, tiles, overlap, queues, kernel, "
+                          "all; did you mean tiles?"),
+    ("show --stage=kernel --machine=ascend_a2",
+     "hpmoe show: flag --machine=ascend_a2: it must be cpu for --stage=kernel; this release has no kernel for Ascend"),
+    ("show --order=random", "hpmoe show: flag --order=random: it must be one of ratr, sequential"),
+    ("doctor --tokens=3", "hpmoe doctor: unknown flag --tokens"),
+])
+def test_wrong_usage_is_one_line_and_status_2(capsys, args, text):
+    status, out, err = run(capsys, *args.split())
+    assert (status, out) == (2, "")
+    assert err.startswith(text) and err.count("\n") == 1 and "--help" in err
+
+
+@pytest.mark.parametrize("error, status, text", [
+    (hpmoe.LaunchError("task t3 waits"), 1, "hpmoe doctor: task t3 waits\n"),
+    (MemoryError(), 1, "hpmoe doctor: not enough memory\n"),
+    (KeyboardInterrupt(), 130, "hpmoe doctor: interrupted\n"),
+])
+def test_a_failed_run_is_one_line(capsys, monkeypatch, error, status, text):
+    def fail(_):
+        raise error
+
+    monkeypatch.setattr(doctor, "run", fail)
+    assert run(capsys, "doctor") == (status, "", text)
+
+
+def test_a_reader_that_leaves_early_is_no_error():
+    command = f"{sys.executable} -m hpmoe.cli show --stage=program | head -1"
+    done = subprocess.run(command, shell=True, capture_output=True, text=True, timeout=60, check=True)
+    assert done.stdout.startswith("== forward, program") and done.stderr == ""
+
+
+# Progress.
+
+
+def test_progress_is_silent_when_quick_and_names_the_step_when_not(capsys, monkeypatch):
+    with progress_module.Progress("hpmoe demo") as progress:
+        progress("quick")
+    assert capsys.readouterr().err == ""
+    monkeypatch.setattr(progress_module, "FIRST", 0.01)
+    with progress_module.Progress("hpmoe demo") as progress:
+        progress("slow")
+        time.sleep(0.2)
+    out, err = capsys.readouterr()
+    assert out == "" and re.fullmatch(r"hpmoe demo: +0 s  slow\n", err)
+
+
+# Demo.
+
+
+def test_demo_agrees_with_mindspore_and_writes_a_timeline(capsys, tmp_path):
+    path = tmp_path / "timeline.json"
+    status, out, _ = run(capsys, "demo", *SMALL, f"--out={path}", "--json")
+    report = json.loads(out)
+    assert (status, report["ok"]) == (0, True)
+    assert list(report["errors"]) == ["output", *demo.GRADIENTS]
+    assert all(0 <= e <= 1e-5 for e in report["errors"].values())
+    assert all(t["ratio"] == t["op_by_op"] / t["hpmoe"] > 0 for t in report["latency_ms"].values())
+    assert report["sizes"]["tokens"] == 6 and report["timeline"] == str(path)
+    names = [e["args"]["flow"] for e in json.loads(path.read_text())["traceEvents"] if e.get("cat") in ("aic", "aiv")]
+    for direction, name in (("forward", "moe_ffn"), ("backward", "moe_ffn_vjp")):
+        assert names.count(name) == 2 * report["schedule"][direction]["tasks"]
+
+
+def test_demo_writes_what_the_timelines_say(capsys, monkeypatch, tmp_path):
+    kept = []
+    monkeypatch.setattr(demo, "chrome_json", lambda timelines: kept.append(timelines) or chrome_json(timelines))
+    chrome_json = hpmoe.timeline.chrome_json
+    path = tmp_path / "timeline.json"
+    assert run(capsys, "demo", *SMALL, f"--out={path}")[0] == 0
+    check_chrome_trace(path.read_text(), kept[0])
+
+
+def test_demo_report_is_readable(capsys, tmp_path):
+    status, out, _ = run(capsys, "demo", *SMALL, f"--out={tmp_path / 't.json'}")
+    lines = out.splitlines()
+    assert status == 0 and max(len(line) for line in lines if str(tmp_path) not in line) <= 120
+    for start in ("schedule of a rank", "  forward", "  backward", "  d gate_up_weight", "latency, median of 2",
+                  "  forward + backward", "timeline of one run"):
+        assert any(line.startswith(start) for line in lines), start
+    table = [line for line in lines if line.startswith("  ") and (" ms" in line) and "x" in line]
+    assert len(table) == 2 and len({len(line) for line in table}) == 1
+
+
+def test_demo_says_so_where_the_sides_differ(capsys, monkeypatch, tmp_path):
+    right = demo.moe_ffn_op_by_op
+    monkeypatch.setattr(demo, "moe_ffn_op_by_op", lambda *a: right(*a) * 1.001)
+    status, out, _ = run(capsys, "demo", *SMALL, f"--out={tmp_path / 't.json'}")
+    assert status == 1
+    assert "TOO LARGE" in out and "FAILED: an error is above 1e-05" in out
+
+
+def test_nan_is_an_error_too(capsys, monkeypatch, tmp_path):
+    right = demo.moe_ffn_op_by_op
+    monkeypatch.setattr(demo, "moe_ffn_op_by_op", lambda *a: right(*a) * float("nan"))
+    status, out, _ = run(capsys, "demo", *SMALL, f"--out={tmp_path / 't.json'}")
+    assert status == 1 and "nan   TOO LARGE" in out
+
+
+# Show.
+
+
+def test_show_prints_every_stage_of_both_directions(capsys):
+    status, out, _ = run(capsys, "show")
+    headings = re.findall(r"^== (\w+), (\w+): ", out, re.MULTILINE)
+    assert status == 0
+    assert headings == [(d, s) for d in ("forward", "backward") for s in show.STAGES]
+    for text in ("{ lambda hidden_states:f32[8,16]", "all_to_all", "put[slot 0 -> peer 0]", "queue worker.0",
+                 "kernel cpu"):
+        assert text in out
+
+
+def test_show_json_has_the_text_and_the_numbers(capsys):
+    status, out, _ = run(capsys, "show", "--json", "--direction=forward", "--stage=queues", "--tile_rows=4",
+                         "--machine=ascend_a3", "--order=sequential", "--signal=peer", "--policy=round_robin")
+    (stage,) = json.loads(out)["stages"]
+    assert status == 0 and (stage["direction"], stage["stage"]) == ("forward", "queues")
+    assert f"tasks={stage['tasks']} events={stage['events']} " in stage["text"]
+    assert len(stage["queues"]) == 72 and sum(stage["queues"].values()) == stage["tasks"]
+    for option in ("rows=4", "order=sequential, signal=peer", "ascend_a3, round_robin"):
+        assert option in stage["text"].splitlines()[0]
+
+
+def test_show_says_that_ascend_has_no_kernel(capsys):
+    status, out, _ = run(capsys, "show", "--machine=ascend_a2", "--direction=backward")
+    assert status == 0
+    assert out.endswith("== backward, kernel: packed for one launch\n"
+                        "none for ascend_a2: this release has a kernel for the cpu only\n")
+
+
+def test_show_of_real_sizes_needs_no_memory(capsys):
+    status, out, _ = run(capsys, "show", "--ep=32", "--tokens=4096", "--hidden=7168", "--intermediate=2048",
+                         "--experts=256", "--top_k=8", "--stage=program")
+    assert status == 0 and "gate_up_weight:f32[8,7168,4096]" in out
+
+
+# Doctor.
+
+
+def test_doctor_finds_this_installation_usable(capsys):
+    status, out, _ = run(capsys, "doctor", "--json")
+    report = json.loads(out)
+    assert (status, report["ok"], report["targets"]["cpu"]["usable"]) == (0, True, True)
+    assert {"absl-py", "mindspore", "numpy", "optree"} == set(report["packages"])
+    assert report["packages"]["numpy"]["fits"] and report["native"]["gemm"] in ("own", "dnnl_sgemm")
+    assert report["targets"]["ascend"]["why"][0] == "this release of hpmoe has no Ascend kernel"
+    text = run(capsys, "doctor")[1]
+    assert re.search(r"^  cpu +usable$", text, re.MULTILINE)
+    assert re.search(r"^  ascend +NOT USABLE$", text, re.MULTILINE)
+
+
+def test_doctor_reports_what_does_not_fit(capsys, monkeypatch):
+    versions = {"numpy": "2.1.0", "optree": None}
+    right = doctor.version
+    monkeypatch.setattr(doctor, "version", lambda name: versions.get(name, "") if name in versions else right(name))
+    status, out, _ = run(capsys, "doctor")
+    assert status == 1
+    assert re.search(r"^  numpy +2\.1\.0 +DOES NOT FIT, needs ", out, re.MULTILINE)
+    assert re.search(r"^  optree +missing +DOES NOT FIT, needs ", out, re.MULTILINE)
+
+
+def test_doctor_without_the_native_library(capsys, monkeypatch):
+    def missing():
+        raise ImportError("hpmoe's native library is not beside x")
+
+    monkeypatch.setattr(doctor, "find_library", missing)
+    status, out, _ = run(capsys, "doctor")
+    assert status == 1
+    assert "the native library does not load: hpmoe's native library is not beside x" in out
+
+
+def test_doctor_says_what_ascend_misses(tmp_path):
+    bare = doctor.ascend_target({}, tmp_path)
+    assert bare == {"usable": False, "why": [
+        "this release of hpmoe has no Ascend kernel", "no CANN toolkit: ASCEND_HOME_PATH is not set",
+        "no bisheng compiler on PATH", f"no NPU: no {tmp_path}/davinci* device"]}
+    (tmp_path / "davinci0").touch()
+    (tmp_path / "bisheng").touch(mode=0o755)
+    machine = doctor.ascend_target({"ASCEND_HOME_PATH": str(tmp_path), "PATH": str(tmp_path)}, tmp_path)
+    assert machine == {"usable": False, "why": ["this release of hpmoe has no Ascend kernel"]}
+    gone = doctor.ascend_target({"ASCEND_HOME_PATH": str(tmp_path / "x")}, tmp_path)
+    assert f"no CANN toolkit: ASCEND_HOME_PATH is {tmp_path / 'x'}, which is no folder" in gone["why"]
+
+
+@pytest.mark.parametrize("environment, why", [
+    ({"CXX": "no-such-compiler -O2"}, "no no-such-compiler on PATH"),
+    ({"CXX": sys.executable}, ""),
+])
+def test_doctor_names_the_compiler(environment, why):
+    found = doctor.compiler(environment)
+    assert found["why"] == why and (found["path"] is None) == bool(why)
+
+
+@pytest.mark.parametrize("version, needs, expected", [
+    ("1.26.4", "<2,>=1.26", True), ("2.0.0rc1", "<2,>=1.26", False), ("2.10.0", "<2.11,>=2.8", True),
+    ("2.9", ">=2.10", False), ("2.0", "==2", True), ("2.1", "!=2.1", False), ("3", "", True), ("0.17.0+local", ">=0.17", True),
+])
+def test_version_bounds(version, needs, expected):
+    assert doctor.fits(version, needs) is expected
