@@ -94,9 +94,10 @@ class _Derivation:
     def _wait_for(self, index: int, op: tf.TileOp, storage: int) -> None:
         accesses = [a for a in op.inputs if self.buffers[a.buffer].storage == storage]
         unit = self._read_unit(op, accesses, storage)
-        by_expert = unit == "slot" and self._signal_of(storage) == "expert"
-        if self._signal_of(storage) == "peer" or (by_expert and self._returns(storage)):
+        signal = self._signal_of(storage)
+        if signal == "peer" or (signal == "expert" and self._returns(storage)):
             unit = "all"
+        by_expert = unit == "slot" and signal == "expert"
         tasks = self.range_of[index]
         for selected, columns in self._column_sets(op, accesses, tasks, storage):
             block = self._block(_Region(storage, "expert" if by_expert else unit, columns))
