@@ -1,0 +1,180 @@
+"""What tests of the whole chain share: small random layers, two oracles in float64, and running a stage forward and backward."""
+
+import dataclasses
+
+import jax
+import mindspore as ms
+import numpy as np
+from jax import numpy as jnp
+
+import hpmoe
+from hpmoe import assign_queues, chain, fuse_persistent, overlap_comm, tile_partition
+
+TOLERANCE = 1e-5
+TIMEOUT = 10.0  # seconds; a good schedule needs none of it
+SMALL_NPU = hpmoe.ascend_a3.replace(num_aic=2, num_aiv=3)
+DIFFERENTIABLE = (0, 2, 3, 4)
+
+
+def stages(rows=2, cols=3, machine=None, policy="critical_path", **comm):
+    """Every prefix of the chain by name, with tiles small enough that several exist."""
+    tile = _with(tile_partition, rows=rows, cols=cols)
+    overlap, queues = _with(overlap_comm, **comm), _with(assign_queues, machine=machine or hpmoe.cpu(2), policy=policy)
+    fuse = _with(fuse_persistent, timeout=TIMEOUT)
+    return {
+        "plain": chain(),
+        "tiles": tile,
+        "overlap": chain(tile, overlap),
+        "queues": chain(tile, overlap, queues),
+        "blocking": chain(tile, queues, fuse),
+        "fused": chain(tile, overlap, queues, fuse),
+    }
+
+
+def _with(transform, **options):
+    return lambda f: transform(f, **options)
+
+
+def fused(**options):
+    return stages(**options)["fused"]
+
+
+@dataclasses.dataclass(frozen=True)
+class Layer:
+    """Sizes of a small MoE layer and how its tokens are routed."""
+
+    ep: int = 2
+    T: int = 5
+    H: int = 4
+    I: int = 3  # noqa: E741
+    E: int = 4
+    K: int = 2
+    num_tokens: tuple | None = None
+    routing: str = "random"
+
+    def ids(self, rng):
+        experts = np.arange(self.E)
+        if self.routing == "one expert":  # every token's first choice is the last expert
+            experts = np.roll(experts, 1)
+            pick = lambda: np.concatenate([experts[:1], rng.permutation(experts[1:])])[:self.K]  # noqa: E731
+        elif self.routing == "one rank":  # nothing leaves for any rank but the first, as far as top_k allows
+            pick = lambda: experts[:max(self.K, self.E // self.ep)][rng.permutation(max(self.K, self.E // self.ep))][  # noqa: E731
+                :self.K]
+        else:
+            pick = lambda: rng.permutation(experts)[:self.K]  # noqa: E731
+        tokens = [[pick() for _ in range(self.T)] for _ in range(self.ep)]
+        return np.array(tokens, np.int32).reshape(self.ep, self.T, self.K)
+
+    def arguments(self, seed=0):
+        """hidden_states, topk_ids, topk_weights, gate_up_weight, down_weight, each with the rank axis first."""
+        rng, local = np.random.default_rng(seed), self.E // self.ep
+        normal = lambda *shape: rng.standard_normal(shape).astype(np.float32)  # noqa: E731
+        return [normal(self.ep, self.T, self.H), self.ids(rng), normal(self.ep, self.T, self.K),
+                normal(self.ep, local, self.H, 2 * self.I), normal(self.ep, local, self.I, self.H)]
+
+    def cotangent(self, seed=1):
+        return np.random.default_rng(seed).standard_normal((self.ep, self.T, self.H)).astype(np.float32)
+
+
+# Oracles. Both see all ranks at once and know nothing of slots, routes or tiles.
+
+def entry_weights(weight, ids):
+    """[ep, T, K, ...]: the weight of each entry's expert, from weights stacked rank by rank."""
+    return weight.reshape(-1, *weight.shape[2:])[ids]
+
+
+def token_mask(shape, num_tokens):
+    """1 for rows that are tokens and 0 for padding, [ep, T, 1]."""
+    ep, tokens = shape[:2]
+    lengths = np.full(ep, tokens) if num_tokens is None else np.asarray(num_tokens)
+    return (np.arange(tokens)[None, :] < lengths[:, None])[:, :, None]
+
+
+def jax_moe_ffn(x, ids, weights, up, down):
+    gate_up = jnp.einsum("rth,rtkhn->rtkn", x, entry_weights(up, ids))
+    gate, value = jnp.split(gate_up, 2, axis=-1)
+    out = jnp.einsum("rtki,rtkih->rtkh", jax.nn.silu(gate) * value, entry_weights(down, ids))
+    return jnp.einsum("rtk,rtkh->rth", weights, out)
+
+
+def jax_vjp(f, args, cotangents, positions):
+    """(outputs, gradients at `positions`) of `f` in float64."""
+    with jax.experimental.enable_x64():
+        wide = [jax.tree.map(_wide, a) for a in args]
+
+        def of(*chosen):
+            full = list(wide)
+            for i, a in zip(positions, chosen, strict=True):
+                full[i] = a
+            return f(*full)
+
+        out, back = jax.vjp(of, *(wide[i] for i in positions))
+        cotangents = jax.tree.map(_wide, cotangents)
+        return jax.tree.map(np.asarray, out), jax.tree.map(np.asarray, list(back(cotangents)))
+
+
+def _wide(a):
+    a = np.asarray(a)
+    return jnp.asarray(a.astype(np.float64) if a.dtype == np.float32 else a)
+
+
+def numpy_moe_ffn(args, cotangent, num_tokens=None):
+    """Output and gradients of the MoE-FFN, token by token in float64; gradients derived by hand."""
+    x, ids, w, up, down = (a.astype(np.float64) if a.dtype == np.float32 else a for a in args)
+    g = cotangent.astype(np.float64)
+    out, dx, dw, d_up, d_down = (np.zeros_like(a) for a in (x, x, w, up, down))
+    local, half = up.shape[1], down.shape[2]
+    for r, t, k in np.ndindex(ids.shape):
+        if num_tokens is not None and t >= num_tokens[r]:
+            continue
+        owner, e = divmod(int(ids[r, t, k]), local)
+        h = x[r, t] @ up[owner, e]
+        gate, value = h[:half], h[half:]
+        s = 1 / (1 + np.exp(-gate))
+        act = gate * s * value
+        y = act @ down[owner, e]
+        out[r, t] += w[r, t, k] * y
+        dw[r, t, k] = g[r, t] @ y
+        dy = w[r, t, k] * g[r, t]
+        d_down[owner, e] += np.outer(act, dy)
+        d_act = down[owner, e] @ dy
+        dh = np.concatenate([d_act * value * s * (1 + gate * (1 - s)), d_act * gate * s])
+        d_up[owner, e] += np.outer(x[r, t], dh)
+        dx[r, t] += up[owner, e] @ dh
+    return out, [dx, dw, d_up, d_down]
+
+
+# Running.
+
+def tensors(args):
+    return [ms.Tensor(a) for a in args]
+
+
+def run_spmd(f, ep, args, cotangent, num_tokens=None, positions=DIFFERENTIABLE):
+    """(output, gradients) of a stage on a mesh, through MindSpore's autograd."""
+    distributed, given = hpmoe.spmd(f, hpmoe.Mesh(ep)), tensors(args)
+
+    def loss(*chosen):
+        full = list(given)
+        for i, a in zip(positions, chosen, strict=True):
+            full[i] = a
+        out = distributed(*full, num_tokens=num_tokens)
+        return (out * ms.Tensor(cotangent)).sum(), out
+
+    (_, out), grads = ms.value_and_grad(loss, tuple(range(len(positions))), has_aux=True)(*(given[i] for i in positions))
+    return out.asnumpy(), [g.asnumpy() for g in grads]
+
+
+def relative_error(got, want):
+    """max|got - want| / max|want|; of absolute size where want is all zeros."""
+    got, want = np.asarray(got, np.float64), np.asarray(want, np.float64)
+    assert got.shape == want.shape, (got.shape, want.shape)
+    if not want.size:
+        return 0.0
+    return np.abs(got - want).max() / (np.abs(want).max() or 1.0)
+
+
+def assert_close(got, want, what="", tolerance=TOLERANCE):
+    for i, (a, b) in enumerate(zip(got, want, strict=True)):
+        error = relative_error(a, b)
+        assert error <= tolerance, f"{what} value {i}: relative error {error:.2e}"
