@@ -255,7 +255,8 @@ def test_doctor_names_the_compiler(environment, why):
 
 @pytest.mark.parametrize("version, needs, expected", [
     ("1.26.4", "<2,>=1.26", True), ("2.0.0rc1", "<2,>=1.26", False), ("2.10.0", "<2.11,>=2.8", True),
-    ("2.9", ">=2.10", False), ("2.0", "==2", True), ("2.1", "!=2.1", False), ("3", "", True), ("0.17.0+local", ">=0.17", True),
+    ("2.9", ">=2.10", False), ("2.0", "==2", True), ("2.1", "!=2.1", False), ("3", "", True),
+    ("0.17.0+local", ">=0.17", True),
 ])
 def test_version_bounds(version, needs, expected):
     assert doctor.fits(version, needs) is expected
