@@ -39,7 +39,7 @@ def compile_library(library):
     library = Path(library)
     library.parent.mkdir(parents=True, exist_ok=True)
     partial = library.with_name(f"{library.name}.{os.getpid()}")
-    command = [*find_compiler(), *FLAGS, "-I", str(KERNELS), *sources, "-o", str(partial), "-ldl"]
+    command = [*find_compiler(), *FLAGS, "-I", str(KERNELS), *sources, "-ldl", "-o", str(partial)]
     print(shlex.join(command), flush=True)
     try:
         if subprocess.run(command).returncode:

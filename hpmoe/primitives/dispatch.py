@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import numpy as np
@@ -12,7 +13,7 @@ from hpmoe.errors import check_argument
 from hpmoe.primitives.elementwise import is_differentiable, mul
 from hpmoe.primitives.primitive import Primitive
 from hpmoe.primitives.reduction import row_dot
-from hpmoe.program import Atom, Aval, Builder, Equation, RouteAval, Rows
+from hpmoe.program import Atom, Aval, Builder, Equation, RouteAval, Rows, Var
 from hpmoe.routing import Route, check_topk_ids, make_routing
 
 make_route = Primitive("route", collective=True)
@@ -114,8 +115,8 @@ def _(b: Builder, eqn: Equation, cotangents: list[Atom]) -> list[Atom | None]:
 
 
 @make_route.tile
-def _(tiler, eqn: Equation) -> None:
-    tiler.route(eqn)
+def _(tiler: Any, eqn: Equation) -> None:
+    """A route makes no tasks: the kernel computes it when it starts."""
 
 
 # dispatch and its transpose, combine without weights
@@ -175,8 +176,10 @@ def _(b: Builder, eqn: Equation, cotangents: list[Atom]) -> list[Atom | None]:
 
 
 @dispatch_rows.tile
-def _(tiler, eqn: Equation) -> None:
-    tiler.dispatch(eqn, per_entry=False)
+def _(tiler: Any, eqn: Equation) -> None:
+    (x, route), out = eqn.inputs, eqn.outputs[0]
+    tiler.new(out)
+    tiler.emit("ALL_TO_ALL", tiler.once(route), tiler.at(out, "peer", "all"), tiler.at(x, "tokens", "all"), cols=0)
 
 
 @combine_rows.infer
@@ -237,8 +240,23 @@ def _(b: Builder, eqn: Equation, cotangents: list[Atom]) -> list[Atom | None]:
 
 
 @combine_rows.tile
-def _(tiler, eqn: Equation) -> None:
-    tiler.combine(eqn)
+def _(tiler: Any, eqn: Equation) -> None:
+    """Rows go back to their tokens' rank, where each token's entries are summed in the order of its choices."""
+    (rows, route), out = eqn.inputs[:2], eqn.outputs[0]
+    entries = _tile_return(tiler, rows, route, tiler.hidden(
+        f"{tiler.names(out)}.entries", route.aval.num_tokens * route.aval.top_k, rows.aval.shape[1]))
+    tiler.new(out)
+    domain = dataclasses.replace(tiler.rows_of(out), route=tiler.once(route).route)
+    weights = (tiler.at(w, cols="all") for w in eqn.inputs[2:])
+    tiler.emit("REDUCE", domain, tiler.at(out), dataclasses.replace(entries, cols="own"), *weights)
+
+
+def _tile_return(tiler: Any, rows: Var, route: Var, entries: int) -> Any:
+    """Sends rows back to buffer `entries`, one row for each entry; returns how it is accessed."""
+    source = tiler.at(rows, cols="all")
+    access = dataclasses.replace(source, buffer=entries, rows="entries")
+    tiler.emit("ALL_TO_ALL_BACK", tiler.once(route), access, source, cols=0)
+    return access
 
 
 # scalars of entries, and their transpose
@@ -259,8 +277,19 @@ def _(b: Builder, eqn: Equation, cotangents: list[Atom]) -> list[Atom | None]:
 
 
 @dispatch_weights.tile
-def _(tiler, eqn: Equation) -> None:
-    tiler.dispatch(eqn, per_entry=True)
+def _(tiler: Any, eqn: Equation) -> None:
+    (weights, route), out = eqn.inputs, eqn.outputs[0]
+    entries = tiler.at(weights, "entries", "all")
+    column = tiler.view(entries.buffer, weights, *_as_column(weights.aval))
+    tiler.new(out)
+    tiler.emit("ALL_TO_ALL", tiler.once(route), tiler.at(out, "peer", "all"), dataclasses.replace(entries, buffer=column),
+               cols=0)
+
+
+def _as_column(weights: Aval) -> tuple[tuple[int, int], int, int]:
+    """[T, K] as shape, columns and rows of one column with a row for each entry."""
+    entries = weights.shape[0] * weights.shape[1]
+    return (entries, 1), 1, entries
 
 
 @combine_weights.infer
@@ -279,5 +308,7 @@ def _(b: Builder, eqn: Equation, cotangents: list[Atom]) -> list[Atom | None]:
 
 
 @combine_weights.tile
-def _(tiler, eqn: Equation) -> None:
-    tiler.combine_weights(eqn)
+def _(tiler: Any, eqn: Equation) -> None:
+    (values, route), out = eqn.inputs, eqn.outputs[0]
+    column = tiler.view(tiler.new(out), out, *_as_column(out.aval))
+    _tile_return(tiler, values, route, column)

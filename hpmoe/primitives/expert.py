@@ -42,8 +42,9 @@ def _(b: Builder, eqn: Equation, cotangents: list[Atom]) -> list[Atom | None]:
 
 
 @expert_bias.tile
-def _(tiler, eqn: Equation) -> None:
-    tiler.elementwise(eqn, "add", operands=eqn.inputs[:2])
+def _(tiler: Any, eqn: Equation) -> None:
+    (x, bias), out = eqn.inputs[:2], eqn.outputs[0]
+    tiler.map("add", out, tiler.at(x), tiler.at(bias, "slot_expert"))
 
 
 @expert_sum.infer
@@ -59,5 +60,8 @@ def _(x: np.ndarray, route: Any) -> np.ndarray:
 
 
 @expert_sum.tile
-def _(tiler, eqn: Equation) -> None:
-    tiler.column_sum(eqn)
+def _(tiler: Any, eqn: Equation) -> None:
+    x, out = eqn.inputs[0], eqn.outputs[0]
+    domain, mode, rows = tiler.experts_of(x)
+    tiler.new(out)
+    tiler.emit("COL_SUM", domain, tiler.at(out), tiler.at(x, mode), params=(0, *rows))

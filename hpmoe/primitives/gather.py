@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
+from typing import Any
+from typing import Any
+
 import numpy as np
 
 from hpmoe.errors import check_argument
@@ -31,8 +35,16 @@ def _(b: Builder, eqn: Equation, cotangents: list[Atom]) -> list[Atom | None]:
 
 
 @gather_rows.tile
-def _(tiler, eqn: Equation) -> None:
-    tiler.gather(eqn)
+def _(tiler: Any, eqn: Equation) -> None:
+    (x, index), out = eqn.inputs, eqn.outputs[0]
+    if index.aval.dtype != "int32" or len(index.aval.shape) != 1 or len(x.aval.shape) != 2:
+        tiler.refuse(f"gathers {x.aval} by {index.aval}; tiles gather rows of a float32 matrix by a vector of int32")
+    count = index.aval.shape[0]
+    column = tiler.view(tiler.buffer_of[index], index, (count, 1), 1, count)
+    tiler.new(out)
+    whole_rows = tiler.at(out, cols="all")
+    tiler.emit("GATHER", tiler.rows_of(out), whole_rows, tiler.at(x, "all", "all"),
+               dataclasses.replace(whole_rows, buffer=column, cols="one"), cols=0)
 
 
 @scatter_rows.infer

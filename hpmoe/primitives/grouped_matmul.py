@@ -9,6 +9,7 @@ from mindspore import mint, ops
 
 from hpmoe.errors import check_argument
 from hpmoe.primitives.elementwise import is_differentiable
+from hpmoe.primitives.matmul import tile_matmul, tile_weight_grad
 from hpmoe.primitives.primitive import Primitive
 from hpmoe.program import Atom, Aval, Builder, Equation, RouteAval
 
@@ -102,8 +103,8 @@ def _(b: Builder, eqn: Equation, cotangents: list[Atom]) -> list[Atom | None]:
 
 
 @grouped.tile
-def _(tiler, eqn: Equation) -> None:
-    tiler.matmul(eqn, eqn.params["transpose"])
+def _(tiler: Any, eqn: Equation) -> None:
+    tile_matmul(tiler, eqn, "slot_expert", eqn.params["transpose"])
 
 
 @grouped_weight_grad.infer
@@ -127,5 +128,6 @@ def _(b: Builder, eqn: Equation, cotangents: list[Atom]) -> list[Atom | None]:
 
 
 @grouped_weight_grad.tile
-def _(tiler, eqn: Equation) -> None:
-    tiler.weight_grad(eqn)
+def _(tiler: Any, eqn: Equation) -> None:
+    route = tiler.routes[tiler.buffer(eqn.inputs[0]).route]
+    tile_weight_grad(tiler, eqn, (route.max_rows // route.num_local_experts, eqn.inputs[0].aval.shape[1]))

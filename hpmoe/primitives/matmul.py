@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import math
+from typing import Any
+
 import numpy as np
 
 from hpmoe.errors import check_argument
@@ -38,8 +41,19 @@ def _(b: Builder, eqn: Equation, cotangents: list[Atom]) -> list[Atom | None]:
 
 
 @matmul.tile
-def _(tiler, eqn: Equation) -> None:
-    tiler.matmul(eqn, eqn.params.get("transpose", False))
+def _(tiler: Any, eqn: Equation) -> None:
+    tile_matmul(tiler, eqn, "one", eqn.params.get("transpose", False))
+
+
+def tile_matmul(tiler: Any, eqn: Equation, weight_rows: str, transposed: bool) -> None:
+    """One task for each unit of rows and range of output columns, over the whole inner dimension."""
+    (x, w), out = eqn.inputs[:2], eqn.outputs[0]
+    if len(x.aval.shape) < 2:
+        tiler.refuse(f"multiplies the vector {x.aval}; reshape it to [1, K]")
+    tiler.new(out)
+    weight = tiler.at(w, weight_rows, "all" if transposed else "own")
+    tiler.emit("GMM", tiler.rows_of(out), tiler.at(out), tiler.at(x, cols="all"), weight, unit="aic",
+               params=(int(transposed),), flops=2.0 * tiler.buffer(x).cols)
 
 
 @weight_grad.infer
@@ -60,5 +74,16 @@ def _(b: Builder, eqn: Equation, cotangents: list[Atom]) -> list[Atom | None]:
 
 
 @weight_grad.tile
-def _(tiler, eqn: Equation) -> None:
-    tiler.weight_grad(eqn)
+def _(tiler: Any, eqn: Equation) -> None:
+    tile_weight_grad(tiler, eqn, eqn.inputs[0].aval.shape)
+
+
+def tile_weight_grad(tiler: Any, eqn: Equation, shape: tuple[int, ...]) -> None:
+    """One task for each block of weight rows and range of columns; `shape` is [rows summed, ..., weight rows]."""
+    (x, g), out = eqn.inputs[:2], eqn.outputs[0]
+    block = max(1, min(tiler.tile_cols, shape[-1]))
+    domain, mode, rows = tiler.experts_of(x, blocks=-(-shape[-1] // block))
+    tiler.new(out)
+    summed = math.prod(d for d in shape[:-1])
+    tiler.emit("WGRAD", domain, tiler.at(out), tiler.at(x, mode, "block"), tiler.at(g, mode), unit="aic",
+               params=(block, *rows), flops=2.0 * summed)

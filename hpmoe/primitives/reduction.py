@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import dataclasses
+import math
+from typing import Any
+
 import numpy as np
 
 from hpmoe.errors import check_argument
@@ -61,13 +65,56 @@ def _(b: Builder, eqn: Equation, cotangents: list[Atom]) -> list[Atom | None]:
 
 
 @reduce_sum.tile
-def _(tiler, eqn: Equation) -> None:
-    tiler.reduce(eqn, "sum")
+def _(tiler: Any, eqn: Equation) -> None:
+    x, axis = eqn.inputs[0], eqn.params["axis"]
+    if _is_last(x.aval, axis):
+        _tile_over_columns(tiler, eqn, "sum")
+    elif axis == 0 and len(x.aval.shape) <= 2:
+        _tile_over_rows(tiler, eqn)
+    else:
+        tiler.refuse(f"reduces axis {axis} of {x.aval} and mixes rows")
 
 
 @reduce_max.tile
-def _(tiler, eqn: Equation) -> None:
-    tiler.reduce(eqn, "max")
+def _(tiler: Any, eqn: Equation) -> None:
+    x, axis = eqn.inputs[0], eqn.params["axis"]
+    if not _is_last(x.aval, axis):
+        tiler.refuse(f"reduces axis {axis} of {x.aval} and mixes rows")
+    _tile_over_columns(tiler, eqn, "max")
+
+
+def _is_last(x: Aval, axis: int) -> bool:
+    return axis == len(x.shape) - 1
+
+
+def _tile_over_columns(tiler: Any, eqn: Equation, kind: str) -> None:
+    """One value for each row. A vector stored as one column for each row has its elements in rows instead."""
+    (x,), out = eqn.inputs, eqn.outputs[0]
+    if len(x.aval.shape) == 1 and tiler.buffer(x).num_rows != 1:
+        if kind == "max":
+            tiler.refuse(f"takes the maximum over the rows that {x.aval} stands for")
+        _tile_over_rows(tiler, eqn)
+        return
+    rows = math.prod(d for d in x.aval.shape[:-1] if isinstance(d, int))
+    tiler.new(out, rows_and_cols=(rows, 1))
+    tiler.emit("ROW_REDUCE", tiler.rows_of(x), tiler.at(out, cols="all"), tiler.at(x, cols="all"), cols=0, params=(kind,))
+
+
+def _tile_over_rows(tiler: Any, eqn: Equation) -> None:
+    """One task for each column range; received rows are summed by expert first."""
+    (x,), out = eqn.inputs, eqn.outputs[0]
+    cols = tiler.buffer(x).cols
+    domain, mode, rows = tiler.experts_of(x)
+    if mode == "all":
+        tiler.new(out, rows_and_cols=(1, cols))
+        tiler.emit("COL_SUM", domain, tiler.at(out), tiler.at(x, mode), params=(0, *rows))
+        return
+    partial = tiler.hidden(f"{tiler.names(out)}.by_expert", domain.num_rows, cols)
+    sums = tiler.at(x, mode)
+    tiler.emit("COL_SUM", domain, dataclasses.replace(sums, buffer=partial, rows="own"), sums, params=(0, *rows))
+    tiler.new(out, rows_and_cols=(1, cols))
+    tiler.emit("COL_SUM", dataclasses.replace(domain, size=1, num_rows=1, route=-1), tiler.at(out),
+               dataclasses.replace(sums, buffer=partial, rows="all"), params=(0, domain.num_rows, 0))
 
 
 @row_dot.infer
@@ -88,5 +135,8 @@ def _(b: Builder, eqn: Equation, cotangents: list[Atom]) -> list[Atom | None]:
 
 
 @row_dot.tile
-def _(tiler, eqn: Equation) -> None:
-    tiler.row_dot(eqn)
+def _(tiler: Any, eqn: Equation) -> None:
+    (x, y), out = eqn.inputs, eqn.outputs[0]
+    tiler.new(out)
+    operands = (tiler.at(v, cols="all") for v in (out, x, y))
+    tiler.emit("ROW_DOT", tiler.rows_of(x), *operands, cols=0)

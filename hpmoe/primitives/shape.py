@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import math
+from typing import Any
 
 import numpy as np
 
 from hpmoe.errors import check_argument
 from hpmoe.primitives.primitive import Primitive
-from hpmoe.program import Atom, Aval, Builder, Equation, Rows, Var
+from hpmoe.program import Atom, Aval, Builder, Equation, Literal, Rows, Var
 
 reshape = Primitive("reshape")
 broadcast_to = Primitive("broadcast_to")
@@ -40,8 +41,22 @@ def _(b: Builder, eqn: Equation, cotangents: list[Atom]) -> list[Atom | None]:
 
 
 @reshape.tile
-def _(tiler, eqn: Equation) -> None:
-    tiler.alias(eqn)
+def _(tiler: Any, eqn: Equation) -> None:
+    """A reshape that keeps every row whole is another view of the same memory."""
+    (x,), out = eqn.inputs, eqn.outputs[0]
+    if isinstance(x, Literal):
+        tiler.map("copy", out, tiler.read(x, out.aval))
+        return
+    source, shape = tiler.buffer(x), out.aval.shape
+    if any(isinstance(d, Rows) for d in shape):
+        cols, num_rows = (shape[1] if len(shape) == 2 else 1), None
+    else:
+        is_column = source.cols == 1 and len(shape) == 1 and source.num_rows == math.prod(shape)
+        cols = 1 if is_column else shape[-1] if shape else 1
+        num_rows = math.prod(shape) // cols if cols else math.prod(shape[:-1])
+    if cols != source.cols and (num_rows or 0) > 1 and (source.num_rows or 0) > 1:
+        tiler.refuse(f"reshapes {x.aval} to {out.aval} across rows")
+    tiler.buffer_of[out] = tiler.view(tiler.buffer_of[x], out, shape, cols, num_rows)
 
 
 @broadcast_to.infer
@@ -64,8 +79,15 @@ def _(b: Builder, eqn: Equation, cotangents: list[Atom]) -> list[Atom | None]:
 
 
 @broadcast_to.tile
-def _(tiler, eqn: Equation) -> None:
-    tiler.elementwise(eqn, "copy")
+def _(tiler: Any, eqn: Equation) -> None:
+    out = eqn.outputs[0]
+    tiler.map("copy", out, tiler.read(eqn.inputs[0], out.aval))
+
+
+def _check_last_axis(tiler: Any, eqn: Equation) -> None:
+    shape, axis = eqn.outputs[0].aval.shape, eqn.params["axis"]
+    if axis != len(shape) - 1 or len(shape) < 2:
+        tiler.refuse(f"cuts axis {axis} of {len(shape)} and mixes rows; tiles cut the last of several axes")
 
 
 @slice_axis.infer
@@ -88,8 +110,11 @@ def _(b: Builder, eqn: Equation, cotangents: list[Atom]) -> list[Atom | None]:
 
 
 @slice_axis.tile
-def _(tiler, eqn: Equation) -> None:
-    tiler.slice_columns(eqn)
+def _(tiler: Any, eqn: Equation) -> None:
+    _check_last_axis(tiler, eqn)
+    (x,), out = eqn.inputs, eqn.outputs[0]
+    tiler.new(out)
+    tiler.copy_columns(out, tiler.at(x, offset=eqn.params["start"]), 0, out.aval.shape[-1])
 
 
 @pad_axis.infer
@@ -109,8 +134,14 @@ def _(b: Builder, eqn: Equation, cotangents: list[Atom]) -> list[Atom | None]:
 
 
 @pad_axis.tile
-def _(tiler, eqn: Equation) -> None:
-    tiler.pad_columns(eqn)
+def _(tiler: Any, eqn: Equation) -> None:
+    _check_last_axis(tiler, eqn)
+    (x,), out, before = eqn.inputs, eqn.outputs[0], eqn.params["before"]
+    cols, zero = x.aval.shape[-1], tiler.read(Literal(0.0), out.aval)
+    tiler.new(out)
+    tiler.copy_columns(out, zero, 0, before)
+    tiler.copy_columns(out, tiler.at(x), before, cols)
+    tiler.copy_columns(out, zero, before + cols, eqn.params["after"])
 
 
 @concat.infer
@@ -138,8 +169,13 @@ def _(b: Builder, eqn: Equation, cotangents: list[Atom]) -> list[Atom | None]:
 
 
 @concat.tile
-def _(tiler, eqn: Equation) -> None:
-    tiler.concat_columns(eqn)
+def _(tiler: Any, eqn: Equation) -> None:
+    _check_last_axis(tiler, eqn)
+    out, offset = eqn.outputs[0], 0
+    tiler.new(out)
+    for x in eqn.inputs:
+        tiler.copy_columns(out, tiler.at(x), offset, x.aval.shape[-1])
+        offset += x.aval.shape[-1]
 
 
 @transpose.infer
@@ -176,5 +212,8 @@ def _(b: Builder, eqn: Equation, cotangents: list[Atom]) -> list[Atom | None]:
 
 
 @cast.tile
-def _(tiler, eqn: Equation) -> None:
-    tiler.cast(eqn)
+def _(tiler: Any, eqn: Equation) -> None:
+    (x,), out = eqn.inputs, eqn.outputs[0]
+    if out.aval.dtype != "float32":
+        tiler.refuse(f"casts {x.aval.dtype} to {out.aval.dtype}; tile tasks compute float32")
+    tiler.map("copy", out, tiler.read(x, out.aval))

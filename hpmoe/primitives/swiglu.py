@@ -70,8 +70,12 @@ def _(b: Builder, eqn: Equation, cotangents: list[Atom]) -> list[Atom | None]:
 
 
 @gated.tile
-def _(tiler, eqn: Equation) -> None:
-    tiler.swiglu(eqn)
+def _(tiler: Any, eqn: Equation) -> None:
+    (x,), out = eqn.inputs, eqn.outputs[0]
+    if len(out.aval.shape) < 2:
+        tiler.refuse(f"makes {out.aval}; SwiGLU tiles take rows [..., 2I]")
+    tiler.new(out)
+    tiler.emit("SWIGLU", tiler.rows_of(out), tiler.at(out), tiler.at(x), tiler.at(x, offset=out.aval.shape[-1]))
 
 
 @swiglu_grad.infer
@@ -89,5 +93,8 @@ def _(g: np.ndarray, x: np.ndarray) -> np.ndarray:
 
 
 @swiglu_grad.tile
-def _(tiler, eqn: Equation) -> None:
-    tiler.swiglu_grad(eqn)
+def _(tiler: Any, eqn: Equation) -> None:
+    (g, x), out, half = eqn.inputs, eqn.outputs[0], eqn.inputs[0].aval.shape[-1]
+    tiler.new(out)
+    tiler.emit("SWIGLU_GRAD", tiler.rows_of(out), tiler.at(out), tiler.at(out, offset=half), tiler.at(g), tiler.at(x),
+               tiler.at(x, offset=half), num_outputs=2, cols=half)

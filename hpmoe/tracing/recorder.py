@@ -39,6 +39,7 @@ class Recorder:
         self.pending: Exception | None = None
         self.captures: dict[Var, Tensor] = {}
         self._captured: dict[int, Var] = {}
+        self._routes: dict[Any, Any] = {}
 
     def fail(self, error: Exception) -> NoReturn:
         self.pending = self.pending or error
@@ -108,11 +109,19 @@ class Recorder:
         """The equation `primitive[params] args`, as tracers of its outputs; what `Primitive.__call__` asks for."""
         try:
             self._check_usable(primitive.name)
+            operands = [self.lift(a) for a in args]
             if primitive.name == "route":
-                params = {**params, "ep_size": self.ep_size}
-            return self(primitive, *(self.lift(a) for a in args), **params)
+                return self._route(primitive, *operands, **params)
+            return self(primitive, *operands, **params)
         except (TraceError, ArgumentError) as error:
             self.fail(error)
+
+    def _route(self, primitive: Any, ids: Any, **params: Any) -> Any:
+        """The route of some ids, made once: rows of two dispatches by the same ids correspond."""
+        key = (self.atom(ids), *params.values())
+        if key not in self._routes:
+            self._routes[key] = self(primitive, ids, **params, ep_size=self.ep_size)
+        return self._routes[key]
 
     def __call__(self, primitive: Any, *operands: Any, **params: Any) -> Any:
         out = self.builder.add(primitive, *(self.atom(a) for a in operands), source=user_source(), **params)
