@@ -2,9 +2,10 @@
 
     python examples/02_read_every_stage.py
 
-`.lower(*args)` of a function at any stage gives its IR, and printing the IR shows it. To read, shapes are enough: arguments
-are `hpmoe.Aval`s here, and no tensor is made. The last part runs the tile tasks in many random orders that their events
-allow: the events alone must make the result right, so each order has to give the same numbers, bit for bit.
+`.lower(*args)` of a function at any stage gives its IR, and printing the IR shows it. To read, shapes are enough:
+arguments are `hpmoe.Aval`s here, and no tensor is made. The last part runs the tile tasks in many random orders that
+their events allow: the events alone must make the result right, so each order has to give the same numbers, bit for
+bit.
 """
 
 import numpy as np

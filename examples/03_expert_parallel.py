@@ -2,10 +2,10 @@
 
     python examples/03_expert_parallel.py
 
-`hpmoe.spmd` runs a per-rank function on the virtual ranks of a mesh, in this process: every array has a leading rank axis.
-Rank r holds experts r * E_local .. (r + 1) * E_local - 1 and its own tokens; rows travel inside the one launch. A plan depends
-on shapes and on how many rows the fullest rank may receive, not on the routing: `cache_info()` shows that new routings
-find their plan ready.
+`hpmoe.spmd` runs a per-rank function on the virtual ranks of a mesh, in this process: every array has a leading rank
+axis. Rank r holds experts r * E_local .. (r + 1) * E_local - 1 and its own tokens; rows travel inside the one launch.
+A plan depends on shapes and on how many rows the fullest rank may receive, not on the routing: `cache_info()` shows
+that new routings find their plan ready.
 """
 
 import mindspore as ms
@@ -39,7 +39,8 @@ def make_routing(rng, favourite=None):
 
 def dense_moe(hidden_states, topk_ids, topk_weights, gate_up_weight, down_weight):
     """The same layer in NumPy without ranks or rows: every token through every expert, then a weighted choice."""
-    x, ids, weights, up, down = (t.asnumpy() for t in (hidden_states, topk_ids, topk_weights, gate_up_weight, down_weight))
+    x, ids, weights = hidden_states.asnumpy(), topk_ids.asnumpy(), topk_weights.asnumpy()
+    up, down = gate_up_weight.asnumpy(), down_weight.asnumpy()
     gate, linear = np.split(np.einsum("rth,eho->rteo", x, up.reshape(-1, *up.shape[2:])), 2, axis=-1)
     every = np.einsum("rtei,eih->rteh", gate / (1 + np.exp(-gate)) * linear, down.reshape(-1, *down.shape[2:]))
     chosen = np.take_along_axis(every, ids[..., None], axis=2)
@@ -47,6 +48,12 @@ def dense_moe(hidden_states, topk_ids, topk_weights, gate_up_weight, down_weight
     for rank, n in enumerate(TOKENS_OF_RANK):
         out[rank, n:] = 0.0
     return out
+
+
+def received_rows(topk_ids):
+    """How many rows each rank receives."""
+    chosen = [ids[:n].reshape(-1) for ids, n in zip(topk_ids.asnumpy(), TOKENS_OF_RANK, strict=True)]
+    return np.bincount(np.concatenate(chosen) // NUM_LOCAL_EXPERTS, minlength=EP_SIZE).tolist()
 
 
 def relative_difference(expected, tensor):
@@ -67,11 +74,10 @@ def main():
         topk_ids, topk_weights = make_routing(rng, favourite)
         args = (hidden_states, topk_ids, topk_weights, gate_up_weight, down_weight)
         out = layer(*args, num_tokens=TOKENS_OF_RANK)
-        chosen = np.concatenate([ids[:n].reshape(-1) for ids, n in zip(topk_ids.asnumpy(), TOKENS_OF_RANK, strict=True)])
-        received = np.bincount(chosen // NUM_LOCAL_EXPERTS, minlength=EP_SIZE)
         plans = layer.cache_info()
-        print(f"{call:<5} {name:<11} {str(received.tolist()):<27} {relative_difference(dense_moe(*args), out):<18.1e} "
-              f"{plans.misses:<11} {plans.hits}")
+        difference = relative_difference(dense_moe(*args), out)
+        print(f"{call:<5} {name:<11} {str(received_rows(topk_ids)):<27} {difference:<18.1e} {plans.misses:<11} "
+              f"{plans.hits}")
 
     grads = ms.grad(lambda *a: (layer(*a, num_tokens=TOKENS_OF_RANK) ** 2).sum(), grad_position=(0, 3, 4))(*args)
     names = ("hidden_states", "gate_up_weight", "down_weight")

@@ -1,10 +1,11 @@
-"""Your own FFN: three layers written with MindSpore calls, none of which hpmoe knows, each one kernel forward and backward.
+"""Your own FFN: three layers in MindSpore calls that hpmoe has never seen, each one kernel forward and backward.
 
     python examples/04_your_own_ffn.py
 
-Between `hpmoe.dispatch` and `hpmoe.combine`, and around them, a layer may use `hpmoe.grouped_matmul` and ordinary MindSpore:
-matmul, elementwise functions, broadcasting, sums over a row. Nothing is registered; the chain traces what the function does.
-Something it cannot trace is refused with the line it is written on. The last part shows such a refusal.
+Between `hpmoe.dispatch` and `hpmoe.combine`, and around them, a layer may use `hpmoe.grouped_matmul` and ordinary
+MindSpore: matmul, elementwise functions, broadcasting, sums over a row. Nothing is registered; the chain traces what
+the function does. Something it cannot trace is refused with the line it is written on. The last part shows such a
+refusal.
 """
 
 import mindspore as ms
@@ -26,7 +27,8 @@ def gelu_experts(hidden_states, topk_ids, topk_weights, up_weight, up_bias, down
     return hidden_states + layer_scale * hpmoe.combine(down, route, topk_weights)
 
 
-def shared_expert(hidden_states, topk_ids, topk_weights, gate_up_weight, down_weight, shared_gate_up, shared_down, gate):
+def shared_expert(hidden_states, topk_ids, topk_weights, gate_up_weight, down_weight, shared_gate_up, shared_down,
+                  gate):
     """Routed experts beside one expert that every token visits, let in by a learned gate."""
     routed = hpmoe.moe_ffn(hidden_states, topk_ids, topk_weights, gate_up_weight, down_weight)
     shared = mint.matmul(hpmoe.swiglu(mint.matmul(hidden_states, shared_gate_up)), shared_down)

@@ -2,9 +2,10 @@
 
     python examples/05_your_own_transform.py
 
-A transform is a function IR -> IR under `@hpmoe.transform`; the result is checked and verified after it like after any other.
-`fold_scale` rewrites a program, `retile` a taskflow. An order and a policy are plain functions that a built-in transform takes.
-The example puts all four into one chain on four ranks and shows what each changed, and that the numbers did not.
+A transform is a function IR -> IR under `@hpmoe.transform`; the result is checked and verified after it like after
+any other. `fold_scale` rewrites a program, `retile` a taskflow. An order and a policy are plain functions that a
+built-in transform takes. The example puts all four into one chain on four ranks and shows what each changed, and that
+the numbers did not.
 """
 
 import collections
@@ -109,9 +110,10 @@ def show_functions(args):
 
     print("\nqueue policies: waits that their order leaves to make")
     overlapped = hpmoe.overlap_comm(hpmoe.tile_partition(scaled_moe, rows=32, cols=32))
+    before = len(on_ranks(overlapped).lower(*args).waits)
     for policy in ("critical_path", "round_robin", keep_slots_together):
         flow = on_ranks(hpmoe.assign_queues(overlapped, machine=WORKERS, policy=policy)).lower(*args)
-        print(f"  {getattr(policy, '__name__', policy):<20} {len(flow.waits):>4} of {len(on_ranks(overlapped).lower(*args).waits)}")
+        print(f"  {getattr(policy, '__name__', policy):<20} {len(flow.waits):>4} of {before}")
 
 
 def main():

@@ -7,7 +7,6 @@ import runpy
 import sys
 from pathlib import Path
 
-import mindspore as ms
 import numpy as np
 import pytest
 
@@ -103,8 +102,8 @@ def test_training_agrees_and_learns(printed, tmp_path):
     assert rows[-1][0] == 23
     assert abs(rows[0][1] - math.log(256)) < 1.5
     assert rows[-1][1] < rows[0][1] - 2
-    assert max(abs(fused - plain) for _, fused, plain, _ in rows) < 1e-3
-    assert 0 < numbers_after("of the final weights", text)[0] < 1e-2
+    assert max(abs(fused - plain) for _, fused, plain, _ in rows) < 1e-4
+    assert 0 < numbers_after("of the final weights", text)[0] < 1e-3
     assert all(x > 0 for x in numbers_after("(?:fused|op by op)", text.splitlines()[-1].replace(",", "")))
     assert picture.exists() or "* both" in text
 
@@ -136,8 +135,8 @@ def scaled_by(scale):
     def layer(hidden_states, topk_ids, topk_weights, gate_up_weight, down_weight):
         out = hpmoe.moe_ffn(hidden_states, topk_ids, topk_weights, gate_up_weight, down_weight)
         return scale(hidden_states, out)
-    shapes = ((6, 4), "float32"), ((6, 2), "int32"), ((6, 2), "float32"), ((3, 4, 10), "float32"), ((3, 5, 4), "float32")
-    return layer, [hpmoe.Aval(*s) for s in shapes]
+    shapes = [(6, 4), (6, 2), (6, 2), (3, 4, 10), (3, 5, 4)]
+    return layer, [hpmoe.Aval(shape, "int32" if i == 1 else "float32") for i, shape in enumerate(shapes)]
 
 
 @pytest.mark.parametrize("scale, folded", [
@@ -173,9 +172,9 @@ def test_own_chain_has_the_gradients_of_the_plain_function(transforms):
 
 
 def test_retile_narrows_the_named_operations_only(transforms):
-    args = [hpmoe.Aval(x.shape[1:], "int32" if x.dtype == ms.int32 else "float32") for x in transforms["make_arguments"]()]
+    args, on_ranks = transforms["make_arguments"](), transforms["on_ranks"]
     tiled = hpmoe.tile_partition(transforms["scaled_moe"], rows=32, cols=64)
-    before, after = (f.lower(*args, mesh=hpmoe.Mesh(4)) for f in (tiled, transforms["retile"](tiled, opcode="GMM", cols=16)))
+    before, after = (on_ranks(f).lower(*args) for f in (tiled, transforms["retile"](tiled, opcode="GMM", cols=16)))
     for op in after.ops:
         assert op.tile_cols == 16 if op.opcode == "GMM" else op.tile_cols in [o.tile_cols for o in before.ops]
     assert after.num_tasks > before.num_tasks
