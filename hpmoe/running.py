@@ -12,7 +12,7 @@ import numpy as np
 import optree
 from mindspore import Tensor
 from mindspore.common._grad_function import _Function
-from mindspore.ops.primitive import _pynative_executor
+from mindspore.graph.api import _pynative_executor
 
 from hpmoe import tracing
 from hpmoe.errors import ArgumentError, ProgramError, check_argument

@@ -9,14 +9,10 @@ from typing import Any
 
 from mindspore import Parameter, Tensor
 from mindspore._c_expression import NoFallbackGuard
+from mindspore.graph.api import _pynative_executor as executor
 
 from hpmoe.tracing.errors import not_traceable
 from hpmoe.tracing.tracer import WRITE_INSTEAD
-
-try:
-    from mindspore.graph.api import _pynative_executor as executor
-except ImportError:  # before 2.9
-    from mindspore.common.api import _pynative_executor as executor
 
 _LOCAL = threading.local()
 _LOCK = threading.Lock()

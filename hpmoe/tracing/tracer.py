@@ -7,7 +7,6 @@ from typing import Any, NoReturn
 
 import mindspore
 from mindspore import Tensor, mint
-from mindspore.common.initializer import Zero
 
 from hpmoe.program import Atom, Aval, RouteAval, Rows
 from hpmoe.tracing.errors import not_traceable
@@ -100,10 +99,7 @@ def _payload(shape: tuple[Any, ...], dtype: str) -> Tensor:
     """A MindSpore tensor of this rank and dtype without memory for its elements."""
     sizes = tuple(d if isinstance(d, int) else 1 for d in shape)
     ms_dtype = getattr(mindspore, "bool_" if dtype == "bool" else dtype)
-    try:
-        return mint.empty(sizes, dtype=ms_dtype, device="meta")
-    except (TypeError, ValueError, RuntimeError):  # before 2.9 there is no meta device
-        return Tensor(shape=sizes, dtype=ms_dtype, init=Zero())
+    return mint.empty(sizes, dtype=ms_dtype, device="meta")
 
 
 class Tracer(Tensor):
