@@ -36,7 +36,7 @@ def measure(f: Callable[..., Any], *args: Any, **kwargs: Any) -> tuple[Any, tupl
     try:
         result = f(*args, **kwargs)
     finally:
-        _open.remove(launches)
+        _open[:] = [other for other in _open if other is not launches]
     return result, tuple(Timeline.from_trace(flow, trace) for flow, trace in launches)
 
 

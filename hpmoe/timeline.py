@@ -19,7 +19,8 @@ from hpmoe.taskflow_text import event_name, task_name
 class Timeline:
     """One run of a Taskflow's queues on all ranks: a row for each task of each rank, in queue order.
 
-    Times are microseconds from the moment at which the first worker came to its first task.
+    Times are microseconds from the moment at which the first worker came to its first task; the exchange of routes that
+    starts a kernel lies before it. A measured body that lost its core to another thread takes as much longer.
 
     Attributes:
         flow: the Taskflow that ran; it has queues.

@@ -64,8 +64,8 @@ def test_measure_of_what_launches_nothing():
 
 def test_an_inner_measure_keeps_its_launches_and_a_failed_one_leaves_nothing():
     f, args = moe(hpmoe.cpu(WORKERS)), moe_arguments()
-    (_, inner), outer = hpmoe.measure(lambda: hpmoe.measure(f, *args))
-    assert (len(inner), outer) == (1, ())
+    (_, (_, inner)), outer = hpmoe.measure(lambda: (f(*args), hpmoe.measure(f, *args)))
+    assert (len(inner), len(outer)) == (1, 1) and outer[0].origin < inner[0].origin
     with pytest.raises(ZeroDivisionError):
         hpmoe.measure(lambda: 1 // 0)
     assert hpmoe.measure(lambda: f(*args))[1][0].flow.name == "moe_ffn"

@@ -21,7 +21,8 @@ from hpmoe.timeline import Timeline, chrome_json
 
 SUMMARY = "runs a MoE-FFN forward and backward, checks it against MindSpore op by op, and times both"
 NOTES = """\
-The ranks are virtual: threads of this process share its cores. Both sides compute the same from the same inputs in
+The ranks are virtual: threads of this process share its cores, so where there are more workers than cores a task's
+time in the timeline includes what its thread spent without one. Both sides compute the same from the same inputs in
 float32; latencies are medians of interleaved runs after a warm-up. Open the timeline in ui.perfetto.dev or
 chrome://tracing. Exits with 1 where an error is above 1e-05."""
 
