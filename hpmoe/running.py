@@ -5,6 +5,7 @@ from __future__ import annotations
 import collections
 import functools
 import inspect
+import sys
 from collections.abc import Callable, Sequence
 from typing import Any, NamedTuple
 
@@ -251,15 +252,25 @@ class _Differentiable(_Function):
         outputs = call.forward(tensors, lin.forward)
         count = len(call.traced.program.outputs)
         ctx.call, ctx.tensors, ctx.saved = call, tensors, [r[count:] for r in outputs]
+        ctx.is_nested = _gradient_depth() > 1
         results = tuple(call.results(outputs))
         return results if count != 1 else results[0]
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> Any:
-        if _pynative_executor.grad_flag():
+        if ctx.is_nested:
             raise ProgramError(f"{ctx.call.traced.program.name}: a gradient is taken of its gradient; backward kernels are "
                                "not differentiable, take second derivatives of the plain function")
         return (None, *ctx.call.backward(ctx.saved, ctx.tensors, grads))
+
+
+def _gradient_depth() -> int:
+    """How many gradients being taken enclose this call; MindSpore's flag would stay set after an exception inside one."""
+    depth, frame = 0, sys._getframe()
+    while frame is not None:
+        depth += frame.f_code.co_name == "_pynative_forward_run"
+        frame = frame.f_back
+    return depth
 
 
 class Spmd:
