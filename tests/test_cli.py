@@ -56,8 +56,8 @@ def test_version(capsys):
     ("demo --tokens", "hpmoe demo: missing value for flag --tokens"),
     ("demo --experts=30", "hpmoe demo: flag --experts=30: it must be a multiple of --ep, which is 4"),
     ("demo --top_k=33", "hpmoe demo: flag --top_k=33: it must be at most --experts, which is 32"),
-    ("demo --out=no/such/folder/x.json", "hpmoe demo: flag --out=no/such/folder/x.json: it must be a file in a folder"),
-    ("demo --out=", "hpmoe demo: flag --out=: it must be a file in a folder that exists"),
+    ("demo --out=no/such/folder/x.json", "hpmoe demo: flag --out=no/such/folder/x.json: it must be a file that can be"),
+    ("demo --out=", "hpmoe demo: flag --out=: it must be a file that can be written"),
     ("demo --json=3", "hpmoe demo: flag --json=3: it must be true or false"),
     ("demo all", "hpmoe demo: unexpected argument 'all'"),
     ("show --stage=tile", "hpmoe show: flag --stage=tile: it must be one of program, tiles, overlap, queues, kernel, "
