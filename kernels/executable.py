@@ -11,11 +11,14 @@ import numpy as np
 
 from hpmoe.errors import ArgumentError, LaunchError
 from hpmoe.kernels.cpu_target import launch
+from hpmoe.kernels.memory import Pool
 from hpmoe.kernels.packing import pack
 from hpmoe.measure import new_trace
 from hpmoe.targets import register_target
 from hpmoe.taskflow import Taskflow
 from hpmoe.taskflow_text import event_name, task_name
+
+POOL = Pool()
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -144,9 +147,9 @@ def _allocate(flow: Taskflow, inputs: Sequence[np.ndarray], received: list[int],
         elif b in position:
             memory.append(np.ascontiguousarray(inputs[position[b]]).reshape(shape))
         elif padded and buffer.role == "output" and buffer.route < 0:
-            memory.append(np.zeros(shape, np.float32))
+            memory.append(POOL.zeros(shape, np.float32))
         else:
-            memory.append(np.empty(shape, np.float32))
+            memory.append(POOL.empty(shape, np.float32))
     return memory
 
 

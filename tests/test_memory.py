@@ -1,0 +1,35 @@
+"""The pool behind a launch's buffers: memory comes back only when nothing refers to it, and never grows past a peak."""
+
+import numpy as np
+
+from hpmoe.kernels.memory import ALIGNMENT, Pool
+
+
+def test_memory_is_reused_only_when_the_last_view_is_gone():
+    pool = Pool()
+    first = pool.empty((3, 5), np.float32)
+    address, view = first.ctypes.data, first.reshape(5, 3)[1:]
+    del first
+    assert pool.empty((3, 5), np.float32).ctypes.data != address
+    del view
+    taken = [pool.empty((3, 5), np.float32) for _ in range(2)]
+    assert address in [a.ctypes.data for a in taken]
+
+
+def test_arrays_are_aligned_distinct_and_of_the_asked_shape():
+    pool = Pool()
+    arrays = [pool.empty(shape, np.float32) for shape in [(0, 4), (7, 3), (1, 1), (64, 64)]]
+    assert [a.shape for a in arrays] == [(0, 4), (7, 3), (1, 1), (64, 64)]
+    assert all(a.ctypes.data % ALIGNMENT == 0 for a in arrays)
+    for i, a in enumerate(arrays):
+        a[...] = i
+    assert all((a == i).all() for i, a in enumerate(arrays))
+    assert (pool.zeros((5, 5), np.float32) == 0).all()
+
+
+def test_other_sizes_do_not_pile_up():
+    pool = Pool()
+    for size in range(1, 60):
+        pool.empty((size, 1000), np.float32)
+    held = sum(b.nbytes for b in (*pool._free, *pool._returned))
+    assert held <= 2 * (60 * 4000 + ALIGNMENT)
