@@ -100,7 +100,8 @@ def transform(rewrite: Callable[..., Any] | None = None, *, requires: str | None
     Args:
         rewrite: function (ir, **options) -> ir; it gets and returns a Program or a Taskflow.
         requires: the level it applies to: "program", "tiles" or "queues"; any where None.
-        makes: the level of its result; that of its input where None.
+        makes: the level of its result; that of its input where None. A rewrite of Programs is given the forward program
+            and, for gradients, the backward program of the function it wraps; it returns as many outputs as it got.
         once: refuse to be applied twice.
         check: called with the options when the transform is applied, to refuse bad ones early.
 

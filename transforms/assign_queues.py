@@ -12,7 +12,7 @@ from hpmoe.errors import TransformError, VerifyError, check_argument
 from hpmoe.machine import Machine, cpu
 from hpmoe.ordering import levels, longest_path_to_end, make_graph, prune_waits
 from hpmoe.staging import transform
-from hpmoe.verify import check_queues
+from hpmoe.verify import check_queues, verify
 
 Policy = Callable[[tf.Taskflow, Machine], Sequence[np.ndarray]]
 
@@ -123,6 +123,8 @@ def assign_queues(flow: tf.Taskflow, *, machine: Machine | None = None,
         assigned = flow.replace(queues=queues, machine=machine,
                                 provenance=(*flow.provenance, f"assign_queues({machine.name}, {name})"))
         check_queues(assigned)
+        if callable(policy):
+            verify(assigned)
     except (VerifyError, TypeError, ValueError) as error:
         raise TransformError(f"assign_queues: policy {name} made no legal schedule: {error}") from error
     return drop_implied(assigned)

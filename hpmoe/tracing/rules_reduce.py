@@ -182,7 +182,7 @@ def matmul(r: Any, input: Any, other: Any, transpose_a: bool = False, transpose_
     if right > 2:
         raise not_traceable(f"a batched matmul of {input.hpmoe_aval} and {other.hpmoe_aval}",
                             "the right operand is one matrix", "hpmoe.grouped_matmul(rows, weight, route) for experts' "
-                            "weights, or one matmul for each matrix of mint.unbind(w, 0)")
+                            "weights, or one matmul for each matrix of ops.unstack(w, 0)")
     x = swap_axes(r, input, -1, -2) if transpose_a else input
     dtype = promote_dtypes([input.hpmoe_aval.dtype, other.hpmoe_aval.dtype], [])
     x, w = to_dtype(r, x, dtype), to_dtype(r, other, dtype)
