@@ -129,11 +129,18 @@ class Runner:
         if key not in self._traced:
             args = optree.tree_unflatten(tree, avals)
             program, out_tree = tracing.trace_with_tree(innermost(self.function), args, self.mesh)
+            self._check_outputs(program)
             self._traced[key] = _Traced(program, out_tree)
             if len(self._traced) > CACHE_SIZE:
                 self._traced.popitem(last=False)
         self._traced.move_to_end(key)
         return self._traced[key]
+
+    def _check_outputs(self, program: Program) -> None:
+        """Received rows differ in number from rank to rank, so they have no place in an array with a rank axis."""
+        for i, atom in enumerate(program.outputs if self.batched else ()):
+            check_argument(all(isinstance(d, int) for d in atom.aval.shape), "spmd", f"output {i} of {program.name}",
+                           atom.aval, "of equal shape on every rank", "Return received rows through hpmoe.combine.")
 
     def _aval(self, x: Tensor) -> Aval:
         shape = tuple(int(d) for d in x.shape)
@@ -239,8 +246,25 @@ class _Call:
 
     def join(self, parts: Sequence[np.ndarray]) -> Tensor:
         """One tensor from the ranks' arrays."""
-        array = np.stack(parts) if self.runner.batched else parts[0]
+        array = _stacked(parts) if self.runner.batched else parts[0]
         return Tensor.from_numpy(np.ascontiguousarray(array))
+
+
+def _stacked(parts: Sequence[np.ndarray]) -> np.ndarray:
+    """The ranks' arrays as one; without a copy where they lie one after the other in one piece of memory."""
+    first = parts[0]
+    follows = (p.ctypes.data == first.ctypes.data + i * first.nbytes and p.flags.c_contiguous for i, p in enumerate(parts))
+    if first.size and all(follows) and len({id(_owner(p)) for p in parts}) == 1:
+        return np.lib.stride_tricks.as_strided(first, (len(parts), *first.shape), (first.nbytes, *first.strides))
+    return np.stack(parts)
+
+
+def _owner(array: np.ndarray) -> object:
+    """The object whose memory an array views."""
+    owner: object = array
+    while isinstance(owner, np.ndarray) and owner.base is not None:
+        owner = owner.base
+    return owner
 
 
 class _Differentiable(_Function):

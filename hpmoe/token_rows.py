@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 
-from hpmoe.program import Atom, Equation, Program, Rows, Var
+from hpmoe.program import Atom, Aval, Equation, Program, Rows, Var
 
 
 def token_vars(program: Program) -> set[Var]:
@@ -45,7 +45,7 @@ def _linked(eqn: Equation) -> list[Var]:
         return []
     else:
         candidates = [*eqn.inputs, *eqn.outputs]
-    variables = [a for a in candidates if isinstance(a, Var)]
+    variables = [a for a in candidates if isinstance(a, Var) and isinstance(a.aval, Aval)]
     counts = [_num_rows(v) for v in variables]
     rows = _num_rows(eqn.outputs[0]) if eqn.primitive.name != "weight_grad" else counts[0]
     full = [v for v, c in zip(variables, counts, strict=True) if c == rows and c is not None]
@@ -54,7 +54,7 @@ def _linked(eqn: Equation) -> list[Var]:
 
 def _num_rows(var: Var) -> int | None:
     """Static rows of a variable: all but its last dimension, or the elements of a vector."""
-    shape = getattr(var.aval, "shape", ())
+    shape = var.aval.shape
     if any(isinstance(d, Rows) for d in shape):
         return None
     return shape[0] if len(shape) == 1 else math.prod(shape[:-1])

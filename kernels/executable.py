@@ -68,7 +68,7 @@ class Executable:
         """
         flow = self.flow
         received = received_rows(flow, inputs, num_tokens)
-        memory = [_allocate(flow, inputs[r], received[r], num_tokens is not None) for r in range(flow.ep_size)]
+        memory = _allocate(flow, inputs, received, num_tokens is not None)
         buffers = [[np.zeros((1, b.cols), a.dtype) if a.size == 0 else a
                     for a, b in zip(rank, flow.buffers, strict=True)] for rank in memory]
         lengths = [int(n) for n in num_tokens] if num_tokens is not None else [self._num_tokens()] * flow.ep_size
@@ -136,20 +136,30 @@ def received_rows(flow: Taskflow, inputs: Sequence[Sequence[np.ndarray]],
     return out
 
 
-def _allocate(flow: Taskflow, inputs: Sequence[np.ndarray], received: list[int], padded: bool) -> list[np.ndarray]:
-    """One array for each buffer: inputs as they are, the rest new, sized from the real counts."""
+def _allocate(flow: Taskflow, inputs: Sequence[Sequence[np.ndarray]], received: list[list[int]],
+              padded: bool) -> list[list[np.ndarray]]:
+    """For each rank an array for each buffer: inputs as they are, the rest from the pool, sized from the real counts.
+
+    The ranks' parts of an output lie one after the other, so that they are one array for whoever stacks them.
+    """
     position = {b: i for i, b in enumerate(flow.inputs)}
-    memory: list[np.ndarray] = []
+    memory: list[list[np.ndarray]] = [[] for _ in inputs]
     for b, buffer in enumerate(flow.buffers):
-        shape = (buffer.num_rows if buffer.route < 0 else received[buffer.route], buffer.cols)
-        if buffer.storage != b:
-            memory.append(memory[buffer.storage].reshape(shape))
-        elif b in position:
-            memory.append(np.ascontiguousarray(inputs[position[b]]).reshape(shape))
-        elif padded and buffer.role == "output" and buffer.route < 0:
-            memory.append(POOL.zeros(shape, np.float32))
-        else:
-            memory.append(POOL.empty(shape, np.float32))
+        is_output = buffer.role == "output" and buffer.route < 0 and buffer.storage == b
+        together = None
+        if is_output:
+            make = POOL.zeros if padded else POOL.empty
+            together = make((len(inputs), buffer.num_rows, buffer.cols), np.float32)
+        for rank, mine in enumerate(memory):
+            shape = (buffer.num_rows if buffer.route < 0 else received[rank][buffer.route], buffer.cols)
+            if is_output:
+                mine.append(together[rank])
+            elif buffer.storage != b:
+                mine.append(mine[buffer.storage].reshape(shape))
+            elif b in position:
+                mine.append(np.ascontiguousarray(inputs[rank][position[b]]).reshape(shape))
+            else:
+                mine.append(POOL.empty(shape, np.float32))
     return memory
 
 

@@ -10,6 +10,7 @@ from importlib.util import find_spec
 from pathlib import Path
 
 FOLDER = Path(__file__).parent
+ABI_VERSION = 2
 
 
 class Rank(ctypes.Structure):
@@ -66,6 +67,11 @@ def use_blas(path):
 def load():
     """The loaded library with its signatures declared, using MindSpore's oneDNN where it can be loaded."""
     library = ctypes.CDLL(str(find_library()))
+    if not hasattr(library, "hpmoe_abi_version") or library.hpmoe_abi_version() != ABI_VERSION:
+        raise ImportError(
+            f"hpmoe's native library {find_library().name} is older than its Python code: install the package again, or "
+            "in a source tree run `python -m hpmoe.kernels.build_native`"
+        )
     launch = [
         *(ctypes.c_void_p, ctypes.c_int64),  # image
         *(ctypes.POINTER(Rank), ctypes.c_int32),

@@ -23,6 +23,9 @@ struct HpmoeRank {
 int hpmoe_launch(const void* image, int64_t image_bytes, const HpmoeRank* ranks, int32_t num_ranks, double timeout_s,
                  int64_t* trace, int32_t interruptible, HpmoeStatus* status);
 
+// Grows with every change of this file; the host refuses a library of another number.
+int32_t hpmoe_abi_version(void);
+
 // NULL for a sound image, else a sentence naming its first fault.
 const char* hpmoe_image_fault(const void* image, int64_t image_bytes);
 
