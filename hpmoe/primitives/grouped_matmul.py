@@ -130,4 +130,5 @@ def _(b: Builder, eqn: Equation, cotangents: list[Atom]) -> list[Atom | None]:
 @grouped_weight_grad.tile
 def _(tiler: Any, eqn: Equation) -> None:
     route = tiler.routes[tiler.buffer(eqn.inputs[0]).route]
-    tile_weight_grad(tiler, eqn, (route.max_rows // route.num_local_experts, eqn.inputs[0].aval.shape[1]))
+    tiler.new(eqn.outputs[0])
+    tile_weight_grad(tiler, eqn, tiler.at(eqn.outputs[0]), route.max_rows // route.num_local_experts)

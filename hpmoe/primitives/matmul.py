@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from typing import Any
 
@@ -75,15 +76,34 @@ def _(b: Builder, eqn: Equation, cotangents: list[Atom]) -> list[Atom | None]:
 
 @weight_grad.tile
 def _(tiler: Any, eqn: Equation) -> None:
-    tile_weight_grad(tiler, eqn, eqn.inputs[0].aval.shape)
-
-
-def tile_weight_grad(tiler: Any, eqn: Equation, shape: tuple[int, ...]) -> None:
-    """One task for each block of weight rows and range of columns; `shape` is [rows summed, ..., weight rows]."""
-    (x, g), out = eqn.inputs[:2], eqn.outputs[0]
-    block = max(1, min(tiler.tile_cols, shape[-1]))
-    domain, mode, rows = tiler.experts_of(x, blocks=-(-shape[-1] // block))
+    x, out = eqn.inputs[0], eqn.outputs[0]
+    if tiler.buffer(x).route >= 0:
+        _tile_received_weight_grad(tiler, eqn)
+        return
     tiler.new(out)
-    summed = math.prod(d for d in shape[:-1])
-    tiler.emit("WGRAD", domain, tiler.at(out), tiler.at(x, mode, "block"), tiler.at(g, mode), unit="aic",
-               params=(block, *rows), flops=2.0 * summed)
+    tile_weight_grad(tiler, eqn, tiler.at(out), math.prod(x.aval.shape[:-1]))
+
+
+def _tile_received_weight_grad(tiler: Any, eqn: Equation) -> None:
+    """Received rows are summed by expert first, then over experts, each gradient as one long row."""
+    x, out = eqn.inputs[0], eqn.outputs[0]
+    route, (rows, cols) = tiler.routes[tiler.buffer(x).route], out.aval.shape
+    experts, width = route.num_local_experts, rows * cols
+    partial = tiler.hidden(f"{tiler.names(out)}.by_expert", experts * rows, cols)
+    tiler.new(out)
+    total = tiler.at(out)
+    tile_weight_grad(tiler, eqn, dataclasses.replace(total, buffer=partial), route.max_rows // experts)
+    long_sum, long_parts = (tiler.view(b, out, (n, width), width, n) for b, n in ((total.buffer, 1), (partial, experts)))
+    domain = dataclasses.replace(tiler.experts_of(x)[0], size=1, num_rows=1, route=-1)
+    tiler.emit("COL_SUM", domain, dataclasses.replace(total, buffer=long_sum),
+               dataclasses.replace(total, buffer=long_parts, rows="all"), params=(0, experts, 0))
+
+
+def tile_weight_grad(tiler: Any, eqn: Equation, out: Any, num_rows: int) -> None:
+    """One task for each block of weight rows and range of columns of `out`, each over about `num_rows` rows."""
+    x, g = eqn.inputs[:2]
+    height = x.aval.shape[-1]
+    block = max(1, min(tiler.tile_cols, height))
+    domain, mode, rows = tiler.experts_of(x, blocks=-(-height // block))
+    tiler.emit("WGRAD", domain, out, tiler.at(x, mode, "block"), tiler.at(g, mode), unit="aic", params=(block, *rows),
+               flops=2.0 * num_rows)
