@@ -150,19 +150,21 @@ def tensors(args):
     return [ms.Tensor(a) for a in args]
 
 
-def run_spmd(f, ep, args, cotangent, num_tokens=None, positions=DIFFERENTIABLE):
-    """(output, gradients) of a stage on a mesh, through MindSpore's autograd."""
+def run_spmd(f, ep, args, cotangents, num_tokens=None, positions=DIFFERENTIABLE):
+    """(outputs, gradients) of a stage on a mesh, through MindSpore's autograd; one cotangent for each output."""
     distributed, given = hpmoe.spmd(f, hpmoe.Mesh(ep)), tensors(args)
+    weights = tensors(cotangents)
 
     def loss(*chosen):
         full = list(given)
         for i, a in zip(positions, chosen, strict=True):
             full[i] = a
         out = distributed(*full, num_tokens=num_tokens)
-        return (out * ms.Tensor(cotangent)).sum(), out
+        outs = out if isinstance(out, tuple) else (out,)
+        return sum((o * c).sum() for o, c in zip(outs, weights, strict=True)), outs
 
-    (_, out), grads = ms.value_and_grad(loss, tuple(range(len(positions))), has_aux=True)(*(given[i] for i in positions))
-    return out.asnumpy(), [g.asnumpy() for g in grads]
+    (_, outs), grads = ms.value_and_grad(loss, tuple(range(len(positions))), has_aux=True)(*(given[i] for i in positions))
+    return [o.asnumpy() for o in outs], [g.asnumpy() for g in grads]
 
 
 def relative_error(got, want):

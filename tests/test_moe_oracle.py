@@ -33,9 +33,9 @@ LAYERS = {
 
 def check(layer, f, seed=0):
     args, cotangent = layer.arguments(seed), layer.cotangent()
-    out, grads = run_spmd(f, layer.ep, args, cotangent, layer.num_tokens)
+    outs, grads = run_spmd(f, layer.ep, args, [cotangent], layer.num_tokens)
     want, want_grads = numpy_moe_ffn(args, cotangent, layer.num_tokens)
-    assert_close([out, *grads], [want, *want_grads])
+    assert_close([*outs, *grads], [want, *want_grads])
 
 
 @pytest.mark.parametrize("name", LAYERS)
@@ -91,5 +91,5 @@ def test_padding_is_never_read(stage):
     for a in (args[0], args[2], cotangent):
         a[padding] = np.nan
     args[1][padding] = -7
-    out, grads = run_spmd(stages()[stage](hpmoe.moe_ffn), layer.ep, args, cotangent, layer.num_tokens)
-    assert_close([out, *grads], [want, *want_grads])
+    outs, grads = run_spmd(stages()[stage](hpmoe.moe_ffn), layer.ep, args, [cotangent], layer.num_tokens)
+    assert_close([*outs, *grads], [want, *want_grads])

@@ -1,0 +1,298 @@
+"""An independent proof that a taskflow orders every pair of conflicting accesses, for one routing and all ranks.
+
+Nothing here uses the library's dependency rules, layouts or orderings: cells are counted one by one, thresholds are
+recounted from what every task adds, and "before" is plain reachability over queues and counters.
+"""
+
+import numpy as np
+
+from hpmoe import taskflow as tf
+
+
+class Unordered(AssertionError):
+    """Some task reads or overwrites a cell without being ordered after the task that wrote it."""
+
+
+class Expansion:
+    """Every task of every rank with the cells it touches and the counters it waits for and adds to."""
+
+    def __init__(self, flow, ids, num_tokens=None):
+        self.flow, self.ranks = flow, range(flow.ep_size)
+        tokens = [len(ids[0][r]) for r in self.ranks] if ids else [None] * flow.ep_size
+        self.tokens = list(num_tokens) if num_tokens is not None else tokens
+        self.has_padding = num_tokens is not None
+        self.received = [self._receive(plan, ids[i]) for i, plan in enumerate(flow.routes)]
+        self.bases, self.num_cells = {}, 0
+        for r in self.ranks:
+            for b, buffer in enumerate(flow.buffers):
+                if buffer.storage == b:
+                    self.bases[r, b] = self.num_cells
+                    self.num_cells += self._num_rows(r, b) * buffer.cols
+
+    def _receive(self, plan, ids):
+        """For each rank its received rows as (local expert, source rank, entry), and its slots as lists of rows."""
+        out = []
+        for d in self.ranks:
+            rows = sorted((int(e) - d * plan.num_local_experts, source, entry) for source in self.ranks
+                          for entry, e in enumerate(np.asarray(ids[source][:self.tokens[source]]).reshape(-1))
+                          if int(e) // plan.num_local_experts == d)
+            slots, start = [], 0
+            for e in range(plan.num_local_experts):
+                count = sum(row[0] == e for row in rows)
+                slots += [(e, list(range(start + i, start + min(i + plan.tile_rows, count))))
+                          for i in range(0, count, plan.tile_rows)]
+                start += count
+            slots += [(plan.num_local_experts - 1, [])] * (plan.num_slots - len(slots))
+            assert len(slots) == plan.num_slots
+            out.append((rows, slots))
+        return out
+
+    def _num_rows(self, rank, b):
+        buffer = self.flow.buffers[b]
+        return buffer.num_rows if buffer.route < 0 else len(self.received[buffer.route][rank][0])
+
+    def cells(self, rank, b, rows, cols=None):
+        """Global numbers of the cells in `rows` and `cols` (all where None) of a buffer of a rank."""
+        buffer = self.flow.buffers[b]
+        cols = range(buffer.cols) if cols is None else cols
+        rows, cols = np.fromiter(rows, int), np.fromiter(cols, int)
+        assert not rows.size or (rows.min() >= 0 and rows.max() < self._num_rows(rank, b)), "rows out of bounds"
+        assert not cols.size or (cols.min() >= 0 and cols.max() < buffer.cols), "columns out of bounds"
+        return (self.bases[rank, buffer.storage] + rows[:, None] * buffer.cols + cols[None, :]).reshape(-1)
+
+    # Units.
+
+    def limit(self, rank, domain):
+        return min(domain.num_rows, self.tokens[rank]) if domain.clipped and self.tokens[rank] is not None \
+            else domain.num_rows
+
+    def unit(self, rank, op, task):
+        """Rows of the task's unit."""
+        row, domain = int(task["row"]), op.domain
+        if domain.kind == "slots":
+            return self.received[domain.route][rank][1][row][1]
+        if domain.kind == "tiles":
+            start = row * self.flow.tile_rows
+            return list(range(start, max(start, min(start + self.flow.tile_rows, self.limit(rank, domain)))))
+        return [0]
+
+    def moved(self, rank, op, task):
+        """For data sent: (destination rank, row of the receiver, entry of the token's rank) of each row."""
+        back = op.opcode.endswith("BACK")
+        peers = self.ranks if op.opcode.startswith("ALL") else [int(self.flow.peer_order[rank, task["peer"]])]
+        out = []
+        for peer in peers:
+            owner, source = (rank, peer) if back else (peer, rank)
+            rows, slots = self.received[op.domain.route][owner]
+            chosen = range(len(rows)) if op.opcode.startswith("ALL") else slots[task["row"]][1]
+            out += [(peer, i, rows[i][2]) for i in chosen if rows[i][1] == source]
+        return out
+
+    def notified(self, rank, op, task):
+        """The data a notify task speaks for, as `moved`."""
+        back, peer = bool(op.params[0]), int(self.flow.peer_order[rank, task["peer"]])
+        owner, source = (rank, peer) if back else (peer, rank)
+        rows, _ = self.received[op.domain.route][owner]
+        return [(peer, i, r[2]) for i, r in enumerate(rows) if r[1] == source and task["row"] in (-1, r[0])]
+
+    # What a task touches.
+
+    def touches(self, rank, t):
+        """(cells read, cells written) by task t of a rank."""
+        task = self.flow.tasks[t]
+        op = self.flow.ops[task["op"]]
+        if op.opcode == "NOTIFY":
+            return [], []
+        if op.opcode in ("PUT", "PUT_BACK", "ALL_TO_ALL", "ALL_TO_ALL_BACK"):
+            return self._transfer(rank, op, task)
+        special = {"REDUCE": self._reduce, "WGRAD": self._sum, "COL_SUM": self._sum}.get(op.opcode)
+        if special:
+            return special(rank, op, task)
+        unit = self.unit(rank, op, task)
+        if not unit:
+            return [], []
+        both = [self._access(rank, op, task, a, unit) for a in op.operands if a.buffer >= 0]
+        return both[op.num_outputs:], both[:op.num_outputs]
+
+    def _own_cols(self, task, access):
+        return range(task["col"] + access.offset, task["col"] + access.offset + task["cols"])
+
+    def _access(self, rank, op, task, a, unit):
+        buffer = self.flow.buffers[a.buffer]
+        cols = {"own": self._own_cols(task, a) if op.cols else None, "all": None, "one": [0]}[a.cols]
+        if a.rows == "slot_expert":
+            height = buffer.rows_per_expert or 1
+            expert = self.received[op.domain.route][rank][1][task["row"]][0]
+            rows = range(expert * height, (expert + 1) * height)
+            if op.opcode == "GMM" and op.params[0]:  # transposed: rows of the matrix are the columns of the result
+                rows, cols = [expert * height + c for c in self._own_cols(task, a)], None
+        elif a.rows == "one" and op.opcode == "GMM":
+            rows = range(buffer.num_rows)
+            if op.params[0]:
+                rows, cols = self._own_cols(task, a), None
+        else:
+            rows = {"own": unit, "one": [0], "all": range(self._num_rows(rank, a.buffer))}[a.rows]
+        return self.cells(rank, a.buffer, rows, cols)
+
+    def _transfer(self, rank, op, task):
+        out, source = op.operands
+        top_k, reads, writes = self.flow.routes[op.domain.route].top_k, [], []
+        for peer, row, entry in self.moved(rank, op, task):
+            if op.opcode.endswith("BACK"):
+                reads.append(self.cells(rank, source.buffer, [row]))
+                writes.append(self.cells(peer, out.buffer, [entry]))
+            else:
+                reads.append(self.cells(rank, source.buffer, [entry if source.rows == "entries" else entry // top_k]))
+                writes.append(self.cells(peer, out.buffer, [row]))
+        return reads, writes
+
+    def _reduce(self, rank, op, task):
+        out, entries, *weights = op.operands
+        tile, top_k = self.unit(rank, op, task), self.flow.routes[op.domain.route].top_k
+        cols = self._own_cols(task, out)
+        reads = [self.cells(rank, entries.buffer, [t * top_k + k for t in tile for k in range(top_k)], cols)]
+        reads += [self.cells(rank, w.buffer, tile) for w in weights]
+        return reads, [self.cells(rank, out.buffer, tile, cols)]
+
+    def _sum(self, rank, op, task):
+        """WGRAD and COL_SUM: rows of an expert, or all rows, into a block of rows of the result."""
+        out, *sources = op.operands
+        expert, block = divmod(int(task["row"]), op.domain.blocks)
+        if op.domain.route >= 0:
+            rows = [i for i, r in enumerate(self.received[op.domain.route][rank][0]) if r[0] == expert]
+        else:
+            rows = range(self.limit(rank, tf.Domain("tiles", 0, op.params[1], bool(op.params[2]))))
+        cols, low, high = self._own_cols(task, out), expert, expert + 1
+        reads = [self.cells(rank, sources[-1].buffer, rows, cols)]
+        if op.opcode == "WGRAD":
+            width = self.flow.buffers[sources[0].buffer].cols
+            low, high = block * op.params[0], min((block + 1) * op.params[0], width)
+            reads.append(self.cells(rank, sources[0].buffer, rows, range(low, high)))
+            low, high = low + expert * width, high + expert * width
+        return reads, [self.cells(rank, out.buffer, range(low, high), cols)]
+
+    # Counters.
+
+    def added(self, rank, t, signal):
+        """{(rank, event): amount} that one signal of a task adds."""
+        task, out = self.flow.tasks[t], {}
+        op = self.flow.ops[task["op"]]
+        event, kind, where = int(signal["event"]), signal["kind"], int(signal["remote"])
+
+        def add(target, index, amount):
+            out[target, index] = out.get((target, index), 0) + amount
+
+        if op.opcode in ("PUT", "PUT_BACK", "ALL_TO_ALL", "ALL_TO_ALL_BACK", "NOTIFY"):
+            data = self.notified(rank, op, task) if op.opcode == "NOTIFY" else self.moved(rank, op, task)
+            assert signal["amount"] == tf.ROWS
+            for peer, _, entry in data:
+                index = event
+                if kind == tf.SLOT_EXPERT:
+                    owner = rank if op.opcode == "PUT_BACK" else peer
+                    index += self.received[op.domain.route][owner][1][task["row"]][0]
+                elif kind == tf.ENTRY_TILE:
+                    index += entry // self.flow.routes[op.domain.route].top_k // self.flow.tile_rows
+                add(rank if where == tf.LOCAL else peer, index, 1)
+            return out
+        assert where == tf.LOCAL
+        if kind == tf.SLOT_EXPERT:
+            event += self.received[op.domain.route][rank][1][task["row"]][0]
+        add(rank, event, 1 if signal["amount"] == tf.COUNT else len(self.unit(rank, op, task)))
+        return out
+
+    def awaited(self, rank, t, wait):
+        if wait["kind"] != tf.SLOT_EXPERT:
+            return int(wait["event"])
+        task = self.flow.tasks[t]
+        route = self.flow.ops[task["op"]].domain.route
+        return int(wait["event"]) + self.received[route][rank][1][task["row"]][0]
+
+
+def check_order(flow, ids, num_tokens, thresholds):
+    """Raises Unordered (or AssertionError) unless every conflicting pair of accesses of all ranks is ordered.
+
+    `thresholds[rank][event]` are those that the runtime would wait for; they must be what the tasks add up to.
+    """
+    x = Expansion(flow, ids, num_tokens)
+    n = flow.num_tasks
+    producers, totals = {}, {}
+    for rank in x.ranks:
+        for signal in flow.signals:
+            for key, amount in x.added(rank, int(signal["task"]), signal).items():
+                totals[key] = totals.get(key, 0) + amount
+                if amount:
+                    producers.setdefault(key, set()).add(rank * n + int(signal["task"]))
+    for rank in x.ranks:
+        for e in range(len(flow.events)):
+            got, want = totals.get((rank, e), 0), int(thresholds[rank][e])
+            assert got == want, f"event {e} of rank {rank} receives {got}, its threshold is {want}"
+    before = _ancestors(flow, x, producers)
+    _check_accesses(flow, x, before)
+
+
+def _ancestors(flow, x, producers):
+    """For each (rank, task) the bit set of all that run before it; AssertionError where a cycle leaves some out."""
+    n = flow.num_tasks
+    direct = [set() for _ in range(n * flow.ep_size)]
+    for rank in x.ranks:
+        for wait in flow.waits:
+            t = int(wait["task"])
+            direct[rank * n + t] |= producers.get((rank, x.awaited(rank, t, wait)), set())
+        for queue in flow.queues:
+            for a, b in zip(queue[:-1], queue[1:], strict=True):
+                direct[rank * n + int(b)].add(rank * n + int(a))
+    users = [[] for _ in direct]
+    for node, sources in enumerate(direct):
+        for s in sources:
+            users[s].append(node)
+    left = [len(s) for s in direct]
+    ready, before, done = [i for i, c in enumerate(left) if not c], [0] * len(direct), 0
+    while ready:
+        node = ready.pop()
+        done += 1
+        for s in direct[node]:
+            before[node] |= before[s] | (1 << s)
+        for u in users[node]:
+            left[u] -= 1
+            if not left[u]:
+                ready.append(u)
+    assert done == len(direct), "a cycle: some tasks never run"
+    return before
+
+
+def _check_accesses(flow, x, before):
+    n = flow.num_tasks
+    reads, writes = [], []
+    for rank in x.ranks:
+        for t in range(n):
+            for kept, parts in zip((reads, writes), x.touches(rank, t), strict=True):
+                for cells in parts:
+                    kept.append(np.stack([cells, np.full(len(cells), rank * n + t)], axis=1))
+    reads, writes = (np.unique(np.concatenate([*k, np.zeros((0, 2), int)]), axis=0) for k in (reads, writes))
+    writer = np.full(x.num_cells, -1)
+    for cell, node in writes:
+        assert writer[cell] < 0, f"a cell is written by {_name(flow, writer[cell])} and {_name(flow, node)}"
+        writer[cell] = node
+    given = np.zeros(x.num_cells, bool)
+    for rank in x.ranks:
+        for b in flow.inputs:
+            given[x.cells(rank, b, range(x._num_rows(rank, b)))] = True
+        for b in flow.outputs:
+            _check_written(flow, x, rank, b, writer)
+    for writing, reading in {(int(writer[cell]), int(node)) for cell, node in reads if not given[cell]}:
+        if writing < 0:
+            raise Unordered(f"{_name(flow, reading)} reads what nobody writes")
+        if not before[reading] >> writing & 1:
+            raise Unordered(f"{_name(flow, reading)} does not wait for {_name(flow, writing)}")
+
+
+def _check_written(flow, x, rank, b, writer):
+    """Every row of an output is written, but for padding."""
+    missing = writer[x.cells(rank, b, range(x._num_rows(rank, b)))] < 0
+    assert x.has_padding or not missing.any(), f"output {b} of rank {rank} has rows that no task writes"
+
+
+def _name(flow, node):
+    from hpmoe.taskflow_text import task_name
+    rank, t = divmod(int(node), flow.num_tasks)
+    return f"rank {rank} t{t} {task_name(flow, t)}"
