@@ -7,7 +7,7 @@ import numpy as np
 
 from hpmoe.errors import check_argument
 from hpmoe.kernels.diagnosis import make_error
-from hpmoe.kernels.library import Rank, Status, load
+from hpmoe.kernels.native import Rank, Status, load
 from hpmoe.kernels.protocol import Code, Dtype, unpack_image
 
 ELEMENT_TYPES = {Dtype.FLOAT32: np.dtype(np.float32), Dtype.INT32: np.dtype(np.int32)}

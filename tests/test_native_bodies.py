@@ -8,7 +8,7 @@ from native.image_builder import OWN, OWN_ALL, ImageBuilder
 
 from hpmoe.errors import LaunchError
 from hpmoe.kernels import launch, load, use_blas
-from hpmoe.kernels.library import find_blas
+from hpmoe.kernels.native import find_blas
 from hpmoe.kernels.protocol import Code, Cols, Domain, Dtype, MapCode, Opcode, Reduction, Rows
 
 SPECIAL = np.array(

@@ -11,7 +11,7 @@ from native.image_builder import MoeLayer
 
 from hpmoe.errors import ArgumentError, LaunchError
 from hpmoe.kernels import launch, load, protocol, use_blas
-from hpmoe.kernels.library import find_blas
+from hpmoe.kernels.native import find_blas
 from hpmoe.kernels.protocol import Code, Opcode
 
 STYLES = ("put", "notify", "all_to_all")

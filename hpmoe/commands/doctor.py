@@ -20,7 +20,7 @@ from absl import flags
 
 import hpmoe
 from hpmoe.commands import host
-from hpmoe.kernels.library import find_blas, find_library
+from hpmoe.kernels.native import find_blas, find_library
 from hpmoe.targets import target_names
 
 SUMMARY = "says what is installed, and which targets are usable and why others are not"

@@ -24,5 +24,5 @@ def num_cores() -> int:
 
 def gemm_name() -> str:
     """The matrix product of the native library: "dnnl_sgemm" of MindSpore's oneDNN, or "own"."""
-    from hpmoe.kernels.library import load
+    from hpmoe.kernels.native import load
     return load().hpmoe_gemm_name().decode()
