@@ -1,0 +1,220 @@
+"""The verifier accepts what the transforms make and rejects every mutation of it; a mutated kernel never hangs."""
+
+import numpy as np
+import pytest
+from helpers import SMALL_NPU, Layer, numpy_moe_ffn, relative_error, stages
+
+import hpmoe
+from hpmoe import Aval, LaunchError, VerifyError
+from hpmoe import taskflow as tf
+from hpmoe.kernels.executable import compile_cpu
+
+LAYER = Layer(ep=2, T=4, E=4, K=2)
+
+
+def queued(direction="forward", machine=SMALL_NPU, **options):
+    avals = [Aval(a.shape[1:], str(a.dtype)) for a in LAYER.arguments()]
+    staged = stages(machine=machine, **options)["queues"](hpmoe.moe_ffn)
+    return staged.lower(*avals, mesh=hpmoe.Mesh(LAYER.ep), direction=direction)
+
+
+def changed(table, place, **columns):
+    table = table.copy()
+    for name, value in columns.items():
+        table[name][place] = value
+    return table
+
+
+def with_queue(flow, q, tasks):
+    return flow.replace(queues=(*flow.queues[:q], np.asarray(tasks), *flow.queues[q + 1:]))
+
+
+def first_signal(flow, remote):
+    return int(np.flatnonzero((flow.signals["remote"] == remote) & np.isin(flow.signals["event"], flow.waits["event"]))[0])
+
+
+def drop_wait(flow):
+    return flow.replace(waits=flow.waits[1:])
+
+
+def drop_signal(flow):
+    return flow.replace(signals=flow.signals[1:])
+
+
+def double_signal(flow):
+    return flow.replace(signals=np.concatenate([flow.signals, flow.signals[:1]]))
+
+
+def raise_threshold(flow):
+    return flow.replace(events=changed(flow.events, 0, mult=flow.events["mult"][0] + 1))
+
+
+def lower_threshold(flow):
+    return flow.replace(events=changed(flow.events, 0, mult=flow.events["mult"][0] - 1))
+
+
+def other_extent(flow):
+    return flow.replace(events=changed(flow.events, 0, extent=tf.RECEIVED))
+
+
+def other_unit(flow):
+    return flow.replace(events=changed(flow.events, 0, index=flow.events["index"][0] + 1))
+
+
+def put_signals_itself(flow):
+    return flow.replace(signals=changed(flow.signals, first_signal(flow, tf.PEER), remote=tf.LOCAL))
+
+
+def local_signals_peer(flow):
+    return flow.replace(signals=changed(flow.signals, first_signal(flow, tf.LOCAL), remote=tf.PEER))
+
+
+def signal_counts_tasks(flow):
+    return flow.replace(signals=changed(flow.signals, 0, amount=tf.COUNT))
+
+
+def signal_another_event(flow):
+    other = (flow.signals["event"][0] + 1) % len(flow.events)
+    return flow.replace(signals=changed(flow.signals, 0, event=other))
+
+
+def wait_for_another_event(flow):
+    static = int(np.flatnonzero(flow.waits["kind"] == tf.STATIC)[0])
+    return flow.replace(waits=changed(flow.waits, static, event=(flow.waits["event"][static] + 1) % len(flow.events)))
+
+
+def wait_for_unknown_event(flow):
+    return flow.replace(waits=changed(flow.waits, 0, event=len(flow.events)))
+
+
+def signal_of_unknown_task(flow):
+    return flow.replace(signals=changed(flow.signals, 0, task=-1))
+
+
+def duplicate_task(flow):
+    return with_queue(flow, 0, [*flow.queues[0], flow.queues[0][0]])
+
+
+def lose_task(flow):
+    return with_queue(flow, 0, flow.queues[0][1:])
+
+
+def unknown_task(flow):
+    return with_queue(flow, 0, [*flow.queues[0][:-1], flow.num_tasks])
+
+
+def wrong_unit(flow):
+    moved = with_queue(flow, 0, flow.queues[0][1:])
+    last = len(flow.queues) - 1
+    return with_queue(moved, last, [*flow.queues[last], flow.queues[0][0]])
+
+
+def one_queue_less(flow):
+    return flow.replace(queues=(*flow.queues[:-2], np.concatenate(flow.queues[-2:])))
+
+
+def reversed_queue(flow):
+    return flow.replace(queues=tuple(q[::-1] for q in flow.queues))
+
+
+def same_peer_twice(flow):
+    return flow.replace(peer_order=np.zeros_like(flow.peer_order))
+
+
+def missing_peer(flow):
+    return flow.replace(peer_order=flow.peer_order[:1])
+
+
+def other_columns(flow):
+    t = int(np.flatnonzero(flow.tasks["cols"] > 1)[0])
+    return flow.replace(tasks=changed(flow.tasks, t, cols=flow.tasks["cols"][t] - 1))
+
+
+def other_row(flow):
+    return flow.replace(tasks=changed(flow.tasks, 0, row=flow.tasks["row"][0] + 1))
+
+
+def task_missing(flow):
+    return flow.replace(tasks=flow.tasks[:-1], queues=tuple(q[q < flow.num_tasks - 1] for q in flow.queues))
+
+
+def unknown_operation(flow):
+    return flow.replace(tasks=changed(flow.tasks, 0, op=len(flow.ops)))
+
+
+MUTATIONS = (drop_wait, drop_signal, double_signal, raise_threshold, lower_threshold, other_extent, other_unit,
+             put_signals_itself, local_signals_peer, signal_counts_tasks, signal_another_event, wait_for_another_event,
+             wait_for_unknown_event, signal_of_unknown_task, duplicate_task, lose_task, unknown_task, wrong_unit,
+             one_queue_less, reversed_queue, same_peer_twice, missing_peer, other_columns, other_row, task_missing,
+             unknown_operation)
+
+
+@pytest.mark.parametrize("direction", ["forward", "backward"])
+@pytest.mark.parametrize("mutate", MUTATIONS)
+def test_mutation_is_rejected(mutate, direction):
+    for signal in ("tile", "peer"):
+        flow = queued(direction, signal=signal)
+        hpmoe.verify(flow)
+        with pytest.raises(VerifyError, match=r"^verify: "):
+            hpmoe.verify(mutate(flow))
+
+
+@pytest.mark.parametrize("signal", ["tile", "expert", "peer"])
+@pytest.mark.parametrize("direction", ["forward", "backward"])
+def test_every_wait_and_signal_counts(direction, signal):
+    """No wait and no signal of an assigned taskflow can be left out."""
+    flow = queued(direction, signal=signal)
+    for i in range(len(flow.waits)):
+        with pytest.raises(VerifyError):
+            hpmoe.verify(flow.replace(waits=np.delete(flow.waits, i)))
+    for i in range(len(flow.signals)):
+        with pytest.raises(VerifyError):
+            hpmoe.verify(flow.replace(signals=np.delete(flow.signals, i)))
+
+
+def test_error_shows_the_task_and_its_neighbours():
+    flow = queued()
+    task = int(flow.waits["task"][0])
+    with pytest.raises(VerifyError) as raised:
+        hpmoe.verify(drop_wait(flow))
+    lines = str(raised.value).splitlines()
+    assert f"task t{task} " in lines[0] and "neither it nor what runs before it waits for it" in lines[0]
+    assert [line[0] for line in lines[1:]].count(">") == 1 and 2 <= len(lines) <= 6
+    assert next(line for line in lines if line.startswith(">")).split()[1] == f"t{task}"
+
+
+def test_cycle_is_named():
+    with pytest.raises(VerifyError, match="can never run: a cycle leads through what it waits for"):
+        hpmoe.verify(reversed_queue(queued(machine=hpmoe.cpu(1))))
+
+
+def launched(flow, timeout=0.2):
+    args = LAYER.arguments()
+    kernel = compile_cpu(flow, timeout=timeout)
+    return kernel, kernel.run([[a[r] for a in args] for r in range(LAYER.ep)])
+
+
+@pytest.mark.parametrize("mutate", [drop_signal, raise_threshold, put_signals_itself, reversed_queue])
+def test_unverified_kernel_fails_and_the_next_launch_works(mutate):
+    flow = queued(machine=hpmoe.cpu(2))
+    with pytest.raises(LaunchError) as raised:
+        launched(mutate(flow))
+    text = str(raised.value)
+    assert "task t" in text or "event " in text, text
+    assert "event" in text and "!" in text, text
+    _, outputs = launched(flow, timeout=10)
+    want, _ = numpy_moe_ffn(LAYER.arguments(), LAYER.cotangent())
+    assert relative_error(np.stack([o[0] for o in outputs]), want) < 1e-5
+
+
+def test_failed_kernel_can_be_launched_again():
+    """After a timeout the same executable still counts right, once what stalled it is gone."""
+    flow = queued(machine=hpmoe.cpu(2))
+    broken = compile_cpu(drop_signal(flow), timeout=0.1)
+    args = [[a[r] for a in LAYER.arguments()] for r in range(LAYER.ep)]
+    first = []
+    for _ in range(2):
+        with pytest.raises(LaunchError) as raised:
+            broken.run(args)
+        first.append(str(raised.value).splitlines()[-1])
+    assert first[0] == first[1]
