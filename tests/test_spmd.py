@@ -1,0 +1,80 @@
+"""spmd and plans: routing changes from call to call without a new plan, and plans are bounded."""
+
+import mindspore as ms
+import numpy as np
+import pytest
+from helpers import Layer, assert_close, fused, numpy_moe_ffn, stages, tensors
+
+import hpmoe
+from hpmoe import Mesh, spmd
+from hpmoe.interpret import interpret
+
+
+def test_new_routing_hits_the_plan():
+    f = spmd(fused()(hpmoe.moe_ffn), Mesh(2))
+    layers = [Layer(T=6, routing=r) for r in ("random", "one expert", "one rank", "random")]
+    for seed, layer in enumerate(layers):
+        args = layer.arguments(seed)
+        assert_close([f(*tensors(args)).asnumpy()], [numpy_moe_ffn(args, layer.cotangent())[0]])
+    info = f.cache_info()
+    assert (info.hits, info.misses, info.currsize) == (3, 1, 1)
+
+
+def test_forward_and_backward_are_a_plan_each():
+    layer, f = Layer(), spmd(fused()(hpmoe.moe_ffn), Mesh(2))
+    for seed in range(3):
+        ms.grad(lambda *a: f(*a).sum(), (0, 3))(*tensors(layer.arguments(seed)))
+    assert f.cache_info().misses == 2
+
+
+def test_new_shapes_are_planned_and_the_number_of_plans_is_bounded():
+    f = hpmoe.tile_partition(hpmoe.swiglu)
+    bound = f.cache_info().maxsize
+    for rows in range(1, bound + 6):
+        f(*tensors([np.ones((rows, 4), np.float32)]))
+    info = f.cache_info()
+    assert info.misses == bound + 5 and info.currsize == bound
+    f(*tensors([np.ones((bound + 5, 4), np.float32)]))
+    assert f.cache_info().hits == 1
+
+
+def test_a_crowded_rank_gets_a_larger_plan():
+    """The plan is for a bucket of received rows: a much fuller rank is planned anew, a slightly fuller one is not."""
+    f = spmd(fused(rows=16)(hpmoe.moe_ffn), Mesh(4))
+    balanced = Layer(ep=4, T=80, E=4, K=1)
+    args = balanced.arguments()
+    for crowd, misses in ((0, 1), (2, 1), (80, 2)):
+        ids = (np.arange(80)[None, :, None] % 4).repeat(4, 0).astype(np.int32)
+        ids[:, :crowd] = 0
+        args[1] = ids
+        assert_close([f(*tensors(args)).asnumpy()], [numpy_moe_ffn(args, balanced.cotangent())[0]])
+        assert f.cache_info().misses == misses
+
+
+@pytest.mark.parametrize("stage", ["tiles", "queues"])
+def test_any_legal_order_computes_the_same(stage):
+    layer = Layer(ep=2, T=4)
+    args = layer.arguments()
+    flow = spmd(stages()[stage](hpmoe.moe_ffn), Mesh(2)).lower(*tensors(args))
+    inputs = [[a[r] for a in args] for r in range(2)]
+    want, _ = numpy_moe_ffn(args, layer.cotangent())
+    for seed in range(10):
+        outputs = interpret(flow, inputs, seed=seed)
+        assert_close([np.stack([o[0] for o in outputs])], [want])
+
+
+def test_arrays_of_numpy_and_default_arguments():
+    def scaled(x, factor=2.0):
+        return x * factor
+
+    x = np.ones((2, 3, 4), np.float32)
+    f = spmd(fused()(scaled), Mesh(2))
+    np.testing.assert_array_equal(f(x).asnumpy(), 2 * x)
+    np.testing.assert_array_equal(f(x, 3.0).asnumpy(), 3 * x)
+    np.testing.assert_array_equal(f(x, factor=4.0).asnumpy(), 4 * x)
+
+
+def test_faces_are_kept():
+    f = spmd(fused()(hpmoe.moe_ffn), Mesh(2))
+    assert f.__name__ == "moe_ffn" and "mixture-of-experts" in f.__doc__
+    assert list(f.__signature__.parameters)[:2] == ["hidden_states", "topk_ids"]
