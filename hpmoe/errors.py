@@ -35,4 +35,5 @@ def check_argument(condition: bool, who: str, argument: str, got: object, expect
         hpmoe.errors.ArgumentError: hpmoe.Mesh: ep_size is 0; it must be a positive int.
     """
     if not condition:
-        raise ArgumentError(f"{who}: {argument} is {got}; it must be {expected}.{' ' + hint if hint else ''}")
+        are, they = ("are", "they") if " and " in argument else ("is", "it")
+        raise ArgumentError(f"{who}: {argument} {are} {got}; {they} must be {expected}.{' ' + hint if hint else ''}")

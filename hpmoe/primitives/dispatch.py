@@ -99,8 +99,9 @@ def _(ids: list[np.ndarray], *, num_local_experts: int, ep_size: int, num_tokens
 
 @make_route.eager
 def _(topk_ids: Any, *, num_local_experts: int) -> Route:
-    check_argument(isinstance(topk_ids, Tensor) and topk_ids.ndim == 2 and topk_ids.dtype == ms_dtype.int32,
-                   "hpmoe.dispatch", "topk_ids", getattr(topk_ids, "dtype", type(topk_ids).__name__), "[T, K] int32",
+    is_ids = isinstance(topk_ids, Tensor) and topk_ids.ndim == 2 and topk_ids.dtype == ms_dtype.int32
+    got = f"{topk_ids.dtype} of shape {topk_ids.shape}" if isinstance(topk_ids, Tensor) else type(topk_ids).__name__
+    check_argument(is_ids, "hpmoe.dispatch", "topk_ids", got, "a [T, K] int32 Tensor",
                    "Cast with topk_ids.astype(mindspore.int32).")
     ids = topk_ids.asnumpy()
     check_argument(1 <= ids.shape[1] <= num_local_experts, "hpmoe.dispatch", "top_k", ids.shape[1],
@@ -214,8 +215,8 @@ def _(rows: Any, route: Route, *weights: Any) -> Any:
     check_argument(rows.ndim == 2 and rows.shape[0] == route.num_rows, "hpmoe.combine", "rows", f"of shape {rows.shape}",
                    f"[{route.num_rows}, H], one for each received row")
     for w in weights:
-        check_argument(w.shape == (num_tokens, top_k), "hpmoe.combine", "topk_weights", f"of shape {w.shape}",
-                       f"[{num_tokens}, {top_k}]")
+        check_argument(w.shape == (num_tokens, top_k) and w.dtype == rows.dtype, "hpmoe.combine", "topk_weights",
+                       f"{w.dtype} of shape {w.shape}", f"[{num_tokens}, {top_k}] {rows.dtype}, as the rows")
     if num_tokens == 0:
         return rows
     (_, row), = route.routing.row_of_entry()

@@ -83,8 +83,10 @@ def _(x: Any, w: Any, route: Any, *, transpose: bool) -> Any:
     counts = [int(n) for n in route.tokens_per_expert]
     check_argument(w.ndim == 3 and w.shape[0] == len(counts), "hpmoe.grouped_matmul", "weight", f"of shape {w.shape}",
                    f"[{len(counts)}, K, N], the experts of the route")
-    check_argument(x.ndim == 2 and x.shape[0] == sum(counts) and x.shape[1] == w.shape[2 if transpose else 1],
-                   "hpmoe.grouped_matmul", "rows", f"of shape {x.shape}", f"[{sum(counts)}, K], the route's rows")
+    inner = w.shape[2 if transpose else 1]
+    check_argument(x.ndim == 2 and x.shape == (sum(counts), inner), "hpmoe.grouped_matmul", "rows", f"of shape {x.shape}",
+                   f"[{sum(counts)}, {inner}], the route's rows by a weight of shape {w.shape}")
+    check_argument(x.dtype == w.dtype, "hpmoe.grouped_matmul", "rows and weight dtypes", f"{x.dtype} and {w.dtype}", "equal")
     if sum(counts) == 0:
         return mint.zeros((0, w.shape[1] if transpose else w.shape[2]), dtype=x.dtype)
     weights = ops.unstack(w, 0)
