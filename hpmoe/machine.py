@@ -77,6 +77,8 @@ def cpu(num_workers: int | None = None, ep_size: int = 1) -> Machine:
 
     Rates are those of one AVX-512 core running float32; they only rank tasks against each other.
     """
+    check_argument(num_workers is None or (isinstance(num_workers, int) and num_workers > 0), "hpmoe.cpu", "num_workers",
+                   repr(num_workers), "a positive int or None")
     workers = num_workers or max(1, len(os.sched_getaffinity(0)) // ep_size)
     return Machine("cpu", workers, 0, True, tile_rows=128, tile_cols=256, flops_per_us=200e3, bytes_per_us=8e3, task_us=0.5)
 

@@ -68,10 +68,12 @@ def overlap_comm(flow: Taskflow, *, order: str | Order = "ratr", signal: str = "
 
 
 def _peer_order(order: Order, ep_size: int) -> np.ndarray:
-    rows = [list(order(rank, ep_size)) for rank in range(ep_size)]
-    for rank, row in enumerate(rows):
-        if sorted(row) != list(range(ep_size)):
-            raise TransformError(f"overlap_comm: order({rank}, {ep_size}) is {row}; it must name each of the ranks "
+    rows = []
+    for rank in range(ep_size):
+        row = order(rank, ep_size)
+        rows.append(list(row) if isinstance(row, (Sequence, np.ndarray)) else row)
+        if not isinstance(rows[-1], list) or sorted(rows[-1]) != list(range(ep_size)):
+            raise TransformError(f"overlap_comm: order({rank}, {ep_size}) is {rows[-1]}; it must name each of the ranks "
                                  f"0..{ep_size - 1} once")
     return np.array(rows, "i4").reshape(ep_size, ep_size)
 
