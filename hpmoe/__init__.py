@@ -34,7 +34,7 @@ from hpmoe.primitives.grouped_matmul import grouped_matmul as grouped_matmul
 from hpmoe.primitives.swiglu import swiglu as swiglu
 from hpmoe.program import Aval as Aval
 from hpmoe.program import Program as Program
-from hpmoe.running import spmd as spmd
+from hpmoe.spmd import spmd as spmd
 from hpmoe.staging import chain as chain
 from hpmoe.staging import transform as transform
 from hpmoe.taskflow import Taskflow as Taskflow

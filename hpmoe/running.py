@@ -1,4 +1,4 @@
-"""Running staged callables on MindSpore tensors: plans cached by shape, ranks stacked by spmd, gradients by autograd."""
+"""Running functions on MindSpore tensors, at any stage: plans cached by shape, one run for all ranks, gradients."""
 
 from __future__ import annotations
 
@@ -16,11 +16,11 @@ from mindspore.common._grad_function import _Function
 from mindspore.graph.api import _pynative_executor
 
 from hpmoe import tracing
-from hpmoe.errors import ArgumentError, ProgramError, check_argument
+from hpmoe.errors import ProgramError, check_argument
 from hpmoe.evaluate import evaluate
 from hpmoe.interpret import interpret
 from hpmoe.machine import Mesh
-from hpmoe.program import Aval, Program, RouteAval
+from hpmoe.program import Aval, Equation, Program, RouteAval
 from hpmoe.routing import check_topk_ids
 from hpmoe.staging import Staged, innermost
 from hpmoe.taskflow import Taskflow
@@ -99,8 +99,7 @@ class Runner:
     def __call__(self, *args: Any, num_tokens: Sequence[int] | None = None, seed: int | None = None, **kwargs: Any) -> Any:
         bound = self._signature.bind(*args, **kwargs)
         bound.apply_defaults()
-        leaves, tree = optree.tree_flatten(bound.args, none_is_leaf=True)
-        leaves = [Tensor(x) if isinstance(x, np.ndarray) else x for x in leaves]
+        leaves, tree = _flatten(bound.args)
         tensors = [x for x in leaves if isinstance(x, Tensor)]
         lengths = self._lengths(tensors, num_tokens)
         call = _Call(self, self._trace(leaves, tree), lengths, seed)
@@ -124,7 +123,7 @@ class Runner:
 
     def _trace(self, leaves: list[Any], tree: Any) -> _Traced:
         """The Program for these shapes, traced once."""
-        avals = [self._aval(x) if isinstance(x, Tensor) else x for x in leaves]
+        avals = [self._aval(x) if isinstance(x, (Tensor, Aval)) else x for x in leaves]
         key = (tree, tuple(avals))
         if key not in self._traced:
             args = optree.tree_unflatten(tree, avals)
@@ -142,7 +141,7 @@ class Runner:
             check_argument(all(isinstance(d, int) for d in atom.aval.shape), "spmd", f"output {i} of {program.name}",
                            atom.aval, "of equal shape on every rank", "Return received rows through hpmoe.combine.")
 
-    def _aval(self, x: Tensor) -> Aval:
+    def _aval(self, x: Tensor | Aval) -> Aval:
         shape = tuple(int(d) for d in x.shape)
         return Aval(shape[1:] if self.batched else shape, str(x.dtype).lower())
 
@@ -156,20 +155,71 @@ class Runner:
 
     # Plans.
 
-    def plan(self, program: Program, buckets: tuple[int, ...]) -> Any:
-        """The IR of this stage for a Program and row capacities, lowered once."""
-        key = (id(program), buckets)
+    def lower(self, args: Sequence[Any], direction: str) -> Any:
+        """The IR of this stage, for the routing where `args` has all ids, and for any routing otherwise."""
+        check_argument(direction in ("forward", "backward"), "lower", "direction", repr(direction),
+                       "\"forward\" or \"backward\"")
+        leaves, tree = _flatten(args)
+        traced = self._trace(leaves, tree)
+        program = traced.program if direction == "forward" else traced.linearized.backward
+        tensors = [x for x in leaves if isinstance(x, (Tensor, Aval))]
+        if (self.batched or self.mesh.ep_size == 1) and all(isinstance(x, Tensor) for x in tensors):
+            captures = traced.program.captures
+            inputs = self.per_rank([*tensors, *captures], len(captures))
+            buckets = self.row_buckets(traced.program, inputs, None)
+        else:
+            buckets = {_route_key(e): e.outputs[0].aval.max_rows for e in _routes(program)}
+        return self.plan(program, buckets)
+
+    def row_buckets(self, program: Program, inputs: Arrays,
+                    lengths: tuple[int, ...] | None) -> dict[Any, int]:
+        """Checks the ids of every route and returns the planned number of received rows of each."""
+        position = {v: i for i, v in enumerate(program.inputs)}
+        buckets = {}
+        for eqn in _routes(program):
+            aval = eqn.outputs[0].aval
+            if lengths is not None:
+                check_argument(max(lengths) <= aval.num_tokens, "spmd", "num_tokens", list(lengths),
+                               f"at most {aval.num_tokens}, the rows of topk_ids")
+            received = np.zeros(aval.ep_size, np.int64)
+            for rank, arrays in enumerate(inputs):
+                ids = arrays[position[eqn.inputs[0]]]
+                ids = ids if lengths is None else ids[:lengths[rank]]
+                check_topk_ids(ids, aval.num_experts, "hpmoe.dispatch" + (f" on rank {rank}" if aval.ep_size > 1 else ""))
+                received += np.bincount(ids.reshape(-1) // aval.num_local_experts, minlength=aval.ep_size)
+            buckets[_route_key(eqn)] = row_bucket(int(received.max()), aval.max_rows)
+        return buckets
+
+    def plan(self, program: Program, buckets: dict[Any, int]) -> Any:
+        """The IR of this stage for a Program and the planned rows of its routes, lowered once."""
+        rows = tuple(buckets[_route_key(e)] for e in _routes(program))
+        key = (id(program), rows)
         if key in self._plans:
             self._hits += 1
             self._plans.move_to_end(key)
             return self._plans[key][1]
         self._misses += 1
-        sized = with_max_rows(program, buckets)
+        sized = with_max_rows(program, rows)
         ir = self.function.apply(sized) if isinstance(self.function, Staged) else sized
         self._plans[key] = (program, ir)
         if len(self._plans) > CACHE_SIZE:
             self._plans.popitem(last=False)
         return ir
+
+
+def _flatten(args: Sequence[Any]) -> tuple[list[Any], Any]:
+    """Leaves and tree of arguments; arrays become tensors."""
+    leaves, tree = optree.tree_flatten(tuple(args), none_is_leaf=True)
+    return [Tensor(x) if isinstance(x, np.ndarray) else x for x in leaves], tree
+
+
+def _routes(program: Program) -> list[Equation]:
+    return [e for e in program.equations if isinstance(e.outputs[0].aval, RouteAval)]
+
+
+def _route_key(eqn: Equation) -> tuple[Any, int]:
+    """What a route is in the forward and in the backward program: its ids, and the experts they name."""
+    return eqn.inputs[0], eqn.params["num_local_experts"]
 
 
 def with_max_rows(program: Program, max_rows: Sequence[int]) -> Program:
@@ -185,7 +235,7 @@ class _Call:
 
     def __init__(self, runner: Runner, traced: _Traced, lengths: tuple[int, ...] | None, seed: int | None):
         self.runner, self.traced, self.lengths, self.seed = runner, traced, lengths, seed
-        self.buckets: tuple[int, ...] = ()
+        self.buckets: dict[Any, int] = {}
 
     def run(self, tensors: list[Tensor]) -> list[Tensor]:
         if not _pynative_executor.grad_flag():
@@ -196,28 +246,8 @@ class _Call:
 
     def forward(self, tensors: Sequence[Tensor], program: Program) -> Arrays:
         inputs = self.runner.per_rank(tensors, len(self.traced.program.captures))
-        self.buckets = self._check(program, inputs)
+        self.buckets = self.runner.row_buckets(program, inputs, self.lengths)
         return run_ir(self.runner.plan(program, self.buckets), inputs, self.lengths, self.seed)
-
-    def _check(self, program: Program, inputs: Arrays) -> tuple[int, ...]:
-        """Checks the ids of every route and returns the row bucket of each."""
-        position = {v: i for i, v in enumerate(program.inputs)}
-        buckets = []
-        for eqn in program.equations:
-            aval = eqn.outputs[0].aval
-            if not isinstance(aval, RouteAval):
-                continue
-            if self.lengths is not None:
-                check_argument(max(self.lengths) <= aval.num_tokens, "spmd", "num_tokens", list(self.lengths),
-                               f"at most {aval.num_tokens}, the rows of topk_ids")
-            received = np.zeros(aval.ep_size, np.int64)
-            for rank, arrays in enumerate(inputs):
-                ids = arrays[position[eqn.inputs[0]]]
-                ids = ids if self.lengths is None else ids[:self.lengths[rank]]
-                check_topk_ids(ids, aval.num_experts, "hpmoe.dispatch" + (f" on rank {rank}" if aval.ep_size > 1 else ""))
-                received += np.bincount(ids.reshape(-1) // aval.num_local_experts, minlength=aval.ep_size)
-            buckets.append(row_bucket(int(received.max()), aval.max_rows))
-        return tuple(buckets)
 
     def backward(self, saved: Arrays, tensors: Sequence[Tensor], grads: Sequence[Tensor]) -> list[Tensor | None]:
         lin = self.traced.linearized
@@ -226,7 +256,7 @@ class _Call:
         cotangents = [grads[i].asnumpy() for i in lin.cotangents]
         arrays = [[*(inputs[r][i] for i in lin.kept_inputs), *saved[r],
                    *(g[r] if self.runner.batched else g for g in cotangents)] for r in range(self.runner.mesh.ep_size)]
-        plan = self.runner.plan(lin.backward, self.buckets[:self._num_backward_routes(lin.backward)])
+        plan = self.runner.plan(lin.backward, self.buckets)
         out = run_ir(plan, arrays, self.lengths, self.seed)
         result: list[Tensor | None] = [None] * len(tensors)
         for j, i in enumerate(lin.differentiable):
@@ -234,10 +264,6 @@ class _Call:
             is_capture = i >= len(tensors) - captures
             result[i] = Tensor.from_numpy(np.sum(parts, axis=0)) if is_capture else self.join(parts)
         return result
-
-    @staticmethod
-    def _num_backward_routes(program: Program) -> int:
-        return sum(isinstance(e.outputs[0].aval, RouteAval) for e in program.equations)
 
     def results(self, outputs: Arrays) -> list[Tensor]:
         """The program's own outputs, without saved values, as tensors of their declared dtypes."""
@@ -295,66 +321,3 @@ def _gradient_depth() -> int:
         depth += frame.f_code.co_name == "_pynative_forward_run"
         frame = frame.f_back
     return depth
-
-
-class Spmd:
-    """A per-rank function on all virtual ranks of a mesh; see `spmd`."""
-
-    def __init__(self, function: Callable[..., Any], mesh: Mesh):
-        self.function, self.mesh = function, mesh
-        self._runner = Runner(function, mesh, batched=True)
-        self.__name__ = getattr(function, "__name__", "spmd")
-        self.__doc__ = getattr(function, "__doc__", None)
-        self.__signature__ = inspect.signature(innermost(function))
-
-    def __call__(self, *args: Any, num_tokens: Sequence[int] | None = None, **kwargs: Any) -> Any:
-        return self._runner(*args, num_tokens=num_tokens, **kwargs)
-
-    def interpret(self, *args: Any, seed: int = 0, num_tokens: Sequence[int] | None = None, **kwargs: Any) -> Any:
-        """What a call computes, by the reference interpreter, in the legal order of tasks that `seed` picks."""
-        return self._runner(*args, num_tokens=num_tokens, seed=seed, **kwargs)
-
-    def lower(self, *args: Any, direction: str = "forward") -> Any:
-        """The IR of one rank, the same on all; `args` carry the leading rank axis as in a call."""
-        leaves, tree = optree.tree_flatten(args, none_is_leaf=True)
-        local = [Aval(tuple(x.shape[1:]), x.dtype if isinstance(x, Aval) else str(x.dtype).lower())
-                 if hasattr(x, "shape") else x for x in leaves]
-        args = optree.tree_unflatten(tree, local)
-        if isinstance(self.function, Staged):
-            return self.function.lower(*args, mesh=self.mesh, direction=direction)
-        program = tracing.trace(self.function, *args, mesh=self.mesh)
-        return program if direction == "forward" else linearize(program).backward
-
-    def cache_info(self) -> CacheInfo:
-        return self._runner.cache_info()
-
-    def __repr__(self) -> str:
-        return f"spmd of {self.function!r} on {self.mesh}"
-
-
-def spmd(f: Callable[..., Any], mesh: Mesh) -> Spmd:
-    """Runs a per-rank function, at any stage of the chain, on all virtual ranks of a mesh in this process.
-
-    Every array argument and result has a leading rank axis: hidden_states [ep, T, H], weights [ep, E_local, ...]. The
-    result is as differentiable as `f`. Ranks may hold fewer than T tokens: pass `num_tokens=[n_0, ...]` with a call; rows
-    past a rank's number are padding, and zero in the result.
-
-    Args:
-        f: the per-rank function, plain or staged; spmd is outermost.
-        mesh: how many ranks there are.
-
-    Raises:
-        ArgumentError: an array's leading axis is not the number of ranks, or num_tokens does not fit.
-
-    Example:
-        >>> import mindspore as ms, numpy as np, hpmoe
-        >>> rng = np.random.default_rng(0)
-        >>> x, up, down = (ms.Tensor(rng.standard_normal(s), ms.float32) for s in [(2, 4, 8), (2, 1, 8, 6), (2, 1, 3, 8)])
-        >>> ids = ms.Tensor(np.zeros((2, 4, 1)), ms.int32)
-        >>> hpmoe.spmd(hpmoe.moe_ffn, hpmoe.Mesh(ep_size=2))(x, ids, ms.ops.ones((2, 4, 1)), up, down).shape
-        (2, 4, 8)
-    """
-    if not callable(f) or isinstance(f, Spmd):
-        raise ArgumentError(f"spmd: f is {f!r}; it must be a per-rank function, plain or staged, and not under spmd yet")
-    check_argument(isinstance(mesh, Mesh), "spmd", "mesh", repr(mesh), "an hpmoe.Mesh")
-    return Spmd(f, mesh)

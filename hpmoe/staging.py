@@ -9,11 +9,11 @@ from typing import Any
 
 import optree
 
-from hpmoe import tracing
 from hpmoe.errors import TransformError
 from hpmoe.machine import Mesh
 from hpmoe.program import Program
-from hpmoe.vjp import linearize
+from hpmoe.taskflow import Taskflow
+from hpmoe.verify import verify
 
 LEVELS = {
     "program": "a plain function or a Program transform",
@@ -33,7 +33,7 @@ class Staged:
         level: what `lower` returns: "program", "tiles", "queues" or "kernel".
     """
 
-    def __init__(self, function: Callable[..., Any], transform: Callable[..., Any], options: dict[str, Any]):
+    def __init__(self, function: Callable[..., Any], transform: Transform, options: dict[str, Any]):
         self.function, self.transform, self.options = function, transform, options
         self.level = transform.makes or level_of(function)
         functools.update_wrapper(self, function, updated=())
@@ -62,12 +62,13 @@ class Staged:
             direction: "forward" or "backward".
 
         Returns:
-            A Program, a Taskflow or an Executable, by the stage; printing it shows it.
+            A Program, a Taskflow or an Executable, by the stage; printing it shows it. Where all ids are given it is the
+            plan that a call would use, otherwise one for any routing.
         """
-        if direction not in ("forward", "backward"):
-            raise TransformError(f'lower: direction is {direction!r}; it must be "forward" or "backward"')
-        program = tracing.trace(innermost(self), *args, mesh=mesh)
-        return self.apply(program if direction == "forward" else linearize(program).backward)
+        if mesh is None or mesh.ep_size == 1:
+            return self._runner.lower(args, direction)
+        from hpmoe.running import Runner
+        return Runner(self, mesh, batched=False).lower(args, direction)
 
     def apply(self, program: Program) -> Any:
         """Applies the rewrites of all stages, innermost first, to a Program."""
@@ -79,7 +80,7 @@ class Staged:
         return self._runner.cache_info()
 
     def __repr__(self) -> str:
-        return f"{_label(self.transform, self.options)} of {self.function!r}"
+        return f"{self.transform.label(self.options)} of {self.function!r}"
 
 
 def innermost(f: Callable[..., Any]) -> Callable[..., Any]:
@@ -93,15 +94,68 @@ def level_of(f: Callable[..., Any]) -> str:
     return f.level if isinstance(f, Staged) else "program"
 
 
+class Transform:
+    """A transform of callables, made by `transform`: called with a function it stages it.
+
+    Attributes:
+        rewrite: function (ir, **options) -> ir.
+        requires, makes, once, check: see `transform`.
+    """
+
+    def __init__(self, rewrite: Callable[..., Any], requires: str | None, makes: str | None, once: bool,
+                 check: Callable[..., None] | None):
+        for level in (requires, makes):
+            if level is not None and level not in LEVELS:
+                raise TransformError(f"transform: level is {level!r}; it must be one of {', '.join(LEVELS)}")
+        self.rewrite, self.requires, self.makes, self.once, self.check = rewrite, requires, makes, once, check
+        functools.update_wrapper(self, rewrite)
+
+    def __call__(self, f: Callable[..., Any], **options: Any) -> Staged:
+        name = self.__name__
+        if not callable(f):
+            raise TransformError(f"{name}: f is {type(f).__name__}; it must be a callable, plain or staged")
+        inspect.signature(self.rewrite).bind(None, **options)
+        _check_level(name, self.requires, level_of(f), f)
+        if self.once and name in _applied(f):
+            raise TransformError(f"{name}: it is applied twice; {f!r} is already made by it")
+        if self.check is not None:
+            self.check(**options)
+        return Staged(f, self, options)
+
+    def apply_to(self, ir: Any, **options: Any) -> Any:
+        """The checked rewrite: IR of the required level in, verified IR with this transform in its provenance out."""
+        _check_level(self.__name__, self.requires, ir.level, ir.name)
+        out = self.rewrite(ir, **options)
+        if getattr(out, "level", None) is None:
+            raise TransformError(f"{self.__name__}: the rewrite returned {type(out).__name__}; it must return IR")
+        if out.provenance == ir.provenance:
+            out = out.replace(provenance=(*ir.provenance, self.label(options)))
+        if isinstance(out, Taskflow):
+            verify(out)
+        return out
+
+    def label(self, options: dict[str, Any]) -> str:
+        """The transform as printed: its name and the options it runs with, those that are None left out."""
+        bound = inspect.signature(self.rewrite).bind(None, **options)
+        bound.apply_defaults()
+        given = ", ".join(f"{k}={getattr(v, '__name__', None) or getattr(v, 'name', None) or v}"
+                          for k, v in list(bound.arguments.items())[1:] if v is not None)
+        return f"{self.__name__}({given})" if given else self.__name__
+
+    def __repr__(self) -> str:
+        return self.__name__
+
+
 def transform(rewrite: Callable[..., Any] | None = None, *, requires: str | None = None, makes: str | None = None,
-              once: bool = False, check: Callable[..., None] | None = None) -> Callable[..., Any]:
-    """Makes a transform of callables from a rewrite of IR.
+              once: bool = False, check: Callable[..., None] | None = None) -> Any:
+    """Makes a transform of callables from a rewrite of IR; a decorator.
 
     Args:
-        rewrite: function (ir, **options) -> ir; it gets and returns a Program or a Taskflow.
+        rewrite: function (ir, **options) -> ir; it gets and returns a Program or a Taskflow. A rewrite of Programs is given
+            the forward program and, for gradients, the backward program of the function it wraps; it returns as many
+            outputs as it got.
         requires: the level it applies to: "program", "tiles" or "queues"; any where None.
-        makes: the level of its result; that of its input where None. A rewrite of Programs is given the forward program
-            and, for gradients, the backward program of the function it wraps; it returns as many outputs as it got.
+        makes: the level of its result; that of its input where None.
         once: refuse to be applied twice.
         check: called with the options when the transform is applied, to refuse bad ones early.
 
@@ -116,7 +170,6 @@ def transform(rewrite: Callable[..., Any] | None = None, *, requires: str | None
         >>> @hpmoe.transform(requires="program")
         ... def rename(program, *, name):
         ...     return program.replace(name=name)
-        >>> import mindspore as ms
         >>> print(rename(lambda x: x + 1.0, name="increment").lower(hpmoe.Aval((2,), "float32")))
         # increment | rename(name=increment)
         { lambda x:f32[2]
@@ -125,48 +178,7 @@ def transform(rewrite: Callable[..., Any] | None = None, *, requires: str | None
     """
     if rewrite is None:
         return functools.partial(transform, requires=requires, makes=makes, once=once, check=check)
-    for level in (requires, makes):
-        if level is not None and level not in LEVELS:
-            raise TransformError(f"transform: level is {level!r}; it must be one of {', '.join(LEVELS)}")
-
-    signature = inspect.signature(rewrite)
-
-    @functools.wraps(rewrite)
-    def wrap(f: Callable[..., Any], **options: Any) -> Staged:
-        name = rewrite.__name__
-        if not callable(f):
-            raise TransformError(f"{name}: f is {type(f).__name__}; it must be a callable, plain or staged")
-        signature.bind(None, **options)
-        _check_level(name, requires, level_of(f), f)
-        if once and name in _applied(f):
-            raise TransformError(f"{name}: it is applied twice; {f!r} is already made by it")
-        if check is not None:
-            check(**options)
-        return Staged(f, wrap, options)
-
-    def apply_to(ir: Any, **options: Any) -> Any:
-        _check_level(rewrite.__name__, requires, ir.level, ir.name)
-        out = rewrite(ir, **options)
-        if getattr(out, "level", None) is None:
-            raise TransformError(f"{rewrite.__name__}: the rewrite returned {type(out).__name__}; it must return IR")
-        if out.provenance == ir.provenance:
-            out = out.replace(provenance=(*ir.provenance, _label(wrap, options)))
-        if out.level in ("tiles", "queues"):
-            from hpmoe.verify import verify
-            verify(out)
-        return out
-
-    wrap.makes, wrap.apply_to = makes, apply_to
-    return wrap
-
-
-def _label(transform: Callable[..., Any], options: dict[str, Any]) -> str:
-    """The transform as printed: its name and the options it runs with, those that are None left out."""
-    bound = inspect.signature(transform).bind(None, **options)
-    bound.apply_defaults()
-    given = ", ".join(f"{k}={getattr(v, '__name__', None) or getattr(v, 'name', None) or v}"
-                      for k, v in list(bound.arguments.items())[1:] if v is not None)
-    return f"{transform.__name__}({given})" if given else transform.__name__
+    return Transform(rewrite, requires, makes, once, check)
 
 
 def _applied(f: Callable[..., Any]) -> list[str]:

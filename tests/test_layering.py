@@ -17,7 +17,7 @@ LAYERS = (
     "evaluate vjp tracing",
     "taskflow taskflow_text dependencies tiling layout ordering targets",
     "verify interpret timeline measure",
-    "staging running",
+    "staging running spmd",
     "transforms simulate moe comm",
     "kernels",
     "__init__ nn op_by_op commands cli",

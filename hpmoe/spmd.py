@@ -1,0 +1,68 @@
+"""spmd: a per-rank function, at any stage of the chain, on all virtual ranks of a mesh in this process."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from hpmoe.errors import ArgumentError, check_argument
+from hpmoe.machine import Mesh
+from hpmoe.running import CacheInfo, Runner
+from hpmoe.staging import innermost
+
+
+class Spmd:
+    """A per-rank function on all virtual ranks of a mesh; see `spmd`."""
+
+    def __init__(self, function: Callable[..., Any], mesh: Mesh):
+        self.function, self.mesh = function, mesh
+        self._runner = Runner(function, mesh, batched=True)
+        self.__name__ = getattr(function, "__name__", "spmd")
+        self.__doc__ = getattr(function, "__doc__", None)
+        self.__signature__ = inspect.signature(innermost(function))
+
+    def __call__(self, *args: Any, num_tokens: Sequence[int] | None = None, **kwargs: Any) -> Any:
+        return self._runner(*args, num_tokens=num_tokens, **kwargs)
+
+    def interpret(self, *args: Any, seed: int = 0, num_tokens: Sequence[int] | None = None, **kwargs: Any) -> Any:
+        """What a call computes, by the reference interpreter, in the legal order of tasks that `seed` picks."""
+        return self._runner(*args, num_tokens=num_tokens, seed=seed, **kwargs)
+
+    def lower(self, *args: Any, direction: str = "forward") -> Any:
+        """The IR of one rank, the same on all; `args` carry the leading rank axis as in a call. See Staged.lower."""
+        return self._runner.lower(args, direction)
+
+    def cache_info(self) -> CacheInfo:
+        return self._runner.cache_info()
+
+    def __repr__(self) -> str:
+        return f"spmd of {self.function!r} on {self.mesh}"
+
+
+def spmd(f: Callable[..., Any], mesh: Mesh) -> Spmd:
+    """Runs a per-rank function, at any stage of the chain, on all virtual ranks of a mesh in this process.
+
+    Every array argument and result has a leading rank axis: hidden_states [ep, T, H], weights [ep, E_local, ...]. The
+    result is as differentiable as `f`. Ranks may hold fewer than T tokens: pass `num_tokens=[n_0, ...]` with a call; rows
+    past a rank's number are padding, and zero in the result.
+
+    Args:
+        f: the per-rank function, plain or staged; spmd is outermost.
+        mesh: how many ranks there are.
+
+    Raises:
+        ArgumentError: an array's leading axis is not the number of ranks, or num_tokens does not fit.
+
+    Example:
+        >>> import mindspore as ms, numpy as np, hpmoe
+        >>> rng = np.random.default_rng(0)
+        >>> x, up, down = (ms.Tensor(rng.standard_normal(s), ms.float32) for s in [(2, 4, 8), (2, 1, 8, 6), (2, 1, 3, 8)])
+        >>> ids = ms.Tensor(np.zeros((2, 4, 1)), ms.int32)
+        >>> hpmoe.spmd(hpmoe.moe_ffn, hpmoe.Mesh(ep_size=2))(x, ids, ms.ops.ones((2, 4, 1)), up, down).shape
+        (2, 4, 8)
+    """
+    if not callable(f) or isinstance(f, Spmd):
+        raise ArgumentError(f"spmd: f is {f!r}; it must be a per-rank function, plain or staged, and not under spmd yet")
+    check_argument(isinstance(mesh, Mesh), "spmd", "mesh", repr(mesh), "an hpmoe.Mesh")
+    return Spmd(f, mesh)
