@@ -1,0 +1,248 @@
+"""Errors name the argument, what it was, what it must be and the user's line; their text is held here."""
+
+import re
+
+import numpy as np
+import pytest
+from helpers import Layer, fused, tensors
+from mindspore import mint
+
+import hpmoe
+from hpmoe import (ArgumentError, Aval, Mesh, TraceError, TransformError, assign_queues, chain, cpu, fuse_persistent, moe_ffn,
+                   overlap_comm, spmd, tile_partition)
+
+HERE = r"test_errors\.py:\d+"
+
+
+def error_of(call, kind):
+    with pytest.raises(kind) as raised:
+        call()
+    return str(raised.value)
+
+
+# Arguments of moe_ffn.
+
+def repeated(ids):
+    out = ids.copy()
+    out[..., 1, 1] = out[..., 1, 0]
+    return out
+
+
+BAD_ARGUMENTS = {
+    "float ids": (1, lambda a: a.astype(np.float32), "topk_ids is f32[4,2]; it must be [T, K] int32"),
+    "int64 ids": (1, lambda a: a.astype(np.int64), "topk_ids is i64[4,2]; it must be [T, K] int32"),
+    "ids without choices": (1, lambda a: a[:, 0], "topk_ids is i32[4]; it must be [T, K] int32"),
+    "too many choices": (1, lambda a: np.zeros((4, 5), np.int32), "top_k is 5; it must be in 1..3"),
+    "hidden states of another rank": (0, lambda a: a[None], "hidden_states is f32[1,4,4]; it must be [4, H]"),
+    "too few hidden states": (0, lambda a: a[:3], "hidden_states is f32[3,4]; it must be [4, H]"),
+    "narrow hidden states": (0, lambda a: a[:, :3], "rows and weight are f32[R,3] and f32[3,4,6]; they must be equal"),
+    "double hidden states": (0, lambda a: a.astype(np.float64), "rows and weight dtypes are float64 and float32; they must"),
+    "half hidden states": (0, lambda a: a.astype(np.float16), "rows and weight dtypes are float16 and float32; they must"),
+    "weights of fewer choices": (2, lambda a: a[:, :1], "topk_weights is f32[4,1]; it must be f32[4,2]"),
+    "half weights": (2, lambda a: a.astype(np.float16), "topk_weights is f16[4,2]; it must be f32[4,2]"),
+    "a matrix of experts": (3, lambda a: a[0], "weight is f32[4,6]; it must be 3-dimensional with 4 local experts first"),
+    "an odd gate_up_weight": (3, lambda a: a[:, :, :5], "x is f32[R,5]; it must be an array whose last dimension is even"),
+    "fewer down experts": (4, lambda a: a[:2], "weight is f32[2,3,4]; it must be 3-dimensional with 3 local experts first"),
+    "short down weights": (4, lambda a: a[:, :2], "rows and weight are f32[R,3] and f32[3,2,4]; they must be equal in their"),
+}
+BAD_IDS = {
+    "repeated": (repeated, r"topk_ids\[1\] is \[(\d), \1\]; it must be distinct experts for each token"),
+    "too large": (lambda a: a + 2, r"topk_ids\[\d, \d\] is [34]; it must be an expert id in 0\.\.2\. \d ids are out of range"),
+    "negative": (lambda a: a - 1, r"topk_ids\[\d, \d\] is -1; it must be an expert id in 0\.\.2\. \d ids are out of range"),
+}
+ONE = Layer(ep=1, T=4, E=3, K=2)
+
+
+def arguments(position, change):
+    args = [a[0] for a in ONE.arguments()]
+    args[position] = change(args[position])
+    return tensors(args)
+
+
+@pytest.mark.parametrize("name", BAD_ARGUMENTS)
+@pytest.mark.parametrize("f", [tile_partition(moe_ffn), fused()(moe_ffn)], ids=["tiles", "fused"])
+def test_argument_that_does_not_fit(name, f):
+    position, change, words = BAD_ARGUMENTS[name]
+    text = error_of(lambda: f(*arguments(position, change)), ArgumentError)
+    assert words in text
+    assert re.search(f"written at .*{HERE}", text)
+
+
+@pytest.mark.parametrize("name", BAD_ARGUMENTS)
+def test_argument_that_does_not_fit_a_plain_call(name):
+    position, change, words = BAD_ARGUMENTS[name]
+    text = error_of(lambda: moe_ffn(*arguments(position, change)), ArgumentError)
+    argument = re.match(r"(\w+)", words)[0]
+    assert re.match(rf"hpmoe\.\w+: {argument}", text) and " must be " in text
+
+
+@pytest.mark.parametrize("name", BAD_IDS)
+@pytest.mark.parametrize("f", [moe_ffn, tile_partition(moe_ffn), fused()(moe_ffn)], ids=["plain", "tiles", "fused"])
+def test_ids_that_do_not_fit(name, f):
+    change, words = BAD_IDS[name]
+    assert re.match(rf"hpmoe\.dispatch: {words}", error_of(lambda: f(*arguments(1, change)), ArgumentError))
+
+
+def test_ids_of_another_rank_are_named():
+    layer = Layer(ep=2, T=4)
+    args = layer.arguments()
+    args[1][1, 2] = 3
+    f = spmd(fused()(moe_ffn), Mesh(2))
+    assert error_of(lambda: f(*tensors(args)), ArgumentError).startswith(
+        "hpmoe.dispatch on rank 1: topk_ids[2] is [3, 3]; it must be distinct experts for each token.")
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float64"])
+def test_tiles_compute_float32(dtype):
+    floats = [Aval(s, dtype) for s in [(4, 4), (4, 2), (3, 4, 6), (3, 3, 4)]]
+    avals = [floats[0], Aval((4, 2), "int32"), *floats[1:]]
+    text = error_of(lambda: tile_partition(moe_ffn).lower(*avals), TransformError)
+    assert text.startswith("tile_partition: equation ") and text.splitlines()[0].endswith("tile tasks compute float32")
+    assert "\n  > " in text and re.search(f"written at .*{HERE}", text)
+
+
+# spmd.
+
+BAD_LENGTHS = {
+    "too few": ([1], "num_tokens is [1]; it must be 2 ints, one for each rank."),
+    "too many": ([1, 2, 3], "num_tokens is [1, 2, 3]; it must be 2 ints, one for each rank."),
+    "negative": ([-1, 2], "num_tokens is [-1, 2]; it must be not negative."),
+    "too large": ([5, 1], "num_tokens is [5, 1]; it must be at most 4, the rows of topk_ids."),
+}
+
+
+@pytest.mark.parametrize("name", BAD_LENGTHS)
+def test_num_tokens_that_do_not_fit(name):
+    lengths, words = BAD_LENGTHS[name]
+    f, args = spmd(fused()(moe_ffn), Mesh(2)), tensors(Layer(ep=2, T=4).arguments())
+    assert error_of(lambda: f(*args, num_tokens=lengths), ArgumentError) == f"spmd: {words}"
+
+
+def test_leading_axis_is_the_ranks():
+    args = tensors(Layer(ep=2, T=4).arguments())
+    text = error_of(lambda: spmd(moe_ffn, Mesh(3))(*args), ArgumentError)
+    assert text == "spmd: array argument 0 is of shape (2, 4, 4); it must be [3, ...], one part for each rank of the mesh."
+
+
+# Options of transforms, and their order.
+
+TILES = tile_partition(moe_ffn)
+BAD_OPTIONS = {
+    "rows": (lambda: tile_partition(moe_ffn, rows=0), "tile_partition: rows is 0; it must be a positive int or None."),
+    "cols": (lambda: tile_partition(moe_ffn, cols=1.5), "tile_partition: cols is 1.5; it must be a positive int or None."),
+    "order": (lambda: overlap_comm(TILES, order="up"), "overlap_comm: order is 'up'; it must be \"ratr\", \"sequential\" or a "
+              "function (rank, ep_size) -> destinations."),
+    "signal": (lambda: overlap_comm(TILES, signal="row"), "overlap_comm: signal is 'row'; it must be one of tile, expert, peer."),
+    "machine": (lambda: assign_queues(TILES, machine="cpu"), "assign_queues: machine is 'cpu'; it must be an hpmoe.Machine or "
+                "None."),
+    "policy": (lambda: assign_queues(TILES, policy="best"), "assign_queues: policy is 'best'; it must be one of critical_path, "
+               "round_robin, stage_order, or a function (taskflow, machine) -> queues."),
+    "timeout": (lambda: fuse_persistent(assign_queues(TILES), timeout=0), "fuse_persistent: timeout is 0; it must be a positive "
+                "number of seconds."),
+    "mesh": (lambda: spmd(moe_ffn, 2), "spmd: mesh is 2; it must be an hpmoe.Mesh."),
+    "ep_size": (lambda: Mesh(0), "hpmoe.Mesh: ep_size is 0; it must be a positive int."),
+    "workers": (lambda: cpu(0), "hpmoe.cpu: num_workers is 0; it must be a positive int or None."),
+}
+BAD_ORDERS = {
+    "overlap a plain function": (lambda: overlap_comm(moe_ffn), "overlap_comm: it needs the tile tasks"),
+    "assign a plain function": (lambda: assign_queues(moe_ffn), "assign_queues: it needs the tile tasks"),
+    "fuse tiles": (lambda: fuse_persistent(TILES), "fuse_persistent: it needs the queues"),
+    "overlap queues": (lambda: overlap_comm(assign_queues(TILES)), "overlap_comm: it needs the tile tasks"),
+    "assign a kernel": (lambda: assign_queues(fused()(moe_ffn)), "assign_queues: "),
+    "tile twice": (lambda: tile_partition(TILES), "tile_partition: "),
+    "overlap twice": (lambda: overlap_comm(overlap_comm(TILES)), "overlap_comm: it is applied twice"),
+}
+
+
+@pytest.mark.parametrize("name", BAD_OPTIONS)
+def test_option_that_does_not_fit(name):
+    call, words = BAD_OPTIONS[name]
+    assert error_of(call, ArgumentError) == words
+
+
+def test_unknown_target_lists_the_known_ones():
+    text = error_of(lambda: fuse_persistent(assign_queues(TILES), target="tpu"), ArgumentError)
+    assert text.startswith("fuse_persistent: target is 'tpu'; it must be one of ") and "cpu" in text
+
+
+@pytest.mark.parametrize("name", BAD_ORDERS)
+def test_order_of_transforms(name):
+    call, words = BAD_ORDERS[name]
+    assert error_of(call, TransformError).startswith(words)
+
+
+# The user's own order and policy.
+
+@pytest.mark.parametrize("order", [lambda r, n: [0] * n, lambda r, n: [0], lambda r, n: None, lambda r, n: list(range(1, n + 1))])
+def test_user_order_must_be_a_permutation(order):
+    f = spmd(overlap_comm(TILES, order=order), Mesh(2))
+    text = error_of(lambda: f.lower(*tensors(Layer().arguments())), TransformError)
+    assert text == f"overlap_comm: order(0, 2) is {order(0, 2)}; it must name each of the ranks 0..1 once"
+
+
+def loses_one(flow, machine):
+    return [np.arange(1, flow.num_tasks)]
+
+
+def repeats_one(flow, machine):
+    return [np.append(np.arange(flow.num_tasks), 0)]
+
+
+def backwards(flow, machine):
+    return [np.arange(flow.num_tasks)[::-1]]
+
+
+def two_queues(flow, machine):
+    return [np.arange(flow.num_tasks), np.zeros(0, int)]
+
+
+def nothing(flow, machine):
+    return None
+
+
+@pytest.mark.parametrize("policy, words", [
+    (loses_one, "task t0 .* is in the queues 0 times, not once"), (repeats_one, "task t0 .* is in the queues 2 times, not once"),
+    (backwards, "can never run: a cycle leads through what it waits for"), (two_queues, "there are 2 queues, cpu has 1"),
+    (nothing, "'NoneType' object is not iterable")])
+def test_user_policy_must_be_a_schedule(policy, words):
+    f = spmd(assign_queues(tile_partition(moe_ffn, rows=2, cols=3), policy=policy, machine=cpu(1)), Mesh(2))
+    text = error_of(lambda: f.lower(*tensors(Layer().arguments())), TransformError)
+    assert text.startswith(f"assign_queues: policy {policy.__name__} made no legal schedule: ") and re.search(words, text)
+
+
+# Programs that mix rows.
+
+MIXED = {
+    "softmax over rows": (lambda x: mint.softmax(x, 0), "reduce_max"),
+    "transpose": (lambda x: x.T * 2.0, "transpose"),
+    "maximum over rows": (lambda x: mint.amax(x, dim=0), "reduce_max"),
+    "some rows": (lambda x: x[:2] * 2.0, "slice"),
+    "joined rows": (lambda x: mint.cat([x, x]), "concat"),
+    "reshape across rows": (lambda x: x.reshape(2, 6) * 2.0, "reshape"),
+}
+
+
+@pytest.mark.parametrize("name", MIXED)
+def test_program_that_mixes_rows(name):
+    f, equation = MIXED[name]
+    text = error_of(lambda: tile_partition(f).lower(Aval((4, 3), "float32")), TransformError)
+    head, *window = text.splitlines()
+    assert re.match(rf"tile_partition: equation \d+ \({equation}\) of <lambda> ", head) and "rows" in head
+    marked = [i for i, line in enumerate(window) if line.startswith("  > ")]
+    assert len(marked) == 1 and f"= {equation}" in window[marked[0]]
+    assert re.search(f"written at .*{HERE}", window[marked[0] + 1])
+
+
+def test_sum_over_rows_is_fine():
+    f = tile_partition(lambda x: mint.sum(x, dim=0), rows=2)
+    np.testing.assert_array_equal(f(*tensors([np.ones((5, 3), np.float32)])).asnumpy(), np.full(3, 5, np.float32))
+
+
+def test_cumulative_sum_is_not_traceable():
+    text = error_of(lambda: tile_partition(lambda x: mint.cumsum(x, 0)).lower(Aval((4, 3), "float32")), TraceError)
+    assert "is not traceable" in text and re.search(f"at .*{HERE}", text) and "write instead" in text
+
+
+def test_only_callables_are_transformed():
+    assert error_of(lambda: tile_partition(3), TransformError) == "tile_partition: f is int; it must be a callable, plain or staged"
+    assert chain()(moe_ffn) is moe_ffn
