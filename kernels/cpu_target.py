@@ -22,7 +22,7 @@ def launch(image, buffers, num_tokens, counters, bases, timeout, trace=None):
         num_tokens: for each rank, how many of its token rows are real.
         counters: int64 [ep_size, num_events], zeros before the first launch and then left alone by the caller.
         bases: int64 [ep_size, num_events], the same.
-        timeout: seconds a single wait may take.
+        timeout: seconds without any task ending, anywhere, after which a wait fails.
         trace: None, or int64 [ep_size, num_tasks, 3] for the steady-clock nanoseconds at which each task began to
             wait, began its body and had signalled.
 

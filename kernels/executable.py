@@ -28,7 +28,7 @@ class Executable:
     Attributes:
         flow: what was packed.
         image: uint8, read by every rank.
-        timeout: seconds that a single wait may take before the launch ends with an error.
+        timeout: seconds without any task ending, on any rank, after which a wait ends the launch with an error.
         provenance: transforms applied, as printed.
     """
 

@@ -36,7 +36,8 @@ def fuse_persistent(flow: Taskflow, *, target: str = "cpu", timeout: float = TIM
     Args:
         f: the staged function.
         target: "cpu", threads of this process.
-        timeout: seconds that a single wait may take; then the call raises an error that names the task and the event.
+        timeout: seconds without any task ending, on any rank, after which a call raises an error that names the task and
+            the event that lost its signal.
 
     Raises:
         ArgumentError: target is unknown or timeout is not positive.

@@ -19,7 +19,8 @@ struct HpmoeRank {
 
 // Runs the image on all ranks and returns when every worker has left.
 // trace: NULL or [num_ranks][num_tasks][3] steady-clock nanoseconds: wait begins, body begins, signals are out.
-// interruptible: SIGINT ends the launch with INTERRUPTED, after the host's own handler ran. timeout_s bounds every wait.
+// interruptible: SIGINT ends the launch with INTERRUPTED, after the host's own handler ran. timeout_s: a wait fails when
+// no task of the launch has ended for that long.
 int hpmoe_launch(const void* image, int64_t image_bytes, const HpmoeRank* ranks, int32_t num_ranks, double timeout_s,
                  int64_t* trace, int32_t interruptible, HpmoeStatus* status);
 

@@ -1,5 +1,6 @@
 #include "launch.h"
 
+#include <algorithm>
 #include <chrono>
 #include <new>
 
@@ -64,6 +65,7 @@ Launch::Launch(const void* image, const HpmoeRank* ranks, double timeout_s, int6
 Status Launch::run() {
   start_workers();
   for (std::thread& worker : workers_) worker.join();
+  if (status_.code == static_cast<int32_t>(Code::TIMEOUT)) status_ = find_lost_signal(image_, stands_, status_);
   begin_epoch();
   return status_;
 }
@@ -71,6 +73,12 @@ Status Launch::run() {
 void Launch::start_workers() {
   const Header& h = *image_.header;
   workers_.reserve(static_cast<size_t>(h.ep_size) * h.num_queues);
+  last_progress_ns_.store(now_ns(), std::memory_order_relaxed);
+  for (int32_t rank = 0; rank < h.ep_size; ++rank) {
+    for (int32_t queue = 0; queue < h.num_queues; ++queue) {
+      stands_.push_back({rank, queue, image_.queues[queue], make_status(Code::OK, rank, queue, -1)});
+    }
+  }
   for (int32_t rank = 0; rank < h.ep_size; ++rank) {
     for (int32_t queue = 0; queue < h.num_queues; ++queue) {
       try {
@@ -114,9 +122,11 @@ void Launch::run_queue(int32_t rank, int32_t queue) {
     if (code != Code::OK) return fail(make_status(code, rank, queue, -1));
   }
   for (int32_t task = image_.queues[queue]; task < image_.queues[queue + 1]; ++task) {
-    if (failed_.load(std::memory_order_relaxed)) return;
     if (watch_.is_interrupted()) return fail(make_status(Code::INTERRUPTED, rank, queue, task));
     run_task(rank, queue, task);
+    if (failed_.load(std::memory_order_relaxed)) return;
+    stand_of(rank, queue).next_task = task + 1;
+    last_progress_ns_.store(now_ns(), std::memory_order_relaxed);
   }
 }
 
@@ -186,8 +196,9 @@ bool Launch::wait_for_task(int32_t rank, int32_t queue, int32_t index, int32_t e
     const int64_t base = ranks_[rank].bases[event], threshold = states_[rank].thresholds[event];
     const Code code = wait_until([&] { return read_counter(counter) - base >= threshold; });
     if (code == Code::OK) continue;
-    const int64_t value = read_counter(counter) - base;
-    fail({static_cast<int32_t>(code), rank, queue, index, event, i, value, threshold});
+    Status& wait_state = stand_of(rank, queue).wait;
+    wait_state = {static_cast<int32_t>(code), rank, queue, index, event, i, read_counter(counter) - base, threshold};
+    fail(wait_state);
     return false;
   }
   return true;
@@ -243,11 +254,11 @@ Code Launch::wait_until(Ready ready) {
     if (ready()) return Code::OK;
     pause_briefly();
   }
-  const int64_t deadline = now_ns() + timeout_ns_;
+  const int64_t begin = now_ns();
   while (!ready()) {
     if (failed_.load(std::memory_order_relaxed)) return Code::ABORTED_PEER;
     if (watch_.is_interrupted()) return Code::INTERRUPTED;
-    if (now_ns() > deadline) return Code::TIMEOUT;
+    if (now_ns() - std::max(begin, last_progress_ns_.load(std::memory_order_relaxed)) > timeout_ns_) return Code::TIMEOUT;
     std::this_thread::yield();
   }
   return Code::OK;

@@ -10,6 +10,7 @@
 #include "image.h"
 #include "interrupt.h"
 #include "routing.h"
+#include "stuck.h"
 
 namespace hpmoe {
 
@@ -47,11 +48,15 @@ class Launch {
   template <class Visit>
   void for_each_target(int32_t rank, const Task& task, const Signal& signal, Visit visit);
 
-  // OK once ready() holds, else why not: TIMEOUT, INTERRUPTED, or ABORTED_PEER when another worker has failed.
+  // OK once ready() holds, else why not: TIMEOUT when no task has ended anywhere for that long, INTERRUPTED, or
+  // ABORTED_PEER when another worker has failed.
   template <class Ready>
   Code wait_until(Ready ready);
   // The first failure is the launch's; every worker leaves at its next look.
   void fail(const Status& status);
+  Stand& stand_of(int32_t rank, int32_t queue) {
+    return stands_[static_cast<size_t>(rank) * image_.header->num_queues + queue];
+  }
 
   const Image image_;
   const std::vector<HpmoeRank> ranks_;
@@ -65,6 +70,8 @@ class Launch {
 
   std::atomic<bool> failed_{false};
   Status status_{};
+  std::atomic<int64_t> last_progress_ns_{0};  // when a task last ended, anywhere
+  std::vector<Stand> stands_;                 // [num_ranks * num_queues], each written by its own worker
   std::vector<std::thread> workers_;
 };
 
