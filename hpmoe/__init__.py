@@ -3,40 +3,24 @@
 import hpmoe.kernels.executable  # noqa: F401  registers the cpu target
 from hpmoe.errors import (
     ArgumentError as ArgumentError,
-)
-from hpmoe.errors import (
     LaunchError as LaunchError,
-)
-from hpmoe.errors import (
     ProgramError as ProgramError,
-)
-from hpmoe.errors import (
     TraceError as TraceError,
-)
-from hpmoe.errors import (
     TransformError as TransformError,
-)
-from hpmoe.errors import (
     VerifyError as VerifyError,
 )
 from hpmoe.evaluate import evaluate as evaluate
 from hpmoe.interpret import interpret as interpret
-from hpmoe.machine import Machine as Machine
-from hpmoe.machine import Mesh as Mesh
-from hpmoe.machine import ascend_a2 as ascend_a2
-from hpmoe.machine import ascend_a3 as ascend_a3
-from hpmoe.machine import cpu as cpu
+from hpmoe.machine import Machine as Machine, Mesh as Mesh, ascend_a2 as ascend_a2, ascend_a3 as ascend_a3, cpu as cpu
 from hpmoe.measure import measure as measure
 from hpmoe.moe import moe_ffn as moe_ffn
-from hpmoe.primitives.dispatch import combine as combine
-from hpmoe.primitives.dispatch import dispatch as dispatch
+from hpmoe.primitives.dispatch import combine as combine, dispatch as dispatch
 from hpmoe.primitives.grouped_matmul import grouped_matmul as grouped_matmul
+from hpmoe.primitives.permute import permute as permute, unpermute as unpermute
 from hpmoe.primitives.swiglu import swiglu as swiglu
-from hpmoe.program import Aval as Aval
-from hpmoe.program import Program as Program
+from hpmoe.program import Aval as Aval, Program as Program
 from hpmoe.spmd import spmd as spmd
-from hpmoe.staging import chain as chain
-from hpmoe.staging import transform as transform
+from hpmoe.staging import chain as chain, transform as transform
 from hpmoe.taskflow import Taskflow as Taskflow
 from hpmoe.timeline import Timeline as Timeline
 from hpmoe.tracing import trace as trace

@@ -1,0 +1,21 @@
+"""What `import hpmoe` offers: a new public name is a decision, made here too."""
+
+import types
+
+import hpmoe
+
+PUBLIC = """
+    ArgumentError Aval LaunchError Machine Mesh Program ProgramError Taskflow Timeline TraceError TransformError VerifyError
+    ascend_a2 ascend_a3 assign_queues chain combine cpu dispatch evaluate fuse_persistent grouped_matmul interpret measure
+    moe_ffn overlap_comm permute spmd swiglu tile_partition trace transform unpermute verify vjp
+""".split()
+
+
+def test_public_names_are_the_listed_ones():
+    names = [n for n, v in vars(hpmoe).items() if not n.startswith("_") and not isinstance(v, types.ModuleType)]
+    assert sorted(names) == sorted(PUBLIC) == sorted(set(PUBLIC))
+
+
+def test_every_public_function_and_class_is_documented():
+    undocumented = [n for n in PUBLIC if callable(getattr(hpmoe, n)) and not (getattr(hpmoe, n).__doc__ or "").strip()]
+    assert undocumented == []
