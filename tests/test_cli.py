@@ -11,8 +11,7 @@ from test_timeline import check_chrome_trace
 
 import hpmoe
 from hpmoe import cli
-from hpmoe.commands import demo, doctor, show
-from hpmoe.commands import progress as progress_module
+from hpmoe.commands import demo, doctor, progress as progress_module, show
 
 SMALL = ["--ep=2", "--tokens=6", "--hidden=8", "--intermediate=4", "--experts=4", "--top_k=2", "--repeats=2"]
 

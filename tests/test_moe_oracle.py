@@ -2,8 +2,7 @@
 
 import numpy as np
 import pytest
-from helpers import (SMALL_NPU, Layer, assert_close, fused, jax_moe_ffn, jax_vjp, numpy_moe_ffn, run_spmd, stages,
-                     token_mask)
+from helpers import SMALL_NPU, Layer, assert_close, fused, jax_moe_ffn, jax_vjp, numpy_moe_ffn, run_spmd, stages, token_mask
 
 import hpmoe
 

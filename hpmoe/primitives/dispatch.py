@@ -6,8 +6,7 @@ import dataclasses
 from typing import Any
 
 import numpy as np
-from mindspore import Tensor, mint, ops
-from mindspore import dtype as ms_dtype
+from mindspore import Tensor, dtype as ms_dtype, mint, ops
 
 from hpmoe.errors import check_argument
 from hpmoe.primitives.elementwise import is_differentiable, mul
