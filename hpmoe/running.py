@@ -116,8 +116,10 @@ class Runner:
                                f"of shape {tuple(x.shape)}", f"[{ep_size}, ...], one part for each rank of the mesh")
         if num_tokens is None:
             return None
-        lengths = tuple(int(n) for n in np.asarray(num_tokens).reshape(-1))
-        check_argument(len(lengths) == ep_size, "spmd", "num_tokens", list(lengths), f"{ep_size} ints, one for each rank")
+        given = np.asarray(num_tokens)
+        check_argument(given.dtype.kind in "iu" and given.size == ep_size, "spmd", "num_tokens", given.tolist(),
+                       f"{ep_size} ints, one for each rank")
+        lengths = tuple(given.reshape(-1).tolist())
         check_argument(min(lengths) >= 0, "spmd", "num_tokens", list(lengths), "not negative")
         return lengths
 

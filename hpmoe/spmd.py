@@ -9,7 +9,7 @@ from typing import Any
 from hpmoe.errors import ArgumentError, check_argument
 from hpmoe.machine import Mesh
 from hpmoe.running import CacheInfo, Runner
-from hpmoe.staging import innermost
+from hpmoe.staging import describe, innermost
 
 
 class Spmd:
@@ -37,7 +37,7 @@ class Spmd:
         return self._runner.cache_info()
 
     def __repr__(self) -> str:
-        return f"spmd of {self.function!r} on {self.mesh}"
+        return f"spmd of {describe(self.function)} on {self.mesh}"
 
 
 def spmd(f: Callable[..., Any], mesh: Mesh) -> Spmd:

@@ -80,7 +80,7 @@ class Staged:
         return self._runner.cache_info()
 
     def __repr__(self) -> str:
-        return f"{self.transform.label(self.options)} of {self.function!r}"
+        return f"{self.transform.label(self.options)} of {describe(self.function)}"
 
 
 def innermost(f: Callable[..., Any]) -> Callable[..., Any]:
@@ -88,6 +88,11 @@ def innermost(f: Callable[..., Any]) -> Callable[..., Any]:
     while isinstance(f, Staged):
         f = f.function
     return f
+
+
+def describe(f: Callable[..., Any]) -> str:
+    """A callable as messages show it: a stage by its transforms, a plain function by its name and without an address."""
+    return repr(f) if isinstance(f, Staged) else getattr(f, "__name__", type(f).__name__)
 
 
 def level_of(f: Callable[..., Any]) -> str:
@@ -114,10 +119,13 @@ class Transform:
         name = self.__name__
         if not callable(f):
             raise TransformError(f"{name}: f is {type(f).__name__}; it must be a callable, plain or staged")
-        inspect.signature(self.rewrite).bind(None, **options)
-        _check_level(name, self.requires, level_of(f), f)
+        try:
+            inspect.signature(self.rewrite).bind(None, **options)
+        except TypeError as error:
+            raise TypeError(f"{name}: {error}") from None
         if self.once and name in _applied(f):
-            raise TransformError(f"{name}: it is applied twice; {f!r} is already made by it")
+            raise TransformError(f"{name}: it is applied twice; {describe(f)} is already made by it")
+        _check_level(name, self.requires, level_of(f), describe(f))
         if self.check is not None:
             self.check(**options)
         return Staged(f, self, options)
