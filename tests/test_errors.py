@@ -107,6 +107,8 @@ BAD_LENGTHS = {
     "too few": ([1], "num_tokens is [1]; it must be 2 ints, one for each rank."),
     "too many": ([1, 2, 3], "num_tokens is [1, 2, 3]; it must be 2 ints, one for each rank."),
     "negative": ([-1, 2], "num_tokens is [-1, 2]; it must be not negative."),
+    "a number": (3, "num_tokens is 3; it must be 2 ints, one for each rank."),
+    "fractions": ([1.5, 1], "num_tokens is [1.5, 1.0]; it must be 2 ints, one for each rank."),
     "too large": ([5, 1], "num_tokens is [5, 1]; it must be at most 4, the rows of topk_ids."),
 }
 
@@ -149,7 +151,7 @@ BAD_ORDERS = {
     "fuse tiles": (lambda: fuse_persistent(TILES), "fuse_persistent: it needs the queues"),
     "overlap queues": (lambda: overlap_comm(assign_queues(TILES)), "overlap_comm: it needs the tile tasks"),
     "assign a kernel": (lambda: assign_queues(fused()(moe_ffn)), "assign_queues: "),
-    "tile twice": (lambda: tile_partition(TILES), "tile_partition: "),
+    "tile twice": (lambda: tile_partition(TILES), "tile_partition: it is applied twice; tile_partition of moe_ffn is already"),
     "overlap twice": (lambda: overlap_comm(overlap_comm(TILES)), "overlap_comm: it is applied twice"),
 }
 
@@ -168,7 +170,12 @@ def test_unknown_target_lists_the_known_ones():
 @pytest.mark.parametrize("name", BAD_ORDERS)
 def test_order_of_transforms(name):
     call, words = BAD_ORDERS[name]
-    assert error_of(call, TransformError).startswith(words)
+    text = error_of(call, TransformError)
+    assert text.startswith(words) and " at 0x" not in text
+
+
+def test_unknown_option_names_the_transform():
+    assert error_of(lambda: tile_partition(moe_ffn, row=3), TypeError).startswith("tile_partition: ")
 
 
 # The user's own order and policy.

@@ -1,9 +1,11 @@
 """spmd and plans: routing changes from call to call without a new plan, and plans are bounded."""
 
+import jax
 import mindspore as ms
 import numpy as np
 import pytest
-from helpers import Layer, assert_close, fused, numpy_moe_ffn, stages, tensors
+from helpers import Layer, assert_close, fused, jax_moe_ffn, jax_vjp, numpy_moe_ffn, run_spmd, stages, tensors
+from mindspore import ops
 
 import hpmoe
 from hpmoe import Mesh, spmd
@@ -78,3 +80,22 @@ def test_faces_are_kept():
     f = spmd(fused()(hpmoe.moe_ffn), Mesh(2))
     assert f.__name__ == "moe_ffn" and "mixture-of-experts" in f.__doc__
     assert list(f.__signature__.parameters)[:2] == ["hidden_states", "topk_ids"]
+
+
+@pytest.mark.parametrize("crowded", ["first", "second"])
+def test_backward_of_one_of_two_routes_is_planned_for_that_route(crowded):
+    """The backward pass reads the second route only; its plan has room for that route's rows, not for the first's."""
+    calm, busy = Layer(T=200, K=1), Layer(T=200, K=1, routing="one expert")
+    layers = (busy, calm) if crowded == "first" else (calm, busy)
+    args = [*layers[0].arguments(0), *layers[1].arguments(1)[1:]]
+
+    def f(x, ids, w, up, down, *second):
+        return hpmoe.moe_ffn(ops.stop_gradient(hpmoe.moe_ffn(x, ids, w, up, down)) + x, *second)
+
+    def in_jax(x, ids, w, up, down, *second):
+        return jax_moe_ffn(jax.lax.stop_gradient(jax_moe_ffn(x, ids, w, up, down)) + x, *second)
+
+    cotangent, positions = calm.cotangent(), (0, 6, 7, 8)
+    want, want_grads = jax_vjp(in_jax, args, cotangent, positions)
+    outs, grads = run_spmd(fused(rows=16, cols=8)(f), 2, args, [cotangent], positions=positions)
+    assert_close([*outs, *grads], [want, *want_grads])
