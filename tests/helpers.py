@@ -164,6 +164,7 @@ def run_spmd(f, ep, args, cotangents, num_tokens=None, positions=DIFFERENTIABLE)
         return sum((o * c).sum() for o, c in zip(outs, weights, strict=True)), outs
 
     (_, outs), grads = ms.value_and_grad(loss, tuple(range(len(positions))), has_aux=True)(*(given[i] for i in positions))
+    grads = grads if isinstance(grads, tuple) else (grads,)
     return [o.asnumpy() for o in outs], [g.asnumpy() for g in grads]
 
 

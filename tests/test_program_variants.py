@@ -3,7 +3,8 @@
 import jax
 import numpy as np
 import pytest
-from helpers import assert_close, jax_vjp, run_spmd, stages
+from helpers import assert_close, jax_vjp, run_spmd, stages, token_mask
+from mindspore import mint
 from variants import LAYER, VARIANTS, arguments
 
 STAGES = ("plain", "tiles", "queues", "fused")
@@ -28,3 +29,30 @@ def test_variant_at_every_stage(name):
     for stage in STAGES:
         outs, grads = run_spmd(stages()[stage](f), LAYER.ep, args, cotangents, positions=positions)
         assert_close([*outs, *grads], [*want, *want_grads], f"{name} at stage {stage}:")
+
+
+@pytest.mark.parametrize("name", [name for name in VARIANTS if name != "summed_over_tokens"])
+def test_variant_on_ranks_of_uneven_length(name):
+    """Padding rows add nothing to any gradient, and are zero in results that have a row for each token."""
+    f, in_jax = VARIANTS[name]
+    lengths, args = (2, 4), arguments(f, LAYER)
+    positions, cotangents = differentiable(args), cotangents_of(in_jax, args)
+    mask = token_mask(args[0].shape if name != "batched_hidden_states" else args[0].shape[::2], lengths)
+
+    def masked(*args):
+        outs = jax.tree.leaves(in_jax(*args))
+        return tuple(o * mask.reshape(o.shape[0], *(1,) * (o.ndim - 3), LAYER.T, 1) if o.ndim > 2 else o for o in outs)
+
+    want, want_grads = jax_vjp(masked, args, tuple(cotangents), positions)
+    for stage in STAGES:
+        outs, grads = run_spmd(stages()[stage](f), LAYER.ep, args, cotangents, lengths, positions=positions)
+        assert_close([*outs, *grads], [*want, *want_grads], f"{name} at stage {stage}:")
+
+
+def test_sum_over_tokens_leaves_padding_out():
+    x, cotangent = arguments(lambda x: x)[0], np.ones((2, 4), np.float32)
+    for stage in STAGES:
+        f = stages()[stage](lambda x: mint.sum(2.0 * x + 1.0, dim=0))
+        (out,), (grad,) = run_spmd(f, 2, [x], [cotangent], (2, 4), positions=(0,))
+        mask = token_mask(x.shape, (2, 4))
+        assert_close([out, grad], [((2 * x + 1) * mask).sum(1), 2 * mask.repeat(4, 2)])
