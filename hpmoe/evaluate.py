@@ -27,10 +27,12 @@ def evaluate(program: Program, inputs: Sequence[Sequence[np.ndarray]], num_token
     """
     ranks = range(program.ep_size)
     env: dict[Var, list[Any]] = {}
-    tokens = token_vars(program) if num_tokens is not None else set()
+    tokens = token_vars(program) if num_tokens is not None else {}
 
     def define(var: Var, values: list[Any]) -> None:
-        env[var] = [_without_padding(v, n) for v, n in zip(values, num_tokens, strict=True)] if var in tokens else values
+        if var in tokens:
+            values = [_without_padding(v, tokens[var] * n) for v, n in zip(values, num_tokens, strict=True)]
+        env[var] = values
 
     for i, var in enumerate(program.inputs):
         define(var, [_in_precision(np.asarray(inputs[r][i]), dtype) for r in ranks])
@@ -47,11 +49,11 @@ def evaluate(program: Program, inputs: Sequence[Sequence[np.ndarray]], num_token
     return [[np.asarray(read(a)[r]) for a in program.outputs] for r in ranks]
 
 
-def _without_padding(array: np.ndarray, num_tokens: int) -> np.ndarray:
-    """A copy whose rows past the rank's tokens are zero, as if they did not exist."""
+def _without_padding(array: np.ndarray, num_rows: int) -> np.ndarray:
+    """A copy whose rows past those of the rank's tokens are zero, as if they did not exist."""
     array = array.copy()
     rows = array if array.ndim == 1 else array.reshape(-1, array.shape[-1])
-    rows[num_tokens:] = 0
+    rows[num_rows:] = 0
     return array
 
 

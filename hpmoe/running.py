@@ -264,7 +264,7 @@ class _Call:
         for j, i in enumerate(lin.differentiable):
             parts = [r[j] for r in out]
             is_capture = i >= len(tensors) - captures
-            result[i] = Tensor.from_numpy(np.sum(parts, axis=0)) if is_capture else self.join(parts)
+            result[i] = Tensor.from_numpy(np.asarray(sum(parts))) if is_capture else self.join(parts)
         return result
 
     def results(self, outputs: Arrays) -> list[Tensor]:

@@ -46,7 +46,7 @@ class Tiler:
     def __init__(self, program: Program, tile_rows: int, tile_cols: int):
         self.program, self.tile_rows, self.tile_cols = program, tile_rows, tile_cols
         self.names = Names(program)
-        self.tokens = token_vars(program)
+        self.tokens = {v for v, rows in token_vars(program).items() if rows == 1}
         self.buffers: list[tf.Buffer] = []
         self.ops: list[tf.TileOp] = []
         self.routes: list[tf.RoutePlan] = []
@@ -78,6 +78,9 @@ class Tiler:
         if ids not in self.buffer_of:
             self.refuse("routes by ids that the program computes; the kernel needs topk_ids as an argument")
         aval: RouteAval = out.aval
+        if self.routes and aval.num_tokens != self.routes[0].num_tokens:
+            self.refuse(f"routes {aval.num_tokens} tokens after a route of {self.routes[0].num_tokens}; a rank has one number "
+                        "of tokens, so give each to a function of its own")
         self.route_of[aval.rows] = len(self.routes)
         self.routes.append(tf.RoutePlan(self.buffer_of[ids], aval.num_experts, aval.num_local_experts, aval.top_k,
                                         aval.num_tokens, eqn.params.get("max_rows") or aval.max_rows, self.tile_rows))
@@ -96,14 +99,17 @@ class Tiler:
         """A new buffer for a variable: all dimensions but the last are its rows unless `rows_and_cols` says otherwise."""
         shape, route, num_rows = var.aval.shape, -1, None
         if _is_received(shape):
-            if len(shape) > 2 or not isinstance(shape[0], Rows):
-                self.refuse(f"makes {var.aval}; received rows are [R] or [R, N]")
+            self._check_received("makes", var.aval)
             route, cols = self.route_of[shape[0]], (shape[1] if len(shape) == 2 else 1)
         else:
             num_rows, cols = rows_and_cols or (math.prod(shape[:-1]), shape[-1] if shape else 1)
         self.buffer_of[var] = self._add(tf.Buffer(self.names(var), shape, var.aval.dtype, role, cols, num_rows, route,
                                                   _per_expert(shape), len(self.buffers)))
         return self.buffer_of[var]
+
+    def _check_received(self, verb: str, aval: Aval) -> None:
+        if _is_received(aval.shape) and (len(aval.shape) > 2 or not isinstance(aval.shape[0], Rows)):
+            self.refuse(f"{verb} {aval}; received rows are [R] or [R, N]")
 
     def view(self, source: int, var: Var, shape: tuple, cols: int, num_rows: int | None) -> int:
         """The same memory as `source`, named after `var`, with other rows and columns."""
@@ -170,6 +176,7 @@ class Tiler:
         """How a float variable is touched; see Access."""
         if var.aval.dtype not in COMPUTED:
             self.refuse(f"uses {var.aval}; tile tasks compute float32")
+        self._check_received("uses", var.aval)
         return tf.Access(self.buffer_of[var], rows, cols, offset)
 
     def read(self, atom: Atom, out: Aval) -> tf.Access:
@@ -226,4 +233,4 @@ def _is_received(shape: tuple) -> bool:
 
 
 def _per_expert(shape: tuple) -> int:
-    return shape[1] if len(shape) == 3 else 0
+    return shape[1] if len(shape) == 3 and not _is_received(shape) else 0

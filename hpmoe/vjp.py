@@ -9,6 +9,7 @@ from hpmoe.primitives.grouped_matmul import grouped, grouped_weight_grad
 from hpmoe.primitives.reduction import row_dot
 from hpmoe.primitives.shape import broadcast_to
 from hpmoe.program import Atom, Builder, Equation, Literal, Program, RouteAval, Var, live_equations, substitute
+from hpmoe.token_rows import token_vars
 
 
 @dataclasses.dataclass(frozen=True)
@@ -192,11 +193,15 @@ def _split(program: Program, equations: tuple[Equation, ...], results: tuple[Ato
     saved_set = {v for v in (*needed, *outside) if v not in inputs and v not in recomputed}
     saved = [v for e in program.equations for v in e.outputs if v in saved_set]
     cotangent_names = ["d_out"] if len(seeds) == 1 else [f"d_out_{i}" for i in range(len(seeds))]
+    tokens = token_vars(program)
+    seeded = {seed: program.outputs[i] for i, seed in zip(outputs, seeds, strict=True)}
+    token_inputs = {v: tokens[seeded.get(v, v)] for v in (*(program.inputs[i] for i in kept), *saved, *seeds)
+                    if seeded.get(v, v) in tokens}
     backward = Program(
         name=f"{program.name}_vjp",
         inputs=(*(program.inputs[i] for i in kept), *saved, *seeds),
         input_names=(*(program.input_names[i] for i in kept), *(f"saved_{i}" for i in range(len(saved))),
                      *cotangent_names),
-        equations=(*routes, *equations), outputs=results, ep_size=program.ep_size)
+        equations=(*routes, *equations), outputs=results, ep_size=program.ep_size, token_inputs=token_inputs)
     forward = program.replace(outputs=(*program.outputs, *saved))
     return Linearized(forward, backward, kept, len(saved), wanted, outputs)

@@ -49,7 +49,7 @@ def _(tiler: Any, eqn: Equation) -> None:
         return
     source, shape = tiler.buffer(x), out.aval.shape
     if any(isinstance(d, Rows) for d in shape):
-        cols, num_rows = (shape[1] if len(shape) == 2 else 1), None
+        cols, num_rows = math.prod(d for d in shape if isinstance(d, int)), None
     else:
         is_column = source.cols == 1 and len(shape) == 1 and source.num_rows == math.prod(shape)
         cols = 1 if is_column else shape[-1] if shape else 1

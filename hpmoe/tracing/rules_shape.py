@@ -215,7 +215,8 @@ def stack(r: Any, tensors: Sequence[Any], dim: int = 0) -> Any:
 @call("Tile", "Repeat")
 def tile(r: Any, input: Any, *dims: Any) -> Any:
     counts = dims_of(dims)
-    out = reshape(r, input, (*(1,) * (len(counts) - len(input.hpmoe_aval.shape)), *input.hpmoe_aval.shape))
+    dims = input.hpmoe_aval.shape
+    out = r(s.reshape, input, shape=(*(1,) * (len(counts) - len(dims)), *dims)) if len(counts) > len(dims) else input
     counts = (1,) * (len(out.hpmoe_aval.shape) - len(counts)) + counts
     for axis, count in enumerate(counts):
         out = concat(r, [out] * count, axis) if count > 1 else out

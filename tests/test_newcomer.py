@@ -1,0 +1,121 @@
+"""What a newcomer does with functions of their own: each case once lost a value, a gradient or the reason of a refusal."""
+
+import mindspore as ms
+import numpy as np
+import pytest
+from helpers import assert_close, fused, relative_error, stages
+from mindspore import mint
+
+import hpmoe
+
+RNG = np.random.default_rng(0)
+T, H, E, K = 5, 4, 3, 2
+
+
+def normal(*shape):
+    return ms.Tensor(RNG.standard_normal(shape).astype(np.float32))
+
+
+def expert_ids(tokens, top_k=K):
+    return ms.Tensor(np.argsort(RNG.random((tokens, E)), axis=-1)[:, :top_k].astype(np.int32))
+
+
+def with_rank(*tensors):
+    return [x.unsqueeze(0) for x in tensors]
+
+
+# Padding: what has one row for each token is found from the function, not from the backward program alone.
+
+
+def scaled(x, scale):
+    return 1.5 - x / (scale * scale + 1)
+
+
+@pytest.mark.parametrize("num_tokens", [0, 1, 3, T])
+@pytest.mark.parametrize("stage", ["plain", "queues", "blocking", "fused"])
+def test_a_backward_without_a_route_knows_its_tokens(stage, num_tokens):
+    layer = hpmoe.spmd(stages()[stage](scaled), hpmoe.Mesh(1))
+    x, scale = normal(1, T, H), normal(1, 1, H)
+    dx, dscale = ms.grad(lambda *a: layer(*a, num_tokens=[num_tokens]).sum(), (0, 1))(x, scale)
+    x, s = x.asnumpy()[0, :num_tokens].astype(np.float64), scale.asnumpy().astype(np.float64)
+    want = np.zeros((1, T, H))
+    want[0, :num_tokens] = -1 / (s * s + 1)
+    assert_close([dx.asnumpy(), dscale.asnumpy()],
+                 [want, (x[None] * 2 * s / (s * s + 1) ** 2).sum(1, keepdims=True)])
+
+
+@pytest.mark.parametrize("stage", ["plain", "tiles", "fused"])
+def test_a_table_of_as_many_rows_as_tokens_is_no_padding(stage):
+    def embedded(x, ids, positions, table, weight):
+        rows, route = hpmoe.dispatch(x + table[positions], ids, num_local_experts=E)
+        return hpmoe.combine(hpmoe.grouped_matmul(rows, weight, route), route)
+
+    args = normal(T, H), expert_ids(T), ms.Tensor(np.arange(T)[::-1].astype(np.int32)), normal(T, H), normal(E, H, H)
+    layer = hpmoe.spmd(stages()[stage](embedded), hpmoe.Mesh(1))
+    x, ids, positions, table, weight = (a.asnumpy() for a in args)
+    want = np.stack([sum((x + table[positions])[t] @ weight[e] for e in ids[t]) for t in range(T)])
+    want[3:] = 0
+    assert_close([layer(*with_rank(*args), num_tokens=[3]).asnumpy()[0]], [want])
+    if stage != "plain":
+        return  # the gradient of a table sums rows into their places, which no tile does
+    grad = ms.grad(lambda *a: layer(*a, num_tokens=[3]).sum(), 3)(*with_rank(*args))
+    want = np.zeros((T, H))
+    for t in range(3):
+        want[positions[t]] = sum(weight[e].sum(1) for e in ids[t])
+    assert_close([grad.asnumpy()[0]], [want])
+
+
+def test_padding_of_tokens_in_groups_is_left_out_of_sums():
+    def grouped_softmax(x):
+        return x + mint.softmax(x.reshape(-1, 2, H // 2), dim=-1).reshape(-1, H).sum(0)
+
+    x = normal(1, T, H)
+    out = hpmoe.spmd(grouped_softmax, hpmoe.Mesh(1))(x, num_tokens=[3]).asnumpy()[0]
+    x = x.asnumpy()[0, :3].astype(np.float64)
+    powers = np.exp(x.reshape(-1, 2, H // 2))
+    assert_close([out[:3]], [x + (powers / powers.sum(-1, keepdims=True)).reshape(-1, H).sum(0)])
+
+
+def test_routes_of_different_numbers_of_tokens_are_refused_by_tiles():
+    def two(x, y, ids_x, ids_y):
+        return [hpmoe.combine(*hpmoe.dispatch(a, ids, num_local_experts=E)) for a, ids in ((x, ids_x), (y, ids_y))]
+
+    args = normal(T, H), normal(9, H), expert_ids(T), expert_ids(9)
+    assert_close([o.asnumpy() for o in hpmoe.spmd(two, hpmoe.Mesh(1))(*with_rank(*args))],
+                 [[K * args[0].asnumpy()], [K * args[1].asnumpy()]])
+    with pytest.raises(hpmoe.TransformError, match="routes 9 tokens after a route of 5"):
+        hpmoe.tile_partition(two)(*args)
+
+
+# Shapes of received rows.
+
+def through_rows(change):
+    def layer(x, ids, weight):
+        rows, route = hpmoe.dispatch(x, ids, num_local_experts=E)
+        return hpmoe.combine(hpmoe.grouped_matmul(change(rows), weight, route), route)
+    return layer
+
+
+@pytest.mark.parametrize("change", [lambda r: r.unsqueeze(0)[0] * 2, lambda r: r.reshape(-1, 2, 2).reshape(-1, 4),
+                                    lambda r: mint.tile(r, (1, 2))[:, 1:5]], ids=["unsqueeze", "groups", "tile"])
+@pytest.mark.parametrize("stage", ["tiles", "fused"])
+def test_received_rows_in_another_shape_and_back(change, stage):
+    f, args = through_rows(change), (normal(T, H), expert_ids(T), normal(E, H, H))
+    assert_close([stages()[stage](f)(*args).asnumpy()], [f(*args).asnumpy()])
+
+
+@pytest.mark.parametrize("change", [lambda r: mint.tile(r.reshape(-1, 2, 2).sum(-1), (1, 2)),
+                                    lambda r: r.unsqueeze(1).sum(-1) * r], ids=["groups", "unsqueeze"])
+def test_received_rows_of_three_dimensions_are_refused(change):
+    with pytest.raises(hpmoe.TransformError, match=r"uses f32\[R,.*received rows are \[R\] or \[R, N\]"):
+        hpmoe.tile_partition(through_rows(change))(normal(T, H), expert_ids(T), normal(E, H, H))
+
+
+# Closed-over tensors.
+
+@pytest.mark.parametrize("ep_size", [1, 2])
+def test_the_gradient_of_a_captured_scalar(ep_size):
+    scale = ms.Parameter(ms.Tensor(0.5, ms.float32), name="scale")
+    layer, x = hpmoe.spmd(fused()(lambda x: x * scale), hpmoe.Mesh(ep_size)), normal(ep_size, T, H)
+    _, (grad,) = ms.value_and_grad(lambda x: layer(x).sum(), None, [scale])(x)
+    assert grad.shape == () and relative_error(grad.asnumpy(), x.asnumpy().sum()) < 1e-5
