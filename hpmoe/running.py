@@ -6,7 +6,7 @@ import collections
 import functools
 import inspect
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -97,9 +97,7 @@ class Runner:
         return CacheInfo(self._hits, self._misses, CACHE_SIZE, len(self._plans))
 
     def __call__(self, *args: Any, num_tokens: Sequence[int] | None = None, seed: int | None = None, **kwargs: Any) -> Any:
-        bound = self._signature.bind(*args, **kwargs)
-        bound.apply_defaults()
-        leaves, tree = _flatten(bound.args)
+        leaves, tree = self._flatten(args, kwargs)
         tensors = [x for x in leaves if isinstance(x, Tensor)]
         lengths = self._lengths(tensors, num_tokens)
         call = _Call(self, self._trace(leaves, tree), lengths, seed)
@@ -107,6 +105,16 @@ class Runner:
         return optree.tree_unflatten(call.traced.out_tree, outputs)
 
     # Arguments.
+
+    def _flatten(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[list[Any], Any]:
+        """Leaves and tree of (args, kwargs) with defaults filled in; arrays become tensors."""
+        try:
+            bound = self._signature.bind(*args, **kwargs)
+        except TypeError as error:
+            raise TypeError(f"{tracing.function_name(innermost(self.function))}: {error}") from None
+        bound.apply_defaults()
+        leaves, tree = optree.tree_flatten((bound.args, bound.kwargs), none_is_leaf=True)
+        return [Tensor(x) if isinstance(x, np.ndarray) else x for x in leaves], tree
 
     def _lengths(self, tensors: Sequence[Tensor], num_tokens: Sequence[int] | None) -> tuple[int, ...] | None:
         ep_size = self.mesh.ep_size
@@ -126,10 +134,15 @@ class Runner:
     def _trace(self, leaves: list[Any], tree: Any) -> _Traced:
         """The Program for these shapes, traced once."""
         avals = [self._aval(x) if isinstance(x, (Tensor, Aval)) else x for x in leaves]
-        key = (tree, tuple(avals))
-        if key not in self._traced:
-            args = optree.tree_unflatten(tree, avals)
-            program, out_tree = tracing.trace_with_tree(innermost(self.function), args, self.mesh)
+        f, (args, kwargs) = innermost(self.function), optree.tree_unflatten(tree, avals)
+        key = (tree, *((type(x), x) for x in avals))  # 1, 1.0 and True are equal and may trace differently
+        try:
+            is_known = key in self._traced
+        except TypeError:
+            _check_hashable(f, args, kwargs)
+            raise
+        if not is_known:
+            program, out_tree = tracing.trace_with_tree(f, args, self.mesh, kwargs)
             self._check_outputs(program)
             self._traced[key] = _Traced(program, out_tree)
             if len(self._traced) > CACHE_SIZE:
@@ -157,11 +170,11 @@ class Runner:
 
     # Plans.
 
-    def lower(self, args: Sequence[Any], direction: str) -> Any:
+    def lower(self, args: Sequence[Any], kwargs: Mapping[str, Any], direction: str) -> Any:
         """The IR of this stage, for the routing where `args` has all ids, and for any routing otherwise."""
         check_argument(direction in ("forward", "backward"), "lower", "direction", repr(direction),
                        "\"forward\" or \"backward\"")
-        leaves, tree = _flatten(args)
+        leaves, tree = self._flatten(args, kwargs)
         traced = self._trace(leaves, tree)
         program = traced.program if direction == "forward" else traced.linearized.backward
         tensors = [x for x in leaves if isinstance(x, (Tensor, Aval))]
@@ -209,10 +222,12 @@ class Runner:
         return ir
 
 
-def _flatten(args: Sequence[Any]) -> tuple[list[Any], Any]:
-    """Leaves and tree of arguments; arrays become tensors."""
-    leaves, tree = optree.tree_flatten(tuple(args), none_is_leaf=True)
-    return [Tensor(x) if isinstance(x, np.ndarray) else x for x in leaves], tree
+def _check_hashable(f: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
+    """Refuses an argument that is neither an array nor a key of the cache of traces."""
+    paths, leaves, _ = optree.tree_flatten_with_path((args, kwargs), none_is_leaf=True)
+    for path, x in zip(paths, leaves, strict=True):
+        check_argument(type(x).__hash__ is not None, tracing.function_name(f), tracing.argument_names(f, [path])[0],
+                       f"of type {type(x).__name__}", "an array, a tuple, list or dict of arguments, or a hashable value")
 
 
 def _routes(program: Program) -> list[Equation]:

@@ -29,9 +29,9 @@ class Spmd:
         """What a call computes, by the reference interpreter, in the legal order of tasks that `seed` picks."""
         return self._runner(*args, num_tokens=num_tokens, seed=seed, **kwargs)
 
-    def lower(self, *args: Any, direction: str = "forward") -> Any:
+    def lower(self, *args: Any, direction: str = "forward", **kwargs: Any) -> Any:
         """The IR of one rank, the same on all; `args` carry the leading rank axis as in a call. See Staged.lower."""
-        return self._runner.lower(args, direction)
+        return self._runner.lower(args, kwargs, direction)
 
     def cache_info(self) -> CacheInfo:
         return self._runner.cache_info()

@@ -53,11 +53,11 @@ class Staged:
         from hpmoe.running import Runner
         return Runner(self, Mesh(1), batched=False)
 
-    def lower(self, *args: Any, mesh: Mesh | None = None, direction: str = "forward") -> Any:
+    def lower(self, *args: Any, mesh: Mesh | None = None, direction: str = "forward", **kwargs: Any) -> Any:
         """The IR of this stage for arguments like `args`.
 
         Args:
-            *args: as for a call; an array may also be an `hpmoe.Aval`.
+            args, kwargs: as for a call; an array may also be an `hpmoe.Aval`.
             mesh: the ranks the function runs on; one by default.
             direction: "forward" or "backward".
 
@@ -66,9 +66,9 @@ class Staged:
             plan that a call would use, otherwise one for any routing.
         """
         if mesh is None or mesh.ep_size == 1:
-            return self._runner.lower(args, direction)
+            return self._runner.lower(args, kwargs, direction)
         from hpmoe.running import Runner
-        return Runner(self, mesh, batched=False).lower(args, direction)
+        return Runner(self, mesh, batched=False).lower(args, kwargs, direction)
 
     def apply(self, program: Program) -> Any:
         """Applies the rewrites of all stages, innermost first, to a Program."""
@@ -119,6 +119,9 @@ class Transform:
         name = self.__name__
         if not callable(f):
             raise TransformError(f"{name}: f is {type(f).__name__}; it must be a callable, plain or staged")
+        from hpmoe.spmd import Spmd
+        if isinstance(f, Spmd):
+            raise TransformError(f"{name}: f is under spmd, {f!r}; spmd is the outermost, spmd({name}(f), mesh)")
         try:
             inspect.signature(self.rewrite).bind(None, **options)
         except TypeError as error:
@@ -216,6 +219,11 @@ def chain(*transforms: Callable[..., Any]) -> Callable[[Callable[..., Any]], Any
         >>> staged.level
         'tiles'
     """
+    for i, t in enumerate(transforms):
+        if not callable(t) or isinstance(t, Staged):
+            raise TransformError(f"chain: transform {i} is {describe(t)}; it must be a function from callable to callable, "
+                                 "such as hpmoe.tile_partition")
+
     def composed(f: Callable[..., Any]) -> Any:
         for t in transforms:
             f = t(f)

@@ -79,8 +79,8 @@ class Tiler:
             self.refuse("routes by ids that the program computes; the kernel needs topk_ids as an argument")
         aval: RouteAval = out.aval
         if self.routes and aval.num_tokens != self.routes[0].num_tokens:
-            self.refuse(f"routes {aval.num_tokens} tokens after a route of {self.routes[0].num_tokens}; a rank has one number "
-                        "of tokens, so give each to a function of its own")
+            self.refuse(f"routes {aval.num_tokens} tokens after a route of {self.routes[0].num_tokens}; a rank has one "
+                        "number of tokens, so give each to a function of its own")
         self.route_of[aval.rows] = len(self.routes)
         self.routes.append(tf.RoutePlan(self.buffer_of[ids], aval.num_experts, aval.num_local_experts, aval.top_k,
                                         aval.num_tokens, eqn.params.get("max_rows") or aval.max_rows, self.tile_rows))
@@ -103,6 +103,8 @@ class Tiler:
             route, cols = self.route_of[shape[0]], (shape[1] if len(shape) == 2 else 1)
         else:
             num_rows, cols = rows_and_cols or (math.prod(shape[:-1]), shape[-1] if shape else 1)
+        if cols < 1:
+            self.refuse(f"has {var.aval}, rows of no columns; tiles need at least one")
         self.buffer_of[var] = self._add(tf.Buffer(self.names(var), shape, var.aval.dtype, role, cols, num_rows, route,
                                                   _per_expert(shape), len(self.buffers)))
         return self.buffer_of[var]

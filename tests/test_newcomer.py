@@ -119,3 +119,42 @@ def test_the_gradient_of_a_captured_scalar(ep_size):
     layer, x = hpmoe.spmd(fused()(lambda x: x * scale), hpmoe.Mesh(ep_size)), normal(ep_size, T, H)
     _, (grad,) = ms.value_and_grad(lambda x: layer(x).sum(), None, [scale])(x)
     assert grad.shape == () and relative_error(grad.asnumpy(), x.asnumpy().sum()) < 1e-5
+
+
+# Calls.
+
+def keyword_only(x, *, weight, scale=2.0):
+    return x @ weight * scale
+
+
+@pytest.mark.parametrize("stage", ["tiles", "fused"])
+def test_keyword_only_arguments(stage):
+    f, x, weight = stages()[stage](keyword_only), normal(T, H), normal(H, H)
+    assert_close([f(x, weight=weight).asnumpy(), f(x, weight=weight, scale=3.0).asnumpy()],
+                 [keyword_only(x, weight=weight).asnumpy(), keyword_only(x, weight=weight, scale=3.0).asnumpy()])
+    grad = ms.grad(lambda w: f(x, weight=w).sum())(weight)
+    assert_close([grad.asnumpy()], [2 * x.asnumpy().sum(0)[:, None] * np.ones((1, H))])
+    assert "weight:f32[4,4]" in str(hpmoe.trace(keyword_only, x, weight=weight))
+    assert f.lower(x, weight=weight).provenance
+    assert hpmoe.spmd(f, hpmoe.Mesh(1)).lower(x.unsqueeze(0), weight=weight.unsqueeze(0)).provenance
+
+
+def test_equal_arguments_of_other_types_are_traced_anew():
+    f = hpmoe.tile_partition(lambda x, n: x * n if isinstance(n, float) else x + n)
+    x = normal(T, H)
+    for n in (1.0, 1, True):
+        assert_close([f(x, n).asnumpy()], [x.asnumpy() * n if isinstance(n, float) else x.asnumpy() + n])
+
+
+def test_calls_that_do_not_fit_name_the_argument():
+    f = hpmoe.tile_partition(keyword_only)
+    with pytest.raises(TypeError, match="keyword_only: missing a required .*argument: 'weight'"):
+        f(normal(T, H))
+    with pytest.raises(hpmoe.ArgumentError, match="keyword_only: scale is of type set; it must be an array, a tuple"):
+        f(normal(T, H), weight=normal(H, H), scale={1, 2})
+    with pytest.raises(hpmoe.TransformError, match="chain: transform 1 is int; it must be a function from callable"):
+        hpmoe.chain(hpmoe.tile_partition, 3)
+    with pytest.raises(hpmoe.TransformError, match="f is under spmd, .*; spmd is the outermost"):
+        hpmoe.tile_partition(hpmoe.spmd(keyword_only, hpmoe.Mesh(1)))
+    with pytest.raises(hpmoe.TransformError, match=r"has f32\[4,0\], rows of no columns"):
+        hpmoe.tile_partition(lambda x, w: x @ w)(normal(T, H), normal(H, 0))

@@ -8,6 +8,6 @@ from hpmoe.tracing import (
     rules_reduce as rules_reduce,
     rules_shape as rules_shape,
 )
-from hpmoe.tracing.entry import trace, trace_with_tree
+from hpmoe.tracing.entry import argument_names, function_name, trace, trace_with_tree
 
-__all__ = ["trace", "trace_with_tree"]
+__all__ = ["argument_names", "function_name", "trace", "trace_with_tree"]

@@ -21,13 +21,13 @@ from hpmoe.tracing.recorder import Recorder, tensor_aval
 from hpmoe.tracing.tracer import RouteTracer
 
 
-def trace(f: Callable[..., Any], *args: Any, mesh: Mesh | None = None) -> Program:
+def trace(f: Callable[..., Any], *args: Any, mesh: Mesh | None = None, **kwargs: Any) -> Program:
     """Runs `f` once on abstract tensors and records what it computes; no tensor gets memory.
 
     Args:
         f: a pure function of tensors, one rank's share where a mesh is given. It may call mint, ops, Tensor methods,
             operators, cells, other functions and hpmoe's primitives.
-        args: pytrees of MindSpore tensors, NumPy arrays and `hpmoe.Aval`; other leaves are passed on as they are.
+        args, kwargs: pytrees of MindSpore tensors, NumPy arrays and `hpmoe.Aval`; other leaves are passed on as they are.
         mesh: the ranks that run `f` together; one by default.
 
     Returns:
@@ -48,13 +48,13 @@ def trace(f: Callable[..., Any], *args: Any, mesh: Mesh | None = None) -> Progra
               b:f32[4,3] = silu a
           in (b,) : f32[4,3] }
     """
-    return trace_with_tree(f, args, mesh)[0]
+    return trace_with_tree(f, args, mesh, kwargs)[0]
 
 
-def trace_with_tree(f: Callable[..., Any], args: Sequence[Any],
-                    mesh: Mesh | None = None) -> tuple[Program, optree.PyTreeSpec]:
+def trace_with_tree(f: Callable[..., Any], args: Sequence[Any], mesh: Mesh | None = None,
+                    kwargs: Mapping[str, Any] | None = None) -> tuple[Program, optree.PyTreeSpec]:
     """As `trace`, and the tree of `f`'s result, whose leaves are the Program's outputs in order."""
-    paths, leaves, tree = optree.tree_flatten_with_path(tuple(args))
+    paths, leaves, tree = optree.tree_flatten_with_path((tuple(args), dict(kwargs or {})))
     names = argument_names(f, paths)
     recorder = Recorder((mesh or Mesh()).ep_size)
     inputs, input_names, given = [], [], []
@@ -65,7 +65,7 @@ def trace_with_tree(f: Callable[..., Any], args: Sequence[Any],
             inputs.append(given[-1].hpmoe_atom)
             input_names.append(name)
     with recording(recorder):
-        result = _run(f, optree.tree_unflatten(tree, given), recorder)
+        result = _run(f, *optree.tree_unflatten(tree, given), recorder)
         results, out_tree = optree.tree_flatten(result)
         outputs = tuple(_output_atom(f, r, recorder) for r in results)
     program = recognize(Program(
@@ -93,7 +93,7 @@ def function_name(f: Callable[..., Any]) -> str:
 
 
 def argument_names(f: Callable[..., Any], paths: Sequence[tuple[Any, ...]]) -> list[str]:
-    """`x` for the argument x, `x_key_0` for a leaf inside it; distinct."""
+    """`x` for the argument x, `x_key_0` for a leaf inside it; distinct. Paths are those of (args, kwargs)."""
     function = getattr(f, "construct", f)
     try:
         parameters = list(inspect.signature(function).parameters.values())
@@ -102,15 +102,18 @@ def argument_names(f: Callable[..., Any], paths: Sequence[tuple[Any, ...]]) -> l
     positional = [p.name for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
     rest = next((p.name for p in parameters if p.kind is p.VAR_POSITIONAL), "arg")
     names: list[str] = []
-    for index, *keys in paths:
-        head = positional[index] if index < len(positional) else f"{rest}_{index - len(positional)}"
+    for is_keyword, index, *keys in paths:
+        if is_keyword:
+            head = index
+        else:
+            head = positional[index] if index < len(positional) else f"{rest}_{index - len(positional)}"
         names.append(_distinct("_".join([head, *map(str, keys)]), names))
     return names
 
 
-def _run(f: Callable[..., Any], args: tuple[Any, ...], recorder: Recorder) -> Any:
+def _run(f: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], recorder: Recorder) -> Any:
     try:
-        result = f(*args)
+        result = f(*args, **kwargs)
     except (TraceError, ArgumentError):
         raise
     except Exception as error:
