@@ -123,8 +123,8 @@ class Program:
         ep_size: number of expert-parallel ranks that run it together.
         captures: MindSpore tensors the traced function closed over, the values of the last inputs.
         provenance: transforms applied so far, as printed.
-        token_inputs: the inputs whose rows are those of tokens, with the rows of each token; read off the equations
-            where None. A backward Program has them from its forward one, whose routes it may not need.
+        token_rows: variables known to have rows that belong to tokens, with the rows of each token. A backward Program
+            has them from its forward one, whose routes it may not need; None where the equations say it all.
     """
 
     name: str
@@ -135,7 +135,7 @@ class Program:
     ep_size: int = 1
     captures: tuple[Any, ...] = ()
     provenance: tuple[str, ...] = ()
-    token_inputs: Mapping[Var, int] | None = None
+    token_rows: Mapping[Var, int] | None = None
 
     level = "program"
 

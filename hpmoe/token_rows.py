@@ -11,10 +11,10 @@ def token_vars(program: Program) -> dict[Var, int]:
     """Variables whose rows are those of tokens, with the rows each token has: one, or g where it is cut into g groups.
 
     They are what is dispatched and combined, and all that is computed token by token with it. In a program without a
-    route, and without `token_inputs`, the rows of the first input are tokens.
+    route, and without `token_rows`, the rows of the first input are tokens.
     """
-    tokens = dict(program.token_inputs or {}) | {v: 1 for e in program.equations for v in _routed(e) if isinstance(v, Var)}
-    if not tokens and program.token_inputs is None:
+    tokens = dict(program.token_rows or {}) | {v: 1 for e in program.equations for v in _routed(e) if isinstance(v, Var)}
+    if not tokens and program.token_rows is None:
         tokens = {v: 1 for v in program.inputs[:1]}
     counts = ((_num_rows(v), m) for v, m in tokens.items())
     num_tokens = max((rows // m for rows, m in counts if rows is not None), default=0)

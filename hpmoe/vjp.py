@@ -179,6 +179,13 @@ def _merge_equal(equations: list[Equation]) -> tuple[list[Equation], dict[Var, A
     return kept, mapping
 
 
+def _token_rows(program: Program, kept: tuple[Var, ...], cotangents: dict[Atom, Atom]) -> dict[Var, int]:
+    """Which forward values and cotangents (with what they are cotangents of) have rows that belong to tokens."""
+    tokens = token_vars(program)
+    pairs = {v: v for v in kept} | cotangents
+    return {v: tokens[primal] for v, primal in pairs.items() if primal in tokens and isinstance(v, Var)}
+
+
 def _split(program: Program, equations: tuple[Equation, ...], results: tuple[Atom, ...], outputs: tuple[int, ...],
            seeds: list[Var], wanted: tuple[int, ...]) -> Linearized:
     """Decides which forward values the backward reads from inputs, recomputes (routes), or has saved for it."""
@@ -193,15 +200,14 @@ def _split(program: Program, equations: tuple[Equation, ...], results: tuple[Ato
     saved_set = {v for v in (*needed, *outside) if v not in inputs and v not in recomputed}
     saved = [v for e in program.equations for v in e.outputs if v in saved_set]
     cotangent_names = ["d_out"] if len(seeds) == 1 else [f"d_out_{i}" for i in range(len(seeds))]
-    tokens = token_vars(program)
-    seeded = {seed: program.outputs[i] for i, seed in zip(outputs, seeds, strict=True)}
-    token_inputs = {v: tokens[seeded.get(v, v)] for v in (*(program.inputs[i] for i in kept), *saved, *seeds)
-                    if seeded.get(v, v) in tokens}
     backward = Program(
         name=f"{program.name}_vjp",
         inputs=(*(program.inputs[i] for i in kept), *saved, *seeds),
         input_names=(*(program.input_names[i] for i in kept), *(f"saved_{i}" for i in range(len(saved))),
                      *cotangent_names),
-        equations=(*routes, *equations), outputs=results, ep_size=program.ep_size, token_inputs=token_inputs)
+        equations=(*routes, *equations), outputs=results, ep_size=program.ep_size,
+        token_rows=_token_rows(program, (*(program.inputs[i] for i in kept), *saved), {
+            **{seed: program.outputs[i] for i, seed in zip(outputs, seeds, strict=True)},
+            **{result: program.inputs[i] for i, result in zip(wanted, results, strict=True)}}))
     forward = program.replace(outputs=(*program.outputs, *saved))
     return Linearized(forward, backward, kept, len(saved), wanted, outputs)
