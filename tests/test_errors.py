@@ -7,9 +7,21 @@ import pytest
 from helpers import Layer, fused, tensors
 from mindspore import mint
 
-import hpmoe
-from hpmoe import (ArgumentError, Aval, Mesh, TraceError, TransformError, assign_queues, chain, cpu, fuse_persistent, moe_ffn,
-                   overlap_comm, spmd, tile_partition)
+from hpmoe import (
+    ArgumentError,
+    Aval,
+    Mesh,
+    TraceError,
+    TransformError,
+    assign_queues,
+    chain,
+    cpu,
+    fuse_persistent,
+    moe_ffn,
+    overlap_comm,
+    spmd,
+    tile_partition,
+)
 
 HERE = r"test_errors\.py:\d+"
 

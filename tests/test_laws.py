@@ -4,8 +4,7 @@ import hypothesis
 import jax
 import numpy as np
 from helpers import Layer, assert_close, jax_vjp, numpy_moe_ffn, run_spmd, stages, tensors
-from hypothesis import given
-from hypothesis import strategies as st
+from hypothesis import given, strategies as st
 from jax import numpy as jnp
 from mindspore import Tensor, mint
 

@@ -5,8 +5,7 @@ import pytest
 from helpers import SMALL_NPU, Layer, numpy_moe_ffn, relative_error, stages
 
 import hpmoe
-from hpmoe import Aval, LaunchError, VerifyError
-from hpmoe import taskflow as tf
+from hpmoe import Aval, LaunchError, VerifyError, taskflow as tf
 from hpmoe.kernels.executable import compile_cpu
 
 LAYER = Layer(ep=2, T=4, E=4, K=2)
