@@ -1,5 +1,10 @@
 """What hpmoe raises, and the one way an argument error is worded."""
 
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
 
 class ArgumentError(ValueError):
     """An argument is not what a public function needs; the text names it, what it was and what it must be."""
@@ -37,3 +42,23 @@ def check_argument(condition: bool, who: str, argument: str, got: object, expect
     if not condition:
         are, they = ("are", "they") if " and " in argument else ("is", "it")
         raise ArgumentError(f"{who}: {argument} {are} {got}; {they} must be {expected}.{' ' + hint if hint else ''}")
+
+
+def check_inputs(who: str, inputs: Sequence[Sequence[Any]], ep_size: int, expected: Sequence[tuple[str, tuple]]) -> None:
+    """Raises ArgumentError unless there is, for each rank, one array for each (name, shape); symbolic dimensions fit any.
+
+    Example:
+        >>> check_inputs("hpmoe.evaluate", [[]], 1, [("x", (2, 3))])
+        Traceback (most recent call last):
+        ...
+        hpmoe.errors.ArgumentError: hpmoe.evaluate: inputs[0] is of 0 arrays; it must be of 1: x.
+    """
+    check_argument(len(inputs) == ep_size, who, "inputs", f"of {len(inputs)} ranks", f"of {ep_size}, a list of arrays each")
+    names = ", ".join(name for name, _ in expected)
+    for rank, arrays in enumerate(inputs):
+        check_argument(len(arrays) == len(expected), who, f"inputs[{rank}]", f"of {len(arrays)} arrays",
+                       f"of {len(expected)}: {names}")
+        for array, (name, shape) in zip(arrays, expected, strict=True):
+            got = np.shape(array)
+            fits = len(got) == len(shape) and all(a == b for a, b in zip(got, shape, strict=True) if isinstance(b, int))
+            check_argument(fits, who, f"{name} of rank {rank}", f"of shape {got}", f"of shape {shape}")

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from hpmoe.errors import check_argument, check_inputs
 from hpmoe.program import Atom, Equation, Literal, Program, RouteAval, Rows, Var
 from hpmoe.routing import Route
 from hpmoe.token_rows import token_vars
@@ -24,7 +25,14 @@ def evaluate(program: Program, inputs: Sequence[Sequence[np.ndarray]], num_token
 
     Returns:
         For each rank, the list of outputs.
+
+    Raises:
+        ArgumentError: the arrays are not those of the program's inputs.
     """
+    check_argument(isinstance(program, Program), "hpmoe.evaluate", "program", f"a {type(program).__name__}",
+                   "a Program, as hpmoe.trace makes it")
+    check_inputs("hpmoe.evaluate", inputs, program.ep_size,
+                 [(name, v.aval.shape) for name, v in zip(program.input_names, program.inputs, strict=True)])
     ranks = range(program.ep_size)
     env: dict[Var, list[Any]] = {}
     tokens = token_vars(program) if num_tokens is not None else {}

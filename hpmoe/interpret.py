@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from hpmoe import taskflow as tf
-from hpmoe.errors import LaunchError
+from hpmoe.errors import LaunchError, check_argument, check_inputs
 from hpmoe.layout import Layout, check_capacity
 from hpmoe.primitives.primitive import REGISTRY
 
@@ -29,6 +29,10 @@ def interpret(flow: tf.Taskflow, inputs: Sequence[Sequence[np.ndarray]], num_tok
     Raises:
         LaunchError: some tasks can never run; the text names the first of them and what it waits for.
     """
+    check_argument(isinstance(flow, tf.Taskflow), "hpmoe.interpret", "flow", f"a {type(flow).__name__}",
+                   "a Taskflow, as f.lower(*args) makes it after tile_partition")
+    expected = [flow.buffers[b] for b in flow.inputs]
+    check_inputs("hpmoe.interpret", inputs, flow.ep_size, [(b.name, b.shape) for b in expected])
     run = _Run(flow, inputs, num_tokens)
     run.execute(np.random.default_rng(seed) if seed is not None else None)
     if keep is not None:

@@ -139,6 +139,9 @@ class Transform:
         out = self.rewrite(ir, **options)
         if getattr(out, "level", None) is None:
             raise TransformError(f"{self.__name__}: the rewrite returned {type(out).__name__}; it must return IR")
+        if isinstance(out, (Program, Taskflow)) and len(out.outputs) != len(ir.outputs):
+            raise TransformError(f"{self.__name__}: the rewrite returned {len(out.outputs)} outputs; it must return as many "
+                                 f"as {ir.name} has, {len(ir.outputs)}")
         if out.provenance == ir.provenance:
             out = out.replace(provenance=(*ir.provenance, self.label(options)))
         if isinstance(out, Taskflow):

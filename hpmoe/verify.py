@@ -6,7 +6,7 @@ import numpy as np
 
 from hpmoe import taskflow as tf
 from hpmoe.dependencies import derive_dependencies
-from hpmoe.errors import VerifyError
+from hpmoe.errors import VerifyError, check_argument
 from hpmoe.ordering import levels, make_graph, prune_waits, runnable
 from hpmoe.taskflow_text import event_name, task_name, taskflow_window
 
@@ -28,6 +28,8 @@ def verify(flow: tf.Taskflow) -> None:
         hpmoe.errors.VerifyError: verify: swiglu has 1 tasks of swiglu, its 2 tiles need 2
         >    t0 swiglu[rows 0:4, cols 0:3] x -> a wait -  signal -
     """
+    check_argument(isinstance(flow, tf.Taskflow), "hpmoe.verify", "flow", f"a {type(flow).__name__}",
+                   "a Taskflow, as f.lower(*args) makes it after tile_partition")
     _check_tasks(flow)
     _check_peer_order(flow)
     _check_tables(flow)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 
+from hpmoe.errors import check_argument
 from hpmoe.primitives.elementwise import add, is_differentiable, mul
 from hpmoe.primitives.grouped_matmul import grouped, grouped_weight_grad
 from hpmoe.primitives.reduction import row_dot
@@ -53,6 +54,8 @@ def vjp(program: Program) -> Program:
               b:f32[2] = add a a
           in (b,) : f32[2] }
     """
+    check_argument(isinstance(program, Program), "hpmoe.vjp", "program", f"a {type(program).__name__}",
+                   "a Program, as hpmoe.trace makes it")
     return linearize(program).backward
 
 

@@ -45,6 +45,14 @@ def test_a_backward_without_a_route_knows_its_tokens(stage, num_tokens):
 
 
 @pytest.mark.parametrize("stage", ["plain", "tiles", "fused"])
+def test_the_gradient_of_a_scalar_on_a_rank_without_its_only_token(stage):
+    layer = hpmoe.spmd(stages()[stage](lambda x, scale: x * scale), hpmoe.Mesh(2))
+    x, scale = normal(2, 1, H), normal(2)
+    grad = ms.grad(lambda s: layer(x, s, num_tokens=[0, 1]).sum())(scale)
+    assert_close([grad.asnumpy()], [[0, x.asnumpy()[1].sum()]])
+
+
+@pytest.mark.parametrize("stage", ["plain", "tiles", "fused"])
 def test_a_table_of_as_many_rows_as_tokens_is_no_padding(stage):
     def embedded(x, ids, positions, table, weight):
         rows, route = hpmoe.dispatch(x + table[positions], ids, num_local_experts=E)
@@ -158,3 +166,37 @@ def test_calls_that_do_not_fit_name_the_argument():
         hpmoe.tile_partition(hpmoe.spmd(keyword_only, hpmoe.Mesh(1)))
     with pytest.raises(hpmoe.TransformError, match=r"has f32\[4,0\], rows of no columns"):
         hpmoe.tile_partition(lambda x, w: x @ w)(normal(T, H), normal(H, 0))
+
+
+@hpmoe.transform
+def without_outputs(ir):
+    return ir.replace(outputs=())
+
+
+def test_a_transform_that_loses_an_output_is_refused():
+    for stage in (without_outputs, lambda f: without_outputs(hpmoe.tile_partition(f))):
+        with pytest.raises(hpmoe.TransformError, match="without_outputs: the rewrite returned 0 outputs; it must return as"):
+            stage(lambda x: x + 1)(normal(T, H))
+
+
+def direct_calls():
+    f, x = lambda x: x + 1, normal(T, H)
+    program, flow = hpmoe.trace(f, x), hpmoe.tile_partition(f).lower(x)
+    array = x.asnumpy()
+    return {
+        "hpmoe.trace: f is a int; it must be a function": lambda: hpmoe.trace(3),
+        "hpmoe.verify: flow is a function; it must be a Taskflow": lambda: hpmoe.verify(f),
+        "hpmoe.vjp: program is a function; it must be a Program": lambda: hpmoe.vjp(f),
+        "hpmoe.evaluate: program is a function; it must be a Program": lambda: hpmoe.evaluate(f, [[array]]),
+        "hpmoe.evaluate: inputs is of 0 ranks; it must be of 1": lambda: hpmoe.evaluate(program, []),
+        r"hpmoe.evaluate: inputs\[0\] is of 0 arrays; it must be of 1: x": lambda: hpmoe.evaluate(program, [[]]),
+        "hpmoe.interpret: flow is a Program; it must be a Taskflow": lambda: hpmoe.interpret(program, [[array]]),
+        r"hpmoe.interpret: x of rank 0 is of shape \(4, 5\); it must be of shape \(5, 4\)":
+            lambda: hpmoe.interpret(flow, [[array.T]]),
+    }
+
+
+@pytest.mark.parametrize("message", direct_calls())
+def test_functions_called_with_something_else_say_what_they_need(message):
+    with pytest.raises(hpmoe.ArgumentError, match=message):
+        direct_calls()[message]()

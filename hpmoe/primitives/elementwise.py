@@ -45,8 +45,8 @@ def unbroadcast(b: Builder, cotangent: Atom, aval: Aval) -> Atom | None:
     if not isinstance(cotangent, Var) or cotangent.aval.shape == aval.shape:
         return cotangent
     shape = cotangent.aval.shape
-    wanted = (1,) * (len(shape) - len(aval.shape)) + tuple(aval.shape)
-    axes = [i for i, (d, w) in enumerate(zip(shape, wanted, strict=True)) if d != w]
+    missing = len(shape) - len(aval.shape)  # summed even where it is one row, which a rank without tokens does not have
+    axes = [i for i, d in enumerate(shape) if i < missing or d != aval.shape[i - missing]]
     last = len(shape) - 1
     if last in axes:
         cotangent = b.add(reduce_sum, cotangent, axis=last, keepdims=True)

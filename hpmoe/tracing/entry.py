@@ -11,7 +11,7 @@ import numpy as np
 import optree
 from mindspore import Parameter, Tensor
 
-from hpmoe.errors import ArgumentError, TraceError
+from hpmoe.errors import ArgumentError, TraceError, check_argument
 from hpmoe.machine import Mesh
 from hpmoe.program import Atom, Aval, Program, Var, live_equations
 from hpmoe.tracing.errors import explain, not_traceable, short_path
@@ -54,6 +54,7 @@ def trace(f: Callable[..., Any], *args: Any, mesh: Mesh | None = None, **kwargs:
 def trace_with_tree(f: Callable[..., Any], args: Sequence[Any], mesh: Mesh | None = None,
                     kwargs: Mapping[str, Any] | None = None) -> tuple[Program, optree.PyTreeSpec]:
     """As `trace`, and the tree of `f`'s result, whose leaves are the Program's outputs in order."""
+    check_argument(callable(f), "hpmoe.trace", "f", f"a {type(f).__name__}", "a function of tensors")
     paths, leaves, tree = optree.tree_flatten_with_path((tuple(args), dict(kwargs or {})))
     names = argument_names(f, paths)
     recorder = Recorder((mesh or Mesh()).ep_size)
