@@ -5,7 +5,6 @@ from __future__ import annotations
 import collections
 import functools
 import inspect
-import sys
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -24,6 +23,7 @@ from hpmoe.program import Aval, Equation, Program, RouteAval
 from hpmoe.routing import check_topk_ids
 from hpmoe.staging import Staged, innermost
 from hpmoe.taskflow import Taskflow
+from hpmoe.tracing.pynative import gradient_depth, is_computed
 from hpmoe.vjp import Linearized, linearize
 
 CACHE_SIZE = 64
@@ -135,9 +135,10 @@ class Runner:
         """The Program for these shapes, traced once."""
         avals = [self._aval(x) if isinstance(x, (Tensor, Aval)) else x for x in leaves]
         f, (args, kwargs) = innermost(self.function), optree.tree_unflatten(tree, avals)
-        key = (tree, *((type(x), x) for x in avals))  # 1, 1.0 and True are equal and may trace differently
+        # 1, 1.0 and True are equal and may trace differently; a closed-over scalar is no constant under a gradient.
+        key = (tree, _pynative_executor.grad_flag(), *((type(x), x) for x in avals))
         try:
-            is_known = key in self._traced
+            is_known = key in self._traced and not any(map(is_computed, self._traced[key].program.captures))
         except TypeError:
             _check_hashable(f, args, kwargs)
             raise
@@ -319,7 +320,7 @@ class _Differentiable(_Function):
         outputs = call.forward(tensors, lin.forward)
         count = len(call.traced.program.outputs)
         ctx.call, ctx.tensors, ctx.saved = call, tensors, [r[count:] for r in outputs]
-        ctx.is_nested = _gradient_depth() > 1
+        ctx.is_nested = gradient_depth() > 1
         results = tuple(call.results(outputs))
         return results if count != 1 else results[0]
 
@@ -329,12 +330,3 @@ class _Differentiable(_Function):
             raise ProgramError(f"{ctx.call.traced.program.name}: a gradient is taken of its gradient; backward kernels are "
                                "not differentiable, take second derivatives of the plain function")
         return (None, *ctx.call.backward(ctx.saved, ctx.tensors, grads))
-
-
-def _gradient_depth() -> int:
-    """How many gradients being taken enclose this call; MindSpore's flag would stay set after an exception inside one."""
-    depth, frame = 0, sys._getframe()
-    while frame is not None:
-        depth += frame.f_code.co_name == "_pynative_forward_run"
-        frame = frame.f_back
-    return depth

@@ -129,6 +129,35 @@ def test_the_gradient_of_a_captured_scalar(ep_size):
     assert grad.shape == () and relative_error(grad.asnumpy(), x.asnumpy().sum()) < 1e-5
 
 
+def test_the_gradient_of_a_captured_tensor_without_dimensions():
+    holder, x = {}, normal(T, H)
+    f = fused()(lambda x: x * holder["scale"])
+
+    def loss(scale):
+        holder["scale"] = scale
+        return f(x).sum()
+
+    scale = ms.Tensor(2.0, ms.float32)
+    assert relative_error(loss(scale).asnumpy(), 2 * x.asnumpy().sum()) < 1e-5
+    assert relative_error(ms.grad(loss)(scale).asnumpy(), x.asnumpy().sum()) < 1e-5
+
+
+@pytest.mark.parametrize("derive", [lambda w: w.T, lambda w: w * 2, lambda w: w[:, :2] @ w[:2], lambda w: w],
+                         ids=["T", "mul", "slice", "itself"])
+def test_the_gradient_of_what_is_computed_from_a_captured_tensor(derive):
+    holder = {}
+    f = fused()(lambda x: x @ derive(holder["w"]))
+
+    def loss(w, layer):
+        holder["w"] = w
+        return (layer(normal_x) ** 2).sum()
+
+    normal_x, w = normal(T, H), normal(H, H)
+    want = ms.grad(lambda w: loss(w, lambda x: x @ derive(holder["w"])))(w).asnumpy()
+    for _ in range(3):
+        assert_close([ms.grad(lambda w: loss(w, f))(w).asnumpy()], [want])
+
+
 # Calls.
 
 def keyword_only(x, *, weight, scale=2.0):

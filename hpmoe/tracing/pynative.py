@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import sys
 import threading
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -89,17 +90,30 @@ def _unpatch() -> None:
                 setattr(cls, name, _ORIGINALS[cls, name])
 
 
+def gradient_depth() -> int:
+    """How many gradients being taken enclose this call; MindSpore's flag would stay set after an exception inside one."""
+    depth, frame = 0, sys._getframe()
+    while frame is not None:
+        depth += frame.f_code.co_name == "_pynative_forward_run"
+        frame = frame.f_back
+    return depth
+
+
+def is_computed(tensor: Tensor) -> bool:
+    """Whether a tensor is the result of a differentiable computation, whose history ends with the gradient it is part of."""
+    return bool(tensor._requires_grad) and not tensor._is_leaf
+
+
 @contextlib.contextmanager
 def recording(recorder: Any) -> Iterator[None]:
     """Makes `recorder` the one that MindSpore calls of this thread reach, and ends its life afterwards.
 
-    The executor's grad flag is off meanwhile, so that one found on means a gradient is taken inside the function.
+    The executor's grad flag stays as it is: what the function computes from closed-over tensors alone keeps its history.
     """
     flag = executor.grad_flag()
     stack = _LOCAL.__dict__.setdefault("stack", [])
     _patch()
     stack.append(recorder)
-    executor.set_grad_flag(False)
     try:
         yield
     finally:

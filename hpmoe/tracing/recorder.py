@@ -13,7 +13,7 @@ from hpmoe.primitives.shape import broadcast_to, cast
 from hpmoe.program import Atom, Aval, Builder, Literal, RouteAval, Var
 from hpmoe.tracing.calls import find_call
 from hpmoe.tracing.errors import not_traceable, user_source
-from hpmoe.tracing.pynative import executor
+from hpmoe.tracing.pynative import executor, gradient_depth
 from hpmoe.tracing.tracer import RouteTracer, Tracer, make_tracer
 
 # What an old-style primitive keeps to itself instead of passing it.
@@ -36,6 +36,7 @@ class Recorder:
 
     def __init__(self, ep_size: int):
         self.ep_size, self.builder, self.active = ep_size, Builder(), True
+        self.gradient_depth = gradient_depth() if executor.grad_flag() else None
         self.pending: Exception | None = None
         self.captures: dict[Var, Tensor] = {}
         self._captured: dict[int, Var] = {}
@@ -70,7 +71,7 @@ class Recorder:
             raise not_traceable(f"{name} on a tracer of a finished trace",
                                 "the function kept a traced value beyond its call",
                                 "return the value instead of storing it")
-        if executor.grad_flag():
+        if executor.grad_flag() and (self.gradient_depth is None or gradient_depth() > self.gradient_depth):
             raise not_traceable("ms.grad or ms.value_and_grad inside the function",
                                 f"the gradient through {name} would silently be zero",
                                 "ms.grad of the staged callable, or hpmoe.vjp(hpmoe.trace(f, *args))")
@@ -91,12 +92,12 @@ class Recorder:
         return value
 
     def capture(self, tensor: Tensor) -> Tracer:
-        """A tracer for a tensor the function closed over; a 0-d constant becomes a literal."""
+        """A tracer for a tensor the function closed over; a 0-d constant becomes a literal, unless it is differentiated."""
         if getattr(tensor, "is_meta", False):
             raise not_traceable("a call MindSpore did not report", "its result has no values and no equation",
                                 "the mint function of the same meaning")
         aval = tensor_aval(tensor)
-        if aval.shape == () and not isinstance(tensor, Parameter):
+        if aval.shape == () and not isinstance(tensor, Parameter) and not tensor._requires_grad:
             return make_tracer(Literal(tensor.asnumpy().item()), aval, self)
         if id(tensor) not in self._captured:
             var = self._captured[id(tensor)] = Var(aval)
