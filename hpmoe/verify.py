@@ -66,6 +66,9 @@ def _check_peer_order(flow: tf.Taskflow) -> None:
 
 def check_queues(flow: tf.Taskflow) -> None:
     """Raises VerifyError unless each task is in one queue of its unit, once."""
+    if len(flow.queues) != flow.machine.num_queues:
+        raise VerifyError(f"verify: there are {len(flow.queues)} queues, {flow.machine.name} has "
+                          f"{flow.machine.num_queues}")
     listed = np.concatenate([np.asarray(q) for q in flow.queues])
     bad = np.flatnonzero((listed < 0) | (listed >= flow.num_tasks))
     if len(bad):
@@ -73,9 +76,6 @@ def check_queues(flow: tf.Taskflow) -> None:
     times = np.bincount(listed, minlength=flow.num_tasks)
     for t in np.flatnonzero(times != 1)[:1]:
         _fail(flow, f"task t{t} {task_name(flow, int(t))} is in the queues {times[t]} times, not once", int(t))
-    if len(flow.queues) != flow.machine.num_queues:
-        raise VerifyError(f"verify: there are {len(flow.queues)} queues, {flow.machine.name} has "
-                          f"{flow.machine.num_queues}")
     is_aic = flow.units()
     for q, tasks in enumerate(flow.queues):
         for unit, mine in (("aic", is_aic[tasks]), ("aiv", ~is_aic[tasks])):
