@@ -5,6 +5,7 @@ from __future__ import annotations
 import collections
 import functools
 import inspect
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -92,15 +93,20 @@ class Runner:
         self._traced: collections.OrderedDict[Any, _Traced] = collections.OrderedDict()
         self._plans: collections.OrderedDict[Any, Any] = collections.OrderedDict()
         self._hits = self._misses = 0
+        self._lock = threading.RLock()  # calls may come from several threads
 
     def cache_info(self) -> CacheInfo:
         return CacheInfo(self._hits, self._misses, CACHE_SIZE, len(self._plans))
 
-    def __call__(self, *args: Any, num_tokens: Sequence[int] | None = None, seed: int | None = None, **kwargs: Any) -> Any:
+    def call(self, args: Sequence[Any], kwargs: Mapping[str, Any], num_tokens: Sequence[int] | None = None,
+             seed: int | None = None) -> Any:
+        """What the function computes: by the kernel or interpreter of its stage, or under `seed` by the interpreter."""
         leaves, tree = self._flatten(args, kwargs)
         tensors = [x for x in leaves if isinstance(x, Tensor)]
         lengths = self._lengths(tensors, num_tokens)
-        call = _Call(self, self._trace(leaves, tree), lengths, seed)
+        with self._lock:
+            traced = self._trace(leaves, tree)
+        call = _Call(self, traced, lengths, seed)
         outputs = call.run([*tensors, *call.traced.program.captures])
         return optree.tree_unflatten(call.traced.out_tree, outputs)
 
@@ -210,17 +216,18 @@ class Runner:
         """The IR of this stage for a Program and the planned rows of its routes, lowered once."""
         rows = tuple(buckets[_route_key(e)] for e in _routes(program))
         key = (id(program), rows)
-        if key in self._plans:
-            self._hits += 1
-            self._plans.move_to_end(key)
-            return self._plans[key][1]
-        self._misses += 1
-        sized = with_max_rows(program, rows)
-        ir = self.function.apply(sized) if isinstance(self.function, Staged) else sized
-        self._plans[key] = (program, ir)
-        if len(self._plans) > CACHE_SIZE:
-            self._plans.popitem(last=False)
-        return ir
+        with self._lock:
+            if key in self._plans:
+                self._hits += 1
+                self._plans.move_to_end(key)
+                return self._plans[key][1]
+            self._misses += 1
+            sized = with_max_rows(program, rows)
+            ir = self.function.apply(sized) if isinstance(self.function, Staged) else sized
+            self._plans[key] = (program, ir)  # the program is kept so that its id stays its own
+            if len(self._plans) > CACHE_SIZE:
+                self._plans.popitem(last=False)
+            return ir
 
 
 def _check_hashable(f: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:

@@ -23,11 +23,11 @@ class Spmd:
         self.__signature__ = inspect.signature(innermost(function))
 
     def __call__(self, *args: Any, num_tokens: Sequence[int] | None = None, **kwargs: Any) -> Any:
-        return self._runner(*args, num_tokens=num_tokens, **kwargs)
+        return self._runner.call(args, kwargs, num_tokens)
 
     def interpret(self, *args: Any, seed: int = 0, num_tokens: Sequence[int] | None = None, **kwargs: Any) -> Any:
         """What a call computes, by the reference interpreter, in the legal order of tasks that `seed` picks."""
-        return self._runner(*args, num_tokens=num_tokens, seed=seed, **kwargs)
+        return self._runner.call(args, kwargs, num_tokens, seed)
 
     def lower(self, *args: Any, direction: str = "forward", **kwargs: Any) -> Any:
         """The IR of one rank, the same on all; `args` carry the leading rank axis as in a call. See Staged.lower."""

@@ -42,11 +42,11 @@ class Staged:
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if any(getattr(x, "hpmoe_record", None) for x in optree.tree_leaves((args, kwargs))):
             return innermost(self)(*args, **kwargs)
-        return self._runner(*args, **kwargs)
+        return self._runner.call(args, kwargs)
 
     def interpret(self, *args: Any, seed: int = 0, **kwargs: Any) -> Any:
         """What a call computes, by the reference interpreter, in the legal order of tasks that `seed` picks."""
-        return self._runner(*args, seed=seed, **kwargs)
+        return self._runner.call(args, kwargs, seed=seed)
 
     @functools.cached_property
     def _runner(self) -> Any:

@@ -229,3 +229,9 @@ def direct_calls():
 def test_functions_called_with_something_else_say_what_they_need(message):
     with pytest.raises(hpmoe.ArgumentError, match=message):
         direct_calls()[message]()
+
+
+def test_parameters_named_like_options_of_a_run_reach_the_function():
+    x = ms.Tensor(np.ones((4, 2), np.float32))
+    staged = hpmoe.tile_partition(lambda x, seed=1.0, num_tokens=1.0: x * seed + num_tokens)
+    assert staged(x, seed=3.0, num_tokens=2.0).asnumpy().tolist() == [[5.0, 5.0]] * 4

@@ -1,5 +1,7 @@
 """Gradients as MindSpore users take them: grad, value_and_grad, Parameters, cells, pytrees and optimizers."""
 
+import concurrent.futures
+
 import mindspore as ms
 import numpy as np
 import pytest
@@ -172,3 +174,14 @@ def test_second_derivatives_are_refused():
     first = ms.grad(lambda v: f(v).sum())
     with pytest.raises(hpmoe.ProgramError, match="a gradient is taken of its gradient"):
         ms.grad(lambda v: first(v).sum())(Tensor(np.ones((2, 4), np.float32)))
+
+
+def test_calls_from_several_threads_share_plans():
+    layer, threads = Layer(ep=2, T=7, E=4, K=2), 4
+    f = hpmoe.spmd(fused()(hpmoe.moe_ffn), hpmoe.Mesh(2))
+    arguments = tensors(layer.arguments())
+    expected = hpmoe.spmd(fused()(hpmoe.moe_ffn), hpmoe.Mesh(2))(*arguments).asnumpy()
+    with concurrent.futures.ThreadPoolExecutor(threads) as pool:
+        outs = list(pool.map(lambda _: f(*arguments).asnumpy(), range(8 * threads)))
+    assert all((out == expected).all() for out in outs)
+    assert f.cache_info().misses == 1
