@@ -219,10 +219,19 @@ def nothing(flow, machine):
     return None
 
 
+def no_queues(flow, machine):
+    return []
+
+
+def costs_instead_of_tasks(flow, machine):
+    return [flow.costs(machine)]
+
+
 @pytest.mark.parametrize("policy, words", [
     (loses_one, "task t0 .* is in the queues 0 times, not once"), (repeats_one, "task t0 .* is in the queues 2 times, not once"),
     (backwards, "can never run: a cycle leads through what it waits for"), (two_queues, "there are 2 queues, cpu has 1"),
-    (nothing, "'NoneType' object is not iterable")])
+    (nothing, "'NoneType' object is not iterable"), (no_queues, "there are 0 queues, cpu has 1"),
+    (costs_instead_of_tasks, "a queue holds float64; it must hold the indices of tasks")])
 def test_user_policy_must_be_a_schedule(policy, words):
     f = spmd(assign_queues(tile_partition(moe_ffn, rows=2, cols=3), policy=policy, machine=cpu(1)), Mesh(2))
     text = error_of(lambda: f.lower(*tensors(Layer().arguments())), TransformError)

@@ -119,7 +119,7 @@ def assign_queues(flow: tf.Taskflow, *, machine: Machine | None = None,
     name = policy if isinstance(policy, str) else getattr(policy, "__name__", "policy")
     queues = (POLICIES[policy] if isinstance(policy, str) else policy)(flow, machine)
     try:
-        queues = tuple(np.asarray(q, np.int64).reshape(-1) for q in queues)
+        queues = tuple(_task_indices(q) for q in queues)
         assigned = flow.replace(queues=queues, machine=machine,
                                 provenance=(*flow.provenance, f"assign_queues({machine.name}, {name})"))
         check_queues(assigned)
@@ -128,6 +128,13 @@ def assign_queues(flow: tf.Taskflow, *, machine: Machine | None = None,
     except (VerifyError, TypeError, ValueError) as error:
         raise TransformError(f"assign_queues: policy {name} made no legal schedule: {error}") from error
     return drop_implied(assigned)
+
+
+def _task_indices(queue: Sequence[int]) -> np.ndarray:
+    tasks = np.asarray(queue).reshape(-1)
+    if len(tasks) and tasks.dtype.kind not in "iu":
+        raise TypeError(f"a queue holds {tasks.dtype}; it must hold the indices of tasks")
+    return tasks.astype(np.int64)
 
 
 def drop_implied(flow: tf.Taskflow) -> tf.Taskflow:
