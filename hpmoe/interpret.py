@@ -37,7 +37,7 @@ def interpret(flow: tf.Taskflow, inputs: Sequence[Sequence[np.ndarray]], num_tok
     run.execute(np.random.default_rng(seed) if seed is not None else None)
     if keep is not None:
         keep.extend(run.memory)
-    return [[run.memory[r][b].reshape(run.user_shape(r, b)) for b in flow.outputs] for r in range(flow.ep_size)]
+    return [[flow.buffers[b].user_view(run.memory[r][b]) for b in flow.outputs] for r in range(flow.ep_size)]
 
 
 class _Run:
@@ -64,10 +64,6 @@ class _Run:
         buffer = self.flow.buffers[b]
         rows = buffer.num_rows if buffer.route < 0 else self.layout.routings[buffer.route].num_rows(rank)
         return rows, buffer.cols
-
-    def user_shape(self, rank: int, b: int) -> tuple[int, ...]:
-        rows, _ = self._matrix(rank, b)
-        return tuple(d if isinstance(d, int) else rows for d in self.flow.buffers[b].shape)
 
     def _allocate(self, rank: int, b: int, inputs: Sequence[np.ndarray], position: dict[int, int]) -> np.ndarray:
         buffer = self.flow.buffers[b]

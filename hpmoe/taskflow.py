@@ -62,6 +62,10 @@ class Buffer:
     rows_per_expert: int
     storage: int
 
+    def user_view(self, array: np.ndarray) -> np.ndarray:
+        """The buffer's array, of rows and columns, in the shape that the user sees."""
+        return array.reshape(tuple(d if isinstance(d, int) else len(array) for d in self.shape))
+
 
 @dataclasses.dataclass(frozen=True)
 class Access:

@@ -20,8 +20,7 @@ class Linearized:
     Attributes:
         forward: the program, returning its saved values after its own outputs.
         backward: from (some inputs, saved values, output cotangents) to the cotangents of the differentiable inputs.
-        kept_inputs: which program inputs the backward reads, in its order.
-        num_saved: saved values, read by the backward after the kept inputs.
+        kept_inputs: which program inputs the backward reads, in its order; the saved values come after them.
         differentiable: which program inputs the backward returns a cotangent for, in its order.
         cotangents: which program outputs the backward takes a cotangent of, in its order.
     """
@@ -29,7 +28,6 @@ class Linearized:
     forward: Program
     backward: Program
     kept_inputs: tuple[int, ...]
-    num_saved: int
     differentiable: tuple[int, ...]
     cotangents: tuple[int, ...]
 
@@ -213,4 +211,4 @@ def _split(program: Program, equations: tuple[Equation, ...], results: tuple[Ato
             **{seed: program.outputs[i] for i, seed in zip(outputs, seeds, strict=True)},
             **{result: program.inputs[i] for i, result in zip(wanted, results, strict=True)}}))
     forward = program.replace(outputs=(*program.outputs, *saved))
-    return Linearized(forward, backward, kept, len(saved), wanted, outputs)
+    return Linearized(forward, backward, kept, wanted, outputs)
