@@ -8,6 +8,7 @@ a row tile, an expert's rows, or everything) and a set of column ranges, so the 
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Iterable
 
 import numpy as np
@@ -290,6 +291,11 @@ def _merged(ranges: Iterable[tuple[int, int]]) -> Columns:
     return tuple(out)
 
 
-def derive_dependencies(buffers, ops, routes, tasks, tile_rows):
-    """Events, waits and signals (EVENT, WAIT, SIGNAL arrays) and event blocks that the accesses of `ops` imply."""
-    return _Derivation(buffers, ops, routes, tasks, tile_rows).run()
+@functools.lru_cache(maxsize=8)  # a flow is derived when it is made and again by every verify of it
+def derive_dependencies(buffers: tuple[tf.Buffer, ...], ops: tuple[tf.TileOp, ...], routes: tuple[tf.RoutePlan, ...],
+                        tile_rows: int) -> tuple[np.ndarray, np.ndarray, np.ndarray, tuple[tf.EventBlock, ...]]:
+    """Events, waits and signals (read-only EVENT, WAIT, SIGNAL arrays) and event blocks that the accesses of `ops` imply."""
+    events, waits, signals, blocks = _Derivation(buffers, ops, routes, tf.make_tasks(ops), tile_rows).run()
+    for table in (events, waits, signals):
+        table.setflags(write=False)
+    return events, waits, signals, blocks

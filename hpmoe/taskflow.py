@@ -8,6 +8,7 @@ The tables are NumPy arrays; a task on a unit that turns out empty adds nothing 
 from __future__ import annotations
 
 import dataclasses
+import functools
 from typing import Any
 
 import numpy as np
@@ -276,8 +277,9 @@ class Taskflow:
     __repr__ = __str__
 
 
+@functools.lru_cache(maxsize=8)
 def make_tasks(ops: tuple[TileOp, ...]) -> np.ndarray:
-    """All tasks of `ops`: operation by operation, then by unit, peer and columns."""
+    """All tasks of `ops`, read-only: operation by operation, then by unit, peer and columns."""
     grids = []
     for index, op in enumerate(ops):
         cols = np.array(op.col_ranges(), "i4").reshape(-1, 2)
@@ -289,13 +291,14 @@ def make_tasks(ops: tuple[TileOp, ...]) -> np.ndarray:
         grid["op"], grid["row"], grid["peer"] = index, rows[r], peers[p]
         grid["col"], grid["cols"] = cols[c, 0], cols[c, 1]
         grids.append(grid)
-    return np.concatenate(grids) if grids else np.zeros(0, TASK)
+    tasks = np.concatenate(grids) if grids else np.zeros(0, TASK)
+    tasks.setflags(write=False)
+    return tasks
 
 
 def rebuild(flow: Taskflow, ops: tuple[TileOp, ...], **changes: Any) -> Taskflow:
     """The taskflow of other tile operations over the same buffers: tasks and dependencies are derived anew."""
     from hpmoe.dependencies import derive_dependencies
-    tasks = make_tasks(ops)
-    events, waits, signals, blocks = derive_dependencies(flow.buffers, ops, flow.routes, tasks, flow.tile_rows)
-    return flow.replace(ops=ops, tasks=tasks, events=events, waits=waits, signals=signals, blocks=blocks, machine=None,
-                        queues=(), **changes)
+    events, waits, signals, blocks = derive_dependencies(flow.buffers, ops, flow.routes, flow.tile_rows)
+    return flow.replace(ops=ops, tasks=make_tasks(ops), events=events, waits=waits, signals=signals, blocks=blocks,
+                        machine=None, queues=(), **changes)

@@ -95,7 +95,7 @@ def _check_tables(flow: tf.Taskflow) -> None:
 
 def _check_events(flow: tf.Taskflow) -> None:
     """Compares waits, thresholds and signals with those derived anew from what every task touches."""
-    events, waits, signals, blocks = derive_dependencies(flow.buffers, flow.ops, flow.routes, flow.tasks, flow.tile_rows)
+    events, waits, signals, blocks = derive_dependencies(flow.buffers, flow.ops, flow.routes, flow.tile_rows)
     whole = flow.replace(events=events, waits=waits, signals=signals, blocks=blocks)
     number = _match_events(flow, whole)
     mine = _renumbered(flow.waits, number)

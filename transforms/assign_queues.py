@@ -147,8 +147,8 @@ def drop_implied(flow: tf.Taskflow) -> tf.Taskflow:
     waited = np.unique(flow.events["block"][waits["event"]])
     used |= np.isin(flow.events["block"], np.intersect1d(dynamic, waited))
     number = np.cumsum(used) - 1
-    signals = flow.signals[used[flow.signals["event"]]].copy() if len(flow.signals) else flow.signals
-    waits, events = waits.copy(), flow.events[used].copy()
+    signals = flow.signals[used[flow.signals["event"]]]
+    events = flow.events[used]
     waits["event"], signals["event"] = number[waits["event"]], number[signals["event"]]
     return flow.replace(waits=waits, signals=signals, events=events, blocks=_renumbered(flow, used, number))
 
