@@ -125,6 +125,8 @@ class Program:
         provenance: transforms applied so far, as printed.
         token_rows: variables known to have rows that belong to tokens, with the rows of each token. A backward Program
             has them from its forward one, whose routes it may not need; None where the equations say it all.
+        saves: variables that the forward pass may save for the backward one, which computes again whatever else it needs;
+            all of them where None.
     """
 
     name: str
@@ -136,6 +138,7 @@ class Program:
     captures: tuple[Any, ...] = ()
     provenance: tuple[str, ...] = ()
     token_rows: Mapping[Var, int] | None = None
+    saves: frozenset[Var] | None = None
 
     level = "program"
 

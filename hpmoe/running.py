@@ -150,6 +150,8 @@ class Runner:
             raise
         if not is_known:
             program, out_tree = tracing.trace_with_tree(f, args, self.mesh, kwargs)
+            if isinstance(self.function, Staged):
+                program = self.function.apply_before_vjp(program)
             self._check_outputs(program)
             self._traced[key] = _Traced(program, out_tree)
             if len(self._traced) > CACHE_SIZE:

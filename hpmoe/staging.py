@@ -71,9 +71,14 @@ class Staged:
         return Runner(self, mesh, batched=False).lower(args, kwargs, direction)
 
     def apply(self, program: Program) -> Any:
-        """Applies the rewrites of all stages, innermost first, to a Program."""
+        """Applies the rewrites of all stages, innermost first, to a Program of one direction."""
         ir = self.function.apply(program) if isinstance(self.function, Staged) else program
-        return self.transform.apply_to(ir, **self.options)
+        return ir if self.transform.before_vjp else self.transform.apply_to(ir, **self.options)
+
+    def apply_before_vjp(self, program: Program) -> Program:
+        """Applies to the traced Program the rewrites that its two directions are made from."""
+        ir = self.function.apply_before_vjp(program) if isinstance(self.function, Staged) else program
+        return self.transform.apply_to(ir, **self.options) if self.transform.before_vjp else ir
 
     def cache_info(self) -> Any:
         """Hits, misses, size and bound of the plan cache, as functools.lru_cache gives them."""
@@ -104,15 +109,16 @@ class Transform:
 
     Attributes:
         rewrite: function (ir, **options) -> ir.
-        requires, makes, once, check: see `transform`.
+        requires, makes, once, check, before_vjp: see `transform`.
     """
 
     def __init__(self, rewrite: Callable[..., Any], requires: str | None, makes: str | None, once: bool,
-                 check: Callable[..., None] | None):
+                 check: Callable[..., None] | None, before_vjp: bool):
         for level in (requires, makes):
             if level is not None and level not in LEVELS:
                 raise TransformError(f"transform: level is {level!r}; it must be one of {', '.join(LEVELS)}")
         self.rewrite, self.requires, self.makes, self.once, self.check = rewrite, requires, makes, once, check
+        self.before_vjp = before_vjp
         functools.update_wrapper(self, rewrite)
 
     def __call__(self, f: Callable[..., Any], **options: Any) -> Staged:
@@ -129,6 +135,9 @@ class Transform:
         if self.once and name in _applied(f):
             raise TransformError(f"{name}: it is applied twice; {describe(f)} is already made by it")
         _check_level(name, self.requires, level_of(f), describe(f))
+        if self.before_vjp and isinstance(f, Staged):
+            raise TransformError(f"{name}: it is about the function that gradients are taken of, and {f!r} is staged; it "
+                                 f"comes first, chain({name}, ...)")
         if self.check is not None:
             self.check(**options)
         return Staged(f, self, options)
@@ -161,7 +170,7 @@ class Transform:
 
 
 def transform(rewrite: Callable[..., Any] | None = None, *, requires: str | None = None, makes: str | None = None,
-              once: bool = False, check: Callable[..., None] | None = None) -> Any:
+              once: bool = False, check: Callable[..., None] | None = None, before_vjp: bool = False) -> Any:
     """Makes a transform of callables from a rewrite of IR; a decorator.
 
     Args:
@@ -172,6 +181,8 @@ def transform(rewrite: Callable[..., Any] | None = None, *, requires: str | None
         makes: the level of its result; that of its input where None.
         once: refuse to be applied twice.
         check: called with the options when the transform is applied, to refuse bad ones early.
+        before_vjp: the rewrite gets the traced Program, before its gradient is taken, instead of each direction; such a
+            transform is the innermost.
 
     Returns:
         A function (f, **options) -> staged callable; `.apply_to(ir, **options)` is the checked rewrite.
@@ -191,8 +202,8 @@ def transform(rewrite: Callable[..., Any] | None = None, *, requires: str | None
           in (a,) : f32[2] }
     """
     if rewrite is None:
-        return functools.partial(transform, requires=requires, makes=makes, once=once, check=check)
-    return Transform(rewrite, requires, makes, once, check)
+        return functools.partial(transform, requires=requires, makes=makes, once=once, check=check, before_vjp=before_vjp)
+    return Transform(rewrite, requires, makes, once, check, before_vjp)
 
 
 def _applied(f: Callable[..., Any]) -> list[str]:

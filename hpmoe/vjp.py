@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Iterable
 
 from hpmoe.errors import check_argument
 from hpmoe.primitives.elementwise import add, is_differentiable, mul
@@ -37,8 +38,8 @@ def vjp(program: Program) -> Program:
 
     Its inputs are those inputs of `program` that it reads, the values saved by the forward pass (`saved_0`, ...), and
     one cotangent for each floating-point output (`d_out`, or `d_out_0`, ...); its outputs are the cotangents of the
-    floating-point inputs, in order. Routes are recomputed from the ids; the gradient of the routing weights is taken from
-    <dy @ W^T, act>, so that no expert output is saved.
+    floating-point inputs, in order. Routes are recomputed from the ids, and so is what `program.saves` leaves out; the
+    gradient of the routing weights is taken from <dy @ W^T, act>, so that no expert output is saved.
 
     Raises:
         ProgramError: a primitive has no vjp rule.
@@ -168,9 +169,13 @@ def _scale_narrow_side(b: Builder, eqn: Equation, producer: dict[Var, Equation])
 
 
 def _merge_equal(equations: list[Equation]) -> tuple[list[Equation], dict[Var, Atom]]:
+    """One equation for each value computed; routes stay apart, each has rows of its own."""
     kept, mapping, seen = [], {}, {}
     for eqn in equations:
         (eqn,) = substitute([eqn], mapping)
+        if isinstance(eqn.outputs[0].aval, RouteAval):
+            kept.append(eqn)
+            continue
         key = (eqn.primitive, eqn.inputs, tuple(sorted(eqn.params.items())))
         if key in seen:
             mapping.update(zip(eqn.outputs, seen[key].outputs, strict=True))
@@ -180,34 +185,53 @@ def _merge_equal(equations: list[Equation]) -> tuple[list[Equation], dict[Var, A
     return kept, mapping
 
 
-def _token_rows(program: Program, kept: tuple[Var, ...], cotangents: dict[Atom, Atom]) -> dict[Var, int]:
+def _token_rows(program: Program, kept: Iterable[Var], cotangents: dict[Atom, Atom]) -> dict[Var, int]:
     """Which forward values and cotangents (with what they are cotangents of) have rows that belong to tokens."""
     tokens = token_vars(program)
     pairs = {v: v for v in kept} | cotangents
     return {v: tokens[primal] for v, primal in pairs.items() if primal in tokens and isinstance(v, Var)}
 
 
+def _recomputed(program: Program, wanted: Iterable[Var]) -> list[Equation]:
+    """The forward equations that the backward runs again: routes, and what it needs that is neither input nor saved."""
+    again, needed = [], set(wanted)
+    for eqn in reversed(program.equations):
+        is_saved = program.saves is None or not program.saves.isdisjoint(eqn.outputs)
+        if needed.isdisjoint(eqn.outputs) or (is_saved and not isinstance(eqn.outputs[0].aval, RouteAval)):
+            continue
+        again.append(eqn)
+        needed.update(_vars(eqn.inputs))
+    return again[::-1]
+
+
+def _vars(atoms: Iterable[Atom]) -> list[Var]:
+    return [a for a in atoms if isinstance(a, Var)]
+
+
+def _outside(equations: Iterable[Equation], results: Iterable[Atom], local: Iterable[Var]) -> list[Var]:
+    """What the equations and results read that neither the equations nor `local` define, in order."""
+    defined = {v for e in equations for v in e.outputs}.union(local)
+    read = [v for e in equations for v in _vars(e.inputs)] + _vars(results)
+    return list(dict.fromkeys(v for v in read if v not in defined))
+
+
 def _split(program: Program, equations: tuple[Equation, ...], results: tuple[Atom, ...], outputs: tuple[int, ...],
            seeds: list[Var], wanted: tuple[int, ...]) -> Linearized:
-    """Decides which forward values the backward reads from inputs, recomputes (routes), or has saved for it."""
-    local = {v for e in equations for v in e.outputs} | set(seeds)
-    read = [a for e in equations for a in e.inputs if isinstance(a, Var)] + [a for a in results if isinstance(a, Var)]
-    outside = list(dict.fromkeys(v for v in read if v not in local))
-    routes = [e for e in program.equations if isinstance(e.outputs[0].aval, RouteAval) and e.outputs[0] in outside]
-    inputs = {v: i for i, v in enumerate(program.inputs)}
-    needed = [a for e in routes for a in e.inputs] + [v for v in outside if v in inputs]
-    kept = tuple(sorted({inputs[v] for v in needed if v in inputs}))
-    recomputed = {e.outputs[0] for e in routes}
-    saved_set = {v for v in (*needed, *outside) if v not in inputs and v not in recomputed}
-    saved = [v for e in program.equations for v in e.outputs if v in saved_set]
+    """Decides which forward values the backward reads from inputs, recomputes, or has saved for it."""
+    again = _recomputed(program, _outside(equations, results, seeds))
+    equations, merged = _merge_equal([*again, *equations])
+    results = tuple(merged.get(a, a) for a in results)
+    outside = set(_outside(equations, results, seeds))
+    kept = tuple(i for i, v in enumerate(program.inputs) if v in outside)
+    saved = [v for e in program.equations for v in e.outputs if v in outside]
     cotangent_names = ["d_out"] if len(seeds) == 1 else [f"d_out_{i}" for i in range(len(seeds))]
+    inputs = [*(program.inputs[i] for i in kept), *saved]
     backward = Program(
-        name=f"{program.name}_vjp",
-        inputs=(*(program.inputs[i] for i in kept), *saved, *seeds),
+        name=f"{program.name}_vjp", inputs=(*inputs, *seeds),
         input_names=(*(program.input_names[i] for i in kept), *(f"saved_{i}" for i in range(len(saved))),
                      *cotangent_names),
-        equations=(*routes, *equations), outputs=results, ep_size=program.ep_size,
-        token_rows=_token_rows(program, (*(program.inputs[i] for i in kept), *saved), {
+        equations=tuple(equations), outputs=results, ep_size=program.ep_size, provenance=program.provenance,
+        token_rows=_token_rows(program, [*inputs, *(v for e in again for v in e.outputs)], {
             **{seed: program.outputs[i] for i, seed in zip(outputs, seeds, strict=True)},
             **{result: program.inputs[i] for i, result in zip(wanted, results, strict=True)}}))
     forward = program.replace(outputs=(*program.outputs, *saved))

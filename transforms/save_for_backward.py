@@ -1,0 +1,92 @@
+"""save_for_backward: which values the forward pass saves; the backward pass recomputes the rest."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from hpmoe.errors import check_argument
+from hpmoe.primitives.dispatch import dispatch_rows
+from hpmoe.primitives.grouped_matmul import grouped
+from hpmoe.primitives.matmul import matmul
+from hpmoe.primitives.permute import permute_rows
+from hpmoe.primitives.swiglu import gated
+from hpmoe.program import Equation, Program, RouteAval, Rows
+from hpmoe.staging import transform
+
+Policy = Callable[[Equation], bool]
+
+
+def everything(eqn: Equation) -> bool:
+    """Saves whatever the backward pass reads; nothing but routes is computed again."""
+    return True
+
+
+def recompute_swiglu(eqn: Equation) -> bool:
+    """Saves all but what SwiGLU, or any other work without a matmul or a collective, makes of received rows."""
+    is_received = any(isinstance(d, Rows) for d in eqn.outputs[0].aval.shape)
+    is_costly = eqn.primitive.collective or eqn.primitive in (grouped, matmul)
+    return is_costly or not (is_received or eqn.primitive is gated)
+
+
+def dispatched_rows(eqn: Equation) -> bool:
+    """Saves the received rows alone; GMM1 and SwiGLU run again."""
+    return eqn.primitive in (dispatch_rows, permute_rows)
+
+
+POLICIES: dict[str, Policy] = {p.__name__: p for p in (everything, recompute_swiglu, dispatched_rows)}
+
+
+def _check(policy: str | Policy = "everything") -> None:
+    check_argument(callable(policy) or policy in POLICIES, "save_for_backward", "policy", repr(policy),
+                   f"one of {', '.join(POLICIES)}, or a function (equation) -> bool")
+
+
+@transform(requires="program", once=True, check=_check, before_vjp=True)
+def save_for_backward(program: Program, *, policy: str | Policy = "everything") -> Program:
+    """Chooses what the forward pass saves for the backward one, which recomputes the rest: `jax.checkpoint` with a policy.
+
+    A policy says which values may be saved; saved are those that the backward pass reads. Whatever else it needs it
+    computes again from these and from the inputs, by the same operations in the same order, so that gradients are bitwise
+    those of any other policy. A collective that is not saved runs again too.
+
+    Rewrite:
+        # moe_ffn_vjp                           b = saved_1   c = saved_2
+        ->
+        # moe_ffn_vjp | save_for_backward(...)  b = grouped_matmul saved_0 gate_up_weight a   c = swiglu b
+
+    Requires: a plain function; the innermost of a chain.
+    Ensures: the same function and bitwise the same gradients; the backward program begins with what it recomputes.
+
+    Args:
+        f: the function.
+        policy: "everything" that is read; "recompute_swiglu", all but activations: what SwiGLU or other elementwise work
+            makes of received rows; "dispatched_rows", the received rows alone; or a function (equation) -> bool, asked
+            once of each equation of the traced program but routes, whether its output may be saved. An equation has
+            `primitive.name`, `inputs` and `outputs` (each with an `aval`), `params` and `source`, the user's line.
+
+    Raises:
+        ArgumentError: policy is none of these, or a function that returns something else than a bool.
+        TransformError: applied to a function that is staged already.
+
+    Example:
+        >>> import hpmoe
+        >>> f = hpmoe.save_for_backward(lambda x, w: hpmoe.swiglu(x) @ w, policy=lambda e: e.primitive.name != "swiglu")
+        >>> print(f.lower(hpmoe.Aval((8, 4), "float32"), hpmoe.Aval((2, 3), "float32"), direction="backward"))
+        # <lambda>_vjp | save_for_backward(policy=<lambda>)
+        { lambda x:f32[8,4] w:f32[2,3] d_out:f32[8,3]
+          let a:f32[8,2] = swiglu x
+              b:f32[8,2] = matmul[transpose=True] d_out w
+              c:f32[2,3] = weight_grad a d_out
+              d:f32[8,4] = swiglu_grad b x
+          in (d, c) : f32[8,4], f32[2,3] }
+    """
+    chosen = POLICIES[policy] if isinstance(policy, str) else policy
+    saves = []
+    for eqn in program.equations:
+        if isinstance(eqn.outputs[0].aval, RouteAval):
+            continue
+        answer = chosen(eqn)
+        check_argument(isinstance(answer, bool), "save_for_backward", f"policy({eqn.primitive.name})", repr(answer),
+                       "True or False", f"Asked of the equation written at {eqn.source}." if eqn.source else "")
+        saves += eqn.outputs if answer else ()
+    return program.replace(saves=frozenset(saves))
