@@ -5,12 +5,13 @@ import threading
 
 import numpy as np
 
+from hpmoe.dtypes import numpy_dtype
 from hpmoe.errors import check_argument
 from hpmoe.kernels.diagnosis import make_error
 from hpmoe.kernels.native import Rank, Status, load
 from hpmoe.kernels.protocol import Code, Dtype, unpack_image
 
-ELEMENT_TYPES = {Dtype.FLOAT32: np.dtype(np.float32), Dtype.INT32: np.dtype(np.int32)}
+ELEMENT_TYPES = {code: numpy_dtype(code.name.lower()) for code in Dtype}
 
 
 def launch(image, buffers, num_tokens, counters, bases, timeout, trace=None):
@@ -18,7 +19,7 @@ def launch(image, buffers, num_tokens, counters, bases, timeout, trace=None):
 
     Args:
         image: uint8 [image_bytes], as pack_image makes it.
-        buffers: for each rank, its arrays in the order of the image's buffers: C-contiguous, float32 or int32.
+        buffers: for each rank, its arrays in the order of the image's buffers: C-contiguous, of their dtypes.
         num_tokens: for each rank, how many of its token rows are real.
         counters: int64 [ep_size, num_events], zeros before the first launch and then left alone by the caller.
         bases: int64 [ep_size, num_events], the same.

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from hpmoe.dtypes import numpy_dtype, storage_dtype
 from hpmoe.errors import ArgumentError, LaunchError
 from hpmoe.kernels.cpu_target import launch
 from hpmoe.kernels.memory import Pool
@@ -145,10 +146,10 @@ def _allocate(flow: Taskflow, inputs: Sequence[Sequence[np.ndarray]], received: 
     memory: list[list[np.ndarray]] = [[] for _ in inputs]
     for b, buffer in enumerate(flow.buffers):
         is_output = buffer.role == "output" and buffer.route < 0 and buffer.storage == b
-        together = None
+        together, dtype = None, numpy_dtype(storage_dtype(buffer.dtype))
         if is_output:
             make = POOL.zeros if padded else POOL.empty
-            together = make((len(inputs), buffer.num_rows, buffer.cols), np.float32)
+            together = make((len(inputs), buffer.num_rows, buffer.cols), dtype)
         for rank, mine in enumerate(memory):
             shape = (buffer.num_rows if buffer.route < 0 else received[rank][buffer.route], buffer.cols)
             if is_output:
@@ -158,7 +159,7 @@ def _allocate(flow: Taskflow, inputs: Sequence[Sequence[np.ndarray]], received: 
             elif b in position:
                 mine.append(np.ascontiguousarray(inputs[rank][position[b]]).reshape(shape))
             else:
-                mine.append(POOL.empty(shape, np.float32))
+                mine.append(POOL.empty(shape, dtype))
     return memory
 
 

@@ -31,16 +31,17 @@ class Pool:
         self._used_bytes = self._peak_bytes = 0
         self._lock = threading.Lock()
 
-    def empty(self, shape: tuple[int, ...], dtype: type) -> np.ndarray:
+    def empty(self, shape: tuple[int, ...], dtype: np.typing.DTypeLike) -> np.ndarray:
         """An uninitialised array, aligned to cache lines."""
         size = max(1, math.prod(shape) * np.dtype(dtype).itemsize)
         with self._lock:
             block = self._take(size)
             self._used_bytes += block.nbytes
             self._peak_bytes = max(self._peak_bytes, self._used_bytes)
-        return np.asarray(_Lease(self._returned, block, shape, np.dtype(dtype)))
+        lease = _Lease(self._returned, block, size)
+        return np.asarray(lease)[:math.prod(shape) * np.dtype(dtype).itemsize].view(dtype).reshape(shape)
 
-    def zeros(self, shape: tuple[int, ...], dtype: type) -> np.ndarray:
+    def zeros(self, shape: tuple[int, ...], dtype: np.typing.DTypeLike) -> np.ndarray:
         out = self.empty(shape, dtype)
         out[...] = 0
         return out
@@ -62,11 +63,10 @@ class Pool:
 class _Lease:
     """Owns a block while any view of its array lives, then queues it: a destructor can run anywhere, and takes no lock."""
 
-    def __init__(self, returned: collections.deque[np.ndarray], block: np.ndarray, shape: tuple[int, ...],
-                 dtype: np.dtype):
+    def __init__(self, returned: collections.deque[np.ndarray], block: np.ndarray, size: int):
         self._returned, self._block = returned, block
         start = -(-block.ctypes.data // ALIGNMENT) * ALIGNMENT
-        self.__array_interface__ = {"shape": shape, "typestr": dtype.str, "data": (start, False), "version": 3}
+        self.__array_interface__ = {"shape": (size,), "typestr": "|u1", "data": (start, False), "version": 3}
 
     def __del__(self) -> None:
         self._returned.append(self._block)

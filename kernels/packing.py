@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
+from hpmoe.dtypes import storage_dtype
 from hpmoe.kernels import protocol
 from hpmoe.kernels.protocol import Cols, Domain, Dtype, MapCode, Opcode, Reduction, Rows
 from hpmoe.taskflow import Access, Buffer, Taskflow, TileOp
@@ -49,8 +50,7 @@ def _attach(tasks: np.ndarray, what: str, table: np.ndarray, place: np.ndarray, 
 
 
 def _buffer(buffer: Buffer) -> tuple[int, int, int, int]:
-    dtype = Dtype.INT32 if buffer.dtype == "int32" else Dtype.FLOAT32
-    return buffer.cols, buffer.rows_per_expert, dtype, buffer.num_rows or 0
+    return buffer.cols, buffer.rows_per_expert, Dtype[storage_dtype(buffer.dtype).upper()], buffer.num_rows or 0
 
 
 def _operand(access: Access) -> tuple:

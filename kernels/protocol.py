@@ -150,6 +150,7 @@ class Dtype(IntEnum):
     FLOAT32 = 0
     INT32 = 1
     BFLOAT16 = 2
+    FLOAT16 = 3
 
 
 class Reduction(IntEnum):

@@ -202,7 +202,7 @@ TABLE_FAULTS = [
     ("ops", "blocks", 0, "blocks"),
     ("buffers", "rows", 1, "too few rows|sizes"),
     ("buffers", "cols", 3, "columns|sizes|rows|differ"),
-    ("buffers", "dtype", 2, "dtype"),
+    ("buffers", "dtype", 4, "dtype"),
     ("routes", "num_local_experts", 3, "route's sizes"),
 ]
 

@@ -1,4 +1,5 @@
 // The check of an image before it runs: a broken one is refused with a sentence, not launched.
+#include "convert.h"
 #include "image.h"
 
 namespace hpmoe {
@@ -89,7 +90,7 @@ class Checker {
     for (int32_t i = 0; i < h.num_buffers; ++i) {
       const Buffer& b = image_.buffers[i];
       if (b.cols < 1 || b.rows_per_expert < 0 || b.rows < 0) return "a buffer has a negative size or no columns";
-      if (b.dtype != int32_t(Dtype::FLOAT32) && b.dtype != int32_t(Dtype::INT32)) return "a buffer's dtype is unknown";
+      if (!in_range(b.dtype, 4)) return "a buffer's dtype is unknown";
     }
     for (int32_t i = 0; i < h.num_routes; ++i)
       if (!route_ok(image_.routes[i])) return "a route's sizes do not fit together";
@@ -199,9 +200,9 @@ class Checker {
     const Buffer& buffer = image_.buffers[operand.buffer];
     if (!is_turned_weight(op, i) && !in_range(operand.offset, buffer.cols))
       return "an operand's offset is outside its columns";
-    const auto wanted = rule.opcode == Opcode::GATHER && i == 2 ? Dtype::INT32 : Dtype::FLOAT32;
-    const bool copies = is_put(rule.opcode) || is_exchange(rule.opcode);
-    if (!copies && buffer.dtype != int32_t(wanted)) return "an operand has a dtype its op cannot take";
+    const bool is_index = rule.opcode == Opcode::GATHER && i == 2, copies = is_put(rule.opcode) || is_exchange(rule.opcode);
+    if (!copies && is_float(static_cast<Dtype>(buffer.dtype)) == is_index)
+      return "an operand has a dtype its op cannot take";
     const bool by_expert = static_cast<Rows>(operand.rows) == Rows::SLOT_EXPERT;
     if (rule.opcode == Opcode::MAP && by_expert && buffer.rows_per_expert > 0)
       return "a MAP takes one row an expert, not a matrix";

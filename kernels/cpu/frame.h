@@ -1,12 +1,12 @@
-// What a tile body sees: its task, its unit of the op's domain, and its operands as strided views.
+// What a tile body sees: its task, its unit of the op's domain, and its operands as rows of any dtype.
 #pragma once
 
 #include <cstdint>
-#include <cstring>
 
 #include "abi.h"
 #include "image.h"
 #include "routing.h"
+#include "rows.h"
 
 namespace hpmoe {
 
@@ -14,14 +14,6 @@ namespace hpmoe {
 struct Unit {
   int64_t start, rows;
   int32_t expert;
-};
-
-template <class Element>
-struct View {
-  Element* data;
-  int64_t row_stride, col_stride;
-
-  Element* row(int64_t i) const { return data + i * row_stride; }
 };
 
 struct Frame {
@@ -34,13 +26,12 @@ struct Frame {
   Unit unit;
 
   const Buffer& buffer(int i) const { return image.buffers[op.operands[i].buffer]; }
-  template <class Element>
-  Element* base(int i, int32_t on_rank) const {
-    return static_cast<Element*>(ranks[on_rank].buffers[op.operands[i].buffer]);
+  Dtype dtype(int i) const { return static_cast<Dtype>(buffer(i).dtype); }
+  char* base(int i, int32_t on_rank) const {
+    return static_cast<char*>(ranks[on_rank].buffers[op.operands[i].buffer]);
   }
-  template <class Element>
-  Element* base(int i) const {
-    return base<Element>(i, rank);
+  char* element(int i, int64_t row, int64_t col) const {
+    return base(i, rank) + (row * buffer(i).cols + col) * element_size(dtype(i));
   }
 
   int64_t first_col(int i) const {
@@ -69,17 +60,12 @@ struct Frame {
     return rows == Rows::ONE || (rows == Rows::SLOT_EXPERT && buffer(i).rows_per_expert == 0);
   }
 
-  template <class Element>
-  View<Element> view(int i) const {
-    const int64_t stride = buffer(i).cols;
-    return {base<Element>(i) + first_row(i) * stride + first_col(i), is_one_row(i) ? 0 : stride,
-            static_cast<Cols>(op.operands[i].cols) == Cols::ONE ? 0 : 1};
+  // The unit's rows of an operand, from the task's first column on.
+  View view(int i) const {
+    return {element(i, first_row(i), first_col(i)), is_one_row(i) ? 0 : int64_t{buffer(i).cols},
+            static_cast<Cols>(op.operands[i].cols) == Cols::ONE ? 0 : 1, dtype(i)};
   }
 };
-
-inline int64_t element_size(const Buffer& buffer) {
-  return static_cast<Dtype>(buffer.dtype) == Dtype::BFLOAT16 ? 2 : 4;
-}
 
 // The rows a task stands for (for a PUT: the slot on the destination).
 Unit find_unit(const Image& image, const HpmoeRank* ranks, const Routing* routing, int32_t rank, const Op& op,
@@ -87,20 +73,16 @@ Unit find_unit(const Image& image, const HpmoeRank* ranks, const Routing* routin
 
 // Tile bodies, one file per family. Each returns OK, or INDEX_OUT_OF_RANGE for an index that points nowhere.
 using Body = Code (*)(const Frame&);
-#define HPMOE_BODY(name)  \
-  template <class Element> \
-  Code name(const Frame& frame);
-HPMOE_BODY(gmm)
-HPMOE_BODY(wgrad)
-HPMOE_BODY(map)
-HPMOE_BODY(swiglu)
-HPMOE_BODY(swiglu_grad)
-HPMOE_BODY(reduce_entries)
-HPMOE_BODY(row_reduce)
-HPMOE_BODY(row_dot)
-HPMOE_BODY(col_sum)
-HPMOE_BODY(gather)
-#undef HPMOE_BODY
+Code gmm(const Frame& frame);
+Code wgrad(const Frame& frame);
+Code map(const Frame& frame);
+Code swiglu(const Frame& frame);
+Code swiglu_grad(const Frame& frame);
+Code reduce_entries(const Frame& frame);
+Code row_reduce(const Frame& frame);
+Code row_dot(const Frame& frame);
+Code col_sum(const Frame& frame);
+Code gather(const Frame& frame);
 
 // Copies the rows of a segment, from source to dest or back.
 void copy_segment(const Frame& frame, const Segment& segment);

@@ -6,15 +6,30 @@
 #include <atomic>
 #include <vector>
 
+#include "convert.h"
 #include "multiversion.h"
 
 namespace hpmoe {
 namespace {
 
-using DnnlSgemm = int (*)(char, char, int64_t, int64_t, int64_t, float, const float*, int64_t, const float*, int64_t,
-                          float, float*, int64_t);
+// dnnl_sgemm(transa, transb, m, n, k, alpha, a, lda, b, ldb, beta, c, ldc), and the same of bfloat16 a and b. Row-major.
+template <class Element>
+using DnnlGemm = int (*)(char, char, int64_t, int64_t, int64_t, float, const Element*, int64_t, const Element*, int64_t,
+                         float, float*, int64_t);
 
-std::atomic<DnnlSgemm> g_dnnl{nullptr};
+std::atomic<DnnlGemm<float>> g_sgemm{nullptr};
+std::atomic<DnnlGemm<uint16_t>> g_bf16_gemm{nullptr};
+
+template <class Element>
+bool dnnl_gemm(const std::atomic<DnnlGemm<Element>>& function, const Sizes& s, const Matrix& a, const Matrix& b,
+               const Matrix& c, bool accumulate) {
+  const DnnlGemm<Element> call = function.load(std::memory_order_acquire);
+  if (!call || s.k == 0) return false;
+  const auto letter = [](const Matrix& x) { return x.transposed ? 'T' : 'N'; };
+  return call(letter(a), letter(b), s.m, s.n, s.k, 1.0f, reinterpret_cast<const Element*>(a.data), a.ld,
+              reinterpret_cast<const Element*>(b.data), b.ld, accumulate ? 1.0f : 0.0f, reinterpret_cast<float*>(c.data),
+              c.ld) == 0;
+}
 
 // Register tile MR x NR, cache blocks MC x KC of a and KC x NC of b, both packed in panels.
 constexpr int64_t MR = 6, NR = 16, MC = 96, KC = 256, NC = 512;
@@ -46,23 +61,25 @@ void pack(const float* x, int64_t line_stride, int64_t k_stride, int64_t lines, 
   }
 }
 
-void own_gemm(const Gemm& s, const float* a, const float* b, float* c) {
+void own_gemm(const Sizes& s, const Matrix& a, const Matrix& b, const Matrix& c, bool accumulate) {
   thread_local std::vector<float> packed_a(MC * KC), packed_b(NC * KC + NC);
-  const int64_t a_row = s.transpose_a ? 1 : s.lda, a_k = s.transpose_a ? s.lda : 1;
-  const int64_t b_col = s.transpose_b ? s.ldb : 1, b_k = s.transpose_b ? 1 : s.ldb;
-  for (int64_t i = 0; i < s.m; ++i) std::fill_n(c + i * s.ldc, s.n, 0.0f);
+  const int64_t a_row = a.transposed ? 1 : a.ld, a_k = a.transposed ? a.ld : 1;
+  const int64_t b_col = b.transposed ? b.ld : 1, b_k = b.transposed ? 1 : b.ld;
+  const float *const x = reinterpret_cast<const float*>(a.data), *const w = reinterpret_cast<const float*>(b.data);
+  float* const out = reinterpret_cast<float*>(c.data);
+  for (int64_t i = 0; i < s.m && !accumulate; ++i) std::fill_n(out + i * c.ld, s.n, 0.0f);
   for (int64_t j0 = 0; j0 < s.n; j0 += NC) {
     const int64_t nc = std::min(NC, s.n - j0);
     for (int64_t k0 = 0; k0 < s.k; k0 += KC) {
       const int64_t kc = std::min(KC, s.k - k0);
-      pack(b + j0 * b_col + k0 * b_k, b_col, b_k, nc, kc, NR, packed_b.data());
+      pack(w + j0 * b_col + k0 * b_k, b_col, b_k, nc, kc, NR, packed_b.data());
       for (int64_t i0 = 0; i0 < s.m; i0 += MC) {
         const int64_t mc = std::min(MC, s.m - i0);
-        pack(a + i0 * a_row + k0 * a_k, a_row, a_k, mc, kc, MR, packed_a.data());
+        pack(x + i0 * a_row + k0 * a_k, a_row, a_k, mc, kc, MR, packed_a.data());
         for (int64_t j = 0; j < nc; j += NR) {
           for (int64_t i = 0; i < mc; i += MR) {
-            multiply_panels(kc, packed_a.data() + i * kc, packed_b.data() + j * kc, c + (i0 + i) * s.ldc + j0 + j,
-                            s.ldc, std::min(MR, mc - i), std::min(NR, nc - j));
+            multiply_panels(kc, packed_a.data() + i * kc, packed_b.data() + j * kc, out + (i0 + i) * c.ld + j0 + j,
+                            c.ld, std::min(MR, mc - i), std::min(NR, nc - j));
           }
         }
       }
@@ -70,32 +87,67 @@ void own_gemm(const Gemm& s, const float* a, const float* b, float* c) {
   }
 }
 
+void multiply_float32(const Sizes& s, const Matrix& a, const Matrix& b, const Matrix& c, bool accumulate) {
+  if (!dnnl_gemm(g_sgemm, s, a, b, c, accumulate)) own_gemm(s, a, b, c, accumulate);
+}
+
+// The part [k0, k0 + kc) of x, `lines` lines wide, as float32: in place, or converted into scratch.
+Matrix part_in_float32(const Matrix& x, bool k_is_row, int64_t lines, int64_t k0, int64_t kc,
+                       std::vector<float>& scratch) {
+  const int64_t rows = k_is_row ? kc : lines, cols = k_is_row ? lines : kc;
+  char* const data = x.data + k0 * (k_is_row ? x.ld : 1) * element_size(x.dtype);
+  if (x.dtype == Dtype::FLOAT32) return {data, x.dtype, x.ld, x.transposed};
+  scratch.resize(std::max<size_t>(scratch.size(), rows * cols));
+  for (int64_t i = 0; i < rows; ++i) {
+    to_float32(x.dtype, data + i * x.ld * element_size(x.dtype), cols, scratch.data() + i * cols);
+  }
+  return {reinterpret_cast<char*>(scratch.data()), Dtype::FLOAT32, cols, x.transposed};
+}
+
+// c is float32; a and b are converted block by block.
+void multiply_converted(const Sizes& s, const Matrix& a, const Matrix& b, const Matrix& c) {
+  constexpr int64_t kBlock = 512;
+  thread_local std::vector<float> wide_a, wide_b;
+  const bool converts = a.dtype != Dtype::FLOAT32 || b.dtype != Dtype::FLOAT32;
+  const int64_t block = converts ? kBlock : std::max<int64_t>(s.k, 1);
+  for (int64_t k0 = 0; k0 == 0 || k0 < s.k; k0 += block) {
+    const int64_t kc = std::min(block, s.k - k0);
+    multiply_float32({s.m, s.n, kc}, part_in_float32(a, a.transposed, s.m, k0, kc, wide_a),
+                     part_in_float32(b, !b.transposed, s.n, k0, kc, wide_b), c, k0 > 0);
+  }
+}
+
 }  // namespace
 
-void gemm(const Gemm& s, const float* a, const float* b, float* c) {
+void gemm(const Sizes& s, const Matrix& a, const Matrix& b, const Matrix& c) {
   if (s.m == 0 || s.n == 0) return;
-  const DnnlSgemm dnnl = g_dnnl.load(std::memory_order_acquire);
-  if (dnnl && s.k > 0) {
-    const int failed = dnnl(s.transpose_a ? 'T' : 'N', s.transpose_b ? 'T' : 'N', s.m, s.n, s.k, 1.0f, a, s.lda, b,
-                            s.ldb, 0.0f, c, s.ldc);
-    if (!failed) return;
+  thread_local std::vector<float> sums;
+  const bool narrows = c.dtype != Dtype::FLOAT32;
+  if (narrows) sums.resize(std::max<size_t>(sums.size(), s.m * s.n));
+  const Matrix sum = narrows ? Matrix{reinterpret_cast<char*>(sums.data()), Dtype::FLOAT32, s.n} : c;
+  const bool both_bf16 = a.dtype == Dtype::BFLOAT16 && b.dtype == Dtype::BFLOAT16;
+  if (!both_bf16 || !dnnl_gemm(g_bf16_gemm, s, a, b, sum, false)) multiply_converted(s, a, b, sum);
+  for (int64_t i = 0; i < s.m && narrows; ++i) {
+    from_float32(c.dtype, sums.data() + i * s.n, s.n, c.data + i * c.ld * element_size(c.dtype));
   }
-  own_gemm(s, a, b, c);
 }
 
 int use_blas(const char* path) {
   if (!path) {
-    g_dnnl.store(nullptr, std::memory_order_release);
+    g_sgemm.store(nullptr, std::memory_order_release);
+    g_bf16_gemm.store(nullptr, std::memory_order_release);
     return 0;
   }
   void* library = dlopen(path, RTLD_NOW | RTLD_LOCAL);  // stays loaded: workers may be inside it
   if (!library) return 1;
-  void* symbol = dlsym(library, "dnnl_sgemm");
-  if (!symbol) return 2;
-  g_dnnl.store(reinterpret_cast<DnnlSgemm>(symbol), std::memory_order_release);
+  void* sgemm = dlsym(library, "dnnl_sgemm");
+  if (!sgemm) return 2;
+  g_sgemm.store(reinterpret_cast<DnnlGemm<float>>(sgemm), std::memory_order_release);
+  g_bf16_gemm.store(reinterpret_cast<DnnlGemm<uint16_t>>(dlsym(library, "dnnl_gemm_bf16bf16f32")),
+                    std::memory_order_release);
   return 0;
 }
 
-const char* gemm_name() { return g_dnnl.load(std::memory_order_acquire) ? "dnnl_sgemm" : "own"; }
+const char* gemm_name() { return g_sgemm.load(std::memory_order_acquire) ? "dnnl_sgemm" : "own"; }
 
 }  // namespace hpmoe

@@ -1,17 +1,26 @@
-// The one place a tile's matrix product comes from: our own loop, or dnnl_sgemm out of a library the host names.
+// The one place a tile's matrix product comes from: our own loops, or those of a oneDNN library the host names.
 #pragma once
 
 #include <cstdint>
 
+#include "protocol.h"
+
 namespace hpmoe {
 
-// c[m, n] = op(a)[m, k] @ op(b)[k, n]; row-major, leading dimensions in elements, op(x) = x^T where transposed.
-struct Gemm {
-  bool transpose_a, transpose_b;
-  int64_t m, n, k, lda, ldb, ldc;
+// Row-major, `ld` elements from row to row; `transposed` where a product takes it so.
+struct Matrix {
+  char* data;
+  Dtype dtype;
+  int64_t ld;
+  bool transposed = false;
 };
 
-void gemm(const Gemm& shape, const float* a, const float* b, float* c);
+struct Sizes {
+  int64_t m, n, k;
+};
+
+// c[m, n] = a[m, k] @ b[k, n], of any float dtypes; summed in float32 in an order that depends on the sizes alone.
+void gemm(const Sizes& sizes, const Matrix& a, const Matrix& b, const Matrix& c);
 
 int use_blas(const char* path);
 const char* gemm_name();

@@ -13,16 +13,16 @@ constexpr int kSpins = 200;
 
 Body find_body(Opcode opcode) {
   switch (opcode) {
-    case Opcode::REDUCE: return reduce_entries<float>;
-    case Opcode::GMM: return gmm<float>;
-    case Opcode::WGRAD: return wgrad<float>;
-    case Opcode::MAP: return map<float>;
-    case Opcode::SWIGLU: return swiglu<float>;
-    case Opcode::SWIGLU_GRAD: return swiglu_grad<float>;
-    case Opcode::ROW_REDUCE: return row_reduce<float>;
-    case Opcode::ROW_DOT: return row_dot<float>;
-    case Opcode::COL_SUM: return col_sum<float>;
-    case Opcode::GATHER: return gather<float>;
+    case Opcode::REDUCE: return reduce_entries;
+    case Opcode::GMM: return gmm;
+    case Opcode::WGRAD: return wgrad;
+    case Opcode::MAP: return map;
+    case Opcode::SWIGLU: return swiglu;
+    case Opcode::SWIGLU_GRAD: return swiglu_grad;
+    case Opcode::ROW_REDUCE: return row_reduce;
+    case Opcode::ROW_DOT: return row_dot;
+    case Opcode::COL_SUM: return col_sum;
+    case Opcode::GATHER: return gather;
     default: return nullptr;
   }
 }

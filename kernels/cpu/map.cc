@@ -1,5 +1,4 @@
-// Elementwise tiles. A row is done in chunks; a broadcast operand is spread over one chunk, so that every inner loop
-// runs over contiguous floats.
+// Elementwise tiles. A copy between dtypes is the cast.
 #include <algorithm>
 #include <cmath>
 
@@ -8,8 +7,6 @@
 
 namespace hpmoe {
 namespace {
-
-constexpr int64_t kChunk = 256;
 
 HPMOE_MULTIVERSION
 void map_chunk(MapCode code, int64_t n, const float* a, const float* b, const float* c, float* out) {
@@ -56,48 +53,23 @@ void map_chunk(MapCode code, int64_t n, const float* a, const float* b, const fl
 #undef CASE
 }
 
-// An input of a MAP: a strided view, or one value everywhere.
-template <class Element>
-class Input {
- public:
-  Input(const Frame& frame, int index) : immediate_(frame.op.operands[index].buffer < 0) {
-    if (immediate_) {
-      std::fill_n(spread_, kChunk, frame.op.operands[index].value);
-    } else {
-      view_ = frame.view<Element>(index);
-    }
-  }
-
-  const float* chunk(int64_t row, int64_t col, int64_t n) {
-    if (immediate_) return spread_;
-    if (view_.col_stride == 1) return view_.row(row) + col;
-    if (col == 0) std::fill_n(spread_, std::min(n, kChunk), static_cast<float>(*view_.row(row)));
-    return spread_;
-  }
-
- private:
-  const bool immediate_;
-  View<Element> view_{};
-  float spread_[kChunk];
-};
+Reader input(const Frame& frame, int index) {
+  const Operand& operand = frame.op.operands[index];
+  return operand.buffer < 0 ? Reader(operand.value) : Reader(frame.view(index));
+}
 
 }  // namespace
 
-template <class Element>
 Code map(const Frame& frame) {
   const auto code = static_cast<MapCode>(frame.op.param[0]);
-  const View<Element> out = frame.view<Element>(0);
   const int last = frame.op.num_operands - 1;
-  Input<Element> a(frame, 1), b(frame, std::min(2, last)), c(frame, std::min(3, last));
-  for (int64_t row = 0; row < frame.unit.rows; ++row) {
-    for (int64_t col = 0; col < frame.task.cols; col += kChunk) {
-      const int64_t n = std::min(kChunk, frame.task.cols - col);
-      map_chunk(code, n, a.chunk(row, col, n), b.chunk(row, col, n), c.chunk(row, col, n), out.row(row) + col);
-    }
-  }
+  Writer out(frame.view(0));
+  Reader a = input(frame, 1), b = input(frame, std::min(2, last)), c = input(frame, std::min(3, last));
+  for_each_chunk(frame.unit.rows, frame.task.cols, [&](int64_t row, int64_t col, int64_t n) {
+    map_chunk(code, n, a.chunk(row, col, n), b.chunk(row, col, n), c.chunk(row, col, n), out.chunk(row, col));
+    out.store(row, col, n);
+  });
   return Code::OK;
 }
-
-template Code map<float>(const Frame&);
 
 }  // namespace hpmoe

@@ -1,6 +1,6 @@
 // Sums and maxima, always in the same order: rows top to bottom, columns in fixed lanes. And the gather of rows.
 #include <algorithm>
-#include <cstring>
+#include <vector>
 
 #include "frame.h"
 #include "vector_math.h"
@@ -10,45 +10,40 @@ namespace {
 
 constexpr int64_t kLanes = 16;
 
+// Lane j takes the elements j, j + kLanes, ... of a row, whose chunks are whole numbers of lanes.
+static_assert(kChunk % kLanes == 0, "the next chunk begins at lane 0");
+
+#define HPMOE_LANES(i, n, expression)                             \
+  int64_t i = 0;                                                  \
+  for (; i + kLanes <= n; i += kLanes) {                          \
+    for (int64_t j = 0; j < kLanes; ++j) lanes[j] = (expression); \
+  }                                                               \
+  for (int64_t j = 0; i + j < n; ++j) lanes[j] = (expression);
+
+HPMOE_MULTIVERSION
+void sum_lanes(int64_t n, const float* x, float* lanes) { HPMOE_LANES(i, n, lanes[j] + x[i + j]) }
+
+HPMOE_MULTIVERSION
+void dot_lanes(int64_t n, const float* x, const float* y, float* lanes) {
+  HPMOE_LANES(i, n, lanes[j] + x[i + j] * y[i + j])
+}
+
+HPMOE_MULTIVERSION
+void max_lanes(int64_t n, const float* x, float* lanes) { HPMOE_LANES(i, n, maximum_(lanes[j], x[i + j])) }
+
 template <class Combine>
-HPMOE_INLINE float fold_lanes(float* lanes, Combine combine) {
+float fold_lanes(float* lanes, Combine combine) {
   for (int64_t half = kLanes / 2; half > 0; half /= 2) {
     for (int64_t i = 0; i < half; ++i) lanes[i] = combine(lanes[i], lanes[i + half]);
   }
   return lanes[0];
 }
 
-HPMOE_MULTIVERSION
-float sum_row(int64_t n, const float* x) {
-  float lanes[kLanes] = {};
-  int64_t i = 0;
-  for (; i + kLanes <= n; i += kLanes) {
-    for (int64_t j = 0; j < kLanes; ++j) lanes[j] += x[i + j];
-  }
-  for (int64_t j = 0; i + j < n; ++j) lanes[j] += x[i + j];
+float sum_of(float* lanes) {
   return fold_lanes(lanes, [](float a, float b) { return a + b; });
 }
 
-HPMOE_MULTIVERSION
-float dot_row(int64_t n, const float* x, const float* y) {
-  float lanes[kLanes] = {};
-  int64_t i = 0;
-  for (; i + kLanes <= n; i += kLanes) {
-    for (int64_t j = 0; j < kLanes; ++j) lanes[j] += x[i + j] * y[i + j];
-  }
-  for (int64_t j = 0; i + j < n; ++j) lanes[j] += x[i + j] * y[i + j];
-  return fold_lanes(lanes, [](float a, float b) { return a + b; });
-}
-
-HPMOE_MULTIVERSION
-float max_row(int64_t n, const float* x) {
-  float lanes[kLanes];
-  std::fill_n(lanes, kLanes, -__builtin_inff());
-  int64_t i = 0;
-  for (; i + kLanes <= n; i += kLanes) {
-    for (int64_t j = 0; j < kLanes; ++j) lanes[j] = maximum_(lanes[j], x[i + j]);
-  }
-  for (int64_t j = 0; i + j < n; ++j) lanes[j] = maximum_(lanes[j], x[i + j]);
+float max_of(float* lanes) {
   return fold_lanes(lanes, [](float a, float b) { return maximum_(a, b); });
 }
 
@@ -60,68 +55,74 @@ void add_scaled(int64_t n, float scale, const float* x, float* sum) {
 }  // namespace
 
 // out[t] = sum_k w[t, k] * in[t * K + k], k = 0, 1, ...
-template <class Element>
 Code reduce_entries(const Frame& frame) {
-  const int64_t top_k = frame.routing->top_k(), num_cols = frame.num_cols(0);
-  const int64_t ldo = frame.buffer(0).cols, ldi = frame.buffer(1).cols;
+  const int64_t top_k = frame.routing->top_k(), first = frame.unit.start;
+  Writer out({frame.element(0, first, frame.first_col(0)), frame.buffer(0).cols, 1, frame.dtype(0)});
+  Reader in({frame.element(1, first * top_k, frame.first_col(1)), frame.buffer(1).cols, 1, frame.dtype(1)});
   const bool weighted = frame.op.num_operands > 2;
-  for (int64_t token = frame.unit.start; token < frame.unit.start + frame.unit.rows; ++token) {
-    Element* out = frame.base<Element>(0) + token * ldo + frame.first_col(0);
-    std::fill_n(out, num_cols, Element(0));
-    for (int64_t k = 0; k < top_k; ++k) {
-      const Element* in = frame.base<Element>(1) + (token * top_k + k) * ldi + frame.first_col(1);
-      const float scale = weighted ? frame.base<Element>(2)[token * frame.buffer(2).cols + k] : 1.0f;
-      add_scaled(num_cols, scale, in, out);
-    }
-  }
+  std::vector<float> weights(top_k, 1.0f);
+  for_each_chunk(frame.unit.rows, frame.num_cols(0), [&](int64_t row, int64_t col, int64_t n) {
+    if (weighted && col == 0) to_float32(frame.dtype(2), frame.element(2, first + row, 0), top_k, weights.data());
+    float* const sum = out.chunk(row, col);
+    std::fill_n(sum, n, 0.0f);
+    for (int64_t k = 0; k < top_k; ++k) add_scaled(n, weights[k], in.chunk(row * top_k + k, col, n), sum);
+    out.store(row, col, n);
+  });
   return Code::OK;
 }
 
-template <class Element>
 Code row_reduce(const Frame& frame) {
-  const auto out = frame.view<Element>(0), x = frame.view<Element>(1);
-  const auto reduce = static_cast<Reduction>(frame.op.param[0]) == Reduction::MAX ? max_row : sum_row;
-  for (int64_t i = 0; i < frame.unit.rows; ++i) *out.row(i) = reduce(frame.num_cols(1), x.row(i));
+  const bool is_max = static_cast<Reduction>(frame.op.param[0]) == Reduction::MAX;
+  const int64_t cols = frame.num_cols(1);
+  Writer out(frame.view(0));
+  Reader x(frame.view(1));
+  float lanes[kLanes];
+  for_each_chunk(frame.unit.rows, cols, [&](int64_t row, int64_t col, int64_t n) {
+    if (col == 0) std::fill_n(lanes, kLanes, is_max ? -__builtin_inff() : 0.0f);
+    (is_max ? max_lanes : sum_lanes)(n, x.chunk(row, col, n), lanes);
+    if (col + n == cols) out.store_one(row, is_max ? max_of(lanes) : sum_of(lanes));
+  });
   return Code::OK;
 }
 
-template <class Element>
 Code row_dot(const Frame& frame) {
-  const auto out = frame.view<Element>(0), a = frame.view<Element>(1), b = frame.view<Element>(2);
-  for (int64_t i = 0; i < frame.unit.rows; ++i) *out.row(i) = dot_row(frame.num_cols(1), a.row(i), b.row(i));
+  const int64_t cols = frame.num_cols(1);
+  Writer out(frame.view(0));
+  Reader a(frame.view(1)), b(frame.view(2));
+  float lanes[kLanes];
+  for_each_chunk(frame.unit.rows, cols, [&](int64_t row, int64_t col, int64_t n) {
+    if (col == 0) std::fill_n(lanes, kLanes, 0.0f);
+    dot_lanes(n, a.chunk(row, col, n), b.chunk(row, col, n), lanes);
+    if (col + n == cols) out.store_one(row, sum_of(lanes));
+  });
   return Code::OK;
 }
 
 // out[e, cols] = sum of the expert's rows
-template <class Element>
 Code col_sum(const Frame& frame) {
-  const int64_t ldx = frame.buffer(1).cols;
-  Element* out = frame.base<Element>(0) + frame.unit.expert * frame.buffer(0).cols + frame.first_col(0);
-  const Element* x = frame.base<Element>(1) + frame.unit.start * ldx + frame.first_col(1);
-  std::fill_n(out, frame.task.cols, Element(0));
-  for (int64_t i = 0; i < frame.unit.rows; ++i) add_scaled(frame.task.cols, 1.0f, x + i * ldx, out);
+  Writer out({frame.element(0, frame.unit.expert, frame.first_col(0)), 0, 1, frame.dtype(0)});
+  Reader x({frame.element(1, frame.unit.start, frame.first_col(1)), frame.buffer(1).cols, 1, frame.dtype(1)});
+  for_each_chunk(1, frame.task.cols, [&](int64_t, int64_t col, int64_t n) {
+    float* const sum = out.chunk(0, col);
+    std::fill_n(sum, n, 0.0f);
+    for (int64_t i = 0; i < frame.unit.rows; ++i) add_scaled(n, 1.0f, x.chunk(i, col, n), sum);
+    out.store(0, col, n);
+  });
   return Code::OK;
 }
 
-// out[i] = x[index[i]], zero where the index is negative
-template <class Element>
+// out[i] = x[index[i]]; a negative index counts from the end
 Code gather(const Frame& frame) {
-  const auto out = frame.view<Element>(0);
-  const auto index = frame.view<int32_t>(2);
+  const View out = frame.view(0), index = frame.view(2);
   const Buffer& source = frame.buffer(1);
-  const int64_t bytes = frame.num_cols(1) * static_cast<int64_t>(sizeof(Element));
+  const int64_t cols = frame.num_cols(1);
   for (int64_t i = 0; i < frame.unit.rows; ++i) {
-    const int64_t row = *index.row(i) + (*index.row(i) < 0 ? source.rows : 0);  // negative: from the end
+    const int32_t at = *reinterpret_cast<const int32_t*>(index.at(i, 0));
+    const int64_t row = at + (at < 0 ? int64_t{source.rows} : 0);
     if (row < 0 || row >= source.rows) return Code::INDEX_OUT_OF_RANGE;
-    std::memcpy(out.row(i), frame.base<Element>(1) + row * source.cols + frame.first_col(1), bytes);
+    copy_row(frame.dtype(1), frame.element(1, row, frame.first_col(1)), cols, out.dtype, out.at(i, 0));
   }
   return Code::OK;
 }
-
-template Code reduce_entries<float>(const Frame&);
-template Code row_reduce<float>(const Frame&);
-template Code row_dot<float>(const Frame&);
-template Code col_sum<float>(const Frame&);
-template Code gather<float>(const Frame&);
 
 }  // namespace hpmoe

@@ -22,24 +22,26 @@ void swiglu_grad_row(int64_t n, const float* dy, const float* gate, const float*
 
 }  // namespace
 
-template <class Element>
 Code swiglu(const Frame& frame) {
-  const auto out = frame.view<Element>(0), gate = frame.view<Element>(1), up = frame.view<Element>(2);
-  for (int64_t i = 0; i < frame.unit.rows; ++i) swiglu_row(frame.task.cols, gate.row(i), up.row(i), out.row(i));
+  Writer out(frame.view(0));
+  Reader gate(frame.view(1)), up(frame.view(2));
+  for_each_chunk(frame.unit.rows, frame.task.cols, [&](int64_t row, int64_t col, int64_t n) {
+    swiglu_row(n, gate.chunk(row, col, n), up.chunk(row, col, n), out.chunk(row, col));
+    out.store(row, col, n);
+  });
   return Code::OK;
 }
 
-template <class Element>
 Code swiglu_grad(const Frame& frame) {
-  const auto dgate = frame.view<Element>(0), dup = frame.view<Element>(1), dy = frame.view<Element>(2);
-  const auto gate = frame.view<Element>(3), up = frame.view<Element>(4);
-  for (int64_t i = 0; i < frame.unit.rows; ++i) {
-    swiglu_grad_row(frame.task.cols, dy.row(i), gate.row(i), up.row(i), dgate.row(i), dup.row(i));
-  }
+  Writer dgate(frame.view(0)), dup(frame.view(1));
+  Reader dy(frame.view(2)), gate(frame.view(3)), up(frame.view(4));
+  for_each_chunk(frame.unit.rows, frame.task.cols, [&](int64_t row, int64_t col, int64_t n) {
+    swiglu_grad_row(n, dy.chunk(row, col, n), gate.chunk(row, col, n), up.chunk(row, col, n), dgate.chunk(row, col),
+                    dup.chunk(row, col));
+    dgate.store(row, col, n);
+    dup.store(row, col, n);
+  });
   return Code::OK;
 }
-
-template Code swiglu<float>(const Frame&);
-template Code swiglu_grad<float>(const Frame&);
 
 }  // namespace hpmoe

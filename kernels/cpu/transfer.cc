@@ -15,9 +15,9 @@ int64_t entry_row(const Operand& operand, int32_t entry, int32_t top_k) {
 
 void copy_segment(const Frame& frame, const Segment& segment) {
   const bool back = goes_back(frame.op);
-  const int64_t bytes = frame.buffer(0).cols * element_size(frame.buffer(0));
-  char* out = frame.base<char>(0, back ? segment.source : segment.dest);
-  const char* in = frame.base<char>(1);
+  const int64_t bytes = frame.buffer(0).cols * element_size(frame.dtype(0));
+  char* out = frame.base(0, back ? segment.source : segment.dest);
+  const char* in = frame.base(1, frame.rank);
   const Operand& token_side = frame.op.operands[back ? 0 : 1];
   for (int64_t i = 0; i < segment.rows; ++i) {
     const int64_t received = segment.first_row + i;

@@ -6,17 +6,10 @@
 #include <cstdint>
 #include <cstring>
 
+#include "bits.h"
 #include "multiversion.h"
 
 namespace hpmoe {
-
-template <class To, class From>
-HPMOE_INLINE To bits_as(From value) {
-  static_assert(sizeof(To) == sizeof(From), "a bit cast keeps the size");
-  To result;
-  __builtin_memcpy(&result, &value, sizeof(result));
-  return result;
-}
 
 // x = n ln2 + r with |r| <= ln2 / 2; `n` also as an integer, read from the low bits of n + 1.5 * 2^23.
 struct ExpParts {
