@@ -1,4 +1,9 @@
-"""Element types by name, and what each is in NumPy: the one place that knows where bfloat16 comes from."""
+"""Element types by name, what each is in NumPy, and the rule of storing: compute in float32, round once.
+
+Arrays of bfloat16 and float16 are stored in that type. Whatever computes from them, sums and matrix products included,
+works on their values in float32 and rounds each result once, to nearest even, where it is stored: in a Program every
+output of an equation is stored, in a Taskflow every buffer that a task writes, partial sums in float32.
+"""
 
 from __future__ import annotations
 
@@ -6,6 +11,7 @@ import numpy as np
 from mindspore.common import np_dtype
 
 FLOATS = ("float32", "bfloat16", "float16")
+HALVES = ("bfloat16", "float16")
 
 _NUMPY = {name: np.dtype(name) for name in ("float16", "float32", "float64", "int32", "int64", "bool")}
 _NUMPY["bfloat16"] = np.dtype(np_dtype.bfloat16)
@@ -19,7 +25,7 @@ def numpy_dtype(name: str) -> np.dtype:
         >>> numpy_dtype("float16"), numpy_dtype("bfloat16").itemsize
         (dtype('float16'), 2)
     """
-    return _NUMPY[name]
+    return _NUMPY.get(name) or np.dtype(name)
 
 
 def dtype_name(dtype: np.dtype) -> str:
@@ -40,3 +46,24 @@ def storage_dtype(name: str) -> str:
         ('float32', 'bfloat16')
     """
     return "float32" if name == "bool" else name
+
+
+def widen(array: np.ndarray) -> np.ndarray:
+    """What is computed from: the values of a half-precision array in float32, any other array as it is.
+
+    Example:
+        >>> widen(np.ones(2, np.float16)).dtype, widen(np.ones(2, np.int32)).dtype
+        (dtype('float32'), dtype('int32'))
+    """
+    return array.astype(np.float32) if _NAMES.get(array.dtype) in HALVES else array
+
+
+def rounded(array: np.ndarray, name: str) -> np.ndarray:
+    """What is stored: the array in the dtype of a name; values out of range become infinities.
+
+    Example:
+        >>> rounded(np.float32([1.0, 1e6]), "float16")
+        array([ 1., inf], dtype=float16)
+    """
+    with np.errstate(over="ignore"):
+        return np.asarray(array).astype(numpy_dtype(name), copy=False)

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from hpmoe.dtypes import FLOATS, rounded, widen
 from hpmoe.errors import check_argument, check_inputs
 from hpmoe.program import Atom, Equation, Literal, Program, RouteAval, Rows, Var
 from hpmoe.routing import Route
@@ -15,13 +16,14 @@ from hpmoe.token_rows import token_vars
 
 def evaluate(program: Program, inputs: Sequence[Sequence[np.ndarray]], num_tokens: Sequence[int] | None = None,
              dtype: str | None = None) -> list[list[np.ndarray]]:
-    """Computes the outputs of every rank.
+    """Computes the outputs of every rank; the output of each equation is rounded to its dtype.
 
     Args:
         program: what to run.
-        inputs: for each of `program.ep_size` ranks, one array for each program input.
+        inputs: for each of `program.ep_size` ranks, one array for each program input, rounded to that input's dtype.
         num_tokens: how many leading tokens of each rank count; all by default.
-        dtype: "float64" computes every float in double precision, as an oracle does.
+        dtype: "float64" computes every float in double precision, of inputs as they are, and rounds nothing, as an oracle
+            does.
 
     Returns:
         For each rank, the list of outputs.
@@ -43,17 +45,20 @@ def evaluate(program: Program, inputs: Sequence[Sequence[np.ndarray]], num_token
         env[var] = values
 
     for i, var in enumerate(program.inputs):
-        define(var, [_in_precision(np.asarray(inputs[r][i]), dtype) for r in ranks])
+        define(var, [_stored(inputs[r][i], var.aval.dtype, dtype) for r in ranks])
 
     def read(atom: Atom) -> list[Any]:
         return [atom.value] * len(ranks) if isinstance(atom, Literal) else env[atom]
 
+    def operand(atom: Atom) -> list[Any]:
+        return [widen(v) if isinstance(v, np.ndarray) else v for v in read(atom)]
+
     for eqn in program.equations:
-        operands = [read(a) for a in eqn.inputs]
+        operands = [operand(a) for a in eqn.inputs]
         with np.errstate(all="ignore" if tokens else None):  # padding rows are computed before they are dropped
             outs = _run_equation(eqn, operands, _routes(env), num_tokens)
         for var, values in zip(eqn.outputs, outs, strict=True):
-            define(var, [v if isinstance(v, Route) else _as_dtype(v, var.aval.dtype, dtype) for v in values])
+            define(var, [v if isinstance(v, Route) else _stored(v, var.aval.dtype, dtype) for v in values])
     return [[np.asarray(read(a)[r]) for a in program.outputs] for r in ranks]
 
 
@@ -65,13 +70,8 @@ def _without_padding(array: np.ndarray, num_rows: int) -> np.ndarray:
     return array
 
 
-def _in_precision(array: np.ndarray, dtype: str | None) -> np.ndarray:
-    return array.astype(dtype) if dtype and array.dtype.kind == "f" else array
-
-
-def _as_dtype(value: Any, declared: str, dtype: str | None) -> np.ndarray:
-    target = dtype if dtype and declared.startswith(("float", "bfloat")) else declared
-    return np.asarray(value).astype(target, copy=False)
+def _stored(value: Any, declared: str, dtype: str | None) -> np.ndarray:
+    return rounded(value, dtype if dtype and declared in FLOATS else declared)
 
 
 def _routes(env: dict[Var, list[Any]]) -> dict[Rows, list[Route]]:

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from hpmoe import taskflow as tf
+from hpmoe.dtypes import numpy_dtype, storage_dtype, widen
 from hpmoe.errors import LaunchError, check_argument, check_inputs
 from hpmoe.layout import Layout, check_capacity
 from hpmoe.primitives.primitive import REGISTRY
@@ -67,10 +68,11 @@ class _Run:
 
     def _allocate(self, rank: int, b: int, inputs: Sequence[np.ndarray], position: dict[int, int]) -> np.ndarray:
         buffer = self.flow.buffers[b]
+        dtype = numpy_dtype(storage_dtype(buffer.dtype))
         if b in position:
-            return np.ascontiguousarray(inputs[position[b]]).reshape(self._matrix(rank, b))
-        fill = 0.0 if buffer.role == "output" and self.layout.num_tokens is not None and buffer.route < 0 else np.nan
-        return np.full(self._matrix(rank, b), fill, np.float32)
+            return np.ascontiguousarray(inputs[position[b]], dtype).reshape(self._matrix(rank, b))
+        is_padded = buffer.role == "output" and self.layout.num_tokens is not None and buffer.route < 0
+        return np.full(self._matrix(rank, b), 0 if is_padded or dtype.kind == "i" else np.nan, dtype)
 
     # Order.
 
@@ -122,7 +124,8 @@ class _Run:
     def _task(self, rank: int, t: int) -> None:
         task = self.flow.tasks[t]
         op = self.flow.ops[task["op"]]
-        moved = getattr(self, f"_{op.opcode.lower()}", self._local)(rank, op, task)
+        with np.errstate(over="ignore"):  # a stored value out of the range of its dtype is an infinity
+            moved = getattr(self, f"_{op.opcode.lower()}", self._local)(rank, op, task)
         for signal in self.signals_of(t):
             self._signal(rank, op, task, signal, moved)
 
@@ -175,12 +178,13 @@ class _Run:
         count = rows.stop - rows.start
         if count > 0:
             views = [self._operand(rank, op, task, a, rows) for a in op.operands]
+            views[op.num_outputs:] = (widen(v) if isinstance(v, np.ndarray) else v for v in views[op.num_outputs:])
             _BODIES[op.opcode](op, task, views)
         return count
 
     def _wgrad(self, rank: int, op: tf.TileOp, task: np.void) -> int:
         rows = self._summed_rows(rank, op, task)
-        x, g = (self.memory[rank][a.buffer][rows] for a in op.operands[1:3])
+        x, g = (widen(self.memory[rank][a.buffer][rows]) for a in op.operands[1:3])
         out = self.memory[rank][op.operands[0].buffer]
         k = x.shape[1]
         expert, block = divmod(int(task["row"]), op.domain.blocks)
@@ -191,7 +195,7 @@ class _Run:
 
     def _col_sum(self, rank: int, op: tf.TileOp, task: np.void) -> int:
         rows, cols = self._summed_rows(rank, op, task), slice(task["col"], task["col"] + task["cols"])
-        x = self.memory[rank][op.operands[1].buffer][rows, cols]
+        x = widen(self.memory[rank][op.operands[1].buffer][rows, cols])
         self.memory[rank][op.operands[0].buffer].reshape(-1, op.cols)[task["row"], cols] = x.sum(axis=0)
         return 1
 
@@ -205,11 +209,12 @@ class _Run:
         tile = self._rows(rank, op, int(task["row"]))
         top_k = self.layout.routings[op.domain.route].top_k
         cols = slice(task["col"], task["col"] + task["cols"])
-        entries = self.memory[rank][op.operands[1].buffer][tile.start * top_k:tile.stop * top_k, cols]
+        entries = widen(self.memory[rank][op.operands[1].buffer][tile.start * top_k:tile.stop * top_k, cols])
         parts = entries.reshape(-1, top_k, entries.shape[1])
         total = np.zeros_like(parts[:, 0])
         for k in range(top_k):
-            weight = self.memory[rank][op.operands[2].buffer][tile, k:k + 1] if len(op.operands) > 2 else 1.0
+            weighted = len(op.operands) > 2
+            weight = widen(self.memory[rank][op.operands[2].buffer][tile, k:k + 1]) if weighted else 1.0
             total += parts[:, k] * weight
         self.memory[rank][op.operands[0].buffer][tile, cols] = total
         return tile.stop - tile.start

@@ -16,6 +16,7 @@ from mindspore.common._grad_function import _Function
 from mindspore.graph.api import _pynative_executor
 
 from hpmoe import tracing
+from hpmoe.dtypes import dtype_name, rounded, widen
 from hpmoe.errors import ProgramError, check_argument
 from hpmoe.evaluate import evaluate
 from hpmoe.interpret import interpret
@@ -280,7 +281,8 @@ class _Call:
         lin = self.traced.linearized
         captures = len(self.traced.program.captures)
         inputs = self.runner.per_rank(tensors, captures)
-        cotangents = [grads[i].asnumpy() for i in lin.cotangents]
+        outputs = self.traced.program.outputs
+        cotangents = [rounded(grads[i].asnumpy(), outputs[i].aval.dtype) for i in lin.cotangents]
         arrays = [[*(inputs[r][i] for i in lin.kept_inputs), *saved[r],
                    *(g[r] if self.runner.batched else g for g in cotangents)] for r in range(self.runner.mesh.ep_size)]
         plan = self.runner.plan(lin.backward, self.buckets)
@@ -289,18 +291,23 @@ class _Call:
         for j, i in enumerate(lin.differentiable):
             parts = [r[j] for r in out]
             is_capture = i >= len(tensors) - captures
-            result[i] = Tensor.from_numpy(np.asarray(sum(parts))) if is_capture else self.join(parts)
+            result[i] = Tensor.from_numpy(_summed(parts)) if is_capture else self.join(parts)
         return result
 
     def results(self, outputs: Arrays) -> list[Tensor]:
         """The program's own outputs, without saved values, as tensors of their declared dtypes."""
         dtypes = [a.aval.dtype for a in self.traced.program.outputs]
-        return [self.join([r[i].astype(dtype, copy=False) for r in outputs]) for i, dtype in enumerate(dtypes)]
+        return [self.join([rounded(r[i], dtype) for r in outputs]) for i, dtype in enumerate(dtypes)]
 
     def join(self, parts: Sequence[np.ndarray]) -> Tensor:
         """One tensor from the ranks' arrays."""
         array = _stacked(parts) if self.runner.batched else parts[0]
         return Tensor.from_numpy(np.ascontiguousarray(array))
+
+
+def _summed(parts: Sequence[np.ndarray]) -> np.ndarray:
+    """The ranks' gradients of a capture, summed in float32 in rank order and rounded once."""
+    return rounded(np.asarray(sum(map(widen, parts))), dtype_name(parts[0].dtype))
 
 
 def _stacked(parts: Sequence[np.ndarray]) -> np.ndarray:

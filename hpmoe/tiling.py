@@ -11,11 +11,13 @@ import numpy as np
 
 from hpmoe import taskflow as tf
 from hpmoe.dependencies import derive_dependencies
+from hpmoe.dtypes import FLOATS, numpy_dtype, storage_dtype
 from hpmoe.errors import TransformError
 from hpmoe.program import Atom, Aval, Equation, Literal, Names, Program, RouteAval, Rows, Var, program_window
 from hpmoe.token_rows import token_vars
 
-COMPUTED = ("float32", "bool")
+COMPUTED = (*FLOATS, "bool")
+WHAT_TILES_COMPUTE = "tile tasks compute float32, bfloat16 and float16"
 
 
 def tile_program(program: Program, tile_rows: int, tile_cols: int) -> tf.Taskflow:
@@ -119,10 +121,9 @@ class Tiler:
         return self._add(tf.Buffer(self.names(var), shape, old.dtype, old.role, cols, num_rows, old.route,
                                    _per_expert(shape), old.storage))
 
-    def hidden(self, name: str, num_rows: int, cols: int) -> int:
-        """A buffer that no variable stands for."""
-        return self._add(tf.Buffer(name, (num_rows, cols), "float32", "temporary", cols, num_rows, -1, 0,
-                                   len(self.buffers)))
+    def hidden(self, name: str, num_rows: int, cols: int, dtype: str = "float32") -> int:
+        """A buffer that no variable stands for; float32 for partial sums, which are not rounded."""
+        return self._add(tf.Buffer(name, (num_rows, cols), dtype, "temporary", cols, num_rows, -1, 0, len(self.buffers)))
 
     def output(self, atom: Atom) -> int:
         """The buffer that holds a program output: its own memory, never that of an input or another output."""
@@ -134,7 +135,8 @@ class Tiler:
         if not is_own:
             copied = Var(atom.aval)
             source = self.read(atom, copied.aval)
-            buffer = self.new(copied)
+            laid_out = self.buffers[source.buffer] if source.buffer >= 0 and not _is_received(atom.aval.shape) else None
+            buffer = self.new(copied, rows_and_cols=(laid_out.num_rows, laid_out.cols) if laid_out else None)
             domain = self._domain(buffer, isinstance(atom, Var) and atom in self.tokens)
             self.emit("MAP", domain, tf.Access(buffer), source, params=("copy",), label="copy")
         self._outputs.append(buffer)
@@ -177,7 +179,7 @@ class Tiler:
     def at(self, var: Var, rows: str = "own", cols: str = "own", offset: int = 0) -> tf.Access:
         """How a float variable is touched; see Access."""
         if var.aval.dtype not in COMPUTED:
-            self.refuse(f"uses {var.aval}; tile tasks compute float32")
+            self.refuse(f"uses {var.aval}; {WHAT_TILES_COMPUTE}")
         self._check_received("uses", var.aval)
         return tf.Access(self.buffer_of[var], rows, cols, offset)
 
@@ -210,8 +212,9 @@ class Tiler:
         """
         cols = self.buffers[operands[0].buffer].cols if cols is None else cols
         label = label or self.program.equations[self.index].primitive.name
+        sizes = (numpy_dtype(storage_dtype(self.buffers[a.buffer].dtype)).itemsize for a in operands if a.buffer >= 0)
         self.ops.append(tf.TileOp(opcode, label, self.index, unit, domain, operands, num_outputs, cols,
-                                  self.tile_cols if cols else 0, params, flops=flops, bytes=4.0 * len(operands)))
+                                  self.tile_cols if cols else 0, params, flops=flops, bytes=float(sum(sizes))))
 
     def map(self, code: str, out: Var, *reads: tf.Access) -> None:
         """An elementwise operation, see MapCode; [T] results of operands stored as one column stay one column."""

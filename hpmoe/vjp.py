@@ -9,7 +9,7 @@ from hpmoe.errors import check_argument
 from hpmoe.primitives.elementwise import add, is_differentiable, mul
 from hpmoe.primitives.grouped_matmul import grouped, grouped_weight_grad
 from hpmoe.primitives.reduction import row_dot
-from hpmoe.primitives.shape import broadcast_to
+from hpmoe.primitives.shape import broadcast_to, dtype_param, in_dtype
 from hpmoe.program import Atom, Builder, Equation, Literal, Program, RouteAval, Var, live_equations, substitute
 from hpmoe.token_rows import token_vars
 
@@ -76,6 +76,7 @@ def _transpose(program: Program, builder: Builder, seeds: list[tuple[Atom, Var]]
 
     def accumulate(atom: Atom, grad: Atom | None) -> None:
         if grad is not None and is_differentiable(atom):
+            grad = in_dtype(builder, grad, atom.aval.dtype)
             grads[atom] = builder.add(add, grads[atom], grad) if atom in grads else grad
 
     for atom, seed in seeds:
@@ -101,7 +102,8 @@ def _depends_on_inputs(program: Program) -> set[Var]:
 
 
 def _zeros(builder: Builder, var: Var) -> Var:
-    return builder.add(broadcast_to, Literal(0.0), shape=var.aval.shape)
+    zero = Literal(0.0)
+    return builder.add(broadcast_to, zero, shape=var.aval.shape, **dtype_param(var.aval.dtype, zero.aval.dtype))
 
 
 def _simplify(program: Program, equations: list[Equation], results: list[Atom],
@@ -144,7 +146,7 @@ def _dot_before_matmul(b: Builder, eqn: Equation, producer: dict[Var, Equation])
         return None
     act, weight, route = source.inputs
     back = b.add(grouped, g, weight, route, transpose=not source.params["transpose"])
-    return b.add(row_dot, back, act)
+    return b.add(row_dot, back, act, **eqn.params)
 
 
 def _scale_after_matmul(b: Builder, eqn: Equation, producer: dict[Var, Equation]) -> Atom | None:

@@ -104,12 +104,12 @@ def test_ids_of_another_rank_are_named():
         "hpmoe.dispatch on rank 1: topk_ids[2] is [3, 3]; it must be distinct experts for each token.")
 
 
-@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float64"])
-def test_tiles_compute_float32(dtype):
+@pytest.mark.parametrize("dtype", ["float64"])
+def test_tiles_compute_three_floats(dtype):
     floats = [Aval(s, dtype) for s in [(4, 4), (4, 2), (3, 4, 6), (3, 3, 4)]]
     avals = [floats[0], Aval((4, 2), "int32"), *floats[1:]]
     text = error_of(lambda: tile_partition(moe_ffn).lower(*avals), TransformError)
-    assert text.startswith("tile_partition: equation ") and text.splitlines()[0].endswith("tile tasks compute float32")
+    assert text.startswith("tile_partition: equation ") and text.splitlines()[0].endswith("tile tasks compute float32, bfloat16 and float16")
     assert "\n  > " in text and re.search(f"written at .*{HERE}", text)
 
 

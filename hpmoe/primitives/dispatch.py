@@ -9,9 +9,10 @@ import numpy as np
 from mindspore import Tensor, dtype as ms_dtype, mint, ops
 
 from hpmoe.errors import check_argument
-from hpmoe.primitives.elementwise import is_differentiable, mul
+from hpmoe.primitives.elementwise import check_weights, is_differentiable, mul
+from hpmoe.primitives.in_float32 import in_float32, is_half
 from hpmoe.primitives.primitive import Primitive
-from hpmoe.primitives.reduction import row_dot
+from hpmoe.primitives.reduction import dots_for
 from hpmoe.program import Atom, Aval, Builder, Equation, RouteAval, Rows, Var
 from hpmoe.routing import Route, check_topk_ids, make_routing
 
@@ -54,7 +55,7 @@ def combine(rows: Any, route: Any, topk_weights: Any = None) -> Any:
     Args:
         rows: [R, H], one for each received row of the route.
         route: the second result of `hpmoe.dispatch`.
-        topk_weights: optional [T, K] of the dtype of `rows`; without it every weight is 1.
+        topk_weights: optional [T, K] of the dtype of `rows`, or float32; without it every weight is 1.
 
     Returns:
         [T, H], out[t] = sum over k of topk_weights[t, k] * row of entry (t, k).
@@ -159,6 +160,7 @@ def _(xs: list[np.ndarray], routes: list[Route]) -> list[np.ndarray]:
 
 
 @dispatch_rows.eager
+@in_float32
 def _(x: Any, route: Route) -> Any:
     _check_route("hpmoe.dispatch", route)
     check_argument(isinstance(x, Tensor) and x.ndim == 2 and x.shape[0] == route.routing.num_tokens[0], "hpmoe.dispatch",
@@ -188,8 +190,7 @@ def _(rows: Aval, route: RouteAval, *weights: Aval) -> Aval:
     check_argument(isinstance(rows, Aval) and len(rows.shape) == 2 and rows.shape[0] is route.rows, "hpmoe.combine",
                    "rows", rows, "received rows [R, H] of this route")
     for w in weights:
-        check_argument(w == Aval((route.num_tokens, route.top_k), rows.dtype), "hpmoe.combine", "topk_weights", w,
-                       f"{Aval((route.num_tokens, route.top_k), rows.dtype)}")
+        check_weights("hpmoe.combine", "topk_weights", w, (route.num_tokens, route.top_k), rows.dtype)
     return Aval((route.num_tokens, rows.shape[1]), rows.dtype)
 
 
@@ -214,10 +215,16 @@ def _(rows: Any, route: Route, *weights: Any) -> Any:
     check_argument(rows.ndim == 2 and rows.shape[0] == route.num_rows, "hpmoe.combine", "rows", f"of shape {rows.shape}",
                    f"[{route.num_rows}, H], one for each received row")
     for w in weights:
-        check_argument(w.shape == (num_tokens, top_k) and w.dtype == rows.dtype, "hpmoe.combine", "topk_weights",
-                       f"{w.dtype} of shape {w.shape}", f"[{num_tokens}, {top_k}] {rows.dtype}, as the rows")
-    if num_tokens == 0:
-        return rows
+        fits = w.dtype == rows.dtype or (is_half(rows) and w.dtype == ms_dtype.float32)
+        check_argument(w.shape == (num_tokens, top_k) and fits, "hpmoe.combine", "topk_weights",
+                       f"{w.dtype} of shape {w.shape}", f"[{num_tokens}, {top_k}] {rows.dtype}, as the rows"
+                       + (", or Float32" if is_half(rows) else ""))
+    return rows if num_tokens == 0 else _sum_entries(rows, route, *weights)
+
+
+@in_float32
+def _sum_entries(rows: Any, route: Route, *weights: Any) -> Any:
+    num_tokens, top_k = route.routing.num_tokens[0], route.routing.top_k
     (_, row), = route.routing.row_of_entry()
     back = ops.gather(rows, Tensor(row.astype(np.int32)), 0).reshape(num_tokens, top_k, rows.shape[1])
     if weights:
@@ -235,7 +242,7 @@ def _(b: Builder, eqn: Equation, cotangents: list[Atom]) -> list[Atom | None]:
     d_rows = b.add(mul, received, b.add(dispatch_weights, weights, route))
     d_weights = None
     if is_differentiable(weights):
-        d_weights = b.add(combine_weights, b.add(row_dot, received, rows), route)
+        d_weights = b.add(combine_weights, dots_for(b, received, rows, weights.aval), route)
     return [d_rows, None, d_weights]
 
 
@@ -244,7 +251,7 @@ def _(tiler: Any, eqn: Equation) -> None:
     """Rows go back to their tokens' rank, where each token's entries are summed in the order of its choices."""
     (rows, route), out = eqn.inputs[:2], eqn.outputs[0]
     entries = _tile_return(tiler, rows, route, tiler.hidden(
-        f"{tiler.names(out)}.entries", route.aval.num_tokens * route.aval.top_k, rows.aval.shape[1]))
+        f"{tiler.names(out)}.entries", route.aval.num_tokens * route.aval.top_k, rows.aval.shape[1], rows.aval.dtype))
     tiler.new(out)
     domain = dataclasses.replace(tiler.rows_of(out), route=tiler.once(route).route)
     weights = (tiler.at(w, cols="all") for w in eqn.inputs[2:])

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
+from hpmoe.dtypes import HALVES
 from hpmoe.errors import check_argument
 from hpmoe.primitives.primitive import Primitive
-from hpmoe.program import Atom, Aval, Builder, Equation, Literal, Rows, Var
+from hpmoe.program import Atom, Aval, Builder, Equation, Rows, Var
 
 _erf = np.vectorize(math.erf, otypes=[np.float64])
 
@@ -32,10 +33,31 @@ def broadcast_shapes(who: str, *shapes: tuple[int | Rows, ...]) -> tuple[int | R
 def _infer(name: str, result: str | None, *avals: Aval) -> Aval:
     for aval in avals:
         check_argument(isinstance(aval, Aval), name, "an operand", "a route", "an array")
-    arrays = [a for a in avals if a.shape != ()] or list(avals)
-    dtypes = {a.dtype for a in arrays if a.dtype != "bool"} or {"bool"}
+    shape = broadcast_shapes(name, *(a.shape for a in avals))
+    return Aval(shape, result or (_row_scale_dtype(avals) if name == "mul" else None) or _common_dtype(name, avals))
+
+
+def _common_dtype(name: str, avals: Sequence[Aval]) -> str:
+    """The one dtype of the operands. A bool counts as 0 or 1, and a float32 without dimensions may be a literal's."""
+    numbers = [a for a in avals if a.dtype != "bool"]
+    arrays = [a for a in numbers if a.shape != ()] or [a for a in numbers if a.dtype != "float32"] or numbers
+    dtypes = {a.dtype for a in arrays} or {"bool"}
     check_argument(len(dtypes) == 1, name, "operand dtypes", sorted(dtypes), "equal", "Cast one with .astype().")
-    return Aval(broadcast_shapes(name, *(a.shape for a in avals)), result or dtypes.pop())
+    return dtypes.pop()
+
+
+def _row_scale_dtype(avals: Sequence[Aval]) -> str | None:
+    """That of the rows, for half-precision rows [R, N] by one float32 each, [R, 1]: the scale of a routing weight."""
+    for rows, scale in (avals, avals[::-1]):
+        if rows.dtype in HALVES and len(rows.shape) == 2 and scale == Aval((rows.shape[0], 1), "float32"):
+            return rows.dtype
+    return None
+
+
+def check_weights(who: str, argument: str, weights: Aval, shape: tuple[int, int], rows_dtype: str) -> None:
+    """Raises ArgumentError unless weights have this shape and the dtype of the rows, or float32 beside half precision."""
+    allowed = [Aval(shape, rows_dtype), *([Aval(shape, "float32")] if rows_dtype in HALVES else [])]
+    check_argument(weights in allowed, who, argument, weights, " or ".join(map(str, allowed)))
 
 
 def unbroadcast(b: Builder, cotangent: Atom, aval: Aval) -> Atom | None:
@@ -114,10 +136,8 @@ def _pow_grad(b, g, y, x, n):
 
 def _choose_grad(b, g, test: Primitive, x, y):
     """Gradient of maximum and minimum: to the chosen operand, half each where both are equal."""
-    shape_of = [a for a in (x, y) if isinstance(a, Var)]
-    first, tie = b.add(test, x, y), b.add(equal, x, y)
-    weight = b.add(select, tie, 0.5, b.add(select, first, 1.0, 0.0)) if shape_of else Literal(1.0)
-    return [b.add(mul, g, weight), b.add(mul, g, b.add(sub, 1.0, weight))]
+    first, tie, half = b.add(test, x, y), b.add(equal, x, y), b.add(mul, g, 0.5)
+    return [b.add(select, tie, half, b.add(select, first, *sides)) for sides in ((g, 0.0), (0.0, g))]
 
 
 neg = _define("neg", np.negative, lambda b, g, y, x: [b.add(neg, g)])

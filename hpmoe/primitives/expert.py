@@ -9,6 +9,7 @@ from mindspore import Tensor, mint, ops
 
 from hpmoe.errors import check_argument
 from hpmoe.primitives.grouped_matmul import check_experts
+from hpmoe.primitives.in_float32 import in_float32
 from hpmoe.primitives.primitive import Primitive
 from hpmoe.program import Atom, Aval, Builder, Equation, RouteAval
 
@@ -30,6 +31,7 @@ def _(x: np.ndarray, bias: np.ndarray, route: Any) -> np.ndarray:
 
 
 @expert_bias.eager
+@in_float32
 def _(x: Any, bias: Any, route: Any) -> Any:
     if route.num_rows == 0:
         return x

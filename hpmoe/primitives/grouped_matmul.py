@@ -9,6 +9,7 @@ from mindspore import mint, ops
 
 from hpmoe.errors import check_argument
 from hpmoe.primitives.elementwise import is_differentiable
+from hpmoe.primitives.in_float32 import in_float32
 from hpmoe.primitives.matmul import tile_matmul, tile_weight_grad
 from hpmoe.primitives.primitive import Primitive
 from hpmoe.program import Atom, Aval, Builder, Equation, RouteAval
@@ -89,6 +90,11 @@ def _(x: Any, w: Any, route: Any, *, transpose: bool) -> Any:
     check_argument(x.dtype == w.dtype, "hpmoe.grouped_matmul", "rows and weight dtypes", f"{x.dtype} and {w.dtype}", "equal")
     if sum(counts) == 0:
         return mint.zeros((0, w.shape[1] if transpose else w.shape[2]), dtype=x.dtype)
+    return _matmul_by_expert(x, w, counts, transpose)
+
+
+@in_float32
+def _matmul_by_expert(x: Any, w: Any, counts: list[int], transpose: bool) -> Any:
     weights = ops.unstack(w, 0)
     parts = [mint.matmul(p, mint.transpose(weights[e], 0, 1) if transpose else weights[e])
              for e, p in enumerate(mint.split(x, counts, 0)) if counts[e]]

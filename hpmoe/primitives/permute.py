@@ -8,9 +8,10 @@ import numpy as np
 from mindspore import Tensor, mint, ops
 
 from hpmoe.errors import check_argument
-from hpmoe.primitives.elementwise import is_differentiable, mul
+from hpmoe.primitives.elementwise import check_weights, is_differentiable, mul
+from hpmoe.primitives.in_float32 import in_float32
 from hpmoe.primitives.primitive import Primitive
-from hpmoe.primitives.reduction import row_dot
+from hpmoe.primitives.reduction import dots_for
 from hpmoe.primitives.shape import reshape
 from hpmoe.program import Atom, Aval, Builder, Equation
 
@@ -58,7 +59,7 @@ def unpermute(permuted: Any, sorted_indices: Any, probs: Any = None) -> Any:
     Args:
         permuted: [M, H], the first M sorted rows; the rest count as zero.
         sorted_indices: int32 [N * K], the second result of `permute`.
-        probs: optional [N, K] of the dtype of `permuted`; without it K is 1 and rows are only moved.
+        probs: optional [N, K] of the dtype of `permuted`, or float32; without it K is 1 and rows are only moved.
 
     Returns:
         [N, H], out[i] = sum over j of probs[i, j] * permuted[sorted_indices[i * K + j]].
@@ -129,8 +130,7 @@ def _(rows: Aval, places: Aval, *probs: Aval, top_k: int) -> Aval:
     _check_places("hpmoe.unpermute", places, None, top_k)
     num_tokens = places.shape[0] // top_k
     for p in probs:
-        check_argument(p == Aval((num_tokens, top_k), rows.dtype), "hpmoe.unpermute", "probs", p,
-                       f"{Aval((num_tokens, top_k), rows.dtype)}")
+        check_weights("hpmoe.unpermute", "probs", p, (num_tokens, top_k), rows.dtype)
     return Aval((num_tokens, rows.shape[1]), rows.dtype)
 
 
@@ -163,7 +163,7 @@ def _(x: Any, places: Any, *, top_k: int, num_rows: int) -> Any:
     permute_rows.rules["infer"](_aval(x), _aval(places), top_k=top_k, num_rows=num_rows)
     if num_rows == 0:
         return mint.zeros((0, x.shape[1]), dtype=x.dtype)
-    return ops.gather(x, Tensor(_entry_of_row(places.asnumpy(), num_rows) // top_k), 0)
+    return in_float32(ops.gather)(x, Tensor(_entry_of_row(places.asnumpy(), num_rows) // top_k), 0)
 
 
 @unpermute_rows.eager
@@ -171,11 +171,15 @@ def _(rows: Any, places: Any, *probs: Any, top_k: int) -> Any:
     out = unpermute_rows.rules["infer"](_aval(rows), _aval(places), *map(_aval, probs), top_k=top_k)
     if 0 in (*out.shape, rows.shape[0]):
         return mint.zeros(out.shape, dtype=rows.dtype)
-    place = places.asnumpy()
+    return _sum_choices(rows, places.asnumpy(), *probs, shape=out.shape, top_k=top_k)
+
+
+@in_float32
+def _sum_choices(rows: Any, place: np.ndarray, *probs: Any, shape: tuple[int, int], top_k: int) -> Any:
     entries = ops.gather(rows, Tensor(np.minimum(place, len(rows) - 1)), 0)
     if (place >= len(rows)).any():
         entries = entries * Tensor((place < len(rows))[:, None]).astype(rows.dtype)
-    entries = entries.reshape(out.shape[0], top_k, out.shape[1])
+    entries = entries.reshape(shape[0], top_k, shape[1])
     return mint.sum(entries * mint.unsqueeze(probs[0], -1) if probs else entries, 1)
 
 
@@ -195,5 +199,5 @@ def _(b: Builder, eqn: Equation, cotangents: list[Atom]) -> list[Atom | None]:
     d_rows = b.add(mul, received, b.add(permute_rows, scale, places, top_k=1, num_rows=num_rows))
     if not is_differentiable(probs[0]):
         return [d_rows, None, None]
-    dots = b.add(unpermute_rows, b.add(row_dot, received, rows), places, top_k=1)
+    dots = b.add(unpermute_rows, dots_for(b, received, rows, probs[0].aval), places, top_k=1)
     return [d_rows, None, b.add(reshape, dots, shape=probs[0].aval.shape)]

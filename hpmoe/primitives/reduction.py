@@ -11,8 +11,8 @@ import numpy as np
 from hpmoe.errors import check_argument
 from hpmoe.primitives.elementwise import mul
 from hpmoe.primitives.primitive import Primitive
-from hpmoe.primitives.shape import broadcast_to, reshape
-from hpmoe.program import Atom, Aval, Builder, Equation
+from hpmoe.primitives.shape import broadcast_to, cast, dtype_param, in_dtype, reshape
+from hpmoe.program import Atom, Aval, Builder, Equation, Var
 
 reduce_sum = Primitive("reduce_sum")
 reduce_max = Primitive("reduce_max")
@@ -26,8 +26,9 @@ def _reduced(name: str, x: Aval, axis: int, keepdims: bool) -> Aval:
 
 
 @reduce_sum.infer
-def _(x: Aval, *, axis: int, keepdims: bool) -> Aval:
-    return _reduced("reduce_sum", x, axis, keepdims)
+def _(x: Aval, *, axis: int, keepdims: bool, dtype: str | None = None) -> Aval:
+    out = _reduced("reduce_sum", x, axis, keepdims)
+    return Aval(out.shape, dtype or out.dtype)
 
 
 @reduce_max.infer
@@ -36,7 +37,7 @@ def _(x: Aval, *, axis: int, keepdims: bool) -> Aval:
 
 
 @reduce_sum.reference
-def _(x: np.ndarray, *, axis: int, keepdims: bool) -> np.ndarray:
+def _(x: np.ndarray, *, axis: int, keepdims: bool, dtype: str | None = None) -> np.ndarray:
     return x.sum(axis=axis, keepdims=keepdims)
 
 
@@ -50,16 +51,16 @@ def _(b: Builder, eqn: Equation, cotangents: list[Atom]) -> list[Atom | None]:
     shape, axis = eqn.inputs[0].aval.shape, eqn.params["axis"]
     kept = shape[:axis] + (1,) + shape[axis + 1:]
     g = cotangents[0] if eqn.params["keepdims"] else b.add(reshape, cotangents[0], shape=kept)
-    return [b.add(broadcast_to, g, shape=shape)]
+    return [b.add(broadcast_to, in_dtype(b, g, eqn.inputs[0].aval.dtype), shape=shape)]
 
 
 @reduce_max.vjp
 def _(b: Builder, eqn: Equation, cotangents: list[Atom]) -> list[Atom | None]:
-    from hpmoe.primitives.elementwise import div, equal, select
+    from hpmoe.primitives.elementwise import div, equal
     x, axis = eqn.inputs[0], eqn.params["axis"]
     kept = x.aval.shape[:axis] + (1,) + x.aval.shape[axis + 1:]
     keep = (lambda v: v) if eqn.params["keepdims"] else (lambda v: b.add(reshape, v, shape=kept))
-    hits = b.add(select, b.add(equal, x, keep(eqn.outputs[0])), 1.0, 0.0)
+    hits = b.add(cast, b.add(equal, x, keep(eqn.outputs[0])), dtype=x.aval.dtype)
     share = b.add(div, keep(cotangents[0]), b.add(reduce_sum, hits, axis=axis, keepdims=True))
     return [b.add(mul, hits, share)]
 
@@ -118,13 +119,13 @@ def _tile_over_rows(tiler: Any, eqn: Equation) -> None:
 
 
 @row_dot.infer
-def _(x: Aval, y: Aval) -> Aval:
+def _(x: Aval, y: Aval, *, dtype: str | None = None) -> Aval:
     check_argument(x == y and len(x.shape) == 2, "row_dot", "operands", f"{x} and {y}", "two equal matrices")
-    return Aval((x.shape[0], 1), x.dtype)
+    return Aval((x.shape[0], 1), dtype or x.dtype)
 
 
 @row_dot.reference
-def _(x: np.ndarray, y: np.ndarray) -> np.ndarray:
+def _(x: np.ndarray, y: np.ndarray, *, dtype: str | None = None) -> np.ndarray:
     return np.sum(x * y, axis=1, keepdims=True)
 
 
@@ -132,6 +133,11 @@ def _(x: np.ndarray, y: np.ndarray) -> np.ndarray:
 def _(b: Builder, eqn: Equation, cotangents: list[Atom]) -> list[Atom | None]:
     x, y = eqn.inputs
     return [b.add(mul, y, cotangents[0]), b.add(mul, x, cotangents[0])]
+
+
+def dots_for(b: Builder, x: Atom, y: Atom, wanted: Aval) -> Var:
+    """row_dot(x, y), one scalar for each row, in the dtype of `wanted`: to be rounded no earlier than that."""
+    return b.add(row_dot, x, y, **dtype_param(wanted.dtype, x.aval.dtype))
 
 
 @row_dot.tile

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from hpmoe.dtypes import FLOATS
 from hpmoe.errors import check_argument
 from hpmoe.primitives.primitive import Primitive
 from hpmoe.program import Atom, Aval, Builder, Equation, Literal, Rows, Var
@@ -60,15 +61,15 @@ def _(tiler: Any, eqn: Equation) -> None:
 
 
 @broadcast_to.infer
-def _(x: Aval, *, shape: tuple[int | Rows, ...]) -> Aval:
+def _(x: Aval, *, shape: tuple[int | Rows, ...], dtype: str | None = None) -> Aval:
     from hpmoe.primitives.elementwise import broadcast_shapes
     check_argument(broadcast_shapes("broadcast_to", x.shape, shape) == tuple(shape), "broadcast_to", "shape", shape,
                    f"one that {x} broadcasts to")
-    return Aval(tuple(shape), x.dtype)
+    return Aval(tuple(shape), dtype or x.dtype)
 
 
 @broadcast_to.reference
-def _(x: np.ndarray, *, shape: tuple[int, ...]) -> np.ndarray:
+def _(x: np.ndarray, *, shape: tuple[int, ...], dtype: str | None = None) -> np.ndarray:
     return np.broadcast_to(x, shape).copy()
 
 
@@ -201,7 +202,8 @@ def _(x: Aval, *, dtype: str) -> Aval:
 
 @cast.reference
 def _(x: np.ndarray, *, dtype: str) -> np.ndarray:
-    return x.astype(dtype)
+    """To another float the values stay: rounding them is what storing does."""
+    return x if dtype in FLOATS else x.astype(dtype)
 
 
 @cast.vjp
@@ -211,9 +213,19 @@ def _(b: Builder, eqn: Equation, cotangents: list[Atom]) -> list[Atom | None]:
     return [b.add(cast, cotangents[0], dtype=x.aval.dtype) if is_differentiable(x) else None]
 
 
+def dtype_param(dtype: str, usual: str) -> dict[str, str]:
+    """The parameter that gives an output another dtype than its primitive usually does, where it is another."""
+    return {} if dtype == usual else {"dtype": dtype}
+
+
+def in_dtype(b: Builder, atom: Atom, dtype: str) -> Atom:
+    """The atom, cast where it is a variable of another dtype."""
+    return atom if isinstance(atom, Literal) or atom.aval.dtype == dtype else b.add(cast, atom, dtype=dtype)
+
+
 @cast.tile
 def _(tiler: Any, eqn: Equation) -> None:
     (x,), out = eqn.inputs, eqn.outputs[0]
-    if out.aval.dtype != "float32":
-        tiler.refuse(f"casts {x.aval.dtype} to {out.aval.dtype}; tile tasks compute float32")
+    if out.aval.dtype not in FLOATS:
+        tiler.refuse(f"casts {x.aval.dtype} to {out.aval.dtype}; tile tasks compute float32, bfloat16 and float16")
     tiler.map("copy", out, tiler.read(x, out.aval))

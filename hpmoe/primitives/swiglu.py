@@ -9,6 +9,7 @@ from mindspore import mint
 
 from hpmoe.errors import check_argument
 from hpmoe.primitives.elementwise import silu
+from hpmoe.primitives.in_float32 import in_float32
 from hpmoe.primitives.primitive import Primitive
 from hpmoe.program import Atom, Aval, Builder, Equation
 
@@ -57,6 +58,7 @@ def _(x: np.ndarray) -> np.ndarray:
 
 
 @gated.eager
+@in_float32
 def _(x: Any) -> Any:
     check_argument(x.ndim >= 1 and x.shape[-1] % 2 == 0, "hpmoe.swiglu", "x", f"of shape {x.shape}",
                    "a tensor whose last dimension is even")

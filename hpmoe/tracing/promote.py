@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 from hpmoe.primitives.elementwise import FLOATS
-from hpmoe.primitives.shape import broadcast_to, cast
+from hpmoe.primitives.shape import broadcast_to, cast, dtype_param
 from hpmoe.program import Var
 from hpmoe.tracing.tracer import Tracer
 
@@ -57,5 +57,5 @@ def emit(r: Any, primitive: Any, *operands: Any, dtype: str | None = None) -> An
 
 def full(r: Any, shape: tuple[Any, ...], value: Any, dtype: str) -> Any:
     """An array of one value."""
-    out = r(broadcast_to, value, shape=shape)
-    return to_dtype(r, out, dtype)
+    usual = value.hpmoe_aval.dtype if isinstance(value, Tracer) else "float32"
+    return r(broadcast_to, value, shape=shape, **dtype_param(dtype, usual))

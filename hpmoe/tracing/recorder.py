@@ -9,7 +9,7 @@ from mindspore import Parameter, Tensor
 from mindspore._c_expression import typing as ms_typing
 
 from hpmoe.errors import ArgumentError, TraceError
-from hpmoe.primitives.shape import broadcast_to, cast
+from hpmoe.primitives.shape import broadcast_to, dtype_param
 from hpmoe.program import Atom, Aval, Builder, Literal, RouteAval, Var
 from hpmoe.tracing.calls import find_call
 from hpmoe.tracing.errors import not_traceable, user_source
@@ -139,8 +139,7 @@ class Recorder:
     def materialize(self, value: Any) -> Any:
         """`value` as a variable: a number or a literal becomes an array."""
         if isinstance(value, Tracer) and isinstance(value.hpmoe_atom, Literal):
-            out = self(broadcast_to, value.hpmoe_atom.value, shape=())
-            return out if out.hpmoe_aval == value.hpmoe_aval else self(cast, out, dtype=value.hpmoe_aval.dtype)
+            return self(broadcast_to, value.hpmoe_atom.value, shape=(), **dtype_param(value.hpmoe_aval.dtype, "float32"))
         return value if isinstance(value, Tracer) else self(broadcast_to, value, shape=())
 
     def dtype_name(self, dtype: Any) -> str | None:

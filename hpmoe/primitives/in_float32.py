@@ -1,0 +1,37 @@
+"""Half precision on MindSpore tensors: computed in float32 and rounded once, as at every other stage.
+
+MindSpore's CPU has next to no kernels for bfloat16; it can cast it.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+from mindspore import Tensor, dtype as ms_dtype
+
+HALVES = (ms_dtype.bfloat16, ms_dtype.float16)
+
+
+def in_float32(rule: Callable[..., Any]) -> Callable[..., Any]:
+    """The eager rule on its half-precision tensors in float32, its result in the dtype of its first argument.
+
+    Example:
+        >>> import mindspore as ms
+        >>> double = in_float32(lambda x: (x + x).sum(keepdims=True))
+        >>> double(Tensor([1.0, 1.0], ms.bfloat16))
+        Tensor(shape=[1], dtype=BFloat16, value= [4])
+    """
+    @functools.wraps(rule)
+    def computed(x: Any, *args: Any, **params: Any) -> Any:
+        operands = (x, *args)
+        if not any(map(is_half, operands)):
+            return rule(*operands, **params)
+        out = rule(*(a.astype(ms_dtype.float32) if is_half(a) else a for a in operands), **params)
+        return out.astype(x.dtype)
+    return computed
+
+
+def is_half(x: Any) -> bool:
+    return isinstance(x, Tensor) and x.dtype in HALVES
