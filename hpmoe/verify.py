@@ -7,7 +7,7 @@ import numpy as np
 from hpmoe import taskflow as tf
 from hpmoe.dependencies import derive_dependencies
 from hpmoe.errors import VerifyError, check_argument
-from hpmoe.ordering import levels, make_graph, prune_waits, runnable
+from hpmoe.native.planner import find_runnable, prune_waits
 from hpmoe.taskflow_text import event_name, task_name, taskflow_window
 
 
@@ -99,7 +99,7 @@ def _check_events(flow: tf.Taskflow) -> None:
     whole = flow.replace(events=events, waits=waits, signals=signals, blocks=blocks)
     number = _match_events(flow, whole)
     mine = _renumbered(flow.waits, number)
-    required = waits[prune_waits(whole, make_graph(whole))] if flow.queues else waits
+    required = waits[prune_waits(whole)] if flow.queues else waits
     for wait in _missing(required, mine):
         t = int(wait["task"])
         _fail(flow, f"task t{t} {task_name(flow, t)} reads what {event_name(whole, int(wait['event']))} stands for "
@@ -167,12 +167,5 @@ def _compare_signals(flow: tf.Taskflow, whole: tf.Taskflow, number: np.ndarray) 
 
 def _check_acyclic(flow: tf.Taskflow) -> None:
     """No cycle through events and queue order; ranks are folded onto one, so none across ranks either."""
-    graph = make_graph(flow)
-    if flow.queues:
-        done = runnable(graph, flow.queues)
-    else:
-        done = np.zeros(flow.num_tasks, bool)
-        for tasks in levels(graph):
-            done[tasks] = True
-    for t in np.flatnonzero(~done)[:1]:
+    for t in np.flatnonzero(~find_runnable(flow))[:1]:
         _fail(flow, f"task t{t} {task_name(flow, int(t))} can never run: a cycle leads through what it waits for", int(t))

@@ -1,4 +1,4 @@
-"""Compiles the C++ sources of this folder into one shared library, loaded through ctypes.
+"""Compiles the C++ sources into two shared libraries, loaded through ctypes: the runtime of cpu/ and the planner.
 
 `pip install` runs it by way of the setuptools commands below; `python -m hpmoe.kernels.build_native` compiles again
 after a source has changed.
@@ -16,7 +16,10 @@ from setuptools.command.build import build
 from setuptools.errors import CompileError, PlatformError
 
 KERNELS = Path(__file__).resolve().parent
-LIBRARY = "_native.so"
+# In a source tree this folder lies beside hpmoe/, in an installed one inside it.
+PLANNER = next(p for p in (KERNELS.parent / "hpmoe" / "native", KERNELS.parent / "native") if p.is_dir())
+# For each library, where it lies in the package, the folder it lies in here, and its sources there.
+LIBRARIES = {"hpmoe/kernels/_native.so": (KERNELS, "cpu/*.cc"), "hpmoe/native/_planner.so": (PLANNER, "*.cc")}
 FLAGS = ("-std=c++17", "-O3", "-fPIC", "-shared", "-pthread")
 
 
@@ -33,13 +36,17 @@ def find_compiler():
     )
 
 
-def compile_library(library):
-    """Compile every cpu/*.cc into the file `library`, replacing it in one step (a running process may have it open)."""
-    sources = sorted(map(str, (KERNELS / "cpu").glob("*.cc")))
-    library = Path(library)
+def compile_library(name, library=None):
+    """Compiles the library `name` of LIBRARIES into the file `library`, beside its sources where None.
+
+    It is replaced in one step: a running process may have it open.
+    """
+    folder, pattern = LIBRARIES[name]
+    sources = sorted(map(str, folder.glob(pattern)))
+    library = Path(library or folder / Path(name).name)
     library.parent.mkdir(parents=True, exist_ok=True)
     partial = library.with_name(f"{library.name}.{os.getpid()}")
-    command = [*find_compiler(), *FLAGS, "-I", str(KERNELS), *sources, "-ldl", "-o", str(partial)]
+    command = [*find_compiler(), *FLAGS, "-I", str(folder), *sources, "-ldl", "-o", str(partial)]
     print(shlex.join(command), flush=True)
     try:
         if subprocess.run(command).returncode:
@@ -68,13 +75,15 @@ class BuildNative(Command):
         self.set_undefined_options("build", ("build_lib", "build_lib"))
 
     def run(self):
-        compile_library(KERNELS / LIBRARY if self.editable_mode else self.get_outputs()[0])
+        for name in LIBRARIES:
+            compile_library(name, None if self.editable_mode else Path(self.build_lib, name))
 
     def get_outputs(self):
-        return [str(Path(self.build_lib, "hpmoe", "kernels", LIBRARY))]
+        return [str(Path(self.build_lib, name)) for name in LIBRARIES]
 
     def get_output_mapping(self):
-        return {self.get_outputs()[0]: str(KERNELS / LIBRARY)} if self.editable_mode else {}
+        beside = [str(folder / Path(name).name) for name, (folder, _) in LIBRARIES.items()]
+        return dict(zip(self.get_outputs(), beside, strict=True)) if self.editable_mode else {}
 
     def get_source_files(self):
         return []  # the sources are package data
@@ -92,4 +101,5 @@ class BdistWheel(bdist_wheel):
 
 
 if __name__ == "__main__":
-    compile_library(KERNELS / LIBRARY)
+    for each in LIBRARIES:
+        compile_library(each)

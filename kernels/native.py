@@ -9,6 +9,8 @@ from functools import lru_cache
 from importlib.util import find_spec
 from pathlib import Path
 
+from hpmoe.native import library
+
 FOLDER = Path(__file__).parent
 ABI_VERSION = 2
 
@@ -34,14 +36,8 @@ class Status(ctypes.Structure):
 
 
 def find_library():
-    """The path of the compiled library beside this file. Raises ImportError when it has not been built."""
-    found = sorted(FOLDER.glob("_native*.so"))
-    if found:
-        return found[0]
-    raise ImportError(
-        f"hpmoe's native library is not beside {FOLDER}: install the package with pip (it needs a C++17 compiler), "
-        "or in a source tree run `python -m hpmoe.kernels.build_native`"
-    )
+    """The path of the runtime's compiled library. Raises ImportError when it has not been built."""
+    return library.find_library(FOLDER, "_native*.so")
 
 
 def find_blas():
@@ -66,12 +62,6 @@ def use_blas(path):
 @lru_cache(maxsize=1)
 def load():
     """The loaded library with its signatures declared, using MindSpore's oneDNN where it can be loaded."""
-    library = ctypes.CDLL(str(find_library()))
-    if not hasattr(library, "hpmoe_abi_version") or library.hpmoe_abi_version() != ABI_VERSION:
-        raise ImportError(
-            f"hpmoe's native library {find_library().name} is older than its Python code: install the package again, or "
-            "in a source tree run `python -m hpmoe.kernels.build_native`"
-        )
     launch = [
         *(ctypes.c_void_p, ctypes.c_int64),  # image
         *(ctypes.POINTER(Rank), ctypes.c_int32),
@@ -85,10 +75,8 @@ def load():
         "hpmoe_gemm_name": (ctypes.c_char_p, []),
         "hpmoe_layout": (ctypes.c_char_p, []),
     }
-    for name, (result, arguments) in signatures.items():
-        function = getattr(library, name)
-        function.restype, function.argtypes = result, arguments
+    runtime = library.load_library(find_library(), "hpmoe_abi_version", ABI_VERSION, signatures)
     blas = find_blas()
     if blas is not None:
-        library.hpmoe_use_blas(str(blas).encode())  # the library's own loop stays where this one does not load
-    return library
+        runtime.hpmoe_use_blas(str(blas).encode())  # the library's own loop stays where this one does not load
+    return runtime

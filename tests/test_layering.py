@@ -15,7 +15,7 @@ LAYERS = (
     "primitives",
     "token_rows",
     "evaluate vjp tracing",
-    "taskflow taskflow_text dependencies tiling layout ordering targets",
+    "taskflow taskflow_text dependencies tiling layout native targets",
     "verify interpret timeline measure",
     "staging running spmd",
     "transforms simulate moe comm",

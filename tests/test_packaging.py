@@ -73,10 +73,11 @@ def test_wheel_holds_every_source_under_hpmoe(wheel):
     assert not installed - names
 
 
-def test_wheel_is_platform_specific_and_holds_the_library(wheel):
+def test_wheel_is_platform_specific_and_holds_the_libraries(wheel):
     _, _, python, abi, platform = wheel.stem.split("-")
     assert (python, abi) == ("py3", "none") and platform != "any"
-    assert zipfile.ZipFile(wheel).read("hpmoe/kernels/_native.so") == b"compiled\n"
+    for library in build_native.LIBRARIES:
+        assert zipfile.ZipFile(wheel).read(library) == b"compiled\n"
 
 
 def test_sdist_holds_every_source_and_nothing_built(sdist):
@@ -103,7 +104,7 @@ def test_failed_compilation_keeps_the_library_of_before(monkeypatch, tmp_path):
     library.write_text("before")
     monkeypatch.setenv("CXX", "false")
     with pytest.raises(CompileError, match="compiling hpmoe's native library failed: false -std"):
-        build_native.compile_library(library)
+        build_native.compile_library("hpmoe/kernels/_native.so", library)
     assert [path.read_text() for path in tmp_path.iterdir()] == ["before"]
 
 

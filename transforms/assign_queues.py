@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import heapq
 from collections.abc import Callable, Sequence
 
 import numpy as np
@@ -10,7 +9,7 @@ import numpy as np
 from hpmoe import taskflow as tf
 from hpmoe.errors import TransformError, VerifyError, check_argument
 from hpmoe.machine import Machine, cpu
-from hpmoe.ordering import levels, longest_path_to_end, make_graph, prune_waits
+from hpmoe.native.planner import prune_waits, schedule
 from hpmoe.staging import transform
 from hpmoe.verify import check_queues, verify
 
@@ -47,34 +46,9 @@ def stage_order(flow: tf.Taskflow, machine: Machine) -> list[np.ndarray]:
 
 def critical_path(flow: tf.Taskflow, machine: Machine) -> list[np.ndarray]:
     """List scheduling: whenever a worker is free it takes the ready task with the longest path of costs to the end."""
-    graph, costs = make_graph(flow), flow.costs(machine)
-    order = levels(graph)
-    priority = longest_path_to_end(graph, order, costs)
-    unit = np.zeros(flow.num_tasks, int) if machine.unified else np.where(flow.units(), 0, 1)
-    missing, unmet = np.diff(graph.producers.starts).tolist(), np.diff(graph.needs.starts).tolist()
-    free = [list(machine.queues_of(u)) for u in (("aic",) if machine.unified else ("aic", "aiv"))]
-    ready: list[list[tuple[float, int]]] = [[] for _ in free]
-    for t in order[0] if order else ():
-        heapq.heappush(ready[unit[t]], (-priority[t], int(t)))
-    running: list[tuple[float, int, int]] = []
-    queues: list[list[int]] = [[] for _ in range(machine.num_queues)]
-    now = 0.0
-    while any(ready) or running:
-        for kind, waiting in enumerate(ready):
-            while waiting and free[kind]:
-                _, t = heapq.heappop(waiting)
-                q = heapq.heappop(free[kind])
-                queues[q].append(t)
-                heapq.heappush(running, (now + costs[t], t, q))
-        now, done, q = heapq.heappop(running)
-        heapq.heappush(free[unit[done]], q)
-        for gate in graph.feeds[done].tolist():
-            missing[gate] -= 1
-            for t in graph.consumers[gate].tolist() if missing[gate] == 0 else ():
-                unmet[t] -= 1
-                if unmet[t] == 0:
-                    heapq.heappush(ready[unit[t]], (-priority[t], t))
-    return [np.array(q, np.int64) for q in queues]
+    if machine.unified:
+        return schedule(flow, flow.costs(machine), np.zeros(flow.num_tasks), (machine.num_queues,))
+    return schedule(flow, flow.costs(machine), ~flow.units(), (machine.num_aic, machine.num_aiv))
 
 
 POLICIES: dict[str, Policy] = {"critical_path": critical_path, "round_robin": round_robin, "stage_order": stage_order}
@@ -139,7 +113,7 @@ def _task_indices(queue: Sequence[int]) -> np.ndarray:
 
 def drop_implied(flow: tf.Taskflow) -> tf.Taskflow:
     """The same schedule without the waits its order implies, and without the events nobody waits for any more."""
-    waits = flow.waits[prune_waits(flow, make_graph(flow))]
+    waits = flow.waits[prune_waits(flow)]
     used = np.zeros(len(flow.events), bool)
     used[waits["event"]] = True
     dynamic = np.unique(np.concatenate([flow.events["block"][t["event"][t["kind"] != tf.STATIC]]

@@ -1,0 +1,16 @@
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "planner.h"
+
+namespace hpmoe {
+
+// The functions behind planner.h; they throw BadTable or std::bad_alloc.
+std::vector<std::vector<int32_t>> schedule(const HpmoeFlow& flow, const double* costs, const uint8_t* kind,
+                                           const int32_t* kind_starts, int32_t num_kinds);
+void find_runnable(const HpmoeFlow& flow, uint8_t* done);
+void prune_waits(const HpmoeFlow& flow, const uint8_t* is_unit, uint8_t* needed);
+
+}  // namespace hpmoe

@@ -1,0 +1,92 @@
+"""The native planner against plain Python: the same queues, the same waits, the same cycles."""
+
+import numpy as np
+import planner_reference as reference
+import pytest
+
+import hpmoe
+from hpmoe import taskflow as tf
+from hpmoe.native import planner
+from hpmoe.transforms.assign_queues import POLICIES
+
+TOKENS, HIDDEN, INNER, EXPERTS, TOP_K = 40, 12, 8, 8, 2
+
+
+def make_flow(ep, direction, signal="tile", rows=8, cols=8):
+    local = EXPERTS // ep
+    args = [hpmoe.Aval(shape, dtype) for shape, dtype in (
+        ((TOKENS, HIDDEN), "float32"), ((TOKENS, TOP_K), "int32"), ((TOKENS, TOP_K), "float32"),
+        ((local, HIDDEN, 2 * INNER), "float32"), ((local, INNER, HIDDEN), "float32"))]
+    f = hpmoe.overlap_comm(hpmoe.tile_partition(hpmoe.moe_ffn, rows=rows, cols=cols), signal=signal)
+    return f.lower(*args, mesh=hpmoe.Mesh(ep), direction=direction)
+
+
+@pytest.fixture(scope="module", params=[(1, "forward", "tile"), (2, "backward", "tile"), (4, "backward", "expert"),
+                                        (4, "forward", "peer")], ids=str)
+def flow(request):
+    return make_flow(*request.param)
+
+
+@pytest.fixture(params=[hpmoe.cpu(num_workers=3), hpmoe.ascend_a3.replace(num_aic=3, num_aiv=5)], ids=["cpu", "a3"])
+def machine(request):
+    return request.param
+
+
+def kinds_and_queues(flow, machine):
+    if machine.unified:
+        return np.zeros(flow.num_tasks, int), (machine.num_queues,)
+    return (~flow.units()).astype(int), (machine.num_aic, machine.num_aiv)
+
+
+def test_list_scheduling_makes_the_same_queues(flow, machine):
+    kinds, num_queues = kinds_and_queues(flow, machine)
+    rng = np.random.default_rng(0)
+    for costs in (flow.costs(machine), rng.random(flow.num_tasks), rng.integers(1, 4, flow.num_tasks).astype(float)):
+        got = planner.schedule(flow, costs, kinds, num_queues)
+        assert [q.tolist() for q in got] == reference.schedule(flow, costs, kinds, num_queues)
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+def test_the_same_waits_are_needed(flow, machine, policy):
+    queued = flow.replace(machine=machine, queues=tuple(POLICIES[policy](flow, machine)))
+    needed = planner.prune_waits(queued)
+    assert needed.tolist() == reference.prune_waits(queued).tolist()
+    assert needed.any()
+
+
+def test_the_same_tasks_run_when_queues_are_shuffled(flow):
+    rng, stuck = np.random.default_rng(1), 0
+    for _ in range(8):
+        queues = tuple(np.array_split(rng.permutation(flow.num_tasks), 40))
+        queues = tuple(np.sort(q) if rng.random() < 0.8 else q for q in queues)
+        shuffled = flow.replace(queues=queues)
+        done = planner.find_runnable(shuffled)
+        assert done.tolist() == reference.find_runnable(shuffled).tolist()
+        stuck += not done.all()
+    assert stuck
+
+
+def test_tasks_on_a_cycle_never_run_and_are_in_no_queue(flow):
+    signal = flow.signals[0]
+    back = np.array([(signal["task"], signal["event"], tf.STATIC)], tf.WAIT)
+    cyclic = flow.replace(waits=np.concatenate([flow.waits, back]))
+    done = planner.find_runnable(cyclic)
+    assert done.tolist() == reference.find_runnable(cyclic).tolist() and not done.all()
+    queues = planner.schedule(cyclic, np.ones(flow.num_tasks), np.zeros(flow.num_tasks), (4,))
+    assert sorted(np.concatenate(queues).tolist()) == np.flatnonzero(done).tolist()
+
+
+@pytest.mark.parametrize("table, column, value", [("waits", "task", -1), ("waits", "event", 10**6), ("signals", "event", -1),
+                                                  ("signals", "task", 10**6)])
+def test_a_table_that_points_nowhere_is_refused(flow, table, column, value):
+    rows = getattr(flow, table).copy()
+    rows[column][3] = value
+    with pytest.raises(ValueError, match="find_runnable: a table of moe_ffn.* names a task or an event that does not exist"):
+        planner.find_runnable(flow.replace(**{table: rows}))
+
+
+def test_empty_flow():
+    empty = make_flow(1, "forward").replace(tasks=np.zeros(0, tf.TASK), events=np.zeros(0, tf.EVENT),
+                                            waits=np.zeros(0, tf.WAIT), signals=np.zeros(0, tf.SIGNAL))
+    assert [q.tolist() for q in planner.schedule(empty, np.zeros(0), np.zeros(0), (2,))] == [[], []]
+    assert planner.find_runnable(empty).tolist() == planner.prune_waits(empty).tolist() == []
