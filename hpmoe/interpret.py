@@ -189,8 +189,9 @@ class _Run:
         k = x.shape[1]
         expert, block = divmod(int(task["row"]), op.domain.blocks)
         low, high = block * op.params[0], min((block + 1) * op.params[0], k)
-        cols = slice(task["col"], task["col"] + task["cols"])
-        out[expert * k + low:expert * k + high, cols] = x[:, low:high].T @ g[:, cols]
+        tile = slice(expert * k + low, expert * k + high), slice(task["col"], task["col"] + task["cols"])
+        main = [self.memory[rank][a.buffer][tile] for a in op.operands[3:]]
+        out[tile] = sum(main, x[:, low:high].T @ g[:, tile[1]])
         return 1
 
     def _col_sum(self, rank: int, op: tf.TileOp, task: np.void) -> int:

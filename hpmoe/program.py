@@ -127,6 +127,7 @@ class Program:
             has them from its forward one, whose routes it may not need; None where the equations say it all.
         saves: variables that the forward pass may save for the backward one, which computes again whatever else it needs;
             all of them where None.
+        main_grads: float32 tensors that the gradients of some inputs are added to, in place.
     """
 
     name: str
@@ -139,6 +140,7 @@ class Program:
     provenance: tuple[str, ...] = ()
     token_rows: Mapping[Var, int] | None = None
     saves: frozenset[Var] | None = None
+    main_grads: Mapping[Var, Any] = dataclasses.field(default_factory=dict)
 
     level = "program"
 

@@ -68,15 +68,29 @@ def row_bucket(rows: int, most: int) -> int:
     return min(step, most)
 
 
-def run_ir(ir: Any, inputs: Arrays, num_tokens: Sequence[int] | None, seed: int | None) -> Arrays:
-    """Computes the outputs of all ranks: a Program and a Taskflow in NumPy, a kernel natively unless a seed is given."""
+def run_ir(ir: Any, inputs: Arrays, num_tokens: Sequence[int] | None, seed: int | None,
+           into: Mapping[int, Sequence[np.ndarray]] | None = None) -> Arrays:
+    """Computes the outputs of all ranks: a Program and a Taskflow in NumPy, a kernel natively unless a seed is given.
+
+    Where `into` has arrays of an output, one a rank, its values end up there.
+    """
+    outputs = _outputs(ir, inputs, num_tokens, seed, into or {})
+    for j, arrays in (into or {}).items():
+        for rank, array in enumerate(arrays):
+            if not np.may_share_memory(outputs[rank][j], array):
+                array[...] = outputs[rank][j]
+    return outputs
+
+
+def _outputs(ir: Any, inputs: Arrays, num_tokens: Sequence[int] | None, seed: int | None,
+             into: Mapping[int, Sequence[np.ndarray]]) -> Arrays:
     if isinstance(ir, Program):
         return evaluate(ir, inputs, num_tokens)
     if isinstance(ir, Taskflow):
         return interpret(ir, inputs, num_tokens, seed)
     if seed is not None:
         return interpret(ir.flow, inputs, num_tokens, seed)
-    return ir.run(inputs, num_tokens)
+    return ir.run(inputs, num_tokens, into=into)
 
 
 class Runner:
@@ -154,6 +168,7 @@ class Runner:
             if isinstance(self.function, Staged):
                 program = self.function.apply_before_vjp(program)
             self._check_outputs(program)
+            self._check_main_grads(program)
             self._traced[key] = _Traced(program, out_tree)
             if len(self._traced) > CACHE_SIZE:
                 self._traced.popitem(last=False)
@@ -165,6 +180,13 @@ class Runner:
         for i, atom in enumerate(program.outputs if self.batched else ()):
             check_argument(all(isinstance(d, int) for d in atom.aval.shape), "spmd", f"output {i} of {program.name}",
                            atom.aval, "of equal shape on every rank", "Return received rows through hpmoe.combine.")
+
+    def _check_main_grads(self, program: Program) -> None:
+        names = dict(zip(program.inputs, program.input_names, strict=True))
+        for var, main in program.main_grads.items():
+            shape = (self.mesh.ep_size, *var.aval.shape) if self.batched else var.aval.shape
+            check_argument(main.shape == shape, "accumulate_grads", f"into[{names[var]!r}]", f"of shape {main.shape}",
+                           f"of shape {shape}, as the argument")
 
     def _aval(self, x: Tensor | Aval) -> Aval:
         shape = tuple(int(d) for d in x.shape)
@@ -285,14 +307,27 @@ class _Call:
         cotangents = [rounded(grads[i].asnumpy(), outputs[i].aval.dtype) for i in lin.cotangents]
         arrays = [[*(inputs[r][i] for i in lin.kept_inputs), *saved[r],
                    *(g[r] if self.runner.batched else g for g in cotangents)] for r in range(self.runner.mesh.ep_size)]
-        plan = self.runner.plan(lin.backward, self.buckets)
-        out = run_ir(plan, arrays, self.lengths, self.seed)
+        mains = self._main_grads()
+        for r, mine in enumerate(arrays):
+            mine += [parts[r] for parts in mains.values()]
+        out = run_ir(self.runner.plan(lin.backward, self.buckets), arrays, self.lengths, self.seed, mains)
         result: list[Tensor | None] = [None] * len(tensors)
         for j, i in enumerate(lin.differentiable):
+            if j in mains:
+                continue
             parts = [r[j] for r in out]
             is_capture = i >= len(tensors) - captures
             result[i] = Tensor.from_numpy(_summed(parts)) if is_capture else self.join(parts)
         return result
+
+    def _main_grads(self) -> dict[int, list[np.ndarray]]:
+        """For each result of the backward that has a main gradient, that of each rank, sharing memory with the tensor."""
+        program, mains = self.traced.program, {}
+        for j, i in enumerate(self.traced.linearized.differentiable):
+            if program.inputs[i] in program.main_grads:
+                array = program.main_grads[program.inputs[i]].asnumpy()
+                mains[j] = list(array) if self.runner.batched else [array]
+        return mains
 
     def results(self, outputs: Arrays) -> list[Tensor]:
         """The program's own outputs, without saved values, as tensors of their declared dtypes."""

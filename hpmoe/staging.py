@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import optree
@@ -75,6 +75,11 @@ class Staged:
         ir = self.function.apply(program) if isinstance(self.function, Staged) else program
         return ir if self.transform.before_vjp else self.transform.apply_to(ir, **self.options)
 
+    @property
+    def is_before_vjp(self) -> bool:
+        """Whether all its stages rewrite the traced Program, so that a gradient is taken of their result."""
+        return self.transform.before_vjp and (not isinstance(self.function, Staged) or self.function.is_before_vjp)
+
     def apply_before_vjp(self, program: Program) -> Program:
         """Applies to the traced Program the rewrites that its two directions are made from."""
         ir = self.function.apply_before_vjp(program) if isinstance(self.function, Staged) else program
@@ -135,7 +140,7 @@ class Transform:
         if self.once and name in _applied(f):
             raise TransformError(f"{name}: it is applied twice; {describe(f)} is already made by it")
         _check_level(name, self.requires, level_of(f), describe(f))
-        if self.before_vjp and isinstance(f, Staged):
+        if self.before_vjp and isinstance(f, Staged) and not f.is_before_vjp:
             raise TransformError(f"{name}: it is about the function that gradients are taken of, and {f!r} is staged; it "
                                  f"comes first, chain({name}, ...)")
         if self.check is not None:
@@ -161,8 +166,7 @@ class Transform:
         """The transform as printed: its name and the options it runs with, those that are None left out."""
         bound = inspect.signature(self.rewrite).bind(None, **options)
         bound.apply_defaults()
-        given = ", ".join(f"{k}={getattr(v, '__name__', None) or getattr(v, 'name', None) or v}"
-                          for k, v in list(bound.arguments.items())[1:] if v is not None)
+        given = ", ".join(f"{k}={_shown(v)}" for k, v in list(bound.arguments.items())[1:] if v is not None)
         return f"{self.__name__}({given})" if given else self.__name__
 
     def __repr__(self) -> str:
@@ -204,6 +208,13 @@ def transform(rewrite: Callable[..., Any] | None = None, *, requires: str | None
     if rewrite is None:
         return functools.partial(transform, requires=requires, makes=makes, once=once, check=check, before_vjp=before_vjp)
     return Transform(rewrite, requires, makes, once, check, before_vjp)
+
+
+def _shown(option: Any) -> str:
+    """An option as printed: named things by their name, a dict by its keys."""
+    if isinstance(option, Mapping):
+        return ", ".join(map(str, option))
+    return getattr(option, "__name__", None) or getattr(option, "name", None) or str(option)
 
 
 def _applied(f: Callable[..., Any]) -> list[str]:

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 from hpmoe.errors import check_argument
 from hpmoe.primitives.elementwise import add, is_differentiable, mul
 from hpmoe.primitives.grouped_matmul import grouped, grouped_weight_grad
+from hpmoe.primitives.matmul import weight_grad
 from hpmoe.primitives.reduction import row_dot
 from hpmoe.primitives.shape import broadcast_to, dtype_param, in_dtype
-from hpmoe.program import Atom, Builder, Equation, Literal, Program, RouteAval, Var, live_equations, substitute
+from hpmoe.program import Atom, Aval, Builder, Equation, Literal, Program, RouteAval, Var, live_equations, substitute
 from hpmoe.token_rows import token_vars
 
 
@@ -20,7 +21,8 @@ class Linearized:
 
     Attributes:
         forward: the program, returning its saved values after its own outputs.
-        backward: from (some inputs, saved values, output cotangents) to the cotangents of the differentiable inputs.
+        backward: from (some inputs, saved values, output cotangents, main gradients) to the cotangents of the
+            differentiable inputs; for those with a main gradient, its sum with their cotangent.
         kept_inputs: which program inputs the backward reads, in its order; the saved values come after them.
         differentiable: which program inputs the backward returns a cotangent for, in its order.
         cotangents: which program outputs the backward takes a cotangent of, in its order.
@@ -67,7 +69,9 @@ def linearize(program: Program) -> Linearized:
     wanted = [i for i, v in enumerate(program.inputs) if is_differentiable(v)]
     results = [grads.get(program.inputs[i]) or _zeros(builder, program.inputs[i]) for i in wanted]
     equations, results = _simplify(program, builder.equations, results, seeds)
-    return _split(program, equations, tuple(results), tuple(outputs), seeds, tuple(wanted))
+    mains = {i: Var(Aval(v.aval.shape, "float32")) for i, v in enumerate(program.inputs) if v in program.main_grads}
+    equations, results = _accumulate(equations, results, [mains.get(i) for i in wanted])
+    return _split(program, equations, tuple(results), tuple(outputs), seeds, tuple(wanted), mains)
 
 
 def _transpose(program: Program, builder: Builder, seeds: list[tuple[Atom, Var]]) -> dict[Var, Atom]:
@@ -187,6 +191,31 @@ def _merge_equal(equations: list[Equation]) -> tuple[list[Equation], dict[Var, A
     return kept, mapping
 
 
+def _accumulate(equations: Sequence[Equation], results: list[Atom],
+                mains: list[Var | None]) -> tuple[tuple[Equation, ...], list[Atom]]:
+    """Adds each result to its main gradient, inside the weight gradient that makes it where nothing else reads that."""
+    read = [*(v for e in equations for v in _vars(e.inputs)), *_vars(results)]
+    builder, results = Builder(), list(results)
+    for eqn in equations:
+        main = next((m for a, m in zip(results, mains, strict=True) if m is not None and a is eqn.outputs[0]), None)
+        if main is not None and read.count(eqn.outputs[0]) == 1 and _is_weight_grad(eqn):
+            j = results.index(eqn.outputs[0])
+            results[j] = builder.add(eqn.primitive, *eqn.inputs, main, source=eqn.source)
+            mains = [None if m is main else m for m in mains]
+        else:
+            builder.equations.append(eqn)
+    for j, main in enumerate(mains):
+        if main is not None:
+            results[j] = builder.add(add, main, in_dtype(builder, results[j], "float32"))
+    return tuple(builder.equations), results
+
+
+def _is_weight_grad(eqn: Equation) -> bool:
+    """Whether one task sums all of a tile of a weight's gradient, so that it can add it to another array."""
+    is_dense = eqn.primitive is weight_grad and all(isinstance(d, int) for d in eqn.inputs[0].aval.shape)
+    return is_dense or eqn.primitive is grouped_weight_grad
+
+
 def _token_rows(program: Program, kept: Iterable[Var], cotangents: dict[Atom, Atom]) -> dict[Var, int]:
     """Which forward values and cotangents (with what they are cotangents of) have rows that belong to tokens."""
     tokens = token_vars(program)
@@ -218,20 +247,21 @@ def _outside(equations: Iterable[Equation], results: Iterable[Atom], local: Iter
 
 
 def _split(program: Program, equations: tuple[Equation, ...], results: tuple[Atom, ...], outputs: tuple[int, ...],
-           seeds: list[Var], wanted: tuple[int, ...]) -> Linearized:
+           seeds: list[Var], wanted: tuple[int, ...], mains: dict[int, Var]) -> Linearized:
     """Decides which forward values the backward reads from inputs, recomputes, or has saved for it."""
-    again = _recomputed(program, _outside(equations, results, seeds))
+    given = [*seeds, *mains.values()]
+    again = _recomputed(program, _outside(equations, results, given))
     equations, merged = _merge_equal([*again, *equations])
     results = tuple(merged.get(a, a) for a in results)
-    outside = set(_outside(equations, results, seeds))
+    outside = set(_outside(equations, results, given))
     kept = tuple(i for i, v in enumerate(program.inputs) if v in outside)
     saved = [v for e in program.equations for v in e.outputs if v in outside]
     cotangent_names = ["d_out"] if len(seeds) == 1 else [f"d_out_{i}" for i in range(len(seeds))]
     inputs = [*(program.inputs[i] for i in kept), *saved]
     backward = Program(
-        name=f"{program.name}_vjp", inputs=(*inputs, *seeds),
+        name=f"{program.name}_vjp", inputs=(*inputs, *given),
         input_names=(*(program.input_names[i] for i in kept), *(f"saved_{i}" for i in range(len(saved))),
-                     *cotangent_names),
+                     *cotangent_names, *(f"main_{program.input_names[i]}" for i in mains)),
         equations=tuple(equations), outputs=results, ep_size=program.ep_size, provenance=program.provenance,
         token_rows=_token_rows(program, [*inputs, *(v for e in again for v in e.outputs)], {
             **{seed: program.outputs[i] for i, seed in zip(outputs, seeds, strict=True)},

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import threading
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -51,7 +51,8 @@ class Executable:
         return dataclasses.replace(self, **changes)
 
     def run(self, inputs: Sequence[Sequence[np.ndarray]], num_tokens: Sequence[int] | None = None,
-            trace: np.ndarray | None = None, keep: list[list[np.ndarray]] | None = None) -> list[list[np.ndarray]]:
+            trace: np.ndarray | None = None, keep: list[list[np.ndarray]] | None = None,
+            into: Mapping[int, Sequence[np.ndarray]] | None = None) -> list[list[np.ndarray]]:
         """Launches all workers of all ranks once and returns when the last has left.
 
         Args:
@@ -60,6 +61,7 @@ class Executable:
             trace: int64 [ep, num_tasks, 3], filled with the nanoseconds at which each task of the image began to wait,
                 began its body and had signalled; where None, `hpmoe.measure` may ask for one.
             keep: where given, receives every buffer of every rank.
+            into: for some outputs, by position, the array of each rank to write them to.
 
         Returns:
             For each rank, the list of outputs.
@@ -69,7 +71,7 @@ class Executable:
         """
         flow = self.flow
         received = received_rows(flow, inputs, num_tokens)
-        memory = _allocate(flow, inputs, received, num_tokens is not None)
+        memory = _allocate(flow, inputs, received, num_tokens is not None, into or {})
         buffers = [[np.zeros((1, b.cols), a.dtype) if a.size == 0 else a
                     for a, b in zip(rank, flow.buffers, strict=True)] for rank in memory]
         lengths = [int(n) for n in num_tokens] if num_tokens is not None else [self._num_tokens()] * flow.ep_size
@@ -137,23 +139,24 @@ def received_rows(flow: Taskflow, inputs: Sequence[Sequence[np.ndarray]],
 
 
 def _allocate(flow: Taskflow, inputs: Sequence[Sequence[np.ndarray]], received: list[list[int]],
-              padded: bool) -> list[list[np.ndarray]]:
+              padded: bool, into: Mapping[int, Sequence[np.ndarray]]) -> list[list[np.ndarray]]:
     """For each rank an array for each buffer: inputs as they are, the rest from the pool, sized from the real counts.
 
     The ranks' parts of an output lie one after the other, so that they are one array for whoever stacks them.
     """
     position = {b: i for i, b in enumerate(flow.inputs)}
     memory: list[list[np.ndarray]] = [[] for _ in inputs]
+    given = {flow.outputs[j]: arrays for j, arrays in into.items()}
     for b, buffer in enumerate(flow.buffers):
         is_output = buffer.role == "output" and buffer.route < 0 and buffer.storage == b
         together, dtype = None, numpy_dtype(storage_dtype(buffer.dtype))
-        if is_output:
+        if is_output and b not in given:
             make = POOL.zeros if padded else POOL.empty
             together = make((len(inputs), buffer.num_rows, buffer.cols), dtype)
         for rank, mine in enumerate(memory):
             shape = (buffer.num_rows if buffer.route < 0 else received[rank][buffer.route], buffer.cols)
             if is_output:
-                mine.append(together[rank])
+                mine.append(given[b][rank].reshape(shape) if b in given else together[rank])
             elif buffer.storage != b:
                 mine.append(mine[buffer.storage].reshape(shape))
             elif b in position:

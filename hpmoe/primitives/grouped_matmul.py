@@ -10,7 +10,7 @@ from mindspore import mint, ops
 from hpmoe.errors import check_argument
 from hpmoe.primitives.elementwise import is_differentiable
 from hpmoe.primitives.in_float32 import in_float32
-from hpmoe.primitives.matmul import tile_matmul, tile_weight_grad
+from hpmoe.primitives.matmul import accumulated, tile_matmul, tile_weight_grad
 from hpmoe.primitives.primitive import Primitive
 from hpmoe.program import Atom, Aval, Builder, Equation, RouteAval
 
@@ -116,27 +116,28 @@ def _(tiler: Any, eqn: Equation) -> None:
 
 
 @grouped_weight_grad.infer
-def _(x: Aval, g: Aval, route: RouteAval) -> Aval:
-    return Aval((route.num_local_experts, x.shape[1], g.shape[1]), x.dtype)
+def _(x: Aval, g: Aval, route: RouteAval, *main: Aval) -> Aval:
+    return accumulated("grouped_weight_grad", Aval((route.num_local_experts, x.shape[1], g.shape[1]), x.dtype), main)
 
 
 @grouped_weight_grad.reference
-def _(x: np.ndarray, g: np.ndarray, route: Any) -> np.ndarray:
+def _(x: np.ndarray, g: np.ndarray, route: Any, *main: np.ndarray) -> np.ndarray:
     counts = route.tokens_per_expert
-    out = np.zeros((len(counts), x.shape[1], g.shape[1]), x.dtype)
+    out = main[0].copy() if main else np.zeros((len(counts), x.shape[1], g.shape[1]), x.dtype)
     for e, rows in _groups(counts):
-        out[e] = x[rows].T @ g[rows]
+        out[e] += x[rows].T @ g[rows]
     return out
 
 
 @grouped_weight_grad.vjp
 def _(b: Builder, eqn: Equation, cotangents: list[Atom]) -> list[Atom | None]:
-    (x, g, route), ct = eqn.inputs, cotangents[0]
-    return [b.add(grouped, g, ct, route, transpose=True), b.add(grouped, x, ct, route, transpose=False), None]
+    (x, g, route), ct = eqn.inputs[:3], cotangents[0]
+    return [b.add(grouped, g, ct, route, transpose=True), b.add(grouped, x, ct, route, transpose=False), None,
+            *[ct] * len(eqn.inputs[3:])]
 
 
 @grouped_weight_grad.tile
 def _(tiler: Any, eqn: Equation) -> None:
     route = tiler.routes[tiler.buffer(eqn.inputs[0]).route]
     tiler.new(eqn.outputs[0])
-    tile_weight_grad(tiler, eqn, tiler.at(eqn.outputs[0]), route.max_rows // route.num_local_experts)
+    tile_weight_grad(tiler, eqn, tiler.at(eqn.outputs[0]), route.max_rows // route.num_local_experts, eqn.inputs[3:])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -11,7 +12,7 @@ import numpy as np
 from hpmoe.errors import check_argument
 from hpmoe.primitives.elementwise import is_differentiable
 from hpmoe.primitives.primitive import Primitive
-from hpmoe.program import Atom, Aval, Builder, Equation
+from hpmoe.program import Atom, Aval, Builder, Equation, Var
 
 matmul = Primitive("matmul")
 weight_grad = Primitive("weight_grad")
@@ -58,30 +59,38 @@ def tile_matmul(tiler: Any, eqn: Equation, weight_rows: str, transposed: bool) -
 
 
 @weight_grad.infer
-def _(x: Aval, g: Aval) -> Aval:
+def _(x: Aval, g: Aval, *main: Aval) -> Aval:
     check_argument(x.shape[:-1] == g.shape[:-1], "weight_grad", "operands", f"{x} and {g}", "equal but for columns")
-    return Aval((x.shape[-1], g.shape[-1]), x.dtype)
+    return accumulated("weight_grad", Aval((x.shape[-1], g.shape[-1]), x.dtype), main)
+
+
+def accumulated(who: str, out: Aval, main: tuple[Aval, ...]) -> Aval:
+    """The abstract value of a weight gradient, or of the float32 array it is added to where one is given."""
+    for aval in main:
+        check_argument(aval == Aval(out.shape, "float32"), who, "main gradient", aval, f"{Aval(out.shape, 'float32')}")
+    return main[0] if main else out
 
 
 @weight_grad.reference
-def _(x: np.ndarray, g: np.ndarray) -> np.ndarray:
-    return x.reshape(-1, x.shape[-1]).T @ g.reshape(-1, g.shape[-1])
+def _(x: np.ndarray, g: np.ndarray, *main: np.ndarray) -> np.ndarray:
+    out = x.reshape(-1, x.shape[-1]).T @ g.reshape(-1, g.shape[-1])
+    return main[0] + out if main else out
 
 
 @weight_grad.vjp
 def _(b: Builder, eqn: Equation, cotangents: list[Atom]) -> list[Atom | None]:
-    (x, g), ct = eqn.inputs, cotangents[0]
-    return [b.add(matmul, g, ct, transpose=True), b.add(matmul, x, ct, transpose=False)]
+    (x, g), ct = eqn.inputs[:2], cotangents[0]
+    return [b.add(matmul, g, ct, transpose=True), b.add(matmul, x, ct, transpose=False), *[ct] * len(eqn.inputs[2:])]
 
 
 @weight_grad.tile
 def _(tiler: Any, eqn: Equation) -> None:
-    x, out = eqn.inputs[0], eqn.outputs[0]
+    (x, _, *main), out = eqn.inputs, eqn.outputs[0]
     if tiler.buffer(x).route >= 0:
         _tile_received_weight_grad(tiler, eqn)
         return
     tiler.new(out)
-    tile_weight_grad(tiler, eqn, tiler.at(out), math.prod(x.aval.shape[:-1]))
+    tile_weight_grad(tiler, eqn, tiler.at(out), math.prod(x.aval.shape[:-1]), main)
 
 
 def _tile_received_weight_grad(tiler: Any, eqn: Equation) -> None:
@@ -99,11 +108,14 @@ def _tile_received_weight_grad(tiler: Any, eqn: Equation) -> None:
                dataclasses.replace(total, buffer=long_parts, rows="all"), params=(0, experts, 0))
 
 
-def tile_weight_grad(tiler: Any, eqn: Equation, out: Any, num_rows: int) -> None:
-    """One task for each block of weight rows and range of columns of `out`, each over about `num_rows` rows."""
+def tile_weight_grad(tiler: Any, eqn: Equation, out: Any, num_rows: int, main: Sequence[Var] = ()) -> None:
+    """One task for each block of weight rows and range of columns of `out`, each over about `num_rows` rows.
+
+    A float32 array `main` is read where `out` is written, and added.
+    """
     x, g = eqn.inputs[:2]
     height = x.aval.shape[-1]
     block = max(1, min(tiler.tile_cols, height))
     domain, mode, rows = tiler.experts_of(x, blocks=-(-height // block))
-    tiler.emit("WGRAD", domain, out, tiler.at(x, mode, "block"), tiler.at(g, mode), unit="aic", params=(block, *rows),
-               flops=2.0 * num_rows)
+    tiler.emit("WGRAD", domain, out, tiler.at(x, mode, "block"), tiler.at(g, mode), *map(tiler.at, main), unit="aic",
+               params=(block, *rows), flops=2.0 * num_rows)

@@ -35,6 +35,7 @@ constexpr int kOnce = any_of(Domain::ONCE), kTiles = any_of(Domain::TILES), kSlo
 constexpr int kExperts = any_of(Domain::EXPERTS), kRowDomains = kOnce | kTiles | kSlots;
 constexpr OperandRule kOwn{kOwnRows, kOwnCols}, kOwnAll{kOwnRows, kAllCols},
     kInput{kSpread, any_of(Cols::OWN, Cols::ONE)};
+constexpr OperandRule kAnyOwn{kAnyRows, kOwnCols};
 constexpr OperandRule kColumns{kOwnRows, any_of(Cols::OWN, Cols::ALL)}, kOneOut{kOwnRows, kOneCol};
 
 constexpr OpRule kRules[] = {
@@ -42,7 +43,7 @@ constexpr OpRule kRules[] = {
     {Opcode::PUT_BACK, 2, true, kSlots, {{kEntries, kAllCols}, kOwnAll}},
     {Opcode::REDUCE, 2, true, kTiles, {kColumns, {kEntries, kColumns.cols}, kOwnAll}},
     {Opcode::GMM, 3, false, kRowDomains, {kOwn, kOwnAll, {kWeight, kOwnCols}}},
-    {Opcode::WGRAD, 3, false, kExperts, {{kAnyRows, kOwnCols}, {kOfExpert, kAnyCols}, {kOfExpert, kOwnCols}}},
+    {Opcode::WGRAD, 3, false, kExperts, {kAnyOwn, {kOfExpert, kAnyCols}, {kOfExpert, kOwnCols}, kAnyOwn}},
     {Opcode::MAP, 2, false, kRowDomains, {kOwn, kInput, kInput, kInput}},
     {Opcode::SWIGLU, 3, false, kRowDomains, {kOwn, kOwn, kOwn}},
     {Opcode::SWIGLU_GRAD, 5, false, kRowDomains, {kOwn, kOwn, kOwn, kOwn, kOwn}},
@@ -285,6 +286,13 @@ class Checker {
     if (op.param[0] < 1 || (op.blocks - int64_t{1}) * op.param[0] >= num_k) return "a WGRAD's blocks pass its rows";
     if (out.rows_per_expert > 0 && out.rows_per_expert != num_k) return "a WGRAD's output has another number of rows";
     if (out.rows > 0 && out.rows < op.num_rows * num_k) return "an operand's buffer has too few rows for its op";
+    if (op.num_operands > 3) {
+      const Buffer& main = buffer(op, 3);
+      const bool is_same = main.cols == out.cols && main.rows == out.rows;
+      if (!is_same || op.operands[3].offset != op.operands[0].offset ||
+          static_cast<Dtype>(main.dtype) != Dtype::FLOAT32 || main.dtype != out.dtype)
+        return "a WGRAD adds to an array that is not like its output, or not float32";
+    }
     return nullptr;
   }
 

@@ -105,7 +105,7 @@ Matrix part_in_float32(const Matrix& x, bool k_is_row, int64_t lines, int64_t k0
 }
 
 // c is float32; a and b are converted block by block.
-void multiply_converted(const Sizes& s, const Matrix& a, const Matrix& b, const Matrix& c) {
+void multiply_converted(const Sizes& s, const Matrix& a, const Matrix& b, const Matrix& c, bool accumulate) {
   constexpr int64_t kBlock = 512;
   thread_local std::vector<float> wide_a, wide_b;
   const bool converts = a.dtype != Dtype::FLOAT32 || b.dtype != Dtype::FLOAT32;
@@ -113,20 +113,20 @@ void multiply_converted(const Sizes& s, const Matrix& a, const Matrix& b, const 
   for (int64_t k0 = 0; k0 == 0 || k0 < s.k; k0 += block) {
     const int64_t kc = std::min(block, s.k - k0);
     multiply_float32({s.m, s.n, kc}, part_in_float32(a, a.transposed, s.m, k0, kc, wide_a),
-                     part_in_float32(b, !b.transposed, s.n, k0, kc, wide_b), c, k0 > 0);
+                     part_in_float32(b, !b.transposed, s.n, k0, kc, wide_b), c, accumulate || k0 > 0);
   }
 }
 
 }  // namespace
 
-void gemm(const Sizes& s, const Matrix& a, const Matrix& b, const Matrix& c) {
+void gemm(const Sizes& s, const Matrix& a, const Matrix& b, const Matrix& c, bool accumulate) {
   if (s.m == 0 || s.n == 0) return;
   thread_local std::vector<float> sums;
   const bool narrows = c.dtype != Dtype::FLOAT32;
   if (narrows) sums.resize(std::max<size_t>(sums.size(), s.m * s.n));
   const Matrix sum = narrows ? Matrix{reinterpret_cast<char*>(sums.data()), Dtype::FLOAT32, s.n} : c;
   const bool both_bf16 = a.dtype == Dtype::BFLOAT16 && b.dtype == Dtype::BFLOAT16;
-  if (!both_bf16 || !dnnl_gemm(g_bf16_gemm, s, a, b, sum, false)) multiply_converted(s, a, b, sum);
+  if (!both_bf16 || !dnnl_gemm(g_bf16_gemm, s, a, b, sum, accumulate)) multiply_converted(s, a, b, sum, accumulate);
   for (int64_t i = 0; i < s.m && narrows; ++i) {
     from_float32(c.dtype, sums.data() + i * s.n, s.n, c.data + i * c.ld * element_size(c.dtype));
   }

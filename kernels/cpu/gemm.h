@@ -20,7 +20,8 @@ struct Sizes {
 };
 
 // c[m, n] = a[m, k] @ b[k, n], of any float dtypes; summed in float32 in an order that depends on the sizes alone.
-void gemm(const Sizes& sizes, const Matrix& a, const Matrix& b, const Matrix& c);
+// A float32 c may be added to instead.
+void gemm(const Sizes& sizes, const Matrix& a, const Matrix& b, const Matrix& c, bool accumulate = false);
 
 int use_blas(const char* path);
 const char* gemm_name();

@@ -1,5 +1,6 @@
 // Matrix tiles: grouped matmul over row slots and the weights' gradients.
 #include <algorithm>
+#include <cstring>
 
 #include "frame.h"
 #include "gemm.h"
@@ -18,7 +19,8 @@ Code gmm(const Frame& frame) {
   return Code::OK;
 }
 
-// out[e][k0:k1, cols] = x[rows, k0:k1]^T @ dy[rows, cols]
+// out[e][k0:k1, cols] = x[rows, k0:k1]^T @ dy[rows, cols], added to a float32 array of the same shape where there is one,
+// which may be out itself
 Code wgrad(const Frame& frame) {
   const int64_t block = frame.op.param[0], num_k = frame.buffer(1).cols - frame.op.operands[1].offset;
   const int64_t k0 = (frame.task.row % frame.op.blocks) * block, k1 = std::min(k0 + block, num_k);
@@ -27,7 +29,15 @@ Code wgrad(const Frame& frame) {
                    frame.buffer(0).cols};
   const Matrix x{frame.element(1, start, frame.op.operands[1].offset + k0), frame.dtype(1), frame.buffer(1).cols, true};
   const Matrix dy{frame.element(2, start, frame.first_col(2)), frame.dtype(2), frame.buffer(2).cols};
-  gemm({k1 - k0, frame.task.cols, rows}, x, dy, out);
+  const bool accumulates = frame.op.num_operands > 3;
+  if (accumulates) {
+    const char* main = frame.element(3, frame.unit.expert * num_k + k0, frame.first_col(3));
+    const int64_t row_bytes = out.ld * element_size(out.dtype);
+    for (int64_t i = 0; i < k1 - k0 && main != out.data; ++i) {
+      std::memcpy(out.data + i * row_bytes, main + i * row_bytes, frame.task.cols * element_size(out.dtype));
+    }
+  }
+  gemm({k1 - k0, frame.task.cols, rows}, x, dy, out, accumulates);
   return Code::OK;
 }
 
