@@ -17,6 +17,7 @@ from hpmoe.moe import moe_ffn as moe_ffn
 from hpmoe.primitives.dispatch import combine as combine, dispatch as dispatch
 from hpmoe.primitives.grouped_matmul import grouped_matmul as grouped_matmul
 from hpmoe.primitives.permute import permute as permute, unpermute as unpermute
+from hpmoe.primitives.route import drop_counts as drop_counts
 from hpmoe.primitives.swiglu import swiglu as swiglu
 from hpmoe.program import Aval as Aval, Program as Program
 from hpmoe.spmd import spmd as spmd

@@ -46,7 +46,9 @@ class _Run:
         self.flow, self.ranks = flow, range(flow.ep_size)
         position = {b: i for i, b in enumerate(flow.inputs)}
         ids = [[np.asarray(inputs[r][position[plan.ids]]) for r in self.ranks] for plan in flow.routes]
-        self.layout = Layout(flow, ids, num_tokens)
+        weights = [[inputs[r][position[plan.weights]] for r in self.ranks] if plan.weights >= 0 else None
+                   for plan in flow.routes]
+        self.layout = Layout(flow, ids, num_tokens, weights)
         for i, routing in enumerate(self.layout.routings):
             check_capacity(flow, routing, i)
         self.memory = [[self._allocate(r, b, inputs[r], position) for b in range(len(flow.buffers))] for r in self.ranks]
@@ -212,13 +214,30 @@ class _Run:
         cols = slice(task["col"], task["col"] + task["cols"])
         entries = widen(self.memory[rank][op.operands[1].buffer][tile.start * top_k:tile.stop * top_k, cols])
         parts = entries.reshape(-1, top_k, entries.shape[1])
+        kept = self._kept(rank, op, tile)
         total = np.zeros_like(parts[:, 0])
         for k in range(top_k):
             weighted = len(op.operands) > 2
             weight = widen(self.memory[rank][op.operands[2].buffer][tile, k:k + 1]) if weighted else 1.0
-            total += parts[:, k] * weight
+            total += np.where(kept[:, k:k + 1], parts[:, k] * weight, 0)
         self.memory[rank][op.operands[0].buffer][tile, cols] = total
         return tile.stop - tile.start
+
+    def _kept(self, rank: int, op: tf.TileOp, tile: slice) -> np.ndarray:
+        """Which entries of a tile of tokens have a row, [tokens, top_k]."""
+        routing = self.layout.routings[op.domain.route]
+        return routing.kept[rank].reshape(-1, routing.top_k)[tile]
+
+    def _keep(self, rank: int, op: tf.TileOp, task: np.void) -> int:
+        tile = self._rows(rank, op, int(task["row"]))
+        kept = self._kept(rank, op, tile)
+        entries = self.memory[rank][op.operands[1].buffer].reshape(-1, kept.shape[1])[tile]
+        self.memory[rank][op.operands[0].buffer][tile] = np.where(kept, entries, 0)
+        return tile.stop - tile.start
+
+    def _drop_counts(self, rank: int, op: tf.TileOp, task: np.void) -> int:
+        self.memory[rank][op.operands[0].buffer][0] = self.layout.routings[op.domain.route].dropped[rank]
+        return 1
 
     def _put(self, rank: int, op: tf.TileOp, task: np.void) -> dict[int, np.ndarray]:
         peer, route = self.layout.peer(rank, int(task["peer"])), op.domain.route

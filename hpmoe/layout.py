@@ -20,10 +20,13 @@ class Layout:
         slots: for each route, the Slots of each rank.
     """
 
-    def __init__(self, flow: tf.Taskflow, ids: Sequence[Sequence[np.ndarray]], num_tokens: Sequence[int] | None):
+    def __init__(self, flow: tf.Taskflow, ids: Sequence[Sequence[np.ndarray]], num_tokens: Sequence[int] | None,
+                 weights: Sequence[Sequence[np.ndarray] | None] | None = None):
+        """`ids` and `weights` are those of each route: a topk_ids for each rank, and topk_weights where they decide."""
         self.flow = flow
-        self.routings: list[Routing] = [make_routing(ids[i], plan.num_experts, num_tokens)
-                                        for i, plan in enumerate(flow.routes)]
+        self.routings: list[Routing] = [
+            make_routing(ids[i], plan.num_experts, num_tokens, plan.capacity, weights and weights[i])
+            for i, plan in enumerate(flow.routes)]
         self.slots: list[list[Slots]] = [
             [make_slots(routing.tokens_per_expert(r), flow.tile_rows, plan.num_slots) for r in range(flow.ep_size)]
             for routing, plan in zip(self.routings, flow.routes, strict=True)]
@@ -71,10 +74,9 @@ class Layout:
             return self._token_extent(rank, extent, index)
         routing = self.routings[route]
         if extent in (tf.ENTRIES, tf.TILE_ENTRIES):
-            tokens = routing.num_tokens[rank]
-            start = index * self.flow.tile_rows
-            tile = max(0, min(start + self.flow.tile_rows, tokens) - start)
-            return (tokens if extent == tf.ENTRIES else tile) * routing.top_k
+            tile = self.flow.tile_rows * routing.top_k
+            start, stop = (0, None) if extent == tf.ENTRIES else (index * tile, (index + 1) * tile)
+            return int(routing.kept[rank][start:stop].sum())
         if extent == tf.SLOT:
             return int(self.slots[route][rank].rows[index])
         if extent == tf.EXPERT:

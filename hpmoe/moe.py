@@ -4,13 +4,20 @@ from __future__ import annotations
 
 from typing import Any
 
+from hpmoe.errors import check_argument
 from hpmoe.primitives.dispatch import combine, dispatch
 from hpmoe.primitives.grouped_matmul import grouped_matmul
+from hpmoe.primitives.route import drop_counts
 from hpmoe.primitives.swiglu import swiglu
 
 
-def moe_ffn(hidden_states: Any, topk_ids: Any, topk_weights: Any, gate_up_weight: Any, down_weight: Any) -> Any:
+def moe_ffn(hidden_states: Any, topk_ids: Any, topk_weights: Any, gate_up_weight: Any, down_weight: Any,
+            shared_gate_up_weight: Any = None, shared_down_weight: Any = None, *, capacity_factor: float | None = None,
+            drop_policy: str = "error", return_drop_counts: bool = False) -> Any:
     """A mixture-of-experts feed-forward layer: dispatch, grouped matmul, SwiGLU, grouped matmul, combine.
+
+    A shared expert takes every token. Its matmuls wait for no other rank, so matrix units compute them while rows are under
+    way. A gate in front of it is one line of your own: `moe_ffn(x, ...) + mint.sigmoid(x @ g) * (swiglu(x @ up) @ down)`.
 
     Args:
         hidden_states: [T, H].
@@ -18,22 +25,39 @@ def moe_ffn(hidden_states: Any, topk_ids: Any, topk_weights: Any, gate_up_weight
         topk_weights: [T, K].
         gate_up_weight: [num_local_experts, H, 2I], the gate's columns first.
         down_weight: [num_local_experts, I, H].
+        shared_gate_up_weight, shared_down_weight: [H, 2S] and [S, H] of a shared expert; none by default.
+        capacity_factor, drop_policy: what an expert takes of each rank, and which entries are dropped; see
+            `hpmoe.dispatch`.
+        return_drop_counts: also return what `hpmoe.drop_counts` gives.
 
     Returns:
-        [T, H], out[t] = sum over k of topk_weights[t, k] * expert(topk_ids[t, k])(hidden_states[t]).
+        [T, H], out[t] = sum over k of topk_weights[t, k] * expert(topk_ids[t, k])(hidden_states[t]), without dropped
+        entries, plus shared_expert(hidden_states[t]); with return_drop_counts (that, [num_experts] int32).
 
     Raises:
-        ArgumentError: shapes, dtypes or ids do not fit.
+        ArgumentError: shapes, dtypes, ids or options do not fit, or an expert is over capacity and the policy is "error".
 
     Example:
         >>> import mindspore as ms, numpy as np, hpmoe
         >>> rng = np.random.default_rng(0)
         >>> x, up, down = (ms.Tensor(rng.standard_normal(s), ms.float32) for s in [(4, 8), (2, 8, 6), (2, 3, 8)])
         >>> ids = ms.Tensor([[0, 1], [1, 0], [0, 1], [1, 0]], ms.int32)
-        >>> hpmoe.moe_ffn(x, ids, ms.Tensor(np.full((4, 2), 0.5), ms.float32), up, down).shape
+        >>> weights = ms.Tensor(np.full((4, 2), 0.5), ms.float32)
+        >>> hpmoe.moe_ffn(x, ids, weights, up, down).shape
         (4, 8)
+        >>> out, dropped = hpmoe.moe_ffn(x, ids, weights, up, down, capacity_factor=0.75, drop_policy="position",
+        ...                              return_drop_counts=True)
+        >>> dropped.asnumpy().tolist()
+        [1, 1]
     """
-    rows, route = dispatch(hidden_states, topk_ids, num_local_experts=gate_up_weight.shape[0])
+    has_shared = shared_gate_up_weight is not None
+    check_argument(has_shared == (shared_down_weight is not None), "hpmoe.moe_ffn",
+                   f"shared_{'down' if has_shared else 'gate_up'}_weight", "None", "given, as the other of the two is")
+    rows, route = dispatch(hidden_states, topk_ids, num_local_experts=gate_up_weight.shape[0],
+                           capacity_factor=capacity_factor, drop_policy=drop_policy, topk_weights=topk_weights)
+    shared = swiglu(hidden_states @ shared_gate_up_weight) @ shared_down_weight if has_shared else None
     gate_up = grouped_matmul(rows, gate_up_weight, route)
     expert_out = grouped_matmul(swiglu(gate_up), down_weight, route)
-    return combine(expert_out, route, topk_weights)
+    out = combine(expert_out, route, topk_weights)
+    out = out + shared if has_shared else out
+    return (out, drop_counts(route)) if return_drop_counts else out

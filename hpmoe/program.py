@@ -7,6 +7,7 @@ import string
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
+from hpmoe.capacity import Capacity
 from hpmoe.errors import ProgramError
 
 SHORT_DTYPE = {"float32": "f32", "float16": "f16", "bfloat16": "bf16", "float64": "f64", "int32": "i32", "int64": "i64",
@@ -46,6 +47,7 @@ class RouteAval:
         top_k: experts per token.
         num_experts: experts of all ranks together.
         ep_size: expert-parallel ranks.
+        capacity: what each expert takes of each rank at most, or None for everything.
     """
 
     rows: Rows
@@ -53,6 +55,7 @@ class RouteAval:
     top_k: int
     num_experts: int
     ep_size: int
+    capacity: Capacity | None = None
 
     @property
     def num_local_experts(self) -> int:
@@ -61,7 +64,16 @@ class RouteAval:
     @property
     def max_rows(self) -> int:
         """The most rows a rank can receive, whatever the routing."""
-        return self.ep_size * self.num_tokens * min(self.top_k, self.num_local_experts)
+        most = self.num_tokens * min(self.top_k, self.num_local_experts)
+        if self.capacity is not None:
+            limit = self.capacity.limit(self.num_tokens, self.top_k, self.num_experts)
+            most = min(most, self.num_local_experts * limit)
+        return self.ep_size * most
+
+    @property
+    def drops(self) -> bool:
+        """Whether entries may be dropped."""
+        return self.capacity is not None and self.capacity.drops
 
     def __repr__(self) -> str:
         return "route"
@@ -191,7 +203,7 @@ def _same_avals(expected: Sequence[Any], got: Sequence[Any]) -> bool:
     """Avals agree; a route's fresh Rows differs each time a shape rule runs, so routes compare by their numbers."""
     def key(aval: Any) -> Any:
         if isinstance(aval, RouteAval):
-            return (aval.num_tokens, aval.top_k, aval.num_experts, aval.ep_size)
+            return dataclasses.replace(aval, rows=None)
         return aval
     return [key(a) for a in expected] == [key(a) for a in got]
 

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from hpmoe.capacity import Capacity, check_topk_weights, kept_counts, kept_entries
 from hpmoe.errors import ArgumentError, check_argument
 
 
@@ -14,14 +15,16 @@ from hpmoe.errors import ArgumentError, check_argument
 class Routing:
     """Placement of all ranks' entries; entry i of a rank is choice i % top_k of token i // top_k.
 
-    A rank's received rows are compact and ordered by (local expert, source rank, entry).
+    A rank's received rows are compact and ordered by (local expert, source rank, entry); dropped entries have no row.
 
     Attributes:
         num_experts, top_k: of the model.
         num_tokens: tokens of each rank.
         max_tokens: rows of the token arrays, tokens and padding.
-        counts: [ep, num_experts], entries of each rank for each expert.
-        order: for each rank, its entries sorted stably by expert.
+        counts: [ep, num_experts], entries of each rank for each expert, without the dropped ones.
+        dropped: [ep, num_experts], entries of each rank that each expert had no capacity for.
+        kept: for each rank, which entries of its tokens are not dropped.
+        order: for each rank, its kept entries sorted stably by expert.
         entry_of_row: for each rank, the entry that each received row came from.
         source_of_row: for each rank, the rank that each received row came from.
     """
@@ -31,6 +34,8 @@ class Routing:
     num_tokens: tuple[int, ...]
     max_tokens: int
     counts: np.ndarray
+    dropped: np.ndarray
+    kept: tuple[np.ndarray, ...]
     order: tuple[np.ndarray, ...]
     entry_of_row: tuple[np.ndarray, ...]
     source_of_row: tuple[np.ndarray, ...]
@@ -57,8 +62,8 @@ class Routing:
         return np.repeat(np.arange(self.num_local_experts), self.tokens_per_expert(rank))
 
     def row_of_entry(self) -> list[tuple[np.ndarray, np.ndarray]]:
-        """For each rank, (destination rank, received row there) of each of its entries."""
-        placed = [(np.zeros(len(o), np.int64), np.zeros(len(o), np.int64)) for o in self.order]
+        """For each rank, (destination rank, received row there) of each of its entries; -1 for dropped ones."""
+        placed = [(np.full(len(k), -1), np.full(len(k), -1)) for k in self.kept]
         for rank in range(self.ep_size):
             for source in range(self.ep_size):
                 rows = np.flatnonzero(self.source_of_row[rank] == source)
@@ -86,6 +91,10 @@ class Route:
     def expert_of_row(self) -> np.ndarray:
         return self.routing.expert_of_row(self.rank)
 
+    @property
+    def dropped(self) -> np.ndarray:
+        return self.routing.dropped[self.rank]
+
 
 def check_topk_ids(topk_ids: np.ndarray, num_experts: int, who: str = "hpmoe.dispatch") -> None:
     """Raises ArgumentError unless each token names distinct experts in 0..num_experts-1."""
@@ -102,13 +111,19 @@ def check_topk_ids(topk_ids: np.ndarray, num_experts: int, who: str = "hpmoe.dis
                        "A router's top-k gives distinct ids; add the weights of repeated ones beforehand.")
 
 
-def make_routing(topk_ids: Sequence[np.ndarray], num_experts: int, num_tokens: Sequence[int] | None = None) -> Routing:
+def make_routing(topk_ids: Sequence[np.ndarray], num_experts: int, num_tokens: Sequence[int] | None = None,
+                 capacity: Capacity | None = None, topk_weights: Sequence[np.ndarray] | None = None) -> Routing:
     """Places the entries of all ranks.
 
     Args:
         topk_ids: for each rank, int [tokens, top_k] of global expert ids.
         num_experts: of all ranks together, a multiple of the number of ranks.
         num_tokens: how many leading tokens of each rank count; all of them by default.
+        capacity: what each expert takes of each rank at most; everything by default.
+        topk_weights: for each rank, [tokens, top_k]; read where the policy is "probs".
+
+    Raises:
+        ArgumentError: an expert is over its capacity and nothing may be dropped, or a weight that decides is not a number.
 
     Example:
         >>> routing = make_routing([np.array([[1, 0], [1, 2]])], num_experts=3)
@@ -119,9 +134,12 @@ def make_routing(topk_ids: Sequence[np.ndarray], num_experts: int, num_tokens: S
     if num_experts % ep_size:
         raise ArgumentError(f"hpmoe: {num_experts} experts do not divide over {ep_size} ranks")
     lengths = tuple(int(n) for n in (num_tokens if num_tokens is not None else [len(i) for i in topk_ids]))
-    flat = [np.asarray(ids[:n]).reshape(-1) for ids, n in zip(topk_ids, lengths, strict=True)]
-    counts = np.stack([np.bincount(ids, minlength=num_experts) for ids in flat]).astype(np.int64)
-    order = tuple(np.argsort(ids, kind="stable") for ids in flat)
+    real = [np.asarray(ids[:n]) for ids, n in zip(topk_ids, lengths, strict=True)]
+    counts = np.stack([kept_counts(ids, num_experts, capacity, r, ep_size) for r, ids in enumerate(real)])
+    chosen = np.stack([np.bincount(ids.reshape(-1), minlength=num_experts) for ids in real])
+    kept = tuple(_kept(real[r], num_experts, capacity, topk_weights and topk_weights[r], r, ep_size)
+                 for r in range(ep_size))
+    order = tuple(_sorted_by_expert(ids.reshape(-1), k) for ids, k in zip(real, kept, strict=True))
     first = np.concatenate([np.zeros((ep_size, 1), np.int64), np.cumsum(counts, axis=1)], axis=1)
     local = num_experts // ep_size
     entries, sources = [], []
@@ -130,7 +148,29 @@ def make_routing(topk_ids: Sequence[np.ndarray], num_experts: int, num_tokens: S
                   for e in range(rank * local, (rank + 1) * local) for source in range(ep_size)]
         entries.append(np.concatenate([p for _, p in pieces]).astype(np.int64))
         sources.append(np.repeat([s for s, _ in pieces], [len(p) for _, p in pieces]))
-    return Routing(num_experts, top_k, lengths, max(map(len, topk_ids)), counts, order, tuple(entries), tuple(sources))
+    return Routing(num_experts, top_k, lengths, max(map(len, topk_ids)), counts.astype(np.int64),
+                   (chosen - counts).astype(np.int32), kept, order, tuple(entries), tuple(sources))
+
+
+def rows_to_ranks(ids: np.ndarray, num_experts: int, capacity: Capacity | None, rank: int, ep_size: int) -> np.ndarray:
+    """Rows that `rank` sends to each rank by the ids of its tokens, [ep_size]; raises as `kept_counts`."""
+    return kept_counts(ids, num_experts, capacity, rank, ep_size).reshape(ep_size, -1).sum(axis=1)
+
+
+def _kept(ids: np.ndarray, num_experts: int, capacity: Capacity | None, weights: np.ndarray | None, rank: int,
+          ep_size: int) -> np.ndarray:
+    if capacity is None or not capacity.drops:
+        return np.ones(ids.size, bool)
+    if capacity.policy == "probs":
+        weights = np.asarray(weights)[:len(ids)]
+        check_topk_weights(weights, rank, ep_size)
+    return kept_entries(ids, num_experts, capacity, weights)
+
+
+def _sorted_by_expert(ids: np.ndarray, kept: np.ndarray) -> np.ndarray:
+    """The kept entries, sorted stably by expert."""
+    order = np.argsort(ids, kind="stable")
+    return order[kept[order]]
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

@@ -16,13 +16,14 @@ from mindspore.common._grad_function import _Function
 from mindspore.graph.api import _pynative_executor
 
 from hpmoe import tracing
+from hpmoe.capacity import check_topk_weights
 from hpmoe.dtypes import dtype_name, rounded, widen
 from hpmoe.errors import ProgramError, check_argument
 from hpmoe.evaluate import evaluate
 from hpmoe.interpret import interpret
 from hpmoe.machine import Mesh
 from hpmoe.program import Aval, Equation, Program, RouteAval
-from hpmoe.routing import check_topk_ids
+from hpmoe.routing import check_topk_ids, rows_to_ranks
 from hpmoe.staging import Staged, innermost
 from hpmoe.taskflow import Taskflow
 from hpmoe.tracing.pynative import gradient_depth, is_computed
@@ -230,10 +231,12 @@ class Runner:
                                f"at most {aval.num_tokens}, the rows of topk_ids")
             received = np.zeros(aval.ep_size, np.int64)
             for rank, arrays in enumerate(inputs):
-                ids = arrays[position[eqn.inputs[0]]]
-                ids = ids if lengths is None else ids[:lengths[rank]]
+                stop = None if lengths is None else lengths[rank]
+                ids, *weights = (arrays[position[a]][:stop] for a in eqn.inputs if a in position)
                 check_topk_ids(ids, aval.num_experts, "hpmoe.dispatch" + (f" on rank {rank}" if aval.ep_size > 1 else ""))
-                received += np.bincount(ids.reshape(-1) // aval.num_local_experts, minlength=aval.ep_size)
+                for w in weights:
+                    check_topk_weights(w, rank, aval.ep_size)
+                received += rows_to_ranks(ids, aval.num_experts, aval.capacity, rank, aval.ep_size)
             buckets[_route_key(eqn)] = row_bucket(int(received.max()), aval.max_rows)
         return buckets
 
@@ -267,9 +270,9 @@ def _routes(program: Program) -> list[Equation]:
     return [e for e in program.equations if isinstance(e.outputs[0].aval, RouteAval)]
 
 
-def _route_key(eqn: Equation) -> tuple[Any, int]:
-    """What a route is in the forward and in the backward program: its ids, and the experts they name."""
-    return eqn.inputs[0], eqn.params["num_local_experts"]
+def _route_key(eqn: Equation) -> tuple[Any, ...]:
+    """What a route is in the forward and in the backward program: its ids and weights, and its options."""
+    return (*eqn.inputs, *(option for option in eqn.params.items() if option[0] != "max_rows"))
 
 
 def with_max_rows(program: Program, max_rows: Sequence[int]) -> Program:

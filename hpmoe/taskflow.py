@@ -13,6 +13,7 @@ from typing import Any
 
 import numpy as np
 
+from hpmoe.capacity import Capacity
 from hpmoe.routing import max_slots
 
 TASK = np.dtype([("op", "i4"), ("peer", "i4"), ("row", "i4"), ("col", "i4"), ("cols", "i4")])
@@ -164,7 +165,10 @@ class TileOp:
 
 @dataclasses.dataclass(frozen=True)
 class RoutePlan:
-    """A route as the kernel sees it: where the ids are, and how many slots the plan has for them."""
+    """A route as the kernel sees it: where the ids are, how many slots the plan has for them, and what is dropped.
+
+    `weights` is the buffer of the topk_weights that decide what is dropped, or -1.
+    """
 
     ids: int
     num_experts: int
@@ -173,6 +177,8 @@ class RoutePlan:
     num_tokens: int
     max_rows: int
     tile_rows: int
+    capacity: Capacity | None = None
+    weights: int = -1
 
     @property
     def num_slots(self) -> int:

@@ -75,17 +75,20 @@ class Tiler:
                              + program_window(self.program, self.index))
 
     def _plan_route(self, eqn: Equation) -> None:
-        """Routes are computed at kernel start, so the ids must be an input."""
-        (ids,), out = eqn.inputs, eqn.outputs[0]
+        """Routes are computed at kernel start, so the ids, and weights that decide what is dropped, must be inputs."""
+        (ids, *weights), out = eqn.inputs, eqn.outputs[0]
         if ids not in self.buffer_of:
             self.refuse("routes by ids that the program computes; the kernel needs topk_ids as an argument")
+        if any(w not in self.buffer_of for w in weights):
+            self.refuse("drops by weights that the program computes; the kernel needs topk_weights as an argument")
         aval: RouteAval = out.aval
         if self.routes and aval.num_tokens != self.routes[0].num_tokens:
             self.refuse(f"routes {aval.num_tokens} tokens after a route of {self.routes[0].num_tokens}; a rank has one "
                         "number of tokens, so give each to a function of its own")
         self.route_of[aval.rows] = len(self.routes)
         self.routes.append(tf.RoutePlan(self.buffer_of[ids], aval.num_experts, aval.num_local_experts, aval.top_k,
-                                        aval.num_tokens, eqn.params.get("max_rows") or aval.max_rows, self.tile_rows))
+                                        aval.num_tokens, eqn.params.get("max_rows") or aval.max_rows, self.tile_rows,
+                                        aval.capacity, *(self.buffer_of[w] for w in weights)))
 
     # Buffers.
 
@@ -176,9 +179,10 @@ class Tiler:
 
     # Operands.
 
-    def at(self, var: Var, rows: str = "own", cols: str = "own", offset: int = 0) -> tf.Access:
-        """How a float variable is touched; see Access."""
-        if var.aval.dtype not in COMPUTED:
+    def at(self, var: Var, rows: str = "own", cols: str = "own", offset: int = 0,
+           dtypes: tuple[str, ...] = COMPUTED) -> tf.Access:
+        """How a float variable is touched, or one of other `dtypes`; see Access."""
+        if var.aval.dtype not in dtypes:
             self.refuse(f"uses {var.aval}; {WHAT_TILES_COMPUTE}")
         self._check_received("uses", var.aval)
         return tf.Access(self.buffer_of[var], rows, cols, offset)

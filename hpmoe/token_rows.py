@@ -30,7 +30,9 @@ def token_vars(program: Program) -> dict[Var, int]:
 
 def _routed(eqn: Equation) -> list[Atom]:
     """Token-side operands and results of a communication equation."""
-    if eqn.primitive.name in ("route", "dispatch", "dispatch_weights"):
+    if eqn.primitive.name == "route":
+        return list(eqn.inputs)
+    if eqn.primitive.name in ("dispatch", "dispatch_weights"):
         return [eqn.inputs[0]]
     if eqn.primitive.name in ("combine", "combine_weights"):
         return [*eqn.inputs[2:], *eqn.outputs]

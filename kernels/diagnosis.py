@@ -46,6 +46,13 @@ def _sentence(status, sections, fault):
                 f"rank {rank} would receive more than the plan holds: {value} where {threshold} fit. "
                 "Plan for a larger capacity."
             )
+        case Code.OVER_CAPACITY:
+            return (
+                f"{value} tokens of rank {rank} chose expert {status['wait']}; its capacity is {threshold}. Give a larger "
+                "capacity_factor, or drop what is over: drop_policy=\"position\" or \"probs\"."
+            )
+        case Code.NOT_A_NUMBER:
+            return f"topk_weights[{value}, {threshold}] of rank {rank} is NaN, and decides what drop_policy=\"probs\" keeps."
         case Code.INDEX_OUT_OF_RANGE if status["task"] < 0:
             return f"topk_ids of rank {rank} names expert {value}; there are {threshold}."
         case Code.INDEX_OUT_OF_RANGE:

@@ -15,6 +15,7 @@ from hpmoe.kernels.cpu_target import launch
 from hpmoe.kernels.memory import Pool
 from hpmoe.kernels.packing import pack
 from hpmoe.measure import new_trace
+from hpmoe.routing import rows_to_ranks
 from hpmoe.targets import register_target
 from hpmoe.taskflow import Taskflow
 from hpmoe.taskflow_text import event_name, task_name
@@ -130,7 +131,7 @@ def received_rows(flow: Taskflow, inputs: Sequence[Sequence[np.ndarray]],
         for rank in range(flow.ep_size):
             ids = inputs[rank][position[plan.ids]]
             ids = ids if num_tokens is None else ids[:num_tokens[rank]]
-            totals += np.bincount(ids.reshape(-1) // plan.num_local_experts, minlength=flow.ep_size)
+            totals += rows_to_ranks(ids, plan.num_experts, plan.capacity, rank, flow.ep_size)
         if totals.max() > plan.max_rows:
             raise ArgumentError(f"hpmoe: a rank receives {totals.max()} rows, the plan is for at most {plan.max_rows}")
         for rank in range(flow.ep_size):

@@ -12,7 +12,7 @@ from pathlib import Path
 from hpmoe.native import library
 
 FOLDER = Path(__file__).parent
-ABI_VERSION = 2
+ABI_VERSION = 3
 
 
 class Rank(ctypes.Structure):

@@ -6,8 +6,8 @@ import numpy as np
 
 from hpmoe.dtypes import storage_dtype
 from hpmoe.kernels import protocol
-from hpmoe.kernels.protocol import Cols, Domain, Dtype, MapCode, Opcode, Reduction, Rows
-from hpmoe.taskflow import Access, Buffer, Taskflow, TileOp
+from hpmoe.kernels.protocol import Cols, Domain, DropPolicy, Dtype, MapCode, Opcode, Reduction, Rows
+from hpmoe.taskflow import Access, Buffer, RoutePlan, Taskflow, TileOp
 
 
 def pack(flow: Taskflow) -> np.ndarray:
@@ -29,8 +29,7 @@ def pack(flow: Taskflow) -> np.ndarray:
         "queues": np.cumsum([0, *(len(q) for q in flow.queues)]).astype("<i4"),
         "ops": np.array([_op(op) for op in flow.ops], protocol.OP) if flow.ops else np.zeros(0, protocol.OP),
         "buffers": np.array([_buffer(b) for b in flow.buffers], protocol.BUFFER),
-        "routes": np.array([(r.ids, r.num_experts, r.num_local_experts, r.top_k, r.num_slots, r.num_tokens, r.max_rows, 0)
-                            for r in flow.routes], protocol.ROUTE),
+        "routes": np.array([_route(r) for r in flow.routes], protocol.ROUTE),
         "peer_order": flow.peer_order.reshape(-1).astype("<i4"),
     }
     return protocol.pack_image(sections, ep_size=flow.ep_size, tile_rows=flow.tile_rows)
@@ -51,6 +50,13 @@ def _attach(tasks: np.ndarray, what: str, table: np.ndarray, place: np.ndarray, 
 
 def _buffer(buffer: Buffer) -> tuple[int, int, int, int]:
     return buffer.cols, buffer.rows_per_expert, Dtype[storage_dtype(buffer.dtype).upper()], buffer.num_rows or 0
+
+
+def _route(route: RoutePlan) -> tuple:
+    capacity = route.capacity
+    policy = DropPolicy[capacity.policy.upper()] if capacity else DropPolicy.NONE
+    return (route.ids, route.num_experts, route.num_local_experts, route.top_k, route.num_slots, route.num_tokens,
+            route.max_rows, policy, route.weights, 0, capacity.factor if capacity else 0.0)
 
 
 def _operand(access: Access) -> tuple:

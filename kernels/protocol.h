@@ -17,7 +17,8 @@ constexpr int32_t kMaxOperands = 6;
 
 #define HPMOE_OPCODE(X)                                                                                              \
   X(PUT, 1) X(PUT_BACK, 2) X(REDUCE, 3) X(GMM, 4) X(WGRAD, 5) X(MAP, 6) X(SWIGLU, 7) X(SWIGLU_GRAD, 8)               \
-  X(ROW_REDUCE, 9) X(ROW_DOT, 10) X(COL_SUM, 11) X(ALL_TO_ALL, 12) X(ALL_TO_ALL_BACK, 13) X(NOTIFY, 14) X(GATHER, 15)
+  X(ROW_REDUCE, 9) X(ROW_DOT, 10) X(COL_SUM, 11) X(ALL_TO_ALL, 12) X(ALL_TO_ALL_BACK, 13) X(NOTIFY, 14) X(GATHER, 15)     \
+  X(KEEP, 16) X(DROP_COUNTS, 17)
 
 #define HPMOE_MAP_CODE(X)                                                                                            \
   X(COPY, 0) X(NEG, 1) X(EXP, 2) X(LOG, 3) X(SQRT, 4) X(RSQRT, 5) X(SIGMOID, 6) X(TANH, 7) X(SILU, 8) X(RELU, 9)     \
@@ -36,9 +37,10 @@ constexpr int32_t kMaxOperands = 6;
   X(TILE_ENTRIES, 8) X(SENT_TO, 9) X(SENT_TO_EXPERT, 10) X(RETURNED_TO, 11) X(RETURNED_TO_FROM_EXPERT, 12)
 #define HPMOE_DTYPE(X) X(FLOAT32, 0) X(INT32, 1) X(BFLOAT16, 2) X(FLOAT16, 3)
 #define HPMOE_REDUCTION(X) X(SUM, 0) X(MAX, 1)
+#define HPMOE_DROP_POLICY(X) X(NONE, 0) X(ERROR, 1) X(POSITION, 2) X(PROBS, 3)
 #define HPMOE_CODE(X)                                                                                                \
   X(OK, 0) X(TIMEOUT, 1) X(ABORTED_PEER, 2) X(OUT_OF_MEMORY, 3) X(BAD_IMAGE, 4) X(INTERRUPTED, 5) X(WRONG_COUNT, 6)  \
-  X(SLOT_OVERFLOW, 7) X(INDEX_OUT_OF_RANGE, 8)
+  X(SLOT_OVERFLOW, 7) X(INDEX_OUT_OF_RANGE, 8) X(OVER_CAPACITY, 9) X(NOT_A_NUMBER, 10)
 
 #define HPMOE_MEMBER(name, value) name = value,
 enum class Opcode : int32_t { HPMOE_OPCODE(HPMOE_MEMBER) };
@@ -52,6 +54,7 @@ enum class Remote : int32_t { HPMOE_REMOTE(HPMOE_MEMBER) };
 enum class Extent : int32_t { HPMOE_EXTENT(HPMOE_MEMBER) };
 enum class Dtype : int32_t { HPMOE_DTYPE(HPMOE_MEMBER) };
 enum class Reduction : int32_t { HPMOE_REDUCTION(HPMOE_MEMBER) };
+enum class DropPolicy : int32_t { HPMOE_DROP_POLICY(HPMOE_MEMBER) };
 enum class Code : int32_t { HPMOE_CODE(HPMOE_MEMBER) };
 #undef HPMOE_MEMBER
 
@@ -90,9 +93,13 @@ struct Buffer {
   int32_t cols, rows_per_expert, dtype, rows;
 };
 
-// capacity is the most rows a rank's received arrays hold; 0 means num_slots * tile_rows.
+// max_rows is the most rows a rank's received arrays hold; 0 means num_slots * tile_rows. Of the entries of one rank an
+// expert takes ceil(num_tokens * top_k / num_experts * capacity_factor), num_tokens those of the launch, unless
+// drop_policy is NONE; weights_buffer is read where it is PROBS.
 struct Route {
-  int32_t ids_buffer, num_experts, num_local_experts, top_k, num_slots, num_tokens, capacity, reserved;
+  int32_t ids_buffer, num_experts, num_local_experts, top_k, num_slots, num_tokens, max_rows, drop_policy;
+  int32_t weights_buffer, reserved;
+  double capacity_factor;
 };
 
 struct Operand {
@@ -111,6 +118,7 @@ struct Op {
   Operand operands[kMaxOperands];
 };
 
+// `wait` is the expert where the code is OVER_CAPACITY.
 struct Status {
   int32_t code, rank, queue, task, event, wait;
   int64_t value, threshold;
@@ -124,7 +132,7 @@ static_assert(sizeof(Signal) == 16 && offsetof(Signal, remote) == 8,
               "a signal is four words, the second holds kind and amount");
 static_assert(sizeof(Event) == 16, "an event is four words");
 static_assert(sizeof(Buffer) == 16, "a buffer is four words");
-static_assert(sizeof(Route) == 32, "a route is eight words");
+static_assert(sizeof(Route) == 48 && offsetof(Route, capacity_factor) == 40, "a route is ten words and a double");
 static_assert(sizeof(Operand) == 24 && offsetof(Operand, value) == 12,
               "an operand is six words, the second holds both modes");
 static_assert(sizeof(Op) == 64 + kMaxOperands * sizeof(Operand), "an op is sixteen words and its operands");

@@ -32,6 +32,8 @@ class Opcode(IntEnum):
     ALL_TO_ALL_BACK = 13
     NOTIFY = 14
     GATHER = 15
+    KEEP = 16
+    DROP_COUNTS = 17
 
 
 class MapCode(IntEnum):
@@ -160,6 +162,15 @@ class Reduction(IntEnum):
     MAX = 1
 
 
+class DropPolicy(IntEnum):
+    """What happens to entries over an expert's capacity; NONE where experts take everything."""
+
+    NONE = 0
+    ERROR = 1
+    POSITION = 2
+    PROBS = 3
+
+
 class Code(IntEnum):
     """How a launch ended."""
 
@@ -172,9 +183,11 @@ class Code(IntEnum):
     WRONG_COUNT = 6
     SLOT_OVERFLOW = 7
     INDEX_OUT_OF_RANGE = 8
+    OVER_CAPACITY = 9
+    NOT_A_NUMBER = 10
 
 
-ENUMS = (Opcode, MapCode, Domain, Rows, Cols, Index, Amount, Remote, Extent, Dtype, Reduction, Code)
+ENUMS = (Opcode, MapCode, Domain, Rows, Cols, Index, Amount, Remote, Extent, Dtype, Reduction, DropPolicy, Code)
 
 
 def _words(names):
@@ -194,7 +207,11 @@ WAIT = np.dtype(_words("event kind"))
 SIGNAL = np.dtype(_words("event") + [("kind", "<i2"), ("amount", "<i2")] + _words("remote stride"))
 EVENT = np.dtype(_words("extent index mult route"))
 BUFFER = np.dtype(_words("cols rows_per_expert dtype rows"))
-ROUTE = np.dtype(_words("ids_buffer num_experts num_local_experts top_k num_slots num_tokens capacity reserved"))
+ROUTE = np.dtype(
+    _words("ids_buffer num_experts num_local_experts top_k num_slots num_tokens max_rows drop_policy")
+    + _words("weights_buffer reserved")
+    + [("capacity_factor", "<f8")]
+)
 OPERAND = np.dtype(
     _words("buffer")
     + [("rows", "<i2"), ("cols", "<i2"), ("offset", "<i4"), ("value", "<f4"), ("reserved", "<i4", (2,))]

@@ -4,6 +4,8 @@ Nothing here uses the library's dependency rules, layouts or orderings: cells ar
 recounted from what every task adds, and "before" is plain reachability over queues and counters.
 """
 
+import math
+
 import numpy as np
 
 from hpmoe import taskflow as tf
@@ -16,12 +18,13 @@ class Unordered(AssertionError):
 class Expansion:
     """Every task of every rank with the cells it touches and the counters it waits for and adds to."""
 
-    def __init__(self, flow, ids, num_tokens=None):
+    def __init__(self, flow, ids, num_tokens=None, weights=None):
         self.flow, self.ranks = flow, range(flow.ep_size)
         tokens = [len(ids[0][r]) for r in self.ranks] if ids else [None] * flow.ep_size
         self.tokens = list(num_tokens) if num_tokens is not None else tokens
         self.has_padding = num_tokens is not None
-        self.received = [self._receive(plan, ids[i]) for i, plan in enumerate(flow.routes)]
+        self.kept = [self._keep(plan, ids[i], weights) for i, plan in enumerate(flow.routes)]
+        self.received = [self._receive(plan, ids[i], self.kept[i]) for i, plan in enumerate(flow.routes)]
         self.bases, self.num_cells = {}, 0
         for r in self.ranks:
             for b, buffer in enumerate(flow.buffers):
@@ -29,13 +32,29 @@ class Expansion:
                     self.bases[r, b] = self.num_cells
                     self.num_cells += self._num_rows(r, b) * buffer.cols
 
-    def _receive(self, plan, ids):
+    def _keep(self, plan, ids, weights):
+        """For each rank the entries that are not dropped: expert by expert the first, or the heaviest, that fit."""
+        out = []
+        for rank in self.ranks:
+            flat = np.asarray(ids[rank][:self.tokens[rank]]).reshape(-1)
+            kept = set(range(len(flat)))
+            if plan.capacity is not None:
+                share = math.ceil(len(flat) / plan.num_experts * plan.capacity.factor)
+                for expert in range(plan.num_experts):
+                    chose = [i for i, e in enumerate(flat) if e == expert]
+                    if plan.capacity.policy == "probs":
+                        chose.sort(key=lambda i: -np.asarray(weights[rank]).reshape(-1)[i])
+                    kept -= set(chose[share:])
+            out.append(kept)
+        return out
+
+    def _receive(self, plan, ids, kept):
         """For each rank its received rows as (local expert, source rank, entry), and its slots as lists of rows."""
         out = []
         for d in self.ranks:
             rows = sorted((int(e) - d * plan.num_local_experts, source, entry) for source in self.ranks
                           for entry, e in enumerate(np.asarray(ids[source][:self.tokens[source]]).reshape(-1))
-                          if int(e) // plan.num_local_experts == d)
+                          if int(e) // plan.num_local_experts == d and entry in kept[source])
             slots, start = [], 0
             for e in range(plan.num_local_experts):
                 count = sum(row[0] == e for row in rows)
@@ -105,7 +124,7 @@ class Expansion:
             return [], []
         if op.opcode in ("PUT", "PUT_BACK", "ALL_TO_ALL", "ALL_TO_ALL_BACK"):
             return self._transfer(rank, op, task)
-        special = {"REDUCE": self._reduce, "WGRAD": self._sum, "COL_SUM": self._sum}.get(op.opcode)
+        special = {"REDUCE": self._reduce, "KEEP": self._reduce, "WGRAD": self._sum, "COL_SUM": self._sum}.get(op.opcode)
         if special:
             return special(rank, op, task)
         unit = self.unit(rank, op, task)
@@ -149,8 +168,9 @@ class Expansion:
     def _reduce(self, rank, op, task):
         out, entries, *weights = op.operands
         tile, top_k = self.unit(rank, op, task), self.flow.routes[op.domain.route].top_k
-        cols = self._own_cols(task, out)
-        reads = [self.cells(rank, entries.buffer, [t * top_k + k for t in tile for k in range(top_k)], cols)]
+        cols = self._own_cols(task, out) if op.cols else None
+        rows = [t * top_k + k for t in tile for k in range(top_k)]
+        reads = [self.cells(rank, entries.buffer, [e for e in rows if e in self.kept[op.domain.route][rank]], cols)]
         reads += [self.cells(rank, w.buffer, tile) for w in weights]
         return reads, [self.cells(rank, out.buffer, tile, cols)]
 
@@ -208,12 +228,13 @@ class Expansion:
         return int(wait["event"]) + self.received[route][rank][1][task["row"]][0]
 
 
-def check_order(flow, ids, num_tokens, thresholds):
+def check_order(flow, ids, num_tokens, thresholds, weights=None):
     """Raises Unordered (or AssertionError) unless every conflicting pair of accesses of all ranks is ordered.
 
-    `thresholds[rank][event]` are those that the runtime would wait for; they must be what the tasks add up to.
+    `thresholds[rank][event]` are those that the runtime would wait for; they must be what the tasks add up to. `weights`
+    are the topk_weights of the ranks where they decide what is dropped.
     """
-    x = Expansion(flow, ids, num_tokens)
+    x = Expansion(flow, ids, num_tokens, weights)
     n = flow.num_tasks
     producers, totals = {}, {}
     for rank in x.ranks:

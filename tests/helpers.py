@@ -118,14 +118,17 @@ def _wide(a):
     return jnp.asarray(a.astype(np.float64) if a.dtype == np.float32 else a)
 
 
-def numpy_moe_ffn(args, cotangent, num_tokens=None):
-    """Output and gradients of the MoE-FFN, token by token in float64; gradients derived by hand."""
+def numpy_moe_ffn(args, cotangent, num_tokens=None, kept=None):
+    """Output and gradients of the MoE-FFN, token by token in float64; gradients derived by hand.
+
+    `kept` [ep, T, K] says which entries have an effect, all by default.
+    """
     x, ids, w, up, down = (a.astype(np.float64) if a.dtype == np.float32 else a for a in args)
     g = cotangent.astype(np.float64)
     out, dx, dw, d_up, d_down = (np.zeros_like(a) for a in (x, x, w, up, down))
     local, half = up.shape[1], down.shape[2]
     for r, t, k in np.ndindex(ids.shape):
-        if num_tokens is not None and t >= num_tokens[r]:
+        if (num_tokens is not None and t >= num_tokens[r]) or (kept is not None and not kept[r, t, k]):
             continue
         owner, e = divmod(int(ids[r, t, k]), local)
         h = x[r, t] @ up[owner, e]

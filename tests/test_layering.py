@@ -11,6 +11,7 @@ FOLDERS = {"hpmoe": "hpmoe", "hpmoe.transforms": "transforms", "hpmoe.kernels": 
 # Modules and packages below hpmoe, the lowest layer first; `__init__` is hpmoe itself.
 LAYERS = (
     "errors dtypes",
+    "capacity",
     "program routing machine",
     "primitives",
     "token_rows",
@@ -23,7 +24,7 @@ LAYERS = (
     "__init__ nn op_by_op commands cli",
 )
 # What a module may import where its layer alone would allow it more.
-ONLY = {"hpmoe.moe": ("primitives",)}
+ONLY = {"hpmoe.moe": ("primitives", "errors")}
 
 
 def module_paths():

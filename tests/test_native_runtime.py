@@ -149,7 +149,7 @@ def test_extra_signal_is_reported():
 def test_more_rows_than_the_plan_holds():
     moe = layer()
     _, sections = protocol.unpack_image(moe.image)
-    sections["routes"]["capacity"] = 9
+    sections["routes"]["max_rows"] = 9
     with pytest.raises(LaunchError, match="would receive more than the plan holds: .* 9 fit") as error:
         run(moe.image, moe.make_buffers(np.random.default_rng(0), [10, 10]), [10, 10])
     assert error.value.status["code"] == Code.SLOT_OVERFLOW

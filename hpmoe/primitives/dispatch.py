@@ -3,49 +3,76 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from typing import Any
 
 import numpy as np
 from mindspore import Tensor, dtype as ms_dtype, mint, ops
 
+from hpmoe.capacity import make_capacity
 from hpmoe.errors import check_argument
 from hpmoe.primitives.elementwise import check_weights, is_differentiable, mul
 from hpmoe.primitives.in_float32 import in_float32, is_half
 from hpmoe.primitives.primitive import Primitive
 from hpmoe.primitives.reduction import dots_for
-from hpmoe.program import Atom, Aval, Builder, Equation, RouteAval, Rows, Var
-from hpmoe.routing import Route, check_topk_ids, make_routing
+from hpmoe.primitives.route import check_route, make_route
+from hpmoe.program import Atom, Aval, Builder, Equation, RouteAval, Var
+from hpmoe.routing import Route
 
-make_route = Primitive("route", collective=True)
 dispatch_rows = Primitive("dispatch", collective=True)
 combine_rows = Primitive("combine", collective=True)
 dispatch_weights = Primitive("dispatch_weights", collective=True)
 combine_weights = Primitive("combine_weights", collective=True)
 
 
-def dispatch(hidden_states: Any, topk_ids: Any, *, num_local_experts: int) -> tuple[Any, Any]:
+def dispatch(hidden_states: Any, topk_ids: Any, *, num_local_experts: int, capacity_factor: float | None = None,
+             drop_policy: str = "error", topk_weights: Any = None) -> tuple[Any, Any]:
     """Sends each token's row to the ranks of its experts, compacted there by expert.
+
+    With a capacity_factor an expert takes at most ceil(num_tokens * top_k / num_experts * capacity_factor) entries of each
+    rank, the rule of Megatron-LM's and MindFormers' `get_capacity`. num_tokens are the rank's own real tokens, without
+    padding. An entry is a (token, choice); a dropped one has no row, adds nothing to `combine`, whose weights are not
+    renormalised, and no gradient flows through it.
 
     Args:
         hidden_states: [T, H].
         topk_ids: [T, K] int32, distinct global expert ids of each token.
         num_local_experts: experts of this rank, `weight.shape[0]`; the model has that many times the ranks of the mesh.
+        capacity_factor: a positive number, or None where experts take all entries.
+        drop_policy: what happens to entries over capacity: "error" raises; "position" drops the last ones in the order of
+            tokens; "probs" drops those of the smallest topk_weights, of equal ones the last.
+        topk_weights: [T, K] floats, read by "probs" alone; they must be numbers.
 
     Returns:
         (rows, route): received rows [R, H], ordered by (local expert, source rank, token), and the route that
-        `grouped_matmul` and `combine` take.
+        `grouped_matmul`, `combine` and `drop_counts` take.
 
     Raises:
-        ArgumentError: shapes or dtypes do not fit, an id is out of range, or a token repeats one.
+        ArgumentError: shapes or dtypes do not fit, an id is out of range, a token repeats one, an expert is over capacity
+            and the policy is "error", or a weight is NaN and the policy is "probs".
 
     Example:
         >>> import mindspore as ms, numpy as np, hpmoe
-        >>> x = ms.Tensor([[1.0], [2.0]])
-        >>> rows, route = hpmoe.dispatch(x, ms.Tensor(np.array([[1], [0]], np.int32)), num_local_experts=2)
+        >>> x, ids = ms.Tensor([[1.0], [2.0], [3.0]]), ms.Tensor(np.array([[1], [0], [0]], np.int32))
+        >>> rows, route = hpmoe.dispatch(x, ids, num_local_experts=2)
         >>> rows.asnumpy().tolist(), route.tokens_per_expert.tolist()
-        ([[2.0], [1.0]], [1, 1])
+        ([[2.0], [3.0], [1.0]], [2, 1])
+        >>> rows, route = hpmoe.dispatch(x, ids, num_local_experts=2, capacity_factor=0.5, drop_policy="probs",
+        ...                              topk_weights=ms.Tensor([[0.1], [0.2], [0.3]]))
+        >>> rows.asnumpy().tolist(), hpmoe.drop_counts(route).asnumpy().tolist()
+        ([[3.0], [1.0]], [1, 0])
     """
-    route = make_route(topk_ids, num_local_experts=num_local_experts)
+    capacity = make_capacity(capacity_factor, drop_policy)
+    if capacity is None:
+        route = make_route(topk_ids, num_local_experts=num_local_experts)
+        return dispatch_rows(hidden_states, route), route
+    weights = ()
+    if drop_policy == "probs":
+        check_argument(topk_weights is not None, "hpmoe.dispatch", "topk_weights", "None",
+                       "given: drop_policy=\"probs\" keeps the entries with the largest")
+        weights = (topk_weights,)
+    route = make_route(topk_ids, *weights, num_local_experts=num_local_experts, capacity_factor=capacity.factor,
+                       drop_policy=drop_policy)
     return dispatch_rows(hidden_states, route), route
 
 
@@ -58,7 +85,7 @@ def combine(rows: Any, route: Any, topk_weights: Any = None) -> Any:
         topk_weights: optional [T, K] of the dtype of `rows`, or float32; without it every weight is 1.
 
     Returns:
-        [T, H], out[t] = sum over k of topk_weights[t, k] * row of entry (t, k).
+        [T, H], out[t] = sum over k of topk_weights[t, k] * row of entry (t, k), without the entries that were dropped.
 
     Raises:
         ArgumentError: shapes or dtypes do not fit the route.
@@ -73,58 +100,11 @@ def combine(rows: Any, route: Any, topk_weights: Any = None) -> Any:
     return combine_rows(rows, route) if topk_weights is None else combine_rows(rows, route, topk_weights)
 
 
-def _check_route(who: str, route: Any) -> None:
-    check_argument(isinstance(route, (RouteAval, Route)), who, "route", route, "the second result of hpmoe.dispatch")
-
-
-# route
-
-@make_route.infer
-def _(ids: Aval, *, num_local_experts: int, ep_size: int, max_rows: int | None = None) -> RouteAval:
-    check_argument(isinstance(ids, Aval) and len(ids.shape) == 2 and ids.dtype == "int32", "hpmoe.dispatch", "topk_ids",
-                   ids, "[T, K] int32", "Cast with topk_ids.astype(mindspore.int32).")
-    num_tokens, top_k = ids.shape
-    num_experts = num_local_experts * ep_size
-    check_argument(1 <= top_k <= num_experts, "hpmoe.dispatch", "top_k", top_k, f"in 1..{num_experts}",
-                   f"There are {num_local_experts} local experts on each of {ep_size} ranks.")
-    return RouteAval(Rows(), num_tokens, top_k, num_experts, ep_size)
-
-
-@make_route.reference
-def _(ids: list[np.ndarray], *, num_local_experts: int, ep_size: int, num_tokens: list[int],
-      max_rows: int | None = None) -> list[Route]:
-    routing = make_routing(ids, num_local_experts * ep_size, num_tokens)
-    return [Route(routing, rank) for rank in range(ep_size)]
-
-
-@make_route.eager
-def _(topk_ids: Any, *, num_local_experts: int) -> Route:
-    is_ids = isinstance(topk_ids, Tensor) and topk_ids.ndim == 2 and topk_ids.dtype == ms_dtype.int32
-    got = f"{topk_ids.dtype} of shape {topk_ids.shape}" if isinstance(topk_ids, Tensor) else type(topk_ids).__name__
-    check_argument(is_ids, "hpmoe.dispatch", "topk_ids", got, "a [T, K] int32 Tensor",
-                   "Cast with topk_ids.astype(mindspore.int32).")
-    ids = topk_ids.asnumpy()
-    check_argument(1 <= ids.shape[1] <= num_local_experts, "hpmoe.dispatch", "top_k", ids.shape[1],
-                   f"in 1..{num_local_experts}")
-    check_topk_ids(ids, num_local_experts)
-    return Route(make_routing([ids], num_local_experts))
-
-
-@make_route.vjp
-def _(b: Builder, eqn: Equation, cotangents: list[Atom]) -> list[Atom | None]:
-    return [None]
-
-
-@make_route.tile
-def _(tiler: Any, eqn: Equation) -> None:
-    """A route makes no tasks: the kernel computes it when it starts."""
-
-
 # dispatch and its transpose, combine without weights
 
 @dispatch_rows.infer
 def _(x: Aval, route: RouteAval) -> Aval:
-    _check_route("hpmoe.dispatch", route)
+    check_route("hpmoe.dispatch", route)
     check_argument(len(x.shape) == 2 and x.shape[0] == route.num_tokens, "hpmoe.dispatch", "hidden_states", x,
                    f"[{route.num_tokens}, H], as many rows as topk_ids")
     return Aval((route.rows, x.shape[1]), x.dtype)
@@ -143,7 +123,7 @@ def _send(xs: list[np.ndarray], routes: list[Route], entries_per_row: int) -> li
 
 
 def _send_back(rows: list[np.ndarray], routes: list[Route]) -> list[np.ndarray]:
-    """out[rank][entry] = its row; zero for entries of padding tokens."""
+    """out[rank][entry] = its row; zero for entries of padding tokens and dropped ones."""
     routing, out = routes[0].routing, []
     for destination, row in routing.row_of_entry():
         back = np.zeros((routing.max_tokens * routing.top_k, rows[0].shape[1]), rows[0].dtype)
@@ -162,7 +142,7 @@ def _(xs: list[np.ndarray], routes: list[Route]) -> list[np.ndarray]:
 @dispatch_rows.eager
 @in_float32
 def _(x: Any, route: Route) -> Any:
-    _check_route("hpmoe.dispatch", route)
+    check_route("hpmoe.dispatch", route)
     check_argument(isinstance(x, Tensor) and x.ndim == 2 and x.shape[0] == route.routing.num_tokens[0], "hpmoe.dispatch",
                    "hidden_states", f"of shape {getattr(x, 'shape', None)}",
                    f"[{route.routing.num_tokens[0]}, H], as many rows as topk_ids")
@@ -186,7 +166,7 @@ def _(tiler: Any, eqn: Equation) -> None:
 
 @combine_rows.infer
 def _(rows: Aval, route: RouteAval, *weights: Aval) -> Aval:
-    _check_route("hpmoe.combine", route)
+    check_route("hpmoe.combine", route)
     check_argument(isinstance(rows, Aval) and len(rows.shape) == 2 and rows.shape[0] is route.rows, "hpmoe.combine",
                    "rows", rows, "received rows [R, H] of this route")
     for w in weights:
@@ -200,7 +180,7 @@ def _(rows: list[np.ndarray], routes: list[Route], *weights: list[np.ndarray]) -
     for rank, back in enumerate(_send_back(rows, routes)):
         parts = back.reshape(-1, top_k, back.shape[1])
         if weights:
-            parts = parts * weights[0][rank][:, :, None]
+            parts = parts * _kept_weights(weights[0][rank], routes[0].routing.kept[rank])[:, :, None]
         total = np.zeros_like(parts[:, 0])
         for k in range(top_k):
             total += parts[:, k]
@@ -208,9 +188,16 @@ def _(rows: list[np.ndarray], routes: list[Route], *weights: list[np.ndarray]) -
     return out
 
 
+def _kept_weights(weights: np.ndarray, kept: np.ndarray) -> np.ndarray:
+    """[T, K] weights of the entries that have a row; zero for the others, whatever was there."""
+    out = np.zeros_like(weights)
+    out.reshape(-1)[:len(kept)][kept] = weights.reshape(-1)[:len(kept)][kept]
+    return out
+
+
 @combine_rows.eager
 def _(rows: Any, route: Route, *weights: Any) -> Any:
-    _check_route("hpmoe.combine", route)
+    check_route("hpmoe.combine", route)
     num_tokens, top_k = route.routing.num_tokens[0], route.routing.top_k
     check_argument(rows.ndim == 2 and rows.shape[0] == route.num_rows, "hpmoe.combine", "rows", f"of shape {rows.shape}",
                    f"[{route.num_rows}, H], one for each received row")
@@ -226,10 +213,19 @@ def _(rows: Any, route: Route, *weights: Any) -> Any:
 def _sum_entries(rows: Any, route: Route, *weights: Any) -> Any:
     num_tokens, top_k = route.routing.num_tokens[0], route.routing.top_k
     (_, row), = route.routing.row_of_entry()
-    back = ops.gather(rows, Tensor(row.astype(np.int32)), 0).reshape(num_tokens, top_k, rows.shape[1])
-    if weights:
-        back = back * mint.unsqueeze(weights[0], -1)
+    back = _gather_or_zero(rows, row).reshape(num_tokens, top_k, rows.shape[1])
+    for w in weights:
+        entry = np.where(row < 0, -1, np.arange(len(row)))
+        back = back * _gather_or_zero(w.reshape(-1, 1), entry).reshape(num_tokens, top_k, 1)
     return mint.sum(back, 1)
+
+
+def _gather_or_zero(x: Any, index: np.ndarray) -> Any:
+    """Rows of x, zeros where the index is negative."""
+    if (index < 0).any():
+        x = mint.cat([x, mint.zeros((1, x.shape[1]), dtype=x.dtype)])
+        index = np.where(index < 0, x.shape[0] - 1, index)
+    return ops.gather(x, Tensor(index.astype(np.int32)), 0)
 
 
 @combine_rows.vjp
@@ -317,5 +313,12 @@ def _(b: Builder, eqn: Equation, cotangents: list[Atom]) -> list[Atom | None]:
 @combine_weights.tile
 def _(tiler: Any, eqn: Equation) -> None:
     (values, route), out = eqn.inputs, eqn.outputs[0]
-    column = tiler.view(tiler.new(out), out, *_as_column(out.aval))
-    _tile_return(tiler, values, route, column)
+    if not route.aval.drops:
+        column = tiler.view(tiler.new(out), out, *_as_column(out.aval))
+        _tile_return(tiler, values, route, column)
+        return
+    entries = _tile_return(tiler, values, route, tiler.hidden(
+        f"{tiler.names(out)}.entries", math.prod(out.aval.shape), 1, out.aval.dtype))
+    tiler.new(out)
+    domain = dataclasses.replace(tiler.rows_of(out), route=tiler.once(route).route)
+    tiler.emit("KEEP", domain, tiler.at(out, cols="all"), entries, cols=0)

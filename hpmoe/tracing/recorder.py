@@ -117,11 +117,12 @@ class Recorder:
         except (TraceError, ArgumentError) as error:
             self.fail(error)
 
-    def _route(self, primitive: Any, ids: Any, **params: Any) -> Any:
-        """The route of some ids, made once: rows of two dispatches by the same ids correspond."""
-        key = (self.atom(ids), *params.values())
+    def _route(self, primitive: Any, *operands: Any, **params: Any) -> Any:
+        """The route of some ids and options, made once: rows of two dispatches by the same ids correspond."""
+        key = (*map(self.atom, operands), *params.items())
         if key not in self._routes:
-            self._routes[key] = self(primitive, ids, **params, ep_size=self.ep_size)
+            options = {"num_local_experts": params.pop("num_local_experts"), "ep_size": self.ep_size, **params}
+            self._routes[key] = self(primitive, *operands, **options)
         return self._routes[key]
 
     def __call__(self, primitive: Any, *operands: Any, **params: Any) -> Any:

@@ -48,7 +48,7 @@ int hpmoe_launch(const void* image, int64_t image_bytes, const HpmoeRank* ranks,
   }
 }
 
-int32_t hpmoe_abi_version(void) { return 2; }
+int32_t hpmoe_abi_version(void) { return 3; }
 
 const char* hpmoe_image_fault(const void* image, int64_t image_bytes) { return hpmoe::find_fault(image, image_bytes); }
 

@@ -1,4 +1,6 @@
 // The check of an image before it runs: a broken one is refused with a sentence, not launched.
+#include <cmath>
+
 #include "convert.h"
 #include "image.h"
 
@@ -53,6 +55,8 @@ constexpr OpRule kRules[] = {
     {Opcode::ALL_TO_ALL, 2, true, kOnce, {{kPeer, kAllCols}, {kTokenSide, kAllCols}}},
     {Opcode::ALL_TO_ALL_BACK, 2, true, kOnce, {{kEntries, kAllCols}, {kAnyRows, kAllCols}}},
     {Opcode::NOTIFY, 0, true, kOnce, {}},
+    {Opcode::KEEP, 2, true, kTiles, {kOwnAll, {kEntries, kAllCols}}},
+    {Opcode::DROP_COUNTS, 1, true, kOnce, {kOwnAll}},
     {Opcode::GATHER, 3, false, kOnce | kTiles, {kOwnAll, {any_of(Rows::ALL), kAllCols}, {kOwnRows, kOneCol}}},
 };
 
@@ -77,8 +81,8 @@ class Checker {
   Checker(const void* bytes, int64_t num_bytes) : bytes_(bytes), num_bytes_(num_bytes) {}
 
   const char* check() {
-    if (num_bytes_ < static_cast<int64_t>(sizeof(Header)) || reinterpret_cast<uintptr_t>(bytes_) % alignof(Header)) {
-      return "the image is shorter than its header, or not aligned to a word";
+    if (num_bytes_ < static_cast<int64_t>(sizeof(Header)) || reinterpret_cast<uintptr_t>(bytes_) % alignof(Route)) {
+      return "the image is shorter than its header, or not aligned to eight bytes";
     }
     const Header& h = *static_cast<const Header*>(bytes_);
     if (h.magic != kMagic) return "the magic number is wrong: this is no packed image";
@@ -138,8 +142,18 @@ class Checker {
     const Buffer& ids = image_.buffers[r.ids_buffer];
     const int64_t entries = int64_t{r.num_tokens} * r.top_k;
     return r.num_experts == int64_t{r.num_local_experts} * h.ep_size && r.top_k >= 1 && ids.cols == r.top_k &&
-           ids.dtype == int32_t(Dtype::INT32) && (ids.rows == 0 || ids.rows >= r.num_tokens) && r.capacity >= 0 &&
-           entries * h.ep_size <= INT32_MAX && int64_t{r.num_slots} * h.tile_rows <= INT32_MAX;
+           ids.dtype == int32_t(Dtype::INT32) && (ids.rows == 0 || ids.rows >= r.num_tokens) && r.max_rows >= 0 &&
+           capacity_ok(r) && entries * h.ep_size <= INT32_MAX && int64_t{r.num_slots} * h.tile_rows <= INT32_MAX;
+  }
+
+  bool capacity_ok(const Route& r) const {
+    if (r.drop_policy == int32_t(DropPolicy::NONE)) return true;
+    if (!in_range(r.drop_policy, 4) || !(r.capacity_factor > 0 && std::isfinite(r.capacity_factor))) return false;
+    if (r.drop_policy != int32_t(DropPolicy::PROBS)) return true;
+    if (!in_range(r.weights_buffer, image_.header->num_buffers)) return false;
+    const Buffer& weights = image_.buffers[r.weights_buffer];
+    return weights.cols == r.top_k && is_float(static_cast<Dtype>(weights.dtype)) &&
+           (weights.rows == 0 || weights.rows >= r.num_tokens);
   }
 
   const Route* route_of(int32_t index) const {
@@ -151,21 +165,21 @@ class Checker {
     switch (static_cast<Domain>(op.domain)) {
       case Domain::ONCE: return 1;
       case Domain::TILES: return op.num_rows;
-      case Domain::SLOTS: return route_capacity(image_.routes[op.route], image_.header->tile_rows);
+      case Domain::SLOTS: return max_rows_of(image_.routes[op.route], image_.header->tile_rows);
       default: return 0;
     }
   }
 
   int64_t needed_rows(const Op& op, const Operand& operand) const {
     const Route* route = route_of(op.route);
-    const int64_t capacity = route ? route_capacity(*route, image_.header->tile_rows) : 0;
+    const int64_t received = route ? max_rows_of(*route, image_.header->tile_rows) : 0;
     const int64_t matrix = image_.buffers[operand.buffer].rows_per_expert;
     switch (static_cast<Rows>(operand.rows)) {
       case Rows::OWN: return domain_rows(op);
       case Rows::ONE: return 1;
       case Rows::SLOT_EXPERT: return (route ? route->num_local_experts : 1) * (matrix > 0 ? matrix : 1);
       case Rows::EXPERT:
-      case Rows::PEER: return capacity;
+      case Rows::PEER: return received;
       case Rows::ENTRIES: return route ? int64_t{route->num_tokens} * route->top_k : 0;
       case Rows::TOKENS: return route ? route->num_tokens : 0;
       default: return 0;
@@ -201,8 +215,9 @@ class Checker {
     const Buffer& buffer = image_.buffers[operand.buffer];
     if (!is_turned_weight(op, i) && !in_range(operand.offset, buffer.cols))
       return "an operand's offset is outside its columns";
-    const bool is_index = rule.opcode == Opcode::GATHER && i == 2, copies = is_put(rule.opcode) || is_exchange(rule.opcode);
-    if (!copies && is_float(static_cast<Dtype>(buffer.dtype)) == is_index)
+    const bool copies = is_put(rule.opcode) || is_exchange(rule.opcode);
+    const bool holds_ints = (rule.opcode == Opcode::GATHER && i == 2) || rule.opcode == Opcode::DROP_COUNTS;
+    if (!copies && is_float(static_cast<Dtype>(buffer.dtype)) == holds_ints)
       return "an operand has a dtype its op cannot take";
     const bool by_expert = static_cast<Rows>(operand.rows) == Rows::SLOT_EXPERT;
     if (rule.opcode == Opcode::MAP && by_expert && buffer.rows_per_expert > 0)
@@ -242,6 +257,14 @@ class Checker {
         if (op.num_operands > 2 && buffer(op, 2).cols < route.top_k) return "a REDUCE has fewer weights than entries";
         return nullptr;
       }
+      case Opcode::KEEP: {
+        const Route& route = image_.routes[op.route];
+        const bool fits = op.num_rows <= route.num_tokens && buffer(op, 0).cols == route.top_k &&
+                          buffer(op, 1).cols == 1 && buffer(op, 0).dtype == buffer(op, 1).dtype;
+        return fits ? nullptr : "a KEEP's operands are not a value for each entry of its route";
+      }
+      case Opcode::DROP_COUNTS:
+        return buffer(op, 0).cols == image_.routes[op.route].num_experts ? nullptr : "DROP_COUNTS has other columns than experts";
       case Opcode::ROW_DOT: return same_columns(op, 1, 2) ? nullptr : "an op's operands differ in columns";
       case Opcode::GATHER: return same_columns(op, 0, 1) ? nullptr : "an op's operands differ in columns";
       case Opcode::ROW_REDUCE: return in_range(op.param[0], 2) ? nullptr : "a ROW_REDUCE has an unknown reduction";
@@ -263,8 +286,8 @@ class Checker {
     const Buffer &out = buffer(op, 0), &in = buffer(op, 1);
     if (out.cols != in.cols || out.dtype != in.dtype) return "a transfer's two rows differ";
     const Buffer& received = goes_back(op) ? in : out;
-    const int64_t capacity = route_capacity(image_.routes[op.route], image_.header->tile_rows);
-    return received.rows == 0 || received.rows >= capacity ? nullptr : "a transfer's received rows pass their buffer";
+    const int64_t most = max_rows_of(image_.routes[op.route], image_.header->tile_rows);
+    return received.rows == 0 || received.rows >= most ? nullptr : "a transfer's received rows pass their buffer";
   }
 
   const char* check_expert_op(const Op& op, Opcode opcode) const {

@@ -83,6 +83,8 @@ Code row_reduce(const Frame& frame);
 Code row_dot(const Frame& frame);
 Code col_sum(const Frame& frame);
 Code gather(const Frame& frame);
+Code keep_entries(const Frame& frame);
+Code drop_counts(const Frame& frame);
 
 // Copies the rows of a segment, from source to dest or back.
 void copy_segment(const Frame& frame, const Segment& segment);

@@ -30,8 +30,8 @@ const char* find_fault(const void* bytes, int64_t num_bytes);
 
 inline int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
-inline int64_t route_capacity(const Route& route, int32_t tile_rows) {
-  return route.capacity > 0 ? route.capacity : int64_t{route.num_slots} * tile_rows;
+inline int64_t max_rows_of(const Route& route, int32_t tile_rows) {
+  return route.max_rows > 0 ? route.max_rows : int64_t{route.num_slots} * tile_rows;
 }
 
 inline bool is_put(Opcode opcode) { return opcode == Opcode::PUT || opcode == Opcode::PUT_BACK; }

@@ -23,6 +23,8 @@ Body find_body(Opcode opcode) {
     case Opcode::ROW_DOT: return row_dot;
     case Opcode::COL_SUM: return col_sum;
     case Opcode::GATHER: return gather;
+    case Opcode::KEEP: return keep_entries;
+    case Opcode::DROP_COUNTS: return drop_counts;
     default: return nullptr;
   }
 }
@@ -140,6 +142,7 @@ bool Launch::meet(int32_t rank, std::atomic<int32_t>& arrived) {
 bool Launch::prepare(int32_t rank) {
   const int64_t num_tokens = ranks_[rank].num_tokens;
   Status status = make_status(Code::OK, rank, 0, -1);
+  const auto array_of = [&](int32_t buffer) { return ranks_[rank].buffers[buffer]; };
   const auto is_ok = [&](Code code) {
     status.code = static_cast<int32_t>(code);
     if (code != Code::OK) fail(status);
@@ -147,12 +150,20 @@ bool Launch::prepare(int32_t rank) {
   };
   if (!routings_.empty()) {
     for (size_t i = 0; i < routings_.size(); ++i) {
-      const auto* ids = static_cast<const int32_t*>(ranks_[rank].buffers[image_.routes[i].ids_buffer]);
-      if (!is_ok(routings_[i].sort_entries(rank, ids, num_tokens, &status.value, &status.threshold))) return false;
+      const Route& route = image_.routes[i];
+      const auto* ids = static_cast<const int32_t*>(array_of(route.ids_buffer));
+      if (!is_ok(routings_[i].sort_entries(rank, ids, num_tokens, status))) return false;
+      std::vector<float> weights;
+      if (static_cast<DropPolicy>(route.drop_policy) == DropPolicy::PROBS) {
+        weights.resize(num_tokens * route.top_k);
+        const auto dtype = static_cast<Dtype>(image_.buffers[route.weights_buffer].dtype);
+        to_float32(dtype, array_of(route.weights_buffer), weights.size(), weights.data());
+      }
+      if (!is_ok(routings_[i].drop_entries(rank, weights.data(), num_tokens, status))) return false;
     }
     if (!meet(rank, sorted_)) return false;
     for (Routing& routing : routings_) {
-      if (!is_ok(routing.place_rows(rank, &status.value, &status.threshold))) return false;
+      if (!is_ok(routing.place_rows(rank, status))) return false;
     }
     if (!meet(rank, placed_)) return false;
   }

@@ -34,7 +34,8 @@ void add_tables(std::string& text) {
 
 void add_op_tables(std::string& text) {
   TYPE(Route) FIELD(Route, ids_buffer) FIELD(Route, num_experts) FIELD(Route, num_local_experts) FIELD(Route, top_k)
-    FIELD(Route, num_slots) FIELD(Route, num_tokens) FIELD(Route, capacity) FIELD(Route, reserved)
+    FIELD(Route, num_slots) FIELD(Route, num_tokens) FIELD(Route, max_rows) FIELD(Route, drop_policy)
+    FIELD(Route, weights_buffer) FIELD(Route, reserved) FIELD(Route, capacity_factor)
   TYPE(Operand) FIELD(Operand, buffer) FIELD(Operand, rows) FIELD(Operand, cols) FIELD(Operand, offset)
     FIELD(Operand, value) FIELD(Operand, reserved)
   TYPE(Op) FIELD(Op, opcode) FIELD(Op, domain) FIELD(Op, route) FIELD(Op, num_rows) FIELD(Op, clipped)
@@ -57,6 +58,7 @@ void add_enums(std::string& text) {
   { const char* owner = "Extent"; HPMOE_EXTENT(ADD) }
   { const char* owner = "Dtype"; HPMOE_DTYPE(ADD) }
   { const char* owner = "Reduction"; HPMOE_REDUCTION(ADD) }
+  { const char* owner = "DropPolicy"; HPMOE_DROP_POLICY(ADD) }
   { const char* owner = "Code"; HPMOE_CODE(ADD) }
 #undef ADD
 }

@@ -54,7 +54,7 @@ void add_scaled(int64_t n, float scale, const float* x, float* sum) {
 
 }  // namespace
 
-// out[t] = sum_k w[t, k] * in[t * K + k], k = 0, 1, ...
+// out[t] = sum_k w[t, k] * in[t * K + k], k = 0, 1, ..., over the entries that were not dropped
 Code reduce_entries(const Frame& frame) {
   const int64_t top_k = frame.routing->top_k(), first = frame.unit.start;
   Writer out({frame.element(0, first, frame.first_col(0)), frame.buffer(0).cols, 1, frame.dtype(0)});
@@ -65,7 +65,10 @@ Code reduce_entries(const Frame& frame) {
     if (weighted && col == 0) to_float32(frame.dtype(2), frame.element(2, first + row, 0), top_k, weights.data());
     float* const sum = out.chunk(row, col);
     std::fill_n(sum, n, 0.0f);
-    for (int64_t k = 0; k < top_k; ++k) add_scaled(n, weights[k], in.chunk(row * top_k + k, col, n), sum);
+    for (int64_t k = 0; k < top_k; ++k) {
+      if (!frame.routing->is_kept(frame.rank, (first + row) * top_k + k)) continue;
+      add_scaled(n, weights[k], in.chunk(row * top_k + k, col, n), sum);
+    }
     out.store(row, col, n);
   });
   return Code::OK;

@@ -1,12 +1,30 @@
 #include "routing.h"
 
 #include <algorithm>
+#include <cmath>
 
 namespace hpmoe {
+namespace {
+
+// The `rows` heaviest of one expert's entries, of equal ones the first, come first, in their own order.
+void keep_heaviest(int32_t* first, int32_t* last, int64_t rows, const float* topk_weights) {
+  const auto is_heavier = [&](int32_t a, int32_t b) {
+    return topk_weights[a] != topk_weights[b] ? topk_weights[a] > topk_weights[b] : a < b;
+  };
+  std::nth_element(first, first + rows, last, is_heavier);
+  std::sort(first, first + rows);
+}
+
+}  // namespace
 
 Routing::Routing(const Route& route, int32_t ep_size, int32_t tile_rows)
     : route_(route), ep_size_(ep_size), tile_rows_(tile_rows), ranks_(ep_size) {
+  const auto policy = static_cast<DropPolicy>(route.drop_policy);
+  const bool drops = policy == DropPolicy::POSITION || policy == DropPolicy::PROBS;
   for (RankRoute& rank : ranks_) {
+    rank.dropped.resize(route.num_experts);
+    rank.is_kept.resize(drops ? static_cast<size_t>(route.num_tokens) * route.top_k : 0);
+    rank.kept_start.resize(drops ? static_cast<size_t>(route.num_tokens) + 1 : 0);
     rank.sent_start.resize(static_cast<size_t>(route.num_experts) + 1);
     rank.sent_entries.resize(static_cast<size_t>(route.num_tokens) * route.top_k);
     rank.source_start.resize(static_cast<size_t>(route.num_experts) + 1);
@@ -14,13 +32,13 @@ Routing::Routing(const Route& route, int32_t ep_size, int32_t tile_rows)
   }
 }
 
-Code Routing::sort_entries(int32_t rank, const int32_t* topk_ids, int64_t num_tokens, int64_t* value, int64_t* limit) {
+Code Routing::sort_entries(int32_t rank, const int32_t* topk_ids, int64_t num_tokens, Status& status) {
   RankRoute& mine = ranks_[rank];
   const int64_t num_entries = num_tokens * route_.top_k;
   for (int64_t i = 0; i < num_entries; ++i) {
     if (topk_ids[i] < 0 || topk_ids[i] >= route_.num_experts) {
-      *value = topk_ids[i];
-      *limit = route_.num_experts;
+      status.value = topk_ids[i];
+      status.threshold = route_.num_experts;
       return Code::INDEX_OUT_OF_RANGE;
     }
     ++mine.sent_start[topk_ids[i] + 1];
@@ -31,7 +49,57 @@ Code Routing::sort_entries(int32_t rank, const int32_t* topk_ids, int64_t num_to
   return Code::OK;
 }
 
-Code Routing::place_rows(int32_t rank, int64_t* value, int64_t* limit) {
+// In double precision and in this order, so that host and kernel agree.
+int64_t Routing::capacity_of_expert(int64_t num_tokens) const {
+  const double share = static_cast<double>(num_tokens * route_.top_k) / route_.num_experts * route_.capacity_factor;
+  return static_cast<int64_t>(std::ceil(std::min(share, static_cast<double>(num_tokens))));
+}
+
+Code Routing::drop_entries(int32_t rank, const float* topk_weights, int64_t num_tokens, Status& status) {
+  if (static_cast<DropPolicy>(route_.drop_policy) == DropPolicy::NONE) return Code::OK;
+  RankRoute& mine = ranks_[rank];
+  const int64_t capacity = capacity_of_expert(num_tokens), num_entries = num_tokens * route_.top_k;
+  if (mine.is_kept.empty()) return check_capacity(mine, capacity, status);
+  const bool by_weight = static_cast<DropPolicy>(route_.drop_policy) == DropPolicy::PROBS;
+  for (int64_t i = 0; by_weight && i < num_entries; ++i) {
+    if (!std::isnan(topk_weights[i])) continue;
+    status.value = i / route_.top_k;
+    status.threshold = i % route_.top_k;
+    return Code::NOT_A_NUMBER;
+  }
+  int32_t first = 0, kept = 0;
+  for (int32_t e = 0; e < route_.num_experts; ++e) {
+    const int32_t last = mine.sent_start[e + 1];
+    const auto rows = static_cast<int32_t>(std::min<int64_t>(last - first, capacity));
+    mine.dropped[e] = last - first - rows;
+    int32_t* const entries = mine.sent_entries.data();
+    if (by_weight && mine.dropped[e] > 0) keep_heaviest(entries + first, entries + last, rows, topk_weights);
+    std::copy(entries + first, entries + first + rows, entries + kept);
+    kept += rows;
+    mine.sent_start[e + 1] = kept;
+    first = last;
+  }
+  for (int32_t i = 0; i < kept; ++i) mine.is_kept[mine.sent_entries[i]] = 1;
+  for (int64_t t = 0; t < num_tokens; ++t) {
+    mine.kept_start[t + 1] = mine.kept_start[t];
+    for (int32_t k = 0; k < route_.top_k; ++k) mine.kept_start[t + 1] += mine.is_kept[t * route_.top_k + k];
+  }
+  return Code::OK;
+}
+
+// Whether an expert is over its capacity: the fullest one is named.
+Code Routing::check_capacity(const RankRoute& mine, int64_t capacity, Status& status) const {
+  for (int32_t e = 0; e < route_.num_experts; ++e) {
+    const int64_t rows = mine.sent_start[e + 1] - mine.sent_start[e];
+    if (rows <= std::max(capacity, status.value)) continue;
+    status.wait = e;
+    status.value = rows;
+    status.threshold = capacity;
+  }
+  return status.value > capacity ? Code::OVER_CAPACITY : Code::OK;
+}
+
+Code Routing::place_rows(int32_t rank, Status& status) {
   RankRoute& mine = ranks_[rank];
   int64_t row = 0;
   int32_t used = 0;
@@ -51,11 +119,11 @@ Code Routing::place_rows(int32_t rank, int64_t* value, int64_t* limit) {
   mine.source_start.back() = static_cast<int32_t>(row);
   for (; used < route_.num_slots; ++used)
     mine.slots[used] = {route_.num_local_experts - 1, static_cast<int32_t>(row), 0};
-  const int64_t capacity = route_capacity(route_, tile_rows_);
+  const int64_t most = max_rows_of(route_, tile_rows_);
   const bool too_many_slots = needed > route_.num_slots;
-  if (!too_many_slots && row <= capacity) return Code::OK;
-  *value = too_many_slots ? needed : row;
-  *limit = too_many_slots ? route_.num_slots : capacity;
+  if (!too_many_slots && row <= most) return Code::OK;
+  status.value = too_many_slots ? needed : row;
+  status.threshold = too_many_slots ? route_.num_slots : most;
   return Code::SLOT_OVERFLOW;
 }
 

@@ -18,7 +18,10 @@ struct Slot {
 // One rank's part of a route.
 struct RankRoute {
   std::vector<int32_t> sent_start;    // [E + 1] where each expert's entries begin in sent_entries
-  std::vector<int32_t> sent_entries;  // [T * K] this rank's entries, sorted stably by expert
+  std::vector<int32_t> sent_entries;  // [T * K] this rank's kept entries, sorted stably by expert
+  std::vector<int32_t> dropped;       // [E] this rank's entries that each expert has no capacity for
+  std::vector<uint8_t> is_kept;       // [T * K] where entries may be dropped, else empty
+  std::vector<int32_t> kept_start;    // [T + 1] kept entries of the tokens before, where entries may be dropped
   std::vector<int32_t> source_start;  // [L * R + 1] first received row of (local expert, source rank)
   std::vector<Slot> slots;            // [S]
 };
@@ -35,10 +38,11 @@ class Routing {
  public:
   Routing(const Route& route, int32_t ep_size, int32_t tile_rows);
 
-  // The two steps of the prologue. All ranks have done the first before any does the second, and the second before
-  // any asks a question. Both return the code of what went wrong; `value` and `limit` are its numbers.
-  Code sort_entries(int32_t rank, const int32_t* topk_ids, int64_t num_tokens, int64_t* value, int64_t* limit);
-  Code place_rows(int32_t rank, int64_t* value, int64_t* limit);
+  // The prologue. All ranks have sorted and dropped before any places rows, and placed before any asks a question. Each
+  // step returns the code of what went wrong and leaves its numbers in `status`.
+  Code sort_entries(int32_t rank, const int32_t* topk_ids, int64_t num_tokens, Status& status);
+  Code drop_entries(int32_t rank, const float* topk_weights, int64_t num_tokens, Status& status);
+  Code place_rows(int32_t rank, Status& status);
 
   const Slot& slot(int32_t rank, int32_t index) const { return ranks_[rank].slots[index]; }
   int64_t expert_start(int32_t rank, int32_t expert) const { return source_start(rank, expert, 0); }
@@ -48,6 +52,16 @@ class Routing {
   int64_t received(int32_t rank) const { return ranks_[rank].source_start.back(); }
   int64_t sent_to_expert(int32_t source, int32_t dest, int32_t expert) const;
   int64_t sent_to(int32_t source, int32_t dest) const;
+
+  bool is_kept(int32_t rank, int64_t entry) const {
+    return ranks_[rank].is_kept.empty() || ranks_[rank].is_kept[entry];
+  }
+  // Kept entries of tokens [first, first + num_tokens) of a rank.
+  int64_t kept_entries(int32_t rank, int64_t first, int64_t num_tokens) const {
+    const std::vector<int32_t>& start = ranks_[rank].kept_start;
+    return start.empty() ? num_tokens * route_.top_k : start[first + num_tokens] - start[first];
+  }
+  const std::vector<int32_t>& dropped(int32_t rank) const { return ranks_[rank].dropped; }
 
   Segment segment(int32_t source, int32_t dest, int32_t expert) const;
   Segment segment_in_slot(int32_t source, int32_t dest, const Slot& slot) const;
@@ -59,6 +73,9 @@ class Routing {
   int64_t source_start(int32_t rank, int32_t expert, int32_t source) const {
     return ranks_[rank].source_start[static_cast<size_t>(expert) * ep_size_ + source];
   }
+
+  int64_t capacity_of_expert(int64_t num_tokens) const;
+  Code check_capacity(const RankRoute& mine, int64_t capacity, Status& status) const;
 
   const Route route_;
   const int32_t ep_size_, tile_rows_;

@@ -29,8 +29,11 @@ int64_t find_extent(const Image& image, const Event& event, const Routing* routi
     case Extent::RECEIVED: return routing->received(rank);
     case Extent::TILE: return cut(num_tokens, event.index * tile_rows, tile_rows).rows;
     case Extent::TOKENS: return num_tokens;
-    case Extent::ENTRIES: return num_tokens * routing->top_k();
-    case Extent::TILE_ENTRIES: return cut(num_tokens, event.index * tile_rows, tile_rows).rows * routing->top_k();
+    case Extent::ENTRIES: return routing->kept_entries(rank, 0, num_tokens);
+    case Extent::TILE_ENTRIES: {
+      const Unit tile = cut(num_tokens, event.index * tile_rows, tile_rows);
+      return routing->kept_entries(rank, tile.start, tile.rows);
+    }
     case Extent::SENT_TO: return routing->sent_to(rank, image.peer(rank, event.index));
     case Extent::RETURNED_TO: return routing->sent_to(image.peer(rank, event.index), rank);
     case Extent::SENT_TO_EXPERT:

@@ -1,0 +1,133 @@
+"""The route: where every (token, choice) entry goes and which are dropped; and the counts of the dropped ones."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from mindspore import Tensor, dtype as ms_dtype
+
+from hpmoe.capacity import make_capacity
+from hpmoe.dtypes import FLOATS
+from hpmoe.errors import check_argument
+from hpmoe.primitives.primitive import Primitive
+from hpmoe.program import Atom, Aval, Builder, Equation, RouteAval, Rows
+from hpmoe.routing import Route, check_topk_ids, make_routing
+
+make_route = Primitive("route", collective=True)
+count_drops = Primitive("drop_counts", collective=True)
+
+
+def drop_counts(route: Any) -> Any:
+    """How many entries of this rank's tokens each expert had no capacity for.
+
+    Args:
+        route: the second result of `hpmoe.dispatch`.
+
+    Returns:
+        [num_experts] int32, by global expert id; it has no gradient. All zeros where nothing is dropped.
+
+    Raises:
+        ArgumentError: route is not a route.
+
+    Example:
+        >>> import mindspore as ms, numpy as np, hpmoe
+        >>> x, ids = ms.Tensor([[1.0], [2.0], [3.0]]), ms.Tensor(np.array([[1], [1], [0]], np.int32))
+        >>> rows, route = hpmoe.dispatch(x, ids, num_local_experts=3, capacity_factor=1.0, drop_policy="position")
+        >>> rows.asnumpy().tolist(), hpmoe.drop_counts(route).asnumpy().tolist()
+        ([[3.0], [1.0]], [0, 1, 0])
+    """
+    check_route("hpmoe.drop_counts", route)
+    return count_drops(route)
+
+
+def check_route(who: str, route: Any) -> None:
+    """Raises ArgumentError unless `route` is one: of tensors, of a trace, or abstract."""
+    is_traced = isinstance(getattr(route, "aval", None), RouteAval)
+    check_argument(is_traced or isinstance(route, (RouteAval, Route)), who, "route", route,
+                   "the second result of hpmoe.dispatch")
+
+
+@make_route.infer
+def _(ids: Aval, *weights: Aval, num_local_experts: int, ep_size: int, capacity_factor: float | None = None,
+      drop_policy: str = "error", max_rows: int | None = None) -> RouteAval:
+    check_argument(isinstance(ids, Aval) and len(ids.shape) == 2 and ids.dtype == "int32", "hpmoe.dispatch", "topk_ids",
+                   ids, "[T, K] int32", "Cast with topk_ids.astype(mindspore.int32).")
+    num_tokens, top_k = ids.shape
+    num_experts = num_local_experts * ep_size
+    check_argument(1 <= top_k <= num_experts, "hpmoe.dispatch", "top_k", top_k, f"in 1..{num_experts}",
+                   f"There are {num_local_experts} local experts on each of {ep_size} ranks.")
+    for w in weights:
+        check_argument(isinstance(w, Aval) and w.shape == ids.shape and w.dtype in FLOATS, "hpmoe.dispatch", "topk_weights",
+                       w, f"a float of shape {list(ids.shape)}, as topk_ids")
+    return RouteAval(Rows(), num_tokens, top_k, num_experts, ep_size, make_capacity(capacity_factor, drop_policy))
+
+
+@make_route.reference
+def _(ids: list[np.ndarray], *weights: list[np.ndarray], num_local_experts: int, ep_size: int, num_tokens: list[int],
+      capacity_factor: float | None = None, drop_policy: str = "error", max_rows: int | None = None) -> list[Route]:
+    capacity = make_capacity(capacity_factor, drop_policy)
+    routing = make_routing(ids, num_local_experts * ep_size, num_tokens, capacity, *weights)
+    return [Route(routing, rank) for rank in range(ep_size)]
+
+
+@make_route.eager
+def _(topk_ids: Any, *weights: Any, num_local_experts: int, capacity_factor: float | None = None,
+      drop_policy: str = "error") -> Route:
+    is_ids = isinstance(topk_ids, Tensor) and topk_ids.ndim == 2 and topk_ids.dtype == ms_dtype.int32
+    check_argument(is_ids, "hpmoe.dispatch", "topk_ids", _describe(topk_ids), "a [T, K] int32 Tensor",
+                   "Cast with topk_ids.astype(mindspore.int32).")
+    ids = topk_ids.asnumpy()
+    check_argument(1 <= ids.shape[1] <= num_local_experts, "hpmoe.dispatch", "top_k", ids.shape[1],
+                   f"in 1..{num_local_experts}")
+    check_topk_ids(ids, num_local_experts)
+    for w in weights:
+        is_float = isinstance(w, Tensor) and w.shape == ids.shape and str(w.dtype).lower() in FLOATS
+        check_argument(is_float, "hpmoe.dispatch", "topk_weights", _describe(w),
+                       f"a float Tensor of shape {list(ids.shape)}, as topk_ids")
+    weights = [[w.asnumpy()] for w in weights]
+    return Route(make_routing([ids], num_local_experts, None, make_capacity(capacity_factor, drop_policy), *weights))
+
+
+def _describe(x: Any) -> str:
+    return f"{x.dtype} of shape {x.shape}" if isinstance(x, Tensor) else type(x).__name__
+
+
+@make_route.vjp
+def _(b: Builder, eqn: Equation, cotangents: list[Atom]) -> list[Atom | None]:
+    return [None] * len(eqn.inputs)
+
+
+@make_route.tile
+def _(tiler: Any, eqn: Equation) -> None:
+    """A route makes no tasks: the kernel computes it when it starts."""
+
+
+# drop counts
+
+@count_drops.infer
+def _(route: RouteAval) -> Aval:
+    check_route("hpmoe.drop_counts", route)
+    return Aval((route.num_experts,), "int32")
+
+
+@count_drops.reference
+def _(routes: list[Route]) -> list[np.ndarray]:
+    return [route.dropped for route in routes]
+
+
+@count_drops.eager
+def _(route: Route) -> Any:
+    return Tensor(route.dropped)
+
+
+@count_drops.vjp
+def _(b: Builder, eqn: Equation, cotangents: list[Atom]) -> list[Atom | None]:
+    return [None]
+
+
+@count_drops.tile
+def _(tiler: Any, eqn: Equation) -> None:
+    out = eqn.outputs[0]
+    tiler.new(out)
+    tiler.emit("DROP_COUNTS", tiler.once(eqn.inputs[0]), tiler.at(out, cols="all", dtypes=("int32",)), cols=0)

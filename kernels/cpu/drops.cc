@@ -1,0 +1,30 @@
+// What dropped entries leave: zeros where they have a value of their own, and their counts.
+#include <cstring>
+
+#include "frame.h"
+
+namespace hpmoe {
+
+// out[t, k] = in[t * K + k], zero where the entry was dropped: nothing was sent back for it
+Code keep_entries(const Frame& frame) {
+  const int64_t top_k = frame.routing->top_k(), size = element_size(frame.dtype(0));
+  char* out = frame.base(0, frame.rank);
+  const char* in = frame.base(1, frame.rank);
+  for (int64_t i = frame.unit.start * top_k; i < (frame.unit.start + frame.unit.rows) * top_k; ++i) {
+    if (frame.routing->is_kept(frame.rank, i)) {
+      std::memcpy(out + i * size, in + i * size, size);
+    } else {
+      std::memset(out + i * size, 0, size);
+    }
+  }
+  return Code::OK;
+}
+
+// out[e] = entries of this rank that expert e had no capacity for
+Code drop_counts(const Frame& frame) {
+  const std::vector<int32_t>& dropped = frame.routing->dropped(frame.rank);
+  std::memcpy(frame.base(0, frame.rank), dropped.data(), dropped.size() * sizeof(int32_t));
+  return Code::OK;
+}
+
+}  // namespace hpmoe

@@ -1,0 +1,382 @@
+"""Capacity and drop policies at every stage, against token-by-token NumPy and JAX in float64, and against brute force."""
+
+import math
+
+import jax.numpy as jnp
+import mindspore as ms
+import numpy as np
+import pytest
+from brute_force import check_order
+from helpers import (
+    SMALL_NPU,
+    Layer,
+    assert_close,
+    jax_moe_ffn,
+    jax_vjp,
+    numpy_moe_ffn,
+    run_spmd,
+    stages,
+    tensors,
+    token_mask,
+)
+
+import hpmoe
+from hpmoe.layout import Layout
+
+LAYERS = {
+    "several tiles": Layer(ep=2, T=7),
+    "one rank": Layer(ep=1, T=9, E=5, K=3),
+    "four ranks": Layer(ep=4, T=5, E=8, K=2, H=5, I=2),
+    "uneven": Layer(ep=3, T=6, E=6, K=4, num_tokens=(6, 0, 3)),
+    "no tokens": Layer(ep=2, T=0),
+    "one expert takes all": Layer(ep=2, T=8, E=4, K=1, routing="one expert"),
+}
+FACTORS = {"several tiles": 0.8, "one rank": 1.0, "four ranks": 0.1, "uneven": 0.75, "no tokens": 1.0,
+           "one expert takes all": 1.25}
+
+
+def kept_by_hand(ids, weights, factor, policy, num_experts, num_tokens=None):
+    """[ep, T, K] bool and the drop counts [ep, E]: one token after the other takes a place while there is one."""
+    kept, dropped = np.zeros(ids.shape, bool), np.zeros((len(ids), num_experts), np.int32)
+    for r in range(len(ids)):
+        n = ids.shape[1] if num_tokens is None else num_tokens[r]
+        capacity = math.ceil(n * ids.shape[2] / num_experts * factor)
+        entries = [(t, k) for t in range(n) for k in range(ids.shape[2])]
+        if policy == "probs":
+            entries.sort(key=lambda at: -float(weights[r][at]))  # stable: of equal weights the first entry
+        taken = np.zeros(num_experts, int)
+        for t, k in entries:
+            e = ids[r, t, k]
+            kept[r, t, k] = taken[e] < capacity
+            dropped[r, e] += taken[e] >= capacity
+            taken[e] += 1
+    return kept, dropped
+
+
+def layer_with(factor, policy):
+    def capped(x, ids, w, up, down):
+        return hpmoe.moe_ffn(x, ids, w, up, down, capacity_factor=factor, drop_policy=policy, return_drop_counts=True)
+    return capped
+
+
+def check(layer, factor, policy, stage, seed=0):
+    """Values, gradients and counts of a stage; returns the number of dropped entries."""
+    args, cotangent = layer.arguments(seed), layer.cotangent()
+    kept, dropped = kept_by_hand(args[1], args[2], factor, policy, layer.E, layer.num_tokens)
+    counts = []
+
+    def without_counts(*a):  # counts are checked by a second output, which no loss reads
+        out, count = hpmoe.spmd(stage(layer_with(factor, policy)), hpmoe.Mesh(layer.ep))(*a, num_tokens=layer.num_tokens)
+        counts.append(count)
+        return out
+
+    given, weight = tensors(args), ms.Tensor(cotangent)
+
+    def loss(x, w, up, down):
+        out = without_counts(x, given[1], w, up, down)
+        return (out * weight).sum(), out
+
+    (_, out), grads = ms.value_and_grad(loss, (0, 1, 2, 3), has_aux=True)(given[0], *given[2:])
+    want, want_grads = numpy_moe_ffn(args, cotangent, layer.num_tokens, kept)
+    assert_close([out.asnumpy(), *(g.asnumpy() for g in grads)], [want, *want_grads])
+    assert counts[0].dtype == ms.int32 and counts[0].asnumpy().tolist() == dropped.tolist()
+    return int(dropped.sum())
+
+
+@pytest.mark.parametrize("stage", stages())
+@pytest.mark.parametrize("policy", ["position", "probs"])
+@pytest.mark.parametrize("name", LAYERS)
+def test_every_stage(name, policy, stage):
+    dropped = check(LAYERS[name], FACTORS[name], policy, stages()[stage])
+    assert dropped > 0 or name == "no tokens"
+
+
+@pytest.mark.parametrize("factor", [0.01, 0.5, 1.0, 1.5, 100.0, 1e300])
+def test_every_factor(factor):
+    dropped = check(Layer(ep=2, T=6, E=6, K=3, num_tokens=(6, 5)), factor, "probs", stages()["fused"])
+    assert (dropped == 0) == (factor >= 1.5)
+
+
+@pytest.mark.parametrize("policy", ["position", "probs"])
+@pytest.mark.parametrize("signal", ["tile", "expert", "peer"])
+@pytest.mark.parametrize("order", ["ratr", "sequential"])
+def test_every_schedule(order, signal, policy):
+    for machine in (hpmoe.cpu(3), SMALL_NPU):
+        fused = stages(order=order, signal=signal, machine=machine)["fused"]
+        assert check(Layer(ep=3, T=5, E=6, num_tokens=(5, 0, 3)), 0.9, policy, fused) > 0
+
+
+def test_against_jax():
+    layer = Layer(ep=2, T=9, E=6, K=3)
+    args, cotangent = layer.arguments(), layer.cotangent()
+    kept, _ = kept_by_hand(args[1], args[2], 0.7, "probs", layer.E)
+    want, want_grads = jax_vjp(lambda x, ids, w, up, down: jax_moe_ffn(x, ids, jnp.where(kept, w, 0), up, down), args,
+                               cotangent, (0, 2, 3, 4))
+
+    def f(x, ids, w, up, down):
+        return hpmoe.moe_ffn(x, ids, w, up, down, capacity_factor=0.7, drop_policy="probs")
+
+    outs, grads = run_spmd(stages()["fused"](f), layer.ep, args, [cotangent])
+    assert_close([*outs, *grads], [want, *want_grads])
+
+
+def test_without_pressure_nothing_changes():
+    layer = Layer(ep=2, T=6)
+    args, cotangent = layer.arguments(), layer.cotangent()
+    stage = stages()["fused"]
+    plain = run_spmd(stage(hpmoe.moe_ffn), layer.ep, args, [cotangent])
+    for policy in ("error", "position", "probs"):
+        def f(x, ids, w, up, down, policy=policy):
+            return hpmoe.moe_ffn(x, ids, w, up, down, capacity_factor=8.0, drop_policy=policy)
+        for got, want in zip(run_spmd(stage(f), layer.ep, args, [cotangent]), plain, strict=True):
+            assert all((a == b).all() for a, b in zip(got, want, strict=True))
+
+
+@pytest.mark.parametrize("policy", ["position", "probs"])
+def test_outside_a_trace(policy):
+    layer = Layer(ep=1, T=9, E=5, K=3)
+    args, cotangent = layer.arguments(), layer.cotangent()
+    kept, dropped = kept_by_hand(args[1], args[2], 0.6, policy, layer.E)
+    given, weight = [ms.Tensor(a[0]) for a in args], ms.Tensor(cotangent[0])
+
+    def loss(x, w, up, down):
+        out, counts = layer_with(0.6, policy)(x, given[1], w, up, down)
+        return (out * weight).sum(), out, counts
+
+    (_, out, counts), grads = ms.value_and_grad(loss, (0, 1, 2, 3), has_aux=True)(given[0], *given[2:])
+    want, want_grads = numpy_moe_ffn(args, cotangent, None, kept)
+    assert_close([out.asnumpy(), *(g.asnumpy() for g in grads)], [want[0], *(g[0] for g in want_grads)])
+    assert counts.asnumpy().tolist() == dropped[0].tolist()
+
+
+def test_what_is_dropped_has_no_effect():
+    """Neither a dropped entry's weight nor padding matters, be they infinite or NaN."""
+    layer = Layer(ep=2, T=6, E=4, K=2, num_tokens=(6, 4))
+    args, cotangent = layer.arguments(), layer.cotangent()
+    kept, _ = kept_by_hand(args[1], args[2], 0.5, "position", layer.E, layer.num_tokens)
+    want, want_grads = numpy_moe_ffn(args, cotangent, layer.num_tokens, kept)
+    args[2][~kept] = np.nan
+    padding = ~token_mask(cotangent.shape, layer.num_tokens)[..., 0]
+    args[0][padding], args[1][padding], cotangent[padding] = np.inf, -9, np.nan
+
+    def f(x, ids, w, up, down):
+        return hpmoe.moe_ffn(x, ids, w, up, down, capacity_factor=0.5, drop_policy="position")
+
+    for name in ("plain", "queues", "fused"):
+        outs, grads = run_spmd(stages()[name](f), layer.ep, args, [cotangent], layer.num_tokens)
+        assert_close([*outs, *grads], [want, *want_grads], name)
+
+
+def test_padding_changes_nothing():
+    layer = Layer(ep=2, T=8, E=4, num_tokens=(5, 5))
+    args = layer.arguments()
+    f = hpmoe.spmd(stages()["fused"](layer_with(0.7, "probs")), hpmoe.Mesh(2))
+    padded, counts = f(*tensors(args), num_tokens=(5, 5))
+    short, short_counts = f(*tensors([np.ascontiguousarray(a[:, :5]) if i < 3 else a for i, a in enumerate(args)]))
+    assert (padded.asnumpy()[:, :5] == short.asnumpy()).all() and not padded.asnumpy()[:, 5:].any()
+    assert (counts.asnumpy() == short_counts.asnumpy()).all() and counts.asnumpy().sum() > 0
+
+
+@pytest.mark.parametrize("stage", ["plain", "queues", "fused"])
+def test_equal_weights_go_by_position(stage):
+    """Zeros of either sign are equal, infinities are ordered as numbers are."""
+    weights = np.array([[0.0, -0.0, 0.0, np.inf, -np.inf, 1.0, 1.0, -0.0]], np.float32).reshape(1, 8, 1)
+    ids = np.zeros((1, 8, 1), np.int32)
+
+    def f(x, ids, w):
+        rows, route = hpmoe.dispatch(x, ids, num_local_experts=2, capacity_factor=1.25, drop_policy="probs", topk_weights=w)
+        return hpmoe.combine(rows, route), hpmoe.drop_counts(route)
+
+    out, counts = hpmoe.spmd(stages()[stage](f), hpmoe.Mesh(1))(*tensors([np.ones((1, 8, 1), np.float32), ids, weights]))
+    assert out.asnumpy().reshape(-1).tolist() == [1, 1, 0, 1, 0, 1, 1, 0]
+    assert counts.asnumpy().tolist() == [[3, 0]]
+
+
+def test_two_routes_with_their_own_capacities():
+    layer = Layer(ep=2, T=7)
+    args, cotangent = layer.arguments(), layer.cotangent()
+
+    def f(x, ids, w, up, down):
+        first = hpmoe.moe_ffn(x, ids, w, up, down, capacity_factor=0.5, drop_policy="probs")
+        return first + hpmoe.moe_ffn(x, ids, w, up, down, capacity_factor=0.75, drop_policy="position") \
+            + hpmoe.moe_ffn(x, ids, w, up, down)
+
+    kept = [kept_by_hand(args[1], args[2], c, p, layer.E)[0] for c, p in ((0.5, "probs"), (0.75, "position"))]
+    parts = [numpy_moe_ffn(args, cotangent, None, k) for k in (*kept, None)]
+    want = [sum(p[0] for p in parts), *(sum(g) for g in zip(*(p[1] for p in parts), strict=True))]
+    for name in ("plain", "fused"):
+        outs, grads = run_spmd(stages()[name](f), layer.ep, args, [cotangent])
+        assert_close([*outs, *grads], want, name)
+
+
+def test_gradients_are_equal_under_every_save_policy():
+    layer = Layer(ep=2, T=7)
+    args, cotangent = layer.arguments(), layer.cotangent()
+    kept, _ = kept_by_hand(args[1], args[2], 0.5, "probs", layer.E)
+    _, want = numpy_moe_ffn(args, cotangent, None, kept)
+
+    def f(x, ids, w, up, down):
+        return hpmoe.moe_ffn(x, ids, w, up, down, capacity_factor=0.5, drop_policy="probs")
+
+    for policy in ("everything", "recompute_swiglu", "dispatched_rows", lambda eqn: False):
+        _, grads = run_spmd(stages()["fused"](hpmoe.save_for_backward(f, policy=policy)), layer.ep, args, [cotangent])
+        assert_close(grads, want, policy)
+
+
+# Memory and plans.
+
+def test_capacity_bounds_the_plan():
+    """A rank receives at most ep * local experts * capacity rows, whatever the routing."""
+    avals = [hpmoe.Aval(s, d) for s, d in [((64, 4), "float32"), ((64, 2), "int32"), ((64, 2), "float32"),
+                                           ((4, 4, 6), "float32"), ((4, 3, 4), "float32")]]
+    rows = {}
+    for factor in (None, 0.5, 1.0, 100.0):
+        flow = hpmoe.tile_partition(lambda *a, c=factor: hpmoe.moe_ffn(*a, capacity_factor=c)).lower(
+            *avals, mesh=hpmoe.Mesh(2))
+        rows[factor] = flow.routes[0].max_rows
+    assert rows == {None: 256, 0.5: 64, 1.0: 128, 100.0: 256}
+
+
+# Errors.
+
+def over_capacity(layer=Layer(ep=2, T=6, K=1, routing="one expert"), **options):  # noqa: B008
+    args = tensors(layer.arguments())
+    return lambda stage: hpmoe.spmd(stages()[stage](lambda *a: hpmoe.moe_ffn(*a, capacity_factor=1.5)),
+                                    hpmoe.Mesh(layer.ep))(*args, **options)
+
+
+OVER = ("hpmoe.dispatch on rank 0: the number of tokens that chose expert 3 is 6; it must be at most 3, its capacity: "
+        "ceil(6 tokens * 1 / 4 experts * 1.5). Give a capacity_factor of at least 4, or drop what is over: "
+        "drop_policy=\"position\" or \"probs\".")
+
+
+@pytest.mark.parametrize("stage", stages())
+def test_over_capacity_is_an_error(stage):
+    with pytest.raises(hpmoe.ArgumentError) as error:
+        over_capacity()(stage)
+    assert str(error.value) == OVER
+
+
+def test_over_capacity_counts_the_tokens_that_are_there():
+    over_capacity(num_tokens=(1, 1))("fused")
+    with pytest.raises(hpmoe.ArgumentError, match="on rank 1: the number of tokens that chose expert 3 is 5; it must be at "
+                                                  "most 2"):
+        over_capacity(num_tokens=(1, 5))("fused")
+
+
+def call(ids=((0,), (0,)), x=((1.0,), (2.0,)), **options):
+    return hpmoe.dispatch(ms.Tensor(x), ms.Tensor(ids, ms.int32), num_local_experts=2, **options)
+
+
+NAN = ms.Tensor([[0.5], [math.nan]])
+WRONG = {
+    "a policy": (lambda: call(drop_policy="random"), "hpmoe.dispatch: drop_policy is 'random'; it must be one of error, "
+                 "position, probs."),
+    "no factor": (lambda: call(capacity_factor=0), "hpmoe.dispatch: capacity_factor is 0; it must be a positive finite "
+                  "number or None."),
+    "nan": (lambda: call(capacity_factor=math.nan), "hpmoe.dispatch: capacity_factor is nan; it must be a positive finite "
+            "number or None."),
+    "a string": (lambda: call(capacity_factor="1"), "hpmoe.dispatch: capacity_factor is '1'; it must be a positive finite "
+                 "number or None."),
+    "no weights": (lambda: call(capacity_factor=1.0, drop_policy="probs"), "hpmoe.dispatch: topk_weights is None; it must "
+                   "be given: drop_policy=\"probs\" keeps the entries with the largest."),
+    "other weights": (lambda: call(capacity_factor=1.0, drop_policy="probs", topk_weights=ms.Tensor([0.5, 0.5])),
+                      "hpmoe.dispatch: topk_weights is Float32 of shape (2,); it must be a float Tensor of shape [2, 1], as "
+                      "topk_ids."),
+    "NaN weights": (lambda: call(capacity_factor=1.0, drop_policy="probs", topk_weights=NAN),
+                    "hpmoe.dispatch: topk_weights[1, 0] is nan; it must be a number: drop_policy=\"probs\" keeps the "
+                    "entries with the largest."),
+    "over capacity": (lambda: call(capacity_factor=1.0), "hpmoe.dispatch: the number of tokens that chose expert 0 is 2; it "
+                      "must be at most 1, its capacity: ceil(2 tokens * 1 / 2 experts * 1). Give a capacity_factor of at "
+                      "least 2, or drop what is over: drop_policy=\"position\" or \"probs\"."),
+    "no route": (lambda: hpmoe.drop_counts(3), "hpmoe.drop_counts: route is 3; it must be the second result of "
+                 "hpmoe.dispatch."),
+}
+
+
+@pytest.mark.parametrize("name", WRONG)
+def test_error_text(name):
+    f, text = WRONG[name]
+    with pytest.raises(hpmoe.ArgumentError) as error:
+        f()
+    assert str(error.value) == text
+
+
+@pytest.mark.parametrize("stage", ["plain", "queues", "fused"])
+def test_a_weight_that_is_no_number(stage):
+    layer = Layer(ep=2, T=5, num_tokens=(5, 3))
+    args = layer.arguments()
+    args[2][1, 4] = np.nan  # padding: nothing
+    f = hpmoe.spmd(stages()[stage](layer_with(0.5, "probs")), hpmoe.Mesh(2))
+    f(*tensors(args), num_tokens=layer.num_tokens)
+    args[2][1, 2, 1] = np.nan
+    with pytest.raises(hpmoe.ArgumentError, match=r"hpmoe.dispatch on rank 1: topk_weights\[2, 1\] is nan"):
+        f(*tensors(args), num_tokens=layer.num_tokens)
+
+
+def test_weights_that_decide_are_an_argument():
+    def f(x, ids, w, up, down):
+        return hpmoe.moe_ffn(x, ids, 2.0 * w, up, down, capacity_factor=0.5, drop_policy="probs")
+
+    layer = Layer(ep=2, T=5)
+    args, cotangent = layer.arguments(), layer.cotangent()
+    kept, _ = kept_by_hand(args[1], args[2], 0.5, "probs", layer.E)
+    (out,), _ = run_spmd(f, layer.ep, args, [cotangent])
+    assert_close([out], [2 * numpy_moe_ffn(args, cotangent, None, kept)[0]])
+    with pytest.raises(hpmoe.TransformError, match="drops by weights that the program computes; the kernel needs topk_weights "
+                                                   "as an argument"):
+        run_spmd(stages()["fused"](f), layer.ep, args, [cotangent])
+
+
+NATIVE = {
+    "error": (None, "6 tokens of rank 0 chose expert 3; its capacity is 3. Give a larger capacity_factor, or drop what is "
+              "over: drop_policy=\"position\" or \"probs\"."),
+    "probs": ((2, 0), "topk_weights[2, 0] of rank 1 is NaN, and decides what drop_policy=\"probs\" keeps."),
+}
+
+
+@pytest.mark.parametrize("policy", NATIVE)
+def test_the_kernel_finds_it_too(policy, monkeypatch):
+    """A launch whose host did not look: the prologue ends it, and the next one works."""
+    broken, text = NATIVE[policy]
+    layer = Layer(ep=2, T=6, K=1, routing="one expert")
+    args = layer.arguments()
+    args[1][1] = np.arange(6).reshape(6, 1) % 4
+    if broken:
+        args[2][1][broken] = np.nan
+    arrays = [[a[r] for a in args] for r in range(2)]
+    f = stages()["fused"](lambda *a: hpmoe.moe_ffn(*a, capacity_factor=1.5, drop_policy=policy))
+    kernel = f.lower(*(hpmoe.Aval(a.shape[1:], str(a.dtype)) for a in args), mesh=hpmoe.Mesh(2))
+    monkeypatch.setattr("hpmoe.kernels.executable.received_rows",
+                        lambda flow, *_: [[flow.routes[0].max_rows]] * flow.ep_size)
+    for _ in range(2):
+        with pytest.raises(hpmoe.LaunchError) as error:
+            kernel.run(arrays)
+        assert str(error.value) == f"<lambda>: {text}"
+    monkeypatch.undo()
+    args = Layer(ep=2, T=6, K=1).arguments(1)
+    args[1][:] = np.arange(6).reshape(6, 1) % 4
+    out = kernel.run([[a[r] for a in args] for r in range(2)])
+    assert_close([np.stack([o[0] for o in out])], [numpy_moe_ffn(args, layer.cotangent())[0]])
+
+
+# Order.
+
+def test_every_access_is_ordered():
+    """Brute force over small flows of both directions: what was dropped is neither sent, read nor waited for."""
+    rng = np.random.default_rng(3)
+    for _ in range(24):
+        ep = int(rng.integers(1, 4))
+        tokens = int(rng.integers(0, 6))
+        lengths = None if rng.random() < 0.5 else tuple(int(n) for n in rng.integers(0, tokens + 1, ep))
+        layer = Layer(ep=ep, T=tokens, E=2 * ep, K=int(rng.integers(1, 3)), num_tokens=lengths)
+        args = layer.arguments(int(rng.integers(100)))
+        f = layer_with(float(rng.choice([0.1, 0.7, 1.0])), str(rng.choice(["position", "probs"])))
+        options = {"rows": int(rng.integers(1, 4)), "signal": str(rng.choice(["tile", "expert", "peer"])),
+                   "machine": (hpmoe.cpu(3), SMALL_NPU)[rng.integers(2)]}
+        stage = stages(**options)[str(rng.choice(["tiles", "overlap", "queues"]))]
+        for direction in ("forward", "backward"):
+            flow = stage(f).lower(*(hpmoe.Aval(a.shape[1:], str(a.dtype)) for a in args), mesh=hpmoe.Mesh(ep),
+                                  direction=direction)
+            layout = Layout(flow, [list(args[1])] * len(flow.routes), lengths, [list(args[2])] * len(flow.routes))
+            check_order(flow, [args[1]] * len(flow.routes), lengths, [layout.thresholds(r) for r in range(ep)], args[2])
