@@ -5,4 +5,4 @@ if __name__ != "hpmoe.kernels":
 
 from hpmoe.kernels import protocol as protocol
 from hpmoe.kernels.cpu_target import launch as launch
-from hpmoe.kernels.native import load as load, use_blas as use_blas
+from hpmoe.kernels.native import load as load, use_amx as use_amx, use_blas as use_blas

@@ -59,6 +59,11 @@ def use_blas(path):
         raise OSError(f"use_blas: {path} {'cannot be loaded' if failed == 1 else 'has no dnnl_sgemm'}")
 
 
+def use_amx(allowed):
+    """Lets bfloat16 products use the matrix units of the core (AMX), or not; returns whether they do."""
+    return bool(load().hpmoe_use_amx(bool(allowed)))
+
+
 @lru_cache(maxsize=1)
 def load():
     """The loaded library with its signatures declared, using MindSpore's oneDNN where it can be loaded."""
@@ -73,6 +78,7 @@ def load():
         "hpmoe_image_fault": (ctypes.c_char_p, [ctypes.c_void_p, ctypes.c_int64]),
         "hpmoe_use_blas": (ctypes.c_int, [ctypes.c_char_p]),
         "hpmoe_gemm_name": (ctypes.c_char_p, []),
+        "hpmoe_use_amx": (ctypes.c_int, [ctypes.c_int]),
         "hpmoe_layout": (ctypes.c_char_p, []),
     }
     runtime = library.load_library(find_library(), "hpmoe_abi_version", ABI_VERSION, signatures)

@@ -6,8 +6,9 @@ import numpy as np
 import pytest
 from native.image_builder import OWN, OWN_ALL, ImageBuilder
 
+from hpmoe.dtypes import numpy_dtype
 from hpmoe.errors import LaunchError
-from hpmoe.kernels import launch, load, use_blas
+from hpmoe.kernels import launch, load, use_amx, use_blas
 from hpmoe.kernels.native import find_blas
 from hpmoe.kernels.protocol import Code, Cols, Domain, Dtype, MapCode, Opcode, Reduction, Rows
 
@@ -16,14 +17,17 @@ SPECIAL = np.array(
 )
 
 
-@pytest.fixture(params=["own", "dnnl_sgemm"])
+@pytest.fixture(params=["own", "dnnl_sgemm", "amx"])
 def blas(request):
-    """Every product comes from our own loop, then from the bundled library."""
+    """Every product comes from our own loops, then from the bundled library, then from the core's matrix units."""
     if request.param == "dnnl_sgemm" and find_blas() is None:
         pytest.skip("MindSpore bundles no oneDNN here")
+    if use_amx(request.param == "amx") != (request.param == "amx"):
+        pytest.skip("this machine has no AMX")
     use_blas(None if request.param == "own" else find_blas())
     yield request.param
     use_blas(find_blas())
+    use_amx(True)
 
 
 def run(builder, buffers, num_tokens=0):
@@ -40,8 +44,9 @@ class Tiles:
 
     def array(self, cols, rows=None, values=None, dtype=Dtype.FLOAT32):
         shape = (self.num_rows if rows is None else rows, cols)
-        kind = np.int32 if dtype == Dtype.INT32 else np.float32
-        self.buffers.append(self.rng.standard_normal(shape).astype(kind) if values is None else values.astype(kind))
+        values = self.rng.standard_normal(shape) if values is None else values
+        with np.errstate(all="ignore"):  # of NaN and overflow in halves
+            self.buffers.append(values.astype(np.float32).astype(numpy_dtype(dtype.name.lower())))
         return self.builder.buffer(cols, shape[0], dtype=dtype)
 
     def run(self, opcode, *operands, columns=((0, 0),), num_tokens=0, **fields):

@@ -34,6 +34,9 @@ const char* hpmoe_image_fault(const void* image, int64_t image_bytes);
 int hpmoe_use_blas(const char* path);
 const char* hpmoe_gemm_name(void);
 
+// Whether bfloat16 products may use AMX (they do from the start where the machine has it). Returns whether they do now.
+int hpmoe_use_amx(int allowed);
+
 // Lines "Struct field offset size", "Struct . 0 sizeof" and "Enum MEMBER value".
 const char* hpmoe_layout(void);
 

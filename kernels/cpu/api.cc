@@ -55,4 +55,9 @@ const char* hpmoe_image_fault(const void* image, int64_t image_bytes) { return h
 int hpmoe_use_blas(const char* path) { return hpmoe::use_blas(path); }
 const char* hpmoe_gemm_name(void) { return hpmoe::gemm_name(); }
 
+int hpmoe_use_amx(int allowed) {
+  hpmoe::use_amx(allowed != 0);
+  return hpmoe::uses_amx();
+}
+
 }  // extern "C"

@@ -4,10 +4,11 @@
 
 #include <algorithm>
 #include <atomic>
-#include <vector>
 
+#include "amx.h"
 #include "convert.h"
 #include "multiversion.h"
+#include "scratch.h"
 
 namespace hpmoe {
 namespace {
@@ -19,6 +20,7 @@ using DnnlGemm = int (*)(char, char, int64_t, int64_t, int64_t, float, const Ele
 
 std::atomic<DnnlGemm<float>> g_sgemm{nullptr};
 std::atomic<DnnlGemm<uint16_t>> g_bf16_gemm{nullptr};
+std::atomic<bool> g_use_amx{has_amx()};
 
 template <class Element>
 bool dnnl_gemm(const std::atomic<DnnlGemm<Element>>& function, const Sizes& s, const Matrix& a, const Matrix& b,
@@ -62,7 +64,8 @@ void pack(const float* x, int64_t line_stride, int64_t k_stride, int64_t lines, 
 }
 
 void own_gemm(const Sizes& s, const Matrix& a, const Matrix& b, const Matrix& c, bool accumulate) {
-  thread_local std::vector<float> packed_a(MC * KC), packed_b(NC * KC + NC);
+  thread_local Scratch<float> scratch_a, scratch_b;
+  float *const packed_a = scratch_a.at_least(MC * KC), *const packed_b = scratch_b.at_least(NC * KC);
   const int64_t a_row = a.transposed ? 1 : a.ld, a_k = a.transposed ? a.ld : 1;
   const int64_t b_col = b.transposed ? b.ld : 1, b_k = b.transposed ? 1 : b.ld;
   const float *const x = reinterpret_cast<const float*>(a.data), *const w = reinterpret_cast<const float*>(b.data);
@@ -72,13 +75,13 @@ void own_gemm(const Sizes& s, const Matrix& a, const Matrix& b, const Matrix& c,
     const int64_t nc = std::min(NC, s.n - j0);
     for (int64_t k0 = 0; k0 < s.k; k0 += KC) {
       const int64_t kc = std::min(KC, s.k - k0);
-      pack(w + j0 * b_col + k0 * b_k, b_col, b_k, nc, kc, NR, packed_b.data());
+      pack(w + j0 * b_col + k0 * b_k, b_col, b_k, nc, kc, NR, packed_b);
       for (int64_t i0 = 0; i0 < s.m; i0 += MC) {
         const int64_t mc = std::min(MC, s.m - i0);
-        pack(x + i0 * a_row + k0 * a_k, a_row, a_k, mc, kc, MR, packed_a.data());
+        pack(x + i0 * a_row + k0 * a_k, a_row, a_k, mc, kc, MR, packed_a);
         for (int64_t j = 0; j < nc; j += NR) {
           for (int64_t i = 0; i < mc; i += MR) {
-            multiply_panels(kc, packed_a.data() + i * kc, packed_b.data() + j * kc, out + (i0 + i) * c.ld + j0 + j,
+            multiply_panels(kc, packed_a + i * kc, packed_b + j * kc, out + (i0 + i) * c.ld + j0 + j,
                             c.ld, std::min(MR, mc - i), std::min(NR, nc - j));
           }
         }
@@ -93,21 +96,21 @@ void multiply_float32(const Sizes& s, const Matrix& a, const Matrix& b, const Ma
 
 // The part [k0, k0 + kc) of x, `lines` lines wide, as float32: in place, or converted into scratch.
 Matrix part_in_float32(const Matrix& x, bool k_is_row, int64_t lines, int64_t k0, int64_t kc,
-                       std::vector<float>& scratch) {
+                       Scratch<float>& scratch) {
   const int64_t rows = k_is_row ? kc : lines, cols = k_is_row ? lines : kc;
   char* const data = x.data + k0 * (k_is_row ? x.ld : 1) * element_size(x.dtype);
   if (x.dtype == Dtype::FLOAT32) return {data, x.dtype, x.ld, x.transposed};
-  scratch.resize(std::max<size_t>(scratch.size(), rows * cols));
+  float* const wide = scratch.at_least(rows * cols);
   for (int64_t i = 0; i < rows; ++i) {
-    to_float32(x.dtype, data + i * x.ld * element_size(x.dtype), cols, scratch.data() + i * cols);
+    to_float32(x.dtype, data + i * x.ld * element_size(x.dtype), cols, wide + i * cols);
   }
-  return {reinterpret_cast<char*>(scratch.data()), Dtype::FLOAT32, cols, x.transposed};
+  return {reinterpret_cast<char*>(wide), Dtype::FLOAT32, cols, x.transposed};
 }
 
 // c is float32; a and b are converted block by block.
 void multiply_converted(const Sizes& s, const Matrix& a, const Matrix& b, const Matrix& c, bool accumulate) {
   constexpr int64_t kBlock = 512;
-  thread_local std::vector<float> wide_a, wide_b;
+  thread_local Scratch<float> wide_a, wide_b;
   const bool converts = a.dtype != Dtype::FLOAT32 || b.dtype != Dtype::FLOAT32;
   const int64_t block = converts ? kBlock : std::max<int64_t>(s.k, 1);
   for (int64_t k0 = 0; k0 == 0 || k0 < s.k; k0 += block) {
@@ -121,14 +124,15 @@ void multiply_converted(const Sizes& s, const Matrix& a, const Matrix& b, const 
 
 void gemm(const Sizes& s, const Matrix& a, const Matrix& b, const Matrix& c, bool accumulate) {
   if (s.m == 0 || s.n == 0) return;
-  thread_local std::vector<float> sums;
-  const bool narrows = c.dtype != Dtype::FLOAT32;
-  if (narrows) sums.resize(std::max<size_t>(sums.size(), s.m * s.n));
-  const Matrix sum = narrows ? Matrix{reinterpret_cast<char*>(sums.data()), Dtype::FLOAT32, s.n} : c;
   const bool both_bf16 = a.dtype == Dtype::BFLOAT16 && b.dtype == Dtype::BFLOAT16;
+  if (both_bf16 && g_use_amx.load(std::memory_order_relaxed)) return amx_gemm(s, a, b, c, accumulate);
+  thread_local Scratch<float> sums;
+  const bool narrows = c.dtype != Dtype::FLOAT32;
+  float* const wide = narrows ? sums.at_least(s.m * s.n) : nullptr;
+  const Matrix sum = narrows ? Matrix{reinterpret_cast<char*>(wide), Dtype::FLOAT32, s.n} : c;
   if (!both_bf16 || !dnnl_gemm(g_bf16_gemm, s, a, b, sum, accumulate)) multiply_converted(s, a, b, sum, accumulate);
   for (int64_t i = 0; i < s.m && narrows; ++i) {
-    from_float32(c.dtype, sums.data() + i * s.n, s.n, c.data + i * c.ld * element_size(c.dtype));
+    from_float32(c.dtype, wide + i * s.n, s.n, c.data + i * c.ld * element_size(c.dtype));
   }
 }
 
@@ -147,6 +151,9 @@ int use_blas(const char* path) {
                     std::memory_order_release);
   return 0;
 }
+
+void use_amx(bool allowed) { g_use_amx.store(allowed && has_amx(), std::memory_order_relaxed); }
+bool uses_amx() { return g_use_amx.load(std::memory_order_relaxed); }
 
 const char* gemm_name() { return g_sgemm.load(std::memory_order_acquire) ? "dnnl_sgemm" : "own"; }
 

@@ -24,6 +24,9 @@ struct Sizes {
 void gemm(const Sizes& sizes, const Matrix& a, const Matrix& b, const Matrix& c, bool accumulate = false);
 
 int use_blas(const char* path);
+// Whether bfloat16 products may use the matrix units of the core, and whether they do.
+void use_amx(bool allowed);
+bool uses_amx();
 const char* gemm_name();
 
 }  // namespace hpmoe

@@ -1,0 +1,252 @@
+#include "amx.h"
+
+#if defined(__x86_64__) && defined(__linux__) && (defined(__clang__) || __GNUC__ >= 11)
+
+#include <cpuid.h>
+#include <immintrin.h>
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <algorithm>
+
+#include "convert.h"
+#include "scratch.h"
+
+#define HPMOE_AMX __attribute__((target("amx-tile,amx-bf16,avx512f,avx512bw,avx512vl,avx512bf16")))
+
+namespace hpmoe {
+namespace {
+
+// A tile is 16 rows of 64 bytes. For a: [16 lines][32 k]. For b: [16 pairs of k][16 lines][2]. A panel is 32 lines of a
+// or b, two tiles for every 32 k. A block of c is the product of two panels, four tiles of 16 x 16 float32.
+constexpr int64_t kTile = 16 * 32, kPanel = 32, NC = 512, KC = 2048;
+
+struct alignas(64) TileConfig {
+  uint8_t palette = 1, start_row = 0, reserved[14] = {};
+  uint16_t row_bytes[16] = {64, 64, 64, 64, 64, 64, 64, 64};
+  uint8_t rows[16] = {16, 16, 16, 16, 16, 16, 16, 16};
+};
+
+// Where a panel of a is: packed, or in the rows of the operand itself. Strides in elements.
+struct PanelOfA {
+  const uint16_t* data;
+  int64_t row, next_k, second_half;
+};
+
+HPMOE_AMX void configure_tiles() {
+  const TileConfig config;
+  asm volatile("" : : "r"(&config) : "memory");  // the intrinsic reads more than its type says
+  _tile_loadconfig(&config);
+}
+
+HPMOE_AMX inline __mmask32 first(int64_t n) { return n >= 32 ? 0xFFFFFFFFu : n <= 0 ? 0u : (1u << n) - 1u; }
+
+// tile[line][k] = from[line * ld + k], zeros past the last line and k.
+HPMOE_AMX inline void copy_tile(const uint16_t* from, int64_t ld, int64_t lines, int64_t num_k, uint16_t* tile) {
+  for (int64_t i = 0; i < 16; ++i) {
+    const __m512i row = _mm512_maskz_loadu_epi16(i < lines ? first(num_k) : 0, from + (i < lines ? i * ld : 0));
+    _mm512_store_si512(tile + i * 32, row);
+  }
+}
+
+// Two tiles [k / 2][line][k % 2] of 32 lines that lie side by side: from[k * ld + line].
+HPMOE_AMX inline void zip_tiles(const uint16_t* from, int64_t ld, int64_t lines, int64_t num_k, uint16_t* tiles) {
+  alignas(64) static const uint16_t kZip[2][32] = {
+      {0, 32, 1, 33, 2, 34, 3, 35, 4, 36, 5, 37, 6, 38, 7, 39, 8, 40, 9, 41, 10, 42, 11, 43, 12, 44, 13, 45, 14, 46, 15, 47},
+      {16, 48, 17, 49, 18, 50, 19, 51, 20, 52, 21, 53, 22, 54, 23, 55,
+       24, 56, 25, 57, 26, 58, 27, 59, 28, 60, 29, 61, 30, 62, 31, 63}};
+  const __m512i low = _mm512_load_si512(kZip[0]), high = _mm512_load_si512(kZip[1]);
+  const __mmask32 mask = first(lines);
+  for (int64_t k = 0; k < 32; k += 2) {
+    const bool has_even = k < num_k, has_odd = k + 1 < num_k;
+    const __m512i even = _mm512_maskz_loadu_epi16(has_even ? mask : 0, from + (has_even ? k * ld : 0));
+    const __m512i odd = _mm512_maskz_loadu_epi16(has_odd ? mask : 0, from + (has_odd ? (k + 1) * ld : 0));
+    _mm512_store_si512(tiles + k * 16, _mm512_permutex2var_epi16(even, low, odd));
+    _mm512_store_si512(tiles + kTile + k * 16, _mm512_permutex2var_epi16(even, high, odd));
+  }
+}
+
+constexpr uint16_t kAll = 0xFFFF;  // intrinsics without a mask leave GCC warning of what they leave undefined
+
+// Turns a tile of 16 x 16 pairs over its diagonal.
+HPMOE_AMX inline void transpose_tile(uint16_t* tile) {
+  __m512i x[16], y[16];
+  for (int i = 0; i < 16; ++i) x[i] = _mm512_load_si512(tile + i * 32);
+  for (int i = 0; i < 16; i += 2) {
+    y[i] = _mm512_maskz_unpacklo_epi32(kAll, x[i], x[i + 1]);
+    y[i + 1] = _mm512_maskz_unpackhi_epi32(kAll, x[i], x[i + 1]);
+  }
+  for (int i = 0; i < 16; i += 4) {
+    for (int j = 0; j < 2; ++j) {
+      x[i + 2 * j] = _mm512_maskz_unpacklo_epi64(kAll & 0xFF, y[i + j], y[i + j + 2]);
+      x[i + 2 * j + 1] = _mm512_maskz_unpackhi_epi64(kAll & 0xFF, y[i + j], y[i + j + 2]);
+    }
+  }
+  for (int i = 0; i < 4; ++i) {
+    y[i] = _mm512_maskz_shuffle_i32x4(kAll, x[i], x[i + 4], 0x88);
+    y[i + 4] = _mm512_maskz_shuffle_i32x4(kAll, x[i], x[i + 4], 0xDD);
+    y[i + 8] = _mm512_maskz_shuffle_i32x4(kAll, x[i + 8], x[i + 12], 0x88);
+    y[i + 12] = _mm512_maskz_shuffle_i32x4(kAll, x[i + 8], x[i + 12], 0xDD);
+  }
+  for (int i = 0; i < 8; ++i) {
+    _mm512_store_si512(tile + i * 32, _mm512_maskz_shuffle_i32x4(kAll, y[i], y[i + 8], 0x88));
+    _mm512_store_si512(tile + (i + 8) * 32, _mm512_maskz_shuffle_i32x4(kAll, y[i], y[i + 8], 0xDD));
+  }
+}
+
+const uint16_t* element(const Matrix& x, int64_t row, int64_t col) {
+  return reinterpret_cast<const uint16_t*>(x.data) + row * x.ld + col;
+}
+
+// The panel of `lines` lines from `line` on, k in [k0, k0 + kc), k lying along the operand's rows.
+HPMOE_AMX void pack_along(const Matrix& x, int64_t line, int64_t lines, int64_t k0, int64_t kc, bool turned,
+                          uint16_t* packed) {
+  for (int64_t k = 0; k < kc; k += 32, packed += 2 * kTile) {
+    for (int64_t half = 0; half < 2; ++half) {
+      const int64_t first_line = std::min(half * 16, lines - 1);
+      uint16_t* const tile = packed + half * kTile;
+      copy_tile(element(x, line + first_line, k0 + k), x.ld, lines - half * 16, kc - k, tile);
+      if (turned) transpose_tile(tile);
+    }
+  }
+}
+
+// The same, the lines lying along the operand's rows.
+HPMOE_AMX void pack_across(const Matrix& x, int64_t line, int64_t lines, int64_t k0, int64_t kc, bool turned,
+                           uint16_t* packed) {
+  for (int64_t k = 0; k < kc; k += 32, packed += 2 * kTile) {
+    zip_tiles(element(x, k0 + k, line), x.ld, lines, kc - k, packed);
+    for (int64_t half = 0; half < 2 && turned; ++half) transpose_tile(packed + half * kTile);
+  }
+}
+
+HPMOE_AMX PanelOfA panel_of_a(const Matrix& a, int64_t line, int64_t lines, int64_t k0, int64_t kc, uint16_t* packed) {
+  const PanelOfA in_scratch{packed, 32, 2 * kTile, kTile};
+  if (a.transposed) {
+    pack_across(a, line, lines, k0, kc, true, packed);
+    return in_scratch;
+  }
+  if (lines == kPanel && kc % 32 == 0) return {element(a, line, k0), a.ld, 32, 16 * a.ld};
+  pack_along(a, line, lines, k0, kc, false, packed);
+  return in_scratch;
+}
+
+// c[32, 32] (or its upper half) = panel of a @ panel of b, added to what is there where k has come before.
+template <bool kBothHalves>
+HPMOE_AMX void multiply_panels(int64_t kc, const PanelOfA& a, const uint16_t* b, bool accumulate, float* c, int64_t ldc) {
+  const int64_t a_bytes = a.row * 2, c_bytes = ldc * 4;
+  if (accumulate) {
+    _tile_loadd(0, c, c_bytes);
+    _tile_loadd(1, c + 16, c_bytes);
+    if (kBothHalves) _tile_loadd(2, c + 16 * ldc, c_bytes);
+    if (kBothHalves) _tile_loadd(3, c + 16 * ldc + 16, c_bytes);
+  } else {
+    _tile_zero(0);
+    _tile_zero(1);
+    if (kBothHalves) _tile_zero(2);
+    if (kBothHalves) _tile_zero(3);
+  }
+  const uint16_t* upper = a.data;
+  for (int64_t k = 0; k < kc; k += 32, upper += a.next_k, b += 2 * kTile) {
+    _tile_loadd(4, upper, a_bytes);
+    _tile_loadd(6, b, 64);
+    _tile_dpbf16ps(0, 4, 6);
+    _tile_loadd(7, b + kTile, 64);
+    _tile_dpbf16ps(1, 4, 7);
+    if (!kBothHalves) continue;
+    _tile_loadd(5, upper + a.second_half, a_bytes);
+    _tile_dpbf16ps(2, 5, 6);
+    _tile_dpbf16ps(3, 5, 7);
+  }
+  _tile_stored(0, c, c_bytes);
+  _tile_stored(1, c + 16, c_bytes);
+  if (kBothHalves) _tile_stored(2, c + 16 * ldc, c_bytes);
+  if (kBothHalves) _tile_stored(3, c + 16 * ldc + 16, c_bytes);
+}
+
+// Stores a block of sums into c from (row, col) on, in c's dtype; or adds it to a float32 c.
+HPMOE_AMX void store_block(const float* sums, int64_t ld, int64_t rows, int64_t cols, const Matrix& c, int64_t row,
+                           int64_t col, bool accumulate) {
+  const __mmask32 mask = first(cols);
+  const auto low_mask = static_cast<__mmask16>(mask), high_mask = static_cast<__mmask16>(mask >> 16);
+  for (int64_t i = 0; i < rows; ++i) {
+    __m512 low = _mm512_loadu_ps(sums + i * ld), high = _mm512_loadu_ps(sums + i * ld + 16);
+    char* const out = c.data + ((row + i) * c.ld + col) * element_size(c.dtype);
+    if (accumulate) {
+      low = _mm512_add_ps(low, _mm512_maskz_loadu_ps(low_mask, out));
+      high = _mm512_add_ps(high, _mm512_maskz_loadu_ps(high_mask, out + 64));
+    }
+    if (c.dtype == Dtype::BFLOAT16) {
+      _mm512_mask_storeu_epi16(out, mask, reinterpret_cast<__m512i>(_mm512_cvtne2ps_pbh(high, low)));
+    } else if (c.dtype == Dtype::FLOAT16) {
+      _mm256_mask_storeu_epi16(out, low_mask, _mm512_maskz_cvtps_ph(kAll, low, _MM_FROUND_TO_NEAREST_INT));
+      _mm256_mask_storeu_epi16(out + 32, high_mask, _mm512_maskz_cvtps_ph(kAll, high, _MM_FROUND_TO_NEAREST_INT));
+    } else {
+      _mm512_mask_storeu_ps(out, low_mask, low);
+      _mm512_mask_storeu_ps(out + 64, high_mask, high);
+    }
+  }
+}
+
+bool ask_for_amx() {
+  unsigned eax = 0, ebx = 0, ecx = 0, edx = 0;
+  constexpr unsigned kAmxBf16 = 1u << 22, kAmxTile = 1u << 24;
+  if (!__get_cpuid_count(7, 0, &eax, &ebx, &ecx, &edx) || !(edx & kAmxBf16) || !(edx & kAmxTile)) return false;
+  if (!__builtin_cpu_supports("avx512bw") || !__builtin_cpu_supports("avx512vl") || !__builtin_cpu_supports("avx512bf16"))
+    return false;
+  constexpr long kRequestPermission = 0x1023, kTileData = 18;  // ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA
+  return syscall(SYS_arch_prctl, kRequestPermission, kTileData) == 0;
+}
+
+}  // namespace
+
+bool has_amx() {
+  static const bool allowed = ask_for_amx();
+  return allowed;
+}
+
+HPMOE_AMX void amx_gemm(const Sizes& s, const Matrix& a, const Matrix& b, const Matrix& c, bool accumulate) {
+  thread_local Scratch<uint16_t> packed_a, packed_b;
+  thread_local Scratch<float> sums;
+  const int64_t kc_padded = (std::min(s.k, KC) + 31) / 32 * 32, nc_padded = (std::min(s.n, NC) + 31) / 32 * 32;
+  const bool many_k = s.k > KC;
+  uint16_t* const of_a = packed_a.at_least(kPanel * kc_padded);
+  uint16_t* const of_b = packed_b.at_least(nc_padded * kc_padded);
+  float* const sum = sums.at_least((many_k ? (s.m + 31) / 32 * 32 : kPanel) * nc_padded);
+  configure_tiles();
+  for (int64_t j0 = 0; j0 < s.n; j0 += NC) {
+    const int64_t nc = std::min(NC, s.n - j0);
+    for (int64_t k0 = 0; k0 == 0 || k0 < s.k; k0 += KC) {
+      const int64_t kc = std::min(KC, s.k - k0);
+      for (int64_t j = 0; j < nc; j += kPanel) {
+        const auto pack = b.transposed ? pack_along : pack_across;
+        pack(b, j0 + j, std::min(kPanel, nc - j), k0, kc, b.transposed, of_b + j * kc_padded);
+      }
+      for (int64_t i = 0; i < s.m; i += kPanel) {
+        const int64_t rows = std::min(kPanel, s.m - i);
+        const PanelOfA panel = panel_of_a(a, i, rows, k0, kc, of_a);
+        const auto multiply = rows > 16 ? multiply_panels<true> : multiply_panels<false>;
+        for (int64_t j = 0; j < nc; j += kPanel) {
+          float* const block = sum + (many_k ? i * nc_padded : 0) + j;
+          multiply(kc, panel, of_b + j * kc_padded, k0 > 0, block, nc_padded);
+          if (k0 + kc < s.k) continue;
+          store_block(block, nc_padded, rows, std::min(kPanel, nc - j), c, i, j0 + j, accumulate);
+        }
+      }
+    }
+  }
+  _tile_release();
+}
+
+}  // namespace hpmoe
+
+#else
+
+namespace hpmoe {
+
+bool has_amx() { return false; }
+void amx_gemm(const Sizes&, const Matrix&, const Matrix&, const Matrix&, bool) {}
+
+}  // namespace hpmoe
+
+#endif
