@@ -205,6 +205,16 @@ def test_wgrad_of_each_expert(x_dtype, dy_dtype, out_dtype, blas):  # noqa: F811
     assert not wide(buffers[out])[k : 2 * k].any()  # the expert without rows
 
 
+def test_wgrad_of_halves_is_added_to_float32(blas):  # noqa: F811
+    t = tiles(num_rows=39)
+    x, dy, out = t.array(50, dtype=BF16), t.array(70, dtype=BF16), t.array(70, rows=50)
+    before = t.buffers[out].copy()
+    operands = (out, *OWN), (x, Rows.ALL, Cols.ALL), (dy, Rows.ALL, Cols.OWN), (out, *OWN)
+    t.builder.task(t.builder.op(Opcode.WGRAD, Domain.EXPERTS, *operands, num_rows=1, param=(50, 39)), 0, (0, 70))
+    run(t.builder, t.buffers)
+    assert_rounded(t.buffers[out], before + wide(t.buffers[x]).T @ wide(t.buffers[dy]), F32)
+
+
 @pytest.mark.parametrize("dtype", HALVES)
 def test_products_pass_nan_and_infinity_on_in_their_own_row_alone(dtype, blas):  # noqa: F811
     t = tiles(num_rows=40, tile_rows=40)
