@@ -21,7 +21,7 @@ LAYERS = (
     "staging running spmd",
     "transforms simulate moe comm",
     "kernels",
-    "__init__ nn op_by_op commands cli",
+    "__init__ nn op_by_op peers commands cli",
 )
 # What a module may import where its layer alone would allow it more.
 ONLY = {"hpmoe.moe": ("primitives", "errors")}

@@ -43,7 +43,7 @@ def define(values: flags.FlagValues) -> None:
 def run(o: Any) -> int:
     options.check_sizes(o)
     out = Path(o.out)
-    options.check_flag(is_writable(out), "out", o.out, "a file that can be written")
+    options.check_flag(options.is_writable(out), "out", o.out, "a file that can be written")
     ms.runtime.launch_blocking()
     with Progress("hpmoe demo") as progress:
         report, timelines = measured(o, progress)
@@ -51,15 +51,6 @@ def run(o: Any) -> int:
         out.write_text(chrome_json(timelines), encoding="utf-8")
     print(json.dumps(report) if o.json else "\n".join(report_lines(report, timelines)))
     return 0 if report["ok"] else 1
-
-
-def is_writable(path: Path) -> bool:
-    """Whether a file can be put there; asked before the work, whose result would be lost."""
-    try:
-        path.open("a").close()
-    except OSError:
-        return False
-    return True
 
 
 def measured(o: Any, progress: Callable[[str], None]) -> tuple[dict[str, Any], tuple[Timeline, ...]]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import difflib
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 from absl import flags
@@ -85,6 +86,15 @@ def sizes(o: Any) -> dict[str, int]:
 def check_flag(condition: bool, name: str, got: object, expected: str) -> None:
     if not condition:
         raise UsageError(f"flag --{name}={got}: it must be {expected}")
+
+
+def is_writable(path: Path) -> bool:
+    """Whether a file can be put there; asked before the work, whose result would be lost."""
+    try:
+        path.open("a").close()
+    except OSError:
+        return False
+    return True
 
 
 def did_you_mean(word: str, known: Sequence[str], prefix: str = "") -> str:

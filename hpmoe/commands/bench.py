@@ -1,0 +1,147 @@
+"""hpmoe bench: the MoE-FFN beside the same one in other frameworks, and beside the rate of a matmul alone."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from absl import flags
+
+from hpmoe.commands import bench_report, host, options
+from hpmoe.commands.progress import Progress
+from hpmoe.dtypes import FLOATS, numpy_dtype
+from hpmoe.peers import SIDES
+from hpmoe.peers.contest import Contest, version
+from hpmoe.peers.layer_problem import LayerProblem
+
+SUMMARY = "times a MoE-FFN beside the same one in other frameworks and beside plain matmuls"
+NOTES = """\
+Each side runs in a process of its own with as many threads as there are cores, stopped while others run; sides take
+turns, and a turn is one untimed run and then timed ones for 50 ms. Latency is the median of the turns. Every output
+and gradient is checked against float64 before. Peak memory is what a process takes beyond its imports: inputs,
+compilation and results included. The ceiling is the fastest library's median at a 3072 x 3072 x 3072 product.
+Exits with 1 where a side computes something else, ends or hangs. Sides not installed: pip install '.[bench]'
+Peers: """ + ", ".join(name for name, side in SIDES.items() if name != "hpmoe" and not side.ceiling) + """
+Ceilings: """ + ", ".join(name for name, side in SIDES.items() if side.ceiling)
+
+PEERS = tuple(name for name in SIDES if name != "hpmoe")
+DTYPES = {"both": ("float32", "bfloat16"), "float32": ("float32",), "bfloat16": ("bfloat16",)}
+assert {d for names in DTYPES.values() for d in names} <= set(FLOATS)
+
+
+def define(values: flags.FlagValues) -> None:
+    options.define_sizes(values, ep=1, tokens=2048, hidden=1024, intermediate=512, experts=16, top_k=4)
+    options.define_choice(values, "dtype", "both", "of everything but the ids", tuple(DTYPES))
+    options.define_choice(values, "routing", "uniform", "how experts are drawn", ("uniform", "zipf"))
+    options.define_switch(values, "suite", "these sizes, 64 tokens, Zipf routing, and 4 ranks of a quarter of the tokens")
+    options.define_integer(values, "seed", 0, "seed of the random inputs", least=0)
+    options.define_integer(values, "repeats", 7, "turns of each side")
+    options.define_integer(values, "timeout", 600, "seconds that a side may take to start, compile or run once")
+    flags.DEFINE_string("peers", "all", "sides beside hpmoe, separated by commas; all; none", flag_values=values)
+    flags.DEFINE_string("out", None, "where to draw the result, such as bench.png; needs matplotlib", flag_values=values)
+
+
+def run(o: Any) -> int:
+    names = ["hpmoe", *peers(o.peers)]
+    todo = cases(o)
+    check_out(o.out)
+    with Progress("hpmoe bench") as progress:
+        report = {"machine": machine(), "seed": o.seed, "repeats": o.repeats, "cases": []}
+        contest = Contest(o.repeats, host.num_cores(), o.timeout, progress)
+        for what in todo:
+            for dtype in DTYPES[o.dtype]:
+                contest.progress = lambda step, at=f"{what['name']}, {dtype}: ": progress(at + step)
+                report["cases"].append(measured(what, dtype, o.seed, contest, names))
+                if not o.json:
+                    print("\n".join(bench_report.case_lines(report["cases"][-1])), flush=True)
+        report["ok"] = not any(row["status"] in ("wrong", "failed")
+                               for done in report["cases"] for row in (*done["sides"], *done["matmul"]))
+        if o.out:
+            from hpmoe.commands import bench_picture
+            bench_picture.draw(report, o.out)
+    if o.json:
+        print(json.dumps(report))
+    else:
+        print("\n".join(bench_report.closing_lines(report)))
+    return 0 if report["ok"] else 1
+
+
+def peers(wanted: str) -> list[str]:
+    """The names after --peers, in the order of the table of sides."""
+    if wanted in ("all", "none"):
+        return list(PEERS) if wanted == "all" else []
+    names = wanted.split(",")
+    for name in names:
+        options.check_flag(name in PEERS, "peers", name, f"all, none, or a list of {', '.join(PEERS)}"
+                           f"{options.did_you_mean(name, PEERS)}")
+    return [name for name in PEERS if name in names]
+
+
+def cases(o: Any) -> list[dict[str, Any]]:
+    """What is measured: a name, sizes, and the routing."""
+    options.check_sizes(o)
+    base = case(o, ep=o.ep, tokens=o.tokens, routing=o.routing)
+    if not o.suite:
+        return [base]
+    options.check_flag(o.ep == 1, "ep", o.ep, "1 with --suite, which has 4 ranks as one of its cases")
+    options.check_flag(o.routing == "uniform", "routing", o.routing, "uniform with --suite, which has zipf as well")
+    options.check_flag(o.experts % 4 == 0, "experts", o.experts, "a multiple of 4 with --suite")
+    return [base, case(o, tokens=64), case(o, tokens=o.tokens, routing="zipf"), case(o, ep=4, tokens=max(1, o.tokens // 4))]
+
+
+def case(o: Any, tokens: int, ep: int = 1, routing: str = "uniform") -> dict[str, Any]:
+    name = f"{f'{ep} ranks x ' if ep > 1 else ''}{tokens} tokens{', Zipf' if routing == 'zipf' else ''}"
+    return {"name": name, **options.sizes(o), "ep": ep, "tokens": tokens, "routing": routing}
+
+
+def check_out(out: str | None) -> None:
+    """Asked before the work, whose picture would be lost."""
+    if out is None:
+        return
+    options.check_flag(importlib.util.find_spec("matplotlib") is not None, "out", out,
+                       "left out where matplotlib is not installed; pip install '.[plot]'")
+    options.check_flag(options.is_writable(Path(out)), "out", out, "a file that can be written")
+
+
+def machine() -> dict[str, Any]:
+    packages = sorted({side.package for side in SIDES.values()})
+    return {"cpu": host.cpu_name(), "cores": host.num_cores(), "hpmoe_gemm": host.gemm_name(),
+            "versions": {name: version(name) for name in packages if version(name)}}
+
+
+def measured(what: dict[str, Any], dtype: str, seed: int, contest: Contest, names: list[str]) -> dict[str, Any]:
+    """One case in one dtype: the contest and what follows from it."""
+    sizes = {name: value for name, value in what.items() if name not in ("name", "routing")}
+    with tempfile.TemporaryDirectory(prefix="hpmoe_bench_") as folder:
+        problem = LayerProblem(Path(folder), dtype=dtype, **sizes)
+        problem.write(make_arrays(problem, what["routing"], seed))
+        contestants = contest.hold(problem, names)
+        load = max(problem.counts) * problem.experts / sum(problem.counts)
+        return {"name": what["name"], "sizes": sizes, "dtype": dtype, "routing": what["routing"],
+                "max_over_mean_load": load, **bench_report.summary(problem.flops, contestants)}
+
+
+def make_arrays(problem: LayerProblem, routing: str, seed: int) -> dict[str, np.ndarray]:
+    """Random inputs, float32 holding values of the dtype; every token has distinct experts, drawn by popularity."""
+    rng = np.random.default_rng(seed)
+    n, h, i, e = problem.num_tokens, problem.hidden, problem.intermediate, problem.experts
+
+    def rounded(array: np.ndarray) -> np.ndarray:
+        return array.astype(numpy_dtype(problem.dtype)).astype(np.float32)
+
+    def normal(*shape: int, scale: float = 1.0) -> np.ndarray:
+        return rounded(rng.standard_normal(shape, np.float32) * np.float32(scale))
+
+    # The k largest of log p + Gumbel noise are k draws without replacement from p; Zipf: p of the r-th expert is 1 / r.
+    popularity = -np.log(rng.permutation(e) + 1.0) if routing == "zipf" else np.zeros(e)
+    ids = np.argsort(-(popularity + rng.gumbel(size=(n, e))), axis=-1)[:, :problem.top_k].astype(np.int32)
+    weights = rng.random((n, problem.top_k), np.float32) + np.float32(0.1)
+    return {"hidden_states": normal(n, h), "topk_ids": ids,
+            "topk_weights": rounded(weights / weights.sum(-1, keepdims=True)),
+            "gate_up_weight": normal(e, h, 2 * i, scale=h ** -0.5),
+            "down_weight": normal(e, i, h, scale=i ** -0.5),
+            "cotangent": normal(n, h)}

@@ -1,0 +1,50 @@
+"""The picture of a benchmark: a row of panels for each dtype, a panel for each case, two bars for each side."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import matplotlib
+from matplotlib.figure import Figure
+
+from hpmoe.peers.layer_problem import PASSES
+
+COLORS = {"forward": ("#1b6ca8", "#9aa5b1"), "forward + backward": ("#7fb3d9", "#cfd6dd")}  # hpmoe's, the peers'
+
+
+def draw(report: dict[str, Any], out: str) -> None:
+    """Writes the picture to a file whose suffix says its kind."""
+    dtypes = list(dict.fromkeys(case["dtype"] for case in report["cases"]))
+    names = list(dict.fromkeys(case["name"] for case in report["cases"]))
+    sides = {r["side"]: r["title"] for case in report["cases"] for r in case["sides"]}
+    with matplotlib.rc_context({"font.size": 8}):
+        size = 1.8 + 2.9 * len(names), 0.8 + (0.5 + 0.42 * len(sides)) * len(dtypes)
+        figure = Figure(figsize=size, layout="constrained")
+        axes = figure.subplots(len(dtypes), len(names), squeeze=False)
+        for case in report["cases"]:
+            row, column = dtypes.index(case["dtype"]), names.index(case["name"])
+            panel(axes[row][column], case, sides, labels=column == 0)
+        m = report["machine"]
+        figure.suptitle(f"MoE-FFN, ms: dark forward, light forward + backward; lines from fastest to slowest of "
+                        f"{report['repeats']} turns\n{m['cpu']}, {m['cores']} cores")
+        figure.savefig(out, dpi=100)
+
+
+def panel(axes: Any, case: dict[str, Any], sides: dict[str, str], labels: bool) -> None:
+    rows = {r["side"]: r for r in case["sides"]}
+    for i, side in enumerate(sides):
+        for k, which in enumerate(PASSES):
+            y = i + 0.4 * k - 0.2
+            p = rows[side]["passes"].get(which) if side in rows else None
+            if p is None:
+                axes.text(0, y, " -", va="center")
+                continue
+            spread = [[p["ms"] - p["min_ms"]], [p["max_ms"] - p["ms"]]]
+            axes.barh(y, p["ms"], 0.38, color=COLORS[which][side != "hpmoe"], xerr=spread, error_kw={"elinewidth": 0.8})
+            axes.text(p["max_ms"], y, f" {p['ms']:.{1 if p['ms'] < 100 else 0}f}", va="center")
+    axes.set_yticks(range(len(sides)), list(sides.values()) if labels else [""] * len(sides))
+    axes.invert_yaxis()
+    axes.margins(x=0.18)
+    axes.set_xlim(left=0)
+    axes.set_title(f"{case['name']}, {case['dtype']}", fontsize=8)
+    axes.spines[["top", "right"]].set_visible(False)

@@ -1,0 +1,139 @@
+"""What a benchmark's numbers say: rows, the ratio to the fastest peer, goals, and all of it as text."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+from typing import Any
+
+from hpmoe.peers.contest import Contestant
+from hpmoe.peers.layer_problem import PASSES
+from hpmoe.peers.matmul_alone import SIZE
+
+# What the fused layer is meant to reach on one rank, by dtype: times faster than which peers.
+GOALS = {"float32": (1.6, "the fastest peer", ()), "bfloat16": (1.3, "PyTorch", ("torch", "torch_compile"))}
+GOAL_OF_CEILING = 0.8
+GOAL_SIZES = {"ep": 1, "tokens": 2048, "hidden": 1024, "intermediate": 512, "experts": 16, "top_k": 4}
+
+
+def summary(flops: dict[str, int], contestants: Sequence[Contestant]) -> dict[str, Any]:
+    """The part of a case's report that the contest decides."""
+    ceilings = {c.name: 2 * SIZE ** 3 / ms / 1e6 for c in contestants if (ms := c.milliseconds("matmul"))}
+    ceiling = max(ceilings.values(), default=None)
+    layers = [c for c in contestants if not c.side.ceiling]
+    own = {p: next((c.milliseconds(p) for c in layers if c.name == "hpmoe"), None) for p in PASSES}
+    return {
+        "ceiling_gflops": ceiling, "ceiling_side": max(ceilings, key=ceilings.__getitem__, default=None),
+        "sides": [row(c, flops, own, ceiling) for c in layers],
+        "matmul": [{**who(c), "gflops": ceilings.get(c.name)} for c in contestants if c.side.ceiling],
+        "fastest_peer": {p: fastest(layers, p, own[p]) for p in PASSES},
+    }
+
+
+def row(c: Contestant, flops: dict[str, int], own: dict[str, float | None], ceiling: float | None) -> dict[str, Any]:
+    """One side of one case."""
+    passes = {}
+    for which, turns in c.turns.items():
+        if (median := c.milliseconds(which)) is None:
+            continue
+        gflops = flops[which] / median / 1e6
+        passes[which] = {
+            "ms": median, "min_ms": min(turns), "max_ms": max(turns), "quartiles_ms": quartiles(turns), "turns_ms": turns,
+            "times_hpmoe": median / own[which] if own[which] else None, "gflops": gflops,
+            "of_ceiling": gflops / ceiling if ceiling else None, "peak_mib": c.peak_mib[which], "errors": c.errors[which]}
+    return {**who(c), "passes": passes}
+
+
+def who(c: Contestant) -> dict[str, str]:
+    return {"side": c.name, "title": c.side.title, "variant": c.variant, "status": c.status, "note": c.note}
+
+
+def quartiles(values: Sequence[float]) -> list[float]:
+    """The first and the third.
+
+    Example:
+        >>> quartiles([1.0, 2.0, 3.0, 4.0, 5.0])
+        [2.0, 4.0]
+    """
+    if len(values) < 2:
+        return [values[0], values[0]]
+    first, _, third = statistics.quantiles(values, n=4, method="inclusive")
+    return [first, third]
+
+
+def fastest(layers: Sequence[Contestant], which: str, own: float | None, among: Sequence[str] = ()) -> dict[str, Any] | None:
+    """The fastest peer at a pass and how many times longer than hpmoe it takes; None where there is no peer."""
+    times = {c.name: (ms, c.side.title) for c in layers
+             if c.name != "hpmoe" and (not among or c.name in among) and (ms := c.milliseconds(which))}
+    if not times:
+        return None
+    name = min(times, key=times.__getitem__)
+    ms, title = times[name]
+    return {"side": name, "title": title, "ms": ms, "times_hpmoe": ms / own if own else None}
+
+
+def goals(case: dict[str, Any]) -> list[tuple[str, float | None, bool]]:
+    """(what, the figure, whether it is met) for the case that the goals are about, nothing for others."""
+    if case["sizes"] != GOAL_SIZES or case["routing"] != "uniform":
+        return []
+    rows = {r["side"]: r["passes"] for r in case["sides"]}
+    factor, peer, among = GOALS[case["dtype"]]
+    out = []
+    for which in PASSES:
+        ratios = [p[which]["times_hpmoe"] for name, p in rows.items()
+                  if name != "hpmoe" and (not among or name in among) and which in p and p[which]["times_hpmoe"]]
+        ratio = min(ratios, default=None)
+        out.append((f"{which}: {peer} takes at least {factor} times as long", ratio, ratio is not None and ratio >= factor))
+        if case["dtype"] != "float32":
+            continue
+        own, other = rows["hpmoe"].get(which), rows.get("mindspore", {}).get(which)
+        share = own["of_ceiling"] if own else None
+        out.append((f"{which}: at least {GOAL_OF_CEILING:.2f} of the matmul ceiling", share,
+                    share is not None and share >= GOAL_OF_CEILING))
+        peak = own["peak_mib"] / other["peak_mib"] if own and other else None
+        out.append((f"{which}: peak memory at most 1.00 of MindSpore op by op", peak, peak is not None and peak <= 1))
+    return out
+
+
+def case_lines(case: dict[str, Any]) -> list[str]:
+    """A case for a terminal."""
+    s = case["sizes"]
+    lines = [f"== {case['name']}, {case['dtype']}: {s['ep']} rank{'s' * (s['ep'] > 1)}, hidden {s['hidden']}, intermediate "
+             f"{s['intermediate']}, {s['experts']} experts, top {s['top_k']}, {case['routing']} routing "
+             f"(largest load {case['max_over_mean_load']:.2f} of the mean)"]
+    for which in PASSES:
+        lines += ["", f"{which:<20}{'ms':>10}{'[min .. max]':>20}{'/ hpmoe':>10}{'GFLOP/s':>10}{'ceiling':>9}"
+                  f"{'peak MiB':>10}{'error':>10}"]
+        lines += [pass_line(r["title"], r["passes"][which]) for r in case["sides"] if which in r["passes"]]
+    lines += ["", *(problem_line(r) for r in (*case["sides"], *case["matmul"]) if r["status"] != "ok")]
+    lines += [f"  {m['title']}{' (' + m['variant'] + ')' if m['variant'] else ''}: {m['gflops']:.0f} GFLOP/s"
+              f"{', the ceiling' if m['side'] == case['ceiling_side'] else ''}" for m in case["matmul"] if m["gflops"]]
+    lines += [f"  {r['title']} chose {r['variant']}" for r in case["sides"] if r["variant"] and r["passes"]]
+    lines += [f"  {which}: the fastest peer, {f['title']}, takes {f['times_hpmoe']:.2f} times as long as hpmoe"
+              for which, f in case["fastest_peer"].items() if f and f["times_hpmoe"]]
+    lines += [f"  goal, {what}: {'not measured' if figure is None else f'{figure:.2f}'}, {'met' if met else 'NOT MET'}"
+              for what, figure, met in goals(case)]
+    return [*lines, ""]
+
+
+def pass_line(title: str, p: dict[str, Any]) -> str:
+    def shown(value: float | None, text: str) -> str:
+        return "-" if value is None else text.format(value)
+
+    spread = f"[{p['min_ms']:.1f} .. {p['max_ms']:.1f}]"
+    return (f"  {title:<18}{p['ms']:>10.1f}{spread:>20}{shown(p['times_hpmoe'], '{:.2f}x'):>10}{p['gflops']:>10.0f}"
+            f"{shown(p['of_ceiling'], '{:.0%}'):>9}{p['peak_mib']:>10.0f}{max(p['errors'].values()):>10.1e}")
+
+
+def problem_line(r: dict[str, Any]) -> str:
+    words = {"none": "-", "not installed": "not installed", "wrong": "WRONG", "failed": "FAILED"}
+    return f"  {r['title']}: {words[r['status']]}: {r['note']}"
+
+
+def closing_lines(report: dict[str, Any]) -> list[str]:
+    m = report["machine"]
+    lines = [f"on {m['cpu']}, {m['cores']} cores; hpmoe's gemm is {m['hpmoe_gemm']}; medians of {report['repeats']} turns",
+             ", ".join(f"{name} {version}" for name, version in m["versions"].items())]
+    if not report["ok"]:
+        lines += ["FAILED: a side computes something else, ended or hung"]
+    return lines

@@ -1,0 +1,47 @@
+"""The layer as MindSpore operators, one after another in blocking mode or under ms.jit: a loop over experts."""
+
+import mindspore as ms
+from mindspore import mint, ops
+
+ms.runtime.launch_blocking()
+
+
+def op_by_op(problem):
+    return layer(problem, lambda f: f)
+
+
+def jit(problem):
+    return layer(problem, ms.jit)
+
+
+def layer(problem, transform):
+    """The passes of the layer under `transform`, and how its results become NumPy arrays."""
+    rows, order, experts = ms.Tensor(problem.rows), ms.Tensor(problem.order), problem.experts
+    used = tuple(e for e, n in enumerate(problem.counts) if n)
+    counts = tuple(problem.counts[e] for e in used)
+    cotangent = ms.Tensor(problem.array("cotangent"))
+    given = (ms.Tensor(problem.array("hidden_states")), ms.Tensor(problem.array("topk_weights")),
+             *(ms.Tensor(w) for name in ("gate_up_weight", "down_weight") for w in problem.array(name)))
+
+    def moe_ffn(x, weights, *matrices):
+        received = mint.split(ops.gather(x, rows, 0), counts)
+        scales = ops.gather(weights.reshape(-1, 1), order, 0)
+        outputs = []
+        for i in range(len(used)):
+            gate, up = mint.chunk(mint.matmul(received[i], matrices[used[i]]), 2, -1)
+            outputs.append(mint.matmul(mint.nn.functional.silu(gate) * up, matrices[experts + used[i]]))
+        return ops.unsorted_segment_sum(mint.cat(outputs) * scales, rows, problem.num_tokens)
+
+    f = transform(moe_ffn)
+
+    def with_gradients(cotangent, *given):
+        out, back = ms.vjp(moe_ffn, *given)
+        return out, back(cotangent)
+
+    g = transform(with_gradients)
+
+    def forward_backward():
+        out, grads = g(cotangent, *given)
+        return [out, *grads[:2], grads[2:2 + experts], grads[2 + experts:]]
+
+    return {"forward": lambda: [f(*given)], "forward + backward": forward_backward}, lambda t: t.asnumpy()
