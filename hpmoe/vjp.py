@@ -10,7 +10,7 @@ from hpmoe.primitives.elementwise import add, is_differentiable, mul
 from hpmoe.primitives.grouped_matmul import grouped, grouped_weight_grad
 from hpmoe.primitives.matmul import weight_grad
 from hpmoe.primitives.reduction import row_dot
-from hpmoe.primitives.shape import broadcast_to, dtype_param, in_dtype
+from hpmoe.primitives.shape import broadcast_to, cast_back, dtype_param, in_dtype
 from hpmoe.program import Atom, Aval, Builder, Equation, Literal, Program, RouteAval, Var, live_equations, substitute
 from hpmoe.token_rows import token_vars
 
@@ -114,7 +114,7 @@ def _simplify(program: Program, equations: list[Equation], results: list[Atom],
               seeds: list[Var]) -> tuple[tuple[Equation, ...], list[Atom]]:
     """Moves per-row factors behind matmuls, so that routing weights need no saved expert output; merges equals."""
     producer = {v: e for e in (*program.equations, *equations) for v in e.outputs}
-    for rule in (_dot_before_matmul, _scale_after_matmul, _scale_narrow_side):
+    for rule in (cast_back, _dot_before_matmul, _scale_after_matmul, _scale_narrow_side):
         builder, mapping = Builder(), {}
         for eqn in equations:
             (eqn,) = substitute([eqn], mapping)

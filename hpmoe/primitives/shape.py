@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 
-from hpmoe.dtypes import FLOATS
+from hpmoe.dtypes import FLOATS, HALVES
 from hpmoe.errors import check_argument
 from hpmoe.primitives.primitive import Primitive
 from hpmoe.program import Atom, Aval, Builder, Equation, Literal, Rows, Var
@@ -221,6 +222,15 @@ def dtype_param(dtype: str, usual: str) -> dict[str, str]:
 def in_dtype(b: Builder, atom: Atom, dtype: str) -> Atom:
     """The atom, cast where it is a variable of another dtype."""
     return atom if isinstance(atom, Literal) or atom.aval.dtype == dtype else b.add(cast, atom, dtype=dtype)
+
+
+def cast_back(b: Builder, eqn: Equation, producers: Mapping[Var, Equation]) -> Atom | None:
+    """cast[bfloat16] (cast[float32] x:bf16) -> x."""
+    source = producers.get(eqn.inputs[0]) if eqn.primitive is cast else None
+    if source is None or source.primitive is not cast or source.outputs[0].aval.dtype != "float32":
+        return None
+    x = source.inputs[0]
+    return x if x.aval.dtype in HALVES and x.aval.dtype == eqn.params["dtype"] else None
 
 
 @cast.tile

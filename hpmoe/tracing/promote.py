@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+import functools
+import inspect
+from collections.abc import Callable, Sequence
 from typing import Any
 
+from hpmoe.dtypes import HALVES
 from hpmoe.primitives.elementwise import FLOATS
 from hpmoe.primitives.shape import broadcast_to, cast, dtype_param
 from hpmoe.program import Var
@@ -36,6 +39,15 @@ def promote_dtypes(dtypes: Sequence[str], numbers: Sequence[Any]) -> str:
     return best
 
 
+def scaled_dtype(operands: Sequence[Any], numbers: Sequence[Any] = ()) -> str:
+    """The dtype of a product or quotient: beside dimensions, a tensor without any counts as a number of its kind."""
+    tensors = [o.hpmoe_aval for o in operands if isinstance(o, Tracer)]
+    arrays = [a.dtype for a in tensors if a.shape != ()] or [a.dtype for a in tensors]
+    best = promote_dtypes(arrays, [*numbers, *(o for o in operands if not isinstance(o, Tracer))])
+    wider = [a.dtype for a in tensors if _kind(a.dtype) > _kind(best)]
+    return promote_dtypes(wider, []) if wider else best
+
+
 def to_dtype(r: Any, x: Any, dtype: str) -> Any:
     return x if not isinstance(x, Tracer) or x.hpmoe_aval.dtype == dtype else r(cast, r.materialize(x), dtype=dtype)
 
@@ -53,6 +65,26 @@ def emit(r: Any, primitive: Any, *operands: Any, dtype: str | None = None) -> An
     if dtype != "float32" and all(getattr(o, "hpmoe_aval", None) is None or o.hpmoe_aval.shape == () for o in operands):
         cast_all = [to_dtype(r, r.materialize(o), dtype) for o in cast_all]
     return r(primitive, *cast_all)
+
+
+def in_float32(rule: Callable[..., Any]) -> Callable[..., Any]:
+    """A rule of several equations, on half-precision operands computed in float32 and its results rounded once."""
+    signature = inspect.signature(rule)
+
+    @functools.wraps(rule)
+    def computed(r: Any, *args: Any, **kwargs: Any) -> Any:
+        dtypes = [o.hpmoe_aval.dtype for o in (*args, *kwargs.values()) if isinstance(o, Tracer)]
+        if not any(d in HALVES for d in dtypes):
+            return rule(r, *args, **kwargs)
+        dtype = r.dtype_name(signature.bind(r, *args, **kwargs).arguments.get("dtype")) or promote_dtypes(dtypes, [])
+        out = rule(r, *(wide(r, a) for a in args), **{k: wide(r, v) for k, v in kwargs.items()})
+        return tuple(to_dtype(r, o, dtype) for o in out) if isinstance(out, tuple) else to_dtype(r, out, dtype)
+    return computed
+
+
+def wide(r: Any, x: Any) -> Any:
+    """What a half-precision tensor is computed from, its values in float32; anything else as it is."""
+    return to_dtype(r, x, "float32") if isinstance(x, Tracer) and x.hpmoe_aval.dtype in HALVES else x
 
 
 def full(r: Any, shape: tuple[Any, ...], value: Any, dtype: str) -> Any:

@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 from hpmoe.primitives.elementwise import mul, sigmoid, silu
 from hpmoe.primitives.matmul import matmul
-from hpmoe.primitives.shape import slice_axis, transpose
+from hpmoe.primitives.shape import cast_back, slice_axis, transpose
 from hpmoe.primitives.swiglu import gated
 from hpmoe.program import Atom, Builder, Equation, Program, Var, map_equations
 
@@ -71,4 +71,4 @@ def _are_halves(gate: Equation, up: Equation) -> bool:
             and dict(up.params) == {"axis": axis, "start": half, "stop": 2 * half})
 
 
-RULES: tuple[Callable[[Builder, Equation, Producers], Atom | None], ...] = (_transposed_matmul, _silu, _swiglu)
+RULES: tuple[Callable[[Builder, Equation, Producers], Atom | None], ...] = (cast_back, _transposed_matmul, _silu, _swiglu)

@@ -10,7 +10,7 @@ from hpmoe.primitives.shape import broadcast_to
 from hpmoe.primitives.swiglu import gated
 from hpmoe.tracing.calls import call
 from hpmoe.tracing.errors import not_traceable
-from hpmoe.tracing.promote import emit, full, promote_dtypes, to_dtype, to_float
+from hpmoe.tracing.promote import emit, full, in_float32, promote_dtypes, scaled_dtype, to_dtype, to_float
 from hpmoe.tracing.tracer import Tracer
 
 _FLOAT_UNARY = {
@@ -20,7 +20,7 @@ _FLOAT_UNARY = {
 _UNARY = {"Neg": e.neg, "Abs": e.absolute, "Sign": e.sign, "Square": e.square, "ReLU": e.relu,
           "StopGradient": e.stop_gradient}
 _BINARY = {
-    "Sub": e.sub, "SubScalar": e.sub, "Mul": e.mul, "Muls": e.mul, "Add": e.add, "AddScalar": e.add,
+    "Sub": e.sub, "SubScalar": e.sub, "Add": e.add, "AddScalar": e.add,
     "Maximum": e.maximum, "Minimum": e.minimum, "Greater": e.greater, "GreaterEqual": e.greater_equal, "Less": e.less,
     "LessEqual": e.less_equal, "Equal": e.equal, "NotEqual": e.not_equal, "GreaterScalar": e.greater,
     "GreaterEqualScalar": e.greater_equal, "LessScalar": e.less, "LessEqualScalar": e.less_equal, "EqScalar": e.equal,
@@ -48,8 +48,13 @@ for _name, _primitive in _BINARY.items():
     call(_name)(_binary(_primitive))
 
 
+@call("Mul", "Muls")
+def mul(r: Any, input: Any, other: Any) -> Any:
+    return emit(r, e.mul, input, other, dtype=scaled_dtype((input, other)))
+
+
 def _scaled(r: Any, x: Any, factor: Any) -> Any:
-    return x if isinstance(factor, (int, float)) and factor == 1 else emit(r, e.mul, x, factor)
+    return x if isinstance(factor, (int, float)) and factor == 1 else mul(r, x, factor)
 
 
 @call("AddExt")
@@ -67,7 +72,7 @@ def div(r: Any, input: Any, other: Any, rounding_mode: str | None = None) -> Any
     operands = [o.hpmoe_aval.dtype for o in (input, other) if isinstance(o, Tracer)]
     if rounding_mode and not any(d in e.FLOATS for d in operands):
         raise not_traceable("integer division", "only floats have it", "x.astype(mindspore.float32) first")
-    dtype = promote_dtypes(operands, [0.0])
+    dtype = scaled_dtype((input, other), [0.0])
     out = emit(r, e.div, *(to_dtype(r, o, dtype) for o in (input, other)), dtype=dtype)
     if rounding_mode not in (None, "floor"):
         raise not_traceable(f"div with rounding_mode={rounding_mode!r}", "it has no primitive", "None or 'floor'")
@@ -82,16 +87,19 @@ def power(r: Any, input: Any, exponent: Any) -> Any:
 
 
 @call("Addcmul", "AddcmulExt")
+@in_float32
 def addcmul(r: Any, input: Any, tensor1: Any, tensor2: Any, value: Any = 1) -> Any:
     return emit(r, e.add, input, _scaled(r, emit(r, e.mul, tensor1, tensor2), value))
 
 
 @call("Addcdiv", "AddcdivExt")
+@in_float32
 def addcdiv(r: Any, input: Any, tensor1: Any, tensor2: Any, value: Any = 1) -> Any:
     return emit(r, e.add, input, _scaled(r, div(r, tensor1, tensor2), value))
 
 
 @call("Lerp", "LerpScalar")
+@in_float32
 def lerp(r: Any, input: Any, end: Any, weight: Any) -> Any:
     return emit(r, e.add, input, emit(r, e.mul, emit(r, e.sub, end, input), weight))
 
@@ -136,7 +144,7 @@ _COMPOSED = {
 def _composed(build: Any) -> Any:
     def rule(r: Any, input: Any) -> Any:
         return build(r, to_float(r, input))
-    return rule
+    return in_float32(rule)
 
 
 for _name, _build in _COMPOSED.items():
@@ -149,6 +157,7 @@ def floor_div(r: Any, input: Any, other: Any) -> Any:
 
 
 @call("RemainderTensorScalar", "RemainderTensorTensor", "RemainderScalarTensor", "FloorMod")
+@in_float32
 def remainder(r: Any, input: Any, other: Any) -> Any:
     return emit(r, e.sub, input, emit(r, e.mul, floor_div(r, input, other), other))
 
@@ -198,12 +207,14 @@ def leaky_relu(r: Any, input: Any, negative_slope: float = 0.01) -> Any:
 
 
 @call("EluExt", "Elu")
+@in_float32
 def elu(r: Any, input: Any, alpha: float = 1.0) -> Any:
     below = emit(r, e.sub, emit(r, e.exp, emit(r, e.minimum, input, 0.0)), 1.0)
     return emit(r, e.select, emit(r, e.greater, input, 0.0), input, _scaled(r, below, alpha))
 
 
 @call("GeluExt")
+@in_float32
 def gelu(r: Any, input: Any, approximate: str = "none") -> Any:
     if approximate == "tanh":
         return gelu_tanh(r, input)
@@ -212,6 +223,7 @@ def gelu(r: Any, input: Any, approximate: str = "none") -> Any:
 
 
 @call("GeLU")
+@in_float32
 def gelu_tanh(r: Any, input: Any) -> Any:
     cube = emit(r, e.mul, emit(r, e.mul, emit(r, e.square, input), input), 0.044715)
     inner = emit(r, e.mul, emit(r, e.add, input, cube), math.sqrt(2 / math.pi))
@@ -219,28 +231,33 @@ def gelu_tanh(r: Any, input: Any) -> Any:
 
 
 @call("SoftplusExt")
+@in_float32
 def softplus(r: Any, input: Any, beta: float = 1, threshold: float = 20) -> Any:
     scaled = _scaled(r, input, beta)
     return _scaled(r, emit(r, e.softplus, scaled), 1 / beta)
 
 
 @call("LogSigmoid")
+@in_float32
 def log_sigmoid(r: Any, input: Any) -> tuple[Any, Any]:
     out = emit(r, e.neg, emit(r, e.softplus, emit(r, e.neg, input)))
     return out, out
 
 
 @call("MishExt")
+@in_float32
 def mish(r: Any, input: Any) -> Any:
     return emit(r, e.mul, input, emit(r, e.tanh, emit(r, e.softplus, input)))
 
 
 @call("HSigmoid")
+@in_float32
 def hard_sigmoid(r: Any, input: Any) -> Any:
     return emit(r, e.mul, clamp(r, emit(r, e.add, input, 3.0), 0.0, 6.0), 1 / 6)
 
 
 @call("HSwish")
+@in_float32
 def hard_swish(r: Any, input: Any) -> Any:
     return emit(r, e.mul, input, hard_sigmoid(r, input))
 

@@ -6,14 +6,15 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+from hpmoe.dtypes import HALVES
 from hpmoe.primitives import elementwise as e
 from hpmoe.primitives.matmul import matmul as matmul_primitive
 from hpmoe.primitives.reduction import reduce_max, reduce_sum
-from hpmoe.primitives.shape import reshape
+from hpmoe.primitives.shape import dtype_param, reshape
 from hpmoe.program import Rows
 from hpmoe.tracing.calls import call
 from hpmoe.tracing.errors import not_traceable
-from hpmoe.tracing.promote import emit, promote_dtypes, to_dtype, to_float
+from hpmoe.tracing.promote import emit, in_float32, promote_dtypes, to_dtype, to_float, wide
 from hpmoe.tracing.rules_elementwise import logical_not
 from hpmoe.tracing.rules_shape import axis_of, swap_axes
 
@@ -31,11 +32,21 @@ def _reduce(r: Any, primitive: Any, x: Any, axes: Sequence[int], keepdim: bool) 
     return x
 
 
+def _total(r: Any, x: Any, axes: Sequence[int], keepdim: bool, dtype: str) -> Any:
+    """The sum over some axes in a dtype; half-precision numbers are not cast before, and rounded after the last sum only."""
+    own = x.hpmoe_aval.dtype
+    if own not in HALVES or not axes:
+        return _reduce(r, reduce_sum, to_dtype(r, x, dtype), axes, keepdim)
+    between = dtype if len(axes) == 1 else "float32"
+    x = r(reduce_sum, x, axis=axes[-1], keepdims=keepdim, **dtype_param(between, own))
+    return to_dtype(r, _reduce(r, reduce_sum, x, axes[:-1], keepdim), dtype)
+
+
 @call("SumExt", "ReduceSum", "DeprecatedSum")
 def sum_(r: Any, input: Any, dim: Any = None, keepdim: bool = False, dtype: Any = None) -> Any:
     name = r.dtype_name(dtype) if dtype else None
-    x = to_dtype(r, input, name or ("int64" if input.hpmoe_aval.dtype in ("bool", "int32") else input.hpmoe_aval.dtype))
-    return _reduce(r, reduce_sum, x, _axes(x, dim), keepdim)
+    name = name or ("int64" if input.hpmoe_aval.dtype in ("bool", "int32") else input.hpmoe_aval.dtype)
+    return _total(r, input, _axes(input, dim), keepdim, name)
 
 
 @call("MeanExt", "ReduceMean", "DeprecatedMean")
@@ -45,8 +56,10 @@ def mean(r: Any, input: Any, dim: Any = None, keepdim: bool = False, dtype: Any 
     if any(isinstance(n, Rows) for n in sizes):
         raise not_traceable("a mean over the received rows", "their number is known only when the kernel runs",
                             "a mean over the columns, or over tokens after hpmoe.combine")
-    x = to_dtype(r, input, r.dtype_name(dtype)) if dtype else to_float(r, input)
-    return emit(r, e.mul, _reduce(r, reduce_sum, x, axes, keepdim), 1.0 / max(1, math.prod(sizes)))
+    x = to_float(r, input)
+    name = r.dtype_name(dtype) or x.hpmoe_aval.dtype
+    total = _total(r, x, axes, keepdim, "float32" if name in HALVES else name)
+    return to_dtype(r, emit(r, e.mul, total, 1.0 / max(1, math.prod(sizes))), name)
 
 
 @call("Max", "ReduceMax", "DeprecatedMax", "AmaxExt")
@@ -76,6 +89,7 @@ def max_with_index(r: Any, *args: Any, **kwargs: Any) -> Any:
 
 
 @call("Var")
+@in_float32
 def variance(r: Any, input: Any, dim: Any = None, correction: int = 1, keepdim: bool = False) -> Any:
     axes = _axes(input, dim)
     centered = emit(r, e.sub, input, mean(r, input, axes, True))
@@ -85,11 +99,13 @@ def variance(r: Any, input: Any, dim: Any = None, correction: int = 1, keepdim: 
 
 
 @call("Std")
+@in_float32
 def deviation(r: Any, *args: Any, **kwargs: Any) -> Any:
     return emit(r, e.sqrt, variance(r, *args, **kwargs))
 
 
 @call("LinalgVectorNorm", "Norm")
+@in_float32
 def vector_norm(r: Any, x: Any, ord: Any = 2, dim: Any = None, keepdim: bool = False, dtype: Any = None) -> Any:
     if ord != 2:
         raise not_traceable(f"a norm of order {ord}", "it has no primitive", "ord=2, or sums of mint.abs(x)")
@@ -111,6 +127,7 @@ def _one_axis(x: Any, dim: Any) -> int:
 
 
 @call("Softmax")
+@in_float32
 def softmax(r: Any, input: Any, dim: Any = -1, dtype: Any = None) -> Any:
     x, axis = to_dtype(r, input, r.dtype_name(dtype)) if dtype else input, _one_axis(input, dim)
     powers = emit(r, e.exp, _shifted(r, x, axis))
@@ -118,6 +135,7 @@ def softmax(r: Any, input: Any, dim: Any = -1, dtype: Any = None) -> Any:
 
 
 @call("LogSoftmax", "LogSoftmaxExt")
+@in_float32
 def log_softmax(r: Any, input: Any, dim: Any = -1, dtype: Any = None) -> Any:
     x, axis = to_dtype(r, input, r.dtype_name(dtype)) if dtype else input, _one_axis(input, dim)
     shifted = _shifted(r, x, axis)
@@ -126,6 +144,7 @@ def log_softmax(r: Any, input: Any, dim: Any = -1, dtype: Any = None) -> Any:
 
 
 @call("LogSumExp")
+@in_float32
 def log_sum_exp(r: Any, input: Any, dim: Any, keepdim: bool = False) -> Any:
     axis = _one_axis(input, dim)
     peak = r(e.stop_gradient, r(reduce_max, input, axis=axis, keepdims=True))
@@ -145,11 +164,13 @@ def _affine(r: Any, x: Any, weight: Any, bias: Any) -> Any:
 def _layer_norm(r: Any, x: Any, normalized: int, weight: Any, bias: Any, eps: float) -> tuple[Any, Any, Any]:
     """(normalized over the last dimensions, mean, 1 / deviation), the three results MindSpore gives."""
     axes = list(range(len(x.hpmoe_aval.shape)))[-normalized:]
+    dtype = promote_dtypes([o.hpmoe_aval.dtype for o in (x, weight, bias) if o is not None], [])
+    x = wide(r, x)
     center = mean(r, x, axes, True)
     shifted = emit(r, e.sub, x, center)
     square = mean(r, emit(r, e.square, shifted), axes, True)
     scale = emit(r, e.rsqrt, emit(r, e.add, square, eps))
-    return _affine(r, emit(r, e.mul, shifted, scale), weight, bias), center, scale
+    return to_dtype(r, _affine(r, emit(r, e.mul, shifted, scale), weight, bias), dtype), center, scale
 
 
 @call("LayerNormExt")
@@ -167,6 +188,7 @@ def layer_norm_old(r: Any, input: Any, gamma: Any, beta: Any, begin_norm_axis: i
 
 
 @call("RmsNorm")
+@in_float32
 def rms_norm(r: Any, x: Any, gamma: Any, epsilon: float = 1e-6) -> Any:
     rank, normalized = len(x.hpmoe_aval.shape), len(gamma.hpmoe_aval.shape)
     square = mean(r, emit(r, e.square, x), list(range(rank - normalized, rank)), True)
