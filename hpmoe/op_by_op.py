@@ -6,18 +6,23 @@ import mindspore as ms
 import numpy as np
 from mindspore import mint, ops
 
+from hpmoe.primitives.in_float32 import in_float32
 
+
+@in_float32
 def moe_ffn_op_by_op(hidden_states: ms.Tensor, topk_ids: ms.Tensor, topk_weights: ms.Tensor, gate_up_weight: ms.Tensor,
                      down_weight: ms.Tensor) -> ms.Tensor:
     """The same function as `spmd(moe_ffn, mesh)` from a global view, without ranks, tiles or hpmoe's primitives.
 
     Rows are gathered in the order of their experts, which the host computes; an expert without rows costs nothing. The
-    weights are split once: indexing them in the loop would give every expert a gradient of full size.
+    weights are split once: indexing them in the loop would give every expert a gradient of full size. Half precision is
+    computed in float32 and cast back at the end: MindSpore's CPU has no bfloat16 matmul, and casting the arguments once is
+    its fastest way around that.
 
     Args:
         hidden_states: [ep, T, H].
         topk_ids: [ep, T, K] int32, global expert ids.
-        topk_weights: [ep, T, K].
+        topk_weights: [ep, T, K], of the dtype of hidden_states or float32.
         gate_up_weight: [ep, E_local, H, 2I].
         down_weight: [ep, E_local, I, H].
 

@@ -164,7 +164,7 @@ def run_spmd(f, ep, args, cotangents, num_tokens=None, positions=DIFFERENTIABLE)
             full[i] = a
         out = distributed(*full, num_tokens=num_tokens)
         outs = out if isinstance(out, tuple) else (out,)
-        return sum((o * c).sum() for o, c in zip(outs, weights, strict=True)), outs
+        return sum((o.astype(ms.float32) * c).sum() for o, c in zip(outs, weights, strict=True)), outs
 
     (_, outs), grads = ms.value_and_grad(loss, tuple(range(len(positions))), has_aux=True)(*(given[i] for i in positions))
     grads = grads if isinstance(grads, tuple) else (grads,)

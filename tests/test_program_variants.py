@@ -1,11 +1,14 @@
 """Layers other than moe_ffn through the whole chain: values and gradients against JAX."""
 
 import jax
+import mindspore as ms
 import numpy as np
 import pytest
 from helpers import assert_close, jax_vjp, run_spmd, stages, token_mask
 from mindspore import mint
 from variants import LAYER, VARIANTS, arguments
+
+import hpmoe
 
 STAGES = ("plain", "tiles", "queues", "fused")
 
@@ -56,3 +59,28 @@ def test_sum_over_tokens_leaves_padding_out():
         f = stages()[stage](lambda x: mint.sum(2.0 * x + 1.0, dim=0))
         outs, grads = run_spmd(f, 2, [x], [cotangent], (2, 4), positions=(0,))
         assert_close([*outs, *grads], [((2 * x + 1) * mask).sum(1), 2 * mask.repeat(x.shape[2], 2)])
+
+
+TIES = np.float32([[1, 2, 2, 0], [3, 3, 1, 3]])
+
+
+@pytest.mark.parametrize("stage", STAGES)
+def test_equal_values_share_the_gradient_of_a_maximum(stage):
+    other = np.float32([[1, 2, 3, -1], [0, 3, 1, 4]])
+    f = hpmoe.spmd(stages()[stage](lambda x, y: (mint.maximum(x, y), mint.minimum(x, y), mint.amax(x, dim=-1))), hpmoe.Mesh(1))
+    for i, want in enumerate(([[[.5, .5, 0, 1], [1, .5, .5, 0]], [[.5, .5, 1, 0], [0, .5, .5, 1]]],
+                              [[[.5, .5, 1, 0], [0, .5, .5, 1]], [[.5, .5, 0, 1], [1, .5, .5, 0]]],
+                              [[[0, .5, .5, 0], [1 / 3, 1 / 3, 0, 1 / 3]], np.zeros((2, 4))])):
+        grads = ms.grad(lambda x, y, i=i: f(x, y)[i].sum(), (0, 1))(*(ms.Tensor(a[None]) for a in (TIES, other)))
+        assert_close([g.asnumpy()[0] for g in grads], want)
+
+
+@pytest.mark.parametrize("stage", STAGES)
+def test_one_value_for_each_row_returned_twice(stage):
+    """The copy that makes the second result has the layout of what it copies, a column."""
+    def f(x):
+        peak = mint.amax(x, dim=-1)
+        return peak, peak
+
+    first, second = hpmoe.spmd(stages()[stage](f), hpmoe.Mesh(1))(ms.Tensor(TIES[None]))
+    assert first.asnumpy().tolist() == second.asnumpy().tolist() == [[2, 3]]

@@ -80,7 +80,16 @@ def explain(error: Exception) -> TraceError | None:
         instead = f"mint.{called}" if hasattr(mindspore.mint, called) else "mint functions and new values, not a write"
         return not_traceable(f"`{_shortened(linecache.getline(file, line).strip())}`",
                              "MindSpore reads or writes values there without reporting it", instead, source)
+    if "Select CPU operator" in text:
+        what = "a computation from plain tensors alone"
+        return not_traceable(what, f"MindSpore runs it at once and has no kernel: {_first_line(text)}",
+                             "the same in float32 and cast the result, or pass it as an argument", source)
     return None
+
+
+def _first_line(text: str) -> str:
+    """The line of a MindSpore error that says what failed."""
+    return next(line for line in text.splitlines() if "Select CPU operator" in line).split("!")[0]
 
 
 def _shortened(line: str) -> str:

@@ -8,6 +8,7 @@ import numpy as np
 from mindspore import Parameter, Tensor
 from mindspore._c_expression import typing as ms_typing
 
+from hpmoe.dtypes import widen
 from hpmoe.errors import ArgumentError, TraceError
 from hpmoe.primitives.shape import broadcast_to, dtype_param
 from hpmoe.program import Atom, Aval, Builder, Literal, RouteAval, Var
@@ -98,7 +99,7 @@ class Recorder:
                                 "the mint function of the same meaning")
         aval = tensor_aval(tensor)
         if aval.shape == () and not isinstance(tensor, Parameter) and not tensor._requires_grad:
-            return make_tracer(Literal(tensor.asnumpy().item()), aval, self)
+            return make_tracer(Literal(widen(tensor.asnumpy()).item()), aval, self)
         if id(tensor) not in self._captured:
             var = self._captured[id(tensor)] = Var(aval)
             self.captures[var] = tensor
@@ -133,7 +134,7 @@ class Recorder:
         if isinstance(value, (Tracer, RouteTracer)):
             return value.hpmoe_atom
         if isinstance(value, (bool, int, float, np.generic)):
-            return Literal(value.item() if isinstance(value, np.generic) else value)
+            return Literal(widen(np.asarray(value)).item() if isinstance(value, np.generic) else value)
         raise not_traceable(f"an operand of type {type(value).__name__}", "equations take tensors, routes and numbers",
                             "a mindspore.Tensor")
 
@@ -152,7 +153,7 @@ class Recorder:
     def is_constant(self, value: Any, number: float) -> bool:
         """Whether `value` is a plain tensor (no Parameter) that holds nothing but `number`."""
         tensor = self.captures.get(getattr(value, "hpmoe_atom", None))
-        return tensor is not None and not isinstance(tensor, Parameter) and bool((tensor.asnumpy() == number).all())
+        return tensor is not None and not isinstance(tensor, Parameter) and bool((widen(tensor.asnumpy()) == number).all())
 
     def _wrap(self, var: Var) -> Any:
         return RouteTracer(var, self) if isinstance(var.aval, RouteAval) else make_tracer(var, var.aval, self)
