@@ -231,8 +231,8 @@ class _Run:
     def _keep(self, rank: int, op: tf.TileOp, task: np.void) -> int:
         tile = self._rows(rank, op, int(task["row"]))
         kept = self._kept(rank, op, tile)
-        entries = self.memory[rank][op.operands[1].buffer].reshape(-1, kept.shape[1])[tile]
-        self.memory[rank][op.operands[0].buffer][tile] = np.where(kept, entries, 0)
+        out, entries = (self.memory[rank][a.buffer].reshape(-1, kept.shape[1])[tile] for a in op.operands)
+        out[~kept], out[kept] = 0, entries[kept]
         return tile.stop - tile.start
 
     def _drop_counts(self, rank: int, op: tf.TileOp, task: np.void) -> int:

@@ -325,7 +325,7 @@ def test_weights_that_decide_are_an_argument():
     assert_close([out], [2 * numpy_moe_ffn(args, cotangent, None, kept)[0]])
     with pytest.raises(hpmoe.TransformError, match="drops by weights that the program computes; the kernel needs topk_weights "
                                                    "as an argument"):
-        run_spmd(stages()["fused"](f), layer.ep, args, [cotangent])
+        hpmoe.spmd(stages()["fused"](f), hpmoe.Mesh(layer.ep))(*tensors(args))
 
 
 NATIVE = {
