@@ -58,6 +58,7 @@ def test_version(capsys):
     ("demo --out=no/such/folder/x.json", "hpmoe demo: flag --out=no/such/folder/x.json: it must be a file that can be"),
     ("demo --out=", "hpmoe demo: flag --out=: it must be a file that can be written"),
     ("demo --json=3", "hpmoe demo: flag --json=3: it must be true or false"),
+    ("demo --dtype=float64", "hpmoe demo: flag --dtype=float64: it must be one of float32, bfloat16, float16; did you mean"),
     ("demo all", "hpmoe demo: unexpected argument 'all'"),
     ("show --stage=tile", "hpmoe show: flag --stage=tile: it must be one of program, tiles, overlap, queues, kernel, "
                           "all; did you mean tiles?"),
@@ -123,6 +124,14 @@ def test_demo_agrees_with_mindspore_and_writes_a_timeline(capsys, tmp_path):
         assert names.count(name) == 2 * report["schedule"][direction]["tasks"]
 
 
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+def test_demo_in_half_precision_is_held_against_float32(capsys, tmp_path, dtype):
+    status, out, _ = run(capsys, "demo", *SMALL, f"--out={tmp_path / 't.json'}", "--json", f"--dtype={dtype}")
+    report = json.loads(out)
+    assert (status, report["ok"], report["sizes"]["dtype"]) == (0, True, dtype)
+    assert all(1e-6 < e <= report["tolerance"] == demo.TOLERANCES[dtype] < 0.04 for e in report["errors"].values())
+
+
 def test_demo_writes_what_the_timelines_say(capsys, monkeypatch, tmp_path):
     kept = []
     monkeypatch.setattr(demo, "chrome_json", lambda timelines: kept.append(timelines) or chrome_json(timelines))
@@ -159,6 +168,11 @@ def test_nan_is_an_error_too(capsys, monkeypatch, tmp_path):
 
 
 # Show.
+
+
+def test_show_in_half_precision(capsys):
+    status, out, _ = run(capsys, "show", "--dtype=bfloat16", "--stage=program")
+    assert status == 0 and "{ lambda hidden_states:bf16[8,16] topk_ids:i32[8,2] topk_weights:f32[8,2] gate_up_weight:bf16" in out
 
 
 def test_show_prints_every_stage_of_both_directions(capsys):

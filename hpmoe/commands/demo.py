@@ -16,17 +16,23 @@ from absl import flags
 import hpmoe
 from hpmoe.commands import host, options
 from hpmoe.commands.progress import Progress
+from hpmoe.dtypes import rounded, widen
 from hpmoe.op_by_op import moe_ffn_op_by_op
 from hpmoe.timeline import Timeline, chrome_json
 
 SUMMARY = "runs a MoE-FFN forward and backward, checks it against MindSpore op by op, and times both"
 NOTES = """\
 The ranks are virtual: threads of this process share its cores, so where there are more workers than cores a task's
-time in the timeline includes what its thread spent without one. Both sides compute the same from the same inputs in
-float32; latencies are medians of interleaved runs after a warm-up. Open the timeline in ui.perfetto.dev or
-chrome://tracing. Exits with 1 where an error is above 1e-05."""
+time in the timeline includes what its thread spent without one. Both sides compute the same from the same inputs;
+latencies are medians of interleaved runs after a warm-up. Open the timeline in ui.perfetto.dev or chrome://tracing.
 
-TOLERANCE = 1e-5
+Half precision: inputs are rounded to it, the error is that against MindSpore's float32 results for the rounded inputs,
+and what is timed of MindSpore, whose CPU has no bfloat16 matmul, casts to float32 and back.
+
+Exits with 1 where an error is above 1e-05; in half precision above 8 roundings, 3e-02 for bfloat16 and 4e-03 for
+float16: about one for each array stored between an input and the gradient furthest from it."""
+
+TOLERANCES = {"float32": 1e-5, "bfloat16": 8 * 2.0 ** -8, "float16": 8 * 2.0 ** -11}
 GRADIENTS = {"hidden_states": 0, "topk_weights": 2, "gate_up_weight": 3, "down_weight": 4}
 DIRECTIONS = ("forward", "backward")
 PASSES = ("forward", "forward + backward")
@@ -34,6 +40,7 @@ PASSES = ("forward", "forward + backward")
 
 def define(values: flags.FlagValues) -> None:
     options.define_sizes(values, ep=4, tokens=1024, hidden=1024, intermediate=512, experts=32, top_k=4)
+    options.define_dtype(values)
     options.define_integer(values, "seed", 0, "seed of the random inputs", least=0)
     options.define_integer(values, "repeats", 5, "timed runs of each side")
     flags.DEFINE_string("out", "hpmoe_timeline.json", "where to write the timeline of a measured run",
@@ -63,30 +70,32 @@ def measured(o: Any, progress: Callable[[str], None]) -> tuple[dict[str, Any], t
     results = {}
     for side, calls in sides.items():
         progress(f"warming up: {side}")
-        output, (_, grads) = (calls[p]() for p in PASSES)
-        results[side] = [output.asnumpy(), *(g.asnumpy() for g in grads)]
+        results[side] = arrays_of(calls)
+    if o.dtype != "float32":
+        progress("computing in float32: op_by_op")
+        results["op_by_op"] = arrays_of(passes(moe_ffn_op_by_op, in_float32(args), cotangent))
     errors = {name: relative_error(*pair) for name, pair in
               zip(("output", *GRADIENTS), zip(*results.values(), strict=True), strict=True)}
     latency = latencies(sides, o.repeats, progress)
     progress("recording the timeline")
     _, timelines = hpmoe.measure(sides["hpmoe"]["forward + backward"])
     return {
-        "ok": all(e <= TOLERANCE for e in errors.values()),
+        "ok": all(e <= TOLERANCES[o.dtype] for e in errors.values()),
         "machine": {"cpu": host.cpu_name(), "cores": host.num_cores(), "mindspore": ms.__version__,
                     "hpmoe_gemm": host.gemm_name(), "workers": len(timelines[0].flow.queues) * o.ep},
-        "sizes": {**options.sizes(o), "dtype": "float32", "seed": o.seed},
+        "sizes": {**options.sizes(o), "dtype": o.dtype, "seed": o.seed},
         "schedule": {d: schedule(t) for d, t in zip(DIRECTIONS, timelines, strict=True)},
-        "errors": errors, "tolerance": TOLERANCE,
+        "errors": errors, "tolerance": TOLERANCES[o.dtype],
         "repeats": o.repeats, "latency_ms": latency, "timeline": o.out,
     }, timelines
 
 
 def make_inputs(o: Any) -> tuple[tuple[ms.Tensor, ...], ms.Tensor]:
-    """Random arguments of moe_ffn stacked over ranks, every token with distinct experts, and a cotangent."""
+    """Random arguments of moe_ffn stacked over ranks, every token with distinct experts, and a float32 cotangent."""
     rng = np.random.default_rng(o.seed)
 
     def normal(*shape: int, scale: float = 1.0) -> ms.Tensor:
-        return ms.Tensor(rng.standard_normal(shape, np.float32) * np.float32(scale))
+        return ms.Tensor(rounded(rng.standard_normal(shape, np.float32) * np.float32(scale), o.dtype))
 
     tokens, local = (o.ep, o.tokens), (o.ep, o.experts // o.ep)
     ids = np.argsort(rng.random((*tokens, o.experts), np.float32), axis=-1)[..., :o.top_k].astype(np.int32)
@@ -94,13 +103,23 @@ def make_inputs(o: Any) -> tuple[tuple[ms.Tensor, ...], ms.Tensor]:
     args = (normal(*tokens, o.hidden), ms.Tensor(ids), ms.Tensor(weights / weights.sum(-1, keepdims=True)),
             normal(*local, o.hidden, 2 * o.intermediate, scale=o.hidden ** -0.5),
             normal(*local, o.intermediate, o.hidden, scale=o.intermediate ** -0.5))
-    return args, normal(*tokens, o.hidden)
+    return args, normal(*tokens, o.hidden).astype(ms.float32)
+
+
+def in_float32(args: tuple[ms.Tensor, ...]) -> tuple[ms.Tensor, ...]:
+    return tuple(ms.Tensor(widen(a.asnumpy())) for a in args)
 
 
 def passes(f: Callable[..., Any], args: tuple[ms.Tensor, ...], cotangent: ms.Tensor) -> dict[str, Callable[[], Any]]:
     """What is timed of one side."""
-    grad = ms.value_and_grad(lambda *a: (f(*a) * cotangent).sum(), grad_position=tuple(GRADIENTS.values()))
+    grad = ms.value_and_grad(lambda *a: (f(*a).astype(ms.float32) * cotangent).sum(), tuple(GRADIENTS.values()))
     return dict(zip(PASSES, (lambda: f(*args), lambda: grad(*args)), strict=True))
+
+
+def arrays_of(calls: dict[str, Callable[[], Any]]) -> list[np.ndarray]:
+    """The output and the gradients of one run of each pass."""
+    output, (_, grads) = (calls[p]() for p in PASSES)
+    return [widen(t.asnumpy()) for t in (output, *grads)]
 
 
 def latencies(sides: dict[str, dict[str, Callable[[], Any]]], repeats: int,
@@ -139,14 +158,15 @@ def report_lines(r: dict[str, Any], timelines: tuple[Timeline, ...]) -> list[str
     """The report for a terminal."""
     machine, size = r["machine"], r["sizes"]
     lines = [f"MoE-FFN on {size['ep']} virtual ranks: {size['tokens']} tokens a rank, hidden {size['hidden']}, "
-             f"intermediate {size['intermediate']}, {size['experts']} experts, top {size['top_k']}, float32",
+             f"intermediate {size['intermediate']}, {size['experts']} experts, top {size['top_k']}, {size['dtype']}",
              f"on {machine['cpu']}, {machine['cores']} cores, {machine['workers']} workers; MindSpore "
              f"{machine['mindspore']}; hpmoe's gemm is {machine['hpmoe_gemm']}", "",
              f"{'schedule of a rank':<24}{'tasks':>10}{'events':>10}{'waits':>10}{'slots':>10}"]
     lines += [f"  {d:<22}" + "".join(f"{s[k]:>10}" for k in ("tasks", "events", "waits", "slots"))
               for d, s in r["schedule"].items()]
-    lines += ["", f"{'error against MindSpore':<24}{'max|a-b| / max|b|':>20}   limit {r['tolerance']:.0e}"]
-    lines += [f"  {name if name == 'output' else 'd ' + name:<22}{e:>20.1e}   {'ok' if e <= TOLERANCE else 'TOO LARGE'}"
+    against = "error against " + ("MindSpore" if size["dtype"] == "float32" else "float32")
+    lines += ["", f"{against:<24}{'max|a-b| / max|b|':>20}   limit {r['tolerance']:.0e}"]
+    lines += [f"  {name if name == 'output' else 'd ' + name:<22}{e:>20.1e}   {'ok' if e <= r['tolerance'] else 'TOO LARGE'}"
               for name, e in r["errors"].items()]
     lines += ["", f"{'latency, median of ' + str(r['repeats']):<24}{'hpmoe':>12}{'MindSpore':>12}{'ratio':>10}"]
     lines += [f"  {p:<22}{t['hpmoe']:>9.1f} ms{t['op_by_op']:>9.1f} ms{t['ratio']:>9.2f}x"
@@ -156,5 +176,5 @@ def report_lines(r: dict[str, Any], timelines: tuple[Timeline, ...]) -> list[str
     for direction, line in zip(DIRECTIONS, timelines, strict=True):
         lines += [f"  {direction}: {line.summary()}", *("  " + row for row in line.text(64).splitlines()[2:])]
     if not r["ok"]:
-        lines += ["", f"FAILED: an error is above {TOLERANCE:.0e}"]
+        lines += ["", f"FAILED: an error is above {r['tolerance']:.0e}"]
     return lines

@@ -9,6 +9,8 @@ from typing import Any
 
 from absl import flags
 
+from hpmoe.dtypes import FLOATS
+
 
 class UsageError(Exception):
     """A command line that cannot be run; the text names the flag, what it was and what it must be."""
@@ -71,6 +73,10 @@ def define_sizes(values: flags.FlagValues, **default: int) -> None:
                        ("intermediate", "intermediate size of an expert"), ("experts", "experts of all ranks"),
                        ("top_k", "experts of each token")):
         define_integer(values, name, default[name], text)
+
+
+def define_dtype(values: flags.FlagValues) -> None:
+    define_choice(values, "dtype", "float32", "of rows and expert weights; routing weights are float32", FLOATS)
 
 
 def check_sizes(o: Any) -> None:

@@ -34,6 +34,7 @@ def define(values: flags.FlagValues) -> None:
     options.define_choice(values, "stage", "all", "which stage", (*STAGES, "all"))
     options.define_choice(values, "direction", "both", "which pass", ("forward", "backward", "both"))
     options.define_sizes(values, ep=2, tokens=8, hidden=16, intermediate=8, experts=4, top_k=2)
+    options.define_dtype(values)
     options.define_integer(values, "tile_rows", None, "rows of a tile and of a slot; the machine's where not given")
     options.define_integer(values, "tile_cols", None, "columns of a tile; the machine's where not given")
     options.define_choice(values, "machine", "cpu", "what the queues are for", MACHINES)
@@ -49,7 +50,7 @@ def run(o: Any) -> int:
     with Progress("hpmoe show") as progress:
         shown = list(stages(o, progress))
     if o.json:
-        print(json.dumps({"sizes": options.sizes(o), "machine": o.machine, "stages": shown}))
+        print(json.dumps({"sizes": options.sizes(o), "dtype": o.dtype, "machine": o.machine, "stages": shown}))
     else:
         print("\n\n".join(f"== {s['direction']}, {s['stage']}: {STAGES[s['stage']]}\n{s['text']}" for s in shown))
     return 0
@@ -77,8 +78,8 @@ def stages(o: Any, progress: Progress) -> Iterator[dict[str, Any]]:
 def program(o: Any, direction: str) -> hpmoe.Program:
     """The traced MoE-FFN of these sizes, from shapes alone."""
     local = o.experts // o.ep
-    shapes = [("float32", o.tokens, o.hidden), ("int32", o.tokens, o.top_k), ("float32", o.tokens, o.top_k),
-              ("float32", local, o.hidden, 2 * o.intermediate), ("float32", local, o.intermediate, o.hidden)]
+    shapes = [(o.dtype, o.tokens, o.hidden), ("int32", o.tokens, o.top_k), ("float32", o.tokens, o.top_k),
+              (o.dtype, local, o.hidden, 2 * o.intermediate), (o.dtype, local, o.intermediate, o.hidden)]
     traced = hpmoe.trace(hpmoe.moe_ffn, *(hpmoe.Aval(tuple(s), dtype) for dtype, *s in shapes), mesh=hpmoe.Mesh(o.ep))
     return traced if direction == "forward" else hpmoe.vjp(traced)
 
