@@ -153,6 +153,11 @@ class TileOp:
     def inputs(self) -> tuple[Access, ...]:
         return tuple(a for a in self.operands[self.num_outputs:] if a.buffer >= 0)
 
+    @property
+    def first_row(self) -> int:
+        """The row of its first unit: -1 for the only one of a NOTIFY that speaks for all experts of a peer."""
+        return -1 if self.opcode == "NOTIFY" and self.signal == "peer" else 0
+
     def replace(self, **changes: Any) -> TileOp:
         return dataclasses.replace(self, **changes)
 
@@ -289,7 +294,7 @@ def make_tasks(ops: tuple[TileOp, ...]) -> np.ndarray:
     grids = []
     for index, op in enumerate(ops):
         cols = np.array(op.col_ranges(), "i4").reshape(-1, 2)
-        rows = np.arange(op.domain.size) - (1 if op.opcode == "NOTIFY" and op.signal == "peer" else 0)
+        rows = np.arange(op.domain.size) + op.first_row
         peers = np.arange(op.num_peers) if op.num_peers else np.array([-1])
         grid = np.zeros(len(rows) * len(peers) * len(cols), TASK)
         r, p, c = (x.reshape(-1) for x in np.meshgrid(np.arange(len(rows)), np.arange(len(peers)), np.arange(len(cols)),

@@ -44,7 +44,7 @@ def launch(image, buffers, num_tokens, counters, bases, timeout, trace=None):
         *(timeout, trace_pointer, is_main, ctypes.byref(status)),
     )
     if status.code:
-        raise make_error(status, sections)
+        raise make_error(status, image)
 
 
 def _check_image(library, image):

@@ -2,33 +2,35 @@
 
 import numpy as np
 
+from hpmoe import taskflow as tf
 from hpmoe.errors import LaunchError
-from hpmoe.kernels.protocol import Code, Index, Opcode
+from hpmoe.kernels.protocol import Code, Opcode, unpack_image
+from hpmoe.kernels.unpacking import read_table, read_tasks
 
 MAX_NAMED = 8
 
 
-def make_error(status, sections=None, fault=""):
+def make_error(status, image=None, fault=""):
     """The LaunchError of a failed native Status, which stands in its `status` attribute as a dict.
 
-    `sections` of the image name its tasks; `fault` says what is wrong with a broken one.
+    The image names its tasks; `fault` says what is wrong with a broken one.
     """
     fields = {name: getattr(status, name) for name, _ in status._fields_}
     fields["code"] = Code(fields["code"])
-    error = LaunchError(_sentence(fields, sections, fault))
+    error = LaunchError(_sentence(fields, image, fault))
     error.status = fields
     return error
 
 
-def _sentence(status, sections, fault):
+def _sentence(status, image, fault):
     rank, value, threshold = status["rank"], status["value"], status["threshold"]
     match status["code"]:
         case Code.TIMEOUT if status["event"] < 0:
             return f"rank {rank} waited too long for the other ranks' routing to begin."
         case Code.TIMEOUT:
             return (
-                f"{_task(status, sections)} waited too long: event {status['event']} stands at {value}, "
-                f"its threshold is {threshold}. {_signallers(status['event'], sections)}"
+                f"{_task(status, image)} waited too long: event {status['event']} stands at {value}, "
+                f"its threshold is {threshold}. {_signallers(status['event'], image)}"
             )
         case Code.OUT_OF_MEMORY:
             return "the system has no more memory or threads for the launch."
@@ -39,7 +41,7 @@ def _sentence(status, sections, fault):
         case Code.WRONG_COUNT:
             return (
                 f"every worker has left, but event {status['event']} of rank {rank} received {value} where its "
-                f"threshold is {threshold}. {_signallers(status['event'], sections)}"
+                f"threshold is {threshold}. {_signallers(status['event'], image)}"
             )
         case Code.SLOT_OVERFLOW:
             return (
@@ -56,13 +58,14 @@ def _sentence(status, sections, fault):
         case Code.INDEX_OUT_OF_RANGE if status["task"] < 0:
             return f"topk_ids of rank {rank} names expert {value}; there are {threshold}."
         case Code.INDEX_OUT_OF_RANGE:
-            return f"{_task(status, sections)} read an index past the rows it gathers from."
+            return f"{_task(status, image)} read an index past the rows it gathers from."
         case code:
             return f"the launch ended with code {code.name}."
 
 
-def _task(status, sections):
-    task = sections["tasks"][status["task"]]
+def _task(status, image):
+    header, sections = unpack_image(image)
+    task = read_tasks(header, sections)[0][status["task"]]
     opcode = Opcode(int(sections["ops"][task["op"]]["opcode"]))
     return (
         f"rank {status['rank']}, queue {status['queue']}, task {status['task']} "
@@ -70,14 +73,11 @@ def _task(status, sections):
     )
 
 
-def _signallers(event, sections):
-    """Which tasks could have added to the event: exact for a static index, by range and stride for a computed one."""
-    signals, tasks = sections["signals"], sections["tasks"]
-    ahead, stride = event - signals["event"], np.maximum(signals["stride"], 1)
-    hits = np.where(signals["kind"] == Index.STATIC, ahead == 0, (ahead >= 0) & (ahead % stride == 0))
-    before = np.concatenate([[0], np.cumsum(hits)])
-    first = tasks["first_signal"]
-    found = np.flatnonzero(before[first + tasks["num_signals"]] > before[first])
+def _signallers(event, image):
+    """Which tasks could have added to the event: exact for a static index, all before it for one found at run time."""
+    signals = read_table(*unpack_image(image), "signals", tf.SIGNAL)
+    hits = np.where(signals["kind"] == tf.STATIC, signals["event"] == event, signals["event"] <= event)
+    found = np.unique(signals["task"][hits])
     if not found.size:
         return "No task signals it."
     names = ", ".join(map(str, found[:MAX_NAMED]))

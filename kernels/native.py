@@ -12,7 +12,7 @@ from pathlib import Path
 from hpmoe.native import library
 
 FOLDER = Path(__file__).parent
-ABI_VERSION = 3
+ABI_VERSION = 4
 
 
 class Rank(ctypes.Structure):
@@ -32,6 +32,14 @@ class Status(ctypes.Structure):
     _fields_ = [(name, ctypes.c_int32) for name in ("code", "rank", "queue", "task", "event", "wait")] + [
         ("value", ctypes.c_int64),
         ("threshold", ctypes.c_int64),
+    ]
+
+
+class Tables(ctypes.Structure):
+    """HpmoeTables of cpu/abi.h."""
+
+    _fields_ = [(name, ctypes.c_void_p) for name in ("ops", "block_of", "waits", "signals")] + [
+        (name, ctypes.c_int64) for name in ("num_ops", "num_tasks", "num_events", "num_waits", "num_signals")
     ]
 
 
@@ -76,6 +84,7 @@ def load():
     signatures = {
         "hpmoe_launch": (ctypes.c_int, launch),
         "hpmoe_image_fault": (ctypes.c_char_p, [ctypes.c_void_p, ctypes.c_int64]),
+        "hpmoe_pack_forms": (ctypes.c_int, [ctypes.POINTER(Tables), *[ctypes.c_void_p] * 5]),
         "hpmoe_use_blas": (ctypes.c_int, [ctypes.c_char_p]),
         "hpmoe_gemm_name": (ctypes.c_char_p, []),
         "hpmoe_use_amx": (ctypes.c_int, [ctypes.c_int]),

@@ -6,46 +6,64 @@ import numpy as np
 
 from hpmoe.dtypes import storage_dtype
 from hpmoe.kernels import protocol
+from hpmoe.kernels.native import Tables, load
 from hpmoe.kernels.protocol import Cols, Domain, DropPolicy, Dtype, MapCode, Opcode, Reduction, Rows
-from hpmoe.taskflow import Access, Buffer, RoutePlan, Taskflow, TileOp
+from hpmoe.taskflow import SIGNAL, WAIT, Access, Buffer, RoutePlan, Taskflow, TileOp, make_tasks
 
 
 def pack(flow: Taskflow) -> np.ndarray:
-    """The image of a Taskflow that has queues: its tasks queue by queue, with their waits and signals, uint8."""
+    """The image of a Taskflow that has queues, uint8: its tasks queue by queue, what they wait for and signal as forms.
+
+    Every task of the image waits for and signals exactly what the taskflow's tables say, whatever they hold; forms only
+    say it once for all tasks that do the same around their place.
+    """
+    ops = np.array([_op(op) for op in flow.ops], protocol.OP) if flow.ops else np.zeros(0, protocol.OP)
+    tasks, index_bits, forms = _pack_forms(flow, ops)
     order = np.concatenate([np.asarray(q, np.int64) for q in flow.queues]) if flow.num_tasks else np.zeros(0, np.int64)
-    place = np.empty(flow.num_tasks, np.int64)
-    place[order] = np.arange(flow.num_tasks)
-    tasks = np.zeros(flow.num_tasks, protocol.TASK)
-    for name in ("op", "peer", "row", "col", "cols"):
-        tasks[name] = flow.tasks[name][order]
-    waits = _attach(tasks, "wait", flow.waits, place, protocol.WAIT, ("event", "kind"))
-    signals = _attach(tasks, "signal", flow.signals, place, protocol.SIGNAL, ("event", "kind", "amount", "remote"))
-    signals["stride"] = 1
-    events = np.zeros(len(flow.events), protocol.EVENT)
-    for name in ("extent", "index", "mult", "route"):
-        events[name] = flow.events[name]
     sections = {
-        "tasks": tasks, "waits": waits, "signals": signals, "events": events,
+        **forms, "tasks": tasks[order], "ops": ops, "event_runs": _event_runs(flow.events),
         "queues": np.cumsum([0, *(len(q) for q in flow.queues)]).astype("<i4"),
-        "ops": np.array([_op(op) for op in flow.ops], protocol.OP) if flow.ops else np.zeros(0, protocol.OP),
         "buffers": np.array([_buffer(b) for b in flow.buffers], protocol.BUFFER),
         "routes": np.array([_route(r) for r in flow.routes], protocol.ROUTE),
         "peer_order": flow.peer_order.reshape(-1).astype("<i4"),
     }
-    return protocol.pack_image(sections, ep_size=flow.ep_size, tile_rows=flow.tile_rows)
+    return protocol.pack_image(sections, ep_size=flow.ep_size, tile_rows=flow.tile_rows, num_events=len(flow.events),
+                               index_bits=index_bits)
 
 
-def _attach(tasks: np.ndarray, what: str, table: np.ndarray, place: np.ndarray, dtype: np.dtype,
-            columns: tuple[str, ...]) -> np.ndarray:
-    """Sorts a table by the place of its task and notes each task's share of it."""
-    where = place[table["task"]]
-    table = table[np.argsort(where, kind="stable")]
-    starts = np.searchsorted(np.sort(where), np.arange(len(tasks) + 1))
-    tasks[f"first_{what}"], tasks[f"num_{what}s"] = starts[:-1], np.diff(starts)
-    out = np.zeros(len(table), dtype)
-    for name in columns:
-        out[name] = table[name]
-    return out
+def _pack_forms(flow: Taskflow, ops: np.ndarray) -> tuple[np.ndarray, int, dict[str, np.ndarray]]:
+    """The word of each task, how many of its bits are its place, and the sections that the rest of them points into."""
+    if not np.array_equal(flow.tasks, make_tasks(flow.ops)):
+        raise ValueError(f"pack: the tasks of {flow.name} are not those of its operations, in order")
+    blocks = np.ascontiguousarray(flow.events["block"], np.int32)
+    waits, signals = np.ascontiguousarray(flow.waits, WAIT), np.ascontiguousarray(flow.signals, SIGNAL)
+    tables = Tables(*(a.ctypes.data for a in (ops, blocks, waits, signals)),
+                    len(ops), flow.num_tasks, len(blocks), len(waits), len(signals))
+    words, sizes = np.empty(flow.num_tasks, protocol.TASK), np.empty(4, np.int64)
+    out = [np.empty(n, t) for n, t in ((flow.num_tasks, protocol.FORM), (len(waits), protocol.WAIT),
+                                       (len(signals), protocol.SIGNAL))]
+    result = load().hpmoe_pack_forms(tables, *(a.ctypes.data for a in (words, *out, sizes)))
+    if result == 1:
+        raise MemoryError(f"pack: not enough memory for {flow.num_tasks} tasks")
+    if result:
+        raise ValueError(f"pack: the tables of {flow.name} " + (
+            "name a task or an event that does not exist" if result == 2 else
+            "are too irregular: a word of 32 bits cannot tell apart what its tasks wait for and signal"))
+    names = ("forms", "waits", "signals")
+    return words, int(sizes[0]), {name: a[:n] for name, a, n in zip(names, out, sizes[1:].tolist(), strict=True)}
+
+
+def _event_runs(events: np.ndarray) -> np.ndarray:
+    """Runs of events that differ only in their index, which grows by one."""
+    same = np.ones(max(len(events) - 1, 0), bool)
+    for name, step in (("extent", 0), ("mult", 0), ("route", 0), ("index", 1)):
+        same &= np.diff(events[name]) == step
+    first = np.flatnonzero(np.concatenate([np.ones(min(len(events), 1), bool), ~same]))
+    runs = np.zeros(len(first), protocol.EVENT_RUN)
+    runs["first"] = first
+    for name in ("extent", "index", "mult", "route"):
+        runs[name] = events[name][first]
+    return runs
 
 
 def _buffer(buffer: Buffer) -> tuple[int, int, int, int]:
@@ -70,9 +88,11 @@ def _op(op: TileOp) -> tuple:
     if op.opcode == "GMM":
         operands[2] = (*operands[2][:2], Cols.OWN, *operands[2][3:])  # the body knows which side is cut
     operands += [(0, 0, 0, 0, 0.0, (0, 0))] * (protocol.MAX_OPERANDS - len(operands))
-    params = [*_params(op), 0, 0, 0, 0, 0][:5]
+    params = _params(op)
+    params = (*params, *[0] * (4 - len(params)))
     return (Opcode[op.opcode], Domain[domain.kind.upper()], domain.route, domain.num_rows, int(domain.clipped),
-            domain.blocks, len(op.operands), params, (0.0, 0.0), (0, 0), operands)
+            domain.blocks, len(op.operands), op.first_row, domain.size, op.num_peers, op.cols, op.tile_cols, params,
+            operands)
 
 
 def _params(op: TileOp) -> tuple[int, ...]:

@@ -11,7 +11,7 @@
 namespace hpmoe {
 
 constexpr int32_t kMagic = 0x484D4F45;
-constexpr int32_t kVersion = 1;
+constexpr int32_t kVersion = 2;
 constexpr int32_t kSectionAlignment = 64;
 constexpr int32_t kMaxOperands = 6;
 
@@ -29,7 +29,7 @@ constexpr int32_t kMaxOperands = 6;
 #define HPMOE_DOMAIN(X) X(ONCE, 0) X(TILES, 1) X(SLOTS, 2) X(EXPERTS, 3)
 #define HPMOE_ROWS(X) X(OWN, 0) X(ALL, 1) X(ONE, 2) X(SLOT_EXPERT, 3) X(EXPERT, 4) X(PEER, 5) X(ENTRIES, 6) X(TOKENS, 7)
 #define HPMOE_COLS(X) X(OWN, 0) X(ALL, 1) X(ONE, 2)
-#define HPMOE_INDEX(X) X(STATIC, 0) X(SLOT_EXPERT, 1) X(ENTRY_TILE, 2)
+#define HPMOE_INDEX(X) X(STATIC, 0) X(SLOT_EXPERT, 1) X(ENTRY_TILE, 2) X(UNIT, 3) X(EXPERT, 4) X(PEER, 5) X(PEER_UNIT, 6)
 #define HPMOE_AMOUNT(X) X(ROWS, 0) X(COUNT, 1)
 #define HPMOE_REMOTE(X) X(LOCAL, 0) X(PEER, 1) X(EVERY, 2)
 #define HPMOE_EXTENT(X)                                                                                              \
@@ -60,17 +60,18 @@ enum class Code : int32_t { HPMOE_CODE(HPMOE_MEMBER) };
 
 struct Header {
   int32_t magic, version, image_bytes;
-  int32_t num_tasks, num_queues, num_ops, num_buffers, num_events, num_waits, num_signals, num_routes;
-  int32_t ep_size, tile_rows;
-  int32_t tasks_offset, queues_offset, ops_offset, buffers_offset, events_offset, waits_offset, signals_offset;
-  int32_t routes_offset, peer_order_offset;
+  int32_t num_tasks, num_queues, num_forms, num_ops, num_buffers, num_events, num_event_runs, num_waits, num_signals;
+  int32_t num_routes, ep_size, tile_rows, index_bits;
+  int32_t tasks_offset, queues_offset, forms_offset, ops_offset, buffers_offset, event_runs_offset, waits_offset;
+  int32_t signals_offset, routes_offset, peer_order_offset;
 };
 
-// One tile of one op: unit `row` of the op's domain, columns [col, col + cols), position `peer` in the rank's peer
-// order or -1.
-struct Task {
-  int32_t op, peer, row, col, cols, first_wait, first_signal;
-  int16_t num_waits, num_signals;
+// A task is one word of its queue: the low index_bits are its place in the grid of its op's tasks, the rest its form.
+using TaskWord = uint32_t;
+
+// The waits and signals of tasks of one op that differ only in their place: events are relative to it, see decode.h.
+struct Form {
+  int32_t op, first_wait, num_waits, first_signal, num_signals;
 };
 
 struct Wait {
@@ -80,12 +81,13 @@ struct Wait {
 struct Signal {
   int32_t event;
   int16_t kind, amount;
-  int32_t remote, stride;
+  int32_t remote;
 };
 
-// threshold = mult * extent(index), known once the rank's routing is.
-struct Event {
-  int32_t extent, index, mult, route;
+// Events first .. up to the next run's: event first + i has threshold mult * extent(index + i), known once the rank's
+// routing is.
+struct EventRun {
+  int32_t first, extent, index, mult, route;
 };
 
 // A row-major array: cols is its last dimension; rows counts all rows before it, 0 where the host does not say.
@@ -110,11 +112,12 @@ struct Operand {
   int32_t reserved[2];
 };
 
+// Its tasks are a grid: units first_row .. first_row + num_units - 1, peers 0 .. num_peers - 1 (none where 0), and columns
+// 0 .. cols - 1 in tiles of tile_cols (whole rows where 0).
 struct Op {
   int32_t opcode, domain, route, num_rows, clipped, blocks, num_operands;
-  int32_t param[5];
-  float value[2];
-  int32_t reserved[2];
+  int32_t first_row, num_units, num_peers, cols, tile_cols;
+  int32_t param[4];
   Operand operands[kMaxOperands];
 };
 
@@ -124,13 +127,13 @@ struct Status {
   int64_t value, threshold;
 };
 
-static_assert(sizeof(Header) == 88, "a header is 22 words");
-static_assert(sizeof(Task) == 32, "a task is 32 bytes: two in a cache line");
-static_assert(offsetof(Task, num_waits) == 28, "a task's two counts share its last word");
+static_assert(sizeof(Header) == 104, "a header is 26 words");
+static_assert(sizeof(TaskWord) == 4, "a task is one word: sixteen in a cache line");
+static_assert(sizeof(Form) == 20, "a form is five words");
 static_assert(sizeof(Wait) == 8, "a wait is two words");
-static_assert(sizeof(Signal) == 16 && offsetof(Signal, remote) == 8,
-              "a signal is four words, the second holds kind and amount");
-static_assert(sizeof(Event) == 16, "an event is four words");
+static_assert(sizeof(Signal) == 12 && offsetof(Signal, remote) == 8,
+              "a signal is three words, the second holds kind and amount");
+static_assert(sizeof(EventRun) == 20, "a run of events is five words");
 static_assert(sizeof(Buffer) == 16, "a buffer is four words");
 static_assert(sizeof(Route) == 48 && offsetof(Route, capacity_factor) == 40, "a route is ten words and a double");
 static_assert(sizeof(Operand) == 24 && offsetof(Operand, value) == 12,

@@ -1,7 +1,7 @@
 """The packed image as NumPy dtypes and enums: the Python side of protocol.h, and the only one.
 
 >>> TASK.itemsize, OP.itemsize, Opcode.GMM.value
-(32, 208, 4)
+(4, 208, 4)
 """
 
 from enum import IntEnum
@@ -9,7 +9,7 @@ from enum import IntEnum
 import numpy as np
 
 MAGIC = 0x484D4F45
-VERSION = 1
+VERSION = 2
 SECTION_ALIGNMENT = 64
 MAX_OPERANDS = 6
 
@@ -106,11 +106,15 @@ class Cols(IntEnum):
 
 
 class Index(IntEnum):
-    """How a wait or a signal finds its counter."""
+    """How a wait or a signal finds its counter from the event it names: see decode.h."""
 
     STATIC = 0
     SLOT_EXPERT = 1
     ENTRY_TILE = 2
+    UNIT = 3
+    EXPERT = 4
+    PEER = 5
+    PEER_UNIT = 6
 
 
 class Amount(IntEnum):
@@ -196,16 +200,17 @@ def _words(names):
 
 HEADER = np.dtype(
     _words(
-        "magic version image_bytes "
-        "num_tasks num_queues num_ops num_buffers num_events num_waits num_signals num_routes ep_size tile_rows "
-        "tasks_offset queues_offset ops_offset buffers_offset events_offset waits_offset signals_offset "
+        "magic version image_bytes num_tasks num_queues num_forms num_ops num_buffers num_events num_event_runs num_waits "
+        "num_signals num_routes ep_size tile_rows index_bits "
+        "tasks_offset queues_offset forms_offset ops_offset buffers_offset event_runs_offset waits_offset signals_offset "
         "routes_offset peer_order_offset"
     )
 )
-TASK = np.dtype(_words("op peer row col cols first_wait first_signal") + [("num_waits", "<i2"), ("num_signals", "<i2")])
+TASK = np.dtype("<u4")
+FORM = np.dtype(_words("op first_wait num_waits first_signal num_signals"))
 WAIT = np.dtype(_words("event kind"))
-SIGNAL = np.dtype(_words("event") + [("kind", "<i2"), ("amount", "<i2")] + _words("remote stride"))
-EVENT = np.dtype(_words("extent index mult route"))
+SIGNAL = np.dtype(_words("event") + [("kind", "<i2"), ("amount", "<i2")] + _words("remote"))
+EVENT_RUN = np.dtype(_words("first extent index mult route"))
 BUFFER = np.dtype(_words("cols rows_per_expert dtype rows"))
 ROUTE = np.dtype(
     _words("ids_buffer num_experts num_local_experts top_k num_slots num_tokens max_rows drop_policy")
@@ -217,22 +222,17 @@ OPERAND = np.dtype(
     + [("rows", "<i2"), ("cols", "<i2"), ("offset", "<i4"), ("value", "<f4"), ("reserved", "<i4", (2,))]
 )
 OP = np.dtype(
-    _words("opcode domain route num_rows clipped blocks num_operands")
-    + [
-        ("param", "<i4", (5,)),
-        ("value", "<f4", (2,)),
-        ("reserved", "<i4", (2,)),
-        ("operands", OPERAND, (MAX_OPERANDS,)),
-    ]
+    _words("opcode domain route num_rows clipped blocks num_operands first_row num_units num_peers cols tile_cols")
+    + [("param", "<i4", (4,)), ("operands", OPERAND, (MAX_OPERANDS,))]
 )
 STATUS = np.dtype(_words("code rank queue task event wait") + [("value", "<i8"), ("threshold", "<i8")])
 
 DTYPES = {
     "Header": HEADER,
-    "Task": TASK,
+    "Form": FORM,
     "Wait": WAIT,
     "Signal": SIGNAL,
-    "Event": EVENT,
+    "EventRun": EVENT_RUN,
     "Buffer": BUFFER,
     "Route": ROUTE,
     "Operand": OPERAND,
@@ -243,9 +243,10 @@ DTYPES = {
 SECTIONS = {
     "tasks": TASK,
     "queues": np.dtype("<i4"),
+    "forms": FORM,
     "ops": OP,
     "buffers": BUFFER,
-    "events": EVENT,
+    "event_runs": EVENT_RUN,
     "waits": WAIT,
     "signals": SIGNAL,
     "routes": ROUTE,
@@ -253,13 +254,14 @@ SECTIONS = {
 }
 
 
-def pack_image(sections, *, ep_size, tile_rows):
+def pack_image(sections, *, ep_size, tile_rows, num_events, index_bits):
     """Lays out a dict of section arrays (names and dtypes of SECTIONS) as one image.
 
     Returns a contiguous uint8 array. Raises KeyError for a missing section, ValueError when a section's dtype is wrong.
     """
     header = np.zeros((), HEADER)
     header["magic"], header["version"], header["ep_size"], header["tile_rows"] = MAGIC, VERSION, ep_size, tile_rows
+    header["num_events"], header["index_bits"] = num_events, index_bits
     offset = _aligned(HEADER.itemsize)
     for name, dtype in SECTIONS.items():
         if sections[name].dtype != dtype:

@@ -32,7 +32,7 @@ def blas(request):
 
 def run(builder, buffers, num_tokens=0):
     image = builder.pack()
-    epoch = np.zeros((2, 1, len(builder.tables["events"])), np.int64)
+    epoch = np.zeros((2, 1, len(builder.tables["event_runs"])), np.int64)
     launch(image, [buffers], [num_tokens], *epoch, 30.0)
 
 
@@ -111,7 +111,7 @@ def map_values(code, *inputs):
     cols = inputs[0].shape[1]
     out = t.array(cols, values=np.zeros_like(inputs[0]))
     operands = [(t.array(cols, values=x), *OWN) for x in inputs]
-    t.run(Opcode.MAP, (out, *OWN), *operands, columns=[(0, 300), (300, cols - 300)], param=(code,))
+    t.run(Opcode.MAP, (out, *OWN), *operands, columns=[(0, 500), (500, cols - 500)], param=(code,))
     return t.buffers[out]
 
 
@@ -159,9 +159,9 @@ def test_select_takes_nan_as_true_and_passes_both_sides():
 def test_fill_and_immediates():
     t = tiles()
     x, out, filled = t.array(3), t.array(3), t.array(3)
-    op = t.builder.op(Opcode.MAP, Domain.TILES, (filled, *OWN), 2.5, num_rows=11, param=(MapCode.FILL,))
+    op = t.builder.op(Opcode.MAP, Domain.TILES, (filled, *OWN, 1), 2.5, num_rows=11, param=(MapCode.FILL,))
     for tile in range(3):
-        t.builder.task(op, tile, (1, 2))
+        t.builder.task(op, tile, (0, 2))
     before = t.buffers[filled][:, 0].copy()
     t.run(Opcode.MAP, (out, *OWN), 1.0, (x, *OWN), columns=[(0, 3)], param=(MapCode.SUB,))
     np.testing.assert_array_equal(t.buffers[out], 1 - t.buffers[x])

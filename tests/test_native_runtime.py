@@ -112,8 +112,8 @@ def without_signal(image, opcode):
     """The image with the signals of the first task of this opcode lost."""
     image = image.copy()
     _, sections = protocol.unpack_image(image)
-    opcodes = sections["ops"]["opcode"][sections["tasks"]["op"]]
-    sections["tasks"]["num_signals"][np.flatnonzero(opcodes == opcode)[0]] = 0
+    opcodes = sections["ops"]["opcode"][sections["forms"]["op"]]
+    sections["forms"]["num_signals"][np.flatnonzero(opcodes == opcode)[0]] = 0  # a hand-made image has a form a task
     return image
 
 
@@ -140,7 +140,7 @@ def test_diagnosis_names_who_should_have_signalled():
 def test_extra_signal_is_reported():
     moe = layer(ep_size=1, num_queues=1)
     _, sections = protocol.unpack_image(moe.image)
-    sections["events"]["mult"][-1] -= 1
+    sections["event_runs"]["mult"][-1] -= 1
     with pytest.raises(LaunchError, match="received 3 where its threshold is 2") as error:
         run(moe.image, moe.make_buffers(np.random.default_rng(0), [10]), [10])
     assert error.value.status["code"] == Code.WRONG_COUNT
@@ -167,12 +167,14 @@ def test_expert_out_of_range(expert):
 
 HEADER_FAULTS = [
     ("magic", 1, "magic"),
-    ("version", 2, "version"),
+    ("version", 1, "version"),
     ("image_bytes", 64, "size"),
     ("tasks_offset", 65, "section"),
     ("num_tasks", 10**6, "section"),
     ("num_signals", -1, "section"),
     ("tile_rows", 0, "tile_rows"),
+    ("index_bits", 32, "index bits"),
+    ("num_events", 3, "runs do not cover"),
 ]
 
 
@@ -184,17 +186,26 @@ def test_broken_header(field, value, words):
 
 
 TABLE_FAULTS = [
-    ("tasks", "op", 99, "op that does not exist"),
-    ("tasks", "row", 10**6, "row is outside"),
-    ("tasks", "peer", 2, "peer is outside"),
-    ("tasks", "first_wait", 10**6, "outside their tables"),
-    ("tasks", "num_signals", -1, "outside their tables"),
+    ("tasks", ..., 2**32 - 1, "form that does not exist"),
+    ("tasks", ..., 127, "outside the grid"),
+    ("forms", "op", 99, "op that does not exist"),
+    ("forms", "first_wait", 10**6, "outside their tables"),
+    ("forms", "num_signals", -1, "outside their tables"),
+    ("ops", "first_row", -7, "row is outside"),
+    ("ops", "num_units", 10**6, "row is outside"),
+    ("ops", "num_units", -1, "negative number"),
+    ("ops", "num_peers", 3, "peer is outside|row is outside"),
+    ("ops", "num_peers", 0, "transfer has no peer"),
+    ("ops", "cols", 10**6, "columns"),
+    ("ops", "tile_cols", 0, "no columns"),
     ("signals", "event", 10**6, "signal names an event"),
-    ("signals", "stride", 10**6, "signal names an event"),
+    ("signals", "event", -(2**31), "signal names an event"),
     ("signals", "kind", 7, "signal's kind"),
     ("waits", "event", -1, "wait names an event"),
-    ("events", "index", 10**6, "event's extent"),
-    ("events", "route", 3, "event's extent"),
+    ("waits", "kind", 2, "wait's kind"),
+    ("event_runs", "index", 10**6, "event's extent"),
+    ("event_runs", "route", 3, "event's extent"),
+    ("event_runs", "first", 0, "runs do not cover"),
     ("ops", "opcode", 77, "opcode"),
     ("ops", "domain", 3, "domain"),
     ("ops", "route", 5, "route that does not exist"),
@@ -211,7 +222,8 @@ TABLE_FAULTS = [
 def test_broken_table(table, field, value, words):
     image = layer().image
     _, sections = protocol.unpack_image(image)
-    sections[table][field][:] = value
+    column = sections[table] if field is ... else sections[table][field]
+    column[:] = value
     assert_broken(image, words)
 
 

@@ -17,6 +17,29 @@ struct HpmoeRank {
   int64_t* bases;
 };
 
+// The tables of a taskflow, as hpmoe/taskflow.py lays them out; tasks are those of the ops' grids, one op after the other.
+struct HpmoeTableWait {
+  int32_t task, event, kind;
+};
+struct HpmoeTableSignal {
+  int32_t task, event;
+  int16_t kind, amount;
+  int32_t remote;
+};
+struct HpmoeTables {
+  const hpmoe::Op* ops;
+  const int32_t* block_of;  // [num_events]
+  const HpmoeTableWait* waits;
+  const HpmoeTableSignal* signals;
+  int64_t num_ops, num_tasks, num_events, num_waits, num_signals;
+};
+
+// Packs waits and signals into forms. sizes: {index_bits, num_forms, num_waits, num_signals}; tasks has num_tasks words in the
+// order of the grids, and no section needs more rows than num_tasks, num_waits and num_signals of the tables.
+// 0 ok, 1 not enough memory, 2 a table points nowhere, 3 a word cannot name all forms.
+int hpmoe_pack_forms(const HpmoeTables* tables, hpmoe::TaskWord* tasks, hpmoe::Form* forms, hpmoe::Wait* waits,
+                     hpmoe::Signal* signals, int64_t* sizes);
+
 // Runs the image on all ranks and returns when every worker has left.
 // trace: NULL or [num_ranks][num_tasks][3] steady-clock nanoseconds: wait begins, body begins, signals are out.
 // interruptible: SIGINT ends the launch with INTERRUPTED, after the host's own handler ran. timeout_s: a wait fails when

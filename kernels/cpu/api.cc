@@ -1,7 +1,9 @@
 // The C functions of abi.h.
+#include <algorithm>
 #include <exception>
 
 #include "abi.h"
+#include "forms.h"
 #include "gemm.h"
 #include "interrupt.h"
 #include "launch.h"
@@ -48,7 +50,28 @@ int hpmoe_launch(const void* image, int64_t image_bytes, const HpmoeRank* ranks,
   }
 }
 
-int32_t hpmoe_abi_version(void) { return 3; }
+int hpmoe_pack_forms(const HpmoeTables* tables, hpmoe::TaskWord* tasks, hpmoe::Form* forms, hpmoe::Wait* waits,
+                     hpmoe::Signal* signals, int64_t* sizes) {
+  try {
+    const hpmoe::PackedForms packed = hpmoe::find_forms(*tables);
+    std::copy(packed.tasks.begin(), packed.tasks.end(), tasks);
+    std::copy(packed.forms.begin(), packed.forms.end(), forms);
+    std::copy(packed.waits.begin(), packed.waits.end(), waits);
+    std::copy(packed.signals.begin(), packed.signals.end(), signals);
+    const int64_t counts[] = {packed.index_bits, int64_t(packed.forms.size()), int64_t(packed.waits.size()),
+                              int64_t(packed.signals.size())};
+    std::copy(counts, counts + 4, sizes);
+    return 0;
+  } catch (const hpmoe::BadTable&) {
+    return 2;
+  } catch (const hpmoe::TooManyForms&) {
+    return 3;
+  } catch (const std::exception&) {
+    return 1;
+  }
+}
+
+int32_t hpmoe_abi_version(void) { return 4; }
 
 const char* hpmoe_image_fault(const void* image, int64_t image_bytes) { return hpmoe::find_fault(image, image_bytes); }
 

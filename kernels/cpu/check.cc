@@ -3,78 +3,12 @@
 
 #include "convert.h"
 #include "image.h"
+#include "op_rules.h"
 
 namespace hpmoe {
 namespace {
 
 bool in_range(int64_t value, int64_t size) { return value >= 0 && value < size; }
-
-// Which modes an operand may have, a bit a mode; `rows` 0 ends an opcode's list.
-struct OperandRule {
-  int rows, cols;
-};
-
-struct OpRule {
-  Opcode opcode;
-  int min_operands;
-  bool needs_route;
-  int domains;
-  OperandRule operands[kMaxOperands];
-};
-
-template <class... Modes>
-constexpr int any_of(Modes... modes) {
-  return (... | (1 << static_cast<int>(modes)));
-}
-
-constexpr int kOwnRows = any_of(Rows::OWN), kOwnCols = any_of(Cols::OWN), kAllCols = any_of(Cols::ALL);
-constexpr int kOneCol = any_of(Cols::ALL, Cols::ONE), kAnyRows = 0xFF, kAnyCols = 0x7;
-constexpr int kTokenSide = any_of(Rows::ENTRIES, Rows::TOKENS), kEntries = any_of(Rows::ENTRIES);
-constexpr int kOfExpert = any_of(Rows::EXPERT, Rows::ALL), kPeer = any_of(Rows::PEER);
-constexpr int kWeight = any_of(Rows::SLOT_EXPERT, Rows::ONE, Rows::ALL);
-constexpr int kSpread = any_of(Rows::OWN, Rows::ONE, Rows::SLOT_EXPERT);
-constexpr int kOnce = any_of(Domain::ONCE), kTiles = any_of(Domain::TILES), kSlots = any_of(Domain::SLOTS);
-constexpr int kExperts = any_of(Domain::EXPERTS), kRowDomains = kOnce | kTiles | kSlots;
-constexpr OperandRule kOwn{kOwnRows, kOwnCols}, kOwnAll{kOwnRows, kAllCols},
-    kInput{kSpread, any_of(Cols::OWN, Cols::ONE)};
-constexpr OperandRule kAnyOwn{kAnyRows, kOwnCols};
-constexpr OperandRule kColumns{kOwnRows, any_of(Cols::OWN, Cols::ALL)}, kOneOut{kOwnRows, kOneCol};
-
-constexpr OpRule kRules[] = {
-    {Opcode::PUT, 2, true, kSlots, {{kPeer, kAllCols}, {kTokenSide, kAllCols}}},
-    {Opcode::PUT_BACK, 2, true, kSlots, {{kEntries, kAllCols}, kOwnAll}},
-    {Opcode::REDUCE, 2, true, kTiles, {kColumns, {kEntries, kColumns.cols}, kOwnAll}},
-    {Opcode::GMM, 3, false, kRowDomains, {kOwn, kOwnAll, {kWeight, kOwnCols}}},
-    {Opcode::WGRAD, 3, false, kExperts, {kAnyOwn, {kOfExpert, kAnyCols}, {kOfExpert, kOwnCols}, kAnyOwn}},
-    {Opcode::MAP, 2, false, kRowDomains, {kOwn, kInput, kInput, kInput}},
-    {Opcode::SWIGLU, 3, false, kRowDomains, {kOwn, kOwn, kOwn}},
-    {Opcode::SWIGLU_GRAD, 5, false, kRowDomains, {kOwn, kOwn, kOwn, kOwn, kOwn}},
-    {Opcode::ROW_REDUCE, 2, false, kRowDomains, {kOneOut, kOwnAll}},
-    {Opcode::ROW_DOT, 3, false, kRowDomains, {kOneOut, kOwnAll, kOwnAll}},
-    {Opcode::COL_SUM, 2, false, kExperts, {{kAnyRows, kOwnCols}, {kOfExpert, kOwnCols}}},
-    {Opcode::ALL_TO_ALL, 2, true, kOnce, {{kPeer, kAllCols}, {kTokenSide, kAllCols}}},
-    {Opcode::ALL_TO_ALL_BACK, 2, true, kOnce, {{kEntries, kAllCols}, {kAnyRows, kAllCols}}},
-    {Opcode::NOTIFY, 0, true, kOnce, {}},
-    {Opcode::KEEP, 2, true, kTiles, {kOwnAll, {kEntries, kAllCols}}},
-    {Opcode::DROP_COUNTS, 1, true, kOnce, {kOwnAll}},
-    {Opcode::GATHER, 3, false, kOnce | kTiles, {kOwnAll, {any_of(Rows::ALL), kAllCols}, {kOwnRows, kOneCol}}},
-};
-
-const OpRule* find_rule(int32_t opcode) {
-  for (const OpRule& rule : kRules)
-    if (static_cast<int32_t>(rule.opcode) == opcode) return &rule;
-  return nullptr;
-}
-
-int num_map_inputs(int32_t code) {
-  switch (static_cast<MapCode>(code)) {
-#define HPMOE_CASE(name, value) \
-  case MapCode::name: return value < 32 || value == 65 ? 1 : value < 64 ? 2 : 3;
-    HPMOE_MAP_CODE(HPMOE_CASE)
-#undef HPMOE_CASE
-  }
-  return 0;
-}
 
 class Checker {
  public:
@@ -89,6 +23,7 @@ class Checker {
     if (h.version != kVersion) return "the image has another version than this library";
     if (h.image_bytes != num_bytes_) return "the header states another size than the image has";
     if (h.ep_size < 1 || h.tile_rows < 1 || h.num_queues < 1) return "ep_size, tile_rows and num_queues are at least 1";
+    if (!in_range(h.index_bits, 32)) return "a word has no such number of index bits";
     if (!sections_fit(h)) return "a section lies outside the image or is not aligned";
     image_ = Image(bytes_);
     if (const char* fault = check_order()) return fault;
@@ -101,9 +36,9 @@ class Checker {
       if (!route_ok(image_.routes[i])) return "a route's sizes do not fit together";
     for (int32_t i = 0; i < h.num_ops; ++i)
       if (const char* fault = check_op(image_.ops[i])) return fault;
-    for (int32_t i = 0; i < h.num_events; ++i) {
-      if (!event_ok(image_.events[i])) return "an event's extent has no such kind, index or route";
-    }
+    if (const char* fault = check_event_runs()) return fault;
+    for (int32_t i = 0; i < h.num_forms; ++i)
+      if (const char* fault = check_form(image_.forms[i])) return fault;
     for (int32_t i = 0; i < h.num_tasks; ++i)
       if (const char* fault = check_task(image_.tasks[i])) return fault;
     return nullptr;
@@ -115,9 +50,9 @@ class Checker {
       return offset >= static_cast<int32_t>(sizeof(Header)) && offset % kSectionAlignment == 0 && count >= 0 &&
              offset + count * size <= num_bytes_;
     };
-    return fits(h.tasks_offset, h.num_tasks, sizeof(Task)) && fits(h.queues_offset, h.num_queues + int64_t{1}, 4) &&
-           fits(h.ops_offset, h.num_ops, sizeof(Op)) && fits(h.buffers_offset, h.num_buffers, sizeof(Buffer)) &&
-           fits(h.events_offset, h.num_events, sizeof(Event)) && fits(h.waits_offset, h.num_waits, sizeof(Wait)) &&
+    return fits(h.tasks_offset, h.num_tasks, sizeof(TaskWord)) && fits(h.queues_offset, h.num_queues + int64_t{1}, 4) &&
+           fits(h.forms_offset, h.num_forms, sizeof(Form)) && fits(h.ops_offset, h.num_ops, sizeof(Op)) && fits(h.buffers_offset, h.num_buffers, sizeof(Buffer)) &&
+           fits(h.event_runs_offset, h.num_event_runs, sizeof(EventRun)) && fits(h.waits_offset, h.num_waits, sizeof(Wait)) &&
            fits(h.signals_offset, h.num_signals, sizeof(Signal)) &&
            fits(h.routes_offset, h.num_routes, sizeof(Route)) &&
            fits(h.peer_order_offset, int64_t{h.ep_size} * h.ep_size, 4);
@@ -201,6 +136,7 @@ class Checker {
     if (op.num_operands < least || op.num_operands > kMaxOperands) return "an op has too few or too many operands";
     for (int i = 0; i < op.num_operands; ++i)
       if (const char* fault = check_operand(op, *rule, i)) return fault;
+    if (const char* fault = check_grid(op, rule->opcode)) return fault;
     return check_shapes(op, rule->opcode);
   }
 
@@ -319,101 +255,133 @@ class Checker {
     return nullptr;
   }
 
-  bool event_ok(const Event& event) const {
+  const char* check_event_runs() const {
     const Header& h = *image_.header;
-    const Route* route = route_of(event.route);
-    if (event.mult < 0) return false;
-    switch (static_cast<Extent>(event.extent)) {
-      case Extent::ONE:
-      case Extent::STATIC_TILE:
-      case Extent::TOKENS: return true;
-      case Extent::TILE: return event.index >= 0;
-      case Extent::TILE_ENTRIES: return route && event.index >= 0;
-      case Extent::RECEIVED:
-      case Extent::ENTRIES: return route;
-      case Extent::SLOT: return route && in_range(event.index, route->num_slots);
-      case Extent::EXPERT: return route && in_range(event.index, route->num_local_experts);
-      case Extent::SENT_TO:
-      case Extent::RETURNED_TO: return route && in_range(event.index, h.ep_size);
-      case Extent::SENT_TO_EXPERT:
-      case Extent::RETURNED_TO_FROM_EXPERT: return route && in_range(event.index, route->num_experts);
-    }
-    return false;
-  }
-
-  const char* check_task(const Task& task) const {
-    const Header& h = *image_.header;
-    if (!in_range(task.op, h.num_ops)) return "a task names an op that does not exist";
-    const Op& op = image_.ops[task.op];
-    if (!row_ok(op, task)) return "a task's row is outside its op's domain";
-    const auto opcode = static_cast<Opcode>(op.opcode);
-    if (task.peer < -1 || task.peer >= h.ep_size) return "a task's peer is outside the peer order";
-    if (task.peer < 0 && (is_put(opcode) || opcode == Opcode::NOTIFY)) return "a transfer has no peer";
-    if (task.col < 0 || task.cols < 0) return "a task has negative columns";
-    if (!is_transfer(opcode))
-      if (const char* fault = check_columns(op, opcode, task)) return fault;
-    if (task.num_waits < 0 || task.first_wait < 0 || int64_t{task.first_wait} + task.num_waits > h.num_waits ||
-        task.num_signals < 0 || task.first_signal < 0 ||
-        int64_t{task.first_signal} + task.num_signals > h.num_signals) {
-      return "a task's waits or signals lie outside their tables";
-    }
-    for (int i = 0; i < task.num_waits; ++i) {
-      const Wait& wait = image_.waits[task.first_wait + i];
-      if (wait.kind != int32_t(Index::STATIC) && wait.kind != int32_t(Index::SLOT_EXPERT))
-        return "a wait's kind is unknown";
-      if (!reaches(op, wait.kind, wait.event, 1)) return "a wait names an event that does not exist";
-    }
-    for (int i = 0; i < task.num_signals; ++i) {
-      if (const char* fault = check_signal(op, opcode, task, image_.signals[task.first_signal + i])) return fault;
+    if (h.num_event_runs == 0) return h.num_events == 0 ? nullptr : "the runs do not cover the events";
+    if (image_.event_runs[0].first != 0) return "the runs do not cover the events";
+    for (int32_t i = 0; i < h.num_event_runs; ++i) {
+      const EventRun& run = image_.event_runs[i];
+      const int64_t count = int64_t{image_.end_of_run(i)} - run.first;
+      if (count < 1) return "the runs do not cover the events";
+      if (!event_ok(run, run.index) || !event_ok(run, run.index + count - 1))
+        return "an event's extent has no such kind, index or route";
     }
     return nullptr;
   }
 
-  bool row_ok(const Op& op, const Task& task) const {
+  bool event_ok(const EventRun& run, int64_t index) const {
+    const Header& h = *image_.header;
+    const Route* route = route_of(run.route);
+    if (run.mult < 0 || index > INT32_MAX) return false;
+    switch (static_cast<Extent>(run.extent)) {
+      case Extent::ONE:
+      case Extent::STATIC_TILE:
+      case Extent::TOKENS: return true;
+      case Extent::TILE: return index >= 0;
+      case Extent::TILE_ENTRIES: return route && index >= 0;
+      case Extent::RECEIVED:
+      case Extent::ENTRIES: return route;
+      case Extent::SLOT: return route && in_range(index, route->num_slots);
+      case Extent::EXPERT: return route && in_range(index, route->num_local_experts);
+      case Extent::SENT_TO:
+      case Extent::RETURNED_TO: return route && in_range(index, h.ep_size);
+      case Extent::SENT_TO_EXPERT:
+      case Extent::RETURNED_TO_FROM_EXPERT: return route && in_range(index, route->num_experts);
+    }
+    return false;
+  }
+
+  // The grid of an op's tasks: all of them are checked here, so that a word only needs a place in it.
+  const char* check_grid(const Op& op, Opcode opcode) const {
+    if (op.num_units < 0 || op.num_peers < 0 || op.cols < 0 || (op.cols > 0 && op.tile_cols < 1))
+      return "an op's tasks have a negative number or no columns";
+    if (grid_size(op) > INT32_MAX) return "an op has more tasks than a word can name";
+    if (op.num_units > 0 && (!row_ok(op, op.first_row) || !row_ok(op, int64_t{op.first_row} + op.num_units - 1)))
+      return "a task's row is outside its op's domain";
+    if (op.num_peers > image_.header->ep_size) return "a task's peer is outside the peer order";
+    if (op.num_peers == 0 && (is_put(opcode) || opcode == Opcode::NOTIFY)) return "a transfer has no peer";
+    return is_transfer(opcode) ? nullptr : check_columns(op, opcode);
+  }
+
+  const char* check_form(const Form& form) const {
+    const Header& h = *image_.header;
+    if (!in_range(form.op, h.num_ops)) return "a task names an op that does not exist";
+    if (form.num_waits < 0 || form.first_wait < 0 || int64_t{form.first_wait} + form.num_waits > h.num_waits ||
+        form.num_signals < 0 || form.first_signal < 0 ||
+        int64_t{form.first_signal} + form.num_signals > h.num_signals) {
+      return "a form's waits or signals lie outside their tables";
+    }
+    const Op& op = image_.ops[form.op];
+    for (int32_t i = 0; i < form.num_waits; ++i) {
+      const int32_t kind = image_.waits[form.first_wait + i].kind;
+      if (!in_range(kind, 7) || kind == int32_t(Index::ENTRY_TILE)) return "a wait's kind is unknown";
+    }
+    for (int32_t i = 0; i < form.num_signals; ++i) {
+      if (const char* fault = check_signal(op, image_.signals[form.first_signal + i])) return fault;
+    }
+    return nullptr;
+  }
+
+  const char* check_task(TaskWord word) const {
+    const Header& h = *image_.header;
+    if (word >> h.index_bits >= static_cast<uint32_t>(h.num_forms)) return "a task has a form that does not exist";
+    const Form& form = image_.forms[word >> h.index_bits];
+    const Op& op = image_.ops[form.op];
+    if ((word & ((1u << h.index_bits) - 1)) >= grid_size(op)) return "a task is outside the grid of its op";
+    const Task task = decode_task(h, image_.forms, image_.ops, word);
+    for (const Wait& wait : image_.waits_of(task))
+      if (!reaches(op, task, wait)) return "a wait names an event that does not exist";
+    for (const Signal& signal : image_.signals_of(task))
+      if (!reaches(op, task, signal)) return "a signal names an event that does not exist";
+    return nullptr;
+  }
+
+  bool row_ok(const Op& op, int64_t row) const {
     if (static_cast<Opcode>(op.opcode) == Opcode::NOTIFY) {
-      return task.row >= -1 && task.row < image_.routes[op.route].num_local_experts;
+      return row >= -1 && row < image_.routes[op.route].num_local_experts;
     }
     switch (static_cast<Domain>(op.domain)) {
-      case Domain::ONCE: return task.row == 0;
-      case Domain::TILES: return in_range(task.row, ceil_div(op.num_rows, image_.header->tile_rows));
-      case Domain::SLOTS: return in_range(task.row, image_.routes[op.route].num_slots);
-      default: return in_range(task.row, int64_t{op.num_rows} * op.blocks);
+      case Domain::ONCE: return row == 0;
+      case Domain::TILES: return in_range(row, ceil_div(op.num_rows, image_.header->tile_rows));
+      case Domain::SLOTS: return in_range(row, image_.routes[op.route].num_slots);
+      default: return in_range(row, int64_t{op.num_rows} * op.blocks);
     }
   }
 
-  const char* check_columns(const Op& op, Opcode opcode, const Task& task) const {
+  const char* check_columns(const Op& op, Opcode opcode) const {
     for (int i = 0; i < op.num_operands; ++i) {
       const Operand& operand = op.operands[i];
       if (operand.buffer < 0 || static_cast<Cols>(operand.cols) != Cols::OWN) continue;
       if (opcode == Opcode::WGRAD && i == 1) continue;  // its columns are the output's rows
       const Buffer& b = buffer(op, i);
       const int64_t limit = !is_turned_weight(op, i) ? b.cols : b.rows_per_expert > 0 ? b.rows_per_expert : b.rows;
-      const int64_t first = int64_t{task.col} + operand.offset;
-      if (limit > 0 && (first < 0 || first + task.cols > limit)) return "a task's columns are outside an operand";
+      if (limit > 0 && (operand.offset < 0 || int64_t{operand.offset} + op.cols > limit)) return "a task's columns are outside an operand";
     }
     return nullptr;
   }
 
-  const char* check_signal(const Op& op, Opcode opcode, const Task& task, const Signal& signal) const {
-    if (!in_range(signal.kind, 3) || !in_range(signal.amount, 2) || !in_range(signal.remote, 3) || signal.stride < 0) {
+  const char* check_signal(const Op& op, const Signal& signal) const {
+    const auto opcode = static_cast<Opcode>(op.opcode);
+    if (!in_range(signal.kind, 7) || !in_range(signal.amount, 2) || !in_range(signal.remote, 3)) {
       return "a signal's kind is unknown";
     }
     const bool by_tile = signal.kind == int32_t(Index::ENTRY_TILE);
     if (by_tile && (!is_transfer(opcode) || signal.amount != int16_t(Amount::ROWS)))
       return "only a transfer signals rows by token tile";
-    if (signal.remote == int32_t(Remote::PEER) && task.peer < 0 && !is_exchange(opcode))
+    if (signal.remote == int32_t(Remote::PEER) && op.num_peers == 0 && !is_exchange(opcode))
       return "a local task signals a peer";
-    if (!reaches(op, signal.kind, signal.event, signal.stride)) return "a signal names an event that does not exist";
     return nullptr;
   }
 
-  // Whether every counter the index kind can lead to exists.
-  bool reaches(const Op& op, int32_t kind, int64_t event, int64_t stride) const {
+  // Whether every counter that a wait or signal of a task can lead to exists.
+  template <class Row>
+  bool reaches(const Op& op, const Task& task, const Row& row) const {
     const Route* route = route_of(op.route);
-    int64_t last = 0;
-    if (kind == int32_t(Index::SLOT_EXPERT) && route) last = route->num_local_experts - 1;
-    if (kind == int32_t(Index::ENTRY_TILE) && route) last = ceil_div(route->num_tokens, image_.header->tile_rows) - 1;
-    return in_range(event, image_.header->num_events) && event + last * stride < image_.header->num_events;
+    int64_t more = 0;
+    if (row.kind == int32_t(Index::SLOT_EXPERT) && route) more = route->num_local_experts - 1;
+    if (row.kind == int32_t(Index::ENTRY_TILE) && route) more = ceil_div(route->num_tokens, image_.header->tile_rows) - 1;
+    const int64_t event = image_.event_of(row, task);
+    return in_range(event, image_.header->num_events) && event + more < image_.header->num_events;
   }
 
   const void* bytes_;

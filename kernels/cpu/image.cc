@@ -12,11 +12,12 @@ const T* section(const void* bytes, int32_t offset) {
 
 Image::Image(const void* bytes) : header(static_cast<const Header*>(bytes)) {
   if (!bytes) return;
-  tasks = section<Task>(bytes, header->tasks_offset);
+  tasks = section<TaskWord>(bytes, header->tasks_offset);
   queues = section<int32_t>(bytes, header->queues_offset);
+  forms = section<Form>(bytes, header->forms_offset);
   ops = section<Op>(bytes, header->ops_offset);
   buffers = section<Buffer>(bytes, header->buffers_offset);
-  events = section<Event>(bytes, header->events_offset);
+  event_runs = section<EventRun>(bytes, header->event_runs_offset);
   waits = section<Wait>(bytes, header->waits_offset);
   signals = section<Signal>(bytes, header->signals_offset);
   routes = section<Route>(bytes, header->routes_offset);

@@ -3,23 +3,53 @@
 
 #include <cstdint>
 
-#include "protocol.h"
+#include "decode.h"
 
 namespace hpmoe {
 
+template <class Row>
+struct Range {
+  const Row *first, *last;
+
+  const Row* begin() const { return first; }
+  const Row* end() const { return last; }
+};
+
 struct Image {
   const Header* header;
-  const Task* tasks = nullptr;
+  const TaskWord* tasks = nullptr;
   const int32_t* queues = nullptr;
+  const Form* forms = nullptr;
   const Op* ops = nullptr;
   const Buffer* buffers = nullptr;
-  const Event* events = nullptr;
+  const EventRun* event_runs = nullptr;
   const Wait* waits = nullptr;
   const Signal* signals = nullptr;
   const Route* routes = nullptr;
   const int32_t* peer_order = nullptr;
 
   explicit Image(const void* bytes);
+
+  // The task that stands at a place of the queues, and what it waits for and signals.
+  Task task(int32_t place) const { return decode_task(*header, forms, ops, tasks[place]); }
+  Range<Wait> waits_of(const Task& task) const {
+    const Form& form = forms[task.form];
+    return {waits + form.first_wait, waits + form.first_wait + form.num_waits};
+  }
+  Range<Signal> signals_of(const Task& task) const {
+    const Form& form = forms[task.form];
+    return {signals + form.first_signal, signals + form.first_signal + form.num_signals};
+  }
+  // The event of a wait or signal, as far as the task's place tells.
+  template <class Row>
+  int64_t event_of(const Row& row, const Task& task) const {
+    return row.event + event_offset(row.kind, ops[task.op], task);
+  }
+
+  // One past the last event of a run.
+  int32_t end_of_run(int32_t run) const {
+    return run + 1 < header->num_event_runs ? event_runs[run + 1].first : header->num_events;
+  }
 
   int32_t peer(int32_t rank, int32_t position) const { return peer_order[rank * header->ep_size + position]; }
 };

@@ -173,14 +173,14 @@ bool Launch::prepare(int32_t rank) {
 }
 
 void Launch::run_task(int32_t rank, int32_t queue, int32_t index) {
-  const Task& task = image_.tasks[index];
+  const Task task = image_.task(index);
   const Op& op = image_.ops[task.op];
   const Routing* routing = op.route >= 0 ? &routings_[op.route] : nullptr;
   const Unit unit = find_unit(image_, ranks_.data(), routing, rank, op, task);
   const Frame frame{image_, ranks_.data(), routing, rank, op, task, unit};
   int64_t* const times = trace_ ? trace_ + (int64_t{rank} * image_.header->num_tasks + index) * 3 : nullptr;
   if (times) times[0] = now_ns();
-  if (!wait_for_task(rank, queue, index, unit.expert)) return;
+  if (!wait_for_task(rank, queue, index, task, unit.expert)) return;
   if (times) times[1] = now_ns();
   const auto opcode = static_cast<Opcode>(op.opcode);
   if (is_transfer(opcode)) {
@@ -198,17 +198,18 @@ void Launch::run_task(int32_t rank, int32_t queue, int32_t index) {
   if (times) times[2] = now_ns();
 }
 
-bool Launch::wait_for_task(int32_t rank, int32_t queue, int32_t index, int32_t expert) {
-  const Task& task = image_.tasks[index];
-  for (int32_t i = task.first_wait; i < task.first_wait + task.num_waits; ++i) {
-    const Wait& wait = image_.waits[i];
-    const int32_t event = wait.event + (static_cast<Index>(wait.kind) == Index::SLOT_EXPERT ? expert : 0);
+bool Launch::wait_for_task(int32_t rank, int32_t queue, int32_t index, const Task& task, int32_t expert) {
+  for (const Wait& wait : image_.waits_of(task)) {
+    const bool by_expert = static_cast<Index>(wait.kind) == Index::SLOT_EXPERT;
+    const int64_t event = image_.event_of(wait, task) + (by_expert ? expert : 0);
     const int64_t* counter = ranks_[rank].counters + event;
     const int64_t base = ranks_[rank].bases[event], threshold = states_[rank].thresholds[event];
     const Code code = wait_until([&] { return read_counter(counter) - base >= threshold; });
     if (code == Code::OK) continue;
+    const auto number = static_cast<int32_t>(&wait - image_.waits);
     Status& wait_state = stand_of(rank, queue).wait;
-    wait_state = {static_cast<int32_t>(code), rank, queue, index, event, i, read_counter(counter) - base, threshold};
+    wait_state = {static_cast<int32_t>(code), rank, queue, index, static_cast<int32_t>(event), number,
+                  read_counter(counter) - base, threshold};
     fail(wait_state);
     return false;
   }
@@ -228,11 +229,10 @@ void Launch::for_each_target(int32_t rank, const Task& task, const Signal& signa
 
 void Launch::signal_unit(int32_t rank, const Task& task, int32_t expert, Amount kind, int64_t amount) {
   if (amount == 0) return;
-  for (int32_t i = task.first_signal; i < task.first_signal + task.num_signals; ++i) {
-    const Signal& signal = image_.signals[i];
+  for (const Signal& signal : image_.signals_of(task)) {
     if (static_cast<Amount>(signal.amount) != kind) continue;
     const bool by_expert = static_cast<Index>(signal.kind) == Index::SLOT_EXPERT;
-    const int32_t event = signal.event + (by_expert ? signal.stride * expert : 0);
+    const int64_t event = image_.event_of(signal, task) + (by_expert ? expert : 0);
     for_each_target(rank, task, signal,
                     [&](int32_t target) { add_to_counter(ranks_[target].counters + event, amount); });
   }
@@ -241,20 +241,20 @@ void Launch::signal_unit(int32_t rank, const Task& task, int32_t expert, Amount 
 void Launch::signal_segment(int32_t rank, const Task& task, const Segment& segment, bool back) {
   if (segment.rows == 0) return;
   const int32_t top_k = routings_[image_.ops[task.op].route].top_k(), tile_rows = image_.header->tile_rows;
-  for (int32_t i = task.first_signal; i < task.first_signal + task.num_signals; ++i) {
-    const Signal& signal = image_.signals[i];
+  for (const Signal& signal : image_.signals_of(task)) {
     if (static_cast<Amount>(signal.amount) != Amount::ROWS) continue;
     const bool is_local = static_cast<Remote>(signal.remote) == Remote::LOCAL;
-    int64_t* counters = ranks_[is_local ? rank : back ? segment.source : segment.dest].counters + signal.event;
+    const int32_t target = is_local ? rank : back ? segment.source : segment.dest;
+    int64_t* counters = ranks_[target].counters + image_.event_of(signal, task);
     if (static_cast<Index>(signal.kind) != Index::ENTRY_TILE) {
       const bool by_expert = static_cast<Index>(signal.kind) == Index::SLOT_EXPERT;
-      add_to_counter(counters + (by_expert ? signal.stride * segment.expert : 0), segment.rows);
+      add_to_counter(counters + (by_expert ? segment.expert : 0), segment.rows);
       continue;
     }
     const auto tile = [&](int64_t row) { return segment.entries[row] / top_k / tile_rows; };
     for (int64_t row = 0, first = 0; row < segment.rows; first = row) {
       while (row < segment.rows && tile(row) == tile(first)) ++row;
-      add_to_counter(counters + int64_t{signal.stride} * tile(first), row - first);
+      add_to_counter(counters + tile(first), row - first);
     }
   }
 }

@@ -41,7 +41,7 @@ class Launch {
   void run_task(int32_t rank, int32_t queue, int32_t task);
   bool prepare(int32_t rank);
   bool meet(int32_t rank, std::atomic<int32_t>& arrived);
-  bool wait_for_task(int32_t rank, int32_t queue, int32_t task, int32_t expert);
+  bool wait_for_task(int32_t rank, int32_t queue, int32_t index, const Task& task, int32_t expert);
   // Adds `amount` to the counters of the task's signals of this kind; the rows of transfers go by segments instead.
   void signal_unit(int32_t rank, const Task& task, int32_t expert, Amount kind, int64_t amount);
   void signal_segment(int32_t rank, const Task& task, const Segment& segment, bool back);

@@ -18,17 +18,18 @@ void add_line(std::string& text, const char* owner, const char* name, int64_t fi
 
 void add_tables(std::string& text) {
   TYPE(Header) FIELD(Header, magic) FIELD(Header, version) FIELD(Header, image_bytes) FIELD(Header, num_tasks)
-    FIELD(Header, num_queues) FIELD(Header, num_ops) FIELD(Header, num_buffers) FIELD(Header, num_events)
-    FIELD(Header, num_waits) FIELD(Header, num_signals) FIELD(Header, num_routes) FIELD(Header, ep_size)
-    FIELD(Header, tile_rows) FIELD(Header, tasks_offset) FIELD(Header, queues_offset) FIELD(Header, ops_offset)
-    FIELD(Header, buffers_offset) FIELD(Header, events_offset) FIELD(Header, waits_offset)
+    FIELD(Header, num_queues) FIELD(Header, num_forms) FIELD(Header, num_ops) FIELD(Header, num_buffers)
+    FIELD(Header, num_events) FIELD(Header, num_event_runs) FIELD(Header, num_waits) FIELD(Header, num_signals)
+    FIELD(Header, num_routes) FIELD(Header, ep_size) FIELD(Header, tile_rows) FIELD(Header, index_bits)
+    FIELD(Header, tasks_offset) FIELD(Header, queues_offset) FIELD(Header, forms_offset) FIELD(Header, ops_offset)
+    FIELD(Header, buffers_offset) FIELD(Header, event_runs_offset) FIELD(Header, waits_offset)
     FIELD(Header, signals_offset) FIELD(Header, routes_offset) FIELD(Header, peer_order_offset)
-  TYPE(Task) FIELD(Task, op) FIELD(Task, peer) FIELD(Task, row) FIELD(Task, col) FIELD(Task, cols)
-    FIELD(Task, first_wait) FIELD(Task, first_signal) FIELD(Task, num_waits) FIELD(Task, num_signals)
+  TYPE(Form) FIELD(Form, op) FIELD(Form, first_wait) FIELD(Form, num_waits) FIELD(Form, first_signal)
+    FIELD(Form, num_signals)
   TYPE(Wait) FIELD(Wait, event) FIELD(Wait, kind)
   TYPE(Signal) FIELD(Signal, event) FIELD(Signal, kind) FIELD(Signal, amount) FIELD(Signal, remote)
-    FIELD(Signal, stride)
-  TYPE(Event) FIELD(Event, extent) FIELD(Event, index) FIELD(Event, mult) FIELD(Event, route)
+  TYPE(EventRun) FIELD(EventRun, first) FIELD(EventRun, extent) FIELD(EventRun, index) FIELD(EventRun, mult)
+    FIELD(EventRun, route)
   TYPE(Buffer) FIELD(Buffer, cols) FIELD(Buffer, rows_per_expert) FIELD(Buffer, dtype) FIELD(Buffer, rows)
 }
 
@@ -39,8 +40,8 @@ void add_op_tables(std::string& text) {
   TYPE(Operand) FIELD(Operand, buffer) FIELD(Operand, rows) FIELD(Operand, cols) FIELD(Operand, offset)
     FIELD(Operand, value) FIELD(Operand, reserved)
   TYPE(Op) FIELD(Op, opcode) FIELD(Op, domain) FIELD(Op, route) FIELD(Op, num_rows) FIELD(Op, clipped)
-    FIELD(Op, blocks) FIELD(Op, num_operands) FIELD(Op, param) FIELD(Op, value) FIELD(Op, reserved)
-    FIELD(Op, operands)
+    FIELD(Op, blocks) FIELD(Op, num_operands) FIELD(Op, first_row) FIELD(Op, num_units) FIELD(Op, num_peers)
+    FIELD(Op, cols) FIELD(Op, tile_cols) FIELD(Op, param) FIELD(Op, operands)
   TYPE(Status) FIELD(Status, code) FIELD(Status, rank) FIELD(Status, queue) FIELD(Status, task) FIELD(Status, event)
     FIELD(Status, wait) FIELD(Status, value) FIELD(Status, threshold)
 }

@@ -5,8 +5,10 @@ namespace {
 
 // Whether `signal` of a task of rank `from` may add to counter `event` of rank `to`; computed indices may reach any later one.
 bool may_reach(const Image& image, const Task& task, const Signal& signal, int32_t from, int32_t to, int32_t event) {
-  const bool is_static = static_cast<Index>(signal.kind) == Index::STATIC;
-  if (is_static ? signal.event != event : signal.event > event) return false;
+  const auto kind = static_cast<Index>(signal.kind);
+  const bool is_found_later = kind == Index::SLOT_EXPERT || kind == Index::ENTRY_TILE;
+  const int64_t first = image.event_of(signal, task);
+  if (is_found_later ? first > event : first != event) return false;
   switch (static_cast<Remote>(signal.remote)) {
     case Remote::LOCAL: return from == to;
     case Remote::PEER: return image.peer(from, task.peer) == to;
@@ -18,9 +20,9 @@ bool may_reach(const Image& image, const Task& task, const Signal& signal, int32
 bool is_still_due(const Image& image, const std::vector<Stand>& stands, const Status& wait) {
   for (const Stand& stand : stands) {
     for (int32_t t = stand.next_task; t < image.queues[stand.queue + 1]; ++t) {
-      const Task& task = image.tasks[t];
-      for (int32_t i = task.first_signal; i < task.first_signal + task.num_signals; ++i) {
-        if (may_reach(image, task, image.signals[i], stand.rank, wait.rank, wait.event)) return true;
+      const Task task = image.task(t);
+      for (const Signal& signal : image.signals_of(task)) {
+        if (may_reach(image, task, signal, stand.rank, wait.rank, wait.event)) return true;
       }
     }
   }

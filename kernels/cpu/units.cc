@@ -14,28 +14,29 @@ Unit cut(int64_t total, int64_t start, int64_t rows) {
 
 int64_t clip(int64_t rows, int32_t clipped, int64_t num_tokens) { return clipped ? std::min(rows, num_tokens) : rows; }
 
-int64_t find_extent(const Image& image, const Event& event, const Routing* routing, int32_t rank, int64_t num_tokens) {
+int64_t find_extent(const Image& image, const EventRun& run, int32_t index, const Routing* routing, int32_t rank,
+                    int64_t num_tokens) {
   const int64_t tile_rows = image.header->tile_rows;
   const auto split = [&](int32_t* position, int32_t* expert) {
-    *position = event.index / routing->num_local_experts();
-    *expert = event.index % routing->num_local_experts();
+    *position = index / routing->num_local_experts();
+    *expert = index % routing->num_local_experts();
   };
   int32_t position = 0, expert = 0;
-  switch (static_cast<Extent>(event.extent)) {
+  switch (static_cast<Extent>(run.extent)) {
     case Extent::ONE:
     case Extent::STATIC_TILE: return 1;
-    case Extent::SLOT: return routing->slot(rank, event.index).rows;
-    case Extent::EXPERT: return routing->expert_rows(rank, event.index);
+    case Extent::SLOT: return routing->slot(rank, index).rows;
+    case Extent::EXPERT: return routing->expert_rows(rank, index);
     case Extent::RECEIVED: return routing->received(rank);
-    case Extent::TILE: return cut(num_tokens, event.index * tile_rows, tile_rows).rows;
+    case Extent::TILE: return cut(num_tokens, index * tile_rows, tile_rows).rows;
     case Extent::TOKENS: return num_tokens;
     case Extent::ENTRIES: return routing->kept_entries(rank, 0, num_tokens);
     case Extent::TILE_ENTRIES: {
-      const Unit tile = cut(num_tokens, event.index * tile_rows, tile_rows);
+      const Unit tile = cut(num_tokens, index * tile_rows, tile_rows);
       return routing->kept_entries(rank, tile.start, tile.rows);
     }
-    case Extent::SENT_TO: return routing->sent_to(rank, image.peer(rank, event.index));
-    case Extent::RETURNED_TO: return routing->sent_to(image.peer(rank, event.index), rank);
+    case Extent::SENT_TO: return routing->sent_to(rank, image.peer(rank, index));
+    case Extent::RETURNED_TO: return routing->sent_to(image.peer(rank, index), rank);
     case Extent::SENT_TO_EXPERT:
       split(&position, &expert);
       return routing->sent_to_expert(rank, image.peer(rank, position), expert);
@@ -69,11 +70,13 @@ Unit find_unit(const Image& image, const HpmoeRank* ranks, const Routing* routin
 std::vector<int64_t> find_thresholds(const Image& image, const std::vector<Routing>& routings, int32_t rank,
                                      int64_t num_tokens) {
   std::vector<int64_t> thresholds(image.header->num_events);
-  for (int32_t e = 0; e < image.header->num_events; ++e) {
-    const Event& event = image.events[e];
-    const bool routed = event.route >= 0 && event.route < image.header->num_routes;
-    const Routing* routing = routed ? &routings[event.route] : nullptr;
-    thresholds[e] = event.mult * find_extent(image, event, routing, rank, num_tokens);
+  for (int32_t r = 0; r < image.header->num_event_runs; ++r) {
+    const EventRun& run = image.event_runs[r];
+    const bool routed = run.route >= 0 && run.route < image.header->num_routes;
+    const Routing* routing = routed ? &routings[run.route] : nullptr;
+    for (int32_t e = run.first; e < image.end_of_run(r); ++e) {
+      thresholds[e] = run.mult * find_extent(image, run, run.index + e - run.first, routing, rank, num_tokens);
+    }
   }
   return thresholds;
 }

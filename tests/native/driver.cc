@@ -42,11 +42,11 @@ std::vector<int32_t> make_image(int num_queues) {
     const int per_expert = i == W1 ? H : i == W2 ? I : 0;
     w.buffers.push_back({cols[i], per_expert, int32_t(i == IDS ? Dtype::INT32 : Dtype::FLOAT32), rows[i]});
   }
-  w.routes.push_back({IDS, E, L, K, S, T, 0, 0});
+  w.routes.push_back({IDS, E, L, K, S, T, 0, 0, -1, 0, 0.0});
   for (int kind = 0; kind < 4; ++kind) {
-    for (int s = 0; s < S; ++s) w.events.push_back({int32_t(Extent::SLOT), s, kind == 1 ? 2 : 1, 0});
+    for (int s = 0; s < S; ++s) w.event_runs.push_back({kind * S + s, int32_t(Extent::SLOT), s, kind == 1 ? 2 : 1, 0});
   }
-  for (int i = 0; i < kTiles; ++i) w.events.push_back({int32_t(Extent::TILE_ENTRIES), i, 1, 0});
+  for (int i = 0; i < kTiles; ++i) w.event_runs.push_back({HOME + i, int32_t(Extent::TILE_ENTRIES), i, 1, 0});
   const int put =
       w.op(Opcode::PUT, Domain::SLOTS, {operand(A, Rows::PEER, Cols::ALL), operand(X, Rows::TOKENS, Cols::ALL)});
   const int up =
@@ -61,16 +61,16 @@ std::vector<int32_t> make_image(int num_queues) {
   w.ops[sum].clipped = 1;
   const auto peer = int32_t(Remote::PEER);
   for (int j = 0; j < R; ++j)
-    for (int s = 0; s < S; ++s) w.task(put, s, 0, 0, j, {}, {{ARRIVED + s, 0, 0, peer, 0}});
+    for (int s = 0; s < S; ++s) w.task(put, s, 0, 0, j, {}, {{ARRIVED + s, 0, 0, peer}});
   for (int s = 0; s < S; ++s) {
-    w.task(up, s, 0, I, -1, {ARRIVED + s}, {{UP + s, 0, 0, 0, 0}});
-    w.task(up, s, I, I, -1, {ARRIVED + s}, {{UP + s, 0, 0, 0, 0}});
-    w.task(act, s, 0, I, -1, {UP + s}, {{ACT + s, 0, 0, 0, 0}});
-    w.task(down, s, 0, H, -1, {ACT + s}, {{DOWN + s, 0, 0, 0, 0}});
+    w.task(up, s, 0, I, -1, {ARRIVED + s}, {{UP + s, 0, 0, 0}});
+    w.task(up, s, I, I, -1, {ARRIVED + s}, {{UP + s, 0, 0, 0}});
+    w.task(act, s, 0, I, -1, {UP + s}, {{ACT + s, 0, 0, 0}});
+    w.task(down, s, 0, H, -1, {ACT + s}, {{DOWN + s, 0, 0, 0}});
   }
   const auto by_tile = int16_t(Index::ENTRY_TILE);
   for (int j = 0; j < R; ++j)
-    for (int s = 0; s < S; ++s) w.task(back, s, 0, 0, j, {DOWN + s}, {{HOME, by_tile, 0, peer, 1}});
+    for (int s = 0; s < S; ++s) w.task(back, s, 0, 0, j, {DOWN + s}, {{HOME, by_tile, 0, peer}});
   for (int i = 0; i < kTiles; ++i) w.task(sum, i, 0, 0, -1, {HOME + i}, {});
   return w.pack();
 }
@@ -150,8 +150,8 @@ void test_layer(int num_queues, int launches) {
 
 std::vector<int32_t> lose_signal(std::vector<int32_t> image) {
   auto* header = reinterpret_cast<Header*>(image.data());
-  auto* tasks = reinterpret_cast<Task*>(reinterpret_cast<char*>(image.data()) + header->tasks_offset);
-  tasks[0].num_signals = 0;  // the first put
+  auto* forms = reinterpret_cast<Form*>(reinterpret_cast<char*>(image.data()) + header->forms_offset);
+  forms[0].num_signals = 0;  // the first put
   return image;
 }
 
@@ -175,7 +175,7 @@ void test_failures() {
   std::mt19937 random(11);
   // What the image says of the arrays stays true: only the host can check it.
   const auto* header = reinterpret_cast<const Header*>(image.data());
-  const size_t first_buffer = header->buffers_offset / 4, last_buffer = header->events_offset / 4;
+  const size_t first_buffer = header->buffers_offset / 4, last_buffer = header->event_runs_offset / 4;
   int refused = 0, ended = 0;
   for (int i = 0; i < rounds; ++i) {
     auto changed = image;

@@ -4,7 +4,8 @@ import numpy as np
 
 from hpmoe.kernels.protocol import (
     BUFFER,
-    EVENT,
+    EVENT_RUN,
+    FORM,
     OP,
     ROUTE,
     SIGNAL,
@@ -44,8 +45,9 @@ class ImageBuilder:
 
     def __init__(self, ep_size=1, tile_rows=4, num_queues=1):
         self.ep_size, self.tile_rows = ep_size, tile_rows
-        self.tables = {name: [] for name in ("ops", "buffers", "events", "waits", "signals", "routes")}
+        self.tables = {name: [] for name in ("ops", "buffers", "event_runs", "waits", "signals", "routes", "forms")}
         self.queues = [[] for _ in range(num_queues)]
+        self.places = {}  # the tasks of each op
 
     def _add(self, table, value):
         self.tables[table].append(value)
@@ -60,7 +62,7 @@ class ImageBuilder:
         return self._add("routes", record(ROUTE, ids_buffer=ids, num_slots=num_slots, num_tokens=num_tokens, **sizes))
 
     def event(self, extent=Extent.ONE, index=0, mult=1, route=0):
-        return self._add("events", record(EVENT, extent=extent, index=index, mult=mult, route=route))
+        return self._add("event_runs", record(EVENT_RUN, extent=extent, index=index, mult=mult, route=route))
 
     def op(self, opcode, domain, *operands, route=-1, num_rows=0, clipped=0, blocks=1, param=()):
         """An operand is a float, or (buffer, rows mode, cols mode[, offset])."""
@@ -77,26 +79,47 @@ class ImageBuilder:
 
     def task(self, op, row=0, cols=(0, 0), peer=-1, waits=(), signals=(), queue=None):
         """`waits` are event indices or (event, kind); `signals` are events or (event, dict of Signal fields)."""
-        value = record(TASK, op=op, row=row, col=cols[0], cols=cols[1], peer=peer)
-        value["first_wait"], value["num_waits"] = len(self.tables["waits"]), len(waits)
-        value["first_signal"], value["num_signals"] = len(self.tables["signals"]), len(signals)
+        form = record(FORM, op=op, num_waits=len(waits), num_signals=len(signals))
+        form["first_wait"], form["first_signal"] = len(self.tables["waits"]), len(self.tables["signals"])
         for wait in waits:
             event, kind = wait if isinstance(wait, tuple) else (wait, Index.STATIC)
             self._add("waits", record(WAIT, event=event, kind=kind))
         for signal in signals:
             event, fields = signal if isinstance(signal, tuple) else (signal, {})
             self._add("signals", record(SIGNAL, event=event, **fields))
+        place = row, peer, *cols
+        self.places.setdefault(op, []).append(place)
         shortest = min(range(len(self.queues)), key=lambda q: len(self.queues[q]))
-        self.queues[shortest if queue is None else queue].append(value)
+        self.queues[shortest if queue is None else queue].append((self._add("forms", form), op, place))
 
     def pack(self):
-        dtypes = {"ops": OP, "buffers": BUFFER, "events": EVENT, "waits": WAIT, "signals": SIGNAL, "routes": ROUTE}
+        """Every task has a form of its own, and the grid of an op is the smallest that holds its tasks."""
+        dtypes = {"ops": OP, "buffers": BUFFER, "event_runs": EVENT_RUN, "waits": WAIT, "signals": SIGNAL, "routes": ROUTE,
+                  "forms": FORM}
         sections = {name: table_of(self.tables[name], dtype) for name, dtype in dtypes.items()}
-        sections["tasks"] = table_of([task for queue in self.queues for task in queue], TASK)
+        sections["event_runs"]["first"] = np.arange(len(self.tables["event_runs"]))
+        for op, places in self.places.items():
+            rows, peers, firsts, widths = map(np.array, zip(*places, strict=True))
+            grid = sections["ops"][op]
+            grid["first_row"] = min(rows.min(), 0)
+            grid["num_units"], grid["num_peers"] = rows.max() - grid["first_row"] + 1, peers.max() + 1
+            grid["cols"], grid["tile_cols"] = (firsts + widths).max(), widths.max()
+        tasks = [(form, _index(sections["ops"][op], *place)) for queue in self.queues for form, op, place in queue]
+        index_bits = max((index for _, index in tasks), default=0).bit_length()
+        sections["tasks"] = np.array([form << index_bits | index for form, index in tasks], TASK)
         sections["queues"] = np.cumsum([0, *map(len, self.queues)], dtype=np.int32)
         ranks = np.arange(self.ep_size, dtype=np.int32)
         sections["peer_order"] = ((ranks[:, None] + ranks) % self.ep_size).reshape(-1).astype(np.int32)
-        return pack_image(sections, ep_size=self.ep_size, tile_rows=self.tile_rows)
+        return pack_image(sections, ep_size=self.ep_size, tile_rows=self.tile_rows, index_bits=index_bits,
+                          num_events=len(sections["event_runs"]))
+
+
+def _index(grid, row, peer, col, cols):
+    """Where a task stands in the grid of its op."""
+    tiles = -(-int(grid["cols"]) // int(grid["tile_cols"])) if cols else 1
+    tile = col // int(grid["tile_cols"]) if cols else 0
+    assert not cols or (col, cols) == (tile * grid["tile_cols"], min(grid["tile_cols"], grid["cols"] - col)), "no such tile"
+    return ((row - int(grid["first_row"])) * max(int(grid["num_peers"]), 1) + max(peer, 0)) * tiles + tile
 
 
 class MoeLayer:
@@ -143,7 +166,7 @@ class MoeLayer:
         for j in self.peers:
             sent = [b.event(Extent.SENT_TO_EXPERT, j * local + e) for e in range(local)]
             for s in self.slots:
-                b.task(put, s, peer=j, signals=[(sent[0], {"kind": Index.SLOT_EXPERT, "stride": 1})])
+                b.task(put, s, peer=j, signals=[(sent[0], {"kind": Index.SLOT_EXPERT})])
             for e in range(local):
                 b.task(notify, e, peer=j, waits=[sent[e]], signals=[(self.arrived[0], remote)])
 
@@ -164,7 +187,7 @@ class MoeLayer:
     def add_return(self):
         b, remote = self.builder, {"remote": Remote.PEER}
         here = ((self.back, Rows.ENTRIES, Cols.ALL), (self.d, *OWN_ALL))
-        by_tile = {"kind": Index.ENTRY_TILE, "stride": 1}
+        by_tile = {"kind": Index.ENTRY_TILE}
         if self.style == "put":
             home = [b.event(Extent.TILE_ENTRIES, i) for i in range(self.num_tiles)]
             back = b.op(Opcode.PUT_BACK, Domain.SLOTS, *here, route=self.route)

@@ -1,11 +1,12 @@
 // Packs an image in C++, section by section, for programs that test the runtime without Python.
 #pragma once
 
+#include <algorithm>
 #include <cstring>
 #include <initializer_list>
 #include <vector>
 
-#include "protocol.h"
+#include "decode.h"
 
 namespace hpmoe {
 
@@ -16,11 +17,12 @@ inline Operand operand(int buffer, Rows rows, Cols cols, int offset = 0) {
 struct ImageWriter {
   std::vector<Op> ops;
   std::vector<Buffer> buffers;
-  std::vector<Event> events;
+  std::vector<EventRun> event_runs;
+  std::vector<Form> forms;
   std::vector<Wait> waits;
   std::vector<Signal> signals;
   std::vector<Route> routes;
-  std::vector<std::vector<Task>> queues;
+  std::vector<std::vector<Task>> queues;  // a task has a form of its own
   const int ep_size, tile_rows;
 
   ImageWriter(int ep_size, int tile_rows, int num_queues)
@@ -36,21 +38,32 @@ struct ImageWriter {
     return static_cast<int>(ops.size()) - 1;
   }
 
-  // Tasks go to the queues in turn.
+  // Tasks go to the queues in turn; the grid of an op grows to hold its tasks.
   void task(int op, int row, int col, int cols, int peer, std::initializer_list<int> events_waited,
             std::initializer_list<Signal> signalled) {
-    queues[num_tasks_++ % queues.size()].push_back(
-        {op, peer, row, col, cols, static_cast<int32_t>(waits.size()), static_cast<int32_t>(signals.size()),
-         static_cast<int16_t>(events_waited.size()), static_cast<int16_t>(signalled.size())});
+    const auto form = static_cast<int32_t>(forms.size());
+    queues[form % queues.size()].push_back({op, peer, row, col, cols, form});
+    forms.push_back({op, static_cast<int32_t>(waits.size()), static_cast<int32_t>(events_waited.size()),
+                     static_cast<int32_t>(signals.size()), static_cast<int32_t>(signalled.size())});
     for (int event : events_waited) waits.push_back({event, 0});
     signals.insert(signals.end(), signalled);
+    Op& grid = ops[op];
+    grid.num_units = std::max(grid.num_units, row + 1);
+    grid.num_peers = std::max(grid.num_peers, peer + 1);
+    grid.cols = std::max(grid.cols, col + cols);
+    grid.tile_cols = std::max(grid.tile_cols, cols);
   }
 
   std::vector<int32_t> pack() {
-    std::vector<Task> tasks;
+    std::vector<TaskWord> tasks;
     std::vector<int32_t> starts{0}, peer_order;
     for (const auto& queue : queues) {
-      tasks.insert(tasks.end(), queue.begin(), queue.end());
+      for (const Task& task : queue) {
+        const Op& op = ops[task.op];
+        const int place = task.row * std::max(op.num_peers, 1) + std::max(task.peer, 0);
+        const int index = place * num_column_tiles(op) + (op.cols > 0 ? task.col / op.tile_cols : 0);
+        tasks.push_back(static_cast<TaskWord>(task.form) << kIndexBits | static_cast<TaskWord>(index));
+      }
       starts.push_back(static_cast<int32_t>(tasks.size()));
     }
     for (int r = 0; r < ep_size; ++r)
@@ -62,12 +75,15 @@ struct ImageWriter {
     h.ep_size = ep_size;
     h.tile_rows = tile_rows;
     h.num_queues = static_cast<int32_t>(queues.size());
+    h.num_events = static_cast<int32_t>(event_runs.size());  // runs of one
+    h.index_bits = kIndexBits;
     int32_t ignored;
     add(tasks, &h.tasks_offset, &h.num_tasks);
     add(starts, &h.queues_offset, &ignored);
+    add(forms, &h.forms_offset, &h.num_forms);
     add(ops, &h.ops_offset, &h.num_ops);
     add(buffers, &h.buffers_offset, &h.num_buffers);
-    add(events, &h.events_offset, &h.num_events);
+    add(event_runs, &h.event_runs_offset, &h.num_event_runs);
     add(waits, &h.waits_offset, &h.num_waits);
     add(signals, &h.signals_offset, &h.num_signals);
     add(routes, &h.routes_offset, &h.num_routes);
@@ -87,8 +103,8 @@ struct ImageWriter {
     if (words > 0) std::memcpy(words_.data() + begin, section.data(), words * 4);
   }
 
+  static constexpr int kIndexBits = 16;
   std::vector<int32_t> words_;
-  size_t num_tasks_ = 0;
 };
 
 }  // namespace hpmoe

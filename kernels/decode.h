@@ -1,0 +1,51 @@
+// How a worker reads its queue: from a word to a task, and to the counters of its waits and signals.
+#pragma once
+
+#include "protocol.h"
+
+namespace hpmoe {
+
+// One tile of one op: unit `row` of the op's domain, columns [col, col + cols), position `peer` in the rank's peer
+// order or -1.
+struct Task {
+  int32_t op, peer, row, col, cols, form;
+};
+
+inline int32_t num_column_tiles(const Op& op) { return op.cols > 0 ? (op.cols - 1) / op.tile_cols + 1 : 1; }
+
+inline int64_t grid_size(const Op& op) {
+  return int64_t{op.num_units} * (op.num_peers > 0 ? op.num_peers : 1) * num_column_tiles(op);
+}
+
+// Tasks of an op are numbered by unit, then peer, then columns.
+inline Task task_at(const Form* forms, const Op* ops, int32_t form, int32_t index) {
+  const Op& op = ops[forms[form].op];
+  const int32_t column_tiles = num_column_tiles(op), place = index / column_tiles;
+  const int32_t col = index % column_tiles * op.tile_cols;
+  Task task{forms[form].op, -1, place, col, op.cols - col < op.tile_cols ? op.cols - col : op.tile_cols, form};
+  if (op.num_peers > 0) {
+    task.row = place / op.num_peers;
+    task.peer = place % op.num_peers;
+  }
+  task.row += op.first_row;
+  return task;
+}
+
+inline Task decode_task(const Header& header, const Form* forms, const Op* ops, uint32_t word) {
+  const uint32_t mask = (1u << header.index_bits) - 1;
+  return task_at(forms, ops, static_cast<int32_t>(word >> header.index_bits), static_cast<int32_t>(word & mask));
+}
+
+// What the task's place adds to the event that a wait or signal of its form names. SLOT_EXPERT and ENTRY_TILE add what the
+// routing says besides.
+inline int64_t event_offset(int32_t kind, const Op& op, const Task& task) {
+  switch (static_cast<Index>(kind)) {
+    case Index::UNIT: return task.row;
+    case Index::EXPERT: return task.row / op.blocks;
+    case Index::PEER: return task.peer;
+    case Index::PEER_UNIT: return int64_t{task.peer} * op.num_units + task.row;
+    default: return 0;
+  }
+}
+
+}  // namespace hpmoe

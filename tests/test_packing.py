@@ -1,0 +1,87 @@
+"""A packed image means exactly what the taskflow's tables say, whatever they say."""
+
+import numpy as np
+import pytest
+
+import hpmoe
+from hpmoe import taskflow as tf
+from hpmoe.kernels import protocol
+from hpmoe.kernels.packing import pack
+from hpmoe.kernels.unpacking import read_events, read_table, read_tasks
+from hpmoe.transforms.assign_queues import POLICIES
+
+TOKENS, HIDDEN, INNER, EXPERTS, TOP_K = 40, 12, 8, 8, 2
+
+
+def make_flow(ep=2, direction="forward", signal=None, policy="critical_path", tokens=TOKENS):
+    local = EXPERTS // ep
+    args = [hpmoe.Aval(shape, dtype) for shape, dtype in (
+        ((tokens, HIDDEN), "float32"), ((tokens, TOP_K), "int32"), ((tokens, TOP_K), "float32"),
+        ((local, HIDDEN, 2 * INNER), "float32"), ((local, INNER, HIDDEN), "float32"))]
+    f = hpmoe.tile_partition(hpmoe.moe_ffn, rows=8, cols=8)
+    f = f if signal is None else hpmoe.overlap_comm(f, signal=signal)
+    machine = hpmoe.ascend_a3.replace(num_aic=3, num_aiv=5)
+    return hpmoe.assign_queues(f, machine=machine, policy=policy).lower(*args, mesh=hpmoe.Mesh(ep), direction=direction)
+
+
+def check_same(flow):
+    image = pack(flow)
+    header, sections = protocol.unpack_image(image)
+    order = np.concatenate(flow.queues)
+    tasks, _ = read_tasks(header, sections)
+    np.testing.assert_array_equal(tasks, flow.tasks[order])
+    place = np.argsort(order)
+    for name, dtype in (("waits", tf.WAIT), ("signals", tf.SIGNAL)):
+        wanted = getattr(flow, name).copy()
+        wanted["task"] = place[wanted["task"]]
+        got = read_table(header, sections, name, dtype)
+        np.testing.assert_array_equal(got, wanted[np.argsort(wanted["task"], kind="stable")])
+    events = read_events(header, sections)
+    for column in ("extent", "index", "mult", "route"):
+        np.testing.assert_array_equal(events[column], flow.events[column])
+    return image, header
+
+
+@pytest.mark.parametrize("policy", POLICIES)
+@pytest.mark.parametrize("direction", ["forward", "backward"])
+@pytest.mark.parametrize("signal", [None, "tile", "expert", "peer"])
+def test_flows_of_the_chain_survive_packing(signal, direction, policy):
+    check_same(make_flow(2, direction, signal, policy))
+
+
+def test_regular_flows_need_few_forms():
+    """Twice the tokens need more words, not more forms."""
+    for direction in ("forward", "backward"):
+        (small, few), (large, still_few) = (check_same(make_flow(4, direction, "tile", tokens=t)) for t in (200, 400))
+        assert still_few["num_forms"] <= few["num_forms"] + 2
+        assert len(large) - len(small) < 4 * (still_few["num_tasks"] - few["num_tasks"]) + 512
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_tables_of_no_pattern_survive_packing(seed):
+    flow, rng = make_flow(2, "backward", "tile"), np.random.default_rng(seed)
+    waits = rng.permutation(np.concatenate([flow.waits, flow.waits[:9]]))  # some twice, in no order
+    waits["event"][::3] = rng.integers(len(flow.events), size=len(waits[::3]))
+    signals = rng.permutation(flow.signals)[::2]
+    signals["amount"][::5] ^= 1
+    signals["event"][::4] = rng.integers(len(flow.events), size=len(signals[::4]))
+    events = rng.permutation(flow.events)
+    queues = tuple(np.array_split(rng.permutation(flow.num_tasks), 8))
+    check_same(flow.replace(waits=waits, signals=signals, events=events, queues=queues))
+
+
+def test_no_tasks_and_no_events():
+    flow = make_flow(tokens=0)
+    check_same(flow)
+    none = {name: np.zeros(0, dtype) for name, dtype in (("waits", tf.WAIT), ("signals", tf.SIGNAL), ("events", tf.EVENT))}
+    check_same(flow.replace(**none))
+
+
+def test_what_cannot_be_packed_is_refused():
+    flow = make_flow()
+    with pytest.raises(ValueError, match="the tasks of moe_ffn are not those of its operations"):
+        pack(flow.replace(tasks=flow.tasks[:-1]))
+    waits = flow.waits.copy()
+    waits["event"][0] = len(flow.events)
+    with pytest.raises(ValueError, match="the tables of moe_ffn name a task or an event that does not exist"):
+        pack(flow.replace(waits=waits))
