@@ -1,8 +1,9 @@
-"""Dependencies of tile tasks, derived from what each touches: RAW order as row-counting events.
+"""Dependencies of tile tasks, derived from what each touches: row-counting events.
 
-Every buffer is written by one equation, so read-after-write is the only hazard. All tasks that read the same region share
-one event; every task that writes part of the region signals it with the rows it made ready. The region is a unit (a slot,
-a row tile, an expert's rows, or everything) and a set of column ranges, so the order is that of tiles and not of operators.
+All tasks that read the same region share one event; every task that writes part of the region signals it with the rows it
+made ready. The region is a unit (a slot, a row tile, an expert's rows, or everything) and a set of column ranges, so the
+order is that of tiles and not of operators. A storage is written by one equation; where its memory is taken over, the
+tasks that read it signal another event, which the next writers wait for.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ from collections.abc import Iterable
 import numpy as np
 
 from hpmoe import taskflow as tf
+from hpmoe.lifetimes import Lifetimes, Release
 
 Columns = tuple[tuple[int, int], ...]
 
@@ -81,6 +83,10 @@ class _Derivation:
                 self.writers.setdefault(storage, []).append(i)
 
     def run(self):
+        releases: dict[int, list[Release]] = {}
+        shares = any(b.memory >= 0 for b in self.buffers)
+        for release in Lifetimes(self.buffers, self.ops, self.routes).releases if shares else ():
+            releases.setdefault(release.op, []).append(release)
         for i, op in enumerate(self.ops):
             if op.opcode == "NOTIFY":
                 self._wait_for_puts(i, op)
@@ -88,6 +94,8 @@ class _Derivation:
             for storage in dict.fromkeys(self.buffers[a.buffer].storage for a in op.inputs):
                 if storage in self.writers:
                     self._wait_for(i, op, storage)
+            for release in releases.get(i, ()):
+                self._wait_for_release(release)
         return self.tables.finish()
 
     # What a reader waits for.
@@ -246,6 +254,28 @@ class _Derivation:
                 self.tables.signal(tasks, block.first, tf.ENTRY_TILE, remote=remote)
             else:
                 self.tables.signal(tasks, block.first + (0 if region.unit == "all" else rows), remote=remote)
+
+    # Memory that is taken over.
+
+    def _wait_for_release(self, release: Release) -> None:
+        """The tasks of `release.op` wait until the older storage's readers are done with their unit of it, or with all."""
+        tasks, by_unit = self.range_of[release.op], release.unit != "count"
+        block = self.tables.blocks.get((release.old, release.unit)) or self._release_block(release)
+        self.tables.wait(tasks, block.first + (self.tasks["row"][tasks] if by_unit else 0))
+
+    def _release_block(self, release: Release) -> tf.EventBlock:
+        old, readers = release.old, [(r, self.range_of[r]) for r in release.readers]
+        region = _Region(old, release.unit, ())
+        extent, index, route = self._extent(region, self.ops[release.readers[0]])
+        mult = self._multiplicity(region, readers, extent, index)
+        block = self.tables.add_block((old, release.unit), f"{self.buffers[old].name}.free", release.unit, (), extent, index,
+                                      mult, route, False)
+        for _, tasks in readers:
+            if release.unit == "count":
+                self.tables.signal(tasks, block.first, amount=tf.COUNT)
+            else:
+                self.tables.signal(tasks, block.first + self.tasks["row"][tasks])
+        return block
 
     # Puts whose signals are batched by a NOTIFY task for each peer, or each (peer, expert).
 

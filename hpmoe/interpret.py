@@ -53,6 +53,7 @@ class _Run:
             check_capacity(flow, routing, i)
         self.memory = [[self._allocate(r, b, inputs[r], position) for b in range(len(flow.buffers))] for r in self.ranks]
         for r in self.ranks:
+            self._share_memory(self.memory[r])
             for b, buffer in enumerate(flow.buffers):
                 if buffer.storage != b:
                     self.memory[r][b] = self.memory[r][buffer.storage].reshape(self._matrix(r, b))
@@ -75,6 +76,14 @@ class _Run:
             return np.ascontiguousarray(inputs[position[b]], dtype).reshape(self._matrix(rank, b))
         is_padded = buffer.role == "output" and self.layout.num_tokens is not None and buffer.route < 0
         return np.full(self._matrix(rank, b), 0 if is_padded or dtype.kind == "i" else np.nan, dtype)
+
+    def _share_memory(self, arrays: list[np.ndarray]) -> None:
+        """Moves the arrays of buffers that live in one memory into one block of bytes, which read as NaN."""
+        for home in {b.memory for b in self.flow.buffers} - {-1}:
+            members = [b for b, buffer in enumerate(self.flow.buffers) if home in (b, buffer.memory)]
+            block = np.full(max(arrays[b].nbytes for b in members), 0xFF, np.uint8)
+            for b in members:
+                arrays[b] = block[:arrays[b].nbytes].view(arrays[b].dtype).reshape(arrays[b].shape)
 
     # Order.
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -51,7 +52,8 @@ class Buffer:
         num_rows: rows, or None for the received rows of `route`.
         route: index of the route that gives the rows, or -1.
         rows_per_expert: middle dimension of a [E, K, N] array, else 0.
-        storage: the buffer whose memory this one is a view of; its own index unless it is a view.
+        storage: the buffer that this one is a view of; its own index unless it is a view.
+        memory: the earlier storage whose memory this one takes over once that is dead, or -1; see lifetimes.py.
     """
 
     name: str
@@ -63,10 +65,17 @@ class Buffer:
     route: int
     rows_per_expert: int
     storage: int
+    memory: int = -1
 
     def user_view(self, array: np.ndarray) -> np.ndarray:
         """The buffer's array, of rows and columns, in the shape that the user sees."""
         return array.reshape(tuple(d if isinstance(d, int) else len(array) for d in self.shape))
+
+
+def memory_of(buffers: Sequence[Buffer], b: int) -> int:
+    """The storage in whose memory a buffer lies."""
+    storage = buffers[b].storage
+    return buffers[storage].memory if buffers[storage].memory >= 0 else storage
 
 
 @dataclasses.dataclass(frozen=True)

@@ -20,6 +20,8 @@ def taskflow_text(flow: tf.Taskflow) -> str:
     for i, route in enumerate(flow.routes):
         lines.append(f"  route {i}: {flow.buffers[route.ids].name}, {route.num_experts} experts, top_k={route.top_k}, "
                      f"at most {route.max_rows} received rows in {route.num_slots} slots of {route.tile_rows}")
+    shared = [f"{b.name} in {flow.buffers[b.memory].name}" for b in flow.buffers if b.memory >= 0]
+    lines += [f"  memory: {', '.join(shared)}"] if shared else []
     return "\n".join([*lines, *(_queue_lines(flow) if flow.queues else _op_lines(flow))])
 
 

@@ -7,6 +7,7 @@ import numpy as np
 from hpmoe import taskflow as tf
 from hpmoe.dependencies import derive_dependencies
 from hpmoe.errors import VerifyError, check_argument
+from hpmoe.lifetimes import memory_fault
 from hpmoe.native.planner import find_runnable, prune_waits
 from hpmoe.taskflow_text import event_name, task_name, taskflow_window
 
@@ -32,6 +33,7 @@ def verify(flow: tf.Taskflow) -> None:
                    "a Taskflow, as f.lower(*args) makes it after tile_partition")
     _check_tasks(flow)
     _check_peer_order(flow)
+    _check_memory(flow)
     _check_tables(flow)
     if flow.queues:
         check_queues(flow)
@@ -62,6 +64,12 @@ def _check_peer_order(flow: tf.Taskflow) -> None:
     order = flow.peer_order
     if order.shape != (flow.ep_size, flow.ep_size) or (np.sort(order, axis=1) != np.arange(flow.ep_size)).any():
         raise VerifyError(f"verify: peer_order is {order.tolist()}; each row must name each of {flow.ep_size} ranks once")
+
+
+def _check_memory(flow: tf.Taskflow) -> None:
+    """Only temporaries share memory, one after the other."""
+    if fault := memory_fault(flow):
+        raise VerifyError(f"verify: {fault}")
 
 
 def check_queues(flow: tf.Taskflow) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import threading
 from collections.abc import Mapping, Sequence
 from typing import Any
@@ -14,10 +15,11 @@ from hpmoe.errors import ArgumentError, LaunchError
 from hpmoe.kernels.cpu_target import launch
 from hpmoe.kernels.memory import Pool
 from hpmoe.kernels.packing import pack
+from hpmoe.lifetimes import memory_bytes
 from hpmoe.measure import new_trace
 from hpmoe.routing import rows_to_ranks
 from hpmoe.targets import register_target
-from hpmoe.taskflow import Taskflow
+from hpmoe.taskflow import Taskflow, memory_of
 from hpmoe.taskflow_text import event_name, task_name
 
 POOL = Pool()
@@ -141,13 +143,16 @@ def received_rows(flow: Taskflow, inputs: Sequence[Sequence[np.ndarray]],
 
 def _allocate(flow: Taskflow, inputs: Sequence[Sequence[np.ndarray]], received: list[list[int]],
               padded: bool, into: Mapping[int, Sequence[np.ndarray]]) -> list[list[np.ndarray]]:
-    """For each rank an array for each buffer: inputs as they are, the rest from the pool, sized from the real counts.
+    """For each rank an array for each buffer: inputs as they are, the rest from the pool, sized from the real counts, those
+    that take over the memory of another in that.
 
     The ranks' parts of an output lie one after the other, so that they are one array for whoever stacks them.
     """
     position = {b: i for i, b in enumerate(flow.inputs)}
     memory: list[list[np.ndarray]] = [[] for _ in inputs]
     given = {flow.outputs[j]: arrays for j, arrays in into.items()}
+    sizes = [memory_bytes(flow, rows) for rows in received]
+    blocks: list[dict[int, np.ndarray]] = [{} for _ in inputs]
     for b, buffer in enumerate(flow.buffers):
         is_output = buffer.role == "output" and buffer.route < 0 and buffer.storage == b
         together, dtype = None, numpy_dtype(storage_dtype(buffer.dtype))
@@ -163,7 +168,11 @@ def _allocate(flow: Taskflow, inputs: Sequence[Sequence[np.ndarray]], received: 
             elif b in position:
                 mine.append(np.ascontiguousarray(inputs[rank][position[b]]).reshape(shape))
             else:
-                mine.append(POOL.empty(shape, dtype))
+                home = memory_of(flow.buffers, b)
+                if home == b:
+                    blocks[rank][b] = POOL.empty((sizes[rank][b],), np.uint8)
+                nbytes = math.prod(shape) * dtype.itemsize
+                mine.append(blocks[rank][home][:nbytes].view(dtype).reshape(shape))
     return memory
 
 

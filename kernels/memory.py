@@ -16,6 +16,9 @@ class Pool:
 
     It never holds more than was once in use at the same time.
 
+    Attributes:
+        peak_bytes: the most bytes in use at the same time, alignment included.
+
     Example:
         >>> pool = Pool()
         >>> first = pool.empty((4, 8), np.float32)
@@ -28,7 +31,7 @@ class Pool:
     def __init__(self) -> None:
         self._free: list[np.ndarray] = []
         self._returned: collections.deque[np.ndarray] = collections.deque()
-        self._used_bytes = self._peak_bytes = 0
+        self._used_bytes = self.peak_bytes = 0
         self._lock = threading.Lock()
 
     def empty(self, shape: tuple[int, ...], dtype: np.typing.DTypeLike) -> np.ndarray:
@@ -37,7 +40,7 @@ class Pool:
         with self._lock:
             block = self._take(size)
             self._used_bytes += block.nbytes
-            self._peak_bytes = max(self._peak_bytes, self._used_bytes)
+            self.peak_bytes = max(self.peak_bytes, self._used_bytes)
         lease = _Lease(self._returned, block, size)
         return np.asarray(lease)[:math.prod(shape) * np.dtype(dtype).itemsize].view(dtype).reshape(shape)
 
@@ -55,7 +58,7 @@ class Pool:
         fitting = [i for i, b in enumerate(self._free) if size <= b.nbytes - ALIGNMENT <= 2 * size]
         if fitting:
             return self._free.pop(min(fitting, key=lambda i: self._free[i].nbytes))
-        while self._free and sum(b.nbytes for b in self._free) + self._used_bytes + size > self._peak_bytes:
+        while self._free and sum(b.nbytes for b in self._free) + self._used_bytes + size > self.peak_bytes:
             self._free.pop(0)
         return np.empty(size + ALIGNMENT, np.uint8)
 

@@ -1,7 +1,8 @@
 """An independent proof that a taskflow orders every pair of conflicting accesses, for one routing and all ranks.
 
 Nothing here uses the library's dependency rules, layouts or orderings: cells are counted one by one, thresholds are
-recounted from what every task adds, and "before" is plain reachability over queues and counters.
+recounted from what every task adds, and "before" is plain reachability over queues and counters. Where buffers share
+memory, all accesses of one to a piece of it come before the first of the other.
 """
 
 import math
@@ -26,6 +27,7 @@ class Expansion:
         self.kept = [self._keep(plan, ids[i], weights) for i, plan in enumerate(flow.routes)]
         self.received = [self._receive(plan, ids[i], self.kept[i]) for i, plan in enumerate(flow.routes)]
         self.bases, self.num_cells = {}, 0
+        self.homes = {b.memory for b in flow.buffers} - {-1}
         for r in self.ranks:
             for b, buffer in enumerate(flow.buffers):
                 if buffer.storage == b:
@@ -78,6 +80,24 @@ class Expansion:
         assert not rows.size or (rows.min() >= 0 and rows.max() < self._num_rows(rank, b)), "rows out of bounds"
         assert not cols.size or (cols.min() >= 0 and cols.max() < buffer.cols), "columns out of bounds"
         return (self.bases[rank, buffer.storage] + rows[:, None] * buffer.cols + cols[None, :]).reshape(-1)
+
+    def pieces(self, accesses):
+        """{(rank, memory, piece): {storage: nodes}} of the shared memories, from rows of (cell, node)."""
+        starts = sorted((base, key) for key, base in self.bases.items())
+        owner = np.searchsorted([base for base, _ in starts], accesses[:, 0], side="right") - 1
+        halves = {"float16": 1, "bfloat16": 1}
+        finest = min([halves.get(b.dtype, 2) for b in self.flow.buffers])
+        out = {}
+        for i in np.unique(owner).tolist():
+            base, (rank, b) = starts[i]
+            buffer = self.flow.buffers[b]
+            home = b if buffer.memory < 0 else buffer.memory
+            if home in self.homes:
+                width = halves.get(buffer.dtype, 2) // finest
+                for cell, node in accesses[owner == i].tolist():
+                    for piece in range((cell - base) * width, (cell - base + 1) * width):
+                        out.setdefault((rank, home, piece), {}).setdefault(b, set()).add(node)
+        return out
 
     # Units.
 
@@ -204,7 +224,9 @@ class Expansion:
 
         if op.opcode in ("PUT", "PUT_BACK", "ALL_TO_ALL", "ALL_TO_ALL_BACK", "NOTIFY"):
             data = self.notified(rank, op, task) if op.opcode == "NOTIFY" else self.moved(rank, op, task)
-            assert signal["amount"] == tf.ROWS
+            if signal["amount"] == tf.COUNT:
+                assert where == tf.LOCAL and kind == tf.STATIC
+                return {(rank, event): 1}
             for peer, _, entry in data:
                 index = event
                 if kind == tf.SLOT_EXPERT:
@@ -300,11 +322,32 @@ def _check_accesses(flow, x, before):
             given[x.cells(rank, b, range(x._num_rows(rank, b)))] = True
         for b in flow.outputs:
             _check_written(flow, x, rank, b, writer)
+    _check_shared_memory(flow, x, reads, writes, before)
     for writing, reading in {(int(writer[cell]), int(node)) for cell, node in reads if not given[cell]}:
         if writing < 0:
             raise Unordered(f"{_name(flow, reading)} reads what nobody writes")
         if not before[reading] >> writing & 1:
             raise Unordered(f"{_name(flow, reading)} does not wait for {_name(flow, writing)}")
+
+
+def _check_shared_memory(flow, x, reads, writes, before):
+    """Of two storages in a piece of memory, all accesses to one come before the other is written."""
+    if not x.homes:
+        return
+    written = x.pieces(writes)
+    used = x.pieces(np.concatenate([reads, writes]))
+    known = set()
+    for piece, tenants in used.items():
+        for a in tenants:
+            for b in tenants:
+                if a < b:
+                    known.add((a, b, *(frozenset(t[piece].get(s, ())) for t in (written, used) for s in (a, b))))
+    for a, b, writing_a, writing_b, using_a, using_b in known:
+        if not any(all(before[w] >> u & 1 for w in writing for u in using)
+                   for writing, using in ((writing_b, using_a), (writing_a, using_b))):
+            names = [_name(flow, next(iter(u))) for u in (using_a, using_b)]
+            raise Unordered(f"{flow.buffers[a].name} and {flow.buffers[b].name} share memory, and neither is done before the "
+                            f"other is written: {' and '.join(names)}")
 
 
 def _check_written(flow, x, rank, b, writer):

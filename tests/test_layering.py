@@ -16,7 +16,7 @@ LAYERS = (
     "primitives",
     "token_rows",
     "evaluate vjp tracing",
-    "taskflow taskflow_text dependencies tiling layout native targets",
+    "taskflow taskflow_text lifetimes dependencies tiling layout native targets",
     "verify interpret timeline measure",
     "staging running spmd",
     "transforms simulate moe comm",

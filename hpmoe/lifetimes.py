@@ -1,0 +1,260 @@
+"""Lifetimes: which temporaries of a taskflow live in the memory of earlier ones, and what their writers then wait for.
+
+A storage may take over the memory of older ones whose last use comes before its first write in the order of operations.
+Its writers wait until all readers of the older ones are done (write after read), row unit by row unit where both sides
+have the same units and rows of the same bytes, and altogether otherwise. Writers of the older one need no waits of their
+own (write after write): its readers have waited for all of them. Nor does an order that the flow of data makes anyway.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+
+from hpmoe import taskflow as tf
+from hpmoe.dtypes import numpy_dtype, storage_dtype
+
+Columns = tuple[int, int]
+FULL, PART = 2, 1
+NOTHING, UNIT, ALL, UNWANTED = range(4)
+TRANSFERS = ("PUT", "PUT_BACK", "ALL_TO_ALL", "ALL_TO_ALL_BACK")
+SMALL = 16  # buffers of less than 1 / SMALL of the largest are not worth a wait
+
+
+@dataclasses.dataclass(frozen=True)
+class Release:
+    """Tasks of operation `op` write over storage `old` once its readers are done, unit by unit or ("count") altogether."""
+
+    op: int
+    old: int
+    unit: str
+    readers: tuple[int, ...]
+
+
+def memory_bytes(flow: tf.Taskflow, received: Sequence[int]) -> dict[int, int]:
+    """Bytes of each memory, by its first storage, on a rank that receives `received` rows through each route."""
+    out: dict[int, int] = {}
+    for b, buffer in enumerate(flow.buffers):
+        rows = buffer.num_rows if buffer.route < 0 else received[buffer.route]
+        home = tf.memory_of(flow.buffers, b)
+        out[home] = max(out.get(home, 0), rows * row_bytes(buffer))
+    return out
+
+
+def row_bytes(buffer: tf.Buffer) -> int:
+    return buffer.cols * numpy_dtype(storage_dtype(buffer.dtype)).itemsize
+
+
+class Lifetimes:
+    """When the storages of a taskflow's operations are first written and last used, and by whom."""
+
+    def __init__(self, buffers: tuple[tf.Buffer, ...], ops: tuple[tf.TileOp, ...], routes: tuple[tf.RoutePlan, ...]):
+        self.buffers, self.ops, self.routes = buffers, ops, routes
+        self.writers: dict[int, list[int]] = {}
+        self.readers: dict[int, list[int]] = {}
+        for i, op in enumerate(ops):
+            for table, accesses in ((self.writers, op.outputs), (self.readers, op.inputs)):
+                for storage in dict.fromkeys(buffers[a.buffer].storage for a in accesses):
+                    table.setdefault(storage, []).append(i)
+        self.order: list[dict[int, int]] = []
+        self.releases: list[Release] = []
+        takes_over = {new: s[:n][::-1] for s in self.occupants().values() for n, new in enumerate(s) if n}
+        for i, op in enumerate(ops):
+            self.order.append(self._rows_before(i))
+            for new in dict.fromkeys(buffers[a.buffer].storage for a in op.outputs):
+                self._release_all(i, new, takes_over.get(new, ()))
+
+    def occupants(self) -> dict[int, list[int]]:
+        """For each memory that several storages live in, the storages, the first to live there first."""
+        out: dict[int, list[int]] = {}
+        for s, buffer in enumerate(self.buffers):
+            if buffer.storage == s and s in self.writers:
+                out.setdefault(tf.memory_of(self.buffers, s), []).append(s)
+        return {m: sorted(s, key=lambda x: self.writers[x][0]) for m, s in out.items() if len(s) > 1}
+
+    def _release_all(self, i: int, new: int, olds: Sequence[int]) -> None:
+        """Notes what operation i waits for before it writes over older storages, the latest of them first."""
+        before = self.order[i]
+        for release in (self._release(i, new, old) for old in olds):
+            if release.unit != "count" and all(before.get(r) == FULL for r in release.readers):
+                continue
+            self.releases.append(release)
+            if release.unit != "count":
+                for reader in release.readers:
+                    before |= {op: FULL for op in (reader, *self.order[reader])}
+
+    def refusal(self, storage: int) -> str:
+        """Why a storage can share no memory with another, or ""."""
+        buffer = self.buffers[storage]
+        if buffer.role != "temporary":
+            return f"it is {'an input' if buffer.role == 'input' else 'an output'}"
+        if storage not in self.writers or storage not in self.readers:
+            return "nobody writes it or nobody reads it"
+        written = _merged(c for i in self.writers[storage] for t in self._columns(i, storage, write=True) for c in t)
+        read = _merged(c for i in self.readers[storage] for t in self._columns(i, storage, write=False) for c in t)
+        return "" if _covers(read, written) else "some of its columns are never read, so that nobody waits for their writers"
+
+    def fault(self, new: int, old: int) -> str:
+        """Why storage `new` cannot take over the memory of `old`, or ""."""
+        for s in (new, old):
+            if why := self.refusal(s):
+                return f"of {self.buffers[s].name} {why}"
+        last_use = max(*self.writers[old], *self.readers[old])
+        if last_use >= self.writers[new][0]:
+            return f"operation {last_use} still uses the older when operation {self.writers[new][0]} writes the newer"
+        if self.is_sent(new) and self._ep_size(self.writers[new][0]) > 1:
+            return "other ranks write it, who do not wait for the readers here"
+        return ""
+
+    def is_sent(self, storage: int) -> bool:
+        """Whether ranks write it into each other's memory."""
+        return any(self.ops[i].opcode in TRANSFERS for i in self.writers[storage])
+
+    def cost(self, new: int, old: int) -> int:
+        """What the writers of `new` must wait for: NOTHING more than the flow of data has them, each UNIT, or ALL."""
+        releases = [self._release(i, new, old) for i in self.writers[new]]
+        if any(r.unit == "count" for r in releases):
+            return ALL
+        is_ordered = all(self.order[r.op].get(reader) == FULL for r in releases for reader in r.readers)
+        return NOTHING if is_ordered else UNIT
+
+    def _ep_size(self, i: int) -> int:
+        route = self.routes[self.ops[i].domain.route]
+        return route.num_experts // route.num_local_experts
+
+    def _release(self, i: int, new: int, old: int) -> Release:
+        readers = tuple(self.readers[old])
+        units = {self._unit(i, new, write=True), *(self._unit(r, old, write=False) for r in readers)}
+        a, b = self.buffers[new], self.buffers[old]
+        same_rows = (a.route, a.num_rows, row_bytes(a)) == (b.route, b.num_rows, row_bytes(b))
+        unit = units.pop() if len(units) == 1 and same_rows else None
+        return Release(i, old, unit[0] if unit else "count", readers)
+
+    # Rows and columns.
+
+    def _accesses(self, i: int, storage: int, write: bool) -> list[tf.Access]:
+        op = self.ops[i]
+        return [a for a in (op.outputs if write else op.inputs) if self.buffers[a.buffer].storage == storage]
+
+    def _unit(self, i: int, storage: int, write: bool) -> tuple | None:
+        """The row units of a storage that the tasks of an operation touch one each, or None."""
+        domain, width = self.ops[i].domain, self.buffers[storage].cols
+        if any(a.rows != "own" or self.buffers[a.buffer].cols != width for a in self._accesses(i, storage, write)):
+            return None
+        if domain.kind == "slots":
+            return "slot", domain.route
+        return ("tile", domain.num_rows, domain.clipped) if domain.kind == "tiles" else None
+
+    def _columns(self, i: int, storage: int, write: bool) -> list[list[Columns]]:
+        """For each column tile of an operation, the column ranges of a storage that its tasks touch."""
+        op, width = self.ops[i], self.buffers[storage].cols
+        accesses = self._accesses(i, storage, write)
+        if any(self.buffers[a.buffer].cols != width or a.cols == "block" for a in accesses):
+            return [[(0, width)]]
+
+        def touched(a: tf.Access, col: int, cols: int) -> Columns:
+            if a.cols == "one":
+                return 0, 1
+            return (col + a.offset, col + a.offset + cols) if a.cols == "own" and op.cols else (0, width)
+        return [[touched(a, *tile) for a in accesses] for tile in op.col_ranges()]
+
+    def _rows_before(self, i: int) -> dict[int, int]:
+        """Operations whose tasks on a row unit run before every task of operation i on that unit (FULL), or before one
+        of them each (PART), because one reads what the other writes."""
+        before: dict[int, int] = {}
+
+        def note(op: int, level: int) -> None:
+            before[op] = max(before.get(op, 0), level)
+
+        for storage, readers in self.readers.items():
+            unit = self._unit(i, storage, write=False) if i in readers else None
+            for w in self.writers.get(storage, ()) if unit else ():
+                if w >= i or self._unit(w, storage, write=True) != unit:
+                    continue
+                written = _merged(c for t in self._columns(w, storage, write=True) for c in t)
+                reads = [_merged(t) for t in self._columns(i, storage, write=False)]
+                is_full = all(_covers(r, written) for r in reads)
+                touches = all(_meet(r, written) for r in reads)
+                is_part = _covers(_merged(c for r in reads for c in r), written)
+                if is_part:
+                    note(w, FULL if is_full else PART)
+                for op, level in self.order[w].items():
+                    if is_full or (touches and level == FULL):
+                        note(op, FULL)
+                    elif is_part:
+                        note(op, PART)
+        return before
+
+
+def _merged(ranges: Iterable[Columns]) -> list[Columns]:
+    """Sorted column ranges, those that touch joined."""
+    out: list[Columns] = []
+    for start, stop in sorted(ranges):
+        if out and start <= out[-1][1]:
+            out[-1] = (out[-1][0], max(stop, out[-1][1]))
+        else:
+            out.append((start, stop))
+    return out
+
+
+def _covers(outer: list[Columns], inner: list[Columns]) -> bool:
+    return all(any(a <= start and stop <= b for a, b in outer) for start, stop in inner)
+
+
+def _meet(one: list[Columns], other: list[Columns]) -> bool:
+    return any(a < d and c < b for a, b in one for c, d in other)
+
+
+def share_memory(flow: tf.Taskflow) -> tf.Taskflow:
+    """The same taskflow with temporaries in the memory of those that are dead by then, and the waits which that takes.
+
+    Each temporary, by first write, goes where the flow of data orders it anyway, or else where waiting unit by unit does.
+    Only what a lone rank sends to itself may wait for all of an operation: elsewhere that would keep stages from
+    overlapping. A taskflow whose waits a transform has changed keeps them, and its memory apart.
+    """
+    whole = tf.rebuild(flow, flow.ops)
+    if any(not np.array_equal(getattr(flow, t), getattr(whole, t)) for t in ("events", "waits", "signals")):
+        return flow
+    life = Lifetimes(flow.buffers, flow.ops, flow.routes)
+    sizes = {s: _most_bytes(flow, b) for s, b in enumerate(flow.buffers) if b.storage == s and not life.refusal(s)}
+    memories: list[list[int]] = []
+    for new in sorted(sizes, key=lambda s: life.writers[s][0]):
+        if sizes[new] * SMALL < max(sizes.values()):
+            continue
+        options = [(max(life.cost(new, old) for old in olds), abs(sizes[new] - max(sizes[old] for old in olds)), i)
+                   for i, olds in enumerate(memories) if all(life.fault(new, old) == "" for old in olds)]
+        cost, _, chosen = min(options, default=(UNWANTED, 0, 0))
+        if cost <= (ALL if life.is_sent(new) else UNIT):
+            memories[chosen].append(new)
+        else:
+            memories.append([new])
+    home = {new: olds[0] for olds in memories for new in olds[1:]}
+    if not home:
+        return flow
+    buffers = tuple(dataclasses.replace(b, memory=home.get(s, b.memory)) for s, b in enumerate(flow.buffers))
+    return tf.rebuild(flow.replace(buffers=buffers), flow.ops)
+
+
+def _most_bytes(flow: tf.Taskflow, buffer: tf.Buffer) -> int:
+    return row_bytes(buffer) * (buffer.num_rows if buffer.route < 0 else flow.routes[buffer.route].max_rows)
+
+
+def memory_fault(flow: tf.Taskflow) -> str:
+    """What is wrong with the memory that a taskflow's buffers share, whatever its waits; "" where nothing is."""
+    moved = [b for b, buffer in enumerate(flow.buffers) if buffer.memory >= 0]
+    for b in moved:
+        buffer, home = flow.buffers[b], flow.buffers[b].memory
+        if home >= b or buffer.storage != b or flow.buffers[home].storage != home or flow.buffers[home].memory >= 0:
+            return f"{buffer.name} lives in the memory of buffer {home}, which has none of its own before it"
+    life = Lifetimes(flow.buffers, flow.ops, flow.routes)
+    for b in moved:
+        if why := life.refusal(flow.buffers[b].memory):
+            return f"{flow.buffers[b].name} lives where {flow.buffers[flow.buffers[b].memory].name} does, and {why}"
+    for storages in life.occupants().values():
+        for n, new in enumerate(storages):
+            for old in storages[:n]:
+                if fault := life.fault(new, old):
+                    return f"{flow.buffers[new].name} lives where {flow.buffers[old].name} did, and {fault}"
+    return ""
