@@ -217,6 +217,9 @@ class EventBlock:
     size: int
     dynamic: bool
 
+    def replace(self, **changes: Any) -> EventBlock:
+        return dataclasses.replace(self, **changes)
+
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Taskflow:

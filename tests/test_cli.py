@@ -11,7 +11,7 @@ from test_timeline import check_chrome_trace
 
 import hpmoe
 from hpmoe import cli
-from hpmoe.commands import demo, doctor, progress as progress_module, show
+from hpmoe.commands import demo, doctor, plan, progress as progress_module, show
 
 SMALL = ["--ep=2", "--tokens=6", "--hidden=8", "--intermediate=4", "--experts=4", "--top_k=2", "--repeats=2"]
 
@@ -207,6 +207,26 @@ def test_show_of_real_sizes_needs_no_memory(capsys):
     status, out, _ = run(capsys, "show", "--ep=32", "--tokens=4096", "--hidden=7168", "--intermediate=2048",
                          "--experts=256", "--top_k=8", "--stage=program")
     assert status == 0 and "gate_up_weight:f32[8,7168,4096]" in out
+
+
+# Plan.
+
+
+def test_plan_times_every_step_and_counts_what_it_planned(capsys):
+    sizes = ["--ep=4", "--tokens=256", "--hidden=512", "--intermediate=256", "--experts=16", "--top_k=4", "--runs=2"]
+    status, out, _ = run(capsys, "plan", *sizes, "--json", "--profile", "--rows=600")
+    planned = json.loads(out)
+    assert status == 0 and planned["rows"] == 600 and planned["profile"]
+    for direction in ("forward", "backward"):
+        ms = planned[direction]["ms"]
+        assert set(ms) == {*plan.STEPS, "total"} and ms["pack"] > 0 and ms["verify"] > 0
+        shown = ["--ep=4", *sizes[1:-1], "--machine=ascend_a3", "--stage=queues", f"--direction={direction}", "--json"]
+        (stage,) = json.loads(run(capsys, "show", *shown)[1])["stages"]
+        assert planned[direction]["tasks"] < stage["tasks"]  # show plans for any routing, that is 1024 rows a rank
+    status, out, _ = run(capsys, "plan", *sizes)
+    lines = out.splitlines()
+    assert status == 0 and "at most 1024 received rows; median of 2 runs" in lines[0]
+    assert [line.split()[0] for line in lines[2:-5]] == [*plan.STEPS, "total"]
 
 
 # Doctor.

@@ -114,26 +114,16 @@ def _task_indices(queue: Sequence[int]) -> np.ndarray:
 
 
 def drop_implied(flow: tf.Taskflow) -> tf.Taskflow:
-    """The same schedule without the waits its order implies, and without the events nobody waits for any more."""
+    """The same schedule without the waits its order implies, and without the blocks of events nobody waits for any more."""
     waits = flow.waits[prune_waits(flow)]
-    used = np.zeros(len(flow.events), bool)
-    used[waits["event"]] = True
-    dynamic = np.unique(np.concatenate([flow.events["block"][t["event"][t["kind"] != tf.STATIC]]
-                                        for t in (waits, flow.signals)]))
-    waited = np.unique(flow.events["block"][waits["event"]])
-    used |= np.isin(flow.events["block"], np.intersect1d(dynamic, waited))
-    number = np.cumsum(used) - 1
-    signals = flow.signals[used[flow.signals["event"]]]
-    events = flow.events[used]
+    waited = np.zeros(len(flow.blocks), bool)
+    waited[flow.events["block"][waits["event"]]] = True
+    if waited.all():
+        return flow.replace(waits=waits)
+    kept = waited[flow.events["block"]]
+    number, number_of_block = np.cumsum(kept) - 1, np.cumsum(waited) - 1
+    events, signals = flow.events[kept], flow.signals[kept[flow.signals["event"]]]
+    events["block"] = number_of_block[events["block"]]
     waits["event"], signals["event"] = number[waits["event"]], number[signals["event"]]
-    return flow.replace(waits=waits, signals=signals, events=events, blocks=_renumbered(flow, used, number))
-
-
-def _renumbered(flow: tf.Taskflow, used: np.ndarray, number: np.ndarray) -> tuple[tf.EventBlock, ...]:
-    """Blocks with their new first event; a block may lose events, its own index stays that of the event's unit."""
-    out = []
-    for b in flow.blocks:
-        left = np.flatnonzero(used[b.first:b.first + b.size])
-        first = int(number[b.first + left[0]]) if len(left) else 0
-        out.append(tf.EventBlock(b.name, b.unit, b.columns, first, len(left), b.dynamic))
-    return tuple(out)
+    blocks = tuple(flow.blocks[b].replace(first=int(number[flow.blocks[b].first])) for b in np.flatnonzero(waited))
+    return flow.replace(waits=waits, signals=signals, events=events, blocks=blocks)

@@ -1,0 +1,129 @@
+"""hpmoe plan: how long planning takes, step by step, and how large the plan is."""
+
+from __future__ import annotations
+
+import cProfile
+import json
+import pstats
+import statistics
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import hpmoe
+from hpmoe import running
+from hpmoe.commands import options, show
+from hpmoe.commands.progress import Progress
+from hpmoe.dependencies import derive_dependencies
+from hpmoe.kernels.packing import pack
+from hpmoe.program import Program
+from hpmoe.taskflow import make_tasks
+from hpmoe.verify import verify
+from hpmoe.vjp import linearize
+
+SUMMARY = "measures planning: from tracing to the packed image of one rank, both directions"
+NOTES = """\
+Nothing is computed and no tensor is allocated; the plan is one image for all ranks. --rows is the number of received
+rows planned for, as many as a rank sends where not given. Each run starts with empty caches and verifies every stage."""
+
+STEPS = ("trace", "vjp", "tile_partition", "overlap_comm", "assign_queues", "verify", "pack")
+PROFILED = 20
+
+
+def define(values: Any) -> None:
+    options.define_sizes(values, ep=8, tokens=4096, hidden=7168, intermediate=2048, experts=256, top_k=8)
+    options.define_dtype(values)
+    options.define_choice(values, "machine", "ascend_a3", "what the queues are for", show.MACHINES)
+    options.define_integer(values, "rows", None, "received rows of a rank to plan for; tokens * top_k where not given")
+    options.define_integer(values, "runs", 5, "measured runs, after one that is not")
+    options.define_switch(values, "profile", "list the functions that take the most time in one more run")
+
+
+def run(o: Any) -> int:
+    options.check_sizes(o)
+    with Progress("hpmoe plan") as progress:
+        progress("warming up")
+        plan(o)
+        runs = []
+        for i in range(o.runs):
+            progress(f"run {i + 1} of {o.runs}")
+            runs.append(plan(o))
+        profile = profiled(o) if o.profile else []
+    directions = {d: summary([r[d] for r in runs]) for d in ("forward", "backward")}
+    if o.json:
+        print(json.dumps({"sizes": options.sizes(o), "dtype": o.dtype, "machine": o.machine, "rows": planned_rows(o),
+                          "runs": o.runs, **directions, **({"profile": profile} if o.profile else {})}))
+    else:
+        print(text(o, directions, profile))
+    return 0
+
+
+def planned_rows(o: Any) -> int:
+    return o.rows or o.tokens * o.top_k
+
+
+class Clock:
+    """Milliseconds of each step of one direction."""
+
+    def __init__(self) -> None:
+        self.ms = dict.fromkeys(STEPS, 0.0)
+
+    def __call__(self, step: str, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+        begin = time.perf_counter()
+        result = function(*args, **kwargs)
+        self.ms[step] += (time.perf_counter() - begin) * 1e3
+        return result
+
+
+def plan(o: Any) -> dict[str, dict[str, Any]]:
+    """Plans both directions once and returns the milliseconds of each step and the sizes of each plan."""
+    derive_dependencies.cache_clear()
+    make_tasks.cache_clear()
+    forward, backward = Clock(), Clock()
+    program = forward("trace", show.program, o, "forward")
+    linearized = backward("vjp", linearize, program)
+    return {"forward": _lower(o, linearized.forward, forward), "backward": _lower(o, linearized.backward, backward)}
+
+
+def _lower(o: Any, program: Program, clock: Clock) -> dict[str, Any]:
+    machine = hpmoe.cpu(ep_size=o.ep) if o.machine == "cpu" else getattr(hpmoe, o.machine)
+    routes = [e for e in program.equations if e.primitive.name == "route"]
+    flow: Any = running.with_max_rows(program, [planned_rows(o)] * len(routes))
+    for transform, arguments in ((hpmoe.tile_partition, {"rows": machine.tile_rows, "cols": machine.tile_cols}),
+                                 (hpmoe.overlap_comm, {}), (hpmoe.assign_queues, {"machine": machine})):
+        flow = clock(transform.__name__, transform.rewrite, flow, **arguments)
+        clock("verify", verify, flow)
+    image = clock("pack", pack, flow)
+    sizes = {"tasks": flow.num_tasks, "events": len(flow.events), "waits": len(flow.waits), "signals": len(flow.signals),
+             "image_bytes": len(image)}
+    return {"ms": {**clock.ms, "total": sum(clock.ms.values())}, **sizes}
+
+
+def summary(runs: list[dict[str, Any]]) -> dict[str, Any]:
+    """The median of each step over several runs, and the sizes, which are the same in all."""
+    return {**runs[0], "ms": {step: statistics.median(r["ms"][step] for r in runs) for step in runs[0]["ms"]}}
+
+
+def profiled(o: Any) -> list[dict[str, Any]]:
+    """The functions in which one run spends the most time of its own."""
+    profile = cProfile.Profile()
+    profile.runcall(plan, o)
+    stats = pstats.Stats(profile).stats.items()
+    own = sorted(((seconds * 1e3, calls, where) for where, (_, calls, seconds, _, _) in stats), reverse=True)[:PROFILED]
+    return [{"ms": ms, "calls": calls, "function": name if file == "~" else f"{Path(file).name}:{line} {name}"}
+            for ms, calls, (file, line, name) in own]
+
+
+def text(o: Any, directions: dict[str, dict[str, Any]], profile: list[dict[str, Any]]) -> str:
+    head = (f"plan for one of {o.ep} ranks on {o.machine}: " + ", ".join(f"{k}={v}" for k, v in options.sizes(o).items())
+            + f", at most {planned_rows(o)} received rows; median of {o.runs} runs, ms")
+    lines = [head, f"{'':16}" + "".join(f"{d:>12}" for d in directions)]
+    for step in (*STEPS, "total"):
+        lines.append(f"{step:16}" + "".join(f"{d['ms'][step]:12.2f}" for d in directions.values()))
+    for name in ("tasks", "events", "waits", "signals", "image_bytes"):
+        lines.append(f"{name.replace('_', ' '):16}" + "".join(f"{d[name]:12,}" for d in directions.values()))
+    if profile:
+        lines += ["", "own time in one profiled run of both, ms (profiling slows Python down)"]
+        lines += [f"{p['ms']:10.2f} {p['calls']:8} calls  {p['function']}" for p in profile]
+    return "\n".join(lines)
