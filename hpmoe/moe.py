@@ -7,6 +7,7 @@ from typing import Any
 from hpmoe.errors import check_argument
 from hpmoe.primitives.dispatch import combine, dispatch
 from hpmoe.primitives.grouped_matmul import grouped_matmul
+from hpmoe.primitives.matmul import matmul
 from hpmoe.primitives.route import drop_counts
 from hpmoe.primitives.swiglu import swiglu
 
@@ -55,7 +56,10 @@ def moe_ffn(hidden_states: Any, topk_ids: Any, topk_weights: Any, gate_up_weight
                    f"shared_{'down' if has_shared else 'gate_up'}_weight", "None", "given, as the other of the two is")
     rows, route = dispatch(hidden_states, topk_ids, num_local_experts=gate_up_weight.shape[0],
                            capacity_factor=capacity_factor, drop_policy=drop_policy, topk_weights=topk_weights)
-    shared = swiglu(hidden_states @ shared_gate_up_weight) @ shared_down_weight if has_shared else None
+    shared = None
+    if has_shared:
+        act = swiglu(matmul(hidden_states, shared_gate_up_weight, transpose=False))
+        shared = matmul(act, shared_down_weight, transpose=False)
     gate_up = grouped_matmul(rows, gate_up_weight, route)
     expert_out = grouped_matmul(swiglu(gate_up), down_weight, route)
     out = combine(expert_out, route, topk_weights)

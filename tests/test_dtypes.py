@@ -122,6 +122,37 @@ def test_other_layers(name, dtype):
         assert_close([*outs, *grads], [*want, *want_grads], f"{name} at stage {stage}:", tolerance)
 
 
+def with_shared_expert(x, ids, w, up, down, shared_up, shared_down):
+    return moe_ffn(x, ids, w, up, down, shared_up, shared_down)
+
+
+OPTIONS = {
+    "drops by position": (lambda *a: moe_ffn(*a, capacity_factor=0.7, drop_policy="position"), None),
+    "drops by weight": (lambda *a: moe_ffn(*a, capacity_factor=0.7, drop_policy="probs"), None),
+    "shared expert": (with_shared_expert, None),
+    "recomputed": (moe_ffn, "dispatched_rows"),
+}
+
+
+@pytest.mark.parametrize("name", OPTIONS)
+def test_options_of_moe_ffn(name):
+    """Against the float32 chain on the same values; MindSpore's bfloat16 arrays hold surprises for the interpreter."""
+    (f, policy), layer = OPTIONS[name], Layer(ep=3, T=9, H=5, I=4, E=6, K=3, num_tokens=(9, 0, 5))
+    args, rng = layer.arguments(), np.random.default_rng(2)
+    args[2] = np.abs(args[2])
+    if f is with_shared_expert:
+        args += [rng.standard_normal((3, *s)).astype(np.float32) for s in ((5, 8), (4, 5))]
+    args, positions = in_dtype(args, "bfloat16"), tuple(i for i in range(len(args)) if i != 1)
+    cotangent = widen(rounded(layer.cotangent(), "bfloat16"))
+    saved = f if policy is None else hpmoe.save_for_backward(f, policy=policy)
+    want, want_grads = run_spmd(fused()(f), 3, list(map(widen, args)), [cotangent], layer.num_tokens, positions)
+    for stage in ("plain", "tiles", "queues", "fused"):
+        outs, grads = run_spmd(stages()[stage](saved), 3, args, [cotangent], layer.num_tokens, positions)
+        assert set(names([*outs, *grads])) == {"bfloat16"}
+        tolerance = U["bfloat16"] * num_roundings(f, args, 3)
+        assert_close([*outs, *grads], [*want, *want_grads], f"{stage}:", tolerance)
+
+
 def widened_inside(x, ids, w, up, down):
     """As mixed-precision code is written: routing weights and the residual sum in float32."""
     y = moe_ffn(x, ids, mint.softmax(w.astype(ms.float32), -1), up, down)
@@ -269,6 +300,14 @@ def test_op_by_op_in_half_precision(f, dtype):
     assert set(names(got)) == {dtype}
     assert_close(got, [want, *want_grads], tolerance=U[dtype] * num_roundings(moe_ffn, [np.asarray(a)[None] for a in args]
                                                                               if f is moe_ffn else args))
+
+
+def test_shared_expert_op_by_op_in_bfloat16():
+    layer, rng = Layer(ep=1), np.random.default_rng(2)
+    args = [*layer.arguments(), *(rng.standard_normal((1, *s)).astype(np.float32) for s in ((4, 6), (3, 4)))]
+    args = [a[0] for a in in_dtype(args, "bfloat16")]
+    want = moe_ffn(*(Tensor(widen(a)) for a in args)).asnumpy()
+    assert_close([moe_ffn(*tensors(args)).asnumpy()], [want], tolerance=8 * U["bfloat16"])
 
 
 @pytest.mark.parametrize("dtype", HALVES)

@@ -8,9 +8,11 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+from mindspore import mint
 
 from hpmoe.errors import check_argument
 from hpmoe.primitives.elementwise import is_differentiable
+from hpmoe.primitives.in_float32 import in_float32
 from hpmoe.primitives.primitive import Primitive
 from hpmoe.program import Atom, Aval, Builder, Equation, Var
 
@@ -32,6 +34,12 @@ def _(x: Aval, w: Aval, *, transpose: bool = False) -> Aval:
 @matmul.reference
 def _(x: np.ndarray, w: np.ndarray, *, transpose: bool = False) -> np.ndarray:
     return x @ (w.T if transpose else w)
+
+
+@matmul.eager
+@in_float32
+def _(x: Any, w: Any, *, transpose: bool = False) -> Any:
+    return mint.matmul(x, mint.transpose(w, 0, 1) if transpose else w)
 
 
 @matmul.vjp
