@@ -29,7 +29,10 @@ class Mesh:
 
 @dataclasses.dataclass(frozen=True)
 class Machine:
-    """One rank's workers and what their work costs; every transform asks it and nothing else.
+    """One rank's workers, its memory, its links and what they cost; every transform and the simulator ask it.
+
+    Rates are of one worker or of the rank, as said; bytes and flops are for each microsecond. What a preset takes from where
+    is said beside it.
 
     Attributes:
         name: printed in the provenance of a Taskflow.
@@ -37,9 +40,28 @@ class Machine:
         num_aiv: vector and communication queues.
         unified: every worker takes both kinds of tasks, so there are num_aic queues and num_aiv is 0.
         tile_rows, tile_cols: default tile of a task.
-        flops_per_us: matmul rate of one AIC worker.
-        bytes_per_us: memory rate of one AIV worker.
-        task_us: fixed cost of a task.
+        matmul_flops_per_us: of one AIC on half-precision tiles that fill it.
+        matmul_efficiency: the share of that which a long product of a full tile reaches where data is at hand.
+        matmul_float32_ratio: the rate in float32, as a share of that in half precision.
+        matmul_granule: rows of a matmul tile are worked on in multiples of this.
+        matmul_fill_us: before the first and after the last product of a tile.
+        vector_bytes_per_us: of one AIV computing, bytes read and written.
+        copy_bytes_per_us: of one AIV moving rows.
+        l2_bytes: what the rank's L2 holds.
+        l2_bytes_per_us, worker_l2_bytes_per_us: of L2, for all workers together and at most for one.
+        memory_bytes_per_us, worker_memory_bytes_per_us: the same of the memory behind it.
+        node_size: ranks whose links are those of one node.
+        link_bytes_per_us, worker_link_bytes_per_us: each direction of a rank's link inside a node, and at most for one
+            worker.
+        node_link_bytes_per_us: the same link between nodes.
+        task_us: decoding a task and beginning its body.
+        wait_us: a wait that is met when the worker comes to it.
+        poll_us: from the arrival of a signal until a worker that waits for it goes on.
+        signal_us: of the worker, for each signal.
+        remote_us, node_remote_us: until a signal arrives on another rank, of the node or of another one.
+        launch_us: of a kernel.
+        host_sync_us: of the host waiting for a device.
+        collective_us: of a collective, besides its bytes.
     """
 
     name: str
@@ -48,9 +70,31 @@ class Machine:
     unified: bool
     tile_rows: int
     tile_cols: int
-    flops_per_us: float
-    bytes_per_us: float
+    matmul_flops_per_us: float
+    matmul_efficiency: float
+    matmul_float32_ratio: float
+    matmul_granule: int
+    matmul_fill_us: float
+    vector_bytes_per_us: float
+    copy_bytes_per_us: float
+    l2_bytes: float
+    l2_bytes_per_us: float
+    worker_l2_bytes_per_us: float
+    memory_bytes_per_us: float
+    worker_memory_bytes_per_us: float
+    node_size: int
+    link_bytes_per_us: float
+    worker_link_bytes_per_us: float
+    node_link_bytes_per_us: float
     task_us: float
+    wait_us: float
+    poll_us: float
+    signal_us: float
+    remote_us: float
+    node_remote_us: float
+    launch_us: float
+    host_sync_us: float
+    collective_us: float
 
     def replace(self, **changes: object) -> Machine:
         return dataclasses.replace(self, **changes)
@@ -58,6 +102,10 @@ class Machine:
     @property
     def num_queues(self) -> int:
         return self.num_aic + self.num_aiv
+
+    def matmul_rate(self, dtype: str) -> float:
+        """Flops for each microsecond of one AIC on a full tile of a dtype."""
+        return self.matmul_flops_per_us * self.matmul_efficiency * (self.matmul_float32_ratio if dtype == "float32" else 1.0)
 
     def queues_of(self, unit: str) -> range:
         """Queue numbers that take tasks of `unit`, "aic" or "aiv"."""
@@ -80,9 +128,28 @@ def cpu(num_workers: int | None = None, ep_size: int = 1) -> Machine:
     check_argument(num_workers is None or (isinstance(num_workers, int) and num_workers > 0), "hpmoe.cpu", "num_workers",
                    repr(num_workers), "a positive int or None")
     workers = num_workers or max(1, len(os.sched_getaffinity(0)) // ep_size)
-    return Machine("cpu", workers, 0, True, tile_rows=128, tile_cols=256, flops_per_us=200e3, bytes_per_us=8e3, task_us=0.5)
+    return Machine(
+        "cpu", workers, 0, True, tile_rows=128, tile_cols=256, matmul_flops_per_us=200e3, matmul_efficiency=1.0,
+        matmul_float32_ratio=1.0, matmul_granule=1, matmul_fill_us=0.0, vector_bytes_per_us=8e3, copy_bytes_per_us=8e3,
+        l2_bytes=2e6 * workers, l2_bytes_per_us=40e3 * workers, worker_l2_bytes_per_us=40e3,
+        memory_bytes_per_us=10e3 * workers, worker_memory_bytes_per_us=10e3, node_size=1 << 20, link_bytes_per_us=1e9,
+        worker_link_bytes_per_us=1e9, node_link_bytes_per_us=1e9, task_us=0.5, wait_us=0.05, poll_us=0.5, signal_us=0.05,
+        remote_us=0.1, node_remote_us=0.1, launch_us=50.0, host_sync_us=0.0, collective_us=5.0)
 
 
-ascend_a3 = Machine("ascend_a3", num_aic=24, num_aiv=48, unified=False, tile_rows=128, tile_cols=256,
-                    flops_per_us=15e6, bytes_per_us=100e3, task_us=1.0)
-ascend_a2 = ascend_a3.replace(name="ascend_a2")
+# One die of an Ascend A3 package. From vendor documents: 24 usable AIC and 48 AIV (silicon 25 and 50), 192 MB of L2, 64 GiB
+# of HBM at 1.6-1.8 TB/s, L2 at 5-7 TB/s, 16x16x16 MAC a cycle; 1.815 GHz follows from the vendor's 8192^3 profile, 357
+# TFLOP/s. Fitted by a public cost model: GM->L1 135 GiB/s a core, GM->UB 101 GiB/s. Links of 196 GB/s each way and die in
+# a supernode, RDMA of 200 Gb/s between them: secondary source (CloudMatrix384). Measured by others: a core gets 4-5.5 GB/s
+# out of another die, an event through GM takes about 1 us, a launch 20 us. 0.1 us a statically scheduled task:
+# HyperParallel-MoE. Assumed, no source: matmul_efficiency and matmul_fill_us, vector_bytes_per_us, copy_bytes_per_us,
+# wait_us, signal_us, remote_us, node_remote_us, host_sync_us, collective_us.
+ascend_a3 = Machine(
+    "ascend_a3", num_aic=24, num_aiv=48, unified=False, tile_rows=128, tile_cols=256, matmul_flops_per_us=14.87e6,
+    matmul_efficiency=0.95, matmul_float32_ratio=0.25, matmul_granule=16, matmul_fill_us=0.5, vector_bytes_per_us=35e3,
+    copy_bytes_per_us=90e3, l2_bytes=192e6, l2_bytes_per_us=6e6, worker_l2_bytes_per_us=145e3, memory_bytes_per_us=1.7e6,
+    worker_memory_bytes_per_us=145e3, node_size=384, link_bytes_per_us=196e3, worker_link_bytes_per_us=5e3,
+    node_link_bytes_per_us=25e3, task_us=0.1, wait_us=0.1, poll_us=1.0, signal_us=0.3, remote_us=1.0, node_remote_us=3.0,
+    launch_us=20.0, host_sync_us=50.0, collective_us=30.0)
+# The same die with eight to a node; what its links reach is a user's parameter, here an assumption.
+ascend_a2 = ascend_a3.replace(name="ascend_a2", node_size=8)

@@ -136,7 +136,6 @@ class TileOp:
         params: integers of the body.
         num_peers: 0 for local work, else the number of ranks it has a task for.
         signal: granularity of a put's remote signals: "tile", "expert" or "peer".
-        flops, bytes: work per element of the output.
     """
 
     opcode: str
@@ -151,8 +150,6 @@ class TileOp:
     params: tuple[int, ...] = ()
     num_peers: int = 0
     signal: str = "tile"
-    flops: float = 0.0
-    bytes: float = 8.0
 
     @property
     def outputs(self) -> tuple[Access, ...]:
@@ -276,22 +273,9 @@ class Taskflow:
         return np.array([op.unit == "aic" for op in self.ops], bool)[self.tasks["op"]]
 
     def costs(self, machine: Any) -> np.ndarray:
-        """Estimated microseconds of each task on one worker of `machine`, every slot taken as full, [num_tasks]."""
-        out = np.empty(len(self.tasks))
-        for i, op in enumerate(self.ops):
-            mine = self.tasks["op"] == i
-            elements = self._elements(op, self.tasks["cols"][mine])
-            out[mine] = (machine.task_us + elements * op.flops / machine.flops_per_us
-                         + elements * op.bytes / machine.bytes_per_us)
-        return out
-
-    def _elements(self, op: TileOp, cols: np.ndarray) -> np.ndarray:
-        rows = {"slots": self.tile_rows, "tiles": min(self.tile_rows, max(op.domain.num_rows, 1))}.get(op.domain.kind, 1)
-        if op.opcode == "WGRAD":
-            rows = op.params[0]
-        whole = self.buffers[op.operands[0].buffer].cols if op.operands else 1
-        share = op.num_peers if op.num_peers and op.domain.kind == "slots" else 1
-        return rows * np.where(cols > 0, cols, whole) / share
+        """Estimated microseconds of each task alone on `machine`, every slot taken as full, [num_tasks]."""
+        from hpmoe.costs import task_costs
+        return task_costs(self, machine)
 
     def __str__(self) -> str:
         from hpmoe.taskflow_text import taskflow_text

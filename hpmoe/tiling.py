@@ -11,7 +11,7 @@ import numpy as np
 
 from hpmoe import taskflow as tf
 from hpmoe.dependencies import derive_dependencies
-from hpmoe.dtypes import FLOATS, numpy_dtype, storage_dtype
+from hpmoe.dtypes import FLOATS
 from hpmoe.errors import TransformError
 from hpmoe.program import Atom, Aval, Equation, Literal, Names, Program, RouteAval, Rows, Var, program_window
 from hpmoe.token_rows import token_vars
@@ -206,19 +206,18 @@ class Tiler:
     # Operations.
 
     def emit(self, opcode: str, domain: tf.Domain, *operands: tf.Access, unit: str = "aiv", num_outputs: int = 1,
-             cols: int | None = None, params: tuple = (), flops: float = 0.0, label: str = "") -> None:
+             cols: int | None = None, params: tuple = (), label: str = "") -> None:
         """Adds a tile operation of the current equation.
 
         Args:
-            opcode, domain, operands, num_outputs, unit, params, flops: as in TileOp; outputs come first.
+            opcode, domain, operands, num_outputs, unit, params: as in TileOp; outputs come first.
             cols: columns that its tasks divide among them; those of the first output where None, 0 for whole rows.
             label: printed instead of the primitive's name.
         """
         cols = self.buffers[operands[0].buffer].cols if cols is None else cols
         label = label or self.program.equations[self.index].primitive.name
-        sizes = (numpy_dtype(storage_dtype(self.buffers[a.buffer].dtype)).itemsize for a in operands if a.buffer >= 0)
         self.ops.append(tf.TileOp(opcode, label, self.index, unit, domain, operands, num_outputs, cols,
-                                  self.tile_cols if cols else 0, params, flops=flops, bytes=float(sum(sizes))))
+                                  self.tile_cols if cols else 0, params))
 
     def map(self, code: str, out: Var, *reads: tf.Access) -> None:
         """An elementwise operation, see MapCode; [T] results of operands stored as one column stay one column."""

@@ -14,6 +14,8 @@ from hpmoe.errors import check_argument
 from hpmoe.taskflow import Taskflow, TileOp
 from hpmoe.taskflow_text import event_name, task_name
 
+RATES = ("l2", "memory", "egress", "ingress", "node_egress", "node_ingress")
+
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Timeline:
@@ -27,6 +29,8 @@ class Timeline:
         rank, queue, task: [ep * num_tasks] int, where the row ran and which task of `flow` it is.
         wait_begin, begin, end: [ep * num_tasks] float, when its worker came to it, began its body and had signalled.
         origin: microseconds of that first moment on the clock of the run.
+        traffic: of a simulated run, [ep, len(RATES), 2] float: bytes that went over each shared rate of a rank, and
+            microseconds during which it was in use; None where the run was measured.
     """
 
     flow: Taskflow
@@ -37,14 +41,16 @@ class Timeline:
     begin: np.ndarray
     end: np.ndarray
     origin: float = 0.0
+    traffic: np.ndarray | None = None
 
     @classmethod
-    def from_trace(cls, flow: Taskflow, trace: np.ndarray) -> Timeline:
+    def from_trace(cls, flow: Taskflow, trace: np.ndarray, traffic: np.ndarray | None = None) -> Timeline:
         """The Timeline of a launch.
 
         Args:
             flow: what was launched.
             trace: int64 [ep, num_tasks, 3] nanoseconds, tasks in the order of the queues.
+            traffic: see Timeline.
 
         Raises:
             ArgumentError: the taskflow has no queues, or the trace is of another shape.
@@ -69,7 +75,11 @@ class Timeline:
         lengths = [len(q) for q in flow.queues]
         return cls(flow, np.repeat(np.arange(flow.ep_size), flow.num_tasks),
                    np.tile(np.repeat(np.arange(len(lengths)), lengths), flow.ep_size),
-                   np.tile(np.concatenate(flow.queues), flow.ep_size), wait_begin, begin, end, first / 1e3)
+                   np.tile(np.concatenate(flow.queues), flow.ep_size), wait_begin, begin, end, first / 1e3, traffic)
+
+    @property
+    def is_simulated(self) -> bool:
+        return self.traffic is not None
 
     @property
     def span(self) -> float:
@@ -98,7 +108,8 @@ class Timeline:
     def summary(self) -> str:
         """Span, share of time in task bodies and time waited, on one line."""
         busy = float(self.utilisation().mean()) if self.flow.queues else 0.0
-        return f"{format_us(self.span)}, {busy:.0%} busy, {format_us(self.waiting)} waiting".replace("%", " %")
+        kind = "simulated " if self.is_simulated else ""
+        return f"{kind}{format_us(self.span)}, {busy:.0%} busy, {format_us(self.waiting)} waiting".replace("%", " %")
 
     def __str__(self) -> str:
         return self.text()

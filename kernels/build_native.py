@@ -19,7 +19,8 @@ KERNELS = Path(__file__).resolve().parent
 # In a source tree this folder lies beside hpmoe/, in an installed one inside it.
 PLANNER = next(p for p in (KERNELS.parent / "hpmoe" / "native", KERNELS.parent / "native") if p.is_dir())
 # For each library, where it lies in the package, the folder it lies in here, and its sources there.
-LIBRARIES = {"hpmoe/kernels/_native.so": (KERNELS, "cpu/*.cc"), "hpmoe/native/_planner.so": (PLANNER, "*.cc")}
+LIBRARIES = {"hpmoe/kernels/_native.so": (KERNELS, ("cpu/*.cc", "simulator/*.cc")),
+             "hpmoe/native/_planner.so": (PLANNER, ("*.cc",))}
 FLAGS = ("-std=c++17", "-O3", "-fPIC", "-shared", "-pthread")
 
 
@@ -41,8 +42,8 @@ def compile_library(name, library=None):
 
     It is replaced in one step: a running process may have it open.
     """
-    folder, pattern = LIBRARIES[name]
-    sources = sorted(map(str, folder.glob(pattern)))
+    folder, patterns = LIBRARIES[name]
+    sources = sorted(str(path) for pattern in patterns for path in folder.glob(pattern))
     library = Path(library or folder / Path(name).name)
     library.parent.mkdir(parents=True, exist_ok=True)
     partial = library.with_name(f"{library.name}.{os.getpid()}")

@@ -75,6 +75,13 @@ def use_amx(allowed):
 @lru_cache(maxsize=1)
 def load():
     """The loaded library with its signatures declared, using MindSpore's oneDNN where it can be loaded."""
+    simulate = [
+        *(ctypes.c_void_p, ctypes.c_int64),  # image
+        *(ctypes.POINTER(Rank), ctypes.c_int32),
+        *(ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64),  # machine, work, parts
+        *(ctypes.c_void_p, ctypes.c_void_p),  # trace, totals
+        ctypes.POINTER(Status),
+    ]
     launch = [
         *(ctypes.c_void_p, ctypes.c_int64),  # image
         *(ctypes.POINTER(Rank), ctypes.c_int32),
@@ -83,6 +90,7 @@ def load():
     ]
     signatures = {
         "hpmoe_launch": (ctypes.c_int, launch),
+        "hpmoe_simulate": (ctypes.c_int, simulate),
         "hpmoe_image_fault": (ctypes.c_char_p, [ctypes.c_void_p, ctypes.c_int64]),
         "hpmoe_pack_forms": (ctypes.c_int, [ctypes.POINTER(Tables), *[ctypes.c_void_p] * 5]),
         "hpmoe_use_blas": (ctypes.c_int, [ctypes.c_char_p]),

@@ -12,14 +12,14 @@ FOLDERS = {"hpmoe": "hpmoe", "hpmoe.transforms": "transforms", "hpmoe.kernels": 
 LAYERS = (
     "errors dtypes",
     "capacity",
-    "program routing machine",
+    "program routing machine workload",
     "primitives",
     "token_rows",
     "evaluate vjp tracing",
-    "taskflow taskflow_text lifetimes dependencies tiling layout native targets",
+    "taskflow costs taskflow_text lifetimes dependencies tiling layout native targets",
     "verify interpret timeline measure",
     "staging running spmd",
-    "transforms simulate moe comm",
+    "transforms moe comm",
     "kernels",
     "__init__ nn op_by_op peers commands cli",
 )

@@ -138,6 +138,5 @@ def _(b: Builder, eqn: Equation, cotangents: list[Atom]) -> list[Atom | None]:
 
 @grouped_weight_grad.tile
 def _(tiler: Any, eqn: Equation) -> None:
-    route = tiler.routes[tiler.buffer(eqn.inputs[0]).route]
     tiler.new(eqn.outputs[0])
-    tile_weight_grad(tiler, eqn, tiler.at(eqn.outputs[0]), route.max_rows // route.num_local_experts, eqn.inputs[3:])
+    tile_weight_grad(tiler, eqn, tiler.at(eqn.outputs[0]), eqn.inputs[3:])

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -63,7 +62,7 @@ def tile_matmul(tiler: Any, eqn: Equation, weight_rows: str, transposed: bool) -
     tiler.new(out)
     weight = tiler.at(w, weight_rows, "all" if transposed else "own")
     tiler.emit("GMM", tiler.rows_of(out), tiler.at(out), tiler.at(x, cols="all"), weight, unit="aic",
-               params=(int(transposed),), flops=2.0 * tiler.buffer(x).cols)
+               params=(int(transposed),))
 
 
 @weight_grad.infer
@@ -98,7 +97,7 @@ def _(tiler: Any, eqn: Equation) -> None:
         _tile_received_weight_grad(tiler, eqn)
         return
     tiler.new(out)
-    tile_weight_grad(tiler, eqn, tiler.at(out), math.prod(x.aval.shape[:-1]), main)
+    tile_weight_grad(tiler, eqn, tiler.at(out), main)
 
 
 def _tile_received_weight_grad(tiler: Any, eqn: Equation) -> None:
@@ -109,15 +108,15 @@ def _tile_received_weight_grad(tiler: Any, eqn: Equation) -> None:
     partial = tiler.hidden(f"{tiler.names(out)}.by_expert", experts * rows, cols)
     tiler.new(out)
     total = tiler.at(out)
-    tile_weight_grad(tiler, eqn, dataclasses.replace(total, buffer=partial), route.max_rows // experts)
+    tile_weight_grad(tiler, eqn, dataclasses.replace(total, buffer=partial))
     long_sum, long_parts = (tiler.view(b, out, (n, width), width, n) for b, n in ((total.buffer, 1), (partial, experts)))
     domain = dataclasses.replace(tiler.experts_of(x)[0], size=1, num_rows=1, route=-1)
     tiler.emit("COL_SUM", domain, dataclasses.replace(total, buffer=long_sum),
                dataclasses.replace(total, buffer=long_parts, rows="all"), params=(0, experts, 0))
 
 
-def tile_weight_grad(tiler: Any, eqn: Equation, out: Any, num_rows: int, main: Sequence[Var] = ()) -> None:
-    """One task for each block of weight rows and range of columns of `out`, each over about `num_rows` rows.
+def tile_weight_grad(tiler: Any, eqn: Equation, out: Any, main: Sequence[Var] = ()) -> None:
+    """One task for each block of weight rows and range of columns of `out`.
 
     A float32 array `main` is read where `out` is written, and added.
     """
@@ -126,4 +125,4 @@ def tile_weight_grad(tiler: Any, eqn: Equation, out: Any, num_rows: int, main: S
     block = max(1, min(tiler.tile_cols, height))
     domain, mode, rows = tiler.experts_of(x, blocks=-(-height // block))
     tiler.emit("WGRAD", domain, out, tiler.at(x, mode, "block"), tiler.at(g, mode), *map(tiler.at, main), unit="aic",
-               params=(block, *rows), flops=2.0 * num_rows)
+               params=(block, *rows))

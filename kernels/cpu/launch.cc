@@ -5,6 +5,8 @@
 #include <new>
 
 #include "frame.h"
+#include "prologue.h"
+#include "signals.h"
 
 namespace hpmoe {
 namespace {
@@ -142,7 +144,6 @@ bool Launch::meet(int32_t rank, std::atomic<int32_t>& arrived) {
 bool Launch::prepare(int32_t rank) {
   const int64_t num_tokens = ranks_[rank].num_tokens;
   Status status = make_status(Code::OK, rank, 0, -1);
-  const auto array_of = [&](int32_t buffer) { return ranks_[rank].buffers[buffer]; };
   const auto is_ok = [&](Code code) {
     status.code = static_cast<int32_t>(code);
     if (code != Code::OK) fail(status);
@@ -150,16 +151,7 @@ bool Launch::prepare(int32_t rank) {
   };
   if (!routings_.empty()) {
     for (size_t i = 0; i < routings_.size(); ++i) {
-      const Route& route = image_.routes[i];
-      const auto* ids = static_cast<const int32_t*>(array_of(route.ids_buffer));
-      if (!is_ok(routings_[i].sort_entries(rank, ids, num_tokens, status))) return false;
-      std::vector<float> weights;
-      if (static_cast<DropPolicy>(route.drop_policy) == DropPolicy::PROBS) {
-        weights.resize(num_tokens * route.top_k);
-        const auto dtype = static_cast<Dtype>(image_.buffers[route.weights_buffer].dtype);
-        to_float32(dtype, array_of(route.weights_buffer), weights.size(), weights.data());
-      }
-      if (!is_ok(routings_[i].drop_entries(rank, weights.data(), num_tokens, status))) return false;
+      if (!is_ok(sort_and_drop(image_, ranks_[rank], image_.routes[i], rank, routings_[i], status))) return false;
     }
     if (!meet(rank, sorted_)) return false;
     for (Routing& routing : routings_) {
@@ -183,18 +175,21 @@ void Launch::run_task(int32_t rank, int32_t queue, int32_t index) {
   if (!wait_for_task(rank, queue, index, task, unit.expert)) return;
   if (times) times[1] = now_ns();
   const auto opcode = static_cast<Opcode>(op.opcode);
+  const auto add = [&](int32_t target, int64_t event, int64_t amount) {
+    add_to_counter(ranks_[target].counters + event, amount);
+  };
   if (is_transfer(opcode)) {
     for_each_segment(frame, [&](const Segment& segment) {
       if (opcode != Opcode::NOTIFY) copy_segment(frame, segment);
-      signal_segment(rank, task, segment, goes_back(op));
+      for_each_segment_signal(frame, segment, add);
     });
   } else {
     const bool is_empty = unit.rows == 0 && static_cast<Domain>(op.domain) != Domain::EXPERTS;
     const Code code = is_empty ? Code::OK : find_body(opcode)(frame);
     if (code != Code::OK) return fail(make_status(code, rank, queue, index));
-    signal_unit(rank, task, unit.expert, Amount::ROWS, unit.rows);
+    for_each_unit_signal(frame, Amount::ROWS, unit.rows, add);
   }
-  signal_unit(rank, task, unit.expert, Amount::COUNT, 1);
+  for_each_unit_signal(frame, Amount::COUNT, 1, add);
   if (times) times[2] = now_ns();
 }
 
@@ -214,49 +209,6 @@ bool Launch::wait_for_task(int32_t rank, int32_t queue, int32_t index, const Tas
     return false;
   }
   return true;
-}
-
-// Calls visit(rank) for every rank whose counter the signal adds to.
-template <class Visit>
-void Launch::for_each_target(int32_t rank, const Task& task, const Signal& signal, Visit visit) {
-  switch (static_cast<Remote>(signal.remote)) {
-    case Remote::LOCAL: return visit(rank);
-    case Remote::PEER: return visit(image_.peer(rank, task.peer));
-    case Remote::EVERY:
-      for (int32_t j = 0; j < image_.header->ep_size; ++j) visit(image_.peer(rank, j));
-  }
-}
-
-void Launch::signal_unit(int32_t rank, const Task& task, int32_t expert, Amount kind, int64_t amount) {
-  if (amount == 0) return;
-  for (const Signal& signal : image_.signals_of(task)) {
-    if (static_cast<Amount>(signal.amount) != kind) continue;
-    const bool by_expert = static_cast<Index>(signal.kind) == Index::SLOT_EXPERT;
-    const int64_t event = image_.event_of(signal, task) + (by_expert ? expert : 0);
-    for_each_target(rank, task, signal,
-                    [&](int32_t target) { add_to_counter(ranks_[target].counters + event, amount); });
-  }
-}
-
-void Launch::signal_segment(int32_t rank, const Task& task, const Segment& segment, bool back) {
-  if (segment.rows == 0) return;
-  const int32_t top_k = routings_[image_.ops[task.op].route].top_k(), tile_rows = image_.header->tile_rows;
-  for (const Signal& signal : image_.signals_of(task)) {
-    if (static_cast<Amount>(signal.amount) != Amount::ROWS) continue;
-    const bool is_local = static_cast<Remote>(signal.remote) == Remote::LOCAL;
-    const int32_t target = is_local ? rank : back ? segment.source : segment.dest;
-    int64_t* counters = ranks_[target].counters + image_.event_of(signal, task);
-    if (static_cast<Index>(signal.kind) != Index::ENTRY_TILE) {
-      const bool by_expert = static_cast<Index>(signal.kind) == Index::SLOT_EXPERT;
-      add_to_counter(counters + (by_expert ? segment.expert : 0), segment.rows);
-      continue;
-    }
-    const auto tile = [&](int64_t row) { return segment.entries[row] / top_k / tile_rows; };
-    for (int64_t row = 0, first = 0; row < segment.rows; first = row) {
-      while (row < segment.rows && tile(row) == tile(first)) ++row;
-      add_to_counter(counters + tile(first), row - first);
-    }
-  }
 }
 
 template <class Ready>

@@ -42,11 +42,6 @@ class Launch {
   bool prepare(int32_t rank);
   bool meet(int32_t rank, std::atomic<int32_t>& arrived);
   bool wait_for_task(int32_t rank, int32_t queue, int32_t index, const Task& task, int32_t expert);
-  // Adds `amount` to the counters of the task's signals of this kind; the rows of transfers go by segments instead.
-  void signal_unit(int32_t rank, const Task& task, int32_t expert, Amount kind, int64_t amount);
-  void signal_segment(int32_t rank, const Task& task, const Segment& segment, bool back);
-  template <class Visit>
-  void for_each_target(int32_t rank, const Task& task, const Signal& signal, Visit visit);
 
   // OK once ready() holds, else why not: TIMEOUT when no task has ended anywhere for that long, INTERRUPTED, or
   // ABORTED_PEER when another worker has failed.

@@ -1,0 +1,133 @@
+"""What tasks cost on a machine: time of their own worker, bytes through L2 and on links; one rule for each tile body."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from hpmoe import taskflow as tf
+from hpmoe.dtypes import numpy_dtype, storage_dtype
+from hpmoe.machine import Machine
+
+MAX_TOUCHES = 6
+TOUCH = np.dtype([("first", "i8"), ("part", "i8"), ("fixed", "f8"), ("row", "f8")])
+WORK = np.dtype([("core_fixed", "f8"), ("core_row", "f8"), ("link_row", "f8"), ("granule", "i8"), ("num_touches", "i8"),
+                 ("touches", TOUCH, MAX_TOUCHES)])
+# Which part of an array a touch is about: what several touches of one part read again may still be in L2.
+UNIT, WEIGHT, OF_EXPERT, TOGETHER, STREAM = range(5)
+
+
+class Work:
+    """What the tasks of a Taskflow ask of a machine.
+
+    Attributes:
+        table: WORK [num_ops, 2], for tasks of a full tile of columns and of the last, narrower one. A task takes
+            core_fixed + rows * core_row microseconds of its worker, rows rounded up to a multiple of `granule`; a touch is
+            fixed + rows * row bytes; a transferred row is link_row bytes.
+        num_parts: parts of all arrays of a rank that touches are about.
+    """
+
+    def __init__(self, flow: tf.Taskflow, machine: Machine):
+        self.flow, self.machine = flow, machine
+        self.table = np.zeros((len(flow.ops), 2), WORK)
+        self.table["granule"] = 1
+        self.num_parts = 0
+        self._first: dict[tuple[int, str], int] = {}
+        for i, op in enumerate(flow.ops):
+            ranges = op.col_ranges()
+            for last, (_, cols) in ((0, ranges[0]), (1, ranges[-1])):
+                self._fill(self.table[i, last], op, cols)
+
+    def _fill(self, work: np.void, op: tf.TileOp, cols: int) -> None:
+        touches = [t for i in range(len(op.operands)) if (t := self._touch(op, i, cols)) is not None]
+        work["num_touches"] = len(touches)
+        for i, touch in enumerate(touches):
+            work["touches"][i] = touch
+        fixed, row = (sum(t[k] for t in touches) for k in (2, 3))
+        machine = self.machine
+        if op.opcode in ("GMM", "WGRAD"):
+            x = self._buffer(op, 1)
+            inner = op.params[0] if op.opcode == "WGRAD" else x.cols
+            work["core_row"] = 2.0 * inner * cols / machine.matmul_rate(storage_dtype(x.dtype))
+            work["core_fixed"], work["granule"] = machine.matmul_fill_us, machine.matmul_granule
+        elif _is_transfer(op):
+            work["link_row"], work["core_row"] = row, row / machine.copy_bytes_per_us
+        else:
+            work["core_fixed"], work["core_row"] = fixed / machine.vector_bytes_per_us, row / machine.vector_bytes_per_us
+
+    def _buffer(self, op: tf.TileOp, operand: int) -> tf.Buffer:
+        return self.flow.buffers[op.operands[operand].buffer]
+
+    def _part(self, storage: int, kind: str, count: int) -> int:
+        """The first of the `count` parts of a kind that a storage has."""
+        key = (storage, kind)
+        if key not in self._first:
+            self._first[key] = self.num_parts
+            self.num_parts += count
+        return self._first[key]
+
+    def _touch(self, op: tf.TileOp, i: int, cols: int) -> tuple[int, int, float, float] | None:
+        """First part, part, fixed bytes and bytes for each row of what a task touches of operand i; None for a few bytes."""
+        access = op.operands[i]
+        if access.buffer < 0 or (_is_transfer(op) and i == 0):
+            return None  # a transferred row comes in at the other end of a link
+        buffer = self.flow.buffers[access.buffer]
+        size = float(numpy_dtype(storage_dtype(buffer.dtype)).itemsize)
+        width = {"own": cols or buffer.cols, "one": 1}.get(access.cols, buffer.cols)
+        width = op.params[0] if access.cols == "block" else width
+        if op.opcode == "WGRAD" and i in (0, 3):
+            return 0, STREAM, op.params[0] * cols * size, 0.0
+        if op.opcode == "GMM" and i == 2:
+            tiles, by_expert = len(op.col_ranges()), access.rows == "slot_expert"
+            experts = self.flow.routes[op.domain.route].num_local_experts if by_expert else 1
+            first = self._part(buffer.storage, f"weight in {tiles}", experts * tiles)
+            return first, WEIGHT, self._buffer(op, 1).cols * cols * size, 0.0
+        if access.rows in ("own", "expert"):
+            route, rows = buffer.route, buffer.num_rows or 1
+            units = self.flow.routes[route].num_slots if route >= 0 else -(-rows // self.flow.tile_rows)
+            part = UNIT if access.rows == "own" else OF_EXPERT
+            return self._part(buffer.storage, "unit", units), part, 0.0, width * size
+        if access.rows in ("entries", "tokens", "all"):
+            rows = self.flow.routes[op.domain.route].top_k if op.opcode == "REDUCE" else 1
+            return self._part(buffer.storage, "together", 1), TOGETHER, 0.0, rows * width * size
+        return None
+
+
+def _is_transfer(op: tf.TileOp) -> bool:
+    return bool(op.num_peers) or op.opcode.startswith("ALL_TO_ALL")
+
+
+def task_costs(flow: tf.Taskflow, machine: Machine) -> np.ndarray:
+    """Estimated microseconds of each task alone on the machine, every slot taken as full, [num_tasks]."""
+    work = Work(flow, machine)
+    out = np.empty(flow.num_tasks)
+    for i, op in enumerate(flow.ops):
+        mine = flow.tasks["op"] == i
+        rows = _full_rows(flow, op)
+        both = [_alone(w, rows, machine) for w in work.table[i]]
+        out[mine] = np.where(flow.tasks["cols"][mine] < op.tile_cols, both[1], both[0])
+    return out
+
+
+def _alone(work: np.void, rows: float, machine: Machine) -> float:
+    """Microseconds of one task to which memory and links give all that one worker can take."""
+    granules = -(-rows // work["granule"]) * work["granule"]
+    used = work["touches"][:work["num_touches"]]
+    return float(machine.task_us + max(work["core_fixed"] + granules * work["core_row"],
+                                       (used["fixed"].sum() + rows * used["row"].sum()) / machine.worker_l2_bytes_per_us,
+                                       rows * work["link_row"] / machine.worker_link_bytes_per_us))
+
+
+def _full_rows(flow: tf.Taskflow, op: tf.TileOp) -> float:
+    """Rows of a task whose unit is full, of a transfer its share of them."""
+    plan = flow.routes[op.domain.route] if op.domain.route >= 0 else None
+    if op.opcode == "NOTIFY":
+        return 0.0
+    if op.opcode.startswith("ALL_TO_ALL"):
+        return float(plan.max_rows)
+    if op.domain.kind == "slots":
+        return flow.tile_rows / (op.num_peers or 1)
+    if op.domain.kind == "tiles":
+        return float(min(flow.tile_rows, max(op.domain.num_rows, 1)))
+    if op.domain.kind == "experts":
+        return plan.max_rows / plan.num_local_experts if plan else float(op.params[1])
+    return 1.0

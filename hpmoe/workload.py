@@ -1,0 +1,57 @@
+"""Routings to plan, simulate and measure with: balanced, imbalanced between ranks, and as natural text gives them."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from hpmoe.errors import check_argument
+
+
+def balanced_ids(ep_size: int, num_tokens: int, top_k: int, num_experts: int) -> np.ndarray:
+    """Every expert gets as many entries of every rank as every other, one more or less where they do not divide.
+
+    Example:
+        >>> balanced_ids(1, 3, 2, 4)[0].tolist()
+        [[0, 1], [2, 3], [0, 1]]
+    """
+    ids = np.arange(num_tokens * top_k, dtype=np.int32) % num_experts
+    return np.tile(ids.reshape(num_tokens, top_k), (ep_size, 1, 1))
+
+
+def imbalanced_ids(ep_size: int, num_tokens: int, top_k: int, num_experts: int, imbalance: float,
+                   seed: int = 0) -> np.ndarray:
+    """One rank receives `imbalance` times the mean of all ranks, the others share the rest evenly.
+
+    Args:
+        imbalance: largest over mean number of received rows, from 1 to what distinct experts for each token allow.
+        seed: which rank is hot, and which experts each token takes.
+
+    Returns:
+        [ep, T, K] int32, distinct experts for each token.
+
+    Raises:
+        ArgumentError: no routing is that imbalanced.
+
+    Example:
+        >>> ids = imbalanced_ids(4, 100, 2, 16, imbalance=1.5)
+        >>> (np.bincount(ids.reshape(-1) // 4).max() / np.bincount(ids.reshape(-1) // 4).mean()).round(2)
+        1.5
+    """
+    local = num_experts // ep_size
+    most = min(ep_size, ep_size * local / top_k)
+    check_argument(1 <= imbalance <= most, "imbalanced_ids", "imbalance", imbalance, f"from 1 to {most:g}")
+    rng = np.random.default_rng(seed)
+    hot = int(rng.integers(ep_size))
+    # Entry (t, k) is hot where the running total of hot entries steps up, which spreads them evenly over tokens.
+    share = imbalance * top_k / ep_size
+    per_token = np.diff(np.floor(np.arange(num_tokens + 1) * share + 1e-9).astype(int), axis=0)
+    cold = np.setdiff1d(np.arange(num_experts), np.arange(hot * local, (hot + 1) * local))
+    out = np.empty((ep_size, num_tokens, top_k), np.int32)
+    for rank in range(ep_size):
+        warm = hot * local + rng.random((num_tokens, local)).argsort(axis=1)[:, :top_k]
+        rest = cold[rng.random((num_tokens, len(cold))).argsort(axis=1)[:, :top_k]] if len(cold) else warm
+        for k in range(top_k):
+            is_hot = k < per_token
+            column = np.minimum(k, warm.shape[1] - 1)
+            out[rank, :, k] = np.where(is_hot, warm[:, column], rest[:, np.minimum(k, rest.shape[1] - 1)])
+    return out

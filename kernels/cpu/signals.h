@@ -1,0 +1,53 @@
+// Which counters a task adds to when it has ended, and how much: the same for a launch and for its simulation.
+#pragma once
+
+#include <cstdint>
+
+#include "frame.h"
+
+namespace hpmoe {
+
+// Calls visit(rank, event, amount) for the signals of this kind of a task that is done with `amount` rows (or is one
+// task, for COUNT); the rows of transfers go by segments instead.
+template <class Visit>
+void for_each_unit_signal(const Frame& frame, Amount kind, int64_t amount, Visit visit) {
+  if (amount == 0) return;
+  const Image& image = frame.image;
+  for (const Signal& signal : image.signals_of(frame.task)) {
+    if (static_cast<Amount>(signal.amount) != kind) continue;
+    const bool by_expert = static_cast<Index>(signal.kind) == Index::SLOT_EXPERT;
+    const int64_t event = image.event_of(signal, frame.task) + (by_expert ? frame.unit.expert : 0);
+    switch (static_cast<Remote>(signal.remote)) {
+      case Remote::LOCAL: visit(frame.rank, event, amount); break;
+      case Remote::PEER: visit(image.peer(frame.rank, frame.task.peer), event, amount); break;
+      case Remote::EVERY:
+        for (int32_t j = 0; j < image.header->ep_size; ++j) visit(image.peer(frame.rank, j), event, amount);
+    }
+  }
+}
+
+// The same for the rows of one segment of a transfer.
+template <class Visit>
+void for_each_segment_signal(const Frame& frame, const Segment& segment, Visit visit) {
+  if (segment.rows == 0) return;
+  const Image& image = frame.image;
+  const int32_t top_k = frame.routing->top_k(), tile_rows = image.header->tile_rows;
+  for (const Signal& signal : image.signals_of(frame.task)) {
+    if (static_cast<Amount>(signal.amount) != Amount::ROWS) continue;
+    const bool is_local = static_cast<Remote>(signal.remote) == Remote::LOCAL;
+    const int32_t target = is_local ? frame.rank : goes_back(frame.op) ? segment.source : segment.dest;
+    const int64_t event = image.event_of(signal, frame.task);
+    if (static_cast<Index>(signal.kind) != Index::ENTRY_TILE) {
+      const bool by_expert = static_cast<Index>(signal.kind) == Index::SLOT_EXPERT;
+      visit(target, event + (by_expert ? segment.expert : 0), segment.rows);
+      continue;
+    }
+    const auto tile = [&](int64_t row) { return segment.entries[row] / top_k / tile_rows; };
+    for (int64_t row = 0, first = 0; row < segment.rows; first = row) {
+      while (row < segment.rows && tile(row) == tile(first)) ++row;
+      visit(target, event + tile(first), row - first);
+    }
+  }
+}
+
+}  // namespace hpmoe

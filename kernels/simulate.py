@@ -1,0 +1,121 @@
+"""simulate: a taskflow's packed image run on a model of a machine, all ranks together, in discrete events."""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Sequence
+
+import numpy as np
+
+from hpmoe.costs import WORK, Work
+from hpmoe.errors import LaunchError, check_argument
+from hpmoe.kernels.diagnosis import make_error
+from hpmoe.kernels.native import Rank, Status, load
+from hpmoe.kernels.packing import pack
+from hpmoe.machine import Machine
+from hpmoe.taskflow import Taskflow
+from hpmoe.timeline import RATES, Timeline
+from hpmoe.workload import balanced_ids
+
+
+class _Machine(ctypes.Structure):
+    """HpmoeMachine of simulator/simulate.h."""
+
+    _fields_ = [(name, ctypes.c_double) for name in (
+        "l2_bytes_per_us", "worker_l2_bytes_per_us", "l2_bytes", "memory_bytes_per_us", "worker_memory_bytes_per_us",
+        "link_bytes_per_us", "worker_link_bytes_per_us", "node_link_bytes_per_us", "worker_node_link_bytes_per_us",
+        "task_us", "wait_us", "poll_us", "signal_us", "remote_us", "node_remote_us")] + [("node_size", ctypes.c_int64)]
+
+
+def simulate(flow: Taskflow, machine: Machine | None = None, *, routing: Sequence[np.ndarray] | None = None,
+             num_tokens: Sequence[int] | None = None) -> Timeline:
+    """Runs a taskflow's queues on a model of a machine: when each worker of each rank would wait and work.
+
+    Workers walk their queues in order, wait for events until these have counted what the routing makes their thresholds,
+    and signal, exactly as a launch does: it is the same image, read by the same code. A task takes time of its own and
+    shares memory and link bandwidth with whatever uses them at that moment; see `Machine`. The result is deterministic.
+
+    Args:
+        flow: with queues, as `assign_queues` makes it.
+        machine: what to run it on, with as many queues as the flow; the one it was assigned for where None.
+        routing: for each rank its topk_ids [T, K], the same for every route; perfectly balanced where None.
+        num_tokens: tokens of each rank; all rows of topk_ids by default.
+
+    Returns:
+        A Timeline; its times are simulated.
+
+    Raises:
+        ArgumentError: the flow has no queues, or routing or machine do not fit it.
+        LaunchError: the schedule gets stuck; the text names task and event.
+
+    Example:
+        >>> import hpmoe
+        >>> staged = hpmoe.assign_queues(hpmoe.tile_partition(hpmoe.swiglu, rows=128), machine=hpmoe.ascend_a3)
+        >>> flow = staged.lower(hpmoe.Aval((8192, 4096), "bfloat16"))
+        >>> hpmoe.simulate(flow).summary()
+        'simulated 62.9 us, 65 % busy, 0.0 us waiting'
+    """
+    check_argument(isinstance(flow, Taskflow) and bool(flow.queues), "hpmoe.simulate", "flow",
+                   "without queues" if isinstance(flow, Taskflow) else f"a {type(flow).__name__}", "what assign_queues made")
+    machine = machine or flow.machine
+    check_argument(isinstance(machine, Machine) and machine.num_queues == len(flow.queues), "hpmoe.simulate", "machine",
+                   f"{machine.name} of {machine.num_queues} queues" if isinstance(machine, Machine) else repr(machine),
+                   f"an hpmoe.Machine of {len(flow.queues)} queues, as the flow has")
+    work, image = Work(flow, machine), pack(flow)
+    lengths = _lengths(flow, num_tokens)
+    ids = [_ids(flow, r, routing, lengths) for r in range(flow.ep_size)]
+    ranks = _ranks(flow, ids, lengths)
+    trace = np.zeros((flow.ep_size, flow.num_tasks, 3), np.int64)
+    traffic = np.zeros((flow.ep_size, len(RATES), 2))
+    table = np.ascontiguousarray(work.table.reshape(-1), WORK)
+    status = Status()
+    load().hpmoe_simulate(image.ctypes.data, image.nbytes, ranks, flow.ep_size, ctypes.byref(_native(machine)),
+                          table.ctypes.data, work.num_parts, trace.ctypes.data, traffic.ctypes.data, ctypes.byref(status))
+    if status.code:
+        raise _explained(flow, make_error(status, image))
+    return Timeline.from_trace(flow, trace, traffic=traffic)
+
+
+def _native(machine: Machine) -> _Machine:
+    values = {name: getattr(machine, name) for name, _ in _Machine._fields_ if hasattr(machine, name)}
+    return _Machine(**values, worker_node_link_bytes_per_us=machine.worker_link_bytes_per_us)
+
+
+def _lengths(flow: Taskflow, num_tokens: Sequence[int] | None) -> list[int]:
+    most = max([r.num_tokens for r in flow.routes] or [op.domain.num_rows for op in flow.ops if op.domain.clipped] or [0])
+    lengths = [most] * flow.ep_size if num_tokens is None else [int(n) for n in num_tokens]
+    check_argument(len(lengths) == flow.ep_size and all(0 <= n <= most for n in lengths), "hpmoe.simulate", "num_tokens",
+                   lengths, f"{flow.ep_size} ints from 0 to {most}")
+    return lengths
+
+
+def _ids(flow: Taskflow, rank: int, routing: Sequence[np.ndarray] | None, lengths: list[int]) -> dict[int, np.ndarray]:
+    """For each buffer of ids, those of a rank."""
+    out = {}
+    for plan in flow.routes:
+        shape = (plan.num_tokens, plan.top_k)
+        if routing is None:
+            out[plan.ids] = balanced_ids(flow.ep_size, *shape, plan.num_experts)[rank]
+            continue
+        check_argument(len(routing) == flow.ep_size, "hpmoe.simulate", "routing", f"of {len(routing)} ranks",
+                       f"topk_ids of {flow.ep_size} ranks")
+        ids = np.ascontiguousarray(routing[rank], np.int32)
+        check_argument(ids.shape == shape and ids.min(initial=0) >= 0 and ids.max(initial=0) < plan.num_experts,
+                       "hpmoe.simulate", f"routing[{rank}]", f"of shape {ids.shape}",
+                       f"topk_ids of shape {shape} in 0..{plan.num_experts - 1}")
+        out[plan.ids] = ids
+    return out
+
+
+def _ranks(flow: Taskflow, ids: list[dict[int, np.ndarray]], lengths: list[int]) -> ctypes.Array:
+    ranks = (Rank * flow.ep_size)()
+    for rank, mine in enumerate(ids):
+        pointers = (ctypes.c_void_p * len(flow.buffers))()
+        for buffer, array in mine.items():
+            pointers[buffer] = array.ctypes.data
+        ranks[rank].buffers, ranks[rank].num_tokens = pointers, lengths[rank]
+    return ranks
+
+
+def _explained(flow: Taskflow, error: LaunchError) -> LaunchError:
+    return LaunchError(f"hpmoe.simulate: {flow.name} gets stuck: {error}")

@@ -1,0 +1,60 @@
+// A rate that everyone who uses it at a moment shares equally: memory bandwidth, one direction of a link.
+#pragma once
+
+#include <algorithm>
+#include <cstdint>
+#include <queue>
+#include <utility>
+#include <vector>
+
+namespace hpmoe {
+
+// Each user gets min(cap, rate / users) of it. What that adds up to for one user since the start is `served_`: a demand for
+// `amount` ends when served_ has grown by it, whoever comes and goes meanwhile.
+class SharedRate {
+ public:
+  SharedRate(double rate, double cap) : rate_(rate), cap_(cap) {}
+
+  // A demand begins at `now`; `user` is told when it ends.
+  void begin(double now, double amount, int32_t user) {
+    advance(now);
+    total_ += amount;
+    ends_.push({served_ + amount, user});
+    ++version_;
+  }
+
+  // Takes out a demand that has ended by `now`: its user, or -1.
+  int32_t end_one(double now) {
+    advance(now);
+    if (ends_.empty() || ends_.top().first > served_ * (1 + 1e-12) + 1e-9) return -1;
+    const int32_t user = ends_.top().second;
+    ends_.pop();
+    ++version_;
+    return user;
+  }
+
+  bool is_idle() const { return ends_.empty(); }
+  // When the next demand ends if nobody comes or goes before; versions tell whether anybody did.
+  double next_end() const { return last_ + std::max(0.0, ends_.top().first - served_) / speed(); }
+  uint32_t version() const { return version_; }
+  double total() const { return total_; }      // of all demands
+  double busy_us() const { return busy_us_; }  // during which there was a demand
+
+ private:
+  double speed() const { return std::min(cap_, rate_ / static_cast<double>(ends_.size())); }
+
+  void advance(double now) {
+    if (!ends_.empty()) {
+      served_ += (now - last_) * speed();
+      busy_us_ += now - last_;
+    }
+    last_ = now;
+  }
+
+  using End = std::pair<double, int32_t>;
+  double rate_, cap_, served_ = 0, last_ = 0, total_ = 0, busy_us_ = 0;
+  uint32_t version_ = 0;
+  std::priority_queue<End, std::vector<End>, std::greater<End>> ends_;
+};
+
+}  // namespace hpmoe

@@ -1,0 +1,59 @@
+// The C ABI of the simulator: a packed image run on a model of a machine. No exception crosses it.
+#pragma once
+
+#include <cstdint>
+
+#include "cpu/abi.h"
+
+extern "C" {
+
+// Microseconds and bytes per microsecond; see hpmoe/machine.py.
+struct HpmoeMachine {
+  double l2_rate, l2_cap, l2_bytes;      // of a rank, and the most that one worker gets of it
+  double memory_rate, memory_cap;        // of what L2 does not hold
+  double link_rate, link_cap;            // each direction of a rank's link inside a node
+  double node_link_rate, node_link_cap;  // and between nodes
+  double task_us, wait_us, poll_us;      // before a body; for each wait that is met at once; until a poll sees a signal
+  double signal_us, remote_us, node_remote_us;  // of the worker for a signal; until it arrives on another rank
+  int64_t node_size;                            // ranks of a node
+};
+
+// Which part of an array a task touches: what it shares with other touches of the same part may still be in L2.
+enum HpmoePart : int64_t {
+  HPMOE_UNIT,        // the rows of its unit
+  HPMOE_WEIGHT,      // the columns of its tile, of the weight of its slot's expert
+  HPMOE_OF_EXPERT,   // all rows of its expert, slot by slot
+  HPMOE_TOGETHER,    // some or all of an array that is taken as one part
+  HPMOE_STREAM,      // what no other task touches
+};
+
+// An array: parts first .. are its own. `fixed` bytes and `row` bytes for each row of the task (or moved by it).
+struct HpmoeTouch {
+  int64_t first, part;
+  double fixed, row;
+};
+
+constexpr int kMaxTouches = 6;
+
+// A task of an op takes fixed + rows (in whole granules) * row microseconds of its worker; of a transfer the rows are those
+// that it moves, with link_row bytes each.
+struct HpmoeWork {
+  double core_fixed, core_row, link_row;
+  int64_t granule, num_touches;
+  HpmoeTouch touches[kMaxTouches];
+};
+
+static_assert(sizeof(HpmoeMachine) == 16 * 8, "sixteen words of eight bytes");
+static_assert(sizeof(HpmoeWork) == 5 * 8 + kMaxTouches * 4 * 8, "words of eight bytes");
+
+enum { HPMOE_L2, HPMOE_MEMORY, HPMOE_EGRESS, HPMOE_INGRESS, HPMOE_NODE_EGRESS, HPMOE_NODE_INGRESS, HPMOE_NUM_RATES };
+
+// ranks: ids at each route's buffer, and num_tokens; counters and bases are not touched. work [num_ops][2]: of a full tile of
+// columns, and of the last one. num_parts: of all arrays of a rank.
+// trace [num_ranks][num_tasks][3] nanoseconds as in hpmoe_launch; totals [num_ranks][HPMOE_NUM_RATES][2]: bytes of all
+// demands, and microseconds with a demand. A schedule that gets stuck is reported as a launch that timed out.
+int hpmoe_simulate(const void* image, int64_t image_bytes, const HpmoeRank* ranks, int32_t num_ranks,
+                   const HpmoeMachine* machine, const HpmoeWork* work, int64_t num_parts, int64_t* trace, double* totals,
+                   HpmoeStatus* status);
+
+}  // extern "C"

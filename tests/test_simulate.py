@@ -1,0 +1,119 @@
+"""simulate: conservation, bounds, determinism, and the same waits and signals as a launch."""
+
+import numpy as np
+import pytest
+from helpers import Layer, tensors
+
+import hpmoe
+from hpmoe import ArgumentError, Aval, LaunchError, Mesh
+from hpmoe.costs import Work
+from hpmoe.running import with_max_rows
+from hpmoe.vjp import linearize
+from hpmoe.workload import balanced_ids, imbalanced_ids
+
+NPU = hpmoe.ascend_a3.replace(num_aic=3, num_aiv=5)
+
+
+def plan(ep=2, T=256, H=256, I=128, E=8, K=2, direction="forward", machine=NPU, dtype="bfloat16", max_rows=None, **comm):  # noqa: E741
+    args = [Aval((T, H), dtype), Aval((T, K), "int32"), Aval((T, K), "float32"), Aval((E // ep, H, 2 * I), dtype),
+            Aval((E // ep, I, H), dtype)]
+    lin = linearize(hpmoe.trace(hpmoe.moe_ffn, *args, mesh=Mesh(ep)))
+    program = lin.forward if direction == "forward" else lin.backward
+    staged = hpmoe.assign_queues(hpmoe.overlap_comm(hpmoe.tile_partition(hpmoe.moe_ffn), **comm), machine=machine)
+    return staged.apply(with_max_rows(program, [max_rows or T * K * ep]))
+
+
+def matmul_us(flow, machine, ids):
+    """Core time that the matrix tasks of each rank need at least, from the work table and the routing alone."""
+    table, out = Work(flow, machine).table, np.zeros(flow.ep_size)
+    local = flow.routes[0].num_local_experts
+    counts = np.bincount(np.asarray(ids).reshape(-1), minlength=flow.routes[0].num_experts).reshape(flow.ep_size, local)
+    for i, op in enumerate(flow.ops):
+        for _, cols in op.col_ranges() if op.unit == "aic" else ():
+            work = table[i, int(cols < op.tile_cols)]
+            for rank in range(flow.ep_size):
+                rows = counts[rank]
+                if op.opcode == "GMM":
+                    parts = [min(flow.tile_rows, n - s) for n in rows for s in range(0, n, flow.tile_rows)]
+                    out[rank] += sum(work["core_fixed"] + -(-p // 16) * 16 * work["core_row"] for p in parts)
+                else:
+                    out[rank] += op.domain.blocks * sum(work["core_fixed"] + -(-n // 16) * 16 * work["core_row"] for n in rows)
+    return out
+
+
+@pytest.mark.parametrize("direction", ("forward", "backward"))
+@pytest.mark.parametrize("comm", ({}, {"signal": "peer"}, {"order": "sequential"}))
+def test_time_is_conserved_and_bounded(direction, comm):
+    flow = plan(direction=direction, **comm)
+    for ids in (balanced_ids(2, 256, 2, 8), imbalanced_ids(2, 256, 2, 8, imbalance=1.6, seed=3)):
+        line = hpmoe.simulate(flow, routing=ids)
+        assert line.is_simulated and (line.begin >= line.wait_begin).all() and (line.end > line.begin).all()
+        busy = (line.utilisation() * line.span)[:, :NPU.num_aic].sum(axis=1)
+        need = matmul_us(flow, NPU, ids)
+        assert (busy >= need - 0.01).all() and line.span >= (need / NPU.num_aic).max()
+        for rank in range(2):
+            for queue in range(NPU.num_queues):  # a worker does one thing after another, in the order of its queue
+                mine = (line.rank == rank) & (line.queue == queue)
+                assert (line.wait_begin[mine][1:] >= line.end[mine][:-1] - 0.002).all()
+
+
+def test_links_carry_exactly_the_rows_that_leave():
+    flow, ids = plan(ep=2, H=256), imbalanced_ids(2, 256, 2, 8, imbalance=1.5, seed=1)
+    line = hpmoe.simulate(flow, routing=ids)
+    bytes_of = dict(zip(hpmoe.timeline.RATES, np.moveaxis(line.traffic[:, :, 0], 1, 0), strict=True))
+    leaving = np.array([(ids[r] // 4 != r).sum() for r in range(2)]) * 256 * 2.0
+    np.testing.assert_allclose(bytes_of["egress"], leaving + leaving[::-1])  # there, and the results back
+    np.testing.assert_allclose(bytes_of["ingress"], leaving + leaving[::-1])
+    assert not bytes_of["node_egress"].any()
+    apart = hpmoe.simulate(flow, NPU.replace(node_size=1), routing=ids)
+    np.testing.assert_allclose(apart.traffic[:, 4, 0], leaving + leaving[::-1])
+    assert apart.span > line.span
+
+
+def test_it_is_deterministic_and_faster_machines_are_not_slower():
+    flow = plan(direction="backward")
+    line, again = hpmoe.simulate(flow), hpmoe.simulate(flow)
+    assert (line.end == again.end).all() and (line.wait_begin == again.wait_begin).all()
+    for name in ("matmul_flops_per_us", "vector_bytes_per_us", "l2_bytes_per_us", "memory_bytes_per_us", "link_bytes_per_us"):
+        slower = hpmoe.simulate(flow, NPU.replace(**{name: getattr(NPU, name) / 8}))
+        assert slower.span >= line.span * 0.999, name
+
+
+def test_no_task_begins_before_what_it_reads_is_there():
+    """The order of a simulated run is one in which the launch could have run: all producers of an awaited event have ended."""
+    staged = hpmoe.assign_queues(hpmoe.tile_partition(lambda x, up, down: hpmoe.swiglu(x @ up) @ down), machine=NPU)
+    flow = staged.lower(Aval((1000, 300), "float16"), Aval((300, 600), "float16"), Aval((300, 300), "float16"))
+    line = hpmoe.simulate(flow)
+    begin, end = np.empty(flow.num_tasks), np.empty(flow.num_tasks)
+    begin[line.task], end[line.task] = line.begin, line.end
+    producers = {}
+    for s in flow.signals[flow.signals["kind"] == 0]:
+        producers.setdefault(int(s["event"]), []).append(int(s["task"]))
+    checked = 0
+    for w in flow.waits[flow.waits["kind"] == 0]:
+        for p in producers.get(int(w["event"]), ()):
+            assert end[p] <= begin[w["task"]] + 0.002
+            checked += 1
+    assert checked > 10
+
+
+def test_what_cannot_be_simulated():
+    flow = plan()
+    with pytest.raises(ArgumentError, match="hpmoe.simulate: flow is without queues; it must be what assign_queues made"):
+        hpmoe.simulate(flow.replace(queues=()))
+    with pytest.raises(ArgumentError, match=r"machine is cpu of 1 queues; it must be an hpmoe.Machine of 8 queues"):
+        hpmoe.simulate(flow, hpmoe.cpu(1))
+    with pytest.raises(ArgumentError, match=r"routing\[1\] is of shape \(256, 2\); it must be topk_ids of shape \(256, 2\) in 0..7"):
+        hpmoe.simulate(flow, routing=[balanced_ids(1, 256, 2, 8)[0], np.full((256, 2), 8)])
+    with pytest.raises(ArgumentError, match="routing is of 1 ranks; it must be topk_ids of 2 ranks"):
+        hpmoe.simulate(flow, routing=balanced_ids(1, 256, 2, 8))
+    stuck = flow.replace(signals=flow.signals[flow.signals["task"] != flow.signals["task"][0]])
+    with pytest.raises(LaunchError, match="hpmoe.simulate: moe_ffn gets stuck: rank 0, queue 0, task"):
+        hpmoe.simulate(stuck)
+
+
+def test_the_flow_of_a_call_simulates_too():
+    args = tensors(Layer(ep=2, T=9).arguments())
+    staged = hpmoe.assign_queues(hpmoe.tile_partition(hpmoe.moe_ffn, rows=2, cols=3), machine=NPU)
+    line = hpmoe.simulate(hpmoe.spmd(staged, Mesh(2)).lower(*args), routing=args[1].asnumpy(), num_tokens=(9, 4))
+    assert line.span > 0 and len(line.text().splitlines()) > 10
