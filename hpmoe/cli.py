@@ -1,4 +1,4 @@
-"""The command `hpmoe`: demo, bench, show, plan and doctor."""
+"""The command `hpmoe`: demo, bench, show, plan, memory and doctor."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from importlib import metadata
 
 from absl import flags
 
-from hpmoe.commands import bench, demo, doctor, plan, show
+from hpmoe.commands import bench, demo, doctor, memory, plan, show
 from hpmoe.commands.options import UsageError, define_switch, did_you_mean, flags_text, parse
 from hpmoe.errors import LaunchError
 
-COMMANDS = {"demo": demo, "bench": bench, "show": show, "plan": plan, "doctor": doctor}
+COMMANDS = {"demo": demo, "bench": bench, "show": show, "plan": plan, "memory": memory, "doctor": doctor}
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -8,7 +8,7 @@ import numpy as np
 
 from hpmoe import taskflow as tf
 from hpmoe.errors import ArgumentError
-from hpmoe.routing import Routing, Slots, make_routing, make_slots
+from hpmoe.routing import Routing, Slots, make_routing, make_slots, rows_to_ranks
 
 
 class Layout:
@@ -108,3 +108,21 @@ def check_capacity(flow: tf.Taskflow, routing: Routing, route: int) -> None:
     most = max(routing.num_rows(r) for r in range(flow.ep_size))
     if most > flow.routes[route].max_rows:
         raise ArgumentError(f"hpmoe: a rank receives {most} rows, the plan is for at most {flow.routes[route].max_rows}")
+
+
+def received_rows(flow: tf.Taskflow, inputs: Sequence[Sequence[np.ndarray]],
+                  num_tokens: Sequence[int] | None) -> list[list[int]]:
+    """For each rank, the rows it receives through each route."""
+    position = {b: i for i, b in enumerate(flow.inputs)}
+    out: list[list[int]] = [[] for _ in range(flow.ep_size)]
+    for plan in flow.routes:
+        totals = np.zeros(flow.ep_size, np.int64)
+        for rank in range(flow.ep_size):
+            ids = inputs[rank][position[plan.ids]]
+            ids = ids if num_tokens is None else ids[:num_tokens[rank]]
+            totals += rows_to_ranks(ids, plan.num_experts, plan.capacity, rank, flow.ep_size)
+        if totals.max() > plan.max_rows:
+            raise ArgumentError(f"hpmoe: a rank receives {totals.max()} rows, the plan is for at most {plan.max_rows}")
+        for rank in range(flow.ep_size):
+            out[rank].append(int(totals[rank]))
+    return out

@@ -207,17 +207,19 @@ class Runner:
         """The IR of this stage, for the routing where `args` has all ids, and for any routing otherwise."""
         check_argument(direction in ("forward", "backward"), "lower", "direction", repr(direction),
                        "\"forward\" or \"backward\"")
+        traced, _, buckets = self.planned(args, kwargs)
+        return self.plan(traced.program if direction == "forward" else traced.linearized.backward, buckets)
+
+    def planned(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[_Traced, Arrays | None, dict[Any, int]]:
+        """What is traced for `args`, the arrays of each rank where all are given, and the planned rows of each route."""
         leaves, tree = self._flatten(args, kwargs)
         traced = self._trace(leaves, tree)
-        program = traced.program if direction == "forward" else traced.linearized.backward
         tensors = [x for x in leaves if isinstance(x, (Tensor, Aval))]
         if (self.batched or self.mesh.ep_size == 1) and all(isinstance(x, Tensor) for x in tensors):
             captures = traced.program.captures
             inputs = self.per_rank([*tensors, *captures], len(captures))
-            buckets = self.row_buckets(traced.program, inputs, None)
-        else:
-            buckets = {_route_key(e): e.outputs[0].aval.max_rows for e in _routes(program)}
-        return self.plan(program, buckets)
+            return traced, inputs, self.row_buckets(traced.program, inputs, None)
+        return traced, None, {_route_key(e): e.outputs[0].aval.max_rows for e in _routes(traced.program)}
 
     def row_buckets(self, program: Program, inputs: Arrays,
                     lengths: tuple[int, ...] | None) -> dict[Any, int]:

@@ -8,6 +8,7 @@ from typing import Any
 
 from hpmoe.errors import ArgumentError, check_argument
 from hpmoe.machine import Mesh
+from hpmoe.memory import MemoryReport, memory_report
 from hpmoe.running import CacheInfo, Runner
 from hpmoe.staging import describe, innermost
 
@@ -32,6 +33,10 @@ class Spmd:
     def lower(self, *args: Any, direction: str = "forward", **kwargs: Any) -> Any:
         """The IR of one rank, the same on all; `args` carry the leading rank axis as in a call. See Staged.lower."""
         return self._runner.lower(args, kwargs, direction)
+
+    def memory(self, *args: Any, **kwargs: Any) -> MemoryReport:
+        """The bytes that the plans take on all ranks, forward and backward. See Staged.memory."""
+        return memory_report(self._runner, args, kwargs)
 
     def cache_info(self) -> CacheInfo:
         return self._runner.cache_info()

@@ -70,6 +70,16 @@ class Staged:
         from hpmoe.running import Runner
         return Runner(self, mesh, batched=False).lower(args, kwargs, direction)
 
+    def memory(self, *args: Any, mesh: Mesh | None = None, **kwargs: Any) -> Any:
+        """The bytes that the plans for arguments like `args` take, forward and backward, as an hpmoe.memory.MemoryReport.
+
+        Exact for the routing where all arrays are given, as for `lower`, and otherwise for as many rows as can be received.
+        """
+        from hpmoe.memory import memory_report
+        from hpmoe.running import Runner
+        is_own = mesh is None or mesh.ep_size == 1
+        return memory_report(self._runner if is_own else Runner(self, mesh, batched=False), args, kwargs)
+
     def apply(self, program: Program) -> Any:
         """Applies the rewrites of all stages, innermost first, to a Program of one direction."""
         ir = self.function.apply(program) if isinstance(self.function, Staged) else program

@@ -11,13 +11,13 @@ from typing import Any
 import numpy as np
 
 from hpmoe.dtypes import numpy_dtype, storage_dtype
-from hpmoe.errors import ArgumentError, LaunchError
+from hpmoe.errors import LaunchError
 from hpmoe.kernels.cpu_target import launch
 from hpmoe.kernels.memory import Pool
 from hpmoe.kernels.packing import pack
+from hpmoe.layout import received_rows
 from hpmoe.lifetimes import memory_bytes
 from hpmoe.measure import new_trace
-from hpmoe.routing import rows_to_ranks
 from hpmoe.targets import register_target
 from hpmoe.taskflow import Taskflow, memory_of
 from hpmoe.taskflow_text import event_name, task_name
@@ -121,24 +121,6 @@ def compile_cpu(flow: Taskflow, timeout: float) -> Executable:
     """Packs a Taskflow that has queues for the CPU."""
     shape = (flow.ep_size, len(flow.events))
     return Executable(flow, pack(flow), timeout, flow.provenance, np.zeros(shape, np.int64), np.zeros(shape, np.int64))
-
-
-def received_rows(flow: Taskflow, inputs: Sequence[Sequence[np.ndarray]],
-                  num_tokens: Sequence[int] | None) -> list[list[int]]:
-    """For each rank, the rows it receives through each route."""
-    position = {b: i for i, b in enumerate(flow.inputs)}
-    out: list[list[int]] = [[] for _ in range(flow.ep_size)]
-    for plan in flow.routes:
-        totals = np.zeros(flow.ep_size, np.int64)
-        for rank in range(flow.ep_size):
-            ids = inputs[rank][position[plan.ids]]
-            ids = ids if num_tokens is None else ids[:num_tokens[rank]]
-            totals += rows_to_ranks(ids, plan.num_experts, plan.capacity, rank, flow.ep_size)
-        if totals.max() > plan.max_rows:
-            raise ArgumentError(f"hpmoe: a rank receives {totals.max()} rows, the plan is for at most {plan.max_rows}")
-        for rank in range(flow.ep_size):
-            out[rank].append(int(totals[rank]))
-    return out
 
 
 def _allocate(flow: Taskflow, inputs: Sequence[Sequence[np.ndarray]], received: list[list[int]],

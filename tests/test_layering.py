@@ -17,7 +17,7 @@ LAYERS = (
     "token_rows",
     "evaluate vjp tracing",
     "taskflow costs taskflow_text lifetimes dependencies tiling layout native targets",
-    "verify interpret timeline measure",
+    "verify interpret timeline measure memory",
     "staging running spmd",
     "transforms moe comm",
     "kernels",

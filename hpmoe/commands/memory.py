@@ -1,0 +1,124 @@
+"""hpmoe memory: what each save policy takes, as planned and as measured, beside MindSpore op by op."""
+
+from __future__ import annotations
+
+import gc
+import json
+import subprocess
+import sys
+from types import SimpleNamespace
+from typing import Any
+
+import mindspore as ms
+from absl import flags
+
+import hpmoe
+from hpmoe.commands import demo, options
+from hpmoe.commands.progress import Progress
+from hpmoe.kernels.executable import POOL
+from hpmoe.memory import MIB, MemoryReport
+from hpmoe.op_by_op import moe_ffn_op_by_op
+from hpmoe.peers.worker import forget_peak, status_kib
+from hpmoe.transforms.save_for_backward import POLICIES
+
+SUMMARY = "prints the memory of each save policy, planned and measured, beside MindSpore op by op"
+NOTES = """\
+Every row is a process of its own. All numbers are MiB of all ranks, without the inputs: saved between the passes, the
+temporaries of each pass, and the peak of a forward pass alone and of a forward and backward pass. The plan's peak is
+computed from its buffers and the rows received; the pool's is counted by the allocator of the kernels' buffers; the
+process's is the growth of its resident memory (VmHWM), with what MindSpore and the matmuls take."""
+
+OP_BY_OP = "op by op"
+COLUMNS = {"saved": ("saved",), "temporaries": ("forward", "backward"), "plan": demo.PASSES, "pool": demo.PASSES,
+           "process": demo.PASSES}
+
+
+def define(values: flags.FlagValues) -> None:
+    options.define_sizes(values, ep=1, tokens=2048, hidden=1024, intermediate=512, experts=16, top_k=4)
+    options.define_choice(values, "policy", "all", "which policy", (*POLICIES, "all"))
+    options.define_dtype(values)
+    options.define_integer(values, "seed", 0, "seed of the random inputs", least=0)
+
+
+def run(o: Any) -> int:
+    options.check_sizes(o)
+    sides = [*(POLICIES if o.policy == "all" else [o.policy]), OP_BY_OP]
+    asked = {**options.sizes(o), "dtype": o.dtype, "seed": o.seed}
+    with Progress("hpmoe memory") as progress:
+        rows = {}
+        for side in sides:
+            progress(side)
+            rows[side] = in_process({**asked, "side": side})
+    print(json.dumps({"sizes": asked, "mib": rows}) if o.json else "\n".join(report_lines(asked, rows)))
+    return 0
+
+
+def in_process(asked: dict[str, Any]) -> dict[str, Any]:
+    """What `measured` returns, from a process of its own."""
+    code = "import sys; from hpmoe.commands import memory; memory.answer(sys.argv[1])"
+    done = subprocess.run([sys.executable, "-c", code, json.dumps(asked)], capture_output=True, text=True, check=False)
+    if done.returncode:
+        raise OSError(f"the process of {asked['side']} ended with {done.returncode}:\n{done.stderr[-2000:]}")
+    return json.loads(done.stdout.splitlines()[-1])
+
+
+def answer(asked: str) -> None:
+    """Prints what a side takes; the body of its process."""
+    print(json.dumps(measured(SimpleNamespace(**json.loads(asked)))))
+
+
+def measured(o: Any) -> dict[str, Any]:
+    """MiB of one side, by column and part; what op by op has no plan for is left out."""
+    ms.runtime.launch_blocking()
+    f = side_of(o)
+    small = {"ep": o.ep, "tokens": 2, "hidden": 8, "intermediate": 4, "experts": o.ep, "top_k": 1}
+    for call in calls(f, SimpleNamespace(**{**vars(o), **small}))[1].values():
+        call()  # libraries are loaded, threads are started
+    args, passes = calls(f, o)
+    out: dict[str, Any] = {} if o.side == OP_BY_OP else planned(f.memory(*args))
+    gc.collect()
+    base, out["pool"], out["process"] = status_kib("VmRSS"), {}, {}
+    for name, call in passes.items():
+        forget_peak()
+        result = call()
+        out["pool"][name], out["process"][name] = POOL.peak_bytes / MIB, (status_kib("VmHWM") - base) / 1024
+        del result
+    if o.side == OP_BY_OP:
+        del out["pool"]
+    return out
+
+
+def side_of(o: Any) -> Any:
+    if o.side == OP_BY_OP:
+        return moe_ffn_op_by_op
+    kept = hpmoe.save_for_backward(hpmoe.moe_ffn, policy=o.side)
+    staged = hpmoe.chain(hpmoe.tile_partition, hpmoe.overlap_comm, hpmoe.assign_queues, hpmoe.fuse_persistent)(kept)
+    return hpmoe.spmd(staged, hpmoe.Mesh(o.ep))
+
+
+def calls(f: Any, o: Any) -> tuple[Any, dict[str, Any]]:
+    """Arguments of these sizes, and the passes on them."""
+    args, cotangent = demo.make_inputs(o)
+    return args, demo.passes(f, args, cotangent)
+
+
+def planned(report: MemoryReport) -> dict[str, Any]:
+    alone = report.inference.outputs + report.inference.temporaries
+    peaks = dict(zip(demo.PASSES, (alone, report.training_peak), strict=True))
+    return {"saved": {"saved": report.saved / MIB}, "plan": {name: n / MIB for name, n in peaks.items()},
+            "temporaries": {"forward": report.forward.temporaries / MIB, "backward": report.backward.temporaries / MIB}}
+
+
+def report_lines(asked: dict[str, Any], rows: dict[str, dict[str, Any]]) -> list[str]:
+    """The table for a terminal."""
+    size = "rank" if asked["ep"] == 1 else "ranks"
+    lines = [f"MoE-FFN on {asked['ep']} {size}: {asked['tokens']} tokens a rank, hidden {asked['hidden']}, intermediate "
+             f"{asked['intermediate']}, {asked['experts']} experts, top {asked['top_k']}, {asked['dtype']}; MiB", "",
+             f"{'':<18}{'saved':>8}{'temporaries':>19}{'peak: plan':>19}{'pool':>19}{'process':>19}",
+             f"{'':<26}" + f"{'forward':>10}{'backward':>9}" + f"{'forward':>10}{'and back':>9}" * 3]
+    for side, row in rows.items():
+        cells = [row.get(column, {}).get(part) for column, parts in COLUMNS.items() for part in parts]
+        texts = ["-" if c is None else f"{c:.1f}" for c in cells]
+        pairs = zip(texts[1::2], texts[2::2], strict=True)
+        lines.append(f"{side:<18}{texts[0]:>8}" + "".join(f"{a:>10}{b:>9}" for a, b in pairs))
+    return lines
