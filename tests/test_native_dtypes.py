@@ -205,6 +205,15 @@ def test_wgrad_of_each_expert(x_dtype, dy_dtype, out_dtype, blas):  # noqa: F811
     assert not wide(buffers[out])[k : 2 * k].any()  # the expert without rows
 
 
+def test_wgrad_larger_than_any_block(blas):  # noqa: F811
+    t = tiles(num_rows=2051)
+    x, dy, out = t.array(530, dtype=BF16), t.array(40, dtype=BF16), t.array(40, rows=530, dtype=BF16)
+    operands = (out, *OWN), (x, Rows.ALL, Cols.ALL), (dy, Rows.ALL, Cols.OWN)
+    t.builder.task(t.builder.op(Opcode.WGRAD, Domain.EXPERTS, *operands, num_rows=1, param=(530, 2051)), 0, (0, 40))
+    run(t.builder, t.buffers)
+    assert_rounded(t.buffers[out], wide(t.buffers[x]).T @ wide(t.buffers[dy]), BF16)
+
+
 def test_wgrad_of_halves_is_added_to_float32(blas):  # noqa: F811
     t = tiles(num_rows=39)
     x, dy, out = t.array(50, dtype=BF16), t.array(70, dtype=BF16), t.array(70, rows=50)

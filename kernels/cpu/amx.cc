@@ -19,7 +19,9 @@ namespace {
 
 // A tile is 16 rows of 64 bytes. For a: [16 lines][32 k]. For b: [16 pairs of k][16 lines][2]. A panel is 32 lines of a
 // or b, two tiles for every 32 k. A block of c is the product of two panels, four tiles of 16 x 16 float32.
-constexpr int64_t kTile = 16 * 32, kPanel = 32, NC = 512, KC = 2048;
+constexpr int64_t kTile = 16 * 32, kPanel = 32, MC = 512, NC = 512, KC = 2048;
+
+constexpr int64_t padded(int64_t n) { return (n + 31) / 32 * 32; }
 
 struct alignas(64) TileConfig {
   uint8_t palette = 1, start_row = 0, reserved[14] = {};
@@ -49,20 +51,20 @@ HPMOE_AMX inline void copy_tile(const uint16_t* from, int64_t ld, int64_t lines,
   }
 }
 
-// Two tiles [k / 2][line][k % 2] of 32 lines that lie side by side: from[k * ld + line].
-HPMOE_AMX inline void zip_tiles(const uint16_t* from, int64_t ld, int64_t lines, int64_t num_k, uint16_t* tiles) {
+// Rows k and k + 1, lines side by side, as row k / 2 of two tiles [k / 2][line][k % 2] for every 32 lines; zeros past the
+// last line and where there is no row. Tiles of neighbouring lines are `stride` elements apart.
+HPMOE_AMX void zip_rows(const uint16_t* even_row, const uint16_t* odd_row, int64_t lines, uint16_t* to, int64_t stride) {
   alignas(64) static const uint16_t kZip[2][32] = {
       {0, 32, 1, 33, 2, 34, 3, 35, 4, 36, 5, 37, 6, 38, 7, 39, 8, 40, 9, 41, 10, 42, 11, 43, 12, 44, 13, 45, 14, 46, 15, 47},
       {16, 48, 17, 49, 18, 50, 19, 51, 20, 52, 21, 53, 22, 54, 23, 55,
        24, 56, 25, 57, 26, 58, 27, 59, 28, 60, 29, 61, 30, 62, 31, 63}};
   const __m512i low = _mm512_load_si512(kZip[0]), high = _mm512_load_si512(kZip[1]);
-  const __mmask32 mask = first(lines);
-  for (int64_t k = 0; k < 32; k += 2) {
-    const bool has_even = k < num_k, has_odd = k + 1 < num_k;
-    const __m512i even = _mm512_maskz_loadu_epi16(has_even ? mask : 0, from + (has_even ? k * ld : 0));
-    const __m512i odd = _mm512_maskz_loadu_epi16(has_odd ? mask : 0, from + (has_odd ? (k + 1) * ld : 0));
-    _mm512_store_si512(tiles + k * 16, _mm512_permutex2var_epi16(even, low, odd));
-    _mm512_store_si512(tiles + kTile + k * 16, _mm512_permutex2var_epi16(even, high, odd));
+  for (int64_t line = 0; line < lines; line += 32, to += stride) {
+    const __mmask32 mask = first(lines - line);
+    const __m512i even = even_row ? _mm512_maskz_loadu_epi16(mask, even_row + line) : _mm512_setzero_si512();
+    const __m512i odd = odd_row ? _mm512_maskz_loadu_epi16(mask, odd_row + line) : _mm512_setzero_si512();
+    _mm512_store_si512(to, _mm512_permutex2var_epi16(even, low, odd));
+    _mm512_store_si512(to + kTile, _mm512_permutex2var_epi16(even, high, odd));
   }
 }
 
@@ -98,37 +100,49 @@ const uint16_t* element(const Matrix& x, int64_t row, int64_t col) {
   return reinterpret_cast<const uint16_t*>(x.data) + row * x.ld + col;
 }
 
-// The panel of `lines` lines from `line` on, k in [k0, k0 + kc), k lying along the operand's rows.
+// Panels of the lines [line, line + lines), k in [k0, k0 + kc), k lying along the operand's rows. Each is kc_padded long.
 HPMOE_AMX void pack_along(const Matrix& x, int64_t line, int64_t lines, int64_t k0, int64_t kc, bool turned,
                           uint16_t* packed) {
-  for (int64_t k = 0; k < kc; k += 32, packed += 2 * kTile) {
-    for (int64_t half = 0; half < 2; ++half) {
-      const int64_t first_line = std::min(half * 16, lines - 1);
-      uint16_t* const tile = packed + half * kTile;
-      copy_tile(element(x, line + first_line, k0 + k), x.ld, lines - half * 16, kc - k, tile);
-      if (turned) transpose_tile(tile);
+  for (int64_t i = 0; i < lines; i += kPanel) {
+    for (int64_t k = 0; k < kc; k += 32) {
+      for (int64_t half = 0; half < 2; ++half, packed += kTile) {
+        const int64_t skipped = i + half * 16;
+        copy_tile(element(x, line + std::min(skipped, lines - 1), k0 + k), x.ld, lines - skipped, kc - k, packed);
+        if (turned) transpose_tile(packed);
+      }
     }
   }
 }
 
-// The same, the lines lying along the operand's rows.
+// The same, the lines lying along the operand's rows: row after row, as memory likes it.
 HPMOE_AMX void pack_across(const Matrix& x, int64_t line, int64_t lines, int64_t k0, int64_t kc, bool turned,
                            uint16_t* packed) {
-  for (int64_t k = 0; k < kc; k += 32, packed += 2 * kTile) {
-    zip_tiles(element(x, k0 + k, line), x.ld, lines, kc - k, packed);
-    for (int64_t half = 0; half < 2 && turned; ++half) transpose_tile(packed + half * kTile);
+  const int64_t stride = kPanel * padded(kc);
+  for (int64_t block = 0; block < kc; block += 32) {
+    uint16_t* const tiles = packed + kPanel * block;
+    for (int64_t k = block; k < block + 32; k += 2) {
+      const uint16_t *const even = k < kc ? element(x, k0 + k, line) : nullptr, *const odd = k + 1 < kc ? even + x.ld : nullptr;
+      zip_rows(even, odd, lines, tiles + (k - block) * 16, stride);
+    }
+    for (int64_t i = 0; i < lines && turned; i += kPanel) {
+      transpose_tile(tiles + i / kPanel * stride);
+      transpose_tile(tiles + i / kPanel * stride + kTile);
+    }
   }
 }
 
-HPMOE_AMX PanelOfA panel_of_a(const Matrix& a, int64_t line, int64_t lines, int64_t k0, int64_t kc, uint16_t* packed) {
-  const PanelOfA in_scratch{packed, 32, 2 * kTile, kTile};
+// The panel of a from `line` on. Of a transposed a, whole row ranges are packed when their first panel is asked for.
+HPMOE_AMX PanelOfA panel_of_a(const Matrix& a, int64_t line, int64_t num_lines, int64_t k0, int64_t kc, uint16_t* packed) {
+  const int64_t lines = std::min(kPanel, num_lines - line);
+  if (!a.transposed && lines == kPanel && kc % 32 == 0) return {element(a, line, k0), a.ld, 32, 16 * a.ld};
   if (a.transposed) {
-    pack_across(a, line, lines, k0, kc, true, packed);
-    return in_scratch;
+    const int64_t begin = line / MC * MC;
+    if (line == begin) pack_across(a, begin, std::min(MC, num_lines - begin), k0, kc, true, packed);
+    packed += (line - begin) * padded(kc);
+  } else {
+    pack_along(a, line, lines, k0, kc, false, packed);
   }
-  if (lines == kPanel && kc % 32 == 0) return {element(a, line, k0), a.ld, 32, 16 * a.ld};
-  pack_along(a, line, lines, k0, kc, false, packed);
-  return in_scratch;
+  return {packed, 32, 2 * kTile, kTile};
 }
 
 // c[32, 32] (or its upper half) = panel of a @ panel of b, added to what is there where k has come before.
@@ -208,27 +222,24 @@ bool has_amx() {
 HPMOE_AMX void amx_gemm(const Sizes& s, const Matrix& a, const Matrix& b, const Matrix& c, bool accumulate) {
   thread_local Scratch<uint16_t> packed_a, packed_b;
   thread_local Scratch<float> sums;
-  const int64_t kc_padded = (std::min(s.k, KC) + 31) / 32 * 32, nc_padded = (std::min(s.n, NC) + 31) / 32 * 32;
+  const int64_t kc_padded = padded(std::min(s.k, KC)), nc_padded = padded(std::min(s.n, NC));
   const bool many_k = s.k > KC;
-  uint16_t* const of_a = packed_a.at_least(kPanel * kc_padded);
+  uint16_t* const of_a = packed_a.at_least((a.transposed ? padded(std::min(s.m, MC)) : kPanel) * kc_padded);
   uint16_t* const of_b = packed_b.at_least(nc_padded * kc_padded);
-  float* const sum = sums.at_least((many_k ? (s.m + 31) / 32 * 32 : kPanel) * nc_padded);
+  float* const sum = sums.at_least((many_k ? padded(s.m) : kPanel) * nc_padded);
   configure_tiles();
   for (int64_t j0 = 0; j0 < s.n; j0 += NC) {
     const int64_t nc = std::min(NC, s.n - j0);
     for (int64_t k0 = 0; k0 == 0 || k0 < s.k; k0 += KC) {
       const int64_t kc = std::min(KC, s.k - k0);
-      for (int64_t j = 0; j < nc; j += kPanel) {
-        const auto pack = b.transposed ? pack_along : pack_across;
-        pack(b, j0 + j, std::min(kPanel, nc - j), k0, kc, b.transposed, of_b + j * kc_padded);
-      }
+      (b.transposed ? pack_along : pack_across)(b, j0, nc, k0, kc, b.transposed, of_b);
       for (int64_t i = 0; i < s.m; i += kPanel) {
         const int64_t rows = std::min(kPanel, s.m - i);
-        const PanelOfA panel = panel_of_a(a, i, rows, k0, kc, of_a);
+        const PanelOfA panel = panel_of_a(a, i, s.m, k0, kc, of_a);
         const auto multiply = rows > 16 ? multiply_panels<true> : multiply_panels<false>;
         for (int64_t j = 0; j < nc; j += kPanel) {
           float* const block = sum + (many_k ? i * nc_padded : 0) + j;
-          multiply(kc, panel, of_b + j * kc_padded, k0 > 0, block, nc_padded);
+          multiply(kc, panel, of_b + j * padded(kc), k0 > 0, block, nc_padded);
           if (k0 + kc < s.k) continue;
           store_block(block, nc_padded, rows, std::min(kPanel, nc - j), c, i, j0 + j, accumulate);
         }
