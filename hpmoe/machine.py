@@ -129,7 +129,7 @@ def cpu(num_workers: int | None = None, ep_size: int = 1) -> Machine:
                    repr(num_workers), "a positive int or None")
     workers = num_workers or max(1, len(os.sched_getaffinity(0)) // ep_size)
     return Machine(
-        "cpu", workers, 0, True, tile_rows=128, tile_cols=256, matmul_flops_per_us=200e3, matmul_efficiency=1.0,
+        "cpu", workers, 0, True, tile_rows=512, tile_cols=512, matmul_flops_per_us=200e3, matmul_efficiency=1.0,
         matmul_float32_ratio=1.0, matmul_granule=1, matmul_fill_us=0.0, vector_bytes_per_us=8e3, copy_bytes_per_us=8e3,
         l2_bytes=2e6 * workers, l2_bytes_per_us=40e3 * workers, worker_l2_bytes_per_us=40e3,
         memory_bytes_per_us=10e3 * workers, worker_memory_bytes_per_us=10e3, node_size=1 << 20, link_bytes_per_us=1e9,
