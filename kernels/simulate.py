@@ -50,7 +50,7 @@ def simulate(flow: Taskflow, machine: Machine | None = None, *, routing: Sequenc
 
     Example:
         >>> import hpmoe
-        >>> staged = hpmoe.assign_queues(hpmoe.tile_partition(hpmoe.swiglu, rows=128), machine=hpmoe.ascend_a3)
+        >>> staged = hpmoe.assign_queues(hpmoe.tile_partition(hpmoe.swiglu, rows=128, cols=256), machine=hpmoe.ascend_a3)
         >>> flow = staged.lower(hpmoe.Aval((8192, 4096), "bfloat16"))
         >>> hpmoe.simulate(flow).summary()
         'simulated 62.9 us, 65 % busy, 0.0 us waiting'

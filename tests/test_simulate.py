@@ -81,7 +81,8 @@ def test_it_is_deterministic_and_faster_machines_are_not_slower():
 
 def test_no_task_begins_before_what_it_reads_is_there():
     """The order of a simulated run is one in which the launch could have run: all producers of an awaited event have ended."""
-    staged = hpmoe.assign_queues(hpmoe.tile_partition(lambda x, up, down: hpmoe.swiglu(x @ up) @ down), machine=NPU)
+    tiled = hpmoe.tile_partition(lambda x, up, down: hpmoe.swiglu(x @ up) @ down, rows=128, cols=256)
+    staged = hpmoe.assign_queues(tiled, machine=NPU)
     flow = staged.lower(Aval((1000, 300), "float16"), Aval((300, 600), "float16"), Aval((300, 300), "float16"))
     line = hpmoe.simulate(flow)
     begin, end = np.empty(flow.num_tasks), np.empty(flow.num_tasks)
