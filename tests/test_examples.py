@@ -108,6 +108,21 @@ def test_training_agrees_and_learns(printed, tmp_path):
     assert picture.exists() or "* both" in text
 
 
+def test_capacity_drops_what_is_over_and_a_shared_expert_goes_first(printed):
+    text = printed("07_capacity_and_shared_expert.py")
+    rows = re.findall(r"\n(None|[\d.]+) +(\w+) +(\d+) +\[([\d, ]+)\] +([\d.]+)% +([\d.]+)", text)
+    assert [(factor, policy) for factor, policy, *_ in rows] == [
+        ("None", "error"), ("2.0", "position"), ("1.25", "position"), ("1.25", "probs"), ("0.5", "probs")]
+    room, share, change = ([float(row[i]) for row in rows] for i in (2, 4, 5))
+    assert share[0] == change[0] == 0 < share[1] < share[2] == share[3] < share[4]
+    assert room[0] == room[1] > room[2] > room[4]
+    assert change[3] < change[2]  # the smallest weights matter least
+    assert "the number of tokens that chose expert 0 is" in text
+    dropped, without = re.search(r"entries dropped: (\d+); weights without a gradient: (\d+)", text).groups()
+    assert dropped == without != "0"
+    assert "begin with the shared expert: 24 of 24" in text
+
+
 def test_training_draws_text_without_matplotlib(monkeypatch, capsys, tmp_path):
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
     falling = [5.0, 4.0, 3.0]

@@ -190,9 +190,9 @@ def _(rows: list[np.ndarray], routes: list[Route], *weights: list[np.ndarray]) -
 
 def _kept_weights(weights: np.ndarray, kept: np.ndarray) -> np.ndarray:
     """[T, K] weights of the entries that have a row; zero for the others, whatever was there."""
-    out = np.zeros_like(weights)
-    out.reshape(-1)[:len(kept)][kept] = weights.reshape(-1)[:len(kept)][kept]
-    return out
+    of_tokens = np.zeros(weights.size, bool)
+    of_tokens[:len(kept)] = kept
+    return np.where(of_tokens.reshape(weights.shape), weights, np.zeros_like(weights))
 
 
 @combine_rows.eager
