@@ -87,7 +87,7 @@ class Work:
             part = UNIT if access.rows == "own" else OF_EXPERT
             return self._part(buffer.storage, "unit", units), part, 0.0, width * size
         if access.rows in ("entries", "tokens", "all"):
-            rows = self.flow.routes[op.domain.route].top_k if op.opcode == "REDUCE" else 1
+            rows = self.flow.routes[op.domain.route].top_k if op.opcode in ("REDUCE", "KEEP") else 1
             return self._part(buffer.storage, "together", 1), TOGETHER, 0.0, rows * width * size
         return None
 

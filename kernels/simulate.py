@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from hpmoe.costs import WORK, Work
+from hpmoe.dtypes import numpy_dtype
 from hpmoe.errors import LaunchError, check_argument
 from hpmoe.kernels.diagnosis import make_error
 from hpmoe.kernels.native import Rank, Status, load
@@ -38,7 +39,8 @@ def simulate(flow: Taskflow, machine: Machine | None = None, *, routing: Sequenc
     Args:
         flow: with queues, as `assign_queues` makes it.
         machine: what to run it on, with as many queues as the flow; the one it was assigned for where None.
-        routing: for each rank its topk_ids [T, K], the same for every route; perfectly balanced where None.
+        routing: for each rank its topk_ids [T, K], the same for every route; perfectly balanced where None. What is over
+            a capacity is dropped by position.
         num_tokens: tokens of each rank; all rows of topk_ids by default.
 
     Returns:
@@ -90,10 +92,12 @@ def _lengths(flow: Taskflow, num_tokens: Sequence[int] | None) -> list[int]:
 
 
 def _ids(flow: Taskflow, rank: int, routing: Sequence[np.ndarray] | None, lengths: list[int]) -> dict[int, np.ndarray]:
-    """For each buffer of ids, those of a rank."""
+    """For each buffer of ids, those of a rank; and equal topk_weights where these decide what is dropped."""
     out = {}
     for plan in flow.routes:
         shape = (plan.num_tokens, plan.top_k)
+        if plan.weights >= 0:
+            out[plan.weights] = np.zeros(shape, numpy_dtype(flow.buffers[plan.weights].dtype))
         if routing is None:
             out[plan.ids] = balanced_ids(flow.ep_size, *shape, plan.num_experts)[rank]
             continue

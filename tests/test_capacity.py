@@ -237,6 +237,25 @@ def test_capacity_bounds_the_plan():
     assert rows == {None: 256, 0.5: 64, 1.0: 128, 100.0: 256}
 
 
+@pytest.mark.parametrize("policy", ["position", "probs"])
+def test_a_simulated_launch_drops_too(policy):
+    """All tokens choose expert 0: with a capacity its queue is done sooner."""
+    avals = [hpmoe.Aval(s, d) for s, d in [((256, 64), "float32"), ((256, 1), "int32"), ((256, 1), "bfloat16"),
+                                           ((4, 64, 64), "float32"), ((4, 32, 64), "float32")]]
+    ids = [np.zeros((256, 1), np.int32)] * 2
+
+    def span(factor):
+        def f(x, ids, w, up, down):
+            rows, route = hpmoe.dispatch(x, ids, num_local_experts=4, capacity_factor=factor, drop_policy=policy,
+                                         topk_weights=w)
+            act = hpmoe.swiglu(hpmoe.grouped_matmul(rows, up, route))
+            return hpmoe.combine(hpmoe.grouped_matmul(act, down, route), route)
+        flow = stages(rows=32, cols=32, machine=SMALL_NPU)["queues"](f).lower(*avals, mesh=hpmoe.Mesh(2))
+        return hpmoe.simulate(flow, routing=ids).span
+
+    assert span(1.0) < span(4.0) <= 1.01 * span(None)
+
+
 # Errors.
 
 def over_capacity(layer=Layer(ep=2, T=6, K=1, routing="one expert"), **options):  # noqa: B008
