@@ -74,7 +74,8 @@ def report(tmp_path_factory):
     with pytest.MonkeyPatch.context() as patch:
         out = []
         patch.setattr("builtins.print", lambda text="", **kwargs: out.append(text) if "file" not in kwargs else None)
-        patch.setitem(SIDES, "numpy", dataclasses.replace(SIDES["numpy"], variants={"default": {}}))
+        for name in PEERS:
+            patch.setitem(SIDES, name, dataclasses.replace(SIDES[name], variants={"default": {}}))
         status = cli.main(["bench", *TINY, f"--peers={','.join(PEERS)}", "--json", f"--out={path}"])
     assert status == 0
     return {**json.loads(out[-1]), "picture": path}
@@ -121,6 +122,9 @@ def test_the_text_has_every_number_in_columns(report):
         assert len(table) == 2 * sum(bool(r["passes"]) for r in case["sides"])
         assert len({len(line) for line in table}) == 1 and len(table[0]) <= 120
         assert "MindSpore's CPU backend has no bfloat16 matmul" in "\n".join(lines) or case["dtype"] == "float32"
+    *table, empty, machine, versions = bench_report.closing_lines(report)
+    assert len(table) == 2 + 2 * 2 and len({line.count("|") for line in table}) == 1 and empty == ""
+    assert "medians of 2 turns" in machine and "mindspore 2." in versions
 
 
 def test_the_picture_is_a_small_png(report):
@@ -200,9 +204,10 @@ def test_the_fastest_variant_that_runs_is_chosen(monkeypatch, tmp_path, problem)
     side = Side("choosy", str(path.with_suffix("")), "entry", "numpy", variants=kinds)
     held = contest.Contest(1, 1, 60.0, lambda what: None)
     assert held._choose(contest.Contestant("choosy", side), problem) == "fast"
+    assert held._choose(contest.Contestant("another of the package", dataclasses.replace(side, module="none")), problem) == "fast"
+    broken = dataclasses.replace(side, package="other", variants={kind: kinds["broken"] for kind in "ab"})
     with pytest.raises(WorkerError, match="ended with status 1; its last words: AssertionError: no such kind"):
-        held._choose(contest.Contestant("broken", dataclasses.replace(side, entry="none", variants={
-            kind: kinds["broken"] for kind in "ab"})), problem)
+        held._choose(contest.Contestant("broken", broken), problem)
 
 
 def test_a_side_takes_nothing_while_others_run(problem):

@@ -116,6 +116,23 @@ def case_lines(case: dict[str, Any]) -> list[str]:
     return [*lines, ""]
 
 
+def overview(cases: Sequence[dict[str, Any]]) -> list[str]:
+    """A row for each case and pass, in Markdown."""
+    lines = ["| case | dtype | pass | hpmoe | fastest peer | its time | ratio | of the ceiling | peak |",
+             "|---|---|---|---|---|---|---|---|---|"]
+    for case in cases:
+        own = next(r["passes"] for r in case["sides"] if r["side"] == "hpmoe")
+        for which in PASSES:
+            f, p = case["fastest_peer"][which], own.get(which)
+            peer = [f["title"], f"{f['ms']:.1f} ms"] if f else ["-", "-"]
+            ratio = f"{f['times_hpmoe']:.2f}x" if f and p else "-"
+            share = f"{p['of_ceiling']:.0%}" if p and p["of_ceiling"] else "-"
+            mine = [f"{p['ms']:.1f} ms"] if p else ["-"]
+            memory = f"{p['peak_mib']:.0f} MiB" if p else "-"
+            lines.append("| " + " | ".join([case["name"], case["dtype"], which, *mine, *peer, ratio, share, memory]) + " |")
+    return lines
+
+
 def pass_line(title: str, p: dict[str, Any]) -> str:
     def shown(value: float | None, text: str) -> str:
         return "-" if value is None else text.format(value)
@@ -131,8 +148,10 @@ def problem_line(r: dict[str, Any]) -> str:
 
 
 def closing_lines(report: dict[str, Any]) -> list[str]:
+    """The machine, and where there are several cases the table of them all."""
     m = report["machine"]
-    lines = [f"on {m['cpu']}, {m['cores']} cores; hpmoe's gemm is {m['hpmoe_gemm']}; medians of {report['repeats']} turns",
+    lines = [*overview(report["cases"]), ""] if len(report["cases"]) > 1 else []
+    lines += [f"on {m['cpu']}, {m['cores']} cores; hpmoe's gemm is {m['hpmoe_gemm']}; medians of {report['repeats']} turns",
              ", ".join(f"{name} {version}" for name, version in m["versions"].items())]
     if not report["ok"]:
         lines += ["FAILED: a side computes something else, ended or hung"]

@@ -19,7 +19,8 @@ class Side:
         module, entry: the file of this package and its function.
         package: what pip installs for it, also the name of the module to import.
         not_in: why there is no such side, by dtype.
-        variants: environment variables to choose from by time, by the name of the choice; the first is the default.
+        variants: environment variables to choose from by time, by the name of the choice; the first is the default. What
+            the first side of a package chooses holds for the others.
         ceiling: it multiplies matrices alone, and its rate is what the machine can do.
     """
 
@@ -33,6 +34,9 @@ class Side:
 
 
 OPENBLAS = {"default": {}, **{kind: {"OPENBLAS_CORETYPE": kind} for kind in ("COOPERLAKE", "SKYLAKEX", "HASWELL")}}
+# Fresh pages for the arrays of every run cost more than some of the work done in them.
+MALLOC = {"default malloc": {},
+          "malloc that keeps its memory": {"MALLOC_MMAP_MAX_": "0", "MALLOC_TRIM_THRESHOLD_": str(2 ** 34)}}
 NO_MINDSPORE = {"bfloat16": "MindSpore's CPU backend has no bfloat16 matmul"}
 NO_NUMPY = {"bfloat16": "NumPy has no bfloat16"}
 
@@ -40,9 +44,9 @@ SIDES = {
     "hpmoe": Side("hpmoe", "hpmoe_fused", "fused", "hpmoe"),
     "mindspore": Side("MindSpore op by op", "mindspore_loop", "op_by_op", "mindspore", NO_MINDSPORE),
     "mindspore_jit": Side("MindSpore ms.jit", "mindspore_loop", "jit", "mindspore", NO_MINDSPORE),
-    "torch": Side("PyTorch eager", "pytorch_loop", "eager", "torch"),
-    "torch_compile": Side("torch.compile", "pytorch_loop", "compiled", "torch"),
-    "jax": Side("JAX jit", "jax_loop", "compiled", "jax"),
+    "torch": Side("PyTorch eager", "pytorch_loop", "eager", "torch", variants=MALLOC),
+    "torch_compile": Side("torch.compile", "pytorch_loop", "compiled", "torch", variants=MALLOC),
+    "jax": Side("JAX jit", "jax_loop", "compiled", "jax", variants=MALLOC),
     "numpy": Side("NumPy, OpenBLAS", "numpy_loop", "layer", "numpy", NO_NUMPY, OPENBLAS),
     "matmul_onednn": Side("matmul, MindSpore's oneDNN", "matmul_alone", "onednn", "mindspore",
                           {"bfloat16": "its C interface has no plain bfloat16 matmul"}, ceiling=True),

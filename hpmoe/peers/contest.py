@@ -59,7 +59,7 @@ class Contest:
     threads: int
     timeout: float
     progress: Callable[[str], None]
-    chosen: dict[tuple[str, str], str] = dataclasses.field(default_factory=dict)
+    chosen: dict[tuple[str, bool, str], str] = dataclasses.field(default_factory=dict)
 
     def hold(self, problem: LayerProblem, names: Sequence[str]) -> list[Contestant]:
         """Every named side on one problem, those that cannot take part included."""
@@ -107,7 +107,7 @@ class Contest:
 
     def _choose(self, c: Contestant, problem: LayerProblem) -> str:
         """The fastest variant of a side at its last pass; one that this machine cannot run is no choice."""
-        key = c.side.module + "." + c.side.entry, problem.dtype
+        key = c.side.package, c.side.ceiling, problem.dtype
         if len(c.side.variants) > 1 and key not in self.chosen:
             times: dict[str, float] = {}
             for variant in c.side.variants:

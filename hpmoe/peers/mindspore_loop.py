@@ -7,14 +7,14 @@ ms.runtime.launch_blocking()
 
 
 def op_by_op(problem):
-    return layer(problem, lambda f: f)
+    return layer(problem, lambda f: f, lambda y, rows, n: mint.index_add(mint.zeros((n, y.shape[1])), 0, rows, y))
 
 
 def jit(problem):
-    return layer(problem, ms.jit)
+    return layer(problem, ms.jit, ops.unsorted_segment_sum)  # a graph has no index_add on the CPU
 
 
-def layer(problem, transform):
+def layer(problem, transform, sum_rows):
     """The passes of the layer under `transform`, and how its results become NumPy arrays."""
     rows, order, experts = ms.Tensor(problem.rows), ms.Tensor(problem.order), problem.experts
     used = tuple(e for e, n in enumerate(problem.counts) if n)
@@ -30,7 +30,7 @@ def layer(problem, transform):
         for i in range(len(used)):
             gate, up = mint.chunk(mint.matmul(received[i], matrices[used[i]]), 2, -1)
             outputs.append(mint.matmul(mint.nn.functional.silu(gate) * up, matrices[experts + used[i]]))
-        return ops.unsorted_segment_sum(mint.cat(outputs) * scales, rows, problem.num_tokens)
+        return sum_rows(mint.cat(outputs) * scales, rows, problem.num_tokens)
 
     f = transform(moe_ffn)
 

@@ -23,12 +23,12 @@ def layer(problem, transform):
 
     def moe_ffn(x, weights, gate_up, down):
         received, scales = x[rows].split(counts), weights.reshape(-1, 1)[order].split(counts)
-        outputs = []
-        for e, n in enumerate(counts):
-            if n:
+        out = torch.zeros_like(x)
+        for e, tokens in enumerate(rows.split(counts)):
+            if counts[e]:
                 gate, up = (received[e] @ gate_up[e]).chunk(2, -1)
-                outputs.append(torch.nn.functional.silu(gate) * up @ down[e] * scales[e])
-        return torch.zeros_like(x).index_add(0, rows, torch.cat(outputs))
+                out.index_add_(0, tokens, torch.nn.functional.silu(gate) * up @ down[e] * scales[e])
+        return out
 
     f = transform(moe_ffn)
 
