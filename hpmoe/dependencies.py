@@ -16,6 +16,7 @@ import numpy as np
 
 from hpmoe import taskflow as tf
 from hpmoe.lifetimes import Lifetimes, Release
+from hpmoe.native.planner import sort_by_task
 
 Columns = tuple[tuple[int, int], ...]
 
@@ -62,13 +63,9 @@ class _Tables:
         signals["amount"], signals["remote"] = amount, remote
         self.signals.append(signals)
 
-    def finish(self) -> tuple[np.ndarray, np.ndarray, np.ndarray, tuple[tf.EventBlock, ...]]:
-        def joined(parts: list[np.ndarray], dtype: np.dtype) -> np.ndarray:
-            return np.concatenate(parts) if parts else np.zeros(0, dtype)
-        waits, signals = joined(self.waits, tf.WAIT), joined(self.signals, tf.SIGNAL)
-        waits = waits[np.unique(tf.row_keys(waits), return_index=True)[1]]
-        return (joined(self.events, tf.EVENT), waits, signals[np.argsort(signals["task"], kind="stable")],
-                tuple(self.blocks.values()))
+    def finish(self, num_tasks: int) -> tuple[np.ndarray, np.ndarray, np.ndarray, tuple[tf.EventBlock, ...]]:
+        return (_joined(self.events, tf.EVENT), sort_by_task(_joined(self.waits, tf.WAIT), num_tasks, unique=True),
+                sort_by_task(_joined(self.signals, tf.SIGNAL), num_tasks), tuple(self.blocks.values()))
 
 
 class _Derivation:
@@ -96,7 +93,7 @@ class _Derivation:
                     self._wait_for(i, op, storage)
             for release in releases.get(i, ()):
                 self._wait_for_release(release)
-        return self.tables.finish()
+        return self.tables.finish(len(self.tasks))
 
     # What a reader waits for.
 
@@ -308,6 +305,15 @@ class _Derivation:
         else:
             self.tables.wait(tasks, block.first + peers[tasks])
             self.tables.signal(puts, block.first + peers[puts])
+
+
+def _joined(parts: list[np.ndarray], dtype: np.dtype) -> np.ndarray:
+    """The rows of all parts; np.concatenate compares the fields of structured arrays one by one."""
+    out, first = np.empty(sum(map(len, parts)), dtype), 0
+    for part in parts:
+        out[first:first + len(part)] = part
+        first += len(part)
+    return out
 
 
 def _merged(ranges: Iterable[tuple[int, int]]) -> Columns:

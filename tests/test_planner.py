@@ -85,6 +85,19 @@ def test_a_table_that_points_nowhere_is_refused(flow, table, column, value):
         planner.find_runnable(flow.replace(**{table: rows}))
 
 
+def test_sorting_by_task_keeps_a_tasks_order_or_sorts_it_too():
+    rng = np.random.default_rng(3)
+    table = np.zeros(200, tf.WAIT)
+    for column, bound in (("task", 30), ("event", 4), ("kind", 2)):
+        table[column] = rng.integers(bound, size=len(table))
+    kept = planner.sort_by_task(table, 30)
+    np.testing.assert_array_equal(kept, table[np.argsort(table["task"], kind="stable")])
+    np.testing.assert_array_equal(planner.sort_by_task(table, 30, unique=True), np.unique(table))
+    assert len(planner.sort_by_task(table[:0], 0)) == 0
+    with pytest.raises(ValueError, match="names a task that does not exist; there are 29"):
+        planner.sort_by_task(table, 29)
+
+
 def test_empty_flow():
     empty = make_flow(1, "forward").replace(tasks=np.zeros(0, tf.TASK), events=np.zeros(0, tf.EVENT),
                                             waits=np.zeros(0, tf.WAIT), signals=np.zeros(0, tf.SIGNAL))

@@ -4,6 +4,7 @@
 #include "graph.h"
 #include "planner.h"
 #include "schedule.h"
+#include "sort.h"
 
 namespace {
 
@@ -43,6 +44,11 @@ int hpmoe_prune_waits(const HpmoeFlow* flow, const uint8_t* is_unit, uint8_t* ne
   return guarded([&] { hpmoe::prune_waits(*flow, is_unit, needed); });
 }
 
-int32_t hpmoe_planner_abi_version(void) { return 1; }
+int hpmoe_sort_by_task(const int32_t* rows, int64_t num_rows, int32_t width, int64_t num_tasks, int32_t unique,
+                       int32_t* sorted, int64_t* num_sorted) {
+  return guarded([&] { *num_sorted = hpmoe::sort_by_task(rows, num_rows, width, num_tasks, unique != 0, sorted); });
+}
+
+int32_t hpmoe_planner_abi_version(void) { return 2; }
 
 }  // extern "C"

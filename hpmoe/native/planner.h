@@ -51,6 +51,11 @@ int hpmoe_schedule(const HpmoeFlow* flow, const double* costs, const uint8_t* ki
 // of one slot or tile.
 int hpmoe_prune_waits(const HpmoeFlow* flow, const uint8_t* is_unit, uint8_t* needed);
 
+// Sorts a table of `width` words a row by its first word, the task. Rows of a task keep their order, or where `unique` are
+// sorted too and each kept once. `sorted` has room for all rows; writes how many are left.
+int hpmoe_sort_by_task(const int32_t* rows, int64_t num_rows, int32_t width, int64_t num_tasks, int32_t unique,
+                       int32_t* sorted, int64_t* num_sorted);
+
 // Grows with every change of this file; the host refuses a library of another number.
 int32_t hpmoe_planner_abi_version(void);
 

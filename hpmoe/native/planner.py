@@ -13,7 +13,7 @@ from hpmoe import taskflow as tf
 from hpmoe.native.library import find_library, load_library
 
 FOLDER = Path(__file__).parent
-ABI_VERSION = 1
+ABI_VERSION = 2
 OUT_OF_MEMORY = 1
 
 
@@ -28,11 +28,12 @@ class _Flow(ctypes.Structure):
 @lru_cache(maxsize=1)
 def load() -> ctypes.CDLL:
     """The loaded library with its signatures declared."""
-    pointer, flow = ctypes.c_void_p, ctypes.POINTER(_Flow)
+    pointer, flow, word, size = ctypes.c_void_p, ctypes.POINTER(_Flow), ctypes.c_int32, ctypes.c_int64
     return load_library(find_library(FOLDER, "_planner*.so"), "hpmoe_planner_abi_version", ABI_VERSION, {
         "hpmoe_find_runnable": (ctypes.c_int, [flow, pointer]),
-        "hpmoe_schedule": (ctypes.c_int, [flow, pointer, pointer, pointer, ctypes.c_int32, pointer, pointer]),
+        "hpmoe_schedule": (ctypes.c_int, [flow, pointer, pointer, pointer, word, pointer, pointer]),
         "hpmoe_prune_waits": (ctypes.c_int, [flow, pointer, pointer]),
+        "hpmoe_sort_by_task": (ctypes.c_int, [pointer, size, word, size, word, pointer, pointer]),
     })
 
 
@@ -68,6 +69,22 @@ def prune_waits(flow: tf.Taskflow) -> np.ndarray:
     return needed
 
 
+def sort_by_task(table: np.ndarray, num_tasks: int, unique: bool = False) -> np.ndarray:
+    """A WAIT or SIGNAL table sorted by task, the order of a task's rows kept; where `unique` sorted too, each once."""
+    table, out, left = np.ascontiguousarray(table), np.empty_like(table), np.zeros(1, np.int64)
+    result = load().hpmoe_sort_by_task(table.ctypes.data, len(table), table.itemsize // 4, num_tasks, unique,
+                                       out.ctypes.data, left.ctypes.data)
+    _check(result, f"sort_by_task: a table names a task that does not exist; there are {num_tasks}")
+    return out[:left[0]]
+
+
+def _check(result: int, text: str) -> None:
+    if result == OUT_OF_MEMORY:
+        raise MemoryError("hpmoe: not enough memory to plan")
+    if result:
+        raise ValueError(text)
+
+
 def _call(name: str, flow: tf.Taskflow, *arguments: np.ndarray | int) -> None:
     """Calls a function of the library with the flow's tables and further arguments, arrays by their address."""
     tables = [np.ascontiguousarray(table, dtype) for table, dtype in (
@@ -76,7 +93,4 @@ def _call(name: str, flow: tf.Taskflow, *arguments: np.ndarray | int) -> None:
         (np.concatenate([np.asarray(q) for q in flow.queues]) if flow.queues else (), np.int32))]
     native = _Flow(*(table.ctypes.data for table in tables), *map(len, tables[:4]), len(flow.queues))
     result = getattr(load(), name)(native, *(a if isinstance(a, int) else a.ctypes.data for a in arguments))
-    if result == OUT_OF_MEMORY:
-        raise MemoryError(f"{name[len('hpmoe_'):]}: not enough memory for {flow.num_tasks} tasks")
-    if result:
-        raise ValueError(f"{name[len('hpmoe_'):]}: a table of {flow.name} names a task or an event that does not exist")
+    _check(result, f"{name[len('hpmoe_'):]}: a table of {flow.name} names a task or an event that does not exist")

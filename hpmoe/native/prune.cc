@@ -4,7 +4,6 @@
 // already, or (3) that the producers of another wait of the task make for the same unit. Waits are never skipped, so 1 and
 // 2 always hold; 3 is limited to one unit because a unit that turns out empty is not waited for at all.
 #include <algorithm>
-#include <unordered_set>
 
 #include "graph.h"
 #include "schedule.h"
@@ -20,7 +19,7 @@ class Pruner {
  public:
   Pruner(const HpmoeFlow& flow, const uint8_t* is_unit)
       : flow_(flow), graph_(flow), places_(flow.num_tasks), is_remote_(flow.num_events), last_(flow.num_events),
-        is_unit_(is_unit), before_(flow.num_events), is_known_(flow.num_events) {
+        is_unit_(is_unit), before_(flow.num_events), is_known_(flow.num_events), made_in_(flow.num_events, -1) {
     for (int32_t q = 0; q < flow.num_queues; ++q)
       for (int32_t i = flow.queue_starts[q]; i < flow.queue_starts[q + 1]; ++i) places_[flow.queue_tasks[i]] = {q, i};
     for (int64_t i = 0; i < flow.num_signals; ++i)
@@ -59,10 +58,12 @@ class Pruner {
   }
 
   void drop_repeated(int32_t queue, uint8_t* needed) {
-    std::unordered_set<int32_t> made;
     for (int32_t i = flow_.queue_starts[queue]; i < flow_.queue_starts[queue + 1]; ++i) {
-      for (int32_t w : static_waits_[flow_.queue_tasks[i]])
-        if (needed[w]) needed[w] = made.insert(flow_.waits[w].event).second;
+      for (int32_t w : static_waits_[flow_.queue_tasks[i]]) {
+        int32_t& last = made_in_[flow_.waits[w].event];
+        if (needed[w]) needed[w] = last != queue;
+        if (needed[w]) last = queue;
+      }
     }
   }
 
@@ -109,6 +110,7 @@ class Pruner {
   Lists static_waits_;  // waits of each task
   std::vector<std::vector<int32_t>> before_;
   std::vector<uint8_t> is_known_;
+  std::vector<int32_t> made_in_;  // the last queue in which an event is waited for
 };
 
 }  // namespace

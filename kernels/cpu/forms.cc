@@ -4,11 +4,11 @@
 // does, the event stands as it is. Either way every task keeps exactly its waits and signals, in order.
 #include "forms.h"
 
+#include <algorithm>
 #include <array>
-#include <new>
 #include <unordered_map>
 
-#include "decode.h"
+#include "image.h"
 
 namespace hpmoe {
 namespace {
@@ -18,18 +18,15 @@ constexpr std::array<Index, 5> kRelations{Index::UNIT, Index::STATIC, Index::EXP
 // Which of the relations hold for all that one op waits for (or signals) of one block of events.
 struct Group {
   std::array<int64_t, kRelations.size()> first{};
-  uint8_t holds = 0;
+  uint8_t holds = (1u << kRelations.size()) - 1;
   bool is_seen = false;
 
   void see(const Op& op, const Task& task, int64_t event) {
     for (size_t i = 0; i < kRelations.size(); ++i) {
+      if (!(holds >> i & 1)) continue;
       const int64_t left = event - event_offset(static_cast<int32_t>(kRelations[i]), op, task);
-      if (!is_seen) {
-        first[i] = left;
-        holds |= 1u << i;
-      } else if (first[i] != left) {
-        holds &= ~(1u << i);
-      }
+      if (!is_seen) first[i] = left;
+      if (first[i] != left) holds &= ~(1u << i);
     }
     is_seen = true;
   }
@@ -41,89 +38,108 @@ struct Group {
   }
 };
 
-// A table sorted by task, and the relation of each (op, block) of it.
+// Blocks of events numbered from 0.
+struct Blocks {
+  std::vector<int32_t> of_event;
+  int64_t count = 0;
+
+  explicit Blocks(const HpmoeTables& tables) : of_event(tables.num_events) {
+    std::unordered_map<int32_t, int32_t> numbers;
+    for (int64_t e = 0; e < tables.num_events; ++e) {
+      const bool goes_on = e > 0 && tables.block_of[e] == tables.block_of[e - 1];
+      of_event[e] = goes_on ? of_event[e - 1]
+                            : numbers.emplace(tables.block_of[e], static_cast<int32_t>(numbers.size())).first->second;
+    }
+    count = static_cast<int64_t>(numbers.size());
+  }
+};
+
+// A table sorted by task, its events relative to the place of their tasks.
 template <class Row>
 class Table {
  public:
-  Table(const HpmoeTables& tables, const Row* rows, int64_t count, const std::vector<Task>& tasks)
-      : tables_(tables), rows_(rows), starts_(tasks.size() + 1), order_(count) {
+  Table(const HpmoeTables& tables, const Blocks& blocks, const Row* rows, int64_t count, const std::vector<Task>& tasks)
+      : starts_(tasks.size() + 1), rows_(count) {
+    std::vector<Group> groups(tables.num_ops * blocks.count);
+    const auto group_of = [&](const Row& row) -> Group& {
+      return groups[tasks[row.task].op * blocks.count + blocks.of_event[row.event]];
+    };
     for (int64_t i = 0; i < count; ++i) {
-      if (rows[i].task < 0 || rows[i].task >= tables.num_tasks || rows[i].event < 0 || rows[i].event >= tables.num_events)
-        throw BadTable();
-      ++starts_[rows[i].task + 1];
+      const Row& row = rows[i];
+      if (row.task < 0 || row.task >= tables.num_tasks || row.event < 0 || row.event >= tables.num_events) throw BadTable();
+      ++starts_[row.task + 1];
+      const Task& task = tasks[row.task];
+      if (row.kind == 0) group_of(row).see(tables.ops[task.op], task, row.event);
     }
     for (size_t t = 0; t < tasks.size(); ++t) starts_[t + 1] += starts_[t];
     std::vector<int64_t> next(starts_.begin(), starts_.end() - 1);
-    for (int64_t i = 0; i < count; ++i) order_[next[rows[i].task]++] = i;
     for (int64_t i = 0; i < count; ++i) {
-      if (rows[i].kind != 0) continue;
-      const Task& task = tasks[rows[i].task];
-      groups_[key(task.op, rows[i].event)].see(tables.ops[task.op], task, rows[i].event);
+      Row row = rows[i];
+      const Task& task = tasks[row.task];
+      if (row.kind == 0) row.kind = static_cast<decltype(row.kind)>(group_of(row).relation());
+      row.event -= static_cast<int32_t>(event_offset(row.kind, tables.ops[task.op], task));
+      rows_[next[row.task]++] = row;
     }
   }
 
-  // Calls visit(row, kind, event) for each row of a task, the event relative to its place.
-  template <class Visit>
-  void for_each(int32_t t, const Task& task, Visit visit) const {
-    for (int64_t i = starts_[t]; i < starts_[t + 1]; ++i) {
-      const Row& row = rows_[order_[i]];
-      int32_t kind = row.kind;
-      if (kind == 0) kind = static_cast<int32_t>(groups_.at(key(task.op, row.event)).relation());
-      visit(row, kind, static_cast<int32_t>(row.event - event_offset(kind, tables_.ops[task.op], task)));
-    }
-  }
+  Range<Row> operator[](int32_t task) const { return {rows_.data() + starts_[task], rows_.data() + starts_[task + 1]}; }
 
  private:
-  int64_t key(int32_t op, int32_t event) const { return int64_t{op} << 32 | static_cast<uint32_t>(tables_.block_of[event]); }
-
-  const HpmoeTables& tables_;
-  const Row* rows_;
-  std::vector<int64_t> starts_, order_;
-  std::unordered_map<int64_t, Group> groups_;
+  std::vector<int64_t> starts_;
+  std::vector<Row> rows_;
 };
 
 struct Hash {
   size_t operator()(const std::vector<int32_t>& words) const {
     uint64_t hash = words.size();
-    for (int32_t word : words) hash = (hash ^ static_cast<uint32_t>(word)) * 0x9E3779B97F4A7C15u, hash ^= hash >> 29;
+    for (int32_t word : words) {
+      hash = (hash ^ static_cast<uint32_t>(word)) * 0x9E3779B97F4A7C15u;
+      hash ^= hash >> 29;
+    }
     return hash;
   }
 };
 
+std::vector<Task> all_tasks(const HpmoeTables& tables) {
+  std::vector<Task> tasks;
+  tasks.reserve(tables.num_tasks);
+  for (int32_t op = 0; op < tables.num_ops; ++op) {
+    const Form form{op, 0, 0, 0, 0};
+    const auto size = static_cast<int32_t>(grid_size(tables.ops[op]));
+    for (int32_t i = 0; i < size; ++i) tasks.push_back(task_at(&form, tables.ops, 0, i));
+  }
+  if (static_cast<int64_t>(tasks.size()) != tables.num_tasks) throw BadTable();
+  return tasks;
+}
+
+int32_t count_index_bits(const HpmoeTables& tables) {
+  int64_t most = 1;
+  int32_t bits = 0;
+  for (int32_t op = 0; op < tables.num_ops; ++op) most = std::max(most, grid_size(tables.ops[op]));
+  while (int64_t{1} << bits < most) ++bits;
+  return bits;
+}
+
 }  // namespace
 
 PackedForms find_forms(const HpmoeTables& tables) {
-  std::vector<Task> tasks;
-  tasks.reserve(tables.num_tasks);
-  int64_t most = 1;
-  for (int32_t op = 0; op < tables.num_ops; ++op) {
-    const Form form{op, 0, 0, 0, 0};
-    const int64_t size = grid_size(tables.ops[op]);
-    most = std::max(most, size);
-    for (int64_t i = 0; i < size; ++i) {
-      tasks.push_back(task_at(&form, tables.ops, 0, static_cast<int32_t>(i)));
-    }
-  }
-  if (static_cast<int64_t>(tasks.size()) != tables.num_tasks) throw BadTable();
+  const std::vector<Task> tasks = all_tasks(tables);
+  const Blocks blocks(tables);
+  const Table<HpmoeTableWait> waits(tables, blocks, tables.waits, tables.num_waits, tasks);
+  const Table<HpmoeTableSignal> signals(tables, blocks, tables.signals, tables.num_signals, tasks);
   PackedForms packed;
-  while (int64_t{1} << packed.index_bits < most) ++packed.index_bits;
-  const Table<HpmoeTableWait> waits(tables, tables.waits, tables.num_waits, tasks);
-  const Table<HpmoeTableSignal> signals(tables, tables.signals, tables.num_signals, tasks);
+  packed.index_bits = count_index_bits(tables);
+  packed.tasks.reserve(tasks.size());
   std::unordered_map<std::vector<int32_t>, uint32_t, Hash> known;
   std::vector<int32_t> words;
-  int32_t op = -1, first_of_op = 0;
+  int32_t first_of_op = 0;
   for (int32_t t = 0; t < tables.num_tasks; ++t) {
-    const Task& task = tasks[t];
-    if (task.op != op) op = task.op, first_of_op = t;
-    words.assign(1, op);
-    waits.for_each(t, task, [&](const HpmoeTableWait&, int32_t kind, int32_t event) {
-      words.insert(words.end(), {kind, event});
-    });
+    if (t > 0 && tasks[t].op != tasks[t - 1].op) first_of_op = t;
+    words.assign(1, tasks[t].op);
+    for (const auto& row : waits[t]) words.insert(words.end(), {row.kind, row.event});
     words.push_back(-1);  // no kind
-    signals.for_each(t, task, [&](const HpmoeTableSignal& row, int32_t kind, int32_t event) {
-      words.insert(words.end(), {kind, event, row.amount, row.remote});
-    });
-    const auto [found, is_new] = known.emplace(words, static_cast<uint32_t>(packed.forms.size()));
+    for (const auto& row : signals[t]) words.insert(words.end(), {row.kind, row.event, row.amount, row.remote});
+    const auto [found, is_new] = known.try_emplace(words, static_cast<uint32_t>(packed.forms.size()));
     if (is_new) packed.add_form(words);
     packed.tasks.push_back(found->second << packed.index_bits | static_cast<uint32_t>(t - first_of_op));
   }
