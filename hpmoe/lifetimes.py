@@ -11,8 +11,6 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterable, Sequence
 
-import numpy as np
-
 from hpmoe import taskflow as tf
 from hpmoe.dtypes import numpy_dtype, storage_dtype
 
@@ -207,18 +205,18 @@ def _meet(one: list[Columns], other: list[Columns]) -> bool:
     return any(a < d and c < b for a, b in one for c, d in other)
 
 
-def share_memory(flow: tf.Taskflow) -> tf.Taskflow:
-    """The same taskflow with temporaries in the memory of those that are dead by then, and the waits which that takes.
+def share_memory(buffers: tuple[tf.Buffer, ...], ops: tuple[tf.TileOp, ...],
+                 routes: tuple[tf.RoutePlan, ...]) -> tuple[tf.Buffer, ...]:
+    """The buffers of these operations with temporaries in the memory of those that are dead by then.
 
     Each temporary, by first write, goes where the flow of data orders it anyway, or else where waiting unit by unit does.
     Only what a lone rank sends to itself may wait for all of an operation: elsewhere that would keep stages from
-    overlapping. A taskflow whose waits a transform has changed keeps them, and its memory apart.
+    overlapping.
     """
-    whole = tf.rebuild(flow, flow.ops)
-    if any(not np.array_equal(getattr(flow, t), getattr(whole, t)) for t in ("events", "waits", "signals")):
-        return flow
-    life = Lifetimes(flow.buffers, flow.ops, flow.routes)
-    sizes = {s: _most_bytes(flow, b) for s, b in enumerate(flow.buffers) if b.storage == s and not life.refusal(s)}
+    buffers = tuple(dataclasses.replace(b, memory=-1) if b.memory >= 0 else b for b in buffers)
+    life = Lifetimes(buffers, ops, routes)
+    sizes = {s: row_bytes(b) * (b.num_rows if b.route < 0 else routes[b.route].max_rows)
+             for s, b in enumerate(buffers) if b.storage == s and not life.refusal(s)}
     memories: list[list[int]] = []
     for new in sorted(sizes, key=lambda s: life.writers[s][0]):
         if sizes[new] * SMALL < max(sizes.values()):
@@ -231,14 +229,7 @@ def share_memory(flow: tf.Taskflow) -> tf.Taskflow:
         else:
             memories.append([new])
     home = {new: olds[0] for olds in memories for new in olds[1:]}
-    if not home:
-        return flow
-    buffers = tuple(dataclasses.replace(b, memory=home.get(s, b.memory)) for s, b in enumerate(flow.buffers))
-    return tf.rebuild(flow.replace(buffers=buffers), flow.ops)
-
-
-def _most_bytes(flow: tf.Taskflow, buffer: tf.Buffer) -> int:
-    return row_bytes(buffer) * (buffer.num_rows if buffer.route < 0 else flow.routes[buffer.route].max_rows)
+    return tuple(dataclasses.replace(b, memory=home[s]) if s in home else b for s, b in enumerate(buffers))
 
 
 def memory_fault(flow: tf.Taskflow) -> str:

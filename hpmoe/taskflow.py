@@ -304,8 +304,10 @@ def make_tasks(ops: tuple[TileOp, ...]) -> np.ndarray:
 
 
 def rebuild(flow: Taskflow, ops: tuple[TileOp, ...], **changes: Any) -> Taskflow:
-    """The taskflow of other tile operations over the same buffers: tasks and dependencies are derived anew."""
+    """The taskflow of other tile operations over the same arrays: tasks, dependencies and shared memory are found anew."""
     from hpmoe.dependencies import derive_dependencies
-    events, waits, signals, blocks = derive_dependencies(flow.buffers, ops, flow.routes, flow.tile_rows)
-    return flow.replace(ops=ops, tasks=make_tasks(ops), events=events, waits=waits, signals=signals, blocks=blocks,
-                        machine=None, queues=(), **changes)
+    from hpmoe.lifetimes import share_memory
+    buffers = share_memory(flow.buffers, ops, flow.routes)
+    events, waits, signals, blocks = derive_dependencies(buffers, ops, flow.routes, flow.tile_rows)
+    return flow.replace(buffers=buffers, ops=ops, tasks=make_tasks(ops), events=events, waits=waits, signals=signals,
+                        blocks=blocks, machine=None, queues=(), **changes)

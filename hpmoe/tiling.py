@@ -13,6 +13,7 @@ from hpmoe import taskflow as tf
 from hpmoe.dependencies import derive_dependencies
 from hpmoe.dtypes import FLOATS
 from hpmoe.errors import TransformError
+from hpmoe.lifetimes import share_memory
 from hpmoe.program import Atom, Aval, Equation, Literal, Names, Program, RouteAval, Rows, Var, program_window
 from hpmoe.token_rows import token_vars
 
@@ -30,7 +31,7 @@ def tile_program(program: Program, tile_rows: int, tile_cols: int) -> tf.Taskflo
         eqn.primitive.rules["tile"](tiler, eqn)
     outputs = tuple(tiler.output(a) for a in program.outputs)
     ops, routes = tuple(tiler.ops), tuple(tiler.routes)
-    buffers = tiler.with_roles(outputs)
+    buffers = share_memory(tiler.with_roles(outputs), ops, routes)
     tasks = tf.make_tasks(ops)
     events, waits, signals, blocks = derive_dependencies(buffers, ops, routes, tile_rows)
     return tf.Taskflow(program.name, program.ep_size, program.provenance, tile_rows, buffers, ops, routes,

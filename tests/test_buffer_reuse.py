@@ -17,6 +17,7 @@ from hpmoe.kernels import executable
 from hpmoe.kernels.memory import ALIGNMENT, Pool
 from hpmoe.layout import Layout
 from hpmoe.lifetimes import Lifetimes, memory_bytes, share_memory
+from hpmoe.taskflow import rebuild
 
 EVEN = Layer(ep=1, T=6, H=4, I=2, E=3, K=2)  # gate_up is as wide as the hidden states
 
@@ -157,7 +158,7 @@ def test_a_dropped_wait_of_reuse_is_rejected_unless_it_is_implied():
 
 
 def test_a_missing_wait_shows_as_a_wrong_result_under_some_seed():
-    flow = share_memory(lowered(hpmoe.moe_ffn, EVEN, EVEN.arguments(), "overlap", "forward"))
+    flow = lowered(hpmoe.moe_ffn, EVEN, EVEN.arguments(), "overlap", "forward")
     waits = np.array([is_release(flow, w) for w in flow.waits])
     assert waits.any()
     inputs = inputs_of(flow, EVEN.arguments(), np.random.default_rng(0))
@@ -189,11 +190,17 @@ def test_memory_that_may_not_be_shared_is_rejected():
         verify(far.replace(buffers=tuple(buffers)))
 
 
-def test_sharing_is_a_function_of_the_taskflow():
+def test_sharing_is_a_function_of_the_operations():
     flow = lowered(hpmoe.moe_ffn, EVEN, EVEN.arguments(), "overlap", "backward")
-    one, two = share_memory(flow), share_memory(flow)
-    assert one.buffers == two.buffers and str(one) == str(two)
-    assert share_memory(flow.replace(waits=flow.waits[:-1])).buffers == flow.buffers
+    for buffers in (flow.buffers, without_sharing(flow).buffers):
+        assert share_memory(buffers, flow.ops, flow.routes) == flow.buffers
+    assert str(rebuild(flow, flow.ops)) == str(flow)
+
+
+@pytest.mark.parametrize("stage", ["tiles", "overlap", "queues", "blocking", "fused"])
+def test_every_stage_shares(stage):
+    flow = lowered(hpmoe.moe_ffn, EVEN, EVEN.arguments(), stage, "forward")
+    assert shared(getattr(flow, "flow", flow)) == {"d": "a", "e.entries": "b"}
 
 
 def test_lifetimes_end_with_the_last_reader():

@@ -8,7 +8,6 @@ import numpy as np
 
 from hpmoe import taskflow as tf
 from hpmoe.errors import TransformError, VerifyError, check_argument
-from hpmoe.lifetimes import share_memory
 from hpmoe.machine import Machine, cpu
 from hpmoe.native.planner import prune_waits, schedule
 from hpmoe.staging import transform
@@ -91,7 +90,6 @@ def assign_queues(flow: tf.Taskflow, *, machine: Machine | None = None,
         'queues'
     """
     machine = machine or cpu(ep_size=flow.ep_size)
-    flow = share_memory(flow)
     name = policy if isinstance(policy, str) else getattr(policy, "__name__", "policy")
     queues = (POLICIES[policy] if isinstance(policy, str) else policy)(flow, machine)
     try:
