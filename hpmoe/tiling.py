@@ -101,8 +101,12 @@ class Tiler:
         self.buffers.append(buffer)
         return len(self.buffers) - 1
 
-    def new(self, var: Var, *, rows_and_cols: tuple[int, int] | None = None, role: str = "temporary") -> int:
-        """A new buffer for a variable: all dimensions but the last are its rows unless `rows_and_cols` says otherwise."""
+    def new(self, var: Var, *, rows_and_cols: tuple[int, int] | None = None, role: str = "temporary",
+            dtype: str | None = None) -> int:
+        """A new buffer for a variable: all dimensions but the last are its rows unless `rows_and_cols` says otherwise.
+
+        Rows that are only moved keep the `dtype` they are stored in; it may be narrower than that of the variable.
+        """
         shape, route, num_rows = var.aval.shape, -1, None
         if _is_received(shape):
             self._check_received("makes", var.aval)
@@ -111,8 +115,8 @@ class Tiler:
             num_rows, cols = rows_and_cols or (math.prod(shape[:-1]), shape[-1] if shape else 1)
         if cols < 1:
             self.refuse(f"has {var.aval}, rows of no columns; tiles need at least one")
-        self.buffer_of[var] = self._add(tf.Buffer(self.names(var), shape, var.aval.dtype, role, cols, num_rows, route,
-                                                  _per_expert(shape), len(self.buffers)))
+        self.buffer_of[var] = self._add(tf.Buffer(self.names(var), shape, dtype or var.aval.dtype, role, cols, num_rows,
+                                                  route, _per_expert(shape), len(self.buffers)))
         return self.buffer_of[var]
 
     def _check_received(self, verb: str, aval: Aval) -> None:
@@ -135,7 +139,7 @@ class Tiler:
         buffer = self.buffer_of.get(atom) if isinstance(atom, Var) else None
         taken = {self.buffers[b].storage for b in self._outputs}
         is_own = buffer is not None and self.buffers[self.buffers[buffer].storage].role != "input" \
-            and self.buffers[buffer].storage not in taken
+            and self.buffers[buffer].storage not in taken and self.buffers[buffer].dtype == atom.aval.dtype
         if not is_own:
             copied = Var(atom.aval)
             source = self.read(atom, copied.aval)

@@ -10,7 +10,7 @@ from hpmoe.primitives.elementwise import add, is_differentiable, mul
 from hpmoe.primitives.grouped_matmul import grouped, grouped_weight_grad
 from hpmoe.primitives.matmul import weight_grad
 from hpmoe.primitives.reduction import row_dot
-from hpmoe.primitives.shape import broadcast_to, cast_back, dtype_param, in_dtype
+from hpmoe.primitives.shape import broadcast_to, cast_back, dtype_param, in_dtype, is_widening
 from hpmoe.program import Atom, Aval, Builder, Equation, Literal, Program, RouteAval, Var, live_equations, substitute
 from hpmoe.token_rows import token_vars
 
@@ -224,11 +224,12 @@ def _token_rows(program: Program, kept: Iterable[Var], cotangents: dict[Atom, At
 
 
 def _recomputed(program: Program, wanted: Iterable[Var]) -> list[Equation]:
-    """The forward equations that the backward runs again: routes, and what it needs that is neither input nor saved."""
+    """The forward equations that the backward runs again: routes, widening casts, what is neither input nor saved."""
     again, needed = [], set(wanted)
     for eqn in reversed(program.equations):
         is_saved = program.saves is None or not program.saves.isdisjoint(eqn.outputs)
-        if needed.isdisjoint(eqn.outputs) or (is_saved and not isinstance(eqn.outputs[0].aval, RouteAval)):
+        is_free = isinstance(eqn.outputs[0].aval, RouteAval) or is_widening(eqn)
+        if needed.isdisjoint(eqn.outputs) or (is_saved and not is_free):
             continue
         again.append(eqn)
         needed.update(_vars(eqn.inputs))

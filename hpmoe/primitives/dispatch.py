@@ -160,7 +160,7 @@ def _(b: Builder, eqn: Equation, cotangents: list[Atom]) -> list[Atom | None]:
 @dispatch_rows.tile
 def _(tiler: Any, eqn: Equation) -> None:
     (x, route), out = eqn.inputs, eqn.outputs[0]
-    tiler.new(out)
+    tiler.new(out, dtype=tiler.buffer(x).dtype)
     tiler.emit("ALL_TO_ALL", tiler.once(route), tiler.at(out, "peer", "all"), tiler.at(x, "tokens", "all"), cols=0)
 
 
@@ -247,7 +247,8 @@ def _(tiler: Any, eqn: Equation) -> None:
     """Rows go back to their tokens' rank, where each token's entries are summed in the order of its choices."""
     (rows, route), out = eqn.inputs[:2], eqn.outputs[0]
     entries = _tile_return(tiler, rows, route, tiler.hidden(
-        f"{tiler.names(out)}.entries", route.aval.num_tokens * route.aval.top_k, rows.aval.shape[1], rows.aval.dtype))
+        f"{tiler.names(out)}.entries", route.aval.num_tokens * route.aval.top_k, rows.aval.shape[1],
+        tiler.buffer(rows).dtype))
     tiler.new(out)
     domain = dataclasses.replace(tiler.rows_of(out), route=tiler.once(route).route)
     weights = (tiler.at(w, cols="all") for w in eqn.inputs[2:])
@@ -284,7 +285,7 @@ def _(tiler: Any, eqn: Equation) -> None:
     (weights, route), out = eqn.inputs, eqn.outputs[0]
     entries = tiler.at(weights, "entries", "all")
     column = tiler.view(entries.buffer, weights, *_as_column(weights.aval))
-    tiler.new(out)
+    tiler.new(out, dtype=tiler.buffer(weights).dtype)
     tiler.emit("ALL_TO_ALL", tiler.once(route), tiler.at(out, "peer", "all"), dataclasses.replace(entries, buffer=column),
                cols=0)
 
@@ -313,12 +314,13 @@ def _(b: Builder, eqn: Equation, cotangents: list[Atom]) -> list[Atom | None]:
 @combine_weights.tile
 def _(tiler: Any, eqn: Equation) -> None:
     (values, route), out = eqn.inputs, eqn.outputs[0]
+    dtype = tiler.buffer(values).dtype
     if not route.aval.drops:
-        column = tiler.view(tiler.new(out), out, *_as_column(out.aval))
+        column = tiler.view(tiler.new(out, dtype=dtype), out, *_as_column(out.aval))
         _tile_return(tiler, values, route, column)
         return
     entries = _tile_return(tiler, values, route, tiler.hidden(
-        f"{tiler.names(out)}.entries", math.prod(out.aval.shape), 1, out.aval.dtype))
-    tiler.new(out)
+        f"{tiler.names(out)}.entries", math.prod(out.aval.shape), 1, dtype))
+    tiler.new(out, dtype=dtype)
     domain = dataclasses.replace(tiler.rows_of(out), route=tiler.once(route).route)
     tiler.emit("KEEP", domain, tiler.at(out, cols="all"), entries, cols=0)
