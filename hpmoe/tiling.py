@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 import dataclasses
 import math
 from collections.abc import Sequence
@@ -18,6 +19,7 @@ from hpmoe.program import Atom, Aval, Equation, Literal, Names, Program, RouteAv
 from hpmoe.token_rows import token_vars
 
 COMPUTED = (*FLOATS, "bool")
+ROUNDING = ("MAP", "GMM", "SWIGLU", "SWIGLU_GRAD", "ROW_REDUCE", "ROW_DOT", "COL_SUM", "REDUCE")
 WHAT_TILES_COMPUTE = "tile tasks compute float32, bfloat16 and float16"
 
 
@@ -55,6 +57,7 @@ class Tiler:
         self.routes: list[tf.RoutePlan] = []
         self.route_of: dict[Rows, int] = {}
         self.buffer_of: dict[Var, int] = {}
+        self.uses = collections.Counter([*(a for e in program.equations for a in e.inputs), *program.outputs])
         self.index = 0
         self._outputs: list[int] = []
         for var in program.inputs:
@@ -132,6 +135,18 @@ class Tiler:
     def hidden(self, name: str, num_rows: int, cols: int, dtype: str = "float32") -> int:
         """A buffer that no variable stands for; float32 for partial sums, which are not rounded."""
         return self._add(tf.Buffer(name, (num_rows, cols), dtype, "temporary", cols, num_rows, -1, 0, len(self.buffers)))
+
+    def stored_as(self, x: Atom, dtype: str) -> bool:
+        """Whether a float32 variable that only the current cast reads can be rounded where it is computed; done if so."""
+        b = self.buffer_of.get(x)
+        if self.uses[x] != 1 or b is None or self.buffers[b].dtype != "float32" or self.buffers[b].role == "input":
+            return False
+        touched = [op for op in self.ops if any(a.buffer == b for a in op.operands)]
+        is_viewed = any(other.storage == b for i, other in enumerate(self.buffers) if i != b) or self.buffers[b].storage != b
+        if is_viewed or not all(op.opcode in ROUNDING for op in touched):
+            return False
+        self.buffers[b] = dataclasses.replace(self.buffers[b], dtype=dtype)
+        return True
 
     def output(self, atom: Atom) -> int:
         """The buffer that holds a program output: its own memory, never that of an input or another output."""

@@ -252,6 +252,28 @@ def test_casting_back_is_nothing():
     assert "cast" not in text
 
 
+def test_casts_to_and_from_float32_are_no_tasks():
+    """Everything widens what it reads; what only a cast reads is rounded where it is computed."""
+    def f(x, ids, w, up, down):
+        wide = x.astype(ms.float32)
+        scaled = (wide * mint.rsqrt(mint.mean(wide * wide, dim=-1, keepdim=True) + 1e-6)).astype(x.dtype)
+        return (moe_ffn(scaled, ids, w, up, down).astype(ms.float32) + wide).astype(x.dtype)
+
+    args = in_dtype(Layer(ep=1).arguments(), "bfloat16")
+    avals = [Aval(a.shape[1:], str(a.dtype)) for a in args]
+    for direction in ("forward", "backward"):
+        flow = hpmoe.tile_partition(f).lower(*avals, direction=direction)
+        assert not [op.label for op in flow.ops if op.label == "cast"], str(flow)
+    saved = linearize(trace(f, *avals)).forward.outputs[1:]
+    assert [v.aval for v in saved if v.aval.dtype == "float32"] == [Aval((5, 1), "float32")] * 2
+
+    cotangent = widen(rounded(Layer(ep=1).cotangent(), "bfloat16"))
+    want, want_grads = run_spmd(fused()(f), 1, list(map(widen, args)), [cotangent])
+    runs = [run_spmd(stages()[stage](f), 1, args, [cotangent]) for stage in ("plain", "queues", "fused")]
+    for outs, grads in runs:
+        assert_close([*outs, *grads], [*want, *want_grads], tolerance=U["bfloat16"] * num_roundings(f, args))
+
+
 # Dtypes as MindSpore has them.
 
 F16, BF16, F32 = (Tensor(np.ones((2, 3), np.float32)).astype(t) for t in (ms.float16, ms.bfloat16, ms.float32))

@@ -243,7 +243,7 @@ def _(tiler: Any, eqn: Equation) -> None:
     (x,), out = eqn.inputs, eqn.outputs[0]
     if out.aval.dtype not in FLOATS:
         tiler.refuse(f"casts {x.aval.dtype} to {out.aval.dtype}; tile tasks compute float32, bfloat16 and float16")
-    if is_widening(eqn):
+    if is_widening(eqn) or tiler.stored_as(x, out.aval.dtype):
         tiler.buffer_of[out] = tiler.buffer_of[x]
     else:
         tiler.map("copy", out, tiler.read(x, out.aval))
