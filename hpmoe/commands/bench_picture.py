@@ -16,18 +16,19 @@ def draw(report: dict[str, Any], out: str) -> None:
     """Writes the picture to a file whose suffix says its kind."""
     dtypes = list(dict.fromkeys(case["dtype"] for case in report["cases"]))
     names = list(dict.fromkeys(case["name"] for case in report["cases"]))
-    sides = {r["side"]: r["title"] for case in report["cases"] for r in case["sides"]}
+    sides = {dtype: {r["side"]: r["title"] for case in report["cases"] if case["dtype"] == dtype
+                     for r in case["sides"] if r["status"] not in ("none", "not installed")} for dtype in dtypes}
+    heights = [1 + len(sides[dtype]) for dtype in dtypes]
     with matplotlib.rc_context({"font.size": 8}):
-        size = 1.8 + 2.9 * len(names), 0.8 + (0.5 + 0.42 * len(sides)) * len(dtypes)
-        figure = Figure(figsize=size, layout="constrained")
-        axes = figure.subplots(len(dtypes), len(names), squeeze=False)
+        figure = Figure(figsize=(1.8 + 2.9 * len(names), 0.8 + 0.45 * sum(heights)), layout="constrained")
+        axes = figure.subplots(len(dtypes), len(names), squeeze=False, height_ratios=heights)
         for case in report["cases"]:
             row, column = dtypes.index(case["dtype"]), names.index(case["name"])
-            panel(axes[row][column], case, sides, labels=column == 0)
+            panel(axes[row][column], case, sides[case["dtype"]], labels=column == 0)
         m = report["machine"]
         figure.suptitle(f"MoE-FFN, ms: dark forward, light forward + backward; lines from fastest to slowest of "
                         f"{report['repeats']} turns\n{m['cpu']}, {m['cores']} cores")
-        figure.savefig(out, dpi=100)
+        figure.savefig(out, dpi=90)
 
 
 def panel(axes: Any, case: dict[str, Any], sides: dict[str, str], labels: bool) -> None:
@@ -43,7 +44,7 @@ def panel(axes: Any, case: dict[str, Any], sides: dict[str, str], labels: bool) 
             axes.barh(y, p["ms"], 0.38, color=COLORS[which][side != "hpmoe"], xerr=spread, error_kw={"elinewidth": 0.8})
             axes.text(p["max_ms"], y, f" {p['ms']:.{1 if p['ms'] < 100 else 0}f}", va="center")
     axes.set_yticks(range(len(sides)), list(sides.values()) if labels else [""] * len(sides))
-    axes.invert_yaxis()
+    axes.set_ylim(len(sides) - 0.4, -0.6)
     axes.margins(x=0.18)
     axes.set_xlim(left=0)
     axes.set_title(f"{case['name']}, {case['dtype']}", fontsize=8)
