@@ -6,7 +6,7 @@ import collections
 import functools
 import inspect
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -14,15 +14,17 @@ import optree
 from mindspore import Tensor
 from mindspore.common._grad_function import _Function
 from mindspore.graph.api import _pynative_executor
+from mindspore.graph.jit_context import jit_context
 
 from hpmoe import tracing
 from hpmoe.capacity import check_topk_weights
-from hpmoe.dtypes import dtype_name, rounded, widen
+from hpmoe.dtypes import rounded
 from hpmoe.errors import ProgramError, check_argument
 from hpmoe.evaluate import evaluate
 from hpmoe.interpret import interpret
 from hpmoe.machine import Mesh
 from hpmoe.program import Aval, Equation, Program, RouteAval
+from hpmoe.rank_arrays import Arrays, stacked, summed, to_arrays
 from hpmoe.routing import check_topk_ids, rows_to_ranks
 from hpmoe.staging import Staged, innermost
 from hpmoe.taskflow import Taskflow
@@ -30,7 +32,6 @@ from hpmoe.tracing.pynative import gradient_depth, is_computed
 from hpmoe.vjp import Linearized, linearize
 
 CACHE_SIZE = 64
-Arrays = list[list[np.ndarray]]
 
 
 class CacheInfo(NamedTuple):
@@ -42,7 +43,7 @@ class CacheInfo(NamedTuple):
     currsize: int
 
 
-class _Traced:
+class Traced:
     """What is known once the shapes of a call are: its Program, both directions, and the output tree."""
 
     def __init__(self, program: Program, out_tree: Any):
@@ -106,7 +107,7 @@ class Runner:
     def __init__(self, function: Callable[..., Any], mesh: Mesh, batched: bool):
         self.function, self.mesh, self.batched = function, mesh, batched
         self._signature = inspect.signature(innermost(function))
-        self._traced: collections.OrderedDict[Any, _Traced] = collections.OrderedDict()
+        self._traced: collections.OrderedDict[Any, Traced] = collections.OrderedDict()
         self._plans: collections.OrderedDict[Any, Any] = collections.OrderedDict()
         self._hits = self._misses = 0
         self._lock = threading.RLock()  # calls may come from several threads
@@ -117,14 +118,22 @@ class Runner:
     def call(self, args: Sequence[Any], kwargs: Mapping[str, Any], num_tokens: Sequence[int] | None = None,
              seed: int | None = None) -> Any:
         """What the function computes: by the kernel or interpreter of its stage, or under `seed` by the interpreter."""
+        if jit_context() is not None:
+            raise ProgramError(f"{tracing.function_name(innermost(self.function))}: ms.jit(capture_mode=\"trace\") does not "
+                               "see what a kernel computes, and would keep it as a constant; use capture_mode=\"ast\"")
+        call, tensors = self.prepare(args, kwargs, num_tokens, seed)
+        outputs = call.run([*tensors, *call.traced.program.captures])
+        return optree.tree_unflatten(call.traced.out_tree, outputs)
+
+    def prepare(self, args: Sequence[Any], kwargs: Mapping[str, Any], num_tokens: Sequence[int] | None = None,
+                seed: int | None = None) -> tuple[Call, list[Any]]:
+        """The call of these arguments, checked and traced, and the arrays (tensors or Avals) among them."""
         leaves, tree = self._flatten(args, kwargs)
-        tensors = [x for x in leaves if isinstance(x, Tensor)]
+        tensors = [x for x in leaves if isinstance(x, (Tensor, Aval))]
         lengths = self._lengths(tensors, num_tokens)
         with self._lock:
             traced = self._trace(leaves, tree)
-        call = _Call(self, traced, lengths, seed)
-        outputs = call.run([*tensors, *call.traced.program.captures])
-        return optree.tree_unflatten(call.traced.out_tree, outputs)
+        return Call(self, traced, lengths, seed), tensors
 
     # Arguments.
 
@@ -138,11 +147,11 @@ class Runner:
         leaves, tree = optree.tree_flatten((bound.args, bound.kwargs), none_is_leaf=True)
         return [Tensor(x) if isinstance(x, np.ndarray) else x for x in leaves], tree
 
-    def _lengths(self, tensors: Sequence[Tensor], num_tokens: Sequence[int] | None) -> tuple[int, ...] | None:
+    def _lengths(self, tensors: Sequence[Tensor | Aval], num_tokens: Sequence[int] | None) -> tuple[int, ...] | None:
         ep_size = self.mesh.ep_size
         if self.batched:
             for i, x in enumerate(tensors):
-                check_argument(x.ndim >= 1 and x.shape[0] == ep_size, "spmd", f"array argument {i}",
+                check_argument(len(x.shape) >= 1 and x.shape[0] == ep_size, "spmd", f"array argument {i}",
                                f"of shape {tuple(x.shape)}", f"[{ep_size}, ...], one part for each rank of the mesh")
         if num_tokens is None:
             return None
@@ -153,7 +162,7 @@ class Runner:
         check_argument(min(lengths) >= 0, "spmd", "num_tokens", list(lengths), "not negative")
         return lengths
 
-    def _trace(self, leaves: list[Any], tree: Any) -> _Traced:
+    def _trace(self, leaves: list[Any], tree: Any) -> Traced:
         """The Program for these shapes, traced once."""
         avals = [self._aval(x) if isinstance(x, (Tensor, Aval)) else x for x in leaves]
         f, (args, kwargs) = innermost(self.function), optree.tree_unflatten(tree, avals)
@@ -170,7 +179,7 @@ class Runner:
                 program = self.function.apply_before_vjp(program)
             self._check_outputs(program)
             self._check_main_grads(program)
-            self._traced[key] = _Traced(program, out_tree)
+            self._traced[key] = Traced(program, out_tree)
             if len(self._traced) > CACHE_SIZE:
                 self._traced.popitem(last=False)
         self._traced.move_to_end(key)
@@ -193,13 +202,12 @@ class Runner:
         shape = tuple(int(d) for d in x.shape)
         return Aval(shape[1:] if self.batched else shape, str(x.dtype).lower())
 
-    def per_rank(self, tensors: Sequence[Tensor], num_captures: int) -> Arrays:
-        """For each rank its arrays, sharing memory with the tensors; captures go to every rank whole."""
-        arrays = [x.asnumpy() for x in tensors]
-        split = len(arrays) - num_captures
+    def per_rank(self, arrays: Sequence[np.ndarray], positions: Iterable[int], num_args: int) -> Arrays:
+        """For each rank its part of the arrays, program inputs; past `num_args` they are captures, which go to all whole."""
         if not self.batched:
-            return [arrays]
-        return [[a[r] if i < split else a for i, a in enumerate(arrays)] for r in range(self.mesh.ep_size)]
+            return [list(arrays)]
+        is_split = [i < num_args for i in positions]
+        return [[a[r] if split else a for a, split in zip(arrays, is_split, strict=True)] for r in range(self.mesh.ep_size)]
 
     # Plans.
 
@@ -210,14 +218,15 @@ class Runner:
         traced, _, buckets = self.planned(args, kwargs)
         return self.plan(traced.program if direction == "forward" else traced.linearized.backward, buckets)
 
-    def planned(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[_Traced, Arrays | None, dict[Any, int]]:
+    def planned(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Traced, Arrays | None, dict[Any, int]]:
         """What is traced for `args`, the arrays of each rank where all are given, and the planned rows of each route."""
         leaves, tree = self._flatten(args, kwargs)
         traced = self._trace(leaves, tree)
         tensors = [x for x in leaves if isinstance(x, (Tensor, Aval))]
         if (self.batched or self.mesh.ep_size == 1) and all(isinstance(x, Tensor) for x in tensors):
             captures = traced.program.captures
-            inputs = self.per_rank([*tensors, *captures], len(captures))
+            arrays = to_arrays([*tensors, *captures])
+            inputs = self.per_rank(arrays, range(len(arrays)), len(tensors))
             return traced, inputs, self.row_buckets(traced.program, inputs, None)
         return traced, None, {_route_key(e): e.outputs[0].aval.max_rows for e in _routes(traced.program)}
 
@@ -285,45 +294,39 @@ def with_max_rows(program: Program, max_rows: Sequence[int]) -> Program:
         for e in program.equations))
 
 
-class _Call:
+class Call:
     """One call: its arguments checked, the plans for its routing, forward and perhaps backward."""
 
-    def __init__(self, runner: Runner, traced: _Traced, lengths: tuple[int, ...] | None, seed: int | None):
+    def __init__(self, runner: Runner, traced: Traced, lengths: tuple[int, ...] | None, seed: int | None):
         self.runner, self.traced, self.lengths, self.seed = runner, traced, lengths, seed
-        self.buckets: dict[Any, int] = {}
+        self.num_args = len(traced.program.inputs) - len(traced.program.captures)
 
     def run(self, tensors: list[Tensor]) -> list[Tensor]:
         if not _pynative_executor.grad_flag():
-            outputs = self.forward(tensors, self.traced.program)
-            return self.results(outputs)
+            return [Tensor.from_numpy(a) for a in self.results(self.forward(to_arrays(tensors), self.traced.program))]
         outputs = _Differentiable.apply(self, *tensors)
         return list(outputs) if isinstance(outputs, tuple) else [outputs]
 
-    def forward(self, tensors: Sequence[Tensor], program: Program) -> Arrays:
-        inputs = self.runner.per_rank(tensors, len(self.traced.program.captures))
-        self.buckets = self.runner.row_buckets(program, inputs, self.lengths)
-        return run_ir(self.runner.plan(program, self.buckets), inputs, self.lengths, self.seed)
+    def forward(self, arrays: Sequence[np.ndarray], program: Program) -> Arrays:
+        """What every rank computes of the program or of its linearized forward."""
+        return self._launch(program, self.runner.per_rank(arrays, range(len(arrays)), self.num_args))
 
-    def backward(self, saved: Arrays, tensors: Sequence[Tensor], grads: Sequence[Tensor]) -> list[Tensor | None]:
+    def backward(self, kept: Sequence[np.ndarray], saved: Arrays,
+                 cotangents: Sequence[np.ndarray]) -> list[np.ndarray | None]:
+        """The gradients of the differentiable inputs, from the inputs that the backward reads and what the forward saved.
+
+        None for one that is added to a main gradient instead.
+        """
         lin = self.traced.linearized
-        captures = len(self.traced.program.captures)
-        inputs = self.runner.per_rank(tensors, captures)
+        inputs = self.runner.per_rank(kept, lin.kept_inputs, self.num_args)
         outputs = self.traced.program.outputs
-        cotangents = [rounded(grads[i].asnumpy(), outputs[i].aval.dtype) for i in lin.cotangents]
-        arrays = [[*(inputs[r][i] for i in lin.kept_inputs), *saved[r],
-                   *(g[r] if self.runner.batched else g for g in cotangents)] for r in range(self.runner.mesh.ep_size)]
+        cotangents = [rounded(g, outputs[i].aval.dtype) for i, g in zip(lin.cotangents, cotangents, strict=True)]
         mains = self._main_grads()
-        for r, mine in enumerate(arrays):
-            mine += [parts[r] for parts in mains.values()]
-        out = run_ir(self.runner.plan(lin.backward, self.buckets), arrays, self.lengths, self.seed, mains)
-        result: list[Tensor | None] = [None] * len(tensors)
-        for j, i in enumerate(lin.differentiable):
-            if j in mains:
-                continue
-            parts = [r[j] for r in out]
-            is_capture = i >= len(tensors) - captures
-            result[i] = Tensor.from_numpy(_summed(parts)) if is_capture else self.join(parts)
-        return result
+        arrays = [[*mine, *saved[r], *(g[r] if self.runner.batched else g for g in cotangents),
+                   *(parts[r] for parts in mains.values())] for r, mine in enumerate(inputs)]
+        columns = zip(*self._launch(lin.backward, arrays, mains), strict=True)
+        return [None if j in mains else self._joined(parts) if i < self.num_args else summed(parts)
+                for j, (i, parts) in enumerate(zip(lin.differentiable, columns, strict=True))]
 
     def _main_grads(self) -> dict[int, list[np.ndarray]]:
         """For each result of the backward that has a main gradient, that of each rank, sharing memory with the tensor."""
@@ -334,55 +337,47 @@ class _Call:
                 mains[j] = list(array) if self.runner.batched else [array]
         return mains
 
-    def results(self, outputs: Arrays) -> list[Tensor]:
-        """The program's own outputs, without saved values, as tensors of their declared dtypes."""
+    def results(self, outputs: Arrays) -> list[np.ndarray]:
+        """The program's own outputs, without saved values, as arrays of their declared dtypes."""
         dtypes = [a.aval.dtype for a in self.traced.program.outputs]
-        return [self.join([rounded(r[i], dtype) for r in outputs]) for i, dtype in enumerate(dtypes)]
+        return [self._joined([rounded(r[i], dtype) for r in outputs]) for i, dtype in enumerate(dtypes)]
 
-    def join(self, parts: Sequence[np.ndarray]) -> Tensor:
-        """One tensor from the ranks' arrays."""
-        array = _stacked(parts) if self.runner.batched else parts[0]
-        return Tensor.from_numpy(np.ascontiguousarray(array))
+    def second_derivative(self) -> ProgramError:
+        """The error of a gradient of the gradient."""
+        return ProgramError(f"{self.traced.program.name}: a gradient is taken of its gradient; backward kernels are "
+                            "not differentiable, take second derivatives of the plain function")
 
+    def _launch(self, program: Program, inputs: Arrays, into: Mapping[int, list[np.ndarray]] | None = None) -> Arrays:
+        plan = self.runner.plan(program, self.runner.row_buckets(program, inputs, self.lengths))
+        return run_ir(plan, inputs, self.lengths, self.seed, into)
 
-def _summed(parts: Sequence[np.ndarray]) -> np.ndarray:
-    """The ranks' gradients of a capture, summed in float32 in rank order and rounded once."""
-    return rounded(np.asarray(sum(map(widen, parts))), dtype_name(parts[0].dtype))
-
-
-def _stacked(parts: Sequence[np.ndarray]) -> np.ndarray:
-    """The ranks' arrays as one; without a copy where they lie one after the other in one piece of memory."""
-    first = parts[0]
-    follows = (p.ctypes.data == first.ctypes.data + i * first.nbytes and p.flags.c_contiguous for i, p in enumerate(parts))
-    if first.size and all(follows) and len({id(_owner(p)) for p in parts}) == 1:
-        return np.lib.stride_tricks.as_strided(first, (len(parts), *first.shape), (first.nbytes, *first.strides))
-    return np.stack(parts)
-
-
-def _owner(array: np.ndarray) -> object:
-    """The object whose memory an array views."""
-    owner: object = array
-    while isinstance(owner, np.ndarray) and owner.base is not None:
-        owner = owner.base
-    return owner
+    def _joined(self, parts: Sequence[np.ndarray]) -> np.ndarray:
+        """One array from the ranks' arrays."""
+        array = stacked(parts) if self.runner.batched else parts[0]
+        return np.ascontiguousarray(array).reshape(array.shape)  # which makes one dimension of none
 
 
 class _Differentiable(_Function):
     """Binds a call to MindSpore's autograd: its forward saves what its backward reads."""
 
     @staticmethod
-    def forward(ctx: Any, call: _Call, *tensors: Tensor) -> Any:
+    def forward(ctx: Any, call: Call, *tensors: Tensor) -> Any:
         lin = call.traced.linearized
-        outputs = call.forward(tensors, lin.forward)
+        outputs = call.forward(to_arrays(tensors), lin.forward)
         count = len(call.traced.program.outputs)
-        ctx.call, ctx.tensors, ctx.saved = call, tensors, [r[count:] for r in outputs]
+        ctx.call, ctx.num_tensors, ctx.saved = call, len(tensors), [r[count:] for r in outputs]
+        ctx.kept = [tensors[i] for i in lin.kept_inputs]
         ctx.is_nested = gradient_depth() > 1
-        results = tuple(call.results(outputs))
+        results = tuple(Tensor.from_numpy(a) for a in call.results(outputs))
         return results if count != 1 else results[0]
 
     @staticmethod
     def backward(ctx: Any, *grads: Tensor) -> Any:
         if ctx.is_nested:
-            raise ProgramError(f"{ctx.call.traced.program.name}: a gradient is taken of its gradient; backward kernels are "
-                               "not differentiable, take second derivatives of the plain function")
-        return (None, *ctx.call.backward(ctx.saved, ctx.tensors, grads))
+            raise ctx.call.second_derivative()
+        lin = ctx.call.traced.linearized
+        out = ctx.call.backward(to_arrays(ctx.kept), ctx.saved, to_arrays(grads[i] for i in lin.cotangents))
+        result: list[Tensor | None] = [None] * ctx.num_tensors
+        for i, grad in zip(lin.differentiable, out, strict=True):
+            result[i] = None if grad is None else Tensor.from_numpy(grad)
+        return (None, *result)

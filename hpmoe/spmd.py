@@ -7,13 +7,14 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from hpmoe.errors import ArgumentError, check_argument
+from hpmoe.graph_mode import Graphed
 from hpmoe.machine import Mesh
 from hpmoe.memory import MemoryReport, memory_report
 from hpmoe.running import CacheInfo, Runner
 from hpmoe.staging import describe, innermost
 
 
-class Spmd:
+class Spmd(Graphed):
     """A per-rank function on all virtual ranks of a mesh; see `spmd`."""
 
     def __init__(self, function: Callable[..., Any], mesh: Mesh):
@@ -22,6 +23,7 @@ class Spmd:
         self.__name__ = getattr(function, "__name__", "spmd")
         self.__doc__ = getattr(function, "__doc__", None)
         self.__signature__ = inspect.signature(innermost(function))
+        self._let_graphs_call()
 
     def __call__(self, *args: Any, num_tokens: Sequence[int] | None = None, **kwargs: Any) -> Any:
         return self._runner.call(args, kwargs, num_tokens)

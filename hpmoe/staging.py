@@ -10,6 +10,7 @@ from typing import Any
 import optree
 
 from hpmoe.errors import TransformError
+from hpmoe.graph_mode import Graphed
 from hpmoe.machine import Mesh
 from hpmoe.program import Program
 from hpmoe.taskflow import Taskflow
@@ -23,7 +24,7 @@ LEVELS = {
 }
 
 
-class Staged:
+class Staged(Graphed):
     """A callable at some stage of the chain: computes what `function` computes, through one more rewrite of its IR.
 
     Attributes:
@@ -38,6 +39,7 @@ class Staged:
         self.level = transform.makes or level_of(function)
         functools.update_wrapper(self, function, updated=())
         self.__signature__ = inspect.signature(innermost(function))
+        self._let_graphs_call()
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
         if any(getattr(x, "hpmoe_record", None) for x in optree.tree_leaves((args, kwargs))):

@@ -18,7 +18,7 @@ LAYERS = (
     "evaluate vjp tracing",
     "taskflow costs taskflow_text lifetimes dependencies tiling layout native targets",
     "verify interpret timeline measure memory",
-    "staging running spmd",
+    "rank_arrays graph_mode staging running graph_operators spmd",
     "transforms moe comm",
     "kernels",
     "__init__ nn op_by_op peers commands cli",
