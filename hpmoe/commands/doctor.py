@@ -21,6 +21,7 @@ from absl import flags
 import hpmoe
 from hpmoe.commands import host
 from hpmoe.kernels.native import find_blas, find_library
+from hpmoe.native import planner
 from hpmoe.targets import target_names
 
 SUMMARY = "says what is installed, and which targets are usable and why others are not"
@@ -120,9 +121,10 @@ def compiler(environment: Mapping[str, str]) -> dict[str, Any]:
 
 
 def native() -> dict[str, Any]:
-    """The native library and the matrix product it uses."""
+    """The native libraries and the matrix product that the runtime uses."""
     try:
         library, gemm = find_library(), host.gemm_name()
+        planner.load()
     except (ImportError, OSError, AttributeError) as error:
         return {"library": None, "gemm": None, "gemm_library": None, "why": str(error)}
     blas = str(find_blas()) if gemm != "own" else None

@@ -25,7 +25,8 @@ from hpmoe.vjp import linearize
 SUMMARY = "measures planning: from tracing to the packed image of one rank, both directions"
 NOTES = """\
 Nothing is computed and no tensor is allocated; the plan is one image for all ranks. --rows is the number of received
-rows planned for, as many as a rank sends where not given. Each run starts with empty caches and verifies every stage."""
+rows planned for, as many as a rank sends where not given. Each run starts with empty caches and verifies every stage.
+"processor" is the total in processor time, which other programs on a shared machine do not lengthen."""
 
 STEPS = ("trace", "vjp", "tile_partition", "overlap_comm", "assign_queues", "verify", "pack")
 PROFILED = 20
@@ -64,14 +65,15 @@ def planned_rows(o: Any) -> int:
 
 
 class Clock:
-    """Milliseconds of each step of one direction."""
+    """Milliseconds of each step of one direction, and of the processor in all of them."""
 
     def __init__(self) -> None:
-        self.ms = dict.fromkeys(STEPS, 0.0)
+        self.ms, self.cpu_ms = dict.fromkeys(STEPS, 0.0), 0.0
 
     def __call__(self, step: str, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-        begin = time.perf_counter()
+        begin, cpu_begin = time.perf_counter(), time.thread_time()
         result = function(*args, **kwargs)
+        self.cpu_ms += (time.thread_time() - cpu_begin) * 1e3
         self.ms[step] += (time.perf_counter() - begin) * 1e3
         return result
 
@@ -97,7 +99,7 @@ def _lower(o: Any, program: Program, clock: Clock) -> dict[str, Any]:
     image = clock("pack", pack, flow)
     sizes = {"tasks": flow.num_tasks, "events": len(flow.events), "waits": len(flow.waits), "signals": len(flow.signals),
              "image_bytes": len(image)}
-    return {"ms": {**clock.ms, "total": sum(clock.ms.values())}, **sizes}
+    return {"ms": {**clock.ms, "total": sum(clock.ms.values()), "processor": clock.cpu_ms}, **sizes}
 
 
 def summary(runs: list[dict[str, Any]]) -> dict[str, Any]:
@@ -119,7 +121,7 @@ def text(o: Any, directions: dict[str, dict[str, Any]], profile: list[dict[str, 
     head = (f"plan for one of {o.ep} ranks on {o.machine}: " + ", ".join(f"{k}={v}" for k, v in options.sizes(o).items())
             + f", at most {planned_rows(o)} received rows; median of {o.runs} runs, ms")
     lines = [head, f"{'':16}" + "".join(f"{d:>12}" for d in directions)]
-    for step in (*STEPS, "total"):
+    for step in next(iter(directions.values()))["ms"]:
         lines.append(f"{step:16}" + "".join(f"{d['ms'][step]:12.2f}" for d in directions.values()))
     for name in ("tasks", "events", "waits", "signals", "image_bytes"):
         lines.append(f"{name.replace('_', ' '):16}" + "".join(f"{d[name]:12,}" for d in directions.values()))
