@@ -70,17 +70,17 @@ def num_roundings(f, args, ep=1):
 
 # Against the oracles.
 
-@pytest.mark.parametrize("dtype", HALVES)
-@pytest.mark.parametrize("weights", ["float32", "half"])
+@pytest.mark.parametrize("dtype, weights", [("bfloat16", "float32"), ("bfloat16", "half"), ("float16", "float32")])
 @pytest.mark.parametrize("name", LAYERS)
-def test_moe_ffn_at_every_stage(name, weights, dtype):
+def test_moe_ffn_at_every_stage(name, dtype, weights):
     layer = LAYERS[name]
     args = in_dtype(layer.arguments(), dtype, but=(2,) if weights == "float32" else ())
     cotangent = widen(rounded(layer.cotangent(), dtype))
     want, want_grads = numpy_moe_ffn(list(map(widen, args)), cotangent, layer.num_tokens)
     tolerance = U[dtype] * num_roundings(moe_ffn, args, layer.ep)
-    for stage, transform in stages().items():
-        outs, grads = run_spmd(transform(moe_ffn), layer.ep, args, [cotangent], layer.num_tokens)
+    chosen = stages() if name == "several tiles" else ("plain", "queues", "fused")
+    for stage in chosen:
+        outs, grads = run_spmd(stages()[stage](moe_ffn), layer.ep, args, [cotangent], layer.num_tokens)
         assert names([*outs, *grads]) == names([args[0], *(args[i] for i in DIFFERENTIABLE)])
         assert_close([*outs, *grads], [want, *want_grads], f"{stage}:", tolerance)
 
@@ -104,18 +104,18 @@ def test_no_further_from_the_truth_than_jax_in_that_dtype(dtype):
         assert relative_error(ours, truth) <= 1.5 * relative_error(jaxs, truth) + U[dtype]
 
 
-SOME = ("geglu", "rms_norm_and_residual", "expert_biases", "learned_scales", "normalized_weights", "softmax_weights",
-        "dense_on_received_rows", "two_layers", "several_outputs", "summed_over_tokens")
+SOME = ("geglu", "rms_norm_and_residual", "expert_biases", "softmax_weights", "dense_on_received_rows", "two_layers",
+        "summed_over_tokens")
 
 
-@pytest.mark.parametrize("name, dtype", [*((n, "bfloat16") for n in SOME), ("two_layers", "float16"), ("geglu", "float16")])
+@pytest.mark.parametrize("name, dtype", [*((n, "bfloat16") for n in SOME), ("geglu", "float16")])
 def test_other_layers(name, dtype):
     f, in_jax = VARIANTS[name]
     args = in_dtype(arguments(f, LAYER), dtype)
     wide, positions = list(map(widen, args)), differentiable(arguments(f, LAYER))
     cotangents = [widen(rounded(c, dtype)) for c in cotangents_of(in_jax, wide)]
     want, want_grads = jax_vjp(lambda *a: tuple(jax.tree.leaves(in_jax(*a))), wide, tuple(cotangents), positions)
-    for stage in ("plain", "queues", "fused"):
+    for stage in ("plain", "fused"):
         outs, grads = run_spmd(stages()[stage](f), LAYER.ep, args, cotangents, positions=positions)
         assert set(names([*outs, *grads])) == {dtype}
         tolerance = U[dtype] * num_roundings(f, args, LAYER.ep)
@@ -146,7 +146,7 @@ def test_options_of_moe_ffn(name):
     cotangent = widen(rounded(layer.cotangent(), "bfloat16"))
     saved = f if policy is None else hpmoe.save_for_backward(f, policy=policy)
     want, want_grads = run_spmd(fused()(f), 3, list(map(widen, args)), [cotangent], layer.num_tokens, positions)
-    for stage in ("plain", "tiles", "queues", "fused"):
+    for stage in ("tiles", "fused"):
         outs, grads = run_spmd(stages()[stage](saved), 3, args, [cotangent], layer.num_tokens, positions)
         assert set(names([*outs, *grads])) == {"bfloat16"}
         tolerance = U["bfloat16"] * num_roundings(f, args, 3)
