@@ -1,6 +1,6 @@
 """What hpmoe raises, and the one way an argument error is worded."""
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -42,6 +42,22 @@ def check_argument(condition: bool, who: str, argument: str, got: object, expect
     if not condition:
         are, they = ("are", "they") if " and " in argument else ("is", "it")
         raise ArgumentError(f"{who}: {argument} {are} {got}; {they} must be {expected}.{' ' + hint if hint else ''}")
+
+
+def call_user(who: str, what: str, function: Callable[..., Any], *args: Any) -> Any:
+    """What a user's function returns; TransformError, with theirs as its cause, where it raises.
+
+    Example:
+        >>> call_user("overlap_comm", "order", lambda rank: [][rank], 0)
+        Traceback (most recent call last):
+        ...
+        hpmoe.errors.TransformError: overlap_comm: order <lambda> raised IndexError: list index out of range
+    """
+    try:
+        return function(*args)
+    except Exception as error:
+        name = getattr(function, "__name__", type(function).__name__)
+        raise TransformError(f"{who}: {what} {name} raised {type(error).__name__}: {error}") from error
 
 
 def check_inputs(who: str, inputs: Sequence[Sequence[Any]], ep_size: int, expected: Sequence[tuple[str, tuple]]) -> None:

@@ -1,6 +1,8 @@
 """Runs packed images on this machine: every rank's queues as threads of one process."""
 
 import ctypes
+import signal
+import sys
 import threading
 
 import numpy as np
@@ -38,13 +40,21 @@ def launch(image, buffers, num_tokens, counters, bases, timeout, trace=None):
     ranks = _make_ranks(buffers, num_tokens, counters, bases)
     trace_pointer = None if trace is None else trace.ctypes.data
     status = Status()
-    is_main = threading.current_thread() is threading.main_thread()  # the only one whose Python sees Ctrl-C
+    handler = signal.getsignal(signal.SIGINT)
+    is_interruptible = threading.current_thread() is threading.main_thread() and callable(handler)
     library.hpmoe_launch(
         *(image.ctypes.data, image.nbytes, ranks, len(ranks)),
-        *(timeout, trace_pointer, is_main, ctypes.byref(status)),
+        *(timeout, trace_pointer, is_interruptible, ctypes.byref(status)),
     )
-    if status.code:
+    if status.code == Code.INTERRUPTED:
+        handler(signal.SIGINT, sys._getframe())  # raises KeyboardInterrupt, unless the user has a handler of their own
+    if status.code and not _has_ended(status):
         raise make_error(status, image)
+
+
+def _has_ended(status):
+    """Whether all tasks were done when the interrupt came."""
+    return status.code == Code.INTERRUPTED and status.rank < 0
 
 
 def _check_image(library, image):

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from hpmoe import taskflow as tf
-from hpmoe.errors import TransformError, VerifyError, check_argument
+from hpmoe.errors import TransformError, VerifyError, call_user, check_argument
 from hpmoe.machine import Machine, cpu
 from hpmoe.native.planner import prune_waits, schedule
 from hpmoe.staging import transform
@@ -91,7 +91,7 @@ def assign_queues(flow: tf.Taskflow, *, machine: Machine | None = None,
     """
     machine = machine or cpu(ep_size=flow.ep_size)
     name = policy if isinstance(policy, str) else getattr(policy, "__name__", "policy")
-    queues = (POLICIES[policy] if isinstance(policy, str) else policy)(flow, machine)
+    queues = call_user("assign_queues", "policy", POLICIES[policy] if isinstance(policy, str) else policy, flow, machine)
     try:
         queues = tuple(_task_indices(q) for q in queues)
         assigned = flow.replace(queues=queues, machine=machine,

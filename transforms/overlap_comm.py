@@ -6,7 +6,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from hpmoe.errors import TransformError, check_argument
+from hpmoe.errors import TransformError, call_user, check_argument
 from hpmoe.staging import transform
 from hpmoe.taskflow import Domain, Taskflow, TileOp, rebuild
 
@@ -70,7 +70,7 @@ def overlap_comm(flow: Taskflow, *, order: str | Order = "ratr", signal: str = "
 def _peer_order(order: Order, ep_size: int) -> np.ndarray:
     rows = []
     for rank in range(ep_size):
-        row = order(rank, ep_size)
+        row = call_user("overlap_comm", "order", order, rank, ep_size)
         rows.append(list(row) if isinstance(row, (Sequence, np.ndarray)) else row)
         if not isinstance(rows[-1], list) or sorted(rows[-1]) != list(range(ep_size)):
             raise TransformError(f"overlap_comm: order({rank}, {ep_size}) is {rows[-1]}; it must name each of the ranks "

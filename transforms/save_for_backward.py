@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from hpmoe.errors import check_argument
+from hpmoe.errors import call_user, check_argument
 from hpmoe.primitives.dispatch import dispatch_rows
 from hpmoe.primitives.grouped_matmul import grouped
 from hpmoe.primitives.matmul import matmul
@@ -85,7 +85,7 @@ def save_for_backward(program: Program, *, policy: str | Policy = "everything") 
     for eqn in program.equations:
         if isinstance(eqn.outputs[0].aval, RouteAval):
             continue
-        answer = chosen(eqn)
+        answer = call_user("save_for_backward", "policy", chosen, eqn)
         check_argument(isinstance(answer, bool), "save_for_backward", f"policy({eqn.primitive.name})", repr(answer),
                        "True or False", f"Asked of the equation written at {eqn.source}." if eqn.source else "")
         saves += eqn.outputs if answer else ()

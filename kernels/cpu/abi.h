@@ -42,8 +42,8 @@ int hpmoe_pack_forms(const HpmoeTables* tables, hpmoe::TaskWord* tasks, hpmoe::F
 
 // Runs the image on all ranks and returns when every worker has left.
 // trace: NULL or [num_ranks][num_tasks][3] steady-clock nanoseconds: wait begins, body begins, signals are out.
-// interruptible: SIGINT ends the launch with INTERRUPTED, after the host's own handler ran. timeout_s: a wait fails when
-// no task of the launch has ended for that long.
+// interruptible: SIGINT ends the launch with INTERRUPTED, of rank -1 where all had ended, and reaches no handler: the host
+// passes it on. timeout_s: a wait fails when no task of the launch has ended for that long.
 int hpmoe_launch(const void* image, int64_t image_bytes, const HpmoeRank* ranks, int32_t num_ranks, double timeout_s,
                  int64_t* trace, int32_t interruptible, HpmoeStatus* status);
 

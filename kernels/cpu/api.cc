@@ -44,7 +44,11 @@ int hpmoe_launch(const void* image, int64_t image_bytes, const HpmoeRank* ranks,
   if (fault.code != 0) return report(status, fault);
   try {
     const hpmoe::InterruptWatch watch(interruptible != 0);
-    return report(status, hpmoe::Launch(image, ranks, timeout_s, trace, watch).run());
+    HpmoeStatus end = hpmoe::Launch(image, ranks, timeout_s, trace, watch).run();
+    if (end.code == static_cast<int32_t>(Code::OK) && watch.is_interrupted()) {
+      end = {static_cast<int32_t>(Code::INTERRUPTED), -1, -1, -1, -1, -1, 0, 0};
+    }
+    return report(status, end);
   } catch (const std::exception&) {
     return report(status, {static_cast<int32_t>(Code::OUT_OF_MEMORY), -1, -1, -1, -1, -1, 0, 0});
   }

@@ -11,14 +11,7 @@ struct sigaction previous;
 std::mutex mutex;
 int32_t num_watches = 0;
 
-void count_and_pass_on(int number, siginfo_t* info, void* context) {
-  num_interrupts.fetch_add(1, std::memory_order_relaxed);
-  if (previous.sa_flags & SA_SIGINFO) {
-    previous.sa_sigaction(number, info, context);
-  } else if (previous.sa_handler != SIG_IGN && previous.sa_handler != SIG_DFL) {
-    previous.sa_handler(number);
-  }
-}
+void count_interrupt(int) { num_interrupts.fetch_add(1, std::memory_order_relaxed); }
 
 }  // namespace
 
@@ -27,8 +20,8 @@ InterruptWatch::InterruptWatch(bool is_wanted) : is_wanted_(is_wanted), seen_(nu
   const std::lock_guard<std::mutex> lock(mutex);
   if (num_watches++ > 0) return;
   struct sigaction ours{};
-  ours.sa_sigaction = count_and_pass_on;
-  ours.sa_flags = SA_SIGINFO | SA_RESTART;
+  ours.sa_handler = count_interrupt;
+  ours.sa_flags = SA_RESTART;
   sigemptyset(&ours.sa_mask);
   sigaction(SIGINT, &ours, &previous);
 }

@@ -1,4 +1,4 @@
-// Ctrl-C during a launch: the workers must leave, and the host must still get its signal.
+// Ctrl-C during a launch: the workers must leave, and the host must learn of it.
 #pragma once
 
 #include <atomic>
@@ -6,7 +6,8 @@
 
 namespace hpmoe {
 
-// While one of these lives, SIGINT also counts here; the handler that was there before runs too.
+// While one of these lives, SIGINT counts here instead of going to the handler that was there before: in a process that
+// embeds other libraries that may be one of theirs, which ends it.
 class InterruptWatch {
  public:
   explicit InterruptWatch(bool is_wanted);
