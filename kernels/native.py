@@ -9,7 +9,7 @@ from functools import lru_cache
 from importlib.util import find_spec
 from pathlib import Path
 
-from hpmoe.native import library
+from hpmoe.native import loading
 
 FOLDER = Path(__file__).parent
 ABI_VERSION = 4
@@ -45,7 +45,7 @@ class Tables(ctypes.Structure):
 
 def find_library():
     """The path of the runtime's compiled library. Raises ImportError when it has not been built."""
-    return library.find_library(FOLDER, "_native*.so")
+    return loading.find_library(FOLDER, "_native*.so")
 
 
 def find_blas():
@@ -98,7 +98,7 @@ def load():
         "hpmoe_use_amx": (ctypes.c_int, [ctypes.c_int]),
         "hpmoe_layout": (ctypes.c_char_p, []),
     }
-    runtime = library.load_library(find_library(), "hpmoe_abi_version", ABI_VERSION, signatures)
+    runtime = loading.load_library(find_library(), "hpmoe_abi_version", ABI_VERSION, signatures)
     blas = find_blas()
     if blas is not None:
         runtime.hpmoe_use_blas(str(blas).encode())  # the library's own loop stays where this one does not load

@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from hpmoe import taskflow as tf
-from hpmoe.native.library import find_library, load_library
+from hpmoe.native.loading import find_library, load_library
 
 FOLDER = Path(__file__).parent
 ABI_VERSION = 2
