@@ -164,6 +164,14 @@ class TileOp:
         """The row of its first unit: -1 for the only one of a NOTIFY that speaks for all experts of a peer."""
         return -1 if self.opcode == "NOTIFY" and self.signal == "peer" else 0
 
+    @property
+    def clipped_rows(self) -> int:
+        """The rows, as many as a rank can have tokens, of which its tasks touch those of tokens; 0 where all are touched."""
+        if self.domain.clipped:
+            return self.domain.num_rows
+        sums_rows = self.opcode in ("COL_SUM", "WGRAD") and self.domain.route < 0
+        return self.params[1] if sums_rows and self.params[2] else 0
+
     def replace(self, **changes: Any) -> TileOp:
         return dataclasses.replace(self, **changes)
 

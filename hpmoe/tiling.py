@@ -16,7 +16,7 @@ from hpmoe.dtypes import FLOATS
 from hpmoe.errors import TransformError
 from hpmoe.lifetimes import share_memory
 from hpmoe.program import Atom, Aval, Equation, Literal, Names, Program, RouteAval, Rows, Var, program_window
-from hpmoe.token_rows import token_vars
+from hpmoe.token_rows import num_rows, token_vars
 
 COMPUTED = (*FLOATS, "bool")
 ROUNDING = ("MAP", "GMM", "SWIGLU", "SWIGLU_GRAD", "ROW_REDUCE", "ROW_DOT", "COL_SUM", "REDUCE")
@@ -52,6 +52,7 @@ class Tiler:
         self.program, self.tile_rows, self.tile_cols = program, tile_rows, tile_cols
         self.names = Names(program)
         self.tokens = {v for v, rows in token_vars(program).items() if rows == 1}
+        self.num_tokens = max((num_rows(v) or 0 for v in self.tokens), default=0)
         self.buffers: list[tf.Buffer] = []
         self.ops: list[tf.TileOp] = []
         self.routes: list[tf.RoutePlan] = []
@@ -132,6 +133,13 @@ class Tiler:
         return self._add(tf.Buffer(self.names(var), shape, old.dtype, old.role, cols, num_rows, old.route,
                                    _per_expert(shape), old.storage))
 
+    def regular(self, var: Var) -> int:
+        """The buffer of a variable, or a view of it, whose columns are the last dimension; a vector may be stored as one."""
+        shape, b = var.aval.shape, self.buffer_of[var]
+        if _is_received(shape) or not shape or self.buffers[b].cols == shape[-1]:
+            return b
+        return self.view(b, var, shape, shape[-1], math.prod(shape[:-1]))
+
     def hidden(self, name: str, num_rows: int, cols: int, dtype: str = "float32") -> int:
         """A buffer that no variable stands for; float32 for partial sums, which are not rounded."""
         return self._add(tf.Buffer(name, (num_rows, cols), dtype, "temporary", cols, num_rows, -1, 0, len(self.buffers)))
@@ -176,7 +184,7 @@ class Tiler:
         b = self.buffers[buffer]
         if b.route >= 0:
             return tf.Domain("slots", self.routes[b.route].num_slots, route=b.route)
-        return tf.Domain("tiles", -(-b.num_rows // self.tile_rows), b.num_rows, clipped)
+        return tf.Domain("tiles", -(-b.num_rows // self.tile_rows), b.num_rows, clipped and b.num_rows == self.num_tokens)
 
     def rows_of(self, var: Var) -> tf.Domain:
         """The row slots or row tiles of a variable."""
@@ -187,11 +195,11 @@ class Tiler:
 
         Received rows are summed by expert, in `blocks` units each; other rows all together.
         """
-        b = self.buffer(var)
+        b, domain = self.buffer(var), self.rows_of(var)
         if b.route >= 0:
             experts = self.routes[b.route].num_local_experts
             return tf.Domain("experts", experts * blocks, experts, route=b.route, blocks=blocks), "expert", (0, 0)
-        return tf.Domain("experts", blocks, 1, blocks=blocks), "all", (b.num_rows, int(var in self.tokens))
+        return tf.Domain("experts", blocks, 1, blocks=blocks), "all", (b.num_rows, int(domain.clipped))
 
     def once(self, route: Var) -> tf.Domain:
         """One task for all of a route."""
@@ -220,7 +228,7 @@ class Tiler:
         if len(shape) == len(out.shape) and shape[:-1] == out.shape[:-1] and shape[-1] == 1:
             return self.at(atom, "own", "one")
         if is_one_row and shape[-1] == out.shape[-1]:
-            return self.at(atom, "one")
+            return dataclasses.replace(self.at(atom, "one"), buffer=self.regular(atom))
         self.refuse(f"broadcasts {atom.aval} to {out}; tiles take whole rows, one row, one column or one element")
 
     # Operations.

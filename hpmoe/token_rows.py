@@ -16,7 +16,7 @@ def token_vars(program: Program) -> dict[Var, int]:
     tokens = dict(program.token_rows or {}) | {v: 1 for e in program.equations for v in _routed(e) if isinstance(v, Var)}
     if not tokens and program.token_rows is None:
         tokens = {v: 1 for v in program.inputs[:1]}
-    counts = ((_num_rows(v), m) for v, m in tokens.items())
+    counts = ((num_rows(v), m) for v, m in tokens.items())
     num_tokens = max((rows // m for rows, m in counts if rows is not None), default=0)
     links = [linked for e in program.equations if len(linked := _linked(e, num_tokens)) > 1]
     size = -1
@@ -24,7 +24,7 @@ def token_vars(program: Program) -> dict[Var, int]:
         size = len(tokens)
         for linked in links:
             if not tokens.keys().isdisjoint(linked):
-                tokens.update((v, max(1, _num_rows(v) // max(1, num_tokens))) for v in linked)
+                tokens.update((v, max(1, num_rows(v) // max(1, num_tokens))) for v in linked)
     return tokens
 
 
@@ -46,11 +46,11 @@ def _linked(eqn: Equation, num_tokens: int) -> list[Var]:
     if eqn.primitive.collective or moves_rows:
         return []
     if name == "reshape" or (name in ("reduce_sum", "reduce_max") and len(x.aval.shape) > 1):
-        both = [v for v in (x, out) if isinstance(v, Var) and _num_rows(v) is not None]
-        return both if all(_num_rows(v) % max(1, num_tokens) == 0 for v in both) else []
+        both = [v for v in (x, out) if isinstance(v, Var) and num_rows(v) is not None]
+        return both if all(num_rows(v) % max(1, num_tokens) == 0 for v in both) else []
     variables = [a for a in _row_sides(eqn) if isinstance(a, Var) and isinstance(a.aval, Aval)]
-    counts = [_num_rows(v) for v in variables]
-    rows = _num_rows(out) if name not in ("weight_grad", "scatter") else counts[0]
+    counts = [num_rows(v) for v in variables]
+    rows = num_rows(out) if name not in ("weight_grad", "scatter") else counts[0]
     full = [v for v, c in zip(variables, counts, strict=True) if c == rows and c is not None]
     return [v for v in full if len(v.aval.shape) > 1 or len(eqn.inputs) == 1 or len(out.aval.shape) == 1
             or name in ("gather", "scatter")]
@@ -67,9 +67,9 @@ def _row_sides(eqn: Equation) -> list[Atom]:
     return [*eqn.inputs, *eqn.outputs]
 
 
-def _num_rows(var: Var) -> int | None:
-    """Static rows of a variable: all but its last dimension, or the elements of a vector."""
+def num_rows(var: Var) -> int | None:
+    """Static rows of a variable: all but its last dimension, or the elements of a vector; None of a scalar."""
     shape = var.aval.shape
-    if any(isinstance(d, Rows) for d in shape):
+    if not shape or any(isinstance(d, Rows) for d in shape):
         return None
     return shape[0] if len(shape) == 1 else math.prod(shape[:-1])

@@ -89,8 +89,7 @@ class Executable:
         return [[flow.buffers[b].user_view(mine[b]) for b in flow.outputs] for mine in memory]
 
     def _num_tokens(self) -> int:
-        clipped = [op.domain.num_rows for op in self.flow.ops if op.domain.clipped]
-        return max([r.num_tokens for r in self.flow.routes] or clipped or [0])
+        return max([r.num_tokens for r in self.flow.routes] or [op.clipped_rows for op in self.flow.ops], default=0)
 
     def _explained(self, error: LaunchError) -> LaunchError:
         """The same error with the task and the event as the taskflow's text names them."""

@@ -84,7 +84,7 @@ def _native(machine: Machine) -> _Machine:
 
 
 def _lengths(flow: Taskflow, num_tokens: Sequence[int] | None) -> list[int]:
-    most = max([r.num_tokens for r in flow.routes] or [op.domain.num_rows for op in flow.ops if op.domain.clipped] or [0])
+    most = max([r.num_tokens for r in flow.routes] or [op.clipped_rows for op in flow.ops], default=0)
     lengths = [most] * flow.ep_size if num_tokens is None else [int(n) for n in num_tokens]
     check_argument(len(lengths) == flow.ep_size and all(0 <= n <= most for n in lengths), "hpmoe.simulate", "num_tokens",
                    lengths, f"{flow.ep_size} ints from 0 to {most}")

@@ -91,7 +91,8 @@ def _is_last(x: Aval, axis: int) -> bool:
 def _tile_over_columns(tiler: Any, eqn: Equation, kind: str) -> None:
     """One value for each row. A vector stored as one column for each row has its elements in rows instead."""
     (x,), out = eqn.inputs, eqn.outputs[0]
-    if len(x.aval.shape) == 1 and tiler.buffer(x).num_rows != 1:
+    one_of_tokens = kind == "sum" and x in tiler.tokens and x.aval.shape == (1,)
+    if len(x.aval.shape) == 1 and (one_of_tokens or tiler.buffer(x).num_rows != 1):
         if kind == "max":
             tiler.refuse(f"takes the maximum over the rows that {x.aval} stands for")
         _tile_over_rows(tiler, eqn)
@@ -99,6 +100,8 @@ def _tile_over_columns(tiler: Any, eqn: Equation, kind: str) -> None:
     rows = math.prod(d for d in x.aval.shape[:-1] if isinstance(d, int))
     tiler.new(out, rows_and_cols=(rows, 1))
     tiler.emit("ROW_REDUCE", tiler.rows_of(x), tiler.at(out, cols="all"), tiler.at(x, cols="all"), cols=0, params=(kind,))
+    if len(out.aval.shape) > 1:
+        tiler.buffer_of[out] = tiler.regular(out)
 
 
 def _tile_over_rows(tiler: Any, eqn: Equation) -> None:
