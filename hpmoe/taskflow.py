@@ -201,7 +201,16 @@ class RoutePlan:
 
     @property
     def num_slots(self) -> int:
-        return max_slots(self.max_rows, self.num_local_experts, self.tile_rows)
+        return self.slots_of(self.num_local_experts)
+
+    def slots_of(self, num_experts: int, sources: int | None = None) -> int:
+        """The most slots that the first `num_experts` local experts can need; each takes a token of a rank at most once.
+
+        Of the last one only the rows from the first `sources` ranks count, which come first; all where None.
+        """
+        ranks = self.num_experts // self.num_local_experts
+        whole, part = (-(-n * self.num_tokens // self.tile_rows) for n in (ranks, sources or ranks))
+        return min(max_slots(self.max_rows, num_experts, self.tile_rows), (num_experts - 1) * whole + part)
 
 
 @dataclasses.dataclass(frozen=True)
@@ -226,6 +235,19 @@ class EventBlock:
         return dataclasses.replace(self, **changes)
 
 
+@dataclasses.dataclass(frozen=True)
+class Made:
+    """What tile_partition or `rebuild` made a taskflow's tasks and dependencies for; see the attributes of Taskflow."""
+
+    ep_size: int
+    tile_rows: int
+    buffers: tuple[Buffer, ...]
+    ops: tuple[TileOp, ...]
+    routes: tuple[RoutePlan, ...]
+    inputs: tuple[int, ...]
+    outputs: tuple[int, ...]
+
+
 @dataclasses.dataclass(frozen=True, eq=False)
 class Taskflow:
     """Tile tasks of one program, the same on every rank, and what orders them.
@@ -241,6 +263,7 @@ class Taskflow:
         peer_order: [ep, ep]; a task of peer j on rank r talks to rank peer_order[r, j].
         machine: after assign_queues, what it was assigned for.
         queues: after assign_queues, the task indices of each queue, in order.
+        made: what its tables were made for; `verify` refuses operations or buffers changed since.
     """
 
     name: str
@@ -260,6 +283,7 @@ class Taskflow:
     peer_order: np.ndarray
     machine: Any = None
     queues: tuple[np.ndarray, ...] = ()
+    made: Made | None = None
 
     @property
     def level(self) -> str:
@@ -311,11 +335,16 @@ def make_tasks(ops: tuple[TileOp, ...]) -> np.ndarray:
     return tasks
 
 
+def as_made(flow: Taskflow) -> Taskflow:
+    """The taskflow with a note of what its tables were made for."""
+    return flow.replace(made=Made(*(getattr(flow, field.name) for field in dataclasses.fields(Made))))
+
+
 def rebuild(flow: Taskflow, ops: tuple[TileOp, ...], **changes: Any) -> Taskflow:
     """The taskflow of other tile operations over the same arrays: tasks, dependencies and shared memory are found anew."""
     from hpmoe.dependencies import derive_dependencies
     from hpmoe.lifetimes import share_memory
     buffers = share_memory(flow.buffers, ops, flow.routes)
     events, waits, signals, blocks = derive_dependencies(buffers, ops, flow.routes, flow.tile_rows)
-    return flow.replace(buffers=buffers, ops=ops, tasks=make_tasks(ops), events=events, waits=waits, signals=signals,
-                        blocks=blocks, machine=None, queues=(), **changes)
+    return as_made(flow.replace(buffers=buffers, ops=ops, tasks=make_tasks(ops), events=events, waits=waits,
+                                signals=signals, blocks=blocks, machine=None, queues=(), **changes))

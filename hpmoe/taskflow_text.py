@@ -90,8 +90,15 @@ def task_name(flow: tf.Taskflow, task: int) -> str:
     return f"{verb}[{', '.join(parts)}]"
 
 
+def buffer_name(flow: tf.Taskflow, buffer: int) -> str:
+    """A buffer as printed, also where there is none of that number."""
+    return flow.buffers[buffer].name if 0 <= buffer < len(flow.buffers) else f"buffer{buffer}"
+
+
 def event_name(flow: tf.Taskflow, event: int) -> str:
     """An event as printed: `!c.0` for a unit of buffer c, `!c.all`, `!c.e1` for an expert's rows."""
+    if not 0 <= event < len(flow.events) or not 0 <= flow.events[event]["block"] < len(flow.blocks):
+        return f"!event{event}"
     block = flow.blocks[flow.events[event]["block"]]
     index = int(flow.events[event]["index"])
     unit = {"expert": f"e{index}", "all": "all", "count": "all", "sent": f"sent{index}"}.get(block.unit, str(index))
@@ -136,15 +143,17 @@ class _Lines:
     def _task(self, t: int) -> tuple[str, str, str, str]:
         flow = self.flow
         op = flow.ops[flow.tasks[t]["op"]]
-        reads = " ".join(dict.fromkeys(flow.buffers[a.buffer].name for a in op.inputs))
-        writes = " ".join(dict.fromkeys(flow.buffers[a.buffer].name for a in op.outputs))
+        reads, writes = (" ".join(dict.fromkeys(buffer_name(flow, a.buffer) for a in accesses))
+                         for accesses in (op.inputs, op.outputs))
         waits = " ".join(self._wait(w) for w in self.waits.get(t, ())) or "-"
         signals = " ".join(self._signal(s) for s in self.signals.get(t, ())) or "-"
         return (f"t{t}", task_name(flow, t), f"{reads} -> {writes}" if writes else "", f"wait {waits}  signal {signals}")
 
     def _wait(self, wait: np.void) -> str:
-        event = self.flow.events[wait["event"]]
         name = event_name(self.flow, int(wait["event"]))
+        if not 0 <= wait["event"] < len(self.flow.events):
+            return name
+        event = self.flow.events[wait["event"]]
         if wait["kind"] == tf.SLOT_EXPERT:
             name = name.replace(f".e{event['index']}", ".e(slot)")
         return f"{name} >= {self._threshold(event)}"
@@ -157,12 +166,15 @@ class _Lines:
 
     def _signal(self, signal: np.void) -> str:
         name = event_name(self.flow, int(signal["event"]))
+        if not 0 <= signal["event"] < len(self.flow.events):
+            return name
         event = self.flow.events[signal["event"]]
         if signal["kind"] != tf.STATIC:
             dynamic = "e(slot)" if signal["kind"] == tf.SLOT_EXPERT else "(token)"
             unit = f"e{event['index']}" if f".e{event['index']}" in name else str(event["index"])
             name = name.replace(f".{unit}", f".{dynamic}", 1)
-        at = {tf.LOCAL: "", tf.PEER: "@peer", tf.EVERY_RANK: "@every"}[int(signal["remote"])]
+        remote = int(signal["remote"])
+        at = {tf.LOCAL: "", tf.PEER: "@peer", tf.EVERY_RANK: "@every"}.get(remote, f"@{remote}")
         return f"{name}{at} += {'1' if signal['amount'] == tf.COUNT else 'rows'}"
 
 

@@ -36,9 +36,10 @@ def tile_program(program: Program, tile_rows: int, tile_cols: int) -> tf.Taskflo
     buffers = share_memory(tiler.with_roles(outputs), ops, routes)
     tasks = tf.make_tasks(ops)
     events, waits, signals, blocks = derive_dependencies(buffers, ops, routes, tile_rows)
-    return tf.Taskflow(program.name, program.ep_size, program.provenance, tile_rows, buffers, ops, routes,
-                       tuple(tiler.buffer_of[v] for v in program.inputs), outputs, tasks, events, waits, signals, blocks,
-                       peer_order=np.tile(np.arange(program.ep_size, dtype="i4"), (program.ep_size, 1)))
+    order = np.tile(np.arange(program.ep_size, dtype="i4"), (program.ep_size, 1))
+    return tf.as_made(tf.Taskflow(program.name, program.ep_size, program.provenance, tile_rows, buffers, ops, routes,
+                                  tuple(tiler.buffer_of[v] for v in program.inputs), outputs, tasks, events, waits, signals,
+                                  blocks, peer_order=order))
 
 
 class Tiler:

@@ -76,7 +76,7 @@ class Expansion:
         """Global numbers of the cells in `rows` and `cols` (all where None) of a buffer of a rank."""
         buffer = self.flow.buffers[b]
         cols = range(buffer.cols) if cols is None else cols
-        rows, cols = np.fromiter(rows, int), np.fromiter(cols, int)
+        rows, cols = (np.arange(x.start, x.stop) if isinstance(x, range) else np.array(x, int) for x in (rows, cols))
         assert not rows.size or (rows.min() >= 0 and rows.max() < self._num_rows(rank, b)), "rows out of bounds"
         assert not cols.size or (cols.min() >= 0 and cols.max() < buffer.cols), "columns out of bounds"
         return (self.bases[rank, buffer.storage] + rows[:, None] * buffer.cols + cols[None, :]).reshape(-1)
@@ -236,7 +236,7 @@ class Expansion:
                     index += entry // self.flow.routes[op.domain.route].top_k // self.flow.tile_rows
                 add(rank if where == tf.LOCAL else peer, index, 1)
             return out
-        assert where == tf.LOCAL
+        assert where == tf.LOCAL or self.flow.ep_size == 1
         if kind == tf.SLOT_EXPERT:
             event += self.received[op.domain.route][rank][1][task["row"]][0]
         add(rank, event, 1 if signal["amount"] == tf.COUNT else len(self.unit(rank, op, task)))

@@ -16,7 +16,7 @@ LAYERS = (
     "primitives",
     "token_rows",
     "evaluate vjp tracing",
-    "taskflow costs taskflow_text lifetimes dependencies tiling layout native targets",
+    "taskflow costs taskflow_text lifetimes dependencies tiling layout native targets counting implied regions",
     "verify interpret timeline measure memory",
     "rank_arrays graph_mode staging running graph_operators spmd",
     "transforms moe comm",

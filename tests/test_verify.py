@@ -1,5 +1,7 @@
 """The verifier accepts what the transforms make and rejects every mutation of it; a mutated kernel never hangs."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 from helpers import SMALL_NPU, Layer, numpy_moe_ffn, relative_error, stages
@@ -7,6 +9,7 @@ from helpers import SMALL_NPU, Layer, numpy_moe_ffn, relative_error, stages
 import hpmoe
 from hpmoe import Aval, LaunchError, VerifyError, taskflow as tf
 from hpmoe.kernels.executable import compile_cpu
+from hpmoe.taskflow import rebuild
 
 LAYER = Layer(ep=2, T=4, E=4, K=2)
 
@@ -160,15 +163,52 @@ def test_mutation_is_rejected(mutate, direction):
 
 @pytest.mark.parametrize("signal", ["tile", "expert", "peer"])
 @pytest.mark.parametrize("direction", ["forward", "backward"])
-def test_every_wait_and_signal_counts(direction, signal):
-    """No wait and no signal of an assigned taskflow can be left out."""
+def test_every_signal_counts(direction, signal):
+    """No signal of an assigned taskflow can be left out; of its waits tests/test_mutations.py judges each."""
     flow = queued(direction, signal=signal)
-    for i in range(len(flow.waits)):
-        with pytest.raises(VerifyError):
-            hpmoe.verify(flow.replace(waits=np.delete(flow.waits, i)))
     for i in range(len(flow.signals)):
         with pytest.raises(VerifyError):
             hpmoe.verify(flow.replace(signals=np.delete(flow.signals, i)))
+
+
+@pytest.mark.parametrize("direction", ["forward", "backward"])
+def test_all_waits_may_stay(direction):
+    """The taskflow as it was before assign_queues dropped what its order implies, in the same queues."""
+    flow = queued(direction)
+    whole = rebuild(flow, flow.ops)
+    hpmoe.verify(whole.replace(queues=flow.queues, machine=flow.machine))
+    assert len(whole.waits) > len(flow.waits)
+
+
+def test_other_operations_need_other_tables():
+    flow = queued()
+    with pytest.raises(VerifyError, match=r"(?s)ops\[0\] is not what the tasks were made for.*made for .*now "):
+        hpmoe.verify(flow.replace(ops=(flow.ops[0].replace(params=(7,)), *flow.ops[1:])))
+    with pytest.raises(VerifyError, match="tile_rows is 5, the tasks were made for 2; make them anew"):
+        hpmoe.verify(flow.replace(tile_rows=5))
+    hpmoe.verify(flow.replace(ops=(flow.ops[0].replace(label="send"), *flow.ops[1:])))
+
+
+def access(flow, op, operand, **changes):
+    """The taskflow made for one operation that touches another region."""
+    operands = list(flow.ops[op].operands)
+    operands[operand] = dataclasses.replace(operands[operand], **changes)
+    ops = (*flow.ops[:op], flow.ops[op].replace(operands=tuple(operands)), *flow.ops[op + 1:])
+    return flow.replace(ops=ops, made=None)
+
+
+@pytest.mark.parametrize("changes, text", [
+    ({"operand": 0, "offset": 1}, r"swiglu touches columns 1:4 of c, which has 3"),
+    ({"operand": 2, "offset": 4}, r"swiglu touches columns 4:7 of b, which has 6"),
+    ({"operand": 1, "buffer": 99}, r"swiglu touches buffer 99; there are"),
+    ({"operand": 0, "buffer": 0}, r"swiglu touches 16 rows of hidden_states, which has 4|swiglu writes the input"),
+    ({"operand": 0, "buffer": 6}, r"swiglu writes columns 0:3 of b, which are written already"),
+])
+def test_regions_outside_of_buffers_are_named(changes, text):
+    flow = queued()
+    swiglu = next(i for i, op in enumerate(flow.ops) if op.label == "swiglu")
+    with pytest.raises(VerifyError, match=text):
+        hpmoe.verify(access(flow, swiglu, **changes))
 
 
 def test_error_shows_the_task_and_its_neighbours():

@@ -1,0 +1,242 @@
+"""What events count: whether the signals of a taskflow add up to its thresholds, whatever the routing.
+
+Amounts are sums of unknowns, and two sums are equal for every routing where they are equal once all are written in the same
+unknowns. At the rank of the event, for position j of a peer: rows of slot s that are of expert e ("slot", s, e), sent by
+the rank that has this one at j ("from", s, e, j), of the peer at j ("of", s, e, j); rows sent to the peer at j that are in
+its slot s ("to", s, e, j); tokens of tile i ("tile", i); entries of tile i with a row ("entries", i), that come back from
+slot s of the rank that has this one at j ("back", i, s, j), or of expert e there ("told", i, e, j); and 1.
+"""
+
+from __future__ import annotations
+
+import collections
+from collections.abc import Iterable
+from fractions import Fraction
+
+import numpy as np
+
+from hpmoe import taskflow as tf
+
+Sum = collections.Counter  # unknown -> how often
+TRANSFERS = ("PUT", "PUT_BACK", "ALL_TO_ALL", "ALL_TO_ALL_BACK", "NOTIFY")
+ONE: tuple = ("one",)
+
+
+def spans(flow: tf.Taskflow, table: np.ndarray) -> np.ndarray:
+    """How many consecutive events each wait or signal may be about."""
+    sizes = np.ones((len(flow.ops), 3), np.int64)
+    for i, op in enumerate(flow.ops):
+        if op.domain.route >= 0:
+            plan = flow.routes[op.domain.route]
+            sizes[i] = 1, plan.num_local_experts, max(1, -(-plan.num_tokens // flow.tile_rows))
+    return sizes[flow.tasks["op"][table["task"]], table["kind"]]
+
+
+def span(flow: tf.Taskflow, row: np.void) -> int:
+    """`spans` of a single wait or signal."""
+    return int(spans(flow, np.array([row]))[0])
+
+
+def own_positions(flow: tf.Taskflow) -> list[int]:
+    """Positions in the order of peers at which every rank has itself."""
+    return np.flatnonzero((flow.peer_order == np.arange(flow.ep_size)[:, None]).all(axis=0)).tolist()
+
+
+class Counting:
+    """The unknowns of one taskflow."""
+
+    def __init__(self, flow: tf.Taskflow):
+        self.flow = flow
+        self.own = own_positions(flow)
+        clipped = [op.domain for op in flow.ops if op.domain.clipped]
+        self.tiles = range(-(-clipped[0].num_rows // flow.tile_rows) if clipped else 0)
+
+    def is_exact(self, event: int, signals: Iterable[np.void]) -> bool:
+        """Whether the signals that may be about an event add up to its threshold.
+
+        What a rank sends to itself may be read as sent by it or as sent to it, so both are tried.
+        """
+        signals = list(signals)
+        readings = (None, tf.LOCAL, tf.PEER) if self.own else (None,)
+        return any(self._adds_up(event, signals, reading) for reading in readings)
+
+    def _adds_up(self, event: int, signals: list[np.void], own: int | None) -> bool:
+        difference = self.threshold(self.flow.events[event])
+        for signal in signals:
+            if own is not None and self.flow.tasks["peer"][signal["task"]] in self.own:
+                signal = signal.copy()
+                signal["remote"] = own
+            added = self.added(signal, event - int(signal["event"]))
+            if difference is None or added is None:
+                return False
+            difference.subtract(added)
+        return difference is not None and not any(self._reduced(difference).values())
+
+    def threshold(self, event: np.void) -> Sum | None:
+        """What an event waits for; None where it stands for nothing."""
+        extent, index, route = int(event["extent"]), int(event["index"]), int(event["route"])
+        routed = extent not in (tf.ONE, tf.STATIC_TILE, tf.TILE, tf.TOKENS)
+        if event["mult"] < 0 or not 0 <= extent <= tf.RETURNED_TO_FROM_EXPERT \
+                or (routed and not 0 <= route < len(self.flow.routes)):
+            return None
+        unknowns = self._extent(extent, index, route)
+        return None if unknowns is None else Sum(dict.fromkeys(unknowns, int(event["mult"])))
+
+    def _extent(self, extent: int, index: int, route: int) -> list[tuple] | None:
+        if extent in (tf.ONE, tf.STATIC_TILE):
+            return [ONE]
+        if extent in (tf.TILE, tf.TOKENS):
+            tiles = list(self.tiles) or None if extent == tf.TOKENS else self._at(index, self.tiles)
+            return tiles and [("tile", i) for i in tiles]
+        plan, peers = self.flow.routes[route], range(self.flow.ep_size)
+        if extent in (tf.ENTRIES, tf.TILE_ENTRIES):
+            tiles = self._entry_tiles(plan)
+            tiles = list(tiles) if extent == tf.ENTRIES else self._at(index, tiles)
+            return tiles and [("entries", route, i) for i in tiles]
+        if extent == tf.SLOT:
+            slots = self._at(index, range(plan.num_slots))
+            return slots and [("slot", route, s, e) for s, e in self._cells(plan) if s == index]
+        if extent in (tf.EXPERT, tf.RECEIVED):
+            experts = range(plan.num_local_experts)
+            experts = experts if extent == tf.RECEIVED else self._at(index, experts)
+            return experts and [("slot", route, s, e) for s, e in self._cells(plan) if e in experts]
+        by_expert = extent in (tf.SENT_TO_EXPERT, tf.RETURNED_TO_FROM_EXPERT)
+        position, expert = divmod(index, plan.num_local_experts) if by_expert else (index, None)
+        family = "to" if extent in (tf.SENT_TO, tf.SENT_TO_EXPERT) else "of"
+        return self._at(position, peers) and [(family, route, s, e, position) for s, e in self._cells(plan)
+                                              if expert in (None, e)]
+
+    @staticmethod
+    def _at(index: int, among: range) -> list[int] | None:
+        return [index] if index in among else None
+
+    def _entry_tiles(self, plan: tf.RoutePlan) -> range:
+        return range(-(-plan.num_tokens // self.flow.tile_rows))
+
+    @staticmethod
+    def _cells(plan: tf.RoutePlan) -> list[tuple[int, int]]:
+        """(slot, expert) where a row can be."""
+        return [(s, e) for e in range(plan.num_local_experts) for s in range(plan.slots_of(e + 1))]
+
+    def added(self, signal: np.void, offset: int) -> Sum | None:
+        """What a signal adds to the event `offset` places after the one it names; None where no task can signal so."""
+        task = self.flow.tasks[signal["task"]]
+        op, kind = self.flow.ops[task["op"]], int(signal["kind"])
+        chosen = op.domain.kind == "slots" if kind == tf.SLOT_EXPERT else op.opcode in TRANSFERS and op.opcode != "NOTIFY"
+        if chosen and span(self.flow, signal) == 1 and (kind, signal["amount"]) != (tf.ENTRY_TILE, tf.COUNT):
+            kind = tf.STATIC  # there is only one event it can be about
+        if op.opcode in TRANSFERS:
+            unknowns = self._moved(op, task, kind, offset, signal)
+        else:
+            unknowns = self._made_ready(op, task, kind, offset, signal)
+        return None if unknowns is None else Sum(unknowns)
+
+    def _made_ready(self, op: tf.TileOp, task: np.void, kind: int, offset: int, signal: np.void) -> dict | None:
+        """Rows of a unit of this rank, or one task."""
+        domain, row = op.domain, int(task["row"])
+        if signal["remote"] == tf.PEER or (signal["remote"] != tf.LOCAL and self.flow.ep_size > 1):
+            return None
+        if signal["amount"] == tf.COUNT or domain.kind == "once":
+            return {ONE: 1} if kind == tf.STATIC else None
+        if domain.kind == "slots" and kind != tf.ENTRY_TILE:
+            return {("slot", domain.route, s, e): 1 for s, e in self._cells(self.flow.routes[domain.route])
+                    if s == row and (kind == tf.STATIC or e == offset)}
+        if domain.kind != "tiles" or kind != tf.STATIC:
+            return None
+        if domain.clipped:
+            return {("tile", row): 1}
+        return {ONE: min(self.flow.tile_rows, domain.num_rows - row * self.flow.tile_rows)}
+
+    def _moved(self, op: tf.TileOp, task: np.void, kind: int, offset: int, signal: np.void) -> dict | None:
+        """Rows sent by all ranks, or by this one where the signal stays here."""
+        route, row, j = op.domain.route, int(task["row"]), int(task["peer"])
+        plan, local = self.flow.routes[route], signal["remote"] == tf.LOCAL
+        if op.opcode == "NOTIFY" and kind != tf.STATIC:
+            return None
+        if signal["amount"] == tf.COUNT:
+            return {ONE: 1} if local and kind == tf.STATIC and not op.opcode.startswith("ALL_TO_ALL") else None
+        if op.opcode == "NOTIFY":
+            back, experts = bool(op.params[0]), range(plan.num_local_experts) if row < 0 else [row]
+            cells = [(s, e) for s, e in self._cells(plan) if e in experts]
+        else:
+            back, cells = op.opcode.endswith("BACK"), [(s, e) for s, e in self._cells(plan)
+                                                       if op.opcode.startswith("ALL_TO_ALL") or s == row]
+        peers = range(self.flow.ep_size) if op.opcode.startswith("ALL_TO_ALL") else [j]
+        if kind == tf.SLOT_EXPERT and op.opcode in ("PUT", "PUT_BACK") and (local or not back):
+            kind, cells = tf.STATIC, [(s, e) for s, e in cells if e == offset]
+        if back and not local:
+            return self._returned(op, plan, kind, offset, row, peers)
+        family = "from" if not local else "of" if back else "to"
+        return {(family, route, s, e, k): 1 for s, e in cells for k in peers} if kind == tf.STATIC else None
+
+    def _returned(self, op: tf.TileOp, plan: tf.RoutePlan, kind: int, offset: int, row: int, peers: Iterable[int]) \
+            -> dict | None:
+        """Entries that come back to this rank."""
+        if kind == tf.SLOT_EXPERT:
+            return None
+        tiles = self._entry_tiles(plan) if kind == tf.STATIC else [offset]
+        if op.opcode == "ALL_TO_ALL_BACK":
+            return {("entries", op.domain.route, i): 1 for i in tiles}
+        if op.opcode == "PUT_BACK":
+            return {("back", op.domain.route, i, row, k): 1 for i in tiles for k in peers}
+        experts = range(plan.num_local_experts) if row < 0 else [row]
+        return {("told", op.domain.route, i, e, k): 1 for i in tiles for e in experts for k in peers}
+
+    # One way to write each sum.
+
+    def _reduced(self, total: Sum) -> Sum:
+        """The sum without unknowns that the others give: of each partition the last part is the whole less the rest."""
+        for step in (self._from_peers, self._returns, self._sent, self._on_one_rank):
+            total = step(Sum({k: v for k, v in total.items() if v}))
+        return total
+
+    def _eliminate(self, total: Sum, pivot: tuple, rest: Iterable[tuple], whole: dict) -> None:
+        """Replaces `pivot`, which is the sum `whole` less the unknowns `rest`."""
+        times = total.pop(pivot, 0)
+        for unknown in rest if times else ():
+            total[unknown] -= times
+        for unknown, share in whole.items() if times else ():
+            total[unknown] += times * share
+
+    def _from_peers(self, total: Sum) -> Sum:
+        last = self.flow.ep_size - 1
+        for family, *place, j in [k for k in total if k[0] in ("from", "of")]:
+            if j == last:
+                self._eliminate(total, (family, *place, last), [(family, *place, k) for k in range(last)],
+                                {("slot", *place): 1})
+        return total
+
+    def _returns(self, total: Sum) -> Sum:
+        last = self.flow.ep_size - 1
+        for family, route, i in {k[:3] for k in total if k[0] in ("back", "told")}:
+            plan = self.flow.routes[route]
+            parts = [(family, route, i, unit, j) for j in range(last + 1)
+                     for unit in range(plan.num_slots if family == "back" else plan.num_local_experts)]
+            self._eliminate(total, parts[-1], parts[:-1], {("entries", route, i): 1})
+        return total
+
+    def _sent(self, total: Sum) -> Sum:
+        """All that is sent is all entries that have a row; without a capacity those are all entries."""
+        for route in {k[1] for k in total if k[0] == "to"}:
+            plan = self.flow.routes[route]
+            parts = [("to", route, s, e, j) for s, e in self._cells(plan) for j in range(self.flow.ep_size)]
+            if self.flow.ep_size > 1:
+                self._eliminate(total, parts[-1], parts[:-1],
+                                {("entries", route, i): 1 for i in self._entry_tiles(plan)})
+        for _, route, i in [k for k in total if k[0] == "entries"]:
+            plan = self.flow.routes[route]
+            if getattr(plan, "capacity", None) is None and i in self.tiles:
+                self._eliminate(total, ("entries", route, i), (), {("tile", i): plan.top_k})
+        return total
+
+    def _on_one_rank(self, total: Sum) -> Sum:
+        """A single rank sends to itself: what it sends is what it receives, and that is its entries."""
+        if self.flow.ep_size > 1:
+            return total
+        for key in [k for k in total if k[0] == "to"]:
+            self._eliminate(total, key, (), {("slot", *key[1:4]): 1})
+        for route, plan in enumerate(self.flow.routes):
+            if getattr(plan, "capacity", None) is None and len(self._entry_tiles(plan)) == len(self.tiles) > 0:
+                share = {("slot", route, s, e): Fraction(1, plan.top_k) for s, e in self._cells(plan)}
+                self._eliminate(total, ("tile", 0), [("tile", i) for i in self.tiles[1:]], share)
+        return total

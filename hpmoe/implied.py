@@ -1,0 +1,371 @@
+"""What surely has run when a task starts, whatever the routing: the proof of an order for which there is no wait.
+
+A search goes back from the task through queue order, which always holds, and through waits: an event that a known task waits
+for has heard of every producer that added to it. Which producers surely added follows from facts, the units that are not
+empty: otherwise neither side of the order touches anything and there is nothing to prove.
+"""
+
+from __future__ import annotations
+
+import collections
+import copy
+import dataclasses
+from collections.abc import Iterator
+
+import numpy as np
+
+from hpmoe import taskflow as tf
+from hpmoe.counting import TRANSFERS, own_positions, span, spans
+
+
+@dataclasses.dataclass
+class Facts:
+    """What is not empty on one rank, slots and token tiles up to an index and experts, and the expert of a slot."""
+
+    slots: dict[int, int] = dataclasses.field(default_factory=dict)
+    tiles: int = -1
+    experts: set[tuple[int, int]] = dataclasses.field(default_factory=set)
+    expert_of: dict[tuple[int, int], int] = dataclasses.field(default_factory=dict)
+    returned: tuple[int, int, int] | None = None  # route, slot and position of a peer that rows of the slot go back to
+
+    def add_slot(self, route: int, slot: int, expert: int | None = None) -> None:
+        """Slots fill up in order."""
+        self.slots[route] = max(self.slots.get(route, -1), slot)
+        if expert is not None:
+            self.expert_of[route, slot] = expert
+            self.experts.add((route, expert))
+
+    def with_slot(self, route: int, slot: int, expert: int) -> Facts:
+        facts = copy.deepcopy(self)
+        facts.add_slot(route, slot, expert)
+        return facts
+
+    def add_expert(self, route: int, expert: int | None) -> None:
+        self.add_slot(route, 0)
+        if expert is not None:
+            self.experts.add((route, expert))
+
+
+class _Known:
+    """Tasks of one rank that surely run before a task, as how far each queue is known to have come."""
+
+    def __init__(self, order: Order, facts: Facts):
+        self.order, self.facts = order, facts
+        self.reached: dict[int, int] = collections.defaultdict(lambda: -1)
+        self.events: set[int] = set()
+
+    def __contains__(self, task: int) -> bool:
+        return self.order.position[task] <= self.reached[self.order.queue_of[task]]
+
+    def extend(self, task: int) -> None:
+        """Adds a task that has ended, all before it in its queue, and all that they waited for."""
+        todo = [task]
+        while todo:
+            t = todo.pop()
+            queue, last = self.order.queue_of[t], self.order.position[t]
+            first, self.reached[queue] = self.reached[queue] + 1, max(last, self.reached[queue])
+            for k in self.order.lines[queue][first:last + 1]:
+                todo += self.waited_for(k)
+
+    def waited_for(self, task: int) -> list[int]:
+        """Tasks of this rank that surely added to an event that `task` waits for."""
+        out = []
+        for wait in self.order.waits_of(task):
+            event = self.order.awaited(wait, self.facts)
+            if event is not None and event not in self.events:
+                self.events.add(event)
+                out += [int(s["task"]) for s in self.order.signals_about(event)
+                        if self.order.stays(s) and self.surely_adds(s, event)]
+        return out
+
+    def surely_adds(self, signal: np.void, event: int) -> bool:
+        """Whether the facts say that the task's rows, which are on this rank, add to the event."""
+        task = self.order.flow.tasks[signal["task"]]
+        op, row, offset = self.order.flow.ops[task["op"]], int(task["row"]), event - int(signal["event"])
+        route, kind = op.domain.route, self.order.kind(signal)
+        if signal["amount"] == tf.COUNT:
+            return kind == tf.STATIC
+        if op.opcode in TRANSFERS and self.order.flow.ep_size > 1:
+            return kind == tf.STATIC and op.opcode == "PUT_BACK" and self.facts.returned == (route, row, task["peer"])
+        if kind == tf.SLOT_EXPERT:
+            return row <= self.facts.slots.get(route, -1) and self.order.expert_of(self.facts, route, row) == offset
+        if kind == tf.ENTRY_TILE:
+            return op.opcode == "ALL_TO_ALL_BACK" and offset <= self.facts.tiles
+        if op.opcode == "NOTIFY":
+            return (route, row) in self.facts.experts if row >= 0 else route in self.facts.slots
+        if op.domain.kind == "slots":
+            return row <= self.facts.slots.get(route, -1)
+        if op.opcode in TRANSFERS:
+            return route in self.facts.slots
+        return op.domain.kind == "tiles" and (not op.domain.clipped or row <= self.facts.tiles)
+
+
+class Order:
+    """Queue order, waits and signals of a taskflow whose events add up."""
+
+    def __init__(self, flow: tf.Taskflow):
+        self.flow = flow
+        self.lines = [np.asarray(q).tolist() for q in flow.queues] or [[t] for t in range(flow.num_tasks)]
+        self.queue_of, self.position = np.zeros((2, flow.num_tasks), np.int64)
+        for q, line in enumerate(self.lines):
+            self.queue_of[line], self.position[line] = q, np.arange(len(line))
+        self.own = own_positions(flow)
+        self._waits = _rows_by(flow.waits, flow.waits["task"])
+        self._signals = _rows_by(flow.signals, flow.signals["event"])
+        dynamic = flow.signals[flow.signals["kind"] != tf.STATIC]
+        self._spread, self._spans = dynamic, spans(flow, dynamic)
+
+    def is_to_itself(self, signal: np.void) -> bool:
+        """Whether a signal counts rows that every rank moves to itself: it may be given as local or as of a peer."""
+        op, peer = self.op_of(signal["task"]), self.flow.tasks["peer"][signal["task"]]
+        return op.opcode in TRANSFERS and signal["amount"] == tf.ROWS and (peer in self.own or self.flow.ep_size == 1)
+
+    def stays(self, signal: np.void) -> bool:
+        """Whether a signal is for the rank that makes it."""
+        return signal["remote"] == tf.LOCAL or self.flow.tasks["peer"][signal["task"]] in self.own or self.flow.ep_size == 1
+
+    def waits_of(self, task: int) -> list[np.void]:
+        return self._waits.get(task, [])
+
+    def signals_about(self, event: int) -> list[np.void]:
+        """Signals that may be about an event."""
+        static = [s for s in self._signals.get(event, ()) if s["kind"] == tf.STATIC]
+        offset = event - self._spread["event"]
+        return static + list(self._spread[(0 <= offset) & (offset < self._spans)])
+
+    def expert_of(self, facts: Facts, route: int, slot: int) -> int | None:
+        """The expert of a slot where the facts tell it. Experts come in order, and empty slots count as the last one's."""
+        plan = self.flow.routes[route]
+        low = next((e for e in range(plan.num_local_experts) if slot < plan.slots_of(e + 1)), 0)
+        high = plan.num_local_experts - 1
+        for (r, s), expert in facts.expert_of.items():
+            if r == route:
+                low, high = (max(low, expert), high) if s <= slot else (low, high)
+                high = min(high, expert) if s >= slot else high
+        return low if low == high else None
+
+    def producers_of(self, event: int) -> list[np.void]:
+        """Signals that are about an event in some routing."""
+        return [s for s in self.signals_about(event) if any(e == event for e, _ in self.events_of(s))]
+
+    def op_of(self, task: int) -> tf.TileOp:
+        return self.flow.ops[self.flow.tasks["op"][task]]
+
+    def kind(self, row: np.void) -> int:
+        """The kind of a wait or signal; static where there is only one event it can be about."""
+        return tf.STATIC if row["kind"] == tf.STATIC or span(self.flow, row) == 1 else int(row["kind"])
+
+    def events_of(self, row: np.void) -> list[tuple[int, int | None]]:
+        """(event, expert of the task's slot where it decides) for all that a wait or signal is about in some routing."""
+        kind, first = self.kind(row), int(row["event"])
+        if kind == tf.STATIC:
+            return [(first, None)]
+        op, task = self.op_of(row["task"]), self.flow.tasks[row["task"]]
+        if kind != tf.SLOT_EXPERT or op.domain.kind != "slots":
+            return [(first + i, None) for i in range(span(self.flow, row))]
+        plan, order, sources = self.flow.routes[op.domain.route], self.flow.peer_order, None
+        if op.opcode in ("PUT", "PUT_BACK"):  # the rank that the rows are of, the last such on any rank
+            sources = self.flow.ep_size if op.opcode == "PUT" else 1 + int(order[:, task["peer"]].max())
+        return [(first + e, e) for e in range(plan.num_local_experts) if task["row"] < plan.slots_of(e + 1, sources)]
+
+    def awaited(self, wait: np.void, facts: Facts) -> int | None:
+        """The event of a wait, where the facts tell it."""
+        if self.kind(wait) == tf.STATIC:
+            return int(wait["event"])
+        task = self.flow.tasks[wait["task"]]
+        expert = self.expert_of(facts, self.flow.ops[task["op"]].domain.route, int(task["row"]))
+        return None if expert is None else int(wait["event"]) + expert
+
+    def is_after(self, reader: int, signal: np.void, offset: int, expert: int | None = None) -> bool:
+        """Whether task `reader` surely starts after the task of `signal` wherever that signal adds to the event `offset`
+        places after the one it names, on the reader's rank; `expert` is that of the reader's slot, where it is known."""
+        facts = self.reader_facts(reader, expert)
+        self.add_producer_facts(facts, signal, offset)
+        return self._is_after(reader, signal, offset, facts) or any(
+            all(self._is_after(reader, signal, offset, case) for case in cases) for cases in self._cases(reader, facts))
+
+    def _cases(self, reader: int, facts: Facts) -> Iterator[list[Facts]]:
+        """The facts, told apart by the slot that may hold rows of an expert, by the expert of the reader's slot,
+        or by a peer that its rows go back to."""
+        held = {(route, e) for (route, _), e in facts.expert_of.items()}
+        for route, expert in sorted(facts.experts - held)[:1]:
+            yield [facts.with_slot(route, slot, expert) for slot in range(self.flow.routes[route].slots_of(expert + 1))]
+        domain, slot = self.op_of(reader).domain, int(self.flow.tasks["row"][reader])
+        if domain.kind == "slots" and self.op_of(reader).opcode != "PUT" \
+                and self.expert_of(facts, domain.route, slot) is None:
+            plan = self.flow.routes[domain.route]
+            yield [facts.with_slot(domain.route, slot, e) for e in range(plan.num_local_experts)
+                   if slot < plan.slots_of(e + 1)]
+        if domain.kind == "slots" and self.op_of(reader).opcode != "PUT" and self.flow.ep_size > 1:
+            yield [dataclasses.replace(facts, returned=(domain.route, slot, j)) for j in range(self.flow.ep_size)]
+
+    def _is_after(self, reader: int, signal: np.void, offset: int, facts: Facts) -> bool:
+        known = self._before(reader, facts)
+        there = known if self.stays(signal) else _Known(self, self.sender_facts(signal, offset))
+        for event in sorted(known.events):
+            for other in self.signals_about(event):
+                if self.stays(other) == self.stays(signal) and self._also_adds(signal, offset, other, event):
+                    there.extend(int(other["task"]))
+        return int(signal["task"]) in there or self._heard_of(there, signal, offset)
+
+    def _before(self, reader: int, facts: Facts) -> _Known:
+        known = _Known(self, facts)
+        queue, position = self.queue_of[reader], self.position[reader]
+        for t in known.waited_for(reader):
+            known.extend(t)
+        if position:
+            known.extend(self.lines[queue][position - 1])
+        return known
+
+    def _heard_of(self, known: _Known, signal: np.void, offset: int) -> bool:
+        """Whether the producer itself, of this rank's rows or what it sends, adds to an event that a known task awaits."""
+        for event in known.events:
+            for other in self.signals_about(event):
+                if other["task"] == signal["task"] and self.stays(other) and self._also_adds(signal, offset, other, event):
+                    return True
+        return False
+
+    def _also_adds(self, signal: np.void, offset: int, other: np.void, event: int) -> bool:
+        """Whether `other`, of the same task or for the same rows on their way, adds to `event` wherever `signal` adds."""
+        one, two = self.flow.tasks[signal["task"]], self.flow.tasks[other["task"]]
+        op, other_op = self.flow.ops[one["op"]], self.flow.ops[two["op"]]
+        kind, place = self.kind(other), event - int(other["event"])
+        fits = kind == tf.STATIC or (kind == self.kind(signal) and place == offset)
+        if signal["task"] == other["task"]:
+            return fits
+        if _direction(op) != _direction(other_op) or op.domain.route != other_op.domain.route:
+            return False
+        same_rows = op.opcode == other_op.opcode != "NOTIFY" and (one["row"], one["peer"]) == (two["row"], two["peer"])
+        if same_rows or other_op.opcode.startswith("ALL_TO_ALL"):
+            return fits
+        if other_op.opcode == "NOTIFY" and one["peer"] == two["peer"]:
+            is_known = self.kind(signal) == tf.SLOT_EXPERT
+            expert = offset if is_known else one["row"] if op.opcode == "NOTIFY" else -1
+            if self.flow.routes[op.domain.route].num_local_experts == 1:
+                expert = 0
+            return kind == tf.STATIC and two["row"] in (-1, expert)
+        return False
+
+    # Facts.
+
+    def reader_facts(self, task: int, expert: int | None) -> Facts:
+        """What is not empty where a task has anything to read."""
+        facts, row = Facts(), int(self.flow.tasks[task]["row"])
+        op = self.flow.ops[self.flow.tasks[task]["op"]]
+        if op.opcode in ("PUT", "ALL_TO_ALL") or (op.opcode == "NOTIFY" and not op.params[0]):
+            facts.tiles = 0
+            if op.opcode == "PUT" and self.flow.ep_size == 1:
+                facts.add_slot(op.domain.route, row)
+        elif op.opcode in ("NOTIFY", "ALL_TO_ALL_BACK"):
+            facts.add_expert(op.domain.route, row if op.opcode == "NOTIFY" and row >= 0 else None)
+        elif op.domain.kind == "slots":
+            facts.add_slot(op.domain.route, row, expert)
+        elif op.domain.kind == "tiles":
+            facts.tiles = row if op.domain.clipped else -1
+        elif op.domain.kind == "experts" and op.domain.route >= 0:
+            facts.add_expert(op.domain.route, row // op.domain.blocks)
+        return facts
+
+    def add_producer_facts(self, facts: Facts, signal: np.void, offset: int) -> None:
+        """Adds what is not empty on the rank of an event to which a signal adds."""
+        task = self.flow.tasks[signal["task"]]
+        op, row, kind = self.flow.ops[task["op"]], int(task["row"]), self.kind(signal)
+        if signal["amount"] == tf.COUNT:
+            return
+        local = signal["remote"] == tf.LOCAL
+        if op.opcode in TRANSFERS and (self.stays(signal) or local != (_direction(op) == "back")):
+            facts.tiles = max(facts.tiles, offset if kind == tf.ENTRY_TILE else 0)
+            if not self.stays(signal) or (local and self.flow.tasks["peer"][signal["task"]] not in self.own):
+                return
+        if op.opcode == "NOTIFY" or op.opcode.startswith("ALL_TO_ALL"):
+            facts.add_expert(op.domain.route, row if op.opcode == "NOTIFY" and row >= 0 else None)
+        elif op.domain.kind == "slots":
+            facts.add_slot(op.domain.route, row, offset if kind == tf.SLOT_EXPERT else None)
+        elif op.domain.kind == "tiles" and op.domain.clipped:
+            facts.tiles = max(facts.tiles, row)
+
+    def sender_facts(self, signal: np.void, offset: int) -> Facts:
+        """What is not empty on the rank that sends what a remote signal counts."""
+        facts, task = Facts(), self.flow.tasks[signal["task"]]
+        op, row = self.flow.ops[task["op"]], int(task["row"])
+        if _direction(op) != "back":
+            facts.tiles = 0
+        elif op.opcode == "PUT_BACK":
+            facts.add_slot(op.domain.route, row)
+        else:
+            facts.add_expert(op.domain.route, row if op.opcode == "NOTIFY" and row >= 0 else None)
+        return facts
+
+
+class Implication:
+    """Whether the order that derived waits stand for holds in a taskflow that has other waits.
+
+    A notification itself touches nothing. One that may come too early speaks for nobody: who waits for it must then come
+    after the transfers themselves.
+    """
+
+    def __init__(self, flow: tf.Taskflow, derived: tf.Taskflow):
+        self.order, self.derived, self.early = Order(flow), Order(derived), set()
+
+    def unordered(self, missing: np.ndarray) -> tuple[int, int, int] | None:
+        """(task, event, producer) of the first wait for which it is not proved that its task starts late enough.
+
+        Args:
+            missing: which derived waits the flow has not, and its queues do not imply, [derived waits] bool.
+        """
+        waits, notify = self.derived.flow.waits, np.array([op.opcode == "NOTIFY" for op in self.derived.flow.ops], bool)
+        of_notify = notify[self.derived.flow.tasks["op"][waits["task"]]]
+        self.early = {int(w["task"]) for w in waits[missing & of_notify] if self._unproved(w)}
+        doubtful = np.isin(self.derived.flow.signals["task"], sorted(self.early))
+        events = {e for s in self.derived.flow.signals[doubtful] for e, _ in self.derived.events_of(s)}
+        for i, wait in enumerate(waits):
+            if of_notify[i] or not (missing[i] or (events and any(e in events for e, _ in self.derived.events_of(wait)))):
+                continue
+            unproved = self._unproved(wait, always=bool(missing[i]))
+            if unproved:
+                return int(wait["task"]), *unproved
+        return None
+
+    def _unproved(self, wait: np.void, always: bool = True) -> tuple[int, int] | None:
+        """Of a wait that is missing, or else only of those it has for notifications that come too early."""
+        for event, expert in self.derived.events_of(wait):
+            for signal in self.derived.producers_of(event):
+                p = int(signal["task"])
+                if (always or p in self.early) and not self._is_proved(wait, signal, event - int(signal["event"]), expert):
+                    return event, p
+        return None
+
+    def _is_proved(self, wait: np.void, signal: np.void, offset: int, expert: int | None) -> bool:
+        reader, producer = int(wait["task"]), int(signal["task"])
+        if producer not in self.early and self.order.is_after(reader, signal, offset, expert):
+            return True
+        return self.order.op_of(producer).opcode == "NOTIFY" and all(
+            self.order.is_after(reader, put, place, expert) for put, place in self._spoken_for(signal, reader))
+
+    def _spoken_for(self, signal: np.void, reader: int) -> Iterator[tuple[np.void, int]]:
+        """The transfers that a notification waits for and that a reader needs, as if each signalled what it moves."""
+        op, row = self.order.op_of(reader), self.order.flow.tasks["row"][reader]
+        for wait in self.derived.waits_of(int(signal["task"])):
+            for event, _ in self.derived.events_of(wait):
+                for put in self.derived.producers_of(event):
+                    sent, slot = self.order.op_of(put["task"]), self.order.flow.tasks["row"][put["task"]]
+                    if op.domain.kind == sent.domain.kind == "slots" and _direction(op) != "out" \
+                            and op.domain.route == sent.domain.route and _direction(sent) == "out" and slot != row:
+                        continue  # rows of another slot than the reader's
+                    put, place = put.copy(), event - int(put["event"])
+                    put["remote"] = tf.PEER
+                    yield put, place
+
+
+def _direction(op: tf.TileOp) -> str:
+    """"out" for what goes to the ranks of experts, "back" for what returns, "" for local work."""
+    if op.opcode not in TRANSFERS:
+        return ""
+    return "back" if op.opcode.endswith("BACK") or (op.opcode == "NOTIFY" and op.params[0]) else "out"
+
+
+def _rows_by(table: np.ndarray, keys: np.ndarray) -> dict[int, list[np.void]]:
+    out: dict[int, list[np.void]] = {}
+    for key, row in zip(keys.tolist(), table, strict=True):
+        out.setdefault(key, []).append(row)
+    return out

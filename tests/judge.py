@@ -1,0 +1,325 @@
+"""Decides what a mutated schedule can do, for every routing of a list at once and without the library's own reasoning.
+
+A Judge expands the operations of one taskflow over all ranks (see brute_force) and knows, for each routing, which task must
+run before which, and what each signal adds to which counter. A mutant is harmful where for some routing a counter misses its
+threshold, tasks wait on a cycle, or a read is not ordered after the write it needs. Sets of (routing, task) are Python ints,
+so that one bitwise operation does for all routings.
+"""
+
+import itertools
+
+import numpy as np
+from brute_force import Expansion
+
+from hpmoe import taskflow as tf
+
+TRANSFERS = ("PUT", "PUT_BACK", "ALL_TO_ALL", "ALL_TO_ALL_BACK", "NOTIFY")
+
+
+class Judge:
+    """What the operations of `flow` need under each routing of `cases`, a list of (ids of each route, num_tokens)."""
+
+    def __init__(self, flow, cases, expansions=None):
+        self.flow, self.cases, self.n = flow, cases, flow.num_tasks
+        self.expansions = expansions or [Expansion(flow, ids, num_tokens) for ids, num_tokens in cases]
+        self.ranks = range(flow.ep_size)
+        self.size = self.n * flow.ep_size
+        self.blocks = [((1 << self.size) - 1) << (self.size * c) for c in range(len(cases))]
+        ones = sum(1 << self.size * c for c in range(len(cases)))
+        self.everywhere = [ones << node for node in range(self.size)]
+        self.needed = [0] * self.size
+        for c, x in enumerate(self.expansions):
+            for writer, reader in conflicts(x):
+                self.needed[reader] |= 1 << (self.size * c + writer)
+        self._added, self._thresholds, self._experts, self._masks = {}, {}, {}, {}
+
+    # What counters receive and wait for, [routings] each.
+
+    def added(self, rank, *signal):
+        """[(target rank, offset from the signal's event, amount, where positive)] of one signal of a task on `rank`."""
+        key = rank, *signal
+        if key not in self._added:
+            out, (t, kind, amount, remote) = {}, signal
+            row = {"event": 0, "kind": kind, "amount": amount, "remote": remote}
+            for c, x in enumerate(self.expansions):
+                for place, rows in x.added(rank, t, row).items():
+                    out.setdefault(place, np.zeros(len(self.cases), np.int64))[c] += rows
+            self._added[key] = [(target, offset, rows, self.mask(rows > 0)) for (target, offset), rows in out.items()]
+        return self._added[key]
+
+    def threshold(self, rank, extent, index, mult, route):
+        key = rank, extent, index, mult, route
+        if key not in self._thresholds:
+            self._thresholds[key] = np.array([mult * _extent(x, rank, extent, index, route) for x in self.expansions])
+        return self._thresholds[key]
+
+    def experts(self, rank, t):
+        """[(expert, mask of the routings where it is that of the task's slot)]"""
+        if (rank, t) not in self._experts:
+            task = self.flow.tasks[t]
+            route = self.flow.ops[task["op"]].domain.route
+            found = np.array([x.received[route][rank][1][task["row"]][0] for x in self.expansions])
+            self._experts[rank, t] = [(int(e), self.mask(found == e)) for e in np.unique(found)]
+        return self._experts[rank, t]
+
+    def mask(self, chosen):
+        """The bits of the routings where `chosen`, [routings] bool, holds."""
+        key = chosen.tobytes()
+        if key not in self._masks:
+            self._masks[key] = sum(self.blocks[c] for c in np.flatnonzero(chosen))
+        return self._masks[key]
+
+    # The verdict.
+
+    def harm(self, flow):
+        """What a schedule of the same operations can do wrong, as (what, routing or None), or None."""
+        fault = nonsense(flow)
+        if fault:
+            return fault, None
+        producers, totals = {}, {}
+        for t, event, *how in flow.signals.tolist():
+            for rank in self.ranks:
+                for target, offset, amount, where in self.added(rank, t, *how):
+                    key = target, event + offset
+                    totals[key] = totals[key] + amount if key in totals else amount
+                    producers.setdefault(key, []).append((rank * self.n + t, where))
+        for e, (*event, _block) in enumerate(flow.events.tolist()):
+            for rank in self.ranks:
+                wrong = totals.get((rank, e), 0) != self.threshold(rank, *event)
+                if wrong.any():
+                    return f"event {e} of rank {rank} misses its threshold", int(np.flatnonzero(wrong)[0])
+        return self._disorder(self._direct(flow, producers))
+
+    def _direct(self, flow, producers):
+        """For each (rank, task) the tasks right before it, each with the routings where it is."""
+        direct = [[] for _ in range(self.size)]
+        everywhere = self.mask(np.ones(len(self.cases), bool))
+        for rank in self.ranks:
+            for queue in flow.queues:
+                for a, b in itertools.pairwise(np.asarray(queue).tolist()):
+                    direct[rank * self.n + b].append((rank * self.n + a, everywhere))
+            for t, event, kind in flow.waits.tolist():
+                node = rank * self.n + t
+                if kind == tf.STATIC:
+                    direct[node] += producers.get((rank, event), ())
+                    continue
+                for e, where in self.experts(rank, t):
+                    direct[node] += [(p, m & where) for p, m in producers.get((rank, event + e), ())]
+        return [[(p, m) for p, m in before if m] for before in direct]
+
+    def _disorder(self, direct):
+        order = _in_order(direct)
+        if order is None:
+            for c, block in enumerate(self.blocks):
+                one = [[(p, m & block) for p, m in before if m & block] for before in direct]
+                order = _in_order(one)
+                if order is None:
+                    return "tasks wait on a cycle", c
+                found = self._unordered(one, order, block)
+                if found:
+                    return found
+            return None
+        return self._unordered(direct, order, self.mask(np.ones(len(self.cases), bool)))
+
+    def _unordered(self, direct, order, within):
+        before = [0] * self.size
+        for node in order:
+            known = 0
+            for p, mask in direct[node]:
+                known |= (before[p] | self.everywhere[p]) & mask
+            before[node] = known
+        for node in order:
+            missing = self.needed[node] & within & ~before[node]
+            if missing:
+                c, writer = divmod((missing & -missing).bit_length() - 1, self.size)
+                return f"t{node % self.n} of rank {node // self.n} is not ordered after t{writer % self.n} " \
+                       f"of rank {writer // self.n}", c
+        return None
+
+
+def conflicts(x):
+    """{(writer, reader)} of all reads of what a task writes; AssertionError where an element is written twice, an output not
+    at all, or something is read that nobody writes."""
+    n = x.flow.num_tasks
+    reads, writes = [], []
+    for rank in x.ranks:
+        for t in range(n):
+            read, written = x.touches(rank, t)
+            writes += [(rank * n + t, cells) for cells in written]
+            reads += [(rank * n + t, np.unique(cells)) for cells in read]
+    writer = np.full(x.num_cells, -1)
+    for node, cells in writes:
+        once = (writer[cells] < 0).all() and len(np.unique(cells)) == len(cells)
+        assert once or isinstance(x, OtherArrivals), "an element is written twice"
+        writer[cells] = node
+    given = np.zeros(x.num_cells, bool)
+    for rank in x.ranks:
+        for b in x.flow.inputs:
+            given[x.cells(rank, b, range(x._num_rows(rank, b)))] = True
+    out = set()
+    for node, cells in reads:
+        writers = np.unique(writer[cells[~given[cells]]])
+        assert (writers >= 0).all() or isinstance(x, OtherArrivals), "something is read that nobody writes"
+        out |= {(int(w), node) for w in writers if w >= 0}
+    return out | takeovers(x, reads, writes)
+
+
+def takeovers(x, reads, writes):
+    """{(user of the older storage, writer of the newer)} of storages that share a piece of memory."""
+    if not x.homes:
+        return set()
+    reads, writes = (np.concatenate([np.stack([cells, np.full(len(cells), node)], axis=1) for node, cells in rows])
+                     for rows in (reads, writes))
+    written, used, out = x.pieces(writes), x.pieces(np.concatenate([reads, writes])), set()
+    for piece, tenants in used.items():
+        in_order = sorted(tenants, key=lambda s: min(n % x.flow.num_tasks for n in tenants[s]))
+        for i, newer in enumerate(in_order):
+            out |= {(user, w) for older in in_order[:i] for user in tenants[older]
+                    for w in written[piece].get(newer, ())}
+    return out
+
+
+def nonsense(flow):
+    """What no runtime can run, or the two of hpmoe would run differently; None where it is a schedule at all."""
+    listed = np.sort(np.concatenate([np.asarray(q) for q in flow.queues])) if flow.queues else ()
+    if flow.queues and not np.array_equal(listed, np.arange(flow.num_tasks)):
+        return "a task is not in one queue, once"
+    if flow.queues and len(flow.queues) != flow.machine.num_queues:
+        return "a queue too many or too few"
+    if not np.array_equal(np.sort(flow.peer_order, axis=1), [range(flow.ep_size)] * flow.ep_size):
+        return "a rank that is a peer twice, or never"
+    op_of = [flow.ops[i] for i in flow.tasks["op"].tolist()]
+    for q, queue in enumerate(flow.queues):
+        if any(q not in flow.machine.queues_of(op_of[t].unit) for t in np.asarray(queue).tolist()):
+            return "a task is in a queue of the other unit"
+    for t, event, kind, *_ in (*flow.waits.tolist(), *flow.signals.tolist()):
+        if not (0 <= t < flow.num_tasks and 0 <= event < len(flow.events)):
+            return "a wait or signal of no task or event"
+        if event + _reach(flow, op_of[t], kind) > len(flow.events):
+            return "a wait or signal may go past the last event"
+    for t, _, kind in flow.waits.tolist():
+        if kind == tf.SLOT_EXPERT and (op_of[t].domain.kind != "slots" or op_of[t].opcode == "PUT"):
+            return "a task without a slot of its own waits by expert"
+        if kind not in (tf.STATIC, tf.SLOT_EXPERT):
+            return "a wait of unknown kind"
+    tokens = [op.domain.num_rows for op in flow.ops if op.domain.clipped]
+    if not all(_event_exists(flow, tokens, *event) for event in flow.events.tolist()):
+        return "an event about nothing"
+    faults = (_odd_signal(flow, op_of[t], *how) for t, _, *how in flow.signals.tolist())
+    return next((f for f in faults if f), None)
+
+
+def _reach(flow, op, kind):
+    """How many events a wait or signal may be about."""
+    if kind == tf.STATIC or op.domain.route < 0:
+        return 1
+    plan = flow.routes[op.domain.route]
+    return plan.num_local_experts if kind == tf.SLOT_EXPERT else max(1, -(-plan.num_tokens // flow.tile_rows))
+
+
+def _event_exists(flow, tokens, extent, index, mult, route, block):
+    if not (0 <= extent <= tf.RETURNED_TO_FROM_EXPERT and mult >= 0):
+        return False
+    if extent in (tf.ONE, tf.STATIC_TILE):
+        return True
+    if extent in (tf.TILE, tf.TOKENS):
+        return bool(tokens) and (extent == tf.TOKENS or 0 <= index < -(-tokens[0] // flow.tile_rows))
+    if not 0 <= route < len(flow.routes):
+        return False
+    plan = flow.routes[route]
+    sizes = {tf.RECEIVED: None, tf.ENTRIES: None, tf.SLOT: plan.num_slots, tf.EXPERT: plan.num_local_experts,
+             tf.TILE_ENTRIES: -(-plan.num_tokens // flow.tile_rows), tf.SENT_TO: flow.ep_size, tf.RETURNED_TO: flow.ep_size}
+    size = sizes.get(extent, plan.num_experts)
+    return size is None or 0 <= index < size
+
+
+def _odd_signal(flow, op, kind, amount, remote):
+    """A signal that the interpreter and the kernel take differently, or refuse."""
+    if kind not in (0, 1, 2) or amount not in (0, 1) or remote not in (0, 1, 2):
+        return "a signal of unknown kind"
+    if op.opcode in TRANSFERS:
+        if amount == tf.COUNT and (remote != tf.LOCAL or kind != tf.STATIC or op.opcode.startswith("ALL")):
+            return "a transfer counts tasks, and not one for itself"
+        if kind == tf.SLOT_EXPERT and op.domain.kind != "slots":
+            return "a transfer of no slot signals by expert"
+        return "a notification signals by tile" if kind == tf.ENTRY_TILE and op.opcode == "NOTIFY" else None
+    if remote == tf.PEER or (remote != tf.LOCAL and flow.ep_size > 1):
+        return "a local task signals another rank"
+    if kind == tf.ENTRY_TILE or (kind == tf.SLOT_EXPERT and op.domain.kind != "slots"):
+        return "a local task signals by what it has not"
+    return "a task over experts signals rows" if op.domain.kind == "experts" and amount == tf.ROWS else None
+
+
+def _extent(x, rank, extent, index, route):
+    """What an event's threshold is a multiple of, counted row by row."""
+    flow = x.flow
+    if extent in (tf.ONE, tf.STATIC_TILE):
+        return 1
+    tile = range(index * flow.tile_rows, (index + 1) * flow.tile_rows)
+    if extent in (tf.TOKENS, tf.TILE):
+        tokens = range(x.limit(rank, next(op.domain for op in flow.ops if op.domain.clipped)))
+        return sum(extent == tf.TOKENS or t in tile for t in tokens)
+    plan, (rows, slots) = flow.routes[route], x.received[route][rank]
+    if extent in (tf.ENTRIES, tf.TILE_ENTRIES):
+        sent = [entry for r in x.ranks for _, source, entry in x.received[route][r][0] if source == rank]
+        return sum(extent == tf.ENTRIES or entry // plan.top_k in tile for entry in sent)
+    if extent == tf.SLOT:
+        return len(slots[index][1])
+    if extent in (tf.EXPERT, tf.RECEIVED):
+        return sum(extent == tf.RECEIVED or e == index for e, _, _ in rows)
+    by_expert = extent in (tf.SENT_TO_EXPERT, tf.RETURNED_TO_FROM_EXPERT)
+    position, expert = divmod(index, plan.num_local_experts) if by_expert else (index, None)
+    peer = int(flow.peer_order[rank, position])
+    out = extent in (tf.SENT_TO, tf.SENT_TO_EXPERT)
+    rows = x.received[route][peer if out else rank][0]
+    return sum(source == (rank if out else peer) and expert in (None, e) for e, source, _ in rows)
+
+
+def _in_order(direct):
+    """Nodes, each after those right before it in any routing; None where they are on a cycle."""
+    users, left = [[] for _ in direct], [len(before) for before in direct]
+    for node, before in enumerate(direct):
+        for p, _ in before:
+            users[p].append(node)
+    ready = [node for node, count in enumerate(left) if not count]
+    for node in ready:
+        for u in users[node]:
+            left[u] -= 1
+            if not left[u]:
+                ready.append(u)
+    return ready if len(ready) == len(direct) else None
+
+
+class OtherArrivals(Expansion):
+    """The same plan with rows that no top-k choice of this layer's tokens need send: any number from any rank to any expert,
+    as far as the slots go. `expert` and `shift` are those of all rows, the rank and its source so far apart, where given."""
+
+    def __init__(self, flow, rng, expert=None, shift=None):
+        self.rng, self.expert, self.shift = rng, expert, shift
+        count = min([op.domain.num_rows for op in flow.ops if op.domain.clipped] or [0])
+        ids = [[np.zeros((count, plan.top_k), np.int32)] * flow.ep_size for plan in flow.routes]
+        super().__init__(flow, ids, [count] * flow.ep_size)
+
+    def _receive(self, plan, ids, kept):
+        def one_of(value, size):
+            return int(self.rng.integers(size)) if value is None else value % size
+
+        out = []
+        for d in self.ranks:
+            size = plan.max_rows if self.rng.random() < 0.5 else int(self.rng.integers(plan.max_rows + 1))
+            shift = self.shift if self.shift is None else self.shift + d
+            out.append(_slots(plan, sorted(
+                (one_of(self.expert, plan.num_local_experts), one_of(shift, self.flow.ep_size),
+                 one_of(None, plan.num_tokens * plan.top_k)) for _ in range(size if plan.num_tokens else 0))))
+        return out
+
+
+def _slots(plan, rows):
+    """The rows that fit the slots, and the slots."""
+    slots, kept = [], []
+    for e in range(plan.num_local_experts):
+        mine = [row for row in rows if row[0] == e][:(plan.num_slots - len(slots)) * plan.tile_rows]
+        for i in range(0, len(mine), plan.tile_rows):
+            slots.append((e, list(range(len(kept) + i, len(kept) + min(i + plan.tile_rows, len(mine))))))
+        kept += mine
+    return kept, slots + [(plan.num_local_experts - 1, [])] * (plan.num_slots - len(slots))
