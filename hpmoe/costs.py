@@ -39,6 +39,7 @@ class Work:
 
     def _fill(self, work: np.void, op: tf.TileOp, cols: int) -> None:
         touches = [t for i in range(len(op.operands)) if (t := self._touch(op, i, cols)) is not None]
+        touches += self._read_again(op, cols, touches)
         work["num_touches"] = len(touches)
         for i, touch in enumerate(touches):
             work["touches"][i] = touch
@@ -49,10 +50,26 @@ class Work:
             inner = op.params[0] if op.opcode == "WGRAD" else x.cols
             work["core_row"] = 2.0 * inner * cols / machine.matmul_rate(storage_dtype(x.dtype))
             work["core_fixed"], work["granule"] = machine.matmul_fill_us, machine.matmul_granule
+        elif op.opcode == "LAUNCH":
+            _, row_bytes, is_collective, syncs_host = op.params
+            work["core_fixed"] = (machine.launch_us + is_collective * machine.collective_us
+                                  + syncs_host * machine.host_sync_us)
+            work["core_row"] = 2.0 * row_bytes / device_copy_rate(machine)
+        elif op.opcode.startswith("ALL_TO_ALL"):
+            work["link_row"], work["core_row"] = row, row / device_copy_rate(machine)
         elif _is_transfer(op):
             work["link_row"], work["core_row"] = row, row / machine.copy_bytes_per_us
         else:
             work["core_fixed"], work["core_row"] = fixed / machine.vector_bytes_per_us, row / machine.vector_bytes_per_us
+
+    def _read_again(self, op: tf.TileOp, cols: int, touches: list[tuple]) -> list[tuple]:
+        """Touches of the operand that every part of a matmul tile reads but the first: by then L2 holds it."""
+        if op.opcode not in ("GMM", "WGRAD"):
+            return []
+        rows = op.params[0] if op.opcode == "WGRAD" else self.flow.tile_rows
+        again = _parts(rows, cols, self.machine) - 1
+        first, part, fixed, row = touches[2]
+        return [(first, part, fixed * again, row * again)] if again else []
 
     def _buffer(self, op: tf.TileOp, operand: int) -> tf.Buffer:
         return self.flow.buffers[op.operands[operand].buffer]
@@ -90,6 +107,17 @@ class Work:
             rows = self.flow.routes[op.domain.route].top_k if op.opcode in ("REDUCE", "KEEP") else 1
             return self._part(buffer.storage, "together", 1), TOGETHER, 0.0, rows * width * size
         return None
+
+
+def _parts(rows: int, cols: int, machine: Machine) -> int:
+    """Into how many parts a matmul tile is cut so that the float32 sums of one fit where they are kept."""
+    return max(1, int(-(-4 * rows * cols // machine.accumulator_bytes)))
+
+
+def device_copy_rate(machine: Machine) -> float:
+    """Bytes for each microsecond, read or written, of a kernel of the whole device that only moves rows."""
+    workers = len(machine.queues_of("aiv"))
+    return min(workers * machine.copy_bytes_per_us, machine.memory_bytes_per_us)
 
 
 def _is_transfer(op: tf.TileOp) -> bool:

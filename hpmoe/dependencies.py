@@ -74,6 +74,7 @@ class _Derivation:
         starts = np.searchsorted(tasks["op"], np.arange(len(ops) + 1))
         self.range_of = [np.arange(starts[i], starts[i + 1]) for i in range(len(ops))]
         self.tables = _Tables()
+        self.launch, self.launched = 0, None
         self.writers: dict[int, list[int]] = {}
         for i, op in enumerate(ops):
             for storage in dict.fromkeys(buffers[a.buffer].storage for a in op.outputs):
@@ -85,6 +86,11 @@ class _Derivation:
         for release in Lifetimes(self.buffers, self.ops, self.routes).releases if shares else ():
             releases.setdefault(release.op, []).append(release)
         for i, op in enumerate(self.ops):
+            if op.opcode == "LAUNCH":
+                self._launch(i)
+                continue
+            if self.launched is not None:
+                self.tables.wait(self.range_of[i], self.launched.first)
             if op.opcode == "NOTIFY":
                 self._wait_for_puts(i, op)
                 continue
@@ -94,6 +100,26 @@ class _Derivation:
             for release in releases.get(i, ()):
                 self._wait_for_release(release)
         return self.tables.finish(len(self.tasks))
+
+    # Kernels launched one after another.
+
+    def _launch(self, index: int) -> None:
+        """A launch waits for all tasks since the one before, and for what collectives among them bring from other ranks."""
+        mine, before = self.range_of[index], range(self.launch, index)
+        tasks = np.concatenate([self.range_of[i] for i in before]) if before else mine[:0]
+        if len(tasks):
+            ended = self._counter(("before", index), f"before {index}", len(tasks))
+            self.tables.wait(mine, ended.first)
+            self.tables.signal(tasks, ended.first, amount=tf.COUNT)
+        for op in (self.ops[i] for i in before if self.ops[i].opcode.startswith("ALL_TO_ALL")):
+            storage = self.buffers[op.operands[0].buffer].storage
+            whole = self._block(_Region(storage, "all", ((0, self.buffers[storage].cols),)))
+            self.tables.wait(mine, whole.first)
+        self.launch, self.launched = index, self._counter(("launched", index), f"launch {index}", 1)
+        self.tables.signal(mine, self.launched.first, amount=tf.COUNT)
+
+    def _counter(self, key: object, name: str, times: int) -> tf.EventBlock:
+        return self.tables.add_block(key, name, "count", (), tf.ONE, np.zeros(1, int), times, -1, False)
 
     # What a reader waits for.
 

@@ -44,6 +44,7 @@ class Machine:
         matmul_efficiency: the share of that which a long product of a full tile reaches where data is at hand.
         matmul_float32_ratio: the rate in float32, as a share of that in half precision.
         matmul_granule: rows of a matmul tile are worked on in multiples of this.
+        accumulator_bytes: float32 sums of one matmul; a tile of more is cut, and each part reads one operand again.
         matmul_fill_us: before the first and after the last product of a tile.
         vector_bytes_per_us: of one AIV computing, bytes read and written.
         copy_bytes_per_us: of one AIV moving rows.
@@ -74,6 +75,7 @@ class Machine:
     matmul_efficiency: float
     matmul_float32_ratio: float
     matmul_granule: int
+    accumulator_bytes: float
     matmul_fill_us: float
     vector_bytes_per_us: float
     copy_bytes_per_us: float
@@ -130,26 +132,30 @@ def cpu(num_workers: int | None = None, ep_size: int = 1) -> Machine:
     workers = num_workers or max(1, len(os.sched_getaffinity(0)) // ep_size)
     return Machine(
         "cpu", workers, 0, True, tile_rows=512, tile_cols=512, matmul_flops_per_us=200e3, matmul_efficiency=1.0,
-        matmul_float32_ratio=1.0, matmul_granule=1, matmul_fill_us=0.0, vector_bytes_per_us=8e3, copy_bytes_per_us=8e3,
+        matmul_float32_ratio=1.0, matmul_granule=1, accumulator_bytes=1e18, matmul_fill_us=0.0, vector_bytes_per_us=8e3, copy_bytes_per_us=8e3,
         l2_bytes=2e6 * workers, l2_bytes_per_us=40e3 * workers, worker_l2_bytes_per_us=40e3,
         memory_bytes_per_us=10e3 * workers, worker_memory_bytes_per_us=10e3, node_size=1 << 20, link_bytes_per_us=1e9,
         worker_link_bytes_per_us=1e9, node_link_bytes_per_us=1e9, task_us=0.5, wait_us=0.05, poll_us=0.5, signal_us=0.05,
         remote_us=0.1, node_remote_us=0.1, launch_us=50.0, host_sync_us=0.0, collective_us=5.0)
 
 
-# One die of an Ascend A3 package. From vendor documents: 24 usable AIC and 48 AIV (silicon 25 and 50), 192 MB of L2, 64 GiB
-# of HBM at 1.6-1.8 TB/s, L2 at 5-7 TB/s, 16x16x16 MAC a cycle; 1.815 GHz follows from the vendor's 8192^3 profile, 357
-# TFLOP/s. Fitted by a public cost model: GM->L1 135 GiB/s a core, GM->UB 101 GiB/s. Links of 196 GB/s each way and die in
-# a supernode, RDMA of 200 Gb/s between them: secondary source (CloudMatrix384). Measured by others: a core gets 4-5.5 GB/s
-# out of another die, an event through GM takes about 1 us, a launch 20 us. 0.1 us a statically scheduled task:
-# HyperParallel-MoE. Assumed, no source: matmul_efficiency and matmul_fill_us, vector_bytes_per_us, copy_bytes_per_us,
-# wait_us, signal_us, remote_us, node_remote_us, host_sync_us, collective_us.
+# One die of an Ascend A3 package. From vendor documents: 24 usable AIC and 48 AIV (silicon 25 and 50), 192 MB of L2 at 5-7
+# TB/s, 128 KB of sums a core (L0C), 16x16x16 MAC a cycle; 1.815 GHz follows from the vendor's 8192^3 profile, 357 TFLOP/s.
+# Links of 196 GB/s each way and die in a supernode, RDMA of 200 Gb/s between them: secondary source (CloudMatrix384).
+# Measured by others: a core gets 4-5.5 GB/s out of another die, an event through GM takes about 1 us, a launch 20 us.
+# HyperParallel-MoE: 0.1 us a statically scheduled task; 29 GB/s an AIV follows from its SwiGLU+Add of 2048 rows, 50 MB in
+# 54 us with a launch.
+# Calibrated on the EP8 row of HyperParallel-MoE's table, all other rows are predictions: worker_l2_bytes_per_us (a public
+# cost model fitted 135 GiB/s a core, here it is 144), memory_bytes_per_us (1.6-1.8 TB/s by the documents, of which kernels
+# reach 70 % here), collective_us.
+# Assumed, no source: matmul_efficiency and matmul_fill_us, copy_bytes_per_us, wait_us, signal_us, remote_us,
+# node_remote_us, host_sync_us.
 ascend_a3 = Machine(
     "ascend_a3", num_aic=24, num_aiv=48, unified=False, tile_rows=128, tile_cols=256, matmul_flops_per_us=14.87e6,
-    matmul_efficiency=0.95, matmul_float32_ratio=0.25, matmul_granule=16, matmul_fill_us=0.5, vector_bytes_per_us=35e3,
-    copy_bytes_per_us=90e3, l2_bytes=192e6, l2_bytes_per_us=6e6, worker_l2_bytes_per_us=145e3, memory_bytes_per_us=1.7e6,
+    matmul_efficiency=0.95, matmul_float32_ratio=0.25, matmul_granule=16, accumulator_bytes=131072.0, matmul_fill_us=0.5, vector_bytes_per_us=29e3,
+    copy_bytes_per_us=90e3, l2_bytes=192e6, l2_bytes_per_us=6e6, worker_l2_bytes_per_us=155e3, memory_bytes_per_us=1.2e6,
     worker_memory_bytes_per_us=145e3, node_size=384, link_bytes_per_us=196e3, worker_link_bytes_per_us=5e3,
     node_link_bytes_per_us=25e3, task_us=0.1, wait_us=0.1, poll_us=1.0, signal_us=0.3, remote_us=1.0, node_remote_us=3.0,
-    launch_us=20.0, host_sync_us=50.0, collective_us=30.0)
+    launch_us=20.0, host_sync_us=50.0, collective_us=150.0)
 # The same die with eight to a node; what its links reach is a user's parameter, here an assumption.
 ascend_a2 = ascend_a3.replace(name="ascend_a2", node_size=8)

@@ -86,7 +86,7 @@ def task_name(flow: tf.Taskflow, task: int) -> str:
     if row["cols"]:
         parts.append(f"cols {row['col']}:{row['col'] + row['cols']}")
     verb = {"PUT": "put", "PUT_BACK": "put", "NOTIFY": "notify", "ALL_TO_ALL": "all_to_all",
-            "ALL_TO_ALL_BACK": "all_to_all", "REDUCE": "reduce"}.get(op.opcode, op.label)
+            "ALL_TO_ALL_BACK": "all_to_all", "REDUCE": "reduce", "LAUNCH": "launch"}.get(op.opcode, op.label)
     return f"{verb}[{', '.join(parts)}]"
 
 

@@ -18,7 +18,7 @@ constexpr int32_t kMaxOperands = 6;
 #define HPMOE_OPCODE(X)                                                                                              \
   X(PUT, 1) X(PUT_BACK, 2) X(REDUCE, 3) X(GMM, 4) X(WGRAD, 5) X(MAP, 6) X(SWIGLU, 7) X(SWIGLU_GRAD, 8)               \
   X(ROW_REDUCE, 9) X(ROW_DOT, 10) X(COL_SUM, 11) X(ALL_TO_ALL, 12) X(ALL_TO_ALL_BACK, 13) X(NOTIFY, 14) X(GATHER, 15)     \
-  X(KEEP, 16) X(DROP_COUNTS, 17)
+  X(KEEP, 16) X(DROP_COUNTS, 17) X(LAUNCH, 18)
 
 #define HPMOE_MAP_CODE(X)                                                                                            \
   X(COPY, 0) X(NEG, 1) X(EXP, 2) X(LOG, 3) X(SQRT, 4) X(RSQRT, 5) X(SIGMOID, 6) X(TANH, 7) X(SILU, 8) X(RELU, 9)     \

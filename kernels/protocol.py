@@ -34,6 +34,7 @@ class Opcode(IntEnum):
     GATHER = 15
     KEEP = 16
     DROP_COUNTS = 17
+    LAUNCH = 18
 
 
 class MapCode(IntEnum):

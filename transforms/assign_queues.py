@@ -51,7 +51,41 @@ def critical_path(flow: tf.Taskflow, machine: Machine) -> list[np.ndarray]:
     return schedule(flow, flow.costs(machine), ~flow.units(), (machine.num_aic, machine.num_aiv))
 
 
-POLICIES: dict[str, Policy] = {"critical_path": critical_path, "round_robin": round_robin, "stage_order": stage_order}
+def expert_barrier(flow: tf.Taskflow, machine: Machine) -> list[np.ndarray]:
+    """What the paper's public implementation does: one operator after another, half of the vector workers, and matmul tiles
+    dealt out from the first worker on again for every expert. Signals for an expert, with overlap_comm(signal="expert"), go
+    out from a worker of their own as soon as its puts are done."""
+    parts: list[list[np.ndarray]] = [[] for _ in range(machine.num_queues)]
+    signaller = machine.queues_of("aiv")[len(machine.queues_of("aiv")) // 2]
+    for unit, tasks in _by_unit(flow, machine):
+        is_matmul = machine.unified or unit.start == 0
+        workers = unit if is_matmul else unit[:max(1, len(unit) // 2)]
+        for op in np.unique(flow.tasks["op"][tasks]):
+            mine = tasks[flow.tasks["op"][tasks] == op]
+            if flow.ops[op].opcode == "NOTIFY" and not machine.unified:
+                parts[signaller].append(mine)
+                continue
+            runs = _by_expert(flow, flow.ops[op], mine) if is_matmul else [mine]
+            for run in runs:
+                for i, q in enumerate(workers):
+                    parts[q].append(run[i::len(workers)])
+    return [np.concatenate(p) if p else np.zeros(0, np.int64) for p in parts]
+
+
+def _by_expert(flow: tf.Taskflow, op: tf.TileOp, tasks: np.ndarray) -> list[np.ndarray]:
+    """The tasks of each expert; of slots, those that are its own where every expert gets the same."""
+    if op.domain.route < 0:
+        return [tasks]
+    plan, rows = flow.routes[op.domain.route], flow.tasks["row"][tasks]
+    per_expert = op.domain.blocks
+    if op.domain.kind == "slots":
+        per_expert = max(1, -(-plan.max_rows // (plan.num_local_experts * flow.tile_rows)))
+    experts = np.minimum(rows // per_expert, plan.num_local_experts - 1)
+    return [tasks[experts == e] for e in np.unique(experts)]
+
+
+POLICIES: dict[str, Policy] = {"critical_path": critical_path, "round_robin": round_robin, "stage_order": stage_order,
+                               "expert_barrier": expert_barrier}
 
 
 def _check(machine: Machine | None = None, policy: str | Policy = "critical_path") -> None:
@@ -78,7 +112,7 @@ def assign_queues(flow: tf.Taskflow, *, machine: Machine | None = None,
         f: the staged function.
         machine: what the queues are for; the CPU of this process, shared by the ranks, where None.
         policy: "critical_path" (list scheduling on task costs), "round_robin", "stage_order" (operator after operator),
-            or a function (taskflow, machine) -> one array of task indices for each queue, in order.
+            "expert_barrier" (as the paper's public implementation), or a function (taskflow, machine) -> one array of task indices for each queue, in order.
 
     Raises:
         ArgumentError: an option is none of these.

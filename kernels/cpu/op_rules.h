@@ -53,6 +53,7 @@ constexpr OpRule kRules[] = {
     {Opcode::NOTIFY, 0, true, kOnce, {}},
     {Opcode::KEEP, 2, true, kTiles, {kOwnAll, {kEntries, kAllCols}}},
     {Opcode::DROP_COUNTS, 1, true, kOnce, {kOwnAll}},
+    {Opcode::LAUNCH, 0, false, kOnce, {}},
     {Opcode::GATHER, 3, false, kOnce | kTiles, {kOwnAll, {any_of(Rows::ALL), kAllCols}, {kOwnRows, kOneCol}}},
 };
 

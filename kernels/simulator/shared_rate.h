@@ -4,30 +4,31 @@
 #include <algorithm>
 #include <cstdint>
 #include <queue>
-#include <utility>
 #include <vector>
 
 namespace hpmoe {
 
-// Each user gets min(cap, rate / users) of it. What that adds up to for one user since the start is `served_`: a demand for
+// Each user gets min(cap, rate / users) of it; while a wide one is there, that of the whole device, nothing caps a share. What that adds up to for one user since the start is `served_`: a demand for
 // `amount` ends when served_ has grown by it, whoever comes and goes meanwhile.
 class SharedRate {
  public:
   SharedRate(double rate, double cap) : rate_(rate), cap_(cap) {}
 
   // A demand begins at `now`; `user` is told when it ends.
-  void begin(double now, double amount, int32_t user) {
+  void begin(double now, double amount, int32_t user, bool is_wide) {
     advance(now);
     total_ += amount;
-    ends_.push({served_ + amount, user});
+    num_wide_ += is_wide;
+    ends_.push({served_ + amount, user, is_wide});
     ++version_;
   }
 
   // Takes out a demand that has ended by `now`: its user, or -1.
   int32_t end_one(double now) {
     advance(now);
-    if (ends_.empty() || ends_.top().first > served_ * (1 + 1e-12) + 1e-9) return -1;
-    const int32_t user = ends_.top().second;
+    if (ends_.empty() || ends_.top().at > served_ * (1 + 1e-12) + 1e-9) return -1;
+    const int32_t user = ends_.top().user;
+    num_wide_ -= ends_.top().is_wide;
     ends_.pop();
     ++version_;
     return user;
@@ -35,13 +36,16 @@ class SharedRate {
 
   bool is_idle() const { return ends_.empty(); }
   // When the next demand ends if nobody comes or goes before; versions tell whether anybody did.
-  double next_end() const { return last_ + std::max(0.0, ends_.top().first - served_) / speed(); }
+  double next_end() const { return last_ + std::max(0.0, ends_.top().at - served_) / speed(); }
   uint32_t version() const { return version_; }
   double total() const { return total_; }      // of all demands
   double busy_us() const { return busy_us_; }  // during which there was a demand
 
  private:
-  double speed() const { return std::min(cap_, rate_ / static_cast<double>(ends_.size())); }
+  double speed() const {
+    const double share = rate_ / static_cast<double>(ends_.size());
+    return num_wide_ > 0 ? share : std::min(cap_, share);
+  }
 
   void advance(double now) {
     if (!ends_.empty()) {
@@ -51,8 +55,15 @@ class SharedRate {
     last_ = now;
   }
 
-  using End = std::pair<double, int32_t>;
+  struct End {
+    double at;
+    int32_t user;
+    bool is_wide;
+
+    bool operator>(const End& other) const { return at != other.at ? at > other.at : user > other.user; }
+  };
   double rate_, cap_, served_ = 0, last_ = 0, total_ = 0, busy_us_ = 0;
+  int32_t num_wide_ = 0;
   uint32_t version_ = 0;
   std::priority_queue<End, std::vector<End>, std::greater<End>> ends_;
 };

@@ -137,11 +137,16 @@ class Simulation {
     if (!rate.is_idle()) foresee(rate.next_end(), Happening::RATE, index, 0, rate.version());
   }
 
+  // Whether the worker stands for the whole device: an exchange is a collective.
+  bool is_wide(int32_t worker) const {
+    return is_exchange(static_cast<Opcode>(image_.ops[image_.task(workers_[worker].place).op].opcode));
+  }
+
   void demand(int32_t worker, int32_t rank, int32_t kind, double bytes, double now) {
     if (bytes <= 0) return;
     const int32_t index = rank * HPMOE_NUM_RATES + kind;
     ++workers_[worker].pending;
-    rates_[index].begin(now, bytes, worker);
+    rates_[index].begin(now, bytes, worker, is_wide(worker));
     foresee_end(index);
   }
 
@@ -191,13 +196,23 @@ class Simulation {
         if (opcode != Opcode::NOTIFY) rows += send(w, frame, segment, work.link_row, now);
       });
     } else {
-      rows = static_cast<double>(frame.unit.rows);
+      rows = opcode == Opcode::LAUNCH ? laid_out(frame) : static_cast<double>(frame.unit.rows);
     }
-    const bool is_empty = rows == 0 && static_cast<Domain>(frame.op.domain) != Domain::EXPERTS;
+    const bool is_empty = frame.unit.rows == 0 && rows == 0 && static_cast<Domain>(frame.op.domain) != Domain::EXPERTS;
     const double granules = std::ceil(rows / static_cast<double>(work.granule)) * static_cast<double>(work.granule);
     const double core = is_empty ? 0 : work.core_fixed + granules * work.core_row;
     if (!is_empty) touch(w, frame, work, rows, now);
     foresee(now + machine_.task_us + core, Happening::CORE, w);
+  }
+
+  // Rows that a launch of the unfused program lays out: none, those sent or those received.
+  double laid_out(const Frame& frame) const {
+    const Routing* routing = frame.routing;
+    switch (routing ? frame.op.param[0] : 0) {
+      case 1: return static_cast<double>(routing->kept_entries(frame.rank, 0, ranks_[frame.rank].num_tokens));
+      case 2: return static_cast<double>(routing->received(frame.rank));
+      default: return 0;
+    }
   }
 
   // Everything goes through L2; what it does not hold comes from memory too.

@@ -1,0 +1,77 @@
+"""launch_kernels: operations as full-device kernels launched one after another, what a framework without fusion runs."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from hpmoe.dtypes import numpy_dtype, storage_dtype
+from hpmoe.errors import TransformError
+from hpmoe.staging import transform
+from hpmoe.taskflow import Domain, Taskflow, TileOp, rebuild
+
+# What the first parameter of a LAUNCH says: whose rows, besides the launch itself, it lays out anew.
+NO_ROWS, SENT_ROWS, RECEIVED_ROWS = range(3)
+
+
+@transform(requires="tiles", once=True)
+def launch_kernels(flow: Taskflow) -> Taskflow:
+    """Puts a launch before each operation: it waits for all that was launched before, and all of the operation for it.
+
+    What MindSpore does op by op, as a Taskflow that the simulator can set beside a fused one. Collectives stay blocking, and
+    the whole device moves their rows. Around them stand the kernels that an unfused program needs to lay rows out: by
+    destination before rows are sent, by expert when they have come, and back again; their cost is that of reading and
+    writing the rows once. The host learns the sizes of the first collective by a synchronisation.
+
+    Rewrite:
+        all_to_all[] x -> a
+        gmm[slot 0, cols 0:256] a w -> b ...
+        ->
+        launch[] permute        launch[] all_to_all      all_to_all[] x -> a
+        launch[] sort           launch[] grouped_matmul  gmm[slot 0, cols 0:256] a w -> b ...
+
+    Requires: tile_partition, and no overlap_comm.
+    Ensures: no two operations run at once on a rank; the same values.
+
+    Args:
+        f: the staged function.
+
+    Raises:
+        TransformError: applied out of order or twice, or after overlap_comm.
+
+    Example:
+        >>> import hpmoe
+        >>> staged = launch_kernels(hpmoe.tile_partition(hpmoe.swiglu, rows=4))
+        >>> [op.opcode for op in staged.lower(hpmoe.Aval((8, 6), "float32")).ops]
+        ['LAUNCH', 'SWIGLU']
+    """
+    if any(op.num_peers for op in flow.ops):
+        raise TransformError("launch_kernels: f is under overlap_comm, whose puts need a kernel that lasts; an unfused "
+                             "program has blocking collectives")
+    ops: list[TileOp] = []
+    is_first = True
+    for op in flow.ops:
+        is_collective = op.opcode.startswith("ALL_TO_ALL")
+        ops += [*_kernels(flow, op, is_first and is_collective)]
+        is_first &= not is_collective
+    return rebuild(flow, tuple(ops))
+
+
+def _kernels(flow: Taskflow, op: TileOp, syncs_host: bool) -> Iterator[TileOp]:
+    if not op.opcode.startswith("ALL_TO_ALL"):
+        yield _launch(op, op.label)
+        yield op
+        return
+    is_back = op.opcode == "ALL_TO_ALL_BACK"
+    row_bytes = flow.buffers[op.operands[1].buffer].cols * numpy_dtype(
+        storage_dtype(flow.buffers[op.operands[1].buffer].dtype)).itemsize
+    yield _launch(op, "unsort" if is_back else "permute", RECEIVED_ROWS if is_back else SENT_ROWS, row_bytes)
+    yield _launch(op, op.label, is_collective=True, syncs_host=syncs_host)
+    yield op
+    if not is_back:
+        yield _launch(op, "sort", RECEIVED_ROWS, row_bytes)
+
+
+def _launch(op: TileOp, label: str, rows: int = NO_ROWS, row_bytes: int = 0, is_collective: bool = False,
+            syncs_host: bool = False) -> TileOp:
+    return TileOp("LAUNCH", label, op.equation, "aiv", Domain("once", 1, route=op.domain.route), (), 0,
+                  params=(rows, row_bytes, int(is_collective), int(syncs_host)))
