@@ -1,8 +1,15 @@
 """Laws of the transforms over random programs and shapes."""
 
+import dataclasses
+import os
+import subprocess
+import sys
+from pathlib import Path
+
 import hypothesis
 import jax
 import numpy as np
+import random_programs
 from helpers import Layer, assert_close, jax_vjp, numpy_moe_ffn, run_spmd, stages, tensors
 from hypothesis import given, strategies as st
 from jax import numpy as jnp
@@ -11,6 +18,7 @@ from mindspore import Tensor, mint
 import hpmoe
 from hpmoe import Aval, Mesh, chain, cpu, spmd, tile_partition
 from hpmoe.evaluate import evaluate
+from hpmoe.interpret import interpret
 from hpmoe.vjp import linearize
 
 few = hypothesis.settings(max_examples=25, derandomize=True)
@@ -51,6 +59,86 @@ def test_text_is_deterministic_and_has_no_addresses(layer, schedule):
             one, two = (str(spmd(stage(hpmoe.moe_ffn), Mesh(layer.ep)).lower(*args, direction=direction)) for _ in range(2))
             assert one == two and " at 0x" not in one
             assert one.startswith("# moe_ffn")
+
+
+SCRIPT = """
+import numpy as np
+from helpers import Layer, stages, tensors
+import hpmoe
+args = tensors(Layer().arguments())
+for stage in stages().values():
+    for direction in ("forward", "backward"):
+        print(hpmoe.spmd(stage(hpmoe.moe_ffn), hpmoe.Mesh(2)).lower(*args, direction=direction))
+"""
+
+
+def test_text_is_that_of_another_process():
+    """Whatever the seed that Python hashes strings with."""
+    texts = [subprocess.run([sys.executable, "-c", SCRIPT], env={**os.environ, "PYTHONHASHSEED": seed}, timeout=100,
+                            cwd=Path(__file__).parent, capture_output=True, check=True, text=True).stdout
+             for seed in ("1", "2")]
+    assert texts[0] == texts[1] and texts[0].count("# moe_ffn") == 12
+
+
+def random_policy(seed):
+    """A legal policy: program order on random queues, then neighbours exchanged wherever the verifier allows it."""
+    def policy(flow, machine):
+        rng, is_aic = np.random.default_rng(seed), flow.units()
+        to = [int(rng.choice(machine.queues_of("aic" if aic else "aiv"))) for aic in is_aic]
+        queues = [np.flatnonzero(np.array(to) == q) for q in range(machine.num_queues)]
+        for _ in range(12):
+            q = int(rng.integers(len(queues)))
+            if len(queues[q]) < 2:
+                continue
+            i, old = int(rng.integers(len(queues[q]) - 1)), queues[q]
+            queues[q] = np.concatenate([old[:i], old[[i + 1, i]], old[i + 2:]])
+            try:
+                hpmoe.verify(flow.replace(queues=tuple(queues), machine=machine))
+            except hpmoe.VerifyError:
+                queues[q] = old
+        return queues
+    return policy
+
+
+orders = st.sampled_from(["ratr", "sequential"]) | st.integers(0, 9).map(
+    lambda seed: lambda rank, ep_size: np.random.default_rng([seed, rank]).permutation(ep_size).tolist())
+
+
+@hypothesis.settings(max_examples=10, derandomize=True)
+@given(layers(), random_programs.programs, schedules, orders, st.integers(0, 99))
+def test_random_layers_equal_jax_at_every_stage(layer, program, schedule, order, seed):
+    """Random steps before, between and after the exchange of rows; JAX differentiates its own forward."""
+    layer = dataclasses.replace(layer, num_tokens=None)
+    args = random_programs.arguments(layer, seed)
+    cotangent, positions = layer.cotangent(seed), (0, *range(2, len(args)))
+    want, want_grads = jax_vjp(random_programs.in_jax(program), args, cotangent, positions)
+    schedule = {**schedule, "order": order, "policy": random_policy(seed)}
+    for name, stage in stages(**schedule).items():
+        outs, grads = run_spmd(stage(random_programs.in_mindspore(program)), layer.ep, args, [cotangent], None, positions)
+        assert_close([*outs, *grads], [want, *want_grads], f"{name} of {program}", 1e-4)
+
+
+@hypothesis.settings(max_examples=8, derandomize=True)
+@given(layers(), st.integers(1, 4), st.integers(1, 6), st.integers(0, 99))
+def test_any_legal_order_gives_the_same_bits(layer, rows, cols, seed):
+    """Schedules, workers and interleavings change nothing in the output and the gradients, bit by bit."""
+    args, cotangent = layer.arguments(seed), layer.cotangent(seed)
+
+    def bits(signal, order, machine, policy):
+        f = stages(rows=rows, cols=cols, signal=signal, order=order, machine=machine, policy=policy)["fused"](hpmoe.moe_ffn)
+        outs, grads = run_spmd(f, layer.ep, args, [cotangent], layer.num_tokens)
+        return [a.tobytes() for a in (*outs, *grads)]
+
+    want = bits("tile", "ratr", cpu(1), "stage_order")
+    for signal, order, workers, policy in (("tile", "sequential", 3, "round_robin"), ("expert", "ratr", 2, "critical_path"),
+                                           ("peer", "ratr", 2, random_policy(seed)), ("tile", "ratr", 4, random_policy(seed + 1))):
+        assert bits(signal, order, cpu(workers), policy) == want, (signal, order, workers)
+
+    queued = stages(rows=rows, cols=cols, policy=random_policy(seed))["queues"](hpmoe.moe_ffn)
+    flow = queued.lower(*(Aval(a.shape[1:], str(a.dtype)) for a in args), mesh=Mesh(layer.ep))
+    inputs = [[a[r] for a in args] for r in range(layer.ep)]
+    results = [interpret(flow, inputs, layer.num_tokens, seed=s) for s in (None, 1, 2, 3)]
+    assert len({b"".join(np.asarray(o[0]).tobytes() for o in result) for result in results}) == 1
 
 
 def test_chain_of_none_is_the_identity_and_of_one_is_that_one():
