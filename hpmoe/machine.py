@@ -132,7 +132,8 @@ def cpu(num_workers: int | None = None, ep_size: int = 1) -> Machine:
     workers = num_workers or max(1, len(os.sched_getaffinity(0)) // ep_size)
     return Machine(
         "cpu", workers, 0, True, tile_rows=512, tile_cols=512, matmul_flops_per_us=200e3, matmul_efficiency=1.0,
-        matmul_float32_ratio=1.0, matmul_granule=1, accumulator_bytes=1e18, matmul_fill_us=0.0, vector_bytes_per_us=8e3, copy_bytes_per_us=8e3,
+        matmul_float32_ratio=1.0, matmul_granule=1, accumulator_bytes=1e18, matmul_fill_us=0.0,
+        vector_bytes_per_us=8e3, copy_bytes_per_us=8e3,
         l2_bytes=2e6 * workers, l2_bytes_per_us=40e3 * workers, worker_l2_bytes_per_us=40e3,
         memory_bytes_per_us=10e3 * workers, worker_memory_bytes_per_us=10e3, node_size=1 << 20, link_bytes_per_us=1e9,
         worker_link_bytes_per_us=1e9, node_link_bytes_per_us=1e9, task_us=0.5, wait_us=0.05, poll_us=0.5, signal_us=0.05,
@@ -152,10 +153,10 @@ def cpu(num_workers: int | None = None, ep_size: int = 1) -> Machine:
 # node_remote_us, host_sync_us.
 ascend_a3 = Machine(
     "ascend_a3", num_aic=24, num_aiv=48, unified=False, tile_rows=128, tile_cols=256, matmul_flops_per_us=14.87e6,
-    matmul_efficiency=0.95, matmul_float32_ratio=0.25, matmul_granule=16, accumulator_bytes=131072.0, matmul_fill_us=0.5, vector_bytes_per_us=29e3,
-    copy_bytes_per_us=90e3, l2_bytes=192e6, l2_bytes_per_us=6e6, worker_l2_bytes_per_us=155e3, memory_bytes_per_us=1.2e6,
-    worker_memory_bytes_per_us=145e3, node_size=384, link_bytes_per_us=196e3, worker_link_bytes_per_us=5e3,
-    node_link_bytes_per_us=25e3, task_us=0.1, wait_us=0.1, poll_us=1.0, signal_us=0.3, remote_us=1.0, node_remote_us=3.0,
-    launch_us=20.0, host_sync_us=50.0, collective_us=150.0)
+    matmul_efficiency=0.95, matmul_float32_ratio=0.25, matmul_granule=16, accumulator_bytes=131072.0, matmul_fill_us=0.5,
+    vector_bytes_per_us=29e3, copy_bytes_per_us=90e3, l2_bytes=192e6, l2_bytes_per_us=6e6, worker_l2_bytes_per_us=155e3,
+    memory_bytes_per_us=1.2e6, worker_memory_bytes_per_us=145e3, node_size=384, link_bytes_per_us=196e3,
+    worker_link_bytes_per_us=5e3, node_link_bytes_per_us=25e3, task_us=0.1, wait_us=0.1, poll_us=1.0, signal_us=0.3,
+    remote_us=1.0, node_remote_us=3.0, launch_us=20.0, host_sync_us=50.0, collective_us=150.0)
 # The same die with eight to a node; what its links reach is a user's parameter, here an assumption.
 ascend_a2 = ascend_a3.replace(name="ascend_a2", node_size=8)

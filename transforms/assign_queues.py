@@ -112,7 +112,8 @@ def assign_queues(flow: tf.Taskflow, *, machine: Machine | None = None,
         f: the staged function.
         machine: what the queues are for; the CPU of this process, shared by the ranks, where None.
         policy: "critical_path" (list scheduling on task costs), "round_robin", "stage_order" (operator after operator),
-            "expert_barrier" (as the paper's public implementation), or a function (taskflow, machine) -> one array of task indices for each queue, in order.
+            "expert_barrier" (as the paper's public implementation), or a function (taskflow, machine) -> one array of task
+            indices for each queue, in order.
 
     Raises:
         ArgumentError: an option is none of these.

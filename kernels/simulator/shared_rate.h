@@ -26,7 +26,10 @@ class SharedRate {
   // Takes out a demand that has ended by `now`: its user, or -1.
   int32_t end_one(double now) {
     advance(now);
-    if (ends_.empty() || ends_.top().at > served_ * (1 + 1e-12) + 1e-9) return -1;
+    if (ends_.empty()) return -1;
+    // What is left is below what the clock can tell apart, else it would never end.
+    const double least = 1e-12 * (served_ + now * speed()) + 1e-9;
+    if (ends_.top().at > served_ + least) return -1;
     const int32_t user = ends_.top().user;
     num_wide_ -= ends_.top().is_wide;
     ends_.pop();
