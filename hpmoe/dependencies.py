@@ -15,7 +15,7 @@ from collections.abc import Iterable
 import numpy as np
 
 from hpmoe import taskflow as tf
-from hpmoe.lifetimes import Lifetimes, Release
+from hpmoe.lifetimes import Release, lifetimes_of
 from hpmoe.native.planner import sort_by_task
 
 Columns = tuple[tuple[int, int], ...]
@@ -83,7 +83,7 @@ class _Derivation:
     def run(self):
         releases: dict[int, list[Release]] = {}
         shares = any(b.memory >= 0 for b in self.buffers)
-        for release in Lifetimes(self.buffers, self.ops, self.routes).releases if shares else ():
+        for release in lifetimes_of(self.buffers, self.ops, self.routes).releases if shares else ():
             releases.setdefault(release.op, []).append(release)
         for i, op in enumerate(self.ops):
             if op.opcode == "LAUNCH":

@@ -9,6 +9,7 @@ own (write after write): its readers have waited for all of them. Nor does an or
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Iterable, Sequence
 
 from hpmoe import taskflow as tf
@@ -205,6 +206,9 @@ def _meet(one: list[Columns], other: list[Columns]) -> bool:
     return any(a < d and c < b for a, b in one for c, d in other)
 
 
+lifetimes_of = functools.lru_cache(maxsize=8)(Lifetimes)
+
+
 def share_memory(buffers: tuple[tf.Buffer, ...], ops: tuple[tf.TileOp, ...],
                  routes: tuple[tf.RoutePlan, ...]) -> tuple[tf.Buffer, ...]:
     """The buffers of these operations with temporaries in the memory of those that are dead by then.
@@ -232,20 +236,21 @@ def share_memory(buffers: tuple[tf.Buffer, ...], ops: tuple[tf.TileOp, ...],
     return tuple(dataclasses.replace(b, memory=home[s]) if s in home else b for s, b in enumerate(buffers))
 
 
-def memory_fault(flow: tf.Taskflow) -> str:
-    """What is wrong with the memory that a taskflow's buffers share, whatever its waits; "" where nothing is."""
-    moved = [b for b, buffer in enumerate(flow.buffers) if buffer.memory >= 0]
+@functools.lru_cache(maxsize=8)  # verify asks it of every stage, most of which leave the operations alone
+def memory_fault(buffers: tuple[tf.Buffer, ...], ops: tuple[tf.TileOp, ...], routes: tuple[tf.RoutePlan, ...]) -> str:
+    """What is wrong with the memory that the buffers of these operations share, whatever waits there are; or ""."""
+    moved = [b for b, buffer in enumerate(buffers) if buffer.memory >= 0]
     for b in moved:
-        buffer, home = flow.buffers[b], flow.buffers[b].memory
-        if home >= b or buffer.storage != b or flow.buffers[home].storage != home or flow.buffers[home].memory >= 0:
+        buffer, home = buffers[b], buffers[b].memory
+        if home >= b or buffer.storage != b or buffers[home].storage != home or buffers[home].memory >= 0:
             return f"{buffer.name} lives in the memory of buffer {home}, which has none of its own before it"
-    life = Lifetimes(flow.buffers, flow.ops, flow.routes)
+    life = lifetimes_of(buffers, ops, routes)
     for b in moved:
-        if why := life.refusal(flow.buffers[b].memory):
-            return f"{flow.buffers[b].name} lives where {flow.buffers[flow.buffers[b].memory].name} does, and {why}"
+        if why := life.refusal(buffers[b].memory):
+            return f"{buffers[b].name} lives where {buffers[buffers[b].memory].name} does, and {why}"
     for storages in life.occupants().values():
         for n, new in enumerate(storages):
             for old in storages[:n]:
                 if fault := life.fault(new, old):
-                    return f"{flow.buffers[new].name} lives where {flow.buffers[old].name} did, and {fault}"
+                    return f"{buffers[new].name} lives where {buffers[old].name} did, and {fault}"
     return ""

@@ -45,11 +45,15 @@ def verify(flow: tf.Taskflow) -> None:
     _check_memory(flow)
     if flow.queues:
         check_queues(flow)
+    tables = dict(zip(("events", "waits", "signals", "blocks"),
+                      derive_dependencies(flow.buffers, flow.ops, flow.routes, flow.tile_rows), strict=True))
+    if all(getattr(flow, name) is table for name, table in tables.items()):
+        _check_acyclic(flow)
+        return
     _check_tables(flow)
     flow = _with_blocks(flow)
     _check_acyclic(flow)
-    tables = derive_dependencies(flow.buffers, flow.ops, flow.routes, flow.tile_rows)
-    derived = flow.replace(**dict(zip(("events", "waits", "signals", "blocks"), tables, strict=True)))
+    derived = flow.replace(**tables)
     _check_order(flow, derived, _check_counts(flow, derived))
 
 
@@ -113,7 +117,7 @@ def _check_peer_order(flow: tf.Taskflow) -> None:
 
 def _check_memory(flow: tf.Taskflow) -> None:
     """Only temporaries share memory, one after the other."""
-    if fault := memory_fault(flow):
+    if fault := memory_fault(flow.buffers, flow.ops, flow.routes):
         raise VerifyError(f"verify: {fault}")
 
 

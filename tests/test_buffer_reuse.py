@@ -16,7 +16,7 @@ from hpmoe import VerifyError, save_for_backward, verify
 from hpmoe.kernels import executable
 from hpmoe.kernels.memory import ALIGNMENT, Pool
 from hpmoe.layout import Layout
-from hpmoe.lifetimes import Lifetimes, memory_bytes, share_memory
+from hpmoe.lifetimes import lifetimes_of, memory_bytes, share_memory
 from hpmoe.taskflow import rebuild
 
 EVEN = Layer(ep=1, T=6, H=4, I=2, E=3, K=2)  # gate_up is as wide as the hidden states
@@ -205,7 +205,7 @@ def test_every_stage_shares(stage):
 
 def test_lifetimes_end_with_the_last_reader():
     flow = queued(EVEN)
-    life = Lifetimes(flow.buffers, flow.ops, flow.routes)
+    life = lifetimes_of(flow.buffers, flow.ops, flow.routes)
     name = {b.name: i for i, b in enumerate(flow.buffers)}
     labels = [op.label for op in flow.ops]
     assert [labels[i] for i in life.readers[name["a"]]] == ["grouped_matmul"]

@@ -17,7 +17,9 @@ from hpmoe.commands import options, show
 from hpmoe.commands.progress import Progress
 from hpmoe.dependencies import derive_dependencies
 from hpmoe.kernels.packing import pack
+from hpmoe.lifetimes import lifetimes_of, memory_fault
 from hpmoe.program import Program
+from hpmoe.regions import region_fault
 from hpmoe.taskflow import make_tasks
 from hpmoe.verify import verify
 from hpmoe.vjp import linearize
@@ -80,8 +82,8 @@ class Clock:
 
 def plan(o: Any) -> dict[str, dict[str, Any]]:
     """Plans both directions once and returns the milliseconds of each step and the sizes of each plan."""
-    derive_dependencies.cache_clear()
-    make_tasks.cache_clear()
+    for cached in (derive_dependencies, make_tasks, lifetimes_of, memory_fault, region_fault):
+        cached.cache_clear()
     forward, backward = Clock(), Clock()
     program = forward("trace", show.program, o, "forward")
     linearized = backward("vjp", linearize, program)
