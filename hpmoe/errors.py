@@ -1,5 +1,6 @@
 """What hpmoe raises, and the one way an argument error is worded."""
 
+import re
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -40,7 +41,9 @@ def check_argument(condition: bool, who: str, argument: str, got: object, expect
         hpmoe.errors.ArgumentError: hpmoe.Mesh: ep_size is 0; it must be a positive int.
     """
     if not condition:
-        are, they = ("are", "they") if " and " in argument else ("is", "it")
+        is_plural = " and " in argument or argument.endswith(("operands", "dtypes"))
+        are, they = ("are", "they") if is_plural else ("is", "it")
+        got = re.sub("^a (?=[aeiou])", "an ", str(got))
         raise ArgumentError(f"{who}: {argument} {are} {got}; {they} must be {expected}.{' ' + hint if hint else ''}")
 
 

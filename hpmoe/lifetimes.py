@@ -99,7 +99,7 @@ class Lifetimes:
         """Why storage `new` cannot take over the memory of `old`, or ""."""
         for s in (new, old):
             if why := self.refusal(s):
-                return f"of {self.buffers[s].name} {why}"
+                return f"{self.buffers[s].name} cannot share memory: {why}"
         last_use = max(*self.writers[old], *self.readers[old])
         if last_use >= self.writers[new][0]:
             return f"operation {last_use} still uses the older when operation {self.writers[new][0]} writes the newer"

@@ -70,13 +70,21 @@ def _as_made(flow: tf.Taskflow) -> tf.Taskflow:
         if new is old or new == old:
             continue
         if not isinstance(new, tuple) or len(new) != len(old):
-            raise VerifyError(f"verify: {name} is {new}, the tasks were made for {old}; make them anew with "
+            now, then = (f"{len(x)} long" if isinstance(x, tuple) else x for x in (new, old))
+            raise VerifyError(f"verify: {name} is {now}, the tasks were made for {then}; make them anew with "
                               "hpmoe.taskflow.rebuild")
         for i in [i for i, (x, y) in enumerate(zip(new, old, strict=True)) if _essence(x) != _essence(y)][:1]:
+            then, now = ", ".join(_unlike(old[i], new[i])), ", ".join(_unlike(new[i], old[i]))
             raise VerifyError(f"verify: {name}[{i}] is not what the tasks were made for; make them anew with "
-                              f"hpmoe.taskflow.rebuild\n  made for {old[i]}\n  now      {new[i]}")
+                              f"hpmoe.taskflow.rebuild\n  made for {then}\n  now      {now}")
         changes[name] = old
     return flow.replace(**changes) if changes else flow
+
+
+def _unlike(x: object, other: object) -> list[str]:
+    """The fields of an operation, buffer or route in which it is not like another."""
+    pairs = ((f.name, getattr(x, f.name), getattr(other, f.name, None)) for f in dataclasses.fields(x))
+    return [f"{name} {mine}" for name, mine, theirs in pairs if mine != theirs]
 
 
 def _essence(x: object) -> object:

@@ -105,7 +105,8 @@ def _ids(flow: Taskflow, rank: int, routing: Sequence[np.ndarray] | None, length
                        f"topk_ids of {flow.ep_size} ranks")
         ids = np.ascontiguousarray(routing[rank], np.int32)
         check_argument(ids.shape == shape and ids.min(initial=0) >= 0 and ids.max(initial=0) < plan.num_experts,
-                       "hpmoe.simulate", f"routing[{rank}]", f"of shape {ids.shape}",
+                       "hpmoe.simulate", f"routing[{rank}]",
+                       f"of shape {ids.shape} in {ids.min(initial=0)}..{ids.max(initial=0)}",
                        f"topk_ids of shape {shape} in 0..{plan.num_experts - 1}")
         out[plan.ids] = ids
     return out

@@ -89,7 +89,8 @@ def _(tiler: Any, eqn: Equation) -> None:
 def _check_last_axis(tiler: Any, eqn: Equation) -> None:
     shape, axis = eqn.outputs[0].aval.shape, eqn.params["axis"]
     if axis != len(shape) - 1 or len(shape) < 2:
-        tiler.refuse(f"cuts axis {axis} of {len(shape)} and mixes rows; tiles cut the last of several axes")
+        tiler.refuse(f"works along axis {axis} of {len(shape)} and mixes rows; tiles cut and join along the last of several"
+                     " axes")
 
 
 @slice_axis.infer

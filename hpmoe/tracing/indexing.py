@@ -44,7 +44,7 @@ def _expanded(x: Any, parts: tuple[Any, ...]) -> list[Any]:
     used = sum(p is not None and p is not Ellipsis for p in parts)
     rank = len(x.hpmoe_aval.shape)
     if used > rank:
-        raise IndexError(f"{used} indices for {x.hpmoe_aval}")
+        raise IndexError(f"too many indices: {used} for {x.hpmoe_aval}")
     fill = [slice(None)] * (rank - used)
     place = next((i for i, p in enumerate(parts) if p is Ellipsis), len(parts))
     return [*parts[:place], *fill, *(p for p in parts[place + 1:] if p is not Ellipsis)]
@@ -55,14 +55,16 @@ def _slice(r: Any, x: Any, axis: int, part: slice) -> Any:
     if part.step not in (None, 1):
         raise not_traceable(f"a slice of step {part.step}", "slices are contiguous",
                             "x.reshape(n // step, step)[:, 0], or x[int_tensor]")
+    if any(isinstance(v, Tensor) for v in (part.start, part.stop)):
+        raise not_traceable("a slice with a bound that is computed", "shapes are static", "Python ints as bounds")
     to_end = part.stop is None or (isinstance(part.stop, RowCount) and part.stop.rows is size)
     if to_end and part.start in (None, 0):
         return x
     if isinstance(size, Rows):
         raise not_traceable("a slice of the received rows", "their number is known only when the kernel runs",
                             "a slice of the columns; rows stay together")
-    if any(isinstance(v, (Tensor, RowCount)) for v in (part.start, part.stop)):
-        raise not_traceable("a slice with a bound that is computed", "shapes are static", "Python ints as bounds")
+    if any(isinstance(v, RowCount) for v in (part.start, part.stop)):
+        raise not_traceable("a slice bounded by the number of received rows", "shapes are static", "Python ints as bounds")
     start, stop, _ = part.indices(size)
     return cut(r, x, axis, start, max(start, stop))
 

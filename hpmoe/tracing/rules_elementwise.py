@@ -75,7 +75,8 @@ def div(r: Any, input: Any, other: Any, rounding_mode: str | None = None) -> Any
     dtype = scaled_dtype((input, other), [0.0])
     out = emit(r, e.div, *(to_dtype(r, o, dtype) for o in (input, other)), dtype=dtype)
     if rounding_mode not in (None, "floor"):
-        raise not_traceable(f"div with rounding_mode={rounding_mode!r}", "it has no primitive", "None or 'floor'")
+        raise not_traceable(f"div with rounding_mode={rounding_mode!r}", "it has no primitive",
+                            "rounding_mode=None or 'floor'")
     return emit(r, e.floor, out) if rounding_mode else out
 
 

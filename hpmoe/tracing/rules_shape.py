@@ -26,7 +26,7 @@ def dims_of(shape: Sequence[Any]) -> tuple[Any, ...]:
 def axis_of(x: Any, dim: int) -> int:
     rank = len(x.hpmoe_aval.shape)
     if not -rank <= dim < rank:
-        raise not_traceable(f"dimension {dim} of {x.hpmoe_aval}", f"it has {rank}", f"one in {-rank}..{rank - 1}")
+        raise not_traceable(f"dimension {dim} of {x.hpmoe_aval}", f"it has {rank} dimensions", f"one in {-rank}..{rank - 1}")
     return dim % rank
 
 
@@ -34,7 +34,7 @@ def static_size(x: Any, axis: int, what: str) -> int:
     size = x.hpmoe_aval.shape[axis]
     if not isinstance(size, int):
         raise not_traceable(f"{what} along the received rows", "their number is known only when the kernel runs",
-                            "it along another dimension; rows stay together")
+                            "the same along another dimension; rows stay together")
     return size
 
 

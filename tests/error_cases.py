@@ -1,0 +1,484 @@
+"""Small user programs that each provoke one error: name -> callable. What they raise is in golden/errors.txt."""
+
+import dataclasses
+
+import mindspore as ms
+import numpy as np
+import test_errors
+import test_tracing_errors as tracing
+import test_verify
+from helpers import Layer, stages, tensors
+from mindspore import Parameter, Tensor, mint, ops
+
+import hpmoe
+from hpmoe import (
+    Aval,
+    Mesh,
+    accumulate_grads,
+    assign_queues,
+    chain,
+    cli,
+    combine,
+    cpu,
+    dispatch,
+    fuse_persistent,
+    grouped_matmul,
+    moe_ffn,
+    permute,
+    save_for_backward,
+    spmd,
+    swiglu,
+    tile_partition,
+    trace,
+    unpermute,
+)
+
+from hpmoe.kernels.executable import compile_cpu
+from hpmoe.kernels.simulate import simulate
+
+F = mint.nn.functional
+X, IDS = Aval((4, 3), "float32"), Aval((4, 2), "int32")
+PARAMETER = Parameter(Tensor(np.ones((2, 3), np.float32)), name="p")
+CASES = {}
+
+
+def case(f):
+    """Adds a function to the cases by its name."""
+    CASES[f.__name__.replace("_", " ")] = f
+    return f
+
+
+def cases(group, calls):
+    CASES.update({f"{group}: {name}": call for name, call in calls.items()})
+
+
+def array(*shape, dtype=np.float32):
+    return Tensor(np.ones(shape, dtype))
+
+
+def numbers(*rows, dtype=np.int32):
+    return Tensor(np.array(rows, dtype))
+
+
+def doubled(x):
+    return x * 2.0
+
+
+# What other tests provoke one by one as well.
+
+def _argument(change, position, f):
+    return lambda: f(*test_errors.arguments(position, change))
+
+
+def _ids(change):
+    args = [a[0] for a in test_errors.ONE.arguments()]
+    ids = np.int32([[0, 1], [2, 0], [1, 2], [0, 2], [1, 0]])[:len(args[1])]
+    return lambda: fuse_persistent(assign_queues(tile_partition(moe_ffn)))(*tensors([args[0], change(ids), *args[2:]]))
+
+
+cases("moe_ffn called", {n: _argument(c, p, moe_ffn) for n, (p, c, _) in test_errors.BAD_ARGUMENTS.items()})
+cases("moe_ffn traced", {n: _argument(c, p, tile_partition(moe_ffn)) for n, (p, c, _) in test_errors.BAD_ARGUMENTS.items()})
+cases("ids", {name: _ids(change) for name, (change, _) in test_errors.BAD_IDS.items()})
+cases("num_tokens", {name: lambda n=n: spmd(moe_ffn, Mesh(2))(*tensors(Layer(ep=2, T=4).arguments()), num_tokens=n)
+                     for name, (n, _) in test_errors.BAD_LENGTHS.items()})
+cases("options", {name: call for name, (call, _) in test_errors.BAD_OPTIONS.items()})
+cases("order", {name: call for name, (call, _) in test_errors.BAD_ORDERS.items()})
+cases("rows", {name: lambda f=f: tile_partition(f).lower(Aval((4, 3), "float32")) for name, (f, _) in test_errors.MIXED.items()})
+cases("trace", {name: lambda f=f: trace(f, tracing.X) for name, (f, _, _) in tracing.CATALOGUE.items()})
+cases("received", {name: lambda f=f: tracing.routed(f) for name, f in tracing.ROWS.items()})
+
+
+def _mutated(mutate):
+    return lambda: hpmoe.verify(mutate(test_verify.queued(signal="tile")))
+
+
+def _broken(**changes):
+    """A queued layer with other columns in the first wait or signal, or other operations, as a mutation makes it."""
+    def mutate(flow):
+        for name, columns in changes.items():
+            flow = flow.replace(**{name: test_verify.changed(getattr(flow, name), 0, **columns)})
+        return flow
+    return _mutated(mutate)
+
+
+def _without_last_operation(flow):
+    return flow.replace(ops=flow.ops[:-1])
+
+
+def _other_columns(flow):
+    return flow.replace(ops=(flow.ops[0].replace(cols=3), *flow.ops[1:]))
+
+
+def _one_signal_more(flow):
+    extra = test_verify.changed(flow.signals[-1:], 0, task=0, remote=0)
+    return flow.replace(signals=np.concatenate([flow.signals, extra]))
+
+
+def _in_the_memory_of_an_output(flow):
+    flow = flow.replace(made=None)
+    first, *_, last = [b for b, buffer in enumerate(flow.buffers) if buffer.role != "input" and buffer.storage == b]
+    buffers = list(flow.buffers)
+    buffers[last] = dataclasses.replace(buffers[last], memory=first)
+    return flow.replace(buffers=tuple(buffers))
+
+
+def _outside_its_buffer(flow):
+    ops = list(flow.ops)
+    i = next(i for i, op in enumerate(ops) if op.opcode == "SWIGLU")
+    out, gate, up = ops[i].operands
+    ops[i] = ops[i].replace(operands=(out, gate, dataclasses.replace(up, offset=up.offset + 1)))
+    return flow.replace(ops=tuple(ops), made=None)
+
+
+cases("verify", {
+    "a wait of unknown kind": _broken(waits={"kind": 7}),
+    "a wait by expert without a slot": _mutated(lambda flow: flow.replace(waits=test_verify.changed(flow.waits, -1, kind=1))),
+    "a signal past the last event": _mutated(lambda flow: flow.replace(
+        signals=test_verify.changed(flow.signals, 0, kind=1, event=len(flow.events) - 1))),
+    "a signal too many": _mutated(_one_signal_more),
+    "an operation less": _mutated(_without_last_operation),
+    "operations of other tasks": _mutated(_other_columns),
+    "memory of a result": _mutated(_in_the_memory_of_an_output),
+    "columns outside of a buffer": _mutated(_outside_its_buffer),
+})
+cases("verify", {f.__name__.replace("_", " "): _mutated(f) for f in test_verify.MUTATIONS})
+
+
+# dispatch, combine, grouped_matmul and the rest, called with tensors.
+
+ROUTED_IDS = ((0, 1), (1, 0))
+
+
+def _routed(f):
+    return lambda: f(*dispatch(array(2, 3), numbers(*ROUTED_IDS), num_local_experts=2))
+
+
+def _in_trace(f):
+    return lambda: trace(lambda x, ids: f(*dispatch(x, ids, num_local_experts=4)), X, IDS)
+
+
+def _dropping(ids=ROUTED_IDS, weights=None, **options):
+    return lambda: dispatch(array(2, 3), numbers(*ids), num_local_experts=2, topk_weights=weights, **options)
+
+
+cases("called", {
+    "capacity of zero": _dropping(capacity_factor=0),
+    "unknown drop policy": _dropping(capacity_factor=1.0, drop_policy="random"),
+    "drop by no weights": _dropping(capacity_factor=1.0, drop_policy="probs"),
+    "drop by nan": _dropping(((0,), (0,)), Tensor(np.float32([[np.nan], [1]])), capacity_factor=1.0, drop_policy="probs"),
+    "drop by a vector": _dropping(((0,), (0,)), array(2), capacity_factor=1.0, drop_policy="probs"),
+    "more than the capacity": _dropping(((0,), (0,)), capacity_factor=1.0, drop_policy="error"),
+    "rows of another number": _routed(lambda rows, route: combine(rows[:1], route)),
+    "combine on no route": lambda: combine(array(2, 3), 3),
+    "weights of another shape": _routed(lambda rows, route: combine(rows, route, array(2, 1))),
+    "weight of two dimensions": _routed(lambda rows, route: grouped_matmul(rows, array(3, 3), route)),
+    "rows of another width": _routed(lambda rows, route: grouped_matmul(rows, array(2, 5, 3), route)),
+    "weight of another dtype": _routed(lambda rows, route: grouped_matmul(rows, array(2, 3, 3, dtype=np.float16), route)),
+    "ids too wide": lambda: dispatch(array(2, 3), numbers((0, 1, 2), (0, 1, 2)), num_local_experts=2),
+    "ids that are a list": lambda: dispatch(array(2, 3), [[0], [1]], num_local_experts=2),
+    "tokens of another number": lambda: dispatch(array(3, 3), numbers((0,), (1,)), num_local_experts=2),
+    "odd swiglu": lambda: swiglu(array(2, 3)),
+    "permute with padding": lambda: permute(array(2, 3), numbers((0,), (1,)), padded_mode=True),
+    "permute to too many": lambda: permute(array(2, 3), numbers((0,), (1,)), 99),
+    "permute by floats": lambda: permute(array(2, 3), array(2, 1)),
+    "permute of too few": lambda: permute(array(3, 3), numbers((0,), (1,))),
+    "permute of a vector": lambda: permute(array(2), numbers((0,), (1,))),
+    "unpermute by ids": lambda: unpermute(array(2, 3), numbers((0,), (1,))),
+    "unpermute a vector": lambda: unpermute(array(2), numbers(0, 1)),
+    "unpermute with probs of a vector": lambda: unpermute(array(2, 3), numbers(0, 1), array(2)),
+    "half a shared expert": lambda: trace(moe_ffn, *(a[0] for a in Layer(ep=1).arguments()), array(4, 6)),
+    "imbalance": lambda: hpmoe.workload.imbalanced_ids(4, 2, 2, 8, 9.0),
+})
+IDS_TENSOR, HALVES = numbers(0, 1), array(2, 3).astype(ms.bfloat16)
+
+
+def _kept():
+    kept = []
+    trace(lambda x: (kept.append(x), x)[1], X)
+    return kept[0]
+
+
+cases("in a trace", {
+    "combine other rows": lambda: trace(lambda x, ids: combine(x, dispatch(x, ids, num_local_experts=4)[1]), X, IDS),
+    "drop by nothing": lambda: trace(lambda x, ids: dispatch(x, ids, num_local_experts=4, capacity_factor=1.0,
+                                                             drop_policy="probs"), X, IDS),
+    "drop by ids": lambda: trace(lambda x, ids: dispatch(x, ids, num_local_experts=4, capacity_factor=1.0,
+                                                         drop_policy="probs", topk_weights=ids), X, IDS),
+    "multiply other rows": lambda: trace(lambda x, ids, w: grouped_matmul(x, w, dispatch(x, ids, num_local_experts=4)[1]), X,
+                                         IDS, Aval((4, 3, 2), "float32")),
+    "weights of other experts": _in_trace(lambda rows, route: grouped_matmul(rows, array(3, 3, 2), route)),
+    "matmul of other widths": lambda: trace(lambda x: x @ x, X),
+
+    "slice of step 2 by an operation": lambda: trace(lambda x: ops.strided_slice(x, (0, 0), (4, 3), (2, 1)), X),
+    "gather with batch_dims": lambda: trace(lambda x: ops.gather(x, Tensor([[0], [1], [0], [1]]), 1, 1), X),
+    "bias of three dimensions": lambda: trace(lambda x, b: ops.BiasAdd()(x, b), Aval((2, 3, 4), "float32"), Aval((3,), "float32")),
+    "unpermute with padding": lambda: trace(lambda x: ops.moe_token_unpermute(x, numbers(0, 1, 2, 3), padded_mode=True), X),
+    "length of a scalar": lambda: trace(lambda x: len(x.sum()), X),
+    "kept beyond its trace": lambda: mint.exp(_kept()),
+    "kept for another trace": lambda: trace(lambda x: x + _kept(), X),
+    "a field of a route": _in_trace(lambda rows, route: route.tokens_per_expert),
+    "exp of a route": _in_trace(lambda rows, route: mint.exp(route)),
+    "sum with a route": _in_trace(lambda rows, route: rows + route),
+    "grouped_matmul without a route": lambda: trace(lambda x, w: grouped_matmul(x, w, x), X, Aval((4, 3, 2), "float32")),
+    "logic of integers": lambda: trace(lambda x: x.astype(ms.int32) & x.astype(ms.int32), X),
+    "a computation that MindSpore has no kernel for": lambda: trace(lambda x: x * mint.sqrt(HALVES), Aval((2, 3), "bfloat16")),
+    "shapes that do not broadcast": lambda: trace(lambda x, y: x + y, X, Aval((2, 3), "float32")),
+    "reshape to another size": lambda: trace(lambda x: x.reshape(5, 5), X),
+    "broadcast to less": lambda: trace(lambda x: mint.broadcast_to(x, (2, 3)), X),
+    "concatenate other rows": lambda: trace(lambda x, y: mint.cat([x, y], -1), X, Aval((2, 3), "float32")),
+    "transpose by other axes": lambda: trace(lambda x: mint.permute(x, (0, 2)), X),
+    "sum over another dimension": lambda: trace(lambda x: x.sum(5), X),
+    "odd swiglu": lambda: trace(swiglu, X),
+    "mean of received rows": _in_trace(lambda rows, route: rows.mean(0)),
+    "a norm of order 3": lambda: trace(lambda x: mint.norm(x, 3), X),
+    "a tensor to embed with max_norm": lambda: trace(lambda x: F.embedding(IDS_TENSOR, x, max_norm=1.0), X),
+    "rounded division": lambda: trace(lambda x: mint.div(x, 2.0, rounding_mode="trunc"), X),
+    "swiglu over rows": lambda: trace(lambda x: ops.swiglu(x, 0), Aval((4, 4), "float32")),
+    "padding with ones": lambda: trace(lambda x: F.pad(x, (1, 1), value=1.0), X),
+    "negative padding": lambda: trace(lambda x: F.pad(x, (-1, 1)), X),
+    "index past the end": lambda: trace(lambda x: x[7], X),
+    "too many indices": lambda: trace(lambda x: x[0, 0, 0], X),
+    "index of a string": lambda: trace(lambda x: x["a"], X),
+    "bounds that are computed": lambda: trace(lambda x: x[x.sum():], X),
+    "gather columns by a matrix": lambda: trace(lambda x: x[:, Tensor([[0, 1]])], X),
+    "gather of received rows": _in_trace(lambda rows, route: rows[Tensor([0, 1])]),
+    "no function": lambda: trace(3, X),
+    "a plain argument nobody can compare": lambda: tile_partition(lambda x, s: x)(array(2, 3), np.ones(3).tolist and {1, 2}),
+    "a wrong call": lambda: tile_partition(doubled)(),
+})
+
+# Transforms.
+
+def _raises(*args):
+    raise RuntimeError("no idea")
+
+
+def _lowered(f, *avals, **options):
+    return lambda: tile_partition(f).lower(*(avals or (X,)), **options)
+
+
+def _two_lengths(x, ids, y, more):
+    a, b = (combine(*dispatch(t, i, num_local_experts=4)) for t, i in ((x, ids), (y, more)))
+    return a, b
+
+
+@hpmoe.transform
+def returns_nothing(program):
+    return None
+
+
+@hpmoe.transform
+def loses_an_output(program):
+    return program.replace(outputs=())
+
+
+@hpmoe.transform
+def repeats_an_equation(program):
+    return program.replace(equations=program.equations * 2)
+
+
+@hpmoe.transform
+def forgets_an_equation(program):
+    return program.replace(equations=program.equations[1:])
+
+
+@hpmoe.transform
+def loses_a_name(program):
+    return program.replace(input_names=())
+
+
+@hpmoe.transform
+def reshapes_an_output(program):
+    (eqn,) = program.equations
+    return program.replace(equations=(dataclasses.replace(eqn, outputs=(hpmoe.program.Var(Aval((3, 4), "float32")),)),))
+
+
+@hpmoe.transform
+def returns_another(program):
+    return program.replace(outputs=(hpmoe.program.Var(X),))
+
+
+def _three_dimensions(x, ids):
+    rows, route = dispatch(x, ids, num_local_experts=4)
+    return combine(mint.exp(rows.reshape(-1, 3, 1)).reshape(-1, 3), route)
+
+
+SHARED = array(3, 3)
+
+
+def _shared_name():
+    return trace(lambda x: x @ SHARED, X).input_names[1]
+
+
+def _policy(*answers):
+    return lambda: assign_queues(tile_partition(doubled), policy=answers[0], machine=cpu(1)).lower(X)
+
+
+cases("transforms", {
+    "an unknown option": lambda: tile_partition(moe_ffn, row=3),
+    "an unknown target": lambda: fuse_persistent(assign_queues(tile_partition(moe_ffn)), target="tpu"),
+    "no function": lambda: tile_partition(3),
+    "chain of a number": lambda: chain(3),
+    "spmd twice": lambda: spmd(spmd(moe_ffn, Mesh(2)), Mesh(2)),
+    "spmd inside": lambda: tile_partition(spmd(moe_ffn, Mesh(2))),
+    "unknown level": lambda: hpmoe.transform(doubled, requires="task"),
+    "other direction": _lowered(doubled, direction="up"),
+    "returns nothing": lambda: returns_nothing(doubled).lower(X),
+    "loses an output": lambda: loses_an_output(doubled).lower(X),
+    "repeats an equation": lambda: repeats_an_equation(doubled).lower(X),
+    "forgets an equation": lambda: forgets_an_equation(lambda x: x * 2.0 + 1.0).lower(X),
+    "loses a name": lambda: loses_a_name(doubled).lower(X),
+    "policy raises": _policy(_raises),
+    "policy loses a task": _policy(lambda flow, machine: [np.arange(1, flow.num_tasks)]),
+    "policy of floats": _policy(lambda flow, machine: [flow.costs(machine)]),
+    "policy backwards": lambda: assign_queues(tile_partition(lambda x: (x * 2.0).sum(-1)), machine=cpu(1),
+                                              policy=lambda flow, machine: [np.arange(flow.num_tasks)[::-1]]).lower(X),
+    "order raises": lambda: spmd(stages(order=_raises)["overlap"](moe_ffn), Mesh(2)).lower(*tensors(Layer().arguments())),
+    "order of one rank": lambda: spmd(stages(order=lambda r, n: [0] * n)["overlap"](moe_ffn), Mesh(2)).lower(
+        *tensors(Layer().arguments())),
+    "unknown save policy": lambda: save_for_backward(doubled, policy="all"),
+    "save policy raises": lambda: save_for_backward(lambda x: mint.exp(x) * x, policy=_raises).lower(X, direction="backward"),
+    "save policy of numbers": lambda: save_for_backward(lambda x: mint.exp(x) * x, policy=lambda eqn: 1).lower(
+        X, direction="backward"),
+    "save after tiles": lambda: save_for_backward(tile_partition(doubled), policy="everything"),
+    "accumulate nothing": lambda: accumulate_grads(moe_ffn, into={}),
+    "accumulate into a number": lambda: accumulate_grads(moe_ffn, into={"w": 3}),
+    "accumulate for no argument": lambda: accumulate_grads(lambda x, w: x @ w, into={"v": array(3, 3)}).lower(
+        X, Aval((3, 3), "float32"), direction="backward"),
+    "accumulate into a transposed tensor": lambda: accumulate_grads(lambda x, w: x @ w, into={"w": mint.zeros((2, 3)).T}).lower(
+        X, Aval((3, 2), "float32"), direction="backward"),
+    "accumulate into another shape": lambda: accumulate_grads(lambda x, w: x @ w, into={"w": array(2, 3)})(
+        array(4, 3), array(3, 3)),
+    "launch_kernels after overlap_comm": lambda: spmd(hpmoe.launch_kernels(stages()["overlap"](moe_ffn)), Mesh(2)).lower(
+        *tensors(Layer().arguments())),
+    "memory of a plain function": lambda: hpmoe.transform(lambda ir: ir)(doubled).memory(X),
+    "ids that are computed": _lowered(lambda x, ids: combine(*dispatch(x, ids + 1, num_local_experts=4)), X, IDS),
+    "weights that are computed": _lowered(
+        lambda x, ids, w: combine(*dispatch(x, ids, num_local_experts=4, capacity_factor=0.5, drop_policy="probs",
+                                            topk_weights=w * 2.0)), X, IDS, Aval((4, 2), "float32")),
+    "two numbers of tokens": _lowered(_two_lengths, X, IDS, Aval((6, 3), "float32"), Aval((6, 2), "int32")),
+    "doubles": _lowered(doubled, Aval((4, 3), "float64")),
+    "no columns": _lowered(doubled, Aval((4, 0), "float32")),
+    "a cast to int32": _lowered(lambda x: x.astype(ms.int32)),
+    "a sum over the middle": _lowered(lambda x: x.sum(1), Aval((2, 4, 3), "float32")),
+    "a broadcast of some rows": _lowered(lambda x, y: x + y, Aval((2, 4, 3), "float32"), X),
+    "a column beside a vector": _lowered(lambda x, v: x.sum(-1) + v.reshape(2, 2).reshape(4), X, Aval((4,), "float32")),
+    "the maximum of a column": _lowered(lambda x: mint.amax(x.sum(-1), 0)),
+    "swiglu of a vector": _lowered(swiglu, Aval((4,), "float32")),
+    "received rows of three dimensions": _lowered(_three_dimensions, X, IDS),
+    "save after a transform": lambda: save_for_backward(hpmoe.transform(lambda ir: ir)(doubled)),
+    "another shape of output": lambda: reshapes_an_output(doubled).lower(X),
+    "an output from nowhere": lambda: returns_another(doubled).lower(X),
+    "second derivative": lambda: ms.grad(ms.grad(lambda x: (tile_partition(doubled)(x) ** 2).sum()))(array(4, 3)),
+    "second derivative of a program": lambda: hpmoe.vjp(hpmoe.vjp(trace(swiglu, Aval((4, 2), "float32")))),
+    "accumulate what is shared": lambda: spmd(accumulate_grads(lambda x: x @ SHARED, into={_shared_name(): array(3, 3)}),
+                                              Mesh(2))(array(2, 4, 3)),
+    "a gather of columns": _lowered(lambda x, i: x[i], Aval((4, 3), "float32"), Aval((2, 2), "int64")),
+    "leading axis": lambda: spmd(moe_ffn, Mesh(3))(*tensors(Layer(ep=2).arguments())),
+    "received rows as a result": lambda: spmd(lambda x, ids: dispatch(x, ids, num_local_experts=2)[0], Mesh(2))(
+        array(2, 4, 3), numbers(*[[[0], [1], [2], [3]]] * 2)),
+    "experts that do not divide": lambda: spmd(moe_ffn, Mesh(2)).lower(3),
+})
+
+
+# Functions on IR.
+
+def _flow(f=doubled, machine=None):
+    tiles = tile_partition(f)
+    return (assign_queues(tiles, machine=machine, policy="round_robin") if machine else tiles).lower(X)
+
+
+def _stuck(run):
+    """A launch in which the second of two tasks waits for the first, which does not signal."""
+    flow = _flow(lambda x: (x * 2.0).sum(-1), cpu(2))
+    return lambda: run(flow.replace(signals=flow.signals[:0]))
+
+
+LAYER = Layer(ep=2, T=40, E=4, K=1)
+
+
+def _layer(run):
+    """A plan for a balanced routing, and arguments of two ranks of which the second receives all rows."""
+    args = LAYER.arguments()
+    args[1][:] = np.arange(80).reshape(2, 40, 1) % 4
+    staged = spmd(assign_queues(tile_partition(moe_ffn, rows=2), machine=cpu(1)), Mesh(2))
+    return lambda: run(staged.lower(*tensors(args)), [[a[r] if i != 1 else a[r] | 3 for i, a in enumerate(args)] for r in (0, 1)])
+
+
+ROWS = np.ones((4, 3), np.float32)
+cases("IR", {
+    "evaluate no program": lambda: hpmoe.evaluate(3, []),
+    "evaluate for no rank": lambda: hpmoe.evaluate(trace(doubled, X), []),
+    "evaluate without arrays": lambda: hpmoe.evaluate(trace(doubled, X), [[]]),
+    "evaluate another shape": lambda: hpmoe.evaluate(trace(doubled, X), [[ROWS[1:]]]),
+    "interpret no taskflow": lambda: hpmoe.interpret(3, []),
+    "interpret another shape": lambda: hpmoe.interpret(_flow(), [[ROWS[1:]]]),
+    "interpret a lost signal": _stuck(lambda flow: hpmoe.interpret(flow, [[ROWS]])),
+    "launch a lost signal": _stuck(lambda flow: compile_cpu(flow, timeout=0.2).run([[ROWS]])),
+    "simulate a lost signal": _stuck(lambda flow: simulate(flow)),
+    "verify no taskflow": lambda: hpmoe.verify(3),
+    "vjp of no program": lambda: hpmoe.vjp(3),
+    "simulate without queues": lambda: simulate(_flow()),
+    "interpret more rows than planned": _layer(hpmoe.interpret),
+    "launch more rows than planned": _layer(lambda flow, args: compile_cpu(flow, timeout=1.0).run(args)),
+    "timeline of tiles": lambda: hpmoe.Timeline.from_trace(_flow(), np.zeros((1, 1, 2))),
+    "timeline of another trace": lambda: hpmoe.Timeline.from_trace(_flow(machine=cpu(1)), np.zeros((1, 1, 2))),
+    "simulate other lengths": lambda: simulate(_flow(machine=cpu(1)), num_tokens=[9]),
+    "simulate for one rank": _layer(lambda flow, args: simulate(flow, routing=[args[0][1]])),
+    "simulate ids out of range": _layer(lambda flow, args: simulate(flow, routing=[a[1] + 1 for a in args])),
+    "simulate another machine": lambda: simulate(_flow(machine=cpu(1)), machine=cpu(2)),
+})
+
+
+# Graph mode.
+
+def _compiled(f, x):
+    layer = stages()["fused"](f)
+
+    def call(x):
+        return layer(x)
+
+    return lambda: ms.jit(call)(x)
+
+
+FUSED = stages()["fused"](lambda x, factor: x * factor)
+
+
+def _scaled(x):
+    return FUSED(x, 2.0)
+
+
+def _total(x):
+    return (_scaled(x) ** 2).sum()
+
+
+def _call_with(factor):
+    def call(x, y):
+        return FUSED(x, y)
+    return ms.jit(call)(array(2, 3), factor)
+
+
+def _accumulating():
+    layer = stages()["fused"](accumulate_grads(lambda x, w: x @ w, into={"w": array(3, 3)}))
+    return lambda w: layer(array(4, 3), w).sum()
+
+
+cases("graph mode", {
+    "a parameter closed over": _compiled(lambda x: x * PARAMETER, array(2, 3)),
+    "a dict": _compiled(lambda x: {"a": x + 1.0}, array(2, 3)),
+    "an empty array": _compiled(doubled, Tensor(np.zeros((0, 3), np.float32))),
+    "a value that changes": lambda: _call_with(ms.mutable(2.0)),
+    "a shape that changes": lambda: ms.enable_dynamic(x=Tensor(shape=(None, 3), dtype=ms.float32))(ms.jit(_scaled))(array(2, 3)),
+    "a main gradient": lambda: ms.jit(ms.grad(_accumulating()))(array(3, 3)),
+    "a gradient of a gradient in a graph": lambda: ms.jit(ms.grad(ms.grad(_total)))(array(2, 3)),
+    "a gradient of a gradient": lambda: ms.grad(ms.grad(lambda x: (stages()["fused"](doubled)(x) ** 2).sum()))(array(2, 3)),
+})
+
+
+# The command line.
+
+cases("command", {line: lambda line=line: cli._run(line.split()) for line in (
+    "demp", "--foo", "demo --toks=3", "demo --ep=abc", "demo --ep 0", "demo --tokens", "demo --experts=30", "demo --top_k=33",
+    "demo --out=no/such/folder/x.json", "demo --json=3", "demo 3", "show --stage=kernels", "show --stage=kernel --machine=ascend_a3",
+    "bench --suite --ep=4", "bench --suite --routing=zipf", "bench --suite --experts=30", "bench --peers=jaxx",
+    "bench --out=no/such/folder/x.png")})

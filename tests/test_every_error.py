@@ -1,0 +1,140 @@
+"""Every error a user can meet, provoked and held word by word; a raising line that no case reaches must say why."""
+
+import ast
+import re
+import sys
+from pathlib import Path
+
+import pytest
+from error_cases import CASES
+
+from hpmoe.tracing import errors as tracing_errors
+
+ROOT = Path(__file__).parent.parent
+RAISING = {"check_argument", "refuse", "not_traceable", "call_user", "check_flag"}
+# (file, words of the raising line): why no user program among the cases reaches it.
+NOT_REACHED = {
+    ("hpmoe/primitives/elementwise.py", "operand dtypes"): "tracing promotes operands of two dtypes",
+    ("hpmoe/primitives/matmul.py", "operand dtypes"): "tracing promotes operands of two dtypes",
+    ("hpmoe/primitives/matmul.py", "rows [..., K] and one weight matrix"): "tracing words it, or reshapes, before",
+    ("hpmoe/primitives/matmul.py", "multiplies the vector"): "tracing makes rows of a vector",
+    ("hpmoe/primitives/matmul.py", "equal but for columns"): "made by a gradient, of operands that fit",
+    ("hpmoe/primitives/matmul.py", "main gradient"): "running checks the shape of a main gradient before",
+    ("hpmoe/primitives/expert.py", "expert_bias"): "tracing makes it of a gather that fits",
+    ("hpmoe/primitives/gather.py", "an array of rows"): "tracing refuses to index a scalar",
+    ("hpmoe/primitives/gather.py", "an integer array"): "tracing words an index of another dtype",
+    ("hpmoe/primitives/reduction.py", "in 0.."): "tracing words a dimension that is not there",
+    ("hpmoe/primitives/reduction.py", "two equal matrices"): "made by a gradient, of operands that fit",
+    ("hpmoe/primitives/shape.py", "within axis"): "tracing cuts bounds as Python does",
+    ("hpmoe/primitives/shape.py", "an order of the axes"): "tracing words a dimension that is not there",
+    ("hpmoe/primitives/primitive.py", "is defined twice"): "when hpmoe is imported",
+    ("hpmoe/tracing/calls.py", "with these arguments"): "test_tracing.py: MindSpore takes other arguments in few calls",
+    ("hpmoe/tracing/entry.py", "recorder.pending"): "raises again what a case did",
+    ("hpmoe/tracing/indexing.py", "bounded by the number"): "test_tracing_errors.py",
+    ("hpmoe/tracing/recorder.py", "did not report"): "guards against MindSpore calls that report nothing; none is known",
+    ("hpmoe/tracing/rules_moe.py", "ops.grouped_matmul"): "no MindSpore of this version has it on a CPU",
+    ("hpmoe/tracing/rules_reduce.py", "softmax over several"): "MindSpore refuses it first",
+    ("hpmoe/tracing/tracer.py", "AttributeError"): "Python's protocol for a missing attribute",
+    ("hpmoe/tracing/pynative.py", "AttributeError"): "Python's protocol for a missing attribute",
+    ("hpmoe/graph_mode.py", "of unknown type"): "test_graph_mode.py, with the other two that say so",
+    ("hpmoe/running.py", "capture_mode"): "test_graph_mode.py, where MindSpore records calls",
+    ("hpmoe/routing.py", "do not divide"): "the number of experts is a multiple of the ranks in every traced program",
+    ("hpmoe/layout.py", "{most} rows"): "test_interpret: the row slots run out before",
+    ("hpmoe/interpret.py", "cannot run"): "guards the interpreter's own books",
+    ("hpmoe/regions.py", "_Fault"): "verify raises it as a VerifyError",
+    ("hpmoe/native/", "native library"): "an installation without it; test_packaging.py",
+    ("hpmoe/native/", "not enough memory"): "test_planner.py",
+    ("hpmoe/native/", "ValueError(text)"): "verify and check_queues name such tables before; test_planner.py",
+    ("hpmoe/commands/memory.py", "the process of"): "test_memory_report.py",
+    ("hpmoe/commands/bench.py", "where matplotlib is not"): "an installation without it",
+    ("hpmoe/peers/", ""): "other libraries in processes of their own; test_bench.py",
+    ("kernels/__init__.py", "ImportError"): "a source folder imported by its bare name; test_layering.py",
+    ("transforms/__init__.py", "ImportError"): "a source folder imported by its bare name; test_layering.py",
+    ("kernels/build_native.py", ""): "an installation without a compiler; test_packaging.py",
+    ("kernels/cpu_target.py", ""): "launch gets what Executable packed; test_native_runtime.py calls it itself",
+    ("kernels/native.py", "use_blas"): "`hpmoe bench` alone loads a library by name; test_native_bodies.py",
+    ("kernels/packing.py", "pack:"): "verify names such tables before; test_packing.py",
+    ("kernels/protocol.py", "pack_image"): "test_packing.py: sections of other dtypes",
+}
+
+
+def outcome(call):
+    """The exception of a case; None where it raises none."""
+    try:
+        call()
+    except Exception as error:
+        return error
+    return None
+
+
+@pytest.fixture(scope="module")
+def provoked():
+    """(name -> exception, the (file, line) that explain() worded a MindSpore error at)."""
+    worded = set()
+
+    def noted(*args):
+        frame = sys._getframe(1)
+        worded.add((frame.f_code.co_filename, frame.f_lineno))
+        return not_traceable(*args)
+
+    not_traceable = tracing_errors.not_traceable
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(tracing_errors, "not_traceable", noted)
+        return {name: outcome(call) for name, call in CASES.items()}, worded
+
+
+def shown(error):
+    """The text of an error, with the user's lines as one name and number."""
+    return f"{type(error).__name__}: " + re.sub(r"[\w./-]*\w+\.py:\d+", "user.py:1", str(error))
+
+
+def test_every_case_raises(provoked):
+    assert [name for name, error in provoked[0].items() if error is None] == []
+
+
+def test_texts(provoked, golden):
+    errors, _ = provoked
+    golden("errors.txt", "\n\n".join(f"[{name}]\n{shown(errors[name])}" for name in sorted(errors)) + "\n")
+
+
+def test_texts_are_short_and_show_no_address(provoked):
+    for name, error in provoked[0].items():
+        lines = str(error).splitlines()
+        assert not re.search(r"\b(at )?0x[0-9a-f]{6}", str(error)), name
+        assert len(lines) <= 12 and len(lines[0]) <= 330, f"{name}: {error}"
+
+
+def sites():
+    """(file, first line, last line, source) of each statement that raises and each call that may."""
+    for path in sorted(p for folder in ("hpmoe", "transforms", "kernels") for p in (ROOT / folder).rglob("*.py")):
+        source = path.read_text(encoding="utf-8")
+        lines = source.splitlines()
+        for node in ast.walk(ast.parse(source)):
+            called = getattr(node.func, "id", getattr(node.func, "attr", "")) if isinstance(node, ast.Call) else ""
+            is_failing = called == "_fail" and isinstance(node.args[0], ast.Name)
+            if called in RAISING or is_failing or (isinstance(node, ast.Raise) and node.exc is not None):
+                yield path, node.lineno, node.end_lineno, " ".join(s.strip() for s in lines[node.lineno - 1:node.end_lineno])
+
+
+def reached(errors):
+    """(file, line) of every frame that the errors, and what they were raised from, went through."""
+    out, left = set(), list(errors)
+    while left:
+        error = left.pop()
+        left += [e for e in (error.__cause__, error.__context__) if e is not None]
+        trace = error.__traceback__
+        while trace is not None:
+            out.add((trace.tb_frame.f_code.co_filename, trace.tb_lineno))
+            trace = trace.tb_next
+    return out
+
+
+def test_every_raising_line_is_reached_or_says_why(provoked):
+    errors, worded = provoked
+    hits = worded | reached(errors.values())
+    missed = [(path.relative_to(ROOT).as_posix(), line, source) for path, line, last, source in sites()
+              if not any((str(path), at) in hits for at in range(line, last + 1))]
+    excused = {key: [m for m in missed if m[0].startswith(key[0]) and key[1] in m[2]] for key in NOT_REACHED}
+    left = [m for m in missed if not any(m in group for group in excused.values())]
+    assert not left, "\n".join(["add a case to error_cases.py, or a reason to NOT_REACHED:", *map(str, left)])
+    assert [key for key, group in excused.items() if not group] == [], "reached by now; take them out of NOT_REACHED"
