@@ -150,7 +150,7 @@ BAD_OPTIONS = {
     "machine": (lambda: assign_queues(TILES, machine="cpu"), "assign_queues: machine is 'cpu'; it must be an hpmoe.Machine or "
                 "None."),
     "policy": (lambda: assign_queues(TILES, policy="best"), "assign_queues: policy is 'best'; it must be one of critical_path, "
-               "round_robin, stage_order, or a function (taskflow, machine) -> queues."),
+               "round_robin, stage_order, expert_barrier, or a function (taskflow, machine) -> queues."),
     "timeout": (lambda: fuse_persistent(assign_queues(TILES), timeout=0), "fuse_persistent: timeout is 0; it must be a positive "
                 "number of seconds."),
     "mesh": (lambda: spmd(moe_ffn, 2), "spmd: mesh is 2; it must be an hpmoe.Mesh."),

@@ -106,7 +106,7 @@ def test_what_cannot_be_simulated():
         hpmoe.simulate(flow.replace(queues=()))
     with pytest.raises(ArgumentError, match=r"machine is cpu of 1 queues; it must be an hpmoe.Machine of 8 queues"):
         hpmoe.simulate(flow, hpmoe.cpu(1))
-    with pytest.raises(ArgumentError, match=r"routing\[1\] is of shape \(256, 2\); it must be topk_ids of shape \(256, 2\) in 0..7"):
+    with pytest.raises(ArgumentError, match=r"routing\[1\] is of shape \(256, 2\) in 0..8; it must be topk_ids of shape \(256, 2\) in 0..7"):
         hpmoe.simulate(flow, routing=[balanced_ids(1, 256, 2, 8)[0], np.full((256, 2), 8)])
     with pytest.raises(ArgumentError, match="routing is of 1 ranks; it must be topk_ids of 2 ranks"):
         hpmoe.simulate(flow, routing=balanced_ids(1, 256, 2, 8))
