@@ -47,7 +47,7 @@ def _pack_forms(flow: Taskflow, ops: np.ndarray) -> tuple[np.ndarray, int, dict[
         raise MemoryError(f"pack: not enough memory for {flow.num_tasks} tasks")
     if result:
         raise ValueError(f"pack: the tables of {flow.name} " + (
-            "name a task or an event that does not exist" if result == 2 else
+            "name a task, an event or a tile that does not exist" if result == 2 else
             "are too irregular: a word of 32 bits cannot tell apart what its tasks wait for and signal"))
     names = ("forms", "waits", "signals")
     return words, int(sizes[0]), {name: a[:n] for name, a, n in zip(names, out, sizes[1:].tolist(), strict=True)}

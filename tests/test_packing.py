@@ -1,5 +1,7 @@
 """A packed image means exactly what the taskflow's tables say, whatever they say."""
 
+import dataclasses
+
 import numpy as np
 import pytest
 
@@ -83,5 +85,13 @@ def test_what_cannot_be_packed_is_refused():
         pack(flow.replace(tasks=flow.tasks[:-1]))
     waits = flow.waits.copy()
     waits["event"][0] = len(flow.events)
-    with pytest.raises(ValueError, match="the tables of moe_ffn name a task or an event that does not exist"):
+    with pytest.raises(ValueError, match="the tables of moe_ffn name a task, an event or a tile that does not exist"):
         pack(flow.replace(waits=waits))
+
+
+def test_operations_without_blocks_are_refused():
+    staged = hpmoe.assign_queues(hpmoe.tile_partition(hpmoe.swiglu, rows=4), machine=hpmoe.cpu(1))
+    flow = staged.lower(hpmoe.Aval((8, 6), "float32"))
+    domain = dataclasses.replace(flow.ops[0].domain, blocks=0)
+    with pytest.raises(ValueError, match="pack: the tables of swiglu name a task, an event or a tile that does not exist"):
+        pack(flow.replace(ops=(flow.ops[0].replace(domain=domain),), tasks=flow.tasks))

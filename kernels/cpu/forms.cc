@@ -104,6 +104,7 @@ std::vector<Task> all_tasks(const HpmoeTables& tables) {
   std::vector<Task> tasks;
   tasks.reserve(tables.num_tasks);
   for (int32_t op = 0; op < tables.num_ops; ++op) {
+    if (tables.ops[op].blocks < 1 || (tables.ops[op].cols > 0 && tables.ops[op].tile_cols < 1)) throw BadTable();
     const Form form{op, 0, 0, 0, 0};
     const auto size = static_cast<int32_t>(grid_size(tables.ops[op]));
     for (int32_t i = 0; i < size; ++i) tasks.push_back(task_at(&form, tables.ops, 0, i));
