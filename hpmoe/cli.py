@@ -1,4 +1,4 @@
-"""The command `hpmoe`: demo, bench, show, plan, memory and doctor."""
+"""The command `hpmoe`: demo, bench, show, plan, simulate, memory and doctor."""
 
 from __future__ import annotations
 
@@ -9,11 +9,12 @@ from importlib import metadata
 
 from absl import flags
 
-from hpmoe.commands import bench, demo, doctor, memory, plan, show
+from hpmoe.commands import bench, demo, doctor, memory, plan, show, simulate
 from hpmoe.commands.options import UsageError, define_switch, did_you_mean, flags_text, parse
 from hpmoe.errors import LaunchError
 
-COMMANDS = {"demo": demo, "bench": bench, "show": show, "plan": plan, "memory": memory, "doctor": doctor}
+COMMANDS = {"demo": demo, "bench": bench, "show": show, "plan": plan, "simulate": simulate,
+            "memory": memory, "doctor": doctor}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -78,7 +79,7 @@ def define(name: str) -> flags.FlagValues:
 
 
 def help_text() -> str:
-    commands = "\n".join(f"  hpmoe {name:<8}{command.SUMMARY}" for name, command in COMMANDS.items())
+    commands = "\n".join(f"  hpmoe {name:<9}{command.SUMMARY}" for name, command in COMMANDS.items())
     return ("hpmoe: transforms that turn a pure MoE-FFN written with MindSpore into one persistent kernel\n\n"
             f"{commands}\n\nhpmoe COMMAND --help lists the flags of a command; hpmoe --version prints the version.")
 

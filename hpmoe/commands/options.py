@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import math
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -32,6 +33,19 @@ class Integer(flags.ArgumentParser):
         return value
 
 
+class Number(flags.ArgumentParser):
+    """A finite number."""
+
+    def parse(self, argument: Any) -> float:
+        try:
+            value = float(argument)
+        except ValueError:
+            value = math.nan
+        if not math.isfinite(value):
+            raise ValueError("it must be a number")
+        return value
+
+
 class Choice(flags.ArgumentParser):
     """One of some words."""
 
@@ -56,6 +70,10 @@ class Switch(flags.BooleanParser):
 
 def define_integer(values: flags.FlagValues, name: str, default: int | None, text: str, least: int = 1) -> None:
     flags.DEFINE(Integer(least), name, default, text, flag_values=values)
+
+
+def define_number(values: flags.FlagValues, name: str, default: float, text: str) -> None:
+    flags.DEFINE(Number(), name, default, text, flag_values=values)
 
 
 def define_choice(values: flags.FlagValues, name: str, default: str, text: str, words: Sequence[str]) -> None:

@@ -1,0 +1,142 @@
+"""The time below which no schedule of a Taskflow's tasks gets on a machine, for one routing."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+
+import numpy as np
+
+from hpmoe import taskflow as tf
+from hpmoe.costs import Work
+from hpmoe.dtypes import numpy_dtype
+from hpmoe.layout import Layout
+from hpmoe.machine import Machine
+
+
+@dataclasses.dataclass(frozen=True)
+class Bound:
+    """Microseconds that a rank needs at least.
+
+    Attributes:
+        aic, aiv: work of its matrix and of its vector workers, shared evenly among them, each task alone on the machine.
+        egress, ingress: of its link, at full rate.
+        fill: before its first matrix task: one row through each operation that comes before all of these.
+        drain: after its last one, in the same way.
+    """
+
+    aic: float
+    aiv: float
+    egress: float
+    ingress: float
+    fill: float
+    drain: float
+
+    @property
+    def total(self) -> float:
+        return max(self.aic + self.fill + self.drain, self.aiv, self.egress, self.ingress)
+
+
+def rank_bounds(flow: tf.Taskflow, machine: Machine, ids: np.ndarray) -> list[Bound]:
+    """The Bound of each rank of a taskflow under overlap_comm; that of a launch is the largest of all ranks.
+
+    Args:
+        flow: with or without queues.
+        machine: what it runs on.
+        ids: topk_ids of all ranks, [ep, T, K], the same for every route.
+
+    Example:
+        >>> import hpmoe
+        >>> from hpmoe.workload import balanced_ids
+        >>> flow = hpmoe.tile_partition(hpmoe.swiglu, rows=128, cols=256).lower(hpmoe.Aval((8192, 4096), "bfloat16"))
+        >>> [round(b.total) for b in rank_bounds(flow, hpmoe.ascend_a3, balanced_ids(1, 8, 1, 1))]
+        [73]
+    """
+    work = Work(flow, machine).table
+    zeros = [[np.zeros(r.shape, numpy_dtype("float32")) for r in ids] if plan.weights >= 0 else None for plan in flow.routes]
+    layout = Layout(flow, [list(ids)] * len(flow.routes), None, zeros)
+    return [_rank_bound(flow, machine, work, layout, rank) for rank in range(flow.ep_size)]
+
+
+def _rank_bound(flow: tf.Taskflow, machine: Machine, work: np.ndarray, layout: Layout, rank: int) -> Bound:
+    busy = {"aic": 0.0, "aiv": 0.0}
+    links = np.zeros(4)
+    for i, op in enumerate(flow.ops):
+        if op.num_peers:
+            sent = _moved(flow, op, layout, machine, rank) * work[i, 0]["link_row"]
+            links += sent
+            busy["aiv"] += sent[::2].sum() / machine.worker_link_bytes_per_us
+        else:
+            rows = _task_rows(flow, op, layout, rank)
+            ranges = op.col_ranges()
+            both = [_task_us(w, rows, machine) for w in work[i]]
+            busy[op.unit] += (len(ranges) - 1) * both[0] + both[1]
+    shares = {u: us / max(1, len(machine.queues_of(u))) for u, us in busy.items()}
+    if machine.unified:
+        shares = dict.fromkeys(shares, sum(shares.values()))
+    rates = np.array([machine.link_bytes_per_us] * 2 + [machine.node_link_bytes_per_us] * 2)
+    us = links / rates
+    return Bound(shares["aic"], shares["aiv"], max(us[0], us[2]), max(us[1], us[3]), *_fill_and_drain(flow, machine, work))
+
+
+def _task_us(work: np.void, rows: np.ndarray, machine: Machine) -> float:
+    """Microseconds of tasks of these numbers of rows together, each alone on the machine."""
+    granules = -(-rows // work["granule"]) * work["granule"]
+    used = work["touches"][:work["num_touches"]]
+    core = machine.task_us + work["core_fixed"] + granules * work["core_row"]
+    l2 = (used["fixed"].sum() + rows * used["row"].sum()) / min(machine.worker_l2_bytes_per_us, machine.l2_bytes_per_us)
+    return float(np.maximum(core, l2).sum())
+
+
+def _task_rows(flow: tf.Taskflow, op: tf.TileOp, layout: Layout, rank: int) -> np.ndarray:
+    """Rows of each task of one column range of a local operation that is not empty."""
+    route = op.domain.route
+    if op.domain.kind == "slots":
+        rows = layout.slots[route][rank].rows
+    elif op.domain.kind == "tiles":
+        tiles = [layout.tile(rank, op.domain, i) for i in range(op.domain.size)]
+        rows = np.array([t.stop - t.start for t in tiles])
+    elif op.domain.kind == "experts":
+        rows = layout.routings[route].tokens_per_expert(rank) if route >= 0 else np.array([op.params[1]])
+        return np.repeat(rows, op.domain.blocks).astype(float)
+    else:
+        rows = np.ones(1)
+    return rows[rows > 0].astype(float)
+
+
+def _moved(flow: tf.Taskflow, op: tf.TileOp, layout: Layout, machine: Machine, rank: int) -> np.ndarray:
+    """Rows of a put that leave and reach the rank, inside its node and between nodes, [4]."""
+    out = np.zeros(4)
+    if op.opcode == "NOTIFY":
+        return out
+    counts = layout.routings[op.domain.route].counts
+    to_rank = counts.reshape(flow.ep_size, flow.ep_size, -1).sum(axis=2)
+    sent = to_rank.T if op.opcode == "PUT_BACK" else to_rank
+    for peer in range(flow.ep_size):
+        if peer != rank:
+            first = 0 if peer // machine.node_size == rank // machine.node_size else 2
+            out[first] += sent[rank, peer]
+            out[first + 1] += sent[peer, rank]
+    return out
+
+
+def _fill_and_drain(flow: tf.Taskflow, machine: Machine, work: np.ndarray) -> tuple[float, float]:
+    """The least that any matrix operation has before it, and the least that any has after it, without other matrix work."""
+    writers: dict[int, list[int]] = {}
+    before: list[list[int]] = []
+    for i, op in enumerate(flow.ops):
+        read = {flow.buffers[a.buffer].storage for a in op.inputs}
+        before.append([p for s in read for p in writers.get(s, ())])
+        for access in op.outputs:
+            writers.setdefault(flow.buffers[access.buffer].storage, []).append(i)
+    after: list[list[int]] = [[i for i, ps in enumerate(before) if p in ps] for p in range(len(flow.ops))]
+    least = [_task_us(w[0], np.full(1, float(not op.num_peers)), machine) for op, w in zip(flow.ops, work, strict=True)]
+    return _longest(flow, before, least, range(len(flow.ops))), _longest(flow, after, least, range(len(flow.ops))[::-1])
+
+
+def _longest(flow: tf.Taskflow, neighbours: list[list[int]], least: Sequence[float], order: Sequence[int]) -> float:
+    path, is_late = [0.0] * len(flow.ops), [False] * len(flow.ops)
+    for i in order:
+        path[i] = max((path[p] + least[p] for p in neighbours[i]), default=0.0)
+        is_late[i] = any(is_late[p] or flow.ops[p].unit == "aic" for p in neighbours[i])
+    return min((path[i] for i, op in enumerate(flow.ops) if op.unit == "aic" and not is_late[i]), default=0.0)

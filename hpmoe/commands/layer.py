@@ -1,0 +1,77 @@
+"""A MoE-FFN layer of given sizes and routing on a modelled machine: fused, unfused, and what bounds it."""
+
+from __future__ import annotations
+
+import functools
+from typing import Any
+
+import numpy as np
+
+import hpmoe
+from hpmoe import running
+from hpmoe.bound import rank_bounds
+from hpmoe.commands import show
+from hpmoe.workload import balanced_ids, imbalanced_ids
+
+
+class Layer:
+    """Taskflows and simulated times of one configuration.
+
+    Attributes:
+        o: sizes, dtype, as the flags of a command name them.
+        direction: "forward" or "backward".
+        machine: an hpmoe.Machine.
+        ids: topk_ids of all ranks, [ep, T, K].
+    """
+
+    def __init__(self, o: Any, direction: str, machine: hpmoe.Machine, imbalance: float = 1.0, seed: int = 0):
+        self.o, self.direction, self.machine = o, direction, machine
+        sizes = o.ep, o.tokens, o.top_k, o.experts
+        self.ids = balanced_ids(*sizes) if imbalance == 1 else imbalanced_ids(*sizes, imbalance=imbalance, seed=seed)
+
+    @functools.cached_property
+    def tiles(self) -> hpmoe.Taskflow:
+        program = show.program(self.o, self.direction)
+        received = np.bincount(self.ids.reshape(-1), minlength=self.o.experts).reshape(self.o.ep, -1).sum(axis=1)
+        routes = sum(e.primitive.name == "route" for e in program.equations)
+        program = running.with_max_rows(program, [int(received.max())] * routes)
+        rows, cols = (getattr(self.o, n, None) or getattr(self.machine, n) for n in ("tile_rows", "tile_cols"))
+        return hpmoe.tile_partition.apply_to(program, rows=rows, cols=cols)
+
+    def fused(self, policy: str = "critical_path", machine: hpmoe.Machine | None = None, **comm: str) -> hpmoe.Timeline:
+        """The persistent kernel; expert_barrier gets signals for each expert, as the policy it is modelled on."""
+        machine = machine or self.machine
+        comm = {"signal": "expert", **comm} if policy == "expert_barrier" else comm
+        flow = hpmoe.overlap_comm.apply_to(self.tiles, **comm)
+        return hpmoe.simulate(hpmoe.assign_queues.apply_to(flow, machine=machine, policy=policy), machine, routing=self.ids)
+
+    def blocking(self, policy: str, machine: hpmoe.Machine) -> hpmoe.Timeline:
+        """The persistent kernel with collectives instead of puts."""
+        flow = hpmoe.assign_queues.apply_to(self.tiles, machine=machine, policy=policy)
+        return hpmoe.simulate(flow, machine, routing=self.ids)
+
+    def baseline(self) -> hpmoe.Timeline:
+        """One kernel after another; each deals its tiles out in turn."""
+        flow = hpmoe.launch_kernels.apply_to(self.tiles)
+        flow = hpmoe.assign_queues.apply_to(flow, machine=self.machine, policy="round_robin")
+        return hpmoe.simulate(flow, routing=self.ids)
+
+    def bound_us(self) -> float:
+        """Of all ranks, with the launch."""
+        flow = hpmoe.overlap_comm.apply_to(self.tiles)
+        return self.machine.launch_us + max(b.total for b in rank_bounds(flow, self.machine, self.ids))
+
+    def span_us(self, line: hpmoe.Timeline) -> float:
+        """Of a fused run, with its one launch."""
+        return self.machine.launch_us + line.span
+
+
+def utilisation(line: hpmoe.Timeline, machine: hpmoe.Machine) -> dict[str, float]:
+    """Shares of the span, mean of all ranks: workers in task bodies, links and memory at their full rates."""
+    busy = line.utilisation()
+    out = {unit: float(busy[:, list(machine.queues_of(unit))].mean()) for unit in ("aic", "aiv")}
+    of_rate = dict(zip(hpmoe.timeline.RATES, line.traffic[:, :, 0].mean(axis=0) / max(line.span, 1e-9), strict=True))
+    for name in ("egress", "ingress"):
+        out[name] = float(max(of_rate[name] / machine.link_bytes_per_us,
+                              of_rate[f"node_{name}"] / machine.node_link_bytes_per_us))
+    return {**out, "memory": float(of_rate["memory"] / machine.memory_bytes_per_us)}

@@ -1,0 +1,80 @@
+"""hpmoe simulate: a MoE-FFN layer on a model of a machine, fused and unfused, beside its bound; and the paper's table."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from absl import flags
+
+import hpmoe
+from hpmoe.commands import options, paper_table, show
+from hpmoe.commands.layer import Layer, utilisation
+from hpmoe.commands.progress import Progress
+from hpmoe.transforms.assign_queues import POLICIES
+from hpmoe.transforms.overlap_comm import ORDERS, SIGNALS
+
+SUMMARY = "predicts a layer's time on a model of a machine, fused and unfused"
+NOTES = """\
+Every time is simulated: the very queues that would be launched, run on a model of the machine; nothing is computed.
+--imbalance is the largest over the mean number of rows that a rank receives. --paper prints HyperParallel-MoE's table
+beside the model; all other flags but --json are not used by it."""
+
+
+def define(values: flags.FlagValues) -> None:
+    options.define_sizes(values, ep=8, tokens=4096, hidden=7168, intermediate=2048, experts=64, top_k=8)
+    options.define_choice(values, "dtype", "bfloat16", "of rows and expert weights", options.FLOATS)
+    options.define_choice(values, "direction", "forward", "which pass", ("forward", "backward"))
+    options.define_choice(values, "machine", "ascend_a3", "the model", show.MACHINES)
+    options.define_number(values, "imbalance", 1.0, "most over mean received rows of a rank")
+    options.define_integer(values, "seed", 0, "of the imbalanced routing: the hot rank, and who takes what", least=0)
+    options.define_integer(values, "tile_rows", None, "rows of a tile and of a slot; the machine's where not given")
+    options.define_integer(values, "tile_cols", None, "columns of a tile; the machine's where not given")
+    options.define_choice(values, "order", "ratr", "in which order a rank sends to the others", tuple(ORDERS))
+    options.define_choice(values, "signal", "tile", "what one remote signal stands for", SIGNALS)
+    options.define_choice(values, "policy", "critical_path", "how tasks get into queues", tuple(POLICIES))
+    options.define_switch(values, "paper", "HyperParallel-MoE's table: paper, simulated, error")
+
+
+def run(o: Any) -> int:
+    with Progress("hpmoe simulate") as progress:
+        if o.paper:
+            table, other = (paper_table.rows(tokens, progress) for tokens in (4096, 2048))
+            print(json.dumps({"simulated": True, "assumed": paper_table.ASSUMED, "rows": table,
+                              "rows_of_16384_received": other}) if o.json else paper_table.text(table, other))
+            return 0
+        options.check_sizes(o)
+        most = min(o.ep, o.experts / o.top_k)
+        options.check_flag(1 <= o.imbalance <= most, "imbalance", f"{o.imbalance:g}", f"from 1 to {most:g} for these sizes")
+        result = simulated(o, progress)
+    print(json.dumps(result) if o.json else text(o, result))
+    return 0
+
+
+def simulated(o: Any, progress: Progress) -> dict[str, Any]:
+    """Makespan, baseline and bound of the configuration in milliseconds, and shares in use."""
+    machine = hpmoe.cpu(ep_size=o.ep) if o.machine == "cpu" else getattr(hpmoe, o.machine)
+    progress("planning")
+    layer = Layer(o, o.direction, machine, o.imbalance, o.seed)
+    comm = {"order": o.order, "signal": o.signal}
+    if o.policy == "expert_barrier" and o["signal"].using_default_value:
+        del comm["signal"]
+    line = layer.fused(o.policy, **comm)
+    progress("baseline")
+    makespan, baseline, bound = (us / 1e3 for us in (layer.span_us(line), layer.baseline().span, layer.bound_us()))
+    return {"simulated": True, **options.sizes(o), "dtype": o.dtype, "machine": machine.name, "policy": o.policy,
+            "direction": o.direction, "imbalance": o.imbalance, "makespan_ms": makespan, "baseline_ms": baseline,
+            "bound_ms": bound, "speedup": baseline / makespan, "makespan_over_bound": makespan / bound,
+            "utilisation": utilisation(line, machine)}
+
+
+def text(o: Any, result: dict[str, Any]) -> str:
+    sizes = ", ".join(f"{k}={v}" for k, v in options.sizes(o).items())
+    fused, ratio = f"fused, {o.policy}", result["makespan_over_bound"]
+    lines = [f"{result['machine']}, {o.direction}, {sizes}, {o.dtype}, imbalance {o.imbalance:g}: simulated",
+             f"  {fused:24}{result['makespan_ms']:10.3f} ms  {ratio:.3f} times the bound",
+             f"  {'unfused':24}{result['baseline_ms']:10.3f} ms  {result['speedup']:.2f} times the fused",
+             f"  {'bound':24}{result['bound_ms']:10.3f} ms  no schedule of these tiles is faster",
+             "  in use while fused      " + ", ".join(f"{k} {v:.0%}".replace("%", " %")
+                                                      for k, v in result["utilisation"].items())]
+    return "\n".join(lines)

@@ -1,0 +1,89 @@
+"""hpmoe simulate: any configuration, its bound, and the paper's table."""
+
+import json
+
+import numpy as np
+import pytest
+from test_simulate import NPU, plan
+
+import hpmoe
+from hpmoe.bound import rank_bounds
+from hpmoe.cli import main
+from hpmoe.commands import paper_table
+from hpmoe.workload import balanced_ids, imbalanced_ids
+
+SIZES = ["--ep=4", "--tokens=256", "--hidden=512", "--intermediate=256", "--experts=8", "--top_k=2"]
+
+
+def simulated(capsys, *flags):
+    assert main(["simulate", *SIZES, *flags, "--json"]) == 0
+    return json.loads(capsys.readouterr().out)
+
+
+@pytest.mark.parametrize("direction", ("forward", "backward"))
+def test_a_configuration(capsys, direction):
+    out = simulated(capsys, f"--direction={direction}", "--imbalance=2")
+    assert out["simulated"] and out["imbalance"] == 2 and out["direction"] == direction
+    assert 0 < out["bound_ms"] <= out["makespan_ms"] < out["baseline_ms"]
+    assert set(out["utilisation"]) == {"aic", "aiv", "egress", "ingress", "memory"}
+    assert all(0 < share <= 1 for share in out["utilisation"].values())
+    assert out["speedup"] == pytest.approx(out["baseline_ms"] / out["makespan_ms"])
+
+
+@pytest.mark.parametrize("flags", (["--policy=expert_barrier"], ["--machine=ascend_a2"], ["--machine=cpu"], ["--signal=peer"],
+                                   ["--policy=round_robin", "--order=sequential"], ["--tile_rows=64", "--tile_cols=128"]))
+def test_every_option(capsys, flags):
+    out = simulated(capsys, *flags)
+    assert 0 < out["bound_ms"] <= out["makespan_ms"]
+    assert main(["simulate", *SIZES, *flags]) == 0
+    text = capsys.readouterr().out
+    assert "simulated" in text and f"{out['makespan_ms']:.3f} ms" in text
+
+
+def test_what_is_refused(capsys):
+    assert main(["simulate", *SIZES, "--imbalance=5"]) == 2
+    assert "flag --imbalance=5: it must be from 1 to 4 for these sizes" in capsys.readouterr().err
+    assert main(["simulate", "--imbalance=x"]) == 2
+    assert "it must be a number" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("direction", ("forward", "backward"))
+@pytest.mark.parametrize("machine", (NPU, NPU.replace(link_bytes_per_us=300.0), NPU.replace(vector_bytes_per_us=200.0),
+                                     NPU.replace(node_size=1, node_link_bytes_per_us=100.0)))
+def test_no_schedule_beats_the_bound(direction, machine):
+    for policy in ("critical_path", "round_robin", "expert_barrier"):
+        flow = plan(ep=4, direction=direction, make=hpmoe.overlap_comm, T=200)
+        flow = hpmoe.assign_queues.apply_to(flow, machine=machine, policy=policy)
+        for ids in (balanced_ids(4, 200, 2, 8), imbalanced_ids(4, 200, 2, 8, imbalance=3.0, seed=2)):
+            bounds = rank_bounds(flow, machine, ids)
+            assert hpmoe.simulate(flow, machine, routing=ids).span >= max(b.total for b in bounds) * (1 - 1e-6)
+
+
+def test_a_bound_is_what_limits():
+    flow, ids = plan(ep=4, make=hpmoe.overlap_comm, T=200), imbalanced_ids(4, 200, 2, 8, imbalance=3.0, seed=2)
+    received = np.bincount(ids.reshape(-1), minlength=8).reshape(4, 2).sum(axis=1)
+    slow = rank_bounds(flow, NPU.replace(link_bytes_per_us=300.0), ids)
+    hot = int(received.argmax())
+    leaving = sum((ids[r] // 2 == hot).sum() for r in range(4) if r != hot) * 256 * 2.0
+    assert slow[hot].ingress == pytest.approx((leaving + (ids[hot] // 2 != hot).sum() * 512.0) / 300)
+    assert slow[hot].total == slow[hot].ingress
+    fast = rank_bounds(flow, NPU.replace(matmul_flops_per_us=1e3), ids)
+    assert int(np.argmax([b.aic for b in fast])) == hot and fast[hot].total == fast[hot].aic + fast[hot].fill + fast[hot].drain
+    assert all(b.fill > 0 and b.drain > 0 for b in fast)
+
+
+def test_the_papers_table_within_its_goals(capsys, monkeypatch):
+    rows, some = {}, [(4, "backward"), (8, "forward"), (16, "forward")]  # all six take four times as long
+    monkeypatch.setattr(paper_table, "PAPER", {key: paper_table.PAPER[key] for key in some})
+    monkeypatch.setattr(paper_table, "rows", lambda tokens, p, real=paper_table.rows: rows.setdefault(4096, real(4096, p)))
+    assert main(["simulate", "--paper", "--json"]) == 0
+    out = json.loads(capsys.readouterr().out)
+    assert [(r["ep"], r["direction"]) for r in out["rows"]] == some
+    for row in out["rows"]:
+        for name in ("baseline", "fused"):
+            assert row[f"{name}_ms"] == pytest.approx(row[f"paper_{name}_ms"], rel=0.1)
+        assert abs(row["speedup"] - row["paper_speedup"]) <= 0.08
+        assert row["expert_barrier_ms"] > row["fused_ms"]
+    assert main(["simulate", "--paper"]) == 0
+    text = capsys.readouterr().out
+    assert "simulated" in text and "16,384 rows" in text
