@@ -1,20 +1,41 @@
-"""Timeline: when each worker waited and worked, measured or simulated; as numbers, text and a Chrome/Perfetto trace."""
+"""Timeline: when each worker waited and worked, measured or simulated, and the numbers that follow from it."""
 
 from __future__ import annotations
 
 import dataclasses
-import json
-import string
-from collections.abc import Iterator, Sequence
-from typing import Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from hpmoe.errors import check_argument
+from hpmoe.machine import Machine
 from hpmoe.taskflow import Taskflow, TileOp
-from hpmoe.taskflow_text import event_name, task_name
+
+if TYPE_CHECKING:
+    from hpmoe.critical_path import CriticalPath
 
 RATES = ("l2", "memory", "egress", "ingress", "node_egress", "node_ingress")
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Simulated:
+    """What a simulation knows of a run besides its times.
+
+    Attributes:
+        machine: what the run was simulated on.
+        traffic: [ep, len(RATES), 2] float: bytes that went over each shared rate of a rank, and microseconds during which
+            it was in use.
+        released_by: [ep * num_tasks] int: for each row of the Timeline the row whose signal ended its wait, -1 where its
+            events had counted enough when its worker came to it.
+        bin_us: microseconds of a bin of `served`.
+        served: [ep, len(RATES), bins] float, bytes that went over each rate in each bin.
+    """
+
+    machine: Machine
+    traffic: np.ndarray
+    released_by: np.ndarray
+    bin_us: float
+    served: np.ndarray
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -29,8 +50,7 @@ class Timeline:
         rank, queue, task: [ep * num_tasks] int, where the row ran and which task of `flow` it is.
         wait_begin, begin, end: [ep * num_tasks] float, when its worker came to it, began its body and had signalled.
         origin: microseconds of that first moment on the clock of the run.
-        traffic: of a simulated run, [ep, len(RATES), 2] float: bytes that went over each shared rate of a rank, and
-            microseconds during which it was in use; None where the run was measured.
+        simulated: of a simulated run, what else the simulation knows of it; None where the run was measured.
     """
 
     flow: Taskflow
@@ -41,16 +61,16 @@ class Timeline:
     begin: np.ndarray
     end: np.ndarray
     origin: float = 0.0
-    traffic: np.ndarray | None = None
+    simulated: Simulated | None = None
 
     @classmethod
-    def from_trace(cls, flow: Taskflow, trace: np.ndarray, traffic: np.ndarray | None = None) -> Timeline:
+    def from_trace(cls, flow: Taskflow, trace: np.ndarray, simulated: Simulated | None = None) -> Timeline:
         """The Timeline of a launch.
 
         Args:
             flow: what was launched.
             trace: int64 [ep, num_tasks, 3] nanoseconds, tasks in the order of the queues.
-            traffic: see Timeline.
+            simulated: see Timeline.
 
         Raises:
             ArgumentError: the taskflow has no queues, or the trace is of another shape.
@@ -75,11 +95,21 @@ class Timeline:
         lengths = [len(q) for q in flow.queues]
         return cls(flow, np.repeat(np.arange(flow.ep_size), flow.num_tasks),
                    np.tile(np.repeat(np.arange(len(lengths)), lengths), flow.ep_size),
-                   np.tile(np.concatenate(flow.queues), flow.ep_size), wait_begin, begin, end, first / 1e3, traffic)
+                   np.tile(np.concatenate(flow.queues), flow.ep_size), wait_begin, begin, end, first / 1e3, simulated)
 
     @property
     def is_simulated(self) -> bool:
-        return self.traffic is not None
+        return self.simulated is not None
+
+    @property
+    def traffic(self) -> np.ndarray | None:
+        """Bytes and microseconds of each shared rate of each rank, see Simulated; None where the run was measured."""
+        return self.simulated.traffic if self.simulated else None
+
+    @property
+    def machine(self) -> Machine:
+        """What the run was simulated on, or what its queues were assigned for."""
+        return self.simulated.machine if self.simulated else self.flow.machine
 
     @property
     def span(self) -> float:
@@ -97,13 +127,72 @@ class Timeline:
         busy = np.bincount(self.rank * shape[1] + self.queue, self.end - self.begin, shape[0] * shape[1])
         return busy.reshape(shape) / max(self.span, 1e-12)
 
-    def chrome_json(self) -> str:
-        """The run as a Chrome trace: open it in ui.perfetto.dev or chrome://tracing."""
-        return chrome_json([self])
+    def unit_utilisation(self) -> dict[str, np.ndarray]:
+        """The share of `span` that the workers of each unit, "aic" and "aiv" or "worker", spent in bodies; each [ep]."""
+        share = self.utilisation()
+        return {unit: share[:, queues].mean(axis=1) for unit, queues in units(self.flow.machine).items()}
+
+    def exposed_communication(self) -> np.ndarray:
+        """Microseconds in which transfers from or to a rank are under way and none of its matrix workers is busy, [ep].
+
+        A transfer is under way while the task that makes it is in its body; a signal without rows is none, nor is what a
+        rank copies to itself. A matrix worker is busy in the body of a task of the matrix unit.
+        """
+        op, peer = (self.flow.tasks[field][self.task] for field in ("op", "peer"))
+        other = np.where(peer >= 0, self.flow.peer_order[self.rank, np.maximum(peer, 0)], -1)
+        moves = np.array([is_transfer(o) for o in self.flow.ops], bool)[op] & (other != self.rank)
+        is_matrix = self.flow.units()[self.task]
+        out = np.empty(self.flow.ep_size)
+        for r in range(len(out)):
+            busy = is_matrix & (self.rank == r)
+            either = busy | (moves & ((self.rank == r) | (other == r)))
+            out[r] = union_length(self.begin[either], self.end[either]) - union_length(self.begin[busy], self.end[busy])
+        return out
+
+    def waiting_for(self) -> dict[str, float]:
+        """Microseconds all workers together waited, by what they waited for, the longest first; they add up to `waiting`.
+
+        What a worker waited for is the tile operation whose signal ended its wait, see `critical_path`; "events already
+        counted" is what looking at events took that needed no waiting.
+
+        Example:
+            >>> import hpmoe
+            >>> f = hpmoe.tile_partition(lambda x, w: hpmoe.swiglu(x @ w), rows=128, cols=256)
+            >>> flow = hpmoe.assign_queues(f, machine=hpmoe.ascend_a3).lower(
+            ...     hpmoe.Aval((512, 1024), "bfloat16"), hpmoe.Aval((1024, 1024), "bfloat16"))
+            >>> list(hpmoe.simulate(flow).waiting_for())
+            ['matmul -> a']
+        """
+        from hpmoe.critical_path import releases
+        by, names = releases(self), [op_name(self.flow, op) for op in self.flow.ops]
+        op = np.where(by >= 0, self.flow.tasks["op"][self.task[by]], len(names))
+        lost = np.bincount(op, self.begin - self.wait_begin, len(names) + 1)
+        out: dict[str, float] = {}
+        for i in np.argsort(-lost, kind="stable"):
+            name = names[i] if i < len(names) else "events already counted"
+            if lost[i] > 0:
+                out[name] = out.get(name, 0.0) + float(lost[i])
+        return out
+
+    def critical_path(self) -> CriticalPath:
+        """What the end of the run waited for, task by task back to its beginning; see CriticalPath."""
+        from hpmoe.critical_path import critical_path
+        return critical_path(self)
+
+    def chrome_json(self, max_arrows: int = 10_000) -> str:
+        """The run as a Chrome trace: open it in ui.perfetto.dev or chrome://tracing; see timeline_chrome.chrome_json."""
+        from hpmoe.timeline_chrome import chrome_json
+        return chrome_json([self], max_arrows=max_arrows)
 
     def text(self, width: int = 72) -> str:
         """A row of `width` characters for each worker: what it did most of in each `span / width`."""
-        return "\n".join(_text(self, width))
+        from hpmoe.timeline_text import gantt_text
+        return gantt_text(self, width)
+
+    def report(self) -> str:
+        """Utilisation of each unit, exposed communication, waiting by what for, and the critical path, as text."""
+        from hpmoe.timeline_text import report_text
+        return report_text(self)
 
     def summary(self) -> str:
         """Span, share of time in task bodies and time waited, on one line."""
@@ -130,111 +219,69 @@ def format_us(us: float) -> str:
     return f"{value:.{max(0, 3 - len(str(int(value))))}f} {unit}"
 
 
-# Text.
+def units(machine: Machine) -> dict[str, range]:
+    """The queues of each unit: of "aic" and "aiv", or of "worker" where every worker takes both kinds of tasks."""
+    if machine.unified:
+        return {"worker": machine.queues_of("aic")}
+    return {unit: queues for unit in ("aic", "aiv") if (queues := machine.queues_of(unit))}
 
 
-def _text(line: Timeline, width: int) -> Iterator[str]:
-    flow = line.flow
-    yield " | ".join([f"# {flow.name}", *flow.provenance])
-    yield (f"timeline {flow.name}  ranks={flow.ep_size} workers={flow.ep_size * len(flow.queues)} "
-           f"tasks={flow.num_tasks}  {line.summary()}")
-    names = [flow.machine.queue_name(q) for q in range(len(flow.queues))]
-    share = line.utilisation()
-    for rank in range(flow.ep_size):
-        for q, name in enumerate(names):
-            row = _cells(line, (line.rank == rank) & (line.queue == q), width)
-            yield f"  rank {rank} {name:<{max(map(len, names))}} |{row}| {share[rank, q]:4.0%}".replace("%", " %")
-    legend = "  "
-    for item in [*(f"{_letter(i)} {_op_name(flow, op)}" for i, op in enumerate(flow.ops)), ". waiting"]:
-        if len(legend) + len(item) > width + 30:
-            yield legend.rstrip()
-            legend = "  "
-        legend += f"{item}   "
-    yield legend.rstrip()
+def op_name(flow: Taskflow, op: TileOp) -> str:
+    """`swiglu -> c`: the primitive, and the buffer its tasks write; `notify dispatch` where they write none."""
+    if not op.operands:
+        return f"{op.opcode.lower()} {op.label}"
+    return f"{op.label} -> {flow.buffers[op.operands[0].buffer].name}"
 
 
-def _cells(line: Timeline, mine: np.ndarray, width: int) -> str:
-    """The letter of the operation, '.' for waiting or ' ' for neither, whichever took most of each cell."""
-    edges = np.linspace(0.0, line.span, width + 1)
-    ops = line.flow.tasks["op"][line.task[mine]]
-    wait_begin, begin, end = line.wait_begin[mine], line.begin[mine], line.end[mine]
-    amounts = [_inside(edges, begin[ops == i], end[ops == i]) for i in range(len(line.flow.ops))]
-    amounts.append(_inside(edges, wait_begin, begin))
-    amounts.append(np.maximum(np.diff(edges) - sum(amounts), 0.0))
-    letters = [*map(_letter, range(len(line.flow.ops))), ".", " "]
-    return "".join(letters[i] for i in np.argmax(amounts, axis=0))
+def is_transfer(op: TileOp) -> bool:
+    """Whether its tasks move rows between ranks."""
+    return op.opcode != "NOTIFY" and (bool(op.num_peers) or op.opcode.startswith("ALL_TO_ALL"))
 
 
-def _inside(edges: np.ndarray, begin: np.ndarray, end: np.ndarray) -> np.ndarray:
-    """How much of the intervals, which are disjoint and in order, lies between neighbouring edges."""
-    if len(begin) == 0:
-        return np.zeros(len(edges) - 1)
-    done = np.cumsum(end - begin)
-    return np.diff(np.interp(edges, np.stack([begin, end], 1).reshape(-1),
-                             np.stack([done - (end - begin), done], 1).reshape(-1)))
+def union_length(begin: np.ndarray, end: np.ndarray) -> float:
+    """How long at least one of the intervals lasts.
 
-
-def _letter(op: int) -> str:
-    letters = string.ascii_uppercase + string.ascii_lowercase + string.digits
-    return letters[op % len(letters)]
-
-
-def _op_name(flow: Taskflow, op: TileOp) -> str:
-    """`swiglu -> c`: the primitive, and the buffer its tasks write."""
-    return f"{op.label} -> {flow.buffers[op.operands[0].buffer].name}" if op.operands else f"notify {op.label}"
-
-
-# Chrome trace.
-
-
-def chrome_json(timelines: Sequence[Timeline]) -> str:
-    """One Chrome trace of several runs of the same ranks, one after another: a process a rank, a thread a worker.
-
-    A task is a complete event of its unit's category, "aic" or "aiv"; the time before it in which its worker waited is
-    one named "wait" of category "wait". Times are microseconds.
+    Example:
+        >>> union_length(np.array([0.0, 1.0, 5.0]), np.array([3.0, 2.0, 6.0]))
+        4.0
     """
-    events: list[dict[str, Any]] = []
-    names: dict[tuple[int, int], str] = {}
-    last = 0.0
-    for line in timelines:
-        at = max(line.origin - timelines[0].origin, last)
-        events += _task_events(line, at)
-        last = at + line.span
-        for rank in range(line.flow.ep_size):
-            for q in range(len(line.flow.queues)):
-                names[rank, q] = line.flow.machine.queue_name(q)
-    events.sort(key=lambda e: (e["ts"], -e["dur"]))
-    return json.dumps({"displayTimeUnit": "ns", "traceEvents": [*_name_events(names), *events]},
-                      separators=(",", ":"))
+    order = np.argsort(begin, kind="stable")
+    begin, end = begin[order], end[order]
+    before = np.concatenate([[0.0], np.maximum.accumulate(end)])[:-1]
+    return float(np.maximum(end - np.maximum(begin, before), 0.0).sum())
 
 
-def _name_events(names: dict[tuple[int, int], str]) -> Iterator[dict[str, Any]]:
-    for rank in sorted({rank for rank, _ in names}):
-        yield {"name": "process_name", "ph": "M", "pid": rank, "tid": 0, "args": {"name": f"rank {rank}"}}
-        yield {"name": "process_sort_index", "ph": "M", "pid": rank, "tid": 0, "args": {"sort_index": rank}}
-    for (rank, q), name in names.items():
-        yield {"name": "thread_name", "ph": "M", "pid": rank, "tid": q, "args": {"name": name}}
-        yield {"name": "thread_sort_index", "ph": "M", "pid": rank, "tid": q, "args": {"sort_index": q}}
+def time_inside(edges: np.ndarray, begin: np.ndarray, end: np.ndarray) -> np.ndarray:
+    """How much of the intervals together lies between neighbouring edges.
+
+    Example:
+        >>> time_inside(np.array([0.0, 2.0, 4.0]), np.array([1.0, 0.0]), np.array([3.0, 1.0])).tolist()
+        [2.0, 1.0]
+    """
+    def past(times: np.ndarray) -> np.ndarray:
+        ordered = np.sort(times)
+        count = np.searchsorted(ordered, edges)
+        return edges * count - np.concatenate([[0.0], np.cumsum(ordered)])[count]
+    return np.diff(past(begin) - past(end))
 
 
-def _task_events(line: Timeline, at: float) -> list[dict[str, Any]]:
+def most_of(line: Timeline, width: int, ranks: list[int] | range | None = None) -> np.ndarray:
+    """What each worker did most of in each of `width` equal parts of the span, [ranks, num_queues, width] int.
+
+    An index of flow.ops; len(flow.ops) where it waited, and one more where it did neither.
+    """
     flow = line.flow
-    labels = [task_name(flow, t) for t in range(flow.num_tasks)]
-    awaited: dict[int, list[str]] = {}
-    for wait in flow.waits:
-        awaited.setdefault(int(wait["task"]), []).append(event_name(flow, int(wait["event"])))
-    out = []
-    for rank, q, t, *times in zip(*(c.tolist() for c in (line.rank, line.queue, line.task, line.wait_begin, line.begin,
-                                                         line.end)), strict=True):
-        wait_begin, begin, end = (round(at + x, 3) for x in times)
-        op = flow.ops[flow.tasks["op"][t]]
-        if begin > wait_begin:
-            out.append({"name": "wait", "cat": "wait", "cname": "grey", "ph": "X", "pid": rank, "tid": q,
-                        "ts": wait_begin, "dur": round(begin - wait_begin, 3),
-                        "args": {"task": f"t{t}", "for": awaited.get(t, [])}})
-        args = {"task": f"t{t}", "op": _op_name(flow, op), "flow": flow.name}
-        if op.domain.kind == "slots":
-            args["slot"] = int(flow.tasks["row"][t])
-        out.append({"name": labels[t], "cat": op.unit, "ph": "X", "pid": rank, "tid": q, "ts": begin,
-                    "dur": round(end - begin, 3), "args": args})
+    ranks = range(flow.ep_size) if ranks is None else ranks
+    edges = np.linspace(0.0, line.span, width + 1)
+    op = flow.tasks["op"][line.task]
+    out = np.empty((len(ranks), len(flow.queues), width), np.int64)
+    bounds = np.searchsorted(line.rank * len(flow.queues) + line.queue, np.arange(flow.ep_size * len(flow.queues) + 1))
+    for i, rank in enumerate(ranks):
+        for q in range(len(flow.queues)):
+            mine = slice(*bounds[rank * len(flow.queues) + q:][:2])
+            begin, end = line.begin[mine], line.end[mine]
+            amounts = [time_inside(edges, begin[op[mine] == o], end[op[mine] == o]) for o in range(len(flow.ops))]
+            amounts.append(time_inside(edges, line.wait_begin[mine], begin))
+            amounts.append(np.maximum(np.diff(edges) - sum(amounts), 0.0))
+            out[i, q] = np.argmax(amounts, axis=0)
     return out

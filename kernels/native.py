@@ -12,7 +12,7 @@ from pathlib import Path
 from hpmoe.native import loading
 
 FOLDER = Path(__file__).parent
-ABI_VERSION = 4
+ABI_VERSION = 5
 
 
 class Rank(ctypes.Structure):
@@ -79,7 +79,8 @@ def load():
         *(ctypes.c_void_p, ctypes.c_int64),  # image
         *(ctypes.POINTER(Rank), ctypes.c_int32),
         *(ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64),  # machine, work, parts
-        *(ctypes.c_void_p, ctypes.c_void_p),  # trace, totals
+        *(ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p),  # trace, released_by, totals
+        *(ctypes.c_void_p, ctypes.c_int32),  # served, bins
         ctypes.POINTER(Status),
     ]
     launch = [

@@ -15,8 +15,10 @@ from hpmoe.kernels.native import Rank, Status, load
 from hpmoe.kernels.packing import pack
 from hpmoe.machine import Machine
 from hpmoe.taskflow import Taskflow
-from hpmoe.timeline import RATES, Timeline
+from hpmoe.timeline import RATES, Simulated, Timeline
 from hpmoe.workload import balanced_ids
+
+NUM_BINS = 512  # of the time over which traffic is counted
 
 
 class _Machine(ctypes.Structure):
@@ -68,14 +70,18 @@ def simulate(flow: Taskflow, machine: Machine | None = None, *, routing: Sequenc
     ids = [_ids(flow, r, routing, lengths) for r in range(flow.ep_size)]
     ranks = _ranks(flow, ids, lengths)
     trace = np.zeros((flow.ep_size, flow.num_tasks, 3), np.int64)
+    released_by = np.full(flow.ep_size * flow.num_tasks, -1, np.int64)
     traffic = np.zeros((flow.ep_size, len(RATES), 2))
+    served = np.zeros(1 + flow.ep_size * len(RATES) * NUM_BINS)
     table = np.ascontiguousarray(work.table.reshape(-1), WORK)
     status = Status()
     load().hpmoe_simulate(image.ctypes.data, image.nbytes, ranks, flow.ep_size, ctypes.byref(_native(machine)),
-                          table.ctypes.data, work.num_parts, trace.ctypes.data, traffic.ctypes.data, ctypes.byref(status))
+                          table.ctypes.data, work.num_parts, trace.ctypes.data, released_by.ctypes.data, traffic.ctypes.data,
+                          served.ctypes.data, NUM_BINS, ctypes.byref(status))
     if status.code:
         raise _explained(flow, make_error(status, image))
-    return Timeline.from_trace(flow, trace, traffic=traffic)
+    return Timeline.from_trace(flow, trace, Simulated(machine, traffic, released_by, float(served[0]),
+                                                      served[1:].reshape(flow.ep_size, len(RATES), NUM_BINS)))
 
 
 def _native(machine: Machine) -> _Machine:

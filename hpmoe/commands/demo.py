@@ -18,7 +18,8 @@ from hpmoe.commands import host, options
 from hpmoe.commands.progress import Progress
 from hpmoe.dtypes import rounded, widen
 from hpmoe.op_by_op import moe_ffn_op_by_op
-from hpmoe.timeline import Timeline, chrome_json
+from hpmoe.timeline import Timeline
+from hpmoe.timeline_chrome import chrome_json
 
 SUMMARY = "runs a MoE-FFN forward and backward, checks it against MindSpore op by op, and times both"
 NOTES = """\

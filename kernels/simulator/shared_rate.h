@@ -6,13 +6,15 @@
 #include <queue>
 #include <vector>
 
+#include "amount_over_time.h"
+
 namespace hpmoe {
 
 // Each user gets min(cap, rate / users) of it; while a wide one is there, that of the whole device, nothing caps a share. What that adds up to for one user since the start is `served_`: a demand for
 // `amount` ends when served_ has grown by it, whoever comes and goes meanwhile.
 class SharedRate {
  public:
-  SharedRate(double rate, double cap) : rate_(rate), cap_(cap) {}
+  SharedRate(double rate, double cap, int32_t num_bins) : rate_(rate), cap_(cap), over_time_(num_bins) {}
 
   // A demand begins at `now`; `user` is told when it ends.
   void begin(double now, double amount, int32_t user, bool is_wide) {
@@ -43,6 +45,7 @@ class SharedRate {
   uint32_t version() const { return version_; }
   double total() const { return total_; }      // of all demands
   double busy_us() const { return busy_us_; }  // during which there was a demand
+  AmountOverTime& over_time() { return over_time_; }  // what was served when
 
  private:
   double speed() const {
@@ -54,6 +57,8 @@ class SharedRate {
     if (!ends_.empty()) {
       served_ += (now - last_) * speed();
       busy_us_ += now - last_;
+      // A demand may begin a little after the event that announces it: then time goes back, and so does what was served.
+      over_time_.add(std::min(last_, now), std::max(last_, now), (now - last_) * speed() * static_cast<double>(ends_.size()));
     }
     last_ = now;
   }
@@ -68,6 +73,7 @@ class SharedRate {
   double rate_, cap_, served_ = 0, last_ = 0, total_ = 0, busy_us_ = 0;
   int32_t num_wide_ = 0;
   uint32_t version_ = 0;
+  AmountOverTime over_time_;
   std::priority_queue<End, std::vector<End>, std::greater<End>> ends_;
 };
 

@@ -29,6 +29,7 @@ struct Happening {
   int32_t who;     // worker, rate, or rank of a signal
   int64_t event;   // of a signal
   int64_t amount;  // of a signal; version of a rate
+  int64_t source;  // of a signal: the task that sent it, counted over ranks and places
 
   bool operator>(const Happening& other) const { return time != other.time ? time > other.time : order > other.order; }
 };
@@ -38,6 +39,7 @@ struct Worker {
   int32_t num_waits_met = 0;  // of the task at place
   int32_t pending = 0;        // parts of the running task that have not ended
   bool has_slept = false;
+  int64_t released_by = -1;  // the source of the signal that ended its last sleep
 };
 
 // Which parts of a rank's arrays L2 still holds: those touched within its size of bytes.
@@ -65,23 +67,30 @@ class Cache {
 class Simulation {
  public:
   Simulation(const Image& image, const HpmoeRank* ranks, const HpmoeMachine& machine, const HpmoeWork* work,
-             int64_t num_parts, int64_t* trace)
-      : image_(image), ranks_(ranks), machine_(machine), work_(work), trace_(trace),
+             int64_t num_parts, int64_t* trace, int64_t* released_by, int32_t num_bins)
+      : image_(image), ranks_(ranks), machine_(machine), work_(work), trace_(trace), released_by_(released_by),
+        num_bins_(num_bins),
         num_ranks_(image.header->ep_size), num_queues_(image.header->num_queues),
         caches_(num_ranks_, Cache(num_parts, machine.l2_bytes)) {}
 
-  Status run(double* totals) {
+  Status run(double* totals, double* served) {
     Status status{};
     if (!route(status)) return status;
     for (int32_t w = 0; w < num_ranks_ * num_queues_; ++w) walk(w, 0);
+    double end = 0;
     for (; !happenings_.empty();) {
       const Happening next = happenings_.top();
       happenings_.pop();
+      end = next.time;
       happen(next);
     }
     for (int32_t i = 0; i < num_ranks_ * HPMOE_NUM_RATES; ++i) {
       totals[2 * i] = rates_[i].total();
       totals[2 * i + 1] = rates_[i].busy_us();
+      AmountOverTime& amounts = rates_[i].over_time();
+      amounts.cover(end);
+      served[0] = amounts.width();
+      std::copy(amounts.bins().begin(), amounts.bins().end(), served + 1 + int64_t{i} * num_bins_);
     }
     return find_stuck();
   }
@@ -107,23 +116,24 @@ class Simulation {
       asleep_.emplace_back(h.num_events);
       for (int32_t q = 0; q < num_queues_; ++q) workers_.push_back({image_.queues[q], image_.queues[q + 1]});
       const HpmoeMachine& m = machine_;
-      rates_.emplace_back(m.l2_rate, m.l2_cap);
-      rates_.emplace_back(m.memory_rate, m.memory_cap);
-      for (int i = 0; i < 2; ++i) rates_.emplace_back(m.link_rate, m.link_cap);
-      for (int i = 0; i < 2; ++i) rates_.emplace_back(m.node_link_rate, m.node_link_cap);
+      rates_.emplace_back(m.l2_rate, m.l2_cap, num_bins_);
+      rates_.emplace_back(m.memory_rate, m.memory_cap, num_bins_);
+      for (int i = 0; i < 2; ++i) rates_.emplace_back(m.link_rate, m.link_cap, num_bins_);
+      for (int i = 0; i < 2; ++i) rates_.emplace_back(m.node_link_rate, m.node_link_cap, num_bins_);
     }
     return true;
   }
 
-  void foresee(double time, Happening::Kind kind, int32_t who, int64_t event = 0, int64_t amount = 0) {
-    happenings_.push({time, num_foreseen_++, kind, who, event, amount});
+  void foresee(double time, Happening::Kind kind, int32_t who, int64_t event = 0, int64_t amount = 0,
+               int64_t source = -1) {
+    happenings_.push({time, num_foreseen_++, kind, who, event, amount, source});
   }
 
   void happen(const Happening& h) {
     switch (h.kind) {
       case Happening::CORE: return end_part(h.who, h.time);
       case Happening::WAKE: return walk(h.who, h.time);
-      case Happening::SIGNAL: return count(h.who, h.event, h.amount, h.time);
+      case Happening::SIGNAL: return count(h);
       case Happening::RATE:
         SharedRate& rate = rates_[h.who];
         if (rate.version() != static_cast<uint32_t>(h.amount)) return;
@@ -158,8 +168,9 @@ class Simulation {
   }
 
   int64_t* times(int32_t rank, int32_t place) const {
-    return trace_ + (int64_t{rank} * image_.header->num_tasks + place) * 3;
+    return trace_ + row_of(rank, place) * 3;
   }
+  int64_t row_of(int32_t rank, int32_t place) const { return int64_t{rank} * image_.header->num_tasks + place; }
   static int64_t in_ns(double us) { return std::llround(us * 1e3); }
 
   // The worker stands before its next task: on to its body, or asleep at the first wait that is not met.
@@ -187,6 +198,7 @@ class Simulation {
   void begin_body(int32_t w, const Frame& frame, double now) {
     Worker& worker = workers_[w];
     times(frame.rank, worker.place)[1] = in_ns(now);
+    released_by_[row_of(frame.rank, worker.place)] = worker.has_slept ? worker.released_by : -1;
     const HpmoeWork& work = work_[2 * frame.task.op + (frame.task.cols < frame.op.tile_cols)];
     const auto opcode = static_cast<Opcode>(frame.op.opcode);
     double rows = 0;
@@ -271,7 +283,7 @@ class Simulation {
     if (--worker.pending > 0) return;
     const int32_t rank = w / num_queues_;
     const Task task = image_.task(worker.place);
-    const double end = signal(frame_of(rank, task), now);
+    const double end = signal(frame_of(rank, task), row_of(rank, worker.place), now);
     times(rank, worker.place)[2] = in_ns(end);
     ++worker.place;
     worker.num_waits_met = 0;
@@ -280,12 +292,12 @@ class Simulation {
   }
 
   // Sends the task's signals one after another; returns when the last is out.
-  double signal(const Frame& frame, double now) {
+  double signal(const Frame& frame, int64_t source, double now) {
     const auto visit = [&](int32_t target, int64_t event, int64_t amount) {
       now += machine_.signal_us;
       const bool leaves_node = target / machine_.node_size != frame.rank / machine_.node_size;
       const double way = target == frame.rank ? 0 : leaves_node ? machine_.node_remote_us : machine_.remote_us;
-      foresee(now + way, Happening::SIGNAL, target, event, amount);
+      foresee(now + way, Happening::SIGNAL, target, event, amount, source);
     };
     if (is_transfer(static_cast<Opcode>(frame.op.opcode))) {
       for_each_segment(frame, [&](const Segment& segment) { for_each_segment_signal(frame, segment, visit); });
@@ -296,12 +308,16 @@ class Simulation {
     return now;
   }
 
-  void count(int32_t rank, int64_t event, int64_t amount, double now) {
-    int64_t& missing = missing_[rank][event];
-    missing -= amount;
+  void count(const Happening& signal) {
+    int64_t& missing = missing_[signal.who][signal.event];
+    missing -= signal.amount;
     if (missing > 0) return;
-    for (int32_t w : asleep_[rank][event]) foresee(now + machine_.poll_us, Happening::WAKE, w);
-    asleep_[rank][event].clear();
+    std::vector<int32_t>& asleep = asleep_[signal.who][signal.event];
+    for (int32_t w : asleep) {
+      workers_[w].released_by = signal.source;
+      foresee(signal.time + machine_.poll_us, Happening::WAKE, w);
+    }
+    asleep.clear();
   }
 
   // Nothing will happen any more: OK where all queues are done, else the first worker that waits.
@@ -326,6 +342,8 @@ class Simulation {
   const HpmoeMachine machine_;
   const HpmoeWork* const work_;
   int64_t* const trace_;
+  int64_t* const released_by_;
+  const int32_t num_bins_;
   const int32_t num_ranks_, num_queues_;
 
   std::vector<Routing> routings_;
@@ -343,13 +361,15 @@ class Simulation {
 
 extern "C" int hpmoe_simulate(const void* image, int64_t image_bytes, const HpmoeRank* ranks, int32_t num_ranks,
                               const HpmoeMachine* machine, const HpmoeWork* work, int64_t num_parts,
-                              int64_t* trace, double* totals, HpmoeStatus* status) {
+                              int64_t* trace, int64_t* released_by, double* totals, double* served, int32_t num_bins,
+                              HpmoeStatus* status) {
   using hpmoe::Code;
   if (hpmoe::find_fault(image, image_bytes) || hpmoe::Image(image).header->ep_size != num_ranks) {
     *status = {static_cast<int32_t>(Code::BAD_IMAGE), -1, -1, -1, -1, -1, 0, 0};
   } else {
     try {
-      *status = hpmoe::Simulation(hpmoe::Image(image), ranks, *machine, work, num_parts, trace).run(totals);
+      *status = hpmoe::Simulation(hpmoe::Image(image), ranks, *machine, work, num_parts, trace, released_by, num_bins)
+                    .run(totals, served);
     } catch (const std::exception&) {
       *status = {static_cast<int32_t>(Code::OUT_OF_MEMORY), -1, -1, -1, -1, -1, 0, 0};
     }

@@ -50,10 +50,12 @@ enum { HPMOE_L2, HPMOE_MEMORY, HPMOE_EGRESS, HPMOE_INGRESS, HPMOE_NODE_EGRESS, H
 
 // ranks: ids at each route's buffer, and num_tokens; counters and bases are not touched. work [num_ops][2]: of a full tile of
 // columns, and of the last one. num_parts: of all arrays of a rank.
-// trace [num_ranks][num_tasks][3] nanoseconds as in hpmoe_launch; totals [num_ranks][HPMOE_NUM_RATES][2]: bytes of all
-// demands, and microseconds with a demand. A schedule that gets stuck is reported as a launch that timed out.
+// trace [num_ranks][num_tasks][3] nanoseconds as in hpmoe_launch; released_by [num_ranks][num_tasks]: the task
+// whose signal ended the last sleep before a task, as rank * num_tasks + its place in the order of the queues, or -1.
+// totals [num_ranks][HPMOE_NUM_RATES][2]: bytes of all demands, and microseconds with a demand. served [1 + num_ranks *
+// HPMOE_NUM_RATES * num_bins]: microseconds of a bin, then the bytes that went over each rate in each bin. A schedule that gets stuck is reported as a launch that timed out.
 int hpmoe_simulate(const void* image, int64_t image_bytes, const HpmoeRank* ranks, int32_t num_ranks,
-                   const HpmoeMachine* machine, const HpmoeWork* work, int64_t num_parts, int64_t* trace, double* totals,
-                   HpmoeStatus* status);
+                   const HpmoeMachine* machine, const HpmoeWork* work, int64_t num_parts, int64_t* trace,
+                   int64_t* released_by, double* totals, double* served, int32_t num_bins, HpmoeStatus* status);
 
 }  // extern "C"
