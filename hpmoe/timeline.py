@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import os
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -193,6 +194,16 @@ class Timeline:
         """Utilisation of each unit, exposed communication, waiting by what for, and the critical path, as text."""
         from hpmoe.timeline_text import report_text
         return report_text(self)
+
+    def picture(self, path: str | os.PathLike[str]) -> None:
+        """Draws the run into a file whose suffix says its kind (.png, .svg, .pdf); needs the extra `hpmoe[plot]`."""
+        from hpmoe.timeline_picture import draw
+        draw(self, path)
+
+    def html(self) -> str:
+        """The run as one HTML page that needs nothing else, also no network."""
+        from hpmoe.timeline_html import html
+        return html([self])
 
     def summary(self) -> str:
         """Span, share of time in task bodies and time waited, on one line."""

@@ -1,0 +1,76 @@
+"""The picture of a Timeline: what each worker did, coloured by operation, and below it how much of each unit is in use."""
+
+from __future__ import annotations
+
+import os
+
+import numpy as np
+
+from hpmoe.timeline import Timeline, most_of, op_name, time_inside, units
+
+COLORS = ("#1b6ca8", "#d1495b", "#2e8b57", "#edae49", "#7b5ea7", "#00a6a6", "#8c564b", "#c45ab3", "#6b8e23", "#ff7f50",
+          "#4b6584", "#a0522d")
+WAITING, NOTHING = "#d7dbe0", "#ffffff"
+RANKS_SHOWN = 4
+CELLS = 800
+
+
+def shown_ranks(line: Timeline, most: int = RANKS_SHOWN) -> list[int]:
+    """The ranks that a picture has room for: evenly among all, and the one that ends last."""
+    if line.flow.ep_size <= most:
+        return list(range(line.flow.ep_size))
+    last = int(line.rank[np.argmax(line.end)])
+    return sorted({last, *(i * line.flow.ep_size // (most - 1) for i in range(most - 1))})
+
+
+def color(op: int) -> str:
+    return COLORS[op % len(COLORS)]
+
+
+def title(line: Timeline) -> str:
+    """One line that says whose run it is, and whether it is simulated."""
+    ranks = shown_ranks(line)
+    some = "" if len(ranks) == line.flow.ep_size else f"; ranks {', '.join(map(str, ranks))} of {line.flow.ep_size}"
+    return f"{line.flow.name}: {line.summary()} ({'simulated' if line.is_simulated else 'measured'}){some}"
+
+
+def draw(line: Timeline, path: str | os.PathLike[str]) -> None:
+    """Writes the picture to a file whose suffix says its kind."""
+    import matplotlib
+    from matplotlib.colors import ListedColormap
+    from matplotlib.figure import Figure
+    from matplotlib.patches import Patch
+
+    flow, ranks = line.flow, shown_ranks(line)
+    num_queues, span = len(flow.queues), max(line.span, 1e-9)
+    colors = ListedColormap([*map(color, range(len(flow.ops))), WAITING, NOTHING])
+    with matplotlib.rc_context({"font.size": 8}):
+        height = min(12.0, 0.6 + len(ranks) * max(0.6, 0.035 * num_queues))
+        figure = Figure(figsize=(11, height + 2.2), layout="constrained")
+        axes = figure.subplots(len(ranks) + 1, 1, sharex=True, squeeze=False,
+                               height_ratios=[height / len(ranks)] * len(ranks) + [1.2])[:, 0]
+        for ax, rank, doing in zip(axes, ranks, most_of(line, CELLS, ranks), strict=False):
+            ax.imshow(doing, aspect="auto", interpolation="nearest", cmap=colors, vmin=-0.5, vmax=len(flow.ops) + 1.5,
+                      extent=(0, span, num_queues, 0))
+            every = max(1, num_queues // 6)
+            ax.set_yticks(np.arange(0, num_queues, every) + 0.5,
+                          [flow.machine.queue_name(q) for q in range(0, num_queues, every)])
+            ax.set_ylabel(f"rank {rank}")
+        _draw_utilisation(axes[-1], line)
+        figure.suptitle(title(line) + "\n" + " | ".join(flow.provenance), fontsize=8)
+        names = [Patch(color=color(i), label=op_name(flow, op)) for i, op in enumerate(flow.ops)]
+        figure.legend(handles=[*names, Patch(color=WAITING, label="waiting")], loc="outside lower center", ncols=5)
+        figure.savefig(path, dpi=110)
+
+
+def _draw_utilisation(ax, line: Timeline) -> None:
+    """The share of the workers of each unit, over all ranks, that is in task bodies."""
+    edges = np.linspace(0.0, max(line.span, 1e-9), 201)
+    for unit, queues in units(line.flow.machine).items():
+        mine = (line.queue >= queues.start) & (line.queue < queues.stop)
+        busy = time_inside(edges, line.begin[mine], line.end[mine]) / np.diff(edges) / (len(queues) * line.flow.ep_size)
+        ax.plot((edges[1:] + edges[:-1]) / 2, 100 * busy, label=unit, linewidth=1)
+    ax.set_ylim(0, 105)
+    ax.set_ylabel("busy, %")
+    ax.set_xlabel("simulated us" if line.is_simulated else "measured us")
+    ax.legend(loc="lower center", ncols=3)
