@@ -48,8 +48,9 @@ def numbers(line: Timeline) -> dict[str, float]:
 
 def _numbers(timelines: Sequence[Timeline], names: Sequence[str]) -> str:
     columns = [numbers(line) for line in timelines]
-    rows = "".join("".join([f"<tr><td>{escape(key)}</td>", *(f"<td>{format_number(c.get(key))}</td>" for c in columns), "</tr>"])
-                   for key in dict.fromkeys(k for c in columns for k in c))
+    keys = dict.fromkeys(k for c in columns for k in c)
+    rows = "".join("".join([f"<tr><td>{escape(k)}</td>", *(f"<td>{format_number(c.get(k))}</td>" for c in columns), "</tr>"])
+                   for k in keys)
     head = "".join(f"<th>{escape(name)}<br>{'simulated' if line.is_simulated else 'measured'}</th>"
                    for name, line in zip(names, timelines, strict=True))
     return f"<table><tr><th></th>{head}</tr>{rows}</table>"
