@@ -1,4 +1,4 @@
-"""The command `hpmoe`: demo, bench, show, plan, simulate, memory and doctor."""
+"""The command `hpmoe`: demo, bench, show, plan, simulate, compare, memory and doctor."""
 
 from __future__ import annotations
 
@@ -9,11 +9,11 @@ from importlib import metadata
 
 from absl import flags
 
-from hpmoe.commands import bench, demo, doctor, memory, plan, show, simulate
+from hpmoe.commands import bench, compare, demo, doctor, memory, plan, show, simulate
 from hpmoe.commands.options import UsageError, define_switch, did_you_mean, flags_text, parse
 from hpmoe.errors import LaunchError
 
-COMMANDS = {"demo": demo, "bench": bench, "show": show, "plan": plan, "simulate": simulate,
+COMMANDS = {"demo": demo, "bench": bench, "show": show, "plan": plan, "simulate": simulate, "compare": compare,
             "memory": memory, "doctor": doctor}
 
 
@@ -62,7 +62,7 @@ def _run(args: list[str]) -> int:
         raise UsageError(f"unknown {'flag' if name.startswith('-') else 'command'} {name!r}"
                          f"{did_you_mean(name, list(COMMANDS))}")
     values = define(name)
-    options = parse(values, args[1:])
+    options = parse(values, args[1:], getattr(COMMANDS[name], "POSITIONAL", ()))
     if options.help:
         print(command_help(name, values))
         return 0

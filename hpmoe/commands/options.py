@@ -132,8 +132,8 @@ def did_you_mean(word: str, known: Sequence[str], prefix: str = "") -> str:
     return f"; did you mean {prefix}{near[0]}?" if near else ""
 
 
-def parse(values: flags.FlagValues, args: Sequence[str]) -> flags.FlagValues:
-    """Parses all of `args`; UsageError for the first that is wrong."""
+def parse(values: flags.FlagValues, args: Sequence[str], positional: Sequence[str] = ()) -> flags.FlagValues:
+    """Parses all of `args`, words that are no flags into the `positional` ones; UsageError for the first that is wrong."""
     values.set_gnu_getopt(True)
     try:
         rest = values(["hpmoe", *args])[1:]
@@ -142,6 +142,8 @@ def parse(values: flags.FlagValues, args: Sequence[str]) -> flags.FlagValues:
     except flags.Error as error:
         text = str(error).splitlines()[0]
         raise UsageError(text[:1].lower() + text[1:]) from None
+    for name in positional[:len(rest)]:
+        values[name].value = rest.pop(0)
     if rest:
         raise UsageError(f"unexpected argument {rest[0]!r}; options are flags, such as --{next(iter(values))}")
     return values

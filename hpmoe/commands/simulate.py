@@ -22,6 +22,12 @@ beside the model; all other flags but --json are not used by it."""
 
 
 def define(values: flags.FlagValues) -> None:
+    define_schedule(values)
+    options.define_switch(values, "paper", "HyperParallel-MoE's table: paper, simulated, error")
+
+
+def define_schedule(values: flags.FlagValues) -> None:
+    """A layer, its routing, a machine, and how its taskflow is ordered."""
     options.define_sizes(values, ep=8, tokens=4096, hidden=7168, intermediate=2048, experts=64, top_k=8)
     options.define_choice(values, "dtype", "bfloat16", "of rows and expert weights", options.FLOATS)
     options.define_choice(values, "direction", "forward", "which pass", ("forward", "backward"))
@@ -33,7 +39,6 @@ def define(values: flags.FlagValues) -> None:
     options.define_choice(values, "order", "ratr", "in which order a rank sends to the others", tuple(ORDERS))
     options.define_choice(values, "signal", "tile", "what one remote signal stands for", SIGNALS)
     options.define_choice(values, "policy", "critical_path", "how tasks get into queues", tuple(POLICIES))
-    options.define_switch(values, "paper", "HyperParallel-MoE's table: paper, simulated, error")
 
 
 def run(o: Any) -> int:
@@ -43,23 +48,35 @@ def run(o: Any) -> int:
             print(json.dumps({"simulated": True, "assumed": paper_table.ASSUMED, "rows": table,
                               "rows_of_16384_received": other}) if o.json else paper_table.text(table, other))
             return 0
-        options.check_sizes(o)
-        most = min(o.ep, o.experts / o.top_k)
-        options.check_flag(1 <= o.imbalance <= most, "imbalance", f"{o.imbalance:g}", f"from 1 to {most:g} for these sizes")
+        check_schedule(o)
         result = simulated(o, progress)
     print(json.dumps(result) if o.json else text(o, result))
     return 0
 
 
-def simulated(o: Any, progress: Progress) -> dict[str, Any]:
-    """Makespan, baseline and bound of the configuration in milliseconds, and shares in use."""
+def check_schedule(o: Any) -> None:
+    options.check_sizes(o)
+    most = min(o.ep, o.experts / o.top_k)
+    options.check_flag(1 <= o.imbalance <= most, "imbalance", f"{o.imbalance:g}", f"from 1 to {most:g} for these sizes")
+
+
+def layer_of(o: Any) -> Layer:
     machine = hpmoe.cpu(ep_size=o.ep) if o.machine == "cpu" else getattr(hpmoe, o.machine)
-    progress("planning")
-    layer = Layer(o, o.direction, machine, o.imbalance, o.seed)
+    return Layer(o, o.direction, machine, o.imbalance, o.seed)
+
+
+def fused(o: Any, layer: Layer) -> hpmoe.Timeline:
     comm = {"order": o.order, "signal": o.signal}
     if o.policy == "expert_barrier" and o["signal"].using_default_value:
         del comm["signal"]
-    line = layer.fused(o.policy, **comm)
+    return layer.fused(o.policy, **comm)
+
+
+def simulated(o: Any, progress: Progress) -> dict[str, Any]:
+    """Makespan, baseline and bound of the configuration in milliseconds, and shares in use."""
+    progress("planning")
+    layer = layer_of(o)
+    machine, line = layer.machine, fused(o, layer)
     progress("baseline")
     makespan, baseline, bound = (us / 1e3 for us in (layer.span_us(line), layer.baseline().span, layer.bound_us()))
     return {"simulated": True, **options.sizes(o), "dtype": o.dtype, "machine": machine.name, "policy": o.policy,

@@ -1,0 +1,117 @@
+"""hpmoe compare: two schedules of a layer side by side, simulated or measured on this CPU."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import mindspore as ms
+from absl import flags
+
+import hpmoe
+from hpmoe.commands import demo, options, simulate
+from hpmoe.commands.progress import Progress
+from hpmoe.timeline import Timeline
+from hpmoe.timeline_html import format_number, html, numbers
+
+SUMMARY = "lays two schedules side by side: where their time goes, and their ratio"
+NOTES = """\
+hpmoe compare A B: each is settings separated by commas, of any flag above, or "unfused"; flags hold for both, such as
+  hpmoe compare policy=critical_path policy=stage_order,signal=peer --ep=4 --tokens=1024 --html=page.html
+Simulated unless --measured is given, which runs both in turn on this CPU, as virtual ranks that share its cores; there
+choose sizes that it can hold. A worker's time is that of the mean worker; the ratio is B / A."""
+POSITIONAL = ("a", "b")
+
+
+def define(values: flags.FlagValues) -> None:
+    for name in POSITIONAL:
+        flags.DEFINE_string(name, None, "settings of a schedule", flag_values=values)
+    simulate.define_schedule(values)
+    options.define_switch(values, "measured", "run both on this CPU; --machine is cpu")
+    options.define_integer(values, "repeats", 5, "measured runs of each, of which the median counts")
+    flags.DEFINE_string("html", None, "also write a page with both timelines into this file", flag_values=values)
+
+
+def run(o: Any) -> int:
+    names = [o.a, o.b]
+    if None in names:
+        raise options.UsageError("two schedules are compared, such as policy=critical_path policy=stage_order")
+    if o.html is not None:
+        options.check_flag(options.is_writable(Path(o.html)), "html", o.html, "a file that can be written")
+    sides = [_side(o, name) for name in names]
+    with Progress("hpmoe compare") as progress:
+        lines = _measured(sides, o.repeats, progress) if o.measured else [_simulated(*side, progress) for side in sides]
+        columns = [numbers(line) for line in lines]
+        if o.html is not None:
+            progress(f"writing {o.html}")
+            Path(o.html).write_text(html(lines, names), encoding="utf-8")
+    if o.json:
+        print(json.dumps({"simulated": not o.measured, "a": {"schedule": o.a, **columns[0]},
+                          "b": {"schedule": o.b, **columns[1]}, "ratio": lines[1].span / max(lines[0].span, 1e-9)}))
+    else:
+        print(_text(names, lines, columns))
+    return 0
+
+
+def _side(o: Any, settings: str) -> tuple[str, Any]:
+    """What is wanted of a schedule: "fused" or "unfused", and the command's flags with its settings."""
+    words = [w.strip() for w in settings.split(",") if w.strip()]
+    kind = "unfused" if "unfused" in words else "fused"
+    options.check_flag(kind == "fused" or not o.measured, "measured", "true", "false where a schedule is unfused")
+    values = flags.FlagValues()
+    simulate.define_schedule(values)
+    common = [f"--{name}={o[name].value}" for name in values if not o[name].using_default_value]
+    machine = ["--machine=cpu", "--dtype=float32"] if o.measured else []
+    options.parse(values, [*machine, *common, *(f"--{w}" for w in words if w != "unfused")])
+    options.check_flag(not o.measured or values.machine == "cpu", "machine", values.machine, "cpu where runs are measured")
+    simulate.check_schedule(values)
+    return kind, values
+
+
+def _simulated(kind: str, o: Any, progress: Callable[[str], None]) -> Timeline:
+    progress(f"simulating {o.policy if kind == 'fused' else kind}")
+    layer = simulate.layer_of(o)
+    return simulate.fused(o, layer) if kind == "fused" else layer.baseline()
+
+
+def _measured(sides: list[tuple[str, Any]], repeats: int, progress: Callable[[str], None]) -> list[Timeline]:
+    """The median run of each; they take turns, after one run that does not count."""
+    calls = [_call(o) for _, o in sides]
+    runs: list[list[Timeline]] = [[] for _ in sides]
+    for i in range(repeats + 1):
+        for (_, o), call, mine in zip(sides, calls, runs, strict=True):
+            progress(f"run {i} of {repeats}")
+            _, timelines = hpmoe.measure(call)
+            if i > 0:
+                mine.append(timelines[o.direction == "backward"])
+    return [sorted(mine, key=lambda line: line.span)[repeats // 2] for mine in runs]
+
+
+def _call(o: Any) -> Callable[[], Any]:
+    layer = simulate.layer_of(o)
+    machine = layer.machine
+    rows, cols = o.tile_rows or machine.tile_rows, o.tile_cols or machine.tile_cols
+    staged = hpmoe.tile_partition(hpmoe.moe_ffn, rows=rows, cols=cols)
+    staged = hpmoe.overlap_comm(staged, order=o.order, signal=o.signal)
+    staged = hpmoe.fuse_persistent(hpmoe.assign_queues(staged, machine=machine, policy=o.policy))
+    args, cotangent = demo.make_inputs(o)
+    args = (args[0], ms.Tensor(layer.ids), *args[2:])
+    passes = demo.passes(hpmoe.spmd(staged, hpmoe.Mesh(o.ep)), args, cotangent)
+    return passes["forward" if o.direction == "forward" else "forward + backward"]
+
+
+def _text(names: list[str], lines: list[Timeline], columns: list[dict[str, float]]) -> str:
+    kind = "simulated" if lines[0].is_simulated else "measured"
+    keys = list(dict.fromkeys(k for c in columns for k in c))
+    keys.sort(key=lambda k: (k.startswith("critical path"), k.startswith("after"), k.startswith("waiting")))
+    width = max(map(len, keys))
+    out = [f"{side} = {settings}: {kind} {line.summary().removeprefix('simulated ')}"
+           for side, settings, line in zip("AB", names, lines, strict=True)]
+    out += ["", f"{kind:<{width}}{'A':>12}{'B':>12}{'B / A':>9}"]
+    for key in keys:
+        a, b = (c.get(key) for c in columns)
+        ratio = f"{b / a:9.3f}" if a and b is not None else f"{'-':>9}"
+        out.append(f"{key:<{width}}{format_number(a):>12}{format_number(b):>12}{ratio}")
+    return "\n".join(out)
