@@ -41,6 +41,7 @@ def verify(flow: tf.Taskflow) -> None:
     flow = _as_made(flow)
     _check_tasks(flow)
     _check_regions(flow)
+    _check_tokens(flow)
     _check_peer_order(flow)
     _check_memory(flow)
     if flow.queues:
@@ -99,6 +100,15 @@ def _check_regions(flow: tf.Taskflow) -> None:
     if fault is not None:
         tasks = np.flatnonzero(flow.tasks["op"] == fault[1]) if fault[1] is not None else ()
         _fail(flow, fault[0], int(tasks[0]) if len(tasks) else None)
+
+
+def _check_tokens(flow: tf.Taskflow) -> None:
+    """Tasks leave out padding only where rows are tokens: their events count as many rows as a rank has tokens."""
+    num_tokens = max([plan.num_tokens for plan in flow.routes] or [op.clipped_rows for op in flow.ops], default=0)
+    for i, op in enumerate(flow.ops):
+        if op.clipped_rows not in (0, num_tokens):
+            _fail(flow, f"{op.label} leaves out padding, but its rows are {op.clipped_rows} and a rank has {num_tokens} "
+                  "tokens", int(np.flatnonzero(flow.tasks["op"] == i)[0]))
 
 
 def _check_tasks(flow: tf.Taskflow) -> None:

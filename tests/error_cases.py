@@ -6,7 +6,6 @@ import mindspore as ms
 import numpy as np
 import test_errors
 import test_tracing_errors as tracing
-import test_verify
 from helpers import Layer, stages, tensors
 from mindspore import Parameter, Tensor, mint, ops
 
@@ -17,7 +16,6 @@ from hpmoe import (
     accumulate_grads,
     assign_queues,
     chain,
-    cli,
     combine,
     cpu,
     dispatch,
@@ -32,9 +30,6 @@ from hpmoe import (
     trace,
     unpermute,
 )
-
-from hpmoe.kernels.executable import compile_cpu
-from hpmoe.kernels.simulate import simulate
 
 F = mint.nn.functional
 X, IDS = Aval((4, 3), "float32"), Aval((4, 2), "int32")
@@ -86,62 +81,6 @@ cases("order", {name: call for name, (call, _) in test_errors.BAD_ORDERS.items()
 cases("rows", {name: lambda f=f: tile_partition(f).lower(Aval((4, 3), "float32")) for name, (f, _) in test_errors.MIXED.items()})
 cases("trace", {name: lambda f=f: trace(f, tracing.X) for name, (f, _, _) in tracing.CATALOGUE.items()})
 cases("received", {name: lambda f=f: tracing.routed(f) for name, f in tracing.ROWS.items()})
-
-
-def _mutated(mutate):
-    return lambda: hpmoe.verify(mutate(test_verify.queued(signal="tile")))
-
-
-def _broken(**changes):
-    """A queued layer with other columns in the first wait or signal, or other operations, as a mutation makes it."""
-    def mutate(flow):
-        for name, columns in changes.items():
-            flow = flow.replace(**{name: test_verify.changed(getattr(flow, name), 0, **columns)})
-        return flow
-    return _mutated(mutate)
-
-
-def _without_last_operation(flow):
-    return flow.replace(ops=flow.ops[:-1])
-
-
-def _other_columns(flow):
-    return flow.replace(ops=(flow.ops[0].replace(cols=3), *flow.ops[1:]))
-
-
-def _one_signal_more(flow):
-    extra = test_verify.changed(flow.signals[-1:], 0, task=0, remote=0)
-    return flow.replace(signals=np.concatenate([flow.signals, extra]))
-
-
-def _in_the_memory_of_an_output(flow):
-    flow = flow.replace(made=None)
-    first, *_, last = [b for b, buffer in enumerate(flow.buffers) if buffer.role != "input" and buffer.storage == b]
-    buffers = list(flow.buffers)
-    buffers[last] = dataclasses.replace(buffers[last], memory=first)
-    return flow.replace(buffers=tuple(buffers))
-
-
-def _outside_its_buffer(flow):
-    ops = list(flow.ops)
-    i = next(i for i, op in enumerate(ops) if op.opcode == "SWIGLU")
-    out, gate, up = ops[i].operands
-    ops[i] = ops[i].replace(operands=(out, gate, dataclasses.replace(up, offset=up.offset + 1)))
-    return flow.replace(ops=tuple(ops), made=None)
-
-
-cases("verify", {
-    "a wait of unknown kind": _broken(waits={"kind": 7}),
-    "a wait by expert without a slot": _mutated(lambda flow: flow.replace(waits=test_verify.changed(flow.waits, -1, kind=1))),
-    "a signal past the last event": _mutated(lambda flow: flow.replace(
-        signals=test_verify.changed(flow.signals, 0, kind=1, event=len(flow.events) - 1))),
-    "a signal too many": _mutated(_one_signal_more),
-    "an operation less": _mutated(_without_last_operation),
-    "operations of other tasks": _mutated(_other_columns),
-    "memory of a result": _mutated(_in_the_memory_of_an_output),
-    "columns outside of a buffer": _mutated(_outside_its_buffer),
-})
-cases("verify", {f.__name__.replace("_", " "): _mutated(f) for f in test_verify.MUTATIONS})
 
 
 # dispatch, combine, grouped_matmul and the rest, called with tensors.
@@ -379,106 +318,3 @@ cases("transforms", {
         array(2, 4, 3), numbers(*[[[0], [1], [2], [3]]] * 2)),
     "experts that do not divide": lambda: spmd(moe_ffn, Mesh(2)).lower(3),
 })
-
-
-# Functions on IR.
-
-def _flow(f=doubled, machine=None):
-    tiles = tile_partition(f)
-    return (assign_queues(tiles, machine=machine, policy="round_robin") if machine else tiles).lower(X)
-
-
-def _stuck(run):
-    """A launch in which the second of two tasks waits for the first, which does not signal."""
-    flow = _flow(lambda x: (x * 2.0).sum(-1), cpu(2))
-    return lambda: run(flow.replace(signals=flow.signals[:0]))
-
-
-LAYER = Layer(ep=2, T=40, E=4, K=1)
-
-
-def _layer(run):
-    """A plan for a balanced routing, and arguments of two ranks of which the second receives all rows."""
-    args = LAYER.arguments()
-    args[1][:] = np.arange(80).reshape(2, 40, 1) % 4
-    staged = spmd(assign_queues(tile_partition(moe_ffn, rows=2), machine=cpu(1)), Mesh(2))
-    return lambda: run(staged.lower(*tensors(args)), [[a[r] if i != 1 else a[r] | 3 for i, a in enumerate(args)] for r in (0, 1)])
-
-
-ROWS = np.ones((4, 3), np.float32)
-cases("IR", {
-    "evaluate no program": lambda: hpmoe.evaluate(3, []),
-    "evaluate for no rank": lambda: hpmoe.evaluate(trace(doubled, X), []),
-    "evaluate without arrays": lambda: hpmoe.evaluate(trace(doubled, X), [[]]),
-    "evaluate another shape": lambda: hpmoe.evaluate(trace(doubled, X), [[ROWS[1:]]]),
-    "interpret no taskflow": lambda: hpmoe.interpret(3, []),
-    "interpret another shape": lambda: hpmoe.interpret(_flow(), [[ROWS[1:]]]),
-    "interpret a lost signal": _stuck(lambda flow: hpmoe.interpret(flow, [[ROWS]])),
-    "launch a lost signal": _stuck(lambda flow: compile_cpu(flow, timeout=0.2).run([[ROWS]])),
-    "simulate a lost signal": _stuck(lambda flow: simulate(flow)),
-    "verify no taskflow": lambda: hpmoe.verify(3),
-    "vjp of no program": lambda: hpmoe.vjp(3),
-    "simulate without queues": lambda: simulate(_flow()),
-    "interpret more rows than planned": _layer(hpmoe.interpret),
-    "launch more rows than planned": _layer(lambda flow, args: compile_cpu(flow, timeout=1.0).run(args)),
-    "timeline of tiles": lambda: hpmoe.Timeline.from_trace(_flow(), np.zeros((1, 1, 2))),
-    "timeline of another trace": lambda: hpmoe.Timeline.from_trace(_flow(machine=cpu(1)), np.zeros((1, 1, 2))),
-    "simulate other lengths": lambda: simulate(_flow(machine=cpu(1)), num_tokens=[9]),
-    "simulate for one rank": _layer(lambda flow, args: simulate(flow, routing=[args[0][1]])),
-    "simulate ids out of range": _layer(lambda flow, args: simulate(flow, routing=[a[1] + 1 for a in args])),
-    "simulate another machine": lambda: simulate(_flow(machine=cpu(1)), machine=cpu(2)),
-})
-
-
-# Graph mode.
-
-def _compiled(f, x):
-    layer = stages()["fused"](f)
-
-    def call(x):
-        return layer(x)
-
-    return lambda: ms.jit(call)(x)
-
-
-FUSED = stages()["fused"](lambda x, factor: x * factor)
-
-
-def _scaled(x):
-    return FUSED(x, 2.0)
-
-
-def _total(x):
-    return (_scaled(x) ** 2).sum()
-
-
-def _call_with(factor):
-    def call(x, y):
-        return FUSED(x, y)
-    return ms.jit(call)(array(2, 3), factor)
-
-
-def _accumulating():
-    layer = stages()["fused"](accumulate_grads(lambda x, w: x @ w, into={"w": array(3, 3)}))
-    return lambda w: layer(array(4, 3), w).sum()
-
-
-cases("graph mode", {
-    "a parameter closed over": _compiled(lambda x: x * PARAMETER, array(2, 3)),
-    "a dict": _compiled(lambda x: {"a": x + 1.0}, array(2, 3)),
-    "an empty array": _compiled(doubled, Tensor(np.zeros((0, 3), np.float32))),
-    "a value that changes": lambda: _call_with(ms.mutable(2.0)),
-    "a shape that changes": lambda: ms.enable_dynamic(x=Tensor(shape=(None, 3), dtype=ms.float32))(ms.jit(_scaled))(array(2, 3)),
-    "a main gradient": lambda: ms.jit(ms.grad(_accumulating()))(array(3, 3)),
-    "a gradient of a gradient in a graph": lambda: ms.jit(ms.grad(ms.grad(_total)))(array(2, 3)),
-    "a gradient of a gradient": lambda: ms.grad(ms.grad(lambda x: (stages()["fused"](doubled)(x) ** 2).sum()))(array(2, 3)),
-})
-
-
-# The command line.
-
-cases("command", {line: lambda line=line: cli._run(line.split()) for line in (
-    "demp", "--foo", "demo --toks=3", "demo --ep=abc", "demo --ep 0", "demo --tokens", "demo --experts=30", "demo --top_k=33",
-    "demo --out=no/such/folder/x.json", "demo --json=3", "demo 3", "show --stage=kernels", "show --stage=kernel --machine=ascend_a3",
-    "bench --suite --ep=4", "bench --suite --routing=zipf", "bench --suite --experts=30", "bench --peers=jaxx",
-    "bench --out=no/such/folder/x.png")})

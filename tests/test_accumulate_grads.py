@@ -98,7 +98,7 @@ def test_errors():
     args, main = tensors(Layer(ep=2).arguments()), ms.ops.zeros((2, 2, 3, 4))
     cases = [
         ({}, "accumulate_grads: into is {}; it must be a dict from the names of arguments to float32 tensors."),
-        ({"w": 3}, "accumulate_grads: into['w'] is a int; it must be a float32 tensor of the shape of that argument."),
+        ({"w": 3}, "accumulate_grads: into['w'] is an int; it must be a float32 tensor of the shape of that argument."),
         ({"w": main.astype(ms.float16)}, "accumulate_grads: into['w'] is Float16 of shape (2, 2, 3, 4); it must be a float32 "
                                          "tensor of the shape of that argument."),
         ({"down": main}, "accumulate_grads: a key of into is 'down'; it must be the name of a weight of moe_ffn: "

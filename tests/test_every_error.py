@@ -6,7 +6,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from error_cases import CASES
+from error_cases_ir import CASES
 
 from hpmoe.tracing import errors as tracing_errors
 

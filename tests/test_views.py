@@ -3,6 +3,7 @@
 Each is proved by brute force, interpreted in several orders and run natively, against float64 op by op.
 """
 
+import dataclasses
 import math
 
 import numpy as np
@@ -150,3 +151,13 @@ def test_views_where_some_rows_are_padding(f, length):
     for tile in ((2, 3), (3, 1)):
         assert check(f, [(5, 4)], *tile, num_tokens=[length]) == 2
         assert check(f, [(1, 4)], *tile, num_tokens=[min(1, length)]) == 2
+
+
+def test_verify_counts_tokens_only_where_rows_are_tokens():
+    """The row of a broadcast, taken for as many tokens as it has columns, would be waited for for ever."""
+    flow = tile_partition(two_sums, rows=2, cols=3).lower(hpmoe.Aval((5, 4), "float32"), direction="backward")
+    row = next(i for i, op in enumerate(flow.ops) if op.domain.num_rows == 1)
+    op = flow.ops[row].replace(domain=dataclasses.replace(flow.ops[row].domain, clipped=True))
+    clipped = hpmoe.taskflow.rebuild(flow, (*flow.ops[:row], op, *flow.ops[row + 1:]))
+    with pytest.raises(hpmoe.VerifyError, match="broadcast_to leaves out padding, but its rows are 1 and a rank has 5 tokens\n"):
+        hpmoe.verify(clipped)
