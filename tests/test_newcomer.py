@@ -213,7 +213,7 @@ def direct_calls():
     program, flow = hpmoe.trace(f, x), hpmoe.tile_partition(f).lower(x)
     array = x.asnumpy()
     return {
-        "hpmoe.trace: f is a int; it must be a function": lambda: hpmoe.trace(3),
+        "hpmoe.trace: f is an int; it must be a function": lambda: hpmoe.trace(3),
         "hpmoe.verify: flow is a function; it must be a Taskflow": lambda: hpmoe.verify(f),
         "hpmoe.vjp: program is a function; it must be a Program": lambda: hpmoe.vjp(f),
         "hpmoe.evaluate: program is a function; it must be a Program": lambda: hpmoe.evaluate(f, [[array]]),
