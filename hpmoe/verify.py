@@ -83,7 +83,9 @@ def _as_made(flow: tf.Taskflow) -> tf.Taskflow:
 
 
 def _unlike(x: object, other: object) -> list[str]:
-    """The fields of an operation, buffer or route in which it is not like another."""
+    """The fields of an operation, buffer or route in which it is not like another; an index as it is."""
+    if not dataclasses.is_dataclass(x):
+        return [str(x)]
     pairs = ((f.name, getattr(x, f.name), getattr(other, f.name, None)) for f in dataclasses.fields(x))
     return [f"{name} {mine}" for name, mine, theirs in pairs if mine != theirs]
 
