@@ -9,7 +9,7 @@ from test_simulate import NPU, plan
 import hpmoe
 from hpmoe.bound import rank_bounds
 from hpmoe.cli import main
-from hpmoe.commands import paper_table
+from hpmoe.commands import ablation, micro, paper_table
 from hpmoe.workload import balanced_ids, imbalanced_ids
 
 SIZES = ["--ep=4", "--tokens=256", "--hidden=512", "--intermediate=256", "--experts=8", "--top_k=2"]
@@ -87,3 +87,25 @@ def test_the_papers_table_within_its_goals(capsys, monkeypatch):
     assert main(["simulate", "--paper"]) == 0
     text = capsys.readouterr().out
     assert "simulated" in text and "16,384 rows" in text
+
+
+def test_micro_benchmarks_are_the_models_own():
+    table = {(r["rows"], r["what"]): r["simulated_us"] for r in micro.rows()}
+    assert table[32768, "interleaved"] < 0.9 * table[32768, "in stages"]
+    assert table[8192, "in stages"] < table[8192, "interleaved"] < 1.1 * table[8192, "in stages"]
+    assert table[2048, "static"] == pytest.approx(54, rel=0.1) and table[32768, "static"] == pytest.approx(588, rel=0.1)
+    assert table[2048, "dynamic"] > table[2048, "static"]
+
+
+def test_ablation(capsys, tmp_path):
+    out = tmp_path / "ablation.png"
+    flags = ["simulate", "--tokens=128", "--hidden=256", "--intermediate=128", "--ep=4", "--experts=8", "--top_k=2", "--ablation"]
+    assert main([*flags, "--most_ranks=4", "--json", f"--out={out}"]) == 0
+    rows = json.loads(capsys.readouterr().out)["rows"]
+    assert {r["imbalance"] for r in rows} == {1, 2, 4} and {r["ep"] for r in rows} == {4}
+    assert len({r["variant"] for r in rows}) == 2 + 2 * len(ablation.TECHNIQUES) and all(r["makespan_ms"] > 0 for r in rows)
+    assert out.read_bytes().startswith(b"\x89PNG")
+    assert main([*flags, "--most_ranks=2"]) == 0
+    assert "simulated" in capsys.readouterr().out
+    assert main(["simulate", "--out=x.png"]) == 2
+    assert "flag --out=x.png: it must be given with --ablation" in capsys.readouterr().err

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 from absl import flags
 
 import hpmoe
-from hpmoe.commands import options, paper_table, show
+from hpmoe.commands import ablation, micro, options, paper_table, show
 from hpmoe.commands.layer import Layer, utilisation
 from hpmoe.commands.progress import Progress
 from hpmoe.transforms.assign_queues import POLICIES
@@ -18,12 +19,16 @@ SUMMARY = "predicts a layer's time on a model of a machine, fused and unfused"
 NOTES = """\
 Every time is simulated: the very queues that would be launched, run on a model of the machine; nothing is computed.
 --imbalance is the largest over the mean number of rows that a rank receives. --paper prints HyperParallel-MoE's table
-beside the model; all other flags but --json are not used by it."""
+and its micro-benchmarks beside the model; it uses no other flag but --json. --ablation turns techniques off and on one
+by one, on 4, 8, ... ranks up to --most_ranks, with as many experts each as --experts and --ep say."""
 
 
 def define(values: flags.FlagValues) -> None:
     define_schedule(values)
     options.define_switch(values, "paper", "HyperParallel-MoE's table: paper, simulated, error")
+    options.define_switch(values, "ablation", "what each technique is worth, balanced and not")
+    options.define_integer(values, "most_ranks", 8, "ranks up to which --ablation goes")
+    flags.DEFINE_string("out", None, "a PNG or SVG file for the picture of --ablation", flag_values=values)
 
 
 def define_schedule(values: flags.FlagValues) -> None:
@@ -42,16 +47,35 @@ def define_schedule(values: flags.FlagValues) -> None:
 
 
 def run(o: Any) -> int:
+    options.check_sizes(o)
+    options.check_flag(o.out is None or o.ablation, "out", o.out, "given with --ablation")
+    options.check_flag(o.out is None or options.is_writable(Path(o.out)), "out", o.out, "a file that can be written")
     with Progress("hpmoe simulate") as progress:
-        if o.paper:
-            table, other = (paper_table.rows(tokens, progress) for tokens in (4096, 2048))
-            print(json.dumps({"simulated": True, "assumed": paper_table.ASSUMED, "rows": table,
-                              "rows_of_16384_received": other}) if o.json else paper_table.text(table, other))
-            return 0
-        check_schedule(o)
-        result = simulated(o, progress)
-    print(json.dumps(result) if o.json else text(o, result))
+        result, shown = (_paper if o.paper else _ablation if o.ablation else _one)(o, progress)
+    print(json.dumps({"simulated": True, **result}) if o.json else shown)
     return 0
+
+
+def _paper(o: Any, progress: Progress) -> tuple[dict[str, Any], str]:
+    table, other = (paper_table.rows(tokens, progress) for tokens in (4096, 2048))
+    progress("micro-benchmarks")
+    small = micro.rows()
+    result = {"assumed": paper_table.ASSUMED, "rows": table, "rows_of_16384_received": other, "micro": small}
+    return result, f"{paper_table.text(table, other)}\n\n{micro.text(small)}"
+
+
+def _ablation(o: Any, progress: Progress) -> tuple[dict[str, Any], str]:
+    machine = machine_of(o)
+    table = ablation.rows(o, machine, o.most_ranks, progress)
+    if o.out:
+        ablation.draw(table, Path(o.out))
+    return {"machine": machine.name, "direction": o.direction, "rows": table}, ablation.text(table, o, machine)
+
+
+def _one(o: Any, progress: Progress) -> tuple[dict[str, Any], str]:
+    check_schedule(o)
+    result = simulated(o, progress)
+    return result, text(o, result)
 
 
 def check_schedule(o: Any) -> None:
@@ -60,9 +84,12 @@ def check_schedule(o: Any) -> None:
     options.check_flag(1 <= o.imbalance <= most, "imbalance", f"{o.imbalance:g}", f"from 1 to {most:g} for these sizes")
 
 
+def machine_of(o: Any) -> hpmoe.Machine:
+    return hpmoe.cpu(ep_size=o.ep) if o.machine == "cpu" else getattr(hpmoe, o.machine)
+
+
 def layer_of(o: Any) -> Layer:
-    machine = hpmoe.cpu(ep_size=o.ep) if o.machine == "cpu" else getattr(hpmoe, o.machine)
-    return Layer(o, o.direction, machine, o.imbalance, o.seed)
+    return Layer(o, o.direction, machine_of(o), o.imbalance, o.seed)
 
 
 def fused(o: Any, layer: Layer) -> hpmoe.Timeline:
@@ -79,7 +106,7 @@ def simulated(o: Any, progress: Progress) -> dict[str, Any]:
     machine, line = layer.machine, fused(o, layer)
     progress("baseline")
     makespan, baseline, bound = (us / 1e3 for us in (layer.span_us(line), layer.baseline().span, layer.bound_us()))
-    return {"simulated": True, **options.sizes(o), "dtype": o.dtype, "machine": machine.name, "policy": o.policy,
+    return {**options.sizes(o), "dtype": o.dtype, "machine": machine.name, "policy": o.policy,
             "direction": o.direction, "imbalance": o.imbalance, "makespan_ms": makespan, "baseline_ms": baseline,
             "bound_ms": bound, "speedup": baseline / makespan, "makespan_over_bound": makespan / bound,
             "utilisation": utilisation(line, machine)}
