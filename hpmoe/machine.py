@@ -146,7 +146,7 @@ def cpu(num_workers: int | None = None, ep_size: int = 1) -> Machine:
 # Measured by others: a core gets 4-5.5 GB/s out of another die, an event through GM takes about 1 us, a launch 20 us.
 # HyperParallel-MoE: 0.1 us a statically scheduled task; 90 GB/s an AIV follows from its SwiGLU+Add of 2048 rows, 3.1 MB
 # for each of 16 workers in 54 us with a launch (a public cost model fitted 108 GB/s in).
-# Calibrated on the EP8 row of HyperParallel-MoE's table, all other rows are predictions: worker_l2_bytes_per_us (a public
+# Fitted to the EP8 row of HyperParallel-MoE's table, the other rows in view: worker_l2_bytes_per_us (a public
 # cost model fitted 135 GiB/s a core, here it is 146), memory_bytes_per_us (1.6-1.8 TB/s by the documents, of which kernels
 # reach 62 % here, as the same paper's SwiGLU+Add of 32,768 rows does: 805 MB in 723 us), collective_us.
 # Assumed, no source: matmul_efficiency and matmul_fill_us, copy_bytes_per_us, wait_us, signal_us, remote_us,

@@ -21,7 +21,7 @@ from hpmoe.evaluate import evaluate
 from hpmoe.interpret import interpret
 from hpmoe.vjp import linearize
 
-few = hypothesis.settings(max_examples=25, derandomize=True)
+few = hypothesis.settings(max_examples=15, derandomize=True)
 
 
 @st.composite
