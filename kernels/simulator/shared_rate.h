@@ -57,8 +57,7 @@ class SharedRate {
     if (!ends_.empty()) {
       served_ += (now - last_) * speed();
       busy_us_ += now - last_;
-      // A demand may begin a little after the event that announces it: then time goes back, and so does what was served.
-      over_time_.add(std::min(last_, now), std::max(last_, now), (now - last_) * speed() * static_cast<double>(ends_.size()));
+      over_time_.add(last_, now, (now - last_) * speed() * static_cast<double>(ends_.size()));
     }
     last_ = now;
   }

@@ -19,10 +19,11 @@
 namespace hpmoe {
 namespace {
 
-// What happens at a time: a worker's own part of a task ends, a shared rate may have served a demand, a signal arrives, or a
-// worker that slept comes back to its wait. Equal times go in the order in which they were foreseen.
+// What happens at a time: a worker begins the body of a task, its own part of one ends, a shared rate may have served a
+// demand, a signal arrives, or a worker comes to a task or back to its wait. Equal times go in the order in which they were
+// foreseen.
 struct Happening {
-  enum Kind : int32_t { CORE, RATE, SIGNAL, WAKE };
+  enum Kind : int32_t { BODY, CORE, RATE, SIGNAL, WAKE };
   double time;
   int64_t order;
   Kind kind;
@@ -131,6 +132,10 @@ class Simulation {
 
   void happen(const Happening& h) {
     switch (h.kind) {
+      case Happening::BODY: {
+        const Task task = image_.task(workers_[h.who].place);
+        return begin_body(h.who, frame_of(h.who / num_queues_, task), h.time);
+      }
       case Happening::CORE: return end_part(h.who, h.time);
       case Happening::WAKE: return walk(h.who, h.time);
       case Happening::SIGNAL: return count(h);
@@ -173,7 +178,8 @@ class Simulation {
   int64_t row_of(int32_t rank, int32_t place) const { return int64_t{rank} * image_.header->num_tasks + place; }
   static int64_t in_ns(double us) { return std::llround(us * 1e3); }
 
-  // The worker stands before its next task: on to its body, or asleep at the first wait that is not met.
+  // The worker stands before its next task: on to its body when it has looked at all waits, or asleep at the first that is
+  // not met.
   void walk(int32_t w, double now) {
     Worker& worker = workers_[w];
     if (worker.place == worker.end) return;
@@ -192,7 +198,9 @@ class Simulation {
         return;
       }
     }
-    begin_body(w, frame, now + (worker.has_slept ? 0 : machine_.wait_us * worker.num_waits_met));
+    const double looking = worker.has_slept ? 0 : machine_.wait_us * worker.num_waits_met;
+    if (looking > 0) return foresee(now + looking, Happening::BODY, w);
+    begin_body(w, frame, now);
   }
 
   void begin_body(int32_t w, const Frame& frame, double now) {
