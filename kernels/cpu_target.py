@@ -1,4 +1,4 @@
-"""Runs packed images on this machine: every rank's queues as threads of one process."""
+"""Runs packed images on this machine: the queues of every rank, served by as many threads as there are cores."""
 
 import ctypes
 import signal
@@ -44,7 +44,7 @@ def launch(image, buffers, num_tokens, counters, bases, timeout, trace=None):
     is_interruptible = threading.current_thread() is threading.main_thread() and callable(handler)
     library.hpmoe_launch(
         *(image.ctypes.data, image.nbytes, ranks, len(ranks)),
-        *(timeout, trace_pointer, is_interruptible, ctypes.byref(status)),
+        *(0, timeout, trace_pointer, is_interruptible, ctypes.byref(status)),
     )
     if status.code == Code.INTERRUPTED:
         handler(signal.SIGINT, sys._getframe())  # raises KeyboardInterrupt, unless the user has a handler of their own

@@ -12,7 +12,7 @@ from pathlib import Path
 from hpmoe.native import loading
 
 FOLDER = Path(__file__).parent
-ABI_VERSION = 5
+ABI_VERSION = 6
 
 
 class Rank(ctypes.Structure):
@@ -86,7 +86,7 @@ def load():
     launch = [
         *(ctypes.c_void_p, ctypes.c_int64),  # image
         *(ctypes.POINTER(Rank), ctypes.c_int32),
-        *(ctypes.c_double, ctypes.c_void_p, ctypes.c_int32),  # timeout, trace, interruptible
+        *(ctypes.c_int32, ctypes.c_double, ctypes.c_void_p, ctypes.c_int32),  # threads, timeout, trace, interruptible
         ctypes.POINTER(Status),
     ]
     signatures = {

@@ -40,12 +40,13 @@ struct HpmoeTables {
 int hpmoe_pack_forms(const HpmoeTables* tables, hpmoe::TaskWord* tasks, hpmoe::Form* forms, hpmoe::Wait* waits,
                      hpmoe::Signal* signals, int64_t* sizes);
 
-// Runs the image on all ranks and returns when every worker has left.
+// Runs the image on all ranks and returns when every thread has left.
+// num_threads: these serve the queues of all ranks; 0: one for each core of the machine, and never more than queues.
 // trace: NULL or [num_ranks][num_tasks][3] steady-clock nanoseconds: wait begins, body begins, signals are out.
 // interruptible: SIGINT ends the launch with INTERRUPTED, of rank -1 where all had ended, and reaches no handler: the host
 // passes it on. timeout_s: a wait fails when no task of the launch has ended for that long.
-int hpmoe_launch(const void* image, int64_t image_bytes, const HpmoeRank* ranks, int32_t num_ranks, double timeout_s,
-                 int64_t* trace, int32_t interruptible, HpmoeStatus* status);
+int hpmoe_launch(const void* image, int64_t image_bytes, const HpmoeRank* ranks, int32_t num_ranks, int32_t num_threads,
+                 double timeout_s, int64_t* trace, int32_t interruptible, HpmoeStatus* status);
 
 // Grows with every change of this file; the host refuses a library of another number.
 int32_t hpmoe_abi_version(void);

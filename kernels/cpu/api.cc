@@ -1,6 +1,7 @@
 // The C functions of abi.h.
 #include <algorithm>
 #include <exception>
+#include <thread>
 
 #include "abi.h"
 #include "forms.h"
@@ -37,14 +38,15 @@ HpmoeStatus find_bad_argument(const hpmoe::Image& image, const HpmoeRank* ranks,
 
 extern "C" {
 
-int hpmoe_launch(const void* image, int64_t image_bytes, const HpmoeRank* ranks, int32_t num_ranks, double timeout_s,
-                 int64_t* trace, int32_t interruptible, HpmoeStatus* status) {
+int hpmoe_launch(const void* image, int64_t image_bytes, const HpmoeRank* ranks, int32_t num_ranks, int32_t num_threads,
+                 double timeout_s, int64_t* trace, int32_t interruptible, HpmoeStatus* status) {
   if (hpmoe::find_fault(image, image_bytes)) return report(status, bad_image(-1, 0, 0));
   const HpmoeStatus fault = find_bad_argument(hpmoe::Image(image), ranks, num_ranks);
   if (fault.code != 0) return report(status, fault);
   try {
     const hpmoe::InterruptWatch watch(interruptible != 0);
-    HpmoeStatus end = hpmoe::Launch(image, ranks, timeout_s, trace, watch).run();
+    const auto cores = static_cast<int32_t>(std::max(1u, std::thread::hardware_concurrency()));
+    HpmoeStatus end = hpmoe::Launch(image, ranks, timeout_s, trace, watch).run(num_threads > 0 ? num_threads : cores);
     if (end.code == static_cast<int32_t>(Code::OK) && watch.is_interrupted()) {
       end = {static_cast<int32_t>(Code::INTERRUPTED), -1, -1, -1, -1, -1, 0, 0};
     }
@@ -75,7 +77,7 @@ int hpmoe_pack_forms(const HpmoeTables* tables, hpmoe::TaskWord* tasks, hpmoe::F
   }
 }
 
-int32_t hpmoe_abi_version(void) { return 5; }
+int32_t hpmoe_abi_version(void) { return 6; }
 
 const char* hpmoe_image_fault(const void* image, int64_t image_bytes) { return hpmoe::find_fault(image, image_bytes); }
 

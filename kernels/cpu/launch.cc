@@ -4,9 +4,9 @@
 #include <chrono>
 #include <new>
 
-#include "frame.h"
 #include "prologue.h"
 #include "signals.h"
+#include "stuck.h"
 
 namespace hpmoe {
 namespace {
@@ -63,36 +63,47 @@ Launch::Launch(const void* image, const HpmoeRank* ranks, double timeout_s, int6
       timeout_ns_(in_nanoseconds(timeout_s)),
       trace_(trace),
       watch_(watch),
-      states_(image_.header->ep_size) {
+      states_(image_.header->ep_size),
+      workers_(static_cast<size_t>(image_.header->ep_size) * image_.header->num_queues) {
   const Header& h = *image_.header;
   routings_.reserve(h.num_routes);
   for (int32_t i = 0; i < h.num_routes; ++i) routings_.emplace_back(image_.routes[i], h.ep_size, h.tile_rows);
 }
 
-Status Launch::run() {
-  start_workers();
-  for (std::thread& worker : workers_) worker.join();
-  if (status_.code == static_cast<int32_t>(Code::TIMEOUT)) status_ = find_lost_signal(image_, stands_, status_);
+Status Launch::run(int32_t num_threads) {
+  make_workers();
+  start_threads(std::min(num_threads, static_cast<int32_t>(workers_.size())));
+  for (std::thread& thread : threads_) thread.join();
+  if (status_.code == static_cast<int32_t>(Code::TIMEOUT)) status_ = diagnose(status_);
+  if (status_.code == static_cast<int32_t>(Code::INTERRUPTED)) {
+    status_.task = workers_[status_.rank * image_.header->num_queues + status_.queue].next_task;
+  }
   begin_epoch();
   return status_;
 }
 
-void Launch::start_workers() {
-  const Header& h = *image_.header;
-  workers_.reserve(static_cast<size_t>(h.ep_size) * h.num_queues);
-  last_progress_ns_.store(now_ns(), std::memory_order_relaxed);
-  for (int32_t rank = 0; rank < h.ep_size; ++rank) {
-    for (int32_t queue = 0; queue < h.num_queues; ++queue) {
-      stands_.push_back({rank, queue, image_.queues[queue], make_status(Code::OK, rank, queue, -1)});
-    }
+void Launch::make_workers() {
+  const int32_t num_queues = image_.header->num_queues;
+  int32_t num_unfinished = 0;
+  for (size_t i = 0; i < workers_.size(); ++i) {
+    Worker& worker = workers_[i];
+    worker.rank = static_cast<int32_t>(i) / num_queues;
+    worker.queue = static_cast<int32_t>(i) % num_queues;
+    worker.next_task = image_.queues[worker.queue];
+    worker.wait_began_ns = now_ns();
+    num_unfinished += worker.next_task < image_.queues[worker.queue + 1];
   }
-  for (int32_t rank = 0; rank < h.ep_size; ++rank) {
-    for (int32_t queue = 0; queue < h.num_queues; ++queue) {
-      try {
-        workers_.emplace_back(&Launch::work, this, rank, queue);
-      } catch (const std::exception&) {  // the system gives no more threads
-        return fail(make_status(Code::OUT_OF_MEMORY, rank, queue, -1));
-      }
+  num_unfinished_.store(num_unfinished, std::memory_order_relaxed);
+}
+
+void Launch::start_threads(int32_t num_threads) {
+  last_progress_ns_.store(now_ns(), std::memory_order_relaxed);
+  threads_.reserve(num_threads);
+  for (int32_t thread = 0; thread < num_threads; ++thread) {
+    try {
+      threads_.emplace_back(&Launch::serve, this, thread, num_threads);
+    } catch (const std::exception&) {  // the system gives no more threads
+      return fail(make_status(Code::OUT_OF_MEMORY, -1, -1, -1));
     }
   }
 }
@@ -113,71 +124,111 @@ void Launch::begin_epoch() {
   }
 }
 
-void Launch::work(int32_t rank, int32_t queue) {
+void Launch::serve(int32_t thread, int32_t num_threads) {
   try {
-    run_queue(rank, queue);
+    if (!prepare(thread, num_threads)) return;
+    const auto has_ended = [&] { return num_unfinished_.load(std::memory_order_relaxed) == 0; };
+    while (!failed_.load(std::memory_order_relaxed) && !has_ended()) {
+      const Code code = wait_until([&] { return advance_any(thread, num_threads) || has_ended(); });
+      if (code != Code::OK) return fail(make_status(code, workers_[thread].rank, workers_[thread].queue, -1));
+    }
   } catch (const std::exception&) {
-    fail(make_status(Code::OUT_OF_MEMORY, rank, queue, -1));
+    fail(make_status(Code::OUT_OF_MEMORY, workers_[thread].rank, workers_[thread].queue, -1));
   }
 }
 
-void Launch::run_queue(int32_t rank, int32_t queue) {
-  if (queue == 0) {
-    if (!prepare(rank)) return;
-  } else {
-    const Code code = wait_until([&] { return states_[rank].is_ready.load(std::memory_order_acquire); });
-    if (code != Code::OK) return fail(make_status(code, rank, queue, -1));
+// The ranks go round among the threads, which meet after each step.
+template <class Step>
+bool Launch::take_step(int32_t thread, int32_t num_threads, std::atomic<int32_t>& num_done, Step step) {
+  const int32_t ep_size = image_.header->ep_size;
+  for (int32_t rank = thread; rank < ep_size; rank += num_threads) {
+    for (size_t i = 0; i < routings_.size(); ++i) {
+      Status status = make_status(Code::OK, rank, 0, -1);
+      const Code code = step(rank, i, status);
+      if (code == Code::OK) continue;
+      status.code = static_cast<int32_t>(code);
+      fail(status);
+      return false;
+    }
+    num_done.fetch_add(1, std::memory_order_acq_rel);
   }
-  for (int32_t task = image_.queues[queue]; task < image_.queues[queue + 1]; ++task) {
-    if (watch_.is_interrupted()) return fail(make_status(Code::INTERRUPTED, rank, queue, task));
-    run_task(rank, queue, task);
-    if (failed_.load(std::memory_order_relaxed)) return;
-    stand_of(rank, queue).next_task = task + 1;
-    last_progress_ns_.store(now_ns(), std::memory_order_relaxed);
-  }
-}
-
-bool Launch::meet(int32_t rank, std::atomic<int32_t>& arrived) {
-  arrived.fetch_add(1, std::memory_order_acq_rel);
-  const Code code = wait_until([&] { return arrived.load(std::memory_order_acquire) == image_.header->ep_size; });
-  if (code != Code::OK) fail(make_status(code, rank, 0, -1));
+  const Code code = wait_until([&] { return num_done.load(std::memory_order_acquire) == ep_size; });
+  if (code != Code::OK) fail(make_status(code, thread % ep_size, 0, -1));
   return code == Code::OK;
 }
 
-bool Launch::prepare(int32_t rank) {
-  const int64_t num_tokens = ranks_[rank].num_tokens;
-  Status status = make_status(Code::OK, rank, 0, -1);
-  const auto is_ok = [&](Code code) {
-    status.code = static_cast<int32_t>(code);
-    if (code != Code::OK) fail(status);
-    return code == Code::OK;
+bool Launch::prepare(int32_t thread, int32_t num_threads) {
+  const auto sort = [&](int32_t rank, size_t i, Status& status) {
+    return sort_and_drop(image_, ranks_[rank], image_.routes[i], rank, routings_[i], status);
   };
+  const auto place = [&](int32_t rank, size_t i, Status& status) { return routings_[i].place_rows(rank, status); };
   if (!routings_.empty()) {
-    for (size_t i = 0; i < routings_.size(); ++i) {
-      if (!is_ok(sort_and_drop(image_, ranks_[rank], image_.routes[i], rank, routings_[i], status))) return false;
-    }
-    if (!meet(rank, sorted_)) return false;
-    for (Routing& routing : routings_) {
-      if (!is_ok(routing.place_rows(rank, status))) return false;
-    }
-    if (!meet(rank, placed_)) return false;
+    if (!take_step(thread, num_threads, num_sorted_, sort)) return false;
+    if (!take_step(thread, num_threads, num_placed_, place)) return false;
   }
-  states_[rank].thresholds = find_thresholds(image_, routings_, rank, num_tokens);
-  states_[rank].is_ready.store(true, std::memory_order_release);
+  for (int32_t rank = thread; rank < image_.header->ep_size; rank += num_threads) {
+    states_[rank].thresholds = find_thresholds(image_, routings_, rank, ranks_[rank].num_tokens);
+    states_[rank].is_ready.store(true, std::memory_order_release);
+  }
   return true;
 }
 
-void Launch::run_task(int32_t rank, int32_t queue, int32_t index) {
-  const Task task = image_.task(index);
+// Advances what it can of the thread's own workers; where none moves, of the others'. False where none moves at all.
+bool Launch::advance_any(int32_t thread, int32_t num_threads) {
+  const auto num_workers = static_cast<int32_t>(workers_.size());
+  const auto try_advance = [&](Worker& worker) {
+    if (worker.is_held.load(std::memory_order_relaxed) || worker.is_held.exchange(true, std::memory_order_acquire)) return false;
+    const bool has_moved = advance(worker);
+    worker.is_held.store(false, std::memory_order_release);
+    return has_moved;
+  };
+  bool has_moved = false;
+  for (int32_t i = thread; i < num_workers; i += num_threads) has_moved |= try_advance(workers_[i]);
+  for (int32_t i = 0; i < num_workers && !has_moved; ++i) {
+    if (i % num_threads != thread) has_moved = try_advance(workers_[i]);
+  }
+  return has_moved;
+}
+
+bool Launch::advance(Worker& worker) {
+  const int32_t first = worker.next_task, end = image_.queues[worker.queue + 1];
+  if (first == end || !states_[worker.rank].is_ready.load(std::memory_order_acquire)) return false;
+  while (worker.next_task < end && !failed_.load(std::memory_order_relaxed) && take_task(worker)) ++worker.next_task;
+  if (worker.next_task == end) num_unfinished_.fetch_sub(1, std::memory_order_release);
+  return worker.next_task != first;
+}
+
+// Runs the worker's next task, unless that has to wait or fails.
+bool Launch::take_task(Worker& worker) {
+  const Task task = image_.task(worker.next_task);
+  const Frame frame = frame_of(worker.rank, task);
+  if (find_unmet_wait(worker, frame).event >= 0) return false;
+  const int64_t began = trace_ ? now_ns() : 0;
+  const Code code = watch_.is_interrupted() ? Code::INTERRUPTED : run_task(frame);
+  if (code != Code::OK) {
+    fail(make_status(code, worker.rank, worker.queue, worker.next_task));
+    return false;
+  }
+  const int64_t ended = now_ns();
+  if (trace_) {
+    int64_t* const times = trace_ + (int64_t{worker.rank} * image_.header->num_tasks + worker.next_task) * 3;
+    times[0] = worker.wait_began_ns;
+    times[1] = began;
+    times[2] = ended;
+  }
+  worker.wait_began_ns = ended;
+  last_progress_ns_.store(ended, std::memory_order_relaxed);
+  return true;
+}
+
+Frame Launch::frame_of(int32_t rank, const Task& task) const {
   const Op& op = image_.ops[task.op];
   const Routing* routing = op.route >= 0 ? &routings_[op.route] : nullptr;
-  const Unit unit = find_unit(image_, ranks_.data(), routing, rank, op, task);
-  const Frame frame{image_, ranks_.data(), routing, rank, op, task, unit};
-  int64_t* const times = trace_ ? trace_ + (int64_t{rank} * image_.header->num_tasks + index) * 3 : nullptr;
-  if (times) times[0] = now_ns();
-  if (!wait_for_task(rank, queue, index, task, unit.expert)) return;
-  if (times) times[1] = now_ns();
-  const auto opcode = static_cast<Opcode>(op.opcode);
+  return {image_, ranks_.data(), routing, rank, op, task, find_unit(image_, ranks_.data(), routing, rank, op, task)};
+}
+
+Code Launch::run_task(const Frame& frame) {
+  const auto opcode = static_cast<Opcode>(frame.op.opcode);
   const auto add = [&](int32_t target, int64_t event, int64_t amount) {
     add_to_counter(ranks_[target].counters + event, amount);
   };
@@ -187,31 +238,45 @@ void Launch::run_task(int32_t rank, int32_t queue, int32_t index) {
       for_each_segment_signal(frame, segment, add);
     });
   } else {
-    const bool is_empty = unit.rows == 0 && static_cast<Domain>(op.domain) != Domain::EXPERTS;
+    const bool is_empty = frame.unit.rows == 0 && static_cast<Domain>(frame.op.domain) != Domain::EXPERTS;
     const Code code = is_empty ? Code::OK : find_body(opcode)(frame);
-    if (code != Code::OK) return fail(make_status(code, rank, queue, index));
-    for_each_unit_signal(frame, Amount::ROWS, unit.rows, add);
+    if (code != Code::OK) return code;
+    for_each_unit_signal(frame, Amount::ROWS, frame.unit.rows, add);
   }
   for_each_unit_signal(frame, Amount::COUNT, 1, add);
-  if (times) times[2] = now_ns();
+  return Code::OK;
 }
 
-bool Launch::wait_for_task(int32_t rank, int32_t queue, int32_t index, const Task& task, int32_t expert) {
-  for (const Wait& wait : image_.waits_of(task)) {
+Status Launch::find_unmet_wait(const Worker& worker, const Frame& frame) const {
+  const HpmoeRank& mine = ranks_[worker.rank];
+  Status status = make_status(Code::TIMEOUT, worker.rank, worker.queue, worker.next_task);
+  for (const Wait& wait : image_.waits_of(frame.task)) {
     const bool by_expert = static_cast<Index>(wait.kind) == Index::SLOT_EXPERT;
-    const int64_t event = image_.event_of(wait, task) + (by_expert ? expert : 0);
-    const int64_t* counter = ranks_[rank].counters + event;
-    const int64_t base = ranks_[rank].bases[event], threshold = states_[rank].thresholds[event];
-    const Code code = wait_until([&] { return read_counter(counter) - base >= threshold; });
-    if (code == Code::OK) continue;
-    const auto number = static_cast<int32_t>(&wait - image_.waits);
-    Status& wait_state = stand_of(rank, queue).wait;
-    wait_state = {static_cast<int32_t>(code), rank, queue, index, static_cast<int32_t>(event), number,
-                  read_counter(counter) - base, threshold};
-    fail(wait_state);
-    return false;
+    const int64_t event = image_.event_of(wait, frame.task) + (by_expert ? frame.unit.expert : 0);
+    status.value = read_counter(mine.counters + event) - mine.bases[event];
+    status.threshold = states_[worker.rank].thresholds[event];
+    if (status.value >= status.threshold) continue;
+    status.event = static_cast<int32_t>(event);
+    status.wait = static_cast<int32_t>(&wait - image_.waits);
+    break;
   }
-  return true;
+  return status;
+}
+
+// Of all waits at which the workers stand, once the threads have left, the one to blame.
+Status Launch::diagnose(const Status& timeout) const {
+  std::vector<Stand> stands;
+  Status first = timeout;
+  for (const Worker& worker : workers_) {
+    Status wait = make_status(Code::TIMEOUT, worker.rank, worker.queue, worker.next_task);
+    if (states_[worker.rank].is_ready && worker.next_task < image_.queues[worker.queue + 1]) {
+      const Task task = image_.task(worker.next_task);
+      wait = find_unmet_wait(worker, frame_of(worker.rank, task));
+    }
+    if (first.event < 0 && wait.event >= 0) first = wait;
+    stands.push_back({worker.rank, worker.queue, worker.next_task, wait});
+  }
+  return find_lost_signal(image_, stands, first);
 }
 
 template <class Ready>

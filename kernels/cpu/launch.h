@@ -1,4 +1,4 @@
-// One launch: a worker thread for every queue of every rank, all at once, and what they share.
+// One launch: the queues of all ranks, served by a few threads, and what they share.
 #pragma once
 
 #include <atomic>
@@ -7,10 +7,10 @@
 #include <vector>
 
 #include "abi.h"
+#include "frame.h"
 #include "image.h"
 #include "interrupt.h"
 #include "routing.h"
-#include "stuck.h"
 
 namespace hpmoe {
 
@@ -25,8 +25,8 @@ class Launch {
  public:
   Launch(const void* image, const HpmoeRank* ranks, double timeout_s, int64_t* trace, const InterruptWatch& watch);
 
-  // Starts all workers, joins them, and begins the next epoch of the counters.
-  Status run();
+  // Serves all queues with this many threads, joins them, and begins the next epoch of the counters.
+  Status run(int32_t num_threads);
 
  private:
   struct RankState {
@@ -34,24 +34,35 @@ class Launch {
     std::atomic<bool> is_ready{false};  // routing and thresholds are known
   };
 
-  void start_workers();
+  // A queue of a rank. Whichever thread holds it runs its tasks, in order, as far as their waits allow.
+  struct Worker {
+    int32_t rank, queue, next_task;
+    int64_t wait_began_ns;
+    std::atomic<bool> is_held{false};
+  };
+
+  void make_workers();
+  void start_threads(int32_t num_threads);
   void begin_epoch();
-  void work(int32_t rank, int32_t queue);
-  void run_queue(int32_t rank, int32_t queue);
-  void run_task(int32_t rank, int32_t queue, int32_t task);
-  bool prepare(int32_t rank);
-  bool meet(int32_t rank, std::atomic<int32_t>& arrived);
-  bool wait_for_task(int32_t rank, int32_t queue, int32_t index, const Task& task, int32_t expert);
+  void serve(int32_t thread, int32_t num_threads);
+  template <class Step>
+  bool take_step(int32_t thread, int32_t num_threads, std::atomic<int32_t>& num_done, Step step);
+  bool prepare(int32_t thread, int32_t num_threads);
+  bool advance_any(int32_t thread, int32_t num_threads);
+  bool advance(Worker& worker);
+  bool take_task(Worker& worker);
+  Code run_task(const Frame& frame);
+  Frame frame_of(int32_t rank, const Task& task) const;
+  // The first wait of the worker's next task that is not over; its event is -1 where there is none.
+  Status find_unmet_wait(const Worker& worker, const Frame& frame) const;
+  Status diagnose(const Status& timeout) const;
 
   // OK once ready() holds, else why not: TIMEOUT when no task has ended anywhere for that long, INTERRUPTED, or
-  // ABORTED_PEER when another worker has failed.
+  // ABORTED_PEER when another thread has failed.
   template <class Ready>
   Code wait_until(Ready ready);
-  // The first failure is the launch's; every worker leaves at its next look.
+  // The first failure is the launch's; every thread leaves at its next look.
   void fail(const Status& status);
-  Stand& stand_of(int32_t rank, int32_t queue) {
-    return stands_[static_cast<size_t>(rank) * image_.header->num_queues + queue];
-  }
 
   const Image image_;
   const std::vector<HpmoeRank> ranks_;
@@ -61,13 +72,14 @@ class Launch {
 
   std::vector<Routing> routings_;
   std::vector<RankState> states_;
-  std::atomic<int32_t> sorted_{0}, placed_{0};  // ranks that have done each step of the prologue
+  std::atomic<int32_t> num_sorted_{0}, num_placed_{0};  // ranks that have done each step of the prologue
 
   std::atomic<bool> failed_{false};
   Status status_{};
   std::atomic<int64_t> last_progress_ns_{0};  // when a task last ended, anywhere
-  std::vector<Stand> stands_;                 // [num_ranks * num_queues], each written by its own worker
-  std::vector<std::thread> workers_;
+  std::vector<Worker> workers_;               // [num_ranks * num_queues]
+  std::atomic<int32_t> num_unfinished_{0};    // workers with tasks left
+  std::vector<std::thread> threads_;
 };
 
 // threshold = mult * extent for every event of a rank, once its routing is known.

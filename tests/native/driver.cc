@@ -20,6 +20,7 @@ using namespace hpmoe;
 
 // R ranks, E experts, K a token, T tokens, H hidden, I inner, B rows a tile, S slots a rank.
 constexpr int R = 2, E = 4, L = E / R, K = 2, T = 10, H = 6, I = 5, B = 4, S = (R * T * K + B - 1) / B + L;
+constexpr int kManyThreads = 64;
 constexpr int kTiles = (T + B - 1) / B;
 enum Arrays { IDS, X, WEIGHTS, W1, W2, A, HALVES, C, D, BACK, OUT, kNumArrays };
 
@@ -105,8 +106,11 @@ struct Host {
     }
   }
 
+  int num_threads = kManyThreads;  // more than queues: each has a thread of its own
+
   int run(const std::vector<int32_t>& image, double timeout, HpmoeStatus* status, bool interruptible = false) {
-    return hpmoe_launch(image.data(), int64_t(image.size()) * 4, ranks, R, timeout, nullptr, interruptible, status);
+    const auto size = int64_t(image.size()) * 4;
+    return hpmoe_launch(image.data(), size, ranks, R, num_threads, timeout, nullptr, interruptible, status);
   }
 
   float expected(int r, int token, int column) const {
@@ -128,10 +132,11 @@ struct Host {
   }
 };
 
-void test_layer(int num_queues, int launches) {
+void test_layer(int num_queues, int num_threads, int launches) {
   const auto image = make_image(num_queues);
   check(!hpmoe_image_fault(image.data(), int64_t(image.size()) * 4), "the image is sound");
   Host host(7);
+  host.num_threads = num_threads;
   for (int i = 0; i < launches; ++i) {
     for (auto& arrays : host.arrays) std::fill(arrays[OUT].begin(), arrays[OUT].end(), 0.0f);
     HpmoeStatus status;
@@ -194,7 +199,9 @@ void test_failures() {
 
 int main(int argc, char** argv) {
   const int scale = argc > 1 ? std::atoi(argv[1]) : 1;
-  for (int num_queues : {1, 2, 3}) test_layer(num_queues, 20 * scale);
+  for (int num_queues : {1, 2, 3}) {
+    for (int num_threads : {1, 3, kManyThreads}) test_layer(num_queues, num_threads, 10 * scale);
+  }
   test_failures();
 #if !defined(__SANITIZE_THREAD__)  // an image with a wrong threshold races by definition
   test_random_images(500 * scale);
