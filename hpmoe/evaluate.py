@@ -9,6 +9,7 @@ import numpy as np
 
 from hpmoe.dtypes import FLOATS, rounded, widen
 from hpmoe.errors import check_argument, check_inputs
+from hpmoe.padding import check_num_tokens, padding_fault
 from hpmoe.program import Atom, Equation, Literal, Program, RouteAval, Rows, Var
 from hpmoe.routing import Route
 from hpmoe.token_rows import token_vars
@@ -29,12 +30,15 @@ def evaluate(program: Program, inputs: Sequence[Sequence[np.ndarray]], num_token
         For each rank, the list of outputs.
 
     Raises:
-        ArgumentError: the arrays are not those of the program's inputs.
+        ArgumentError: the arrays are not those of the program's inputs, or num_tokens does not fit, or an equation would
+            count padding in.
     """
     check_argument(isinstance(program, Program), "hpmoe.evaluate", "program", f"a {type(program).__name__}",
                    "a Program, as hpmoe.trace makes it")
     check_inputs("hpmoe.evaluate", inputs, program.ep_size,
                  [(name, v.aval.shape) for name, v in zip(program.input_names, program.inputs, strict=True)])
+    if num_tokens is not None and program.token_rows is None:
+        check_num_tokens("hpmoe.evaluate", program, num_tokens, padding_fault(program))
     ranks = range(program.ep_size)
     env: dict[Var, list[Any]] = {}
     tokens = token_vars(program) if num_tokens is not None else {}

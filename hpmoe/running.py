@@ -23,6 +23,7 @@ from hpmoe.errors import ProgramError, check_argument
 from hpmoe.evaluate import evaluate
 from hpmoe.interpret import interpret
 from hpmoe.machine import Mesh
+from hpmoe.padding import check_num_tokens, padding_fault
 from hpmoe.program import Aval, Equation, Program, RouteAval
 from hpmoe.rank_arrays import Arrays, stacked, summed, to_arrays
 from hpmoe.routing import check_topk_ids, rows_to_ranks
@@ -52,6 +53,10 @@ class Traced:
     @functools.cached_property
     def linearized(self) -> Linearized:
         return linearize(self.program)
+
+    @functools.cached_property
+    def padding_fault(self) -> tuple[int, str] | None:
+        return padding_fault(self.program)
 
 
 def row_bucket(rows: int, most: int) -> int:
@@ -133,6 +138,8 @@ class Runner:
         lengths = self._lengths(tensors, num_tokens)
         with self._lock:
             traced = self._trace(leaves, tree)
+        if lengths is not None:
+            check_num_tokens("spmd", traced.program, lengths, traced.padding_fault)
         return Call(self, traced, lengths, seed), tensors
 
     # Arguments.
@@ -237,9 +244,6 @@ class Runner:
         buckets = {}
         for eqn in _routes(program):
             aval = eqn.outputs[0].aval
-            if lengths is not None:
-                check_argument(max(lengths) <= aval.num_tokens, "spmd", "num_tokens", list(lengths),
-                               f"at most {aval.num_tokens}, the rows of topk_ids")
             received = np.zeros(aval.ep_size, np.int64)
             for rank, arrays in enumerate(inputs):
                 stop = None if lengths is None else lengths[rank]

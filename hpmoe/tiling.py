@@ -52,8 +52,12 @@ class Tiler:
     def __init__(self, program: Program, tile_rows: int, tile_cols: int):
         self.program, self.tile_rows, self.tile_cols = program, tile_rows, tile_cols
         self.names = Names(program)
-        self.tokens = {v for v, rows in token_vars(program).items() if rows == 1}
+        rows_of_token = token_vars(program)
+        self.tokens = {v for v, rows in rows_of_token.items() if rows == 1}
         self.num_tokens = max((num_rows(v) or 0 for v in self.tokens), default=0)
+        # A vector of tokens has a row for each in memory, so that padding is rows there too.
+        self.vectors = {v: rows for v, rows in rows_of_token.items() if len(v.aval.shape) == 1}
+        self.tokens.update(self.vectors)
         self.buffers: list[tf.Buffer] = []
         self.ops: list[tf.TileOp] = []
         self.routes: list[tf.RoutePlan] = []
@@ -117,12 +121,19 @@ class Tiler:
             self._check_received("makes", var.aval)
             route, cols = self.route_of[shape[0]], (shape[1] if len(shape) == 2 else 1)
         else:
-            num_rows, cols = rows_and_cols or (math.prod(shape[:-1]), shape[-1] if shape else 1)
+            num_rows, cols = rows_and_cols or self.laid_out(var)
         if cols < 1:
             self.refuse(f"has {var.aval}, rows of no columns; tiles need at least one")
         self.buffer_of[var] = self._add(tf.Buffer(self.names(var), shape, dtype or var.aval.dtype, role, cols, num_rows,
                                                   route, _per_expert(shape), len(self.buffers)))
         return self.buffer_of[var]
+
+    def laid_out(self, var: Var) -> tuple[int, int]:
+        """Rows and columns that a static variable is stored in: all dimensions but the last, and the last one."""
+        shape = var.aval.shape
+        if var in self.vectors:
+            return self.num_tokens, self.vectors[var]
+        return math.prod(shape[:-1]), shape[-1] if shape else 1
 
     def _check_received(self, verb: str, aval: Aval) -> None:
         if _is_received(aval.shape) and (len(aval.shape) > 2 or not isinstance(aval.shape[0], Rows)):
@@ -135,7 +146,7 @@ class Tiler:
                                    _per_expert(shape), old.storage))
 
     def regular(self, var: Var) -> int:
-        """The buffer of a variable, or a view of it, whose columns are the last dimension; a vector may be stored as one."""
+        """The buffer of a variable, or a view of it whose columns are the last dimension; a vector may be stored in rows."""
         shape, b = var.aval.shape, self.buffer_of[var]
         if _is_received(shape) or not shape or self.buffers[b].cols == shape[-1]:
             return b
@@ -249,14 +260,13 @@ class Tiler:
                                   self.tile_cols if cols else 0, params))
 
     def map(self, code: str, out: Var, *reads: tf.Access) -> None:
-        """An elementwise operation, see MapCode; [T] results of operands stored as one column stay one column."""
+        """An elementwise operation, see MapCode; a vector is stored as the operands are."""
         shape = out.aval.shape
         stored = {(self.buffers[a.buffer].num_rows, self.buffers[a.buffer].cols) for a in reads
                   if a.rows == "own" and a.buffer >= 0}
         if len(shape) == 1 and len(stored) > 1:
             self.refuse("combines a column of per-row values with a plain vector; reshape one of them to [T, 1]")
-        is_column = len(shape) == 1 and stored == {(shape[0], 1)}
-        self.new(out, rows_and_cols=(shape[0], 1) if is_column else None)
+        self.new(out, rows_and_cols=stored.pop() if len(shape) == 1 and stored and out not in self.vectors else None)
         self.emit("MAP", self.rows_of(out), self.at(out), *reads, params=(code,))
 
     def copy_columns(self, out: Var, source: tf.Access, offset: int, cols: int) -> None:

@@ -76,6 +76,20 @@ cases("moe_ffn traced", {n: _argument(c, p, tile_partition(moe_ffn)) for n, (p, 
 cases("ids", {name: _ids(change) for name, (change, _) in test_errors.BAD_IDS.items()})
 cases("num_tokens", {name: lambda n=n: spmd(moe_ffn, Mesh(2))(*tensors(Layer(ep=2, T=4).arguments()), num_tokens=n)
                      for name, (n, _) in test_errors.BAD_LENGTHS.items()})
+cases("padding", {name: lambda f=f: spmd(f, Mesh(2))(array(2, 4, 3), array(2, 3, 3), num_tokens=[2, 3]) for name, f in {
+    "mixed": lambda x, w: x @ mint.transpose(x, 0, 1),
+    "reshaped": lambda x, w: x.reshape(1, -1),
+    "a mean": lambda x, w: x.mean(0),
+    "a maximum": lambda x, w: mint.amax(x, 0),
+    "a token for all": lambda x, w: x + x[:1],
+}.items()})
+cases("padding", {
+    "picked": lambda: spmd(lambda x, i: x[i], Mesh(2))(array(2, 4, 3), numbers(*[[0, 1]] * 2), num_tokens=[2, 3]),
+    "more than rows": lambda: spmd(doubled, Mesh(2))(array(2, 4, 3), num_tokens=[2, 5]),
+    "of a scalar": lambda: spmd(doubled, Mesh(2))(array(2), num_tokens=[0, 0]),
+    "two numbers of tokens": lambda: hpmoe.evaluate(trace(_two_lengths, X, IDS, Aval((6, 3), "float32"), Aval((6, 2), "int32")), [[
+        np.ones((4, 3), np.float32), np.ones((4, 2), np.int32), np.ones((6, 3), np.float32), np.ones((6, 2), np.int32)]], [2]),
+})
 cases("options", {name: call for name, (call, _) in test_errors.BAD_OPTIONS.items()})
 cases("order", {name: call for name, (call, _) in test_errors.BAD_ORDERS.items()})
 cases("rows", {name: lambda f=f: tile_partition(f).lower(Aval((4, 3), "float32")) for name, (f, _) in test_errors.MIXED.items()})
@@ -301,8 +315,8 @@ cases("transforms", {
     "a cast to int32": _lowered(lambda x: x.astype(ms.int32)),
     "a sum over the middle": _lowered(lambda x: x.sum(1), Aval((2, 4, 3), "float32")),
     "a broadcast of some rows": _lowered(lambda x, y: x + y, Aval((2, 4, 3), "float32"), X),
-    "a column beside a vector": _lowered(lambda x, v: x.sum(-1) + v.reshape(2, 2).reshape(4), X, Aval((4,), "float32")),
-    "the maximum of a column": _lowered(lambda x: mint.amax(x.sum(-1), 0)),
+    "a column beside a vector": _lowered(lambda first, x, v: x.sum(-1) + v, X, Aval((5, 3), "float32"), Aval((5,), "float32")),
+    "the maximum of received rows": _lowered(lambda x, ids: mint.amax(dispatch(x, ids, num_local_experts=4)[0].sum(-1), 0), X, IDS),
     "swiglu of a vector": _lowered(swiglu, Aval((4,), "float32")),
     "received rows of three dimensions": _lowered(_three_dimensions, X, IDS),
     "save after a transform": lambda: save_for_backward(hpmoe.transform(lambda ir: ir)(doubled)),

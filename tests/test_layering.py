@@ -15,6 +15,7 @@ LAYERS = (
     "program routing machine workload",
     "primitives",
     "token_rows",
+    "padding",
     "evaluate vjp tracing",
     "taskflow costs taskflow_text lifetimes dependencies tiling layout native targets counting implied regions",
     "verify interpret timeline critical_path timeline_text timeline_chrome timeline_picture timeline_html measure memory bound",

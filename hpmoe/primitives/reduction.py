@@ -26,7 +26,8 @@ def _reduced(name: str, x: Aval, axis: int, keepdims: bool) -> Aval:
 
 
 @reduce_sum.infer
-def _(x: Aval, *, axis: int, keepdims: bool, dtype: str | None = None) -> Aval:
+def _(x: Aval, *, axis: int, keepdims: bool, dtype: str | None = None, mean: bool = False) -> Aval:
+    """`mean` says that the sum is about to be divided by the size of the axis."""
     out = _reduced("reduce_sum", x, axis, keepdims)
     return Aval(out.shape, dtype or out.dtype)
 
@@ -37,7 +38,7 @@ def _(x: Aval, *, axis: int, keepdims: bool) -> Aval:
 
 
 @reduce_sum.reference
-def _(x: np.ndarray, *, axis: int, keepdims: bool, dtype: str | None = None) -> np.ndarray:
+def _(x: np.ndarray, *, axis: int, keepdims: bool, dtype: str | None = None, mean: bool = False) -> np.ndarray:
     return x.sum(axis=axis, keepdims=keepdims)
 
 
@@ -89,19 +90,37 @@ def _is_last(x: Aval, axis: int) -> bool:
 
 
 def _tile_over_columns(tiler: Any, eqn: Equation, kind: str) -> None:
-    """One value for each row. A vector stored as one column for each row has its elements in rows instead."""
+    """One value for each row. The elements of a vector that is stored in rows are summed over these first."""
     (x,), out = eqn.inputs, eqn.outputs[0]
-    one_of_tokens = kind == "sum" and x in tiler.tokens and x.aval.shape == (1,)
-    if len(x.aval.shape) == 1 and (one_of_tokens or tiler.buffer(x).num_rows != 1):
-        if kind == "max":
-            tiler.refuse(f"takes the maximum over the rows that {x.aval} stands for")
-        _tile_over_rows(tiler, eqn)
+    if len(x.aval.shape) == 1 and (x in tiler.vectors or tiler.buffer(x).num_rows != 1):
+        _tile_over_vector(tiler, eqn, kind)
         return
     rows = math.prod(d for d in x.aval.shape[:-1] if isinstance(d, int))
     tiler.new(out, rows_and_cols=(rows, 1))
     tiler.emit("ROW_REDUCE", tiler.rows_of(x), tiler.at(out, cols="all"), tiler.at(x, cols="all"), cols=0, params=(kind,))
     if len(out.aval.shape) > 1:
         tiler.buffer_of[out] = tiler.regular(out)
+
+
+def _tile_over_vector(tiler: Any, eqn: Equation, kind: str) -> None:
+    """One value of a vector that is stored in rows."""
+    (x,), out = eqn.inputs, eqn.outputs[0]
+    whole, cols = tiler.at(x, cols="all"), tiler.buffer(x).cols
+    if kind == "max":
+        if tiler.buffer(x).num_rows is None:
+            tiler.refuse(f"takes the maximum over the rows that {x.aval} stands for")
+        whole = dataclasses.replace(whole, buffer=tiler.regular(x))
+    elif cols == 1:
+        _tile_over_rows(tiler, eqn)
+        return
+    else:
+        domain, mode, rows = tiler.experts_of(x)
+        partial = tiler.hidden(f"{tiler.names(out)}.by_column", 1, cols)
+        tiler.emit("COL_SUM", domain, dataclasses.replace(whole, buffer=partial, cols="own"), tiler.at(x, mode),
+                   params=(0, *rows))
+        whole = dataclasses.replace(whole, buffer=partial)
+    tiler.new(out)
+    tiler.emit("ROW_REDUCE", tiler.rows_of(out), tiler.at(out, cols="all"), whole, cols=0, params=(kind,))
 
 
 def _tile_over_rows(tiler: Any, eqn: Equation) -> None:

@@ -54,8 +54,7 @@ def _(tiler: Any, eqn: Equation) -> None:
         cols, num_rows = math.prod(d for d in shape if isinstance(d, int)), None
     else:
         is_column = source.cols == 1 and len(shape) == 1 and source.num_rows == math.prod(shape)
-        cols = 1 if is_column else shape[-1] if shape else 1
-        num_rows = math.prod(shape) // cols if cols else math.prod(shape[:-1])
+        num_rows, cols = (shape[0], 1) if is_column else tiler.laid_out(out)
     if cols != source.cols and (num_rows or 0) > 1 and (source.num_rows or 0) > 1:
         tiler.refuse(f"reshapes {x.aval} to {out.aval} across rows")
     tiler.buffer_of[out] = tiler.view(tiler.buffer_of[x], out, shape, cols, num_rows)

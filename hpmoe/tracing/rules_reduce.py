@@ -32,14 +32,23 @@ def _reduce(r: Any, primitive: Any, x: Any, axes: Sequence[int], keepdim: bool) 
     return x
 
 
-def _total(r: Any, x: Any, axes: Sequence[int], keepdim: bool, dtype: str) -> Any:
+def _total(r: Any, x: Any, axes: Sequence[int], keepdim: bool, dtype: str, mean: bool = False) -> Any:
     """The sum over some axes in a dtype; half-precision numbers are not cast before, and rounded after the last sum only."""
     own = x.hpmoe_aval.dtype
     if own not in HALVES or not axes:
-        return _reduce(r, reduce_sum, to_dtype(r, x, dtype), axes, keepdim)
+        return _sum(r, to_dtype(r, x, dtype), axes, keepdim, mean)
     between = dtype if len(axes) == 1 else "float32"
-    x = r(reduce_sum, x, axis=axes[-1], keepdims=keepdim, **dtype_param(between, own))
-    return to_dtype(r, _reduce(r, reduce_sum, x, axes[:-1], keepdim), dtype)
+    x = _sum(r, x, axes[-1:], keepdim, mean, **dtype_param(between, own))
+    return to_dtype(r, _sum(r, x, axes[:-1], keepdim, mean), dtype)
+
+
+def _sum(r: Any, x: Any, axes: Sequence[int], keepdim: bool, mean: bool, **params: Any) -> Any:
+    """Sums over axes; one that may be of rows says whether it is for a mean, where it matters how many rows there are."""
+    for axis in reversed(axes):
+        rank = len(x.hpmoe_aval.shape)
+        said = {"mean": True} if mean and (rank == 1 or axis < rank - 1) else {}
+        x = r(reduce_sum, x, axis=axis, keepdims=keepdim, **params, **said)
+    return x
 
 
 @call("SumExt", "ReduceSum", "DeprecatedSum")
@@ -58,7 +67,7 @@ def mean(r: Any, input: Any, dim: Any = None, keepdim: bool = False, dtype: Any 
                             "a mean over the columns, or over tokens after hpmoe.combine")
     x = to_float(r, input)
     name = r.dtype_name(dtype) or x.hpmoe_aval.dtype
-    total = _total(r, x, axes, keepdim, "float32" if name in HALVES else name)
+    total = _total(r, x, axes, keepdim, "float32" if name in HALVES else name, mean=True)
     return to_dtype(r, emit(r, e.mul, total, 1.0 / max(1, math.prod(sizes))), name)
 
 
