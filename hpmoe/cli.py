@@ -1,4 +1,4 @@
-"""The command `hpmoe`: demo, bench, show, plan, simulate, compare, memory and doctor."""
+"""The command `hpmoe`: demo, bench, show, plan, simulate, compare, calibrate, memory and doctor."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from importlib import metadata
 
 from absl import flags
 
-from hpmoe.commands import bench, compare, demo, doctor, memory, plan, show, simulate
+from hpmoe.commands import bench, calibrate, compare, demo, doctor, memory, plan, show, simulate
 from hpmoe.commands.options import UsageError, define_switch, did_you_mean, flags_text, parse
 from hpmoe.errors import LaunchError
 
 COMMANDS = {"demo": demo, "bench": bench, "show": show, "plan": plan, "simulate": simulate, "compare": compare,
-            "memory": memory, "doctor": doctor}
+            "calibrate": calibrate, "memory": memory, "doctor": doctor}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -79,7 +79,7 @@ def define(name: str) -> flags.FlagValues:
 
 
 def help_text() -> str:
-    commands = "\n".join(f"  hpmoe {name:<9}{command.SUMMARY}" for name, command in COMMANDS.items())
+    commands = "\n".join(f"  hpmoe {name:<10}{command.SUMMARY}" for name, command in COMMANDS.items())
     return ("hpmoe: transforms that turn a pure MoE-FFN written with MindSpore into one persistent kernel\n\n"
             f"{commands}\n\nhpmoe COMMAND --help lists the flags of a command; hpmoe --version prints the version.")
 

@@ -6,7 +6,7 @@ import numpy as np
 
 from hpmoe import taskflow as tf
 from hpmoe.dtypes import numpy_dtype, storage_dtype
-from hpmoe.machine import Machine
+from hpmoe.machine import Body, Machine
 
 MAX_TOUCHES = 6
 TOUCH = np.dtype([("first", "i8"), ("part", "i8"), ("fixed", "f8"), ("row", "f8")])
@@ -45,22 +45,43 @@ class Work:
             work["touches"][i] = touch
         fixed, row = (sum(t[k] for t in touches) for k in (2, 3))
         machine = self.machine
+        body = self._body(op)
         if op.opcode in ("GMM", "WGRAD"):
-            x = self._buffer(op, 1)
-            inner = op.params[0] if op.opcode == "WGRAD" else x.cols
-            work["core_row"] = 2.0 * inner * cols / machine.matmul_rate(storage_dtype(x.dtype))
-            work["core_fixed"], work["granule"] = machine.matmul_fill_us, machine.matmul_granule
+            inner = self._inner(op)
+            work["core_row"] = _stretched(2.0 * inner * cols, body, cols, inner) / self._matmul_rate(op, body)
+            work["core_fixed"] = machine.matmul_fill_us + (body.rows if body else 0.0) * work["core_row"]
+            work["granule"] = machine.matmul_granule
         elif op.opcode == "LAUNCH":
             _, row_bytes, is_collective, syncs_host = op.params
             work["core_fixed"] = (machine.launch_us + is_collective * machine.collective_us
                                   + syncs_host * machine.host_sync_us)
             work["core_row"] = 2.0 * row_bytes / device_copy_rate(machine)
-        elif op.opcode.startswith("ALL_TO_ALL"):
-            work["link_row"], work["core_row"] = row, row / device_copy_rate(machine)
-        elif _is_transfer(op):
-            work["link_row"], work["core_row"] = row, row / machine.copy_bytes_per_us
         else:
-            work["core_fixed"], work["core_row"] = fixed / machine.vector_bytes_per_us, row / machine.vector_bytes_per_us
+            is_collective, moves = op.opcode.startswith("ALL_TO_ALL"), _is_transfer(op)
+            rate = machine.copy_bytes_per_us if moves else machine.vector_bytes_per_us
+            rate = device_copy_rate(machine) if is_collective else rate
+            work["link_row"] = row if moves else 0.0
+            if body:
+                rate = machine.vector_bytes_per_us * body.share
+                row = _stretched(row, body, cols or self._inner(op), 1)
+            work["core_row"] = row / rate
+            work["core_fixed"] = fixed / rate + (body.rows if body else 0.0) * work["core_row"]
+
+    def _body(self, op: tf.TileOp) -> Body | None:
+        """What was measured of the operation's tasks."""
+        if not self.machine.bodies or len(op.operands) < 2 or op.opcode == "LAUNCH":
+            return None
+        dtype = storage_dtype(self._buffer(op, 1).dtype) if op.operands[1].buffer >= 0 else ""
+        return self.machine.body(body_kind(op), dtype)
+
+    def _inner(self, op: tf.TileOp) -> int:
+        """Products of each sum of a matmul, or of a weight's gradient its rows; of the rest, columns read."""
+        return op.params[0] if op.opcode == "WGRAD" else self._buffer(op, 1).cols
+
+    def _matmul_rate(self, op: tf.TileOp, body: Body | None) -> float:
+        machine = self.machine
+        return machine.matmul_flops_per_us * body.share if body else machine.matmul_rate(
+            storage_dtype(self._buffer(op, 1).dtype))
 
     def _read_again(self, op: tf.TileOp, cols: int, touches: list[tuple]) -> list[tuple]:
         """Touches of the operand that every part of a matmul tile reads but the first: by then L2 holds it."""
@@ -107,6 +128,28 @@ class Work:
             rows = self.flow.routes[op.domain.route].top_k if op.opcode in ("REDUCE", "KEEP") else 1
             return self._part(buffer.storage, "together", 1), TOGETHER, 0.0, rows * width * size
         return None
+
+
+def body_kind(op: tf.TileOp) -> str:
+    """What tasks that take equally long for each row are called: see machine.Body.
+
+    Example:
+        >>> import hpmoe
+        >>> x, w = hpmoe.Aval((8, 4), "float32"), hpmoe.Aval((4, 6), "float32")
+        >>> flow = hpmoe.tile_partition(lambda x, w: (x @ w) + 1.0).lower(x, w, direction="backward")
+        >>> [body_kind(op) for op in flow.ops]
+        ['GMM T', 'WGRAD']
+    """
+    if op.opcode in ("MAP", "ROW_REDUCE"):
+        return f"{op.opcode} {op.params[0]}"
+    if op.opcode == "GMM" and op.params[0]:
+        return "GMM T"
+    return {"ALL_TO_ALL": "PUT", "ALL_TO_ALL_BACK": "PUT_BACK"}.get(op.opcode, op.opcode)
+
+
+def _stretched(work: float, body: Body | None, cols: int, inner: int) -> float:
+    """Work for each row with what a task of few columns or products loses."""
+    return work * (1 + body.cols / max(cols, 1)) * (1 + body.inner / max(inner, 1)) if body else work
 
 
 def _parts(rows: int, cols: int, machine: Machine) -> int:

@@ -60,6 +60,43 @@ class Layout:
         where = self.slot(peer, route, slot)
         return where.start + np.flatnonzero(self.routings[route].source_of_row[peer][where] == rank)
 
+    def task_rows(self, rank: int) -> np.ndarray:
+        """Rows that each task works on or moves on `rank`, [num_tasks] int; of what sums over rows, those that it sums."""
+        flow, out = self.flow, np.zeros(self.flow.num_tasks, np.int64)
+        for i, op in enumerate(flow.ops):
+            mine = flow.tasks["op"] == i
+            row, route = flow.tasks["row"][mine], op.domain.route
+            if op.num_peers and op.opcode != "NOTIFY":
+                source = [self._rows_between(rank, peer, route, op.opcode == "PUT_BACK") for peer in range(flow.ep_size)]
+                out[mine] = np.array(source)[flow.tasks["peer"][mine], row]
+            elif op.opcode.startswith("ALL_TO_ALL"):
+                counts = self.routings[route].counts
+                out[mine] = counts[:, self._own(rank, route)].sum() if op.opcode.endswith("BACK") else counts[rank].sum()
+            elif op.domain.kind == "slots":
+                out[mine] = self.slots[route][rank].rows[row]
+            elif op.domain.kind == "tiles":
+                tiles = [self.tile(rank, op.domain, r) for r in row]
+                out[mine] = [t.stop - t.start for t in tiles]
+            elif op.domain.kind == "experts":
+                summed = self.routings[route].tokens_per_expert(rank) if route >= 0 else np.array([op.params[1]])
+                out[mine] = summed[row // op.domain.blocks]
+            elif op.opcode not in ("NOTIFY", "LAUNCH"):
+                out[mine] = 1
+        return out
+
+    def _own(self, rank: int, route: int) -> slice:
+        local = self.routings[route].num_local_experts
+        return slice(rank * local, (rank + 1) * local)
+
+    def _rows_between(self, rank: int, position: int, route: int, is_back: bool) -> list[int]:
+        """Of each slot, the rows that a put of `rank` moves to the peer at a position of its order."""
+        peer = self.peer(rank, position)
+        owner, source = (rank, peer) if is_back else (peer, rank)
+        of_source = self.routings[route].source_of_row[owner] == source
+        slots = self.slots[route][owner]
+        before = np.concatenate([[0], np.cumsum(of_source)])
+        return (before[slots.start + slots.rows] - before[slots.start]).tolist()
+
     def thresholds(self, rank: int) -> np.ndarray:
         """What each event must have counted on `rank`, [num_events] int64."""
         out = np.zeros(len(self.flow.events), np.int64)

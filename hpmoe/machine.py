@@ -28,6 +28,27 @@ class Mesh:
 
 
 @dataclasses.dataclass(frozen=True)
+class Body:
+    """How long tasks of one kind take, as measured: share of the machine's rate, and how much of it small tasks lose.
+
+    A task of r rows, c columns and, of a matmul, k products for each sum takes as long as one of (r + rows)(c + cols)(k +
+    inner) would at `share` of the machine's rate: of matmul_flops_per_us, or of vector_bytes_per_us for the bytes that all
+    other tasks read and write. Rows of a task that sums over rows are those that it sums.
+
+    Attributes:
+        kind: the opcode, with the function of a MAP or ROW_REDUCE, and "T" where the second operand of a GMM is transposed.
+        dtype: of what it reads.
+    """
+
+    kind: str
+    dtype: str
+    share: float
+    rows: float = 0.0
+    cols: float = 0.0
+    inner: float = 0.0
+
+
+@dataclasses.dataclass(frozen=True)
 class Machine:
     """One rank's workers, its memory, its links and what they cost; every transform and the simulator ask it.
 
@@ -63,6 +84,9 @@ class Machine:
         launch_us: of a kernel.
         host_sync_us: of the host waiting for a device.
         collective_us: of a collective, besides its bytes.
+        host_cores: where above 0, every rank is threads of one computer: the workers of all ranks share so many cores, and
+            L2 and memory are those of all ranks together.
+        bodies: measured kinds of tasks; the others take what the rates above say.
     """
 
     name: str
@@ -97,6 +121,8 @@ class Machine:
     launch_us: float
     host_sync_us: float
     collective_us: float
+    host_cores: float = 0.0
+    bodies: tuple[Body, ...] = ()
 
     def replace(self, **changes: object) -> Machine:
         return dataclasses.replace(self, **changes)
@@ -108,6 +134,11 @@ class Machine:
     def matmul_rate(self, dtype: str) -> float:
         """Flops for each microsecond of one AIC on a full tile of a dtype."""
         return self.matmul_flops_per_us * self.matmul_efficiency * (self.matmul_float32_ratio if dtype == "float32" else 1.0)
+
+    def body(self, kind: str, dtype: str) -> Body | None:
+        """What was measured of tasks of a kind; of another dtype or function where not of this one."""
+        found = [b for b in self.bodies if b.kind.partition(" ")[0] == kind.partition(" ")[0]]
+        return max(found, key=lambda b: (b.kind == kind, b.dtype == dtype), default=None)
 
     def queues_of(self, unit: str) -> range:
         """Queue numbers that take tasks of `unit`, "aic" or "aiv"."""
@@ -122,15 +153,28 @@ class Machine:
         return f"aic.{queue}" if queue < self.num_aic else f"aiv.{queue - self.num_aic}"
 
 
-def cpu(num_workers: int | None = None, ep_size: int = 1) -> Machine:
+def cpu(num_workers: int | None = None, ep_size: int = 1, calibrated: bool = False) -> Machine:
     """The CPU this process runs on: workers that take both kinds of tasks, shared evenly by `ep_size` virtual ranks.
 
-    Rates are those of one AVX-512 core running float32; they only rank tasks against each other.
+    Rates are those of one AVX-512 core running float32, which only rank tasks against each other; or those that
+    `hpmoe calibrate` measured here, with which `hpmoe.simulate` predicts what a launch takes.
+
+    Args:
+        num_workers: of each rank; all cores of the process by default.
+        ep_size: ranks that share the cores.
+        calibrated: take what `hpmoe calibrate` has stored for this CPU, number of cores and version of hpmoe.
+
+    Raises:
+        ArgumentError: num_workers is not a positive int, or nothing that can be used is stored.
+
+    Example:
+        >>> cpu(num_workers=2).num_queues
+        2
     """
     check_argument(num_workers is None or (isinstance(num_workers, int) and num_workers > 0), "hpmoe.cpu", "num_workers",
                    repr(num_workers), "a positive int or None")
     workers = num_workers or max(1, len(os.sched_getaffinity(0)) // ep_size)
-    return Machine(
+    machine = Machine(
         "cpu", workers, 0, True, tile_rows=512, tile_cols=512, matmul_flops_per_us=200e3, matmul_efficiency=1.0,
         matmul_float32_ratio=1.0, matmul_granule=1, accumulator_bytes=1e18, matmul_fill_us=0.0,
         vector_bytes_per_us=8e3, copy_bytes_per_us=8e3,
@@ -138,6 +182,10 @@ def cpu(num_workers: int | None = None, ep_size: int = 1) -> Machine:
         memory_bytes_per_us=10e3 * workers, worker_memory_bytes_per_us=10e3, node_size=1 << 20, link_bytes_per_us=1e9,
         worker_link_bytes_per_us=1e9, node_link_bytes_per_us=1e9, task_us=0.5, wait_us=0.05, poll_us=0.5, signal_us=0.05,
         remote_us=0.1, node_remote_us=0.1, launch_us=50.0, host_sync_us=0.0, collective_us=5.0)
+    if not calibrated:
+        return machine
+    from hpmoe.calibration import load_calibration
+    return machine.replace(**load_calibration())
 
 
 # One die of an Ascend A3 package. From vendor documents: 24 usable AIC and 48 AIV (silicon 25 and 50), 192 MB of L2 at 5-7

@@ -28,6 +28,7 @@ class Simulated:
             it was in use.
         released_by: [ep * num_tasks] int: for each row of the Timeline the row whose signal ended its wait, -1 where its
             events had counted enough when its worker came to it.
+        missed: [ep * num_tasks] float: bytes of each row's task that L2 did not hold.
         bin_us: microseconds of a bin of `served`.
         served: [ep, len(RATES), bins] float, bytes that went over each rate in each bin.
     """
@@ -35,6 +36,7 @@ class Simulated:
     machine: Machine
     traffic: np.ndarray
     released_by: np.ndarray
+    missed: np.ndarray
     bin_us: float
     served: np.ndarray
 

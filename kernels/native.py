@@ -67,6 +67,11 @@ def use_blas(path):
         raise OSError(f"use_blas: {path} {'cannot be loaded' if failed == 1 else 'has no dnnl_sgemm'}")
 
 
+def gemm_name():
+    """The matrix product of the library: "dnnl_sgemm" of MindSpore's oneDNN, or "own"."""
+    return load().hpmoe_gemm_name().decode()
+
+
 def use_amx(allowed):
     """Lets bfloat16 products use the matrix units of the core (AMX), or not; returns whether they do."""
     return bool(load().hpmoe_use_amx(bool(allowed)))
@@ -79,7 +84,7 @@ def load():
         *(ctypes.c_void_p, ctypes.c_int64),  # image
         *(ctypes.POINTER(Rank), ctypes.c_int32),
         *(ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64),  # machine, work, parts
-        *(ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p),  # trace, released_by, totals
+        *(ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p),  # trace, released_by, missed, totals
         *(ctypes.c_void_p, ctypes.c_int32),  # served, bins
         ctypes.POINTER(Status),
     ]

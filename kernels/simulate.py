@@ -27,7 +27,8 @@ class _Machine(ctypes.Structure):
     _fields_ = [(name, ctypes.c_double) for name in (
         "l2_bytes_per_us", "worker_l2_bytes_per_us", "l2_bytes", "memory_bytes_per_us", "worker_memory_bytes_per_us",
         "link_bytes_per_us", "worker_link_bytes_per_us", "node_link_bytes_per_us", "worker_node_link_bytes_per_us",
-        "task_us", "wait_us", "poll_us", "signal_us", "remote_us", "node_remote_us")] + [("node_size", ctypes.c_int64)]
+        "task_us", "wait_us", "poll_us", "signal_us", "remote_us", "node_remote_us", "host_cores")] + [
+            ("node_size", ctypes.c_int64)]
 
 
 def simulate(flow: Taskflow, machine: Machine | None = None, *, routing: Sequence[np.ndarray] | None = None,
@@ -71,16 +72,18 @@ def simulate(flow: Taskflow, machine: Machine | None = None, *, routing: Sequenc
     ranks = _ranks(flow, ids, lengths)
     trace = np.zeros((flow.ep_size, flow.num_tasks, 3), np.int64)
     released_by = np.full(flow.ep_size * flow.num_tasks, -1, np.int64)
+    missed = np.zeros(flow.ep_size * flow.num_tasks)
     traffic = np.zeros((flow.ep_size, len(RATES), 2))
     served = np.zeros(1 + flow.ep_size * len(RATES) * NUM_BINS)
     table = np.ascontiguousarray(work.table.reshape(-1), WORK)
     status = Status()
     load().hpmoe_simulate(image.ctypes.data, image.nbytes, ranks, flow.ep_size, ctypes.byref(_native(machine)),
-                          table.ctypes.data, work.num_parts, trace.ctypes.data, released_by.ctypes.data, traffic.ctypes.data,
+                          table.ctypes.data, work.num_parts, trace.ctypes.data, released_by.ctypes.data, missed.ctypes.data,
+                          traffic.ctypes.data,
                           served.ctypes.data, NUM_BINS, ctypes.byref(status))
     if status.code:
         raise _explained(flow, make_error(status, image))
-    return Timeline.from_trace(flow, trace, Simulated(machine, traffic, released_by, float(served[0]),
+    return Timeline.from_trace(flow, trace, Simulated(machine, traffic, released_by, missed, float(served[0]),
                                                       served[1:].reshape(flow.ep_size, len(RATES), NUM_BINS)))
 
 

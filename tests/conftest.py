@@ -18,6 +18,7 @@ mindspore.runtime.launch_blocking()
 
 def pytest_addoption(parser):
     parser.addoption("--update-golden", action="store_true", help="write tests/golden/ anew instead of comparing")
+    parser.addoption("--timings", action="store_true", help="also run tests that measure, which need an idle machine")
     parser.addoption("--mutants", type=int, default=2000, help="how many mutants the verifier is tried on")
     parser.addoption("--mutants-seed", type=int, default=0, help="which ones")
 

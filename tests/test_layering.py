@@ -12,7 +12,7 @@ FOLDERS = {"hpmoe": "hpmoe", "hpmoe.transforms": "transforms", "hpmoe.kernels": 
 LAYERS = (
     "errors dtypes",
     "capacity",
-    "program routing machine workload",
+    "host program routing machine calibration workload",
     "primitives",
     "token_rows",
     "padding",
@@ -22,7 +22,7 @@ LAYERS = (
     "rank_arrays graph_mode staging running graph_operators spmd",
     "transforms moe comm",
     "kernels",
-    "__init__ nn op_by_op peers commands cli",
+    "__init__ nn op_by_op peers commands calibrating tune cli",
 )
 # What a module may import where its layer alone would allow it more.
 ONLY = {"hpmoe.moe": ("primitives", "errors")}

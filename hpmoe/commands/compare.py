@@ -7,11 +7,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import mindspore as ms
 from absl import flags
 
 import hpmoe
-from hpmoe.commands import demo, options, simulate
+from hpmoe.commands import options, simulate
+from hpmoe.commands.layer import measured_call
 from hpmoe.commands.progress import Progress
 from hpmoe.timeline import Timeline
 from hpmoe.timeline_html import format_number, html, numbers
@@ -91,14 +91,7 @@ def _measured(sides: list[tuple[str, Any]], repeats: int, progress: Callable[[st
 
 def _call(o: Any) -> Callable[[], Any]:
     layer = simulate.layer_of(o)
-    machine = layer.machine
-    rows, cols = o.tile_rows or machine.tile_rows, o.tile_cols or machine.tile_cols
-    staged = hpmoe.tile_partition(hpmoe.moe_ffn, rows=rows, cols=cols)
-    staged = hpmoe.overlap_comm(staged, order=o.order, signal=o.signal)
-    staged = hpmoe.fuse_persistent(hpmoe.assign_queues(staged, machine=machine, policy=o.policy))
-    args, cotangent = demo.make_inputs(o)
-    args = (args[0], ms.Tensor(layer.ids), *args[2:])
-    passes = demo.passes(hpmoe.spmd(staged, hpmoe.Mesh(o.ep)), args, cotangent)
+    passes = measured_call(o, layer.machine, layer.ids, o.policy, order=o.order, signal=o.signal)
     return passes["forward" if o.direction == "forward" else "forward + backward"]
 
 

@@ -14,9 +14,11 @@ import numpy as np
 from absl import flags
 
 import hpmoe
-from hpmoe.commands import host, options
+from hpmoe import host
+from hpmoe.commands import options
 from hpmoe.commands.progress import Progress
 from hpmoe.dtypes import rounded, widen
+from hpmoe.kernels.native import gemm_name
 from hpmoe.op_by_op import moe_ffn_op_by_op
 from hpmoe.timeline import Timeline
 from hpmoe.timeline_chrome import chrome_json
@@ -83,7 +85,7 @@ def measured(o: Any, progress: Callable[[str], None]) -> tuple[dict[str, Any], t
     return {
         "ok": all(e <= TOLERANCES[o.dtype] for e in errors.values()),
         "machine": {"cpu": host.cpu_name(), "cores": host.num_cores(), "mindspore": ms.__version__,
-                    "hpmoe_gemm": host.gemm_name(), "workers": len(timelines[0].flow.queues) * o.ep},
+                    "hpmoe_gemm": gemm_name(), "workers": len(timelines[0].flow.queues) * o.ep},
         "sizes": {**options.sizes(o), "dtype": o.dtype, "seed": o.seed},
         "schedule": {d: schedule(t) for d, t in zip(DIRECTIONS, timelines, strict=True)},
         "errors": errors, "tolerance": TOLERANCES[o.dtype],

@@ -19,8 +19,8 @@ import numpy as np
 from absl import flags
 
 import hpmoe
-from hpmoe.commands import host
-from hpmoe.kernels.native import find_blas, find_library
+from hpmoe import host
+from hpmoe.kernels.native import find_blas, find_library, gemm_name
 from hpmoe.native import planner
 from hpmoe.targets import target_names
 
@@ -123,7 +123,7 @@ def compiler(environment: Mapping[str, str]) -> dict[str, Any]:
 def native() -> dict[str, Any]:
     """The native libraries and the matrix product that the runtime uses."""
     try:
-        library, gemm = find_library(), host.gemm_name()
+        library, gemm = find_library(), gemm_name()
         planner.load()
     except (ImportError, OSError, AttributeError) as error:
         return {"library": None, "gemm": None, "gemm_library": None, "why": str(error)}

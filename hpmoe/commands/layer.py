@@ -3,14 +3,16 @@
 from __future__ import annotations
 
 import functools
+from collections.abc import Callable
 from typing import Any
 
+import mindspore as ms
 import numpy as np
 
 import hpmoe
 from hpmoe import running
 from hpmoe.bound import rank_bounds
-from hpmoe.commands import show
+from hpmoe.commands import demo, show
 from hpmoe.workload import balanced_ids, imbalanced_ids
 
 
@@ -64,6 +66,16 @@ class Layer:
     def span_us(self, line: hpmoe.Timeline) -> float:
         """Of a fused run, with its one launch."""
         return self.machine.launch_us + line.span
+
+
+def measured_call(o: Any, machine: hpmoe.Machine, ids: np.ndarray, policy: str = "critical_path",
+                  **comm: str) -> dict[str, Callable[[], Any]]:
+    """The "forward" and the "forward + backward" of the layer on this CPU, as calls; tiles and sizes as the flags say."""
+    rows, cols = (getattr(o, n, None) or getattr(machine, n) for n in ("tile_rows", "tile_cols"))
+    staged = hpmoe.overlap_comm(hpmoe.tile_partition(hpmoe.moe_ffn, rows=rows, cols=cols), **comm)
+    staged = hpmoe.fuse_persistent(hpmoe.assign_queues(staged, machine=machine, policy=policy))
+    args, cotangent = demo.make_inputs(o)
+    return demo.passes(hpmoe.spmd(staged, hpmoe.Mesh(o.ep)), (args[0], ms.Tensor(ids), *args[2:]), cotangent)
 
 
 def utilisation(line: hpmoe.Timeline, machine: hpmoe.Machine) -> dict[str, float]:

@@ -9,6 +9,7 @@ from typing import Any
 from absl import flags
 
 import hpmoe
+from hpmoe.calibration import is_calibrated
 from hpmoe.commands import ablation, micro, options, paper_table, show
 from hpmoe.commands.layer import Layer, utilisation
 from hpmoe.commands.progress import Progress
@@ -85,7 +86,8 @@ def check_schedule(o: Any) -> None:
 
 
 def machine_of(o: Any) -> hpmoe.Machine:
-    return hpmoe.cpu(ep_size=o.ep) if o.machine == "cpu" else getattr(hpmoe, o.machine)
+    """With what `hpmoe calibrate` measured of this CPU, where it has."""
+    return hpmoe.cpu(ep_size=o.ep, calibrated=is_calibrated()) if o.machine == "cpu" else getattr(hpmoe, o.machine)
 
 
 def layer_of(o: Any) -> Layer:
@@ -115,7 +117,8 @@ def simulated(o: Any, progress: Progress) -> dict[str, Any]:
 def text(o: Any, result: dict[str, Any]) -> str:
     sizes = ", ".join(f"{k}={v}" for k, v in options.sizes(o).items())
     fused, ratio = f"fused, {o.policy}", result["makespan_over_bound"]
-    lines = [f"{result['machine']}, {o.direction}, {sizes}, {o.dtype}, imbalance {o.imbalance:g}: simulated",
+    known = "" if result["machine"] != "cpu" else " as measured" if is_calibrated() else " not measured, see hpmoe calibrate"
+    lines = [f"{result['machine']}{known}, {o.direction}, {sizes}, {o.dtype}, imbalance {o.imbalance:g}: simulated",
              f"  {fused:24}{result['makespan_ms']:10.3f} ms  {ratio:.3f} times the bound",
              f"  {'unfused':24}{result['baseline_ms']:10.3f} ms  {result['speedup']:.2f} times the fused",
              f"  {'bound':24}{result['bound_ms']:10.3f} ms  no schedule of these tiles is faster",

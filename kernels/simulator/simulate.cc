@@ -68,8 +68,9 @@ class Cache {
 class Simulation {
  public:
   Simulation(const Image& image, const HpmoeRank* ranks, const HpmoeMachine& machine, const HpmoeWork* work,
-             int64_t num_parts, int64_t* trace, int64_t* released_by, int32_t num_bins)
+             int64_t num_parts, int64_t* trace, int64_t* released_by, double* missed, int32_t num_bins)
       : image_(image), ranks_(ranks), machine_(machine), work_(work), trace_(trace), released_by_(released_by),
+        missed_(missed),
         num_bins_(num_bins),
         num_ranks_(image.header->ep_size), num_queues_(image.header->num_queues),
         caches_(num_ranks_, Cache(num_parts, machine.l2_bytes)) {}
@@ -122,6 +123,7 @@ class Simulation {
       for (int i = 0; i < 2; ++i) rates_.emplace_back(m.link_rate, m.link_cap, num_bins_);
       for (int i = 0; i < 2; ++i) rates_.emplace_back(m.node_link_rate, m.node_link_cap, num_bins_);
     }
+    rates_.emplace_back(machine_.host_cores, 1.0, num_bins_);
     return true;
   }
 
@@ -158,11 +160,21 @@ class Simulation {
   }
 
   void demand(int32_t worker, int32_t rank, int32_t kind, double bytes, double now) {
-    if (bytes <= 0) return;
-    const int32_t index = rank * HPMOE_NUM_RATES + kind;
+    const bool is_of_all = machine_.host_cores > 0 && (kind == HPMOE_L2 || kind == HPMOE_MEMORY);
+    demand(worker, (is_of_all ? 0 : rank) * HPMOE_NUM_RATES + kind, bytes, now);
+  }
+  void demand(int32_t worker, int32_t rate, double amount, double now) {
+    if (amount <= 0) return;
     ++workers_[worker].pending;
-    rates_[index].begin(now, bytes, worker, is_wide(worker));
-    foresee_end(index);
+    rates_[rate].begin(now, amount, worker, rate < num_ranks_ * HPMOE_NUM_RATES && is_wide(worker));
+    foresee_end(rate);
+  }
+
+  // The part of a task that is its worker's alone; where workers share cores, as much of theirs as there is.
+  void work_alone(int32_t w, double us, double now) {
+    if (machine_.host_cores <= 0) return foresee(now + us, Happening::CORE, w);
+    demand(w, num_ranks_ * HPMOE_NUM_RATES, us, now);
+    end_part(w, now);
   }
 
   // The task must outlive the frame.
@@ -222,7 +234,7 @@ class Simulation {
     const double granules = std::ceil(rows / static_cast<double>(work.granule)) * static_cast<double>(work.granule);
     const double core = is_empty ? 0 : work.core_fixed + granules * work.core_row;
     if (!is_empty) touch(w, frame, work, rows, now);
-    foresee(now + machine_.task_us + core, Happening::CORE, w);
+    work_alone(w, machine_.task_us + core, now);
   }
 
   // Rows that a launch of the unfused program lays out: none, those sent or those received.
@@ -259,6 +271,7 @@ class Simulation {
           missed += t.fixed;
       }
     }
+    missed_[row_of(frame.rank, workers_[w].place)] = missed;
     demand(w, frame.rank, HPMOE_L2, bytes, now);
     demand(w, frame.rank, HPMOE_MEMORY, missed, now);
   }
@@ -351,6 +364,7 @@ class Simulation {
   const HpmoeWork* const work_;
   int64_t* const trace_;
   int64_t* const released_by_;
+  double* const missed_;
   const int32_t num_bins_;
   const int32_t num_ranks_, num_queues_;
 
@@ -358,7 +372,7 @@ class Simulation {
   std::vector<std::vector<int64_t>> missing_;                // [num_ranks][num_events] until the threshold
   std::vector<std::vector<std::vector<int32_t>>> asleep_;    // workers that wait for an event
   std::vector<Worker> workers_;                              // [num_ranks * num_queues]
-  std::vector<SharedRate> rates_;                            // [num_ranks * HPMOE_NUM_RATES]
+  std::vector<SharedRate> rates_;                            // [num_ranks * HPMOE_NUM_RATES], then that of host_cores
   std::vector<Cache> caches_;                                // [num_ranks]
   std::priority_queue<Happening, std::vector<Happening>, std::greater<Happening>> happenings_;
   int64_t num_foreseen_ = 0;
@@ -369,14 +383,15 @@ class Simulation {
 
 extern "C" int hpmoe_simulate(const void* image, int64_t image_bytes, const HpmoeRank* ranks, int32_t num_ranks,
                               const HpmoeMachine* machine, const HpmoeWork* work, int64_t num_parts,
-                              int64_t* trace, int64_t* released_by, double* totals, double* served, int32_t num_bins,
+                              int64_t* trace, int64_t* released_by, double* missed, double* totals, double* served, int32_t num_bins,
                               HpmoeStatus* status) {
   using hpmoe::Code;
   if (hpmoe::find_fault(image, image_bytes) || hpmoe::Image(image).header->ep_size != num_ranks) {
     *status = {static_cast<int32_t>(Code::BAD_IMAGE), -1, -1, -1, -1, -1, 0, 0};
   } else {
     try {
-      *status = hpmoe::Simulation(hpmoe::Image(image), ranks, *machine, work, num_parts, trace, released_by, num_bins)
+      *status = hpmoe::Simulation(hpmoe::Image(image), ranks, *machine, work, num_parts, trace, released_by, missed,
+                              num_bins)
                     .run(totals, served);
     } catch (const std::exception&) {
       *status = {static_cast<int32_t>(Code::OUT_OF_MEMORY), -1, -1, -1, -1, -1, 0, 0};

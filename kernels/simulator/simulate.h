@@ -15,6 +15,7 @@ struct HpmoeMachine {
   double node_link_rate, node_link_cap;  // and between nodes
   double task_us, wait_us, poll_us;      // before a body; for each wait that is met at once; until a poll sees a signal
   double signal_us, remote_us, node_remote_us;  // of the worker for a signal; until it arrives on another rank
+  double host_cores;  // where above 0, all workers of all ranks share so many cores, and L2 and memory are those of all ranks
   int64_t node_size;                            // ranks of a node
 };
 
@@ -43,7 +44,7 @@ struct HpmoeWork {
   HpmoeTouch touches[kMaxTouches];
 };
 
-static_assert(sizeof(HpmoeMachine) == 16 * 8, "sixteen words of eight bytes");
+static_assert(sizeof(HpmoeMachine) == 17 * 8, "seventeen words of eight bytes");
 static_assert(sizeof(HpmoeWork) == 5 * 8 + kMaxTouches * 4 * 8, "words of eight bytes");
 
 enum { HPMOE_L2, HPMOE_MEMORY, HPMOE_EGRESS, HPMOE_INGRESS, HPMOE_NODE_EGRESS, HPMOE_NODE_INGRESS, HPMOE_NUM_RATES };
@@ -52,10 +53,11 @@ enum { HPMOE_L2, HPMOE_MEMORY, HPMOE_EGRESS, HPMOE_INGRESS, HPMOE_NODE_EGRESS, H
 // columns, and of the last one. num_parts: of all arrays of a rank.
 // trace [num_ranks][num_tasks][3] nanoseconds as in hpmoe_launch; released_by [num_ranks][num_tasks]: the task
 // whose signal ended the last sleep before a task, as rank * num_tasks + its place in the order of the queues, or -1.
+// missed [num_ranks][num_tasks]: bytes of each task that L2 did not hold.
 // totals [num_ranks][HPMOE_NUM_RATES][2]: bytes of all demands, and microseconds with a demand. served [1 + num_ranks *
 // HPMOE_NUM_RATES * num_bins]: microseconds of a bin, then the bytes that went over each rate in each bin. A schedule that gets stuck is reported as a launch that timed out.
 int hpmoe_simulate(const void* image, int64_t image_bytes, const HpmoeRank* ranks, int32_t num_ranks,
                    const HpmoeMachine* machine, const HpmoeWork* work, int64_t num_parts, int64_t* trace,
-                   int64_t* released_by, double* totals, double* served, int32_t num_bins, HpmoeStatus* status);
+                   int64_t* released_by, double* missed, double* totals, double* served, int32_t num_bins, HpmoeStatus* status);
 
 }  // extern "C"

@@ -1,0 +1,66 @@
+"""How well the model of this CPU predicts: layers simulated on it beside measured runs of the same taskflows."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from types import SimpleNamespace
+from typing import Any
+
+import numpy as np
+
+import hpmoe
+from hpmoe.calibrating.runs import Runs
+from hpmoe.commands.layer import measured_call
+
+LIMIT = 0.15
+# Ten that differ in every size, in routing from even to all tokens to few experts, dtype, ranks and direction.
+SHAPES = tuple(
+    {"dtype": dtype, "ep": ep, "tokens": t, "hidden": h, "intermediate": i, "experts": e, "top_k": k, "direction": d}
+    for dtype, d, ep, t, h, i, e, k in (
+        ("float32", "forward", 1, 1024, 1024, 512, 8, 4), ("float32", "backward", 1, 768, 512, 768, 8, 2),
+        ("float32", "forward", 2, 384, 768, 384, 4, 2), ("float32", "backward", 4, 128, 512, 512, 8, 2),
+        ("float32", "forward", 1, 64, 1024, 512, 16, 4), ("bfloat16", "forward", 1, 2048, 1024, 512, 16, 4),
+        ("bfloat16", "backward", 1, 1024, 768, 1024, 4, 2), ("bfloat16", "forward", 4, 512, 1024, 512, 16, 4),
+        ("bfloat16", "backward", 2, 512, 512, 256, 8, 4), ("float16", "forward", 1, 256, 640, 320, 4, 2)))
+
+
+class Case:
+    """A shape, its call and what its runs took.
+
+    Attributes:
+        shape: as in SHAPES.
+        runs: those of its call.
+    """
+
+    def __init__(self, shape: dict[str, Any], seed: int):
+        self.shape = shape
+        o = SimpleNamespace(**shape, seed=seed, tile_rows=None, tile_cols=None)
+        rng = np.random.default_rng(seed)
+        self.ids = rng.random((o.ep, o.tokens, o.experts)).argsort(-1)[..., :o.top_k].astype(np.int32)
+        calls = measured_call(o, hpmoe.cpu(ep_size=o.ep), self.ids)
+        self.runs = Runs(calls["forward" if o.direction == "forward" else "forward + backward"])
+
+    def row(self) -> dict[str, Any]:
+        """The shape, simulated and measured milliseconds, and by how much the first is off.
+
+        Measured is the lower decile of the runs: other programs only ever lengthen them.
+        """
+        line, _, measured_us = self.runs.launches()[-1]
+        machine = hpmoe.cpu(ep_size=self.shape["ep"], calibrated=True)
+        simulated, measured = hpmoe.simulate(line.flow, machine, routing=self.ids).span / 1e3, measured_us / 1e3
+        return {**self.shape, "simulated_ms": simulated, "measured_ms": measured, "error": simulated / measured - 1}
+
+
+def agreement(runs: int, progress: Callable[[str], None]) -> list[dict[str, Any]]:
+    """A row for each shape; they take turns, after one run each that does not count."""
+    cases = []
+    for i, shape in enumerate(SHAPES):
+        progress(f"planning shape {i + 1} of {len(SHAPES)}")
+        cases.append(Case(shape, seed=i))
+        cases[-1].runs.run()
+        cases[-1].runs.timelines.clear()
+    for i in range(runs):
+        progress(f"run {i + 1} of {runs}")
+        for case in cases:
+            case.runs.run()
+    return [case.row() for case in cases]

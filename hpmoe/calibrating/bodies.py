@@ -1,0 +1,102 @@
+"""What tasks of each kind take on this CPU: layers and functions run with tracing, on one worker and on all cores."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import mindspore as ms
+import numpy as np
+from mindspore import mint
+from mindspore.mint.nn import functional
+
+import hpmoe
+from hpmoe.calibrating.fit import Samples
+from hpmoe.calibrating.runs import Runs
+from hpmoe.commands.layer import measured_call
+from hpmoe.costs import Work, body_kind
+from hpmoe.dtypes import FLOATS, rounded, storage_dtype
+from hpmoe.layout import Layout
+from hpmoe.timeline import Timeline
+
+# Small enough for a round of all to take under a second, and far enough apart in every size to tell what small ones lose.
+LAYERS = tuple(
+    SimpleNamespace(ep=1, tokens=t, hidden=h, intermediate=i, experts=e, top_k=k, tile_rows=rows, tile_cols=cols, seed=s)
+    for s, (t, h, i, e, k, rows, cols) in enumerate((
+        (512, 1024, 512, 4, 2, 512, 512), (192, 512, 1024, 4, 2, 128, 256), (96, 256, 128, 8, 3, 512, 512),
+        (256, 1536, 256, 2, 1, 256, 512), (64, 768, 768, 16, 2, 512, 512))))
+# Unit rate of everything: what a task costs on it is its flops or bytes.
+UNIT = hpmoe.cpu(1).replace(matmul_flops_per_us=1.0, vector_bytes_per_us=1.0, copy_bytes_per_us=1.0,
+                            memory_bytes_per_us=1e30)
+
+
+def one_of_each(x: ms.Tensor, bias: ms.Tensor) -> tuple[ms.Tensor, ...]:
+    """Elementwise functions and reductions besides those of a MoE-FFN."""
+    positive = mint.abs(x) + 1.0
+    maps = (mint.exp(x), mint.log(positive), mint.sqrt(positive), mint.rsqrt(positive), mint.sigmoid(x), mint.tanh(x),
+            functional.silu(x), functional.relu(x), mint.erf(x), x / positive, mint.maximum(x, positive), x - positive,
+            mint.where(x > 0.5, x, positive), mint.pow(positive, 1.5), mint.sin(x), mint.cos(x), x + bias)
+    return (*maps, mint.sum(x, dim=-1), mint.amax(x, dim=-1), mint.sum(x, dim=0))
+
+
+class Subject:
+    """A function whose launches are timed, on one worker and on a worker for each core.
+
+    Attributes:
+        ids: topk_ids of its routes, [1, T, K].
+        runs: for each number of workers, those of the call.
+    """
+
+    def __init__(self, make: Callable[[hpmoe.Machine], Callable[[], Any]], ids: np.ndarray | None, cores: int):
+        self.ids = ids
+        self.runs = {n: Runs(make(hpmoe.cpu(n))) for n in sorted({1, cores})}
+
+    def tasks(self, num_workers: int) -> Iterator[tuple[str, str, Samples]]:
+        """(kind, dtype, samples) of each operation of each launch."""
+        for line, us, _ in self.runs[num_workers].launches():
+            yield from samples(line, us, self.ids)
+
+
+def subjects(cores: int) -> list[Subject]:
+    """Everything that is timed; the first run of each call traces and plans it."""
+    out = []
+    for dtype in FLOATS:
+        for o in LAYERS:
+            rng = np.random.default_rng(o.seed)
+            ids = rng.random((1, o.tokens, o.experts)).argsort(-1)[..., :o.top_k].astype(np.int32)
+
+            sizes = SimpleNamespace(**vars(o), dtype=dtype)
+            out.append(Subject(functools.partial(_layer, sizes, ids), ids, cores))
+        for shape in ((64, 1024), (512, 256)):
+            args = [ms.Tensor(rounded(np.random.default_rng(0).random(s), dtype)) for s in (shape, shape[1:])]
+            out.append(Subject(functools.partial(_functions, args), None, cores))
+    return out
+
+
+def _layer(o: Any, ids: np.ndarray, machine: hpmoe.Machine) -> Callable[[], Any]:
+    return measured_call(o, machine, ids)["forward + backward"]
+
+
+def _functions(args: list[ms.Tensor], machine: hpmoe.Machine) -> Callable[[], Any]:
+    staged = hpmoe.assign_queues(hpmoe.tile_partition(one_of_each, rows=64, cols=512), machine=machine)
+    return functools.partial(hpmoe.fuse_persistent(staged), *args)
+
+
+def samples(line: Timeline, us: np.ndarray, ids: np.ndarray | None) -> Iterator[tuple[str, str, Samples]]:
+    """(kind, dtype, Samples) of each operation of a launch on one rank; `us` is what each task took, in queue order."""
+    flow = line.flow
+    layout = Layout(flow, [ids] * len(flow.routes), None)
+    rows, table = layout.task_rows(0)[line.task], Work(flow, UNIT).table
+    for i, op in enumerate(flow.ops):
+        if len(op.operands) < 2 or op.operands[1].buffer < 0:
+            continue
+        buffer = flow.buffers[op.operands[1].buffer]
+        mine = (flow.tasks["op"][line.task] == i) & (rows > 0)
+        cols = flow.tasks["cols"][line.task[mine]]
+        row_work = np.where(cols < op.tile_cols, table[i, 1]["core_row"], table[i, 0]["core_row"])
+        inner = op.params[0] if op.opcode == "WGRAD" else buffer.cols
+        cols = np.where(cols > 0, cols, buffer.cols)
+        yield body_kind(op), storage_dtype(buffer.dtype), Samples(
+            *(np.asarray(a, float) for a in (row_work * rows[mine], rows[mine], cols, np.full(mine.sum(), inner), us[mine])))

@@ -1,0 +1,79 @@
+"""From measured tasks of one kind to how long such tasks take: see machine.Body."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+
+from hpmoe.machine import Body
+
+LEAST_SPREAD = 1.5  # of a size, between the smallest and the largest task, for what small sizes lose to be told
+ROUNDS, MOST_OFF = 40, 4.0
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Samples:
+    """Tasks of one kind, each an entry of equally long arrays.
+
+    Attributes:
+        work: flops of a matmul, bytes read and written of any other task.
+        rows, cols, inner: sizes of the task.
+        us: how long it took.
+    """
+
+    work: np.ndarray
+    rows: np.ndarray
+    cols: np.ndarray
+    inner: np.ndarray
+    us: np.ndarray
+
+    @classmethod
+    def joined(cls, parts: list[Samples]) -> Samples:
+        return cls(*(np.concatenate([np.zeros(0), *(getattr(p, f.name) for p in parts)]) for f in dataclasses.fields(cls)))
+
+    def select(self, which: np.ndarray) -> Samples:
+        return Samples(*(getattr(self, f.name)[which] for f in dataclasses.fields(self)))
+
+
+def fit(kind: str, dtype: str, samples: Samples, is_matmul: bool) -> tuple[Body, float]:
+    """A Body whose `share` is still the rate, and the median of |predicted / measured - 1|.
+
+    us = work / rate * (1 + rows0 / rows) * (1 + cols0 / cols) * (1 + inner0 / inner): each factor in turn is fitted to what
+    the others leave, none below zero, so that predicted and measured times have equal sums. Only sizes that differ enough
+    between tasks tell what small ones lose; a task far above its prediction, one that was interrupted, is left out.
+
+    Example:
+        >>> rows, cols = np.array([8.0, 64, 512, 8, 64, 512]), np.array([64.0] * 3 + [512.0] * 3)
+        >>> tasks = Samples(rows * cols, rows, cols, np.ones(6), (rows + 16) * (cols + 32) / 100.0)
+        >>> body, error = fit("SWIGLU", "float32", tasks, is_matmul=False)
+        >>> round(body.share), round(body.rows), round(body.cols), round(error, 3)
+        (100, 16, 32, 0.0)
+    """
+    samples = samples.select((samples.work > 0) & (samples.us > 0))
+    predicted, _ = _fitted(samples, is_matmul)
+    samples = samples.select(samples.us <= MOST_OFF * predicted)
+    predicted, (rate, *lost) = _fitted(samples, is_matmul)
+    return Body(kind, dtype, rate, *lost), float(np.median(np.abs(predicted / samples.us - 1)))
+
+
+def _fitted(samples: Samples, is_matmul: bool) -> tuple[np.ndarray, list[float]]:
+    """The predicted microseconds of each task, and the rate and what is lost of each size."""
+    sizes = [samples.rows, samples.cols, *([samples.inner] if is_matmul else [])]
+    tells = [i for i, s in enumerate(sizes) if s.max() >= LEAST_SPREAD * s.min()]
+    stretch = np.ones((len(sizes), len(samples.us)))
+    lost, rate = np.zeros(len(sizes)), float(samples.work.sum() / samples.us.sum())
+    for i in tells * ROUNDS:
+        work = samples.work * np.prod(np.delete(stretch, i, axis=0), axis=0)
+        rate, lost[i] = _line(work, 1 / sizes[i], samples.us, work / rate * stretch[i])
+        stretch[i] = 1 + lost[i] / sizes[i]
+    return samples.work / rate * np.prod(stretch, axis=0), [rate, *lost.tolist()]
+
+
+def _line(work: np.ndarray, x: np.ndarray, us: np.ndarray, expected: np.ndarray) -> tuple[float, float]:
+    """(rate, b) of us = work / rate * (1 + b x), squares of the differences weighed by 1 / expected; b not below zero."""
+    columns = np.stack([work, work * x], axis=1) / np.sqrt(expected)[:, None]
+    a, b = np.linalg.lstsq(columns, us / np.sqrt(expected), rcond=None)[0]
+    if b <= 0 or a <= 0:
+        return float(work.sum() / us.sum()), 0.0
+    return float(1 / a), float(b / a)

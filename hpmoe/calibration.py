@@ -1,0 +1,71 @@
+"""What `hpmoe calibrate` measured of this CPU, kept in a file from one process to the next."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import json
+from importlib import metadata
+from pathlib import Path
+from typing import Any
+
+from hpmoe.errors import ArgumentError
+from hpmoe.host import cache_folder, cpu_name, num_cores, write_whole
+from hpmoe.machine import Body
+
+# What is measured; the rest of a Machine is what hpmoe.cpu says.
+RATES = ("matmul_flops_per_us", "matmul_float32_ratio", "vector_bytes_per_us", "copy_bytes_per_us", "l2_bytes",
+         "l2_bytes_per_us", "worker_l2_bytes_per_us", "memory_bytes_per_us", "worker_memory_bytes_per_us", "task_us",
+         "wait_us", "poll_us", "signal_us", "launch_us", "host_cores")
+
+
+def calibration_key() -> dict[str, Any]:
+    """What a calibration holds for."""
+    return {"cpu": cpu_name(), "cores": num_cores(), "hpmoe": metadata.version("hpmoe")}
+
+
+def calibration_path() -> Path:
+    """Where the calibration of this CPU is kept: cpu-<key>.json in hpmoe.host.cache_folder()."""
+    key = json.dumps(calibration_key(), sort_keys=True)
+    return cache_folder() / f"cpu-{hashlib.sha256(key.encode()).hexdigest()[:16]}.json"
+
+
+def store_calibration(fields: dict[str, Any]) -> Path:
+    """Writes the measured fields of a Machine; the file it wrote. Raises OSError where it cannot."""
+    bodies = [list(dataclasses.astuple(b)) for b in fields["bodies"]]
+    path = calibration_path()
+    write_whole(path, json.dumps({"key": calibration_key(), "machine": {**fields, "bodies": bodies}}, indent=1) + "\n")
+    return path
+
+
+def load_calibration(who: str = "hpmoe.cpu") -> dict[str, Any]:
+    """The measured fields of a Machine for this CPU.
+
+    Raises:
+        ArgumentError: there are none, or the file is not what store_calibration writes.
+    """
+    path = calibration_path()
+    try:
+        return _fields(json.loads(path.read_text(encoding="utf-8")))
+    except FileNotFoundError:
+        raise ArgumentError(f"{who}: this CPU is not calibrated: there is no {path}; run `hpmoe calibrate`") from None
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise ArgumentError(f"{who}: the calibration in {path} cannot be used ({type(error).__name__}: {error}); "
+                            "run `hpmoe calibrate` again") from error
+
+
+def is_calibrated() -> bool:
+    return calibration_path().exists()
+
+
+def _fields(stored: dict[str, Any]) -> dict[str, Any]:
+    if stored["key"] != calibration_key():
+        raise ValueError(f"it is of {stored['key']}")
+    machine = stored["machine"]
+    out: dict[str, Any] = {name: float(machine[name]) for name in RATES}
+    wrong = [name for name, value in out.items() if not 0 <= value < float("inf")]
+    if wrong:
+        raise ValueError(f"{wrong[0]} is {out[wrong[0]]}")
+    out["bodies"] = tuple(Body(str(kind), str(dtype), *map(float, sizes)) for kind, dtype, *sizes in machine["bodies"])
+    return out
+

@@ -1,0 +1,108 @@
+"""hpmoe calibrate: what this CPU takes for each kind of task, kept for hpmoe.cpu(calibrated=True), and whether it holds."""
+
+from __future__ import annotations
+
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+from absl import flags
+
+from hpmoe import calibration
+from hpmoe.calibrating.agreement import LIMIT, agreement
+from hpmoe.calibrating.cpu import is_matmul, measure_cpu
+from hpmoe.commands import options
+from hpmoe.commands.progress import Progress
+from hpmoe.errors import ArgumentError
+
+SUMMARY = "measures this CPU for hpmoe.cpu(calibrated=True), or checks what it then predicts"
+NOTES = """\
+Measured are the task bodies of launches, on one worker and on one for each core, in turn and for --budget seconds; of
+the runs of a task the lower decile counts, since other programs only ever lengthen one. "lost" says how much larger
+tasks of the same rate would be: of r rows they take as long as r + lost rows at the full rate. The result is kept for
+this CPU model, number of cores and version of hpmoe in $XDG_CACHE_HOME/hpmoe, or ~/.cache/hpmoe. --check measures
+nothing new: it simulates ten layers with what is kept, runs the same taskflows, and exits with 1 where one is off by
+more than 15 %."""
+
+OVERHEADS = ("task", "signal", "wait", "poll", "launch")
+
+
+def define(values: flags.FlagValues) -> None:
+    options.define_number(values, "budget", 25.0, "seconds to measure for, besides planning and one round to warm up")
+    options.define_switch(values, "check", "compare simulated and measured times of ten layers")
+    options.define_integer(values, "runs", 15, "measured runs of each layer of --check")
+
+
+def run(o: Any) -> int:
+    return _check(o) if o.check else _calibrate(o)
+
+
+def _calibrate(o: Any) -> int:
+    options.check_flag(0 <= o.budget <= 600, "budget", f"{o.budget:g}", "seconds from 0 to 600")
+    path = calibration.calibration_path()
+    _check_writable(path)
+    with Progress("hpmoe calibrate") as progress:
+        fields, table = measure_cpu(o.budget, progress)
+    calibration.store_calibration(fields)
+    if o.json:
+        rates = {k: v for k, v in fields.items() if k != "bodies"}
+        print(json.dumps({"path": str(path), **calibration.calibration_key(), "machine": rates, "bodies": table}))
+    else:
+        print(text(fields, table, path))
+    return 0
+
+
+def _check_writable(path: Path) -> None:
+    """Before the work, whose result would be lost."""
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        can_write = os.access(path.parent, os.W_OK)
+    except OSError:
+        can_write = False
+    if not can_write:
+        raise options.UsageError(f"{path.parent} cannot be written; set XDG_CACHE_HOME to a folder that can")
+
+
+def _check(o: Any) -> int:
+    try:
+        calibration.load_calibration("hpmoe calibrate --check")
+    except ArgumentError as error:
+        raise options.UsageError(str(error).removeprefix("hpmoe calibrate --check: ")) from None
+    with Progress("hpmoe calibrate") as progress:
+        rows = agreement(o.runs, progress)
+    is_ok = all(abs(row["error"]) <= LIMIT for row in rows)
+    print(json.dumps({"ok": is_ok, "limit": LIMIT, "rows": rows}) if o.json else agreement_text(rows))
+    return 0 if is_ok else 1
+
+
+def text(fields: dict[str, Any], table: list[dict[str, Any]], path: Path) -> str:
+    """What was measured, for a terminal."""
+    key = calibration.calibration_key()
+    lines = [f"{key['cpu']}, {key['cores']} cores, hpmoe {key['hpmoe']}", "",
+             f"{'task':16}{'dtype':>10}{'full rate':>16}{'lost rows':>11}{'cols':>7}{'inner':>7}{'fit':>7}{'all cores':>11}"]
+    for r in table:
+        unit = "GFLOP/s" if is_matmul(r["kind"]) else "GB/s"
+        lines.append(f"{r['kind']:16}{r['dtype']:>10}{r['rate'] / 1e3:>8.1f} {unit:<7}{r['rows']:>11.1f}{r['cols']:>7.0f}"
+                     f"{r['inner']:>7.0f}{r['error']:>7.0%}{r['all_cores']:>10.2f}x")
+    lines += ["fit: median of |predicted / measured - 1| of a task; all cores: its time where all of them work", "",
+              f"memory            {fields['worker_memory_bytes_per_us'] / 1e3:.1f} GB/s for one core, "
+              f"{fields['memory_bytes_per_us'] / 1e3:.1f} for all",
+              f"cores             {key['cores']} that give together what {fields['host_cores']:.2f} give one by one",
+              "us besides work   " + ", ".join(f"{n} {fields[f'{n}_us']:.2f}" for n in OVERHEADS),
+              f"stored in         {path}"]
+    return "\n".join(lines)
+
+
+def agreement_text(rows: list[dict[str, Any]]) -> str:
+    """A line for each layer: simulated, measured, error."""
+    lines = [f"{'dtype':10}{'direction':>10}" + "".join(f"{letter:>6}" for letter in ("ep", *"THIEK"))
+             + f"{'simulated':>13}{'measured':>12}{'error':>8}"]
+    for r in rows:
+        sizes = "".join(f"{r[n]:>6}" for n in ("ep", "tokens", "hidden", "intermediate", "experts", "top_k"))
+        lines.append(f"{r['dtype']:10}{r['direction']:>10}{sizes}{r['simulated_ms']:>10.2f} ms{r['measured_ms']:>9.2f} ms"
+                     f"{r['error']:>+8.1%}")
+    off = sum(abs(r["error"]) > LIMIT for r in rows)
+    lines.append(f"FAILED: {off} of {len(rows)} are off by more than {LIMIT:.0%}; the machine must be idle, its load is "
+                 f"{os.getloadavg()[0]:.1f}" if off else f"all within {LIMIT:.0%}")
+    return "\n".join(lines)

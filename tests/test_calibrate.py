@@ -1,0 +1,160 @@
+"""hpmoe calibrate: what it stores, what cpu(calibrated=True) makes of it, and how predictions are checked."""
+
+import json
+
+import numpy as np
+import pytest
+
+import hpmoe
+from hpmoe import ArgumentError, Aval, calibration
+from hpmoe.calibrating import agreement, bodies, cpu as calibrating_cpu, overheads
+from hpmoe.calibrating.fit import Samples, fit
+from hpmoe.cli import main
+from hpmoe.costs import Work
+from hpmoe.host import cache_folder
+from hpmoe.machine import Body
+from hpmoe.workload import balanced_ids
+
+BODIES = (Body("GMM", "float32", 0.2, rows=30, cols=10, inner=5), Body("GMM", "bfloat16", 1.0), Body("MAP add", "float32", 1.0),
+          Body("WGRAD", "float32", 0.2, 20, 0, 40), Body("PUT", "float32", 0.5, 1, 10))
+FIELDS = {**dict.fromkeys(calibration.RATES, 1.0), "matmul_flops_per_us": 1e6, "vector_bytes_per_us": 1e4,
+          "host_cores": 1.5, "l2_bytes_per_us": 1e9, "worker_l2_bytes_per_us": 1e9, "memory_bytes_per_us": 1e9,
+          "worker_memory_bytes_per_us": 1e9, "bodies": BODIES}
+
+
+@pytest.fixture
+def cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    return tmp_path / "hpmoe"
+
+
+def gmm_flow(machine, rows=64):
+    tiled = hpmoe.tile_partition(lambda x, w: x @ w, rows=rows, cols=32)
+    return hpmoe.assign_queues(tiled, machine=machine).lower(Aval((4 * rows, 48), "float32"), Aval((48, 64), "float32"))
+
+
+def test_what_is_stored_is_what_cpu_takes(cache):
+    path = calibration.store_calibration(FIELDS)
+    assert path.parent == cache == cache_folder() and calibration.is_calibrated()
+    machine = hpmoe.cpu(3, calibrated=True)
+    assert machine.num_queues == 3 and machine.bodies == BODIES and machine.host_cores == 1.5
+    assert machine.replace(**{name: getattr(hpmoe.cpu(3), name) for name in FIELDS}) == hpmoe.cpu(3)
+    assert [p.name for p in cache.iterdir()] == [path.name]
+
+
+@pytest.mark.parametrize("change, what", [
+    (lambda text: text[:-9], "JSONDecodeError"),
+    (lambda text: "{}", "KeyError: 'key'"),
+    (lambda text: text.replace('"cores"', '"corse"'), "ValueError: it is of"),
+    (lambda text: text.replace('"host_cores": 1.5', '"host_cores": -1'), "ValueError: host_cores is -1.0"),
+    (lambda text: text.replace('"host_cores": 1.5', '"host_cores": "many"'), "ValueError: could not convert"),
+])
+def test_a_file_that_cannot_be_used(cache, change, what):
+    path = calibration.store_calibration(FIELDS)
+    path.write_text(change(path.read_text()))
+    with pytest.raises(ArgumentError) as error:
+        hpmoe.cpu(calibrated=True)
+    assert str(error.value).startswith(f"hpmoe.cpu: the calibration in {path} cannot be used ({what}")
+    assert str(error.value).endswith("run `hpmoe calibrate` again")
+
+
+def test_what_the_command_refuses(cache, capsys, monkeypatch, tmp_path):
+    with pytest.raises(ArgumentError, match="hpmoe.cpu: this CPU is not calibrated: there is no .*json; run `hpmoe calibrate`"):
+        hpmoe.cpu(calibrated=True)
+    assert main(["calibrate", "--check"]) == 2
+    assert "this CPU is not calibrated: there is no" in capsys.readouterr().err
+    assert main(["calibrate", "--budget=-1"]) == 2
+    assert "flag --budget=-1: it must be seconds from 0 to 600" in capsys.readouterr().err
+    (tmp_path / "file").write_text("")
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+    assert main(["calibrate"]) == 2
+    assert "cannot be written; set XDG_CACHE_HOME" in capsys.readouterr().err
+
+
+def test_a_relative_cache_folder_is_ignored(monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", "here")
+    monkeypatch.setenv("HOME", "/home/nobody")
+    assert str(cache_folder()) == "/home/nobody/.cache/hpmoe"
+
+
+def test_bodies_cost_what_they_say():
+    machine = hpmoe.cpu(1).replace(**FIELDS, matmul_efficiency=1.0)
+    flow = gmm_flow(machine)
+    work = Work(flow, machine).table[0, 0]
+    us = work["core_fixed"] + 64 * work["core_row"]
+    assert us == pytest.approx(2 * (64 + 30) * (32 + 10) * (48 + 5) / (0.2 * 1e6))
+    assert machine.body("MAP exp", "float32") == BODIES[2]  # of what was not measured, the nearest
+    assert machine.body("GMM", "float16").kind == "GMM" and machine.body("COL_SUM", "float32") is None
+
+
+def test_workers_share_the_cores_there_are():
+    one, two, half = (hpmoe.simulate(gmm_flow(hpmoe.cpu(n)), hpmoe.cpu(n).replace(**{**FIELDS, "host_cores": c})).span
+                      for n, c in ((1, 1.0), (2, 2.0), (2, 1.0)))
+    assert two == pytest.approx(one / 2, rel=0.05) and half == pytest.approx(one, rel=0.05)
+
+
+def test_a_fit_finds_what_tasks_were_made_from():
+    rng = np.random.default_rng(0)
+    rows, cols, inner = (rng.integers(8, 600, 200).astype(float) for _ in range(3))
+    us = 2 * (rows + 25) * (cols + 7) * (inner + 60) / 1e5
+    us[::50] *= 9  # interrupted
+    body, error = fit("GMM", "float32", Samples(2 * rows * cols * inner, rows, cols, inner, us), is_matmul=True)
+    assert (body.share, body.rows, body.cols, body.inner) == pytest.approx((1e5, 25, 7, 60), rel=0.02) and error < 0.01
+
+
+@pytest.fixture
+def small(monkeypatch):
+    monkeypatch.setattr(bodies, "LAYERS", bodies.LAYERS[2:3])
+    monkeypatch.setattr(bodies, "FLOATS", ("float32",))
+    monkeypatch.setattr(calibrating_cpu, "LEAST_ROUNDS", 1)
+    monkeypatch.setattr(overheads, "BLOCK_BYTES", 1 << 16)
+    monkeypatch.setattr(overheads, "NUM_TASKS", 32)
+    monkeypatch.setattr(agreement, "SHAPES", tuple(
+        {"dtype": "float32", "ep": ep, "tokens": 64, "hidden": 32, "intermediate": 16, "experts": 4, "top_k": 2, "direction": d}
+        for ep, d in ((1, "forward"), (2, "backward"))))
+
+
+def test_calibrating_and_checking(cache, small, capsys, monkeypatch):
+    """What is measured depends on the machine; the tables and what decides the exit status do not."""
+    assert main(["calibrate", "--budget=0"]) == 0
+    text = capsys.readouterr().out
+    assert f"stored in         {cache}" in text and "GMM T" in text and "GFLOP/s" in text
+    machine = hpmoe.cpu(calibrated=True)
+    kinds = {(b.kind, b.dtype) for b in machine.bodies}
+    assert {("GMM", "float32"), ("WGRAD", "float32"), ("PUT", "float32"), ("SWIGLU_GRAD", "float32"), ("MAP exp", "float32")} <= kinds
+    assert all(b.share > 0 and min(b.rows, b.cols, b.inner) >= 0 for b in machine.bodies)
+    assert 0 < machine.host_cores <= len(calibrating_cpu.os.sched_getaffinity(0))
+    for limit, status in ((1e9, 0), (0.0, 1)):
+        monkeypatch.setattr("hpmoe.commands.calibrate.LIMIT", limit)
+        assert main(["calibrate", "--check", "--runs=1", "--json"]) == status
+        out = json.loads(capsys.readouterr().out)
+        assert out["ok"] is (status == 0) and [r["ep"] for r in out["rows"]] == [1, 2]
+        assert all(r["error"] == pytest.approx(r["simulated_ms"] / r["measured_ms"] - 1) for r in out["rows"])
+    assert main(["calibrate", "--check", "--runs=1"]) == 1
+    assert "FAILED: 2 of 2 are off by more than 0%" in capsys.readouterr().out
+
+
+def test_simulated_times_agree_with_measured_ones(request, capsys):
+    """Ten layers within 15 %: of an idle machine, so only where it is asked for."""
+    if not request.config.getoption("--timings"):
+        pytest.skip("needs an idle machine: run pytest --timings tests/test_calibrate.py, or hpmoe calibrate --check")
+    assert main(["calibrate"]) == 0 and main(["calibrate", "--check"]) == 0, capsys.readouterr().out
+
+
+def test_rows_of_tasks_are_those_of_the_simulator():
+    """The bytes that the simulator counts are those of rows that NumPy counts."""
+    from test_simulate import plan
+
+    from hpmoe.layout import Layout
+    for direction in ("forward", "backward"):
+        flow, ids = plan(direction=direction), balanced_ids(2, 256, 2, 8)
+        layout, table = Layout(flow, [list(ids)] * len(flow.routes), None), Work(flow, flow.machine).table
+        line = hpmoe.simulate(flow, routing=ids)
+        for rank in range(2):
+            rows = layout.task_rows(rank)
+            other = flow.peer_order[rank, flow.tasks["peer"]] != rank
+            moved = rows * table[flow.tasks["op"], 0]["link_row"] * (flow.tasks["peer"] >= 0) * other
+            assert line.traffic[rank, 2, 0] == pytest.approx(moved.sum())
+            fixed, row = (sum(table["touches"][f][flow.tasks["op"], 0, i] for i in range(6)) for f in ("fixed", "row"))
+            is_there = (rows > 0) | np.array([op.domain.kind == "experts" for op in flow.ops])[flow.tasks["op"]]
+            assert line.traffic[rank, 0, 0] == pytest.approx(((fixed + rows * row) * is_there).sum(), rel=0.02)
