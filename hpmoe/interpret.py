@@ -9,7 +9,7 @@ import numpy as np
 from hpmoe import taskflow as tf
 from hpmoe.dtypes import numpy_dtype, storage_dtype, widen
 from hpmoe.errors import LaunchError, check_argument, check_inputs
-from hpmoe.layout import Layout, check_capacity
+from hpmoe.layout import Layout
 from hpmoe.primitives.primitive import REGISTRY
 
 
@@ -49,8 +49,6 @@ class _Run:
         weights = [[inputs[r][position[plan.weights]] for r in self.ranks] if plan.weights >= 0 else None
                    for plan in flow.routes]
         self.layout = Layout(flow, ids, num_tokens, weights)
-        for i, routing in enumerate(self.layout.routings):
-            check_capacity(flow, routing, i)
         self.memory = [[self._allocate(r, b, inputs[r], position) for b in range(len(flow.buffers))] for r in self.ranks]
         for r in self.ranks:
             self._share_memory(self.memory[r])

@@ -27,6 +27,8 @@ class Layout:
         self.routings: list[Routing] = [
             make_routing(ids[i], plan.num_experts, num_tokens, plan.capacity, weights and weights[i])
             for i, plan in enumerate(flow.routes)]
+        for routing, plan in zip(self.routings, flow.routes, strict=True):
+            _check_planned(plan, [routing.num_rows(r) for r in range(flow.ep_size)])
         self.slots: list[list[Slots]] = [
             [make_slots(routing.tokens_per_expert(r), flow.tile_rows, plan.num_slots) for r in range(flow.ep_size)]
             for routing, plan in zip(self.routings, flow.routes, strict=True)]
@@ -140,11 +142,12 @@ class Layout:
         return int(counts[index % local] if by_expert else counts.sum())
 
 
-def check_capacity(flow: tf.Taskflow, routing: Routing, route: int) -> None:
+def _check_planned(plan: tf.RoutePlan, received: Sequence[int]) -> None:
     """Raises ArgumentError where a rank receives more rows than the plan has room for."""
-    most = max(routing.num_rows(r) for r in range(flow.ep_size))
-    if most > flow.routes[route].max_rows:
-        raise ArgumentError(f"hpmoe: a rank receives {most} rows, the plan is for at most {flow.routes[route].max_rows}")
+    rank = int(np.argmax(received))
+    if received[rank] > plan.max_rows:
+        raise ArgumentError(f"hpmoe: rank {rank} receives {received[rank]} rows, the plan is for at most {plan.max_rows}; "
+                            "lower it with these ids, or without any")
 
 
 def received_rows(flow: tf.Taskflow, inputs: Sequence[Sequence[np.ndarray]],
@@ -158,8 +161,7 @@ def received_rows(flow: tf.Taskflow, inputs: Sequence[Sequence[np.ndarray]],
             ids = inputs[rank][position[plan.ids]]
             ids = ids if num_tokens is None else ids[:num_tokens[rank]]
             totals += rows_to_ranks(ids, plan.num_experts, plan.capacity, rank, flow.ep_size)
-        if totals.max() > plan.max_rows:
-            raise ArgumentError(f"hpmoe: a rank receives {totals.max()} rows, the plan is for at most {plan.max_rows}")
+        _check_planned(plan, totals)
         for rank in range(flow.ep_size):
             out[rank].append(int(totals[rank]))
     return out

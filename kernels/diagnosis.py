@@ -45,7 +45,7 @@ def _sentence(status, image, fault):
             )
         case Code.SLOT_OVERFLOW:
             return (
-                f"rank {rank} would receive more than the plan holds: {value} where {threshold} fit. "
+                f"rank {rank} would receive more than the plan holds: {value} row slots where {threshold} fit. "
                 "Plan for a larger capacity."
             )
         case Code.OVER_CAPACITY:

@@ -13,6 +13,7 @@ from hpmoe.errors import LaunchError, check_argument
 from hpmoe.kernels.diagnosis import make_error
 from hpmoe.kernels.native import Rank, Status, load
 from hpmoe.kernels.packing import pack
+from hpmoe.kernels.protocol import Code
 from hpmoe.machine import Machine
 from hpmoe.taskflow import Taskflow
 from hpmoe.timeline import RATES, Simulated, Timeline
@@ -32,7 +33,7 @@ class _Machine(ctypes.Structure):
 
 
 def simulate(flow: Taskflow, machine: Machine | None = None, *, routing: Sequence[np.ndarray] | None = None,
-             num_tokens: Sequence[int] | None = None) -> Timeline:
+             topk_weights: Sequence[np.ndarray] | None = None, num_tokens: Sequence[int] | None = None) -> Timeline:
     """Runs a taskflow's queues on a model of a machine: when each worker of each rank would wait and work.
 
     Workers walk their queues in order, wait for events until these have counted what the routing makes their thresholds,
@@ -42,16 +43,18 @@ def simulate(flow: Taskflow, machine: Machine | None = None, *, routing: Sequenc
     Args:
         flow: with queues, as `assign_queues` makes it.
         machine: what to run it on, with as many queues as the flow; the one it was assigned for where None.
-        routing: for each rank its topk_ids [T, K], the same for every route; perfectly balanced where None. What is over
-            a capacity is dropped by position.
+        routing: for each rank its topk_ids [T, K], the same for every route; perfectly balanced where None.
+        topk_weights: for each rank its topk_weights [T, K], read where drop_policy is "probs" and given with routing then.
+            Where both are None all weights are equal, and the last entries over a capacity are dropped.
         num_tokens: tokens of each rank; all rows of topk_ids by default.
 
     Returns:
         A Timeline; its times are simulated.
 
     Raises:
-        ArgumentError: the flow has no queues, or routing or machine do not fit it.
-        LaunchError: the schedule gets stuck; the text names task and event.
+        ArgumentError: the flow has no queues, or routing, weights or machine do not fit it.
+        LaunchError: the schedule gets stuck; the text names task and event. Or the routing is over a capacity whose policy
+            is "error", or over what the plan has room for.
 
     Example:
         >>> import hpmoe
@@ -68,8 +71,8 @@ def simulate(flow: Taskflow, machine: Machine | None = None, *, routing: Sequenc
                    f"an hpmoe.Machine of {len(flow.queues)} queues, as the flow has")
     work, image = Work(flow, machine), pack(flow)
     lengths = _lengths(flow, num_tokens)
-    ids = [_ids(flow, r, routing, lengths) for r in range(flow.ep_size)]
-    ranks = _ranks(flow, ids, lengths)
+    arrays = [_ids(flow, r, routing) | _weights(flow, r, routing, topk_weights) for r in range(flow.ep_size)]
+    ranks = _ranks(flow, arrays, lengths)
     trace = np.zeros((flow.ep_size, flow.num_tasks, 3), np.int64)
     released_by = np.full(flow.ep_size * flow.num_tasks, -1, np.int64)
     missed = np.zeros(flow.ep_size * flow.num_tasks)
@@ -100,13 +103,11 @@ def _lengths(flow: Taskflow, num_tokens: Sequence[int] | None) -> list[int]:
     return lengths
 
 
-def _ids(flow: Taskflow, rank: int, routing: Sequence[np.ndarray] | None, lengths: list[int]) -> dict[int, np.ndarray]:
-    """For each buffer of ids, those of a rank; and equal topk_weights where these decide what is dropped."""
+def _ids(flow: Taskflow, rank: int, routing: Sequence[np.ndarray] | None) -> dict[int, np.ndarray]:
+    """For each buffer of ids, those of a rank."""
     out = {}
     for plan in flow.routes:
         shape = (plan.num_tokens, plan.top_k)
-        if plan.weights >= 0:
-            out[plan.weights] = np.zeros(shape, numpy_dtype(flow.buffers[plan.weights].dtype))
         if routing is None:
             out[plan.ids] = balanced_ids(flow.ep_size, *shape, plan.num_experts)[rank]
             continue
@@ -121,9 +122,31 @@ def _ids(flow: Taskflow, rank: int, routing: Sequence[np.ndarray] | None, length
     return out
 
 
-def _ranks(flow: Taskflow, ids: list[dict[int, np.ndarray]], lengths: list[int]) -> ctypes.Array:
+def _weights(flow: Taskflow, rank: int, routing: Sequence[np.ndarray] | None,
+             topk_weights: Sequence[np.ndarray] | None) -> dict[int, np.ndarray]:
+    """For each buffer of weights that decide what is dropped, those of a rank."""
+    out = {}
+    for plan in flow.routes:
+        if plan.weights < 0:
+            continue
+        shape, dtype = (plan.num_tokens, plan.top_k), numpy_dtype(flow.buffers[plan.weights].dtype)
+        check_argument(topk_weights is not None or routing is None, "hpmoe.simulate", "topk_weights", "None",
+                       "given with routing: drop_policy=\"probs\" keeps the entries with the largest")
+        if topk_weights is None:
+            out[plan.weights] = np.zeros(shape, dtype)
+            continue
+        check_argument(len(topk_weights) == flow.ep_size, "hpmoe.simulate", "topk_weights", f"of {len(topk_weights)} ranks",
+                       f"of {flow.ep_size} ranks")
+        mine = np.ascontiguousarray(topk_weights[rank], dtype)
+        check_argument(mine.shape == shape, "hpmoe.simulate", f"topk_weights[{rank}]", f"of shape {mine.shape}",
+                       f"of shape {shape}")
+        out[plan.weights] = mine
+    return out
+
+
+def _ranks(flow: Taskflow, arrays: list[dict[int, np.ndarray]], lengths: list[int]) -> ctypes.Array:
     ranks = (Rank * flow.ep_size)()
-    for rank, mine in enumerate(ids):
+    for rank, mine in enumerate(arrays):
         pointers = (ctypes.c_void_p * len(flow.buffers))()
         for buffer, array in mine.items():
             pointers[buffer] = array.ctypes.data
@@ -132,4 +155,5 @@ def _ranks(flow: Taskflow, ids: list[dict[int, np.ndarray]], lengths: list[int])
 
 
 def _explained(flow: Taskflow, error: LaunchError) -> LaunchError:
-    return LaunchError(f"hpmoe.simulate: {flow.name} gets stuck: {error}")
+    is_stuck = getattr(error, "status", {}).get("code") == Code.TIMEOUT
+    return LaunchError(f"hpmoe.simulate: {flow.name}{' gets stuck' if is_stuck else ''}: {error}")

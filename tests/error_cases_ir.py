@@ -105,6 +105,14 @@ def _layer(run):
     return lambda: run(staged.lower(*tensors(args)), [[a[r] if i != 1 else a[r] | 3 for i, a in enumerate(args)] for r in (0, 1)])
 
 
+def _dropping():
+    def layer(x, ids, w, up, down):
+        return moe_ffn(x, ids, w, up, down, capacity_factor=0.5, drop_policy="probs")
+
+    args = [a[0] for a in Layer(ep=1, T=4, E=4, K=1).arguments()]
+    return assign_queues(tile_partition(layer), machine=cpu(1)).lower(*tensors(args))
+
+
 ROWS = np.ones((4, 3), np.float32)
 cases("IR", {
     "evaluate no program": lambda: hpmoe.evaluate(3, []),
@@ -123,6 +131,12 @@ cases("IR", {
     "launch more rows than planned": _layer(lambda flow, args: compile_cpu(flow, timeout=1.0).run(args)),
     "timeline of tiles": lambda: hpmoe.Timeline.from_trace(_flow(), np.zeros((1, 1, 2))),
     "timeline of another trace": lambda: hpmoe.Timeline.from_trace(_flow(machine=cpu(1)), np.zeros((1, 1, 2))),
+    "simulate more rows than planned": _layer(lambda flow, args: simulate(flow, routing=[a[1] for a in args])),
+    "simulate drops by no weights": lambda: simulate(_dropping(), routing=[np.zeros((4, 1), np.int32)]),
+    "simulate drops by weights of two ranks": lambda: simulate(_dropping(), routing=[np.zeros((4, 1), np.int32)],
+                                                               topk_weights=[np.ones((4, 1))] * 2),
+    "simulate drops by other weights": lambda: simulate(_dropping(), routing=[np.zeros((4, 1), np.int32)],
+                                                        topk_weights=[np.ones((4, 2))]),
     "simulate other lengths": lambda: simulate(_flow(machine=cpu(1)), num_tokens=[9]),
     "simulate for one rank": _layer(lambda flow, args: simulate(flow, routing=[args[0][1]])),
     "simulate ids out of range": _layer(lambda flow, args: simulate(flow, routing=[a[1] + 1 for a in args])),

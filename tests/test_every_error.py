@@ -39,7 +39,6 @@ NOT_REACHED = {
     ("hpmoe/graph_mode.py", "of unknown type"): "test_graph_mode.py, with the other two that say so",
     ("hpmoe/running.py", "capture_mode"): "test_graph_mode.py, where MindSpore records calls",
     ("hpmoe/routing.py", "do not divide"): "the number of experts is a multiple of the ranks in every traced program",
-    ("hpmoe/layout.py", "{most} rows"): "the row slots run out before",
     ("hpmoe/interpret.py", "cannot run"): "guards the interpreter's own books",
     ("hpmoe/regions.py", "_Fault"): "verify raises it as a VerifyError",
     ("hpmoe/native/", "native library"): "an installation without it; test_packaging.py",

@@ -115,6 +115,33 @@ def test_what_cannot_be_simulated():
         hpmoe.simulate(stuck)
 
 
+def test_what_is_dropped_by_weight_is_what_a_launch_drops():
+    """Over a capacity of one entry the choice of one token stays; the tile of tokens it is in ends later than the others."""
+    def layer(x, ids, w, up, down):
+        return hpmoe.moe_ffn(x, ids, w, up, down, capacity_factor=1 / 256, drop_policy="probs")
+
+    avals = [Aval(s, d) for s, d in (((256, 512), "float32"), ((256, 1), "int32"), ((256, 1), "float32"),
+                                     ((1, 512, 256), "float32"), ((1, 128, 512), "float32"))]
+    staged = hpmoe.assign_queues(hpmoe.overlap_comm(hpmoe.tile_partition(layer, rows=128)), machine=NPU)
+    flow, ids = staged.lower(*avals), [np.zeros((256, 1), np.int32)]
+    ops = [op.opcode for op in flow.ops]
+    for token in (3, 200):
+        weights = np.zeros((256, 1), np.float32)
+        weights[token] = 1
+        line = hpmoe.simulate(flow, routing=ids, topk_weights=[weights])
+        mine = flow.tasks["op"][line.task] == ops.index("REDUCE")
+        assert flow.tasks["row"][line.task[mine]][np.argmax(line.end[mine])] == token // 128
+    hpmoe.simulate(flow)
+    with pytest.raises(ArgumentError, match=r'topk_weights is None; it must be given with routing: drop_policy="probs" keeps'):
+        hpmoe.simulate(flow, routing=ids)
+    with pytest.raises(ArgumentError, match=r"topk_weights\[0\] is of shape \(2, 1\); it must be of shape \(256, 1\)"):
+        hpmoe.simulate(flow, routing=ids, topk_weights=[weights[:2]])
+    with pytest.raises(ArgumentError, match="topk_weights is of 2 ranks; it must be of 1 ranks"):
+        hpmoe.simulate(flow, routing=ids, topk_weights=[weights] * 2)
+    with pytest.raises(LaunchError, match=r"hpmoe.simulate: layer: topk_weights\[2, 0\] of rank 0 is NaN"):
+        hpmoe.simulate(flow, routing=ids, topk_weights=[np.where(np.arange(256)[:, None] == 2, np.nan, 0.0)])
+
+
 def test_the_flow_of_a_call_simulates_too():
     args = tensors(Layer(ep=2, T=9).arguments())
     staged = hpmoe.assign_queues(hpmoe.tile_partition(hpmoe.moe_ffn, rows=2, cols=3), machine=NPU)
