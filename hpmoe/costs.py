@@ -170,13 +170,12 @@ def _is_transfer(op: tf.TileOp) -> bool:
 def task_costs(flow: tf.Taskflow, machine: Machine) -> np.ndarray:
     """Estimated microseconds of each task alone on the machine, every slot taken as full, [num_tasks]."""
     work = Work(flow, machine)
-    out = np.empty(flow.num_tasks)
+    of_tasks = [np.zeros(0)]
     for i, op in enumerate(flow.ops):
-        mine = flow.tasks["op"] == i
-        rows = _full_rows(flow, op)
-        both = [_alone(w, rows, machine) for w in work.table[i]]
-        out[mine] = np.where(flow.tasks["cols"][mine] < op.tile_cols, both[1], both[0])
-    return out
+        rows, num_tiles = _full_rows(flow, op), len(op.col_ranges())
+        full, last = (_alone(w, rows, machine) for w in work.table[i])
+        of_tasks.append(np.tile([*[full] * (num_tiles - 1), last], op.domain.size * max(1, op.num_peers)))
+    return np.concatenate(of_tasks)
 
 
 def _alone(work: np.void, rows: float, machine: Machine) -> float:

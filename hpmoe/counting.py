@@ -22,14 +22,19 @@ TRANSFERS = ("PUT", "PUT_BACK", "ALL_TO_ALL", "ALL_TO_ALL_BACK", "NOTIFY")
 ONE: tuple = ("one",)
 
 
-def spans(flow: tf.Taskflow, table: np.ndarray) -> np.ndarray:
-    """How many consecutive events each wait or signal may be about."""
+def op_spans(flow: tf.Taskflow) -> np.ndarray:
+    """How many consecutive events a wait or signal of each operation and kind may be about, [num_ops, 3]."""
     sizes = np.ones((len(flow.ops), 3), np.int64)
     for i, op in enumerate(flow.ops):
         if op.domain.route >= 0:
             plan = flow.routes[op.domain.route]
             sizes[i] = 1, plan.num_local_experts, max(1, -(-plan.num_tokens // flow.tile_rows))
-    return sizes[flow.tasks["op"][table["task"]], table["kind"]]
+    return sizes
+
+
+def spans(flow: tf.Taskflow, table: np.ndarray) -> np.ndarray:
+    """`op_spans` of each wait or signal."""
+    return op_spans(flow)[flow.tasks["op"][table["task"]], table["kind"]]
 
 
 def span(flow: tf.Taskflow, row: np.void) -> int:

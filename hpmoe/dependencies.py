@@ -16,7 +16,7 @@ import numpy as np
 
 from hpmoe import taskflow as tf
 from hpmoe.lifetimes import Release, lifetimes_of
-from hpmoe.native.planner import sort_by_task
+from hpmoe.native.planner import GRID, RULE, expand_rules
 
 Columns = tuple[tuple[int, int], ...]
 
@@ -30,50 +30,78 @@ class _Region:
     columns: Columns
 
 
-class _Tables:
-    """Event blocks, waits and signals under construction."""
+@dataclasses.dataclass(frozen=True)
+class _Tasks:
+    """Tasks of an operation: those of some runs of its column tiles and, of each expert, of all blocks (-1) or of one."""
 
-    def __init__(self) -> None:
+    op: int
+    tiles: tuple[tuple[int, int], ...]
+    block: int = -1
+
+
+class _Tables:
+    """Event blocks, and what tasks wait for and signal, under construction."""
+
+    def __init__(self, ops: tuple[tf.TileOp, ...], num_tiles: list[int]) -> None:
+        self.ops, self.num_tiles = ops, num_tiles
         self.blocks: dict[object, tf.EventBlock] = {}
-        self.events: list[np.ndarray] = []
-        self.waits: list[np.ndarray] = []
-        self.signals: list[np.ndarray] = []
-        self.num_events = 0
+        self.events: list[tuple[int, np.ndarray, np.ndarray | int, int]] = []
+        self.waits: list[tuple[int, ...]] = []
+        self.signals: list[tuple[int, ...]] = []
+        self.num_events = self.num_waits = self.num_signals = 0
 
     def add_block(self, key: object, name: str, unit: str, columns: Columns, extent: int, index: np.ndarray,
                   mult: np.ndarray | int, route: int, dynamic: bool) -> tf.EventBlock:
-        events = np.zeros(len(index), tf.EVENT)
-        events["extent"], events["index"], events["mult"], events["route"] = extent, index, mult, route
-        events["block"] = len(self.blocks)
         block = tf.EventBlock(name, unit, columns, self.num_events, len(index), dynamic)
         self.blocks[key] = block
-        self.events.append(events)
+        self.events.append((extent, index, mult, route))
         self.num_events += len(index)
         return block
 
-    def wait(self, tasks: np.ndarray, events: np.ndarray | int, kind: int = tf.STATIC) -> None:
-        waits = np.zeros(len(tasks), tf.WAIT)
-        waits["task"], waits["event"], waits["kind"] = tasks, events, kind
-        self.waits.append(waits)
+    def count(self, tasks: _Tasks) -> int:
+        """How many tasks, of all blocks."""
+        op = self.ops[tasks.op]
+        return op.domain.size * max(1, op.num_peers) * sum(stop - start for start, stop in tasks.tiles)
 
-    def signal(self, tasks: np.ndarray, events: np.ndarray | int, kind: int = tf.STATIC, amount: int = tf.ROWS,
-               remote: int = tf.LOCAL) -> None:
-        signals = np.zeros(len(tasks), tf.SIGNAL)
-        signals["task"], signals["event"], signals["kind"] = tasks, events, kind
-        signals["amount"], signals["remote"] = amount, remote
-        self.signals.append(signals)
+    def wait(self, tasks: _Tasks, event: int, kind: int = tf.STATIC, *, by_unit: int = 0, by_expert: int = 0,
+             by_peer: int = 0) -> None:
+        """Task of unit u (block u // blocks of its expert) and peer j waits for event + u by_unit + ... + j by_peer."""
+        self.num_waits += self.count(tasks)
+        self.waits += [(tasks.op, *run, tasks.block, event, by_unit, by_expert, by_peer, kind, 0, 0) for run in tasks.tiles]
 
-    def finish(self, num_tasks: int) -> tuple[np.ndarray, np.ndarray, np.ndarray, tuple[tf.EventBlock, ...]]:
-        return (_joined(self.events, tf.EVENT), sort_by_task(_joined(self.waits, tf.WAIT), num_tasks, unique=True),
-                sort_by_task(_joined(self.signals, tf.SIGNAL), num_tasks), tuple(self.blocks.values()))
+    def signal(self, tasks: _Tasks, event: int, kind: int = tf.STATIC, *, by_unit: int = 0, by_peer: int = 0,
+               amount: int = tf.ROWS, remote: int = tf.LOCAL) -> None:
+        self.num_signals += self.count(tasks)
+        self.signals += [(tasks.op, *run, tasks.block, event, by_unit, 0, by_peer, kind, amount, remote)
+                         for run in tasks.tiles]
+
+    def finish(self) -> tuple[np.ndarray, np.ndarray, np.ndarray, tuple[tf.EventBlock, ...]]:
+        grids = np.array([(op.first_row, op.domain.size, op.num_peers, tiles, op.domain.blocks)
+                          for op, tiles in zip(self.ops, self.num_tiles, strict=True)], GRID)
+        waits, signals = (expand_rules(grids, np.array(sorted(rules, key=lambda r: r[0]), RULE), count, dtype)
+                          for rules, count, dtype in ((self.waits, self.num_waits, tf.WAIT),
+                                                      (self.signals, self.num_signals, tf.SIGNAL)))
+        return self._events(), waits, signals, tuple(self.blocks.values())
+
+    def _events(self) -> np.ndarray:
+        events, sizes = np.zeros(self.num_events, tf.EVENT), [len(index) for _, index, _, _ in self.events]
+        for column, values in (("extent", [e[0] for e in self.events]), ("route", [e[3] for e in self.events]),
+                               ("block", range(len(self.events)))):
+            events[column] = np.repeat(np.array(values, "i4"), sizes)
+        first = 0
+        for _, index, mult, _ in self.events:
+            events["index"][first:first + len(index)] = index
+            events["mult"][first:first + len(index)] = mult
+            first += len(index)
+        return events
 
 
 class _Derivation:
-    def __init__(self, buffers, ops, routes, tasks, tile_rows):
-        self.buffers, self.ops, self.routes, self.tasks, self.tile_rows = buffers, ops, routes, tasks, tile_rows
-        starts = np.searchsorted(tasks["op"], np.arange(len(ops) + 1))
-        self.range_of = [np.arange(starts[i], starts[i + 1]) for i in range(len(ops))]
-        self.tables = _Tables()
+    def __init__(self, buffers, ops, routes, tile_rows):
+        self.buffers, self.ops, self.routes, self.tile_rows = buffers, ops, routes, tile_rows
+        self.col_ranges = [op.col_ranges() for op in ops]
+        self.tasks_of = [_Tasks(i, ((0, len(c)),)) for i, c in enumerate(self.col_ranges)]
+        self.tables = _Tables(ops, [len(c) for c in self.col_ranges])
         self.launch, self.launched = 0, None
         self.writers: dict[int, list[int]] = {}
         for i, op in enumerate(ops):
@@ -90,7 +118,7 @@ class _Derivation:
                 self._launch(i)
                 continue
             if self.launched is not None:
-                self.tables.wait(self.range_of[i], self.launched.first)
+                self.tables.wait(self.tasks_of[i], self.launched.first)
             if op.opcode == "NOTIFY":
                 self._wait_for_puts(i, op)
                 continue
@@ -99,18 +127,19 @@ class _Derivation:
                     self._wait_for(i, op, storage)
             for release in releases.get(i, ()):
                 self._wait_for_release(release)
-        return self.tables.finish(len(self.tasks))
+        return self.tables.finish()
 
     # Kernels launched one after another.
 
     def _launch(self, index: int) -> None:
         """A launch waits for all tasks since the one before, and for what collectives among them bring from other ranks."""
-        mine, before = self.range_of[index], range(self.launch, index)
-        tasks = np.concatenate([self.range_of[i] for i in before]) if before else mine[:0]
-        if len(tasks):
-            ended = self._counter(("before", index), f"before {index}", len(tasks))
+        mine, before = self.tasks_of[index], range(self.launch, index)
+        num_tasks = sum(self.tables.count(self.tasks_of[i]) for i in before)
+        if num_tasks:
+            ended = self._counter(("before", index), f"before {index}", num_tasks)
             self.tables.wait(mine, ended.first)
-            self.tables.signal(tasks, ended.first, amount=tf.COUNT)
+            for i in before:
+                self.tables.signal(self.tasks_of[i], ended.first, amount=tf.COUNT)
         for op in (self.ops[i] for i in before if self.ops[i].opcode.startswith("ALL_TO_ALL")):
             storage = self.buffers[op.operands[0].buffer].storage
             whole = self._block(_Region(storage, "all", ((0, self.buffers[storage].cols),)))
@@ -130,13 +159,12 @@ class _Derivation:
         if signal == "peer" or (signal == "expert" and self._returns(storage)):
             unit = "all"
         by_expert = unit == "slot" and signal == "expert"
-        tasks = self.range_of[index]
-        for selected, columns in self._column_sets(op, accesses, tasks, storage):
+        for tasks, columns in self._column_sets(op, accesses, index, storage):
             block = self._block(_Region(storage, "expert" if by_expert else unit, columns))
-            rows = self.tasks["row"][selected]
-            offset = {"all": 0, "count": 0, "expert": rows // op.domain.blocks}.get(unit, rows)
-            self.tables.wait(selected, block.first + (0 if by_expert else offset),
-                             tf.SLOT_EXPERT if by_expert else tf.STATIC)
+            if by_expert:
+                self.tables.wait(tasks, block.first, tf.SLOT_EXPERT)
+            else:
+                self.tables.wait(tasks, block.first, by_unit=int(unit in ("slot", "tile")), by_expert=int(unit == "expert"))
 
     def _read_unit(self, op: tf.TileOp, accesses: list[tf.Access], storage: int) -> str:
         """The finest unit that both the reader's rows and every writer's rows are made of."""
@@ -171,22 +199,21 @@ class _Derivation:
     def _same_tiles(a: tf.Domain, b: tf.Domain) -> bool:
         return (a.num_rows, a.clipped) == (b.num_rows, b.clipped)
 
-    def _column_sets(self, op, accesses, tasks, storage):
+    def _column_sets(self, op, accesses, index, storage):
         """Groups the reader's tasks by the column ranges of `storage` that they read."""
-        total = self.buffers[storage].cols
+        total, tasks = self.buffers[storage].cols, self.tasks_of[index]
         modes = {a.cols for a in accesses}
         whole_rows = all(self.ops[w].cols == 0 for w in self.writers[storage])
         if whole_rows or any(self.buffers[a.buffer].cols != total for a in accesses):
             yield tasks, ((0, total),)
         elif modes == {"own"} and op.cols:
-            for col, cols in op.col_ranges():
+            for i, (col, cols) in enumerate(self.col_ranges[index]):
                 columns = _merged((col + a.offset, col + a.offset + cols) for a in accesses)
-                yield tasks[self.tasks["col"][tasks] == col], columns
+                yield _Tasks(index, ((i, i + 1),)), columns
         elif modes == {"block"}:
             for block in range(op.domain.blocks):
                 start = block * op.params[0]
-                yield (tasks[self.tasks["row"][tasks] % op.domain.blocks == block],
-                       ((start, min(start + op.params[0], total)),))
+                yield _Tasks(index, tasks.tiles, block), ((start, min(start + op.params[0], total)),)
         else:
             yield tasks, ((0, total),)
 
@@ -210,10 +237,10 @@ class _Derivation:
         for w, tasks in chosen:
             self._signal(block, region, self.ops[w], w, tasks)
 
-    def _overlapping(self, writer: int, region: _Region) -> np.ndarray:
+    def _overlapping(self, writer: int, region: _Region) -> _Tasks:
         """Tasks of a writer whose columns meet the region's; whole-row writers always do."""
-        op, tasks = self.ops[writer], self.range_of[writer]
-        hits = np.zeros(len(tasks), bool)
+        op, tasks = self.ops[writer], self.tasks_of[writer]
+        hits: set[int] = set()
         for access in op.outputs:
             buffer = self.buffers[access.buffer]
             if buffer.storage != region.storage:
@@ -221,11 +248,11 @@ class _Derivation:
             if (op.cols == 0 or access.cols != "own" or region.unit == "count"
                     or buffer.cols != self.buffers[region.storage].cols):
                 return tasks
-            low = self.tasks["col"][tasks] + access.offset
-            high = low + self.tasks["cols"][tasks]
-            for start, stop in region.columns:
-                hits |= (low < stop) & (high > start)
-        return tasks[hits]
+            for i, (col, cols) in enumerate(self.col_ranges[writer]):
+                low = col + access.offset
+                if any(low < stop and low + cols > start for start, stop in region.columns):
+                    hits.add(i)
+        return _Tasks(writer, _merged((i, i + 1) for i in hits))
 
     def _extent(self, region: _Region, writer: tf.TileOp) -> tuple[int, np.ndarray, int]:
         """Extent kind, unit indices and route of a region's events."""
@@ -250,8 +277,8 @@ class _Derivation:
     def _multiplicity(self, region: _Region, chosen, extent: int, index: np.ndarray) -> np.ndarray | int:
         """How often each of the unit's rows is signalled: once for every overlapping column tile."""
         if region.unit == "count":
-            return sum(len(tasks) for _, tasks in chosen)
-        tiles = sum(len(tasks) // max(1, self.ops[w].domain.size * max(1, self.ops[w].num_peers)) for w, tasks in chosen)
+            return sum(self.tables.count(tasks) for _, tasks in chosen)
+        tiles = sum(stop - start for _, tasks in chosen for start, stop in tasks.tiles)
         if extent == tf.STATIC_TILE:
             rows = self.ops[chosen[0][0]].domain.num_rows
             return tiles * np.minimum(self.tile_rows, rows - index * self.tile_rows)
@@ -259,12 +286,9 @@ class _Derivation:
             return tiles * self.ops[chosen[0][0]].domain.num_rows
         return tiles
 
-    def _signal(self, block: tf.EventBlock, region: _Region, op: tf.TileOp, writer: int, tasks: np.ndarray) -> None:
-        rows = self.tasks["row"][tasks]
+    def _signal(self, block: tf.EventBlock, region: _Region, op: tf.TileOp, writer: int, tasks: _Tasks) -> None:
         if op.num_peers and op.signal != "tile":
-            tasks = self._notify_tasks(writer)
-            rows = self.tasks["row"][tasks]
-            self.tables.signal(tasks, block.first + (rows if region.unit == "expert" else 0), remote=tf.PEER)
+            self.tables.signal(self._notify_tasks(writer), block.first, by_unit=int(region.unit == "expert"), remote=tf.PEER)
         elif region.unit == "count":
             self.tables.signal(tasks, block.first, amount=tf.COUNT)
         elif op.opcode in ("ALL_TO_ALL", "ALL_TO_ALL_BACK"):
@@ -276,18 +300,17 @@ class _Derivation:
             elif region.unit == "tile" and op.opcode == "PUT_BACK":
                 self.tables.signal(tasks, block.first, tf.ENTRY_TILE, remote=remote)
             else:
-                self.tables.signal(tasks, block.first + (0 if region.unit == "all" else rows), remote=remote)
+                self.tables.signal(tasks, block.first, by_unit=int(region.unit != "all"), remote=remote)
 
     # Memory that is taken over.
 
     def _wait_for_release(self, release: Release) -> None:
         """The tasks of `release.op` wait until the older storage's readers are done with their unit of it, or with all."""
-        tasks, by_unit = self.range_of[release.op], release.unit != "count"
         block = self.tables.blocks.get((release.old, release.unit)) or self._release_block(release)
-        self.tables.wait(tasks, block.first + (self.tasks["row"][tasks] if by_unit else 0))
+        self.tables.wait(self.tasks_of[release.op], block.first, by_unit=int(release.unit != "count"))
 
     def _release_block(self, release: Release) -> tf.EventBlock:
-        old, readers = release.old, [(r, self.range_of[r]) for r in release.readers]
+        old, readers = release.old, [(r, self.tasks_of[r]) for r in release.readers]
         region = _Region(old, release.unit, ())
         extent, index, route = self._extent(region, self.ops[release.readers[0]])
         mult = self._multiplicity(region, readers, extent, index)
@@ -297,7 +320,7 @@ class _Derivation:
             if release.unit == "count":
                 self.tables.signal(tasks, block.first, amount=tf.COUNT)
             else:
-                self.tables.signal(tasks, block.first + self.tasks["row"][tasks])
+                self.tables.signal(tasks, block.first, by_unit=1)
         return block
 
     # Puts whose signals are batched by a NOTIFY task for each peer, or each (peer, expert).
@@ -308,14 +331,14 @@ class _Derivation:
     def _returns(self, storage: int) -> bool:
         return self.ops[self.writers[storage][0]].opcode == "PUT_BACK"
 
-    def _notify_tasks(self, put: int) -> np.ndarray:
+    def _notify_tasks(self, put: int) -> _Tasks:
         (notify,) = [i for i, op in enumerate(self.ops) if op.opcode == "NOTIFY" and op.params[1] == put]
-        return self.range_of[notify]
+        return self.tasks_of[notify]
 
     def _wait_for_puts(self, index: int, op: tf.TileOp) -> None:
         """A notify task of peer j (and expert e) waits until its rank's puts to that peer (and expert) are done."""
-        put, tasks = op.params[1], self.range_of[index]
-        put_op, puts = self.ops[put], self.range_of[put]
+        put, tasks = op.params[1], self.tasks_of[index]
+        put_op, puts = self.ops[put], self.tasks_of[put]
         local = self.routes[op.domain.route].num_local_experts
         back, by_expert = put_op.opcode == "PUT_BACK", op.signal == "expert"
         extent = {(False, False): tf.SENT_TO, (False, True): tf.SENT_TO_EXPERT, (True, False): tf.RETURNED_TO,
@@ -324,22 +347,12 @@ class _Derivation:
         name = self.buffers[put_op.operands[0].buffer].name
         block = self.tables.add_block(("sent", put), name, "sent", (), extent, np.arange(size), 1, op.domain.route,
                                       by_expert)
-        peers = self.tasks["peer"]
         if by_expert:
-            self.tables.wait(tasks, block.first + peers[tasks] * local + self.tasks["row"][tasks])
-            self.tables.signal(puts, block.first + peers[puts] * local, tf.SLOT_EXPERT)
+            self.tables.wait(tasks, block.first, by_unit=1, by_peer=local)
+            self.tables.signal(puts, block.first, tf.SLOT_EXPERT, by_peer=local)
         else:
-            self.tables.wait(tasks, block.first + peers[tasks])
-            self.tables.signal(puts, block.first + peers[puts])
-
-
-def _joined(parts: list[np.ndarray], dtype: np.dtype) -> np.ndarray:
-    """The rows of all parts; np.concatenate compares the fields of structured arrays one by one."""
-    out, first = np.empty(sum(map(len, parts)), dtype), 0
-    for part in parts:
-        out[first:first + len(part)] = part
-        first += len(part)
-    return out
+            self.tables.wait(tasks, block.first, by_peer=1)
+            self.tables.signal(puts, block.first, by_peer=1)
 
 
 def _merged(ranges: Iterable[tuple[int, int]]) -> Columns:
@@ -357,7 +370,7 @@ def _merged(ranges: Iterable[tuple[int, int]]) -> Columns:
 def derive_dependencies(buffers: tuple[tf.Buffer, ...], ops: tuple[tf.TileOp, ...], routes: tuple[tf.RoutePlan, ...],
                         tile_rows: int) -> tuple[np.ndarray, np.ndarray, np.ndarray, tuple[tf.EventBlock, ...]]:
     """Events, waits and signals (read-only EVENT, WAIT, SIGNAL arrays) and event blocks that the accesses of `ops` imply."""
-    events, waits, signals, blocks = _Derivation(buffers, ops, routes, tf.make_tasks(ops), tile_rows).run()
+    events, waits, signals, blocks = _Derivation(buffers, ops, routes, tile_rows).run()
     for table in (events, waits, signals):
         table.setflags(write=False)
     return events, waits, signals, blocks

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import math
 from collections.abc import Sequence
 from typing import Any
 
@@ -319,18 +320,16 @@ class Taskflow:
 @functools.lru_cache(maxsize=8)
 def make_tasks(ops: tuple[TileOp, ...]) -> np.ndarray:
     """All tasks of `ops`, read-only: operation by operation, then by unit, peer and columns."""
-    grids = []
-    for index, op in enumerate(ops):
-        cols = np.array(op.col_ranges(), "i4").reshape(-1, 2)
-        rows = np.arange(op.domain.size) + op.first_row
-        peers = np.arange(op.num_peers) if op.num_peers else np.array([-1])
-        grid = np.zeros(len(rows) * len(peers) * len(cols), TASK)
-        r, p, c = (x.reshape(-1) for x in np.meshgrid(np.arange(len(rows)), np.arange(len(peers)), np.arange(len(cols)),
-                                                      indexing="ij"))
-        grid["op"], grid["row"], grid["peer"] = index, rows[r], peers[p]
-        grid["col"], grid["cols"] = cols[c, 0], cols[c, 1]
-        grids.append(grid)
-    tasks = np.concatenate(grids) if grids else np.zeros(0, TASK)
+    ranges = [op.col_ranges() for op in ops]
+    shapes = [(op.domain.size, max(1, op.num_peers), len(cols)) for op, cols in zip(ops, ranges, strict=True)]
+    tasks, first = np.empty(sum(map(math.prod, shapes)), TASK), 0
+    for index, (op, shape, cols) in enumerate(zip(ops, shapes, ranges, strict=True)):
+        grid = tasks[first:first + math.prod(shape)].reshape(shape)
+        first += grid.size
+        grid["op"] = index
+        grid["row"] = (np.arange(shape[0]) + op.first_row)[:, None, None]
+        grid["peer"] = np.arange(shape[1])[:, None] if op.num_peers else -1
+        grid["col"], grid["cols"] = np.array(cols, "i4").T
     tasks.setflags(write=False)
     return tasks
 

@@ -8,12 +8,12 @@ import dataclasses
 import numpy as np
 
 from hpmoe import taskflow as tf
-from hpmoe.counting import Counting, spans
+from hpmoe.counting import Counting, op_spans, spans
 from hpmoe.dependencies import derive_dependencies
 from hpmoe.errors import VerifyError, check_argument
 from hpmoe.implied import Implication, Order
 from hpmoe.lifetimes import memory_fault
-from hpmoe.native.planner import find_runnable, prune_waits
+from hpmoe.native.planner import find_runnable, kept_waits, prune_waits
 from hpmoe.regions import region_fault
 from hpmoe.taskflow_text import event_name, task_name, taskflow_window
 
@@ -51,10 +51,16 @@ def verify(flow: tf.Taskflow) -> None:
     if all(getattr(flow, name) is table for name, table in tables.items()):
         _check_acyclic(flow)
         return
+    derived = flow.replace(**tables)
+    thinned = _thinned(flow, derived)
+    if thinned is not None:
+        flow, missing = thinned
+        _check_acyclic(flow)
+        _check_missing(flow, derived, missing)
+        return
     _check_tables(flow)
     flow = _with_blocks(flow)
     _check_acyclic(flow)
-    derived = flow.replace(**tables)
     _check_order(flow, derived, _check_counts(flow, derived))
 
 
@@ -153,12 +159,12 @@ def check_queues(flow: tf.Taskflow) -> None:
     times = np.bincount(listed, minlength=flow.num_tasks)
     for t in np.flatnonzero(times != 1)[:1]:
         _fail(flow, f"task t{t} {task_name(flow, int(t))} is in the queues {times[t]} times, not once", int(t))
-    is_aic = flow.units()
-    for q, tasks in enumerate(flow.queues):
-        for unit, mine in (("aic", is_aic[tasks]), ("aiv", ~is_aic[tasks])):
-            if mine.any() and q not in flow.machine.queues_of(unit):
-                t = int(np.asarray(tasks)[np.flatnonzero(mine)[0]])
-                _fail(flow, f"task t{t} {task_name(flow, t)} is {unit} work in queue {flow.machine.queue_name(q)}", t)
+    is_aic, queue = flow.units()[listed], np.repeat(np.arange(len(flow.queues)), [len(q) for q in flow.queues])
+    for unit, is_it in (("aic", is_aic), ("aiv", ~is_aic)):
+        allowed = np.isin(np.arange(len(flow.queues)), flow.machine.queues_of(unit))
+        for i in np.flatnonzero(is_it & ~allowed[queue])[:1]:
+            t = int(listed[i])
+            _fail(flow, f"task t{t} {task_name(flow, t)} is {unit} work in queue {flow.machine.queue_name(queue[i])}", t)
 
 
 def _check_tables(flow: tf.Taskflow) -> None:
@@ -290,29 +296,38 @@ def _fail_count(flow: tf.Taskflow, event: int, about: list[tuple], wanted: list[
     _fail(flow, f"event {name} has {columns}; what its producers signal does not add up to that", task)
 
 
+def _thinned(flow: tf.Taskflow, derived: tf.Taskflow) -> tuple[tf.Taskflow, np.ndarray] | None:
+    """A flow that is `derived` with fewer waits and events, in its blocks, and which derived waits it has not; else None.
+
+    Its tables need no further proof but that of these waits.
+    """
+    of = flow.events["block"]
+    if len(of) and not 0 <= of.min() <= of.max() < len(flow.blocks):
+        return None
+    number = _derived_events(flow, derived)
+    if (number < 0).any() or (np.diff(number) <= 0).any():
+        return None
+    has = kept_waits(flow, derived, number, op_spans(derived))
+    return None if has is None else (flow.replace(events=derived.events[number], blocks=derived.blocks), ~has)
+
+
 def _check_order(flow: tf.Taskflow, derived: tf.Taskflow, number: np.ndarray) -> None:
     """Whoever reads a region starts after all who write it: it waits for their event, or that is implied."""
     first, last = flow.waits["event"], flow.waits["event"] + spans(flow, flow.waits) - 1
     known = flow.waits[(number[first] >= 0) & (number[last] - number[first] == last - first)].copy()
     known["event"] = number[known["event"]]
-    missing = ~_is_in(tf.row_keys(derived.waits), tf.row_keys(known))
+    _check_missing(flow, derived, ~np.isin(tf.row_keys(derived.waits), tf.row_keys(known)))
+
+
+def _check_missing(flow: tf.Taskflow, derived: tf.Taskflow, missing: np.ndarray) -> None:
+    """The derived waits that a flow has not are implied by those it has."""
     if flow.queues and missing.any():
-        missing &= prune_waits(derived)
+        missing = missing & prune_waits(derived)
     unordered = Implication(flow, derived).unordered(missing) if missing.any() else None
     if unordered is not None:
         t, event, p = unordered
         _fail(flow, f"task t{t} {task_name(flow, t)} reads what {event_name(derived, event)} stands for, which t{p} "
                     f"{task_name(flow, p)} writes, and neither it nor what runs before it waits for it", t)
-
-
-def _is_in(keys: np.ndarray, among: np.ndarray) -> np.ndarray:
-    """Which keys are among others; np.isin, faster for keys that ascend."""
-    if not len(keys) or (np.diff(keys) < 0).any():
-        return np.isin(keys, among)
-    place = np.minimum(np.searchsorted(keys, among), len(keys) - 1)
-    found = np.zeros(len(keys), bool)
-    found[place[keys[place] == among]] = True
-    return found
 
 
 def _check_acyclic(flow: tf.Taskflow) -> None:

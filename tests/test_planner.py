@@ -85,17 +85,28 @@ def test_a_table_that_points_nowhere_is_refused(flow, table, column, value):
         planner.find_runnable(flow.replace(**{table: rows}))
 
 
-def test_sorting_by_task_keeps_a_tasks_order_or_sorts_it_too():
+def test_rules_are_expanded_in_the_order_of_the_tasks():
     rng = np.random.default_rng(3)
-    table = np.zeros(200, tf.WAIT)
-    for column, bound in (("task", 30), ("event", 4), ("kind", 2)):
-        table[column] = rng.integers(bound, size=len(table))
-    kept = planner.sort_by_task(table, 30)
-    np.testing.assert_array_equal(kept, table[np.argsort(table["task"], kind="stable")])
-    np.testing.assert_array_equal(planner.sort_by_task(table, 30, unique=True), np.unique(table))
-    assert len(planner.sort_by_task(table[:0], 0)) == 0
-    with pytest.raises(ValueError, match="names a task that does not exist; there are 29"):
-        planner.sort_by_task(table, 29)
+    sizes = [(0, 3, 0, 2, 1), (-1, 1, 2, 1, 1), (0, 0, 0, 4, 1), (0, 4, 3, 3, 2)]
+    places = [(op, u, j, c) for op, (first, units, peers, cols, _) in enumerate(sizes)
+              for u in range(first, first + units) for j in range(max(1, peers)) for c in range(cols)]
+    rules = sorted((tuple(int(n) for n in (op, *np.sort(rng.integers(sizes[op][3] + 1, size=2)), rng.integers(-1, sizes[op][4]),
+                                           *rng.integers(3, size=7))) for op in rng.integers(len(sizes), size=40)),
+                   key=lambda rule: rule[0])
+    waits, signals = [], []
+    for t, (op, u, j, c) in enumerate(places):
+        rows = [(t, event + u * by_unit + u // sizes[op][4] * by_expert + j * by_peer, kind, amount, remote)
+                for o, low, high, block, event, by_unit, by_expert, by_peer, kind, amount, remote in rules
+                if o == op and low <= c < high and block in (-1, u % sizes[op][4])]
+        signals += rows
+        waits += sorted({row[:3] for row in rows})
+    tables = np.array(sizes, planner.GRID), np.array(rules, planner.RULE)
+    assert planner.expand_rules(*tables, len(signals), tf.WAIT).tolist() == waits
+    assert planner.expand_rules(*tables, len(signals), tf.SIGNAL).tolist() == signals
+    unsorted, of_no_op, of_no_column = rules[::-1], [(4, *rules[0][1:])], [(0, 0, 9, *rules[0][3:])]
+    for bad, room in ((unsorted, len(signals)), (of_no_op, 99), (of_no_column, 99), (rules, 3)):
+        with pytest.raises(ValueError, match="expand_rules: a rule is about tasks that do not exist"):
+            planner.expand_rules(tables[0], np.array(bad, planner.RULE), room, tf.SIGNAL)
 
 
 def test_empty_flow():

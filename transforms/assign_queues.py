@@ -143,7 +143,9 @@ def _task_indices(queue: Sequence[int]) -> np.ndarray:
     tasks = np.asarray(queue).reshape(-1)
     if len(tasks) and tasks.dtype.kind not in "iu":
         raise TypeError(f"a queue holds {tasks.dtype}; it must hold the indices of tasks")
-    return tasks.astype(np.int64)
+    tasks = tasks.astype(np.int64)
+    tasks.setflags(write=False)
+    return tasks
 
 
 def drop_implied(flow: tf.Taskflow) -> tf.Taskflow:

@@ -18,6 +18,7 @@ from hpmoe.commands.progress import Progress
 from hpmoe.dependencies import derive_dependencies
 from hpmoe.kernels.packing import pack
 from hpmoe.lifetimes import lifetimes_of, memory_fault
+from hpmoe.native.planner import prune_waits
 from hpmoe.program import Program
 from hpmoe.regions import region_fault
 from hpmoe.taskflow import make_tasks
@@ -82,7 +83,7 @@ class Clock:
 
 def plan(o: Any) -> dict[str, dict[str, Any]]:
     """Plans both directions once and returns the milliseconds of each step and the sizes of each plan."""
-    for cached in (derive_dependencies, make_tasks, lifetimes_of, memory_fault, region_fault):
+    for cached in (derive_dependencies, make_tasks, lifetimes_of, memory_fault, region_fault, prune_waits):
         cached.cache_clear()
     forward, backward = Clock(), Clock()
     program = forward("trace", show.program, o, "forward")

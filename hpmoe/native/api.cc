@@ -1,10 +1,11 @@
 // The C functions of planner.h.
 #include <exception>
 
+#include "compare.h"
+#include "expand.h"
 #include "graph.h"
 #include "planner.h"
 #include "schedule.h"
-#include "sort.h"
 
 namespace {
 
@@ -44,11 +45,21 @@ int hpmoe_prune_waits(const HpmoeFlow* flow, const uint8_t* is_unit, uint8_t* ne
   return guarded([&] { hpmoe::prune_waits(*flow, is_unit, needed); });
 }
 
-int hpmoe_sort_by_task(const int32_t* rows, int64_t num_rows, int32_t width, int64_t num_tasks, int32_t unique,
-                       int32_t* sorted, int64_t* num_sorted) {
-  return guarded([&] { *num_sorted = hpmoe::sort_by_task(rows, num_rows, width, num_tasks, unique != 0, sorted); });
+int hpmoe_is_thinned(const HpmoeFlow* flow, const HpmoeFlow* derived, const int32_t* number, const int32_t* spans,
+                     uint8_t* has, uint8_t* is_thinned) {
+  return guarded([&] { *is_thinned = hpmoe::is_thinned(*flow, *derived, number, spans, has); });
 }
 
-int32_t hpmoe_planner_abi_version(void) { return 2; }
+int hpmoe_expand_waits(const HpmoeGrid* grids, int64_t num_ops, const HpmoeRule* rules, int64_t num_rules, HpmoeWait* rows,
+                       int64_t room, int64_t* num_rows) {
+  return guarded([&] { *num_rows = hpmoe::expand_waits(grids, num_ops, rules, num_rules, rows, room); });
+}
+
+int hpmoe_expand_signals(const HpmoeGrid* grids, int64_t num_ops, const HpmoeRule* rules, int64_t num_rules,
+                         HpmoeSignal* rows, int64_t room, int64_t* num_rows) {
+  return guarded([&] { *num_rows = hpmoe::expand_signals(grids, num_ops, rules, num_rules, rows, room); });
+}
+
+int32_t hpmoe_planner_abi_version(void) { return 3; }
 
 }  // extern "C"

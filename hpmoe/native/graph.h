@@ -45,17 +45,32 @@ Lists group(int64_t num_lists, int64_t count, Visit visit) {
   return lists;
 }
 
+// Which gate each event is.
+struct Gates {
+  explicit Gates(const HpmoeFlow& flow);  // throws BadTable
+
+  std::vector<int32_t> of_event;  // [num_events]
+  std::vector<uint8_t> is_block;  // [num_events] the gate is a whole block
+};
+
 struct Graph {
   explicit Graph(const HpmoeFlow& flow);  // throws BadTable
 
-  std::vector<int32_t> gate_of;   // [num_events]
-  std::vector<uint8_t> is_block;  // [num_events] the gate is a whole block
-  Lists feeds;                    // gates that a task signals, one for each signal
-  Lists needs;                    // gates that a task waits for; one that nobody signals is open from the start
-  Lists producers, consumers;     // tasks of a gate
+  std::vector<int32_t> gate_of;        // [num_events]
+  std::vector<uint8_t> is_block;       // [num_events]
+  std::vector<int32_t> num_producers;  // [num_events] signals that feed a gate
+  Lists feeds;                         // gates that a task signals, one for each signal
+  Lists needs;                         // gates that a task waits for; one that nobody signals is open from the start
+};
+
+// The tasks on both sides of each gate.
+struct Users {
+  Users(const HpmoeFlow& flow, const Graph& graph);
+
+  Lists producers, consumers;
 };
 
 // Tasks in an order in which they may run, without queues; those on a cycle are left out.
-std::vector<int32_t> find_order(const Graph& graph, int64_t num_tasks);
+std::vector<int32_t> find_order(const Graph& graph, const Users& users, int64_t num_tasks);
 
 }  // namespace hpmoe

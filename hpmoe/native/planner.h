@@ -51,10 +51,33 @@ int hpmoe_schedule(const HpmoeFlow* flow, const double* costs, const uint8_t* ki
 // of one slot or tile.
 int hpmoe_prune_waits(const HpmoeFlow* flow, const uint8_t* is_unit, uint8_t* needed);
 
-// Sorts a table of `width` words a row by its first word, the task. Rows of a task keep their order, or where `unique` are
-// sorted too and each kept once. `sorted` has room for all rows; writes how many are left.
-int hpmoe_sort_by_task(const int32_t* rows, int64_t num_rows, int32_t width, int64_t num_tasks, int32_t unique,
-                       int32_t* sorted, int64_t* num_sorted);
+// Whether a flow is `derived` with fewer waits and without some events: all its waits and signals, in order, are those of
+// `derived` about the events `number` [flow.num_events], which grow, and no range of events that a wait or signal may be
+// about is cut. spans [ops * HPMOE_NUM_KINDS]: how long these ranges are. has [derived.num_waits]: the waits that are left.
+// The tables of `derived` are taken to be right.
+enum { HPMOE_NUM_KINDS = 3 };
+int hpmoe_is_thinned(const HpmoeFlow* flow, const HpmoeFlow* derived, const int32_t* number, const int32_t* spans,
+                     uint8_t* has, uint8_t* is_thinned);
+
+// The tasks of one op are a grid, by unit, peer (one where there are none) and column tile; `blocks` units are an expert's.
+struct HpmoeGrid {
+  int32_t first_unit, num_units, num_peers, num_cols, blocks;
+};
+
+// Tasks of column tiles [first_col, last_col) of an op, those of one block of each expert where `block` is not -1, wait for
+// or signal the event event + unit * by_unit + unit / blocks * by_expert + peer * by_peer. Amount and remote of signals.
+struct HpmoeRule {
+  int32_t op, first_col, last_col, block, event, by_unit, by_expert, by_peer, kind, amount, remote;
+};
+
+static_assert(sizeof(HpmoeGrid) == 20 && sizeof(HpmoeRule) == 44, "rows of GRID and RULE");
+
+// What rules sorted by op say, row by row in the order of the tasks: waits of a task sorted and each once, signals in the
+// order of the rules. There is room for `room` rows; writes how many there are.
+int hpmoe_expand_waits(const HpmoeGrid* grids, int64_t num_ops, const HpmoeRule* rules, int64_t num_rules, HpmoeWait* rows,
+                       int64_t room, int64_t* num_rows);
+int hpmoe_expand_signals(const HpmoeGrid* grids, int64_t num_ops, const HpmoeRule* rules, int64_t num_rules,
+                         HpmoeSignal* rows, int64_t room, int64_t* num_rows);
 
 // Grows with every change of this file; the host refuses a library of another number.
 int32_t hpmoe_planner_abi_version(void);

@@ -13,8 +13,12 @@ from hpmoe import taskflow as tf
 from hpmoe.native.loading import find_library, load_library
 
 FOLDER = Path(__file__).parent
-ABI_VERSION = 2
+ABI_VERSION = 3
 OUT_OF_MEMORY = 1
+# Rows of HpmoeGrid and HpmoeRule of planner.h.
+GRID = np.dtype([(name, "i4") for name in ("first_unit", "num_units", "num_peers", "num_cols", "blocks")])
+RULE = np.dtype([(name, "i4") for name in (
+    "op", "first_col", "last_col", "block", "event", "by_unit", "by_expert", "by_peer", "kind", "amount", "remote")])
 
 
 class _Flow(ctypes.Structure):
@@ -33,7 +37,9 @@ def load() -> ctypes.CDLL:
         "hpmoe_find_runnable": (ctypes.c_int, [flow, pointer]),
         "hpmoe_schedule": (ctypes.c_int, [flow, pointer, pointer, pointer, word, pointer, pointer]),
         "hpmoe_prune_waits": (ctypes.c_int, [flow, pointer, pointer]),
-        "hpmoe_sort_by_task": (ctypes.c_int, [pointer, size, word, size, word, pointer, pointer]),
+        "hpmoe_is_thinned": (ctypes.c_int, [flow, flow, pointer, pointer, pointer, pointer]),
+        "hpmoe_expand_waits": (ctypes.c_int, [pointer, size, pointer, size, pointer, size, pointer]),
+        "hpmoe_expand_signals": (ctypes.c_int, [pointer, size, pointer, size, pointer, size, pointer]),
     })
 
 
@@ -63,19 +69,61 @@ def schedule(flow: tf.Taskflow, costs: np.ndarray, kinds: np.ndarray, num_queues
 
 
 def prune_waits(flow: tf.Taskflow) -> np.ndarray:
-    """Which waits of an assigned taskflow its order does not imply, [num_waits] bool; see prune.cc."""
-    needed = np.zeros(len(flow.waits), bool)
+    """Which waits of an assigned taskflow its order does not imply, [num_waits] bool, read-only; see prune.cc."""
+    return _prune(_ByIdentity(flow))
+
+
+class _ByIdentity:
+    """A taskflow as a key: equal to another of the very same tables and queues, where none of them can change."""
+
+    def __init__(self, flow: tf.Taskflow):
+        self.flow = flow
+        self.arrays = (flow.tasks, flow.waits, flow.signals, flow.events, *flow.queues)
+
+    def __hash__(self) -> int:
+        return hash(tuple(map(id, self.arrays)))
+
+    def __eq__(self, other: object) -> bool:
+        return (isinstance(other, _ByIdentity) and len(self.arrays) == len(other.arrays)
+                and all(a is b and isinstance(a, np.ndarray) and not a.flags.writeable
+                        for a, b in zip(self.arrays, other.arrays, strict=True)))
+
+
+@lru_cache(maxsize=1)  # verify asks again what assign_queues has just asked of the same tables and queues
+def _prune(key: _ByIdentity) -> np.ndarray:
+    flow, needed = key.flow, np.zeros(len(key.flow.waits), bool)
     _call("hpmoe_prune_waits", flow, np.isin(flow.events["extent"], (tf.SLOT, tf.TILE, tf.STATIC_TILE)), needed)
+    needed.setflags(write=False)
     return needed
 
 
-def sort_by_task(table: np.ndarray, num_tasks: int, unique: bool = False) -> np.ndarray:
-    """A WAIT or SIGNAL table sorted by task, the order of a task's rows kept; where `unique` sorted too, each once."""
-    table, out, left = np.ascontiguousarray(table), np.empty_like(table), np.zeros(1, np.int64)
-    result = load().hpmoe_sort_by_task(table.ctypes.data, len(table), table.itemsize // 4, num_tasks, unique,
-                                       out.ctypes.data, left.ctypes.data)
-    _check(result, f"sort_by_task: a table names a task that does not exist; there are {num_tasks}")
-    return out[:left[0]]
+prune_waits.cache_clear = _prune.cache_clear
+
+
+def kept_waits(flow: tf.Taskflow, derived: tf.Taskflow, number: np.ndarray, spans: np.ndarray) -> np.ndarray | None:
+    """Which waits of `derived` a flow has, [derived waits] bool, where it is that with fewer waits and events; else None.
+
+    Args:
+        number: the derived event that each event is, ascending.
+        spans: [num_ops, kinds], how many events a wait or signal of a kind may be about.
+    """
+    has, is_thinned = np.zeros(len(derived.waits), bool), np.zeros(1, bool)
+    (tables, native), (more, other) = _native(flow), _native(derived)
+    number, spans = (np.ascontiguousarray(x, np.int32) for x in (number, spans))
+    result = load().hpmoe_is_thinned(native, other, *(x.ctypes.data for x in (number, spans, has, is_thinned)))
+    del tables, more  # alive until here
+    _check(result, "kept_waits: an event has a number that does not exist")
+    return has if is_thinned[0] else None
+
+
+def expand_rules(grids: np.ndarray, rules: np.ndarray, num_rows: int, dtype: np.dtype) -> np.ndarray:
+    """The WAIT or SIGNAL table, at most `num_rows` long, of GRID and RULE arrays, the rules sorted by op; see planner.h."""
+    out, count = np.empty(num_rows, dtype), np.zeros(1, np.int64)
+    expand = load().hpmoe_expand_waits if dtype == tf.WAIT else load().hpmoe_expand_signals
+    result = expand(grids.ctypes.data, len(grids), rules.ctypes.data, len(rules), out.ctypes.data, num_rows,
+                    count.ctypes.data)
+    _check(result, "expand_rules: a rule is about tasks that do not exist")
+    return out[:count[0]]
 
 
 def _check(result: int, text: str) -> None:
@@ -85,12 +133,18 @@ def _check(result: int, text: str) -> None:
         raise ValueError(text)
 
 
-def _call(name: str, flow: tf.Taskflow, *arguments: np.ndarray | int) -> None:
-    """Calls a function of the library with the flow's tables and further arguments, arrays by their address."""
+def _native(flow: tf.Taskflow) -> tuple[list[np.ndarray], _Flow]:
+    """The flow's tables as the library reads them, and the struct that points to them while they are alive."""
     tables = [np.ascontiguousarray(table, dtype) for table, dtype in (
         (flow.tasks, tf.TASK), (flow.waits, tf.WAIT), (flow.signals, tf.SIGNAL), (flow.events, tf.EVENT),
         (np.cumsum([0, *map(len, flow.queues)]), np.int32),
         (np.concatenate([np.asarray(q) for q in flow.queues]) if flow.queues else (), np.int32))]
-    native = _Flow(*(table.ctypes.data for table in tables), *map(len, tables[:4]), len(flow.queues))
+    return tables, _Flow(*(table.ctypes.data for table in tables), *map(len, tables[:4]), len(flow.queues))
+
+
+def _call(name: str, flow: tf.Taskflow, *arguments: np.ndarray | int) -> None:
+    """Calls a function of the library with the flow's tables and further arguments, arrays by their address."""
+    tables, native = _native(flow)
     result = getattr(load(), name)(native, *(a if isinstance(a, int) else a.ctypes.data for a in arguments))
+    del tables  # alive until here
     _check(result, f"{name[len('hpmoe_'):]}: a table of {flow.name} names a task or an event that does not exist")

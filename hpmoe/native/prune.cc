@@ -18,8 +18,8 @@ struct Place {
 class Pruner {
  public:
   Pruner(const HpmoeFlow& flow, const uint8_t* is_unit)
-      : flow_(flow), graph_(flow), places_(flow.num_tasks), is_remote_(flow.num_events), last_(flow.num_events),
-        is_unit_(is_unit), before_(flow.num_events), is_known_(flow.num_events), made_in_(flow.num_events, -1) {
+      : flow_(flow), graph_(flow), users_(flow, graph_), places_(flow.num_tasks), is_remote_(flow.num_events),
+        last_(flow.num_events), is_unit_(is_unit), before_(flow.num_events), is_known_(flow.num_events), made_in_(flow.num_events, -1) {
     for (int32_t q = 0; q < flow.num_queues; ++q)
       for (int32_t i = flow.queue_starts[q]; i < flow.queue_starts[q + 1]; ++i) places_[flow.queue_tasks[i]] = {q, i};
     for (int64_t i = 0; i < flow.num_signals; ++i)
@@ -50,7 +50,7 @@ class Pruner {
   Place last_in_one_queue(int32_t gate) const {
     Place last;
     if (is_remote_[gate]) return last;
-    for (int32_t t : graph_.producers[gate]) {
+    for (int32_t t : users_.producers[gate]) {
       if (places_[t].queue < 0 || (last.queue >= 0 && places_[t].queue != last.queue)) return {};
       last = {places_[t].queue, std::max(last.position, places_[t].position)};
     }
@@ -90,7 +90,7 @@ class Pruner {
     const auto add = [&](int32_t e) {
       if (std::find(mine.begin(), mine.end(), e) == mine.end()) mine.push_back(e);
     };
-    for (int32_t t : graph_.producers[event]) {
+    for (int32_t t : users_.producers[event]) {
       for (int32_t w : static_waits_[t]) {
         const int32_t earlier = flow_.waits[w].event;
         if (!is_same_unit(earlier, event) || std::find(mine.begin(), mine.end(), earlier) != mine.end()) continue;
@@ -103,6 +103,7 @@ class Pruner {
 
   const HpmoeFlow& flow_;
   const Graph graph_;
+  const Users users_;
   std::vector<Place> places_;
   std::vector<uint8_t> is_remote_;  // by gate
   std::vector<Place> last_;         // by gate

@@ -1,10 +1,11 @@
 // List scheduling, and which tasks run where queues are given.
 #include <algorithm>
 #include <functional>
+#include <limits>
 #include <queue>
-#include <utility>
 
 #include "graph.h"
+#include "ready.h"
 #include "schedule.h"
 
 namespace hpmoe {
@@ -15,9 +16,9 @@ template <class T>
 using Heap = std::priority_queue<T, std::vector<T>, std::greater<T>>;
 
 // For each task, minus its cost and the longest chain of costs after it: the least runs first.
-std::vector<double> find_urgency(const Graph& graph, int64_t num_tasks, const double* costs) {
+std::vector<double> find_urgency(const Graph& graph, const Users& users, int64_t num_tasks, const double* costs) {
   std::vector<double> urgency(num_tasks), of_gate(graph.gate_of.size());
-  const std::vector<int32_t> order = find_order(graph, num_tasks);
+  const std::vector<int32_t> order = find_order(graph, users, num_tasks);
   for (auto t = order.rbegin(); t != order.rend(); ++t) {
     double after = 0;
     for (int32_t gate : graph.feeds[*t]) after = std::min(after, of_gate[gate]);
@@ -27,18 +28,56 @@ std::vector<double> find_urgency(const Graph& graph, int64_t num_tasks, const do
   return urgency;
 }
 
-struct Running {
-  double end;
-  int32_t task, queue;
+// Which task each queue runs and until when: a tree of the first to end of two, and so on; of equal ends the least task.
+class Running {
+ public:
+  explicit Running(int32_t num_queues) {
+    while (size_ < num_queues) size_ *= 2;
+    end_.assign(size_, kNever);
+    task_.assign(size_, kNoTask);
+    first_.resize(2 * size_);
+    for (int32_t q = 0; q < size_; ++q) first_[size_ + q] = q;
+    for (int32_t i = size_ - 1; i > 0; --i) first_[i] = first_[2 * i];
+  }
 
-  bool operator>(const Running& other) const { return end != other.end ? end > other.end : task > other.task; }
+  bool is_idle(int32_t queue) const { return task_[queue] == kNoTask; }
+  int32_t task(int32_t queue) const { return task_[queue]; }
+  double end(int32_t queue) const { return end_[queue]; }
+  int32_t first_to_end() const { return first_[1]; }
+
+  void begin(int32_t queue, int32_t task, double end) {
+    set(queue, task, end);
+    update(queue);
+  }
+  // To be followed by begin or update.
+  void stop(int32_t queue) { set(queue, kNoTask, kNever); }
+
+  void update(int32_t queue) {
+    for (int32_t i = (size_ + queue) / 2; i > 0; i /= 2) {
+      const int32_t a = first_[2 * i], b = first_[2 * i + 1];
+      const bool is_a = (end_[a] < end_[b]) | ((end_[a] == end_[b]) & (task_[a] < task_[b]));
+      first_[i] = is_a ? a : b;
+    }
+  }
+
+ private:
+  static constexpr double kNever = std::numeric_limits<double>::infinity();
+  static constexpr int32_t kNoTask = INT32_MAX;
+
+  void set(int32_t queue, int32_t task, double end) {
+    task_[queue] = task;
+    end_[queue] = end;
+  }
+
+  int32_t size_ = 2;
+  std::vector<double> end_;
+  std::vector<int32_t> task_, first_;
 };
 
 // Counts down what each task still waits for.
 class Progress {
  public:
-  Progress(const Graph& graph, int64_t num_tasks) : graph_(graph), missing_(graph.gate_of.size()), unmet_(num_tasks) {
-    for (size_t g = 0; g < missing_.size(); ++g) missing_[g] = graph.producers.size_of(static_cast<int32_t>(g));
+  Progress(const Graph& graph, int64_t num_tasks) : graph_(graph), missing_(graph.num_producers), unmet_(num_tasks) {
     for (int32_t t = 0; t < num_tasks; ++t) unmet_[t] = graph.needs.size_of(t);
   }
 
@@ -53,9 +92,9 @@ class Progress {
   }
 
   template <class Ready>
-  void end_and_release(int32_t task, Ready ready) {
+  void end_and_release(int32_t task, const Users& users, Ready ready) {
     end(task, [&](int32_t gate) {
-      for (int32_t t : graph_.consumers[gate])
+      for (int32_t t : users.consumers[gate])
         if (--unmet_[t] == 0) ready(t);
     });
   }
@@ -65,46 +104,68 @@ class Progress {
   std::vector<int32_t> missing_, unmet_;
 };
 
+// Whether no task waits for one that comes after it or is the same.
+bool runs_in_order(const HpmoeFlow& flow) {
+  const Gates gates(flow);
+  std::vector<int32_t> last(flow.num_events, -1);  // producer of each gate
+  for (int64_t i = 0; i < flow.num_signals; ++i) {
+    int32_t& task = last[gates.of_event[flow.signals[i].event]];
+    task = std::max(task, flow.signals[i].task);
+  }
+  return std::all_of(flow.waits, flow.waits + flow.num_waits,
+                     [&](const HpmoeWait& wait) { return last[gates.of_event[wait.event]] < wait.task; });
+}
+
 }  // namespace
 
 std::vector<std::vector<int32_t>> schedule(const HpmoeFlow& flow, const double* costs, const uint8_t* kind,
                                            const int32_t* kind_starts, int32_t num_kinds) {
   const Graph graph(flow);
-  const std::vector<double> urgency = find_urgency(graph, flow.num_tasks, costs);
+  const Users users(flow, graph);
+  const std::vector<int32_t> by_urgency = sort_stably(find_urgency(graph, users, flow.num_tasks, costs));
+  std::vector<int32_t> place(flow.num_tasks);
+  for (int32_t i = 0; i < flow.num_tasks; ++i) place[by_urgency[i]] = i;
   Progress progress(graph, flow.num_tasks);
-  std::vector<Heap<std::pair<double, int32_t>>> ready(num_kinds);
+  std::vector<LeastFirst> ready(num_kinds, LeastFirst(flow.num_tasks));  // by place
   std::vector<Heap<int32_t>> free(num_kinds);
-  Heap<Running> running;
+  Running running(kind_starts[num_kinds]);
   std::vector<std::vector<int32_t>> queues(kind_starts[num_kinds]);
   for (int32_t k = 0; k < num_kinds; ++k)
     for (int32_t q = kind_starts[k]; q < kind_starts[k + 1]; ++q) free[k].push(q);
-  const auto make_ready = [&](int32_t t) { ready[kind[t]].push({urgency[t], t}); };
+  const auto make_ready = [&](int32_t t) { ready[kind[t]].add(place[t]); };
   for (int32_t t = 0; t < flow.num_tasks; ++t) {
     if (kind[t] >= num_kinds) throw BadTable();
     if (progress.is_ready(t)) make_ready(t);
   }
+  int32_t done = 0;  // a queue whose task has just ended
   for (double now = 0;;) {
     for (int32_t k = 0; k < num_kinds; ++k) {
-      for (; !ready[k].empty() && !free[k].empty(); ready[k].pop(), free[k].pop()) {
-        const int32_t t = ready[k].top().second, q = free[k].top();
+      for (; !ready[k].is_empty() && !free[k].empty(); free[k].pop()) {
+        const int32_t t = by_urgency[ready[k].take_least()], q = free[k].top();
         queues[q].push_back(t);
-        running.push({now + costs[t], t, q});
+        running.begin(q, t, now + costs[t]);
       }
     }
-    if (running.empty()) return queues;
-    const Running done = running.top();
-    running.pop();
-    now = done.end;
-    free[kind[done.task]].push(done.queue);
-    progress.end_and_release(done.task, make_ready);
+    if (running.is_idle(done)) running.update(done);
+    done = running.first_to_end();
+    if (running.is_idle(done)) return queues;
+    const int32_t t = running.task(done);
+    now = running.end(done);
+    free[kind[t]].push(done);
+    progress.end_and_release(t, users, make_ready);
+    running.stop(done);
   }
 }
 
 void find_runnable(const HpmoeFlow& flow, uint8_t* done) {
+  if (flow.num_queues == 0 && runs_in_order(flow)) {
+    std::fill(done, done + flow.num_tasks, uint8_t{1});
+    return;
+  }
   const Graph graph(flow);
   std::fill(done, done + flow.num_tasks, uint8_t{0});
   if (flow.num_queues == 0) {
-    for (int32_t t : find_order(graph, flow.num_tasks)) done[t] = 1;
+    for (int32_t t : find_order(graph, Users(flow, graph), flow.num_tasks)) done[t] = 1;
     return;
   }
   Progress progress(graph, flow.num_tasks);

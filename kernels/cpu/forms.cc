@@ -105,13 +105,24 @@ std::vector<Task> all_tasks(const HpmoeTables& tables) {
   tasks.reserve(tables.num_tasks);
   for (int32_t op = 0; op < tables.num_ops; ++op) {
     if (tables.ops[op].blocks < 1 || (tables.ops[op].cols > 0 && tables.ops[op].tile_cols < 1)) throw BadTable();
-    const Form form{op, 0, 0, 0, 0};
-    const auto size = static_cast<int32_t>(grid_size(tables.ops[op]));
-    for (int32_t i = 0; i < size; ++i) tasks.push_back(task_at(&form, tables.ops, 0, i));
+    const Op& grid = tables.ops[op];
+    const int32_t columns = num_column_tiles(grid), peers = std::max(grid.num_peers, 1);
+    for (int32_t unit = 0; unit < grid.num_units; ++unit) {
+      for (int32_t peer = 0; peer < peers; ++peer) {
+        for (int32_t i = 0; i < columns; ++i) {
+          const int32_t col = i * grid.tile_cols;
+          tasks.push_back({op, grid.num_peers > 0 ? peer : -1, grid.first_row + unit, col,
+                           std::min(grid.tile_cols, grid.cols - col), 0});
+        }
+      }
+    }
   }
   if (static_cast<int64_t>(tasks.size()) != tables.num_tasks) throw BadTable();
   return tasks;
 }
+
+// How many tasks of an op lie between two of the same peer and columns.
+int32_t stride_of(const Op& op) { return std::max(op.num_peers, 1) * num_column_tiles(op); }
 
 int32_t count_index_bits(const HpmoeTables& tables) {
   int64_t most = 1;
@@ -136,16 +147,38 @@ PackedForms find_forms(const HpmoeTables& tables) {
   int32_t first_of_op = 0;
   for (int32_t t = 0; t < tables.num_tasks; ++t) {
     if (t > 0 && tasks[t].op != tasks[t - 1].op) first_of_op = t;
+    const auto add_task = [&](uint32_t form) {
+      packed.tasks.push_back(form << packed.index_bits | static_cast<uint32_t>(t - first_of_op));
+    };
+    const int32_t alike = t - stride_of(tables.ops[tasks[t].op]);  // of the same peer and columns
+    if (alike >= first_of_op) {
+      const uint32_t form = packed.tasks[alike] >> packed.index_bits;
+      if (packed.is(packed.forms[form], waits[t], signals[t])) {
+        add_task(form);
+        continue;
+      }
+    }
     words.assign(1, tasks[t].op);
     for (const auto& row : waits[t]) words.insert(words.end(), {row.kind, row.event});
     words.push_back(-1);  // no kind
     for (const auto& row : signals[t]) words.insert(words.end(), {row.kind, row.event, row.amount, row.remote});
     const auto [found, is_new] = known.try_emplace(words, static_cast<uint32_t>(packed.forms.size()));
     if (is_new) packed.add_form(words);
-    packed.tasks.push_back(found->second << packed.index_bits | static_cast<uint32_t>(t - first_of_op));
+    if (static_cast<int64_t>(packed.forms.size()) << packed.index_bits > int64_t{UINT32_MAX}) throw TooManyForms();
+    add_task(found->second);
   }
-  if (static_cast<int64_t>(packed.forms.size()) << packed.index_bits > int64_t{UINT32_MAX}) throw TooManyForms();
   return packed;
+}
+
+bool PackedForms::is(const Form& form, Range<HpmoeTableWait> wanted, Range<HpmoeTableSignal> added) const {
+  const auto same_wait = [](const Wait& a, const HpmoeTableWait& b) { return a.event == b.event && a.kind == b.kind; };
+  const auto same_signal = [](const Signal& a, const HpmoeTableSignal& b) {
+    return a.event == b.event && a.kind == b.kind && a.amount == b.amount && a.remote == b.remote;
+  };
+  const Wait* const wait = waits.data() + form.first_wait;
+  const Signal* const signal = signals.data() + form.first_signal;
+  return std::equal(wait, wait + form.num_waits, wanted.first, wanted.last, same_wait) &&
+         std::equal(signal, signal + form.num_signals, added.first, added.last, same_signal);
 }
 
 void PackedForms::add_form(const std::vector<int32_t>& words) {

@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "abi.h"
+#include "image.h"
 
 namespace hpmoe {
 
@@ -25,6 +26,8 @@ struct PackedForms {
   std::vector<Signal> signals;
 
   void add_form(const std::vector<int32_t>& words);
+  // Whether a form stands for these waits and signals, events relative to the task's place.
+  bool is(const Form& form, Range<HpmoeTableWait> wanted, Range<HpmoeTableSignal> added) const;
 };
 
 // Throws BadTable, TooManyForms or std::bad_alloc.

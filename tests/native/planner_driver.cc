@@ -1,4 +1,5 @@
 // A program for the sanitizers: random taskflows scheduled, pruned and run, and tables that point nowhere.
+#include <algorithm>
 #include <cstdio>
 #include <cstdlib>
 #include <random>
@@ -65,10 +66,39 @@ void test_random_flow(std::mt19937& random) {
   std::vector<HpmoeWait> left;
   for (size_t w = 0; w < flow.waits.size(); ++w)
     if (needed[w]) left.push_back(flow.waits[w]);
-  flow.waits = left;
+  std::vector<int32_t> number(flow.events.size()), spans(HPMOE_NUM_KINDS * n, 1);
+  for (size_t e = 0; e < number.size(); ++e) number[e] = int32_t(e);
+  std::vector<uint8_t> has(flow.waits.size() + 1);
+  uint8_t is_thinned = 0;
+  flow.waits.swap(left);
   const HpmoeFlow pruned = flow.view();
+  HpmoeFlow derived = pruned;
+  derived.waits = left.data();
+  derived.num_waits = int64_t(left.size());
+  check(hpmoe_is_thinned(&pruned, &derived, number.data(), spans.data(), has.data(), &is_thinned) == HPMOE_OK,
+        "flows are compared");
+  check(is_thinned && std::equal(has.begin(), has.end() - 1, needed.begin()), "fewer waits are fewer waits");
   check(hpmoe_find_runnable(&pruned, done.data()) == HPMOE_OK, "a schedule is run");
   for (uint8_t each : done) check(each, "every task runs");
+}
+
+void test_rules(std::mt19937& random) {
+  const HpmoeGrid grids[] = {{0, 3, 2, 2, 1}, {-1, 1, 0, 1, 1}, {0, 4, 0, 5, 2}};
+  std::vector<HpmoeRule> rules;
+  for (int32_t op = 0; op < 3; ++op)
+    for (unsigned n = random() % 4; n > 0; --n) {
+      const auto col = static_cast<int32_t>(random() % grids[op].num_cols);
+      rules.push_back({op, col, grids[op].num_cols, static_cast<int32_t>(random() % 2) - 1, 3, 1, 1, 1, 0, 0, 0});
+    }
+  std::vector<HpmoeWait> waits(33 * rules.size() + 1);
+  std::vector<HpmoeSignal> signals(waits.size());
+  int64_t num_waits = 0, num_signals = 0;
+  const auto room = static_cast<int64_t>(waits.size()), count = static_cast<int64_t>(rules.size());
+  check(hpmoe_expand_waits(grids, 3, rules.data(), count, waits.data(), room, &num_waits) == HPMOE_OK &&
+            hpmoe_expand_signals(grids, 3, rules.data(), count, signals.data(), room, &num_signals) == HPMOE_OK &&
+            num_waits <= num_signals && num_signals <= room, "rules are expanded");
+  check(num_signals == 0 || hpmoe_expand_signals(grids, 3, rules.data(), count, signals.data(), num_signals - 1,
+                                                 &num_signals) == HPMOE_BAD_TABLE, "there must be room");
 }
 
 void test_bad_tables(std::mt19937& random) {
@@ -85,6 +115,7 @@ int main(int argc, char** argv) {
   std::mt19937 random(5);
   for (int i = 0; i < 200 * (argc > 1 ? std::atoi(argv[1]) : 1); ++i) {
     test_random_flow(random);
+    test_rules(random);
     test_bad_tables(random);
   }
   std::puts("planner driver: ok");

@@ -1,0 +1,72 @@
+// The ready tasks of list scheduling, the most urgent first.
+#pragma once
+
+#include <cstdint>
+#include <cstring>
+#include <vector>
+
+namespace hpmoe {
+
+// Indices of `keys` from the least to the greatest, equal ones in order; no key is a NaN.
+inline std::vector<int32_t> sort_stably(const std::vector<double>& keys) {
+  constexpr int kDigitBits = 11;
+  constexpr uint64_t kSign = uint64_t{1} << 63, kMask = (1u << kDigitBits) - 1;
+  struct Item {
+    uint64_t key;
+    int32_t index;
+  };
+  std::vector<Item> items(keys.size()), next(keys.size());
+  for (size_t i = 0; i < keys.size(); ++i) {
+    const double key = keys[i] + 0.0;  // -0 is 0
+    uint64_t bits;
+    std::memcpy(&bits, &key, sizeof bits);
+    items[i] = {bits & kSign ? ~bits : bits | kSign, static_cast<int32_t>(i)};
+  }
+  for (int shift = 0; shift < 64; shift += kDigitBits) {
+    std::vector<uint32_t> starts(kMask + 2);
+    for (const Item& item : items) ++starts[(item.key >> shift & kMask) + 1];
+    for (size_t d = 0; d < kMask; ++d) starts[d + 1] += starts[d];
+    for (const Item& item : items) next[starts[item.key >> shift & kMask]++] = item;
+    items.swap(next);
+  }
+  std::vector<int32_t> order(keys.size());
+  for (size_t i = 0; i < items.size(); ++i) order[i] = items[i].index;
+  return order;
+}
+
+// A set of ints below `size`: a bit for each, and above each level of words a bit for every word that is not zero.
+class LeastFirst {
+ public:
+  explicit LeastFirst(int64_t size) {
+    do {
+      size = (size + 63) / 64;
+      levels_.emplace_back(size);
+    } while (size > 1);
+  }
+
+  bool is_empty() const { return levels_.back().empty() || levels_.back()[0] == 0; }
+
+  void add(int32_t item) {
+    for (auto& level : levels_) {
+      level[item / 64] |= uint64_t{1} << item % 64;
+      item /= 64;
+    }
+  }
+
+  int32_t take_least() {
+    int64_t item = 0;
+    for (auto level = levels_.rbegin(); level != levels_.rend(); ++level) item = item * 64 + __builtin_ctzll((*level)[item]);
+    int64_t place = item;
+    for (auto& level : levels_) {
+      level[place / 64] &= ~(uint64_t{1} << place % 64);
+      place /= 64;
+      if (level[place] != 0) break;
+    }
+    return static_cast<int32_t>(item);
+  }
+
+ private:
+  std::vector<std::vector<uint64_t>> levels_;
+};
+
+}  // namespace hpmoe
