@@ -18,8 +18,10 @@ namespace hpmoe {
 namespace {
 
 // A tile is 16 rows of 64 bytes. For a: [16 lines][32 k]. For b: [16 pairs of k][16 lines][2]. A panel is 32 lines of a
-// or b, two tiles for every 32 k. A block of c is the product of two panels, four tiles of 16 x 16 float32.
-constexpr int64_t kTile = 16 * 32, kPanel = 32, MC = 512, NC = 512, KC = 2048;
+// or b, two tiles for every 32 k. A block of c is the product of two panels, four tiles of 16 x 16 float32. Of b, KC x NC
+// elements are packed at a time: they stay in L2 while the panels of a go by. A transposed a is packed too, MC lines of it.
+constexpr int64_t kTile = 16 * 32, kPanel = 32, kPackedB = 512 * 512, MC = 512;
+constexpr int64_t KC = 1024, KC_TRANSPOSED = 512;
 
 constexpr int64_t padded(int64_t n) { return (n + 31) / 32 * 32; }
 
@@ -145,9 +147,26 @@ HPMOE_AMX PanelOfA panel_of_a(const Matrix& a, int64_t line, int64_t num_lines, 
   return {packed, 32, 2 * kTile, kTile};
 }
 
-// c[32, 32] (or its upper half) = panel of a @ panel of b, added to what is there where k has come before.
+// Rows that the next panel of a will be read from: memory is asked for them while this one is multiplied.
+struct Ahead {
+  const uint16_t* data;
+  int64_t ld, rows;
+};
+
+// The share of the next panel that block number j of num_blocks asks for.
+Ahead share_ahead(const Matrix& a, int64_t line, int64_t num_lines, int64_t k0, int64_t j, int64_t num_blocks) {
+  const int64_t rows = (kPanel + num_blocks - 1) / num_blocks, first = line + kPanel + j * rows;
+  const int64_t last = std::min({first + rows, line + 2 * kPanel, num_lines});
+  if (a.transposed || first >= last) return {nullptr, 0, 0};
+  return {element(a, first, k0), a.ld, last - first};
+}
+
+// c[32, 32] (or its upper half) = panel of a @ panel of b, added to what is there where k has come before. All loads come
+// before all products: a core whose other hardware thread is busy does not overlap the two, and b, which goes by once for
+// each panel of a, leaves the panel of a in L1.
 template <bool kBothHalves>
-HPMOE_AMX void multiply_panels(int64_t kc, const PanelOfA& a, const uint16_t* b, bool accumulate, float* c, int64_t ldc) {
+HPMOE_AMX void multiply_panels(int64_t kc, const PanelOfA& a, const uint16_t* b, bool accumulate, float* c, int64_t ldc,
+                               const Ahead& ahead) {
   const int64_t a_bytes = a.row * 2, c_bytes = ldc * 4;
   if (accumulate) {
     _tile_loadd(0, c, c_bytes);
@@ -162,20 +181,25 @@ HPMOE_AMX void multiply_panels(int64_t kc, const PanelOfA& a, const uint16_t* b,
   }
   const uint16_t* upper = a.data;
   for (int64_t k = 0; k < kc; k += 32, upper += a.next_k, b += 2 * kTile) {
+    for (int64_t i = 0; i < ahead.rows; ++i) _mm_prefetch(ahead.data + i * ahead.ld + k, _MM_HINT_T1);
+    _tile_stream_loadd(6, b, 64);
+    _tile_stream_loadd(7, b + kTile, 64);
     _tile_loadd(4, upper, a_bytes);
-    _tile_loadd(6, b, 64);
+    if (kBothHalves) _tile_loadd(5, upper + a.second_half, a_bytes);
     _tile_dpbf16ps(0, 4, 6);
-    _tile_loadd(7, b + kTile, 64);
     _tile_dpbf16ps(1, 4, 7);
-    if (!kBothHalves) continue;
-    _tile_loadd(5, upper + a.second_half, a_bytes);
-    _tile_dpbf16ps(2, 5, 6);
-    _tile_dpbf16ps(3, 5, 7);
+    if (kBothHalves) _tile_dpbf16ps(2, 5, 6);
+    if (kBothHalves) _tile_dpbf16ps(3, 5, 7);
   }
   _tile_stored(0, c, c_bytes);
   _tile_stored(1, c + 16, c_bytes);
   if (kBothHalves) _tile_stored(2, c + 16 * ldc, c_bytes);
   if (kBothHalves) _tile_stored(3, c + 16 * ldc + 16, c_bytes);
+}
+
+// Asks memory for the lines of a block of c, to be written.
+inline void prefetch_block(int64_t rows, const Matrix& c, int64_t row, int64_t col) {
+  for (int64_t i = row; i < row + rows; ++i) __builtin_prefetch(c.data + (i * c.ld + col) * element_size(c.dtype), 1);
 }
 
 // Stores a block of sums into c from (row, col) on, in c's dtype; or adds it to a float32 c.
@@ -220,28 +244,33 @@ bool has_amx() {
 }
 
 HPMOE_AMX void amx_gemm(const Sizes& s, const Matrix& a, const Matrix& b, const Matrix& c, bool accumulate) {
-  thread_local Scratch<uint16_t> packed_a, packed_b;
-  thread_local Scratch<float> sums;
-  const int64_t kc_padded = padded(std::min(s.k, KC)), nc_padded = padded(std::min(s.n, NC));
-  const bool many_k = s.k > KC;
-  uint16_t* const of_a = packed_a.at_least((a.transposed ? padded(std::min(s.m, MC)) : kPanel) * kc_padded);
-  uint16_t* const of_b = packed_b.at_least(nc_padded * kc_padded);
-  float* const sum = sums.at_least((many_k ? padded(s.m) : kPanel) * nc_padded);
+  const int64_t k_step = std::max(kPanel, std::min(padded(s.k), a.transposed ? KC_TRANSPOSED : KC));
+  const int64_t n_step = std::min(padded(s.n), kPackedB / k_step / kPanel * kPanel);
+  // Sums of one block, or of all rows where k goes in several steps.
+  const bool many_k = s.k > k_step;
+  const int64_t ld = many_k ? n_step : kPanel, sum_rows = many_k ? padded(s.m) : kPanel;
+  thread_local Scratch<uint16_t> scratch;
+  uint16_t* const of_b = scratch.at_least(n_step * k_step + (a.transposed ? padded(std::min(s.m, MC)) : kPanel) * k_step
+                                          + 2 * sum_rows * ld);
+  float* const sum = reinterpret_cast<float*>(of_b + n_step * k_step);
+  uint16_t* const of_a = of_b + n_step * k_step + 2 * sum_rows * ld;
   configure_tiles();
-  for (int64_t j0 = 0; j0 < s.n; j0 += NC) {
-    const int64_t nc = std::min(NC, s.n - j0);
-    for (int64_t k0 = 0; k0 == 0 || k0 < s.k; k0 += KC) {
-      const int64_t kc = std::min(KC, s.k - k0);
+  for (int64_t j0 = 0; j0 < s.n; j0 += n_step) {
+    const int64_t nc = std::min(n_step, s.n - j0), num_blocks = padded(nc) / kPanel;
+    for (int64_t k0 = 0; k0 == 0 || k0 < s.k; k0 += k_step) {
+      const int64_t kc = std::min(k_step, s.k - k0);
+      const bool is_last = k0 + kc == s.k;
       (b.transposed ? pack_along : pack_across)(b, j0, nc, k0, kc, b.transposed, of_b);
       for (int64_t i = 0; i < s.m; i += kPanel) {
         const int64_t rows = std::min(kPanel, s.m - i);
         const PanelOfA panel = panel_of_a(a, i, s.m, k0, kc, of_a);
         const auto multiply = rows > 16 ? multiply_panels<true> : multiply_panels<false>;
-        for (int64_t j = 0; j < nc; j += kPanel) {
-          float* const block = sum + (many_k ? i * nc_padded : 0) + j;
-          multiply(kc, panel, of_b + j * padded(kc), k0 > 0, block, nc_padded);
-          if (k0 + kc < s.k) continue;
-          store_block(block, nc_padded, rows, std::min(kPanel, nc - j), c, i, j0 + j, accumulate);
+        for (int64_t j = 0; j < num_blocks; ++j) {
+          float* const block = sum + (many_k ? i * ld + j * kPanel : 0);
+          const int64_t col = j0 + j * kPanel, cols = std::min(kPanel, s.n - col);
+          if (is_last) prefetch_block(rows, c, i, col);
+          multiply(kc, panel, of_b + j * kPanel * padded(kc), k0 > 0, block, ld, share_ahead(a, i, s.m, k0, j, num_blocks));
+          if (is_last) store_block(block, ld, rows, cols, c, i, col, accumulate);
         }
       }
     }

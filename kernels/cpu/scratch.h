@@ -3,23 +3,33 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <vector>
 
 namespace hpmoe {
+
+// A block of memory. Threads come and go with launches, blocks stay: one that a thread leaves is the next one's.
+class ScratchBlock {
+ public:
+  ScratchBlock() = default;
+  ~ScratchBlock();
+  ScratchBlock(const ScratchBlock&) = delete;
+
+  // Throws std::bad_alloc.
+  char* at_least(size_t bytes);
+
+ private:
+  char* data_ = nullptr;
+  size_t size_ = 0;
+};
 
 template <class Element>
 class Scratch {
  public:
   Element* at_least(int64_t count) {
-    const size_t bytes = static_cast<size_t>(count) * sizeof(Element) + kAlignment;
-    if (memory_.size() < bytes) memory_ = std::vector<char>(bytes);
-    const auto address = reinterpret_cast<uintptr_t>(memory_.data());
-    return reinterpret_cast<Element*>((address + kAlignment - 1) / kAlignment * kAlignment);
+    return reinterpret_cast<Element*>(block_.at_least(static_cast<size_t>(count) * sizeof(Element)));
   }
 
  private:
-  static constexpr size_t kAlignment = 64;
-  std::vector<char> memory_;
+  ScratchBlock block_;
 };
 
 }  // namespace hpmoe
