@@ -31,6 +31,7 @@ from hpmoe.transforms.assign_queues import assign_queues as assign_queues
 from hpmoe.transforms.fuse_persistent import fuse_persistent as fuse_persistent
 from hpmoe.transforms.launch_kernels import launch_kernels as launch_kernels
 from hpmoe.transforms.overlap_comm import overlap_comm as overlap_comm
+from hpmoe.transforms.replicate_experts import replicate_experts as replicate_experts
 from hpmoe.transforms.save_for_backward import save_for_backward as save_for_backward
 from hpmoe.transforms.tile_partition import tile_partition as tile_partition
 from hpmoe.verify import verify as verify

@@ -62,7 +62,7 @@ def _rank_bound(flow: tf.Taskflow, machine: Machine, work: np.ndarray, layout: L
     busy = {"aic": 0.0, "aiv": 0.0}
     links = np.zeros(4)
     for i, op in enumerate(flow.ops):
-        if op.num_peers:
+        if op.num_peers or op.moves_copies:
             sent = _moved(flow, op, layout, machine, rank) * work[i, 0]["link_row"]
             links += sent
             busy["aiv"] += sent[::2].sum() / machine.worker_link_bytes_per_us
@@ -97,8 +97,9 @@ def _task_rows(flow: tf.Taskflow, op: tf.TileOp, layout: Layout, rank: int) -> n
         tiles = [layout.tile(rank, op.domain, i) for i in range(op.domain.size)]
         rows = np.array([t.stop - t.start for t in tiles])
     elif op.domain.kind == "experts":
+        first = op.first_row // op.domain.blocks
         rows = layout.routings[route].tokens_per_expert(rank) if route >= 0 else np.array([op.params[1]])
-        return np.repeat(rows, op.domain.blocks).astype(float)
+        return np.repeat(rows[first:first + op.domain.num_rows], op.domain.blocks).astype(float)
     else:
         rows = np.ones(1)
     return rows[rows > 0].astype(float)
@@ -109,9 +110,13 @@ def _moved(flow: tf.Taskflow, op: tf.TileOp, layout: Layout, machine: Machine, r
     out = np.zeros(4)
     if op.opcode == "NOTIFY":
         return out
-    counts = layout.routings[op.domain.route].counts
-    to_rank = counts.reshape(flow.ep_size, flow.ep_size, -1).sum(axis=2)
-    sent = to_rank.T if op.opcode == "PUT_BACK" else to_rank
+    routing = layout.routings[op.domain.route]
+    to_rank = routing.counts.reshape(flow.ep_size, flow.ep_size, -1).sum(axis=2)
+    if op.moves_copies:
+        to_rank = np.zeros_like(to_rank)
+        for owner, copies in enumerate(routing.placement.copies):
+            np.add.at(to_rank[owner], [copy.host for copy in copies], op.params[1])
+    sent = to_rank.T if op.opcode in ("PUT_BACK", "RETURN_GRADS") else to_rank
     for peer in range(flow.ep_size):
         if peer != rank:
             first = 0 if peer // machine.node_size == rank // machine.node_size else 2
@@ -130,7 +135,8 @@ def _fill_and_drain(flow: tf.Taskflow, machine: Machine, work: np.ndarray) -> tu
         for access in op.outputs:
             writers.setdefault(flow.buffers[access.buffer].storage, []).append(i)
     after: list[list[int]] = [[i for i, ps in enumerate(before) if p in ps] for p in range(len(flow.ops))]
-    least = [_task_us(w[0], np.full(1, float(not op.num_peers)), machine) for op, w in zip(flow.ops, work, strict=True)]
+    least = [_task_us(w[0], np.full(1, float(not (op.num_peers or op.moves_copies))), machine)
+             for op, w in zip(flow.ops, work, strict=True)]
     return _longest(flow, before, least, range(len(flow.ops))), _longest(flow, after, least, range(len(flow.ops))[::-1])
 
 

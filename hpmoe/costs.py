@@ -57,7 +57,8 @@ class Work:
                                   + syncs_host * machine.host_sync_us)
             work["core_row"] = 2.0 * row_bytes / device_copy_rate(machine)
         else:
-            is_collective, moves = op.opcode.startswith("ALL_TO_ALL"), _is_transfer(op)
+            moves = _is_transfer(op)
+            is_collective = moves and op.domain.kind == "once" and not op.num_peers
             rate = machine.copy_bytes_per_us if moves else machine.vector_bytes_per_us
             rate = device_copy_rate(machine) if is_collective else rate
             work["link_row"] = row if moves else 0.0
@@ -112,8 +113,14 @@ class Work:
         size = float(numpy_dtype(storage_dtype(buffer.dtype)).itemsize)
         width = {"own": cols or buffer.cols, "one": 1}.get(access.cols, buffer.cols)
         width = op.params[0] if access.cols == "block" else width
-        if op.opcode == "WGRAD" and i in (0, 3):
-            return 0, STREAM, op.params[0] * cols * size, 0.0
+        if op.moves_copies:
+            return self._part(buffer.storage, "copies", op.domain.size), UNIT, 0.0, width * size
+        if op.opcode == "WGRAD" and i not in (1, 2):
+            times = 1.0
+            if access.rows == "returned":
+                plan = self.flow.routes[op.domain.route]
+                times = plan.placement.most_copies / plan.num_own_experts
+            return 0, STREAM, times * op.params[0] * cols * size, 0.0
         if op.opcode == "GMM" and i == 2:
             tiles, by_expert = len(op.col_ranges()), access.rows == "slot_expert"
             experts = self.flow.routes[op.domain.route].num_local_experts if by_expert else 1
@@ -144,6 +151,8 @@ def body_kind(op: tf.TileOp) -> str:
         return f"{op.opcode} {op.params[0]}"
     if op.opcode == "GMM" and op.params[0]:
         return "GMM T"
+    if op.moves_copies:
+        return "PUT"
     return {"ALL_TO_ALL": "PUT", "ALL_TO_ALL_BACK": "PUT_BACK"}.get(op.opcode, op.opcode)
 
 
@@ -164,7 +173,7 @@ def device_copy_rate(machine: Machine) -> float:
 
 
 def _is_transfer(op: tf.TileOp) -> bool:
-    return bool(op.num_peers) or op.opcode.startswith("ALL_TO_ALL")
+    return bool(op.num_peers) or op.opcode.startswith("ALL_TO_ALL") or op.moves_copies
 
 
 def task_costs(flow: tf.Taskflow, machine: Machine) -> np.ndarray:
@@ -194,6 +203,9 @@ def _full_rows(flow: tf.Taskflow, op: tf.TileOp) -> float:
         return 0.0
     if op.opcode.startswith("ALL_TO_ALL"):
         return float(plan.max_rows)
+    if op.moves_copies:
+        copies = sum(map(len, plan.placement.copies)) / plan.ep_size  # of a rank, in the mean
+        return op.params[0] * copies / (1 if op.domain.kind == "once" else op.domain.num_rows)
     if op.domain.kind == "slots":
         return flow.tile_rows / (op.num_peers or 1)
     if op.domain.kind == "tiles":

@@ -161,10 +161,14 @@ class _Derivation:
         by_expert = unit == "slot" and signal == "expert"
         for tasks, columns in self._column_sets(op, accesses, index, storage):
             block = self._block(_Region(storage, "expert" if by_expert else unit, columns))
-            if by_expert:
+            if unit == "copies" and op.domain.kind not in ("slots", "experts"):
+                for event in range(block.size):
+                    self.tables.wait(tasks, block.first + event)
+            elif by_expert or (unit == "copies" and op.domain.kind == "slots"):
                 self.tables.wait(tasks, block.first, tf.SLOT_EXPERT)
             else:
-                self.tables.wait(tasks, block.first, by_unit=int(unit in ("slot", "tile")), by_expert=int(unit == "expert"))
+                self.tables.wait(tasks, block.first, by_unit=int(unit in ("slot", "tile", "block")),
+                                 by_expert=int(unit in ("expert", "copies")))
 
     def _read_unit(self, op: tf.TileOp, accesses: list[tf.Access], storage: int) -> str:
         """The finest unit that both the reader's rows and every writer's rows are made of."""
@@ -173,6 +177,8 @@ class _Derivation:
         if len(units) != 1 or len(modes) != 1:
             return "count"
         (mode,), (written,) = modes, units
+        if written in ("copies", "block"):
+            return written
         if written in ("count", "once"):
             return "count" if written == "count" else "all"
         if mode == "expert" and written == "slot":
@@ -188,6 +194,11 @@ class _Derivation:
             return "once"
         if writer.opcode == "PUT_BACK":
             return "entries"
+        if writer.moves_copies:
+            return "copies"
+        kinds = writer.domain.kind, reader.domain.kind
+        if kinds == ("experts", "copies") and writer.domain.blocks == reader.domain.blocks:
+            return "block"
         if writer.domain.kind == "slots":
             return "slot"
         if writer.domain.kind == "tiles":
@@ -230,7 +241,7 @@ class _Derivation:
         extent, index, route = self._extent(region, first_op)
         mult = self._multiplicity(region, chosen, extent, index)
         columns = () if region.columns == ((0, self.buffers[region.storage].cols),) else region.columns
-        dynamic = (region.unit == "expert" and first_op.signal != "expert") or (
+        dynamic = region.unit == "copies" or (region.unit == "expert" and first_op.signal != "expert") or (
             region.unit == "tile" and first_op.opcode == "PUT_BACK")
         block = self.tables.add_block(region, self.buffers[region.storage].name, region.unit, columns, extent, index, mult,
                                       route, dynamic)
@@ -260,6 +271,11 @@ class _Derivation:
         back = writer.opcode in ("PUT_BACK", "ALL_TO_ALL_BACK")
         if region.unit == "count":
             return tf.ONE, one, -1
+        if region.unit == "block":
+            return tf.ONE, np.arange(writer.domain.size), -1
+        if region.unit == "copies":
+            extent = tf.REPLICA if writer.opcode == "REPLICATE" else tf.REPLICAS
+            return extent, np.arange(self.routes[route].num_local_experts), route
         if region.unit == "expert":
             return tf.EXPERT, np.arange(self.routes[route].num_local_experts), route
         if region.unit == "slot":
@@ -278,11 +294,13 @@ class _Derivation:
         """How often each of the unit's rows is signalled: once for every overlapping column tile."""
         if region.unit == "count":
             return sum(self.tables.count(tasks) for _, tasks in chosen)
+        if region.unit == "copies":
+            return self.buffers[region.storage].rows_per_expert
         tiles = sum(stop - start for _, tasks in chosen for start, stop in tasks.tiles)
         if extent == tf.STATIC_TILE:
             rows = self.ops[chosen[0][0]].domain.num_rows
             return tiles * np.minimum(self.tile_rows, rows - index * self.tile_rows)
-        if extent == tf.ONE:
+        if extent == tf.ONE and region.unit != "block":
             return tiles * self.ops[chosen[0][0]].domain.num_rows
         return tiles
 
@@ -291,6 +309,10 @@ class _Derivation:
             self.tables.signal(self._notify_tasks(writer), block.first, by_unit=int(region.unit == "expert"), remote=tf.PEER)
         elif region.unit == "count":
             self.tables.signal(tasks, block.first, amount=tf.COUNT)
+        elif region.unit == "block":
+            self.tables.signal(tasks, block.first - op.first_row, by_unit=1, amount=tf.COUNT)
+        elif region.unit == "copies":
+            self.tables.signal(tasks, block.first, tf.SLOT_EXPERT, remote=tf.PEER)
         elif op.opcode in ("ALL_TO_ALL", "ALL_TO_ALL_BACK"):
             self.tables.signal(tasks, block.first, remote=tf.EVERY_RANK)
         else:

@@ -233,7 +233,7 @@ class Order:
         fits = kind == tf.STATIC or (kind == self.kind(signal) and place == offset)
         if signal["task"] == other["task"]:
             return fits
-        if _direction(op) != _direction(other_op) or op.domain.route != other_op.domain.route:
+        if op.moves_copies or _direction(op) != _direction(other_op) or op.domain.route != other_op.domain.route:
             return False
         same_rows = op.opcode == other_op.opcode != "NOTIFY" and (one["row"], one["peer"]) == (two["row"], two["peer"])
         if same_rows or other_op.opcode.startswith("ALL_TO_ALL"):
@@ -288,6 +288,8 @@ class Order:
         """What is not empty on the rank that sends what a remote signal counts."""
         facts, task = Facts(), self.flow.tasks[signal["task"]]
         op, row = self.flow.ops[task["op"]], int(task["row"])
+        if op.moves_copies:
+            return facts
         if _direction(op) != "back":
             facts.tiles = 0
         elif op.opcode == "PUT_BACK":

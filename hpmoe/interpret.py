@@ -9,7 +9,7 @@ import numpy as np
 from hpmoe import taskflow as tf
 from hpmoe.dtypes import numpy_dtype, storage_dtype, widen
 from hpmoe.errors import LaunchError, check_argument, check_inputs
-from hpmoe.layout import Layout
+from hpmoe.layout import Layout, Move
 from hpmoe.primitives.primitive import REGISTRY
 
 
@@ -148,9 +148,14 @@ class _Run:
             return self.layout.expert(rank, domain.route, row // domain.blocks)
         return slice(0, 1)
 
-    def _signal(self, rank: int, op: tf.TileOp, task: np.void, signal: np.void, moved: dict[int, np.ndarray] | int) -> None:
-        """`moved` is the rows made ready, or for data sent the rows (or entries) that went to each rank."""
+    def _signal(self, rank: int, op: tf.TileOp, task: np.void, signal: np.void,
+                moved: dict[int, np.ndarray] | int | list[Move]) -> None:
+        """`moved` is the rows made ready, or for data sent the rows (or entries) that went to each rank, or matrix rows."""
         event, kind = int(signal["event"]), signal["kind"]
+        if op.moves_copies:
+            for move in moved:
+                self.counters[move.peer, event + move.expert] += move.rows
+            return
         targets = {rank: moved} if isinstance(moved, int) else moved
         for target, what in targets.items():
             amount = 1 if signal["amount"] == tf.COUNT else (what if isinstance(what, int) else len(what))
@@ -174,10 +179,12 @@ class _Run:
         cols = slice(None)
         if access.cols == "own" and op.cols:
             cols = slice(task["col"] + access.offset, task["col"] + access.offset + task["cols"])
-        if access.rows == "slot_expert":
+        if access.rows in ("slot_expert", "replica"):
             expert = int(self.layout.slots[op.domain.route][rank].expert[task["row"]])
             height = buffer.rows_per_expert or 1
-            return data[expert * height:(expert + 1) * height, cols]
+            if access.rows == "replica":  # of the rank's own experts there is none
+                expert = max(-1, expert - self.flow.routes[op.domain.route].num_own_experts)
+            return data[max(expert, 0) * height:(expert + 1) * height, cols]
         if access.rows == "own":
             return data[rows, cols]
         return data[:, cols]
@@ -196,11 +203,14 @@ class _Run:
         x, g = (widen(self.memory[rank][a.buffer][rows]) for a in op.operands[1:3])
         out = self.memory[rank][op.operands[0].buffer]
         k = x.shape[1]
-        expert, block = divmod(int(task["row"]), op.domain.blocks)
+        expert, block = divmod(int(task["row"]) - op.first_row, op.domain.blocks)
         low, high = block * op.params[0], min((block + 1) * op.params[0], k)
         tile = slice(expert * k + low, expert * k + high), slice(task["col"], task["col"] + task["cols"])
-        main = [self.memory[rank][a.buffer][tile] for a in op.operands[3:]]
-        out[tile] = sum(main, x[:, low:high].T @ g[:, tile[1]])
+        more = [self.memory[rank][a.buffer][tile] for a in op.operands[3:] if a.rows == "own"]
+        for access in (a for a in op.operands[3:] if a.rows == "returned"):
+            array, copies = self.memory[rank][access.buffer], self.layout.routings[op.domain.route].placement.copies[rank]
+            more += [widen(array[i * k + low:i * k + high, tile[1]]) for i, c in enumerate(copies) if c.expert == expert]
+        out[tile] = sum(more, x[:, low:high].T @ g[:, tile[1]])
         return 1
 
     def _col_sum(self, rank: int, op: tf.TileOp, task: np.void) -> int:
@@ -279,6 +289,14 @@ class _Run:
         sources = self.layout.routings[op.domain.route].source_of_row
         return {peer: self._return(rank, peer, op, np.flatnonzero(sources[rank] == peer)) for peer in self.ranks}
 
+    def _move_matrices(self, rank: int, op: tf.TileOp, task: np.void) -> list[Move]:
+        moves, (out, source) = self.layout.moves(rank, op, int(task["row"])), op.operands
+        for peer, _, first, target, rows in moves:
+            self.memory[peer][out.buffer][target:target + rows] = self.memory[rank][source.buffer][first:first + rows]
+        return moves
+
+    _replicate = _return_grads = _move_matrices
+
     def _notify(self, rank: int, op: tf.TileOp, task: np.void) -> dict[int, int]:
         routing, peer = self.layout.routings[op.domain.route], self.layout.peer(rank, int(task["peer"]))
         source, owner = (rank, peer) if op.params[0] == 0 else (peer, rank)
@@ -299,7 +317,8 @@ def _map(op: tf.TileOp, task: np.void, views: list) -> None:
 
 
 def _gmm(op: tf.TileOp, task: np.void, views: list) -> None:
-    out, x, w = views
+    out, x, *weights = views
+    w = next(w for w in weights if len(w))
     cols = slice(task["col"], task["col"] + task["cols"])
     out[...] = x @ w[cols].T if op.params[0] else x @ w
 

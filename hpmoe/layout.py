@@ -3,12 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import NamedTuple
 
 import numpy as np
 
 from hpmoe import taskflow as tf
 from hpmoe.errors import ArgumentError
+from hpmoe.placement import Placement
 from hpmoe.routing import Routing, Slots, make_routing, make_slots, rows_to_ranks
+
+
+class Move(NamedTuple):
+    """`rows` rows of matrices from `source` on, to `target` on of rank `peer`, where they are of local expert `expert`."""
+
+    peer: int
+    expert: int
+    source: int
+    target: int
+    rows: int
 
 
 class Layout:
@@ -25,7 +37,7 @@ class Layout:
         """`ids` and `weights` are those of each route: a topk_ids for each rank, and topk_weights where they decide."""
         self.flow = flow
         self.routings: list[Routing] = [
-            make_routing(ids[i], plan.num_experts, num_tokens, plan.capacity, weights and weights[i])
+            make_routing(ids[i], plan.num_experts, num_tokens, plan.capacity, weights and weights[i], plan.placement)
             for i, plan in enumerate(flow.routes)]
         for routing, plan in zip(self.routings, flow.routes, strict=True):
             _check_planned(plan, [routing.num_rows(r) for r in range(flow.ep_size)])
@@ -56,6 +68,24 @@ class Layout:
 
     def peer(self, rank: int, position: int) -> int:
         return int(self.flow.peer_order[rank, position])
+
+    def moves(self, rank: int, op: tf.TileOp, row: int) -> list[Move]:
+        """What a task that moves weights to copies, or gradients of copies back, moves from `rank`."""
+        plan = self.flow.routes[op.domain.route].placement
+        (block, height), is_back = op.params, op.opcode == "RETURN_GRADS"
+        if is_back:
+            owners = [(e // plan.num_own, e % plan.num_own, slot) for slot, e in enumerate(plan.experts[rank])]
+            every = [(owner, expert, slot, plan.copies[owner].index((expert, rank, slot))) if owner >= 0 else None
+                     for owner, expert, slot in owners]
+        else:
+            every = [(host, plan.num_own + slot, expert, slot) for expert, host, slot in plan.copies[rank]]
+        first = 0
+        if op.domain.kind == "copies":
+            copy, first = divmod(row, op.domain.blocks)
+            every, first = every[copy:copy + 1], first * block
+        rows = min(block, height - first)
+        return [Move(peer, expert, source * height + first, target * height + first, rows)
+                for peer, expert, source, target in filter(None, every)]
 
     def put_rows(self, rank: int, route: int, peer: int, slot: int) -> np.ndarray:
         """Rows of slot `slot` of rank `peer` that come from `rank`."""
@@ -122,7 +152,16 @@ class Layout:
             return int(routing.tokens_per_expert(rank)[index])
         if extent == tf.RECEIVED:
             return routing.num_rows(rank)
+        if extent in (tf.REPLICA, tf.REPLICAS):
+            return self._copies(rank, extent, index, routing.placement)
         return self._sent(rank, extent, index, routing)
+
+    @staticmethod
+    def _copies(rank: int, extent: int, expert: int, placement: Placement) -> int:
+        """Whether a local expert is a copy, or how many copies of it there are."""
+        if extent == tf.REPLICA:
+            return int(expert >= placement.num_own and placement.experts[rank][expert - placement.num_own] >= 0)
+        return sum(copy.expert == expert for copy in placement.copies[rank])
 
     def _token_extent(self, rank: int, extent: int, index: int) -> int:
         """Rows of the clipped domain, whose static size is that of the tiles that signal it."""
@@ -160,7 +199,7 @@ def received_rows(flow: tf.Taskflow, inputs: Sequence[Sequence[np.ndarray]],
         for rank in range(flow.ep_size):
             ids = inputs[rank][position[plan.ids]]
             ids = ids if num_tokens is None else ids[:num_tokens[rank]]
-            totals += rows_to_ranks(ids, plan.num_experts, plan.capacity, rank, flow.ep_size)
+            totals += rows_to_ranks(ids, plan.num_experts, plan.capacity, rank, flow.ep_size, plan.placement)
         _check_planned(plan, totals)
         for rank in range(flow.ep_size):
             out[rank].append(int(totals[rank]))

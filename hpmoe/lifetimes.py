@@ -18,7 +18,7 @@ from hpmoe.dtypes import numpy_dtype, storage_dtype
 Columns = tuple[int, int]
 FULL, PART = 2, 1
 NOTHING, UNIT, ALL, UNWANTED = range(4)
-TRANSFERS = ("PUT", "PUT_BACK", "ALL_TO_ALL", "ALL_TO_ALL_BACK")
+TRANSFERS = ("PUT", "PUT_BACK", "ALL_TO_ALL", "ALL_TO_ALL_BACK", "REPLICATE", "RETURN_GRADS")
 SMALL = 16  # buffers of less than 1 / SMALL of the largest are not worth a wait
 
 
@@ -91,6 +91,8 @@ class Lifetimes:
             return f"it is {'an input' if buffer.role == 'input' else 'an output'}"
         if storage not in self.writers or storage not in self.readers:
             return "nobody writes it or nobody reads it"
+        if any(self.ops[i].moves_copies for i in self.writers[storage]):
+            return "nobody waits for a copy that gets no rows"
         written = _merged(c for i in self.writers[storage] for t in self._columns(i, storage, write=True) for c in t)
         read = _merged(c for i in self.readers[storage] for t in self._columns(i, storage, write=False) for c in t)
         return "" if _covers(read, written) else "some of its columns are never read, so that nobody waits for their writers"
@@ -120,8 +122,7 @@ class Lifetimes:
         return NOTHING if is_ordered else UNIT
 
     def _ep_size(self, i: int) -> int:
-        route = self.routes[self.ops[i].domain.route]
-        return route.num_experts // route.num_local_experts
+        return self.routes[self.ops[i].domain.route].ep_size
 
     def _release(self, i: int, new: int, old: int) -> Release:
         readers = tuple(self.readers[old])

@@ -9,6 +9,7 @@ from typing import Any
 
 from hpmoe.capacity import Capacity
 from hpmoe.errors import ProgramError
+from hpmoe.placement import Placement
 
 SHORT_DTYPE = {"float32": "f32", "float16": "f16", "bfloat16": "bf16", "float64": "f64", "int32": "i32", "int64": "i64",
                "bool": "bool"}
@@ -48,6 +49,7 @@ class RouteAval:
         num_experts: experts of all ranks together.
         ep_size: expert-parallel ranks.
         capacity: what each expert takes of each rank at most, or None for everything.
+        placement: which ranks hold copies of experts, or None for no copies.
     """
 
     rows: Rows
@@ -56,10 +58,21 @@ class RouteAval:
     num_experts: int
     ep_size: int
     capacity: Capacity | None = None
+    placement: Placement | None = None
+
+    @property
+    def num_own_experts(self) -> int:
+        """Experts that each rank owns."""
+        return self.num_experts // self.ep_size
+
+    @property
+    def num_replicas(self) -> int:
+        """Copies of other ranks' experts that each rank has room for."""
+        return self.placement.num_replicas if self.placement else 0
 
     @property
     def num_local_experts(self) -> int:
-        return self.num_experts // self.ep_size
+        return self.num_own_experts + self.num_replicas
 
     @property
     def max_rows(self) -> int:

@@ -94,12 +94,12 @@ class _Regions:
         """Rows of a buffer that all tasks of an operation touch together, from its first one."""
         domain, buffer = op.domain, self.buffers[access.buffer]
         plan = self.routes[domain.route] if 0 <= domain.route < len(self.routes) else None
-        needs_route = access.rows in ("slot_expert", "expert", "peer", "entries", "tokens") or domain.kind == "slots"
+        needs_route = access.rows not in ("own", "all", "one") or domain.kind in ("slots", "copies") or op.moves_copies
         self._require(plan is not None or not needs_route, f"{op.label} needs a route and has none", index)
         if access.rows == "own":
             return self._own_rows(op, buffer)
-        if access.rows == "slot_expert":
-            return plan.num_local_experts * (buffer.rows_per_expert or 1)
+        if access.rows in ("slot_expert", "replica", "returned") or op.moves_copies:
+            return self._num_matrices(op, access, plan) * (buffer.rows_per_expert or 1)
         if access.rows in ("expert", "peer"):
             return plan.max_rows
         if access.rows in ("entries", "tokens"):
@@ -107,6 +107,16 @@ class _Regions:
         if op.opcode == "GMM" and access.cols == "all":  # of a turned matrix, whose rows are the result's columns
             return op.cols + access.offset
         return op.params[1] if op.opcode in ("COL_SUM", "WGRAD") else min(1, buffer.num_rows or 0)
+
+    @staticmethod
+    def _num_matrices(op: tf.TileOp, access: tf.Access, plan: tf.RoutePlan) -> int:
+        """Experts, or copies of experts, that all tasks of an operation touch the rows of."""
+        if access.rows == "replica":
+            return plan.num_replicas
+        if access.rows == "returned":
+            return plan.placement.most_copies if plan.placement else 0
+        is_own = op.moves_copies or any(a.rows == "replica" for a in op.operands)
+        return plan.num_own_experts if is_own else plan.num_local_experts
 
     def _own_rows(self, op: tf.TileOp, buffer: tf.Buffer) -> float:
         domain = op.domain

@@ -9,6 +9,7 @@ import numpy as np
 
 from hpmoe.capacity import Capacity, check_topk_weights, kept_counts, kept_entries
 from hpmoe.errors import ArgumentError, check_argument
+from hpmoe.placement import Placement
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -19,17 +20,20 @@ class Routing:
 
     Attributes:
         num_experts, top_k: of the model.
+        num_local_experts: of each rank, its own and what copies it holds.
         num_tokens: tokens of each rank.
         max_tokens: rows of the token arrays, tokens and padding.
-        counts: [ep, num_experts], entries of each rank for each expert, without the dropped ones.
+        counts: [ep, ep * num_local_experts], entries of each rank for each expert or copy, without the dropped ones.
         dropped: [ep, num_experts], entries of each rank that each expert had no capacity for.
         kept: for each rank, which entries of its tokens are not dropped.
-        order: for each rank, its kept entries sorted stably by expert.
+        order: for each rank, its kept entries sorted stably by expert and copy.
         entry_of_row: for each rank, the entry that each received row came from.
         source_of_row: for each rank, the rank that each received row came from.
+        placement: which ranks hold copies of experts, or None.
     """
 
     num_experts: int
+    num_local_experts: int
     top_k: int
     num_tokens: tuple[int, ...]
     max_tokens: int
@@ -39,14 +43,11 @@ class Routing:
     order: tuple[np.ndarray, ...]
     entry_of_row: tuple[np.ndarray, ...]
     source_of_row: tuple[np.ndarray, ...]
+    placement: Placement | None = None
 
     @property
     def ep_size(self) -> int:
         return len(self.counts)
-
-    @property
-    def num_local_experts(self) -> int:
-        return self.num_experts // self.ep_size
 
     def tokens_per_expert(self, rank: int) -> np.ndarray:
         """Rows of each local expert of `rank`, [num_local_experts]."""
@@ -112,7 +113,8 @@ def check_topk_ids(topk_ids: np.ndarray, num_experts: int, who: str = "hpmoe.dis
 
 
 def make_routing(topk_ids: Sequence[np.ndarray], num_experts: int, num_tokens: Sequence[int] | None = None,
-                 capacity: Capacity | None = None, topk_weights: Sequence[np.ndarray] | None = None) -> Routing:
+                 capacity: Capacity | None = None, topk_weights: Sequence[np.ndarray] | None = None,
+                 placement: Placement | None = None) -> Routing:
     """Places the entries of all ranks.
 
     Args:
@@ -121,6 +123,7 @@ def make_routing(topk_ids: Sequence[np.ndarray], num_experts: int, num_tokens: S
         num_tokens: how many leading tokens of each rank count; all of them by default.
         capacity: what each expert takes of each rank at most; everything by default.
         topk_weights: for each rank, [tokens, top_k]; read where the policy is "probs".
+        placement: which ranks hold copies of experts, and what they take; none where None.
 
     Raises:
         ArgumentError: an expert is over its capacity and nothing may be dropped, or a weight that decides is not a number.
@@ -139,22 +142,42 @@ def make_routing(topk_ids: Sequence[np.ndarray], num_experts: int, num_tokens: S
     chosen = np.stack([np.bincount(ids.reshape(-1), minlength=num_experts) for ids in real])
     kept = tuple(_kept(real[r], num_experts, capacity, topk_weights and topk_weights[r], r, ep_size)
                  for r in range(ep_size))
+    dropped = (chosen - counts).astype(np.int32)
     order = tuple(_sorted_by_expert(ids.reshape(-1), k) for ids, k in zip(real, kept, strict=True))
-    first = np.concatenate([np.zeros((ep_size, 1), np.int64), np.cumsum(counts, axis=1)], axis=1)
     local = num_experts // ep_size
+    if placement is not None:
+        order = tuple(_divided(o, counts[r], placement, r) for r, o in enumerate(order))
+        counts, local = np.stack([_of_copies(c, placement, r) for r, c in enumerate(counts)]), placement.num_local
+    first = np.concatenate([np.zeros((ep_size, 1), np.int64), np.cumsum(counts, axis=1)], axis=1)
     entries, sources = [], []
     for rank in range(ep_size):
         pieces = [(source, order[source][first[source, e]:first[source, e + 1]])
                   for e in range(rank * local, (rank + 1) * local) for source in range(ep_size)]
         entries.append(np.concatenate([p for _, p in pieces]).astype(np.int64))
         sources.append(np.repeat([s for s, _ in pieces], [len(p) for _, p in pieces]))
-    return Routing(num_experts, top_k, lengths, max(map(len, topk_ids)), counts.astype(np.int64),
-                   (chosen - counts).astype(np.int32), kept, order, tuple(entries), tuple(sources))
+    return Routing(num_experts, local, top_k, lengths, max(map(len, topk_ids)), counts.astype(np.int64), dropped, kept,
+                   order, tuple(entries), tuple(sources), placement)
 
 
-def rows_to_ranks(ids: np.ndarray, num_experts: int, capacity: Capacity | None, rank: int, ep_size: int) -> np.ndarray:
+def rows_to_ranks(ids: np.ndarray, num_experts: int, capacity: Capacity | None, rank: int, ep_size: int,
+                  placement: Placement | None = None) -> np.ndarray:
     """Rows that `rank` sends to each rank by the ids of its tokens, [ep_size]; raises as `kept_counts`."""
-    return kept_counts(ids, num_experts, capacity, rank, ep_size).reshape(ep_size, -1).sum(axis=1)
+    counts = kept_counts(ids, num_experts, capacity, rank, ep_size)
+    if placement is not None:
+        counts = _of_copies(counts, placement, rank)
+    return counts.reshape(ep_size, -1).sum(axis=1)
+
+
+def _of_copies(counts: np.ndarray, placement: Placement, rank: int) -> np.ndarray:
+    """What each physical expert takes of a rank's entries for each logical one."""
+    return np.diff(placement.split(counts, rank), axis=1)[:, 0]
+
+
+def _divided(order: np.ndarray, counts: np.ndarray, placement: Placement, rank: int) -> np.ndarray:
+    """A rank's entries, sorted by expert, sorted by physical expert."""
+    first = (np.cumsum(counts) - counts)[placement.parts[:, 0]]
+    ranges = placement.split(counts, rank) + first[:, None]
+    return np.concatenate([order[start:stop] for start, stop in ranges])
 
 
 def _kept(ids: np.ndarray, num_experts: int, capacity: Capacity | None, weights: np.ndarray | None, rank: int,

@@ -251,7 +251,8 @@ class Runner:
                 check_topk_ids(ids, aval.num_experts, "hpmoe.dispatch" + (f" on rank {rank}" if aval.ep_size > 1 else ""))
                 for w in weights:
                     check_topk_weights(w, rank, aval.ep_size)
-                received += rows_to_ranks(ids, aval.num_experts, aval.capacity, rank, aval.ep_size)
+                received += rows_to_ranks(ids, aval.num_experts, aval.capacity, rank, aval.ep_size,
+                                          aval.placement)
             buckets[_route_key(eqn)] = row_bucket(int(received.max()), aval.max_rows)
         return buckets
 

@@ -16,6 +16,7 @@ from typing import Any
 import numpy as np
 
 from hpmoe.capacity import Capacity
+from hpmoe.placement import Placement
 from hpmoe.routing import max_slots
 
 TASK = np.dtype([("op", "i4"), ("peer", "i4"), ("row", "i4"), ("col", "i4"), ("cols", "i4")])
@@ -29,7 +30,7 @@ ROWS, COUNT = range(2)
 LOCAL, PEER, EVERY_RANK = range(3)
 # What an event's threshold is a multiple of.
 (ONE, SLOT, EXPERT, RECEIVED, TILE, STATIC_TILE, TOKENS, ENTRIES, TILE_ENTRIES, SENT_TO, SENT_TO_EXPERT, RETURNED_TO,
- RETURNED_TO_FROM_EXPERT) = range(13)
+ RETURNED_TO_FROM_EXPERT, REPLICA, REPLICAS) = range(15)
 
 
 def row_keys(table: np.ndarray) -> np.ndarray:
@@ -87,7 +88,8 @@ class Access:
         buffer: index of the buffer; -1 for the immediate `value`.
         rows: "own" (the unit of the task), "all", "one" (a single row, broadcast), "slot_expert" (of the expert of the
             slot), "expert" (received rows of the task's expert), "peer" (a slot on another rank), "entries" (rows by
-            token * top_k + k), "tokens" (rows by token).
+            token * top_k + k), "tokens" (rows by token), "replica" (of the copy that the slot's expert is), "returned" (of
+            all copies of the task's expert, as they came back).
         cols: "own" (the columns of the task, shifted by `offset`), "all", "one" (broadcast), or "block" (the rows of the
             weight block that a weight gradient computes, as columns).
     """
@@ -104,12 +106,13 @@ class Domain:
     """What the row coordinate of a task counts.
 
     Attributes:
-        kind: "once", "tiles" (static row tiles), "slots" (of a route) or "experts" (blocks of weight rows).
+        kind: "once", "tiles" (static row tiles), "slots" (of a route), "experts" (blocks of weight rows) or "copies" (blocks
+            of weight rows that go to copies or come back).
         size: number of units.
-        num_rows: rows tiled ("tiles"), or number of experts ("experts").
+        num_rows: rows tiled ("tiles"), or number of experts ("experts") or copies ("copies").
         clipped: rows past a rank's number of tokens do not exist.
         route: index of the route, or -1.
-        blocks: units per expert ("experts").
+        blocks: units per expert ("experts") or copy ("copies").
     """
 
     kind: str
@@ -153,6 +156,11 @@ class TileOp:
     signal: str = "tile"
 
     @property
+    def moves_copies(self) -> bool:
+        """Whether it moves weights to copies of experts, or their gradients back."""
+        return self.opcode in ("REPLICATE", "RETURN_GRADS")
+
+    @property
     def outputs(self) -> tuple[Access, ...]:
         return self.operands[:self.num_outputs]
 
@@ -162,7 +170,10 @@ class TileOp:
 
     @property
     def first_row(self) -> int:
-        """The row of its first unit: -1 for the only one of a NOTIFY that speaks for all experts of a peer."""
+        """The row of its first unit: -1 for the only one of a NOTIFY that speaks for all experts of a peer, and past
+        the rank's own experts for the weight gradients of copies."""
+        if self.opcode == "WGRAD":
+            return sum(self.params[3:]) * self.domain.blocks
         return -1 if self.opcode == "NOTIFY" and self.signal == "peer" else 0
 
     @property
@@ -187,7 +198,8 @@ class TileOp:
 class RoutePlan:
     """A route as the kernel sees it: where the ids are, how many slots the plan has for them, and what is dropped.
 
-    `weights` is the buffer of the topk_weights that decide what is dropped, or -1.
+    `num_experts` are the model's; `num_local_experts` of each rank, with the copies it holds under `placement`. `weights` is
+    the buffer of the topk_weights that decide what is dropped, or -1.
     """
 
     ids: int
@@ -197,8 +209,20 @@ class RoutePlan:
     num_tokens: int
     max_rows: int
     tile_rows: int
+    ep_size: int
     capacity: Capacity | None = None
     weights: int = -1
+    placement: Placement | None = None
+
+    @property
+    def num_own_experts(self) -> int:
+        """Experts that each rank owns."""
+        return self.num_experts // self.ep_size
+
+    @property
+    def num_replicas(self) -> int:
+        """Copies of other ranks' experts that each rank has room for."""
+        return self.num_local_experts - self.num_own_experts
 
     @property
     def num_slots(self) -> int:
@@ -209,8 +233,7 @@ class RoutePlan:
 
         Of the last one only the rows from the first `sources` ranks count, which come first; all where None.
         """
-        ranks = self.num_experts // self.num_local_experts
-        whole, part = (-(-n * self.num_tokens // self.tile_rows) for n in (ranks, sources or ranks))
+        whole, part = (-(-n * self.num_tokens // self.tile_rows) for n in (self.ep_size, sources or self.ep_size))
         return min(max_slots(self.max_rows, num_experts, self.tile_rows), (num_experts - 1) * whole + part)
 
 

@@ -98,7 +98,8 @@ class Tiler:
         self.route_of[aval.rows] = len(self.routes)
         self.routes.append(tf.RoutePlan(self.buffer_of[ids], aval.num_experts, aval.num_local_experts, aval.top_k,
                                         aval.num_tokens, eqn.params.get("max_rows") or aval.max_rows, self.tile_rows,
-                                        aval.capacity, *(self.buffer_of[w] for w in weights)))
+                                        aval.ep_size, aval.capacity, *(self.buffer_of[w] for w in weights),
+                                        placement=aval.placement))
 
     # Buffers.
 
@@ -202,14 +203,16 @@ class Tiler:
         """The row slots or row tiles of a variable."""
         return self._domain(self.buffer_of[var], var in self.tokens)
 
-    def experts_of(self, var: Var, blocks: int = 1) -> tuple[tf.Domain, str, tuple[int, int]]:
+    def experts_of(self, var: Var, blocks: int = 1, of: str | None = None) -> tuple[tf.Domain, str, tuple[int, int]]:
         """For a sum over the rows of `var`: domain, row mode and (rows, clipped).
 
-        Received rows are summed by expert, in `blocks` units each; other rows all together.
+        Received rows are summed by expert, in `blocks` units each: by all local ones, the rank's own ("owners") or the
+        copies ("replicas"). Other rows are summed all together.
         """
         b, domain = self.buffer(var), self.rows_of(var)
         if b.route >= 0:
-            experts = self.routes[b.route].num_local_experts
+            plan = self.routes[b.route]
+            experts = {"owners": plan.num_own_experts, "replicas": plan.num_replicas}.get(of, plan.num_local_experts)
             return tf.Domain("experts", experts * blocks, experts, route=b.route, blocks=blocks), "expert", (0, 0)
         return tf.Domain("experts", blocks, 1, blocks=blocks), "all", (b.num_rows, int(domain.clipped))
 

@@ -148,8 +148,8 @@ def _dot_before_matmul(b: Builder, eqn: Equation, producer: dict[Var, Equation])
     source = producer.get(rows)
     if source is None or source.primitive is not grouped:
         return None
-    act, weight, route = source.inputs
-    back = b.add(grouped, g, weight, route, transpose=not source.params["transpose"])
+    act, *others = source.inputs
+    back = b.add(grouped, g, *others, transpose=not source.params["transpose"])
     return b.add(row_dot, back, act, **eqn.params)
 
 
@@ -166,12 +166,12 @@ def _scale_narrow_side(b: Builder, eqn: Equation, producer: dict[Var, Equation])
     """x^T @ (g * c) -> (x * c)^T @ g where x has fewer columns than g."""
     if eqn.primitive is not grouped_weight_grad:
         return None
-    x, g, route = eqn.inputs
+    x, g, *others = eqn.inputs
     source = producer.get(g)
     if not _is_row_scale(source) or x.aval.shape[1] > g.aval.shape[1]:
         return None
     g, scale = source.inputs
-    return b.add(grouped_weight_grad, b.add(mul, x, scale), g, route)
+    return b.add(grouped_weight_grad, b.add(mul, x, scale), g, *others, **eqn.params)
 
 
 def _merge_equal(equations: list[Equation]) -> tuple[list[Equation], dict[Var, Atom]]:
@@ -200,7 +200,7 @@ def _accumulate(equations: Sequence[Equation], results: list[Atom],
         main = next((m for a, m in zip(results, mains, strict=True) if m is not None and a is eqn.outputs[0]), None)
         if main is not None and read.count(eqn.outputs[0]) == 1 and _is_weight_grad(eqn):
             j = results.index(eqn.outputs[0])
-            results[j] = builder.add(eqn.primitive, *eqn.inputs, main, source=eqn.source)
+            results[j] = builder.add(eqn.primitive, *eqn.inputs, main, source=eqn.source, **eqn.params)
             mains = [None if m is main else m for m in mains]
         else:
             builder.equations.append(eqn)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import numpy as np
 
 from hpmoe.dtypes import storage_dtype
@@ -24,7 +26,7 @@ def pack(flow: Taskflow) -> np.ndarray:
         **forms, "tasks": tasks[order], "ops": ops, "event_runs": _event_runs(flow.events),
         "queues": np.cumsum([0, *(len(q) for q in flow.queues)]).astype("<i4"),
         "buffers": np.array([_buffer(b) for b in flow.buffers], protocol.BUFFER),
-        "routes": np.array([_route(r) for r in flow.routes], protocol.ROUTE),
+        **_routes(flow.routes),
         "peer_order": flow.peer_order.reshape(-1).astype("<i4"),
     }
     return protocol.pack_image(sections, ep_size=flow.ep_size, tile_rows=flow.tile_rows, num_events=len(flow.events),
@@ -70,11 +72,27 @@ def _buffer(buffer: Buffer) -> tuple[int, int, int, int]:
     return buffer.cols, buffer.rows_per_expert, Dtype[storage_dtype(buffer.dtype).upper()], buffer.num_rows or 0
 
 
-def _route(route: RoutePlan) -> tuple:
+def _routes(routes: Sequence[RoutePlan]) -> dict[str, np.ndarray]:
+    """The routes, and the shares of those with copies, one after the other."""
+    shares = [_shares(r) for r in routes]
+    first = np.cumsum([0, *map(len, shares)])
+    return {"routes": np.array([_route(r, f) for r, f in zip(routes, first, strict=False)], protocol.ROUTE),
+            "shares": np.concatenate([np.zeros(0, protocol.SHARE), *shares])}
+
+
+def _shares(route: RoutePlan) -> np.ndarray:
+    parts = route.placement.parts if route.placement else np.zeros((0, 3))
+    out = np.zeros(len(parts), protocol.SHARE)
+    for name, column in zip(out.dtype.names, parts.T, strict=True):
+        out[name] = column
+    return out
+
+
+def _route(route: RoutePlan, first_share: int) -> tuple:
     capacity = route.capacity
     policy = DropPolicy[capacity.policy.upper()] if capacity else DropPolicy.NONE
     return (route.ids, route.num_experts, route.num_local_experts, route.top_k, route.num_slots, route.num_tokens,
-            route.max_rows, policy, route.weights, 0, capacity.factor if capacity else 0.0)
+            route.max_rows, policy, route.weights, first_share, capacity.factor if capacity else 0.0)
 
 
 def _operand(access: Access) -> tuple:
@@ -85,8 +103,8 @@ def _operand(access: Access) -> tuple:
 def _op(op: TileOp) -> tuple:
     domain = op.domain
     operands = [_operand(a) for a in op.operands]
-    if op.opcode == "GMM":
-        operands[2] = (*operands[2][:2], Cols.OWN, *operands[2][3:])  # the body knows which side is cut
+    if op.opcode == "GMM":  # the body knows which side is cut
+        operands[2:] = ((*w[:2], Cols.OWN, *w[3:]) for w in operands[2:])
     operands += [(0, 0, 0, 0, 0.0, (0, 0))] * (protocol.MAX_OPERANDS - len(operands))
     params = _params(op)
     params = (*params, *[0] * (4 - len(params)))

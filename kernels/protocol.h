@@ -11,14 +11,16 @@
 namespace hpmoe {
 
 constexpr int32_t kMagic = 0x484D4F45;
-constexpr int32_t kVersion = 2;
+constexpr int32_t kVersion = 3;
 constexpr int32_t kSectionAlignment = 64;
 constexpr int32_t kMaxOperands = 6;
+constexpr int32_t kWhole = 1 << 16;  // the share of an expert that has no copies
 
 #define HPMOE_OPCODE(X)                                                                                              \
   X(PUT, 1) X(PUT_BACK, 2) X(REDUCE, 3) X(GMM, 4) X(WGRAD, 5) X(MAP, 6) X(SWIGLU, 7) X(SWIGLU_GRAD, 8)               \
   X(ROW_REDUCE, 9) X(ROW_DOT, 10) X(COL_SUM, 11) X(ALL_TO_ALL, 12) X(ALL_TO_ALL_BACK, 13) X(NOTIFY, 14) X(GATHER, 15)     \
-  X(KEEP, 16) X(DROP_COUNTS, 17) X(LAUNCH, 18)
+  X(KEEP, 16) X(DROP_COUNTS, 17) X(LAUNCH, 18) X(REPLICATE, 19)              \
+  X(RETURN_GRADS, 20)
 
 #define HPMOE_MAP_CODE(X)                                                                                            \
   X(COPY, 0) X(NEG, 1) X(EXP, 2) X(LOG, 3) X(SQRT, 4) X(RSQRT, 5) X(SIGMOID, 6) X(TANH, 7) X(SILU, 8) X(RELU, 9)     \
@@ -26,15 +28,18 @@ constexpr int32_t kMaxOperands = 6;
   X(FLOOR, 18) X(ADD, 32) X(SUB, 33) X(MUL, 34) X(DIV, 35) X(POW, 36) X(MAXIMUM, 37) X(MINIMUM, 38) X(GREATER, 39)   \
   X(GREATER_EQUAL, 40) X(LESS, 41) X(LESS_EQUAL, 42) X(EQUAL, 43) X(NOT_EQUAL, 44) X(SELECT, 64) X(FILL, 65)
 
-#define HPMOE_DOMAIN(X) X(ONCE, 0) X(TILES, 1) X(SLOTS, 2) X(EXPERTS, 3)
-#define HPMOE_ROWS(X) X(OWN, 0) X(ALL, 1) X(ONE, 2) X(SLOT_EXPERT, 3) X(EXPERT, 4) X(PEER, 5) X(ENTRIES, 6) X(TOKENS, 7)
+#define HPMOE_DOMAIN(X) X(ONCE, 0) X(TILES, 1) X(SLOTS, 2) X(EXPERTS, 3) X(COPIES, 4)
+#define HPMOE_ROWS(X)                                                                                                \
+  X(OWN, 0) X(ALL, 1) X(ONE, 2) X(SLOT_EXPERT, 3) X(EXPERT, 4) X(PEER, 5) X(ENTRIES, 6) X(TOKENS, 7) X(REPLICA, 8)   \
+  X(RETURNED, 9)
 #define HPMOE_COLS(X) X(OWN, 0) X(ALL, 1) X(ONE, 2)
 #define HPMOE_INDEX(X) X(STATIC, 0) X(SLOT_EXPERT, 1) X(ENTRY_TILE, 2) X(UNIT, 3) X(EXPERT, 4) X(PEER, 5) X(PEER_UNIT, 6)
 #define HPMOE_AMOUNT(X) X(ROWS, 0) X(COUNT, 1)
 #define HPMOE_REMOTE(X) X(LOCAL, 0) X(PEER, 1) X(EVERY, 2)
 #define HPMOE_EXTENT(X)                                                                                              \
   X(ONE, 0) X(SLOT, 1) X(EXPERT, 2) X(RECEIVED, 3) X(TILE, 4) X(STATIC_TILE, 5) X(TOKENS, 6) X(ENTRIES, 7)           \
-  X(TILE_ENTRIES, 8) X(SENT_TO, 9) X(SENT_TO_EXPERT, 10) X(RETURNED_TO, 11) X(RETURNED_TO_FROM_EXPERT, 12)
+  X(TILE_ENTRIES, 8) X(SENT_TO, 9) X(SENT_TO_EXPERT, 10) X(RETURNED_TO, 11) X(RETURNED_TO_FROM_EXPERT, 12)        \
+  X(REPLICA, 13) X(REPLICAS, 14)
 #define HPMOE_DTYPE(X) X(FLOAT32, 0) X(INT32, 1) X(BFLOAT16, 2) X(FLOAT16, 3)
 #define HPMOE_REDUCTION(X) X(SUM, 0) X(MAX, 1)
 #define HPMOE_DROP_POLICY(X) X(NONE, 0) X(ERROR, 1) X(POSITION, 2) X(PROBS, 3)
@@ -61,9 +66,9 @@ enum class Code : int32_t { HPMOE_CODE(HPMOE_MEMBER) };
 struct Header {
   int32_t magic, version, image_bytes;
   int32_t num_tasks, num_queues, num_forms, num_ops, num_buffers, num_events, num_event_runs, num_waits, num_signals;
-  int32_t num_routes, ep_size, tile_rows, index_bits;
+  int32_t num_routes, num_shares, ep_size, tile_rows, index_bits;
   int32_t tasks_offset, queues_offset, forms_offset, ops_offset, buffers_offset, event_runs_offset, waits_offset;
-  int32_t signals_offset, routes_offset, peer_order_offset;
+  int32_t signals_offset, routes_offset, shares_offset, peer_order_offset;
 };
 
 // A task is one word of its queue: the low index_bits are its place in the grid of its op's tasks, the rest its form.
@@ -97,11 +102,18 @@ struct Buffer {
 
 // max_rows is the most rows a rank's received arrays hold; 0 means num_slots * tile_rows. Of the entries of one rank an
 // expert takes ceil(num_tokens * top_k / num_experts * capacity_factor), num_tokens those of the launch, unless
-// drop_policy is NONE; weights_buffer is read where it is PROBS.
+// drop_policy is NONE; weights_buffer is read where it is PROBS. Where a rank has more local experts than num_experts /
+// ep_size, the rest are room for copies, and the shares of all ranks' local experts begin at first_share.
 struct Route {
   int32_t ids_buffer, num_experts, num_local_experts, top_k, num_slots, num_tokens, max_rows, drop_policy;
-  int32_t weights_buffer, reserved;
+  int32_t weights_buffer, first_share;
   double capacity_factor;
+};
+
+// A local expert of a rank: of a rank's entries for `expert` it takes those from low / kWhole to high / kWhole of them.
+// -1 where there is room and no copy.
+struct Share {
+  int32_t expert, low, high;
 };
 
 struct Operand {
@@ -127,7 +139,7 @@ struct Status {
   int64_t value, threshold;
 };
 
-static_assert(sizeof(Header) == 104, "a header is 26 words");
+static_assert(sizeof(Header) == 112, "a header is 28 words");
 static_assert(sizeof(TaskWord) == 4, "a task is one word: sixteen in a cache line");
 static_assert(sizeof(Form) == 20, "a form is five words");
 static_assert(sizeof(Wait) == 8, "a wait is two words");
@@ -136,6 +148,7 @@ static_assert(sizeof(Signal) == 12 && offsetof(Signal, remote) == 8,
 static_assert(sizeof(EventRun) == 20, "a run of events is five words");
 static_assert(sizeof(Buffer) == 16, "a buffer is four words");
 static_assert(sizeof(Route) == 48 && offsetof(Route, capacity_factor) == 40, "a route is ten words and a double");
+static_assert(sizeof(Share) == 12, "a share is three words");
 static_assert(sizeof(Operand) == 24 && offsetof(Operand, value) == 12,
               "an operand is six words, the second holds both modes");
 static_assert(sizeof(Op) == 64 + kMaxOperands * sizeof(Operand), "an op is sixteen words and its operands");

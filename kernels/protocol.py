@@ -9,7 +9,7 @@ from enum import IntEnum
 import numpy as np
 
 MAGIC = 0x484D4F45
-VERSION = 2
+VERSION = 3
 SECTION_ALIGNMENT = 64
 MAX_OPERANDS = 6
 
@@ -35,6 +35,8 @@ class Opcode(IntEnum):
     KEEP = 16
     DROP_COUNTS = 17
     LAUNCH = 18
+    REPLICATE = 19
+    RETURN_GRADS = 20
 
 
 class MapCode(IntEnum):
@@ -83,6 +85,7 @@ class Domain(IntEnum):
     TILES = 1
     SLOTS = 2
     EXPERTS = 3
+    COPIES = 4
 
 
 class Rows(IntEnum):
@@ -96,6 +99,8 @@ class Rows(IntEnum):
     PEER = 5
     ENTRIES = 6
     TOKENS = 7
+    REPLICA = 8
+    RETURNED = 9
 
 
 class Cols(IntEnum):
@@ -149,6 +154,8 @@ class Extent(IntEnum):
     SENT_TO_EXPERT = 10
     RETURNED_TO = 11
     RETURNED_TO_FROM_EXPERT = 12
+    REPLICA = 13
+    REPLICAS = 14
 
 
 class Dtype(IntEnum):
@@ -202,9 +209,9 @@ def _words(names):
 HEADER = np.dtype(
     _words(
         "magic version image_bytes num_tasks num_queues num_forms num_ops num_buffers num_events num_event_runs num_waits "
-        "num_signals num_routes ep_size tile_rows index_bits "
+        "num_signals num_routes num_shares ep_size tile_rows index_bits "
         "tasks_offset queues_offset forms_offset ops_offset buffers_offset event_runs_offset waits_offset signals_offset "
-        "routes_offset peer_order_offset"
+        "routes_offset shares_offset peer_order_offset"
     )
 )
 TASK = np.dtype("<u4")
@@ -215,9 +222,10 @@ EVENT_RUN = np.dtype(_words("first extent index mult route"))
 BUFFER = np.dtype(_words("cols rows_per_expert dtype rows"))
 ROUTE = np.dtype(
     _words("ids_buffer num_experts num_local_experts top_k num_slots num_tokens max_rows drop_policy")
-    + _words("weights_buffer reserved")
+    + _words("weights_buffer first_share")
     + [("capacity_factor", "<f8")]
 )
+SHARE = np.dtype(_words("expert low high"))
 OPERAND = np.dtype(
     _words("buffer")
     + [("rows", "<i2"), ("cols", "<i2"), ("offset", "<i4"), ("value", "<f4"), ("reserved", "<i4", (2,))]
@@ -236,6 +244,7 @@ DTYPES = {
     "EventRun": EVENT_RUN,
     "Buffer": BUFFER,
     "Route": ROUTE,
+    "Share": SHARE,
     "Operand": OPERAND,
     "Op": OP,
     "Status": STATUS,
@@ -251,6 +260,7 @@ SECTIONS = {
     "waits": WAIT,
     "signals": SIGNAL,
     "routes": ROUTE,
+    "shares": SHARE,
     "peer_order": np.dtype("<i4"),
 }
 

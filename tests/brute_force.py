@@ -52,11 +52,10 @@ class Expansion:
 
     def _receive(self, plan, ids, kept):
         """For each rank its received rows as (local expert, source rank, entry), and its slots as lists of rows."""
-        out = []
+        out, places = [], [self._places(plan, ids[source], kept[source], source) for source in self.ranks]
         for d in self.ranks:
-            rows = sorted((int(e) - d * plan.num_local_experts, source, entry) for source in self.ranks
-                          for entry, e in enumerate(np.asarray(ids[source][:self.tokens[source]]).reshape(-1))
-                          if int(e) // plan.num_local_experts == d and entry in kept[source])
+            rows = sorted((expert, source, entry) for source in self.ranks
+                          for entry, (dest, expert) in places[source].items() if dest == d)
             slots, start = [], 0
             for e in range(plan.num_local_experts):
                 count = sum(row[0] == e for row in rows)
@@ -66,6 +65,25 @@ class Expansion:
             slots += [(plan.num_local_experts - 1, [])] * (plan.num_slots - len(slots))
             assert len(slots) == plan.num_slots
             out.append((rows, slots))
+        return out
+
+    def _places(self, plan, ids, kept, source):
+        """{entry: (rank, local expert there)} of a rank's entries; of an expert with copies they go in runs to each."""
+        flat = np.asarray(ids[:self.tokens[source]]).reshape(-1).tolist()
+        own, out = plan.num_experts // self.flow.ep_size, {}
+        for expert in set(flat):
+            entries = [i for i, e in enumerate(flat) if e == expert and i in kept]
+            homes, left = [[expert // own, expert % own, 65536]], 65536 * (2 * source + 1) // (2 * self.flow.ep_size)
+            for rank, slots in enumerate(plan.placement.experts if plan.placement else ()):
+                for slot, e in enumerate(slots):
+                    if e == expert:
+                        homes.append([rank, own + slot, plan.placement.shares[rank][slot]])
+                        homes[0][2] -= homes[-1][2]
+            for rank, local, share in homes:
+                left += len(entries) * share
+                while left >= 65536 and len(out.keys() & set(entries)) < len(entries):
+                    out[next(i for i in entries if i not in out)] = rank, local
+                    left -= 65536
         return out
 
     def _num_rows(self, rank, b):
@@ -134,6 +152,25 @@ class Expansion:
         rows, _ = self.received[op.domain.route][owner]
         return [(peer, i, r[2]) for i, r in enumerate(rows) if r[1] == source and task["row"] in (-1, r[0])]
 
+    def matrices(self, rank, op, task):
+        """For matrices on their way: (peer, local expert there, rows of the source, rows there) of each block."""
+        placement, (block, height) = self.flow.routes[op.domain.route].placement, op.params
+        own, blocks = placement.num_experts // self.flow.ep_size, -(-height // block)
+        copies = [(e // own, e % own, host, slot) for host, slots in enumerate(placement.experts)
+                  for slot, e in enumerate(slots) if e >= 0]
+        out = []
+        for owner in self.ranks:
+            for i, (_, expert, host, slot) in enumerate(c for c in copies if c[0] == owner):
+                if op.opcode == "REPLICATE":
+                    here, number, move = owner, i, (host, own + slot, expert, slot)
+                else:
+                    here, number, move = host, slot, (owner, expert, slot, i)
+                for b in range(blocks):
+                    rows = range(b * block, min((b + 1) * block, height))
+                    if here == rank and (op.domain.kind == "once" or task["row"] == number * blocks + b):
+                        out.append((*move[:2], *([m * height + k for k in rows] for m in move[2:])))
+        return out
+
     # What a task touches.
 
     def touches(self, rank, t):
@@ -142,6 +179,10 @@ class Expansion:
         op = self.flow.ops[task["op"]]
         if op.opcode == "NOTIFY":
             return [], []
+        if op.opcode in ("REPLICATE", "RETURN_GRADS"):
+            parts = [(self.cells(rank, op.operands[1].buffer, source), self.cells(peer, op.operands[0].buffer, target))
+                     for peer, _, source, target in self.matrices(rank, op, task)]
+            return [p[0] for p in parts], [p[1] for p in parts]
         if op.opcode in ("PUT", "PUT_BACK", "ALL_TO_ALL", "ALL_TO_ALL_BACK"):
             return self._transfer(rank, op, task)
         special = {"REDUCE": self._reduce, "KEEP": self._reduce, "WGRAD": self._sum, "COL_SUM": self._sum}.get(op.opcode)
@@ -159,9 +200,14 @@ class Expansion:
     def _access(self, rank, op, task, a, unit):
         buffer = self.flow.buffers[a.buffer]
         cols = {"own": self._own_cols(task, a) if op.cols else None, "all": None, "one": [0]}[a.cols]
-        if a.rows == "slot_expert":
+        if a.rows in ("slot_expert", "replica"):
             height = buffer.rows_per_expert or 1
             expert = self.received[op.domain.route][rank][1][task["row"]][0]
+            if any(b.rows == "replica" for b in op.operands):
+                first = self.flow.routes[op.domain.route].num_experts // self.flow.ep_size
+                if (expert >= first) != (a.rows == "replica"):
+                    return np.zeros(0, int)
+                expert -= first if a.rows == "replica" else 0
             rows = range(expert * height, (expert + 1) * height)
             if op.opcode == "GMM" and op.params[0]:  # transposed: rows of the matrix are the columns of the result
                 rows, cols = [expert * height + c for c in self._own_cols(task, a)], None
@@ -197,6 +243,8 @@ class Expansion:
     def _sum(self, rank, op, task):
         """WGRAD and COL_SUM: rows of an expert, or all rows, into a block of rows of the result."""
         out, *sources = op.operands
+        returned = [s for s in sources if s.rows == "returned"]
+        sources = [s for s in sources if s.rows != "returned"]
         expert, block = divmod(int(task["row"]), op.domain.blocks)
         if op.domain.route >= 0:
             rows = [i for i, r in enumerate(self.received[op.domain.route][rank][0]) if r[0] == expert]
@@ -208,7 +256,12 @@ class Expansion:
             width = self.flow.buffers[sources[0].buffer].cols
             low, high = block * op.params[0], min((block + 1) * op.params[0], width)
             reads.append(self.cells(rank, sources[0].buffer, rows, range(low, high)))
-            low, high = low + expert * width, high + expert * width
+            if returned:
+                placement = self.flow.routes[op.domain.route].placement
+                mine = [e for slots in placement.experts for e in slots if e // placement.num_own == rank]
+                reads += [self.cells(rank, returned[0].buffer, range(i * width + low, i * width + high), cols)
+                          for i, e in enumerate(mine) if e % placement.num_own == expert]
+            low, high = (x + (expert - op.params[3]) * width for x in (low, high))
         return reads, [self.cells(rank, out.buffer, range(low, high), cols)]
 
     # Counters.
@@ -222,6 +275,11 @@ class Expansion:
         def add(target, index, amount):
             out[target, index] = out.get((target, index), 0) + amount
 
+        if op.opcode in ("REPLICATE", "RETURN_GRADS"):
+            assert (kind, where) == (tf.SLOT_EXPERT, tf.PEER) and signal["amount"] == tf.ROWS
+            for peer, expert, rows, _ in self.matrices(rank, op, task):
+                add(peer, event + expert, len(rows))
+            return out
         if op.opcode in ("PUT", "PUT_BACK", "ALL_TO_ALL", "ALL_TO_ALL_BACK", "NOTIFY"):
             data = self.notified(rank, op, task) if op.opcode == "NOTIFY" else self.moved(rank, op, task)
             if signal["amount"] == tf.COUNT:

@@ -23,6 +23,7 @@ from hpmoe import (
     grouped_matmul,
     moe_ffn,
     permute,
+    replicate_experts,
     save_for_backward,
     spmd,
     swiglu,
@@ -30,6 +31,7 @@ from hpmoe import (
     trace,
     unpermute,
 )
+from hpmoe.placement import place_replicas
 
 F = mint.nn.functional
 X, IDS = Aval((4, 3), "float32"), Aval((4, 2), "int32")
@@ -57,6 +59,16 @@ def numbers(*rows, dtype=np.int32):
 
 def doubled(x):
     return x * 2.0
+
+
+def _with_bias(x, ids, w, bias):
+    rows, route = dispatch(x, ids, num_local_experts=2)
+    return combine(grouped_matmul(rows, w, route, bias=bias), route)
+
+
+def _without_bias(x, ids, w):
+    rows, route = dispatch(x, ids, num_local_experts=2)
+    return combine(grouped_matmul(rows, w, route), route)
 
 
 # What other tests provoke one by one as well.
@@ -302,6 +314,18 @@ cases("transforms", {
         X, Aval((3, 2), "float32"), direction="backward"),
     "accumulate into another shape": lambda: accumulate_grads(lambda x, w: x @ w, into={"w": array(2, 3)})(
         array(4, 3), array(3, 3)),
+    "replicas of no number": lambda: replicate_experts(moe_ffn, loads=[1, 1], replicas=0),
+    "a least load of words": lambda: replicate_experts(moe_ffn, loads=[1, 1], min_load="all"),
+    "loads of words": lambda: replicate_experts(moe_ffn, loads="many"),
+    "a load that is negative": lambda: replicate_experts(moe_ffn, loads=[1, -2]),
+    "loads of another number of experts": lambda: spmd(replicate_experts(moe_ffn, loads=[1, 2]), Mesh(2)).lower(
+        *tensors(Layer().arguments())),
+    "loads that do not divide": lambda: place_replicas([1, 2, 3], ep_size=2),
+    "copies without a dispatch": lambda: replicate_experts(doubled, loads=[1, 2]).lower(X),
+    "copies of biases": lambda: replicate_experts(_with_bias, loads=[9, 1, 1, 1]).lower(
+        X, IDS, Aval((2, 3, 3), "float32"), Aval((2, 3), "float32"), mesh=Mesh(2)),
+    "second derivative with copies": lambda: hpmoe.vjp(replicate_experts(_without_bias, loads=[9, 1, 1, 1]).lower(
+        X, IDS, Aval((2, 3, 3), "float32"), mesh=Mesh(2), direction="backward")),
     "launch_kernels after overlap_comm": lambda: spmd(hpmoe.launch_kernels(stages()["overlap"](moe_ffn)), Mesh(2)).lower(
         *tensors(Layer().arguments())),
     "memory of a plain function": lambda: hpmoe.transform(lambda ir: ir)(doubled).memory(X),

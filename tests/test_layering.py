@@ -11,7 +11,7 @@ FOLDERS = {"hpmoe": "hpmoe", "hpmoe.transforms": "transforms", "hpmoe.kernels": 
 # Modules and packages below hpmoe, the lowest layer first; `__init__` is hpmoe itself.
 LAYERS = (
     "errors dtypes",
-    "capacity",
+    "capacity placement",
     "host program routing machine calibration workload",
     "primitives",
     "token_rows",

@@ -57,6 +57,10 @@ def launch_kernels(flow: Taskflow) -> Taskflow:
 
 
 def _kernels(flow: Taskflow, op: TileOp, syncs_host: bool) -> Iterator[TileOp]:
+    if op.moves_copies:
+        yield _launch(op, op.label, is_collective=True)
+        yield op
+        return
     if not op.opcode.startswith("ALL_TO_ALL"):
         yield _launch(op, op.label)
         yield op

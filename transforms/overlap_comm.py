@@ -63,7 +63,10 @@ def overlap_comm(flow: Taskflow, *, order: str | Order = "ratr", signal: str = "
     peer_order = _peer_order(ORDERS.get(order, order) if isinstance(order, str) else order, flow.ep_size)
     ops: list[TileOp] = []
     for op in flow.ops:
-        ops += _puts(flow, op, signal, len(ops)) if op.opcode.startswith("ALL_TO_ALL") else [op]
+        if op.moves_copies:
+            ops.append(_copies(flow, op))
+        else:
+            ops += _puts(flow, op, signal, len(ops)) if op.opcode.startswith("ALL_TO_ALL") else [op]
     return rebuild(flow, tuple(ops), peer_order=peer_order)
 
 
@@ -76,6 +79,18 @@ def _peer_order(order: Order, ep_size: int) -> np.ndarray:
             raise TransformError(f"overlap_comm: order({rank}, {ep_size}) is {rows[-1]}; it must name each of the ranks "
                                  f"0..{ep_size - 1} once")
     return np.array(rows, "i4").reshape(ep_size, ep_size)
+
+
+def _copies(flow: Taskflow, op: TileOp) -> TileOp:
+    """A task for each block of rows of each matrix that goes to a copy, or comes back, in the blocks that it is made in."""
+    plan, (_, height) = flow.routes[op.domain.route], op.params
+    source = flow.buffers[op.operands[1].buffer].storage
+    made = [w.params[0] for w in flow.ops if w.opcode == "WGRAD" and flow.buffers[w.operands[0].buffer].storage == source]
+    rows = min([*made, height]) if made else min(flow.tile_rows, height)
+    blocks = -(-height // rows)
+    count = plan.num_replicas if op.opcode == "RETURN_GRADS" else plan.placement.most_copies
+    return op.replace(domain=Domain("copies", count * blocks, count, route=op.domain.route, blocks=blocks),
+                      params=(rows, height))
 
 
 def _puts(flow: Taskflow, op: TileOp, signal: str, index: int) -> list[TileOp]:

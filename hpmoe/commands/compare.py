@@ -91,7 +91,9 @@ def _measured(sides: list[tuple[str, Any]], repeats: int, progress: Callable[[st
 
 def _call(o: Any) -> Callable[[], Any]:
     layer = simulate.layer_of(o)
-    passes = measured_call(o, layer.machine, layer.ids, o.policy, order=o.order, signal=o.signal)
+    f = hpmoe.replicate_experts(hpmoe.moe_ffn, loads=layer.loads, replicas=o.replicas,
+                                min_load=layer.min_load) if o.replicas else hpmoe.moe_ffn
+    passes = measured_call(o, layer.machine, layer.ids, o.policy, f, order=o.order, signal=o.signal)
     return passes["forward" if o.direction == "forward" else "forward + backward"]
 
 

@@ -13,6 +13,8 @@ import hpmoe
 from hpmoe import running
 from hpmoe.bound import rank_bounds
 from hpmoe.commands import demo, show
+from hpmoe.dtypes import numpy_dtype
+from hpmoe.routing import rows_to_ranks
 from hpmoe.workload import balanced_ids, imbalanced_ids
 
 
@@ -24,19 +26,40 @@ class Layer:
         direction: "forward" or "backward".
         machine: an hpmoe.Machine.
         ids: topk_ids of all ranks, [ep, T, K].
+        replicas: room for copies of experts on each rank, filled by what `ids` ask of each expert; 0 for no copies.
     """
 
-    def __init__(self, o: Any, direction: str, machine: hpmoe.Machine, imbalance: float = 1.0, seed: int = 0):
-        self.o, self.direction, self.machine = o, direction, machine
+    def __init__(self, o: Any, direction: str, machine: hpmoe.Machine, imbalance: float = 1.0, seed: int = 0,
+                 replicas: int = 0):
+        self.o, self.direction, self.machine, self.replicas = o, direction, machine, replicas
         sizes = o.ep, o.tokens, o.top_k, o.experts
         self.ids = balanced_ids(*sizes) if imbalance == 1 else imbalanced_ids(*sizes, imbalance=imbalance, seed=seed)
 
+    @property
+    def loads(self) -> np.ndarray:
+        """Entries of all ranks for each expert."""
+        return np.bincount(self.ids.reshape(-1), minlength=self.o.experts)
+
+    @property
+    def min_load(self) -> float:
+        """Rows that a copy must take to be made: by default those whose matmuls, 2 flops a weight each, take as long as the
+        weights on the link."""
+        given = getattr(self.o, "min_load", None)
+        flops = self.machine.num_aic * self.machine.matmul_rate(self.o.dtype)
+        size = numpy_dtype(self.o.dtype).itemsize
+        return given if given is not None else flops / 2 * size / self.machine.link_bytes_per_us
+
     @functools.cached_property
     def tiles(self) -> hpmoe.Taskflow:
-        program = show.program(self.o, self.direction)
-        received = np.bincount(self.ids.reshape(-1), minlength=self.o.experts).reshape(self.o.ep, -1).sum(axis=1)
-        routes = sum(e.primitive.name == "route" for e in program.equations)
-        program = running.with_max_rows(program, [int(received.max())] * routes)
+        return self._tiles(self.replicas)
+
+    def _tiles(self, replicas: int) -> hpmoe.Taskflow:
+        program = show.program(self.o, self.direction, lambda p: hpmoe.replicate_experts.apply_to(
+            p, loads=self.loads, replicas=replicas, min_load=self.min_load) if replicas else p)
+        routes = [e.params.get("placement") for e in program.equations if e.primitive.name == "route"]
+        received = [max(sum(rows_to_ranks(ids, self.o.experts, None, r, self.o.ep, p) for r, ids in enumerate(self.ids)))
+                    for p in routes]
+        program = running.with_max_rows(program, list(map(int, received)))
         rows, cols = (getattr(self.o, n, None) or getattr(self.machine, n) for n in ("tile_rows", "tile_cols"))
         return hpmoe.tile_partition.apply_to(program, rows=rows, cols=cols)
 
@@ -53,8 +76,8 @@ class Layer:
         return hpmoe.simulate(flow, machine, routing=self.ids)
 
     def baseline(self) -> hpmoe.Timeline:
-        """One kernel after another; each deals its tiles out in turn."""
-        flow = hpmoe.launch_kernels.apply_to(self.tiles)
+        """One kernel after another, without copies; each deals its tiles out in turn."""
+        flow = hpmoe.launch_kernels.apply_to(self._tiles(replicas=0))
         flow = hpmoe.assign_queues.apply_to(flow, machine=self.machine, policy="round_robin")
         return hpmoe.simulate(flow, routing=self.ids)
 
@@ -69,10 +92,10 @@ class Layer:
 
 
 def measured_call(o: Any, machine: hpmoe.Machine, ids: np.ndarray, policy: str = "critical_path",
-                  **comm: str) -> dict[str, Callable[[], Any]]:
+                  f: Callable[..., Any] = hpmoe.moe_ffn, **comm: str) -> dict[str, Callable[[], Any]]:
     """The "forward" and the "forward + backward" of the layer on this CPU, as calls; tiles and sizes as the flags say."""
     rows, cols = (getattr(o, n, None) or getattr(machine, n) for n in ("tile_rows", "tile_cols"))
-    staged = hpmoe.overlap_comm(hpmoe.tile_partition(hpmoe.moe_ffn, rows=rows, cols=cols), **comm)
+    staged = hpmoe.overlap_comm(hpmoe.tile_partition(f, rows=rows, cols=cols), **comm)
     staged = hpmoe.fuse_persistent(hpmoe.assign_queues(staged, machine=machine, policy=policy))
     args, cotangent = demo.make_inputs(o)
     return demo.passes(hpmoe.spmd(staged, hpmoe.Mesh(o.ep)), (args[0], ms.Tensor(ids), *args[2:]), cotangent)

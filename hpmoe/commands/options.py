@@ -72,7 +72,7 @@ def define_integer(values: flags.FlagValues, name: str, default: int | None, tex
     flags.DEFINE(Integer(least), name, default, text, flag_values=values)
 
 
-def define_number(values: flags.FlagValues, name: str, default: float, text: str) -> None:
+def define_number(values: flags.FlagValues, name: str, default: float | None, text: str) -> None:
     flags.DEFINE(Number(), name, default, text, flag_values=values)
 
 

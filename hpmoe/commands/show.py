@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Any
 
 from absl import flags
@@ -75,12 +75,13 @@ def stages(o: Any, progress: Progress) -> Iterator[dict[str, Any]]:
                 break
 
 
-def program(o: Any, direction: str) -> hpmoe.Program:
-    """The traced MoE-FFN of these sizes, from shapes alone."""
+def program(o: Any, direction: str, rewrite: Callable[[hpmoe.Program], hpmoe.Program] = lambda p: p) -> hpmoe.Program:
+    """The traced MoE-FFN of these sizes, from shapes alone; `rewrite` is applied before its gradient is taken."""
     local = o.experts // o.ep
     shapes = [(o.dtype, o.tokens, o.hidden), ("int32", o.tokens, o.top_k), ("float32", o.tokens, o.top_k),
               (o.dtype, local, o.hidden, 2 * o.intermediate), (o.dtype, local, o.intermediate, o.hidden)]
-    traced = hpmoe.trace(hpmoe.moe_ffn, *(hpmoe.Aval(tuple(s), dtype) for dtype, *s in shapes), mesh=hpmoe.Mesh(o.ep))
+    traced = rewrite(hpmoe.trace(hpmoe.moe_ffn, *(hpmoe.Aval(tuple(s), dtype) for dtype, *s in shapes),
+                                 mesh=hpmoe.Mesh(o.ep)))
     return traced if direction == "forward" else hpmoe.vjp(traced)
 
 

@@ -19,9 +19,11 @@ from hpmoe.transforms.overlap_comm import ORDERS, SIGNALS
 SUMMARY = "predicts a layer's time on a model of a machine, fused and unfused"
 NOTES = """\
 Every time is simulated: the very queues that would be launched, run on a model of the machine; nothing is computed.
---imbalance is the largest over the mean number of rows that a rank receives. --paper prints HyperParallel-MoE's table
-and its micro-benchmarks beside the model; it uses no other flag but --json. --ablation turns techniques off and on one
-by one, on 4, 8, ... ranks up to --most_ranks, with as many experts each as --experts and --ep say."""
+--imbalance is the largest over the mean number of rows that a rank receives. --replicas plans copies from the very routing
+that runs, so its time is that of a good estimate; --min_load=0 makes copies that lose too. --paper prints
+HyperParallel-MoE's table and its micro-benchmarks beside the model; it uses no other flag but --json. --ablation turns
+techniques off and on one by one, on 4, 8, ... ranks up to --most_ranks, with as many experts each as --experts and --ep
+say."""
 
 
 def define(values: flags.FlagValues) -> None:
@@ -40,6 +42,9 @@ def define_schedule(values: flags.FlagValues) -> None:
     options.define_choice(values, "machine", "ascend_a3", "the model", show.MACHINES)
     options.define_number(values, "imbalance", 1.0, "most over mean received rows of a rank")
     options.define_integer(values, "seed", 0, "of the imbalanced routing: the hot rank, and who takes what", least=0)
+    options.define_integer(values, "replicas", 0, "copies of hot experts that each rank has room for", least=0)
+    options.define_number(values, "min_load", None, "rows that a copy must take to be made; what the machine computes while "
+                          "an expert's weights are under way where not given")
     options.define_integer(values, "tile_rows", None, "rows of a tile and of a slot; the machine's where not given")
     options.define_integer(values, "tile_cols", None, "columns of a tile; the machine's where not given")
     options.define_choice(values, "order", "ratr", "in which order a rank sends to the others", tuple(ORDERS))
@@ -91,7 +96,7 @@ def machine_of(o: Any) -> hpmoe.Machine:
 
 
 def layer_of(o: Any) -> Layer:
-    return Layer(o, o.direction, machine_of(o), o.imbalance, o.seed)
+    return Layer(o, o.direction, machine_of(o), o.imbalance, o.seed, o.replicas)
 
 
 def fused(o: Any, layer: Layer) -> hpmoe.Timeline:
@@ -106,11 +111,16 @@ def simulated(o: Any, progress: Progress) -> dict[str, Any]:
     progress("planning")
     layer = layer_of(o)
     machine, line = layer.machine, fused(o, layer)
+    without = {}
+    if o.replicas:
+        progress("without copies")
+        plain = Layer(o, o.direction, machine, o.imbalance, o.seed)
+        without = {"replicas": o.replicas, "without_replicas_ms": plain.span_us(fused(o, plain)) / 1e3}
     progress("baseline")
     makespan, baseline, bound = (us / 1e3 for us in (layer.span_us(line), layer.baseline().span, layer.bound_us()))
     return {**options.sizes(o), "dtype": o.dtype, "machine": machine.name, "policy": o.policy,
             "direction": o.direction, "imbalance": o.imbalance, "makespan_ms": makespan, "baseline_ms": baseline,
-            "bound_ms": bound, "speedup": baseline / makespan, "makespan_over_bound": makespan / bound,
+            "bound_ms": bound, "speedup": baseline / makespan, "makespan_over_bound": makespan / bound, **without,
             "utilisation": utilisation(line, machine)}
 
 
@@ -121,6 +131,8 @@ def text(o: Any, result: dict[str, Any]) -> str:
     lines = [f"{result['machine']}{known}, {o.direction}, {sizes}, {o.dtype}, imbalance {o.imbalance:g}: simulated",
              f"  {fused:24}{result['makespan_ms']:10.3f} ms  {ratio:.3f} times the bound",
              f"  {'unfused':24}{result['baseline_ms']:10.3f} ms  {result['speedup']:.2f} times the fused",
+             *([f"  {'fused, without copies':24}{result['without_replicas_ms']:10.3f} ms  "
+                f"{result['without_replicas_ms'] / result['makespan_ms']:.2f} times the one with"] if o.replicas else []),
              f"  {'bound':24}{result['bound_ms']:10.3f} ms  no schedule of these tiles is faster",
              "  in use while fused      " + ", ".join(f"{k} {v:.0%}".replace("%", " %")
                                                       for k, v in result["utilisation"].items())]

@@ -7,11 +7,12 @@ from typing import Any
 import numpy as np
 from mindspore import mint, ops
 
-from hpmoe.errors import check_argument
+from hpmoe.errors import ProgramError, check_argument
 from hpmoe.primitives.elementwise import is_differentiable
 from hpmoe.primitives.in_float32 import in_float32
 from hpmoe.primitives.matmul import accumulated, tile_matmul, tile_weight_grad
 from hpmoe.primitives.primitive import Primitive
+from hpmoe.primitives.replicate import check_placed, return_weight_grads
 from hpmoe.program import Atom, Aval, Builder, Equation, RouteAval
 
 grouped = Primitive("grouped_matmul")
@@ -46,17 +47,25 @@ def grouped_matmul(rows: Any, weight: Any, route: Any, *, bias: Any = None) -> A
     return out if bias is None else expert_bias(out, bias, route)
 
 
-def check_experts(who: str, weight: Aval, route: RouteAval, num_dims: int) -> None:
-    """Raises ArgumentError unless `weight` has `num_dims` dimensions, the first one the route's local experts."""
+def check_experts(who: str, weight: Aval, route: RouteAval, num_dims: int, replicas: tuple[Aval, ...] = ()) -> None:
+    """Raises ArgumentError unless `weight` has `num_dims` dimensions, the first one the route's local experts.
+
+    Where there are `replicas`, they are those of copies, and `weight` those of the rank's own experts.
+    """
     check_argument(isinstance(route, RouteAval), who, "route", route, "the second result of hpmoe.dispatch")
-    check_argument(len(weight.shape) == num_dims and weight.shape[0] == route.num_local_experts, who, "weight", weight,
-                   f"{num_dims}-dimensional with {route.num_local_experts} local experts first",
+    for copies in replicas:
+        check_placed(who, route)
+        check_argument(copies == Aval((route.num_replicas, *weight.shape[1:]), weight.dtype), who, "replicas", copies,
+                       f"{route.num_replicas} matrices like those of {weight}")
+    experts = route.num_own_experts if replicas else route.num_local_experts
+    check_argument(len(weight.shape) == num_dims and weight.shape[0] == experts, who, "weight", weight,
+                   f"{num_dims}-dimensional with {experts} local experts first",
                    f"The route has {route.num_experts} experts over {route.ep_size} ranks.")
 
 
 @grouped.infer
-def _(x: Aval, w: Aval, route: RouteAval, *, transpose: bool) -> Aval:
-    check_experts("grouped_matmul", w, route, 3)
+def _(x: Aval, w: Aval, route: RouteAval, *replicas: Aval, transpose: bool) -> Aval:
+    check_experts("grouped_matmul", w, route, 3, replicas)
     check_argument(len(x.shape) == 2 and x.shape[0] is route.rows, "grouped_matmul", "rows", x,
                    "received rows [R, K] of this route")
     inner, outer = (w.shape[2], w.shape[1]) if transpose else w.shape[1:]
@@ -72,10 +81,11 @@ def _groups(counts: np.ndarray) -> list[tuple[int, slice]]:
 
 
 @grouped.reference
-def _(x: np.ndarray, w: np.ndarray, route: Any, *, transpose: bool) -> np.ndarray:
+def _(x: np.ndarray, w: np.ndarray, route: Any, *replicas: np.ndarray, transpose: bool) -> np.ndarray:
     out = np.zeros((len(x), w.shape[1] if transpose else w.shape[2]), x.dtype)
     for e, rows in _groups(route.tokens_per_expert):
-        out[rows] = x[rows] @ (w[e].T if transpose else w[e])
+        weight = w[e] if e < len(w) else replicas[0][e - len(w)]
+        out[rows] = x[rows] @ (weight.T if transpose else weight)
     return out
 
 
@@ -103,11 +113,15 @@ def _matmul_by_expert(x: Any, w: Any, counts: list[int], transpose: bool) -> Any
 
 @grouped.vjp
 def _(b: Builder, eqn: Equation, cotangents: list[Atom]) -> list[Atom | None]:
-    (x, w, route), g, transposed = eqn.inputs, cotangents[0], eqn.params["transpose"]
-    dx = b.add(grouped, g, w, route, transpose=not transposed) if is_differentiable(x) else None
-    pair = (g, x) if transposed else (x, g)
-    dw = b.add(grouped_weight_grad, *pair, route) if is_differentiable(w) else None
-    return [dx, dw, None]
+    (x, w, route, *replicas), g, transposed = eqn.inputs, cotangents[0], eqn.params["transpose"]
+    dx = b.add(grouped, g, w, route, *replicas, transpose=not transposed) if is_differentiable(x) else None
+    dw, pair = None, (g, x) if transposed else (x, g)
+    if is_differentiable(w) and replicas:  # copies are the weights of their owners, and so are their gradients
+        returned = b.add(return_weight_grads, b.add(grouped_weight_grad, *pair, route, of="replicas"), route)
+        dw = b.add(grouped_weight_grad, *pair, route, returned, of="owners")
+    elif is_differentiable(w):
+        dw = b.add(grouped_weight_grad, *pair, route)
+    return [dx, dw, None, *[None] * len(replicas)]
 
 
 @grouped.tile
@@ -116,21 +130,39 @@ def _(tiler: Any, eqn: Equation) -> None:
 
 
 @grouped_weight_grad.infer
-def _(x: Aval, g: Aval, route: RouteAval, *main: Aval) -> Aval:
-    return accumulated("grouped_weight_grad", Aval((route.num_local_experts, x.shape[1], g.shape[1]), x.dtype), main)
+def _(x: Aval, g: Aval, route: RouteAval, *more: Aval, of: str | None = None) -> Aval:
+    """Of all local experts; of the copies alone ("replicas"); or of the rank's own, to which what the ranks with copies have
+    returned is added ("owners")."""
+    experts = {"owners": route.num_own_experts, "replicas": route.num_replicas}.get(of, route.num_local_experts)
+    out = Aval((experts, x.shape[1], g.shape[1]), x.dtype)
+    if of == "owners":
+        returned, *more = more
+        expected = Aval((route.placement.most_copies, *out.shape[1:]), x.dtype)
+        check_argument(returned == expected, "grouped_weight_grad", "returned gradients", returned, f"{expected}")
+    return accumulated("grouped_weight_grad", out, tuple(more))
 
 
 @grouped_weight_grad.reference
-def _(x: np.ndarray, g: np.ndarray, route: Any, *main: np.ndarray) -> np.ndarray:
-    counts = route.tokens_per_expert
-    out = main[0].copy() if main else np.zeros((len(counts), x.shape[1], g.shape[1]), x.dtype)
-    for e, rows in _groups(counts):
+def _(x: np.ndarray, g: np.ndarray, route: Any, *more: np.ndarray, of: str | None = None) -> np.ndarray:
+    counts, placement, returned = route.tokens_per_expert, route.routing.placement, ()
+    if of == "owners":
+        (returned, *more), counts = more, counts[:placement.num_own]
+    groups = _groups(counts)
+    if of == "replicas":
+        groups = [(e - placement.num_own, rows) for e, rows in groups if e >= placement.num_own]
+    out = more[0].copy() if more else np.zeros(
+        (placement.num_replicas if of == "replicas" else len(counts), x.shape[1], g.shape[1]), x.dtype)
+    for copy, grad in zip(placement.copies[route.rank] if of == "owners" else (), returned, strict=False):
+        out[copy.expert] += grad
+    for e, rows in groups:
         out[e] += x[rows].T @ g[rows]
     return out
 
 
 @grouped_weight_grad.vjp
 def _(b: Builder, eqn: Equation, cotangents: list[Atom]) -> list[Atom | None]:
+    if eqn.params.get("of"):
+        raise ProgramError("vjp asked grouped_weight_grad what its gradient is, and with copies of experts it has none")
     (x, g, route), ct = eqn.inputs[:3], cotangents[0]
     return [b.add(grouped, g, ct, route, transpose=True), b.add(grouped, x, ct, route, transpose=False), None,
             *[ct] * len(eqn.inputs[3:])]
@@ -138,5 +170,7 @@ def _(b: Builder, eqn: Equation, cotangents: list[Atom]) -> list[Atom | None]:
 
 @grouped_weight_grad.tile
 def _(tiler: Any, eqn: Equation) -> None:
+    of, more = eqn.params.get("of"), eqn.inputs[3:]
     tiler.new(eqn.outputs[0])
-    tile_weight_grad(tiler, eqn, tiler.at(eqn.outputs[0]), eqn.inputs[3:])
+    returned = [tiler.at(more[0], "returned")] if of == "owners" else []
+    tile_weight_grad(tiler, eqn, tiler.at(eqn.outputs[0]), more[len(returned):], of, returned)

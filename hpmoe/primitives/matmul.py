@@ -56,12 +56,13 @@ def _(tiler: Any, eqn: Equation) -> None:
 
 def tile_matmul(tiler: Any, eqn: Equation, weight_rows: str, transposed: bool) -> None:
     """One task for each unit of rows and range of output columns, over the whole inner dimension."""
-    (x, w), out = eqn.inputs[:2], eqn.outputs[0]
+    (x, w), out, replicas = eqn.inputs[:2], eqn.outputs[0], eqn.inputs[3:]
     if len(x.aval.shape) < 2:
         tiler.refuse(f"multiplies the vector {x.aval}; reshape it to [1, K]")
     tiler.new(out)
-    weight = tiler.at(w, weight_rows, "all" if transposed else "own")
-    tiler.emit("GMM", tiler.rows_of(out), tiler.at(out), tiler.at(x, cols="all"), weight, unit="aic",
+    cols = "all" if transposed else "own"
+    weights = [tiler.at(w, weight_rows, cols), *(tiler.at(r, "replica", cols) for r in replicas)]
+    tiler.emit("GMM", tiler.rows_of(out), tiler.at(out), tiler.at(x, cols="all"), *weights, unit="aic",
                params=(int(transposed),))
 
 
@@ -115,14 +116,16 @@ def _tile_received_weight_grad(tiler: Any, eqn: Equation) -> None:
                dataclasses.replace(total, buffer=long_parts, rows="all"), params=(0, experts, 0))
 
 
-def tile_weight_grad(tiler: Any, eqn: Equation, out: Any, main: Sequence[Var] = ()) -> None:
-    """One task for each block of weight rows and range of columns of `out`.
+def tile_weight_grad(tiler: Any, eqn: Equation, out: Any, main: Sequence[Var] = (), of: str | None = None,
+                     returned: Sequence[Any] = ()) -> None:
+    """One task for each block of weight rows and range of columns of `out`, for all local experts or those that `of` says.
 
-    A float32 array `main` is read where `out` is written, and added.
+    A float32 array `main` is read where `out` is written, and added, and so is what other ranks have `returned`.
     """
     x, g = eqn.inputs[:2]
     height = x.aval.shape[-1]
     block = max(1, min(tiler.tile_cols, height))
-    domain, mode, rows = tiler.experts_of(x, blocks=-(-height // block))
-    tiler.emit("WGRAD", domain, out, tiler.at(x, mode, "block"), tiler.at(g, mode), *map(tiler.at, main), unit="aic",
-               params=(block, *rows))
+    domain, mode, rows = tiler.experts_of(x, blocks=-(-height // block), of=of)
+    first = tiler.routes[domain.route].num_own_experts if of == "replicas" else 0
+    tiler.emit("WGRAD", domain, out, tiler.at(x, mode, "block"), tiler.at(g, mode), *returned, *map(tiler.at, main),
+               unit="aic", params=(block, *rows, first))

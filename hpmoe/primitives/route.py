@@ -10,6 +10,7 @@ from mindspore import Tensor, dtype as ms_dtype
 from hpmoe.capacity import make_capacity
 from hpmoe.dtypes import FLOATS
 from hpmoe.errors import check_argument
+from hpmoe.placement import Placement
 from hpmoe.primitives.primitive import Primitive
 from hpmoe.program import Atom, Aval, Builder, Equation, RouteAval, Rows
 from hpmoe.routing import Route, check_topk_ids, make_routing
@@ -50,7 +51,7 @@ def check_route(who: str, route: Any) -> None:
 
 @make_route.infer
 def _(ids: Aval, *weights: Aval, num_local_experts: int, ep_size: int, capacity_factor: float | None = None,
-      drop_policy: str = "error", max_rows: int | None = None) -> RouteAval:
+      drop_policy: str = "error", max_rows: int | None = None, placement: Placement | None = None) -> RouteAval:
     check_argument(isinstance(ids, Aval) and len(ids.shape) == 2 and ids.dtype == "int32", "hpmoe.dispatch", "topk_ids",
                    ids, "[T, K] int32", "Cast with topk_ids.astype(mindspore.int32).")
     num_tokens, top_k = ids.shape
@@ -60,14 +61,15 @@ def _(ids: Aval, *weights: Aval, num_local_experts: int, ep_size: int, capacity_
     for w in weights:
         check_argument(isinstance(w, Aval) and w.shape == ids.shape and w.dtype in FLOATS, "hpmoe.dispatch", "topk_weights",
                        w, f"a float of shape {list(ids.shape)}, as topk_ids")
-    return RouteAval(Rows(), num_tokens, top_k, num_experts, ep_size, make_capacity(capacity_factor, drop_policy))
+    return RouteAval(Rows(), num_tokens, top_k, num_experts, ep_size, make_capacity(capacity_factor, drop_policy), placement)
 
 
 @make_route.reference
 def _(ids: list[np.ndarray], *weights: list[np.ndarray], num_local_experts: int, ep_size: int, num_tokens: list[int],
-      capacity_factor: float | None = None, drop_policy: str = "error", max_rows: int | None = None) -> list[Route]:
+      capacity_factor: float | None = None, drop_policy: str = "error", max_rows: int | None = None,
+      placement: Placement | None = None) -> list[Route]:
     capacity = make_capacity(capacity_factor, drop_policy)
-    routing = make_routing(ids, num_local_experts * ep_size, num_tokens, capacity, *weights)
+    routing = make_routing(ids, num_local_experts * ep_size, num_tokens, capacity, *weights, placement=placement)
     return [Route(routing, rank) for rank in range(ep_size)]
 
 

@@ -1,14 +1,11 @@
 // The check of an image before it runs: a broken one is refused with a sentence, not launched.
-#include <cmath>
-
+#include "check_routes.h"
 #include "convert.h"
 #include "image.h"
 #include "op_rules.h"
 
 namespace hpmoe {
 namespace {
-
-bool in_range(int64_t value, int64_t size) { return value >= 0 && value < size; }
 
 class Checker {
  public:
@@ -33,7 +30,7 @@ class Checker {
       if (!in_range(b.dtype, 4)) return "a buffer's dtype is unknown";
     }
     for (int32_t i = 0; i < h.num_routes; ++i)
-      if (!route_ok(image_.routes[i])) return "a route's sizes do not fit together";
+      if (!is_route_ok(image_, image_.routes[i])) return "a route's sizes do not fit together";
     for (int32_t i = 0; i < h.num_ops; ++i)
       if (const char* fault = check_op(image_.ops[i])) return fault;
     if (const char* fault = check_event_runs()) return fault;
@@ -54,7 +51,7 @@ class Checker {
            fits(h.forms_offset, h.num_forms, sizeof(Form)) && fits(h.ops_offset, h.num_ops, sizeof(Op)) && fits(h.buffers_offset, h.num_buffers, sizeof(Buffer)) &&
            fits(h.event_runs_offset, h.num_event_runs, sizeof(EventRun)) && fits(h.waits_offset, h.num_waits, sizeof(Wait)) &&
            fits(h.signals_offset, h.num_signals, sizeof(Signal)) &&
-           fits(h.routes_offset, h.num_routes, sizeof(Route)) &&
+           fits(h.routes_offset, h.num_routes, sizeof(Route)) && fits(h.shares_offset, h.num_shares, sizeof(Share)) &&
            fits(h.peer_order_offset, int64_t{h.ep_size} * h.ep_size, 4);
   }
 
@@ -68,27 +65,6 @@ class Checker {
       if (!in_range(image_.peer_order[i], h.ep_size)) return "the peer order names a rank outside ep_size";
     }
     return nullptr;
-  }
-
-  bool route_ok(const Route& r) const {
-    const Header& h = *image_.header;
-    if (!in_range(r.ids_buffer, h.num_buffers) || r.num_local_experts < 1 || r.num_slots < 0 || r.num_tokens < 0)
-      return false;
-    const Buffer& ids = image_.buffers[r.ids_buffer];
-    const int64_t entries = int64_t{r.num_tokens} * r.top_k;
-    return r.num_experts == int64_t{r.num_local_experts} * h.ep_size && r.top_k >= 1 && ids.cols == r.top_k &&
-           ids.dtype == int32_t(Dtype::INT32) && (ids.rows == 0 || ids.rows >= r.num_tokens) && r.max_rows >= 0 &&
-           capacity_ok(r) && entries * h.ep_size <= INT32_MAX && int64_t{r.num_slots} * h.tile_rows <= INT32_MAX;
-  }
-
-  bool capacity_ok(const Route& r) const {
-    if (r.drop_policy == int32_t(DropPolicy::NONE)) return true;
-    if (!in_range(r.drop_policy, 4) || !(r.capacity_factor > 0 && std::isfinite(r.capacity_factor))) return false;
-    if (r.drop_policy != int32_t(DropPolicy::PROBS)) return true;
-    if (!in_range(r.weights_buffer, image_.header->num_buffers)) return false;
-    const Buffer& weights = image_.buffers[r.weights_buffer];
-    return weights.cols == r.top_k && is_float(static_cast<Dtype>(weights.dtype)) &&
-           (weights.rows == 0 || weights.rows >= r.num_tokens);
   }
 
   const Route* route_of(int32_t index) const {
@@ -105,6 +81,12 @@ class Checker {
     }
   }
 
+  // Experts whose weights an operand has: all local ones, but for a GMM that has those of copies in another operand.
+  int64_t num_weights(const Op& op, const Route& route) const {
+    const bool has_replicas = static_cast<Opcode>(op.opcode) == Opcode::GMM && op.num_operands > 3;
+    return has_replicas ? num_own(image_, route) : route.num_local_experts;
+  }
+
   int64_t needed_rows(const Op& op, const Operand& operand) const {
     const Route* route = route_of(op.route);
     const int64_t received = route ? max_rows_of(*route, image_.header->tile_rows) : 0;
@@ -112,7 +94,8 @@ class Checker {
     switch (static_cast<Rows>(operand.rows)) {
       case Rows::OWN: return domain_rows(op);
       case Rows::ONE: return 1;
-      case Rows::SLOT_EXPERT: return (route ? route->num_local_experts : 1) * (matrix > 0 ? matrix : 1);
+      case Rows::SLOT_EXPERT: return (route ? num_weights(op, *route) : 1) * (matrix > 0 ? matrix : 1);
+      case Rows::REPLICA: return route ? (route->num_local_experts - num_own(image_, *route)) * matrix : 0;
       case Rows::EXPERT:
       case Rows::PEER: return received;
       case Rows::ENTRIES: return route ? int64_t{route->num_tokens} * route->top_k : 0;
@@ -124,7 +107,7 @@ class Checker {
   const char* check_op(const Op& op) const {
     const OpRule* rule = find_rule(op.opcode);
     if (!rule) return "an op has an unknown opcode";
-    if (!in_range(op.domain, 4) || !(rule->domains >> op.domain & 1))
+    if (!in_range(op.domain, 5) || !(rule->domains >> op.domain & 1))
       return "an op's domain is not one its opcode can have";
     if (op.route != -1 && !route_of(op.route)) return "an op names a route that does not exist";
     if (op.route == -1 && (rule->needs_route || op.domain == int32_t(Domain::SLOTS)))
@@ -144,14 +127,14 @@ class Checker {
     const Operand& operand = op.operands[i];
     if (operand.buffer == -1 && rule.opcode == Opcode::MAP && i > 0) return nullptr;
     if (!in_range(operand.buffer, image_.header->num_buffers)) return "an operand names a buffer that does not exist";
-    if (!in_range(operand.rows, 8) || !in_range(operand.cols, 3)) return "an operand has an unknown rows or cols mode";
+    if (!in_range(operand.rows, 10) || !in_range(operand.cols, 3)) return "an operand has an unknown rows or cols mode";
     if (!(rule.operands[i].rows >> operand.rows & 1) || !(rule.operands[i].cols >> operand.cols & 1)) {
       return "an operand has a rows or cols mode its op cannot take";
     }
     const Buffer& buffer = image_.buffers[operand.buffer];
     if (!is_turned_weight(op, i) && !in_range(operand.offset, buffer.cols))
       return "an operand's offset is outside its columns";
-    const bool copies = is_put(rule.opcode) || is_exchange(rule.opcode);
+    const bool copies = is_put(rule.opcode) || is_exchange(rule.opcode) || moves_copies(rule.opcode);
     const bool holds_ints = (rule.opcode == Opcode::GATHER && i == 2) || rule.opcode == Opcode::DROP_COUNTS;
     if (!copies && is_float(static_cast<Dtype>(buffer.dtype)) == holds_ints)
       return "an operand has a dtype its op cannot take";
@@ -165,7 +148,7 @@ class Checker {
 
   // The weight of a transposed GMM, whose rows are the output's columns.
   static bool is_turned_weight(const Op& op, int i) {
-    return static_cast<Opcode>(op.opcode) == Opcode::GMM && i == 2 && op.param[0] == 1;
+    return static_cast<Opcode>(op.opcode) == Opcode::GMM && i >= 2 && op.param[0] == 1;
   }
 
   const Buffer& buffer(const Op& op, int i) const { return image_.buffers[op.operands[i].buffer]; }
@@ -186,6 +169,8 @@ class Checker {
       case Opcode::PUT_BACK:
       case Opcode::ALL_TO_ALL:
       case Opcode::ALL_TO_ALL_BACK: return check_transfer(op);
+      case Opcode::REPLICATE:
+      case Opcode::RETURN_GRADS: return check_copies(image_, op);
       case Opcode::REDUCE: {
         const Route& route = image_.routes[op.route];
         if (op.num_rows > route.num_tokens) return "a REDUCE has more rows than its route has tokens";
@@ -215,6 +200,13 @@ class Checker {
     const int64_t num_k = buffer(op, 1).cols - op.operands[1].offset;
     const int64_t weight_rows = weight.rows_per_expert > 0 ? weight.rows_per_expert : weight.rows;
     const int64_t weight_k = op.param[0] == 1 ? weight.cols : weight_rows;
+    if (op.num_operands > 3) {
+      const Buffer& replicas = buffer(op, 3);
+      const bool is_same = replicas.cols == weight.cols && replicas.rows_per_expert == weight.rows_per_expert &&
+                           replicas.dtype == weight.dtype && op.operands[3].offset == op.operands[2].offset;
+      if (!by_expert || !is_same || !image_.shares_of(image_.routes[op.route]))
+        return "a GMM's copies are not like its weights";
+    }
     return weight_k == 0 || weight_k == num_k ? nullptr : "a GMM's inner sizes differ";
   }
 
@@ -230,7 +222,10 @@ class Checker {
     const Route* route = route_of(op.route);
     const bool all = static_cast<Rows>(op.operands[1].rows) == Rows::ALL;
     if (!all && !route) return "an op needs a route and has none";
-    if (all ? op.num_rows != 1 || op.param[1] < 0 : op.num_rows != route->num_local_experts) {
+    const int64_t first = first_expert(op);
+    if (all ? op.num_rows != 1 || op.param[1] < 0 || first != 0
+            : first < 0 || op.num_rows < 1 || first + op.num_rows > route->num_local_experts ||
+                  (opcode == Opcode::COL_SUM && op.num_rows != route->num_local_experts)) {
       return "an op over experts has another number of them than its route";
     }
     const Buffer &x = buffer(op, 1), &out = buffer(op, 0);
@@ -245,15 +240,13 @@ class Checker {
     if (op.param[0] < 1 || (op.blocks - int64_t{1}) * op.param[0] >= num_k) return "a WGRAD's blocks pass its rows";
     if (out.rows_per_expert > 0 && out.rows_per_expert != num_k) return "a WGRAD's output has another number of rows";
     if (out.rows > 0 && out.rows < op.num_rows * num_k) return "an operand's buffer has too few rows for its op";
-    if (op.num_operands > 3) {
-      const Buffer& main = buffer(op, 3);
-      const bool is_same = main.cols == out.cols && main.rows == out.rows;
-      if (!is_same || op.operands[3].offset != op.operands[0].offset ||
-          static_cast<Dtype>(main.dtype) != Dtype::FLOAT32 || main.dtype != out.dtype)
-        return "a WGRAD adds to an array that is not like its output, or not float32";
-    }
-    return nullptr;
+    for (int i = 3; i < op.num_operands; ++i)
+      if (const char* fault = check_added(image_, op, i, num_k)) return fault;
+    return op.num_operands > 4 && op.operands[3].rows == op.operands[4].rows ? "a WGRAD adds to two arrays of a kind" : nullptr;
   }
+
+  // Of a WGRAD, whose output may be that of some of the experts.
+  static int64_t first_expert(const Op& op) { return static_cast<Opcode>(op.opcode) == Opcode::WGRAD ? op.param[3] : 0; }
 
   const char* check_event_runs() const {
     const Header& h = *image_.header;
@@ -282,11 +275,13 @@ class Checker {
       case Extent::RECEIVED:
       case Extent::ENTRIES: return route;
       case Extent::SLOT: return route && in_range(index, route->num_slots);
-      case Extent::EXPERT: return route && in_range(index, route->num_local_experts);
+      case Extent::EXPERT:
+      case Extent::REPLICA:
+      case Extent::REPLICAS: return route && in_range(index, route->num_local_experts);
       case Extent::SENT_TO:
       case Extent::RETURNED_TO: return route && in_range(index, h.ep_size);
       case Extent::SENT_TO_EXPERT:
-      case Extent::RETURNED_TO_FROM_EXPERT: return route && in_range(index, route->num_experts);
+      case Extent::RETURNED_TO_FROM_EXPERT: return route && in_range(index, int64_t{route->num_local_experts} * h.ep_size);
     }
     return false;
   }
@@ -344,7 +339,7 @@ class Checker {
       case Domain::ONCE: return row == 0;
       case Domain::TILES: return in_range(row, ceil_div(op.num_rows, image_.header->tile_rows));
       case Domain::SLOTS: return in_range(row, image_.routes[op.route].num_slots);
-      default: return in_range(row, int64_t{op.num_rows} * op.blocks);
+      default: return in_range(row - first_expert(op) * op.blocks, int64_t{op.num_rows} * op.blocks);
     }
   }
 
@@ -366,9 +361,10 @@ class Checker {
       return "a signal's kind is unknown";
     }
     const bool by_tile = signal.kind == int32_t(Index::ENTRY_TILE);
-    if (by_tile && (!is_transfer(opcode) || signal.amount != int16_t(Amount::ROWS)))
+    if (by_tile && (!is_transfer(opcode) || moves_copies(opcode) || signal.amount != int16_t(Amount::ROWS)))
       return "only a transfer signals rows by token tile";
-    if (signal.remote == int32_t(Remote::PEER) && op.num_peers == 0 && !is_exchange(opcode))
+    const bool finds_peer = is_exchange(opcode) || (moves_copies(opcode) && signal.amount == int16_t(Amount::ROWS));
+    if (signal.remote == int32_t(Remote::PEER) && op.num_peers == 0 && !finds_peer)
       return "a local task signals a peer";
     return nullptr;
   }

@@ -1,6 +1,7 @@
 // What a tile body sees: its task, its unit of the op's domain, and its operands as rows of any dtype.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 
 #include "abi.h"
@@ -51,6 +52,7 @@ struct Frame {
       case Rows::EXPERT: return unit.start;
       case Rows::SLOT_EXPERT:
         return unit.expert * int64_t{buffer(i).rows_per_expert > 0 ? buffer(i).rows_per_expert : 1};
+      case Rows::REPLICA: return (unit.expert - routing->num_own_experts()) * int64_t{buffer(i).rows_per_expert};
       default: return 0;
     }
   }
@@ -86,14 +88,38 @@ Code gather(const Frame& frame);
 Code keep_entries(const Frame& frame);
 Code drop_counts(const Frame& frame);
 
-// Copies the rows of a segment, from source to dest or back.
+// Copies the rows of a segment, from source to dest or back; rows of a matrix always to dest.
 void copy_segment(const Frame& frame, const Segment& segment);
+
+// Calls visit(segment) for the block of a matrix that a task of copies moves, or for all matrices of the rank.
+template <class Visit>
+void for_each_copy(const Frame& frame, Visit visit) {
+  const Routing& routing = *frame.routing;
+  const bool back = static_cast<Opcode>(frame.op.opcode) == Opcode::RETURN_GRADS;
+  const bool is_all = static_cast<Domain>(frame.op.domain) == Domain::ONCE;
+  const int32_t own = routing.num_own_experts(), first = is_all ? 0 : frame.task.row / frame.op.blocks;
+  const int64_t height = frame.op.param[1], k0 = is_all ? 0 : frame.task.row % frame.op.blocks * int64_t{frame.op.param[0]};
+  const int64_t rows = std::min<int64_t>(frame.op.param[0], height - k0);
+  const std::vector<Copy>& mine = routing.copies(frame.rank);
+  const int32_t count = back ? routing.num_local_experts() - own : static_cast<int32_t>(mine.size());
+  for (int32_t i = first; i < (is_all ? count : std::min(first + 1, count)); ++i) {
+    if (!back) {
+      visit(Segment{frame.rank, mine[i].host, own + mine[i].slot, rows, mine[i].slot * height + k0, nullptr,
+                    mine[i].expert * height + k0});
+    } else if (routing.is_copy(frame.rank, own + i)) {
+      const int32_t expert = routing.share(frame.rank, own + i).expert;
+      visit(Segment{frame.rank, expert / own, expert % own, rows, routing.place_of_copy(frame.rank, i) * height + k0, nullptr,
+                    i * height + k0});
+    }
+  }
+}
 
 // Calls visit(segment) for the segments a transfer task moves (a NOTIFY: the ones it stands for).
 template <class Visit>
 void for_each_segment(const Frame& frame, Visit visit) {
   const Routing& routing = *frame.routing;
   const auto opcode = static_cast<Opcode>(frame.op.opcode);
+  if (moves_copies(opcode)) return for_each_copy(frame, visit);
   const bool back = goes_back(frame.op);
   const auto visit_experts = [&](int32_t peer, int32_t first, int32_t last) {
     for (int32_t e = first; e < last; ++e) {

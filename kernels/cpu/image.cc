@@ -21,6 +21,7 @@ Image::Image(const void* bytes) : header(static_cast<const Header*>(bytes)) {
   waits = section<Wait>(bytes, header->waits_offset);
   signals = section<Signal>(bytes, header->signals_offset);
   routes = section<Route>(bytes, header->routes_offset);
+  shares = section<Share>(bytes, header->shares_offset);
   peer_order = section<int32_t>(bytes, header->peer_order_offset);
 }
 

@@ -26,6 +26,7 @@ struct Image {
   const Wait* waits = nullptr;
   const Signal* signals = nullptr;
   const Route* routes = nullptr;
+  const Share* shares = nullptr;
   const int32_t* peer_order = nullptr;
 
   explicit Image(const void* bytes);
@@ -44,6 +45,11 @@ struct Image {
   template <class Row>
   int64_t event_of(const Row& row, const Task& task) const {
     return row.event + event_offset(row.kind, ops[task.op], task);
+  }
+
+  // The shares of all ranks' local experts, or NULL where a route has no room for copies.
+  const Share* shares_of(const Route& route) const {
+    return route.num_local_experts * header->ep_size > route.num_experts ? shares + route.first_share : nullptr;
   }
 
   // One past the last event of a run.
@@ -66,7 +72,10 @@ inline int64_t max_rows_of(const Route& route, int32_t tile_rows) {
 
 inline bool is_put(Opcode opcode) { return opcode == Opcode::PUT || opcode == Opcode::PUT_BACK; }
 inline bool is_exchange(Opcode opcode) { return opcode == Opcode::ALL_TO_ALL || opcode == Opcode::ALL_TO_ALL_BACK; }
-inline bool is_transfer(Opcode opcode) { return is_put(opcode) || is_exchange(opcode) || opcode == Opcode::NOTIFY; }
+inline bool moves_copies(Opcode opcode) { return opcode == Opcode::REPLICATE || opcode == Opcode::RETURN_GRADS; }
+inline bool is_transfer(Opcode opcode) {
+  return is_put(opcode) || is_exchange(opcode) || moves_copies(opcode) || opcode == Opcode::NOTIFY;
+}
 
 inline bool goes_back(const Op& op) {
   const auto opcode = static_cast<Opcode>(op.opcode);

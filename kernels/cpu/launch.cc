@@ -67,7 +67,7 @@ Launch::Launch(const void* image, const HpmoeRank* ranks, double timeout_s, int6
       workers_(static_cast<size_t>(image_.header->ep_size) * image_.header->num_queues) {
   const Header& h = *image_.header;
   routings_.reserve(h.num_routes);
-  for (int32_t i = 0; i < h.num_routes; ++i) routings_.emplace_back(image_.routes[i], h.ep_size, h.tile_rows);
+  for (int32_t i = 0; i < h.num_routes; ++i) routings_.emplace_back(image_, image_.routes[i]);
 }
 
 Status Launch::run(int32_t num_threads) {

@@ -24,24 +24,25 @@ constexpr int any_of(Modes... modes) {
 }
 
 constexpr int kOwnRows = any_of(Rows::OWN), kOwnCols = any_of(Cols::OWN), kAllCols = any_of(Cols::ALL);
-constexpr int kOneCol = any_of(Cols::ALL, Cols::ONE), kAnyRows = 0xFF, kAnyCols = 0x7;
+constexpr int kOneCol = any_of(Cols::ALL, Cols::ONE), kAnyRows = 0x3FF, kAnyCols = 0x7;
 constexpr int kTokenSide = any_of(Rows::ENTRIES, Rows::TOKENS), kEntries = any_of(Rows::ENTRIES);
 constexpr int kOfExpert = any_of(Rows::EXPERT, Rows::ALL), kPeer = any_of(Rows::PEER);
 constexpr int kWeight = any_of(Rows::SLOT_EXPERT, Rows::ONE, Rows::ALL);
 constexpr int kSpread = any_of(Rows::OWN, Rows::ONE, Rows::SLOT_EXPERT);
 constexpr int kOnce = any_of(Domain::ONCE), kTiles = any_of(Domain::TILES), kSlots = any_of(Domain::SLOTS);
-constexpr int kExperts = any_of(Domain::EXPERTS), kRowDomains = kOnce | kTiles | kSlots;
+constexpr int kExperts = any_of(Domain::EXPERTS), kCopies = any_of(Domain::ONCE, Domain::COPIES), kRowDomains = kOnce | kTiles | kSlots;
 constexpr OperandRule kOwn{kOwnRows, kOwnCols}, kOwnAll{kOwnRows, kAllCols},
     kInput{kSpread, any_of(Cols::OWN, Cols::ONE)};
-constexpr OperandRule kAnyOwn{kAnyRows, kOwnCols};
+constexpr OperandRule kAnyOwn{kAnyRows, kOwnCols}, kAdded{any_of(Rows::OWN, Rows::RETURNED), kOwnCols};
+constexpr OperandRule kReplica{any_of(Rows::REPLICA), kOwnCols}, kReplicas{any_of(Rows::REPLICA), kAllCols};
 constexpr OperandRule kColumns{kOwnRows, any_of(Cols::OWN, Cols::ALL)}, kOneOut{kOwnRows, kOneCol};
 
 constexpr OpRule kRules[] = {
     {Opcode::PUT, 2, true, kSlots, {{kPeer, kAllCols}, {kTokenSide, kAllCols}}},
     {Opcode::PUT_BACK, 2, true, kSlots, {{kEntries, kAllCols}, kOwnAll}},
     {Opcode::REDUCE, 2, true, kTiles, {kColumns, {kEntries, kColumns.cols}, kOwnAll}},
-    {Opcode::GMM, 3, false, kRowDomains, {kOwn, kOwnAll, {kWeight, kOwnCols}}},
-    {Opcode::WGRAD, 3, false, kExperts, {kAnyOwn, {kOfExpert, kAnyCols}, {kOfExpert, kOwnCols}, kAnyOwn}},
+    {Opcode::GMM, 3, false, kRowDomains, {kOwn, kOwnAll, {kWeight, kOwnCols}, kReplica}},
+    {Opcode::WGRAD, 3, false, kExperts, {kAnyOwn, {kOfExpert, kAnyCols}, {kOfExpert, kOwnCols}, kAdded, kAdded}},
     {Opcode::MAP, 2, false, kRowDomains, {kOwn, kInput, kInput, kInput}},
     {Opcode::SWIGLU, 3, false, kRowDomains, {kOwn, kOwn, kOwn}},
     {Opcode::SWIGLU_GRAD, 5, false, kRowDomains, {kOwn, kOwn, kOwn, kOwn, kOwn}},
@@ -53,6 +54,8 @@ constexpr OpRule kRules[] = {
     {Opcode::NOTIFY, 0, true, kOnce, {}},
     {Opcode::KEEP, 2, true, kTiles, {kOwnAll, {kEntries, kAllCols}}},
     {Opcode::DROP_COUNTS, 1, true, kOnce, {kOwnAll}},
+    {Opcode::REPLICATE, 2, true, kCopies, {kReplicas, {any_of(Rows::ALL), kAllCols}}},
+    {Opcode::RETURN_GRADS, 2, true, kCopies, {{any_of(Rows::RETURNED), kAllCols}, kReplicas}},
     {Opcode::LAUNCH, 0, false, kOnce, {}},
     {Opcode::GATHER, 3, false, kOnce | kTiles, {kOwnAll, {any_of(Rows::ALL), kAllCols}, {kOwnRows, kOneCol}}},
 };

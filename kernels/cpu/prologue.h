@@ -10,7 +10,7 @@
 
 namespace hpmoe {
 
-// Sorts a rank's entries by expert and drops those over capacity.
+// Sorts a rank's entries by expert, drops those over capacity and divides the rest among copies.
 inline Code sort_and_drop(const Image& image, const HpmoeRank& mine, const Route& route, int32_t rank, Routing& routing,
                           Status& status) {
   const auto* ids = static_cast<const int32_t*>(mine.buffers[route.ids_buffer]);
@@ -22,7 +22,9 @@ inline Code sort_and_drop(const Image& image, const HpmoeRank& mine, const Route
     const auto dtype = static_cast<Dtype>(image.buffers[route.weights_buffer].dtype);
     to_float32(dtype, mine.buffers[route.weights_buffer], weights.size(), weights.data());
   }
-  return routing.drop_entries(rank, weights.data(), mine.num_tokens, status);
+  const Code dropped = routing.drop_entries(rank, weights.data(), mine.num_tokens, status);
+  if (dropped == Code::OK) routing.divide_entries(rank);
+  return dropped;
 }
 
 }  // namespace hpmoe

@@ -17,8 +17,9 @@ void keep_heaviest(int32_t* first, int32_t* last, int64_t rows, const float* top
 
 }  // namespace
 
-Routing::Routing(const Route& route, int32_t ep_size, int32_t tile_rows)
-    : route_(route), ep_size_(ep_size), tile_rows_(tile_rows), ranks_(ep_size) {
+Routing::Routing(const Image& image, const Route& route)
+    : route_(route), ep_size_(image.header->ep_size), tile_rows_(image.header->tile_rows), shares_(image.shares_of(route)),
+      copies_(ep_size_), ranks_(ep_size_) {
   const auto policy = static_cast<DropPolicy>(route.drop_policy);
   const bool drops = policy == DropPolicy::POSITION || policy == DropPolicy::PROBS;
   for (RankRoute& rank : ranks_) {
@@ -27,8 +28,14 @@ Routing::Routing(const Route& route, int32_t ep_size, int32_t tile_rows)
     rank.kept_start.resize(drops ? static_cast<size_t>(route.num_tokens) + 1 : 0);
     rank.sent_start.resize(static_cast<size_t>(route.num_experts) + 1);
     rank.sent_entries.resize(static_cast<size_t>(route.num_tokens) * route.top_k);
-    rank.source_start.resize(static_cast<size_t>(route.num_experts) + 1);
+    rank.source_start.resize(static_cast<size_t>(route.num_local_experts) * ep_size_ + 1);
     rank.slots.resize(route.num_slots);
+  }
+  const int32_t own = num_own_experts();
+  for (int32_t host = 0; host < ep_size_; ++host) {
+    for (int32_t e = own; e < route.num_local_experts; ++e) {
+      if (is_copy(host, e)) copies_[share(host, e).expert / own].push_back({share(host, e).expert % own, host, e - own});
+    }
   }
 }
 
@@ -99,6 +106,27 @@ Code Routing::check_capacity(const RankRoute& mine, int64_t capacity, Status& st
   return status.value > capacity ? Code::OVER_CAPACITY : Code::OK;
 }
 
+// From entries by expert to entries by local expert: of an expert's entries each copy gets a run, as its share says. What is
+// rounded is offset by the rank, so that runs add up to the shares over all ranks.
+void Routing::divide_entries(int32_t rank) {
+  if (!shares_) return;
+  RankRoute& mine = ranks_[rank];
+  std::vector<int32_t> start{0}, entries(mine.sent_entries.size());
+  const int64_t offset = int64_t{kWhole} * (2 * rank + 1) / (2 * ep_size_);
+  for (int32_t e = 0; e < route_.num_local_experts * ep_size_; ++e) {
+    const Share& share = shares_[e];
+    start.push_back(start.back());
+    if (share.expert < 0) continue;
+    const int32_t* const first = mine.sent_entries.data() + mine.sent_start[share.expert];
+    const int64_t rows = mine.sent_start[share.expert + 1] - mine.sent_start[share.expert];
+    const int64_t low = (rows * share.low + offset) / kWhole, high = (rows * share.high + offset) / kWhole;
+    std::copy(first + low, first + high, entries.data() + start.back());
+    start.back() += static_cast<int32_t>(high - low);
+  }
+  mine.sent_start.swap(start);
+  mine.sent_entries.swap(entries);
+}
+
 Code Routing::place_rows(int32_t rank, Status& status) {
   RankRoute& mine = ranks_[rank];
   int64_t row = 0;
@@ -135,6 +163,16 @@ int64_t Routing::sent_to_expert(int32_t source, int32_t dest, int32_t expert) co
 int64_t Routing::sent_to(int32_t source, int32_t dest) const {
   const int32_t first = dest * route_.num_local_experts;
   return ranks_[source].sent_start[first + route_.num_local_experts] - ranks_[source].sent_start[first];
+}
+
+int64_t Routing::num_copies(int32_t rank, int32_t expert) const {
+  return std::count_if(copies_[rank].begin(), copies_[rank].end(), [=](const Copy& copy) { return copy.expert == expert; });
+}
+
+int64_t Routing::place_of_copy(int32_t rank, int32_t slot) const {
+  const std::vector<Copy>& all = copies_[share(rank, num_own_experts() + slot).expert / num_own_experts()];
+  return std::find_if(all.begin(), all.end(), [=](const Copy& copy) { return copy.host == rank && copy.slot == slot; }) -
+         all.begin();
 }
 
 Segment Routing::segment(int32_t source, int32_t dest, int32_t expert) const {

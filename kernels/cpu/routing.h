@@ -2,6 +2,7 @@
 //
 // Letters: E experts, L local experts, R ranks, S slots, T tokens, K experts per token; an entry is token * K + k.
 // Received rows of a rank are ordered by (local expert, source rank, entry) and cut, expert by expert, into slots.
+// Where ranks hold copies of experts, E counts these too once entries are divided.
 #pragma once
 
 #include <cstdint>
@@ -31,17 +32,24 @@ struct Segment {
   int32_t source, dest, expert;
   int64_t rows;
   int64_t first_row;       // on dest, among its received rows
-  const int32_t* entries;  // on source, one a row
+  const int32_t* entries;  // on source, one a row; NULL where rows are those of a matrix
+  int64_t first_source_row = 0;  // of a matrix, on source
+};
+
+// Replica slot `slot` of rank `host`, a copy of its owner's local expert `expert`.
+struct Copy {
+  int32_t expert, host, slot;
 };
 
 class Routing {
  public:
-  Routing(const Route& route, int32_t ep_size, int32_t tile_rows);
+  Routing(const Image& image, const Route& route);
 
-  // The prologue. All ranks have sorted and dropped before any places rows, and placed before any asks a question. Each
-  // step returns the code of what went wrong and leaves its numbers in `status`.
+  // The prologue. All ranks have sorted, dropped and divided before any places rows, and placed before any asks a question.
+  // Each step returns the code of what went wrong and leaves its numbers in `status`.
   Code sort_entries(int32_t rank, const int32_t* topk_ids, int64_t num_tokens, Status& status);
   Code drop_entries(int32_t rank, const float* topk_weights, int64_t num_tokens, Status& status);
+  void divide_entries(int32_t rank);
   Code place_rows(int32_t rank, Status& status);
 
   const Slot& slot(int32_t rank, int32_t index) const { return ranks_[rank].slots[index]; }
@@ -66,6 +74,17 @@ class Routing {
   Segment segment(int32_t source, int32_t dest, int32_t expert) const;
   Segment segment_in_slot(int32_t source, int32_t dest, const Slot& slot) const;
 
+  // Copies of a rank's experts, in the order of their hosts; how many there are of one; whether a local expert is one.
+  const std::vector<Copy>& copies(int32_t rank) const { return copies_[rank]; }
+  int64_t num_copies(int32_t rank, int32_t expert) const;
+  // Where among its owner's copies the one in a slot of a rank stands.
+  int64_t place_of_copy(int32_t rank, int32_t slot) const;
+  const Share& share(int32_t rank, int32_t expert) const { return shares_[rank * route_.num_local_experts + expert]; }
+  bool is_copy(int32_t rank, int32_t expert) const {
+    return shares_ && expert >= num_own_experts() && share(rank, expert).expert >= 0;
+  }
+
+  int32_t num_own_experts() const { return route_.num_experts / ep_size_; }
   int32_t num_local_experts() const { return route_.num_local_experts; }
   int32_t top_k() const { return route_.top_k; }
 
@@ -79,6 +98,8 @@ class Routing {
 
   const Route route_;
   const int32_t ep_size_, tile_rows_;
+  const Share* const shares_;  // [R * L], or NULL without room for copies
+  std::vector<std::vector<Copy>> copies_;  // [R]
   std::vector<RankRoute> ranks_;
 };
 

@@ -18,6 +18,10 @@ void copy_segment(const Frame& frame, const Segment& segment) {
   const int64_t bytes = frame.buffer(0).cols * element_size(frame.dtype(0));
   char* out = frame.base(0, back ? segment.source : segment.dest);
   const char* in = frame.base(1, frame.rank);
+  if (!segment.entries) {
+    std::memcpy(out + segment.first_row * bytes, in + segment.first_source_row * bytes, segment.rows * bytes);
+    return;
+  }
   const Operand& token_side = frame.op.operands[back ? 0 : 1];
   for (int64_t i = 0; i < segment.rows; ++i) {
     const int64_t received = segment.first_row + i;

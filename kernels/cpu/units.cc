@@ -43,6 +43,8 @@ int64_t find_extent(const Image& image, const EventRun& run, int32_t index, cons
     case Extent::RETURNED_TO_FROM_EXPERT:
       split(&position, &expert);
       return routing->sent_to_expert(image.peer(rank, position), rank, expert);
+    case Extent::REPLICA: return routing->is_copy(rank, index);
+    case Extent::REPLICAS: return routing->num_copies(rank, index);
   }
   return 0;
 }
@@ -53,7 +55,8 @@ Unit find_unit(const Image& image, const HpmoeRank* ranks, const Routing* routin
                const Task& task) {
   const int64_t tile_rows = image.header->tile_rows, num_tokens = ranks[rank].num_tokens;
   switch (static_cast<Domain>(op.domain)) {
-    case Domain::ONCE: return {0, 1, 0};
+    case Domain::ONCE:
+    case Domain::COPIES: return {0, 1, 0};
     case Domain::TILES: return cut(clip(op.num_rows, op.clipped, num_tokens), task.row * tile_rows, tile_rows);
     case Domain::SLOTS: {
       const bool on_peer = static_cast<Opcode>(op.opcode) == Opcode::PUT;

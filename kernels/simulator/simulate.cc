@@ -107,7 +107,7 @@ class Simulation {
     };
     for (int32_t i = 0; i < h.num_routes; ++i) {
       const Route& route = image_.routes[i];
-      Routing& routing = routings_.emplace_back(route, h.ep_size, h.tile_rows);
+      Routing& routing = routings_.emplace_back(image_, route);
       for (int32_t r = 0; r < num_ranks_; ++r)
         if (!is_ok(r, sort_and_drop(image_, ranks_[r], route, r, routing, status))) return false;
       for (int32_t r = 0; r < num_ranks_; ++r)
@@ -156,7 +156,9 @@ class Simulation {
 
   // Whether the worker stands for the whole device: an exchange is a collective.
   bool is_wide(int32_t worker) const {
-    return is_exchange(static_cast<Opcode>(image_.ops[image_.task(workers_[worker].place).op].opcode));
+    const Op& op = image_.ops[image_.task(workers_[worker].place).op];
+    const auto opcode = static_cast<Opcode>(op.opcode);
+    return is_exchange(opcode) || (moves_copies(opcode) && static_cast<Domain>(op.domain) == Domain::ONCE);
   }
 
   void demand(int32_t worker, int32_t rank, int32_t kind, double bytes, double now) {

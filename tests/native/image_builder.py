@@ -8,6 +8,7 @@ from hpmoe.kernels.protocol import (
     FORM,
     OP,
     ROUTE,
+    SHARE,
     SIGNAL,
     TASK,
     WAIT,
@@ -45,7 +46,7 @@ class ImageBuilder:
 
     def __init__(self, ep_size=1, tile_rows=4, num_queues=1):
         self.ep_size, self.tile_rows = ep_size, tile_rows
-        self.tables = {name: [] for name in ("ops", "buffers", "event_runs", "waits", "signals", "routes", "forms")}
+        self.tables = {name: [] for name in ("ops", "buffers", "event_runs", "waits", "signals", "routes", "shares", "forms")}
         self.queues = [[] for _ in range(num_queues)]
         self.places = {}  # the tasks of each op
 
@@ -94,7 +95,7 @@ class ImageBuilder:
 
     def pack(self):
         """Every task has a form of its own, and the grid of an op is the smallest that holds its tasks."""
-        dtypes = {"ops": OP, "buffers": BUFFER, "event_runs": EVENT_RUN, "waits": WAIT, "signals": SIGNAL, "routes": ROUTE,
+        dtypes = {"ops": OP, "buffers": BUFFER, "event_runs": EVENT_RUN, "waits": WAIT, "signals": SIGNAL, "routes": ROUTE, "shares": SHARE,
                   "forms": FORM}
         sections = {name: table_of(self.tables[name], dtype) for name, dtype in dtypes.items()}
         sections["event_runs"]["first"] = np.arange(len(self.tables["event_runs"]))

@@ -87,6 +87,7 @@ struct ImageWriter {
     add(waits, &h.waits_offset, &h.num_waits);
     add(signals, &h.signals_offset, &h.num_signals);
     add(routes, &h.routes_offset, &h.num_routes);
+    add(std::vector<Share>(), &h.shares_offset, &h.num_shares);
     add(peer_order, &h.peer_order_offset, &ignored);
     h.image_bytes = static_cast<int32_t>(words_.size() * 4);
     std::memcpy(words_.data(), &h, sizeof(h));

@@ -1,0 +1,79 @@
+"""Copies of experts' weights on other ranks, and the copies' gradients on their way back to the owners."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from hpmoe.errors import check_argument
+from hpmoe.primitives.primitive import Primitive
+from hpmoe.program import Aval, Equation, RouteAval
+from hpmoe.routing import Route
+
+replicate_weights = Primitive("replicate_weights", collective=True)
+return_weight_grads = Primitive("return_weight_grads", collective=True)
+
+
+def check_placed(who: str, route: RouteAval) -> None:
+    """Raises ArgumentError unless the route knows of copies."""
+    check_argument(isinstance(route, RouteAval) and route.placement is not None, who, "route", route,
+                   "a route with a placement of copies", "hpmoe.replicate_experts gives it one.")
+
+
+@replicate_weights.infer
+def _(w: Aval, route: RouteAval) -> Aval:
+    check_placed("replicate_weights", route)
+    check_argument(len(w.shape) == 3 and w.shape[0] == route.num_own_experts, "replicate_weights", "weight", w,
+                   f"[{route.num_own_experts}, K, N], a matrix for each expert of the rank")
+    return Aval((route.num_replicas, *w.shape[1:]), w.dtype)
+
+
+@replicate_weights.reference
+def _(weights: list[np.ndarray], routes: list[Route]) -> list[np.ndarray]:
+    placement = routes[0].routing.placement
+    out = [np.zeros((placement.num_replicas, *w.shape[1:]), w.dtype) for w in weights]
+    for owner, copies in enumerate(placement.copies):
+        for expert, host, slot in copies:
+            out[host][slot] = weights[owner][expert]
+    return out
+
+
+@replicate_weights.tile
+def _(tiler: Any, eqn: Equation) -> None:
+    tile_copies(tiler, eqn, back=False)
+
+
+@return_weight_grads.infer
+def _(grads: Aval, route: RouteAval) -> Aval:
+    check_placed("return_weight_grads", route)
+    check_argument(len(grads.shape) == 3 and grads.shape[0] == route.num_replicas, "return_weight_grads", "gradients", grads,
+                   f"[{route.num_replicas}, K, N], a matrix for each copy on the rank")
+    return Aval((route.placement.most_copies, *grads.shape[1:]), grads.dtype)
+
+
+@return_weight_grads.reference
+def _(grads: list[np.ndarray], routes: list[Route]) -> list[np.ndarray]:
+    placement = routes[0].routing.placement
+    out = [np.zeros((placement.most_copies, *g.shape[1:]), g.dtype) for g in grads]
+    for owner, copies in enumerate(placement.copies):
+        for i, (_, host, slot) in enumerate(copies):
+            out[owner][i] = grads[host][slot]
+    return out
+
+
+@return_weight_grads.tile
+def _(tiler: Any, eqn: Equation) -> None:
+    tile_copies(tiler, eqn, back=True)
+
+
+def tile_copies(tiler: Any, eqn: Equation, back: bool) -> None:
+    """Matrices to the ranks that hold copies, or from them: one task for all of a rank's.
+
+    Its params are the rows that a task moves of a matrix, and those of a matrix.
+    """
+    (source, route), out = eqn.inputs, eqn.outputs[0]
+    tiler.new(out, dtype=tiler.buffer(source).dtype)
+    opcode, to, of = ("RETURN_GRADS", "returned", "replica") if back else ("REPLICATE", "replica", "all")
+    tiler.emit(opcode, tiler.once(route), tiler.at(out, to, "all"), tiler.at(source, of, "all"), cols=0,
+               params=(out.aval.shape[1],) * 2)

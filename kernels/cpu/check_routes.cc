@@ -1,0 +1,107 @@
+#include "check_routes.h"
+
+#include <algorithm>
+#include <cmath>
+#include <vector>
+
+#include "convert.h"
+
+namespace hpmoe {
+namespace {
+
+// The owner's share of an expert begins at 0, each copy's where the one before ends, and the last ends at the whole.
+bool are_shares_ok(const Route& r, const Share* shares, int32_t own) {
+  std::vector<int32_t> taken(r.num_experts);
+  const auto takes = [&](const Share& share) {
+    const bool follows = share.low == taken[share.expert] && share.high >= share.low && share.high <= kWhole;
+    taken[share.expert] = share.high;
+    return follows;
+  };
+  for (int32_t e = 0; e < r.num_experts; ++e) {
+    const Share& share = shares[e / own * r.num_local_experts + e % own];
+    if (share.expert != e || !takes(share)) return false;
+  }
+  for (int32_t p = 0; p < r.num_experts / own * r.num_local_experts; ++p) {
+    const Share& share = shares[p];
+    if (p % r.num_local_experts < own || share.expert == -1) continue;
+    if (!in_range(share.expert, r.num_experts) || !takes(share)) return false;
+  }
+  return std::all_of(taken.begin(), taken.end(), [](int32_t high) { return high == kWhole; });
+}
+
+// Each rank owns as many experts as the others; what more it has is room for copies.
+bool are_experts_ok(const Image& image, const Route& r) {
+  const Header& h = *image.header;
+  const int64_t physical = int64_t{r.num_local_experts} * h.ep_size;
+  if (r.num_experts < h.ep_size || r.num_experts % h.ep_size != 0 || physical < r.num_experts || physical > INT32_MAX)
+    return false;
+  if (physical == r.num_experts) return true;
+  if (r.first_share < 0 || r.first_share + physical > h.num_shares) return false;
+  return are_shares_ok(r, image.shares_of(r), r.num_experts / h.ep_size);
+}
+
+bool is_capacity_ok(const Image& image, const Route& r) {
+  if (r.drop_policy == int32_t(DropPolicy::NONE)) return true;
+  if (!in_range(r.drop_policy, 4) || !(r.capacity_factor > 0 && std::isfinite(r.capacity_factor))) return false;
+  if (r.drop_policy != int32_t(DropPolicy::PROBS)) return true;
+  if (!in_range(r.weights_buffer, image.header->num_buffers)) return false;
+  const Buffer& weights = image.buffers[r.weights_buffer];
+  return weights.cols == r.top_k && is_float(static_cast<Dtype>(weights.dtype)) &&
+         (weights.rows == 0 || weights.rows >= r.num_tokens);
+}
+
+}  // namespace
+
+bool is_route_ok(const Image& image, const Route& r) {
+  const Header& h = *image.header;
+  if (!in_range(r.ids_buffer, h.num_buffers) || r.num_local_experts < 1 || r.num_slots < 0 || r.num_tokens < 0)
+    return false;
+  const Buffer& ids = image.buffers[r.ids_buffer];
+  const int64_t entries = int64_t{r.num_tokens} * r.top_k;
+  return are_experts_ok(image, r) && r.top_k >= 1 && ids.cols == r.top_k && ids.dtype == int32_t(Dtype::INT32) &&
+         (ids.rows == 0 || ids.rows >= r.num_tokens) && r.max_rows >= 0 && is_capacity_ok(image, r) &&
+         entries * h.ep_size <= INT32_MAX && int64_t{r.num_slots} * h.tile_rows <= INT32_MAX;
+}
+
+int64_t most_copies(const Image& image, const Route& route) {
+  const Share* shares = image.shares_of(route);
+  const int64_t own = num_own(image, route);
+  std::vector<int64_t> copies(image.header->ep_size);
+  for (int32_t p = 0; shares && p < image.header->ep_size * route.num_local_experts; ++p) {
+    if (p % route.num_local_experts >= own && shares[p].expert >= 0) ++copies[shares[p].expert / own];
+  }
+  return *std::max_element(copies.begin(), copies.end());
+}
+
+// Matrices have param[1] rows, param[0] of which move at a time: those that the rank owns, its copies, or what came back of
+// them.
+const char* check_copies(const Image& image, const Op& op) {
+  const Route& route = image.routes[op.route];
+  const Buffer &out = image.buffers[op.operands[0].buffer], &in = image.buffers[op.operands[1].buffer];
+  const bool back = static_cast<Opcode>(op.opcode) == Opcode::RETURN_GRADS;
+  const int64_t block = op.param[0], height = op.param[1];
+  if (out.cols != in.cols || out.dtype != in.dtype) return "a transfer's two rows differ";
+  if (!image.shares_of(route)) return "an op moves copies of a route that has none";
+  if (block < 1 || height < 1 || (op.blocks - int64_t{1}) * block >= height) return "an op's blocks pass a copy's rows";
+  const int64_t replicas = (route.num_local_experts - num_own(image, route)) * height;
+  const int64_t needed_out = back ? most_copies(image, route) * height : replicas;
+  const int64_t needed_in = back ? replicas : num_own(image, route) * height;
+  const bool fits = (out.rows == 0 || out.rows >= needed_out) && (in.rows == 0 || in.rows >= needed_in);
+  return fits ? nullptr : "an operand's buffer has too few rows for its op";
+}
+
+const char* check_added(const Image& image, const Op& op, int i, int64_t num_k) {
+  const Buffer &out = image.buffers[op.operands[0].buffer], &added = image.buffers[op.operands[i].buffer];
+  const bool is_same = added.cols == out.cols && op.operands[i].offset == op.operands[0].offset;
+  if (static_cast<Rows>(op.operands[i].rows) != Rows::RETURNED) {
+    const bool fits = is_same && added.rows == out.rows && static_cast<Dtype>(added.dtype) == Dtype::FLOAT32 &&
+                      added.dtype == out.dtype;
+    return fits ? nullptr : "a WGRAD adds to an array that is not like its output, or not float32";
+  }
+  const Route* route = op.route >= 0 ? &image.routes[op.route] : nullptr;
+  const bool fits = is_same && route && image.shares_of(*route) && added.rows_per_expert == num_k &&
+                    (added.rows == 0 || added.rows >= most_copies(image, *route) * num_k);
+  return fits ? nullptr : "a WGRAD adds what came back from copies, and it is not like its output";
+}
+
+}  // namespace hpmoe

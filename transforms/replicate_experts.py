@@ -1,0 +1,114 @@
+"""replicate_experts: copies of hot experts on ranks with less to do; their weights are put there, their gradients back."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+
+import numpy as np
+
+from hpmoe.errors import TransformError, check_argument
+from hpmoe.placement import Placement, check_loads, place_replicas
+from hpmoe.primitives.expert import expert_bias
+from hpmoe.primitives.grouped_matmul import grouped
+from hpmoe.primitives.replicate import replicate_weights
+from hpmoe.primitives.route import make_route
+from hpmoe.program import Atom, Builder, Equation, Program, Var, map_equations, program_window
+from hpmoe.staging import transform
+
+
+def _check(loads: Sequence[float], replicas: int = 1, min_load: float = 0.0) -> None:
+    check_loads(loads, replicas, min_load)
+
+
+@transform(requires="program", once=True, check=_check, before_vjp=True)
+def replicate_experts(program: Program, *, loads: Sequence[float] | np.ndarray, replicas: int = 1,
+                      min_load: float = 0.0) -> Program:
+    """Gives hot experts copies on ranks with less to do, which take a share of their rows (load balancing as in EPLB).
+
+    `hpmoe.placement.place_replicas` plans the copies from an estimate of the experts' loads. In each forward pass the owners
+    put the weights of copied experts on the ranks that hold the copies, beside the dispatch and like it tile by tile; a
+    matmul on rows of a copy waits for that copy. An entry's row is computed by the owner or by one copy: each rank cuts its
+    entries for an expert, in their order, into one run for each, in proportion to the planned shares. In the backward pass
+    the gradients of the copies are put back, and the owner's weight gradient begins with their sum.
+
+    Results are bitwise those without copies, since each row is the same product. So are gradients, but those of copied
+    experts' weights, which are the same products summed in another order (in half precision, what a copy gives back is
+    rounded once). Copies pay where their rows cost more than moving their weights, and lose where batches are small:
+    `min_load` keeps these away, and `hpmoe simulate --replicas` shows both.
+
+    Rewrite:
+        a = route[...] topk_ids                    c = grouped_matmul b w a
+        ->
+        a = route[... placement=0@1] topk_ids      d = replicate_weights w a      c = grouped_matmul b w a d
+
+    Requires: a plain function with a dispatch; only other transforms of what gradients are taken of may come before it.
+    Ensures: the same function; unchanged where no rank is above the mean.
+
+    Args:
+        f: the function.
+        loads: [num_experts], the expected load of each expert of all ranks, in any unit.
+        replicas: how many copies each rank has room for.
+        min_load: what a copy must take at least to be made, in the unit of the loads; where these are rows of a step, as
+            many as a rank computes while an expert's weights are under way.
+
+    Raises:
+        ArgumentError: loads are not numbers for the experts of the function, replicas is not a positive int, or min_load is
+            not a number.
+        TransformError: applied out of order or twice; f has no dispatch, or adds a bias for each expert.
+
+    Example:
+        >>> import hpmoe
+        >>> avals = [hpmoe.Aval(shape, "float32") for shape in [(4, 2), (4, 1), (4, 1), (2, 2, 6), (2, 3, 2)]]
+        >>> avals[1] = hpmoe.Aval((4, 1), "int32")
+        >>> print(hpmoe.replicate_experts(hpmoe.moe_ffn, loads=[9, 1, 1, 1]).lower(*avals, mesh=hpmoe.Mesh(2)))
+        # moe_ffn | replicate_experts(replicas=1)
+        { lambda hidden_states:f32[4,2] topk_ids:i32[4,1] topk_weights:f32[4,1] gate_up_weight:f32[2,2,6]
+                 down_weight:f32[2,3,2]
+          let a:route[R]   = route[num_local_experts=2 ep_size=2 placement=0@1 max_rows=8] topk_ids
+              b:f32[R,2]   = dispatch hidden_states a
+              c:f32[1,2,6] = replicate_weights gate_up_weight a
+              d:f32[R,6]   = grouped_matmul b gate_up_weight a c
+              e:f32[R,3]   = swiglu d
+              f:f32[1,3,2] = replicate_weights down_weight a
+              g:f32[R,2]   = grouped_matmul e down_weight a f
+              h:f32[4,2]   = combine g a topk_weights
+          in (h,) : f32[4,2] }
+    """
+    routes: dict[Var, Placement] = {}
+    copies: dict[tuple[Atom, Atom], Atom] = {}
+
+    def rule(builder: Builder, eqn: Equation) -> list[Atom] | None:
+        if eqn.primitive is make_route:
+            return [_placed(builder, eqn, routes, loads, replicas=replicas, min_load=min_load)]
+        route = next((a for a in eqn.inputs if a in routes and routes[a].most_copies), None)
+        if route is not None and eqn.primitive is expert_bias:
+            index = next(i for i, e in enumerate(program.equations) if e.outputs == eqn.outputs)
+            raise TransformError("replicate_experts: biases of experts are not copied; make them a row of the weights, and "
+                                 f"add a column of ones to the tokens\n{program_window(program, index)}")
+        if route is None or eqn.primitive is not grouped:
+            return None
+        weight = eqn.inputs[1]
+        if (weight, route) not in copies:
+            copies[weight, route] = builder.add(replicate_weights, weight, route, source=eqn.source)
+        return [builder.add(grouped, *eqn.inputs, copies[weight, route], source=eqn.source, **eqn.params)]
+
+    out = map_equations(program, rule)
+    if not routes:
+        raise TransformError(f"replicate_experts: {program.name} has no dispatch, so there are no experts to copy")
+    return out.replace(provenance=(*program.provenance, f"replicate_experts(replicas={replicas})"))
+
+
+def _placed(builder: Builder, eqn: Equation, routes: dict[Var, Placement], loads: Sequence[float] | np.ndarray,
+            **options: float) -> Var:
+    """The route with a placement, of the same received rows; as it was where nothing is worth copying."""
+    aval = eqn.outputs[0].aval
+    check_argument(len(loads) == aval.num_experts, "replicate_experts", "loads", f"of {len(loads)} experts",
+                   f"of the {aval.num_experts} of a route on {aval.ep_size} ranks")
+    placement = place_replicas(loads, ep_size=aval.ep_size, **options)
+    var, params = eqn.outputs[0], eqn.params
+    if placement.most_copies:
+        var, params = Var(dataclasses.replace(aval, placement=placement)), {**eqn.params, "placement": placement}
+    builder.equations.append(eqn.replace(params=params, outputs=(var,)))
+    routes[var] = placement
+    return var
