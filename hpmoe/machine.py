@@ -77,8 +77,8 @@ class Machine:
             worker.
         node_link_bytes_per_us: the same link between nodes.
         task_us: decoding a task and beginning its body.
-        wait_us: a wait that is met when the worker comes to it.
-        poll_us: from the arrival of a signal until a worker that waits for it goes on.
+        wait_us: looking at one wait of a task, when it is met.
+        poll_us: from the arrival of a signal until a worker can see it.
         signal_us: of the worker, for each signal.
         remote_us, node_remote_us: until a signal arrives on another rank, of the node or of another one.
         launch_us: of a kernel.

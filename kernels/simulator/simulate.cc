@@ -39,6 +39,7 @@ struct Worker {
   int32_t place, end;        // in the image's queues
   int32_t num_waits_met = 0;  // of the task at place
   int32_t pending = 0;        // parts of the running task that have not ended
+  double looked = 0;          // until when it has looked at the waits met so far
   bool has_slept = false;
   int64_t released_by = -1;  // the source of the signal that ended its last sleep
 };
@@ -200,7 +201,8 @@ class Simulation {
     const int32_t rank = w / num_queues_;
     const Task task = image_.task(worker.place);
     const Frame frame = frame_of(rank, task);
-    if (!worker.has_slept && worker.num_waits_met == 0) times(rank, worker.place)[0] = in_ns(now);
+    if (!worker.has_slept && worker.num_waits_met == 0) times(rank, worker.place)[0] = in_ns(worker.looked = now);
+    worker.looked = std::max(worker.looked, now);
     const Range<Wait> waits = image_.waits_of(task);
     for (; waits.first + worker.num_waits_met < waits.last; ++worker.num_waits_met) {
       const Wait& wait = waits.first[worker.num_waits_met];
@@ -211,9 +213,9 @@ class Simulation {
         asleep_[rank][event].push_back(w);
         return;
       }
+      worker.looked += machine_.wait_us;
     }
-    const double looking = worker.has_slept ? 0 : machine_.wait_us * worker.num_waits_met;
-    if (looking > 0) return foresee(now + looking, Happening::BODY, w);
+    if (worker.looked > now) return foresee(worker.looked, Happening::BODY, w);
     begin_body(w, frame, now);
   }
 
@@ -320,7 +322,7 @@ class Simulation {
       now += machine_.signal_us;
       const bool leaves_node = target / machine_.node_size != frame.rank / machine_.node_size;
       const double way = target == frame.rank ? 0 : leaves_node ? machine_.node_remote_us : machine_.remote_us;
-      foresee(now + way, Happening::SIGNAL, target, event, amount, source);
+      foresee(now + way + machine_.poll_us, Happening::SIGNAL, target, event, amount, source);
     };
     if (is_transfer(static_cast<Opcode>(frame.op.opcode))) {
       for_each_segment(frame, [&](const Segment& segment) { for_each_segment_signal(frame, segment, visit); });
@@ -338,7 +340,7 @@ class Simulation {
     std::vector<int32_t>& asleep = asleep_[signal.who][signal.event];
     for (int32_t w : asleep) {
       workers_[w].released_by = signal.source;
-      foresee(signal.time + machine_.poll_us, Happening::WAKE, w);
+      foresee(signal.time, Happening::WAKE, w);
     }
     asleep.clear();
   }

@@ -13,7 +13,7 @@ struct HpmoeMachine {
   double memory_rate, memory_cap;        // of what L2 does not hold
   double link_rate, link_cap;            // each direction of a rank's link inside a node
   double node_link_rate, node_link_cap;  // and between nodes
-  double task_us, wait_us, poll_us;      // before a body; for each wait that is met at once; until a poll sees a signal
+  double task_us, wait_us, poll_us;      // before a body; for each wait; until a worker can see a signal
   double signal_us, remote_us, node_remote_us;  // of the worker for a signal; until it arrives on another rank
   double host_cores;  // where above 0, all workers of all ranks share so many cores, and L2 and memory are those of all ranks
   int64_t node_size;                            // ranks of a node

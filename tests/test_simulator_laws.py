@@ -1,0 +1,193 @@
+"""Laws of the simulator over random taskflows, routings and machines."""
+
+import dataclasses
+
+import hypothesis
+import numpy as np
+import pytest
+import random_programs
+import variants
+from helpers import Layer
+from hypothesis import given, strategies as st
+from test_simulate import plan
+
+import hpmoe
+from hpmoe import Aval, Mesh
+from hpmoe.bound import rank_bounds
+from hpmoe.costs import Work
+from hpmoe.layout import Layout
+from hpmoe.timeline import RATES as SHARED
+from hpmoe.transforms.overlap_comm import SIGNALS
+from hpmoe.workload import balanced_ids
+
+few = hypothesis.settings(max_examples=10, derandomize=True)
+RATES = ("matmul_flops_per_us", "vector_bytes_per_us", "copy_bytes_per_us", "l2_bytes_per_us", "worker_l2_bytes_per_us",
+         "memory_bytes_per_us", "worker_memory_bytes_per_us", "link_bytes_per_us", "worker_link_bytes_per_us",
+         "node_link_bytes_per_us")
+COSTS = ("matmul_fill_us", "task_us", "wait_us", "poll_us", "signal_us", "remote_us", "node_remote_us")
+# Shared rates so high that nobody ever gets less for others, and no cache whose hits depend on who comes first.
+UNSHARED = {"l2_bytes_per_us": 1e15, "memory_bytes_per_us": 1e15, "link_bytes_per_us": 1e15, "node_link_bytes_per_us": 1e15,
+            "l2_bytes": -1.0}
+NS = 0.002  # times are rounded to a nanosecond
+
+
+@st.composite
+def machines(draw):
+    """Any machine: constants of ascend_a3, each some binary orders off."""
+    rng = np.random.default_rng(draw(st.integers(0, 10_000)))
+    changes = {n: getattr(hpmoe.ascend_a3, n) * 2.0 ** rng.uniform(-6, 3) for n in (*RATES, *COSTS, "l2_bytes")}
+    return hpmoe.ascend_a3.replace(num_aic=int(rng.integers(1, 5)), num_aiv=int(rng.integers(1, 7)),
+                                   node_size=int(rng.choice([1, 2, 384])), **changes)
+
+
+@st.composite
+def layers(draw):
+    """(flow, ids) of a MoE-FFN of any sizes, direction, schedule and routing, for a machine."""
+    machine, rng = draw(machines()), np.random.default_rng(draw(st.integers(0, 10_000)))
+    ep, tokens = draw(st.sampled_from((1, 2, 4))), draw(st.integers(1, 300))
+    experts = ep * draw(st.sampled_from((1, 2, 4)))
+    top_k = draw(st.integers(1, min(experts, 4)))
+    policy, signal = draw(st.sampled_from(("critical_path", "round_robin", "stage_order"))), draw(st.sampled_from(SIGNALS))
+
+    def make(tiled):
+        return hpmoe.assign_queues(hpmoe.overlap_comm(tiled, signal=signal), machine=machine, policy=policy)
+    flow = plan(ep, tokens, 256, 128, experts, top_k, draw(st.sampled_from(("forward", "backward"))), machine, make=make)
+    even = draw(st.booleans())
+    ids = balanced_ids(ep, tokens, top_k, experts) if even else rng.random((ep, tokens, experts)).argsort(-1)[..., :top_k]
+    return flow, ids.astype(np.int32)
+
+
+@st.composite
+def others(draw):
+    """(flow, ids) of any other layer: a random program, or one of tests/variants.py; ids are the same for every route."""
+    machine, direction = draw(machines()), draw(st.sampled_from(("forward", "backward")))
+    layer = Layer(ep=2, T=5, H=4, I=3, E=4, K=2)
+    if draw(st.booleans()):
+        f, args = random_programs.in_mindspore(draw(random_programs.programs)), random_programs.arguments(layer, 0)
+    else:
+        f = variants.VARIANTS[draw(st.sampled_from(sorted(variants.VARIANTS)))][0]
+        args = variants.arguments(f, layer)
+    avals = [Aval(a.shape[1:], str(a.dtype)) for a in args]
+    staged = hpmoe.assign_queues(hpmoe.overlap_comm(hpmoe.tile_partition(f, rows=2, cols=3)), machine=machine)
+    ids = layer.ids(np.random.default_rng(draw(st.integers(0, 100))))
+    return staged.lower(*avals, mesh=Mesh(layer.ep), direction=direction), ids
+
+
+anything = st.one_of(layers(), others())
+
+
+def core_us(flow, machine, ids):
+    """What each task of each rank takes of its worker, [ep, num_tasks], by the rows that NumPy counts."""
+    table = Work(flow, machine).table
+    layout = Layout(flow, [list(ids)] * len(flow.routes), None)
+    op, tile_cols = flow.tasks["op"], np.array([op.tile_cols for op in flow.ops])
+    work = table[op, (flow.tasks["cols"] < tile_cols[op]).astype(int)]
+    is_summed = np.array([op.domain.kind == "experts" for op in flow.ops])[op]
+    out = []
+    for rank in range(flow.ep_size):
+        rows = layout.task_rows(rank)
+        granules = np.ceil(rows / work["granule"]) * work["granule"]
+        out.append(machine.task_us + np.where((rows > 0) | is_summed, work["core_fixed"] + granules * work["core_row"], 0.0))
+    return np.array(out)
+
+
+@few
+@given(anything)
+def test_busy_time_is_the_work(case):
+    """Where nothing but the worker limits a task, its body takes exactly its work; anywhere else at least that."""
+    flow, ids = case
+    limits = {**UNSHARED, **{f"worker_{what}_bytes_per_us": 1e15 for what in ("l2", "memory", "link")}, "signal_us": 0.0}
+    for machine, is_alone in ((flow.machine.replace(**limits), True), (flow.machine, False)):
+        line = hpmoe.simulate(flow, machine, routing=ids)
+        body, need = line.end - line.begin, core_us(flow, machine, ids)[line.rank, line.task]
+        assert (body >= need - NS).all() and (not is_alone or (body <= need + NS).all())
+        again = hpmoe.simulate(flow, machine, routing=ids)
+        assert all((getattr(line, n) == getattr(again, n)).all() for n in ("wait_begin", "begin", "end", "traffic"))
+
+
+@few
+@given(anything)
+def test_bytes_are_conserved(case):
+    """What was served over time is what was asked for, and of what is asked for only what the cache holds depends on rates."""
+    flow, ids = case
+    line, fast = hpmoe.simulate(flow, routing=ids), hpmoe.simulate(flow, flow.machine.replace(**UNSHARED), routing=ids)
+    np.testing.assert_allclose(line.simulated.served.sum(axis=2), line.traffic[..., 0], rtol=1e-6, atol=1e-3)
+    for rate in ("l2", "egress", "ingress", "node_egress", "node_ingress"):
+        np.testing.assert_allclose(*(x.traffic[:, SHARED.index(rate), 0] for x in (line, fast)))
+    missed = np.bincount(line.rank, line.simulated.missed, flow.ep_size)
+    np.testing.assert_allclose(missed, line.traffic[:, SHARED.index("memory"), 0])
+    assert (missed <= line.traffic[:, SHARED.index("l2"), 0] * (1 + 1e-9)).all()
+    for node in ("", "node_"):
+        out, into = (line.traffic[:, SHARED.index(f"{node}{way}"), 0].sum() for way in ("egress", "ingress"))
+        assert out == pytest.approx(into)
+
+
+@few
+@given(anything)
+def test_no_run_is_shorter_than_what_it_must_do(case):
+    flow, ids = case
+    machine, line = flow.machine, hpmoe.simulate(flow, routing=ids)
+    span = line.span * (1 + 1e-9) + NS
+    assert span >= max(b.total for b in rank_bounds(flow, machine, ids))
+    need = core_us(flow, machine, ids)[line.rank, line.task]
+    assert span >= np.bincount(line.rank * machine.num_queues + line.queue, need).max()
+    links = [machine.link_bytes_per_us] * 2 + [machine.node_link_bytes_per_us] * 2
+    rates = [machine.l2_bytes_per_us, machine.memory_bytes_per_us, *links]
+    collectives = any(op.opcode.startswith("ALL_TO_ALL") for op in flow.ops)
+    assert collectives or span >= (line.traffic[:, :, 0] / rates).max()
+    assert (line.traffic[:, :, 1] <= span).all()
+
+
+@few
+@given(anything, st.floats(0.1, 10.0))
+def test_everything_faster_by_a_factor_is_faster_by_that_factor(case, factor):
+    flow, ids = case
+    machine = flow.machine
+    faster = machine.replace(**{n: getattr(machine, n) * (factor if n in RATES else 1 / factor) for n in (*RATES, *COSTS)})
+    spans = [hpmoe.simulate(flow, m, routing=ids).span for m in (machine, faster)]
+    assert spans[1] * factor == pytest.approx(spans[0], rel=1e-3, abs=NS * (1 + factor))
+
+
+@few
+@given(anything, st.floats(1.05, 8.0))
+def test_a_better_constant_is_never_worse(case, factor):
+    """Exactly where workers share nothing. Where they do, being quicker elsewhere may let two meet at a link or push
+    a line out of the cache: a few per cent, of real machines too."""
+    flow, ids = case
+    for shared, tolerance in ((UNSHARED, 0.0), ({}, 0.08)):
+        machine = flow.machine.replace(**shared)
+        span = hpmoe.simulate(flow, machine, routing=ids).span
+        for name in (*RATES, *COSTS):
+            better = getattr(machine, name) * (factor if name in RATES else 1 / factor)
+            assert hpmoe.simulate(flow, machine.replace(**{name: better}), routing=ids).span <= span * (1 + tolerance) + NS, name
+
+
+BOUND_BY = {  # what is made the bottleneck, and by how much its rate is lowered
+    "link_bytes_per_us": 1e-4, "worker_link_bytes_per_us": 1e-3, "matmul_flops_per_us": 1e-4, "vector_bytes_per_us": 1e-4,
+    "memory_bytes_per_us": 1e-4, "l2_bytes_per_us": 1e-4}
+
+
+@pytest.mark.parametrize("name", BOUND_BY)
+def test_the_bottleneck_sets_the_time(name):
+    """Half the rate of what limits a run takes twice as long; what it does not use changes nothing."""
+    flow = plan(ep=2)
+    machine = flow.machine.replace(**{name: getattr(flow.machine, name) * BOUND_BY[name]})
+    run = lambda **changes: hpmoe.simulate(flow, machine.replace(**changes)).span  # noqa: E731
+    assert run(**{name: getattr(machine, name) / 2}) == pytest.approx(2 * run(), rel=0.03)
+    for unused in ("node_link_bytes_per_us", "node_remote_us", "launch_us", "host_sync_us", "collective_us"):
+        assert run(**{unused: getattr(machine, unused) * 7}) == run(), unused
+
+
+def test_what_each_cost_adds():
+    """A chain of tasks on two workers: every link of it waits for the one before."""
+    def chain(x):
+        for _ in range(20):
+            x = x + 1.0
+        return x
+    machine = hpmoe.ascend_a3.replace(num_aic=1, num_aiv=2)
+    tiled = hpmoe.tile_partition(chain, rows=4, cols=4)
+    flow = hpmoe.assign_queues(tiled, machine=machine, policy="round_robin").lower(Aval((4, 4), "float32"))
+    span = hpmoe.simulate(flow, machine).span
+    for name, times in (("task_us", 20), ("wait_us", 19), ("poll_us", 19), ("signal_us", 19), ("remote_us", 0)):
+        more = hpmoe.simulate(flow, dataclasses.replace(machine, **{name: getattr(machine, name) + 5.0})).span
+        assert more - span == pytest.approx(5.0 * times, abs=NS * 40), name
