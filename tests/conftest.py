@@ -1,5 +1,6 @@
 """What every test runs under; the warnings policy stands beside it, in pyproject.toml."""
 
+import os
 from pathlib import Path
 
 import hypothesis
@@ -11,6 +12,9 @@ GOLDEN = Path(__file__).parent / "golden"
 # Timings of a shared machine are no property of the code.
 hypothesis.settings.register_profile("hpmoe", deadline=None, print_blob=True)
 hypothesis.settings.load_profile("hpmoe")
+
+# JAX runs each oracle once: what it compiles need not be fast.
+os.environ.setdefault("XLA_FLAGS", "--xla_backend_optimization_level=0 --xla_llvm_disable_expensive_passes=true")
 
 # Asynchronous dispatch costs milliseconds an operator on few cores, and reports an error far from its cause.
 mindspore.runtime.launch_blocking()

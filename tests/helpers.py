@@ -98,10 +98,8 @@ def jax_moe_ffn(x, ids, weights, up, down):
 
 
 def jax_vjp(f, args, cotangents, positions):
-    """(outputs, gradients at `positions`) of `f` in float64."""
-    with jax.experimental.enable_x64():
-        wide = [jax.tree.map(_wide, a) for a in args]
-
+    """(outputs, gradients at `positions`) of `f` in float64; compiled as one, which is quicker than each operation alone."""
+    def both(wide, cotangents):
         def of(*chosen):
             full = list(wide)
             for i, a in zip(positions, chosen, strict=True):
@@ -109,8 +107,10 @@ def jax_vjp(f, args, cotangents, positions):
             return f(*full)
 
         out, back = jax.vjp(of, *(wide[i] for i in positions))
-        cotangents = jax.tree.map(_wide, cotangents)
-        return jax.tree.map(np.asarray, out), jax.tree.map(np.asarray, list(back(cotangents)))
+        return out, list(back(cotangents))
+
+    with jax.experimental.enable_x64():
+        return jax.tree.map(np.asarray, jax.jit(both)([jax.tree.map(_wide, a) for a in args], jax.tree.map(_wide, cotangents)))
 
 
 def _wide(a):

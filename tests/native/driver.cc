@@ -1,5 +1,6 @@
-// A program for the sanitizers: packs a MoE layer by hand, runs it many times on several ranks and queues, compares
-// with plain loops, loses a signal, interrupts a launch, and launches images with random words changed.
+// A program for the sanitizers: packs a MoE layer by hand, in every dtype and with every way to drop what is over a capacity,
+// runs it many times on several ranks and queues, compares with plain loops, loses a signal, interrupts a launch, and launches
+// images with random words changed.
 #include <algorithm>
 #include <chrono>
 #include <cmath>
@@ -12,6 +13,7 @@
 #include <vector>
 
 #include "cpu/abi.h"
+#include "cpu/convert.h"
 #include "image_writer.h"
 
 namespace {
@@ -22,7 +24,20 @@ using namespace hpmoe;
 constexpr int R = 2, E = 4, L = E / R, K = 2, T = 10, H = 6, I = 5, B = 4, S = (R * T * K + B - 1) / B + L;
 constexpr int kManyThreads = 64;
 constexpr int kTiles = (T + B - 1) / B;
-enum Arrays { IDS, X, WEIGHTS, W1, W2, A, HALVES, C, D, BACK, OUT, kNumArrays };
+// ENTRIES is WEIGHTS, a row for each entry.
+enum Arrays { IDS, X, WEIGHTS, W1, W2, A, HALVES, C, D, BACK, OUT, KEPT, ENTRIES, DROPPED, kNumArrays };
+constexpr int kCols[kNumArrays] = {K, H, K, 2 * I, H, H, 2 * I, I, H, H, H, K, 1, E};
+constexpr int kRows[kNumArrays] = {T, T, T, L * H, L * I, S * B, S * B, S * B, S * B, T * K, T, T, T * K, 1};
+
+struct Variant {
+  Dtype dtype;
+  DropPolicy policy;
+  double factor;  // of the capacity
+
+  bool drops() const { return policy == DropPolicy::POSITION || policy == DropPolicy::PROBS; }
+  Dtype dtype_of(int array) const { return array == IDS || array == DROPPED ? Dtype::INT32 : dtype; }
+};
+constexpr Variant kPlain = {Dtype::FLOAT32, DropPolicy::NONE, 0};
 
 void check(bool condition, const char* what) {
   if (condition) return;
@@ -35,15 +50,14 @@ Operand own(int buffer, Cols cols = Cols::OWN, int offset = 0) { return operand(
 // Events: per slot arrived, up (two halves), act, down; per token tile home.
 enum Events { ARRIVED = 0, UP = S, ACT = 2 * S, DOWN = 3 * S, HOME = 4 * S, kNumEvents = 4 * S + kTiles };
 
-std::vector<int32_t> make_image(int num_queues) {
+std::vector<int32_t> make_image(int num_queues, const Variant& variant = kPlain) {
   ImageWriter w(R, B, num_queues);
-  const int cols[kNumArrays] = {K, H, K, 2 * I, H, H, 2 * I, I, H, H, H};
-  const int rows[kNumArrays] = {T, T, T, L * H, L * I, S * B, S * B, S * B, S * B, T * K, T};
   for (int i = 0; i < kNumArrays; ++i) {
     const int per_expert = i == W1 ? H : i == W2 ? I : 0;
-    w.buffers.push_back({cols[i], per_expert, int32_t(i == IDS ? Dtype::INT32 : Dtype::FLOAT32), rows[i]});
+    w.buffers.push_back({kCols[i], per_expert, int32_t(variant.dtype_of(i)), kRows[i]});
   }
-  w.routes.push_back({IDS, E, L, K, S, T, 0, 0, -1, 0, 0.0});
+  const int weights = variant.policy == DropPolicy::PROBS ? WEIGHTS : -1;
+  w.routes.push_back({IDS, E, L, K, S, T, 0, int32_t(variant.policy), weights, 0, variant.factor});
   for (int kind = 0; kind < 4; ++kind) {
     for (int s = 0; s < S; ++s) w.event_runs.push_back({kind * S + s, int32_t(Extent::SLOT), s, kind == 1 ? 2 : 1, 0});
   }
@@ -58,8 +72,13 @@ std::vector<int32_t> make_image(int num_queues) {
   const int back = w.op(Opcode::PUT_BACK, Domain::SLOTS, {operand(BACK, Rows::ENTRIES, Cols::ALL), own(D, Cols::ALL)});
   const int sum = w.op(Opcode::REDUCE, Domain::TILES,
                        {own(OUT, Cols::ALL), operand(BACK, Rows::ENTRIES, Cols::ALL), own(WEIGHTS, Cols::ALL)});
-  w.ops[sum].num_rows = T;
-  w.ops[sum].clipped = 1;
+  const int keep =
+      w.op(Opcode::KEEP, Domain::TILES, {own(KEPT, Cols::ALL), operand(ENTRIES, Rows::ENTRIES, Cols::ALL)});
+  const int count = w.op(Opcode::DROP_COUNTS, Domain::ONCE, {own(DROPPED, Cols::ALL)});
+  for (int op : {sum, keep}) {
+    w.ops[op].num_rows = T;
+    w.ops[op].clipped = 1;
+  }
   const auto peer = int32_t(Remote::PEER);
   for (int j = 0; j < R; ++j)
     for (int s = 0; s < S; ++s) w.task(put, s, 0, 0, j, {}, {{ARRIVED + s, 0, 0, peer}});
@@ -73,33 +92,37 @@ std::vector<int32_t> make_image(int num_queues) {
   for (int j = 0; j < R; ++j)
     for (int s = 0; s < S; ++s) w.task(back, s, 0, 0, j, {DOWN + s}, {{HOME, by_tile, 0, peer}});
   for (int i = 0; i < kTiles; ++i) w.task(sum, i, 0, 0, -1, {HOME + i}, {});
+  for (int i = 0; i < kTiles; ++i) w.task(keep, i, 0, 0, -1, {}, {});
+  w.task(count, 0, 0, 0, -1, {}, {});
   return w.pack();
 }
 
 struct Host {
-  std::vector<std::vector<float>> arrays[R];
-  std::vector<int32_t> ids[R];
+  const Variant variant;
+  std::vector<std::vector<char>> arrays[R];  // as stored
   std::vector<void*> pointers[R];
   std::vector<int64_t> counters[R], bases[R];
   HpmoeRank ranks[R];
 
-  explicit Host(unsigned seed) {
+  explicit Host(unsigned seed, const Variant& variant = kPlain) : variant(variant) {
     std::mt19937 random(seed);
     std::normal_distribution<float> normal;
-    const size_t sizes[kNumArrays] = {
-        0, T * H, T * K, L * H * 2 * I, L * I * H, S * B * H, S * B * 2 * I, S * B * I, S * B * H, T * K * H, T * H};
     for (int r = 0; r < R; ++r) {
+      for (int i = 0; i < kNumArrays; ++i) {
+        const int64_t size = int64_t{kRows[i]} * kCols[i];
+        const Dtype dtype = variant.dtype_of(i);
+        arrays[r].emplace_back(size * element_size(dtype));
+        if (!is_float(dtype)) continue;
+        std::vector<float> values(size);
+        for (float& x : values) x = normal(random);
+        from_float32(dtype, values.data(), size, arrays[r][i].data());
+      }
+      auto* ids = reinterpret_cast<int32_t*>(arrays[r][IDS].data());
       for (int i = 0; i < T; ++i) {
-        const int first = int(random() % E);
-        ids[r].push_back(first);
-        ids[r].push_back((first + 1 + int(random() % (E - 1))) % E);
+        ids[i * K] = int(random() % E) * int(random() % 2);  // half of them choose the first expert
+        ids[i * K + 1] = (ids[i * K] + 1 + int(random() % (E - 1))) % E;
       }
-      for (size_t size : sizes) {
-        arrays[r].emplace_back(size);
-        for (float& x : arrays[r].back()) x = normal(random);
-      }
-      pointers[r].push_back(ids[r].data());
-      for (int i = 1; i < kNumArrays; ++i) pointers[r].push_back(arrays[r][i].data());
+      for (int i = 0; i < kNumArrays; ++i) pointers[r].push_back(arrays[r][i == ENTRIES ? WEIGHTS : i].data());
       counters[r].resize(kNumEvents);
       bases[r].resize(kNumEvents);
       ranks[r] = {pointers[r].data(), r == 0 ? T : T - 3, counters[r].data(), bases[r].data()};
@@ -113,44 +136,103 @@ struct Host {
     return hpmoe_launch(image.data(), size, ranks, R, num_threads, timeout, nullptr, interruptible, status);
   }
 
-  float expected(int r, int token, int column) const {
-    double sum = 0;
-    for (int k = 0; k < K; ++k) {
-      const int expert = ids[r][token * K + k];
-      const float* w1 = arrays[expert / L][W1].data() + expert % L * H * 2 * I;
-      const float* w2 = arrays[expert / L][W2].data() + expert % L * I * H;
-      for (int i = 0; i < I; ++i) {
-        double gate = 0, value = 0;
-        for (int h = 0; h < H; ++h) {
-          gate += double(arrays[r][X][token * H + h]) * w1[h * 2 * I + i];
-          value += double(arrays[r][X][token * H + h]) * w1[h * 2 * I + I + i];
-        }
-        sum += arrays[r][WEIGHTS][token * K + k] * (gate / (1 + std::exp(-gate)) * value * w2[i * H + column]);
+  int32_t integer(int r, int array, int index) const {
+    return reinterpret_cast<const int32_t*>(arrays[r][array].data())[index];
+  }
+
+  std::vector<float> values(int r, int array) const {
+    std::vector<float> out(size_t(kRows[array]) * kCols[array]);
+    to_float32(variant.dtype, arrays[r][array].data(), int64_t(out.size()), out.data());
+    return out;
+  }
+
+  // Which entries of a rank have a row, by counting for each those of its expert that go before it.
+  std::vector<bool> kept(int r) const {
+    const int num_entries = int(ranks[r].num_tokens) * K;
+    const auto capacity = int(std::ceil(std::min(double(ranks[r].num_tokens), double(num_entries) / E * variant.factor)));
+    const std::vector<float> weights = values(r, WEIGHTS);
+    std::vector<bool> out(T * K, true);
+    for (int i = 0; variant.drops() && i < num_entries; ++i) {
+      int before = 0;
+      for (int j = 0; j < num_entries; ++j) {
+        const bool by_weight = variant.policy == DropPolicy::PROBS && weights[j] != weights[i];
+        before += integer(r, IDS, j) == integer(r, IDS, i) && (by_weight ? weights[j] > weights[i] : j < i);
+      }
+      out[i] = before < capacity;
+    }
+    return out;
+  }
+
+  void check_results() const {
+    const float tolerance = variant.dtype == Dtype::FLOAT32 ? 1e-5f : variant.dtype == Dtype::FLOAT16 ? 4e-3f : 3e-2f;
+    for (int r = 0; r < R; ++r) {
+      const std::vector<bool> is_kept = kept(r);
+      const std::vector<float> out = values(r, OUT), weights = values(r, WEIGHTS), masked = values(r, KEPT);
+      std::vector<int> dropped(E);
+      for (int i = 0; i < ranks[r].num_tokens * K; ++i) {
+        dropped[integer(r, IDS, i)] += !is_kept[i];
+        check(masked[i] == (is_kept[i] ? weights[i] : 0.0f), "the value of an entry, zero where it is dropped");
+      }
+      for (int e = 0; e < E; ++e) check(integer(r, DROPPED, e) == dropped[e], "the number of dropped entries");
+      for (int i = 0; i < ranks[r].num_tokens * H; ++i) {
+        double size = 0;
+        const double wanted = expected(r, i / H, i % H, is_kept, &size);
+        check(std::fabs(out[i] - wanted) <= tolerance * (1 + size), "the layer's value");
       }
     }
-    return float(sum);
+  }
+
+  // An element of the output, and in *size the sum of the absolute values of its terms.
+  double expected(int r, int token, int column, const std::vector<bool>& is_kept, double* size) const {
+    const std::vector<float> x = values(r, X), weights = values(r, WEIGHTS);
+    double sum = 0;
+    for (int entry = token * K; entry < (token + 1) * K; ++entry) {
+      if (!is_kept[entry]) continue;
+      const int expert = integer(r, IDS, entry);
+      const std::vector<float> up = values(expert / L, W1), down = values(expert / L, W2);
+      const float *w1 = up.data() + expert % L * H * 2 * I, *w2 = down.data() + expert % L * I * H;
+      for (int i = 0; i < I; ++i) {
+        double gate = 0, value = 0, most = 0;
+        for (int h = 0; h < H; ++h) {
+          gate += double(x[token * H + h]) * w1[h * 2 * I + i];
+          value += double(x[token * H + h]) * w1[h * 2 * I + I + i];
+          most += std::fabs(double(x[token * H + h]) * w1[h * 2 * I + I + i]);
+        }
+        const double factor = weights[entry] / (1 + std::exp(-gate)) * w2[i * H + column];
+        sum += factor * gate * value;
+        *size += std::fabs(factor) * (1 + std::fabs(gate)) * most;
+      }
+    }
+    return sum;
   }
 };
 
-void test_layer(int num_queues, int num_threads, int launches) {
-  const auto image = make_image(num_queues);
-  check(!hpmoe_image_fault(image.data(), int64_t(image.size()) * 4), "the image is sound");
-  Host host(7);
+void test_layer(const Variant& variant, int num_queues, int num_threads, int launches) {
+  const auto image = make_image(num_queues, variant);
+  const char* fault = hpmoe_image_fault(image.data(), int64_t(image.size()) * 4);
+  check(!fault, fault ? fault : "the image is sound");
+  Host host(7, variant);
   host.num_threads = num_threads;
   for (int i = 0; i < launches; ++i) {
-    for (auto& arrays : host.arrays) std::fill(arrays[OUT].begin(), arrays[OUT].end(), 0.0f);
+    for (auto& arrays : host.arrays)
+      for (int array : {OUT, KEPT, DROPPED}) std::fill(arrays[array].begin(), arrays[array].end(), 0);
     HpmoeStatus status;
     check(host.run(image, 30, &status) == 0, "a launch succeeds");
-    for (int r = 0; r < R; ++r) {
-      for (int t = 0; t < host.ranks[r].num_tokens; ++t) {
-        for (int c = 0; c < H; ++c) {
-          const float wanted = host.expected(r, t, c);
-          check(std::fabs(host.arrays[r][OUT][t * H + c] - wanted) < 1e-4f * (1 + std::fabs(wanted)),
-                "the layer's value");
-        }
-      }
-    }
+    host.check_results();
   }
+}
+
+void test_capacity() {
+  const Variant tight = {Dtype::FLOAT32, DropPolicy::ERROR, 0.5};
+  Host host(7, tight);
+  HpmoeStatus status;
+  check(host.run(make_image(2, tight), 30, &status) == int(Code::OVER_CAPACITY), "a full expert is an error");
+  check(status.value > status.threshold && status.threshold > 0, "which says what was chosen and what fits");
+  const Variant by_weight = {Dtype::BFLOAT16, DropPolicy::PROBS, 0.5};
+  Host other(7, by_weight);
+  const float nan = std::nanf("");
+  from_float32(Dtype::BFLOAT16, &nan, 1, other.arrays[1][WEIGHTS].data());
+  check(other.run(make_image(2, by_weight), 30, &status) == int(Code::NOT_A_NUMBER), "a weight that is no number is an error");
 }
 
 std::vector<int32_t> lose_signal(std::vector<int32_t> image) {
@@ -175,8 +257,8 @@ void test_failures() {
   other.join();
 }
 
-[[maybe_unused]] void test_random_images(int rounds) {
-  const auto image = make_image(1);
+[[maybe_unused]] void test_random_images(const Variant& variant, int rounds) {
+  const auto image = make_image(1, variant);
   std::mt19937 random(11);
   // What the image says of the arrays stays true: only the host can check it.
   const auto* header = reinterpret_cast<const Header*>(image.data());
@@ -188,7 +270,7 @@ void test_failures() {
       const size_t word = random() % changed.size();
       if (word < first_buffer || word >= last_buffer) changed[word] = int32_t(random() % 44) - 2;
     }
-    Host host(5);
+    Host host(5, variant);
     HpmoeStatus status;
     ++(host.run(changed, 0.001, &status) == int(Code::BAD_IMAGE) ? refused : ended);
   }
@@ -199,12 +281,18 @@ void test_failures() {
 
 int main(int argc, char** argv) {
   const int scale = argc > 1 ? std::atoi(argv[1]) : 1;
+  const Variant dropping[] = {{Dtype::FLOAT32, DropPolicy::POSITION, 0.5}, {Dtype::FLOAT16, DropPolicy::PROBS, 0.5},
+                              {Dtype::BFLOAT16, DropPolicy::PROBS, 1.0}, {Dtype::BFLOAT16, DropPolicy::ERROR, 4.0}};
   for (int num_queues : {1, 2, 3}) {
-    for (int num_threads : {1, 3, kManyThreads}) test_layer(num_queues, num_threads, 10 * scale);
+    for (int num_threads : {1, 3, kManyThreads}) {
+      test_layer(kPlain, num_queues, num_threads, 5 * scale);
+      for (const Variant& variant : dropping) test_layer(variant, num_queues, num_threads, 2 * scale);
+    }
   }
+  test_capacity();
   test_failures();
 #if !defined(__SANITIZE_THREAD__)  // an image with a wrong threshold races by definition
-  test_random_images(500 * scale);
+  for (const Variant& variant : {kPlain, dropping[1]}) test_random_images(variant, 250 * scale);
 #endif
   std::puts("native driver: ok");
 }
