@@ -1,6 +1,7 @@
 """Composable transforms that turn a pure MoE-FFN written with MindSpore into one persistent kernel."""
 
 import hpmoe.kernels.executable  # noqa: F401  registers the cpu target
+import hpmoe.kernels.twin_target  # noqa: F401  registers ascend-twin
 from hpmoe.errors import (
     ArgumentError as ArgumentError,
     LaunchError as LaunchError,

@@ -1,4 +1,4 @@
-"""Compiles the C++ sources into two shared libraries, loaded through ctypes: the runtime of cpu/ and the planner.
+"""Compiles the C++ sources into shared libraries, loaded through ctypes: the runtime of cpu/, the twin, and the planner.
 
 `pip install` runs it by way of the setuptools commands below; `python -m hpmoe.kernels.build_native` compiles again
 after a source has changed.
@@ -20,6 +20,8 @@ KERNELS = Path(__file__).resolve().parent
 PLANNER = next(p for p in (KERNELS.parent / "hpmoe" / "native", KERNELS.parent / "native") if p.is_dir())
 # For each library, where it lies in the package, the folder it lies in here, and its sources there.
 LIBRARIES = {"hpmoe/kernels/_native.so": (KERNELS, ("cpu/*.cc", "simulator/*.cc")),
+             "hpmoe/kernels/_twin.so": (KERNELS, ("ascendc/*.cpp", "ascendc/twin/*.cc", "cpu/convert.cc", "cpu/image.cc",
+                                                  "cpu/stuck.cc")),
              "hpmoe/native/_planner.so": (PLANNER, ("*.cc",))}
 FLAGS = ("-std=c++17", "-O3", "-fPIC", "-shared", "-pthread")
 
@@ -47,7 +49,8 @@ def compile_library(name, library=None):
     library = Path(library or folder / Path(name).name)
     library.parent.mkdir(parents=True, exist_ok=True)
     partial = library.with_name(f"{library.name}.{os.getpid()}")
-    command = [*find_compiler(), *FLAGS, "-I", str(folder), *sources, "-ldl", "-o", str(partial)]
+    includes = ["-I", str(folder), "-I", str(folder / "ascendc" / "twin")]
+    command = [*find_compiler(), *FLAGS, *includes, *sources, "-ldl", "-o", str(partial)]
     print(shlex.join(command), flush=True)
     try:
         if subprocess.run(command).returncode:

@@ -3,6 +3,10 @@
 
 #include "protocol.h"
 
+#ifndef HPMOE_DEVICE
+#define HPMOE_DEVICE  // a device kernel says here what marks its functions
+#endif
+
 namespace hpmoe {
 
 // One tile of one op: unit `row` of the op's domain, columns [col, col + cols), position `peer` in the rank's peer
@@ -11,18 +15,23 @@ struct Task {
   int32_t op, peer, row, col, cols, form;
 };
 
-inline int32_t num_column_tiles(const Op& op) { return op.cols > 0 ? (op.cols - 1) / op.tile_cols + 1 : 1; }
+HPMOE_DEVICE inline int32_t num_column_tiles(const Op& op) { return op.cols > 0 ? (op.cols - 1) / op.tile_cols + 1 : 1; }
 
-inline int64_t grid_size(const Op& op) {
+HPMOE_DEVICE inline int64_t grid_size(const Op& op) {
   return int64_t{op.num_units} * (op.num_peers > 0 ? op.num_peers : 1) * num_column_tiles(op);
 }
 
-// Tasks of an op are numbered by unit, then peer, then columns.
-inline Task task_at(const Form* forms, const Op* ops, int32_t form, int32_t index) {
-  const Op& op = ops[forms[form].op];
+// A word of a queue: the task's form, and its place in the grid of the form's op.
+HPMOE_DEVICE inline int32_t form_of(TaskWord word, int32_t index_bits) { return static_cast<int32_t>(word >> index_bits); }
+HPMOE_DEVICE inline int32_t place_of(TaskWord word, int32_t index_bits) {
+  return static_cast<int32_t>(word & ((1u << index_bits) - 1));
+}
+
+// The task at a place of the grid of `op`, number `op_index`. Tasks are numbered by unit, then peer, then columns.
+HPMOE_DEVICE inline Task task_at(const Op& op, int32_t op_index, int32_t form, int32_t index) {
   const int32_t column_tiles = num_column_tiles(op), place = index / column_tiles;
   const int32_t col = index % column_tiles * op.tile_cols;
-  Task task{forms[form].op, -1, place, col, op.cols - col < op.tile_cols ? op.cols - col : op.tile_cols, form};
+  Task task{op_index, -1, place, col, op.cols - col < op.tile_cols ? op.cols - col : op.tile_cols, form};
   if (op.num_peers > 0) {
     task.row = place / op.num_peers;
     task.peer = place % op.num_peers;
@@ -31,14 +40,9 @@ inline Task task_at(const Form* forms, const Op* ops, int32_t form, int32_t inde
   return task;
 }
 
-inline Task decode_task(const Header& header, const Form* forms, const Op* ops, uint32_t word) {
-  const uint32_t mask = (1u << header.index_bits) - 1;
-  return task_at(forms, ops, static_cast<int32_t>(word >> header.index_bits), static_cast<int32_t>(word & mask));
-}
-
 // What the task's place adds to the event that a wait or signal of its form names. SLOT_EXPERT and ENTRY_TILE add what the
 // routing says besides.
-inline int64_t event_offset(int32_t kind, const Op& op, const Task& task) {
+HPMOE_DEVICE inline int64_t event_offset(int32_t kind, const Op& op, const Task& task) {
   switch (static_cast<Index>(kind)) {
     case Index::UNIT: return task.row;
     case Index::EXPERT: return task.row / op.blocks;

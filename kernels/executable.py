@@ -45,6 +45,7 @@ class Executable:
     lock: Any = dataclasses.field(default_factory=threading.Lock)
 
     level = "kernel"
+    target = "cpu"
 
     @property
     def name(self) -> str:
@@ -81,12 +82,15 @@ class Executable:
         trace = new_trace(flow) if trace is None else trace
         with self.lock:
             try:
-                launch(self.image, buffers, lengths, self.counters, self.bases, self.timeout, trace)
+                self._launch(buffers, lengths, trace)
             except LaunchError as error:
                 raise self._explained(error) from None
         if keep is not None:
             keep.extend(memory)
         return [[flow.buffers[b].user_view(mine[b]) for b in flow.outputs] for mine in memory]
+
+    def _launch(self, buffers: list[list[np.ndarray]], num_tokens: list[int], trace: np.ndarray | None) -> None:
+        launch(self.image, buffers, num_tokens, self.counters, self.bases, self.timeout, trace)
 
     def _num_tokens(self) -> int:
         return max([r.num_tokens for r in self.flow.routes] or [op.clipped_rows for op in self.flow.ops], default=0)
@@ -109,7 +113,7 @@ class Executable:
     def __str__(self) -> str:
         flow = str(self.flow).splitlines()
         head = " | ".join([f"# {self.name}", *self.provenance])
-        size = (f"kernel cpu  image={len(self.image)} bytes  queues={len(self.flow.queues)} for each of "
+        size = (f"kernel {self.target}  image={len(self.image)} bytes  queues={len(self.flow.queues)} for each of "
                 f"{self.flow.ep_size} ranks")
         return "\n".join([head, size, *flow[1:]])
 

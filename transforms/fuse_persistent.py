@@ -35,12 +35,13 @@ def fuse_persistent(flow: Taskflow, *, target: str = "cpu", timeout: float = TIM
 
     Args:
         f: the staged function.
-        target: "cpu", threads of this process.
+        target: "cpu", threads of this process; "ascend-twin", the source of the Ascend kernel executed on a twin of an NPU,
+            to test it: half precision, tile columns in multiples of 16, machine=hpmoe.ascend_a3 with two AIV for each AIC.
         timeout: seconds without any task ending, on any rank, after which a call raises an error that names the task and
             the event that lost its signal.
 
     Raises:
-        ArgumentError: target is unknown or timeout is not positive.
+        ArgumentError: target is unknown, has no tile body for something in f, or timeout is not positive.
         TransformError: applied out of order or twice.
         LaunchError: from a call, where a launch did not finish.
 

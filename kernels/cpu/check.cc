@@ -322,8 +322,8 @@ class Checker {
     if (word >> h.index_bits >= static_cast<uint32_t>(h.num_forms)) return "a task has a form that does not exist";
     const Form& form = image_.forms[word >> h.index_bits];
     const Op& op = image_.ops[form.op];
-    if ((word & ((1u << h.index_bits) - 1)) >= grid_size(op)) return "a task is outside the grid of its op";
-    const Task task = decode_task(h, image_.forms, image_.ops, word);
+    if (place_of(word, h.index_bits) >= grid_size(op)) return "a task is outside the grid of its op";
+    const Task task = image_.decode(word);
     for (const Wait& wait : image_.waits_of(task))
       if (!reaches(op, task, wait)) return "a wait names an event that does not exist";
     for (const Signal& signal : image_.signals_of(task))

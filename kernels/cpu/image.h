@@ -32,7 +32,11 @@ struct Image {
   explicit Image(const void* bytes);
 
   // The task that stands at a place of the queues, and what it waits for and signals.
-  Task task(int32_t place) const { return decode_task(*header, forms, ops, tasks[place]); }
+  Task task(int32_t place) const { return decode(tasks[place]); }
+  Task decode(TaskWord word) const {
+    const int32_t form = form_of(word, header->index_bits), op = forms[form].op;
+    return task_at(ops[op], op, form, place_of(word, header->index_bits));
+  }
   Range<Wait> waits_of(const Task& task) const {
     const Form& form = forms[task.form];
     return {waits + form.first_wait, waits + form.first_wait + form.num_waits};

@@ -1,0 +1,73 @@
+"""What the Ascend kernel can run: its tile bodies, dtypes and shapes. Whatever else a taskflow asks for is an error here."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from hpmoe import taskflow as tf
+from hpmoe.dtypes import storage_dtype
+from hpmoe.errors import check_argument
+
+MATMULS = ("GMM", "WGRAD")
+BODIES = {"aic": MATMULS, "aiv": ("PUT", "PUT_BACK", "NOTIFY", "SWIGLU", "SWIGLU_GRAD", "MAP", "REDUCE", "ROW_DOT")}
+MAP_CODES = ("copy", "neg", "exp", "log", "sqrt", "abs", "square", "silu", "sigmoid", "reciprocal", "relu", "fill",
+             "add", "sub", "mul", "div", "maximum", "minimum")
+FRACTAL = 16
+MAX_ROW_STRIDE = 65_535  # elements, of a matmul's operand: a parameter of 16 bits
+MAX_TOP_K = 256
+MAX_EXPERTS = 1024
+
+
+def check_flow(flow: tf.Taskflow, target: str) -> None:
+    """Raises ArgumentError, naming the operation, for what the kernel has no tile body for."""
+    who = f'fuse_persistent(target="{target}")'
+    num_queues = len(flow.queues)
+    check_argument(num_queues % 3 == 0, who, "the number of queues", num_queues,
+                   "one AIC and two AIV queues for each block, as with hpmoe.ascend_a3.replace(num_aic=2, num_aiv=4)")
+    for op in flow.ops:
+        _check_op(flow, op, f"{who}: {op.label}")
+    for plan in flow.routes:
+        check_argument(plan.capacity is None, who, "capacity_factor", "given", "left out: the kernel drops nothing")
+        check_argument(plan.top_k <= MAX_TOP_K, who, "top_k", plan.top_k, f"at most {MAX_TOP_K}")
+        check_argument(plan.num_experts <= MAX_EXPERTS, who, "num_experts", plan.num_experts, f"at most {MAX_EXPERTS}")
+    opcode = flow.tasks["op"]
+    for q, queue in enumerate(flow.queues):
+        unit = "aic" if q < num_queues // 3 else "aiv"
+        wrong = next((flow.ops[i] for i in set(opcode[queue].tolist()) if flow.ops[i].opcode not in BODIES[unit]), None)
+        check_argument(wrong is None, who, f"queue {q}", wrong and wrong.label, f"work of an {unit.upper()}")
+
+
+def check_main_gradients(flow: tf.Taskflow, arrays: Sequence[np.ndarray], target: str) -> None:
+    """Raises ArgumentError where a weight gradient would be added to another array than it is written to."""
+    for op in flow.ops:
+        if op.opcode == "WGRAD" and len(op.operands) > 3:
+            out, main = (arrays[op.operands[i].buffer] for i in (0, 3))
+            check_argument(out.ctypes.data == main.ctypes.data, f'fuse_persistent(target="{target}"): {op.label}',
+                           "its main gradient", "another array than its result", "added to in place")
+
+
+def _check_op(flow: tf.Taskflow, op: tf.TileOp, who: str) -> None:
+    known = sum(BODIES.values(), ())
+    check_argument(op.opcode in known, who, "its tile body", op.opcode, f"one of {', '.join(known)}; collectives are "
+                   "rewritten by overlap_comm")
+    if op.opcode == "MAP":
+        check_argument(op.params[0] in MAP_CODES, who, "its function", op.params[0], f"one of {', '.join(MAP_CODES)}")
+    if op.opcode in MATMULS:
+        _check_matmul(flow, op, who)
+
+
+def _check_matmul(flow: tf.Taskflow, op: tf.TileOp, who: str) -> None:
+    out, x, other = (flow.buffers[a.buffer] for a in op.operands[:3])
+    dtypes = [storage_dtype(b.dtype) for b in (x, other)]
+    check_argument(dtypes[0] == dtypes[1] and dtypes[0] in ("bfloat16", "float16"), who, "its operand dtypes",
+                   " and ".join(dtypes), "bfloat16 or float16, the same for both")
+    check_argument(storage_dtype(out.dtype) in (dtypes[0], "float32"), who, "its result", storage_dtype(out.dtype),
+                   f"{dtypes[0]} or float32")
+    for buffer in (x, other):
+        check_argument(buffer.cols <= MAX_ROW_STRIDE, who, f"the columns of {buffer.name}", buffer.cols,
+                       f"at most {MAX_ROW_STRIDE}")
+    sizes = [op.cols, op.tile_cols, *(a.offset for a in op.operands)]
+    check_argument(all(n % FRACTAL == 0 for n in sizes), who, "its width", f"{op.cols} in tiles of {op.tile_cols}",
+                   f"in multiples of {FRACTAL}")

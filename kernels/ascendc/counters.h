@@ -1,0 +1,49 @@
+// Counters in global memory: how a core waits for one, and whom it tells when it cannot go on.
+//
+// A counter is added to by DMA, at the shared L2; the scalar unit that waits for it throws its own copy of the line away
+// before every look. Counters only grow, and wrap: a threshold is met where the difference is not negative.
+#pragma once
+
+#include "image_reader.h"
+
+namespace hpmoe {
+
+enum class WaitEnd { MET, TIMEOUT, ABORTED };
+
+class Counters {
+ public:
+  __aicore__ inline void init(const LaunchArgs& args, int32_t num_events) {
+    base_ = args.counters;
+    timeout_ = args.timeout_cycles;
+    num_events_ = num_events;
+  }
+
+  __aicore__ inline int32_t prologue(PrologueCounter counter) const { return num_events_ + counter; }
+  __aicore__ inline uint64_t address(int32_t index) const {
+    return base_ + static_cast<uint64_t>(index) * kCounterWords * sizeof(int32_t);
+  }
+
+  __aicore__ inline int32_t look(int32_t index) const {
+    const AscendC::GlobalTensor<int32_t> counter = global_at<int32_t>(address(index));
+    AscendC::DataCacheCleanAndInvalid<int32_t, AscendC::CacheLine::SINGLE_CACHE_LINE, AscendC::DcciDst::CACHELINE_OUT>(
+        counter);
+    return counter.GetValue(0);
+  }
+
+  // Until the counter has reached `target`, a core of this rank has failed, or time is up.
+  __aicore__ inline WaitEnd wait(int32_t index, int32_t target) const {
+    const int64_t begin = AscendC::GetSystemCycle();
+    while (look(index) - target < 0) {
+      if (look(prologue(kFailed)) != 0) return WaitEnd::ABORTED;
+      if (AscendC::GetSystemCycle() - begin > timeout_) return WaitEnd::TIMEOUT;
+    }
+    return WaitEnd::MET;
+  }
+
+ private:
+  uint64_t base_ = 0;
+  int64_t timeout_ = 0;
+  int32_t num_events_ = 0;
+};
+
+}  // namespace hpmoe

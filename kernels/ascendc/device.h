@@ -1,0 +1,47 @@
+// The Ascend C API, and how the headers shared with the host are marked for the device.
+#pragma once
+
+#include "kernel_operator.h"
+#include "device/gm2gm/engine/shmem_device_mte.h"
+
+#define HPMOE_DEVICE __aicore__
+
+#include "launch_args.h"
+#include "tables.h"
+
+namespace hpmoe {
+
+template <class T>
+__aicore__ inline AscendC::GlobalTensor<T> global_at(uint64_t address) {
+  AscendC::GlobalTensor<T> tensor;
+  tensor.SetGlobalBuffer(reinterpret_cast<__gm__ T*>(address));
+  return tensor;
+}
+
+// The same address of the symmetric heap on another rank.
+__aicore__ inline uint64_t address_on(uint64_t address, int32_t rank) {
+  return reinterpret_cast<uint64_t>(aclshmem_ptr(reinterpret_cast<__gm__ void*>(address), rank));
+}
+
+// A struct of words in global memory, read by the scalar unit.
+template <class Row>
+__aicore__ inline Row read_row(uint64_t address) {
+  constexpr uint32_t num_words = sizeof(Row) / sizeof(int32_t);
+  union {
+    int32_t words[num_words];
+    Row row;
+  } both;
+  const AscendC::GlobalTensor<int32_t> from = global_at<int32_t>(address);
+  for (uint32_t i = 0; i < num_words; ++i) both.words[i] = from.GetValue(i);
+  return both.row;
+}
+
+__aicore__ inline int32_t least(int32_t a, int32_t b) { return a < b ? a : b; }
+__aicore__ inline int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
+__aicore__ inline int32_t most(int32_t a, int32_t b) { return a > b ? a : b; }
+__aicore__ inline int32_t round_up(int32_t value, int32_t to) { return (value + to - 1) / to * to; }
+__aicore__ inline int32_t element_bytes(int32_t dtype) {
+  return dtype == static_cast<int32_t>(Dtype::BFLOAT16) || dtype == static_cast<int32_t>(Dtype::FLOAT16) ? 2 : 4;
+}
+
+}  // namespace hpmoe

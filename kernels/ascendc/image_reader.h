@@ -1,0 +1,56 @@
+// The packed image in global memory: the device's view of what cpu/image.h is on the CPU.
+#pragma once
+
+#include "device.h"
+
+namespace hpmoe {
+
+class ImageReader {
+ public:
+  __aicore__ inline void init(uint64_t image) {
+    image_ = image;
+    header_ = read_row<Header>(image);
+  }
+
+  __aicore__ inline const Header& header() const { return header_; }
+  __aicore__ inline int32_t queue_start(int32_t queue) const { return word(header_.queues_offset, queue); }
+  __aicore__ inline Form form(int32_t i) const { return read<Form>(header_.forms_offset, i); }
+  __aicore__ inline Op op(int32_t i) const { return read<Op>(header_.ops_offset, i); }
+  __aicore__ inline Buffer buffer(int32_t i) const { return read<Buffer>(header_.buffers_offset, i); }
+  __aicore__ inline EventRun event_run(int32_t i) const { return read<EventRun>(header_.event_runs_offset, i); }
+  __aicore__ inline Wait wait(int32_t i) const { return read<Wait>(header_.waits_offset, i); }
+  __aicore__ inline Signal signal(int32_t i) const { return read<Signal>(header_.signals_offset, i); }
+  __aicore__ inline int32_t peer(int32_t rank, int32_t position) const {
+    return word(header_.peer_order_offset, rank * header_.ep_size + position);
+  }
+  __aicore__ inline RouteWords route(int32_t i) const {
+    return read_row<RouteWords>(image_ + header_.routes_offset + i * sizeof(Route));
+  }
+  __aicore__ inline TaskWord task_word(int32_t place) const {
+    return static_cast<TaskWord>(word(header_.tasks_offset, place));
+  }
+  // One past the last event of a run.
+  __aicore__ inline int32_t end_of_run(int32_t run) const {
+    return run + 1 < header_.num_event_runs ? event_run(run + 1).first : header_.num_events;
+  }
+  // The tables of route i lie behind those of the routes before it.
+  __aicore__ inline RouteTables tables(int32_t i, int32_t num_aiv) const {
+    RouteTables t{};
+    for (int32_t r = 0; r <= i; ++r) t = lay_out(route(r), header_.ep_size, num_aiv, t.end);
+    return t;
+  }
+
+ private:
+  template <class Row>
+  __aicore__ inline Row read(int32_t section, int32_t i) const {
+    return read_row<Row>(image_ + section + static_cast<uint64_t>(i) * sizeof(Row));
+  }
+  __aicore__ inline int32_t word(int32_t section, int32_t i) const {
+    return global_at<int32_t>(image_ + section).GetValue(i);
+  }
+
+  uint64_t image_ = 0;
+  Header header_;
+};
+
+}  // namespace hpmoe

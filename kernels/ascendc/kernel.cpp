@@ -1,0 +1,59 @@
+// The persistent kernel: one launch runs every queue of a rank, AIC and AIV, forward or backward as the image says.
+#include "prologue.h"
+#include "tile_bodies.h"
+#include "worker.h"
+
+namespace hpmoe {
+
+__aicore__ inline void forget_cached_lines(uint64_t anywhere) {
+  AscendC::DataCacheCleanAndInvalid<int32_t, AscendC::CacheLine::ENTIRE_DATA_CACHE, AscendC::DcciDst::CACHELINE_OUT>(
+      global_at<int32_t>(anywhere));
+}
+
+__aicore__ inline void run_aic(const RankView& rank, const Counters& counters) {
+  AscendC::TPipe pipe;
+  CubeUnit unit;
+  unit.init(&pipe);
+  Worker<CubeUnit> worker(rank, counters, unit, static_cast<int32_t>(AscendC::GetBlockIdx()));
+  const Code code = worker.wait_until_ready();
+  if (code == Code::OK) {
+    worker.run_queue();
+  } else {
+    worker.fail(code);
+  }
+  unit.end();
+}
+
+__aicore__ inline void run_aiv(const RankView& rank, const Counters& counters) {
+  AscendC::TPipe pipe;
+  VectorUnit unit;
+  unit.init(&pipe);
+  const auto core = static_cast<int32_t>(AscendC::GetBlockIdx());
+  Worker<VectorUnit> worker(rank, counters, unit, rank.args.num_blocks + core);
+  const Code code = Prologue(rank, counters, unit, core, worker.status()).run();
+  if (code == Code::OK) {
+    worker.run_queue();
+  } else {
+    worker.fail(code);
+  }
+  unit.end();
+}
+
+}  // namespace hpmoe
+
+extern "C" __global__ __aicore__ void hpmoe_persistent(GM_ADDR args) {
+  KERNEL_TASK_TYPE_DEFAULT(KERNEL_TYPE_MIX_AIC_1_2);
+  const auto address = reinterpret_cast<uint64_t>(args);
+  hpmoe::forget_cached_lines(address);
+  hpmoe::RankView rank;
+  rank.args = hpmoe::read_row<hpmoe::LaunchArgs>(address);
+  rank.num_aiv = 2 * rank.args.num_blocks;
+  rank.image.init(rank.args.image);
+  hpmoe::Counters counters;
+  counters.init(rank.args, rank.image.header().num_events);
+  if ASCEND_IS_AIC {
+    hpmoe::run_aic(rank, counters);
+  } else {
+    hpmoe::run_aiv(rank, counters);
+  }
+}

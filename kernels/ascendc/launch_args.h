@@ -1,0 +1,31 @@
+// What the host hands to a launch of the kernel on one rank, and what it finds in the status block afterwards.
+#pragma once
+
+#include "protocol.h"
+
+namespace hpmoe {
+
+constexpr int32_t kCounterWords = 16;  // a counter has a line of 64 bytes to itself
+constexpr int32_t kStatusWords = 16;   // so has a core's status
+
+// Counters behind those of the events, that the prologue uses; all count up from launch to launch.
+enum PrologueCounter { kCounted, kSorted, kExchanged, kPlaced, kReady, kFailed, kNumPrologueCounters };
+
+// Addresses in the global memory of the rank's device. counters and tables lie in the symmetric heap, and so does every
+// buffer that another rank writes to. `targets` holds what each event's counter has reached after the launch before this.
+struct LaunchArgs {
+  uint64_t image, buffers, counters, targets, tables, status;
+  int64_t timeout_cycles;
+  int32_t rank, num_tokens, epoch, num_blocks;
+};
+
+// A core that ends without its queue being done says where it stands; a core that is done leaves the zeros of the host.
+struct CoreStatus {
+  Status status;
+  int32_t next_task, reserved[5];
+};
+
+static_assert(sizeof(LaunchArgs) == 72, "six addresses, a time and four words");
+static_assert(sizeof(CoreStatus) == kStatusWords * 4, "a line of 64 bytes");
+
+}  // namespace hpmoe

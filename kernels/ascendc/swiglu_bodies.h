@@ -1,0 +1,97 @@
+// SwiGLU and its gradient: silu(gate) * up, the two halves of one array.
+#pragma once
+
+#include "vector_unit.h"
+
+namespace hpmoe {
+
+// x = 1 + exp(-gate)
+__aicore__ inline void one_plus_exp(const Floats& x, const Floats& gate, int32_t count) {
+  AscendC::Muls(x, gate, -1.0f, count);
+  AscendC::PipeBarrier<PIPE_V>();
+  AscendC::Exp(x, x, count);
+  AscendC::PipeBarrier<PIPE_V>();
+  AscendC::Adds(x, x, 1.0f, count);
+  AscendC::PipeBarrier<PIPE_V>();
+}
+
+__aicore__ inline void swiglu(VectorUnit& unit, const Frame& frame) {
+  const Rows2d out = frame.rows(0), gate = frame.rows(1), up = frame.rows(2);
+  const int32_t widest = most(element_bytes(out.dtype), most(element_bytes(gate.dtype), element_bytes(up.dtype)));
+  for (Pieces pieces(frame.unit.rows, frame.task.cols, piece_elements(widest)); !pieces.is_done();) {
+    const Piece piece = pieces.next();
+    const int32_t count = piece.count();
+    Bytes in = unit.inputs.AllocTensor<uint8_t>();
+    unit.load(in, 0, gate, piece);
+    unit.load(in, 1, up, piece);
+    unit.inputs.EnQue(in);
+    in = unit.inputs.DeQue<uint8_t>();
+    const Floats g = unit.floats(0), u = unit.floats(1), x = unit.floats(2);
+    unit.widen(g, in, 0, gate.dtype, count);
+    unit.widen(u, in, 1, up.dtype, count);
+    unit.inputs.FreeTensor(in);
+    AscendC::PipeBarrier<PIPE_V>();
+    one_plus_exp(x, g, count);
+    AscendC::Div(g, g, x, count);
+    AscendC::PipeBarrier<PIPE_V>();
+    AscendC::Mul(g, g, u, count);
+    AscendC::PipeBarrier<PIPE_V>();
+    Bytes result = unit.outputs.AllocTensor<uint8_t>();
+    unit.narrow(result, 0, out.dtype, g, count);
+    unit.outputs.EnQue(result);
+    result = unit.outputs.DeQue<uint8_t>();
+    unit.store(out, result, 0, piece);
+    unit.outputs.FreeTensor(result);
+    AscendC::PipeBarrier<PIPE_V>();
+  }
+}
+
+// With s = sigmoid(gate): dup = dy gate s, dgate = dy up (s + gate s (1 - s))
+__aicore__ inline void swiglu_grad(VectorUnit& unit, const Frame& frame) {
+  const Rows2d dgate = frame.rows(0), dup = frame.rows(1), dy = frame.rows(2), gate = frame.rows(3), up = frame.rows(4);
+  const int32_t of_inputs = most(element_bytes(dy.dtype), most(element_bytes(gate.dtype), element_bytes(up.dtype)));
+  const int32_t widest = most(of_inputs, most(element_bytes(dgate.dtype), element_bytes(dup.dtype)));
+  for (Pieces pieces(frame.unit.rows, frame.task.cols, piece_elements(widest)); !pieces.is_done();) {
+    const Piece piece = pieces.next();
+    const int32_t count = piece.count();
+    Bytes in = unit.inputs.AllocTensor<uint8_t>();
+    unit.load(in, 0, dy, piece);
+    unit.load(in, 1, gate, piece);
+    unit.load(in, 2, up, piece);
+    unit.inputs.EnQue(in);
+    in = unit.inputs.DeQue<uint8_t>();
+    const Floats d = unit.floats(0), g = unit.floats(1), u = unit.floats(2), s = unit.floats(3), x = unit.floats(4);
+    unit.widen(d, in, 0, dy.dtype, count);
+    unit.widen(g, in, 1, gate.dtype, count);
+    unit.widen(u, in, 2, up.dtype, count);
+    unit.inputs.FreeTensor(in);
+    AscendC::PipeBarrier<PIPE_V>();
+    one_plus_exp(s, g, count);
+    AscendC::Div(g, g, s, count);  // silu
+    AscendC::Duplicate(x, 1.0f, count);
+    AscendC::Mul(u, u, d, count);
+    AscendC::PipeBarrier<PIPE_V>();
+    AscendC::Div(s, x, s, count);  // sigmoid
+    AscendC::Mul(d, d, g, count);  // dup
+    AscendC::PipeBarrier<PIPE_V>();
+    AscendC::Mul(x, g, s, count);
+    AscendC::PipeBarrier<PIPE_V>();
+    AscendC::Sub(x, g, x, count);
+    AscendC::PipeBarrier<PIPE_V>();
+    AscendC::Add(x, x, s, count);
+    AscendC::PipeBarrier<PIPE_V>();
+    AscendC::Mul(u, u, x, count);  // dgate
+    AscendC::PipeBarrier<PIPE_V>();
+    Bytes result = unit.outputs.AllocTensor<uint8_t>();
+    unit.narrow(result, 0, dgate.dtype, u, count);
+    unit.narrow(result, 1, dup.dtype, d, count);
+    unit.outputs.EnQue(result);
+    result = unit.outputs.DeQue<uint8_t>();
+    unit.store(dgate, result, 0, piece);
+    unit.store(dup, result, 1, piece);
+    unit.outputs.FreeTensor(result);
+    AscendC::PipeBarrier<PIPE_V>();
+  }
+}
+
+}  // namespace hpmoe

@@ -1,0 +1,29 @@
+// The C ABI of the twin: one launch of the kernel on all ranks. No exception crosses it.
+#pragma once
+
+#include "cpu/abi.h"
+#include "counts.h"
+
+extern "C" {
+
+// What one rank brings. sizes: bytes of each buffer; symmetric: whether it lies in the symmetric heap. counters
+// [hpmoe_twin_counters][16] and targets [num_events] live from launch to launch, zeros at first; tables
+// [2][hpmoe_twin_table_words] are scratch of even and odd launches. These three begin at lines of 64 bytes.
+struct HpmoeTwinRank {
+  void** buffers;
+  const int64_t* sizes;
+  const uint8_t* symmetric;
+  int32_t *counters, *targets, *tables;
+  int64_t num_tokens;
+};
+
+int64_t hpmoe_twin_table_words(const void* image);
+int64_t hpmoe_twin_counters(const void* image);
+
+// Runs the kernel once in the order that `seed` picks. epoch: 1 for the first launch of these counters, then one more each.
+// 0 ok; 1 the kernel reported a failure (status); 2 it broke a rule of the hardware, said in `fault`.
+int hpmoe_twin_launch(const void* image, int64_t image_bytes, const HpmoeTwinRank* ranks, int32_t num_ranks, int32_t epoch,
+                      double timeout_s, uint64_t seed, HpmoeStatus* status, twin::Counts* counts, char* fault,
+                      int64_t fault_bytes);
+
+}  // extern "C"

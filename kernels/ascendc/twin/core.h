@@ -1,0 +1,134 @@
+// A core: its program, its pipes, flags and memories, and the one that is running now.
+#pragma once
+
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+
+#include "counts.h"
+#include "fiber.h"
+#include "global_memory.h"
+#include "local_memory.h"
+#include "pipe.h"
+#include "scalar_cache.h"
+#include "scalar_types.h"
+
+namespace twin {
+
+enum class Atomic { NONE, ADD_INT32, ADD_FLOAT };
+
+class Core {
+ public:
+  static constexpr int kNumPipes = PIPE_ALL;
+
+  Core(int rank, bool is_aic, int block, int sub_block, GlobalMemory& memory, Counts& counts)
+      : rank(rank), is_aic(is_aic), block(block), sub_block(sub_block), global(memory), counts(counts),
+        local_{LocalMemory(Memory::UB), LocalMemory(Memory::L1), LocalMemory(Memory::L0A), LocalMemory(Memory::L0B),
+               LocalMemory(Memory::L0C)} {}
+
+  const int rank;
+  const bool is_aic;
+  const int block, sub_block;
+  GlobalMemory& global;
+  Counts& counts;
+  ScalarCache cache;
+  int num_looks = 0;             // at memory, since anything else has happened anywhere
+  Atomic atomic = Atomic::NONE;  // as the instructions issued from now on see it
+
+  LocalMemory& local(Memory memory) { return local_[static_cast<int>(memory)]; }
+  Pipe& pipe(pipe_t p) { return pipes_[p]; }
+
+  std::string name() const {
+    return text("rank ", rank, is_aic ? " aic." : " aiv.", is_aic ? block : 2 * block + sub_block);
+  }
+
+  void need(bool wanted_aic, const char* what) const {
+    require(is_aic == wanted_aic, what, " is called on an ", is_aic ? "AIC" : "AIV");
+  }
+
+  // The scalar unit hands an instruction to a pipe, and waits while that is full.
+  void issue(pipe_t p, Instruction instruction) {
+    Pipe& target = pipes_[p];
+    wait_until([&target] { return !target.is_full(); }, "room in a pipe");
+    target.push(std::move(instruction));
+    pause();
+  }
+  void work(pipe_t p, const char* what, std::function<void()> body, bool in_order = false) {
+    issue(p, {Instruction::WORK, what, std::move(body), nullptr, in_order});
+  }
+
+  void set_flag(pipe_t from, Flag& flag, const char* what) {
+    if (from != PIPE_S) return issue(from, {Instruction::SET, what, {}, &flag});
+    require(flag.value == 0, "flag ", what, " is set again before anything waited for it");
+    flag.value = 1;
+  }
+  void wait_flag(pipe_t to, Flag& flag, const char* what) {
+    if (to != PIPE_S) return issue(to, {Instruction::WAIT, what, {}, &flag});
+    wait_until([&flag] { return flag.value > 0; }, what);
+    flag.value = 0;
+  }
+
+  bool pipes_are_empty() const {
+    for (const Pipe& p : pipes_)
+      if (!p.is_empty()) return false;
+    return true;
+  }
+
+  // What the scalar unit does until `ready`; the scheduler asks for it.
+  void wait_until(std::function<bool()> ready, const char* what) {
+    if (ready()) return;
+    ready_ = std::move(ready);
+    waits_for_ = what;
+    fiber_->yield();
+    ready_ = nullptr;
+    waits_for_ = "";
+  }
+  // Lets others run.
+  void pause() { fiber_->yield(); }
+  // The same of a loop that waits for memory to change.
+  void poll() {
+    is_polling_ = true;
+    fiber_->yield();
+    is_polling_ = false;
+  }
+
+  void start(std::function<void()> program) { fiber_ = std::make_unique<Fiber>(std::move(program)); }
+  bool can_resume() const { return !fiber_->has_ended() && (!ready_ || ready_()); }
+  bool has_ended() const { return fiber_->has_ended(); }
+  bool is_polling() const { return is_polling_; }
+  void resume() { fiber_->resume(); }
+
+  // User flags by event and number, and how they are checked at the end.
+  Flag& flag(int event, int id) { return flags_[{event, id}]; }
+  void check_end() const;
+  std::string describe_wait() const;
+
+ private:
+  LocalMemory local_[kNumMemories];
+  Pipe pipes_[kNumPipes];
+  std::map<std::pair<int, int>, Flag> flags_;
+  std::unique_ptr<Fiber> fiber_;
+  std::function<bool()> ready_;
+  const char* waits_for_ = "";
+  bool is_polling_ = false;
+};
+
+// The core whose program is running.
+Core& current();
+void set_current(Core* core);
+
+// Reads and writes global memory as an instruction of a pipe does, within its arrays.
+inline const uint8_t* readable(Core& core, const void* address, uint64_t bytes, const char* what) {
+  core.global.region_of(address, bytes, what);
+  return static_cast<const uint8_t*>(address);
+}
+inline uint8_t* writable(Core& core, void* address, uint64_t bytes, const char* what) {
+  core.global.region_of(address, bytes, what);
+  return static_cast<uint8_t*>(address);
+}
+
+// Stores bytes, or adds them as numbers where an atomic is on.
+void store(Core& core, Atomic atomic, uint8_t* to, const uint8_t* from, uint64_t bytes, const char* what);
+
+}  // namespace twin

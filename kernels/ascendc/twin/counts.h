@@ -1,0 +1,13 @@
+// What the cores of a launch moved and computed, to compare with the cost rules.
+#pragma once
+
+#include <cstdint>
+
+namespace twin {
+
+// Bytes by path; cube_macs in blocks of 16x16x16; vector_bytes, 256 of which are a cycle.
+struct Counts {
+  int64_t gm_to_ub, ub_to_gm, gm_to_l1, l1_to_gm, l1_to_l0a, l1_to_l0b, l0c_to_gm, cube_blocks, vector_bytes;
+};
+
+}  // namespace twin

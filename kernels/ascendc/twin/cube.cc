@@ -1,0 +1,29 @@
+#include "cube.h"
+
+#include <limits>
+
+namespace AscendC::detail {
+
+void multiply(const float* a, const float* b, float* c, const MmadParams& p) {
+  const uint32_t num_k = (p.k + 15u) / 16, num_m = (p.m + 15u) / 16, num_n = (p.n + 15u) / 16;
+  const float undefined = std::numeric_limits<float>::quiet_NaN();
+  std::vector<float> row(p.k);
+  for (uint32_t i = 0; i < num_m * 16; ++i) {
+    for (uint32_t k = 0; k < p.k && i < p.m; ++k)
+      row[k] = p.m == 1 ? a[k] : a[((i / 16) * num_k + k / 16) * kFractal + i % 16 * 16 + k % 16];
+    for (uint32_t nj = 0; nj < num_n; ++nj) {
+      float* const out = c + (nj * num_m + i / 16) * kFractal + i % 16 * 16;
+      for (uint32_t j = 0; j < 16; ++j) {
+        if (i >= p.m || nj * 16 + j >= p.n) {
+          out[j] = undefined;
+          continue;
+        }
+        float sum = p.cmatrixInitVal ? 0.0f : out[j];
+        for (uint32_t k = 0; k < p.k; ++k) sum += row[k] * b[((k / 16) * num_n + nj) * kFractal + j * 16 + k % 16];
+        out[j] = sum;
+      }
+    }
+  }
+}
+
+}  // namespace AscendC::detail

@@ -1,0 +1,157 @@
+// The matrix core: fractals from L1 to L0A and L0B, products into L0C, and back to rows of global memory.
+#pragma once
+
+#include "copies.h"
+
+namespace AscendC {
+
+struct LoadData2DParams {
+  LoadData2DParams() = default;
+  uint16_t startIndex = 0, dstGap = 0, srcStride = 0;
+  bool ifTranspose = false;
+  uint8_t repeatTimes = 0, sid = 0, addrMode = 0;
+};
+
+template <class T>
+struct InitConstValueParams {
+  InitConstValueParams() = default;
+  InitConstValueParams(uint16_t repeatTimesIn, uint16_t blockNumIn, uint16_t dstGapIn, T initValueIn)
+      : repeatTimes(repeatTimesIn), blockNum(blockNumIn), dstGap(dstGapIn), initValue(initValueIn) {}
+  uint16_t repeatTimes = 0, blockNum = 0, dstGap = 0;
+  T initValue{};
+};
+
+struct MmadParams {
+  MmadParams() = default;
+  MmadParams(uint16_t mIn, uint16_t nIn, uint16_t kIn, uint8_t unitFlagIn, bool cmatrixSourceIn, bool cmatrixInitValIn)
+      : m(mIn), n(nIn), k(kIn), unitFlag(unitFlagIn), cmatrixSource(cmatrixSourceIn), cmatrixInitVal(cmatrixInitValIn) {}
+  uint16_t m = 0, n = 0, k = 0;
+  uint8_t unitFlag = 0;
+  bool cmatrixSource = false, cmatrixInitVal = true;
+};
+
+enum class CO2Layout : uint8_t { NZ = 0, ROW_MAJOR, COLUMN_MAJOR };
+struct FixpipeConfig {
+  CO2Layout format;
+};
+constexpr FixpipeConfig CFG_ROW_MAJOR = {CO2Layout::ROW_MAJOR};
+
+struct FixpipeParamsV220 {
+  FixpipeParamsV220() = default;
+  uint16_t nSize = 0, mSize = 0, srcStride = 0;
+  uint32_t dstStride = 0;
+  QuantMode_t quantPre = QuantMode_t::NoQuant;
+  uint64_t deqScalar = 0;
+  uint16_t ndNum = 1, srcNdStride = 0, dstNdStride = 0;
+  bool reluEn = false;
+  uint8_t unitFlag = 0;
+  bool isChannelSplit = false;
+};
+
+namespace detail {
+
+constexpr uint32_t kFractal = 256;  // elements of 16 x 16
+
+}  // namespace detail
+
+// A constant, from L1 in blocks of 32 bytes.
+template <class T>
+void Fill(const LocalTensor<T>& to, const InitConstValueParams<T>& p) {
+  twin::Core& core = twin::current();
+  core.need(true, "Fill");
+  twin::require(to.memory() == twin::Memory::L1, "Fill: the kernel fills L1");
+  core.work(PIPE_MTE2, "Fill", [=, &core] {
+    const uint64_t step = uint64_t{p.blockNum} + p.dstGap;
+    if (p.repeatTimes == 0 || p.blockNum == 0) return;
+    const uint64_t blocks = (p.repeatTimes - 1u) * step + p.blockNum;
+    uint8_t* const out = to.bytes(core, blocks * detail::kBlock, "Fill");
+    for (uint64_t r = 0; r < p.repeatTimes; ++r)
+      std::fill_n(reinterpret_cast<T*>(out + r * step * detail::kBlock), p.blockNum * detail::kBlock / sizeof(T),
+                  p.initValue);
+  });
+}
+
+// Fractals of 16 x 16 from L1, each turned where asked for.
+template <class T>
+void LoadData(const LocalTensor<T>& to, const LocalTensor<T>& from, const LoadData2DParams& p) {
+  static_assert(sizeof(T) == 2, "fractals the kernel uses");
+  twin::Core& core = twin::current();
+  core.need(true, "LoadData");
+  twin::require(from.memory() == twin::Memory::L1 && (to.memory() == twin::Memory::L0A || to.memory() == twin::Memory::L0B),
+                "LoadData goes from L1 to L0A or L0B");
+  core.work(PIPE_MTE1, "LoadData", [=, &core] {
+    if (p.repeatTimes == 0) return;
+    const uint32_t bytes = detail::kFractal * sizeof(T);
+    const uint64_t last = p.startIndex + uint64_t{p.repeatTimes - 1u} * p.srcStride;
+    const auto* in = reinterpret_cast<const T*>(from.bytes(core, (last + 1) * bytes, "LoadData"));
+    const uint64_t step = uint64_t{1} + p.dstGap;
+    auto* out = reinterpret_cast<T*>(to.bytes(core, ((p.repeatTimes - 1u) * step + 1) * bytes, "LoadData"));
+    for (uint32_t r = 0; r < p.repeatTimes; ++r) {
+      const T* source = in + (p.startIndex + uint64_t{r} * p.srcStride) * detail::kFractal;
+      T* target = out + r * step * detail::kFractal;
+      for (uint32_t i = 0; i < 16; ++i)
+        for (uint32_t j = 0; j < 16; ++j) target[i * 16 + j] = p.ifTranspose ? source[j * 16 + i] : source[i * 16 + j];
+    }
+    (to.memory() == twin::Memory::L0A ? core.counts.l1_to_l0a : core.counts.l1_to_l0b) += int64_t{p.repeatTimes} * bytes;
+  });
+}
+
+namespace detail {
+
+// c[m, n] (+)= a[m, k] @ b[k, n], in fractals: a rows of fractals of rows, b rows of fractals of columns, c columns of
+// fractals of rows. One row is read as a plain vector. What is past m and n is undefined.
+void multiply(const float* a, const float* b, float* c, const MmadParams& p);
+
+}  // namespace detail
+
+template <class C, class A, class B>
+void Mmad(const LocalTensor<C>& c, const LocalTensor<A>& a, const LocalTensor<B>& b, const MmadParams& p) {
+  static_assert(std::is_same_v<C, float> && std::is_same_v<A, B> && sizeof(A) == 2, "products the kernel uses");
+  twin::Core& core = twin::current();
+  core.need(true, "Mmad");
+  twin::require(c.memory() == twin::Memory::L0C && a.memory() == twin::Memory::L0A && b.memory() == twin::Memory::L0B,
+                "Mmad takes L0A and L0B to L0C");
+  twin::require(p.m <= 4095 && p.n <= 4095 && p.k <= 4095, "Mmad: a size is out of range");
+  const uint64_t m = (p.m + 15u) / 16, n = (p.n + 15u) / 16, k = (p.k + 15u) / 16;
+  const bool is_kept_in_order = (p.m / 16) * (p.n / 16) >= 10;
+  core.work(PIPE_M, "Mmad", [=, &core] {
+    if (m * n * k == 0) return;
+    std::vector<float> wide_a(m * k * detail::kFractal), wide_b(k * n * detail::kFractal);
+    twin::widen(reinterpret_cast<const A*>(a.bytes(core, wide_a.size() * sizeof(A), "Mmad")),
+                static_cast<int64_t>(wide_a.size()), wide_a.data());
+    twin::widen(reinterpret_cast<const B*>(b.bytes(core, wide_b.size() * sizeof(B), "Mmad")),
+                static_cast<int64_t>(wide_b.size()), wide_b.data());
+    auto* out = reinterpret_cast<float*>(c.bytes(core, m * n * detail::kFractal * sizeof(float), "Mmad", 1024));
+    detail::multiply(wide_a.data(), wide_b.data(), out, p);
+    core.counts.cube_blocks += static_cast<int64_t>(m * n * k);
+  }, is_kept_in_order);
+}
+
+// Fractals of L0C to rows of global memory, rounded to their dtype.
+template <class T, class U, const FixpipeConfig& config = CFG_ROW_MAJOR>
+void Fixpipe(const GlobalTensor<T>& to, const LocalTensor<U>& from, const FixpipeParamsV220& p) {
+  static_assert(std::is_same_v<U, float> && config.format == CO2Layout::ROW_MAJOR, "results the kernel writes");
+  twin::Core& core = twin::current();
+  core.need(true, "Fixpipe");
+  constexpr QuantMode_t wanted = std::is_same_v<T, float> ? NoQuant : std::is_same_v<T, half> ? F322F16 : F322BF16;
+  twin::require(p.quantPre == wanted, "Fixpipe: quantPre does not fit the dtype");
+  twin::require(p.nSize % 16 == 0 && p.nSize <= 4095, "Fixpipe: nSize is ", p.nSize, ", a multiple of 16 it must be");
+  twin::require(p.mSize <= 8192 && p.ndNum == 1 && p.dstStride > 0, "Fixpipe: a parameter is out of range");
+  const twin::Atomic atomic = core.atomic;
+  core.work(PIPE_FIX, "Fixpipe", [=, &core] {
+    if (p.mSize == 0 || p.nSize == 0) return;
+    const uint64_t columns = p.nSize / 16u, floats = (columns - 1) * p.srcStride * 16 + uint64_t{p.mSize} * 16;
+    const auto* in = reinterpret_cast<const float*>(from.bytes(core, floats * sizeof(float), "Fixpipe"));
+    for (uint32_t i = 0; i < p.mSize; ++i) {
+      for (uint64_t j = 0; j < columns; ++j) {
+        T row[16];
+        twin::narrow(in + j * p.srcStride * 16 + uint64_t{i} * 16, 16, row);
+        T* out = to.GetPhyAddr() + uint64_t{i} * p.dstStride + j * 16;
+        twin::store(core, atomic, reinterpret_cast<uint8_t*>(out), reinterpret_cast<uint8_t*>(row), sizeof(row), "Fixpipe");
+      }
+    }
+    core.counts.l0c_to_gm += int64_t{p.mSize} * p.nSize * static_cast<int64_t>(sizeof(T));
+  });
+}
+
+}  // namespace AscendC

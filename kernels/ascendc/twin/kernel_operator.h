@@ -1,0 +1,9 @@
+// The part of the Ascend C API that the kernel uses, executed on a CPU: see README.md beside this folder.
+#pragma once
+
+#include "copies.h"
+#include "cube.h"
+#include "queues.h"
+#include "sync.h"
+#include "tensors.h"
+#include "vector.h"

@@ -1,0 +1,127 @@
+#include "scheduler.h"
+
+#include "sync.h"
+
+namespace twin {
+namespace {
+
+int64_t clock_cycles = 0;
+
+constexpr int64_t kIdleJump = 1'000'000'000;  // 20 s of the 50 MHz counter
+
+}  // namespace
+
+int64_t now() { return clock_cycles; }
+
+Scheduler::Scheduler(std::vector<std::unique_ptr<Core>>& cores, uint64_t seed)
+    : cores_(cores), random_(seed), weights_(cores.size() * kEntities) {
+  clock_cycles = 0;
+  draw_weights();
+}
+
+void Scheduler::draw_weights() {
+  constexpr uint32_t kSpeeds[] = {1, 6, 36};
+  for (uint32_t& weight : weights_) weight = kSpeeds[random_() % 3];
+}
+
+void Scheduler::run() {
+  size_t num_left = cores_.size();
+  std::vector<size_t> order(cores_.size());
+  for (size_t i = 0; i < order.size(); ++i) order[i] = i;
+  while (num_left > 0) {
+    if (random_() % 256 == 0) draw_weights();
+    const size_t start = random_() % order.size();
+    has_looked_ = false;
+    bool has_run = false;
+    for (size_t i = 0; i < order.size() && !has_run; ++i) {
+      const size_t c = order[(start + i) % order.size()];
+      Core& core = *cores_[c];
+      const bool was_running = !core.has_ended();
+      has_run = step(core, c * kEntities);
+      if (was_running && core.has_ended()) {
+        core.check_end();
+        --num_left;
+      }
+    }
+    if (!has_run) report_deadlock();
+    ++clock_cycles;
+    if (has_looked_ && all_only_look()) {
+      clock_cycles += kIdleJump;
+      for (const auto& core : cores_) core->num_looks = 0;
+    }
+  }
+}
+
+bool Scheduler::step(Core& core, size_t first_entity) {
+  choices_.clear();
+  uint64_t total = 0;
+  for (int entity = 0; entity < kEntities; ++entity) {
+    const bool can_run = entity == 0 ? core.can_resume() : core.pipe(static_cast<pipe_t>(entity - 1)).num_ready() > 0;
+    if (!can_run) continue;
+    choices_.push_back({entity, weights_[first_entity + static_cast<size_t>(entity)]});
+    total += choices_.back().weight;
+  }
+  if (choices_.empty()) return false;
+  uint64_t pick = random_() % total;
+  for (const Choice& choice : choices_) {
+    if (pick < choice.weight) {
+      run_entity(core, choice.entity);
+      return true;
+    }
+    pick -= choice.weight;
+  }
+  return true;
+}
+
+void Scheduler::run_entity(Core& core, int entity) {
+  if (entity == 0) {
+    if (core.is_polling()) {
+      has_looked_ = ++core.num_looks >= 2;
+    } else {
+      forget_looks();
+    }
+    set_current(&core);
+    try {
+      core.resume();
+    } catch (const Fault& fault) {
+      throw Fault(text(core.name(), ": ", fault.what()));
+    }
+    return;
+  }
+  forget_looks();
+  Pipe& pipe = core.pipe(static_cast<pipe_t>(entity - 1));
+  try {
+    pipe.run(random_() % pipe.num_ready());
+  } catch (const Fault& fault) {
+    throw Fault(text(core.name(), ": ", fault.what()));
+  }
+}
+
+void Scheduler::forget_looks() {
+  for (const auto& core : cores_) core->num_looks = 0;
+}
+
+// Whether every core has looked at memory twice since anything else has happened anywhere.
+bool Scheduler::all_only_look() const {
+  for (const auto& core : cores_) {
+    if (!core->has_ended() && core->is_polling() && core->num_looks < 2) return false;
+    if (!core->has_ended() && !core->is_polling() && core->can_resume()) return false;
+    for (int p = 0; p < Core::kNumPipes; ++p)
+      if (core->pipe(static_cast<pipe_t>(p)).num_ready() > 0) return false;
+  }
+  return true;
+}
+
+void Scheduler::report_deadlock() const {
+  std::string what = "every core waits:";
+  for (const auto& core : cores_) what += "\n  " + core->describe_wait();
+  throw Fault(what);
+}
+
+}  // namespace twin
+
+namespace AscendC {
+
+int64_t GetSystemCycle() { return twin::now(); }
+
+}  // namespace AscendC

@@ -1,0 +1,45 @@
+// Which core goes on next, and which instruction of its pipes: a random legal order, the same for the same seed.
+#pragma once
+
+#include <memory>
+#include <random>
+#include <vector>
+
+#include "core.h"
+
+namespace twin {
+
+class Scheduler {
+ public:
+  Scheduler(std::vector<std::unique_ptr<Core>>& cores, uint64_t seed);
+
+  // Runs until every program has ended; what breaks a rule of the hardware, or waits forever, is a Fault.
+  void run();
+
+ private:
+  // A core's program or one of its pipes. Weights change now and then: something is fast for a while, something starved.
+  struct Choice {
+    int entity;
+    uint32_t weight;
+  };
+
+  bool step(Core& core, size_t first_entity);
+  void run_entity(Core& core, int entity);
+  void draw_weights();
+  void forget_looks();
+  bool all_only_look() const;
+  [[noreturn]] void report_deadlock() const;
+
+  static constexpr int kEntities = 1 + Core::kNumPipes;
+
+  std::vector<std::unique_ptr<Core>>& cores_;
+  std::mt19937_64 random_;
+  std::vector<uint32_t> weights_;
+  std::vector<Choice> choices_;
+  bool has_looked_ = false;  // this step was a core's look at memory, not its first since anything happened
+};
+
+// Cycles of the system counter: it jumps when all that happens is that cores look at memory that does not change.
+int64_t now();
+
+}  // namespace twin

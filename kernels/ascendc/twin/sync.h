@@ -1,0 +1,109 @@
+// Flags between pipes, barriers, the data cache, system registers.
+#pragma once
+
+#include "tensors.h"
+
+namespace AscendC {
+
+using TEventID = int8_t;
+
+#define HPMOE_TWIN_EVENTS(X)                                                                                          \
+  X(MTE2, MTE1) X(MTE1, MTE2) X(MTE1, M) X(M, MTE1) X(MTE2, V) X(V, MTE2) X(MTE3, V) X(V, MTE3) X(M, FIX) X(FIX, M)     \
+  X(MTE3, MTE2) X(MTE2, MTE3) X(S, V) X(V, S) X(S, MTE2) X(MTE2, S) X(S, MTE3) X(MTE3, S) X(FIX, MTE3)
+
+enum class HardEvent : uint8_t {
+#define HPMOE_TWIN_EVENT(from, to) from##_##to,
+  HPMOE_TWIN_EVENTS(HPMOE_TWIN_EVENT)
+#undef HPMOE_TWIN_EVENT
+  MAX
+};
+
+namespace detail {
+
+struct Event {
+  pipe_t from, to;
+  const char* name;
+};
+
+inline constexpr Event kEvents[] = {
+#define HPMOE_TWIN_EVENT(from, to) {PIPE_##from, PIPE_##to, #from "_" #to},
+    HPMOE_TWIN_EVENTS(HPMOE_TWIN_EVENT)
+#undef HPMOE_TWIN_EVENT
+};
+
+constexpr int kNumFlags = 8;
+
+inline void check_flag(const Event& event, int id) {
+  twin::require(id >= 0 && id < kNumFlags, "flag ", event.name, " has the number ", id, " and there are ", kNumFlags);
+  const bool of_aic = event.from == PIPE_M || event.to == PIPE_M || event.from == PIPE_FIX || event.to == PIPE_FIX ||
+                      event.from == PIPE_MTE1 || event.to == PIPE_MTE1;
+  const bool of_aiv = event.from == PIPE_V || event.to == PIPE_V;
+  if (of_aic || of_aiv) twin::current().need(of_aic, event.name);
+}
+
+}  // namespace detail
+
+template <HardEvent event>
+void SetFlag(int32_t id) {
+  constexpr detail::Event e = detail::kEvents[static_cast<int>(event)];
+  detail::check_flag(e, id);
+  twin::Core& core = twin::current();
+  core.set_flag(e.from, core.flag(static_cast<int>(event), id), e.name);
+}
+
+template <HardEvent event>
+void WaitFlag(int32_t id) {
+  constexpr detail::Event e = detail::kEvents[static_cast<int>(event)];
+  detail::check_flag(e, id);
+  twin::Core& core = twin::current();
+  core.wait_flag(e.to, core.flag(static_cast<int>(event), id), e.name);
+}
+
+template <pipe_t pipe>
+void PipeBarrier() {
+  twin::Core& core = twin::current();
+  if constexpr (pipe == PIPE_ALL) {
+    core.wait_until([&core] { return core.pipes_are_empty(); }, "PipeBarrier<PIPE_ALL>");
+  } else {
+    static_assert(pipe != PIPE_S, "the scalar unit is in order");
+    core.issue(pipe, {twin::Instruction::BARRIER, "PipeBarrier", {}, nullptr});
+  }
+}
+
+enum class CacheLine : uint64_t { SINGLE_CACHE_LINE = 0, ENTIRE_DATA_CACHE };
+enum class DcciDst : uint64_t { CACHELINE_ALL = 0, CACHELINE_UB, CACHELINE_OUT, CACHELINE_ATOMIC };
+
+// A loop that waits for memory to change must come through here, so this is where others get to run.
+template <class T, CacheLine lines, DcciDst destination>
+void DataCacheCleanAndInvalid(const GlobalTensor<T>& tensor) {
+  static_assert(destination == DcciDst::CACHELINE_OUT, "counters are cleaned out to global memory");
+  twin::Core& core = twin::current();
+  if (lines == CacheLine::ENTIRE_DATA_CACHE) {
+    core.cache.clean_and_invalidate_all();
+  } else {
+    core.cache.clean_and_invalidate(tensor.GetPhyAddr());
+  }
+  core.poll();
+}
+
+// What DMA writes do to memory from here on: the number that is stored is added instead.
+template <class T>
+void SetAtomicAdd() {
+  static_assert(std::is_same_v<T, int32_t> || std::is_same_v<T, float>, "additions the kernel uses");
+  twin::current().atomic = std::is_same_v<T, int32_t> ? twin::Atomic::ADD_INT32 : twin::Atomic::ADD_FLOAT;
+}
+inline void SetAtomicNone() { twin::current().atomic = twin::Atomic::NONE; }
+
+int64_t GetSystemCycle();
+// Of an AIV, its number among all AIV.
+inline int64_t GetBlockIdx() {
+  const twin::Core& core = twin::current();
+  return core.is_aic ? core.block : 2 * core.block + core.sub_block;
+}
+
+}  // namespace AscendC
+
+using AscendC::TEventID;
+#define ASCEND_IS_AIC (::twin::current().is_aic)
+#define ASCEND_IS_AIV (!::twin::current().is_aic)
+#define KERNEL_TASK_TYPE_DEFAULT(value)

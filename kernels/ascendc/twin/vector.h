@@ -1,0 +1,144 @@
+// Vector instructions on UB: element by element, casts, and sums.
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+
+#include "copies.h"
+
+namespace AscendC {
+
+enum class RoundMode : uint8_t { CAST_NONE = 0, CAST_RINT, CAST_FLOOR, CAST_CEIL, CAST_ROUND, CAST_TRUNC, CAST_ODD };
+
+namespace detail {
+
+template <class T>
+T* operand(twin::Core& core, const LocalTensor<T>& tensor, int64_t count, const char* what) {
+  return reinterpret_cast<T*>(tensor.bytes(core, static_cast<uint64_t>(count) * sizeof(T), what));
+}
+
+template <class T, class... Tensors>
+void vector_work(const char* what, int64_t count, std::function<void()> body, const LocalTensor<T>& first,
+                 const Tensors&... rest) {
+  twin::Core& core = twin::current();
+  core.need(false, what);
+  twin::require(count > 0, what, ": count is ", count);
+  twin::require(((first.memory() == twin::Memory::UB) && ... && (rest.memory() == twin::Memory::UB)), what, " works on UB");
+  core.work(PIPE_V, what, [&core, count, body = std::move(body)] {
+    body();
+    core.counts.vector_bytes += count * static_cast<int64_t>(sizeof(T));
+  });
+}
+
+template <class T, class Function>
+void binary(const char* what, const LocalTensor<T>& out, const LocalTensor<T>& a, const LocalTensor<T>& b, int64_t count,
+            Function f) {
+  twin::Core& core = twin::current();
+  vector_work(what, count, [=, &core] {
+    const T *x = operand(core, a, count, what), *y = operand(core, b, count, what);
+    T* z = operand(core, out, count, what);
+    for (int64_t i = 0; i < count; ++i) z[i] = f(x[i], y[i]);
+  }, out, a, b);
+}
+
+template <class T, class Function>
+void unary(const char* what, const LocalTensor<T>& out, const LocalTensor<T>& a, int64_t count, Function f) {
+  twin::Core& core = twin::current();
+  vector_work(what, count, [=, &core] {
+    const T* x = operand(core, a, count, what);
+    T* z = operand(core, out, count, what);
+    for (int64_t i = 0; i < count; ++i) z[i] = f(x[i]);
+  }, out, a);
+}
+
+
+}  // namespace detail
+
+#define HPMOE_TWIN_BINARY(name, expression)                                                                       \
+  template <class T>                                                                                                \
+  void name(const LocalTensor<T>& out, const LocalTensor<T>& a, const LocalTensor<T>& b, const int32_t& count) {    \
+    static_assert(std::is_same_v<T, float> || std::is_same_v<T, int32_t>, "there is no bfloat16 arithmetic");       \
+    detail::binary(#name, out, a, b, count, [](T x, T y) -> T { return expression; });                              \
+  }
+HPMOE_TWIN_BINARY(Add, x + y)
+HPMOE_TWIN_BINARY(Sub, x - y)
+HPMOE_TWIN_BINARY(Mul, x * y)
+HPMOE_TWIN_BINARY(Div, x / y)
+HPMOE_TWIN_BINARY(Max, x > y ? x : y)
+HPMOE_TWIN_BINARY(Min, x < y ? x : y)
+#undef HPMOE_TWIN_BINARY
+
+#define HPMOE_TWIN_UNARY(name, expression)                                                \
+  template <class T>                                                                      \
+  void name(const LocalTensor<T>& out, const LocalTensor<T>& a, const int32_t& count) {   \
+    static_assert(std::is_same_v<T, float>, "float32");                                   \
+    detail::unary(#name, out, a, count, [](T x) -> T { return expression; });             \
+  }
+HPMOE_TWIN_UNARY(Exp, std::exp(x))
+HPMOE_TWIN_UNARY(Ln, std::log(x))
+HPMOE_TWIN_UNARY(Abs, std::fabs(x))
+HPMOE_TWIN_UNARY(Sqrt, std::sqrt(x))
+#undef HPMOE_TWIN_UNARY
+
+#define HPMOE_TWIN_SCALAR(name, expression)                                                                  \
+  template <class T>                                                                                         \
+  void name(const LocalTensor<T>& out, const LocalTensor<T>& a, const T& scalar, const int32_t& count) {     \
+    static_assert(std::is_same_v<T, float>, "float32");                                                      \
+    detail::unary(#name, out, a, count, [scalar](T x) -> T { return expression; });                          \
+  }
+HPMOE_TWIN_SCALAR(Adds, x + scalar)
+HPMOE_TWIN_SCALAR(Muls, x * scalar)
+#undef HPMOE_TWIN_SCALAR
+
+// out += a * scalar
+template <class T, class U>
+void Axpy(const LocalTensor<T>& out, const LocalTensor<U>& a, const U& scalar, const int32_t& count) {
+  static_assert(std::is_same_v<T, float> && std::is_same_v<U, float>, "float32");
+  detail::binary("Axpy", out, out, a, count, [scalar](float x, float y) { return x + y * scalar; });
+}
+
+template <class T>
+void Duplicate(const LocalTensor<T>& out, const T& scalar, const int32_t& count) {
+  twin::Core& core = twin::current();
+  detail::vector_work("Duplicate", count, [=, &core] {
+    std::fill_n(detail::operand(core, out, count, "Duplicate"), count, scalar);
+  }, out);
+}
+
+template <class T, class U>
+void Cast(const LocalTensor<T>& out, const LocalTensor<U>& a, const RoundMode& mode, const uint32_t count) {
+  static_assert(sizeof(T) != sizeof(U), "casts between float32 and the half-precision types");
+  constexpr bool widens = sizeof(T) > sizeof(U);
+  twin::require(mode == (widens ? RoundMode::CAST_NONE : RoundMode::CAST_RINT), "Cast: the round mode does not fit");
+  twin::Core& core = twin::current();
+  detail::vector_work("Cast", count, [=, &core] {
+    const U* x = detail::operand(core, a, count, "Cast");
+    T* z = detail::operand(core, out, count, "Cast");
+    if constexpr (widens) {
+      twin::widen(x, count, z);
+    } else {
+      twin::narrow(x, count, z);
+    }
+  }, out, a);
+}
+
+// out[0] = the sum of a, in the order of a tree; `work` holds what is between.
+template <class T>
+void ReduceSum(const LocalTensor<T>& out, const LocalTensor<T>& a, const LocalTensor<T>& work, const int32_t count) {
+  static_assert(std::is_same_v<T, float>, "float32");
+  twin::Core& core = twin::current();
+  detail::vector_work("ReduceSum", count, [=, &core] {
+    std::vector<float> part;
+    const float* x = detail::operand(core, a, count, "ReduceSum");
+    std::fill_n(detail::operand(core, work, (count + 63) / 64, "ReduceSum"), (count + 63) / 64, 0.0f);
+    part.assign(x, x + count);
+    while (part.size() > 1) {
+      for (size_t i = 0; i + 1 < part.size(); i += 2) part[i / 2] = part[i] + part[i + 1];
+      if (part.size() % 2) part[part.size() / 2] = part.back();
+      part.resize((part.size() + 1) / 2);
+    }
+    detail::operand(core, out, 1, "ReduceSum")[0] = part[0];
+  }, out, a, work);
+}
+
+}  // namespace AscendC

@@ -1,0 +1,175 @@
+// The vector core: pieces of rows from global memory into float32 in UB, and back in the dtype they are stored in.
+//
+// UB, 192 KB: two input buffers of three pieces (48 KB) and two output buffers of two (32 KB), so that the next piece comes
+// in and the last one leaves while one is worked on; five pieces in float32 (80 KB); two buffers of 14 KB through which rows
+// only pass; entries and a signal (2 KB). A piece is 8 KB as stored: 4096 elements, 2048 where an operand is float32.
+#pragma once
+
+#include "frame.h"
+
+namespace hpmoe {
+
+constexpr int32_t kPieceBytes = 8 * 1024, kPieceFloats = kPieceBytes / 2, kMaxInputs = 3, kMaxOutputs = 2, kNumFloats = 5;
+constexpr int32_t kPassBytes = 14 * 1024, kMaxEntries = 256, kLane = 16, kBlockBytes = 32;
+
+using Floats = AscendC::LocalTensor<float>;
+using Bytes = AscendC::LocalTensor<uint8_t>;
+
+// num_rows x num_cols elements from (row, col) of an operand on; rows begin `pitch` elements apart in UB.
+struct Piece {
+  int32_t row, col, num_rows, num_cols, pitch;
+
+  __aicore__ inline int32_t count() const { return num_rows * pitch; }
+};
+
+class VectorUnit {
+ public:
+  AscendC::TQue<AscendC::TPosition::VECIN, 1> inputs;
+  AscendC::TQue<AscendC::TPosition::VECOUT, 1> outputs;
+  AscendC::TQueBind<AscendC::TPosition::VECIN, AscendC::TPosition::VECOUT, 1> passing;
+
+  __aicore__ inline void init(AscendC::TPipe* pipe) {
+    pipe->InitBuffer(inputs, 2, kMaxInputs * kPieceBytes);
+    pipe->InitBuffer(outputs, 2, kMaxOutputs * kPieceBytes);
+    pipe->InitBuffer(floats_, kNumFloats * kPieceFloats * sizeof(float));
+    pipe->InitBuffer(passing, 2, kPassBytes);
+    pipe->InitBuffer(entries_, kMaxEntries * sizeof(int32_t));
+    pipe->InitBuffer(signal_, kBlockBytes);
+    loaded_ = pipe->AllocEventID<AscendC::HardEvent::MTE2_S>();
+    computed_ = pipe->AllocEventID<AscendC::HardEvent::V_S>();
+    written_ = pipe->AllocEventID<AscendC::HardEvent::S_MTE3>();
+    sent_ = pipe->AllocEventID<AscendC::HardEvent::MTE3_S>();
+    AscendC::SetFlag<AscendC::HardEvent::MTE3_S>(sent_);
+  }
+  __aicore__ inline void end() { AscendC::WaitFlag<AscendC::HardEvent::MTE3_S>(sent_); }
+
+  __aicore__ inline Floats floats(int32_t i) { return floats_.Get<float>()[i * kPieceFloats]; }
+  __aicore__ inline AscendC::LocalTensor<int32_t> words() { return floats_.Get<int32_t>(); }
+
+  // Copies a piece of an operand into slot `i` of an input buffer; a column takes a lane of 16 for each of its elements.
+  __aicore__ inline void load(const Bytes& buffer, int32_t i, const Rows2d& from, const Piece& piece) {
+    const int32_t size = element_bytes(from.dtype), width = from.is_column ? 1 : piece.num_cols;
+    const int32_t pitch = from.is_column ? kLane : piece.pitch;
+    const uint64_t first = from.address + piece.row * from.row_bytes + (from.is_column ? 0 : piece.col * size);
+    const Bytes to = buffer[i * kPieceBytes];
+    if (from.row_bytes > 0) return copy_in(to, first, piece.num_rows, width * size, from.row_bytes, pitch * size);
+    for (int32_t r = 0; r < piece.num_rows; ++r) copy_in(to[r * pitch * size], first, 1, width * size, 0, pitch * size);
+  }
+
+  // Slot `i` of an input buffer as float32.
+  __aicore__ inline void widen(const Floats& to, const Bytes& buffer, int32_t i, int32_t dtype, int32_t count) {
+    const Bytes from = buffer[i * kPieceBytes];
+    switch (static_cast<Dtype>(dtype)) {
+      case Dtype::BFLOAT16:
+        return AscendC::Cast(to, from.ReinterpretCast<bfloat16_t>(), AscendC::RoundMode::CAST_NONE, count);
+      case Dtype::FLOAT16: return AscendC::Cast(to, from.ReinterpretCast<half>(), AscendC::RoundMode::CAST_NONE, count);
+      default: return AscendC::Muls(to, from.ReinterpretCast<float>(), 1.0f, count);
+    }
+  }
+  __aicore__ inline void narrow(const Bytes& buffer, int32_t i, int32_t dtype, const Floats& from, int32_t count) {
+    const Bytes to = buffer[i * kPieceBytes];
+    switch (static_cast<Dtype>(dtype)) {
+      case Dtype::BFLOAT16:
+        return AscendC::Cast(to.ReinterpretCast<bfloat16_t>(), from, AscendC::RoundMode::CAST_RINT, count);
+      case Dtype::FLOAT16: return AscendC::Cast(to.ReinterpretCast<half>(), from, AscendC::RoundMode::CAST_RINT, count);
+      default: return AscendC::Muls(to.ReinterpretCast<float>(), from, 1.0f, count);
+    }
+  }
+
+  // Copies slot `i` of an output buffer to a piece of an operand.
+  __aicore__ inline void store(const Rows2d& to, const Bytes& buffer, int32_t i, const Piece& piece) {
+    const int32_t size = element_bytes(to.dtype), width = to.is_column ? 1 : piece.num_cols;
+    const int32_t pitch = to.is_column ? kLane : piece.pitch;
+    const uint64_t first = to.address + piece.row * to.row_bytes + (to.is_column ? 0 : piece.col * size);
+    copy_out(first, buffer[i * kPieceBytes], piece.num_rows, width * size, to.row_bytes, pitch * size);
+  }
+
+  // Blocks of `bytes` that begin `far` bytes apart in global memory and `near` in UB.
+  __aicore__ inline void copy_in(const Bytes& to, uint64_t from, int32_t blocks, int32_t bytes, int64_t far, int32_t near) {
+    const AscendC::DataCopyExtParams params(static_cast<uint16_t>(blocks), bytes, gap(blocks, far, bytes),
+                                            near_gap(near, bytes), 0);
+    AscendC::DataCopyPad(to, global_at<uint8_t>(from), params, AscendC::DataCopyPadExtParams<uint8_t>());
+  }
+  __aicore__ inline void copy_out(uint64_t to, const Bytes& from, int32_t blocks, int32_t bytes, int64_t far, int32_t near) {
+    const AscendC::DataCopyExtParams params(static_cast<uint16_t>(blocks), bytes, near_gap(near, bytes),
+                                            gap(blocks, far, bytes), 0);
+    AscendC::DataCopyPad(global_at<uint8_t>(to), from, params);
+  }
+
+  // Entries of a sorted list, for the scalar unit to read.
+  __aicore__ inline AscendC::LocalTensor<int32_t> read_entries(uint64_t from, int32_t count) {
+    const AscendC::LocalTensor<int32_t> entries = entries_.Get<int32_t>();
+    copy_in(entries.ReinterpretCast<uint8_t>(), from, 1, count * sizeof(int32_t), 0, kBlockBytes);
+    wait_for_loads();
+    return entries;
+  }
+  // Before the scalar unit reads UB: until what is under way has arrived, or is computed.
+  __aicore__ inline void wait_for_loads() {
+    AscendC::SetFlag<AscendC::HardEvent::MTE2_S>(loaded_);
+    AscendC::WaitFlag<AscendC::HardEvent::MTE2_S>(loaded_);
+  }
+  __aicore__ inline void wait_for_results() {
+    AscendC::SetFlag<AscendC::HardEvent::V_S>(computed_);
+    AscendC::WaitFlag<AscendC::HardEvent::V_S>(computed_);
+  }
+  // Before copies out of UB read what the scalar unit has written there.
+  __aicore__ inline void release_to_copies() {
+    AscendC::SetFlag<AscendC::HardEvent::S_MTE3>(written_);
+    AscendC::WaitFlag<AscendC::HardEvent::S_MTE3>(written_);
+  }
+
+  // Adds `amount` to a counter of this rank or of another.
+  __aicore__ inline void add_to_counter(uint64_t counter, int32_t amount) {
+    const AscendC::LocalTensor<int32_t> block = signal_.Get<int32_t>();
+    AscendC::WaitFlag<AscendC::HardEvent::MTE3_S>(sent_);
+    block.SetValue(0, amount);
+    release_to_copies();
+    AscendC::SetAtomicAdd<int32_t>();
+    AscendC::DataCopyPad(global_at<int32_t>(counter), block, AscendC::DataCopyExtParams(1, sizeof(int32_t), 0, 0, 0));
+    AscendC::SetAtomicNone();
+    AscendC::SetFlag<AscendC::HardEvent::MTE3_S>(sent_);
+  }
+
+ private:
+  // From the end of a block to the start of the next: in bytes of global memory, in blocks of 32 bytes of UB.
+  __aicore__ inline static uint32_t gap(int32_t blocks, int64_t step, int32_t bytes) {
+    return blocks > 1 ? static_cast<uint32_t>(step - bytes) : 0;
+  }
+  __aicore__ inline static uint32_t near_gap(int32_t step, int32_t bytes) {
+    return static_cast<uint32_t>(most(step / kBlockBytes - round_up(bytes, kBlockBytes) / kBlockBytes, 0));
+  }
+
+  AscendC::TBuf<AscendC::TPosition::VECCALC> floats_, entries_, signal_;
+  AscendC::TEventID loaded_, computed_, written_, sent_;
+};
+
+// How an op's rows are cut into pieces: whole rows where several fit, else parts of one row.
+class Pieces {
+ public:
+  __aicore__ inline Pieces(int32_t num_rows, int32_t num_cols, int32_t elements)
+      : num_rows_(num_rows), num_cols_(num_cols) {
+    cols_ = least(num_cols, elements / kLane * kLane);
+    pitch_ = round_up(cols_, kLane);
+    rows_ = most(least(elements / pitch_, kMaxRows), 1);
+  }
+  __aicore__ inline bool is_done() const { return row_ >= num_rows_; }
+  __aicore__ inline Piece next() {
+    const Piece piece{row_, col_, least(rows_, num_rows_ - row_), least(cols_, num_cols_ - col_), pitch_};
+    col_ += cols_;
+    if (col_ >= num_cols_) {
+      col_ = 0;
+      row_ += rows_;
+    }
+    return piece;
+  }
+
+ private:
+  static constexpr int32_t kMaxRows = kPieceFloats / kLane / 2;  // a column of float32 takes 64 bytes a row
+
+  int32_t num_rows_, num_cols_, cols_, pitch_, rows_, row_ = 0, col_ = 0;
+};
+
+// Elements of a piece where the widest operand has elements of so many bytes.
+__aicore__ inline int32_t piece_elements(int32_t widest) { return kPieceBytes / widest; }
+
+}  // namespace hpmoe

@@ -1,0 +1,153 @@
+// How a core works through its queue: wait for a task's events, run its body, signal.
+#pragma once
+
+#include "counters.h"
+#include "frame.h"
+
+namespace hpmoe {
+
+// Unit is CubeUnit or VectorUnit: add_to_counter(address, amount), and run_task(unit, frame).
+template <class Unit>
+class Worker {
+ public:
+  __aicore__ inline Worker(const RankView& rank, const Counters& counters, Unit& unit, int32_t queue)
+      : rank_(rank), counters_(counters), unit_(unit), queue_(queue) {}
+
+  // The numbers of what went wrong, before the queue begins.
+  __aicore__ inline Status& status() { return status_; }
+
+  __aicore__ inline Code wait_until_ready() {
+    const WaitEnd end = counters_.wait(counters_.prologue(kReady), rank_.args.epoch * rank_.num_aiv);
+    return end == WaitEnd::MET ? Code::OK : end == WaitEnd::TIMEOUT ? Code::TIMEOUT : Code::ABORTED_PEER;
+  }
+
+  __aicore__ inline void run_queue() {
+    const int32_t last = rank_.image.queue_start(queue_ + 1);
+    for (place_ = rank_.image.queue_start(queue_); place_ < last; ++place_) {
+      const Code code = run_place();
+      if (code == Code::OK) continue;
+      status_.task = place_;
+      return fail(code);
+    }
+  }
+
+  // Leaves where the core stands, and tells every rank that this launch is lost.
+  __aicore__ inline void fail(Code code) {
+    status_.code = static_cast<int32_t>(code);
+    status_.rank = rank_.args.rank;
+    status_.queue = queue_;
+    leave_status();
+    AscendC::PipeBarrier<PIPE_ALL>();
+    if (code == Code::ABORTED_PEER) return;
+    for (int32_t rank = 0; rank < rank_.image.header().ep_size; ++rank)
+      unit_.add_to_counter(address_on(counters_.address(counters_.prologue(kFailed)), rank), 1);
+  }
+
+ private:
+  __aicore__ inline Code run_place() {
+    const ImageReader& image = rank_.image;
+    const TaskWord word = image.task_word(place_);
+    const int32_t index_bits = image.header().index_bits, number = form_of(word, index_bits);
+    const Form form = image.form(number);
+    Frame frame;
+    frame.rank = &rank_;
+    frame.op = image.op(form.op);
+    frame.task = task_at(frame.op, form.op, number, place_of(word, index_bits));
+    if (frame.op.route >= 0 && frame.op.route != last_route_) {
+      routing_.init(image, frame.op.route, rank_.num_aiv, rank_.args.tables, rank_.args.rank);
+      last_route_ = frame.op.route;
+    }
+    frame.routing = routing_;
+    frame.unit = find_unit(rank_, routing_, frame.op, frame.task);
+    const Code code = wait_for_task(form, frame);
+    if (code != Code::OK) return code;
+    run_task(unit_, frame);
+    // The next task of this queue may read what this one wrote, and so may whoever hears the signals.
+    AscendC::PipeBarrier<PIPE_ALL>();
+    signal(form, frame);
+    return Code::OK;
+  }
+
+  __aicore__ inline int32_t event_of(int32_t event, int32_t kind, const Frame& frame) const {
+    const bool by_expert = static_cast<Index>(kind) == Index::SLOT_EXPERT;
+    return event + static_cast<int32_t>(event_offset(kind, frame.op, frame.task)) + (by_expert ? frame.unit.expert : 0);
+  }
+
+  __aicore__ inline Code wait_for_task(const Form& form, const Frame& frame) {
+    const AscendC::GlobalTensor<int32_t> targets = global_at<int32_t>(rank_.args.targets);
+    for (int32_t i = 0; i < form.num_waits; ++i) {
+      const Wait wait = rank_.image.wait(form.first_wait + i);
+      const int32_t event = event_of(wait.event, wait.kind, frame), target = targets.GetValue(event);
+      const WaitEnd end = counters_.wait(event, target);
+      if (end == WaitEnd::MET) continue;
+      status_.event = event;
+      status_.wait = form.first_wait + i;
+      status_.value = counters_.look(event);
+      status_.threshold = target;
+      return end == WaitEnd::TIMEOUT ? Code::TIMEOUT : Code::ABORTED_PEER;
+    }
+    return Code::OK;
+  }
+
+  __aicore__ inline void add(int32_t rank, int32_t event, int32_t amount) {
+    unit_.add_to_counter(address_on(counters_.address(event), rank), amount);
+  }
+
+  __aicore__ inline void signal(const Form& form, const Frame& frame) {
+    const auto opcode = static_cast<Opcode>(frame.op.opcode);
+    const bool is_transfer = is_put(frame.op) || opcode == Opcode::NOTIFY;
+    for (int32_t i = 0; i < form.num_signals; ++i) {
+      const Signal signal = rank_.image.signal(form.first_signal + i);
+      const bool is_count = static_cast<Amount>(signal.amount) == Amount::COUNT;
+      if (is_transfer && !is_count) {
+        for (int32_t s = 0; s < num_segments(frame); ++s) signal_segment(signal, frame, segment_at(frame, s));
+      } else if (is_count || frame.unit.rows > 0) {
+        signal_unit(signal, frame, is_count ? 1 : frame.unit.rows);
+      }
+    }
+  }
+
+  __aicore__ inline void signal_unit(const Signal& signal, const Frame& frame, int32_t amount) {
+    const int32_t me = rank_.args.rank, event = event_of(signal.event, signal.kind, frame);
+    switch (static_cast<Remote>(signal.remote)) {
+      case Remote::LOCAL: return add(me, event, amount);
+      case Remote::PEER: return add(rank_.image.peer(me, frame.task.peer), event, amount);
+      default:
+        for (int32_t rank = 0; rank < rank_.image.header().ep_size; ++rank) add(rank, event, amount);
+    }
+  }
+
+  __aicore__ inline void signal_segment(const Signal& signal, const Frame& frame, const Segment& segment) {
+    if (segment.rows == 0) return;
+    const bool is_local = static_cast<Remote>(signal.remote) == Remote::LOCAL;
+    const int32_t target = is_local ? rank_.args.rank : goes_back(frame.op) ? segment.source : segment.dest;
+    const int32_t event = signal.event + static_cast<int32_t>(event_offset(signal.kind, frame.op, frame.task));
+    if (static_cast<Index>(signal.kind) != Index::ENTRY_TILE)
+      return add(target, event + (static_cast<Index>(signal.kind) == Index::SLOT_EXPERT ? segment.expert : 0), segment.rows);
+    signal_tiles(unit_, frame, segment, counters_, target, event);
+  }
+
+  // The other cores find out why from the host, which reads what every core left.
+  __aicore__ inline void leave_status() {
+    union {
+      CoreStatus status;
+      int32_t words[kStatusWords];
+    } left{};
+    left.status.status = status_;
+    left.status.next_task = place_;
+    AscendC::GlobalTensor<int32_t> line =
+        global_at<int32_t>(rank_.args.status + static_cast<uint64_t>(queue_) * sizeof(CoreStatus));
+    for (int32_t i = 0; i < kStatusWords; ++i) line.SetValue(i, left.words[i]);
+    AscendC::DataCacheCleanAndInvalid<int32_t, AscendC::CacheLine::SINGLE_CACHE_LINE, AscendC::DcciDst::CACHELINE_OUT>(line);
+  }
+
+  const RankView& rank_;
+  const Counters& counters_;
+  Unit& unit_;
+  const int32_t queue_;
+  int32_t place_ = -1, last_route_ = -1;
+  RoutingTables routing_;
+  Status status_{0, -1, -1, -1, -1, -1, 0, 0};
+};
+
+}  // namespace hpmoe

@@ -1,0 +1,127 @@
+"""The Ascend kernel on a CPU: its unmodified source on the twin of kernels/ascendc/twin, every rank in this process."""
+
+from __future__ import annotations
+
+import ctypes
+import dataclasses
+import itertools
+from functools import cache
+from pathlib import Path
+
+import numpy as np
+
+from hpmoe.errors import ArgumentError, LaunchError
+from hpmoe.kernels.ascend_rules import check_flow, check_main_gradients
+from hpmoe.kernels.diagnosis import make_error
+from hpmoe.kernels.executable import Executable
+from hpmoe.kernels.memory import Pool
+from hpmoe.kernels.native import Status
+from hpmoe.kernels.packing import pack
+from hpmoe.targets import register_target
+from hpmoe.taskflow import Taskflow, memory_of
+
+LIBRARY = Path(__file__).parent / "_twin.so"
+FAULT_BYTES = 8192
+COUNTER_WORDS = 16
+SEEDS = itertools.count()
+
+
+class Rank(ctypes.Structure):
+    """HpmoeTwinRank of ascendc/twin/api.h."""
+
+    _fields_ = [(name, ctypes.c_void_p) for name in ("buffers", "sizes", "symmetric", "counters", "targets", "tables")] + [
+        ("num_tokens", ctypes.c_int64)]
+
+
+class Counts(ctypes.Structure):
+    """What the cores of a launch moved and computed: twin::Counts."""
+
+    _fields_ = [(name, ctypes.c_int64) for name in (
+        "gm_to_ub", "ub_to_gm", "gm_to_l1", "l1_to_gm", "l1_to_l0a", "l1_to_l0b", "l0c_to_gm", "cube_blocks",
+        "vector_bytes")]
+
+
+@cache
+def load(path: Path = LIBRARY) -> ctypes.CDLL:
+    """The twin with the kernel in it. Raises ImportError when it has not been built."""
+    if not path.exists():
+        raise ImportError(f"{path} is not built: python -m hpmoe.kernels.build_native")
+    library = ctypes.CDLL(str(path))
+    for name in ("hpmoe_twin_table_words", "hpmoe_twin_counters"):
+        getattr(library, name).restype, getattr(library, name).argtypes = ctypes.c_int64, [ctypes.c_void_p]
+    library.hpmoe_twin_launch.argtypes = [
+        ctypes.c_void_p, ctypes.c_int64, ctypes.POINTER(Rank), ctypes.c_int32, ctypes.c_int32, ctypes.c_double,
+        ctypes.c_uint64, ctypes.POINTER(Status), ctypes.POINTER(Counts), ctypes.c_char_p, ctypes.c_int64]
+    return library
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class TwinExecutable(Executable):
+    """The Ascend kernel of one direction on the twin; see Executable.
+
+    Attributes:
+        tables: routing tables of even and odd launches, for each rank.
+        state: how many launches these counters have seen.
+        counts: what the last launch moved and computed.
+        library: where the kernel is compiled with the twin.
+    """
+
+    tables: np.ndarray = None
+    state: list[int] = None
+    counts: Counts = None
+    library: Path = LIBRARY
+
+    target = "ascend-twin"
+
+    def _launch(self, buffers, num_tokens, trace):
+        if trace is not None:
+            raise ArgumentError("hpmoe.measure: the twin of an NPU has no times; measure the cpu target, or hpmoe.simulate")
+        written = _remote_buffers(self.flow)
+        ranks, alive = (Rank * len(buffers))(), []
+        for rank, arrays in enumerate(buffers):
+            check_main_gradients(self.flow, arrays, self.target)
+            fields = [np.array([a.ctypes.data for a in arrays], np.uint64), np.array([a.nbytes for a in arrays], np.int64),
+                      written]
+            alive += fields
+            for name, array in zip(("buffers", "sizes", "symmetric", "counters", "targets", "tables"),
+                                   (*fields, self.counters[rank], self.bases[rank], self.tables[rank]), strict=True):
+                setattr(ranks[rank], name, array.ctypes.data)
+            ranks[rank].num_tokens = num_tokens[rank]
+        self.state[0] += 1
+        seed, status, fault = next(SEEDS), Status(), ctypes.create_string_buffer(FAULT_BYTES)
+        code = load(self.library).hpmoe_twin_launch(
+            self.image.ctypes.data, self.image.nbytes, ranks, len(ranks), self.state[0], self.timeout, seed,
+            ctypes.byref(status), ctypes.byref(self.counts), fault, FAULT_BYTES)
+        if code:
+            self._forget()
+        if code == 2:
+            raise LaunchError(f"the kernel breaks a rule of the hardware (seed {seed}): {fault.value.decode()}")
+        if code:
+            raise make_error(status, self.image)
+
+    def _forget(self):
+        """After a failure nothing is known of the counters: every rank begins anew."""
+        self.counters[...], self.bases[...], self.state[0] = 0, 0, 0
+
+
+def _remote_buffers(flow: Taskflow) -> np.ndarray:
+    """Which buffers other ranks write to, or lie where one of those does: they are in the symmetric heap."""
+    homes = {memory_of(flow.buffers, op.operands[0].buffer) for op in flow.ops if op.opcode in ("PUT", "PUT_BACK")}
+    return np.array([memory_of(flow.buffers, b) in homes for b in range(len(flow.buffers))], np.uint8)
+
+
+def compile_twin(flow: Taskflow, timeout: float, library: Path = LIBRARY) -> TwinExecutable:
+    """Packs a Taskflow for the twin of an NPU."""
+    check_flow(flow, TwinExecutable.target)
+    image, pool = pack(flow), Pool()
+    counters = load(library).hpmoe_twin_counters(image.ctypes.data)
+    words = load(library).hpmoe_twin_table_words(image.ctypes.data)
+    lines = -(-max(len(flow.events), 1) // COUNTER_WORDS) * COUNTER_WORDS
+    ep_size = flow.ep_size
+    return TwinExecutable(
+        flow, image, timeout, flow.provenance, pool.zeros((ep_size, counters * COUNTER_WORDS), np.int32),
+        pool.zeros((ep_size, lines), np.int32), tables=pool.zeros((ep_size, 2 * words), np.int32), state=[0],
+        counts=Counts(), library=library)
+
+
+register_target(TwinExecutable.target, compile_twin)

@@ -1,0 +1,57 @@
+"""The whole chain with the Ascend kernel on its twin: small layers, what they give and what they should."""
+
+import itertools
+
+import mindspore as ms
+from helpers import numpy_moe_ffn, relative_error
+
+import hpmoe
+from hpmoe import assign_queues, fuse_persistent, overlap_comm, tile_partition
+from hpmoe.kernels import twin_target
+
+TOLERANCE = {ms.bfloat16: 2e-2, ms.float16: 3e-3}  # rounded at every stored array
+
+
+def npu(blocks=1):
+    return hpmoe.ascend_a3.replace(num_aic=blocks, num_aiv=2 * blocks)
+
+
+def twin(f, rows=16, cols=32, blocks=1, target="ascend-twin", **comm):
+    queues = assign_queues(overlap_comm(tile_partition(f, rows=rows, cols=cols), **comm), machine=npu(blocks))
+    return fuse_persistent(queues, target=target, timeout=100.0)
+
+
+def from_seed(monkeypatch, seed):
+    """The next launches on the twin run in the orders of these seeds."""
+    monkeypatch.setattr(twin_target, "SEEDS", itertools.count(seed))
+
+
+class LayerRun:
+    """A layer forward and backward through MindSpore: its output and the gradients of all arguments but the ids."""
+
+    def __init__(self, layer, dtype=ms.bfloat16, **options):
+        x, ids, *rest = (ms.Tensor(a) for a in layer.arguments())
+        self.layer, self.dtype, self.ids = layer, dtype, ids
+        self.given = [a.astype(dtype) for a in (x, *rest)]
+        self.cotangent = ms.Tensor(layer.cotangent()).astype(dtype)
+        self.fused = hpmoe.spmd(twin(hpmoe.moe_ffn, **options), hpmoe.Mesh(layer.ep))
+
+    def __call__(self):
+        def loss(x, *rest):
+            out = self.fused(x, self.ids, *rest, num_tokens=self.layer.num_tokens)
+            return (out.astype(ms.float32) * self.cotangent.astype(ms.float32)).sum(), out
+
+        (_, out), grads = ms.value_and_grad(loss, (0, 1, 2, 3), has_aux=True)(*self.given)
+        return [a.astype(ms.float32).asnumpy() for a in (out, *grads)]
+
+    def expected(self):
+        x, *rest = (a.astype(ms.float32).asnumpy() for a in self.given)
+        cotangent = self.cotangent.astype(ms.float32).asnumpy()
+        out, grads = numpy_moe_ffn((x, self.ids.asnumpy(), *rest), cotangent, self.layer.num_tokens)
+        return [out, *grads]
+
+    def check(self):
+        got = self()
+        errors = [relative_error(a, b) for a, b in zip(got, self.expected(), strict=True)]
+        assert max(errors) <= TOLERANCE[self.dtype], errors
+        return got

@@ -1,0 +1,92 @@
+"""fuse_persistent(target="ascend-twin"): the Ascend kernel's own source, executed on the twin, against NumPy in float64."""
+
+import dataclasses
+
+import mindspore as ms
+import numpy as np
+import pytest
+from ascend_helpers import LayerRun, from_seed, twin
+from helpers import Layer
+
+import hpmoe
+from hpmoe.errors import LaunchError
+from hpmoe.kernels import protocol
+from hpmoe.kernels.protocol import Code, Opcode
+
+SMALL = Layer(ep=2, T=7, H=32, I=16, E=4, K=2)
+
+
+@pytest.mark.parametrize("layer, options", [
+    (Layer(ep=1, T=20, H=32, I=16, E=4, K=2), {}),
+    (Layer(ep=2, T=20, H=48, I=32, E=8, K=3), {"blocks": 2, "signal": "expert"}),
+    (Layer(ep=2, T=9, H=32, I=16, E=4, K=2, num_tokens=(9, 0)), {"signal": "peer"}),
+    (Layer(ep=3, T=17, H=16, I=16, E=6, K=1, routing="one expert"), {}),
+    (Layer(ep=4, T=20, H=32, I=16, E=8, K=2), {}),
+    (Layer(ep=4, T=5, H=32, I=32, E=8, K=8, routing="one rank"), {"rows": 4}),
+], ids=str)
+def test_layer_equals_numpy(layer, options):
+    LayerRun(layer, **options).check()
+
+
+def test_tiles_that_fill_the_memories_of_a_core():
+    """More than one step of L1 and L0 in depth, more than one tile of L0C, a single row, and rows past the last whole tile."""
+    run = LayerRun(Layer(ep=1, T=257, H=304, I=144, E=2, K=1), rows=256, cols=288)
+    run.ids[0, :, 0] = 0
+    run.ids[0, 256, 0] = 1
+    run.check()
+
+
+def test_float16():
+    LayerRun(SMALL, ms.float16).check()
+
+
+def test_every_seed_gives_the_same_bits(monkeypatch):
+    run, seen = LayerRun(SMALL), set()
+    for seed in range(16):
+        from_seed(monkeypatch, 1000 * seed)
+        seen.add(b"".join(a.tobytes() for a in run()))
+    assert len(seen) == 1
+
+
+def test_weight_gradients_added_to_float32():
+    main = ms.Tensor(np.ones((1, 2, 32, 64)), ms.float32), ms.Tensor(np.ones((1, 2, 32, 32)), ms.float32)
+    run = LayerRun(Layer(ep=1, T=9, H=32, I=32, E=2, K=1, routing="one expert"))
+    run.fused = hpmoe.spmd(twin(hpmoe.accumulate_grads(hpmoe.moe_ffn, into={"gate_up_weight": main[0], "down_weight": main[1]})),
+                           hpmoe.Mesh(1))
+    run()
+    for got, want in zip(main, run.expected()[3:], strict=True):
+        np.testing.assert_allclose(got.asnumpy() - 1, want, atol=2e-2 * np.abs(want).max())
+
+
+# --- failures ---
+
+
+def one_expert_a_rank(ep_size=2):
+    """A forward plan, its kernel, and arguments for both ranks."""
+    layer = dataclasses.replace(SMALL, ep=ep_size, E=2 * ep_size)
+    run = LayerRun(layer)
+    args = (run.given[0], run.ids, *run.given[1:])
+    kernel = run.fused.lower(*args)
+    inputs = [[np.ascontiguousarray(twin_array(a)[r]) for a in args] for r in range(ep_size)]
+    return kernel, inputs
+
+
+def twin_array(tensor):
+    return tensor.asnumpy() if tensor.dtype == ms.int32 else tensor.astype(ms.float32).asnumpy().astype(
+        hpmoe.dtypes.numpy_dtype("bfloat16"))
+
+
+def test_lost_signal_names_task_and_event_and_the_next_launch_works():
+    kernel, inputs = one_expert_a_rank()
+    want = kernel.run(inputs)
+    image = kernel.image.copy()
+    _, sections = protocol.unpack_image(image)
+    opcodes = sections["ops"]["opcode"][sections["forms"]["op"]]
+    lost = np.flatnonzero((opcodes == Opcode.GMM) & (sections["forms"]["num_signals"] > 0))
+    sections["forms"]["num_signals"][lost] = 0
+    broken = kernel.replace(image=image)
+    with pytest.raises(LaunchError, match=r"waited too long: event \d+ stands at 0, its threshold is \d+") as error:
+        broken.run(inputs)
+    assert error.value.status["code"] == Code.TIMEOUT and "SWIGLU of op 2" in str(error.value)
+    for got, expected in zip(kernel.run(inputs), want, strict=True):
+        np.testing.assert_array_equal(got[0].view(np.uint16), expected[0].view(np.uint16))
