@@ -57,6 +57,8 @@ class Lifetimes:
             for table, accesses in ((self.writers, op.outputs), (self.readers, op.inputs)):
                 for storage in dict.fromkeys(buffers[a.buffer].storage for a in accesses):
                     table.setdefault(storage, []).append(i)
+        self._refusals: dict[int, str] = {}
+        self._touched: dict[tuple[int, int, bool], list[list[Columns]]] = {}
         self.order: list[dict[int, int]] = []
         self.releases: list[Release] = []
         takes_over = {new: s[:n][::-1] for s in self.occupants().values() for n, new in enumerate(s) if n}
@@ -86,6 +88,11 @@ class Lifetimes:
 
     def refusal(self, storage: int) -> str:
         """Why a storage can share no memory with another, or ""."""
+        if storage not in self._refusals:
+            self._refusals[storage] = self._refusal(storage)
+        return self._refusals[storage]
+
+    def _refusal(self, storage: int) -> str:
         buffer = self.buffers[storage]
         if buffer.role != "temporary":
             return f"it is {'an input' if buffer.role == 'input' else 'an output'}"
@@ -148,7 +155,13 @@ class Lifetimes:
         return ("tile", domain.num_rows, domain.clipped) if domain.kind == "tiles" else None
 
     def _columns(self, i: int, storage: int, write: bool) -> list[list[Columns]]:
-        """For each column tile of an operation, the column ranges of a storage that its tasks touch."""
+        """For each column tile of an operation, the column ranges of a storage that its tasks touch, sorted and joined."""
+        key = (i, storage, write)
+        if key not in self._touched:
+            self._touched[key] = [_merged(tile) for tile in self._columns_of_tiles(*key)]
+        return self._touched[key]
+
+    def _columns_of_tiles(self, i: int, storage: int, write: bool) -> list[list[Columns]]:
         op, width = self.ops[i], self.buffers[storage].cols
         accesses = self._accesses(i, storage, write)
         if any(self.buffers[a.buffer].cols != width or a.cols == "block" for a in accesses):
@@ -174,7 +187,7 @@ class Lifetimes:
                 if w >= i or self._unit(w, storage, write=True) != unit:
                     continue
                 written = _merged(c for t in self._columns(w, storage, write=True) for c in t)
-                reads = [_merged(t) for t in self._columns(i, storage, write=False)]
+                reads = self._columns(i, storage, write=False)
                 is_full = all(_covers(r, written) for r in reads)
                 touches = all(_meet(r, written) for r in reads)
                 is_part = _covers(_merged(c for r in reads for c in r), written)

@@ -159,12 +159,12 @@ def check_queues(flow: tf.Taskflow) -> None:
     times = np.bincount(listed, minlength=flow.num_tasks)
     for t in np.flatnonzero(times != 1)[:1]:
         _fail(flow, f"task t{t} {task_name(flow, int(t))} is in the queues {times[t]} times, not once", int(t))
-    is_aic, queue = flow.units()[listed], np.repeat(np.arange(len(flow.queues)), [len(q) for q in flow.queues])
+    is_aic, lengths = flow.units()[listed], [len(q) for q in flow.queues]
     for unit, is_it in (("aic", is_aic), ("aiv", ~is_aic)):
-        allowed = np.isin(np.arange(len(flow.queues)), flow.machine.queues_of(unit))
-        for i in np.flatnonzero(is_it & ~allowed[queue])[:1]:
-            t = int(listed[i])
-            _fail(flow, f"task t{t} {task_name(flow, t)} is {unit} work in queue {flow.machine.queue_name(queue[i])}", t)
+        refused = [q not in flow.machine.queues_of(unit) for q in range(len(flow.queues))]
+        for i in np.flatnonzero(is_it & np.repeat(refused, lengths))[:1]:
+            t, queue = int(listed[i]), int(np.repeat(np.arange(len(lengths)), lengths)[i])
+            _fail(flow, f"task t{t} {task_name(flow, t)} is {unit} work in queue {flow.machine.queue_name(queue)}", t)
 
 
 def _check_tables(flow: tf.Taskflow) -> None:

@@ -35,7 +35,8 @@ def pack(flow: Taskflow) -> np.ndarray:
 
 def _pack_forms(flow: Taskflow, ops: np.ndarray) -> tuple[np.ndarray, int, dict[str, np.ndarray]]:
     """The word of each task, how many of its bits are its place, and the sections that the rest of them points into."""
-    if not np.array_equal(flow.tasks, make_tasks(flow.ops)):
+    expected = make_tasks(flow.ops)
+    if flow.tasks is not expected and not np.array_equal(flow.tasks, expected):
         raise ValueError(f"pack: the tasks of {flow.name} are not those of its operations, in order")
     blocks = np.ascontiguousarray(flow.events["block"], np.int32)
     waits, signals = np.ascontiguousarray(flow.waits, WAIT), np.ascontiguousarray(flow.signals, SIGNAL)

@@ -50,7 +50,7 @@ NOT_REACHED = {
     ("hpmoe/regions.py", "_Fault"): "verify raises it as a VerifyError",
     ("hpmoe/native/", "native library"): "an installation without it; test_packaging.py",
     ("hpmoe/native/", "not enough memory"): "test_planner.py",
-    ("hpmoe/native/", "ValueError(text)"): "verify and check_queues name such tables before; test_planner.py",
+    ("hpmoe/native/", "ValueError(text)"): "verify names such tables before; test_planner.py",
     ("hpmoe/calibration.py", ""): "depends on what lies in the user's cache; test_calibrate.py",
     ("hpmoe/commands/calibrate.py", "UsageError"): "depends on what lies in the user's cache; test_calibrate.py",
     ("hpmoe/commands/memory.py", "the process of"): "test_memory_report.py",

@@ -18,7 +18,7 @@ from hpmoe.commands.progress import Progress
 from hpmoe.dependencies import derive_dependencies
 from hpmoe.kernels.packing import pack
 from hpmoe.lifetimes import lifetimes_of, memory_fault
-from hpmoe.native.planner import prune_waits
+from hpmoe.native import planner
 from hpmoe.program import Program
 from hpmoe.regions import region_fault
 from hpmoe.taskflow import make_tasks
@@ -83,8 +83,9 @@ class Clock:
 
 def plan(o: Any) -> dict[str, dict[str, Any]]:
     """Plans both directions once and returns the milliseconds of each step and the sizes of each plan."""
-    for cached in (derive_dependencies, make_tasks, lifetimes_of, memory_fault, region_fault, prune_waits):
+    for cached in (derive_dependencies, make_tasks, lifetimes_of, memory_fault, region_fault):
         cached.cache_clear()
+    planner.forget()
     forward, backward = Clock(), Clock()
     program = forward("trace", show.program, o, "forward")
     linearized = backward("vjp", linearize, program)

@@ -1,5 +1,6 @@
 #include "graph.h"
 
+#include <algorithm>
 #include <unordered_map>
 #include <utility>
 
@@ -9,6 +10,24 @@ namespace {
 void check_index(int64_t index, int64_t size) {
   if (index < 0 || index >= size) throw BadTable();
 }
+
+// `rows` sorted by task, in `storage` where they are not.
+template <class Row>
+const Row* sorted(const Row* rows, int64_t num_rows, std::vector<Row>& storage) {
+  const auto is_before = [](const Row& a, const Row& b) { return a.task < b.task; };
+  if (std::is_sorted(rows, rows + num_rows, is_before)) return rows;
+  storage.assign(rows, rows + num_rows);
+  std::stable_sort(storage.begin(), storage.end(), is_before);
+  return storage.data();
+}
+
+// Whether two stretches of rows, each of one task, are about the same events in the same way.
+template <class Row>
+bool are_alike(const Row* a, const Row* a_end, const Row* b, const Row* b_end) {
+  return std::equal(a, a_end, b, b_end, [](const Row& x, const Row& y) { return x.event == y.event && x.kind == y.kind; });
+}
+
+}  // namespace
 
 void check_tables(const HpmoeFlow& flow) {
   for (int64_t i = 0; i < flow.num_waits; ++i) {
@@ -24,10 +43,7 @@ void check_tables(const HpmoeFlow& flow) {
   for (int64_t i = 0; i < flow.queue_starts[flow.num_queues]; ++i) check_index(flow.queue_tasks[i], flow.num_tasks);
 }
 
-}  // namespace
-
 Gates::Gates(const HpmoeFlow& flow) : of_event(flow.num_events), is_block(flow.num_events) {
-  check_tables(flow);
   std::unordered_map<int32_t, int32_t> gate_of_block;  // of blocks whose index is found at run time
   int32_t last = -1;
   const auto note = [&](int32_t kind, int32_t event) {
@@ -53,53 +69,73 @@ Gates::Gates(const HpmoeFlow& flow) : of_event(flow.num_events), is_block(flow.n
   }
 }
 
-Graph::Graph(const HpmoeFlow& flow) : num_producers(flow.num_events) {
+Tables::Tables(const HpmoeFlow& flow) : first_wait(flow.num_tasks + 1) {
+  check_tables(flow);
+  waits = sorted(flow.waits, flow.num_waits, sorted_waits);
+  signals = sorted(flow.signals, flow.num_signals, sorted_signals);
+  int64_t i = 0;
+  for (int64_t t = 0; t < flow.num_tasks; ++t) {
+    while (i < flow.num_waits && waits[i].task == t) ++i;
+    first_wait[t + 1] = static_cast<int32_t>(i);
+  }
+}
+
+Graph::Graph(const HpmoeFlow& flow) : tables(flow), num_producers(flow.num_events) {
   Gates gates(flow);
   gate_of = std::move(gates.of_event);
   is_block = std::move(gates.is_block);
-  feeds = group(flow.num_tasks, flow.num_signals, [&](int64_t i, auto add) {
-    add(flow.signals[i].task, gate_of[flow.signals[i].event]);
-  });
-  for (const int32_t gate : feeds.items) ++num_producers[gate];
-  needs = group(flow.num_tasks, flow.num_waits, [&](int64_t i, auto add) {
-    const int32_t gate = gate_of[flow.waits[i].event];
-    if (num_producers[gate] > 0) add(flow.waits[i].task, gate);
-  });
+  for (int64_t i = 0; i < flow.num_signals; ++i) ++num_producers[gate_of[tables.signals[i].event]];
+  bundle_of.resize(flow.num_tasks);
+  feeds.starts = needs.starts = {0};
+  const HpmoeSignal *signal = tables.signals, *const end = signal + flow.num_signals, *last_signal = signal;
+  for (int32_t t = 0; t < flow.num_tasks; ++t) {
+    const HpmoeWait *const wait = tables.waits + tables.first_wait[t], *const wait_end = tables.waits + tables.first_wait[t + 1];
+    const HpmoeSignal* const first = signal;
+    while (signal != end && signal->task == t) ++signal;
+    const bool is_alike = t > 0 && are_alike(first, signal, last_signal, first) &&
+                          are_alike(wait, wait_end, tables.waits + tables.first_wait[t - 1], wait);
+    last_signal = first;
+    if (!is_alike) {
+      starts.push_back(t);
+      for (const HpmoeSignal* s = first; s != signal; ++s) feeds.items.push_back(gate_of[s->event]);
+      for (const HpmoeWait* w = wait; w != wait_end; ++w)
+        if (num_producers[gate_of[w->event]] > 0) needs.items.push_back(gate_of[w->event]);
+      feeds.starts.push_back(static_cast<int32_t>(feeds.items.size()));
+      needs.starts.push_back(static_cast<int32_t>(needs.items.size()));
+    }
+    bundle_of[t] = static_cast<int32_t>(starts.size() - 1);
+  }
+  starts.push_back(static_cast<int32_t>(flow.num_tasks));
 }
 
-namespace {
-
-// The lists of gates by task turned around.
-Lists turned(const Lists& gates_of, int64_t num_gates) {
-  Lists tasks_of;
-  tasks_of.starts.assign(num_gates + 1, 0);
-  for (const int32_t gate : gates_of.items) ++tasks_of.starts[gate + 1];
-  for (int64_t g = 0; g < num_gates; ++g) tasks_of.starts[g + 1] += tasks_of.starts[g];
-  tasks_of.items.resize(gates_of.items.size());
-  std::vector<int32_t> next(tasks_of.starts.begin(), tasks_of.starts.end() - 1);
-  const auto num_tasks = static_cast<int32_t>(gates_of.starts.size() - 1);
-  for (int32_t t = 0; t < num_tasks; ++t)
-    for (const int32_t gate : gates_of[t]) tasks_of.items[next[gate]++] = t;
-  return tasks_of;
+Lists bundles_of(const Lists& gates, int64_t num_gates) {
+  Lists bundles;
+  bundles.starts.assign(num_gates + 1, 0);
+  for (const int32_t gate : gates.items) ++bundles.starts[gate + 1];
+  for (int64_t g = 0; g < num_gates; ++g) bundles.starts[g + 1] += bundles.starts[g];
+  bundles.items.resize(gates.items.size());
+  std::vector<int32_t> next(bundles.starts.begin(), bundles.starts.end() - 1);
+  const auto num_bundles = static_cast<int32_t>(gates.starts.size() - 1);
+  for (int32_t b = 0; b < num_bundles; ++b)
+    for (const int32_t gate : gates[b]) bundles.items[next[gate]++] = b;
+  return bundles;
 }
 
-}  // namespace
-
-Users::Users(const HpmoeFlow& flow, const Graph& graph)
-    : producers(turned(graph.feeds, flow.num_events)), consumers(turned(graph.needs, flow.num_events)) {}
-
-std::vector<int32_t> find_order(const Graph& graph, const Users& users, int64_t num_tasks) {
-  std::vector<int32_t> order, unmet(num_tasks), missing(graph.num_producers);
-  order.reserve(num_tasks);
-  for (int32_t t = 0; t < num_tasks; ++t) {
-    unmet[t] = graph.needs.size_of(t);
-    if (unmet[t] == 0) order.push_back(t);
+std::vector<int32_t> find_order(const Graph& graph, const Lists& consumers) {
+  const int32_t num_bundles = graph.num_bundles();
+  std::vector<int32_t> order, unmet(num_bundles), missing(graph.num_producers);
+  order.reserve(num_bundles);
+  for (int32_t b = 0; b < num_bundles; ++b) {
+    unmet[b] = graph.needs.size_of(b);
+    if (unmet[b] == 0) order.push_back(b);
   }
   for (size_t next = 0; next < order.size(); ++next) {
+    const int32_t size = graph.size_of(order[next]);
     for (int32_t gate : graph.feeds[order[next]]) {
-      if (--missing[gate] > 0) continue;
-      for (int32_t t : users.consumers[gate])
-        if (--unmet[t] == 0) order.push_back(t);
+      missing[gate] -= size;
+      if (missing[gate] > 0) continue;
+      for (int32_t b : consumers[gate])
+        if (--unmet[b] == 0) order.push_back(b);
     }
   }
   return order;

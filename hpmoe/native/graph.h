@@ -32,45 +32,49 @@ struct BadTable : std::runtime_error {
   BadTable() : std::runtime_error("bad table") {}
 };
 
-// Groups `count` items by key: visit(i, add) calls add(key, item) for those that take part.
-template <class Visit>
-Lists group(int64_t num_lists, int64_t count, Visit visit) {
-  Lists lists;
-  lists.starts.assign(num_lists + 1, 0);
-  for (int64_t i = 0; i < count; ++i) visit(i, [&](int32_t key, int32_t) { ++lists.starts[key + 1]; });
-  for (int64_t i = 0; i < num_lists; ++i) lists.starts[i + 1] += lists.starts[i];
-  lists.items.resize(lists.starts[num_lists]);
-  std::vector<int32_t> next(lists.starts.begin(), lists.starts.end() - 1);
-  for (int64_t i = 0; i < count; ++i) visit(i, [&](int32_t key, int32_t item) { lists.items[next[key]++] = item; });
-  return lists;
-}
+// Throws BadTable where an index points outside its table.
+void check_tables(const HpmoeFlow& flow);
 
 // Which gate each event is.
 struct Gates {
-  explicit Gates(const HpmoeFlow& flow);  // throws BadTable
+  explicit Gates(const HpmoeFlow& flow);
 
   std::vector<int32_t> of_event;  // [num_events]
   std::vector<uint8_t> is_block;  // [num_events] the gate is a whole block
 };
 
+// The tables of a flow sorted by task.
+struct Tables {
+  explicit Tables(const HpmoeFlow& flow);  // throws BadTable
+
+  std::vector<HpmoeWait> sorted_waits;  // where those of the flow are not sorted
+  std::vector<HpmoeSignal> sorted_signals;
+  const HpmoeWait* waits;
+  const HpmoeSignal* signals;
+  std::vector<int32_t> first_wait;  // [num_tasks + 1]
+};
+
+// Tasks in a row that wait for and signal the same events in the same way are one bundle: b is tasks starts[b] ..
+// starts[b + 1] - 1.
 struct Graph {
   explicit Graph(const HpmoeFlow& flow);  // throws BadTable
 
+  const Tables tables;
   std::vector<int32_t> gate_of;        // [num_events]
   std::vector<uint8_t> is_block;       // [num_events]
   std::vector<int32_t> num_producers;  // [num_events] signals that feed a gate
-  Lists feeds;                         // gates that a task signals, one for each signal
-  Lists needs;                         // gates that a task waits for; one that nobody signals is open from the start
+  std::vector<int32_t> starts, bundle_of;
+  Lists feeds;  // gates that each task of a bundle signals, one for each signal
+  Lists needs;  // gates that it waits for; one that nobody signals is open from the start
+
+  int32_t num_bundles() const { return static_cast<int32_t>(starts.size() - 1); }
+  int32_t size_of(int32_t bundle) const { return starts[bundle + 1] - starts[bundle]; }
 };
 
-// The tasks on both sides of each gate.
-struct Users {
-  Users(const HpmoeFlow& flow, const Graph& graph);
+// For each gate the bundles in whose list it stands: its producers of `feeds`, its consumers of `needs`.
+Lists bundles_of(const Lists& gates, int64_t num_gates);
 
-  Lists producers, consumers;
-};
-
-// Tasks in an order in which they may run, without queues; those on a cycle are left out.
-std::vector<int32_t> find_order(const Graph& graph, const Users& users, int64_t num_tasks);
+// Bundles in an order in which they may run, without queues; those on a cycle are left out.
+std::vector<int32_t> find_order(const Graph& graph, const Lists& consumers);
 
 }  // namespace hpmoe

@@ -70,15 +70,14 @@ def schedule(flow: tf.Taskflow, costs: np.ndarray, kinds: np.ndarray, num_queues
 
 def prune_waits(flow: tf.Taskflow) -> np.ndarray:
     """Which waits of an assigned taskflow its order does not imply, [num_waits] bool, read-only; see prune.cc."""
-    return _prune(_ByIdentity(flow))
+    return _prune(_ByIdentity(flow, flow.tasks, flow.waits, flow.signals, flow.events))
 
 
 class _ByIdentity:
     """A taskflow as a key: equal to another of the very same tables and queues, where none of them can change."""
 
-    def __init__(self, flow: tf.Taskflow):
-        self.flow = flow
-        self.arrays = (flow.tasks, flow.waits, flow.signals, flow.events, *flow.queues)
+    def __init__(self, flow: tf.Taskflow, *tables: np.ndarray):
+        self.flow, self.arrays = flow, (*tables, *flow.queues)
 
     def __hash__(self) -> int:
         return hash(tuple(map(id, self.arrays)))
@@ -97,7 +96,18 @@ def _prune(key: _ByIdentity) -> np.ndarray:
     return needed
 
 
-prune_waits.cache_clear = _prune.cache_clear
+@lru_cache(maxsize=1)
+def _joined_queues(key: _ByIdentity) -> tuple[np.ndarray, np.ndarray]:
+    """Where each queue begins, and the tasks of all, queue by queue."""
+    queues = [np.asarray(q) for q in key.flow.queues]
+    tasks = np.concatenate(queues) if queues else np.zeros(0)
+    return np.cumsum([0, *map(len, queues)], dtype=np.int32), np.ascontiguousarray(tasks, np.int32)
+
+
+def forget() -> None:
+    """Empties the caches of this module."""
+    _prune.cache_clear()
+    _joined_queues.cache_clear()
 
 
 def kept_waits(flow: tf.Taskflow, derived: tf.Taskflow, number: np.ndarray, spans: np.ndarray) -> np.ndarray | None:
@@ -136,9 +146,8 @@ def _check(result: int, text: str) -> None:
 def _native(flow: tf.Taskflow) -> tuple[list[np.ndarray], _Flow]:
     """The flow's tables as the library reads them, and the struct that points to them while they are alive."""
     tables = [np.ascontiguousarray(table, dtype) for table, dtype in (
-        (flow.tasks, tf.TASK), (flow.waits, tf.WAIT), (flow.signals, tf.SIGNAL), (flow.events, tf.EVENT),
-        (np.cumsum([0, *map(len, flow.queues)]), np.int32),
-        (np.concatenate([np.asarray(q) for q in flow.queues]) if flow.queues else (), np.int32))]
+        (flow.tasks, tf.TASK), (flow.waits, tf.WAIT), (flow.signals, tf.SIGNAL), (flow.events, tf.EVENT))]
+    tables += _joined_queues(_ByIdentity(flow))
     return tables, _Flow(*(table.ctypes.data for table in tables), *map(len, tables[:4]), len(flow.queues))
 
 

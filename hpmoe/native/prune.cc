@@ -4,6 +4,7 @@
 // already, or (3) that the producers of another wait of the task make for the same unit. Waits are never skipped, so 1 and
 // 2 always hold; 3 is limited to one unit because a unit that turns out empty is not waited for at all.
 #include <algorithm>
+#include <numeric>
 
 #include "graph.h"
 #include "schedule.h"
@@ -18,29 +19,29 @@ struct Place {
 class Pruner {
  public:
   Pruner(const HpmoeFlow& flow, const uint8_t* is_unit)
-      : flow_(flow), graph_(flow), users_(flow, graph_), places_(flow.num_tasks), is_remote_(flow.num_events),
-        last_(flow.num_events), is_unit_(is_unit), before_(flow.num_events), is_known_(flow.num_events), made_in_(flow.num_events, -1) {
+      : flow_(flow), graph_(flow), producers_(bundles_of(graph_.feeds, flow.num_events)), places_(flow.num_tasks),
+        is_remote_(flow.num_events), last_(flow.num_events), is_unit_(is_unit), before_(flow.num_events),
+        is_known_(flow.num_events), made_in_(flow.num_events, -1) {
     for (int32_t q = 0; q < flow.num_queues; ++q)
       for (int32_t i = flow.queue_starts[q]; i < flow.queue_starts[q + 1]; ++i) places_[flow.queue_tasks[i]] = {q, i};
     for (int64_t i = 0; i < flow.num_signals; ++i)
       if (flow.signals[i].remote != 0) is_remote_[graph_.gate_of[flow.signals[i].event]] = 1;
     for (int32_t g = 0; g < flow.num_events; ++g) last_[g] = last_in_one_queue(g);
-    static_waits_ = group(flow.num_tasks, flow.num_waits, [&](int64_t i, auto add) {
-      if (flow_.waits[i].kind == 0) add(flow_.waits[i].task, static_cast<int32_t>(i));
-    });
   }
 
+  // needed[w] of the waits as they are sorted by task.
   void prune(uint8_t* needed) {
     for (int64_t i = 0; i < flow_.num_waits; ++i) {
-      const HpmoeWait& wait = flow_.waits[i];
+      const HpmoeWait& wait = graph_.tables.waits[i];
       const Place last = last_[graph_.gate_of[wait.event]], here = places_[wait.task];
       needed[i] = last.queue < 0 || last.queue != here.queue || last.position >= here.position;
     }
-    for (int32_t t = 0; t < flow_.num_tasks; ++t) {
-      const Span waits = static_waits_[t];
-      if (static_waits_.size_of(t) < 2) continue;
-      for (int32_t i : waits)
-        if (is_implied(i, waits)) needed[i] = 0;
+    for (int32_t b = 0; b < graph_.num_bundles(); ++b) {
+      const Range waits = waits_of(graph_.starts[b]);
+      for (int32_t i = 0; i < waits.size(); ++i) {
+        if (waits.size() < 2 || !is_implied(i, waits)) continue;
+        for (int32_t t = graph_.starts[b]; t < graph_.starts[b + 1]; ++t) needed[graph_.tables.first_wait[t] + i] = 0;
+      }
     }
     for (int32_t q = 0; q < flow_.num_queues; ++q) drop_repeated(q, needed);
   }
@@ -50,29 +51,46 @@ class Pruner {
   Place last_in_one_queue(int32_t gate) const {
     Place last;
     if (is_remote_[gate]) return last;
-    for (int32_t t : users_.producers[gate]) {
-      if (places_[t].queue < 0 || (last.queue >= 0 && places_[t].queue != last.queue)) return {};
-      last = {places_[t].queue, std::max(last.position, places_[t].position)};
+    for (int32_t b : producers_[gate]) {
+      for (int32_t t = graph_.starts[b]; t < graph_.starts[b + 1]; ++t) {
+        if (places_[t].queue < 0 || (last.queue >= 0 && places_[t].queue != last.queue)) return {};
+        last = {places_[t].queue, std::max(last.position, places_[t].position)};
+      }
     }
     return last;
   }
 
+  struct Range {
+    const HpmoeWait *first, *last;
+
+    const HpmoeWait* begin() const { return first; }
+    const HpmoeWait* end() const { return last; }
+    int32_t size() const { return static_cast<int32_t>(last - first); }
+  };
+
+  Range waits_of(int32_t task) const {
+    return {graph_.tables.waits + graph_.tables.first_wait[task], graph_.tables.waits + graph_.tables.first_wait[task + 1]};
+  }
+
   void drop_repeated(int32_t queue, uint8_t* needed) {
     for (int32_t i = flow_.queue_starts[queue]; i < flow_.queue_starts[queue + 1]; ++i) {
-      for (int32_t w : static_waits_[flow_.queue_tasks[i]]) {
-        int32_t& last = made_in_[flow_.waits[w].event];
-        if (needed[w]) needed[w] = last != queue;
-        if (needed[w]) last = queue;
+      uint8_t* is_needed = needed + graph_.tables.first_wait[flow_.queue_tasks[i]];
+      for (const HpmoeWait& wait : waits_of(flow_.queue_tasks[i])) {
+        int32_t& last = made_in_[wait.event];
+        if (wait.kind == 0 && *is_needed) *is_needed = last != queue;
+        if (wait.kind == 0 && *is_needed) last = queue;
+        ++is_needed;
       }
     }
   }
 
-  bool is_implied(int32_t wait, const Span& waits) {
-    const int32_t event = flow_.waits[wait].event;
-    return std::any_of(waits.begin(), waits.end(), [&](int32_t other) {
-      if (other == wait) return false;
-      const std::vector<int32_t>& earlier = before(flow_.waits[other].event);
-      return std::find(earlier.begin(), earlier.end(), event) != earlier.end();
+  // Of the static waits of a task.
+  bool is_implied(int32_t wait, const Range& waits) {
+    const HpmoeWait& mine = waits.first[wait];
+    return mine.kind == 0 && std::any_of(waits.begin(), waits.end(), [&](const HpmoeWait& other) {
+      if (other.kind != 0 || &other == &mine) return false;
+      const std::vector<int32_t>& earlier = before(other.event);
+      return std::find(earlier.begin(), earlier.end(), mine.event) != earlier.end();
     });
   }
 
@@ -90,10 +108,10 @@ class Pruner {
     const auto add = [&](int32_t e) {
       if (std::find(mine.begin(), mine.end(), e) == mine.end()) mine.push_back(e);
     };
-    for (int32_t t : users_.producers[event]) {
-      for (int32_t w : static_waits_[t]) {
-        const int32_t earlier = flow_.waits[w].event;
-        if (!is_same_unit(earlier, event) || std::find(mine.begin(), mine.end(), earlier) != mine.end()) continue;
+    for (int32_t b : producers_[event]) {
+      for (const HpmoeWait& wait : waits_of(graph_.starts[b])) {
+        const int32_t earlier = wait.event;
+        if (wait.kind != 0 || !is_same_unit(earlier, event) || std::find(mine.begin(), mine.end(), earlier) != mine.end()) continue;
         add(earlier);
         for (int32_t e : before(earlier)) add(e);
       }
@@ -103,12 +121,11 @@ class Pruner {
 
   const HpmoeFlow& flow_;
   const Graph graph_;
-  const Users users_;
+  const Lists producers_;  // bundles of each gate
   std::vector<Place> places_;
   std::vector<uint8_t> is_remote_;  // by gate
   std::vector<Place> last_;         // by gate
   const uint8_t* is_unit_;
-  Lists static_waits_;  // waits of each task
   std::vector<std::vector<int32_t>> before_;
   std::vector<uint8_t> is_known_;
   std::vector<int32_t> made_in_;  // the last queue in which an event is waited for
@@ -116,6 +133,15 @@ class Pruner {
 
 }  // namespace
 
-void prune_waits(const HpmoeFlow& flow, const uint8_t* is_unit, uint8_t* needed) { Pruner(flow, is_unit).prune(needed); }
+void prune_waits(const HpmoeFlow& flow, const uint8_t* is_unit, uint8_t* needed) {
+  const auto is_before = [&](int64_t a, int64_t b) { return flow.waits[a].task < flow.waits[b].task; };
+  std::vector<int64_t> order(flow.num_waits);
+  std::iota(order.begin(), order.end(), 0);
+  if (std::is_sorted(order.begin(), order.end(), is_before)) return Pruner(flow, is_unit).prune(needed);
+  std::stable_sort(order.begin(), order.end(), is_before);
+  std::vector<uint8_t> of_sorted(flow.num_waits);
+  Pruner(flow, is_unit).prune(of_sorted.data());
+  for (int64_t i = 0; i < flow.num_waits; ++i) needed[order[i]] = of_sorted[i];
+}
 
 }  // namespace hpmoe

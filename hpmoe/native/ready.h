@@ -11,26 +11,33 @@ namespace hpmoe {
 inline std::vector<int32_t> sort_stably(const std::vector<double>& keys) {
   constexpr int kDigitBits = 11;
   constexpr uint64_t kSign = uint64_t{1} << 63, kMask = (1u << kDigitBits) - 1;
-  struct Item {
+  struct Run {
     uint64_t key;
-    int32_t index;
+    int32_t first, last;
   };
-  std::vector<Item> items(keys.size()), next(keys.size());
+  std::vector<Run> runs, next;  // of equal keys, which many tasks in a row have
   for (size_t i = 0; i < keys.size(); ++i) {
+    if (i > 0 && keys[i] == keys[i - 1]) {
+      ++runs.back().last;
+      continue;
+    }
     const double key = keys[i] + 0.0;  // -0 is 0
     uint64_t bits;
     std::memcpy(&bits, &key, sizeof bits);
-    items[i] = {bits & kSign ? ~bits : bits | kSign, static_cast<int32_t>(i)};
+    runs.push_back({bits & kSign ? ~bits : bits | kSign, static_cast<int32_t>(i), static_cast<int32_t>(i) + 1});
   }
+  next.resize(runs.size());
   for (int shift = 0; shift < 64; shift += kDigitBits) {
     std::vector<uint32_t> starts(kMask + 2);
-    for (const Item& item : items) ++starts[(item.key >> shift & kMask) + 1];
+    for (const Run& run : runs) ++starts[(run.key >> shift & kMask) + 1];
     for (size_t d = 0; d < kMask; ++d) starts[d + 1] += starts[d];
-    for (const Item& item : items) next[starts[item.key >> shift & kMask]++] = item;
-    items.swap(next);
+    for (const Run& run : runs) next[starts[run.key >> shift & kMask]++] = run;
+    runs.swap(next);
   }
-  std::vector<int32_t> order(keys.size());
-  for (size_t i = 0; i < items.size(); ++i) order[i] = items[i].index;
+  std::vector<int32_t> order;
+  order.reserve(keys.size());
+  for (const Run& run : runs)
+    for (int32_t i = run.first; i < run.last; ++i) order.push_back(i);
   return order;
 }
 

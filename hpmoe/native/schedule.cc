@@ -16,14 +16,17 @@ template <class T>
 using Heap = std::priority_queue<T, std::vector<T>, std::greater<T>>;
 
 // For each task, minus its cost and the longest chain of costs after it: the least runs first.
-std::vector<double> find_urgency(const Graph& graph, const Users& users, int64_t num_tasks, const double* costs) {
+std::vector<double> find_urgency(const Graph& graph, const Lists& consumers, int64_t num_tasks, const double* costs) {
   std::vector<double> urgency(num_tasks), of_gate(graph.gate_of.size());
-  const std::vector<int32_t> order = find_order(graph, users, num_tasks);
-  for (auto t = order.rbegin(); t != order.rend(); ++t) {
-    double after = 0;
-    for (int32_t gate : graph.feeds[*t]) after = std::min(after, of_gate[gate]);
-    urgency[*t] = after - costs[*t];
-    for (int32_t gate : graph.needs[*t]) of_gate[gate] = std::min(of_gate[gate], urgency[*t]);
+  const std::vector<int32_t> order = find_order(graph, consumers);
+  for (auto b = order.rbegin(); b != order.rend(); ++b) {
+    double after = 0, least = 0;
+    for (int32_t gate : graph.feeds[*b]) after = std::min(after, of_gate[gate]);
+    for (int32_t t = graph.starts[*b]; t < graph.starts[*b + 1]; ++t) {
+      urgency[t] = after - costs[t];
+      least = std::min(least, urgency[t]);
+    }
+    for (int32_t gate : graph.needs[*b]) of_gate[gate] = std::min(of_gate[gate], least);
   }
   return urgency;
 }
@@ -74,28 +77,28 @@ class Running {
   std::vector<int32_t> task_, first_;
 };
 
-// Counts down what each task still waits for.
+// Counts down what each bundle still waits for.
 class Progress {
  public:
-  Progress(const Graph& graph, int64_t num_tasks) : graph_(graph), missing_(graph.num_producers), unmet_(num_tasks) {
-    for (int32_t t = 0; t < num_tasks; ++t) unmet_[t] = graph.needs.size_of(t);
+  explicit Progress(const Graph& graph) : graph_(graph), missing_(graph.num_producers), unmet_(graph.num_bundles()) {
+    for (int32_t b = 0; b < graph.num_bundles(); ++b) unmet_[b] = graph.needs.size_of(b);
   }
 
-  bool is_ready(int32_t task) const { return unmet_[task] == 0; }
+  bool is_ready(int32_t bundle) const { return unmet_[bundle] == 0; }
   bool is_open(int32_t gate) const { return missing_[gate] == 0; }
 
   // A task has ended; calls opened(gate) for each gate that it was the last producer of.
   template <class Opened>
   void end(int32_t task, Opened opened) {
-    for (int32_t gate : graph_.feeds[task])
+    for (int32_t gate : graph_.feeds[graph_.bundle_of[task]])
       if (--missing_[gate] == 0) opened(gate);
   }
 
   template <class Ready>
-  void end_and_release(int32_t task, const Users& users, Ready ready) {
+  void end_and_release(int32_t task, const Lists& consumers, Ready ready) {
     end(task, [&](int32_t gate) {
-      for (int32_t t : users.consumers[gate])
-        if (--unmet_[t] == 0) ready(t);
+      for (int32_t b : consumers[gate])
+        if (--unmet_[b] == 0) ready(b);
     });
   }
 
@@ -106,6 +109,7 @@ class Progress {
 
 // Whether no task waits for one that comes after it or is the same.
 bool runs_in_order(const HpmoeFlow& flow) {
+  check_tables(flow);
   const Gates gates(flow);
   std::vector<int32_t> last(flow.num_events, -1);  // producer of each gate
   for (int64_t i = 0; i < flow.num_signals; ++i) {
@@ -121,22 +125,24 @@ bool runs_in_order(const HpmoeFlow& flow) {
 std::vector<std::vector<int32_t>> schedule(const HpmoeFlow& flow, const double* costs, const uint8_t* kind,
                                            const int32_t* kind_starts, int32_t num_kinds) {
   const Graph graph(flow);
-  const Users users(flow, graph);
-  const std::vector<int32_t> by_urgency = sort_stably(find_urgency(graph, users, flow.num_tasks, costs));
+  const Lists consumers = bundles_of(graph.needs, flow.num_events);
+  const std::vector<int32_t> by_urgency = sort_stably(find_urgency(graph, consumers, flow.num_tasks, costs));
   std::vector<int32_t> place(flow.num_tasks);
   for (int32_t i = 0; i < flow.num_tasks; ++i) place[by_urgency[i]] = i;
-  Progress progress(graph, flow.num_tasks);
+  Progress progress(graph);
   std::vector<LeastFirst> ready(num_kinds, LeastFirst(flow.num_tasks));  // by place
   std::vector<Heap<int32_t>> free(num_kinds);
   Running running(kind_starts[num_kinds]);
   std::vector<std::vector<int32_t>> queues(kind_starts[num_kinds]);
   for (int32_t k = 0; k < num_kinds; ++k)
     for (int32_t q = kind_starts[k]; q < kind_starts[k + 1]; ++q) free[k].push(q);
-  const auto make_ready = [&](int32_t t) { ready[kind[t]].add(place[t]); };
-  for (int32_t t = 0; t < flow.num_tasks; ++t) {
+  const auto make_ready = [&](int32_t bundle) {
+    for (int32_t t = graph.starts[bundle]; t < graph.starts[bundle + 1]; ++t) ready[kind[t]].add(place[t]);
+  };
+  for (int32_t t = 0; t < flow.num_tasks; ++t)
     if (kind[t] >= num_kinds) throw BadTable();
-    if (progress.is_ready(t)) make_ready(t);
-  }
+  for (int32_t b = 0; b < graph.num_bundles(); ++b)
+    if (progress.is_ready(b)) make_ready(b);
   int32_t done = 0;  // a queue whose task has just ended
   for (double now = 0;;) {
     for (int32_t k = 0; k < num_kinds; ++k) {
@@ -152,7 +158,7 @@ std::vector<std::vector<int32_t>> schedule(const HpmoeFlow& flow, const double* 
     const int32_t t = running.task(done);
     now = running.end(done);
     free[kind[t]].push(done);
-    progress.end_and_release(t, users, make_ready);
+    progress.end_and_release(t, consumers, make_ready);
     running.stop(done);
   }
 }
@@ -165,10 +171,11 @@ void find_runnable(const HpmoeFlow& flow, uint8_t* done) {
   const Graph graph(flow);
   std::fill(done, done + flow.num_tasks, uint8_t{0});
   if (flow.num_queues == 0) {
-    for (int32_t t : find_order(graph, Users(flow, graph), flow.num_tasks)) done[t] = 1;
+    for (int32_t b : find_order(graph, bundles_of(graph.needs, flow.num_events)))
+      std::fill(done + graph.starts[b], done + graph.starts[b + 1], uint8_t{1});
     return;
   }
-  Progress progress(graph, flow.num_tasks);
+  Progress progress(graph);
   std::vector<int32_t> next(flow.queue_starts, flow.queue_starts + flow.num_queues), awake;
   std::vector<std::vector<int32_t>> asleep(flow.num_events);  // queues that stand before a closed gate
   for (int32_t q = 0; q < flow.num_queues; ++q) awake.push_back(q);
@@ -177,7 +184,7 @@ void find_runnable(const HpmoeFlow& flow, uint8_t* done) {
     awake.pop_back();
     for (; next[q] < flow.queue_starts[q + 1]; ++next[q]) {
       const int32_t t = flow.queue_tasks[next[q]];
-      const Span needs = graph.needs[t];
+      const Span needs = graph.needs[graph.bundle_of[t]];
       const auto closed = std::find_if(needs.begin(), needs.end(), [&](int32_t g) { return !progress.is_open(g); });
       if (closed != needs.end()) {
         asleep[*closed].push_back(q);

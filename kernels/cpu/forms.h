@@ -6,7 +6,6 @@
 #include <vector>
 
 #include "abi.h"
-#include "image.h"
 
 namespace hpmoe {
 
@@ -27,7 +26,7 @@ struct PackedForms {
 
   void add_form(const std::vector<int32_t>& words);
   // Whether a form stands for these waits and signals, events relative to the task's place.
-  bool is(const Form& form, Range<HpmoeTableWait> wanted, Range<HpmoeTableSignal> added) const;
+  bool is(const Form& form, const std::vector<HpmoeTableWait>& wanted, const std::vector<HpmoeTableSignal>& added) const;
 };
 
 // Throws BadTable, TooManyForms or std::bad_alloc.
