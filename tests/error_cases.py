@@ -354,5 +354,14 @@ cases("transforms", {
     "leading axis": lambda: spmd(moe_ffn, Mesh(3))(*tensors(Layer(ep=2).arguments())),
     "received rows as a result": lambda: spmd(lambda x, ids: dispatch(x, ids, num_local_experts=2)[0], Mesh(2))(
         array(2, 4, 3), numbers(*[[[0], [1], [2], [3]]] * 2)),
+    "tune what is tiled": lambda: hpmoe.tune(tile_partition(doubled), X),
+    "tune for a name": lambda: hpmoe.tune(doubled, X, machine="ascend_a3"),
+    "tune on a mesh twice": lambda: hpmoe.tune(spmd(doubled, Mesh(2)), array(2, 4, 3), mesh=Mesh(2)),
+    "tune another direction": lambda: hpmoe.tune(doubled, X, direction="up"),
+    "tune for a negative time": lambda: hpmoe.tune(doubled, X, budget_s=-1),
+    "tune without trials": lambda: hpmoe.tune(doubled, X, max_trials=0),
+    "tune something else": lambda: hpmoe.tune(doubled, X, space={"depth": (1, 2)}),
+    "tune with a routing of one rank": lambda: hpmoe.tune(moe_ffn, *(Aval(a.shape[1:], str(a.dtype)) for a in Layer().arguments()),
+                                                          mesh=Mesh(2), routing=[[[0, 1]]]),
     "experts that do not divide": lambda: spmd(moe_ffn, Mesh(2)).lower(3),
 })

@@ -192,7 +192,7 @@ cases("graph mode", {
 # The command line.
 
 cases("command", {line: lambda line=line: cli._run(line.split()) for line in (
-    "calibrate --budget=-1",
+    "calibrate --budget=-1", "tune --budget=-1", "tune --max_trials=0",
     "simulate --imbalance=x", "compare policy=round_robin", "compare unfused unfused --measured",
     "compare policy=round_robin machine=ascend_a3 --measured",
     "compare policy=round_robin unfused --html=no/such/folder/x.html",

@@ -22,7 +22,7 @@ LAYERS = (
     "rank_arrays graph_mode staging running graph_operators spmd",
     "transforms moe comm",
     "kernels",
-    "__init__ nn op_by_op peers commands calibrating tune cli",
+    "__init__ nn op_by_op peers commands calibrating search tune cli",
 )
 # What a module may import where its layer alone would allow it more.
 ONLY = {"hpmoe.moe": ("primitives", "errors")}

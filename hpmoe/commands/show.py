@@ -77,12 +77,16 @@ def stages(o: Any, progress: Progress) -> Iterator[dict[str, Any]]:
 
 def program(o: Any, direction: str, rewrite: Callable[[hpmoe.Program], hpmoe.Program] = lambda p: p) -> hpmoe.Program:
     """The traced MoE-FFN of these sizes, from shapes alone; `rewrite` is applied before its gradient is taken."""
+    traced = rewrite(hpmoe.trace(hpmoe.moe_ffn, *avals(o), mesh=hpmoe.Mesh(o.ep)))
+    return traced if direction == "forward" else hpmoe.vjp(traced)
+
+
+def avals(o: Any) -> list[hpmoe.Aval]:
+    """The arguments of moe_ffn on one rank."""
     local = o.experts // o.ep
     shapes = [(o.dtype, o.tokens, o.hidden), ("int32", o.tokens, o.top_k), ("float32", o.tokens, o.top_k),
               (o.dtype, local, o.hidden, 2 * o.intermediate), (o.dtype, local, o.intermediate, o.hidden)]
-    traced = rewrite(hpmoe.trace(hpmoe.moe_ffn, *(hpmoe.Aval(tuple(s), dtype) for dtype, *s in shapes),
-                                 mesh=hpmoe.Mesh(o.ep)))
-    return traced if direction == "forward" else hpmoe.vjp(traced)
+    return [hpmoe.Aval(tuple(s), dtype) for dtype, *s in shapes]
 
 
 def rewritten(ir: Any, stage: str, o: Any) -> Any:

@@ -19,11 +19,11 @@ from hpmoe.transforms.overlap_comm import ORDERS, SIGNALS
 SUMMARY = "predicts a layer's time on a model of a machine, fused and unfused"
 NOTES = """\
 Every time is simulated: the very queues that would be launched, run on a model of the machine; nothing is computed.
---imbalance is the largest over the mean number of rows that a rank receives. --replicas plans copies from the very routing
-that runs, so its time is that of a good estimate; --min_load=0 makes copies that lose too. --paper prints
-HyperParallel-MoE's table and its micro-benchmarks beside the model; it uses no other flag but --json. --ablation turns
-techniques off and on one by one, on 4, 8, ... ranks up to --most_ranks, with as many experts each as --experts and --ep
-say."""
+--imbalance is the largest over the mean number of rows that a rank receives. --replicas plans copies from the very
+routing that runs, so its time is that of a good estimate; --min_load=0 makes copies that lose too. --paper prints
+HyperParallel-MoE's table and its micro-benchmarks beside the model; it uses no other flag but --json. --ablation
+turns techniques off and on one by one, on 4, 8, ... ranks up to --most_ranks, with as many experts each as --experts
+and --ep say."""
 
 
 def define(values: flags.FlagValues) -> None:
@@ -34,17 +34,16 @@ def define(values: flags.FlagValues) -> None:
     flags.DEFINE_string("out", None, "a PNG or SVG file for the picture of --ablation", flag_values=values)
 
 
-def define_schedule(values: flags.FlagValues) -> None:
+def define_schedule(values: flags.FlagValues, directions: tuple[str, ...] = ("forward", "backward")) -> None:
     """A layer, its routing, a machine, and how its taskflow is ordered."""
     options.define_sizes(values, ep=8, tokens=4096, hidden=7168, intermediate=2048, experts=64, top_k=8)
     options.define_choice(values, "dtype", "bfloat16", "of rows and expert weights", options.FLOATS)
-    options.define_choice(values, "direction", "forward", "which pass", ("forward", "backward"))
+    options.define_choice(values, "direction", directions[0], "which pass", directions)
     options.define_choice(values, "machine", "ascend_a3", "the model", show.MACHINES)
     options.define_number(values, "imbalance", 1.0, "most over mean received rows of a rank")
     options.define_integer(values, "seed", 0, "of the imbalanced routing: the hot rank, and who takes what", least=0)
     options.define_integer(values, "replicas", 0, "copies of hot experts that each rank has room for", least=0)
-    options.define_number(values, "min_load", None, "rows that a copy must take to be made; what the machine computes while "
-                          "an expert's weights are under way where not given")
+    options.define_number(values, "min_load", None, "rows that a copy must take; by default what hides its weights")
     options.define_integer(values, "tile_rows", None, "rows of a tile and of a slot; the machine's where not given")
     options.define_integer(values, "tile_cols", None, "columns of a tile; the machine's where not given")
     options.define_choice(values, "order", "ratr", "in which order a rank sends to the others", tuple(ORDERS))

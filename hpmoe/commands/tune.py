@@ -1,0 +1,48 @@
+"""hpmoe tune: the tiles, orders, signals and queues that a model of a machine finds fastest for a layer."""
+
+from __future__ import annotations
+
+import json
+from typing import Any
+
+from absl import flags
+
+import hpmoe
+from hpmoe.commands import options, show, simulate
+
+SUMMARY = "searches the fastest tiles, orders, signals and queues on a model of a machine"
+NOTES = """\
+Every time is simulated; nothing is computed. The first trial is the default, every other one changes one setting of
+the best so far. A setting that is given as a flag, such as --policy=round_robin, is kept. What was found is kept for
+the same layer, routing and machine in $XDG_CACHE_HOME/hpmoe, or ~/.cache/hpmoe, and taken from there unless --fresh
+is given."""
+SETTINGS = {"rows": "tile_rows", "cols": "tile_cols", "order": "order", "signal": "signal", "policy": "policy"}
+
+
+def define(values: flags.FlagValues) -> None:
+    simulate.define_schedule(values, directions=("both", "forward", "backward"))
+    options.define_number(values, "budget", 30.0, "seconds after which no other trial begins")
+    options.define_integer(values, "max_trials", None, "most trials; as many as the budget allows where not given")
+    options.define_switch(values, "fresh", "search anew, also where a result is kept")
+
+
+def run(o: Any) -> int:
+    simulate.check_schedule(o)
+    options.check_flag(o.budget >= 0, "budget", f"{o.budget:g}", "seconds, not below 0")
+    layer = simulate.layer_of(o)
+    f = hpmoe.moe_ffn
+    if o.replicas:
+        f = hpmoe.replicate_experts(f, loads=layer.loads, replicas=o.replicas, min_load=layer.min_load)
+    space = {name: [o[flag].value] for name, flag in SETTINGS.items() if not o[flag].using_default_value}
+    tuned = hpmoe.tune(f, *show.avals(o), machine=layer.machine, mesh=hpmoe.Mesh(o.ep), direction=o.direction,
+                       routing=layer.ids, space=space, budget_s=o.budget, max_trials=o.max_trials, verbose=True,
+                       cache=not o.fresh)
+    if o.json:
+        trials = [{**dict(t.settings), "simulated_ms": t.us and t.us / 1e3, "error": t.error} for t in tuned.trials]
+        print(json.dumps({"simulated": True, **options.sizes(o), "dtype": o.dtype, "machine": layer.machine.name,
+                          "direction": o.direction, "imbalance": o.imbalance, "trials": trials, "chosen": tuned.settings,
+                          "makespan_ms": tuned.best.us / 1e3, "default_ms": tuned.trials[0].us / 1e3,
+                          "reason": tuned.reason, "cached": tuned.is_cached}))
+    else:
+        print(tuned)
+    return 0

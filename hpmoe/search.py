@@ -1,0 +1,95 @@
+"""Searching the settings of a chain one by one: each trial changes one setting of the best so far."""
+
+from __future__ import annotations
+
+import dataclasses
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+EXHAUSTED = "no other value of any one setting is faster"
+
+
+@dataclasses.dataclass(frozen=True)
+class Trial:
+    """Settings that were tried.
+
+    Attributes:
+        settings: (name, value) of each.
+        us: simulated microseconds, None where it failed.
+        error: why it failed, "" where it did not.
+    """
+
+    settings: tuple[tuple[str, Any], ...]
+    us: float | None
+    error: str = ""
+
+    def __str__(self) -> str:
+        return ", ".join(f"{name}={getattr(value, '__name__', value)}" for name, value in self.settings)
+
+
+def best_of(trials: Sequence[Trial]) -> Trial:
+    """The fastest, of equals the one tried first."""
+    return min((t for t in trials if t.us is not None), key=lambda t: t.us)
+
+
+def search(space: Mapping[str, Sequence[Any]], evaluate: Callable[[dict[str, Any]], float], budget_s: float,
+           max_trials: int | None, report: Callable[[str], None]) -> tuple[list[Trial], str]:
+    """Tries the first value of every setting, then one by one the others of each setting, round and round while it helps.
+
+    What is tried depends on the simulated times alone: with the same `max_trials`, and time for them, it is always the same.
+
+    Args:
+        space: for each setting its values, the default first.
+        evaluate: simulated microseconds of settings. What it raises makes a failed trial, but of the first one it is raised.
+        budget_s: seconds after which no other trial begins.
+        max_trials: how many there are at most; any number where None.
+        report: called with what is tried next.
+
+    Returns:
+        All trials in order, and why there are no more.
+
+    Example:
+        >>> def evaluate(settings): return 10.0 + settings["y"] - settings["x"]
+        >>> trials, why = search({"x": (0, 1, 2), "y": (0, 5)}, evaluate, 60.0, None, report=lambda what: None)
+        >>> [str(t) for t in trials], why
+        (['x=0, y=0', 'x=1, y=0', 'x=2, y=0', 'x=2, y=5'], 'no other value of any one setting is faster')
+    """
+    begin, trials, tried = time.monotonic(), [], set()
+    best = {name: values[0] for name, values in space.items()}
+    best_us, unchanged = _try(best, evaluate, trials, report), 0
+    tried.add(tuple(best.values()))
+    names = list(space)
+    turn = 0
+    while unchanged < len(names):
+        name, is_better = names[turn % len(names)], False
+        for value in space[name]:
+            settings = {**best, name: value}
+            if tuple(settings.values()) in tried:
+                continue
+            if max_trials is not None and len(trials) >= max_trials:
+                return trials, f"{max_trials} trials were made"
+            if time.monotonic() - begin >= budget_s:
+                return trials, f"{budget_s:g} s were over"
+            tried.add(tuple(settings.values()))
+            us = _try(settings, evaluate, trials, report)
+            if us is not None and us < best_us:
+                best, best_us, is_better = settings, us, True
+        unchanged = 1 if is_better else unchanged + 1
+        turn += 1
+    return trials, EXHAUSTED
+
+
+def _try(settings: dict[str, Any], evaluate: Callable[[dict[str, Any]], float], trials: list[Trial],
+         report: Callable[[str], None]) -> Any:
+    trial = Trial(tuple(settings.items()), None)
+    report(f"trial {len(trials) + 1}: {trial}")
+    try:
+        trial = dataclasses.replace(trial, us=float(evaluate(settings)))
+    except Exception as error:
+        if not trials:
+            raise
+        first = (str(error).splitlines() or [""])[0]
+        trial = dataclasses.replace(trial, error=f"{type(error).__name__}: {first}")
+    trials.append(trial)
+    return trial.us
