@@ -49,7 +49,7 @@ class _Site:
         """A failed graph stays failed in MindSpore, so the one that this call is in is compiled anew before its next run."""
         try:
             return compute(*arrays)
-        except Exception:
+        except BaseException:  # also Ctrl-C
             self._forget_graph()
             raise
 

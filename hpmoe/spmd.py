@@ -59,7 +59,8 @@ def spmd(f: Callable[..., Any], mesh: Mesh) -> Spmd:
         mesh: how many ranks there are.
 
     Raises:
-        ArgumentError: an array's leading axis is not the number of ranks, or num_tokens does not fit.
+        ArgumentError: an array's leading axis is not the number of ranks; or num_tokens does not fit, or is given where the
+            function would count padding in: beside dispatching it may work on each token alone, and sum over all tokens.
 
     Example:
         >>> import mindspore as ms, numpy as np, hpmoe

@@ -41,7 +41,7 @@ def launch(image, buffers, num_tokens, counters, bases, timeout, trace=None):
     trace_pointer = None if trace is None else trace.ctypes.data
     status = Status()
     handler = signal.getsignal(signal.SIGINT)
-    is_interruptible = threading.current_thread() is threading.main_thread() and callable(handler)
+    is_interruptible = callable(handler) and _runs_for_main_thread()
     library.hpmoe_launch(
         *(image.ctypes.data, image.nbytes, ranks, len(ranks)),
         *(0, timeout, trace_pointer, is_interruptible, ctypes.byref(status)),
@@ -50,6 +50,15 @@ def launch(image, buffers, num_tokens, counters, bases, timeout, trace=None):
         handler(signal.SIGINT, sys._getframe())  # raises KeyboardInterrupt, unless the user has a handler of their own
     if status.code and not _has_ended(status):
         raise make_error(status, image)
+
+
+def _runs_for_main_thread():
+    """Whether this is the main thread, or one that Python did not start: MindSpore calls kernels of a graph on its own.
+
+    There nobody else minds Ctrl-C, and MindSpore's handler would end the process.
+    """
+    thread = threading.current_thread()
+    return thread is threading.main_thread() or isinstance(thread, threading._DummyThread)
 
 
 def _has_ended(status):

@@ -178,6 +178,8 @@ cases("in a trace", {
     "gather with batch_dims": lambda: trace(lambda x: ops.gather(x, Tensor([[0], [1], [0], [1]]), 1, 1), X),
     "bias of three dimensions": lambda: trace(lambda x, b: ops.BiasAdd()(x, b), Aval((2, 3, 4), "float32"), Aval((3,), "float32")),
     "unpermute with padding": lambda: trace(lambda x: ops.moe_token_unpermute(x, numbers(0, 1, 2, 3), padded_mode=True), X),
+    "slice up to the number of received rows": lambda: trace(
+        lambda x, ids: x[:dispatch(x, ids, num_local_experts=4)[0].shape[0]], X, IDS),
     "length of a scalar": lambda: trace(lambda x: len(x.sum()), X),
     "kept beyond its trace": lambda: mint.exp(_kept()),
     "kept for another trace": lambda: trace(lambda x: x + _kept(), X),

@@ -13,6 +13,9 @@ import hpmoe
 from hpmoe import Aval, Mesh, accumulate_grads, assign_queues, cli, cpu, moe_ffn, spmd, tile_partition, trace
 from hpmoe.kernels.executable import compile_cpu
 from hpmoe.kernels.simulate import simulate
+from hpmoe.primitives.primitive import REGISTRY, Primitive
+from hpmoe.program import Builder, Var
+from hpmoe.routing import make_routing
 
 # Mutations of a queued layer.
 
@@ -114,6 +117,38 @@ def _dropping():
 
 
 ROWS = np.ones((4, 3), np.float32)
+# Programs built by hand, as a transform of one's own may.
+
+def _built(primitive, *avals, **params):
+    """A case that applies a primitive to variables of these dtypes and dimensions."""
+    return lambda: Builder().add(REGISTRY[primitive], *(Var(Aval(tuple(shape), dtype)) for dtype, *shape in avals), **params)
+
+
+@hpmoe.transform(requires="program")
+def multiplies_a_vector(program):
+    builder = Builder()
+    out = builder.add(REGISTRY["matmul"], *program.inputs)
+    return program.replace(equations=tuple(builder.equations), outputs=(out,))
+
+
+F32, BF16, I32 = "float32", "bfloat16", "int32"
+cases("built", {
+    "a sum of two dtypes": _built("add", (F32, 4, 3), (BF16, 4, 3)),
+    "a product of two dtypes": _built("matmul", (F32, 4, 3), (BF16, 3, 2)),
+    "a product of rows and a vector": _built("matmul", (F32, 4, 3), (F32, 3)),
+    "a weight gradient of other rows": _built("weight_grad", (F32, 4, 3), (F32, 5, 3)),
+    "a main gradient of another shape": _built("weight_grad", (F32, 4, 3), (F32, 4, 2), (F32, 3, 3)),
+    "a gather from a scalar": _built("gather", (F32,), (I32, 2)),
+    "a gather by floats": _built("gather", (F32, 4, 3), (F32, 2)),
+    "a sum over an axis that is not there": _built("reduce_sum", (F32, 4, 3), axis=2, keepdims=False),
+    "a dot of other rows": _built("row_dot", (F32, 4, 3), (F32, 5, 3)),
+    "a slice past the end": _built("slice", (F32, 4, 3), axis=1, start=1, stop=4),
+    "a transpose by one axis twice": _built("transpose", (F32, 4, 3), axes=(1, 1)),
+    "a vector times a matrix": lambda: tile_partition(multiplies_a_vector(lambda x, w: x.sum() + w.sum())).lower(
+        Aval((3,), F32), Aval((3, 2), F32)),
+    "a primitive of a name that is taken": lambda: Primitive("add"),
+    "a routing of experts that do not divide": lambda: make_routing([np.zeros((2, 1), np.int32)] * 2, 3),
+})
 cases("IR", {
     "evaluate no program": lambda: hpmoe.evaluate(3, []),
     "evaluate for no rank": lambda: hpmoe.evaluate(trace(doubled, X), []),

@@ -95,7 +95,7 @@ def _check_last_axis(tiler: Any, eqn: Equation) -> None:
 @slice_axis.infer
 def _(x: Aval, *, axis: int, start: int, stop: int) -> Aval:
     size = x.shape[axis]
-    check_argument(isinstance(size, int) and 0 <= start <= stop <= size, "slice", "start, stop", (start, stop),
+    check_argument(isinstance(size, int) and 0 <= start <= stop <= size, "slice", "start and stop", (start, stop),
                    f"within axis {axis} of {x}")
     return Aval(x.shape[:axis] + (stop - start,) + x.shape[axis + 1:], x.dtype)
 
