@@ -16,6 +16,8 @@ namespace {
 
 using hpmoe::Code;
 
+HpmoeKernel chosen_kernel = hpmoe_persistent;
+
 // A private copy of words, from a line of 64 bytes on.
 class Lines {
  public:
@@ -112,7 +114,7 @@ class TwinLaunch {
         twin::Core& core = *cores_.back();
         leave_stale_lines(core, rank, seed + cores_.size());
         uint8_t* const args = args_[rank].begin();
-        core.start([args] { hpmoe_persistent(args); });
+        core.start([args] { chosen_kernel(args); });
       }
     }
   }
@@ -162,6 +164,8 @@ class TwinLaunch {
 }  // namespace
 
 extern "C" {
+
+void hpmoe_twin_use_kernel(HpmoeKernel kernel) { chosen_kernel = kernel ? kernel : hpmoe_persistent; }
 
 int64_t hpmoe_twin_table_words(const void* image) { return table_words(hpmoe::Image(image)); }
 int64_t hpmoe_twin_counters(const void* image) {

@@ -17,6 +17,10 @@ struct HpmoeTwinRank {
   int64_t num_tokens;
 };
 
+// The kernel that launches run from now on; NULL: the one in this library.
+typedef void (*HpmoeKernel)(uint8_t* args);
+void hpmoe_twin_use_kernel(HpmoeKernel kernel);
+
 int64_t hpmoe_twin_table_words(const void* image);
 int64_t hpmoe_twin_counters(const void* image);
 

@@ -1,5 +1,6 @@
-// One pipe of a core: instructions wait here until the scheduler runs them. Between two points of order (a flag set or
-// awaited, a barrier) they may end in any order, which is how a missing point of order shows.
+// One pipe of a core: instructions wait here until the scheduler runs them. Work may end in any order, but for what comes
+// behind a flag that is awaited or a barrier; that is how a missing one shows. A flag is set when all work before it has
+// ended, and holds nothing up.
 #pragma once
 
 #include <deque>
@@ -31,15 +32,20 @@ class Pipe {
   bool is_empty() const { return queue_.empty(); }
   void push(Instruction instruction) { queue_.push_back(std::move(instruction)); }
 
-  // How many instructions from the front may run now.
-  size_t num_ready() const {
-    if (queue_.empty()) return 0;
-    const Instruction& front = queue_.front();
-    if (front.kind == Instruction::WAIT) return front.flag->value > 0;
-    if (front.kind != Instruction::WORK || front.in_order) return 1;
-    size_t n = 0;
-    while (n < queue_.size() && queue_[n].kind == Instruction::WORK && !queue_[n].in_order) ++n;
-    return n;
+  // The instructions that may run now, by place.
+  const std::vector<size_t>& ready() {
+    ready_.clear();
+    bool work_is_under_way = false;
+    for (size_t i = 0; i < queue_.size(); ++i) {
+      const Instruction& next = queue_[i];
+      const bool needs_all_before = next.kind == Instruction::SET || next.kind == Instruction::BARRIER || next.in_order;
+      const bool is_held = (needs_all_before && work_is_under_way) ||
+                           (next.kind == Instruction::WAIT && next.flag->value == 0);
+      if (!is_held) ready_.push_back(i);
+      if (next.kind == Instruction::WAIT || next.kind == Instruction::BARRIER) break;
+      work_is_under_way |= next.kind == Instruction::WORK;
+    }
+    return ready_;
   }
 
   void run(size_t index) {
@@ -60,6 +66,7 @@ class Pipe {
 
  private:
   std::deque<Instruction> queue_;
+  std::vector<size_t> ready_;
 };
 
 }  // namespace twin

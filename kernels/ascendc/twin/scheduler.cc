@@ -56,7 +56,7 @@ bool Scheduler::step(Core& core, size_t first_entity) {
   choices_.clear();
   uint64_t total = 0;
   for (int entity = 0; entity < kEntities; ++entity) {
-    const bool can_run = entity == 0 ? core.can_resume() : core.pipe(static_cast<pipe_t>(entity - 1)).num_ready() > 0;
+    const bool can_run = entity == 0 ? core.can_resume() : !core.pipe(static_cast<pipe_t>(entity - 1)).ready().empty();
     if (!can_run) continue;
     choices_.push_back({entity, weights_[first_entity + static_cast<size_t>(entity)]});
     total += choices_.back().weight;
@@ -91,7 +91,8 @@ void Scheduler::run_entity(Core& core, int entity) {
   forget_looks();
   Pipe& pipe = core.pipe(static_cast<pipe_t>(entity - 1));
   try {
-    pipe.run(random_() % pipe.num_ready());
+    const std::vector<size_t>& ready = pipe.ready();
+    pipe.run(ready[random_() % ready.size()]);
   } catch (const Fault& fault) {
     throw Fault(text(core.name(), ": ", fault.what()));
   }
@@ -107,7 +108,7 @@ bool Scheduler::all_only_look() const {
     if (!core->has_ended() && core->is_polling() && core->num_looks < 2) return false;
     if (!core->has_ended() && !core->is_polling() && core->can_resume()) return false;
     for (int p = 0; p < Core::kNumPipes; ++p)
-      if (core->pipe(static_cast<pipe_t>(p)).num_ready() > 0) return false;
+      if (!core->pipe(static_cast<pipe_t>(p)).ready().empty()) return false;
   }
   return true;
 }
@@ -122,6 +123,9 @@ void Scheduler::report_deadlock() const {
 
 namespace AscendC {
 
-int64_t GetSystemCycle() { return twin::now(); }
+int64_t GetSystemCycle() {
+  twin::current().poll();
+  return twin::now();
+}
 
 }  // namespace AscendC

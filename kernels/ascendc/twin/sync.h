@@ -73,7 +73,6 @@ void PipeBarrier() {
 enum class CacheLine : uint64_t { SINGLE_CACHE_LINE = 0, ENTIRE_DATA_CACHE };
 enum class DcciDst : uint64_t { CACHELINE_ALL = 0, CACHELINE_UB, CACHELINE_OUT, CACHELINE_ATOMIC };
 
-// A loop that waits for memory to change must come through here, so this is where others get to run.
 template <class T, CacheLine lines, DcciDst destination>
 void DataCacheCleanAndInvalid(const GlobalTensor<T>& tensor) {
   static_assert(destination == DcciDst::CACHELINE_OUT, "counters are cleaned out to global memory");
@@ -94,6 +93,7 @@ void SetAtomicAdd() {
 }
 inline void SetAtomicNone() { twin::current().atomic = twin::Atomic::NONE; }
 
+// Loops that wait for memory to change come through here, or invalidate a line: then others get to run.
 int64_t GetSystemCycle();
 // Of an AIV, its number among all AIV.
 inline int64_t GetBlockIdx() {

@@ -1,0 +1,81 @@
+"""Faults planted in the Ascend kernel, one by one: the twin catches every one, by a rule of the hardware or by wrong numbers.
+
+One compilation holds all of them; a variable says which one the kernel has.
+"""
+
+import ctypes
+import re
+import subprocess
+from pathlib import Path
+
+import numpy as np
+import pytest
+from ascend_helpers import LayerRun, from_seed
+from ascend_mutants import MUTANTS, splice
+from helpers import Layer
+
+from hpmoe.errors import LaunchError
+from hpmoe.kernels import build_native, twin_target
+
+KERNELS = Path(twin_target.__file__).parent
+SEEDS = 6  # orders that a mutant is tried in until it is caught
+
+
+@pytest.fixture(scope="module")
+def chosen(tmp_path_factory):
+    """A function that makes the twin run a mutant by number; 0 is the kernel as it is."""
+    folder = tmp_path_factory.mktemp("mutants")
+    for path in (*KERNELS.glob("ascendc/*.h"), KERNELS / "ascendc/kernel.cpp"):
+        edits = [(number, *edit) for number, m in enumerate(MUTANTS, 1) if m.file == path.name for edit in m.edits]
+        (folder / path.name).write_text("extern int hpmoe_mutant;\n" + splice(path.read_text(), edits))
+    main = folder / "main.cpp"
+    main.write_text('#include "kernel.cpp"\nint hpmoe_mutant = 0;\n')
+    library, twin = folder / "mutants.so", twin_target.load()
+    command = [*build_native.find_compiler(), "-std=c++17", "-O0", "-w", "-fPIC", "-shared", "-I", folder, "-I", KERNELS,
+               "-I", KERNELS / "ascendc/twin", main, twin_target.LIBRARY, "-o", library]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    mutants = ctypes.CDLL(str(library))
+    number = ctypes.c_int.in_dll(mutants, "hpmoe_mutant")
+    twin.hpmoe_twin_use_kernel(mutants.hpmoe_persistent)
+    yield lambda n: setattr(number, "value", n)
+    twin.hpmoe_twin_use_kernel(None)
+
+
+@pytest.fixture(scope="module")
+def layers():
+    """A layer over two ranks in small tiles, and one that goes several steps deep and has a slot of a single row."""
+    small = LayerRun(Layer(ep=2, T=9, H=32, I=16, E=4, K=2), rows=4)
+    deep = LayerRun(Layer(ep=1, T=21, H=304, I=144, E=2, K=1), rows=32, cols=96)
+    deep.ids[0, :, 0] = 0
+    deep.ids[0, 20, 0] = 1
+    return small, deep
+
+
+def how_caught(layers, right, monkeypatch):
+    """What gives the kernel away: an error, or results that are not those of the right kernel; None if nothing does."""
+    for seed in range(SEEDS):
+        for run, want in zip(layers, right, strict=True):
+            from_seed(monkeypatch, 100 * seed)
+            try:
+                got = run()
+            except LaunchError as error:
+                return re.sub(r"\s+", " ", str(error))
+            if not all(np.array_equal(a, b) for a, b in zip(got, want, strict=True)):
+                return "wrong numbers"
+    return None
+
+
+def test_every_planted_fault_is_caught(chosen, layers, monkeypatch, capsys):
+    chosen(0)
+    right = [run.check() for run in layers]
+    assert how_caught(layers, right, monkeypatch) is None
+    lines, missed = [], []
+    for number, mutant in enumerate(MUTANTS, 1):
+        chosen(number)
+        found = how_caught(layers, right, monkeypatch)
+        lines.append(f"{mutant.what}: {found or 'NOT CAUGHT'}"[:160])
+        missed += [mutant.what] if found is None else []
+    with capsys.disabled():
+        print("", *lines, f"{len(MUTANTS) - len(missed)} of {len(MUTANTS)} planted faults are caught", sep="\n")
+    assert not missed and len(MUTANTS) >= 25
