@@ -153,6 +153,9 @@ class Machine:
         return f"aic.{queue}" if queue < self.num_aic else f"aiv.{queue - self.num_aic}"
 
 
+WORKERS_PER_CORE = 4
+
+
 def cpu(num_workers: int | None = None, ep_size: int = 1, calibrated: bool = False) -> Machine:
     """The CPU this process runs on: workers that take both kinds of tasks, shared evenly by `ep_size` virtual ranks.
 
@@ -160,7 +163,9 @@ def cpu(num_workers: int | None = None, ep_size: int = 1, calibrated: bool = Fal
     `hpmoe calibrate` measured here, with which `hpmoe.simulate` predicts what a launch takes.
 
     Args:
-        num_workers: of each rank; all cores of the process by default.
+        num_workers: of each rank; by default all ranks together have several for each core of the process. Whatever core is
+            free serves them, so that slow and interrupted cores do less, and a measured Timeline shows a worker busy no more
+            than its share of a core.
         ep_size: ranks that share the cores.
         calibrated: take what `hpmoe calibrate` has stored for this CPU, number of cores and version of hpmoe.
 
@@ -173,15 +178,17 @@ def cpu(num_workers: int | None = None, ep_size: int = 1, calibrated: bool = Fal
     """
     check_argument(num_workers is None or (isinstance(num_workers, int) and num_workers > 0), "hpmoe.cpu", "num_workers",
                    repr(num_workers), "a positive int or None")
-    workers = num_workers or max(1, len(os.sched_getaffinity(0)) // ep_size)
+    cores = len(os.sched_getaffinity(0))
+    workers, share = num_workers or max(1, WORKERS_PER_CORE * cores // ep_size), num_workers or cores
     machine = Machine(
-        "cpu", workers, 0, True, tile_rows=512, tile_cols=512, matmul_flops_per_us=200e3, matmul_efficiency=1.0,
+        "cpu", workers, 0, True, tile_rows=1024, tile_cols=512, matmul_flops_per_us=200e3, matmul_efficiency=1.0,
         matmul_float32_ratio=1.0, matmul_granule=1, accumulator_bytes=1e18, matmul_fill_us=0.0,
         vector_bytes_per_us=8e3, copy_bytes_per_us=8e3,
-        l2_bytes=2e6 * workers, l2_bytes_per_us=40e3 * workers, worker_l2_bytes_per_us=40e3,
-        memory_bytes_per_us=10e3 * workers, worker_memory_bytes_per_us=10e3, node_size=1 << 20, link_bytes_per_us=1e9,
+        l2_bytes=2e6 * share, l2_bytes_per_us=40e3 * share, worker_l2_bytes_per_us=40e3,
+        memory_bytes_per_us=10e3 * share, worker_memory_bytes_per_us=10e3, node_size=1 << 20, link_bytes_per_us=1e9,
         worker_link_bytes_per_us=1e9, node_link_bytes_per_us=1e9, task_us=0.5, wait_us=0.05, poll_us=0.5, signal_us=0.05,
-        remote_us=0.1, node_remote_us=0.1, launch_us=50.0, host_sync_us=0.0, collective_us=5.0)
+        remote_us=0.1, node_remote_us=0.1, launch_us=50.0, host_sync_us=0.0, collective_us=5.0,
+        host_cores=0.0 if num_workers else cores)
     if not calibrated:
         return machine
     from hpmoe.calibration import load_calibration
