@@ -1,6 +1,8 @@
 // The bits of a number as another type of the same size.
 #pragma once
 
+#include <cstdint>
+
 #include "multiversion.h"
 
 namespace hpmoe {
@@ -11,6 +13,15 @@ HPMOE_INLINE To bits_as(From value) {
   To result;
   __builtin_memcpy(&result, &value, sizeof(result));
   return result;
+}
+
+// A select that stays one: of ?: the compiler may make branches, and then compute what follows once for each.
+HPMOE_INLINE uint32_t choose(bool condition, uint32_t yes, uint32_t no) {
+  const uint32_t mask = -static_cast<uint32_t>(condition);
+  return (yes & mask) | (no & ~mask);
+}
+HPMOE_INLINE float choose(bool condition, float yes, float no) {
+  return bits_as<float>(choose(condition, bits_as<uint32_t>(yes), bits_as<uint32_t>(no)));
 }
 
 }  // namespace hpmoe

@@ -9,12 +9,6 @@
 namespace hpmoe {
 namespace {
 
-// A select that stays one: the compiler may turn ?: into a branch.
-HPMOE_INLINE uint32_t choose(bool condition, uint32_t yes, uint32_t no) {
-  const uint32_t mask = -static_cast<uint32_t>(condition);
-  return (yes & mask) | (no & ~mask);
-}
-
 HPMOE_INLINE float from_bfloat16(uint16_t bits) { return bits_as<float>(uint32_t{bits} << 16); }
 
 HPMOE_INLINE uint16_t to_bfloat16(float value) {

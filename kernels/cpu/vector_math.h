@@ -38,9 +38,8 @@ HPMOE_INLINE float expm1_reduced(float r) {
 HPMOE_INLINE float power_of_two(int32_t n) { return bits_as<float>(static_cast<uint32_t>(n + 127) << 23); }
 
 HPMOE_INLINE float exp_(float x) {
-  float c = x > 89.0f ? 89.0f : x;
-  c = c < -104.0f ? -104.0f : c;
-  const ExpParts parts = split_exp(c);
+  const float c = choose(x > 89.0f, 89.0f, x);
+  const ExpParts parts = split_exp(choose(c < -104.0f, -104.0f, c));
   const int32_t half = parts.n >> 1;  // in two steps, for results below the smallest normal number
   return (1.0f + expm1_reduced(parts.r)) * power_of_two(half) * power_of_two(parts.n - half);
 }
@@ -53,7 +52,7 @@ HPMOE_INLINE float with_sign_of(float magnitude, float sign) {
 
 HPMOE_INLINE float tanh_(float x) {
   const float a = abs_(x);
-  const ExpParts parts = split_exp(2.0f * (a > 10.0f ? 10.0f : a));
+  const ExpParts parts = split_exp(2.0f * choose(a > 10.0f, 10.0f, a));
   const float scale = power_of_two(parts.n);
   const float m = scale * expm1_reduced(parts.r) + (scale - 1.0f);  // exp(2a) - 1
   return with_sign_of(m / (m + 2.0f), x);
