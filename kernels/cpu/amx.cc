@@ -18,12 +18,20 @@ namespace hpmoe {
 namespace {
 
 // A tile is 16 rows of 64 bytes. For a: [16 lines][32 k]. For b: [16 pairs of k][16 lines][2]. A panel is 32 lines of a
-// or b, two tiles for every 32 k. A block of c is the product of two panels, four tiles of 16 x 16 float32. Of b, KC x NC
-// elements are packed at a time: they stay in L2 while the panels of a go by. A transposed a is packed too, MC lines of it.
+// or b, two tiles for every 32 k. A block of c is the product of two panels, four tiles of 16 x 16 float32. Of b about
+// kPackedB elements are packed at a time, about KC long: they stay in L2 while the panels of a go by. A transposed a is
+// packed too, MC lines of it.
 constexpr int64_t kTile = 16 * 32, kPanel = 32, kPackedB = 512 * 512, MC = 512;
 constexpr int64_t KC = 1024, KC_TRANSPOSED = 512;
 
 constexpr int64_t padded(int64_t n) { return (n + 31) / 32 * 32; }
+
+// The length of a step, whole panels, that goes through n in equal steps of about `length`: of up to half as much again, not
+// one of `length` and a short one.
+constexpr int64_t even_steps(int64_t n, int64_t length) {
+  const int64_t steps = std::max<int64_t>(1, (n + length / 2) / length);
+  return std::max(kPanel, padded((n + steps - 1) / steps));
+}
 
 struct alignas(64) TileConfig {
   uint8_t palette = 1, start_row = 0, reserved[14] = {};
@@ -244,8 +252,8 @@ bool has_amx() {
 }
 
 HPMOE_AMX void amx_gemm(const Sizes& s, const Matrix& a, const Matrix& b, const Matrix& c, bool accumulate) {
-  const int64_t k_step = std::max(kPanel, std::min(padded(s.k), a.transposed ? KC_TRANSPOSED : KC));
-  const int64_t n_step = std::min(padded(s.n), kPackedB / k_step / kPanel * kPanel);
+  const int64_t k_step = even_steps(s.k, a.transposed ? KC_TRANSPOSED : KC);
+  const int64_t n_step = even_steps(s.n, kPackedB / k_step);
   // Sums of one block, or of all rows where k goes in several steps.
   const bool many_k = s.k > k_step;
   const int64_t ld = many_k ? n_step : kPanel, sum_rows = many_k ? padded(s.m) : kPanel;

@@ -98,7 +98,7 @@ int main(int argc, char** argv) {
     std::mt19937 random(3);
     const Dtype bf16[] = {Dtype::BFLOAT16, Dtype::BFLOAT16, Dtype::FLOAT32};
     for (const bool transpose : {true, false}) {  // k in several steps, columns in several blocks
-      check_product({50, 290, 1100}, transpose, transpose, true, bf16, random);
+      check_product({50, 500, 1700}, transpose, transpose, true, bf16, random);
     }
     std::thread other(check_products, 1, 200 * scale);
     check_products(2, 200 * scale);
