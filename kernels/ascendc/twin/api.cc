@@ -71,7 +71,7 @@ class TwinLaunch {
       }
     }
     if (first.code == static_cast<int32_t>(Code::TIMEOUT)) first = hpmoe::find_lost_signal(image_, stands, first);
-    if (first.event >= 0) to_this_launch(first);
+    if (first.code != 0 && first.event >= 0) to_this_launch(first);
     return first.code == 0 ? find_wrong_count() : first;
   }
 
