@@ -26,6 +26,14 @@ class Graphed:
         """A graph finds `__call__` on the instance; Python, which looks on the class, keeps finding the one there."""
         self.__dict__["__call__"] = self._call_in_graph
 
+    def __getstate__(self):
+        """What a copy starts from, also one in a copied Cell: it plans anew, and graphs call the copy itself."""
+        return {name: value for name, value in self.__dict__.items() if name not in ("_runner", "__call__")}
+
+    def __setstate__(self, state):
+        self.__dict__.update(state)
+        self._let_graphs_call()
+
     def _call_in_graph(self, *args, **kwargs):
         known, tensors = _told_apart((args, kwargs))
         operator, order, structure, is_single = _operator(self, known)

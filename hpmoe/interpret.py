@@ -32,6 +32,8 @@ def interpret(flow: tf.Taskflow, inputs: Sequence[Sequence[np.ndarray]], num_tok
     """
     check_argument(isinstance(flow, tf.Taskflow), "hpmoe.interpret", "flow", f"a {type(flow).__name__}",
                    "a Taskflow, as f.lower(*args) makes it after tile_partition")
+    check_argument(seed is None or (isinstance(seed, (int, np.integer)) and seed >= 0), "hpmoe.interpret", "seed",
+                   repr(seed), "an int of at least 0, or None")
     expected = [flow.buffers[b] for b in flow.inputs]
     check_inputs("hpmoe.interpret", inputs, flow.ep_size, [(b.name, b.shape) for b in expected])
     run = _Run(flow, inputs, num_tokens)

@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 from collections.abc import Callable, Sequence
 from typing import Any
+
+import optree
 
 from hpmoe.errors import ArgumentError, check_argument
 from hpmoe.graph_mode import Graphed
@@ -12,6 +15,7 @@ from hpmoe.machine import Mesh
 from hpmoe.memory import MemoryReport, memory_report
 from hpmoe.running import CacheInfo, Runner
 from hpmoe.staging import describe, innermost
+from hpmoe.tracing.errors import not_traceable
 
 
 class Spmd(Graphed):
@@ -19,13 +23,19 @@ class Spmd(Graphed):
 
     def __init__(self, function: Callable[..., Any], mesh: Mesh):
         self.function, self.mesh = function, mesh
-        self._runner = Runner(function, mesh, batched=True)
         self.__name__ = getattr(function, "__name__", "spmd")
         self.__doc__ = getattr(function, "__doc__", None)
         self.__signature__ = inspect.signature(innermost(function))
         self._let_graphs_call()
 
+    @functools.cached_property
+    def _runner(self) -> Runner:
+        return Runner(self.function, self.mesh, batched=True)
+
     def __call__(self, *args: Any, num_tokens: Sequence[int] | None = None, **kwargs: Any) -> Any:
+        if any(getattr(x, "hpmoe_record", None) for x in optree.tree_leaves((args, kwargs))):
+            raise not_traceable(f"a call of {self!r}", "spmd runs all ranks, and a traced function is what one of them does",
+                                "the function it is of, and spmd around the whole")
         return self._runner.call(args, kwargs, num_tokens)
 
     def interpret(self, *args: Any, seed: int = 0, num_tokens: Sequence[int] | None = None, **kwargs: Any) -> Any:

@@ -174,6 +174,10 @@ class Transform:
             verify(out)
         return out
 
+    def __reduce__(self) -> str:
+        """By its name: it stands where its rewrite is defined."""
+        return self.__qualname__
+
     def label(self, options: dict[str, Any]) -> str:
         """The transform as printed: its name and the options it runs with, those that are None left out."""
         bound = inspect.signature(self.rewrite).bind(None, **options)

@@ -180,6 +180,7 @@ cases("in a trace", {
     "unpermute with padding": lambda: trace(lambda x: ops.moe_token_unpermute(x, numbers(0, 1, 2, 3), padded_mode=True), X),
     "slice up to the number of received rows": lambda: trace(
         lambda x, ids: x[:dispatch(x, ids, num_local_experts=4)[0].shape[0]], X, IDS),
+    "spmd inside": lambda: trace(lambda x: spmd(doubled, Mesh(1))(x), X),
     "length of a scalar": lambda: trace(lambda x: len(x.sum()), X),
     "kept beyond its trace": lambda: mint.exp(_kept()),
     "kept for another trace": lambda: trace(lambda x: x + _kept(), X),

@@ -154,6 +154,7 @@ cases("IR", {
     "evaluate for no rank": lambda: hpmoe.evaluate(trace(doubled, X), []),
     "evaluate without arrays": lambda: hpmoe.evaluate(trace(doubled, X), [[]]),
     "evaluate another shape": lambda: hpmoe.evaluate(trace(doubled, X), [[ROWS[1:]]]),
+    "interpret with no seed": lambda: hpmoe.interpret(_flow(), [[ROWS]], seed=-1),
     "interpret no taskflow": lambda: hpmoe.interpret(3, []),
     "interpret another shape": lambda: hpmoe.interpret(_flow(), [[ROWS[1:]]]),
     "interpret a lost signal": _stuck(lambda flow: hpmoe.interpret(flow, [[ROWS]])),

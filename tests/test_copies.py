@@ -1,0 +1,61 @@
+"""Copies of staged functions, also in Cells, and pickles: they compute the same and share nothing with the original."""
+
+import copy
+import pickle
+
+import mindspore as ms
+import pytest
+from helpers import Layer, fused, tensors
+from mindspore import nn
+
+import hpmoe
+from hpmoe import Mesh, spmd
+
+CHAIN = hpmoe.chain(hpmoe.tile_partition, hpmoe.overlap_comm, hpmoe.assign_queues, hpmoe.fuse_persistent)
+COPIES = {"copy": copy.copy, "deepcopy": copy.deepcopy, "pickle": lambda x: pickle.loads(pickle.dumps(x))}
+
+
+def layers():
+    args = tensors(Layer().arguments())
+    return {"fused": (CHAIN(hpmoe.moe_ffn), [a[0] for a in tensors(Layer(ep=1).arguments())]),
+            "spmd": (spmd(CHAIN(hpmoe.moe_ffn), Mesh(2)), args)}
+
+
+@pytest.mark.parametrize("how", COPIES)
+@pytest.mark.parametrize("kind", ["fused", "spmd"])
+def test_a_copy_of_a_function_that_was_called(kind, how):
+    layer, args = layers()[kind]
+    want = layer(*args).asnumpy()
+    other = COPIES[how](layer)
+    assert other.cache_info().currsize == 0 and layer.cache_info().currsize == 1
+    assert (other(*args).asnumpy() == want).all() and repr(other) == repr(layer)
+    assert other.__name__ == "moe_ffn" and other.__signature__ == layer.__signature__
+    assert layer.cache_info().misses == 1 and other.cache_info().misses == 1
+
+    def call(*args):
+        return other(*args)
+
+    assert (ms.jit(call)(*args).asnumpy() == want).all()
+    assert layer.cache_info().hits == 0 and other.cache_info().hits == 1, "a graph called the original"
+
+
+class Net(nn.Cell):
+    def __init__(self, layer):
+        super().__init__()
+        self.layer, self.down = layer, ms.Parameter(tensors(Layer().arguments())[4], name="down")
+
+    def construct(self, *args):
+        return self.layer(*args, self.down)
+
+
+def test_a_copied_cell_has_parameters_of_its_own():
+    net, args = Net(spmd(fused()(hpmoe.moe_ffn), Mesh(2))), tensors(Layer().arguments())[:4]
+    want = net(*args).asnumpy()
+    other = copy.deepcopy(net)
+    other.down.set_data(2.0 * other.down)
+    assert (net(*args).asnumpy() == want).all() and (other(*args).asnumpy() == 2 * want).all()
+
+
+def test_transforms_are_copied_by_name():
+    for transform in (hpmoe.tile_partition, hpmoe.assign_queues, hpmoe.fuse_persistent):
+        assert pickle.loads(pickle.dumps(transform)) is transform is copy.deepcopy(transform)
