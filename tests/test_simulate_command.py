@@ -10,6 +10,9 @@ import hpmoe
 from hpmoe.bound import rank_bounds
 from hpmoe.cli import main
 from hpmoe.commands import ablation, micro, paper_table
+from hpmoe.commands.ablation import distinct_ranks
+from hpmoe.commands.orders import by_destination, interleaved
+from hpmoe.transforms.assign_queues import critical_path
 from hpmoe.workload import balanced_ids, imbalanced_ids
 
 SIZES = ["--ep=4", "--tokens=256", "--hidden=512", "--intermediate=256", "--experts=8", "--top_k=2"]
@@ -97,14 +100,31 @@ def test_micro_benchmarks_are_the_models_own():
     assert table[2048, "dynamic"] > table[2048, "static"]
 
 
+def test_orders_of_the_ablation():
+    """Each is a legal schedule of the same tasks; weight gradients follow the matmuls of their expert, and puts destinations."""
+    flow = plan(ep=4, direction="backward", make=hpmoe.overlap_comm, T=200)
+    is_grad = np.array([op.opcode == "WGRAD" for op in flow.ops])
+    put = next(i for i, op in enumerate(flow.ops) if op.opcode == "PUT")
+    base, *others = (hpmoe.assign_queues.apply_to(flow, machine=NPU, policy=policy) for policy in (
+        critical_path, interleaved(critical_path), by_destination(critical_path)))
+    for other in others:
+        hpmoe.verify(other)
+    places = [np.concatenate([np.flatnonzero(is_grad[f.tasks["op"][q]]) for q in f.queues]).mean() for f in (base, others[0])]
+    assert places[1] < places[0]
+    peers = [flow.tasks["peer"][q[flow.tasks["op"][q] == put]] for q in others[1].queues]
+    assert sum(map(len, peers)) > 8 and all((np.diff(p) >= 0).all() for p in peers)
+    assert distinct_ranks(np.array([[[0, 1, 2, 7]]]), 4) == 0.5
+
+
 def test_ablation(capsys, tmp_path):
     out = tmp_path / "ablation.png"
     flags = ["simulate", "--tokens=128", "--hidden=256", "--intermediate=128", "--ep=4", "--experts=8", "--top_k=2", "--ablation"]
-    assert main([*flags, "--most_ranks=4", "--json", f"--out={out}"]) == 0
+    assert main([*flags, "--most_ranks=4", "--json", "--direction=backward", f"--out={out}"]) == 0
     rows = json.loads(capsys.readouterr().out)["rows"]
     assert {r["imbalance"] for r in rows} == {1, 2, 4} and {r["ep"] for r in rows} == {4}
     assert len({r["variant"] for r in rows}) == 2 + 2 * len(ablation.TECHNIQUES) and all(r["makespan_ms"] > 0 for r in rows)
-    assert out.read_bytes().startswith(b"\x89PNG")
+    assert all(0.25 <= r["rows_with_dedup"] <= 1 for r in rows)
+    assert out.read_bytes().startswith(b"\x89PNG") and out.stat().st_size < 100_000
     assert main([*flags, "--most_ranks=2"]) == 0
     assert "simulated" in capsys.readouterr().out
     assert main(["simulate", "--out=x.png"]) == 2

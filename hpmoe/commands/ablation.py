@@ -7,92 +7,119 @@ from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
+
 import hpmoe
 from hpmoe.commands.layer import Layer
+from hpmoe.commands.orders import by_destination, interleaved
 from hpmoe.commands.progress import Progress
+from hpmoe.transforms.assign_queues import POLICIES
 
 TECHNIQUES = {
     "puts": "one-sided puts instead of blocking collectives in the kernel",
     "tile_events": "a signal for each tile instead of for each expert of a peer",
+    "spread": "puts slot after slot, each to all destinations, instead of destination after destination",
     "ratr": "destinations from the right neighbour on instead of from rank 0",
     "queues": "list scheduling by critical path instead of tasks dealt out in turn, operator after operator",
+    "interleave": "backward: an expert's weight gradients behind the matmuls that read the same rows",
     "all_aiv": "all vector workers instead of half",
 }
+NEEDS_PUTS = ("tile_events", "spread", "ratr")
+NOT_BUILT = "dedup is not built: a token is sent once for each expert; once for each rank it would be, of these rows"
 IMBALANCES = (1.0, 2.0, 4.0, 7.0)
-MOST_RANKS = 64
 
 
-def variants() -> Iterator[tuple[str, frozenset[str]]]:
-    """(name, techniques that are on): all, none, each alone off, each alone on."""
-    every = frozenset(TECHNIQUES)
-    yield "all on", every
-    for name in TECHNIQUES:
-        yield f"{name} off", every - {name}
-    yield "all off", frozenset()
-    for name in TECHNIQUES:
-        yield f"{name} on", frozenset({name})
+def variants(direction: str) -> Iterator[tuple[str, frozenset[str], str | None]]:
+    """(name, techniques that are on, the variant it is compared with): all, none, each alone off, each alone on."""
+    every = frozenset(TECHNIQUES) - ({"interleave"} if direction == "forward" else set())
+    yield "all on", every, None
+    for name in (n for n in TECHNIQUES if n in every):
+        yield f"{name} off", every - {name}, "all on"
+    yield "all off", frozenset(), None
+    for name in (n for n in TECHNIQUES if n in every):
+        on = {name, "puts"} if name in NEEDS_PUTS else {name}
+        yield f"{name} on", frozenset(on), "puts on" if name in NEEDS_PUTS else "all off"
 
 
 def span_us(layer: Layer, on: frozenset[str]) -> float:
     """Of a persistent kernel with these techniques, and its launch."""
     machine = layer.machine if "all_aiv" in on else layer.machine.replace(num_aiv=max(1, layer.machine.num_aiv // 2))
-    policy = "critical_path" if "queues" in on else "round_robin"
+    policy = POLICIES["critical_path" if "queues" in on else "round_robin"]
+    if "interleave" in on:
+        policy = interleaved(policy)
     if "puts" not in on:
         return layer.span_us(layer.blocking(policy, machine))
     comm = {"order": "ratr" if "ratr" in on else "sequential", "signal": "tile" if "tile_events" in on else "expert"}
-    return layer.span_us(layer.fused(policy, machine, **comm))
+    return layer.span_us(layer.fused(policy if "spread" in on else by_destination(policy), machine, **comm))
 
 
-def rows(o: Any, machine: hpmoe.Machine, most_ranks: int, progress: Progress) -> list[dict[str, Any]]:
-    """A row for each number of ranks, imbalance and variant; experts per rank as in the flags, whatever the ranks."""
-    out = []
-    ep = min(4, most_ranks)
+def cases(o: Any, most_ranks: int) -> list[tuple[Any, float]]:
+    """(sizes, imbalance) of each column: 4, 16, 64 ranks, with as many experts each as in the flags."""
+    out, ep = [], min(4, most_ranks)
     while ep <= most_ranks:
-        sizes = {**{n: getattr(o, n) for n in ("tokens", "hidden", "intermediate", "top_k", "dtype")},
-                 "experts": o.experts // o.ep * ep}
-        for imbalance in (i for i in IMBALANCES if i <= min(ep, sizes["experts"] / o.top_k)):
-            layer = Layer(SimpleNamespace(**sizes, ep=ep), o.direction, machine, imbalance, o.seed)
-            for name, on in variants():
-                progress(f"EP {ep}, imbalance {imbalance:g}, {name}")
-                out.append({"ep": ep, "imbalance": imbalance, "variant": name, "on": sorted(on),
-                            "makespan_ms": span_us(layer, on) / 1e3})
-        ep *= 2
+        sizes = SimpleNamespace(**{n: getattr(o, n) for n in ("tokens", "hidden", "intermediate", "top_k", "dtype")},
+                                experts=o.experts // o.ep * ep, ep=ep)
+        out += [(sizes, i) for i in IMBALANCES if i <= min(ep, sizes.experts / o.top_k)]
+        ep *= 4
     return out
 
 
+def rows(o: Any, machine: hpmoe.Machine, most_ranks: int, progress: Progress) -> list[dict[str, Any]]:
+    """A row for each number of ranks, imbalance and variant."""
+    out, columns, mine = [], cases(o, most_ranks), list(variants(o.direction))
+    for sizes, imbalance in columns:
+        layer = Layer(sizes, o.direction, machine, imbalance, o.seed)
+        sent = distinct_ranks(layer.ids, sizes.experts // sizes.ep)
+        for name, on, _ in mine:
+            progress(f"{len(out) + 1} of {len(columns) * len(mine)}: EP {sizes.ep}, imbalance {imbalance:g}, {name}")
+            out.append({"ep": sizes.ep, "imbalance": imbalance, "variant": name, "on": sorted(on),
+                        "makespan_ms": span_us(layer, on) / 1e3, "rows_with_dedup": sent})
+    return out
+
+
+def distinct_ranks(ids: np.ndarray, num_local_experts: int) -> float:
+    """Distinct ranks that a token goes to, as a share of its experts."""
+    ranks = np.sort(ids // num_local_experts, axis=-1)
+    return float((1 + (np.diff(ranks, axis=-1) > 0).sum(axis=-1)).mean() / ids.shape[-1])
+
+
 def text(table: list[dict[str, Any]], o: Any, machine: hpmoe.Machine) -> str:
-    """A line for each variant, a column for each number of ranks and imbalance; times relative to all on, or all off."""
-    cells = {(r["ep"], r["imbalance"], r["variant"]): r["makespan_ms"] for r in table}
+    """A line for each variant, a column for each number of ranks and imbalance."""
+    cells = {(r["ep"], r["imbalance"], r["variant"]): r for r in table}
     columns = list(dict.fromkeys((r["ep"], r["imbalance"]) for r in table))
     lines = [f"{machine.name}, {o.direction}, {o.tokens} tokens a rank, hidden {o.hidden}, intermediate {o.intermediate}, "
              f"top {o.top_k}, {o.experts // o.ep} experts a rank: simulated",
-             "all on, all off: ms; off: time against all on; on: time against all off",
+             "all on, all off: ms; off: time against all on; on: against all off, what needs puts against puts alone",
              f"{'':16}" + "".join(f"{f'EP{ep} x{i:g}':>10}" for ep, i in columns)]
-    for name, _ in variants():
-        reference = None if name in ("all on", "all off") else "all on" if name.endswith("off") else "all off"
-        row = []
-        for ep, i in columns:
-            ms = cells[ep, i, name]
-            row.append(f"{ms:10.2f}" if reference is None else f"{ms / cells[ep, i, reference] - 1:+10.1%}")
-        lines.append(f"{name:16}" + "".join(row))
+    for name, _, reference in variants(o.direction):
+        ms = [cells[(*c, name)]["makespan_ms"] for c in columns]
+        base = [cells[(*c, reference)]["makespan_ms"] for c in columns] if reference else None
+        shown = [f"{m / b - 1:+10.1%}" for m, b in zip(ms, base, strict=True)] if base else [f"{m:10.2f}" for m in ms]
+        lines.append(f"{name:16}" + "".join(shown))
+    lines += [NOT_BUILT, f"{'':16}" + "".join(f"{cells[(*c, 'all on')]['rows_with_dedup']:10.0%}"
+                                                            for c in columns)]
     return "\n".join([*lines, *(f"{name}: {what}" for name, what in TECHNIQUES.items())])
 
 
-def draw(table: list[dict[str, Any]], path: Path) -> None:
-    """A bar for each technique turned off alone: how much longer the layer takes."""
+def draw(table: list[dict[str, Any]], path: Path, direction: str) -> None:
+    """Two maps of techniques and columns: how much longer the layer takes without one, and how much less with it."""
     import matplotlib
     matplotlib.use("Agg")
     from matplotlib import pyplot as plt
     cells = {(r["ep"], r["imbalance"], r["variant"]): r["makespan_ms"] for r in table}
-    groups = list(dict.fromkeys((r["ep"], r["imbalance"]) for r in table))
-    figure, axes = plt.subplots(figsize=(max(6.0, 0.8 * len(groups)), 3.6), layout="constrained")
-    width = 0.8 / len(TECHNIQUES)
-    for i, name in enumerate(TECHNIQUES):
-        more = [100 * (cells[(*g, f"{name} off")] / cells[(*g, "all on")] - 1) for g in groups]
-        axes.bar([x + (i - len(TECHNIQUES) / 2 + 0.5) * width for x in range(len(groups))], more, width, label=name)
-    axes.set_xticks(range(len(groups)), [f"EP{ep}\nx{i:g}" for ep, i in groups])
-    axes.set_ylabel("time more without it, %, simulated")
-    axes.axhline(0, color="black", linewidth=0.8)
-    figure.legend(ncols=len(TECHNIQUES), fontsize="small", frameon=False, loc="outside upper center")
-    figure.savefig(path, dpi=120)
+    columns = list(dict.fromkeys((r["ep"], r["imbalance"]) for r in table))
+    figure, axes = plt.subplots(2, 1, figsize=(3 + 0.55 * len(columns), 5.6), layout="constrained", sharex=True)
+    titles = {"off": "alone off, against all on", "on": "alone on, against all off (or puts alone)"}
+    for ax, (kind, title) in zip(axes, titles.items(), strict=True):
+        mine = [(n, r) for n, _, r in variants(direction) if n.endswith(f" {kind}") and r]
+        change = np.array([[100 * (cells[(*c, n)] / cells[(*c, r)] - 1) for c in columns] for n, r in mine])
+        ax.imshow(change, cmap="RdBu_r", vmin=-40, vmax=40, aspect="auto")
+        for (y, x), value in np.ndenumerate(change):
+            ax.text(x, y, f"{value:+.0f}" if abs(value) >= 0.5 else "0", ha="center", va="center", fontsize=7,
+                    color="white" if abs(value) > 28 else "black")
+        ax.set_yticks(range(len(mine)), [n.removesuffix(f" {kind}") for n, _ in mine])
+        ax.set_title(f"time, % more or less: {title}", fontsize=9)
+    axes[1].set_xticks(range(len(columns)), [f"EP{ep}\nx{i:g}" for ep, i in columns], fontsize=8)
+    figure.suptitle(f"ablation, {direction}, simulated", fontsize=10)
+    figure.savefig(path, dpi=110)
     plt.close(figure)

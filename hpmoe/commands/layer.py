@@ -15,6 +15,7 @@ from hpmoe.bound import rank_bounds
 from hpmoe.commands import demo, show
 from hpmoe.dtypes import numpy_dtype
 from hpmoe.routing import rows_to_ranks
+from hpmoe.transforms.assign_queues import Policy
 from hpmoe.workload import balanced_ids, imbalanced_ids
 
 
@@ -63,14 +64,15 @@ class Layer:
         rows, cols = (getattr(self.o, n, None) or getattr(self.machine, n) for n in ("tile_rows", "tile_cols"))
         return hpmoe.tile_partition.apply_to(program, rows=rows, cols=cols)
 
-    def fused(self, policy: str = "critical_path", machine: hpmoe.Machine | None = None, **comm: str) -> hpmoe.Timeline:
+    def fused(self, policy: str | Policy = "critical_path", machine: hpmoe.Machine | None = None,
+              **comm: str) -> hpmoe.Timeline:
         """The persistent kernel; expert_barrier gets signals for each expert, as the policy it is modelled on."""
         machine = machine or self.machine
         comm = {"signal": "expert", **comm} if policy == "expert_barrier" else comm
         flow = hpmoe.overlap_comm.apply_to(self.tiles, **comm)
         return hpmoe.simulate(hpmoe.assign_queues.apply_to(flow, machine=machine, policy=policy), machine, routing=self.ids)
 
-    def blocking(self, policy: str, machine: hpmoe.Machine) -> hpmoe.Timeline:
+    def blocking(self, policy: str | Policy, machine: hpmoe.Machine) -> hpmoe.Timeline:
         """The persistent kernel with collectives instead of puts."""
         flow = hpmoe.assign_queues.apply_to(self.tiles, machine=machine, policy=policy)
         return hpmoe.simulate(flow, machine, routing=self.ids)

@@ -30,7 +30,7 @@ def define(values: flags.FlagValues) -> None:
     define_schedule(values)
     options.define_switch(values, "paper", "HyperParallel-MoE's table: paper, simulated, error")
     options.define_switch(values, "ablation", "what each technique is worth, balanced and not")
-    options.define_integer(values, "most_ranks", 8, "ranks up to which --ablation goes")
+    options.define_integer(values, "most_ranks", 64, "ranks up to which --ablation goes")
     flags.DEFINE_string("out", None, "a PNG or SVG file for the picture of --ablation", flag_values=values)
 
 
@@ -73,7 +73,7 @@ def _ablation(o: Any, progress: Progress) -> tuple[dict[str, Any], str]:
     machine = machine_of(o)
     table = ablation.rows(o, machine, o.most_ranks, progress)
     if o.out:
-        ablation.draw(table, Path(o.out))
+        ablation.draw(table, Path(o.out), o.direction)
     return {"machine": machine.name, "direction": o.direction, "rows": table}, ablation.text(table, o, machine)
 
 
