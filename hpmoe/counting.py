@@ -4,7 +4,8 @@ Amounts are sums of unknowns, and two sums are equal for every routing where the
 unknowns. At the rank of the event, for position j of a peer: rows of slot s that are of expert e ("slot", s, e), sent by
 the rank that has this one at j ("from", s, e, j), of the peer at j ("of", s, e, j); rows sent to the peer at j that are in
 its slot s ("to", s, e, j); tokens of tile i ("tile", i); entries of tile i with a row ("entries", i), that come back from
-slot s of the rank that has this one at j ("back", i, s, j), or of expert e there ("told", i, e, j); and 1.
+slot s of the rank that has this one at j ("back", i, s, j), or of expert e there ("told", i, e, j); and 1. Where j is this
+rank itself, "from", "of" and "to" are the same rows, and called "of".
 """
 
 from __future__ import annotations
@@ -53,6 +54,7 @@ class Counting:
     def __init__(self, flow: tf.Taskflow):
         self.flow = flow
         self.own = own_positions(flow)
+        self.pivot = min(set(range(flow.ep_size)) - set(self.own), default=0)  # of all peers the one that the others give
         clipped = [op.domain for op in flow.ops if op.domain.clipped]
         self.tiles = range(-(-clipped[0].num_rows // flow.tile_rows) if clipped else 0)
 
@@ -108,8 +110,11 @@ class Counting:
         by_expert = extent in (tf.SENT_TO_EXPERT, tf.RETURNED_TO_FROM_EXPERT)
         position, expert = divmod(index, plan.num_local_experts) if by_expert else (index, None)
         family = "to" if extent in (tf.SENT_TO, tf.SENT_TO_EXPERT) else "of"
-        return self._at(position, peers) and [(family, route, s, e, position) for s, e in self._cells(plan)
+        return self._at(position, peers) and [self._part(family, route, s, e, position) for s, e in self._cells(plan)
                                               if expert in (None, e)]
+
+    def _part(self, family: str, route: int, slot: int, expert: int, position: int) -> tuple:
+        return ("of" if position in self.own else family), route, slot, expert, position
 
     @staticmethod
     def _at(index: int, among: range) -> list[int] | None:
@@ -159,7 +164,7 @@ class Counting:
         if op.opcode == "NOTIFY" and kind != tf.STATIC:
             return None
         if signal["amount"] == tf.COUNT:
-            return {ONE: 1} if local and kind == tf.STATIC and not op.opcode.startswith("ALL_TO_ALL") else None
+            return {ONE: 1} if local and kind == tf.STATIC else None
         if op.opcode == "NOTIFY":
             back, experts = bool(op.params[0]), range(plan.num_local_experts) if row < 0 else [row]
             cells = [(s, e) for s, e in self._cells(plan) if e in experts]
@@ -172,7 +177,7 @@ class Counting:
         if back and not local:
             return self._returned(op, plan, kind, offset, row, peers)
         family = "from" if not local else "of" if back else "to"
-        return {(family, route, s, e, k): 1 for s, e in cells for k in peers} if kind == tf.STATIC else None
+        return {self._part(family, route, s, e, k): 1 for s, e in cells for k in peers} if kind == tf.STATIC else None
 
     def _returned(self, op: tf.TileOp, plan: tf.RoutePlan, kind: int, offset: int, row: int, peers: Iterable[int]) \
             -> dict | None:
@@ -204,11 +209,9 @@ class Counting:
             total[unknown] += times * share
 
     def _from_peers(self, total: Sum) -> Sum:
-        last = self.flow.ep_size - 1
-        for family, *place, j in [k for k in total if k[0] in ("from", "of")]:
-            if j == last:
-                self._eliminate(total, (family, *place, last), [(family, *place, k) for k in range(last)],
-                                {("slot", *place): 1})
+        for family, *place, j in [k for k in total if k[0] in ("from", "of") and k[-1] == self.pivot]:
+            rest = [self._part(family, *place, k) for k in range(self.flow.ep_size) if k != j]
+            self._eliminate(total, (family, *place, j), rest, {("slot", *place): 1})
         return total
 
     def _returns(self, total: Sum) -> Sum:
@@ -224,10 +227,10 @@ class Counting:
         """All that is sent is all entries that have a row; without a capacity those are all entries."""
         for route in {k[1] for k in total if k[0] == "to"}:
             plan = self.flow.routes[route]
-            parts = [("to", route, s, e, j) for s, e in self._cells(plan) for j in range(self.flow.ep_size)]
-            if self.flow.ep_size > 1:
-                self._eliminate(total, parts[-1], parts[:-1],
-                                {("entries", route, i): 1 for i in self._entry_tiles(plan)})
+            parts = [self._part("to", route, s, e, j) for s, e in self._cells(plan) for j in range(self.flow.ep_size)]
+            pivot = next(p for p in parts if p[0] == "to")
+            self._eliminate(total, pivot, [p for p in parts if p != pivot],
+                            {("entries", route, i): 1 for i in self._entry_tiles(plan)})
         for _, route, i in [k for k in total if k[0] == "entries"]:
             plan = self.flow.routes[route]
             if getattr(plan, "capacity", None) is None and i in self.tiles:
@@ -235,11 +238,9 @@ class Counting:
         return total
 
     def _on_one_rank(self, total: Sum) -> Sum:
-        """A single rank sends to itself: what it sends is what it receives, and that is its entries."""
+        """What a single rank receives is its entries."""
         if self.flow.ep_size > 1:
             return total
-        for key in [k for k in total if k[0] == "to"]:
-            self._eliminate(total, key, (), {("slot", *key[1:4]): 1})
         for route, plan in enumerate(self.flow.routes):
             if getattr(plan, "capacity", None) is None and len(self._entry_tiles(plan)) == len(self.tiles) > 0:
                 share = {("slot", route, s, e): Fraction(1, plan.top_k) for s, e in self._cells(plan)}

@@ -8,7 +8,6 @@ empty: otherwise neither side of the order touches anything and there is nothing
 from __future__ import annotations
 
 import collections
-import copy
 import dataclasses
 from collections.abc import Iterator
 
@@ -16,34 +15,8 @@ import numpy as np
 
 from hpmoe import taskflow as tf
 from hpmoe.counting import TRANSFERS, own_positions, span, spans
-
-
-@dataclasses.dataclass
-class Facts:
-    """What is not empty on one rank, slots and token tiles up to an index and experts, and the expert of a slot."""
-
-    slots: dict[int, int] = dataclasses.field(default_factory=dict)
-    tiles: int = -1
-    experts: set[tuple[int, int]] = dataclasses.field(default_factory=set)
-    expert_of: dict[tuple[int, int], int] = dataclasses.field(default_factory=dict)
-    returned: tuple[int, int, int] | None = None  # route, slot and position of a peer that rows of the slot go back to
-
-    def add_slot(self, route: int, slot: int, expert: int | None = None) -> None:
-        """Slots fill up in order."""
-        self.slots[route] = max(self.slots.get(route, -1), slot)
-        if expert is not None:
-            self.expert_of[route, slot] = expert
-            self.experts.add((route, expert))
-
-    def with_slot(self, route: int, slot: int, expert: int) -> Facts:
-        facts = copy.deepcopy(self)
-        facts.add_slot(route, slot, expert)
-        return facts
-
-    def add_expert(self, route: int, expert: int | None) -> None:
-        self.add_slot(route, 0)
-        if expert is not None:
-            self.experts.add((route, expert))
+from hpmoe.facts import Facts
+from hpmoe.lifetimes import may_meet
 
 
 class _Known:
@@ -86,18 +59,27 @@ class _Known:
         if signal["amount"] == tf.COUNT:
             return kind == tf.STATIC
         if op.opcode in TRANSFERS and self.order.flow.ep_size > 1:
-            return kind == tf.STATIC and op.opcode == "PUT_BACK" and self.facts.returned == (route, row, task["peer"])
+            return kind == tf.STATIC and self._moves_returned(op, task)
         if kind == tf.SLOT_EXPERT:
             return row <= self.facts.slots.get(route, -1) and self.order.expert_of(self.facts, route, row) == offset
         if kind == tf.ENTRY_TILE:
             return op.opcode == "ALL_TO_ALL_BACK" and offset <= self.facts.tiles
         if op.opcode == "NOTIFY":
-            return (route, row) in self.facts.experts if row >= 0 else route in self.facts.slots
+            return self.order.has_rows(self.facts, route, row) if row >= 0 else route in self.facts.slots
         if op.domain.kind == "slots":
             return row <= self.facts.slots.get(route, -1)
         if op.opcode in TRANSFERS:
             return route in self.facts.slots
         return op.domain.kind == "tiles" and (not op.domain.clipped or row <= self.facts.tiles)
+
+
+    def _moves_returned(self, op: tf.TileOp, task: np.void) -> bool:
+        """Whether a transfer moves, or tells of, rows of this rank of which the facts say that they go back to a peer."""
+        route, slot, peer = self.facts.returned or (-1, -1, -1)
+        if route != op.domain.route or peer != task["peer"] or not (_direction(op) == "back" or peer in self.order.own):
+            return False
+        return op.opcode == "NOTIFY" and task["row"] in (-1, self.order.expert_of(self.facts, route, slot)) or (
+            op.opcode != "NOTIFY" and task["row"] == slot)
 
 
 class Order:
@@ -134,15 +116,27 @@ class Order:
         return static + list(self._spread[(0 <= offset) & (offset < self._spans)])
 
     def expert_of(self, facts: Facts, route: int, slot: int) -> int | None:
-        """The expert of a slot where the facts tell it. Experts come in order, and empty slots count as the last one's."""
+        """The expert of a slot where the facts tell it."""
+        experts = self.experts_of(facts, route, slot)
+        return experts[0] if len(experts) == 1 else None
+
+    def experts_of(self, facts: Facts, route: int, slot: int) -> range:
+        """Whose rows a slot can hold. Experts come in order, each with as many slots as its most rows need, and empty slots
+        count as the last one's."""
         plan = self.flow.routes[route]
         low = next((e for e in range(plan.num_local_experts) if slot < plan.slots_of(e + 1)), 0)
-        high = plan.num_local_experts - 1
+        high, most = plan.num_local_experts - 1, max(1, plan.slots_of(1))
         for (r, s), expert in facts.expert_of.items():
-            if r == route:
-                low, high = (max(low, expert), high) if s <= slot else (low, high)
-                high = min(high, expert) if s >= slot else high
-        return low if low == high else None
+            if r == route and s <= slot:
+                low = min(max(low, expert + (slot - s) // most), plan.num_local_experts - 1)
+            if r == route and s >= slot:
+                high = min(high, expert - (s - slot) // most)
+        return range(low, max(low, high) + 1)
+
+    def has_rows(self, facts: Facts, route: int, expert: int) -> bool:
+        """Whether the facts say that an expert has rows."""
+        used = range(facts.slots.get(route, -1) + 1)
+        return (route, expert) in facts.experts or any(self.expert_of(facts, route, s) == expert for s in used)
 
     def producers_of(self, event: int) -> list[np.void]:
         """Signals that are about an event in some routing."""
@@ -179,25 +173,38 @@ class Order:
     def is_after(self, reader: int, signal: np.void, offset: int, expert: int | None = None) -> bool:
         """Whether task `reader` surely starts after the task of `signal` wherever that signal adds to the event `offset`
         places after the one it names, on the reader's rank; `expert` is that of the reader's slot, where it is known."""
-        facts = self.reader_facts(reader, expert)
-        self.add_producer_facts(facts, signal, offset)
-        return self._is_after(reader, signal, offset, facts) or any(
-            all(self._is_after(reader, signal, offset, case) for case in cases) for cases in self._cases(reader, facts))
+        facts, is_read = Facts(), self._feeds(self.op_of(signal["task"]), self.op_of(reader))
+        if is_read or self.op_of(reader).domain.kind != "experts":
+            self._add_touched(facts, reader, expert)
+        self.add_producer_facts(facts, signal, offset, is_read)
+        return self._holds(reader, signal, offset, facts, depth=2)
+
+    def _holds(self, reader: int, signal: np.void, offset: int, facts: Facts, depth: int) -> bool:
+        return self._is_after(reader, signal, offset, facts) or (depth > 0 and any(
+            all(self._holds(reader, signal, offset, case, depth - 1) for case in cases)
+            for cases in self._cases(reader, facts)))
 
     def _cases(self, reader: int, facts: Facts) -> Iterator[list[Facts]]:
-        """The facts, told apart by the slot that may hold rows of an expert, by the expert of the reader's slot,
-        or by a peer that its rows go back to."""
+        """The facts, told apart by the slot that may hold rows of an expert, by the expert of a slot in use, also of that of
+        the task before in the queue, or by a peer that the rows of the reader's slot go back to."""
         held = {(route, e) for (route, _), e in facts.expert_of.items()}
         for route, expert in sorted(facts.experts - held)[:1]:
             yield [facts.with_slot(route, slot, expert) for slot in range(self.flow.routes[route].slots_of(expert + 1))]
-        domain, slot = self.op_of(reader).domain, int(self.flow.tasks["row"][reader])
-        if domain.kind == "slots" and self.op_of(reader).opcode != "PUT" \
-                and self.expert_of(facts, domain.route, slot) is None:
-            plan = self.flow.routes[domain.route]
-            yield [facts.with_slot(domain.route, slot, e) for e in range(plan.num_local_experts)
-                   if slot < plan.slots_of(e + 1)]
-        if domain.kind == "slots" and self.op_of(reader).opcode != "PUT" and self.flow.ep_size > 1:
-            yield [dataclasses.replace(facts, returned=(domain.route, slot, j)) for j in range(self.flow.ep_size)]
+        own, line = self._slot_of(reader), self.lines[self.queue_of[reader]]
+        before = [self._slot_of(t) for t in line[:self.position[reader]][-1:]]
+        used = [slot for slot in before if slot and slot[1] <= facts.slots.get(slot[0], -1)]
+        for route, place in sorted({*facts.slots.items(), *used, *([own] if own else ())}):
+            experts = self.experts_of(facts, route, place)
+            if len(experts) > 1:
+                yield [facts.with_slot(route, place, e) for e in experts]
+        if own and self.flow.ep_size > 1 and facts.returned is None:
+            yield [dataclasses.replace(facts, returned=(*own, j)) for j in range(self.flow.ep_size)]
+
+    def _slot_of(self, task: int) -> tuple[int, int] | None:
+        """Route and index of the slot of this rank that a task is about, if any."""
+        op = self.op_of(task)
+        is_here = op.domain.kind == "slots" and op.opcode != "PUT"
+        return (op.domain.route, int(self.flow.tasks["row"][task])) if is_here else None
 
     def _is_after(self, reader: int, signal: np.void, offset: int, facts: Facts) -> bool:
         known = self._before(reader, facts)
@@ -248,12 +255,12 @@ class Order:
 
     # Facts.
 
-    def reader_facts(self, task: int, expert: int | None) -> Facts:
-        """What is not empty where a task has anything to read."""
-        facts, row = Facts(), int(self.flow.tasks[task]["row"])
-        op = self.flow.ops[self.flow.tasks[task]["op"]]
+    def _add_touched(self, facts: Facts, task: int, expert: int | None = None) -> None:
+        """Adds what is not empty where a task touches anything, of sums over the rows of an expert where it reads anything:
+        they are written though there be none."""
+        op, row = self.op_of(task), int(self.flow.tasks["row"][task])
         if op.opcode in ("PUT", "ALL_TO_ALL") or (op.opcode == "NOTIFY" and not op.params[0]):
-            facts.tiles = 0
+            facts.tiles = max(facts.tiles, 0)
             if op.opcode == "PUT" and self.flow.ep_size == 1:
                 facts.add_slot(op.domain.route, row)
         elif op.opcode in ("NOTIFY", "ALL_TO_ALL_BACK"):
@@ -261,28 +268,38 @@ class Order:
         elif op.domain.kind == "slots":
             facts.add_slot(op.domain.route, row, expert)
         elif op.domain.kind == "tiles":
-            facts.tiles = row if op.domain.clipped else -1
+            facts.tiles = max(facts.tiles, row if op.domain.clipped else -1)
         elif op.domain.kind == "experts" and op.domain.route >= 0:
             facts.add_expert(op.domain.route, row // op.domain.blocks)
-        return facts
 
-    def add_producer_facts(self, facts: Facts, signal: np.void, offset: int) -> None:
-        """Adds what is not empty on the rank of an event to which a signal adds."""
+    def add_producer_facts(self, facts: Facts, signal: np.void, offset: int, is_read: bool) -> None:
+        """Adds what is not empty on the rank of an event to which a signal adds; where it counts tasks, what is not empty
+        where a task on received rows touches any, for there is nothing to order after one that touches none."""
         task = self.flow.tasks[signal["task"]]
         op, row, kind = self.flow.ops[task["op"]], int(task["row"]), self.kind(signal)
         if signal["amount"] == tf.COUNT:
+            if (op.domain.kind == "experts" and not is_read) or (op.domain.kind == "slots" and op.opcode != "PUT"):
+                self._add_touched(facts, int(signal["task"]))
             return
-        local = signal["remote"] == tf.LOCAL
-        if op.opcode in TRANSFERS and (self.stays(signal) or local != (_direction(op) == "back")):
+        local, is_own = signal["remote"] == tf.LOCAL, task["peer"] in self.own or self.flow.ep_size == 1
+        if op.opcode in TRANSFERS and (is_own or local != (_direction(op) == "back")):
             facts.tiles = max(facts.tiles, offset if kind == tf.ENTRY_TILE else 0)
-            if not self.stays(signal) or (local and self.flow.tasks["peer"][signal["task"]] not in self.own):
+            if not is_own:
                 return
+        if op.opcode == "PUT_BACK" and local:
+            facts.returned = op.domain.route, row, int(task["peer"])
         if op.opcode == "NOTIFY" or op.opcode.startswith("ALL_TO_ALL"):
             facts.add_expert(op.domain.route, row if op.opcode == "NOTIFY" and row >= 0 else None)
         elif op.domain.kind == "slots":
             facts.add_slot(op.domain.route, row, offset if kind == tf.SLOT_EXPERT else None)
         elif op.domain.kind == "tiles" and op.domain.clipped:
             facts.tiles = max(facts.tiles, row)
+
+    def _feeds(self, writer: tf.TileOp, reader: tf.TileOp) -> bool:
+        """Whether an operation reads of what another writes, or has notified of."""
+        writer = self.flow.ops[writer.params[1]] if writer.opcode == "NOTIFY" else writer
+        storage = [b.storage for b in self.flow.buffers]
+        return not {storage[a.buffer] for a in writer.outputs}.isdisjoint(storage[a.buffer] for a in reader.inputs)
 
     def sender_facts(self, signal: np.void, offset: int) -> Facts:
         """What is not empty on the rank that sends what a remote signal counts."""
@@ -333,6 +350,9 @@ class Implication:
         for event, expert in self.derived.events_of(wait):
             for signal in self.derived.producers_of(event):
                 p = int(signal["task"])
+                if "LAUNCH" in (self.order.op_of(wait["task"]).opcode, self.order.op_of(p).opcode) \
+                        or not may_meet(self.derived.flow, int(wait["task"]), p):
+                    continue  # one of the two touches nothing, or not what the other touches
                 if (always or p in self.early) and not self._is_proved(wait, signal, event - int(signal["event"]), expert):
                     return event, p
         return None

@@ -158,6 +158,9 @@ class _Run:
             for move in moved:
                 self.counters[move.peer, event + move.expert] += move.rows
             return
+        if (signal["amount"], signal["remote"], kind) == (tf.COUNT, tf.LOCAL, tf.STATIC):
+            self.counters[rank, event] += 1
+            return
         targets = {rank: moved} if isinstance(moved, int) else moved
         for target, what in targets.items():
             amount = 1 if signal["amount"] == tf.COUNT else (what if isinstance(what, int) else len(what))

@@ -165,7 +165,7 @@ class Layout:
 
     def _token_extent(self, rank: int, extent: int, index: int) -> int:
         """Rows of the clipped domain, whose static size is that of the tiles that signal it."""
-        domain = next(op.domain for op in self.flow.ops if op.domain.clipped)
+        domain = next(op.domain for op in self.flow.ops if op.domain.kind == "tiles" and op.domain.clipped)
         if extent == tf.TOKENS:
             return self.limit(rank, domain)
         tile = self.tile(rank, domain, index)

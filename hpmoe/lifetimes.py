@@ -4,6 +4,10 @@ A storage may take over the memory of older ones whose last use comes before its
 Its writers wait until all readers of the older ones are done (write after read), row unit by row unit where both sides
 have the same units and rows of the same bytes, and altogether otherwise. Writers of the older one need no waits of their
 own (write after write): its readers have waited for all of them. Nor does an order that the flow of data makes anyway.
+
+What other ranks write takes over nothing: their puts would have to wait until the readers here are done, which takes a
+signal from every rank to every sender before the first row may leave. That is a barrier in front of the exchange, where
+rows shall leave slot by slot; it would cost more time than its bytes are worth.
 """
 
 from __future__ import annotations
@@ -84,7 +88,7 @@ class Lifetimes:
             self.releases.append(release)
             if release.unit != "count":
                 for reader in release.readers:
-                    before |= {op: FULL for op in (reader, *self.order[reader])}
+                    before |= {op: FULL for op in (reader, *(self.order[reader] if reader < i else ()))}
 
     def refusal(self, storage: int) -> str:
         """Why a storage can share no memory with another, or ""."""
@@ -132,7 +136,7 @@ class Lifetimes:
         return self.routes[self.ops[i].domain.route].ep_size
 
     def _release(self, i: int, new: int, old: int) -> Release:
-        readers = tuple(self.readers[old])
+        readers = tuple(self.readers.get(old, ()))
         units = {self._unit(i, new, write=True), *(self._unit(r, old, write=False) for r in readers)}
         a, b = self.buffers[new], self.buffers[old]
         same_rows = (a.route, a.num_rows, row_bytes(a)) == (b.route, b.num_rows, row_bytes(b))
@@ -218,6 +222,40 @@ def _covers(outer: list[Columns], inner: list[Columns]) -> bool:
 
 def _meet(one: list[Columns], other: list[Columns]) -> bool:
     return any(a < d and c < b for a, b in one for c, d in other)
+
+
+def may_meet(flow: tf.Taskflow, later: int, earlier: int) -> bool:
+    """Whether a task may touch what an earlier one touches: not where it only takes over memory, and of other bytes."""
+    one, two = (flow.ops[flow.tasks["op"][t]] for t in (later, earlier))
+    storage, written = [b.storage for b in flow.buffers], {flow.buffers[a.buffer].storage for a in two.outputs}
+    homes = [tf.memory_of(flow.buffers, b) for b in range(len(storage))]
+    pairs = [(a, b) for a in one.outputs for b in two.inputs if homes[a.buffer] == homes[b.buffer]]
+    if not pairs or any(storage[a.buffer] in written for a in one.inputs):
+        return True
+    for a, b in pairs:
+        (rows, columns), (other_rows, other_columns) = _bytes(flow, later, a), _bytes(flow, earlier, b)
+        as_wide = row_bytes(flow.buffers[a.buffer]) == row_bytes(flow.buffers[b.buffer])
+        if _meet([rows], [other_rows]) and (not as_wide or _meet([columns], [other_columns])):
+            return True
+    return False
+
+
+def _bytes(flow: tf.Taskflow, task: int, access: tf.Access) -> tuple[Columns, Columns]:
+    """Bytes from the first to the last row that a task may touch of a buffer, whatever the routing, and those of a row."""
+    place = flow.tasks[task]
+    row, op, buffer = int(place["row"]), flow.ops[place["op"]], flow.buffers[access.buffer]
+    rows, size, columns = (0, buffer.num_rows), row_bytes(buffer), (0, buffer.cols)
+    if buffer.route >= 0:
+        plan = flow.routes[buffer.route]
+        rows = 0, plan.max_rows
+        if op.domain.kind == "slots" and access.rows in ("own", "peer"):
+            others = min(row, plan.num_local_experts - 1)  # slots that are not full: one for each expert before
+            rows = others + (row - others) * plan.tile_rows, min(plan.max_rows, (row + 1) * plan.tile_rows)
+    elif op.domain.kind == "tiles" and access.rows == "own":
+        rows = row * flow.tile_rows, min(buffer.num_rows, (row + 1) * flow.tile_rows)
+    if access.cols == "own" and op.cols:
+        columns = int(place["col"]) + access.offset, int(place["col"] + place["cols"]) + access.offset
+    return (rows[0] * size, rows[1] * size), tuple(c * size // buffer.cols for c in columns)
 
 
 lifetimes_of = functools.lru_cache(maxsize=8)(Lifetimes)

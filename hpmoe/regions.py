@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import math
 
 from hpmoe import taskflow as tf
 
@@ -27,6 +28,7 @@ class _Fault(Exception):
 class _Regions:
     def __init__(self, buffers, ops, routes, inputs, outputs):
         self.buffers, self.ops, self.routes, self.inputs, self.outputs = buffers, ops, routes, inputs, outputs
+        self.heights: dict[int, float] = {}  # rows of a buffer that all its writers write
         self.written: dict[int, list[tuple[Columns, bool]]] = {}  # by storage: columns, and whether of its own width
 
     def check(self) -> None:
@@ -39,6 +41,9 @@ class _Regions:
                 self._check_access(i, op, k, access)
         for i, op in enumerate(self.ops):
             for access in op.inputs:
+                rows, there = self._rows(i, op, access), self.heights.get(access.buffer, math.inf)
+                self._require(rows <= there, f"{op.label} reads {rows} rows of {self.buffers[access.buffer].name}, of which "
+                              f"{there} are written", i)
                 self._check_written(access.buffer, self._columns(op, access), f"{op.label} reads", i)
         for b in self.outputs:
             self._check_written(b, (0, self.buffers[b].cols), "an output is", None)
@@ -79,10 +84,12 @@ class _Regions:
         self._require(0 <= first < last <= buffer.cols,
                       f"{op.label} touches columns {first}:{last} of {buffer.name}, which has {buffer.cols}", index)
         rows, there = self._rows(index, op, access), self._height(op, buffer)
-        self._require(rows == there if is_output else rows <= there,
+        is_whole = rows == there or buffer.storage not in {self.buffers[b].storage for b in self.outputs}
+        self._require(rows <= there and (is_whole or not is_output),
                       f"{op.label} touches {rows} rows of {buffer.name}, which has {there}", index)
         if is_output:
             self._write(index, op, access, (first, last))
+            self.heights[access.buffer] = min(rows, self.heights.get(access.buffer, rows))
 
     def _height(self, op: tf.TileOp, buffer: tf.Buffer) -> float:
         """Rows of a buffer; those of a route it was not made for are none."""

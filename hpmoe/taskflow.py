@@ -179,7 +179,7 @@ class TileOp:
     @property
     def clipped_rows(self) -> int:
         """The rows, as many as a rank can have tokens, of which its tasks touch those of tokens; 0 where all are touched."""
-        if self.domain.clipped:
+        if self.domain.kind == "tiles" and self.domain.clipped:
             return self.domain.num_rows
         sums_rows = self.opcode in ("COL_SUM", "WGRAD") and self.domain.route < 0
         return self.params[1] if sums_rows and self.params[2] else 0

@@ -11,6 +11,7 @@ from hpmoe import taskflow as tf
 from hpmoe.counting import Counting, op_spans, spans
 from hpmoe.dependencies import derive_dependencies
 from hpmoe.errors import VerifyError, check_argument
+from hpmoe.essence import buffer_essence, op_essence
 from hpmoe.implied import Implication, Order
 from hpmoe.lifetimes import memory_fault
 from hpmoe.native.planner import find_runnable, kept_waits, prune_waits
@@ -21,11 +22,11 @@ from hpmoe.taskflow_text import event_name, task_name, taskflow_window
 def verify(flow: tf.Taskflow) -> None:
     """Raises VerifyError unless the taskflow is a correct schedule whatever the routing.
 
-    Proved of the operations as tile_partition or `hpmoe.taskflow.rebuild` made them: they touch what exists, write every
-    element once and read nothing that nobody writes; the tasks are exactly theirs; each task is in one queue of its unit,
-    once; what the signals of an event add up to is its threshold; whoever reads a region starts after all who write it; and
-    no cycle runs through queue order and events, across ranks too. A wait may be missing where what else the task waits
-    for, or what runs before it, implies it; a wait that nothing asks for is no fault.
+    Proved of the operations as tile_partition or `hpmoe.taskflow.rebuild` made them, for any rows that the slots have room
+    for: they touch what exists, write every element once and read nothing that nobody writes; the tasks are exactly theirs;
+    each task is in one queue of its unit, once; what the signals of an event add up to is its threshold; whoever reads a
+    region starts after all who write it; and no cycle runs through queue order and events, across ranks too. A wait may be
+    missing where what else the task waits for, or what runs before it, implies it; a wait that nothing asks for is no fault.
 
     Example:
         >>> import hpmoe
@@ -70,7 +71,8 @@ def _fail(flow: tf.Taskflow, what: str, task: int | None = None) -> None:
 
 
 def _as_made(flow: tf.Taskflow) -> tf.Taskflow:
-    """The taskflow over the operations and buffers that its tables were made for, from which its own may differ in names."""
+    """The taskflow over the operations and buffers that its tables were made for, from which its own may differ in what
+    nobody asks for, and in the memory and the rows of buffers: those are judged as they are now."""
     changes = {}
     for name in [f.name for f in dataclasses.fields(tf.Made)] if flow.made is not None else ():
         new, old = getattr(flow, name), getattr(flow.made, name)
@@ -80,11 +82,13 @@ def _as_made(flow: tf.Taskflow) -> tf.Taskflow:
             now, then = (f"{len(x)} long" if isinstance(x, tuple) else x for x in (new, old))
             raise VerifyError(f"verify: {name} is {now}, the tasks were made for {then}; make them anew with "
                               "hpmoe.taskflow.rebuild")
-        for i in [i for i, (x, y) in enumerate(zip(new, old, strict=True)) if _essence(x) != _essence(y)][:1]:
+        mine, theirs = _essences(flow, name), _essences(flow.made, name)
+        for i in [i for i, (x, y) in enumerate(zip(mine, theirs, strict=True)) if x != y][:1]:
             then, now = ", ".join(_unlike(old[i], new[i])), ", ".join(_unlike(new[i], old[i]))
             raise VerifyError(f"verify: {name}[{i}] is not what the tasks were made for; make them anew with "
                               f"hpmoe.taskflow.rebuild\n  made for {then}\n  now      {now}")
-        changes[name] = old
+        changes[name] = old if name != "buffers" else tuple(
+            dataclasses.replace(b, memory=now.memory, num_rows=now.num_rows) for b, now in zip(old, new, strict=True))
     return flow.replace(**changes) if changes else flow
 
 
@@ -96,11 +100,12 @@ def _unlike(x: object, other: object) -> list[str]:
     return [f"{name} {mine}" for name, mine, theirs in pairs if mine != theirs]
 
 
-def _essence(x: object) -> object:
-    """An operation or buffer without what is only printed."""
-    if isinstance(x, tf.Buffer):
-        return dataclasses.replace(x, name="")
-    return x.replace(label="", equation=0) if isinstance(x, tf.TileOp) else x
+def _essences(flow: tf.Taskflow | tf.Made, name: str) -> list:
+    if name == "ops":
+        return [op_essence(op, flow.buffers, flow.routes) for op in flow.ops]
+    if name == "buffers":
+        return [buffer_essence(b, flow.buffers, flow.ops) for b in range(len(flow.buffers))]
+    return getattr(flow, name)
 
 
 def _check_regions(flow: tf.Taskflow) -> None:
@@ -319,15 +324,27 @@ def _check_order(flow: tf.Taskflow, derived: tf.Taskflow, number: np.ndarray) ->
     _check_missing(flow, derived, ~np.isin(tf.row_keys(derived.waits), tf.row_keys(known)))
 
 
-def _check_missing(flow: tf.Taskflow, derived: tf.Taskflow, missing: np.ndarray) -> None:
+def _check_missing(flow: tf.Taskflow, derived: tf.Taskflow, absent: np.ndarray) -> None:
     """The derived waits that a flow has not are implied by those it has."""
-    if flow.queues and missing.any():
-        missing = missing & prune_waits(derived)
+    missing = _needed(derived, ~absent)
     unordered = Implication(flow, derived).unordered(missing) if missing.any() else None
     if unordered is not None:
         t, event, p = unordered
         _fail(flow, f"task t{t} {task_name(flow, t)} reads what {event_name(derived, event)} stands for, which t{p} "
                     f"{task_name(flow, p)} writes, and neither it nor what runs before it waits for it", t)
+
+
+def _needed(derived: tf.Taskflow, present: np.ndarray) -> np.ndarray:
+    """Which derived waits are neither present nor implied by queue order and by waits that are, [derived waits] bool."""
+    missing = np.zeros(len(present), bool)
+    while derived.queues and not present.all():
+        kept = ~missing
+        needed = missing.copy()
+        needed[kept] = prune_waits(derived.replace(waits=derived.waits[kept])) & ~present[kept]
+        if (needed == missing).all():
+            return missing
+        missing = needed
+    return ~present
 
 
 def _check_acyclic(flow: tf.Taskflow) -> None:

@@ -199,7 +199,7 @@ class Expansion:
 
     def _access(self, rank, op, task, a, unit):
         buffer = self.flow.buffers[a.buffer]
-        cols = {"own": self._own_cols(task, a) if op.cols else None, "all": None, "one": [0]}[a.cols]
+        cols = {"own": self._own_cols(task, a) if op.cols else None, "all": None, "block": None, "one": [0]}[a.cols]
         if a.rows in ("slot_expert", "replica"):
             height = buffer.rows_per_expert or 1
             expert = self.received[op.domain.route][rank][1][task["row"]][0]
@@ -245,6 +245,7 @@ class Expansion:
         out, *sources = op.operands
         returned = [s for s in sources if s.rows == "returned"]
         sources = [s for s in sources if s.rows != "returned"]
+        sources, mains = (sources[:2], sources[2:]) if op.opcode == "WGRAD" else (sources, [])
         expert, block = divmod(int(task["row"]), op.domain.blocks)
         if op.domain.route >= 0:
             rows = [i for i, r in enumerate(self.received[op.domain.route][rank][0]) if r[0] == expert]
@@ -262,6 +263,7 @@ class Expansion:
                 reads += [self.cells(rank, returned[0].buffer, range(i * width + low, i * width + high), cols)
                           for i, e in enumerate(mine) if e % placement.num_own == expert]
             low, high = (x + (expert - op.params[3]) * width for x in (low, high))
+        reads += [self.cells(rank, main.buffer, range(low, high), cols) for main in mains]
         return reads, [self.cells(rank, out.buffer, range(low, high), cols)]
 
     # Counters.

@@ -150,7 +150,7 @@ def conflicts(x):
     writer = np.full(x.num_cells, -1)
     for node, cells in writes:
         once = (writer[cells] < 0).all() and len(np.unique(cells)) == len(cells)
-        assert once or isinstance(x, OtherArrivals), "an element is written twice"
+        assert once or isinstance(x, Arrivals), "an element is written twice"
         writer[cells] = node
     given = np.zeros(x.num_cells, bool)
     for rank in x.ranks:
@@ -159,7 +159,7 @@ def conflicts(x):
     out = set()
     for node, cells in reads:
         writers = np.unique(writer[cells[~given[cells]]])
-        assert (writers >= 0).all() or isinstance(x, OtherArrivals), "something is read that nobody writes"
+        assert (writers >= 0).all() or isinstance(x, Arrivals), "something is read that nobody writes"
         out |= {(int(w), node) for w in writers if w >= 0}
     return out | takeovers(x, reads, writes)
 
@@ -184,6 +184,16 @@ def nonsense(flow):
     listed = np.sort(np.concatenate([np.asarray(q) for q in flow.queues])) if flow.queues else ()
     if flow.queues and not np.array_equal(listed, np.arange(flow.num_tasks)):
         return "a task is not in one queue, once"
+    roots = [b if buffer.storage == b and buffer.memory < 0 else -1 for b, buffer in enumerate(flow.buffers)]
+    if any(buffer.memory >= 0 and (buffer.storage != b or buffer.memory not in roots[:b])
+           for b, buffer in enumerate(flow.buffers)):
+        return "memory that is not of an earlier buffer"
+    homes = {buffer.memory for buffer in flow.buffers} - {-1}
+    if flow.made and any(new.cols != old.cols and (b in homes or new.memory >= 0)
+                         for b, (new, old) in enumerate(zip(flow.buffers, flow.made.buffers, strict=True))):
+        return "rows of a shared memory that are not as wide as planned"
+    if flow.made and flow.tile_rows != flow.made.tile_rows:
+        return "tiles of another height, whose sums may be rounded otherwise"
     if flow.queues and len(flow.queues) != flow.machine.num_queues:
         return "a queue too many or too few"
     if not np.array_equal(np.sort(flow.peer_order, axis=1), [range(flow.ep_size)] * flow.ep_size):
@@ -202,7 +212,7 @@ def nonsense(flow):
             return "a task without a slot of its own waits by expert"
         if kind not in (tf.STATIC, tf.SLOT_EXPERT):
             return "a wait of unknown kind"
-    tokens = [op.domain.num_rows for op in flow.ops if op.domain.clipped]
+    tokens = [op.domain.num_rows for op in flow.ops if op.domain.kind == "tiles" and op.domain.clipped]
     if not all(_event_exists(flow, tokens, *event) for event in flow.events.tolist()):
         return "an event about nothing"
     faults = (_odd_signal(flow, op_of[t], *how) for t, _, *how in flow.signals.tolist())
@@ -238,7 +248,7 @@ def _odd_signal(flow, op, kind, amount, remote):
     if kind not in (0, 1, 2) or amount not in (0, 1) or remote not in (0, 1, 2):
         return "a signal of unknown kind"
     if op.opcode in TRANSFERS:
-        if amount == tf.COUNT and (remote != tf.LOCAL or kind != tf.STATIC or op.opcode.startswith("ALL")):
+        if amount == tf.COUNT and (remote != tf.LOCAL or kind != tf.STATIC):
             return "a transfer counts tasks, and not one for itself"
         if kind == tf.SLOT_EXPERT and op.domain.kind != "slots":
             return "a transfer of no slot signals by expert"
@@ -257,7 +267,7 @@ def _extent(x, rank, extent, index, route):
         return 1
     tile = range(index * flow.tile_rows, (index + 1) * flow.tile_rows)
     if extent in (tf.TOKENS, tf.TILE):
-        tokens = range(x.limit(rank, next(op.domain for op in flow.ops if op.domain.clipped)))
+        tokens = range(x.limit(rank, next(op.domain for op in flow.ops if op.domain.kind == "tiles" and op.domain.clipped)))
         return sum(extent == tf.TOKENS or t in tile for t in tokens)
     plan, (rows, slots) = flow.routes[route], x.received[route][rank]
     if extent in (tf.ENTRIES, tf.TILE_ENTRIES):
@@ -290,36 +300,45 @@ def _in_order(direct):
     return ready if len(ready) == len(direct) else None
 
 
-class OtherArrivals(Expansion):
-    """The same plan with rows that no top-k choice of this layer's tokens need send: any number from any rank to any expert,
-    as far as the slots go. `expert` and `shift` are those of all rows, the rank and its source so far apart, where given."""
+class Arrivals(Expansion):
+    """The same plan with any rows that its slots have room for, also those that no top-k choice of so few tokens sends.
 
-    def __init__(self, flow, rng, expert=None, shift=None):
-        self.rng, self.expert, self.shift = rng, expert, shift
+    `rows` holds for each rank how many it receives for each local expert from each rank, [local experts, ranks].
+    """
+
+    def __init__(self, flow, rng, rows):
+        self.rng, self.rows = rng, rows
         count = min([op.domain.num_rows for op in flow.ops if op.domain.clipped] or [0])
         ids = [[np.zeros((count, plan.top_k), np.int32)] * flow.ep_size for plan in flow.routes]
         super().__init__(flow, ids, [count] * flow.ep_size)
 
     def _receive(self, plan, ids, kept):
-        def one_of(value, size):
-            return int(self.rng.integers(size)) if value is None else value % size
-
         out = []
-        for d in self.ranks:
-            size = plan.max_rows if self.rng.random() < 0.5 else int(self.rng.integers(plan.max_rows + 1))
-            shift = self.shift if self.shift is None else self.shift + d
-            out.append(_slots(plan, sorted(
-                (one_of(self.expert, plan.num_local_experts), one_of(shift, self.flow.ep_size),
-                 one_of(None, plan.num_tokens * plan.top_k)) for _ in range(size if plan.num_tokens else 0))))
+        for rank in self.ranks:
+            rows = [(e, source, int(self.rng.integers(plan.num_tokens * plan.top_k)))
+                    for (e, source), n in np.ndenumerate(self.rows[rank]) for _ in range(n)]
+            slots = []
+            for e in range(plan.num_local_experts):
+                mine = [i for i, row in enumerate(rows) if row[0] == e]
+                slots += [(e, mine[i:i + plan.tile_rows]) for i in range(0, len(mine), plan.tile_rows)]
+            out.append((rows, slots + [(plan.num_local_experts - 1, [])] * (plan.num_slots - len(slots))))
         return out
 
 
-def _slots(plan, rows):
-    """The rows that fit the slots, and the slots."""
-    slots, kept = [], []
-    for e in range(plan.num_local_experts):
-        mine = [row for row in rows if row[0] == e][:(plan.num_slots - len(slots)) * plan.tile_rows]
-        for i in range(0, len(mine), plan.tile_rows):
-            slots.append((e, list(range(len(kept) + i, len(kept) + min(i + plan.tile_rows, len(mine))))))
-        kept += mine
-    return kept, slots + [(plan.num_local_experts - 1, [])] * (plan.num_slots - len(slots))
+def every_arrival(flow, rng, most):
+    """Arrivals at all ranks that fit the slots: all of them, or `most`; then first those that are alike on all ranks."""
+    plan = flow.routes[0]
+    places, one_rank = plan.num_local_experts * flow.ep_size, []
+    for total in range(plan.max_rows + 1):
+        for bars in itertools.combinations(range(total + places - 1), places - 1):
+            counts = np.diff([-1, *bars, total + places - 1]) - 1
+            rows = counts.reshape(plan.num_local_experts, flow.ep_size)
+            if (-(-rows.sum(axis=1) // plan.tile_rows)).sum() <= plan.num_slots:
+                one_rank.append(rows)
+    if len(one_rank) ** flow.ep_size <= most:
+        chosen = itertools.product(one_rank, repeat=flow.ep_size)
+    else:
+        alike = [[np.roll(rows, r, axis=1) for r in range(flow.ep_size)] for rows in one_rank]
+        chosen = alike + [[one_rank[i] for i in rng.integers(len(one_rank), size=flow.ep_size)]
+                          for _ in range(most - len(alike))]
+    return [Arrivals(flow, rng, rows) for rows in chosen]

@@ -1,0 +1,116 @@
+"""The essence of an operation or a buffer: what of it decides what tasks touch and compute.
+
+Names are only printed; a coordinate that only another kind of domain has, an access that a body does not ask about, the
+height of a matrix in a buffer that is none: two operations that differ in these alone do the same, on every target.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+
+from hpmoe import taskflow as tf
+
+TRANSFERS = ("PUT", "PUT_BACK", "ALL_TO_ALL", "ALL_TO_ALL_BACK")
+SUMS = ("WGRAD", "COL_SUM")
+UNROUTED = ("MAP", "GMM", "SWIGLU", "SWIGLU_GRAD", "ROW_REDUCE", "ROW_DOT", "GATHER", "LAUNCH")
+WHOLE_ROWS = (("REDUCE", 2), ("KEEP", 0), ("KEEP", 1), ("DROP_COUNTS", 0))
+ONE_COLUMN = (("ROW_REDUCE", 0), ("ROW_DOT", 0), ("GATHER", 2))
+BY_EXPERT = ("slot_expert", "replica", "returned")
+ROW_BY_ROW = ("own", "entries", "tokens")
+COLUMN_BY_COLUMN = {("GMM", 0), ("REDUCE", 0), ("REDUCE", 1), ("COL_SUM", 1), ("WGRAD", 2),
+                    *((opcode, i) for opcode in ("MAP", "SWIGLU", "SWIGLU_GRAD") for i in range(5))}
+
+
+def op_essence(op: tf.TileOp, buffers: Sequence[tf.Buffer], routes: Sequence[tf.RoutePlan]) -> tf.TileOp:
+    """The operation without what no body asks about; what no kernel takes stays as it is."""
+    operands = tuple(_access(op, i, a, buffers, routes) for i, a in enumerate(op.operands))
+    return op.replace(label="", equation=0, domain=_domain(op, routes), operands=operands)
+
+
+def _domain(op: tf.TileOp, routes: Sequence[tf.RoutePlan]) -> tf.Domain:
+    domain = op.domain
+    changes: dict[str, int | bool] = {}
+    if domain.kind != "tiles":
+        changes["clipped"] = False
+    if domain.kind not in ("experts", "copies") and domain.blocks >= 1:
+        changes["blocks"] = 1
+    if domain.kind in ("once", "slots") and domain.num_rows >= 0:
+        changes["num_rows"] = 0
+    if op.opcode in UNROUTED and domain.kind in ("once", "tiles") and -1 <= domain.route < len(routes) \
+            and all(a.rows not in BY_EXPERT for a in op.operands):
+        changes["route"] = -1
+    return dataclasses.replace(domain, **changes)
+
+
+def _access(op: tf.TileOp, i: int, access: tf.Access, buffers: Sequence[tf.Buffer],
+            routes: Sequence[tf.RoutePlan]) -> tf.Access:
+    if access.buffer == -1 and op.opcode == "MAP" and i:
+        return tf.Access(-1, value=access.value)
+    if not 0 <= access.buffer < len(buffers):
+        return access
+    buffer, changes = buffers[access.buffer], {}
+    plan = routes[op.domain.route] if 0 <= op.domain.route < len(routes) else None
+    if access.cols == "block" and (op.opcode, i) != ("WGRAD", 1):
+        changes["cols"] = "all"
+    if access.cols == "one" and buffer.cols == 1 and access.offset == 0 and (op.opcode, i) in ONE_COLUMN:
+        changes["cols"] = "all"
+    if op.opcode in TRANSFERS:
+        changes |= _moved(op, i, access, buffer, plan)
+    elif (op.opcode, i) in WHOLE_ROWS and access.cols in ("all", "block") and 0 <= access.offset < buffer.cols:
+        changes["offset"] = 0
+    elif op.opcode in SUMS and (i == 0 or i >= 3) and access.rows not in ("replica", "returned"):
+        changes |= {"rows": "own"} if _rows_named(access, buffer, plan) <= (buffer.num_rows or 0) else {}
+    elif op.opcode == "WGRAD" and i == 1:
+        changes["cols"] = "block"
+    elif op.opcode == "GMM" and i == 2:
+        is_whole = access.cols != "own" or (access.offset == 0 and op.cols == op.tile_cols == buffer.cols)
+        is_one = access.rows == "all" or (access.rows == "slot_expert" and plan and plan.num_local_experts == 1)
+        changes |= ({"cols": "all"} if is_whole else {}) | ({"rows": "one"} if is_one else {})
+    return dataclasses.replace(access, **changes) if changes else access
+
+
+def _moved(op: tf.TileOp, i: int, access: tf.Access, buffer: tf.Buffer, plan: tf.RoutePlan | None) -> dict:
+    """Transfers move whole rows, by token or by entry, which are one where a token has one choice."""
+    changes: dict[str, object] = {"offset": 0} if 0 <= access.offset < buffer.cols else {}
+    if i == 1 and op.opcode == "ALL_TO_ALL_BACK":
+        changes["rows"] = "own"
+    elif i == 1 and access.rows == "entries" and plan and plan.top_k == 1:
+        changes["rows"] = "tokens"
+    return changes
+
+
+def _rows_named(access: tf.Access, buffer: tf.Buffer, plan: tf.RoutePlan | None) -> int:
+    """Rows that a kernel wants a buffer to have for an access whose rows its body finds by itself."""
+    if plan is None or access.rows in ("own", "all", "one"):
+        return 0
+    return {"slot_expert": plan.num_local_experts * (buffer.rows_per_expert or 1), "entries": plan.num_tokens * plan.top_k,
+            "tokens": plan.num_tokens}.get(access.rows, plan.max_rows)
+
+
+def buffer_essence(b: int, buffers: Sequence[tf.Buffer], ops: Sequence[tf.TileOp]) -> tf.Buffer:
+    """The buffer without its name, the memory it shares, and what only other accesses than those it has ask about."""
+    buffer = buffers[b]
+    changes: dict[str, object] = {"name": "", "memory": -1}
+    accesses = [(op, i, a) for op in ops for i, a in enumerate(op.operands) if a.buffer == b]
+    if buffer.rows_per_expert >= 0 and not any(
+            a.rows in BY_EXPERT or op.moves_copies or (op.opcode, i) in (("GMM", 2), ("WGRAD", 0)) for op, i, a in accesses):
+        changes["rows_per_expert"] = 0
+    if buffer.route < 0:
+        changes["route"] = -1
+    if buffer.role == "temporary" and buffer.storage == b and [v.storage for v in buffers].count(b) == 1:
+        changes |= _room(b, buffers, accesses)
+    return dataclasses.replace(buffer, **changes)
+
+
+def _room(b: int, buffers: Sequence[tf.Buffer], accesses: Sequence[tuple[tf.TileOp, int, tf.Access]]) -> dict:
+    """Rows and columns of a temporary that may be more than its tasks need, as they touch theirs alone."""
+    buffer, room = buffers[b], {}
+    if buffer.num_rows and all(a.rows in ROW_BY_ROW for _, _, a in accesses):
+        room["num_rows"] = 1
+    needed = max([a.offset + op.cols for op, _, a in accesses], default=1)
+    is_apart = buffer.memory < 0 and all(v.memory != b for v in buffers)
+    if is_apart and buffer.cols >= needed and all((op.opcode, i) in COLUMN_BY_COLUMN and a.cols == "own" and op.cols
+                                                  for op, i, a in accesses):
+        room["cols"] = needed
+    return room

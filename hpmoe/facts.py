@@ -1,0 +1,34 @@
+"""What is known of a rank's rows while an order is proved: units that are not empty, and whose rows they hold."""
+
+from __future__ import annotations
+
+import copy
+import dataclasses
+
+
+@dataclasses.dataclass
+class Facts:
+    """What is not empty on one rank, slots and token tiles up to an index and experts, and the expert of a slot."""
+
+    slots: dict[int, int] = dataclasses.field(default_factory=dict)
+    tiles: int = -1
+    experts: set[tuple[int, int]] = dataclasses.field(default_factory=set)
+    expert_of: dict[tuple[int, int], int] = dataclasses.field(default_factory=dict)
+    returned: tuple[int, int, int] | None = None  # route, slot and position of a peer that rows of the slot go back to
+
+    def add_slot(self, route: int, slot: int, expert: int | None = None) -> None:
+        """Slots fill up in order."""
+        self.slots[route] = max(self.slots.get(route, -1), slot)
+        if expert is not None:
+            self.expert_of[route, slot] = expert
+            self.experts.add((route, expert))
+
+    def with_slot(self, route: int, slot: int, expert: int) -> Facts:
+        facts = copy.deepcopy(self)
+        facts.add_slot(route, slot, expert)
+        return facts
+
+    def add_expert(self, route: int, expert: int | None) -> None:
+        self.add_slot(route, 0)
+        if expert is not None:
+            self.experts.add((route, expert))
