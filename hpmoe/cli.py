@@ -1,4 +1,4 @@
-"""The command `hpmoe`: demo, bench, show, plan, simulate, compare, calibrate, tune, memory and doctor."""
+"""The command `hpmoe`: demo, bench, show, plan, simulate, compare, calibrate, tune, memory, build and doctor."""
 
 from __future__ import annotations
 
@@ -9,12 +9,12 @@ from importlib import metadata
 
 from absl import flags
 
-from hpmoe.commands import bench, calibrate, compare, demo, doctor, memory, plan, show, simulate, tune
+from hpmoe.commands import bench, build, calibrate, compare, demo, doctor, memory, plan, show, simulate, tune
 from hpmoe.commands.options import UsageError, define_switch, did_you_mean, flags_text, parse
 from hpmoe.errors import LaunchError
 
 COMMANDS = {"demo": demo, "bench": bench, "show": show, "plan": plan, "simulate": simulate, "compare": compare,
-            "calibrate": calibrate, "tune": tune, "memory": memory, "doctor": doctor}
+            "calibrate": calibrate, "tune": tune, "memory": memory, "build": build, "doctor": doctor}
 
 
 def main(argv: Sequence[str] | None = None) -> int:

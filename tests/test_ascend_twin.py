@@ -1,5 +1,6 @@
 """fuse_persistent(target="ascend-twin"): the Ascend kernel's own source, executed on the twin, against NumPy in float64."""
 
+import ctypes
 import dataclasses
 
 import mindspore as ms
@@ -7,10 +8,13 @@ import numpy as np
 import pytest
 from ascend_helpers import LayerRun, from_seed, twin
 from helpers import Layer
+from native.image_builder import ImageBuilder
 
 import hpmoe
 from hpmoe.errors import LaunchError
-from hpmoe.kernels import protocol
+from hpmoe.kernels import protocol, twin_target
+from hpmoe.kernels.memory import Pool
+from hpmoe.kernels.native import Status
 from hpmoe.kernels.protocol import Code, Opcode
 
 SMALL = Layer(ep=2, T=7, H=32, I=16, E=4, K=2)
@@ -56,6 +60,21 @@ def test_weight_gradients_added_to_float32():
     run()
     for got, want in zip(main, run.expected()[3:], strict=True):
         np.testing.assert_allclose(got.asnumpy() - 1, want, atol=2e-2 * np.abs(want).max())
+
+
+def test_launches_without_tasks_count_up():
+    """What the bring-up list of kernels/ascendc/README.md expects of a first launch, and of the two after it."""
+    image = ImageBuilder(num_queues=3).pack()
+    library, counters = twin_target.load(), Pool().zeros((8, 16), np.int32)
+    tables, nothing = Pool().zeros((32,), np.int32), Pool().zeros((16,), np.uint64)
+    rank = twin_target.Rank(nothing.ctypes.data, nothing.ctypes.data, nothing.ctypes.data, counters.ctypes.data,
+                            nothing.ctypes.data, tables.ctypes.data, 0)
+    for epoch in (1, 2, 3):
+        status, counts = Status(), twin_target.Counts()
+        fault = ctypes.create_string_buffer(1000)
+        assert library.hpmoe_twin_launch(image.ctypes.data, image.nbytes, (twin_target.Rank * 1)(rank), 1, epoch, 1.0, epoch,
+                                         ctypes.byref(status), ctypes.byref(counts), fault, 1000) == 0, fault.value
+        assert counters[:6, 0].tolist() == [2 * epoch, 2 * epoch, epoch, epoch, 2 * epoch, 0]
 
 
 # --- failures ---

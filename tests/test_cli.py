@@ -11,7 +11,7 @@ from test_timeline import check_chrome_trace
 
 import hpmoe
 from hpmoe import cli
-from hpmoe.commands import demo, doctor, plan, progress as progress_module, show
+from hpmoe.commands import ascend, build, demo, doctor, plan, progress as progress_module, show
 
 SMALL = ["--ep=2", "--tokens=6", "--hidden=8", "--intermediate=4", "--experts=4", "--top_k=2", "--repeats=2"]
 
@@ -238,7 +238,7 @@ def test_doctor_finds_this_installation_usable(capsys):
     assert (status, report["ok"], report["targets"]["cpu"]["usable"]) == (0, True, True)
     assert {"absl-py", "mindspore", "numpy", "optree"} == set(report["packages"])
     assert report["packages"]["numpy"]["fits"] and report["native"]["gemm"] in ("own", "dnnl_sgemm")
-    assert report["targets"]["ascend"]["why"][0] == "this release of hpmoe has no Ascend kernel"
+    assert report["targets"]["ascend-twin"]["usable"] and "from MindSpore" in report["targets"]["ascend"]["why"][0]
     text = run(capsys, "doctor")[1]
     assert re.search(r"^  cpu +usable$", text, re.MULTILINE)
     assert re.search(r"^  ascend +NOT USABLE$", text, re.MULTILINE)
@@ -264,17 +264,49 @@ def test_doctor_without_the_native_library(capsys, monkeypatch):
     assert "the native library does not load: hpmoe's native library is not beside x" in out
 
 
-def test_doctor_says_what_ascend_misses(tmp_path):
-    bare = doctor.ascend_target({}, tmp_path)
-    assert bare == {"usable": False, "why": [
-        "this release of hpmoe has no Ascend kernel", "no CANN toolkit: ASCEND_HOME_PATH is not set",
-        "no bisheng compiler on PATH", f"no NPU: no {tmp_path}/davinci* device"]}
+def test_doctor_says_what_ascend_misses(tmp_path, monkeypatch):
+    monkeypatch.setattr(ascend, "library_path", lambda: tmp_path / "built.so")
+    unbound = "this release does not call the kernel from MindSpore: hpmoe build --target=ascend compiles it for C++"
+    no_device = f"no NPU: no {tmp_path}/davinci* device"
+    assert doctor.ascend_target({}, tmp_path) == {"usable": False, "why": [
+        unbound, "no CANN toolkit: ASCEND_HOME_PATH is not set", "no aclshmem: SHMEM_HOME_PATH is not set",
+        "no bisheng compiler on PATH", "no cmake on PATH", no_device]}
+    gone = {"ASCEND_HOME_PATH": str(tmp_path / "x"), "SHMEM_HOME_PATH": str(tmp_path), "PATH": str(tmp_path)}
+    for tool in ("bisheng", "cmake"):
+        (tmp_path / tool).touch(mode=0o755)
+    missing = doctor.ascend_target(gone, tmp_path)["why"]
+    assert missing == [unbound, f"no CANN toolkit: ASCEND_HOME_PATH is {tmp_path / 'x'}, which is no folder", no_device]
+    there = {**gone, "ASCEND_HOME_PATH": str(tmp_path)}
+    assert doctor.ascend_target(there, tmp_path)["why"][1] == "the kernel is not built: hpmoe build --target=ascend"
+    (tmp_path / "built.so").touch()
     (tmp_path / "davinci0").touch()
-    (tmp_path / "bisheng").touch(mode=0o755)
-    machine = doctor.ascend_target({"ASCEND_HOME_PATH": str(tmp_path), "PATH": str(tmp_path)}, tmp_path)
-    assert machine == {"usable": False, "why": ["this release of hpmoe has no Ascend kernel"]}
-    gone = doctor.ascend_target({"ASCEND_HOME_PATH": str(tmp_path / "x")}, tmp_path)
-    assert f"no CANN toolkit: ASCEND_HOME_PATH is {tmp_path / 'x'}, which is no folder" in gone["why"]
+    assert doctor.ascend_target({}, tmp_path) == {"usable": False, "why": [unbound]}
+
+
+def test_build_says_what_is_missing(capsys, monkeypatch):
+    monkeypatch.delenv("ASCEND_HOME_PATH", raising=False)
+    status, out, _ = run(capsys, "build", "--target=ascend")
+    assert status == 1 and out.startswith("hpmoe build --target=ascend: cannot be built here\n  no CANN toolkit: ASCEND_HOME")
+    assert run(capsys, "build", "--target=tpu")[2].startswith("hpmoe build: flag --target=tpu: ")
+
+
+def test_build_runs_cmake_where_everything_is_there(capsys, monkeypatch, tmp_path):
+    """With programs that only write down how they were called, in place of CANN's."""
+    for name, text in (("cmake", 'echo "$@" >> "$0.log"'), ("bisheng", "")):
+        (tmp_path / name).write_text(f"#!/bin/sh\n{text}\n")
+        (tmp_path / name).chmod(0o755)
+    for name, value in (("ASCEND_HOME_PATH", tmp_path), ("SHMEM_HOME_PATH", tmp_path), ("PATH", f"{tmp_path}:/usr/bin:/bin")):
+        monkeypatch.setenv(name, str(value))
+    for module in (build, ascend):
+        monkeypatch.setattr(module, "library_path", lambda: tmp_path / "out" / "libhpmoe_ascend.so")
+    status, out, _ = run(capsys, "build", "--json")
+    assert (status, json.loads(out)["missing"]) == (0, [])
+    configured, built = (tmp_path / "cmake.log").read_text().splitlines()
+    assert configured == f"-S {ascend.sources()} -B {tmp_path / 'out'}" and built == f"--build {tmp_path / 'out'}"
+    assert (ascend.sources() / "CMakeLists.txt").exists() and (ascend.sources() / "launch.asc").exists()
+    (tmp_path / "cmake").write_text("#!/bin/sh\necho no such generator >&2\nexit 3\n")
+    status, out, _ = run(capsys, "build")
+    assert status == 1 and "failed:\n  no such generator" in out
 
 
 @pytest.mark.parametrize("environment, why", [

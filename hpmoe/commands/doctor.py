@@ -20,9 +20,10 @@ from absl import flags
 
 import hpmoe
 from hpmoe import host
+from hpmoe.commands.ascend import run_needs
 from hpmoe.kernels.native import find_blas, find_library, gemm_name
+from hpmoe.kernels.twin_target import load as load_twin
 from hpmoe.native import planner
-from hpmoe.targets import target_names
 
 SUMMARY = "says what is installed, and which targets are usable and why others are not"
 NOTES = "Exits with 1 where something hpmoe needs does not fit, or the cpu target is not usable."
@@ -43,7 +44,8 @@ def run(o: Any) -> int:
 def diagnosis() -> dict[str, Any]:
     packages = {name: package(name, needs) for name, needs in requirements().items()}
     optional = {name: version(name) for name in OTHERS}
-    targets = {"cpu": cpu_target(), "ascend": ascend_target(os.environ, Path("/dev"))}
+    targets = {"cpu": cpu_target(), "ascend-twin": twin_target(),
+               "ascend": ascend_target(os.environ, Path("/dev"))}
     return {
         "ok": all(p["fits"] for p in packages.values()) and targets["cpu"]["usable"],
         "hpmoe": {"version": version("hpmoe"), "folder": str(Path(hpmoe.__file__).parent)},
@@ -158,20 +160,18 @@ def self_test() -> float:
 
 
 def ascend_target(environment: Mapping[str, str], devices: Path) -> dict[str, Any]:
-    """What an Ascend kernel would need and is not here."""
-    home = environment.get("ASCEND_HOME_PATH")
-    missing = []
-    if "ascend" not in target_names():
-        missing.append("this release of hpmoe has no Ascend kernel")
-    if not home:
-        missing.append("no CANN toolkit: ASCEND_HOME_PATH is not set")
-    elif not Path(home).is_dir():
-        missing.append(f"no CANN toolkit: ASCEND_HOME_PATH is {home}, which is no folder")
-    if shutil.which("bisheng", path=environment.get("PATH", "")) is None:
-        missing.append("no bisheng compiler on PATH")
-    if not any(devices.glob("davinci[0-9]*")):
-        missing.append(f"no NPU: no {devices}/davinci* device")
+    """What the Ascend kernel would need and is not here."""
+    missing = run_needs(environment, devices)
     return {"usable": not missing, "why": missing}
+
+
+def twin_target() -> dict[str, Any]:
+    """The same kernel's source on a CPU."""
+    try:
+        load_twin()
+    except (ImportError, OSError, AttributeError) as error:
+        return {"usable": False, "why": [f"the twin does not load: {error}"]}
+    return {"usable": True, "why": ["executes the source of the Ascend kernel on this CPU, to test it"]}
 
 
 # Text.

@@ -3,6 +3,10 @@
 #include "tile_bodies.h"
 #include "worker.h"
 
+#ifndef HPMOE_KERNEL_ATTRIBUTES
+#define HPMOE_KERNEL_ATTRIBUTES  // the device build asks for all cores at once here
+#endif
+
 namespace hpmoe {
 
 __aicore__ inline void forget_cached_lines(uint64_t anywhere) {
@@ -41,7 +45,7 @@ __aicore__ inline void run_aiv(const RankView& rank, const Counters& counters) {
 
 }  // namespace hpmoe
 
-extern "C" __global__ __aicore__ void hpmoe_persistent(GM_ADDR args) {
+extern "C" HPMOE_KERNEL_ATTRIBUTES __global__ __aicore__ void hpmoe_persistent(GM_ADDR args) {
   KERNEL_TASK_TYPE_DEFAULT(KERNEL_TYPE_MIX_AIC_1_2);
   const auto address = reinterpret_cast<uint64_t>(args);
   hpmoe::forget_cached_lines(address);
