@@ -21,7 +21,7 @@ from hpmoe.evaluate import evaluate
 from hpmoe.interpret import interpret
 from hpmoe.vjp import linearize
 
-few = hypothesis.settings(max_examples=15, derandomize=True)
+few = hypothesis.settings(max_examples=25, derandomize=True)
 
 
 @st.composite
@@ -53,10 +53,12 @@ def test_every_prefix_of_the_chain_computes_the_function_and_its_gradients(layer
 @few
 @given(layers(), schedules)
 def test_text_is_deterministic_and_has_no_addresses(layer, schedule):
+    """Of the two ends of the chain: what any stage between them makes is in the text of the last."""
     args = tensors(layer.arguments())
-    for stage in stages(**schedule).values():
+    for name in ("plain", "fused"):
         for direction in ("forward", "backward"):
-            one, two = (str(spmd(stage(hpmoe.moe_ffn), Mesh(layer.ep)).lower(*args, direction=direction)) for _ in range(2))
+            one, two = (str(spmd(stages(**schedule)[name](hpmoe.moe_ffn), Mesh(layer.ep)).lower(*args, direction=direction))
+                        for _ in range(2))
             assert one == two and " at 0x" not in one
             assert one.startswith("# moe_ffn")
 
