@@ -11,13 +11,27 @@ void check_index(int64_t index, int64_t size) {
   if (index < 0 || index >= size) throw BadTable();
 }
 
+template <class Row>
+RowFacts check_rows(const Row* rows, int64_t num_rows, const HpmoeFlow& flow) {
+  uint32_t is_bad = 0, is_unsorted = 0, kinds = 0;
+  int32_t last = 0;
+  for (int64_t i = 0; i < num_rows; ++i) {  // without branches
+    is_bad |= static_cast<uint32_t>(rows[i].task) >= flow.num_tasks;
+    is_bad |= static_cast<uint32_t>(rows[i].event) >= flow.num_events;
+    is_unsorted |= rows[i].task < last;
+    kinds |= rows[i].kind;
+    last = rows[i].task;
+  }
+  if (is_bad) throw BadTable();
+  return {!is_unsorted, kinds != 0};
+}
+
 // `rows` sorted by task, in `storage` where they are not.
 template <class Row>
-const Row* sorted(const Row* rows, int64_t num_rows, std::vector<Row>& storage) {
-  const auto is_before = [](const Row& a, const Row& b) { return a.task < b.task; };
-  if (std::is_sorted(rows, rows + num_rows, is_before)) return rows;
+const Row* sorted(const Row* rows, int64_t num_rows, RowFacts facts, std::vector<Row>& storage) {
+  if (facts.is_sorted) return rows;
   storage.assign(rows, rows + num_rows);
-  std::stable_sort(storage.begin(), storage.end(), is_before);
+  std::stable_sort(storage.begin(), storage.end(), [](const Row& a, const Row& b) { return a.task < b.task; });
   return storage.data();
 }
 
@@ -29,21 +43,15 @@ bool are_alike(const Row* a, const Row* a_end, const Row* b, const Row* b_end) {
 
 }  // namespace
 
-void check_tables(const HpmoeFlow& flow) {
-  for (int64_t i = 0; i < flow.num_waits; ++i) {
-    check_index(flow.waits[i].task, flow.num_tasks);
-    check_index(flow.waits[i].event, flow.num_events);
-  }
-  for (int64_t i = 0; i < flow.num_signals; ++i) {
-    check_index(flow.signals[i].task, flow.num_tasks);
-    check_index(flow.signals[i].event, flow.num_events);
-  }
-  if (flow.num_queues == 0) return;
+TableFacts check_tables(const HpmoeFlow& flow) {
+  const TableFacts facts{check_rows(flow.waits, flow.num_waits, flow), check_rows(flow.signals, flow.num_signals, flow)};
+  if (flow.num_queues == 0) return facts;
   check_index(flow.queue_starts[flow.num_queues], flow.num_tasks + 1);
   for (int64_t i = 0; i < flow.queue_starts[flow.num_queues]; ++i) check_index(flow.queue_tasks[i], flow.num_tasks);
+  return facts;
 }
 
-Gates::Gates(const HpmoeFlow& flow) : of_event(flow.num_events), is_block(flow.num_events) {
+Gates::Gates(const HpmoeFlow& flow, const TableFacts& facts) : of_event(flow.num_events), is_block(flow.num_events) {
   std::unordered_map<int32_t, int32_t> gate_of_block;  // of blocks whose index is found at run time
   int32_t last = -1;
   const auto note = [&](int32_t kind, int32_t event) {
@@ -51,8 +59,9 @@ Gates::Gates(const HpmoeFlow& flow) : of_event(flow.num_events), is_block(flow.n
     gate_of_block[flow.events[event].block] = -1;
     last = event;
   };
-  for (int64_t i = 0; i < flow.num_waits; ++i) note(flow.waits[i].kind, flow.waits[i].event);
-  for (int64_t i = 0; i < flow.num_signals; ++i) note(flow.signals[i].kind, flow.signals[i].event);
+  for (int64_t i = 0; facts.waits.has_kinds && i < flow.num_waits; ++i) note(flow.waits[i].kind, flow.waits[i].event);
+  for (int64_t i = 0; facts.signals.has_kinds && i < flow.num_signals; ++i)
+    note(flow.signals[i].kind, flow.signals[i].event);
   for (int32_t e = 0; e < flow.num_events; ++e) {
     of_event[e] = e;
     if (gate_of_block.empty()) continue;
@@ -70,9 +79,9 @@ Gates::Gates(const HpmoeFlow& flow) : of_event(flow.num_events), is_block(flow.n
 }
 
 Tables::Tables(const HpmoeFlow& flow) : first_wait(flow.num_tasks + 1) {
-  check_tables(flow);
-  waits = sorted(flow.waits, flow.num_waits, sorted_waits);
-  signals = sorted(flow.signals, flow.num_signals, sorted_signals);
+  facts = check_tables(flow);
+  waits = sorted(flow.waits, flow.num_waits, facts.waits, sorted_waits);
+  signals = sorted(flow.signals, flow.num_signals, facts.signals, sorted_signals);
   int64_t i = 0;
   for (int64_t t = 0; t < flow.num_tasks; ++t) {
     while (i < flow.num_waits && waits[i].task == t) ++i;
@@ -81,7 +90,7 @@ Tables::Tables(const HpmoeFlow& flow) : first_wait(flow.num_tasks + 1) {
 }
 
 Graph::Graph(const HpmoeFlow& flow) : tables(flow), num_producers(flow.num_events) {
-  Gates gates(flow);
+  Gates gates(flow, tables.facts);
   gate_of = std::move(gates.of_event);
   is_block = std::move(gates.is_block);
   for (int64_t i = 0; i < flow.num_signals; ++i) ++num_producers[gate_of[tables.signals[i].event]];
@@ -89,7 +98,8 @@ Graph::Graph(const HpmoeFlow& flow) : tables(flow), num_producers(flow.num_event
   feeds.starts = needs.starts = {0};
   const HpmoeSignal *signal = tables.signals, *const end = signal + flow.num_signals, *last_signal = signal;
   for (int32_t t = 0; t < flow.num_tasks; ++t) {
-    const HpmoeWait *const wait = tables.waits + tables.first_wait[t], *const wait_end = tables.waits + tables.first_wait[t + 1];
+    const HpmoeWait* const wait = tables.waits + tables.first_wait[t];
+    const HpmoeWait* const wait_end = tables.waits + tables.first_wait[t + 1];
     const HpmoeSignal* const first = signal;
     while (signal != end && signal->task == t) ++signal;
     const bool is_alike = t > 0 && are_alike(first, signal, last_signal, first) &&

@@ -32,12 +32,20 @@ struct BadTable : std::runtime_error {
   BadTable() : std::runtime_error("bad table") {}
 };
 
+// Whether the rows of a table are sorted by task, and whether some have a kind: an event that is found at run time.
+struct RowFacts {
+  bool is_sorted, has_kinds;
+};
+struct TableFacts {
+  RowFacts waits, signals;
+};
+
 // Throws BadTable where an index points outside its table.
-void check_tables(const HpmoeFlow& flow);
+TableFacts check_tables(const HpmoeFlow& flow);
 
 // Which gate each event is.
 struct Gates {
-  explicit Gates(const HpmoeFlow& flow);
+  Gates(const HpmoeFlow& flow, const TableFacts& facts);
 
   std::vector<int32_t> of_event;  // [num_events]
   std::vector<uint8_t> is_block;  // [num_events] the gate is a whole block
@@ -47,6 +55,7 @@ struct Gates {
 struct Tables {
   explicit Tables(const HpmoeFlow& flow);  // throws BadTable
 
+  TableFacts facts;
   std::vector<HpmoeWait> sorted_waits;  // where those of the flow are not sorted
   std::vector<HpmoeSignal> sorted_signals;
   const HpmoeWait* waits;

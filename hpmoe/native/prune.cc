@@ -111,7 +111,8 @@ class Pruner {
     for (int32_t b : producers_[event]) {
       for (const HpmoeWait& wait : waits_of(graph_.starts[b])) {
         const int32_t earlier = wait.event;
-        if (wait.kind != 0 || !is_same_unit(earlier, event) || std::find(mine.begin(), mine.end(), earlier) != mine.end()) continue;
+        if (wait.kind != 0 || !is_same_unit(earlier, event)) continue;
+        if (std::find(mine.begin(), mine.end(), earlier) != mine.end()) continue;
         add(earlier);
         for (int32_t e : before(earlier)) add(e);
       }

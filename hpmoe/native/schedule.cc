@@ -109,8 +109,7 @@ class Progress {
 
 // Whether no task waits for one that comes after it or is the same.
 bool runs_in_order(const HpmoeFlow& flow) {
-  check_tables(flow);
-  const Gates gates(flow);
+  const Gates gates(flow, check_tables(flow));
   std::vector<int32_t> last(flow.num_events, -1);  // producer of each gate
   for (int64_t i = 0; i < flow.num_signals; ++i) {
     int32_t& task = last[gates.of_event[flow.signals[i].event]];
