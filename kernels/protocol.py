@@ -287,7 +287,7 @@ def pack_image(sections, *, ep_size, tile_rows, num_events, index_bits):
     image[: HEADER.itemsize] = np.frombuffer(header.tobytes(), np.uint8)
     for name in SECTIONS:
         start = int(header[f"{name}_offset"])
-        image[start : start + sections[name].nbytes] = np.frombuffer(sections[name].tobytes(), np.uint8)
+        image[start : start + sections[name].nbytes].view(sections[name].dtype)[:] = sections[name]
     return image
 
 
