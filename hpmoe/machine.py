@@ -180,9 +180,8 @@ def cpu(num_workers: int | None = None, ep_size: int = 1, calibrated: bool = Fal
                    repr(num_workers), "a positive int or None")
     cores = len(os.sched_getaffinity(0))
     workers, share = num_workers or max(1, WORKERS_PER_CORE * cores // ep_size), num_workers or cores
-    tile = 1024 if share <= 8 else 512  # few cores gain by larger tiles, many need more of them
     machine = Machine(
-        "cpu", workers, 0, True, tile_rows=tile, tile_cols=tile, matmul_flops_per_us=200e3, matmul_efficiency=1.0,
+        "cpu", workers, 0, True, tile_rows=1024, tile_cols=1024, matmul_flops_per_us=200e3, matmul_efficiency=1.0,
         matmul_float32_ratio=1.0, matmul_granule=1, accumulator_bytes=1e18, matmul_fill_us=0.0,
         vector_bytes_per_us=8e3, copy_bytes_per_us=8e3,
         l2_bytes=2e6 * share, l2_bytes_per_us=40e3 * share, worker_l2_bytes_per_us=40e3,

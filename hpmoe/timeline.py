@@ -84,7 +84,7 @@ class Timeline:
             >>> flow = staged.lower(hpmoe.Aval((8, 6), "float32"))
             >>> trace = np.array([[[0, 1000, 3000], [3000, 3000, 4000]]])
             >>> print(Timeline.from_trace(flow, trace).text(width=8))
-            # swiglu | tile_partition(rows=4, cols=512) | assign_queues(cpu, critical_path)
+            # swiglu | tile_partition(rows=4, cols=1024) | assign_queues(cpu, critical_path)
             timeline swiglu  ranks=1 workers=1 tasks=2  4.0 us, 75 % busy, 1.0 us waiting
               rank 0 worker.0 |..AAAAAA|  75 %
               A swiglu -> a   . waiting

@@ -43,7 +43,7 @@ def tile_partition(program: Program, *, rows: int | None = None, cols: int | Non
         >>> import hpmoe
         >>> flow = hpmoe.tile_partition(hpmoe.swiglu, rows=4).lower(hpmoe.Aval((8, 6), "float32"))
         >>> print(flow)
-        # swiglu | tile_partition(rows=4, cols=512)
+        # swiglu | tile_partition(rows=4, cols=1024)
         taskflow swiglu  ranks=1 tasks=2 events=0 waits=0 signals=0 slots=0
           swiglu (swiglu, aiv)  2 tasks
             t0 swiglu[rows 0:4, cols 0:3] x -> a wait -  signal -
