@@ -225,12 +225,13 @@ def _meet(one: list[Columns], other: list[Columns]) -> bool:
 
 
 def may_meet(flow: tf.Taskflow, later: int, earlier: int) -> bool:
-    """Whether a task may touch what an earlier one touches: not where it only takes over memory, and of other bytes."""
+    """Whether a task may touch what an earlier one does: not where it reads, or writes over, other bytes than those."""
     one, two = (flow.ops[flow.tasks["op"][t]] for t in (later, earlier))
-    storage, written = [b.storage for b in flow.buffers], {flow.buffers[a.buffer].storage for a in two.outputs}
+    storage = [b.storage for b in flow.buffers]
     homes = [tf.memory_of(flow.buffers, b) for b in range(len(storage))]
     pairs = [(a, b) for a in one.outputs for b in two.inputs if homes[a.buffer] == homes[b.buffer]]
-    if not pairs or any(storage[a.buffer] in written for a in one.inputs):
+    pairs += [(a, b) for a in one.inputs for b in two.outputs if storage[a.buffer] == storage[b.buffer]]
+    if not pairs:
         return True
     for a, b in pairs:
         (rows, columns), (other_rows, other_columns) = _bytes(flow, later, a), _bytes(flow, earlier, b)
