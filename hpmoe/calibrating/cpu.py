@@ -19,7 +19,7 @@ from hpmoe.calibrating.runs import COUNTED
 from hpmoe.host import num_cores
 from hpmoe.machine import Body
 
-MOST_ROUNDS, LEAST_ROUNDS = 9, 3
+MOST_ROUNDS, LEAST_ROUNDS = 25, 5
 NO_LIMIT = 1e9  # bytes a microsecond through private caches: the measured bodies include it
 
 
@@ -30,8 +30,7 @@ def measure_cpu(budget_s: float, progress: Callable[[str], None]) -> tuple[dict[
 
     Returns:
         The measured fields of a Machine, and for each kind of task and dtype its row of the table: kind, dtype, samples,
-        rate (flops or bytes a microsecond, of a large task), lost rows, cols and inner, error (median), all_cores (its
-        time where all cores work, over that of one alone).
+        rate (flops or bytes a microsecond, of a large task), lost rows, cols and inner, error (median).
     """
     begin, cores = time.monotonic(), num_cores()
     progress("tracing and planning")
@@ -48,45 +47,49 @@ def measure_cpu(budget_s: float, progress: Callable[[str], None]) -> tuple[dict[
                          *overheads.copied.values()):
                 runs.clear()
         done += 1
-    table = _table(timed, cores)
-    return _fields(table, overheads, cores), [row for row, _ in table]
+    table = _table(timed)
+    return _fields(table, overheads, cores, _slower(timed, cores)), [row for row, _ in table]
 
 
-def _table(timed: list[Subject], cores: int) -> list[tuple[dict[str, Any], Body]]:
-    gathered: dict[tuple[str, str, int], list[Samples]] = collections.defaultdict(list)
+def _table(timed: list[Subject]) -> list[tuple[dict[str, Any], Body]]:
+    gathered: dict[tuple[str, str], list[Samples]] = collections.defaultdict(list)
     for subject in timed:
-        for workers in subject.runs:
-            for kind, dtype, samples in subject.tasks(workers):
-                gathered[kind, dtype, workers].append(samples)
+        for kind, dtype, samples in subject.tasks(1):
+            gathered[kind, dtype].append(samples)
     out = []
-    for kind, dtype in dict.fromkeys((k, d) for k, d, _ in gathered):
-        alone, together = (Samples.joined(gathered[kind, dtype, n]) for n in (1, cores))
-        if not len(alone.us):
+    for (kind, dtype), parts in gathered.items():
+        samples = Samples.joined(parts)
+        if not len(samples.us):
             continue
-        body, error = fit(kind, dtype, alone, is_matmul(kind))
-        out.append(({"kind": kind, "dtype": dtype, "samples": len(alone.us), "rate": body.share, "rows": body.rows,
-                     "cols": body.cols, "inner": body.inner, "error": error, "us": float(alone.us.sum()),
-                     "all_cores": float(together.us.sum() / alone.us.sum())}, body))
+        body, error = fit(kind, dtype, samples, is_matmul(kind))
+        out.append(({"kind": kind, "dtype": dtype, "samples": len(samples.us), "rate": body.share, "rows": body.rows,
+                     "cols": body.cols, "inner": body.inner, "error": error}, body))
     return sorted(out, key=lambda pair: (not is_matmul(pair[0]["kind"]), pair[0]["kind"], pair[0]["dtype"]))
+
+
+def _slower(timed: list[Subject], cores: int) -> float:
+    """How much longer matmuls take where all cores work than where one does."""
+    def us(subject: Subject, workers: int) -> float:
+        return sum(samples.us.sum() for kind, _, samples in subject.tasks(workers) if is_matmul(kind))
+    return statistics.median(us(s, cores) / us(s, 1) for s in timed if cores in s.runs and s.ids is not None)
 
 
 def is_matmul(kind: str) -> bool:
     return kind.startswith(("GMM", "WGRAD"))
 
 
-def _fields(table: list[tuple[dict[str, Any], Body]], overheads: Overheads, cores: int) -> dict[str, Any]:
+def _fields(table: list[tuple[dict[str, Any], Body]], overheads: Overheads, cores: int, slower: float) -> dict[str, Any]:
     matmul = max(b.share for r, b in table if r["kind"] == "GMM")
     rate = {(r["kind"], r["dtype"]): b.share for r, b in table}
     vector = rate["MAP add", "float32"]
     bodies = [dataclasses.replace(b, share=b.share / (matmul if is_matmul(b.kind) else vector)) for _, b in table]
-    slower = [r["all_cores"] for r, _ in table if is_matmul(r["kind"])]
     copied = {n: float(np.quantile(rates, 1 - COUNTED)) for n, rates in overheads.copied.items()}
     us = {f"{name}_us": float(np.quantile(times, COUNTED)) for name, times in overheads.times.items() if times}
     return {"matmul_flops_per_us": matmul, "matmul_float32_ratio": rate["GMM", "float32"] / matmul,
             "vector_bytes_per_us": vector, "copy_bytes_per_us": rate["PUT", "float32"],
             "l2_bytes": float(cores * _private_cache()), "l2_bytes_per_us": NO_LIMIT, "worker_l2_bytes_per_us": NO_LIMIT,
             "memory_bytes_per_us": copied[cores], "worker_memory_bytes_per_us": copied[1],
-            "host_cores": min(cores, cores / max(1.0, statistics.median(slower))),
+            "host_cores": cores / max(1.0, slower),
             "signal_us": 0.05, "wait_us": 0.05, "poll_us": 0.5, **us, "bodies": tuple(bodies)}
 
 

@@ -80,12 +80,12 @@ def text(fields: dict[str, Any], table: list[dict[str, Any]], path: Path) -> str
     """What was measured, for a terminal."""
     key = calibration.calibration_key()
     lines = [f"{key['cpu']}, {key['cores']} cores, hpmoe {key['hpmoe']}", "",
-             f"{'task':16}{'dtype':>10}{'full rate':>16}{'lost rows':>11}{'cols':>7}{'inner':>7}{'fit':>7}{'all cores':>11}"]
+             f"{'task':16}{'dtype':>10}{'full rate':>16}{'lost rows':>11}{'cols':>7}{'inner':>7}{'fit':>7}"]
     for r in table:
         unit = "GFLOP/s" if is_matmul(r["kind"]) else "GB/s"
         lines.append(f"{r['kind']:16}{r['dtype']:>10}{r['rate'] / 1e3:>8.1f} {unit:<7}{r['rows']:>11.1f}{r['cols']:>7.0f}"
-                     f"{r['inner']:>7.0f}{r['error']:>7.0%}{r['all_cores']:>10.2f}x")
-    lines += ["fit: median of |predicted / measured - 1| of a task; all cores: its time where all of them work", "",
+                     f"{r['inner']:>7.0f}{r['error']:>7.0%}")
+    lines += ["fit: median of |predicted / measured - 1| of a task", "",
               f"memory            {fields['worker_memory_bytes_per_us'] / 1e3:.1f} GB/s for one core, "
               f"{fields['memory_bytes_per_us'] / 1e3:.1f} for all",
               f"cores             {key['cores']} that give together what {fields['host_cores']:.2f} give one by one",

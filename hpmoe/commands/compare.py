@@ -93,8 +93,7 @@ def _call(o: Any) -> Callable[[], Any]:
     layer = simulate.layer_of(o)
     f = hpmoe.replicate_experts(hpmoe.moe_ffn, loads=layer.loads, replicas=o.replicas,
                                 min_load=layer.min_load) if o.replicas else hpmoe.moe_ffn
-    passes = measured_call(o, layer.machine, layer.ids, o.policy, f, order=o.order, signal=o.signal)
-    return passes["forward" if o.direction == "forward" else "forward + backward"]
+    return measured_call(o, layer.machine, layer.ids, o.policy, f, order=o.order, signal=o.signal)
 
 
 def _text(names: list[str], lines: list[Timeline], columns: list[dict[str, float]]) -> str:
