@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from hpmoe import taskflow as tf
-from hpmoe.costs import Work
+from hpmoe.costs import STREAM, UNIT, WEIGHT, Work
 from hpmoe.dtypes import numpy_dtype
 from hpmoe.layout import Layout
 from hpmoe.machine import Machine
@@ -21,6 +21,8 @@ class Bound:
     Attributes:
         aic, aiv: work of its matrix and of its vector workers, shared evenly among them, each task alone on the machine.
         egress, ingress: of its link, at full rate.
+        weights: of its memory, at full rate, for what matrix tasks alone touch: each part of an array once.
+        memory: the same for all tasks.
         fill: before its first matrix task: one row through each operation that comes before all of these.
         drain: after its last one, in the same way.
     """
@@ -29,12 +31,14 @@ class Bound:
     aiv: float
     egress: float
     ingress: float
+    weights: float
+    memory: float
     fill: float
     drain: float
 
     @property
     def total(self) -> float:
-        return max(self.aic + self.fill + self.drain, self.aiv, self.egress, self.ingress)
+        return max(max(self.aic, self.weights) + self.fill + self.drain, self.memory, self.aiv, self.egress, self.ingress)
 
 
 def rank_bounds(flow: tf.Taskflow, machine: Machine, ids: np.ndarray) -> list[Bound]:
@@ -52,18 +56,19 @@ def rank_bounds(flow: tf.Taskflow, machine: Machine, ids: np.ndarray) -> list[Bo
         >>> [round(b.total) for b in rank_bounds(flow, hpmoe.ascend_a3, balanced_ids(1, 8, 1, 1))]
         [24]
     """
-    work = Work(flow, machine).table
+    work = Work(flow, machine)
     zeros = [[np.zeros(r.shape, numpy_dtype("float32")) for r in ids] if plan.weights >= 0 else None for plan in flow.routes]
     layout = Layout(flow, [list(ids)] * len(flow.routes), None, zeros)
     return [_rank_bound(flow, machine, work, layout, rank) for rank in range(flow.ep_size)]
 
 
-def _rank_bound(flow: tf.Taskflow, machine: Machine, work: np.ndarray, layout: Layout, rank: int) -> Bound:
+def _rank_bound(flow: tf.Taskflow, machine: Machine, costs: Work, layout: Layout, rank: int) -> Bound:
+    work = costs.table
     busy = {"aic": 0.0, "aiv": 0.0}
     links = np.zeros(4)
     for i, op in enumerate(flow.ops):
         if op.num_peers or op.moves_copies:
-            sent = _moved(flow, op, layout, machine, rank) * work[i, 0]["link_row"]
+            sent = _moved(flow, op, layout, machine, rank) * _row_bytes(op, work[i])
             links += sent
             busy["aiv"] += sent[::2].sum() / machine.worker_link_bytes_per_us
         else:
@@ -76,7 +81,45 @@ def _rank_bound(flow: tf.Taskflow, machine: Machine, work: np.ndarray, layout: L
         shares = dict.fromkeys(shares, sum(shares.values()))
     rates = np.array([machine.link_bytes_per_us] * 2 + [machine.node_link_bytes_per_us] * 2)
     us = links / rates
-    return Bound(shares["aic"], shares["aiv"], max(us[0], us[2]), max(us[1], us[3]), *_fill_and_drain(flow, machine, work))
+    return Bound(shares["aic"], shares["aiv"], max(us[0], us[2]), max(us[1], us[3]),
+                 *(_touched_bytes(flow, costs, layout, rank) / machine.memory_bytes_per_us),
+                 *_fill_and_drain(flow, machine, work))
+
+
+def _touched_bytes(flow: tf.Taskflow, costs: Work, layout: Layout, rank: int) -> np.ndarray:
+    """Bytes of all parts of arrays that matrix tasks alone touch, and of all that any task does, [2].
+
+    What is written is touched first by a writer, so its readers do not count. Of arrays that are one part only, little is
+    known of the first touch, so they are left out.
+    """
+    least, by_vector = np.full(costs.num_parts, np.inf), np.zeros(costs.num_parts, bool)
+    streamed = np.zeros(2)
+    for writes in (True, False):
+        is_new = np.isinf(least)
+        for op in flow.ops:
+            rows, experts = _unit_rows(flow, op, layout, rank)
+            operands = range(op.num_outputs) if writes else range(op.num_outputs, len(op.operands))
+            for i in operands:
+                for tile, (_, cols) in enumerate(op.col_ranges()):
+                    touch = costs.touch(op, i, cols)
+                    if touch is None or touch[1] not in (UNIT, WEIGHT, STREAM):
+                        continue
+                    first, kind, fixed, row = touch
+                    if kind == STREAM:
+                        streamed += [fixed * (rows > 0).sum() * (op.unit == "aic"), fixed * (rows > 0).sum()]
+                        continue
+                    units = np.flatnonzero(rows)
+                    places = first + (units if kind == UNIT else experts[units] * len(op.col_ranges()) + tile)
+                    by_vector[places] |= op.unit == "aiv"
+                    fresh = is_new[places]
+                    np.minimum.at(least, places[fresh], fixed + row * (rows[units[fresh]] if not op.num_peers else 1.0))
+    least[np.isinf(least)] = 0.0
+    return streamed + [least[~by_vector].sum(), least.sum()]
+
+
+def _row_bytes(op: tf.TileOp, work: np.ndarray) -> float:
+    """Bytes of a transferred row, all its parts together."""
+    return (len(op.col_ranges()) - 1) * work[0]["link_row"] + work[1]["link_row"]
 
 
 def _task_us(work: np.void, rows: np.ndarray, machine: Machine) -> float:
@@ -90,19 +133,27 @@ def _task_us(work: np.void, rows: np.ndarray, machine: Machine) -> float:
 
 def _task_rows(flow: tf.Taskflow, op: tf.TileOp, layout: Layout, rank: int) -> np.ndarray:
     """Rows of each task of one column range of a local operation that is not empty."""
+    rows, _ = _unit_rows(flow, op, layout, rank)
+    return rows if op.domain.kind == "experts" else rows[rows > 0]
+
+
+def _unit_rows(flow: tf.Taskflow, op: tf.TileOp, layout: Layout, rank: int) -> tuple[np.ndarray, np.ndarray]:
+    """Rows of each unit of an operation on a rank, and the expert they are of."""
     route = op.domain.route
     if op.domain.kind == "slots":
-        rows = layout.slots[route][rank].rows
-    elif op.domain.kind == "tiles":
+        slots = layout.slots[route][rank]
+        return slots.rows.astype(float), slots.expert
+    if op.domain.kind == "tiles":
         tiles = [layout.tile(rank, op.domain, i) for i in range(op.domain.size)]
-        rows = np.array([t.stop - t.start for t in tiles])
+        rows = np.array([t.stop - t.start for t in tiles], float)
     elif op.domain.kind == "experts":
         first = op.first_row // op.domain.blocks
         rows = layout.routings[route].tokens_per_expert(rank) if route >= 0 else np.array([op.params[1]])
-        return np.repeat(rows[first:first + op.domain.num_rows], op.domain.blocks).astype(float)
+        rows = rows[first:first + op.domain.num_rows]
+        return np.repeat(rows, op.domain.blocks).astype(float), np.repeat(np.arange(len(rows)), op.domain.blocks)
     else:
         rows = np.ones(1)
-    return rows[rows > 0].astype(float)
+    return rows, np.zeros(len(rows), int)
 
 
 def _moved(flow: tf.Taskflow, op: tf.TileOp, layout: Layout, machine: Machine, rank: int) -> np.ndarray:

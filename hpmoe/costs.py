@@ -38,7 +38,7 @@ class Work:
                 self._fill(self.table[i, last], op, cols)
 
     def _fill(self, work: np.void, op: tf.TileOp, cols: int) -> None:
-        touches = [t for i in range(len(op.operands)) if (t := self._touch(op, i, cols)) is not None]
+        touches = [t for i in range(len(op.operands)) if (t := self.touch(op, i, cols)) is not None]
         touches += self._read_again(op, cols, touches)
         work["num_touches"] = len(touches)
         for i, touch in enumerate(touches):
@@ -90,7 +90,7 @@ class Work:
             return []
         rows = op.params[0] if op.opcode == "WGRAD" else self.flow.tile_rows
         again = _parts(rows, cols, self.machine) - 1
-        first, part, fixed, row = touches[2]
+        first, part, fixed, row = min(touches[1:3], key=lambda t: t[2] + rows * t[3])
         return [(first, part, fixed * again, row * again)] if again else []
 
     def _buffer(self, op: tf.TileOp, operand: int) -> tf.Buffer:
@@ -104,7 +104,7 @@ class Work:
             self.num_parts += count
         return self._first[key]
 
-    def _touch(self, op: tf.TileOp, i: int, cols: int) -> tuple[int, int, float, float] | None:
+    def touch(self, op: tf.TileOp, i: int, cols: int) -> tuple[int, int, float, float] | None:
         """First part, part, fixed bytes and bytes for each row of what a task touches of operand i; None for a few bytes."""
         access = op.operands[i]
         if access.buffer < 0 or (_is_transfer(op) and i == 0):

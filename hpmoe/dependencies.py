@@ -214,7 +214,7 @@ class _Derivation:
         """Groups the reader's tasks by the column ranges of `storage` that they read."""
         total, tasks = self.buffers[storage].cols, self.tasks_of[index]
         modes = {a.cols for a in accesses}
-        whole_rows = all(self.ops[w].cols == 0 for w in self.writers[storage])
+        whole_rows = all(self.ops[w].cols == 0 or self.ops[w].num_peers for w in self.writers[storage])
         if whole_rows or any(self.buffers[a.buffer].cols != total for a in accesses):
             yield tasks, ((0, total),)
         elif modes == {"own"} and op.cols:
@@ -241,7 +241,8 @@ class _Derivation:
         extent, index, route = self._extent(region, first_op)
         mult = self._multiplicity(region, chosen, extent, index)
         columns = () if region.columns == ((0, self.buffers[region.storage].cols),) else region.columns
-        dynamic = region.unit == "copies" or (region.unit == "expert" and first_op.signal != "expert") or (
+        is_put = first_op.num_peers and first_op.signal == "expert"
+        dynamic = region.unit == "copies" or (region.unit == "expert" and not is_put) or (
             region.unit == "tile" and first_op.opcode == "PUT_BACK")
         block = self.tables.add_block(region, self.buffers[region.storage].name, region.unit, columns, extent, index, mult,
                                       route, dynamic)
@@ -296,13 +297,19 @@ class _Derivation:
             return sum(self.tables.count(tasks) for _, tasks in chosen)
         if region.unit == "copies":
             return self.buffers[region.storage].rows_per_expert
-        tiles = sum(stop - start for _, tasks in chosen for start, stop in tasks.tiles)
+        tiles = sum(self._times(w, tasks) for w, tasks in chosen)
         if extent == tf.STATIC_TILE:
             rows = self.ops[chosen[0][0]].domain.num_rows
             return tiles * np.minimum(self.tile_rows, rows - index * self.tile_rows)
         if extent == tf.ONE and region.unit != "block":
             return tiles * self.ops[chosen[0][0]].domain.num_rows
         return tiles
+
+    def _times(self, writer: int, tasks: _Tasks) -> int:
+        """How many of these tasks of an operation signal each row; a NOTIFY does so once for all parts of a put."""
+        if self.ops[writer].num_peers and self.ops[writer].signal != "tile":
+            return 1
+        return sum(stop - start for start, stop in tasks.tiles)
 
     def _signal(self, block: tf.EventBlock, region: _Region, op: tf.TileOp, writer: int, tasks: _Tasks) -> None:
         if op.num_peers and op.signal != "tile":
@@ -367,8 +374,8 @@ class _Derivation:
                   (True, True): tf.RETURNED_TO_FROM_EXPERT}[back, by_expert]
         size = op.num_peers * (local if by_expert else 1)
         name = self.buffers[put_op.operands[0].buffer].name
-        block = self.tables.add_block(("sent", put), name, "sent", (), extent, np.arange(size), 1, op.domain.route,
-                                      by_expert)
+        block = self.tables.add_block(("sent", put), name, "sent", (), extent, np.arange(size), len(put_op.col_ranges()),
+                                      op.domain.route, by_expert)
         if by_expert:
             self.tables.wait(tasks, block.first, by_unit=1, by_peer=local)
             self.tables.signal(puts, block.first, tf.SLOT_EXPERT, by_peer=local)

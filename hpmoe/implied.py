@@ -158,8 +158,8 @@ class Order:
         if kind != tf.SLOT_EXPERT or op.domain.kind != "slots":
             return [(first + i, None) for i in range(span(self.flow, row))]
         plan, order, sources = self.flow.routes[op.domain.route], self.flow.peer_order, None
-        if op.opcode in ("PUT", "PUT_BACK"):  # the rank that the rows are of, the last such on any rank
-            sources = self.flow.ep_size if op.opcode == "PUT" else 1 + int(order[:, task["peer"]].max())
+        if op.opcode == "PUT_BACK":  # the rank that the rows are of, the last such on any rank
+            sources = 1 + int(((order[:, task["peer"]] - np.arange(len(order))) % len(order)).max())
         return [(first + e, e) for e in range(plan.num_local_experts) if task["row"] < plan.slots_of(e + 1, sources)]
 
     def awaited(self, wait: np.void, facts: Facts) -> int | None:

@@ -266,33 +266,37 @@ class _Run:
 
     def _put(self, rank: int, op: tf.TileOp, task: np.void) -> dict[int, np.ndarray]:
         peer, route = self.layout.peer(rank, int(task["peer"])), op.domain.route
-        return {peer: self._send(rank, peer, op, self.layout.put_rows(rank, route, peer, int(task["row"])))}
+        return {peer: self._send(rank, peer, op, task, self.layout.put_rows(rank, route, peer, int(task["row"])))}
 
-    def _send(self, rank: int, peer: int, op: tf.TileOp, rows: np.ndarray) -> np.ndarray:
+    def _send(self, rank: int, peer: int, op: tf.TileOp, task: np.void, rows: np.ndarray) -> np.ndarray:
         routing = self.layout.routings[op.domain.route]
         entries = routing.entry_of_row[peer][rows]
         out, source = op.operands
         index = entries if source.rows == "entries" else entries // routing.top_k
-        self.memory[peer][out.buffer][rows] = self.memory[rank][source.buffer][index]
+        self._moved(peer, op, task, out)[rows] = self._moved(rank, op, task, source)[index]
         return entries
 
     def _put_back(self, rank: int, op: tf.TileOp, task: np.void) -> dict[int, np.ndarray]:
         peer, route = self.layout.peer(rank, int(task["peer"])), op.domain.route
-        return {peer: self._return(rank, peer, op, self.layout.put_rows(peer, route, rank, int(task["row"])))}
+        return {peer: self._return(rank, peer, op, task, self.layout.put_rows(peer, route, rank, int(task["row"])))}
 
-    def _return(self, rank: int, peer: int, op: tf.TileOp, rows: np.ndarray) -> np.ndarray:
+    def _return(self, rank: int, peer: int, op: tf.TileOp, task: np.void, rows: np.ndarray) -> np.ndarray:
         entries = self.layout.routings[op.domain.route].entry_of_row[rank][rows]
         out, source = op.operands
-        self.memory[peer][out.buffer][entries] = self.memory[rank][source.buffer][rows]
+        self._moved(peer, op, task, out)[entries] = self._moved(rank, op, task, source)[rows]
         return entries
+
+    def _moved(self, rank: int, op: tf.TileOp, task: np.void, access: tf.Access) -> np.ndarray:
+        """All rows of a buffer that a transfer moves some of, in the columns of the task."""
+        return self._operand(rank, op, task, access, slice(None))
 
     def _all_to_all(self, rank: int, op: tf.TileOp, task: np.void) -> dict[int, np.ndarray]:
         sources = self.layout.routings[op.domain.route].source_of_row
-        return {peer: self._send(rank, peer, op, np.flatnonzero(sources[peer] == rank)) for peer in self.ranks}
+        return {peer: self._send(rank, peer, op, task, np.flatnonzero(sources[peer] == rank)) for peer in self.ranks}
 
     def _all_to_all_back(self, rank: int, op: tf.TileOp, task: np.void) -> dict[int, np.ndarray]:
         sources = self.layout.routings[op.domain.route].source_of_row
-        return {peer: self._return(rank, peer, op, np.flatnonzero(sources[rank] == peer)) for peer in self.ranks}
+        return {peer: self._return(rank, peer, op, task, np.flatnonzero(sources[rank] == peer)) for peer in self.ranks}
 
     def _move_matrices(self, rank: int, op: tf.TileOp, task: np.void) -> list[Move]:
         moves, (out, source) = self.layout.moves(rank, op, int(task["row"])), op.operands

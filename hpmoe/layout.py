@@ -42,7 +42,8 @@ class Layout:
         for routing, plan in zip(self.routings, flow.routes, strict=True):
             _check_planned(plan, [routing.num_rows(r) for r in range(flow.ep_size)])
         self.slots: list[list[Slots]] = [
-            [make_slots(routing.tokens_per_expert(r), flow.tile_rows, plan.num_slots) for r in range(flow.ep_size)]
+            [make_slots(routing.tokens_per_expert(r), flow.tile_rows, plan.num_slots, routing.own_rows(r))
+             for r in range(flow.ep_size)]
             for routing, plan in zip(self.routings, flow.routes, strict=True)]
         if num_tokens is None and flow.routes:
             num_tokens = self.routings[0].num_tokens

@@ -79,6 +79,7 @@ class Machine:
         task_us: decoding a task and beginning its body.
         wait_us: looking at one wait of a task, when it is met.
         poll_us: from the arrival of a signal until a worker can see it.
+        repoll_us: between two looks of a worker at an event that it waits for; 0 where it looks all the time.
         signal_us: of the worker, for each signal.
         remote_us, node_remote_us: until a signal arrives on another rank, of the node or of another one.
         launch_us: of a kernel.
@@ -122,6 +123,7 @@ class Machine:
     host_sync_us: float
     collective_us: float
     host_cores: float = 0.0
+    repoll_us: float = 0.0
     bodies: tuple[Body, ...] = ()
 
     def replace(self, **changes: object) -> Machine:

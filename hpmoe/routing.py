@@ -58,6 +58,11 @@ class Routing:
         """Rows that `rank` receives."""
         return int(self.tokens_per_expert(rank).sum())
 
+    def own_rows(self, rank: int) -> np.ndarray:
+        """Where a rank's own rows begin among those of each of its local experts."""
+        local = self.num_local_experts
+        return self.counts[:rank, rank * local:(rank + 1) * local].sum(axis=0)
+
     def expert_of_row(self, rank: int) -> np.ndarray:
         """Local expert of each received row."""
         return np.repeat(np.arange(self.num_local_experts), self.tokens_per_expert(rank))
@@ -216,17 +221,23 @@ def max_slots(max_rows: int, num_local_experts: int, tile_rows: int) -> int:
     return min(max_rows, (max_rows + used_experts * (tile_rows - 1)) // tile_rows)
 
 
-def make_slots(tokens_per_expert: np.ndarray, tile_rows: int, num_slots: int) -> Slots:
+def make_slots(tokens_per_expert: np.ndarray, tile_rows: int, num_slots: int, own: np.ndarray | int = 0) -> Slots:
     """Cuts each expert's rows into slots of `tile_rows`; slots past the last real one are empty.
+
+    Those of an expert are numbered from the one with its row `own` on, where a rank's own rows begin, and round: worked
+    through in their order they need the rank's own rows first and then, on every rank, those of the ranks after it.
 
     Example:
         >>> make_slots(np.array([3, 0, 2]), tile_rows=2, num_slots=5).rows.tolist()
         [2, 1, 2, 0, 0]
+        >>> make_slots(np.array([3]), tile_rows=1, num_slots=3, own=2).start.tolist()
+        [2, 0, 1]
     """
     per_expert = -(-tokens_per_expert // tile_rows)
     expert = np.repeat(np.arange(len(tokens_per_expert)), per_expert)
     used = len(expert)
     index = np.arange(used) - np.repeat(np.cumsum(per_expert) - per_expert, per_expert)
+    index = (index + (np.zeros_like(per_expert) + own)[expert] // tile_rows) % per_expert[expert]
     first_row = np.cumsum(tokens_per_expert) - tokens_per_expert
     start = first_row[expert] + index * tile_rows
     rows = np.minimum(tile_rows, tokens_per_expert[expert] - index * tile_rows)

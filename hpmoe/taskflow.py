@@ -139,7 +139,7 @@ class TileOp:
         tile_cols: columns of one task.
         params: integers of the body.
         num_peers: 0 for local work, else the number of ranks it has a task for.
-        signal: granularity of a put's remote signals: "tile", "expert" or "peer".
+        signal: what one event of its rows stands for: a "tile"; all rows of an "expert"; of a put also all of a "peer".
     """
 
     opcode: str
@@ -231,10 +231,11 @@ class RoutePlan:
     def slots_of(self, num_experts: int, sources: int | None = None) -> int:
         """The most slots that the first `num_experts` local experts can need; each takes a token of a rank at most once.
 
-        Of the last one only the rows from the first `sources` ranks count, which come first; all where None.
+        Of the last one only the rows from `sources` ranks count, the receiving one and those after it, which come first; all
+        where None. They may begin inside a slot.
         """
         whole, part = (-(-n * self.num_tokens // self.tile_rows) for n in (self.ep_size, sources or self.ep_size))
-        return min(max_slots(self.max_rows, num_experts, self.tile_rows), (num_experts - 1) * whole + part)
+        return min(max_slots(self.max_rows, num_experts, self.tile_rows), (num_experts - 1) * whole + min(whole, part + 1))
 
 
 @dataclasses.dataclass(frozen=True)
@@ -285,7 +286,7 @@ class Taskflow:
         events, waits, signals: EVENT, WAIT and SIGNAL arrays.
         blocks: what the events are about, for text and queries.
         peer_order: [ep, ep]; a task of peer j on rank r talks to rank peer_order[r, j].
-        machine: after assign_queues, what it was assigned for.
+        machine: what it was tiled for, where tile_partition was told; after assign_queues, what it was assigned for.
         queues: after assign_queues, the task indices of each queue, in order.
         made: what its tables were made for; `verify` refuses operations or buffers changed since.
     """
@@ -369,4 +370,4 @@ def rebuild(flow: Taskflow, ops: tuple[TileOp, ...], **changes: Any) -> Taskflow
     buffers = share_memory(flow.buffers, ops, flow.routes)
     events, waits, signals, blocks = derive_dependencies(buffers, ops, flow.routes, flow.tile_rows)
     return as_made(flow.replace(buffers=buffers, ops=ops, tasks=make_tasks(ops), events=events, waits=waits,
-                                signals=signals, blocks=blocks, machine=None, queues=(), **changes))
+                                signals=signals, blocks=blocks, queues=(), **changes))

@@ -25,6 +25,15 @@ WHAT_TILES_COMPUTE = "tile tasks compute float32, bfloat16 and float16"
 
 def tile_program(program: Program, tile_rows: int, tile_cols: int) -> tf.Taskflow:
     """The Taskflow of a Program, with blocking collectives and no queues."""
+    flow = tile_operations(program, tile_rows, tile_cols)
+    buffers = share_memory(flow.buffers, flow.ops, flow.routes)
+    events, waits, signals, blocks = derive_dependencies(buffers, flow.ops, flow.routes, tile_rows)
+    return tf.as_made(flow.replace(buffers=buffers, tasks=tf.make_tasks(flow.ops), events=events, waits=waits,
+                                   signals=signals, blocks=blocks))
+
+
+def tile_operations(program: Program, tile_rows: int, tile_cols: int) -> tf.Taskflow:
+    """The operations, buffers and routes of the Taskflow of a Program, without tasks and what orders them."""
     tiler = Tiler(program, tile_rows, tile_cols)
     for index, eqn in enumerate(program.equations):
         tiler.index = index
@@ -32,14 +41,11 @@ def tile_program(program: Program, tile_rows: int, tile_cols: int) -> tf.Taskflo
             tiler.refuse("mixes rows or has no tile rule, so tiles of it cannot be computed one by one")
         eqn.primitive.rules["tile"](tiler, eqn)
     outputs = tuple(tiler.output(a) for a in program.outputs)
-    ops, routes = tuple(tiler.ops), tuple(tiler.routes)
-    buffers = share_memory(tiler.with_roles(outputs), ops, routes)
-    tasks = tf.make_tasks(ops)
-    events, waits, signals, blocks = derive_dependencies(buffers, ops, routes, tile_rows)
     order = np.tile(np.arange(program.ep_size, dtype="i4"), (program.ep_size, 1))
-    return tf.as_made(tf.Taskflow(program.name, program.ep_size, program.provenance, tile_rows, buffers, ops, routes,
-                                  tuple(tiler.buffer_of[v] for v in program.inputs), outputs, tasks, events, waits, signals,
-                                  blocks, peer_order=order))
+    none = (np.zeros(0, dtype) for dtype in (tf.TASK, tf.EVENT, tf.WAIT, tf.SIGNAL))
+    return tf.Taskflow(program.name, program.ep_size, program.provenance, tile_rows, tiler.with_roles(outputs),
+                       tuple(tiler.ops), tuple(tiler.routes), tuple(tiler.buffer_of[v] for v in program.inputs), outputs,
+                       *none, (), peer_order=order)
 
 
 class Tiler:

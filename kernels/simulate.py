@@ -28,7 +28,7 @@ class _Machine(ctypes.Structure):
     _fields_ = [(name, ctypes.c_double) for name in (
         "l2_bytes_per_us", "worker_l2_bytes_per_us", "l2_bytes", "memory_bytes_per_us", "worker_memory_bytes_per_us",
         "link_bytes_per_us", "worker_link_bytes_per_us", "node_link_bytes_per_us", "worker_node_link_bytes_per_us",
-        "task_us", "wait_us", "poll_us", "signal_us", "remote_us", "node_remote_us", "host_cores")] + [
+        "task_us", "wait_us", "poll_us", "repoll_us", "signal_us", "remote_us", "node_remote_us", "host_cores")] + [
             ("node_size", ctypes.c_int64)]
 
 

@@ -16,8 +16,8 @@ def npu(blocks=1):
     return hpmoe.ascend_a3.replace(num_aic=blocks, num_aiv=2 * blocks)
 
 
-def twin(f, rows=16, cols=32, blocks=1, target="ascend-twin", **comm):
-    queues = assign_queues(overlap_comm(tile_partition(f, rows=rows, cols=cols), **comm), machine=npu(blocks))
+def twin(f, rows=16, cols=32, blocks=1, target="ascend-twin", put_cols=None, **comm):
+    queues = assign_queues(overlap_comm(tile_partition(f, rows=rows, cols=cols), cols=put_cols, **comm), machine=npu(blocks))
     return fuse_persistent(queues, target=target, timeout=100.0)
 
 

@@ -59,8 +59,11 @@ class Expansion:
             slots, start = [], 0
             for e in range(plan.num_local_experts):
                 count = sum(row[0] == e for row in rows)
-                slots += [(e, list(range(start + i, start + min(i + plan.tile_rows, count))))
-                          for i in range(0, count, plan.tile_rows)]
+                mine = [(e, list(range(start + i, start + min(i + plan.tile_rows, count))))
+                        for i in range(0, count, plan.tile_rows)]
+                before = sum(row[0] == e and row[1] < d for row in rows) // plan.tile_rows
+                turn = before % max(1, len(mine))  # the rank's own rows come first
+                slots += mine[turn:] + mine[:turn]
                 start += count
             slots += [(plan.num_local_experts - 1, [])] * (plan.num_slots - len(slots))
             assert len(slots) == plan.num_slots

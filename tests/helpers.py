@@ -16,10 +16,10 @@ SMALL_NPU = hpmoe.ascend_a3.replace(num_aic=2, num_aiv=3)
 DIFFERENTIABLE = (0, 2, 3, 4)
 
 
-def stages(rows=2, cols=3, machine=None, policy="critical_path", **comm):
+def stages(rows=2, cols=3, machine=None, policy="critical_path", put_cols=None, **comm):
     """Every prefix of the chain by name, with tiles small enough that several exist."""
     tile = _with(tile_partition, rows=rows, cols=cols)
-    overlap, queues = _with(overlap_comm, **comm), _with(assign_queues, machine=machine or hpmoe.cpu(2), policy=policy)
+    overlap, queues = _with(overlap_comm, cols=put_cols, **comm), _with(assign_queues, machine=machine or hpmoe.cpu(2), policy=policy)
     fuse = _with(fuse_persistent, timeout=TIMEOUT)
     return {
         "plain": chain(),

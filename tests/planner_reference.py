@@ -26,7 +26,7 @@ class Order:
                 self.consumers[self.gate[event]].append(task)
 
 
-def schedule(flow, costs, kinds, num_queues):
+def schedule(flow, costs, kinds, num_queues, rank=None):
     order = Order(flow)
     missing = {g: len(p) for g, p in order.producers.items()}
     unmet = [len(order.needs[t]) for t in range(flow.num_tasks)]
@@ -48,13 +48,16 @@ def schedule(flow, costs, kinds, num_queues):
         for g in order.needs[t]:
             of_gate[g] = max(of_gate[g], length[t])
 
+    of_op = {op: max(np.array(length)[flow.tasks["op"] == op]) for op in set(flow.tasks["op"].tolist())}
     missing.update((g, len(p)) for g, p in order.producers.items())
     unmet[:] = [len(order.needs[t]) for t in range(flow.num_tasks)]
     free = [list(range(sum(num_queues[:k]), sum(num_queues[:k + 1]))) for k in range(len(num_queues))]
     ready, running, queues, now = [[] for _ in free], [], [[] for _ in range(sum(num_queues))], 0.0
+    begun = []
 
     def make_ready(t):
-        heapq.heappush(ready[kinds[t]], (-length[t], t))
+        op = int(flow.tasks["op"][t])
+        heapq.heappush(ready[kinds[t]], (-length[t], 0, 0, t) if rank is None else (-of_op[op], op, rank[t], t))
 
     for t in range(flow.num_tasks):
         if not unmet[t]:
@@ -62,13 +65,14 @@ def schedule(flow, costs, kinds, num_queues):
     while any(ready) or running:
         for kind, waiting in enumerate(ready):
             while waiting and free[kind]:
-                t, q = heapq.heappop(waiting)[1], heapq.heappop(free[kind])
+                t, q = heapq.heappop(waiting)[3], heapq.heappop(free[kind])
                 queues[q].append(t)
+                begun.append(t)
                 heapq.heappush(running, (now + costs[t], t, q))
         now, done, q = heapq.heappop(running)
         heapq.heappush(free[kinds[done]], q)
         release(done, make_ready)
-    return queues
+    return queues, np.argsort(begun)
 
 
 def find_runnable(flow):

@@ -142,8 +142,11 @@ def test_leading_axis_is_the_ranks():
 
 TILES = tile_partition(moe_ffn)
 BAD_OPTIONS = {
-    "rows": (lambda: tile_partition(moe_ffn, rows=0), "tile_partition: rows is 0; it must be a positive int or None."),
-    "cols": (lambda: tile_partition(moe_ffn, cols=1.5), "tile_partition: cols is 1.5; it must be a positive int or None."),
+    "rows": (lambda: tile_partition(moe_ffn, rows=0), "tile_partition: rows is 0; it must be a positive int, \"auto\" or None."),
+    "cols": (lambda: tile_partition(moe_ffn, cols=1.5), "tile_partition: cols is 1.5; it must be a positive int, \"auto\" or None."),
+    "tiles for": (lambda: tile_partition(moe_ffn, machine="a3"), "tile_partition: machine is 'a3'; it must be an hpmoe.Machine "
+                  "or None."),
+    "put cols": (lambda: overlap_comm(TILES, cols=-1), "overlap_comm: cols is -1; it must be a positive int, \"auto\" or None."),
     "order": (lambda: overlap_comm(TILES, order="up"), "overlap_comm: order is 'up'; it must be \"ratr\", \"sequential\" or a "
               "function (rank, ep_size) -> destinations."),
     "signal": (lambda: overlap_comm(TILES, signal="row"), "overlap_comm: signal is 'row'; it must be one of tile, expert, peer."),

@@ -40,7 +40,9 @@ def lost_signal(flow):
 
 
 def lost_remote_signal(flow):
-    return flow.replace(signals=np.delete(flow.signals, np.flatnonzero(flow.signals["remote"] != 0)[0]))
+    remote = flow.signals["remote"] != 0
+    about = flow.signals["event"] == flow.signals["event"][remote][0]  # whoever has rows for that slot
+    return flow.replace(signals=flow.signals[~(remote & about)])
 
 
 def threshold_too_high(flow):

@@ -76,6 +76,15 @@ def test_every_schedule(order, signal, machine, policy):
     check(Layer(ep=3, T=5, E=6, num_tokens=(5, 0, 3)), fused(**options)(hpmoe.moe_ffn))
 
 
+@pytest.mark.parametrize("machine", MACHINES)
+@pytest.mark.parametrize("signal", ["tile", "expert", "peer"])
+@pytest.mark.parametrize("stage, cols, policy", [("fused", 1, "critical_path"), ("queues", 3, "round_robin"),
+                                                 ("fused", 3, "expert_barrier"), ("overlap", 2, "critical_path")])
+def test_puts_of_some_columns(stage, cols, policy, signal, machine):
+    made = stages(signal=signal, cols=3, machine=MACHINES[machine], policy=policy, put_cols=cols)[stage]
+    check(Layer(ep=3, T=5, E=6, H=7, num_tokens=(5, 0, 3)), made(hpmoe.moe_ffn))
+
+
 @pytest.mark.parametrize("rows, cols", [(1, 1), (1, 100), (3, 2), (4, 4), (100, 1), (128, 256)])
 def test_every_tile_size(rows, cols):
     check(Layer(ep=2, T=5, E=6, K=3), fused(rows=rows, cols=cols)(hpmoe.moe_ffn))

@@ -8,6 +8,7 @@ import hpmoe
 from hpmoe import taskflow as tf
 from hpmoe.native import planner
 from hpmoe.transforms.assign_queues import POLICIES
+from hpmoe.transforms.queue_order import queue_order
 
 TOKENS, HIDDEN, INNER, EXPERTS, TOP_K = 40, 12, 8, 8, 2
 
@@ -42,8 +43,10 @@ def test_list_scheduling_makes_the_same_queues(flow, machine):
     kinds, num_queues = kinds_and_queues(flow, machine)
     rng = np.random.default_rng(0)
     for costs in (flow.costs(machine), rng.random(flow.num_tasks), rng.integers(1, 4, flow.num_tasks).astype(float)):
-        got = planner.schedule(flow, costs, kinds, num_queues)
-        assert [q.tolist() for q in got] == reference.schedule(flow, costs, kinds, num_queues)
+        for order in (None, rng.integers(5, size=flow.num_tasks), queue_order(flow, machine)):
+            got, sequence = planner.schedule(flow, costs, kinds, num_queues, order)
+            wanted, begun = reference.schedule(flow, costs, kinds, num_queues, order)
+            assert [q.tolist() for q in got] == wanted and sequence.tolist() == begun.tolist()
 
 
 @pytest.mark.parametrize("policy", POLICIES)
@@ -72,8 +75,9 @@ def test_tasks_on_a_cycle_never_run_and_are_in_no_queue(flow):
     cyclic = flow.replace(waits=np.concatenate([flow.waits, back]))
     done = planner.find_runnable(cyclic)
     assert done.tolist() == reference.find_runnable(cyclic).tolist() and not done.all()
-    queues = planner.schedule(cyclic, np.ones(flow.num_tasks), np.zeros(flow.num_tasks), (4,))
+    queues, sequence = planner.schedule(cyclic, np.ones(flow.num_tasks), np.zeros(flow.num_tasks), (4,))
     assert sorted(np.concatenate(queues).tolist()) == np.flatnonzero(done).tolist()
+    assert ((sequence >= 0) == done).all()
 
 
 @pytest.mark.parametrize("table, column, value", [("waits", "task", -1), ("waits", "event", 10**6), ("signals", "event", -1),
@@ -112,5 +116,5 @@ def test_rules_are_expanded_in_the_order_of_the_tasks():
 def test_empty_flow():
     empty = make_flow(1, "forward").replace(tasks=np.zeros(0, tf.TASK), events=np.zeros(0, tf.EVENT),
                                             waits=np.zeros(0, tf.WAIT), signals=np.zeros(0, tf.SIGNAL))
-    assert [q.tolist() for q in planner.schedule(empty, np.zeros(0), np.zeros(0), (2,))] == [[], []]
+    assert [q.tolist() for q in planner.schedule(empty, *np.zeros((2, 0)), (2,))[0]] == [[], []]
     assert planner.find_runnable(empty).tolist() == planner.prune_waits(empty).tolist() == []

@@ -12,7 +12,7 @@ from hpmoe.cli import main
 from hpmoe.commands import ablation, micro, paper_table
 from hpmoe.commands.ablation import distinct_ranks
 from hpmoe.commands.orders import by_destination, interleaved
-from hpmoe.transforms.assign_queues import critical_path
+from hpmoe.transforms.assign_queues import round_robin
 from hpmoe.workload import balanced_ids, imbalanced_ids
 
 SIZES = ["--ep=4", "--tokens=256", "--hidden=512", "--intermediate=256", "--experts=8", "--top_k=2"]
@@ -106,7 +106,7 @@ def test_orders_of_the_ablation():
     is_grad = np.array([op.opcode == "WGRAD" for op in flow.ops])
     put = next(i for i, op in enumerate(flow.ops) if op.opcode == "PUT")
     base, *others = (hpmoe.assign_queues.apply_to(flow, machine=NPU, policy=policy) for policy in (
-        critical_path, interleaved(critical_path), by_destination(critical_path)))
+        round_robin, interleaved(round_robin), by_destination(round_robin)))
     for other in others:
         hpmoe.verify(other)
     places = [np.concatenate([np.flatnonzero(is_grad[f.tasks["op"][q]]) for q in f.queues]).mean() for f in (base, others[0])]

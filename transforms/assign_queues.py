@@ -11,6 +11,7 @@ from hpmoe.errors import TransformError, VerifyError, call_user, check_argument
 from hpmoe.machine import Machine, cpu
 from hpmoe.native.planner import prune_waits, schedule
 from hpmoe.staging import transform
+from hpmoe.transforms.queue_order import dealt, likely_costs, queue_order
 from hpmoe.verify import check_queues, verify
 
 Policy = Callable[[tf.Taskflow, Machine], Sequence[np.ndarray]]
@@ -45,16 +46,22 @@ def stage_order(flow: tf.Taskflow, machine: Machine) -> list[np.ndarray]:
 
 
 def critical_path(flow: tf.Taskflow, machine: Machine) -> list[np.ndarray]:
-    """List scheduling: whenever a worker is free it takes the ready task with the longest path of costs to the end."""
+    """List scheduling: whenever a worker is free it takes the ready task with the longest path of costs to the end.
+
+    Where the units are two, tasks of an operation are taken in `queue_order`, and vector tasks are dealt out evenly
+    afterwards, in the order in which they began.
+    """
     if machine.unified:
-        return schedule(flow, flow.costs(machine), np.zeros(flow.num_tasks), (machine.num_queues,))
-    return schedule(flow, flow.costs(machine), ~flow.units(), (machine.num_aic, machine.num_aiv))
+        return schedule(flow, flow.costs(machine), np.zeros(flow.num_tasks), (machine.num_queues,))[0]
+    queues, sequence = schedule(flow, likely_costs(flow, machine), ~flow.units(), (machine.num_aic, machine.num_aiv),
+                                queue_order(flow, machine))
+    return queues[:machine.num_aic] + dealt(flow, machine, sequence)
 
 
 def expert_barrier(flow: tf.Taskflow, machine: Machine) -> list[np.ndarray]:
     """What the paper's public implementation does: one operator after another, half of the vector workers, and matmul tiles
     dealt out from the first worker on again for every expert. Signals for an expert, with overlap_comm(signal="expert"), go
-    out from a worker of their own as soon as its puts are done."""
+    out from a worker of their own as soon as its puts are done. See `as_reference` for its events and its waiting."""
     parts: list[list[np.ndarray]] = [[] for _ in range(machine.num_queues)]
     signaller = machine.queues_of("aiv")[len(machine.queues_of("aiv")) // 2]
     for unit, tasks in _by_unit(flow, machine):
@@ -70,6 +77,13 @@ def expert_barrier(flow: tf.Taskflow, machine: Machine) -> list[np.ndarray]:
                 for i, q in enumerate(workers):
                     parts[q].append(run[i::len(workers)])
     return [np.concatenate(p) if p else np.zeros(0, np.int64) for p in parts]
+
+
+def as_reference(flow: tf.Taskflow, machine: Machine) -> tuple[tf.Taskflow, Machine]:
+    """The taskflow with an event for each expert between any two operations on its rows, and a machine on which a worker
+    that waits looks again only after 20 us: tens of microseconds in that implementation."""
+    ops = tuple(op.replace(signal="expert") if op.domain.kind == "slots" and not op.num_peers else op for op in flow.ops)
+    return tf.rebuild(flow, ops), machine.replace(repoll_us=20.0)
 
 
 def _by_expert(flow: tf.Taskflow, op: tf.TileOp, tasks: np.ndarray) -> list[np.ndarray]:
@@ -110,7 +124,8 @@ def assign_queues(flow: tf.Taskflow, *, machine: Machine | None = None,
 
     Args:
         f: the staged function.
-        machine: what the queues are for; the CPU of this process, shared by the ranks, where None.
+        machine: what the queues are for; where None what tile_partition was told, or the CPU of this process, shared by the
+            ranks.
         policy: "critical_path" (list scheduling on task costs), "round_robin", "stage_order" (operator after operator),
             "expert_barrier" (as the paper's public implementation), or a function (taskflow, machine) -> one array of task
             indices for each queue, in order.
@@ -124,7 +139,9 @@ def assign_queues(flow: tf.Taskflow, *, machine: Machine | None = None,
         >>> hpmoe.assign_queues(hpmoe.tile_partition(hpmoe.moe_ffn), machine=hpmoe.ascend_a3).level
         'queues'
     """
-    machine = machine or cpu(ep_size=flow.ep_size)
+    machine = machine or flow.machine or cpu(ep_size=flow.ep_size)
+    if policy == "expert_barrier":
+        flow, machine = as_reference(flow, machine)
     name = policy if isinstance(policy, str) else getattr(policy, "__name__", "policy")
     queues = call_user("assign_queues", "policy", POLICIES[policy] if isinstance(policy, str) else policy, flow, machine)
     try:

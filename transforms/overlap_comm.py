@@ -2,16 +2,20 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable, Sequence
+from typing import Literal
 
 import numpy as np
 
+from hpmoe.dtypes import numpy_dtype, storage_dtype
 from hpmoe.errors import TransformError, call_user, check_argument
 from hpmoe.staging import transform
 from hpmoe.taskflow import Domain, Taskflow, TileOp, rebuild
 
 Order = Callable[[int, int], Sequence[int]]
 SIGNALS = ("tile", "expert", "peer")
+PUT_US, MOST_PUTS, LEAST_COLS = 25.0, 32768, 256
 
 
 def ratr(rank: int, ep_size: int) -> list[int]:
@@ -27,14 +31,18 @@ def sequential(rank: int, ep_size: int) -> list[int]:
 ORDERS: dict[str, Order] = {"ratr": ratr, "sequential": sequential}
 
 
-def _check(order: str | Order = "ratr", signal: str = "tile") -> None:
+def _check(order: str | Order = "ratr", signal: str = "tile",
+           cols: int | Literal["auto"] | None = None) -> None:
     check_argument(callable(order) or order in ORDERS, "overlap_comm", "order", repr(order),
                    "\"ratr\", \"sequential\" or a function (rank, ep_size) -> destinations")
     check_argument(signal in SIGNALS, "overlap_comm", "signal", repr(signal), f"one of {', '.join(SIGNALS)}")
+    check_argument(cols in (None, "auto") or (isinstance(cols, int) and cols > 0), "overlap_comm", "cols", repr(cols),
+                   "a positive int, \"auto\" or None")
 
 
 @transform(requires="tiles", once=True, check=_check)
-def overlap_comm(flow: Taskflow, *, order: str | Order = "ratr", signal: str = "tile") -> Taskflow:
+def overlap_comm(flow: Taskflow, *, order: str | Order = "ratr", signal: str = "tile",
+                 cols: int | Literal["auto"] | None = None) -> Taskflow:
     """Turns collectives into one-sided put + signal tile tasks on the vector side, so that they overlap the rest.
 
     Rewrite:
@@ -50,6 +58,9 @@ def overlap_comm(flow: Taskflow, *, order: str | Order = "ratr", signal: str = "
         f: the staged function.
         order: "ratr", "sequential", or a function (rank, ep_size) -> the ranks in the order in which to send.
         signal: what one remote signal stands for: a "tile"; all rows for one "expert" of a peer; all rows for a "peer".
+        cols: columns that one put moves; whole rows where None. Several workers share a transfer that is cut, so that rows
+            arrive sooner, for more tasks. "auto" cuts where a worker of the machine that tile_partition was told would be
+            long at it, the less the more puts there are.
 
     Raises:
         ArgumentError: an option is none of these.
@@ -66,7 +77,7 @@ def overlap_comm(flow: Taskflow, *, order: str | Order = "ratr", signal: str = "
         if op.moves_copies:
             ops.append(_copies(flow, op))
         else:
-            ops += _puts(flow, op, signal, len(ops)) if op.opcode.startswith("ALL_TO_ALL") else [op]
+            ops += _puts(flow, op, signal, len(ops), cols) if op.opcode.startswith("ALL_TO_ALL") else [op]
     return rebuild(flow, tuple(ops), peer_order=peer_order)
 
 
@@ -93,10 +104,24 @@ def _copies(flow: Taskflow, op: TileOp) -> TileOp:
                       params=(rows, height))
 
 
-def _puts(flow: Taskflow, op: TileOp, signal: str, index: int) -> list[TileOp]:
+def _likely_cols(flow: Taskflow, op: TileOp, width: int) -> int | None:
+    """Columns of a put of which a full slot takes a worker about PUT_US, as far as MOST_PUTS allow."""
+    if flow.machine is None:
+        return None
+    row_bytes = width * numpy_dtype(storage_dtype(flow.buffers[op.operands[0].buffer].dtype)).itemsize
+    parts = min(flow.tile_rows * row_bytes / flow.machine.worker_link_bytes_per_us / PUT_US,
+                MOST_PUTS / (flow.routes[op.domain.route].num_slots * flow.ep_size), width / LEAST_COLS)
+    return None if parts < 2 else -(-width // int(parts) // LEAST_COLS) * LEAST_COLS
+
+
+def _puts(flow: Taskflow, op: TileOp, signal: str, index: int, cols: int | str | None) -> list[TileOp]:
     """The put tasks of a collective and, for signals coarser than a tile, the tasks that send them."""
     plan = flow.routes[op.domain.route]
     back = op.opcode == "ALL_TO_ALL_BACK"
+    width = flow.buffers[op.operands[0].buffer].cols
+    cols = _likely_cols(flow, op, width) if cols == "auto" else cols
+    if cols is not None and cols < width:
+        op = op.replace(cols=width, tile_cols=cols, operands=tuple(dataclasses.replace(a, cols="own") for a in op.operands))
     put = op.replace(opcode="PUT_BACK" if back else "PUT", domain=Domain("slots", plan.num_slots, route=op.domain.route),
                      num_peers=flow.ep_size, signal=signal)
     if signal == "tile":

@@ -2,22 +2,30 @@
 
 from __future__ import annotations
 
+from typing import Literal
+
 from hpmoe.errors import check_argument
-from hpmoe.machine import cpu
+from hpmoe.machine import Machine, cpu
 from hpmoe.program import Program
 from hpmoe.staging import transform
 from hpmoe.taskflow import Taskflow
+from hpmoe.tile_choice import choose_tile
 from hpmoe.tiling import tile_program
 
+Size = int | Literal["auto"] | None
 
-def _check(rows: int | None = None, cols: int | None = None) -> None:
+
+def _check(rows: Size = None, cols: Size = None, machine: Machine | None = None) -> None:
     for name, value in (("rows", rows), ("cols", cols)):
-        check_argument(value is None or (isinstance(value, int) and value > 0), "tile_partition", name, repr(value),
-                       "a positive int or None")
+        check_argument(value in (None, "auto") or (isinstance(value, int) and value > 0), "tile_partition", name,
+                       repr(value), "a positive int, \"auto\" or None")
+    check_argument(machine is None or isinstance(machine, Machine), "tile_partition", "machine", repr(machine),
+                   "an hpmoe.Machine or None")
 
 
 @transform(requires="program", makes="tiles", once=True, check=_check)
-def tile_partition(program: Program, *, rows: int | None = None, cols: int | None = None) -> Taskflow:
+def tile_partition(program: Program, *, rows: Size = None, cols: Size = None,
+                   machine: Machine | None = None) -> Taskflow:
     """Cuts the operators of a pure function into tile tasks whose dependencies follow from the regions they touch.
 
     Rewrite:
@@ -32,11 +40,13 @@ def tile_partition(program: Program, *, rows: int | None = None, cols: int | Non
 
     Args:
         f: the function.
-        rows: rows of a slot and of a tile of tokens; the machine's default where None.
-        cols: columns of a tile; the machine's default where None.
+        rows: rows of a slot and of a tile of tokens; the machine's default where None; "auto" chooses among half, once and
+            twice that what ends first by the machine's cost rules, for the shapes and received rows of each plan.
+        cols: columns of a tile, in the same way; "auto" goes up to four times the default.
+        machine: what it will run on, also the default of the transforms after it; the CPU of this process where None.
 
     Raises:
-        ArgumentError: rows or cols is not a positive int.
+        ArgumentError: an option is none of these.
         TransformError: an equation mixes rows, so that tiles of it cannot be computed one by one.
 
     Example:
@@ -49,7 +59,10 @@ def tile_partition(program: Program, *, rows: int | None = None, cols: int | Non
             t0 swiglu[rows 0:4, cols 0:3] x -> a wait -  signal -
             t1 swiglu[rows 4:8, cols 0:3] x -> a wait -  signal -
     """
-    machine = cpu()
-    tile_rows, tile_cols = rows or machine.tile_rows, cols or machine.tile_cols
+    on = machine or cpu()
+    given = [None if size == "auto" else size or default
+             for size, default in ((rows, on.tile_rows), (cols, on.tile_cols))]
+    tile_rows, tile_cols = given if None not in given else choose_tile(program, on, *given)
     flow = tile_program(program, tile_rows, tile_cols)
-    return flow.replace(provenance=(*program.provenance, f"tile_partition(rows={tile_rows}, cols={tile_cols})"))
+    return flow.replace(machine=machine,
+                        provenance=(*program.provenance, f"tile_partition(rows={tile_rows}, cols={tile_cols})"))

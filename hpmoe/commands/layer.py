@@ -29,11 +29,13 @@ class Layer:
         machine: an hpmoe.Machine.
         ids: topk_ids of all ranks, [ep, T, K].
         replicas: room for copies of experts on each rank, filled by what `ids` ask of each expert; 0 for no copies.
+        tuned: whether tiles and puts of the persistent kernel are of the sizes that the machine model chooses, where the
+            flags give none; else the machine's default tile and puts of whole rows.
     """
 
     def __init__(self, o: Any, direction: str, machine: hpmoe.Machine, imbalance: float = 1.0, seed: int = 0,
-                 replicas: int = 0):
-        self.o, self.direction, self.machine, self.replicas = o, direction, machine, replicas
+                 replicas: int = 0, tuned: bool = False):
+        self.o, self.direction, self.machine, self.replicas, self.tuned = o, direction, machine, replicas, tuned
         sizes = o.ep, o.tokens, o.top_k, o.experts
         self.ids = balanced_ids(*sizes) if imbalance == 1 else imbalanced_ids(*sizes, imbalance=imbalance, seed=seed)
 
@@ -53,25 +55,26 @@ class Layer:
 
     @functools.cached_property
     def tiles(self) -> hpmoe.Taskflow:
-        return self._tiles(self.replicas)
+        return self._tiles(self.replicas, self.tuned)
 
-    def _tiles(self, replicas: int) -> hpmoe.Taskflow:
+    def _tiles(self, replicas: int, tuned: bool) -> hpmoe.Taskflow:
         program = show.program(self.o, self.direction, lambda p: hpmoe.replicate_experts.apply_to(
             p, loads=self.loads, replicas=replicas, min_load=self.min_load) if replicas else p)
         routes = [e.params.get("placement") for e in program.equations if e.primitive.name == "route"]
         received = [max(sum(rows_to_ranks(ids, self.o.experts, None, r, self.o.ep, p) for r, ids in enumerate(self.ids)))
                     for p in routes]
         program = running.with_max_rows(program, list(map(int, received)))
-        rows, cols = (getattr(self.o, n, None) or getattr(self.machine, n) for n in ("tile_rows", "tile_cols"))
-        return hpmoe.tile_partition.apply_to(program, rows=rows, cols=cols)
+        rows, cols = (getattr(self.o, n, None) or ("auto" if tuned else None) for n in ("tile_rows", "tile_cols"))
+        return hpmoe.tile_partition.apply_to(program, rows=rows, cols=cols, machine=self.machine)
 
     def fused(self, policy: str | Policy = "critical_path", machine: hpmoe.Machine | None = None,
-              **comm: str) -> hpmoe.Timeline:
+              **comm: Any) -> hpmoe.Timeline:
         """The persistent kernel; expert_barrier gets signals for each expert, as the policy it is modelled on."""
         machine = machine or self.machine
         comm = {"signal": "expert", **comm} if policy == "expert_barrier" else comm
+        comm = {"cols": "auto", **comm} if self.tuned else comm
         flow = hpmoe.overlap_comm.apply_to(self.tiles, **comm)
-        return hpmoe.simulate(hpmoe.assign_queues.apply_to(flow, machine=machine, policy=policy), machine, routing=self.ids)
+        return hpmoe.simulate(hpmoe.assign_queues.apply_to(flow, machine=machine, policy=policy), routing=self.ids)
 
     def blocking(self, policy: str | Policy, machine: hpmoe.Machine) -> hpmoe.Timeline:
         """The persistent kernel with collectives instead of puts."""
@@ -80,7 +83,7 @@ class Layer:
 
     def baseline(self) -> hpmoe.Timeline:
         """One kernel after another, without copies; each deals its tiles out in turn."""
-        flow = hpmoe.launch_kernels.apply_to(self._tiles(replicas=0))
+        flow = hpmoe.launch_kernels.apply_to(self._tiles(replicas=0, tuned=False))
         flow = hpmoe.assign_queues.apply_to(flow, machine=self.machine, policy="round_robin")
         return hpmoe.simulate(flow, routing=self.ids)
 

@@ -44,8 +44,9 @@ def define_schedule(values: flags.FlagValues, directions: tuple[str, ...] = ("fo
     options.define_integer(values, "seed", 0, "of the imbalanced routing: the hot rank, and who takes what", least=0)
     options.define_integer(values, "replicas", 0, "copies of hot experts that each rank has room for", least=0)
     options.define_number(values, "min_load", None, "rows that a copy must take; by default what hides its weights")
-    options.define_integer(values, "tile_rows", None, "rows of a tile and of a slot; the machine's where not given")
-    options.define_integer(values, "tile_cols", None, "columns of a tile; the machine's where not given")
+    options.define_integer(values, "tile_rows", None, "rows of a tile and of a slot; where not given, with critical_path "
+                           "what the model of the machine chooses, else the machine's default")
+    options.define_integer(values, "tile_cols", None, "columns of a tile, in the same way")
     options.define_choice(values, "order", "ratr", "in which order a rank sends to the others", tuple(ORDERS))
     options.define_choice(values, "signal", "tile", "what one remote signal stands for", SIGNALS)
     options.define_choice(values, "policy", "critical_path", "how tasks get into queues", tuple(POLICIES))
@@ -95,7 +96,7 @@ def machine_of(o: Any) -> hpmoe.Machine:
 
 
 def layer_of(o: Any) -> Layer:
-    return Layer(o, o.direction, machine_of(o), o.imbalance, o.seed, o.replicas)
+    return Layer(o, o.direction, machine_of(o), o.imbalance, o.seed, o.replicas, tuned=o.policy == "critical_path")
 
 
 def fused(o: Any, layer: Layer) -> hpmoe.Timeline:
@@ -113,7 +114,7 @@ def simulated(o: Any, progress: Progress) -> dict[str, Any]:
     without = {}
     if o.replicas:
         progress("without copies")
-        plain = Layer(o, o.direction, machine, o.imbalance, o.seed)
+        plain = Layer(o, o.direction, machine, o.imbalance, o.seed, tuned=layer.tuned)
         without = {"replicas": o.replicas, "without_replicas_ms": plain.span_us(fused(o, plain)) / 1e3}
     progress("baseline")
     makespan, baseline, bound = (us / 1e3 for us in (layer.span_us(line), layer.baseline().span, layer.bound_us()))

@@ -1,4 +1,5 @@
 // The C functions of planner.h.
+#include <algorithm>
 #include <exception>
 
 #include "compare.h"
@@ -29,12 +30,15 @@ int hpmoe_find_runnable(const HpmoeFlow* flow, uint8_t* done) {
   return guarded([&] { hpmoe::find_runnable(*flow, done); });
 }
 
-int hpmoe_schedule(const HpmoeFlow* flow, const double* costs, const uint8_t* kind, const int32_t* kind_starts,
-                   int32_t num_kinds, int32_t* queue_starts, int32_t* queue_tasks) {
+int hpmoe_schedule(const HpmoeFlow* flow, const double* costs, const int64_t* order, const uint8_t* kind,
+                   const int32_t* kind_starts, int32_t num_kinds, int32_t* queue_starts, int32_t* queue_tasks,
+                   int32_t* sequence) {
   return guarded([&] {
+    const hpmoe::Schedule made = hpmoe::schedule(*flow, costs, order, kind, kind_starts, num_kinds);
+    std::copy(made.sequence.begin(), made.sequence.end(), sequence);
     int32_t next = 0;
     *queue_starts++ = 0;
-    for (const auto& queue : hpmoe::schedule(*flow, costs, kind, kind_starts, num_kinds)) {
+    for (const auto& queue : made.queues) {
       for (int32_t t : queue) queue_tasks[next++] = t;
       *queue_starts++ = next;
     }

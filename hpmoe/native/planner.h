@@ -41,11 +41,13 @@ enum HpmoeResult { HPMOE_OK = 0, HPMOE_OUT_OF_MEMORY = 1, HPMOE_BAD_TABLE = 2 };
 // done[t] = 1 for each task that gets to run, when every queue runs in order, or in any order where there are no queues.
 int hpmoe_find_runnable(const HpmoeFlow* flow, uint8_t* done);
 
-// List scheduling: whenever a worker is free it takes the ready task of its kind with the longest path of costs to the end.
+// List scheduling: whenever a worker is free it takes the ready task with the longest path of costs to the end. With `order`
+// [num_tasks], not negative, the tasks of an op are as urgent as its most urgent one, and the least goes first; it may be NULL.
 // kind_starts [num_kinds + 1]: the queues of kind k are kind_starts[k] .. kind_starts[k + 1] - 1; kind [num_tasks].
-// Fills queue_starts [kind_starts[num_kinds] + 1] and queue_tasks [num_tasks]; tasks on a cycle are in none.
-int hpmoe_schedule(const HpmoeFlow* flow, const double* costs, const uint8_t* kind, const int32_t* kind_starts,
-                   int32_t num_kinds, int32_t* queue_starts, int32_t* queue_tasks);
+// Fills queue_starts [kind_starts[num_kinds] + 1] and queue_tasks [num_tasks], and sequence [num_tasks] with how many tasks
+// began before each; tasks on a cycle are in no queue and have -1.
+int hpmoe_schedule(const HpmoeFlow* flow, const double* costs, const int64_t* order, const uint8_t* kind,
+                   const int32_t* kind_starts, int32_t num_kinds, int32_t* queue_starts, int32_t* queue_tasks, int32_t* sequence);
 
 // needed[w] = 1 for each wait that the order of the queues does not imply; is_unit [num_events] marks events about the rows
 // of one slot or tile.

@@ -35,7 +35,7 @@ def load() -> ctypes.CDLL:
     pointer, flow, word, size = ctypes.c_void_p, ctypes.POINTER(_Flow), ctypes.c_int32, ctypes.c_int64
     return load_library(find_library(FOLDER, "_planner*.so"), "hpmoe_planner_abi_version", ABI_VERSION, {
         "hpmoe_find_runnable": (ctypes.c_int, [flow, pointer]),
-        "hpmoe_schedule": (ctypes.c_int, [flow, pointer, pointer, pointer, word, pointer, pointer]),
+        "hpmoe_schedule": (ctypes.c_int, [flow, *[pointer] * 4, word, *[pointer] * 3]),
         "hpmoe_prune_waits": (ctypes.c_int, [flow, pointer, pointer]),
         "hpmoe_is_thinned": (ctypes.c_int, [flow, flow, pointer, pointer, pointer, pointer]),
         "hpmoe_expand_waits": (ctypes.c_int, [pointer, size, pointer, size, pointer, size, pointer]),
@@ -50,22 +50,26 @@ def find_runnable(flow: tf.Taskflow) -> np.ndarray:
     return done
 
 
-def schedule(flow: tf.Taskflow, costs: np.ndarray, kinds: np.ndarray, num_queues: Sequence[int]) -> list[np.ndarray]:
+def schedule(flow: tf.Taskflow, costs: np.ndarray, kinds: np.ndarray, num_queues: Sequence[int],
+             order: np.ndarray | None = None) -> tuple[list[np.ndarray], np.ndarray]:
     """List scheduling: whenever a worker is free it takes the ready task of its kind with the longest path to the end.
 
     Args:
         costs: of each task, [num_tasks].
         kinds: which kind of worker each task needs, [num_tasks].
         num_queues: workers of each kind.
+        order: [num_tasks], not negative. Where given, the tasks of an operation are as urgent as its most urgent one, and
+            the one with the least goes first.
 
     Returns:
-        The tasks of each queue, in order; those of the first kind come first.
+        The tasks of each queue, in order, those of the first kind first; and for each task how many began before it.
     """
     kind_starts = np.cumsum([0, *num_queues], dtype=np.int32)
-    starts, tasks = np.zeros(kind_starts[-1] + 1, np.int32), np.zeros(flow.num_tasks, np.int32)
-    _call("hpmoe_schedule", flow.replace(queues=()), np.asarray(costs, np.float64), np.asarray(kinds, np.uint8), kind_starts,
-          len(num_queues), starts, tasks)
-    return np.split(tasks[:starts[-1]].astype(np.int64), starts[1:-1])
+    starts, tasks, sequence = (np.zeros(n, np.int32) for n in (kind_starts[-1] + 1, flow.num_tasks, flow.num_tasks))
+    _call("hpmoe_schedule", flow.replace(queues=()), np.asarray(costs, np.float64),
+          None if order is None else np.asarray(order, np.int64), np.asarray(kinds, np.uint8), kind_starts, len(num_queues),
+          starts, tasks, sequence)
+    return np.split(tasks[:starts[-1]].astype(np.int64), starts[1:-1]), sequence
 
 
 def prune_waits(flow: tf.Taskflow) -> np.ndarray:
@@ -151,9 +155,9 @@ def _native(flow: tf.Taskflow) -> tuple[list[np.ndarray], _Flow]:
     return tables, _Flow(*(table.ctypes.data for table in tables), *map(len, tables[:4]), len(flow.queues))
 
 
-def _call(name: str, flow: tf.Taskflow, *arguments: np.ndarray | int) -> None:
+def _call(name: str, flow: tf.Taskflow, *arguments: np.ndarray | int | None) -> None:
     """Calls a function of the library with the flow's tables and further arguments, arrays by their address."""
     tables, native = _native(flow)
-    result = getattr(load(), name)(native, *(a if isinstance(a, int) else a.ctypes.data for a in arguments))
+    result = getattr(load(), name)(native, *(a if isinstance(a, int) or a is None else a.ctypes.data for a in arguments))
     del tables  # alive until here
     _check(result, f"{name[len('hpmoe_'):]}: a table of {flow.name} names a task or an event that does not exist")

@@ -31,6 +31,23 @@ std::vector<double> find_urgency(const Graph& graph, const Lists& consumers, int
   return urgency;
 }
 
+// A key for each task: tasks of an op are as urgent as its most urgent one, and which of them comes first is for `order`.
+std::vector<double> order_by_op(const HpmoeFlow& flow, const std::vector<double>& urgency, const int64_t* order) {
+  std::vector<double> least, keys(flow.num_tasks);
+  int64_t span = 1;
+  for (int32_t t = 0; t < flow.num_tasks; ++t) {
+    const int32_t op = flow.tasks[t].op;
+    if (op < 0 || order[t] < 0) throw BadTable();
+    if (op >= static_cast<int32_t>(least.size())) least.resize(op + 1);
+    least[op] = std::min(least[op], urgency[t]);
+    span = std::max(span, order[t] + 1);
+  }
+  const std::vector<int32_t> ops = sort_stably(least);
+  for (size_t i = 0; i < ops.size(); ++i) least[ops[i]] = static_cast<double>(i) * static_cast<double>(span);
+  for (int32_t t = 0; t < flow.num_tasks; ++t) keys[t] = least[flow.tasks[t].op] + static_cast<double>(order[t]);
+  return keys;
+}
+
 // Which task each queue runs and until when: a tree of the first to end of two, and so on; of equal ends the least task.
 class Running {
  public:
@@ -121,18 +138,21 @@ bool runs_in_order(const HpmoeFlow& flow) {
 
 }  // namespace
 
-std::vector<std::vector<int32_t>> schedule(const HpmoeFlow& flow, const double* costs, const uint8_t* kind,
-                                           const int32_t* kind_starts, int32_t num_kinds) {
+Schedule schedule(const HpmoeFlow& flow, const double* costs, const int64_t* order, const uint8_t* kind,
+                  const int32_t* kind_starts, int32_t num_kinds) {
   const Graph graph(flow);
   const Lists consumers = bundles_of(graph.needs, flow.num_events);
-  const std::vector<int32_t> by_urgency = sort_stably(find_urgency(graph, consumers, flow.num_tasks, costs));
+  std::vector<double> keys = find_urgency(graph, consumers, flow.num_tasks, costs);
+  if (order) keys = order_by_op(flow, keys, order);
+  const std::vector<int32_t> by_urgency = sort_stably(keys);
   std::vector<int32_t> place(flow.num_tasks);
   for (int32_t i = 0; i < flow.num_tasks; ++i) place[by_urgency[i]] = i;
   Progress progress(graph);
   std::vector<LeastFirst> ready(num_kinds, LeastFirst(flow.num_tasks));  // by place
   std::vector<Heap<int32_t>> free(num_kinds);
   Running running(kind_starts[num_kinds]);
-  std::vector<std::vector<int32_t>> queues(kind_starts[num_kinds]);
+  Schedule made{std::vector<std::vector<int32_t>>(kind_starts[num_kinds]), std::vector<int32_t>(flow.num_tasks, -1)};
+  int32_t num_begun = 0;
   for (int32_t k = 0; k < num_kinds; ++k)
     for (int32_t q = kind_starts[k]; q < kind_starts[k + 1]; ++q) free[k].push(q);
   const auto make_ready = [&](int32_t bundle) {
@@ -147,13 +167,14 @@ std::vector<std::vector<int32_t>> schedule(const HpmoeFlow& flow, const double* 
     for (int32_t k = 0; k < num_kinds; ++k) {
       for (; !ready[k].is_empty() && !free[k].empty(); free[k].pop()) {
         const int32_t t = by_urgency[ready[k].take_least()], q = free[k].top();
-        queues[q].push_back(t);
+        made.queues[q].push_back(t);
+        made.sequence[t] = num_begun++;
         running.begin(q, t, now + costs[t]);
       }
     }
     if (running.is_idle(done)) running.update(done);
     done = running.first_to_end();
-    if (running.is_idle(done)) return queues;
+    if (running.is_idle(done)) return made;
     const int32_t t = running.task(done);
     now = running.end(done);
     free[kind[t]].push(done);

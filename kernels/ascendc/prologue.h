@@ -216,6 +216,9 @@ class Prologue {
     for (int32_t source = 0; source < ep_size; ++source) {
       AscendC::PipeBarrier<PIPE_ALL>();
       write_differences(tables.before + source * tables.narrow, s.a, mine, s.sorted, route.num_local_experts);
+      AscendC::PipeBarrier<PIPE_ALL>();
+      write_differences(tables.own_start + source * tables.narrow, s.a, source * route.num_local_experts, s.sorted,
+                        route.num_local_experts);
       if (source == me) write_differences(tables.ahead, s.a, 0, s.b, route.num_experts);
       read(s.c, word(tables.sent + source * tables.width), tables.width);
       AscendC::PipeBarrier<PIPE_ALL>();

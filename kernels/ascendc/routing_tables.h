@@ -49,7 +49,9 @@ class RoutingTables {
     while (e < last && at(tables_.slot_start, rank, tables_.narrow, e + 1) <= index) ++e;
     if (e == last) return {received(rank), 0, last - 1};
     const int32_t first = at(tables_.slot_start, rank, tables_.narrow, e);
-    const int32_t start = expert_start(rank, e) + (index - first) * tile_rows_;
+    const int32_t slots = at(tables_.slot_start, rank, tables_.narrow, e + 1) - first;
+    const int32_t own = at(tables_.own_start, rank, tables_.narrow, e) / tile_rows_;
+    const int32_t start = expert_start(rank, e) + (own + index - first) % slots * tile_rows_;
     return {start, least(tile_rows_, expert_start(rank, e + 1) - start), e};
   }
 

@@ -21,6 +21,7 @@ struct RouteTables {
   int32_t sent;          // [R][width] sent[s][e]: entries of rank s for experts before e
   int32_t expert_start;  // [R][narrow] first received row of each expert of a rank
   int32_t slot_start;    // [R][narrow] first slot of each expert of a rank
+  int32_t own_start;     // [R][narrow] rows of each expert of a rank that come from ranks before that rank
   int32_t before;        // [R][narrow] rows of each of this rank's experts that come from ranks before s
   int32_t ahead;         // [width] rows of each expert that come from ranks before this one
   int32_t width, narrow, end;
@@ -35,7 +36,8 @@ HPMOE_DEVICE inline RouteTables lay_out(const RouteWords& route, int32_t ep_size
   t.sent = t.entries + in_lines(route.num_tokens * route.top_k);
   t.expert_start = t.sent + ep_size * t.width;
   t.slot_start = t.expert_start + ep_size * t.narrow;
-  t.before = t.slot_start + ep_size * t.narrow;
+  t.own_start = t.slot_start + ep_size * t.narrow;
+  t.before = t.own_start + ep_size * t.narrow;
   t.ahead = t.before + ep_size * t.narrow;
   t.end = t.ahead + t.width;
   return t;

@@ -15,19 +15,22 @@ __aicore__ inline int32_t entry_row(const Operand& operand, int32_t entry, int32
 __aicore__ inline void copy_segment(VectorUnit& unit, const Frame& frame, const Segment& segment) {
   const bool back = goes_back(frame.op);
   const int32_t top_k = frame.routing.route().top_k;
-  const int32_t row_bytes = frame.buffer(0).cols * element_bytes(frame.buffer(0).dtype);
-  const uint64_t out = address_on(frame.base(0), back ? segment.source : segment.dest), in = frame.base(1);
+  const Buffer rows_out = frame.buffer(0);
+  const int32_t size = element_bytes(rows_out.dtype), row_bytes = rows_out.cols * size;
+  const int32_t width = frame.num_cols(0, rows_out) * size;  // of the task
+  const uint64_t out = address_on(frame.base(0), back ? segment.source : segment.dest) + frame.first_col(0) * size;
+  const uint64_t in = frame.base(1) + frame.first_col(1) * size;
   const uint64_t lists = address_on(frame.rank->args.tables, segment.source);
   const uint64_t list = lists + static_cast<uint64_t>(frame.routing.tables().entries + segment.first_entry) * 4;
   const Operand& token_side = frame.op.operands[back ? 0 : 1];
-  const int32_t part = least(row_bytes, kPassBytes), pitch = round_up(part, kBlockBytes);
+  const int32_t part = least(width, kPassBytes), pitch = round_up(part, kBlockBytes);
   const int32_t rows_at_once = least(kPassBytes / pitch, kMaxEntries);
   for (int32_t first = 0; first < segment.rows; first += rows_at_once) {
     const int32_t rows = least(rows_at_once, segment.rows - first);
     const AscendC::LocalTensor<int32_t> entries = unit.read_entries(list + first * sizeof(int32_t), rows);
     const int64_t received = static_cast<int64_t>(segment.first_row + first) * row_bytes;
-    for (int32_t begin = 0; begin < row_bytes; begin += part) {
-      const int32_t bytes = least(part, row_bytes - begin);
+    for (int32_t begin = 0; begin < width; begin += part) {
+      const int32_t bytes = least(part, width - begin);
       Bytes buffer = unit.passing.AllocTensor<uint8_t>();
       if (back) unit.copy_in(buffer, in + received + begin, rows, bytes, row_bytes, pitch);
       for (int32_t r = 0; r < rows && !back; ++r) {

@@ -212,7 +212,7 @@ class Checker {
 
   const char* check_transfer(const Op& op) const {
     const Buffer &out = buffer(op, 0), &in = buffer(op, 1);
-    if (out.cols != in.cols || out.dtype != in.dtype) return "a transfer's two rows differ";
+    if (out.cols != in.cols || out.dtype != in.dtype || !same_columns(op, 0, 1)) return "a transfer's two rows differ";
     const Buffer& received = goes_back(op) ? in : out;
     const int64_t most = max_rows_of(image_.routes[op.route], image_.header->tile_rows);
     return received.rows == 0 || received.rows >= most ? nullptr : "a transfer's received rows pass their buffer";
@@ -295,7 +295,7 @@ class Checker {
       return "a task's row is outside its op's domain";
     if (op.num_peers > image_.header->ep_size) return "a task's peer is outside the peer order";
     if (op.num_peers == 0 && (is_put(opcode) || opcode == Opcode::NOTIFY)) return "a transfer has no peer";
-    return is_transfer(opcode) ? nullptr : check_columns(op, opcode);
+    return check_columns(op, opcode);
   }
 
   const char* check_form(const Form& form) const {

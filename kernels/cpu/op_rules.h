@@ -38,8 +38,8 @@ constexpr OperandRule kReplica{any_of(Rows::REPLICA), kOwnCols}, kReplicas{any_o
 constexpr OperandRule kColumns{kOwnRows, any_of(Cols::OWN, Cols::ALL)}, kOneOut{kOwnRows, kOneCol};
 
 constexpr OpRule kRules[] = {
-    {Opcode::PUT, 2, true, kSlots, {{kPeer, kAllCols}, {kTokenSide, kAllCols}}},
-    {Opcode::PUT_BACK, 2, true, kSlots, {{kEntries, kAllCols}, kOwnAll}},
+    {Opcode::PUT, 2, true, kSlots, {{kPeer, kColumns.cols}, {kTokenSide, kColumns.cols}}},
+    {Opcode::PUT_BACK, 2, true, kSlots, {{kEntries, kColumns.cols}, kColumns}},
     {Opcode::REDUCE, 2, true, kTiles, {kColumns, {kEntries, kColumns.cols}, kOwnAll}},
     {Opcode::GMM, 3, false, kRowDomains, {kOwn, kOwnAll, {kWeight, kOwnCols}, kReplica}},
     {Opcode::WGRAD, 3, false, kExperts, {kAnyOwn, {kOfExpert, kAnyCols}, {kOfExpert, kOwnCols}, kAdded, kAdded}},

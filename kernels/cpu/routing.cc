@@ -138,8 +138,11 @@ Code Routing::place_rows(int32_t rank, Status& status) {
       mine.source_start[static_cast<size_t>(e) * ep_size_ + source] = static_cast<int32_t>(row);
       row += sent_to_expert(source, rank, e);
     }
-    needed += ceil_div(row - first, tile_rows_);
-    for (int64_t start = first; start < row && used < route_.num_slots; start += tile_rows_) {
+    const int64_t slots = ceil_div(row - first, tile_rows_);
+    const int64_t own = (source_start(rank, e, rank) - first) / tile_rows_;
+    needed += slots;
+    for (int64_t i = 0; i < slots && used < route_.num_slots; ++i) {
+      const int64_t start = first + (own + i) % slots * tile_rows_;
       const auto rows = static_cast<int32_t>(std::min<int64_t>(tile_rows_, row - start));
       mine.slots[used++] = {e, static_cast<int32_t>(start), rows};
     }

@@ -1,7 +1,9 @@
 // Which rows go where: computed from topk_ids at kernel start, the same on every rank, whatever the arrival order.
 //
 // Letters: E experts, L local experts, R ranks, S slots, T tokens, K experts per token; an entry is token * K + k.
-// Received rows of a rank are ordered by (local expert, source rank, entry) and cut, expert by expert, into slots.
+// Received rows of a rank are ordered by (local expert, source rank, entry) and cut, expert by expert, into slots. Those of an
+// expert are numbered from the one where the rank's own rows begin on, and round: whoever works through slots in their
+// order finds its own rows first and then, on every rank, those of the ranks after it.
 // Where ranks hold copies of experts, E counts these too once entries are divided.
 #pragma once
 

@@ -41,6 +41,7 @@ struct Worker {
   int32_t pending = 0;        // parts of the running task that have not ended
   double looked = 0;          // until when it has looked at the waits met so far
   bool has_slept = false;
+  double asleep_since = 0;
   int64_t released_by = -1;  // the source of the signal that ended its last sleep
 };
 
@@ -210,6 +211,7 @@ class Simulation {
       const int64_t event = image_.event_of(wait, task) + (by_expert ? frame.unit.expert : 0);
       if (missing_[rank][event] > 0) {
         worker.has_slept = true;
+        worker.asleep_since = now;
         asleep_[rank][event].push_back(w);
         return;
       }
@@ -340,9 +342,15 @@ class Simulation {
     std::vector<int32_t>& asleep = asleep_[signal.who][signal.event];
     for (int32_t w : asleep) {
       workers_[w].released_by = signal.source;
-      foresee(signal.time, Happening::WAKE, w);
+      foresee(next_look(workers_[w], signal.time), Happening::WAKE, w);
     }
     asleep.clear();
+  }
+
+  // When a worker that is asleep looks at its event, at `now` or after it.
+  double next_look(const Worker& worker, double now) const {
+    if (machine_.repoll_us <= 0) return now;
+    return worker.asleep_since + std::ceil((now - worker.asleep_since) / machine_.repoll_us) * machine_.repoll_us;
   }
 
   // Nothing will happen any more: OK where all queues are done, else the first worker that waits.

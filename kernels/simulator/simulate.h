@@ -13,7 +13,8 @@ struct HpmoeMachine {
   double memory_rate, memory_cap;        // of what L2 does not hold
   double link_rate, link_cap;            // each direction of a rank's link inside a node
   double node_link_rate, node_link_cap;  // and between nodes
-  double task_us, wait_us, poll_us;      // before a body; for each wait; until a worker can see a signal
+  double task_us, wait_us;               // before a body; for each wait
+  double poll_us, repoll_us;             // until a worker can see a signal; between its looks while it waits, 0 where it always looks
   double signal_us, remote_us, node_remote_us;  // of the worker for a signal; until it arrives on another rank
   double host_cores;  // where above 0, all workers of all ranks share so many cores, and L2 and memory are those of all ranks
   int64_t node_size;                            // ranks of a node
@@ -44,7 +45,7 @@ struct HpmoeWork {
   HpmoeTouch touches[kMaxTouches];
 };
 
-static_assert(sizeof(HpmoeMachine) == 17 * 8, "seventeen words of eight bytes");
+static_assert(sizeof(HpmoeMachine) == 18 * 8, "eighteen words of eight bytes");
 static_assert(sizeof(HpmoeWork) == 5 * 8 + kMaxTouches * 4 * 8, "words of eight bytes");
 
 enum { HPMOE_L2, HPMOE_MEMORY, HPMOE_EGRESS, HPMOE_INGRESS, HPMOE_NODE_EGRESS, HPMOE_NODE_INGRESS, HPMOE_NUM_RATES };

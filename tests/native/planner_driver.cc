@@ -55,10 +55,11 @@ void test_random_flow(std::mt19937& random) {
     kind[t] = random() % 2;
   }
   const int32_t kind_starts[] = {0, 2, 5};
-  std::vector<int32_t> starts(6), order(n);
+  std::vector<int32_t> starts(6), order(n), sequence(n);
+  std::vector<int64_t> place(n);
   const HpmoeFlow tiles = flow.view();
-  check(hpmoe_schedule(&tiles, costs.data(), kind.data(), kind_starts, 2, starts.data(),
-                       order.data()) == HPMOE_OK && starts[5] == int32_t(n), "every task is scheduled");
+  check(hpmoe_schedule(&tiles, costs.data(), n % 2 ? place.data() : nullptr, kind.data(), kind_starts, 2, starts.data(), order.data(),
+                       sequence.data()) == HPMOE_OK && starts[5] == int32_t(n), "every task is scheduled");
   flow.starts = starts;
   flow.order = order;
   const HpmoeFlow queued = flow.view();

@@ -1,0 +1,72 @@
+"""Which tile shape suits a program on a machine: the one whose matrix tasks end first by the machine's own cost rules."""
+
+from __future__ import annotations
+
+import functools
+
+import numpy as np
+
+from hpmoe import taskflow as tf
+from hpmoe.costs import STREAM, WEIGHT, Work
+from hpmoe.machine import Machine
+from hpmoe.program import Program
+from hpmoe.tiling import tile_operations
+
+ROW_STEPS, COL_STEPS = (1.0, 0.5, 2.0), (1.0, 0.5, 2.0, 4.0)  # of a machine's default tile, itself first
+
+
+@functools.lru_cache(maxsize=64)
+def choose_tile(program: Program, machine: Machine, rows: int | None, cols: int | None) -> tuple[int, int]:
+    """Rows and columns of a tile, those that are given kept; the same for the same program, machine and sizes.
+
+    Example:
+        >>> import hpmoe
+        >>> avals = hpmoe.Aval((4096, 7168), "bfloat16"), hpmoe.Aval((7168, 4096), "bfloat16")
+        >>> choose_tile(hpmoe.trace(lambda x, w: x @ w, *avals), hpmoe.ascend_a3, None, None)
+        (128, 256)
+    """
+    all_rows = [rows] if rows else [max(1, int(machine.tile_rows * step)) for step in ROW_STEPS]
+    all_cols = [cols] if cols else [max(1, int(machine.tile_cols * step)) for step in COL_STEPS]
+    shapes = [(r, c) for r in all_rows for c in all_cols]
+    times = [estimated_us(tile_operations(program, *shape), machine) for shape in shapes]
+    return shapes[int(np.argmin(times))]
+
+
+def estimated_us(flow: tf.Taskflow, machine: Machine) -> float:
+    """Microseconds of the matrix tasks of a rank where experts share the rows evenly, or of reading what they alone read,
+    and the longest of them, for the last ones do not end together. Of a unified machine all tasks count."""
+    work = Work(flow, machine)
+    busy, longest, memory = 0.0, 0.0, 0.0
+    for i, op in enumerate(flow.ops):
+        if op.opcode.startswith("ALL_TO_ALL") or (op.unit != "aic" and not machine.unified):
+            continue
+        units, experts = _units(flow, op)
+        for _, cols in op.col_ranges():
+            row = work.table[i, int(cols < op.tile_cols)]
+            us = [_task_us(row, rows, machine) for rows, _ in units]
+            busy += sum(t * count for t, (_, count) in zip(us, units, strict=True))
+            longest = max([longest, *us])
+            touches = row["touches"][:row["num_touches"]]
+            memory += touches["fixed"][touches["part"] == WEIGHT][:1].sum() * experts
+            memory += touches["fixed"][touches["part"] == STREAM].sum() * sum(count for _, count in units)
+    return max(busy / len(machine.queues_of("aic")), memory / machine.memory_bytes_per_us) + longest
+
+
+def _units(flow: tf.Taskflow, op: tf.TileOp) -> tuple[list[tuple[float, int]], int]:
+    """(rows of a unit, how many units have as many), and how many experts they are of."""
+    plan = flow.routes[op.domain.route] if op.domain.route >= 0 else None
+    experts = plan.num_local_experts if plan else 1
+    if op.domain.kind == "experts":
+        return [((plan.max_rows / experts if plan else op.params[1]), op.domain.size)], experts
+    rows = plan.max_rows / experts if op.domain.kind == "slots" else float(max(1, op.domain.num_rows))
+    times = experts if op.domain.kind == "slots" else 1
+    whole, rest = divmod(rows, flow.tile_rows)
+    return [(n, count) for n, count in ((float(flow.tile_rows), int(whole) * times), (rest, times)) if n and count], times
+
+
+def _task_us(work: np.void, rows: float, machine: Machine) -> float:
+    """Of a task alone on the machine, with what waiting and signalling takes at least."""
+    touches = work["touches"][:work["num_touches"]]
+    core = work["core_fixed"] + -(-rows // work["granule"]) * work["granule"] * work["core_row"]
+    passed = (touches["fixed"].sum() + rows * touches["row"].sum()) / machine.worker_l2_bytes_per_us
+    return float(max(machine.task_us + core, passed) + machine.wait_us + machine.signal_us)

@@ -1,0 +1,106 @@
+"""Schedules of a real layer on a modelled Ascend A3: how near the bound, how far ahead of the reference's. All simulated."""
+
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from test_simulate import NPU, plan
+
+import hpmoe
+from hpmoe.commands.layer import Layer
+from hpmoe.layout import Layout
+from hpmoe.tile_choice import choose_tile
+from hpmoe.transforms.assign_queues import as_reference
+from hpmoe.workload import balanced_ids, imbalanced_ids
+
+
+def layer(direction="forward", ep=4, tokens=4096, imbalance=1.0, tuned=True, **sizes):
+    o = SimpleNamespace(**{"hidden": 7168, "intermediate": 2048, "top_k": 8, "experts": 8 * ep, **sizes}, ep=ep, tokens=tokens,
+                        dtype="bfloat16")
+    return Layer(o, direction, hpmoe.ascend_a3, imbalance, tuned=tuned)
+
+
+@pytest.mark.parametrize("makespan_over_bound, over_reference, what", [
+    (1.036, 1.25, {}),
+    (1.024, 1.09, {"direction": "backward", "ep": 2}),
+    (1.13, 1.40, {"tokens": 512}),
+    (1.06, 1.18, {"tokens": 512, "direction": "backward"}),
+    (1.06, 1.20, {"tokens": 64}),
+    (1.15, 1.15, {"tokens": 128}),
+    (1.06, 1.18, {"tokens": 1024, "imbalance": 3.5}),
+    (1.12, 1.20, {"tokens": 1024, "hidden": 4096, "intermediate": 1536, "experts": 96, "top_k": 6}),
+], ids=str)
+def test_near_the_bound_and_ahead_of_the_reference(makespan_over_bound, over_reference, what):
+    ours, other = layer(**what), layer(**what, tuned=False)
+    span, bound = ours.span_us(ours.fused()), ours.bound_us()
+    assert bound * (1 - 1e-9) <= span <= makespan_over_bound * bound
+    assert other.span_us(other.fused("expert_barrier")) >= over_reference * span
+
+
+@pytest.mark.parametrize("ep", (1, 2, 5))
+def test_slots_begin_with_the_ranks_own_rows(ep):
+    flow = plan(ep=ep, T=300, E=2 * ep, K=min(2, 2 * ep), make=lambda f: f)
+    ids = balanced_ids(ep, 300, 2, 2 * ep) if ep == 1 else imbalanced_ids(ep, 300, 2, 2 * ep, imbalance=min(1.5, ep), seed=4)
+    layout = Layout(flow, [list(ids)], None)
+    for rank in range(ep):
+        slots, routing = layout.slots[0][rank], layout.routings[0]
+        taken = np.concatenate([np.arange(s, s + n) for s, n in zip(slots.start, slots.rows, strict=True)])
+        assert sorted(taken) == list(range(routing.num_rows(rank))) and (np.diff(slots.expert) >= 0).all()
+        for e in range(2):
+            mine = (slots.expert == e) & (slots.rows > 0)
+            first = slice(slots.start[mine][0], slots.start[mine][0] + slots.rows[mine][0])
+            sources = routing.source_of_row[rank]
+            assert rank in sources[first] or not (sources[routing.expert_of_row(rank) == e] == rank).any()
+            ahead = (sources[slots.start[mine]] - rank) % ep  # of the first row of each slot: it goes round once
+            assert (np.diff(ahead[1:]) >= 0).all()
+
+
+def test_a_worker_that_looks_seldom_is_later():
+    flow, ids = plan(ep=2, T=500), imbalanced_ids(2, 500, 2, 8, imbalance=1.5, seed=1)
+    spans = [hpmoe.simulate(flow, NPU.replace(repoll_us=us), routing=ids).span for us in (0.0, 20.0, 200.0)]
+    assert spans[0] < spans[1] < spans[2]
+    seldom = hpmoe.simulate(flow, NPU.replace(repoll_us=20.0), routing=ids)
+    slept = seldom.simulated.released_by >= 0
+    looks = (seldom.begin - seldom.wait_begin)[slept] / 20
+    assert slept.any() and np.abs(looks - looks.round())[looks < 1.5].max() * 20 < NPU.wait_us + 0.01
+
+
+def test_the_reference_waits_for_whole_experts():
+    flow = plan(make=hpmoe.overlap_comm)
+    coarse, machine = as_reference(flow, NPU)
+    assert machine.repoll_us > 0 and {b.unit for b in flow.blocks} >= {"slot"}
+    assert {b.unit for b in coarse.blocks if b.name in ("b", "c", "d")} == {"expert"}
+    hpmoe.verify(coarse)
+
+
+@pytest.mark.parametrize("direction", ("forward", "backward"))
+def test_the_tile_is_chosen_by_the_machine_and_the_sizes(direction):
+    big, small = (layer(direction, tokens=t).tiles for t in (4096, 64))
+    assert big.provenance[-1] == layer(direction).tiles.provenance[-1]  # the same again
+    assert big.machine is hpmoe.ascend_a3 and hpmoe.assign_queues.apply_to(big).machine is hpmoe.ascend_a3
+    assert big.provenance[-1] != small.provenance[-1]
+
+
+def test_what_is_given_is_kept():
+    program = hpmoe.trace(hpmoe.swiglu, hpmoe.Aval((300, 64), "float32"))
+    assert choose_tile(program, hpmoe.ascend_a3, 24, None)[0] == 24 and choose_tile(program, NPU, None, 40)[1] == 40
+    flow = hpmoe.tile_partition(hpmoe.swiglu, rows="auto", cols=40).lower(hpmoe.Aval((300, 64), "float32"))
+    assert "cols=40" in flow.provenance[-1] and flow.machine is None
+
+
+def test_a_choice_changes_no_number():
+    x = np.random.default_rng(0).standard_normal((37, 24)).astype(np.float32)
+    from helpers import tensors
+    for machine in (None, hpmoe.ascend_a3.replace(tile_rows=8, tile_cols=4)):
+        staged = hpmoe.fuse_persistent(hpmoe.assign_queues(hpmoe.tile_partition(
+            hpmoe.swiglu, rows="auto", cols="auto", machine=machine)))
+        assert (staged(*tensors([x])).asnumpy() == hpmoe.fuse_persistent(hpmoe.assign_queues(hpmoe.tile_partition(
+            hpmoe.swiglu)))(*tensors([x])).asnumpy()).all()
+
+
+def test_puts_are_cut_where_a_worker_would_be_long_at_them():
+    wide = [o.tile_cols for o in hpmoe.overlap_comm.apply_to(layer(tokens=512).tiles, cols="auto").ops if o.num_peers]
+    many = [o.tile_cols for o in hpmoe.overlap_comm.apply_to(layer(ep=16).tiles, cols="auto").ops if o.num_peers]
+    fast = layer(tokens=512).tiles.replace(machine=hpmoe.ascend_a3.replace(worker_link_bytes_per_us=1e9))
+    assert 0 < max(wide) < max(many) < 7168
+    assert {o.tile_cols for o in hpmoe.overlap_comm.apply_to(fast, cols="auto").ops if o.num_peers} == {0}
