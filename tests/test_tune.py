@@ -133,7 +133,7 @@ def test_other_functions():
     x, w = Aval((64, 16), "float32"), Aval((8, 16), "float32")
     tuned = tune_function(lambda x, w: hpmoe.swiglu(x) @ w, x, w, machine=MACHINE, max_trials=6)
     assert sorted(tuned.settings) == ["cols", "policy", "rows"]
-    saved = hpmoe.save_for_backward(moe_ffn, policy="recompute_swiglu")
+    saved = hpmoe.save_for_backward(moe_ffn, policy="dispatched_rows")
     assert tune(saved, max_trials=1).trials[0].us != tune(max_trials=1).trials[0].us
     assert "save_for_backward" in repr(tune(saved, max_trials=1)(saved))
     on_cpu = tune_function(lambda x: x * 2.0, ms.Tensor(np.ones((4, 4), np.float32)), max_trials=2)
