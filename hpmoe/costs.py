@@ -90,7 +90,7 @@ class Work:
             return []
         rows = op.params[0] if op.opcode == "WGRAD" else self.flow.tile_rows
         again = _parts(rows, cols, self.machine) - 1
-        first, part, fixed, row = min(touches[1:3], key=lambda t: t[2] + rows * t[3])
+        first, part, fixed, row = min(reversed(touches[1:3]), key=lambda t: t[2] + rows * t[3])
         return [(first, part, fixed * again, row * again)] if again else []
 
     def _buffer(self, op: tf.TileOp, operand: int) -> tf.Buffer:

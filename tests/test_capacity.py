@@ -243,6 +243,7 @@ def test_a_simulated_launch_drops_too(policy):
     avals = [hpmoe.Aval(s, d) for s, d in [((256, 64), "float32"), ((256, 1), "int32"), ((256, 1), "bfloat16"),
                                            ((4, 64, 64), "float32"), ((4, 32, 64), "float32")]]
     ids = [np.zeros((256, 1), np.int32)] * 2
+    weights = [np.linspace(0, 1, 256, dtype=np.float32)[:, None]] * 2
 
     def span(factor):
         def f(x, ids, w, up, down):
@@ -251,7 +252,7 @@ def test_a_simulated_launch_drops_too(policy):
             act = hpmoe.swiglu(hpmoe.grouped_matmul(rows, up, route))
             return hpmoe.combine(hpmoe.grouped_matmul(act, down, route), route)
         flow = stages(rows=32, cols=32, machine=SMALL_NPU)["queues"](f).lower(*avals, mesh=hpmoe.Mesh(2))
-        return hpmoe.simulate(flow, routing=ids).span
+        return hpmoe.simulate(flow, routing=ids, topk_weights=weights if policy == "probs" else None).span
 
     assert span(1.0) < span(4.0) <= 1.01 * span(None)
 

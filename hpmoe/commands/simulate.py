@@ -22,7 +22,7 @@ Every time is simulated: the very queues that would be launched, run on a model 
 --imbalance is the largest over the mean number of rows that a rank receives. --replicas plans copies from the very
 routing that runs, so its time is that of a good estimate; --min_load=0 makes copies that lose too. --paper prints
 HyperParallel-MoE's table and its micro-benchmarks beside the model; it uses no other flag but --json. --ablation
-turns techniques off and on one by one, on 4, 8, ... ranks up to --most_ranks, with as many experts each as --experts
+turns techniques off and on one by one, on 4, 16, ... ranks up to --most_ranks, with as many experts each as --experts
 and --ep say."""
 
 
@@ -44,9 +44,8 @@ def define_schedule(values: flags.FlagValues, directions: tuple[str, ...] = ("fo
     options.define_integer(values, "seed", 0, "of the imbalanced routing: the hot rank, and who takes what", least=0)
     options.define_integer(values, "replicas", 0, "copies of hot experts that each rank has room for", least=0)
     options.define_number(values, "min_load", None, "rows that a copy must take; by default what hides its weights")
-    options.define_integer(values, "tile_rows", None, "rows of a tile and of a slot; where not given, with critical_path "
-                           "what the model of the machine chooses, else the machine's default")
-    options.define_integer(values, "tile_cols", None, "columns of a tile, in the same way")
+    options.define_integer(values, "tile_rows", None, "rows of a tile and of a slot; chosen for the machine where not given")
+    options.define_integer(values, "tile_cols", None, "columns of a tile, the same")
     options.define_choice(values, "order", "ratr", "in which order a rank sends to the others", tuple(ORDERS))
     options.define_choice(values, "signal", "tile", "what one remote signal stands for", SIGNALS)
     options.define_choice(values, "policy", "critical_path", "how tasks get into queues", tuple(POLICIES))
