@@ -56,7 +56,7 @@ def _access(op: tf.TileOp, i: int, access: tf.Access, buffers: Sequence[tf.Buffe
     if access.cols == "one" and buffer.cols == 1 and access.offset == 0 and (op.opcode, i) in ONE_COLUMN:
         changes["cols"] = "all"
     if op.opcode in TRANSFERS:
-        changes |= _moved(op, i, access, buffer, plan)
+        changes |= _moved(op, i, access, plan)
     elif (op.opcode, i) in WHOLE_ROWS and access.cols in ("all", "block") and 0 <= access.offset < buffer.cols:
         changes["offset"] = 0
     elif op.opcode in SUMS and (i == 0 or i >= 3) and access.rows not in ("replica", "returned"):
@@ -70,14 +70,11 @@ def _access(op: tf.TileOp, i: int, access: tf.Access, buffers: Sequence[tf.Buffe
     return dataclasses.replace(access, **changes) if changes else access
 
 
-def _moved(op: tf.TileOp, i: int, access: tf.Access, buffer: tf.Buffer, plan: tf.RoutePlan | None) -> dict:
-    """Transfers move whole rows, by token or by entry, which are one where a token has one choice."""
-    changes: dict[str, object] = {"offset": 0} if 0 <= access.offset < buffer.cols else {}
+def _moved(op: tf.TileOp, i: int, access: tf.Access, plan: tf.RoutePlan | None) -> dict:
+    """Transfers move rows by token or by entry, which are one where a token has one choice."""
     if i == 1 and op.opcode == "ALL_TO_ALL_BACK":
-        changes["rows"] = "own"
-    elif i == 1 and access.rows == "entries" and plan and plan.top_k == 1:
-        changes["rows"] = "tokens"
-    return changes
+        return {"rows": "own"}
+    return {"rows": "tokens"} if i == 1 and access.rows == "entries" and plan and plan.top_k == 1 else {}
 
 
 def _rows_named(access: tf.Access, buffer: tf.Buffer, plan: tf.RoutePlan | None) -> int:

@@ -39,6 +39,8 @@ class _Regions:
         for i, op in enumerate(self.ops):
             for k, access in enumerate(op.operands):
                 self._check_access(i, op, k, access)
+            if op.opcode in ("PUT", "PUT_BACK", "ALL_TO_ALL", "ALL_TO_ALL_BACK"):
+                self._check_transfer(i, op)
         for i, op in enumerate(self.ops):
             for access in op.inputs:
                 rows, there = self._rows(i, op, access), self.heights.get(access.buffer, math.inf)
@@ -90,6 +92,15 @@ class _Regions:
         if is_output:
             self._write(index, op, access, (first, last))
             self.heights[access.buffer] = min(rows, self.heights.get(access.buffer, rows))
+
+    def _check_transfer(self, index: int, op: tf.TileOp) -> None:
+        """Rows arrive as they are sent."""
+        moved = []
+        for access in reversed(op.operands[:2]):
+            buffer, (first, last) = self.buffers[access.buffer], self._columns(op, access)
+            moved.append((access.cols, f"columns {first}:{last} of {buffer.cols}", buffer.name))
+        source, to = moved
+        self._require(source[:2] == to[:2], f"{op.label} moves {source[1]} of {source[2]} to {to[1]} of {to[2]}", index)
 
     def _height(self, op: tf.TileOp, buffer: tf.Buffer) -> float:
         """Rows of a buffer; those of a route it was not made for are none."""
