@@ -20,7 +20,7 @@ from hpmoe.kernels.packing import pack
 from hpmoe.targets import register_target
 from hpmoe.taskflow import Taskflow, memory_of
 
-LIBRARY = Path(__file__).parent / "_twin.so"
+COMPILED = Path(__file__).parent / "_twin.so"
 FAULT_BYTES = 8192
 COUNTER_WORDS = 16
 SEEDS = itertools.count()
@@ -42,11 +42,11 @@ class Counts(ctypes.Structure):
 
 
 @cache
-def load(path: Path = LIBRARY) -> ctypes.CDLL:
+def load() -> ctypes.CDLL:
     """The twin with the kernel in it. Raises ImportError when it has not been built."""
-    if not path.exists():
-        raise ImportError(f"{path} is not built: python -m hpmoe.kernels.build_native")
-    library = ctypes.CDLL(str(path))
+    if not COMPILED.exists():
+        raise ImportError(f"{COMPILED} is not built: python -m hpmoe.kernels.build_native")
+    library = ctypes.CDLL(str(COMPILED))
     for name in ("hpmoe_twin_table_words", "hpmoe_twin_counters"):
         getattr(library, name).restype, getattr(library, name).argtypes = ctypes.c_int64, [ctypes.c_void_p]
     library.hpmoe_twin_launch.argtypes = [
@@ -63,13 +63,11 @@ class TwinExecutable(Executable):
         tables: routing tables of even and odd launches, for each rank.
         state: how many launches these counters have seen.
         counts: what the last launch moved and computed.
-        library: where the kernel is compiled with the twin.
     """
 
     tables: np.ndarray = None
     state: list[int] = None
     counts: Counts = None
-    library: Path = LIBRARY
 
     target = "ascend-twin"
 
@@ -89,7 +87,7 @@ class TwinExecutable(Executable):
             ranks[rank].num_tokens = num_tokens[rank]
         self.state[0] += 1
         seed, status, fault = next(SEEDS), Status(), ctypes.create_string_buffer(FAULT_BYTES)
-        code = load(self.library).hpmoe_twin_launch(
+        code = load().hpmoe_twin_launch(
             self.image.ctypes.data, self.image.nbytes, ranks, len(ranks), self.state[0], self.timeout, seed,
             ctypes.byref(status), ctypes.byref(self.counts), fault, FAULT_BYTES)
         if code:
@@ -110,18 +108,18 @@ def _remote_buffers(flow: Taskflow) -> np.ndarray:
     return np.array([memory_of(flow.buffers, b) in homes for b in range(len(flow.buffers))], np.uint8)
 
 
-def compile_twin(flow: Taskflow, timeout: float, library: Path = LIBRARY) -> TwinExecutable:
+def compile_twin(flow: Taskflow, timeout: float) -> TwinExecutable:
     """Packs a Taskflow for the twin of an NPU."""
     check_flow(flow, TwinExecutable.target)
     image, pool = pack(flow), Pool()
-    counters = load(library).hpmoe_twin_counters(image.ctypes.data)
-    words = load(library).hpmoe_twin_table_words(image.ctypes.data)
+    counters = load().hpmoe_twin_counters(image.ctypes.data)
+    words = load().hpmoe_twin_table_words(image.ctypes.data)
     lines = -(-max(len(flow.events), 1) // COUNTER_WORDS) * COUNTER_WORDS
     ep_size = flow.ep_size
     return TwinExecutable(
         flow, image, timeout, flow.provenance, pool.zeros((ep_size, counters * COUNTER_WORDS), np.int32),
         pool.zeros((ep_size, lines), np.int32), tables=pool.zeros((ep_size, 2 * words), np.int32), state=[0],
-        counts=Counts(), library=library)
+        counts=Counts())
 
 
 register_target(TwinExecutable.target, compile_twin)

@@ -52,7 +52,7 @@ MUTANTS = (
     # Queues and flags of the vector core.
     without("a buffer that is never taken from its queue", "map_body.h", "in = unit.inputs.DeQue<uint8_t>();"),
     without("a buffer that is never freed", "map_body.h", "unit.inputs.FreeTensor(in);"),
-    without("a result that is never queued", "map_body.h", "unit.outputs.EnQue(result);"),
+    without("a result that is never queued", "vector_unit.h", "outputs.EnQue(result);"),
     mutant("vector work on numbers not yet widened", "reduce_bodies.h", (
         "unit.inputs.FreeTensor(loaded);\n    AscendC::PipeBarrier<PIPE_V>();", "unit.inputs.FreeTensor(loaded);")),
     without("weights read before they are computed", "vector_unit.h", *flag("V_S", "computed_")),

@@ -83,13 +83,7 @@ __aicore__ inline void map(VectorUnit& unit, const Frame& frame) {
       map_one(code, a, unit.floats(4), piece.count());
     }
     AscendC::PipeBarrier<PIPE_V>();
-    Bytes result = unit.outputs.AllocTensor<uint8_t>();
-    unit.narrow(result, 0, out.dtype, a, piece.count());
-    unit.outputs.EnQue(result);
-    result = unit.outputs.DeQue<uint8_t>();
-    unit.store(out, result, 0, piece);
-    unit.outputs.FreeTensor(result);
-    AscendC::PipeBarrier<PIPE_V>();
+    unit.write(out, piece, a, piece.count());
   }
 }
 

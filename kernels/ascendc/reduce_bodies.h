@@ -37,13 +37,7 @@ __aicore__ inline void reduce_entries(VectorUnit& unit, const Frame& frame) {
       }
       AscendC::PipeBarrier<PIPE_V>();
     }
-    Bytes result = unit.outputs.AllocTensor<uint8_t>();
-    unit.narrow(result, 0, out.dtype, sum, piece.count());
-    unit.outputs.EnQue(result);
-    result = unit.outputs.DeQue<uint8_t>();
-    unit.store(out, result, 0, piece);
-    unit.outputs.FreeTensor(result);
-    AscendC::PipeBarrier<PIPE_V>();
+    unit.write(out, piece, sum, piece.count());
   }
 }
 
@@ -79,13 +73,7 @@ __aicore__ inline void row_dot(VectorUnit& unit, const Frame& frame) {
       AscendC::ReduceSum(dots[r * kLane], products[r * piece.pitch], x, piece.pitch);
       AscendC::PipeBarrier<PIPE_V>();
     }
-    Bytes result = unit.outputs.AllocTensor<uint8_t>();
-    unit.narrow(result, 0, out.dtype, dots, piece.num_rows * kLane);
-    unit.outputs.EnQue(result);
-    result = unit.outputs.DeQue<uint8_t>();
-    unit.store(out, result, 0, piece);
-    unit.outputs.FreeTensor(result);
-    AscendC::PipeBarrier<PIPE_V>();
+    unit.write(out, piece, dots, piece.num_rows * kLane);
   }
 }
 

@@ -36,13 +36,7 @@ __aicore__ inline void swiglu(VectorUnit& unit, const Frame& frame) {
     AscendC::PipeBarrier<PIPE_V>();
     AscendC::Mul(g, g, u, count);
     AscendC::PipeBarrier<PIPE_V>();
-    Bytes result = unit.outputs.AllocTensor<uint8_t>();
-    unit.narrow(result, 0, out.dtype, g, count);
-    unit.outputs.EnQue(result);
-    result = unit.outputs.DeQue<uint8_t>();
-    unit.store(out, result, 0, piece);
-    unit.outputs.FreeTensor(result);
-    AscendC::PipeBarrier<PIPE_V>();
+    unit.write(out, piece, g, count);
   }
 }
 

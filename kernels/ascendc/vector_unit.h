@@ -84,6 +84,17 @@ class VectorUnit {
     copy_out(first, buffer[i * kPieceBytes], piece.num_rows, width * size, to.row_bytes, pitch * size);
   }
 
+  // Rounds a piece to the operand's dtype and copies it there; afterwards `from` may be overwritten.
+  __aicore__ inline void write(const Rows2d& to, const Piece& piece, const Floats& from, int32_t count) {
+    Bytes result = outputs.AllocTensor<uint8_t>();
+    narrow(result, 0, to.dtype, from, count);
+    outputs.EnQue(result);
+    result = outputs.DeQue<uint8_t>();
+    store(to, result, 0, piece);
+    outputs.FreeTensor(result);
+    AscendC::PipeBarrier<PIPE_V>();
+  }
+
   // Blocks of `bytes` that begin `far` bytes apart in global memory and `near` in UB.
   __aicore__ inline void copy_in(const Bytes& to, uint64_t from, int32_t blocks, int32_t bytes, int64_t far, int32_t near) {
     const AscendC::DataCopyExtParams params(static_cast<uint16_t>(blocks), bytes, gap(blocks, far, bytes),
