@@ -11,10 +11,10 @@ from hpmoe.dtypes import storage_dtype
 from hpmoe.errors import check_argument
 
 MATMULS = ("GMM", "WGRAD")
-BODIES = {"aic": MATMULS, "aiv": ("PUT", "PUT_BACK", "NOTIFY", "SWIGLU", "SWIGLU_GRAD", "MAP", "REDUCE", "ROW_DOT")}
-MAP_CODES = ("copy", "neg", "exp", "log", "sqrt", "abs", "square", "silu", "sigmoid", "reciprocal", "relu", "fill",
-             "add", "sub", "mul", "div", "maximum", "minimum")
-FRACTAL = 16
+BODIES = {"aic": MATMULS, "aiv": ("PUT", "PUT_BACK", "NOTIFY", "SWIGLU", "SWIGLU_GRAD", "MAP", "REDUCE", "ROW_DOT",
+                                 "ROW_REDUCE", "COL_SUM", "GATHER")}
+MAP_CODES = ("copy", "neg", "exp", "log", "sqrt", "rsqrt", "abs", "square", "silu", "sigmoid", "tanh", "reciprocal", "relu",
+             "fill", "add", "sub", "mul", "div", "maximum", "minimum")
 MAX_ROW_STRIDE = 65_535  # elements, of a matmul's operand: a parameter of 16 bits
 MAX_TOP_K = 256
 MAX_EXPERTS = 1024
@@ -68,6 +68,3 @@ def _check_matmul(flow: tf.Taskflow, op: tf.TileOp, who: str) -> None:
     for buffer in (x, other):
         check_argument(buffer.cols <= MAX_ROW_STRIDE, who, f"the columns of {buffer.name}", buffer.cols,
                        f"at most {MAX_ROW_STRIDE}")
-    sizes = [op.cols, op.tile_cols, *(a.offset for a in op.operands)]
-    check_argument(all(n % FRACTAL == 0 for n in sizes), who, "its width", f"{op.cols} in tiles of {op.tile_cols}",
-                   f"in multiples of {FRACTAL}")

@@ -3,10 +3,13 @@
 import itertools
 
 import mindspore as ms
+import numpy as np
 from helpers import numpy_moe_ffn, relative_error
 
 import hpmoe
-from hpmoe import assign_queues, fuse_persistent, overlap_comm, tile_partition
+from hpmoe import Aval, assign_queues, fuse_persistent, overlap_comm, tile_partition
+from hpmoe.dtypes import numpy_dtype
+from hpmoe.evaluate import evaluate
 from hpmoe.kernels import twin_target
 
 TOLERANCE = {ms.bfloat16: 2e-2, ms.float16: 3e-3}  # rounded at every stored array
@@ -54,4 +57,30 @@ class LayerRun:
         got = self()
         errors = [relative_error(a, b) for a, b in zip(got, self.expected(), strict=True)]
         assert max(errors) <= TOLERANCE[self.dtype], errors
+        return got
+
+
+def bf16(*shape):
+    return Aval(shape, "bfloat16")
+
+
+class ProgramRun:
+    """A program of one rank on the twin: its outputs. Integers are indices of at most 8 rows."""
+
+    def __init__(self, program, rows=16, cols=32):
+        self.program = program
+        flow = overlap_comm.apply_to(tile_partition.apply_to(program, rows=rows, cols=cols))
+        self.kernel = twin_target.compile_twin(assign_queues.apply_to(flow, machine=npu()), 100.0)
+        rng = np.random.default_rng(0)
+        self.inputs = [rng.integers(-8, 8, v.aval.shape).astype(np.int32) if v.aval.dtype == "int32" else
+                       (rng.standard_normal(v.aval.shape) * 0.5).astype(numpy_dtype(v.aval.dtype)) for v in program.inputs]
+
+    def __call__(self):
+        return [np.asarray(out).astype(np.float32) for out in self.kernel.run([self.inputs])[0]]
+
+    def check(self):
+        got = self()
+        want = evaluate(self.program, [self.inputs], dtype="float64")[0]
+        errors = [relative_error(a, b) for a, b in zip(got, want, strict=True)]
+        assert max(errors) <= TOLERANCE[ms.bfloat16], errors
         return got

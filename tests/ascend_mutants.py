@@ -20,13 +20,7 @@ def without(what, file, *statements):
     return Mutant(what, file, tuple((s, "") for s in statements))
 
 
-def flag(event, name):
-    """The statements that set a flag and wait for it."""
-    hard = f"<AscendC::HardEvent::{event}>({name});"
-    return f"AscendC::SetFlag{hard}", f"AscendC::WaitFlag{hard}"
-
-
-SENT = "AscendC::SetAtomicNone();\n    AscendC::SetFlag<AscendC::HardEvent::MTE3_S>(sent_);"
+SENT = "AscendC::SetAtomicNone();\n    signals_.set_free(i);"
 
 MUTANTS = (
     # Counters and signals.
@@ -38,51 +32,92 @@ MUTANTS = (
     mutant("the counter of another event", "worker.h", ("event + static_cast<int32_t>(event_offset(kind, frame.op, frame.task))",
                                                         "event")),
     mutant("no barrier between payload and signal", "worker.h", (
-        "AscendC::PipeBarrier<PIPE_ALL>();\n    signal(form, frame);", "signal(form, frame);")),
+        "is_transfer ? settle() : unit_.settle_stores();", "if (is_transfer) settle();")),
+    mutant("no barrier between a transfer and its signal", "worker.h", (
+        "is_transfer ? settle() : unit_.settle_stores();", "if (!is_transfer) unit_.settle_stores();")),
+    without("results of an AIC signalled before they are written", "cube_unit.h",
+            "AscendC::SetFlag<AscendC::HardEvent::FIX_MTE3>(written_[i]);",
+            "AscendC::WaitFlag<AscendC::HardEvent::FIX_MTE3>(written_[i]);"),
+    without("an AIC's signal sent before its block is filled", "cube_unit.h", "signals_.set_full(i);", "signals_.wait_full(i);"),
+    mutant("an AIC's signal filled again before it was sent", "cube_unit.h", ("signals_.wait_free(i);", ""),
+           (SENT, "AscendC::SetAtomicNone();")),
+    mutant("an atomic mode left on by an AIC", "cube_unit.h", (SENT, "signals_.set_free(i);")),
     without("a poll of the cached line", "counters.h", (
         "AscendC::DataCacheCleanAndInvalid<int32_t, AscendC::CacheLine::SINGLE_CACHE_LINE, AscendC::DcciDst::CACHELINE_OUT>(\n"
         "        counter);")),
     without("lines of an earlier kernel in the cache", "kernel.cpp", "hpmoe::forget_cached_lines(address);"),
-    mutant("an atomic mode left on", "vector_unit.h", (SENT, SENT.split("\n    ")[1])),
+    mutant("an atomic mode left on", "vector_unit.h", (SENT, "signals_.set_free(i);")),
     without("a signal that overwrites its counter", "vector_unit.h", "AscendC::SetAtomicAdd<int32_t>();"),
-    mutant("a signal's block written again before it was sent", "vector_unit.h",
-           ("AscendC::WaitFlag<AscendC::HardEvent::MTE3_S>(sent_);\n    block.SetValue(0, amount);", "block.SetValue(0, amount);"),
+    mutant("a signal's block written again before it was sent", "vector_unit.h", ("signals_.wait_free(i);", ""),
            (SENT, "AscendC::SetAtomicNone();")),
-    mutant("a wait that is over too early", "counters.h", ("look(index) - target < 0", "look(index) - target < -1")),
+    without("a signal sent before its block is written", "vector_unit.h", "signals_.set_full(i);", "signals_.wait_full(i);"),
+    mutant("a wait that is over too early", "counters.h", ("look(index) - target >= 0", "look(index) - target >= -1")),
+    # The order of a queue's own tasks.
+    mutant("a task that reads what the one before still writes", "worker.h", (
+        "unsettled_.touches(turn.frame) || unsettled_.is_full()", "unsettled_.is_full()")),
+    mutant("a task that begins before its events have come", "worker.h", (
+        "has_all_events(next) && !unsettled_.touches(next.frame)", "!unsettled_.touches(next.frame)")),
+    mutant("a task that begins on what the one before has yet to write", "worker.h", (
+        "has_all_events(next) && !unsettled_.touches(next.frame)", "has_all_events(next)")),
+    without("written memory that is forgotten", "unsettled.h", "written_[count_++] = {base, op};"),
+    without("a task begun twice", "worker.h", "turn.has_begun = true;"),
     # Queues and flags of the vector core.
-    without("a buffer that is never taken from its queue", "map_body.h", "in = unit.inputs.DeQue<uint8_t>();"),
-    without("a buffer that is never freed", "map_body.h", "unit.inputs.FreeTensor(in);"),
+    mutant("a buffer that is never taken from its queue", "vector_unit.h", (
+        "unit.inputs.DeQue<uint8_t>()", "unit.inputs.AllocTensor<uint8_t>()")),
+    mutant("a buffer that is never freed", "vector_unit.h", (
+        "unit.inputs.FreeTensor(in);\n    AscendC::PipeBarrier<PIPE_V>();", "AscendC::PipeBarrier<PIPE_V>();")),
+    without("a piece that is never queued", "vector_unit.h", "unit.inputs.EnQue(in);"),
     without("a result that is never queued", "vector_unit.h", "outputs.EnQue(result);"),
-    mutant("vector work on numbers not yet widened", "reduce_bodies.h", (
-        "unit.inputs.FreeTensor(loaded);\n    AscendC::PipeBarrier<PIPE_V>();", "unit.inputs.FreeTensor(loaded);")),
-    without("weights read before they are computed", "vector_unit.h", *flag("V_S", "computed_")),
-    without("entries read before they have arrived", "vector_unit.h", *flag("MTE2_S", "loaded_")),
+    mutant("vector work on numbers not yet widened", "vector_unit.h", (
+        "unit.inputs.FreeTensor(in);\n    AscendC::PipeBarrier<PIPE_V>();", "unit.inputs.FreeTensor(in);")),
+    mutant("numbers overwritten while they are rounded", "vector_unit.h", (
+        "outputs.FreeTensor(result);\n    AscendC::PipeBarrier<PIPE_V>();", "outputs.FreeTensor(result);")),
+    without("weights read before they are computed", "vector_unit.h",
+            "AscendC::SetFlag<AscendC::HardEvent::V_S>(computed_);", "AscendC::WaitFlag<AscendC::HardEvent::V_S>(computed_);"),
+    without("entries read before they have arrived", "vector_unit.h",
+            "AscendC::SetFlag<AscendC::HardEvent::MTE2_S>(loaded_);", "AscendC::WaitFlag<AscendC::HardEvent::MTE2_S>(loaded_);"),
     mutant("more than UB holds", "vector_unit.h", ("pipe->InitBuffer(passing, 2, kPassBytes);",
                                                    "pipe->InitBuffer(passing, 2, 2 * kPassBytes);")),
     mutant("a piece longer than its buffer", "vector_unit.h", (
         "pipe->InitBuffer(floats_, kNumFloats * kPieceFloats * sizeof(float));",
         "pipe->InitBuffer(floats_, (kNumFloats - 1) * kPieceFloats * sizeof(float));")),
+    mutant("sums of columns that depend on each other", "reduce_bodies.h", (
+        "AscendC::Add(sum, sum, x[r * piece.pitch], piece.pitch);\n      AscendC::PipeBarrier<PIPE_V>();",
+        "AscendC::Add(sum, sum, x[r * piece.pitch], piece.pitch);")),
+    mutant("sums of rows over what fills them up", "reduce_bodies.h", (
+        "AscendC::Add(part, part, x[r * piece.pitch], piece.num_cols);",
+        "AscendC::Add(part, part, x[r * piece.pitch], piece.pitch);")),
     # Fractals and flags of the matrix core.
-    mutant("a wrong fractal of A", "cube_unit.h", ("is_turned ? i * step + k1 : k1 * step + i", "i * step + k1")),
-    mutant("a wrong fractal of B", "cube_unit.h", ("is_turned ? (k1 + i) * step : k1 + i", "k1 + i")),
+    mutant("a wrong fractal of A", "cube_unit.h", ("is_turned ? i * column + k1 : k1 * column + i", "i * column + k1")),
+    mutant("a wrong fractal of B", "cube_unit.h", ("is_turned ? (k1 + i) * column + n1 : n1 * column + k1 + i", "n1 * column + k1 + i")),
+    mutant("the first half of B twice", "cube_unit.h", ("h * kHalfN / kFractal", "0")),
     mutant("B turned where it must not be", "cube_unit.h", ("params.ifTranspose = !is_turned;", "params.ifTranspose = is_turned;")),
     mutant("rows of L0C that are not whole fractals apart", "cube_unit.h", (
-        "params.srcStride = static_cast<uint16_t>(round_up(tile.m, kFractal));", "params.srcStride = static_cast<uint16_t>(tile.m);")),
+        "params.srcStride = static_cast<uint16_t>(fractals(step.m) * kFractal);",
+        "params.srcStride = static_cast<uint16_t>(step.m);")),
     mutant("products over what fills up the depth", "cube_unit.h", ("static_cast<uint16_t>(k)",
                                                                    "static_cast<uint16_t>(num_k * kFractal)")),
-    mutant("a single row taken for a vector", "cube_unit.h", ("most(tile.m, 2)", "tile.m")),
+    mutant("a single row taken for a vector", "cube_unit.h", ("most(step.m, 2)", "step.m")),
     without("zeros over the single row", "cube_unit.h", "AscendC::PipeBarrier<PIPE_MTE2>();"),
-    without("L1 filled before it is free", "cube_unit.h", "AscendC::WaitFlag<AscendC::HardEvent::MTE1_MTE2>(l1_free_[half]);"),
-    without("L1 read before it is filled", "cube_unit.h", *flag("MTE2_MTE1", "l1_full_[half]")),
-    without("products before L0 is filled", "cube_unit.h", *flag("MTE1_M", "l0_full_[l0_half_]")),
-    without("sums written before they are done", "cube_unit.h", *flag("M_FIX", "sums_full_")),
+    without("L1 filled before it is free", "cube_unit.h", "in_l1_.wait_free(i);",
+            "if (h + 1 == num_halves) in_l1_.set_free(from);"),
+    mutant("L1 given back with its second half unread", "cube_unit.h", (
+        "if (h + 1 == num_halves) in_l1_.set_free(from);", "if (h == 0) in_l1_.set_free(from);")),
+    without("L1 read before it is filled", "cube_unit.h", "in_l1_.set_full(i);", "in_l1_.wait_full(from);"),
+    without("products before L0 is filled", "cube_unit.h", "in_l0_.set_full(l0);", "in_l0_.wait_full(l0);"),
+    without("L0 filled before it is free", "cube_unit.h", "in_l0_.wait_free(l0);", "in_l0_.set_free(l0);"),
+    without("sums written before they are done", "cube_unit.h", "sums_.set_full(sums);", "sums_.wait_full(sums);"),
+    without("sums begun before the last ones are written", "cube_unit.h", "if (step.k0 == 0) sums_.wait_free(sums);",
+            "sums_.set_free(sums);"),
     without("small products that overtake each other", "cube_unit.h",
-            "if ((m / kFractal) * (tile.n / kFractal) < 10) AscendC::PipeBarrier<PIPE_M>();"),
-    mutant("both halves of L0A in one place", "cube_unit.h", ("l0_half_ * kBytesL0A / sizeof(T)", "0")),
-    mutant("both halves of L1 in one place", "cube_unit.h", ("half * kBytesL1A / sizeof(T)", "0")),
-    mutant("the other half-precision type", "cube_unit.h", ("return QuantMode_t::F322BF16;", "return QuantMode_t::F322F16;")),
+            "if ((m / kFractal) * (n / kFractal) < 10) AscendC::PipeBarrier<PIPE_M>();"),
+    mutant("both buffers of L0A in one place", "cube_unit.h", ("l0a_.Get<half>()[l0 * kBytesL0 / sizeof(half)]",
+                                                               "l0a_.Get<half>()[0]")),
+    mutant("both buffers of L1 in one place", "cube_unit.h", ("i * kBytesL1A / sizeof(half)", "0")),
+    mutant("the other half-precision type", "cube_unit.h", ("QuantMode_t::F322BF16", "QuantMode_t::F322F16")),
     # Routing and rows.
-    mutant("a wrong gather index", "transfer_body.h", ("entry / top_k", "entry % top_k")),
+    mutant("a wrong gather index", "transfer_body.h", ("(number < 0 ? number + num_rows : number) / per_row",
+                                                       "(number < 0 ? number + num_rows : number) % per_row")),
     mutant("rows put on the wrong rank", "transfer_body.h", ("back ? segment.source : segment.dest", "back ? segment.dest : segment.source")),
     without("entries of the slot before", "routing_tables.h", "part.first_entry += first - part.first_row;"),
     mutant("a core that sorts over another's entries", "prologue.h", ("u < core_", "u + 1 < core_")),

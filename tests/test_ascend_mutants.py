@@ -10,11 +10,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from ascend_helpers import LayerRun, from_seed
+from ascend_helpers import LayerRun, ProgramRun, bf16, from_seed
 from ascend_mutants import MUTANTS, splice
 from helpers import Layer
+from mindspore import mint
 from mindspore.graph.api import _pynative_executor as executor
 
+from hpmoe import trace
 from hpmoe.errors import LaunchError
 from hpmoe.kernels import build_native, twin_target
 
@@ -45,12 +47,16 @@ def chosen(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def layers():
-    """A layer over two ranks in small tiles, and one that goes several steps deep and has a slot of a single row."""
+    """A layer over two ranks in small tiles, one that goes several steps deep and has a slot of a single row, and programs
+    whose tasks need what the one before has written, or whose parts add up."""
     small = LayerRun(Layer(ep=2, T=9, H=32, I=16, E=4, K=2), rows=4)
     deep = LayerRun(Layer(ep=1, T=21, H=304, I=144, E=2, K=1), rows=32, cols=96)
     deep.ids[0, :, 0] = 0
     deep.ids[0, 20, 0] = 1
-    return small, deep
+    chain = ProgramRun(trace(lambda x, v, w: x @ v @ w, bf16(40, 32), bf16(32, 48), bf16(48, 32)))
+    wide = ProgramRun(trace(lambda x, w: x @ w, bf16(16, 640), bf16(640, 256)), rows=16, cols=256)
+    sums = ProgramRun(trace(lambda x: (mint.sum(x * 2.0 + 1.0, -1, True), mint.sum(x, 0)), bf16(37, 72)))
+    return chain, wide, sums, small, deep
 
 
 def how_caught(layers, right, monkeypatch):
@@ -81,4 +87,4 @@ def test_every_planted_fault_is_caught(chosen, layers, monkeypatch, capsys):
         missed += [mutant.what] if found is None else []
     with capsys.disabled():
         print("", *lines, f"{len(MUTANTS) - len(missed)} of {len(MUTANTS)} planted faults are caught", sep="\n")
-    assert not missed and len(MUTANTS) >= 25
+    assert not missed and len(MUTANTS) >= 60

@@ -30,10 +30,12 @@ class Counters {
     return counter.GetValue(0);
   }
 
+  __aicore__ inline bool has_reached(int32_t index, int32_t target) const { return look(index) - target >= 0; }
+
   // Until the counter has reached `target`, a core of this rank has failed, or time is up.
   __aicore__ inline WaitEnd wait(int32_t index, int32_t target) const {
     const int64_t begin = AscendC::GetSystemCycle();
-    while (look(index) - target < 0) {
+    while (!has_reached(index, target)) {
       if (look(prologue(kFailed)) != 0) return WaitEnd::ABORTED;
       if (AscendC::GetSystemCycle() - begin > timeout_) return WaitEnd::TIMEOUT;
     }

@@ -22,6 +22,20 @@ __aicore__ inline void map_one(MapCode code, const Floats& a, const Floats& x, i
       AscendC::Duplicate(a, 1.0f, count);
       AscendC::PipeBarrier<PIPE_V>();
       return AscendC::Div(a, a, x, count);
+    case MapCode::TANH:  // 1 - 2 / (1 + exp(2 a))
+      AscendC::Muls(a, a, -2.0f, count);
+      AscendC::PipeBarrier<PIPE_V>();
+      one_plus_exp(x, a, count);
+      AscendC::Duplicate(a, -2.0f, count);
+      AscendC::PipeBarrier<PIPE_V>();
+      AscendC::Div(a, a, x, count);
+      AscendC::PipeBarrier<PIPE_V>();
+      return AscendC::Adds(a, a, 1.0f, count);
+    case MapCode::RSQRT:
+      AscendC::Sqrt(a, a, count);
+      AscendC::Duplicate(x, 1.0f, count);
+      AscendC::PipeBarrier<PIPE_V>();
+      return AscendC::Div(a, x, a, count);
     case MapCode::RECIPROCAL:
       AscendC::Duplicate(x, 1.0f, count);
       AscendC::PipeBarrier<PIPE_V>();
@@ -46,37 +60,38 @@ __aicore__ inline void map_two(MapCode code, const Floats& a, const Floats& b, i
   }
 }
 
-// An input as float32 for every element of a piece: a number everywhere, a column spread over its rows, or as it is.
-__aicore__ inline void spread(VectorUnit& unit, const Frame& frame, int32_t i, const Bytes& in, const Piece& piece,
-                              const Floats& to, const Floats& column) {
-  if (frame.op.operands[i].buffer < 0) return AscendC::Duplicate(to, frame.op.operands[i].value, piece.count());
-  const Rows2d from = frame.rows(i);
-  if (!from.is_column) return unit.widen(to, in, i - 1, from.dtype, piece.count());
-  unit.widen(column, in, i - 1, from.dtype, piece.num_rows * kLane);
-  unit.wait_for_results();
-  for (int32_t r = 0; r < piece.num_rows; ++r)
-    AscendC::Duplicate(to[r * piece.pitch], column.GetValue(r * kLane), piece.pitch);
-}
+struct Map {
+  VectorUnit& unit;
+  MapCode code;
+  int32_t num_inputs;
+  Rows2d out, inputs[2];
+  bool is_number[2];
+  float number[2];
 
-__aicore__ inline void map(VectorUnit& unit, const Frame& frame) {
-  const auto code = static_cast<MapCode>(frame.op.param[0]);
-  const int32_t num_inputs = frame.op.num_operands - 1;
-  const Rows2d out = frame.rows(0);
-  int32_t widest = element_bytes(out.dtype);
-  for (int32_t i = 1; i <= num_inputs; ++i)
-    if (frame.op.operands[i].buffer >= 0) widest = most(widest, element_bytes(frame.buffer(i).dtype));
-  for (Pieces pieces(frame.unit.rows, frame.task.cols, piece_elements(widest)); !pieces.is_done();) {
-    const Piece piece = pieces.next();
-    Bytes in = unit.inputs.AllocTensor<uint8_t>();
-    for (int32_t i = 1; i <= num_inputs; ++i)
-      if (frame.op.operands[i].buffer >= 0) unit.load(in, i - 1, frame.rows(i), piece);
-    unit.inputs.EnQue(in);
-    in = unit.inputs.DeQue<uint8_t>();
+  __aicore__ inline int32_t widest() const {
+    int32_t bytes = element_bytes(out.dtype);
+    for (int32_t i = 0; i < num_inputs; ++i)
+      if (!is_number[i]) bytes = most(bytes, element_bytes(inputs[i].dtype));
+    return bytes;
+  }
+  __aicore__ inline void load(const Bytes& in, const Piece& piece) {
+    for (int32_t i = 0; i < num_inputs; ++i)
+      if (!is_number[i]) unit.load(in, i, inputs[i], piece);
+  }
+  __aicore__ inline void widen(const Bytes& in, const Piece& piece) {
+    for (int32_t i = 0; i < num_inputs; ++i) spread(in, piece, i, unit.floats(i), unit.floats(2 + i));
+  }
+  // An input for every element of a piece: a number everywhere, a column spread over its rows, or as it is.
+  __aicore__ inline void spread(const Bytes& in, const Piece& piece, int32_t i, const Floats& to, const Floats& column) {
+    if (is_number[i]) return AscendC::Duplicate(to, number[i], piece.count());
+    if (!inputs[i].is_column) return unit.widen(to, in, i, inputs[i].dtype, piece.count());
+    unit.widen(column, in, i, inputs[i].dtype, piece.num_rows * kLane);
+    unit.wait_for_results();
+    for (int32_t r = 0; r < piece.num_rows; ++r)
+      AscendC::Duplicate(to[r * piece.pitch], column.GetValue(r * kLane), piece.pitch);
+  }
+  __aicore__ inline void compute(const Piece& piece) {
     const Floats a = unit.floats(0), b = unit.floats(1);
-    spread(unit, frame, 1, in, piece, a, unit.floats(2));
-    if (num_inputs > 1) spread(unit, frame, 2, in, piece, b, unit.floats(3));
-    unit.inputs.FreeTensor(in);
-    AscendC::PipeBarrier<PIPE_V>();
     if (num_inputs > 1) {
       map_two(code, a, b, piece.count());
     } else {
@@ -85,6 +100,17 @@ __aicore__ inline void map(VectorUnit& unit, const Frame& frame) {
     AscendC::PipeBarrier<PIPE_V>();
     unit.write(out, piece, a, piece.count());
   }
+};
+
+__aicore__ inline void map(VectorUnit& unit, const Frame& frame) {
+  Map body{unit, static_cast<MapCode>(frame.op.param[0]), frame.op.num_operands - 1, frame.rows(0), {}, {}, {}};
+  for (int32_t i = 0; i < body.num_inputs; ++i) {
+    const Operand& operand = frame.op.operands[1 + i];
+    body.is_number[i] = operand.buffer < 0;
+    body.number[i] = operand.value;
+    if (operand.buffer >= 0) body.inputs[i] = frame.rows(1 + i);
+  }
+  run_pieces(unit, Pieces(frame.unit.rows, frame.task.cols, piece_elements(body.widest())), body);
 }
 
 }  // namespace hpmoe

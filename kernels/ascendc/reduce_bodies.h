@@ -1,4 +1,4 @@
-// The weighted sum of a token's entries, and dot products of rows.
+// Sums over a token's entries, along rows and down columns.
 #pragma once
 
 #include "vector_unit.h"
@@ -6,74 +6,149 @@
 namespace hpmoe {
 
 // out[t] = sum_k w[t, k] * in[t * K + k], k = 0, 1, ...
-__aicore__ inline void reduce_entries(VectorUnit& unit, const Frame& frame) {
-  const int32_t top_k = frame.routing.route().top_k, lanes = round_up(top_k, kLane);
-  const bool is_weighted = frame.op.num_operands > 2;
-  const Buffer in_buffer = frame.buffer(1);
-  const Rows2d out = frame.rows(0), weights = is_weighted ? frame.rows(2) : Rows2d{};
-  const Rows2d in{frame.element(1, in_buffer, static_cast<int64_t>(frame.unit.start) * top_k, frame.first_col(1)),
-                  static_cast<int64_t>(in_buffer.cols) * element_bytes(in_buffer.dtype), in_buffer.dtype, out.cols, false};
-  const int32_t widest = most(most(element_bytes(out.dtype), element_bytes(in.dtype)), element_bytes(weights.dtype));
-  for (Pieces pieces(frame.unit.rows, out.cols, piece_elements(widest) / top_k); !pieces.is_done();) {
-    const Piece piece = pieces.next();
-    const Piece entries{piece.row * top_k, piece.col, piece.num_rows * top_k, piece.num_cols, piece.pitch};
-    const Piece of_weights{piece.row, 0, piece.num_rows, top_k, lanes};
-    Bytes loaded = unit.inputs.AllocTensor<uint8_t>();
-    unit.load(loaded, 0, in, entries);
-    if (is_weighted) unit.load(loaded, 1, weights, of_weights);
-    unit.inputs.EnQue(loaded);
-    loaded = unit.inputs.DeQue<uint8_t>();
+struct ReduceEntries {
+  VectorUnit& unit;
+  Rows2d out, in, weights;
+  int32_t top_k;
+  bool is_weighted;
+
+  __aicore__ inline Piece entries(const Piece& p) const {
+    return {p.row * top_k, p.col, p.num_rows * top_k, p.num_cols, p.pitch};
+  }
+  __aicore__ inline int32_t lanes() const { return round_up(top_k, kLane); }
+  __aicore__ inline Piece of_weights(const Piece& p) const { return {p.row, 0, p.num_rows, top_k, lanes()}; }
+
+  __aicore__ inline void load(const Bytes& loaded, const Piece& piece) {
+    unit.load(loaded, 0, in, entries(piece));
+    if (is_weighted) unit.load(loaded, 1, weights, of_weights(piece));
+  }
+  __aicore__ inline void widen(const Bytes& loaded, const Piece& piece) {
+    AscendC::Duplicate(unit.floats(0), 0.0f, piece.count());
+    unit.widen(unit.floats(1), loaded, 0, in.dtype, entries(piece).count());
+    if (is_weighted) unit.widen(unit.floats(2), loaded, 1, weights.dtype, of_weights(piece).count());
+  }
+  __aicore__ inline void compute(const Piece& piece) {
     const Floats sum = unit.floats(0), x = unit.floats(1), w = unit.floats(2);
-    unit.widen(x, loaded, 0, in.dtype, entries.count());
-    if (is_weighted) unit.widen(w, loaded, 1, weights.dtype, of_weights.count());
-    AscendC::Duplicate(sum, 0.0f, piece.count());
-    unit.inputs.FreeTensor(loaded);
-    AscendC::PipeBarrier<PIPE_V>();
     if (is_weighted) unit.wait_for_results();
     for (int32_t k = 0; k < top_k; ++k) {
       for (int32_t r = 0; r < piece.num_rows; ++r) {
-        const float weight = is_weighted ? w.GetValue(r * lanes + k) : 1.0f;
+        const float weight = is_weighted ? w.GetValue(r * lanes() + k) : 1.0f;
         AscendC::Axpy(sum[r * piece.pitch], x[(r * top_k + k) * piece.pitch], weight, piece.pitch);
       }
       AscendC::PipeBarrier<PIPE_V>();
     }
     unit.write(out, piece, sum, piece.count());
   }
+};
+
+__aicore__ inline void reduce_entries(VectorUnit& unit, const Frame& frame) {
+  const int32_t top_k = frame.routing.route().top_k;
+  const bool is_weighted = frame.op.num_operands > 2;
+  const Buffer from = frame.buffer(1);
+  const Rows2d out = frame.rows(0), weights = is_weighted ? frame.rows(2) : Rows2d{};
+  const Rows2d in{frame.element(1, from, static_cast<int64_t>(frame.unit.start) * top_k, frame.first_col(1)),
+                  static_cast<int64_t>(from.cols) * element_bytes(from.dtype), from.dtype, out.cols, false};
+  const int32_t widest = most(most(element_bytes(out.dtype), element_bytes(in.dtype)), element_bytes(weights.dtype));
+  ReduceEntries body{unit, out, in, weights, top_k, is_weighted};
+  run_pieces(unit, Pieces(frame.unit.rows, out.cols, piece_elements(widest) / top_k), body);
 }
 
-// out[r] = <a[r], b[r]>: products of the parts of a row are added up, then summed.
-__aicore__ inline void row_dot(VectorUnit& unit, const Frame& frame) {
-  const Rows2d a = frame.rows(1), b = frame.rows(2);
-  Rows2d out = frame.rows(0);
-  out.is_column = true;
-  const int32_t widest = most(element_bytes(a.dtype), element_bytes(b.dtype)), elements = piece_elements(widest);
-  const Floats x = unit.floats(0), y = unit.floats(1), products = unit.floats(2), dots = unit.floats(3);
-  Pieces pieces(frame.unit.rows, a.cols, elements);
-  while (!pieces.is_done()) {
-    Piece piece{};
-    do {
-      piece = pieces.next();
-      Bytes in = unit.inputs.AllocTensor<uint8_t>();
-      unit.load(in, 0, a, piece);
-      unit.load(in, 1, b, piece);
-      unit.inputs.EnQue(in);
-      in = unit.inputs.DeQue<uint8_t>();
-      unit.widen(x, in, 0, a.dtype, piece.count());
-      unit.widen(y, in, 1, b.dtype, piece.count());
-      if (piece.col == 0) AscendC::Duplicate(products, 0.0f, piece.count());
-      unit.inputs.FreeTensor(in);
-      AscendC::PipeBarrier<PIPE_V>();
-      AscendC::Mul(x, x, y, piece.count());
-      AscendC::PipeBarrier<PIPE_V>();
-      for (int32_t r = 0; r < piece.num_rows; ++r)  // without what fills a row up
-        AscendC::Add(products[r * piece.pitch], products[r * piece.pitch], x[r * piece.pitch], piece.num_cols);
-      AscendC::PipeBarrier<PIPE_V>();
-    } while (piece.col + piece.num_cols < a.cols);
-    for (int32_t r = 0; r < piece.num_rows; ++r) {
-      AscendC::ReduceSum(dots[r * kLane], products[r * piece.pitch], x, piece.pitch);
+// out[r] = <a[r], b[r]>, the sum of a[r], or its largest: the parts of a row are taken together, element by element, then
+// the elements of what that gives.
+struct FoldRows {
+  VectorUnit& unit;
+  Rows2d out, a, b;
+  bool is_dot, is_max;
+
+  __aicore__ inline void load(const Bytes& in, const Piece& piece) {
+    unit.load(in, 0, a, piece);
+    if (is_dot) unit.load(in, 1, b, piece);
+  }
+  __aicore__ inline void widen(const Bytes& in, const Piece& piece) {
+    unit.widen(unit.floats(0), in, 0, a.dtype, piece.count());
+    if (is_dot) unit.widen(unit.floats(1), in, 1, b.dtype, piece.count());
+    if (piece.col == 0) AscendC::Duplicate(unit.floats(2), is_max ? -__builtin_inff() : 0.0f, piece.count());
+  }
+  __aicore__ inline void compute(const Piece& piece) {
+    const Floats x = unit.floats(0), parts = unit.floats(2), folded = unit.floats(3);
+    if (is_dot) {
+      AscendC::Mul(x, x, unit.floats(1), piece.count());
       AscendC::PipeBarrier<PIPE_V>();
     }
-    unit.write(out, piece, dots, piece.num_rows * kLane);
+    for (int32_t r = 0; r < piece.num_rows; ++r) {  // without what fills a row up
+      const Floats part = parts[r * piece.pitch];
+      if (is_max) {
+        AscendC::Max(part, part, x[r * piece.pitch], piece.num_cols);
+      } else {
+        AscendC::Add(part, part, x[r * piece.pitch], piece.num_cols);
+      }
+    }
+    AscendC::PipeBarrier<PIPE_V>();
+    if (piece.col + piece.num_cols < a.cols) return;
+    for (int32_t r = 0; r < piece.num_rows; ++r) {
+      if (is_max) {
+        AscendC::ReduceMax(folded[r * kLane], parts[r * piece.pitch], x, piece.pitch, false);
+      } else {
+        AscendC::ReduceSum(folded[r * kLane], parts[r * piece.pitch], x, piece.pitch);
+      }
+      AscendC::PipeBarrier<PIPE_V>();
+    }
+    unit.write(out, piece, folded, piece.num_rows * kLane);
+  }
+};
+
+__aicore__ inline void fold_rows(VectorUnit& unit, const Frame& frame) {
+  const bool is_dot = static_cast<Opcode>(frame.op.opcode) == Opcode::ROW_DOT;
+  const bool is_max = !is_dot && static_cast<Reduction>(frame.op.param[0]) == Reduction::MAX;
+  const Rows2d a = frame.rows(1), b = is_dot ? frame.rows(2) : a;
+  FoldRows body{unit, frame.rows(0), a, b, is_dot, is_max};
+  body.out.is_column = true;
+  const int32_t widest = most(element_bytes(a.dtype), element_bytes(b.dtype));
+  run_pieces(unit, Pieces(frame.unit.rows, a.cols, piece_elements(widest)), body);
+}
+
+// out[e] = the sum of the expert's rows, from the first on.
+struct SumColumns {
+  VectorUnit& unit;
+  Rows2d out, in;
+  int32_t num_rows;
+
+  __aicore__ inline void load(const Bytes& loaded, const Piece& piece) { unit.load(loaded, 0, in, piece); }
+  __aicore__ inline void widen(const Bytes& loaded, const Piece& piece) {
+    if (piece.row == 0) AscendC::Duplicate(unit.floats(0), 0.0f, piece.pitch);
+    unit.widen(unit.floats(1), loaded, 0, in.dtype, piece.count());
+  }
+  __aicore__ inline void compute(const Piece& piece) {
+    const Floats sum = unit.floats(0), x = unit.floats(1);
+    for (int32_t r = 0; r < piece.num_rows; ++r) {
+      AscendC::Add(sum, sum, x[r * piece.pitch], piece.pitch);
+      AscendC::PipeBarrier<PIPE_V>();
+    }
+    if (piece.row + piece.num_rows == num_rows) write(piece.num_cols, piece.pitch);
+  }
+  __aicore__ inline void write(int32_t num_cols, int32_t pitch) {
+    unit.write(out, {0, 0, 1, num_cols, pitch}, unit.floats(0), pitch);
+  }
+};
+
+__aicore__ inline void sum_columns(VectorUnit& unit, const Frame& frame) {
+  const Buffer to = frame.buffer(0);
+  Rows2d out = frame.rows(0), in = frame.rows(1);
+  out.address = frame.element(0, to, frame.unit.expert, frame.first_col(0));
+  const int32_t size_out = element_bytes(out.dtype), size_in = element_bytes(in.dtype);
+  const int32_t elements = piece_elements(most(size_out, size_in));
+  for (int32_t col = 0; col < frame.task.cols; col += elements) {
+    const int32_t width = least(elements, frame.task.cols - col);
+    SumColumns body{unit, out, in, frame.unit.rows};
+    body.out.address += col * size_out;
+    body.in.address += col * size_in;
+    if (frame.unit.rows > 0) {
+      run_pieces(unit, Pieces(frame.unit.rows, width, elements), body);
+    } else {
+      AscendC::Duplicate(unit.floats(0), 0.0f, round_up(width, kLane));
+      AscendC::PipeBarrier<PIPE_V>();
+      body.write(width, round_up(width, kLane));
+    }
   }
 }
 

@@ -15,22 +15,24 @@ __aicore__ inline void one_plus_exp(const Floats& x, const Floats& gate, int32_t
   AscendC::PipeBarrier<PIPE_V>();
 }
 
-__aicore__ inline void swiglu(VectorUnit& unit, const Frame& frame) {
-  const Rows2d out = frame.rows(0), gate = frame.rows(1), up = frame.rows(2);
-  const int32_t widest = most(element_bytes(out.dtype), most(element_bytes(gate.dtype), element_bytes(up.dtype)));
-  for (Pieces pieces(frame.unit.rows, frame.task.cols, piece_elements(widest)); !pieces.is_done();) {
-    const Piece piece = pieces.next();
-    const int32_t count = piece.count();
-    Bytes in = unit.inputs.AllocTensor<uint8_t>();
+struct Swiglu {
+  VectorUnit& unit;
+  Rows2d out, gate, up;
+
+  __aicore__ inline int32_t widest() const {
+    return most(element_bytes(out.dtype), most(element_bytes(gate.dtype), element_bytes(up.dtype)));
+  }
+  __aicore__ inline void load(const Bytes& in, const Piece& piece) {
     unit.load(in, 0, gate, piece);
     unit.load(in, 1, up, piece);
-    unit.inputs.EnQue(in);
-    in = unit.inputs.DeQue<uint8_t>();
+  }
+  __aicore__ inline void widen(const Bytes& in, const Piece& piece) {
+    unit.widen(unit.floats(0), in, 0, gate.dtype, piece.count());
+    unit.widen(unit.floats(1), in, 1, up.dtype, piece.count());
+  }
+  __aicore__ inline void compute(const Piece& piece) {
+    const int32_t count = piece.count();
     const Floats g = unit.floats(0), u = unit.floats(1), x = unit.floats(2);
-    unit.widen(g, in, 0, gate.dtype, count);
-    unit.widen(u, in, 1, up.dtype, count);
-    unit.inputs.FreeTensor(in);
-    AscendC::PipeBarrier<PIPE_V>();
     one_plus_exp(x, g, count);
     AscendC::Div(g, g, x, count);
     AscendC::PipeBarrier<PIPE_V>();
@@ -38,28 +40,35 @@ __aicore__ inline void swiglu(VectorUnit& unit, const Frame& frame) {
     AscendC::PipeBarrier<PIPE_V>();
     unit.write(out, piece, g, count);
   }
+};
+
+__aicore__ inline void swiglu(VectorUnit& unit, const Frame& frame) {
+  Swiglu body{unit, frame.rows(0), frame.rows(1), frame.rows(2)};
+  run_pieces(unit, Pieces(frame.unit.rows, frame.task.cols, piece_elements(body.widest())), body);
 }
 
 // With s = sigmoid(gate): dup = dy gate s, dgate = dy up (s + gate s (1 - s))
-__aicore__ inline void swiglu_grad(VectorUnit& unit, const Frame& frame) {
-  const Rows2d dgate = frame.rows(0), dup = frame.rows(1), dy = frame.rows(2), gate = frame.rows(3), up = frame.rows(4);
-  const int32_t of_inputs = most(element_bytes(dy.dtype), most(element_bytes(gate.dtype), element_bytes(up.dtype)));
-  const int32_t widest = most(of_inputs, most(element_bytes(dgate.dtype), element_bytes(dup.dtype)));
-  for (Pieces pieces(frame.unit.rows, frame.task.cols, piece_elements(widest)); !pieces.is_done();) {
-    const Piece piece = pieces.next();
-    const int32_t count = piece.count();
-    Bytes in = unit.inputs.AllocTensor<uint8_t>();
+struct SwigluGrad {
+  VectorUnit& unit;
+  Rows2d dgate, dup, dy, gate, up;
+
+  __aicore__ inline int32_t widest() const {
+    const int32_t of_inputs = most(element_bytes(dy.dtype), most(element_bytes(gate.dtype), element_bytes(up.dtype)));
+    return most(of_inputs, most(element_bytes(dgate.dtype), element_bytes(dup.dtype)));
+  }
+  __aicore__ inline void load(const Bytes& in, const Piece& piece) {
     unit.load(in, 0, dy, piece);
     unit.load(in, 1, gate, piece);
     unit.load(in, 2, up, piece);
-    unit.inputs.EnQue(in);
-    in = unit.inputs.DeQue<uint8_t>();
+  }
+  __aicore__ inline void widen(const Bytes& in, const Piece& piece) {
+    unit.widen(unit.floats(0), in, 0, dy.dtype, piece.count());
+    unit.widen(unit.floats(1), in, 1, gate.dtype, piece.count());
+    unit.widen(unit.floats(2), in, 2, up.dtype, piece.count());
+  }
+  __aicore__ inline void compute(const Piece& piece) {
+    const int32_t count = piece.count();
     const Floats d = unit.floats(0), g = unit.floats(1), u = unit.floats(2), s = unit.floats(3), x = unit.floats(4);
-    unit.widen(d, in, 0, dy.dtype, count);
-    unit.widen(g, in, 1, gate.dtype, count);
-    unit.widen(u, in, 2, up.dtype, count);
-    unit.inputs.FreeTensor(in);
-    AscendC::PipeBarrier<PIPE_V>();
     one_plus_exp(s, g, count);
     AscendC::Div(g, g, s, count);  // silu
     AscendC::Duplicate(x, 1.0f, count);
@@ -86,6 +95,11 @@ __aicore__ inline void swiglu_grad(VectorUnit& unit, const Frame& frame) {
     unit.outputs.FreeTensor(result);
     AscendC::PipeBarrier<PIPE_V>();
   }
+};
+
+__aicore__ inline void swiglu_grad(VectorUnit& unit, const Frame& frame) {
+  SwigluGrad body{unit, frame.rows(0), frame.rows(1), frame.rows(2), frame.rows(3), frame.rows(4)};
+  run_pieces(unit, Pieces(frame.unit.rows, frame.task.cols, piece_elements(body.widest())), body);
 }
 
 }  // namespace hpmoe

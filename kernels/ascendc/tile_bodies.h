@@ -10,23 +10,37 @@
 
 namespace hpmoe {
 
-__aicore__ inline void run_task(CubeUnit& unit, const Frame& frame) {
-  const bool is_empty = frame.unit.rows == 0 && static_cast<Domain>(frame.op.domain) != Domain::EXPERTS;
-  if (!is_empty) run_body(unit, frame);
+// A task of an AIC: its first rows may come into L1 while the task before it ends.
+__aicore__ inline void begin_task(CubeUnit& unit, const Frame& frame) {
+  unit.begin(static_cast<Opcode>(frame.op.opcode) == Opcode::GMM ? gmm(frame) : wgrad(frame));
 }
+__aicore__ inline Code run_task(CubeUnit& unit, const Frame&) {
+  unit.run();
+  return Code::OK;
+}
+__aicore__ inline void finish_task(CubeUnit& unit) { unit.finish(); }
 
-__aicore__ inline void run_task(VectorUnit& unit, const Frame& frame) {
-  if (is_put(frame.op)) return copy_segment(unit, frame, segment_at(frame, 0));
-  if (frame.unit.rows == 0) return;
+// A task of an AIV.
+__aicore__ inline void begin_task(VectorUnit&, const Frame&) {}
+__aicore__ inline Code run_task(VectorUnit& unit, const Frame& frame) {
+  const bool is_empty = frame.unit.rows == 0 && static_cast<Domain>(frame.op.domain) != Domain::EXPERTS;
+  if (is_empty && !is_put(frame.op)) return Code::OK;
   switch (static_cast<Opcode>(frame.op.opcode)) {
-    case Opcode::SWIGLU: return swiglu(unit, frame);
-    case Opcode::SWIGLU_GRAD: return swiglu_grad(unit, frame);
-    case Opcode::MAP: return map(unit, frame);
-    case Opcode::REDUCE: return reduce_entries(unit, frame);
-    case Opcode::ROW_DOT: return row_dot(unit, frame);
-    default: return;  // NOTIFY only signals
+    case Opcode::PUT:
+    case Opcode::PUT_BACK: copy_segment(unit, frame, segment_at(frame, 0)); break;
+    case Opcode::SWIGLU: swiglu(unit, frame); break;
+    case Opcode::SWIGLU_GRAD: swiglu_grad(unit, frame); break;
+    case Opcode::MAP: map(unit, frame); break;
+    case Opcode::REDUCE: reduce_entries(unit, frame); break;
+    case Opcode::ROW_REDUCE:
+    case Opcode::ROW_DOT: fold_rows(unit, frame); break;
+    case Opcode::COL_SUM: sum_columns(unit, frame); break;
+    case Opcode::GATHER: return gather(unit, frame);
+    default: break;  // NOTIFY only signals
   }
+  return Code::OK;
 }
+__aicore__ inline void finish_task(VectorUnit&) {}
 
 // An AIC moves no rows, so it has none to count by token tiles.
 __aicore__ inline void signal_tiles(CubeUnit&, const Frame&, const Segment&, const Counters&, int32_t, int32_t) {}

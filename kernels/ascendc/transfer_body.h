@@ -1,52 +1,90 @@
-// Rows on their way to another rank's buffer and back, through UB.
+// Rows on their way through UB: to another rank's buffer and back, and gathered by an index.
 #pragma once
 
 #include "vector_unit.h"
 
 namespace hpmoe {
 
-// Where in its array a token-side row stands: entries carry token * K + k.
-__aicore__ inline int32_t entry_row(const Operand& operand, int32_t entry, int32_t top_k) {
-  return static_cast<Rows>(operand.rows) == Rows::TOKENS ? entry / top_k : entry;
-}
+// One end of a copy: row r begins at base + r * row_bytes, or where the r-th number of a list says. A number counts
+// `per_row` to a row; a negative one, rows from the end of num_rows.
+struct RowPlaces {
+  uint64_t base;
+  int64_t row_bytes;
+  bool is_listed;
+  int32_t per_row, num_rows;
 
-// Copies the rows of a segment from this rank to another. Rows that come in one by one leave together, and the other way
-// round; a row longer than the buffer goes in parts.
-__aicore__ inline void copy_segment(VectorUnit& unit, const Frame& frame, const Segment& segment) {
-  const bool back = goes_back(frame.op);
-  const int32_t top_k = frame.routing.route().top_k;
-  const Buffer rows_out = frame.buffer(0);
-  const int32_t size = element_bytes(rows_out.dtype), row_bytes = rows_out.cols * size;
-  const int32_t width = frame.num_cols(0, rows_out) * size;  // of the task
-  const uint64_t out = address_on(frame.base(0), back ? segment.source : segment.dest) + frame.first_col(0) * size;
-  const uint64_t in = frame.base(1) + frame.first_col(1) * size;
-  const uint64_t lists = address_on(frame.rank->args.tables, segment.source);
-  const uint64_t list = lists + static_cast<uint64_t>(frame.routing.tables().entries + segment.first_entry) * 4;
-  const Operand& token_side = frame.op.operands[back ? 0 : 1];
-  const int32_t part = least(width, kPassBytes), pitch = round_up(part, kBlockBytes);
-  const int32_t rows_at_once = least(kPassBytes / pitch, kMaxEntries);
-  for (int32_t first = 0; first < segment.rows; first += rows_at_once) {
-    const int32_t rows = least(rows_at_once, segment.rows - first);
-    const AscendC::LocalTensor<int32_t> entries = unit.read_entries(list + first * sizeof(int32_t), rows);
-    const int64_t received = static_cast<int64_t>(segment.first_row + first) * row_bytes;
+  __aicore__ inline int32_t row(const AscendC::LocalTensor<int32_t>& list, int32_t r) const {
+    const int32_t number = list.GetValue(r);
+    return (number < 0 ? number + num_rows : number) / per_row;
+  }
+  __aicore__ inline uint64_t at(const AscendC::LocalTensor<int32_t>& list, int32_t r) const {
+    return base + row(list, r) * row_bytes;
+  }
+};
+
+// Copies `width` bytes of each of `num_rows` rows, in the first of which the list begins. Rows that are not listed come in or
+// leave together; a row longer than the buffer goes in parts.
+__aicore__ inline void pass_rows(VectorUnit& unit, const AscendC::LocalTensor<int32_t>& list, int32_t num_rows, int32_t width,
+                                 const RowPlaces& from, const RowPlaces& to) {
+  const int32_t part = least(width, kPassBytes), pitch = round_up(part, kBlockBytes), rows_at_once = kPassBytes / pitch;
+  for (int32_t first = 0; first < num_rows; first += rows_at_once) {
+    const int32_t rows = least(rows_at_once, num_rows - first);
     for (int32_t begin = 0; begin < width; begin += part) {
       const int32_t bytes = least(part, width - begin);
       Bytes buffer = unit.passing.AllocTensor<uint8_t>();
-      if (back) unit.copy_in(buffer, in + received + begin, rows, bytes, row_bytes, pitch);
-      for (int32_t r = 0; r < rows && !back; ++r) {
-        const int64_t entry = entry_row(token_side, entries.GetValue(r), top_k);
-        unit.copy_in(buffer[r * pitch], in + entry * row_bytes + begin, 1, bytes, 0, pitch);
-      }
+      if (!from.is_listed)
+        unit.copy_in(buffer, from.base + first * from.row_bytes + begin, rows, bytes, from.row_bytes, pitch);
+      for (int32_t r = 0; r < rows && from.is_listed; ++r)
+        unit.copy_in(buffer[r * pitch], from.at(list, first + r) + begin, 1, bytes, 0, pitch);
       unit.passing.EnQue(buffer);
       buffer = unit.passing.DeQue<uint8_t>();
-      if (!back) unit.copy_out(out + received + begin, buffer, rows, bytes, row_bytes, pitch);
-      for (int32_t r = 0; r < rows && back; ++r) {
-        const int64_t entry = entry_row(token_side, entries.GetValue(r), top_k);
-        unit.copy_out(out + entry * row_bytes + begin, buffer[r * pitch], 1, bytes, 0, pitch);
-      }
+      if (!to.is_listed) unit.copy_out(to.base + first * to.row_bytes + begin, buffer, rows, bytes, to.row_bytes, pitch);
+      for (int32_t r = 0; r < rows && to.is_listed; ++r)
+        unit.copy_out(to.at(list, first + r) + begin, buffer[r * pitch], 1, bytes, 0, pitch);
       unit.passing.FreeTensor(buffer);
     }
   }
+}
+
+// Copies the rows of a segment from this rank to another. Its list holds entries, token * K + k.
+__aicore__ inline void copy_segment(VectorUnit& unit, const Frame& frame, const Segment& segment) {
+  const bool back = goes_back(frame.op);
+  const Buffer buffer = frame.buffer(0);
+  const int32_t size = element_bytes(buffer.dtype), width = frame.num_cols(0, buffer) * size;
+  const int64_t row_bytes = static_cast<int64_t>(buffer.cols) * size;
+  const bool by_token = static_cast<Rows>(frame.op.operands[back ? 0 : 1].rows) == Rows::TOKENS;
+  const uint64_t list = address_on(frame.rank->args.tables, segment.source) +
+                        static_cast<uint64_t>(frame.routing.tables().entries + segment.first_entry) * sizeof(int32_t);
+  RowPlaces received{0, row_bytes, false, 1, 0}, tokens{0, row_bytes, true, by_token ? frame.routing.route().top_k : 1, 0};
+  RowPlaces &to = back ? tokens : received, &from = back ? received : tokens;
+  to.base = address_on(frame.base(0), back ? segment.source : segment.dest) + frame.first_col(0) * size;
+  from.base = frame.base(1) + frame.first_col(1) * size;
+  received.base += segment.first_row * row_bytes;
+  for (int32_t first = 0; first < segment.rows; first += kMaxEntries) {
+    const int32_t rows = least(kMaxEntries, segment.rows - first);
+    pass_rows(unit, unit.read_entries(list + first * sizeof(int32_t), rows), rows, width, from, to);
+    received.base += rows * row_bytes;
+  }
+}
+
+// out[i] = x[index[i]]; a negative index counts from the end.
+__aicore__ inline Code gather(VectorUnit& unit, const Frame& frame) {
+  const Buffer x = frame.buffer(1);
+  const Rows2d out = frame.rows(0), index = frame.rows(2);
+  RowPlaces from{frame.base(1) + frame.first_col(1) * element_bytes(x.dtype),
+                 static_cast<int64_t>(x.cols) * element_bytes(x.dtype), true, 1, x.rows};
+  RowPlaces to{out.address, out.row_bytes, false, 1, 0};
+  const int32_t width = frame.num_cols(1, x) * element_bytes(x.dtype);
+  for (int32_t first = 0; first < frame.unit.rows; first += kMaxEntries) {
+    const int32_t rows = least(kMaxEntries, frame.unit.rows - first);
+    const AscendC::LocalTensor<int32_t> list = unit.read_entries(index.address + first * sizeof(int32_t), rows);
+    for (int32_t r = 0; r < rows; ++r) {
+      if (from.row(list, r) < 0 || from.row(list, r) >= x.rows) return Code::INDEX_OUT_OF_RANGE;
+    }
+    pass_rows(unit, list, rows, width, from, to);
+    to.base += rows * out.row_bytes;
+  }
+  return Code::OK;
 }
 
 }  // namespace hpmoe

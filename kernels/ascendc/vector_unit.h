@@ -2,10 +2,14 @@
 //
 // UB, 192 KB: two input buffers of three pieces (48 KB) and two output buffers of two (32 KB), so that the next piece comes
 // in and the last one leaves while one is worked on; five pieces in float32 (80 KB); two buffers of 14 KB through which rows
-// only pass; entries and a signal (2 KB). A piece is 8 KB as stored: 4096 elements, 2048 where an operand is float32.
+// only pass; entries and signals (2 KB). A piece is 8 KB as stored: 4096 elements, 2048 where an operand is float32.
+//
+// The scalar unit waits for a pipe only where it reads what that has brought or computed, so it is ahead of all of them: the
+// next task's rows come in while the last one's leave.
 #pragma once
 
 #include "frame.h"
+#include "ring.h"
 
 namespace hpmoe {
 
@@ -24,9 +28,11 @@ struct Piece {
 
 class VectorUnit {
  public:
-  AscendC::TQue<AscendC::TPosition::VECIN, 1> inputs;
-  AscendC::TQue<AscendC::TPosition::VECOUT, 1> outputs;
-  AscendC::TQueBind<AscendC::TPosition::VECIN, AscendC::TPosition::VECOUT, 1> passing;
+  static constexpr bool kLooksAhead = false;
+
+  AscendC::TQue<AscendC::TPosition::VECIN, 2> inputs;
+  AscendC::TQue<AscendC::TPosition::VECOUT, 2> outputs;
+  AscendC::TQueBind<AscendC::TPosition::VECIN, AscendC::TPosition::VECOUT, 2> passing;
 
   __aicore__ inline void init(AscendC::TPipe* pipe) {
     pipe->InitBuffer(inputs, 2, kMaxInputs * kPieceBytes);
@@ -34,14 +40,17 @@ class VectorUnit {
     pipe->InitBuffer(floats_, kNumFloats * kPieceFloats * sizeof(float));
     pipe->InitBuffer(passing, 2, kPassBytes);
     pipe->InitBuffer(entries_, kMaxEntries * sizeof(int32_t));
-    pipe->InitBuffer(signal_, kBlockBytes);
+    pipe->InitBuffer(signal_, kNumSignals * kBlockBytes);
+    signals_.init(pipe);
+    polls_.init(pipe);
     loaded_ = pipe->AllocEventID<AscendC::HardEvent::MTE2_S>();
     computed_ = pipe->AllocEventID<AscendC::HardEvent::V_S>();
     written_ = pipe->AllocEventID<AscendC::HardEvent::S_MTE3>();
-    sent_ = pipe->AllocEventID<AscendC::HardEvent::MTE3_S>();
-    AscendC::SetFlag<AscendC::HardEvent::MTE3_S>(sent_);
   }
-  __aicore__ inline void end() { AscendC::WaitFlag<AscendC::HardEvent::MTE3_S>(sent_); }
+  __aicore__ inline void end() {
+    signals_.end();
+    polls_.end();
+  }
 
   __aicore__ inline Floats floats(int32_t i) { return floats_.Get<float>()[i * kPieceFloats]; }
   __aicore__ inline AscendC::LocalTensor<int32_t> words() { return floats_.Get<int32_t>(); }
@@ -129,19 +138,34 @@ class VectorUnit {
     AscendC::WaitFlag<AscendC::HardEvent::S_MTE3>(written_);
   }
 
+  // Loads from here on come after what the scalar unit has seen.
+  __aicore__ inline void load_after_poll() {
+    polls_.wait_free(next_poll_);
+    polls_.set_full(next_poll_);
+    polls_.wait_full(next_poll_);
+    polls_.set_free(next_poll_);
+    next_poll_ = 1 - next_poll_;
+  }
+  // What leaves from here on, a signal, comes after the rows before it.
+  __aicore__ inline void settle_stores() { AscendC::PipeBarrier<PIPE_MTE3>(); }
   // Adds `amount` to a counter of this rank or of another.
   __aicore__ inline void add_to_counter(uint64_t counter, int32_t amount) {
-    const AscendC::LocalTensor<int32_t> block = signal_.Get<int32_t>();
-    AscendC::WaitFlag<AscendC::HardEvent::MTE3_S>(sent_);
+    const int32_t i = next_signal_;
+    next_signal_ = (next_signal_ + 1) % kNumSignals;
+    const AscendC::LocalTensor<int32_t> block = signal_.Get<int32_t>()[i * kBlockBytes / sizeof(int32_t)];
+    signals_.wait_free(i);
     block.SetValue(0, amount);
-    release_to_copies();
+    signals_.set_full(i);
+    signals_.wait_full(i);
     AscendC::SetAtomicAdd<int32_t>();
     AscendC::DataCopyPad(global_at<int32_t>(counter), block, AscendC::DataCopyExtParams(1, sizeof(int32_t), 0, 0, 0));
     AscendC::SetAtomicNone();
-    AscendC::SetFlag<AscendC::HardEvent::MTE3_S>(sent_);
+    signals_.set_free(i);
   }
 
  private:
+  static constexpr int32_t kNumSignals = 4;
+
   // From the end of a block to the start of the next: in bytes of global memory, in blocks of 32 bytes of UB.
   __aicore__ inline static uint32_t gap(int32_t blocks, int64_t step, int32_t bytes) {
     return blocks > 1 ? static_cast<uint32_t>(step - bytes) : 0;
@@ -151,7 +175,10 @@ class VectorUnit {
   }
 
   AscendC::TBuf<AscendC::TPosition::VECCALC> floats_, entries_, signal_;
-  AscendC::TEventID loaded_, computed_, written_, sent_;
+  AscendC::TEventID loaded_, computed_, written_;
+  Ring<AscendC::HardEvent::S_MTE3, AscendC::HardEvent::MTE3_S, kNumSignals> signals_;
+  Ring<AscendC::HardEvent::S_MTE2, AscendC::HardEvent::MTE2_S, 2> polls_;
+  int32_t next_signal_ = 0, next_poll_ = 0;
 };
 
 // How an op's rows are cut into pieces: whole rows where several fit, else parts of one row.
@@ -182,5 +209,33 @@ class Pieces {
 
 // Elements of a piece where the widest operand has elements of so many bytes.
 __aicore__ inline int32_t piece_elements(int32_t widest) { return kPieceBytes / widest; }
+
+template <class Body>
+__aicore__ inline void load_piece(VectorUnit& unit, Body& body, const Piece& piece) {
+  Bytes in = unit.inputs.AllocTensor<uint8_t>();
+  body.load(in, piece);
+  unit.inputs.EnQue(in);
+}
+
+// Body: load(in, piece) copies what a piece needs, widen(in, piece) makes float32 of it, and compute(piece) works on that and
+// writes results. The next piece is under way before this one is looked at.
+template <class Body>
+__aicore__ inline void run_pieces(VectorUnit& unit, Pieces pieces, Body& body) {
+  Piece next = pieces.next();
+  load_piece(unit, body, next);
+  for (bool is_last = false; !is_last;) {
+    const Piece piece = next;
+    is_last = pieces.is_done();
+    if (!is_last) {
+      next = pieces.next();
+      load_piece(unit, body, next);
+    }
+    Bytes in = unit.inputs.DeQue<uint8_t>();
+    body.widen(in, piece);
+    unit.inputs.FreeTensor(in);
+    AscendC::PipeBarrier<PIPE_V>();
+    body.compute(piece);
+  }
+}
 
 }  // namespace hpmoe

@@ -1,12 +1,16 @@
 // How a core works through its queue: wait for a task's events, run its body, signal.
+//
+// Nothing waits for the pipes between tasks: signals are ordered behind what a task writes, and a task that needs what the
+// one before it still writes waits for it (unsettled.h). An AIC looks ahead: a task whose events have all come when the one
+// before it is down to its last step loads its first rows meanwhile.
 #pragma once
 
 #include "counters.h"
-#include "frame.h"
+#include "unsettled.h"
 
 namespace hpmoe {
 
-// Unit is CubeUnit or VectorUnit: add_to_counter(address, amount), and run_task(unit, frame).
+// Unit is CubeUnit or VectorUnit: see tile_bodies.h for what is asked of it.
 template <class Unit>
 class Worker {
  public:
@@ -24,7 +28,7 @@ class Worker {
   __aicore__ inline void run_queue() {
     const int32_t last = rank_.image.queue_start(queue_ + 1);
     for (place_ = rank_.image.queue_start(queue_); place_ < last; ++place_) {
-      const Code code = run_place();
+      const Code code = run_place(place_ + 1 < last);
       if (code == Code::OK) continue;
       status_.task = place_;
       return fail(code);
@@ -44,28 +48,65 @@ class Worker {
   }
 
  private:
-  __aicore__ inline Code run_place() {
-    const ImageReader& image = rank_.image;
-    const TaskWord word = image.task_word(place_);
-    const int32_t index_bits = image.header().index_bits, number = form_of(word, index_bits);
-    const Form form = image.form(number);
+  struct Turn {
+    int32_t place = -1;
+    Form form;
     Frame frame;
+    bool has_begun = false;
+  };
+
+  __aicore__ inline Code run_place(bool has_next) {
+    Turn& turn = turns_[place_ % 2];
+    if (turn.place != place_) read_task(turn, place_);
+    if (!turn.has_begun) {
+      const Code code = wait_for_task(turn);
+      if (code != Code::OK) return code;
+      if (unsettled_.touches(turn.frame) || unsettled_.is_full()) settle();
+      begin(turn);
+    }
+    const Code code = run_task(unit_, turn.frame);
+    if (code != Code::OK) return code;
+    if (Unit::kLooksAhead && has_next) look_ahead(turns_[(place_ + 1) % 2]);
+    finish_task(unit_);
+    signal(turn);
+    return Code::OK;
+  }
+
+  __aicore__ inline void read_task(Turn& turn, int32_t place) {
+    const ImageReader& image = rank_.image;
+    const TaskWord word = image.task_word(place);
+    const int32_t index_bits = image.header().index_bits, number = form_of(word, index_bits);
+    const bool is_known = turn.place >= 0 && turn.frame.task.form == number;
+    if (!is_known) turn.form = image.form(number);
+    if (!is_known) turn.frame.op = image.op(turn.form.op);
+    Frame& frame = turn.frame;
     frame.rank = &rank_;
-    frame.op = image.op(form.op);
-    frame.task = task_at(frame.op, form.op, number, place_of(word, index_bits));
+    frame.task = task_at(frame.op, turn.form.op, number, place_of(word, index_bits));
     if (frame.op.route >= 0 && frame.op.route != last_route_) {
       routing_.init(image, frame.op.route, rank_.num_aiv, rank_.args.tables, rank_.args.rank);
       last_route_ = frame.op.route;
     }
     frame.routing = routing_;
     frame.unit = find_unit(rank_, routing_, frame.op, frame.task);
-    const Code code = wait_for_task(form, frame);
-    if (code != Code::OK) return code;
-    run_task(unit_, frame);
-    // The next task of this queue may read what this one wrote, and so may whoever hears the signals.
+    turn.place = place;
+    turn.has_begun = false;
+  }
+
+  __aicore__ inline void look_ahead(Turn& next) {
+    read_task(next, place_ + 1);
+    if (has_all_events(next) && !unsettled_.touches(next.frame) && !unsettled_.is_full()) begin(next);
+  }
+
+  __aicore__ inline void begin(Turn& turn) {
+    if (turn.form.num_waits > 0) unit_.load_after_poll();
+    unsettled_.add(turn.frame);
+    begin_task(unit_, turn.frame);
+    turn.has_begun = true;
+  }
+
+  __aicore__ inline void settle() {
     AscendC::PipeBarrier<PIPE_ALL>();
-    signal(form, frame);
-    return Code::OK;
+    unsettled_.clear();
   }
 
   __aicore__ inline int32_t event_of(int32_t event, int32_t kind, const Frame& frame) const {
@@ -73,17 +114,29 @@ class Worker {
     return event + static_cast<int32_t>(event_offset(kind, frame.op, frame.task)) + (by_expert ? frame.unit.expert : 0);
   }
 
-  __aicore__ inline Code wait_for_task(const Form& form, const Frame& frame) {
-    const AscendC::GlobalTensor<int32_t> targets = global_at<int32_t>(rank_.args.targets);
-    for (int32_t i = 0; i < form.num_waits; ++i) {
-      const Wait wait = rank_.image.wait(form.first_wait + i);
-      const int32_t event = event_of(wait.event, wait.kind, frame), target = targets.GetValue(event);
-      const WaitEnd end = counters_.wait(event, target);
+  __aicore__ inline int32_t target_of(int32_t event) const {
+    return global_at<int32_t>(rank_.args.targets).GetValue(event);
+  }
+
+  __aicore__ inline bool has_all_events(const Turn& turn) const {
+    for (int32_t i = 0; i < turn.form.num_waits; ++i) {
+      const Wait wait = rank_.image.wait(turn.form.first_wait + i);
+      const int32_t event = event_of(wait.event, wait.kind, turn.frame);
+      if (!counters_.has_reached(event, target_of(event))) return false;
+    }
+    return true;
+  }
+
+  __aicore__ inline Code wait_for_task(const Turn& turn) {
+    for (int32_t i = 0; i < turn.form.num_waits; ++i) {
+      const Wait wait = rank_.image.wait(turn.form.first_wait + i);
+      const int32_t event = event_of(wait.event, wait.kind, turn.frame);
+      const WaitEnd end = counters_.wait(event, target_of(event));
       if (end == WaitEnd::MET) continue;
       status_.event = event;
-      status_.wait = form.first_wait + i;
+      status_.wait = turn.form.first_wait + i;
       status_.value = counters_.look(event);
-      status_.threshold = target;
+      status_.threshold = target_of(event);
       return end == WaitEnd::TIMEOUT ? Code::TIMEOUT : Code::ABORTED_PEER;
     }
     return Code::OK;
@@ -93,9 +146,13 @@ class Worker {
     unit_.add_to_counter(address_on(counters_.address(event), rank), amount);
   }
 
-  __aicore__ inline void signal(const Form& form, const Frame& frame) {
+  // Whoever hears a signal may read what is written; another rank, once all pipes are empty.
+  __aicore__ inline void signal(const Turn& turn) {
+    const Form& form = turn.form;
+    const Frame& frame = turn.frame;
     const auto opcode = static_cast<Opcode>(frame.op.opcode);
     const bool is_transfer = is_put(frame.op) || opcode == Opcode::NOTIFY;
+    is_transfer ? settle() : unit_.settle_stores();
     for (int32_t i = 0; i < form.num_signals; ++i) {
       const Signal signal = rank_.image.signal(form.first_signal + i);
       const bool is_count = static_cast<Amount>(signal.amount) == Amount::COUNT;
@@ -147,6 +204,8 @@ class Worker {
   const int32_t queue_;
   int32_t place_ = -1, last_route_ = -1;
   RoutingTables routing_;
+  Turn turns_[2];
+  Unsettled unsettled_;
   Status status_{0, -1, -1, -1, -1, -1, 0, 0};
 };
 

@@ -1,10 +1,12 @@
 // A core: its program, its pipes, flags and memories, and the one that is running now.
 #pragma once
 
+#include <algorithm>
 #include <functional>
 #include <map>
 #include <memory>
 #include <string>
+#include <vector>
 
 #include "counts.h"
 #include "fiber.h"
@@ -58,8 +60,19 @@ class Core {
     issue(p, {Instruction::WORK, what, std::move(body), nullptr, in_order});
   }
 
+  // The scalar unit's own writes to UB reach it by and by: by the time that it sets a flag, waits for all pipes or reads.
+  void write_later(uint8_t* to, const void* from, size_t bytes) {
+    const auto* begin = static_cast<const uint8_t*>(from);
+    written_.push_back({to, std::vector<uint8_t>(begin, begin + bytes)});
+  }
+  void finish_writes() {
+    for (const auto& [to, bytes] : written_) std::copy(bytes.begin(), bytes.end(), to);
+    written_.clear();
+  }
+
   void set_flag(pipe_t from, Flag& flag, const char* what) {
     if (from != PIPE_S) return issue(from, {Instruction::SET, what, {}, &flag});
+    finish_writes();
     require(flag.value == 0, "flag ", what, " is set again before anything waited for it");
     flag.value = 1;
   }
@@ -108,6 +121,7 @@ class Core {
   LocalMemory local_[kNumMemories];
   Pipe pipes_[kNumPipes];
   std::map<std::pair<int, int>, Flag> flags_;
+  std::vector<std::pair<uint8_t*, std::vector<uint8_t>>> written_;
   std::unique_ptr<Fiber> fiber_;
   std::function<bool()> ready_;
   const char* waits_for_ = "";

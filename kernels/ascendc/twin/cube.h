@@ -135,19 +135,19 @@ void Fixpipe(const GlobalTensor<T>& to, const LocalTensor<U>& from, const Fixpip
   core.need(true, "Fixpipe");
   constexpr QuantMode_t wanted = std::is_same_v<T, float> ? NoQuant : std::is_same_v<T, half> ? F322F16 : F322BF16;
   twin::require(p.quantPre == wanted, "Fixpipe: quantPre does not fit the dtype");
-  twin::require(p.nSize % 16 == 0 && p.nSize <= 4095, "Fixpipe: nSize is ", p.nSize, ", a multiple of 16 it must be");
-  twin::require(p.mSize <= 8192 && p.ndNum == 1 && p.dstStride > 0, "Fixpipe: a parameter is out of range");
+  twin::require(p.nSize <= 4095 && p.mSize <= 8192 && p.ndNum == 1 && p.dstStride > 0, "Fixpipe: a parameter is out of range");
   const twin::Atomic atomic = core.atomic;
   core.work(PIPE_FIX, "Fixpipe", [=, &core] {
     if (p.mSize == 0 || p.nSize == 0) return;
-    const uint64_t columns = p.nSize / 16u, floats = (columns - 1) * p.srcStride * 16 + uint64_t{p.mSize} * 16;
+    const uint64_t columns = (p.nSize + 15u) / 16, floats = (columns - 1) * p.srcStride * 16 + uint64_t{p.mSize} * 16;
     const auto* in = reinterpret_cast<const float*>(from.bytes(core, floats * sizeof(float), "Fixpipe"));
     for (uint32_t i = 0; i < p.mSize; ++i) {
       for (uint64_t j = 0; j < columns; ++j) {
+        const uint64_t width = std::min<uint64_t>(16, p.nSize - 16 * j) * sizeof(T);
         T row[16];
         twin::narrow(in + j * p.srcStride * 16 + uint64_t{i} * 16, 16, row);
         T* out = to.GetPhyAddr() + uint64_t{i} * p.dstStride + j * 16;
-        twin::store(core, atomic, reinterpret_cast<uint8_t*>(out), reinterpret_cast<uint8_t*>(row), sizeof(row), "Fixpipe");
+        twin::store(core, atomic, reinterpret_cast<uint8_t*>(out), reinterpret_cast<uint8_t*>(row), width, "Fixpipe");
       }
     }
     core.counts.l0c_to_gm += int64_t{p.mSize} * p.nSize * static_cast<int64_t>(sizeof(T));

@@ -63,6 +63,7 @@ template <pipe_t pipe>
 void PipeBarrier() {
   twin::Core& core = twin::current();
   if constexpr (pipe == PIPE_ALL) {
+    core.finish_writes();
     core.wait_until([&core] { return core.pipes_are_empty(); }, "PipeBarrier<PIPE_ALL>");
   } else {
     static_assert(pipe != PIPE_S, "the scalar unit is in order");

@@ -49,13 +49,14 @@ class LocalTensor {
   // The scalar unit reads and writes UB.
   T GetValue(uint32_t index) const {
     T value;
+    twin::current().finish_writes();
     std::memcpy(&value, scalar_address(index), sizeof(T));
     return value;
   }
   template <class S>
   void SetValue(uint32_t index, S value) const {
     const T stored = static_cast<T>(value);
-    std::memcpy(scalar_address(index), &stored, sizeof(T));
+    twin::current().write_later(scalar_address(index), &stored, sizeof(T));
   }
 
   const twin::Allocation& allocation() const { return allocation_; }

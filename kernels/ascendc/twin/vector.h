@@ -122,23 +122,38 @@ void Cast(const LocalTensor<T>& out, const LocalTensor<U>& a, const RoundMode& m
   }, out, a);
 }
 
-// out[0] = the sum of a, in the order of a tree; `work` holds what is between.
-template <class T>
-void ReduceSum(const LocalTensor<T>& out, const LocalTensor<T>& a, const LocalTensor<T>& work, const int32_t count) {
+namespace detail {
+
+// out[0] = what f makes of a, two by two, in the order of a tree; `work` holds what is between.
+template <class T, class Function>
+void reduce(const char* what, const LocalTensor<T>& out, const LocalTensor<T>& a, const LocalTensor<T>& work, int32_t count,
+            Function f) {
   static_assert(std::is_same_v<T, float>, "float32");
   twin::Core& core = twin::current();
-  detail::vector_work("ReduceSum", count, [=, &core] {
-    std::vector<float> part;
-    const float* x = detail::operand(core, a, count, "ReduceSum");
-    std::fill_n(detail::operand(core, work, (count + 63) / 64, "ReduceSum"), (count + 63) / 64, 0.0f);
-    part.assign(x, x + count);
+  vector_work(what, count, [=, &core] {
+    const float* x = operand(core, a, count, what);
+    std::vector<float> part(x, x + count);
+    std::fill_n(operand(core, work, (count + 63) / 64, what), (count + 63) / 64, 0.0f);
     while (part.size() > 1) {
-      for (size_t i = 0; i + 1 < part.size(); i += 2) part[i / 2] = part[i] + part[i + 1];
+      for (size_t i = 0; i + 1 < part.size(); i += 2) part[i / 2] = f(part[i], part[i + 1]);
       if (part.size() % 2) part[part.size() / 2] = part.back();
       part.resize((part.size() + 1) / 2);
     }
-    detail::operand(core, out, 1, "ReduceSum")[0] = part[0];
+    operand(core, out, 1, what)[0] = part[0];
   }, out, a, work);
+}
+
+}  // namespace detail
+
+template <class T>
+void ReduceSum(const LocalTensor<T>& out, const LocalTensor<T>& a, const LocalTensor<T>& work, const int32_t count) {
+  detail::reduce("ReduceSum", out, a, work, count, [](float x, float y) { return x + y; });
+}
+template <class T>
+void ReduceMax(const LocalTensor<T>& out, const LocalTensor<T>& a, const LocalTensor<T>& work, const int32_t count,
+               bool with_index) {
+  twin::require(!with_index, "ReduceMax: the kernel asks for no index");
+  detail::reduce("ReduceMax", out, a, work, count, [](float x, float y) { return x > y ? x : y; });
 }
 
 }  // namespace AscendC

@@ -1,0 +1,48 @@
+// What this core has written since its pipes were last empty. Its queue stands for the order of its own tasks, so that no
+// event keeps one of them from reading what the last one still writes: such a task waits until all is written.
+#pragma once
+
+#include "frame.h"
+
+namespace hpmoe {
+
+class Unsettled {
+ public:
+  // Whether a task reads or writes memory that tasks of another operation have written. Those of one operation write
+  // different rows or columns, and read none of them.
+  __aicore__ inline bool touches(const Frame& frame) const {
+    for (int32_t i = 0; i < frame.op.num_operands; ++i) {
+      if (frame.op.operands[i].buffer < 0) continue;
+      const uint64_t base = frame.base(i);
+      for (int32_t w = 0; w < count_; ++w)
+        if (written_[w].base == base && written_[w].op != frame.task.op) return true;
+    }
+    return false;
+  }
+  __aicore__ inline bool is_full() const { return count_ + kMaxOutputs > kMost; }
+
+  __aicore__ inline void add(const Frame& frame) {
+    for (int32_t i = 0; i < num_outputs(frame.op); ++i) {
+      if (frame.op.operands[i].buffer >= 0) add_one(frame.base(i), frame.task.op);
+    }
+  }
+  __aicore__ inline void clear() { count_ = 0; }
+
+ private:
+  static constexpr int32_t kMost = 8, kMaxOutputs = 2;
+  struct Written {
+    uint64_t base;
+    int32_t op;
+  };
+
+  __aicore__ inline void add_one(uint64_t base, int32_t op) {
+    for (int32_t w = 0; w < count_; ++w)
+      if (written_[w].base == base && written_[w].op == op) return;
+    written_[count_++] = {base, op};
+  }
+
+  Written written_[kMost];
+  int32_t count_ = 0;
+};
+
+}  // namespace hpmoe
