@@ -35,6 +35,8 @@ def _domain(op: tf.TileOp, routes: Sequence[tf.RoutePlan]) -> tf.Domain:
         changes["clipped"] = False
     if domain.kind not in ("experts", "copies") and domain.blocks >= 1:
         changes["blocks"] = 1
+    elif op.opcode == "COL_SUM" and 1 <= domain.size <= domain.blocks:
+        changes["blocks"] = domain.size  # all are the first expert's
     if domain.kind in ("once", "slots") and domain.num_rows >= 0:
         changes["num_rows"] = 0
     if op.opcode in UNROUTED and domain.kind in ("once", "tiles") and -1 <= domain.route < len(routes) \
@@ -53,8 +55,11 @@ def _access(op: tf.TileOp, i: int, access: tf.Access, buffers: Sequence[tf.Buffe
     plan = routes[op.domain.route] if 0 <= op.domain.route < len(routes) else None
     if access.cols == "block" and (op.opcode, i) != ("WGRAD", 1):
         changes["cols"] = "all"
-    if access.cols == "one" and buffer.cols == 1 and access.offset == 0 and (op.opcode, i) in ONE_COLUMN:
-        changes["cols"] = "all"
+    if access.cols == "one" and buffer.cols == 1 and access.offset == 0:
+        if (op.opcode, i) in ONE_COLUMN:
+            changes["cols"] = "all"
+        elif op.opcode == "MAP" and i and op.cols == 1:
+            changes["cols"] = "own"
     if op.opcode in TRANSFERS:
         changes |= _moved(op, i, access, plan)
     elif (op.opcode, i) in WHOLE_ROWS and access.cols in ("all", "block") and 0 <= access.offset < buffer.cols:

@@ -5,6 +5,8 @@ from __future__ import annotations
 import copy
 import dataclasses
 
+from hpmoe import taskflow as tf
+
 
 @dataclasses.dataclass
 class Facts:
@@ -32,3 +34,18 @@ class Facts:
         self.add_slot(route, 0)
         if expert is not None:
             self.experts.add((route, expert))
+
+    def add_alone(self, flow: tf.Taskflow) -> None:
+        """Adds what the rows of a lone rank say of its tokens, and the other way round where none are dropped."""
+        for route, last in self.slots.items():
+            self.tiles = max(self.tiles, (_fewest_tokens(flow.routes[route], last + 1) - 1) // flow.tile_rows)
+        for route, plan in enumerate(flow.routes):
+            if self.tiles >= 0 and plan.capacity is None:
+                rows = (self.tiles * flow.tile_rows + 1) * plan.top_k
+                self.add_slot(route, max(plan.top_k, -(-rows // plan.tile_rows)) - 1)
+
+
+def _fewest_tokens(plan: tf.RoutePlan, num_slots: int) -> int:
+    """Tokens of a lone rank that it takes to fill so many slots: no expert gets more rows than there are tokens."""
+    return next((n for n in range(1, plan.num_tokens)
+                 if min(n * plan.top_k, plan.num_local_experts * -(-n // plan.tile_rows)) >= num_slots), plan.num_tokens)

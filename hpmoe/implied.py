@@ -14,16 +14,19 @@ from collections.abc import Iterator
 import numpy as np
 
 from hpmoe import taskflow as tf
-from hpmoe.counting import TRANSFERS, own_positions, span, spans
+from hpmoe.counting import TRANSFERS
 from hpmoe.facts import Facts
 from hpmoe.lifetimes import may_meet
+from hpmoe.order import Order, direction
 
 
 class _Known:
     """Tasks of one rank that surely run before a task, as how far each queue is known to have come."""
 
-    def __init__(self, order: Order, facts: Facts):
+    def __init__(self, order: Proof, facts: Facts):
         self.order, self.facts = order, facts
+        if order.flow.ep_size == 1:
+            facts.add_alone(order.flow)
         self.reached: dict[int, int] = collections.defaultdict(lambda: -1)
         self.events: set[int] = set()
 
@@ -76,44 +79,14 @@ class _Known:
     def _moves_returned(self, op: tf.TileOp, task: np.void) -> bool:
         """Whether a transfer moves, or tells of, rows of this rank of which the facts say that they go back to a peer."""
         route, slot, peer = self.facts.returned or (-1, -1, -1)
-        if route != op.domain.route or peer != task["peer"] or not (_direction(op) == "back" or peer in self.order.own):
+        if route != op.domain.route or peer != task["peer"] or not (direction(op) == "back" or peer in self.order.own):
             return False
         return op.opcode == "NOTIFY" and task["row"] in (-1, self.order.expert_of(self.facts, route, slot)) or (
             op.opcode != "NOTIFY" and task["row"] == slot)
 
 
-class Order:
-    """Queue order, waits and signals of a taskflow whose events add up."""
-
-    def __init__(self, flow: tf.Taskflow):
-        self.flow = flow
-        self.lines = [np.asarray(q).tolist() for q in flow.queues] or [[t] for t in range(flow.num_tasks)]
-        self.queue_of, self.position = np.zeros((2, flow.num_tasks), np.int64)
-        for q, line in enumerate(self.lines):
-            self.queue_of[line], self.position[line] = q, np.arange(len(line))
-        self.own = own_positions(flow)
-        self._waits = _rows_by(flow.waits, flow.waits["task"])
-        self._signals = _rows_by(flow.signals, flow.signals["event"])
-        dynamic = flow.signals[flow.signals["kind"] != tf.STATIC]
-        self._spread, self._spans = dynamic, spans(flow, dynamic)
-
-    def is_to_itself(self, signal: np.void) -> bool:
-        """Whether a signal counts rows that every rank moves to itself: it may be given as local or as of a peer."""
-        op, peer = self.op_of(signal["task"]), self.flow.tasks["peer"][signal["task"]]
-        return op.opcode in TRANSFERS and signal["amount"] == tf.ROWS and (peer in self.own or self.flow.ep_size == 1)
-
-    def stays(self, signal: np.void) -> bool:
-        """Whether a signal is for the rank that makes it."""
-        return signal["remote"] == tf.LOCAL or self.flow.tasks["peer"][signal["task"]] in self.own or self.flow.ep_size == 1
-
-    def waits_of(self, task: int) -> list[np.void]:
-        return self._waits.get(task, [])
-
-    def signals_about(self, event: int) -> list[np.void]:
-        """Signals that may be about an event."""
-        static = [s for s in self._signals.get(event, ()) if s["kind"] == tf.STATIC]
-        offset = event - self._spread["event"]
-        return static + list(self._spread[(0 <= offset) & (offset < self._spans)])
+class Proof(Order):
+    """What surely runs before what in a taskflow whose events add up."""
 
     def expert_of(self, facts: Facts, route: int, slot: int) -> int | None:
         """The expert of a slot where the facts tell it."""
@@ -137,30 +110,6 @@ class Order:
         """Whether the facts say that an expert has rows."""
         used = range(facts.slots.get(route, -1) + 1)
         return (route, expert) in facts.experts or any(self.expert_of(facts, route, s) == expert for s in used)
-
-    def producers_of(self, event: int) -> list[np.void]:
-        """Signals that are about an event in some routing."""
-        return [s for s in self.signals_about(event) if any(e == event for e, _ in self.events_of(s))]
-
-    def op_of(self, task: int) -> tf.TileOp:
-        return self.flow.ops[self.flow.tasks["op"][task]]
-
-    def kind(self, row: np.void) -> int:
-        """The kind of a wait or signal; static where there is only one event it can be about."""
-        return tf.STATIC if row["kind"] == tf.STATIC or span(self.flow, row) == 1 else int(row["kind"])
-
-    def events_of(self, row: np.void) -> list[tuple[int, int | None]]:
-        """(event, expert of the task's slot where it decides) for all that a wait or signal is about in some routing."""
-        kind, first = self.kind(row), int(row["event"])
-        if kind == tf.STATIC:
-            return [(first, None)]
-        op, task = self.op_of(row["task"]), self.flow.tasks[row["task"]]
-        if kind != tf.SLOT_EXPERT or op.domain.kind != "slots":
-            return [(first + i, None) for i in range(span(self.flow, row))]
-        plan, order, sources = self.flow.routes[op.domain.route], self.flow.peer_order, None
-        if op.opcode == "PUT_BACK":  # the rank that the rows are of, the last such on any rank
-            sources = 1 + int(((order[:, task["peer"]] - np.arange(len(order))) % len(order)).max())
-        return [(first + e, e) for e in range(plan.num_local_experts) if task["row"] < plan.slots_of(e + 1, sources)]
 
     def awaited(self, wait: np.void, facts: Facts) -> int | None:
         """The event of a wait, where the facts tell it."""
@@ -190,8 +139,8 @@ class Order:
         held = {(route, e) for (route, _), e in facts.expert_of.items()}
         for route, expert in sorted(facts.experts - held)[:1]:
             yield [facts.with_slot(route, slot, expert) for slot in range(self.flow.routes[route].slots_of(expert + 1))]
-        own, line = self._slot_of(reader), self.lines[self.queue_of[reader]]
-        before = [self._slot_of(t) for t in line[:self.position[reader]][-1:]]
+        own, line = self.slot_of(reader), self.lines[self.queue_of[reader]]
+        before = [self.slot_of(t) for t in line[:self.position[reader]][-1:]]
         used = [slot for slot in before if slot and slot[1] <= facts.slots.get(slot[0], -1)]
         for route, place in sorted({*facts.slots.items(), *used, *([own] if own else ())}):
             experts = self.experts_of(facts, route, place)
@@ -199,12 +148,6 @@ class Order:
                 yield [facts.with_slot(route, place, e) for e in experts]
         if own and self.flow.ep_size > 1 and facts.returned is None:
             yield [dataclasses.replace(facts, returned=(*own, j)) for j in range(self.flow.ep_size)]
-
-    def _slot_of(self, task: int) -> tuple[int, int] | None:
-        """Route and index of the slot of this rank that a task is about, if any."""
-        op = self.op_of(task)
-        is_here = op.domain.kind == "slots" and op.opcode != "PUT"
-        return (op.domain.route, int(self.flow.tasks["row"][task])) if is_here else None
 
     def _is_after(self, reader: int, signal: np.void, offset: int, facts: Facts) -> bool:
         known = self._before(reader, facts)
@@ -240,7 +183,7 @@ class Order:
         fits = kind == tf.STATIC or (kind == self.kind(signal) and place == offset)
         if signal["task"] == other["task"]:
             return fits
-        if op.moves_copies or _direction(op) != _direction(other_op) or op.domain.route != other_op.domain.route:
+        if op.moves_copies or direction(op) != direction(other_op) or op.domain.route != other_op.domain.route:
             return False
         same_rows = op.opcode == other_op.opcode != "NOTIFY" and (one["row"], one["peer"]) == (two["row"], two["peer"])
         if same_rows or other_op.opcode.startswith("ALL_TO_ALL"):
@@ -281,13 +224,16 @@ class Order:
             if (op.domain.kind == "experts" and not is_read) or (op.domain.kind == "slots" and op.opcode != "PUT"):
                 self._add_touched(facts, int(signal["task"]))
             return
-        local, is_own = signal["remote"] == tf.LOCAL, task["peer"] in self.own or self.flow.ep_size == 1
-        if op.opcode in TRANSFERS and (is_own or local != (_direction(op) == "back")):
+        is_own = task["peer"] in self.own or self.flow.ep_size == 1
+        local = signal["remote"] == tf.LOCAL
+        if op.opcode in TRANSFERS and (is_own or local != (direction(op) == "back")):
             facts.tiles = max(facts.tiles, offset if kind == tf.ENTRY_TILE else 0)
             if not is_own:
                 return
         if op.opcode == "PUT_BACK" and local:
             facts.returned = op.domain.route, row, int(task["peer"])
+        elif op.opcode == "PUT" and (is_own or not local) and (peer := self.returns(task["peer"])) is not None:
+            facts.returned = op.domain.route, row, peer
         if op.opcode == "NOTIFY" or op.opcode.startswith("ALL_TO_ALL"):
             facts.add_expert(op.domain.route, row if op.opcode == "NOTIFY" and row >= 0 else None)
         elif op.domain.kind == "slots":
@@ -307,7 +253,7 @@ class Order:
         op, row = self.flow.ops[task["op"]], int(task["row"])
         if op.moves_copies:
             return facts
-        if _direction(op) != "back":
+        if direction(op) != "back":
             facts.tiles = 0
         elif op.opcode == "PUT_BACK":
             facts.add_slot(op.domain.route, row)
@@ -324,7 +270,7 @@ class Implication:
     """
 
     def __init__(self, flow: tf.Taskflow, derived: tf.Taskflow):
-        self.order, self.derived, self.early = Order(flow), Order(derived), set()
+        self.order, self.derived, self.early = Proof(flow), Order(derived), set()
 
     def unordered(self, missing: np.ndarray) -> tuple[int, int, int] | None:
         """(task, event, producer) of the first wait for which it is not proved that its task starts late enough.
@@ -371,23 +317,9 @@ class Implication:
             for event, _ in self.derived.events_of(wait):
                 for put in self.derived.producers_of(event):
                     sent, slot = self.order.op_of(put["task"]), self.order.flow.tasks["row"][put["task"]]
-                    if op.domain.kind == sent.domain.kind == "slots" and _direction(op) != "out" \
-                            and op.domain.route == sent.domain.route and _direction(sent) == "out" and slot != row:
+                    if op.domain.kind == sent.domain.kind == "slots" and direction(op) != "out" \
+                            and op.domain.route == sent.domain.route and direction(sent) == "out" and slot != row:
                         continue  # rows of another slot than the reader's
                     put, place = put.copy(), event - int(put["event"])
                     put["remote"] = tf.PEER
                     yield put, place
-
-
-def _direction(op: tf.TileOp) -> str:
-    """"out" for what goes to the ranks of experts, "back" for what returns, "" for local work."""
-    if op.opcode not in TRANSFERS:
-        return ""
-    return "back" if op.opcode.endswith("BACK") or (op.opcode == "NOTIFY" and op.params[0]) else "out"
-
-
-def _rows_by(table: np.ndarray, keys: np.ndarray) -> dict[int, list[np.void]]:
-    out: dict[int, list[np.void]] = {}
-    for key, row in zip(keys.tolist(), table, strict=True):
-        out.setdefault(key, []).append(row)
-    return out

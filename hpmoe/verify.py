@@ -9,12 +9,14 @@ import numpy as np
 
 from hpmoe import taskflow as tf
 from hpmoe.counting import Counting, op_spans, spans
+from hpmoe.cycles import find_stuck
 from hpmoe.dependencies import derive_dependencies
 from hpmoe.errors import VerifyError, check_argument
 from hpmoe.essence import buffer_essence, op_essence
-from hpmoe.implied import Implication, Order
+from hpmoe.implied import Implication
 from hpmoe.lifetimes import memory_fault
-from hpmoe.native.planner import find_runnable, kept_waits, prune_waits
+from hpmoe.native.planner import kept_waits, prune_waits
+from hpmoe.order import Order
 from hpmoe.regions import region_fault
 from hpmoe.taskflow_text import event_name, task_name, taskflow_window
 
@@ -348,20 +350,6 @@ def _needed(derived: tf.Taskflow, present: np.ndarray) -> np.ndarray:
 
 
 def _check_acyclic(flow: tf.Taskflow) -> None:
-    """No cycle through events and queue order; ranks are folded onto one, so none across ranks either."""
-    done = find_runnable(flow)
-    if not done.all():  # a block of events counts as one there
-        done = find_runnable(flow.replace(waits=_one_by_one(flow, flow.waits), signals=_one_by_one(flow, flow.signals)))
-    for t in np.flatnonzero(~done)[:1]:
+    """No cycle through events and queue order, across ranks too."""
+    for t in find_stuck(flow)[:1]:
         _fail(flow, f"task t{t} {task_name(flow, int(t))} can never run: a cycle leads through what it waits for", int(t))
-
-
-def _one_by_one(flow: tf.Taskflow, table: np.ndarray) -> np.ndarray:
-    """Waits or signals with one static row for every event that each may be about."""
-    order, rows = Order(flow), [table[table["kind"] == tf.STATIC]]
-    for row in table[table["kind"] != tf.STATIC]:
-        events = [event for event, _ in order.events_of(row)]
-        several = np.repeat(np.array([row]), len(events))
-        several["event"], several["kind"] = events, tf.STATIC
-        rows.append(several)
-    return np.concatenate(rows)

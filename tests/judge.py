@@ -192,6 +192,9 @@ def nonsense(flow):
     if flow.made and any(new.cols != old.cols and (b in homes or new.memory >= 0)
                          for b, (new, old) in enumerate(zip(flow.buffers, flow.made.buffers, strict=True))):
         return "rows of a shared memory that are not as wide as planned"
+    given = {flow.buffers[b].storage for b in flow.inputs}
+    if any(flow.buffers[a.buffer].storage in given for op in flow.ops for a in op.outputs):
+        return "an input is written"
     if flow.made and flow.tile_rows != flow.made.tile_rows:
         return "tiles of another height, whose sums may be rounded otherwise"
     if flow.queues and len(flow.queues) != flow.machine.num_queues:
