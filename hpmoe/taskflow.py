@@ -327,7 +327,10 @@ class Taskflow:
 
     def units(self) -> np.ndarray:
         """True for each task of the matrix unit, [num_tasks] bool."""
-        return np.array([op.unit == "aic" for op in self.ops], bool)[self.tasks["op"]]
+        is_aic = np.array([op.unit == "aic" for op in self.ops], bool)
+        if self.tasks is not make_tasks(self.ops):
+            return is_aic[self.tasks["op"]]
+        return np.repeat(is_aic, np.diff(np.searchsorted(self.tasks["op"], np.arange(len(self.ops) + 1))))
 
     def costs(self, machine: Any) -> np.ndarray:
         """Estimated microseconds of each task alone on `machine`, every slot taken as full, [num_tasks]."""

@@ -342,7 +342,8 @@ def _needed(derived: tf.Taskflow, present: np.ndarray) -> np.ndarray:
     while derived.queues and not present.all():
         kept = ~missing
         needed = missing.copy()
-        needed[kept] = prune_waits(derived.replace(waits=derived.waits[kept])) & ~present[kept]
+        asked = derived if kept.all() else derived.replace(waits=derived.waits[kept])
+        needed[kept] = prune_waits(asked) & ~present[kept]
         if (needed == missing).all():
             return missing
         missing = needed

@@ -9,7 +9,7 @@ import numpy as np
 from hpmoe import taskflow as tf
 from hpmoe.errors import TransformError, VerifyError, call_user, check_argument
 from hpmoe.machine import Machine, cpu
-from hpmoe.native.planner import prune_waits, schedule
+from hpmoe.native.planner import prune_waits, renumbered, schedule
 from hpmoe.staging import transform
 from hpmoe.transforms.queue_order import dealt, likely_costs, queue_order
 from hpmoe.verify import check_queues, verify
@@ -167,15 +167,17 @@ def _task_indices(queue: Sequence[int]) -> np.ndarray:
 
 def drop_implied(flow: tf.Taskflow) -> tf.Taskflow:
     """The same schedule without the waits its order implies, and without the blocks of events nobody waits for any more."""
-    waits = flow.waits[prune_waits(flow)]
+    needed = prune_waits(flow)
+    waited_events = np.zeros(len(flow.events), bool)
+    waited_events[flow.waits["event"][needed]] = True
     waited = np.zeros(len(flow.blocks), bool)
-    waited[flow.events["block"][waits["event"]]] = True
+    waited[flow.events["block"][waited_events]] = True
     if waited.all():
-        return flow.replace(waits=waits)
+        return flow.replace(waits=flow.waits[needed])
     kept = waited[flow.events["block"]]
-    number, number_of_block = np.cumsum(kept) - 1, np.cumsum(waited) - 1
-    events, signals = flow.events[kept], flow.signals[kept[flow.signals["event"]]]
+    number, number_of_block = np.where(kept, np.cumsum(kept) - 1, -1), np.cumsum(waited) - 1
+    events = flow.events[kept]
     events["block"] = number_of_block[events["block"]]
-    waits["event"], signals["event"] = number[waits["event"]], number[signals["event"]]
     blocks = tuple(flow.blocks[b].replace(first=int(number[flow.blocks[b].first])) for b in np.flatnonzero(waited))
+    waits, signals = renumbered(flow.waits, number, needed), renumbered(flow.signals, number)
     return flow.replace(waits=waits, signals=signals, events=events, blocks=blocks)

@@ -49,22 +49,27 @@ def queue_order(flow: tf.Taskflow, machine: Machine) -> np.ndarray:
     """
     order = np.arange(flow.num_tasks, dtype=np.int64)
     few = round(machine.num_aic ** 0.5)
-    for op, tasks in _grids(flow):
+    for op, tasks, (units, peers, cols) in _grids(flow):
         if op.domain.kind == "slots" and op.unit == "aic":
-            slots, (units, _, cols) = LikelySlots(flow, op.domain.route), tasks.shape
+            slots = LikelySlots(flow, op.domain.route)
             expert, place = (x.astype(np.int64)[:, None] for x in (slots.expert, slots.place))
             run = (expert * units + np.where(place < few, 0, place)) * cols + np.arange(cols)
-            order[tasks] = (run * units + place)[:, None, :]
+            order[tasks].reshape(units, peers, cols)[:] = (run * units + place)[:, None, :]
     return order
 
 
 def likely_costs(flow: tf.Taskflow, machine: Machine) -> np.ndarray:
     """Microseconds of each task, of a put to a peer those of the rows that are likely to go there, [num_tasks]."""
-    costs = flow.costs(machine)
-    for op, tasks in _grids(flow):
+    costs, shares = flow.costs(machine), {}
+    for op, tasks, shape in _grids(flow):
         if _is_put(op):
-            share = LikelySlots(flow, op.domain.route).shares()[:, _ahead(flow, op)] * op.num_peers
-            costs[tasks] = machine.task_us + (costs[tasks] - machine.task_us) * share[:, :, None]
+            key = op.domain.route, op.opcode
+            if key not in shares:
+                shares[key] = LikelySlots(flow, op.domain.route).shares()[:, _ahead(flow, op)] * op.num_peers
+            grid = costs[tasks].reshape(shape)  # a view
+            grid -= machine.task_us
+            grid *= shares[key][:, :, None]
+            grid += machine.task_us
     return costs
 
 
@@ -74,18 +79,23 @@ def dealt(flow: tf.Taskflow, machine: Machine, sequence: np.ndarray) -> list[np.
     Neighbours of an operation are on neighbouring workers. So are the parts of a put and, because they are likely to have
     rows, a put to one peer and that of the next slot to the same peer or to the one after it.
     """
-    worker = np.zeros(flow.num_tasks, np.int64)
-    for op, tasks in _grids(flow):
+    worker, num_aiv = np.zeros(flow.num_tasks, np.uint16), machine.num_aiv
+    for op, tasks, (units, peers, cols) in _grids(flow):
         if _is_put(op):
-            units, _, cols = tasks.shape
-            turn = np.arange(units)[:, None] + _ahead(flow, op)
-            worker[tasks] = turn[:, :, None] * cols + np.arange(cols)
+            turn = (np.arange(units)[:, None] + _ahead(flow, op)) * cols
+            worker[tasks].reshape(units, peers, cols)[:] = (turn[:, :, None] + np.arange(cols)) % num_aiv
         elif op.unit == "aiv":
-            worker[tasks.reshape(-1)[np.argsort(sequence[tasks.reshape(-1)])]] = np.arange(tasks.size)
-    aiv = np.flatnonzero(~flow.units())
-    worker = worker[aiv] % machine.num_aiv
-    ranked = aiv[np.argsort(worker * flow.num_tasks + sequence[aiv])]
-    return np.split(ranked, np.cumsum(np.bincount(worker, minlength=machine.num_aiv))[:-1])
+            worker[tasks][np.argsort(sequence[tasks])] = np.arange(units * peers * cols) % num_aiv
+    in_order = np.argsort(sequence) if (sequence < 0).any() else _inverse(sequence)
+    aiv = in_order[~flow.units()[in_order]]
+    ranked = aiv[np.argsort(worker[aiv], kind="stable")]
+    return np.split(ranked, np.cumsum(np.bincount(worker[aiv], minlength=num_aiv))[:-1])
+
+
+def _inverse(permutation: np.ndarray) -> np.ndarray:
+    out = np.empty(len(permutation), np.int64)
+    out[permutation] = np.arange(len(permutation))
+    return out
 
 
 def _is_put(op: tf.TileOp) -> bool:
@@ -98,11 +108,11 @@ def _ahead(flow: tf.Taskflow, op: tf.TileOp) -> np.ndarray:
     return peers if op.opcode == "PUT_BACK" else -peers % flow.ep_size
 
 
-def _grids(flow: tf.Taskflow) -> Iterator[tuple[tf.TileOp, np.ndarray]]:
-    """The tasks of each operation, [units, peers, column tiles]; see make_tasks."""
+def _grids(flow: tf.Taskflow) -> Iterator[tuple[tf.TileOp, slice, tuple[int, int, int]]]:
+    """The tasks of each operation and their shape, (units, peers, column tiles); see make_tasks."""
     first = 0
     for op in flow.ops:
         shape = op.domain.size, max(1, op.num_peers), len(op.col_ranges())
-        tasks = np.arange(first, first + shape[0] * shape[1] * shape[2]).reshape(shape)
-        yield op, tasks
-        first += tasks.size
+        last = first + shape[0] * shape[1] * shape[2]
+        yield op, slice(first, last), shape
+        first = last

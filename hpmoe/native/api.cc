@@ -6,6 +6,7 @@
 #include "expand.h"
 #include "graph.h"
 #include "planner.h"
+#include "renumber.h"
 #include "schedule.h"
 
 namespace {
@@ -64,6 +65,16 @@ int hpmoe_expand_signals(const HpmoeGrid* grids, int64_t num_ops, const HpmoeRul
   return guarded([&] { *num_rows = hpmoe::expand_signals(grids, num_ops, rules, num_rules, rows, room); });
 }
 
-int32_t hpmoe_planner_abi_version(void) { return 3; }
+int hpmoe_renumber_waits(const HpmoeWait* rows, int64_t num_rows, const uint8_t* is_kept, const int32_t* number,
+                         int64_t num_events, HpmoeWait* out, int64_t* num_left) {
+  return guarded([&] { *num_left = hpmoe::renumber_waits(rows, num_rows, is_kept, number, num_events, out); });
+}
+
+int hpmoe_renumber_signals(const HpmoeSignal* rows, int64_t num_rows, const int32_t* number, int64_t num_events,
+                           HpmoeSignal* out, int64_t* num_left) {
+  return guarded([&] { *num_left = hpmoe::renumber_signals(rows, num_rows, number, num_events, out); });
+}
+
+int32_t hpmoe_planner_abi_version(void) { return 4; }
 
 }  // extern "C"

@@ -81,6 +81,13 @@ int hpmoe_expand_waits(const HpmoeGrid* grids, int64_t num_ops, const HpmoeRule*
 int hpmoe_expand_signals(const HpmoeGrid* grids, int64_t num_ops, const HpmoeRule* rules, int64_t num_rules,
                          HpmoeSignal* rows, int64_t room, int64_t* num_rows);
 
+// The rows about events whose number [num_events] is not -1, of waits those of is_kept [num_rows], with that number instead;
+// `out` has room for all rows. Writes how many are left.
+int hpmoe_renumber_waits(const HpmoeWait* rows, int64_t num_rows, const uint8_t* is_kept, const int32_t* number,
+                         int64_t num_events, HpmoeWait* out, int64_t* num_left);
+int hpmoe_renumber_signals(const HpmoeSignal* rows, int64_t num_rows, const int32_t* number, int64_t num_events,
+                           HpmoeSignal* out, int64_t* num_left);
+
 // Grows with every change of this file; the host refuses a library of another number.
 int32_t hpmoe_planner_abi_version(void);
 

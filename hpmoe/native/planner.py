@@ -13,7 +13,7 @@ from hpmoe import taskflow as tf
 from hpmoe.native.loading import find_library, load_library
 
 FOLDER = Path(__file__).parent
-ABI_VERSION = 3
+ABI_VERSION = 4
 OUT_OF_MEMORY = 1
 # Rows of HpmoeGrid and HpmoeRule of planner.h.
 GRID = np.dtype([(name, "i4") for name in ("first_unit", "num_units", "num_peers", "num_cols", "blocks")])
@@ -38,6 +38,8 @@ def load() -> ctypes.CDLL:
         "hpmoe_schedule": (ctypes.c_int, [flow, *[pointer] * 4, word, *[pointer] * 3]),
         "hpmoe_prune_waits": (ctypes.c_int, [flow, pointer, pointer]),
         "hpmoe_is_thinned": (ctypes.c_int, [flow, flow, pointer, pointer, pointer, pointer]),
+        "hpmoe_renumber_waits": (ctypes.c_int, [pointer, size, pointer, pointer, size, pointer, pointer]),
+        "hpmoe_renumber_signals": (ctypes.c_int, [pointer, size, pointer, size, pointer, pointer]),
         "hpmoe_expand_waits": (ctypes.c_int, [pointer, size, pointer, size, pointer, size, pointer]),
         "hpmoe_expand_signals": (ctypes.c_int, [pointer, size, pointer, size, pointer, size, pointer]),
     })
@@ -128,6 +130,22 @@ def kept_waits(flow: tf.Taskflow, derived: tf.Taskflow, number: np.ndarray, span
     del tables, more  # alive until here
     _check(result, "kept_waits: an event has a number that does not exist")
     return has if is_thinned[0] else None
+
+
+def renumbered(table: np.ndarray, number: np.ndarray, kept: np.ndarray | None = None) -> np.ndarray:
+    """The rows of a WAIT array that are `kept`, or of a SIGNAL array, about events whose number is not -1, with that number.
+
+    Args:
+        number: of each event, [num_events].
+        kept: [rows] bool, of a WAIT array.
+    """
+    table, number, count = np.ascontiguousarray(table), np.ascontiguousarray(number, np.int32), np.zeros(1, np.int64)
+    out, name = np.empty(len(table), table.dtype), "waits" if kept is not None else "signals"
+    chosen = () if kept is None else (kept.ctypes.data,)
+    result = getattr(load(), f"hpmoe_renumber_{name}")(table.ctypes.data, len(table), *chosen, number.ctypes.data,
+                                                       len(number), out.ctypes.data, count.ctypes.data)
+    _check(result, f"renumbered: one of the {name} is about an event that does not exist")
+    return out[:count[0]]
 
 
 def expand_rules(grids: np.ndarray, rules: np.ndarray, num_rows: int, dtype: np.dtype) -> np.ndarray:

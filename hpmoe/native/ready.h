@@ -30,6 +30,7 @@ inline std::vector<int32_t> sort_stably(const std::vector<double>& keys) {
   for (int shift = 0; shift < 64; shift += kDigitBits) {
     std::vector<uint32_t> starts(kMask + 2);
     for (const Run& run : runs) ++starts[(run.key >> shift & kMask) + 1];
+    if (!runs.empty() && starts[(runs[0].key >> shift & kMask) + 1] == runs.size()) continue;  // all alike
     for (size_t d = 0; d < kMask; ++d) starts[d + 1] += starts[d];
     for (const Run& run : runs) next[starts[run.key >> shift & kMask]++] = run;
     runs.swap(next);

@@ -1,8 +1,5 @@
 // List scheduling, and which tasks run where queues are given.
 #include <algorithm>
-#include <functional>
-#include <limits>
-#include <queue>
 
 #include "graph.h"
 #include "ready.h"
@@ -10,10 +7,6 @@
 
 namespace hpmoe {
 namespace {
-
-// A heap of the least element first.
-template <class T>
-using Heap = std::priority_queue<T, std::vector<T>, std::greater<T>>;
 
 // For each task, minus its cost and the longest chain of costs after it: the least runs first.
 std::vector<double> find_urgency(const Graph& graph, const Lists& consumers, int64_t num_tasks, const double* costs) {
@@ -31,67 +24,82 @@ std::vector<double> find_urgency(const Graph& graph, const Lists& consumers, int
   return urgency;
 }
 
-// A key for each task: tasks of an op are as urgent as its most urgent one, and which of them comes first is for `order`.
-std::vector<double> order_by_op(const HpmoeFlow& flow, const std::vector<double>& urgency, const int64_t* order) {
-  std::vector<double> least, keys(flow.num_tasks);
-  int64_t span = 1;
+// Tasks in the order in which they are wanted: tasks of an op are as urgent as its most urgent one, and which of them comes
+// first is for `order`.
+std::vector<int32_t> order_by_op(const HpmoeFlow& flow, const std::vector<double>& urgency, const int64_t* order) {
+  struct Tasks {
+    int32_t count = 0, next = 0;  // and where the next is put
+    int64_t last = -1;            // of `order`
+    bool is_sorted = true;
+  };
+  std::vector<double> least;
+  std::vector<Tasks> of_op;
   for (int32_t t = 0; t < flow.num_tasks; ++t) {
     const int32_t op = flow.tasks[t].op;
     if (op < 0 || order[t] < 0) throw BadTable();
-    if (op >= static_cast<int32_t>(least.size())) least.resize(op + 1);
+    if (op >= static_cast<int32_t>(least.size())) {
+      least.resize(op + 1);
+      of_op.resize(op + 1);
+    }
     least[op] = std::min(least[op], urgency[t]);
-    span = std::max(span, order[t] + 1);
+    ++of_op[op].count;
+    of_op[op].is_sorted &= of_op[op].last <= order[t];
+    of_op[op].last = order[t];
   }
-  const std::vector<int32_t> ops = sort_stably(least);
-  for (size_t i = 0; i < ops.size(); ++i) least[ops[i]] = static_cast<double>(i) * static_cast<double>(span);
-  for (int32_t t = 0; t < flow.num_tasks; ++t) keys[t] = least[flow.tasks[t].op] + static_cast<double>(order[t]);
-  return keys;
+  int32_t first = 0;
+  for (const int32_t op : sort_stably(least)) {
+    of_op[op].next = first;
+    first += of_op[op].count;
+  }
+  std::vector<int32_t> out(flow.num_tasks);
+  for (int32_t t = 0; t < flow.num_tasks; ++t) out[of_op[flow.tasks[t].op].next++] = t;
+  std::vector<double> keys;
+  std::vector<int32_t> mine;
+  for (const Tasks& tasks : of_op) {
+    if (tasks.is_sorted) continue;
+    const auto begin = out.begin() + (tasks.next - tasks.count);
+    mine.assign(begin, begin + tasks.count);
+    keys.clear();
+    for (const int32_t t : mine) keys.push_back(static_cast<double>(order[t]));
+    const std::vector<int32_t> sorted = sort_stably(keys);
+    std::transform(sorted.begin(), sorted.end(), begin, [&](int32_t i) { return mine[i]; });
+  }
+  return out;
 }
 
-// Which task each queue runs and until when: a tree of the first to end of two, and so on; of equal ends the least task.
+// What the queues of one kind run, the first to end first; of equal ends the least task. Most tasks end after all that began
+// before them, so a new one is put in from behind.
 class Running {
  public:
+  struct Run {
+    double end;
+    int32_t task, queue;
+
+    bool operator<(const Run& other) const { return end < other.end || (end == other.end && task < other.task); }
+  };
+
   explicit Running(int32_t num_queues) {
-    while (size_ < num_queues) size_ *= 2;
-    end_.assign(size_, kNever);
-    task_.assign(size_, kNoTask);
-    first_.resize(2 * size_);
-    for (int32_t q = 0; q < size_; ++q) first_[size_ + q] = q;
-    for (int32_t i = size_ - 1; i > 0; --i) first_[i] = first_[2 * i];
+    size_t size = 1;
+    while (size <= static_cast<size_t>(num_queues)) size *= 2;
+    runs_.resize(size);
   }
 
-  bool is_idle(int32_t queue) const { return task_[queue] == kNoTask; }
-  int32_t task(int32_t queue) const { return task_[queue]; }
-  double end(int32_t queue) const { return end_[queue]; }
-  int32_t first_to_end() const { return first_[1]; }
+  bool is_empty() const { return first_ == last_; }
+  const Run& first() const { return runs_[first_]; }
+  void take_first() { first_ = (first_ + 1) & mask(); }
 
-  void begin(int32_t queue, int32_t task, double end) {
-    set(queue, task, end);
-    update(queue);
-  }
-  // To be followed by begin or update.
-  void stop(int32_t queue) { set(queue, kNoTask, kNever); }
-
-  void update(int32_t queue) {
-    for (int32_t i = (size_ + queue) / 2; i > 0; i /= 2) {
-      const int32_t a = first_[2 * i], b = first_[2 * i + 1];
-      const bool is_a = (end_[a] < end_[b]) | ((end_[a] == end_[b]) & (task_[a] < task_[b]));
-      first_[i] = is_a ? a : b;
-    }
+  void begin(const Run& run) {
+    size_t i = last_;
+    for (; i != first_ && run < runs_[(i - 1) & mask()]; i = (i - 1) & mask()) runs_[i] = runs_[(i - 1) & mask()];
+    runs_[i] = run;
+    last_ = (last_ + 1) & mask();
   }
 
  private:
-  static constexpr double kNever = std::numeric_limits<double>::infinity();
-  static constexpr int32_t kNoTask = INT32_MAX;
+  size_t mask() const { return runs_.size() - 1; }
 
-  void set(int32_t queue, int32_t task, double end) {
-    task_[queue] = task;
-    end_[queue] = end;
-  }
-
-  int32_t size_ = 2;
-  std::vector<double> end_;
-  std::vector<int32_t> task_, first_;
+  std::vector<Run> runs_;  // from first_ on, round, to before last_
+  size_t first_ = 0, last_ = 0;
 };
 
 // Counts down what each bundle still waits for.
@@ -142,19 +150,22 @@ Schedule schedule(const HpmoeFlow& flow, const double* costs, const int64_t* ord
                   const int32_t* kind_starts, int32_t num_kinds) {
   const Graph graph(flow);
   const Lists consumers = bundles_of(graph.needs, flow.num_events);
-  std::vector<double> keys = find_urgency(graph, consumers, flow.num_tasks, costs);
-  if (order) keys = order_by_op(flow, keys, order);
-  const std::vector<int32_t> by_urgency = sort_stably(keys);
+  const std::vector<double> urgency = find_urgency(graph, consumers, flow.num_tasks, costs);
+  const std::vector<int32_t> by_urgency = order ? order_by_op(flow, urgency, order) : sort_stably(urgency);
   std::vector<int32_t> place(flow.num_tasks);
   for (int32_t i = 0; i < flow.num_tasks; ++i) place[by_urgency[i]] = i;
   Progress progress(graph);
   std::vector<LeastFirst> ready(num_kinds, LeastFirst(flow.num_tasks));  // by place
-  std::vector<Heap<int32_t>> free(num_kinds);
-  Running running(kind_starts[num_kinds]);
+  std::vector<LeastFirst> free;  // queues of each kind, from its first on
+  std::vector<Running> running;
   Schedule made{std::vector<std::vector<int32_t>>(kind_starts[num_kinds]), std::vector<int32_t>(flow.num_tasks, -1)};
   int32_t num_begun = 0;
-  for (int32_t k = 0; k < num_kinds; ++k)
-    for (int32_t q = kind_starts[k]; q < kind_starts[k + 1]; ++q) free[k].push(q);
+  for (int32_t k = 0; k < num_kinds; ++k) {
+    const int32_t num_queues = kind_starts[k + 1] - kind_starts[k];
+    running.emplace_back(num_queues);
+    free.emplace_back(num_queues);
+    for (int32_t q = 0; q < num_queues; ++q) free[k].add(q);
+  }
   const auto make_ready = [&](int32_t bundle) {
     for (int32_t t = graph.starts[bundle]; t < graph.starts[bundle + 1]; ++t) ready[kind[t]].add(place[t]);
   };
@@ -162,24 +173,23 @@ Schedule schedule(const HpmoeFlow& flow, const double* costs, const int64_t* ord
     if (kind[t] >= num_kinds) throw BadTable();
   for (int32_t b = 0; b < graph.num_bundles(); ++b)
     if (progress.is_ready(b)) make_ready(b);
-  int32_t done = 0;  // a queue whose task has just ended
   for (double now = 0;;) {
+    int32_t next = -1;  // the kind whose task ends first
     for (int32_t k = 0; k < num_kinds; ++k) {
-      for (; !ready[k].is_empty() && !free[k].empty(); free[k].pop()) {
-        const int32_t t = by_urgency[ready[k].take_least()], q = free[k].top();
-        made.queues[q].push_back(t);
+      while (!ready[k].is_empty() && !free[k].is_empty()) {
+        const int32_t t = by_urgency[ready[k].take_least()], q = free[k].take_least();
+        made.queues[kind_starts[k] + q].push_back(t);
         made.sequence[t] = num_begun++;
-        running.begin(q, t, now + costs[t]);
+        running[k].begin({now + costs[t], t, q});
       }
+      if (!running[k].is_empty() && (next < 0 || running[k].first() < running[next].first())) next = k;
     }
-    if (running.is_idle(done)) running.update(done);
-    done = running.first_to_end();
-    if (running.is_idle(done)) return made;
-    const int32_t t = running.task(done);
-    now = running.end(done);
-    free[kind[t]].push(done);
-    progress.end_and_release(t, consumers, make_ready);
-    running.stop(done);
+    if (next < 0) return made;
+    const Running::Run done = running[next].first();
+    running[next].take_first();
+    now = done.end;
+    free[next].add(done.queue);
+    progress.end_and_release(done.task, consumers, make_ready);
   }
 }
 
