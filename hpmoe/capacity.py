@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from hpmoe.errors import check_argument
+from hpmoe.errors import check_argument, is_name, is_number
 
 DROP_POLICIES = ("error", "position", "probs")
 
@@ -43,13 +43,12 @@ class Capacity:
 
 def make_capacity(capacity_factor: Any, drop_policy: str) -> Capacity | None:
     """The Capacity of these options, checked; None where nothing bounds an expert."""
-    check_argument(drop_policy in DROP_POLICIES, "hpmoe.dispatch", "drop_policy", repr(drop_policy),
+    check_argument(is_name(drop_policy, DROP_POLICIES), "hpmoe.dispatch", "drop_policy", repr(drop_policy),
                    f"one of {', '.join(DROP_POLICIES)}")
     if capacity_factor is None:
         return None
-    is_number = isinstance(capacity_factor, (int, float, np.number)) and not isinstance(capacity_factor, bool)
-    check_argument(is_number and 0 < capacity_factor < math.inf, "hpmoe.dispatch", "capacity_factor", repr(capacity_factor),
-                   "a positive finite number or None")
+    is_factor = is_number(capacity_factor) and 0 < capacity_factor < math.inf
+    check_argument(is_factor, "hpmoe.dispatch", "capacity_factor", repr(capacity_factor), "a positive finite number or None")
     return Capacity(float(capacity_factor), drop_policy)
 
 

@@ -12,6 +12,8 @@ from mindspore.common import np_dtype
 
 FLOATS = ("float32", "bfloat16", "float16")
 HALVES = ("bfloat16", "float16")
+TENSORS = (*FLOATS, "float64", "complex64", "complex128", "bool", "int8", "int16", "int32", "int64", "uint8", "uint16",
+           "uint32", "uint64")
 
 _NUMPY = {name: np.dtype(name) for name in ("float16", "float32", "float64", "int32", "int64", "bool")}
 _NUMPY["bfloat16"] = np.dtype(np_dtype.bfloat16)
@@ -41,11 +43,20 @@ def dtype_name(dtype: np.dtype) -> str:
 def storage_dtype(name: str) -> str:
     """The dtype in which a tile buffer holds values of a dtype: a truth value is stored as 0.0 or 1.0.
 
+    What no task computes with, so that it is in a buffer only because it is an argument, may be stored as anything.
+
     Example:
-        >>> storage_dtype("bool"), storage_dtype("bfloat16")
-        ('float32', 'bfloat16')
+        >>> storage_dtype("bool"), storage_dtype("bfloat16"), storage_dtype("float64")
+        ('float32', 'bfloat16', 'float32')
     """
-    return "float32" if name == "bool" else name
+    return name if name in (*FLOATS, "int32") else "float32"
+
+
+def stored(array: np.ndarray, name: str) -> np.ndarray:
+    """A program's input of a dtype as its tile buffer holds it, contiguous."""
+    if storage_dtype(name) == name:
+        return np.ascontiguousarray(array)
+    return np.ascontiguousarray(array, np.float32) if name == "bool" else np.zeros(array.shape, np.float32)
 
 
 def widen(array: np.ndarray) -> np.ndarray:

@@ -1,7 +1,7 @@
 """What hpmoe raises, and the one way an argument error is worded."""
 
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -45,6 +45,31 @@ def check_argument(condition: bool, who: str, argument: str, got: object, expect
         are, they = ("are", "they") if is_plural else ("is", "it")
         got = re.sub("^a (?=[aeiou])", "an ", str(got))
         raise ArgumentError(f"{who}: {argument} {are} {got}; {they} must be {expected}.{' ' + hint if hint else ''}")
+
+
+def is_int(value: object, least: int = 1, most: int = 2**30) -> bool:
+    """Whether an argument is a whole number in a range, Python's or NumPy's; True and False are none.
+
+    Example:
+        >>> [is_int(value) for value in (3, np.int64(3), 0, True, 3.0)]
+        [True, True, False, False, False]
+    """
+    return isinstance(value, (int, np.integer)) and not isinstance(value, bool) and least <= value <= most
+
+
+def is_number(value: object) -> bool:
+    """Whether an argument is a real number, Python's or NumPy's, and no NaN; True and False are none.
+
+    Example:
+        >>> [is_number(value) for value in (3, np.float32(0.5), float("nan"), True, "3")]
+        [True, True, False, False, False]
+    """
+    return isinstance(value, (int, float, np.integer, np.floating)) and not isinstance(value, bool) and value == value
+
+
+def is_name(value: object, names: Iterable[str]) -> bool:
+    """Whether an argument is one of some names; what cannot be compared with them is not."""
+    return isinstance(value, str) and value in names
 
 
 def call_user(who: str, what: str, function: Callable[..., Any], *args: Any) -> Any:

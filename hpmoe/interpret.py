@@ -7,8 +7,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from hpmoe import taskflow as tf
-from hpmoe.dtypes import numpy_dtype, storage_dtype, widen
-from hpmoe.errors import LaunchError, check_argument, check_inputs
+from hpmoe.dtypes import numpy_dtype, storage_dtype, stored, widen
+from hpmoe.errors import LaunchError, check_argument, check_inputs, is_int
 from hpmoe.layout import Layout, Move
 from hpmoe.primitives.primitive import REGISTRY
 
@@ -32,7 +32,7 @@ def interpret(flow: tf.Taskflow, inputs: Sequence[Sequence[np.ndarray]], num_tok
     """
     check_argument(isinstance(flow, tf.Taskflow), "hpmoe.interpret", "flow", f"a {type(flow).__name__}",
                    "a Taskflow, as f.lower(*args) makes it after tile_partition")
-    check_argument(seed is None or (isinstance(seed, (int, np.integer)) and seed >= 0), "hpmoe.interpret", "seed",
+    check_argument(seed is None or is_int(seed, least=0, most=2**64), "hpmoe.interpret", "seed",
                    repr(seed), "an int of at least 0, or None")
     expected = [flow.buffers[b] for b in flow.inputs]
     check_inputs("hpmoe.interpret", inputs, flow.ep_size, [(b.name, b.shape) for b in expected])
@@ -73,7 +73,7 @@ class _Run:
         buffer = self.flow.buffers[b]
         dtype = numpy_dtype(storage_dtype(buffer.dtype))
         if b in position:
-            return np.ascontiguousarray(inputs[position[b]], dtype).reshape(self._matrix(rank, b))
+            return np.ascontiguousarray(stored(inputs[position[b]], buffer.dtype), dtype).reshape(self._matrix(rank, b))
         is_padded = buffer.role == "output" and self.layout.num_tokens is not None and buffer.route < 0
         return np.full(self._matrix(rank, b), 0 if is_padded or dtype.kind == "i" else np.nan, dtype)
 

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 import os
 
-from hpmoe.errors import check_argument
+from hpmoe.errors import check_argument, is_int, is_number
+
+MOST_QUEUES = 1 << 16
 
 
 @dataclasses.dataclass(frozen=True)
@@ -23,8 +26,14 @@ class Mesh:
     ep_size: int = 1
 
     def __post_init__(self) -> None:
-        check_argument(isinstance(self.ep_size, int) and self.ep_size >= 1, "hpmoe.Mesh", "ep_size", repr(self.ep_size),
-                       "a positive int")
+        check_argument(is_int(self.ep_size), "hpmoe.Mesh", "ep_size", repr(self.ep_size), "a positive int")
+        object.__setattr__(self, "ep_size", int(self.ep_size))
+
+
+def as_mesh(who: str, mesh: Mesh | None) -> Mesh:
+    """The ranks of an argument that may be left out, which is one; ArgumentError where it is something else."""
+    check_argument(mesh is None or isinstance(mesh, Mesh), who, "mesh", repr(mesh), "an hpmoe.Mesh or None")
+    return mesh or Mesh()
 
 
 @dataclasses.dataclass(frozen=True)
@@ -88,6 +97,9 @@ class Machine:
         host_cores: where above 0, every rank is threads of one computer: the workers of all ranks share so many cores, and
             L2 and memory are those of all ranks together.
         bodies: measured kinds of tasks; the others take what the rates above say.
+
+    Raises:
+        ArgumentError: a count is not a positive int, a rate not positive, or a cost not a finite number of at least 0.
     """
 
     name: str
@@ -125,6 +137,23 @@ class Machine:
     host_cores: float = 0.0
     repoll_us: float = 0.0
     bodies: tuple[Body, ...] = ()
+
+    def __post_init__(self) -> None:
+        least = {"num_aiv": 0 if self.unified else 1}
+        for field in dataclasses.fields(self):
+            value = getattr(self, field.name)
+            if field.type == "int":
+                low, high = least.get(field.name, 1), MOST_QUEUES if field.name.startswith("num_") else 2**30
+                self._check(is_int(value, low, high), field.name, f"an int in {low}..{high}")
+            elif field.type == "float":
+                is_cost = field.name.endswith("_us") and not field.name.endswith("_per_us")
+                is_size = is_cost or field.name in ("host_cores", "l2_bytes")
+                self._check(is_number(value) and (0 <= value < math.inf if is_size else value > 0), field.name,
+                            "a finite number of at least 0" if is_size else "a positive number")
+        self._check(not self.unified or self.num_aiv == 0, "num_aiv", "0 where every worker takes both kinds of tasks")
+
+    def _check(self, condition: bool, name: str, expected: str) -> None:
+        check_argument(condition, "hpmoe.Machine", name, repr(getattr(self, name)), expected)
 
     def replace(self, **changes: object) -> Machine:
         return dataclasses.replace(self, **changes)
@@ -178,8 +207,9 @@ def cpu(num_workers: int | None = None, ep_size: int = 1, calibrated: bool = Fal
         >>> cpu(num_workers=2).num_queues
         2
     """
-    check_argument(num_workers is None or (isinstance(num_workers, int) and num_workers > 0), "hpmoe.cpu", "num_workers",
-                   repr(num_workers), "a positive int or None")
+    check_argument(num_workers is None or is_int(num_workers, most=MOST_QUEUES), "hpmoe.cpu", "num_workers",
+                   repr(num_workers), f"an int in 1..{MOST_QUEUES} or None")
+    check_argument(is_int(ep_size), "hpmoe.cpu", "ep_size", repr(ep_size), "a positive int")
     cores = len(os.sched_getaffinity(0))
     workers, share = num_workers or max(1, WORKERS_PER_CORE * cores // ep_size), num_workers or cores
     machine = Machine(

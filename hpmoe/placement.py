@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from hpmoe.errors import check_argument
+from hpmoe.errors import check_argument, is_int, is_number
 
 WHOLE = 1 << 16  # the share of an expert that nobody else holds
 SHOWN = 4  # copies in the text of a placement
@@ -165,8 +165,8 @@ def place_replicas(loads: Sequence[float] | np.ndarray, *, ep_size: int, replica
 def check_loads(loads: Sequence[float] | np.ndarray, replicas: int, min_load: float) -> np.ndarray:
     """The loads as float64; raises ArgumentError where these are not the numbers that `place_replicas` takes."""
     who = "replicate_experts"
-    check_argument(isinstance(replicas, int) and replicas > 0, who, "replicas", repr(replicas), "a positive int")
-    check_argument(isinstance(min_load, (int, float, np.number)) and min_load >= 0, who, "min_load", repr(min_load),
+    check_argument(is_int(replicas), who, "replicas", repr(replicas), "a positive int")
+    check_argument(is_number(min_load) and min_load >= 0, who, "min_load", repr(min_load),
                    "a number that is not negative")
     try:
         array = np.asarray(loads, np.float64)

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from hpmoe.capacity import Capacity
-from hpmoe.errors import ProgramError
+from hpmoe.errors import ProgramError, check_argument, is_int
 from hpmoe.placement import Placement
 
 SHORT_DTYPE = {"float32": "f32", "float16": "f16", "bfloat16": "bf16", "float64": "f64", "int32": "i32", "int64": "i64",
@@ -26,6 +26,9 @@ class Rows:
 class Aval:
     """Shape and dtype of an array; a dimension is an int or a `Rows`.
 
+    Raises:
+        ArgumentError: shape is not of such dimensions, or dtype no string.
+
     Example:
         >>> Aval((4, 8), "float32")
         f32[4,8]
@@ -33,6 +36,13 @@ class Aval:
 
     shape: tuple[int | Rows, ...]
     dtype: str
+
+    def __post_init__(self) -> None:
+        is_listed = isinstance(self.shape, (tuple, list))
+        is_shape = is_listed and all(isinstance(d, Rows) or is_int(d, 0, 2**63) for d in self.shape)
+        check_argument(is_shape, "hpmoe.Aval", "shape", repr(self.shape), "a tuple of ints that are not negative")
+        check_argument(isinstance(self.dtype, str), "hpmoe.Aval", "dtype", repr(self.dtype), "a name such as \"float32\"")
+        object.__setattr__(self, "shape", tuple(d if isinstance(d, Rows) else int(d) for d in self.shape))
 
     def __repr__(self) -> str:
         return f"{SHORT_DTYPE.get(self.dtype, self.dtype)}[{','.join(map(repr, self.shape))}]"

@@ -7,9 +7,14 @@ from collections.abc import Iterable, Sequence
 import numpy as np
 from mindspore import Tensor
 
-from hpmoe.dtypes import dtype_name, rounded, widen
+from hpmoe.dtypes import TENSORS, dtype_name, rounded, widen
 
 Arrays = list[list[np.ndarray]]  # for each rank, its arrays
+
+
+def is_tensor_like(array: np.ndarray) -> bool:
+    """Whether a tensor can hold what an array says: its element type is one of MindSpore's, and nothing is masked."""
+    return str(array.dtype) in TENSORS and not isinstance(array, np.ma.MaskedArray)
 
 
 def to_arrays(tensors: Iterable[Tensor]) -> list[np.ndarray]:

@@ -19,13 +19,13 @@ from mindspore.graph.jit_context import jit_context
 from hpmoe import tracing
 from hpmoe.capacity import check_topk_weights
 from hpmoe.dtypes import rounded
-from hpmoe.errors import ProgramError, check_argument
+from hpmoe.errors import ProgramError, check_argument, is_name
 from hpmoe.evaluate import evaluate
 from hpmoe.interpret import interpret
 from hpmoe.machine import Mesh
 from hpmoe.padding import check_num_tokens, padding_fault
 from hpmoe.program import Aval, Equation, Program, RouteAval
-from hpmoe.rank_arrays import Arrays, stacked, summed, to_arrays
+from hpmoe.rank_arrays import Arrays, is_tensor_like, stacked, summed, to_arrays
 from hpmoe.routing import check_topk_ids, rows_to_ranks
 from hpmoe.staging import Staged, innermost
 from hpmoe.taskflow import Taskflow
@@ -127,6 +127,9 @@ class Runner:
             raise ProgramError(f"{tracing.function_name(innermost(self.function))}: ms.jit(capture_mode=\"trace\") does not "
                                "see what a kernel computes, and would keep it as a constant; use capture_mode=\"ast\"")
         call, tensors = self.prepare(args, kwargs, num_tokens, seed)
+        for x in tensors:
+            check_argument(isinstance(x, Tensor), call.traced.program.name, "an array argument", f"{x!r}, an hpmoe.Aval",
+                           "a tensor: a call computes with its values", "lower() takes Avals.")
         outputs = call.run([*tensors, *call.traced.program.captures])
         return optree.tree_unflatten(call.traced.out_tree, outputs)
 
@@ -152,7 +155,13 @@ class Runner:
             raise TypeError(f"{tracing.function_name(innermost(self.function))}: {error}") from None
         bound.apply_defaults()
         leaves, tree = optree.tree_flatten((bound.args, bound.kwargs), none_is_leaf=True)
-        return [Tensor(x) if isinstance(x, np.ndarray) else x for x in leaves], tree
+        for i, x in enumerate(leaves):
+            if isinstance(x, np.ndarray):
+                check_argument(is_tensor_like(x), tracing.function_name(innermost(self.function)), f"array argument {i}",
+                               f"of type {type(x).__name__} and dtype {x.dtype}",
+                               "an array without a mask, of a dtype of MindSpore")
+                leaves[i] = Tensor(x)
+        return leaves, tree
 
     def _lengths(self, tensors: Sequence[Tensor | Aval], num_tokens: Sequence[int] | None) -> tuple[int, ...] | None:
         ep_size = self.mesh.ep_size
@@ -162,10 +171,13 @@ class Runner:
                                f"of shape {tuple(x.shape)}", f"[{ep_size}, ...], one part for each rank of the mesh")
         if num_tokens is None:
             return None
-        given = np.asarray(num_tokens)
-        check_argument(given.dtype.kind in "iu" and given.size == ep_size, "spmd", "num_tokens", given.tolist(),
+        try:
+            given = np.asarray(num_tokens)
+        except ValueError:  # of different lengths inside
+            given = np.zeros(0)
+        check_argument(given.dtype.kind in "iu" and given.shape == (ep_size,), "spmd", "num_tokens", repr(num_tokens),
                        f"{ep_size} ints, one for each rank")
-        lengths = tuple(given.reshape(-1).tolist())
+        lengths = tuple(given.tolist())
         check_argument(min(lengths) >= 0, "spmd", "num_tokens", list(lengths), "not negative")
         return lengths
 
@@ -220,7 +232,7 @@ class Runner:
 
     def lower(self, args: Sequence[Any], kwargs: Mapping[str, Any], direction: str) -> Any:
         """The IR of this stage, for the routing where `args` has all ids, and for any routing otherwise."""
-        check_argument(direction in ("forward", "backward"), "lower", "direction", repr(direction),
+        check_argument(is_name(direction, ("forward", "backward")), "lower", "direction", repr(direction),
                        "\"forward\" or \"backward\"")
         traced, _, buckets = self.planned(args, kwargs)
         return self.plan(traced.program if direction == "forward" else traced.linearized.backward, buckets)

@@ -11,7 +11,7 @@ import optree
 
 from hpmoe.errors import TransformError
 from hpmoe.graph_mode import Graphed
-from hpmoe.machine import Mesh
+from hpmoe.machine import Mesh, as_mesh
 from hpmoe.program import Program
 from hpmoe.taskflow import Taskflow
 from hpmoe.verify import verify
@@ -67,10 +67,7 @@ class Staged(Graphed):
             A Program, a Taskflow or an Executable, by the stage; printing it shows it. Where all ids are given it is the
             plan that a call would use, otherwise one for any routing.
         """
-        if mesh is None or mesh.ep_size == 1:
-            return self._runner.lower(args, kwargs, direction)
-        from hpmoe.running import Runner
-        return Runner(self, mesh, batched=False).lower(args, kwargs, direction)
+        return self._runner_on("lower", mesh).lower(args, kwargs, direction)
 
     def memory(self, *args: Any, mesh: Mesh | None = None, **kwargs: Any) -> Any:
         """The bytes that the plans for arguments like `args` take, forward and backward, as an hpmoe.memory.MemoryReport.
@@ -78,9 +75,13 @@ class Staged(Graphed):
         Exact for the routing where all arrays are given, as for `lower`, and otherwise for as many rows as can be received.
         """
         from hpmoe.memory import memory_report
+        return memory_report(self._runner_on("memory", mesh), args, kwargs)
+
+    def _runner_on(self, who: str, mesh: Mesh | None) -> Any:
+        """What runs one rank's share of a mesh; on one rank that of calls, whose plans it shares."""
         from hpmoe.running import Runner
-        is_own = mesh is None or mesh.ep_size == 1
-        return memory_report(self._runner if is_own else Runner(self, mesh, batched=False), args, kwargs)
+        ranks = as_mesh(who, mesh)
+        return self._runner if ranks.ep_size == 1 else Runner(self, ranks, batched=False)
 
     def apply(self, program: Program) -> Any:
         """Applies the rewrites of all stages, innermost first, to a Program of one direction."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from hpmoe.errors import check_argument
+from hpmoe.errors import check_argument, is_name
 
 _COMPILERS: dict[str, Callable[..., Any]] = {}
 
@@ -21,5 +21,5 @@ def target_names() -> tuple[str, ...]:
 
 def compiler_of(name: str) -> Callable[..., Any]:
     """The compiler of a target; ArgumentError naming the known ones where there is none."""
-    check_argument(name in _COMPILERS, "fuse_persistent", "target", repr(name), f"one of {', '.join(target_names())}")
+    check_argument(is_name(name, _COMPILERS), "fuse_persistent", "target", repr(name), f"one of {', '.join(target_names())}")
     return _COMPILERS[name]

@@ -17,7 +17,7 @@ import numpy as np
 
 from hpmoe.calibration import is_calibrated
 from hpmoe.commands.progress import Progress
-from hpmoe.errors import check_argument
+from hpmoe.errors import check_argument, is_int, is_name, is_number
 from hpmoe.host import cache_folder, write_whole
 from hpmoe.kernels.simulate import simulate
 from hpmoe.machine import Machine, Mesh, cpu
@@ -171,10 +171,11 @@ def _check(f: Any, machine: Any, mesh: Any, direction: Any, space: Any, budget_s
                    "an hpmoe.Machine or None")
     check_argument(mesh is None or (isinstance(mesh, Mesh) and not isinstance(f, Spmd)), "hpmoe.tune", "mesh", repr(mesh),
                    "None where f is under spmd, else an hpmoe.Mesh")
-    check_argument(direction in DIRECTIONS, "hpmoe.tune", "direction", repr(direction), f"one of {', '.join(DIRECTIONS)}")
-    check_argument(isinstance(budget_s, (int, float)) and budget_s >= 0, "hpmoe.tune", "budget_s", repr(budget_s),
+    check_argument(is_name(direction, DIRECTIONS), "hpmoe.tune", "direction", repr(direction),
+                   f"one of {', '.join(DIRECTIONS)}")
+    check_argument(is_number(budget_s) and budget_s >= 0, "hpmoe.tune", "budget_s", repr(budget_s),
                    "a number of seconds")
-    check_argument(max_trials is None or (isinstance(max_trials, int) and max_trials > 0), "hpmoe.tune", "max_trials",
+    check_argument(max_trials is None or is_int(max_trials, most=2**63), "hpmoe.tune", "max_trials",
                    repr(max_trials), "a positive int or None")
     is_known = space is None or (isinstance(space, Mapping) and set(space) <= {"rows", "cols", "order", "signal", "policy"}
                                  and all(isinstance(v, (list, tuple)) and v for v in space.values()))

@@ -10,7 +10,7 @@ from typing import Any
 
 import numpy as np
 
-from hpmoe.dtypes import numpy_dtype, storage_dtype
+from hpmoe.dtypes import numpy_dtype, storage_dtype, stored
 from hpmoe.errors import LaunchError
 from hpmoe.kernels.cpu_target import launch
 from hpmoe.kernels.memory import Pool
@@ -151,7 +151,7 @@ def _allocate(flow: Taskflow, inputs: Sequence[Sequence[np.ndarray]], received: 
             elif buffer.storage != b:
                 mine.append(mine[buffer.storage].reshape(shape))
             elif b in position:
-                mine.append(np.ascontiguousarray(inputs[rank][position[b]]).reshape(shape))
+                mine.append(stored(inputs[rank][position[b]], buffer.dtype).reshape(shape))
             else:
                 home = memory_of(flow.buffers, b)
                 if home == b:

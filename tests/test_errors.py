@@ -120,7 +120,7 @@ BAD_LENGTHS = {
     "too many": ([1, 2, 3], "num_tokens is [1, 2, 3]; it must be 2 ints, one for each rank."),
     "negative": ([-1, 2], "num_tokens is [-1, 2]; it must be not negative."),
     "a number": (3, "num_tokens is 3; it must be 2 ints, one for each rank."),
-    "fractions": ([1.5, 1], "num_tokens is [1.5, 1.0]; it must be 2 ints, one for each rank."),
+    "fractions": ([1.5, 1], "num_tokens is [1.5, 1]; it must be 2 ints, one for each rank."),
     "too large": ([5, 1], "num_tokens is [5, 1]; it must be at most 4, the rows of topk_ids."),
 }
 
@@ -142,11 +142,11 @@ def test_leading_axis_is_the_ranks():
 
 TILES = tile_partition(moe_ffn)
 BAD_OPTIONS = {
-    "rows": (lambda: tile_partition(moe_ffn, rows=0), "tile_partition: rows is 0; it must be a positive int, \"auto\" or None."),
-    "cols": (lambda: tile_partition(moe_ffn, cols=1.5), "tile_partition: cols is 1.5; it must be a positive int, \"auto\" or None."),
+    "rows": (lambda: tile_partition(moe_ffn, rows=0), "tile_partition: rows is 0; it must be an int in 1..2**30, \"auto\" or None."),
+    "cols": (lambda: tile_partition(moe_ffn, cols=1.5), "tile_partition: cols is 1.5; it must be an int in 1..2**30, \"auto\" or None."),
     "tiles for": (lambda: tile_partition(moe_ffn, machine="a3"), "tile_partition: machine is 'a3'; it must be an hpmoe.Machine "
                   "or None."),
-    "put cols": (lambda: overlap_comm(TILES, cols=-1), "overlap_comm: cols is -1; it must be a positive int, \"auto\" or None."),
+    "put cols": (lambda: overlap_comm(TILES, cols=-1), "overlap_comm: cols is -1; it must be an int in 1..2**30, \"auto\" or None."),
     "order": (lambda: overlap_comm(TILES, order="up"), "overlap_comm: order is 'up'; it must be \"ratr\", \"sequential\" or a "
               "function (rank, ep_size) -> destinations."),
     "signal": (lambda: overlap_comm(TILES, signal="row"), "overlap_comm: signal is 'row'; it must be one of tile, expert, peer."),
@@ -158,7 +158,7 @@ BAD_OPTIONS = {
                 "number of seconds."),
     "mesh": (lambda: spmd(moe_ffn, 2), "spmd: mesh is 2; it must be an hpmoe.Mesh."),
     "ep_size": (lambda: Mesh(0), "hpmoe.Mesh: ep_size is 0; it must be a positive int."),
-    "workers": (lambda: cpu(0), "hpmoe.cpu: num_workers is 0; it must be a positive int or None."),
+    "workers": (lambda: cpu(0), "hpmoe.cpu: num_workers is 0; it must be an int in 1..65536 or None."),
 }
 BAD_ORDERS = {
     "overlap a plain function": (lambda: overlap_comm(moe_ffn), "overlap_comm: it needs the tile tasks"),

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from hpmoe import taskflow as tf
-from hpmoe.errors import TransformError, VerifyError, call_user, check_argument
+from hpmoe.errors import TransformError, VerifyError, call_user, check_argument, is_name
 from hpmoe.machine import Machine, cpu
 from hpmoe.native.planner import prune_waits, renumbered, schedule
 from hpmoe.staging import transform
@@ -105,7 +105,7 @@ POLICIES: dict[str, Policy] = {"critical_path": critical_path, "round_robin": ro
 def _check(machine: Machine | None = None, policy: str | Policy = "critical_path") -> None:
     check_argument(machine is None or isinstance(machine, Machine), "assign_queues", "machine", repr(machine),
                    "an hpmoe.Machine or None")
-    check_argument(callable(policy) or policy in POLICIES, "assign_queues", "policy", repr(policy),
+    check_argument(callable(policy) or is_name(policy, POLICIES), "assign_queues", "policy", repr(policy),
                    f"one of {', '.join(POLICIES)}, or a function (taskflow, machine) -> queues")
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from hpmoe.errors import check_argument
+from hpmoe.errors import check_argument, is_number
 from hpmoe.staging import transform
 from hpmoe.targets import compiler_of
 from hpmoe.taskflow import Taskflow
@@ -14,7 +14,7 @@ TIMEOUT = 60.0
 
 def _check(target: str = "cpu", timeout: float = TIMEOUT) -> None:
     compiler_of(target)
-    check_argument(isinstance(timeout, (int, float)) and timeout > 0, "fuse_persistent", "timeout", repr(timeout),
+    check_argument(is_number(timeout) and timeout > 0, "fuse_persistent", "timeout", repr(timeout),
                    "a positive number of seconds")
 
 

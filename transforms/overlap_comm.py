@@ -9,7 +9,7 @@ from typing import Literal
 import numpy as np
 
 from hpmoe.dtypes import numpy_dtype, storage_dtype
-from hpmoe.errors import TransformError, call_user, check_argument
+from hpmoe.errors import TransformError, call_user, check_argument, is_int, is_name
 from hpmoe.staging import transform
 from hpmoe.taskflow import Domain, Taskflow, TileOp, rebuild
 
@@ -33,11 +33,11 @@ ORDERS: dict[str, Order] = {"ratr": ratr, "sequential": sequential}
 
 def _check(order: str | Order = "ratr", signal: str = "tile",
            cols: int | Literal["auto"] | None = None) -> None:
-    check_argument(callable(order) or order in ORDERS, "overlap_comm", "order", repr(order),
+    check_argument(callable(order) or is_name(order, ORDERS), "overlap_comm", "order", repr(order),
                    "\"ratr\", \"sequential\" or a function (rank, ep_size) -> destinations")
-    check_argument(signal in SIGNALS, "overlap_comm", "signal", repr(signal), f"one of {', '.join(SIGNALS)}")
-    check_argument(cols in (None, "auto") or (isinstance(cols, int) and cols > 0), "overlap_comm", "cols", repr(cols),
-                   "a positive int, \"auto\" or None")
+    check_argument(is_name(signal, SIGNALS), "overlap_comm", "signal", repr(signal), f"one of {', '.join(SIGNALS)}")
+    check_argument(cols is None or is_name(cols, ("auto",)) or is_int(cols), "overlap_comm", "cols", repr(cols),
+                   "an int in 1..2**30, \"auto\" or None")
 
 
 @transform(requires="tiles", once=True, check=_check)
@@ -121,6 +121,7 @@ def _puts(flow: Taskflow, op: TileOp, signal: str, index: int, cols: int | str |
     width = flow.buffers[op.operands[0].buffer].cols
     cols = _likely_cols(flow, op, width) if cols == "auto" else cols
     if cols is not None and cols < width:
+        cols = int(cols)
         op = op.replace(cols=width, tile_cols=cols, operands=tuple(dataclasses.replace(a, cols="own") for a in op.operands))
     put = op.replace(opcode="PUT_BACK" if back else "PUT", domain=Domain("slots", plan.num_slots, route=op.domain.route),
                      num_peers=flow.ep_size, signal=signal)

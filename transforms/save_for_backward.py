@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from hpmoe.errors import call_user, check_argument
+from hpmoe.errors import call_user, check_argument, is_name
 from hpmoe.primitives.dispatch import dispatch_rows
 from hpmoe.primitives.grouped_matmul import grouped
 from hpmoe.primitives.matmul import matmul
@@ -37,7 +37,7 @@ POLICIES: dict[str, Policy] = {p.__name__: p for p in (everything, recompute_swi
 
 
 def _check(policy: str | Policy = "everything") -> None:
-    check_argument(callable(policy) or policy in POLICIES, "save_for_backward", "policy", repr(policy),
+    check_argument(callable(policy) or is_name(policy, POLICIES), "save_for_backward", "policy", repr(policy),
                    f"one of {', '.join(POLICIES)}, or a function (equation) -> bool")
 
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from hpmoe.errors import check_argument
+from hpmoe.errors import check_argument, is_int, is_name
 from hpmoe.machine import Machine, cpu
 from hpmoe.program import Program
 from hpmoe.staging import transform
@@ -17,8 +17,8 @@ Size = int | Literal["auto"] | None
 
 def _check(rows: Size = None, cols: Size = None, machine: Machine | None = None) -> None:
     for name, value in (("rows", rows), ("cols", cols)):
-        check_argument(value in (None, "auto") or (isinstance(value, int) and value > 0), "tile_partition", name,
-                       repr(value), "a positive int, \"auto\" or None")
+        check_argument(value is None or is_name(value, ("auto",)) or is_int(value), "tile_partition", name, repr(value),
+                       "an int in 1..2**30, \"auto\" or None")
     check_argument(machine is None or isinstance(machine, Machine), "tile_partition", "machine", repr(machine),
                    "an hpmoe.Machine or None")
 
@@ -60,7 +60,7 @@ def tile_partition(program: Program, *, rows: Size = None, cols: Size = None,
             t1 swiglu[rows 4:8, cols 0:3] x -> a wait -  signal -
     """
     on = machine or cpu()
-    given = [None if size == "auto" else size or default
+    given = [None if size == "auto" else int(size or default)
              for size, default in ((rows, on.tile_rows), (cols, on.tile_cols))]
     tile_rows, tile_cols = given if None not in given else choose_tile(program, on, *given)
     flow = tile_program(program, tile_rows, tile_cols)

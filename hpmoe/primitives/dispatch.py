@@ -10,7 +10,7 @@ import numpy as np
 from mindspore import Tensor, dtype as ms_dtype, mint, ops
 
 from hpmoe.capacity import make_capacity
-from hpmoe.errors import check_argument
+from hpmoe.errors import check_argument, is_int
 from hpmoe.primitives.elementwise import check_weights, is_differentiable, mul
 from hpmoe.primitives.in_float32 import in_float32, is_half
 from hpmoe.primitives.primitive import Primitive
@@ -62,7 +62,9 @@ def dispatch(hidden_states: Any, topk_ids: Any, *, num_local_experts: int, capac
         >>> rows.asnumpy().tolist(), hpmoe.drop_counts(route).asnumpy().tolist()
         ([[3.0], [1.0]], [1, 0])
     """
-    capacity = make_capacity(capacity_factor, drop_policy)
+    check_argument(is_int(num_local_experts), "hpmoe.dispatch", "num_local_experts", repr(num_local_experts),
+                   "a positive int, weight.shape[0]")
+    capacity, num_local_experts = make_capacity(capacity_factor, drop_policy), int(num_local_experts)
     if capacity is None:
         route = make_route(topk_ids, num_local_experts=num_local_experts)
         return dispatch_rows(hidden_states, route), route

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from mindspore import Tensor, mint, ops
 
-from hpmoe.errors import check_argument
+from hpmoe.errors import check_argument, is_int
 from hpmoe.primitives.elementwise import check_weights, is_differentiable, mul
 from hpmoe.primitives.in_float32 import in_float32
 from hpmoe.primitives.primitive import Primitive
@@ -47,8 +47,8 @@ def permute(tokens: Any, indices: Any, num_out_tokens: int = 0, padded_mode: boo
                    "Padded routing needs the capacity of each expert; permute keeps every row.")
     top_k = indices.shape[1] if len(indices.shape) == 2 else 1
     entries = indices.shape[0] * top_k
-    check_argument(isinstance(num_out_tokens, int) and 0 <= num_out_tokens <= entries, "hpmoe.permute",
-                   "num_out_tokens", num_out_tokens, f"in 0..{entries}")
+    check_argument(is_int(num_out_tokens, least=0, most=entries), "hpmoe.permute",
+                   "num_out_tokens", num_out_tokens, f"an int in 0..{entries}")
     order = sort_indices(indices)
     return permute_rows(tokens, order, top_k=top_k, num_rows=num_out_tokens or entries), order
 

@@ -11,8 +11,9 @@ import numpy as np
 import optree
 from mindspore import Parameter, Tensor
 
+from hpmoe.dtypes import TENSORS
 from hpmoe.errors import ArgumentError, TraceError, check_argument
-from hpmoe.machine import Mesh
+from hpmoe.machine import Mesh, as_mesh
 from hpmoe.program import Atom, Aval, Program, Var, live_equations
 from hpmoe.tracing.errors import explain, not_traceable, short_path
 from hpmoe.tracing.pynative import recording
@@ -57,10 +58,12 @@ def trace_with_tree(f: Callable[..., Any], args: Sequence[Any], mesh: Mesh | Non
     check_argument(callable(f), "hpmoe.trace", "f", f"a {type(f).__name__}", "a function of tensors")
     paths, leaves, tree = optree.tree_flatten_with_path((tuple(args), dict(kwargs or {})))
     names = argument_names(f, paths)
-    recorder = Recorder((mesh or Mesh()).ep_size)
+    recorder = Recorder(as_mesh("hpmoe.trace", mesh).ep_size)
     inputs, input_names, given = [], [], []
     for name, leaf in zip(names, leaves, strict=True):
         aval = argument_aval(leaf)
+        check_argument(aval is None or aval.dtype in TENSORS, "hpmoe.trace", name, f"of dtype {aval and aval.dtype}",
+                       f"of a dtype of MindSpore: {', '.join(TENSORS)}")
         given.append(leaf if aval is None else recorder.input(aval))
         if aval is not None:
             inputs.append(given[-1].hpmoe_atom)

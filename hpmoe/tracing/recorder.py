@@ -6,13 +6,13 @@ from typing import Any, NoReturn
 
 import numpy as np
 from mindspore import Parameter, Tensor
-from mindspore._c_expression import typing as ms_typing
+from mindspore._c_expression import TensorOverloadCall, typing as ms_typing
 
 from hpmoe.dtypes import widen
 from hpmoe.errors import ArgumentError, TraceError
 from hpmoe.primitives.shape import broadcast_to, dtype_param
 from hpmoe.program import Atom, Aval, Builder, Literal, RouteAval, Var
-from hpmoe.tracing.calls import find_call
+from hpmoe.tracing.calls import CALLS, find_call
 from hpmoe.tracing.errors import not_traceable, user_source
 from hpmoe.tracing.pynative import executor, gradient_depth
 from hpmoe.tracing.tracer import RouteTracer, Tracer, make_tracer
@@ -56,6 +56,8 @@ class Recorder:
         name = getattr(func, "name", None) or getattr(func, "__name__", str(func))
         if len(args) == 3 and args[1] == name and isinstance(args[2], tuple):
             args = (*args[2], *(getattr(args[0], a) for a in _ATTRIBUTES.get(name, ())))
+        if isinstance(func, TensorOverloadCall) and f"Tensor.{name}" in CALLS:
+            name = f"Tensor.{name}"
         return self.call_named(name, tuple(args), kwargs)
 
     def call_named(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:

@@ -115,6 +115,11 @@ def select(r: Any, condition: Any, input: Any, other: Any) -> Any:
     return emit(r, e.select, to_dtype(r, condition, "bool"), *values, dtype=dtype)
 
 
+@call("Tensor.Select", "DeprecatedSelect", "DeprecatedWhere")
+def select_method(r: Any, input: Any, condition: Any, y: Any) -> Any:
+    return select(r, condition, input, y)
+
+
 @call("MaskedFill", "MaskedFillScalar")
 def masked_fill(r: Any, input: Any, mask: Any, value: Any) -> Any:
     return emit(r, e.select, mask, value, input, dtype=input.hpmoe_aval.dtype)
@@ -235,7 +240,9 @@ def gelu_tanh(r: Any, input: Any) -> Any:
 @in_float32
 def softplus(r: Any, input: Any, beta: float = 1, threshold: float = 20) -> Any:
     scaled = _scaled(r, input, beta)
-    return _scaled(r, emit(r, e.softplus, scaled), 1 / beta)
+    out = _scaled(r, emit(r, e.softplus, scaled), 1 / beta)
+    # Above 20 the two are the same in float32.
+    return out if threshold >= 20 else select(r, emit(r, e.greater, scaled, threshold), input, out)
 
 
 @call("LogSigmoid")

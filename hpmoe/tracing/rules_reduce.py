@@ -51,11 +51,23 @@ def _sum(r: Any, x: Any, axes: Sequence[int], keepdim: bool, mean: bool, **param
     return x
 
 
-@call("SumExt", "ReduceSum", "DeprecatedSum")
+@call("SumExt")
 def sum_(r: Any, input: Any, dim: Any = None, keepdim: bool = False, dtype: Any = None) -> Any:
     name = r.dtype_name(dtype) if dtype else None
     name = name or ("int64" if input.hpmoe_aval.dtype in ("bool", "int32") else input.hpmoe_aval.dtype)
     return _total(r, input, _axes(input, dim), keepdim, name)
+
+
+@call("ReduceSum")
+def reduce_sum_(r: Any, input: Any, dim: Any = None, keepdim: bool = False, skip_mode: bool = False) -> Any:
+    if skip_mode:
+        raise not_traceable("ReduceSum with skip_mode", "no axes would mean none or all of them", "mint.sum(x, axes)")
+    return sum_(r, input, dim, keepdim)
+
+
+@call("DeprecatedSum")
+def sum_method(r: Any, input: Any, dim: Any = None, dtype: Any = None, keepdim: bool = False) -> Any:
+    return sum_(r, input, dim, keepdim, dtype)
 
 
 @call("MeanExt", "ReduceMean", "DeprecatedMean")
@@ -109,8 +121,26 @@ def variance(r: Any, input: Any, dim: Any = None, correction: int = 1, keepdim: 
 
 @call("Std")
 @in_float32
-def deviation(r: Any, *args: Any, **kwargs: Any) -> Any:
-    return emit(r, e.sqrt, variance(r, *args, **kwargs))
+def deviation(r: Any, input: Any, dim: Any = None, correction: int = 1, keepdim: bool = False) -> Any:
+    return emit(r, e.sqrt, variance(r, input, dim, correction, keepdim))
+
+
+@call("DeprecatedVar")
+def variance_method(r: Any, input: Any, dim: Any = None, ddof: int = 0, keepdim: bool = False) -> Any:
+    return variance(r, input, dim, ddof, keepdim)
+
+
+@call("DeprecatedStd")
+def deviation_method(r: Any, input: Any, dim: Any = None, ddof: int = 0, keepdim: bool = False) -> Any:
+    return deviation(r, input, dim, ddof, keepdim)
+
+
+@call("Tensor.Std")
+def deviation_of(r: Any, input: Any, dim: Any = None, correction: int | None = None, keepdim: bool = False) -> Any:
+    if correction is None:
+        raise not_traceable("x.std() without what it divides by", "that differs between MindSpore's back ends",
+                            "x.std(axis, ddof), with ddof=0 for n and 1 for n - 1, or mint.std(x), for n - 1")
+    return deviation(r, input, dim, correction, keepdim)
 
 
 @call("LinalgVectorNorm", "Norm")

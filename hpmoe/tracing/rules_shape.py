@@ -132,7 +132,7 @@ def _pieces(total: int, size: int) -> list[int]:
     return [min(size, total - start) for start in range(0, total, size)]
 
 
-@call("SplitTensor", "SplitTensorView", "SplitWithSize", "SplitWithSizeView")
+@call("SplitTensor", "SplitTensorView", "SplitWithSize", "SplitWithSizeView", "DeprecatedSplit")
 def split(r: Any, tensor: Any, split_size_or_sections: Any, dim: int = 0) -> tuple[Any, ...]:
     axis = axis_of(tensor, dim)
     total = static_size(tensor, axis, "a split")

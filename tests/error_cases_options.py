@@ -1,0 +1,67 @@
+"""More of error_cases.py: options, constants of machines and arguments of types that no call takes."""
+
+import mindspore as ms
+import numpy as np
+from error_cases import IDS, X, array, cases, doubled
+from mindspore import Tensor, ops
+
+import hpmoe
+from hpmoe import (
+    Aval,
+    Mesh,
+    assign_queues,
+    cpu,
+    dispatch,
+    fuse_persistent,
+    moe_ffn,
+    overlap_comm,
+    permute,
+    replicate_experts,
+    save_for_backward,
+    spmd,
+    tile_partition,
+    trace,
+)
+
+# True is 1 and False is 0 in Python, and neither is a size; what cannot be compared with a name is not one.
+cases("no number", {
+    "rows=True": lambda: tile_partition(doubled, rows=True),
+    "cols of a put=True": lambda: overlap_comm(tile_partition(doubled), cols=True),
+    "cols=array": lambda: tile_partition(doubled, cols=np.array([4, 4])),
+    "rows above 2**30": lambda: tile_partition(doubled, rows=2**30 + 1),
+    "ep_size=True": lambda: Mesh(True),
+    "workers=2.0": lambda: cpu(2.0),
+    "ranks=0": lambda: cpu(ep_size=0),
+    "timeout=nan": lambda: fuse_persistent(assign_queues(tile_partition(doubled)), timeout=float("nan")),
+    "replicas=True": lambda: replicate_experts(moe_ffn, loads=[1, 2], replicas=True),
+    "num_local_experts=True": lambda: dispatch(array(2, 3), Tensor(np.zeros((2, 1), np.int32)), num_local_experts=True),
+    "num_out_tokens=True": lambda: permute(array(2, 3), Tensor(np.zeros((2, 1), np.int32)), True),
+    "num_tokens of lists": lambda: spmd(doubled, Mesh(1))(array(1, 4, 3), num_tokens=[[1], [1, 2]]),
+    "Aval of nan": lambda: Aval((float("nan"), 3), "float32"),
+    "Aval of a class": lambda: Aval((2, 3), ms.float32),
+    "Aval of an unknown dtype": lambda: trace(doubled, Aval((2, 3), "quad")),
+})
+cases("no name", {
+    "order": lambda: overlap_comm(tile_partition(doubled), order=["ratr"]),
+    "signal": lambda: overlap_comm(tile_partition(doubled), signal=np.array([1, 2])),
+    "policy": lambda: assign_queues(tile_partition(doubled), policy=["round_robin"]),
+    "save policy": lambda: save_for_backward(doubled, policy={}),
+    "target": lambda: fuse_persistent(assign_queues(tile_partition(doubled)), target=["cpu"]),
+    "mesh of lower": lambda: tile_partition(doubled).lower(X, mesh=2),
+    "mesh of trace": lambda: trace(doubled, X, mesh=2),
+})
+cases("a machine of", {f"{name}={value!r}": lambda name=name, value=value: hpmoe.ascend_a3.replace(**{name: value}) for name, value in [
+    ("num_aic", 0), ("num_aiv", 0), ("num_aiv", True), ("tile_rows", 2.0), ("node_size", "8"), ("task_us", -1),
+    ("link_bytes_per_us", 0), ("memory_bytes_per_us", float("nan")), ("remote_us", float("inf")), ("unified", True)]})
+cases("arrays", {
+    "of objects": lambda: tile_partition(doubled)(np.array([[None]])),
+    "of the other byte order": lambda: tile_partition(doubled)(np.ones((2, 3), ">f4")),
+    "with a mask": lambda: tile_partition(doubled)(np.ma.masked_array(np.ones((2, 3), np.float32), mask=True)),
+    "without values": lambda: spmd(doubled, Mesh(1))(Aval((1, 2, 3), "float32")),
+})
+cases("in a trace", {
+    "a sum that starts at one": lambda: trace(lambda x: x.sum(initial=1.0), X),
+    "a sum that may skip": lambda: trace(lambda x: ops.ReduceSum(skip_mode=True)(x, ()), X),
+    "std of unknown divisor": lambda: trace(lambda x: x.std(0), X),
+    "num_local_experts of a float": lambda: trace(lambda x, ids: dispatch(x, ids, num_local_experts=2.0), X, IDS),
+})
