@@ -12,6 +12,7 @@ from hpmoe.errors import (
 )
 from hpmoe.evaluate import evaluate as evaluate
 from hpmoe.interpret import interpret as interpret
+from hpmoe.kernels.ascend_target import synchronize as synchronize
 from hpmoe.kernels.simulate import simulate as simulate
 from hpmoe.machine import Machine as Machine, Mesh as Mesh, ascend_a2 as ascend_a2, ascend_a3 as ascend_a3, cpu as cpu
 from hpmoe.measure import measure as measure

@@ -143,7 +143,10 @@ class Runner:
             traced = self._trace(leaves, tree)
         if lengths is not None:
             check_num_tokens("spmd", traced.program, lengths, traced.padding_fault)
-        return Call(self, traced, lengths, seed), tensors
+        return self.make_call(traced, lengths, seed), tensors
+
+    def make_call(self, traced: Traced, lengths: tuple[int, ...] | None, seed: int | None) -> Call:
+        return Call(self, traced, lengths, seed)
 
     # Arguments.
 
@@ -247,7 +250,11 @@ class Runner:
             arrays = to_arrays([*tensors, *captures])
             inputs = self.per_rank(arrays, range(len(arrays)), len(tensors))
             return traced, inputs, self.row_buckets(traced.program, inputs, None)
-        return traced, None, {_route_key(e): e.outputs[0].aval.max_rows for e in _routes(traced.program)}
+        return traced, None, self.most_rows(traced.program)
+
+    def most_rows(self, program: Program) -> dict[Any, int]:
+        """The rows that each route can receive at most."""
+        return {_route_key(e): e.outputs[0].aval.max_rows for e in _routes(program)}
 
     def row_buckets(self, program: Program, inputs: Arrays,
                     lengths: tuple[int, ...] | None) -> dict[Any, int]:

@@ -9,6 +9,7 @@ from typing import Any
 
 import optree
 
+from hpmoe.device_running import make_runner
 from hpmoe.errors import ArgumentError, check_argument
 from hpmoe.graph_mode import Graphed
 from hpmoe.machine import Mesh
@@ -30,7 +31,7 @@ class Spmd(Graphed):
 
     @functools.cached_property
     def _runner(self) -> Runner:
-        return Runner(self.function, self.mesh, batched=True)
+        return make_runner(self.function, self.mesh, batched=True)
 
     def __call__(self, *args: Any, num_tokens: Sequence[int] | None = None, **kwargs: Any) -> Any:
         if any(getattr(x, "hpmoe_record", None) for x in optree.tree_leaves((args, kwargs))):
@@ -63,6 +64,9 @@ def spmd(f: Callable[..., Any], mesh: Mesh) -> Spmd:
     Every array argument and result has a leading rank axis: hidden_states [ep, T, H], weights [ep, E_local, ...]. The
     result is as differentiable as `f`. Ranks may hold fewer than T tokens: pass `num_tokens=[n_0, ...]` with a call; rows
     past a rank's number are padding, and zero in the result.
+
+    Where `f` ends in fuse_persistent(target="ascend") the ranks are the processes of MindSpore's world: each calls it with
+    its own arrays, without a rank axis, and with its own `num_tokens`, an int.
 
     Args:
         f: the per-rank function, plain or staged; spmd is outermost.

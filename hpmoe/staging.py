@@ -52,8 +52,8 @@ class Staged(Graphed):
 
     @functools.cached_property
     def _runner(self) -> Any:
-        from hpmoe.running import Runner
-        return Runner(self, Mesh(1), batched=False)
+        from hpmoe.device_running import make_runner
+        return make_runner(self, Mesh(1), batched=False)
 
     def lower(self, *args: Any, mesh: Mesh | None = None, direction: str = "forward", **kwargs: Any) -> Any:
         """The IR of this stage for arguments like `args`.
@@ -79,9 +79,9 @@ class Staged(Graphed):
 
     def _runner_on(self, who: str, mesh: Mesh | None) -> Any:
         """What runs one rank's share of a mesh; on one rank that of calls, whose plans it shares."""
-        from hpmoe.running import Runner
+        from hpmoe.device_running import make_runner
         ranks = as_mesh(who, mesh)
-        return self._runner if ranks.ep_size == 1 else Runner(self, ranks, batched=False)
+        return self._runner if ranks.ep_size == 1 else make_runner(self, ranks, batched=False)
 
     def apply(self, program: Program) -> Any:
         """Applies the rewrites of all stages, innermost first, to a Program of one direction."""

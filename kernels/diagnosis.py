@@ -32,6 +32,8 @@ def _sentence(status, image, fault):
                 f"{_task(status, image)} waited too long: event {status['event']} stands at {value}, "
                 f"its threshold is {threshold}. {_signallers(status['event'], image)}"
             )
+        case Code.ABORTED_PEER:
+            return f"rank {rank} gave up because another rank failed, which says why."
         case Code.OUT_OF_MEMORY:
             return "the system has no more memory or threads for the launch."
         case Code.BAD_IMAGE:

@@ -11,6 +11,7 @@ from pathlib import Path
 import numpy as np
 
 from hpmoe.errors import ArgumentError, LaunchError
+from hpmoe.kernels.ascend_layout import HEAP, lay_out
 from hpmoe.kernels.ascend_rules import check_flow, check_main_gradients
 from hpmoe.kernels.diagnosis import make_error
 from hpmoe.kernels.executable import Executable
@@ -18,7 +19,7 @@ from hpmoe.kernels.memory import Pool
 from hpmoe.kernels.native import Status
 from hpmoe.kernels.packing import pack
 from hpmoe.targets import register_target
-from hpmoe.taskflow import Taskflow, memory_of
+from hpmoe.taskflow import Taskflow
 
 COMPILED = Path(__file__).parent / "_twin.so"
 FAULT_BYTES = 8192
@@ -74,7 +75,7 @@ class TwinExecutable(Executable):
     def _launch(self, buffers, num_tokens, trace):
         if trace is not None:
             raise ArgumentError("hpmoe.measure: the twin of an NPU has no times; measure the cpu target, or hpmoe.simulate")
-        written = _remote_buffers(self.flow)
+        written = np.array([place[0] == HEAP for place in lay_out(self.flow).places], np.uint8)
         ranks, alive = (Rank * len(buffers))(), []
         for rank, arrays in enumerate(buffers):
             check_main_gradients(self.flow, arrays, self.target)
@@ -100,12 +101,6 @@ class TwinExecutable(Executable):
     def _forget(self):
         """After a failure nothing is known of the counters: every rank begins anew."""
         self.counters[...], self.bases[...], self.state[0] = 0, 0, 0
-
-
-def _remote_buffers(flow: Taskflow) -> np.ndarray:
-    """Which buffers other ranks write to, or lie where one of those does: they are in the symmetric heap."""
-    homes = {memory_of(flow.buffers, op.operands[0].buffer) for op in flow.ops if op.opcode in ("PUT", "PUT_BACK")}
-    return np.array([memory_of(flow.buffers, b) in homes for b in range(len(flow.buffers))], np.uint8)
 
 
 def compile_twin(flow: Taskflow, timeout: float) -> TwinExecutable:

@@ -1,9 +1,11 @@
 """The whole chain with the Ascend kernel on its twin: small layers, what they give and what they should."""
 
+import contextlib
 import itertools
 
 import mindspore as ms
 import numpy as np
+import pytest
 from helpers import numpy_moe_ffn, relative_error
 
 import hpmoe
@@ -22,6 +24,14 @@ def npu(blocks=1):
 def twin(f, rows=16, cols=32, blocks=1, target="ascend-twin", put_cols=None, **comm):
     queues = assign_queues(overlap_comm(tile_partition(f, rows=rows, cols=cols), cols=put_cols, **comm), machine=npu(blocks))
     return fuse_persistent(queues, target=target, timeout=100.0)
+
+
+@contextlib.contextmanager
+def own_targets():
+    """Targets registered inside are forgotten afterwards."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(hpmoe.targets, "_TARGETS", dict(hpmoe.targets._TARGETS))
+        yield
 
 
 def from_seed(monkeypatch, seed):

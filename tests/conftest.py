@@ -40,3 +40,23 @@ def golden(request):
         assert text == path.read_text(encoding="utf-8"), f"{name} changed: if meant so, run pytest --update-golden"
 
     return check
+
+
+BUILDS = []
+
+
+def pytest_collection_finish(session):
+    """The operator of test_mindspore_binding.py is compiled while other tests run."""
+    if any(item.path.name == "test_mindspore_binding.py" for item in session.items) and not session.config.option.collectonly:
+        from binding_helpers import start_build
+        BUILDS.append(start_build())
+
+
+def pytest_sessionfinish(session):
+    for process in filter(None, BUILDS):
+        process.terminate()
+
+
+@pytest.fixture(scope="session")
+def binding_build():
+    return BUILDS[0]

@@ -1,14 +1,19 @@
 """More of error_cases.py: what the Ascend kernel has no tile body for, and launches of it on the twin that go wrong."""
 
+import functools
+
 import mindspore as ms
 import numpy as np
-from ascend_helpers import npu
+from ascend_helpers import npu, own_targets, twin
 from error_cases_ir import CASES as CASES, cases
 
 import hpmoe
-from hpmoe import Aval, assign_queues, moe_ffn, overlap_comm, tile_partition, trace
+from hpmoe import Aval, Mesh, assign_queues, moe_ffn, overlap_comm, spmd, tile_partition, trace
 from hpmoe.dtypes import numpy_dtype
+from hpmoe.kernels.ascend_heap import SymmetricHeap, WorldRanks, world_ranks
+from hpmoe.kernels.ascend_target import compile_ascend
 from hpmoe.kernels.twin_target import compile_twin
+from hpmoe.targets import register_target
 
 
 def _layer(dtype="bfloat16", top_k=2, num_experts=2):
@@ -45,6 +50,74 @@ def _traced_twin():
     inputs[1][:] = 0, 1
     kernel.run([inputs], trace=np.zeros((1, kernel.flow.num_tasks, 3), np.int64))
 
+
+class _Operator:
+    """In place of the compiled one: launches nothing, reports what it is told to, opens heaps that are not too large."""
+
+    def __init__(self, failure=None, opens=True):
+        self.failure, self.opens = failure, opens
+
+    def make_unique_id(self):
+        return b"id"
+
+    def open_device(self, rank, num_ranks, unique_id, heap_bytes):
+        if not self.opens:
+            raise RuntimeError("aclshmemx_init_attr returned -6")
+        return self
+
+    def bind(self, *args):
+        return self
+
+    def find_failure(self, kernel, wait):
+        return self.failure
+
+    def launch(self, kernel, num_tokens, operands):
+        pass
+
+
+def _on_device(f, *operator):
+    heap = SymmetricHeap(_Operator(*operator), WorldRanks(0, 1))
+    register_target("a device", functools.partial(compile_ascend, find_heap=lambda num_ranks: heap), on_device=True)
+    return twin(f, target="a device")
+
+
+def _tensors():
+    return [ms.ops.ones(a.shape, getattr(ms, a.dtype)) for a in _layer()]
+
+
+def _called(*operator, **kwargs):
+    return lambda: spmd(_on_device(moe_ffn, *operator), Mesh(1))(*_tensors(), **kwargs)
+
+
+def _differentiated_twice():
+    f = _on_device(moe_ffn)
+    x, *rest = _tensors()
+    ms.grad(lambda x: ms.grad(lambda x: f(x, *rest).astype(ms.float32).sum())(x).astype(ms.float32).sum())(x)
+
+
+def _lacking():
+    register_target("a machine", compile_ascend, missing=lambda: ["no CANN toolkit: ASCEND_HOME_PATH is not set", "no NPU"])
+    return twin(moe_ffn, target="a machine")
+
+
+def _alone(call):
+    with own_targets():
+        call()
+
+
+cases("device", {name: functools.partial(_alone, call) for name, call in {
+    "what is missing": _lacking,
+    "a world that is not there": lambda: world_ranks(2),
+    "arrays": lambda: _on_device(moe_ffn).lower(*_layer()).run([[]]),
+    "interpreted": lambda: _on_device(moe_ffn).interpret(*_tensors()),
+    "num_tokens of all ranks": _called(num_tokens=[16]),
+    "received rows": lambda: _on_device(lambda x, ids: hpmoe.dispatch(x, ids, num_local_experts=2)[0])(*_tensors()[:2]),
+    "a failed launch": _called((1, 0, 2, 0, 0, 0, 3, 4, "")),
+    "another rank's failure": _called((2, 0, 2, 0, 0, 0, 3, 4, "")),
+    "a failed copy": _called((0, 0, 0, 0, 0, 0, 0, 0, "aclrtMemcpyAsync returned 507899")),
+    "a heap that does not open": _called(None, False),
+    "a gradient of a gradient": _differentiated_twice,
+}.items()})
 
 cases("ascend", {
     "queues of another machine": _compiled(moe_ffn, _layer(), machine=hpmoe.cpu(2)),

@@ -11,7 +11,8 @@ from test_timeline import check_chrome_trace
 
 import hpmoe
 from hpmoe import cli
-from hpmoe.commands import ascend, build, demo, doctor, plan, progress as progress_module, show
+from hpmoe.commands import demo, doctor, plan, progress as progress_module, show
+from hpmoe.kernels import ascend_build
 
 SMALL = ["--ep=2", "--tokens=6", "--hidden=8", "--intermediate=4", "--experts=4", "--top_k=2", "--repeats=2"]
 
@@ -63,7 +64,7 @@ def test_version(capsys):
     ("show --stage=tile", "hpmoe show: flag --stage=tile: it must be one of program, tiles, overlap, queues, kernel, "
                           "all; did you mean tiles?"),
     ("show --stage=kernel --machine=ascend_a2",
-     "hpmoe show: flag --machine=ascend_a2: it must be cpu for --stage=kernel; this release has no kernel for Ascend"),
+     "hpmoe show: flag --machine=ascend_a2: it must be cpu for --stage=kernel; what is packed for an NPU is not shown"),
     ("show --order=random", "hpmoe show: flag --order=random: it must be one of ratr, sequential"),
     ("doctor --tokens=3", "hpmoe doctor: unknown flag --tokens"),
 ])
@@ -200,7 +201,7 @@ def test_show_says_that_ascend_has_no_kernel(capsys):
     status, out, _ = run(capsys, "show", "--machine=ascend_a2", "--direction=backward")
     assert status == 0
     assert out.endswith("== backward, kernel: packed for one launch\n"
-                        "none for ascend_a2: this release has a kernel for the cpu only\n")
+                        "none for ascend_a2: only what is packed for the cpu is shown\n")
 
 
 def test_show_of_real_sizes_needs_no_memory(capsys):
@@ -238,7 +239,7 @@ def test_doctor_finds_this_installation_usable(capsys):
     assert (status, report["ok"], report["targets"]["cpu"]["usable"]) == (0, True, True)
     assert {"absl-py", "mindspore", "numpy", "optree"} == set(report["packages"])
     assert report["packages"]["numpy"]["fits"] and report["native"]["gemm"] in ("own", "dnnl_sgemm")
-    assert report["targets"]["ascend-twin"]["usable"] and "from MindSpore" in report["targets"]["ascend"]["why"][0]
+    assert report["targets"]["ascend-twin"]["usable"] and "no CANN toolkit" in report["targets"]["ascend"]["why"][0]
     text = run(capsys, "doctor")[1]
     assert re.search(r"^  cpu +usable$", text, re.MULTILINE)
     assert re.search(r"^  ascend +NOT USABLE$", text, re.MULTILINE)
@@ -265,22 +266,25 @@ def test_doctor_without_the_native_library(capsys, monkeypatch):
 
 
 def test_doctor_says_what_ascend_misses(tmp_path, monkeypatch):
-    monkeypatch.setattr(ascend, "library_path", lambda: tmp_path / "built.so")
-    unbound = "this release does not call the kernel from MindSpore: hpmoe build --target=ascend compiles it for C++"
+    monkeypatch.setattr(ascend_build, "cache_folder", lambda: tmp_path / "cache")
     no_device = f"no NPU: no {tmp_path}/davinci* device"
     assert doctor.ascend_target({}, tmp_path) == {"usable": False, "why": [
-        unbound, "no CANN toolkit: ASCEND_HOME_PATH is not set", "no aclshmem: SHMEM_HOME_PATH is not set",
-        "no bisheng compiler on PATH", "no cmake on PATH", no_device]}
-    gone = {"ASCEND_HOME_PATH": str(tmp_path / "x"), "SHMEM_HOME_PATH": str(tmp_path), "PATH": str(tmp_path)}
-    for tool in ("bisheng", "cmake"):
+        "no CANN toolkit: ASCEND_HOME_PATH is not set", "no operators of CANN: ASCEND_OPP_PATH is not set",
+        "no aclshmem: SHMEM_HOME_PATH is not set", "no bisheng compiler on PATH", "no cmake on PATH", "no ninja on PATH",
+        "no g++ on PATH", no_device]}
+    gone = {"ASCEND_HOME_PATH": str(tmp_path / "x"), "PATH": str(tmp_path),
+            **dict.fromkeys(("ASCEND_OPP_PATH", "SHMEM_HOME_PATH"), str(tmp_path))}
+    for tool in ("bisheng", "cmake", "ninja", "g++"):
         (tmp_path / tool).touch(mode=0o755)
     missing = doctor.ascend_target(gone, tmp_path)["why"]
-    assert missing == [unbound, f"no CANN toolkit: ASCEND_HOME_PATH is {tmp_path / 'x'}, which is no folder", no_device]
+    assert missing == [f"no CANN toolkit: ASCEND_HOME_PATH is {tmp_path / 'x'}, which is no folder", no_device]
     there = {**gone, "ASCEND_HOME_PATH": str(tmp_path)}
-    assert doctor.ascend_target(there, tmp_path)["why"][1] == "the kernel is not built: hpmoe build --target=ascend"
-    (tmp_path / "built.so").touch()
+    assert doctor.ascend_target(there, tmp_path)["why"][0] == "the kernel is not built: hpmoe build --target=ascend"
+    for built in (ascend_build.library_path(), ascend_build.ascend_operator().path()):
+        built.parent.mkdir(parents=True)
+        built.touch()
     (tmp_path / "davinci0").touch()
-    assert doctor.ascend_target({}, tmp_path) == {"usable": False, "why": [unbound]}
+    assert doctor.ascend_target({}, tmp_path) == {"usable": True, "why": []}
 
 
 def test_build_says_what_is_missing(capsys, monkeypatch):
@@ -290,23 +294,38 @@ def test_build_says_what_is_missing(capsys, monkeypatch):
     assert run(capsys, "build", "--target=tpu")[2].startswith("hpmoe build: flag --target=tpu: ")
 
 
-def test_build_runs_cmake_where_everything_is_there(capsys, monkeypatch, tmp_path):
+def test_build_runs_cmake_and_then_ninja_where_everything_is_there(capsys, monkeypatch, tmp_path):
     """With programs that only write down how they were called, in place of CANN's."""
-    for name, text in (("cmake", 'echo "$@" >> "$0.log"'), ("bisheng", "")):
+    for name, text in (("cmake", 'echo "$@" >> "$0.log"'), ("bisheng", ""), ("ninja", ""), ("g++", "")):
         (tmp_path / name).write_text(f"#!/bin/sh\n{text}\n")
         (tmp_path / name).chmod(0o755)
-    for name, value in (("ASCEND_HOME_PATH", tmp_path), ("SHMEM_HOME_PATH", tmp_path), ("PATH", f"{tmp_path}:/usr/bin:/bin")):
-        monkeypatch.setenv(name, str(value))
-    for module in (build, ascend):
-        monkeypatch.setattr(module, "library_path", lambda: tmp_path / "out" / "libhpmoe_ascend.so")
+    for name in ("ASCEND_HOME_PATH", "ASCEND_OPP_PATH", "SHMEM_HOME_PATH"):
+        monkeypatch.setenv(name, str(tmp_path))
+    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
+    monkeypatch.setattr(ascend_build, "cache_folder", lambda: tmp_path / "cache")
+    folder = ascend_build.library_path().parent
     status, out, _ = run(capsys, "build", "--json")
-    assert (status, json.loads(out)["missing"]) == (0, [])
+    assert (status, json.loads(out)) == (0, {"target": "ascend", "library": str(folder / "libhpmoe_ascend.so"), "missing": []})
     configured, built = (tmp_path / "cmake.log").read_text().splitlines()
-    assert configured == f"-S {ascend.sources()} -B {tmp_path / 'out'}" and built == f"--build {tmp_path / 'out'}"
-    assert (ascend.sources() / "CMakeLists.txt").exists() and (ascend.sources() / "launch.asc").exists()
+    assert configured == f"-S {ascend_build.HOST} -B {folder}" and built == f"--build {folder}"
+    rules = (ascend_build.ascend_operator().folder() / "build.ninja").read_text()
+    for flag in ("-DCUSTOM_ASCEND_OP", "-lascendcl", "-l:libhpmoe_ascend.so", "-lshmem", "mindspore_op.cc", "cann_device.cc"):
+        assert flag in rules
     (tmp_path / "cmake").write_text("#!/bin/sh\necho no such generator >&2\nexit 3\n")
     status, out, _ = run(capsys, "build")
     assert status == 1 and "failed:\n  no such generator" in out
+
+
+def test_build_names_what_the_operator_fails_on(monkeypatch, tmp_path):
+    monkeypatch.setattr(ascend_build, "cache_folder", lambda: tmp_path)
+    operator = ascend_build.Operator("nothing", tmp_path / "missing.cc", "CPU")
+    with pytest.raises(ascend_build.BuildError, match="missing.cc"):
+        operator.build()
+    with pytest.raises(ImportError, match="nothing.so is not built: hpmoe build --target=ascend"):
+        operator.load()
+    (operator.folder() / "build.lock").touch()
+    with pytest.raises(ascend_build.BuildError, match="another build is under way, or was stopped: then remove .*build.lock"):
+        operator.build()
 
 
 @pytest.mark.parametrize("environment, why", [

@@ -6,14 +6,14 @@ from typing import Any
 
 from hpmoe.errors import check_argument, is_number
 from hpmoe.staging import transform
-from hpmoe.targets import compiler_of
+from hpmoe.targets import check_usable, find_target
 from hpmoe.taskflow import Taskflow
 
 TIMEOUT = 60.0
 
 
 def _check(target: str = "cpu", timeout: float = TIMEOUT) -> None:
-    compiler_of(target)
+    check_usable(target)
     check_argument(is_number(timeout) and timeout > 0, "fuse_persistent", "timeout", repr(timeout),
                    "a positive number of seconds")
 
@@ -35,13 +35,15 @@ def fuse_persistent(flow: Taskflow, *, target: str = "cpu", timeout: float = TIM
 
     Args:
         f: the staged function.
-        target: "cpu", threads of this process; "ascend-twin", the source of the Ascend kernel executed on a twin of an NPU,
-            to test it: half precision, tile columns in multiples of 16, machine=hpmoe.ascend_a3 with two AIV for each AIC.
+        target: "cpu", threads of this process; "ascend", the NPU of this process: half precision, tile columns in multiples
+            of 16, machine=hpmoe.ascend_a3 with two AIV for each AIC; "ascend-twin", the source of the Ascend kernel executed
+            on a twin of an NPU, to test it.
         timeout: seconds without any task ending, on any rank, after which a call raises an error that names the task and
             the event that lost its signal.
 
     Raises:
-        ArgumentError: target is unknown, has no tile body for something in f, or timeout is not positive.
+        ArgumentError: target is unknown, needs what this machine lacks, has no tile body for something in f, or timeout is
+            not positive.
         TransformError: applied out of order or twice.
         LaunchError: from a call, where a launch did not finish.
 
@@ -51,5 +53,5 @@ def fuse_persistent(flow: Taskflow, *, target: str = "cpu", timeout: float = TIM
         >>> f(ms.Tensor([[0.0, 5.0], [20.0, 2.0]], ms.float32)).asnumpy().round(3).tolist()
         [[0.0], [80.0]]
     """
-    kernel = compiler_of(target)(flow, timeout=timeout)
+    kernel = find_target(target).compiler(flow, timeout=timeout)
     return kernel.replace(provenance=(*flow.provenance, f"fuse_persistent({target})"))

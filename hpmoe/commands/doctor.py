@@ -20,7 +20,7 @@ from absl import flags
 
 import hpmoe
 from hpmoe import host
-from hpmoe.commands.ascend import run_needs
+from hpmoe.kernels.ascend_build import DEVICES, run_needs
 from hpmoe.kernels.native import find_blas, find_library, gemm_name
 from hpmoe.kernels.twin_target import load as load_twin
 from hpmoe.native import planner
@@ -45,7 +45,7 @@ def diagnosis() -> dict[str, Any]:
     packages = {name: package(name, needs) for name, needs in requirements().items()}
     optional = {name: version(name) for name in OTHERS}
     targets = {"cpu": cpu_target(), "ascend-twin": twin_target(),
-               "ascend": ascend_target(os.environ, Path("/dev"))}
+               "ascend": ascend_target(os.environ, DEVICES)}
     return {
         "ok": all(p["fits"] for p in packages.values()) and targets["cpu"]["usable"],
         "hpmoe": {"version": version("hpmoe"), "folder": str(Path(hpmoe.__file__).parent)},

@@ -46,7 +46,7 @@ def define(values: flags.FlagValues) -> None:
 def run(o: Any) -> int:
     options.check_sizes(o)
     options.check_flag(o.stage != "kernel" or o.machine == "cpu", "machine", o.machine,
-                       "cpu for --stage=kernel; this release has no kernel for Ascend")
+                       "cpu for --stage=kernel; what is packed for an NPU is not shown")
     with Progress("hpmoe show") as progress:
         shown = list(stages(o, progress))
     if o.json:
@@ -65,7 +65,7 @@ def stages(o: Any, progress: Progress) -> Iterator[dict[str, Any]]:
             if stage == "kernel" and o.machine != "cpu":
                 if stage in wanted:
                     yield {"direction": direction, "stage": stage,
-                           "text": f"none for {o.machine}: this release has a kernel for the cpu only"}
+                           "text": f"none for {o.machine}: only what is packed for the cpu is shown"}
                 break
             progress(f"{direction}: {stage}")
             ir = rewritten(ir, stage, o)

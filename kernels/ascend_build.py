@@ -1,0 +1,146 @@
+"""Compiling the Ascend kernel and its MindSpore operator on a machine with CANN, and what that takes; loading them."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import hashlib
+import importlib.util
+import os
+import shutil
+import subprocess
+from collections.abc import Mapping
+from importlib.machinery import ExtensionFileLoader
+from pathlib import Path
+from types import ModuleType
+
+from hpmoe.host import cache_folder
+
+KERNELS = Path(__file__).resolve().parent
+HOST = KERNELS / "ascendc" / "host"
+COMMON = (HOST / "mindspore_op.cc", HOST / "bound_kernel.cc", KERNELS / "cpu" / "image.cc", KERNELS / "cpu" / "stuck.cc")
+LIBRARY = "libhpmoe_ascend.so"
+DEVICES = Path("/dev")
+
+
+class BuildError(Exception):
+    """A compilation failed; the text is what was called, and the end of what it said."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Operator:
+    """The MindSpore operator of a device, as ops.CustomOpBuilder compiles it.
+
+    Attributes:
+        name: of the Python module.
+        device: the source that implements device.h.
+        backend: MindSpore's name of the device.
+        includes: folders of headers besides those of this package.
+        link: flags for the linker.
+        flags: further flags for the compiler.
+    """
+
+    name: str
+    device: Path
+    backend: str
+    includes: tuple[Path, ...] = ()
+    link: tuple[str, ...] = ()
+    flags: tuple[str, ...] = ("-w",)  # the headers of MindSpore warn
+
+    def folder(self) -> Path:
+        """Where it is built: another one for other sources."""
+        return cache_folder() / self.name / _digest(KERNELS, KERNELS / "cpu", HOST)
+
+    def path(self) -> Path:
+        return self.folder() / f"{self.name}.so"
+
+    def build(self) -> Path:
+        """Compiles what is not yet compiled. Raises BuildError."""
+        from mindspore import ops
+        folder = self.folder()
+        folder.mkdir(parents=True, exist_ok=True)
+        lock = folder / "build.lock"
+        if lock.exists():
+            raise BuildError(f"another build is under way, or was stopped: then remove {lock}")
+        builder = ops.CustomOpBuilder(
+            self.name, [str(p) for p in (*COMMON, self.device)], backend=self.backend, build_dir=str(folder),
+            include_paths=[str(p) for p in (KERNELS, KERNELS / "ascendc", HOST, *self.includes)],
+            cflags=" ".join(self.flags), ldflags=" ".join(self.link))
+        try:
+            return Path(builder.build())
+        except (RuntimeError, OSError, ValueError) as error:
+            raise BuildError("\n".join(["ops.CustomOpBuilder failed:", *str(error).splitlines()[-20:]])) from None
+
+    @functools.cache  # noqa: B019  one for each device, for as long as the process
+    def load(self) -> ModuleType:
+        """The operator's module. Raises ImportError when it has not been built."""
+        path = self.path()
+        if not path.exists():
+            raise ImportError(f"{path} is not built: hpmoe build --target=ascend")
+        loader = ExtensionFileLoader(self.name, str(path))
+        module = importlib.util.module_from_spec(importlib.util.spec_from_file_location(self.name, path, loader=loader))
+        loader.exec_module(module)
+        return module
+
+
+@functools.cache
+def _digest(*folders: Path) -> str:
+    """Of the sources in some folders, so that what is built of others is not taken for them."""
+    files = sorted(p for folder in folders for p in folder.iterdir() if p.suffix in (".h", ".cc", ".cpp", ".asc", ".txt"))
+    return hashlib.sha256(b"\0".join(p.name.encode() + b"\0" + p.read_bytes() for p in files)).hexdigest()[:12]
+
+
+def ascend_operator(environment: Mapping[str, str] = os.environ) -> Operator:
+    """The operator on an NPU."""
+    shmem, kernel = Path(environment.get("SHMEM_HOME_PATH", "")) / "shmem", library_path().parent
+    folders = (kernel, shmem / "lib")
+    return Operator("hpmoe_ascend", HOST / "cann_device.cc", "Ascend", (shmem / "include",),
+                    (*(f"-L{folder} -Wl,-rpath,{folder}" for folder in folders), f"-l:{LIBRARY}", "-lshmem"))
+
+
+def library_path() -> Path:
+    """Where the kernel is built."""
+    return cache_folder() / "ascend" / _digest(KERNELS, KERNELS / "ascendc", HOST) / LIBRARY
+
+
+def build() -> list[str]:
+    """Compiles kernel and operator; returns what is missing or failed, nothing where both are built."""
+    missing = build_needs(os.environ)
+    if missing:
+        return missing
+    folder = library_path().parent
+    for command in (["cmake", "-S", str(HOST), "-B", str(folder)], ["cmake", "--build", str(folder)]):
+        done = subprocess.run(command, capture_output=True, text=True, check=False)
+        if done.returncode:
+            return [f"{' '.join(command)} failed:", *(done.stderr or done.stdout).splitlines()[-20:]]
+    try:
+        ascend_operator().build()
+    except BuildError as error:
+        return str(error).splitlines()
+    return []
+
+
+def build_needs(environment: Mapping[str, str]) -> list[str]:
+    """What is missing to compile, one sentence each."""
+    missing = []
+    for name, what in (("ASCEND_HOME_PATH", "CANN toolkit"), ("ASCEND_OPP_PATH", "operators of CANN"),
+                       ("SHMEM_HOME_PATH", "aclshmem")):
+        home = environment.get(name)
+        if not home:
+            missing.append(f"no {what}: {name} is not set")
+        elif not Path(home).is_dir():
+            missing.append(f"no {what}: {name} is {home}, which is no folder")
+    for program, what in (("bisheng", "bisheng compiler"), ("cmake", "cmake"), ("ninja", "ninja"), ("g++", "g++")):
+        if shutil.which(program, path=environment.get("PATH", "")) is None:
+            missing.append(f"no {what} on PATH")
+    return missing
+
+
+def run_needs(environment: Mapping[str, str], devices: Path) -> list[str]:
+    """What is missing to run the kernel here, one sentence each."""
+    missing = []
+    if not (library_path().exists() and ascend_operator(environment).path().exists()):
+        missing += build_needs(environment) or ["the kernel is not built: hpmoe build --target=ascend"]
+    if not any(devices.glob("davinci[0-9]*")):
+        missing.append(f"no NPU: no {devices}/davinci* device")
+    return missing

@@ -1,0 +1,88 @@
+"""Where the buffers of a launch lie on a rank's device: in tensors of the caller, in scratch, or in the symmetric heap."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from collections.abc import Sequence
+
+from hpmoe.dtypes import storage_dtype
+from hpmoe.lifetimes import memory_bytes, row_bytes
+from hpmoe.taskflow import Buffer, Taskflow, memory_of
+
+ALIGNMENT = 512  # bytes: what a fast copy begins at
+HEAP = -1  # in place of a tensor's index
+
+
+@dataclasses.dataclass(frozen=True)
+class Output:
+    """An output of a launch: tensor `tensor` of the launch, seen in `shape`."""
+
+    tensor: int
+    shape: tuple[int, ...]
+
+
+@dataclasses.dataclass(frozen=True)
+class Layout:
+    """The memory of a launch, for as many received rows as there can be.
+
+    The tensors of a launch are the inputs, those of `made`, and scratch of `scratch_bytes` where that is not 0.
+
+    Attributes:
+        places: for each buffer the index of its tensor, or HEAP, where in it, and how many bytes.
+        made: shape and dtype of the tensors that outputs are written to.
+        outputs: what each output is.
+        copies: (offset in the heap, tensor, bytes) of what goes from the heap to a tensor after the launch.
+        heap_bytes: of the buffers in the symmetric heap.
+    """
+
+    places: tuple[tuple[int, int, int], ...]
+    made: tuple[tuple[tuple[int, ...], str], ...]
+    outputs: tuple[Output, ...]
+    copies: tuple[tuple[int, int, int], ...]
+    heap_bytes: int
+    scratch_bytes: int
+
+
+def remote_memories(flow: Taskflow) -> set[int]:
+    """The memories that other ranks write to, by their first storage: they lie in the symmetric heap."""
+    return {memory_of(flow.buffers, op.operands[0].buffer) for op in flow.ops if op.opcode in ("PUT", "PUT_BACK")}
+
+
+def lay_out(flow: Taskflow) -> Layout:
+    """Finds a place for every buffer of a taskflow; what is neither given, nor returned, nor sent is scratch."""
+    most = [route.max_rows for route in flow.routes]
+    sizes, remote = memory_bytes(flow, most), remote_memories(flow)
+    given = {memory_of(flow.buffers, b): i for i, b in enumerate(flow.inputs)}
+    made: dict[int, int] = {}
+    for b in flow.outputs:
+        memory = memory_of(flow.buffers, b)
+        if memory not in given:
+            made.setdefault(memory, len(flow.inputs) + len(made))
+    scratch = len(flow.inputs) + len(made)
+    ends, home = {HEAP: 0, scratch: 0}, {}
+    for memory, size in sizes.items():
+        area = HEAP if memory in remote else given.get(memory, made.get(memory, scratch))
+        home[memory] = (area, ends.get(area, 0))
+        if area in ends:
+            ends[area] += -(-size // ALIGNMENT) * ALIGNMENT
+    shown = [flow.buffers[next(b for b in flow.outputs if memory_of(flow.buffers, b) == memory)] for memory in made]
+    return Layout(
+        places=tuple((*home[memory_of(flow.buffers, b)], _rows(buffer, most) * row_bytes(buffer))
+                     for b, buffer in enumerate(flow.buffers)),
+        made=tuple((_shape(buffer, most), storage_dtype(buffer.dtype)) for buffer in shown),
+        outputs=tuple(Output({**given, **made}[memory_of(flow.buffers, b)], _shape(flow.buffers[b], most))
+                      for b in flow.outputs),
+        copies=tuple((home[memory][1], tensor, sizes[memory]) for memory, tensor in made.items() if memory in remote),
+        heap_bytes=ends[HEAP], scratch_bytes=ends[scratch])
+
+
+def _rows(buffer: Buffer, most: Sequence[int]) -> int:
+    return buffer.num_rows if buffer.route < 0 else most[buffer.route]
+
+
+def _shape(buffer: Buffer, most: Sequence[int]) -> tuple[int, ...]:
+    """The shape that the user sees, received rows in full."""
+    shape = tuple(d if isinstance(d, int) else _rows(buffer, most) for d in buffer.shape)
+    assert math.prod(shape) == _rows(buffer, most) * buffer.cols, buffer
+    return shape

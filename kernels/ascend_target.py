@@ -1,0 +1,152 @@
+"""fuse_persistent(target="ascend"): the Ascend kernel on the NPU of this process, in the order of MindSpore's stream.
+
+A launch is put into the stream and nobody waits for it, also between forward and backward. What it reports is looked at
+when the kernel is next called, and by `synchronize`.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import mindspore
+from mindspore import Tensor, mint
+from mindspore.graph.api import _pynative_executor
+
+from hpmoe.device_running import in_dtype
+from hpmoe.dtypes import storage_dtype
+from hpmoe.errors import ArgumentError, LaunchError
+from hpmoe.kernels import twin_target
+from hpmoe.kernels.ascend_build import DEVICES, ascend_operator, run_needs
+from hpmoe.kernels.ascend_heap import SymmetricHeap, world_ranks
+from hpmoe.kernels.ascend_layout import Layout, lay_out
+from hpmoe.kernels.ascend_rules import check_flow
+from hpmoe.kernels.diagnosis import make_error
+from hpmoe.kernels.executable import Executable
+from hpmoe.kernels.native import Status
+from hpmoe.kernels.packing import pack
+from hpmoe.targets import register_target
+from hpmoe.taskflow import Taskflow
+
+HEAPS: dict[Any, SymmetricHeap] = {}  # by number of ranks, opened by the first launch
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class AscendExecutable(Executable):
+    """The Ascend kernel of one direction on this rank's NPU; see Executable.
+
+    Attributes:
+        layout: where its buffers lie.
+        sizes: (counters, words of a routing table) of the kernel.
+        find_heap: the heap of this rank, for a number of ranks.
+        failed: whether a launch failed and no launch has begun since.
+    """
+
+    layout: Layout = None
+    sizes: tuple[int, int] = (0, 0)
+    find_heap: Callable[[int], SymmetricHeap] = None
+    failed: list[bool] = None
+
+    target = "ascend"
+
+    def run(self, *args: Any, **kwargs: Any) -> Any:
+        raise ArgumentError(f"{self.name}: the kernel is bound for a device, and runs on this rank's tensors in a call; "
+                            "bind it for target=\"cpu\" to run it on arrays")
+
+    def launch_here(self, tensors: Sequence[Tensor], num_tokens: int | None, into: Mapping[int, Tensor]) -> list[Tensor]:
+        """Puts a launch on this rank's tensors into the stream and returns its outputs, to be written when it runs.
+
+        Args:
+            tensors: one for each program input.
+            num_tokens: how many of this rank's token rows are real; all where None.
+            into: for some outputs, by position, the tensor to write them to.
+
+        Raises:
+            LaunchError: an earlier launch failed, on this rank or another one; the call after that begins anew.
+        """
+        heap = self.find_heap(self.flow.ep_size)
+        kernel = heap.kernel_of(self)
+        self.check(kernel)
+        if self.failed[0]:
+            heap.operator.reset(kernel)
+            self.failed[0] = False
+        made = self._made(num_tokens is not None, into)
+        dtypes = [storage_dtype(self.flow.buffers[b].dtype) for b in self.flow.inputs]
+        operands = [*map(in_dtype, tensors, dtypes), *made]
+        if self.layout.scratch_bytes:
+            operands.append(mint.empty((self.layout.scratch_bytes,), dtype=mindspore.uint8))
+        heap.operator.launch(kernel, self._num_tokens() if num_tokens is None else num_tokens, operands)
+        return [operands[out.tensor].reshape(out.shape) for out in self.layout.outputs]
+
+    def check(self, kernel: Any, wait: bool = False) -> None:
+        """Raises the LaunchError of a launch that has failed; `wait`: of all so far."""
+        found = self.find_heap(self.flow.ep_size).operator.find_failure(kernel, wait)
+        if found is None or self.failed[0]:
+            return
+        self.failed[0] = True
+        *words, fault = found
+        if fault:
+            raise LaunchError(f"{self.name}: {fault}")
+        raise self._explained(make_error(Status(*words), self.image))
+
+    @property
+    def symmetric_bytes(self) -> int:
+        """What the kernel takes of the symmetric heap: buffers, counters, two routing tables, each from a line on."""
+        counters, words = self.sizes
+        return self.layout.heap_bytes + 64 * counters + 2 * (4 * words + 64) + 1024
+
+    def bind(self, device: Any, rank: int) -> Any:
+        """The kernel on a device; find_heap has the operator that the device is of."""
+        layout = self.layout
+        return self.find_heap(self.flow.ep_size).operator.bind(
+            device, self.image.tobytes(), rank, self.timeout, layout.places, layout.copies, layout.heap_bytes, *self.sizes)
+
+    def _made(self, padded: bool, into: Mapping[int, Tensor]) -> list[Tensor]:
+        """The tensors that outputs are written to."""
+        given = {self.layout.outputs[j].tensor: tensor for j, tensor in into.items()}
+        make = mint.zeros if padded else mint.empty
+        return [given[i] if i in given else make(shape, dtype=getattr(mindspore, dtype))
+                for i, (shape, dtype) in enumerate(self.layout.made, len(self.flow.inputs))]
+
+
+def find_heap(num_ranks: int) -> SymmetricHeap:
+    """The heap of this process among so many ranks."""
+    if num_ranks not in HEAPS:
+        HEAPS[num_ranks] = SymmetricHeap(ascend_operator().load(), world_ranks(num_ranks))
+    return HEAPS[num_ranks]
+
+
+def compile_ascend(flow: Taskflow, timeout: float,
+                   find_heap: Callable[[int], SymmetricHeap] = find_heap) -> AscendExecutable:
+    """Packs a Taskflow for the NPU of this process."""
+    check_flow(flow, AscendExecutable.target)
+    image, library = pack(flow), twin_target.load()
+    sizes = library.hpmoe_twin_counters(image.ctypes.data), library.hpmoe_twin_table_words(image.ctypes.data)
+    return AscendExecutable(flow, image, timeout, flow.provenance, None, None, layout=lay_out(flow), sizes=sizes,
+                            find_heap=find_heap, failed=[False])
+
+
+def synchronize() -> None:
+    """Waits for every launch under way on this process's NPU.
+
+    A kernel bound by fuse_persistent(target="ascend") is launched in the order of MindSpore's stream, and a call returns
+    before it has run; should it fail, the next call of the same kernel raises the error, or this function does. There is
+    nothing to wait for on other targets.
+
+    Raises:
+        LaunchError: a launch failed; the text names task and event.
+
+    Example:
+        >>> import hpmoe
+        >>> hpmoe.synchronize()
+    """
+    if HEAPS:
+        _pynative_executor.sync()  # launches may not have left MindSpore's queue
+    for heap in HEAPS.values():
+        for executable, kernel in heap.kernels():
+            executable.check(kernel, wait=True)
+
+
+register_target(AscendExecutable.target, compile_ascend, on_device=True, missing=lambda: run_needs(os.environ, DEVICES))

@@ -1,0 +1,178 @@
+#include "bound_kernel.h"
+
+#include <algorithm>
+#include <cstring>
+#include <stdexcept>
+
+#include "cpu/image.h"
+#include "cpu/stuck.h"
+
+namespace hpmoe {
+namespace {
+
+constexpr uint64_t kLine = 64;
+constexpr double kCyclesPerSecond = 50e6;
+constexpr double kLongestTimeout = 1e9;
+
+uint64_t in_whole_lines(uint64_t bytes) { return (bytes + kLine - 1) / kLine * kLine; }
+
+std::vector<uint64_t> in_words(const std::string& bytes) {
+  std::vector<uint64_t> words((bytes.size() + 7) / 8);
+  std::memcpy(words.data(), bytes.data(), bytes.size());
+  return words;
+}
+
+// What the cores of one rank say of a launch: the wait that lost its signal, else what failed first, else that a peer did.
+Status summary_of(const Image& image, const CoreStatus* left, int32_t rank) {
+  std::vector<Stand> stands;
+  Status first{}, aborted{};
+  for (int32_t q = 0; q < image.header->num_queues; ++q) {
+    const Status& status = left[q].status;
+    if (status.code == 0) continue;
+    const bool is_cause = status.code != static_cast<int32_t>(Code::ABORTED_PEER);
+    Status& kept = is_cause ? first : aborted;
+    if (kept.code == 0) kept = status;
+    stands.push_back({rank, q, std::max(left[q].next_task, image.queues[q]), status});
+  }
+  if (first.code == static_cast<int32_t>(Code::TIMEOUT)) return find_lost_signal(image, stands, first);
+  return first.code != 0 ? first : aborted;
+}
+
+}  // namespace
+
+BoundKernel::BoundKernel(std::shared_ptr<Device> device, const std::string& image, int32_t rank, double timeout_s,
+                         Layout layout)
+    : device_(std::move(device)),
+      words_(in_words(image)),
+      rank_(rank),
+      timeout_cycles_(static_cast<int64_t>(std::min(timeout_s, kLongestTimeout) * kCyclesPerSecond)),
+      layout_(std::move(layout)) {
+  const Header& header = *Image(words_.data()).header;
+  for (const Place& place : layout_.places) spans_.push_back({static_cast<uint64_t>(place.bytes), place.tensor < 0});
+  counters_offset_ = in_whole_lines(layout_.heap_bytes);
+  tables_offset_ = counters_offset_ + static_cast<uint64_t>(layout_.num_counters) * kLine;
+  const uint64_t table_bytes = in_whole_lines(layout_.table_words * 4);
+  symmetric_ = static_cast<uint8_t*>(device_->allocate_symmetric(tables_offset_ + 2 * table_bytes));
+  image_ = static_cast<uint8_t*>(device_->allocate(image.size()));
+  targets_ = static_cast<uint8_t*>(device_->allocate(in_whole_lines(header.num_events * 4 + 4)));
+  device_->fill(image_, words_.data(), image.size());
+  status_offset_ = in_whole_lines(sizeof(LaunchArgs)) + in_whole_lines(sizeof(uint64_t) * layout_.places.size());
+  record_bytes_ = status_offset_ + sizeof(CoreStatus) * header.num_queues;
+  for (Record& record : ring_) {
+    record.host = static_cast<uint8_t*>(device_->allocate_host(record_bytes_));
+    record.device = static_cast<uint8_t*>(device_->allocate(record_bytes_));
+    record.mark = device_->new_mark();
+  }
+}
+
+BoundKernel::~BoundKernel() {
+  try {
+    device_->synchronize();
+  } catch (const std::exception&) {
+    // The device is lost; what it held goes with it.
+  }
+  for (Record& record : ring_) {
+    device_->free_mark(record.mark);
+    device_->free_host(record.host);
+    device_->free(record.device);
+  }
+  device_->free(targets_);
+  device_->free(image_);
+}
+
+void BoundKernel::launch(const std::vector<void*>& tensors, int32_t num_tokens, void* stream,
+                         std::shared_ptr<void> owner) noexcept {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  try {
+    enqueue(tensors, num_tokens, stream, std::move(owner));
+  } catch (const std::exception& error) {
+    note({}, error.what());
+  }
+}
+
+void BoundKernel::enqueue(const std::vector<void*>& tensors, int32_t num_tokens, void* stream,
+                          std::shared_ptr<void> owner) {
+  Record& record = ring_[next_];
+  if (record.is_under_way) {
+    device_->wait_for(record.mark);
+    collect(&record);
+  }
+  next_ = (next_ + 1) % kRing;
+  ++epoch_;
+  prepare(record, tensors, num_tokens);
+  device_->copy_in(record.device, record.host, record_bytes_, stream);
+  const Header& header = *Image(words_.data()).header;
+  device_->launch(static_cast<uint32_t>(header.num_queues / 3), stream, record.device, spans_);
+  for (const CopyOut& copy : layout_.copies) {
+    device_->copy(tensors.at(copy.tensor), symmetric_ + copy.offset, static_cast<size_t>(copy.bytes), stream);
+  }
+  device_->copy_out(record.host + status_offset_, record.device + status_offset_, record_bytes_ - status_offset_, stream);
+  device_->hold(std::move(owner), stream);
+  device_->set(record.mark, stream);
+  record.is_under_way = true;
+}
+
+// A record: the arguments, the table of buffers, a line for each core's status.
+void BoundKernel::prepare(const Record& record, const std::vector<void*>& tensors, int32_t num_tokens) {
+  const auto address = [](const void* pointer) { return reinterpret_cast<uint64_t>(pointer); };
+  std::memset(record.host, 0, record_bytes_);
+  const uint64_t table = in_whole_lines(sizeof(LaunchArgs));
+  auto* const buffers = reinterpret_cast<uint64_t*>(record.host + table);
+  for (size_t b = 0; b < layout_.places.size(); ++b) {
+    const Place& place = layout_.places[b];
+    void* const base = place.tensor < 0 ? symmetric_ : tensors.at(place.tensor);
+    buffers[b] = address(base) + static_cast<uint64_t>(place.offset);
+  }
+  const uint64_t tables = tables_offset_ + epoch_ % 2 * in_whole_lines(layout_.table_words * 4);
+  const LaunchArgs args{address(image_), address(record.device + table), address(symmetric_ + counters_offset_),
+                        address(targets_), address(symmetric_ + tables), address(record.device + status_offset_),
+                        timeout_cycles_, rank_, num_tokens, epoch_,
+                        Image(words_.data()).header->num_queues / 3};
+  std::memcpy(record.host, &args, sizeof(args));
+}
+
+void BoundKernel::collect(Record* record) {
+  record->is_under_way = false;
+  const Status status = summary_of(Image(words_.data()), reinterpret_cast<const CoreStatus*>(record->host + status_offset_),
+                                   rank_);
+  if (status.code != 0) note(status, "");
+}
+
+void BoundKernel::note(const Status& status, const std::string& fault) {
+  if (has_failed_) return;
+  has_failed_ = true;
+  failure_ = {status, fault};
+}
+
+bool BoundKernel::find_failure(bool wait, Failure* failure) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  try {
+    for (int i = 0; i < kRing; ++i) {
+      Record& record = ring_[(next_ + i) % kRing];  // the oldest first
+      if (!record.is_under_way) continue;
+      if (wait) device_->wait_for(record.mark);
+      if (device_->has_passed(record.mark)) collect(&record);
+    }
+  } catch (const std::exception& error) {
+    note({}, error.what());
+  }
+  *failure = failure_;
+  return has_failed_;
+}
+
+void BoundKernel::reset() {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  const Header& header = *Image(words_.data()).header;
+  device_->synchronize();
+  for (Record& record : ring_) record.is_under_way = false;
+  device_->meet();  // nobody adds to these counters any more
+  const std::vector<uint8_t> zeros(std::max<uint64_t>(layout_.num_counters * kLine, header.num_events * 4 + 4));
+  device_->fill(symmetric_ + counters_offset_, zeros.data(), layout_.num_counters * kLine);
+  device_->fill(targets_, zeros.data(), header.num_events * 4);
+  device_->meet();  // nobody adds to them yet
+  epoch_ = 0;
+  has_failed_ = false;
+  failure_ = {};
+}
+
+}  // namespace hpmoe

@@ -1,0 +1,85 @@
+// The kernel of one direction on one rank: its image and state on the device, and launches that nobody waits for.
+//
+// A launch puts its arguments into one of a ring of records, which its status comes back to; the host waits only when all
+// of the ring are under way. Whoever wants to know asks find_failure().
+#pragma once
+
+#include <array>
+#include <mutex>
+#include <string>
+#include <vector>
+
+#include "device.h"
+#include "launch_args.h"
+
+namespace hpmoe {
+
+// Where a buffer lies in a launch: the tensor of that index, at an offset; or the symmetric heap where the index is negative.
+struct Place {
+  int64_t tensor, offset, bytes;
+};
+
+// What is copied from the symmetric heap to a tensor after a launch.
+struct CopyOut {
+  int64_t offset, tensor, bytes;
+};
+
+struct Layout {
+  std::vector<Place> places;
+  std::vector<CopyOut> copies;
+  uint64_t heap_bytes;                // of the buffers in the symmetric heap
+  int64_t num_counters, table_words;  // of 64 bytes, of 4
+};
+
+// What a launch left: the status, the code as in protocol.h, or why the host could not launch.
+struct Failure {
+  Status status;
+  std::string fault;
+};
+
+class BoundKernel {
+ public:
+  BoundKernel(std::shared_ptr<Device> device, const std::string& image, int32_t rank, double timeout_s, Layout layout);
+  ~BoundKernel();
+  BoundKernel(const BoundKernel&) = delete;
+  BoundKernel& operator=(const BoundKernel&) = delete;
+
+  // Never throws: a fault of the host is found like one of the kernel.
+  void launch(const std::vector<void*>& tensors, int32_t num_tokens, void* stream, std::shared_ptr<void> owner) noexcept;
+
+  // Whether a launch that has ended failed; of several the first. `wait`: of all launches so far.
+  bool find_failure(bool wait, Failure* failure);
+
+  // After a failure, on every rank: all counters begin anew.
+  void reset();
+
+ private:
+  static constexpr int kRing = 8;
+
+  struct Record {
+    uint8_t *host = nullptr, *device = nullptr;
+    void* mark = nullptr;
+    bool is_under_way = false;
+  };
+
+  void prepare(const Record& record, const std::vector<void*>& tensors, int32_t num_tokens);
+  void enqueue(const std::vector<void*>& tensors, int32_t num_tokens, void* stream, std::shared_ptr<void> owner);
+  void collect(Record* record);
+  void note(const Status& status, const std::string& fault);
+  const std::shared_ptr<Device> device_;
+  const std::vector<uint64_t> words_;  // the image, where its header may be read in place
+  const int32_t rank_;
+  const int64_t timeout_cycles_;
+  const Layout layout_;
+  std::vector<Span> spans_;
+  uint64_t status_offset_ = 0, record_bytes_ = 0;
+  uint8_t *symmetric_ = nullptr, *image_ = nullptr, *targets_ = nullptr;
+  uint64_t counters_offset_ = 0, tables_offset_ = 0;
+  std::array<Record, kRing> ring_;
+  int32_t epoch_ = 0, next_ = 0;
+  bool has_failed_ = false;
+  Failure failure_{};
+  std::mutex mutex_;
+};
+
+}  // namespace hpmoe

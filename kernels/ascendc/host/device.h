@@ -1,0 +1,61 @@
+// What the binding asks of a rank's device. Two implementations: cann_device.cc, and twin_device.cc for a CPU.
+//
+// What takes a stream is done in that stream's order, after the call; everything else is done when the call returns. Where
+// something fails, std::runtime_error says what.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+namespace hpmoe {
+
+// A buffer of a launch, for a device that checks accesses.
+struct Span {
+  uint64_t bytes;
+  bool is_symmetric;
+};
+
+class Device {
+ public:
+  virtual ~Device() = default;
+
+  // Zeros of the symmetric heap, from a line of 64 bytes on. Every rank asks for the same sizes in the same order.
+  virtual void* allocate_symmetric(size_t bytes) = 0;
+  // Zeros of this rank alone.
+  virtual void* allocate(size_t bytes) = 0;
+  virtual void free(void* memory) = 0;
+  // Memory of the host that copies in a stream may read and write.
+  virtual void* allocate_host(size_t bytes) = 0;
+  virtual void free_host(void* memory) = 0;
+  // What the host has to where no launch works yet.
+  virtual void fill(void* to, const void* from, size_t bytes) = 0;
+
+  virtual void copy_in(void* to, const void* from, size_t bytes, void* stream) = 0;
+  virtual void copy_out(void* to, const void* from, size_t bytes, void* stream) = 0;
+  virtual void copy(void* to, const void* from, size_t bytes, void* stream) = 0;
+  // `args`: a LaunchArgs in the device's memory.
+  virtual void launch(uint32_t num_blocks, void* stream, void* args, const std::vector<Span>& buffers) = 0;
+  // `owner` lives until the stream has come here.
+  virtual void hold(std::shared_ptr<void> owner, void* stream) = 0;
+
+  // A mark in a stream, and whether the stream has passed it where it was set last.
+  virtual void* new_mark() = 0;
+  virtual void free_mark(void* mark) = 0;
+  virtual void set(void* mark, void* stream) = 0;
+  virtual bool has_passed(void* mark) = 0;
+  virtual void wait_for(void* mark) = 0;
+
+  virtual void synchronize() = 0;  // with all streams
+  virtual void meet() = 0;         // with all ranks
+};
+
+// What rank 0 makes and every rank opens its device with.
+std::string make_unique_id();
+
+// heap_bytes: of the symmetric heap, on each rank. All ranks open their devices together; a process may have one at a time.
+std::unique_ptr<Device> open_device(int32_t rank, int32_t num_ranks, const std::string& unique_id, uint64_t heap_bytes);
+
+}  // namespace hpmoe
