@@ -15,7 +15,7 @@ from mindspore import Tensor
 from mindspore.common._grad_function import _Function
 from mindspore.graph.api import _pynative_executor
 
-from hpmoe.errors import check_argument
+from hpmoe.errors import check_argument, is_int
 from hpmoe.machine import Mesh
 from hpmoe.program import Aval, Program
 from hpmoe.running import Call, Runner, Traced
@@ -62,8 +62,9 @@ class DeviceRunner(Runner):
         """This rank's own number, as a tuple of one."""
         if num_tokens is None:
             return None
-        check_argument(is_whole(num_tokens) and num_tokens >= 0, "spmd", "num_tokens", num_tokens, "an int that is not negative, this rank's own")
-        return (num_tokens,)
+        check_argument(is_int(num_tokens, least=0), "spmd", "num_tokens", num_tokens,
+                       "an int that is not negative, this rank's own")
+        return (int(num_tokens),)
 
 
 class DeviceCall(Call):
