@@ -18,10 +18,12 @@ from hpmoe.kernels.executable import Executable
 from hpmoe.kernels.memory import Pool
 from hpmoe.kernels.native import Status
 from hpmoe.kernels.packing import pack
+from hpmoe.native import loading
 from hpmoe.targets import register_target
 from hpmoe.taskflow import Taskflow
 
 COMPILED = Path(__file__).parent / "_twin.so"
+ABI_VERSION = 1
 FAULT_BYTES = 8192
 COUNTER_WORDS = 16
 SEEDS = itertools.count()
@@ -44,16 +46,20 @@ class Counts(ctypes.Structure):
 
 @cache
 def load() -> ctypes.CDLL:
-    """The twin with the kernel in it. Raises ImportError when it has not been built."""
-    if not COMPILED.exists():
-        raise ImportError(f"{COMPILED} is not built: python -m hpmoe.kernels.build_native")
-    library = ctypes.CDLL(str(COMPILED))
-    for name in ("hpmoe_twin_table_words", "hpmoe_twin_counters"):
-        getattr(library, name).restype, getattr(library, name).argtypes = ctypes.c_int64, [ctypes.c_void_p]
-    library.hpmoe_twin_launch.argtypes = [
-        ctypes.c_void_p, ctypes.c_int64, ctypes.POINTER(Rank), ctypes.c_int32, ctypes.c_int32, ctypes.c_double,
-        ctypes.c_uint64, ctypes.POINTER(Status), ctypes.POINTER(Counts), ctypes.c_char_p, ctypes.c_int64]
-    return library
+    """The twin with the kernel in it. Raises ImportError when it has not been built, or before its sources last changed."""
+    launch = [
+        *(ctypes.c_void_p, ctypes.c_int64),  # image
+        *(ctypes.POINTER(Rank), ctypes.c_int32, ctypes.c_int32),  # ranks, epoch
+        *(ctypes.c_double, ctypes.c_uint64),  # timeout, seed
+        *(ctypes.POINTER(Status), ctypes.POINTER(Counts), ctypes.c_char_p, ctypes.c_int64),
+    ]
+    path = loading.find_library(COMPILED.parent, COMPILED.name)
+    return loading.load_library(path, "hpmoe_twin_abi_version", ABI_VERSION, {
+        "hpmoe_twin_table_words": (ctypes.c_int64, [ctypes.c_void_p]),
+        "hpmoe_twin_counters": (ctypes.c_int64, [ctypes.c_void_p]),
+        "hpmoe_twin_launch": (ctypes.c_int, launch),
+        "hpmoe_twin_use_kernel": (None, [ctypes.c_void_p]),
+    })
 
 
 @dataclasses.dataclass(frozen=True, eq=False)

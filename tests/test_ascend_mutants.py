@@ -40,7 +40,7 @@ def chosen(tmp_path_factory):
     assert done.returncode == 0, done.stderr
     mutants = ctypes.CDLL(str(library))
     number = ctypes.c_int.in_dll(mutants, "hpmoe_mutant")
-    twin.hpmoe_twin_use_kernel(mutants.hpmoe_persistent)
+    twin.hpmoe_twin_use_kernel(ctypes.cast(mutants.hpmoe_persistent, ctypes.c_void_p))
     yield lambda n: setattr(number, "value", n)
     twin.hpmoe_twin_use_kernel(None)
 

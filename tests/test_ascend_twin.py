@@ -80,6 +80,12 @@ def test_launches_without_tasks_count_up():
 # --- failures ---
 
 
+def test_library_of_older_sources_is_refused(monkeypatch):
+    monkeypatch.setattr(twin_target, "ABI_VERSION", twin_target.ABI_VERSION + 1)
+    with pytest.raises(ImportError, match=r"_twin.so is older than its Python code"):
+        twin_target.load.__wrapped__()
+
+
 def one_expert_a_rank(ep_size=2):
     """A forward plan, its kernel, and arguments for both ranks."""
     layer = dataclasses.replace(SMALL, ep=ep_size, E=2 * ep_size)

@@ -23,10 +23,10 @@ struct ImageWriter {
   std::vector<Signal> signals;
   std::vector<Route> routes;
   std::vector<std::vector<Task>> queues;  // a task has a form of its own
-  const int ep_size, tile_rows;
+  const int ep_size, tile_rows, num_aic;
 
-  ImageWriter(int ep_size, int tile_rows, int num_queues)
-      : queues(num_queues), ep_size(ep_size), tile_rows(tile_rows) {}
+  ImageWriter(int ep_size, int tile_rows, int num_queues, int num_aic = 0)
+      : queues(num_queues), ep_size(ep_size), tile_rows(tile_rows), num_aic(num_aic) {}
 
   int op(Opcode opcode, Domain domain, std::initializer_list<Operand> operands) {
     Op value{};
@@ -38,11 +38,14 @@ struct ImageWriter {
     return static_cast<int>(ops.size()) - 1;
   }
 
-  // Tasks go to the queues in turn; the grid of an op grows to hold its tasks.
+  // Tasks go to the queues in turn, those of an AIC to the first num_aic and all others to the rest; the grid of an op grows to hold its tasks.
   void task(int op, int row, int col, int cols, int peer, std::initializer_list<int> events_waited,
             std::initializer_list<Signal> signalled) {
     const auto form = static_cast<int32_t>(forms.size());
-    queues[form % queues.size()].push_back({op, peer, row, col, cols, form});
+    const int num_queues = static_cast<int>(queues.size());
+    const bool is_product = num_aic > 0 && ops[op].opcode == static_cast<int32_t>(Opcode::GMM);
+    const int first = num_aic > 0 && !is_product ? num_aic : 0, count = is_product ? num_aic : num_queues - first;
+    queues[first + form % count].push_back({op, peer, row, col, cols, form});
     forms.push_back({op, static_cast<int32_t>(waits.size()), static_cast<int32_t>(events_waited.size()),
                      static_cast<int32_t>(signals.size()), static_cast<int32_t>(signalled.size())});
     for (int event : events_waited) waits.push_back({event, 0});

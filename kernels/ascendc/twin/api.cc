@@ -165,6 +165,8 @@ class TwinLaunch {
 
 extern "C" {
 
+int32_t hpmoe_twin_abi_version(void) { return kTwinAbiVersion; }
+
 void hpmoe_twin_use_kernel(HpmoeKernel kernel) { chosen_kernel = kernel ? kernel : hpmoe_persistent; }
 
 int64_t hpmoe_twin_table_words(const void* image) { return table_words(hpmoe::Image(image)); }

@@ -4,7 +4,11 @@
 #include "cpu/abi.h"
 #include "counts.h"
 
+constexpr int32_t kTwinAbiVersion = 1;  // changes with this file and with counts.h, and in kernels/twin_target.py
+
 extern "C" {
+
+int32_t hpmoe_twin_abi_version(void);
 
 // What one rank brings. sizes: bytes of each buffer; symmetric: whether it lies in the symmetric heap. counters
 // [hpmoe_twin_counters][16] and targets [num_events] live from launch to launch, zeros at first; tables

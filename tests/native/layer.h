@@ -1,0 +1,216 @@
+// A MoE layer packed by hand, in every dtype and with every way to drop what is over a capacity, its arrays, and plain loops
+// that say what it gives.
+#pragma once
+
+#include <algorithm>
+#include <cmath>
+#include <cstdio>
+#include <cstdlib>
+#include <random>
+#include <vector>
+
+#include "cpu/convert.h"
+#include "image_writer.h"
+
+namespace hpmoe {
+
+// R ranks, E experts, K a token, T tokens, H hidden, I inner, B rows a tile, S slots a rank.
+constexpr int R = 2, E = 4, L = E / R, K = 2, T = 10, H = 6, I = 5, B = 4, S = (R * T * K + B - 1) / B + L;
+constexpr int kTiles = (T + B - 1) / B;
+// ENTRIES is WEIGHTS, a row for each entry.
+enum Array { IDS, X, WEIGHTS, W1, W2, A, HALVES, C, D, BACK, OUT, KEPT, ENTRIES, DROPPED, kNumArrays };
+constexpr int kCols[kNumArrays] = {K, H, K, 2 * I, H, H, 2 * I, I, H, H, H, K, 1, E};
+constexpr int kRows[kNumArrays] = {T, T, T, L * H, L * I, S * B, S * B, S * B, S * B, T * K, T, T, T * K, 1};
+
+struct Variant {
+  Dtype dtype;
+  DropPolicy policy;
+  double factor;  // of the capacity
+
+  bool drops() const { return policy == DropPolicy::POSITION || policy == DropPolicy::PROBS; }
+  Dtype dtype_of(int array) const { return array == IDS || array == DROPPED ? Dtype::INT32 : dtype; }
+};
+constexpr Variant kPlain = {Dtype::FLOAT32, DropPolicy::NONE, 0};
+
+inline void check(bool condition, const char* what) {
+  if (condition) return;
+  std::fprintf(stderr, "failed: %s\n", what);
+  std::exit(1);
+}
+
+inline Operand own(int buffer, Cols cols = Cols::OWN, int offset = 0) { return operand(buffer, Rows::OWN, cols, offset); }
+
+// Events: per slot arrived, up (two halves), act, down; per token tile home.
+enum Events { ARRIVED = 0, UP = S, ACT = 2 * S, DOWN = 3 * S, HOME = 4 * S, kNumEvents = 4 * S + kTiles };
+
+// num_aic: how many of the queues, the first ones, take all matmuls and nothing else, without what counts dropped entries; 0
+// where all take everything.
+inline std::vector<int32_t> make_image(int num_queues, const Variant& variant = kPlain, int num_aic = 0) {
+  ImageWriter w(R, B, num_queues, num_aic);
+  for (int i = 0; i < kNumArrays; ++i) {
+    const int per_expert = i == W1 ? H : i == W2 ? I : 0;
+    w.buffers.push_back({kCols[i], per_expert, int32_t(variant.dtype_of(i)), kRows[i]});
+  }
+  const int weights = variant.policy == DropPolicy::PROBS ? WEIGHTS : -1;
+  w.routes.push_back({IDS, E, L, K, S, T, 0, int32_t(variant.policy), weights, 0, variant.factor});
+  for (int kind = 0; kind < 4; ++kind) {
+    for (int s = 0; s < S; ++s) w.event_runs.push_back({kind * S + s, int32_t(Extent::SLOT), s, kind == 1 ? 2 : 1, 0});
+  }
+  for (int i = 0; i < kTiles; ++i) w.event_runs.push_back({HOME + i, int32_t(Extent::TILE_ENTRIES), i, 1, 0});
+  const int put =
+      w.op(Opcode::PUT, Domain::SLOTS, {operand(A, Rows::PEER, Cols::ALL), operand(X, Rows::TOKENS, Cols::ALL)});
+  const int up =
+      w.op(Opcode::GMM, Domain::SLOTS, {own(HALVES), own(A, Cols::ALL), operand(W1, Rows::SLOT_EXPERT, Cols::OWN)});
+  const int act = w.op(Opcode::SWIGLU, Domain::SLOTS, {own(C), own(HALVES), own(HALVES, Cols::OWN, I)});
+  const int down =
+      w.op(Opcode::GMM, Domain::SLOTS, {own(D), own(C, Cols::ALL), operand(W2, Rows::SLOT_EXPERT, Cols::OWN)});
+  const int back = w.op(Opcode::PUT_BACK, Domain::SLOTS, {operand(BACK, Rows::ENTRIES, Cols::ALL), own(D, Cols::ALL)});
+  const int sum = w.op(Opcode::REDUCE, Domain::TILES,
+                       {own(OUT, Cols::ALL), operand(BACK, Rows::ENTRIES, Cols::ALL), own(WEIGHTS, Cols::ALL)});
+  const int keep =
+      w.op(Opcode::KEEP, Domain::TILES, {own(KEPT, Cols::ALL), operand(ENTRIES, Rows::ENTRIES, Cols::ALL)});
+  const int count = w.op(Opcode::DROP_COUNTS, Domain::ONCE, {own(DROPPED, Cols::ALL)});
+  for (int op : {sum, keep}) {
+    w.ops[op].num_rows = T;
+    w.ops[op].clipped = 1;
+  }
+  const auto peer = int32_t(Remote::PEER);
+  for (int j = 0; j < R; ++j)
+    for (int s = 0; s < S; ++s) w.task(put, s, 0, 0, j, {}, {{ARRIVED + s, 0, 0, peer}});
+  for (int s = 0; s < S; ++s) {
+    w.task(up, s, 0, I, -1, {ARRIVED + s}, {{UP + s, 0, 0, 0}});
+    w.task(up, s, I, I, -1, {ARRIVED + s}, {{UP + s, 0, 0, 0}});
+    w.task(act, s, 0, I, -1, {UP + s}, {{ACT + s, 0, 0, 0}});
+    w.task(down, s, 0, H, -1, {ACT + s}, {{DOWN + s, 0, 0, 0}});
+  }
+  const auto by_tile = int16_t(Index::ENTRY_TILE);
+  for (int j = 0; j < R; ++j)
+    for (int s = 0; s < S; ++s) w.task(back, s, 0, 0, j, {DOWN + s}, {{HOME, by_tile, 0, peer}});
+  for (int i = 0; i < kTiles; ++i) w.task(sum, i, 0, 0, -1, {HOME + i}, {});
+  if (num_aic == 0) {
+    for (int i = 0; i < kTiles; ++i) w.task(keep, i, 0, 0, -1, {}, {});
+    w.task(count, 0, 0, 0, -1, {}, {});
+  }
+  return w.pack();
+}
+
+struct Arrays {
+  const Variant variant;
+  std::vector<std::vector<char>> arrays[R];  // as stored
+  std::vector<void*> pointers[R];
+  int num_tokens[R];
+
+  explicit Arrays(unsigned seed, const Variant& variant = kPlain) : variant(variant) {
+    std::mt19937 random(seed);
+    std::normal_distribution<float> normal;
+    for (int r = 0; r < R; ++r) {
+      for (int i = 0; i < kNumArrays; ++i) {
+        const int64_t size = int64_t{kRows[i]} * kCols[i];
+        const Dtype dtype = variant.dtype_of(i);
+        arrays[r].emplace_back(size * element_size(dtype));
+        if (!is_float(dtype)) continue;
+        std::vector<float> values(size);
+        for (float& x : values) x = normal(random);
+        from_float32(dtype, values.data(), size, arrays[r][i].data());
+      }
+      auto* ids = reinterpret_cast<int32_t*>(arrays[r][IDS].data());
+      for (int i = 0; i < T; ++i) {
+        ids[i * K] = int(random() % E) * int(random() % 2);  // half of them choose the first expert
+        ids[i * K + 1] = (ids[i * K] + 1 + int(random() % (E - 1))) % E;
+      }
+      for (int i = 0; i < kNumArrays; ++i) pointers[r].push_back(arrays[r][i == ENTRIES ? WEIGHTS : i].data());
+      num_tokens[r] = r == 0 ? T : T - 3;
+    }
+  }
+
+  void clear_results() {
+    for (auto& of_rank : arrays)
+      for (int array : {OUT, KEPT, DROPPED}) std::fill(of_rank[array].begin(), of_rank[array].end(), 0);
+  }
+
+  int32_t integer(int r, int array, int index) const {
+    return reinterpret_cast<const int32_t*>(arrays[r][array].data())[index];
+  }
+
+  std::vector<float> values(int r, int array) const {
+    std::vector<float> out(size_t(kRows[array]) * kCols[array]);
+    to_float32(variant.dtype, arrays[r][array].data(), int64_t(out.size()), out.data());
+    return out;
+  }
+
+  // Which entries of a rank have a row, by counting for each those of its expert that go before it.
+  std::vector<bool> kept(int r) const {
+    const int num_entries = num_tokens[r] * K;
+    const auto capacity = int(std::ceil(std::min(double(num_tokens[r]), double(num_entries) / E * variant.factor)));
+    const std::vector<float> weights = values(r, WEIGHTS);
+    std::vector<bool> out(T * K, true);
+    for (int i = 0; variant.drops() && i < num_entries; ++i) {
+      int before = 0;
+      for (int j = 0; j < num_entries; ++j) {
+        const bool by_weight = variant.policy == DropPolicy::PROBS && weights[j] != weights[i];
+        before += integer(r, IDS, j) == integer(r, IDS, i) && (by_weight ? weights[j] > weights[i] : j < i);
+      }
+      out[i] = before < capacity;
+    }
+    return out;
+  }
+
+  void check_drops() const {
+    for (int r = 0; r < R; ++r) {
+      const std::vector<bool> is_kept = kept(r);
+      const std::vector<float> weights = values(r, WEIGHTS), masked = values(r, KEPT);
+      std::vector<int> dropped(E);
+      for (int i = 0; i < num_tokens[r] * K; ++i) {
+        dropped[integer(r, IDS, i)] += !is_kept[i];
+        check(masked[i] == (is_kept[i] ? weights[i] : 0.0f), "the value of an entry, zero where it is dropped");
+      }
+      for (int e = 0; e < E; ++e) check(integer(r, DROPPED, e) == dropped[e], "the number of dropped entries");
+    }
+  }
+
+  void check_results() const {
+    const float tolerance = variant.dtype == Dtype::FLOAT32 ? 1e-5f : variant.dtype == Dtype::FLOAT16 ? 4e-3f : 3e-2f;
+    for (int r = 0; r < R; ++r) {
+      const std::vector<bool> is_kept = kept(r);
+      const std::vector<float> out = values(r, OUT);
+      for (int i = 0; i < num_tokens[r] * H; ++i) {
+        double size = 0;
+        const double wanted = expected(r, i / H, i % H, is_kept, &size);
+        check(std::fabs(out[i] - wanted) <= tolerance * (1 + size), "the layer's value");
+      }
+    }
+  }
+
+  // An element of the output, and in *size the sum of the absolute values of its terms.
+  double expected(int r, int token, int column, const std::vector<bool>& is_kept, double* size) const {
+    const std::vector<float> x = values(r, X), weights = values(r, WEIGHTS);
+    double sum = 0;
+    for (int entry = token * K; entry < (token + 1) * K; ++entry) {
+      if (!is_kept[entry]) continue;
+      const int expert = integer(r, IDS, entry);
+      const std::vector<float> up = values(expert / L, W1), down = values(expert / L, W2);
+      const float *w1 = up.data() + expert % L * H * 2 * I, *w2 = down.data() + expert % L * I * H;
+      for (int i = 0; i < I; ++i) {
+        double gate = 0, value = 0, most = 0;
+        for (int h = 0; h < H; ++h) {
+          gate += double(x[token * H + h]) * w1[h * 2 * I + i];
+          value += double(x[token * H + h]) * w1[h * 2 * I + I + i];
+          most += std::fabs(double(x[token * H + h]) * w1[h * 2 * I + I + i]);
+        }
+        const double factor = weights[entry] / (1 + std::exp(-gate)) * w2[i * H + column];
+        sum += factor * gate * value;
+        *size += std::fabs(factor) * (1 + std::fabs(gate)) * most;
+      }
+    }
+    return sum;
+  }
+};
+
+inline std::vector<int32_t> lose_signal(std::vector<int32_t> image) {
+  auto* header = reinterpret_cast<Header*>(image.data());
+  auto* forms = reinterpret_cast<Form*>(reinterpret_cast<char*>(image.data()) + header->forms_offset);
+  forms[0].num_signals = 0;  // the first put
+  return image;
+}
+
+}  // namespace hpmoe

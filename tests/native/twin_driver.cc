@@ -1,0 +1,87 @@
+// A program for the sanitizers: runs the Ascend kernel on its twin, a MoE layer packed by hand in many orders, compares with
+// plain loops, loses a signal, and brings arrays that are too small.
+#include <cstdio>
+#include <cstdlib>
+#include <cstring>
+#include <vector>
+
+#include "ascendc/twin/api.h"
+#include "layer.h"
+
+namespace {
+
+using namespace hpmoe;
+
+constexpr int kLineWords = 16, kFaultBytes = 4096;
+
+// Words from a line of 64 bytes on.
+struct Lines {
+  std::vector<int32_t> words;
+  explicit Lines(int64_t size) : words(size + kLineWords) {}
+  int32_t* begin() {
+    const auto address = reinterpret_cast<uintptr_t>(words.data());
+    return reinterpret_cast<int32_t*>((address + 63) / 64 * 64);
+  }
+};
+
+struct Twin : Arrays {
+  const std::vector<int32_t>& image;
+  std::vector<Lines> lines;
+  std::vector<int64_t> sizes[R];
+  std::vector<uint8_t> is_symmetric;
+  HpmoeTwinRank ranks[R];
+  HpmoeStatus status{};
+  char fault[kFaultBytes] = "";
+  int epoch = 0;
+
+  Twin(const std::vector<int32_t>& image, const Variant& variant) : Arrays(7, variant), image(image) {
+    for (int i = 0; i < kNumArrays; ++i) is_symmetric.push_back(i == A || i == BACK);
+    for (int r = 0; r < R; ++r) {
+      for (int64_t count : {hpmoe_twin_counters(image.data()) * kLineWords, int64_t{kNumEvents},
+                            2 * hpmoe_twin_table_words(image.data())})
+        lines.emplace_back(count);
+      for (int i = 0; i < kNumArrays; ++i) sizes[r].push_back(int64_t(arrays[r][i == ENTRIES ? WEIGHTS : i].size()));
+    }
+    for (int r = 0; r < R; ++r)
+      ranks[r] = {pointers[r].data(), sizes[r].data(), is_symmetric.data(), lines[3 * r].begin(), lines[3 * r + 1].begin(),
+                  lines[3 * r + 2].begin(), num_tokens[r]};
+  }
+
+  int run(uint64_t seed) {
+    twin::Counts counts;
+    return hpmoe_twin_launch(image.data(), int64_t(image.size()) * 4, ranks, R, ++epoch, 30.0, seed, &status, &counts, fault,
+                             kFaultBytes);
+  }
+};
+
+void test_layer(const Variant& variant, int num_blocks, int launches) {
+  const auto image = make_image(3 * num_blocks, variant, num_blocks);
+  Twin twin(image, variant);
+  for (int i = 0; i < launches; ++i) {
+    twin.clear_results();
+    const int code = twin.run(i);
+    check(code == 0, code == 2 ? twin.fault : "a launch succeeds");
+    twin.check_results();
+  }
+}
+
+void test_failures(const Variant& variant) {
+  const auto image = make_image(3, variant, 1), broken = lose_signal(image);
+  Twin lost(broken, variant);
+  check(lost.run(1) == 1 && lost.status.code == int(Code::TIMEOUT), "a lost signal times out");
+  check(lost.status.event >= 0 && lost.status.value < lost.status.threshold, "a timeout names its event");
+  Twin small(image, variant);
+  --small.sizes[0][OUT];
+  check(small.run(1) == 2 && std::strstr(small.fault, "of rank 0"), "a write past an array is named");
+}
+
+}  // namespace
+
+int main(int argc, char** argv) {
+  const int scale = argc > 1 ? std::atoi(argv[1]) : 1;
+  const Variant variants[] = {{Dtype::BFLOAT16, DropPolicy::NONE, 0}, {Dtype::FLOAT16, DropPolicy::NONE, 0}};
+  for (const Variant& variant : variants)
+    for (int num_blocks : {1, 2}) test_layer(variant, num_blocks, 10 * scale);
+  test_failures(variants[0]);
+  std::puts("twin driver: ok");
+}
