@@ -214,19 +214,30 @@ class _Derivation:
         """Groups the reader's tasks by the column ranges of `storage` that they read."""
         total, tasks = self.buffers[storage].cols, self.tasks_of[index]
         modes = {a.cols for a in accesses}
-        whole_rows = all(self.ops[w].cols == 0 or self.ops[w].num_peers for w in self.writers[storage])
-        if whole_rows or any(self.buffers[a.buffer].cols != total for a in accesses):
+        parts = min(self._part_cols(self.ops[w], total) for w in self.writers[storage])
+        fits = not parts or (modes == {"own"} and op.cols and parts < total
+                             and not (parts % op.tile_cols and op.tile_cols % parts))
+        if not fits or any(self.buffers[a.buffer].cols != total for a in accesses):
             yield tasks, ((0, total),)
         elif modes == {"own"} and op.cols:
-            for i, (col, cols) in enumerate(self.col_ranges[index]):
-                columns = _merged((col + a.offset, col + a.offset + cols) for a in accesses)
-                yield _Tasks(index, ((i, i + 1),)), columns
+            step = max(1, parts // op.tile_cols)
+            for first in range(0, len(self.col_ranges[index]), step):
+                ranges = self.col_ranges[index][first:first + step]
+                columns = _merged((col + a.offset, col + a.offset + cols) for col, cols in ranges for a in accesses)
+                yield _Tasks(index, ((first, first + len(ranges)),)), columns
         elif modes == {"block"}:
             for block in range(op.domain.blocks):
                 start = block * op.params[0]
                 yield _Tasks(index, tasks.tiles, block), ((start, min(start + op.params[0], total)),)
         else:
             yield tasks, ((0, total),)
+
+    @staticmethod
+    def _part_cols(writer: tf.TileOp, total: int) -> int:
+        """Columns of what a reader may wait for: the parts in which rows come back; all of a whole row; 0 for any tile."""
+        if not writer.num_peers:
+            return 0 if writer.cols else total
+        return writer.tile_cols if writer.opcode == "PUT_BACK" and writer.cols and writer.signal == "tile" else total
 
     # Who signals the events of a region.
 

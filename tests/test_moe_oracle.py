@@ -79,7 +79,8 @@ def test_every_schedule(order, signal, machine, policy):
 @pytest.mark.parametrize("machine", MACHINES)
 @pytest.mark.parametrize("signal", ["tile", "expert", "peer"])
 @pytest.mark.parametrize("stage, cols, policy", [("fused", 1, "critical_path"), ("queues", 3, "round_robin"),
-                                                 ("fused", 3, "expert_barrier"), ("overlap", 2, "critical_path")])
+                                                 ("fused", 3, "expert_barrier"), ("overlap", 2, "critical_path"),
+                                                 ("fused", 6, "critical_path")])
 def test_puts_of_some_columns(stage, cols, policy, signal, machine):
     made = stages(signal=signal, cols=3, machine=MACHINES[machine], policy=policy, put_cols=cols)[stage]
     check(Layer(ep=3, T=5, E=6, H=7, num_tokens=(5, 0, 3)), made(hpmoe.moe_ffn))

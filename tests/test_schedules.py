@@ -21,14 +21,14 @@ def layer(direction="forward", ep=4, tokens=4096, imbalance=1.0, tuned=True, **s
 
 
 @pytest.mark.parametrize("makespan_over_bound, over_reference, what", [
-    (1.036, 1.25, {}),
-    (1.024, 1.09, {"direction": "backward", "ep": 2}),
-    (1.13, 1.40, {"tokens": 512}),
-    (1.06, 1.18, {"tokens": 512, "direction": "backward"}),
-    (1.06, 1.20, {"tokens": 64}),
-    (1.15, 1.15, {"tokens": 128}),
+    (1.025, 1.25, {}),
+    (1.02, 1.09, {"direction": "backward", "ep": 2}),
+    (1.12, 1.42, {"tokens": 512}),
+    (1.05, 1.20, {"tokens": 512, "direction": "backward"}),
+    (1.05, 1.20, {"tokens": 64}),
+    (1.09, 1.20, {"tokens": 128}),
     (1.06, 1.18, {"tokens": 1024, "imbalance": 3.5}),
-    (1.12, 1.20, {"tokens": 1024, "hidden": 4096, "intermediate": 1536, "experts": 96, "top_k": 6}),
+    (1.10, 1.20, {"tokens": 1024, "hidden": 4096, "intermediate": 1536, "experts": 96, "top_k": 6}),
 ], ids=str)
 def test_near_the_bound_and_ahead_of_the_reference(makespan_over_bound, over_reference, what):
     ours, other = layer(**what), layer(**what, tuned=False)
@@ -100,7 +100,7 @@ def test_a_choice_changes_no_number():
 
 def test_puts_are_cut_where_a_worker_would_be_long_at_them():
     wide = [o.tile_cols for o in hpmoe.overlap_comm.apply_to(layer(tokens=512).tiles, cols="auto").ops if o.num_peers]
-    many = [o.tile_cols for o in hpmoe.overlap_comm.apply_to(layer(ep=16).tiles, cols="auto").ops if o.num_peers]
+    many = [o.tile_cols for o in hpmoe.overlap_comm.apply_to(layer(ep=16, tokens=16384).tiles, cols="auto").ops if o.num_peers]
     fast = layer(tokens=512).tiles.replace(machine=hpmoe.ascend_a3.replace(worker_link_bytes_per_us=1e9))
     assert 0 < max(wide) < max(many) < 7168
     assert {o.tile_cols for o in hpmoe.overlap_comm.apply_to(fast, cols="auto").ops if o.num_peers} == {0}

@@ -11,7 +11,7 @@ from hpmoe.errors import TransformError, VerifyError, call_user, check_argument,
 from hpmoe.machine import Machine, cpu
 from hpmoe.native.planner import prune_waits, renumbered, schedule
 from hpmoe.staging import transform
-from hpmoe.transforms.queue_order import dealt, likely_costs, queue_order
+from hpmoe.transforms.queue_order import dealt, late_sums, likely_costs, queue_order
 from hpmoe.verify import check_queues, verify
 
 Policy = Callable[[tf.Taskflow, Machine], Sequence[np.ndarray]]
@@ -53,9 +53,9 @@ def critical_path(flow: tf.Taskflow, machine: Machine) -> list[np.ndarray]:
     """
     if machine.unified:
         return schedule(flow, flow.costs(machine), np.zeros(flow.num_tasks), (machine.num_queues,))[0]
-    queues, sequence = schedule(flow, likely_costs(flow, machine), ~flow.units(), (machine.num_aic, machine.num_aiv),
-                                queue_order(flow, machine))
-    return queues[:machine.num_aic] + dealt(flow, machine, sequence)
+    queues, sequence = schedule(late_sums(flow), likely_costs(flow, machine), ~flow.units(),
+                                (machine.num_aic, machine.num_aiv), queue_order(flow, machine))
+    return dealt(flow, machine, queues, sequence)
 
 
 def expert_barrier(flow: tf.Taskflow, machine: Machine) -> list[np.ndarray]:

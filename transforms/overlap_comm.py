@@ -15,7 +15,7 @@ from hpmoe.taskflow import Domain, Taskflow, TileOp, rebuild
 
 Order = Callable[[int, int], Sequence[int]]
 SIGNALS = ("tile", "expert", "peer")
-PUT_US, MOST_PUTS, LEAST_COLS = 25.0, 32768, 256
+PUT_US, MOST_PUTS, MOST_PARTS, LEAST_COLS = 6.0, 65536, 16, 256
 
 
 def ratr(rank: int, ep_size: int) -> list[int]:
@@ -105,12 +105,15 @@ def _copies(flow: Taskflow, op: TileOp) -> TileOp:
 
 
 def _likely_cols(flow: Taskflow, op: TileOp, width: int) -> int | None:
-    """Columns of a put of which a full slot takes a worker about PUT_US, as far as MOST_PUTS allow."""
+    """Columns of a put of which what a slot is likely to have of one rank takes a worker about PUT_US, as far as MOST_PUTS
+    allow."""
     if flow.machine is None:
         return None
+    plan = flow.routes[op.domain.route]
+    rows = min(flow.tile_rows, plan.max_rows / (plan.num_local_experts * flow.ep_size))
     row_bytes = width * numpy_dtype(storage_dtype(flow.buffers[op.operands[0].buffer].dtype)).itemsize
-    parts = min(flow.tile_rows * row_bytes / flow.machine.worker_link_bytes_per_us / PUT_US,
-                MOST_PUTS / (flow.routes[op.domain.route].num_slots * flow.ep_size), width / LEAST_COLS)
+    parts = min(rows * row_bytes / flow.machine.worker_link_bytes_per_us / PUT_US,
+                MOST_PUTS / (plan.num_slots * flow.ep_size), MOST_PARTS)
     return None if parts < 2 else -(-width // int(parts) // LEAST_COLS) * LEAST_COLS
 
 

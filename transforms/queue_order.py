@@ -2,17 +2,23 @@
 
 Slots of an expert begin with the rank's own rows, then come those of the ranks after it, one after the other. So a plan
 knows which slots of a peer a rank is likely to have rows for. Where a routing is otherwise, its tasks are still dealt out
-evenly.
+evenly, and no rank is sent everything at once.
 """
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 
 import numpy as np
 
 from hpmoe import taskflow as tf
+from hpmoe.dtypes import numpy_dtype, storage_dtype
 from hpmoe.machine import Machine
+
+L2_SHARE = 0.5  # of what a rank's L2 holds, for rows that are read once for each part of columns
+LATE = 2
+QUEUE_US = 300.0
 
 
 class LikelySlots:
@@ -26,8 +32,9 @@ class LikelySlots:
 
     def __init__(self, flow: tf.Taskflow, route: int):
         plan = flow.routes[route]
+        self.num_experts = plan.num_local_experts
         slot = np.arange(plan.num_slots)
-        self.ep_size = flow.ep_size
+        self.ep_size, self.tile_rows = flow.ep_size, flow.tile_rows
         self.per_expert = max(1.0, plan.max_rows / (plan.num_local_experts * flow.tile_rows))
         self.expert = np.minimum(slot / self.per_expert, plan.num_local_experts).astype(int)
         self.place = slot - np.ceil(self.expert * self.per_expert).astype(int)
@@ -40,28 +47,80 @@ class LikelySlots:
         inside = np.minimum(last, ahead + 1) - np.maximum(first, ahead)
         return np.maximum(inside, 0.0) / (last - first)
 
+    @property
+    def is_spare(self) -> np.ndarray:
+        """Whether a slot is left over, [num_slots]."""
+        return self.expert == self.num_experts
+
+    @property
+    def rows(self) -> float:
+        """Of a slot, from one rank."""
+        return self.tile_rows * min(1.0, self.per_expert / self.ep_size)
+
+    def turns(self, sequence: np.ndarray, ahead: np.ndarray, groups: int) -> np.ndarray:
+        """Numbers by which puts, [num_slots, peers, columns], are dealt out among those of a group of peers.
+
+        A number is that of a cell of peers, ascending by `sequence` among cells whose likely peers are of one group. One
+        peer of a cell is likely to have rows: of neighbouring ranks, so many as a slot is of, whichever is the first.
+        """
+        sources, slot = min(self.ep_size, math.ceil(self.ep_size / self.per_expert)), np.arange(len(sequence))[:, None]
+        first = (self.place / self.per_expert * self.ep_size).astype(int)[:, None] % self.ep_size
+        likely = (first + np.arange(sources)) % self.ep_size
+        began = sequence[slot, np.argsort(ahead)[likely]].astype(np.int64)
+        group = np.broadcast_to((likely % groups)[:, :, None], began.shape).reshape(-1)
+        order = np.argsort(group * (sequence.max(initial=0) + 1) + began.reshape(-1))
+        sizes = np.bincount(group, minlength=groups)
+        turns = np.empty(began.shape, np.int64)
+        turns.reshape(-1)[order] = np.arange(began.size) - np.repeat(np.cumsum(sizes) - sizes, sizes)
+        half = self.ep_size // 2
+        return turns[slot, ((ahead - first + half) % self.ep_size - half) % sources]
+
 
 def queue_order(flow: tf.Taskflow, machine: Machine) -> np.ndarray:
     """For each task a number by which the tasks of its operation are ordered, [num_tasks] int64.
 
     Slot after slot; of the first few slots of an expert column after column, so that the matrix workers ask memory for a few
-    columns of its weight at a time, and find the rest of what they need in L2.
+    columns of its weight at a time, and find the rest of what they need in L2. What goes back in parts of some columns is
+    made part after part, so that the first can be summed while the last are made.
     """
     order = np.arange(flow.num_tasks, dtype=np.int64)
     few = round(machine.num_aic ** 0.5)
     for op, tasks, (units, peers, cols) in _grids(flow):
         if op.domain.kind == "slots" and op.unit == "aic":
-            slots = LikelySlots(flow, op.domain.route)
+            slots, width = LikelySlots(flow, op.domain.route), _returned_cols(flow, op)
             expert, place = (x.astype(np.int64)[:, None] for x in (slots.expert, slots.place))
-            run = (expert * units + np.where(place < few, 0, place)) * cols + np.arange(cols)
-            order[tasks].reshape(units, peers, cols)[:] = (run * units + place)[:, None, :]
+            if width:
+                part = np.arange(cols) * op.tile_cols // width
+                run = (_chunks(flow, op, machine, slots)[:, None] * cols + part) * units + expert
+            else:
+                run = expert * units + np.where(place < few, 0, place)
+            order[tasks].reshape(units, peers, cols)[:] = ((run * cols + np.arange(cols)) * units + place)[:, None, :]
     return order
 
 
+def _returned_cols(flow: tf.Taskflow, op: tf.TileOp) -> int:
+    """Columns of the parts in which rows that an operation makes are put back, in whole tiles; 0 where they are whole."""
+    made = flow.buffers[op.operands[0].buffer].storage
+    parts = [put.tile_cols for put in flow.ops if put.opcode == "PUT_BACK" and put.tile_cols < put.cols
+             and flow.buffers[put.operands[1].buffer].storage == made]
+    return max([*parts, op.tile_cols]) if parts else 0
+
+
+def _chunks(flow: tf.Taskflow, op: tf.TileOp, machine: Machine, slots: LikelySlots) -> np.ndarray:
+    """A number for each slot, ascending: slots of one are of experts whose rows L2 holds while other things pass."""
+    read = flow.buffers[op.operands[1].buffer]
+    of_expert = slots.per_expert * flow.tile_rows * read.cols * numpy_dtype(storage_dtype(read.dtype)).itemsize
+    experts = max(1, int(machine.l2_bytes * L2_SHARE / of_expert))
+    return (np.minimum(slots.expert, slots.num_experts - 1) + -slots.num_experts % experts) // experts
+
+
 def likely_costs(flow: tf.Taskflow, machine: Machine) -> np.ndarray:
-    """Microseconds of each task, of a put to a peer those of the rows that are likely to go there, [num_tasks]."""
+    """Microseconds of each task, of a put to a peer those of the rows that are likely to go there, [num_tasks]; slots that
+    are left over are likely to be empty."""
     costs, shares = flow.costs(machine), {}
     for op, tasks, shape in _grids(flow):
+        if op.domain.kind == "slots" and op.unit == "aic":
+            costs[tasks].reshape(shape)[LikelySlots(flow, op.domain.route).is_spare] = machine.task_us
         if _is_put(op):
             key = op.domain.route, op.opcode
             if key not in shares:
@@ -73,23 +132,61 @@ def likely_costs(flow: tf.Taskflow, machine: Machine) -> np.ndarray:
     return costs
 
 
-def dealt(flow: tf.Taskflow, machine: Machine, sequence: np.ndarray) -> list[np.ndarray]:
-    """The vector tasks of each vector worker, in the order of `sequence`.
+def late_sums(flow: tf.Taskflow) -> tf.Taskflow:
+    """The taskflow with waits of sums of entries for LATE parts that come back after theirs, to be planned with.
 
-    Neighbours of an operation are on neighbouring workers. So are the parts of a put and, because they are likely to have
-    rows, a put to one peer and that of the next slot to the same peer or to the one after it.
+    What other ranks put is later than a plan knows. A worker that waits for it has its own puts behind it, for which others
+    wait in turn.
     """
-    worker, num_aiv = np.zeros(flow.num_tasks, np.uint16), machine.num_aiv
-    for op, tasks, (units, peers, cols) in _grids(flow):
+    later, blocks = np.arange(len(flow.events)), [b for b in flow.blocks if b.unit == "tile" and b.columns and b.dynamic]
+    for name in dict.fromkeys(b.name for b in blocks):
+        parts = [b for b in blocks if b.name == name]
+        for part, other in zip(parts, parts[LATE:] + parts[-1:] * LATE, strict=False):
+            later[part.first:part.first + part.size] = np.arange(other.first, other.first + part.size)
+    more = flow.waits[later[flow.waits["event"]] != flow.waits["event"]]
+    if not len(more):
+        return flow
+    more["event"] = later[more["event"]]
+    waits = np.concatenate([flow.waits, more])
+    return flow.replace(waits=waits[np.argsort(tf.row_keys(waits), kind="stable")])
+
+
+def dealt(flow: tf.Taskflow, machine: Machine, queues: list[np.ndarray], sequence: np.ndarray) -> list[np.ndarray]:
+    """The tasks of each worker in the order of `sequence`: matrix tasks where they are, others and spare ones dealt out.
+
+    Neighbours of an operation are on neighbouring workers; of a put those that are likely to have rows.
+    """
+    worker, num_aic, num_aiv = np.zeros(flow.num_tasks, np.uint16), machine.num_aic, machine.num_aiv
+    for q, tasks in enumerate(queues):
+        worker[tasks] = q
+    for op, tasks, shape in _grids(flow):
+        slots = LikelySlots(flow, op.domain.route) if op.domain.kind == "slots" else None
         if _is_put(op):
-            turn = (np.arange(units)[:, None] + _ahead(flow, op)) * cols
-            worker[tasks].reshape(units, peers, cols)[:] = (turn[:, :, None] + np.arange(cols)) % num_aiv
+            worker[tasks].reshape(shape)[:] = num_aic + _putters(flow, op, machine, slots, sequence[tasks].reshape(shape))
         elif op.unit == "aiv":
-            worker[tasks][np.argsort(sequence[tasks])] = np.arange(units * peers * cols) % num_aiv
+            worker[tasks][np.argsort(sequence[tasks])] = num_aic + np.arange(tasks.stop - tasks.start) % num_aiv
+        elif slots:
+            spare = tasks.start + np.flatnonzero(np.broadcast_to(slots.is_spare[:, None, None], shape))
+            worker[spare[np.argsort(sequence[spare])]] = np.arange(len(spare)) % num_aic
     in_order = np.argsort(sequence) if (sequence < 0).any() else _inverse(sequence)
-    aiv = in_order[~flow.units()[in_order]]
-    ranked = aiv[np.argsort(worker[aiv], kind="stable")]
-    return np.split(ranked, np.cumsum(np.bincount(worker[aiv], minlength=num_aiv))[:-1])
+    ranked = in_order[np.argsort(worker[in_order], kind="stable")]
+    return np.split(ranked, np.cumsum(np.bincount(worker, minlength=machine.num_queues))[:-1])
+
+
+def _putters(flow: tf.Taskflow, op: tf.TileOp, machine: Machine, slots: LikelySlots,
+             sequence: np.ndarray) -> np.ndarray:
+    """Which vector worker does each put, [num_slots, peers, columns] as `sequence`.
+
+    Peers are in groups, and every group has workers of its own: so many that what they send to one rank at a time, where
+    those of every rank do, is on its link for QUEUE_US. Else the first rows of a hot rank would come with its last.
+    """
+    ahead, sent = _ahead(flow, op), flow.buffers[op.operands[1].buffer]
+    sent = slots.rows * (op.tile_cols or sent.cols) * numpy_dtype(storage_dtype(sent.dtype)).itemsize
+    groups = round(machine.num_aiv * flow.ep_size * sent / (machine.link_bytes_per_us * QUEUE_US))
+    groups = min(max(groups, 1), flow.ep_size, machine.num_aiv)
+    starts = np.arange(groups + 1) * machine.num_aiv // groups
+    group = (ahead % groups)[:, None]
+    return starts[group] + slots.turns(sequence, ahead, groups) % np.diff(starts)[group]
 
 
 def _inverse(permutation: np.ndarray) -> np.ndarray:
