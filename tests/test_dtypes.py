@@ -180,13 +180,13 @@ def test_casts_inside_the_function(dtype):
 
 @pytest.mark.parametrize("dtype", HALVES)
 def test_kernel_and_interpreter_store_the_same(dtype):
-    """Up to the order of a sum in float32, which may tip a rounding: two units in the last place."""
+    """Up to the order of a sum in float32, which may tip a rounding, two units in the last place, of what is summed too."""
     layer = Layer(ep=2, T=33, H=40, I=24, E=6, K=3)
     args, cotangent = in_dtype(layer.arguments(), dtype, but=(2,)), layer.cotangent()
     runs = [run_spmd(stages(rows=16, cols=32)[stage](moe_ffn), layer.ep, args, [cotangent]) for stage in ("queues", "fused")]
     for a, b in zip(*([*outs, *grads] for outs, grads in runs), strict=True):
         a, b = np.asarray(a, np.float64), np.asarray(b, np.float64)
-        np.testing.assert_allclose(a, b, rtol=4 * U[dtype], atol=1e-5 * np.abs(b).max())
+        np.testing.assert_allclose(a, b, rtol=4 * U[dtype], atol=U[dtype] / 4 * np.abs(b).max())
         assert np.mean(a == b) > 0.9 or a.shape[-1] == layer.K
 
 

@@ -7,6 +7,7 @@
 
 #include "amx.h"
 #include "convert.h"
+#include "few_rows.h"
 #include "multiversion.h"
 #include "scratch.h"
 
@@ -91,7 +92,8 @@ void own_gemm(const Sizes& s, const Matrix& a, const Matrix& b, const Matrix& c,
 }
 
 void multiply_float32(const Sizes& s, const Matrix& a, const Matrix& b, const Matrix& c, bool accumulate) {
-  if (!dnnl_gemm(g_sgemm, s, a, b, c, accumulate)) own_gemm(s, a, b, c, accumulate);
+  if (few_rows_gemm(s, a, b, c, accumulate) || dnnl_gemm(g_sgemm, s, a, b, c, accumulate)) return;
+  own_gemm(s, a, b, c, accumulate);
 }
 
 // The part [k0, k0 + kc) of x, `lines` lines wide, as float32: in place, or converted into scratch.

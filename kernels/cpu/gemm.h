@@ -1,4 +1,5 @@
-// The one place a tile's matrix product comes from: our own loops, or those of a oneDNN library the host names.
+// The one place a tile's matrix product comes from: our own loops, or, but for few rows, those of a oneDNN library the host
+// names.
 #pragma once
 
 #include <cstdint>

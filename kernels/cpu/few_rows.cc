@@ -1,0 +1,163 @@
+#include "few_rows.h"
+
+#if defined(__x86_64__) && defined(__linux__)
+
+#include <immintrin.h>
+
+#include <algorithm>
+#include <utility>
+
+#include "scratch.h"
+
+#define HPMOE_AVX512 __attribute__((target("avx512f")))
+#define HPMOE_UNROLL _Pragma("GCC unroll 16")
+
+namespace hpmoe {
+namespace {
+
+// b is read where it lies: with few rows packing it would take as long as the products. Sums stay in registers.
+// b as it lies: a block is MR rows x 32 columns over KC rows of b, as many as the core follows in memory at a time; what comes
+// in two blocks is asked for ahead.
+constexpr int64_t kMostRows = 48, MR = 12, NR = 32, KC = 32, kAhead = 2 * NR;
+// b transposed: a block is MR_DOT rows x NR_DOT columns, of 16 partial sums each.
+constexpr int64_t kMostRowsOfDots = 24, MR_DOT = 6, NR_DOT = 4;
+
+constexpr __mmask16 first(int64_t n) { return n >= 16 ? 0xFFFF : n <= 0 ? 0 : static_cast<__mmask16>((1u << n) - 1u); }
+
+// Rows of a block, so that m goes through in equal ones of at most `most`.
+constexpr int64_t even_block(int64_t m, int64_t most) {
+  const int64_t blocks = (m + most - 1) / most;
+  return (m + blocks - 1) / blocks;
+}
+
+// c[kRows, cols] (+)= a[kRows, kc] @ b[kc, cols], a as [kc][kRows], cols <= NR
+template <int kRows>
+HPMOE_AVX512 void multiply_strip(int64_t kc, const float* a, const float* b, int64_t ldb, int64_t cols, float* c, int64_t ldc,
+                                 bool add) {
+  const __mmask16 low = first(cols), high = first(cols - 16);
+  __m512 sum[kRows][2];
+  HPMOE_UNROLL for (int i = 0; i < kRows; ++i) sum[i][0] = sum[i][1] = _mm512_setzero_ps();
+  for (int64_t k = 0; k < kc; ++k, a += kRows, b += ldb) {
+    _mm_prefetch(b + kAhead, _MM_HINT_T0);
+    _mm_prefetch(b + kAhead + 16, _MM_HINT_T0);
+    const __m512 left = _mm512_maskz_loadu_ps(low, b), right = _mm512_maskz_loadu_ps(high, b + 16);
+    HPMOE_UNROLL for (int i = 0; i < kRows; ++i) {
+      const __m512 factor = _mm512_set1_ps(a[i]);
+      sum[i][0] = _mm512_fmadd_ps(factor, left, sum[i][0]);
+      sum[i][1] = _mm512_fmadd_ps(factor, right, sum[i][1]);
+    }
+  }
+  HPMOE_UNROLL for (int i = 0; i < kRows; ++i, c += ldc) {
+    if (add) sum[i][0] = _mm512_add_ps(sum[i][0], _mm512_maskz_loadu_ps(low, c));
+    if (add) sum[i][1] = _mm512_add_ps(sum[i][1], _mm512_maskz_loadu_ps(high, c + 16));
+    _mm512_mask_storeu_ps(c, low, sum[i][0]);
+    _mm512_mask_storeu_ps(c + 16, high, sum[i][1]);
+  }
+}
+
+// The sums of the lanes of four vectors.
+HPMOE_AVX512 inline __m128 sums_of(const __m512* x) {
+  __m256 half[4];
+  for (int j = 0; j < 4; ++j) {
+    const __m512d both = _mm512_castps_pd(x[j]);  // masked: without one GCC warns of what the intrinsic leaves undefined
+    half[j] = _mm256_add_ps(_mm256_castpd_ps(_mm512_maskz_extractf64x4_pd(0xF, both, 0)),
+                            _mm256_castpd_ps(_mm512_maskz_extractf64x4_pd(0xF, both, 1)));
+  }
+  const __m256 all = _mm256_hadd_ps(_mm256_hadd_ps(half[0], half[1]), _mm256_hadd_ps(half[2], half[3]));
+  return _mm_add_ps(_mm256_castps256_ps128(all), _mm256_extractf128_ps(all, 1));
+}
+
+// c[kRows, cols] (+)= a[kRows, k] @ b[cols, k]^T, cols <= NR_DOT
+template <int kRows>
+HPMOE_AVX512 void multiply_dots(int64_t k, const float* a, int64_t lda, const float* b, int64_t ldb, int64_t cols, float* c,
+                                int64_t ldc, bool add) {
+  const float* line[NR_DOT];
+  for (int64_t j = 0; j < NR_DOT; ++j) line[j] = b + std::min(j, cols - 1) * ldb;
+  __m512 sum[kRows][NR_DOT];
+  HPMOE_UNROLL for (int i = 0; i < kRows; ++i)
+    HPMOE_UNROLL for (int j = 0; j < NR_DOT; ++j) sum[i][j] = _mm512_setzero_ps();
+  for (int64_t at = 0; at < k; at += 16) {
+    const __mmask16 mask = first(k - at);
+    __m512 x[NR_DOT];
+    HPMOE_UNROLL for (int j = 0; j < NR_DOT; ++j) x[j] = _mm512_maskz_loadu_ps(mask, line[j] + at);
+    HPMOE_UNROLL for (int i = 0; i < kRows; ++i) {
+      const __m512 factor = _mm512_maskz_loadu_ps(mask, a + i * lda + at);
+      HPMOE_UNROLL for (int j = 0; j < NR_DOT; ++j) sum[i][j] = _mm512_fmadd_ps(factor, x[j], sum[i][j]);
+    }
+  }
+  HPMOE_UNROLL for (int i = 0; i < kRows; ++i, c += ldc) {
+    alignas(16) float done[NR_DOT];
+    _mm_store_ps(done, sums_of(sum[i]));
+    for (int64_t j = 0; j < cols; ++j) c[j] = add ? c[j] + done[j] : done[j];
+  }
+}
+
+// The function of a table for 1, 2, ... rows.
+template <template <int> class Function, int... kRows>
+constexpr auto for_rows(int64_t rows, std::integer_sequence<int, kRows...>) {
+  constexpr decltype(Function<1>::call) table[] = {Function<kRows + 1>::call...};
+  return table[rows - 1];
+}
+template <int kRows>
+struct Strip {
+  static constexpr auto* call = multiply_strip<kRows>;
+};
+template <int kRows>
+struct Dots {
+  static constexpr auto* call = multiply_dots<kRows>;
+};
+
+void multiply_by_strips(const Sizes& s, const float* a, int64_t lda, const float* b, int64_t ldb, float* c, int64_t ldc,
+                        bool accumulate) {
+  thread_local Scratch<float> scratch;
+  float* const packed = scratch.at_least(s.m * KC);
+  const int64_t block = even_block(s.m, MR);
+  for (int64_t k0 = 0; k0 < s.k; k0 += KC) {
+    const int64_t kc = std::min(KC, s.k - k0);
+    for (int64_t i0 = 0; i0 < s.m; i0 += block) {
+      const int64_t rows = std::min(block, s.m - i0);
+      for (int64_t i = 0; i < rows; ++i)
+        for (int64_t k = 0; k < kc; ++k) packed[i0 * kc + k * rows + i] = a[(i0 + i) * lda + k0 + k];
+    }
+    for (int64_t j = 0; j < s.n; j += NR) {
+      for (int64_t i = 0; i < s.m; i += block) {
+        const auto multiply = for_rows<Strip>(std::min(block, s.m - i), std::make_integer_sequence<int, MR>());
+        multiply(kc, packed + i * kc, b + k0 * ldb + j, ldb, std::min(NR, s.n - j), c + i * ldc + j, ldc, accumulate || k0 > 0);
+      }
+    }
+  }
+}
+
+void multiply_by_dots(const Sizes& s, const float* a, int64_t lda, const float* b, int64_t ldb, float* c, int64_t ldc,
+                      bool accumulate) {
+  const int64_t block = even_block(s.m, MR_DOT);
+  for (int64_t j = 0; j < s.n; j += NR_DOT) {
+    for (int64_t i = 0; i < s.m; i += block) {
+      const auto multiply = for_rows<Dots>(std::min(block, s.m - i), std::make_integer_sequence<int, MR_DOT>());
+      multiply(s.k, a + i * lda, lda, b + j * ldb, ldb, std::min(NR_DOT, s.n - j), c + i * ldc + j, ldc, accumulate);
+    }
+  }
+}
+
+}  // namespace
+
+bool few_rows_gemm(const Sizes& s, const Matrix& a, const Matrix& b, const Matrix& c, bool accumulate) {
+  static const bool has_avx512 = __builtin_cpu_supports("avx512f");
+  if (!has_avx512 || a.transposed || s.k == 0 || s.m > (b.transposed ? kMostRowsOfDots : kMostRows)) return false;
+  (b.transposed ? multiply_by_dots : multiply_by_strips)(s, reinterpret_cast<const float*>(a.data), a.ld,
+                                                         reinterpret_cast<const float*>(b.data), b.ld,
+                                                         reinterpret_cast<float*>(c.data), c.ld, accumulate);
+  return true;
+}
+
+}  // namespace hpmoe
+
+#else
+
+namespace hpmoe {
+
+bool few_rows_gemm(const Sizes&, const Matrix&, const Matrix&, const Matrix&, bool) { return false; }
+
+}  // namespace hpmoe
+
+#endif

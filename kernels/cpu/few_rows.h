@@ -1,0 +1,11 @@
+// Products of few rows with a whole matrix, which take about as long as reading it.
+#pragma once
+
+#include "gemm.h"
+
+namespace hpmoe {
+
+// c = a @ b, or c += a @ b, all float32, where a has few rows and the core AVX-512; does nothing and returns false elsewhere.
+bool few_rows_gemm(const Sizes& sizes, const Matrix& a, const Matrix& b, const Matrix& c, bool accumulate);
+
+}  // namespace hpmoe
