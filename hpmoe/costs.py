@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 
 from hpmoe import taskflow as tf
@@ -85,13 +87,16 @@ class Work:
             storage_dtype(self._buffer(op, 1).dtype))
 
     def _read_again(self, op: tf.TileOp, cols: int, touches: list[tuple]) -> list[tuple]:
-        """Touches of the operand that every part of a matmul tile reads but the first: by then L2 holds it."""
+        """Touches of what every part of a matmul tile reads but the first: each part of the rows reads all of the second
+        operand, each part of the columns all of the first; by then L2 holds them."""
         if op.opcode not in ("GMM", "WGRAD"):
             return []
+        height, width = _part_of_tile(self.machine)
         rows = op.params[0] if op.opcode == "WGRAD" else self.flow.tile_rows
-        again = _parts(rows, cols, self.machine) - 1
-        first, part, fixed, row = min(reversed(touches[1:3]), key=lambda t: t[2] + rows * t[3])
-        return [(first, part, fixed * again, row * again)] if again else []
+        rows = min(rows, op.domain.num_rows) if op.domain.kind == "tiles" else rows
+        times = -(-cols // width) - 1, -(-rows // height) - 1
+        return [(first, part, fixed * again, row * again)
+                for again, (first, part, fixed, row) in zip(times, touches[1:3], strict=True) if again > 0]
 
     def _buffer(self, op: tf.TileOp, operand: int) -> tf.Buffer:
         return self.flow.buffers[op.operands[operand].buffer]
@@ -161,9 +166,10 @@ def _stretched(work: float, body: Body | None, cols: int, inner: int) -> float:
     return work * (1 + body.cols / max(cols, 1)) * (1 + body.inner / max(inner, 1)) if body else work
 
 
-def _parts(rows: int, cols: int, machine: Machine) -> int:
-    """Into how many parts a matmul tile is cut so that the float32 sums of one fit where they are kept."""
-    return max(1, int(-(-4 * rows * cols // machine.accumulator_bytes)))
+def _part_of_tile(machine: Machine) -> tuple[int, int]:
+    """Rows and columns of a matmul tile whose float32 sums fit where they are kept, twice as wide as high."""
+    height = max(1, math.isqrt(int(machine.accumulator_bytes) // 8))
+    return height, 2 * height
 
 
 def device_copy_rate(machine: Machine) -> float:

@@ -74,7 +74,8 @@ class Machine:
         matmul_efficiency: the share of that which a long product of a full tile reaches where data is at hand.
         matmul_float32_ratio: the rate in float32, as a share of that in half precision.
         matmul_granule: rows of a matmul tile are worked on in multiples of this.
-        accumulator_bytes: float32 sums of one matmul; a tile of more is cut, and each part reads one operand again.
+        accumulator_bytes: float32 sums of one matmul. A larger tile is cut into parts twice as wide as high; each reads
+            its rows and its columns again.
         matmul_fill_us: before the first and after the last product of a tile.
         vector_bytes_per_us: of one AIV computing, bytes read and written.
         copy_bytes_per_us: of one AIV moving rows.

@@ -71,9 +71,12 @@ def weight_gradient():
     return linearize(matmul()).backward
 
 
-@pytest.mark.parametrize("program, rows", [(matmul, 128), (matmul, 256), (weight_gradient, 128)])
-def test_products_move_and_compute_what_the_model_charges(program, rows):
-    run = Counted(program(), rows=rows)
+@pytest.mark.parametrize("program, rows, cols", [
+    *[(program, *tile) for tile in ((128, 256), (256, 256), (64, 512), (256, 512)) for program in (matmul, weight_gradient)],
+    (matmul, 512, 384)])
+def test_products_move_and_compute_what_the_model_charges(program, rows, cols):
+    """In tiles of any shape, larger than what the kernel sums at once and smaller."""
+    run = Counted(program(), rows=rows, cols=cols)
     moved, flops, _ = run.charged()
     assert run.moved() == moved
     assert run.counts.cube_blocks * FLOPS_PER_BLOCK == pytest.approx(flops)
