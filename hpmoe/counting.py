@@ -70,7 +70,7 @@ class Counting:
     def _adds_up(self, event: int, signals: list[np.void], own: int | None) -> bool:
         difference = self.threshold(self.flow.events[event])
         for signal in signals:
-            if own is not None and self.flow.tasks["peer"][signal["task"]] in self.own:
+            if own is not None and signal["amount"] == tf.ROWS and self.flow.tasks["peer"][signal["task"]] in self.own:
                 signal = signal.copy()
                 signal["remote"] = own
             added = self.added(signal, event - int(signal["event"]))

@@ -16,6 +16,7 @@ SUMS = ("WGRAD", "COL_SUM")
 UNROUTED = ("MAP", "GMM", "SWIGLU", "SWIGLU_GRAD", "ROW_REDUCE", "ROW_DOT", "GATHER", "LAUNCH")
 WHOLE_ROWS = (("REDUCE", 2), ("KEEP", 0), ("KEEP", 1), ("DROP_COUNTS", 0))
 ONE_COLUMN = (("ROW_REDUCE", 0), ("ROW_DOT", 0), ("GATHER", 2))
+COMMUTATIVE = (("add",), ("mul",), ("equal",), ("not_equal",))
 BY_EXPERT = ("slot_expert", "replica", "returned")
 ROW_BY_ROW = ("own", "entries", "tokens")
 COLUMN_BY_COLUMN = {("GMM", 0), ("REDUCE", 0), ("REDUCE", 1), ("COL_SUM", 1), ("WGRAD", 2),
@@ -24,8 +25,21 @@ COLUMN_BY_COLUMN = {("GMM", 0), ("REDUCE", 0), ("REDUCE", 1), ("COL_SUM", 1), ("
 
 def op_essence(op: tf.TileOp, buffers: Sequence[tf.Buffer], routes: Sequence[tf.RoutePlan]) -> tf.TileOp:
     """The operation without what no body asks about; what no kernel takes stays as it is."""
-    operands = tuple(_access(op, i, a, buffers, routes) for i, a in enumerate(op.operands))
-    return op.replace(label="", equation=0, domain=_domain(op, routes), operands=operands)
+    op = op.replace(label="", equation=0, signal=op.signal if op.opcode == "NOTIFY" else "tile")
+    if op.cols == 0 or 0 < op.cols < op.tile_cols:
+        op = op.replace(tile_cols=op.cols)
+    operands = [_access(op, i, a, buffers, routes) for i, a in enumerate(op.operands)]
+    if op.opcode == "ROW_DOT" or (op.opcode == "MAP" and op.params[:1] in COMMUTATIVE):
+        operands[1:] = sorted(operands[1:], key=dataclasses.astuple)
+    if op.opcode == "GMM" and _is_one_element(op, buffers):
+        op = op.replace(params=(0, *op.params[1:]))
+    return op.replace(domain=_domain(op, routes), operands=tuple(operands))
+
+
+def _is_one_element(op: tf.TileOp, buffers: Sequence[tf.Buffer]) -> bool:
+    """Whether each matrix of a product has a single element, which is the same when turned."""
+    b = op.operands[2].buffer
+    return 0 <= b < len(buffers) and op.cols == buffers[b].cols == 1 == (buffers[b].rows_per_expert or buffers[b].num_rows)
 
 
 def _domain(op: tf.TileOp, routes: Sequence[tf.RoutePlan]) -> tf.Domain:

@@ -17,6 +17,7 @@ class Facts:
     experts: set[tuple[int, int]] = dataclasses.field(default_factory=set)
     expert_of: dict[tuple[int, int], int] = dataclasses.field(default_factory=dict)
     returned: tuple[int, int, int] | None = None  # route, slot and position of a peer that rows of the slot go back to
+    sent: tuple[int, int, int, int | None] | None = None  # route, slot of a peer, its position, expert if known
 
     def add_slot(self, route: int, slot: int, expert: int | None = None) -> None:
         """Slots fill up in order."""

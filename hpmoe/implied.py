@@ -62,11 +62,13 @@ class _Known:
         if signal["amount"] == tf.COUNT:
             return kind == tf.STATIC
         if op.opcode in TRANSFERS and self.order.flow.ep_size > 1:
-            return kind == tf.STATIC and self._moves_returned(op, task)
+            is_sent = kind != tf.ENTRY_TILE and self._moves_sent(op, task, offset if kind == tf.SLOT_EXPERT else None)
+            return is_sent or (kind == tf.STATIC and self._moves_returned(op, task))
         if kind == tf.SLOT_EXPERT:
             return row <= self.facts.slots.get(route, -1) and self.order.expert_of(self.facts, route, row) == offset
         if kind == tf.ENTRY_TILE:
-            return op.opcode == "ALL_TO_ALL_BACK" and offset <= self.facts.tiles
+            is_told = op.opcode == "ALL_TO_ALL_BACK" and offset <= self.facts.tiles
+            return is_told or self._is_of_last_tokens(op, row, offset)
         if op.opcode == "NOTIFY":
             return self.order.has_rows(self.facts, route, row) if row >= 0 else route in self.facts.slots
         if op.domain.kind == "slots":
@@ -75,6 +77,20 @@ class _Known:
             return route in self.facts.slots
         return op.domain.kind == "tiles" and (not op.domain.clipped or row <= self.facts.tiles)
 
+    def _is_of_last_tokens(self, op: tf.TileOp, slot: int, tile: int) -> bool:
+        """Whether a lone rank's slot is so far behind the first of its expert that its rows, each of another token and in
+        their order, are of tokens of the last tile."""
+        flow, facts, route, first = self.order.flow, self.facts, op.domain.route, slot - tile
+        if op.opcode != "PUT_BACK" or first < 0 or slot > facts.slots.get(route, -1):
+            return False
+        plan, expert = flow.routes[route], self.order.expert_of(facts, route, slot)
+        is_last = tile == -(-plan.num_tokens // flow.tile_rows) - 1 and plan.tile_rows == flow.tile_rows
+        return is_last and expert is not None and self.order.expert_of(facts, route, first) == expert
+
+    def _moves_sent(self, op: tf.TileOp, task: np.void, expert: int | None) -> bool:
+        """Whether a transfer moves rows, if given of an expert, of which the facts say that this rank sends them."""
+        *place, of = self.facts.sent or (-1,)
+        return op.opcode == "PUT" and place == [op.domain.route, task["row"], task["peer"]] and expert in (None, of)
 
     def _moves_returned(self, op: tf.TileOp, task: np.void) -> bool:
         """Whether a transfer moves, or tells of, rows of this rank of which the facts say that they go back to a peer."""
@@ -255,6 +271,9 @@ class Proof(Order):
             return facts
         if direction(op) != "back":
             facts.tiles = 0
+            if op.opcode == "PUT":
+                expert = offset if self.kind(signal) == tf.SLOT_EXPERT else None
+                facts.sent = op.domain.route, row, int(task["peer"]), expert
         elif op.opcode == "PUT_BACK":
             facts.add_slot(op.domain.route, row)
         else:

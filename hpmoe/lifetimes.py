@@ -5,9 +5,11 @@ Its writers wait until all readers of the older ones are done (write after read)
 have the same units and rows of the same bytes, and altogether otherwise. Writers of the older one need no waits of their
 own (write after write): its readers have waited for all of them. Nor does an order that the flow of data makes anyway.
 
-What other ranks write takes over nothing: their puts would have to wait until the readers here are done, which takes a
-signal from every rank to every sender before the first row may leave. That is a barrier in front of the exchange, where
-rows shall leave slot by slot; it would cost more time than its bytes are worth.
+What other ranks write takes over nothing: their puts would have to wait until the readers here are done, and no event of
+a launch leads from those to them, as what a rank sends depends on the rows it was sent and not on what their sender does
+meanwhile. It would take a signal from every rank to every sender before the first row may leave: a barrier in front of the
+exchange, where rows shall leave slot by slot. Between launches there is that barrier, as each begins with an exchange of
+counts among all ranks: the temporaries of one launch are free when the next begins, for what other ranks write, too.
 """
 
 from __future__ import annotations

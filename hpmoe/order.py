@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from hpmoe import taskflow as tf
-from hpmoe.counting import TRANSFERS, own_positions, span, spans
+from hpmoe.counting import TRANSFERS, op_spans, own_positions, spans
 
 
 class Order:
@@ -22,6 +22,7 @@ class Order:
         self._signals = _rows_by(flow.signals, flow.signals["event"])
         dynamic = flow.signals[flow.signals["kind"] != tf.STATIC]
         self._spread, self._spans = dynamic, spans(flow, dynamic)
+        self._span_of, self._op_of = op_spans(flow).tolist(), flow.tasks["op"].tolist()
 
     def is_to_itself(self, signal: np.void) -> bool:
         """Whether a signal counts rows that every rank moves to itself: it may be given as local or as of a peer."""
@@ -52,11 +53,16 @@ class Order:
         return [s for s in self.signals_about(event) if any(e == event for e, _ in self.events_of(s))]
 
     def op_of(self, task: int) -> tf.TileOp:
-        return self.flow.ops[self.flow.tasks["op"][task]]
+        return self.flow.ops[self._op_of[task]]
+
+    def span(self, row: np.void) -> int:
+        """How many consecutive events a wait or signal may be about."""
+        return self._span_of[self._op_of[row["task"]]][row["kind"]]
 
     def kind(self, row: np.void) -> int:
         """The kind of a wait or signal; static where there is only one event it can be about."""
-        return tf.STATIC if row["kind"] == tf.STATIC or span(self.flow, row) == 1 else int(row["kind"])
+        kind = int(row["kind"])
+        return tf.STATIC if kind == tf.STATIC or self.span(row) == 1 else kind
 
     def events_of(self, row: np.void) -> list[tuple[int, int | None]]:
         """(event, expert of the task's slot where it decides) for all that a wait or signal is about in some routing."""
@@ -65,7 +71,7 @@ class Order:
             return [(first, None)]
         op, task = self.op_of(row["task"]), self.flow.tasks[row["task"]]
         if kind != tf.SLOT_EXPERT or op.domain.kind != "slots":
-            return [(first + i, None) for i in range(span(self.flow, row))]
+            return [(first + i, None) for i in range(self.span(row))]
         plan, order, sources = self.flow.routes[op.domain.route], self.flow.peer_order, None
         if op.opcode == "PUT_BACK":  # the rank that the rows are of, the last such on any rank
             sources = 1 + int(((order[:, task["peer"]] - np.arange(len(order))) % len(order)).max())

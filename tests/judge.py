@@ -140,36 +140,38 @@ class Judge:
 def conflicts(x):
     """{(writer, reader)} of all reads of what a task writes; AssertionError where an element is written twice, an output not
     at all, or something is read that nobody writes."""
-    n = x.flow.num_tasks
-    reads, writes = [], []
+    n, size = x.flow.num_tasks, x.flow.num_tasks * x.flow.ep_size
+    touched = [], []
     for rank in x.ranks:
         for t in range(n):
-            read, written = x.touches(rank, t)
-            writes += [(rank * n + t, cells) for cells in written]
-            reads += [(rank * n + t, np.unique(cells)) for cells in read]
+            for kept, parts in zip(touched, x.touches(rank, t), strict=True):
+                kept += [(rank * n + t, cells) for cells in parts]
+    reads, writes = map(cells_and_nodes, touched)
     writer = np.full(x.num_cells, -1)
-    for node, cells in writes:
-        once = (writer[cells] < 0).all() and len(np.unique(cells)) == len(cells)
-        assert once or isinstance(x, Arrivals), "an element is written twice"
-        writer[cells] = node
+    writer[writes[:, 0]] = writes[:, 1]
+    once = len(np.unique(writes[:, 0])) == len(writes)
+    assert once or isinstance(x, Arrivals), "an element is written twice"
     given = np.zeros(x.num_cells, bool)
     for rank in x.ranks:
         for b in x.flow.inputs:
             given[x.cells(rank, b, range(x._num_rows(rank, b)))] = True
-    out = set()
-    for node, cells in reads:
-        writers = np.unique(writer[cells[~given[cells]]])
-        assert (writers >= 0).all() or isinstance(x, Arrivals), "something is read that nobody writes"
-        out |= {(int(w), node) for w in writers if w >= 0}
-    return out | takeovers(x, reads, writes)
+    asked = reads[~given[reads[:, 0]]]
+    writers = writer[asked[:, 0]]
+    assert (writers >= 0).all() or isinstance(x, Arrivals), "something is read that nobody writes"
+    pairs = np.unique(writers[writers >= 0] * size + asked[writers >= 0, 1])
+    return {divmod(pair, size) for pair in pairs.tolist()} | takeovers(x, reads, writes)
+
+
+def cells_and_nodes(touched):
+    """Rows of (cell, node) from pairs of (node, cells)."""
+    nodes = np.repeat(np.array([node for node, _ in touched], int), [len(cells) for _, cells in touched])
+    return np.stack([np.concatenate([np.zeros(0, int), *(cells for _, cells in touched)]), nodes], axis=1)
 
 
 def takeovers(x, reads, writes):
     """{(user of the older storage, writer of the newer)} of storages that share a piece of memory."""
     if not x.homes:
         return set()
-    reads, writes = (np.concatenate([np.stack([cells, np.full(len(cells), node)], axis=1) for node, cells in rows])
-                     for rows in (reads, writes))
     written, used, out = x.pieces(writes), x.pieces(np.concatenate([reads, writes])), set()
     for piece, tenants in used.items():
         in_order = sorted(tenants, key=lambda s: min(n % x.flow.num_tasks for n in tenants[s]))

@@ -2,7 +2,8 @@
 
 import collections
 
-import mutations_of_programs  # noqa: F401  registers its kinds
+import mutations_of_checkers  # noqa: F401  registers its kinds
+import mutations_of_programs  # noqa: F401
 import mutations_of_schedules  # noqa: F401
 import numpy as np
 from mutation import MUTATIONS

@@ -14,7 +14,7 @@ from mutants import MUTATIONS, changes, mutant
 from variants import VARIANTS, arguments
 
 import hpmoe
-from hpmoe import Aval, VerifyError
+from hpmoe import Aval, VerifyError, cycles
 from hpmoe.dtypes import dtype_name, numpy_dtype
 from hpmoe.interpret import interpret
 from hpmoe.kernels.executable import compile_cpu
@@ -41,6 +41,12 @@ SUBJECTS = (
     ("dense_with_bias", DENSE, {"rows": 2, "cols": 2}),
     ("summed_over_tokens", SINGLE, {"rows": 1, "cols": 2, "signal": "expert"}),
 )
+WIDE = Layer(ep=1, T=2, H=3, I=3, E=3, K=2)
+APART = Layer(ep=2, T=1, H=3, I=3, E=4, K=1)
+OTHERS = tuple((name, *rest) for name in (*VARIANTS, "dropping", "accumulating", "recomputing", "bfloat16") for rest in (
+    (WIDE, {"rows": 2, "cols": 2}), (APART, {"rows": 1, "cols": 2, "signal": "expert"})))
+MANY = 3000  # mutants, from which on there are some of a few of these, too
+ARRIVALS = 20  # that are judged together
 SCHEDULES = (("tiles", None, None), ("overlap", None, None), ("queues", hpmoe.cpu(1), "stage_order"),
              ("queues", hpmoe.cpu(2), "critical_path"), ("queues", hpmoe.cpu(3), "round_robin"),
              ("queues", SMALL_NPU, "critical_path"), ("queues", SMALL_NPU, "stage_order"))
@@ -152,15 +158,21 @@ class Subject:
             return f"{type(error).__name__}: {error}"
         return None
 
-    def judge_of_arrivals(self):
-        if self.key not in self.other_judges:
+    def judges_of_arrivals(self):
+        """Judges of some arrivals each, made when they are asked for."""
+        made = self.other_judges.setdefault(self.key, [])
+        if not made:
             arrivals = every_arrival(self.flow, np.random.default_rng(0), 300) if self.flow.routes else []
-            self.other_judges[self.key] = Judge(self.flow, arrivals, arrivals)
-        return self.other_judges[self.key]
+            order = np.random.default_rng(1).permutation(len(arrivals)).tolist()
+            made += [[arrivals[i] for i in order[first:first + ARRIVALS]] for first in range(0, len(order), ARRIVALS)]
+        for i, some in enumerate(made):
+            if isinstance(some, list):
+                made[i] = Judge(self.flow, some, some)
+            yield made[i]
 
     def why_rejected(self, flow, anew):
         """Of a mutant that no routing of this layer harms: "other rows" where some that its slots have room for do."""
-        return "other rows" if not anew and self.judge_of_arrivals().harm(flow) else "benign"
+        return "other rows" if not anew and any(judge.harm(flow) for judge in self.judges_of_arrivals()) else "benign"
 
     def harm(self, flow, anew, rng, is_accepted):
         """What a mutant can do wrong for some routing, or None."""
@@ -195,10 +207,20 @@ def accepted(flow):
     return True
 
 
+def some_others(number, seed):
+    """Programs that the seed picks, each in some stages."""
+    rng, count = np.random.default_rng(seed), number // MANY * 3
+    chosen = [OTHERS[i] for i in rng.permutation(len(OTHERS))[:count]]
+    return [(*other, str(rng.choice(["forward", "backward"])), SCHEDULES[i])
+            for other in chosen for i in rng.choice(len(SCHEDULES), size=2, replace=False)]
+
+
 @pytest.fixture(scope="module")
-def subjects():
-    return [Subject(*subject, direction, schedule) for i, subject in enumerate(SUBJECTS)
-            for direction in ("forward", "backward") for j, schedule in enumerate(SCHEDULES) if (i + j) % 2 == 0 or j == 3]
+def subjects(request):
+    number, seed = (request.config.getoption(name) for name in ("--mutants", "--mutants-seed"))
+    chosen = [(*subject, direction, schedule) for i, subject in enumerate(SUBJECTS) for direction in ("forward", "backward")
+              for j, schedule in enumerate(SCHEDULES) if (i + j) % 2 == 0 or j == 3]
+    return [Subject(*one) for one in (*chosen, *some_others(number, seed))]
 
 
 def test_verifier_is_right_about_every_mutant(subjects, request, capsys):
@@ -226,6 +248,35 @@ def test_verifier_is_right_about_every_mutant(subjects, request, capsys):
     with capsys.disabled():
         print(table(counts))
     assert not wrong, f"the verifier is wrong about {len(wrong)} mutants\n" + "\n".join(wrong[:40])
+
+
+HARD = (  # backward schedules with waits that only a closer look at the rows finds implied
+    ("moe_ffn", SINGLE, {"rows": 2, "cols": 2, "signal": "peer"}, ("queues", hpmoe.cpu(2), "critical_path")),
+    ("moe_ffn", SINGLE, {"rows": 2, "cols": 2, "signal": "peer"}, ("queues", SMALL_NPU, "stage_order")),
+    ("softmax_weights", CHOICES, {"rows": 2, "cols": 1}, ("queues", hpmoe.cpu(2), "critical_path")),
+    ("summed_over_tokens", SINGLE, {"rows": 1, "cols": 2, "signal": "expert"}, ("queues", SMALL_NPU, "critical_path")),
+)
+
+
+@pytest.mark.parametrize("name, layer, options, schedule", HARD, ids=[f"{h[0]} {h[3][2]}" for h in HARD])
+def test_every_wait_left_out_and_every_queue_in_order(name, layer, options, schedule):
+    subject = Subject(name, layer, options, "backward", schedule)
+    flow, queues = subject.flow, [np.sort(q) for q in subject.flow.queues]
+    others = [flow.replace(waits=np.delete(flow.waits, i)) for i in range(len(flow.waits))]
+    others += [flow.replace(queues=(*flow.queues[:q], queue, *flow.queues[q + 1:])) for q, queue in enumerate(queues)]
+    for other in others:
+        harm = subject.judge.harm(other)
+        assert accepted(other) != bool(harm) or subject.why_rejected(other, False) == "other rows", (
+            harm, changes(flow, other))
+
+
+def test_a_cycle_of_too_many_cases_is_refused(monkeypatch):
+    flow = lowered(*HARD[0][:3], "backward", HARD[0][3])
+    in_order = flow.replace(queues=(np.sort(flow.queues[0]), *flow.queues[1:]))
+    verify(in_order)
+    monkeypatch.setattr(cycles, "MAX_WORK", 0)
+    with pytest.raises(VerifyError, match=r"t\d+ .* can never run: a cycle leads through what it waits for"):
+        verify(in_order)
 
 
 def table(counts):

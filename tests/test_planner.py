@@ -113,6 +113,17 @@ def test_rules_are_expanded_in_the_order_of_the_tasks():
             planner.expand_rules(tables[0], np.array(bad, planner.RULE), room, tf.SIGNAL)
 
 
+def test_rows_about_events_that_are_left_out(flow):
+    kept = np.random.default_rng(2).random(len(flow.events)) < 0.6
+    number, some = np.where(kept, np.cumsum(kept) - 1, -1), np.arange(len(flow.waits)) % 3 > 0
+    for table, chosen in ((flow.waits, some), (flow.signals, None)):
+        wanted = table[kept[table["event"]] & (True if chosen is None else chosen)].copy()
+        wanted["event"] = number[wanted["event"]]
+        assert np.array_equal(planner.renumbered(table, number, chosen), wanted)
+    with pytest.raises(ValueError, match="renumbered: one of the signals is about an event that does not exist"):
+        planner.renumbered(flow.signals, number[:2])
+
+
 def test_empty_flow():
     empty = make_flow(1, "forward").replace(tasks=np.zeros(0, tf.TASK), events=np.zeros(0, tf.EVENT),
                                             waits=np.zeros(0, tf.WAIT), signals=np.zeros(0, tf.SIGNAL))

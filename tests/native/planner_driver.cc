@@ -64,11 +64,19 @@ void test_random_flow(std::mt19937& random) {
   flow.order = order;
   const HpmoeFlow queued = flow.view();
   check(hpmoe_prune_waits(&queued, is_unit.data(), needed.data()) == HPMOE_OK, "waits are pruned");
-  std::vector<HpmoeWait> left;
-  for (size_t w = 0; w < flow.waits.size(); ++w)
-    if (needed[w]) left.push_back(flow.waits[w]);
   std::vector<int32_t> number(flow.events.size()), spans(HPMOE_NUM_KINDS * n, 1);
   for (size_t e = 0; e < number.size(); ++e) number[e] = int32_t(e);
+  std::vector<HpmoeWait> left(flow.waits.size() + 1);
+  std::vector<HpmoeSignal> added(flow.signals.size());
+  int64_t num_left = 0, num_added = 0;
+  check(hpmoe_renumber_waits(flow.waits.data(), int64_t(flow.waits.size()), needed.data(), number.data(),
+                             int64_t(number.size()), left.data(), &num_left) == HPMOE_OK &&
+            hpmoe_renumber_signals(flow.signals.data(), int64_t(added.size()), number.data(), int64_t(number.size()),
+                                   added.data(), &num_added) == HPMOE_OK && num_added == int64_t(added.size()),
+        "tables are numbered anew");
+  check(hpmoe_renumber_signals(flow.signals.data(), int64_t(added.size()), number.data(), 0, added.data(), &num_added) ==
+            HPMOE_BAD_TABLE, "every event has a number");
+  left.resize(num_left);
   std::vector<uint8_t> has(flow.waits.size() + 1);
   uint8_t is_thinned = 0;
   flow.waits.swap(left);
