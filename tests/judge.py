@@ -197,6 +197,9 @@ def nonsense(flow):
     given = {flow.buffers[b].storage for b in flow.inputs}
     if any(flow.buffers[a.buffer].storage in given for op in flow.ops for a in op.outputs):
         return "an input is written"
+    users = given | {flow.buffers[b].storage for b in flow.outputs}
+    if any(b.memory in users or (b.memory >= 0 and b.storage in users) for b in flow.buffers):
+        return "an array of the caller shares memory"
     if flow.made and flow.tile_rows != flow.made.tile_rows:
         return "tiles of another height, whose sums may be rounded otherwise"
     if flow.queues and len(flow.queues) != flow.machine.num_queues:

@@ -86,16 +86,15 @@ def lowered(name, layer, options, direction, schedule):
 
 
 def every_case(layer, flow):
-    """Every number of tokens and every choice of experts of every rank, the same for all routes. The order of a token's
-    choices only names its entries; it is that of the experts, or the other way round."""
+    """Every number of tokens and every choice of experts of every rank through every route. The order of a token's choices
+    only names its entries; it is that of the experts, or the other way round."""
     one_token = [c[::1 - 2 * (i % 2)] for i, c in enumerate(itertools.combinations(range(layer.E), layer.K))]
-    rank = [(n, ids) for n in range(layer.T + 1) for ids in itertools.product(one_token, repeat=n)] if flow.routes else [
-        (n, ()) for n in range(layer.T + 1)]
+    rank = [(n, ids) for n in range(layer.T + 1) for ids in itertools.product(one_token, repeat=n * len(flow.routes))]
     cases = []
     for ranks in itertools.product(rank, repeat=layer.ep):
-        ids = [np.array([*chosen, *[one_token[0]] * (layer.T - len(chosen))], np.int32).reshape(layer.T, layer.K)
-               for _, chosen in ranks]
-        cases.append(([ids] * len(flow.routes), [n for n, _ in ranks]))
+        ids = [[np.array([*chosen[i * n:(i + 1) * n], *[one_token[0]] * (layer.T - n)], np.int32).reshape(layer.T, layer.K)
+                for n, chosen in ranks] for i in range(len(flow.routes))]
+        cases.append((ids, [n for n, _ in ranks]))
     return cases
 
 
