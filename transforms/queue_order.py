@@ -19,6 +19,7 @@ from hpmoe.machine import Machine
 L2_SHARE = 0.5  # of what a rank's L2 holds, for rows that are read once for each part of columns
 LATE = 2
 QUEUE_US = 300.0
+UNEVEN = 1.15  # peers of a worker, the most over the mean
 
 
 class LikelySlots:
@@ -182,8 +183,9 @@ def _putters(flow: tf.Taskflow, op: tf.TileOp, machine: Machine, slots: LikelySl
     """
     ahead, sent = _ahead(flow, op), flow.buffers[op.operands[1].buffer]
     sent = slots.rows * (op.tile_cols or sent.cols) * numpy_dtype(storage_dtype(sent.dtype)).itemsize
-    groups = round(machine.num_aiv * flow.ep_size * sent / (machine.link_bytes_per_us * QUEUE_US))
-    groups = min(max(groups, 1), flow.ep_size, machine.num_aiv)
+    wanted = round(machine.num_aiv * flow.ep_size * sent / (machine.link_bytes_per_us * QUEUE_US))
+    groups = next(g for g in range(min(max(wanted, 1), flow.ep_size, machine.num_aiv), 0, -1)
+                  if -(-flow.ep_size // g) * machine.num_aiv <= UNEVEN * (machine.num_aiv // g) * flow.ep_size)
     starts = np.arange(groups + 1) * machine.num_aiv // groups
     group = (ahead % groups)[:, None]
     return starts[group] + slots.turns(sequence, ahead, groups) % np.diff(starts)[group]
