@@ -1,6 +1,6 @@
 """Train a small MoE language model on the sources of the Python standard library, fused and op by op, side by side.
 
-    python examples/06_train_moe_language_model.py [--steps 200] [--plot losses.png]
+    python examples/06_train_moe_language_model.py [--steps 200] [--batch 12] [--plot losses.png]
 
 Two copies of one byte-level transformer start from the same weights and see the same batches. In one the FFN of every
 layer is a persistent kernel made by the chain, in the other the same function runs op by op; embedding, attention,
@@ -25,7 +25,7 @@ import hpmoe
 
 VOCAB_SIZE, HIDDEN_SIZE, NUM_LAYERS, NUM_HEADS = 256, 96, 2, 4
 NUM_EXPERTS, TOP_K, INTERMEDIATE_SIZE = 8, 2, 96
-BATCH_SIZE, SEQUENCE_LENGTH, LEARNING_RATE, WARMUP_STEPS = 12, 64, 4e-3, 20
+SEQUENCE_LENGTH, LEARNING_RATE, WARMUP_STEPS = 64, 4e-3, 20
 
 to_kernel = hpmoe.chain(hpmoe.tile_partition, hpmoe.overlap_comm, hpmoe.assign_queues, hpmoe.fuse_persistent)
 
@@ -120,9 +120,9 @@ class Trainer:
         self.losses.append(float(loss))
         self.seconds.append(time.perf_counter() - start)
 
-    def tokens_per_second(self):
-        """By the median step: the first ones also trace, plan and warm up."""
-        return BATCH_SIZE * SEQUENCE_LENGTH / np.median(self.seconds)
+    def median_seconds(self):
+        """Of a step: the first ones also trace, plan and warm up."""
+        return np.median(self.seconds)
 
 
 def standard_library_text(num_bytes=4_000_000):
@@ -131,23 +131,23 @@ def standard_library_text(num_bytes=4_000_000):
     return np.frombuffer(b"".join(f.read_bytes() for f in files)[:num_bytes], np.uint8)
 
 
-def batches(text, seed=0):
+def batches(text, size, seed=0):
     """Random windows of the text and the bytes that follow, without end."""
     rng = np.random.default_rng(seed)
     while True:
-        starts = rng.integers(0, len(text) - SEQUENCE_LENGTH, (BATCH_SIZE, 1))
+        starts = rng.integers(0, len(text) - SEQUENCE_LENGTH, (size, 1))
         windows = text[starts + np.arange(SEQUENCE_LENGTH + 1)].astype(np.int32)
         yield ms.Tensor(windows[:, :-1].copy()), ms.Tensor(windows[:, 1:].copy())
 
 
-def train(steps):
+def train(steps, batch_size):
     """Both trainers after `steps` steps, reporting on the way."""
     text = standard_library_text()
     fused, plain = Trainer(to_kernel(hpmoe.moe_ffn), steps), Trainer(hpmoe.moe_ffn, steps)
     print(f"{len(text):,} bytes of Python's standard library; {NUM_LAYERS} layers, {NUM_EXPERTS} experts, top {TOP_K}; "
-          f"{BATCH_SIZE * SEQUENCE_LENGTH} tokens a step\n")
+          f"{batch_size * SEQUENCE_LENGTH} tokens a step\n")
     print("step   fused loss   op by op   difference")
-    for step, batch in enumerate(itertools.islice(batches(text), steps)):
+    for step, batch in enumerate(itertools.islice(batches(text, batch_size), steps)):
         fused.step(*batch)
         plain.step(*batch)
         if step % max(1, steps // 12) == 0 or step == steps - 1:
@@ -190,16 +190,17 @@ def text_plot(curves, height=12, width=72):
 def main(argv=None):
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--steps", type=int, default=200)
+    parser.add_argument("--batch", type=int, default=12, help="sequences of a step")
     parser.add_argument("--plot", default="losses.png", help="where to write the picture")
     args = parser.parse_args(argv)
     ms.runtime.launch_blocking()  # asynchronous dispatch costs milliseconds an operator on a machine of few cores
-    fused, plain = train(args.steps)
+    fused, plain = train(args.steps, args.batch)
     plot({"op by op": plain.losses, "fused": fused.losses}, args.plot)
     losses = np.abs(np.subtract(fused.losses, plain.losses)).max()
     weights = max(np.abs(a.asnumpy() - b.asnumpy()).max() for a, b in zip(fused.weights, plain.weights, strict=True))
     print(f"largest difference of the losses {losses:.1e} nats per byte, of the final weights {weights:.1e}")
-    print(f"tokens per second: fused {fused.tokens_per_second():,.0f}, op by op {plain.tokens_per_second():,.0f}, "
-          f"{fused.tokens_per_second() / plain.tokens_per_second():.2f}x")
+    fast, slow = (args.batch * SEQUENCE_LENGTH / trainer.median_seconds() for trainer in (fused, plain))
+    print(f"tokens per second: fused {fast:,.0f}, op by op {slow:,.0f}, {fast / slow:.2f}x")
 
 
 if __name__ == "__main__":

@@ -96,10 +96,10 @@ def test_own_transforms_change_the_ir_and_not_the_numbers(printed):
 
 def test_training_agrees_and_learns(printed, tmp_path):
     picture = tmp_path / "losses.png"
-    text = printed("06_train_moe_language_model.py", "--steps", "16", "--plot", str(picture))
+    text = printed("06_train_moe_language_model.py", "--steps", "24", "--batch", "3", "--plot", str(picture))
     rows = [[float(x) for x in line.split()] for line in re.findall(r"\n +(\d+ +[\d.]+ +[\d.]+ +\S+)", text)]
     assert rows[0][0] == 0
-    assert rows[-1][0] == 15
+    assert rows[-1][0] == 23
     assert abs(rows[0][1] - math.log(256)) < 1.5
     assert rows[-1][1] < rows[0][1] - 2
     assert max(abs(fused - plain) for _, fused, plain, _ in rows) < 1e-4
