@@ -67,8 +67,11 @@ class Contest:
         want = reference(problem)
         contestants = [Contestant(name, SIDES[name]) for name in names]
         try:
-            for c in contestants:
-                self._enter(c, problem, want)
+            entrants = [c for c in contestants if self._may_enter(c, problem)]
+            for c in entrants:  # they import side by side
+                c.process = self._start(c.side, c.variant, problem)
+            for c in entrants:
+                self._check(c, problem, want)
             self._take_turns(contestants)
         finally:
             for c in contestants:
@@ -76,16 +79,23 @@ class Contest:
                     c.process.close()
         return contestants
 
-    def _enter(self, c: Contestant, problem: LayerProblem, want: Mapping[str, Mapping[str, np.ndarray]]) -> None:
-        """Starts the process of a side and checks what it computes."""
+    def _may_enter(self, c: Contestant, problem: LayerProblem) -> bool:
+        """Whether a side can take part; if so its variant is chosen, while no other runs."""
         if problem.dtype in c.side.not_in:
-            return c.fail("none", c.side.not_in[problem.dtype])
-        if importlib.util.find_spec(c.side.package) is None:
-            return c.fail("not installed", f"pip install {c.side.package}, or hpmoe with its extra: pip install '.[bench]'")
+            c.fail("none", c.side.not_in[problem.dtype])
+        elif importlib.util.find_spec(c.side.package) is None:
+            c.fail("not installed", f"pip install {c.side.package}, or hpmoe with its extra: pip install '.[bench]'")
+        else:
+            try:
+                c.variant = self._choose(c, problem)
+            except WorkerError as error:
+                c.fail("failed", str(error))
+        return c.status == "ok"
+
+    def _check(self, c: Contestant, problem: LayerProblem, want: Mapping[str, Mapping[str, np.ndarray]]) -> None:
+        """Builds a side in its process and checks what it computes."""
+        self.progress(f"starting {c.side.title}")
         try:
-            c.variant = self._choose(c, problem)
-            self.progress(f"starting {c.side.title}")
-            c.process = self._start(c.side, c.variant, problem)
             passes = c.process.ask("build")["passes"]
             for which in passes:
                 self.progress(f"warming up and checking {c.side.title}, {which}")
