@@ -11,7 +11,7 @@ from absl import flags
 
 from hpmoe.commands import bench, build, calibrate, compare, demo, doctor, memory, plan, show, simulate, tune
 from hpmoe.commands.options import UsageError, define_switch, did_you_mean, flags_text, parse
-from hpmoe.errors import LaunchError
+from hpmoe.errors import ArgumentError, LaunchError
 
 COMMANDS = {"demo": demo, "bench": bench, "show": show, "plan": plan, "simulate": simulate, "compare": compare,
             "calibrate": calibrate, "tune": tune, "memory": memory, "build": build, "doctor": doctor}
@@ -35,6 +35,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         return status
     except UsageError as error:
         return _fail(2, f"{who}: {error} ({who} --help lists what there is)")
+    except ArgumentError as error:  # sizes that are right one by one and not together
+        return _fail(2, f"{who}: {error}")
     except (LaunchError, MemoryError, OSError) as error:
         if isinstance(error, BrokenPipeError):
             # Whoever read stdout has left; what is still buffered has nowhere to go.

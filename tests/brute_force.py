@@ -97,9 +97,9 @@ class Expansion:
         """Global numbers of the cells in `rows` and `cols` (all where None) of a buffer of a rank."""
         buffer = self.flow.buffers[b]
         cols = range(buffer.cols) if cols is None else cols
+        assert not rows or (min(rows) >= 0 and max(rows) < self._num_rows(rank, b)), "rows out of bounds"
+        assert not cols or (min(cols) >= 0 and max(cols) < buffer.cols), "columns out of bounds"
         rows, cols = (np.arange(x.start, x.stop) if isinstance(x, range) else np.array(x, int) for x in (rows, cols))
-        assert not rows.size or (rows.min() >= 0 and rows.max() < self._num_rows(rank, b)), "rows out of bounds"
-        assert not cols.size or (cols.min() >= 0 and cols.max() < buffer.cols), "columns out of bounds"
         return (self.bases[rank, buffer.storage] + rows[:, None] * buffer.cols + cols[None, :]).reshape(-1)
 
     def pieces(self, accesses):
@@ -224,15 +224,16 @@ class Expansion:
 
     def _transfer(self, rank, op, task):
         out, source = op.operands
-        top_k, reads, writes = self.flow.routes[op.domain.route].top_k, [], []
+        top_k, read, written = self.flow.routes[op.domain.route].top_k, [], {}
         for peer, row, entry in self.moved(rank, op, task):
             if op.opcode.endswith("BACK"):
-                reads.append(self.cells(rank, source.buffer, [row]))
-                writes.append(self.cells(peer, out.buffer, [entry]))
+                here, there = row, entry
             else:
-                reads.append(self.cells(rank, source.buffer, [entry if source.rows == "entries" else entry // top_k]))
-                writes.append(self.cells(peer, out.buffer, [row]))
-        return reads, writes
+                here, there = entry if source.rows == "entries" else entry // top_k, row
+            read.append(here)
+            written.setdefault(peer, []).append(there)
+        writes = [self.cells(peer, out.buffer, rows) for peer, rows in written.items()]
+        return [self.cells(rank, source.buffer, read)] if read else [], writes
 
     def _reduce(self, rank, op, task):
         out, entries, *weights = op.operands
@@ -368,17 +369,12 @@ def _ancestors(flow, x, producers):
 
 def _check_accesses(flow, x, before):
     n = flow.num_tasks
-    reads, writes = [], []
-    for rank in x.ranks:
-        for t in range(n):
-            for kept, parts in zip((reads, writes), x.touches(rank, t), strict=True):
-                for cells in parts:
-                    kept.append(np.stack([cells, np.full(len(cells), rank * n + t)], axis=1))
-    reads, writes = (np.unique(np.concatenate([*k, np.zeros((0, 2), int)]), axis=0) for k in (reads, writes))
+    touched = [x.touches(rank, t) for rank in x.ranks for t in range(n)]
+    reads, writes = (_pairs([parts[i] for parts in touched]) for i in range(2))
+    for i in np.flatnonzero(writes[1:, 0] == writes[:-1, 0])[:1]:
+        raise AssertionError(f"a cell is written by {_name(flow, writes[i, 1])} and {_name(flow, writes[i + 1, 1])}")
     writer = np.full(x.num_cells, -1)
-    for cell, node in writes:
-        assert writer[cell] < 0, f"a cell is written by {_name(flow, writer[cell])} and {_name(flow, node)}"
-        writer[cell] = node
+    writer[writes[:, 0]] = writes[:, 1]
     given = np.zeros(x.num_cells, bool)
     for rank in x.ranks:
         for b in flow.inputs:
@@ -386,11 +382,21 @@ def _check_accesses(flow, x, before):
         for b in flow.outputs:
             _check_written(flow, x, rank, b, writer)
     _check_shared_memory(flow, x, reads, writes, before)
-    for writing, reading in {(int(writer[cell]), int(node)) for cell, node in reads if not given[cell]}:
+    made = reads[~given[reads[:, 0]]]
+    for writing, reading in set(zip(writer[made[:, 0]].tolist(), made[:, 1].tolist(), strict=True)):
         if writing < 0:
             raise Unordered(f"{_name(flow, reading)} reads what nobody writes")
         if not before[reading] >> writing & 1:
             raise Unordered(f"{_name(flow, reading)} does not wait for {_name(flow, writing)}")
+
+
+def _pairs(parts):
+    """(cell, node) of all accesses, each once and in order, from the lists of cells of each node."""
+    cells = [cells for mine in parts for cells in mine]
+    nodes = np.repeat(np.arange(len(parts)), [sum(map(len, mine)) for mine in parts])
+    if not cells:
+        return np.zeros((0, 2), int)
+    return np.stack(np.divmod(np.unique(np.concatenate(cells) * len(parts) + nodes), len(parts)), axis=1)
 
 
 def _check_shared_memory(flow, x, reads, writes, before):

@@ -67,6 +67,7 @@ def test_version(capsys):
      "hpmoe show: flag --machine=ascend_a2: it must be cpu for --stage=kernel; what is packed for an NPU is not shown"),
     ("show --order=random", "hpmoe show: flag --order=random: it must be one of ratr, sequential"),
     ("doctor --tokens=3", "hpmoe doctor: unknown flag --tokens"),
+    ("plan --runs=99999999999999999999", "hpmoe plan: flag --runs=99999999999999999999: it must be an integer of at most"),
 ])
 def test_wrong_usage_is_one_line_and_status_2(capsys, args, text):
     status, out, err = run(capsys, *args.split())

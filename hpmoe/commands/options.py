@@ -12,13 +12,15 @@ from absl import flags
 
 from hpmoe.dtypes import FLOATS
 
+MOST = 2**30
+
 
 class UsageError(Exception):
     """A command line that cannot be run; the text names the flag, what it was and what it must be."""
 
 
 class Integer(flags.ArgumentParser):
-    """An int of at least `least`."""
+    """An int of at least `least`, and of a size that something can have."""
 
     def __init__(self, least: int = 1):
         self.least = least
@@ -30,6 +32,8 @@ class Integer(flags.ArgumentParser):
             value = self.least - 1
         if value < self.least:
             raise ValueError(f"it must be an integer of at least {self.least}")
+        if value > MOST:
+            raise ValueError(f"it must be an integer of at most {MOST}")
         return value
 
 
