@@ -29,7 +29,6 @@ NOT_REACHED = {
     ("kernels/ascend_rules.py", "its main gradient"): "a call adds in place; guards against other callers of the kernel",
     ("kernels/ascend_build.py", ""): "compilers that fail; test_cli.py",
     ("kernels/ascend_heap.py", "the size of MindSpore's world"): "needs processes that MindSpore starts",
-    ("kernels/twin_target.py", "is not built"): "an installation without it; test_packaging.py",
     ("kernels/twin_target.py", "breaks a rule"): "the kernel keeps them; test_ascend_mutants.py",
     ("hpmoe/graph_mode.py", "of unknown type"): "test_graph_mode.py, with the other two that say so",
     ("hpmoe/running.py", "capture_mode"): "test_graph_mode.py, where MindSpore records calls",

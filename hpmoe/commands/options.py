@@ -30,10 +30,9 @@ class Integer(flags.ArgumentParser):
             value = int(argument)
         except ValueError:
             value = self.least - 1
-        if value < self.least:
-            raise ValueError(f"it must be an integer of at least {self.least}")
-        if value > MOST:
-            raise ValueError(f"it must be an integer of at most {MOST}")
+        if not self.least <= value <= MOST:
+            bound = f"most {MOST}" if value > MOST else f"least {self.least}"
+            raise ValueError(f"it must be an integer of at {bound}")
         return value
 
 
