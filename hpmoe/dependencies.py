@@ -15,8 +15,8 @@ from collections.abc import Iterable
 import numpy as np
 
 from hpmoe import taskflow as tf
+from hpmoe.event_tables import Tables, Tasks
 from hpmoe.lifetimes import Release, lifetimes_of
-from hpmoe.native.planner import GRID, RULE, expand_rules
 
 Columns = tuple[tuple[int, int], ...]
 
@@ -30,78 +30,12 @@ class _Region:
     columns: Columns
 
 
-@dataclasses.dataclass(frozen=True)
-class _Tasks:
-    """Tasks of an operation: those of some runs of its column tiles and, of each expert, of all blocks (-1) or of one."""
-
-    op: int
-    tiles: tuple[tuple[int, int], ...]
-    block: int = -1
-
-
-class _Tables:
-    """Event blocks, and what tasks wait for and signal, under construction."""
-
-    def __init__(self, ops: tuple[tf.TileOp, ...], num_tiles: list[int]) -> None:
-        self.ops, self.num_tiles = ops, num_tiles
-        self.blocks: dict[object, tf.EventBlock] = {}
-        self.events: list[tuple[int, np.ndarray, np.ndarray | int, int]] = []
-        self.waits: list[tuple[int, ...]] = []
-        self.signals: list[tuple[int, ...]] = []
-        self.num_events = self.num_waits = self.num_signals = 0
-
-    def add_block(self, key: object, name: str, unit: str, columns: Columns, extent: int, index: np.ndarray,
-                  mult: np.ndarray | int, route: int, dynamic: bool) -> tf.EventBlock:
-        block = tf.EventBlock(name, unit, columns, self.num_events, len(index), dynamic)
-        self.blocks[key] = block
-        self.events.append((extent, index, mult, route))
-        self.num_events += len(index)
-        return block
-
-    def count(self, tasks: _Tasks) -> int:
-        """How many tasks, of all blocks."""
-        op = self.ops[tasks.op]
-        return op.domain.size * max(1, op.num_peers) * sum(stop - start for start, stop in tasks.tiles)
-
-    def wait(self, tasks: _Tasks, event: int, kind: int = tf.STATIC, *, by_unit: int = 0, by_expert: int = 0,
-             by_peer: int = 0) -> None:
-        """Task of unit u (block u // blocks of its expert) and peer j waits for event + u by_unit + ... + j by_peer."""
-        self.num_waits += self.count(tasks)
-        self.waits += [(tasks.op, *run, tasks.block, event, by_unit, by_expert, by_peer, kind, 0, 0) for run in tasks.tiles]
-
-    def signal(self, tasks: _Tasks, event: int, kind: int = tf.STATIC, *, by_unit: int = 0, by_peer: int = 0,
-               amount: int = tf.ROWS, remote: int = tf.LOCAL) -> None:
-        self.num_signals += self.count(tasks)
-        self.signals += [(tasks.op, *run, tasks.block, event, by_unit, 0, by_peer, kind, amount, remote)
-                         for run in tasks.tiles]
-
-    def finish(self) -> tuple[np.ndarray, np.ndarray, np.ndarray, tuple[tf.EventBlock, ...]]:
-        grids = np.array([(op.first_row, op.domain.size, op.num_peers, tiles, op.domain.blocks)
-                          for op, tiles in zip(self.ops, self.num_tiles, strict=True)], GRID)
-        waits, signals = (expand_rules(grids, np.array(sorted(rules, key=lambda r: r[0]), RULE), count, dtype)
-                          for rules, count, dtype in ((self.waits, self.num_waits, tf.WAIT),
-                                                      (self.signals, self.num_signals, tf.SIGNAL)))
-        return self._events(), waits, signals, tuple(self.blocks.values())
-
-    def _events(self) -> np.ndarray:
-        events, sizes = np.zeros(self.num_events, tf.EVENT), [len(index) for _, index, _, _ in self.events]
-        for column, values in (("extent", [e[0] for e in self.events]), ("route", [e[3] for e in self.events]),
-                               ("block", range(len(self.events)))):
-            events[column] = np.repeat(np.array(values, "i4"), sizes)
-        first = 0
-        for _, index, mult, _ in self.events:
-            events["index"][first:first + len(index)] = index
-            events["mult"][first:first + len(index)] = mult
-            first += len(index)
-        return events
-
-
 class _Derivation:
     def __init__(self, buffers, ops, routes, tile_rows):
         self.buffers, self.ops, self.routes, self.tile_rows = buffers, ops, routes, tile_rows
         self.col_ranges = [op.col_ranges() for op in ops]
-        self.tasks_of = [_Tasks(i, ((0, len(c)),)) for i, c in enumerate(self.col_ranges)]
-        self.tables = _Tables(ops, [len(c) for c in self.col_ranges])
+        self.tasks_of = [Tasks(i, ((0, len(c)),)) for i, c in enumerate(self.col_ranges)]
+        self.tables = Tables(ops, [len(c) for c in self.col_ranges])
         self.launch, self.launched = 0, None
         self.writers: dict[int, list[int]] = {}
         for i, op in enumerate(ops):
@@ -224,11 +158,11 @@ class _Derivation:
             for first in range(0, len(self.col_ranges[index]), step):
                 ranges = self.col_ranges[index][first:first + step]
                 columns = _merged((col + a.offset, col + a.offset + cols) for col, cols in ranges for a in accesses)
-                yield _Tasks(index, ((first, first + len(ranges)),)), columns
+                yield Tasks(index, ((first, first + len(ranges)),)), columns
         elif modes == {"block"}:
             for block in range(op.domain.blocks):
                 start = block * op.params[0]
-                yield _Tasks(index, tasks.tiles, block), ((start, min(start + op.params[0], total)),)
+                yield Tasks(index, tasks.tiles, block), ((start, min(start + op.params[0], total)),)
         else:
             yield tasks, ((0, total),)
 
@@ -260,7 +194,7 @@ class _Derivation:
         for w, tasks in chosen:
             self._signal(block, region, self.ops[w], w, tasks)
 
-    def _overlapping(self, writer: int, region: _Region) -> _Tasks:
+    def _overlapping(self, writer: int, region: _Region) -> Tasks:
         """Tasks of a writer whose columns meet the region's; whole-row writers always do."""
         op, tasks = self.ops[writer], self.tasks_of[writer]
         hits: set[int] = set()
@@ -275,7 +209,7 @@ class _Derivation:
                 low = col + access.offset
                 if any(low < stop and low + cols > start for start, stop in region.columns):
                     hits.add(i)
-        return _Tasks(writer, _merged((i, i + 1) for i in hits))
+        return Tasks(writer, _merged((i, i + 1) for i in hits))
 
     def _extent(self, region: _Region, writer: tf.TileOp) -> tuple[int, np.ndarray, int]:
         """Extent kind, unit indices and route of a region's events."""
@@ -316,13 +250,13 @@ class _Derivation:
             return tiles * self.ops[chosen[0][0]].domain.num_rows
         return tiles
 
-    def _times(self, writer: int, tasks: _Tasks) -> int:
+    def _times(self, writer: int, tasks: Tasks) -> int:
         """How many of these tasks of an operation signal each row; a NOTIFY does so once for all parts of a put."""
         if self.ops[writer].num_peers and self.ops[writer].signal != "tile":
             return 1
         return sum(stop - start for start, stop in tasks.tiles)
 
-    def _signal(self, block: tf.EventBlock, region: _Region, op: tf.TileOp, writer: int, tasks: _Tasks) -> None:
+    def _signal(self, block: tf.EventBlock, region: _Region, op: tf.TileOp, writer: int, tasks: Tasks) -> None:
         if op.num_peers and op.signal != "tile":
             self.tables.signal(self._notify_tasks(writer), block.first, by_unit=int(region.unit == "expert"), remote=tf.PEER)
         elif region.unit == "count":
@@ -371,7 +305,7 @@ class _Derivation:
     def _returns(self, storage: int) -> bool:
         return self.ops[self.writers[storage][0]].opcode == "PUT_BACK"
 
-    def _notify_tasks(self, put: int) -> _Tasks:
+    def _notify_tasks(self, put: int) -> Tasks:
         (notify,) = [i for i, op in enumerate(self.ops) if op.opcode == "NOTIFY" and op.params[1] == put]
         return self.tasks_of[notify]
 

@@ -17,8 +17,8 @@ LAYERS = (
     "token_rows",
     "padding",
     "evaluate vjp tracing",
-    "taskflow costs taskflow_text lifetimes dependencies tiling tile_choice layout native targets counting regions "
-    "essence facts order implied cycles",
+    "taskflow costs taskflow_text lifetimes dependencies event_tables tiling tile_choice layout native targets counting "
+    "regions essence facts order implied cycles",
     "verify interpret timeline critical_path timeline_text timeline_chrome timeline_picture timeline_html measure memory bound",
     "rank_arrays graph_mode staging running device_running graph_operators spmd",
     "transforms moe comm",
