@@ -86,12 +86,12 @@ def _arranged(structure, outputs):
 @constexpr(reuse_result=False)
 def _operator(layer, known):
     """The operator of a call in a graph, the tensors it takes, where its outputs go, whether it has a single one."""
-    from hpmoe.graph_operators import Forward
+    from hpmoe.device_graph import forward_operator
     runner = layer._runner
     check_argument(known, "hpmoe", "an argument in a graph", "of unknown type", UNKNOWN)
     avals = []
     args, kwargs = _recovered(iter(known), avals)
-    num_tokens = kwargs.pop("num_tokens", None) if runner.batched else None
+    num_tokens = kwargs.pop("num_tokens", None) if hasattr(layer, "mesh") else None
     call, arrays = runner.prepare(args, kwargs, num_tokens)
     program = call.traced.program
     for capture in program.captures:
@@ -99,7 +99,7 @@ def _operator(layer, known):
         check_argument(not isinstance(capture, Parameter) and not is_computed(capture), program.name, "a closed-over tensor",
                        f"{name}, whose gradient a compiled graph would lose", "an argument of the function in graph mode")
     order = tuple(next(i for i, x in enumerate(avals) if x is a) for a in arrays)
-    operator = Forward(call, len(arrays))
+    operator = forward_operator(call, len(arrays))
     places = [i if a.aval.shape or runner.batched else -1 - i for i, a in enumerate(program.outputs)]
     structure = optree.tree_unflatten(call.traced.out_tree, places)
     return operator, order, _in_tuples(structure, program.name), operator.num_outputs == 1

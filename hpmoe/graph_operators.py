@@ -26,7 +26,7 @@ from hpmoe.program import Aval, RouteAval
 from hpmoe.rank_arrays import Arrays, to_arrays
 from hpmoe.running import Call
 
-_NOTHING = Aval((1,), "float32")  # in place of a saved value
+NOTHING = Aval((1,), "float32")  # in place of a saved value
 
 
 class _Site:
@@ -43,7 +43,7 @@ class _Site:
         self.program = call.traced.program
         self.captures = to_arrays(self.program.captures)
         self.saves = _pynative_executor.requires_grad()
-        self._forget_graph = _forgetting_graph()
+        self._forget_graph = forgetting_graph()
 
     def guarded(self, compute: Callable[..., Any], arrays: Sequence[np.ndarray]) -> Any:
         """A failed graph stays failed in MindSpore, so the one that this call is in is compiled anew before its next run."""
@@ -73,11 +73,14 @@ class _Site:
         grads = self.call.backward(kept, self._unpacked(rest[:split]), cotangents)
         return [g for i, g in zip(lin.differentiable, grads, strict=True) if i < self.num_args]
 
+    def backward_operator(self, num_inputs: int) -> _Backward:
+        return _Backward(self, num_inputs)
+
     def output_avals(self) -> list[Aval]:
         """What the forward operator returns: the outputs, and what carries saved values."""
         saved = self.saved_avals
         return [_carrier(self._whole(a.aval)) for a in self.program.outputs] + (
-            saved if self.saves else [_NOTHING for _ in saved])
+            saved if self.saves else [NOTHING for _ in saved])
 
     def gradient_avals(self) -> list[Aval]:
         wanted = self.call.traced.linearized.differentiable
@@ -117,7 +120,7 @@ class _Site:
     def _packed(self, saved: Arrays) -> list[np.ndarray]:
         avals = self.saved_avals
         if not self.saves:
-            return [np.zeros(_NOTHING.shape, _NOTHING.dtype) for _ in avals]
+            return [np.zeros(NOTHING.shape, NOTHING.dtype) for _ in avals]
         parts = [[np.atleast_1d(x) for x in column] for column in zip(*saved, strict=True)]
         counts = [np.array([[len(x) for x in column] for column in parts], np.int32)] if parts else []
         return counts + [_end_to_end(column, aval) for column, aval in zip(parts, avals[1:], strict=True)]
@@ -171,12 +174,16 @@ class _Operator(ops.Custom):
         self.site, self.avals = site, avals
 
     def __infer__(self, *args):
-        avals = self.avals()
-        shapes = [list(a.shape) for a in avals]
-        dtypes = [getattr(mindspore, "bool_" if a.dtype == "bool" else a.dtype) for a in avals]
-        is_single = len(shapes) == 1
-        return {"shape": shapes[0] if is_single else tuple(shapes), "dtype": dtypes[0] if is_single else tuple(dtypes),
-                "value": None}
+        return inferred(self.avals())
+
+
+def inferred(avals: Sequence[Aval]) -> dict[str, Any]:
+    """What the compiler takes for the shapes and dtypes of an operator's outputs."""
+    shapes = [list(a.shape) for a in avals]
+    dtypes = [getattr(mindspore, "bool_" if a.dtype == "bool" else a.dtype) for a in avals]
+    is_single = len(shapes) == 1
+    return {"shape": shapes[0] if is_single else tuple(shapes), "dtype": dtypes[0] if is_single else tuple(dtypes),
+            "value": None}
 
 
 class Forward(_Operator):
@@ -189,10 +196,7 @@ class Forward(_Operator):
 
     def get_bprop(self):
         """Asked for by the compiler when it takes a gradient; it infers shapes anew afterwards."""
-        check_argument(not self.site.program.main_grads, self.site.program.name, "a gradient in a graph",
-                       "added to a main gradient", "one that the graph returns, which may drop what is done in place")
-        self.site.saves = True
-        return _gradient_rule(self.site)
+        return gradient_rule(self.site)
 
 
 class _Backward(_Operator):
@@ -204,14 +208,17 @@ class _Backward(_Operator):
         raise self.site.call.second_derivative()
 
 
-def _gradient_rule(site: _Site) -> Callable[..., Any]:
-    """The function that the compiler parses as the gradient of the forward operator."""
+def gradient_rule(site: Any) -> Callable[..., Any]:
+    """The function that the compiler parses as the gradient of the forward operator, which saves values from now on."""
+    check_argument(not site.program.main_grads, site.program.name, "a gradient in a graph", "added to a main gradient",
+                   "one that the graph returns, which may drop what is done in place")
+    site.saves = True
     lin = site.call.traced.linearized
     num_args, count, is_single = site.num_args, len(site.program.outputs), len(site.output_avals()) == 1
     kept, cotangents = tuple(i for i in lin.kept_inputs if i < num_args), lin.cotangents
     wanted = [i for i in lin.differentiable if i < num_args]
     places = tuple(wanted.index(i) if i in wanted else -1 for i in range(num_args))
-    backward = _Backward(site, len(kept) + len(site.output_avals()) - count + len(cotangents))
+    backward = site.backward_operator(len(kept) + len(site.output_avals()) - count + len(cotangents))
     num_grads = len(wanted)
 
     def rule(args, out, dout):
@@ -243,7 +250,7 @@ def _with_parameters(num_args: int, rule: Callable[..., Any]) -> Callable[..., A
     return namespace["bound"](rule)
 
 
-def _forgetting_graph() -> Callable[[], None]:
+def forgetting_graph() -> Callable[[], None]:
     """A function that makes MindSpore compile the graph being compiled now once more."""
     frame = sys._getframe()
     while frame is not None:

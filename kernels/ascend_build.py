@@ -18,7 +18,8 @@ from hpmoe.host import cache_folder
 
 KERNELS = Path(__file__).resolve().parent
 HOST = KERNELS / "ascendc" / "host"
-COMMON = (HOST / "mindspore_op.cc", HOST / "bound_kernel.cc", KERNELS / "cpu" / "image.cc", KERNELS / "cpu" / "stuck.cc")
+COMMON = (HOST / "mindspore_op.cc", HOST / "graph_op.cc", HOST / "bound_kernel.cc", KERNELS / "cpu" / "image.cc",
+          KERNELS / "cpu" / "stuck.cc")
 LIBRARY = "libhpmoe_ascend.so"
 DEVICES = Path("/dev")
 

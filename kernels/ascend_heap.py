@@ -7,13 +7,20 @@ place; nothing else needs to be agreed on but the id that rank 0 makes for each 
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import weakref
 from collections.abc import Callable
 from typing import Any, Protocol
 
+import numpy as np
+from mindspore import Tensor, communication, ops
+from mindspore.graph.api import _pynative_executor
+
 from hpmoe.errors import LaunchError, check_argument
 
 ROUNDING = 2 << 20  # a page of the device
+MESSAGE_WORDS = 512  # of what rank 0 tells the others: its length and its bytes
+NUMBERS = itertools.count()  # of kernels that graphs launch
 
 
 class Ranks(Protocol):
@@ -36,24 +43,25 @@ class WorldRanks:
     def share(self, make: Callable[[], bytes]) -> bytes:
         if self.size == 1:
             return make()
-        from mindspore.mint import distributed
-        box = [make() if self.rank == 0 else None]
-        distributed.broadcast_object_list(box, src=0)
-        return box[0]
+        words = np.zeros(MESSAGE_WORDS, np.int32)
+        if self.rank == 0:
+            made = make()
+            words[0], words[1:1 + len(made)] = len(made), list(made)
+        words = ops.Broadcast(0)((Tensor(words),))[0].asnumpy()
+        return bytes(words[1:1 + words[0]].tolist())
 
 
 def world_ranks(ep_size: int) -> Ranks:
     """This process among the ranks of a mesh. Raises ArgumentError where MindSpore's world has another size."""
     if ep_size == 1:
         return WorldRanks(0, 1)
-    from mindspore.mint import distributed
     who = 'fuse_persistent(target="ascend")'
-    check_argument(distributed.is_initialized(), who, "MindSpore's world", "not initialised",
-                   "one process for each rank of the mesh", "Call mindspore.mint.distributed.init_process_group() first, in "
-                   "processes that msrun starts.")
-    size = distributed.get_world_size()
+    check_argument(communication.GlobalComm.INITED, who, "MindSpore's world", "not initialised",
+                   "one process for each rank of the mesh", "Call mindspore.communication.init() first, in processes that "
+                   "msrun starts.")
+    size = communication.get_group_size()
     check_argument(size == ep_size, who, "mesh.ep_size", ep_size, f"{size}, the size of MindSpore's world")
-    return WorldRanks(distributed.get_rank(), size)
+    return WorldRanks(communication.get_rank(), size)
 
 
 class SymmetricHeap:
@@ -71,16 +79,29 @@ class SymmetricHeap:
         self._device: Any = None
         self._kernels: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
         self._evicted: weakref.WeakSet[Any] = weakref.WeakSet()
+        self._numbers: dict[Any, int] = {}
 
     def kernel_of(self, executable: Any) -> Any:
         """The executable's kernel, bound where it is not."""
         if executable not in self._kernels:
-            need = -(-executable.symmetric_bytes // ROUNDING) * ROUNDING
+            need = _need(executable)
+            kept = sum(map(_need, self._numbers))
             if self._device is None or self._used + need > self.size:
-                self._reopen(self.size + need if executable in self._evicted else max(self.size, need))
-            self._kernels[executable] = executable.bind(self._device, self.ranks.rank)
-            self._used += need
+                self._reopen(self.size + need if executable in self._evicted else max(self.size, kept + need))
+            self._bind(executable)
         return self._kernels[executable]
+
+    def number_of(self, executable: Any) -> int:
+        """The number by which a compiled graph finds the executable's kernel, which stays in the heap from now on."""
+        kernel = self.kernel_of(executable)
+        if executable not in self._numbers:
+            self._numbers[executable] = next(NUMBERS)
+            self.operator.name_kernel(self._numbers[executable], kernel)
+        return self._numbers[executable]
+
+    def _bind(self, executable: Any) -> None:
+        self._kernels[executable] = executable.bind(self._device, self.ranks.rank)
+        self._used += _need(executable)
 
     def kernels(self) -> list[tuple[Any, Any]]:
         """Executables and their kernels."""
@@ -91,11 +112,7 @@ class SymmetricHeap:
 
         It grows for those only that had to leave it before: the room of kernels that nobody calls any more is free again.
         """
-        for executable, kernel in self.kernels():
-            executable.check(kernel, wait=True)
-            self._evicted.add(executable)
-        self._kernels.clear()
-        self._device, self._used = None, 0  # which closes it: a process may have one open at a time
+        self._close()
         try:
             unique_id = self.ranks.share(self.operator.make_unique_id)
             self._device = self.operator.open_device(self.ranks.rank, self.ranks.size, unique_id, size)
@@ -103,3 +120,21 @@ class SymmetricHeap:
             raise LaunchError(f"a symmetric heap of {size} bytes does not open on rank {self.ranks.rank} of "
                               f"{self.ranks.size}: {error}") from None
         self.size = size
+        for executable, number in self._numbers.items():
+            self._bind(executable)
+            self.operator.name_kernel(number, self._kernels[executable])
+
+    def _close(self) -> None:
+        """Waits for all launches and lets go of what holds the device: a process may have one open at a time."""
+        _pynative_executor.sync()
+        for executable, kernel in self.kernels():
+            executable.check(kernel, wait=True)
+            self._evicted.add(executable)
+        for number in self._numbers.values():
+            self.operator.name_kernel(number, None)
+        self._kernels.clear()
+        self._device, self._used = None, 0
+
+
+def _need(executable: Any) -> int:
+    return -(-executable.symmetric_bytes // ROUNDING) * ROUNDING

@@ -6,6 +6,7 @@ when the kernel is next called, and by `synchronize`.
 
 from __future__ import annotations
 
+import atexit
 import dataclasses
 import os
 from collections.abc import Callable, Mapping, Sequence
@@ -41,13 +42,13 @@ class AscendExecutable(Executable):
         layout: where its buffers lie.
         sizes: (counters, words of a routing table) of the kernel.
         find_heap: the heap of this rank, for a number of ranks.
-        failed: whether a launch failed and no launch has begun since.
+        on_failure: called before the error of a failed launch is raised.
     """
 
     layout: Layout = None
     sizes: tuple[int, int] = (0, 0)
     find_heap: Callable[[int], SymmetricHeap] = None
-    failed: list[bool] = None
+    on_failure: list[Callable[[], None]] = dataclasses.field(default_factory=list)
 
     target = "ascend"
 
@@ -69,9 +70,6 @@ class AscendExecutable(Executable):
         heap = self.find_heap(self.flow.ep_size)
         kernel = heap.kernel_of(self)
         self.check(kernel)
-        if self.failed[0]:
-            heap.operator.reset(kernel)
-            self.failed[0] = False
         made = self._made(num_tokens is not None, into)
         dtypes = [storage_dtype(self.flow.buffers[b].dtype) for b in self.flow.inputs]
         operands = [*map(in_dtype, tensors, dtypes), *made]
@@ -80,12 +78,19 @@ class AscendExecutable(Executable):
         heap.operator.launch(kernel, self._num_tokens() if num_tokens is None else num_tokens, operands)
         return [operands[out.tensor].reshape(out.shape) for out in self.layout.outputs]
 
+    def graph_attributes(self) -> dict[str, int]:
+        """What the operator of a compiled graph has to know of the kernel: the attributes that host/graph_op.cc reads."""
+        heap = self.find_heap(self.flow.ep_size)
+        return {"kernel": heap.number_of(self), "num_tokens": self._num_tokens(), "num_made": len(self.layout.made),
+                "scratch_bytes": self.layout.scratch_bytes}
+
     def check(self, kernel: Any, wait: bool = False) -> None:
         """Raises the LaunchError of a launch that has failed; `wait`: of all so far."""
         found = self.find_heap(self.flow.ep_size).operator.find_failure(kernel, wait)
-        if found is None or self.failed[0]:
+        if found is None:
             return
-        self.failed[0] = True
+        for forget in self.on_failure:
+            forget()
         *words, fault = found
         if fault:
             raise LaunchError(f"{self.name}: {fault}")
@@ -125,7 +130,7 @@ def compile_ascend(flow: Taskflow, timeout: float,
     image, library = pack(flow), twin_target.load()
     sizes = library.hpmoe_twin_counters(image.ctypes.data), library.hpmoe_twin_table_words(image.ctypes.data)
     return AscendExecutable(flow, image, timeout, flow.provenance, None, None, layout=lay_out(flow), sizes=sizes,
-                            find_heap=find_heap, failed=[False])
+                            find_heap=find_heap)
 
 
 def synchronize() -> None:
@@ -149,4 +154,5 @@ def synchronize() -> None:
             executable.check(kernel, wait=True)
 
 
+atexit.register(HEAPS.clear)  # before MindSpore gives the device back
 register_target(AscendExecutable.target, compile_ascend, on_device=True, missing=lambda: run_needs(os.environ, DEVICES))

@@ -74,6 +74,9 @@ class _Operator:
     def launch(self, kernel, num_tokens, operands):
         pass
 
+    def name_kernel(self, number, kernel):
+        pass
+
 
 def _on_device(f, *operator):
     heap = SymmetricHeap(_Operator(*operator), WorldRanks(0, 1))
@@ -93,6 +96,22 @@ def _differentiated_twice():
     f = _on_device(moe_ffn)
     x, *rest = _tensors()
     ms.grad(lambda x: ms.grad(lambda x: f(x, *rest).astype(ms.float32).sum())(x).astype(ms.float32).sum())(x)
+
+
+X = ms.ops.ones((16, 32), ms.bfloat16)
+
+
+def _in_a_graph(f, *args, **kwargs):
+    fused = spmd(_on_device(f), Mesh(1))
+
+    def jitted(*args):
+        return fused(*args, **kwargs)
+
+    return lambda: ms.jit(jitted)(*args)
+
+
+def _later(make, *args, **kwargs):
+    return lambda: make(*args, **kwargs)()
 
 
 def _lacking():
@@ -117,6 +136,8 @@ cases("device", {name: functools.partial(_alone, call) for name, call in {
     "a failed copy": _called((0, 0, 0, 0, 0, 0, 0, 0, "aclrtMemcpyAsync returned 507899")),
     "a heap that does not open": _called(None, False),
     "a gradient of a gradient": _differentiated_twice,
+    "a closed-over tensor in a graph": _later(_in_a_graph, lambda x: x * X, X),
+    "num_tokens in a graph": _later(_in_a_graph, lambda x: x * 2.0, X, num_tokens=3),
 }.items()})
 
 cases("ascend", {

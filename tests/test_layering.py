@@ -20,7 +20,7 @@ LAYERS = (
     "taskflow costs taskflow_text lifetimes dependencies event_tables tiling tile_choice layout native targets counting "
     "regions essence facts order implied cycles",
     "verify interpret timeline critical_path timeline_text timeline_chrome timeline_picture timeline_html measure memory bound",
-    "rank_arrays graph_mode staging running device_running graph_operators spmd",
+    "rank_arrays graph_mode staging running device_running graph_operators device_graph spmd",
     "transforms moe comm",
     "kernels",
     "__init__ nn op_by_op peers commands calibrating search tune cli",

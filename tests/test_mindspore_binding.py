@@ -84,6 +84,84 @@ def test_the_heap_grows_by_what_had_to_leave_it():
     hpmoe.synchronize()
 
 
+def test_a_heap_is_closed_before_the_next_one_opens():
+    events = []
+
+    class Device:
+        def __del__(self):
+            events.append("closed")
+
+    class Recorder:
+        make_unique_id = staticmethod(lambda: b"")
+
+        @staticmethod
+        def open_device(rank, num_ranks, unique_id, size):
+            events.append(size // ascend_heap.ROUNDING)
+            return Device()
+
+    class Kernel:
+        symmetric_bytes = ascend_heap.ROUNDING
+
+        def bind(self, device, rank):
+            return device
+
+        def check(self, kernel, wait):
+            pass
+
+    heap, kernels = ascend_heap.SymmetricHeap(Recorder, ascend_heap.WorldRanks(0, 1)), [Kernel(), Kernel()]
+    for kernel in kernels * 3:
+        heap.kernel_of(kernel)
+    assert events == [1, "closed", 1, "closed", 2]
+
+
+# In compiled graphs.
+
+
+@pytest.mark.parametrize("mode", [ms.PYNATIVE_MODE, ms.GRAPH_MODE])
+def test_in_a_graph_the_same_bits(mode):
+    run = BoundRun(SMALL)
+    (x, *rest), ids = run.local(0)
+    f, cotangent = run.ranks[0], run.cotangent[0]
+    want = [run.forward(0), *run.gradients(0)]
+
+    class Net(ms.nn.Cell):
+        def construct(self, x, ids, weights, up, down):
+            return f(x, ids, weights, up, down)
+
+    def jitted(x, ids, weights, up, down):
+        return f(x, ids, weights, up, down)
+
+    ms.set_context(mode=mode)
+    try:
+        net = Net() if mode == ms.GRAPH_MODE else ms.jit(jitted)
+        take = ms.ops.GradOperation(get_all=True, sens_param=True)
+        grad = take(net)
+        for _ in range(2):
+            got = [net(x, ids, *rest), *(g for i, g in enumerate(grad(x, ids, *rest, cotangent)) if i != 1)]
+            for a, b in zip(got, want, strict=True):
+                np.testing.assert_array_equal(a.astype(ms.float32).asnumpy(), b.astype(ms.float32).asnumpy())
+    finally:
+        ms.set_context(mode=ms.PYNATIVE_MODE)
+
+
+def test_a_failed_launch_in_a_graph_is_said_and_the_next_works():
+    run = BoundRun(SMALL)
+    (x, *rest), ids = run.local(0)
+    bad = ms.Tensor(np.full(ids.shape, 9), ms.int32)
+
+    @ms.jit
+    def jitted(x, ids, weights, up, down):
+        return run.ranks[0](x, ids, weights, up, down)
+
+    jitted(x, bad, *rest)
+    with pytest.raises(RuntimeError, match=r"an earlier launch of this kernel failed; hpmoe.synchronize\(\) says why"):
+        jitted(x, ids, *rest)
+    with pytest.raises(LaunchError, match="names expert 9; there are 2"):
+        run.synchronize()
+    got = jitted(x, ids, *rest)
+    np.testing.assert_array_equal(got.astype(ms.float32).asnumpy(), run.forward(0).astype(ms.float32).asnumpy())
+
+
 def failing(num_ranks=1):
     run = BoundRun(Layer(ep=num_ranks, T=7, H=32, I=16, E=2 * num_ranks, K=2))
     return run, run.ids.asnumpy().copy()
@@ -125,7 +203,7 @@ def test_a_lost_signal_names_task_and_event():
     _, sections = protocol.unpack_image(image)
     opcodes = sections["ops"]["opcode"][sections["forms"]["op"]]
     sections["forms"]["num_signals"][(opcodes == Opcode.GMM) & (sections["forms"]["num_signals"] > 0)] = 0
-    broken = kernel.replace(image=image, failed=[False])
+    broken = kernel.replace(image=image)
     broken.launch_here([x, ids, *rest], None, {})
     with pytest.raises(LaunchError, match=r"waited too long: event \d+ stands at 0, its threshold is \d+") as error:
         broken.launch_here([x, ids, *rest], None, {})

@@ -92,6 +92,7 @@ void BoundKernel::launch(const std::vector<void*>& tensors, int32_t num_tokens, 
 
 void BoundKernel::enqueue(const std::vector<void*>& tensors, int32_t num_tokens, void* stream,
                           std::shared_ptr<void> owner) {
+  if (is_told_) reset();
   Record& record = ring_[next_];
   if (record.is_under_way) {
     device_->wait_for(record.mark);
@@ -144,8 +145,7 @@ void BoundKernel::note(const Status& status, const std::string& fault) {
   failure_ = {status, fault};
 }
 
-bool BoundKernel::find_failure(bool wait, Failure* failure) {
-  const std::lock_guard<std::mutex> lock(mutex_);
+void BoundKernel::collect_all(bool wait) {
   try {
     for (int i = 0; i < kRing; ++i) {
       Record& record = ring_[(next_ + i) % kRing];  // the oldest first
@@ -156,12 +156,24 @@ bool BoundKernel::find_failure(bool wait, Failure* failure) {
   } catch (const std::exception& error) {
     note({}, error.what());
   }
+}
+
+bool BoundKernel::find_failure(bool wait, Failure* failure) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  collect_all(wait);
+  if (!has_failed_ || is_told_) return false;
+  is_told_ = true;
   *failure = failure_;
-  return has_failed_;
+  return true;
+}
+
+bool BoundKernel::has_failure() {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  collect_all(false);
+  return has_failed_ && !is_told_;
 }
 
 void BoundKernel::reset() {
-  const std::lock_guard<std::mutex> lock(mutex_);
   const Header& header = *Image(words_.data()).header;
   device_->synchronize();
   for (Record& record : ring_) record.is_under_way = false;
@@ -171,7 +183,7 @@ void BoundKernel::reset() {
   device_->fill(targets_, zeros.data(), header.num_events * 4);
   device_->meet();  // nobody adds to them yet
   epoch_ = 0;
-  has_failed_ = false;
+  has_failed_ = is_told_ = false;
   failure_ = {};
 }
 

@@ -44,14 +44,15 @@ class BoundKernel {
   BoundKernel(const BoundKernel&) = delete;
   BoundKernel& operator=(const BoundKernel&) = delete;
 
-  // Never throws: a fault of the host is found like one of the kernel.
+  // Never throws: a fault of the host is found like one of the kernel. After a failure that find_failure() has told, on every
+  // rank, all counters begin anew.
   void launch(const std::vector<void*>& tensors, int32_t num_tokens, void* stream, std::shared_ptr<void> owner) noexcept;
 
-  // Whether a launch that has ended failed; of several the first. `wait`: of all launches so far.
+  // Whether a launch that has ended failed; of several the first, and that once. `wait`: of all launches so far.
   bool find_failure(bool wait, Failure* failure);
 
-  // After a failure, on every rank: all counters begin anew.
-  void reset();
+  // Whether there is a failure that find_failure() would tell.
+  bool has_failure();
 
  private:
   static constexpr int kRing = 8;
@@ -65,6 +66,8 @@ class BoundKernel {
   void prepare(const Record& record, const std::vector<void*>& tensors, int32_t num_tokens);
   void enqueue(const std::vector<void*>& tensors, int32_t num_tokens, void* stream, std::shared_ptr<void> owner);
   void collect(Record* record);
+  void collect_all(bool wait);
+  void reset();
   void note(const Status& status, const std::string& fault);
   const std::shared_ptr<Device> device_;
   const std::vector<uint64_t> words_;  // the image, where its header may be read in place
@@ -77,7 +80,7 @@ class BoundKernel {
   uint64_t counters_offset_ = 0, tables_offset_ = 0;
   std::array<Record, kRing> ring_;
   int32_t epoch_ = 0, next_ = 0;
-  bool has_failed_ = false;
+  bool has_failed_ = false, is_told_ = false;
   Failure failure_{};
   std::mutex mutex_;
 };

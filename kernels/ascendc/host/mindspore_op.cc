@@ -1,7 +1,7 @@
 // The launch as MindSpore calls it: tensors by their addresses on the device, in the order of MindSpore's stream.
 #include <pybind11/stl.h>
 
-#include "bound_kernel.h"
+#include "graph_op.h"
 #include "include/pynative/utils/pyboost/custom/pyboost_extension.h"
 #include "include/pynative/utils/pyboost/custom_v2/op_api.h"
 
@@ -69,12 +69,6 @@ pybind11::object find_failure(BoundKernel& kernel, bool wait) {
   return pybind11::make_tuple(s.code, s.rank, s.queue, s.task, s.event, s.wait, s.value, s.threshold, failure.fault);
 }
 
-void reset(BoundKernel& kernel) {
-  const pybind11::gil_scoped_release others_may_run;
-  use_device_here();
-  kernel.reset();
-}
-
 }  // namespace
 
 PYBIND11_MODULE(MS_EXTENSION_NAME, m) {
@@ -85,5 +79,5 @@ PYBIND11_MODULE(MS_EXTENSION_NAME, m) {
   m.def("bind", &bind_kernel);
   m.def("launch", &launch);
   m.def("find_failure", &find_failure);
-  m.def("reset", &reset);
+  m.def("name_kernel", &hpmoe::name_kernel);
 }
