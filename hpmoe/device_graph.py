@@ -12,9 +12,10 @@ from typing import Any
 from mindspore import ops
 from mindspore.graph.api import _pynative_executor
 
+from hpmoe import graph_operators
 from hpmoe.device_running import DeviceCall
 from hpmoe.errors import check_argument
-from hpmoe.graph_operators import NOTHING, Forward, forgetting_graph, gradient_rule, inferred
+from hpmoe.graph_operators import NOTHING, forgetting_graph, gradient_rule, inferred
 from hpmoe.program import Aval, Program
 from hpmoe.running import Call
 
@@ -23,7 +24,7 @@ NAME = "Custom_HpmoeLaunch"
 
 def forward_operator(call: Call, num_args: int) -> Any:
     """The operator of a call with `num_args` array arguments."""
-    return _Forward(_Site(call, num_args)) if isinstance(call, DeviceCall) else Forward(call, num_args)
+    return _Forward(_Site(call, num_args)) if isinstance(call, DeviceCall) else graph_operators.Forward(call, num_args)
 
 
 class _Site:
