@@ -30,6 +30,7 @@ from hpmoe.timeline import Timeline as Timeline
 from hpmoe.tracing import trace as trace
 from hpmoe.transforms.accumulate_grads import accumulate_grads as accumulate_grads
 from hpmoe.transforms.assign_queues import assign_queues as assign_queues
+from hpmoe.transforms.deduplicate_rows import deduplicate_rows as deduplicate_rows
 from hpmoe.transforms.fuse_persistent import fuse_persistent as fuse_persistent
 from hpmoe.transforms.launch_kernels import launch_kernels as launch_kernels
 from hpmoe.transforms.overlap_comm import overlap_comm as overlap_comm

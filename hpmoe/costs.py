@@ -120,6 +120,9 @@ class Work:
         width = op.params[0] if access.cols == "block" else width
         if op.moves_copies:
             return self._part(buffer.storage, "copies", op.domain.size), UNIT, 0.0, width * size
+        if access.rows == "fan":  # as many rows for each of a token as there are in the mean
+            plan = self.flow.routes[op.domain.route]
+            return 0, STREAM, 0.0, self.flow.routes[plan.once_of].max_rows / max(1, plan.max_rows) * width * size
         if op.opcode == "WGRAD" and i not in (1, 2):
             times = 1.0
             if access.rows == "returned":
@@ -158,7 +161,8 @@ def body_kind(op: tf.TileOp) -> str:
         return "GMM T"
     if op.moves_copies:
         return "PUT"
-    return {"ALL_TO_ALL": "PUT", "ALL_TO_ALL_BACK": "PUT_BACK"}.get(op.opcode, op.opcode)
+    return {"ALL_TO_ALL": "PUT", "ALL_TO_ALL_BACK": "PUT_BACK", "FAN_OUT": "MAP copy", "FAN_IN": "REDUCE"}.get(
+        op.opcode, op.opcode)
 
 
 def _stretched(work: float, body: Body | None, cols: int, inner: int) -> float:

@@ -4,8 +4,9 @@ Amounts are sums of unknowns, and two sums are equal for every routing where the
 unknowns. At the rank of the event, for position j of a peer: rows of slot s that are of expert e ("slot", s, e), sent by
 the rank that has this one at j ("from", s, e, j), of the peer at j ("of", s, e, j); rows sent to the peer at j that are in
 its slot s ("to", s, e, j); tokens of tile i ("tile", i); entries of tile i with a row ("entries", i), that come back from
-slot s of the rank that has this one at j ("back", i, s, j), or of expert e there ("told", i, e, j); and 1. Where j is this
-rank itself, "from", "of" and "to" are the same rows, and called "of".
+slot s of the rank that has this one at j ("back", i, s, j), or of expert e there ("told", i, e, j); rows of slot s of expert
+e that are copies of tokens' rows in slot t of a route to ranks ("fan", s, e, t); and 1. Where j is this rank itself, "from",
+"of" and "to" are the same rows, and called "of".
 """
 
 from __future__ import annotations
@@ -29,7 +30,9 @@ def op_spans(flow: tf.Taskflow) -> np.ndarray:
     for i, op in enumerate(flow.ops):
         if op.domain.route >= 0:
             plan = flow.routes[op.domain.route]
-            sizes[i] = 1, plan.num_local_experts, max(1, -(-plan.num_tokens // flow.tile_rows))
+            tiles = -(-plan.num_tokens // flow.tile_rows)
+            places = flow.routes[plan.once_of].num_slots if op.opcode == "FAN_OUT" else tiles
+            sizes[i] = 1, plan.num_local_experts, max(1, places)
     return sizes
 
 
@@ -132,6 +135,8 @@ class Counting:
         """What a signal adds to the event `offset` places after the one it names; None where no task can signal so."""
         task = self.flow.tasks[signal["task"]]
         op, kind = self.flow.ops[task["op"]], int(signal["kind"])
+        if op.opcode == "FAN_OUT" and kind == tf.ENTRY_TILE:
+            return self._fanned_out(op.domain.route, int(task["row"]), offset, signal)
         chosen = op.domain.kind == "slots" if kind == tf.SLOT_EXPERT else op.opcode in TRANSFERS and op.opcode != "NOTIFY"
         if chosen and span(self.flow, signal) == 1 and (kind, signal["amount"]) != (tf.ENTRY_TILE, tf.COUNT):
             kind = tf.STATIC  # there is only one event it can be about
@@ -140,6 +145,13 @@ class Counting:
         else:
             unknowns = self._made_ready(op, task, kind, offset, signal)
         return None if unknowns is None else Sum(unknowns)
+
+    def _fanned_out(self, route: int, row: int, slot: int, signal: np.void) -> Sum | None:
+        """Rows of a slot of experts that are copies of a slot's tokens."""
+        if signal["amount"] == tf.COUNT or signal["remote"] != tf.LOCAL:
+            return None
+        cells = self._cells(self.flow.routes[self.flow.routes[route].once_of])
+        return Sum({("fan", route, s, e, row): 1 for s, e in cells if s == slot})
 
     def _made_ready(self, op: tf.TileOp, task: np.void, kind: int, offset: int, signal: np.void) -> dict | None:
         """Rows of a unit of this rank, or one task."""
@@ -196,7 +208,7 @@ class Counting:
 
     def _reduced(self, total: Sum) -> Sum:
         """The sum without unknowns that the others give: of each partition the last part is the whole less the rest."""
-        for step in (self._from_peers, self._returns, self._sent, self._on_one_rank):
+        for step in (self._fanned, self._from_peers, self._returns, self._sent, self._on_one_rank):
             total = step(Sum({k: v for k, v in total.items() if v}))
         return total
 
@@ -207,6 +219,14 @@ class Counting:
             total[unknown] -= times
         for unknown, share in whole.items() if times else ():
             total[unknown] += times * share
+
+    def _fanned(self, total: Sum) -> Sum:
+        """Every row of a slot is a copy of the row of a token."""
+        for _, route, *cell in {k[:4] for k in total if k[0] == "fan"}:
+            plan = self.flow.routes[route]
+            parts = [("fan", route, *cell, row) for row in range(plan.num_slots)]
+            self._eliminate(total, parts[-1], parts[:-1], {("slot", plan.once_of, *cell): 1})
+        return total
 
     def _from_peers(self, total: Sum) -> Sum:
         for family, *place, j in [k for k in total if k[0] in ("from", "of") and k[-1] == self.pivot]:
@@ -233,7 +253,7 @@ class Counting:
                             {("entries", route, i): 1 for i in self._entry_tiles(plan)})
         for _, route, i in [k for k in total if k[0] == "entries"]:
             plan = self.flow.routes[route]
-            if getattr(plan, "capacity", None) is None and i in self.tiles:
+            if plan.capacity is None and plan.once_of < 0 and i in self.tiles:
                 self._eliminate(total, ("entries", route, i), (), {("tile", i): plan.top_k})
         return total
 
@@ -242,7 +262,7 @@ class Counting:
         if self.flow.ep_size > 1:
             return total
         for route, plan in enumerate(self.flow.routes):
-            if getattr(plan, "capacity", None) is None and len(self._entry_tiles(plan)) == len(self.tiles) > 0:
+            if plan.capacity is None and plan.once_of < 0 and len(self._entry_tiles(plan)) == len(self.tiles) > 0:
                 share = {("slot", route, s, e): Fraction(1, plan.top_k) for s, e in self._cells(plan)}
                 self._eliminate(total, ("tile", 0), [("tile", i) for i in self.tiles[1:]], share)
         return total

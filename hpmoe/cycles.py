@@ -138,7 +138,7 @@ class _Cases:
         extent, index, route = int(event["extent"]), int(event["index"]), int(event["route"])
         if extent in (tf.TILE, tf.TOKENS):
             return case.tiles > (index if extent == tf.TILE else 0)
-        if extent in (tf.SLOT, tf.EXPERT, tf.RECEIVED):
+        if extent in (tf.SLOT, tf.EXPERT, tf.RECEIVED) and 0 <= route < len(case.experts):
             held = case.experts[route]
             return {tf.SLOT: index < len(held), tf.EXPERT: index in held, tf.RECEIVED: bool(held)}[extent]
         return True

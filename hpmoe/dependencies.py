@@ -115,6 +115,8 @@ class _Derivation:
             return written
         if written in ("count", "once"):
             return "count" if written == "count" else "all"
+        if written == "fan":
+            return "slot" if mode == "own" and op.domain.kind == "slots" else "count"
         if mode == "expert" and written == "slot":
             return "expert"
         if mode in ("own", "entries") and op.domain.kind == "tiles" and written in ("tile", "entries"):
@@ -130,6 +132,8 @@ class _Derivation:
             return "entries"
         if writer.moves_copies:
             return "copies"
+        if writer.opcode == "FAN_OUT":
+            return "fan"
         kinds = writer.domain.kind, reader.domain.kind
         if kinds == ("experts", "copies") and writer.domain.blocks == reader.domain.blocks:
             return "block"
@@ -188,7 +192,7 @@ class _Derivation:
         columns = () if region.columns == ((0, self.buffers[region.storage].cols),) else region.columns
         is_put = first_op.num_peers and first_op.signal == "expert"
         dynamic = region.unit == "copies" or (region.unit == "expert" and not is_put) or (
-            region.unit == "tile" and first_op.opcode == "PUT_BACK")
+            region.unit, first_op.opcode) in (("tile", "PUT_BACK"), ("slot", "FAN_OUT"))
         block = self.tables.add_block(region, self.buffers[region.storage].name, region.unit, columns, extent, index, mult,
                                       route, dynamic)
         for w, tasks in chosen:
@@ -214,6 +218,8 @@ class _Derivation:
     def _extent(self, region: _Region, writer: tf.TileOp) -> tuple[int, np.ndarray, int]:
         """Extent kind, unit indices and route of a region's events."""
         route, one = writer.domain.route, np.zeros(1, int)
+        if writer.opcode == "FAN_OUT" and self.buffers[writer.operands[0].buffer].storage == region.storage:
+            route = self.routes[route].once_of
         back = writer.opcode in ("PUT_BACK", "ALL_TO_ALL_BACK")
         if region.unit == "count":
             return tf.ONE, one, -1
@@ -225,7 +231,7 @@ class _Derivation:
         if region.unit == "expert":
             return tf.EXPERT, np.arange(self.routes[route].num_local_experts), route
         if region.unit == "slot":
-            return tf.SLOT, np.arange(writer.domain.size), route
+            return tf.SLOT, np.arange(self.routes[route].num_slots), route
         if region.unit == "tile" and back:
             return tf.TILE_ENTRIES, np.arange(-(-self.routes[route].num_tokens // self.tile_rows)), route
         if region.unit == "tile":
@@ -271,7 +277,7 @@ class _Derivation:
             remote = tf.PEER if op.num_peers else tf.LOCAL
             if region.unit == "expert":
                 self.tables.signal(tasks, block.first, tf.SLOT_EXPERT, remote=remote)
-            elif region.unit == "tile" and op.opcode == "PUT_BACK":
+            elif (region.unit, op.opcode) in (("tile", "PUT_BACK"), ("slot", "FAN_OUT")):
                 self.tables.signal(tasks, block.first, tf.ENTRY_TILE, remote=remote)
             else:
                 self.tables.signal(tasks, block.first, by_unit=int(region.unit != "all"), remote=remote)
@@ -300,7 +306,9 @@ class _Derivation:
     # Puts whose signals are batched by a NOTIFY task for each peer, or each (peer, expert).
 
     def _signal_of(self, storage: int) -> str:
-        return self.ops[self.writers[storage][0]].signal
+        """What an event of its rows stands for; rows that are fanned out arrive slot by slot alone."""
+        op = self.ops[self.writers[storage][0]]
+        return "tile" if op.opcode == "FAN_OUT" else op.signal
 
     def _returns(self, storage: int) -> bool:
         return self.ops[self.writers[storage][0]].opcode == "PUT_BACK"

@@ -41,7 +41,7 @@ class Facts:
         for route, last in self.slots.items():
             self.tiles = max(self.tiles, (_fewest_tokens(flow.routes[route], last + 1) - 1) // flow.tile_rows)
         for route, plan in enumerate(flow.routes):
-            if self.tiles >= 0 and plan.capacity is None:
+            if self.tiles >= 0 and plan.capacity is None and plan.once_of < 0:
                 rows = (self.tiles * flow.tile_rows + 1) * plan.top_k
                 self.add_slot(route, max(plan.top_k, -(-rows // plan.tile_rows)) - 1)
 

@@ -10,7 +10,9 @@ from hpmoe import taskflow as tf
 from hpmoe.dtypes import numpy_dtype, storage_dtype, stored, widen
 from hpmoe.errors import LaunchError, check_argument, check_inputs, is_int
 from hpmoe.layout import Layout, Move
+from hpmoe.primitives.fan import add_choices
 from hpmoe.primitives.primitive import REGISTRY
+from hpmoe.routing import Route
 
 
 def interpret(flow: tf.Taskflow, inputs: Sequence[Sequence[np.ndarray]], num_tokens: Sequence[int] | None = None,
@@ -166,8 +168,10 @@ class _Run:
             amount = 1 if signal["amount"] == tf.COUNT else (what if isinstance(what, int) else len(what))
             where = rank if signal["remote"] == tf.LOCAL else target
             if kind == tf.ENTRY_TILE:
+                slots = op.opcode == "FAN_OUT"
                 top_k = self.layout.routings[op.domain.route].top_k
-                np.add.at(self.counters[where], event + what // top_k // self.flow.tile_rows, 1)
+                tiles = self._fanned_slots(rank, op, task) if slots else what // top_k // self.flow.tile_rows
+                np.add.at(self.counters[where], event + tiles, 1)
                 continue
             if kind == tf.SLOT_EXPERT:
                 owner = target if op.opcode == "PUT" else rank
@@ -249,6 +253,36 @@ class _Run:
         """Which entries of a tile of tokens have a row, [tokens, top_k]."""
         routing = self.layout.routings[op.domain.route]
         return routing.kept[rank].reshape(-1, routing.top_k)[tile]
+
+    def _fan_out(self, rank: int, op: tf.TileOp, task: np.void) -> int:
+        unit = self._rows(rank, op, int(task["row"]))
+        to, sources = self._fanned(rank, op, task)
+        out, x = (self._moved(rank, op, task, a) for a in op.operands)
+        out[to] = x[sources]
+        return unit.stop - unit.start
+
+    def _fan_in(self, rank: int, op: tf.TileOp, task: np.void) -> int:
+        unit = self._rows(rank, op, int(task["row"]))
+        index, _ = self._fanned(rank, op, task)
+        out, rows, *weights = (self._moved(rank, op, task, a) for a in op.operands)
+        parts = widen(rows[index]) * widen(weights[0][index]) if weights else widen(rows[index])
+        total = np.zeros(out.shape, parts.dtype)
+        add_choices(total, Route(self.layout.routings[op.domain.route], rank), index, parts)
+        out[unit] = total[unit]
+        return unit.stop - unit.start
+
+    def _fanned(self, rank: int, op: tf.TileOp, task: np.void) -> tuple[np.ndarray, np.ndarray]:
+        """The rows of the rank's experts that are of the tokens of a task's unit, and these tokens' rows."""
+        unit, sources = self._rows(rank, op, int(task["row"])), self.layout.routings[op.domain.route].sources[rank]
+        rows = np.flatnonzero((unit.start <= sources) & (sources < unit.stop))
+        return rows, sources[rows]
+
+    def _fanned_slots(self, rank: int, op: tf.TileOp, task: np.void) -> np.ndarray:
+        """The slot of each of these rows."""
+        slots = self.layout.slots[self.flow.routes[op.domain.route].once_of][rank]
+        used = np.flatnonzero(slots.rows)
+        order = used[np.argsort(slots.start[used])]
+        return order[np.searchsorted(slots.start[order], self._fanned(rank, op, task)[0], side="right") - 1]
 
     def _keep(self, rank: int, op: tf.TileOp, task: np.void) -> int:
         tile = self._rows(rank, op, int(task["row"]))

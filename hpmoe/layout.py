@@ -10,7 +10,7 @@ import numpy as np
 from hpmoe import taskflow as tf
 from hpmoe.errors import ArgumentError
 from hpmoe.placement import Placement
-from hpmoe.routing import Routing, Slots, make_routing, make_slots, rows_to_ranks
+from hpmoe.routing import Routing, Slots, make_routing, make_slots, routing_to_ranks, rows_to_ranks
 
 
 class Move(NamedTuple):
@@ -36,9 +36,10 @@ class Layout:
                  weights: Sequence[Sequence[np.ndarray] | None] | None = None):
         """`ids` and `weights` are those of each route: a topk_ids for each rank, and topk_weights where they decide."""
         self.flow = flow
-        self.routings: list[Routing] = [
-            make_routing(ids[i], plan.num_experts, num_tokens, plan.capacity, weights and weights[i], plan.placement)
-            for i, plan in enumerate(flow.routes)]
+        self.routings: list[Routing] = []
+        for i, plan in enumerate(flow.routes):
+            self.routings.append(routing_to_ranks(self.routings[plan.once_of]) if plan.once_of >= 0 else make_routing(
+                ids[i], plan.num_experts, num_tokens, plan.capacity, weights and weights[i], plan.placement))
         for routing, plan in zip(self.routings, flow.routes, strict=True):
             _check_planned(plan, [routing.num_rows(r) for r in range(flow.ep_size)])
         self.slots: list[list[Slots]] = [
@@ -192,10 +193,15 @@ def _check_planned(plan: tf.RoutePlan, received: Sequence[int]) -> None:
 
 def received_rows(flow: tf.Taskflow, inputs: Sequence[Sequence[np.ndarray]],
                   num_tokens: Sequence[int] | None) -> list[list[int]]:
-    """For each rank, the rows it receives through each route."""
+    """For each rank, the rows it receives through each route; through one to ranks, the most that these can be."""
     position = {b: i for i, b in enumerate(flow.inputs)}
     out: list[list[int]] = [[] for _ in range(flow.ep_size)]
     for plan in flow.routes:
+        if plan.once_of >= 0:
+            tokens = flow.ep_size * plan.num_tokens if num_tokens is None else sum(num_tokens)
+            for rank in range(flow.ep_size):
+                out[rank].append(min(out[rank][plan.once_of], tokens))
+            continue
         totals = np.zeros(flow.ep_size, np.int64)
         for rank in range(flow.ep_size):
             ids = inputs[rank][position[plan.ids]]

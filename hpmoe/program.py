@@ -60,6 +60,7 @@ class RouteAval:
         ep_size: expert-parallel ranks.
         capacity: what each expert takes of each rank at most, or None for everything.
         placement: which ranks hold copies of experts, or None for no copies.
+        once: whether it is a route to ranks, each of which counts as one expert and gets a token once at most.
     """
 
     rows: Rows
@@ -69,6 +70,7 @@ class RouteAval:
     ep_size: int
     capacity: Capacity | None = None
     placement: Placement | None = None
+    once: bool = False
 
     @property
     def num_own_experts(self) -> int:
@@ -95,8 +97,8 @@ class RouteAval:
 
     @property
     def drops(self) -> bool:
-        """Whether entries may be dropped."""
-        return self.capacity is not None and self.capacity.drops
+        """Whether there may be entries without a row."""
+        return self.once or (self.capacity is not None and self.capacity.drops)
 
     def __repr__(self) -> str:
         return "route"

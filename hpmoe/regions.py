@@ -85,7 +85,7 @@ class _Regions:
         first, last = self._columns(op, access)
         self._require(0 <= first < last <= buffer.cols,
                       f"{op.label} touches columns {first}:{last} of {buffer.name}, which has {buffer.cols}", index)
-        rows, there = self._rows(index, op, access), self._height(op, buffer)
+        rows, there = self._rows(index, op, access), self._height(op, access)
         is_whole = rows == there or buffer.storage not in {self.buffers[b].storage for b in self.outputs}
         self._require(rows <= there and (is_whole or not is_output),
                       f"{op.label} touches {rows} rows of {buffer.name}, which has {there}", index)
@@ -102,11 +102,13 @@ class _Regions:
         source, to = moved
         self._require(source[:2] == to[:2], f"{op.label} moves {source[1]} of {source[2]} to {to[1]} of {to[2]}", index)
 
-    def _height(self, op: tf.TileOp, buffer: tf.Buffer) -> float:
-        """Rows of a buffer; those of a route it was not made for are none."""
+    def _height(self, op: tf.TileOp, access: tf.Access) -> float:
+        """Rows of a buffer; those of a route that the access is not about are none."""
+        buffer, route = self.buffers[access.buffer], op.domain.route
         if buffer.route < 0:
-            return buffer.num_rows
-        return self.routes[buffer.route].max_rows if buffer.route == op.domain.route else -1
+            return buffer.num_rows if access.rows != "fan" else -1
+        route = self.routes[route].once_of if access.rows == "fan" else route
+        return self.routes[route].max_rows if buffer.route == route else -1
 
     def _rows(self, index: int, op: tf.TileOp, access: tf.Access) -> float:
         """Rows of a buffer that all tasks of an operation touch together, from its first one."""
@@ -120,6 +122,8 @@ class _Regions:
             return self._num_matrices(op, access, plan) * (buffer.rows_per_expert or 1)
         if access.rows in ("expert", "peer"):
             return plan.max_rows
+        if access.rows == "fan":
+            return self.routes[plan.once_of].max_rows
         if access.rows in ("entries", "tokens"):
             return plan.num_tokens * (plan.top_k if access.rows == "entries" else 1)
         if op.opcode == "GMM" and access.cols == "all":  # of a turned matrix, whose rows are the result's columns

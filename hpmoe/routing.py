@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from collections.abc import Sequence
 
 import numpy as np
@@ -30,6 +31,7 @@ class Routing:
         entry_of_row: for each rank, the entry that each received row came from.
         source_of_row: for each rank, the rank that each received row came from.
         placement: which ranks hold copies of experts, or None.
+        experts: of a routing to ranks, each of which counts as one expert then, the routing to the experts; else None.
     """
 
     num_experts: int
@@ -44,10 +46,21 @@ class Routing:
     entry_of_row: tuple[np.ndarray, ...]
     source_of_row: tuple[np.ndarray, ...]
     placement: Placement | None = None
+    experts: Routing | None = None
 
     @property
     def ep_size(self) -> int:
         return len(self.counts)
+
+    @functools.cached_property
+    def sources(self) -> tuple[np.ndarray, ...]:
+        """Of a routing to ranks: for each rank, the received row here that each of the experts' rows there is a copy of."""
+        out = []
+        for rank in range(self.ep_size):
+            mine, theirs = (r.source_of_row[rank] * self.max_tokens + r.entry_of_row[rank] // self.top_k
+                            for r in (self, self.experts))
+            out.append(np.searchsorted(mine, theirs))
+        return tuple(out)
 
     def tokens_per_expert(self, rank: int) -> np.ndarray:
         """Rows of each local expert of `rank`, [num_local_experts]."""
@@ -153,6 +166,13 @@ def make_routing(topk_ids: Sequence[np.ndarray], num_experts: int, num_tokens: S
     if placement is not None:
         order = tuple(_divided(o, counts[r], placement, r) for r, o in enumerate(order))
         counts, local = np.stack([_of_copies(c, placement, r) for r, c in enumerate(counts)]), placement.num_local
+    return Routing(num_experts, local, top_k, lengths, max(map(len, topk_ids)), counts.astype(np.int64), dropped, kept,
+                   order, *_received(order, counts, local), placement)
+
+
+def _received(order: Sequence[np.ndarray], counts: np.ndarray, local: int) -> tuple[tuple[np.ndarray, ...], ...]:
+    """For each rank, the entry and the source of each row that it receives."""
+    ep_size = len(order)
     first = np.concatenate([np.zeros((ep_size, 1), np.int64), np.cumsum(counts, axis=1)], axis=1)
     entries, sources = [], []
     for rank in range(ep_size):
@@ -160,8 +180,32 @@ def make_routing(topk_ids: Sequence[np.ndarray], num_experts: int, num_tokens: S
                   for e in range(rank * local, (rank + 1) * local) for source in range(ep_size)]
         entries.append(np.concatenate([p for _, p in pieces]).astype(np.int64))
         sources.append(np.repeat([s for s, _ in pieces], [len(p) for _, p in pieces]))
-    return Routing(num_experts, local, top_k, lengths, max(map(len, topk_ids)), counts.astype(np.int64), dropped, kept,
-                   order, tuple(entries), tuple(sources), placement)
+    return tuple(entries), tuple(sources)
+
+
+def routing_to_ranks(experts: Routing) -> Routing:
+    """Where tokens go that are sent once to each rank that has experts for them, whatever the number of these.
+
+    A rank counts as one expert. Of a token's entries for a rank the first one stands for the token; the others have no row.
+
+    Example:
+        >>> experts = make_routing([np.array([[1, 0], [2, 1]]), np.array([[2, 3], [0, 3]])], num_experts=4)
+        >>> ranks = routing_to_ranks(experts)
+        >>> ranks.counts.tolist(), ranks.entry_of_row[1].tolist(), ranks.sources[1].tolist()
+        ([[2, 1], [1, 2]], [2, 0, 3], [0, 1, 1, 2])
+    """
+    ep_size, kept, order, counts = experts.ep_size, [], [], []
+    for rank in range(ep_size):
+        peers = np.full(len(experts.kept[rank]), -1)
+        peers[experts.order[rank]] = np.repeat(np.arange(ep_size), experts.counts[rank].reshape(ep_size, -1).sum(axis=1))
+        of_token = peers.reshape(-1, experts.top_k)
+        again = [(of_token[:, :k] == of_token[:, k:k + 1]).any(axis=1) for k in range(experts.top_k)]
+        kept.append((peers >= 0) & ~np.stack(again, axis=1).reshape(-1))
+        order.append(_sorted_by_expert(peers, kept[rank]))
+        counts.append(np.bincount(peers[kept[rank]], minlength=ep_size))
+    return Routing(ep_size, 1, experts.top_k, experts.num_tokens, experts.max_tokens, np.stack(counts),
+                   np.zeros((ep_size, ep_size), np.int32), tuple(kept), tuple(order), *_received(order, np.stack(counts), 1),
+                   experts=experts)
 
 
 def rows_to_ranks(ids: np.ndarray, num_experts: int, capacity: Capacity | None, rank: int, ep_size: int,

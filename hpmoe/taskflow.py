@@ -24,7 +24,8 @@ WAIT = np.dtype([("task", "i4"), ("event", "i4"), ("kind", "i4")])
 SIGNAL = np.dtype([("task", "i4"), ("event", "i4"), ("kind", "i2"), ("amount", "i2"), ("remote", "i4")])
 EVENT = np.dtype([("extent", "i4"), ("index", "i4"), ("mult", "i4"), ("route", "i4"), ("block", "i4")])
 
-# How the index of a waited or signalled event is found, what a signal adds, and where its counter lives.
+# How the index of a waited or signalled event is found, what a signal adds, and where its counter lives. ENTRY_TILE: of each
+# row by where it arrives, the tile of its token, or after a fan_out its slot.
 STATIC, SLOT_EXPERT, ENTRY_TILE = range(3)
 ROWS, COUNT = range(2)
 LOCAL, PEER, EVERY_RANK = range(3)
@@ -89,7 +90,8 @@ class Access:
         rows: "own" (the unit of the task), "all", "one" (a single row, broadcast), "slot_expert" (of the expert of the
             slot), "expert" (received rows of the task's expert), "peer" (a slot on another rank), "entries" (rows by
             token * top_k + k), "tokens" (rows by token), "replica" (of the copy that the slot's expert is), "returned" (of
-            all copies of the task's expert, as they came back).
+            all copies of the task's expert, as they came back), "fan" (all rows that the rank's experts have of the tokens
+            of the unit, whose route is one to ranks).
         cols: "own" (the columns of the task, shifted by `offset`), "all", "one" (broadcast), or "block" (the rows of the
             weight block that a weight gradient computes, as columns).
     """
@@ -199,7 +201,8 @@ class RoutePlan:
     """A route as the kernel sees it: where the ids are, how many slots the plan has for them, and what is dropped.
 
     `num_experts` are the model's; `num_local_experts` of each rank, with the copies it holds under `placement`. `weights` is
-    the buffer of the topk_weights that decide what is dropped, or -1.
+    the buffer of the topk_weights that decide what is dropped, or -1. `once_of` is -1, or of a route to ranks, which takes a
+    token to a rank once, the index of the route whose experts' ranks these are.
     """
 
     ids: int
@@ -213,6 +216,7 @@ class RoutePlan:
     capacity: Capacity | None = None
     weights: int = -1
     placement: Placement | None = None
+    once_of: int = -1
 
     @property
     def num_own_experts(self) -> int:

@@ -18,8 +18,10 @@ def taskflow_text(flow: tf.Taskflow) -> str:
              f"taskflow {flow.name}  ranks={flow.ep_size} tasks={flow.num_tasks} events={len(flow.events)} "
              f"waits={len(flow.waits)} signals={len(flow.signals)} slots={flow.num_slots}"]
     for i, route in enumerate(flow.routes):
-        lines.append(f"  route {i}: {flow.buffers[route.ids].name}, {route.num_experts} experts, top_k={route.top_k}, "
-                     f"at most {route.max_rows} received rows in {route.num_slots} slots of {route.tile_rows}")
+        what = f"{flow.buffers[route.ids].name}, {route.num_experts} experts, top_k={route.top_k}"
+        what = what if route.once_of < 0 else f"once to each of {route.num_experts} ranks of route {route.once_of}"
+        lines.append(f"  route {i}: {what}, at most {route.max_rows} received rows in {route.num_slots} slots of "
+                     f"{route.tile_rows}")
     shared = [f"{b.name} in {flow.buffers[b.memory].name}" for b in flow.buffers if b.memory >= 0]
     lines += [f"  memory: {', '.join(shared)}"] if shared else []
     return "\n".join([*lines, *(_queue_lines(flow) if flow.queues else _op_lines(flow))])
@@ -170,7 +172,8 @@ class _Lines:
             return name
         event = self.flow.events[signal["event"]]
         if signal["kind"] != tf.STATIC:
-            dynamic = "e(slot)" if signal["kind"] == tf.SLOT_EXPERT else "(token)"
+            by_token = "(row)" if self.flow.ops[self.flow.tasks["op"][signal["task"]]].opcode == "FAN_OUT" else "(token)"
+            dynamic = "e(slot)" if signal["kind"] == tf.SLOT_EXPERT else by_token
             unit = f"e{event['index']}" if f".e{event['index']}" in name else str(event["index"])
             name = name.replace(f".{unit}", f".{dynamic}", 1)
         remote = int(signal["remote"])

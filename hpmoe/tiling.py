@@ -19,7 +19,7 @@ from hpmoe.program import Atom, Aval, Equation, Literal, Names, Program, RouteAv
 from hpmoe.token_rows import num_rows, token_vars
 
 COMPUTED = (*FLOATS, "bool")
-ROUNDING = ("MAP", "GMM", "SWIGLU", "SWIGLU_GRAD", "ROW_REDUCE", "ROW_DOT", "COL_SUM", "REDUCE")
+ROUNDING = ("MAP", "GMM", "SWIGLU", "SWIGLU_GRAD", "ROW_REDUCE", "ROW_DOT", "COL_SUM", "REDUCE", "FAN_IN")
 WHAT_TILES_COMPUTE = "tile tasks compute float32, bfloat16 and float16"
 
 
@@ -93,6 +93,9 @@ class Tiler:
     def _plan_route(self, eqn: Equation) -> None:
         """Routes are computed at kernel start, so the ids, and weights that decide what is dropped, must be inputs."""
         (ids, *weights), out = eqn.inputs, eqn.outputs[0]
+        if out.aval.once:
+            self._plan_route_to_ranks(ids.aval, out.aval)
+            return
         if ids not in self.buffer_of:
             self.refuse("routes by ids that the program computes; the kernel needs topk_ids as an argument")
         if any(w not in self.buffer_of for w in weights):
@@ -106,6 +109,14 @@ class Tiler:
                                         aval.num_tokens, eqn.params.get("max_rows") or aval.max_rows, self.tile_rows,
                                         aval.ep_size, aval.capacity, *(self.buffer_of[w] for w in weights),
                                         placement=aval.placement))
+
+    def _plan_route_to_ranks(self, experts: RouteAval, ranks: RouteAval) -> None:
+        """No more rows than the experts' ranks receive, and no token twice."""
+        of = self.route_of[experts.rows]
+        self.route_of[ranks.rows] = len(self.routes)
+        self.routes.append(dataclasses.replace(
+            self.routes[of], num_experts=ranks.num_experts, num_local_experts=1, capacity=None, weights=-1, placement=None,
+            max_rows=min(self.routes[of].max_rows, ranks.max_rows), once_of=of))
 
     # Buffers.
 

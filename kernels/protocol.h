@@ -11,7 +11,7 @@
 namespace hpmoe {
 
 constexpr int32_t kMagic = 0x484D4F45;
-constexpr int32_t kVersion = 3;
+constexpr int32_t kVersion = 4;
 constexpr int32_t kSectionAlignment = 64;
 constexpr int32_t kMaxOperands = 6;
 constexpr int32_t kWhole = 1 << 16;  // the share of an expert that has no copies
@@ -19,8 +19,7 @@ constexpr int32_t kWhole = 1 << 16;  // the share of an expert that has no copie
 #define HPMOE_OPCODE(X)                                                                                              \
   X(PUT, 1) X(PUT_BACK, 2) X(REDUCE, 3) X(GMM, 4) X(WGRAD, 5) X(MAP, 6) X(SWIGLU, 7) X(SWIGLU_GRAD, 8)               \
   X(ROW_REDUCE, 9) X(ROW_DOT, 10) X(COL_SUM, 11) X(ALL_TO_ALL, 12) X(ALL_TO_ALL_BACK, 13) X(NOTIFY, 14) X(GATHER, 15)     \
-  X(KEEP, 16) X(DROP_COUNTS, 17) X(LAUNCH, 18) X(REPLICATE, 19)              \
-  X(RETURN_GRADS, 20)
+  X(KEEP, 16) X(DROP_COUNTS, 17) X(LAUNCH, 18) X(REPLICATE, 19) X(RETURN_GRADS, 20) X(FAN_OUT, 21) X(FAN_IN, 22)
 
 #define HPMOE_MAP_CODE(X)                                                                                            \
   X(COPY, 0) X(NEG, 1) X(EXP, 2) X(LOG, 3) X(SQRT, 4) X(RSQRT, 5) X(SIGMOID, 6) X(TANH, 7) X(SILU, 8) X(RELU, 9)     \
@@ -31,7 +30,7 @@ constexpr int32_t kWhole = 1 << 16;  // the share of an expert that has no copie
 #define HPMOE_DOMAIN(X) X(ONCE, 0) X(TILES, 1) X(SLOTS, 2) X(EXPERTS, 3) X(COPIES, 4)
 #define HPMOE_ROWS(X)                                                                                                \
   X(OWN, 0) X(ALL, 1) X(ONE, 2) X(SLOT_EXPERT, 3) X(EXPERT, 4) X(PEER, 5) X(ENTRIES, 6) X(TOKENS, 7) X(REPLICA, 8)   \
-  X(RETURNED, 9)
+  X(RETURNED, 9) X(FAN, 10)
 #define HPMOE_COLS(X) X(OWN, 0) X(ALL, 1) X(ONE, 2)
 #define HPMOE_INDEX(X) X(STATIC, 0) X(SLOT_EXPERT, 1) X(ENTRY_TILE, 2) X(UNIT, 3) X(EXPERT, 4) X(PEER, 5) X(PEER_UNIT, 6)
 #define HPMOE_AMOUNT(X) X(ROWS, 0) X(COUNT, 1)
@@ -104,9 +103,11 @@ struct Buffer {
 // expert takes ceil(num_tokens * top_k / num_experts * capacity_factor), num_tokens those of the launch, unless
 // drop_policy is NONE; weights_buffer is read where it is PROBS. Where a rank has more local experts than num_experts /
 // ep_size, the rest are room for copies, and the shares of all ranks' local experts begin at first_share.
+// once_of is -1, or of a route to ranks, where each counts as one expert and gets a token once at most, an earlier route: that
+// to their experts.
 struct Route {
   int32_t ids_buffer, num_experts, num_local_experts, top_k, num_slots, num_tokens, max_rows, drop_policy;
-  int32_t weights_buffer, first_share;
+  int32_t weights_buffer, first_share, once_of, reserved;
   double capacity_factor;
 };
 
@@ -147,7 +148,7 @@ static_assert(sizeof(Signal) == 12 && offsetof(Signal, remote) == 8,
               "a signal is three words, the second holds kind and amount");
 static_assert(sizeof(EventRun) == 20, "a run of events is five words");
 static_assert(sizeof(Buffer) == 16, "a buffer is four words");
-static_assert(sizeof(Route) == 48 && offsetof(Route, capacity_factor) == 40, "a route is ten words and a double");
+static_assert(sizeof(Route) == 56 && offsetof(Route, capacity_factor) == 48, "a route is twelve words and a double");
 static_assert(sizeof(Share) == 12, "a share is three words");
 static_assert(sizeof(Operand) == 24 && offsetof(Operand, value) == 12,
               "an operand is six words, the second holds both modes");

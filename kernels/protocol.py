@@ -9,7 +9,7 @@ from enum import IntEnum
 import numpy as np
 
 MAGIC = 0x484D4F45
-VERSION = 3
+VERSION = 4
 SECTION_ALIGNMENT = 64
 MAX_OPERANDS = 6
 
@@ -37,6 +37,8 @@ class Opcode(IntEnum):
     LAUNCH = 18
     REPLICATE = 19
     RETURN_GRADS = 20
+    FAN_OUT = 21
+    FAN_IN = 22
 
 
 class MapCode(IntEnum):
@@ -101,6 +103,7 @@ class Rows(IntEnum):
     TOKENS = 7
     REPLICA = 8
     RETURNED = 9
+    FAN = 10
 
 
 class Cols(IntEnum):
@@ -222,7 +225,7 @@ EVENT_RUN = np.dtype(_words("first extent index mult route"))
 BUFFER = np.dtype(_words("cols rows_per_expert dtype rows"))
 ROUTE = np.dtype(
     _words("ids_buffer num_experts num_local_experts top_k num_slots num_tokens max_rows drop_policy")
-    + _words("weights_buffer first_share")
+    + _words("weights_buffer first_share once_of reserved")
     + [("capacity_factor", "<f8")]
 )
 SHARE = np.dtype(_words("expert low high"))

@@ -106,7 +106,7 @@ def _lengths(flow: Taskflow, num_tokens: Sequence[int] | None) -> list[int]:
 def _ids(flow: Taskflow, rank: int, routing: Sequence[np.ndarray] | None) -> dict[int, np.ndarray]:
     """For each buffer of ids, those of a rank."""
     out = {}
-    for plan in flow.routes:
+    for plan in (p for p in flow.routes if p.once_of < 0):
         shape = (plan.num_tokens, plan.top_k)
         if routing is None:
             out[plan.ids] = balanced_ids(flow.ep_size, *shape, plan.num_experts)[rank]

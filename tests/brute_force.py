@@ -24,8 +24,10 @@ class Expansion:
         tokens = [len(ids[0][r]) for r in self.ranks] if ids else [None] * flow.ep_size
         self.tokens = list(num_tokens) if num_tokens is not None else tokens
         self.has_padding = num_tokens is not None
-        self.kept = [self._keep(plan, ids[i], weights) for i, plan in enumerate(flow.routes)]
-        self.received = [self._receive(plan, ids[i], self.kept[i]) for i, plan in enumerate(flow.routes)]
+        self.kept, self.received = [], []
+        for i, plan in enumerate(flow.routes):
+            self.kept.append(self._first_of_each_rank(plan) if plan.once_of >= 0 else self._keep(plan, ids[i], weights))
+            self.received.append(self._receive(plan, ids[i], self.kept[i]))
         self.bases, self.num_cells = {}, 0
         self.homes = {b.memory for b in flow.buffers} - {-1}
         for r in self.ranks:
@@ -50,9 +52,28 @@ class Expansion:
             out.append(kept)
         return out
 
+    def _first_of_each_rank(self, plan):
+        """For each rank {entry: rank} of the entries that stand for a token on a rank that has experts for it."""
+        out = [{} for _ in self.ranks]
+        for d in self.ranks:
+            for _, source, entry in sorted(self.received[plan.once_of][d][0], key=lambda row: row[2]):
+                token = range(entry // plan.top_k * plan.top_k, entry)
+                if not any(out[source].get(e) == d for e in token):
+                    out[source][entry] = d
+        return out
+
+    def fan(self, rank, route, tokens):
+        """The rows of a rank's experts that are of the tokens that some received rows of a route to ranks are."""
+        plan, (rows, _) = self.flow.routes[route], self.received[route][rank]
+        wanted = {(rows[t][1], rows[t][2] // plan.top_k) for t in tokens}
+        return [i for i, (_, source, entry) in enumerate(self.received[plan.once_of][rank][0])
+                if (source, entry // plan.top_k) in wanted]
+
     def _receive(self, plan, ids, kept):
         """For each rank its received rows as (local expert, source rank, entry), and its slots as lists of rows."""
         out, places = [], [self._places(plan, ids[source], kept[source], source) for source in self.ranks]
+        if plan.once_of >= 0:
+            places = [{e: (d, 0) for e, d in mine.items()} for mine in kept]
         for d in self.ranks:
             rows = sorted((expert, source, entry) for source in self.ranks
                           for entry, (dest, expert) in places[source].items() if dest == d)
@@ -219,7 +240,8 @@ class Expansion:
             if op.params[0]:
                 rows, cols = self._own_cols(task, a), None
         else:
-            rows = {"own": unit, "one": [0], "all": range(self._num_rows(rank, a.buffer))}[a.rows]
+            fan = self.fan(rank, op.domain.route, unit) if a.rows == "fan" else None
+            rows = {"own": unit, "one": [0], "all": range(self._num_rows(rank, a.buffer)), "fan": fan}[a.rows]
         return self.cells(rank, a.buffer, rows, cols)
 
     def _transfer(self, rank, op, task):
@@ -301,6 +323,12 @@ class Expansion:
                 add(rank if where == tf.LOCAL else peer, index, 1)
             return out
         assert where == tf.LOCAL or self.flow.ep_size == 1
+        if kind == tf.ENTRY_TILE:
+            assert op.opcode == "FAN_OUT" and signal["amount"] == tf.ROWS
+            slots = self.received[self.flow.routes[op.domain.route].once_of][rank][1]
+            for row in self.fan(rank, op.domain.route, self.unit(rank, op, task)):
+                add(rank, event + next(s for s, (_, rows) in enumerate(slots) if row in rows), 1)
+            return out
         if kind == tf.SLOT_EXPERT:
             event += self.received[op.domain.route][rank][1][task["row"]][0]
         add(rank, event, 1 if signal["amount"] == tf.COUNT else len(self.unit(rank, op, task)))

@@ -18,6 +18,7 @@ from hpmoe import (
     chain,
     combine,
     cpu,
+    deduplicate_rows,
     dispatch,
     fuse_persistent,
     grouped_matmul,
@@ -317,6 +318,7 @@ cases("transforms", {
         X, Aval((3, 2), "float32"), direction="backward"),
     "accumulate into another shape": lambda: accumulate_grads(lambda x, w: x @ w, into={"w": array(2, 3)})(
         array(4, 3), array(3, 3)),
+    "nothing to send once": lambda: deduplicate_rows(doubled).lower(X),
     "replicas of no number": lambda: replicate_experts(moe_ffn, loads=[1, 1], replicas=0),
     "a least load of words": lambda: replicate_experts(moe_ffn, loads=[1, 1], min_load="all"),
     "loads of words": lambda: replicate_experts(moe_ffn, loads="many"),

@@ -232,6 +232,8 @@ def _reach(flow, op, kind):
     if kind == tf.STATIC or op.domain.route < 0:
         return 1
     plan = flow.routes[op.domain.route]
+    if kind == tf.ENTRY_TILE and op.opcode == "FAN_OUT":
+        return flow.routes[plan.once_of].num_slots
     return plan.num_local_experts if kind == tf.SLOT_EXPERT else max(1, -(-plan.num_tokens // flow.tile_rows))
 
 
@@ -263,6 +265,8 @@ def _odd_signal(flow, op, kind, amount, remote):
         return "a notification signals by tile" if kind == tf.ENTRY_TILE and op.opcode == "NOTIFY" else None
     if remote == tf.PEER or (remote != tf.LOCAL and flow.ep_size > 1):
         return "a local task signals another rank"
+    if op.opcode == "FAN_OUT" and kind == tf.ENTRY_TILE:
+        return None if amount == tf.ROWS else "a fan_out counts tasks by slot"
     if kind == tf.ENTRY_TILE or (kind == tf.SLOT_EXPERT and op.domain.kind != "slots"):
         return "a local task signals by what it has not"
     return "a task over experts signals rows" if op.domain.kind == "experts" and amount == tf.ROWS else None

@@ -96,6 +96,9 @@ def queue_order(flow: tf.Taskflow, machine: Machine) -> np.ndarray:
             else:
                 run = expert * units + np.where(place < few, 0, place)
             order[tasks].reshape(units, peers, cols)[:] = ((run * cols + np.arange(cols)) * units + place)[:, None, :]
+        elif op.domain.kind == "slots" and flow.routes[op.domain.route].once_of >= 0:
+            turn = _round_the_ranks(units, flow.ep_size)
+            order[tasks].reshape(units, -1)[:] = turn[:, None] * peers * cols + np.arange(peers * cols)
     return order
 
 
@@ -113,6 +116,13 @@ def _chunks(flow: tf.Taskflow, op: tf.TileOp, machine: Machine, slots: LikelySlo
     of_expert = slots.per_expert * flow.tile_rows * read.cols * numpy_dtype(storage_dtype(read.dtype)).itemsize
     experts = max(1, int(machine.l2_bytes * L2_SHARE / of_expert))
     return (np.minimum(slots.expert, slots.num_experts - 1) + -slots.num_experts % experts) // experts
+
+
+def _round_the_ranks(num_slots: int, ep_size: int) -> np.ndarray:
+    """The turn of each slot where those of one rank, that sends to them or gets their sums back, do not come one after the
+    other: only the links to it would be busy at a time, and with unequal links the ranks get out of step."""
+    slot, of_rank = np.arange(num_slots), max(1, -(-num_slots // ep_size))
+    return np.argsort(np.argsort(slot % of_rank * ep_size + slot // of_rank))
 
 
 def likely_costs(flow: tf.Taskflow, machine: Machine) -> np.ndarray:

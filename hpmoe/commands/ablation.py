@@ -25,20 +25,25 @@ TECHNIQUES = {
     "all_aiv": "all vector workers instead of half",
 }
 NEEDS_PUTS = ("tile_events", "spread", "ratr")
-NOT_BUILT = "dedup is not built: a token is sent once for each expert; once for each rank it would be, of these rows"
+DEDUP = "a token to a rank once, whatever number of its experts are there; no part of all on, but added to it"
 IMBALANCES = (1.0, 2.0, 4.0, 7.0)
 
 
 def variants(direction: str) -> Iterator[tuple[str, frozenset[str], str | None]]:
-    """(name, techniques that are on, the variant it is compared with): all, none, each alone off, each alone on."""
+    """(name, techniques that are on, the variant it is compared with): all, none, each alone off, each alone on.
+
+    What is no part of the default chain is added to all instead.
+    """
     every = frozenset(TECHNIQUES) - ({"interleave"} if direction == "forward" else set())
     yield "all on", every, None
     for name in (n for n in TECHNIQUES if n in every):
         yield f"{name} off", every - {name}, "all on"
+    yield "dedup added", every | {"dedup"}, "all on"
     yield "all off", frozenset(), None
     for name in (n for n in TECHNIQUES if n in every):
         on = {name, "puts"} if name in NEEDS_PUTS else {name}
         yield f"{name} on", frozenset(on), "puts on" if name in NEEDS_PUTS else "all off"
+    yield "dedup on", frozenset({"dedup"}), "all off"
 
 
 def span_us(layer: Layer, on: frozenset[str]) -> float:
@@ -68,12 +73,12 @@ def rows(o: Any, machine: hpmoe.Machine, most_ranks: int, progress: Progress) ->
     """A row for each number of ranks, imbalance and variant."""
     out, columns, mine = [], cases(o, most_ranks), list(variants(o.direction))
     for sizes, imbalance in columns:
-        layer = Layer(sizes, o.direction, machine, imbalance, o.seed)
-        sent = distinct_ranks(layer.ids, sizes.experts // sizes.ep)
+        plain, once = (Layer(sizes, o.direction, machine, imbalance, o.seed, dedup=dedup) for dedup in (False, True))
+        sent = distinct_ranks(plain.ids, sizes.experts // sizes.ep)
         for name, on, _ in mine:
             progress(f"{len(out) + 1} of {len(columns) * len(mine)}: EP {sizes.ep}, imbalance {imbalance:g}, {name}")
             out.append({"ep": sizes.ep, "imbalance": imbalance, "variant": name, "on": sorted(on),
-                        "makespan_ms": span_us(layer, on) / 1e3, "rows_with_dedup": sent})
+                        "makespan_ms": span_us(once if "dedup" in on else plain, on) / 1e3, "rows_with_dedup": sent})
     return out
 
 
@@ -89,16 +94,16 @@ def text(table: list[dict[str, Any]], o: Any, machine: hpmoe.Machine) -> str:
     columns = list(dict.fromkeys((r["ep"], r["imbalance"]) for r in table))
     lines = [f"{machine.name}, {o.direction}, {o.tokens} tokens a rank, hidden {o.hidden}, intermediate {o.intermediate}, "
              f"top {o.top_k}, {o.experts // o.ep} experts a rank: simulated",
-             "all on, all off: ms; off: time against all on; on: against all off, what needs puts against puts alone",
+             "all on, all off: ms; off, added: time against all on; on: against all off, what needs puts against puts alone",
              f"{'':16}" + "".join(f"{f'EP{ep} x{i:g}':>10}" for ep, i in columns)]
     for name, _, reference in variants(o.direction):
         ms = [cells[(*c, name)]["makespan_ms"] for c in columns]
         base = [cells[(*c, reference)]["makespan_ms"] for c in columns] if reference else None
         shown = [f"{m / b - 1:+10.1%}" for m, b in zip(ms, base, strict=True)] if base else [f"{m:10.2f}" for m in ms]
         lines.append(f"{name:16}" + "".join(shown))
-    lines += [NOT_BUILT, f"{'':16}" + "".join(f"{cells[(*c, 'all on')]['rows_with_dedup']:10.0%}"
-                                                            for c in columns)]
-    return "\n".join([*lines, *(f"{name}: {what}" for name, what in TECHNIQUES.items())])
+    sent = (f"{cells[(*c, 'all on')]['rows_with_dedup']:10.0%}" for c in columns)
+    lines.append(f"{'rows with dedup':16}" + "".join(sent))
+    return "\n".join([*lines, *(f"{name}: {what}" for name, what in {**TECHNIQUES, "dedup": DEDUP}.items())])
 
 
 def draw(table: list[dict[str, Any]], path: Path, direction: str) -> None:
@@ -109,9 +114,9 @@ def draw(table: list[dict[str, Any]], path: Path, direction: str) -> None:
     cells = {(r["ep"], r["imbalance"], r["variant"]): r["makespan_ms"] for r in table}
     columns = list(dict.fromkeys((r["ep"], r["imbalance"]) for r in table))
     figure, axes = plt.subplots(2, 1, figsize=(3 + 0.55 * len(columns), 5.6), layout="constrained", sharex=True)
-    titles = {"off": "alone off, against all on", "on": "alone on, against all off (or puts alone)"}
+    titles = {"off": "alone off (or added), against all on", "on": "alone on, against all off (or puts alone)"}
     for ax, (kind, title) in zip(axes, titles.items(), strict=True):
-        mine = [(n, r) for n, _, r in variants(direction) if n.endswith(f" {kind}") and r]
+        mine = [(n, r) for n, _, r in variants(direction) if r and n.endswith(" on") == (kind == "on")]
         change = np.array([[100 * (cells[(*c, n)] / cells[(*c, r)] - 1) for c in columns] for n, r in mine])
         ax.imshow(change, cmap="RdBu_r", vmin=-40, vmax=40, aspect="auto")
         for (y, x), value in np.ndenumerate(change):

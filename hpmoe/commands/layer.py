@@ -31,11 +31,13 @@ class Layer:
         replicas: room for copies of experts on each rank, filled by what `ids` ask of each expert; 0 for no copies.
         tuned: whether tiles and puts of the persistent kernel are of the sizes that the machine model chooses, where the
             flags give none; else the machine's default tile and puts of whole rows.
+        dedup: whether the persistent kernel sends a token to a rank once.
     """
 
     def __init__(self, o: Any, direction: str, machine: hpmoe.Machine, imbalance: float = 1.0, seed: int = 0,
-                 replicas: int = 0, tuned: bool = False):
+                 replicas: int = 0, tuned: bool = False, dedup: bool = False):
         self.o, self.direction, self.machine, self.replicas, self.tuned = o, direction, machine, replicas, tuned
+        self.dedup = dedup
         sizes = o.ep, o.tokens, o.top_k, o.experts
         self.ids = balanced_ids(*sizes) if imbalance == 1 else imbalanced_ids(*sizes, imbalance=imbalance, seed=seed)
 
@@ -55,15 +57,16 @@ class Layer:
 
     @functools.cached_property
     def tiles(self) -> hpmoe.Taskflow:
-        return self._tiles(self.replicas, self.tuned)
+        return self._tiles(self.replicas, self.tuned, self.dedup)
 
-    def _tiles(self, replicas: int, tuned: bool) -> hpmoe.Taskflow:
+    def _tiles(self, replicas: int, tuned: bool, dedup: bool) -> hpmoe.Taskflow:
         program = show.program(self.o, self.direction, lambda p: hpmoe.replicate_experts.apply_to(
             p, loads=self.loads, replicas=replicas, min_load=self.min_load) if replicas else p)
         routes = [e.params.get("placement") for e in program.equations if e.primitive.name == "route"]
         received = [max(sum(rows_to_ranks(ids, self.o.experts, None, r, self.o.ep, p) for r, ids in enumerate(self.ids)))
                     for p in routes]
         program = running.with_max_rows(program, list(map(int, received)))
+        program = hpmoe.deduplicate_rows.apply_to(program) if dedup else program
         rows, cols = (getattr(self.o, n, None) or ("auto" if tuned else None) for n in ("tile_rows", "tile_cols"))
         return hpmoe.tile_partition.apply_to(program, rows=rows, cols=cols, machine=self.machine)
 
@@ -83,7 +86,7 @@ class Layer:
 
     def baseline(self) -> hpmoe.Timeline:
         """One kernel after another, without copies; each deals its tiles out in turn."""
-        flow = hpmoe.launch_kernels.apply_to(self._tiles(replicas=0, tuned=False))
+        flow = hpmoe.launch_kernels.apply_to(self._tiles(replicas=0, tuned=False, dedup=False))
         flow = hpmoe.assign_queues.apply_to(flow, machine=self.machine, policy="round_robin")
         return hpmoe.simulate(flow, routing=self.ids)
 

@@ -28,6 +28,7 @@ and --ep say."""
 
 def define(values: flags.FlagValues) -> None:
     define_schedule(values)
+    options.define_switch(values, "dedup", "a token goes to a rank once, whatever number of its experts are there")
     options.define_switch(values, "paper", "HyperParallel-MoE's table: paper, simulated, error")
     options.define_switch(values, "ablation", "what each technique is worth, balanced and not")
     options.define_integer(values, "most_ranks", 64, "ranks up to which --ablation goes")
@@ -109,12 +110,16 @@ def simulated(o: Any, progress: Progress) -> dict[str, Any]:
     """Makespan, baseline and bound of the configuration in milliseconds, and shares in use."""
     progress("planning")
     layer = layer_of(o)
+    layer.dedup = o.dedup
     machine, line = layer.machine, fused(o, layer)
     without = {}
     if o.replicas:
         progress("without copies")
         plain = Layer(o, o.direction, machine, o.imbalance, o.seed, tuned=layer.tuned)
         without = {"replicas": o.replicas, "without_replicas_ms": plain.span_us(fused(o, plain)) / 1e3}
+    if o.dedup:
+        progress("without dedup")
+        without |= {"dedup": True, "without_dedup_ms": layer.span_us(fused(o, layer_of(o))) / 1e3}
     progress("baseline")
     makespan, baseline, bound = (us / 1e3 for us in (layer.span_us(line), layer.baseline().span, layer.bound_us()))
     return {**options.sizes(o), "dtype": o.dtype, "machine": machine.name, "policy": o.policy,
@@ -132,6 +137,8 @@ def text(o: Any, result: dict[str, Any]) -> str:
              f"  {'unfused':24}{result['baseline_ms']:10.3f} ms  {result['speedup']:.2f} times the fused",
              *([f"  {'fused, without copies':24}{result['without_replicas_ms']:10.3f} ms  "
                 f"{result['without_replicas_ms'] / result['makespan_ms']:.2f} times the one with"] if o.replicas else []),
+             *([f"  {'fused, without dedup':24}{result['without_dedup_ms']:10.3f} ms  "
+                f"{result['without_dedup_ms'] / result['makespan_ms']:.2f} times the one with"] if o.dedup else []),
              f"  {'bound':24}{result['bound_ms']:10.3f} ms  no schedule of these tiles is faster",
              "  in use while fused      " + ", ".join(f"{k} {v:.0%}".replace("%", " %")
                                                       for k, v in result["utilisation"].items())]

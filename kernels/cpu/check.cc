@@ -100,6 +100,7 @@ class Checker {
       case Rows::PEER: return received;
       case Rows::ENTRIES: return route ? int64_t{route->num_tokens} * route->top_k : 0;
       case Rows::TOKENS: return route ? route->num_tokens : 0;
+      case Rows::FAN: return route && route->once_of >= 0 ? max_rows_of(image_.routes[route->once_of], image_.header->tile_rows) : 0;
       default: return 0;
     }
   }
@@ -127,7 +128,7 @@ class Checker {
     const Operand& operand = op.operands[i];
     if (operand.buffer == -1 && rule.opcode == Opcode::MAP && i > 0) return nullptr;
     if (!in_range(operand.buffer, image_.header->num_buffers)) return "an operand names a buffer that does not exist";
-    if (!in_range(operand.rows, 10) || !in_range(operand.cols, 3)) return "an operand has an unknown rows or cols mode";
+    if (!in_range(operand.rows, 11) || !in_range(operand.cols, 3)) return "an operand has an unknown rows or cols mode";
     if (!(rule.operands[i].rows >> operand.rows & 1) || !(rule.operands[i].cols >> operand.cols & 1)) {
       return "an operand has a rows or cols mode its op cannot take";
     }
@@ -186,6 +187,10 @@ class Checker {
       }
       case Opcode::DROP_COUNTS:
         return buffer(op, 0).cols == image_.routes[op.route].num_experts ? nullptr : "DROP_COUNTS has other columns than experts";
+      case Opcode::FAN_OUT:
+      case Opcode::FAN_IN:
+        if (image_.routes[op.route].once_of < 0) return "a fan's route is not one to ranks";
+        return opcode == Opcode::FAN_IN || buffer(op, 0).dtype == buffer(op, 1).dtype ? nullptr : "a transfer's two rows differ";
       case Opcode::ROW_DOT: return same_columns(op, 1, 2) ? nullptr : "an op's operands differ in columns";
       case Opcode::GATHER: return same_columns(op, 0, 1) ? nullptr : "an op's operands differ in columns";
       case Opcode::ROW_REDUCE: return in_range(op.param[0], 2) ? nullptr : "a ROW_REDUCE has an unknown reduction";
@@ -360,13 +365,21 @@ class Checker {
     if (!in_range(signal.kind, 7) || !in_range(signal.amount, 2) || !in_range(signal.remote, 3)) {
       return "a signal's kind is unknown";
     }
-    const bool by_tile = signal.kind == int32_t(Index::ENTRY_TILE);
-    if (by_tile && (!is_transfer(opcode) || moves_copies(opcode) || signal.amount != int16_t(Amount::ROWS)))
+    const bool by_tile = signal.kind == int32_t(Index::ENTRY_TILE), fans_out = opcode == Opcode::FAN_OUT;
+    if (fans_out && (signal.remote != int32_t(Remote::LOCAL) || signal.kind == int32_t(Index::SLOT_EXPERT)))
+      return "a FAN_OUT signals its own rank, by slot or for all";
+    if (by_tile && ((!is_transfer(opcode) && !fans_out) || moves_copies(opcode) || signal.amount != int16_t(Amount::ROWS)))
       return "only a transfer signals rows by token tile";
     const bool finds_peer = is_exchange(opcode) || (moves_copies(opcode) && signal.amount == int16_t(Amount::ROWS));
     if (signal.remote == int32_t(Remote::PEER) && op.num_peers == 0 && !finds_peer)
       return "a local task signals a peer";
     return nullptr;
+  }
+
+  // The units that a row may arrive in: tiles of tokens, or slots of experts.
+  int64_t num_arrivals(const Op& op, const Route& route) const {
+    if (static_cast<Opcode>(op.opcode) == Opcode::FAN_OUT) return image_.routes[route.once_of].num_slots;
+    return ceil_div(route.num_tokens, image_.header->tile_rows);
   }
 
   // Whether every counter that a wait or signal of a task can lead to exists.
@@ -375,7 +388,7 @@ class Checker {
     const Route* route = route_of(op.route);
     int64_t more = 0;
     if (row.kind == int32_t(Index::SLOT_EXPERT) && route) more = route->num_local_experts - 1;
-    if (row.kind == int32_t(Index::ENTRY_TILE) && route) more = ceil_div(route->num_tokens, image_.header->tile_rows) - 1;
+    if (row.kind == int32_t(Index::ENTRY_TILE) && route) more = num_arrivals(op, *route) - 1;
     const int64_t event = image_.event_of(row, task);
     return in_range(event, image_.header->num_events) && event + more < image_.header->num_events;
   }

@@ -85,11 +85,28 @@ Code row_reduce(const Frame& frame);
 Code row_dot(const Frame& frame);
 Code col_sum(const Frame& frame);
 Code gather(const Frame& frame);
+Code fan_out(const Frame& frame);
+Code fan_in(const Frame& frame);
 Code keep_entries(const Frame& frame);
 Code drop_counts(const Frame& frame);
 
 // Copies the rows of a segment, from source to dest or back; rows of a matrix always to dest.
 void copy_segment(const Frame& frame, const Segment& segment);
+
+// Calls visit(received row, rows) for the tokens of a slot of a route to ranks, with the rows that this rank's experts have of
+// them.
+template <class Visit>
+void for_each_fan(const Frame& frame, Visit visit) {
+  const Slot& slot = frame.routing->slot(frame.rank, frame.task.row);
+  std::vector<ExpertRow> rows;
+  for (int32_t source = 0; source < frame.image.header->ep_size; ++source) {
+    const Segment part = frame.routing->segment_in_slot(source, frame.rank, slot);
+    for (int64_t i = 0; i < part.rows; ++i) {
+      frame.routing->find_rows_of_experts(source, frame.rank, part.entries[i], rows);
+      visit(part.first_row + i, rows);
+    }
+  }
+}
 
 // Calls visit(segment) for the block of a matrix that a task of copies moves, or for all matrices of the rank.
 template <class Visit>

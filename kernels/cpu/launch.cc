@@ -27,6 +27,8 @@ Body find_body(Opcode opcode) {
     case Opcode::ROW_DOT: return row_dot;
     case Opcode::COL_SUM: return col_sum;
     case Opcode::GATHER: return gather;
+    case Opcode::FAN_OUT: return fan_out;
+    case Opcode::FAN_IN: return fan_in;
     case Opcode::KEEP: return keep_entries;
     case Opcode::DROP_COUNTS: return drop_counts;
     case Opcode::LAUNCH: return do_nothing;
@@ -67,7 +69,10 @@ Launch::Launch(const void* image, const HpmoeRank* ranks, double timeout_s, int6
       workers_(static_cast<size_t>(image_.header->ep_size) * image_.header->num_queues) {
   const Header& h = *image_.header;
   routings_.reserve(h.num_routes);
-  for (int32_t i = 0; i < h.num_routes; ++i) routings_.emplace_back(image_, image_.routes[i]);
+  for (int32_t i = 0; i < h.num_routes; ++i) {
+    const Route& route = image_.routes[i];
+    routings_.emplace_back(image_, route, route.once_of >= 0 ? &routings_[route.once_of] : nullptr);
+  }
 }
 
 Status Launch::run(int32_t num_threads) {
@@ -241,7 +246,7 @@ Code Launch::run_task(const Frame& frame) {
     const bool is_empty = frame.unit.rows == 0 && static_cast<Domain>(frame.op.domain) != Domain::EXPERTS;
     const Code code = is_empty ? Code::OK : find_body(opcode)(frame);
     if (code != Code::OK) return code;
-    for_each_unit_signal(frame, Amount::ROWS, frame.unit.rows, add);
+    for_each_row_signal(frame, add);
   }
   for_each_unit_signal(frame, Amount::COUNT, 1, add);
   return Code::OK;

@@ -24,7 +24,7 @@ constexpr int any_of(Modes... modes) {
 }
 
 constexpr int kOwnRows = any_of(Rows::OWN), kOwnCols = any_of(Cols::OWN), kAllCols = any_of(Cols::ALL);
-constexpr int kOneCol = any_of(Cols::ALL, Cols::ONE), kAnyRows = 0x3FF, kAnyCols = 0x7;
+constexpr int kOneCol = any_of(Cols::ALL, Cols::ONE), kAnyRows = 0x7FF, kAnyCols = 0x7;
 constexpr int kTokenSide = any_of(Rows::ENTRIES, Rows::TOKENS), kEntries = any_of(Rows::ENTRIES);
 constexpr int kOfExpert = any_of(Rows::EXPERT, Rows::ALL), kPeer = any_of(Rows::PEER);
 constexpr int kWeight = any_of(Rows::SLOT_EXPERT, Rows::ONE, Rows::ALL);
@@ -35,6 +35,7 @@ constexpr OperandRule kOwn{kOwnRows, kOwnCols}, kOwnAll{kOwnRows, kAllCols},
     kInput{kSpread, any_of(Cols::OWN, Cols::ONE)};
 constexpr OperandRule kAnyOwn{kAnyRows, kOwnCols}, kAdded{any_of(Rows::OWN, Rows::RETURNED), kOwnCols};
 constexpr OperandRule kReplica{any_of(Rows::REPLICA), kOwnCols}, kReplicas{any_of(Rows::REPLICA), kAllCols};
+constexpr int kFan = any_of(Rows::FAN);
 constexpr OperandRule kColumns{kOwnRows, any_of(Cols::OWN, Cols::ALL)}, kOneOut{kOwnRows, kOneCol};
 
 constexpr OpRule kRules[] = {
@@ -56,6 +57,8 @@ constexpr OpRule kRules[] = {
     {Opcode::DROP_COUNTS, 1, true, kOnce, {kOwnAll}},
     {Opcode::REPLICATE, 2, true, kCopies, {kReplicas, {any_of(Rows::ALL), kAllCols}}},
     {Opcode::RETURN_GRADS, 2, true, kCopies, {{any_of(Rows::RETURNED), kAllCols}, kReplicas}},
+    {Opcode::FAN_OUT, 2, true, kSlots, {{kFan, kOwnCols}, kOwn}},
+    {Opcode::FAN_IN, 2, true, kSlots, {kOwn, {kFan, kOwnCols}, {kFan, kAllCols}}},
     {Opcode::LAUNCH, 0, false, kOnce, {}},
     {Opcode::GATHER, 3, false, kOnce | kTiles, {kOwnAll, {any_of(Rows::ALL), kAllCols}, {kOwnRows, kOneCol}}},
 };

@@ -13,6 +13,10 @@ namespace hpmoe {
 // Sorts a rank's entries by expert, drops those over capacity and divides the rest among copies.
 inline Code sort_and_drop(const Image& image, const HpmoeRank& mine, const Route& route, int32_t rank, Routing& routing,
                           Status& status) {
+  if (routing.experts()) {
+    routing.sort_once(rank, mine.num_tokens);
+    return Code::OK;
+  }
   const auto* ids = static_cast<const int32_t*>(mine.buffers[route.ids_buffer]);
   const Code code = routing.sort_entries(rank, ids, mine.num_tokens, status);
   if (code != Code::OK) return code;

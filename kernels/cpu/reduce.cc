@@ -1,5 +1,6 @@
-// Sums and maxima, always in the same order: rows top to bottom, columns in fixed lanes. And the gather of rows.
+// Sums and maxima, always in the same order: rows top to bottom, columns in fixed lanes. And rows gathered or fanned out.
 #include <algorithm>
+#include <cstring>
 #include <vector>
 
 #include "frame.h"
@@ -70,6 +71,36 @@ Code reduce_entries(const Frame& frame) {
       add_scaled(n, weights[k], in.chunk(row * top_k + k, col, n), sum);
     }
     out.store(row, col, n);
+  });
+  return Code::OK;
+}
+
+// out[t] = sum of w[r] * in[r] over the rows r that the rank's experts have of the token, in the order of its choices
+Code fan_in(const Frame& frame) {
+  Writer out({frame.element(0, 0, frame.first_col(0)), frame.buffer(0).cols, 1, frame.dtype(0)});
+  Reader in({frame.element(1, 0, frame.first_col(1)), frame.buffer(1).cols, 1, frame.dtype(1)});
+  const int64_t cols = frame.num_cols(0);
+  std::vector<float> weights(frame.routing->top_k(), 1.0f);
+  for_each_fan(frame, [&](int64_t token, const std::vector<ExpertRow>& rows) {
+    for (size_t i = 0; frame.op.num_operands > 2 && i < rows.size(); ++i)
+      to_float32(frame.dtype(2), frame.element(2, rows[i].row, 0), 1, &weights[i]);
+    for (int64_t col = 0; col < cols; col += kChunk) {
+      const int64_t n = std::min(kChunk, cols - col);
+      float* const sum = out.chunk(token, col);
+      std::fill_n(sum, n, 0.0f);
+      for (size_t i = 0; i < rows.size(); ++i) add_scaled(n, weights[i], in.chunk(rows[i].row, col, n), sum);
+      out.store(token, col, n);
+    }
+  });
+  return Code::OK;
+}
+
+// out[r] = in[t] for the rows r that the rank's experts have of the token
+Code fan_out(const Frame& frame) {
+  const int64_t bytes = frame.num_cols(0) * element_size(frame.dtype(0));
+  for_each_fan(frame, [&](int64_t token, const std::vector<ExpertRow>& rows) {
+    const char* const in = frame.element(1, token, frame.first_col(1));
+    for (const ExpertRow& to : rows) std::memcpy(frame.element(0, to.row, frame.first_col(0)), in, bytes);
   });
   return Code::OK;
 }

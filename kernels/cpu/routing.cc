@@ -17,11 +17,11 @@ void keep_heaviest(int32_t* first, int32_t* last, int64_t rows, const float* top
 
 }  // namespace
 
-Routing::Routing(const Image& image, const Route& route)
-    : route_(route), ep_size_(image.header->ep_size), tile_rows_(image.header->tile_rows), shares_(image.shares_of(route)),
+Routing::Routing(const Image& image, const Route& route, const Routing* experts)
+    : route_(route), experts_(experts), ep_size_(image.header->ep_size), tile_rows_(image.header->tile_rows), shares_(image.shares_of(route)),
       copies_(ep_size_), ranks_(ep_size_) {
   const auto policy = static_cast<DropPolicy>(route.drop_policy);
-  const bool drops = policy == DropPolicy::POSITION || policy == DropPolicy::PROBS;
+  const bool drops = policy == DropPolicy::POSITION || policy == DropPolicy::PROBS || experts;
   for (RankRoute& rank : ranks_) {
     rank.dropped.resize(route.num_experts);
     rank.is_kept.resize(drops ? static_cast<size_t>(route.num_tokens) * route.top_k : 0);
@@ -30,6 +30,9 @@ Routing::Routing(const Image& image, const Route& route)
     rank.sent_entries.resize(static_cast<size_t>(route.num_tokens) * route.top_k);
     rank.source_start.resize(static_cast<size_t>(route.num_local_experts) * ep_size_ + 1);
     rank.slots.resize(route.num_slots);
+    rank.first_slot.resize(route.num_local_experts);
+    rank.expert.resize(experts ? static_cast<size_t>(route.num_tokens) * route.top_k : 0);
+    rank.place.resize(rank.expert.size());
   }
   const int32_t own = num_own_experts();
   for (int32_t host = 0; host < ep_size_; ++host) {
@@ -87,11 +90,41 @@ Code Routing::drop_entries(int32_t rank, const float* topk_weights, int64_t num_
     first = last;
   }
   for (int32_t i = 0; i < kept; ++i) mine.is_kept[mine.sent_entries[i]] = 1;
+  count_kept(mine, num_tokens);
+  return Code::OK;
+}
+
+void Routing::count_kept(RankRoute& mine, int64_t num_tokens) const {
   for (int64_t t = 0; t < num_tokens; ++t) {
     mine.kept_start[t + 1] = mine.kept_start[t];
     for (int32_t k = 0; k < route_.top_k; ++k) mine.kept_start[t + 1] += mine.is_kept[t * route_.top_k + k];
   }
-  return Code::OK;
+}
+
+// Of a token's entries for a rank the first one stands for the token.
+void Routing::sort_once(int32_t rank, int64_t num_tokens) {
+  const RankRoute& all = experts_->ranks_[rank];
+  RankRoute& mine = ranks_[rank];
+  const int32_t top_k = route_.top_k, num_local = experts_->route_.num_local_experts;
+  std::fill(mine.expert.begin(), mine.expert.end(), -1);
+  for (int32_t e = 0; e < num_local * ep_size_; ++e) {
+    for (int32_t i = all.sent_start[e]; i < all.sent_start[e + 1]; ++i) {
+      mine.expert[all.sent_entries[i]] = e;
+      mine.place[all.sent_entries[i]] = i - all.sent_start[e];
+    }
+  }
+  const auto peer = [&](int64_t entry) { return mine.expert[entry] < 0 ? -1 : mine.expert[entry] / num_local; };
+  for (int64_t i = 0; i < num_tokens * top_k; ++i) {
+    bool is_first = peer(i) >= 0;
+    for (int64_t j = i - i % top_k; j < i; ++j) is_first = is_first && peer(j) != peer(i);
+    mine.is_kept[i] = is_first;
+    if (is_first) ++mine.sent_start[peer(i) + 1];
+  }
+  for (int32_t r = 0; r < ep_size_; ++r) mine.sent_start[r + 1] += mine.sent_start[r];
+  std::vector<int32_t> next(mine.sent_start);
+  for (int64_t i = 0; i < num_tokens * top_k; ++i)
+    if (mine.is_kept[i]) mine.sent_entries[next[peer(i)]++] = static_cast<int32_t>(i);
+  count_kept(mine, num_tokens);
 }
 
 // Whether an expert is over its capacity: the fullest one is named.
@@ -141,6 +174,7 @@ Code Routing::place_rows(int32_t rank, Status& status) {
     const int64_t slots = ceil_div(row - first, tile_rows_);
     const int64_t own = (source_start(rank, e, rank) - first) / tile_rows_;
     needed += slots;
+    mine.first_slot[e] = used;
     for (int64_t i = 0; i < slots && used < route_.num_slots; ++i) {
       const int64_t start = first + (own + i) % slots * tile_rows_;
       const auto rows = static_cast<int32_t>(std::min<int64_t>(tile_rows_, row - start));
@@ -176,6 +210,22 @@ int64_t Routing::place_of_copy(int32_t rank, int32_t slot) const {
   const std::vector<Copy>& all = copies_[share(rank, num_own_experts() + slot).expert / num_own_experts()];
   return std::find_if(all.begin(), all.end(), [=](const Copy& copy) { return copy.host == rank && copy.slot == slot; }) -
          all.begin();
+}
+
+int32_t Routing::slot_of(int32_t rank, const ExpertRow& row) const {
+  const int64_t first = expert_start(rank, row.expert), slots = ceil_div(expert_rows(rank, row.expert), tile_rows_);
+  const int64_t own = (source_start(rank, row.expert, rank) - first) / tile_rows_;
+  return ranks_[rank].first_slot[row.expert] + static_cast<int32_t>(((row.row - first) / tile_rows_ + slots - own % slots) % slots);
+}
+
+void Routing::find_rows_of_experts(int32_t source, int32_t dest, int32_t entry, std::vector<ExpertRow>& rows) const {
+  const RankRoute& from = ranks_[source];
+  const int32_t num_local = experts_->route_.num_local_experts, first = entry - entry % route_.top_k;
+  rows.clear();
+  for (int32_t i = first; i < first + route_.top_k; ++i) {
+    const int32_t e = from.expert[i] - dest * num_local;
+    if (from.expert[i] >= 0 && e >= 0 && e < num_local) rows.push_back({e, experts_->source_start(dest, e, source) + from.place[i]});
+  }
 }
 
 Segment Routing::segment(int32_t source, int32_t dest, int32_t expert) const {

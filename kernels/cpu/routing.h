@@ -27,6 +27,9 @@ struct RankRoute {
   std::vector<int32_t> kept_start;    // [T + 1] kept entries of the tokens before, where entries may be dropped
   std::vector<int32_t> source_start;  // [L * R + 1] first received row of (local expert, source rank)
   std::vector<Slot> slots;            // [S]
+  std::vector<int32_t> first_slot;    // [L]
+  // Of a route to ranks: each entry's expert, counted over all ranks, or -1, and its place among this rank's entries for it.
+  std::vector<int32_t> expert, place;  // [T * K]
 };
 
 // The rows one rank sends to one local expert of another (cut to a slot, where one is asked for).
@@ -38,6 +41,12 @@ struct Segment {
   int64_t first_source_row = 0;  // of a matrix, on source
 };
 
+// A received row, and the local expert it is of.
+struct ExpertRow {
+  int32_t expert;
+  int64_t row;
+};
+
 // Replica slot `slot` of rank `host`, a copy of its owner's local expert `expert`.
 struct Copy {
   int32_t expert, host, slot;
@@ -45,16 +54,21 @@ struct Copy {
 
 class Routing {
  public:
-  Routing(const Image& image, const Route& route);
+  // `experts` is the routing that a route to ranks takes its own from, else NULL.
+  Routing(const Image& image, const Route& route, const Routing* experts);
 
   // The prologue. All ranks have sorted, dropped and divided before any places rows, and placed before any asks a question.
-  // Each step returns the code of what went wrong and leaves its numbers in `status`.
+  // Each step returns the code of what went wrong and leaves its numbers in `status`. To ranks, sort_once is all of it up
+  // to place_rows.
+  void sort_once(int32_t rank, int64_t num_tokens);
   Code sort_entries(int32_t rank, const int32_t* topk_ids, int64_t num_tokens, Status& status);
   Code drop_entries(int32_t rank, const float* topk_weights, int64_t num_tokens, Status& status);
   void divide_entries(int32_t rank);
   Code place_rows(int32_t rank, Status& status);
 
   const Slot& slot(int32_t rank, int32_t index) const { return ranks_[rank].slots[index]; }
+  // The slot of a received row of an expert.
+  int32_t slot_of(int32_t rank, const ExpertRow& row) const;
   int64_t expert_start(int32_t rank, int32_t expert) const { return source_start(rank, expert, 0); }
   int64_t expert_rows(int32_t rank, int32_t expert) const {
     return expert_start(rank, expert + 1) - expert_start(rank, expert);
@@ -72,6 +86,11 @@ class Routing {
     return start.empty() ? num_tokens * route_.top_k : start[first + num_tokens] - start[first];
   }
   const std::vector<int32_t>& dropped(int32_t rank) const { return ranks_[rank].dropped; }
+
+  // Of a route to ranks: the routing to their experts, and the rows that those of `dest` have of the token of an entry, in the
+  // order of its choices.
+  const Routing* experts() const { return experts_; }
+  void find_rows_of_experts(int32_t source, int32_t dest, int32_t entry, std::vector<ExpertRow>& rows) const;
 
   Segment segment(int32_t source, int32_t dest, int32_t expert) const;
   Segment segment_in_slot(int32_t source, int32_t dest, const Slot& slot) const;
@@ -98,7 +117,10 @@ class Routing {
   int64_t capacity_of_expert(int64_t num_tokens) const;
   Code check_capacity(const RankRoute& mine, int64_t capacity, Status& status) const;
 
+  void count_kept(RankRoute& mine, int64_t num_tokens) const;
+
   const Route route_;
+  const Routing* const experts_;
   const int32_t ep_size_, tile_rows_;
   const Share* const shares_;  // [R * L], or NULL without room for copies
   std::vector<std::vector<Copy>> copies_;  // [R]

@@ -1,20 +1,22 @@
 // Which counters a task adds to when it has ended, and how much: the same for a launch and for its simulation.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
+#include <vector>
 
 #include "frame.h"
 
 namespace hpmoe {
 
 // Calls visit(rank, event, amount) for the signals of this kind of a task that is done with `amount` rows (or is one
-// task, for COUNT); the rows of transfers go by segments instead.
+// task, for COUNT); the rows of transfers go by segments instead, and those of a FAN_OUT to the slots they are in.
 template <class Visit>
 void for_each_unit_signal(const Frame& frame, Amount kind, int64_t amount, Visit visit) {
   if (amount == 0) return;
   const Image& image = frame.image;
   for (const Signal& signal : image.signals_of(frame.task)) {
-    if (static_cast<Amount>(signal.amount) != kind) continue;
+    if (static_cast<Amount>(signal.amount) != kind || static_cast<Index>(signal.kind) == Index::ENTRY_TILE) continue;
     const bool by_expert = static_cast<Index>(signal.kind) == Index::SLOT_EXPERT;
     const int64_t event = image.event_of(signal, frame.task) + (by_expert ? frame.unit.expert : 0);
     switch (static_cast<Remote>(signal.remote)) {
@@ -24,6 +26,31 @@ void for_each_unit_signal(const Frame& frame, Amount kind, int64_t amount, Visit
         for (int32_t j = 0; j < image.header->ep_size; ++j) visit(image.peer(frame.rank, j), event, amount);
     }
   }
+}
+
+// The same for the rows that a FAN_OUT has made, for each slot of an expert that some are in.
+template <class Visit>
+void for_each_fan_signal(const Frame& frame, Visit visit) {
+  std::vector<int32_t> slots;
+  for_each_fan(frame, [&](int64_t, const std::vector<ExpertRow>& rows) {
+    for (const ExpertRow& row : rows) slots.push_back(frame.routing->experts()->slot_of(frame.rank, row));
+  });
+  std::sort(slots.begin(), slots.end());
+  for (const Signal& signal : frame.image.signals_of(frame.task)) {
+    if (static_cast<Index>(signal.kind) != Index::ENTRY_TILE) continue;
+    const int64_t event = frame.image.event_of(signal, frame.task);
+    for (auto first = slots.begin(), last = first; first != slots.end(); first = last) {
+      last = std::upper_bound(first, slots.end(), *first);
+      visit(frame.rank, event + *first, last - first);
+    }
+  }
+}
+
+// The rows that a task which is no transfer has made ready.
+template <class Visit>
+void for_each_row_signal(const Frame& frame, Visit visit) {
+  if (static_cast<Opcode>(frame.op.opcode) == Opcode::FAN_OUT) for_each_fan_signal(frame, visit);
+  for_each_unit_signal(frame, Amount::ROWS, frame.unit.rows, visit);
 }
 
 // The same for the rows of one segment of a transfer.

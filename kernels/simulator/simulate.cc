@@ -107,9 +107,10 @@ class Simulation {
       status.rank = rank;
       return code == Code::OK;
     };
+    routings_.reserve(h.num_routes);
     for (int32_t i = 0; i < h.num_routes; ++i) {
       const Route& route = image_.routes[i];
-      Routing& routing = routings_.emplace_back(image_, route);
+      Routing& routing = routings_.emplace_back(image_, route, route.once_of >= 0 ? &routings_[route.once_of] : nullptr);
       for (int32_t r = 0; r < num_ranks_; ++r)
         if (!is_ok(r, sort_and_drop(image_, ranks_[r], route, r, routing, status))) return false;
       for (int32_t r = 0; r < num_ranks_; ++r)
@@ -273,8 +274,8 @@ class Simulation {
         case HPMOE_OF_EXPERT: add_slots_of_expert(frame, t, add); break;
         case HPMOE_TOGETHER: add(t.first, t.fixed + rows * t.row); break;
         case HPMOE_STREAM:
-          bytes += t.fixed;
-          missed += t.fixed;
+          bytes += t.fixed + rows * t.row;
+          missed += t.fixed + rows * t.row;
       }
     }
     missed_[row_of(frame.rank, workers_[w].place)] = missed;
@@ -329,7 +330,7 @@ class Simulation {
     if (is_transfer(static_cast<Opcode>(frame.op.opcode))) {
       for_each_segment(frame, [&](const Segment& segment) { for_each_segment_signal(frame, segment, visit); });
     } else {
-      for_each_unit_signal(frame, Amount::ROWS, frame.unit.rows, visit);
+      for_each_row_signal(frame, visit);
     }
     for_each_unit_signal(frame, Amount::COUNT, 1, visit);
     return now;

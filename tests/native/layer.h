@@ -52,7 +52,7 @@ inline std::vector<int32_t> make_image(int num_queues, const Variant& variant = 
     w.buffers.push_back({kCols[i], per_expert, int32_t(variant.dtype_of(i)), kRows[i]});
   }
   const int weights = variant.policy == DropPolicy::PROBS ? WEIGHTS : -1;
-  w.routes.push_back({IDS, E, L, K, S, T, 0, int32_t(variant.policy), weights, 0, variant.factor});
+  w.routes.push_back({IDS, E, L, K, S, T, 0, int32_t(variant.policy), weights, 0, -1, 0, variant.factor});
   for (int kind = 0; kind < 4; ++kind) {
     for (int s = 0; s < S; ++s) w.event_runs.push_back({kind * S + s, int32_t(Extent::SLOT), s, kind == 1 ? 2 : 1, 0});
   }

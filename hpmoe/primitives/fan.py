@@ -1,0 +1,100 @@
+"""Tokens sent once to a rank: the route to ranks, the rows of a rank's experts copied from it, and summed up to go back."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from hpmoe.primitives.elementwise import mul
+from hpmoe.primitives.primitive import Primitive
+from hpmoe.primitives.reduction import dots_for
+from hpmoe.program import Atom, Aval, Builder, Equation, RouteAval, Rows
+from hpmoe.routing import Route, routing_to_ranks
+
+route_to_ranks = Primitive("route_to_ranks", collective=True)
+fan_out = Primitive("fan_out")
+fan_in = Primitive("fan_in")
+
+
+@route_to_ranks.infer
+def _(route: RouteAval) -> RouteAval:
+    return RouteAval(Rows(), route.num_tokens, route.top_k, route.ep_size, route.ep_size, once=True)
+
+
+@route_to_ranks.reference
+def _(routes: list[Route]) -> list[Route]:
+    routing = routing_to_ranks(routes[0].routing)
+    return [Route(routing, rank) for rank in range(routing.ep_size)]
+
+
+@route_to_ranks.vjp
+def _(b: Builder, eqn: Equation, cotangents: list[Atom]) -> list[Atom | None]:
+    return [None]
+
+
+@route_to_ranks.tile
+def _(tiler: Any, eqn: Equation) -> None:
+    """A route makes no tasks: the kernel computes it when it starts."""
+
+
+# From a token's row to the rows of its experts on this rank, and back: transposes of each other.
+
+@fan_out.infer
+def _(x: Aval, ranks: RouteAval, route: RouteAval) -> Aval:
+    return Aval((route.rows, x.shape[1]), x.dtype)
+
+
+@fan_out.reference
+def _(x: np.ndarray, ranks: Route, route: Route) -> np.ndarray:
+    return x[ranks.routing.sources[ranks.rank]]
+
+
+@fan_out.vjp
+def _(b: Builder, eqn: Equation, cotangents: list[Atom]) -> list[Atom | None]:
+    return [b.add(fan_in, cotangents[0], *eqn.inputs[1:]), None, None]
+
+
+@fan_out.tile
+def _(tiler: Any, eqn: Equation) -> None:
+    x, out = eqn.inputs[0], eqn.outputs[0]
+    tiler.new(out, dtype=tiler.buffer(x).dtype)
+    tiler.emit("FAN_OUT", tiler.rows_of(x), tiler.at(out, "fan"), tiler.at(x))
+
+
+@fan_in.infer
+def _(rows: Aval, ranks: RouteAval, route: RouteAval, *weights: Aval) -> Aval:
+    return Aval((ranks.rows, rows.shape[1]), rows.dtype)
+
+
+@fan_in.reference
+def _(rows: np.ndarray, ranks: Route, route: Route, *weights: np.ndarray) -> np.ndarray:
+    out = np.zeros((ranks.num_rows, rows.shape[1]), rows.dtype)
+    add_choices(out, ranks, np.arange(len(rows)), rows * weights[0] if weights else rows)
+    return out
+
+
+def add_choices(out: np.ndarray, ranks: Route, index: np.ndarray, rows: np.ndarray) -> None:
+    """Adds rows of a rank's experts, of those the ones at `index`, to their tokens' rows, in the order of the choices."""
+    routing, rank = ranks.routing, ranks.rank
+    choice = routing.experts.entry_of_row[rank][index] % routing.top_k
+    for k in range(routing.top_k):
+        mine = choice == k
+        out[routing.sources[rank][index[mine]]] += rows[mine]
+
+
+@fan_in.vjp
+def _(b: Builder, eqn: Equation, cotangents: list[Atom]) -> list[Atom | None]:
+    rows, ranks, route, *weights = eqn.inputs
+    received = b.add(fan_out, cotangents[0], ranks, route)
+    if not weights:
+        return [received, None, None]
+    return [b.add(mul, received, weights[0]), None, None, dots_for(b, received, rows, weights[0].aval)]
+
+
+@fan_in.tile
+def _(tiler: Any, eqn: Equation) -> None:
+    (rows, _, _, *weights), out = eqn.inputs, eqn.outputs[0]
+    tiler.new(out)
+    tiler.emit("FAN_IN", tiler.rows_of(out), tiler.at(out), tiler.at(rows, "fan"),
+               *(tiler.at(w, "fan", "all") for w in weights))
