@@ -9,15 +9,15 @@ import numpy as np
 
 from hpmoe.costs import WORK, Work
 from hpmoe.dtypes import numpy_dtype
-from hpmoe.errors import LaunchError, check_argument
+from hpmoe.errors import LaunchError, check_argument, is_number
 from hpmoe.kernels.diagnosis import make_error
 from hpmoe.kernels.native import Rank, Status, load
 from hpmoe.kernels.packing import pack
 from hpmoe.kernels.protocol import Code
-from hpmoe.machine import Machine
+from hpmoe.machine import Machine, Mesh
 from hpmoe.taskflow import Taskflow
 from hpmoe.timeline import RATES, Simulated, Timeline
-from hpmoe.workload import balanced_ids
+from hpmoe.workload import balanced_ids, imbalanced_ids
 
 NUM_BINS = 512  # of the time over which traffic is counted
 
@@ -32,8 +32,9 @@ class _Machine(ctypes.Structure):
             ("node_size", ctypes.c_int64)]
 
 
-def simulate(flow: Taskflow, machine: Machine | None = None, *, routing: Sequence[np.ndarray] | None = None,
-             topk_weights: Sequence[np.ndarray] | None = None, num_tokens: Sequence[int] | None = None) -> Timeline:
+def simulate(flow: Taskflow, machine: Machine | None = None, *, routing: Sequence[np.ndarray] | float | None = None,
+             mesh: Mesh | None = None, seed: int = 0, topk_weights: Sequence[np.ndarray] | None = None,
+             num_tokens: Sequence[int] | None = None) -> Timeline:
     """Runs a taskflow's queues on a model of a machine: when each worker of each rank would wait and work.
 
     Workers walk their queues in order, wait for events until these have counted what the routing makes their thresholds,
@@ -43,7 +44,10 @@ def simulate(flow: Taskflow, machine: Machine | None = None, *, routing: Sequenc
     Args:
         flow: with queues, as `assign_queues` makes it.
         machine: what to run it on, with as many queues as the flow; the one it was assigned for where None.
-        routing: for each rank its topk_ids [T, K], the same for every route; perfectly balanced where None.
+        routing: for each rank its topk_ids [T, K], the same for every route; perfectly balanced where None. A number is an
+            imbalance: one rank receives that many times the rows of the mean, the others share the rest.
+        mesh: the ranks; those that the flow was made for, which None stands for.
+        seed: of the routing that an imbalance stands for: which rank is hot, and which experts each token takes.
         topk_weights: for each rank its topk_weights [T, K], read where drop_policy is "probs" and given with routing then.
             Where both are None all weights are equal, and the last entries over a capacity are dropped.
         num_tokens: tokens of each rank; all rows of topk_ids by default.
@@ -52,7 +56,7 @@ def simulate(flow: Taskflow, machine: Machine | None = None, *, routing: Sequenc
         A Timeline; its times are simulated.
 
     Raises:
-        ArgumentError: the flow has no queues, or routing, weights or machine do not fit it.
+        ArgumentError: the flow has no queues, or routing, weights, mesh or machine do not fit it.
         LaunchError: the schedule gets stuck; the text names task and event. Or the routing is over a capacity whose policy
             is "error", or over what the plan has room for.
 
@@ -69,9 +73,11 @@ def simulate(flow: Taskflow, machine: Machine | None = None, *, routing: Sequenc
     check_argument(isinstance(machine, Machine) and machine.num_queues == len(flow.queues), "hpmoe.simulate", "machine",
                    f"{machine.name} of {machine.num_queues} queues" if isinstance(machine, Machine) else repr(machine),
                    f"an hpmoe.Machine of {len(flow.queues)} queues, as the flow has")
+    check_argument(mesh is None or mesh == Mesh(flow.ep_size), "hpmoe.simulate", "mesh", repr(mesh),
+                   f"{Mesh(flow.ep_size)}, which the flow was made for, or None")
     work, image = Work(flow, machine), pack(flow)
     lengths = _lengths(flow, num_tokens)
-    arrays = [_ids(flow, r, routing) | _weights(flow, r, routing, topk_weights) for r in range(flow.ep_size)]
+    arrays = [ids | _weights(flow, rank, routing, topk_weights) for rank, ids in enumerate(_ids(flow, routing, seed))]
     ranks = _ranks(flow, arrays, lengths)
     trace = np.zeros((flow.ep_size, flow.num_tasks, 3), np.int64)
     released_by = np.full(flow.ep_size * flow.num_tasks, -1, np.int64)
@@ -103,26 +109,36 @@ def _lengths(flow: Taskflow, num_tokens: Sequence[int] | None) -> list[int]:
     return lengths
 
 
-def _ids(flow: Taskflow, rank: int, routing: Sequence[np.ndarray] | None) -> dict[int, np.ndarray]:
-    """For each buffer of ids, those of a rank."""
-    out = {}
+def _ids(flow: Taskflow, routing: Sequence[np.ndarray] | float | None, seed: int) -> list[dict[int, np.ndarray]]:
+    """For each rank its ids of each route, by their buffer."""
+    out: list[dict[int, np.ndarray]] = [{} for _ in range(flow.ep_size)]
     for plan in (p for p in flow.routes if p.once_of < 0):
-        shape = (plan.num_tokens, plan.top_k)
+        sizes = (flow.ep_size, plan.num_tokens, plan.top_k, plan.num_experts)
         if routing is None:
-            out[plan.ids] = balanced_ids(flow.ep_size, *shape, plan.num_experts)[rank]
-            continue
-        check_argument(len(routing) == flow.ep_size, "hpmoe.simulate", "routing", f"of {len(routing)} ranks",
-                       f"topk_ids of {flow.ep_size} ranks")
-        ids = np.ascontiguousarray(routing[rank], np.int32)
-        check_argument(ids.shape == shape and ids.min(initial=0) >= 0 and ids.max(initial=0) < plan.num_experts,
-                       "hpmoe.simulate", f"routing[{rank}]",
-                       f"of shape {ids.shape} in {ids.min(initial=0)}..{ids.max(initial=0)}",
-                       f"topk_ids of shape {shape} in 0..{plan.num_experts - 1}")
-        out[plan.ids] = ids
+            of_ranks = balanced_ids(*sizes)
+        elif is_number(routing):
+            of_ranks = imbalanced_ids(*sizes, imbalance=routing, seed=seed)
+        else:
+            of_ranks = _given_ids(routing, *sizes)
+        for mine, ids in zip(out, of_ranks, strict=True):
+            mine[plan.ids] = ids
     return out
 
 
-def _weights(flow: Taskflow, rank: int, routing: Sequence[np.ndarray] | None,
+def _given_ids(routing: Sequence[np.ndarray], ep_size: int, num_tokens: int, top_k: int, num_experts: int
+               ) -> list[np.ndarray]:
+    check_argument(len(routing) == ep_size, "hpmoe.simulate", "routing", f"of {len(routing)} ranks",
+                   f"topk_ids of {ep_size} ranks")
+    out, shape = [np.ascontiguousarray(ids, np.int32) for ids in routing], (num_tokens, top_k)
+    for rank, ids in enumerate(out):
+        check_argument(ids.shape == shape and ids.min(initial=0) >= 0 and ids.max(initial=0) < num_experts,
+                       "hpmoe.simulate", f"routing[{rank}]",
+                       f"of shape {ids.shape} in {ids.min(initial=0)}..{ids.max(initial=0)}",
+                       f"topk_ids of shape {shape} in 0..{num_experts - 1}")
+    return out
+
+
+def _weights(flow: Taskflow, rank: int, routing: Sequence[np.ndarray] | float | None,
              topk_weights: Sequence[np.ndarray] | None) -> dict[int, np.ndarray]:
     """For each buffer of weights that decide what is dropped, those of a rank."""
     out = {}
@@ -130,7 +146,8 @@ def _weights(flow: Taskflow, rank: int, routing: Sequence[np.ndarray] | None,
         if plan.weights < 0:
             continue
         shape, dtype = (plan.num_tokens, plan.top_k), numpy_dtype(flow.buffers[plan.weights].dtype)
-        check_argument(topk_weights is not None or routing is None, "hpmoe.simulate", "topk_weights", "None",
+        is_drawn = routing is None or is_number(routing)
+        check_argument(is_drawn or topk_weights is not None, "hpmoe.simulate", "topk_weights", "None",
                        "given with routing: drop_policy=\"probs\" keeps the entries with the largest")
         if topk_weights is None:
             out[plan.weights] = np.zeros(shape, dtype)

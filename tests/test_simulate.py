@@ -100,6 +100,13 @@ def test_no_task_begins_before_what_it_reads_is_there():
     assert checked > 10
 
 
+def test_a_number_is_an_imbalance():
+    flow = plan()
+    drawn, given = hpmoe.simulate(flow, routing=1.6, mesh=hpmoe.Mesh(2), seed=3), imbalanced_ids(2, 256, 2, 8, imbalance=1.6, seed=3)
+    np.testing.assert_array_equal(drawn.end, hpmoe.simulate(flow, routing=given).end)
+    assert drawn.span > hpmoe.simulate(flow).span
+
+
 def test_what_cannot_be_simulated():
     flow = plan()
     with pytest.raises(ArgumentError, match="hpmoe.simulate: flow is without queues; it must be what assign_queues made"):
@@ -110,6 +117,10 @@ def test_what_cannot_be_simulated():
         hpmoe.simulate(flow, routing=[balanced_ids(1, 256, 2, 8)[0], np.full((256, 2), 8)])
     with pytest.raises(ArgumentError, match="routing is of 1 ranks; it must be topk_ids of 2 ranks"):
         hpmoe.simulate(flow, routing=balanced_ids(1, 256, 2, 8))
+    with pytest.raises(ArgumentError, match=r"mesh is Mesh\(ep_size=4\); it must be Mesh\(ep_size=2\), which the flow was made for"):
+        hpmoe.simulate(flow, mesh=hpmoe.Mesh(4))
+    with pytest.raises(ArgumentError, match="imbalance is 3; it must be from 1 to 2"):
+        hpmoe.simulate(flow, routing=3)
     stuck = flow.replace(signals=flow.signals[flow.signals["task"] != flow.signals["task"][0]])
     with pytest.raises(LaunchError, match="hpmoe.simulate: moe_ffn gets stuck: rank 0, queue 0, task"):
         hpmoe.simulate(stuck)
