@@ -2,6 +2,8 @@
 
 import hpmoe.kernels.executable  # noqa: F401  registers the cpu target
 import hpmoe.kernels.twin_target  # noqa: F401  registers ascend-twin
+from hpmoe.calling.spmd import spmd as spmd
+from hpmoe.calling.staging import chain as chain, transform as transform
 from hpmoe.errors import (
     ArgumentError as ArgumentError,
     LaunchError as LaunchError,
@@ -15,7 +17,6 @@ from hpmoe.interpret import interpret as interpret
 from hpmoe.kernels.ascend_target import synchronize as synchronize
 from hpmoe.kernels.simulate import simulate as simulate
 from hpmoe.machine import Machine as Machine, Mesh as Mesh, ascend_a2 as ascend_a2, ascend_a3 as ascend_a3, cpu as cpu
-from hpmoe.measure import measure as measure
 from hpmoe.moe import moe_ffn as moe_ffn
 from hpmoe.primitives.dispatch import combine as combine, dispatch as dispatch
 from hpmoe.primitives.grouped_matmul import grouped_matmul as grouped_matmul
@@ -23,10 +24,10 @@ from hpmoe.primitives.permute import permute as permute, unpermute as unpermute
 from hpmoe.primitives.route import drop_counts as drop_counts
 from hpmoe.primitives.swiglu import swiglu as swiglu
 from hpmoe.program import Aval as Aval, Program as Program
-from hpmoe.spmd import spmd as spmd
-from hpmoe.staging import chain as chain, transform as transform
+from hpmoe.proofs.verify import verify as verify
 from hpmoe.taskflow import Taskflow as Taskflow
-from hpmoe.timeline import Timeline as Timeline
+from hpmoe.timelines.measure import measure as measure
+from hpmoe.timelines.timeline import Timeline as Timeline
 from hpmoe.tracing import trace as trace
 from hpmoe.transforms.accumulate_grads import accumulate_grads as accumulate_grads
 from hpmoe.transforms.assign_queues import assign_queues as assign_queues
@@ -38,5 +39,4 @@ from hpmoe.transforms.replicate_experts import replicate_experts as replicate_ex
 from hpmoe.transforms.save_for_backward import save_for_backward as save_for_backward
 from hpmoe.transforms.tile_partition import tile_partition as tile_partition
 from hpmoe.tune import tune as tune
-from hpmoe.verify import verify as verify
 from hpmoe.vjp import vjp as vjp

@@ -16,17 +16,17 @@ from typing import Any
 import numpy as np
 
 from hpmoe.calibration import is_calibrated
+from hpmoe.calling.running import Runner, row_bucket, with_max_rows
+from hpmoe.calling.spmd import Spmd
+from hpmoe.calling.staging import Staged, chain, describe, level_of
 from hpmoe.commands.progress import Progress
 from hpmoe.errors import check_argument, is_int, is_name, is_number
 from hpmoe.host import cache_folder, write_whole
 from hpmoe.kernels.simulate import simulate
 from hpmoe.machine import Machine, Mesh, cpu
 from hpmoe.program import Program, RouteAval
-from hpmoe.running import Runner, row_bucket, with_max_rows
 from hpmoe.search import EXHAUSTED, Trial, best_of, search
-from hpmoe.spmd import Spmd
-from hpmoe.staging import Staged, chain, describe, level_of
-from hpmoe.timeline import format_us
+from hpmoe.timelines.timeline import format_us
 from hpmoe.transforms.assign_queues import POLICIES, assign_queues
 from hpmoe.transforms.fuse_persistent import fuse_persistent
 from hpmoe.transforms.overlap_comm import ORDERS, SIGNALS, overlap_comm

@@ -17,10 +17,10 @@ from hpmoe.kernels.memory import Pool
 from hpmoe.kernels.packing import pack
 from hpmoe.layout import received_rows
 from hpmoe.lifetimes import memory_bytes
-from hpmoe.measure import new_trace
 from hpmoe.targets import register_target
 from hpmoe.taskflow import Taskflow, memory_of
 from hpmoe.taskflow_text import event_name, task_name
+from hpmoe.timelines.measure import new_trace
 
 POOL = Pool()
 

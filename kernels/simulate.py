@@ -16,7 +16,7 @@ from hpmoe.kernels.packing import pack
 from hpmoe.kernels.protocol import Code
 from hpmoe.machine import Machine, Mesh
 from hpmoe.taskflow import Taskflow
-from hpmoe.timeline import RATES, Simulated, Timeline
+from hpmoe.timelines.timeline import RATES, Simulated, Timeline
 from hpmoe.workload import balanced_ids, imbalanced_ids
 
 NUM_BINS = 512  # of the time over which traffic is counted

@@ -137,7 +137,7 @@ def test_demo_in_half_precision_is_held_against_float32(capsys, tmp_path, dtype)
 def test_demo_writes_what_the_timelines_say(capsys, monkeypatch, tmp_path):
     kept = []
     monkeypatch.setattr(demo, "chrome_json", lambda timelines: kept.append(timelines) or chrome_json(timelines))
-    chrome_json = hpmoe.timeline_chrome.chrome_json
+    chrome_json = hpmoe.timelines.chrome.chrome_json
     path = tmp_path / "timeline.json"
     assert run(capsys, "demo", *SMALL, f"--out={path}")[0] == 0
     check_chrome_trace(path.read_text(), kept[0])

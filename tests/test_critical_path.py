@@ -8,9 +8,9 @@ from test_timeline import EP, handmade, moe, moe_arguments, two_task_flow
 
 import hpmoe
 from hpmoe import taskflow as tf
-from hpmoe.critical_path import releases
-from hpmoe.timeline import RATES, Timeline, is_transfer, time_inside, union_length
-from hpmoe.timeline_text import after_last
+from hpmoe.timelines.critical_path import releases
+from hpmoe.timelines.text import after_last
+from hpmoe.timelines.timeline import RATES, Timeline, is_transfer, time_inside, union_length
 from hpmoe.workload import balanced_ids, imbalanced_ids
 
 

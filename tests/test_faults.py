@@ -132,7 +132,7 @@ INTERRUPTED = """
     sys.path.insert(0, {tests!r})
     import test_faults as t
     from test_faults import *
-    from hpmoe import running
+    from hpmoe.calling import running
 
     layer, args = spmd(fused()(hpmoe.moe_ffn), Mesh(2)), tensors(t.LAYER.arguments())
     run_ir = running.run_ir

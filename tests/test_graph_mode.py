@@ -10,7 +10,8 @@ from mindspore import mint, nn, ops
 from mindspore.graph import jit_context
 
 import hpmoe
-from hpmoe import ArgumentError, LaunchError, Mesh, ProgramError, TraceError, graph_operators, running, spmd
+from hpmoe import ArgumentError, LaunchError, Mesh, ProgramError, TraceError, spmd
+from hpmoe.calling import graph_operators, running
 from hpmoe.kernels.executable import POOL
 
 

@@ -17,13 +17,12 @@ LAYERS = (
     "token_rows",
     "padding",
     "evaluate vjp tracing",
-    "taskflow costs taskflow_text lifetimes dependencies event_tables tiling tile_choice layout native targets counting "
-    "regions essence facts order implied cycles",
-    "verify interpret timeline critical_path timeline_text timeline_chrome timeline_picture timeline_html measure memory bound",
-    "rank_arrays graph_mode staging running device_running graph_operators device_graph spmd",
-    "transforms moe comm",
+    "taskflow costs taskflow_text lifetimes dependencies event_tables tiling tile_choice layout native targets",
+    "proofs interpret timelines bound",
+    "calling",
+    "transforms moe",
     "kernels",
-    "__init__ nn op_by_op peers commands calibrating search tune cli",
+    "__init__ op_by_op peers commands calibrating search tune cli",
 )
 # What a module may import where its layer alone would allow it more.
 ONLY = {"hpmoe.moe": ("primitives", "errors")}

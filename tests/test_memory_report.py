@@ -8,8 +8,8 @@ from helpers import Layer, stages, tensors
 
 import hpmoe
 from hpmoe import Aval, cli, save_for_backward
+from hpmoe.calling.memory import MIB, MemoryUse
 from hpmoe.commands import memory
-from hpmoe.memory import MIB, MemoryUse
 
 LAYER = Layer(ep=2, T=6, H=4, I=3, E=4, K=2)
 SIZES = {"ep": 1, "tokens": 256, "hidden": 64, "intermediate": 32, "experts": 4, "top_k": 2, "dtype": "float32", "seed": 0}

@@ -14,12 +14,13 @@ from mutants import MUTATIONS, changes, mutant
 from variants import VARIANTS, arguments
 
 import hpmoe
-from hpmoe import Aval, VerifyError, cycles
+from hpmoe import Aval, VerifyError
 from hpmoe.dtypes import dtype_name, numpy_dtype
 from hpmoe.interpret import interpret
 from hpmoe.kernels.executable import compile_cpu
+from hpmoe.proofs import cycles
+from hpmoe.proofs.verify import verify
 from hpmoe.transforms.launch_kernels import launch_kernels
-from hpmoe.verify import verify
 
 ONE = Layer(ep=1, T=3, H=2, I=2, E=2, K=1)
 CHOICES = Layer(ep=1, T=2, H=2, I=1, E=3, K=2)

@@ -6,8 +6,9 @@ from helpers import Layer, tensors
 
 import hpmoe
 from hpmoe import ArgumentError, Aval, LaunchError, Mesh
+from hpmoe.calling.running import with_max_rows
 from hpmoe.costs import Work
-from hpmoe.running import with_max_rows
+from hpmoe.timelines.timeline import RATES
 from hpmoe.vjp import linearize
 from hpmoe.workload import balanced_ids, imbalanced_ids
 
@@ -62,7 +63,7 @@ def test_time_is_conserved_and_bounded(direction, comm):
 def test_links_carry_exactly_the_rows_that_leave():
     flow, ids = plan(ep=2, H=256), imbalanced_ids(2, 256, 2, 8, imbalance=1.5, seed=1)
     line = hpmoe.simulate(flow, routing=ids)
-    bytes_of = dict(zip(hpmoe.timeline.RATES, np.moveaxis(line.traffic[:, :, 0], 1, 0), strict=True))
+    bytes_of = dict(zip(RATES, np.moveaxis(line.traffic[:, :, 0], 1, 0), strict=True))
     leaving = np.array([(ids[r] // 4 != r).sum() for r in range(2)]) * 256 * 2.0
     np.testing.assert_allclose(bytes_of["egress"], leaving + leaving[::-1])  # there, and the results back
     np.testing.assert_allclose(bytes_of["ingress"], leaving + leaving[::-1])

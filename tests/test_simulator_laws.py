@@ -16,7 +16,7 @@ from hpmoe import Aval, Mesh
 from hpmoe.bound import rank_bounds
 from hpmoe.costs import Work
 from hpmoe.layout import Layout
-from hpmoe.timeline import RATES as SHARED
+from hpmoe.timelines.timeline import RATES as SHARED
 from hpmoe.transforms.overlap_comm import SIGNALS
 from hpmoe.workload import balanced_ids
 

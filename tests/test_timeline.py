@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 import hpmoe
-from hpmoe.timeline import Timeline, format_us
-from hpmoe.timeline_chrome import chrome_json
+from hpmoe.timelines.chrome import chrome_json
+from hpmoe.timelines.timeline import Timeline, format_us
 
 EP, NUM_TOKENS, HIDDEN, INTERMEDIATE, NUM_EXPERTS, TOP_K = 2, 6, 8, 4, 4, 2
 WORKERS = 2

@@ -9,8 +9,8 @@ from test_simulate import NPU, plan
 from test_timeline import handmade, two_task_flow
 
 import hpmoe
-from hpmoe.timeline_chrome import BINS, chrome_json
-from hpmoe.timeline_html import html
+from hpmoe.timelines.chrome import BINS, chrome_json
+from hpmoe.timelines.html import html
 
 
 @pytest.fixture(scope="module")

@@ -6,10 +6,10 @@ from collections.abc import Mapping
 
 from mindspore import Tensor
 
+from hpmoe.calling.staging import transform
 from hpmoe.errors import check_argument
 from hpmoe.primitives.elementwise import is_differentiable
 from hpmoe.program import Program
-from hpmoe.staging import transform
 from hpmoe.token_rows import token_vars
 
 

@@ -7,12 +7,12 @@ from collections.abc import Callable, Sequence
 import numpy as np
 
 from hpmoe import taskflow as tf
+from hpmoe.calling.staging import transform
 from hpmoe.errors import TransformError, VerifyError, call_user, check_argument, is_name
 from hpmoe.machine import Machine, cpu
 from hpmoe.native.planner import prune_waits, renumbered, schedule
-from hpmoe.staging import transform
+from hpmoe.proofs.verify import check_queues, verify
 from hpmoe.transforms.queue_order import dealt, late_sums, likely_costs, queue_order
-from hpmoe.verify import check_queues, verify
 
 Policy = Callable[[tf.Taskflow, Machine], Sequence[np.ndarray]]
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
+from hpmoe.calling.staging import transform
 from hpmoe.dtypes import numpy_dtype, storage_dtype
 from hpmoe.errors import TransformError
-from hpmoe.staging import transform
 from hpmoe.taskflow import Domain, Taskflow, TileOp, rebuild
 
 # What the first parameter of a LAUNCH says: whose rows, besides the launch itself, it lays out anew.

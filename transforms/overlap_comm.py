@@ -8,9 +8,9 @@ from typing import Literal
 
 import numpy as np
 
+from hpmoe.calling.staging import transform
 from hpmoe.dtypes import numpy_dtype, storage_dtype
 from hpmoe.errors import TransformError, call_user, check_argument, is_int, is_name
-from hpmoe.staging import transform
 from hpmoe.taskflow import Domain, Taskflow, TileOp, rebuild
 
 Order = Callable[[int, int], Sequence[int]]

@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from hpmoe.calling.staging import transform
 from hpmoe.errors import TransformError, check_argument
 from hpmoe.placement import Placement, check_loads, place_replicas
 from hpmoe.primitives.expert import expert_bias
@@ -14,7 +15,6 @@ from hpmoe.primitives.grouped_matmul import grouped
 from hpmoe.primitives.replicate import replicate_weights
 from hpmoe.primitives.route import make_route
 from hpmoe.program import Atom, Builder, Equation, Program, Var, map_equations, program_window
-from hpmoe.staging import transform
 
 
 def _check(loads: Sequence[float], replicas: int = 1, min_load: float = 0.0) -> None:

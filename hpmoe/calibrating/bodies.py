@@ -19,7 +19,7 @@ from hpmoe.commands.layer import measured_call
 from hpmoe.costs import Work, body_kind
 from hpmoe.dtypes import FLOATS, rounded, storage_dtype
 from hpmoe.layout import Layout
-from hpmoe.timeline import Timeline
+from hpmoe.timelines.timeline import Timeline
 
 # Small enough for a round of all to take under a second, and far enough apart in every size to tell what small ones lose.
 LAYERS = tuple(

@@ -10,7 +10,7 @@ import mindspore as ms
 import numpy as np
 
 import hpmoe
-from hpmoe.timeline import Timeline
+from hpmoe.timelines.timeline import Timeline
 
 NUM_TASKS = 256  # of each small program
 BLOCK_BYTES = 1 << 26  # of a copy: more than private caches hold

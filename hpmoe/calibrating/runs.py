@@ -7,7 +7,7 @@ from collections.abc import Callable
 import numpy as np
 
 import hpmoe
-from hpmoe.timeline import Timeline
+from hpmoe.timelines.timeline import Timeline
 
 COUNTED = 0.1
 EACH = 2  # runs that count, of each visit

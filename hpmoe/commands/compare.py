@@ -13,8 +13,8 @@ import hpmoe
 from hpmoe.commands import options, simulate
 from hpmoe.commands.layer import measured_call
 from hpmoe.commands.progress import Progress
-from hpmoe.timeline import Timeline
-from hpmoe.timeline_html import format_number, html, numbers
+from hpmoe.timelines.html import format_number, html, numbers
+from hpmoe.timelines.timeline import Timeline
 
 SUMMARY = "lays two schedules side by side: where their time goes, and their ratio"
 NOTES = """\

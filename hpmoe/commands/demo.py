@@ -20,8 +20,8 @@ from hpmoe.commands.progress import Progress
 from hpmoe.dtypes import rounded, widen
 from hpmoe.kernels.native import gemm_name
 from hpmoe.op_by_op import moe_ffn_op_by_op
-from hpmoe.timeline import Timeline
-from hpmoe.timeline_chrome import chrome_json
+from hpmoe.timelines.chrome import chrome_json
+from hpmoe.timelines.timeline import Timeline
 
 SUMMARY = "runs a MoE-FFN forward and backward, checks it against MindSpore op by op, and times both"
 NOTES = """\

@@ -10,12 +10,13 @@ import mindspore as ms
 import numpy as np
 
 import hpmoe
-from hpmoe import running
 from hpmoe.bound import rank_bounds
+from hpmoe.calling import running
+from hpmoe.calling.rank_arrays import to_arrays
 from hpmoe.commands import demo, show
 from hpmoe.dtypes import numpy_dtype
-from hpmoe.rank_arrays import to_arrays
 from hpmoe.routing import rows_to_ranks
+from hpmoe.timelines.timeline import RATES
 from hpmoe.transforms.assign_queues import Policy
 from hpmoe.workload import balanced_ids, imbalanced_ids
 
@@ -128,7 +129,7 @@ def utilisation(line: hpmoe.Timeline, machine: hpmoe.Machine) -> dict[str, float
     """Shares of the span, mean of all ranks: workers in task bodies, links and memory at their full rates."""
     busy = line.utilisation()
     out = {unit: float(busy[:, list(machine.queues_of(unit))].mean()) for unit in ("aic", "aiv")}
-    of_rate = dict(zip(hpmoe.timeline.RATES, line.traffic[:, :, 0].mean(axis=0) / max(line.span, 1e-9), strict=True))
+    of_rate = dict(zip(RATES, line.traffic[:, :, 0].mean(axis=0) / max(line.span, 1e-9), strict=True))
     for name in ("egress", "ingress"):
         out[name] = float(max(of_rate[name] / machine.link_bytes_per_us,
                               of_rate[f"node_{name}"] / machine.node_link_bytes_per_us))

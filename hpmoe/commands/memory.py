@@ -13,10 +13,10 @@ import mindspore as ms
 from absl import flags
 
 import hpmoe
+from hpmoe.calling.memory import MIB, MemoryReport
 from hpmoe.commands import demo, options
 from hpmoe.commands.progress import Progress
 from hpmoe.kernels.executable import POOL
-from hpmoe.memory import MIB, MemoryReport
 from hpmoe.op_by_op import moe_ffn_op_by_op
 from hpmoe.peers.worker import forget_peak, status_kib
 from hpmoe.transforms.save_for_backward import POLICIES

@@ -10,6 +10,7 @@ import numpy as np
 from mindspore import Tensor
 
 import hpmoe
+from hpmoe.timelines.timeline import RATES
 
 COLS = 2048
 # arXiv 2605.23764, microseconds: (rows, what): measured. At 8192 rows it only says that interleaving is slightly slower.
@@ -65,7 +66,7 @@ def rows() -> list[dict[str, Any]]:
         in_order = np.argsort(line.begin, kind="stable")
         us = shared_queue_us((line.end - line.begin)[in_order], machine) if what == "dynamic" else line.span
         out.append({"rows": num_rows, "what": what, "paper_us": measured, "simulated_us": machine.launch_us + us,
-                    "memory_mb": float(line.traffic[0, hpmoe.timeline.RATES.index("memory"), 0]) / 1e6})
+                    "memory_mb": float(line.traffic[0, RATES.index("memory"), 0]) / 1e6})
     return out
 
 

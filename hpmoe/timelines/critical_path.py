@@ -9,7 +9,7 @@ import numpy as np
 
 from hpmoe import taskflow as tf
 from hpmoe.taskflow_text import task_name
-from hpmoe.timeline import Timeline, format_us, op_name
+from hpmoe.timelines.timeline import Timeline, format_us, op_name
 
 RUNS_SHOWN = 40
 

@@ -7,9 +7,9 @@ from html import escape
 
 import numpy as np
 
-from hpmoe.timeline import Timeline, format_us, most_of, op_name, time_inside, units
-from hpmoe.timeline_picture import COLORS, WAITING, color, shown_ranks, title
-from hpmoe.timeline_text import after_last
+from hpmoe.timelines.picture import COLORS, WAITING, color, shown_ranks, title
+from hpmoe.timelines.text import after_last
+from hpmoe.timelines.timeline import Timeline, format_us, most_of, op_name, time_inside, units
 
 CELLS = 480
 STYLE = """body{font:14px/1.5 sans-serif;margin:2em auto;max-width:1200px;color:#222}svg{width:100%;background:#fff}

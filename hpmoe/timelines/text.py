@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from hpmoe.timeline import Timeline, format_us, most_of, op_name
+from hpmoe.timelines.timeline import Timeline, format_us, most_of, op_name
 
 
 def gantt_text(line: Timeline, width: int) -> str:

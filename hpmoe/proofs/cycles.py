@@ -14,9 +14,9 @@ from collections.abc import Iterable, Iterator
 import numpy as np
 
 from hpmoe import taskflow as tf
-from hpmoe.counting import TRANSFERS
 from hpmoe.native.planner import find_runnable
-from hpmoe.order import Order
+from hpmoe.proofs.counting import TRANSFERS
+from hpmoe.proofs.order import Order
 
 MAX_WORK = 1 << 19  # cases times edges; past it slots are taken to hold whatever makes a cycle
 

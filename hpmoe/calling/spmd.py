@@ -9,13 +9,13 @@ from typing import Any
 
 import optree
 
-from hpmoe.device_running import make_runner
+from hpmoe.calling.device_running import make_runner
+from hpmoe.calling.graph_mode import Graphed
+from hpmoe.calling.memory import MemoryReport, memory_report
+from hpmoe.calling.running import CacheInfo, Runner
+from hpmoe.calling.staging import describe, innermost
 from hpmoe.errors import ArgumentError, check_argument
-from hpmoe.graph_mode import Graphed
 from hpmoe.machine import Mesh
-from hpmoe.memory import MemoryReport, memory_report
-from hpmoe.running import CacheInfo, Runner
-from hpmoe.staging import describe, innermost
 from hpmoe.tracing.errors import not_traceable
 
 

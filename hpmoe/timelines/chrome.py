@@ -8,9 +8,9 @@ from typing import Any
 
 import numpy as np
 
-from hpmoe.critical_path import releases
 from hpmoe.taskflow_text import event_name, task_name
-from hpmoe.timeline import RATES, Timeline, is_transfer, op_name, time_inside
+from hpmoe.timelines.critical_path import releases
+from hpmoe.timelines.timeline import RATES, Timeline, is_transfer, op_name, time_inside
 
 BINS = 200
 LINKS = ("egress", "ingress", "node_egress", "node_ingress", "memory")

@@ -12,12 +12,12 @@ from typing import Any
 from mindspore import ops
 from mindspore.graph.api import _pynative_executor
 
-from hpmoe import graph_operators
-from hpmoe.device_running import DeviceCall
+from hpmoe.calling import graph_operators
+from hpmoe.calling.device_running import DeviceCall
+from hpmoe.calling.graph_operators import NOTHING, forgetting_graph, gradient_rule, inferred
+from hpmoe.calling.running import Call
 from hpmoe.errors import check_argument
-from hpmoe.graph_operators import NOTHING, forgetting_graph, gradient_rule, inferred
 from hpmoe.program import Aval, Program
-from hpmoe.running import Call
 
 NAME = "Custom_HpmoeLaunch"
 

@@ -17,6 +17,8 @@ from mindspore.graph.api import _pynative_executor
 from mindspore.graph.jit_context import jit_context
 
 from hpmoe import tracing
+from hpmoe.calling.rank_arrays import Arrays, is_tensor_like, stacked, summed, to_arrays
+from hpmoe.calling.staging import Staged, innermost
 from hpmoe.capacity import check_topk_weights
 from hpmoe.dtypes import rounded
 from hpmoe.errors import ProgramError, check_argument, is_name
@@ -25,9 +27,7 @@ from hpmoe.interpret import interpret
 from hpmoe.machine import Mesh
 from hpmoe.padding import check_num_tokens, padding_fault
 from hpmoe.program import Aval, Equation, Program, RouteAval
-from hpmoe.rank_arrays import Arrays, is_tensor_like, stacked, summed, to_arrays
 from hpmoe.routing import check_topk_ids, rows_to_ranks
-from hpmoe.staging import Staged, innermost
 from hpmoe.taskflow import Taskflow
 from hpmoe.tracing.pynative import gradient_depth, is_computed
 from hpmoe.vjp import Linearized, linearize

@@ -13,7 +13,7 @@ from hpmoe.machine import Machine
 from hpmoe.taskflow import Taskflow, TileOp
 
 if TYPE_CHECKING:
-    from hpmoe.critical_path import CriticalPath
+    from hpmoe.timelines.critical_path import CriticalPath
 
 RATES = ("l2", "memory", "egress", "ingress", "node_egress", "node_ingress")
 
@@ -166,7 +166,7 @@ class Timeline:
             >>> list(hpmoe.simulate(flow).waiting_for())
             ['matmul -> a']
         """
-        from hpmoe.critical_path import releases
+        from hpmoe.timelines.critical_path import releases
         by, names = releases(self), [op_name(self.flow, op) for op in self.flow.ops]
         op = np.where(by >= 0, self.flow.tasks["op"][self.task[by]], len(names))
         lost = np.bincount(op, self.begin - self.wait_begin, len(names) + 1)
@@ -179,32 +179,32 @@ class Timeline:
 
     def critical_path(self) -> CriticalPath:
         """What the end of the run waited for, task by task back to its beginning; see CriticalPath."""
-        from hpmoe.critical_path import critical_path
+        from hpmoe.timelines.critical_path import critical_path
         return critical_path(self)
 
     def chrome_json(self, max_arrows: int = 10_000) -> str:
         """The run as a Chrome trace: open it in ui.perfetto.dev or chrome://tracing; see timeline_chrome.chrome_json."""
-        from hpmoe.timeline_chrome import chrome_json
+        from hpmoe.timelines.chrome import chrome_json
         return chrome_json([self], max_arrows=max_arrows)
 
     def text(self, width: int = 72) -> str:
         """A row of `width` characters for each worker: what it did most of in each `span / width`."""
-        from hpmoe.timeline_text import gantt_text
+        from hpmoe.timelines.text import gantt_text
         return gantt_text(self, width)
 
     def report(self) -> str:
         """Utilisation of each unit, exposed communication, waiting by what for, and the critical path, as text."""
-        from hpmoe.timeline_text import report_text
+        from hpmoe.timelines.text import report_text
         return report_text(self)
 
     def picture(self, path: str | os.PathLike[str]) -> None:
         """Draws the run into a file whose suffix says its kind (.png, .svg, .pdf); needs the extra `hpmoe[plot]`."""
-        from hpmoe.timeline_picture import draw
+        from hpmoe.timelines.picture import draw
         draw(self, path)
 
     def html(self) -> str:
         """The run as one HTML page that needs nothing else, also no network."""
-        from hpmoe.timeline_html import html
+        from hpmoe.timelines.html import html
         return html([self])
 
     def summary(self) -> str:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from hpmoe import taskflow as tf
-from hpmoe.counting import TRANSFERS, op_spans, own_positions, spans
+from hpmoe.proofs.counting import TRANSFERS, op_spans, own_positions, spans
 
 
 class Order:

@@ -14,10 +14,10 @@ from collections.abc import Iterator
 import numpy as np
 
 from hpmoe import taskflow as tf
-from hpmoe.counting import TRANSFERS
-from hpmoe.facts import Facts
 from hpmoe.lifetimes import may_meet
-from hpmoe.order import Order, direction
+from hpmoe.proofs.counting import TRANSFERS
+from hpmoe.proofs.facts import Facts
+from hpmoe.proofs.order import Order, direction
 
 
 class _Known:

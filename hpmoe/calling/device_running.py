@@ -15,10 +15,10 @@ from mindspore import Tensor
 from mindspore.common._grad_function import _Function
 from mindspore.graph.api import _pynative_executor
 
+from hpmoe.calling.running import Call, Runner, Traced
 from hpmoe.errors import check_argument, is_int
 from hpmoe.machine import Mesh
 from hpmoe.program import Aval, Program
-from hpmoe.running import Call, Runner, Traced
 from hpmoe.targets import find_target
 from hpmoe.tracing.pynative import gradient_depth
 

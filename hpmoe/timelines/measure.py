@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from hpmoe.taskflow import Taskflow
-from hpmoe.timeline import Timeline
+from hpmoe.timelines.timeline import Timeline
 
 # A launch may come from MindSpore's own backward thread, so the open calls of `measure` are not thread-local.
 _open: list[list[tuple[Taskflow, np.ndarray]]] = []

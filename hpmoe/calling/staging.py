@@ -9,12 +9,12 @@ from typing import Any
 
 import optree
 
+from hpmoe.calling.graph_mode import Graphed
 from hpmoe.errors import TransformError
-from hpmoe.graph_mode import Graphed
 from hpmoe.machine import Mesh, as_mesh
 from hpmoe.program import Program
+from hpmoe.proofs.verify import verify
 from hpmoe.taskflow import Taskflow
-from hpmoe.verify import verify
 
 LEVELS = {
     "program": "a plain function or a Program transform",
@@ -52,7 +52,7 @@ class Staged(Graphed):
 
     @functools.cached_property
     def _runner(self) -> Any:
-        from hpmoe.device_running import make_runner
+        from hpmoe.calling.device_running import make_runner
         return make_runner(self, Mesh(1), batched=False)
 
     def lower(self, *args: Any, mesh: Mesh | None = None, direction: str = "forward", **kwargs: Any) -> Any:
@@ -74,12 +74,12 @@ class Staged(Graphed):
 
         Exact for the routing where all arrays are given, as for `lower`, and otherwise for as many rows as can be received.
         """
-        from hpmoe.memory import memory_report
+        from hpmoe.calling.memory import memory_report
         return memory_report(self._runner_on("memory", mesh), args, kwargs)
 
     def _runner_on(self, who: str, mesh: Mesh | None) -> Any:
         """What runs one rank's share of a mesh; on one rank that of calls, whose plans it shares."""
-        from hpmoe.device_running import make_runner
+        from hpmoe.calling.device_running import make_runner
         ranks = as_mesh(who, mesh)
         return self._runner if ranks.ep_size == 1 else make_runner(self, ranks, batched=False)
 
@@ -143,7 +143,7 @@ class Transform:
         name = self.__name__
         if not callable(f):
             raise TransformError(f"{name}: f is {type(f).__name__}; it must be a callable, plain or staged")
-        from hpmoe.spmd import Spmd
+        from hpmoe.calling.spmd import Spmd
         if isinstance(f, Spmd):
             raise TransformError(f"{name}: f is under spmd, {f!r}; spmd is the outermost, spmd({name}(f), mesh)")
         try:

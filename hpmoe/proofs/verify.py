@@ -8,16 +8,16 @@ import dataclasses
 import numpy as np
 
 from hpmoe import taskflow as tf
-from hpmoe.counting import Counting, op_spans, spans
-from hpmoe.cycles import find_stuck
 from hpmoe.dependencies import derive_dependencies
 from hpmoe.errors import VerifyError, check_argument
-from hpmoe.essence import buffer_essence, op_essence
-from hpmoe.implied import Implication
 from hpmoe.lifetimes import memory_fault
 from hpmoe.native.planner import kept_waits, prune_waits
-from hpmoe.order import Order
-from hpmoe.regions import region_fault
+from hpmoe.proofs.counting import Counting, op_spans, spans
+from hpmoe.proofs.cycles import find_stuck
+from hpmoe.proofs.essence import buffer_essence, op_essence
+from hpmoe.proofs.implied import Implication
+from hpmoe.proofs.order import Order
+from hpmoe.proofs.regions import region_fault
 from hpmoe.taskflow_text import event_name, task_name, taskflow_window
 
 

@@ -86,7 +86,7 @@ def _arranged(structure, outputs):
 @constexpr(reuse_result=False)
 def _operator(layer, known):
     """The operator of a call in a graph, the tensors it takes, where its outputs go, whether it has a single one."""
-    from hpmoe.device_graph import forward_operator
+    from hpmoe.calling.device_graph import forward_operator
     runner = layer._runner
     check_argument(known, "hpmoe", "an argument in a graph", "of unknown type", UNKNOWN)
     avals = []

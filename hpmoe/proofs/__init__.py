@@ -1,0 +1,1 @@
+"""Proofs that a Taskflow is a correct schedule, whatever the routing."""
