@@ -27,7 +27,7 @@ RATES = ("matmul_flops_per_us", "vector_bytes_per_us", "copy_bytes_per_us", "l2_
 COSTS = ("matmul_fill_us", "task_us", "wait_us", "poll_us", "signal_us", "remote_us", "node_remote_us")
 # Shared rates so high that nobody ever gets less for others, and no cache whose hits depend on who comes first.
 UNSHARED = {"l2_bytes_per_us": 1e15, "memory_bytes_per_us": 1e15, "link_bytes_per_us": 1e15, "node_link_bytes_per_us": 1e15,
-            "l2_bytes": -1.0}
+            "l2_bytes": 0.0}
 NS = 0.002  # times are rounded to a nanosecond
 
 
