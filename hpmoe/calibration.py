@@ -38,7 +38,7 @@ def store_calibration(fields: dict[str, Any]) -> Path:
     return path
 
 
-def load_calibration(who: str = "hpmoe.cpu") -> dict[str, Any]:
+def load_calibration() -> dict[str, Any]:
     """The measured fields of a Machine for this CPU.
 
     Raises:
@@ -48,9 +48,9 @@ def load_calibration(who: str = "hpmoe.cpu") -> dict[str, Any]:
     try:
         return _fields(json.loads(path.read_text(encoding="utf-8")))
     except FileNotFoundError:
-        raise ArgumentError(f"{who}: this CPU is not calibrated: there is no {path}; run `hpmoe calibrate`") from None
+        raise ArgumentError(f"hpmoe.cpu: this CPU is not calibrated: there is no {path}; run `hpmoe calibrate`") from None
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise ArgumentError(f"{who}: the calibration in {path} cannot be used ({type(error).__name__}: {error}); "
+        raise ArgumentError(f"hpmoe.cpu: the calibration in {path} cannot be used ({type(error).__name__}: {error}); "
                             "run `hpmoe calibrate` again") from error
 
 

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 import hpmoe
+from hpmoe.calibrating.cpu import measure_cpu
 from hpmoe.calibrating.runs import Runs
 from hpmoe.commands.layer import measured_call
 
@@ -39,27 +40,22 @@ class Case:
         self.ids = rng.random((o.ep, o.tokens, o.experts)).argsort(-1)[..., :o.top_k].astype(np.int32)
         self.runs = Runs(measured_call(o, hpmoe.cpu(ep_size=o.ep), self.ids))
 
-    def row(self) -> dict[str, Any]:
-        """The shape, simulated and measured milliseconds, and by how much the first is off.
+    def row(self, fields: dict[str, Any]) -> dict[str, Any]:
+        """The shape, simulated and measured milliseconds, and by how much the first is off, on a machine of these fields.
 
-        Measured is the lower decile of the runs: other programs only ever lengthen them.
+        Measured is the mean of the quieter half of the runs, as for what the machine is measured by.
         """
         line, _, measured_us = self.runs.launches()[-1]
-        machine = hpmoe.cpu(ep_size=self.shape["ep"], calibrated=True)
+        machine = hpmoe.cpu(ep_size=self.shape["ep"]).replace(**fields)
         simulated, measured = hpmoe.simulate(line.flow, machine, routing=self.ids).span / 1e3, measured_us / 1e3
         return {**self.shape, "simulated_ms": simulated, "measured_ms": measured, "error": simulated / measured - 1}
 
 
-def agreement(runs: int, progress: Callable[[str], None]) -> list[dict[str, Any]]:
-    """A row for each shape; they take turns, after one run each that does not count."""
+def agreement(budget_s: float, progress: Callable[[str], None]) -> list[dict[str, Any]]:
+    """A row for each shape, run in the very rounds in which the machine is measured: speed changes with the minutes."""
     cases = []
     for i, shape in enumerate(SHAPES):
         progress(f"planning shape {i + 1} of {len(SHAPES)}")
         cases.append(Case(shape, seed=i))
-        cases[-1].runs.run()
-        cases[-1].runs.timelines.clear()
-    for i in range(runs):
-        progress(f"run {i + 1} of {runs}")
-        for case in cases:
-            case.runs.run()
-    return [case.row() for case in cases]
+    fields, _ = measure_cpu(budget_s, progress, [case.runs for case in cases])
+    return [case.row(fields) for case in cases]

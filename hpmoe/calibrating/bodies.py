@@ -1,4 +1,4 @@
-"""What tasks of each kind take on this CPU: layers and functions run with tracing, on one worker and on all cores."""
+"""What tasks of each kind take on this CPU while all its cores work: layers and functions run with tracing."""
 
 from __future__ import annotations
 
@@ -26,7 +26,8 @@ LAYERS = tuple(
     SimpleNamespace(ep=1, tokens=t, hidden=h, intermediate=i, experts=e, top_k=k, tile_rows=rows, tile_cols=cols, seed=s)
     for s, (t, h, i, e, k, rows, cols) in enumerate((
         (768, 768, 384, 3, 2, 512, 512), (192, 512, 1024, 4, 2, 128, 256), (96, 256, 128, 8, 3, 512, 512),
-        (256, 1536, 256, 2, 1, 256, 512), (64, 768, 768, 16, 2, 512, 512))))
+        (256, 1536, 256, 2, 1, 256, 512), (64, 768, 768, 16, 2, 512, 512),
+        (512, 1024, 512, 2, 2, 1024, 1024))))
 # Unit rate of everything: what a task costs on it is its flops or bytes.
 UNIT = hpmoe.cpu(1).replace(matmul_flops_per_us=1.0, vector_bytes_per_us=1.0, copy_bytes_per_us=1.0,
                             memory_bytes_per_us=1e30)
@@ -42,34 +43,33 @@ def one_of_each(x: ms.Tensor, bias: ms.Tensor) -> tuple[ms.Tensor, ...]:
 
 
 class Subject:
-    """A function whose launches are timed, on each of some numbers of workers.
+    """A function whose launches are timed.
 
     Attributes:
         ids: topk_ids of its routes, [1, T, K].
-        runs: for each number of workers, those of the call.
+        runs: those of the call.
     """
 
-    def __init__(self, make: Callable[[hpmoe.Machine], Callable[[], Any]], ids: np.ndarray | None = None,
-                 workers: tuple[int, ...] = (1,)):
+    def __init__(self, make: Callable[[hpmoe.Machine], Callable[[], Any]], ids: np.ndarray | None = None):
         self.ids = ids
-        self.runs = {n: Runs(make(hpmoe.cpu(n))) for n in workers}
+        self.runs = Runs(make(hpmoe.cpu()))
 
-    def tasks(self, num_workers: int) -> Iterator[tuple[str, str, Samples]]:
+    def tasks(self) -> Iterator[tuple[str, str, Samples]]:
         """(kind, dtype, samples) of each operation of each launch."""
-        for line, us, _ in self.runs[num_workers].launches():
+        for line, us, _ in self.runs.launches():
             yield from samples(line, us, self.ids)
 
 
-def subjects(cores: int) -> list[Subject]:
-    """Everything that is timed, one layer of each dtype on all cores too; the first run of each call traces and plans it."""
+def subjects() -> list[Subject]:
+    """Everything that is timed; the first run of each call traces and plans it."""
     out = []
     for dtype in FLOATS:
-        for i, o in enumerate(LAYERS[:2] if dtype == "float16" else LAYERS):  # whose products are those of float32
+        for o in LAYERS[:2] if dtype == "float16" else LAYERS:  # whose products are those of float32
             rng = np.random.default_rng(o.seed)
             ids = rng.random((1, o.tokens, o.experts)).argsort(-1)[..., :o.top_k].astype(np.int32)
 
             sizes = SimpleNamespace(**vars(o), dtype=dtype, direction="backward")
-            out.append(Subject(functools.partial(measured_call, sizes, ids=ids), ids, (1, cores) if i == 0 else (1,)))
+            out.append(Subject(functools.partial(measured_call, sizes, ids=ids), ids))
         for shape in ((64, 1024), (512, 256)):
             args = [ms.Tensor(rounded(np.random.default_rng(0).random(s), dtype)) for s in (shape, shape[1:])]
             out.append(Subject(functools.partial(_functions, args)))

@@ -5,9 +5,8 @@ from __future__ import annotations
 import collections
 import dataclasses
 import os
-import statistics
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -15,7 +14,7 @@ import numpy as np
 from hpmoe.calibrating.bodies import Subject, subjects
 from hpmoe.calibrating.fit import Samples, fit
 from hpmoe.calibrating.overheads import Overheads
-from hpmoe.calibrating.runs import COUNTED
+from hpmoe.calibrating.runs import COUNTED, Runs
 from hpmoe.host import num_cores
 from hpmoe.machine import Body
 
@@ -23,10 +22,12 @@ MOST_ROUNDS, LEAST_ROUNDS = 25, 5
 NO_LIMIT = 1e9  # bytes a microsecond through private caches: the measured bodies include it
 
 
-def measure_cpu(budget_s: float, progress: Callable[[str], None]) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+def measure_cpu(budget_s: float, progress: Callable[[str], None], alongside: Sequence[Runs] = ()
+                ) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     """Times everything in turn, round after round, until `budget_s` seconds are over.
 
-    Of the runs of a task and of an overhead the decile counts that other programs disturbed least.
+    Of the runs of a call and of an overhead the half counts that other programs disturbed less. The runs of `alongside`
+    get a turn in each round too.
 
     Returns:
         The measured fields of a Machine, and for each kind of task and dtype its row of the table: kind, dtype, samples,
@@ -34,27 +35,26 @@ def measure_cpu(budget_s: float, progress: Callable[[str], None]) -> tuple[dict[
     """
     begin, cores = time.monotonic(), num_cores()
     progress("tracing and planning")
-    timed, overheads = subjects(cores), Overheads(cores)
+    timed, overheads = subjects(), Overheads(cores)
+    each = [*(subject.runs for subject in timed), *alongside]
     done = -1  # the first round traces, plans and warms up
     while done < LEAST_ROUNDS or (done < MOST_ROUNDS and time.monotonic() - begin < budget_s):
         progress(f"round {done + 1}" if done >= 0 else "warming up")
-        for subject in timed:
-            for runs in subject.runs.values():
-                runs.run()
+        for runs in each:
+            runs.run()
         overheads.run()
         if done < 0:
-            for runs in (*(r.timelines for s in timed for r in s.runs.values()), *overheads.times.values(),
-                         *overheads.copied.values()):
-                runs.clear()
+            for kept in (*(runs.timelines for runs in each), *overheads.times.values(), *overheads.copied.values()):
+                kept.clear()
         done += 1
     table = _table(timed)
-    return _fields(table, overheads, cores, _slower(timed, cores)), [row for row, _ in table]
+    return _fields(table, overheads, cores), [row for row, _ in table]
 
 
 def _table(timed: list[Subject]) -> list[tuple[dict[str, Any], Body]]:
     gathered: dict[tuple[str, str], list[Samples]] = collections.defaultdict(list)
     for subject in timed:
-        for kind, dtype, samples in subject.tasks(1):
+        for kind, dtype, samples in subject.tasks():
             gathered[kind, dtype].append(samples)
     out = []
     for (kind, dtype), parts in gathered.items():
@@ -67,18 +67,11 @@ def _table(timed: list[Subject]) -> list[tuple[dict[str, Any], Body]]:
     return sorted(out, key=lambda pair: (not is_matmul(pair[0]["kind"]), pair[0]["kind"], pair[0]["dtype"]))
 
 
-def _slower(timed: list[Subject], cores: int) -> float:
-    """How much longer matmuls take where all cores work than where one does."""
-    def us(subject: Subject, workers: int) -> float:
-        return sum(samples.us.sum() for kind, _, samples in subject.tasks(workers) if is_matmul(kind))
-    return statistics.median(us(s, cores) / us(s, 1) for s in timed if cores in s.runs and s.ids is not None)
-
-
 def is_matmul(kind: str) -> bool:
     return kind.startswith(("GMM", "WGRAD"))
 
 
-def _fields(table: list[tuple[dict[str, Any], Body]], overheads: Overheads, cores: int, slower: float) -> dict[str, Any]:
+def _fields(table: list[tuple[dict[str, Any], Body]], overheads: Overheads, cores: int) -> dict[str, Any]:
     matmul = max(b.share for r, b in table if r["kind"] == "GMM")
     rate = {(r["kind"], r["dtype"]): b.share for r, b in table}
     vector = rate["MAP add", "float32"]
@@ -89,7 +82,7 @@ def _fields(table: list[tuple[dict[str, Any], Body]], overheads: Overheads, core
             "vector_bytes_per_us": vector, "copy_bytes_per_us": rate["PUT", "float32"],
             "l2_bytes": float(cores * _private_cache()), "l2_bytes_per_us": NO_LIMIT, "worker_l2_bytes_per_us": NO_LIMIT,
             "memory_bytes_per_us": copied[cores], "worker_memory_bytes_per_us": copied[1],
-            "host_cores": cores / max(1.0, slower),
+            "host_cores": float(cores),
             "signal_us": 0.05, "wait_us": 0.05, "poll_us": 0.5, **us, "bodies": tuple(bodies)}
 
 

@@ -14,16 +14,15 @@ from hpmoe.calibrating.agreement import LIMIT, agreement
 from hpmoe.calibrating.cpu import is_matmul, measure_cpu
 from hpmoe.commands import options
 from hpmoe.commands.progress import Progress
-from hpmoe.errors import ArgumentError
 
-SUMMARY = "measures this CPU for hpmoe.cpu(calibrated=True), or checks what it then predicts"
+SUMMARY = "measures this CPU for hpmoe.cpu(calibrated=True), or checks what such a measurement predicts"
 NOTES = """\
-Measured are the task bodies of launches, on one worker and on one for each core, in turn and for --budget seconds; of
-the runs of a task the lower decile counts, since other programs only ever lengthen one. "lost" says how much larger
-tasks of the same rate would be: of r rows they take as long as r + lost rows at the full rate. The result is kept for
-this CPU model, number of cores and version of hpmoe in $XDG_CACHE_HOME/hpmoe, or ~/.cache/hpmoe. --check measures
-nothing new: it simulates ten layers with what is kept, runs the same taskflows, and exits with 1 where one is off by
-more than 15 %."""
+Measured are the task bodies of launches on all cores, in turn and for --budget seconds; the quieter half of the runs
+counts, since other programs only ever lengthen one. "lost" says how much larger tasks of the same rate would be: of r
+rows they take as long as r + lost rows at the full rate. The result is kept for this CPU model, number of cores and
+version of hpmoe in $XDG_CACHE_HOME/hpmoe, or ~/.cache/hpmoe. --check keeps nothing: it runs ten layers in the rounds of
+a measurement, since a machine that others use has another speed a minute later, simulates the same taskflows with what
+it measured, and exits with 1 where one is off by more than 15 %."""
 
 OVERHEADS = ("task", "signal", "wait", "poll", "launch")
 
@@ -31,15 +30,14 @@ OVERHEADS = ("task", "signal", "wait", "poll", "launch")
 def define(values: flags.FlagValues) -> None:
     options.define_number(values, "budget", 25.0, "seconds to measure for, besides planning and one round to warm up")
     options.define_switch(values, "check", "compare simulated and measured times of ten layers")
-    options.define_integer(values, "runs", 15, "measured runs of each layer of --check")
 
 
 def run(o: Any) -> int:
+    options.check_flag(0 <= o.budget <= 600, "budget", f"{o.budget:g}", "seconds from 0 to 600")
     return _check(o) if o.check else _calibrate(o)
 
 
 def _calibrate(o: Any) -> int:
-    options.check_flag(0 <= o.budget <= 600, "budget", f"{o.budget:g}", "seconds from 0 to 600")
     path = calibration.calibration_path()
     _check_writable(path)
     with Progress("hpmoe calibrate") as progress:
@@ -65,12 +63,8 @@ def _check_writable(path: Path) -> None:
 
 
 def _check(o: Any) -> int:
-    try:
-        calibration.load_calibration("hpmoe calibrate --check")
-    except ArgumentError as error:
-        raise options.UsageError(str(error).removeprefix("hpmoe calibrate --check: ")) from None
     with Progress("hpmoe calibrate") as progress:
-        rows = agreement(o.runs, progress)
+        rows = agreement(o.budget, progress)
     is_ok = all(abs(row["error"]) <= LIMIT for row in rows)
     print(json.dumps({"ok": is_ok, "limit": LIMIT, "rows": rows}) if o.json else agreement_text(rows))
     return 0 if is_ok else 1
@@ -88,7 +82,6 @@ def text(fields: dict[str, Any], table: list[dict[str, Any]], path: Path) -> str
     lines += ["fit: median of |predicted / measured - 1| of a task", "",
               f"memory            {fields['worker_memory_bytes_per_us'] / 1e3:.1f} GB/s for one core, "
               f"{fields['memory_bytes_per_us'] / 1e3:.1f} for all",
-              f"cores             {key['cores']} that give together what {fields['host_cores']:.2f} give one by one",
               "us besides work   " + ", ".join(f"{n} {fields[f'{n}_us']:.2f}" for n in OVERHEADS),
               f"stored in         {path}"]
     return "\n".join(lines)
