@@ -93,13 +93,13 @@ def _digest(*folders: Path) -> str:
 
 def ascend_operator(environment: Mapping[str, str] = os.environ) -> Operator:
     """The operator on an NPU."""
-    shmem, kernel = Path(environment.get("SHMEM_HOME_PATH", "")) / "shmem", library_path().parent
+    shmem, kernel = Path(environment.get("SHMEM_HOME_PATH", "")) / "shmem", compiled_path().parent
     folders = (kernel, shmem / "lib")
     return Operator("hpmoe_ascend", HOST / "cann_device.cc", "Ascend", (shmem / "include",),
                     (*(f"-L{folder} -Wl,-rpath,{folder}" for folder in folders), f"-l:{LIBRARY}", "-lshmem"))
 
 
-def library_path() -> Path:
+def compiled_path() -> Path:
     """Where the kernel is built."""
     return cache_folder() / "ascend" / _digest(KERNELS, KERNELS / "ascendc", HOST) / LIBRARY
 
@@ -109,7 +109,7 @@ def build() -> list[str]:
     missing = build_needs(os.environ)
     if missing:
         return missing
-    folder = library_path().parent
+    folder = compiled_path().parent
     for command in (["cmake", "-S", str(HOST), "-B", str(folder)], ["cmake", "--build", str(folder)]):
         done = subprocess.run(command, capture_output=True, text=True, check=False)
         if done.returncode:
@@ -140,7 +140,7 @@ def build_needs(environment: Mapping[str, str]) -> list[str]:
 def run_needs(environment: Mapping[str, str], devices: Path) -> list[str]:
     """What is missing to run the kernel here, one sentence each."""
     missing = []
-    if not (library_path().exists() and ascend_operator(environment).path().exists()):
+    if not (compiled_path().exists() and ascend_operator(environment).path().exists()):
         missing += build_needs(environment) or ["the kernel is not built: hpmoe build --target=ascend"]
     if not any(devices.glob("davinci[0-9]*")):
         missing.append(f"no NPU: no {devices}/davinci* device")

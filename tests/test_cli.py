@@ -281,7 +281,7 @@ def test_doctor_says_what_ascend_misses(tmp_path, monkeypatch):
     assert missing == [f"no CANN toolkit: ASCEND_HOME_PATH is {tmp_path / 'x'}, which is no folder", no_device]
     there = {**gone, "ASCEND_HOME_PATH": str(tmp_path)}
     assert doctor.ascend_target(there, tmp_path)["why"][0] == "the kernel is not built: hpmoe build --target=ascend"
-    for built in (ascend_build.library_path(), ascend_build.ascend_operator().path()):
+    for built in (ascend_build.compiled_path(), ascend_build.ascend_operator().path()):
         built.parent.mkdir(parents=True)
         built.touch()
     (tmp_path / "davinci0").touch()
@@ -304,7 +304,7 @@ def test_build_runs_cmake_and_then_ninja_where_everything_is_there(capsys, monke
         monkeypatch.setenv(name, str(tmp_path))
     monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
     monkeypatch.setattr(ascend_build, "cache_folder", lambda: tmp_path / "cache")
-    folder = ascend_build.library_path().parent
+    folder = ascend_build.compiled_path().parent
     status, out, _ = run(capsys, "build", "--json")
     assert (status, json.loads(out)) == (0, {"target": "ascend", "library": str(folder / "libhpmoe_ascend.so"), "missing": []})
     configured, built = (tmp_path / "cmake.log").read_text().splitlines()

@@ -6,7 +6,7 @@ from helpers import Layer, tensors
 
 import hpmoe
 from hpmoe import ArgumentError, Aval, LaunchError, Mesh
-from hpmoe.calling.running import with_max_rows
+from hpmoe.calling.planned_rows import with_max_rows
 from hpmoe.costs import Work
 from hpmoe.timelines.timeline import RATES
 from hpmoe.vjp import linearize

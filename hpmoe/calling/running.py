@@ -17,6 +17,7 @@ from mindspore.graph.api import _pynative_executor
 from mindspore.graph.jit_context import jit_context
 
 from hpmoe import tracing
+from hpmoe.calling.planned_rows import route_key, routes_of, row_bucket, with_max_rows
 from hpmoe.calling.rank_arrays import Arrays, is_tensor_like, stacked, summed, to_arrays
 from hpmoe.calling.staging import Staged, innermost
 from hpmoe.capacity import check_topk_weights
@@ -26,7 +27,7 @@ from hpmoe.evaluate import evaluate
 from hpmoe.interpret import interpret
 from hpmoe.machine import Mesh
 from hpmoe.padding import check_num_tokens, padding_fault
-from hpmoe.program import Aval, Equation, Program, RouteAval
+from hpmoe.program import Aval, Program
 from hpmoe.routing import check_topk_ids, rows_to_ranks
 from hpmoe.taskflow import Taskflow
 from hpmoe.tracing.pynative import gradient_depth, is_computed
@@ -57,22 +58,6 @@ class Traced:
     @functools.cached_property
     def padding_fault(self) -> tuple[int, str] | None:
         return padding_fault(self.program)
-
-
-def row_bucket(rows: int, most: int) -> int:
-    """The planned number of received rows for `rows` real ones: steps of 1.5 and 1.33 in turn, so that few plans serve all.
-
-    Example:
-        >>> [row_bucket(n, 1000) for n in (0, 10, 65, 100, 900)]
-        [64, 64, 96, 128, 1000]
-    """
-    step = 64
-    while step < rows:
-        if step + step // 2 >= rows:
-            step += step // 2
-            break
-        step *= 2
-    return min(step, most)
 
 
 def run_ir(ir: Any, inputs: Arrays, num_tokens: Sequence[int] | None, seed: int | None,
@@ -254,14 +239,14 @@ class Runner:
 
     def most_rows(self, program: Program) -> dict[Any, int]:
         """The rows that each route can receive at most."""
-        return {_route_key(e): e.outputs[0].aval.max_rows for e in _routes(program)}
+        return {route_key(e): e.outputs[0].aval.max_rows for e in routes_of(program)}
 
     def row_buckets(self, program: Program, inputs: Arrays,
                     lengths: tuple[int, ...] | None) -> dict[Any, int]:
         """Checks the ids of every route and returns the planned number of received rows of each."""
         position = {v: i for i, v in enumerate(program.inputs)}
         buckets = {}
-        for eqn in _routes(program):
+        for eqn in routes_of(program):
             aval = eqn.outputs[0].aval
             received = np.zeros(aval.ep_size, np.int64)
             for rank, arrays in enumerate(inputs):
@@ -272,12 +257,12 @@ class Runner:
                     check_topk_weights(w, rank, aval.ep_size)
                 received += rows_to_ranks(ids, aval.num_experts, aval.capacity, rank, aval.ep_size,
                                           aval.placement)
-            buckets[_route_key(eqn)] = row_bucket(int(received.max()), aval.max_rows)
+            buckets[route_key(eqn)] = row_bucket(int(received.max()), aval.max_rows)
         return buckets
 
     def plan(self, program: Program, buckets: dict[Any, int]) -> Any:
         """The IR of this stage for a Program and the planned rows of its routes, lowered once."""
-        rows = tuple(buckets[_route_key(e)] for e in _routes(program))
+        rows = tuple(buckets[route_key(e)] for e in routes_of(program))
         key = (id(program), rows)
         with self._lock:
             if key in self._plans:
@@ -299,23 +284,6 @@ def _check_hashable(f: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[s
     for path, x in zip(paths, leaves, strict=True):
         check_argument(type(x).__hash__ is not None, tracing.function_name(f), tracing.argument_names(f, [path])[0],
                        f"of type {type(x).__name__}", "an array, a tuple, list or dict of arguments, or a hashable value")
-
-
-def _routes(program: Program) -> list[Equation]:
-    return [e for e in program.equations if isinstance(e.outputs[0].aval, RouteAval)]
-
-
-def _route_key(eqn: Equation) -> tuple[Any, ...]:
-    """What a route is in the forward and in the backward program: its ids and weights, and its options."""
-    return (*eqn.inputs, *(option for option in eqn.params.items() if option[0] != "max_rows"))
-
-
-def with_max_rows(program: Program, max_rows: Sequence[int]) -> Program:
-    """The program planned for at most `max_rows[i]` received rows through its i-th route."""
-    left = iter(max_rows)
-    return program.replace(equations=tuple(
-        e.replace(params={**e.params, "max_rows": next(left)}) if isinstance(e.outputs[0].aval, RouteAval) else e
-        for e in program.equations))
 
 
 class Call:

@@ -23,7 +23,7 @@ def define(values: flags.FlagValues) -> None:
 
 def run(o: Any) -> int:
     missing = ascend_build.build()
-    built = None if missing else str(ascend_build.library_path())
+    built = None if missing else str(ascend_build.compiled_path())
     if o.json:
         print(json.dumps({"target": o.target, "library": built, "missing": missing}))
     else:
