@@ -186,7 +186,8 @@ def test_kernel_and_interpreter_store_the_same(dtype):
     runs = [run_spmd(stages(rows=16, cols=32)[stage](moe_ffn), layer.ep, args, [cotangent]) for stage in ("queues", "fused")]
     for a, b in zip(*([*outs, *grads] for outs, grads in runs), strict=True):
         a, b = np.asarray(a, np.float64), np.asarray(b, np.float64)
-        np.testing.assert_allclose(a, b, rtol=4 * U[dtype], atol=U[dtype] / 4 * np.abs(b).max())
+        tipped = 2.0 ** -14 if dtype == "float16" else 1e-5  # one rounding of a float16 that is summed, of the largest sum
+        np.testing.assert_allclose(a, b, rtol=4 * U[dtype], atol=tipped * np.abs(b).max())
         assert np.mean(a == b) > 0.9 or a.shape[-1] == layer.K
 
 
