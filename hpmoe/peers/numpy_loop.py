@@ -1,72 +1,83 @@
 """The layer in NumPy with the gradients written out: a loop over experts, every array allocated once and reused."""
 
+from functools import cached_property
+
 import numpy as np
 
 
 def layer(problem, dtype=np.float32):
     """The passes of the layer in `dtype`, and how its results become NumPy arrays."""
-    x, weights, gate_up, down, cotangent = (
-        problem.array(name).astype(dtype, copy=False)
-        for name in ("hidden_states", "topk_weights", "gate_up_weight", "down_weight", "cotangent"))
-    rows, places, slices, half = problem.rows, problem.places, problem.slices, problem.intermediate
-    row_weights = weights.reshape(-1, 1)[problem.order]
+    loop = Layer(problem, dtype)
+    return {"forward": loop.forward, "forward + backward": loop.forward_backward}, np.asarray
 
-    def buffer(width):
-        return np.empty((len(rows), width), dtype)
 
-    received, wide, narrow, act, out = buffer(x.shape[1]), buffer(2 * half), buffer(half), buffer(half), np.empty_like(x)
+class Layer:
+    """Inputs, and the arrays of the sorted rows; those of the backward pass are made when it first runs."""
 
-    def forward():
-        np.take(x, rows, 0, out=received)
-        y = wide_hidden()
-        for e, r in slices:
-            np.matmul(received[r], gate_up[e], out=wide[r])
-            gate, value, s, a = wide[r, :half], wide[r, half:], narrow[r], act[r]
+    def __init__(self, problem, dtype):
+        self.problem = problem
+        self.x, self.weights, self.gate_up, self.down, self.cotangent = (
+            problem.array(name).astype(dtype, copy=False)
+            for name in ("hidden_states", "topk_weights", "gate_up_weight", "down_weight", "cotangent"))
+        self.row_weights = self.weights.reshape(-1, 1)[problem.order]
+        hidden, half = self.x.shape[1], problem.intermediate
+        self.received, self.y, self.wide, self.sigmoids, self.act = (
+            self.rows_of(width) for width in (hidden, hidden, 2 * half, half, half))
+        self.out, self.taken = np.empty_like(self.x), np.empty_like(self.x)
+
+    def rows_of(self, width):
+        return np.empty((len(self.problem.rows), width), self.x.dtype)
+
+    @cached_property
+    def d_rows(self):
+        return self.rows_of(self.x.shape[1])
+
+    @cached_property
+    def d_act(self):
+        return self.rows_of(self.problem.intermediate)
+
+    def experts(self):
+        """Of each expert: its index, its slice of the rows, and there gate, value, sigmoid(gate) and silu(gate) * value."""
+        half = self.problem.intermediate
+        for e, r in self.problem.slices:
+            yield e, r, self.wide[r, :half], self.wide[r, half:], self.sigmoids[r], self.act[r]
+
+    def forward(self):
+        np.take(self.x, self.problem.rows, 0, out=self.received)
+        for e, r, gate, value, s, act in self.experts():
+            np.matmul(self.received[r], self.gate_up[e], out=self.wide[r])
             sigmoid(gate, s)
-            np.multiply(gate, s, out=a)
-            a *= value
-            np.matmul(a, down[e], out=y[r])
-            y[r] *= row_weights[r]
-        return [sum_places(y)]
+            np.multiply(gate, s, out=act)
+            act *= value
+            np.matmul(act, self.down[e], out=self.y[r])
+            self.y[r] *= self.row_weights[r]
+        return [self.sum_places(self.y)]
 
-    # Made on first use: forward alone needs only the first.
-    reused = {}
+    def forward_backward(self):
+        output = self.forward()[0].copy()
+        d_gate_up, d_down = np.zeros_like(self.gate_up), np.zeros_like(self.down)
+        d_weights = np.empty_like(self.weights)
+        np.take(self.cotangent, self.problem.rows, 0, out=self.d_rows)
+        for e, r, gate, value, s, act in self.experts():
+            d_rows, d_act = self.d_rows[r], self.d_act[r]
+            np.matmul(d_rows, self.down[e].T, out=d_act)
+            d_weights.reshape(-1)[self.problem.order[r]] = np.einsum("ri,ri->r", d_act, act)
+            act *= self.row_weights[r]
+            np.matmul(act.T, d_rows, out=d_down[e])
+            d_act *= self.row_weights[r]
+            silu_gradient(gate, value, s, d_act, act)
+            np.matmul(self.received[r].T, self.wide[r], out=d_gate_up[e])
+            np.matmul(self.wide[r], self.gate_up[e].T, out=d_rows)
+        return [output, self.sum_places(self.d_rows), d_weights, d_gate_up, d_down]
 
-    def wide_hidden(name="y"):
-        if name not in reused:
-            reused[name] = buffer(x.shape[1])
-        return reused[name]
-
-    def sum_places(values):
-        if "taken" not in reused:
-            reused["taken"] = np.empty_like(x)
-        taken = reused["taken"]
-        np.take(values, places[:, 0], 0, out=out)
+    def sum_places(self, values):
+        """[N, H]: the sum of each token's rows."""
+        places = self.problem.places
+        np.take(values, places[:, 0], 0, out=self.out)
         for k in range(1, places.shape[1]):
-            np.take(values, places[:, k], 0, out=taken)
-            np.add(out, taken, out=out)
-        return out
-
-    def forward_backward():
-        output = forward()[0].copy()
-        d_rows, d_act = wide_hidden(), buffer(half) if "d_act" not in reused else reused["d_act"]
-        reused["d_act"] = d_act
-        d_gate_up, d_down = np.zeros_like(gate_up), np.zeros_like(down)
-        d_weights = np.empty_like(weights)
-        np.take(cotangent, rows, 0, out=d_rows)
-        for e, r in slices:
-            gate, value, s, a, d = wide[r, :half], wide[r, half:], narrow[r], act[r], d_act[r]
-            np.matmul(d_rows[r], down[e].T, out=d)
-            d_weights.reshape(-1)[problem.order[r]] = np.einsum("ri,ri->r", d, a)
-            a *= row_weights[r]
-            np.matmul(a.T, d_rows[r], out=d_down[e])
-            d *= row_weights[r]
-            silu_gradient(gate, value, s, d, a)
-            np.matmul(received[r].T, wide[r], out=d_gate_up[e])
-            np.matmul(wide[r], gate_up[e].T, out=d_rows[r])
-        return [output, sum_places(d_rows), d_weights, d_gate_up, d_down]
-
-    return {"forward": forward, "forward + backward": forward_backward}, np.asarray
+            np.take(values, places[:, k], 0, out=self.taken)
+            np.add(self.out, self.taken, out=self.out)
+        return self.out
 
 
 def sigmoid(x, out):
