@@ -4,38 +4,29 @@ from __future__ import annotations
 
 import contextlib
 import dataclasses
-import functools
-import hashlib
-import json
 import sys
-import warnings
-from collections.abc import Callable, Mapping, Sequence
-from importlib import metadata
+from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
 from hpmoe.calibration import is_calibrated
 from hpmoe.calling.planned_rows import row_bucket, with_max_rows
-from hpmoe.calling.running import Runner
+from hpmoe.calling.running import Runner, Traced
 from hpmoe.calling.spmd import Spmd
 from hpmoe.calling.staging import Staged, chain, describe, level_of
 from hpmoe.commands.progress import Progress
 from hpmoe.errors import check_argument, is_int, is_name, is_number
-from hpmoe.host import cache_folder, write_whole
-from hpmoe.kernels.simulate import simulate
 from hpmoe.machine import Machine, Mesh, cpu
 from hpmoe.program import Program, RouteAval
-from hpmoe.search import EXHAUSTED, Trial, best_of, search
 from hpmoe.timelines.timeline import format_us
-from hpmoe.transforms.assign_queues import POLICIES, assign_queues
 from hpmoe.transforms.fuse_persistent import fuse_persistent
-from hpmoe.transforms.overlap_comm import ORDERS, SIGNALS, overlap_comm
-from hpmoe.transforms.tile_partition import tile_partition
+from hpmoe.tuning import kept
+from hpmoe.tuning.search import Trial, best_of, search
+from hpmoe.tuning.settings import NAMES, Simulations, space_of, starts_of, transforms_of
 from hpmoe.workload import balanced_ids
 
 DIRECTIONS = {"forward": ("forward",), "backward": ("backward",), "both": ("forward", "backward")}
-_kept: dict[str, dict[str, Any]] = {}  # searches of this process by their key
 
 
 @dataclasses.dataclass(frozen=True)
@@ -66,7 +57,7 @@ class Tuned:
 
     @property
     def settings(self) -> dict[str, Any]:
-        """The chosen rows and cols of tile_partition, order and signal of overlap_comm and policy of assign_queues."""
+        """The chosen value of each setting that was tried, see `tune`."""
         return dict(self.best.settings)
 
     @property
@@ -78,7 +69,7 @@ class Tuned:
 
     def __call__(self, f: Callable[..., Any]) -> Staged:
         """The function under the chosen chain, ready to be called, or put under spmd for several ranks."""
-        return chain(*_transforms(self.settings, self.machine), fuse_persistent)(f)
+        return chain(*transforms_of(self.settings, self.machine), fuse_persistent)(f)
 
     def __str__(self) -> str:
         names = [name for name, _ in self.trials[0].settings]
@@ -104,11 +95,12 @@ def tune(f: Callable[..., Any], *args: Any, machine: Machine | None = None, mesh
          direction: str = "both", routing: Sequence[np.ndarray] | None = None,
          space: Mapping[str, Sequence[Any]] | None = None, budget_s: float = 10.0, max_trials: int | None = None,
          verbose: bool = False, cache: bool = True, **kwargs: Any) -> Tuned:
-    """Searches tile sizes, peer order, signal granularity and queue policy with the simulator; nothing is computed.
+    """Searches tiles, signals, peer order, policies and `deduplicate_rows` with the simulator; nothing is computed.
 
-    The first trial is the default chain, so the choice is never slower than that on the model. Every chain computes the same
-    function; where tiles have other sizes, float32 sums may round otherwise. A trial that fails, by a user's policy or else,
-    is noted and not chosen.
+    The first trial is the default chain, so the choice is never slower than that on the model; the second one takes all
+    sizes that the machine's cost rules choose. Every chain computes the same function; where tiles have other sizes, or
+    tokens go to a rank once, float32 sums may round otherwise. A trial that fails, by a user's policy or else, is noted and
+    not chosen.
 
     Args:
         f: a plain function, or one under Program transforms, or spmd of it.
@@ -118,7 +110,8 @@ def tune(f: Callable[..., Any], *args: Any, machine: Machine | None = None, mesh
         direction: the pass whose time counts: "forward", "backward" or "both".
         routing: topk_ids [T, K] of each rank, the same for every route; those in `args` where all arrays are given, else
             perfectly balanced.
-        space: other values to try of some settings, the first one as default: "rows", "cols", "order", "signal", "policy".
+        space: other values to try of some settings, the first one as default: "rows", "cols" of tile_partition, "order",
+            "signal", "put_cols" of overlap_comm, "policy" of assign_queues, "dedup" with or without deduplicate_rows.
         budget_s: seconds after which no other trial begins; the first is always made.
         max_trials: most trials; with it, and time enough, the choice does not depend on how fast this computer is.
         verbose: say on stderr what is tried, also where that is no terminal.
@@ -144,23 +137,32 @@ def tune(f: Callable[..., Any], *args: Any, machine: Machine | None = None, mesh
     function, mesh = (f.function, f.mesh) if is_spmd else (f, mesh or Mesh())
     machine = machine or cpu(ep_size=mesh.ep_size, calibrated=is_calibrated())
     traced, inputs, _ = Runner(function, mesh, batched=is_spmd).planned(args, kwargs)
-    lin = traced.linearized if direction != "forward" else None
-    programs = {"forward": lin.forward if lin else traced.program, "backward": lin.backward if lin else None}
     ids = _ids(traced.program, routing, inputs, mesh.ep_size)
-    programs = {d: _sized(programs[d], ids, mesh.ep_size) for d in DIRECTIONS[direction]}
-    values = _space(traced.program, machine, mesh.ep_size, space or {})
-    key = _key(programs, machine, values, ids, max_trials) if cache else None
-    found = _load(key, budget_s)
+    programs = {d: _sized(p, ids, mesh.ep_size) for d, p in _programs(traced, direction).items()}
+    rewritten = function.apply(traced.program) if isinstance(function, Staged) else traced.program
+    values = space_of(rewritten, machine, mesh.ep_size, space or {})
+    key = kept.key_of(programs, machine, values, ids, max_trials) if cache else None
+    found = kept.load(key, budget_s)
+    is_cached = found is not None
     if found is None:
-        run = Simulations(function, programs, machine, ids)
-        shown = Progress("hpmoe.tune") if verbose or sys.stderr.isatty() else contextlib.nullcontext(lambda what: None)
-        with shown as report:
-            found = search(values, run, budget_s, max_trials, report)
-        _store(key, budget_s, *found)
-        is_cached = False
-    else:
-        is_cached = True
+        found = _searched(values, Simulations(function, programs, machine, ids), budget_s, max_trials, verbose)
+        kept.store(key, budget_s, *found)
     return Tuned(traced.program.name, machine, mesh.ep_size, direction, tuple(found[0]), found[1], is_cached)
+
+
+def _searched(space: dict[str, list[Any]], run: Simulations, budget_s: float, max_trials: int | None, verbose: bool
+              ) -> tuple[list[Trial], str]:
+    shown = Progress("hpmoe.tune") if verbose or sys.stderr.isatty() else contextlib.nullcontext(lambda what: None)
+    with shown as report:
+        return search(space, run, budget_s, max_trials, report, starts_of(space))
+
+
+def _programs(traced: Traced, direction: str) -> dict[str, Program]:
+    """Of each pass whose time counts its program; the forward pass saves what a backward one reads where that counts too."""
+    if direction == "forward":
+        return {direction: traced.program}
+    lin = traced.linearized
+    return {d: {"forward": lin.forward, "backward": lin.backward}[d] for d in DIRECTIONS[direction]}
 
 
 def _check(f: Any, machine: Any, mesh: Any, direction: Any, space: Any, budget_s: Any, max_trials: Any) -> None:
@@ -178,54 +180,15 @@ def _check(f: Any, machine: Any, mesh: Any, direction: Any, space: Any, budget_s
                    "a number of seconds")
     check_argument(max_trials is None or is_int(max_trials, most=2**63), "hpmoe.tune", "max_trials",
                    repr(max_trials), "a positive int or None")
-    is_known = space is None or (isinstance(space, Mapping) and set(space) <= {"rows", "cols", "order", "signal", "policy"}
+    is_known = space is None or (isinstance(space, Mapping) and set(space) <= set(NAMES)
                                  and all(isinstance(v, (list, tuple)) and v for v in space.values()))
     check_argument(is_known, "hpmoe.tune", "space", repr(space),
-                   "a dict from some of rows, cols, order, signal, policy to lists of values")
-
-
-class Simulations:
-    """Simulated microseconds of settings, launches included; stages that trials have in common are made once."""
-
-    def __init__(self, f: Callable[..., Any], programs: dict[str, Program], machine: Machine, ids: np.ndarray | None):
-        self._f, self._programs, self._machine, self._ids = f, programs, machine, ids
-        self._apply = functools.lru_cache(maxsize=32)(self._applied)
-
-    def __call__(self, settings: dict[str, Any]) -> float:
-        *shared, queues = _transforms(settings, self._machine)
-        steps = tuple((s.func, tuple(s.keywords.items())) for s in shared)
-        total = 0.0
-        for direction in self._programs:
-            flow = queues.func.apply_to(self._apply(direction, steps), **queues.keywords)
-            total += self._machine.launch_us + simulate(flow, routing=self._ids if flow.routes else None).span
-        return total
-
-    def _applied(self, direction: str, steps: tuple[Any, ...]) -> Any:
-        if not steps:
-            program = self._programs[direction]
-            return self._f.apply(program) if isinstance(self._f, Staged) else program
-        transform, options = steps[-1]
-        return transform.apply_to(self._apply(direction, steps[:-1]), **dict(options))
-
-
-def _transforms(settings: dict[str, Any], machine: Machine) -> list[functools.partial[Any]]:
-    """The transforms of a chain up to its queues."""
-    tiles = functools.partial(tile_partition, rows=settings["rows"], cols=settings["cols"])
-    comm = {name: settings[name] for name in ("order", "signal") if name in settings}
-    overlap = [functools.partial(overlap_comm, **comm)] if comm else []
-    return [tiles, *overlap, functools.partial(assign_queues, machine=machine, policy=settings["policy"])]
-
-
-def _space(program: Program, machine: Machine, ep_size: int, given: Mapping[str, Sequence[Any]]) -> dict[str, list[Any]]:
-    """The settings that make a difference and their values, the default first."""
-    rows, cols = machine.tile_rows, machine.tile_cols
-    out: dict[str, list[Any]] = {"policy": list(POLICIES), "rows": [rows, rows // 2, rows // 4, rows // 8, 2 * rows],
-                                 "cols": [cols, cols // 2, cols // 4, 2 * cols]}
-    if any(isinstance(e.outputs[0].aval, RouteAval) for e in program.equations):
-        out["signal"] = list(SIGNALS)
-        if ep_size > 1:
-            out["order"] = list(ORDERS)
-    return {name: list(dict.fromkeys(given.get(name, [v for v in values if v != 0]))) for name, values in out.items()}
+                   f"a dict from some of {', '.join(NAMES)} to lists of values")
+    for name, values in (space or {}).items():
+        is_value = (lambda v: type(v) is bool) if name == "dedup" else (lambda v: isinstance(v, Hashable))
+        wrong = [v for v in values if not is_value(v)]
+        check_argument(not wrong, "hpmoe.tune", f"space[{name!r}]", repr(values),
+                       "a list of True and False" if name == "dedup" else f"a list of values of {name}")
 
 
 def _ids(program: Program, routing: Sequence[np.ndarray] | None, inputs: Any, ep_size: int) -> np.ndarray | None:
@@ -252,43 +215,3 @@ def _sized(program: Program, ids: np.ndarray | None, ep_size: int) -> Program:
         return program
     counts = np.bincount(ids.reshape(-1), minlength=routes[0].num_experts).reshape(ep_size, -1).sum(axis=1)
     return with_max_rows(program, [row_bucket(int(counts.max()), aval.max_rows) for aval in routes])
-
-
-# What was found before.
-
-
-def _key(programs: dict[str, Program], machine: Machine, space: dict[str, list[Any]], ids: np.ndarray | None,
-         max_trials: int | None) -> str | None:
-    """The same for the same search; None where functions are in the space, which say nothing that could be compared."""
-    if any(callable(v) for values in space.values() for v in values):
-        return None
-    what = [metadata.version("hpmoe"), {d: str(p) for d, p in programs.items()}, repr(machine), space, max_trials,
-            None if ids is None else [list(ids.shape), hashlib.sha256(np.ascontiguousarray(ids).tobytes()).hexdigest()]]
-    return hashlib.sha256(json.dumps(what, sort_keys=True).encode()).hexdigest()
-
-
-def _load(key: str | None, budget_s: float) -> tuple[list[Trial], str] | None:
-    """The trials kept under a key; None where there are none, or where they ended for a smaller budget."""
-    if key is None:
-        return None
-    try:
-        kept = _kept.get(key) or json.loads((cache_folder() / f"tune-{key[:32]}.json").read_text(encoding="utf-8"))
-        if kept["key"] != key or (kept["why_ended"] != EXHAUSTED and kept["budget_s"] < budget_s):
-            return None
-        trials = [Trial(tuple(map(tuple, settings)), us, error) for settings, us, error in kept["trials"]]
-        return (trials, kept["why_ended"]) if trials and trials[0].us else None
-    except (OSError, ValueError, KeyError, TypeError):
-        return None  # a file of something else is written anew
-
-
-def _store(key: str | None, budget_s: float, trials: list[Trial], why_ended: str) -> None:
-    if key is None:
-        return
-    kept = {"key": key, "budget_s": budget_s, "why_ended": why_ended,
-            "trials": [[[list(s) for s in t.settings], t.us, t.error] for t in trials]}
-    _kept[key] = kept
-    path = cache_folder() / f"tune-{key[:32]}.json"
-    try:
-        write_whole(path, json.dumps(kept) + "\n")
-    except OSError as error:
-        warnings.warn(f"hpmoe.tune: what was found cannot be kept in {path.parent}: {error}", stacklevel=3)

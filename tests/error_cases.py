@@ -366,6 +366,8 @@ cases("transforms", {
     "tune for a negative time": lambda: hpmoe.tune(doubled, X, budget_s=-1),
     "tune without trials": lambda: hpmoe.tune(doubled, X, max_trials=0),
     "tune something else": lambda: hpmoe.tune(doubled, X, space={"depth": (1, 2)}),
+    "tune dedup as a number": lambda: hpmoe.tune(doubled, X, space={"dedup": (0, 1)}),
+    "tune rows that are lists": lambda: hpmoe.tune(doubled, X, space={"rows": ([8], [4])}),
     "tune with a routing of one rank": lambda: hpmoe.tune(moe_ffn, *(Aval(a.shape[1:], str(a.dtype)) for a in Layer().arguments()),
                                                           mesh=Mesh(2), routing=[[[0, 1]]]),
     "experts that do not divide": lambda: spmd(moe_ffn, Mesh(2)).lower(3),

@@ -169,7 +169,7 @@ def test_no_harmful_mutant_is_accepted(stage, direction):
     """Mutants of schedules that verify accepts are harmless in every routing of a layer small enough to list them all."""
     layer, rng = Layer(ep=2, T=1, H=2, I=1, E=4, K=2), np.random.default_rng(7)
     flow = lowered(stages(rows=1, cols=2, machine=SMALL_NPU)[stage](deduplicate_rows(moe_ffn)), layer.arguments(), 2, direction)
-    judge, accepted, number = Judge(flow, every_case(layer, flow)), 0, 40
+    judge, accepted, number = Judge(flow, every_case(layer, flow)), 0, 100
     assert len(flow.routes) == 2 and judge.harm(flow) is None
     for _ in range(number):
         kind, other = mutant(rng, flow)

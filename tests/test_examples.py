@@ -123,6 +123,19 @@ def test_capacity_drops_what_is_over_and_a_shared_expert_goes_first(printed):
     assert "begin with the shared expert: 24 of 24" in text
 
 
+def test_a_token_sent_once_gives_the_same_and_pays_between_nodes(printed):
+    text = printed("08_send_a_token_once.py")
+    differences = re.findall(r"\n  (?:output|d \w+) +(\S+) +(\S+)", text)
+    assert len(differences) == 5
+    assert max(float(x) for row in differences for x in row) < TOLERANCE
+    assert "two runs are the same bit for bit: True" in text
+    assert numbers_after("a token are on", text)[0] < 4
+    rows = re.findall(r"\n  (\d) +([\d.]+) +([\d.]+)   for each (\w+)", text)
+    assert [(nodes, chosen) for nodes, *_, chosen in rows] == [("8", "rank"), ("2", "rank"), ("1", "expert")]
+    assert float(rows[0][1]) > 1.1 * float(rows[0][2])
+    assert float(rows[2][1]) < float(rows[2][2])
+
+
 def test_training_draws_text_without_matplotlib(monkeypatch, capsys, tmp_path):
     monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
     falling = [5.0, 4.0, 3.0]

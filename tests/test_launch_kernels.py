@@ -7,6 +7,7 @@ from test_simulate import NPU, plan
 
 import hpmoe
 from hpmoe import Aval, Mesh, TransformError
+from hpmoe.timelines.timeline import RATES
 from hpmoe.transforms.launch_kernels import launch_kernels
 from hpmoe.workload import balanced_ids, imbalanced_ids
 
@@ -67,6 +68,27 @@ def test_a_collective_uses_the_whole_link_whatever_one_worker_can():
     half = hpmoe.simulate(flow, NPU.replace(link_bytes_per_us=NPU.link_bytes_per_us / 100)).span
     rows = 2048 * 2 / 2 * 1024 * 2.0  # half of the entries leave, there and back
     assert half - narrow.span == pytest.approx(2 * rows * 99 / NPU.link_bytes_per_us, rel=0.2)
+
+
+def test_rows_sent_once_need_no_layout_by_expert():
+    """Copying them to their experts, and adding them up, are kernels of their own; fewer rows cross the links."""
+    layer = Layer(ep=2, T=9, E=6, K=3)
+    args = tensors(layer.arguments())
+    staged = launch_kernels(hpmoe.tile_partition(hpmoe.deduplicate_rows(hpmoe.moe_ffn), rows=4, cols=8))
+    wanted = hpmoe.spmd(hpmoe.moe_ffn, Mesh(2))(*args).asnumpy()
+    np.testing.assert_allclose(hpmoe.spmd(staged, Mesh(2)).interpret(*args).asnumpy(), wanted, rtol=1e-5, atol=1e-5)
+    ids, sent = args[1].asnumpy(), {}
+    for f in (hpmoe.moe_ffn, hpmoe.deduplicate_rows(hpmoe.moe_ffn)):
+        tiled = launch_kernels(hpmoe.tile_partition(f, rows=4, cols=8))
+        flow = hpmoe.assign_queues(tiled, machine=NPU).lower(*(Aval(a.shape[1:], str(a.dtype).lower()) for a in args), mesh=Mesh(2))
+        labels = [op.label for op in flow.ops if op.opcode == "LAUNCH"]
+        line = hpmoe.simulate(flow, routing=ids)
+        sent["fan_out" in labels] = line.traffic[:, RATES.index("egress"), 0].sum()
+        assert labels.count("fan_out") == labels.count("fan_in") == 1 - ("unsort" in labels)
+    rows = [sum(len({e // 3 for e in token} - {rank}) for rank in range(2) for token in ids[rank]),
+            sum((ids[rank] // 3 != rank).sum() for rank in range(2))]
+    row = 2 * layer.H * 4.0  # there and back
+    assert sent[False] == rows[1] * row and sent[True] == rows[0] * row + rows[1] * 4.0  # weights go to each expert
 
 
 def test_its_place_in_the_chain():

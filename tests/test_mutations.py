@@ -87,15 +87,17 @@ def lowered(name, layer, options, direction, schedule):
 
 
 def every_case(layer, flow):
-    """Every number of tokens and every choice of experts of every rank through every route. The order of a token's choices
-    only names its entries; it is that of the experts, or the other way round."""
+    """Every number of tokens and every choice of experts of every rank through every route of its own ids. The order of a
+    token's choices only names its entries; it is that of the experts, or the other way round."""
+    of_ids = [i for i, plan in enumerate(flow.routes) if plan.once_of < 0]
     one_token = [c[::1 - 2 * (i % 2)] for i, c in enumerate(itertools.combinations(range(layer.E), layer.K))]
-    rank = [(n, ids) for n in range(layer.T + 1) for ids in itertools.product(one_token, repeat=n * len(flow.routes))]
+    rank = [(n, ids) for n in range(layer.T + 1) for ids in itertools.product(one_token, repeat=n * len(of_ids))]
     cases = []
     for ranks in itertools.product(rank, repeat=layer.ep):
         ids = [[np.array([*chosen[i * n:(i + 1) * n], *[one_token[0]] * (layer.T - n)], np.int32).reshape(layer.T, layer.K)
-                for n, chosen in ranks] for i in range(len(flow.routes))]
-        cases.append((ids, [n for n, _ in ranks]))
+                for n, chosen in ranks] for i in range(len(of_ids))]
+        of_route = [ids[of_ids.index(i if plan.once_of < 0 else plan.once_of)] for i, plan in enumerate(flow.routes)]
+        cases.append((of_route, [n for n, _ in ranks]))
     return cases
 
 

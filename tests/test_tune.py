@@ -12,19 +12,21 @@ from helpers import SMALL_NPU, Layer, assert_close, numpy_moe_ffn, run_spmd, ten
 import hpmoe
 from hpmoe import Aval, Mesh, TransformError, moe_ffn, tune as tune_function
 from hpmoe.cli import main
-from hpmoe.search import EXHAUSTED, search
+from hpmoe.tuning import kept
+from hpmoe.tuning.search import EXHAUSTED, search
 from hpmoe.workload import imbalanced_ids
 
 LAYER = Layer(ep=2, T=24, H=16, I=8, E=4, K=2)
 MACHINE = SMALL_NPU.replace(tile_rows=8, tile_cols=8)
-SPACE = {"rows": (8, 4), "cols": (8, 16), "order": ("ratr",), "policy": ("critical_path", "round_robin")}
+SPACE = {"rows": (8, 4), "cols": (8, 16), "order": ("ratr",), "policy": ("critical_path", "round_robin"),
+         "put_cols": (None,), "dedup": (False,)}
 module = sys.modules["hpmoe.tune"]
 
 
 @pytest.fixture(autouse=True)
 def cache(tmp_path, monkeypatch):
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
-    monkeypatch.setattr(module, "_kept", {})
+    monkeypatch.setattr(kept, "_kept", {})
     return tmp_path / "hpmoe"
 
 
@@ -45,7 +47,8 @@ def times(tuned):
 def test_the_choice_is_the_fastest_trial_and_its_time_that_of_its_taskflow(direction):
     tuned = tune(direction=direction)
     assert tuned.best.us == min(t.us for t in tuned.trials) <= tuned.trials[0].us and tuned.why_ended == EXHAUSTED
-    assert str(tuned.trials[0]) == "policy=critical_path, rows=8, cols=8, signal=tile, order=ratr"
+    assert str(tuned.trials[0]) == ("dedup=False, policy=critical_path, signal=tile, order=ratr, rows=8, cols=8, "
+                                     "put_cols=None")
     assert len(set(t.settings for t in tuned.trials)) == len(tuned.trials) > 5
     if direction == "forward":
         flow = tuned(moe_ffn).function.lower(*avals(), mesh=Mesh(2))
@@ -98,16 +101,45 @@ def test_routing_decides(cache):
     assert given.is_cached and times(given) == times(uneven)
 
 
+def test_between_nodes_a_token_is_sent_once():
+    """Where links are slow, and not where they are not; the tuned function then computes the same with it."""
+    layer = Layer(ep=2, T=64, H=32, I=4, E=8, K=4)
+    slow = MACHINE.replace(node_size=1, node_link_bytes_per_us=20.0)
+    for machine, is_once in ((slow, True), (MACHINE.replace(link_bytes_per_us=1e9, worker_link_bytes_per_us=1e9), False)):
+        tuned = tune(args=avals(layer), machine=machine, space={"rows": (8,), "cols": (8,), "policy": ("critical_path",)})
+        assert tuned.settings["dedup"] is is_once, machine
+    chosen, args, cotangent = tune(args=avals(layer), machine=slow, max_trials=3), layer.arguments(), layer.cotangent()
+    once = tune(args=avals(layer), machine=slow, space={**SPACE, "dedup": (True,)}, max_trials=1)
+    assert "deduplicate_rows" in repr(once(moe_ffn)) and "dedup" in chosen.settings
+    want, want_grads = numpy_moe_ffn(args, cotangent)
+    outs, grads = run_spmd(once(moe_ffn), 2, args, [cotangent])
+    assert_close([*outs, *grads], [want, *want_grads])
+    already = hpmoe.deduplicate_rows(moe_ffn)
+    for f, args, ep in ((already, avals(layer), 2), (moe_ffn, avals(Layer(ep=1, T=4, E=4, K=2)), 1), (moe_ffn, avals(Layer(ep=2, K=1)), 2)):
+        assert "dedup" not in tune(f, args, mesh=Mesh(ep), max_trials=1).settings
+    assert tune(already, avals(layer), machine=slow, max_trials=1).trials[0].us == once.trials[0].us
+
+
+def test_the_second_trial_takes_sizes_by_the_machine():
+    """So that the choice is no slower than what `hpmoe simulate` shows either."""
+    tuned = tune(space=None, max_trials=2)
+    first, second = (dict(t.settings) for t in tuned.trials)
+    assert (first["rows"], first["cols"], first["put_cols"]) == (8, 8, None)
+    assert second == {**first, "rows": "auto", "cols": "auto", "put_cols": "auto"}
+    outs, _ = run_spmd(tuned(moe_ffn), 2, LAYER.arguments(), [LAYER.cotangent()])
+    assert_close(outs, [numpy_moe_ffn(LAYER.arguments(), LAYER.cotangent())[0]])
+
+
 def test_what_was_found_is_kept(cache, monkeypatch):
     found = tune(max_trials=3)
     (path,) = cache.iterdir()
     monkeypatch.setattr(module, "search", None)  # nobody searches from here on
     assert tune(max_trials=3).is_cached and not found.is_cached
-    monkeypatch.setattr(module, "_kept", {})
+    monkeypatch.setattr(kept, "_kept", {})
     again = tune(max_trials=3)
     assert again.is_cached and (times(again), again.reason) == (times(found), found.reason) and "tried before" in str(again)
     monkeypatch.setattr(module, "search", search)
-    monkeypatch.setattr(module, "_kept", {})
+    monkeypatch.setattr(kept, "_kept", {})
     path.write_text(path.read_text()[:-20])
     assert not tune(max_trials=3).is_cached and tune(max_trials=3).is_cached
     for change in ({"machine": MACHINE.replace(task_us=9.0)}, {"args": avals(Layer(ep=2, T=23, H=16, I=8, E=4, K=2))},

@@ -77,6 +77,12 @@ def deduplicate_rows(program: Program) -> Program:
     return map_equations(program, rule)
 
 
+def can_deduplicate(program: Program) -> bool:
+    """Whether `deduplicate_rows` would change the program."""
+    routes = [e.inputs[1].aval for e in program.equations if e.primitive in (dispatch_rows, combine_rows)]
+    return any(map(_can_repeat, routes)) and not any(e.primitive is route_to_ranks for e in program.equations)
+
+
 def _can_repeat(route: RouteAval) -> bool:
     """Whether a token may have two experts on another rank, and is not sent once for both already."""
     return route.ep_size > 1 and min(route.top_k, route.num_local_experts) > 1 and not route.once

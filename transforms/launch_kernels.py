@@ -20,7 +20,8 @@ def launch_kernels(flow: Taskflow) -> Taskflow:
     What MindSpore does op by op, as a Taskflow that the simulator can set beside a fused one. Collectives stay blocking, and
     the whole device moves their rows. Around them stand the kernels that an unfused program needs to lay rows out: by
     destination before rows are sent, by expert when they have come, and back again; their cost is that of reading and
-    writing the rows once. The host learns the sizes of the first collective by a synchronisation.
+    writing the rows once. Rows that `deduplicate_rows` sends once need no layout by expert: copying them to their experts
+    and adding them up are operations of their own. The host learns the sizes of the first collective by a synchronisation.
 
     Rewrite:
         all_to_all[] x -> a
@@ -66,12 +67,14 @@ def _kernels(flow: Taskflow, op: TileOp, syncs_host: bool) -> Iterator[TileOp]:
         yield op
         return
     is_back = op.opcode == "ALL_TO_ALL_BACK"
+    is_once = flow.routes[op.domain.route].once_of >= 0
     row_bytes = flow.buffers[op.operands[1].buffer].cols * numpy_dtype(
         storage_dtype(flow.buffers[op.operands[1].buffer].dtype)).itemsize
-    yield _launch(op, "unsort" if is_back else "permute", RECEIVED_ROWS if is_back else SENT_ROWS, row_bytes)
+    if not (is_back and is_once):
+        yield _launch(op, "unsort" if is_back else "permute", RECEIVED_ROWS if is_back else SENT_ROWS, row_bytes)
     yield _launch(op, op.label, is_collective=True, syncs_host=syncs_host)
     yield op
-    if not is_back:
+    if not (is_back or is_once):
         yield _launch(op, "sort", RECEIVED_ROWS, row_bytes)
 
 

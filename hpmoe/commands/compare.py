@@ -20,6 +20,7 @@ SUMMARY = "lays two schedules side by side: where their time goes, and their rat
 NOTES = """\
 hpmoe compare A B: each is settings separated by commas, of any flag above, or "unfused"; flags hold for both, such as
   hpmoe compare policy=critical_path policy=stage_order,signal=peer --ep=4 --tokens=1024 --html=page.html
+  hpmoe compare dedup dedup=false --machine=ascend_a2 --ep=16 --experts=128
 Simulated unless --measured is given, which runs both in turn on this CPU, as virtual ranks that share its cores; there
 choose sizes that it can hold. A worker's time is that of the mean worker; the ratio is B / A."""
 POSITIONAL = ("a", "b")
@@ -73,7 +74,7 @@ def _side(o: Any, settings: str) -> tuple[str, Any]:
 def _simulated(kind: str, o: Any, progress: Callable[[str], None]) -> Timeline:
     progress(f"simulating {o.policy if kind == 'fused' else kind}")
     layer = simulate.layer_of(o)
-    return simulate.fused(o, layer) if kind == "fused" else layer.baseline()
+    return simulate.fused(o, layer) if kind == "fused" else layer.baseline(o.dedup)
 
 
 def _measured(sides: list[tuple[str, Any]], repeats: int, progress: Callable[[str], None]) -> list[Timeline]:
@@ -91,8 +92,8 @@ def _measured(sides: list[tuple[str, Any]], repeats: int, progress: Callable[[st
 
 def _call(o: Any) -> Callable[[], Any]:
     layer = simulate.layer_of(o)
-    f = hpmoe.replicate_experts(hpmoe.moe_ffn, loads=layer.loads, replicas=o.replicas,
-                                min_load=layer.min_load) if o.replicas else hpmoe.moe_ffn
+    f = layer.with_copies(hpmoe.moe_ffn)
+    f = hpmoe.deduplicate_rows(f) if o.dedup else f
     return measured_call(o, layer.machine, layer.ids, o.policy, f, order=o.order, signal=o.signal)
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import functools
 from collections.abc import Callable
 from typing import Any
@@ -56,6 +57,19 @@ class Layer:
         size = numpy_dtype(self.o.dtype).itemsize
         return given if given is not None else flops / 2 * size / self.machine.link_bytes_per_us
 
+    def with_copies(self, f: Callable[..., Any]) -> Callable[..., Any]:
+        """A function of the layer, with as many copies of its experts as there is room for."""
+        if not self.replicas:
+            return f
+        return hpmoe.replicate_experts(f, loads=self.loads, replicas=self.replicas, min_load=self.min_load)
+
+    def without(self, **changes: Any) -> Layer:
+        """The same configuration without copies (replicas=0) or with every row sent (dedup=False)."""
+        other = copy.copy(self)
+        vars(other).pop("tiles", None)
+        vars(other).update(changes)
+        return other
+
     @functools.cached_property
     def tiles(self) -> hpmoe.Taskflow:
         return self._tiles(self.replicas, self.tuned, self.dedup)
@@ -85,9 +99,9 @@ class Layer:
         flow = hpmoe.assign_queues.apply_to(self.tiles, machine=machine, policy=policy)
         return hpmoe.simulate(flow, machine, routing=self.ids)
 
-    def baseline(self) -> hpmoe.Timeline:
+    def baseline(self, dedup: bool = False) -> hpmoe.Timeline:
         """One kernel after another, without copies; each deals its tiles out in turn."""
-        flow = hpmoe.launch_kernels.apply_to(self._tiles(replicas=0, tuned=False, dedup=False))
+        flow = hpmoe.launch_kernels.apply_to(self._tiles(replicas=0, tuned=False, dedup=dedup))
         flow = hpmoe.assign_queues.apply_to(flow, machine=self.machine, policy="round_robin")
         return hpmoe.simulate(flow, routing=self.ids)
 

@@ -28,7 +28,6 @@ and --ep say."""
 
 def define(values: flags.FlagValues) -> None:
     define_schedule(values)
-    options.define_switch(values, "dedup", "a token goes to a rank once, whatever number of its experts are there")
     options.define_switch(values, "paper", "HyperParallel-MoE's table: paper, simulated, error")
     options.define_switch(values, "ablation", "what each technique is worth, balanced and not")
     options.define_integer(values, "most_ranks", 64, "ranks up to which --ablation goes")
@@ -50,6 +49,7 @@ def define_schedule(values: flags.FlagValues, directions: tuple[str, ...] = ("fo
     options.define_choice(values, "order", "ratr", "in which order a rank sends to the others", tuple(ORDERS))
     options.define_choice(values, "signal", "tile", "what one remote signal stands for", SIGNALS)
     options.define_choice(values, "policy", "critical_path", "how tasks get into queues", tuple(POLICIES))
+    options.define_switch(values, "dedup", "a token goes to a rank once, whatever number of its experts are there")
 
 
 def run(o: Any) -> int:
@@ -96,7 +96,8 @@ def machine_of(o: Any) -> hpmoe.Machine:
 
 
 def layer_of(o: Any) -> Layer:
-    return Layer(o, o.direction, machine_of(o), o.imbalance, o.seed, o.replicas, tuned=o.policy == "critical_path")
+    return Layer(o, o.direction, machine_of(o), o.imbalance, o.seed, o.replicas, tuned=o.policy == "critical_path",
+                 dedup=o.dedup)
 
 
 def fused(o: Any, layer: Layer) -> hpmoe.Timeline:
@@ -110,16 +111,14 @@ def simulated(o: Any, progress: Progress) -> dict[str, Any]:
     """Makespan, baseline and bound of the configuration in milliseconds, and shares in use."""
     progress("planning")
     layer = layer_of(o)
-    layer.dedup = o.dedup
     machine, line = layer.machine, fused(o, layer)
     without = {}
     if o.replicas:
         progress("without copies")
-        plain = Layer(o, o.direction, machine, o.imbalance, o.seed, tuned=layer.tuned)
-        without = {"replicas": o.replicas, "without_replicas_ms": plain.span_us(fused(o, plain)) / 1e3}
+        without = {"replicas": o.replicas, "without_replicas_ms": layer.span_us(fused(o, layer.without(replicas=0))) / 1e3}
     if o.dedup:
         progress("without dedup")
-        without |= {"dedup": True, "without_dedup_ms": layer.span_us(fused(o, layer_of(o))) / 1e3}
+        without |= {"dedup": True, "without_dedup_ms": layer.span_us(fused(o, layer.without(dedup=False))) / 1e3}
     progress("baseline")
     makespan, baseline, bound = (us / 1e3 for us in (layer.span_us(line), layer.baseline().span, layer.bound_us()))
     return {**options.sizes(o), "dtype": o.dtype, "machine": machine.name, "policy": o.policy,

@@ -12,11 +12,12 @@ from hpmoe.commands import options, show, simulate
 
 SUMMARY = "searches the fastest tiles, orders, signals and queues on a model of a machine"
 NOTES = """\
-Every time is simulated; nothing is computed. The first trial is the default, every other one changes one setting of
-the best so far. A setting that is given as a flag, such as --policy=round_robin, is kept. What was found is kept for
-the same layer, routing and machine in $XDG_CACHE_HOME/hpmoe, or ~/.cache/hpmoe, and taken from there unless --fresh
-is given."""
-SETTINGS = {"rows": "tile_rows", "cols": "tile_cols", "order": "order", "signal": "signal", "policy": "policy"}
+Every time is simulated; nothing is computed. The first trial is the default, the second one takes sizes by the
+machine's cost rules, every other one changes one setting of the best so far. A setting that is given as a flag, such
+as --policy=round_robin or --nodedup, is kept. What was found is kept for the same layer, routing and machine in
+$XDG_CACHE_HOME/hpmoe, or ~/.cache/hpmoe, and taken from there unless --fresh is given."""
+SETTINGS = {"dedup": "dedup", "policy": "policy", "signal": "signal", "order": "order", "rows": "tile_rows",
+            "cols": "tile_cols"}
 
 
 def define(values: flags.FlagValues) -> None:
@@ -30,9 +31,7 @@ def run(o: Any) -> int:
     simulate.check_schedule(o)
     options.check_flag(o.budget >= 0, "budget", f"{o.budget:g}", "seconds, not below 0")
     layer = simulate.layer_of(o)
-    f = hpmoe.moe_ffn
-    if o.replicas:
-        f = hpmoe.replicate_experts(f, loads=layer.loads, replicas=o.replicas, min_load=layer.min_load)
+    f = layer.with_copies(hpmoe.moe_ffn)
     space = {name: [o[flag].value] for name, flag in SETTINGS.items() if not o[flag].using_default_value}
     tuned = hpmoe.tune(f, *show.avals(o), machine=layer.machine, mesh=hpmoe.Mesh(o.ep), direction=o.direction,
                        routing=layer.ids, space=space, budget_s=o.budget, max_trials=o.max_trials, verbose=True,

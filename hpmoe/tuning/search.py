@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 EXHAUSTED = "no other value of any one setting is faster"
@@ -34,7 +35,8 @@ def best_of(trials: Sequence[Trial]) -> Trial:
 
 
 def search(space: Mapping[str, Sequence[Any]], evaluate: Callable[[dict[str, Any]], float], budget_s: float,
-           max_trials: int | None, report: Callable[[str], None]) -> tuple[list[Trial], str]:
+           max_trials: int | None, report: Callable[[str], None], starts: Sequence[dict[str, Any]] = ()
+           ) -> tuple[list[Trial], str]:
     """Tries the first value of every setting, then one by one the others of each setting, round and round while it helps.
 
     What is tried depends on the simulated times alone: with the same `max_trials`, and time for them, it is always the same.
@@ -45,6 +47,7 @@ def search(space: Mapping[str, Sequence[Any]], evaluate: Callable[[dict[str, Any
         budget_s: seconds after which no other trial begins.
         max_trials: how many there are at most; any number where None.
         report: called with what is tried next.
+        starts: settings to try before any is changed, the default ones first; the search goes on from the fastest.
 
     Returns:
         All trials in order, and why there are no more.
@@ -56,32 +59,35 @@ def search(space: Mapping[str, Sequence[Any]], evaluate: Callable[[dict[str, Any
         (['x=0, y=0', 'x=1, y=0', 'x=2, y=0', 'x=2, y=5'], 'no other value of any one setting is faster')
     """
     begin, trials, tried = time.monotonic(), [], set()
-    best = {name: values[0] for name, values in space.items()}
-    best_us, unchanged = _try(best, evaluate, trials, report), 0
-    tried.add(tuple(best.values()))
-    names = list(space)
-    turn = 0
-    while unchanged < len(names):
-        name, is_better = names[turn % len(names)], False
-        for value in space[name]:
-            settings = {**best, name: value}
-            if tuple(settings.values()) in tried:
-                continue
-            if max_trials is not None and len(trials) >= max_trials:
-                return trials, f"{max_trials} trials were made"
-            if time.monotonic() - begin >= budget_s:
-                return trials, f"{budget_s:g} s were over"
-            tried.add(tuple(settings.values()))
-            us = _try(settings, evaluate, trials, report)
-            if us is not None and us < best_us:
-                best, best_us, is_better = settings, us, True
-        unchanged = 1 if is_better else unchanged + 1
-        turn += 1
+    for settings in _proposed(space, starts or [{name: values[0] for name, values in space.items()}], trials):
+        values = tuple(map(repr, settings.values()))
+        if values in tried:
+            continue
+        if trials and max_trials is not None and len(trials) >= max_trials:
+            return trials, f"{max_trials} trials were made"
+        if trials and time.monotonic() - begin >= budget_s:
+            return trials, f"{budget_s:g} s were over"
+        tried.add(values)
+        _try(settings, evaluate, trials, report)
     return trials, EXHAUSTED
 
 
+def _proposed(space: Mapping[str, Sequence[Any]], starts: Sequence[dict[str, Any]], trials: Sequence[Trial]
+              ) -> Iterator[dict[str, Any]]:
+    """Settings to try after `trials`, which grow meanwhile."""
+    yield from starts
+    unchanged = 0
+    for name in itertools.cycle(space):
+        if unchanged == len(space):
+            return
+        before = best_of(trials).us
+        for value in space[name]:
+            yield {**dict(best_of(trials).settings), name: value}
+        unchanged = 1 if best_of(trials).us < before else unchanged + 1
+
+
 def _try(settings: dict[str, Any], evaluate: Callable[[dict[str, Any]], float], trials: list[Trial],
-         report: Callable[[str], None]) -> Any:
+         report: Callable[[str], None]) -> None:
     trial = Trial(tuple(settings.items()), None)
     report(f"trial {len(trials) + 1}: {trial}")
     try:
@@ -92,4 +98,3 @@ def _try(settings: dict[str, Any], evaluate: Callable[[dict[str, Any]], float], 
         first = (str(error).splitlines() or [""])[0]
         trial = dataclasses.replace(trial, error=f"{type(error).__name__}: {first}")
     trials.append(trial)
-    return trial.us

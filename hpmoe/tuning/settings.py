@@ -1,0 +1,78 @@
+"""The settings of a chain of transforms: what may be tried for a program on a machine, and the chain they stand for."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from hpmoe.calling.staging import Staged
+from hpmoe.kernels.simulate import simulate
+from hpmoe.machine import Machine
+from hpmoe.program import Program, RouteAval
+from hpmoe.transforms.assign_queues import POLICIES, assign_queues
+from hpmoe.transforms.deduplicate_rows import can_deduplicate, deduplicate_rows
+from hpmoe.transforms.overlap_comm import ORDERS, SIGNALS, overlap_comm
+from hpmoe.transforms.tile_partition import tile_partition
+
+# Of which transform's option each is: dedup says whether deduplicate_rows is applied, put_cols is overlap_comm's cols.
+NAMES = ("dedup", "policy", "signal", "order", "rows", "cols", "put_cols")
+
+
+def space_of(program: Program, machine: Machine, ep_size: int, given: Mapping[str, Sequence[Any]]) -> dict[str, list[Any]]:
+    """The settings that make a difference and their values, the default first; those that are given instead of others."""
+    rows, cols = machine.tile_rows, machine.tile_cols
+    values: dict[str, list[Any]] = {
+        "policy": list(POLICIES), "rows": [rows, "auto", rows // 2, rows // 4, rows // 8, 2 * rows],
+        "cols": [cols, "auto", cols // 2, cols // 4, 2 * cols]}
+    if any(isinstance(e.outputs[0].aval, RouteAval) for e in program.equations):
+        values["signal"], values["put_cols"] = list(SIGNALS), [None, "auto"]
+        if ep_size > 1:
+            values["order"] = list(ORDERS)
+    if can_deduplicate(program):
+        values["dedup"] = [False, True]
+    return {name: list(dict.fromkeys(given.get(name, [v for v in values[name] if type(v) is bool or v != 0])))
+            for name in NAMES if name in values}
+
+
+def starts_of(space: Mapping[str, Sequence[Any]]) -> list[dict[str, Any]]:
+    """From where to search: the default of all settings, and all sizes chosen by the machine together."""
+    default = {name: values[0] for name, values in space.items()}
+    by_machine = {name: "auto" if "auto" in values else values[0] for name, values in space.items()}
+    return [default] if by_machine == default else [default, by_machine]
+
+
+def transforms_of(settings: Mapping[str, Any], machine: Machine) -> list[functools.partial[Any]]:
+    """The transforms of a chain up to its queues."""
+    once = [functools.partial(deduplicate_rows)] if settings.get("dedup") else []
+    tiles = functools.partial(tile_partition, rows=settings["rows"], cols=settings["cols"], machine=machine)
+    comm = {option: settings[name] for name, option in (("order", "order"), ("signal", "signal"), ("put_cols", "cols"))
+            if name in settings}
+    overlap = [functools.partial(overlap_comm, **comm)] if comm else []
+    return [*once, tiles, *overlap, functools.partial(assign_queues, machine=machine, policy=settings["policy"])]
+
+
+class Simulations:
+    """Simulated microseconds of settings, launches included; stages that trials have in common are made once."""
+
+    def __init__(self, f: Callable[..., Any], programs: dict[str, Program], machine: Machine, ids: np.ndarray | None):
+        self._f, self._programs, self._machine, self._ids = f, programs, machine, ids
+        self._apply = functools.lru_cache(maxsize=32)(self._applied)
+
+    def __call__(self, settings: dict[str, Any]) -> float:
+        *shared, queues = transforms_of(settings, self._machine)
+        steps = tuple((s.func, tuple(s.keywords.items())) for s in shared)
+        total = 0.0
+        for direction in self._programs:
+            flow = queues.func.apply_to(self._apply(direction, steps), **queues.keywords)
+            total += self._machine.launch_us + simulate(flow, routing=self._ids if flow.routes else None).span
+        return total
+
+    def _applied(self, direction: str, steps: tuple[Any, ...]) -> Any:
+        if not steps:
+            program = self._programs[direction]
+            return self._f.apply(program) if isinstance(self._f, Staged) else program
+        transform, options = steps[-1]
+        return transform.apply_to(self._apply(direction, steps[:-1]), **dict(options))
