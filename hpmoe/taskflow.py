@@ -139,7 +139,7 @@ class TileOp:
         num_outputs: how many of them are written.
         cols: columns that its tasks cover together; 0 where a task takes whole rows.
         tile_cols: columns of one task.
-        params: integers of the body.
+        params: what its body is told beside its operands; `read_params` says which of them.
         num_peers: 0 for local work, else the number of ranks it has a task for.
         signal: what one event of its rows stands for: a "tile"; all rows of an "expert"; of a put also all of a "peer".
     """
@@ -169,6 +169,19 @@ class TileOp:
     @property
     def inputs(self) -> tuple[Access, ...]:
         return tuple(a for a in self.operands[self.num_outputs:] if a.buffer >= 0)
+
+    @property
+    def read_params(self) -> tuple[Any, ...]:
+        """The params as a body reads them, and all that a kernel is given: what none asks about is 0, a flag is 0 or 1.
+
+        Of a NOTIFY whether it tells of rows that come back, not which put it stands for; of sums over the rows of an expert
+        not how many rows there are, nor whether padding is left out.
+        """
+        sums_all = self.domain.route < 0
+        read = {"NOTIFY": (0,), "COL_SUM": (1, 2) if sums_all else (), "WGRAD": (0, 1, 2, 3) if sums_all else (0, 3)}
+        flags = {"NOTIFY": 0, "GMM": 0, "COL_SUM": 2, "WGRAD": 2}
+        return tuple((int(bool(p)) if flags.get(self.opcode) == i else p) if i in read.get(self.opcode, (i,)) else 0
+                     for i, p in enumerate(self.params))
 
     @property
     def first_row(self) -> int:

@@ -119,4 +119,4 @@ def _params(op: TileOp) -> tuple[int, ...]:
         return (MapCode[op.params[0].upper()],)
     if op.opcode == "ROW_REDUCE":
         return (Reduction[op.params[0].upper()],)
-    return op.params[:1] if op.opcode == "NOTIFY" else op.params
+    return op.read_params

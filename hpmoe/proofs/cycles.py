@@ -15,7 +15,6 @@ import numpy as np
 
 from hpmoe import taskflow as tf
 from hpmoe.native.planner import find_runnable
-from hpmoe.proofs.counting import TRANSFERS
 from hpmoe.proofs.order import Order
 
 MAX_WORK = 1 << 19  # cases times edges; past it slots are taken to hold whatever makes a cycle
@@ -80,41 +79,48 @@ class _Cases:
 
     def are_acyclic(self) -> bool:
         """Whether there is no cycle whatever each rank's case is. What other ranks signal comes in every case, and a way
-        from such an entry to a signal for other ranks, an exit, that is there in some case counts for all."""
+        from a wait for it, an entry, to a signal for other ranks, an exit, that is there in some case counts for all."""
         plans, tiles = self.flow.routes, [op.domain.size for op in self.flow.ops if op.domain.clipped]
         num_tiles = max(tiles, default=0)
         work = sum(map(len, (*self.before, *(f for *_, f in self.waits)))) + 1
         bound = math.prod((1 + -(-p.max_rows // p.tile_rows)) ** p.num_local_experts for p in plans) * (num_tiles + 1)
         if bound * work > MAX_WORK:
             return False
-        size = len(self.stuck)
-        arrives = [[p for p, s in feeders if not self.order.stays(s)] for n, *_, feeders in self.waits]
-        enters: Edges = [[] for _ in range(size)]  # for each task those of other ranks, as exits, right before it
-        leaves: list[set[int]] = [set() for _ in range(size)]  # for each that signals other ranks the entries before it
-        for (n, *_), before in zip(self.waits, arrives, strict=True):
-            enters[n] += [size + p for p in before]
-        exits = {p for before in arrives for p in before}
+        arrives = [[p for p, s in feeders if not self.order.stays(s)] for *_, feeders in self.waits]
+        leads: dict[int, int] = {p: 0 for before in arrives for p in before}  # for each exit the entries before it, as bits
         for *experts, used in itertools.product(*map(_slots_of_experts, plans), range(num_tiles + 1)):
             case = _Case(tuple(experts), used)
-            reached = _reached(self._edges(case), [int(bool(before)) << n for n, before in enumerate(enters)])
+            marks = [0] * len(self.stuck)
+            for i, (wait, before) in enumerate(zip(self.waits, arrives, strict=True)):
+                marks[wait[0]] |= int(bool(before) and self._is_waited_for(wait, case)) << i
+            reached = _reached(self._edges(case), marks)
             if reached is None:
                 return False
-            for n in exits:
-                if self._has_rows(n, case):
-                    leaves[n] |= {e for e in range(size) if reached[n] >> e & 1}
-        return not exits or _reached(enters + list(map(list, leaves))) is not None
+            for p in leads:
+                leads[p] |= reached[p] if self._has_rows(p, case) else 0
+        exits = {p: len(arrives) + i for i, p in enumerate(leads)}
+        entries = [[exits[p] for p in before] for before in arrives]
+        return _reached(entries + [[i for i in range(len(arrives)) if bits >> i & 1] for bits in leads.values()]) is not None
+
+    def _is_waited_for(self, wait: tuple, case: _Case) -> bool:
+        """Whether a task waits for an event, and for more than nothing."""
+        n, event, expert, _ = wait
+        return expert in (None, self._expert(n, case)) and self._counts(self.flow.events[event], case)
 
     def _edges(self, case: _Case) -> Edges:
         """For each task those right before it on its own rank."""
         edges = [list(before) for before in self.before]
-        for n, event, expert, feeders in self.waits:
-            if (expert is None or expert == self._expert(n, case)) and self._counts(self.flow.events[event], case):
+        for wait in self.waits:
+            n, event, _, feeders = wait
+            if self._is_waited_for(wait, case):
                 edges[n] += [p for p, s in feeders if self.order.stays(s) and self._adds(p, s, event, case)]
         return edges
 
-    def _expert(self, n: int, case: _Case) -> int:
-        """Empty slots count as the last expert's."""
-        route, slot = self.order.slot_of(self.stuck[n])
+    def _expert(self, n: int, case: _Case) -> int | None:
+        """Empty slots count as the last expert's; None where a task is about no slot."""
+        if (place := self.order.slot_of(self.stuck[n])) is None:
+            return None
+        route, slot = place
         held = case.experts[route]
         return held[slot] if slot < len(held) else self.flow.routes[route].num_local_experts - 1
 
@@ -130,8 +136,7 @@ class _Cases:
         if signal["amount"] == tf.ROWS and not self._has_rows(n, case):
             return False
         by_expert = self.order.kind(signal) == tf.SLOT_EXPERT and self.order.slot_of(self.stuck[n])
-        is_local = self.order.op_of(self.stuck[n]).opcode not in TRANSFERS or self.flow.ep_size == 1
-        return not (by_expert and is_local) or self._expert(n, case) == event - int(signal["event"])
+        return not by_expert or self._expert(n, case) == event - int(signal["event"])
 
     def _counts(self, event: np.void, case: _Case) -> bool:
         """Whether an event may wait for anything."""

@@ -25,19 +25,24 @@ COLUMN_BY_COLUMN = {("GMM", 0), ("REDUCE", 0), ("REDUCE", 1), ("COL_SUM", 1), ("
 
 def op_essence(op: tf.TileOp, buffers: Sequence[tf.Buffer], routes: Sequence[tf.RoutePlan]) -> tf.TileOp:
     """The operation without what no body asks about; what no kernel takes stays as it is."""
-    op = op.replace(label="", equation=0, signal=op.signal if op.opcode == "NOTIFY" else "tile")
+    op = op.replace(label="", equation=0, signal=op.signal if op.opcode == "NOTIFY" else "tile", params=op.read_params)
     if op.cols == 0 or 0 < op.cols < op.tile_cols:
         op = op.replace(tile_cols=op.cols)
     operands = [_access(op, i, a, buffers, routes) for i, a in enumerate(op.operands)]
     if op.opcode == "ROW_DOT" or (op.opcode == "MAP" and op.params[:1] in COMMUTATIVE):
         operands[1:] = sorted(operands[1:], key=dataclasses.astuple)
-    if op.opcode == "GMM" and _is_one_element(op, buffers):
+    if _is_alike_both_ways(op, buffers, routes):
         op = op.replace(params=(0, *op.params[1:]))
     return op.replace(domain=_domain(op, routes), operands=tuple(operands))
 
 
-def _is_one_element(op: tf.TileOp, buffers: Sequence[tf.Buffer]) -> bool:
-    """Whether each matrix of a product has a single element, which is the same when turned."""
+def _is_alike_both_ways(op: tf.TileOp, buffers: Sequence[tf.Buffer], routes: Sequence[tf.RoutePlan]) -> bool:
+    """Whether each matrix of a product has a single element, which is the same when turned, or a notification is of rows of
+    a lone rank, to which the same ones go that come back."""
+    if op.opcode == "NOTIFY":
+        return 0 <= op.domain.route < len(routes) and routes[op.domain.route].ep_size == 1
+    if op.opcode != "GMM":
+        return False
     b = op.operands[2].buffer
     return 0 <= b < len(buffers) and op.cols == buffers[b].cols == 1 == (buffers[b].rows_per_expert or buffers[b].num_rows)
 
@@ -122,7 +127,8 @@ def buffer_essence(b: int, buffers: Sequence[tf.Buffer], ops: Sequence[tf.TileOp
 def _room(b: int, buffers: Sequence[tf.Buffer], accesses: Sequence[tuple[tf.TileOp, int, tf.Access]]) -> dict:
     """Rows and columns of a temporary that may be more than its tasks need, as they touch theirs alone."""
     buffer, room = buffers[b], {}
-    if buffer.num_rows and all(a.rows in ROW_BY_ROW for _, _, a in accesses):
+    if buffer.num_rows and all(a.rows in ROW_BY_ROW or (a.rows == "all" and i in (1, 2) and op.opcode in SUMS)
+                               for op, i, a in accesses):
         room["num_rows"] = 1
     needed = max([a.offset + op.cols for op, _, a in accesses], default=1)
     is_apart = buffer.memory < 0 and all(v.memory != b for v in buffers)

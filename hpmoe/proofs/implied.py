@@ -114,7 +114,8 @@ class Proof(Order):
         count as the last one's."""
         plan = self.flow.routes[route]
         low = next((e for e in range(plan.num_local_experts) if slot < plan.slots_of(e + 1)), 0)
-        high, most = plan.num_local_experts - 1, max(1, plan.slots_of(1))
+        most, behind = max(1, plan.slots_of(1)), max(0, facts.slots.get(route, -1) - slot)
+        high = max(0, plan.num_local_experts - 1 - behind // most)  # slots in use behind it are of some expert too
         for (r, s), expert in facts.expert_of.items():
             if r == route and s <= slot:
                 low = min(max(low, expert + (slot - s) // most), plan.num_local_experts - 1)
@@ -147,17 +148,17 @@ class Proof(Order):
     def _holds(self, reader: int, signal: np.void, offset: int, facts: Facts, depth: int) -> bool:
         return self._is_after(reader, signal, offset, facts) or (depth > 0 and any(
             all(self._holds(reader, signal, offset, case, depth - 1) for case in cases)
-            for cases in self._cases(reader, facts)))
+            for cases in self._cases(reader, int(signal["task"]), facts)))
 
-    def _cases(self, reader: int, facts: Facts) -> Iterator[list[Facts]]:
-        """The facts, told apart by the slot that may hold rows of an expert, by the expert of a slot in use, also of that of
-        the task before in the queue, or by a peer that the rows of the reader's slot go back to."""
+    def _cases(self, reader: int, producer: int, facts: Facts) -> Iterator[list[Facts]]:
+        """The facts, told apart by the slot that may hold rows of an expert, by the expert of a slot in use, also those of the
+        producer and of the task before in the queue, or by a peer that the rows of the reader's slot go back to."""
         held = {(route, e) for (route, _), e in facts.expert_of.items()}
         for route, expert in sorted(facts.experts - held)[:1]:
             yield [facts.with_slot(route, slot, expert) for slot in range(self.flow.routes[route].slots_of(expert + 1))]
         own, line = self.slot_of(reader), self.lines[self.queue_of[reader]]
-        before = [self.slot_of(t) for t in line[:self.position[reader]][-1:]]
-        used = [slot for slot in before if slot and slot[1] <= facts.slots.get(slot[0], -1)]
+        others = [self.slot_of(t) for t in (producer, *line[:self.position[reader]][-1:])]
+        used = [slot for slot in others if slot and slot[1] <= facts.slots.get(slot[0], -1)]
         for route, place in sorted({*facts.slots.items(), *used, *([own] if own else ())}):
             experts = self.experts_of(facts, route, place)
             if len(experts) > 1:
