@@ -25,7 +25,8 @@ COLUMN_BY_COLUMN = {("GMM", 0), ("REDUCE", 0), ("REDUCE", 1), ("COL_SUM", 1), ("
 
 def op_essence(op: tf.TileOp, buffers: Sequence[tf.Buffer], routes: Sequence[tf.RoutePlan]) -> tf.TileOp:
     """The operation without what no body asks about; what no kernel takes stays as it is."""
-    op = op.replace(label="", equation=0, signal=op.signal if op.opcode == "NOTIFY" else "tile", params=op.read_params)
+    op = op.replace(label="", equation=0, params=op.read_params,
+                    signal="peer" if (op.opcode, op.signal) == ("NOTIFY", "peer") else "tile")
     if op.cols == 0 or 0 < op.cols < op.tile_cols:
         op = op.replace(tile_cols=op.cols)
     operands = [_access(op, i, a, buffers, routes) for i, a in enumerate(op.operands)]

@@ -151,8 +151,8 @@ class Proof(Order):
             for cases in self._cases(reader, int(signal["task"]), facts)))
 
     def _cases(self, reader: int, producer: int, facts: Facts) -> Iterator[list[Facts]]:
-        """The facts, told apart by the slot that may hold rows of an expert, by the expert of a slot in use, also those of the
-        producer and of the task before in the queue, or by a peer that the rows of the reader's slot go back to."""
+        """The facts, told apart by the slot that may hold rows of an expert; by the expert of a slot in use, the producer's
+        and that of the task before in the queue too; or by a peer that the rows of the reader's slot go back to."""
         held = {(route, e) for (route, _), e in facts.expert_of.items()}
         for route, expert in sorted(facts.experts - held)[:1]:
             yield [facts.with_slot(route, slot, expert) for slot in range(self.flow.routes[route].slots_of(expert + 1))]
