@@ -35,9 +35,12 @@ class Work:
         self.num_parts = 0
         self._first: dict[tuple[int, str], int] = {}
         for i, op in enumerate(flow.ops):
-            ranges = op.col_ranges()
-            for last, (_, cols) in ((0, ranges[0]), (1, ranges[-1])):
-                self._fill(self.table[i, last], op, cols)
+            (_, full), *_, (_, last) = op.col_ranges() * 2
+            self._fill(self.table[i, 0], op, full)
+            if last == full:
+                self.table[i, 1] = self.table[i, 0]
+            else:
+                self._fill(self.table[i, 1], op, last)
 
     def _fill(self, work: np.void, op: tf.TileOp, cols: int) -> None:
         touches = [t for i in range(len(op.operands)) if (t := self.touch(op, i, cols)) is not None]
@@ -189,12 +192,15 @@ def _is_transfer(op: tf.TileOp) -> bool:
 def task_costs(flow: tf.Taskflow, machine: Machine) -> np.ndarray:
     """Estimated microseconds of each task alone on the machine, every slot taken as full, [num_tasks]."""
     work = Work(flow, machine)
-    of_tasks = [np.zeros(0)]
+    out, first = np.empty(sum(math.prod(op.grid) for op in flow.ops)), 0
     for i, op in enumerate(flow.ops):
-        rows, num_tiles = _full_rows(flow, op), len(op.col_ranges())
-        full, last = (_alone(w, rows, machine) for w in work.table[i])
-        of_tasks.append(np.tile([*[full] * (num_tiles - 1), last], op.domain.size * max(1, op.num_peers)))
-    return np.concatenate(of_tasks)
+        rows, (full, last) = _full_rows(flow, op), work.table[i]
+        of_tasks = out[first:first + math.prod(op.grid)].reshape(-1, op.grid[2])
+        of_tasks[:] = _alone(full, rows, machine)
+        if full != last:
+            of_tasks[:, -1] = _alone(last, rows, machine)
+        first += of_tasks.size
+    return out
 
 
 def _alone(work: np.void, rows: float, machine: Machine) -> float:

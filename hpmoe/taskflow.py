@@ -202,6 +202,11 @@ class TileOp:
     def replace(self, **changes: Any) -> TileOp:
         return dataclasses.replace(self, **changes)
 
+    @property
+    def grid(self) -> tuple[int, int, int]:
+        """How many units, peers (one where there are none) and column tiles it has a task for each of."""
+        return self.domain.size, max(1, self.num_peers), -(-self.cols // self.tile_cols) if self.cols else 1
+
     def col_ranges(self) -> list[tuple[int, int]]:
         """(first column, number of columns) of each column tile."""
         if self.cols == 0:
@@ -347,7 +352,7 @@ class Taskflow:
         is_aic = np.array([op.unit == "aic" for op in self.ops], bool)
         if self.tasks is not make_tasks(self.ops):
             return is_aic[self.tasks["op"]]
-        return np.repeat(is_aic, np.diff(np.searchsorted(self.tasks["op"], np.arange(len(self.ops) + 1))))
+        return np.repeat(is_aic, [math.prod(op.grid) for op in self.ops])
 
     def costs(self, machine: Any) -> np.ndarray:
         """Estimated microseconds of each task alone on `machine`, every slot taken as full, [num_tasks]."""
@@ -365,7 +370,7 @@ class Taskflow:
 def make_tasks(ops: tuple[TileOp, ...]) -> np.ndarray:
     """All tasks of `ops`, read-only: operation by operation, then by unit, peer and columns."""
     ranges = [op.col_ranges() for op in ops]
-    shapes = [(op.domain.size, max(1, op.num_peers), len(cols)) for op, cols in zip(ops, ranges, strict=True)]
+    shapes = [op.grid for op in ops]
     tasks, first = np.empty(sum(map(math.prod, shapes)), TASK), 0
     for index, (op, shape, cols) in enumerate(zip(ops, shapes, ranges, strict=True)):
         grid = tasks[first:first + math.prod(shape)].reshape(shape)

@@ -57,6 +57,33 @@ def test_the_same_waits_are_needed(flow, machine, policy):
     assert needed.any()
 
 
+def test_tasks_are_dealt_out_in_the_order_in_which_they_begin(flow):
+    rng, num_queues = np.random.default_rng(4), 7
+    sequence, queue = rng.permutation(flow.num_tasks), rng.integers(-1, num_queues, flow.num_tasks)
+    dealt = np.array([(i % 3, 1 + i % 4) for i in range(len(flow.ops))], planner.DEALT)
+    wanted, turns = [[] for _ in range(num_queues)], np.zeros(len(flow.ops), int)
+    for t in np.argsort(sequence):
+        op, q = flow.tasks["op"][t], queue[t]
+        if q < 0:
+            q = dealt["first_queue"][op] + turns[op] % dealt["num_queues"][op]
+            turns[op] += 1
+        wanted[q].append(t)
+    assert [q.tolist() for q in planner.deal(flow, sequence, queue, dealt, num_queues)] == wanted
+    for one, other in ((sequence, queue + 1), (np.zeros_like(sequence), queue)):
+        with pytest.raises(ValueError, match="deal: a task is for a queue that does not exist, or two have one number"):
+            planner.deal(flow, one, other, dealt, num_queues)
+
+
+def test_queues_hold_each_task_once_on_its_unit(flow):
+    unit = np.array([1 + (op.unit == "aiv") for op in flow.ops])
+    queues = [t for u in (1, 2) for t in np.array_split(np.flatnonzero(unit[flow.tasks["op"]] == u), 2)]
+    takes = np.array([1, 1, 2, 3])
+    assert planner.are_queues(flow.replace(queues=tuple(queues)), unit, takes)
+    for other in ([queues[2], *queues[1:]], queues[::-1], [queues[0][1:], *queues[1:]],
+                  [queues[0][[0, 0]], queues[1][:-1], *queues[2:]], [np.array([10**6]), *queues[1:]]):
+        assert not planner.are_queues(flow.replace(queues=tuple(other)), unit, takes)
+
+
 def test_the_same_tasks_run_when_queues_are_shuffled(flow):
     rng, stuck = np.random.default_rng(1), 0
     for _ in range(8):

@@ -15,6 +15,7 @@ import numpy as np
 from hpmoe import taskflow as tf
 from hpmoe.dtypes import numpy_dtype, storage_dtype
 from hpmoe.machine import Machine
+from hpmoe.native.planner import DEALT, deal
 
 L2_SHARE = 0.5  # of what a rank's L2 holds, for rows that are read once for each part of columns
 LATE = 2
@@ -71,10 +72,11 @@ class LikelySlots:
         group = np.broadcast_to((likely % groups)[:, :, None], began.shape).reshape(-1)
         order = np.argsort(group * (sequence.max(initial=0) + 1) + began.reshape(-1))
         sizes = np.bincount(group, minlength=groups)
-        turns = np.empty(began.shape, np.int64)
+        turns = np.empty(began.shape, np.int32)
         turns.reshape(-1)[order] = np.arange(began.size) - np.repeat(np.cumsum(sizes) - sizes, sizes)
-        half = self.ep_size // 2
-        return turns[slot, ((ahead - first + half) % self.ep_size - half) % sources]
+        half, apart = self.ep_size // 2, np.arange(self.ep_size)
+        nearest = ((apart + half) % self.ep_size - half) % sources  # for peers so many ranks after the first likely one
+        return turns[slot, nearest[(ahead - first) % self.ep_size]]
 
 
 def queue_order(flow: tf.Taskflow, machine: Machine) -> np.ndarray:
@@ -167,21 +169,17 @@ def dealt(flow: tf.Taskflow, machine: Machine, queues: list[np.ndarray], sequenc
 
     Neighbours of an operation are on neighbouring workers; of a put those that are likely to have rows.
     """
-    worker, num_aic, num_aiv = np.zeros(flow.num_tasks, np.uint16), machine.num_aic, machine.num_aiv
-    for q, tasks in enumerate(queues):
+    worker, num_aic, num_aiv = np.full(flow.num_tasks, -1, np.int32), machine.num_aic, machine.num_aiv
+    for q, tasks in enumerate(queues[:num_aic]):
         worker[tasks] = q
     for op, tasks, shape in _grids(flow):
         slots = LikelySlots(flow, op.domain.route) if op.domain.kind == "slots" else None
         if _is_put(op):
-            worker[tasks].reshape(shape)[:] = num_aic + _putters(flow, op, machine, slots, sequence[tasks].reshape(shape))
-        elif op.unit == "aiv":
-            worker[tasks][np.argsort(sequence[tasks])] = num_aic + np.arange(tasks.stop - tasks.start) % num_aiv
-        elif slots:
-            spare = tasks.start + np.flatnonzero(np.broadcast_to(slots.is_spare[:, None, None], shape))
-            worker[spare[np.argsort(sequence[spare])]] = np.arange(len(spare)) % num_aic
-    in_order = np.argsort(sequence) if (sequence < 0).any() else _inverse(sequence)
-    ranked = in_order[np.argsort(worker[in_order], kind="stable")]
-    return np.split(ranked, np.cumsum(np.bincount(worker, minlength=machine.num_queues))[:-1])
+            worker[tasks].reshape(shape)[:] = _putters(flow, op, machine, slots, sequence[tasks].reshape(shape))
+        elif slots and op.unit == "aic":
+            worker[tasks].reshape(shape)[slots.is_spare] = -1
+    among = np.array([(0, num_aic) if op.unit == "aic" else (num_aic, num_aiv) for op in flow.ops], DEALT)
+    return deal(flow, sequence, worker, among, machine.num_queues)
 
 
 def _putters(flow: tf.Taskflow, op: tf.TileOp, machine: Machine, slots: LikelySlots,
@@ -196,14 +194,11 @@ def _putters(flow: tf.Taskflow, op: tf.TileOp, machine: Machine, slots: LikelySl
     wanted = round(machine.num_aiv * flow.ep_size * sent / (machine.link_bytes_per_us * QUEUE_US))
     groups = next(g for g in range(min(max(wanted, 1), flow.ep_size, machine.num_aiv), 0, -1)
                   if -(-flow.ep_size // g) * machine.num_aiv <= UNEVEN * (machine.num_aiv // g) * flow.ep_size)
-    starts = np.arange(groups + 1) * machine.num_aiv // groups
+    starts = (np.arange(groups + 1) * machine.num_aiv // groups).astype(np.int32)
     group = (ahead % groups)[:, None]
-    return starts[group] + slots.turns(sequence, ahead, groups) % np.diff(starts)[group]
-
-
-def _inverse(permutation: np.ndarray) -> np.ndarray:
-    out = np.empty(len(permutation), np.int64)
-    out[permutation] = np.arange(len(permutation))
+    out = slots.turns(sequence, ahead, groups)
+    out %= np.diff(starts)[group]
+    out += machine.num_aic + starts[group]
     return out
 
 

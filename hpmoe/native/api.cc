@@ -6,8 +6,13 @@
 #include "expand.h"
 #include "graph.h"
 #include "planner.h"
+#include "queues.h"
 #include "renumber.h"
 #include "schedule.h"
+
+struct HpmoeGraph {
+  hpmoe::Graph graph;
+};
 
 namespace {
 
@@ -27,15 +32,21 @@ int guarded(Function function) {
 
 extern "C" {
 
-int hpmoe_find_runnable(const HpmoeFlow* flow, uint8_t* done) {
-  return guarded([&] { hpmoe::find_runnable(*flow, done); });
+int hpmoe_make_graph(const HpmoeFlow* flow, HpmoeGraph** graph) {
+  return guarded([&] { *graph = new HpmoeGraph{hpmoe::Graph(*flow)}; });
 }
 
-int hpmoe_schedule(const HpmoeFlow* flow, const double* costs, const int64_t* order, const uint8_t* kind,
-                   const int32_t* kind_starts, int32_t num_kinds, int32_t* queue_starts, int32_t* queue_tasks,
-                   int32_t* sequence) {
+void hpmoe_free_graph(HpmoeGraph* graph) { delete graph; }
+
+int hpmoe_find_runnable(const HpmoeFlow* flow, const HpmoeGraph* graph, uint8_t* done) {
+  return guarded([&] { hpmoe::find_runnable(*flow, graph->graph, done); });
+}
+
+int hpmoe_schedule(const HpmoeFlow* flow, const HpmoeGraph* graph, const double* costs, const int64_t* order,
+                   const uint8_t* kind, const int32_t* kind_starts, int32_t num_kinds, int32_t* queue_starts,
+                   int32_t* queue_tasks, int32_t* sequence) {
   return guarded([&] {
-    const hpmoe::Schedule made = hpmoe::schedule(*flow, costs, order, kind, kind_starts, num_kinds);
+    const hpmoe::Schedule made = hpmoe::schedule(*flow, graph->graph, costs, order, kind, kind_starts, num_kinds);
     std::copy(made.sequence.begin(), made.sequence.end(), sequence);
     int32_t next = 0;
     *queue_starts++ = 0;
@@ -46,8 +57,19 @@ int hpmoe_schedule(const HpmoeFlow* flow, const double* costs, const int64_t* or
   });
 }
 
-int hpmoe_prune_waits(const HpmoeFlow* flow, const uint8_t* is_unit, uint8_t* needed) {
-  return guarded([&] { hpmoe::prune_waits(*flow, is_unit, needed); });
+int hpmoe_deal(const HpmoeFlow* flow, const int32_t* sequence, const HpmoeDealt* of_op, int64_t num_ops, int32_t* queue,
+               int32_t num_queues, int32_t* queue_starts, int32_t* queue_tasks) {
+  return guarded(
+      [&] { hpmoe::deal(*flow, sequence, of_op, num_ops, queue, num_queues, queue_starts, queue_tasks); });
+}
+
+int hpmoe_are_queues(const HpmoeFlow* flow, const uint8_t* unit_of_op, int64_t num_ops, const uint8_t* units_of_queue,
+                     uint8_t* are_queues) {
+  return guarded([&] { *are_queues = hpmoe::are_queues(*flow, unit_of_op, num_ops, units_of_queue); });
+}
+
+int hpmoe_prune_waits(const HpmoeFlow* flow, const HpmoeGraph* graph, const uint8_t* is_unit, uint8_t* needed) {
+  return guarded([&] { hpmoe::prune_waits(*flow, graph->graph, is_unit, needed); });
 }
 
 int hpmoe_is_thinned(const HpmoeFlow* flow, const HpmoeFlow* derived, const int32_t* number, const int32_t* spans,
@@ -75,6 +97,6 @@ int hpmoe_renumber_signals(const HpmoeSignal* rows, int64_t num_rows, const int3
   return guarded([&] { *num_left = hpmoe::renumber_signals(rows, num_rows, number, num_events, out); });
 }
 
-int32_t hpmoe_planner_abi_version(void) { return 4; }
+int32_t hpmoe_planner_abi_version(void) { return 5; }
 
 }  // extern "C"

@@ -43,12 +43,10 @@ bool are_alike(const Row* a, const Row* a_end, const Row* b, const Row* b_end) {
 
 }  // namespace
 
-TableFacts check_tables(const HpmoeFlow& flow) {
-  const TableFacts facts{check_rows(flow.waits, flow.num_waits, flow), check_rows(flow.signals, flow.num_signals, flow)};
-  if (flow.num_queues == 0) return facts;
+void check_queues(const HpmoeFlow& flow) {
+  if (flow.num_queues == 0) return;
   check_index(flow.queue_starts[flow.num_queues], flow.num_tasks + 1);
   for (int64_t i = 0; i < flow.queue_starts[flow.num_queues]; ++i) check_index(flow.queue_tasks[i], flow.num_tasks);
-  return facts;
 }
 
 Gates::Gates(const HpmoeFlow& flow, const TableFacts& facts) : of_event(flow.num_events), is_block(flow.num_events) {
@@ -78,8 +76,9 @@ Gates::Gates(const HpmoeFlow& flow, const TableFacts& facts) : of_event(flow.num
   }
 }
 
-Tables::Tables(const HpmoeFlow& flow) : first_wait(flow.num_tasks + 1) {
-  facts = check_tables(flow);
+Tables::Tables(const HpmoeFlow& flow)
+    : facts{check_rows(flow.waits, flow.num_waits, flow), check_rows(flow.signals, flow.num_signals, flow)},
+      first_wait(flow.num_tasks + 1) {
   waits = sorted(flow.waits, flow.num_waits, facts.waits, sorted_waits);
   signals = sorted(flow.signals, flow.num_signals, facts.signals, sorted_signals);
   int64_t i = 0;

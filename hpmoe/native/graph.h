@@ -40,8 +40,8 @@ struct TableFacts {
   RowFacts waits, signals;
 };
 
-// Throws BadTable where an index points outside its table.
-TableFacts check_tables(const HpmoeFlow& flow);
+// Throws BadTable where a queue names a task that does not exist.
+void check_queues(const HpmoeFlow& flow);
 
 // Which gate each event is.
 struct Gates {
@@ -68,7 +68,7 @@ struct Tables {
 struct Graph {
   explicit Graph(const HpmoeFlow& flow);  // throws BadTable
 
-  const Tables tables;
+  Tables tables;
   std::vector<int32_t> gate_of;        // [num_events]
   std::vector<uint8_t> is_block;       // [num_events]
   std::vector<int32_t> num_producers;  // [num_events] signals that feed a gate

@@ -38,20 +38,43 @@ struct HpmoeFlow {
 
 enum HpmoeResult { HPMOE_OK = 0, HPMOE_OUT_OF_MEMORY = 1, HPMOE_BAD_TABLE = 2 };
 
+// The order that the waits and signals of a flow impose, whatever its queues. The tables it is made of stay where they are
+// and as they are until it is freed; functions that take it are given a flow of the same tables.
+typedef struct HpmoeGraph HpmoeGraph;
+int hpmoe_make_graph(const HpmoeFlow* flow, HpmoeGraph** graph);
+void hpmoe_free_graph(HpmoeGraph* graph);
+
 // done[t] = 1 for each task that gets to run, when every queue runs in order, or in any order where there are no queues.
-int hpmoe_find_runnable(const HpmoeFlow* flow, uint8_t* done);
+int hpmoe_find_runnable(const HpmoeFlow* flow, const HpmoeGraph* graph, uint8_t* done);
 
 // List scheduling: whenever a worker is free it takes the ready task with the longest path of costs to the end. With `order`
 // [num_tasks], not negative, the tasks of an op are as urgent as its most urgent one, and the least goes first; it may be NULL.
 // kind_starts [num_kinds + 1]: the queues of kind k are kind_starts[k] .. kind_starts[k + 1] - 1; kind [num_tasks].
 // Fills queue_starts [kind_starts[num_kinds] + 1] and queue_tasks [num_tasks], and sequence [num_tasks] with how many tasks
 // began before each; tasks on a cycle are in no queue and have -1.
-int hpmoe_schedule(const HpmoeFlow* flow, const double* costs, const int64_t* order, const uint8_t* kind,
-                   const int32_t* kind_starts, int32_t num_kinds, int32_t* queue_starts, int32_t* queue_tasks, int32_t* sequence);
+int hpmoe_schedule(const HpmoeFlow* flow, const HpmoeGraph* graph, const double* costs, const int64_t* order,
+                   const uint8_t* kind, const int32_t* kind_starts, int32_t num_kinds, int32_t* queue_starts,
+                   int32_t* queue_tasks, int32_t* sequence);
+
+// Where tasks of an op are dealt out: num_queues queues from first_queue on.
+struct HpmoeDealt {
+  int32_t first_queue, num_queues;
+};
+
+static_assert(sizeof(HpmoeDealt) == 8, "rows of DEALT");
+
+// Queues of tasks in the order of `sequence` [num_tasks], as hpmoe_schedule gives it. queue [num_tasks] is that of each task,
+// or -1 where tasks of its op are dealt out in turn; then it is filled in. Fills queue_starts and queue_tasks.
+int hpmoe_deal(const HpmoeFlow* flow, const int32_t* sequence, const HpmoeDealt* of_op, int64_t num_ops, int32_t* queue,
+               int32_t num_queues, int32_t* queue_starts, int32_t* queue_tasks);
+
+// Whether the queues of a flow hold each task once, each in a queue that takes its unit: a bit of units_of_queue.
+int hpmoe_are_queues(const HpmoeFlow* flow, const uint8_t* unit_of_op, int64_t num_ops, const uint8_t* units_of_queue,
+                     uint8_t* are_queues);
 
 // needed[w] = 1 for each wait that the order of the queues does not imply; is_unit [num_events] marks events about the rows
 // of one slot or tile.
-int hpmoe_prune_waits(const HpmoeFlow* flow, const uint8_t* is_unit, uint8_t* needed);
+int hpmoe_prune_waits(const HpmoeFlow* flow, const HpmoeGraph* graph, const uint8_t* is_unit, uint8_t* needed);
 
 // Whether a flow is `derived` with fewer waits and without some events: all its waits and signals, in order, are those of
 // `derived` about the events `number` [flow.num_events], which grow, and no range of events that a wait or signal may be

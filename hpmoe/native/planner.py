@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import itertools
 from collections.abc import Sequence
 from functools import lru_cache
 from pathlib import Path
@@ -13,9 +14,10 @@ from hpmoe import taskflow as tf
 from hpmoe.native.loading import find_library, load_library
 
 FOLDER = Path(__file__).parent
-ABI_VERSION = 4
+ABI_VERSION = 5
 OUT_OF_MEMORY = 1
-# Rows of HpmoeGrid and HpmoeRule of planner.h.
+# Rows of HpmoeDealt, HpmoeGrid and HpmoeRule of planner.h.
+DEALT = np.dtype([("first_queue", "i4"), ("num_queues", "i4")])
 GRID = np.dtype([(name, "i4") for name in ("first_unit", "num_units", "num_peers", "num_cols", "blocks")])
 RULE = np.dtype([(name, "i4") for name in (
     "op", "first_col", "last_col", "block", "event", "by_unit", "by_expert", "by_peer", "kind", "amount", "remote")])
@@ -34,9 +36,13 @@ def load() -> ctypes.CDLL:
     """The loaded library with its signatures declared."""
     pointer, flow, word, size = ctypes.c_void_p, ctypes.POINTER(_Flow), ctypes.c_int32, ctypes.c_int64
     return load_library(find_library(FOLDER, "_planner*.so"), "hpmoe_planner_abi_version", ABI_VERSION, {
-        "hpmoe_find_runnable": (ctypes.c_int, [flow, pointer]),
-        "hpmoe_schedule": (ctypes.c_int, [flow, *[pointer] * 4, word, *[pointer] * 3]),
-        "hpmoe_prune_waits": (ctypes.c_int, [flow, pointer, pointer]),
+        "hpmoe_make_graph": (ctypes.c_int, [flow, ctypes.POINTER(pointer)]),
+        "hpmoe_free_graph": (None, [pointer]),
+        "hpmoe_find_runnable": (ctypes.c_int, [flow, pointer, pointer]),
+        "hpmoe_schedule": (ctypes.c_int, [flow, *[pointer] * 5, word, *[pointer] * 3]),
+        "hpmoe_deal": (ctypes.c_int, [flow, pointer, pointer, size, pointer, word, pointer, pointer]),
+        "hpmoe_are_queues": (ctypes.c_int, [flow, pointer, size, pointer, pointer]),
+        "hpmoe_prune_waits": (ctypes.c_int, [flow, pointer, pointer, pointer]),
         "hpmoe_is_thinned": (ctypes.c_int, [flow, flow, pointer, pointer, pointer, pointer]),
         "hpmoe_renumber_waits": (ctypes.c_int, [pointer, size, pointer, pointer, size, pointer, pointer]),
         "hpmoe_renumber_signals": (ctypes.c_int, [pointer, size, pointer, size, pointer, pointer]),
@@ -48,7 +54,7 @@ def load() -> ctypes.CDLL:
 def find_runnable(flow: tf.Taskflow) -> np.ndarray:
     """Which tasks get to run, [num_tasks] bool: when every queue runs in order, or in any order where there are none."""
     done = np.zeros(flow.num_tasks, bool)
-    _call("hpmoe_find_runnable", flow, done)
+    _ask("hpmoe_find_runnable", flow, done)
     return done
 
 
@@ -68,22 +74,62 @@ def schedule(flow: tf.Taskflow, costs: np.ndarray, kinds: np.ndarray, num_queues
     """
     kind_starts = np.cumsum([0, *num_queues], dtype=np.int32)
     starts, tasks, sequence = (np.zeros(n, np.int32) for n in (kind_starts[-1] + 1, flow.num_tasks, flow.num_tasks))
-    _call("hpmoe_schedule", flow.replace(queues=()), np.asarray(costs, np.float64),
+    _ask("hpmoe_schedule", flow.replace(queues=()), np.asarray(costs, np.float64),
           None if order is None else np.asarray(order, np.int64), np.asarray(kinds, np.uint8), kind_starts, len(num_queues),
           starts, tasks, sequence)
-    return np.split(tasks[:starts[-1]].astype(np.int64), starts[1:-1]), sequence
+    return _split(tasks, starts), sequence
+
+
+def deal(flow: tf.Taskflow, sequence: np.ndarray, queue: np.ndarray, dealt: np.ndarray, num_queues: int) -> list[np.ndarray]:
+    """The tasks of each queue, in the order of a `sequence` that `schedule` gave.
+
+    Args:
+        queue: of each task, or -1 where it is dealt out, [num_tasks].
+        dealt: DEALT [num_ops], the queues among which tasks of each operation are dealt out in turn.
+    """
+    starts, tasks = np.zeros(num_queues + 1, np.int32), np.zeros(flow.num_tasks, np.int32)
+    (tables, native), queue = _native(flow.replace(queues=())), np.array(queue, np.int32)
+    sequence, dealt = np.ascontiguousarray(sequence, np.int32), np.ascontiguousarray(dealt, DEALT)
+    result = load().hpmoe_deal(native, sequence.ctypes.data, dealt.ctypes.data, len(dealt), queue.ctypes.data, num_queues,
+                               starts.ctypes.data, tasks.ctypes.data)
+    del tables  # alive until here
+    _check(result, "deal: a task is for a queue that does not exist, or two have one number of the sequence")
+    return _split(tasks, starts)
+
+
+def _split(tasks: np.ndarray, starts: np.ndarray) -> list[np.ndarray]:
+    tasks, ends = tasks.astype(np.int64), starts.tolist()
+    return [tasks[first:last] for first, last in itertools.pairwise(ends)]
+
+
+def are_queues(flow: tf.Taskflow, unit_of_op: np.ndarray, units_of_queue: np.ndarray) -> bool:
+    """Whether the queues hold each task once, each in a queue that takes its unit: a bit of `units_of_queue`, [num_queues].
+
+    Args:
+        unit_of_op: the bit of each operation's tasks, [num_ops].
+    """
+    unit_of_op, units_of_queue = (np.ascontiguousarray(x, np.uint8) for x in (unit_of_op, units_of_queue))
+    (tables, native), are = _native(flow), np.zeros(1, bool)
+    result = load().hpmoe_are_queues(native, unit_of_op.ctypes.data, len(unit_of_op), units_of_queue.ctypes.data,
+                                     are.ctypes.data)
+    del tables  # alive until here
+    return result == 0 and bool(are[0])
 
 
 def prune_waits(flow: tf.Taskflow) -> np.ndarray:
     """Which waits of an assigned taskflow its order does not imply, [num_waits] bool, read-only; see prune.cc."""
-    return _prune(_ByIdentity(flow, flow.tasks, flow.waits, flow.signals, flow.events))
+    return _prune(_ByIdentity(flow, *_tables(flow), *flow.queues))
+
+
+def _tables(flow: tf.Taskflow) -> tuple[np.ndarray, ...]:
+    return flow.tasks, flow.waits, flow.signals, flow.events
 
 
 class _ByIdentity:
-    """A taskflow as a key: equal to another of the very same tables and queues, where none of them can change."""
+    """A taskflow as a key: equal to another of the very same arrays, those given here, where none of them can change."""
 
-    def __init__(self, flow: tf.Taskflow, *tables: np.ndarray):
-        self.flow, self.arrays = flow, (*tables, *flow.queues)
+    def __init__(self, flow: tf.Taskflow, *arrays: np.ndarray):
+        self.flow, self.arrays = flow, arrays
 
     def __hash__(self) -> int:
         return hash(tuple(map(id, self.arrays)))
@@ -97,9 +143,27 @@ class _ByIdentity:
 @lru_cache(maxsize=1)  # verify asks again what assign_queues has just asked of the same tables and queues
 def _prune(key: _ByIdentity) -> np.ndarray:
     flow, needed = key.flow, np.zeros(len(key.flow.waits), bool)
-    _call("hpmoe_prune_waits", flow, np.isin(flow.events["extent"], (tf.SLOT, tf.TILE, tf.STATIC_TILE)), needed)
+    _ask("hpmoe_prune_waits", flow, np.isin(flow.events["extent"], (tf.SLOT, tf.TILE, tf.STATIC_TILE)), needed)
     needed.setflags(write=False)
     return needed
+
+
+class _Graph:
+    """HpmoeGraph of planner.h: the order that the waits and signals of a taskflow impose, and the tables it is made of."""
+
+    def __init__(self, flow: tf.Taskflow):
+        self.tables, native = _native(flow.replace(queues=()))
+        self.pointer, self._free = ctypes.c_void_p(), load().hpmoe_free_graph
+        self.result = load().hpmoe_make_graph(native, self.pointer)
+
+    def __del__(self) -> None:
+        if getattr(self, "pointer", None):
+            self._free(self.pointer)
+
+
+@lru_cache(maxsize=2)  # a flow is scheduled, pruned and verified, in between perhaps scheduled with other waits
+def _graph(key: _ByIdentity) -> _Graph:
+    return _Graph(key.flow)
 
 
 @lru_cache(maxsize=1)
@@ -113,6 +177,7 @@ def _joined_queues(key: _ByIdentity) -> tuple[np.ndarray, np.ndarray]:
 def forget() -> None:
     """Empties the caches of this module."""
     _prune.cache_clear()
+    _graph.cache_clear()
     _joined_queues.cache_clear()
 
 
@@ -167,15 +232,16 @@ def _check(result: int, text: str) -> None:
 
 def _native(flow: tf.Taskflow) -> tuple[list[np.ndarray], _Flow]:
     """The flow's tables as the library reads them, and the struct that points to them while they are alive."""
-    tables = [np.ascontiguousarray(table, dtype) for table, dtype in (
-        (flow.tasks, tf.TASK), (flow.waits, tf.WAIT), (flow.signals, tf.SIGNAL), (flow.events, tf.EVENT))]
-    tables += _joined_queues(_ByIdentity(flow))
+    dtypes = tf.TASK, tf.WAIT, tf.SIGNAL, tf.EVENT
+    tables = [np.ascontiguousarray(table, dtype) for table, dtype in zip(_tables(flow), dtypes, strict=True)]
+    tables += _joined_queues(_ByIdentity(flow, *flow.queues))
     return tables, _Flow(*(table.ctypes.data for table in tables), *map(len, tables[:4]), len(flow.queues))
 
 
-def _call(name: str, flow: tf.Taskflow, *arguments: np.ndarray | int | None) -> None:
-    """Calls a function of the library with the flow's tables and further arguments, arrays by their address."""
-    tables, native = _native(flow)
-    result = getattr(load(), name)(native, *(a if isinstance(a, int) or a is None else a.ctypes.data for a in arguments))
+def _ask(name: str, flow: tf.Taskflow, *arguments: np.ndarray | int | None) -> None:
+    """Calls a function of the library with the flow's tables, their graph and further arguments, arrays by their address."""
+    (tables, native), graph = _native(flow), _graph(_ByIdentity(flow, *_tables(flow)))
+    result = graph.result or getattr(load(), name)(native, graph.pointer, *(
+        a if isinstance(a, int) or a is None else a.ctypes.data for a in arguments))
     del tables  # alive until here
     _check(result, f"{name[len('hpmoe_'):]}: a table of {flow.name} names a task or an event that does not exist")

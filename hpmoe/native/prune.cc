@@ -18,8 +18,8 @@ struct Place {
 
 class Pruner {
  public:
-  Pruner(const HpmoeFlow& flow, const uint8_t* is_unit)
-      : flow_(flow), graph_(flow), producers_(bundles_of(graph_.feeds, flow.num_events)), places_(flow.num_tasks),
+  Pruner(const HpmoeFlow& flow, const Graph& graph, const uint8_t* is_unit)
+      : flow_(flow), graph_(graph), producers_(bundles_of(graph_.feeds, flow.num_events)), places_(flow.num_tasks),
         is_remote_(flow.num_events), last_(flow.num_events), is_unit_(is_unit), before_(flow.num_events),
         is_known_(flow.num_events), made_in_(flow.num_events, -1) {
     for (int32_t q = 0; q < flow.num_queues; ++q)
@@ -121,7 +121,7 @@ class Pruner {
   }
 
   const HpmoeFlow& flow_;
-  const Graph graph_;
+  const Graph& graph_;
   const Lists producers_;  // bundles of each gate
   std::vector<Place> places_;
   std::vector<uint8_t> is_remote_;  // by gate
@@ -134,14 +134,15 @@ class Pruner {
 
 }  // namespace
 
-void prune_waits(const HpmoeFlow& flow, const uint8_t* is_unit, uint8_t* needed) {
-  const auto is_before = [&](int64_t a, int64_t b) { return flow.waits[a].task < flow.waits[b].task; };
+void prune_waits(const HpmoeFlow& flow, const Graph& graph, const uint8_t* is_unit, uint8_t* needed) {
+  check_queues(flow);
+  if (graph.tables.facts.waits.is_sorted) return Pruner(flow, graph, is_unit).prune(needed);
   std::vector<int64_t> order(flow.num_waits);
   std::iota(order.begin(), order.end(), 0);
-  if (std::is_sorted(order.begin(), order.end(), is_before)) return Pruner(flow, is_unit).prune(needed);
-  std::stable_sort(order.begin(), order.end(), is_before);
+  std::stable_sort(order.begin(), order.end(),
+                   [&](int64_t a, int64_t b) { return flow.waits[a].task < flow.waits[b].task; });
   std::vector<uint8_t> of_sorted(flow.num_waits);
-  Pruner(flow, is_unit).prune(of_sorted.data());
+  Pruner(flow, graph, is_unit).prune(of_sorted.data());
   for (int64_t i = 0; i < flow.num_waits; ++i) needed[order[i]] = of_sorted[i];
 }
 

@@ -46,35 +46,46 @@ inline std::vector<int32_t> sort_stably(const std::vector<double>& keys) {
 class LeastFirst {
  public:
   explicit LeastFirst(int64_t size) {
+    size_t num_words = 0;
     do {
       size = (size + 63) / 64;
-      levels_.emplace_back(size);
+      starts_[num_levels_++] = num_words;
+      num_words += size;
     } while (size > 1);
+    words_.resize(num_words + 1);
   }
 
-  bool is_empty() const { return levels_.back().empty() || levels_.back()[0] == 0; }
+  bool is_empty() const { return words_[starts_[num_levels_ - 1]] == 0; }
 
   void add(int32_t item) {
-    for (auto& level : levels_) {
-      level[item / 64] |= uint64_t{1} << item % 64;
+    for (int level = 0; level < num_levels_; ++level) {
+      uint64_t& word = words_[starts_[level] + item / 64];
+      const bool is_known = word != 0;
+      word |= uint64_t{1} << item % 64;
+      if (is_known) return;
       item /= 64;
     }
   }
 
   int32_t take_least() {
-    int64_t item = 0;
-    for (auto level = levels_.rbegin(); level != levels_.rend(); ++level) item = item * 64 + __builtin_ctzll((*level)[item]);
-    int64_t place = item;
-    for (auto& level : levels_) {
-      level[place / 64] &= ~(uint64_t{1} << place % 64);
+    uint64_t item = 0;
+    for (int level = num_levels_ - 1; level >= 0; --level) item = item * 64 + __builtin_ctzll(words_[starts_[level] + item]);
+    uint64_t place = item;
+    for (int level = 0; level < num_levels_; ++level) {
+      uint64_t& word = words_[starts_[level] + place / 64];
+      word &= word - 1;  // the least is its first
+      if (word != 0) break;
       place /= 64;
-      if (level[place] != 0) break;
     }
     return static_cast<int32_t>(item);
   }
 
  private:
-  std::vector<std::vector<uint64_t>> levels_;
+  static constexpr int kMostLevels = 6;  // 64 ** 6 items
+
+  std::vector<uint64_t> words_;
+  size_t starts_[kMostLevels] = {};
+  int num_levels_ = 0;
 };
 
 }  // namespace hpmoe

@@ -67,8 +67,8 @@ std::vector<int32_t> order_by_op(const HpmoeFlow& flow, const std::vector<double
   return out;
 }
 
-// What the queues of one kind run, the first to end first; of equal ends the least task. Most tasks end after all that began
-// before them, so a new one is put in from behind.
+// What the queues of one kind run, the first to end first; of equal ends the least task. A new one is put in from the end
+// that is nearer: most tasks end after all that began before them, or are over at once.
 class Running {
  public:
   struct Run {
@@ -82,24 +82,31 @@ class Running {
     size_t size = 1;
     while (size <= static_cast<size_t>(num_queues)) size *= 2;
     runs_.resize(size);
+    mask_ = size - 1;
   }
 
   bool is_empty() const { return first_ == last_; }
-  const Run& first() const { return runs_[first_]; }
-  void take_first() { first_ = (first_ + 1) & mask(); }
+  const Run& first() const { return runs_[first_ & mask_]; }
+  void take_first() { ++first_; }
 
   void begin(const Run& run) {
-    size_t i = last_;
-    for (; i != first_ && run < runs_[(i - 1) & mask()]; i = (i - 1) & mask()) runs_[i] = runs_[(i - 1) & mask()];
-    runs_[i] = run;
-    last_ = (last_ + 1) & mask();
+    const size_t half = (last_ - first_) / 2;
+    if (run < at(first_ + half)) {
+      size_t i = --first_;
+      for (; i + 1 != last_ && at(i + 1) < run; ++i) at(i) = at(i + 1);
+      at(i) = run;
+    } else {
+      size_t i = last_++;
+      for (; i != first_ && run < at(i - 1); --i) at(i) = at(i - 1);
+      at(i) = run;
+    }
   }
 
  private:
-  size_t mask() const { return runs_.size() - 1; }
+  Run& at(size_t i) { return runs_[i & mask_]; }
 
   std::vector<Run> runs_;  // from first_ on, round, to before last_
-  size_t first_ = 0, last_ = 0;
+  size_t first_ = 0, last_ = 0, mask_ = 0;
 };
 
 // Counts down what each bundle still waits for.
@@ -133,22 +140,20 @@ class Progress {
 };
 
 // Whether no task waits for one that comes after it or is the same.
-bool runs_in_order(const HpmoeFlow& flow) {
-  const Gates gates(flow, check_tables(flow));
-  std::vector<int32_t> last(flow.num_events, -1);  // producer of each gate
-  for (int64_t i = 0; i < flow.num_signals; ++i) {
-    int32_t& task = last[gates.of_event[flow.signals[i].event]];
-    task = std::max(task, flow.signals[i].task);
-  }
-  return std::all_of(flow.waits, flow.waits + flow.num_waits,
-                     [&](const HpmoeWait& wait) { return last[gates.of_event[wait.event]] < wait.task; });
+bool runs_in_order(const Graph& graph) {
+  std::vector<int32_t> last(graph.gate_of.size(), -1);  // bundle that feeds each gate
+  for (int32_t b = 0; b < graph.num_bundles(); ++b)
+    for (const int32_t gate : graph.feeds[b]) last[gate] = b;
+  for (int32_t b = 0; b < graph.num_bundles(); ++b)
+    for (const int32_t gate : graph.needs[b])
+      if (last[gate] >= b) return false;
+  return true;
 }
 
 }  // namespace
 
-Schedule schedule(const HpmoeFlow& flow, const double* costs, const int64_t* order, const uint8_t* kind,
+Schedule schedule(const HpmoeFlow& flow, const Graph& graph, const double* costs, const int64_t* order, const uint8_t* kind,
                   const int32_t* kind_starts, int32_t num_kinds) {
-  const Graph graph(flow);
   const Lists consumers = bundles_of(graph.needs, flow.num_events);
   const std::vector<double> urgency = find_urgency(graph, consumers, flow.num_tasks, costs);
   const std::vector<int32_t> by_urgency = order ? order_by_op(flow, urgency, order) : sort_stably(urgency);
@@ -193,12 +198,12 @@ Schedule schedule(const HpmoeFlow& flow, const double* costs, const int64_t* ord
   }
 }
 
-void find_runnable(const HpmoeFlow& flow, uint8_t* done) {
-  if (flow.num_queues == 0 && runs_in_order(flow)) {
+void find_runnable(const HpmoeFlow& flow, const Graph& graph, uint8_t* done) {
+  check_queues(flow);
+  if (flow.num_queues == 0 && runs_in_order(graph)) {
     std::fill(done, done + flow.num_tasks, uint8_t{1});
     return;
   }
-  const Graph graph(flow);
   std::fill(done, done + flow.num_tasks, uint8_t{0});
   if (flow.num_queues == 0) {
     for (int32_t b : find_order(graph, bundles_of(graph.needs, flow.num_events)))

@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "graph.h"
 #include "planner.h"
 
 namespace hpmoe {
@@ -14,9 +15,9 @@ struct Schedule {
 };
 
 // The functions behind planner.h; they throw BadTable or std::bad_alloc.
-Schedule schedule(const HpmoeFlow& flow, const double* costs, const int64_t* order,
-                                           const uint8_t* kind, const int32_t* kind_starts, int32_t num_kinds);
-void find_runnable(const HpmoeFlow& flow, uint8_t* done);
-void prune_waits(const HpmoeFlow& flow, const uint8_t* is_unit, uint8_t* needed);
+Schedule schedule(const HpmoeFlow& flow, const Graph& graph, const double* costs, const int64_t* order, const uint8_t* kind,
+                  const int32_t* kind_starts, int32_t num_kinds);
+void find_runnable(const HpmoeFlow& flow, const Graph& graph, uint8_t* done);
+void prune_waits(const HpmoeFlow& flow, const Graph& graph, const uint8_t* is_unit, uint8_t* needed);
 
 }  // namespace hpmoe

@@ -8,8 +8,6 @@
 #include <array>
 #include <unordered_map>
 
-#include "image.h"
-
 namespace hpmoe {
 namespace {
 
@@ -20,33 +18,37 @@ static_assert(kRelations[kStatic] == Index::STATIC, "an event as it stands");
 // What each relation adds to an event for one task.
 using Offsets = std::array<int64_t, kRelations.size()>;
 
-Offsets offsets_of(const Op& op, const Task& task) {
-  Offsets offsets;
-  for (size_t i = 0; i < kRelations.size(); ++i) offsets[i] = event_offset(static_cast<int32_t>(kRelations[i]), op, task);
-  return offsets;
+// Which relations are worth a look for an op: one that adds the same as an earlier one, or differs by a constant, is not.
+uint8_t relations_of(const Op& op) {
+  uint8_t bits = 0;
+  for (size_t i = 0; i < kRelations.size(); ++i) {
+    const bool is_new = kRelations[i] == Index::EXPERT ? op.blocks > 1 : i <= kStatic || op.num_peers > 0;
+    bits |= is_new << i;
+  }
+  return bits;
 }
 
 // Which of the relations hold for all that one op waits for (or signals) of one block of events.
 struct Group {
   Offsets first{};
-  uint8_t holds = (1u << kRelations.size()) - 1;
+  uint8_t holds = 0;
   bool is_seen = false;
 
-  void see(const Offsets& offsets, int64_t event) {
-    for (size_t i = 0; i < kRelations.size(); ++i) {
-      if (!(holds >> i & 1)) continue;
-      if (!is_seen) first[i] = event - offsets[i];
+  void see(const Offsets& offsets, int64_t event, const Op& op) {
+    if (!is_seen) {
+      is_seen = true;
+      holds = relations_of(op);
+      for (size_t i = 0; i < kRelations.size(); ++i) first[i] = event - offsets[i];
+      return;
+    }
+    for (uint8_t left = holds; left != 0; left &= left - 1) {
+      const int i = __builtin_ctz(left);
       if (first[i] != event - offsets[i]) holds &= ~(1u << i);
     }
-    is_seen = true;
   }
 
   // Index in kRelations; that of STATIC where none holds.
-  size_t relation() const {
-    for (size_t i = 0; i < kRelations.size(); ++i)
-      if (holds >> i & 1) return i;
-    return kStatic;
-  }
+  size_t relation() const { return holds == 0 ? kStatic : __builtin_ctz(holds); }
 };
 
 // Blocks of events numbered from 0.
@@ -92,29 +94,27 @@ class Table {
     return {first, next_};
   }
 
-  void see(Range<Row> rows, int32_t op, const Offsets& offsets) {
+  void see(Range<Row> rows, int32_t op, const Op& grid, const Offsets& offsets) {
     for (const Row& row : rows)
-      if (row.kind == 0) group_of(op, row).see(offsets, row.event);
+      if (row.kind == 0) group_of(op, row).see(offsets, row.event, grid);
   }
 
-  // The rows with their events relative to the task's place.
-  const std::vector<Row>& relative(Range<Row> rows, int32_t op, const Offsets& offsets) {
-    mine_.assign(rows.first, rows.last);
-    for (Row& row : mine_) {
-      if (row.kind != 0) continue;
-      const size_t relation = group_of(op, row).relation();
-      row.kind = static_cast<decltype(row.kind)>(kRelations[relation]);
-      row.event -= static_cast<int32_t>(offsets[relation]);
-    }
-    return mine_;
+  // A row with its event relative to the task's place.
+  Row relative(Row row, int32_t op, const Offsets& offsets) const {
+    if (row.kind != 0) return row;
+    const size_t relation = groups_[group_at(op, row)].relation();
+    row.kind = static_cast<decltype(row.kind)>(kRelations[relation]);
+    row.event -= static_cast<int32_t>(offsets[relation]);
+    return row;
   }
 
  private:
-  Group& group_of(int32_t op, const Row& row) { return groups_[op * blocks_.count + blocks_.of_event[row.event]]; }
+  size_t group_at(int32_t op, const Row& row) const { return op * blocks_.count + blocks_.of_event[row.event]; }
+  Group& group_of(int32_t op, const Row& row) { return groups_[group_at(op, row)]; }
 
   const Blocks& blocks_;
   const Row *next_, *end_, *first_;
-  std::vector<Row> sorted_, mine_;
+  std::vector<Row> sorted_;
   std::vector<Group> groups_;
 };
 
@@ -129,7 +129,7 @@ struct Hash {
   }
 };
 
-// Calls visit(number, task) for the tasks of all ops.
+// Calls visit(number, op, offsets) for the tasks of all ops.
 template <class Visit>
 void for_each_task(const HpmoeTables& tables, Visit visit) {
   int32_t t = 0;
@@ -138,10 +138,11 @@ void for_each_task(const HpmoeTables& tables, Visit visit) {
     const int32_t columns = num_column_tiles(grid), peers = std::max(grid.num_peers, 1);
     for (int32_t unit = grid.first_row; unit < grid.first_row + grid.num_units; ++unit) {
       for (int32_t peer = 0; peer < peers; ++peer) {
-        for (int32_t i = 0; i < columns; ++i, ++t) {
-          const int32_t col = i * grid.tile_cols;
-          visit(t, Task{op, grid.num_peers > 0 ? peer : -1, unit, col, std::min(grid.tile_cols, grid.cols - col), 0});
-        }
+        const Task task{op, grid.num_peers > 0 ? peer : -1, unit, 0, 0, 0};
+        Offsets offsets{};
+        for (size_t i = 0; i < kRelations.size(); ++i)
+          if (relations_of(grid) >> i & 1) offsets[i] = event_offset(static_cast<int32_t>(kRelations[i]), grid, task);
+        for (int32_t i = 0; i < columns; ++i) visit(t++, op, offsets);
       }
     }
   }
@@ -174,10 +175,9 @@ PackedForms find_forms(const HpmoeTables& tables) {
   const Blocks blocks(tables);
   Table<HpmoeTableWait> waits(tables, blocks, tables.waits, tables.num_waits);
   Table<HpmoeTableSignal> signals(tables, blocks, tables.signals, tables.num_signals);
-  for_each_task(tables, [&](int32_t t, const Task& task) {
-    const Offsets offsets = offsets_of(tables.ops[task.op], task);
-    waits.see(waits.take(t), task.op, offsets);
-    signals.see(signals.take(t), task.op, offsets);
+  for_each_task(tables, [&](int32_t t, int32_t op, const Offsets& offsets) {
+    waits.see(waits.take(t), op, tables.ops[op], offsets);
+    signals.see(signals.take(t), op, tables.ops[op], offsets);
   });
   waits.rewind();
   signals.rewind();
@@ -186,23 +186,27 @@ PackedForms find_forms(const HpmoeTables& tables) {
   packed.tasks.reserve(tables.num_tasks);
   std::unordered_map<std::vector<int32_t>, uint32_t, Hash> known;
   std::vector<int32_t> words;
-  int32_t op = -1, first_of_op = 0, stride = 0;
-  for_each_task(tables, [&](int32_t t, const Task& task) {
-    if (task.op != op) {
-      op = task.op;
+  int32_t last_op = -1, first_of_op = 0, stride = 0;
+  for_each_task(tables, [&](int32_t t, int32_t op, const Offsets& offsets) {
+    if (op != last_op) {
+      last_op = op;
       first_of_op = t;
       stride = stride_of(tables.ops[op]);
     }
-    const Offsets offsets = offsets_of(tables.ops[op], task);
-    const auto& waited = waits.relative(waits.take(t), op, offsets);
-    const auto& signalled = signals.relative(signals.take(t), op, offsets);
+    const Range<HpmoeTableWait> waited = waits.take(t);
+    const Range<HpmoeTableSignal> signalled = signals.take(t);
+    const auto wait_of = [&](const HpmoeTableWait& row) { return waits.relative(row, op, offsets); };
+    const auto signal_of = [&](const HpmoeTableSignal& row) { return signals.relative(row, op, offsets); };
     const int32_t alike = t - stride;  // of the same peer and columns
     uint32_t form = alike < first_of_op ? 0 : packed.tasks[alike] >> packed.index_bits;
-    if (alike < first_of_op || !packed.is(packed.forms[form], waited, signalled)) {
+    if (alike < first_of_op || !packed.is(packed.forms[form], waited, wait_of, signalled, signal_of)) {
       words.assign(1, op);
-      for (const auto& row : waited) words.insert(words.end(), {row.kind, row.event});
+      for (const auto& row : waited) words.insert(words.end(), {wait_of(row).kind, wait_of(row).event});
       words.push_back(-1);  // no kind
-      for (const auto& row : signalled) words.insert(words.end(), {row.kind, row.event, row.amount, row.remote});
+      for (const auto& each : signalled) {
+        const HpmoeTableSignal row = signal_of(each);
+        words.insert(words.end(), {row.kind, row.event, row.amount, row.remote});
+      }
       const auto [found, is_new] = known.try_emplace(words, static_cast<uint32_t>(packed.forms.size()));
       if (is_new) packed.add_form(words);
       if (static_cast<int64_t>(packed.forms.size()) << packed.index_bits > int64_t{UINT32_MAX}) throw TooManyForms();
@@ -211,18 +215,6 @@ PackedForms find_forms(const HpmoeTables& tables) {
     packed.tasks.push_back(form << packed.index_bits | static_cast<uint32_t>(t - first_of_op));
   });
   return packed;
-}
-
-bool PackedForms::is(const Form& form, const std::vector<HpmoeTableWait>& wanted,
-                     const std::vector<HpmoeTableSignal>& added) const {
-  const auto same_wait = [](const Wait& a, const HpmoeTableWait& b) { return a.event == b.event && a.kind == b.kind; };
-  const auto same_signal = [](const Signal& a, const HpmoeTableSignal& b) {
-    return a.event == b.event && a.kind == b.kind && a.amount == b.amount && a.remote == b.remote;
-  };
-  const Wait* const wait = waits.data() + form.first_wait;
-  const Signal* const signal = signals.data() + form.first_signal;
-  return std::equal(wait, wait + form.num_waits, wanted.begin(), wanted.end(), same_wait) &&
-         std::equal(signal, signal + form.num_signals, added.begin(), added.end(), same_signal);
 }
 
 void PackedForms::add_form(const std::vector<int32_t>& words) {

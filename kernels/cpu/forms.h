@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "abi.h"
+#include "image.h"
 
 namespace hpmoe {
 
@@ -25,8 +26,28 @@ struct PackedForms {
   std::vector<Signal> signals;
 
   void add_form(const std::vector<int32_t>& words);
-  // Whether a form stands for these waits and signals, events relative to the task's place.
-  bool is(const Form& form, const std::vector<HpmoeTableWait>& wanted, const std::vector<HpmoeTableSignal>& added) const;
+
+  // Whether a form stands for these waits and signals, each as wait_of and signal_of relate it to the task's place.
+  template <class WaitOf, class SignalOf>
+  bool is(const Form& form, Range<HpmoeTableWait> waited, WaitOf wait_of, Range<HpmoeTableSignal> signalled,
+          SignalOf signal_of) const {
+    if (form.num_waits != waited.last - waited.first || form.num_signals != signalled.last - signalled.first) return false;
+    const Wait* wait = waits.data() + form.first_wait;
+    for (const HpmoeTableWait& each : waited) {
+      const HpmoeTableWait row = wait_of(each);
+      if (row.event != wait->event || row.kind != wait->kind) return false;
+      ++wait;
+    }
+    const Signal* signal = signals.data() + form.first_signal;
+    for (const HpmoeTableSignal& each : signalled) {
+      const HpmoeTableSignal row = signal_of(each);
+      if (row.event != signal->event || row.kind != signal->kind || row.amount != signal->amount ||
+          row.remote != signal->remote)
+        return false;
+      ++signal;
+    }
+    return true;
+  }
 };
 
 // Throws BadTable, TooManyForms or std::bad_alloc.

@@ -45,6 +45,43 @@ struct RandomFlow {
   }
 };
 
+// The graph of a flow, freed with it.
+class Graph {
+ public:
+  explicit Graph(const HpmoeFlow& flow) : result(hpmoe_make_graph(&flow, &graph_)) {}
+  ~Graph() { hpmoe_free_graph(graph_); }
+  Graph(const Graph&) = delete;
+  operator const HpmoeGraph*() const { return graph_; }
+
+ private:
+  HpmoeGraph* graph_ = nullptr;
+
+ public:
+  const int result;
+};
+
+// Queues made anew from the order in which tasks begin: tasks of kind 0 where they are, others dealt out in turn.
+void test_deal(HpmoeFlow flow, const std::vector<int32_t>& sequence, const std::vector<uint8_t>& kind) {
+  const auto n = static_cast<int32_t>(sequence.size());
+  std::vector<int32_t> starts(6), order(n), queue(n);
+  std::vector<HpmoeDealt> dealt(n, {2, 3});
+  std::vector<uint8_t> unit(n, 3), units(5, 1);
+  uint8_t are_queues = 0;
+  for (int32_t t = 0; t < n; ++t) queue[t] = kind[t] == 0 ? t % 2 : -1;
+  check(hpmoe_deal(&flow, sequence.data(), dealt.data(), n, queue.data(), 5, starts.data(), order.data()) == HPMOE_OK,
+        "tasks are dealt out");
+  for (int32_t t = 0; t < n; ++t) check(kind[t] == 0 ? queue[t] == t % 2 : queue[t] >= 2 && queue[t] < 5, "in their queues");
+  flow.queue_starts = starts.data();
+  flow.queue_tasks = order.data();
+  flow.num_queues = 5;
+  check(hpmoe_are_queues(&flow, unit.data(), n, units.data(), &are_queues) == HPMOE_OK && are_queues, "each task once");
+  order[0] = order[n - 1];
+  check(hpmoe_are_queues(&flow, unit.data(), n, units.data(), &are_queues) == HPMOE_OK && are_queues == (n == 1), "not twice");
+  queue[0] = 5;
+  check(hpmoe_deal(&flow, sequence.data(), dealt.data(), n, queue.data(), 5, starts.data(), order.data()) == HPMOE_BAD_TABLE,
+        "a queue that does not exist is refused");
+}
+
 void test_random_flow(std::mt19937& random) {
   RandomFlow flow(random, 1 + random() % 6, 1 + random() % 9);
   const size_t n = flow.tasks.size();
@@ -58,12 +95,15 @@ void test_random_flow(std::mt19937& random) {
   std::vector<int32_t> starts(6), order(n), sequence(n);
   std::vector<int64_t> place(n);
   const HpmoeFlow tiles = flow.view();
-  check(hpmoe_schedule(&tiles, costs.data(), n % 2 ? place.data() : nullptr, kind.data(), kind_starts, 2, starts.data(), order.data(),
-                       sequence.data()) == HPMOE_OK && starts[5] == int32_t(n), "every task is scheduled");
+  const Graph graph(tiles);
+  check(graph.result == HPMOE_OK && hpmoe_schedule(&tiles, graph, costs.data(), n % 2 ? place.data() : nullptr, kind.data(),
+                                                   kind_starts, 2, starts.data(), order.data(), sequence.data()) == HPMOE_OK &&
+            starts[5] == int32_t(n), "every task is scheduled");
+  test_deal(tiles, sequence, kind);
   flow.starts = starts;
   flow.order = order;
   const HpmoeFlow queued = flow.view();
-  check(hpmoe_prune_waits(&queued, is_unit.data(), needed.data()) == HPMOE_OK, "waits are pruned");
+  check(hpmoe_prune_waits(&queued, graph, is_unit.data(), needed.data()) == HPMOE_OK, "waits are pruned");
   std::vector<int32_t> number(flow.events.size()), spans(HPMOE_NUM_KINDS * n, 1);
   for (size_t e = 0; e < number.size(); ++e) number[e] = int32_t(e);
   std::vector<HpmoeWait> left(flow.waits.size() + 1);
@@ -87,7 +127,7 @@ void test_random_flow(std::mt19937& random) {
   check(hpmoe_is_thinned(&pruned, &derived, number.data(), spans.data(), has.data(), &is_thinned) == HPMOE_OK,
         "flows are compared");
   check(is_thinned && std::equal(has.begin(), has.end() - 1, needed.begin()), "fewer waits are fewer waits");
-  check(hpmoe_find_runnable(&pruned, done.data()) == HPMOE_OK, "a schedule is run");
+  check(hpmoe_find_runnable(&pruned, Graph(pruned), done.data()) == HPMOE_OK, "a schedule is run");
   for (uint8_t each : done) check(each, "every task runs");
 }
 
@@ -112,10 +152,9 @@ void test_rules(std::mt19937& random) {
 
 void test_bad_tables(std::mt19937& random) {
   RandomFlow flow(random, 4, 4);
-  std::vector<uint8_t> done(flow.tasks.size());
   flow.signals[random() % flow.signals.size()].task = random() % 2 ? -1 : 1000;
   const HpmoeFlow bad = flow.view();
-  check(hpmoe_find_runnable(&bad, done.data()) == HPMOE_BAD_TABLE, "a table that points nowhere is refused");
+  check(Graph(bad).result == HPMOE_BAD_TABLE, "a table that points nowhere is refused");
 }
 
 }  // namespace
