@@ -227,5 +227,16 @@ def _full_rows(flow: tf.Taskflow, op: tf.TileOp) -> float:
     if op.domain.kind == "tiles":
         return float(min(flow.tile_rows, max(op.domain.num_rows, 1)))
     if op.domain.kind == "experts":
-        return plan.max_rows / plan.num_local_experts if plan else float(op.params[1])
+        return rows_of_expert(op, plan)
     return 1.0
+
+
+def rows_of_expert(op: tf.TileOp, plan: tf.RoutePlan | None) -> float:
+    """Rows that a task of an operation over experts sums, where experts share the rows evenly; where copies were planned
+    for loads, the most that one of its experts is likely to have."""
+    if plan is None:
+        return float(op.params[1])
+    if plan.placement is None:
+        return plan.max_rows / plan.num_local_experts
+    first = op.first_row // op.domain.blocks
+    return plan.max_rows * float(plan.placement.likely_shares[:, first:first + op.domain.num_rows].max())

@@ -36,11 +36,13 @@ class Placement:
         num_experts: logical experts of all ranks.
         experts: [ep][replicas], the logical expert of each slot, or -1.
         shares: [ep][replicas], in parts of WHOLE; an owner keeps what its copies leave.
+        loads: [num_experts], what the copies were planned for; none where that is not known.
     """
 
     num_experts: int
     experts: tuple[tuple[int, ...], ...]
     shares: tuple[tuple[int, ...], ...]
+    loads: tuple[float, ...] = dataclasses.field(default=(), repr=False)
 
     @property
     def ep_size(self) -> int:
@@ -100,6 +102,22 @@ class Placement:
     def most_copies(self) -> int:
         """The most copies that any rank has of its experts."""
         return max(map(len, self.copies))
+
+    @functools.cached_property
+    def likely_shares(self) -> np.ndarray:
+        """Rows of each physical expert by the planned loads, the busiest rank having 1 of all its experts, [ep, num_local];
+        all alike where no loads are known."""
+        expert, first, last = self.parts.T
+        if not any(self.loads):
+            return np.full((self.ep_size, self.num_local), 1 / self.num_local)
+        rows = np.where(expert >= 0, np.array(self.loads)[expert], 0.0) * (last - first)
+        return rows.reshape(self.ep_size, -1) / rows.reshape(self.ep_size, -1).sum(axis=1).max()
+
+    @property
+    def own_share(self) -> float:
+        """The least share of its rows that any rank is likely to have of its own experts."""
+        rows = self.likely_shares[self.likely_shares.any(axis=1)]
+        return float((rows[:, :self.num_own].sum(axis=1) / rows.sum(axis=1)).min())
 
     def split(self, counts: np.ndarray, rank: int) -> np.ndarray:
         """First and last of the entries that each physical expert takes of `counts[e]` entries for each expert, [P, 2].
@@ -200,4 +218,4 @@ def _as_placement(held: np.ndarray, loads: np.ndarray, slots: list[list[int]], r
     empty = [replicas - len(mine) for mine in filled]
     return Placement(len(loads), tuple((*mine, *[-1] * n) for mine, n in zip(filled, empty, strict=True)),
                      tuple((*(int(shares[r, e]) for e in mine), *[0] * n)
-                           for r, (mine, n) in enumerate(zip(filled, empty, strict=True))))
+                           for r, (mine, n) in enumerate(zip(filled, empty, strict=True))), tuple(loads.tolist()))

@@ -7,7 +7,8 @@ import functools
 import numpy as np
 
 from hpmoe import taskflow as tf
-from hpmoe.costs import STREAM, WEIGHT, Work
+from hpmoe.costs import STREAM, WEIGHT, Work, rows_of_expert
+from hpmoe.lifetimes import row_bytes
 from hpmoe.machine import Machine
 from hpmoe.program import Program
 from hpmoe.tiling import tile_operations
@@ -34,13 +35,17 @@ def choose_tile(program: Program, machine: Machine, rows: int | None, cols: int 
 
 def estimated_us(flow: tf.Taskflow, machine: Machine) -> float:
     """Microseconds of the matrix tasks of a rank where experts share the rows evenly, or of reading what they alone read,
-    and the longest of them, for the last ones do not end together. Of a unified machine all tasks count."""
+    and the longest of them, for the last ones do not end together; what copies give back, block by block, comes after that.
+    Of a unified machine all tasks count."""
     work = Work(flow, machine)
-    busy, longest, memory = 0.0, 0.0, 0.0
+    busy, longest, returned, memory = 0.0, 0.0, 0.0, 0.0
     for i, op in enumerate(flow.ops):
         if op.opcode.startswith("ALL_TO_ALL") or (op.unit != "aic" and not machine.unified):
             continue
         units, experts = _units(flow, op)
+        if op.opcode == "WGRAD" and op.first_row > 0:
+            block = op.params[0] * row_bytes(flow.buffers[op.operands[0].buffer])
+            returned = max(returned, block / machine.worker_link_bytes_per_us)
         for _, cols in op.col_ranges():
             row = work.table[i, int(cols < op.tile_cols)]
             us = [_task_us(row, rows, machine) for rows, _ in units]
@@ -49,7 +54,7 @@ def estimated_us(flow: tf.Taskflow, machine: Machine) -> float:
             touches = row["touches"][:row["num_touches"]]
             memory += touches["fixed"][touches["part"] == WEIGHT][:1].sum() * experts
             memory += touches["fixed"][touches["part"] == STREAM].sum() * sum(count for _, count in units)
-    return max(busy / len(machine.queues_of("aic")), memory / machine.memory_bytes_per_us) + longest
+    return max(busy / len(machine.queues_of("aic")), memory / machine.memory_bytes_per_us) + longest + returned
 
 
 def _units(flow: tf.Taskflow, op: tf.TileOp) -> tuple[list[tuple[float, int]], int]:
@@ -57,7 +62,7 @@ def _units(flow: tf.Taskflow, op: tf.TileOp) -> tuple[list[tuple[float, int]], i
     plan = flow.routes[op.domain.route] if op.domain.route >= 0 else None
     experts = plan.num_local_experts if plan else 1
     if op.domain.kind == "experts":
-        return [((plan.max_rows / experts if plan else op.params[1]), op.domain.size)], experts
+        return [(rows_of_expert(op, plan), op.domain.size)], experts
     rows = plan.max_rows / experts if op.domain.kind == "slots" else float(max(1, op.domain.num_rows))
     times = experts if op.domain.kind == "slots" else 1
     whole, rest = divmod(rows, flow.tile_rows)

@@ -48,7 +48,6 @@ def schedule(flow, costs, kinds, num_queues, rank=None):
         for g in order.needs[t]:
             of_gate[g] = max(of_gate[g], length[t])
 
-    of_op = {op: max(np.array(length)[flow.tasks["op"] == op]) for op in set(flow.tasks["op"].tolist())}
     missing.update((g, len(p)) for g, p in order.producers.items())
     unmet[:] = [len(order.needs[t]) for t in range(flow.num_tasks)]
     free = [list(range(sum(num_queues[:k]), sum(num_queues[:k + 1]))) for k in range(len(num_queues))]
@@ -56,8 +55,7 @@ def schedule(flow, costs, kinds, num_queues, rank=None):
     begun = []
 
     def make_ready(t):
-        op = int(flow.tasks["op"][t])
-        heapq.heappush(ready[kinds[t]], (-length[t], 0, 0, t) if rank is None else (-of_op[op], op, rank[t], t))
+        heapq.heappush(ready[kinds[t]], (-length[t] if rank is None else rank[t], t))
 
     for t in range(flow.num_tasks):
         if not unmet[t]:
@@ -65,7 +63,7 @@ def schedule(flow, costs, kinds, num_queues, rank=None):
     while any(ready) or running:
         for kind, waiting in enumerate(ready):
             while waiting and free[kind]:
-                t, q = heapq.heappop(waiting)[3], heapq.heappop(free[kind])
+                t, q = heapq.heappop(waiting)[1], heapq.heappop(free[kind])
                 queues[q].append(t)
                 begun.append(t)
                 heapq.heappush(running, (now + costs[t], t, q))

@@ -43,7 +43,7 @@ def test_list_scheduling_makes_the_same_queues(flow, machine):
     kinds, num_queues = kinds_and_queues(flow, machine)
     rng = np.random.default_rng(0)
     for costs in (flow.costs(machine), rng.random(flow.num_tasks), rng.integers(1, 4, flow.num_tasks).astype(float)):
-        for order in (None, rng.integers(5, size=flow.num_tasks), queue_order(flow, machine)):
+        for order in (None, rng.integers(5, size=flow.num_tasks), queue_order(flow, machine, flow.costs(machine))):
             got, sequence = planner.schedule(flow, costs, kinds, num_queues, order)
             wanted, begun = reference.schedule(flow, costs, kinds, num_queues, order)
             assert [q.tolist() for q in got] == wanted and sequence.tolist() == begun.tolist()

@@ -11,13 +11,14 @@ from hpmoe.commands.layer import Layer
 from hpmoe.layout import Layout
 from hpmoe.tile_choice import choose_tile
 from hpmoe.transforms.assign_queues import as_reference
+from hpmoe.transforms.op_order import op_order
 from hpmoe.workload import balanced_ids, imbalanced_ids
 
 
-def layer(direction="forward", ep=4, tokens=4096, imbalance=1.0, tuned=True, **sizes):
+def layer(direction="forward", ep=4, tokens=4096, imbalance=1.0, tuned=True, replicas=0, **sizes):
     o = SimpleNamespace(**{"hidden": 7168, "intermediate": 2048, "top_k": 8, "experts": 8 * ep, **sizes}, ep=ep, tokens=tokens,
                         dtype="bfloat16")
-    return Layer(o, direction, hpmoe.ascend_a3, imbalance, tuned=tuned)
+    return Layer(o, direction, hpmoe.ascend_a3, imbalance, replicas=replicas, tuned=tuned)
 
 
 @pytest.mark.parametrize("makespan_over_bound, over_reference, what", [
@@ -35,6 +36,26 @@ def test_near_the_bound_and_ahead_of_the_reference(makespan_over_bound, over_ref
     span, bound = ours.span_us(ours.fused()), ours.bound_us()
     assert bound * (1 - 1e-9) <= span <= makespan_over_bound * bound
     assert other.span_us(other.fused("expert_barrier")) >= over_reference * span
+
+
+@pytest.mark.parametrize("makespan_over_bound, what", [
+    (1.05, {"direction": "backward", "imbalance": 3.5}),
+    (1.05, {"direction": "backward", "imbalance": 2.0}),
+    (1.05, {"imbalance": 2.0}),
+    (1.13, {"imbalance": 3.5}),  # one rank's link sends the others their copies, whose rows are half of all
+], ids=str)
+def test_copies_come_and_go_while_other_rows_are_multiplied(makespan_over_bound, what):
+    copied = layer(**what, replicas=1)
+    assert copied.span_us(copied.fused()) <= makespan_over_bound * copied.bound_us()
+
+
+def test_what_others_wait_for_comes_first():
+    flow = hpmoe.overlap_comm.apply_to(layer("backward", imbalance=3.5, replicas=1).tiles)
+    order = [(flow.ops[i].opcode, flow.ops[i].domain.num_rows) for i in op_order(flow, [1.0] * len(flow.ops))]
+    products = [name for name in order if name[0] in ("GMM", "WGRAD")]
+    # Gradients of copies go to where others begin with them; rows go back; gradients of own experts stay.
+    assert [name for name, _ in products] == ["GMM", "WGRAD", "WGRAD", "GMM", "WGRAD", "WGRAD"]
+    assert [experts for name, experts in products if name == "WGRAD"] == [1, 1, 8, 8]
 
 
 @pytest.mark.parametrize("ep", (1, 2, 5))

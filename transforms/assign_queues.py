@@ -48,13 +48,14 @@ def stage_order(flow: tf.Taskflow, machine: Machine) -> list[np.ndarray]:
 def critical_path(flow: tf.Taskflow, machine: Machine) -> list[np.ndarray]:
     """List scheduling: whenever a worker is free it takes the ready task with the longest path of costs to the end.
 
-    Where the units are two, tasks of an operation are taken in `queue_order`, and vector tasks are dealt out evenly
-    afterwards, in the order in which they began.
+    Where the units are two, it takes the first ready one in `queue_order`, and vector tasks are dealt out evenly afterwards,
+    in the order in which they began.
     """
     if machine.unified:
         return schedule(flow, flow.costs(machine), np.zeros(flow.num_tasks), (machine.num_queues,))[0]
-    queues, sequence = schedule(late_sums(flow), likely_costs(flow, machine), ~flow.units(),
-                                (machine.num_aic, machine.num_aiv), queue_order(flow, machine))
+    costs = likely_costs(flow, machine)
+    queues, sequence = schedule(late_sums(flow), costs, ~flow.units(), (machine.num_aic, machine.num_aiv),
+                                queue_order(flow, machine, costs))
     return dealt(flow, machine, queues, sequence)
 
 

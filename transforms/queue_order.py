@@ -8,7 +8,7 @@ evenly, and no rank is sent everything at once.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
@@ -16,6 +16,7 @@ from hpmoe import taskflow as tf
 from hpmoe.dtypes import numpy_dtype, storage_dtype
 from hpmoe.machine import Machine
 from hpmoe.native.planner import DEALT, deal
+from hpmoe.transforms.op_order import op_order
 
 L2_SHARE = 0.5  # of what a rank's L2 holds, for rows that are read once for each part of columns
 LATE = 2
@@ -79,16 +80,21 @@ class LikelySlots:
         return turns[slot, nearest[(ahead - first) % self.ep_size]]
 
 
-def queue_order(flow: tf.Taskflow, machine: Machine) -> np.ndarray:
-    """For each task a number by which the tasks of its operation are ordered, [num_tasks] int64.
+def queue_order(flow: tf.Taskflow, machine: Machine, costs: np.ndarray) -> np.ndarray:
+    """For each task a number, the least of what is to be done first, [num_tasks] int64.
 
-    Slot after slot; of the first few slots of an expert column after column, so that the matrix workers ask memory for a few
-    columns of its weight at a time, and find the rest of what they need in L2. What goes back in parts of some columns is
-    made part after part, so that the first can be summed while the last are made.
+    Operation after operation as in `op_order`, and in each slot after slot; of the first few slots of an expert column after
+    column, so that the matrix workers ask memory for a few columns of its weight at a time, and find the rest of what they
+    need in L2. What goes back in parts of some columns is made part after part, so that the first can be summed while the
+    last are made. Weights of copies go out just before the first rows that they multiply.
+
+    Args:
+        costs: microseconds of each task, [num_tasks].
     """
     order = np.arange(flow.num_tasks, dtype=np.int64)
-    few = round(machine.num_aic ** 0.5)
+    few, grids = round(machine.num_aic ** 0.5), []
     for op, tasks, (units, peers, cols) in _grids(flow):
+        grids.append(tasks)
         if op.domain.kind == "slots" and op.unit == "aic":
             slots, width = LikelySlots(flow, op.domain.route), _returned_cols(flow, op)
             expert, place = (x.astype(np.int64)[:, None] for x in (slots.expert, slots.place))
@@ -101,7 +107,27 @@ def queue_order(flow: tf.Taskflow, machine: Machine) -> np.ndarray:
         elif op.domain.kind == "slots" and flow.routes[op.domain.route].once_of >= 0:
             turn = _round_the_ranks(units, flow.ep_size)
             order[tasks].reshape(units, -1)[:] = turn[:, None] * peers * cols + np.arange(peers * cols)
+    first = 0
+    for i in op_order(flow, [costs[tasks].max(initial=0.0) for tasks in grids]):
+        mine = order[grids[i]]  # a view
+        if len(mine):
+            mine += first - mine.min()
+            first = int(mine.max()) + 1
+    _copies_in_turn(flow, grids, order)
     return order
+
+
+def _copies_in_turn(flow: tf.Taskflow, grids: Sequence[slice], order: np.ndarray) -> None:
+    """Has weights that copies multiply received rows by put just before the first of those rows."""
+    storage = [b.storage for b in flow.buffers]
+    read = [{storage[a.buffer] for a in op.inputs} for op in flow.ops]
+    for op, copies in zip(flow.ops, grids, strict=True):
+        for put, rows in zip(flow.ops, grids, strict=True) if op.opcode == "REPLICATE" else ():
+            multiplied = {storage[op.outputs[0].buffer], storage[put.outputs[0].buffer]} if put.opcode == "PUT" else set()
+            if multiplied and put.domain.size and any(multiplied <= r for r in read):
+                plan = flow.routes[op.domain.route]
+                slot = min(int(plan.placement.own_share * plan.max_rows / flow.tile_rows), put.domain.size - 1)
+                order[copies] = order[rows].reshape(put.domain.size, -1)[slot].min()
 
 
 def _returned_cols(flow: tf.Taskflow, op: tf.TileOp) -> int:

@@ -47,8 +47,8 @@ void hpmoe_free_graph(HpmoeGraph* graph);
 // done[t] = 1 for each task that gets to run, when every queue runs in order, or in any order where there are no queues.
 int hpmoe_find_runnable(const HpmoeFlow* flow, const HpmoeGraph* graph, uint8_t* done);
 
-// List scheduling: whenever a worker is free it takes the ready task with the longest path of costs to the end. With `order`
-// [num_tasks], not negative, the tasks of an op are as urgent as its most urgent one, and the least goes first; it may be NULL.
+// List scheduling: whenever a worker is free it takes the ready task with the least `order` [num_tasks], not negative; where
+// that is NULL, the one with the longest path of costs to the end.
 // kind_starts [num_kinds + 1]: the queues of kind k are kind_starts[k] .. kind_starts[k + 1] - 1; kind [num_tasks].
 // Fills queue_starts [kind_starts[num_kinds] + 1] and queue_tasks [num_tasks], and sequence [num_tasks] with how many tasks
 // began before each; tasks on a cycle are in no queue and have -1.

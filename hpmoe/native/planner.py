@@ -60,14 +60,14 @@ def find_runnable(flow: tf.Taskflow) -> np.ndarray:
 
 def schedule(flow: tf.Taskflow, costs: np.ndarray, kinds: np.ndarray, num_queues: Sequence[int],
              order: np.ndarray | None = None) -> tuple[list[np.ndarray], np.ndarray]:
-    """List scheduling: whenever a worker is free it takes the ready task of its kind with the longest path to the end.
+    """List scheduling: whenever a worker is free it takes the ready task of its kind that is wanted most.
 
     Args:
         costs: of each task, [num_tasks].
         kinds: which kind of worker each task needs, [num_tasks].
         num_queues: workers of each kind.
-        order: [num_tasks], not negative. Where given, the tasks of an operation are as urgent as its most urgent one, and
-            the one with the least goes first.
+        order: [num_tasks], not negative: the task with the least is wanted most; where None, the one with the longest path
+            to the end.
 
     Returns:
         The tasks of each queue, in order, those of the first kind first; and for each task how many began before it.

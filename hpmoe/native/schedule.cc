@@ -24,9 +24,8 @@ std::vector<double> find_urgency(const Graph& graph, const Lists& consumers, int
   return urgency;
 }
 
-// Tasks in the order in which they are wanted: tasks of an op are as urgent as its most urgent one, and which of them comes
-// first is for `order`.
-std::vector<int32_t> order_by_op(const HpmoeFlow& flow, const std::vector<double>& urgency, const int64_t* order) {
+// Tasks by `order`, those of equal numbers in turn. Many ops have theirs sorted already, and few ops' tasks mix.
+std::vector<int32_t> order_tasks(const HpmoeFlow& flow, const int64_t* order) {
   struct Tasks {
     int32_t count = 0, next = 0;  // and where the next is put
     int64_t last = -1;            // of `order`
@@ -37,32 +36,38 @@ std::vector<int32_t> order_by_op(const HpmoeFlow& flow, const std::vector<double
   for (int32_t t = 0; t < flow.num_tasks; ++t) {
     const int32_t op = flow.tasks[t].op;
     if (op < 0 || order[t] < 0) throw BadTable();
-    if (op >= static_cast<int32_t>(least.size())) {
+    if (op >= static_cast<int32_t>(of_op.size())) {
       least.resize(op + 1);
       of_op.resize(op + 1);
     }
-    least[op] = std::min(least[op], urgency[t]);
+    const double place = static_cast<double>(order[t]);
+    least[op] = of_op[op].count == 0 ? place : std::min(least[op], place);
     ++of_op[op].count;
     of_op[op].is_sorted &= of_op[op].last <= order[t];
     of_op[op].last = order[t];
   }
+  const std::vector<int32_t> ops = sort_stably(least);
   int32_t first = 0;
-  for (const int32_t op : sort_stably(least)) {
+  for (const int32_t op : ops) {
     of_op[op].next = first;
     first += of_op[op].count;
   }
   std::vector<int32_t> out(flow.num_tasks);
   for (int32_t t = 0; t < flow.num_tasks; ++t) out[of_op[flow.tasks[t].op].next++] = t;
+  const auto is_before = [&](int32_t a, int32_t b) { return order[a] < order[b] || (order[a] == order[b] && a < b); };
   std::vector<double> keys;
   std::vector<int32_t> mine;
-  for (const Tasks& tasks : of_op) {
-    if (tasks.is_sorted) continue;
-    const auto begin = out.begin() + (tasks.next - tasks.count);
-    mine.assign(begin, begin + tasks.count);
-    keys.clear();
-    for (const int32_t t : mine) keys.push_back(static_cast<double>(order[t]));
-    const std::vector<int32_t> sorted = sort_stably(keys);
-    std::transform(sorted.begin(), sorted.end(), begin, [&](int32_t i) { return mine[i]; });
+  for (const int32_t op : ops) {
+    const auto end = out.begin() + of_op[op].next, begin = end - of_op[op].count;
+    if (!of_op[op].is_sorted) {
+      mine.assign(begin, end);
+      keys.clear();
+      for (const int32_t t : mine) keys.push_back(static_cast<double>(order[t]));
+      const std::vector<int32_t> sorted = sort_stably(keys);
+      std::transform(sorted.begin(), sorted.end(), begin, [&](int32_t i) { return mine[i]; });
+    }
+    if (begin != out.begin() && begin != end && is_before(*begin, *(begin - 1)))
+      std::inplace_merge(std::upper_bound(out.begin(), begin, *begin, is_before), begin, end, is_before);
   }
   return out;
 }
@@ -155,8 +160,8 @@ bool runs_in_order(const Graph& graph) {
 Schedule schedule(const HpmoeFlow& flow, const Graph& graph, const double* costs, const int64_t* order, const uint8_t* kind,
                   const int32_t* kind_starts, int32_t num_kinds) {
   const Lists consumers = bundles_of(graph.needs, flow.num_events);
-  const std::vector<double> urgency = find_urgency(graph, consumers, flow.num_tasks, costs);
-  const std::vector<int32_t> by_urgency = order ? order_by_op(flow, urgency, order) : sort_stably(urgency);
+  const std::vector<int32_t> by_urgency =
+      order ? order_tasks(flow, order) : sort_stably(find_urgency(graph, consumers, flow.num_tasks, costs));
   std::vector<int32_t> place(flow.num_tasks);
   for (int32_t i = 0; i < flow.num_tasks; ++i) place[by_urgency[i]] = i;
   Progress progress(graph);

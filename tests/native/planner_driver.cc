@@ -94,6 +94,7 @@ void test_random_flow(std::mt19937& random) {
   const int32_t kind_starts[] = {0, 2, 5};
   std::vector<int32_t> starts(6), order(n), sequence(n);
   std::vector<int64_t> place(n);
+  for (size_t t = 0; t < n; ++t) place[t] = random() % (n + 1);
   const HpmoeFlow tiles = flow.view();
   const Graph graph(tiles);
   check(graph.result == HPMOE_OK && hpmoe_schedule(&tiles, graph, costs.data(), n % 2 ? place.data() : nullptr, kind.data(),
