@@ -28,6 +28,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         2
     """
     args = list(sys.argv[1:] if argv is None else argv)
+    sys.stdout = sys.stdout or open(os.devnull, "w")  # noqa: SIM115  closed by whoever started this
     who = f"hpmoe {args[0]}" if args and args[0] in COMMANDS else "hpmoe"
     try:
         status = _run(args)
@@ -43,6 +44,10 @@ def main(argv: Sequence[str] | None = None) -> int:
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
             return 1
         return _fail(1, f"{who}: {str(error) or 'not enough memory'}")
+    except RuntimeError as error:
+        if "memory" not in str(error).lower():
+            raise
+        return _fail(1, f"{who}: not enough memory for MindSpore: {str(error).splitlines()[0]}")
     except KeyboardInterrupt:
         return _fail(130, f"{who}: interrupted")
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import math
-import threading
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -17,6 +16,7 @@ from hpmoe.kernels.memory import Pool
 from hpmoe.kernels.packing import pack
 from hpmoe.layout import received_rows
 from hpmoe.lifetimes import memory_bytes
+from hpmoe.locks import new_lock
 from hpmoe.targets import register_target
 from hpmoe.taskflow import Taskflow, memory_of
 from hpmoe.taskflow_text import event_name, task_name
@@ -42,7 +42,7 @@ class Executable:
     provenance: tuple[str, ...]
     counters: np.ndarray
     bases: np.ndarray
-    lock: Any = dataclasses.field(default_factory=threading.Lock)
+    lock: Any = dataclasses.field(default_factory=new_lock)
 
     level = "kernel"
     target = "cpu"

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import collections
 import math
-import threading
 
 import numpy as np
+
+from hpmoe.locks import new_plain_lock
 
 ALIGNMENT = 64
 
@@ -32,16 +33,18 @@ class Pool:
         self._free: list[np.ndarray] = []
         self._returned: collections.deque[np.ndarray] = collections.deque()
         self._used_bytes = self.peak_bytes = 0
-        self._lock = threading.Lock()
+        self._lock = new_plain_lock()
 
     def empty(self, shape: tuple[int, ...], dtype: np.typing.DTypeLike) -> np.ndarray:
-        """An uninitialised array, aligned to cache lines."""
+        """An uninitialised array, aligned to cache lines; a new one of its own where the pool is being asked already."""
         size = max(1, math.prod(shape) * np.dtype(dtype).itemsize)
-        with self._lock:
-            block = self._take(size)
-            self._used_bytes += block.nbytes
-            self.peak_bytes = max(self.peak_bytes, self._used_bytes)
-        lease = _Lease(self._returned, block, size)
+        if self._lock.acquire(blocking=False):
+            try:
+                lease = _Lease(self._returned, self._take(size), size)
+            finally:
+                self._lock.release()
+        else:  # another thread is asking, or this one was before a signal's handler ran
+            lease = _Lease(collections.deque(), _new_block(size), size)
         return np.asarray(lease)[:math.prod(shape) * np.dtype(dtype).itemsize].view(dtype).reshape(shape)
 
     def zeros(self, shape: tuple[int, ...], dtype: np.typing.DTypeLike) -> np.ndarray:
@@ -51,6 +54,12 @@ class Pool:
 
     def _take(self, size: int) -> np.ndarray:
         """The tightest free block that is not twice too large, or a new one; what would exceed the peak is let go."""
+        block = self._find(size)
+        self._used_bytes += block.nbytes
+        self.peak_bytes = max(self.peak_bytes, self._used_bytes)
+        return block
+
+    def _find(self, size: int) -> np.ndarray:
         while self._returned:
             block = self._returned.popleft()
             self._used_bytes -= block.nbytes
@@ -60,7 +69,11 @@ class Pool:
             return self._free.pop(min(fitting, key=lambda i: self._free[i].nbytes))
         while self._free and sum(b.nbytes for b in self._free) + self._used_bytes + size > self.peak_bytes:
             self._free.pop(0)
-        return np.empty(size + ALIGNMENT, np.uint8)
+        return _new_block(size)
+
+
+def _new_block(size: int) -> np.ndarray:
+    return np.empty(size + ALIGNMENT, np.uint8)
 
 
 class _Lease:

@@ -78,6 +78,8 @@ def test_wrong_usage_is_one_line_and_status_2(capsys, args, text):
 @pytest.mark.parametrize("error, status, text", [
     (hpmoe.LaunchError("task t3 waits"), 1, "hpmoe doctor: task t3 waits\n"),
     (MemoryError(), 1, "hpmoe doctor: not enough memory\n"),
+    (RuntimeError("Allocate memory failed\n\nmindspore/ccsrc/x.cc"), 1,
+     "hpmoe doctor: not enough memory for MindSpore: Allocate memory failed\n"),
     (KeyboardInterrupt(), 130, "hpmoe doctor: interrupted\n"),
 ])
 def test_a_failed_run_is_one_line(capsys, monkeypatch, error, status, text):
@@ -92,6 +94,12 @@ def test_a_reader_that_leaves_early_is_no_error():
     command = f"{sys.executable} -m hpmoe.cli show --stage=program | head -1"
     done = subprocess.run(command, shell=True, capture_output=True, text=True, timeout=60, check=True)
     assert done.stdout.startswith("== forward, program") and done.stderr == ""
+
+
+def test_without_a_stdout_a_command_runs(capsys, monkeypatch):
+    monkeypatch.setattr(sys, "stdout", None)
+    assert cli.main(["--version"]) == 0
+    sys.stdout.close()
 
 
 # Progress.

@@ -10,7 +10,7 @@ ROOT = Path(__file__).parents[1]
 FOLDERS = {"hpmoe": "hpmoe", "hpmoe.transforms": "transforms", "hpmoe.kernels": "kernels"}
 # Modules and packages below hpmoe, the lowest layer first; `__init__` is hpmoe itself.
 LAYERS = (
-    "errors dtypes",
+    "errors dtypes locks",
     "capacity placement",
     "host program routing machine calibration workload",
     "primitives",

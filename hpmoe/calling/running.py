@@ -5,7 +5,6 @@ from __future__ import annotations
 import collections
 import functools
 import inspect
-import threading
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -25,6 +24,7 @@ from hpmoe.dtypes import rounded
 from hpmoe.errors import ProgramError, check_argument, is_name
 from hpmoe.evaluate import evaluate
 from hpmoe.interpret import interpret
+from hpmoe.locks import new_lock
 from hpmoe.machine import Mesh
 from hpmoe.padding import check_num_tokens, padding_fault
 from hpmoe.program import Aval, Program
@@ -100,7 +100,7 @@ class Runner:
         self._traced: collections.OrderedDict[Any, Traced] = collections.OrderedDict()
         self._plans: collections.OrderedDict[Any, Any] = collections.OrderedDict()
         self._hits = self._misses = 0
-        self._lock = threading.RLock()  # calls may come from several threads
+        self._lock = new_lock()  # calls may come from several threads
 
     def cache_info(self) -> CacheInfo:
         return CacheInfo(self._hits, self._misses, CACHE_SIZE, len(self._plans))

@@ -12,11 +12,12 @@ from mindspore import Parameter, Tensor
 from mindspore._c_expression import NoFallbackGuard
 from mindspore.graph.api import _pynative_executor as executor
 
+from hpmoe.locks import new_lock
 from hpmoe.tracing.errors import not_traceable
 from hpmoe.tracing.tracer import WRITE_INSTEAD
 
 _LOCAL = threading.local()
-_LOCK = threading.Lock()
+_LOCK = new_lock()
 
 
 def current_recorder() -> Any:

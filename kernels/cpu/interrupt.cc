@@ -1,5 +1,7 @@
 #include "interrupt.h"
 
+#include <pthread.h>
+
 #include <csignal>
 #include <mutex>
 
@@ -10,6 +12,15 @@ std::atomic<int32_t> num_interrupts{0};
 struct sigaction previous;
 std::mutex mutex;
 int32_t num_watches = 0;
+
+// A forked process has none of the threads whose launches are watched.
+void stop_watching() {
+  if (num_watches > 0) sigaction(SIGINT, &previous, nullptr);
+  num_watches = 0;
+  mutex.unlock();
+}
+
+const int kForkHandled = pthread_atfork([] { mutex.lock(); }, [] { mutex.unlock(); }, stop_watching);
 
 void count_interrupt(int) { num_interrupts.fetch_add(1, std::memory_order_relaxed); }
 

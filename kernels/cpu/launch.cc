@@ -12,6 +12,8 @@ namespace hpmoe {
 namespace {
 
 constexpr int kSpins = 200;
+// Of the time between two looks no more than this is waiting: the process may have been stopped, or the machine asleep.
+constexpr int64_t kLongestLook = 50'000'000;
 
 Code do_nothing(const Frame&) { return Code::OK; }
 
@@ -76,6 +78,7 @@ Launch::Launch(const void* image, const HpmoeRank* ranks, double timeout_s, int6
 }
 
 Status Launch::run(int32_t num_threads) {
+  begin_epoch();
   make_workers();
   start_threads(std::min(num_threads, static_cast<int32_t>(workers_.size())));
   for (std::thread& thread : threads_) thread.join();
@@ -83,7 +86,7 @@ Status Launch::run(int32_t num_threads) {
   if (status_.code == static_cast<int32_t>(Code::INTERRUPTED)) {
     status_.task = workers_[status_.rank * image_.header->num_queues + status_.queue].next_task;
   }
-  begin_epoch();
+  check_counts();
   return status_;
 }
 
@@ -113,18 +116,21 @@ void Launch::start_threads(int32_t num_threads) {
   }
 }
 
+// What the counters hold now is where this launch begins: the last one may have failed, or have been cut off by a fork.
 void Launch::begin_epoch() {
-  for (int32_t rank = 0; rank < image_.header->ep_size; ++rank) {
+  for (const HpmoeRank& rank : ranks_) std::copy_n(rank.counters, image_.header->num_events, rank.bases);
+}
+
+void Launch::check_counts() {
+  for (int32_t rank = 0; rank < image_.header->ep_size && !failed_; ++rank) {
     for (int32_t e = 0; e < image_.header->num_events; ++e) {
       const int64_t value = ranks_[rank].counters[e] - ranks_[rank].bases[e];
-      if (!failed_ && value != states_[rank].thresholds[e]) {
-        Status status = make_status(Code::WRONG_COUNT, rank, -1, -1);
-        status.event = e;
-        status.value = value;
-        status.threshold = states_[rank].thresholds[e];
-        fail(status);
-      }
-      ranks_[rank].bases[e] += value;  // also after a failure: the next launch starts from what is there
+      if (value == states_[rank].thresholds[e]) continue;
+      Status status = make_status(Code::WRONG_COUNT, rank, -1, -1);
+      status.event = e;
+      status.value = value;
+      status.threshold = states_[rank].thresholds[e];
+      return fail(status);
     }
   }
 }
@@ -290,11 +296,15 @@ Code Launch::wait_until(Ready ready) {
     if (ready()) return Code::OK;
     pause_briefly();
   }
-  const int64_t begin = now_ns();
-  while (!ready()) {
+  int64_t waited = 0, progress = last_progress_ns_.load(std::memory_order_relaxed);
+  for (int64_t last = now_ns(); !ready();) {
     if (failed_.load(std::memory_order_relaxed)) return Code::ABORTED_PEER;
     if (watch_.is_interrupted()) return Code::INTERRUPTED;
-    if (now_ns() - std::max(begin, last_progress_ns_.load(std::memory_order_relaxed)) > timeout_ns_) return Code::TIMEOUT;
+    const int64_t now = now_ns(), latest = last_progress_ns_.load(std::memory_order_relaxed);
+    waited = latest == progress ? waited + std::min(now - last, kLongestLook) : 0;
+    if (waited > timeout_ns_) return Code::TIMEOUT;
+    last = now;
+    progress = latest;
     std::this_thread::yield();
   }
   return Code::OK;

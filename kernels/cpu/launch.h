@@ -44,6 +44,7 @@ class Launch {
   void make_workers();
   void start_threads(int32_t num_threads);
   void begin_epoch();
+  void check_counts();
   void serve(int32_t thread, int32_t num_threads);
   template <class Step>
   bool take_step(int32_t thread, int32_t num_threads, std::atomic<int32_t>& num_done, Step step);

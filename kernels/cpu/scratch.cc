@@ -1,5 +1,6 @@
 #include "scratch.h"
 
+#include <pthread.h>
 #include <sys/mman.h>
 
 #include <algorithm>
@@ -29,6 +30,9 @@ char* allocate(size_t bytes) {
 
 class Pool {
  public:
+  void lock() { mutex_.lock(); }
+  void unlock() { mutex_.unlock(); }
+
   // The smallest free block of at least this size, or nothing; then the largest of the smaller ones is let go.
   std::pair<char*, size_t> take(size_t bytes) {
     const std::lock_guard<std::mutex> lock(mutex_);
@@ -64,6 +68,9 @@ Pool& pool() {
   static Pool* const forever = new Pool;  // threads may end after the program's static objects
   return *forever;
 }
+
+// A forked process finds it free, whatever threads were doing.
+const int kForkHandled = pthread_atfork([] { pool().lock(); }, [] { pool().unlock(); }, [] { pool().unlock(); });
 
 }  // namespace
 

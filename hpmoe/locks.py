@@ -1,0 +1,38 @@
+"""Locks that a forked process finds free: the threads that held them are not in it."""
+
+import os
+import threading
+import weakref
+from typing import Any
+
+_LOCKS: weakref.WeakSet[Any] = weakref.WeakSet()
+
+
+def new_lock() -> Any:
+    """A lock that its thread may take again, as a signal's handler does that makes a call in the midst of another.
+
+    Example:
+        >>> lock = new_lock()
+        >>> with lock, lock:
+        ...     pass
+    """
+    lock = threading.RLock()
+    _LOCKS.add(lock)
+    return lock
+
+
+def new_plain_lock() -> Any:
+    """A lock that whoever holds it is refused too; to be taken without waiting."""
+    lock = threading.Lock()
+    _LOCKS.add(lock)
+    return lock
+
+
+def _free_after_fork() -> None:
+    for lock in list(_LOCKS):
+        is_owned = getattr(lock, "_is_owned", None)
+        if is_owned is None or not is_owned():  # what this very thread holds it will release
+            lock._at_fork_reinit()
+
+
+os.register_at_fork(after_in_child=_free_after_fork)
