@@ -68,12 +68,12 @@ def use_blas(path):
 
 
 def gemm_name():
-    """The matrix product of the library: "dnnl_sgemm" of MindSpore's oneDNN, or "own"."""
+    """The matrix product of vector units: "dnnl_sgemm" of MindSpore's oneDNN, or "own"."""
     return load().hpmoe_gemm_name().decode()
 
 
 def use_amx(allowed):
-    """Lets bfloat16 products use the matrix units of the core (AMX), or not; returns whether they do."""
+    """Lets bfloat16 and float32 products use the matrix units of the core (AMX), or not; returns whether they do."""
     return bool(load().hpmoe_use_amx(bool(allowed)))
 
 

@@ -1,55 +1,29 @@
 #include "amx.h"
 
-#if defined(__x86_64__) && defined(__linux__) && (defined(__clang__) || __GNUC__ >= 11)
+#if HPMOE_HAS_AMX_TARGET
 
 #include <cpuid.h>
-#include <immintrin.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
 #include <algorithm>
 
-#include "convert.h"
+#include "amx_tiles.h"
 #include "scratch.h"
-
-#define HPMOE_AMX __attribute__((target("amx-tile,amx-bf16,avx512f,avx512bw,avx512vl,avx512bf16")))
 
 namespace hpmoe {
 namespace {
 
-// A tile is 16 rows of 64 bytes. For a: [16 lines][32 k]. For b: [16 pairs of k][16 lines][2]. A panel is 32 lines of a
-// or b, two tiles for every 32 k. A block of c is the product of two panels, four tiles of 16 x 16 float32. Of b about
-// kPackedB elements are packed at a time, about KC long: they stay in L2 while the panels of a go by. A transposed a is
-// packed too, MC lines of it.
-constexpr int64_t kTile = 16 * 32, kPanel = 32, kPackedB = 512 * 512, MC = 512;
+// Of b about kPackedB elements are packed at a time, about KC long: they stay in L2 while the panels of a go by. A
+// transposed a is packed too, MC lines of it.
+constexpr int64_t kPackedB = 512 * 512, MC = 512;
 constexpr int64_t KC = 1024, KC_TRANSPOSED = 512;
-
-constexpr int64_t padded(int64_t n) { return (n + 31) / 32 * 32; }
-
-// The length of a step, whole panels, that goes through n in equal steps of about `length`: of up to half as much again, not
-// one of `length` and a short one.
-constexpr int64_t even_steps(int64_t n, int64_t length) {
-  const int64_t steps = std::max<int64_t>(1, (n + length / 2) / length);
-  return std::max(kPanel, padded((n + steps - 1) / steps));
-}
-
-struct alignas(64) TileConfig {
-  uint8_t palette = 1, start_row = 0, reserved[14] = {};
-  uint16_t row_bytes[16] = {64, 64, 64, 64, 64, 64, 64, 64};
-  uint8_t rows[16] = {16, 16, 16, 16, 16, 16, 16, 16};
-};
 
 // Where a panel of a is: packed, or in the rows of the operand itself. Strides in elements.
 struct PanelOfA {
   const uint16_t* data;
   int64_t row, next_k, second_half;
 };
-
-HPMOE_AMX void configure_tiles() {
-  const TileConfig config;
-  asm volatile("" : : "r"(&config) : "memory");  // the intrinsic reads more than its type says
-  _tile_loadconfig(&config);
-}
 
 HPMOE_AMX inline __mmask32 first(int64_t n) { return n >= 32 ? 0xFFFFFFFFu : n <= 0 ? 0u : (1u << n) - 1u; }
 
@@ -75,34 +49,6 @@ HPMOE_AMX void zip_rows(const uint16_t* even_row, const uint16_t* odd_row, int64
     const __m512i odd = odd_row ? _mm512_maskz_loadu_epi16(mask, odd_row + line) : _mm512_setzero_si512();
     _mm512_store_si512(to, _mm512_permutex2var_epi16(even, low, odd));
     _mm512_store_si512(to + kTile, _mm512_permutex2var_epi16(even, high, odd));
-  }
-}
-
-constexpr uint16_t kAll = 0xFFFF;  // intrinsics without a mask leave GCC warning of what they leave undefined
-
-// Turns a tile of 16 x 16 pairs over its diagonal.
-HPMOE_AMX inline void transpose_tile(uint16_t* tile) {
-  __m512i x[16], y[16];
-  for (int i = 0; i < 16; ++i) x[i] = _mm512_load_si512(tile + i * 32);
-  for (int i = 0; i < 16; i += 2) {
-    y[i] = _mm512_maskz_unpacklo_epi32(kAll, x[i], x[i + 1]);
-    y[i + 1] = _mm512_maskz_unpackhi_epi32(kAll, x[i], x[i + 1]);
-  }
-  for (int i = 0; i < 16; i += 4) {
-    for (int j = 0; j < 2; ++j) {
-      x[i + 2 * j] = _mm512_maskz_unpacklo_epi64(kAll & 0xFF, y[i + j], y[i + j + 2]);
-      x[i + 2 * j + 1] = _mm512_maskz_unpackhi_epi64(kAll & 0xFF, y[i + j], y[i + j + 2]);
-    }
-  }
-  for (int i = 0; i < 4; ++i) {
-    y[i] = _mm512_maskz_shuffle_i32x4(kAll, x[i], x[i + 4], 0x88);
-    y[i + 4] = _mm512_maskz_shuffle_i32x4(kAll, x[i], x[i + 4], 0xDD);
-    y[i + 8] = _mm512_maskz_shuffle_i32x4(kAll, x[i + 8], x[i + 12], 0x88);
-    y[i + 12] = _mm512_maskz_shuffle_i32x4(kAll, x[i + 8], x[i + 12], 0xDD);
-  }
-  for (int i = 0; i < 8; ++i) {
-    _mm512_store_si512(tile + i * 32, _mm512_maskz_shuffle_i32x4(kAll, y[i], y[i + 8], 0x88));
-    _mm512_store_si512(tile + (i + 8) * 32, _mm512_maskz_shuffle_i32x4(kAll, y[i], y[i + 8], 0xDD));
   }
 }
 
@@ -203,11 +149,6 @@ HPMOE_AMX void multiply_panels(int64_t kc, const PanelOfA& a, const uint16_t* b,
   _tile_stored(1, c + 16, c_bytes);
   if (kBothHalves) _tile_stored(2, c + 16 * ldc, c_bytes);
   if (kBothHalves) _tile_stored(3, c + 16 * ldc + 16, c_bytes);
-}
-
-// Asks memory for the lines of a block of c, to be written.
-inline void prefetch_block(int64_t rows, const Matrix& c, int64_t row, int64_t col) {
-  for (int64_t i = row; i < row + rows; ++i) __builtin_prefetch(c.data + (i * c.ld + col) * element_size(c.dtype), 1);
 }
 
 // Stores a block of sums into c from (row, col) on, in c's dtype; or adds it to a float32 c.

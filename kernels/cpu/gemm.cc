@@ -91,9 +91,14 @@ void own_gemm(const Sizes& s, const Matrix& a, const Matrix& b, const Matrix& c,
   }
 }
 
+void vector_gemm(const Sizes& s, const Matrix& a, const Matrix& b, const Matrix& c, bool accumulate) {
+  if (!dnnl_gemm(g_sgemm, s, a, b, c, accumulate)) own_gemm(s, a, b, c, accumulate);
+}
+
 void multiply_float32(const Sizes& s, const Matrix& a, const Matrix& b, const Matrix& c, bool accumulate) {
-  if (few_rows_gemm(s, a, b, c, accumulate) || dnnl_gemm(g_sgemm, s, a, b, c, accumulate)) return;
-  own_gemm(s, a, b, c, accumulate);
+  if (few_rows_gemm(s, a, b, c, accumulate)) return;
+  if (uses_amx() && s.k > 0) return amx_float32_gemm(s, a, b, c, accumulate, vector_gemm);
+  vector_gemm(s, a, b, c, accumulate);
 }
 
 // The part [k0, k0 + kc) of x, `lines` lines wide, as float32: in place, or converted into scratch.
@@ -127,7 +132,7 @@ void multiply_converted(const Sizes& s, const Matrix& a, const Matrix& b, const 
 void gemm(const Sizes& s, const Matrix& a, const Matrix& b, const Matrix& c, bool accumulate) {
   if (s.m == 0 || s.n == 0) return;
   const bool both_bf16 = a.dtype == Dtype::BFLOAT16 && b.dtype == Dtype::BFLOAT16;
-  if (both_bf16 && g_use_amx.load(std::memory_order_relaxed)) return amx_gemm(s, a, b, c, accumulate);
+  if (both_bf16 && uses_amx()) return amx_gemm(s, a, b, c, accumulate);
   thread_local Scratch<float> sums;
   const bool narrows = c.dtype != Dtype::FLOAT32;
   float* const wide = narrows ? sums.at_least(s.m * s.n) : nullptr;

@@ -1,5 +1,5 @@
-// The one place a tile's matrix product comes from: our own loops, or, but for few rows, those of a oneDNN library the host
-// names.
+// The one place a tile's matrix product comes from: the matrix units of the core, or vectors, in our own loops or, but for few
+// rows, in those of a oneDNN library the host names.
 #pragma once
 
 #include <cstdint>
@@ -25,7 +25,7 @@ struct Sizes {
 void gemm(const Sizes& sizes, const Matrix& a, const Matrix& b, const Matrix& c, bool accumulate = false);
 
 int use_blas(const char* path);
-// Whether bfloat16 products may use the matrix units of the core, and whether they do.
+// Whether products may use the matrix units of the core, and whether they do.
 void use_amx(bool allowed);
 bool uses_amx();
 const char* gemm_name();
