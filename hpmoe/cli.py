@@ -11,7 +11,7 @@ from absl import flags
 
 from hpmoe.commands import bench, build, calibrate, compare, demo, doctor, memory, plan, show, simulate, tune
 from hpmoe.commands.options import UsageError, define_switch, did_you_mean, flags_text, parse
-from hpmoe.errors import ArgumentError, LaunchError
+from hpmoe.errors import ArgumentError, LaunchError, TransformError
 
 COMMANDS = {"demo": demo, "bench": bench, "show": show, "plan": plan, "simulate": simulate, "compare": compare,
             "calibrate": calibrate, "tune": tune, "memory": memory, "build": build, "doctor": doctor}
@@ -36,7 +36,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return status
     except UsageError as error:
         return _fail(2, f"{who}: {error} ({who} --help lists what there is)")
-    except ArgumentError as error:  # sizes that are right one by one and not together
+    except (ArgumentError, TransformError) as error:  # sizes that are right one by one and not together
         return _fail(2, f"{who}: {error}")
     except (LaunchError, MemoryError, OSError) as error:
         if isinstance(error, BrokenPipeError):

@@ -36,7 +36,7 @@ LOCAL, PEER, EVERY_RANK = range(3)
 
 def row_keys(table: np.ndarray) -> np.ndarray:
     """One int64 for each row of a WAIT or SIGNAL array; equal rows have equal keys, and keys sort by task, then event."""
-    keys = (table["task"].astype(np.int64) << 24 | table["event"]) << 3 | table["kind"]
+    keys = (table["task"].astype(np.int64) << 28 | table["event"]) << 3 | table["kind"]
     if "amount" in table.dtype.names:
         keys = keys << 4 | table["amount"] << 2 | table["remote"]
     return keys
@@ -392,6 +392,8 @@ def rebuild(flow: Taskflow, ops: tuple[TileOp, ...], **changes: Any) -> Taskflow
     """The taskflow of other tile operations over the same arrays: tasks, dependencies and shared memory are found anew."""
     from hpmoe.dependencies import derive_dependencies
     from hpmoe.lifetimes import share_memory
+    from hpmoe.limits import check_limits
+    check_limits(flow.name, flow.ep_size, flow.buffers, ops, flow.routes)
     buffers = share_memory(flow.buffers, ops, flow.routes)
     events, waits, signals, blocks = derive_dependencies(buffers, ops, flow.routes, flow.tile_rows)
     return as_made(flow.replace(buffers=buffers, ops=ops, tasks=make_tasks(ops), events=events, waits=waits,

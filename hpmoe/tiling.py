@@ -15,6 +15,7 @@ from hpmoe.dependencies import derive_dependencies
 from hpmoe.dtypes import FLOATS
 from hpmoe.errors import TransformError
 from hpmoe.lifetimes import share_memory
+from hpmoe.limits import check_limits
 from hpmoe.program import Atom, Aval, Equation, Literal, Names, Program, RouteAval, Rows, Var, program_window
 from hpmoe.token_rows import num_rows, token_vars
 
@@ -26,6 +27,7 @@ WHAT_TILES_COMPUTE = "tile tasks compute float32, bfloat16 and float16"
 def tile_program(program: Program, tile_rows: int, tile_cols: int) -> tf.Taskflow:
     """The Taskflow of a Program, with blocking collectives and no queues."""
     flow = tile_operations(program, tile_rows, tile_cols)
+    check_limits(flow.name, flow.ep_size, flow.buffers, flow.ops, flow.routes)
     buffers = share_memory(flow.buffers, flow.ops, flow.routes)
     events, waits, signals, blocks = derive_dependencies(buffers, flow.ops, flow.routes, tile_rows)
     return tf.as_made(flow.replace(buffers=buffers, tasks=tf.make_tasks(flow.ops), events=events, waits=waits,
@@ -41,7 +43,7 @@ def tile_operations(program: Program, tile_rows: int, tile_cols: int) -> tf.Task
             tiler.refuse("mixes rows or has no tile rule, so tiles of it cannot be computed one by one")
         eqn.primitive.rules["tile"](tiler, eqn)
     outputs = tuple(tiler.output(a) for a in program.outputs)
-    order = np.tile(np.arange(program.ep_size, dtype="i4"), (program.ep_size, 1))
+    order = np.broadcast_to(np.arange(program.ep_size, dtype="i4"), (program.ep_size, program.ep_size))
     none = (np.zeros(0, dtype) for dtype in (tf.TASK, tf.EVENT, tf.WAIT, tf.SIGNAL))
     return tf.Taskflow(program.name, program.ep_size, program.provenance, tile_rows, tiler.with_roles(outputs),
                        tuple(tiler.ops), tuple(tiler.routes), tuple(tiler.buffer_of[v] for v in program.inputs), outputs,

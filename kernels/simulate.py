@@ -91,7 +91,8 @@ def simulate(flow: Taskflow, machine: Machine | None = None, *, routing: Sequenc
                           traffic.ctypes.data,
                           served.ctypes.data, NUM_BINS, ctypes.byref(status))
     if status.code:
-        raise _explained(flow, make_error(status, image))
+        fault = load().hpmoe_image_fault(image.ctypes.data, image.nbytes) or b""
+        raise _explained(flow, make_error(status, image, fault.decode()))
     return Timeline.from_trace(flow, trace, Simulated(machine, traffic, released_by, missed, float(served[0]),
                                                       served[1:].reshape(flow.ep_size, len(RATES), NUM_BINS)))
 

@@ -17,7 +17,7 @@ LAYERS = (
     "token_rows",
     "padding",
     "evaluate vjp tracing",
-    "taskflow costs taskflow_text lifetimes dependencies event_tables tiling tile_choice layout native targets",
+    "taskflow costs taskflow_text lifetimes limits dependencies event_tables tiling tile_choice layout native targets",
     "proofs interpret timelines bound",
     "calling",
     "transforms moe",

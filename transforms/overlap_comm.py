@@ -20,7 +20,7 @@ PUT_US, MOST_PUTS, MOST_PARTS, LEAST_COLS = 6.0, 65536, 16, 256
 
 def ratr(rank: int, ep_size: int) -> list[int]:
     """Rank-aware tile reordering: each rank starts at its right neighbour, so that no two send to one rank at once."""
-    return [(rank + 1 + i) % ep_size for i in range(ep_size)]
+    return [*range(rank + 1, ep_size), *range(rank + 1)]
 
 
 def sequential(rank: int, ep_size: int) -> list[int]:
@@ -82,14 +82,15 @@ def overlap_comm(flow: Taskflow, *, order: str | Order = "ratr", signal: str = "
 
 
 def _peer_order(order: Order, ep_size: int) -> np.ndarray:
-    rows = []
-    for rank in range(ep_size):
+    rows, ranks = np.empty((ep_size, ep_size), "i4"), list(range(ep_size))
+    for rank in ranks:
         row = call_user("overlap_comm", "order", order, rank, ep_size)
-        rows.append(list(row) if isinstance(row, (Sequence, np.ndarray)) else row)
-        if not isinstance(rows[-1], list) or sorted(rows[-1]) != list(range(ep_size)):
-            raise TransformError(f"overlap_comm: order({rank}, {ep_size}) is {rows[-1]}; it must name each of the ranks "
+        row = list(row) if isinstance(row, (Sequence, np.ndarray)) else row
+        if not isinstance(row, list) or sorted(row) != ranks:
+            raise TransformError(f"overlap_comm: order({rank}, {ep_size}) is {row}; it must name each of the ranks "
                                  f"0..{ep_size - 1} once")
-    return np.array(rows, "i4").reshape(ep_size, ep_size)
+        rows[rank] = row
+    return rows
 
 
 def _copies(flow: Taskflow, op: TileOp) -> TileOp:

@@ -147,8 +147,16 @@ def _check_tasks(flow: tf.Taskflow) -> None:
 
 def _check_peer_order(flow: tf.Taskflow) -> None:
     order = flow.peer_order
-    if order.shape != (flow.ep_size, flow.ep_size) or (np.sort(order, axis=1) != np.arange(flow.ep_size)).any():
+    if order.shape != (flow.ep_size, flow.ep_size) or not _are_permutations(order):
         raise VerifyError(f"verify: peer_order is {order.tolist()}; each row must name each of {flow.ep_size} ranks once")
+
+
+def _are_permutations(rows: np.ndarray) -> bool:
+    if rows.size and not 0 <= rows.min() <= rows.max() < len(rows):
+        return False
+    is_named = np.zeros(rows.shape, bool)
+    is_named[np.arange(len(rows))[:, None], rows] = True
+    return bool(is_named.all())
 
 
 def _check_memory(flow: tf.Taskflow) -> None:
