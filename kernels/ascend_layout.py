@@ -46,7 +46,8 @@ class Layout:
 
 def remote_memories(flow: Taskflow) -> set[int]:
     """The memories that other ranks write to, by their first storage: they lie in the symmetric heap."""
-    return {memory_of(flow.buffers, op.operands[0].buffer) for op in flow.ops if op.opcode in ("PUT", "PUT_BACK")}
+    return {memory_of(flow.buffers, op.operands[0].buffer) for op in flow.ops
+            if op.opcode in ("PUT", "PUT_BACK") or op.moves_copies}
 
 
 def lay_out(flow: Taskflow) -> Layout:

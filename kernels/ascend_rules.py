@@ -12,12 +12,14 @@ from hpmoe.errors import check_argument
 
 MATMULS = ("GMM", "WGRAD")
 BODIES = {"aic": MATMULS, "aiv": ("PUT", "PUT_BACK", "NOTIFY", "SWIGLU", "SWIGLU_GRAD", "MAP", "REDUCE", "ROW_DOT",
-                                 "ROW_REDUCE", "COL_SUM", "GATHER")}
+                                 "ROW_REDUCE", "COL_SUM", "GATHER", "KEEP", "DROP_COUNTS",
+                                 "REPLICATE", "RETURN_GRADS", "FAN_OUT", "FAN_IN")}
 MAP_CODES = ("copy", "neg", "exp", "log", "sqrt", "rsqrt", "abs", "square", "silu", "sigmoid", "tanh", "reciprocal", "relu",
              "fill", "add", "sub", "mul", "div", "maximum", "minimum")
 MAX_ROW_STRIDE = 65_535  # elements, of a matmul's operand: a parameter of 16 bits
 MAX_TOP_K = 256
 MAX_EXPERTS = 1024
+MAX_COPIES = 64  # a bit for each
 
 
 def check_flow(flow: tf.Taskflow, target: str) -> None:
@@ -29,9 +31,11 @@ def check_flow(flow: tf.Taskflow, target: str) -> None:
     for op in flow.ops:
         _check_op(flow, op, f"{who}: {op.label}")
     for plan in flow.routes:
-        check_argument(plan.capacity is None, who, "capacity_factor", "given", "left out: the kernel drops nothing")
         check_argument(plan.top_k <= MAX_TOP_K, who, "top_k", plan.top_k, f"at most {MAX_TOP_K}")
-        check_argument(plan.num_experts <= MAX_EXPERTS, who, "num_experts", plan.num_experts, f"at most {MAX_EXPERTS}")
+        experts = max(plan.num_experts, plan.num_local_experts * flow.ep_size)
+        check_argument(experts <= MAX_EXPERTS, who, "num_experts, with copies,", experts, f"at most {MAX_EXPERTS}")
+        copies = plan.placement.most_copies if plan.placement else 0
+        check_argument(copies <= MAX_COPIES, who, "the copies of a rank's experts", copies, f"at most {MAX_COPIES}")
     opcode = flow.tasks["op"]
     for q, queue in enumerate(flow.queues):
         unit = "aic" if q < num_queues // 3 else "aiv"
@@ -43,15 +47,18 @@ def check_main_gradients(flow: tf.Taskflow, arrays: Sequence[np.ndarray], target
     """Raises ArgumentError where a weight gradient would be added to another array than it is written to."""
     for op in flow.ops:
         if op.opcode == "WGRAD" and len(op.operands) > 3:
-            out, main = (arrays[op.operands[i].buffer] for i in (0, 3))
-            check_argument(out.ctypes.data == main.ctypes.data, f'fuse_persistent(target="{target}"): {op.label}',
-                           "its main gradient", "another array than its result", "added to in place")
+            main = next((arrays[a.buffer] for a in op.operands[3:] if a.rows == "own"), None)
+            out = arrays[op.operands[0].buffer]
+            is_in_place = main is None or out.ctypes.data == main.ctypes.data
+            check_argument(is_in_place, f'fuse_persistent(target="{target}"): {op.label}', "its main gradient",
+                           "another array than its result", "added to in place")
 
 
 def _check_op(flow: tf.Taskflow, op: tf.TileOp, who: str) -> None:
     known = sum(BODIES.values(), ())
-    check_argument(op.opcode in known, who, "its tile body", op.opcode, f"one of {', '.join(known)}; collectives are "
-                   "rewritten by overlap_comm")
+    is_collective = op.moves_copies and op.domain.kind == "once"
+    check_argument(op.opcode in known and not is_collective, who, "its tile body", op.opcode,
+                   f"one of {', '.join(known)}; collectives are rewritten by overlap_comm")
     if op.opcode == "MAP":
         check_argument(op.params[0] in MAP_CODES, who, "its function", op.params[0], f"one of {', '.join(MAP_CODES)}")
     if op.opcode in MATMULS:
@@ -65,6 +72,9 @@ def _check_matmul(flow: tf.Taskflow, op: tf.TileOp, who: str) -> None:
                    " and ".join(dtypes), "bfloat16 or float16, the same for both")
     check_argument(storage_dtype(out.dtype) in (dtypes[0], "float32"), who, "its result", storage_dtype(out.dtype),
                    f"{dtypes[0]} or float32")
+    for access in op.operands[3:]:
+        added, wanted = storage_dtype(flow.buffers[access.buffer].dtype), "float32" if access.rows == "own" else dtypes[0]
+        check_argument(added == wanted, who, f"the dtype of {flow.buffers[access.buffer].name}", added, wanted)
     for buffer in (x, other):
         check_argument(buffer.cols <= MAX_ROW_STRIDE, who, f"the columns of {buffer.name}", buffer.cols,
                        f"at most {MAX_ROW_STRIDE}")

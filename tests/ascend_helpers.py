@@ -6,7 +6,7 @@ import itertools
 import mindspore as ms
 import numpy as np
 import pytest
-from helpers import numpy_moe_ffn, relative_error
+from helpers import kept_by_hand, numpy_moe_ffn, relative_error
 
 import hpmoe
 from hpmoe import Aval, assign_queues, fuse_persistent, overlap_comm, tile_partition
@@ -40,14 +40,17 @@ def from_seed(monkeypatch, seed):
 
 
 class LayerRun:
-    """A layer forward and backward through MindSpore: its output and the gradients of all arguments but the ids."""
+    """A layer forward and backward through MindSpore: its output and the gradients of all arguments but the ids.
 
-    def __init__(self, layer, dtype=ms.bfloat16, **options):
+    `kept` [ep, T, K] says which entries have an effect, all by default.
+    """
+
+    def __init__(self, layer, dtype=ms.bfloat16, f=hpmoe.moe_ffn, kept=None, **options):
         x, ids, *rest = (ms.Tensor(a) for a in layer.arguments())
-        self.layer, self.dtype, self.ids = layer, dtype, ids
+        self.layer, self.dtype, self.ids, self.kept = layer, dtype, ids, kept
         self.given = [a.astype(dtype) for a in (x, *rest)]
         self.cotangent = ms.Tensor(layer.cotangent()).astype(dtype)
-        self.fused = hpmoe.spmd(twin(hpmoe.moe_ffn, **options), hpmoe.Mesh(layer.ep))
+        self.fused = hpmoe.spmd(twin(f, **options), hpmoe.Mesh(layer.ep))
 
     def __call__(self):
         def loss(x, *rest):
@@ -60,7 +63,7 @@ class LayerRun:
     def expected(self):
         x, *rest = (a.astype(ms.float32).asnumpy() for a in self.given)
         cotangent = self.cotangent.astype(ms.float32).asnumpy()
-        out, grads = numpy_moe_ffn((x, self.ids.asnumpy(), *rest), cotangent, self.layer.num_tokens)
+        out, grads = numpy_moe_ffn((x, self.ids.asnumpy(), *rest), cotangent, self.layer.num_tokens, self.kept)
         return [out, *grads]
 
     def check(self):
@@ -68,6 +71,20 @@ class LayerRun:
         errors = [relative_error(a, b) for a, b in zip(got, self.expected(), strict=True)]
         assert max(errors) <= TOLERANCE[self.dtype], errors
         return got
+
+
+def capped(factor, policy):
+    return lambda *args: hpmoe.moe_ffn(*args, capacity_factor=factor, drop_policy=policy)
+
+
+def capped_run(layer, factor, policy, dtype=ms.bfloat16, wrap=lambda f: f, **options):
+    """A layer that drops, and what it should keep; many of its weights are equal, and some are zeros of either sign."""
+    run = LayerRun(layer, dtype, wrap(capped(factor, policy)), **options)
+    coarse = np.round(run.given[1].astype(ms.float32).asnumpy())
+    run.given[1] = ms.Tensor(coarse).astype(dtype)
+    run.kept, dropped = kept_by_hand(run.ids.asnumpy(), coarse, factor, policy, layer.E, layer.num_tokens)
+    assert dropped.any()
+    return run
 
 
 def bf16(*shape):

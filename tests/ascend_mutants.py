@@ -5,11 +5,15 @@ import dataclasses
 
 @dataclasses.dataclass(frozen=True)
 class Mutant:
-    """`edits`: (what stands in the file exactly once, what a faulty kernel has there: a statement, or an expression)."""
+    """`edits`: (what stands in the file exactly once, what a faulty kernel has there: a statement, or an expression).
+
+    `shows_in` names the run that is likely to show it, which comes first.
+    """
 
     what: str
     file: str
     edits: tuple[tuple[str, str], ...]
+    shows_in: str = ""
 
 
 def mutant(what, file, *edits):
@@ -18,6 +22,10 @@ def mutant(what, file, *edits):
 
 def without(what, file, *statements):
     return Mutant(what, file, tuple((s, "") for s in statements))
+
+
+def shown_in(run, *mutants):
+    return tuple(dataclasses.replace(m, shows_in=run) for m in mutants)
 
 
 SENT = "AscendC::SetAtomicNone();\n    signals_.set_free(i);"
@@ -32,9 +40,9 @@ MUTANTS = (
     mutant("the counter of another event", "worker.h", ("event + static_cast<int32_t>(event_offset(kind, frame.op, frame.task))",
                                                         "event")),
     mutant("no barrier between payload and signal", "worker.h", (
-        "is_transfer ? settle() : unit_.settle_stores();", "if (is_transfer) settle();")),
+        "moves ? settle() : unit_.settle_stores();", "if (moves) settle();")),
     mutant("no barrier between a transfer and its signal", "worker.h", (
-        "is_transfer ? settle() : unit_.settle_stores();", "if (!is_transfer) unit_.settle_stores();")),
+        "moves ? settle() : unit_.settle_stores();", "if (!moves) unit_.settle_stores();")),
     without("results of an AIC signalled before they are written", "cube_unit.h",
             "AscendC::SetFlag<AscendC::HardEvent::FIX_MTE3>(written_[i]);",
             "AscendC::WaitFlag<AscendC::HardEvent::FIX_MTE3>(written_[i]);"),
@@ -98,7 +106,8 @@ MUTANTS = (
     mutant("products over what fills up the depth", "cube_unit.h", ("static_cast<uint16_t>(k)",
                                                                    "static_cast<uint16_t>(num_k * kFractal)")),
     mutant("a single row taken for a vector", "cube_unit.h", ("most(step.m, 2)", "step.m")),
-    without("zeros over the single row", "cube_unit.h", "AscendC::PipeBarrier<PIPE_MTE2>();"),
+    mutant("zeros over the single row", "cube_unit.h", (
+        "clear_l1(l1_a(i), kFractal, step.k);\n        AscendC::PipeBarrier<PIPE_MTE2>();", "clear_l1(l1_a(i), kFractal, step.k);")),
     without("L1 filled before it is free", "cube_unit.h", "in_l1_.wait_free(i);",
             "if (h + 1 == num_halves) in_l1_.set_free(from);"),
     mutant("L1 given back with its second half unread", "cube_unit.h", (
@@ -107,7 +116,7 @@ MUTANTS = (
     without("products before L0 is filled", "cube_unit.h", "in_l0_.set_full(l0);", "in_l0_.wait_full(l0);"),
     without("L0 filled before it is free", "cube_unit.h", "in_l0_.wait_free(l0);", "in_l0_.set_free(l0);"),
     without("sums written before they are done", "cube_unit.h", "sums_.set_full(sums);", "sums_.wait_full(sums);"),
-    without("sums begun before the last ones are written", "cube_unit.h", "if (step.k0 == 0) sums_.wait_free(sums);",
+    without("sums begun before the last ones are written", "cube_unit.h", "if (step.is_first) sums_.wait_free(sums);",
             "sums_.set_free(sums);"),
     without("small products that overtake each other", "cube_unit.h",
             "if ((m / kFractal) * (n / kFractal) < 10) AscendC::PipeBarrier<PIPE_M>();"),
@@ -120,9 +129,59 @@ MUTANTS = (
                                                        "(number < 0 ? number + num_rows : number) % per_row")),
     mutant("rows put on the wrong rank", "transfer_body.h", ("back ? segment.source : segment.dest", "back ? segment.dest : segment.source")),
     without("entries of the slot before", "routing_tables.h", "part.first_entry += first - part.first_row;"),
-    mutant("a core that sorts over another's entries", "prologue.h", ("u < core_", "u + 1 < core_")),
+    mutant("a core that sorts over another's entries", "prologue_unit.h", ("u < core", "u + 1 < core")),
     mutant("rows placed before all ranks have told where theirs begin", "prologue.h", (
-        "code = wait(kExchanged, epoch * rank_.image.header().ep_size);", "code = Code::OK;")),
+        "code = on_.wait(kExchanged, epoch * rank_.image.header().ep_size);", "code = Code::OK;")),
+    # Entries that are dropped.
+    *shown_in(
+        "drops",
+        mutant("dropped entries in the sum", "reduce_bodies.h", ("chosen != 0 && kept.GetValue(r * top_k + k) < 0", "false")),
+        mutant("values of dropped entries kept", "drop_bodies.h", ("kept.GetValue(i) >= 0", "true")),
+        mutant("one entry more than an expert takes", "entry_sort.h", ("least(all_.GetValue(e), capacity)",
+                                                                      "least(all_.GetValue(e), capacity + 1)")),
+        mutant("the last of the lightest entries left out", "entry_sort.h", ("begin + i <= last_.GetValue(id)",
+                                                                             "begin + i < last_.GetValue(id)")),
+        mutant("weights below zero taken for the heaviest", "deciding_weights.h", ("(bits & kSign) != 0 ? ~bits : bits | kSign",
+                                                                                   "bits | kSign")),
+        mutant("zeros of two signs", "deciding_weights.h", ("if ((bits & ~kSign) == 0) return kSign;", "")),
+        mutant("the lightest entries chosen from a list that is not sorted", "prologue.h", (
+            "if (weighs && code == Code::OK) code = take_and_meet(Step::SORT_ALL);",
+            "if (weighs && code == Code::OK) code = take(Step::SORT_ALL);")),
+        mutant("entries counted before the lightest are chosen", "prologue.h", (
+            "if (weighs && code == Code::OK) code = take_and_meet(Step::CHOOSE);",
+            "if (weighs && code == Code::OK) code = take(Step::CHOOSE);")),
+        mutant("targets that count dropped entries", "routing_tables.h", (
+            "words_.GetValue(tables_.chosen + first + i) >= 0 ? 1 : 0", "1")),
+    ),
+    # Tokens sent once, and copies of experts.
+    *shown_in(
+        "shared",
+        mutant("a token sent once for each of its experts", "rank_sort.h", ("rank >= 0 && newest_.GetValue(rank) != token", "rank >= 0")),
+        mutant("rows of experts listed from where a token's own begin", "rank_sort.h", (
+            "starts_.SetValue(i, fans_.GetValue(rank));", "starts_.SetValue(i, next_row_.GetValue(rank));")),
+        mutant("ranks sorted before all cores have counted", "prologue.h", (
+            "if (fans && code == Code::OK) code = take_and_meet(Step::COUNT_BY_RANK);",
+            "if (fans && code == Code::OK) code = take(Step::COUNT_BY_RANK);")),
+        mutant("a row of the wrong expert", "routing_tables.h", (
+            "at(tables_.before, source, tables_.narrow, fan.expert) + fan.place", "fan.place")),
+        mutant("the slot of another row", "routing_tables.h", ("slots - own % slots", "slots")),
+        without("a fan's sum that goes on with the last token's", "fan_bodies.h",
+                "if (piece.is_first) AscendC::Duplicate(unit.floats(0), 0.0f, piece.pitch);"),
+        without("rows of a fan added before each other", "fan_bodies.h", "AscendC::PipeBarrier<PIPE_V>();"),
+        mutant("fans tallied where numbers are still worked on", "fan_bodies.h", (
+            "AscendC::Duplicate(tallies, 0, least(kAtOnce, experts.route().num_slots - first));\n    unit.wait_for_results();",
+            "AscendC::Duplicate(tallies, 0, least(kAtOnce, experts.route().num_slots - first));")),
+        mutant("a copy's matrix in the wrong slot", "frame.h", ("copy.slot * height + k0", "(1 - copy.slot) * height + k0")),
+        mutant("gradients returned to the wrong place", "frame.h", (
+            "routing.place_of_copy(me, number) * height", "(1 - routing.place_of_copy(me, number)) * height")),
+        mutant("an owner's weights for its copy", "matmul_bodies.h", (
+            "frame.op.num_operands > 3 && frame.unit.expert >= frame.routing.num_own_experts() ? 3 : 2", "2")),
+        mutant("what comes back added to every expert", "matmul_bodies.h", ("copy.expert == frame.unit.expert", "true")),
+        mutant("a unit matrix over zeros that are still written", "cube_unit.h", (
+            "clear_l1(to, m, m);\n    AscendC::PipeBarrier<PIPE_MTE2>();", "clear_l1(to, m, m);")),
+        mutant("a unit matrix off the diagonal", "cube_unit.h", ("to[i * (num_m + 1) * kFractalSize]", "to[i * num_m * kFractalSize]")),
+        mutant("a run of copies that begins with its expert's", "entry_sort.h", ("place - low_.GetValue(local)", "place")),
+    ),
     mutant("a wrong sign in SwiGLU's gradient", "swiglu_bodies.h", ("AscendC::Sub(x, g, x, count);", "AscendC::Add(x, g, x, count);")),
 )
 

@@ -1,6 +1,7 @@
 """What tests of the whole chain share: small random layers, two oracles in float64, and running a stage forward and backward."""
 
 import dataclasses
+import math
 
 import jax
 import mindspore as ms
@@ -145,6 +146,24 @@ def numpy_moe_ffn(args, cotangent, num_tokens=None, kept=None):
         d_up[owner, e] += np.outer(x[r, t], dh)
         dx[r, t] += up[owner, e] @ dh
     return out, [dx, dw, d_up, d_down]
+
+
+def kept_by_hand(ids, weights, factor, policy, num_experts, num_tokens=None):
+    """[ep, T, K] bool and the drop counts [ep, E]: one token after the other takes a place while there is one."""
+    kept, dropped = np.zeros(ids.shape, bool), np.zeros((len(ids), num_experts), np.int32)
+    for r in range(len(ids)):
+        n = ids.shape[1] if num_tokens is None else num_tokens[r]
+        capacity = math.ceil(n * ids.shape[2] / num_experts * factor)
+        entries = [(t, k) for t in range(n) for k in range(ids.shape[2])]
+        if policy == "probs":
+            entries.sort(key=lambda at: -float(weights[r][at]))  # stable: of equal weights the first entry
+        taken = np.zeros(num_experts, int)
+        for t, k in entries:
+            e = ids[r, t, k]
+            kept[r, t, k] = taken[e] < capacity
+            dropped[r, e] += taken[e] >= capacity
+            taken[e] += 1
+    return kept, dropped
 
 
 # Running.

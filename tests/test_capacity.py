@@ -13,6 +13,7 @@ from helpers import (
     assert_close,
     jax_moe_ffn,
     jax_vjp,
+    kept_by_hand,
     numpy_moe_ffn,
     run_spmd,
     stages,
@@ -33,24 +34,6 @@ LAYERS = {
 }
 FACTORS = {"several tiles": 0.8, "one rank": 1.0, "four ranks": 0.1, "uneven": 0.75, "no tokens": 1.0,
            "one expert takes all": 1.25}
-
-
-def kept_by_hand(ids, weights, factor, policy, num_experts, num_tokens=None):
-    """[ep, T, K] bool and the drop counts [ep, E]: one token after the other takes a place while there is one."""
-    kept, dropped = np.zeros(ids.shape, bool), np.zeros((len(ids), num_experts), np.int32)
-    for r in range(len(ids)):
-        n = ids.shape[1] if num_tokens is None else num_tokens[r]
-        capacity = math.ceil(n * ids.shape[2] / num_experts * factor)
-        entries = [(t, k) for t in range(n) for k in range(ids.shape[2])]
-        if policy == "probs":
-            entries.sort(key=lambda at: -float(weights[r][at]))  # stable: of equal weights the first entry
-        taken = np.zeros(num_experts, int)
-        for t, k in entries:
-            e = ids[r, t, k]
-            kept[r, t, k] = taken[e] < capacity
-            dropped[r, e] += taken[e] >= capacity
-            taken[e] += 1
-    return kept, dropped
 
 
 def layer_with(factor, policy):

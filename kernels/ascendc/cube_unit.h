@@ -12,6 +12,13 @@ namespace hpmoe {
 constexpr int32_t kTileM = 128, kTileN = 256, kHalfN = 128, kDepthL1 = 256, kDepthL0 = 128, kFractal = 16,
                   kFractalSize = 256;
 
+// Matrices of c's shape that are added to it, by multiplying them from the left with a unit matrix: those whose bit is set of
+// several that begin `step` bytes apart, with rows ld elements apart. `unit`: where the unit matrices of tables.h are.
+struct Added {
+  uint64_t address, step, which, unit;
+  int32_t ld;
+};
+
 // Rows are ld elements apart. A turned operand is stored as columns: A as [k, m], B as [n, k]. c is written, or a float32 c
 // added to; without products (k = 0) it becomes zeros. m = 0: nothing to do.
 struct Product {
@@ -19,12 +26,13 @@ struct Product {
   int32_t ld_a, ld_b, ld_c, m, n, k;
   bool a_is_turned, b_is_turned, adds;
   Dtype dtype, result;
+  Added added;
 };
 
-// What L1 holds at once: a part of the depth of one tile.
+// What L1 holds at once: a part of the depth of one tile, or of one of the matrices that are added; `added` is its number, or -1.
 struct Step {
-  int32_t m0, n0, k0, m, n, k;
-  bool is_last;  // of its tile
+  int32_t m0, n0, k0, m, n, k, added;
+  bool is_first, is_last;  // of its tile
 };
 
 // The steps of a product, tile by tile.
@@ -34,14 +42,26 @@ class Steps {
     m_ = p.m;
     n_ = p.n;
     k_ = p.k;
-    m0_ = n0_ = k0_ = 0;
+    which_ = p.added.which;
+    begin_tile();
+    m0_ = n0_ = 0;
   }
   __aicore__ inline bool is_done() const { return m_ == 0 || n0_ >= n_; }
   __aicore__ inline Step next() {
-    const Step step{m0_, n0_, k0_, least(kTileM, m_ - m0_), least(kTileN, n_ - n0_), least(kDepthL1, k_ - k0_),
-                    k0_ + kDepthL1 >= k_};
-    k0_ = step.is_last ? 0 : k0_ + kDepthL1;
-    if (step.is_last) m0_ += kTileM;
+    Step step{m0_, n0_, k0_, least(kTileM, m_ - m0_), least(kTileN, n_ - n0_), least(kDepthL1, k_ - k0_), -1, is_first_, false};
+    is_first_ = false;
+    if (k0_ < k_ || which_ == 0) {
+      k0_ += kDepthL1;
+    } else {
+      while ((left_ >> added_ & 1) == 0) ++added_;
+      left_ &= left_ - 1;
+      step.added = added_;
+      step.k = step.m;
+    }
+    step.is_last = k0_ >= k_ && left_ == 0;
+    if (!step.is_last) return step;
+    begin_tile();
+    m0_ += kTileM;
     if (m0_ >= m_) {
       m0_ = 0;
       n0_ += kTileN;
@@ -50,7 +70,16 @@ class Steps {
   }
 
  private:
-  int32_t m_ = 0, n_ = 0, k_ = 0, m0_ = 0, n0_ = 0, k0_ = 0;
+  __aicore__ inline void begin_tile() {
+    k0_ = 0;
+    added_ = 0;
+    left_ = which_;
+    is_first_ = true;
+  }
+
+  int32_t m_ = 0, n_ = 0, k_ = 0, m0_ = 0, n0_ = 0, k0_ = 0, added_ = 0;
+  uint64_t which_ = 0, left_ = 0;
+  bool is_first_ = true;
 };
 
 class CubeUnit {
@@ -167,6 +196,14 @@ class CubeUnit {
     const auto blocks = static_cast<uint16_t>(fractals(rows) * fractals(cols) * kFractal);
     AscendC::Fill(to.ReinterpretCast<int32_t>(), AscendC::InitConstValueParams<int32_t>(1, blocks, 0, 0));
   }
+  // A unit matrix of m rows: fractals of zeros, and on the diagonal those that the prologue has left in global memory.
+  __aicore__ inline void load_unit(const Halves& to, const Product& p, int32_t m) {
+    const int32_t word = p.dtype == Dtype::BFLOAT16 ? kUnitBfloat16 : kUnitFloat16, num_m = fractals(m);
+    clear_l1(to, m, m);
+    AscendC::PipeBarrier<PIPE_MTE2>();
+    for (int32_t i = 0; i < num_m; ++i)
+      AscendC::DataCopy(to[i * (num_m + 1) * kFractalSize], global_at<half>(p.added.unit + word * sizeof(int32_t)), kFractalSize);
+  }
   __aicore__ inline static uint64_t element(uint64_t base, int32_t row, int32_t col, int32_t ld) {
     return base + (static_cast<uint64_t>(row) * ld + col) * sizeof(half);
   }
@@ -177,7 +214,11 @@ class CubeUnit {
     const int32_t i = next_load_;
     next_load_ = 1 - next_load_;
     in_l1_.wait_free(i);
-    if (step.k == 0) {
+    if (step.added >= 0) {
+      const uint64_t from = p.added.address + step.added * p.added.step;
+      load_unit(l1_a(i), p, step.m);
+      load_l1(l1_b(i), element(from, step.m0, step.n0, p.added.ld), step.m, step.n, p.added.ld);
+    } else if (step.k == 0) {
       clear_l1(l1_a(i), step.m, kFractal);
       clear_l1(l1_b(i), kFractal, step.n);
     } else {
@@ -232,7 +273,7 @@ class CubeUnit {
     in_l1_.wait_full(from);
     for (int32_t h = 0; h < num_halves; ++h) {
       const int32_t sums = (first_half_ + h) % 2;
-      if (step.k0 == 0) sums_.wait_free(sums);
+      if (step.is_first) sums_.wait_free(sums);
       multiply_half(p, step, from, h, sums);
       if (h + 1 == num_halves) in_l1_.set_free(from);
       if (!step.is_last) continue;
@@ -245,22 +286,23 @@ class CubeUnit {
   __aicore__ inline static int32_t half_cols(const Step& step, int32_t h) { return least(kHalfN, step.n - h * kHalfN); }
 
   __aicore__ inline void multiply_half(const Product& p, const Step& step, int32_t from, int32_t h, int32_t sums) {
-    const int32_t depth = most(step.k, p.k == 0 ? kFractal : 0), m = most(step.m, 2), n = half_cols(step, h);
+    const int32_t depth = step.k > 0 ? step.k : kFractal, m = most(step.m, 2), n = half_cols(step, h);
+    const bool a_is_turned = p.a_is_turned && step.added < 0, b_is_turned = p.b_is_turned && step.added < 0;
     const int32_t num_m = fractals(m), num_n = fractals(n), n1 = h * kHalfN / kFractal;
-    const int32_t column_a = p.a_is_turned ? fractals(depth) : num_m;
-    const int32_t column_b = p.b_is_turned ? fractals(step.n) : fractals(depth);
+    const int32_t column_a = a_is_turned ? fractals(depth) : num_m;
+    const int32_t column_b = b_is_turned ? fractals(step.n) : fractals(depth);
     const AscendC::LocalTensor<float> out = l0c_.Get<float>()[sums * kBytesHalf / sizeof(float)];
     for (int32_t k1 = 0; k1 < depth; k1 += kDepthL0) {
       const int32_t k = least(kDepthL0, depth - k1), num_k = fractals(k), l0 = next_l0_;
       next_l0_ = 1 - next_l0_;
       const Halves a = l0a_.Get<half>()[l0 * kBytesL0 / sizeof(half)], b = l0b_.Get<half>()[l0 * kBytesL0 / sizeof(half)];
       in_l0_.wait_free(l0);
-      load_l0a(a, l1_a(from), k1 / kFractal, num_m, num_k, column_a, p.a_is_turned);
-      load_l0b(b, l1_b(from), k1 / kFractal, n1, num_n, num_k, column_b, p.b_is_turned);
+      load_l0a(a, l1_a(from), k1 / kFractal, num_m, num_k, column_a, a_is_turned);
+      load_l0b(b, l1_b(from), k1 / kFractal, n1, num_n, num_k, column_b, b_is_turned);
       in_l0_.set_full(l0);
       in_l0_.wait_full(l0);
       const AscendC::MmadParams params(static_cast<uint16_t>(m), static_cast<uint16_t>(n), static_cast<uint16_t>(k), 0, false,
-                                       step.k0 + k1 == 0);
+                                       step.is_first && k1 == 0);
       if (p.dtype == Dtype::BFLOAT16) {
         AscendC::Mmad(out, a.ReinterpretCast<bfloat16_t>(), b.ReinterpretCast<bfloat16_t>(), params);
       } else {

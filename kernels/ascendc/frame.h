@@ -49,6 +49,7 @@ struct Frame {
       case Rows::OWN:
       case Rows::EXPERT: return unit.start;
       case Rows::SLOT_EXPERT: return static_cast<int64_t>(unit.expert) * most(buffer.rows_per_expert, 1);
+      case Rows::REPLICA: return static_cast<int64_t>(unit.expert - routing.num_own_experts()) * buffer.rows_per_expert;
       default: return 0;
     }
   }
@@ -75,6 +76,14 @@ __aicore__ inline bool is_put(const Op& op) {
   return opcode == Opcode::PUT || opcode == Opcode::PUT_BACK;
 }
 
+__aicore__ inline bool moves_copies(const Op& op) {
+  const auto opcode = static_cast<Opcode>(op.opcode);
+  return opcode == Opcode::REPLICATE || opcode == Opcode::RETURN_GRADS;
+}
+__aicore__ inline bool is_transfer(const Op& op) {
+  return is_put(op) || moves_copies(op) || static_cast<Opcode>(op.opcode) == Opcode::NOTIFY;
+}
+
 __aicore__ inline Unit cut(int32_t total, int64_t start, int32_t rows) {
   const int32_t first = static_cast<int32_t>(least(start, static_cast<int64_t>(total)));
   return {first, least(rows, total - first), 0};
@@ -84,7 +93,8 @@ __aicore__ inline Unit cut(int32_t total, int64_t start, int32_t rows) {
 __aicore__ inline Unit find_unit(const RankView& rank, const RoutingTables& routing, const Op& op, const Task& task) {
   const int32_t tile_rows = rank.image.header().tile_rows, num_tokens = rank.args.num_tokens;
   switch (static_cast<Domain>(op.domain)) {
-    case Domain::ONCE: return {0, 1, 0};
+    case Domain::ONCE:
+    case Domain::COPIES: return {0, 1, 0};
     case Domain::TILES:
       return cut(op.clipped ? least(op.num_rows, num_tokens) : op.num_rows, static_cast<int64_t>(task.row) * tile_rows,
                  tile_rows);
@@ -104,7 +114,23 @@ __aicore__ inline Unit find_unit(const RankView& rank, const RoutingTables& rout
 __aicore__ inline int32_t num_segments(const Frame& frame) {
   return is_put(frame.op) || frame.task.row >= 0 ? 1 : frame.routing.route().num_local_experts;
 }
+// The block of a matrix that a task of copies moves: to the rank that has the copy, or back to its owner.
+__aicore__ inline Segment copy_at(const Frame& frame) {
+  const RoutingTables& routing = frame.routing;
+  const int32_t me = frame.rank->args.rank, own = routing.num_own_experts(), number = frame.task.row / frame.op.blocks;
+  const int32_t height = frame.op.param[1], k0 = frame.task.row % frame.op.blocks * frame.op.param[0];
+  const int32_t rows = least(frame.op.param[0], height - k0);
+  if (static_cast<Opcode>(frame.op.opcode) == Opcode::RETURN_GRADS) {
+    if (!routing.is_copy(me, own + number)) return {me, me, 0, 0, 0, 0};
+    const int32_t expert = routing.share(me, own + number).expert;
+    return {me, expert / own, expert % own, rows, routing.place_of_copy(me, number) * height + k0, number * height + k0};
+  }
+  const Copy copy = routing.copy(me, number);
+  if (copy.host < 0) return {me, me, 0, 0, 0, 0};
+  return {me, copy.host, own + copy.slot, rows, copy.slot * height + k0, copy.expert * height + k0};
+}
 __aicore__ inline Segment segment_at(const Frame& frame, int32_t i) {
+  if (moves_copies(frame.op)) return copy_at(frame);
   const RankView& rank = *frame.rank;
   const int32_t me = rank.args.rank, peer = rank.image.peer(me, frame.task.peer);
   const bool back = goes_back(frame.op);

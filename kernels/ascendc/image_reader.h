@@ -26,6 +26,7 @@ class ImageReader {
   __aicore__ inline RouteWords route(int32_t i) const {
     return read_row<RouteWords>(image_ + header_.routes_offset + i * sizeof(Route));
   }
+  __aicore__ inline Share share(int32_t i) const { return read<Share>(header_.shares_offset, i); }
   __aicore__ inline TaskWord task_word(int32_t place) const {
     return static_cast<TaskWord>(word(header_.tasks_offset, place));
   }
@@ -36,7 +37,7 @@ class ImageReader {
   // The tables of route i lie behind those of the routes before it.
   __aicore__ inline RouteTables tables(int32_t i, int32_t num_aiv) const {
     RouteTables t{};
-    for (int32_t r = 0; r <= i; ++r) t = lay_out(route(r), header_.ep_size, num_aiv, t.end);
+    for (int32_t r = 0; r <= i; ++r) t = lay_out(route(r), header_.ep_size, num_aiv, r > 0 ? t.end : kUnitWords);
     return t;
   }
 

@@ -8,11 +8,14 @@ namespace hpmoe {
 constexpr int32_t kCounterWords = 16;  // a counter has a line of 64 bytes to itself
 constexpr int32_t kStatusWords = 16;   // so has a core's status
 
-// Counters behind those of the events, that the prologue uses; all count up from launch to launch.
+// Counters behind those of the events, that the prologue uses; all count up from launch to launch. Cores meet at
+// kCounted once a launch, and once more for each further step that sorting takes.
 enum PrologueCounter { kCounted, kSorted, kExchanged, kPlaced, kReady, kFailed, kNumPrologueCounters };
 
-// Addresses in the global memory of the rank's device. counters and tables lie in the symmetric heap, and so does every
-// buffer that another rank writes to. `targets` holds what each event's counter has reached after the launch before this.
+// Addresses in the global memory of the rank's device. buffers: where each of the image's buffers lies, then for each route how
+// many entries of this rank an expert takes (capacity_of_expert of cpu/image.h), in words of 64 bits. counters and tables lie in
+// the symmetric heap, and so does every buffer that another rank writes to. `targets` holds what each event's counter has reached
+// after the launch before this.
 struct LaunchArgs {
   uint64_t image, buffers, counters, targets, tables, status;
   int64_t timeout_cycles;

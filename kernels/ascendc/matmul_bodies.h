@@ -6,28 +6,55 @@
 
 namespace hpmoe {
 
-// out[rows, cols] = x[rows, :] @ w[e][:, cols], or @ w[e][cols, :]^T
+// out[rows, cols] = x[rows, :] @ w[e][:, cols], or @ w[e][cols, :]^T; a copy's w is in an operand of its own
 __aicore__ inline Product gmm(const Frame& frame) {
   const bool is_turned = frame.op.param[0] == 1;
-  const Buffer out = frame.buffer(0), x = frame.buffer(1), w = frame.buffer(2);
-  const int64_t row = frame.first_row(2, w), col = frame.first_col(2);
-  const uint64_t weight = is_turned ? frame.element(2, w, row + col, 0) : frame.element(2, w, row, col);
+  const int32_t of = frame.op.num_operands > 3 && frame.unit.expert >= frame.routing.num_own_experts() ? 3 : 2;
+  const Buffer out = frame.buffer(0), x = frame.buffer(1), w = frame.buffer(of);
+  const int64_t row = frame.first_row(of, w), col = frame.first_col(of);
+  const uint64_t weight = is_turned ? frame.element(of, w, row + col, 0) : frame.element(of, w, row, col);
   return {frame.rows(1).address, weight, frame.rows(0).address, x.cols, w.cols, out.cols,
           frame.unit.rows, frame.task.cols, frame.num_cols(1, x), false, is_turned, false,
-          static_cast<Dtype>(x.dtype), static_cast<Dtype>(out.dtype)};
+          static_cast<Dtype>(x.dtype), static_cast<Dtype>(out.dtype), {}};
 }
 
-// out[e][k0:k1, cols] = x[rows, k0:k1]^T @ dy[rows, cols], or added to out where that is a main gradient
+// The first operand from the fourth on whose rows are of this mode, or -1.
+__aicore__ inline int32_t find_operand(const Op& op, Rows rows) {
+  for (int32_t i = 3; i < op.num_operands; ++i)
+    if (static_cast<Rows>(op.operands[i].rows) == rows) return i;
+  return -1;
+}
+
+// Rows k0 .. of what the copies of a task's expert have given back.
+__aicore__ inline Added find_returned(const Frame& frame, int32_t operand, int32_t k0) {
+  if (operand < 0) return {};
+  const Buffer b = frame.buffer(operand);
+  const RoutingTables& routing = frame.routing;
+  const int32_t me = frame.rank->args.rank;
+  Added added{};
+  int32_t number = 0;
+  for (Copy copy = routing.first_copy(me); copy.host >= 0; copy = routing.next_copy(me, copy), ++number)
+    if (copy.expert == frame.unit.expert) added.which |= uint64_t{1} << number;
+  added.address = frame.element(operand, b, k0, frame.first_col(operand));
+  added.step = static_cast<uint64_t>(b.rows_per_expert) * b.cols * element_bytes(b.dtype);
+  added.ld = b.cols;
+  added.unit = frame.rank->args.tables;
+  return added;
+}
+
+// out[e][k0:k1, cols] = x[rows, k0:k1]^T @ dy[rows, cols], added to out where that is a main gradient, and to what the expert's
+// copies have given back
 __aicore__ inline Product wgrad(const Frame& frame) {
   const Buffer out = frame.buffer(0), x = frame.buffer(1), dy = frame.buffer(2);
   const int32_t block = frame.op.param[0], first = frame.op.operands[1].offset, num_k = x.cols - first;
   const int32_t k0 = frame.task.row % frame.op.blocks * block, k1 = least(k0 + block, num_k);
-  const bool adds = frame.op.num_operands > 3;
+  const bool adds = find_operand(frame.op, Rows::OWN) >= 0;
+  const Added added = find_returned(frame, find_operand(frame.op, Rows::RETURNED), k0);
   const int64_t row = static_cast<int64_t>(frame.unit.expert - frame.op.param[3]) * num_k + k0;
   return {frame.element(1, x, frame.unit.start, first + k0), frame.element(2, dy, frame.unit.start, frame.first_col(2)),
           frame.element(0, out, row, frame.first_col(0)), x.cols, dy.cols, out.cols,
-          adds && frame.unit.rows == 0 ? 0 : k1 - k0, frame.task.cols, frame.unit.rows, true, false, adds,
-          static_cast<Dtype>(x.dtype), static_cast<Dtype>(out.dtype)};
+          adds && frame.unit.rows == 0 && added.which == 0 ? 0 : k1 - k0, frame.task.cols, frame.unit.rows, true, false, adds,
+          static_cast<Dtype>(x.dtype), static_cast<Dtype>(out.dtype), added};
 }
 
 }  // namespace hpmoe

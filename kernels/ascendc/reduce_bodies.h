@@ -1,14 +1,16 @@
 // Sums over a token's entries, along rows and down columns.
 #pragma once
 
-#include "vector_unit.h"
+#include "drop_bodies.h"
 
 namespace hpmoe {
 
-// out[t] = sum_k w[t, k] * in[t * K + k], k = 0, 1, ...
+// out[t] = sum_k w[t, k] * in[t * K + k], k = 0, 1, ..., over the entries that were not dropped: `chosen` has a number below 0
+// for those, or is 0 where there are none.
 struct ReduceEntries {
   VectorUnit& unit;
   Rows2d out, in, weights;
+  uint64_t chosen;
   int32_t top_k;
   bool is_weighted;
 
@@ -29,9 +31,13 @@ struct ReduceEntries {
   }
   __aicore__ inline void compute(const Piece& piece) {
     const Floats sum = unit.floats(0), x = unit.floats(1), w = unit.floats(2);
+    const Piece all = entries(piece);
+    AscendC::LocalTensor<int32_t> kept;
+    if (chosen != 0) kept = unit.read_entries(chosen + static_cast<uint64_t>(all.row) * sizeof(int32_t), all.num_rows);
     if (is_weighted) unit.wait_for_results();
     for (int32_t k = 0; k < top_k; ++k) {
       for (int32_t r = 0; r < piece.num_rows; ++r) {
+        if (chosen != 0 && kept.GetValue(r * top_k + k) < 0) continue;
         const float weight = is_weighted ? w.GetValue(r * lanes() + k) : 1.0f;
         AscendC::Axpy(sum[r * piece.pitch], x[(r * top_k + k) * piece.pitch], weight, piece.pitch);
       }
@@ -49,7 +55,8 @@ __aicore__ inline void reduce_entries(VectorUnit& unit, const Frame& frame) {
   const Rows2d in{frame.element(1, from, static_cast<int64_t>(frame.unit.start) * top_k, frame.first_col(1)),
                   static_cast<int64_t>(from.cols) * element_bytes(from.dtype), from.dtype, out.cols, false};
   const int32_t widest = most(most(element_bytes(out.dtype), element_bytes(in.dtype)), element_bytes(weights.dtype));
-  ReduceEntries body{unit, out, in, weights, top_k, is_weighted};
+  const uint64_t chosen = drops(frame.routing.route()) ? chosen_from(frame, frame.unit.start) : 0;
+  ReduceEntries body{unit, out, in, weights, chosen, top_k, is_weighted};
   run_pieces(unit, Pieces(frame.unit.rows, out.cols, piece_elements(widest) / top_k), body);
 }
 

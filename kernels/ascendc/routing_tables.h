@@ -10,9 +10,20 @@ struct Unit {
   int32_t start, rows, expert;
 };
 
-// The rows that one rank sends to one local expert of another, cut to a slot. Entries begin at first_entry of the source's.
+// The rows that one rank sends to one local expert of another, cut to a slot: entries from first_entry of the source's on. Or
+// rows of a matrix, from first_entry on.
 struct Segment {
   int32_t source, dest, expert, rows, first_row, first_entry;
+};
+
+// Replica slot `slot` of rank `host`, a copy of its owner's local expert `expert`; host is -1 where there is none.
+struct Copy {
+  int32_t expert, host, slot;
+};
+
+// A local expert that a received row of a token is of, and the row's place among those of its source.
+struct Fan {
+  int32_t expert, place;
 };
 
 class RoutingTables {
@@ -23,6 +34,8 @@ class RoutingTables {
     words_ = global_at<int32_t>(tables);
     tile_rows_ = image.header().tile_rows;
     rank_ = rank;
+    image_ = &image;
+    num_own_ = route_.num_experts / image.header().ep_size;
   }
 
   __aicore__ inline const RouteWords& route() const { return route_; }
@@ -41,6 +54,17 @@ class RoutingTables {
   }
   __aicore__ inline int32_t sent_to(int32_t source, int32_t dest) const {
     return sent_to_experts(source, dest, 0, route_.num_local_experts);
+  }
+
+  // Entries of this rank that are sent, and whether one is.
+  __aicore__ inline int32_t kept_entries() const {
+    return at(tables_.sent, rank_, tables_.width, route_.num_local_experts * image_->header().ep_size);
+  }
+  __aicore__ inline int32_t kept_entries(int32_t first_token, int32_t num_tokens) const {
+    const int32_t first = first_token * route_.top_k, count = num_tokens * route_.top_k;
+    int32_t kept = drops(route_) ? 0 : count;
+    for (int32_t i = 0; i < count && drops(route_); ++i) kept += words_.GetValue(tables_.chosen + first + i) >= 0 ? 1 : 0;
+    return kept;
   }
 
   __aicore__ inline Unit slot(int32_t rank, int32_t index) const {
@@ -73,7 +97,57 @@ class RoutingTables {
     return part;
   }
 
+  // The slot of a received row of one of this rank's experts.
+  __aicore__ inline int32_t slot_of(int32_t expert, int32_t row) const {
+    const int32_t first = at(tables_.slot_start, rank_, tables_.narrow, expert);
+    const int32_t slots = at(tables_.slot_start, rank_, tables_.narrow, expert + 1) - first;
+    const int32_t own = at(tables_.own_start, rank_, tables_.narrow, expert) / tile_rows_;
+    return first + ((row - expert_start(rank_, expert)) / tile_rows_ + slots - own % slots) % slots;
+  }
+  // The row that this rank has received of a token of another one.
+  __aicore__ inline int32_t row_of(int32_t source, const Fan& fan) const {
+    return expert_start(rank_, fan.expert) + at(tables_.before, source, tables_.narrow, fan.expert) + fan.place;
+  }
+
+  // Experts without the room for copies; whether a local expert is a copy; how many there are of one of a rank's.
+  __aicore__ inline int32_t num_own_experts() const { return num_own_; }
+  __aicore__ inline Share share(int32_t rank, int32_t expert) const {
+    return image_->share(route_.first_share + rank * route_.num_local_experts + expert);
+  }
+  __aicore__ inline bool is_copy(int32_t rank, int32_t expert) const {
+    return expert >= num_own_ && expert < route_.num_local_experts && share(rank, expert).expert >= 0;
+  }
+  // The copies of a rank's experts, in the order of their hosts: the first one, and the one after another.
+  __aicore__ inline Copy first_copy(int32_t rank) const { return copy_from(rank, 0, 0); }
+  __aicore__ inline Copy next_copy(int32_t rank, const Copy& copy) const { return copy_from(rank, copy.host, copy.slot + 1); }
+  __aicore__ inline Copy copy(int32_t rank, int32_t number) const {
+    Copy copy = first_copy(rank);
+    for (int32_t i = 0; i < number && copy.host >= 0; ++i) copy = next_copy(rank, copy);
+    return copy;
+  }
+  // Where among its owner's copies the one in a slot of a rank stands.
+  __aicore__ inline int32_t place_of_copy(int32_t rank, int32_t slot) const {
+    const int32_t owner = share(rank, num_own_ + slot).expert / num_own_;
+    int32_t place = 0;
+    for (Copy copy = first_copy(owner); copy.host != rank || copy.slot != slot; copy = next_copy(owner, copy)) ++place;
+    return place;
+  }
+  __aicore__ inline int32_t num_copies(int32_t rank, int32_t expert) const {
+    int32_t count = 0;
+    for (Copy copy = first_copy(rank); copy.host >= 0; copy = next_copy(rank, copy)) count += copy.expert == expert ? 1 : 0;
+    return count;
+  }
+
  private:
+  __aicore__ inline Copy copy_from(int32_t rank, int32_t host, int32_t slot) const {
+    for (; host < image_->header().ep_size; ++host, slot = 0) {
+      for (; num_own_ + slot < route_.num_local_experts; ++slot) {
+        const int32_t expert = share(host, num_own_ + slot).expert;
+        if (expert >= 0 && expert / num_own_ == rank) return {expert % num_own_, host, slot};
+      }
+    }
+    return {-1, -1, -1};
+  }
   __aicore__ inline int32_t at(int32_t table, int32_t row, int32_t width, int32_t i) const {
     return words_.GetValue(table + row * width + i);
   }
@@ -81,7 +155,8 @@ class RoutingTables {
   RouteWords route_;
   RouteTables tables_;
   AscendC::GlobalTensor<int32_t> words_;
-  int32_t tile_rows_ = 0, rank_ = 0;
+  const ImageReader* image_ = nullptr;
+  int32_t tile_rows_ = 0, rank_ = 0, num_own_ = 0;
 };
 
 }  // namespace hpmoe

@@ -1,7 +1,8 @@
 // Where the routing tables of a rank lie: computed alike by the host that allocates them and by the kernel that fills them.
 //
 // Letters: E experts, L local experts, R ranks, V AIV cores, T tokens, K experts per token. All words of 32 bits, every
-// part from a line of 64 bytes on.
+// part from a line of 64 bytes on. `width` holds E + 1 words, and L * R + 1: there are more local experts where ranks have
+// copies.
 #pragma once
 
 #include "decode.h"
@@ -11,35 +12,64 @@ namespace hpmoe {
 // The words of protocol.h's Route that a device needs: it has no double precision.
 struct RouteWords {
   int32_t ids_buffer, num_experts, num_local_experts, top_k, num_slots, num_tokens, max_rows, drop_policy;
+  int32_t weights_buffer, first_share, once_of;
 };
+static_assert(offsetof(RouteWords, once_of) == offsetof(Route, once_of), "the first words of a Route");
+
+// Whether a rank may send fewer entries than it has.
+HPMOE_DEVICE inline bool drops(const RouteWords& route) {
+  const auto policy = static_cast<DropPolicy>(route.drop_policy);
+  return policy == DropPolicy::POSITION || policy == DropPolicy::PROBS || route.once_of >= 0;
+}
+
+// Before the tables of the first route: unit matrices of 16 x 16 in fractals, for an AIC to add rows by multiplying them; in
+// bfloat16, float16 and float32.
+constexpr int32_t kUnitBfloat16 = 0, kUnitFloat16 = 128, kUnitFloat32 = 256, kUnitWords = 512;
 
 HPMOE_DEVICE inline int32_t in_lines(int32_t words) { return (words + 15) / 16 * 16; }
 
 struct RouteTables {
   int32_t shares;        // [V][width] entries of each expert in the part of the tokens that an AIV sorts
-  int32_t entries;       // [T * K] this rank's entries, sorted stably by expert
-  int32_t sent;          // [R][width] sent[s][e]: entries of rank s for experts before e
+  int32_t entries;       // [T * K] this rank's entries that are kept, sorted stably by the local expert of a rank
+  int32_t sent;          // [R][width] sent[s][e]: entries of rank s for local experts before e, counted over all ranks
   int32_t expert_start;  // [R][narrow] first received row of each expert of a rank
   int32_t slot_start;    // [R][narrow] first slot of each expert of a rank
   int32_t own_start;     // [R][narrow] rows of each expert of a rank that come from ranks before that rank
   int32_t before;        // [R][narrow] rows of each of this rank's experts that come from ranks before s
-  int32_t ahead;         // [width] rows of each expert that come from ranks before this one
+  int32_t ahead;         // [width] rows of each local expert that come from ranks before this one
+  int32_t chosen;        // [T * K] each entry's local expert, counted over all ranks, or -1 where it was dropped
+  int32_t place;         // [T * K] and its place among this rank's entries for it
+  int32_t dropped;       // [width] entries that each expert has no capacity for
+  int32_t lightest;      // [width] DropPolicy::PROBS: the key of each expert's lightest entry that is kept,
+  int32_t last;          // [width] and the last entry of that key that is
+  int32_t fan_shares;    // [V][width] of a route to ranks: what `shares` is, counted by the rows of experts
+  int32_t fan_start;     // [T * K + 1] where in `fans` the experts of each of `entries` begin
+  int32_t fans;          // [T * K][2] local expert, and place among this rank's entries for it
   int32_t width, narrow, end;
 };
 
 HPMOE_DEVICE inline RouteTables lay_out(const RouteWords& route, int32_t ep_size, int32_t num_aiv, int32_t start) {
   RouteTables t{};
-  t.width = in_lines(route.num_experts + 1);
+  const int32_t num_entries = route.num_tokens * route.top_k, num_local = route.num_local_experts * ep_size;
+  t.width = in_lines((route.num_experts > num_local ? route.num_experts : num_local) + 1);
   t.narrow = in_lines(route.num_local_experts + 1);
   t.shares = start;
   t.entries = t.shares + num_aiv * t.width;
-  t.sent = t.entries + in_lines(route.num_tokens * route.top_k);
+  t.sent = t.entries + in_lines(num_entries);
   t.expert_start = t.sent + ep_size * t.width;
   t.slot_start = t.expert_start + ep_size * t.narrow;
   t.own_start = t.slot_start + ep_size * t.narrow;
   t.before = t.own_start + ep_size * t.narrow;
   t.ahead = t.before + ep_size * t.narrow;
-  t.end = t.ahead + t.width;
+  t.chosen = t.ahead + t.width;
+  t.place = t.chosen + in_lines(num_entries);
+  t.dropped = t.place + in_lines(num_entries);
+  t.lightest = t.dropped + t.width;
+  t.last = t.lightest + t.width;
+  t.fan_shares = t.last + t.width;
+  t.fan_start = t.fan_shares + (route.once_of < 0 ? 0 : num_aiv * t.width);
+  t.fans = t.fan_start + (route.once_of < 0 ? 0 : in_lines(num_entries + 1));
+  t.end = t.fans + (route.once_of < 0 ? 0 : in_lines(2 * num_entries));
   return t;
 }
 

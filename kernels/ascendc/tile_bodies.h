@@ -2,6 +2,7 @@
 #pragma once
 
 #include "counters.h"
+#include "fan_bodies.h"
 #include "map_body.h"
 #include "matmul_bodies.h"
 #include "reduce_bodies.h"
@@ -28,6 +29,10 @@ __aicore__ inline Code run_task(VectorUnit& unit, const Frame& frame) {
   switch (static_cast<Opcode>(frame.op.opcode)) {
     case Opcode::PUT:
     case Opcode::PUT_BACK: copy_segment(unit, frame, segment_at(frame, 0)); break;
+    case Opcode::REPLICATE:
+    case Opcode::RETURN_GRADS: copy_matrix(unit, frame, copy_at(frame)); break;
+    case Opcode::FAN_OUT: fan_out(unit, frame); break;
+    case Opcode::FAN_IN: fan_in(unit, frame); break;
     case Opcode::SWIGLU: swiglu(unit, frame); break;
     case Opcode::SWIGLU_GRAD: swiglu_grad(unit, frame); break;
     case Opcode::MAP: map(unit, frame); break;
@@ -35,6 +40,8 @@ __aicore__ inline Code run_task(VectorUnit& unit, const Frame& frame) {
     case Opcode::ROW_REDUCE:
     case Opcode::ROW_DOT: fold_rows(unit, frame); break;
     case Opcode::COL_SUM: sum_columns(unit, frame); break;
+    case Opcode::KEEP: keep_entries(unit, frame); break;
+    case Opcode::DROP_COUNTS: drop_counts(unit, frame); break;
     case Opcode::GATHER: return gather(unit, frame);
     default: break;  // NOTIFY only signals
   }
@@ -44,6 +51,9 @@ __aicore__ inline void finish_task(VectorUnit&) {}
 
 // An AIC moves no rows, so it has none to count by token tiles.
 __aicore__ inline void signal_tiles(CubeUnit&, const Frame&, const Segment&, const Counters&, int32_t, int32_t) {}
+
+// So has it none to count by the slots they are fanned out to.
+__aicore__ inline void signal_fans(CubeUnit&, const Frame&, const Counters&, int32_t) {}
 
 // One signal for each run of entries of one token tile.
 __aicore__ inline void signal_tiles(VectorUnit& unit, const Frame& frame, const Segment& segment, const Counters& counters,

@@ -67,6 +67,16 @@ __aicore__ inline void copy_segment(VectorUnit& unit, const Frame& frame, const 
   }
 }
 
+// Copies a block of a matrix from this rank to another.
+__aicore__ inline void copy_matrix(VectorUnit& unit, const Frame& frame, const Segment& block) {
+  if (block.rows == 0) return;
+  const Buffer buffer = frame.buffer(0);
+  const int32_t width = buffer.cols * element_bytes(buffer.dtype);
+  const uint64_t to = address_on(frame.base(0), block.dest) + static_cast<uint64_t>(block.first_row) * width;
+  const uint64_t from = frame.base(1) + static_cast<uint64_t>(block.first_entry) * width;
+  pass_rows(unit, {}, block.rows, width, {from, width, false, 1, 0}, {to, width, false, 1, 0});
+}
+
 // out[i] = x[index[i]]; a negative index counts from the end.
 __aicore__ inline Code gather(VectorUnit& unit, const Frame& frame) {
   const Buffer x = frame.buffer(1);

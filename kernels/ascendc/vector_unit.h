@@ -2,7 +2,7 @@
 //
 // UB, 192 KB: two input buffers of three pieces (48 KB) and two output buffers of two (32 KB), so that the next piece comes
 // in and the last one leaves while one is worked on; five pieces in float32 (80 KB); two buffers of 14 KB through which rows
-// only pass; entries and signals (2 KB). A piece is 8 KB as stored: 4096 elements, 2048 where an operand is float32.
+// only pass; entries and signals (3 KB). A piece is 8 KB as stored: 4096 elements, 2048 where an operand is float32.
 //
 // The scalar unit waits for a pipe only where it reads what that has brought or computed, so it is ahead of all of them: the
 // next task's rows come in while the last one's leave.
@@ -14,7 +14,7 @@
 namespace hpmoe {
 
 constexpr int32_t kPieceBytes = 8 * 1024, kPieceFloats = kPieceBytes / 2, kMaxInputs = 3, kMaxOutputs = 2, kNumFloats = 5;
-constexpr int32_t kPassBytes = 14 * 1024, kMaxEntries = 256, kLane = 16, kBlockBytes = 32;
+constexpr int32_t kPassBytes = 14 * 1024, kMaxEntries = 256, kEntryWords = 640, kLane = 16, kBlockBytes = 32;
 
 using Floats = AscendC::LocalTensor<float>;
 using Bytes = AscendC::LocalTensor<uint8_t>;
@@ -39,17 +39,18 @@ class VectorUnit {
     pipe->InitBuffer(outputs, 2, kMaxOutputs * kPieceBytes);
     pipe->InitBuffer(floats_, kNumFloats * kPieceFloats * sizeof(float));
     pipe->InitBuffer(passing, 2, kPassBytes);
-    pipe->InitBuffer(entries_, kMaxEntries * sizeof(int32_t));
+    pipe->InitBuffer(entries_, kEntryWords * sizeof(int32_t));
     pipe->InitBuffer(signal_, kNumSignals * kBlockBytes);
     signals_.init(pipe);
     polls_.init(pipe);
     loaded_ = pipe->AllocEventID<AscendC::HardEvent::MTE2_S>();
     computed_ = pipe->AllocEventID<AscendC::HardEvent::V_S>();
-    written_ = pipe->AllocEventID<AscendC::HardEvent::S_MTE3>();
+    written_.init(pipe);
   }
   __aicore__ inline void end() {
     signals_.end();
     polls_.end();
+    written_.end();
   }
 
   __aicore__ inline Floats floats(int32_t i) { return floats_.Get<float>()[i * kPieceFloats]; }
@@ -116,9 +117,9 @@ class VectorUnit {
     AscendC::DataCopyPad(global_at<uint8_t>(to), from, params);
   }
 
-  // Entries of a sorted list, for the scalar unit to read.
-  __aicore__ inline AscendC::LocalTensor<int32_t> read_entries(uint64_t from, int32_t count) {
-    const AscendC::LocalTensor<int32_t> entries = entries_.Get<int32_t>();
+  // Entries of a sorted list, for the scalar unit to read: to those of their buffer from `place` on, a multiple of 8.
+  __aicore__ inline AscendC::LocalTensor<int32_t> read_entries(uint64_t from, int32_t count, int32_t place = 0) {
+    const AscendC::LocalTensor<int32_t> entries = entries_.Get<int32_t>()[place];
     copy_in(entries.ReinterpretCast<uint8_t>(), from, 1, count * sizeof(int32_t), 0, kBlockBytes);
     wait_for_loads();
     return entries;
@@ -134,8 +135,11 @@ class VectorUnit {
   }
   // Before copies out of UB read what the scalar unit has written there.
   __aicore__ inline void release_to_copies() {
-    AscendC::SetFlag<AscendC::HardEvent::S_MTE3>(written_);
-    AscendC::WaitFlag<AscendC::HardEvent::S_MTE3>(written_);
+    written_.wait_free(next_written_);
+    written_.set_full(next_written_);
+    written_.wait_full(next_written_);
+    written_.set_free(next_written_);
+    next_written_ = 1 - next_written_;
   }
 
   // Loads from here on come after what the scalar unit has seen.
@@ -175,10 +179,11 @@ class VectorUnit {
   }
 
   AscendC::TBuf<AscendC::TPosition::VECCALC> floats_, entries_, signal_;
-  AscendC::TEventID loaded_, computed_, written_;
+  AscendC::TEventID loaded_, computed_;
   Ring<AscendC::HardEvent::S_MTE3, AscendC::HardEvent::MTE3_S, kNumSignals> signals_;
   Ring<AscendC::HardEvent::S_MTE2, AscendC::HardEvent::MTE2_S, 2> polls_;
-  int32_t next_signal_ = 0, next_poll_ = 0;
+  Ring<AscendC::HardEvent::S_MTE3, AscendC::HardEvent::MTE3_S, 2> written_;
+  int32_t next_signal_ = 0, next_poll_ = 0, next_written_ = 0;
 };
 
 // How an op's rows are cut into pieces: whole rows where several fit, else parts of one row.
@@ -210,8 +215,8 @@ class Pieces {
 // Elements of a piece where the widest operand has elements of so many bytes.
 __aicore__ inline int32_t piece_elements(int32_t widest) { return kPieceBytes / widest; }
 
-template <class Body>
-__aicore__ inline void load_piece(VectorUnit& unit, Body& body, const Piece& piece) {
+template <class Body, class APiece>
+__aicore__ inline void load_piece(VectorUnit& unit, Body& body, const APiece& piece) {
   Bytes in = unit.inputs.AllocTensor<uint8_t>();
   body.load(in, piece);
   unit.inputs.EnQue(in);
@@ -219,12 +224,12 @@ __aicore__ inline void load_piece(VectorUnit& unit, Body& body, const Piece& pie
 
 // Body: load(in, piece) copies what a piece needs, widen(in, piece) makes float32 of it, and compute(piece) works on that and
 // writes results. The next piece is under way before this one is looked at.
-template <class Body>
-__aicore__ inline void run_pieces(VectorUnit& unit, Pieces pieces, Body& body) {
-  Piece next = pieces.next();
+template <class Body, class SomePieces>
+__aicore__ inline void run_pieces(VectorUnit& unit, SomePieces pieces, Body& body) {
+  auto next = pieces.next();
   load_piece(unit, body, next);
   for (bool is_last = false; !is_last;) {
-    const Piece piece = next;
+    const auto piece = next;
     is_last = pieces.is_done();
     if (!is_last) {
       next = pieces.next();

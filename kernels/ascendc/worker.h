@@ -150,13 +150,14 @@ class Worker {
   __aicore__ inline void signal(const Turn& turn) {
     const Form& form = turn.form;
     const Frame& frame = turn.frame;
-    const auto opcode = static_cast<Opcode>(frame.op.opcode);
-    const bool is_transfer = is_put(frame.op) || opcode == Opcode::NOTIFY;
-    is_transfer ? settle() : unit_.settle_stores();
+    const bool moves = is_transfer(frame.op);
+    moves ? settle() : unit_.settle_stores();
     for (int32_t i = 0; i < form.num_signals; ++i) {
       const Signal signal = rank_.image.signal(form.first_signal + i);
       const bool is_count = static_cast<Amount>(signal.amount) == Amount::COUNT;
-      if (is_transfer && !is_count) {
+      if (!moves && static_cast<Index>(signal.kind) == Index::ENTRY_TILE) {
+        signal_fans(unit_, frame, counters_, event_of(signal.event, signal.kind, frame));
+      } else if (moves && !is_count) {
         for (int32_t s = 0; s < num_segments(frame); ++s) signal_segment(signal, frame, segment_at(frame, s));
       } else if (is_count || frame.unit.rows > 0) {
         signal_unit(signal, frame, is_count ? 1 : frame.unit.rows);

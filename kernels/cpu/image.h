@@ -1,6 +1,8 @@
 // A read-only view of a packed image, and its check.
 #pragma once
 
+#include <algorithm>
+#include <cmath>
 #include <cstdint>
 
 #include "decode.h"
@@ -72,6 +74,12 @@ inline int64_t ceil_div(int64_t a, int64_t b) { return (a + b - 1) / b; }
 
 inline int64_t max_rows_of(const Route& route, int32_t tile_rows) {
   return route.max_rows > 0 ? route.max_rows : int64_t{route.num_slots} * tile_rows;
+}
+
+// Entries of one rank that an expert takes. In double precision and in this order, so that host and kernel agree.
+inline int64_t capacity_of_expert(const Route& route, int64_t num_tokens) {
+  const double share = static_cast<double>(num_tokens * route.top_k) / route.num_experts * route.capacity_factor;
+  return static_cast<int64_t>(std::ceil(std::min(share, static_cast<double>(num_tokens))));
 }
 
 inline bool is_put(Opcode opcode) { return opcode == Opcode::PUT || opcode == Opcode::PUT_BACK; }

@@ -59,16 +59,10 @@ Code Routing::sort_entries(int32_t rank, const int32_t* topk_ids, int64_t num_to
   return Code::OK;
 }
 
-// In double precision and in this order, so that host and kernel agree.
-int64_t Routing::capacity_of_expert(int64_t num_tokens) const {
-  const double share = static_cast<double>(num_tokens * route_.top_k) / route_.num_experts * route_.capacity_factor;
-  return static_cast<int64_t>(std::ceil(std::min(share, static_cast<double>(num_tokens))));
-}
-
 Code Routing::drop_entries(int32_t rank, const float* topk_weights, int64_t num_tokens, Status& status) {
   if (static_cast<DropPolicy>(route_.drop_policy) == DropPolicy::NONE) return Code::OK;
   RankRoute& mine = ranks_[rank];
-  const int64_t capacity = capacity_of_expert(num_tokens), num_entries = num_tokens * route_.top_k;
+  const int64_t capacity = capacity_of_expert(route_, num_tokens), num_entries = num_tokens * route_.top_k;
   if (mine.is_kept.empty()) return check_capacity(mine, capacity, status);
   const bool by_weight = static_cast<DropPolicy>(route_.drop_policy) == DropPolicy::PROBS;
   for (int64_t i = 0; by_weight && i < num_entries; ++i) {

@@ -114,7 +114,6 @@ class Routing {
     return ranks_[rank].source_start[static_cast<size_t>(expert) * ep_size_ + source];
   }
 
-  int64_t capacity_of_expert(int64_t num_tokens) const;
   Code check_capacity(const RankRoute& mine, int64_t capacity, Status& status) const;
 
   void count_kept(RankRoute& mine, int64_t num_tokens) const;

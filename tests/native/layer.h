@@ -43,8 +43,7 @@ inline Operand own(int buffer, Cols cols = Cols::OWN, int offset = 0) { return o
 // Events: per slot arrived, up (two halves), act, down; per token tile home.
 enum Events { ARRIVED = 0, UP = S, ACT = 2 * S, DOWN = 3 * S, HOME = 4 * S, kNumEvents = 4 * S + kTiles };
 
-// num_aic: how many of the queues, the first ones, take all matmuls and nothing else, without what counts dropped entries; 0
-// where all take everything.
+// num_aic: how many of the queues, the first ones, take all matmuls and nothing else; 0 where all take everything.
 inline std::vector<int32_t> make_image(int num_queues, const Variant& variant = kPlain, int num_aic = 0) {
   ImageWriter w(R, B, num_queues, num_aic);
   for (int i = 0; i < kNumArrays; ++i) {
@@ -87,10 +86,8 @@ inline std::vector<int32_t> make_image(int num_queues, const Variant& variant = 
   for (int j = 0; j < R; ++j)
     for (int s = 0; s < S; ++s) w.task(back, s, 0, 0, j, {DOWN + s}, {{HOME, by_tile, 0, peer}});
   for (int i = 0; i < kTiles; ++i) w.task(sum, i, 0, 0, -1, {HOME + i}, {});
-  if (num_aic == 0) {
-    for (int i = 0; i < kTiles; ++i) w.task(keep, i, 0, 0, -1, {}, {});
-    w.task(count, 0, 0, 0, -1, {}, {});
-  }
+  for (int i = 0; i < kTiles; ++i) w.task(keep, i, 0, 0, -1, {}, {});
+  w.task(count, 0, 0, 0, -1, {}, {});
   return w.pack();
 }
 

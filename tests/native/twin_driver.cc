@@ -62,6 +62,7 @@ void test_layer(const Variant& variant, int num_blocks, int launches) {
     const int code = twin.run(i);
     check(code == 0, code == 2 ? twin.fault : "a launch succeeds");
     twin.check_results();
+    if (variant.drops()) twin.check_drops();
   }
 }
 
@@ -70,6 +71,10 @@ void test_failures(const Variant& variant) {
   Twin lost(broken, variant);
   check(lost.run(1) == 1 && lost.status.code == int(Code::TIMEOUT), "a lost signal times out");
   check(lost.status.event >= 0 && lost.status.value < lost.status.threshold, "a timeout names its event");
+  const Variant tight = {variant.dtype, DropPolicy::ERROR, 0.5};
+  const auto of_tight = make_image(3, tight, 1);
+  Twin full(of_tight, tight);
+  check(full.run(1) == 1 && full.status.code == int(Code::OVER_CAPACITY), "a full expert is an error");
   Twin small(image, variant);
   --small.sizes[0][OUT];
   check(small.run(1) == 2 && std::strstr(small.fault, "of rank 0"), "a write past an array is named");
@@ -79,7 +84,9 @@ void test_failures(const Variant& variant) {
 
 int main(int argc, char** argv) {
   const int scale = argc > 1 ? std::atoi(argv[1]) : 1;
-  const Variant variants[] = {{Dtype::BFLOAT16, DropPolicy::NONE, 0}, {Dtype::FLOAT16, DropPolicy::NONE, 0}};
+  const Variant variants[] = {{Dtype::BFLOAT16, DropPolicy::NONE, 0}, {Dtype::FLOAT16, DropPolicy::NONE, 0},
+                              {Dtype::BFLOAT16, DropPolicy::ERROR, 4.0}, {Dtype::FLOAT16, DropPolicy::POSITION, 0.5},
+                              {Dtype::BFLOAT16, DropPolicy::PROBS, 0.5}};
   for (const Variant& variant : variants)
     for (int num_blocks : {1, 2}) test_layer(variant, num_blocks, 10 * scale);
   test_failures(variants[0]);

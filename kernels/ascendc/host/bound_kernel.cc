@@ -56,7 +56,8 @@ BoundKernel::BoundKernel(std::shared_ptr<Device> device, const std::string& imag
   image_ = static_cast<uint8_t*>(device_->allocate(image.size()));
   targets_ = static_cast<uint8_t*>(device_->allocate(in_whole_lines(header.num_events * 4 + 4)));
   device_->fill(image_, words_.data(), image.size());
-  status_offset_ = in_whole_lines(sizeof(LaunchArgs)) + in_whole_lines(sizeof(uint64_t) * layout_.places.size());
+  const size_t num_words = layout_.places.size() + static_cast<size_t>(header.num_routes);
+  status_offset_ = in_whole_lines(sizeof(LaunchArgs)) + in_whole_lines(sizeof(uint64_t) * num_words);
   record_bytes_ = status_offset_ + sizeof(CoreStatus) * header.num_queues;
   for (Record& record : ring_) {
     record.host = static_cast<uint8_t*>(device_->allocate_host(record_bytes_));
@@ -113,7 +114,7 @@ void BoundKernel::enqueue(const std::vector<void*>& tensors, int32_t num_tokens,
   record.is_under_way = true;
 }
 
-// A record: the arguments, the table of buffers, a line for each core's status.
+// A record: the arguments, the table of buffers and capacities, a line for each core's status.
 void BoundKernel::prepare(const Record& record, const std::vector<void*>& tensors, int32_t num_tokens) {
   const auto address = [](const void* pointer) { return reinterpret_cast<uint64_t>(pointer); };
   std::memset(record.host, 0, record_bytes_);
@@ -124,11 +125,14 @@ void BoundKernel::prepare(const Record& record, const std::vector<void*>& tensor
     void* const base = place.tensor < 0 ? symmetric_ : tensors.at(place.tensor);
     buffers[b] = address(base) + static_cast<uint64_t>(place.offset);
   }
+  const Image image(words_.data());
+  for (int32_t r = 0; r < image.header->num_routes; ++r)
+    buffers[layout_.places.size() + r] = static_cast<uint64_t>(capacity_of_expert(image.routes[r], num_tokens));
   const uint64_t tables = tables_offset_ + epoch_ % 2 * in_whole_lines(layout_.table_words * 4);
   const LaunchArgs args{address(image_), address(record.device + table), address(symmetric_ + counters_offset_),
                         address(targets_), address(symmetric_ + tables), address(record.device + status_offset_),
                         timeout_cycles_, rank_, num_tokens, epoch_,
-                        Image(words_.data()).header->num_queues / 3};
+                        image.header->num_queues / 3};
   std::memcpy(record.host, &args, sizeof(args));
 }
 

@@ -37,8 +37,9 @@ hpmoe::RouteTables last_tables(const hpmoe::Image& image) {
   for (int32_t r = 0; r < image.header->num_routes; ++r) {
     const hpmoe::Route& route = image.routes[r];
     const hpmoe::RouteWords words{route.ids_buffer, route.num_experts, route.num_local_experts, route.top_k,
-                                  route.num_slots, route.num_tokens, route.max_rows, route.drop_policy};
-    tables = hpmoe::lay_out(words, image.header->ep_size, image.header->num_queues / 3 * 2, tables.end);
+                                  route.num_slots, route.num_tokens, route.max_rows, route.drop_policy,
+                                  route.weights_buffer, route.first_share, route.once_of};
+    tables = hpmoe::lay_out(words, image.header->ep_size, image.header->num_queues / 3 * 2, r > 0 ? tables.end : hpmoe::kUnitWords);
   }
   return tables;
 }
@@ -80,19 +81,22 @@ class TwinLaunch {
     const HpmoeTwinRank& mine = ranks_[rank];
     const hpmoe::Header& h = *image_.header;
     before_.emplace_back(mine.targets, mine.targets + h.num_events);
-    pointers_.emplace_back(sizeof(uint64_t) * h.num_buffers);
+    pointers_.emplace_back(sizeof(uint64_t) * (h.num_buffers + h.num_routes));
     auto* pointers = reinterpret_cast<uint64_t*>(pointers_.back().begin());
     for (int32_t b = 0; b < h.num_buffers; ++b) {
       pointers[b] = reinterpret_cast<uint64_t>(mine.buffers[b]);
       memory_.add({"buffer " + std::to_string(b), rank, mine.symmetric[b] ? 3 + b : -1,
                    static_cast<uint8_t*>(mine.buffers[b]), static_cast<uint64_t>(mine.sizes[b])});
     }
+    for (int32_t r = 0; r < h.num_routes; ++r)
+      pointers[h.num_buffers + r] = static_cast<uint64_t>(hpmoe::capacity_of_expert(image_.routes[r], mine.num_tokens));
     const uint64_t words = table_words(image_), counter_bytes = counter_words() * sizeof(int32_t);
     int32_t* const tables = mine.tables + epoch % 2 * words;
     std::fill_n(tables, words, -1);
     statuses_.emplace_back(sizeof(hpmoe::CoreStatus) * h.num_queues);
     args_.emplace_back(sizeof(hpmoe::LaunchArgs));
-    memory_.add({"the table of buffers", rank, -1, pointers_.back().begin(), sizeof(uint64_t) * h.num_buffers});
+    memory_.add({"the table of buffers", rank, -1, pointers_.back().begin(),
+                 sizeof(uint64_t) * (h.num_buffers + h.num_routes)});
     memory_.add({"the counters", rank, 0, reinterpret_cast<uint8_t*>(mine.counters), counter_bytes});
     memory_.add({"the targets", rank, -1, reinterpret_cast<uint8_t*>(mine.targets), sizeof(int32_t) * h.num_events});
     memory_.add({"the routing tables", rank, 1, reinterpret_cast<uint8_t*>(tables), words * sizeof(int32_t)});

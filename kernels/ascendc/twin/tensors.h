@@ -103,13 +103,11 @@ class GlobalTensor {
   // Through the scalar unit's cache.
   T GetValue(uint64_t offset) const {
     twin::Core& core = twin::current();
-    twin::readable(core, address_ + offset, sizeof(T), "GetValue");
-    return core.cache.load(address_ + offset);
+    return core.cache.load(address_ + offset, core.global.region_of(address_ + offset, sizeof(T), "GetValue"));
   }
   void SetValue(uint64_t offset, T value) {
     twin::Core& core = twin::current();
-    twin::writable(core, address_ + offset, sizeof(T), "SetValue");
-    core.cache.store(address_ + offset, value);
+    core.cache.store(address_ + offset, value, core.global.region_of(address_ + offset, sizeof(T), "SetValue"));
   }
 
  private:

@@ -1,0 +1,49 @@
+// What dropped entries leave: zeros where they have a value of their own, and their counts.
+#pragma once
+
+#include "transfer_body.h"
+
+namespace hpmoe {
+
+// Where this rank's table says which local expert each entry from a token on has, or a number below 0.
+__aicore__ inline uint64_t chosen_from(const Frame& frame, int32_t token) {
+  const int32_t entry = frame.routing.tables().chosen + token * frame.routing.route().top_k;
+  return frame.rank->args.tables + static_cast<uint64_t>(entry) * sizeof(int32_t);
+}
+
+// out[t, k] = in[t * K + k], zero where the entry was dropped: nothing was sent back for it.
+__aicore__ inline void keep_entries(VectorUnit& unit, const Frame& frame) {
+  const int32_t top_k = frame.routing.route().top_k, size = element_bytes(frame.buffer(0).dtype);
+  const int32_t count = frame.unit.rows * top_k;
+  const uint64_t start = static_cast<uint64_t>(frame.unit.start) * top_k * size;
+  const uint64_t to = frame.base(0) + start, from = frame.base(1) + start, chosen = chosen_from(frame, frame.unit.start);
+  for (int32_t first = 0; first < count; first += kMaxEntries) {
+    const int32_t entries = least(kMaxEntries, count - first);
+    Bytes buffer = unit.passing.AllocTensor<uint8_t>();
+    unit.copy_in(buffer, from + static_cast<uint64_t>(first) * size, 1, entries * size, 0, 0);
+    const AscendC::LocalTensor<int32_t> kept = unit.read_entries(chosen + first * sizeof(int32_t), entries);
+    for (int32_t i = 0; i < entries; ++i) {
+      if (kept.GetValue(i) >= 0) continue;
+      if (size == 4) {
+        buffer.ReinterpretCast<int32_t>().SetValue(i, 0);
+      } else {
+        buffer.ReinterpretCast<int16_t>().SetValue(i, 0);
+      }
+    }
+    unit.release_to_copies();
+    unit.passing.EnQue(buffer);
+    buffer = unit.passing.DeQue<uint8_t>();
+    unit.copy_out(to + static_cast<uint64_t>(first) * size, buffer, 1, entries * size, 0, 0);
+    unit.passing.FreeTensor(buffer);
+  }
+}
+
+// out[e] = entries of this rank that expert e had no capacity for.
+__aicore__ inline void drop_counts(VectorUnit& unit, const Frame& frame) {
+  const RoutingTables& routing = frame.routing;
+  const RowPlaces from{frame.rank->args.tables + static_cast<uint64_t>(routing.tables().dropped) * sizeof(int32_t), 0, false, 1, 0};
+  const RowPlaces to{frame.base(0), 0, false, 1, 0};
+  pass_rows(unit, {}, 1, routing.route().num_experts * static_cast<int32_t>(sizeof(int32_t)), from, to);
+}
+
+}  // namespace hpmoe

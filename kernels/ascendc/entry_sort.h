@@ -1,0 +1,234 @@
+// Sorts a rank's entries by the local expert that takes them, and drops those over capacity. Each AIV counts and sorts those of
+// its share of the tokens; between the steps all of them meet. See tables.h for the letters.
+//
+// Where only the heaviest entries of an expert are kept, all are sorted first, heaviest.h finds the lightest one that is kept,
+// and what is kept is counted and sorted anew.
+#pragma once
+
+#include "deciding_weights.h"
+
+namespace hpmoe {
+
+class EntrySort {
+ public:
+  // is_noted: whether each entry's local expert and place are asked for later.
+  __aicore__ inline EntrySort(PrologueUnit& on, int32_t number, bool is_noted)
+      : on_(on), number_(number), route_(on.rank.image.route(number)), tables_(on.rank.image.tables(number, on.rank.num_aiv)),
+        weights_(deciding_weights(on, route_)), is_noted_(is_noted) {
+    const int32_t ep_size = on.rank.image.header().ep_size, width = tables_.width;
+    has_copies_ = has_copies(route_, ep_size);
+    num_local_ = has_copies_ ? route_.num_local_experts * ep_size : route_.num_experts;
+    const int32_t left = PrologueUnit::kWords - kNumTables * width - PrologueUnit::slack(num_local_);
+    chunk_ = left / (kNumParts * kLane) * kLane / route_.top_k * route_.top_k;
+    all_ = on.words(0);
+    before_ = on.words(width);
+    low_ = on.words(2 * width);
+    high_ = on.words(3 * width);
+    next_ = on.words(4 * width);
+    work_ = on.words(5 * width);
+    newest_ = on.words(6 * width);
+    older_ = on.words(7 * width);
+    lightest_ = on.words(8 * width);
+    last_ = on.words(9 * width);
+    const int32_t part = left / (kNumParts * kLane) * kLane;
+    ids_ = on.words(kNumTables * width);
+    places_ = ids_[part];
+    values_ = places_[part];
+    loaded_ = values_[part];
+    staged_ = loaded_[part];
+  }
+
+  __aicore__ inline const RouteWords& route() const { return route_; }
+  __aicore__ inline const RouteTables& tables() const { return tables_; }
+
+  // Counts this core's entries for each expert; later, those that are heavy enough. The first of them that cannot be is named.
+  __aicore__ inline Code count(bool all) {
+    AscendC::PipeBarrier<PIPE_ALL>();
+    is_full_ = all;
+    on_.clear(all_, tables_.width);
+    if (!all) read_lightest();
+    int32_t first, last;
+    on_.share(route_, &first, &last);
+    Code code = Code::OK;
+    for (int32_t begin = first; begin < last && code != Code::INDEX_OUT_OF_RANGE; begin += chunk_) {
+      const Code found = count_chunk(begin, least(chunk_, last - begin), code == Code::OK);
+      if (found != Code::OK) code = found;
+    }
+    if (code != Code::OK) return code;
+    on_.publish();
+    on_.write(on_.word(tables_.shares + on_.core * tables_.width), all_, tables_.width);
+    return Code::OK;
+  }
+
+  // Sorts this core's entries: those that are kept by local expert, or all by expert.
+  __aicore__ inline Code sort(bool all) {
+    is_full_ = all;
+    on_.sum_shares(tables_.shares, tables_.width, all_, before_, work_);
+    const Code code = on_.core == 0 ? look_at_capacity() : Code::OK;
+    if (code != Code::OK) return code;
+    find_places();
+    if (!all && keeps_heaviest(route_)) read_lightest();
+    int32_t first, last;
+    on_.share(route_, &first, &last);
+    for (int32_t begin = first; begin < last; begin += chunk_) sort_chunk(begin, least(chunk_, last - begin));
+    return Code::OK;
+  }
+
+ private:
+  static constexpr int32_t kNumTables = 10, kNumParts = 5;
+
+  __aicore__ inline bool is_weighed() const { return keeps_heaviest(route_); }
+  __aicore__ inline DropPolicy policy() const { return static_cast<DropPolicy>(route_.drop_policy); }
+
+  __aicore__ inline void read_chunk(int32_t begin, int32_t count) {
+    AscendC::PipeBarrier<PIPE_ALL>();
+    on_.read(ids_, on_.buffer(route_.ids_buffer) + static_cast<uint64_t>(begin) * 4, count);
+    if (is_weighed()) {
+      const uint64_t from = weights_.address + static_cast<uint64_t>(begin) * weights_.size();
+      on_.unit.copy_in(loaded_.ReinterpretCast<uint8_t>(), from, 1, count * weights_.size(), 0, 0);
+    }
+    on_.unit.wait_for_loads();
+  }
+  __aicore__ inline void read_lightest() {
+    AscendC::PipeBarrier<PIPE_ALL>();
+    on_.read(lightest_, on_.word(tables_.lightest), route_.num_experts);
+    on_.read(last_, on_.word(tables_.last), route_.num_experts);
+    on_.unit.wait_for_loads();
+  }
+  __aicore__ inline bool is_heavy(int32_t begin, int32_t i, int32_t id) const {
+    const uint32_t key = weights_.key(weights_.bits(loaded_, i)), lightest = static_cast<uint32_t>(lightest_.GetValue(id));
+    return key > lightest || (key == lightest && begin + i <= last_.GetValue(id));
+  }
+
+  // An id that names no expert, else the first weight that is no number.
+  __aicore__ inline Code count_chunk(int32_t begin, int32_t count, bool is_first) {
+    Code code = Code::OK;
+    read_chunk(begin, count);
+    for (int32_t i = 0; i < count; ++i) {
+      const int32_t id = ids_.GetValue(i);
+      if (id < 0 || id >= route_.num_experts) {
+        on_.status.value = id;
+        on_.status.threshold = route_.num_experts;
+        return Code::INDEX_OUT_OF_RANGE;
+      }
+      if (is_weighed() && is_first && code == Code::OK && weights_.is_nan(weights_.bits(loaded_, i))) {
+        on_.status.value = (begin + i) / route_.top_k;
+        on_.status.threshold = (begin + i) % route_.top_k;
+        code = Code::NOT_A_NUMBER;
+      }
+      if (is_full_ || is_heavy(begin, i, id)) all_.SetValue(id, all_.GetValue(id) + 1);
+    }
+    return code;
+  }
+
+  // Whether an expert is over its capacity: the fullest one is named. Or how many entries each drops.
+  __aicore__ inline Code look_at_capacity() {
+    if (policy() == DropPolicy::NONE || (is_weighed() && !is_full_)) return Code::OK;
+    const int32_t capacity = on_.capacity(number_);
+    int32_t most_rows = capacity;
+    for (int32_t e = 0; e < route_.num_experts; ++e) {
+      const int32_t rows = all_.GetValue(e);
+      work_.SetValue(e, most(rows - capacity, 0));
+      if (rows <= most_rows) continue;
+      most_rows = rows;
+      on_.status.wait = e;
+    }
+    if (policy() != DropPolicy::ERROR) {
+      on_.status.wait = -1;
+      on_.publish();
+      on_.write(on_.word(tables_.dropped), work_, route_.num_experts);
+      AscendC::PipeBarrier<PIPE_ALL>();
+      return Code::OK;
+    }
+    if (most_rows == capacity) return Code::OK;
+    on_.status.value = most_rows;
+    on_.status.threshold = capacity;
+    return Code::OVER_CAPACITY;
+  }
+
+  // For each local expert: which of its expert's entries it takes, and where this core's begin in the sorted list. Work gets
+  // where the local experts' begin.
+  __aicore__ inline void find_places() {
+    if (policy() == DropPolicy::POSITION) {
+      const int32_t capacity = on_.capacity(number_);
+      for (int32_t e = 0; e < route_.num_experts; ++e) all_.SetValue(e, least(all_.GetValue(e), capacity));
+    }
+    for (int32_t e = 0; e < tables_.width; ++e) newest_.SetValue(e, -1);
+    const int32_t num_lists = is_full_ ? route_.num_experts : num_local_;
+    int32_t start = 0;
+    for (int32_t e = 0; e < num_lists; ++e) {
+      const int32_t expert = find_part(e), low = low_.GetValue(e), high = high_.GetValue(e);
+      work_.SetValue(e, start);
+      const int32_t before = expert < 0 ? 0 : before_.GetValue(expert);
+      next_.SetValue(e, start + most(least(before, high) - low, 0));
+      start += high - low;
+    }
+    for (int32_t e = num_lists; e < tables_.width; ++e) work_.SetValue(e, start);
+    num_lists_ = num_lists;
+    if (on_.core != 0 || is_full_) return;
+    on_.publish();
+    on_.write(on_.word(tables_.sent + on_.rank.args.rank * tables_.width), work_, tables_.width);
+    AscendC::PipeBarrier<PIPE_ALL>();
+  }
+
+  // The expert that a local expert is a copy of, or -1; low and high get which of its entries go there. What is rounded is
+  // offset by the rank, so that these add up to the shares over all ranks.
+  __aicore__ inline int32_t find_part(int32_t e) {
+    const bool is_cut = has_copies_ && !is_full_;
+    const int32_t ep_size = on_.rank.image.header().ep_size;
+    Share share{e, 0, kWhole};
+    if (is_cut) share = on_.rank.image.share(route_.first_share + e);
+    int32_t low = 0, high = share.expert < 0 ? 0 : all_.GetValue(share.expert);
+    if (is_cut && share.expert >= 0) {
+      const int64_t offset = static_cast<int64_t>(kWhole) * (2 * on_.rank.args.rank + 1) / (2 * ep_size), rows = high;
+      low = static_cast<int32_t>((rows * share.low + offset) / kWhole);
+      high = static_cast<int32_t>((rows * share.high + offset) / kWhole);
+      older_.SetValue(e, newest_.GetValue(share.expert));
+      newest_.SetValue(share.expert, e);
+    }
+    low_.SetValue(e, low);
+    high_.SetValue(e, high);
+    return share.expert;
+  }
+
+  // The local expert that takes the entry at a place among its expert's, or -1.
+  __aicore__ inline int32_t local_of(int32_t expert, int32_t place) const {
+    if (!has_copies_ || num_lists_ != num_local_) return place < high_.GetValue(expert) ? expert : -1;
+    int32_t e = newest_.GetValue(expert);
+    while (e >= 0 && (place < low_.GetValue(e) || place >= high_.GetValue(e))) e = older_.GetValue(e);
+    return e;
+  }
+
+  __aicore__ inline void sort_chunk(int32_t begin, int32_t count) {
+    read_chunk(begin, count);
+    for (int32_t i = 0; i < count; ++i) {
+      const int32_t id = ids_.GetValue(i);
+      int32_t local = -1, place = 0;
+      if (is_full_ || !is_weighed() || is_heavy(begin, i, id)) {
+        place = before_.GetValue(id);
+        before_.SetValue(id, place + 1);
+        local = local_of(id, place);
+      }
+      ids_.SetValue(i, local);
+      places_.SetValue(i, local < 0 ? 0 : place - low_.GetValue(local));
+      values_.SetValue(i, begin + i);
+    }
+    on_.append(ids_, values_, 1, count, num_lists_, next_, tables_.entries, work_, staged_);
+    if (!is_noted_ || is_full_) return;
+    on_.write(on_.word(tables_.chosen + begin), ids_, count);
+    on_.write(on_.word(tables_.place + begin), places_, count);
+  }
+
+  PrologueUnit& on_;
+  const int32_t number_;
+  const RouteWords route_;
+  const RouteTables tables_;
+  const DecidingWeights weights_;
+  const bool is_noted_;
+  bool has_copies_ = false, is_full_ = true;
+  int32_t num_local_ = 0, num_lists_ = 0, chunk_ = 0;
+  Words all_, before_, low_, high_, next_, work_, newest_, older_, lightest_, last_;  // by expert, or by local expert
+  Words ids_, places_, values_, loaded_, staged_;                                    // of a chunk
+};
+
+}  // namespace hpmoe

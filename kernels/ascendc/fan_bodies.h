@@ -1,0 +1,201 @@
+// Tokens that came to this rank once, and the rows that its experts have of them.
+#pragma once
+
+#include "counters.h"
+#include "transfer_body.h"
+
+namespace hpmoe {
+
+// The routing to the experts of the ranks that a token goes to.
+__aicore__ inline RoutingTables experts_of(const Frame& frame) {
+  const RankView& rank = *frame.rank;
+  RoutingTables experts;
+  experts.init(rank.image, frame.routing.route().once_of, rank.num_aiv, rank.args.tables, rank.args.rank);
+  return experts;
+}
+
+// The tokens of a slot of a route to ranks, as many at a time as there is room to list their rows.
+class Fans {
+ public:
+  __aicore__ inline Fans(VectorUnit& unit, const Frame& frame) : unit_(unit), frame_(frame) { experts_ = experts_of(frame); }
+
+  // Lists the next tokens; false where there are none.
+  __aicore__ inline bool next() {
+    part_.first_row += count_;
+    part_.first_entry += count_;
+    part_.rows -= count_;
+    count_ = 0;
+    const int32_t me = frame_.rank->args.rank;
+    while (part_.rows <= 0) {
+      if (++source_ == frame_.rank->image.header().ep_size) return false;
+      part_ = frame_.routing.segment_in_slot(source_, me, frame_.unit);
+    }
+    const RouteTables& tables = frame_.routing.tables();
+    const int32_t most_tokens = least(kMaxTokens, part_.rows);
+    starts_ = unit_.read_entries(address_of(tables.fan_start + part_.first_entry), most_tokens + 1);
+    for (count_ = 1; count_ < most_tokens && starts_.GetValue(count_ + 1) - starts_.GetValue(0) <= kMaxFans;) ++count_;
+    rows_ = unit_.read_entries(address_of(tables.fans + 2 * starts_.GetValue(0)),
+                               2 * (starts_.GetValue(count_) - starts_.GetValue(0)), kRowsFrom);
+    return true;
+  }
+
+  // Of the tokens listed: how many, and the row in which this rank has received the first; of one, how many rows, and which.
+  __aicore__ inline int32_t count() const { return count_; }
+  __aicore__ inline int32_t first_row() const { return part_.first_row; }
+  __aicore__ inline int32_t num_rows(int32_t token) const { return starts_.GetValue(token + 1) - starts_.GetValue(token); }
+  __aicore__ inline Fan fan(int32_t token, int32_t i) const {
+    const int32_t at = 2 * (starts_.GetValue(token) - starts_.GetValue(0) + i);
+    return {rows_.GetValue(at), rows_.GetValue(at + 1)};
+  }
+  __aicore__ inline int32_t row(int32_t token, int32_t i) const { return experts_.row_of(source_, fan(token, i)); }
+
+ private:
+  static constexpr int32_t kMaxTokens = 64, kRowsFrom = 80, kMaxFans = 256;
+  static_assert(kRowsFrom > kMaxTokens && kRowsFrom + 2 * kMaxFans <= kEntryWords, "both lists fit their buffer");
+
+  __aicore__ inline uint64_t address_of(int32_t word) const {
+    return address_on(frame_.rank->args.tables, source_) + static_cast<uint64_t>(word) * sizeof(int32_t);
+  }
+
+  VectorUnit& unit_;
+  const Frame& frame_;
+  RoutingTables experts_;
+  AscendC::LocalTensor<int32_t> starts_, rows_;
+  Segment part_{0, 0, 0, 0, 0, 0};
+  int32_t source_ = -1, count_ = 0;
+};
+
+// out[r] = in[t] for the rows r that the rank's experts have of each token.
+__aicore__ inline void fan_out(VectorUnit& unit, const Frame& frame) {
+  const Buffer to = frame.buffer(0), from = frame.buffer(1);
+  const int32_t size = element_bytes(to.dtype), width = frame.num_cols(0, to) * size, row_bytes = from.cols * size;
+  const int32_t part = least(width, kPassBytes), pitch = round_up(part, kBlockBytes), rows_at_once = kPassBytes / pitch;
+  for (Fans fans(unit, frame); fans.next();) {
+    for (int32_t first = 0; first < fans.count(); first += rows_at_once) {
+      const int32_t rows = least(rows_at_once, fans.count() - first);
+      for (int32_t begin = 0; begin < width; begin += part) {
+        const int32_t bytes = least(part, width - begin);
+        Bytes buffer = unit.passing.AllocTensor<uint8_t>();
+        unit.copy_in(buffer, frame.element(1, from, fans.first_row() + first, frame.first_col(1)) + begin, rows, bytes, row_bytes,
+                     pitch);
+        unit.passing.EnQue(buffer);
+        buffer = unit.passing.DeQue<uint8_t>();
+        for (int32_t r = 0; r < rows; ++r)
+          for (int32_t i = 0; i < fans.num_rows(first + r); ++i)
+            unit.copy_out(frame.element(0, to, fans.row(first + r, i), frame.first_col(0)) + begin, buffer[r * pitch], 1, bytes,
+                          0, pitch);
+        unit.passing.FreeTensor(buffer);
+      }
+    }
+  }
+}
+
+// A part of the rows of a token, and whether it is the first or the last one of these columns.
+struct FanPiece {
+  int32_t token, first, num_rows, col, num_cols, pitch;
+  bool is_first, is_last;
+};
+
+// Token by token, columns by columns, as many rows as fit.
+class FanPieces {
+ public:
+  __aicore__ inline FanPieces(const Fans& fans, int32_t num_cols, int32_t elements) : fans_(fans), num_cols_(num_cols) {
+    cols_ = least(num_cols, elements / kLane * kLane);
+    pitch_ = round_up(cols_, kLane);
+    rows_ = elements / pitch_;
+  }
+  __aicore__ inline bool is_done() const { return token_ >= fans_.count(); }
+  __aicore__ inline FanPiece next() {
+    const int32_t all = fans_.num_rows(token_), rows = least(rows_, all - first_);
+    const FanPiece piece{token_, first_, rows, col_, least(cols_, num_cols_ - col_), pitch_, first_ == 0, first_ + rows == all};
+    first_ += rows;
+    if (piece.is_last) {
+      first_ = 0;
+      col_ += cols_;
+    }
+    if (col_ >= num_cols_) {
+      col_ = 0;
+      ++token_;
+    }
+    return piece;
+  }
+
+ private:
+  const Fans& fans_;
+  int32_t num_cols_, cols_, pitch_, rows_, token_ = 0, first_ = 0, col_ = 0;
+};
+
+// out[t] = sum of w[r] * in[r] over the rows r that the rank's experts have of the token, in the order of its choices.
+struct FanIn {
+  VectorUnit& unit;
+  const Fans& fans;
+  Rows2d out, in, weights;
+  bool is_weighted;
+
+  __aicore__ inline void load(const Bytes& loaded, const FanPiece& piece) {
+    const int32_t size = element_bytes(in.dtype), size_w = element_bytes(weights.dtype);
+    for (int32_t i = 0; i < piece.num_rows; ++i) {
+      const int64_t row = fans.row(piece.token, piece.first + i);
+      unit.copy_in(loaded[i * piece.pitch * size], in.address + row * in.row_bytes + piece.col * size, 1, piece.num_cols * size, 0,
+                   piece.pitch * size);
+      if (is_weighted)
+        unit.copy_in(loaded[kPieceBytes + i * kLane * size_w], weights.address + row * weights.row_bytes, 1, size_w, 0,
+                     kLane * size_w);
+    }
+  }
+  __aicore__ inline void widen(const Bytes& loaded, const FanPiece& piece) {
+    if (piece.is_first) AscendC::Duplicate(unit.floats(0), 0.0f, piece.pitch);
+    unit.widen(unit.floats(1), loaded, 0, in.dtype, piece.num_rows * piece.pitch);
+    if (is_weighted) unit.widen(unit.floats(2), loaded, 1, weights.dtype, piece.num_rows * kLane);
+  }
+  __aicore__ inline void compute(const FanPiece& piece) {
+    const Floats sum = unit.floats(0), x = unit.floats(1), w = unit.floats(2);
+    if (is_weighted) unit.wait_for_results();
+    for (int32_t i = 0; i < piece.num_rows; ++i) {
+      AscendC::Axpy(sum, x[i * piece.pitch], is_weighted ? w.GetValue(i * kLane) : 1.0f, piece.pitch);
+      AscendC::PipeBarrier<PIPE_V>();
+    }
+    if (piece.is_last) unit.write(out, {piece.token, piece.col, 1, piece.num_cols, piece.pitch}, sum, piece.pitch);
+  }
+};
+
+__aicore__ inline void fan_in(VectorUnit& unit, const Frame& frame) {
+  const bool is_weighted = frame.op.num_operands > 2;
+  const Buffer to = frame.buffer(0);
+  const Rows2d out = frame.rows(0), in = frame.rows(1), weights = is_weighted ? frame.rows(2) : Rows2d{};
+  const int32_t widest = most(most(element_bytes(out.dtype), element_bytes(in.dtype)),
+                              is_weighted ? element_bytes(weights.dtype) : 0);
+  for (Fans fans(unit, frame); fans.next();) {
+    FanIn body{unit, fans, out, in, weights, is_weighted};
+    body.out.address = frame.element(0, to, fans.first_row(), frame.first_col(0));
+    run_pieces(unit, FanPieces(fans, out.cols, piece_elements(widest)), body);
+  }
+}
+
+// Tells each slot of an expert how many of its rows a FAN_OUT has made; as many slots at a time as there is room to count.
+__aicore__ inline void signal_fans(VectorUnit& unit, const Frame& frame, const Counters& counters, int32_t event) {
+  constexpr int32_t kAtOnce = kNumFloats * kPieceFloats;
+  const AscendC::LocalTensor<int32_t> tallies = unit.words();
+  const RoutingTables experts = experts_of(frame);
+  for (int32_t first = 0; first < experts.route().num_slots; first += kAtOnce) {
+    AscendC::PipeBarrier<PIPE_ALL>();
+    AscendC::Duplicate(tallies, 0, least(kAtOnce, experts.route().num_slots - first));
+    unit.wait_for_results();
+    for (int32_t pass = 0; pass < 2; ++pass) {  // counts, then tells
+      for (Fans fans(unit, frame); fans.next();) {
+        for (int32_t token = 0; token < fans.count(); ++token) {
+          for (int32_t i = 0; i < fans.num_rows(token); ++i) {
+            const int32_t slot = experts.slot_of(fans.fan(token, i).expert, fans.row(token, i));
+            if (slot < first || slot >= first + kAtOnce) continue;
+            const int32_t rows = tallies.GetValue(slot - first);
+            if (pass == 1 && rows > 0) unit.add_to_counter(counters.address(event + slot), rows);
+            tallies.SetValue(slot - first, pass == 0 ? rows + 1 : 0);
+          }
+        }
+      }
+    }
+  }
+  AscendC::PipeBarrier<PIPE_ALL>();
+}
+
+}  // namespace hpmoe

@@ -1,0 +1,128 @@
+// What the parts of the prologue have in common: words of the routing tables on their way to UB and back, this core's share of
+// the tokens, and how the AIV of a rank meet.
+#pragma once
+
+#include "counters.h"
+#include "vector_unit.h"
+
+namespace hpmoe {
+
+using Words = AscendC::LocalTensor<int32_t>;
+
+// Whether a route cuts the experts of a rank into copies, and whether it keeps the heaviest entries.
+__aicore__ inline bool has_copies(const RouteWords& route, int32_t ep_size) {
+  return route.num_local_experts * ep_size > route.num_experts;
+}
+__aicore__ inline bool keeps_heaviest(const RouteWords& route) {
+  return static_cast<DropPolicy>(route.drop_policy) == DropPolicy::PROBS;
+}
+
+class PrologueUnit {
+ public:
+  static constexpr int32_t kWords = kNumFloats * kPieceFloats;  // of UB, for the prologue to use
+
+  const RankView& rank;
+  const Counters& counters;
+  VectorUnit& unit;
+  const int32_t core;
+  Status& status;
+
+  __aicore__ inline PrologueUnit(const RankView& rank, const Counters& counters, VectorUnit& unit, int32_t core, Status& status)
+      : rank(rank), counters(counters), unit(unit), core(core), status(status) {}
+
+  __aicore__ inline Words words(int32_t first) { return unit.words()[first]; }
+  __aicore__ inline uint64_t word(int32_t index) const { return rank.args.tables + static_cast<uint64_t>(index) * 4; }
+  __aicore__ inline void read(const Words& to, uint64_t from, int32_t count) {
+    unit.copy_in(to.ReinterpretCast<uint8_t>(), from, 1, count * 4, 0, 0);
+  }
+  __aicore__ inline void write(uint64_t to, const Words& from, int32_t count) {
+    unit.copy_out(to, from.ReinterpretCast<uint8_t>(), 1, count * 4, 0, 0);
+  }
+  __aicore__ inline static void clear(const Words& words, int32_t count) {
+    for (int32_t i = 0; i < count; ++i) words.SetValue(i, 0);
+  }
+  // Before words that the scalar unit has written leave UB, and others are written there.
+  __aicore__ inline void publish() {
+    AscendC::PipeBarrier<PIPE_ALL>();
+    unit.release_to_copies();
+  }
+
+  __aicore__ inline uint64_t buffer(int32_t i) const { return global_at<uint64_t>(rank.args.buffers).GetValue(i); }
+  // Entries of this rank that an expert of a route takes: the host's numbers lie behind the addresses of the buffers.
+  __aicore__ inline int32_t capacity(int32_t route) const {
+    return static_cast<int32_t>(buffer(rank.image.header().num_buffers + route));
+  }
+
+  // This core's part of the entries of a route: those of whole tokens.
+  __aicore__ inline void share(const RouteWords& route, int32_t* first, int32_t* last) const {
+    const int32_t all = rank.args.num_tokens, part = (all + rank.num_aiv - 1) / rank.num_aiv;
+    *first = least(core * part, all) * route.top_k;
+    *last = least((core + 1) * part, all) * route.top_k;
+  }
+
+  // all: the sums of a table [V][width] over all cores; before: over those before this one.
+  __aicore__ inline void sum_shares(int32_t table, int32_t width, const Words& all, const Words& before, const Words& work) {
+    AscendC::PipeBarrier<PIPE_ALL>();
+    AscendC::Duplicate(all, 0, width);
+    AscendC::Duplicate(before, 0, width);
+    for (int32_t u = 0; u < rank.num_aiv; ++u) {
+      read(work, word(table + u * width), width);
+      AscendC::PipeBarrier<PIPE_ALL>();
+      AscendC::Add(all, all, work, width);
+      if (u < core) AscendC::Add(before, before, work, width);
+      AscendC::PipeBarrier<PIPE_ALL>();
+    }
+  }
+
+  // Puts each value of `size` words at the end of its key's list in a table, where `next` says; a key of -1 has none. Copies
+  // begin at 32 bytes of UB, so each key's part of what is staged does.
+  __aicore__ inline void append(const Words& keys, const Words& values, int32_t size, int32_t count, int32_t num_keys,
+                                const Words& next, int32_t table, const Words& ends, const Words& staged) {
+    AscendC::PipeBarrier<PIPE_ALL>();
+    clear(ends, num_keys);
+    for (int32_t i = 0; i < count; ++i) {
+      const int32_t key = keys.GetValue(i);
+      if (key >= 0) ends.SetValue(key, ends.GetValue(key) + size);
+    }
+    int32_t begin = 0;
+    for (int32_t key = 0; key < num_keys; ++key) {
+      const int32_t words = ends.GetValue(key);
+      ends.SetValue(key, begin);
+      begin += round_up(words, kBlockBytes / 4);
+    }
+    for (int32_t i = 0; i < count; ++i) {
+      const int32_t key = keys.GetValue(i);
+      if (key < 0) continue;
+      const int32_t at = ends.GetValue(key);
+      for (int32_t w = 0; w < size; ++w) staged.SetValue(at + w, values.GetValue(i * size + w));
+      ends.SetValue(key, at + size);
+    }
+    publish();
+    for (int32_t key = 0, from = 0; key < num_keys; ++key) {
+      const int32_t words = ends.GetValue(key) - from, first = next.GetValue(key);
+      if (words > 0) write(word(table + first * size), staged[from], words);
+      next.SetValue(key, first + words / size);
+      from += round_up(words, kBlockBytes / 4);
+    }
+  }
+  // What `append` needs of UB beside a chunk's own words: a block for each key may stay unfilled.
+  __aicore__ inline static int32_t slack(int32_t num_keys) { return num_keys * (kBlockBytes / 4 - 1); }
+
+  __aicore__ inline void signal(PrologueCounter counter) {
+    AscendC::PipeBarrier<PIPE_ALL>();
+    unit.add_to_counter(counters.address(counters.prologue(counter)), 1);
+  }
+  __aicore__ inline Code wait(PrologueCounter counter, int32_t target) {
+    switch (counters.wait(counters.prologue(counter), target)) {
+      case WaitEnd::MET: return Code::OK;
+      case WaitEnd::TIMEOUT: return Code::TIMEOUT;
+      default: return Code::ABORTED_PEER;
+    }
+  }
+  __aicore__ inline Code meet(PrologueCounter counter, int32_t target) {
+    signal(counter);
+    return wait(counter, target);
+  }
+};
+
+}  // namespace hpmoe
