@@ -81,9 +81,10 @@ def _rank_bound(flow: tf.Taskflow, machine: Machine, costs: Work, layout: Layout
         shares = dict.fromkeys(shares, sum(shares.values()))
     rates = np.array([machine.link_bytes_per_us] * 2 + [machine.node_link_bytes_per_us] * 2)
     us = links / rates
-    return Bound(shares["aic"], shares["aiv"], max(us[0], us[2]), max(us[1], us[3]),
-                 *(_touched_bytes(flow, costs, layout, rank) / machine.memory_bytes_per_us),
-                 *_fill_and_drain(flow, machine, work))
+    weights, memory = _touched_bytes(flow, costs, layout, rank) / machine.memory_bytes_per_us
+    has_matrix_work = max(busy["aic"], weights) > 0
+    return Bound(shares["aic"], shares["aiv"], max(us[0], us[2]), max(us[1], us[3]), weights, memory,
+                 *(_fill_and_drain(flow, machine, work) if has_matrix_work else (0.0, 0.0)))
 
 
 def _touched_bytes(flow: tf.Taskflow, costs: Work, layout: Layout, rank: int) -> np.ndarray:

@@ -100,7 +100,8 @@ class Machine:
         bodies: measured kinds of tasks; the others take what the rates above say.
 
     Raises:
-        ArgumentError: a count is not a positive int, a rate not positive, or a cost not a finite number of at least 0.
+        ArgumentError: a count is not a positive int, a rate not positive and finite, a cost not a finite number of at least
+            0, or matmul_efficiency above 1.
     """
 
     name: str
@@ -149,8 +150,13 @@ class Machine:
             elif field.type == "float":
                 is_cost = field.name.endswith("_us") and not field.name.endswith("_per_us")
                 is_size = is_cost or field.name in ("host_cores", "l2_bytes")
-                self._check(is_number(value) and (0 <= value < math.inf if is_size else value > 0), field.name,
-                            "a finite number of at least 0" if is_size else "a positive number")
+                is_ok = is_number(value) and value < math.inf and (value >= 0 if is_size else value > 0)
+                self._check(is_ok, field.name, "a finite number of at least 0" if is_size else "a positive finite number")
+        self._check(isinstance(self.name, str), "name", "a str")
+        self._check(isinstance(self.unified, bool), "unified", "True or False")
+        self._check(self.matmul_efficiency <= 1, "matmul_efficiency", "a share, above 0 and at most 1")
+        self._check(isinstance(self.bodies, tuple) and all(isinstance(b, Body) for b in self.bodies), "bodies",
+                    "a tuple of hpmoe.machine.Body")
         self._check(not self.unified or self.num_aiv == 0, "num_aiv", "0 where every worker takes both kinds of tasks")
 
     def _check(self, condition: bool, name: str, expected: str) -> None:

@@ -17,6 +17,7 @@ from hpmoe.calling.spmd import Spmd
 from hpmoe.calling.staging import Staged, chain, describe, level_of
 from hpmoe.commands.progress import Progress
 from hpmoe.errors import check_argument, is_int, is_name, is_number
+from hpmoe.kernels.simulated_inputs import given_ids
 from hpmoe.machine import Machine, Mesh, cpu
 from hpmoe.program import Program, RouteAval
 from hpmoe.timelines.timeline import format_us
@@ -198,10 +199,7 @@ def _ids(program: Program, routing: Sequence[np.ndarray] | None, inputs: Any, ep
         return None
     aval = routes[0].outputs[0].aval
     if routing is not None:
-        shape = (ep_size, *routes[0].inputs[0].aval.shape)
-        check_argument(np.shape(routing) == shape, "hpmoe.tune", "routing", f"of shape {np.shape(routing)}",
-                       f"of shape {shape}")
-        return np.asarray(routing, np.int32)
+        return np.stack(given_ids("hpmoe.tune", routing, ep_size, *routes[0].inputs[0].aval.shape, aval.num_experts))
     if inputs is not None:
         position = program.inputs.index(routes[0].inputs[0])
         return np.stack([rank[position] for rank in inputs])

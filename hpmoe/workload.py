@@ -50,8 +50,9 @@ def imbalanced_ids(ep_size: int, num_tokens: int, top_k: int, num_experts: int, 
     for rank in range(ep_size):
         warm = hot * local + rng.random((num_tokens, local)).argsort(axis=1)[:, :top_k]
         rest = cold[rng.random((num_tokens, len(cold))).argsort(axis=1)[:, :top_k]] if len(cold) else warm
+        skipped = per_token if rest.shape[1] < top_k else 0 * per_token  # of the others, those that hot entries stand for
         for k in range(top_k):
             is_hot = k < per_token
-            column = np.minimum(k, warm.shape[1] - 1)
-            out[rank, :, k] = np.where(is_hot, warm[:, column], rest[:, np.minimum(k, rest.shape[1] - 1)])
+            other = np.clip(k - skipped, 0, rest.shape[1] - 1)
+            out[rank, :, k] = np.where(is_hot, warm[:, np.minimum(k, warm.shape[1] - 1)], rest[np.arange(num_tokens), other])
     return out

@@ -8,16 +8,15 @@ from collections.abc import Sequence
 import numpy as np
 
 from hpmoe.costs import WORK, Work
-from hpmoe.dtypes import numpy_dtype
-from hpmoe.errors import LaunchError, check_argument, is_number
+from hpmoe.errors import LaunchError, check_argument
 from hpmoe.kernels.diagnosis import make_error
 from hpmoe.kernels.native import Rank, Status, load
 from hpmoe.kernels.packing import pack
 from hpmoe.kernels.protocol import Code
+from hpmoe.kernels.simulated_inputs import inputs_of, lengths_of
 from hpmoe.machine import Machine, Mesh
 from hpmoe.taskflow import Taskflow
 from hpmoe.timelines.timeline import RATES, Simulated, Timeline
-from hpmoe.workload import balanced_ids, imbalanced_ids
 
 NUM_BINS = 512  # of the time over which traffic is counted
 
@@ -43,7 +42,7 @@ def simulate(flow: Taskflow, machine: Machine | None = None, *, routing: Sequenc
 
     Args:
         flow: with queues, as `assign_queues` makes it.
-        machine: what to run it on, with as many queues as the flow; the one it was assigned for where None.
+        machine: what to run it on, with as many queues of each kind as the flow; the one it was assigned for where None.
         routing: for each rank its topk_ids [T, K], the same for every route; perfectly balanced where None. A number is an
             imbalance: one rank receives that many times the rows of the mean, the others share the rest.
         mesh: the ranks; those that the flow was made for, which None stands for.
@@ -67,99 +66,58 @@ def simulate(flow: Taskflow, machine: Machine | None = None, *, routing: Sequenc
         >>> hpmoe.simulate(flow).summary()
         'simulated 25.1 us, 65 % busy, 0.0 us waiting'
     """
+    machine = _machine(flow, machine, mesh)
+    arrays, lengths = inputs_of(flow, routing, seed, topk_weights), lengths_of(flow, num_tokens)
+    trace, known = _run(flow, machine, _ranks(flow, arrays, lengths))
+    return Timeline.from_trace(flow, trace, known)
+
+
+def _machine(flow: Taskflow, machine: Machine | None, mesh: Mesh | None) -> Machine:
+    """What to run a flow on, after checking that all fit each other."""
     check_argument(isinstance(flow, Taskflow) and bool(flow.queues), "hpmoe.simulate", "flow",
                    "without queues" if isinstance(flow, Taskflow) else f"a {type(flow).__name__}", "what assign_queues made")
-    machine = machine or flow.machine
-    check_argument(isinstance(machine, Machine) and machine.num_queues == len(flow.queues), "hpmoe.simulate", "machine",
-                   f"{machine.name} of {machine.num_queues} queues" if isinstance(machine, Machine) else repr(machine),
-                   f"an hpmoe.Machine of {len(flow.queues)} queues, as the flow has")
+    on = flow.machine if machine is None else machine
+    check_argument(isinstance(on, Machine) and _workers(on) == _workers(flow.machine), "hpmoe.simulate", "machine",
+                   f"{on.name} of {_workers(on)}" if isinstance(on, Machine) else repr(machine),
+                   f"an hpmoe.Machine of {_workers(flow.machine)}, as the flow has")
     check_argument(mesh is None or mesh == Mesh(flow.ep_size), "hpmoe.simulate", "mesh", repr(mesh),
                    f"{Mesh(flow.ep_size)}, which the flow was made for, or None")
+    return on
+
+
+def _workers(machine: Machine) -> str:
+    if machine.unified:
+        return f"{machine.num_queues} queues"
+    return f"{machine.num_aic} AIC and {machine.num_aiv} AIV queues"
+
+
+def _run(flow: Taskflow, machine: Machine, ranks: ctypes.Array) -> tuple[np.ndarray, Simulated]:
+    """The trace of a run, and what else is known of it."""
     work, image = Work(flow, machine), pack(flow)
-    lengths = _lengths(flow, num_tokens)
-    arrays = [ids | _weights(flow, rank, routing, topk_weights) for rank, ids in enumerate(_ids(flow, routing, seed))]
-    ranks = _ranks(flow, arrays, lengths)
+    table = np.ascontiguousarray(work.table.reshape(-1), WORK)
     trace = np.zeros((flow.ep_size, flow.num_tasks, 3), np.int64)
     released_by = np.full(flow.ep_size * flow.num_tasks, -1, np.int64)
     missed = np.zeros(flow.ep_size * flow.num_tasks)
     traffic = np.zeros((flow.ep_size, len(RATES), 2))
     served = np.zeros(1 + flow.ep_size * len(RATES) * NUM_BINS)
-    table = np.ascontiguousarray(work.table.reshape(-1), WORK)
     status = Status()
     load().hpmoe_simulate(image.ctypes.data, image.nbytes, ranks, flow.ep_size, ctypes.byref(_native(machine)),
-                          table.ctypes.data, work.num_parts, trace.ctypes.data, released_by.ctypes.data, missed.ctypes.data,
-                          traffic.ctypes.data,
-                          served.ctypes.data, NUM_BINS, ctypes.byref(status))
+                          table.ctypes.data, work.num_parts, *(a.ctypes.data for a in (trace, released_by, missed, traffic,
+                                                                                       served)),
+                          NUM_BINS, ctypes.byref(status))
+    check_argument(status.code != Code.TIMEOUT or status.rank >= 0, "hpmoe.simulate", "machine",
+                   f"{machine.name} of such rates and costs that the run takes centuries",
+                   "one on which it takes less than 9e15 us")
     if status.code:
         fault = load().hpmoe_image_fault(image.ctypes.data, image.nbytes) or b""
         raise _explained(flow, make_error(status, image, fault.decode()))
-    return Timeline.from_trace(flow, trace, Simulated(machine, traffic, released_by, missed, float(served[0]),
-                                                      served[1:].reshape(flow.ep_size, len(RATES), NUM_BINS)))
+    return trace, Simulated(machine, traffic, released_by, missed, float(served[0]),
+                            served[1:].reshape(flow.ep_size, len(RATES), NUM_BINS))
 
 
 def _native(machine: Machine) -> _Machine:
     values = {name: getattr(machine, name) for name, _ in _Machine._fields_ if hasattr(machine, name)}
     return _Machine(**values, worker_node_link_bytes_per_us=machine.worker_link_bytes_per_us)
-
-
-def _lengths(flow: Taskflow, num_tokens: Sequence[int] | None) -> list[int]:
-    most = max([r.num_tokens for r in flow.routes] or [op.clipped_rows for op in flow.ops], default=0)
-    lengths = [most] * flow.ep_size if num_tokens is None else [int(n) for n in num_tokens]
-    check_argument(len(lengths) == flow.ep_size and all(0 <= n <= most for n in lengths), "hpmoe.simulate", "num_tokens",
-                   lengths, f"{flow.ep_size} ints from 0 to {most}")
-    return lengths
-
-
-def _ids(flow: Taskflow, routing: Sequence[np.ndarray] | float | None, seed: int) -> list[dict[int, np.ndarray]]:
-    """For each rank its ids of each route, by their buffer."""
-    out: list[dict[int, np.ndarray]] = [{} for _ in range(flow.ep_size)]
-    for plan in (p for p in flow.routes if p.once_of < 0):
-        sizes = (flow.ep_size, plan.num_tokens, plan.top_k, plan.num_experts)
-        if routing is None:
-            of_ranks = balanced_ids(*sizes)
-        elif is_number(routing):
-            of_ranks = imbalanced_ids(*sizes, imbalance=routing, seed=seed)
-        else:
-            of_ranks = _given_ids(routing, *sizes)
-        for mine, ids in zip(out, of_ranks, strict=True):
-            mine[plan.ids] = ids
-    return out
-
-
-def _given_ids(routing: Sequence[np.ndarray], ep_size: int, num_tokens: int, top_k: int, num_experts: int
-               ) -> list[np.ndarray]:
-    check_argument(len(routing) == ep_size, "hpmoe.simulate", "routing", f"of {len(routing)} ranks",
-                   f"topk_ids of {ep_size} ranks")
-    out, shape = [np.ascontiguousarray(ids, np.int32) for ids in routing], (num_tokens, top_k)
-    for rank, ids in enumerate(out):
-        check_argument(ids.shape == shape and ids.min(initial=0) >= 0 and ids.max(initial=0) < num_experts,
-                       "hpmoe.simulate", f"routing[{rank}]",
-                       f"of shape {ids.shape} in {ids.min(initial=0)}..{ids.max(initial=0)}",
-                       f"topk_ids of shape {shape} in 0..{num_experts - 1}")
-    return out
-
-
-def _weights(flow: Taskflow, rank: int, routing: Sequence[np.ndarray] | float | None,
-             topk_weights: Sequence[np.ndarray] | None) -> dict[int, np.ndarray]:
-    """For each buffer of weights that decide what is dropped, those of a rank."""
-    out = {}
-    for plan in flow.routes:
-        if plan.weights < 0:
-            continue
-        shape, dtype = (plan.num_tokens, plan.top_k), numpy_dtype(flow.buffers[plan.weights].dtype)
-        is_drawn = routing is None or is_number(routing)
-        check_argument(is_drawn or topk_weights is not None, "hpmoe.simulate", "topk_weights", "None",
-                       "given with routing: drop_policy=\"probs\" keeps the entries with the largest")
-        if topk_weights is None:
-            out[plan.weights] = np.zeros(shape, dtype)
-            continue
-        check_argument(len(topk_weights) == flow.ep_size, "hpmoe.simulate", "topk_weights", f"of {len(topk_weights)} ranks",
-                       f"of {flow.ep_size} ranks")
-        mine = np.ascontiguousarray(topk_weights[rank], dtype)
-        check_argument(mine.shape == shape, "hpmoe.simulate", f"topk_weights[{rank}]", f"of shape {mine.shape}",
-                       f"of shape {shape}")
-        out[plan.weights] = mine
-    return out
 
 
 def _ranks(flow: Taskflow, arrays: list[dict[int, np.ndarray]], lengths: list[int]) -> ctypes.Array:

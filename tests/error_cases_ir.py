@@ -10,7 +10,7 @@ from helpers import Layer, stages, tensors
 from mindspore import Tensor, mint
 
 import hpmoe
-from hpmoe import Aval, Mesh, accumulate_grads, assign_queues, cli, cpu, moe_ffn, spmd, tile_partition, trace
+from hpmoe import Aval, Mesh, accumulate_grads, ascend_a3, assign_queues, cli, cpu, moe_ffn, spmd, tile_partition, trace
 from hpmoe.kernels.executable import compile_cpu
 from hpmoe.kernels.simulate import simulate
 from hpmoe.primitives.primitive import REGISTRY, Primitive
@@ -177,6 +177,10 @@ cases("IR", {
     "simulate on another mesh": lambda: simulate(_flow(machine=cpu(1)), mesh=Mesh(4)),
     "simulate for one rank": _layer(lambda flow, args: simulate(flow, routing=[args[0][1]])),
     "simulate ids out of range": _layer(lambda flow, args: simulate(flow, routing=[a[1] + 1 for a in args])),
+    "simulate other workers": lambda: simulate(_flow(machine=ascend_a3), ascend_a3.replace(num_aic=48, num_aiv=24)),
+    "simulate for ages": lambda: simulate(_flow(machine=cpu(1)), machine=cpu(1).replace(task_us=1e30)),
+    "simulate a seed that is none": lambda: simulate(_flow(machine=cpu(1)), seed=-1),
+    "simulate ids that are no ints": _layer(lambda flow, args: simulate(flow, routing=[a[1] * 1.0 for a in args])),
     "simulate another machine": lambda: simulate(_flow(machine=cpu(1)), machine=cpu(2)),
 })
 

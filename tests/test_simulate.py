@@ -108,18 +108,41 @@ def test_a_number_is_an_imbalance():
     assert drawn.span > hpmoe.simulate(flow).span
 
 
+@pytest.mark.parametrize("ep, local, top_k", [(3, 1, 3), (5, 1, 4), (2, 3, 5), (4, 2, 3), (8, 8, 8)])
+def test_an_imbalanced_routing_has_distinct_experts_and_the_hot_rank_its_share(ep, local, top_k):
+    most = min(ep, ep * local / top_k)
+    for imbalance in sorted({1.0, (1 + most) / 2, most}):
+        ids = imbalanced_ids(ep, 301, top_k, ep * local, imbalance, seed=4)
+        assert (np.diff(np.sort(ids, axis=-1), axis=-1) > 0).all() and ids.min() >= 0 and ids.max() < ep * local
+        received = np.bincount(ids.reshape(-1) // local, minlength=ep)
+        hot = int(np.random.default_rng(4).integers(ep))
+        assert received[hot] / received.mean() == pytest.approx(imbalance, abs=0.01)
+
+
 def test_what_cannot_be_simulated():
     flow = plan()
     with pytest.raises(ArgumentError, match="hpmoe.simulate: flow is without queues; it must be what assign_queues made"):
         hpmoe.simulate(flow.replace(queues=()))
-    with pytest.raises(ArgumentError, match=r"machine is cpu of 1 queues; it must be an hpmoe.Machine of 8 queues"):
+    with pytest.raises(ArgumentError, match=r"machine is cpu of 1 queues; it must be an hpmoe.Machine of 3 AIC and 5 AIV queues"):
         hpmoe.simulate(flow, hpmoe.cpu(1))
-    with pytest.raises(ArgumentError, match=r"routing\[1\] is of shape \(256, 2\) in 0..8; it must be topk_ids of shape \(256, 2\) in 0..7"):
+    with pytest.raises(ArgumentError, match="machine is ascend_a3 of 5 AIC and 3 AIV queues; it must be"):
+        hpmoe.simulate(flow, NPU.replace(num_aic=5, num_aiv=3))
+    with pytest.raises(ArgumentError, match=r"routing\[1\] is int64 of shape \(256, 2\) in 8..8; it must be ints of shape \(256, 2\) in 0..7"):
         hpmoe.simulate(flow, routing=[balanced_ids(1, 256, 2, 8)[0], np.full((256, 2), 8)])
     with pytest.raises(ArgumentError, match="routing is of 1 ranks; it must be topk_ids of 2 ranks"):
         hpmoe.simulate(flow, routing=balanced_ids(1, 256, 2, 8))
     with pytest.raises(ArgumentError, match=r"mesh is Mesh\(ep_size=4\); it must be Mesh\(ep_size=2\), which the flow was made for"):
         hpmoe.simulate(flow, mesh=hpmoe.Mesh(4))
+    even = balanced_ids(2, 256, 2, 8)
+    for option, values in {"routing": ("x", float("nan"), True, {0: 1}, np.array(3), even * 1.0, even + 2**32, even.astype(str), [[[1], [1, 2]], 3]),
+                           "seed": ("a", -1, 1.5, None), "num_tokens": ("ab", 3, [1.5, 2], [float("nan"), 2], [None, 2]),
+                           "topk_weights": ("ab", np.ones((3, 256, 2))), "machine": (0, "ascend_a3")}.items():
+        for value in values:
+            with pytest.raises(ArgumentError, match=rf"^hpmoe.simulate: {option}(\[.\])? is "):
+                hpmoe.simulate(flow, **{option: value})
+    for slow in ({"task_us": 1e30}, {"matmul_flops_per_us": 1e-30}, {"worker_link_bytes_per_us": 1e-300}):
+        with pytest.raises(ArgumentError, match="machine is ascend_a3 of such rates .*; it must be one on which it takes less"):
+            hpmoe.simulate(flow, NPU.replace(**slow))
     with pytest.raises(ArgumentError, match="imbalance is 3; it must be from 1 to 2"):
         hpmoe.simulate(flow, routing=3)
     stuck = flow.replace(signals=flow.signals[flow.signals["task"] != flow.signals["task"][0]])

@@ -16,6 +16,7 @@ from hpmoe import Aval, Mesh
 from hpmoe.bound import rank_bounds
 from hpmoe.costs import Work
 from hpmoe.layout import Layout
+from hpmoe.timelines.text import after_last
 from hpmoe.timelines.timeline import RATES as SHARED
 from hpmoe.transforms.overlap_comm import SIGNALS
 from hpmoe.workload import balanced_ids
@@ -128,7 +129,11 @@ def test_no_run_is_shorter_than_what_it_must_do(case):
     flow, ids = case
     machine, line = flow.machine, hpmoe.simulate(flow, routing=ids)
     span = line.span * (1 + 1e-9) + NS
-    assert span >= max(b.total for b in rank_bounds(flow, machine, ids))
+    bounds = rank_bounds(flow, machine, ids)
+    assert span >= max(b.total for b in bounds)
+    if flow.routes and len(flow.routes) == 1:  # a rank is not done before what it has to do by itself
+        ends = np.array([line.end[line.rank == rank].max(initial=0.0) for rank in range(flow.ep_size)])
+        assert (ends * (1 + 1e-9) + NS >= [max(b.aic + b.fill, b.aiv) for b in bounds]).all()
     need = core_us(flow, machine, ids)[line.rank, line.task]
     assert span >= np.bincount(line.rank * machine.num_queues + line.queue, need).max()
     links = [machine.link_bytes_per_us] * 2 + [machine.node_link_bytes_per_us] * 2
@@ -160,6 +165,101 @@ def test_a_better_constant_is_never_worse(case, factor):
         for name in (*RATES, *COSTS):
             better = getattr(machine, name) * (factor if name in RATES else 1 / factor)
             assert hpmoe.simulate(flow, machine.replace(**{name: better}), routing=ids).span <= span * (1 + tolerance) + NS, name
+
+
+@few
+@given(anything)
+def test_time_of_workers_is_busy_waiting_or_after_the_last_task(case):
+    """Every worker's time is one of the three; what they waited for, and the critical path, add up to the whole too."""
+    flow, ids = case
+    line = hpmoe.simulate(flow, routing=ids)
+    worker = line.rank * len(flow.queues) + line.queue
+    same = worker[1:] == worker[:-1]
+    np.testing.assert_allclose(line.wait_begin[1:][same], line.end[:-1][same], atol=NS)
+    np.testing.assert_allclose(line.wait_begin[np.flatnonzero(np.diff(worker, prepend=-1))], 0.0, atol=NS)
+    whole = flow.ep_size * len(flow.queues) * line.span
+    parts = (line.end - line.begin).sum(), line.waiting, after_last(line)
+    assert sum(parts) == pytest.approx(whole, abs=NS * (len(line.task) + 1)) and min(parts) >= -NS * len(line.task)
+    assert sum(line.waiting_for().values()) == pytest.approx(line.waiting)
+    assert sum(step.us for step in line.critical_path().steps) == pytest.approx(line.span)
+    assert ((line.utilisation() >= 0) & (line.utilisation() <= 1 + 1e-9)).all()
+    exposed = line.exposed_communication()
+    assert ((exposed >= -NS) & (exposed <= line.span + NS)).all()
+
+
+@pytest.mark.parametrize("direction", ["forward", "backward"])
+@pytest.mark.parametrize("node_size", [1, 2, 4])
+def test_ranks_are_alike(direction, node_size):
+    """Where all are asked for the same, all take the same, as slots hold rows of one rank; whichever rank is hot, a run takes
+    as long."""
+    machine = hpmoe.ascend_a3.replace(num_aic=3, num_aiv=5, node_size=node_size)
+    flow = plan(ep=4, T=512, direction=direction, machine=machine)
+    order = flow.peer_order - np.arange(4)[:, None]
+    assert (order % 4 == order[0] % 4).all()
+    line = hpmoe.simulate(flow)
+    for times in (line.begin, line.end):
+        by_rank = times.reshape(4, -1)
+        if node_size != 2:  # the ranks of a node are not alike: one has its neighbour in another
+            np.testing.assert_allclose(by_rank, by_rank[:1].repeat(4, axis=0), atol=0.01)
+    low = np.tile(np.arange(512) % 2 * 2, (4, 1)).astype(np.int32)  # the first two ranks get all rows, in whole tiles
+    hot = np.stack([low, low + 1], axis=-1)
+    turns = range(0, 4, 2 if node_size == 2 else 1)
+    spans = [hpmoe.simulate(flow, routing=(hot + 2 * turn) % 8).span for turn in turns]
+    np.testing.assert_allclose(spans, spans[0], rtol=1e-3)
+
+
+def test_experts_of_a_rank_may_change_places():
+    """What a rank has to do is the same; its slots are others, so that the time is nearly so."""
+    flow = plan(ep=2, T=512)
+    hot = (np.random.default_rng(1).random((2, 512, 8)) * [1, 2, 1, 1, 3, 1, 1, 1]).argsort(-1)[..., -2:].astype(np.int32)
+    other = np.array([2, 0, 3, 1, 5, 7, 4, 6], np.int32)[hot]
+    lines = [hpmoe.simulate(flow, routing=ids) for ids in (hot, other)]
+    bounds = [[(b.aic, b.aiv, b.egress, b.ingress) for b in rank_bounds(flow, flow.machine, ids)] for ids in (hot, other)]
+    np.testing.assert_allclose(*bounds)
+    np.testing.assert_allclose(*(line.traffic[:, [SHARED.index(n) for n in ("egress", "ingress")], 0] for line in lines))
+    assert lines[0].span == pytest.approx(lines[1].span, rel=0.1)
+
+
+def test_where_only_matmuls_take_time_they_are_the_bound():
+    """Nothing else costs: matrix workers are always busy, but for what the last tiles leave."""
+    machine = flow_machine = hpmoe.ascend_a3.replace(num_aic=2, num_aiv=4)
+    free = {n: 1e15 for n in RATES if n != "matmul_flops_per_us"} | dict.fromkeys(COSTS, 0.0)
+    flow = plan(ep=2, T=2048, machine=flow_machine)
+    line = hpmoe.simulate(flow, machine.replace(**free))
+    work = core_us(flow, machine.replace(**free), balanced_ids(2, 2048, 2, 8))[0]
+    is_matmul = flow.units().astype(bool)
+    longest = work[is_matmul].max()
+    bound = work[is_matmul].sum() / 2
+    assert bound <= line.span + NS <= bound + 4 * longest + NS * flow.num_tasks
+    assert line.exposed_communication().max() <= 0.01 * line.span
+
+
+@pytest.mark.parametrize("sizes, work", [({"T": 4096}, 2), ({"H": 512, "I": 256}, 4), ({"K": 4}, 2)])
+def test_twice_as_much_takes_twice_as_long(sizes, work):
+    """Of tokens, of choices, and of widths: what is many times one tile grows as its work does."""
+    small, large = plan(**{"T": 2048}), plan(**{"T": 2048, **sizes})
+    machine = small.machine.replace(**dict.fromkeys(COSTS, 0.0), **{n: 1e15 for n in RATES if n != "matmul_flops_per_us"})
+    spans = [hpmoe.simulate(flow, machine).span for flow in (small, large)]
+    bounds = [max(b.aic for b in rank_bounds(f, machine, balanced_ids(2, f.routes[0].num_tokens, f.routes[0].top_k, 8)))
+              for f in (small, large)]
+    assert bounds[1] / bounds[0] == pytest.approx(work, rel=0.02)
+    assert spans[1] / spans[0] == pytest.approx(work, rel=0.15)
+
+
+@pytest.mark.parametrize("direction", ["forward", "backward"])
+@pytest.mark.parametrize("machine", [hpmoe.ascend_a3, hpmoe.ascend_a3.replace(node_size=1), hpmoe.cpu(2)])
+def test_runs_without_tokens(machine, direction):
+    """Of all ranks, where nothing takes any work, and of some: an empty rank has no work and no bound but its traffic's."""
+    empty = plan(T=0, machine=machine, direction=direction, max_rows=0)
+    line, ids = hpmoe.simulate(empty), np.zeros((2, 0, 2), np.int32)
+    assert line.span >= max(b.total for b in rank_bounds(empty, machine, ids)) and line.span < 50
+    flow = plan(machine=machine, direction=direction)
+    spans = [hpmoe.simulate(flow, num_tokens=n).span for n in ((256, 256), (256, 0), (0, 0))]
+    assert spans[0] > spans[1] > spans[2]
+    everything = np.tile(np.int32([0, 1]), (2, 256, 1))  # of both ranks to the first one
+    bounds = rank_bounds(flow, machine, everything)
+    assert bounds[1].fill == bounds[1].drain == bounds[1].ingress * 0 and bounds[0].fill > 0 or direction == "backward"
+    assert hpmoe.simulate(flow, routing=everything).span >= bounds[0].total
 
 
 BOUND_BY = {  # what is made the bottleneck, and by how much its rate is lowered

@@ -143,8 +143,9 @@ def utilisation(line: hpmoe.Timeline, machine: hpmoe.Machine) -> dict[str, float
     """Shares of the span, mean of all ranks: workers in task bodies, links and memory at their full rates."""
     busy = line.utilisation()
     out = {unit: float(busy[:, list(machine.queues_of(unit))].mean()) for unit in ("aic", "aiv")}
+    shared = line.flow.ep_size if machine.host_cores else 1  # ranks that have one memory, whose traffic is that of the first
     of_rate = dict(zip(RATES, line.traffic[:, :, 0].mean(axis=0) / max(line.span, 1e-9), strict=True))
     for name in ("egress", "ingress"):
         out[name] = float(max(of_rate[name] / machine.link_bytes_per_us,
                               of_rate[f"node_{name}"] / machine.node_link_bytes_per_us))
-    return {**out, "memory": float(of_rate["memory"] / machine.memory_bytes_per_us)}
+    return {**out, "memory": float(of_rate["memory"] * shared / machine.memory_bytes_per_us)}

@@ -141,8 +141,7 @@ class Timeline:
         A transfer is under way while the task that makes it is in its body; a signal without rows is none, nor is what a
         rank copies to itself. A matrix worker is busy in the body of a task of the matrix unit.
         """
-        op, peer = (self.flow.tasks[field][self.task] for field in ("op", "peer"))
-        other = np.where(peer >= 0, self.flow.peer_order[self.rank, np.maximum(peer, 0)], -1)
+        op, other = self.flow.tasks["op"][self.task], other_ranks(self)
         moves = np.array([is_transfer(o) for o in self.flow.ops], bool)[op] & (other != self.rank)
         is_matrix = self.flow.units()[self.task]
         out = np.empty(self.flow.ep_size)
@@ -248,7 +247,25 @@ def op_name(flow: Taskflow, op: TileOp) -> str:
 
 def is_transfer(op: TileOp) -> bool:
     """Whether its tasks move rows between ranks."""
-    return op.opcode != "NOTIFY" and (bool(op.num_peers) or op.opcode.startswith("ALL_TO_ALL"))
+    return op.opcode != "NOTIFY" and (bool(op.num_peers) or op.opcode.startswith("ALL_TO_ALL") or op.moves_copies)
+
+
+def other_ranks(line: Timeline) -> np.ndarray:
+    """The rank that each row's task sends to, its own where it sends nothing at all, -1 where to none or to several."""
+    flow, op = line.flow, line.flow.tasks["op"][line.task]
+    peer = flow.tasks["peer"][line.task]
+    out = np.where(peer >= 0, flow.peer_order[line.rank, np.maximum(peer, 0)], -1)
+    for i, tile_op in enumerate(flow.ops):
+        if not tile_op.moves_copies or tile_op.domain.kind != "copies":
+            continue
+        placement, mine = flow.routes[tile_op.domain.route].placement, op == i
+        to = np.tile(np.arange(flow.ep_size)[:, None], tile_op.domain.size // tile_op.domain.blocks)
+        for rank in range(flow.ep_size):
+            targets = [e // placement.num_own if e >= 0 else rank for e in placement.experts[rank]] \
+                if tile_op.opcode == "RETURN_GRADS" else [copy.host for copy in placement.copies[rank]]
+            to[rank, :len(targets)] = targets
+        out[mine] = to[line.rank[mine], flow.tasks["row"][line.task[mine]] // tile_op.domain.blocks]
+    return out
 
 
 def union_length(begin: np.ndarray, end: np.ndarray) -> float:

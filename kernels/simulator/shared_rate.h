@@ -10,8 +10,9 @@
 
 namespace hpmoe {
 
-// Each user gets min(cap, rate / users) of it; while a wide one is there, that of the whole device, nothing caps a share. What that adds up to for one user since the start is `served_`: a demand for
-// `amount` ends when served_ has grown by it, whoever comes and goes meanwhile.
+// Each user gets min(cap, rate / users) of it; while a wide one is there, that of the whole device, nothing caps a share.
+// What that adds up to for one user since the start is `served_`: a demand for `amount` ends when served_ has grown by it,
+// whoever comes and goes meanwhile.
 class SharedRate {
  public:
   SharedRate(double rate, double cap, int32_t num_bins) : rate_(rate), cap_(cap), over_time_(num_bins) {}

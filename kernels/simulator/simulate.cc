@@ -7,33 +7,19 @@
 #include <algorithm>
 #include <cmath>
 #include <exception>
-#include <functional>
-#include <queue>
 #include <vector>
 
 #include "cpu/launch.h"
 #include "cpu/prologue.h"
-#include "shared_rate.h"
 #include "cpu/signals.h"
+#include "happenings.h"
+#include "l2.h"
+#include "rates.h"
 
 namespace hpmoe {
 namespace {
 
-// What happens at a time: a worker begins the body of a task, its own part of one ends, a shared rate may have served a
-// demand, a signal arrives, or a worker comes to a task or back to its wait. Equal times go in the order in which they were
-// foreseen.
-struct Happening {
-  enum Kind : int32_t { BODY, CORE, RATE, SIGNAL, WAKE };
-  double time;
-  int64_t order;
-  Kind kind;
-  int32_t who;     // worker, rate, or rank of a signal
-  int64_t event;   // of a signal
-  int64_t amount;  // of a signal; version of a rate
-  int64_t source;  // of a signal: the task that sent it, counted over ranks and places
-
-  bool operator>(const Happening& other) const { return time != other.time ? time > other.time : order > other.order; }
-};
+constexpr double kMostUs = 9e15;  // 285 years: as nanoseconds they fit in the trace
 
 struct Worker {
   int32_t place, end;        // in the image's queues
@@ -45,57 +31,32 @@ struct Worker {
   int64_t released_by = -1;  // the source of the signal that ended its last sleep
 };
 
-// Which parts of a rank's arrays L2 still holds: those touched within its size of bytes.
-class Cache {
- public:
-  Cache(int64_t num_parts, double bytes) : size_(bytes), last_touch_(num_parts, -1.0) {}
-
-  // Whether the part is held; from now on it is.
-  bool touch(int64_t part, double bytes) {
-    const double last = last_touch_[part];
-    if (last < 0 || passed_ - last > size_) {
-      passed_ += bytes;
-      last_touch_[part] = passed_;
-      return false;
-    }
-    last_touch_[part] = passed_;
-    return true;
-  }
-
- private:
-  double size_, passed_ = 0;  // bytes that came in
-  std::vector<double> last_touch_;
+// What a run is written into; see simulate.h.
+struct Results {
+  int64_t *trace, *released_by;
+  double *missed, *totals, *served;
 };
 
 class Simulation {
  public:
   Simulation(const Image& image, const HpmoeRank* ranks, const HpmoeMachine& machine, const HpmoeWork* work,
-             int64_t num_parts, int64_t* trace, int64_t* released_by, double* missed, int32_t num_bins)
-      : image_(image), ranks_(ranks), machine_(machine), work_(work), trace_(trace), released_by_(released_by),
-        missed_(missed),
-        num_bins_(num_bins),
-        num_ranks_(image.header->ep_size), num_queues_(image.header->num_queues),
-        caches_(num_ranks_, Cache(num_parts, machine.l2_bytes)) {}
+             int64_t num_parts, int32_t num_bins, const Results& out)
+      : image_(image), ranks_(ranks), machine_(machine), work_(work), out_(out), num_ranks_(image.header->ep_size),
+        num_queues_(image.header->num_queues), rates_(machine, num_ranks_, num_bins),
+        caches_(num_ranks_, L2(num_parts, machine.l2_bytes)) {}
 
-  Status run(double* totals, double* served) {
+  Status run() {
     Status status{};
     if (!route(status)) return status;
     for (int32_t w = 0; w < num_ranks_ * num_queues_; ++w) walk(w, 0);
     double end = 0;
-    for (; !happenings_.empty();) {
-      const Happening next = happenings_.top();
-      happenings_.pop();
+    while (!happenings_.is_empty()) {
+      const Happening next = happenings_.take_next();
       end = next.time;
+      if (!(end < kMostUs)) return {static_cast<int32_t>(Code::TIMEOUT), -1, -1, -1, -1, -1, 0, 0};
       happen(next);
     }
-    for (int32_t i = 0; i < num_ranks_ * HPMOE_NUM_RATES; ++i) {
-      totals[2 * i] = rates_[i].total();
-      totals[2 * i + 1] = rates_[i].busy_us();
-      AmountOverTime& amounts = rates_[i].over_time();
-      amounts.cover(end);
-      served[0] = amounts.width();
-      std::copy(amounts.bins().begin(), amounts.bins().end(), served + 1 + int64_t{i} * num_bins_);
-    }
+    rates_.report(end, out_.totals, out_.served);
     return find_stuck();
   }
 
@@ -120,19 +81,8 @@ class Simulation {
       missing_.push_back(find_thresholds(image_, routings_, r, ranks_[r].num_tokens));
       asleep_.emplace_back(h.num_events);
       for (int32_t q = 0; q < num_queues_; ++q) workers_.push_back({image_.queues[q], image_.queues[q + 1]});
-      const HpmoeMachine& m = machine_;
-      rates_.emplace_back(m.l2_rate, m.l2_cap, num_bins_);
-      rates_.emplace_back(m.memory_rate, m.memory_cap, num_bins_);
-      for (int i = 0; i < 2; ++i) rates_.emplace_back(m.link_rate, m.link_cap, num_bins_);
-      for (int i = 0; i < 2; ++i) rates_.emplace_back(m.node_link_rate, m.node_link_cap, num_bins_);
     }
-    rates_.emplace_back(machine_.host_cores, 1.0, num_bins_);
     return true;
-  }
-
-  void foresee(double time, Happening::Kind kind, int32_t who, int64_t event = 0, int64_t amount = 0,
-               int64_t source = -1) {
-    happenings_.push({time, num_foreseen_++, kind, who, event, amount, source});
   }
 
   void happen(const Happening& h) {
@@ -154,7 +104,7 @@ class Simulation {
 
   void foresee_end(int32_t index) {
     const SharedRate& rate = rates_[index];
-    if (!rate.is_idle()) foresee(rate.next_end(), Happening::RATE, index, 0, rate.version());
+    if (!rate.is_idle()) happenings_.foresee(rate.next_end(), Happening::RATE, index, 0, rate.version());
   }
 
   // Whether the worker stands for the whole device: an exchange is a collective.
@@ -164,21 +114,17 @@ class Simulation {
     return is_exchange(opcode) || (moves_copies(opcode) && static_cast<Domain>(op.domain) == Domain::ONCE);
   }
 
-  void demand(int32_t worker, int32_t rank, int32_t kind, double bytes, double now) {
-    const bool is_of_all = machine_.host_cores > 0 && (kind == HPMOE_L2 || kind == HPMOE_MEMORY);
-    demand(worker, (is_of_all ? 0 : rank) * HPMOE_NUM_RATES + kind, bytes, now);
-  }
   void demand(int32_t worker, int32_t rate, double amount, double now) {
     if (amount <= 0) return;
     ++workers_[worker].pending;
-    rates_[rate].begin(now, amount, worker, rate < num_ranks_ * HPMOE_NUM_RATES && is_wide(worker));
+    rates_[rate].begin(now, amount, worker, rate != rates_.cores() && is_wide(worker));
     foresee_end(rate);
   }
 
   // The part of a task that is its worker's alone; where workers share cores, as much of theirs as there is.
   void work_alone(int32_t w, double us, double now) {
-    if (machine_.host_cores <= 0) return foresee(now + us, Happening::CORE, w);
-    demand(w, num_ranks_ * HPMOE_NUM_RATES, us, now);
+    if (!rates_.has_host()) return happenings_.foresee(now + us, Happening::CORE, w);
+    demand(w, rates_.cores(), us, now);
     end_part(w, now);
   }
 
@@ -190,7 +136,7 @@ class Simulation {
   }
 
   int64_t* times(int32_t rank, int32_t place) const {
-    return trace_ + row_of(rank, place) * 3;
+    return out_.trace + row_of(rank, place) * 3;
   }
   int64_t row_of(int32_t rank, int32_t place) const { return int64_t{rank} * image_.header->num_tasks + place; }
   static int64_t in_ns(double us) { return std::llround(us * 1e3); }
@@ -218,14 +164,14 @@ class Simulation {
       }
       worker.looked += machine_.wait_us;
     }
-    if (worker.looked > now) return foresee(worker.looked, Happening::BODY, w);
+    if (worker.looked > now) return happenings_.foresee(worker.looked, Happening::BODY, w);
     begin_body(w, frame, now);
   }
 
   void begin_body(int32_t w, const Frame& frame, double now) {
     Worker& worker = workers_[w];
     times(frame.rank, worker.place)[1] = in_ns(now);
-    released_by_[row_of(frame.rank, worker.place)] = worker.has_slept ? worker.released_by : -1;
+    out_.released_by[row_of(frame.rank, worker.place)] = worker.has_slept ? worker.released_by : -1;
     const HpmoeWork& work = work_[2 * frame.task.op + (frame.task.cols < frame.op.tile_cols)];
     const auto opcode = static_cast<Opcode>(frame.op.opcode);
     double rows = 0;
@@ -256,41 +202,10 @@ class Simulation {
 
   // Everything goes through L2; what it does not hold comes from memory too.
   void touch(int32_t w, const Frame& frame, const HpmoeWork& work, double rows, double now) {
-    double bytes = 0, missed = 0;
-    const auto add = [&](int64_t part, double more) {
-      bytes += more;
-      if (!caches_[frame.rank].touch(part, more)) missed += more;
-    };
-    for (int64_t i = 0; i < work.num_touches; ++i) {
-      const HpmoeTouch& t = work.touches[i];
-      switch (static_cast<HpmoePart>(t.part)) {
-        case HPMOE_UNIT: add(t.first + frame.task.row, t.fixed + rows * t.row); break;
-        case HPMOE_WEIGHT: {
-          const int64_t tiles = num_column_tiles(frame.op);
-          const int64_t tile = frame.op.tile_cols > 0 ? frame.task.col / frame.op.tile_cols : 0;
-          add(t.first + frame.unit.expert * tiles + tile, t.fixed + rows * t.row);
-          break;
-        }
-        case HPMOE_OF_EXPERT: add_slots_of_expert(frame, t, add); break;
-        case HPMOE_TOGETHER: add(t.first, t.fixed + rows * t.row); break;
-        case HPMOE_STREAM:
-          bytes += t.fixed + rows * t.row;
-          missed += t.fixed + rows * t.row;
-      }
-    }
-    missed_[row_of(frame.rank, workers_[w].place)] = missed;
-    demand(w, frame.rank, HPMOE_L2, bytes, now);
-    demand(w, frame.rank, HPMOE_MEMORY, missed, now);
-  }
-
-  template <class Add>
-  void add_slots_of_expert(const Frame& frame, const HpmoeTouch& t, Add add) const {
-    const int64_t tile_rows = image_.header->tile_rows, rows = frame.unit.rows;
-    int32_t slot = 0;
-    while (frame.routing->slot(frame.rank, slot).expert < frame.unit.expert) ++slot;
-    for (int64_t done = 0; done < rows; done += tile_rows, ++slot) {
-      add(t.first + slot, static_cast<double>(std::min(tile_rows, rows - done)) * t.row);
-    }
+    const Passed passed = caches_[frame.rank].pass(frame, work, rows);
+    out_.missed[row_of(frame.rank, workers_[w].place)] = passed.missed;
+    demand(w, rates_.of(frame.rank, HPMOE_L2), passed.bytes, now);
+    demand(w, rates_.of(frame.rank, HPMOE_MEMORY), passed.missed, now);
   }
 
   // Puts a segment on the links between its two ranks; returns its rows.
@@ -300,8 +215,8 @@ class Simulation {
     const auto rows = static_cast<double>(segment.rows);
     if (to != frame.rank) {
       const bool leaves_node = to / machine_.node_size != frame.rank / machine_.node_size;
-      demand(w, frame.rank, leaves_node ? HPMOE_NODE_EGRESS : HPMOE_EGRESS, rows * row_bytes, now);
-      demand(w, to, leaves_node ? HPMOE_NODE_INGRESS : HPMOE_INGRESS, rows * row_bytes, now);
+      demand(w, rates_.of(frame.rank, leaves_node ? HPMOE_NODE_EGRESS : HPMOE_EGRESS), rows * row_bytes, now);
+      demand(w, rates_.of(to, leaves_node ? HPMOE_NODE_INGRESS : HPMOE_INGRESS), rows * row_bytes, now);
     }
     return rows;
   }
@@ -316,7 +231,7 @@ class Simulation {
     ++worker.place;
     worker.num_waits_met = 0;
     worker.has_slept = false;
-    foresee(end, Happening::WAKE, w);
+    happenings_.foresee(end, Happening::WAKE, w);
   }
 
   // Sends the task's signals one after another; returns when the last is out.
@@ -325,7 +240,7 @@ class Simulation {
       now += machine_.signal_us;
       const bool leaves_node = target / machine_.node_size != frame.rank / machine_.node_size;
       const double way = target == frame.rank ? 0 : leaves_node ? machine_.node_remote_us : machine_.remote_us;
-      foresee(now + way + machine_.poll_us, Happening::SIGNAL, target, event, amount, source);
+      happenings_.foresee(now + way + machine_.poll_us, Happening::SIGNAL, target, event, amount, source);
     };
     if (is_transfer(static_cast<Opcode>(frame.op.opcode))) {
       for_each_segment(frame, [&](const Segment& segment) { for_each_segment_signal(frame, segment, visit); });
@@ -343,7 +258,7 @@ class Simulation {
     std::vector<int32_t>& asleep = asleep_[signal.who][signal.event];
     for (int32_t w : asleep) {
       workers_[w].released_by = signal.source;
-      foresee(next_look(workers_[w], signal.time), Happening::WAKE, w);
+      happenings_.foresee(next_look(workers_[w], signal.time), Happening::WAKE, w);
     }
     asleep.clear();
   }
@@ -375,20 +290,16 @@ class Simulation {
   const HpmoeRank* const ranks_;
   const HpmoeMachine machine_;
   const HpmoeWork* const work_;
-  int64_t* const trace_;
-  int64_t* const released_by_;
-  double* const missed_;
-  const int32_t num_bins_;
+  const Results out_;
   const int32_t num_ranks_, num_queues_;
 
   std::vector<Routing> routings_;
   std::vector<std::vector<int64_t>> missing_;                // [num_ranks][num_events] until the threshold
   std::vector<std::vector<std::vector<int32_t>>> asleep_;    // workers that wait for an event
   std::vector<Worker> workers_;                              // [num_ranks * num_queues]
-  std::vector<SharedRate> rates_;                            // [num_ranks * HPMOE_NUM_RATES], then that of host_cores
-  std::vector<Cache> caches_;                                // [num_ranks]
-  std::priority_queue<Happening, std::vector<Happening>, std::greater<Happening>> happenings_;
-  int64_t num_foreseen_ = 0;
+  Rates rates_;
+  std::vector<L2> caches_;                                   // [num_ranks]
+  Happenings happenings_;
 };
 
 }  // namespace
@@ -403,9 +314,8 @@ extern "C" int hpmoe_simulate(const void* image, int64_t image_bytes, const Hpmo
     *status = {static_cast<int32_t>(Code::BAD_IMAGE), -1, -1, -1, -1, -1, 0, 0};
   } else {
     try {
-      *status = hpmoe::Simulation(hpmoe::Image(image), ranks, *machine, work, num_parts, trace, released_by, missed,
-                              num_bins)
-                    .run(totals, served);
+      const hpmoe::Results out = {trace, released_by, missed, totals, served};
+      *status = hpmoe::Simulation(hpmoe::Image(image), ranks, *machine, work, num_parts, num_bins, out).run();
     } catch (const std::exception&) {
       *status = {static_cast<int32_t>(Code::OUT_OF_MEMORY), -1, -1, -1, -1, -1, 0, 0};
     }

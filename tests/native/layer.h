@@ -1,5 +1,5 @@
-// A MoE layer packed by hand, in every dtype and with every way to drop what is over a capacity, its arrays, and plain loops
-// that say what it gives.
+// A MoE layer packed by hand, in every dtype, with every way to drop what is over a capacity, and with tokens sent to each of
+// their experts or once to each rank; its arrays, and plain loops that say what it gives.
 #pragma once
 
 #include <algorithm>
@@ -14,18 +14,21 @@
 
 namespace hpmoe {
 
-// R ranks, E experts, K a token, T tokens, H hidden, I inner, B rows a tile, S slots a rank.
-constexpr int R = 2, E = 4, L = E / R, K = 2, T = 10, H = 6, I = 5, B = 4, S = (R * T * K + B - 1) / B + L;
+// R ranks, E experts, K a token, T tokens, H hidden, I inner, B rows a tile, S slots a rank, Z slots of tokens sent once.
+constexpr int R = 2, E = 4, L = E / R, K = 2, T = 10, H = 6, I = 5, B = 4, S = (R * T * K + B - 1) / B + L,
+              Z = (R * T + B - 1) / B + 1;
 constexpr int kTiles = (T + B - 1) / B;
-// ENTRIES is WEIGHTS, a row for each entry.
-enum Array { IDS, X, WEIGHTS, W1, W2, A, HALVES, C, D, BACK, OUT, KEPT, ENTRIES, DROPPED, kNumArrays };
-constexpr int kCols[kNumArrays] = {K, H, K, 2 * I, H, H, 2 * I, I, H, H, H, K, 1, E};
-constexpr int kRows[kNumArrays] = {T, T, T, L * H, L * I, S * B, S * B, S * B, S * B, T * K, T, T, T * K, 1};
+// ENTRIES is WEIGHTS, a row for each entry. ONCE, THERE and SUMS are tokens that came once, weights and what goes back of them.
+enum Array { IDS, X, WEIGHTS, W1, W2, A, HALVES, C, D, BACK, OUT, KEPT, ENTRIES, DROPPED, ONCE, THERE, SUMS, kNumArrays };
+constexpr int kCols[kNumArrays] = {K, H, K, 2 * I, H, H, 2 * I, I, H, H, H, K, 1, E, H, 1, H};
+constexpr int kRows[kNumArrays] = {T,     T, T, L * H, L * I, S * B, S * B, S * B, S * B,
+                                   T * K, T, T, T * K, 1,     Z * B, S * B, Z * B};
 
 struct Variant {
   Dtype dtype;
   DropPolicy policy;
   double factor;  // of the capacity
+  bool is_once = false;
 
   bool drops() const { return policy == DropPolicy::POSITION || policy == DropPolicy::PROBS; }
   Dtype dtype_of(int array) const { return array == IDS || array == DROPPED ? Dtype::INT32 : dtype; }
@@ -40,8 +43,32 @@ inline void check(bool condition, const char* what) {
 
 inline Operand own(int buffer, Cols cols = Cols::OWN, int offset = 0) { return operand(buffer, Rows::OWN, cols, offset); }
 
-// Events: per slot arrived, up (two halves), act, down; per token tile home.
-enum Events { ARRIVED = 0, UP = S, ACT = 2 * S, DOWN = 3 * S, HOME = 4 * S, kNumEvents = 4 * S + kTiles };
+// Events: per slot arrived, up (two halves), act, down; per token tile home; per slot of tokens sent once arrived, summed; all
+// weights there; all slots down.
+enum Events {
+  ARRIVED = 0, UP = S, ACT = 2 * S, DOWN = 3 * S, HOME = 4 * S, CAME = HOME + kTiles, SUMMED = CAME + Z, WEIGHED = SUMMED + Z,
+  DONE, kNumEvents
+};
+
+// From a token that came once to the rows of its experts, half of the columns a task; weights go to each of these rows.
+inline void fan_tokens_out(ImageWriter& w) {
+  const int out = w.op(Opcode::FAN_OUT, Domain::SLOTS, {operand(A, Rows::FAN, Cols::OWN), own(ONCE)});
+  const int put = w.op(Opcode::PUT, Domain::SLOTS,
+                       {operand(THERE, Rows::PEER, Cols::ALL), operand(ENTRIES, Rows::ENTRIES, Cols::ALL)});
+  w.ops[out].route = 1;
+  for (int s = 0; s < Z; ++s)
+    for (int col : {0, H / 2}) w.task(out, s, col, H / 2, -1, {CAME + s}, {{ARRIVED, int16_t(Index::ENTRY_TILE), 0, 0}});
+  for (int j = 0; j < R; ++j)
+    for (int s = 0; s < S; ++s) w.task(put, s, 0, 0, j, {}, {{WEIGHED, 0, 0, int32_t(Remote::PEER)}});
+}
+
+// And back: the weighted sum of what they made.
+inline void fan_tokens_in(ImageWriter& w) {
+  const int in = w.op(Opcode::FAN_IN, Domain::SLOTS,
+                      {own(SUMS), operand(D, Rows::FAN, Cols::OWN), operand(THERE, Rows::FAN, Cols::ALL)});
+  w.ops[in].route = 1;
+  for (int s = 0; s < Z; ++s) w.task(in, s, 0, H, -1, {DONE, WEIGHED}, {{SUMMED + s, 0, 0, 0}});
+}
 
 // num_aic: how many of the queues, the first ones, take all matmuls and nothing else; 0 where all take everything.
 inline std::vector<int32_t> make_image(int num_queues, const Variant& variant = kPlain, int num_aic = 0) {
@@ -52,20 +79,27 @@ inline std::vector<int32_t> make_image(int num_queues, const Variant& variant = 
   }
   const int weights = variant.policy == DropPolicy::PROBS ? WEIGHTS : -1;
   w.routes.push_back({IDS, E, L, K, S, T, 0, int32_t(variant.policy), weights, 0, -1, 0, variant.factor});
+  const int way = variant.is_once ? 1 : 0;  // the route of what goes over links
+  if (variant.is_once) w.routes.push_back({IDS, R, 1, K, Z, T, 0, int32_t(DropPolicy::NONE), -1, 0, 0, 0, 0});
   for (int kind = 0; kind < 4; ++kind) {
-    for (int s = 0; s < S; ++s) w.event_runs.push_back({kind * S + s, int32_t(Extent::SLOT), s, kind == 1 ? 2 : 1, 0});
+    const int mult = kind == 1 || (kind == 0 && variant.is_once) ? 2 : 1;  // halves are computed, and copied
+    for (int s = 0; s < S; ++s) w.event_runs.push_back({kind * S + s, int32_t(Extent::SLOT), s, mult, 0});
   }
-  for (int i = 0; i < kTiles; ++i) w.event_runs.push_back({HOME + i, int32_t(Extent::TILE_ENTRIES), i, 1, 0});
-  const int put =
-      w.op(Opcode::PUT, Domain::SLOTS, {operand(A, Rows::PEER, Cols::ALL), operand(X, Rows::TOKENS, Cols::ALL)});
+  for (int i = 0; i < kTiles; ++i) w.event_runs.push_back({HOME + i, int32_t(Extent::TILE_ENTRIES), i, 1, way});
+  for (int i = 0; variant.is_once && i < 2 * Z; ++i) w.event_runs.push_back({CAME + i, int32_t(Extent::SLOT), i % Z, 1, way});
+  for (int i = 0; variant.is_once && i < 2; ++i) w.event_runs.push_back({WEIGHED + i, int32_t(Extent::RECEIVED), 0, 1, 0});
+  const int put = w.op(Opcode::PUT, Domain::SLOTS, {operand(variant.is_once ? ONCE : A, Rows::PEER, Cols::ALL),
+                                                    operand(X, Rows::TOKENS, Cols::ALL)});
   const int up =
       w.op(Opcode::GMM, Domain::SLOTS, {own(HALVES), own(A, Cols::ALL), operand(W1, Rows::SLOT_EXPERT, Cols::OWN)});
   const int act = w.op(Opcode::SWIGLU, Domain::SLOTS, {own(C), own(HALVES), own(HALVES, Cols::OWN, I)});
   const int down =
       w.op(Opcode::GMM, Domain::SLOTS, {own(D), own(C, Cols::ALL), operand(W2, Rows::SLOT_EXPERT, Cols::OWN)});
-  const int back = w.op(Opcode::PUT_BACK, Domain::SLOTS, {operand(BACK, Rows::ENTRIES, Cols::ALL), own(D, Cols::ALL)});
+  const int back = w.op(Opcode::PUT_BACK, Domain::SLOTS,
+                        {operand(BACK, Rows::ENTRIES, Cols::ALL), own(variant.is_once ? SUMS : D, Cols::ALL)});
   const int sum = w.op(Opcode::REDUCE, Domain::TILES,
                        {own(OUT, Cols::ALL), operand(BACK, Rows::ENTRIES, Cols::ALL), own(WEIGHTS, Cols::ALL)});
+  for (int op : {put, back, sum}) w.ops[op].route = way;
   const int keep =
       w.op(Opcode::KEEP, Domain::TILES, {own(KEPT, Cols::ALL), operand(ENTRIES, Rows::ENTRIES, Cols::ALL)});
   const int count = w.op(Opcode::DROP_COUNTS, Domain::ONCE, {own(DROPPED, Cols::ALL)});
@@ -74,17 +108,28 @@ inline std::vector<int32_t> make_image(int num_queues, const Variant& variant = 
     w.ops[op].clipped = 1;
   }
   const auto peer = int32_t(Remote::PEER);
+  const int sent = variant.is_once ? Z : S;
   for (int j = 0; j < R; ++j)
-    for (int s = 0; s < S; ++s) w.task(put, s, 0, 0, j, {}, {{ARRIVED + s, 0, 0, peer}});
+    for (int s = 0; s < sent; ++s) w.task(put, s, 0, 0, j, {}, {{(variant.is_once ? CAME : ARRIVED) + s, 0, 0, peer}});
+  if (variant.is_once) {
+    w.ops[sum].num_operands = 2;  // what comes back is weighted
+    fan_tokens_out(w);
+  }
   for (int s = 0; s < S; ++s) {
     w.task(up, s, 0, I, -1, {ARRIVED + s}, {{UP + s, 0, 0, 0}});
     w.task(up, s, I, I, -1, {ARRIVED + s}, {{UP + s, 0, 0, 0}});
     w.task(act, s, 0, I, -1, {UP + s}, {{ACT + s, 0, 0, 0}});
-    w.task(down, s, 0, H, -1, {ACT + s}, {{DOWN + s, 0, 0, 0}});
+    if (variant.is_once) {
+      w.task(down, s, 0, H, -1, {ACT + s}, {{DOWN + s, 0, 0, 0}, {DONE, 0, 0, 0}});
+    } else {
+      w.task(down, s, 0, H, -1, {ACT + s}, {{DOWN + s, 0, 0, 0}});
+    }
   }
+  if (variant.is_once) fan_tokens_in(w);
   const auto by_tile = int16_t(Index::ENTRY_TILE);
   for (int j = 0; j < R; ++j)
-    for (int s = 0; s < S; ++s) w.task(back, s, 0, 0, j, {DOWN + s}, {{HOME, by_tile, 0, peer}});
+    for (int s = 0; s < sent; ++s)
+      w.task(back, s, 0, 0, j, {(variant.is_once ? SUMMED : DOWN) + s}, {{HOME, by_tile, 0, peer}});
   for (int i = 0; i < kTiles; ++i) w.task(sum, i, 0, 0, -1, {HOME + i}, {});
   for (int i = 0; i < kTiles; ++i) w.task(keep, i, 0, 0, -1, {}, {});
   w.task(count, 0, 0, 0, -1, {}, {});

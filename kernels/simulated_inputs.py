@@ -1,0 +1,97 @@
+"""What a simulation reads besides the taskflow: ids of each rank's tokens, weights that decide drops, and lengths."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+import numpy as np
+
+from hpmoe.dtypes import numpy_dtype
+from hpmoe.errors import check_argument, is_int, is_number
+from hpmoe.taskflow import RoutePlan, Taskflow
+from hpmoe.workload import balanced_ids, imbalanced_ids
+
+Routing = Sequence[np.ndarray] | float | None
+
+
+def lengths_of(flow: Taskflow, num_tokens: Sequence[int] | None) -> list[int]:
+    """Tokens of each rank: those that are given, else as many as there is room for."""
+    most = max([r.num_tokens for r in flow.routes] or [op.clipped_rows for op in flow.ops], default=0)
+    if num_tokens is None:
+        return [most] * flow.ep_size
+    is_ok = _is_list(num_tokens) and len(num_tokens) == flow.ep_size and all(is_int(n, 0, most) for n in num_tokens)
+    check_argument(is_ok, "hpmoe.simulate", "num_tokens", repr(num_tokens), f"{flow.ep_size} ints from 0 to {most}")
+    return [int(n) for n in num_tokens]
+
+
+def inputs_of(flow: Taskflow, routing: Routing, seed: int, topk_weights: Sequence[np.ndarray] | None
+              ) -> list[dict[int, np.ndarray]]:
+    """For each rank the arrays that its routes read, by their buffer."""
+    check_argument(is_int(seed, 0, 2**63), "hpmoe.simulate", "seed", repr(seed), "an int of at least 0")
+    out: list[dict[int, np.ndarray]] = [{} for _ in range(flow.ep_size)]
+    for plan in (p for p in flow.routes if p.once_of < 0):
+        for mine, ids in zip(out, _ids(plan, routing, seed), strict=True):
+            mine[plan.ids] = ids
+        for mine, weights in zip(out, _weights(flow, plan, routing, topk_weights), strict=False):
+            mine[plan.weights] = weights
+    return out
+
+
+def _ids(plan: RoutePlan, routing: Routing, seed: int) -> Sequence[np.ndarray]:
+    sizes = (plan.ep_size, plan.num_tokens, plan.top_k, plan.num_experts)
+    if routing is None or (is_number(routing) and routing == 1):
+        return balanced_ids(*sizes)
+    if is_number(routing):
+        return imbalanced_ids(*sizes, imbalance=routing, seed=seed)
+    return given_ids("hpmoe.simulate", routing, *sizes, ", or an imbalance")
+
+
+def given_ids(who: str, routing: Sequence[np.ndarray], ep_size: int, num_tokens: int, top_k: int, num_experts: int,
+              other: str = "") -> list[np.ndarray]:
+    """topk_ids of each rank as int32; ArgumentError where they are not ints of these sizes, or `other`."""
+    is_list, shape = _is_list(routing), (num_tokens, top_k)
+    check_argument(is_list and len(routing) == ep_size, who, "routing",
+                   f"of {len(routing)} ranks" if is_list else repr(routing), f"topk_ids of {ep_size} ranks{other}")
+    out = []
+    for rank, ids in enumerate(map(_array, routing)):
+        is_ok = ids.shape == shape and (ids.dtype.kind in "iu" or not ids.size)
+        check_argument(is_ok and (not ids.size or (ids.min() >= 0 and ids.max() < num_experts)), who,
+                       f"routing[{rank}]", _described(ids), f"ints of shape {shape} in 0..{num_experts - 1}")
+        out.append(np.ascontiguousarray(ids, np.int32))
+    return out
+
+
+def _is_list(given: object) -> bool:
+    return given.ndim > 0 if isinstance(given, np.ndarray) else isinstance(given, Sequence) and not isinstance(given, str)
+
+
+def _array(given: object) -> np.ndarray:
+    """What is given as an array; one of nothing where rows differ in length."""
+    try:
+        return np.asarray(given)
+    except ValueError:
+        return np.array(None)
+
+
+def _described(ids: np.ndarray) -> str:
+    values = f" in {ids.min()}..{ids.max()}" if ids.size and ids.dtype.kind in "iuf" else ""
+    return f"{ids.dtype} of shape {ids.shape}{values}"
+
+
+def _weights(flow: Taskflow, plan: RoutePlan, routing: Routing, given: Sequence[np.ndarray] | None
+             ) -> Iterator[np.ndarray]:
+    """Of each rank the weights that decide what is dropped; none where nothing reads them."""
+    if given is not None:
+        check_argument(_is_list(given) and len(given) == flow.ep_size, "hpmoe.simulate", "topk_weights",
+                       f"of {len(given)} ranks" if _is_list(given) else repr(given), f"of {flow.ep_size} ranks")
+    if plan.weights < 0:
+        return
+    shape, dtype = (plan.num_tokens, plan.top_k), numpy_dtype(flow.buffers[plan.weights].dtype)
+    is_drawn = routing is None or is_number(routing)
+    check_argument(is_drawn or given is not None, "hpmoe.simulate", "topk_weights", "None",
+                   "given with routing: drop_policy=\"probs\" keeps the entries with the largest")
+    for rank in range(flow.ep_size):
+        mine = np.zeros(shape) if given is None else _array(given[rank])
+        check_argument(mine.shape == shape and mine.dtype.kind != "O", "hpmoe.simulate", f"topk_weights[{rank}]",
+                       f"of shape {mine.shape}", f"of shape {shape}")
+        yield np.ascontiguousarray(mine, dtype)

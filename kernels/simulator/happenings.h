@@ -1,0 +1,46 @@
+// What will happen in a simulated run, in the order of time.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <queue>
+#include <vector>
+
+namespace hpmoe {
+
+// What happens at a time: a worker begins the body of a task, its own part of one ends, a shared rate may have served a
+// demand, a signal arrives, or a worker comes to a task or back to its wait. Equal times go in the order in which they were
+// foreseen.
+struct Happening {
+  enum Kind : int32_t { BODY, CORE, RATE, SIGNAL, WAKE };
+  double time;
+  int64_t order;
+  Kind kind;
+  int32_t who;     // worker, rate, or rank of a signal
+  int64_t event;   // of a signal
+  int64_t amount;  // of a signal; version of a rate
+  int64_t source;  // of a signal: the task that sent it, counted over ranks and places
+
+  bool operator>(const Happening& other) const { return time != other.time ? time > other.time : order > other.order; }
+};
+
+class Happenings {
+ public:
+  void foresee(double time, Happening::Kind kind, int32_t who, int64_t event = 0, int64_t amount = 0, int64_t source = -1) {
+    queue_.push({time, num_foreseen_++, kind, who, event, amount, source});
+  }
+
+  bool is_empty() const { return queue_.empty(); }
+
+  Happening take_next() {
+    const Happening next = queue_.top();
+    queue_.pop();
+    return next;
+  }
+
+ private:
+  std::priority_queue<Happening, std::vector<Happening>, std::greater<Happening>> queue_;
+  int64_t num_foreseen_ = 0;
+};
+
+}  // namespace hpmoe
