@@ -28,7 +28,8 @@ def check_limits(name: str, ep_size: int, buffers: Sequence[tf.Buffer], ops: Seq
     for op in ops:
         rows = op.domain.num_rows if op.domain.kind == "tiles" else 0
         _check(name, f"{op.label} counts", rows * op.grid[2], MOST_ROWS, "rows, each once for every tile of columns")
-    _check(name, "it has", sum(math.prod(op.grid) for op in ops), MOST_TASKS, "tasks of a rank, of which larger tiles make fewer")
+    num_tasks = sum(math.prod(op.grid) for op in ops)
+    _check(name, "it has", num_tasks, MOST_TASKS, "tasks of a rank, of which larger tiles make fewer")
 
 
 def _check(name: str, has: str, count: int, most: int, what: str) -> None:

@@ -177,7 +177,10 @@ def late_sums(flow: tf.Taskflow) -> tf.Taskflow:
     What other ranks put is later than a plan knows. A worker that waits for it has its own puts behind it, for which others
     wait in turn.
     """
-    later, blocks = np.arange(len(flow.events)), [b for b in flow.blocks if b.unit == "tile" and b.columns and b.dynamic]
+    blocks = [b for b in flow.blocks if b.unit == "tile" and b.columns and b.dynamic]
+    if not blocks:
+        return flow
+    later = np.arange(len(flow.events))
     for name in dict.fromkeys(b.name for b in blocks):
         parts = [b for b in blocks if b.name == name]
         for part, other in zip(parts, parts[LATE:] + parts[-1:] * LATE, strict=False):

@@ -81,11 +81,8 @@ Tables::Tables(const HpmoeFlow& flow)
       first_wait(flow.num_tasks + 1) {
   waits = sorted(flow.waits, flow.num_waits, facts.waits, sorted_waits);
   signals = sorted(flow.signals, flow.num_signals, facts.signals, sorted_signals);
-  int64_t i = 0;
-  for (int64_t t = 0; t < flow.num_tasks; ++t) {
-    while (i < flow.num_waits && waits[i].task == t) ++i;
-    first_wait[t + 1] = static_cast<int32_t>(i);
-  }
+  for (int64_t i = 0; i < flow.num_waits; ++i) ++first_wait[waits[i].task + 1];
+  for (int64_t t = 0; t < flow.num_tasks; ++t) first_wait[t + 1] += first_wait[t];
 }
 
 Graph::Graph(const HpmoeFlow& flow) : tables(flow), num_producers(flow.num_events) {

@@ -98,8 +98,7 @@ def deal(flow: tf.Taskflow, sequence: np.ndarray, queue: np.ndarray, dealt: np.n
 
 
 def _split(tasks: np.ndarray, starts: np.ndarray) -> list[np.ndarray]:
-    tasks, ends = tasks.astype(np.int64), starts.tolist()
-    return [tasks[first:last] for first, last in itertools.pairwise(ends)]
+    return [tasks[first:last] for first, last in itertools.pairwise(starts.tolist())]
 
 
 def are_queues(flow: tf.Taskflow, unit_of_op: np.ndarray, units_of_queue: np.ndarray) -> bool:
@@ -170,8 +169,8 @@ def _graph(key: _ByIdentity) -> _Graph:
 def _joined_queues(key: _ByIdentity) -> tuple[np.ndarray, np.ndarray]:
     """Where each queue begins, and the tasks of all, queue by queue."""
     queues = [np.asarray(q) for q in key.flow.queues]
-    tasks = np.concatenate(queues) if queues else np.zeros(0)
-    return np.cumsum([0, *map(len, queues)], dtype=np.int32), np.ascontiguousarray(tasks, np.int32)
+    tasks = np.concatenate([np.zeros(0, np.int32), *queues], dtype=np.int32, casting="unsafe")
+    return np.cumsum([0, *map(len, queues)], dtype=np.int32), tasks
 
 
 def forget() -> None:

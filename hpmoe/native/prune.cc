@@ -74,8 +74,9 @@ class Pruner {
 
   void drop_repeated(int32_t queue, uint8_t* needed) {
     for (int32_t i = flow_.queue_starts[queue]; i < flow_.queue_starts[queue + 1]; ++i) {
-      uint8_t* is_needed = needed + graph_.tables.first_wait[flow_.queue_tasks[i]];
-      for (const HpmoeWait& wait : waits_of(flow_.queue_tasks[i])) {
+      const Range waits = waits_of(flow_.queue_tasks[i]);
+      uint8_t* is_needed = needed + (waits.first - graph_.tables.waits);
+      for (const HpmoeWait& wait : waits) {
         int32_t& last = made_in_[wait.event];
         if (wait.kind == 0 && *is_needed) *is_needed = last != queue;
         if (wait.kind == 0 && *is_needed) last = queue;
