@@ -125,6 +125,9 @@ class Domain:
     blocks: int = 1
 
 
+WITH_ONE_PARAM = ("GMM", "MAP", "ROW_REDUCE", "NOTIFY")
+
+
 @dataclasses.dataclass(frozen=True)
 class TileOp:
     """One tile operation; its tasks differ only in their coordinates.
@@ -178,17 +181,18 @@ class TileOp:
         not how many rows there are, nor whether padding is left out.
         """
         sums_all = self.domain.route < 0
-        read = {"NOTIFY": (0,), "COL_SUM": (1, 2) if sums_all else (), "WGRAD": (0, 1, 2, 3) if sums_all else (0, 3)}
-        flags = {"NOTIFY": 0, "GMM": 0, "COL_SUM": 2, "WGRAD": 2}
-        return tuple((int(bool(p)) if flags.get(self.opcode) == i else p) if i in read.get(self.opcode, (i,)) else 0
-                     for i, p in enumerate(self.params))
+        read = {"COL_SUM": (1, 2) if sums_all else (), "WGRAD": (0, 1, 2, 3) if sums_all else (0, 3), "REPLICATE": (0, 1),
+                "RETURN_GRADS": (0, 1)}.get(self.opcode, (0,) if self.opcode in WITH_ONE_PARAM else ())
+        flag = {"NOTIFY": 0, "GMM": 0, "COL_SUM": 2, "WGRAD": 2}.get(self.opcode)
+        return tuple(0 if i not in read else int(bool(p)) if i == flag else p
+                     for i, p in enumerate(self.params[:max(read, default=-1) + 1]))
 
     @property
     def first_row(self) -> int:
         """The row of its first unit: -1 for the only one of a NOTIFY that speaks for all experts of a peer, and past
         the rank's own experts for the weight gradients of copies."""
         if self.opcode == "WGRAD":
-            return sum(self.params[3:]) * self.domain.blocks
+            return sum(self.params[3:4]) * self.domain.blocks
         return -1 if self.opcode == "NOTIFY" and self.signal == "peer" else 0
 
     @property

@@ -6,6 +6,7 @@ from pathlib import Path
 import hypothesis
 import mindspore
 import pytest
+import second_process
 
 GOLDEN = Path(__file__).parent / "golden"
 
@@ -25,6 +26,12 @@ def pytest_addoption(parser):
     parser.addoption("--timings", action="store_true", help="also run tests that measure, which need an idle machine")
     parser.addoption("--mutants", type=int, default=2000, help="how many mutants the verifier is tried on")
     parser.addoption("--mutants-seed", type=int, default=0, help="which ones")
+    parser.addoption("--second-process", metavar="FOLDER", help="run as the second process of a whole run; see second_process.py")
+
+
+def pytest_configure(config):
+    if folder := config.getoption("--second-process"):
+        config.pluginmanager.register(second_process.Reporting(config, folder))
 
 
 @pytest.fixture
@@ -50,6 +57,8 @@ def pytest_collection_finish(session):
     if any(item.path.name == "test_mindspore_binding.py" for item in session.items) and not session.config.option.collectonly:
         from binding_helpers import start_build
         BUILDS.append(start_build())
+    if not session.config.getoption("--second-process"):
+        second_process.start(session)
 
 
 def pytest_sessionfinish(session):

@@ -2,7 +2,8 @@
 
 import collections
 
-import mutations_of_checkers  # noqa: F401  registers its kinds
+import mutations_in_pairs  # noqa: F401  registers its kinds
+import mutations_of_checkers  # noqa: F401
 import mutations_of_programs  # noqa: F401
 import mutations_of_schedules  # noqa: F401
 import numpy as np
@@ -31,7 +32,7 @@ def changes(flow, other):
         before, after = (collections.Counter(getattr(f, name).tolist()) for f in (flow, other))
         out += [f"{name} - {row}" for row in (before - after).elements()]
         out += [f"{name} + {row}" for row in (after - before).elements()]
-    for name in ("queues", "ops", "buffers", "peer_order", "inputs", "outputs"):
+    for name in ("queues", "ops", "buffers", "routes", "blocks", "peer_order", "inputs", "outputs"):
         pairs = zip(getattr(flow, name), getattr(other, name), strict=False)
         out += [f"{name}[{i}]: {a} -> {b}" for i, (a, b) in enumerate(pairs) if not np.array_equal(a, b)]
     return "; ".join(out)

@@ -41,10 +41,12 @@ SUBJECTS = (
     ("softmax_weights", CHOICES, {"rows": 2, "cols": 1}),
     ("dense_with_bias", DENSE, {"rows": 2, "cols": 2}),
     ("summed_over_tokens", SINGLE, {"rows": 1, "cols": 2, "signal": "expert"}),
+    ("deduplicating", PAIRS, {"rows": 1, "cols": 2}),
 )
 WIDE = Layer(ep=1, T=2, H=3, I=3, E=3, K=2)
 APART = Layer(ep=2, T=1, H=3, I=3, E=4, K=1)
-OTHERS = tuple((name, *rest) for name in (*VARIANTS, "dropping", "accumulating", "recomputing", "bfloat16") for rest in (
+OTHERS = tuple((name, *rest) for name in (
+    *VARIANTS, "dropping", "accumulating", "recomputing", "deduplicating", "bfloat16") for rest in (
     (WIDE, {"rows": 2, "cols": 2}), (APART, {"rows": 1, "cols": 2, "signal": "expert"})))
 MANY = 3000  # mutants, from which on there are some of a few of these, too
 ARRIVALS = 20  # that are judged together
@@ -59,7 +61,8 @@ def dropping(x, ids, w, up, down, dense_up, dense_down):
 
 
 def accumulating(layer):
-    shapes = {"gate_up_weight": (layer.E, layer.H, 2 * layer.I), "down_weight": (layer.E, layer.I, layer.H)}
+    local = layer.E // layer.ep
+    shapes = {"gate_up_weight": (local, layer.H, 2 * layer.I), "down_weight": (local, layer.I, layer.H)}
     mains = {name: Tensor(np.ones(shape, np.float32)) for name, shape in shapes.items()}
     return hpmoe.accumulate_grads(hpmoe.moe_ffn, into=mains)
 
@@ -70,7 +73,7 @@ def function(name, layer):
         f = dropping if name == "dropping" else VARIANTS[name][0]
         return f, arguments(f, layer)
     f = {"accumulating": accumulating, "recomputing": lambda _: hpmoe.save_for_backward(hpmoe.moe_ffn, policy="dispatched_rows"),
-         }.get(name, lambda _: hpmoe.moe_ffn)(layer)
+         "deduplicating": lambda _: hpmoe.deduplicate_rows(hpmoe.moe_ffn)}.get(name, lambda _: hpmoe.moe_ffn)(layer)
     return f, [a.astype(numpy_dtype("bfloat16")) if name == "bfloat16" and a.dtype != np.int32 else a for a in layer.arguments()]
 
 
@@ -134,14 +137,14 @@ class Subject:
 
     def result(self, flow, case, seed=None):
         inputs, num_tokens = self.inputs(case)
-        return [a.tobytes() for outs in interpret(flow, inputs, num_tokens, seed=seed) for a in outs]
+        return [(a.shape, a.tobytes()) for outs in interpret(flow, inputs, num_tokens, seed=seed) for a in outs]
 
     def native_result(self, flow, case, timeout=10.0):
         """By the kernel; without queues, in program order on one worker."""
         inputs, num_tokens = self.inputs(case)
         if not flow.queues:
             flow = flow.replace(queues=(np.arange(flow.num_tasks),), machine=hpmoe.cpu(1))
-        return [a.tobytes() for outs in compile_cpu(flow, timeout=timeout).run(inputs, num_tokens) for a in outs]
+        return [(a.shape, a.tobytes()) for outs in compile_cpu(flow, timeout=timeout).run(inputs, num_tokens) for a in outs]
 
     def want(self, case, run=None):
         key = case, run

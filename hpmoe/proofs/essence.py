@@ -33,7 +33,7 @@ def op_essence(op: tf.TileOp, buffers: Sequence[tf.Buffer], routes: Sequence[tf.
     if op.opcode == "ROW_DOT" or (op.opcode == "MAP" and op.params[:1] in COMMUTATIVE):
         operands[1:] = sorted(operands[1:], key=dataclasses.astuple)
     if _is_alike_both_ways(op, buffers, routes):
-        op = op.replace(params=(0, *op.params[1:]))
+        op = op.replace(params=op.params and (0, *op.params[1:]))
     return op.replace(domain=_domain(op, routes), operands=tuple(operands))
 
 
@@ -42,7 +42,7 @@ def _is_alike_both_ways(op: tf.TileOp, buffers: Sequence[tf.Buffer], routes: Seq
     a lone rank, to which the same ones go that come back."""
     if op.opcode == "NOTIFY":
         return 0 <= op.domain.route < len(routes) and routes[op.domain.route].ep_size == 1
-    if op.opcode != "GMM":
+    if op.opcode != "GMM" or len(op.operands) < 3:
         return False
     b = op.operands[2].buffer
     return 0 <= b < len(buffers) and op.cols == buffers[b].cols == 1 == (buffers[b].rows_per_expert or buffers[b].num_rows)
@@ -71,7 +71,8 @@ def _access(op: tf.TileOp, i: int, access: tf.Access, buffers: Sequence[tf.Buffe
         return tf.Access(-1, value=access.value)
     if not 0 <= access.buffer < len(buffers):
         return access
-    buffer, changes = buffers[access.buffer], {}
+    buffer = buffers[access.buffer]
+    changes = {"value": 0.0, "buffer": _of_equal_form(access.buffer, buffers)}
     plan = routes[op.domain.route] if 0 <= op.domain.route < len(routes) else None
     if access.cols == "block" and (op.opcode, i) != ("WGRAD", 1):
         changes["cols"] = "all"
@@ -92,7 +93,14 @@ def _access(op: tf.TileOp, i: int, access: tf.Access, buffers: Sequence[tf.Buffe
         is_whole = access.cols != "own" or (access.offset == 0 and op.cols == op.tile_cols == buffer.cols)
         is_one = access.rows == "all" or (access.rows == "slot_expert" and plan and plan.num_local_experts == 1)
         changes |= ({"cols": "all"} if is_whole else {}) | ({"rows": "one"} if is_one else {})
-    return dataclasses.replace(access, **changes) if changes else access
+    return dataclasses.replace(access, **changes)
+
+
+def _of_equal_form(b: int, buffers: Sequence[tf.Buffer]) -> int:
+    """The buffer that another is a view of, where they are of the same rows and columns."""
+    root, buffer = buffers[b].storage, buffers[b]
+    forms = [(x.num_rows, x.cols, x.route, x.rows_per_expert, x.dtype) for x in (buffer, *buffers[max(root, 0):][:1])]
+    return root if forms.count(forms[0]) == 2 else b
 
 
 def _moved(op: tf.TileOp, i: int, access: tf.Access, plan: tf.RoutePlan | None) -> dict:
@@ -110,10 +118,13 @@ def _rows_named(access: tf.Access, buffer: tf.Buffer, plan: tf.RoutePlan | None)
             "tokens": plan.num_tokens}.get(access.rows, plan.max_rows)
 
 
-def buffer_essence(b: int, buffers: Sequence[tf.Buffer], ops: Sequence[tf.TileOp]) -> tf.Buffer:
+def buffer_essence(b: int, flow: tf.Taskflow | tf.Made) -> tf.Buffer:
     """The buffer without its name, the memory it shares, and what only other accesses than those it has ask about."""
+    buffers, ops = flow.buffers, flow.ops
     buffer = buffers[b]
     changes: dict[str, object] = {"name": "", "memory": -1}
+    if b not in (*flow.inputs, *flow.outputs):
+        changes["shape"] = ()  # as nobody sees it
     accesses = [(op, i, a) for op in ops for i, a in enumerate(op.operands) if a.buffer == b]
     if buffer.rows_per_expert >= 0 and not any(
             a.rows in BY_EXPERT or op.moves_copies or (op.opcode, i) in (("GMM", 2), ("WGRAD", 0)) for op, i, a in accesses):
@@ -137,3 +148,9 @@ def _room(b: int, buffers: Sequence[tf.Buffer], accesses: Sequence[tuple[tf.Tile
                                                   for op, i, a in accesses):
         room["cols"] = needed
     return room
+
+
+def route_essence(plan: tf.RoutePlan) -> tf.RoutePlan:
+    """The route without weights that decide nothing."""
+    is_asked = plan.capacity is not None and plan.capacity.policy == "probs"
+    return plan if is_asked else dataclasses.replace(plan, weights=-1)

@@ -14,7 +14,7 @@ from hpmoe.lifetimes import memory_fault
 from hpmoe.native.planner import are_queues, find_runnable, kept_waits, prune_waits
 from hpmoe.proofs.counting import Counting, op_spans, spans
 from hpmoe.proofs.cycles import find_stuck
-from hpmoe.proofs.essence import buffer_essence, op_essence
+from hpmoe.proofs.essence import buffer_essence, op_essence, route_essence
 from hpmoe.proofs.implied import Implication
 from hpmoe.proofs.order import Order
 from hpmoe.proofs.regions import region_fault
@@ -79,6 +79,7 @@ def _as_made(flow: tf.Taskflow) -> tf.Taskflow:
     """The taskflow over the operations and buffers that its tables were made for, from which its own may differ in what
     nobody asks for, and in the memory and the rows of buffers: those are judged as they are now."""
     changes = {}
+    is_anywhere = not flow.queues or flow.machine.unified  # whether a task may be in any queue
     for name in [f.name for f in dataclasses.fields(tf.Made)] if flow.made is not None else ():
         new, old = getattr(flow, name), getattr(flow.made, name)
         if new is old or new == old:
@@ -87,7 +88,7 @@ def _as_made(flow: tf.Taskflow) -> tf.Taskflow:
             now, then = (f"{len(x)} long" if isinstance(x, tuple) else x for x in (new, old))
             raise VerifyError(f"verify: {name} is {now}, the tasks were made for {then}; make them anew with "
                               "hpmoe.taskflow.rebuild")
-        mine, theirs = _essences(flow, name), _essences(flow.made, name)
+        mine, theirs = (_essences(f, name, is_anywhere) for f in (flow, flow.made))
         for i in [i for i, (x, y) in enumerate(zip(mine, theirs, strict=True)) if x != y][:1]:
             then, now = ", ".join(_unlike(old[i], new[i])), ", ".join(_unlike(new[i], old[i]))
             raise VerifyError(f"verify: {name}[{i}] is not what the tasks were made for; make them anew with "
@@ -105,11 +106,14 @@ def _unlike(x: object, other: object) -> list[str]:
     return [f"{name} {mine}" for name, mine, theirs in pairs if mine != theirs]
 
 
-def _essences(flow: tf.Taskflow | tf.Made, name: str) -> list:
+def _essences(flow: tf.Taskflow | tf.Made, name: str, is_anywhere: bool) -> list:
     if name == "ops":
-        return [op_essence(op, flow.buffers, flow.routes) for op in flow.ops]
+        ops = [op_essence(op, flow.buffers, flow.routes) for op in flow.ops]
+        return [op.replace(unit="") for op in ops] if is_anywhere else ops
     if name == "buffers":
-        return [buffer_essence(b, flow.buffers, flow.ops) for b in range(len(flow.buffers))]
+        return [buffer_essence(b, flow) for b in range(len(flow.buffers))]
+    if name == "routes":
+        return [route_essence(plan) for plan in flow.routes]
     return getattr(flow, name)
 
 
