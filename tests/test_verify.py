@@ -196,10 +196,10 @@ def test_all_waits_may_stay(direction):
 def test_other_operations_need_other_tables():
     flow = queued()
     with pytest.raises(VerifyError, match=r"(?s)ops\[0\] is not what the tasks were made for.*made for .*now "):
-        hpmoe.verify(flow.replace(ops=(flow.ops[0].replace(params=(7,)), *flow.ops[1:])))
+        hpmoe.verify(flow.replace(ops=(flow.ops[0].replace(num_peers=7), *flow.ops[1:])))
     with pytest.raises(VerifyError, match="tile_rows is 5, the tasks were made for 2; make them anew"):
         hpmoe.verify(flow.replace(tile_rows=5))
-    hpmoe.verify(flow.replace(ops=(flow.ops[0].replace(label="send"), *flow.ops[1:])))
+    hpmoe.verify(flow.replace(ops=(flow.ops[0].replace(label="send", params=(7,)), *flow.ops[1:])))
 
 
 def access(flow, op, operand, **changes):
