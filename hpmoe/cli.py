@@ -38,7 +38,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         return _fail(2, f"{who}: {error} ({who} --help lists what there is)")
     except (ArgumentError, TransformError) as error:  # sizes that are right one by one and not together
         return _fail(2, f"{who}: {error}")
-    except (LaunchError, MemoryError, OSError) as error:
+    except (ImportError, LaunchError, MemoryError, OSError) as error:
         if isinstance(error, BrokenPipeError):
             # Whoever read stdout has left; what is still buffered has nowhere to go.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())

@@ -17,7 +17,7 @@ from hpmoe.kernels.packing import pack
 from hpmoe.layout import received_rows
 from hpmoe.lifetimes import memory_bytes
 from hpmoe.locks import new_lock
-from hpmoe.targets import register_target
+from hpmoe.targets import find_target, register_target
 from hpmoe.taskflow import Taskflow, memory_of
 from hpmoe.taskflow_text import event_name, task_name
 from hpmoe.timelines.measure import new_trace
@@ -110,6 +110,10 @@ class Executable:
         explained.status = status
         return explained
 
+    def __reduce__(self) -> tuple[Any, ...]:
+        """A copy is compiled anew, with counters of its own."""
+        return _compiled, (self.flow, self.target, self.timeout, self.provenance)
+
     def __str__(self) -> str:
         flow = str(self.flow).splitlines()
         head = " | ".join([f"# {self.name}", *self.provenance])
@@ -124,6 +128,10 @@ def compile_cpu(flow: Taskflow, timeout: float) -> Executable:
     """Packs a Taskflow that has queues for the CPU."""
     shape = (flow.ep_size, len(flow.events))
     return Executable(flow, pack(flow), timeout, flow.provenance, np.zeros(shape, np.int64), np.zeros(shape, np.int64))
+
+
+def _compiled(flow: Taskflow, target: str, timeout: float, provenance: tuple[str, ...]) -> Any:
+    return find_target(target).compiler(flow, timeout=timeout).replace(provenance=provenance)
 
 
 def _allocate(flow: Taskflow, inputs: Sequence[Sequence[np.ndarray]], received: list[list[int]],

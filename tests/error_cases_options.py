@@ -41,6 +41,10 @@ cases("no number", {
     "Aval of a class": lambda: Aval((2, 3), ms.float32),
     "Aval of an unknown dtype": lambda: trace(doubled, Aval((2, 3), "quad")),
 })
+cases("no function", {
+    "a ufunc": lambda: tile_partition(np.add),
+    "a builtin without parameters": lambda: spmd(min, Mesh(2)),
+})
 cases("no name", {
     "order": lambda: overlap_comm(tile_partition(doubled), order=["ratr"]),
     "signal": lambda: overlap_comm(tile_partition(doubled), signal=np.array([1, 2])),

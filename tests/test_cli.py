@@ -80,6 +80,7 @@ def test_wrong_usage_is_one_line_and_status_2(capsys, args, text):
     (MemoryError(), 1, "hpmoe doctor: not enough memory\n"),
     (RuntimeError("Allocate memory failed\n\nmindspore/ccsrc/x.cc"), 1,
      "hpmoe doctor: not enough memory for MindSpore: Allocate memory failed\n"),
+    (ImportError("hpmoe's native library is older"), 1, "hpmoe doctor: hpmoe's native library is older\n"),
     (KeyboardInterrupt(), 130, "hpmoe doctor: interrupted\n"),
 ])
 def test_a_failed_run_is_one_line(capsys, monkeypatch, error, status, text):

@@ -4,6 +4,7 @@ import copy
 import pickle
 
 import mindspore as ms
+import numpy as np
 import pytest
 from helpers import Layer, fused, tensors
 from mindspore import nn
@@ -59,3 +60,27 @@ def test_a_copied_cell_has_parameters_of_its_own():
 def test_transforms_are_copied_by_name():
     for transform in (hpmoe.tile_partition, hpmoe.assign_queues, hpmoe.fuse_persistent):
         assert pickle.loads(pickle.dumps(transform)) is transform is copy.deepcopy(transform)
+
+
+@pytest.mark.parametrize("how", COPIES)
+@pytest.mark.parametrize("direction", ["forward", "backward"])
+def test_copies_of_every_stage_are_the_same_and_go_on_alike(how, direction):
+    """Rewrites and gradients ask which primitive an equation is of."""
+    args = [a[0] for a in Layer(ep=1).arguments()]
+    program = hpmoe.trace(hpmoe.moe_ffn, *tensors(args))
+    other = COPIES[how](program)
+    assert str(other) == str(program) and str(hpmoe.vjp(other)) == str(hpmoe.vjp(program))
+    assert all(a.primitive is b.primitive for a, b in zip(other.equations, program.equations, strict=True))
+    for f in (CHAIN(hpmoe.moe_ffn).function, CHAIN(hpmoe.moe_ffn)):
+        ir = f.lower(*tensors(args), direction=direction)
+        assert str(COPIES[how](ir)) == str(ir)
+
+
+@pytest.mark.parametrize("how", COPIES)
+def test_a_copied_kernel_has_counters_of_its_own(how):
+    args = [a[0] for a in Layer(ep=1).arguments()]
+    kernel = CHAIN(hpmoe.moe_ffn).lower(*tensors(args))
+    other = COPIES[how](kernel)
+    assert not np.may_share_memory(kernel.counters, other.counters)
+    for _ in range(2):
+        assert (other.run([args])[0][0] == kernel.run([args])[0][0]).all()

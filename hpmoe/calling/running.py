@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import collections
 import functools
-import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -18,7 +17,7 @@ from mindspore.graph.jit_context import jit_context
 from hpmoe import tracing
 from hpmoe.calling.planned_rows import route_key, routes_of, row_bucket, with_max_rows
 from hpmoe.calling.rank_arrays import Arrays, is_tensor_like, stacked, summed, to_arrays
-from hpmoe.calling.staging import Staged, innermost
+from hpmoe.calling.staging import Staged, innermost, signature_of
 from hpmoe.capacity import check_topk_weights
 from hpmoe.dtypes import rounded
 from hpmoe.errors import ProgramError, check_argument, is_name
@@ -96,7 +95,7 @@ class Runner:
 
     def __init__(self, function: Callable[..., Any], mesh: Mesh, batched: bool):
         self.function, self.mesh, self.batched = function, mesh, batched
-        self._signature = inspect.signature(innermost(function))
+        self._signature = signature_of(innermost(function))
         self._traced: collections.OrderedDict[Any, Traced] = collections.OrderedDict()
         self._plans: collections.OrderedDict[Any, Any] = collections.OrderedDict()
         self._hits = self._misses = 0

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import functools
-import inspect
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -13,7 +12,7 @@ from hpmoe.calling.device_running import make_runner
 from hpmoe.calling.graph_mode import Graphed
 from hpmoe.calling.memory import MemoryReport, memory_report
 from hpmoe.calling.running import CacheInfo, Runner
-from hpmoe.calling.staging import describe, innermost
+from hpmoe.calling.staging import describe, innermost, signature_of
 from hpmoe.errors import ArgumentError, check_argument
 from hpmoe.machine import Mesh
 from hpmoe.tracing.errors import not_traceable
@@ -26,7 +25,7 @@ class Spmd(Graphed):
         self.function, self.mesh = function, mesh
         self.__name__ = getattr(function, "__name__", "spmd")
         self.__doc__ = getattr(function, "__doc__", None)
-        self.__signature__ = inspect.signature(innermost(function))
+        self.__signature__ = signature_of(innermost(function))
         self._let_graphs_call()
 
     @functools.cached_property

@@ -38,7 +38,7 @@ class Staged(Graphed):
         self.function, self.transform, self.options = function, transform, options
         self.level = transform.makes or level_of(function)
         functools.update_wrapper(self, function, updated=())
-        self.__signature__ = inspect.signature(innermost(function))
+        self.__signature__ = signature_of(innermost(function))
         self._let_graphs_call()
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
@@ -111,6 +111,15 @@ def innermost(f: Callable[..., Any]) -> Callable[..., Any]:
     while isinstance(f, Staged):
         f = f.function
     return f
+
+
+def signature_of(f: Callable[..., Any]) -> inspect.Signature:
+    """The parameters of a plain function; TransformError where Python knows none, as of np.add."""
+    try:
+        return inspect.signature(f)
+    except (TypeError, ValueError) as error:
+        raise TransformError(f"{describe(f)}: Python knows no parameters of it; wrap it in a function that has them, such "
+                             "as lambda x, y: ...") from error
 
 
 def describe(f: Callable[..., Any]) -> str:

@@ -119,7 +119,7 @@ def is_writable(path: Path) -> bool:
     """Whether a file can be put there; asked before the work, whose result would be lost."""
     try:
         path.open("a").close()
-    except OSError:
+    except (OSError, ValueError):  # a name with a zero in it
         return False
     return True
 

@@ -18,6 +18,10 @@ QUESTIONS = {
 }
 
 
+def _find(name: str) -> Primitive:
+    return REGISTRY[name]
+
+
 class Primitive:
     """An operator; each rule is a function registered beside it: `@swiglu.infer def _(x): ...`.
 
@@ -39,6 +43,10 @@ class Primitive:
 
     def __repr__(self) -> str:
         return self.name
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """By its name: rewrites ask which primitive an equation is of, so a copy is the same object."""
+        return _find, (self.name,)
 
     def _register(self, question: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
         def keep(rule: Callable[..., Any]) -> Callable[..., Any]:
