@@ -182,6 +182,19 @@ MUTANTS = (
         mutant("a unit matrix off the diagonal", "cube_unit.h", ("to[i * (num_m + 1) * kFractalSize]", "to[i * num_m * kFractalSize]")),
         mutant("a run of copies that begins with its expert's", "entry_sort.h", ("place - low_.GetValue(local)", "place")),
     ),
+    # Functions of elements.
+    *shown_in(
+        "functions",
+        mutant("a choice before what is compared is known", "map_functions.h", (
+            "AscendC::PipeBarrier<PIPE_V>();\n    AscendC::Select<float, AscendC::SELMODE::VSEL_CMPMASK_SPR>(out[i], yes[i], no[i], 1, "
+            "params);", "AscendC::Select<float, AscendC::SELMODE::VSEL_CMPMASK_SPR>(out[i], yes[i], no[i], 1, params);")),
+        mutant("a comparison before the choice by the last one", "map_functions.h", (
+            "AscendC::PipeBarrier<PIPE_V>();\n    AscendC::Compare(a[i], b[i], mode, static_cast<uint64_t>(kRepeat), params);",
+            "AscendC::Compare(a[i], b[i], mode, static_cast<uint64_t>(kRepeat), params);")),
+        mutant("the other choice", "map_functions.h", ("choose(AscendC::CMPMODE::NE, a, x, a, b, c, count);",
+                                                       "choose(AscendC::CMPMODE::NE, a, x, a, c, b, count);")),
+        mutant("pi in two parts", "map_functions.h", ("i < 3", "i < 2")),
+    ),
     mutant("a wrong sign in SwiGLU's gradient", "swiglu_bodies.h", ("AscendC::Sub(x, g, x, count);", "AscendC::Add(x, g, x, count);")),
 )
 

@@ -148,7 +148,6 @@ cases("ascend", {
     "long rows": _compiled(lambda x, w: ms.mint.matmul(x, w), [Aval((16, 32), "bfloat16"), Aval((32, 65552), "bfloat16")]),
     "many choices": _compiled(moe_ffn, _layer(top_k=257, num_experts=258)),
     "many experts": _compiled(moe_ffn, _layer(num_experts=1040)),
-    "another function": _compiled(lambda x: ms.mint.sin(x), [Aval((16, 32), "bfloat16")]),
     "an expert that does not exist": _missing_expert,
     "times": _traced_twin,
 })

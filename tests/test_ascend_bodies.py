@@ -8,6 +8,7 @@ from mindspore import mint
 import hpmoe
 from hpmoe import Aval, trace
 from hpmoe.errors import LaunchError
+from hpmoe.evaluate import evaluate
 from hpmoe.vjp import linearize
 
 SEEDS = (0, 1000, 2000)
@@ -46,6 +47,42 @@ def test_body_equals_float64_in_any_order(monkeypatch, name, direction):
         from_seed(monkeypatch, seed)
         seen.add(b"".join(a.tobytes() for a in run.check()))
     assert len(seen) == 1
+
+
+FUNCTIONS = {
+    "erf": lambda x, y: mint.erf(x),
+    "sin": lambda x, y: mint.sin(x * 100.0),
+    "cos": lambda x, y: mint.cos(x * 100.0),
+    "sign": lambda x, y: mint.sign(x),
+    "softplus": lambda x, y: mint.nn.functional.softplus(x),
+    "floor": lambda x, y: mint.floor(x),
+    "power of positive": lambda x, y: mint.pow(mint.abs(x), y),
+    "whole power": lambda x, y: mint.pow(x, mint.floor(y)),
+    "power of anything": mint.pow,
+    "greater": lambda x, y: mint.where(mint.greater(x, y), x, y * 2.0),
+    "greater or equal": lambda x, y: mint.where(mint.greater_equal(x, y), x, y * 2.0),
+    "less": lambda x, y: mint.where(mint.less(x, y), x, y * 2.0),
+    "less or equal": lambda x, y: mint.where(mint.less_equal(x, y), x, y * 2.0),
+    "equal": lambda x, y: mint.where(mint.eq(x, y), x * 3.0, y),
+    "not equal": lambda x, y: mint.where(mint.ne(x, y), x * 3.0, y),
+    "where, of a column": lambda x, y: mint.where(mint.greater(mint.sum(x, -1, True), 0.0), x, y),
+}
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_function_equals_float64(monkeypatch, name):
+    """Also of zeros, of what float32 barely holds, and where what is not chosen is no number."""
+    run, rng = ProgramRun(trace(FUNCTIONS[name], *[Aval((9, 75), "float32")] * 2), rows=4), np.random.default_rng(0)
+    x, y = (np.round(rng.standard_normal((9, 75)) * 16).astype(np.float32) / 8 for _ in range(2))
+    x[0, :6] = 0.0, -0.0, 30.0, -80.0, 1e-12, -20.5
+    if "equal" in name or name in ("greater", "less"):
+        x[0, 0], y[0, :3] = np.inf, (1.0, np.nan, np.inf)
+    run.inputs[:] = x, y
+    with np.errstate(all="ignore"):
+        want = np.asarray(evaluate(run.program, [run.inputs], dtype="float64")[0][0])
+    for seed in (0, 1000):
+        from_seed(monkeypatch, seed)
+        np.testing.assert_allclose(run()[0], want, rtol=4e-6, atol=1e-6 if name in ("sin", "cos") else 1e-37)
 
 
 @pytest.mark.parametrize("index", [8, -9])

@@ -16,7 +16,7 @@ from helpers import Layer
 from mindspore import mint
 from mindspore.graph.api import _pynative_executor as executor
 
-from hpmoe import deduplicate_rows, replicate_experts, trace
+from hpmoe import Aval, deduplicate_rows, replicate_experts, trace
 from hpmoe.errors import LaunchError
 from hpmoe.kernels import build_native, twin_target
 
@@ -56,12 +56,13 @@ def layers():
     chain = ProgramRun(trace(lambda x, v, w: x @ v @ w, bf16(40, 32), bf16(32, 48), bf16(48, 32)))
     wide = ProgramRun(trace(lambda x, w: x @ w, bf16(16, 640), bf16(640, 256)), rows=16, cols=256)
     sums = ProgramRun(trace(lambda x: (mint.sum(x * 2.0 + 1.0, -1, True), mint.sum(x, 0)), bf16(37, 72)))
+    functions = ProgramRun(trace(lambda x, y: mint.where(mint.greater(x, y), mint.sin(x * 8e3), y), *[Aval((9, 200), "float32")] * 2))
     in_order = capped_run(Layer(ep=1, T=9, H=32, I=16, E=4, K=2), 0.5, "position", rows=4)
     drops = capped_run(Layer(ep=2, T=15, H=32, I=16, E=4, K=2), 0.5, "probs", rows=4, blocks=2)
     shared = capped_run(Layer(ep=2, T=13, H=32, I=24, E=4, K=2), 0.8, "position", rows=4, wrap=lambda f: deduplicate_rows(
         replicate_experts(f, loads=[9, 9, 1, 1], replicas=2)))
-    return {"chain": chain, "wide": wide, "sums": sums, "small": small, "deep": deep, "in order": in_order, "drops": drops,
-            "shared": shared}
+    return {"chain": chain, "wide": wide, "sums": sums, "small": small, "deep": deep, "functions": functions,
+            "in order": in_order, "drops": drops, "shared": shared}
 
 
 def how_caught(layers, right, monkeypatch, shows_in=""):

@@ -1,13 +1,20 @@
 // Elementwise tiles. A copy between dtypes is the cast.
 #pragma once
 
-#include "swiglu_bodies.h"
+#include "map_functions.h"
 
 namespace hpmoe {
 
-// a = code(a); x is free to use.
-__aicore__ inline void map_one(MapCode code, const Floats& a, const Floats& x, int32_t count) {
+// a = code(a); x, y, z and w are free to use.
+__aicore__ inline void map_one(MapCode code, const Floats& a, const Floats& x, const Floats& y, const Floats& z, const Floats& w,
+                               int32_t count) {
   switch (code) {
+    case MapCode::ERF: return erf(a, x, y, count);
+    case MapCode::SIN: return sine(a, 0.0f, x, y, z, count);
+    case MapCode::COS: return sine(a, 0.5f, x, y, z, count);
+    case MapCode::SIGN: return sign(a, x, y, z, count);
+    case MapCode::SOFTPLUS: return softplus(a, x, y, z, w, count);
+    case MapCode::FLOOR: return floor(a, a, count);
     case MapCode::NEG: return AscendC::Muls(a, a, -1.0f, count);
     case MapCode::EXP: return AscendC::Exp(a, a, count);
     case MapCode::LOG: return AscendC::Ln(a, a, count);
@@ -48,15 +55,23 @@ __aicore__ inline void map_one(MapCode code, const Floats& a, const Floats& x, i
   }
 }
 
-// a = code(a, b)
-__aicore__ inline void map_two(MapCode code, const Floats& a, const Floats& b, int32_t count) {
+// a = code(a, b); x, y and z are free to use.
+__aicore__ inline void map_two(MapCode code, const Floats& a, const Floats& b, const Floats& x, const Floats& y, const Floats& z,
+                               int32_t count) {
   switch (code) {
     case MapCode::ADD: return AscendC::Add(a, a, b, count);
     case MapCode::SUB: return AscendC::Sub(a, a, b, count);
     case MapCode::MUL: return AscendC::Mul(a, a, b, count);
     case MapCode::DIV: return AscendC::Div(a, a, b, count);
     case MapCode::MAXIMUM: return AscendC::Max(a, a, b, count);
-    default: return AscendC::Min(a, a, b, count);
+    case MapCode::MINIMUM: return AscendC::Min(a, a, b, count);
+    case MapCode::POW: return power(a, b, x, y, z, count);
+    case MapCode::GREATER: return compare(AscendC::CMPMODE::GT, a, b, x, y, count);
+    case MapCode::GREATER_EQUAL: return compare(AscendC::CMPMODE::GE, a, b, x, y, count);
+    case MapCode::LESS: return compare(AscendC::CMPMODE::LT, a, b, x, y, count);
+    case MapCode::LESS_EQUAL: return compare(AscendC::CMPMODE::LE, a, b, x, y, count);
+    case MapCode::EQUAL: return compare(AscendC::CMPMODE::EQ, a, b, x, y, count);
+    default: return compare(AscendC::CMPMODE::NE, a, b, x, y, count);
   }
 }
 
@@ -64,9 +79,9 @@ struct Map {
   VectorUnit& unit;
   MapCode code;
   int32_t num_inputs;
-  Rows2d out, inputs[2];
-  bool is_number[2];
-  float number[2];
+  Rows2d out, inputs[kMaxInputs];
+  bool is_number[kMaxInputs];
+  float number[kMaxInputs];
 
   __aicore__ inline int32_t widest() const {
     int32_t bytes = element_bytes(out.dtype);
@@ -91,11 +106,11 @@ struct Map {
       AscendC::Duplicate(to[r * piece.pitch], column.GetValue(r * kLane), piece.pitch);
   }
   __aicore__ inline void compute(const Piece& piece) {
-    const Floats a = unit.floats(0), b = unit.floats(1);
-    if (num_inputs > 1) {
-      map_two(code, a, b, piece.count());
-    } else {
-      map_one(code, a, unit.floats(4), piece.count());
+    const Floats a = unit.floats(0), b = unit.floats(1), c = unit.floats(2), x = unit.floats(3), y = unit.floats(4);
+    switch (num_inputs) {
+      case 1: map_one(code, a, x, y, b, c, piece.count()); break;
+      case 2: map_two(code, a, b, x, y, c, piece.count()); break;
+      default: select(a, b, c, x, piece.count());
     }
     AscendC::PipeBarrier<PIPE_V>();
     unit.write(out, piece, a, piece.count());

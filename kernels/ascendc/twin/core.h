@@ -36,6 +36,7 @@ class Core {
   Counts& counts;
   ScalarCache cache;
   int num_looks = 0;             // at memory, since anything else has happened anywhere
+  uint64_t compared = 0;         // what the last comparison of the vector unit found, a bit for each of 64 elements
   Atomic atomic = Atomic::NONE;  // as the instructions issued from now on see it
 
   LocalMemory& local(Memory memory) { return local_[static_cast<int>(memory)]; }

@@ -88,6 +88,8 @@ HPMOE_TWIN_UNARY(Sqrt, std::sqrt(x))
   }
 HPMOE_TWIN_SCALAR(Adds, x + scalar)
 HPMOE_TWIN_SCALAR(Muls, x * scalar)
+HPMOE_TWIN_SCALAR(Mins, x > scalar ? scalar : x)
+HPMOE_TWIN_SCALAR(Maxs, x < scalar ? scalar : x)
 #undef HPMOE_TWIN_SCALAR
 
 // out += a * scalar
@@ -103,6 +105,65 @@ void Duplicate(const LocalTensor<T>& out, const T& scalar, const int32_t& count)
   detail::vector_work("Duplicate", count, [=, &core] {
     std::fill_n(detail::operand(core, out, count, "Duplicate"), count, scalar);
   }, out);
+}
+
+// Whole numbers of float32.
+inline void Cast(const LocalTensor<float>& out, const LocalTensor<float>& a, const RoundMode& mode, const uint32_t count) {
+  twin::require(mode == RoundMode::CAST_RINT || mode == RoundMode::CAST_FLOOR, "Cast: the round mode does not fit");
+  const bool floors = mode == RoundMode::CAST_FLOOR;
+  detail::unary("Cast", out, a, count, [floors](float x) { return floors ? std::floor(x) : std::nearbyint(x); });
+}
+
+enum class CMPMODE : uint8_t { LT = 0, GT, EQ, LE, GE, NE };
+enum class SELMODE : uint8_t { VSEL_CMPMASK_SPR = 0, VSEL_TENSOR_SCALAR_MODE, VSEL_TENSOR_TENSOR_MODE };
+
+struct BinaryRepeatParams {
+  BinaryRepeatParams(uint8_t dstBlk, uint8_t src0Blk, uint8_t src1Blk, uint8_t dstRep, uint8_t src0Rep, uint8_t src1Rep)
+      : is_dense(dstBlk == 1 && src0Blk == 1 && src1Blk == 1 && dstRep == 8 && src0Rep == 8 && src1Rep == 8) {}
+  bool is_dense;
+};
+
+namespace detail {
+
+constexpr int kRepeatFloats = 64;
+
+inline bool compares(CMPMODE mode, float x, float y) {
+  switch (mode) {
+    case CMPMODE::LT: return x < y;
+    case CMPMODE::GT: return x > y;
+    case CMPMODE::EQ: return x == y;
+    case CMPMODE::LE: return x <= y;
+    case CMPMODE::GE: return x >= y;
+    default: return x != y;
+  }
+}
+
+}  // namespace detail
+
+// One repeat of 64, into the register that Select reads.
+inline void Compare(const LocalTensor<float>& a, const LocalTensor<float>& b, CMPMODE mode, const uint64_t mask,
+                    const BinaryRepeatParams& p) {
+  twin::require(mask == detail::kRepeatFloats && p.is_dense, "Compare: the kernel compares whole repeats");
+  twin::Core& core = twin::current();
+  detail::vector_work("Compare", detail::kRepeatFloats, [=, &core] {
+    const float* x = detail::operand(core, a, detail::kRepeatFloats, "Compare");
+    const float* y = detail::operand(core, b, detail::kRepeatFloats, "Compare");
+    core.compared = 0;
+    for (int i = 0; i < detail::kRepeatFloats; ++i) core.compared |= uint64_t{detail::compares(mode, x[i], y[i])} << i;
+  }, a, b);
+}
+template <class T, SELMODE mode>
+void Select(const LocalTensor<T>& out, const LocalTensor<T>& yes, const LocalTensor<T>& no, uint8_t repeats,
+            const BinaryRepeatParams& p) {
+  static_assert(std::is_same_v<T, float> && mode == SELMODE::VSEL_CMPMASK_SPR, "choices the kernel makes");
+  twin::require(repeats == 1 && p.is_dense, "Select: the kernel chooses in whole repeats");
+  twin::Core& core = twin::current();
+  detail::vector_work("Select", detail::kRepeatFloats, [=, &core] {
+    const T* x = detail::operand(core, yes, detail::kRepeatFloats, "Select");
+    const T* y = detail::operand(core, no, detail::kRepeatFloats, "Select");
+    T* z = detail::operand(core, out, detail::kRepeatFloats, "Select");
+    for (int i = 0; i < detail::kRepeatFloats; ++i) z[i] = (core.compared >> i & 1) != 0 ? x[i] : y[i];
+  }, out, yes, no);
 }
 
 template <class T, class U>

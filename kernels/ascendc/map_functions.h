@@ -1,0 +1,189 @@
+// Functions of elements that the vector unit has no instruction for, made of those it has. Each takes and leaves its numbers in
+// `a`, a whole number of repeats of 64 of which there is room for; x, y, z and w are free to use.
+#pragma once
+
+#include "swiglu_bodies.h"
+
+namespace hpmoe {
+
+// out = a mode b ? yes : no, 64 elements at a time: what a comparison finds is in a register of the vector unit, for a mask in UB
+// would need 8 KB of it.
+__aicore__ inline void choose(AscendC::CMPMODE mode, const Floats& a, const Floats& b, const Floats& out, const Floats& yes,
+                              const Floats& no, int32_t count) {
+  constexpr int32_t kRepeat = 64;
+  const AscendC::BinaryRepeatParams params(1, 1, 1, 8, 8, 8);
+  for (int32_t i = 0; i < count; i += kRepeat) {
+    AscendC::PipeBarrier<PIPE_V>();
+    AscendC::Compare(a[i], b[i], mode, static_cast<uint64_t>(kRepeat), params);
+    AscendC::PipeBarrier<PIPE_V>();
+    AscendC::Select<float, AscendC::SELMODE::VSEL_CMPMASK_SPR>(out[i], yes[i], no[i], 1, params);
+  }
+  AscendC::PipeBarrier<PIPE_V>();
+}
+
+// a = 1 where it compares so with b, else 0
+__aicore__ inline void compare(AscendC::CMPMODE mode, const Floats& a, const Floats& b, const Floats& x, const Floats& y,
+                               int32_t count) {
+  AscendC::Duplicate(x, 1.0f, count);
+  AscendC::Duplicate(y, 0.0f, count);
+  choose(mode, a, b, a, x, y, count);
+}
+
+// a = b where it is not 0, else c
+__aicore__ inline void select(const Floats& a, const Floats& b, const Floats& c, const Floats& x, int32_t count) {
+  AscendC::Duplicate(x, 0.0f, count);
+  choose(AscendC::CMPMODE::NE, a, x, a, b, c, count);
+}
+
+__aicore__ inline void sign(const Floats& a, const Floats& x, const Floats& y, const Floats& z, int32_t count) {
+  AscendC::Duplicate(x, 0.0f, count);
+  AscendC::Duplicate(y, 1.0f, count);
+  choose(AscendC::CMPMODE::GT, a, x, z, y, a, count);
+  AscendC::Duplicate(y, -1.0f, count);
+  choose(AscendC::CMPMODE::LT, a, x, a, y, z, count);
+}
+
+__aicore__ inline void floor(const Floats& to, const Floats& a, int32_t count) {
+  AscendC::Cast(to, a, AscendC::RoundMode::CAST_FLOOR, count);
+  AscendC::PipeBarrier<PIPE_V>();
+}
+
+__aicore__ inline void scale(const Floats& to, const Floats& a, float factor, int32_t count) {
+  AscendC::Muls(to, a, factor, count);
+  AscendC::PipeBarrier<PIPE_V>();
+}
+__aicore__ inline void offset(const Floats& to, const Floats& a, float by, int32_t count) {
+  AscendC::Adds(to, a, by, count);
+  AscendC::PipeBarrier<PIPE_V>();
+}
+__aicore__ inline void multiply(const Floats& to, const Floats& a, const Floats& b, int32_t count) {
+  AscendC::Mul(to, a, b, count);
+  AscendC::PipeBarrier<PIPE_V>();
+}
+
+// max(a, 0) + log(1 + e) with e = exp(-|a|). The logarithm of u = 1 + e is that of what u holds of e, so it is multiplied by
+// e / (u - 1); where u is 1, e is all there is.
+__aicore__ inline void softplus(const Floats& a, const Floats& x, const Floats& y, const Floats& z, const Floats& w, int32_t count) {
+  AscendC::Abs(x, a, count);
+  AscendC::Duplicate(w, 0.0f, count);
+  AscendC::PipeBarrier<PIPE_V>();
+  scale(x, x, -1.0f, count);
+  AscendC::Exp(x, x, count);
+  AscendC::PipeBarrier<PIPE_V>();
+  offset(y, x, 1.0f, count);
+  offset(z, y, -1.0f, count);
+  AscendC::Ln(y, y, count);
+  AscendC::PipeBarrier<PIPE_V>();
+  multiply(y, y, x, count);
+  AscendC::Div(y, y, z, count);
+  choose(AscendC::CMPMODE::EQ, z, w, y, x, y, count);
+  AscendC::Max(a, a, w, count);
+  AscendC::PipeBarrier<PIPE_V>();
+  AscendC::Add(a, a, y, count);
+}
+
+// to = c[0] z^n + ... + c[n], for `size` coefficients
+__aicore__ inline void polynomial(const Floats& to, const Floats& z, const float* coefficients, int32_t size, int32_t count) {
+  AscendC::Duplicate(to, coefficients[0], count);
+  AscendC::PipeBarrier<PIPE_V>();
+  for (int32_t i = 1; i < size; ++i) {
+    multiply(to, to, z, count);
+    offset(to, to, coefficients[i], count);
+  }
+}
+
+// a times a polynomial in t = 2 (a / 3.92)^2 - 1, fitted at Chebyshev's points to erf(a) / a for |a| <= 3.92, from where on erf is
+// 1 in float32. Within 4e-7.
+__aicore__ inline void erf(const Floats& a, const Floats& x, const Floats& y, int32_t count) {
+  const float c[] = {0.00212785818f, -0.00456754768f, 0.00182033042f, -0.0028870787f, 0.014343502f,
+                     -0.0236534242f, 0.029609212f,    -0.0419346704f, 0.0584258272f,  -0.0743366138f,
+                     0.0905922123f,  -0.10914975f,    0.134084837f,   -0.180109422f,  0.360736809f};
+  AscendC::Mins(a, a, 3.92f, count);
+  AscendC::PipeBarrier<PIPE_V>();
+  AscendC::Maxs(a, a, -3.92f, count);
+  AscendC::PipeBarrier<PIPE_V>();
+  multiply(x, a, a, count);
+  scale(x, x, 0.130154102f, count);
+  offset(x, x, -1.0f, count);
+  polynomial(y, x, c, 15, count);
+  AscendC::Mul(a, a, y, count);
+}
+
+// sin(a), or with `shift` 0.5 cos(a). With a = (m + shift) pi + r and |r| <= pi / 2 it is (-1)^m sin(r), or -(-1)^m sin(r). Pi
+// is taken in three parts of which m times the first two is exact for |a| < 25000; sin(r) / r is a polynomial in r^2, fitted at
+// Chebyshev's points. Within 5e-7 there.
+__aicore__ inline void sine(const Floats& a, float shift, const Floats& x, const Floats& y, const Floats& z, int32_t count) {
+  const float c[] = {-2.38892709e-08f, 2.75252745e-06f, -0.000198408613f, 0.00833333098f, -0.166666666f, 1.0f};
+  scale(x, a, 0.318309886f, count);
+  offset(x, x, -shift, count);
+  AscendC::Cast(x, x, AscendC::RoundMode::CAST_RINT, count);  // m
+  AscendC::PipeBarrier<PIPE_V>();
+  scale(y, x, 0.5f, count);
+  floor(y, y, count);
+  scale(y, y, 4.0f, count);
+  scale(z, x, -2.0f, count);
+  AscendC::Add(y, y, z, count);  // -2 where m is odd, else 0
+  AscendC::PipeBarrier<PIPE_V>();
+  offset(y, y, 1.0f, count);
+  scale(y, y, shift > 0.0f ? -1.0f : 1.0f, count);
+  offset(x, x, shift, count);
+  const float parts[] = {-3.140625f, -0.0009675025939941406f, -1.5099580252808664e-07f};
+  for (int32_t i = 0; i < 3; ++i) {
+    scale(z, x, parts[i], count);
+    AscendC::Add(a, a, z, count);
+    AscendC::PipeBarrier<PIPE_V>();
+  }
+  multiply(y, y, a, count);
+  multiply(x, a, a, count);
+  polynomial(z, x, c, 6, count);
+  AscendC::Mul(a, y, z, count);
+}
+
+// exp(b log|a|), 1 where b is 0 or a is 1. It has the sign of a, which may be that of a zero, where b is odd, and is no number
+// where a is negative and b not whole. b is free to use afterwards.
+__aicore__ inline void power(const Floats& a, const Floats& b, const Floats& x, const Floats& y, const Floats& z, int32_t count) {
+  AscendC::Abs(x, a, count);
+  AscendC::Duplicate(y, 1.0f, count);
+  AscendC::Duplicate(z, 0.0f, count);
+  AscendC::PipeBarrier<PIPE_V>();
+  AscendC::Ln(x, x, count);
+  AscendC::PipeBarrier<PIPE_V>();
+  multiply(x, x, b, count);
+  AscendC::Exp(x, x, count);
+  choose(AscendC::CMPMODE::EQ, b, z, x, y, x, count);
+  choose(AscendC::CMPMODE::EQ, a, y, x, y, x, count);
+  scale(z, b, 0.5f, count);
+  floor(z, z, count);
+  AscendC::Muls(z, z, -2.0f, count);
+  floor(y, b, count);
+  AscendC::Add(z, z, b, count);
+  AscendC::PipeBarrier<PIPE_V>();
+  offset(z, z, -1.0f, count);
+  AscendC::Abs(z, z, count);  // 0 where b is odd, else 2^-24 at least
+  AscendC::Sub(y, y, b, count);
+  AscendC::PipeBarrier<PIPE_V>();
+  scale(z, z, -33554432.0f, count);
+  offset(z, z, 1.0f, count);
+  AscendC::Maxs(z, z, 0.0f, count);
+  AscendC::Abs(b, a, count);
+  AscendC::PipeBarrier<PIPE_V>();
+  scale(z, z, -2.0f, count);
+  offset(z, z, 1.0f, count);  // the sign
+  AscendC::Mins(b, b, 1.0f, count);
+  AscendC::PipeBarrier<PIPE_V>();
+  multiply(b, b, y, count);
+  AscendC::Sqrt(b, b, count);  // 0 where b was whole or a is 0, else no number
+  AscendC::PipeBarrier<PIPE_V>();
+  AscendC::Add(z, z, b, count);
+  AscendC::PipeBarrier<PIPE_V>();
+  multiply(y, x, z, count);
+  AscendC::Duplicate(z, 1.0f, count);
+  AscendC::Duplicate(b, 0.0f, count);
+  AscendC::PipeBarrier<PIPE_V>();
+  AscendC::Div(z, z, a, count);
+  AscendC::PipeBarrier<PIPE_V>();
+  AscendC::Min(z, z, a, count);
+  choose(AscendC::CMPMODE::LT, z, b, a, y, x, count);
+}
+
+}  // namespace hpmoe
