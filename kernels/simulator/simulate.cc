@@ -142,36 +142,71 @@ class Simulation {
   static int64_t in_ns(double us) { return std::llround(us * 1e3); }
 
   // The worker stands before its next task: on to its body when it has looked at all waits, or asleep at the first that is
-  // not met.
-  void walk(int32_t w, double now) {
+  // not met. Tasks that do nothing for anybody it runs on the way.
+  void walk(int32_t w, const double clock) {
     Worker& worker = workers_[w];
-    if (worker.place == worker.end) return;
     const int32_t rank = w / num_queues_;
-    const Task task = image_.task(worker.place);
-    const Frame frame = frame_of(rank, task);
-    if (!worker.has_slept && worker.num_waits_met == 0) times(rank, worker.place)[0] = in_ns(worker.looked = now);
-    worker.looked = std::max(worker.looked, now);
-    const Range<Wait> waits = image_.waits_of(task);
-    for (; waits.first + worker.num_waits_met < waits.last; ++worker.num_waits_met) {
-      const Wait& wait = waits.first[worker.num_waits_met];
-      const bool by_expert = static_cast<Index>(wait.kind) == Index::SLOT_EXPERT;
-      const int64_t event = image_.event_of(wait, task) + (by_expert ? frame.unit.expert : 0);
-      if (missing_[rank][event] > 0) {
-        worker.has_slept = true;
-        worker.asleep_since = now;
-        asleep_[rank][event].push_back(w);
-        return;
+    for (double now = clock; worker.place < worker.end || now > clock;) {
+      if (worker.place == worker.end) return happenings_.foresee(now, Happening::WAKE, w);
+      const Task task = image_.task(worker.place);
+      const Frame frame = frame_of(rank, task);
+      if (!worker.has_slept && worker.num_waits_met == 0) times(rank, worker.place)[0] = in_ns(worker.looked = now);
+      worker.looked = std::max(worker.looked, now);
+      const Range<Wait> waits = image_.waits_of(task);
+      for (; waits.first + worker.num_waits_met < waits.last; ++worker.num_waits_met) {
+        const Wait& wait = waits.first[worker.num_waits_met];
+        const bool by_expert = static_cast<Index>(wait.kind) == Index::SLOT_EXPERT;
+        const int64_t event = image_.event_of(wait, task) + (by_expert ? frame.unit.expert : 0);
+        if (missing_[rank][event] > 0) {
+          if (now > clock) return happenings_.foresee(now, Happening::WAKE, w);
+          worker.has_slept = true;
+          worker.asleep_since = now;
+          asleep_[rank][event].push_back(w);
+          return;
+        }
+        worker.looked += machine_.wait_us;
       }
-      worker.looked += machine_.wait_us;
+      if (rates_.has_host() || !does_nothing(frame)) {
+        if (worker.looked > clock) return happenings_.foresee(worker.looked, Happening::BODY, w);
+        return begin_body(w, frame, clock);
+      }
+      note_begin(worker, rank, worker.looked);
+      now = worker.looked + machine_.task_us;
+      go_on(worker, rank, now);
     }
-    if (worker.looked > now) return happenings_.foresee(worker.looked, Happening::BODY, w);
-    begin_body(w, frame, now);
+  }
+
+  // Whether a task has no rows and nobody to tell that it is done.
+  bool does_nothing(const Frame& frame) const {
+    const auto opcode = static_cast<Opcode>(frame.op.opcode);
+    bool has_rows = false;
+    if (is_transfer(opcode)) {
+      for_each_segment(frame, [&](const Segment& segment) { has_rows |= segment.rows > 0; });
+    } else {
+      has_rows = frame.unit.rows > 0 || opcode == Opcode::LAUNCH || static_cast<Domain>(frame.op.domain) == Domain::EXPERTS;
+    }
+    if (has_rows) return false;
+    for (const Signal& signal : image_.signals_of(frame.task))
+      if (static_cast<Amount>(signal.amount) == Amount::COUNT) return false;
+    return true;
+  }
+
+  void note_begin(const Worker& worker, int32_t rank, double now) {
+    times(rank, worker.place)[1] = in_ns(now);
+    out_.released_by[row_of(rank, worker.place)] = worker.has_slept ? worker.released_by : -1;
+  }
+
+  // The task at the worker's place ends, the next one is before it.
+  void go_on(Worker& worker, int32_t rank, double now) {
+    times(rank, worker.place)[2] = in_ns(now);
+    ++worker.place;
+    worker.num_waits_met = 0;
+    worker.has_slept = false;
   }
 
   void begin_body(int32_t w, const Frame& frame, double now) {
     Worker& worker = workers_[w];
-    times(frame.rank, worker.place)[1] = in_ns(now);
-    out_.released_by[row_of(frame.rank, worker.place)] = worker.has_slept ? worker.released_by : -1;
+    note_begin(worker, frame.rank, now);
     const HpmoeWork& work = work_[2 * frame.task.op + (frame.task.cols < frame.op.tile_cols)];
     const auto opcode = static_cast<Opcode>(frame.op.opcode);
     double rows = 0;
@@ -227,10 +262,7 @@ class Simulation {
     const int32_t rank = w / num_queues_;
     const Task task = image_.task(worker.place);
     const double end = signal(frame_of(rank, task), row_of(rank, worker.place), now);
-    times(rank, worker.place)[2] = in_ns(end);
-    ++worker.place;
-    worker.num_waits_met = 0;
-    worker.has_slept = false;
+    go_on(worker, rank, end);
     happenings_.foresee(end, Happening::WAKE, w);
   }
 
