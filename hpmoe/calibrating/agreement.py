@@ -41,14 +41,17 @@ class Case:
         self.runs = Runs(measured_call(o, hpmoe.cpu(ep_size=o.ep), self.ids))
 
     def row(self, fields: dict[str, Any]) -> dict[str, Any]:
-        """The shape, simulated and measured milliseconds, and by how much the first is off, on a machine of these fields.
+        """The shape, simulated and measured milliseconds, by how much the first is off, on a machine of these fields, and
+        the slowest run as a multiple of the quickest.
 
-        Measured is the mean of the quieter half of the runs, as for what the machine is measured by.
+        Measured is the mean of the quieter quarter of the runs, as for what the machine is measured by.
         """
         line, _, measured_us = self.runs.launches()[-1]
         machine = hpmoe.cpu(ep_size=self.shape["ep"]).replace(**fields)
         simulated, measured = hpmoe.simulate(line.flow, machine, routing=self.ids).span / 1e3, measured_us / 1e3
-        return {**self.shape, "simulated_ms": simulated, "measured_ms": measured, "error": simulated / measured - 1}
+        spans = [lines[-1].span for lines in self.runs.timelines]
+        return {**self.shape, "simulated_ms": simulated, "measured_ms": measured, "error": simulated / measured - 1,
+                "spread": max(spans) / min(spans)}
 
 
 def agreement(budget_s: float, progress: Callable[[str], None]) -> list[dict[str, Any]]:

@@ -26,7 +26,7 @@ def measure_cpu(budget_s: float, progress: Callable[[str], None], alongside: Seq
                 ) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     """Times everything in turn, round after round, until `budget_s` seconds are over.
 
-    Of the runs of a call and of an overhead the half counts that other programs disturbed less. The runs of `alongside`
+    Of the runs of a call and of an overhead the quarter counts that other programs disturbed least. The runs of `alongside`
     get a turn in each round too.
 
     Returns:

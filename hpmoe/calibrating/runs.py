@@ -1,4 +1,4 @@
-"""Runs on a machine that does other things too: the quieter half of them counts, others only lengthen a run."""
+"""Runs on a machine that does other things too: the quieter quarter of them counts, others only lengthen a run."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 import hpmoe
 from hpmoe.timelines.timeline import Timeline
 
-COUNTED = 0.5
+COUNTED = 0.25
 EACH = 2  # runs that count, of each visit
 
 

@@ -7,6 +7,7 @@ import os
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 from absl import flags
 
 from hpmoe import calibration
@@ -17,7 +18,7 @@ from hpmoe.commands.progress import Progress
 
 SUMMARY = "measures this CPU for hpmoe.cpu(calibrated=True), or checks what such a measurement predicts"
 NOTES = """\
-Measured are the task bodies of launches on all cores, in turn and for --budget seconds; the quieter half of the runs
+Measured are the task bodies of launches on all cores, in turn and for --budget seconds; the quieter quarter of the runs
 counts, since other programs only ever lengthen one. "lost" says how much larger tasks of the same rate would be: of r
 rows they take as long as r + lost rows at the full rate. The result is kept for this CPU model, number of cores and
 version of hpmoe in $XDG_CACHE_HOME/hpmoe, or ~/.cache/hpmoe. --check keeps nothing: it runs ten layers in the rounds of
@@ -96,6 +97,8 @@ def agreement_text(rows: list[dict[str, Any]]) -> str:
         lines.append(f"{r['dtype']:10}{r['direction']:>10}{sizes}{r['simulated_ms']:>10.2f} ms{r['measured_ms']:>9.2f} ms"
                      f"{r['error']:>+8.1%}")
     off = sum(abs(r["error"]) > LIMIT for r in rows)
-    lines.append(f"FAILED: {off} of {len(rows)} are off by more than {LIMIT:.0%}; the machine must be idle, its load is "
-                 f"{os.getloadavg()[0]:.1f}" if off else f"all within {LIMIT:.0%}")
+    spread = float(np.median([r["spread"] for r in rows]))
+    lines.append(f"FAILED: {off} of {len(rows)} are off by more than {LIMIT:.0%}; the machine must be idle: its load is "
+                 f"{os.getloadavg()[0]:.1f}, and the slowest run of a layer took {spread:.1f} times as long as the quickest"
+                 if off else f"all within {LIMIT:.0%}")
     return "\n".join(lines)

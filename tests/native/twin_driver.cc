@@ -35,7 +35,7 @@ struct Twin : Arrays {
   int epoch = 0;
 
   Twin(const std::vector<int32_t>& image, const Variant& variant) : Arrays(7, variant), image(image) {
-    for (int i = 0; i < kNumArrays; ++i) is_symmetric.push_back(i == A || i == BACK);
+    for (int i = 0; i < kNumArrays; ++i) is_symmetric.push_back(i == A || i == BACK || i == ONCE || i == THERE);
     for (int r = 0; r < R; ++r) {
       for (int64_t count : {hpmoe_twin_counters(image.data()) * kLineWords, int64_t{kNumEvents},
                             2 * hpmoe_twin_table_words(image.data())})
@@ -86,7 +86,7 @@ int main(int argc, char** argv) {
   const int scale = argc > 1 ? std::atoi(argv[1]) : 1;
   const Variant variants[] = {{Dtype::BFLOAT16, DropPolicy::NONE, 0}, {Dtype::FLOAT16, DropPolicy::NONE, 0},
                               {Dtype::BFLOAT16, DropPolicy::ERROR, 4.0}, {Dtype::FLOAT16, DropPolicy::POSITION, 0.5},
-                              {Dtype::BFLOAT16, DropPolicy::PROBS, 0.5}};
+                              {Dtype::BFLOAT16, DropPolicy::PROBS, 0.5}, {Dtype::BFLOAT16, DropPolicy::NONE, 0, true}};
   for (const Variant& variant : variants)
     for (int num_blocks : {1, 2}) test_layer(variant, num_blocks, 10 * scale);
   test_failures(variants[0]);
