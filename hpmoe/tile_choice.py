@@ -14,6 +14,7 @@ from hpmoe.program import Program
 from hpmoe.tiling import tile_operations
 
 ROW_STEPS, COL_STEPS = (1.0, 0.5, 2.0), (1.0, 0.5, 2.0, 4.0)  # of a machine's default tile, itself first
+APART = 1.25  # longest tasks by which the last ones of static queues end apart
 
 
 @functools.lru_cache(maxsize=64)
@@ -35,7 +36,7 @@ def choose_tile(program: Program, machine: Machine, rows: int | None, cols: int 
 
 def estimated_us(flow: tf.Taskflow, machine: Machine) -> float:
     """Microseconds of the matrix tasks of a rank where experts share the rows evenly, or of reading what they alone read,
-    and the longest of them, for the last ones do not end together; what copies give back, block by block, comes after that.
+    and more than the longest of them, as the last ones do not end together; what copies give back, block by block, comes after.
     Of a unified machine all tasks count."""
     work = Work(flow, machine)
     busy, longest, returned, memory = 0.0, 0.0, 0.0, 0.0
@@ -54,7 +55,7 @@ def estimated_us(flow: tf.Taskflow, machine: Machine) -> float:
             touches = row["touches"][:row["num_touches"]]
             memory += touches["fixed"][touches["part"] == WEIGHT][:1].sum() * experts
             memory += touches["fixed"][touches["part"] == STREAM].sum() * sum(count for _, count in units)
-    return max(busy / len(machine.queues_of("aic")), memory / machine.memory_bytes_per_us) + longest + returned
+    return max(busy / len(machine.queues_of("aic")), memory / machine.memory_bytes_per_us) + APART * longest + returned
 
 
 def _units(flow: tf.Taskflow, op: tf.TileOp) -> tuple[list[tuple[float, int]], int]:

@@ -15,7 +15,8 @@ from hpmoe.taskflow import Domain, Taskflow, TileOp, rebuild
 
 Order = Callable[[int, int], Sequence[int]]
 SIGNALS = ("tile", "expert", "peer")
-PUT_US, MOST_PUTS, MOST_PARTS, LEAST_COLS = 6.0, 65536, 16, 256
+PUT_US, LEAST_COLS = 6.0, 256
+PARTS = ((32, 32768), (16, 65536))  # the most of a row, and of the puts of a rank with as many
 
 
 def ratr(rank: int, ep_size: int) -> list[int]:
@@ -106,7 +107,7 @@ def _copies(flow: Taskflow, op: TileOp) -> TileOp:
 
 
 def _likely_cols(flow: Taskflow, op: TileOp, width: int) -> int | None:
-    """Columns of a put of which what a slot is likely to have of one rank takes a worker about PUT_US, as far as MOST_PUTS
+    """Columns of a put of which what a slot is likely to have of one rank takes a worker about PUT_US, as far as PARTS
     allow."""
     if flow.machine is None:
         return None
@@ -114,8 +115,10 @@ def _likely_cols(flow: Taskflow, op: TileOp, width: int) -> int | None:
     rows = min(flow.tile_rows, plan.max_rows / (plan.num_local_experts * flow.ep_size))
     row_bytes = width * numpy_dtype(storage_dtype(flow.buffers[op.operands[0].buffer].dtype)).itemsize
     parts = min(rows * row_bytes / flow.machine.worker_link_bytes_per_us / PUT_US,
-                MOST_PUTS / (plan.num_slots * flow.ep_size), MOST_PARTS)
-    return None if parts < 2 else -(-width // int(parts) // LEAST_COLS) * LEAST_COLS
+                max(min(most, puts / (plan.num_slots * flow.ep_size)) for most, puts in PARTS))
+    made = [made.tile_cols for made in flow.ops if op.operands[1].buffer in (a.buffer for a in made.outputs)]
+    least = max([LEAST_COLS, *made])
+    return None if parts < 2 else -(-width // int(parts) // least) * least
 
 
 def _puts(flow: Taskflow, op: TileOp, signal: str, index: int, cols: int | str | None) -> list[TileOp]:
