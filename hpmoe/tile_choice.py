@@ -36,7 +36,7 @@ def choose_tile(program: Program, machine: Machine, rows: int | None, cols: int 
 
 def estimated_us(flow: tf.Taskflow, machine: Machine) -> float:
     """Microseconds of the matrix tasks of a rank where experts share the rows evenly, or of reading what they alone read,
-    and more than the longest of them, as the last ones do not end together; what copies give back, block by block, comes after.
+    and more than the longest of them, as the last ones do not end together; what copies return, block by block, comes after.
     Of a unified machine all tasks count."""
     work = Work(flow, machine)
     busy, longest, returned, memory = 0.0, 0.0, 0.0, 0.0

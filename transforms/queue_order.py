@@ -102,7 +102,8 @@ def queue_order(flow: tf.Taskflow, machine: Machine, costs: np.ndarray) -> np.nd
                 part = np.arange(cols) * op.tile_cols // width
                 run = (_chunks(flow, op, machine, slots)[:, None] * cols + part) * units + expert
             else:
-                run = expert * units + np.where(place < few, 0, place)
+                own = max(1, int(slots.per_expert / flow.ep_size))  # slots of the first expert that wait for no other rank
+                run = expert * units + np.where(place < np.where(expert == 0, min(few, own), few), 0, place)
             order[tasks].reshape(units, peers, cols)[:] = ((run * cols + np.arange(cols)) * units + place)[:, None, :]
         elif op.domain.kind == "slots" and flow.routes[op.domain.route].once_of >= 0:
             turn = _round_the_ranks(units, flow.ep_size)
