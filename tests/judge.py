@@ -1,6 +1,6 @@
 """Decides what a mutated schedule can do, for every routing of a list at once and without the library's own reasoning.
 
-A Judge expands the operations of one taskflow over all ranks (see brute_force) and knows, for each routing, which task must
+A Judge expands the operations of one taskflow over all ranks (see expansion.py) and knows, for each routing, which task must
 run before which, and what each signal adds to which counter. A mutant is harmful where for some routing a counter misses its
 threshold, tasks wait on a cycle, or a read is not ordered after the write it needs. Sets of (routing, task) are Python ints,
 so that one bitwise operation does for all routings.
@@ -9,7 +9,7 @@ so that one bitwise operation does for all routings.
 import itertools
 
 import numpy as np
-from brute_force import Expansion
+from expansion import Expansion
 
 from hpmoe import taskflow as tf
 

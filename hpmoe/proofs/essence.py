@@ -34,6 +34,9 @@ def op_essence(op: tf.TileOp, buffers: Sequence[tf.Buffer], routes: Sequence[tf.
         operands[1:] = sorted(operands[1:], key=dataclasses.astuple)
     if _is_alike_both_ways(op, buffers, routes):
         op = op.replace(params=op.params and (0, *op.params[1:]))
+    if op.opcode == "WGRAD" and op.domain.blocks == 1 and op.params:
+        heights = [buffers[a.buffer].cols for a in op.operands[1:2] if 0 <= a.buffer < len(buffers)]
+        op = op.replace(params=(min(op.params[0], *heights), *op.params[1:]) if heights else op.params)  # of a lone block
     return op.replace(domain=_domain(op, routes), operands=tuple(operands))
 
 
