@@ -125,7 +125,7 @@ class Domain:
     blocks: int = 1
 
 
-WITH_ONE_PARAM = ("GMM", "MAP", "ROW_REDUCE", "NOTIFY")
+WITH_ONE_PARAM = ("GMM", "MAP", "ROW_REDUCE", "NOTIFY", "LAUNCH")
 
 
 @dataclasses.dataclass(frozen=True)
