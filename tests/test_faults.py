@@ -128,7 +128,7 @@ def test_memory_that_runs_out_is_an_error_and_the_next_call_works():
 
 
 INTERRUPTED = """
-    import os, signal, sys, threading
+    import os, signal, sys, threading, time
     sys.path.insert(0, {tests!r})
     import test_faults as t
     from test_faults import *
@@ -144,9 +144,14 @@ INTERRUPTED = """
     def call(*args):
         return layer(*args)
 
+    def press_ctrl_c_during(launch):
+        while not launch.counters.any():
+            time.sleep(0.01)
+        os.kill(os.getpid(), signal.SIGINT)
+
     def stuck(ir, *rest):
         broken = compile_cpu(lost_signal(ir.flow), 60.0)
-        threading.Timer(0.3, os.kill, [os.getpid(), signal.SIGINT]).start()
+        threading.Thread(target=press_ctrl_c_during, args=[broken]).start()
         return run_ir(broken, *rest)
 
     def interrupt(name, f):
@@ -171,7 +176,7 @@ def test_ctrl_c_ends_a_stuck_call_and_the_next_one_works(tmp_path):
     script.write_text(textwrap.dedent(INTERRUPTED).format(tests=str(Path(__file__).parent)))
     done = subprocess.run([sys.executable, "-W", "ignore", script], capture_output=True, text=True, timeout=120, cwd=tmp_path)
     wanted = "".join(f"{mode} interrupted True\n" for mode in ("pynative", "jit", "graph mode"))
-    assert (done.returncode, done.stdout) == (0, wanted), done.stderr
+    assert (done.returncode, done.stdout) == (0, wanted), (done.stdout, done.stderr)
 
 
 def test_many_more_workers_than_cores_finish():

@@ -13,6 +13,7 @@ import hpmoe
 from hpmoe import Mesh, spmd
 from hpmoe.kernels.executable import compile_cpu
 
+pytestmark = pytest.mark.filterwarnings("ignore:os.fork:RuntimeWarning")  # of JAX, which no forked process here calls
 SOON = 0.2  # seconds
 LAYER = Layer(ep=2, T=500, H=64, I=32, E=4, K=2)
 ARGS = LAYER.arguments()
