@@ -72,6 +72,11 @@ def gemm_name():
     return load().hpmoe_gemm_name().decode()
 
 
+def products_name():
+    """What multiplies matrices, in words."""
+    return f"AMX, elsewhere {gemm_name()}" if load().hpmoe_uses_amx() else gemm_name()
+
+
 def use_amx(allowed):
     """Lets bfloat16 and float32 products use the matrix units of the core (AMX), or not; returns whether they do."""
     return bool(load().hpmoe_use_amx(bool(allowed)))
@@ -101,6 +106,7 @@ def load():
         "hpmoe_pack_forms": (ctypes.c_int, [ctypes.POINTER(Tables), *[ctypes.c_void_p] * 5]),
         "hpmoe_use_blas": (ctypes.c_int, [ctypes.c_char_p]),
         "hpmoe_gemm_name": (ctypes.c_char_p, []),
+        "hpmoe_uses_amx": (ctypes.c_int, []),
         "hpmoe_use_amx": (ctypes.c_int, [ctypes.c_int]),
         "hpmoe_layout": (ctypes.c_char_p, []),
     }

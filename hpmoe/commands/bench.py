@@ -15,7 +15,7 @@ from hpmoe import host
 from hpmoe.commands import bench_report, options
 from hpmoe.commands.progress import Progress
 from hpmoe.dtypes import FLOATS, numpy_dtype
-from hpmoe.kernels.native import gemm_name
+from hpmoe.kernels.native import products_name
 from hpmoe.peers import SIDES
 from hpmoe.peers.contest import Contest, version
 from hpmoe.peers.layer_problem import LayerProblem
@@ -111,7 +111,7 @@ def check_out(out: str | None) -> None:
 
 def machine() -> dict[str, Any]:
     packages = sorted({side.package for side in SIDES.values()})
-    return {"cpu": host.cpu_name(), "cores": host.num_cores(), "hpmoe_gemm": gemm_name(),
+    return {"cpu": host.cpu_name(), "cores": host.num_cores(), "hpmoe_gemm": products_name(),
             "versions": {name: version(name) for name in packages if version(name)}}
 
 

@@ -151,7 +151,8 @@ def closing_lines(report: dict[str, Any]) -> list[str]:
     """The machine, and where there are several cases the table of them all."""
     m = report["machine"]
     lines = [*overview(report["cases"]), ""] if len(report["cases"]) > 1 else []
-    lines += [f"on {m['cpu']}, {m['cores']} cores; hpmoe's gemm is {m['hpmoe_gemm']}; medians of {report['repeats']} turns",
+    lines += [f"on {m['cpu']}, {m['cores']} cores; hpmoe multiplies with {m['hpmoe_gemm']}; "
+              f"medians of {report['repeats']} turns",
              ", ".join(f"{name} {version}" for name, version in m["versions"].items())]
     if not report["ok"]:
         lines += ["FAILED: a side computes something else, ended or hung"]

@@ -18,7 +18,7 @@ from hpmoe import host
 from hpmoe.commands import options
 from hpmoe.commands.progress import Progress
 from hpmoe.dtypes import rounded, widen
-from hpmoe.kernels.native import gemm_name
+from hpmoe.kernels.native import products_name
 from hpmoe.op_by_op import moe_ffn_op_by_op
 from hpmoe.timelines.chrome import chrome_json
 from hpmoe.timelines.timeline import Timeline
@@ -85,7 +85,7 @@ def measured(o: Any, progress: Callable[[str], None]) -> tuple[dict[str, Any], t
     return {
         "ok": all(e <= TOLERANCES[o.dtype] for e in errors.values()),
         "machine": {"cpu": host.cpu_name(), "cores": host.num_cores(), "mindspore": ms.__version__,
-                    "hpmoe_gemm": gemm_name(), "workers": len(timelines[0].flow.queues) * o.ep},
+                    "hpmoe_gemm": products_name(), "workers": len(timelines[0].flow.queues) * o.ep},
         "sizes": {**options.sizes(o), "dtype": o.dtype, "seed": o.seed},
         "schedule": {d: schedule(t) for d, t in zip(DIRECTIONS, timelines, strict=True)},
         "errors": errors, "tolerance": TOLERANCES[o.dtype],
@@ -163,7 +163,7 @@ def report_lines(r: dict[str, Any], timelines: tuple[Timeline, ...]) -> list[str
     lines = [f"MoE-FFN on {size['ep']} virtual ranks: {size['tokens']} tokens a rank, hidden {size['hidden']}, "
              f"intermediate {size['intermediate']}, {size['experts']} experts, top {size['top_k']}, {size['dtype']}",
              f"on {machine['cpu']}, {machine['cores']} cores, {machine['workers']} workers; MindSpore "
-             f"{machine['mindspore']}; hpmoe's gemm is {machine['hpmoe_gemm']}", "",
+             f"{machine['mindspore']}; hpmoe multiplies with {machine['hpmoe_gemm']}", "",
              f"{'schedule of a rank':<24}{'tasks':>10}{'events':>10}{'waits':>10}{'slots':>10}"]
     lines += [f"  {d:<22}" + "".join(f"{s[k]:>10}" for k in ("tasks", "events", "waits", "slots"))
               for d, s in r["schedule"].items()]

@@ -21,7 +21,7 @@ from absl import flags
 import hpmoe
 from hpmoe import host
 from hpmoe.kernels.ascend_build import DEVICES, run_needs
-from hpmoe.kernels.native import find_blas, find_library, gemm_name
+from hpmoe.kernels.native import find_blas, find_library, gemm_name, products_name
 from hpmoe.kernels.twin_target import load as load_twin
 from hpmoe.native import planner
 
@@ -123,14 +123,14 @@ def compiler(environment: Mapping[str, str]) -> dict[str, Any]:
 
 
 def native() -> dict[str, Any]:
-    """The native libraries and the matrix product that the runtime uses."""
+    """The native libraries and the matrix products that the runtime uses."""
     try:
         library, gemm = find_library(), gemm_name()
         planner.load()
     except (ImportError, OSError, AttributeError) as error:
-        return {"library": None, "gemm": None, "gemm_library": None, "why": str(error)}
+        return {"library": None, "gemm": None, "gemm_library": None, "products": None, "why": str(error)}
     blas = str(find_blas()) if gemm != "own" else None
-    return {"library": str(library), "gemm": gemm, "gemm_library": blas, "why": ""}
+    return {"library": str(library), "gemm": gemm, "gemm_library": blas, "products": products_name(), "why": ""}
 
 
 def cpu_target() -> dict[str, Any]:
@@ -187,7 +187,8 @@ def report_lines(r: dict[str, Any]) -> list[str]:
              f"none: {compiler['why']}; needed only to install from source"),
             ("native library", native["library"] or f"none: {native['why']}"),
             ("gemm", {None: "none", "own": "own loop: MindSpore's oneDNN does not load"}.get(
-                native["gemm"], f"{native['gemm']} of {native['gemm_library']}"))]
+                native["gemm"], f"{native['gemm']} of {native['gemm_library']}")),
+            ("products", native["products"] or "none")]
     lines = [f"{name:<16}{text}" for name, text in rows]
     lines += ["", "packages"]
     lines += [f"  {name:<14}{p['version'] or 'missing':<10}{'ok' if p['fits'] else 'DOES NOT FIT'}, needs {p['needs']}"

@@ -59,6 +59,7 @@ int hpmoe_use_blas(const char* path);
 const char* hpmoe_gemm_name(void);
 
 // Whether bfloat16 products may use AMX (they do from the start where the machine has it). Returns whether they do now.
+int hpmoe_uses_amx(void);
 int hpmoe_use_amx(int allowed);
 
 // Lines "Struct field offset size", "Struct . 0 sizeof" and "Enum MEMBER value".

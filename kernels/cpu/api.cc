@@ -83,6 +83,7 @@ const char* hpmoe_image_fault(const void* image, int64_t image_bytes) { return h
 
 int hpmoe_use_blas(const char* path) { return hpmoe::use_blas(path); }
 const char* hpmoe_gemm_name(void) { return hpmoe::gemm_name(); }
+int hpmoe_uses_amx(void) { return hpmoe::uses_amx(); }
 
 int hpmoe_use_amx(int allowed) {
   hpmoe::use_amx(allowed != 0);
