@@ -156,12 +156,12 @@ class _Run:
                 moved: dict[int, np.ndarray] | int | list[Move]) -> None:
         """`moved` is the rows made ready, or for data sent the rows (or entries) that went to each rank, or matrix rows."""
         event, kind = int(signal["event"]), signal["kind"]
+        if (signal["amount"], signal["remote"], kind) == (tf.COUNT, tf.LOCAL, tf.STATIC):
+            self.counters[rank, event] += 1
+            return
         if op.moves_copies:
             for move in moved:
                 self.counters[move.peer, event + move.expert] += move.rows
-            return
-        if (signal["amount"], signal["remote"], kind) == (tf.COUNT, tf.LOCAL, tf.STATIC):
-            self.counters[rank, event] += 1
             return
         targets = {rank: moved} if isinstance(moved, int) else moved
         for target, what in targets.items():

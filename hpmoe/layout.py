@@ -23,6 +23,31 @@ class Move(NamedTuple):
     rows: int
 
 
+def moves_of(plan: Placement, op: tf.TileOp, rank: int, row: int) -> list[Move]:
+    """What a task that moves weights to copies, or gradients of copies back, moves from `rank`."""
+    (block, height), is_back = op.params, op.opcode == "RETURN_GRADS"
+    if is_back:
+        owners = [(e // plan.num_own, e % plan.num_own, slot) for slot, e in enumerate(plan.experts[rank])]
+        every = [(owner, expert, slot, plan.copies[owner].index((expert, rank, slot))) if owner >= 0 else None
+                 for owner, expert, slot in owners]
+    else:
+        every = [(host, plan.num_own + slot, expert, slot) for expert, host, slot in plan.copies[rank]]
+    first = 0
+    if op.domain.kind == "copies":
+        copy, first = divmod(row, op.domain.blocks)
+        every, first = every[copy:copy + 1], first * block
+    rows = min(block, height - first)
+    return [Move(peer, expert, source * height + first, target * height + first, rows)
+            for peer, expert, source, target in filter(None, every)]
+
+
+def num_copies(plan: Placement, extent: int, rank: int, expert: int) -> int:
+    """Whether a local expert of a rank is a copy (REPLICA), or how many copies of it there are."""
+    if extent == tf.REPLICA:
+        return int(expert >= plan.num_own and plan.experts[rank][expert - plan.num_own] >= 0)
+    return sum(copy.expert == expert for copy in plan.copies[rank])
+
+
 class Layout:
     """Concrete numbers of a Taskflow for given ids.
 
@@ -72,22 +97,8 @@ class Layout:
         return int(self.flow.peer_order[rank, position])
 
     def moves(self, rank: int, op: tf.TileOp, row: int) -> list[Move]:
-        """What a task that moves weights to copies, or gradients of copies back, moves from `rank`."""
-        plan = self.flow.routes[op.domain.route].placement
-        (block, height), is_back = op.params, op.opcode == "RETURN_GRADS"
-        if is_back:
-            owners = [(e // plan.num_own, e % plan.num_own, slot) for slot, e in enumerate(plan.experts[rank])]
-            every = [(owner, expert, slot, plan.copies[owner].index((expert, rank, slot))) if owner >= 0 else None
-                     for owner, expert, slot in owners]
-        else:
-            every = [(host, plan.num_own + slot, expert, slot) for expert, host, slot in plan.copies[rank]]
-        first = 0
-        if op.domain.kind == "copies":
-            copy, first = divmod(row, op.domain.blocks)
-            every, first = every[copy:copy + 1], first * block
-        rows = min(block, height - first)
-        return [Move(peer, expert, source * height + first, target * height + first, rows)
-                for peer, expert, source, target in filter(None, every)]
+        """`moves_of` of the placement of the operation's route."""
+        return moves_of(self.flow.routes[op.domain.route].placement, op, rank, row)
 
     def put_rows(self, rank: int, route: int, peer: int, slot: int) -> np.ndarray:
         """Rows of slot `slot` of rank `peer` that come from `rank`."""
@@ -155,15 +166,8 @@ class Layout:
         if extent == tf.RECEIVED:
             return routing.num_rows(rank)
         if extent in (tf.REPLICA, tf.REPLICAS):
-            return self._copies(rank, extent, index, routing.placement)
+            return num_copies(routing.placement, extent, rank, index)
         return self._sent(rank, extent, index, routing)
-
-    @staticmethod
-    def _copies(rank: int, extent: int, expert: int, placement: Placement) -> int:
-        """Whether a local expert is a copy, or how many copies of it there are."""
-        if extent == tf.REPLICA:
-            return int(expert >= placement.num_own and placement.experts[rank][expert - placement.num_own] >= 0)
-        return sum(copy.expert == expert for copy in placement.copies[rank])
 
     def _token_extent(self, rank: int, extent: int, index: int) -> int:
         """Rows of the clipped domain, whose static size is that of the tiles that signal it."""

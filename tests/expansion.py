@@ -197,7 +197,7 @@ class Expansion:
         op = self.flow.ops[task["op"]]
         if op.opcode == "NOTIFY":
             return [], []
-        if op.opcode in ("REPLICATE", "RETURN_GRADS"):
+        if op.moves_copies:
             parts = [(self.cells(rank, op.operands[1].buffer, source), self.cells(peer, op.operands[0].buffer, target))
                      for peer, _, source, target in self.matrices(rank, op, task)]
             return [p[0] for p in parts], [p[1] for p in parts]
@@ -297,7 +297,9 @@ class Expansion:
         def add(target, index, amount):
             out[target, index] = out.get((target, index), 0) + amount
 
-        if op.opcode in ("REPLICATE", "RETURN_GRADS"):
+        if op.moves_copies:
+            if (kind, signal["amount"], where) == (tf.STATIC, tf.COUNT, tf.LOCAL):
+                return {(rank, event): 1}
             assert (kind, where) == (tf.SLOT_EXPERT, tf.PEER) and signal["amount"] == tf.ROWS
             for peer, expert, rows, _ in self.matrices(rank, op, task):
                 add(peer, event + expert, len(rows))
@@ -305,7 +307,8 @@ class Expansion:
         if op.opcode in ("PUT", "PUT_BACK", "ALL_TO_ALL", "ALL_TO_ALL_BACK", "NOTIFY"):
             data = self.notified(rank, op, task) if op.opcode == "NOTIFY" else self.moved(rank, op, task)
             if signal["amount"] == tf.COUNT:
-                assert where == tf.LOCAL and kind == tf.STATIC
+                local = self.flow.routes[op.domain.route].num_local_experts
+                assert where == tf.LOCAL and (kind == tf.STATIC or (kind == tf.SLOT_EXPERT and local == 1))
                 return {(rank, event): 1}
             for peer, _, entry in data:
                 index = event

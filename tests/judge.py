@@ -238,7 +238,7 @@ def _reach(flow, op, kind):
 
 
 def _event_exists(flow, tokens, extent, index, mult, route, block):
-    if not (0 <= extent <= tf.RETURNED_TO_FROM_EXPERT and mult >= 0):
+    if not (0 <= extent <= tf.REPLICAS and mult >= 0):
         return False
     if extent in (tf.ONE, tf.STATIC_TILE):
         return True
@@ -247,9 +247,11 @@ def _event_exists(flow, tokens, extent, index, mult, route, block):
     if not 0 <= route < len(flow.routes):
         return False
     plan = flow.routes[route]
+    if extent in (tf.REPLICA, tf.REPLICAS):
+        return plan.placement is not None and 0 <= index < plan.num_local_experts
     sizes = {tf.RECEIVED: None, tf.ENTRIES: None, tf.SLOT: plan.num_slots, tf.EXPERT: plan.num_local_experts,
              tf.TILE_ENTRIES: -(-plan.num_tokens // flow.tile_rows), tf.SENT_TO: flow.ep_size, tf.RETURNED_TO: flow.ep_size}
-    size = sizes.get(extent, plan.num_experts)
+    size = sizes.get(extent, plan.num_local_experts * flow.ep_size)
     return size is None or 0 <= index < size
 
 
@@ -257,12 +259,17 @@ def _odd_signal(flow, op, kind, amount, remote):
     """A signal that the interpreter and the kernel take differently, or refuse."""
     if kind not in (0, 1, 2) or amount not in (0, 1) or remote not in (0, 1, 2):
         return "a signal of unknown kind"
+    if kind == tf.SLOT_EXPERT and op.domain.kind == "slots" and flow.routes[op.domain.route].num_local_experts == 1:
+        kind = tf.STATIC  # there is only one event it can be about
     if op.opcode in TRANSFERS:
         if amount == tf.COUNT and (remote != tf.LOCAL or kind != tf.STATIC):
             return "a transfer counts tasks, and not one for itself"
         if kind == tf.SLOT_EXPERT and op.domain.kind != "slots":
             return "a transfer of no slot signals by expert"
         return "a notification signals by tile" if kind == tf.ENTRY_TILE and op.opcode == "NOTIFY" else None
+    if op.moves_copies:
+        is_alone = (kind, amount, remote) == (tf.STATIC, tf.COUNT, tf.LOCAL)
+        return None if is_alone or (kind, amount, remote) == (tf.SLOT_EXPERT, tf.ROWS, tf.PEER) else "a copy by another way"
     if remote == tf.PEER or (remote != tf.LOCAL and flow.ep_size > 1):
         return "a local task signals another rank"
     if op.opcode == "FAN_OUT" and kind == tf.ENTRY_TILE:
@@ -289,6 +296,11 @@ def _extent(x, rank, extent, index, route):
         return len(slots[index][1])
     if extent in (tf.EXPERT, tf.RECEIVED):
         return sum(extent == tf.RECEIVED or e == index for e, _, _ in rows)
+    if extent in (tf.REPLICA, tf.REPLICAS):
+        placed, own = plan.placement.experts, plan.num_experts // flow.ep_size
+        if extent == tf.REPLICA:
+            return sum(own + slot == index and e >= 0 for slot, e in enumerate(placed[rank]))
+        return sum(e == rank * own + index for mine in placed for e in mine) if index < own else 0
     by_expert = extent in (tf.SENT_TO_EXPERT, tf.RETURNED_TO_FROM_EXPERT)
     position, expert = divmod(index, plan.num_local_experts) if by_expert else (index, None)
     peer = int(flow.peer_order[rank, position])
@@ -323,6 +335,9 @@ class Arrivals(Expansion):
         count = min([op.domain.num_rows for op in flow.ops if op.domain.clipped] or [0])
         ids = [[np.zeros((count, plan.top_k), np.int32)] * flow.ep_size for plan in flow.routes]
         super().__init__(flow, ids, [count] * flow.ep_size)
+
+    def _keep(self, plan, ids, weights):
+        return [set(range(self.tokens[rank] * plan.top_k)) for rank in self.ranks]
 
     def _receive(self, plan, ids, kept):
         out = []

@@ -16,13 +16,18 @@ def mutant(rng, flow):
     weights = np.array([MUTATIONS[name][1] for name in names])
     while True:
         chosen = [str(n) for n in rng.choice(names, size=1 if rng.random() < 0.9 else 2, p=weights / weights.sum())]
-        out = flow
-        for name in chosen:
-            if len(chosen) > 1 and MUTATIONS[name][2]:
-                out = None
-            out = out if out is None else MUTATIONS[name][0](rng, out)
-        if out is not None:
-            return (chosen[0] if len(chosen) == 1 else "two at once"), out
+        out = MUTATIONS[chosen[0]][0](rng, flow)
+        if len(chosen) == 1 and out is not None:
+            return chosen[0], out
+        if len(chosen) == 2 and out is not None and _names_what_exists(out) and not any(MUTATIONS[n][2] for n in chosen):
+            out = MUTATIONS[chosen[1]][0](rng, out)
+            if out is not None:
+                return "two at once", out
+
+
+def _names_what_exists(flow):
+    return all(((0 <= table[name]) & (table[name] < bound)).all() for table in (flow.waits, flow.signals)
+               for name, bound in (("task", flow.num_tasks), ("event", len(flow.events))))
 
 
 def changes(flow, other):

@@ -30,7 +30,8 @@ def repeat_wait(rng, flow):
 
 @mutation()
 def shuffle_waits(rng, flow):
-    return flow.replace(waits=rng.permutation(flow.waits), signals=rng.permutation(flow.signals))
+    waits, signals = (table[rng.permutation(len(table))] for table in (flow.waits, flow.signals))
+    return flow.replace(waits=waits, signals=signals)
 
 
 @mutation(2)
@@ -131,7 +132,7 @@ def another_threshold(rng, flow):
 
 @mutation(2)
 def another_extent(rng, flow):
-    return in_table(rng, flow, "events", "extent", lambda e: range(-1, 14))
+    return in_table(rng, flow, "events", "extent", lambda e: range(-1, 16))
 
 
 @mutation()
@@ -186,6 +187,32 @@ def nobody_waits_for_an_event(rng, flow):
     """All waits for an event are gone, the event stays."""
     i = pick(rng, flow.events)
     return None if i is None else flow.replace(waits=flow.waits[flow.waits["event"] != i])
+
+
+@mutation()
+def event_of_nothing(rng, flow):
+    """An event that nobody signals one by one any more, and that waits for nothing."""
+    i = pick(rng, flow.events)
+    if i is None:
+        return None
+    silent = changed(flow.events, i, mult=0)
+    if rng.random() < 0.5:
+        silent = changed(silent, i, extent=tf.ONE, index=0, route=-1)
+    return flow.replace(events=silent, signals=flow.signals[flow.signals["event"] != i])
+
+
+@mutation()
+def event_left_out(rng, flow):
+    """An event is gone with all that is about it, and those behind it move up."""
+    i = pick(rng, flow.events)
+    if i is None:
+        return None
+
+    def without(table):
+        table = table[table["event"] != i].copy()
+        table["event"] -= table["event"] > i
+        return table
+    return flow.replace(events=np.delete(flow.events, i), waits=without(flow.waits), signals=without(flow.signals))
 
 
 # Queues.

@@ -184,6 +184,29 @@ def test_every_signal_counts(direction, signal):
             hpmoe.verify(flow.replace(signals=np.delete(flow.signals, i)))
 
 
+def test_no_event_among_those_of_a_block_may_be_empty():
+    """Who waits for the event of its slot's expert waits for nothing where that of one expert in the middle has no signals."""
+    avals = [Aval(a.shape[1:], str(a.dtype)) for a in Layer(ep=2, T=4, E=6, K=2).arguments()]
+    flow = stages(signal="expert")["queues"](hpmoe.moe_ffn).lower(*avals, mesh=hpmoe.Mesh(2))
+    for first in np.unique(flow.waits["event"][flow.waits["kind"] == tf.SLOT_EXPERT]):
+        empty = changed(flow.events, first + 1, mult=0)
+        with pytest.raises(VerifyError, match="neither it nor what runs before it waits for it"):
+            hpmoe.verify(flow.replace(events=empty, signals=flow.signals[flow.signals["event"] != first + 1]))
+
+
+@pytest.mark.parametrize("change", ["a block's note", "an event that nobody waits for"])
+def test_what_changes_nothing_takes_no_longer_to_prove(change, monkeypatch):
+    """Events are found among the derived ones by what they count and who signals them, not proved again."""
+    flow = queued("backward")
+    if change == "a block's note":
+        other = flow.replace(events=changed(flow.events, len(flow.events) // 2, block=0))
+    else:
+        nothing = changed(flow.events[:1], 0, extent=tf.ONE, index=0, route=-1, mult=0, block=len(flow.blocks))
+        other = flow.replace(events=np.concatenate([flow.events, nothing]))
+    monkeypatch.setattr("hpmoe.proofs.verify.Implication", None)
+    hpmoe.verify(other)
+
+
 @pytest.mark.parametrize("direction", ["forward", "backward"])
 def test_all_waits_may_stay(direction):
     """The taskflow as it was before assign_queues dropped what its order implies, in the same queues."""

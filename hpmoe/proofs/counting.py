@@ -5,8 +5,8 @@ unknowns. At the rank of the event, for position j of a peer: rows of slot s tha
 the rank that has this one at j ("from", s, e, j), of the peer at j ("of", s, e, j); rows sent to the peer at j that are in
 its slot s ("to", s, e, j); tokens of tile i ("tile", i); entries of tile i with a row ("entries", i), that come back from
 slot s of the rank that has this one at j ("back", i, s, j), or of expert e there ("told", i, e, j); rows of slot s of expert
-e that are copies of tokens' rows in slot t of a route to ranks ("fan", s, e, t); and 1. Where j is this rank itself, "from",
-"of" and "to" are the same rows, and called "of".
+e that are copies of tokens' rows in slot t of a route to ranks ("fan", s, e, t); and 1, on all ranks or on rank r alone
+("on", r). Where j is this rank itself, "from", "of" and "to" are the same rows, and called "of".
 """
 
 from __future__ import annotations
@@ -18,32 +18,12 @@ from fractions import Fraction
 import numpy as np
 
 from hpmoe import taskflow as tf
+from hpmoe.layout import moves_of, num_copies
+from hpmoe.proofs.rows import Signal, Task, op_spans
 
 Sum = collections.Counter  # unknown -> how often
 TRANSFERS = ("PUT", "PUT_BACK", "ALL_TO_ALL", "ALL_TO_ALL_BACK", "NOTIFY")
 ONE: tuple = ("one",)
-
-
-def op_spans(flow: tf.Taskflow) -> np.ndarray:
-    """How many consecutive events a wait or signal of each operation and kind may be about, [num_ops, 3]."""
-    sizes = np.ones((len(flow.ops), 3), np.int64)
-    for i, op in enumerate(flow.ops):
-        if op.domain.route >= 0:
-            plan = flow.routes[op.domain.route]
-            tiles = -(-plan.num_tokens // flow.tile_rows)
-            places = flow.routes[plan.once_of].num_slots if op.opcode == "FAN_OUT" else tiles
-            sizes[i] = 1, plan.num_local_experts, max(1, places)
-    return sizes
-
-
-def spans(flow: tf.Taskflow, table: np.ndarray) -> np.ndarray:
-    """`op_spans` of each wait or signal."""
-    return op_spans(flow)[flow.tasks["op"][table["task"]], table["kind"]]
-
-
-def span(flow: tf.Taskflow, row: np.void) -> int:
-    """`spans` of a single wait or signal."""
-    return int(spans(flow, np.array([row]))[0])
 
 
 def own_positions(flow: tf.Taskflow) -> list[int]:
@@ -59,9 +39,10 @@ class Counting:
         self.own = own_positions(flow)
         self.pivot = min(set(range(flow.ep_size)) - set(self.own), default=0)  # of all peers the one that the others give
         clipped = [op.domain for op in flow.ops if op.domain.clipped]
+        self.spans = op_spans(flow).tolist()
         self.tiles = range(-(-clipped[0].num_rows // flow.tile_rows) if clipped else 0)
 
-    def is_exact(self, event: int, signals: Iterable[np.void]) -> bool:
+    def is_exact(self, event: int, signals: Iterable[Signal]) -> bool:
         """Whether the signals that may be about an event add up to its threshold.
 
         What a rank sends to itself may be read as sent by it or as sent to it, so both are tried.
@@ -70,13 +51,12 @@ class Counting:
         readings = (None, tf.LOCAL, tf.PEER) if self.own else (None,)
         return any(self._adds_up(event, signals, reading) for reading in readings)
 
-    def _adds_up(self, event: int, signals: list[np.void], own: int | None) -> bool:
+    def _adds_up(self, event: int, signals: list[Signal], own: int | None) -> bool:
         difference = self.threshold(self.flow.events[event])
         for signal in signals:
-            if own is not None and signal["amount"] == tf.ROWS and self.flow.tasks["peer"][signal["task"]] in self.own:
-                signal = signal.copy()
-                signal["remote"] = own
-            added = self.added(signal, event - int(signal["event"]))
+            if own is not None and signal.amount == tf.ROWS and self.flow.tasks["peer"][signal.task] in self.own:
+                signal = signal._replace(remote=own)
+            added = self.added(signal, event - signal.event)
             if difference is None or added is None:
                 return False
             difference.subtract(added)
@@ -86,11 +66,11 @@ class Counting:
         """What an event waits for; None where it stands for nothing."""
         extent, index, route = int(event["extent"]), int(event["index"]), int(event["route"])
         routed = extent not in (tf.ONE, tf.STATIC_TILE, tf.TILE, tf.TOKENS)
-        if event["mult"] < 0 or not 0 <= extent <= tf.RETURNED_TO_FROM_EXPERT \
+        if event["mult"] < 0 or not 0 <= extent <= tf.REPLICAS \
                 or (routed and not 0 <= route < len(self.flow.routes)):
             return None
         unknowns = self._extent(extent, index, route)
-        return None if unknowns is None else Sum(dict.fromkeys(unknowns, int(event["mult"])))
+        return None if unknowns is None else Sum({k: n * int(event["mult"]) for k, n in Sum(unknowns).items()})
 
     def _extent(self, extent: int, index: int, route: int) -> list[tuple] | None:
         if extent in (tf.ONE, tf.STATIC_TILE):
@@ -110,6 +90,10 @@ class Counting:
             experts = range(plan.num_local_experts)
             experts = experts if extent == tf.RECEIVED else self._at(index, experts)
             return experts and [("slot", route, s, e) for s, e in self._cells(plan) if e in experts]
+        if extent in (tf.REPLICA, tf.REPLICAS):
+            if plan.placement is None or index not in range(plan.num_local_experts):
+                return None
+            return [("on", r) for r in peers for _ in range(num_copies(plan.placement, extent, r, index))]
         by_expert = extent in (tf.SENT_TO_EXPERT, tf.RETURNED_TO_FROM_EXPERT)
         position, expert = divmod(index, plan.num_local_experts) if by_expert else (index, None)
         family = "to" if extent in (tf.SENT_TO, tf.SENT_TO_EXPERT) else "of"
@@ -131,34 +115,46 @@ class Counting:
         """(slot, expert) where a row can be."""
         return [(s, e) for e in range(plan.num_local_experts) for s in range(plan.slots_of(e + 1))]
 
-    def added(self, signal: np.void, offset: int) -> Sum | None:
+    def added(self, signal: Signal, offset: int) -> Sum | None:
         """What a signal adds to the event `offset` places after the one it names; None where no task can signal so."""
-        task = self.flow.tasks[signal["task"]]
-        op, kind = self.flow.ops[task["op"]], int(signal["kind"])
+        task = Task(*self.flow.tasks[signal.task].item())
+        op, kind = self.flow.ops[task.op], signal.kind
         if op.opcode == "FAN_OUT" and kind == tf.ENTRY_TILE:
-            return self._fanned_out(op.domain.route, int(task["row"]), offset, signal)
+            return self._fanned_out(op.domain.route, task.row, offset, signal)
         chosen = op.domain.kind == "slots" if kind == tf.SLOT_EXPERT else op.opcode in TRANSFERS and op.opcode != "NOTIFY"
-        if chosen and span(self.flow, signal) == 1 and (kind, signal["amount"]) != (tf.ENTRY_TILE, tf.COUNT):
+        if chosen and self.spans[task.op][kind] == 1 and (kind, signal.amount) != (tf.ENTRY_TILE, tf.COUNT):
             kind = tf.STATIC  # there is only one event it can be about
         if op.opcode in TRANSFERS:
             unknowns = self._moved(op, task, kind, offset, signal)
+        elif op.moves_copies and signal.amount == tf.ROWS:
+            unknowns = self._copied(op, task, offset, signal)
         else:
             unknowns = self._made_ready(op, task, kind, offset, signal)
         return None if unknowns is None else Sum(unknowns)
 
-    def _fanned_out(self, route: int, row: int, slot: int, signal: np.void) -> Sum | None:
+    def _fanned_out(self, route: int, row: int, slot: int, signal: Signal) -> Sum | None:
         """Rows of a slot of experts that are copies of a slot's tokens."""
-        if signal["amount"] == tf.COUNT or signal["remote"] != tf.LOCAL:
+        if signal.amount == tf.COUNT or signal.remote != tf.LOCAL:
             return None
         cells = self._cells(self.flow.routes[self.flow.routes[route].once_of])
         return Sum({("fan", route, s, e, row): 1 for s, e in cells if s == slot})
 
-    def _made_ready(self, op: tf.TileOp, task: np.void, kind: int, offset: int, signal: np.void) -> dict | None:
-        """Rows of a unit of this rank, or one task."""
-        domain, row = op.domain, int(task["row"])
-        if signal["remote"] == tf.PEER or (signal["remote"] != tf.LOCAL and self.flow.ep_size > 1):
+    def _copied(self, op: tf.TileOp, task: Task, expert: int, signal: Signal) -> dict | None:
+        """Rows of an expert's matrix that other ranks send as copies, or as gradients of copies."""
+        if (signal.kind, signal.remote) != (tf.SLOT_EXPERT, tf.PEER):
             return None
-        if signal["amount"] == tf.COUNT or domain.kind == "once":
+        placement, rows = self.flow.routes[op.domain.route].placement, Sum()
+        for rank in range(self.flow.ep_size):
+            for move in moves_of(placement, op, rank, task.row):
+                rows["on", move.peer] += move.rows * (move.expert == expert)
+        return rows
+
+    def _made_ready(self, op: tf.TileOp, task: Task, kind: int, offset: int, signal: Signal) -> dict | None:
+        """Rows of a unit of this rank, or one task."""
+        domain, row = op.domain, task.row
+        if signal.remote == tf.PEER or (signal.remote != tf.LOCAL and self.flow.ep_size > 1):
+            return None
+        if signal.amount == tf.COUNT or domain.kind == "once":
             return {ONE: 1} if kind == tf.STATIC else None
         if domain.kind == "slots" and kind != tf.ENTRY_TILE:
             return {("slot", domain.route, s, e): 1 for s, e in self._cells(self.flow.routes[domain.route])
@@ -169,13 +165,13 @@ class Counting:
             return {("tile", row): 1}
         return {ONE: min(self.flow.tile_rows, domain.num_rows - row * self.flow.tile_rows)}
 
-    def _moved(self, op: tf.TileOp, task: np.void, kind: int, offset: int, signal: np.void) -> dict | None:
+    def _moved(self, op: tf.TileOp, task: Task, kind: int, offset: int, signal: Signal) -> dict | None:
         """Rows sent by all ranks, or by this one where the signal stays here."""
-        route, row, j = op.domain.route, int(task["row"]), int(task["peer"])
-        plan, local = self.flow.routes[route], signal["remote"] == tf.LOCAL
+        route, row, j = op.domain.route, task.row, task.peer
+        plan, local = self.flow.routes[route], signal.remote == tf.LOCAL
         if op.opcode == "NOTIFY" and kind != tf.STATIC:
             return None
-        if signal["amount"] == tf.COUNT:
+        if signal.amount == tf.COUNT:
             return {ONE: 1} if local and kind == tf.STATIC else None
         if op.opcode == "NOTIFY":
             back, experts = bool(op.params[0]), range(plan.num_local_experts) if row < 0 else [row]
@@ -208,7 +204,7 @@ class Counting:
 
     def _reduced(self, total: Sum) -> Sum:
         """The sum without unknowns that the others give: of each partition the last part is the whole less the rest."""
-        for step in (self._fanned, self._from_peers, self._returns, self._sent, self._on_one_rank):
+        for step in (self._on_each_rank, self._fanned, self._from_peers, self._returns, self._sent, self._on_one_rank):
             total = step(Sum({k: v for k, v in total.items() if v}))
         return total
 
@@ -219,6 +215,10 @@ class Counting:
             total[unknown] -= times
         for unknown, share in whole.items() if times else ():
             total[unknown] += times * share
+
+    def _on_each_rank(self, total: Sum) -> Sum:
+        self._eliminate(total, ONE, (), {("on", r): 1 for r in range(self.flow.ep_size)})
+        return total
 
     def _fanned(self, total: Sum) -> Sum:
         """Every row of a slot is a copy of the row of a token."""

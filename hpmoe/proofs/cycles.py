@@ -16,6 +16,7 @@ import numpy as np
 from hpmoe import taskflow as tf
 from hpmoe.native.planner import find_runnable
 from hpmoe.proofs.order import Order
+from hpmoe.proofs.rows import Signal, Wait
 
 MAX_WORK = 1 << 19  # cases times edges; past it slots are taken to hold whatever makes a cycle
 
@@ -34,9 +35,9 @@ def find_stuck(flow: tf.Taskflow) -> np.ndarray:
 
 def _one_by_one(order: Order, table: np.ndarray) -> np.ndarray:
     """Waits or signals with one static row for every event that each may be about."""
-    rows = [table[table["kind"] == tf.STATIC]]
+    rows, make = [table[table["kind"] == tf.STATIC]], Wait if table.dtype == tf.WAIT else Signal
     for row in table[table["kind"] != tf.STATIC]:
-        events = [event for event, _ in order.events_of(row)]
+        events = [event for event, _ in order.events_of(make(*row.item()))]
         several = np.repeat(np.array([row]), len(events))
         several["event"], several["kind"] = events, tf.STATIC
         rows.append(several)
@@ -74,8 +75,8 @@ class _Cases:
         self.waits = [(n, event, expert, self._feeders(event)) for n, t in enumerate(stuck) for w in order.waits_of(t)
                       for event, expert in order.events_of(w)]
 
-    def _feeders(self, event: int) -> list[tuple[int, np.void]]:
-        return [(self.node[int(s["task"])], s) for s in self.order.producers_of(event) if int(s["task"]) in self.node]
+    def _feeders(self, event: int) -> list[tuple[int, Signal]]:
+        return [(self.node[s.task], s) for s in self.order.producers_of(event) if s.task in self.node]
 
     def are_acyclic(self) -> bool:
         """Whether there is no cycle whatever each rank's case is. What other ranks signal comes in every case, and a way
@@ -131,12 +132,12 @@ class _Cases:
         domain = self.order.op_of(self.stuck[n]).domain
         return not (domain.kind == "tiles" and domain.clipped) or self.flow.tasks["row"][self.stuck[n]] < case.tiles
 
-    def _adds(self, n: int, signal: np.void, event: int, case: _Case) -> bool:
+    def _adds(self, n: int, signal: Signal, event: int, case: _Case) -> bool:
         """Whether a signal to its own rank may add to an event."""
-        if signal["amount"] == tf.ROWS and not self._has_rows(n, case):
+        if signal.amount == tf.ROWS and not self._has_rows(n, case):
             return False
         by_expert = self.order.kind(signal) == tf.SLOT_EXPERT and self.order.slot_of(self.stuck[n])
-        return not by_expert or self._expert(n, case) == event - int(signal["event"])
+        return not by_expert or self._expert(n, case) == event - signal.event
 
     def _counts(self, event: np.void, case: _Case) -> bool:
         """Whether an event may wait for anything."""

@@ -19,6 +19,11 @@ class Facts:
     returned: tuple[int, int, int] | None = None  # route, slot and position of a peer that rows of the slot go back to
     sent: tuple[int, int, int, int | None] | None = None  # route, slot of a peer, its position, expert if known
 
+    def key(self) -> tuple:
+        """Equal where the same is known."""
+        return (*(frozenset(d.items()) for d in (self.slots, self.expert_of)), frozenset(self.experts), self.tiles,
+                self.returned, self.sent)
+
     def add_slot(self, route: int, slot: int, expert: int | None = None) -> None:
         """Slots fill up in order."""
         self.slots[route] = max(self.slots.get(route, -1), slot)

@@ -8,6 +8,7 @@ empty: otherwise neither side of the order touches anything and there is nothing
 from __future__ import annotations
 
 import collections
+import copy
 import dataclasses
 from collections.abc import Iterator
 
@@ -18,6 +19,7 @@ from hpmoe.lifetimes import may_meet
 from hpmoe.proofs.counting import TRANSFERS
 from hpmoe.proofs.facts import Facts
 from hpmoe.proofs.order import Order, direction
+from hpmoe.proofs.rows import Signal, Task, Wait
 
 
 class _Known:
@@ -29,6 +31,11 @@ class _Known:
             facts.add_alone(order.flow)
         self.reached: dict[int, int] = collections.defaultdict(lambda: -1)
         self.events: set[int] = set()
+
+    def copy(self) -> _Known:
+        other = copy.copy(self)
+        other.reached, other.events = self.reached.copy(), self.events.copy()
+        return other
 
     def __contains__(self, task: int) -> bool:
         return self.order.position[task] <= self.reached[self.order.queue_of[task]]
@@ -50,16 +57,16 @@ class _Known:
             event = self.order.awaited(wait, self.facts)
             if event is not None and event not in self.events:
                 self.events.add(event)
-                out += [int(s["task"]) for s in self.order.signals_about(event)
+                out += [s.task for s in self.order.signals_about(event)
                         if self.order.stays(s) and self.surely_adds(s, event)]
         return out
 
-    def surely_adds(self, signal: np.void, event: int) -> bool:
+    def surely_adds(self, signal: Signal, event: int) -> bool:
         """Whether the facts say that the task's rows, which are on this rank, add to the event."""
-        task = self.order.flow.tasks[signal["task"]]
-        op, row, offset = self.order.flow.ops[task["op"]], int(task["row"]), event - int(signal["event"])
+        task = self.order.tasks[signal.task]
+        op, row, offset = self.order.flow.ops[task.op], task.row, event - signal.event
         route, kind = op.domain.route, self.order.kind(signal)
-        if signal["amount"] == tf.COUNT:
+        if signal.amount == tf.COUNT:
             return kind == tf.STATIC
         if op.opcode in TRANSFERS and self.order.flow.ep_size > 1:
             is_sent = kind != tf.ENTRY_TILE and self._moves_sent(op, task, offset if kind == tf.SLOT_EXPERT else None)
@@ -87,22 +94,26 @@ class _Known:
         is_last = tile == -(-plan.num_tokens // flow.tile_rows) - 1 and plan.tile_rows == flow.tile_rows
         return is_last and expert is not None and self.order.expert_of(facts, route, first) == expert
 
-    def _moves_sent(self, op: tf.TileOp, task: np.void, expert: int | None) -> bool:
+    def _moves_sent(self, op: tf.TileOp, task: Task, expert: int | None) -> bool:
         """Whether a transfer moves rows, if given of an expert, of which the facts say that this rank sends them."""
         *place, of = self.facts.sent or (-1,)
-        return op.opcode == "PUT" and place == [op.domain.route, task["row"], task["peer"]] and expert in (None, of)
+        return op.opcode == "PUT" and place == [op.domain.route, task.row, task.peer] and expert in (None, of)
 
-    def _moves_returned(self, op: tf.TileOp, task: np.void) -> bool:
+    def _moves_returned(self, op: tf.TileOp, task: Task) -> bool:
         """Whether a transfer moves, or tells of, rows of this rank of which the facts say that they go back to a peer."""
         route, slot, peer = self.facts.returned or (-1, -1, -1)
-        if route != op.domain.route or peer != task["peer"] or not (direction(op) == "back" or peer in self.order.own):
+        if route != op.domain.route or peer != task.peer or not (direction(op) == "back" or peer in self.order.own):
             return False
-        return op.opcode == "NOTIFY" and task["row"] in (-1, self.order.expert_of(self.facts, route, slot)) or (
-            op.opcode != "NOTIFY" and task["row"] == slot)
+        return op.opcode == "NOTIFY" and task.row in (-1, self.order.expert_of(self.facts, route, slot)) or (
+            op.opcode != "NOTIFY" and task.row == slot)
 
 
 class Proof(Order):
     """What surely runs before what in a taskflow whose events add up."""
+
+    def __init__(self, flow: tf.Taskflow):
+        super().__init__(flow)
+        self._known: dict[tuple, _Known] = {}
 
     def expert_of(self, facts: Facts, route: int, slot: int) -> int | None:
         """The expert of a slot where the facts tell it."""
@@ -128,27 +139,27 @@ class Proof(Order):
         used = range(facts.slots.get(route, -1) + 1)
         return (route, expert) in facts.experts or any(self.expert_of(facts, route, s) == expert for s in used)
 
-    def awaited(self, wait: np.void, facts: Facts) -> int | None:
+    def awaited(self, wait: Wait, facts: Facts) -> int | None:
         """The event of a wait, where the facts tell it."""
         if self.kind(wait) == tf.STATIC:
-            return int(wait["event"])
-        task = self.flow.tasks[wait["task"]]
-        expert = self.expert_of(facts, self.flow.ops[task["op"]].domain.route, int(task["row"]))
-        return None if expert is None else int(wait["event"]) + expert
+            return wait.event
+        task = self.tasks[wait.task]
+        expert = self.expert_of(facts, self.flow.ops[task.op].domain.route, task.row)
+        return None if expert is None else wait.event + expert
 
-    def is_after(self, reader: int, signal: np.void, offset: int, expert: int | None = None) -> bool:
+    def is_after(self, reader: int, signal: Signal, offset: int, expert: int | None = None) -> bool:
         """Whether task `reader` surely starts after the task of `signal` wherever that signal adds to the event `offset`
         places after the one it names, on the reader's rank; `expert` is that of the reader's slot, where it is known."""
-        facts, is_read = Facts(), self._feeds(self.op_of(signal["task"]), self.op_of(reader))
+        facts, is_read = Facts(), self._feeds(self.op_of(signal.task), self.op_of(reader))
         if is_read or self.op_of(reader).domain.kind != "experts":
             self._add_touched(facts, reader, expert)
         self.add_producer_facts(facts, signal, offset, is_read)
         return self._holds(reader, signal, offset, facts, depth=2)
 
-    def _holds(self, reader: int, signal: np.void, offset: int, facts: Facts, depth: int) -> bool:
+    def _holds(self, reader: int, signal: Signal, offset: int, facts: Facts, depth: int) -> bool:
         return self._is_after(reader, signal, offset, facts) or (depth > 0 and any(
             all(self._holds(reader, signal, offset, case, depth - 1) for case in cases)
-            for cases in self._cases(reader, int(signal["task"]), facts)))
+            for cases in self._cases(reader, signal.task, facts)))
 
     def _cases(self, reader: int, producer: int, facts: Facts) -> Iterator[list[Facts]]:
         """The facts, told apart by the slot that may hold rows of an expert; by the expert of a slot in use, the producer's
@@ -166,16 +177,25 @@ class Proof(Order):
         if own and self.flow.ep_size > 1 and facts.returned is None:
             yield [dataclasses.replace(facts, returned=(*own, j)) for j in range(self.flow.ep_size)]
 
-    def _is_after(self, reader: int, signal: np.void, offset: int, facts: Facts) -> bool:
-        known = self._before(reader, facts)
-        there = known if self.stays(signal) else _Known(self, self.sender_facts(signal, offset))
+    def _is_after(self, reader: int, signal: Signal, offset: int, facts: Facts) -> bool:
+        known, stays = self._before(reader, facts), self.stays(signal)
+        if stays and signal.task in known:
+            return True
+        there = known.copy() if stays else _Known(self, self.sender_facts(signal, offset))
         for event in sorted(known.events):
             for other in self.signals_about(event):
-                if self.stays(other) == self.stays(signal) and self._also_adds(signal, offset, other, event):
-                    there.extend(int(other["task"]))
-        return int(signal["task"]) in there or self._heard_of(there, signal, offset)
+                if self.stays(other) == stays and self._also_adds(signal, offset, other, event):
+                    there.extend(other.task)
+        return signal.task in there or self._heard_of(there, signal, offset)
 
     def _before(self, reader: int, facts: Facts) -> _Known:
+        """What is known when a task starts, without what a producer in question tells; found once for each set of facts."""
+        key = reader, facts.key()
+        if key not in self._known:
+            self._known[key] = self._find_before(reader, facts)
+        return self._known[key]
+
+    def _find_before(self, reader: int, facts: Facts) -> _Known:
         known = _Known(self, facts)
         queue, position = self.queue_of[reader], self.position[reader]
         for t in known.waited_for(reader):
@@ -184,33 +204,33 @@ class Proof(Order):
             known.extend(self.lines[queue][position - 1])
         return known
 
-    def _heard_of(self, known: _Known, signal: np.void, offset: int) -> bool:
+    def _heard_of(self, known: _Known, signal: Signal, offset: int) -> bool:
         """Whether the producer itself, of this rank's rows or what it sends, adds to an event that a known task awaits."""
         for event in known.events:
             for other in self.signals_about(event):
-                if other["task"] == signal["task"] and self.stays(other) and self._also_adds(signal, offset, other, event):
+                if other.task == signal.task and self.stays(other) and self._also_adds(signal, offset, other, event):
                     return True
         return False
 
-    def _also_adds(self, signal: np.void, offset: int, other: np.void, event: int) -> bool:
+    def _also_adds(self, signal: Signal, offset: int, other: Signal, event: int) -> bool:
         """Whether `other`, of the same task or for the same rows on their way, adds to `event` wherever `signal` adds."""
-        one, two = self.flow.tasks[signal["task"]], self.flow.tasks[other["task"]]
-        op, other_op = self.flow.ops[one["op"]], self.flow.ops[two["op"]]
-        kind, place = self.kind(other), event - int(other["event"])
+        one, two = self.tasks[signal.task], self.tasks[other.task]
+        op, other_op = self.flow.ops[one.op], self.flow.ops[two.op]
+        kind, place = self.kind(other), event - other.event
         fits = kind == tf.STATIC or (kind == self.kind(signal) and place == offset)
-        if signal["task"] == other["task"]:
+        if signal.task == other.task:
             return fits
         if op.moves_copies or direction(op) != direction(other_op) or op.domain.route != other_op.domain.route:
             return False
-        same_rows = op.opcode == other_op.opcode != "NOTIFY" and (one["row"], one["peer"]) == (two["row"], two["peer"])
+        same_rows = op.opcode == other_op.opcode != "NOTIFY" and (one.row, one.peer) == (two.row, two.peer)
         if same_rows or other_op.opcode.startswith("ALL_TO_ALL"):
             return fits
-        if other_op.opcode == "NOTIFY" and one["peer"] == two["peer"]:
+        if other_op.opcode == "NOTIFY" and one.peer == two.peer:
             is_known = self.kind(signal) == tf.SLOT_EXPERT
-            expert = offset if is_known else one["row"] if op.opcode == "NOTIFY" else -1
+            expert = offset if is_known else one.row if op.opcode == "NOTIFY" else -1
             if self.flow.routes[op.domain.route].num_local_experts == 1:
                 expert = 0
-            return kind == tf.STATIC and two["row"] in (-1, expert)
+            return kind == tf.STATIC and two.row in (-1, expert)
         return False
 
     # Facts.
@@ -218,7 +238,7 @@ class Proof(Order):
     def _add_touched(self, facts: Facts, task: int, expert: int | None = None) -> None:
         """Adds what is not empty where a task touches anything, of sums over the rows of an expert where it reads anything:
         they are written though there be none."""
-        op, row = self.op_of(task), int(self.flow.tasks["row"][task])
+        op, row = self.op_of(task), self.tasks[task].row
         if op.opcode in ("PUT", "ALL_TO_ALL") or (op.opcode == "NOTIFY" and not op.params[0]):
             facts.tiles = max(facts.tiles, 0)
             if op.opcode == "PUT" and self.flow.ep_size == 1:
@@ -232,24 +252,24 @@ class Proof(Order):
         elif op.domain.kind == "experts" and op.domain.route >= 0:
             facts.add_expert(op.domain.route, row // op.domain.blocks)
 
-    def add_producer_facts(self, facts: Facts, signal: np.void, offset: int, is_read: bool) -> None:
+    def add_producer_facts(self, facts: Facts, signal: Signal, offset: int, is_read: bool) -> None:
         """Adds what is not empty on the rank of an event to which a signal adds; where it counts tasks, what is not empty
         where a task on received rows touches any, for there is nothing to order after one that touches none."""
-        task = self.flow.tasks[signal["task"]]
-        op, row, kind = self.flow.ops[task["op"]], int(task["row"]), self.kind(signal)
-        if signal["amount"] == tf.COUNT:
+        task = self.tasks[signal.task]
+        op, row, kind = self.flow.ops[task.op], task.row, self.kind(signal)
+        if signal.amount == tf.COUNT:
             if (op.domain.kind == "experts" and not is_read) or (op.domain.kind == "slots" and op.opcode != "PUT"):
-                self._add_touched(facts, int(signal["task"]))
+                self._add_touched(facts, signal.task)
             return
-        is_own = task["peer"] in self.own or self.flow.ep_size == 1
-        local = signal["remote"] == tf.LOCAL
+        is_own = task.peer in self.own or self.flow.ep_size == 1
+        local = signal.remote == tf.LOCAL
         if op.opcode in TRANSFERS and (is_own or local != (direction(op) == "back")):
             facts.tiles = max(facts.tiles, offset if kind == tf.ENTRY_TILE else 0)
             if not is_own:
                 return
         if op.opcode == "PUT_BACK" and local:
-            facts.returned = op.domain.route, row, int(task["peer"])
-        elif op.opcode == "PUT" and (is_own or not local) and (peer := self.returns(task["peer"])) is not None:
+            facts.returned = op.domain.route, row, task.peer
+        elif op.opcode == "PUT" and (is_own or not local) and (peer := self.returns(task.peer)) is not None:
             facts.returned = op.domain.route, row, peer
         if op.opcode == "NOTIFY" or op.opcode.startswith("ALL_TO_ALL"):
             facts.add_expert(op.domain.route, row if op.opcode == "NOTIFY" and row >= 0 else None)
@@ -264,17 +284,17 @@ class Proof(Order):
         storage = [b.storage for b in self.flow.buffers]
         return not {storage[a.buffer] for a in writer.outputs}.isdisjoint(storage[a.buffer] for a in reader.inputs)
 
-    def sender_facts(self, signal: np.void, offset: int) -> Facts:
+    def sender_facts(self, signal: Signal, offset: int) -> Facts:
         """What is not empty on the rank that sends what a remote signal counts."""
-        facts, task = Facts(), self.flow.tasks[signal["task"]]
-        op, row = self.flow.ops[task["op"]], int(task["row"])
+        facts, task = Facts(), self.tasks[signal.task]
+        op, row = self.flow.ops[task.op], task.row
         if op.moves_copies:
             return facts
         if direction(op) != "back":
             facts.tiles = 0
             if op.opcode == "PUT":
                 expert = offset if self.kind(signal) == tf.SLOT_EXPERT else None
-                facts.sent = op.domain.route, row, int(task["peer"]), expert
+                facts.sent = op.domain.route, row, task.peer, expert
         elif op.opcode == "PUT_BACK":
             facts.add_slot(op.domain.route, row)
         else:
@@ -298,48 +318,47 @@ class Implication:
         Args:
             missing: which derived waits the flow has not, and its queues do not imply, [derived waits] bool.
         """
-        waits, notify = self.derived.flow.waits, np.array([op.opcode == "NOTIFY" for op in self.derived.flow.ops], bool)
-        of_notify = notify[self.derived.flow.tasks["op"][waits["task"]]]
-        self.early = {int(w["task"]) for w in waits[missing & of_notify] if self._unproved(w)}
+        waits, missing = list(map(Wait._make, self.derived.flow.waits.tolist())), missing.tolist()
+        of_notify = [self.derived.op_of(wait.task).opcode == "NOTIFY" for wait in waits]
+        self.early = {w.task for w, is_it, lacks in zip(waits, of_notify, missing, strict=True)
+                      if is_it and lacks and self._unproved(w)}
         doubtful = np.isin(self.derived.flow.signals["task"], sorted(self.early))
-        events = {e for s in self.derived.flow.signals[doubtful] for e, _ in self.derived.events_of(s)}
-        for i, wait in enumerate(waits):
-            if of_notify[i] or not (missing[i] or (events and any(e in events for e, _ in self.derived.events_of(wait)))):
+        events = {e for s in self.derived.flow.signals[doubtful].tolist() for e, _ in self.derived.events_of(Signal(*s))}
+        for wait, is_it, lacks in zip(waits, of_notify, missing, strict=True):
+            if is_it or not (lacks or (events and any(e in events for e, _ in self.derived.events_of(wait)))):
                 continue
-            unproved = self._unproved(wait, always=bool(missing[i]))
+            unproved = self._unproved(wait, always=lacks)
             if unproved:
-                return int(wait["task"]), *unproved
+                return wait.task, *unproved
         return None
 
-    def _unproved(self, wait: np.void, always: bool = True) -> tuple[int, int] | None:
+    def _unproved(self, wait: Wait, always: bool = True) -> tuple[int, int] | None:
         """Of a wait that is missing, or else only of those it has for notifications that come too early."""
         for event, expert in self.derived.events_of(wait):
             for signal in self.derived.producers_of(event):
-                p = int(signal["task"])
-                if "LAUNCH" in (self.order.op_of(wait["task"]).opcode, self.order.op_of(p).opcode) \
-                        or not may_meet(self.derived.flow, int(wait["task"]), p):
+                p = signal.task
+                if "LAUNCH" in (self.order.op_of(wait.task).opcode, self.order.op_of(p).opcode) \
+                        or not may_meet(self.derived.flow, wait.task, p):
                     continue  # one of the two touches nothing, or not what the other touches
-                if (always or p in self.early) and not self._is_proved(wait, signal, event - int(signal["event"]), expert):
+                if (always or p in self.early) and not self._is_proved(wait, signal, event - signal.event, expert):
                     return event, p
         return None
 
-    def _is_proved(self, wait: np.void, signal: np.void, offset: int, expert: int | None) -> bool:
-        reader, producer = int(wait["task"]), int(signal["task"])
+    def _is_proved(self, wait: Wait, signal: Signal, offset: int, expert: int | None) -> bool:
+        reader, producer = wait.task, signal.task
         if producer not in self.early and self.order.is_after(reader, signal, offset, expert):
             return True
         return self.order.op_of(producer).opcode == "NOTIFY" and all(
             self.order.is_after(reader, put, place, expert) for put, place in self._spoken_for(signal, reader))
 
-    def _spoken_for(self, signal: np.void, reader: int) -> Iterator[tuple[np.void, int]]:
+    def _spoken_for(self, signal: Signal, reader: int) -> Iterator[tuple[Signal, int]]:
         """The transfers that a notification waits for and that a reader needs, as if each signalled what it moves."""
-        op, row = self.order.op_of(reader), self.order.flow.tasks["row"][reader]
-        for wait in self.derived.waits_of(int(signal["task"])):
+        op, row = self.order.op_of(reader), self.order.tasks[reader].row
+        for wait in self.derived.waits_of(signal.task):
             for event, _ in self.derived.events_of(wait):
                 for put in self.derived.producers_of(event):
-                    sent, slot = self.order.op_of(put["task"]), self.order.flow.tasks["row"][put["task"]]
+                    sent, slot = self.order.op_of(put.task), self.order.tasks[put.task].row
                     if op.domain.kind == sent.domain.kind == "slots" and direction(op) != "out" \
                             and op.domain.route == sent.domain.route and direction(sent) == "out" and slot != row:
                         continue  # rows of another slot than the reader's
-                    put, place = put.copy(), event - int(put["event"])
-                    put["remote"] = tf.PEER
-                    yield put, place
+                    yield put._replace(remote=tf.PEER), event - put.event

@@ -12,12 +12,13 @@ from hpmoe.dependencies import derive_dependencies
 from hpmoe.errors import VerifyError, check_argument
 from hpmoe.lifetimes import memory_fault
 from hpmoe.native.planner import are_queues, find_runnable, kept_waits, prune_waits
-from hpmoe.proofs.counting import Counting, op_spans, spans
+from hpmoe.proofs.counting import Counting
 from hpmoe.proofs.cycles import find_stuck
 from hpmoe.proofs.essence import buffer_essence, op_essence, route_essence
 from hpmoe.proofs.implied import Implication
 from hpmoe.proofs.order import Order
 from hpmoe.proofs.regions import region_fault
+from hpmoe.proofs.rows import op_spans, spans
 from hpmoe.taskflow_text import event_name, task_name, taskflow_window
 
 UNITS = {"aic": 1, "aiv": 2}
@@ -251,19 +252,27 @@ def _ranges(flow: tf.Taskflow, table: np.ndarray) -> np.ndarray:
 def _check_counts(flow: tf.Taskflow, derived: tf.Taskflow) -> np.ndarray:
     """What the signals of an event add up to is its threshold. Returns the derived event that each stands for, or -1.
 
-    An event that is derived, with the signals that are derived for it, needs no proof; any other is counted.
+    An event that is derived, with the signals that are derived for it, needs no proof; any other is counted, and then stands
+    for a derived one that has heard of the same tasks.
     """
     number = _derived_events(flow, derived)
     if _signals_as_derived(flow, derived, number):
         return number
-    order, made, counting = Order(flow), Order(derived), Counting(flow)
-    for e in range(len(flow.events)):
-        about, wanted = order.signals_about(e), made.signals_about(number[e]) if number[e] >= 0 else []
-        if number[e] >= 0 and _about(order, about, e) == _about(order, wanted, number[e]):
+    order, counting = Order(flow), Counting(flow)
+    of_derived = _abouts(Order(derived))
+    alike, heard = ({key: n for n, key in reversed(list(enumerate(keys)))}  # of several that are alike the first
+                    for keys in (of_derived, map(_heard, of_derived)))
+    for e, key in enumerate(_abouts(order)):
+        if number[e] >= 0 and of_derived[number[e]] == key:
             continue
-        if not counting.is_exact(e, about):
-            _fail_count(flow, e, _about(order, about, e), _about(order, wanted, number[e]))
-        number[e] = -1
+        after = number[e - 1] + 1 if e else 0
+        is_next = 0 < after < len(of_derived) and of_derived[after] == key
+        found = after if is_next else alike.get(key, -1)
+        if found < 0:
+            if not counting.is_exact(e, order.signals_about(e)):
+                _fail_count(flow, e, key[1], of_derived[number[e]][1] if number[e] >= 0 else ())
+            found = heard.get(_heard(key), -1)
+        number[e] = found
     return number
 
 
@@ -298,13 +307,23 @@ def _signals_as_derived(flow: tf.Taskflow, derived: tf.Taskflow, number: np.ndar
     return np.array_equal(flow.signals, wanted)
 
 
-def _about(order: Order, signals: list[np.void], event: int) -> list[tuple]:
-    """Signals about an event, without its number; rows that a rank sends to itself may be signalled in either way."""
-    return sorted((int(s["task"]), event - int(s["event"]), int(s["kind"]), int(s["amount"]),
-                   tf.LOCAL if order.is_to_itself(s) else int(s["remote"])) for s in signals)
+def _abouts(order: Order) -> list[tuple]:
+    """(what it counts, all signals about it but for their event) of each event; rows that a rank sends to itself may be
+    signalled in either way."""
+    out = []
+    for e, (*counted, _) in enumerate(order.flow.events.tolist()):
+        about = sorted((s.task, e - s.event, s.kind, s.amount, tf.LOCAL if order.is_to_itself(s) else s.remote)
+                       for s in order.signals_about(e))
+        out.append((tuple(counted), tuple(about)))
+    return out
 
 
-def _fail_count(flow: tf.Taskflow, event: int, about: list[tuple], wanted: list[tuple]) -> None:
+def _heard(about: tuple) -> frozenset:
+    """What an exact event has heard of, however often each was counted: a task that is done, or that has made rows."""
+    return frozenset(about[1])
+
+
+def _fail_count(flow: tf.Taskflow, event: int, about: tuple[tuple, ...], wanted: tuple[tuple, ...]) -> None:
     """Names the first signal that is too many or missing, or the event."""
     name = event_name(flow, event)
     for signal, times in collections.Counter(about).items():
@@ -339,7 +358,8 @@ def _thinned(flow: tf.Taskflow, derived: tf.Taskflow) -> tuple[tf.Taskflow, np.n
 def _check_order(flow: tf.Taskflow, derived: tf.Taskflow, number: np.ndarray) -> None:
     """Whoever reads a region starts after all who write it: it waits for their event, or that is implied."""
     first, last = flow.waits["event"], flow.waits["event"] + spans(flow, flow.waits) - 1
-    known = flow.waits[(number[first] >= 0) & (number[last] - number[first] == last - first)].copy()
+    breaks = np.cumsum(np.diff(number, prepend=number[:1]) != 1)  # no more where every next event is the next derived one
+    known = flow.waits[(number[first] >= 0) & (breaks[first] == breaks[last])].copy()
     known["event"] = number[known["event"]]
     _check_missing(flow, derived, ~np.isin(tf.row_keys(derived.waits), tf.row_keys(known)))
 
