@@ -55,7 +55,7 @@ class Work:
             inner = self._inner(op)
             work["core_row"] = _stretched(2.0 * inner * cols, body, cols, inner) / self._matmul_rate(op, body)
             work["core_fixed"] = machine.matmul_fill_us + (body.rows if body else 0.0) * work["core_row"]
-            work["granule"] = machine.matmul_granule
+            work["granule"] = self._granule(op)
         elif op.opcode == "LAUNCH":
             _, row_bytes, is_collective, syncs_host = op.params
             work["core_fixed"] = (machine.launch_us + is_collective * machine.collective_us
@@ -83,6 +83,11 @@ class Work:
     def _inner(self, op: tf.TileOp) -> int:
         """Products of each sum of a matmul, or of a weight's gradient its rows; of the rest, columns read."""
         return op.params[0] if op.opcode == "WGRAD" else self._buffer(op, 1).cols
+
+    def _granule(self, op: tf.TileOp) -> int:
+        """Rows that a matmul works on at once; a weight's gradient sums over them, in float32 half as many at once."""
+        is_halved = op.opcode == "WGRAD" and storage_dtype(self._buffer(op, 1).dtype) == "float32"
+        return max(1, self.machine.matmul_granule // (2 if is_halved else 1))
 
     def _matmul_rate(self, op: tf.TileOp, body: Body | None) -> float:
         machine = self.machine

@@ -64,8 +64,7 @@ def _check_op(flow: tf.Taskflow, op: tf.TileOp, who: str) -> None:
 def _check_matmul(flow: tf.Taskflow, op: tf.TileOp, who: str) -> None:
     out, x, other = (flow.buffers[a.buffer] for a in op.operands[:3])
     dtypes = [storage_dtype(b.dtype) for b in (x, other)]
-    check_argument(dtypes[0] == dtypes[1] and dtypes[0] in ("bfloat16", "float16"), who, "its operand dtypes",
-                   " and ".join(dtypes), "bfloat16 or float16, the same for both")
+    check_argument(dtypes[0] == dtypes[1], who, "its operand dtypes", " and ".join(dtypes), "the same for both")
     check_argument(storage_dtype(out.dtype) in (dtypes[0], "float32"), who, "its result", storage_dtype(out.dtype),
                    f"{dtypes[0]} or float32")
     for access in op.operands[3:]:

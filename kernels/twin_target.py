@@ -23,7 +23,7 @@ from hpmoe.targets import register_target
 from hpmoe.taskflow import Taskflow
 
 COMPILED = Path(__file__).parent / "_twin.so"
-ABI_VERSION = 1
+ABI_VERSION = 2
 FAULT_BYTES = 8192
 COUNTER_WORDS = 16
 SEEDS = itertools.count()
@@ -40,7 +40,7 @@ class Counts(ctypes.Structure):
     """What the cores of a launch moved and computed: twin::Counts."""
 
     _fields_ = [(name, ctypes.c_int64) for name in (
-        "gm_to_ub", "ub_to_gm", "gm_to_l1", "l1_to_gm", "l1_to_l0a", "l1_to_l0b", "l0c_to_gm", "cube_blocks",
+        "gm_to_ub", "ub_to_gm", "gm_to_l1", "l1_to_gm", "l1_to_l0a", "l1_to_l0b", "l0c_to_gm", "cube_flops",
         "vector_bytes")]
 
 

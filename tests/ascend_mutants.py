@@ -96,18 +96,20 @@ MUTANTS = (
         "AscendC::Add(part, part, x[r * piece.pitch], piece.num_cols);",
         "AscendC::Add(part, part, x[r * piece.pitch], piece.pitch);")),
     # Fractals and flags of the matrix core.
-    mutant("a wrong fractal of A", "cube_unit.h", ("is_turned ? i * column + k1 : k1 * column + i", "i * column + k1")),
-    mutant("a wrong fractal of B", "cube_unit.h", ("is_turned ? (k1 + i) * column + n1 : n1 * column + k1 + i", "n1 * column + k1 + i")),
+    mutant("a wrong fractal", "fractals.h", ("is_across ? part.pitch : 1", "1")),
+    mutant("fractals as far apart as where none is turned", "fractals.h", ("is_across ? 1 : part.pitch", "part.pitch")),
+    mutant("a step of L0 from where that of L1 begins", "fractals.h", ("part.k1 / deep * depth_step", "0")),
     mutant("the first half of B twice", "cube_unit.h", ("h * kHalfN / kFractal", "0")),
-    mutant("B turned where it must not be", "cube_unit.h", ("params.ifTranspose = !is_turned;", "params.ifTranspose = is_turned;")),
+    mutant("fractals turned where they must not be", "fractals.h", (
+        "params.ifTranspose = cells.is_turned;", "params.ifTranspose = !cells.is_turned;")),
     mutant("rows of L0C that are not whole fractals apart", "cube_unit.h", (
         "params.srcStride = static_cast<uint16_t>(fractals(step.m) * kFractal);",
         "params.srcStride = static_cast<uint16_t>(step.m);")),
     mutant("products over what fills up the depth", "cube_unit.h", ("static_cast<uint16_t>(k)",
-                                                                   "static_cast<uint16_t>(num_k * kFractal)")),
+                                                                   "static_cast<uint16_t>(fractals(k) * kFractal)")),
     mutant("a single row taken for a vector", "cube_unit.h", ("most(step.m, 2)", "step.m")),
     mutant("zeros over the single row", "cube_unit.h", (
-        "clear_l1(l1_a(i), kFractal, step.k);\n        AscendC::PipeBarrier<PIPE_MTE2>();", "clear_l1(l1_a(i), kFractal, step.k);")),
+        "clear_l1(a, kFractal, step.k);\n      AscendC::PipeBarrier<PIPE_MTE2>();", "clear_l1(a, kFractal, step.k);")),
     without("L1 filled before it is free", "cube_unit.h", "in_l1_.wait_free(i);",
             "if (h + 1 == num_halves) in_l1_.set_free(from);"),
     mutant("L1 given back with its second half unread", "cube_unit.h", (
@@ -120,10 +122,37 @@ MUTANTS = (
             "sums_.set_free(sums);"),
     without("small products that overtake each other", "cube_unit.h",
             "if ((m / kFractal) * (n / kFractal) < 10) AscendC::PipeBarrier<PIPE_M>();"),
-    mutant("both buffers of L0A in one place", "cube_unit.h", ("l0a_.Get<half>()[l0 * kBytesL0 / sizeof(half)]",
-                                                               "l0a_.Get<half>()[0]")),
-    mutant("both buffers of L1 in one place", "cube_unit.h", ("i * kBytesL1A / sizeof(half)", "0")),
+    mutant("both buffers of L0A in one place", "cube_unit.h", ("l0a_.Get<T>()[l0 * kBytesL0 / sizeof(T)]",
+                                                               "l0a_.Get<T>()[0]")),
+    mutant("both buffers of L1 in one place", "cube_unit.h", ("i * kBytesL1A / sizeof(T)", "0")),
     mutant("the other half-precision type", "cube_unit.h", ("QuantMode_t::F322BF16", "QuantMode_t::F322F16")),
+    # Fractals and squares of float32.
+    *shown_in(
+        "float32",
+        without("float32 that is rounded before it is multiplied", "cube_unit.h", "AscendC::SetHF32Mode(AscendC::HF32Mode::DISABLE);"),
+        mutant("squares in columns of fractals", "fractals.h", ("!kIsSquared<T> || !k_is_down", "true")),
+        mutant("rows of squares that overlap", "fractals.h", ("row * fractals(cols) * kFractal", "row * cols")),
+        mutant("rows read past the last one", "fractals.h", ("least(kFractal, rows - row)", "kFractal")),
+        mutant("halves of squares of A torn apart", "fractals.h", ("cells.keeps_squares ? 1 : 0", "0")),
+        mutant("halves of squares of B beside each other", "fractals.h", ("cells.keeps_squares ? 0 : cells.cols - 1", "0")),
+        mutant("squares as deep as fractals", "fractals.h", ("part.k_is_down ? kFractal : kFractalCols<T>", "kFractalCols<T>")),
+        mutant("rows of L0A of an odd number of fractals", "fractals.h", (
+            "fractals(part.k) * kFractal / kFractalCols<T>", "(part.k + kFractalCols<T> - 1) / kFractalCols<T>")),
+        mutant("rows of L0A that Mmad takes for shorter ones", "cube_unit.h", (
+            "params.kDirectionAlign = kIsSquared<T>;", "params.kDirectionAlign = false;")),
+        mutant("a row of L0B for both halves of squares", "fractals.h", ("part.lines * (w.deep / kFractalCols<T>)", "part.lines")),
+        mutant("columns of fractals as long as a row of squares", "cube_unit.h", ("k_is_down && !kIsSquared<T> ? depth : lines", "lines")),
+        mutant("numbers half as long", "cube_unit.h", ("(static_cast<uint64_t>(row) * ld + col) * sizeof(T)",
+                                                       "(static_cast<uint64_t>(row) * ld + col) * sizeof(half)")),
+    ),
+    *shown_in("deep float32", mutant("steps of as many numbers as in half precision", "cube_unit.h", (
+        "kDeepBytesL1 / element_bytes(static_cast<int32_t>(p.dtype))", "kDeepBytesL1 / 2"))),
+    *shown_in(
+        "shared float32",
+        mutant("a unit matrix of another type", "cube_unit.h", ("p.dtype == Dtype::FLOAT16 ? kUnitFloat16 : kUnitFloat32", "kUnitFloat16")),
+        mutant("a unit matrix of left halves", "fractals.h", ("unit + i % num_beside * kFractalBytes", "unit")),
+        mutant("ones in the left half only", "prologue.h", ("kUnitFloat32 + i / 8 * 128 + i * 8 + i % 8", "kUnitFloat32 + i * 8 + i % 8")),
+    ),
     # Routing and rows.
     mutant("a wrong gather index", "transfer_body.h", ("(number < 0 ? number + num_rows : number) / per_row",
                                                        "(number < 0 ? number + num_rows : number) % per_row")),
@@ -177,9 +206,9 @@ MUTANTS = (
         mutant("an owner's weights for its copy", "matmul_bodies.h", (
             "frame.op.num_operands > 3 && frame.unit.expert >= frame.routing.num_own_experts() ? 3 : 2", "2")),
         mutant("what comes back added to every expert", "matmul_bodies.h", ("copy.expert == frame.unit.expert", "true")),
-        mutant("a unit matrix over zeros that are still written", "cube_unit.h", (
-            "clear_l1(to, m, m);\n    AscendC::PipeBarrier<PIPE_MTE2>();", "clear_l1(to, m, m);")),
-        mutant("a unit matrix off the diagonal", "cube_unit.h", ("to[i * (num_m + 1) * kFractalSize]", "to[i * num_m * kFractalSize]")),
+        mutant("a unit matrix over zeros that are still written", "fractals.h", (
+            "clear_l1(to, m, m);\n  AscendC::PipeBarrier<PIPE_MTE2>();", "clear_l1(to, m, m);")),
+        mutant("a unit matrix off the diagonal", "fractals.h", ("i * num_m + i / num_beside", "i * num_m")),
         mutant("a run of copies that begins with its expert's", "entry_sort.h", ("place - low_.GetValue(local)", "place")),
     ),
     # Functions of elements.

@@ -144,7 +144,6 @@ cases("ascend", {
     "queues of another machine": _compiled(moe_ffn, _layer(), machine=hpmoe.cpu(2)),
     "queues of workers that do everything": _compiled(moe_ffn, _layer(), machine=hpmoe.cpu(3)),
     "collectives": _compiled(moe_ffn, _layer(), overlap=False),
-    "a float32 product": _compiled(moe_ffn, _layer("float32")),
     "long rows": _compiled(lambda x, w: ms.mint.matmul(x, w), [Aval((16, 32), "bfloat16"), Aval((32, 65552), "bfloat16")]),
     "many choices": _compiled(moe_ffn, _layer(top_k=257, num_experts=258)),
     "many experts": _compiled(moe_ffn, _layer(num_experts=1040)),

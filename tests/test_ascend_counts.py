@@ -1,5 +1,7 @@
 """What the Ascend kernel moves and computes, counted by the twin, beside what the machine model charges for the same tasks."""
 
+import functools
+
 import numpy as np
 import pytest
 from ascend_helpers import npu
@@ -13,7 +15,7 @@ from hpmoe.kernels.twin_target import compile_twin
 from hpmoe.vjp import linearize
 
 ROWS, CYCLES_PER_US = 128, 1815.0
-VECTOR_BYTES_PER_CYCLE, FLOPS_PER_BLOCK = 256, 2 * 16**3
+VECTOR_BYTES_PER_CYCLE = 256
 PROLOGUE_BYTES = 8 * 4  # signals of one rank with two AIV
 
 
@@ -46,7 +48,7 @@ class Counted:
             moved += touches["fixed"].sum() + rows * (touches["row"].sum() + work["link_row"])
             if op.opcode in ("GMM", "WGRAD"):
                 whole = -(-rows // work["granule"]) * work["granule"]
-                flops += whole * work["core_row"] * self.machine.matmul_rate("bfloat16")
+                flops += whole * work["core_row"] * self.machine.matmul_rate(self.flow.buffers[op.operands[1].buffer].dtype)
             else:
                 vector += work["core_fixed"] + rows * work["core_row"]
         return moved, flops, vector
@@ -63,24 +65,47 @@ class Counted:
         return c.gm_to_ub + c.ub_to_gm + c.gm_to_l1 + c.l0c_to_gm - PROLOGUE_BYTES
 
 
-def matmul():
-    return trace(lambda x, w: mint.matmul(x, w), bf16(200, 256), bf16(256, 512))
+@functools.cache
+def products(direction, dtype, rows, cols):
+    """A matmul [200, 256] @ [256, 512], or its two gradients."""
+    program = trace(lambda x, w: mint.matmul(x, w), Aval((200, 256), dtype), Aval((256, 512), dtype))
+    return Counted(program if direction == "forward" else linearize(program).backward, rows=rows, cols=cols)
 
 
-def weight_gradient():
-    return linearize(matmul()).backward
-
-
-@pytest.mark.parametrize("program, rows, cols", [
-    *[(program, *tile) for tile in ((128, 256), (256, 256), (64, 512), (256, 512)) for program in (matmul, weight_gradient)],
-    (matmul, 512, 384)])
-def test_products_move_and_compute_what_the_model_charges(program, rows, cols):
+@pytest.mark.parametrize("direction, rows, cols", [
+    *[(direction, *tile) for tile in ((128, 256), (256, 256), (64, 512), (256, 512)) for direction in ("forward", "backward")],
+    ("forward", 512, 384)])
+def test_products_move_and_compute_what_the_model_charges(direction, rows, cols):
     """In tiles of any shape, larger than what the kernel sums at once and smaller."""
-    run = Counted(program(), rows=rows, cols=cols)
+    check_products(products(direction, "bfloat16", rows, cols))
+
+
+@pytest.mark.parametrize("direction, rows, cols", [("forward", 256, 512), ("backward", 256, 512), ("forward", 64, 384)])
+def test_float32_products_move_twice_the_bytes_and_sum_eight_at_once(direction, rows, cols):
+    check_products(products(direction, "float32", rows, cols))
+
+
+def check_products(run):
     moved, flops, _ = run.charged()
     assert run.moved() == moved
-    assert run.counts.cube_blocks * FLOPS_PER_BLOCK == pytest.approx(flops)
+    assert run.counts.cube_flops == pytest.approx(flops)
     assert run.counts.vector_bytes == 0
+
+
+def l0_bytes(m, k, n, size):
+    """What a product brings to L0A and L0B: each half of a tile of L0C has its A anew, and each row of tiles its B."""
+    num_m, num_k, num_n = (-(-length // 16) * 16 for length in (m, k, n))
+    return -(-n // 128) * num_m * num_k * size, -(-m // 128) * num_n * num_k * size
+
+
+@pytest.mark.parametrize("dtype, size", [("bfloat16", 2), ("float32", 4)])
+def test_products_bring_each_operand_to_l0_as_often_as_it_is_used(dtype, size):
+    """float32 that is turned in squares too, although they are twice as deep as what Mmad reads at once."""
+    forward = products("forward", dtype, 256, 512).counts
+    assert (forward.l1_to_l0a, forward.l1_to_l0b) == l0_bytes(200, 256, 512, size)
+    backward = products("backward", dtype, 256, 512).counts
+    both = zip(l0_bytes(200, 512, 256, size), l0_bytes(256, 200, 512, size), strict=True)
+    assert (backward.l1_to_l0a, backward.l1_to_l0b) == tuple(map(sum, both))
 
 
 @pytest.mark.parametrize("program, most", [

@@ -8,15 +8,16 @@ import re
 import subprocess
 from pathlib import Path
 
+import mindspore as ms
 import numpy as np
 import pytest
-from ascend_helpers import LayerRun, ProgramRun, bf16, capped_run, from_seed
+from ascend_helpers import LayerRun, ProgramRun, bf16, capped_run, f32, from_seed
 from ascend_mutants import MUTANTS, splice
 from helpers import Layer
 from mindspore import mint
 from mindspore.graph.api import _pynative_executor as executor
 
-from hpmoe import Aval, deduplicate_rows, replicate_experts, trace
+from hpmoe import Aval, deduplicate_rows, moe_ffn, replicate_experts, trace
 from hpmoe.errors import LaunchError
 from hpmoe.kernels import build_native, twin_target
 
@@ -47,8 +48,8 @@ def chosen(tmp_path_factory):
 
 @pytest.fixture(scope="module")
 def layers():
-    """A layer over two ranks in small tiles, one that goes several steps deep and has a slot of a single row, and programs
-    whose tasks need what the one before has written, or whose parts add up."""
+    """A layer over two ranks in small tiles, one that goes several steps deep and has a slot of a single row, programs whose
+    tasks need what the one before has written, or whose parts add up, and layers and products of float32."""
     small = LayerRun(Layer(ep=2, T=9, H=32, I=16, E=4, K=2), rows=4)
     deep = LayerRun(Layer(ep=1, T=21, H=304, I=144, E=2, K=1), rows=32, cols=96)
     deep.ids[0, :, 0] = 0
@@ -61,7 +62,13 @@ def layers():
     drops = capped_run(Layer(ep=2, T=15, H=32, I=16, E=4, K=2), 0.5, "probs", rows=4, blocks=2)
     shared = capped_run(Layer(ep=2, T=13, H=32, I=24, E=4, K=2), 0.8, "position", rows=4, wrap=lambda f: deduplicate_rows(
         replicate_experts(f, loads=[9, 9, 1, 1], replicas=2)))
-    return {"chain": chain, "wide": wide, "sums": sums, "small": small, "deep": deep, "functions": functions,
+    float32 = LayerRun(Layer(ep=1, T=21, H=40, I=27, E=2, K=1), ms.float32, rows=32, cols=96)
+    float32.ids[0, :, 0] = 0
+    float32.ids[0, 20, 0] = 1
+    deep_float32 = ProgramRun(trace(lambda x, w: x @ w, f32(113, 300), f32(300, 144)), rows=128, cols=160)
+    shared_float32 = LayerRun(Layer(ep=2, T=9, H=20, I=20, E=4, K=2, routing="one expert"), ms.float32,
+                              replicate_experts(moe_ffn, loads=[1, 1, 1, 9], replicas=2))
+    return {"float32": float32, "deep float32": deep_float32, "shared float32": shared_float32, "chain": chain, "wide": wide, "sums": sums, "small": small, "deep": deep, "functions": functions,
             "in order": in_order, "drops": drops, "shared": shared}
 
 
@@ -93,4 +100,4 @@ def test_every_planted_fault_is_caught(chosen, layers, monkeypatch, capsys):
         missed += [mutant.what] if found is None else []
     with capsys.disabled():
         print("", *lines, f"{len(MUTANTS) - len(missed)} of {len(MUTANTS)} planted faults are caught", sep="\n")
-    assert not missed and len(MUTANTS) >= 60
+    assert not missed and len(MUTANTS) >= 100

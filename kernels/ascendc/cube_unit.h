@@ -1,16 +1,17 @@
 // The matrix core: c[m, n] = a[m, k] @ b[k, n] for rows in global memory, in tiles of 128 x 256 float32 sums.
 //
 // All of L0C holds one tile, in two halves of 128 columns, so that one is written out while the other is summed. L1 holds
-// two steps 256 deep: 64 KB of A and 128 KB of B each. L0A and L0B hold two steps 128 deep, 32 KB each, of a half. While one
-// buffer of a memory is read, the other is filled; the first step of the next product comes in during the last of this one.
+// two steps 512 bytes deep, 256 numbers of half precision or 128 of float32: 64 KB of A and 128 KB of B each. L0A and L0B hold
+// two steps of half that depth, 32 KB each, of a half. While one buffer of a memory is read, the other is filled; the first
+// step of the next product comes in during the last of this one.
 #pragma once
 
+#include "fractals.h"
 #include "ring.h"
 
 namespace hpmoe {
 
-constexpr int32_t kTileM = 128, kTileN = 256, kHalfN = 128, kDepthL1 = 256, kDepthL0 = 128, kFractal = 16,
-                  kFractalSize = 256;
+constexpr int32_t kTileM = 128, kTileN = 256, kHalfN = 128, kDeepBytesL1 = 512, kDeepBytesL0 = 256;
 
 // Matrices of c's shape that are added to it, by multiplying them from the left with a unit matrix: those whose bit is set of
 // several that begin `step` bytes apart, with rows ld elements apart. `unit`: where the unit matrices of tables.h are.
@@ -42,16 +43,17 @@ class Steps {
     m_ = p.m;
     n_ = p.n;
     k_ = p.k;
+    deep_ = kDeepBytesL1 / element_bytes(static_cast<int32_t>(p.dtype));
     which_ = p.added.which;
     begin_tile();
     m0_ = n0_ = 0;
   }
   __aicore__ inline bool is_done() const { return m_ == 0 || n0_ >= n_; }
   __aicore__ inline Step next() {
-    Step step{m0_, n0_, k0_, least(kTileM, m_ - m0_), least(kTileN, n_ - n0_), least(kDepthL1, k_ - k0_), -1, is_first_, false};
+    Step step{m0_, n0_, k0_, least(kTileM, m_ - m0_), least(kTileN, n_ - n0_), least(deep_, k_ - k0_), -1, is_first_, false};
     is_first_ = false;
     if (k0_ < k_ || which_ == 0) {
-      k0_ += kDepthL1;
+      k0_ += deep_;
     } else {
       while ((left_ >> added_ & 1) == 0) ++added_;
       left_ &= left_ - 1;
@@ -77,7 +79,7 @@ class Steps {
     is_first_ = true;
   }
 
-  int32_t m_ = 0, n_ = 0, k_ = 0, m0_ = 0, n0_ = 0, k0_ = 0, added_ = 0;
+  int32_t m_ = 0, n_ = 0, k_ = 0, deep_ = 0, m0_ = 0, n0_ = 0, k0_ = 0, added_ = 0;
   uint64_t which_ = 0, left_ = 0;
   bool is_first_ = true;
 };
@@ -87,6 +89,7 @@ class CubeUnit {
   static constexpr bool kLooksAhead = true;
 
   __aicore__ inline void init(AscendC::TPipe* pipe) {
+    AscendC::SetHF32Mode(AscendC::HF32Mode::DISABLE);  // a kernel before this one may have left it on
     pipe->InitBuffer(l1_, 2 * (kBytesL1A + kBytesL1B) + kNumSignals * kSignalBytes);
     pipe->InitBuffer(l0a_, 2 * kBytesL0);
     pipe->InitBuffer(l0b_, 2 * kBytesL0);
@@ -123,14 +126,14 @@ class CubeUnit {
     while (!work.steps.is_done()) {
       const Step step = work.loaded;
       load_next(work);
-      multiply(work.product, step);
+      multiply_step(work.product, step);
     }
   }
   // The last step.
   __aicore__ inline void finish() {
     const Work& work = work_[this_work_];
     this_work_ = 1 - this_work_;
-    if (!work.is_empty) multiply(work.product, work.loaded);
+    if (!work.is_empty) multiply_step(work.product, work.loaded);
   }
 
   // Loads from here on come after what the scalar unit has seen.
@@ -163,9 +166,6 @@ class CubeUnit {
   }
 
  private:
-  // Both half-precision types are moved alike; only products and results know which it is.
-  using Halves = AscendC::LocalTensor<half>;
-
   struct Work {
     Product product;
     Steps steps;
@@ -173,108 +173,87 @@ class CubeUnit {
     bool is_empty;
   };
 
-  static constexpr int32_t kBytesL1A = kTileM * kDepthL1 * 2, kBytesL1B = kTileN * kDepthL1 * 2;
+  static constexpr int32_t kBytesL1A = kTileM * kDeepBytesL1, kBytesL1B = kTileN * kDeepBytesL1;
   static constexpr int32_t kBytesL0 = 32 * 1024, kBytesHalf = kTileM * kHalfN * sizeof(float);
   static constexpr int32_t kSignalBytes = 32, kNumSignals = 4;
   static_assert(2 * (kBytesL1A + kBytesL1B) + kNumSignals * kSignalBytes <= 512 * 1024, "two steps of both operands fit L1");
-  static_assert(kTileM * kDepthL0 * 2 <= kBytesL0 && 2 * kBytesL0 <= 64 * 1024, "two steps of A fit L0A");
-  static_assert(kHalfN * kDepthL0 * 2 <= kBytesL0, "two steps of B fit L0B");
+  static_assert(kTileM * sizeof(float) <= kDeepBytesL1, "a unit matrix is one step");
+  static_assert(kTileM * kDeepBytesL0 <= kBytesL0 && 2 * kBytesL0 <= 64 * 1024, "two steps of A fit L0A");
+  static_assert(kHalfN * kDeepBytesL0 <= kBytesL0, "two steps of B fit L0B");
   static_assert(2 * kBytesHalf <= 128 * 1024, "both halves of a tile fit L0C");
 
-  __aicore__ inline Halves l1_a(int32_t i) { return l1_.Get<half>()[i * kBytesL1A / sizeof(half)]; }
-  __aicore__ inline Halves l1_b(int32_t i) { return l1_.Get<half>()[(2 * kBytesL1A + i * kBytesL1B) / sizeof(half)]; }
+  template <class T>
+  __aicore__ inline Fractals<T> l1_a(int32_t i) {
+    return l1_.Get<T>()[i * kBytesL1A / sizeof(T)];
+  }
+  template <class T>
+  __aicore__ inline Fractals<T> l1_b(int32_t i) {
+    return l1_.Get<T>()[(2 * kBytesL1A + i * kBytesL1B) / sizeof(T)];
+  }
 
-  __aicore__ inline static int32_t fractals(int32_t n) { return (n + kFractal - 1) / kFractal; }
-
-  // Rows as they are stored, in columns of fractals.
-  __aicore__ inline void load_l1(const Halves& to, uint64_t from, int32_t rows, int32_t cols, int32_t ld) {
-    const AscendC::Nd2NzParams params(1, static_cast<uint16_t>(rows), static_cast<uint16_t>(cols), 0,
-                                      static_cast<uint16_t>(ld), static_cast<uint16_t>(fractals(rows) * kFractal), 1, 0);
-    AscendC::DataCopy(to, global_at<half>(from), params);
-  }
-  __aicore__ inline void clear_l1(const Halves& to, int32_t rows, int32_t cols) {
-    const auto blocks = static_cast<uint16_t>(fractals(rows) * fractals(cols) * kFractal);
-    AscendC::Fill(to.ReinterpretCast<int32_t>(), AscendC::InitConstValueParams<int32_t>(1, blocks, 0, 0));
-  }
-  // A unit matrix of m rows: fractals of zeros, and on the diagonal those that the prologue has left in global memory.
-  __aicore__ inline void load_unit(const Halves& to, const Product& p, int32_t m) {
-    const int32_t word = p.dtype == Dtype::BFLOAT16 ? kUnitBfloat16 : kUnitFloat16, num_m = fractals(m);
-    clear_l1(to, m, m);
-    AscendC::PipeBarrier<PIPE_MTE2>();
-    for (int32_t i = 0; i < num_m; ++i)
-      AscendC::DataCopy(to[i * (num_m + 1) * kFractalSize], global_at<half>(p.added.unit + word * sizeof(int32_t)), kFractalSize);
-  }
+  template <class T>
   __aicore__ inline static uint64_t element(uint64_t base, int32_t row, int32_t col, int32_t ld) {
-    return base + (static_cast<uint64_t>(row) * ld + col) * sizeof(half);
+    return base + (static_cast<uint64_t>(row) * ld + col) * sizeof(T);
   }
 
   __aicore__ inline void load_next(Work& work) {
     const Step step = work.steps.next();
-    const Product& p = work.product;
     const int32_t i = next_load_;
     next_load_ = 1 - next_load_;
     in_l1_.wait_free(i);
-    if (step.added >= 0) {
-      const uint64_t from = p.added.address + step.added * p.added.step;
-      load_unit(l1_a(i), p, step.m);
-      load_l1(l1_b(i), element(from, step.m0, step.n0, p.added.ld), step.m, step.n, p.added.ld);
-    } else if (step.k == 0) {
-      clear_l1(l1_a(i), step.m, kFractal);
-      clear_l1(l1_b(i), kFractal, step.n);
+    if (work.product.dtype == Dtype::FLOAT32) {
+      load_step<float>(work.product, step, i);
     } else {
-      if (step.m == 1) {  // Mmad would take a single row for a plain vector: it gets a second one of zeros
-        clear_l1(l1_a(i), kFractal, step.k);
-        AscendC::PipeBarrier<PIPE_MTE2>();
-      }
-      if (p.a_is_turned) {
-        load_l1(l1_a(i), element(p.a, step.k0, step.m0, p.ld_a), step.k, step.m, p.ld_a);
-      } else {
-        load_l1(l1_a(i), element(p.a, step.m0, step.k0, p.ld_a), step.m, step.k, p.ld_a);
-      }
-      if (p.b_is_turned) {
-        load_l1(l1_b(i), element(p.b, step.n0, step.k0, p.ld_b), step.n, step.k, p.ld_b);
-      } else {
-        load_l1(l1_b(i), element(p.b, step.k0, step.n0, p.ld_b), step.k, step.n, p.ld_b);
-      }
+      load_step<half>(work.product, step, i);
     }
     in_l1_.set_full(i);
     work.loaded = step;
   }
 
-  // L0A takes rows of fractals; a stored column of fractals is `column` fractals long.
-  __aicore__ inline void load_l0a(const Halves& to, const Halves& from, int32_t k1, int32_t num_m, int32_t num_k,
-                                  int32_t column, bool is_turned) {
-    AscendC::LoadData2DParams params;
-    params.repeatTimes = static_cast<uint8_t>(num_k);
-    params.srcStride = static_cast<uint16_t>(is_turned ? 1 : column);
-    params.ifTranspose = is_turned;
-    for (int32_t i = 0; i < num_m; ++i) {
-      params.startIndex = static_cast<uint16_t>(is_turned ? i * column + k1 : k1 * column + i);
-      AscendC::LoadData(to[i * num_k * kFractalSize], from, params);
+  template <class T>
+  __aicore__ inline void load_step(const Product& p, const Step& step, int32_t i) {
+    const Fractals<T> a = l1_a<T>(i), b = l1_b<T>(i);
+    if (step.added >= 0) {
+      const uint64_t from = p.added.address + step.added * p.added.step;
+      const int32_t unit = p.dtype == Dtype::BFLOAT16 ? kUnitBfloat16 : p.dtype == Dtype::FLOAT16 ? kUnitFloat16 : kUnitFloat32;
+      load_unit(a, p.added.unit + unit * sizeof(int32_t), step.m);
+      load_l1(b, element<T>(from, step.m0, step.n0, p.added.ld), step.m, step.n, p.added.ld, true);
+      return;
     }
-  }
-  // L0B takes rows of fractals too, each of them turned: those from column n1 of fractals on.
-  __aicore__ inline void load_l0b(const Halves& to, const Halves& from, int32_t k1, int32_t n1, int32_t num_n, int32_t num_k,
-                                  int32_t column, bool is_turned) {
-    AscendC::LoadData2DParams params;
-    params.repeatTimes = static_cast<uint8_t>(num_n);
-    params.srcStride = static_cast<uint16_t>(is_turned ? 1 : column);
-    params.ifTranspose = !is_turned;
-    for (int32_t i = 0; i < num_k; ++i) {
-      params.startIndex = static_cast<uint16_t>(is_turned ? (k1 + i) * column + n1 : n1 * column + k1 + i);
-      AscendC::LoadData(to[i * num_n * kFractalSize], from, params);
+    if (step.k == 0) {
+      clear_l1(a, step.m, kFractal);
+      clear_l1(b, kFractal, step.n);
+      return;
+    }
+    if (step.m == 1) {  // Mmad would take a single row for a plain vector: it gets a second one of zeros
+      clear_l1(a, kFractal, step.k);
+      AscendC::PipeBarrier<PIPE_MTE2>();
+    }
+    if (p.a_is_turned) {
+      load_l1(a, element<T>(p.a, step.k0, step.m0, p.ld_a), step.k, step.m, p.ld_a, true);
+    } else {
+      load_l1(a, element<T>(p.a, step.m0, step.k0, p.ld_a), step.m, step.k, p.ld_a, false);
+    }
+    if (p.b_is_turned) {
+      load_l1(b, element<T>(p.b, step.n0, step.k0, p.ld_b), step.n, step.k, p.ld_b, false);
+    } else {
+      load_l1(b, element<T>(p.b, step.k0, step.n0, p.ld_b), step.k, step.n, p.ld_b, true);
     }
   }
 
   // A step that is in L1, half by half of its columns: the first half is written out while the second is summed.
-  __aicore__ inline void multiply(const Product& p, const Step& step) {
+  __aicore__ inline void multiply_step(const Product& p, const Step& step) {
     const int32_t from = next_step_, num_halves = step.n > kHalfN ? 2 : 1;
     next_step_ = 1 - next_step_;
     in_l1_.wait_full(from);
     for (int32_t h = 0; h < num_halves; ++h) {
       const int32_t sums = (first_half_ + h) % 2;
       if (step.is_first) sums_.wait_free(sums);
-      multiply_half(p, step, from, h, sums);
+      if (p.dtype == Dtype::FLOAT32) {
+        multiply_half<float>(p, step, from, h, sums);
+      } else {
+        multiply_half<half>(p, step, from, h, sums);
+      }
       if (h + 1 == num_halves) in_l1_.set_free(from);
       if (!step.is_last) continue;
       sums_.set_full(sums);
@@ -285,32 +264,49 @@ class CubeUnit {
 
   __aicore__ inline static int32_t half_cols(const Step& step, int32_t h) { return least(kHalfN, step.n - h * kHalfN); }
 
+  template <class T>
   __aicore__ inline void multiply_half(const Product& p, const Step& step, int32_t from, int32_t h, int32_t sums) {
+    constexpr int32_t kDeep = kDeepBytesL0 / sizeof(T);
     const int32_t depth = step.k > 0 ? step.k : kFractal, m = most(step.m, 2), n = half_cols(step, h);
-    const bool a_is_turned = p.a_is_turned && step.added < 0, b_is_turned = p.b_is_turned && step.added < 0;
-    const int32_t num_m = fractals(m), num_n = fractals(n), n1 = h * kHalfN / kFractal;
-    const int32_t column_a = a_is_turned ? fractals(depth) : num_m;
-    const int32_t column_b = b_is_turned ? fractals(step.n) : fractals(depth);
+    const bool a_is_down = p.a_is_turned && step.added < 0, b_is_down = !p.b_is_turned || step.added >= 0;
+    Part of_a{0, 0, 0, fractals(m), l1_pitch<T>(fractals(m), fractals(depth), a_is_down), a_is_down};
+    Part of_b{0, 0, h * kHalfN / kFractal, fractals(n), l1_pitch<T>(fractals(step.n), fractals(depth), b_is_down), b_is_down};
     const AscendC::LocalTensor<float> out = l0c_.Get<float>()[sums * kBytesHalf / sizeof(float)];
-    for (int32_t k1 = 0; k1 < depth; k1 += kDepthL0) {
-      const int32_t k = least(kDepthL0, depth - k1), num_k = fractals(k), l0 = next_l0_;
+    for (int32_t k1 = 0; k1 < depth; k1 += kDeep) {
+      const int32_t k = least(kDeep, depth - k1), l0 = next_l0_;
       next_l0_ = 1 - next_l0_;
-      const Halves a = l0a_.Get<half>()[l0 * kBytesL0 / sizeof(half)], b = l0b_.Get<half>()[l0 * kBytesL0 / sizeof(half)];
+      const Fractals<T> a = l0a_.Get<T>()[l0 * kBytesL0 / sizeof(T)], b = l0b_.Get<T>()[l0 * kBytesL0 / sizeof(T)];
+      of_a.k1 = of_b.k1 = k1;
+      of_a.k = of_b.k = k;
       in_l0_.wait_free(l0);
-      load_l0a(a, l1_a(from), k1 / kFractal, num_m, num_k, column_a, a_is_turned);
-      load_l0b(b, l1_b(from), k1 / kFractal, n1, num_n, num_k, column_b, b_is_turned);
+      load_l0a(a, l1_a<T>(from), of_a);
+      load_l0b(b, l1_b<T>(from), of_b);
       in_l0_.set_full(l0);
       in_l0_.wait_full(l0);
-      const AscendC::MmadParams params(static_cast<uint16_t>(m), static_cast<uint16_t>(n), static_cast<uint16_t>(k), 0, false,
-                                       step.is_first && k1 == 0);
-      if (p.dtype == Dtype::BFLOAT16) {
-        AscendC::Mmad(out, a.ReinterpretCast<bfloat16_t>(), b.ReinterpretCast<bfloat16_t>(), params);
-      } else {
-        AscendC::Mmad(out, a, b, params);
-      }
-      if ((m / kFractal) * (n / kFractal) < 10) AscendC::PipeBarrier<PIPE_M>();
+      multiply_l0(out, a, b, p.dtype, m, n, k, step.is_first && k1 == 0);
       in_l0_.set_free(l0);
     }
+  }
+
+  // What a column of L1 has of fractals, or a row of squares: see load_l1.
+  template <class T>
+  __aicore__ inline static int32_t l1_pitch(int32_t lines, int32_t depth, bool k_is_down) {
+    return k_is_down && !kIsSquared<T> ? depth : lines;
+  }
+
+  template <class T>
+  __aicore__ inline static void multiply_l0(const AscendC::LocalTensor<float>& out, const Fractals<T>& a, const Fractals<T>& b,
+                                            Dtype dtype, int32_t m, int32_t n, int32_t k, bool is_first) {
+    AscendC::MmadParams params(static_cast<uint16_t>(m), static_cast<uint16_t>(n), static_cast<uint16_t>(k), 0, false, is_first);
+    params.kDirectionAlign = kIsSquared<T>;
+    if constexpr (kIsSquared<T>) {
+      AscendC::Mmad(out, a, b, params);
+    } else if (dtype == Dtype::BFLOAT16) {
+      AscendC::Mmad(out, a.template ReinterpretCast<bfloat16_t>(), b.template ReinterpretCast<bfloat16_t>(), params);
+    } else {
+      AscendC::Mmad(out, a, b, params);
+    }
+    if ((m / kFractal) * (n / kFractal) < 10) AscendC::PipeBarrier<PIPE_M>();
   }
 
   template <class C>

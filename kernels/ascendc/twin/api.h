@@ -4,7 +4,7 @@
 #include "cpu/abi.h"
 #include "counts.h"
 
-constexpr int32_t kTwinAbiVersion = 1;  // changes with this file and with counts.h, and in kernels/twin_target.py
+constexpr int32_t kTwinAbiVersion = 2;  // changes with this file and with counts.h, and in kernels/twin_target.py
 
 extern "C" {
 

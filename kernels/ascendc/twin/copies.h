@@ -120,19 +120,24 @@ void DataCopyPad(const GlobalTensor<T>& to, const LocalTensor<T>& from, const Da
   });
 }
 
-// Rows of global memory as fractals of L1: columns [16 j, 16 j + 16) of row i stand at j * dstNzC0Stride + i * dstNzNStride,
-// in blocks of 32 bytes; the last columns are filled up with zeros.
+// Rows of global memory as fractals of L1: the columns of block j of 32 bytes, 16 in half precision and 8 in float32, stand of
+// row i at j * dstNzC0Stride + i * dstNzNStride, in blocks of 32 bytes; the last columns are filled up with zeros.
 template <class T>
 void DataCopy(const LocalTensor<T>& to, const GlobalTensor<T>& from, const Nd2NzParams& p) {
-  static_assert(sizeof(T) == 2, "fractals the kernel uses");
+  static_assert(sizeof(T) == 2 || sizeof(T) == 4, "fractals the kernel uses");
+  constexpr uint32_t c0 = detail::kBlock / sizeof(T);
   twin::Core& core = twin::current();
   core.need(true, "DataCopy of rows to fractals");
   twin::require(to.memory() == twin::Memory::L1, "DataCopy of rows to fractals goes to L1");
   twin::require(p.ndNum == 1, "DataCopy of rows to fractals: one matrix");
-  twin::require(p.nValue <= 16384 && p.dstNzC0Stride >= 1 && p.dstNzC0Stride <= 16384 && p.dstNzNStride >= 1,
+  twin::require(p.nValue <= 16384 && p.srcDValue >= 1 && p.dstNzC0Stride >= 1 && p.dstNzC0Stride <= 16384 &&
+                    p.dstNzNStride >= 1 && p.dstNzNStride <= 16384,
                 "DataCopy of rows to fractals: a parameter is out of range");
+  const uint32_t num_c0 = (p.dValue + c0 - 1) / c0;
+  twin::require(num_c0 <= 1 || p.nValue == 0 || uint32_t{p.nValue - 1u} * p.dstNzNStride < p.dstNzC0Stride,
+                "DataCopy of rows to fractals: ", p.nValue, " rows of one column of fractals reach into the next, ",
+                p.dstNzC0Stride, " blocks later");
   core.work(PIPE_MTE2, "DataCopy of rows to fractals", [=, &core] {
-    const uint32_t num_c0 = (p.dValue + 15u) / 16;
     if (num_c0 == 0 || p.nValue == 0) return;
     const uint64_t last = uint64_t{num_c0 - 1} * p.dstNzC0Stride + uint64_t{p.nValue - 1u} * p.dstNzNStride;
     auto* const out = to.bytes(core, (last + 1) * detail::kBlock, "DataCopy of rows to fractals");
@@ -141,8 +146,8 @@ void DataCopy(const LocalTensor<T>& to, const GlobalTensor<T>& from, const Nd2Nz
       twin::readable(core, row, p.dValue * sizeof(T), "DataCopy of rows to fractals");
       for (uint32_t j = 0; j < num_c0; ++j) {
         uint8_t* block = out + (uint64_t{j} * p.dstNzC0Stride + uint64_t{i} * p.dstNzNStride) * detail::kBlock;
-        const uint32_t width = std::min<uint32_t>(16, p.dValue - 16 * j) * sizeof(T);
-        std::memcpy(block, row + 16 * j, width);
+        const uint32_t width = std::min<uint32_t>(c0, p.dValue - c0 * j) * sizeof(T);
+        std::memcpy(block, row + c0 * j, width);
         std::memset(block + width, 0, detail::kBlock - width);
       }
     }

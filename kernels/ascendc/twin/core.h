@@ -38,6 +38,7 @@ class Core {
   int num_looks = 0;             // at memory, since anything else has happened anywhere
   uint64_t compared = 0;         // what the last comparison of the vector unit found, a bit for each of 64 elements
   Atomic atomic = Atomic::NONE;  // as the instructions issued from now on see it
+  bool rounds_float32 = true;    // before products; a kernel before this one may have left it so
 
   LocalMemory& local(Memory memory) { return local_[static_cast<int>(memory)]; }
   Pipe& pipe(pipe_t p) { return pipes_[p]; }

@@ -5,9 +5,9 @@
 
 namespace twin {
 
-// Bytes by path; cube_macs in blocks of 16x16x16; vector_bytes, 256 of which are a cycle.
+// Bytes by path; cube_flops of whole fractals; vector_bytes, 256 of which are a cycle.
 struct Counts {
-  int64_t gm_to_ub, ub_to_gm, gm_to_l1, l1_to_gm, l1_to_l0a, l1_to_l0b, l0c_to_gm, cube_blocks, vector_bytes;
+  int64_t gm_to_ub, ub_to_gm, gm_to_l1, l1_to_gm, l1_to_l0a, l1_to_l0b, l0c_to_gm, cube_flops, vector_bytes;
 };
 
 }  // namespace twin

@@ -4,22 +4,22 @@
 
 namespace AscendC::detail {
 
-void multiply(const float* a, const float* b, float* c, const MmadParams& p) {
-  const uint32_t num_k = (p.k + 15u) / 16, num_m = (p.m + 15u) / 16, num_n = (p.n + 15u) / 16;
+void multiply(const float* a, const float* b, float* c, const MmadParams& p, const Depth& depth) {
+  const uint32_t num_m = (p.m + 15u) / 16, num_n = (p.n + 15u) / 16, c0 = depth.c0;
   const float undefined = std::numeric_limits<float>::quiet_NaN();
   std::vector<float> row(p.k);
   for (uint32_t i = 0; i < num_m * 16; ++i) {
     for (uint32_t k = 0; k < p.k && i < p.m; ++k)
-      row[k] = p.m == 1 ? a[k] : a[((i / 16) * num_k + k / 16) * kFractal + i % 16 * 16 + k % 16];
+      row[k] = p.m == 1 ? a[k] : a[(((i / 16) * depth.row + k / c0) * 16 + i % 16) * c0 + k % c0];
     for (uint32_t nj = 0; nj < num_n; ++nj) {
-      float* const out = c + (nj * num_m + i / 16) * kFractal + i % 16 * 16;
+      float* const out = c + (nj * num_m + i / 16) * 256 + i % 16 * 16;
       for (uint32_t j = 0; j < 16; ++j) {
         if (i >= p.m || nj * 16 + j >= p.n) {
           out[j] = undefined;
           continue;
         }
         float sum = p.cmatrixInitVal ? 0.0f : out[j];
-        for (uint32_t k = 0; k < p.k; ++k) sum += row[k] * b[((k / 16) * num_n + nj) * kFractal + j * 16 + k % 16];
+        for (uint32_t k = 0; k < p.k; ++k) sum += row[k] * b[(((k / c0) * num_n + nj) * 16 + j) * c0 + k % c0];
         out[j] = sum;
       }
     }

@@ -12,6 +12,14 @@ struct LoadData2DParams {
   uint8_t repeatTimes = 0, sid = 0, addrMode = 0;
 };
 
+struct LoadData2dTransposeParams {
+  LoadData2dTransposeParams() = default;
+  uint16_t startIndex = 0;
+  uint8_t repeatTimes = 0;
+  uint16_t srcStride = 0, dstGap = 0, dstFracGap = 0;
+  uint8_t addrMode = 0;
+};
+
 template <class T>
 struct InitConstValueParams {
   InitConstValueParams() = default;
@@ -27,8 +35,10 @@ struct MmadParams {
       : m(mIn), n(nIn), k(kIn), unitFlag(unitFlagIn), cmatrixSource(cmatrixSourceIn), cmatrixInitVal(cmatrixInitValIn) {}
   uint16_t m = 0, n = 0, k = 0;
   uint8_t unitFlag = 0;
-  bool cmatrixSource = false, cmatrixInitVal = true;
+  bool kDirectionAlign = false, cmatrixSource = false, cmatrixInitVal = true;
 };
+
+enum class HF32Mode { ENABLE, DISABLE };
 
 enum class CO2Layout : uint8_t { NZ = 0, ROW_MAJOR, COLUMN_MAJOR };
 struct FixpipeConfig {
@@ -50,7 +60,18 @@ struct FixpipeParamsV220 {
 
 namespace detail {
 
-constexpr uint32_t kFractal = 256;  // elements of 16 x 16
+constexpr uint32_t kFractalBytes = 512;
+template <class T>
+constexpr uint32_t kFractalSize = kFractalBytes / sizeof(T);
+
+template <class T>
+void check_path(const LocalTensor<T>& to, const LocalTensor<T>& from, const char* what) {
+  twin::require(from.memory() == twin::Memory::L1 && (to.memory() == twin::Memory::L0A || to.memory() == twin::Memory::L0B),
+                what, " goes from L1 to L0A or L0B");
+}
+inline void count_fractals(twin::Core& core, twin::Memory to, int64_t number) {
+  (to == twin::Memory::L0A ? core.counts.l1_to_l0a : core.counts.l1_to_l0b) += number * kFractalBytes;
+}
 
 }  // namespace detail
 
@@ -71,59 +92,112 @@ void Fill(const LocalTensor<T>& to, const InitConstValueParams<T>& p) {
   });
 }
 
-// Fractals of 16 x 16 from L1, each turned where asked for.
+// Fractals from L1; those of half precision, which are square, turned where asked for.
 template <class T>
 void LoadData(const LocalTensor<T>& to, const LocalTensor<T>& from, const LoadData2DParams& p) {
-  static_assert(sizeof(T) == 2, "fractals the kernel uses");
+  static_assert(sizeof(T) == 2 || sizeof(T) == 4, "fractals the kernel uses");
   twin::Core& core = twin::current();
   core.need(true, "LoadData");
-  twin::require(from.memory() == twin::Memory::L1 && (to.memory() == twin::Memory::L0A || to.memory() == twin::Memory::L0B),
-                "LoadData goes from L1 to L0A or L0B");
+  detail::check_path(to, from, "LoadData");
+  twin::require(!p.ifTranspose || sizeof(T) == 2, "LoadData turns numbers of 16 bits only");
   core.work(PIPE_MTE1, "LoadData", [=, &core] {
     if (p.repeatTimes == 0) return;
-    const uint32_t bytes = detail::kFractal * sizeof(T);
-    const uint64_t last = p.startIndex + uint64_t{p.repeatTimes - 1u} * p.srcStride;
-    const auto* in = reinterpret_cast<const T*>(from.bytes(core, (last + 1) * bytes, "LoadData"));
-    const uint64_t step = uint64_t{1} + p.dstGap;
-    auto* out = reinterpret_cast<T*>(to.bytes(core, ((p.repeatTimes - 1u) * step + 1) * bytes, "LoadData"));
+    const uint64_t last = p.startIndex + uint64_t{p.repeatTimes - 1u} * p.srcStride, step = uint64_t{1} + p.dstGap;
+    const auto* in = reinterpret_cast<const T*>(from.bytes(core, (last + 1) * detail::kFractalBytes, "LoadData"));
+    auto* out = reinterpret_cast<T*>(to.bytes(core, ((p.repeatTimes - 1u) * step + 1) * detail::kFractalBytes, "LoadData"));
     for (uint32_t r = 0; r < p.repeatTimes; ++r) {
-      const T* source = in + (p.startIndex + uint64_t{r} * p.srcStride) * detail::kFractal;
-      T* target = out + r * step * detail::kFractal;
-      for (uint32_t i = 0; i < 16; ++i)
-        for (uint32_t j = 0; j < 16; ++j) target[i * 16 + j] = p.ifTranspose ? source[j * 16 + i] : source[i * 16 + j];
+      const T* source = in + (p.startIndex + uint64_t{r} * p.srcStride) * detail::kFractalSize<T>;
+      T* target = out + r * step * detail::kFractalSize<T>;
+      for (uint32_t i = 0; i < detail::kFractalSize<T>; ++i) target[i] = source[p.ifTranspose ? i % 16 * 16 + i / 16 : i];
     }
-    (to.memory() == twin::Memory::L0A ? core.counts.l1_to_l0a : core.counts.l1_to_l0b) += int64_t{p.repeatTimes} * bytes;
+    detail::count_fractals(core, to.memory(), p.repeatTimes);
   });
+}
+
+// Squares of 16 x 16 numbers of 32 bits: two fractals of L1 in a row are the left and the right half of one. It is turned, and
+// its halves go dstFracGap fractals apart; the first half of the next square comes dstGap fractals after that of this one.
+template <class T>
+void LoadDataWithTranspose(const LocalTensor<T>& to, const LocalTensor<T>& from, const LoadData2dTransposeParams& p) {
+  static_assert(sizeof(T) == 4, "squares the kernel uses");
+  twin::Core& core = twin::current();
+  core.need(true, "LoadDataWithTranspose");
+  detail::check_path(to, from, "LoadDataWithTranspose");
+  twin::require(p.addrMode == 0, "LoadDataWithTranspose: the kernel goes forward");
+  const uint64_t step = uint64_t{1} + p.dstGap, half = uint64_t{1} + p.dstFracGap;
+  twin::require(half % step != 0 || half / step >= p.repeatTimes, "LoadDataWithTranspose: fractals overlap in L0");
+  core.work(PIPE_MTE1, "LoadDataWithTranspose", [=, &core] {
+    if (p.repeatTimes == 0) return;
+    const uint64_t last_in = p.startIndex + uint64_t{p.repeatTimes - 1u} * p.srcStride;
+    const uint64_t last_out = (p.repeatTimes - 1u) * step + half;
+    const auto* in = reinterpret_cast<const T*>(
+        from.bytes(core, (last_in + 1) * 2 * detail::kFractalBytes, "LoadDataWithTranspose"));
+    auto* out = reinterpret_cast<T*>(to.bytes(core, (last_out + 1) * detail::kFractalBytes, "LoadDataWithTranspose"));
+    for (uint64_t r = 0; r < p.repeatTimes; ++r) {
+      const T* source = in + (p.startIndex + r * p.srcStride) * 256;
+      for (uint32_t i = 0; i < 16; ++i)
+        for (uint32_t j = 0; j < 16; ++j)
+          out[(r * step + j / 8 * half) * 128 + i * 8 + j % 8] = source[i / 8 * 128 + j * 8 + i % 8];
+    }
+    detail::count_fractals(core, to.memory(), 2 * p.repeatTimes);
+  });
+}
+
+// Whether float32 is rounded to 11 bits of mantissa before it is multiplied; until it is set, as the kernel before left it.
+inline void SetHF32Mode(HF32Mode mode) {
+  twin::current().need(true, "SetHF32Mode");
+  twin::current().rounds_float32 = mode == HF32Mode::ENABLE;
 }
 
 namespace detail {
 
+// How Mmad reads its operands: fractals of 16 x c0, `num_k` of them deep, `row` of them in a row of A.
+struct Depth {
+  uint32_t c0, num_k, row;
+};
+
+// float32 has fractals 8 deep, and rows of A of which, where k is aligned, there is an even number.
+template <class A>
+Depth depth_of(const MmadParams& p) {
+  constexpr uint32_t c0 = kBlock / sizeof(A);
+  const uint32_t num_k = (p.k + c0 - 1) / c0;
+  twin::require(!p.kDirectionAlign || c0 == 8, "Mmad: kDirectionAlign is for float32");
+  return {c0, num_k, p.kDirectionAlign ? num_k + num_k % 2 : num_k};
+}
+
 // c[m, n] (+)= a[m, k] @ b[k, n], in fractals: a rows of fractals of rows, b rows of fractals of columns, c columns of
 // fractals of rows. One row is read as a plain vector. What is past m and n is undefined.
-void multiply(const float* a, const float* b, float* c, const MmadParams& p);
+void multiply(const float* a, const float* b, float* c, const MmadParams& p, const Depth& depth);
+
+// Operands as they are multiplied.
+template <class T>
+std::vector<float> widen(const LocalTensor<T>& from, uint64_t fractals, twin::Core& core, bool rounds) {
+  std::vector<float> wide(fractals * kFractalSize<T>);
+  twin::widen(reinterpret_cast<const T*>(from.bytes(core, fractals * kFractalBytes, "Mmad")), static_cast<int64_t>(wide.size()),
+              wide.data());
+  if (sizeof(T) == 4 && rounds) twin::round_to_hf32(wide.data(), wide.size());
+  return wide;
+}
 
 }  // namespace detail
 
 template <class C, class A, class B>
 void Mmad(const LocalTensor<C>& c, const LocalTensor<A>& a, const LocalTensor<B>& b, const MmadParams& p) {
-  static_assert(std::is_same_v<C, float> && std::is_same_v<A, B> && sizeof(A) == 2, "products the kernel uses");
+  static_assert(std::is_same_v<C, float> && std::is_same_v<A, B>, "products the kernel uses");
   twin::Core& core = twin::current();
   core.need(true, "Mmad");
   twin::require(c.memory() == twin::Memory::L0C && a.memory() == twin::Memory::L0A && b.memory() == twin::Memory::L0B,
                 "Mmad takes L0A and L0B to L0C");
   twin::require(p.m <= 4095 && p.n <= 4095 && p.k <= 4095, "Mmad: a size is out of range");
-  const uint64_t m = (p.m + 15u) / 16, n = (p.n + 15u) / 16, k = (p.k + 15u) / 16;
-  const bool is_kept_in_order = (p.m / 16) * (p.n / 16) >= 10;
+  const uint64_t m = (p.m + 15u) / 16, n = (p.n + 15u) / 16;
+  const detail::Depth depth = detail::depth_of<A>(p);
+  const bool is_kept_in_order = (p.m / 16) * (p.n / 16) >= 10, rounds = core.rounds_float32;
   core.work(PIPE_M, "Mmad", [=, &core] {
-    if (m * n * k == 0) return;
-    std::vector<float> wide_a(m * k * detail::kFractal), wide_b(k * n * detail::kFractal);
-    twin::widen(reinterpret_cast<const A*>(a.bytes(core, wide_a.size() * sizeof(A), "Mmad")),
-                static_cast<int64_t>(wide_a.size()), wide_a.data());
-    twin::widen(reinterpret_cast<const B*>(b.bytes(core, wide_b.size() * sizeof(B), "Mmad")),
-                static_cast<int64_t>(wide_b.size()), wide_b.data());
-    auto* out = reinterpret_cast<float*>(c.bytes(core, m * n * detail::kFractal * sizeof(float), "Mmad", 1024));
-    detail::multiply(wide_a.data(), wide_b.data(), out, p);
-    core.counts.cube_blocks += static_cast<int64_t>(m * n * k);
+    if (m * n * depth.num_k == 0) return;
+    const std::vector<float> wide_a = detail::widen(a, m * depth.row, core, rounds);
+    const std::vector<float> wide_b = detail::widen(b, n * depth.num_k, core, rounds);
+    auto* out = reinterpret_cast<float*>(c.bytes(core, m * n * 1024, "Mmad", 1024));
+    detail::multiply(wide_a.data(), wide_b.data(), out, p, depth);
+    core.counts.cube_flops += static_cast<int64_t>(2 * m * 16 * n * 16 * depth.num_k * depth.c0);
   }, is_kept_in_order);
 }
 

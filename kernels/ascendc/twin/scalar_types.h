@@ -2,6 +2,7 @@
 #pragma once
 
 #include <cstdint>
+#include <cstring>
 
 #include "cpu/convert.h"
 
@@ -35,6 +36,16 @@ struct DtypeOf<half> {
 template <class T>
 void widen(const T* from, int64_t n, float* to) {
   hpmoe::to_float32(DtypeOf<T>::value, from, n, to);
+}
+
+// The 11 bits of mantissa of HF32, rounded to nearest.
+inline void round_to_hf32(float* numbers, size_t count) {
+  for (size_t i = 0; i < count; ++i) {
+    uint32_t bits;
+    std::memcpy(&bits, numbers + i, sizeof bits);
+    if ((bits >> 23 & 0xFF) != 0xFF) bits = (bits + 0x800) & ~0xFFFu;
+    std::memcpy(numbers + i, &bits, sizeof bits);
+  }
 }
 
 // Rounded to nearest, ties to even.
