@@ -11,7 +11,7 @@ import pytest
 from helpers import assert_close, numpy_moe_ffn
 
 from hpmoe import cli
-from hpmoe.commands import bench, bench_report
+from hpmoe.commands import bench, bench_report, options
 from hpmoe.peers import SIDES, Side, contest, numpy_loop
 from hpmoe.peers.layer_problem import PASSES, RESULTS, LayerProblem
 from hpmoe.peers.process import Process, WorkerError
@@ -297,6 +297,8 @@ def test_what_was_not_measured_is_not_met():
     ("--suite --experts=6", "flag --experts=6: it must be a multiple of 4 with --suite"),
     ("--ep=3", "flag --experts=16: it must be a multiple of --ep, which is 3"),
     ("--out=no/such/folder/x.png", "flag --out=no/such/folder/x.png: it must be a file that can be written"),
+    ("--out=x.foo", "flag --out=x.foo: it must be a picture's name, which ends in one of ."),
+    ("--out=picture", "flag --out=picture: it must be a picture's name, which ends in one of ."),
     ("--repeats=0", "flag --repeats=0: it must be an integer of at least 1"),
 ])
 def test_wrong_usage(capsys, args, text):
@@ -306,12 +308,12 @@ def test_wrong_usage(capsys, args, text):
 
 
 def test_a_picture_needs_matplotlib(capsys, monkeypatch):
-    monkeypatch.setattr(bench.importlib.util, "find_spec", lambda name: None)
+    monkeypatch.setattr(options.importlib.util, "find_spec", lambda name: None)
     assert cli.main(["bench", "--out=x.png"]) == 2
     assert "it must be left out where matplotlib is not installed; pip install '.[plot]'" in capsys.readouterr().err
 
 
 def test_the_suite_has_four_cases():
-    options = cli.parse(cli.define("bench"), ["--suite"])
-    assert [case["name"] for case in bench.cases(options)] == [
+    suite = cli.parse(cli.define("bench"), ["--suite"])
+    assert [case["name"] for case in bench.cases(suite)] == [
         "2048 tokens", "64 tokens", "2048 tokens, Zipf", "4 ranks x 512 tokens"]

@@ -99,8 +99,15 @@ def test_the_command_prints_a_line_for_each_policy(capsys, monkeypatch):
 
 
 def test_a_process_that_fails_says_why(capsys):
-    with pytest.raises(OSError, match="the process of nonsense ended with 1:(.|\n)*save_for_backward: policy is 'nonsense'"):
+    with pytest.raises(OSError, match="^the process of nonsense ended with 1: save_for_backward: policy is 'nonsense'"):
         memory.in_process({**SIZES, "side": "nonsense"})
+
+
+def test_sizes_that_no_machine_has_end_in_one_line(capsys):
+    assert cli.main(["memory", "--policy=everything", "--tokens=1000000000", "--hidden=100000"]) == 1
+    out, err = capsys.readouterr()
+    assert out == "" and err.splitlines()[-1].startswith("hpmoe memory: the process of everything ended with 1: Unable to allocate")
+    assert "Traceback" not in err
 
 
 def test_training_peak_is_that_of_the_larger_pass():

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import tempfile
 from pathlib import Path
@@ -50,7 +49,7 @@ def define(values: flags.FlagValues) -> None:
 def run(o: Any) -> int:
     names = ["hpmoe", *peers(o.peers)]
     todo = cases(o)
-    check_out(o.out)
+    options.check_picture(o.out)
     with Progress("hpmoe bench") as progress:
         report = {"machine": machine(), "seed": o.seed, "repeats": o.repeats, "cases": []}
         contest = Contest(o.repeats, host.num_cores(), o.timeout, progress)
@@ -98,15 +97,6 @@ def cases(o: Any) -> list[dict[str, Any]]:
 def case(o: Any, tokens: int, ep: int = 1, routing: str = "uniform") -> dict[str, Any]:
     name = f"{f'{ep} ranks x ' if ep > 1 else ''}{tokens} tokens{', Zipf' if routing == 'zipf' else ''}"
     return {"name": name, **options.sizes(o), "ep": ep, "tokens": tokens, "routing": routing}
-
-
-def check_out(out: str | None) -> None:
-    """Asked before the work, whose picture would be lost."""
-    if out is None:
-        return
-    options.check_flag(importlib.util.find_spec("matplotlib") is not None, "out", out,
-                       "left out where matplotlib is not installed; pip install '.[plot]'")
-    options.check_flag(options.is_writable(Path(out)), "out", out, "a file that can be written")
 
 
 def machine() -> dict[str, Any]:

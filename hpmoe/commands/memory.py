@@ -58,13 +58,16 @@ def in_process(asked: dict[str, Any]) -> dict[str, Any]:
     code = "import sys; from hpmoe.commands import memory; memory.answer(sys.argv[1])"
     done = subprocess.run([sys.executable, "-c", code, json.dumps(asked)], capture_output=True, text=True, check=False)
     if done.returncode:
-        raise OSError(f"the process of {asked['side']} ended with {done.returncode}:\n{done.stderr[-2000:]}")
+        raise OSError(f"the process of {asked['side']} ended with {done.returncode}: {done.stderr[-2000:].strip()}")
     return json.loads(done.stdout.splitlines()[-1])
 
 
 def answer(asked: str) -> None:
     """Prints what a side takes; the body of its process."""
-    print(json.dumps(measured(SimpleNamespace(**json.loads(asked)))))
+    try:
+        print(json.dumps(measured(SimpleNamespace(**json.loads(asked)))))
+    except (ValueError, MemoryError) as error:  # sizes that cannot be had are no fault of the code that asked
+        sys.exit(str(error) or "not enough memory")
 
 
 def measured(o: Any) -> dict[str, Any]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import difflib
+import importlib.util
 import math
 from collections.abc import Sequence
 from pathlib import Path
@@ -122,6 +123,19 @@ def is_writable(path: Path) -> bool:
     except (OSError, ValueError):  # a name with a zero in it
         return False
     return True
+
+
+def check_picture(out: str | None) -> None:
+    """Raises UsageError unless a picture can be drawn there or none is asked for; before the work, that nothing is lost."""
+    if out is None:
+        return
+    check_flag(importlib.util.find_spec("matplotlib") is not None, "out", out,
+               "left out where matplotlib is not installed; pip install '.[plot]'")
+    from matplotlib.figure import Figure
+    kinds = sorted(Figure().canvas.get_supported_filetypes())
+    check_flag(Path(out).suffix[1:].lower() in kinds, "out", out,
+               f"a picture's name, which ends in one of .{', .'.join(kinds)}")
+    check_flag(is_writable(Path(out)), "out", out, "a file that can be written")
 
 
 def did_you_mean(word: str, known: Sequence[str], prefix: str = "") -> str:

@@ -55,7 +55,7 @@ def define_schedule(values: flags.FlagValues, directions: tuple[str, ...] = ("fo
 def run(o: Any) -> int:
     options.check_sizes(o)
     options.check_flag(o.out is None or o.ablation, "out", o.out, "given with --ablation")
-    options.check_flag(o.out is None or options.is_writable(Path(o.out)), "out", o.out, "a file that can be written")
+    options.check_picture(o.out)
     with Progress("hpmoe simulate") as progress:
         result, shown = (_paper if o.paper else _ablation if o.ablation else _one)(o, progress)
     print(json.dumps({"simulated": True, **result}) if o.json else shown)
