@@ -291,6 +291,7 @@ cases("transforms", {
     "spmd twice": lambda: spmd(spmd(moe_ffn, Mesh(2)), Mesh(2)),
     "spmd inside": lambda: tile_partition(spmd(moe_ffn, Mesh(2))),
     "unknown level": lambda: hpmoe.transform(doubled, requires="task"),
+    "a rewrite that is no function": lambda: hpmoe.transform(3),
     "other direction": _lowered(doubled, direction="up"),
     "returns nothing": lambda: returns_nothing(doubled).lower(X),
     "loses an output": lambda: loses_an_output(doubled).lower(X),

@@ -44,7 +44,7 @@ NOT_REACHED = {
     ("hpmoe/calibration.py", ""): "depends on what lies in the user's cache; test_calibrate.py",
     ("hpmoe/commands/calibrate.py", "UsageError"): "depends on what lies in the user's cache; test_calibrate.py",
     ("hpmoe/commands/memory.py", "the process of"): "test_memory_report.py",
-    ("hpmoe/commands/bench.py", "where matplotlib is not"): "an installation without it",
+    ("hpmoe/commands/options.py", "where matplotlib is not"): "an installation without it; test_bench.py",
     ("hpmoe/peers/", ""): "other libraries in processes of their own; test_bench.py",
     ("kernels/__init__.py", "ImportError"): "a source folder imported by its bare name; test_layering.py",
     ("transforms/__init__.py", "ImportError"): "a source folder imported by its bare name; test_layering.py",

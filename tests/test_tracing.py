@@ -77,6 +77,8 @@ UNARY = {
     "steps": lambda x: mint.sign(x) * x + mint.floor(x) * x,
     "leaky_relu": lambda x: nn.LeakyReLU(0.1)(x) + ops.elu(x),
     "hard": lambda x: F.hardswish(x) + F.hardsigmoid(x),
+    "glu": lambda x: F.glu(x, 1) + F.glu(x),
+    "celu": lambda x: ops.celu(x, 0.7),
     "clamp": lambda x: mint.clamp(x, min=-0.7) + x.clamp(-1, 1.2) + ops.clip_by_value(x, -1, 1),
     "scalar_right": lambda x: x + 1 - 3 * x / 2 * 0.5,
     "scalar_left": lambda x: (1 + x) + (2 - x) + 3 * x + 2 / x,
@@ -109,6 +111,8 @@ NO_CPU_KERNEL = {
     "gelu_tanh": (lambda x: F.gelu(x, approximate="tanh"), lambda x: ops.gelu(x, "tanh")),
     "leaky_relu": (lambda x: F.leaky_relu(x, 0.1), lambda x: ops.leaky_relu(x, 0.1)),
     "elu": (F.elu, ops.elu),
+    "selu": (lambda x: F.selu(x) + ops.selu(x), lambda x: 2 * 1.0507009873554805 * mint.where(  # MindSpore's gradient is wrong
+        x > 0, x, 1.6732632423543772 * (mint.exp(x) - 1))),
     "softplus": (lambda x: F.softplus(x) + ops.softplus(x), lambda x: 2 * mint.log(1 + mint.exp(x))),
     "mish": (F.mish, lambda x: x * mint.tanh(mint.log(1 + mint.exp(x)))),
     "logsigmoid": (F.logsigmoid, lambda x: mint.log(F.sigmoid(x))),

@@ -80,7 +80,7 @@ CATALOGUE = {
     "grad_of_closure": (lambda x: ms.grad(lambda w: (w * x).sum())(PLAIN), "ms.grad", r"hpmoe\.vjp"),
     "vjp": (lambda x: ops.vjp(square_sum, x), "ms.grad", r"hpmoe\.vjp"),
     "unknown": (lambda x: mint.cumsum(x, 0), "operation CumsumExt", "elementwise mint functions"),
-    "nearest": (lambda x: ops.celu(x, 1.0), "operation CeLU", "SiLU|GeLU|SeLU"),
+    "nearest": (lambda x: ops.prelu(x, x[0, :1]), "operation PReLU", "ReLU|SeLU|CeLU"),
     "topk": (lambda x: mint.topk(x, 2), "operation TopkExt", "topk_ids and topk_weights as arguments"),
     "nonzero": (lambda x: mint.nonzero(x), "operation NonZero", "keeps the shape"),
     "mask": (lambda x: x[x > 0], r"indexing with bool\[3,4\]", "mint.where"),
@@ -138,6 +138,7 @@ ROWS = {
     "split": lambda rows, route: mint.split(rows, 2),
     "mean": lambda rows, route: rows.mean(0),
     "cat": lambda rows, route: mint.cat((rows, rows)),
+    "operand": lambda rows, route: rows * rows.shape[0],
     "gather": lambda rows, route: rows[Tensor([0, 1])],
 }
 
@@ -165,6 +166,16 @@ def test_a_route_is_no_tensor(f):
 def test_shapes_that_do_not_fit_are_argument_errors_with_the_line(f, text):
     with pytest.raises(ArgumentError, match=f"(?s){text}.*test_tracing_errors.py:"):
         trace(f, X)
+
+
+def test_rows_of_two_routes_are_said_to_be_of_two():
+    def f(x, ids, others):
+        (rows, route), (more, _) = (dispatch(x, i, num_local_experts=2) for i in (ids, others))
+        return combine(rows + more, route)
+
+    ids = Aval((3, 2), "int32")
+    with pytest.raises(ArgumentError, match=r"\(R, 4\) and \(R, 4\).*Received rows of two routes are different rows"):
+        trace(f, X, ids, ids)
 
 
 def test_a_tracer_that_outlives_its_trace():

@@ -22,7 +22,7 @@ SHAPES = {
     "mid": ("El", "I", "I"), "up_bias": ("El", "2I"), "down_bias": ("El", "H"), "dense_up": ("H", "2I"),
     "dense_down": ("I", "H"), "bias": ("H",), "wide_bias": ("2I",), "scale": (1,), "row": ("T", 1), "to_gate": ("H", 1),
     "batch": (1, "T", "H"), "norm": ("H",), "up2": ("El", "H", "2I"), "down2": ("El", "I", "H"), "unused": ("H", 3),
-    "square": ("H", "H"), "w2": ("T", "K"),
+    "square": ("H", "H"), "w2": ("T", "K"), "up_rows": ("El", "2I", "H"), "down_rows": ("El", "H", "I"),
 }
 VARIANTS = {}
 
@@ -258,3 +258,8 @@ def concatenated(x, ids, w, up, down):
 @variant(lambda x, ids, w, up, down: jax_moe_ffn(x, ids, w, up, down) + jax_moe_ffn(2 * x, ids, w, up, down))
 def same_ids_twice(x, ids, w, up, down):
     return hpmoe.moe_ffn(x, ids, w, up, down) + hpmoe.moe_ffn(2.0 * x, ids, w, up, down)
+
+
+@variant(lambda x, ids, w, up_rows, down_rows: jax_moe_ffn(x, ids, w, up_rows.swapaxes(2, 3), down_rows.swapaxes(2, 3)))
+def weights_by_output(x, ids, w, up_rows, down_rows):
+    return moe_ffn(x, ids, w, mint.transpose(up_rows, 1, 2), down_rows.swapaxes(-1, -2))

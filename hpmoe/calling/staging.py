@@ -144,8 +144,11 @@ class Transform:
         for level in (requires, makes):
             if level is not None and level not in LEVELS:
                 raise TransformError(f"transform: level is {level!r}; it must be one of {', '.join(LEVELS)}")
+        if not callable(rewrite):
+            raise TransformError(f"transform: rewrite is {type(rewrite).__name__}; it must be a function of an IR")
         self.rewrite, self.requires, self.makes, self.once, self.check = rewrite, requires, makes, once, check
         self.before_vjp = before_vjp
+        self.__name__ = describe(rewrite)  # that a functools.partial has none of
         functools.update_wrapper(self, rewrite)
 
     def __call__(self, f: Callable[..., Any], **options: Any) -> Staged:

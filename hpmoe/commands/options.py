@@ -132,9 +132,8 @@ def check_picture(out: str | None) -> None:
     check_flag(importlib.util.find_spec("matplotlib") is not None, "out", out,
                "left out where matplotlib is not installed; pip install '.[plot]'")
     from matplotlib.figure import Figure
-    kinds = sorted(Figure().canvas.get_supported_filetypes())
-    check_flag(Path(out).suffix[1:].lower() in kinds, "out", out,
-               f"a picture's name, which ends in one of .{', .'.join(kinds)}")
+    check_flag(Path(out).suffix[1:].lower() in Figure().canvas.get_supported_filetypes(), "out", out,
+               "a picture's name, which ends in .png, .svg, .pdf or what else matplotlib draws")
     check_flag(is_writable(Path(out)), "out", out, "a file that can be written")
 
 

@@ -25,7 +25,8 @@ def broadcast_shapes(who: str, *shapes: tuple[int | Rows, ...]) -> tuple[int | R
     out = []
     for dims in zip(*padded, strict=True):
         wide = {d for d in dims if d != 1} or {1}
-        check_argument(len(wide) == 1, who, "operands", " and ".join(map(str, shapes)), "broadcastable shapes")
+        of_routes = "Received rows of two routes are different rows." if sum(isinstance(d, Rows) for d in wide) > 1 else ""
+        check_argument(len(wide) == 1, who, "operands", " and ".join(map(str, shapes)), "broadcastable shapes", of_routes)
         out.append(wide.pop())
     return tuple(out)
 

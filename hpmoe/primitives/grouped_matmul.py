@@ -98,8 +98,8 @@ def _(x: Any, w: Any, route: Any, *, transpose: bool) -> Any:
     check_argument(x.ndim == 2 and x.shape == (sum(counts), inner), "hpmoe.grouped_matmul", "rows", f"of shape {x.shape}",
                    f"[{sum(counts)}, {inner}], the route's rows by a weight of shape {w.shape}")
     check_argument(x.dtype == w.dtype, "hpmoe.grouped_matmul", "rows and weight dtypes", f"{x.dtype} and {w.dtype}", "equal")
-    if sum(counts) == 0:
-        return mint.zeros((0, w.shape[1] if transpose else w.shape[2]), dtype=x.dtype)
+    if sum(counts) == 0 or inner == 0:  # MindSpore's product over nothing is what lay in memory
+        return mint.zeros((sum(counts), w.shape[1] if transpose else w.shape[2]), dtype=x.dtype)
     return _matmul_by_expert(x, w, counts, transpose)
 
 

@@ -54,7 +54,8 @@ def _slice(r: Any, x: Any, axis: int, part: slice) -> Any:
     size = x.hpmoe_aval.shape[axis]
     if part.step not in (None, 1):
         raise not_traceable(f"a slice of step {part.step}", "slices are contiguous",
-                            "x.reshape(n // step, step)[:, 0], or x[int_tensor]")
+                            "x.reshape(n // step, step)[:, 0], or x[int_tensor]; for every second column of a product, a "
+                            "weight whose columns were put side by side outside")
     if any(isinstance(v, Tensor) for v in (part.start, part.stop)):
         raise not_traceable("a slice with a bound that is computed", "shapes are static", "Python ints as bounds")
     to_end = part.stop is None or (isinstance(part.stop, RowCount) and part.stop.rows is size)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 from hpmoe.primitives.elementwise import mul, sigmoid, silu
+from hpmoe.primitives.grouped_matmul import grouped
 from hpmoe.primitives.matmul import matmul
 from hpmoe.primitives.shape import cast_back, slice_axis, transpose
 from hpmoe.primitives.swiglu import gated
@@ -14,7 +15,8 @@ Producers = dict[Var, Equation]
 
 
 def recognize(program: Program) -> Program:
-    """The same program with matmul(x, transpose(w)), x * sigmoid(x) and silu(gate) * up as one primitive each."""
+    """The same program with matmul(x, transpose(w)), its like for experts, x * sigmoid(x) and silu(gate) * up as one
+    primitive each."""
     producers: Producers = {}
 
     def replace(builder: Builder, eqn: Equation) -> Sequence[Atom] | None:
@@ -32,11 +34,13 @@ def _made_by(primitive: object, atom: Atom, producers: Producers) -> Equation | 
 
 
 def _transposed_matmul(b: Builder, eqn: Equation, producers: Producers) -> Atom | None:
-    source = _made_by(transpose, eqn.inputs[1], producers) if eqn.primitive is matmul else None
-    if source is None:
+    """matmul x (transpose w) -> matmul[transpose] x w, and so for experts' weights, each of which is transposed."""
+    source = _made_by(transpose, eqn.inputs[1], producers) if eqn.primitive in (matmul, grouped) else None
+    if source is None or source.params["axes"] not in ((1, 0), (0, 2, 1)):
         return None
+    x, _, *rest = eqn.inputs
     flag = not eqn.params.get("transpose", False)
-    return b.add(matmul, eqn.inputs[0], source.inputs[0], transpose=flag, source=eqn.source)
+    return b.add(eqn.primitive, x, source.inputs[0], *rest, transpose=flag, source=eqn.source)
 
 
 def _silu(b: Builder, eqn: Equation, producers: Producers) -> Atom | None:

@@ -15,7 +15,7 @@ from hpmoe.program import Atom, Aval, Builder, Literal, RouteAval, Var
 from hpmoe.tracing.calls import CALLS, find_call
 from hpmoe.tracing.errors import not_traceable, user_source
 from hpmoe.tracing.pynative import executor, gradient_depth
-from hpmoe.tracing.tracer import RouteTracer, Tracer, make_tracer
+from hpmoe.tracing.tracer import RouteTracer, RowCount, Tracer, make_tracer
 
 # What an old-style primitive keeps to itself instead of passing it.
 _ATTRIBUTES = {"Unstack": ("axis",), "Stack": ("axis",)}
@@ -137,6 +137,8 @@ class Recorder:
             return value.hpmoe_atom
         if isinstance(value, (bool, int, float, np.generic)):
             return Literal(widen(np.asarray(value)).item() if isinstance(value, np.generic) else value)
+        if isinstance(value, RowCount):
+            value.hpmoe_refuse("computing with the number of received rows")
         raise not_traceable(f"an operand of type {type(value).__name__}", "equations take tensors, routes and numbers",
                             "a mindspore.Tensor")
 

@@ -11,6 +11,7 @@ from hpmoe.primitives.swiglu import gated
 from hpmoe.tracing.calls import call
 from hpmoe.tracing.errors import not_traceable
 from hpmoe.tracing.promote import emit, full, in_float32, promote_dtypes, scaled_dtype, to_dtype, to_float
+from hpmoe.tracing.rules_shape import axis_of, cut, static_size
 from hpmoe.tracing.tracer import Tracer
 
 _FLOAT_UNARY = {
@@ -219,6 +220,18 @@ def elu(r: Any, input: Any, alpha: float = 1.0) -> Any:
     return emit(r, e.select, emit(r, e.greater, input, 0.0), input, _scaled(r, below, alpha))
 
 
+@call("SeLU", "SeLUExt")
+@in_float32
+def selu(r: Any, input: Any) -> Any:
+    return emit(r, e.mul, elu(r, input, 1.6732632423543772), 1.0507009873554805)
+
+
+@call("CeLU")
+@in_float32
+def celu(r: Any, input: Any, alpha: float = 1.0) -> Any:
+    return _scaled(r, elu(r, _scaled(r, input, 1 / alpha)), alpha)
+
+
 @call("GeluExt")
 @in_float32
 def gelu(r: Any, input: Any, approximate: str = "none") -> Any:
@@ -268,6 +281,14 @@ def hard_sigmoid(r: Any, input: Any) -> Any:
 @in_float32
 def hard_swish(r: Any, input: Any) -> Any:
     return emit(r, e.mul, input, hard_sigmoid(r, input))
+
+
+@call("GLU")
+@in_float32
+def glu(r: Any, input: Any, dim: int = -1) -> Any:
+    axis = axis_of(input, dim)
+    half = static_size(input, axis, "a glu") // 2
+    return emit(r, e.mul, cut(r, input, axis, 0, half), emit(r, e.sigmoid, cut(r, input, axis, half, 2 * half)))
 
 
 @call("Swiglu")
