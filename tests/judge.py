@@ -17,11 +17,11 @@ TRANSFERS = ("PUT", "PUT_BACK", "ALL_TO_ALL", "ALL_TO_ALL_BACK", "NOTIFY")
 
 
 class Judge:
-    """What the operations of `flow` need under each routing of `cases`, a list of (ids of each route, num_tokens)."""
+    """What the operations of `flow` need under each routing of `cases`, a list of (ids of each route, num_tokens, weights)."""
 
     def __init__(self, flow, cases, expansions=None):
         self.flow, self.cases, self.n = flow, cases, flow.num_tasks
-        self.expansions = expansions or [Expansion(flow, ids, num_tokens) for ids, num_tokens in cases]
+        self.expansions = expansions or [Expansion(flow, *case) for case in cases]
         self.ranks = range(flow.ep_size)
         self.size = self.n * flow.ep_size
         self.blocks = [((1 << self.size) - 1) << (self.size * c) for c in range(len(cases))]

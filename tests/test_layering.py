@@ -17,6 +17,7 @@ LAYERS = (
     "token_rows",
     "padding",
     "evaluate vjp tracing",
+    "tile_ops",
     "taskflow costs taskflow_text lifetimes limits dependencies event_tables tiling tile_choice layout native targets",
     "proofs interpret timelines bound",
     "calling",

@@ -42,11 +42,13 @@ SUBJECTS = (
     ("dense_with_bias", DENSE, {"rows": 2, "cols": 2}),
     ("summed_over_tokens", SINGLE, {"rows": 1, "cols": 2, "signal": "expert"}),
     ("deduplicating", PAIRS, {"rows": 1, "cols": 2}),
+    ("replicating", SINGLE, {"rows": 1, "cols": 2, "signal": "expert"}),
 )
 WIDE = Layer(ep=1, T=2, H=3, I=3, E=3, K=2)
 APART = Layer(ep=2, T=1, H=3, I=3, E=4, K=1)
 OTHERS = tuple((name, *rest) for name in (
-    *VARIANTS, "dropping", "accumulating", "recomputing", "deduplicating", "bfloat16") for rest in (
+    *VARIANTS, "dropping", "dropping_the_lightest", "in_capacity", "accumulating", "recomputing", "recomputing_swiglu",
+    "saving_nothing", "deduplicating", "replicating", "replicating_and_accumulating", "bfloat16", "float16") for rest in (
     (WIDE, {"rows": 2, "cols": 2}), (APART, {"rows": 1, "cols": 2, "signal": "expert"})))
 MANY = 3000  # mutants, from which on there are some of a few of these, too
 ARRIVALS = 20  # that are judged together
@@ -60,6 +62,15 @@ def dropping(x, ids, w, up, down, dense_up, dense_down):
     return hpmoe.moe_ffn(x, ids, w, up, down, dense_up, dense_down, capacity_factor=0.5, drop_policy="position")
 
 
+def dropping_the_lightest(x, ids, w, up, down):
+    return hpmoe.moe_ffn(x, ids, w, up, down, capacity_factor=0.5, drop_policy="probs")
+
+
+def in_capacity(x, ids, w, up, down):
+    """One that no routing is over."""
+    return hpmoe.moe_ffn(x, ids, w, up, down, capacity_factor=float(w.shape[0]) * 8)
+
+
 def accumulating(layer):
     local = layer.E // layer.ep
     shapes = {"gate_up_weight": (local, layer.H, 2 * layer.I), "down_weight": (local, layer.I, layer.H)}
@@ -67,14 +78,30 @@ def accumulating(layer):
     return hpmoe.accumulate_grads(hpmoe.moe_ffn, into=mains)
 
 
+def replicating(layer, f=hpmoe.moe_ffn):
+    """Copies of the first experts on the last ranks."""
+    return hpmoe.replicate_experts(f, loads=[2 ** (layer.E - e) for e in range(layer.E)])
+
+
+def saving(policy):
+    return lambda layer: hpmoe.save_for_backward(hpmoe.moe_ffn, policy=policy)
+
+
+MADE = {"accumulating": accumulating, "replicating": replicating, "recomputing": saving("dispatched_rows"),
+        "recomputing_swiglu": saving("recompute_swiglu"), "saving_nothing": saving(lambda eqn: False),
+        "deduplicating": lambda layer: hpmoe.deduplicate_rows(hpmoe.moe_ffn),
+        "replicating_and_accumulating": lambda layer: replicating(layer, accumulating(layer))}
+WITH_CAPACITY = {f.__name__: f for f in (dropping, dropping_the_lightest, in_capacity)}
+
+
 def function(name, layer):
     """The function of a subject and the arrays it is lowered for."""
-    if name in VARIANTS or name == "dropping":
-        f = dropping if name == "dropping" else VARIANTS[name][0]
+    if name in VARIANTS or name in WITH_CAPACITY:
+        f = WITH_CAPACITY[name] if name in WITH_CAPACITY else VARIANTS[name][0]
         return f, arguments(f, layer)
-    f = {"accumulating": accumulating, "recomputing": lambda _: hpmoe.save_for_backward(hpmoe.moe_ffn, policy="dispatched_rows"),
-         "deduplicating": lambda _: hpmoe.deduplicate_rows(hpmoe.moe_ffn)}.get(name, lambda _: hpmoe.moe_ffn)(layer)
-    return f, [a.astype(numpy_dtype("bfloat16")) if name == "bfloat16" and a.dtype != np.int32 else a for a in layer.arguments()]
+    f = MADE[name](layer) if name in MADE else hpmoe.moe_ffn
+    return f, [a.astype(numpy_dtype(name)) if name in ("bfloat16", "float16") and a.dtype != np.int32 else a
+               for a in layer.arguments()]
 
 
 def lowered(name, layer, options, direction, schedule):
@@ -90,8 +117,8 @@ def lowered(name, layer, options, direction, schedule):
 
 
 def every_case(layer, flow):
-    """Every number of tokens and every choice of experts of every rank through every route of its own ids. The order of a
-    token's choices only names its entries; it is that of the experts, or the other way round."""
+    """Every number of tokens and every choice of experts of every rank through every route of its own ids, with some weights.
+    The order of a token's choices only names its entries; it is that of the experts, or the other way round."""
     of_ids = [i for i, plan in enumerate(flow.routes) if plan.once_of < 0]
     one_token = [c[::1 - 2 * (i % 2)] for i, c in enumerate(itertools.combinations(range(layer.E), layer.K))]
     rank = [(n, ids) for n in range(layer.T + 1) for ids in itertools.product(one_token, repeat=n * len(of_ids))]
@@ -100,7 +127,8 @@ def every_case(layer, flow):
         ids = [[np.array([*chosen[i * n:(i + 1) * n], *[one_token[0]] * (layer.T - n)], np.int32).reshape(layer.T, layer.K)
                 for n, chosen in ranks] for i in range(len(of_ids))]
         of_route = [ids[of_ids.index(i if plan.once_of < 0 else plan.once_of)] for i, plan in enumerate(flow.routes)]
-        cases.append((of_route, [n for n, _ in ranks]))
+        weights = np.random.default_rng(len(cases)).standard_normal((layer.ep, layer.T, layer.K)).astype(np.float32)
+        cases.append((of_route, [n for n, _ in ranks], list(weights)))
     return cases
 
 
@@ -122,16 +150,17 @@ class Subject:
 
     def inputs(self, case):
         """Random inputs of every rank for a case."""
-        ids, num_tokens = self.cases[case]
+        ids, num_tokens, weights = self.cases[case]
         rng, x = np.random.default_rng(case), self.judge.expansions[case]
-        route_of = {plan.ids: i for i, plan in enumerate(self.flow.routes)}
+        given = {plan.weights: weights for plan in self.flow.routes}
+        given |= {plan.ids: ids[i] for i, plan in enumerate(self.flow.routes)}
         out = []
         for r in x.ranks:
             out.append([])
             for b in self.flow.inputs:
                 buffer = self.flow.buffers[b]
                 shape = tuple(d if isinstance(d, int) else x._num_rows(r, b) for d in buffer.shape)
-                out[-1].append(ids[route_of[b]][r].copy() if b in route_of
+                out[-1].append(given[b][r].copy() if b in given
                                else rng.standard_normal(shape).astype(numpy_dtype(buffer.dtype)))
         return out, num_tokens
 

@@ -99,9 +99,20 @@ class _Cases:
                 return False
             for p in leads:
                 leads[p] |= reached[p] if self._has_rows(p, case) else 0
-        exits = {p: len(arrives) + i for i, p in enumerate(leads)}
-        entries = [[exits[p] for p in before] for before in arrives]
-        return _reached(entries + [[i for i in range(len(arrives)) if bits >> i & 1] for bits in leads.values()]) is not None
+        return _reached(self._across_ranks(leads)) is not None
+
+    def _across_ranks(self, leads: dict[int, int]) -> Edges:
+        """Edges among the entries and exits of every rank; of one that stands for all where those would be too many."""
+        arrives = [[(p, s) for p, s in feeders if not self.order.stays(s)] for *_, feeders in self.waits]
+        size, is_apart = len(arrives) + len(leads), self.flow.ep_size * len(arrives) * (1 + len(leads)) <= MAX_WORK
+        ranks, exits = range(self.flow.ep_size) if is_apart else range(1), {p: i for i, p in enumerate(leads, len(arrives))}
+        edges: Edges = []
+        for rank in ranks:
+            for (_, event, _, _), before in zip(self.waits, arrives, strict=True):
+                edges.append([source * size + exits[p] for source in ranks for p, s in before
+                              if not is_apart or self.order.reaches(s, event, source, rank)])
+            edges += [[rank * size + i for i in range(len(arrives)) if bits >> i & 1] for bits in leads.values()]
+        return edges
 
     def _is_waited_for(self, wait: tuple, case: _Case) -> bool:
         """Whether a task waits for an event, and for more than nothing."""

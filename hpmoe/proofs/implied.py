@@ -7,6 +7,7 @@ empty: otherwise neither side of the order touches anything and there is nothing
 
 from __future__ import annotations
 
+import bisect
 import collections
 import copy
 import dataclasses
@@ -31,6 +32,7 @@ class _Known:
             facts.add_alone(order.flow)
         self.reached: dict[int, int] = collections.defaultdict(lambda: -1)
         self.events: set[int] = set()
+        self._experts: dict[tuple[int, int], int | None] = {}
 
     def copy(self) -> _Known:
         other = copy.copy(self)
@@ -50,11 +52,25 @@ class _Known:
             for k in self.order.lines[queue][first:last + 1]:
                 todo += self.waited_for(k)
 
+    def expert_of(self, route: int, slot: int) -> int | None:
+        """The expert of a slot where the facts tell it."""
+        place = route, slot
+        if place not in self._experts:
+            self._experts[place] = self.order.expert_of(self.facts, route, slot)
+        return self._experts[place]
+
+    def awaited(self, wait: Wait) -> int | None:
+        """The event of a wait, where the facts tell it."""
+        if self.order.kind(wait) == tf.STATIC:
+            return wait.event
+        expert = self.expert_of(self.order.op_of(wait.task).domain.route, self.order.tasks[wait.task].row)
+        return None if expert is None else wait.event + expert
+
     def waited_for(self, task: int) -> list[int]:
         """Tasks of this rank that surely added to an event that `task` waits for."""
         out = []
         for wait in self.order.waits_of(task):
-            event = self.order.awaited(wait, self.facts)
+            event = self.awaited(wait)
             if event is not None and event not in self.events:
                 self.events.add(event)
                 out += [s.task for s in self.order.signals_about(event)
@@ -72,7 +88,7 @@ class _Known:
             is_sent = kind != tf.ENTRY_TILE and self._moves_sent(op, task, offset if kind == tf.SLOT_EXPERT else None)
             return is_sent or (kind == tf.STATIC and self._moves_returned(op, task))
         if kind == tf.SLOT_EXPERT:
-            return row <= self.facts.slots.get(route, -1) and self.order.expert_of(self.facts, route, row) == offset
+            return row <= self.facts.slots.get(route, -1) and self.expert_of(route, row) == offset
         if kind == tf.ENTRY_TILE:
             is_told = op.opcode == "ALL_TO_ALL_BACK" and offset <= self.facts.tiles
             return is_told or self._is_of_last_tokens(op, row, offset)
@@ -114,6 +130,7 @@ class Proof(Order):
     def __init__(self, flow: tf.Taskflow):
         super().__init__(flow)
         self._known: dict[tuple, _Known] = {}
+        self._most_slots: dict[int, list[int]] = {}  # by route, of the first experts together
 
     def expert_of(self, facts: Facts, route: int, slot: int) -> int | None:
         """The expert of a slot where the facts tell it."""
@@ -124,8 +141,10 @@ class Proof(Order):
         """Whose rows a slot can hold. Experts come in order, each with as many slots as its most rows need, and empty slots
         count as the last one's."""
         plan = self.flow.routes[route]
-        low = next((e for e in range(plan.num_local_experts) if slot < plan.slots_of(e + 1)), 0)
-        most, behind = max(1, plan.slots_of(1)), max(0, facts.slots.get(route, -1) - slot)
+        if route not in self._most_slots:
+            self._most_slots[route] = [plan.slots_of(e + 1) for e in range(plan.num_local_experts)]
+        low = bisect.bisect_right(self._most_slots[route], slot) % plan.num_local_experts
+        most, behind = max(1, self._most_slots[route][0]), max(0, facts.slots.get(route, -1) - slot)
         high = max(0, plan.num_local_experts - 1 - behind // most)  # slots in use behind it are of some expert too
         for (r, s), expert in facts.expert_of.items():
             if r == route and s <= slot:
@@ -138,14 +157,6 @@ class Proof(Order):
         """Whether the facts say that an expert has rows."""
         used = range(facts.slots.get(route, -1) + 1)
         return (route, expert) in facts.experts or any(self.expert_of(facts, route, s) == expert for s in used)
-
-    def awaited(self, wait: Wait, facts: Facts) -> int | None:
-        """The event of a wait, where the facts tell it."""
-        if self.kind(wait) == tf.STATIC:
-            return wait.event
-        task = self.tasks[wait.task]
-        expert = self.expert_of(facts, self.flow.ops[task.op].domain.route, task.row)
-        return None if expert is None else wait.event + expert
 
     def is_after(self, reader: int, signal: Signal, offset: int, expert: int | None = None) -> bool:
         """Whether task `reader` surely starts after the task of `signal` wherever that signal adds to the event `offset`

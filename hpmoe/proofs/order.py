@@ -8,6 +8,7 @@ import collections
 import numpy as np
 
 from hpmoe import taskflow as tf
+from hpmoe.layout import Move, moves_of
 from hpmoe.proofs.counting import TRANSFERS, own_positions
 from hpmoe.proofs.rows import Signal, Task, Wait, op_spans
 
@@ -89,12 +90,27 @@ class Order:
         if kind == tf.STATIC:
             return [(first, None)]
         op, task = self.op_of(row.task), self.tasks[row.task]
+        if op.moves_copies:
+            moved = {move.expert for r in range(self.flow.ep_size) for move in self.moves(row.task, r)}
+            return [(first + expert, None) for expert in sorted(moved)]
         if kind != tf.SLOT_EXPERT or op.domain.kind != "slots":
             return [(first + i, None) for i in range(self.span(row))]
         plan, order, sources = self.flow.routes[op.domain.route], self.flow.peer_order, None
         if op.opcode == "PUT_BACK":  # the rank that the rows are of, the last such on any rank
             sources = 1 + int(((order[:, task.peer] - np.arange(len(order))) % len(order)).max())
         return [(first + e, e) for e in range(plan.num_local_experts) if task.row < plan.slots_of(e + 1, sources)]
+
+    def moves(self, task: int, rank: int) -> list[Move]:
+        """What a task that moves copies, or their gradients, moves from a rank."""
+        op = self.op_of(task)
+        return moves_of(self.flow.routes[op.domain.route].placement, op, rank, self.tasks[task].row)
+
+    def reaches(self, signal: Signal, event: int, source: int, rank: int) -> bool:
+        """Whether what a task signals on rank `source` may be about an event of another rank."""
+        if self.op_of(signal.task).moves_copies:
+            return any((move.peer, move.expert) == (rank, event - signal.event) for move in self.moves(signal.task, source))
+        peer = self.tasks[signal.task].peer
+        return peer < 0 or self.flow.peer_order[source, peer] == rank
 
     def slot_of(self, task: int) -> tuple[int, int] | None:
         """Route and index of the slot of this rank that a task is about, if any."""

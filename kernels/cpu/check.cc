@@ -1,4 +1,5 @@
-// The check of an image before it runs: a broken one is refused with a sentence, not launched.
+// The check of an image before it runs, and of its operations: a broken one is refused with a sentence, not launched.
+#include "check_events.h"
 #include "check_routes.h"
 #include "convert.h"
 #include "image.h"
@@ -33,7 +34,7 @@ class Checker {
       if (!is_route_ok(image_, image_.routes[i])) return "a route's sizes do not fit together";
     for (int32_t i = 0; i < h.num_ops; ++i)
       if (const char* fault = check_op(image_.ops[i])) return fault;
-    if (const char* fault = check_event_runs()) return fault;
+    if (const char* fault = check_events(image_)) return fault;
     for (int32_t i = 0; i < h.num_forms; ++i)
       if (const char* fault = check_form(image_.forms[i])) return fault;
     for (int32_t i = 0; i < h.num_tasks; ++i)
@@ -67,9 +68,7 @@ class Checker {
     return nullptr;
   }
 
-  const Route* route_of(int32_t index) const {
-    return in_range(index, image_.header->num_routes) ? &image_.routes[index] : nullptr;
-  }
+  const Route* route_of(int32_t index) const { return find_route(image_, index); }
 
   // Rows a task's unit has at most, and the rows an operand must therefore have (0: known only when it runs).
   int64_t domain_rows(const Op& op) const {
@@ -253,44 +252,6 @@ class Checker {
   // Of a WGRAD, whose output may be that of some of the experts.
   static int64_t first_expert(const Op& op) { return static_cast<Opcode>(op.opcode) == Opcode::WGRAD ? op.param[3] : 0; }
 
-  const char* check_event_runs() const {
-    const Header& h = *image_.header;
-    if (h.num_event_runs == 0) return h.num_events == 0 ? nullptr : "the runs do not cover the events";
-    if (image_.event_runs[0].first != 0) return "the runs do not cover the events";
-    for (int32_t i = 0; i < h.num_event_runs; ++i) {
-      const EventRun& run = image_.event_runs[i];
-      const int64_t count = int64_t{image_.end_of_run(i)} - run.first;
-      if (count < 1) return "the runs do not cover the events";
-      if (!event_ok(run, run.index) || !event_ok(run, run.index + count - 1))
-        return "an event's extent has no such kind, index or route";
-    }
-    return nullptr;
-  }
-
-  bool event_ok(const EventRun& run, int64_t index) const {
-    const Header& h = *image_.header;
-    const Route* route = route_of(run.route);
-    if (run.mult < 0 || index > INT32_MAX) return false;
-    switch (static_cast<Extent>(run.extent)) {
-      case Extent::ONE:
-      case Extent::STATIC_TILE:
-      case Extent::TOKENS: return true;
-      case Extent::TILE: return index >= 0;
-      case Extent::TILE_ENTRIES: return route && index >= 0;
-      case Extent::RECEIVED:
-      case Extent::ENTRIES: return route;
-      case Extent::SLOT: return route && in_range(index, route->num_slots);
-      case Extent::EXPERT:
-      case Extent::REPLICA:
-      case Extent::REPLICAS: return route && in_range(index, route->num_local_experts);
-      case Extent::SENT_TO:
-      case Extent::RETURNED_TO: return route && in_range(index, h.ep_size);
-      case Extent::SENT_TO_EXPERT:
-      case Extent::RETURNED_TO_FROM_EXPERT: return route && in_range(index, int64_t{route->num_local_experts} * h.ep_size);
-    }
-    return false;
-  }
-
   // The grid of an op's tasks: all of them are checked here, so that a word only needs a place in it.
   const char* check_grid(const Op& op, Opcode opcode) const {
     if (op.num_units < 0 || op.num_peers < 0 || op.cols < 0 || (op.cols > 0 && op.tile_cols < 1))
@@ -311,15 +272,7 @@ class Checker {
         int64_t{form.first_signal} + form.num_signals > h.num_signals) {
       return "a form's waits or signals lie outside their tables";
     }
-    const Op& op = image_.ops[form.op];
-    for (int32_t i = 0; i < form.num_waits; ++i) {
-      const int32_t kind = image_.waits[form.first_wait + i].kind;
-      if (!in_range(kind, 7) || kind == int32_t(Index::ENTRY_TILE)) return "a wait's kind is unknown";
-    }
-    for (int32_t i = 0; i < form.num_signals; ++i) {
-      if (const char* fault = check_signal(op, image_.signals[form.first_signal + i])) return fault;
-    }
-    return nullptr;
+    return check_events_of_form(image_, form);
   }
 
   const char* check_task(TaskWord word) const {
@@ -328,12 +281,7 @@ class Checker {
     const Form& form = image_.forms[word >> h.index_bits];
     const Op& op = image_.ops[form.op];
     if (place_of(word, h.index_bits) >= grid_size(op)) return "a task is outside the grid of its op";
-    const Task task = image_.decode(word);
-    for (const Wait& wait : image_.waits_of(task))
-      if (!reaches(op, task, wait)) return "a wait names an event that does not exist";
-    for (const Signal& signal : image_.signals_of(task))
-      if (!reaches(op, task, signal)) return "a signal names an event that does not exist";
-    return nullptr;
+    return check_events_of_task(image_, op, image_.decode(word));
   }
 
   bool row_ok(const Op& op, int64_t row) const {
@@ -358,39 +306,6 @@ class Checker {
       if (limit > 0 && (operand.offset < 0 || int64_t{operand.offset} + op.cols > limit)) return "a task's columns are outside an operand";
     }
     return nullptr;
-  }
-
-  const char* check_signal(const Op& op, const Signal& signal) const {
-    const auto opcode = static_cast<Opcode>(op.opcode);
-    if (!in_range(signal.kind, 7) || !in_range(signal.amount, 2) || !in_range(signal.remote, 3)) {
-      return "a signal's kind is unknown";
-    }
-    const bool by_tile = signal.kind == int32_t(Index::ENTRY_TILE), fans_out = opcode == Opcode::FAN_OUT;
-    if (fans_out && (signal.remote != int32_t(Remote::LOCAL) || signal.kind == int32_t(Index::SLOT_EXPERT)))
-      return "a FAN_OUT signals its own rank, by slot or for all";
-    if (by_tile && ((!is_transfer(opcode) && !fans_out) || moves_copies(opcode) || signal.amount != int16_t(Amount::ROWS)))
-      return "only a transfer signals rows by token tile";
-    const bool finds_peer = is_exchange(opcode) || (moves_copies(opcode) && signal.amount == int16_t(Amount::ROWS));
-    if (signal.remote == int32_t(Remote::PEER) && op.num_peers == 0 && !finds_peer)
-      return "a local task signals a peer";
-    return nullptr;
-  }
-
-  // The units that a row may arrive in: tiles of tokens, or slots of experts.
-  int64_t num_arrivals(const Op& op, const Route& route) const {
-    if (static_cast<Opcode>(op.opcode) == Opcode::FAN_OUT) return image_.routes[route.once_of].num_slots;
-    return ceil_div(route.num_tokens, image_.header->tile_rows);
-  }
-
-  // Whether every counter that a wait or signal of a task can lead to exists.
-  template <class Row>
-  bool reaches(const Op& op, const Task& task, const Row& row) const {
-    const Route* route = route_of(op.route);
-    int64_t more = 0;
-    if (row.kind == int32_t(Index::SLOT_EXPERT) && route) more = route->num_local_experts - 1;
-    if (row.kind == int32_t(Index::ENTRY_TILE) && route) more = num_arrivals(op, *route) - 1;
-    const int64_t event = image_.event_of(row, task);
-    return in_range(event, image_.header->num_events) && event + more < image_.header->num_events;
   }
 
   const void* bytes_;

@@ -1,0 +1,100 @@
+#include "check_events.h"
+
+#include "check_routes.h"
+
+namespace hpmoe {
+namespace {
+
+bool is_event_ok(const Image& image, const EventRun& run, int64_t index) {
+  const Header& h = *image.header;
+  const Route* route = find_route(image, run.route);
+  if (run.mult < 0 || index > INT32_MAX) return false;
+  switch (static_cast<Extent>(run.extent)) {
+    case Extent::ONE:
+    case Extent::STATIC_TILE:
+    case Extent::TOKENS: return true;
+    case Extent::TILE: return index >= 0;
+    case Extent::TILE_ENTRIES: return route && index >= 0;
+    case Extent::RECEIVED:
+    case Extent::ENTRIES: return route;
+    case Extent::SLOT: return route && in_range(index, route->num_slots);
+    case Extent::EXPERT:
+    case Extent::REPLICA:
+    case Extent::REPLICAS: return route && in_range(index, route->num_local_experts);
+    case Extent::SENT_TO:
+    case Extent::RETURNED_TO: return route && in_range(index, h.ep_size);
+    case Extent::SENT_TO_EXPERT:
+    case Extent::RETURNED_TO_FROM_EXPERT: return route && in_range(index, int64_t{route->num_local_experts} * h.ep_size);
+  }
+  return false;
+}
+
+const char* check_signal(const Op& op, const Signal& signal) {
+  const auto opcode = static_cast<Opcode>(op.opcode);
+  if (!in_range(signal.kind, 7) || !in_range(signal.amount, 2) || !in_range(signal.remote, 3)) {
+    return "a signal's kind is unknown";
+  }
+  const bool by_tile = signal.kind == int32_t(Index::ENTRY_TILE), fans_out = opcode == Opcode::FAN_OUT;
+  if (fans_out && (signal.remote != int32_t(Remote::LOCAL) || signal.kind == int32_t(Index::SLOT_EXPERT)))
+    return "a FAN_OUT signals its own rank, by slot or for all";
+  if (by_tile && ((!is_transfer(opcode) && !fans_out) || moves_copies(opcode) || signal.amount != int16_t(Amount::ROWS)))
+    return "only a transfer signals rows by token tile";
+  const bool finds_peer = is_exchange(opcode) || (moves_copies(opcode) && signal.amount == int16_t(Amount::ROWS));
+  if (signal.remote == int32_t(Remote::PEER) && op.num_peers == 0 && !finds_peer)
+    return "a local task signals a peer";
+  return nullptr;
+}
+
+// The units that a row may arrive in: tiles of tokens, or slots of experts.
+int64_t num_arrivals(const Image& image, const Op& op, const Route& route) {
+  if (static_cast<Opcode>(op.opcode) == Opcode::FAN_OUT) return image.routes[route.once_of].num_slots;
+  return ceil_div(route.num_tokens, image.header->tile_rows);
+}
+
+// Whether every counter that a wait or signal of a task can lead to exists.
+template <class Row>
+bool is_reached(const Image& image, const Op& op, const Task& task, const Row& row) {
+  const Route* route = find_route(image, op.route);
+  int64_t more = 0;
+  if (row.kind == int32_t(Index::SLOT_EXPERT) && route) more = route->num_local_experts - 1;
+  if (row.kind == int32_t(Index::ENTRY_TILE) && route) more = num_arrivals(image, op, *route) - 1;
+  const int64_t event = image.event_of(row, task);
+  return in_range(event, image.header->num_events) && event + more < image.header->num_events;
+}
+
+}  // namespace
+
+const char* check_events(const Image& image) {
+  const Header& h = *image.header;
+  if (h.num_event_runs == 0) return h.num_events == 0 ? nullptr : "the runs do not cover the events";
+  if (image.event_runs[0].first != 0) return "the runs do not cover the events";
+  for (int32_t i = 0; i < h.num_event_runs; ++i) {
+    const EventRun& run = image.event_runs[i];
+    const int64_t count = int64_t{image.end_of_run(i)} - run.first;
+    if (count < 1) return "the runs do not cover the events";
+    if (!is_event_ok(image, run, run.index) || !is_event_ok(image, run, run.index + count - 1))
+      return "an event's extent has no such kind, index or route";
+  }
+  return nullptr;
+}
+
+const char* check_events_of_form(const Image& image, const Form& form) {
+  for (int32_t i = 0; i < form.num_waits; ++i) {
+    const int32_t kind = image.waits[form.first_wait + i].kind;
+    if (!in_range(kind, 7) || kind == int32_t(Index::ENTRY_TILE)) return "a wait's kind is unknown";
+  }
+  for (int32_t i = 0; i < form.num_signals; ++i) {
+    if (const char* fault = check_signal(image.ops[form.op], image.signals[form.first_signal + i])) return fault;
+  }
+  return nullptr;
+}
+
+const char* check_events_of_task(const Image& image, const Op& op, const Task& task) {
+  for (const Wait& wait : image.waits_of(task))
+    if (!is_reached(image, op, task, wait)) return "a wait names an event that does not exist";
+  for (const Signal& signal : image.signals_of(task))
+    if (!is_reached(image, op, task, signal)) return "a signal names an event that does not exist";
+  return nullptr;
+}
+
+}  // namespace hpmoe

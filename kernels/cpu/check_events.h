@@ -1,0 +1,16 @@
+// The check of what orders tasks: events, and the waits and signals about them. Each tells what is wrong, or NULL.
+#pragma once
+
+#include "image.h"
+
+namespace hpmoe {
+
+const char* check_events(const Image& image);
+
+// The waits and signals of a form, whose op and tables exist.
+const char* check_events_of_form(const Image& image, const Form& form);
+
+// Whether every counter that they lead a task to exists.
+const char* check_events_of_task(const Image& image, const Op& op, const Task& task);
+
+}  // namespace hpmoe
