@@ -15,7 +15,8 @@ BODIES = {"aic": MATMULS, "aiv": ("PUT", "PUT_BACK", "NOTIFY", "SWIGLU", "SWIGLU
                                  "ROW_REDUCE", "COL_SUM", "GATHER", "KEEP", "DROP_COUNTS",
                                  "REPLICATE", "RETURN_GRADS", "FAN_OUT", "FAN_IN")}
 MAX_ROW_STRIDE = 65_535  # elements, of a matmul's operand: a parameter of 16 bits
-MAX_TOP_K = 256
+MAX_TOP_K = 512
+MAX_FANS = 256  # experts of a token that came once
 MAX_EXPERTS = 1024
 MAX_COPIES = 64  # a bit for each
 
@@ -29,7 +30,8 @@ def check_flow(flow: tf.Taskflow, target: str) -> None:
     for op in flow.ops:
         _check_op(flow, op, f"{who}: {op.label}")
     for plan in flow.routes:
-        check_argument(plan.top_k <= MAX_TOP_K, who, "top_k", plan.top_k, f"at most {MAX_TOP_K}")
+        what, most = ("top_k", MAX_TOP_K) if plan.once_of < 0 else ("top_k, of tokens sent once,", MAX_FANS)
+        check_argument(plan.top_k <= most, who, what, plan.top_k, f"at most {most}")
         experts = max(plan.num_experts, plan.num_local_experts * flow.ep_size)
         check_argument(experts <= MAX_EXPERTS, who, "num_experts, with copies,", experts, f"at most {MAX_EXPERTS}")
         copies = plan.placement.most_copies if plan.placement else 0

@@ -95,6 +95,9 @@ MUTANTS = (
     mutant("sums of rows over what fills them up", "reduce_bodies.h", (
         "AscendC::Add(part, part, x[r * piece.pitch], piece.num_cols);",
         "AscendC::Add(part, part, x[r * piece.pitch], piece.pitch);")),
+    *shown_in("many choices", mutant("a sum begun anew with each part of its entries", "reduce_bodies.h", (
+        "if (piece.first == 0) AscendC::Duplicate(unit.floats(0), 0.0f, piece.tokens.count());",
+        "AscendC::Duplicate(unit.floats(0), 0.0f, piece.tokens.count());"))),
     # Fractals and flags of the matrix core.
     mutant("a wrong fractal", "fractals.h", ("is_across ? part.pitch : 1", "1")),
     mutant("fractals as far apart as where none is turned", "fractals.h", ("is_across ? 1 : part.pitch", "part.pitch")),
@@ -164,7 +167,7 @@ MUTANTS = (
     # Entries that are dropped.
     *shown_in(
         "drops",
-        mutant("dropped entries in the sum", "reduce_bodies.h", ("chosen != 0 && kept.GetValue(r * top_k + k) < 0", "false")),
+        mutant("dropped entries in the sum", "reduce_bodies.h", ("chosen != 0 && kept.GetValue(r * piece.entries + k) < 0", "false")),
         mutant("values of dropped entries kept", "drop_bodies.h", ("kept.GetValue(i) >= 0", "true")),
         mutant("one entry more than an expert takes", "entry_sort.h", ("least(all_.GetValue(e), capacity)",
                                                                       "least(all_.GetValue(e), capacity + 1)")),

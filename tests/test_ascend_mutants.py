@@ -17,7 +17,7 @@ from helpers import Layer
 from mindspore import mint
 from mindspore.graph.api import _pynative_executor as executor
 
-from hpmoe import Aval, deduplicate_rows, moe_ffn, replicate_experts, trace
+from hpmoe import Aval, combine, deduplicate_rows, dispatch, moe_ffn, replicate_experts, trace
 from hpmoe.errors import LaunchError
 from hpmoe.kernels import build_native, twin_target
 
@@ -68,8 +68,12 @@ def layers():
     deep_float32 = ProgramRun(trace(lambda x, w: x @ w, f32(113, 300), f32(300, 144)), rows=128, cols=160)
     shared_float32 = LayerRun(Layer(ep=2, T=9, H=20, I=20, E=4, K=2, routing="one expert"), ms.float32,
                               replicate_experts(moe_ffn, loads=[1, 1, 1, 9], replicas=2))
-    return {"float32": float32, "deep float32": deep_float32, "shared float32": shared_float32, "chain": chain, "wide": wide, "sums": sums, "small": small, "deep": deep, "functions": functions,
-            "in order": in_order, "drops": drops, "shared": shared}
+    choices = ProgramRun(trace(lambda x, ids, w: combine(*dispatch(x, ids, num_local_experts=130), w),
+                               f32(2, 20), Aval((2, 130), "int32"), f32(2, 130)))
+    choices.inputs[1][...] = np.arange(130)
+    return {"chain": chain, "wide": wide, "sums": sums, "small": small, "deep": deep, "functions": functions,
+            "in order": in_order, "drops": drops, "shared": shared, "many choices": choices, "float32": float32,
+            "deep float32": deep_float32, "shared float32": shared_float32}
 
 
 def how_caught(layers, right, monkeypatch, shows_in=""):

@@ -111,3 +111,21 @@ def test_copies_of_experts_whose_tokens_are_sent_once_and_dropped(policy):
         return hpmoe.deduplicate_rows(hpmoe.replicate_experts(f, loads=loads_of(layer), replicas=2))
 
     capped_run(layer, 0.6, policy, wrap=wrap, blocks=2).check()
+
+
+# --- many choices ---
+
+
+@pytest.mark.parametrize("dtype, top_k, policy", [("float32", 130, None), ("float32", 300, "probs"), ("bfloat16", 512, None)])
+def test_more_choices_than_sums_take_at_once(dtype, top_k, policy):
+    """A token's entries come in parts where so many rows, of 16 columns each, do not fit UB; the last one is shorter."""
+    limits = {"capacity_factor": 0.5, "drop_policy": policy} if policy else {}
+
+    def there_and_back(x, ids, weights):
+        rows, route = hpmoe.dispatch(x, ids, num_local_experts=top_k, **limits, **({"topk_weights": weights} if policy else {}))
+        return hpmoe.combine(rows * 2.0, route, weights)
+
+    avals = [Aval((3, 40), dtype), Aval((3, top_k), "int32"), Aval((3, top_k), dtype)]
+    run, rng = ProgramRun(trace(there_and_back, *avals), rows=16, cols=40), np.random.default_rng(0)
+    run.inputs[1][...] = [rng.permutation(top_k) for _ in range(3)]
+    run.check()

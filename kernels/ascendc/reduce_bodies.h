@@ -5,6 +5,33 @@
 
 namespace hpmoe {
 
+// Some columns of the entries of tokens: of all of them, or, of one token, `entries` from the first on.
+struct EntryPiece {
+  Piece tokens;
+  int32_t first, entries;
+  bool is_last;
+};
+
+// All entries of as many tokens as fit, or part by part those of one.
+class EntryPieces {
+ public:
+  __aicore__ inline EntryPieces(int32_t num_rows, int32_t num_cols, int32_t top_k, int32_t elements)
+      : top_k_(top_k), at_once_(least(top_k, elements / kLane)), tokens_(num_rows, num_cols, elements / at_once_) {}
+  __aicore__ inline bool is_done() const { return first_ == 0 && tokens_.is_done(); }
+  __aicore__ inline EntryPiece next() {
+    if (first_ == 0) piece_ = tokens_.next();
+    const int32_t first = first_, entries = least(at_once_, top_k_ - first);
+    const bool is_last = first + entries == top_k_;
+    first_ = is_last ? 0 : first + entries;
+    return {piece_, first, entries, is_last};
+  }
+
+ private:
+  int32_t top_k_, at_once_, first_ = 0;
+  Pieces tokens_;
+  Piece piece_{};
+};
+
 // out[t] = sum_k w[t, k] * in[t * K + k], k = 0, 1, ..., over the entries that were not dropped: `chosen` has a number below 0
 // for those, or is 0 where there are none.
 struct ReduceEntries {
@@ -14,36 +41,39 @@ struct ReduceEntries {
   int32_t top_k;
   bool is_weighted;
 
-  __aicore__ inline Piece entries(const Piece& p) const {
-    return {p.row * top_k, p.col, p.num_rows * top_k, p.num_cols, p.pitch};
+  __aicore__ inline Piece entries(const EntryPiece& p) const {
+    return {p.tokens.row * top_k + p.first, p.tokens.col, p.tokens.num_rows * p.entries, p.tokens.num_cols, p.tokens.pitch};
   }
-  __aicore__ inline int32_t lanes() const { return round_up(top_k, kLane); }
-  __aicore__ inline Piece of_weights(const Piece& p) const { return {p.row, 0, p.num_rows, top_k, lanes()}; }
+  __aicore__ inline static int32_t lanes(const EntryPiece& p) { return round_up(p.entries, kLane); }
+  __aicore__ inline static Piece of_weights(const EntryPiece& p) {
+    return {p.tokens.row, p.first, p.tokens.num_rows, p.entries, lanes(p)};
+  }
 
-  __aicore__ inline void load(const Bytes& loaded, const Piece& piece) {
+  __aicore__ inline void load(const Bytes& loaded, const EntryPiece& piece) {
     unit.load(loaded, 0, in, entries(piece));
     if (is_weighted) unit.load(loaded, 1, weights, of_weights(piece));
   }
-  __aicore__ inline void widen(const Bytes& loaded, const Piece& piece) {
-    AscendC::Duplicate(unit.floats(0), 0.0f, piece.count());
+  __aicore__ inline void widen(const Bytes& loaded, const EntryPiece& piece) {
+    if (piece.first == 0) AscendC::Duplicate(unit.floats(0), 0.0f, piece.tokens.count());
     unit.widen(unit.floats(1), loaded, 0, in.dtype, entries(piece).count());
     if (is_weighted) unit.widen(unit.floats(2), loaded, 1, weights.dtype, of_weights(piece).count());
   }
-  __aicore__ inline void compute(const Piece& piece) {
+  __aicore__ inline void compute(const EntryPiece& piece) {
     const Floats sum = unit.floats(0), x = unit.floats(1), w = unit.floats(2);
     const Piece all = entries(piece);
+    const int32_t pitch = all.pitch;
     AscendC::LocalTensor<int32_t> kept;
     if (chosen != 0) kept = unit.read_entries(chosen + static_cast<uint64_t>(all.row) * sizeof(int32_t), all.num_rows);
     if (is_weighted) unit.wait_for_results();
-    for (int32_t k = 0; k < top_k; ++k) {
-      for (int32_t r = 0; r < piece.num_rows; ++r) {
-        if (chosen != 0 && kept.GetValue(r * top_k + k) < 0) continue;
-        const float weight = is_weighted ? w.GetValue(r * lanes() + k) : 1.0f;
-        AscendC::Axpy(sum[r * piece.pitch], x[(r * top_k + k) * piece.pitch], weight, piece.pitch);
+    for (int32_t k = 0; k < piece.entries; ++k) {
+      for (int32_t r = 0; r < piece.tokens.num_rows; ++r) {
+        if (chosen != 0 && kept.GetValue(r * piece.entries + k) < 0) continue;
+        const float weight = is_weighted ? w.GetValue(r * lanes(piece) + k) : 1.0f;
+        AscendC::Axpy(sum[r * pitch], x[(r * piece.entries + k) * pitch], weight, pitch);
       }
       AscendC::PipeBarrier<PIPE_V>();
     }
-    unit.write(out, piece, sum, piece.count());
+    if (piece.is_last) unit.write(out, piece.tokens, sum, piece.tokens.count());
   }
 };
 
@@ -57,7 +87,7 @@ __aicore__ inline void reduce_entries(VectorUnit& unit, const Frame& frame) {
   const int32_t widest = most(most(element_bytes(out.dtype), element_bytes(in.dtype)), element_bytes(weights.dtype));
   const uint64_t chosen = drops(frame.routing.route()) ? chosen_from(frame, frame.unit.start) : 0;
   ReduceEntries body{unit, out, in, weights, chosen, top_k, is_weighted};
-  run_pieces(unit, Pieces(frame.unit.rows, out.cols, piece_elements(widest) / top_k), body);
+  run_pieces(unit, EntryPieces(frame.unit.rows, out.cols, top_k, piece_elements(widest)), body);
 }
 
 // out[r] = <a[r], b[r]>, the sum of a[r], or its largest: the parts of a row are taken together, element by element, then
