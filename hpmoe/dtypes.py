@@ -76,5 +76,8 @@ def rounded(array: np.ndarray, name: str) -> np.ndarray:
         >>> rounded(np.float32([1.0, 1e6]), "float16")
         array([ 1., inf], dtype=float16)
     """
+    array, dtype = np.asarray(array), numpy_dtype(name)
+    if array.dtype == dtype:
+        return array
     with np.errstate(over="ignore"):
-        return np.asarray(array).astype(numpy_dtype(name), copy=False)
+        return array.astype(dtype)

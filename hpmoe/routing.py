@@ -117,14 +117,15 @@ class Route:
 
 def check_topk_ids(topk_ids: np.ndarray, num_experts: int, who: str = "hpmoe.dispatch") -> None:
     """Raises ArgumentError unless each token names distinct experts in 0..num_experts-1."""
-    bad = np.argwhere((topk_ids < 0) | (topk_ids >= num_experts))
-    if len(bad):
+    if topk_ids.size and (topk_ids.min() < 0 or topk_ids.max() >= num_experts):
+        bad = np.argwhere((topk_ids < 0) | (topk_ids >= num_experts))
         where = tuple(int(i) for i in bad[0])
         check_argument(False, who, f"topk_ids{list(where)}", int(topk_ids[where]),
                        f"an expert id in 0..{num_experts - 1}", f"{len(bad)} ids are out of range.")
     ordered = np.sort(topk_ids, axis=-1)
-    repeated = np.argwhere(ordered[..., 1:] == ordered[..., :-1])
-    if len(repeated):
+    is_repeated = ordered[..., 1:] == ordered[..., :-1]
+    if is_repeated.any():
+        repeated = np.argwhere(is_repeated)
         token = tuple(int(i) for i in repeated[0][:-1])
         check_argument(False, who, f"topk_ids{list(token)}", topk_ids[token].tolist(), "distinct experts for each token",
                        "A router's top-k gives distinct ids; add the weights of repeated ones beforehand.")

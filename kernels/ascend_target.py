@@ -75,13 +75,13 @@ class AscendExecutable(Executable):
         operands = [*map(in_dtype, tensors, dtypes), *made]
         if self.layout.scratch_bytes:
             operands.append(mint.empty((self.layout.scratch_bytes,), dtype=mindspore.uint8))
-        heap.operator.launch(kernel, self._num_tokens() if num_tokens is None else num_tokens, operands)
+        heap.operator.launch(kernel, self._num_tokens if num_tokens is None else num_tokens, operands)
         return [operands[out.tensor].reshape(out.shape) for out in self.layout.outputs]
 
     def graph_attributes(self) -> dict[str, int]:
         """What the operator of a compiled graph has to know of the kernel: the attributes that host/graph_op.cc reads."""
         heap = self.find_heap(self.flow.ep_size)
-        return {"kernel": heap.number_of(self), "num_tokens": self._num_tokens(), "num_made": len(self.layout.made),
+        return {"kernel": heap.number_of(self), "num_tokens": self._num_tokens, "num_made": len(self.layout.made),
                 "scratch_bytes": self.layout.scratch_bytes}
 
     def check(self, kernel: Any, wait: bool = False) -> None:

@@ -1,6 +1,7 @@
 """Runs packed images on this machine: the queues of every rank, served by as many threads as there are cores."""
 
 import ctypes
+import dataclasses
 import signal
 import sys
 import threading
@@ -9,6 +10,7 @@ import numpy as np
 
 from hpmoe.dtypes import numpy_dtype
 from hpmoe.errors import check_argument
+from hpmoe.kernels.buffers import describe
 from hpmoe.kernels.diagnosis import make_error
 from hpmoe.kernels.native import Rank, Status, load
 from hpmoe.kernels.protocol import Code, Dtype, unpack_image
@@ -33,18 +35,29 @@ def launch(image, buffers, num_tokens, counters, bases, timeout, trace=None):
         ArgumentError: an array has another shape, dtype or layout than the image states.
         LaunchError: the launch failed; its `status` is the native status as a dict. Counters and bases stay usable.
     """
-    library = load()
-    _check_image(library, image)
-    header, sections = unpack_image(image)
-    _check_arrays(header, sections, buffers, num_tokens, counters, bases, trace)
-    ranks = _make_ranks(buffers, num_tokens, counters, bases)
-    trace_pointer = None if trace is None else trace.ctypes.data
+    _check_image(image)
+    demands = Demands.read(image)
+    if demands is None:
+        raise _broken(image)
+    demands.check_arrays(buffers, num_tokens, counters, bases, trace)
+    addresses = np.array([[array.ctypes.data for array in arrays] for arrays in buffers], np.uint64)
+    launch_checked(image, addresses, num_tokens, counters, bases, timeout, trace)
+
+
+def launch_checked(image, addresses, num_tokens, counters, bases, timeout, trace=None):
+    """What `launch` does with arrays that are known to be what the image demands; addresses: uint64 [ep_size, buffers]."""
+    ranks = (Rank * len(addresses))()
+    first, step, own = addresses.ctypes.data, addresses.strides[0], counters.strides[0]
+    first_counter, first_base = counters.ctypes.data, bases.ctypes.data
+    for r, rank in enumerate(ranks):
+        rank.buffers, rank.num_tokens = first + r * step, num_tokens[r]
+        rank.counters, rank.bases = first_counter + r * own, first_base + r * own
     status = Status()
     handler = signal.getsignal(signal.SIGINT)
     is_interruptible = callable(handler) and _runs_for_main_thread()
-    library.hpmoe_launch(
+    load().hpmoe_launch(
         *(image.ctypes.data, image.nbytes, ranks, len(ranks)),
-        *(0, timeout, trace_pointer, is_interruptible, ctypes.byref(status)),
+        *(0, timeout, None if trace is None else trace.ctypes.data, is_interruptible, ctypes.byref(status)),
     )
     if status.code == Code.INTERRUPTED:
         handler(signal.SIGINT, sys._getframe())  # raises KeyboardInterrupt, unless the user has a handler of their own
@@ -66,49 +79,81 @@ def _has_ended(status):
     return status.code == Code.INTERRUPTED and status.rank < 0
 
 
-def _check_image(library, image):
+def sealed(image):
+    """The same bytes where nothing can write to them. Raises ArgumentError for what is no image."""
+    _check_image(image)
+    return image if isinstance(image.base, bytes) else np.frombuffer(image.tobytes(), np.uint8)
+
+
+def _check_image(image):
     if image.dtype != np.uint8 or image.ndim != 1 or not image.flags.c_contiguous:
-        check_argument(False, "launch", "image", _describe(image), "a contiguous uint8[image_bytes]")
-    fault = library.hpmoe_image_fault(image.ctypes.data, image.nbytes)
-    if fault is not None:
-        raise make_error(Status(code=Code.BAD_IMAGE), fault=fault.decode())
+        check_argument(False, "launch", "image", describe(image), "a contiguous uint8[image_bytes]")
 
 
-def _check_arrays(header, sections, buffers, num_tokens, counters, bases, trace):
-    ep_size, num_events = int(header["ep_size"]), int(header["num_events"])
-    check_argument(len(buffers) == ep_size, "launch", "len(buffers)", len(buffers), f"{ep_size}, one list a rank")
-    check_argument(len(num_tokens) == ep_size, "launch", "len(num_tokens)", len(num_tokens), f"{ep_size}, one a rank")
-    for name, array, shape in (
-        ("counters", counters, (ep_size, num_events)),
-        ("bases", bases, (ep_size, num_events)),
-        ("trace", trace, (ep_size, int(header["num_tasks"]), 3)),
-    ):
-        if array is not None and (array.dtype != np.int64 or array.shape != shape or not array.flags.c_contiguous):
-            check_argument(False, "launch", name, _describe(array), f"a contiguous int64{list(shape)}")
-    most = min(sections["routes"]["num_tokens"].tolist(), default=None)
-    for rank, count in enumerate(num_tokens):
-        if count < 0 or (most is not None and count > most):
-            check_argument(False, "launch", f"num_tokens[{rank}]", count, f"between 0 and {most}")
-    table = sections["buffers"]
-    dtypes = map(ELEMENT_TYPES.get, table["dtype"].tolist())
-    expected = list(zip(table["cols"].tolist(), table["rows"].tolist(), dtypes, strict=True))
-    for rank, arrays in enumerate(buffers):
-        check_argument(len(arrays) == len(expected), "launch", f"len(buffers[{rank}])", len(arrays), len(expected))
-        for i, (array, (cols, rows, dtype)) in enumerate(zip(arrays, expected, strict=True)):
-            if array.dtype != dtype or array.size % cols or array.size < rows * cols or not array.flags.c_contiguous:
-                wanted = f"a contiguous {dtype} array of {rows or 'some'} rows and {cols} columns"
-                check_argument(False, "launch", f"buffers[{rank}][{i}]", _describe(array), wanted)
+def _broken(image):
+    fault = load().hpmoe_image_fault(image.ctypes.data, image.nbytes)
+    return make_error(Status(code=Code.BAD_IMAGE), fault=fault.decode())
 
 
-def _describe(array):
-    return f"{array.dtype}{list(array.shape)}{'' if array.flags.c_contiguous else ' with gaps'}"
+@dataclasses.dataclass(frozen=True)
+class Demands:
+    """What an image demands of the arrays of a launch.
 
+    Attributes:
+        ep_size, num_events, num_tasks: of the image.
+        max_tokens: the most tokens of a rank, or None where any number will do.
+        buffers: columns, rows (0 for what is received) and dtype of each.
+    """
 
-def _make_ranks(buffers, num_tokens, counters, bases):
-    ranks = (Rank * len(buffers))()
-    for rank, arrays in enumerate(buffers):
-        pointers = (ctypes.c_void_p * len(arrays))(*(array.ctypes.data for array in arrays))
-        ranks[rank].buffers = pointers  # keeps the pointers alive as long as the structure
-        ranks[rank].num_tokens = num_tokens[rank]
-        ranks[rank].counters, ranks[rank].bases = counters[rank].ctypes.data, bases[rank].ctypes.data
-    return ranks
+    ep_size: int
+    num_events: int
+    num_tasks: int
+    max_tokens: int | None
+    buffers: list
+
+    @staticmethod
+    def read(image):
+        """Those of a sound image; None of a broken one."""
+        if load().hpmoe_image_fault(image.ctypes.data, image.nbytes) is not None:
+            return None
+        header, sections = unpack_image(image)
+        table = sections["buffers"]
+        dtypes = map(ELEMENT_TYPES.get, table["dtype"].tolist())
+        return Demands(
+            *(int(header[name]) for name in ("ep_size", "num_events", "num_tasks")),
+            min(sections["routes"]["num_tokens"].tolist(), default=None),
+            list(zip(table["cols"].tolist(), table["rows"].tolist(), dtypes, strict=True)),
+        )
+
+    def counters_fault(self, counters, bases, trace=None):
+        """The first array of launches that is not of the image's sizes, as (name, array, shape wanted); or None."""
+        for name, array, shape in (
+            ("counters", counters, (self.ep_size, self.num_events)),
+            ("bases", bases, (self.ep_size, self.num_events)),
+            ("trace", trace, (self.ep_size, self.num_tasks, 3)),
+        ):
+            if array is not None and (array.dtype != np.int64 or array.shape != shape or not array.flags.c_contiguous):
+                return name, array, shape
+        return None
+
+    def check_num_tokens(self, num_tokens):
+        check_argument(len(num_tokens) == self.ep_size, "launch", "len(num_tokens)", len(num_tokens),
+                       f"{self.ep_size}, one a rank")
+        for rank, count in enumerate(num_tokens):
+            if count < 0 or (self.max_tokens is not None and count > self.max_tokens):
+                check_argument(False, "launch", f"num_tokens[{rank}]", count, f"between 0 and {self.max_tokens}")
+
+    def check_arrays(self, buffers, num_tokens, counters, bases, trace):
+        check_argument(len(buffers) == self.ep_size, "launch", "len(buffers)", len(buffers),
+                       f"{self.ep_size}, one list a rank")
+        self.check_num_tokens(num_tokens)
+        if fault := self.counters_fault(counters, bases, trace):
+            name, array, shape = fault
+            check_argument(False, "launch", name, describe(array), f"a contiguous int64{list(shape)}")
+        for rank, arrays in enumerate(buffers):
+            check_argument(len(arrays) == len(self.buffers), "launch", f"len(buffers[{rank}])", len(arrays),
+                           len(self.buffers))
+            for i, (array, (cols, rows, dtype)) in enumerate(zip(arrays, self.buffers, strict=True)):
+                if array.dtype != dtype or array.size % cols or array.size < rows * cols or not array.flags.c_contiguous:
+                    wanted = f"a contiguous {dtype} array of {rows or 'some'} rows and {cols} columns"
+                    check_argument(False, "launch", f"buffers[{rank}][{i}]", describe(array), wanted)

@@ -3,22 +3,21 @@
 from __future__ import annotations
 
 import dataclasses
-import math
+import functools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from hpmoe.dtypes import numpy_dtype, storage_dtype, stored
 from hpmoe.errors import LaunchError
-from hpmoe.kernels.cpu_target import launch
+from hpmoe.kernels.buffers import Placed, Places
+from hpmoe.kernels.cpu_target import Demands, launch, launch_checked, sealed
 from hpmoe.kernels.memory import Pool
 from hpmoe.kernels.packing import pack
 from hpmoe.layout import received_rows
-from hpmoe.lifetimes import memory_bytes
 from hpmoe.locks import new_lock
 from hpmoe.targets import find_target, register_target
-from hpmoe.taskflow import Taskflow, memory_of
+from hpmoe.taskflow import Taskflow
 from hpmoe.taskflow_text import event_name, task_name
 from hpmoe.timelines.measure import new_trace
 
@@ -31,7 +30,7 @@ class Executable:
 
     Attributes:
         flow: what was packed.
-        image: uint8, read by every rank.
+        image: uint8, read by every rank; nobody can write to it, so that what was once checked holds.
         timeout: seconds without any task ending, on any rank, after which a wait ends the launch with an error.
         provenance: transforms applied, as printed.
     """
@@ -46,6 +45,9 @@ class Executable:
 
     level = "kernel"
     target = "cpu"
+
+    def __post_init__(self) -> None:
+        object.__setattr__(self, "image", sealed(self.image))
 
     @property
     def name(self) -> str:
@@ -74,24 +76,39 @@ class Executable:
             LaunchError: a wait ran out of time, or the launch was interrupted; the text names task and event.
         """
         flow = self.flow
-        received = received_rows(flow, inputs, num_tokens)
-        memory = _allocate(flow, inputs, received, num_tokens is not None, into or {})
-        buffers = [[np.zeros((1, b.cols), a.dtype) if a.size == 0 else a
-                    for a, b in zip(rank, flow.buffers, strict=True)] for rank in memory]
-        lengths = [int(n) for n in num_tokens] if num_tokens is not None else [self._num_tokens()] * flow.ep_size
+        results = {flow.outputs[j]: arrays for j, arrays in (into or {}).items()}
+        placed = Placed(self._places, POOL, inputs, received_rows(flow, inputs, num_tokens), num_tokens is not None, results)
+        lengths = [int(n) for n in num_tokens] if num_tokens is not None else [self._num_tokens] * flow.ep_size
         trace = new_trace(flow) if trace is None else trace
         with self.lock:
             try:
-                self._launch(buffers, lengths, trace)
+                self._launch(placed, lengths, trace)
             except LaunchError as error:
                 raise self._explained(error) from None
         if keep is not None:
-            keep.extend(memory)
-        return [[flow.buffers[b].user_view(mine[b]) for b in flow.outputs] for mine in memory]
+            keep.extend(placed.ranks())
+        return [[flow.buffers[b].user_view(placed.array(rank, b)) for b in flow.outputs] for rank in range(flow.ep_size)]
 
-    def _launch(self, buffers: list[list[np.ndarray]], num_tokens: list[int], trace: np.ndarray | None) -> None:
-        launch(self.image, buffers, num_tokens, self.counters, self.bases, self.timeout, trace)
+    def _launch(self, placed: Placed, num_tokens: list[int], trace: np.ndarray | None) -> None:
+        if self._demands is None or trace is not None:
+            return launch(self.image, placed.read_ranks(), num_tokens, self.counters, self.bases, self.timeout, trace)
+        self._demands.check_num_tokens(num_tokens)
+        launch_checked(self.image, placed.addresses, num_tokens, self.counters, self.bases, self.timeout)
 
+    @functools.cached_property
+    def _demands(self) -> Demands | None:
+        """What the image demands of a launch, where every launch of this taskflow meets it; else None."""
+        demands = Demands.read(self.image)
+        if demands is None or demands.counters_fault(self.counters, self.bases):
+            return None
+        buffers = [(b.cols, b.num_rows or 0, dtype) for b, dtype in zip(self.flow.buffers, self._places.dtypes, strict=True)]
+        return demands if demands.ep_size == self.flow.ep_size and demands.buffers == buffers else None
+
+    @functools.cached_property
+    def _places(self) -> Places:
+        return Places(self.flow)
+
+    @functools.cached_property
     def _num_tokens(self) -> int:
         return max([r.num_tokens for r in self.flow.routes] or [op.clipped_rows for op in self.flow.ops], default=0)
 
@@ -132,41 +149,6 @@ def compile_cpu(flow: Taskflow, timeout: float) -> Executable:
 
 def _compiled(flow: Taskflow, target: str, timeout: float, provenance: tuple[str, ...]) -> Any:
     return find_target(target).compiler(flow, timeout=timeout).replace(provenance=provenance)
-
-
-def _allocate(flow: Taskflow, inputs: Sequence[Sequence[np.ndarray]], received: list[list[int]],
-              padded: bool, into: Mapping[int, Sequence[np.ndarray]]) -> list[list[np.ndarray]]:
-    """For each rank an array for each buffer: inputs as they are, the rest from the pool, sized from the real counts, those
-    that take over the memory of another in that.
-
-    The ranks' parts of an output lie one after the other, so that they are one array for whoever stacks them.
-    """
-    position = {b: i for i, b in enumerate(flow.inputs)}
-    memory: list[list[np.ndarray]] = [[] for _ in inputs]
-    given = {flow.outputs[j]: arrays for j, arrays in into.items()}
-    sizes = [memory_bytes(flow, rows) for rows in received]
-    blocks: list[dict[int, np.ndarray]] = [{} for _ in inputs]
-    for b, buffer in enumerate(flow.buffers):
-        is_output = buffer.role == "output" and buffer.route < 0 and buffer.storage == b
-        together, dtype = None, numpy_dtype(storage_dtype(buffer.dtype))
-        if is_output and b not in given:
-            make = POOL.zeros if padded else POOL.empty
-            together = make((len(inputs), buffer.num_rows, buffer.cols), dtype)
-        for rank, mine in enumerate(memory):
-            shape = (buffer.num_rows if buffer.route < 0 else received[rank][buffer.route], buffer.cols)
-            if is_output:
-                mine.append(given[b][rank].reshape(shape) if b in given else together[rank])
-            elif buffer.storage != b:
-                mine.append(mine[buffer.storage].reshape(shape))
-            elif b in position:
-                mine.append(stored(inputs[rank][position[b]], buffer.dtype).reshape(shape))
-            else:
-                home = memory_of(flow.buffers, b)
-                if home == b:
-                    blocks[rank][b] = POOL.empty((sizes[rank][b],), np.uint8)
-                nbytes = math.prod(shape) * dtype.itemsize
-                mine.append(blocks[rank][home][:nbytes].view(dtype).reshape(shape))
-    return memory
 
 
 register_target("cpu", compile_cpu)

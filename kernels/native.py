@@ -19,7 +19,7 @@ class Rank(ctypes.Structure):
     """HpmoeRank of cpu/abi.h."""
 
     _fields_ = [
-        ("buffers", ctypes.POINTER(ctypes.c_void_p)),
+        ("buffers", ctypes.c_void_p),
         ("num_tokens", ctypes.c_int64),
         ("counters", ctypes.c_void_p),
         ("bases", ctypes.c_void_p),

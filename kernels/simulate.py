@@ -121,12 +121,12 @@ def _native(machine: Machine) -> _Machine:
 
 
 def _ranks(flow: Taskflow, arrays: list[dict[int, np.ndarray]], lengths: list[int]) -> ctypes.Array:
-    ranks = (Rank * flow.ep_size)()
+    ranks, addresses = (Rank * flow.ep_size)(), np.zeros((flow.ep_size, len(flow.buffers)), np.uint64)
     for rank, mine in enumerate(arrays):
-        pointers = (ctypes.c_void_p * len(flow.buffers))()
         for buffer, array in mine.items():
-            pointers[buffer] = array.ctypes.data
-        ranks[rank].buffers, ranks[rank].num_tokens = pointers, lengths[rank]
+            addresses[rank, buffer] = array.ctypes.data
+        ranks[rank].buffers, ranks[rank].num_tokens = addresses[rank].ctypes.data, lengths[rank]
+    ranks.addresses = addresses  # lives as long as they do
     return ranks
 
 

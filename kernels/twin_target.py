@@ -78,9 +78,10 @@ class TwinExecutable(Executable):
 
     target = "ascend-twin"
 
-    def _launch(self, buffers, num_tokens, trace):
+    def _launch(self, placed, num_tokens, trace):
         if trace is not None:
             raise ArgumentError("hpmoe.measure: the twin of an NPU has no times; measure the cpu target, or hpmoe.simulate")
+        buffers = placed.read_ranks()
         written = np.array([place[0] == HEAP for place in lay_out(self.flow).places], np.uint8)
         ranks, alive = (Rank * len(buffers))(), []
         for rank, arrays in enumerate(buffers):

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Sequence
-from typing import Any
+from typing import Any, NamedTuple
 
-from hpmoe.program import Equation, Program, RouteAval
+from hpmoe.program import Program, RouteAval
 
 
 def row_bucket(rows: int, most: int) -> int:
@@ -24,13 +25,33 @@ def row_bucket(rows: int, most: int) -> int:
     return min(step, most)
 
 
-def routes_of(program: Program) -> list[Equation]:
-    return [e for e in program.equations if isinstance(e.outputs[0].aval, RouteAval)]
+class PlannedRoute(NamedTuple):
+    """A route of a program.
+
+    Attributes:
+        key: what it is in the forward and in the backward program: its ids and weights, and its options.
+        aval: of the route.
+        ids: which input of the program its ids are.
+        weights: which one its weights are, where it reads any.
+    """
+
+    key: tuple[Any, ...]
+    aval: RouteAval
+    ids: int
+    weights: int | None
 
 
-def route_key(eqn: Equation) -> tuple[Any, ...]:
-    """What a route is in the forward and in the backward program: its ids and weights, and its options."""
-    return (*eqn.inputs, *(option for option in eqn.params.items() if option[0] != "max_rows"))
+@functools.lru_cache(maxsize=256)
+def routes_of(program: Program) -> tuple[PlannedRoute, ...]:
+    """The routes of a program, in order."""
+    position = {v: i for i, v in enumerate(program.inputs)}
+    routes = []
+    for eqn in program.equations:
+        if isinstance(eqn.outputs[0].aval, RouteAval):
+            key = (*eqn.inputs, *(option for option in eqn.params.items() if option[0] != "max_rows"))
+            ids, *weights = (position.get(a) for a in eqn.inputs)
+            routes.append(PlannedRoute(key, eqn.outputs[0].aval, ids, weights[0] if weights else None))
+    return tuple(routes)
 
 
 def with_max_rows(program: Program, max_rows: Sequence[int]) -> Program:

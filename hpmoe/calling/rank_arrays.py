@@ -8,6 +8,7 @@ import numpy as np
 from mindspore import Tensor
 
 from hpmoe.dtypes import TENSORS, dtype_name, rounded, widen
+from hpmoe.native.loading import address
 
 Arrays = list[list[np.ndarray]]  # for each rank, its arrays
 
@@ -30,15 +31,10 @@ def summed(parts: Sequence[np.ndarray]) -> np.ndarray:
 def stacked(parts: Sequence[np.ndarray]) -> np.ndarray:
     """The ranks' arrays as one; without a copy where they lie one after the other in one piece of memory."""
     first = parts[0]
-    follows = (p.ctypes.data == first.ctypes.data + i * first.nbytes and p.flags.c_contiguous for i, p in enumerate(parts))
-    if first.size and all(follows) and len({id(_owner(p)) for p in parts}) == 1:
-        return np.lib.stride_tricks.as_strided(first, (len(parts), *first.shape), (first.nbytes, *first.strides))
+    if len(parts) == 1:
+        return first[None]
+    if first.size and first.base is not None and all(p.base is first.base and p.flags.c_contiguous for p in parts):
+        start = address(first)
+        if all(address(p) == start + i * first.nbytes for i, p in enumerate(parts)):
+            return np.lib.stride_tricks.as_strided(first, (len(parts), *first.shape), (first.nbytes, *first.strides))
     return np.stack(parts)
-
-
-def _owner(array: np.ndarray) -> object:
-    """The object whose memory an array views."""
-    owner: object = array
-    while isinstance(owner, np.ndarray) and owner.base is not None:
-        owner = owner.base
-    return owner

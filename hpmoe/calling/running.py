@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import collections
 import functools
+import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -15,7 +16,7 @@ from mindspore.graph.api import _pynative_executor
 from mindspore.graph.jit_context import jit_context
 
 from hpmoe import tracing
-from hpmoe.calling.planned_rows import route_key, routes_of, row_bucket, with_max_rows
+from hpmoe.calling.planned_rows import routes_of, row_bucket, with_max_rows
 from hpmoe.calling.rank_arrays import Arrays, is_tensor_like, stacked, summed, to_arrays
 from hpmoe.calling.staging import Staged, innermost, signature_of
 from hpmoe.capacity import check_topk_weights
@@ -96,6 +97,8 @@ class Runner:
     def __init__(self, function: Callable[..., Any], mesh: Mesh, batched: bool):
         self.function, self.mesh, self.batched = function, mesh, batched
         self._signature = signature_of(innermost(function))
+        kinds = {p.kind for p in self._signature.parameters.values()}
+        self._is_positional = kinds <= {inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD}
         self._traced: collections.OrderedDict[Any, Traced] = collections.OrderedDict()
         self._plans: collections.OrderedDict[Any, Any] = collections.OrderedDict()
         self._hits = self._misses = 0
@@ -136,12 +139,9 @@ class Runner:
 
     def _flatten(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[list[Any], Any]:
         """Leaves and tree of (args, kwargs) with defaults filled in; arrays become tensors."""
-        try:
-            bound = self._signature.bind(*args, **kwargs)
-        except TypeError as error:
-            raise TypeError(f"{tracing.function_name(innermost(self.function))}: {error}") from None
-        bound.apply_defaults()
-        leaves, tree = optree.tree_flatten((bound.args, bound.kwargs), none_is_leaf=True)
+        if not self._is_positional or kwargs or len(args) != len(self._signature.parameters):
+            args, kwargs = self._bind(args, kwargs)
+        leaves, tree = optree.tree_flatten((tuple(args), kwargs), none_is_leaf=True)
         for i, x in enumerate(leaves):
             if isinstance(x, np.ndarray):
                 check_argument(is_tensor_like(x), tracing.function_name(innermost(self.function)), f"array argument {i}",
@@ -149,6 +149,15 @@ class Runner:
                                "an array without a mask, of a dtype of MindSpore")
                 leaves[i] = Tensor(x)
         return leaves, tree
+
+    def _bind(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """The arguments as the signature has them, with defaults."""
+        try:
+            bound = self._signature.bind(*args, **kwargs)
+        except TypeError as error:
+            raise TypeError(f"{tracing.function_name(innermost(self.function))}: {error}") from None
+        bound.apply_defaults()
+        return bound.args, bound.kwargs
 
     def _lengths(self, tensors: Sequence[Tensor | Aval], num_tokens: Sequence[int] | None) -> tuple[int, ...] | None:
         ep_size = self.mesh.ep_size
@@ -205,8 +214,7 @@ class Runner:
                            f"of shape {shape}, as the argument")
 
     def _aval(self, x: Tensor | Aval) -> Aval:
-        shape = tuple(int(d) for d in x.shape)
-        return Aval(shape[1:] if self.batched else shape, str(x.dtype).lower())
+        return _aval_of(tuple(x.shape[1:] if self.batched else x.shape), x.dtype)
 
     def per_rank(self, arrays: Sequence[np.ndarray], positions: Iterable[int], num_args: int) -> Arrays:
         """For each rank its part of the arrays, program inputs; past `num_args` they are captures, which go to all whole."""
@@ -238,30 +246,28 @@ class Runner:
 
     def most_rows(self, program: Program) -> dict[Any, int]:
         """The rows that each route can receive at most."""
-        return {route_key(e): e.outputs[0].aval.max_rows for e in routes_of(program)}
+        return {route.key: route.aval.max_rows for route in routes_of(program)}
 
     def row_buckets(self, program: Program, inputs: Arrays,
                     lengths: tuple[int, ...] | None) -> dict[Any, int]:
         """Checks the ids of every route and returns the planned number of received rows of each."""
-        position = {v: i for i, v in enumerate(program.inputs)}
         buckets = {}
-        for eqn in routes_of(program):
-            aval = eqn.outputs[0].aval
+        for key, aval, at_ids, at_weights in routes_of(program):
             received = np.zeros(aval.ep_size, np.int64)
             for rank, arrays in enumerate(inputs):
                 stop = None if lengths is None else lengths[rank]
-                ids, *weights = (arrays[position[a]][:stop] for a in eqn.inputs if a in position)
+                ids = arrays[at_ids][:stop]
                 check_topk_ids(ids, aval.num_experts, "hpmoe.dispatch" + (f" on rank {rank}" if aval.ep_size > 1 else ""))
-                for w in weights:
-                    check_topk_weights(w, rank, aval.ep_size)
+                if at_weights is not None:
+                    check_topk_weights(arrays[at_weights][:stop], rank, aval.ep_size)
                 received += rows_to_ranks(ids, aval.num_experts, aval.capacity, rank, aval.ep_size,
                                           aval.placement)
-            buckets[route_key(eqn)] = row_bucket(int(received.max()), aval.max_rows)
+            buckets[key] = row_bucket(int(received.max()), aval.max_rows)
         return buckets
 
     def plan(self, program: Program, buckets: dict[Any, int]) -> Any:
         """The IR of this stage for a Program and the planned rows of its routes, lowered once."""
-        rows = tuple(buckets[route_key(e)] for e in routes_of(program))
+        rows = tuple(buckets[route.key] for route in routes_of(program))
         key = (id(program), rows)
         with self._lock:
             if key in self._plans:
@@ -275,6 +281,11 @@ class Runner:
             if len(self._plans) > CACHE_SIZE:
                 self._plans.popitem(last=False)
             return ir
+
+
+@functools.lru_cache(maxsize=1024)
+def _aval_of(shape: tuple[int, ...], dtype: Any) -> Aval:
+    return Aval(shape, str(dtype).lower())
 
 
 def _check_hashable(f: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
@@ -345,7 +356,7 @@ class Call:
     def _joined(self, parts: Sequence[np.ndarray]) -> np.ndarray:
         """One array from the ranks' arrays."""
         array = stacked(parts) if self.runner.batched else parts[0]
-        return np.ascontiguousarray(array).reshape(array.shape)  # which makes one dimension of none
+        return array if array.flags.c_contiguous else array.copy()
 
 
 class _Differentiable(_Function):

@@ -30,3 +30,8 @@ def load_library(path, version_name, version, signatures):
         function = getattr(library, name)
         function.restype, function.argtypes = result, arguments
     return library
+
+
+def address(array):
+    """Where an array's values begin; quicker than `array.ctypes.data`."""
+    return array.__array_interface__["data"][0]

@@ -41,7 +41,8 @@ int hpmoe_pack_forms(const HpmoeTables* tables, hpmoe::TaskWord* tasks, hpmoe::F
                      hpmoe::Signal* signals, int64_t* sizes);
 
 // Runs the image on all ranks and returns when every thread has left.
-// num_threads: these serve the queues of all ranks; 0: one for each core of the machine, and never more than queues.
+// num_threads: these serve the queues of all ranks, the calling one among them; 0: one for each core that it may run on. Never
+// more than queues.
 // trace: NULL or [num_ranks][num_tasks][3] steady-clock nanoseconds: wait begins, body begins, signals are out.
 // interruptible: SIGINT ends the launch with INTERRUPTED, of rank -1 where all had ended, and reaches no handler: the host
 // passes it on. timeout_s: a wait fails when no task of the launch has ended for that long.

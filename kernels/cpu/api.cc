@@ -1,9 +1,9 @@
 // The C functions of abi.h.
 #include <algorithm>
 #include <exception>
-#include <thread>
 
 #include "abi.h"
+#include "crew.h"
 #include "forms.h"
 #include "gemm.h"
 #include "interrupt.h"
@@ -45,8 +45,8 @@ int hpmoe_launch(const void* image, int64_t image_bytes, const HpmoeRank* ranks,
   if (fault.code != 0) return report(status, fault);
   try {
     const hpmoe::InterruptWatch watch(interruptible != 0);
-    const auto cores = static_cast<int32_t>(std::max(1u, std::thread::hardware_concurrency()));
-    HpmoeStatus end = hpmoe::Launch(image, ranks, timeout_s, trace, watch).run(num_threads > 0 ? num_threads : cores);
+    hpmoe::Launch launch(image, ranks, timeout_s, trace, watch);
+    HpmoeStatus end = launch.run(num_threads > 0 ? num_threads : hpmoe::num_cores());
     if (end.code == static_cast<int32_t>(Code::OK) && watch.is_interrupted()) {
       end = {static_cast<int32_t>(Code::INTERRUPTED), -1, -1, -1, -1, -1, 0, 0};
     }

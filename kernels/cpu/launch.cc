@@ -3,7 +3,9 @@
 #include <algorithm>
 #include <chrono>
 #include <new>
+#include <thread>
 
+#include "crew.h"
 #include "prologue.h"
 #include "signals.h"
 #include "stuck.h"
@@ -80,8 +82,7 @@ Launch::Launch(const void* image, const HpmoeRank* ranks, double timeout_s, int6
 Status Launch::run(int32_t num_threads) {
   begin_epoch();
   make_workers();
-  start_threads(std::min(num_threads, static_cast<int32_t>(workers_.size())));
-  for (std::thread& thread : threads_) thread.join();
+  serve_all(std::min(num_threads, static_cast<int32_t>(workers_.size())));
   if (status_.code == static_cast<int32_t>(Code::TIMEOUT)) status_ = diagnose(status_);
   if (status_.code == static_cast<int32_t>(Code::INTERRUPTED)) {
     status_.task = workers_[status_.rank * image_.header->num_queues + status_.queue].next_task;
@@ -104,16 +105,13 @@ void Launch::make_workers() {
   num_unfinished_.store(num_unfinished, std::memory_order_relaxed);
 }
 
-void Launch::start_threads(int32_t num_threads) {
+void Launch::serve_all(int32_t num_threads) {
   last_progress_ns_.store(now_ns(), std::memory_order_relaxed);
-  threads_.reserve(num_threads);
-  for (int32_t thread = 0; thread < num_threads; ++thread) {
-    try {
-      threads_.emplace_back(&Launch::serve, this, thread, num_threads);
-    } catch (const std::exception&) {  // the system gives no more threads
-      return fail(make_status(Code::OUT_OF_MEMORY, -1, -1, -1));
-    }
+  Crew crew([this, num_threads](int32_t thread) { serve(thread, num_threads); });
+  for (int32_t thread = 1; thread < num_threads; ++thread) {
+    if (!crew.start(thread)) return fail(make_status(Code::OUT_OF_MEMORY, -1, -1, -1));
   }
+  if (num_threads > 0) crew.work();
 }
 
 // What the counters hold now is where this launch begins: the last one may have failed, or have been cut off by a fork.

@@ -3,7 +3,6 @@
 
 #include <atomic>
 #include <cstdint>
-#include <thread>
 #include <vector>
 
 #include "abi.h"
@@ -25,7 +24,7 @@ class Launch {
  public:
   Launch(const void* image, const HpmoeRank* ranks, double timeout_s, int64_t* trace, const InterruptWatch& watch);
 
-  // Serves all queues with this many threads, joins them, and begins the next epoch of the counters.
+  // Serves all queues with this many threads, the calling one among them, until all have left.
   Status run(int32_t num_threads);
 
  private:
@@ -42,7 +41,7 @@ class Launch {
   };
 
   void make_workers();
-  void start_threads(int32_t num_threads);
+  void serve_all(int32_t num_threads);
   void begin_epoch();
   void check_counts();
   void serve(int32_t thread, int32_t num_threads);
@@ -80,7 +79,6 @@ class Launch {
   std::atomic<int64_t> last_progress_ns_{0};  // when a task last ended, anywhere
   std::vector<Worker> workers_;               // [num_ranks * num_queues]
   std::atomic<int32_t> num_unfinished_{0};    // workers with tasks left
-  std::vector<std::thread> threads_;
 };
 
 // threshold = mult * extent for every event of a rank, once its routing is known.

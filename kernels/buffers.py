@@ -1,0 +1,147 @@
+"""Where the buffers of a launch lie: inputs as they are, the rest in memory of the pool, sized from the real counts."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import numpy as np
+
+from hpmoe.dtypes import numpy_dtype, storage_dtype, stored
+from hpmoe.errors import check_argument
+from hpmoe.kernels.memory import ALIGNMENT, Pool
+from hpmoe.lifetimes import row_bytes
+from hpmoe.native.loading import address
+from hpmoe.taskflow import Taskflow, memory_of
+
+
+class Places:
+    """What is known of the buffers of a taskflow before it is launched.
+
+    Attributes:
+        buffers, ep_size: of the taskflow.
+        dtypes: of each buffer's array.
+        arrays: buffers that are arrays of their own, and which input they are; None for outputs of known size.
+        home: of every other buffer, the storage whose memory it lies in.
+    """
+
+    def __init__(self, flow: Taskflow):
+        self.buffers, self.ep_size = flow.buffers, flow.ep_size
+        self.dtypes = [numpy_dtype(storage_dtype(buffer.dtype)) for buffer in flow.buffers]
+        position = {b: i for i, b in enumerate(flow.inputs)}
+        self.arrays = {b: position.get(b) for b, buffer in enumerate(flow.buffers)
+                       if buffer.storage == b and (b in position or (buffer.role == "output" and buffer.route < 0))}
+        self.home = {b: memory_of(flow.buffers, b) for b, buffer in enumerate(flow.buffers)
+                     if buffer.storage not in self.arrays}
+        self._static_bytes = dict.fromkeys(self.home.values(), 0)
+        self._row_bytes: dict[int, dict[int, int]] = {home: {} for home in self._static_bytes}  # by route
+        for b, home in self.home.items():
+            buffer, size = flow.buffers[b], row_bytes(flow.buffers[b])
+            if buffer.route < 0:
+                self._static_bytes[home] = max(self._static_bytes[home], buffer.num_rows * size)
+            else:
+                self._row_bytes[home][buffer.route] = max(self._row_bytes[home].get(buffer.route, 0), size)
+
+    def num_rows(self, b: int, received: Sequence[int]) -> int:
+        """Rows of a buffer on a rank that receives `received` rows through each route."""
+        buffer = self.buffers[b]
+        return buffer.num_rows if buffer.route < 0 else received[buffer.route]
+
+    def sizes(self, received: Sequence[int]) -> dict[int, int]:
+        """Bytes of each memory on such a rank, in whole cache lines and not none."""
+        out = {}
+        for home, static in self._static_bytes.items():
+            size = max(static, 1, *(received[route] * row for route, row in self._row_bytes[home].items()))
+            out[home] = -(-size // ALIGNMENT) * ALIGNMENT
+        return out
+
+
+class Placed:
+    """The buffers of one launch; it keeps their memory.
+
+    Attributes:
+        addresses: uint64 [ep, num_buffers].
+    """
+
+    def __init__(self, places: Places, pool: Pool, inputs: Sequence[Sequence[np.ndarray]],
+                 received: Sequence[Sequence[int]], padded: bool, into: Mapping[int, Sequence[np.ndarray]]):
+        """`padded`: results begin as zeros, as nobody writes their padding. `into`: for some results, by buffer, the array
+        of each rank to write them to."""
+        self._places, self._received = places, received
+        self._arrays: list[dict[int, np.ndarray]] = [{} for _ in inputs]
+        self._memories: dict[int, tuple[np.ndarray, list[int]]] = {}
+        self._held: list[np.ndarray] = []
+        addresses = [[0] * len(places.buffers) for _ in inputs]
+        for b, i in places.arrays.items():
+            if i is None and b not in into:
+                self._make_result(b, pool.zeros if padded else pool.empty, addresses)
+                continue
+            for rank, mine in enumerate(inputs):
+                array = into[b][rank] if i is None else stored(mine[i], places.buffers[b].dtype)
+                addresses[rank][b] = self._address_of(rank, b, array)
+        self._make_memories(pool, addresses)
+        for b, buffer in enumerate(places.buffers):
+            home = places.home.get(b, buffer.storage)
+            for mine in addresses if home != b else ():
+                mine[b] = mine[home]
+        self.addresses = np.array(addresses, np.uint64)
+
+    def _make_result(self, b: int, make, addresses: list[list[int]]) -> None:
+        """The ranks' parts lie one after the other, so that they are one array for whoever stacks them."""
+        places, buffer = self._places, self._places.buffers[b]
+        together = make((places.ep_size, buffer.num_rows, buffer.cols), places.dtypes[b])
+        first, size = address(together), together.nbytes // places.ep_size
+        for rank in range(places.ep_size):
+            self._arrays[rank][b], addresses[rank][b] = together[rank], first + rank * size
+
+    def _make_memories(self, pool: Pool, addresses: list[list[int]]) -> None:
+        """Each memory of all ranks together: what they receive changes with the routing, its sum does not."""
+        sizes = [self._places.sizes(rows) for rows in self._received]
+        for home in sizes[0] if sizes else ():
+            starts, end = [], 0
+            for of_rank in sizes:
+                starts.append(end)
+                end += of_rank[home]
+            memory = pool.empty((end,), np.uint8)
+            self._memories[home] = memory, starts
+            first = address(memory)
+            for mine, start in zip(addresses, starts, strict=True):
+                mine[home] = first + start
+
+    def _address_of(self, rank: int, b: int, array: np.ndarray) -> int:
+        """The address of a caller's array, once it is what the buffer must be; without rows, that of a row nobody reads."""
+        places, buffer = self._places, self._places.buffers[b]
+        rows, dtype = places.num_rows(b, self._received[rank]), places.dtypes[b]
+        if array.dtype != dtype or array.size != rows * buffer.cols or not array.flags.c_contiguous:
+            check_argument(False, "launch", f"buffers[{rank}][{b}]", describe(array),
+                           f"a contiguous {dtype} array of {rows} rows and {buffer.cols} columns")
+        self._arrays[rank][b] = array.reshape(rows, buffer.cols)
+        if array.size == 0:
+            array = np.zeros((1, buffer.cols), dtype)
+            self._held.append(array)
+        return address(array)
+
+    def array(self, rank: int, b: int) -> np.ndarray:
+        """A buffer of a rank, [rows, columns]."""
+        places, buffer = self._places, self._places.buffers[b]
+        if b not in self._arrays[rank]:
+            rows, dtype = places.num_rows(b, self._received[rank]), places.dtypes[b]
+            if b in places.home:
+                memory, starts = self._memories[places.home[b]]
+                array = memory[starts[rank]:starts[rank] + rows * buffer.cols * dtype.itemsize].view(dtype)
+            else:
+                array = self.array(rank, buffer.storage)
+            self._arrays[rank][b] = array.reshape(rows, buffer.cols)
+        return self._arrays[rank][b]
+
+    def ranks(self) -> list[list[np.ndarray]]:
+        """Every buffer of every rank."""
+        return [[self.array(rank, b) for b in range(len(self._places.buffers))] for rank in range(len(self._arrays))]
+
+    def read_ranks(self) -> list[list[np.ndarray]]:
+        """The same as a launch takes them: of those without rows a row that nobody reads."""
+        return [[a if a.size else np.zeros((1, a.shape[1]), a.dtype) for a in mine] for mine in self.ranks()]
+
+
+def describe(array: np.ndarray) -> str:
+    """Dtype, shape and layout, as messages show an array."""
+    return f"{array.dtype}{list(array.shape)}{'' if array.flags.c_contiguous else ' with gaps'}"
