@@ -8,7 +8,7 @@ import numpy as np
 
 from hpmoe.dtypes import numpy_dtype, storage_dtype, stored
 from hpmoe.errors import check_argument
-from hpmoe.kernels.memory import ALIGNMENT, Pool
+from hpmoe.kernels.memory import ALIGNMENT, Lease, Pool
 from hpmoe.lifetimes import row_bytes
 from hpmoe.native.loading import address
 from hpmoe.taskflow import Taskflow, memory_of
@@ -68,7 +68,7 @@ class Placed:
         of each rank to write them to."""
         self._places, self._received = places, received
         self._arrays: list[dict[int, np.ndarray]] = [{} for _ in inputs]
-        self._memories: dict[int, tuple[np.ndarray, list[int]]] = {}
+        self._memories: dict[int, tuple[Lease, list[int]]] = {}
         self._held: list[np.ndarray] = []
         addresses = [[0] * len(places.buffers) for _ in inputs]
         for b, i in places.arrays.items():
@@ -101,11 +101,10 @@ class Placed:
             for of_rank in sizes:
                 starts.append(end)
                 end += of_rank[home]
-            memory = pool.empty((end,), np.uint8)
+            memory = pool.lease(end)
             self._memories[home] = memory, starts
-            first = address(memory)
             for mine, start in zip(addresses, starts, strict=True):
-                mine[home] = first + start
+                mine[home] = memory.address + start
 
     def _address_of(self, rank: int, b: int, array: np.ndarray) -> int:
         """The address of a caller's array, once it is what the buffer must be; without rows, that of a row nobody reads."""
@@ -127,7 +126,8 @@ class Placed:
             rows, dtype = places.num_rows(b, self._received[rank]), places.dtypes[b]
             if b in places.home:
                 memory, starts = self._memories[places.home[b]]
-                array = memory[starts[rank]:starts[rank] + rows * buffer.cols * dtype.itemsize].view(dtype)
+                start = starts[rank]
+                array = np.asarray(memory)[start:start + rows * buffer.cols * dtype.itemsize].view(dtype)
             else:
                 array = self.array(rank, buffer.storage)
             self._arrays[rank][b] = array.reshape(rows, buffer.cols)

@@ -4,10 +4,12 @@ from __future__ import annotations
 
 import collections
 import math
+from typing import Any
 
 import numpy as np
 
 from hpmoe.locks import new_plain_lock
+from hpmoe.native.loading import address
 
 ALIGNMENT = 64
 
@@ -30,59 +32,80 @@ class Pool:
     """
 
     def __init__(self) -> None:
-        self._free: list[np.ndarray] = []
-        self._returned: collections.deque[np.ndarray] = collections.deque()
+        self._free: list[_Block] = []
+        self._returned: collections.deque[_Block] = collections.deque()
         self._used_bytes = self.peak_bytes = 0
         self._lock = new_plain_lock()
 
-    def empty(self, shape: tuple[int, ...], dtype: np.typing.DTypeLike) -> np.ndarray:
-        """An uninitialised array, aligned to cache lines; a new one of its own where the pool is being asked already."""
-        size = max(1, math.prod(shape) * np.dtype(dtype).itemsize)
+    def lease(self, size: int) -> Lease:
+        """So many uninitialised bytes, aligned to cache lines; new ones where the pool is being asked already."""
         if self._lock.acquire(blocking=False):
             try:
-                lease = _Lease(self._returned, self._take(size), size)
+                return Lease(self._returned, self._take(max(1, size)), size)
             finally:
                 self._lock.release()
-        else:  # another thread is asking, or this one was before a signal's handler ran
-            lease = _Lease(collections.deque(), _new_block(size), size)
-        return np.asarray(lease)[:math.prod(shape) * np.dtype(dtype).itemsize].view(dtype).reshape(shape)
+        # another thread is asking, or this one was before a signal's handler ran
+        return Lease(collections.deque(), _Block(max(1, size)), size)
+
+    def empty(self, shape: tuple[int, ...], dtype: np.typing.DTypeLike) -> np.ndarray:
+        """An uninitialised array in memory of the pool."""
+        dtype = np.dtype(dtype)
+        return np.asarray(self.lease(math.prod(shape) * dtype.itemsize)).view(dtype).reshape(shape)
 
     def zeros(self, shape: tuple[int, ...], dtype: np.typing.DTypeLike) -> np.ndarray:
         out = self.empty(shape, dtype)
         out[...] = 0
         return out
 
-    def _take(self, size: int) -> np.ndarray:
+    def _take(self, size: int) -> _Block:
         """The tightest free block that is not twice too large, or a new one; what would exceed the peak is let go."""
         block = self._find(size)
         self._used_bytes += block.nbytes
         self.peak_bytes = max(self.peak_bytes, self._used_bytes)
         return block
 
-    def _find(self, size: int) -> np.ndarray:
+    def _find(self, size: int) -> _Block:
         while self._returned:
             block = self._returned.popleft()
             self._used_bytes -= block.nbytes
             self._free.append(block)
-        fitting = [i for i, b in enumerate(self._free) if size <= b.nbytes - ALIGNMENT <= 2 * size]
+        fitting = [b for b in self._free if size <= b.nbytes - ALIGNMENT <= 2 * size]
         if fitting:
-            return self._free.pop(min(fitting, key=lambda i: self._free[i].nbytes))
+            block = min(fitting, key=lambda b: b.nbytes)
+            self._free.remove(block)
+            return block
         while self._free and sum(b.nbytes for b in self._free) + self._used_bytes + size > self.peak_bytes:
             self._free.pop(0)
-        return _new_block(size)
+        return _Block(size)
 
 
-def _new_block(size: int) -> np.ndarray:
-    return np.empty(size + ALIGNMENT, np.uint8)
+class _Block:
+    """Memory of the system's, with room to align what is in it."""
+
+    __slots__ = ("array", "nbytes", "start")
+
+    def __init__(self, size: int):
+        self.array = np.empty(size + ALIGNMENT, np.uint8)
+        self.nbytes = self.array.nbytes
+        self.start = -(-address(self.array) // ALIGNMENT) * ALIGNMENT
 
 
-class _Lease:
-    """Owns a block while any view of its array lives, then queues it: a destructor can run anywhere, and takes no lock."""
+class Lease:
+    """Owns a block while it or a view of its array lives, then queues it: a destructor can run anywhere and takes no lock.
 
-    def __init__(self, returned: collections.deque[np.ndarray], block: np.ndarray, size: int):
-        self._returned, self._block = returned, block
-        start = -(-block.ctypes.data // ALIGNMENT) * ALIGNMENT
-        self.__array_interface__ = {"shape": (size,), "typestr": "|u1", "data": (start, False), "version": 3}
+    Attributes:
+        address: where its bytes begin.
+    """
+
+    __slots__ = ("_block", "_returned", "_size", "address")
+
+    def __init__(self, returned: collections.deque[_Block], block: _Block, size: int):
+        self._returned, self._block, self._size = returned, block, size
+        self.address = block.start
+
+    @property
+    def __array_interface__(self) -> dict[str, Any]:
+        return {"shape": (self._size,), "typestr": "|u1", "data": (self.address, False), "version": 3}
 
     def __del__(self) -> None:
         self._returned.append(self._block)

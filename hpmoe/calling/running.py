@@ -97,8 +97,7 @@ class Runner:
     def __init__(self, function: Callable[..., Any], mesh: Mesh, batched: bool):
         self.function, self.mesh, self.batched = function, mesh, batched
         self._signature = signature_of(innermost(function))
-        kinds = {p.kind for p in self._signature.parameters.values()}
-        self._is_positional = kinds <= {inspect.Parameter.POSITIONAL_ONLY, inspect.Parameter.POSITIONAL_OR_KEYWORD}
+        self._defaults = _defaults(self._signature)
         self._traced: collections.OrderedDict[Any, Traced] = collections.OrderedDict()
         self._plans: collections.OrderedDict[Any, Any] = collections.OrderedDict()
         self._hits = self._misses = 0
@@ -139,9 +138,11 @@ class Runner:
 
     def _flatten(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[list[Any], Any]:
         """Leaves and tree of (args, kwargs) with defaults filled in; arrays become tensors."""
-        if not self._is_positional or kwargs or len(args) != len(self._signature.parameters):
+        if kwargs or len(args) not in self._defaults:
             args, kwargs = self._bind(args, kwargs)
-        leaves, tree = optree.tree_flatten((tuple(args), kwargs), none_is_leaf=True)
+        else:
+            args = (*args, *self._defaults[len(args)])
+        leaves, tree = optree.tree_flatten((args, kwargs), none_is_leaf=True)
         for i, x in enumerate(leaves):
             if isinstance(x, np.ndarray):
                 check_argument(is_tensor_like(x), tracing.function_name(innermost(self.function)), f"array argument {i}",
@@ -162,9 +163,10 @@ class Runner:
     def _lengths(self, tensors: Sequence[Tensor | Aval], num_tokens: Sequence[int] | None) -> tuple[int, ...] | None:
         ep_size = self.mesh.ep_size
         if self.batched:
-            for i, x in enumerate(tensors):
-                check_argument(len(x.shape) >= 1 and x.shape[0] == ep_size, "spmd", f"array argument {i}",
-                               f"of shape {tuple(x.shape)}", f"[{ep_size}, ...], one part for each rank of the mesh")
+            for i, shape in enumerate(x.shape for x in tensors):
+                if not shape or shape[0] != ep_size:
+                    check_argument(False, "spmd", f"array argument {i}", f"of shape {tuple(shape)}",
+                                   f"[{ep_size}, ...], one part for each rank of the mesh")
         if num_tokens is None:
             return None
         try:
@@ -283,6 +285,15 @@ class Runner:
             return ir
 
 
+def _defaults(signature: inspect.Signature) -> dict[int, tuple[Any, ...]]:
+    """What follows each number of positional arguments that needs no others; nothing where some may only be named."""
+    parameters = tuple(signature.parameters.values())
+    if any(p.kind not in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD) for p in parameters):
+        return {}
+    least = sum(p.default is p.empty for p in parameters)
+    return {n: tuple(p.default for p in parameters[n:]) for n in range(least, len(parameters) + 1)}
+
+
 @functools.lru_cache(maxsize=1024)
 def _aval_of(shape: tuple[int, ...], dtype: Any) -> Aval:
     return Aval(shape, str(dtype).lower())
@@ -365,10 +376,11 @@ class _Differentiable(_Function):
     @staticmethod
     def forward(ctx: Any, call: Call, *tensors: Tensor) -> Any:
         lin = call.traced.linearized
-        outputs = call.forward(to_arrays(tensors), lin.forward)
+        arrays = to_arrays(tensors)
+        outputs = call.forward(arrays, lin.forward)
         count = len(call.traced.program.outputs)
         ctx.call, ctx.num_tensors, ctx.saved = call, len(tensors), [r[count:] for r in outputs]
-        ctx.kept = [tensors[i] for i in lin.kept_inputs]
+        ctx.kept = [arrays[i] for i in lin.kept_inputs]
         ctx.is_nested = gradient_depth() > 1
         results = tuple(Tensor.from_numpy(a) for a in call.results(outputs))
         return results if count != 1 else results[0]
@@ -378,7 +390,7 @@ class _Differentiable(_Function):
         if ctx.is_nested:
             raise ctx.call.second_derivative()
         lin = ctx.call.traced.linearized
-        out = ctx.call.backward(to_arrays(ctx.kept), ctx.saved, to_arrays(grads[i] for i in lin.cotangents))
+        out = ctx.call.backward(ctx.kept, ctx.saved, to_arrays(grads[i] for i in lin.cotangents))
         result: list[Tensor | None] = [None] * ctx.num_tensors
         for i, grad in zip(lin.differentiable, out, strict=True):
             result[i] = None if grad is None else Tensor.from_numpy(grad)
