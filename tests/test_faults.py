@@ -105,6 +105,26 @@ def test_an_exception_in_a_users_function_names_it(build, text):
     spmd(fused()(hpmoe.moe_ffn), Mesh(2))(*args)
 
 
+def test_what_is_checked_once_cannot_change_later():
+    """A kernel's image is its own; a broken one, or one for other arrays, ends before anything runs."""
+    flow, args = plan()
+    kernel, inputs = compile_cpu(flow, SOON), [[a[rank] for a in args[:5]] for rank in range(2)]
+    with pytest.raises(ValueError, match="read-only"):
+        kernel.image[0] = 1
+    image = kernel.image.copy()
+    own = kernel.replace(image=image)
+    image[...] = 0
+    assert_close([np.stack([out[0] for out in own.run(inputs)])], [numpy_moe_ffn(args, LAYER.cotangent())[0]])
+    with pytest.raises(LaunchError, match="moe_ffn: the packed image is broken: "):
+        kernel.replace(image=image).run(inputs)
+    larger = Layer(ep=2, T=9, H=6, I=4, E=4, K=2).arguments()
+    other = spmd(stages()["queues"](hpmoe.moe_ffn), Mesh(2)).lower(*tensors(larger))
+    with pytest.raises(hpmoe.ArgumentError, match=r"launch: (buffers\[0\]\[\d+\]|counters) is "):
+        kernel.replace(image=compile_cpu(other, SOON).image).run(inputs)
+    with pytest.raises(hpmoe.ArgumentError, match=r"launch: counters is int64\[2, 1\]"):
+        kernel.replace(counters=kernel.counters[:, :1].copy()).run(inputs)
+
+
 def test_memory_that_runs_out_is_an_error_and_the_next_call_works():
     """The address space is capped a little above what is in use: arrays of the launch, its threads or its tables fail."""
     layer = spmd(fused(rows=64, cols=64)(lambda x, w, v: hpmoe.swiglu(x @ w) @ v), Mesh(2))

@@ -85,6 +85,35 @@ def test_ctrl_c_reaches_a_process_forked_amid_a_launch(kernel):
     assert [child.status() for child in children] == [2] * 6  # KeyboardInterrupt, in the one thread it has
 
 
+def num_threads():
+    return len(os.listdir("/proc/self/task"))
+
+
+def test_launches_share_their_helpers(kernel):
+    """One after the other or side by side: of the threads that serve them no more stay than there are cores."""
+    kernels = [compile_cpu(kernel.flow, 10.0) for _ in range(4)]
+    outputs(kernels[0])
+    before, threads = num_threads(), [threading.Thread(target=lambda k=k: [outputs(k) for _ in range(10)]) for k in kernels]
+    [t.start() for t in threads]
+    [t.join() for t in threads]
+    [outputs(kernels[0]) for _ in range(20)]
+    assert num_threads() <= before + os.cpu_count()
+
+
+def test_signals_are_for_the_threads_of_the_program(kernel):
+    patient = compile_cpu(kernel.flow, 10.0)
+
+    def pending():
+        outputs(patient)
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR1})
+        signal.signal(signal.SIGUSR1, lambda *_: os._exit(3))
+        os.kill(os.getpid(), signal.SIGUSR1)  # whatever thread does not block it would take it
+        outputs(patient)
+        return signal.SIGUSR1 in signal.sigpending()
+
+    assert Child(pending).status() == 0
+
+
 def test_a_handler_of_a_signal_may_launch_amid_a_launch(kernel):
     want = outputs(kernel)
 
