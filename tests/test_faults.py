@@ -111,6 +111,10 @@ def test_what_is_checked_once_cannot_change_later():
     kernel, inputs = compile_cpu(flow, SOON), [[a[rank] for a in args[:5]] for rank in range(2)]
     with pytest.raises(ValueError, match="read-only"):
         kernel.image[0] = 1
+    for wrong in (inputs[1][0].astype(np.float64), inputs[1][0][:-1]):
+        with pytest.raises(hpmoe.ArgumentError, match=r"launch: buffers\[1\]\[0\] is float..\[., 6\]; it must be a contiguous "
+                           "float32 array of 7 rows and 6 columns"):
+            kernel.run([inputs[0], [wrong, *inputs[1][1:]]])
     image = kernel.image.copy()
     own = kernel.replace(image=image)
     image[...] = 0
