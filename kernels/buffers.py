@@ -36,9 +36,8 @@ class Places:
         self._row_bytes: dict[int, dict[int, int]] = {home: {} for home in self._static_bytes}  # by route
         for b, home in self.home.items():
             buffer, size = flow.buffers[b], row_bytes(flow.buffers[b])
-            if buffer.route < 0:
-                self._static_bytes[home] = max(self._static_bytes[home], buffer.num_rows * size)
-            else:
+            self._static_bytes[home] = max(self._static_bytes[home], size * max(buffer.num_rows or 0, 1))
+            if buffer.route >= 0:
                 self._row_bytes[home][buffer.route] = max(self._row_bytes[home].get(buffer.route, 0), size)
 
     def num_rows(self, b: int, received: Sequence[int]) -> int:
@@ -47,10 +46,10 @@ class Places:
         return buffer.num_rows if buffer.route < 0 else received[buffer.route]
 
     def sizes(self, received: Sequence[int]) -> dict[int, int]:
-        """Bytes of each memory on such a rank, in whole cache lines and not none."""
+        """Bytes of each memory on such a rank, of a row at least, in whole cache lines."""
         out = {}
         for home, static in self._static_bytes.items():
-            size = max(static, 1, *(received[route] * row for route, row in self._row_bytes[home].items()))
+            size = max(static, 0, *(received[route] * row for route, row in self._row_bytes[home].items()))
             out[home] = -(-size // ALIGNMENT) * ALIGNMENT
         return out
 
@@ -88,10 +87,10 @@ class Placed:
     def _make_result(self, b: int, make, addresses: list[list[int]]) -> None:
         """The ranks' parts lie one after the other, so that they are one array for whoever stacks them."""
         places, buffer = self._places, self._places.buffers[b]
-        together = make((places.ep_size, buffer.num_rows, buffer.cols), places.dtypes[b])
+        together = make((places.ep_size, max(buffer.num_rows, 1), buffer.cols), places.dtypes[b])
         first, size = address(together), together.nbytes // places.ep_size
         for rank in range(places.ep_size):
-            self._arrays[rank][b], addresses[rank][b] = together[rank], first + rank * size
+            self._arrays[rank][b], addresses[rank][b] = together[rank, :buffer.num_rows], first + rank * size
 
     def _make_memories(self, pool: Pool, addresses: list[list[int]]) -> None:
         """Each memory of all ranks together: what they receive changes with the routing, its sum does not."""
