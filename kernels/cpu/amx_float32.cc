@@ -12,10 +12,9 @@
 namespace hpmoe {
 namespace {
 
-// A panel is 16 lines of a or b, kParts tiles for every 32 k. A block of c is the product of one of a and two of b. Of b about
-// kPackedB elements are packed at a time, about KC long: 6 bytes each, they stay in L2 while panels of a go by, which L1 holds.
-// Of a transposed a whole cache lines are packed, MC lines of it.
-constexpr int64_t kPackedB = 256 * 512, KC = 256, MC = 64;
+// A panel is 16 lines of a or b, kParts tiles for every 32 k. A block of c is the product of two panels of each. Of b about
+// kPackedB elements are packed at a time, about KC long: 6 bytes each, they stay in L2 while panels of a go by.
+constexpr int64_t kPackedB = 256 * 512, KC = 256;
 constexpr int64_t kLines = 16, kParts = 3, kStep = kParts * kTile;
 
 // The units flush numbers below 2^-126 to zero, so parts and their products must be larger. Operands are scaled by kScale and
@@ -36,7 +35,7 @@ HPMOE_AMX inline bool fits(const Range& range) {
          !_mm512_cmpge_epi16_mask(range.most, _mm512_set1_epi16(kLimit - 1));
 }
 
-HPMOE_AMX HPMOE_INLINE __mmask16 first(int64_t n) {
+constexpr __mmask16 first(int64_t n) {
   return n >= 16 ? 0xFFFF : n <= 0 ? 0 : static_cast<__mmask16>((1u << n) - 1u);
 }
 
@@ -71,18 +70,17 @@ HPMOE_AMX HPMOE_INLINE void split(__m512 even, __m512 odd, uint16_t* to, Range& 
   range.most = _mm512_max_epi16(range.most, less_one);
 }
 
-// Up to 16 x 16 float32, the rest zeros.
+// Up to 16 x 16 float32, the rest zeros; and as many that are read later.
 struct Square {
-  const float* data;
+  const float *data, *later;
   int64_t ld, rows;
   __mmask16 cols;
 };
 
+// Asks L2 for what is read later: L1 would not keep it, where rows are a power of two apart.
 HPMOE_AMX HPMOE_INLINE __m512 row_of(const Square& square, int64_t i) {
-  constexpr int64_t kAhead = 64;
-  if (i >= square.rows) return _mm512_setzero_ps();
-  _mm_prefetch(square.data + i * square.ld + kAhead, _MM_HINT_T0);
-  return _mm512_maskz_loadu_ps(square.cols, square.data + i * square.ld);
+  _mm_prefetch(square.later + i * square.ld, _MM_HINT_T1);
+  return i < square.rows ? _mm512_maskz_loadu_ps(square.cols, square.data + i * square.ld) : _mm512_setzero_ps();
 }
 
 // Three tiles of the parts of two squares, pairs of an element of each; turned over their diagonals where asked.
@@ -104,123 +102,174 @@ HPMOE_AMX Range pack_tiles(Square even, Square odd, uint16_t* to, Range range) {
   return range;
 }
 
-const float* element(const Matrix& x, int64_t row, int64_t col) {
-  return reinterpret_cast<const float*>(x.data) + row * x.ld + col;
+// Where 16 lines and 32 k of an operand begin.
+struct Place {
+  int64_t line, k;
+};
+
+// Lines [line, ...) and k [k, ...) of an operand whose k go along its rows or not.
+Matrix part(const Matrix& x, bool k_is_row, int64_t line, int64_t k) {
+  return {x.data + (k_is_row ? k * x.ld + line : line * x.ld + k) * 4, x.dtype, x.ld, x.transposed};
 }
 
-// The tiles of a panel and 32 k, [line][k] or [k][line] as x has them, or turned. A pair is k and k + 16.
-HPMOE_AMX Range pack_step(const Matrix& x, bool k_is_row, int64_t line, int64_t lines, int64_t k, int64_t num_k, uint16_t* to,
-                          const Range& range) {
-  const float* const data = k_is_row ? element(x, k, line) : element(x, line, k);
-  const Square even{data, x.ld, k_is_row ? num_k : lines, first(k_is_row ? lines : num_k)};
-  const Square odd{data + (k_is_row ? 16 * x.ld : 16), x.ld, k_is_row ? num_k - 16 : lines,
-                   first(k_is_row ? lines : num_k - 16)};
-  return (x.transposed ? pack_tiles<true> : pack_tiles<false>)(even, odd, to, range);
-}
-
-// Panels of the lines [line, line + lines), k in [k0, k0 + kc), in the order of memory; whether their numbers fit.
-HPMOE_AMX bool pack(const Matrix& x, bool k_is_row, int64_t line, int64_t lines, int64_t k0, int64_t kc, uint16_t* packed) {
+// Panels of the first `lines` lines and kc k, in the order of memory; whether their numbers fit. A tile is [line][k] or
+// [k][line] as x has them, or turned; a pair is k and k + 16.
+HPMOE_AMX bool pack(const Matrix& x, bool k_is_row, int64_t lines, int64_t kc, uint16_t* packed) {
+  constexpr int64_t kAhead = 4;
+  const int64_t panels = (lines + kLines - 1) / kLines, steps = padded(kc) / 32, all = panels * steps;
+  const auto place = [&](int64_t i) {  // after the last one come the lines that follow
+    const int64_t at = i % all, panel = k_is_row ? at % panels : at / steps, step = k_is_row ? at / panels : at % steps;
+    return Place{(i / all * panels + panel) * kLines, step * 32};
+  };
   Range range = empty_range();
-  const int64_t panels = (lines + kLines - 1) / kLines, steps = padded(kc) / 32;
-  for (int64_t i = 0; i < panels * steps; ++i) {
-    const int64_t panel = k_is_row ? i % panels : i / steps, step = k_is_row ? i / panels : i % steps;
-    const int64_t done = panel * kLines;
-    range = pack_step(x, k_is_row, line + done, lines - done, k0 + step * 32, kc - step * 32,
-                      packed + (panel * steps + step) * kStep, range);
+  for (int64_t i = 0; i < all; ++i) {
+    const Place now = place(i), later = place(i + kAhead);
+    const auto square = [&](int64_t half) {
+      const int64_t left = lines - now.line, num_k = kc - now.k - half;
+      const auto* const data = reinterpret_cast<const float*>(part(x, k_is_row, now.line, now.k + half).data);
+      const auto* const next = reinterpret_cast<const float*>(part(x, k_is_row, later.line, later.k + half).data);
+      return Square{data, next, x.ld, k_is_row ? num_k : left, first(k_is_row ? left : num_k)};
+    };
+    uint16_t* const to = packed + (now.line / kLines * steps + now.k / 32) * kStep;
+    range = (x.transposed ? pack_tiles<true> : pack_tiles<false>)(square(0), square(16), to, range);
   }
   return fits(range);
 }
 
-// Adds the products of a part of a and the two of b that are loaded.
-HPMOE_AMX inline void multiply_loaded() {
-  _tile_dpbf16ps(0, 4, 2);
-  _tile_dpbf16ps(1, 4, 3);
+template <bool kBothHalves>
+HPMOE_AMX HPMOE_INLINE void load_a(const uint16_t* upper, const uint16_t* lower) {
+  _tile_loadd(4, upper, 64);
+  if (kBothHalves) _tile_loadd(5, lower, 64);
 }
 
-HPMOE_AMX inline void load_b(const uint16_t* left, const uint16_t* right) {
-  _tile_loadd(2, left, 64);
-  _tile_loadd(3, right, 64);
+HPMOE_AMX HPMOE_INLINE void load_b(const uint16_t* left, const uint16_t* right) {
+  _tile_loadd(6, left, 64);
+  _tile_loadd(7, right, 64);
 }
 
-// sums[16, 32] = panel of a @ two panels of b. In each step small products come first. Only five tiles are in use: a core
-// whose other hardware thread is busy has few to spare, without which loads of tiles and products wait for each other.
-HPMOE_AMX void multiply_panels(int64_t kc, const uint16_t* a, const uint16_t* left, const uint16_t* right, float* sums) {
+// Adds the products of the parts that are loaded.
+template <bool kBothHalves>
+HPMOE_AMX HPMOE_INLINE void multiply_loaded() {
+  _tile_dpbf16ps(0, 4, 6);
+  _tile_dpbf16ps(1, 4, 7);
+  if (kBothHalves) _tile_dpbf16ps(2, 5, 6);
+  if (kBothHalves) _tile_dpbf16ps(3, 5, 7);
+}
+
+// A block of c, and the sums that are stored into it or added to it.
+struct Block {
+  float *sums, *c;
+  int64_t ld, rows;
+  __mmask16 low, high;
+  bool add;
+};
+
+HPMOE_AMX HPMOE_INLINE void prefetch_rows(const Block& block, int64_t from, int64_t to) {
+  for (int64_t i = from; i < std::min(to, block.rows); ++i) {
+    _mm_prefetch(block.c + i * block.ld, _MM_HINT_T1);
+    _mm_prefetch(block.c + i * block.ld + 16, _MM_HINT_T1);
+  }
+}
+
+HPMOE_AMX HPMOE_INLINE void store_rows(const Block& block, int64_t from, int64_t to) {
+  const __m512 scale = _mm512_set1_ps(1 / (kScale * kScale));
+  const __mmask16 low = block.add ? block.low : 0, high = block.add ? block.high : 0;
+  for (int64_t i = from; i < std::min(to, block.rows); ++i) {
+    const __m512 left = _mm512_load_ps(block.sums + i * kPanel), right = _mm512_load_ps(block.sums + i * kPanel + 16);
+    float* const c = block.c + i * block.ld;
+    _mm512_mask_storeu_ps(c, block.low, _mm512_fmadd_ps(left, scale, _mm512_maskz_loadu_ps(low, c)));
+    _mm512_mask_storeu_ps(c + 16, block.high, _mm512_fmadd_ps(right, scale, _mm512_maskz_loadu_ps(high, c + 16)));
+  }
+}
+
+// The sums of a block (or of its upper half) = two panels of a @ two of b. In each step small products come first. Between
+// steps rows of the block before are stored, and memory is asked for rows of this one.
+template <bool kBothHalves>
+HPMOE_AMX void multiply_panels(int64_t steps, const uint16_t* upper, const uint16_t* lower, const uint16_t* left,
+                               const uint16_t* right, const Block& before, const Block& block) {
+  const int64_t rows = (kPanel + steps - 1) / steps;
   _tile_zero(0);
   _tile_zero(1);
-  for (int64_t k = 0; k < kc; k += 32, a += kStep, left += kStep, right += kStep) {
-    _tile_loadd(4, a, 64);
+  if (kBothHalves) _tile_zero(2);
+  if (kBothHalves) _tile_zero(3);
+  for (int64_t k = 0; k < steps; ++k, upper += kStep, lower += kStep, left += kStep, right += kStep) {
+    load_a<kBothHalves>(upper, lower);
     load_b(left + 2 * kTile, right + 2 * kTile);
-    multiply_loaded();
+    multiply_loaded<kBothHalves>();
     load_b(left + kTile, right + kTile);
-    multiply_loaded();
-    _tile_loadd(4, a + kTile, 64);
-    multiply_loaded();
+    multiply_loaded<kBothHalves>();
+    load_a<kBothHalves>(upper + kTile, lower + kTile);
+    multiply_loaded<kBothHalves>();
     load_b(left, right);
-    multiply_loaded();
-    _tile_loadd(4, a + 2 * kTile, 64);
-    multiply_loaded();
-    _tile_loadd(4, a, 64);
-    multiply_loaded();
+    multiply_loaded<kBothHalves>();
+    load_a<kBothHalves>(upper + 2 * kTile, lower + 2 * kTile);
+    multiply_loaded<kBothHalves>();
+    load_a<kBothHalves>(upper, lower);
+    multiply_loaded<kBothHalves>();
+    store_rows(before, k * rows, (k + 1) * rows);
+    prefetch_rows(block, k * rows, (k + 1) * rows);
   }
-  _tile_stored(0, sums, kPanel * 4);
-  _tile_stored(1, sums + 16, kPanel * 4);
+  _tile_stored(0, block.sums, kPanel * 4);
+  _tile_stored(1, block.sums + 16, kPanel * 4);
+  if (kBothHalves) _tile_stored(2, block.sums + 16 * kPanel, kPanel * 4);
+  if (kBothHalves) _tile_stored(3, block.sums + 16 * kPanel + 16, kPanel * 4);
 }
 
-HPMOE_AMX void store_block(const float* sums, int64_t rows, int64_t cols, float* c, int64_t ldc, bool add) {
-  const __m512 scale = _mm512_set1_ps(1 / (kScale * kScale));
-  const __mmask16 low = first(cols), high = first(cols - 16);
-  for (int64_t i = 0; i < rows; ++i, sums += kPanel, c += ldc) {
-    const __m512 left = _mm512_load_ps(sums), right = _mm512_load_ps(sums + 16);
-    _mm512_mask_storeu_ps(c, low, _mm512_fmadd_ps(left, scale, _mm512_maskz_loadu_ps(add ? low : 0, c)));
-    _mm512_mask_storeu_ps(c + 16, high, _mm512_fmadd_ps(right, scale, _mm512_maskz_loadu_ps(add ? high : 0, c + 16)));
+// Memory for panels of b, two panels of a, and the sums of two blocks.
+struct Memory {
+  uint16_t *b, *a;
+  float* sums[2];
+};
+
+// Rows of c, at most 32, = the two panels of a @ those of b, or added to them. Leaves the last block to be stored.
+HPMOE_AMX void multiply_row(const Sizes& s, const Memory& memory, const Matrix& c, bool add, Block& before) {
+  const int64_t steps = padded(s.k) / 32;
+  const auto multiply = s.m > kLines ? multiply_panels<true> : multiply_panels<false>;
+  for (int64_t j = 0; j < s.n; j += kPanel) {
+    const int64_t cols = s.n - j;
+    const uint16_t* const left = memory.b + j / kLines * steps * kStep;
+    float* const sums = memory.sums[before.sums == memory.sums[0]];
+    const Block block{sums, reinterpret_cast<float*>(c.data) + j, c.ld, s.m, first(cols), first(cols - kLines), add};
+    const uint16_t* const right = cols > kLines ? left + steps * kStep : left;
+    multiply(steps, memory.a, memory.a + steps * kStep, left, right, before, block);
+    before = block;
   }
 }
 
-// Lines [line, ...) and k [k0, ...) of an operand whose k go along its rows or not.
-Matrix part(const Matrix& x, bool k_is_row, int64_t line, int64_t k0) {
-  return {x.data + (k_is_row ? k0 * x.ld + line : line * x.ld + k0) * 4, x.dtype, x.ld, x.transposed};
-}
-
-// c = the panels of a @ those of b, or c += them.
-HPMOE_AMX void multiply_packed(const Sizes& s, const uint16_t* a, const uint16_t* b, float* sums, const Matrix& c, bool add) {
-  const int64_t line = kParts * padded(s.k);
-  for (int64_t i = 0; i < s.m; i += kLines) {
-    const int64_t rows = std::min(kLines, s.m - i);
-    for (int64_t j = 0; j < s.n; j += kPanel) {
-      const uint16_t* const left = b + j * line;
-      for (int64_t half = 0; half < kPanel; half += kLines) prefetch_block(rows, c, i, j + half);
-      multiply_panels(s.k, a + i * line, left, s.n - j > kLines ? left + kLines * line : left, sums);
-      store_block(sums, rows, s.n - j, reinterpret_cast<float*>(c.data) + i * c.ld + j, c.ld, add);
+// c = a @ b, or added to it, n and k of one step.
+HPMOE_AMX void multiply_step(const Sizes& s, const Matrix& a, const Matrix& b, const Matrix& c, bool add,
+                             const Memory& memory, Float32Gemm ordinary) {
+  const bool b_fits = pack(b, !b.transposed, s.n, s.k, memory.b);
+  Block before{};
+  for (int64_t i = 0, rows; i < s.m; i += rows) {
+    rows = std::min(b_fits ? kPanel : s.m, s.m - i);
+    if (b_fits && pack(part(a, a.transposed, i, 0), a.transposed, rows, s.k, memory.a)) {
+      multiply_row({rows, s.n, s.k}, memory, part(c, false, i, 0), add, before);
+      continue;
     }
+    _tile_release();
+    ordinary({rows, s.n, s.k}, part(a, a.transposed, i, 0), b, part(c, false, i, 0), add);
+    configure_tiles();
   }
+  store_rows(before, 0, kPanel);
 }
 
 }  // namespace
 
 HPMOE_AMX void amx_float32_gemm(const Sizes& s, const Matrix& a, const Matrix& b, const Matrix& c, bool accumulate,
                                 Float32Gemm ordinary) {
-  const int64_t k_step = even_steps(s.k, KC), n_step = even_steps(s.n, kPackedB / k_step), m_step = a.transposed ? MC : kLines;
+  const int64_t k_step = even_steps(s.k, KC), n_step = even_steps(s.n, kPackedB / k_step);
+  const int64_t of_b = kParts * k_step * n_step, of_a = kParts * k_step * kPanel, of_sums = kPanel * kPanel;
   thread_local Scratch<uint16_t> scratch;
-  uint16_t* const of_b = scratch.at_least(kParts * k_step * (n_step + m_step) + 2 * kLines * kPanel);
-  uint16_t* const of_a = of_b + kParts * k_step * n_step;
-  float* const sums = reinterpret_cast<float*>(of_a + kParts * k_step * m_step);
+  uint16_t* const packed = scratch.at_least(of_b + of_a + 4 * of_sums);
+  float* const sums = reinterpret_cast<float*>(packed + of_b + of_a);
+  const Memory memory{packed, packed + of_b, {sums, sums + of_sums}};
   configure_tiles();
-  for (int64_t j0 = 0; j0 < s.n; j0 += n_step) {
-    const int64_t nc = std::min(n_step, s.n - j0);
-    for (int64_t k0 = 0; k0 < s.k; k0 += k_step) {
-      const int64_t kc = std::min(k_step, s.k - k0);
-      const bool b_fits = pack(b, !b.transposed, j0, nc, k0, kc, of_b), add = accumulate || k0 > 0;
-      for (int64_t i = 0, rows; i < s.m; i += rows) {
-        rows = std::min(b_fits ? m_step : s.m, s.m - i);
-        const Matrix block = part(c, false, i, j0);
-        if (b_fits && pack(a, a.transposed, i, rows, k0, kc, of_a)) {
-          multiply_packed({rows, nc, kc}, of_a, of_b, sums, block, add);
-          continue;
-        }
-        _tile_release();
-        ordinary({rows, nc, kc}, part(a, a.transposed, i, k0), part(b, !b.transposed, j0, k0), block, add);
-        configure_tiles();
-      }
+  for (int64_t j = 0; j < s.n; j += n_step) {
+    for (int64_t k = 0; k < s.k; k += k_step) {
+      const Sizes step{s.m, std::min(n_step, s.n - j), std::min(k_step, s.k - k)};
+      multiply_step(step, part(a, a.transposed, 0, k), part(b, !b.transposed, j, k), part(c, false, 0, j),
+                    accumulate || k > 0, memory, ordinary);
     }
   }
   _tile_release();
