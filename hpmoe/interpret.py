@@ -299,8 +299,8 @@ class _Run:
         return 1
 
     def _put(self, rank: int, op: tf.TileOp, task: np.void) -> dict[int, np.ndarray]:
-        peer, route = self.layout.peer(rank, int(task["peer"])), op.domain.route
-        return {peer: self._send(rank, peer, op, task, self.layout.put_rows(rank, route, peer, int(task["row"])))}
+        return {peer: self._send(rank, peer, op, task, self.layout.put_rows(rank, op.domain.route, peer, int(task["row"])))
+                for peer in self.layout.peers(rank, op, task)}
 
     def _send(self, rank: int, peer: int, op: tf.TileOp, task: np.void, rows: np.ndarray) -> np.ndarray:
         routing = self.layout.routings[op.domain.route]
@@ -311,8 +311,8 @@ class _Run:
         return entries
 
     def _put_back(self, rank: int, op: tf.TileOp, task: np.void) -> dict[int, np.ndarray]:
-        peer, route = self.layout.peer(rank, int(task["peer"])), op.domain.route
-        return {peer: self._return(rank, peer, op, task, self.layout.put_rows(peer, route, rank, int(task["row"])))}
+        return {peer: self._return(rank, peer, op, task, self.layout.put_rows(peer, op.domain.route, rank, int(task["row"])))
+                for peer in self.layout.peers(rank, op, task)}
 
     def _return(self, rank: int, peer: int, op: tf.TileOp, task: np.void, rows: np.ndarray) -> np.ndarray:
         entries = self.layout.routings[op.domain.route].entry_of_row[rank][rows]

@@ -96,6 +96,10 @@ class Layout:
     def peer(self, rank: int, position: int) -> int:
         return int(self.flow.peer_order[rank, position])
 
+    def peers(self, rank: int, op: tf.TileOp, task: np.void) -> list[int]:
+        """The ranks that a task of `rank` is for."""
+        return [self.peer(rank, position) for position in op.peers_of(int(task["peer"]), self.flow.ep_size)]
+
     def moves(self, rank: int, op: tf.TileOp, row: int) -> list[Move]:
         """`moves_of` of the placement of the operation's route."""
         return moves_of(self.flow.routes[op.domain.route].placement, op, rank, row)
@@ -112,8 +116,10 @@ class Layout:
             mine = flow.tasks["op"] == i
             row, route = flow.tasks["row"][mine], op.domain.route
             if op.num_peers and op.opcode != "NOTIFY":
-                source = [self._rows_between(rank, peer, route, op.opcode == "PUT_BACK") for peer in range(flow.ep_size)]
-                out[mine] = np.array(source)[flow.tasks["peer"][mine], row]
+                rows = np.array([self._rows_between(rank, peer, route, op.opcode == "PUT_BACK")
+                                 for peer in range(flow.ep_size)])
+                of_tasks = np.array([rows[j::op.num_peers].sum(axis=0) for j in range(op.num_peers)])
+                out[mine] = of_tasks[flow.tasks["peer"][mine], row]
             elif op.opcode.startswith("ALL_TO_ALL"):
                 counts = self.routings[route].counts
                 out[mine] = counts[:, self._own(rank, route)].sum() if op.opcode.endswith("BACK") else counts[rank].sum()

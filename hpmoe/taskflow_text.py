@@ -81,10 +81,10 @@ def task_name(flow: tf.Taskflow, task: int) -> str:
         parts.append(f"slot {row['row']}")
     elif op.opcode == "NOTIFY" and row["row"] >= 0:
         parts.append(f"expert {row['row']}")
-    if row["peer"] >= 0 and parts:
-        parts[0] += f" -> peer {row['peer']}"
-    elif row["peer"] >= 0:
-        parts.append(f"peer {row['peer']}")
+    if row["peer"] >= 0:
+        several = len(op.peers_of(row["peer"], flow.ep_size)) > 1
+        peers = f"peers {row['peer']}::{op.num_peers}" if several else f"peer {row['peer']}"
+        parts[:1] = [f"{parts[0]} -> {peers}" if parts else peers]
     if row["cols"]:
         parts.append(f"cols {row['col']}:{row['col'] + row['cols']}")
     verb = {"PUT": "put", "PUT_BACK": "put", "NOTIFY": "notify", "ALL_TO_ALL": "all_to_all",

@@ -110,7 +110,8 @@ class TileOp:
         cols: columns that its tasks cover together; 0 where a task takes whole rows.
         tile_cols: columns of one task.
         params: what its body is told beside its operands; `read_params` says which of them.
-        num_peers: 0 for local work, else the number of ranks it has a task for.
+        num_peers: 0 for local work, else for how many peers a unit has a task each; of ep_size ranks, that of peer j is for
+            those at j, j + num_peers, j + 2 num_peers, ...
         signal: what one event of its rows stands for: a "tile"; all rows of an "expert"; of a put also all of a "peer".
     """
 
@@ -177,6 +178,10 @@ class TileOp:
     def grid(self) -> tuple[int, int, int]:
         """How many units, peers (one where there are none) and column tiles it has a task for each of."""
         return self.domain.size, max(1, self.num_peers), -(-self.cols // self.tile_cols) if self.cols else 1
+
+    def peers_of(self, peer: int, ep_size: int) -> range:
+        """The positions of the ranks that a task of `peer` is for; -1 stays alone."""
+        return range(peer, ep_size if peer >= 0 else 0, self.num_peers or ep_size)
 
     def col_ranges(self) -> list[tuple[int, int]]:
         """(first column, number of columns) of each column tile."""

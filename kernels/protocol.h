@@ -126,7 +126,8 @@ struct Operand {
 };
 
 // Its tasks are a grid: units first_row .. first_row + num_units - 1, peers 0 .. num_peers - 1 (none where 0), and columns
-// 0 .. cols - 1 in tiles of tile_cols (whole rows where 0).
+// 0 .. cols - 1 in tiles of tile_cols (whole rows where 0). A put of peer j is for those at j, j + num_peers, ... of the rank's
+// peer order.
 struct Op {
   int32_t opcode, domain, route, num_rows, clipped, blocks, num_operands;
   int32_t first_row, num_units, num_peers, cols, tile_cols;

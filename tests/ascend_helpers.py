@@ -6,7 +6,7 @@ import itertools
 import mindspore as ms
 import numpy as np
 import pytest
-from helpers import kept_by_hand, numpy_moe_ffn, relative_error
+from helpers import for_several, kept_by_hand, numpy_moe_ffn, relative_error
 
 import hpmoe
 from hpmoe import Aval, assign_queues, fuse_persistent, overlap_comm, tile_partition
@@ -22,8 +22,9 @@ def npu(blocks=1):
     return hpmoe.ascend_a3.replace(num_aic=blocks, num_aiv=2 * blocks)
 
 
-def twin(f, rows=16, cols=32, blocks=1, target="ascend-twin", put_cols=None, **comm):
-    queues = assign_queues(overlap_comm(tile_partition(f, rows=rows, cols=cols), cols=put_cols, **comm), machine=npu(blocks))
+def twin(f, rows=16, cols=32, blocks=1, target="ascend-twin", put_cols=None, num_peers=None, **comm):
+    puts = overlap_comm(tile_partition(f, rows=rows, cols=cols), cols=put_cols, **comm)
+    queues = assign_queues(for_several(puts, num_peers=num_peers) if num_peers else puts, machine=npu(blocks))
     return fuse_persistent(queues, target=target, timeout=100.0)
 
 

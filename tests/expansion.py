@@ -154,7 +154,7 @@ class Expansion:
     def moved(self, rank, op, task):
         """For data sent: (destination rank, row of the receiver, entry of the token's rank) of each row."""
         back = op.opcode.endswith("BACK")
-        peers = self.ranks if op.opcode.startswith("ALL") else [int(self.flow.peer_order[rank, task["peer"]])]
+        peers = self.ranks if op.opcode.startswith("ALL") else self.flow.peer_order[rank, task["peer"]::op.num_peers].tolist()
         out = []
         for peer in peers:
             owner, source = (rank, peer) if back else (peer, rank)

@@ -10,6 +10,7 @@ from jax import numpy as jnp
 
 import hpmoe
 from hpmoe import assign_queues, chain, fuse_persistent, overlap_comm, tile_partition
+from hpmoe.taskflow import rebuild
 
 TOLERANCE = 1e-5
 TIMEOUT = 10.0  # seconds; a good schedule needs none of it
@@ -17,10 +18,11 @@ SMALL_NPU = hpmoe.ascend_a3.replace(num_aic=2, num_aiv=3)
 DIFFERENTIABLE = (0, 2, 3, 4)
 
 
-def stages(rows=2, cols=3, machine=None, policy="critical_path", put_cols=None, **comm):
-    """Every prefix of the chain by name, with tiles small enough that several exist."""
+def stages(rows=2, cols=3, machine=None, policy="critical_path", put_cols=None, num_peers=None, **comm):
+    """Every prefix of the chain by name, with tiles small enough that several exist; puts for as many peers as told."""
     tile = _with(tile_partition, rows=rows, cols=cols)
     overlap, queues = _with(overlap_comm, cols=put_cols, **comm), _with(assign_queues, machine=machine or hpmoe.cpu(2), policy=policy)
+    overlap = chain(overlap, _with(for_several, num_peers=num_peers)) if num_peers else overlap
     fuse = _with(fuse_persistent, timeout=TIMEOUT)
     return {
         "plain": chain(),
@@ -34,6 +36,12 @@ def stages(rows=2, cols=3, machine=None, policy="critical_path", put_cols=None, 
 
 def _with(transform, **options):
     return lambda f: transform(f, **options)
+
+
+@hpmoe.transform(requires="tiles")
+def for_several(flow, *, num_peers):
+    """Puts of which a unit has no more than num_peers tasks, each for several ranks where there are more of these."""
+    return rebuild(flow, tuple(op.replace(num_peers=min(num_peers, op.num_peers)) for op in flow.ops))
 
 
 def fused(**options):

@@ -37,6 +37,7 @@ SUBJECTS = (
     ("moe_ffn", SINGLE, {"rows": 2, "cols": 2, "signal": "peer"}),
     ("moe_ffn", PAIRS, {"rows": 1, "cols": 2, "signal": "expert", "order": "sequential"}),
     ("moe_ffn", THREE, {"rows": 2, "cols": 1, "signal": "tile"}),
+    ("moe_ffn", THREE, {"rows": 1, "cols": 1, "num_peers": 2}),
     ("expert_biases", ONE, {"rows": 1, "cols": 2, "signal": "peer"}),
     ("softmax_weights", CHOICES, {"rows": 2, "cols": 1}),
     ("dense_with_bias", DENSE, {"rows": 2, "cols": 2}),

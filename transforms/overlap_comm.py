@@ -17,6 +17,7 @@ Order = Callable[[int, int], Sequence[int]]
 SIGNALS = ("tile", "expert", "peer")
 PUT_US, LEAST_COLS = 6.0, 256
 PARTS = ((32, 32768), (16, 65536))  # the most of a row, and of the puts of a rank with as many
+MOST_PUTS, PEERS = 12288, 20  # tasks of an exchange that has one for each rank; else about so many for a unit
 
 
 def ratr(rank: int, ep_size: int) -> list[int]:
@@ -51,6 +52,9 @@ def overlap_comm(flow: Taskflow, *, order: str | Order = "ratr", signal: str = "
         ->
         put[slot 0 -> peer 0] x -> a     signal !a.0@peer += rows
         put[slot 0 -> peer 1] ...        one task for each slot and destination
+
+    Where there are very many slots and ranks, a task is for several of them: of 64 ranks, put[slot 0 -> peers 1::22] for
+    those at places 1, 23 and 45 of the order. Few of them have rows in one slot.
 
     Requires: tile_partition, and no assign_queues yet.
     Ensures: no collective is left; a consumer of a slot waits for that slot's rows alone (signal="tile").
@@ -121,6 +125,13 @@ def _likely_cols(flow: Taskflow, op: TileOp, width: int) -> int | None:
     return None if parts < 2 else -(-width // int(parts) // least) * least
 
 
+def _num_peers(put: TileOp) -> int:
+    """For how many peers a unit has a task each: for all, or where there would be more than MOST_PUTS, about PEERS, so that
+    what is sent to a hot rank holds up few others."""
+    ep_size, units = put.num_peers, put.domain.size * put.grid[2]
+    return ep_size if ep_size * units <= MOST_PUTS else -(-ep_size // max(1, round(ep_size / PEERS)))
+
+
 def _puts(flow: Taskflow, op: TileOp, signal: str, index: int, cols: int | str | None) -> list[TileOp]:
     """The put tasks of a collective and, for signals coarser than a tile, the tasks that send them."""
     plan = flow.routes[op.domain.route]
@@ -133,7 +144,7 @@ def _puts(flow: Taskflow, op: TileOp, signal: str, index: int, cols: int | str |
     put = op.replace(opcode="PUT_BACK" if back else "PUT", domain=Domain("slots", plan.num_slots, route=op.domain.route),
                      num_peers=flow.ep_size, signal=signal)
     if signal == "tile":
-        return [put]
+        return [put.replace(num_peers=_num_peers(put))]
     units = plan.num_local_experts if signal == "expert" else 1
     notify = TileOp("NOTIFY", op.label, op.equation, "aiv", Domain("once", units, route=op.domain.route), (), 0,
                     params=(int(back), index), num_peers=flow.ep_size, signal=signal)

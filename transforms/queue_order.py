@@ -64,20 +64,22 @@ class LikelySlots:
         """Numbers by which puts, [num_slots, peers, columns], are dealt out among those of a group of peers.
 
         A number is that of a cell of peers, ascending by `sequence` among cells whose likely peers are of one group. One
-        peer of a cell is likely to have rows: of neighbouring ranks, so many as a slot is of, whichever is the first.
+        peer of a cell is likely to have rows: of neighbouring ranks, so many as a slot is of, whichever is the first. A put
+        for several peers is of the group of its first.
         """
         sources, slot = min(self.ep_size, math.ceil(self.ep_size / self.per_expert)), np.arange(len(sequence))[:, None]
         first = (self.place / self.per_expert * self.ep_size).astype(int)[:, None] % self.ep_size
-        likely = (first + np.arange(sources)) % self.ep_size
-        began = sequence[slot, np.argsort(ahead)[likely]].astype(np.int64)
-        group = np.broadcast_to((likely % groups)[:, :, None], began.shape).reshape(-1)
+        num_peers = sequence.shape[1]
+        task = np.argsort(ahead)[(first + np.arange(sources)) % self.ep_size] % num_peers
+        began = sequence[slot, task].astype(np.int64)
+        group = np.broadcast_to((ahead[task] % groups)[:, :, None], began.shape).reshape(-1)
         order = np.argsort(group * (sequence.max(initial=0) + 1) + began.reshape(-1))
         sizes = np.bincount(group, minlength=groups)
         turns = np.empty(began.shape, np.int32)
         turns.reshape(-1)[order] = np.arange(began.size) - np.repeat(np.cumsum(sizes) - sizes, sizes)
-        half, apart = self.ep_size // 2, np.arange(self.ep_size)
-        nearest = ((apart + half) % self.ep_size - half) % sources  # for peers so many ranks after the first likely one
-        return turns[slot, nearest[(ahead - first) % self.ep_size]]
+        half, apart = num_peers // 2, np.arange(num_peers)
+        nearest = ((apart + half) % num_peers - half) % sources  # for peers so many ranks after the first likely one
+        return turns[slot, nearest[(ahead[:num_peers] - first) % num_peers]]
 
 
 def queue_order(flow: tf.Taskflow, machine: Machine, costs: np.ndarray) -> np.ndarray:
@@ -162,14 +164,24 @@ def likely_costs(flow: tf.Taskflow, machine: Machine) -> np.ndarray:
         if op.domain.kind == "slots" and op.unit == "aic":
             costs[tasks].reshape(shape)[LikelySlots(flow, op.domain.route).is_spare] = machine.task_us
         if _is_put(op):
-            key = op.domain.route, op.opcode
+            key = op.domain.route, op.opcode, op.num_peers
             if key not in shares:
-                shares[key] = LikelySlots(flow, op.domain.route).shares()[:, _ahead(flow, op)] * op.num_peers
+                of_peers = LikelySlots(flow, op.domain.route).shares()[:, _ahead(flow, op)]
+                shares[key] = sum_of_tasks(of_peers, op.num_peers) * op.num_peers
             grid = costs[tasks].reshape(shape)  # a view
             grid -= machine.task_us
             grid *= shares[key][:, :, None]
             grid += machine.task_us
     return costs
+
+
+def sum_of_tasks(of_peers: np.ndarray, num_peers: int) -> np.ndarray:
+    """For each slot and task of a put the sum over the peers that the task is for, [num_slots, num_peers]."""
+    out = of_peers[:, :num_peers].copy()
+    for first in range(num_peers, of_peers.shape[1], num_peers):
+        more = of_peers[:, first:first + num_peers]
+        out[:, :more.shape[1]] += more
+    return out
 
 
 def late_sums(flow: tf.Taskflow) -> tf.Taskflow:
@@ -222,10 +234,10 @@ def _putters(flow: tf.Taskflow, op: tf.TileOp, machine: Machine, slots: LikelySl
     ahead, sent = _ahead(flow, op), flow.buffers[op.operands[1].buffer]
     sent = slots.rows * (op.tile_cols or sent.cols) * numpy_dtype(storage_dtype(sent.dtype)).itemsize
     wanted = round(machine.num_aiv * flow.ep_size * sent / (machine.link_bytes_per_us * QUEUE_US))
-    groups = next(g for g in range(min(max(wanted, 1), flow.ep_size, machine.num_aiv), 0, -1)
-                  if -(-flow.ep_size // g) * machine.num_aiv <= UNEVEN * (machine.num_aiv // g) * flow.ep_size)
+    groups = next(g for g in range(min(max(wanted, 1), op.num_peers, machine.num_aiv), 0, -1)
+                  if -(-op.num_peers // g) * machine.num_aiv <= UNEVEN * (machine.num_aiv // g) * op.num_peers)
     starts = (np.arange(groups + 1) * machine.num_aiv // groups).astype(np.int32)
-    group = (ahead % groups)[:, None]
+    group = (ahead[:op.num_peers] % groups)[:, None]
     out = slots.turns(sequence, ahead, groups)
     out %= np.diff(starts)[group]
     out += machine.num_aic + starts[group]

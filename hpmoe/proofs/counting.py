@@ -54,13 +54,18 @@ class Counting:
     def _adds_up(self, event: int, signals: list[Signal], own: int | None) -> bool:
         difference = self.threshold(self.flow.events[event])
         for signal in signals:
-            if own is not None and signal.amount == tf.ROWS and self.flow.tasks["peer"][signal.task] in self.own:
+            if own is not None and signal.amount == tf.ROWS and self._is_for_itself(signal.task):
                 signal = signal._replace(remote=own)
             added = self.added(signal, event - signal.event)
             if difference is None or added is None:
                 return False
             difference.subtract(added)
         return difference is not None and not any(self._reduced(difference).values())
+
+    def _is_for_itself(self, task: int) -> bool:
+        """Whether a task is for no other rank than its own."""
+        peer = int(self.flow.tasks["peer"][task])
+        return peer in self.own and len(self.flow.ops[self.flow.tasks["op"][task]].peers_of(peer, self.flow.ep_size)) == 1
 
     def threshold(self, event: np.void) -> Sum | None:
         """What an event waits for; None where it stands for nothing."""
@@ -179,7 +184,7 @@ class Counting:
         else:
             back, cells = op.opcode.endswith("BACK"), [(s, e) for s, e in self._cells(plan)
                                                        if op.opcode.startswith("ALL_TO_ALL") or s == row]
-        peers = range(self.flow.ep_size) if op.opcode.startswith("ALL_TO_ALL") else [j]
+        peers = range(self.flow.ep_size) if op.opcode.startswith("ALL_TO_ALL") else op.peers_of(j, self.flow.ep_size)
         if kind == tf.SLOT_EXPERT and op.opcode in ("PUT", "PUT_BACK") and (local or not back):
             kind, cells = tf.STATIC, [(s, e) for s, e in cells if e == offset]
         if back and not local:

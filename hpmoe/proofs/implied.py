@@ -118,7 +118,8 @@ class _Known:
     def _moves_returned(self, op: tf.TileOp, task: Task) -> bool:
         """Whether a transfer moves, or tells of, rows of this rank of which the facts say that they go back to a peer."""
         route, slot, peer = self.facts.returned or (-1, -1, -1)
-        if route != op.domain.route or peer != task.peer or not (direction(op) == "back" or peer in self.order.own):
+        peers = op.peers_of(task.peer, self.order.flow.ep_size)
+        if route != op.domain.route or peer not in peers or not (direction(op) == "back" or peer in self.order.own):
             return False
         return op.opcode == "NOTIFY" and task.row in (-1, self.order.expert_of(self.facts, route, slot)) or (
             op.opcode != "NOTIFY" and task.row == slot)
@@ -233,10 +234,11 @@ class Proof(Order):
             return fits
         if op.moves_copies or direction(op) != direction(other_op) or op.domain.route != other_op.domain.route:
             return False
-        same_rows = op.opcode == other_op.opcode != "NOTIFY" and (one.row, one.peer) == (two.row, two.peer)
+        same_peers = self.peers_of(signal.task) == self.peers_of(other.task)
+        same_rows = op.opcode == other_op.opcode != "NOTIFY" and one.row == two.row and same_peers
         if same_rows or other_op.opcode.startswith("ALL_TO_ALL"):
             return fits
-        if other_op.opcode == "NOTIFY" and one.peer == two.peer:
+        if other_op.opcode == "NOTIFY" and same_peers:
             is_known = self.kind(signal) == tf.SLOT_EXPERT
             expert = offset if is_known else one.row if op.opcode == "NOTIFY" else -1
             if self.flow.routes[op.domain.route].num_local_experts == 1:
@@ -272,15 +274,15 @@ class Proof(Order):
             if (op.domain.kind == "experts" and not is_read) or (op.domain.kind == "slots" and op.opcode != "PUT"):
                 self._add_touched(facts, signal.task)
             return
-        is_own = task.peer in self.own or self.flow.ep_size == 1
-        local = signal.remote == tf.LOCAL
+        is_own, peers, local = self.is_for_itself(signal.task), self.peers_of(signal.task), signal.remote == tf.LOCAL
         if op.opcode in TRANSFERS and (is_own or local != (direction(op) == "back")):
             facts.tiles = max(facts.tiles, offset if kind == tf.ENTRY_TILE else 0)
             if not is_own:
                 return
-        if op.opcode == "PUT_BACK" and local:
+        if op.opcode == "PUT_BACK" and local and len(peers) == 1:
             facts.returned = op.domain.route, row, task.peer
-        elif op.opcode == "PUT" and (is_own or not local) and (peer := self.returns(task.peer)) is not None:
+        elif op.opcode == "PUT" and (is_own or not local) and len(peers) == 1 \
+                and (peer := self.returns(task.peer)) is not None:
             facts.returned = op.domain.route, row, peer
         if op.opcode == "NOTIFY" or op.opcode.startswith("ALL_TO_ALL"):
             facts.add_expert(op.domain.route, row if op.opcode == "NOTIFY" and row >= 0 else None)
@@ -303,7 +305,7 @@ class Proof(Order):
             return facts
         if direction(op) != "back":
             facts.tiles = 0
-            if op.opcode == "PUT":
+            if op.opcode == "PUT" and len(self.peers_of(signal.task)) == 1:
                 expert = offset if self.kind(signal) == tf.SLOT_EXPERT else None
                 facts.sent = op.domain.route, row, task.peer, expert
         elif op.opcode == "PUT_BACK":

@@ -38,12 +38,20 @@ class Order:
 
     def is_to_itself(self, signal: Signal) -> bool:
         """Whether a signal counts rows that every rank moves to itself: it may be given as local or as of a peer."""
-        op, peer = self.op_of(signal.task), self.tasks[signal.task].peer
-        return op.opcode in TRANSFERS and signal.amount == tf.ROWS and (peer in self.own or self.flow.ep_size == 1)
+        is_row = self.op_of(signal.task).opcode in TRANSFERS and signal.amount == tf.ROWS
+        return is_row and self.is_for_itself(signal.task)
+
+    def is_for_itself(self, task: int) -> bool:
+        """Whether a task is for no other rank than its own."""
+        return self.flow.ep_size == 1 or (self.tasks[task].peer in self.own and len(self.peers_of(task)) == 1)
+
+    def peers_of(self, task: int) -> range:
+        """Positions of the ranks that a task is for."""
+        return self.op_of(task).peers_of(self.tasks[task].peer, self.flow.ep_size)
 
     def stays(self, signal: Signal) -> bool:
-        """Whether a signal is for the rank that makes it."""
-        return signal.remote == tf.LOCAL or self.tasks[signal.task].peer in self.own or self.flow.ep_size == 1
+        """Whether a signal is for the rank that makes it alone."""
+        return signal.remote == tf.LOCAL or self.is_for_itself(signal.task)
 
     def returns(self, peer: int) -> int | None:
         """The position in the order of peers of those who have this rank at position `peer`, if it is one for all ranks."""
@@ -97,7 +105,8 @@ class Order:
             return [(first + i, None) for i in range(self.span(row))]
         plan, order, sources = self.flow.routes[op.domain.route], self.flow.peer_order, None
         if op.opcode == "PUT_BACK":  # the rank that the rows are of, the last such on any rank
-            sources = 1 + int(((order[:, task.peer] - np.arange(len(order))) % len(order)).max())
+            own = np.arange(len(order))[:, None]
+            sources = 1 + int(((order[:, list(self.peers_of(row.task))] - own) % len(order)).max())
         return [(first + e, e) for e in range(plan.num_local_experts) if task.row < plan.slots_of(e + 1, sources)]
 
     def moves(self, task: int, rank: int) -> list[Move]:

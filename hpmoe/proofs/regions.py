@@ -39,6 +39,8 @@ class _Regions:
         for i, op in enumerate(self.ops):
             for k, access in enumerate(op.operands):
                 self._check_access(i, op, k, access)
+            if op.num_peers:
+                self._check_peers(i, op)
             if op.opcode in ("PUT", "PUT_BACK", "ALL_TO_ALL", "ALL_TO_ALL_BACK"):
                 self._check_transfer(i, op)
         for i, op in enumerate(self.ops):
@@ -92,6 +94,14 @@ class _Regions:
         if is_output:
             self._write(index, op, access, (first, last))
             self.heights[access.buffer] = min(rows, self.heights.get(access.buffer, rows))
+
+    def _check_peers(self, index: int, op: tf.TileOp) -> None:
+        """Every rank is for one task of a unit; for a task of its own where somebody counts what went to it."""
+        routed = 0 <= op.domain.route < len(self.routes)
+        most = self.routes[op.domain.route].ep_size if routed else 0
+        least = 1 if op.opcode in ("PUT", "PUT_BACK") and op.signal == "tile" else most
+        self._require(least <= op.num_peers <= most, f"{op.label} has tasks for {op.num_peers} peers, not {least}..{most}",
+                      index)
 
     def _check_transfer(self, index: int, op: tf.TileOp) -> None:
         """Rows arrive as they are sent."""

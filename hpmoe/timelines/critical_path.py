@@ -170,8 +170,10 @@ def _sent(line: Timeline, row_of: np.ndarray) -> tuple[np.ndarray, np.ndarray, n
     signal, rank, other = (x.reshape(-1) for x in np.meshgrid(np.arange(len(flow.signals)), np.arange(ep), np.arange(ep),
                                                               indexing="ij"))
     remote, task = flow.signals["remote"][signal], flow.signals["task"][signal]
-    peer = flow.peer_order[rank, np.maximum(flow.tasks["peer"][task], 0)]
-    arrives = (remote == tf.EVERY_RANK) | (other == np.where(remote == tf.PEER, peer, rank))
+    position, first = np.argsort(flow.peer_order, axis=1)[rank, other], flow.tasks["peer"][task]
+    apart = np.array([op.num_peers or ep for op in flow.ops])[flow.tasks["op"][task]]
+    is_for = (position >= first) & ((position - first) % apart == 0)
+    arrives = (remote == tf.EVERY_RANK) | np.where(remote == tf.PEER, is_for, other == rank)
     return row_of[rank, task][arrives], other[arrives], signal[arrives]
 
 

@@ -254,7 +254,8 @@ def other_ranks(line: Timeline) -> np.ndarray:
     """The rank that each row's task sends to, its own where it sends nothing at all, -1 where to none or to several."""
     flow, op = line.flow, line.flow.tasks["op"][line.task]
     peer = flow.tasks["peer"][line.task]
-    out = np.where(peer >= 0, flow.peer_order[line.rank, np.maximum(peer, 0)], -1)
+    next_peer = peer + np.array([tile_op.num_peers for tile_op in flow.ops], int)[op]
+    out = np.where((peer >= 0) & (next_peer >= flow.ep_size), flow.peer_order[line.rank, np.maximum(peer, 0)], -1)
     for i, tile_op in enumerate(flow.ops):
         if not tile_op.moves_copies or tile_op.domain.kind != "copies":
             continue

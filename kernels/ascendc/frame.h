@@ -112,7 +112,8 @@ __aicore__ inline Unit find_unit(const RankView& rank, const RoutingTables& rout
 
 // The segments that a transfer moves or a NOTIFY stands for, by number.
 __aicore__ inline int32_t num_segments(const Frame& frame) {
-  return is_put(frame.op) || frame.task.row >= 0 ? 1 : frame.routing.route().num_local_experts;
+  if (is_put(frame.op)) return (frame.rank->image.header().ep_size - 1 - frame.task.peer) / frame.op.num_peers + 1;
+  return frame.task.row >= 0 ? 1 : frame.routing.route().num_local_experts;
 }
 // The block of a matrix that a task of copies moves: to the rank that has the copy, or back to its owner.
 __aicore__ inline Segment copy_at(const Frame& frame) {
@@ -132,7 +133,8 @@ __aicore__ inline Segment copy_at(const Frame& frame) {
 __aicore__ inline Segment segment_at(const Frame& frame, int32_t i) {
   if (moves_copies(frame.op)) return copy_at(frame);
   const RankView& rank = *frame.rank;
-  const int32_t me = rank.args.rank, peer = rank.image.peer(me, frame.task.peer);
+  const int32_t me = rank.args.rank;
+  const int32_t peer = rank.image.peer(me, frame.task.peer + (is_put(frame.op) ? i * frame.op.num_peers : 0));
   const bool back = goes_back(frame.op);
   const int32_t source = back ? peer : me, dest = back ? me : peer;
   if (is_put(frame.op)) return frame.routing.segment_in_slot(source, dest, frame.routing.slot(dest, frame.task.row));

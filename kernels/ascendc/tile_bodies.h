@@ -28,7 +28,9 @@ __aicore__ inline Code run_task(VectorUnit& unit, const Frame& frame) {
   if (is_empty && !is_put(frame.op)) return Code::OK;
   switch (static_cast<Opcode>(frame.op.opcode)) {
     case Opcode::PUT:
-    case Opcode::PUT_BACK: copy_segment(unit, frame, segment_at(frame, 0)); break;
+    case Opcode::PUT_BACK:
+      for (int32_t i = 0; i < num_segments(frame); ++i) copy_segment(unit, frame, segment_at(frame, i));
+      break;
     case Opcode::REPLICATE:
     case Opcode::RETURN_GRADS: copy_matrix(unit, frame, copy_at(frame)); break;
     case Opcode::FAN_OUT: fan_out(unit, frame); break;

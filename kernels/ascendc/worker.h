@@ -169,7 +169,10 @@ class Worker {
     const int32_t me = rank_.args.rank, event = event_of(signal.event, signal.kind, frame);
     switch (static_cast<Remote>(signal.remote)) {
       case Remote::LOCAL: return add(me, event, amount);
-      case Remote::PEER: return add(rank_.image.peer(me, frame.task.peer), event, amount);
+      case Remote::PEER:
+        for (int32_t i = 0; i < (is_put(frame.op) ? num_segments(frame) : 1); ++i)
+          add(rank_.image.peer(me, frame.task.peer + i * frame.op.num_peers), event, amount);
+        return;
       default:
         for (int32_t rank = 0; rank < rank_.image.header().ep_size; ++rank) add(rank, event, amount);
     }

@@ -39,7 +39,7 @@ const char* check_signal(const Op& op, const Signal& signal) {
     return "a FAN_OUT signals its own rank, by slot or for all";
   if (by_tile && ((!is_transfer(opcode) && !fans_out) || moves_copies(opcode) || signal.amount != int16_t(Amount::ROWS)))
     return "only a transfer signals rows by token tile";
-  const bool finds_peer = is_exchange(opcode) || (moves_copies(opcode) && signal.amount == int16_t(Amount::ROWS));
+  const bool finds_peer = (is_exchange(opcode) || moves_copies(opcode)) && signal.amount == int16_t(Amount::ROWS);
   if (signal.remote == int32_t(Remote::PEER) && op.num_peers == 0 && !finds_peer)
     return "a local task signals a peer";
   return nullptr;

@@ -131,6 +131,13 @@ void for_each_copy(const Frame& frame, Visit visit) {
   }
 }
 
+// Calls visit(rank) for the ranks that a put is for, or the one of a NOTIFY.
+template <class Visit>
+void for_each_peer(const Frame& frame, Visit visit) {
+  const int32_t last = is_put(static_cast<Opcode>(frame.op.opcode)) ? frame.image.header->ep_size : frame.task.peer + 1;
+  for (int32_t j = frame.task.peer; j < last; j += std::max(frame.op.num_peers, 1)) visit(frame.image.peer(frame.rank, j));
+}
+
 // Calls visit(segment) for the segments a transfer task moves (a NOTIFY: the ones it stands for).
 template <class Visit>
 void for_each_segment(const Frame& frame, Visit visit) {
@@ -149,14 +156,15 @@ void for_each_segment(const Frame& frame, Visit visit) {
       visit_experts(frame.image.peer(frame.rank, j), 0, num_experts);
     return;
   }
-  const int32_t peer = frame.image.peer(frame.rank, frame.task.peer);
   if (opcode == Opcode::NOTIFY) {
-    const int32_t row = frame.task.row;
+    const int32_t row = frame.task.row, peer = frame.image.peer(frame.rank, frame.task.peer);
     visit_experts(peer, row < 0 ? 0 : row, row < 0 ? num_experts : row + 1);
     return;
   }
-  const int32_t dest = back ? frame.rank : peer;
-  visit(routing.segment_in_slot(back ? peer : frame.rank, dest, routing.slot(dest, frame.task.row)));
+  for_each_peer(frame, [&](int32_t rank) {
+    const int32_t dest = back ? frame.rank : rank;
+    visit(routing.segment_in_slot(back ? rank : frame.rank, dest, routing.slot(dest, frame.task.row)));
+  });
 }
 
 }  // namespace hpmoe

@@ -21,7 +21,7 @@ void for_each_unit_signal(const Frame& frame, Amount kind, int64_t amount, Visit
     const int64_t event = image.event_of(signal, frame.task) + (by_expert ? frame.unit.expert : 0);
     switch (static_cast<Remote>(signal.remote)) {
       case Remote::LOCAL: visit(frame.rank, event, amount); break;
-      case Remote::PEER: visit(image.peer(frame.rank, frame.task.peer), event, amount); break;
+      case Remote::PEER: for_each_peer(frame, [&](int32_t peer) { visit(peer, event, amount); }); break;
       case Remote::EVERY:
         for (int32_t j = 0; j < image.header->ep_size; ++j) visit(image.peer(frame.rank, j), event, amount);
     }

@@ -3,6 +3,15 @@
 namespace hpmoe {
 namespace {
 
+// Whether a task of rank `from` is for rank `to`.
+bool is_for(const Image& image, const Task& task, int32_t from, int32_t to) {
+  const Op& op = image.ops[task.op];
+  const int32_t last = is_put(static_cast<Opcode>(op.opcode)) ? image.header->ep_size : task.peer + 1;
+  for (int32_t j = task.peer; j < last; j += std::max(op.num_peers, 1))
+    if (image.peer(from, j) == to) return true;
+  return false;
+}
+
 // Whether `signal` of a task of rank `from` may add to counter `event` of rank `to`; computed indices may reach any later one.
 bool may_reach(const Image& image, const Task& task, const Signal& signal, int32_t from, int32_t to, int32_t event) {
   const auto kind = static_cast<Index>(signal.kind);
@@ -11,7 +20,7 @@ bool may_reach(const Image& image, const Task& task, const Signal& signal, int32
   if (is_found_later ? first > event : first != event) return false;
   switch (static_cast<Remote>(signal.remote)) {
     case Remote::LOCAL: return from == to;
-    case Remote::PEER: return image.peer(from, task.peer) == to;
+    case Remote::PEER: return is_for(image, task, from, to);
     case Remote::EVERY: return true;
   }
   return true;

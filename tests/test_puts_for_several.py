@@ -1,0 +1,115 @@
+"""Puts that are for several ranks each, as overlap_comm makes them where there are very many slots and ranks."""
+
+import json
+
+import numpy as np
+import pytest
+from helpers import SMALL_NPU, Layer, assert_close, for_several, fused, numpy_moe_ffn, run_spmd, stages
+
+import hpmoe
+from hpmoe import Aval, VerifyError, taskflow as tf
+from hpmoe.cli import main
+from hpmoe.interpret import interpret
+
+FIVE = Layer(ep=5, T=4, E=10, K=2, num_tokens=(4, 0, 3, 4, 1))
+MACHINES = {"cpu": hpmoe.cpu(3), "npu": SMALL_NPU}
+
+
+def avals(layer):
+    return [Aval(a.shape[1:], str(a.dtype)) for a in layer.arguments()]
+
+
+def lowered(layer, stage="queues", direction="forward", **options):
+    return stages(**options)[stage](hpmoe.moe_ffn).lower(*avals(layer), mesh=hpmoe.Mesh(layer.ep), direction=direction)
+
+
+@pytest.mark.parametrize("stage, num_peers, machine, order", [
+    ("overlap", 2, "cpu", "ratr"), ("queues", 3, "npu", "sequential"), ("fused", 1, "cpu", "sequential"), ("fused", 2, "npu", "ratr"),
+    ("fused", 3, "cpu", lambda rank, ep: [(rank * 2 + 1 - i) % ep for i in range(ep)])])
+def test_results_are_those_of_puts_for_one(stage, num_peers, machine, order):
+    args, cotangent = FIVE.arguments(), FIVE.cotangent()
+    options = {"machine": MACHINES[machine], "order": order}
+    got, alone = (run_spmd(stages(**options, **more)[stage](hpmoe.moe_ffn), FIVE.ep, args, [cotangent], FIVE.num_tokens)
+                  for more in ({"num_peers": num_peers}, {}))
+    want, want_grads = numpy_moe_ffn(args, cotangent, FIVE.num_tokens)
+    assert_close([*got[0], *got[1]], [want, *want_grads])
+    for a, b in zip((*got[0], *got[1]), (*alone[0], *alone[1]), strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
+@pytest.mark.parametrize("options", [{"put_cols": 2}, {"policy": "round_robin"}, {"policy": "stage_order", "rows": 1}], ids=str)
+@pytest.mark.parametrize("routing", ["one rank", "one expert"])
+def test_extremes(routing, options):
+    layer = Layer(ep=4, T=3, E=8, K=2, routing=routing)
+    args, cotangent = layer.arguments(), layer.cotangent()
+    outs, grads = run_spmd(fused(num_peers=2, **options)(hpmoe.moe_ffn), layer.ep, args, [cotangent])
+    want, want_grads = numpy_moe_ffn(args, cotangent)
+    assert_close([*outs, *grads], [want, *want_grads])
+
+
+def test_few_where_there_would_be_very_many(monkeypatch):
+    """Other signals count what goes to each rank alone."""
+    layer, constants = Layer(ep=8, T=4, E=16, K=2), hpmoe.overlap_comm.rewrite.__globals__
+    (slots,) = {op.domain.size for op in lowered(layer, "overlap").ops if op.num_peers}
+    for most, about, num_peers in ((8 * slots, 2, 8), (8 * slots - 1, 2, 2), (1, 3, 3), (1, 4, 4), (1, 1, 1), (1, 20, 8)):
+        monkeypatch.setitem(constants, "MOST_PUTS", most)
+        monkeypatch.setitem(constants, "PEERS", about)
+        flow = lowered(layer, "overlap")
+        assert {op.num_peers for op in flow.ops if op.opcode.startswith("PUT")} == {num_peers}
+        assert f"put[slot 0 -> peer{'s 1::' + str(num_peers) if 1 < num_peers < 8 else ''}" in str(flow)
+        assert lowered(layer, "overlap", signal="peer").ops[0].num_peers == 8
+
+
+@pytest.mark.parametrize("ep, tokens", [(64, 16384), (128, 8192)])
+def test_images_do_not_grow_with_slots_times_ranks(ep, tokens, capsys):
+    sizes = [f"--{name}={n}" for name, n in (("ep", ep), ("tokens", tokens), ("experts", 256), ("top_k", 8), ("runs", 1))]
+    assert main(["plan", "--dtype=bfloat16", "--hidden=7168", "--intermediate=2048", "--json", *sizes]) == 0
+    assert json.loads(capsys.readouterr().out)["backward"]["image_bytes"] < 1_000_000
+
+
+def test_verifier_knows_for_whom_a_put_is():
+    flow = lowered(Layer(ep=3, T=2, E=3, K=1), num_peers=2, rows=1)
+    hpmoe.verify(flow)
+    puts = np.flatnonzero(np.isin(flow.signals["task"], np.flatnonzero([flow.ops[o].num_peers for o in flow.tasks["op"]])))
+    for signal in puts[:: max(1, len(puts) // 20)]:
+        with pytest.raises(VerifyError, match="must signal"):
+            hpmoe.verify(flow.replace(signals=np.delete(flow.signals, signal)))
+        local = flow.signals.copy()
+        local["remote"][signal] = tf.LOCAL
+        with pytest.raises(VerifyError, match="must signal|adds nothing"):
+            hpmoe.verify(flow.replace(signals=local))
+
+
+@pytest.mark.parametrize("options, num_peers", [({}, 4), ({"signal": "peer"}, 2), ({"signal": "expert"}, 2)])
+def test_operations_that_leave_ranks_out_or_count_them_together_are_refused(options, num_peers):
+    flow = lowered(Layer(ep=3, T=2, E=3, K=1), "overlap", **options)
+    with pytest.raises(VerifyError, match=f"has tasks for {num_peers} peers, not"):
+        hpmoe.verify(tf.rebuild(flow, tuple(op.replace(num_peers=num_peers if op.num_peers else 0) for op in flow.ops)))
+
+
+def test_simulation_sends_the_same_bytes_and_its_critical_path_is_whole():
+    layer, machine = Layer(ep=4, T=6, H=8, E=8, K=2), SMALL_NPU
+    ids = list(layer.arguments()[1])
+    lines = [hpmoe.simulate(lowered(layer, machine=machine, num_peers=n), routing=ids) for n in (None, 2)]
+    sent = [line.simulated.traffic[:, 2:, 0] for line in lines]
+    np.testing.assert_allclose(*sent)
+    for line in lines:
+        assert sum(line.critical_path().shares().values()) == pytest.approx(line.span)
+
+
+def test_interpreter_runs_them_in_any_order():
+    layer = Layer(ep=4, T=3, E=8, K=2)
+    flow, args = lowered(layer, "overlap", num_peers=3), layer.arguments()
+    inputs = [[a[rank] for a in args] for rank in range(layer.ep)]
+    first = interpret(flow, inputs)
+    for seed in range(3):
+        for a, b in zip(first, interpret(flow, inputs, seed=seed), strict=True):
+            np.testing.assert_array_equal(a[0], b[0])
+
+
+def test_for_several_leaves_fewer_tasks():
+    layer = Layer(ep=4, T=3, E=8, K=2)
+    alone, together = (stages(num_peers=n)["overlap"](hpmoe.moe_ffn).lower(*avals(layer), mesh=hpmoe.Mesh(4)) for n in (None, 1))
+    puts = [sum(flow.ops[o].opcode.startswith("PUT") for o in flow.tasks["op"]) for flow in (alone, together)]
+    assert puts[0] == 4 * puts[1]
+    assert for_several.rewrite(alone, num_peers=4).num_tasks == alone.num_tasks
