@@ -200,8 +200,8 @@ class _Derivation:
 
     def _overlapping(self, writer: int, region: _Region) -> Tasks:
         """Tasks of a writer whose columns meet the region's; whole-row writers always do."""
-        op, tasks = self.ops[writer], self.tasks_of[writer]
-        hits: set[int] = set()
+        op, tasks, num_tiles = self.ops[writer], self.tasks_of[writer], len(self.col_ranges[writer])
+        hits: list[tuple[int, int]] = []
         for access in op.outputs:
             buffer = self.buffers[access.buffer]
             if buffer.storage != region.storage:
@@ -209,11 +209,11 @@ class _Derivation:
             if (op.cols == 0 or access.cols != "own" or region.unit == "count"
                     or buffer.cols != self.buffers[region.storage].cols):
                 return tasks
-            for i, (col, cols) in enumerate(self.col_ranges[writer]):
-                low = col + access.offset
-                if any(low < stop and low + cols > start for start, stop in region.columns):
-                    hits.add(i)
-        return Tasks(writer, _merged((i, i + 1) for i in hits))
+            for start, stop in region.columns:
+                first = max(0, (start - access.offset) // op.tile_cols)
+                last = min(num_tiles, -((access.offset - stop) // op.tile_cols))
+                hits += [(first, last)] if first < last else []
+        return Tasks(writer, _merged(hits))
 
     def _extent(self, region: _Region, writer: tf.TileOp) -> tuple[int, np.ndarray, int]:
         """Extent kind, unit indices and route of a region's events."""

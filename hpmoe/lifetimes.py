@@ -65,6 +65,7 @@ class Lifetimes:
                     table.setdefault(storage, []).append(i)
         self._refusals: dict[int, str] = {}
         self._touched: dict[tuple[int, int, bool], list[list[Columns]]] = {}
+        self._joined: dict[tuple[int, int, bool], list[Columns]] = {}
         self.order: list[dict[int, int]] = []
         self.releases: list[Release] = []
         takes_over = {new: s[:n][::-1] for s in self.occupants().values() for n, new in enumerate(s) if n}
@@ -106,8 +107,8 @@ class Lifetimes:
             return "nobody writes it or nobody reads it"
         if any(self.ops[i].moves_copies for i in self.writers[storage]):
             return "nobody waits for a copy that gets no rows"
-        written = _merged(c for i in self.writers[storage] for t in self._columns(i, storage, write=True) for c in t)
-        read = _merged(c for i in self.readers[storage] for t in self._columns(i, storage, write=False) for c in t)
+        written = _merged(c for i in self.writers[storage] for c in self._all_columns(i, storage, write=True))
+        read = _merged(c for i in self.readers[storage] for c in self._all_columns(i, storage, write=False))
         return "" if _covers(read, written) else "some of its columns are never read, so that nobody waits for their writers"
 
     def fault(self, new: int, old: int) -> str:
@@ -167,6 +168,13 @@ class Lifetimes:
             self._touched[key] = [_merged(tile) for tile in self._columns_of_tiles(*key)]
         return self._touched[key]
 
+    def _all_columns(self, i: int, storage: int, write: bool) -> list[Columns]:
+        """The column ranges of a storage that tasks of an operation touch together, sorted and joined."""
+        key = (i, storage, write)
+        if key not in self._joined:
+            self._joined[key] = _merged(c for tile in self._columns(*key) for c in tile)
+        return self._joined[key]
+
     def _columns_of_tiles(self, i: int, storage: int, write: bool) -> list[list[Columns]]:
         op, width = self.ops[i], self.buffers[storage].cols
         accesses = self._accesses(i, storage, write)
@@ -187,16 +195,15 @@ class Lifetimes:
         def note(op: int, level: int) -> None:
             before[op] = max(before.get(op, 0), level)
 
-        for storage, readers in self.readers.items():
-            unit = self._unit(i, storage, write=False) if i in readers else None
+        for storage in dict.fromkeys(self.buffers[a.buffer].storage for a in self.ops[i].inputs):
+            unit = self._unit(i, storage, write=False)
             for w in self.writers.get(storage, ()) if unit else ():
                 if w >= i or self._unit(w, storage, write=True) != unit:
                     continue
-                written = _merged(c for t in self._columns(w, storage, write=True) for c in t)
-                reads = self._columns(i, storage, write=False)
+                written, reads = self._all_columns(w, storage, write=True), self._columns(i, storage, write=False)
                 is_full = all(_covers(r, written) for r in reads)
-                touches = all(_meet(r, written) for r in reads)
-                is_part = _covers(_merged(c for r in reads for c in r), written)
+                touches = is_full or all(_meet(r, written) for r in reads)
+                is_part = is_full or _covers(self._all_columns(i, storage, write=False), written)
                 if is_part:
                     note(w, FULL if is_full else PART)
                 for op, level in self.order[w].items():

@@ -36,12 +36,19 @@ class Pruner {
       const Place last = last_[graph_.gate_of[wait.event]], here = places_[wait.task];
       needed[i] = last.queue < 0 || last.queue != here.queue || last.position >= here.position;
     }
+    Range last{nullptr, nullptr};  // what a bundle waits for, often as the one before it
+    std::vector<int32_t> implied;
     for (int32_t b = 0; b < graph_.num_bundles(); ++b) {
       const Range waits = waits_of(graph_.starts[b]);
-      for (int32_t i = 0; i < waits.size(); ++i) {
-        if (waits.size() < 2 || !is_implied(i, waits)) continue;
-        for (int32_t t = graph_.starts[b]; t < graph_.starts[b + 1]; ++t) needed[graph_.tables.first_wait[t] + i] = 0;
+      if (waits.size() < 2) continue;
+      if (!are_alike(waits, last)) {
+        implied.clear();
+        for (int32_t i = 0; i < waits.size(); ++i)
+          if (is_implied(i, waits)) implied.push_back(i);
       }
+      last = waits;
+      for (const int32_t i : implied)
+        for (int32_t t = graph_.starts[b]; t < graph_.starts[b + 1]; ++t) needed[graph_.tables.first_wait[t] + i] = 0;
     }
     for (int32_t q = 0; q < flow_.num_queues; ++q) drop_repeated(q, needed);
   }
@@ -67,6 +74,12 @@ class Pruner {
     const HpmoeWait* end() const { return last; }
     int32_t size() const { return static_cast<int32_t>(last - first); }
   };
+
+  static bool are_alike(const Range& a, const Range& b) {
+    return std::equal(a.first, a.last, b.first, b.last, [](const HpmoeWait& x, const HpmoeWait& y) {
+      return x.event == y.event && x.kind == y.kind;
+    });
+  }
 
   Range waits_of(int32_t task) const {
     return {graph_.tables.waits + graph_.tables.first_wait[task], graph_.tables.waits + graph_.tables.first_wait[task + 1]};
@@ -109,8 +122,12 @@ class Pruner {
     const auto add = [&](int32_t e) {
       if (std::find(mine.begin(), mine.end(), e) == mine.end()) mine.push_back(e);
     };
+    Range last{nullptr, nullptr};
     for (int32_t b : producers_[event]) {
-      for (const HpmoeWait& wait : waits_of(graph_.starts[b])) {
+      const Range waits = waits_of(graph_.starts[b]);
+      if (are_alike(waits, last)) continue;
+      last = waits;
+      for (const HpmoeWait& wait : waits) {
         const int32_t earlier = wait.event;
         if (wait.kind != 0 || !is_same_unit(earlier, event)) continue;
         if (std::find(mine.begin(), mine.end(), earlier) != mine.end()) continue;

@@ -1,36 +1,36 @@
 // The ready tasks of list scheduling, the most urgent first.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <cstring>
 #include <vector>
 
 namespace hpmoe {
 
-// Indices of `keys` from the least to the greatest, equal ones in order; no key is a NaN.
-inline std::vector<int32_t> sort_stably(const std::vector<double>& keys) {
+// Indices of `keys` from the least to the greatest, equal ones in order.
+inline std::vector<int32_t> sort_stably(const std::vector<uint64_t>& keys) {
   constexpr int kDigitBits = 11;
-  constexpr uint64_t kSign = uint64_t{1} << 63, kMask = (1u << kDigitBits) - 1;
+  constexpr uint64_t kMask = (1u << kDigitBits) - 1;
   struct Run {
     uint64_t key;
     int32_t first, last;
   };
+  const uint64_t least = keys.empty() ? 0 : *std::min_element(keys.begin(), keys.end());
   std::vector<Run> runs, next;  // of equal keys, which many tasks in a row have
+  uint64_t most = 0;
   for (size_t i = 0; i < keys.size(); ++i) {
     if (i > 0 && keys[i] == keys[i - 1]) {
       ++runs.back().last;
       continue;
     }
-    const double key = keys[i] + 0.0;  // -0 is 0
-    uint64_t bits;
-    std::memcpy(&bits, &key, sizeof bits);
-    runs.push_back({bits & kSign ? ~bits : bits | kSign, static_cast<int32_t>(i), static_cast<int32_t>(i) + 1});
+    runs.push_back({keys[i] - least, static_cast<int32_t>(i), static_cast<int32_t>(i) + 1});
+    most = std::max(most, keys[i] - least);
   }
   next.resize(runs.size());
-  for (int shift = 0; shift < 64; shift += kDigitBits) {
+  for (int shift = 0; shift < 64 && most >> shift != 0; shift += kDigitBits) {
     std::vector<uint32_t> starts(kMask + 2);
     for (const Run& run : runs) ++starts[(run.key >> shift & kMask) + 1];
-    if (!runs.empty() && starts[(runs[0].key >> shift & kMask) + 1] == runs.size()) continue;  // all alike
     for (size_t d = 0; d < kMask; ++d) starts[d + 1] += starts[d];
     for (const Run& run : runs) next[starts[run.key >> shift & kMask]++] = run;
     runs.swap(next);
@@ -40,6 +40,15 @@ inline std::vector<int32_t> sort_stably(const std::vector<double>& keys) {
   for (const Run& run : runs)
     for (int32_t i = run.first; i < run.last; ++i) order.push_back(i);
   return order;
+}
+
+// A number whose order is that of the doubles, none of which is a NaN.
+inline uint64_t in_order(double key) {
+  constexpr uint64_t kSign = uint64_t{1} << 63;
+  uint64_t bits;
+  key += 0.0;  // -0 is 0
+  std::memcpy(&bits, &key, sizeof bits);
+  return bits & kSign ? ~bits : bits | kSign;
 }
 
 // A set of ints below `size`: a bit for each, and above each level of words a bit for every word that is not zero.

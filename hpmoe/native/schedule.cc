@@ -9,7 +9,7 @@ namespace hpmoe {
 namespace {
 
 // For each task, minus its cost and the longest chain of costs after it: the least runs first.
-std::vector<double> find_urgency(const Graph& graph, const Lists& consumers, int64_t num_tasks, const double* costs) {
+std::vector<uint64_t> find_urgency(const Graph& graph, const Lists& consumers, int64_t num_tasks, const double* costs) {
   std::vector<double> urgency(num_tasks), of_gate(graph.gate_of.size());
   const std::vector<int32_t> order = find_order(graph, consumers);
   for (auto b = order.rbegin(); b != order.rend(); ++b) {
@@ -21,7 +21,9 @@ std::vector<double> find_urgency(const Graph& graph, const Lists& consumers, int
     }
     for (int32_t gate : graph.needs[*b]) of_gate[gate] = std::min(of_gate[gate], least);
   }
-  return urgency;
+  std::vector<uint64_t> keys(num_tasks);
+  std::transform(urgency.begin(), urgency.end(), keys.begin(), in_order);
+  return keys;
 }
 
 // Tasks by `order`, those of equal numbers in turn. Many ops have theirs sorted already, and few ops' tasks mix.
@@ -31,7 +33,7 @@ std::vector<int32_t> order_tasks(const HpmoeFlow& flow, const int64_t* order) {
     int64_t last = -1;            // of `order`
     bool is_sorted = true;
   };
-  std::vector<double> least;
+  std::vector<uint64_t> least;
   std::vector<Tasks> of_op;
   for (int32_t t = 0; t < flow.num_tasks; ++t) {
     const int32_t op = flow.tasks[t].op;
@@ -40,7 +42,7 @@ std::vector<int32_t> order_tasks(const HpmoeFlow& flow, const int64_t* order) {
       least.resize(op + 1);
       of_op.resize(op + 1);
     }
-    const double place = static_cast<double>(order[t]);
+    const auto place = static_cast<uint64_t>(order[t]);
     least[op] = of_op[op].count == 0 ? place : std::min(least[op], place);
     ++of_op[op].count;
     of_op[op].is_sorted &= of_op[op].last <= order[t];
@@ -55,14 +57,14 @@ std::vector<int32_t> order_tasks(const HpmoeFlow& flow, const int64_t* order) {
   std::vector<int32_t> out(flow.num_tasks);
   for (int32_t t = 0; t < flow.num_tasks; ++t) out[of_op[flow.tasks[t].op].next++] = t;
   const auto is_before = [&](int32_t a, int32_t b) { return order[a] < order[b] || (order[a] == order[b] && a < b); };
-  std::vector<double> keys;
+  std::vector<uint64_t> keys;
   std::vector<int32_t> mine;
   for (const int32_t op : ops) {
     const auto end = out.begin() + of_op[op].next, begin = end - of_op[op].count;
     if (!of_op[op].is_sorted) {
       mine.assign(begin, end);
       keys.clear();
-      for (const int32_t t : mine) keys.push_back(static_cast<double>(order[t]));
+      for (const int32_t t : mine) keys.push_back(static_cast<uint64_t>(order[t]));
       const std::vector<int32_t> sorted = sort_stably(keys);
       std::transform(sorted.begin(), sorted.end(), begin, [&](int32_t i) { return mine[i]; });
     }
