@@ -115,11 +115,10 @@ class Order:
         return moves_of(self.flow.routes[op.domain.route].placement, op, rank, self.tasks[task].row)
 
     def reaches(self, signal: Signal, event: int, source: int, rank: int) -> bool:
-        """Whether what a task signals on rank `source` may be about an event of another rank."""
+        """Whether what a task signals on rank `source` may be about an event of a rank."""
         if self.op_of(signal.task).moves_copies:
             return any((move.peer, move.expert) == (rank, event - signal.event) for move in self.moves(signal.task, source))
-        peer = self.tasks[signal.task].peer
-        return peer < 0 or self.flow.peer_order[source, peer] == rank
+        return any(peer < 0 or self.flow.peer_order[source, peer] == rank for peer in self.peers_of(signal.task))
 
     def slot_of(self, task: int) -> tuple[int, int] | None:
         """Route and index of the slot of this rank that a task is about, if any."""
