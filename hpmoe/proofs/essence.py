@@ -99,6 +99,22 @@ def _access(op: tf.TileOp, i: int, access: tf.Access, buffers: Sequence[tf.Buffe
     return dataclasses.replace(access, **changes)
 
 
+def is_alike_in_padding(op: tf.TileOp, buffers: Sequence[tf.Buffer]) -> bool:
+    """Whether an operation that signals nothing may write the rows past a rank's tokens, too: what it reads of them is
+    given, and those of its own temporary are nobody else's."""
+    if op.opcode != "MAP" or op.domain.kind != "tiles" or any(a.buffer >= len(buffers) for a in op.operands):
+        return False
+    is_given = all(a.buffer < 0 or a.rows == "one" or buffers[a.buffer].role == "input" for a in op.inputs)
+    return is_given and all(a.rows == "own" and a.buffer >= 0 and buffers[a.buffer].role == "temporary"
+                            and _is_apart(a.buffer, buffers) for a in op.outputs)
+
+
+def _is_apart(b: int, buffers: Sequence[tf.Buffer]) -> bool:
+    """Whether a buffer shares its memory with none, and none is a view of it."""
+    others = [v for i, v in enumerate(buffers) if i != b]
+    return buffers[b].memory < 0 and buffers[b].storage == b and all(b not in (v.memory, v.storage) for v in others)
+
+
 def _of_equal_form(b: int, buffers: Sequence[tf.Buffer]) -> int:
     """The buffer that another is a view of, where they are of the same rows and columns."""
     root, buffer = buffers[b].storage, buffers[b]
@@ -136,7 +152,18 @@ def buffer_essence(b: int, flow: tf.Taskflow | tf.Made) -> tf.Buffer:
         changes["route"] = -1
     if buffer.role == "temporary" and buffer.storage == b and [v.storage for v in buffers].count(b) == 1:
         changes |= _room(b, buffers, accesses)
+        if buffer.route >= 0:
+            changes["route"] = _route_with_room(buffer.route, accesses, flow.routes)
     return dataclasses.replace(buffer, **changes)
+
+
+def _route_with_room(route: int, accesses: Sequence[tuple[tf.TileOp, int, tf.Access]],
+                     routes: Sequence[tf.RoutePlan]) -> int:
+    """The route of all accesses to a buffer that has rows for it: the rows of experts are no fewer than those of tokens that
+    come to a rank once."""
+    used = {op.domain.route if a.rows in ("own", "peer") else -1 for op, _, a in accesses}
+    of_all = used.pop() if len(used) == 1 else -1
+    return of_all if 0 <= of_all < len(routes) and routes[of_all].once_of == route else route
 
 
 def _room(b: int, buffers: Sequence[tf.Buffer], accesses: Sequence[tuple[tf.TileOp, int, tf.Access]]) -> dict:
@@ -146,9 +173,8 @@ def _room(b: int, buffers: Sequence[tf.Buffer], accesses: Sequence[tuple[tf.Tile
                                for op, i, a in accesses):
         room["num_rows"] = 1
     needed = max([a.offset + op.cols for op, _, a in accesses], default=1)
-    is_apart = buffer.memory < 0 and all(v.memory != b for v in buffers)
-    if is_apart and buffer.cols >= needed and all((op.opcode, i) in COLUMN_BY_COLUMN and a.cols == "own" and op.cols
-                                                  for op, i, a in accesses):
+    if _is_apart(b, buffers) and buffer.cols >= needed and all(
+            (op.opcode, i) in COLUMN_BY_COLUMN and a.cols == "own" and op.cols for op, i, a in accesses):
         room["cols"] = needed
     return room
 

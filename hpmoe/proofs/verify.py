@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import collections
-import dataclasses
 
 import numpy as np
 
@@ -14,8 +13,8 @@ from hpmoe.lifetimes import memory_fault
 from hpmoe.native.planner import are_queues, find_runnable, kept_waits, prune_waits
 from hpmoe.proofs.counting import Counting
 from hpmoe.proofs.cycles import find_stuck
-from hpmoe.proofs.essence import buffer_essence, op_essence, route_essence
 from hpmoe.proofs.implied import Implication
+from hpmoe.proofs.made_for import over_what_it_was_made_for
 from hpmoe.proofs.order import Order
 from hpmoe.proofs.regions import region_fault
 from hpmoe.proofs.rows import op_spans, spans
@@ -44,7 +43,7 @@ def verify(flow: tf.Taskflow) -> None:
     """
     check_argument(isinstance(flow, tf.Taskflow), "hpmoe.verify", "flow", f"a {type(flow).__name__}",
                    "a Taskflow, as f.lower(*args) makes it after tile_partition")
-    flow = _as_made(flow)
+    flow = over_what_it_was_made_for(flow)
     _check_tasks(flow)
     _check_regions(flow)
     _check_tokens(flow)
@@ -74,48 +73,6 @@ def verify(flow: tf.Taskflow) -> None:
 def _fail(flow: tf.Taskflow, what: str, task: int | None = None) -> None:
     window = "" if task is None or not flow.num_tasks else "\n" + taskflow_window(flow, task)
     raise VerifyError(f"verify: {what}{window}")
-
-
-def _as_made(flow: tf.Taskflow) -> tf.Taskflow:
-    """The taskflow over the operations and buffers that its tables were made for, from which its own may differ in what
-    nobody asks for, and in the memory and the rows of buffers: those are judged as they are now."""
-    changes = {}
-    is_anywhere = not flow.queues or flow.machine.unified  # whether a task may be in any queue
-    for name in [f.name for f in dataclasses.fields(tf.Made)] if flow.made is not None else ():
-        new, old = getattr(flow, name), getattr(flow.made, name)
-        if new is old or new == old:
-            continue
-        if not isinstance(new, tuple) or len(new) != len(old):
-            now, then = (f"{len(x)} long" if isinstance(x, tuple) else x for x in (new, old))
-            raise VerifyError(f"verify: {name} is {now}, the tasks were made for {then}; make them anew with "
-                              "hpmoe.taskflow.rebuild")
-        mine, theirs = (_essences(f, name, is_anywhere) for f in (flow, flow.made))
-        for i in [i for i, (x, y) in enumerate(zip(mine, theirs, strict=True)) if x != y][:1]:
-            then, now = ", ".join(_unlike(old[i], new[i])), ", ".join(_unlike(new[i], old[i]))
-            raise VerifyError(f"verify: {name}[{i}] is not what the tasks were made for; make them anew with "
-                              f"hpmoe.taskflow.rebuild\n  made for {then}\n  now      {now}")
-        changes[name] = old if name != "buffers" else tuple(
-            dataclasses.replace(b, memory=now.memory, num_rows=now.num_rows) for b, now in zip(old, new, strict=True))
-    return flow.replace(**changes) if changes else flow
-
-
-def _unlike(x: object, other: object) -> list[str]:
-    """The fields of an operation, buffer or route in which it is not like another; an index as it is."""
-    if not dataclasses.is_dataclass(x):
-        return [str(x)]
-    pairs = ((f.name, getattr(x, f.name), getattr(other, f.name, None)) for f in dataclasses.fields(x))
-    return [f"{name} {mine}" for name, mine, theirs in pairs if mine != theirs]
-
-
-def _essences(flow: tf.Taskflow | tf.Made, name: str, is_anywhere: bool) -> list:
-    if name == "ops":
-        ops = [op_essence(op, flow.buffers, flow.routes) for op in flow.ops]
-        return [op.replace(unit="") for op in ops] if is_anywhere else ops
-    if name == "buffers":
-        return [buffer_essence(b, flow) for b in range(len(flow.buffers))]
-    if name == "routes":
-        return [route_essence(plan) for plan in flow.routes]
-    return getattr(flow, name)
 
 
 def _check_regions(flow: tf.Taskflow) -> None:

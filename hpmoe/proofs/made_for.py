@@ -1,0 +1,67 @@
+"""Whether operations, buffers and routes still are what the tables of a taskflow were made for, in all that matters."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+
+from hpmoe import taskflow as tf
+from hpmoe.errors import VerifyError
+from hpmoe.proofs.essence import buffer_essence, is_alike_in_padding, op_essence, route_essence
+
+
+def over_what_it_was_made_for(flow: tf.Taskflow) -> tf.Taskflow:
+    """The taskflow over the operations and buffers that its tables were made for, from which its own may differ in what
+    nobody asks for, and in the memory and the rows of buffers: those are judged as they are now."""
+    changes = {}
+    is_anywhere = not flow.queues or flow.machine.unified  # whether a task may be in any queue
+    for name in [f.name for f in dataclasses.fields(tf.Made)] if flow.made is not None else ():
+        new, old = getattr(flow, name), getattr(flow.made, name)
+        if new is old or new == old:
+            continue
+        if not isinstance(new, tuple) or len(new) != len(old):
+            now, then = (f"{len(x)} long" if isinstance(x, tuple) else x for x in (new, old))
+            raise VerifyError(f"verify: {name} is {now}, the tasks were made for {then}; make them anew with "
+                              "hpmoe.taskflow.rebuild")
+        mine, theirs = (_essences(f, name, is_anywhere) for f in (flow, flow.made))
+        if name == "ops":
+            mine = _without_padding(flow, mine, theirs)
+        for i in [i for i, (x, y) in enumerate(zip(mine, theirs, strict=True)) if x != y][:1]:
+            then, now = ", ".join(_unlike(old[i], new[i])), ", ".join(_unlike(new[i], old[i]))
+            raise VerifyError(f"verify: {name}[{i}] is not what the tasks were made for; make them anew with "
+                              f"hpmoe.taskflow.rebuild\n  made for {then}\n  now      {now}")
+        changes[name] = old if name != "buffers" else tuple(
+            dataclasses.replace(b, memory=now.memory, num_rows=now.num_rows) for b, now in zip(old, new, strict=True))
+    return flow.replace(**changes) if changes else flow
+
+
+def _unlike(x: object, other: object) -> list[str]:
+    """The fields of an operation, buffer or route in which it is not like another; an index as it is."""
+    if not dataclasses.is_dataclass(x):
+        return [str(x)]
+    pairs = ((f.name, getattr(x, f.name), getattr(other, f.name, None)) for f in dataclasses.fields(x))
+    return [f"{name} {mine}" for name, mine, theirs in pairs if mine != theirs]
+
+
+def _without_padding(flow: tf.Taskflow, mine: list[tf.TileOp], theirs: list[tf.TileOp]) -> list[tf.TileOp]:
+    """The essences of operations, but of those that write rows of padding, too, and may, what they were made for."""
+    tasks = flow.signals["task"]
+    known = flow.tasks["op"][tasks[(tasks >= 0) & (tasks < flow.num_tasks)]]
+    clips = any(op.domain.clipped for op in flow.ops) or not np.isin(flow.events["extent"], (tf.TILE, tf.TOKENS)).any()
+
+    def is_free(i: int) -> bool:
+        as_made = mine[i].replace(domain=dataclasses.replace(mine[i].domain, clipped=theirs[i].domain.clipped))
+        return clips and as_made == theirs[i] and i not in known and is_alike_in_padding(flow.ops[i], flow.buffers)
+    return [theirs[i] if is_free(i) else op for i, op in enumerate(mine)]
+
+
+def _essences(flow: tf.Taskflow | tf.Made, name: str, is_anywhere: bool) -> list:
+    if name == "ops":
+        ops = [op_essence(op, flow.buffers, flow.routes) for op in flow.ops]
+        return [op.replace(unit="") for op in ops] if is_anywhere else ops
+    if name == "buffers":
+        return [buffer_essence(b, flow) for b in range(len(flow.buffers))]
+    if name == "routes":
+        return [route_essence(plan) for plan in flow.routes]
+    return getattr(flow, name)
