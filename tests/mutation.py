@@ -7,9 +7,14 @@ MUTATIONS = {}
 def mutation(weight=1.0, anew=False):
     """Registers `f(rng, flow) -> flow or None`; `anew` where the operations, tasks or ranks are no longer the same."""
     def keep(f):
-        MUTATIONS[f.__name__.replace("_", " ")] = (f, weight, anew)
+        register(f.__name__.replace("_", " "), f, weight, anew)
         return f
     return keep
+
+
+def register(words, f, weight=1.0, anew=False):
+    """Adds a kind of mutation, named by words."""
+    MUTATIONS[words] = (f, weight, anew)
 
 
 def changed(table, place, **columns):

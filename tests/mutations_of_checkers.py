@@ -165,13 +165,17 @@ def before_what_it_waits_for(rng, flow):
     return flow.replace(queues=tuple(np.array(q, np.int64) for q in queues))
 
 
+def two_queues(rng, flow):
+    """All queues, and which two of them."""
+    return [np.asarray(q) for q in flow.queues], *rng.choice(len(flow.queues), size=2, replace=False)
+
+
 @mutation()
 def two_queues_in_one(rng, flow):
     """One takes over the other's tasks, merged by their place or one after the other, and leaves it empty."""
     if len(flow.queues) < 2:
         return None
-    queues = [np.asarray(q) for q in flow.queues]
-    a, b = rng.choice(len(queues), size=2, replace=False)
+    queues, a, b = two_queues(rng, flow)
     both = np.concatenate([queues[a], queues[b]])
     if rng.random() < 0.5:
         both = both[np.argsort(np.concatenate([np.arange(len(queues[a])), np.arange(len(queues[b]))]), kind="stable")]
@@ -184,8 +188,7 @@ def every_other_task_to_another_queue(rng, flow):
     """A queue is split; what leaves goes behind all tasks of another, or before them."""
     if len(flow.queues) < 2:
         return None
-    queues = [np.asarray(q) for q in flow.queues]
-    a, b = rng.choice(len(queues), size=2, replace=False)
+    queues, a, b = two_queues(rng, flow)
     left = queues[a][1::2]
     queues[a], queues[b] = queues[a][::2], np.concatenate([queues[b], left] if rng.random() < 0.5 else [left, queues[b]])
     return flow.replace(queues=tuple(queues))

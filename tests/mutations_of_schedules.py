@@ -1,17 +1,61 @@
 """Mutations of what orders tasks: waits, signals, events and queues."""
 
 import numpy as np
-from mutation import changed, in_table, mutation, pick
+from mutation import changed, in_table, mutation, pick, register
 
 from hpmoe import taskflow as tf
 
+# One row of a table, or one value in it.
+
+def without_row(table):
+    return lambda rng, flow: with_rows(rng, flow, table, lambda rows, i: np.delete(rows, i))
+
+
+def with_row_twice(table):
+    return lambda rng, flow: with_rows(rng, flow, table, lambda rows, i: np.concatenate([rows, rows[i:i + 1]]))
+
+
+def with_rows(rng, flow, table, changed_at):
+    rows = getattr(flow, table)
+    i = pick(rng, rows)
+    return None if i is None else flow.replace(**{table: changed_at(rows, i)})
+
+
+def with_other_value(table, column, choices):
+    return lambda rng, flow: in_table(rng, flow, table, column, lambda row: choices(flow, row))
+
+
+def any_task(flow, row):
+    return range(-1, flow.num_tasks + 1)
+
+
+def any_event(flow, row):
+    return range(-1, len(flow.events) + 1)
+
+
+for words, weight, mutate in (
+        ("drop wait", 3, without_row("waits")),
+        ("drop signal", 2, without_row("signals")),
+        ("repeat wait", 1, with_row_twice("waits")),
+        ("repeat signal", 1, with_row_twice("signals")),
+        ("wait for another event", 2, with_other_value("waits", "event", any_event)),
+        ("another task waits", 1, with_other_value("waits", "task", any_task)),
+        ("wait by another kind", 1, with_other_value("waits", "kind", lambda flow, w: range(-1, 4))),
+        ("signal another event", 1, with_other_value("signals", "event", any_event)),
+        ("another task signals", 1, with_other_value("signals", "task", any_task)),
+        ("signal by another kind", 1, with_other_value("signals", "kind", lambda flow, s: range(-1, 4))),
+        ("signal another amount", 1, with_other_value("signals", "amount", lambda flow, s: range(-1, 3))),
+        ("signal another rank", 2, with_other_value("signals", "remote", lambda flow, s: range(-1, 4))),
+        ("another threshold", 2, with_other_value("events", "mult", lambda flow, e: (
+            e["mult"] + 1, e["mult"] - 1, 2 * e["mult"], 0, 1))),
+        ("another extent", 2, with_other_value("events", "extent", lambda flow, e: range(-1, 16))),
+        ("another unit", 1, with_other_value("events", "index", lambda flow, e: range(-1, e["index"] + 3))),
+        ("another route", 1, with_other_value("events", "route", lambda flow, e: range(-1, len(flow.routes) + 1))),
+        ("another block", 0.5, with_other_value("events", "block", lambda flow, e: range(-1, len(flow.blocks) + 1)))):
+    register(words, mutate, weight)
+
+
 # Waits.
-
-@mutation(3)
-def drop_wait(rng, flow):
-    i = pick(rng, flow.waits)
-    return None if i is None else flow.replace(waits=np.delete(flow.waits, i))
-
 
 @mutation(3)
 def add_wait(rng, flow):
@@ -23,30 +67,9 @@ def add_wait(rng, flow):
 
 
 @mutation()
-def repeat_wait(rng, flow):
-    i = pick(rng, flow.waits)
-    return None if i is None else flow.replace(waits=np.concatenate([flow.waits, flow.waits[i:i + 1]]))
-
-
-@mutation()
 def shuffle_waits(rng, flow):
     waits, signals = (table[rng.permutation(len(table))] for table in (flow.waits, flow.signals))
     return flow.replace(waits=waits, signals=signals)
-
-
-@mutation(2)
-def wait_for_another_event(rng, flow):
-    return in_table(rng, flow, "waits", "event", lambda w: range(-1, len(flow.events) + 1))
-
-
-@mutation()
-def another_task_waits(rng, flow):
-    return in_table(rng, flow, "waits", "task", lambda w: range(-1, flow.num_tasks + 1))
-
-
-@mutation()
-def wait_by_another_kind(rng, flow):
-    return in_table(rng, flow, "waits", "kind", lambda w: range(-1, 4))
 
 
 @mutation()
@@ -76,43 +99,6 @@ def exchange_signals_of_two_tasks(rng, flow):
     return flow.replace(signals=exchanged(rng, flow, flow.signals))
 
 
-@mutation(2)
-def drop_signal(rng, flow):
-    i = pick(rng, flow.signals)
-    return None if i is None else flow.replace(signals=np.delete(flow.signals, i))
-
-
-@mutation()
-def repeat_signal(rng, flow):
-    i = pick(rng, flow.signals)
-    return None if i is None else flow.replace(signals=np.concatenate([flow.signals, flow.signals[i:i + 1]]))
-
-
-@mutation()
-def signal_another_event(rng, flow):
-    return in_table(rng, flow, "signals", "event", lambda s: range(-1, len(flow.events) + 1))
-
-
-@mutation()
-def another_task_signals(rng, flow):
-    return in_table(rng, flow, "signals", "task", lambda s: range(-1, flow.num_tasks + 1))
-
-
-@mutation()
-def signal_by_another_kind(rng, flow):
-    return in_table(rng, flow, "signals", "kind", lambda s: range(-1, 4))
-
-
-@mutation()
-def signal_another_amount(rng, flow):
-    return in_table(rng, flow, "signals", "amount", lambda s: range(-1, 3))
-
-
-@mutation(2)
-def signal_another_rank(rng, flow):
-    return in_table(rng, flow, "signals", "remote", lambda s: range(-1, 4))
-
-
 @mutation()
 def swap_two_signals(rng, flow):
     i, j = pick(rng, flow.signals), pick(rng, flow.signals)
@@ -124,26 +110,6 @@ def swap_two_signals(rng, flow):
 
 
 # Events.
-
-@mutation(2)
-def another_threshold(rng, flow):
-    return in_table(rng, flow, "events", "mult", lambda e: (e["mult"] + 1, e["mult"] - 1, 2 * e["mult"], 0, 1))
-
-
-@mutation(2)
-def another_extent(rng, flow):
-    return in_table(rng, flow, "events", "extent", lambda e: range(-1, 16))
-
-
-@mutation()
-def another_unit(rng, flow):
-    return in_table(rng, flow, "events", "index", lambda e: range(-1, e["index"] + 3))
-
-
-@mutation()
-def another_route(rng, flow):
-    return in_table(rng, flow, "events", "route", lambda e: range(-1, len(flow.routes) + 1))
-
 
 @mutation()
 def threshold_of_another_event(rng, flow):
@@ -163,11 +129,6 @@ def twice_the_signals_and_the_threshold(rng, flow):
     mine = flow.events["block"][flow.signals["event"]] == block
     events = changed(flow.events, flow.events["block"] == block, mult=2 * flow.events["mult"][flow.events["block"] == block])
     return flow.replace(events=events, signals=np.concatenate([flow.signals, flow.signals[mine]]))
-
-
-@mutation(0.5)
-def another_block(rng, flow):
-    return in_table(rng, flow, "events", "block", lambda e: range(-1, len(flow.blocks) + 1))
 
 
 @mutation()

@@ -207,6 +207,18 @@ def test_what_changes_nothing_takes_no_longer_to_prove(change, monkeypatch):
     hpmoe.verify(other)
 
 
+@pytest.mark.parametrize("changes, text", [
+    (lambda flow: {"machine": None}, "there are 5 queues and no machine that has them"),
+    (lambda flow: {"queues": (flow.queues[0] + 0.5, *flow.queues[1:])}, "queue 0 is of float64; it must be of the numbers of tasks"),
+    (lambda flow: {"peer_order": flow.peer_order + 0.5}, r"peer_order is \[\[1.5, 0.5\], .*must name each of 2 ranks once"),
+    (lambda flow: {"peer_order": [[0, 1], [1, 1]]}, r"peer_order is \[\[0, 1\], \[1, 1\]\]; each row must name each of 2 ranks once"),
+])
+def test_what_is_no_schedule_at_all_is_named(changes, text):
+    flow = queued()
+    with pytest.raises(VerifyError, match=text):
+        hpmoe.verify(flow.replace(**changes(flow)))
+
+
 @pytest.mark.parametrize("direction", ["forward", "backward"])
 def test_all_waits_may_stay(direction):
     """The taskflow as it was before assign_queues dropped what its order implies, in the same queues."""

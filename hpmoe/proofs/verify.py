@@ -43,6 +43,8 @@ def verify(flow: tf.Taskflow) -> None:
     """
     check_argument(isinstance(flow, tf.Taskflow), "hpmoe.verify", "flow", f"a {type(flow).__name__}",
                    "a Taskflow, as f.lower(*args) makes it after tile_partition")
+    if len(flow.queues) and flow.machine is None:
+        raise VerifyError(f"verify: there are {len(flow.queues)} queues and no machine that has them")
     flow = over_what_it_was_made_for(flow)
     _check_tasks(flow)
     _check_regions(flow)
@@ -109,8 +111,10 @@ def _check_tasks(flow: tf.Taskflow) -> None:
 
 def _check_peer_order(flow: tf.Taskflow) -> None:
     order = flow.peer_order
-    if order.shape != (flow.ep_size, flow.ep_size) or not _are_permutations(order):
-        raise VerifyError(f"verify: peer_order is {order.tolist()}; each row must name each of {flow.ep_size} ranks once")
+    is_table = isinstance(order, np.ndarray) and order.dtype.kind in "iu" and order.shape == (flow.ep_size, flow.ep_size)
+    if not is_table or not _are_permutations(order):
+        raise VerifyError(f"verify: peer_order is {np.asarray(order).tolist()}; each row must name each of {flow.ep_size} "
+                          "ranks once")
 
 
 def _are_permutations(rows: np.ndarray) -> bool:
@@ -129,6 +133,8 @@ def _check_memory(flow: tf.Taskflow) -> None:
 
 def check_queues(flow: tf.Taskflow) -> None:
     """Raises VerifyError unless each task is in one queue of its unit, once."""
+    for q in [q for q, queue in enumerate(flow.queues) if len(queue) and np.asarray(queue).dtype.kind not in "iu"][:1]:
+        raise VerifyError(f"verify: queue {q} is of {np.asarray(flow.queues[q]).dtype}; it must be of the numbers of tasks")
     if len(flow.queues) != flow.machine.num_queues:
         raise VerifyError(f"verify: there are {len(flow.queues)} queues, {flow.machine.name} has "
                           f"{flow.machine.num_queues}")
