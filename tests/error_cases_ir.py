@@ -72,6 +72,8 @@ def _row_taken_for_tokens():
 cases("verify", {
     "rows that are no tokens": _row_taken_for_tokens,
     "a wait of unknown kind": _broken(waits={"kind": 7}),
+    "queues without a machine": _mutated(lambda flow: flow.replace(machine=None)),
+    "a queue of no numbers": _mutated(lambda flow: flow.replace(queues=(flow.queues[0] + 0.5, *flow.queues[1:]))),
     "a wait by expert without a slot": _mutated(lambda flow: flow.replace(waits=test_verify.changed(flow.waits, -1, kind=1))),
     "a signal past the last event": _mutated(lambda flow: flow.replace(
         signals=test_verify.changed(flow.signals, 0, kind=1, event=len(flow.events) - 1))),
