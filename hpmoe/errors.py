@@ -97,6 +97,7 @@ def check_inputs(who: str, inputs: Sequence[Sequence[Any]], ep_size: int, expect
         ...
         hpmoe.errors.ArgumentError: hpmoe.evaluate: inputs[0] is of 0 arrays; it must be of 1: x.
     """
+    check_argument(isinstance(inputs, Sequence), who, "inputs", f"a {type(inputs).__name__}", "a list of arrays a rank")
     check_argument(len(inputs) == ep_size, who, "inputs", f"of {len(inputs)} ranks", f"of {ep_size}, a list of arrays each")
     names = ", ".join(name for name, _ in expected)
     for rank, arrays in enumerate(inputs):

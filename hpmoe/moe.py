@@ -54,6 +54,8 @@ def moe_ffn(hidden_states: Any, topk_ids: Any, topk_weights: Any, gate_up_weight
     has_shared = shared_gate_up_weight is not None
     check_argument(has_shared == (shared_down_weight is not None), "hpmoe.moe_ffn",
                    f"shared_{'down' if has_shared else 'gate_up'}_weight", "None", "given, as the other of the two is")
+    check_argument(bool(getattr(gate_up_weight, "shape", ())), "hpmoe.moe_ffn", "gate_up_weight",
+                   f"a {type(gate_up_weight).__name__} of no dimensions", "a [num_local_experts, H, 2I] mindspore.Tensor")
     rows, route = dispatch(hidden_states, topk_ids, num_local_experts=gate_up_weight.shape[0],
                            capacity_factor=capacity_factor, drop_policy=drop_policy, topk_weights=topk_weights)
     shared = None

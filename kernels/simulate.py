@@ -80,7 +80,8 @@ def _machine(flow: Taskflow, machine: Machine | None, mesh: Mesh | None) -> Mach
     check_argument(isinstance(on, Machine) and _workers(on) == _workers(flow.machine), "hpmoe.simulate", "machine",
                    f"{on.name} of {_workers(on)}" if isinstance(on, Machine) else repr(machine),
                    f"an hpmoe.Machine of {_workers(flow.machine)}, as the flow has")
-    check_argument(mesh is None or mesh == Mesh(flow.ep_size), "hpmoe.simulate", "mesh", repr(mesh),
+    is_its_own = mesh is None or isinstance(mesh, Mesh) and mesh == Mesh(flow.ep_size)
+    check_argument(is_its_own, "hpmoe.simulate", "mesh", repr(mesh),
                    f"{Mesh(flow.ep_size)}, which the flow was made for, or None")
     return on
 

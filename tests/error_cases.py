@@ -128,6 +128,15 @@ def _dropping(ids=ROUTED_IDS, weights=None, **options):
 
 
 cases("called", {
+    "product of a list": _routed(lambda rows, route: grouped_matmul([[1.0]], array(2, 3, 3), route)),
+    "product by a number": _routed(lambda rows, route: grouped_matmul(rows, 2.0, route)),
+    "product without a route": _routed(lambda rows, route: grouped_matmul(rows, array(2, 3, 3), None)),
+    "bias that is a list": _routed(lambda rows, route: grouped_matmul(rows, array(2, 3, 3), route, bias=[1.0])),
+    "bias of all experts": _routed(lambda rows, route: grouped_matmul(rows, array(2, 3, 3), route, bias=array(4, 3))),
+    "combine of a list": _routed(lambda rows, route: combine([[1.0]], route)),
+    "combine with numbers": _routed(lambda rows, route: combine(rows, route, [1.0, 2.0])),
+    "layer of lists": lambda: moe_ffn(array(2, 3), numbers(*ROUTED_IDS), array(2, 2), [[1.0]], array(2, 3, 3)),
+    "ranks that are no list": lambda: hpmoe.evaluate(trace(doubled, X), 3),
     "capacity of zero": _dropping(capacity_factor=0),
     "unknown drop policy": _dropping(capacity_factor=1.0, drop_policy="random"),
     "drop by no weights": _dropping(capacity_factor=1.0, drop_policy="probs"),

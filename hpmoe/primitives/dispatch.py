@@ -15,7 +15,7 @@ from hpmoe.primitives.elementwise import check_weights, is_differentiable, mul
 from hpmoe.primitives.in_float32 import in_float32, is_half
 from hpmoe.primitives.primitive import Primitive
 from hpmoe.primitives.reduction import dots_for
-from hpmoe.primitives.route import check_route, make_route
+from hpmoe.primitives.route import check_route, check_tensor, make_route
 from hpmoe.program import Atom, Aval, Builder, Equation, RouteAval, Var
 from hpmoe.routing import Route
 
@@ -201,6 +201,8 @@ def _kept_weights(weights: np.ndarray, kept: np.ndarray) -> np.ndarray:
 def _(rows: Any, route: Route, *weights: Any) -> Any:
     check_route("hpmoe.combine", route)
     num_tokens, top_k = route.routing.num_tokens[0], route.routing.top_k
+    for argument, given in (("rows", rows), *(("topk_weights", w) for w in weights)):
+        check_tensor("hpmoe.combine", argument, given)
     check_argument(rows.ndim == 2 and rows.shape[0] == route.num_rows, "hpmoe.combine", "rows", f"of shape {rows.shape}",
                    f"[{route.num_rows}, H], one for each received row")
     for w in weights:

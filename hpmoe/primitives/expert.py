@@ -11,6 +11,7 @@ from hpmoe.errors import check_argument
 from hpmoe.primitives.grouped_matmul import check_experts
 from hpmoe.primitives.in_float32 import in_float32
 from hpmoe.primitives.primitive import Primitive
+from hpmoe.primitives.route import check_tensor
 from hpmoe.program import Atom, Aval, Builder, Equation, RouteAval
 
 expert_bias = Primitive("expert_bias")
@@ -33,6 +34,9 @@ def _(x: np.ndarray, bias: np.ndarray, route: Any) -> np.ndarray:
 @expert_bias.eager
 @in_float32
 def _(x: Any, bias: Any, route: Any) -> Any:
+    check_tensor("hpmoe.grouped_matmul", "bias", bias)
+    expected = (len(route.tokens_per_expert), x.shape[1])
+    check_argument(bias.shape == expected, "hpmoe.grouped_matmul", "bias", f"of shape {bias.shape}", f"of shape {expected}")
     if route.num_rows == 0:
         return x
     return mint.add(x, ops.gather(bias, Tensor(route.expert_of_row.astype(np.int32)), 0))

@@ -13,6 +13,7 @@ from hpmoe.primitives.in_float32 import in_float32
 from hpmoe.primitives.matmul import accumulated, tile_matmul, tile_weight_grad
 from hpmoe.primitives.primitive import Primitive
 from hpmoe.primitives.replicate import check_placed, return_weight_grads
+from hpmoe.primitives.route import check_route, check_tensor
 from hpmoe.program import Atom, Aval, Builder, Equation, RouteAval
 
 grouped = Primitive("grouped_matmul")
@@ -91,6 +92,9 @@ def _(x: np.ndarray, w: np.ndarray, route: Any, *replicas: np.ndarray, transpose
 
 @grouped.eager
 def _(x: Any, w: Any, route: Any, *, transpose: bool) -> Any:
+    check_route("hpmoe.grouped_matmul", route)
+    for argument, given in (("rows", x), ("weight", w)):
+        check_tensor("hpmoe.grouped_matmul", argument, given)
     counts = [int(n) for n in route.tokens_per_expert]
     check_argument(w.ndim == 3 and w.shape[0] == len(counts), "hpmoe.grouped_matmul", "weight", f"of shape {w.shape}",
                    f"[{len(counts)}, K, N], the experts of the route")

@@ -49,6 +49,11 @@ def check_route(who: str, route: Any) -> None:
                    "the second result of hpmoe.dispatch")
 
 
+def check_tensor(who: str, argument: str, x: Any) -> None:
+    """Raises ArgumentError unless `x` is a MindSpore tensor: what an eager rule asks before it looks at a shape."""
+    check_argument(isinstance(x, Tensor), who, argument, f"a {type(x).__name__}", "a mindspore.Tensor")
+
+
 @make_route.infer
 def _(ids: Aval, *weights: Aval, num_local_experts: int, ep_size: int, capacity_factor: float | None = None,
       drop_policy: str = "error", max_rows: int | None = None, placement: Placement | None = None) -> RouteAval:
