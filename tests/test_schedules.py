@@ -13,7 +13,7 @@ from hpmoe.layout import Layout
 from hpmoe.tile_choice import choose_tile
 from hpmoe.transforms.assign_queues import as_reference
 from hpmoe.transforms.op_order import op_order
-from hpmoe.transforms.queue_order import late_sums
+from hpmoe.transforms.queue_order import late_sums, likely_costs, num_computing
 from hpmoe.workload import balanced_ids, imbalanced_ids
 
 
@@ -32,6 +32,8 @@ def layer(direction="forward", ep=4, tokens=4096, imbalance=1.0, tuned=True, rep
     (1.09, 1.20, {"tokens": 128}),
     (1.06, 1.18, {"tokens": 1024, "imbalance": 3.5}),
     (1.10, 1.20, {"tokens": 1024, "hidden": 4096, "intermediate": 1536, "experts": 96, "top_k": 6}),
+    (1.14, 1.20, {"hidden": 2048, "intermediate": 1024}),
+    (1.08, 1.05, {"hidden": 2048, "intermediate": 1024, "direction": "backward"}),
 ], ids=str)
 def test_near_the_bound_and_ahead_of_the_reference(makespan_over_bound, over_reference, what):
     ours, other = layer(**what), layer(**what, tuned=False)
@@ -74,9 +76,33 @@ def test_a_hot_rank_is_sent_its_rows_by_workers_of_its_own():
     of_peer = [{q for q, tasks in enumerate(flow.queues) if (np.isin(tasks, mine)).any()} for mine in (
         np.flatnonzero((flow.tasks["op"] == put) & (flow.tasks["peer"] == p)) for p in range(8))]
     sizes = [len(queues) for queues in of_peer]
-    assert max(sizes) <= hpmoe.ascend_a3.num_aiv // 2 and len(set().union(*of_peer)) == hpmoe.ascend_a3.num_aiv
-    puts = [(flow.tasks["op"][tasks] == put).sum() for tasks in flow.queues[hpmoe.ascend_a3.num_aic:]]
+    senders = hpmoe.ascend_a3.num_aiv - num_computing(flow, hpmoe.ascend_a3, likely_costs(flow, hpmoe.ascend_a3))
+    assert max(sizes) <= hpmoe.ascend_a3.num_aiv // 2 and len(set().union(*of_peer)) == senders
+    puts = [(flow.tasks["op"][tasks] == put).sum() for tasks in flow.queues[-senders:]]
     assert max(puts) <= 1.2 * np.mean(puts)
+
+
+@pytest.mark.parametrize("direction", ["forward", "backward"])
+def test_workers_that_compute_rows_move_none_and_move_them_together(direction):
+    flow = hpmoe.overlap_comm.apply_to(layer(direction, tokens=512).tiles, cols="auto")
+    flow = hpmoe.assign_queues.apply_to(flow, machine=hpmoe.ascend_a3)
+    opcodes = [{flow.ops[o].opcode for o in np.unique(flow.tasks["op"][tasks])} for tasks in flow.queues[24:]]
+    computes = [bool(codes & {"SWIGLU", "SWIGLU_GRAD", "MAP", "ROW_DOT"}) for codes in opcodes]
+    moves = [bool(codes & {"PUT", "PUT_BACK"}) for codes in opcodes]
+    assert any(computes) and [not c for c in computes] == moves
+    puts = [i for i, op in enumerate(flow.ops) if op.opcode == "PUT"]
+    for tasks in flow.queues[-1:]:
+        slots = flow.tasks["row"][tasks[np.isin(flow.tasks["op"][tasks], puts)]]
+        assert (np.diff(slots) >= 0).all() and len(puts) == (2 if direction == "backward" else 1)
+
+
+@pytest.mark.parametrize("sizes, runs", [({"hidden": 2048, "intermediate": 1024}, True), ({}, False)], ids=str)
+def test_rows_of_half_of_the_experts_are_finished_first_where_the_way_back_is_long(sizes, runs):
+    flow = hpmoe.overlap_comm.apply_to(layer(**sizes).tiles, cols="auto")
+    flow = hpmoe.assign_queues.apply_to(flow, machine=hpmoe.ascend_a3)
+    up, down = (i for i, op in enumerate(flow.ops) if op.opcode == "GMM")
+    ops = flow.tasks["op"][flow.queues[0]]
+    assert (np.flatnonzero(ops == down)[0] < np.flatnonzero(ops == up)[-1]) == runs
 
 
 def test_what_others_wait_for_comes_first():

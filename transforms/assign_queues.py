@@ -12,7 +12,7 @@ from hpmoe.errors import TransformError, VerifyError, call_user, check_argument,
 from hpmoe.machine import Machine, cpu
 from hpmoe.native.planner import prune_waits, renumbered, schedule
 from hpmoe.proofs.verify import check_queues, verify
-from hpmoe.transforms.queue_order import dealt, late_sums, likely_costs, queue_order
+from hpmoe.transforms.queue_order import dealt, is_computed, late_sums, likely_costs, num_computing, queue_order
 
 Policy = Callable[[tf.Taskflow, Machine], Sequence[np.ndarray]]
 
@@ -48,15 +48,17 @@ def stage_order(flow: tf.Taskflow, machine: Machine) -> list[np.ndarray]:
 def critical_path(flow: tf.Taskflow, machine: Machine) -> list[np.ndarray]:
     """List scheduling: whenever a worker is free it takes the ready task with the longest path of costs to the end.
 
-    Where the units are two, it takes the first ready one in `queue_order`, and vector tasks are dealt out evenly afterwards,
-    in the order in which they began.
+    Where the units are two, it takes the first ready one in `queue_order`; some vector workers compute while the others move
+    rows, and vector tasks are dealt out evenly among them afterwards, in the order in which they began.
     """
     if machine.unified:
         return schedule(flow, flow.costs(machine), np.zeros(flow.num_tasks), (machine.num_queues,))[0]
     costs = likely_costs(flow, machine)
-    queues, sequence = schedule(late_sums(flow), costs, ~flow.units(), (machine.num_aic, machine.num_aiv),
-                                queue_order(flow, machine, costs))
-    return dealt(flow, machine, queues, sequence)
+    computing = num_computing(flow, machine, costs)
+    kind = np.array([0 if op.unit == "aic" else 1 if computing and is_computed(op) else 2 for op in flow.ops])
+    queues, sequence = schedule(late_sums(flow), costs, kind[flow.tasks["op"]],
+                                (machine.num_aic, computing, machine.num_aiv - computing), queue_order(flow, machine, costs))
+    return dealt(flow, machine, queues, sequence, computing)
 
 
 def expert_barrier(flow: tf.Taskflow, machine: Machine) -> list[np.ndarray]:

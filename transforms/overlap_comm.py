@@ -16,6 +16,7 @@ from hpmoe.taskflow import Domain, Taskflow, TileOp, rebuild
 Order = Callable[[int, int], Sequence[int]]
 SIGNALS = ("tile", "expert", "peer")
 PUT_US, LEAST_COLS = 6.0, 256
+SIGNAL_SHARE = 0.2  # of the time of a put, the most for its signals
 PARTS = ((32, 32768), (16, 65536))  # the most of a row, and of the puts of a rank with as many
 MOST_PUTS, PEERS = 12288, 20  # tasks of an exchange that has one for each rank; else about so many for a unit
 
@@ -120,6 +121,10 @@ def _likely_cols(flow: Taskflow, op: TileOp, width: int) -> int | None:
     row_bytes = width * numpy_dtype(storage_dtype(flow.buffers[op.operands[0].buffer].dtype)).itemsize
     parts = min(rows * row_bytes / flow.machine.worker_link_bytes_per_us / PUT_US,
                 max(min(most, puts / (plan.num_slots * flow.ep_size)) for most, puts in PARTS))
+    if op.opcode == "ALL_TO_ALL_BACK":  # a signal for each tile of tokens that rows of one expert are of
+        tiles = min(-(-plan.num_tokens // flow.tile_rows), rows * plan.num_experts / (plan.top_k * flow.tile_rows))
+        parts = min(parts, SIGNAL_SHARE * rows * row_bytes / flow.machine.worker_link_bytes_per_us
+                    / (max(1.0, tiles) * max(flow.machine.signal_us, 1e-9)))
     made = [made.tile_cols for made in flow.ops if op.operands[1].buffer in (a.buffer for a in made.outputs)]
     least = max([LEAST_COLS, *made])
     return None if parts < 2 else -(-width // int(parts) // least) * least

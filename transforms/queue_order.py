@@ -22,6 +22,9 @@ L2_SHARE = 0.5  # of what a rank's L2 holds, for rows that are read once for eac
 LATE = 2
 QUEUE_US = 300.0
 UNEVEN = 1.15  # peers of a worker, the most over the mean
+COMPUTING = 2  # workers for what is computed, over their share of the work
+SIGNALLED = 1.1  # time to put rows back with their signals, over that without
+MOST_RUNS = 4
 
 
 class LikelySlots:
@@ -88,7 +91,8 @@ def queue_order(flow: tf.Taskflow, machine: Machine, costs: np.ndarray) -> np.nd
     Operation after operation as in `op_order`, and in each slot after slot; of the first few slots of an expert column after
     column, so that the matrix workers ask memory for a few columns of its weight at a time, and find the rest of what they
     need in L2. What goes back in parts of some columns is made part after part, so that the first can be summed while the
-    last are made. Weights of copies go out just before the first rows that they multiply.
+    last are made. Weights of copies go out just before the first rows that they multiply, and what else is sent with rows
+    goes out with them, slot by slot.
 
     Args:
         costs: microseconds of each task, [num_tasks].
@@ -110,14 +114,63 @@ def queue_order(flow: tf.Taskflow, machine: Machine, costs: np.ndarray) -> np.nd
         elif op.domain.kind == "slots" and flow.routes[op.domain.route].once_of >= 0:
             turn = _round_the_ranks(units, flow.ep_size)
             order[tasks].reshape(units, -1)[:] = turn[:, None] * peers * cols + np.arange(peers * cols)
-    first = 0
-    for i in op_order(flow, [costs[tasks].max(initial=0.0) for tasks in grids]):
+    first, ranked = 0, op_order(flow, [costs[tasks].max(initial=0.0) for tasks in grids])
+    for i in ranked:
         mine = order[grids[i]]  # a view
         if len(mine):
             mine += first - mine.min()
             first = int(mine.max()) + 1
+    _puts_together(flow, grids, order)
+    if not machine.unified:
+        _halve(flow, machine, costs, ranked, order)
     _copies_in_turn(flow, grids, order)
     return order
+
+
+def _puts_together(flow: tf.Taskflow, grids: Sequence[slice], order: np.ndarray) -> None:
+    """Has all that is sent with the rows of a slot go out together; else weights of rows would come after the last rows."""
+    for route, plan in enumerate(flow.routes):
+        puts = [tasks for op, tasks in zip(flow.ops, grids, strict=True)
+                if op.opcode == "PUT" and op.domain.route == route and op.domain.size]
+        first = min([int(order[tasks].min()) for tasks in puts], default=0)
+        for tasks in puts if len(puts) > 1 and plan.once_of < 0 else ():
+            order[tasks].reshape(plan.num_slots, -1)[:] = first + np.arange(plan.num_slots)[:, None]
+
+
+def _halve(flow: tf.Taskflow, machine: Machine, costs: np.ndarray, ranked: Sequence[int], order: np.ndarray) -> None:
+    """Where the way back is longer than what is multiplied meanwhile, and links are idle before it, has matrix workers
+    finish the rows of half of the experts, then those of half of the rest, and so on: rows go back while others are made,
+    and few are left when the last are."""
+    grids, moved = list(_grids(flow)), {"PUT": 0.0, "PUT_BACK": 0.0}
+    for op, tasks, _ in grids:
+        if _is_put(op):
+            moved[op.opcode] += costs[tasks].sum() / (machine.num_aiv - num_computing(flow, machine, costs))
+    sent_back = {flow.buffers[op.operands[1].buffer].storage for op in flow.ops if op.opcode == "PUT_BACK"}
+    matrix = [i for i in ranked if flow.ops[i].unit == "aic"]
+    made = [n for n, i in enumerate(matrix) if flow.buffers[flow.ops[i].operands[0].buffer].storage in sent_back]
+    if not made:
+        return
+    us = [max(costs[grids[i][1]].sum() / machine.num_aic, _weights_us(flow, flow.ops[i], machine)) for i in matrix]
+    if sum(us) <= moved["PUT"] or sum(us[made[-1]:]) >= SIGNALLED * moved["PUT_BACK"]:
+        return
+    total = int(order.max(initial=0)) + 1
+    for i in matrix:
+        op, tasks, (units, _, _) = grids[i]
+        run = np.full(units, MOST_RUNS if i in matrix[made[-1] + 1:] else 0)
+        if op.domain.kind == "slots":
+            slots = LikelySlots(flow, op.domain.route)
+            left = 1 - np.minimum(slots.expert, slots.num_experts - 1) / slots.num_experts
+            run = np.minimum(-np.log2(left), MOST_RUNS - 1).astype(np.int64)
+        order[tasks].reshape(units, -1)[:] += run[:, None] * total
+
+
+def _weights_us(flow: tf.Taskflow, op: tf.TileOp, machine: Machine) -> float:
+    """Microseconds to read the weights that an operation multiplies by from memory."""
+    if op.opcode != "GMM":
+        return 0.0
+    weight = flow.buffers[op.operands[2].buffer]
+    size = numpy_dtype(storage_dtype(weight.dtype)).itemsize
+    return weight.num_rows * weight.cols * size / machine.memory_bytes_per_us
 
 
 def _copies_in_turn(flow: tf.Taskflow, grids: Sequence[slice], order: np.ndarray) -> None:
@@ -157,9 +210,9 @@ def _round_the_ranks(num_slots: int, ep_size: int) -> np.ndarray:
 
 
 def likely_costs(flow: tf.Taskflow, machine: Machine) -> np.ndarray:
-    """Microseconds of each task, of a put to a peer those of the rows that are likely to go there, [num_tasks]; slots that
-    are left over are likely to be empty."""
-    costs, shares = flow.costs(machine), {}
+    """Microseconds of each task, of a put to a peer those of the rows that are likely to go there while all workers send,
+    [num_tasks]; slots that are left over are likely to be empty."""
+    costs, shares, stretch = flow.costs(machine), {}, _link_stretch(flow, machine)
     for op, tasks, shape in _grids(flow):
         if op.domain.kind == "slots" and op.unit == "aic":
             costs[tasks].reshape(shape)[LikelySlots(flow, op.domain.route).is_spare] = machine.task_us
@@ -170,7 +223,7 @@ def likely_costs(flow: tf.Taskflow, machine: Machine) -> np.ndarray:
                 shares[key] = sum_of_tasks(of_peers, op.num_peers) * op.num_peers
             grid = costs[tasks].reshape(shape)  # a view
             grid -= machine.task_us
-            grid *= shares[key][:, :, None]
+            grid *= shares[key][:, :, None] * stretch
             grid += machine.task_us
     return costs
 
@@ -182,6 +235,28 @@ def sum_of_tasks(of_peers: np.ndarray, num_peers: int) -> np.ndarray:
         more = of_peers[:, first:first + num_peers]
         out[:, :more.shape[1]] += more
     return out
+
+
+def _link_stretch(flow: tf.Taskflow, machine: Machine) -> float:
+    """How much longer puts take when all workers send than when one does, as links are shared."""
+    of_node = min(flow.ep_size, machine.node_size)
+    us = max((of_node - 1) / machine.link_bytes_per_us, (flow.ep_size - of_node) / machine.node_link_bytes_per_us)
+    return max(1.0, machine.num_aiv * machine.worker_link_bytes_per_us * us / flow.ep_size)
+
+
+def is_computed(op: tf.TileOp) -> bool:
+    """Whether tasks of an operation on vector workers compute rows, which others wait for on the same rank."""
+    return op.unit == "aiv" and not op.num_peers and not op.moves_copies and op.opcode != "REDUCE"
+
+
+def num_computing(flow: tf.Taskflow, machine: Machine, costs: np.ndarray) -> int:
+    """How many vector workers take what is computed, the first ones, while the others take what is moved; 0 where all take
+    both. What waits for matmuls then keeps no rows from going out, nor do these keep it from being computed."""
+    computed = sum(costs[tasks].sum() for op, tasks, _ in _grids(flow) if is_computed(op))
+    moved = sum(costs[tasks].sum() for op, tasks, _ in _grids(flow) if _is_put(op))
+    if not computed or not moved:
+        return 0
+    return min(math.ceil(COMPUTING * machine.num_aiv * computed / (computed + moved)), machine.num_aiv // 2)
 
 
 def late_sums(flow: tf.Taskflow) -> tf.Taskflow:
@@ -206,10 +281,12 @@ def late_sums(flow: tf.Taskflow) -> tf.Taskflow:
     return flow.replace(waits=waits[np.argsort(tf.row_keys(waits), kind="stable")])
 
 
-def dealt(flow: tf.Taskflow, machine: Machine, queues: list[np.ndarray], sequence: np.ndarray) -> list[np.ndarray]:
+def dealt(flow: tf.Taskflow, machine: Machine, queues: list[np.ndarray], sequence: np.ndarray,
+          computing: int) -> list[np.ndarray]:
     """The tasks of each worker in the order of `sequence`: matrix tasks where they are, others and spare ones dealt out.
 
-    Neighbours of an operation are on neighbouring workers; of a put those that are likely to have rows.
+    Neighbours of an operation are on neighbouring workers; of a put those that are likely to have rows. The first so many
+    of the vector workers compute, where these are not 0, and the others send.
     """
     worker, num_aic, num_aiv = np.full(flow.num_tasks, -1, np.int32), machine.num_aic, machine.num_aiv
     for q, tasks in enumerate(queues[:num_aic]):
@@ -217,30 +294,31 @@ def dealt(flow: tf.Taskflow, machine: Machine, queues: list[np.ndarray], sequenc
     for op, tasks, shape in _grids(flow):
         slots = LikelySlots(flow, op.domain.route) if op.domain.kind == "slots" else None
         if _is_put(op):
-            worker[tasks].reshape(shape)[:] = _putters(flow, op, machine, slots, sequence[tasks].reshape(shape))
+            worker[tasks].reshape(shape)[:] = _putters(flow, op, machine, slots, sequence[tasks].reshape(shape), computing)
         elif slots and op.unit == "aic":
             worker[tasks].reshape(shape)[slots.is_spare] = -1
-    among = np.array([(0, num_aic) if op.unit == "aic" else (num_aic, num_aiv) for op in flow.ops], DEALT)
+    among = np.array([(0, num_aic) if op.unit == "aic" else (num_aic, computing if computing and is_computed(op)
+                                                             else num_aiv) for op in flow.ops], DEALT)
     return deal(flow, sequence, worker, among, machine.num_queues)
 
 
 def _putters(flow: tf.Taskflow, op: tf.TileOp, machine: Machine, slots: LikelySlots,
-             sequence: np.ndarray) -> np.ndarray:
+             sequence: np.ndarray, computing: int) -> np.ndarray:
     """Which vector worker does each put, [num_slots, peers, columns] as `sequence`.
 
     Peers are in groups, and every group has workers of its own: so many that what they send to one rank at a time, where
     those of every rank do, is on its link for QUEUE_US. Else the first rows of a hot rank would come with its last.
     """
-    ahead, sent = _ahead(flow, op), flow.buffers[op.operands[1].buffer]
+    workers, ahead, sent = machine.num_aiv - computing, _ahead(flow, op), flow.buffers[op.operands[1].buffer]
     sent = slots.rows * (op.tile_cols or sent.cols) * numpy_dtype(storage_dtype(sent.dtype)).itemsize
-    wanted = round(machine.num_aiv * flow.ep_size * sent / (machine.link_bytes_per_us * QUEUE_US))
-    groups = next(g for g in range(min(max(wanted, 1), op.num_peers, machine.num_aiv), 0, -1)
-                  if -(-op.num_peers // g) * machine.num_aiv <= UNEVEN * (machine.num_aiv // g) * op.num_peers)
-    starts = (np.arange(groups + 1) * machine.num_aiv // groups).astype(np.int32)
+    wanted = round(workers * flow.ep_size * sent / (machine.link_bytes_per_us * QUEUE_US))
+    groups = next(g for g in range(min(max(wanted, 1), op.num_peers, workers), 0, -1)
+                  if -(-op.num_peers // g) * workers <= UNEVEN * (workers // g) * op.num_peers)
+    starts = (np.arange(groups + 1) * workers // groups).astype(np.int32)
     group = (ahead[:op.num_peers] % groups)[:, None]
     out = slots.turns(sequence, ahead, groups)
     out %= np.diff(starts)[group]
-    out += machine.num_aic + starts[group]
+    out += machine.num_aic + computing + starts[group]
     return out
 
 
