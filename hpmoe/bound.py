@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from hpmoe import taskflow as tf
-from hpmoe.costs import STREAM, UNIT, WEIGHT, Work
+from hpmoe.costs import STREAM, UNIT, WEIGHT, Work, block_heights
 from hpmoe.dtypes import numpy_dtype
 from hpmoe.layout import Layout
 from hpmoe.machine import Machine
@@ -73,9 +73,10 @@ def _rank_bound(flow: tf.Taskflow, machine: Machine, costs: Work, layout: Layout
             busy["aiv"] += sent[::2].sum() / machine.worker_link_bytes_per_us
         else:
             rows = _task_rows(flow, op, layout, rank)
-            ranges = op.col_ranges()
-            both = [_task_us(w, rows, machine) for w in work[i]]
-            busy[op.unit] += (len(ranges) - 1) * both[0] + both[1]
+            of_blocks = rows.reshape(-1, op.domain.blocks)
+            for k, some in ((0, of_blocks[:, :-1].reshape(-1)), (2, of_blocks[:, -1])):
+                full, last = (_task_us(w, some, machine) for w in work[i, k:k + 2])
+                busy[op.unit] += (len(op.col_ranges()) - 1) * full + last
     shares = {u: us / max(1, len(machine.queues_of(u))) for u, us in busy.items()}
     if machine.unified:
         shares = dict.fromkeys(shares, sum(shares.values()))
@@ -100,9 +101,11 @@ def _touched_bytes(flow: tf.Taskflow, costs: Work, layout: Layout, rank: int) ->
         for op in flow.ops:
             rows, experts = _unit_rows(flow, op, layout, rank)
             operands = range(op.num_outputs) if writes else range(op.num_outputs, len(op.operands))
+            most, last = block_heights(flow, op)
+            mean_height = most + (last - most) / op.domain.blocks
             for i in operands:
                 for tile, (_, cols) in enumerate(op.col_ranges()):
-                    touch = costs.touch(op, i, cols)
+                    touch = costs.touch(op, i, cols, mean_height)
                     if touch is None or touch[1] not in (UNIT, WEIGHT, STREAM):
                         continue
                     first, kind, fixed, row = touch

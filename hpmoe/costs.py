@@ -22,7 +22,8 @@ class Work:
     """What the tasks of a Taskflow ask of a machine.
 
     Attributes:
-        table: WORK [num_ops, 2], for tasks of a full tile of columns and of the last, narrower one. A task takes
+        table: WORK [num_ops, 4], for tasks of a full tile of columns and of the last, narrower one, and of a weight's
+            gradient the same two for its last, lower block of rows; `entries` says which is a task's. A task takes
             core_fixed + rows * core_row microseconds of its worker, rows rounded up to a multiple of `granule`; a touch is
             fixed + rows * row bytes; a transferred row is link_row bytes.
         num_parts: parts of all arrays of a rank that touches are about.
@@ -30,21 +31,30 @@ class Work:
 
     def __init__(self, flow: tf.Taskflow, machine: Machine):
         self.flow, self.machine = flow, machine
-        self.table = np.zeros((len(flow.ops), 2), WORK)
+        self.table = np.zeros((len(flow.ops), 4), WORK)
         self.table["granule"] = 1
         self.num_parts = 0
         self._first: dict[tuple[int, str], int] = {}
         for i, op in enumerate(flow.ops):
             (_, full), *_, (_, last) = op.col_ranges() * 2
-            self._fill(self.table[i, 0], op, full)
-            if last == full:
-                self.table[i, 1] = self.table[i, 0]
-            else:
-                self._fill(self.table[i, 1], op, last)
+            tiles = [(cols, height) for height in block_heights(flow, op) for cols in (full, last)]
+            for k, tile in enumerate(tiles):
+                if (same := tiles.index(tile)) < k:
+                    self.table[i, k] = self.table[i, same]
+                else:
+                    self._fill(self.table[i, k], op, *tile)
 
-    def _fill(self, work: np.void, op: tf.TileOp, cols: int) -> None:
-        touches = [t for i in range(len(op.operands)) if (t := self.touch(op, i, cols)) is not None]
-        touches += self._read_again(op, cols, touches)
+    def entries(self, tasks: np.ndarray) -> np.ndarray:
+        """What of the table each of some rows of the flow's tasks takes."""
+        op = tasks["op"]
+        tile_cols, blocks = (np.array(n, np.int64) for n in zip(*((op.tile_cols, op.domain.blocks) for op in self.flow.ops),
+                                                                strict=True))
+        is_last = tasks["row"] % blocks[op] == blocks[op] - 1
+        return self.table[op, 2 * is_last + (tasks["cols"] < tile_cols[op])]
+
+    def _fill(self, work: np.void, op: tf.TileOp, cols: int, height: int) -> None:
+        touches = [t for i in range(len(op.operands)) if (t := self.touch(op, i, cols, height)) is not None]
+        touches += self._read_again(op, cols, height, touches)
         work["num_touches"] = len(touches)
         for i, touch in enumerate(touches):
             work["touches"][i] = touch
@@ -52,7 +62,7 @@ class Work:
         machine = self.machine
         body = self._body(op)
         if op.opcode in ("GMM", "WGRAD"):
-            inner = self._inner(op)
+            inner = height or self._buffer(op, 1).cols
             work["core_row"] = _stretched(2.0 * inner * cols, body, cols, inner) / self._matmul_rate(op, body)
             work["core_fixed"] = machine.matmul_fill_us + (body.rows if body else 0.0) * work["core_row"]
             work["granule"] = self._granule(op)
@@ -69,7 +79,7 @@ class Work:
             work["link_row"] = row if moves else 0.0
             if body:
                 rate = machine.vector_bytes_per_us * body.share
-                row = _stretched(row, body, cols or self._inner(op), 1)
+                row = _stretched(row, body, cols or self._buffer(op, 1).cols, 1)
             work["core_row"] = row / rate
             work["core_fixed"] = fixed / rate + (body.rows if body else 0.0) * work["core_row"]
 
@@ -79,10 +89,6 @@ class Work:
             return None
         dtype = storage_dtype(self._buffer(op, 1).dtype) if op.operands[1].buffer >= 0 else ""
         return self.machine.body(body_kind(op), dtype)
-
-    def _inner(self, op: tf.TileOp) -> int:
-        """Products of each sum of a matmul, or of a weight's gradient its rows; of the rest, columns read."""
-        return op.params[0] if op.opcode == "WGRAD" else self._buffer(op, 1).cols
 
     def _granule(self, op: tf.TileOp) -> int:
         """Rows that a matmul works on at once; a weight's gradient sums over them, in float32 half as many at once."""
@@ -94,13 +100,13 @@ class Work:
         return machine.matmul_flops_per_us * body.share if body else machine.matmul_rate(
             storage_dtype(self._buffer(op, 1).dtype))
 
-    def _read_again(self, op: tf.TileOp, cols: int, touches: list[tuple]) -> list[tuple]:
+    def _read_again(self, op: tf.TileOp, cols: int, block: int, touches: list[tuple]) -> list[tuple]:
         """Touches of what every part of a matmul tile reads but the first: each part of the rows reads all of the second
         operand, each part of the columns all of the first; by then L2 holds them."""
         if op.opcode not in ("GMM", "WGRAD"):
             return []
         height, width = _part_of_tile(self.machine)
-        rows = op.params[0] if op.opcode == "WGRAD" else self.flow.tile_rows
+        rows = block or self.flow.tile_rows
         rows = min(rows, op.domain.num_rows) if op.domain.kind == "tiles" else rows
         times = -(-cols // width) - 1, -(-rows // height) - 1
         return [(first, part, fixed * again, row * again)
@@ -117,7 +123,7 @@ class Work:
             self.num_parts += count
         return self._first[key]
 
-    def touch(self, op: tf.TileOp, i: int, cols: int) -> tuple[int, int, float, float] | None:
+    def touch(self, op: tf.TileOp, i: int, cols: int, height: float) -> tuple[int, int, float, float] | None:
         """First part, part, fixed bytes and bytes for each row of what a task touches of operand i; None for a few bytes."""
         access = op.operands[i]
         if access.buffer < 0 or (_is_transfer(op) and i == 0):
@@ -125,7 +131,7 @@ class Work:
         buffer = self.flow.buffers[access.buffer]
         size = float(numpy_dtype(storage_dtype(buffer.dtype)).itemsize)
         width = {"own": cols or buffer.cols, "one": 1}.get(access.cols, buffer.cols)
-        width = op.params[0] if access.cols == "block" else width
+        width = height if access.cols == "block" else width
         if op.moves_copies:
             return self._part(buffer.storage, "copies", op.domain.size), UNIT, 0.0, width * size
         if access.rows == "fan":  # as many rows for each of a token as there are in the mean
@@ -136,7 +142,7 @@ class Work:
             if access.rows == "returned":
                 plan = self.flow.routes[op.domain.route]
                 times = plan.placement.most_copies / plan.num_own_experts
-            return 0, STREAM, times * op.params[0] * cols * size, 0.0
+            return 0, STREAM, times * height * cols * size, 0.0
         if op.opcode == "GMM" and i == 2:
             tiles, by_expert = len(op.col_ranges()), access.rows == "slot_expert"
             experts = self.flow.routes[op.domain.route].num_local_experts if by_expert else 1
@@ -151,6 +157,14 @@ class Work:
             rows = self.flow.routes[op.domain.route].top_k if op.opcode in ("REDUCE", "KEEP") else 1
             return self._part(buffer.storage, "together", 1), TOGETHER, 0.0, rows * width * size
         return None
+
+
+def block_heights(flow: tf.Taskflow, op: tf.TileOp) -> tuple[int, int]:
+    """Rows of the blocks that tasks make of a weight's gradient: of all but an expert's last, and of that; 0 of the rest."""
+    if op.opcode != "WGRAD":
+        return 0, 0
+    height = flow.buffers[op.operands[1].buffer].cols - op.operands[1].offset
+    return op.params[0], height - (op.domain.blocks - 1) * op.params[0]
 
 
 def body_kind(op: tf.TileOp) -> str:
@@ -199,11 +213,12 @@ def task_costs(flow: tf.Taskflow, machine: Machine) -> np.ndarray:
     work = Work(flow, machine)
     out, first = np.empty(sum(math.prod(op.grid) for op in flow.ops)), 0
     for i, op in enumerate(flow.ops):
-        rows, (full, last) = _full_rows(flow, op), work.table[i]
+        rows = _full_rows(flow, op)
         of_tasks = out[first:first + math.prod(op.grid)].reshape(-1, op.grid[2])
-        of_tasks[:] = _alone(full, rows, machine)
-        if full != last:
-            of_tasks[:, -1] = _alone(last, rows, machine)
+        lower = slice(op.domain.blocks - 1, None, op.domain.blocks)
+        for k, where in enumerate((np.s_[:], np.s_[:, -1], np.s_[lower], np.s_[lower, -1])):
+            if k == 0 or work.table[i, k] != work.table[i, 0]:
+                of_tasks[where] = _alone(work.table[i, k], rows, machine)
         first += of_tasks.size
     return out
 

@@ -80,7 +80,7 @@ class Machine:
         matmul_fill_us: before the first and after the last product of a tile.
         vector_bytes_per_us: of one AIV computing, bytes read and written.
         copy_bytes_per_us: of one AIV moving rows.
-        l2_bytes: what the rank's L2 holds.
+        l2_bytes: what the L2 of the rank, or of the computer that all ranks are threads of, holds.
         l2_bytes_per_us, worker_l2_bytes_per_us: of L2, for all workers together and at most for one.
         memory_bytes_per_us, worker_memory_bytes_per_us: the same of the memory behind it.
         node_size: ranks whose links are those of one node.

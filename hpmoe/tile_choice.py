@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import itertools
 
 import numpy as np
 
@@ -47,14 +48,15 @@ def estimated_us(flow: tf.Taskflow, machine: Machine) -> float:
         if op.opcode == "WGRAD" and op.first_row > 0:
             block = op.params[0] * row_bytes(flow.buffers[op.operands[0].buffer])
             returned = max(returned, block / machine.worker_link_bytes_per_us)
-        for _, cols in op.col_ranges():
-            row = work.table[i, int(cols < op.tile_cols)]
-            us = [_task_us(row, rows, machine) for rows, _ in units]
-            busy += sum(t * count for t, (_, count) in zip(us, units, strict=True))
+        lower = 1 / op.domain.blocks  # the share of the last blocks of rows
+        for (_, cols), (k, share) in itertools.product(op.col_ranges(), ((0, 1 - lower), (2, lower))):
+            row = work.table[i, k + int(cols < op.tile_cols)]
+            us = [_task_us(row, rows, machine) for rows, _ in units if share]
+            busy += share * sum(t * count for t, (_, count) in zip(us, units, strict=False))
             longest = max([longest, *us])
             touches = row["touches"][:row["num_touches"]]
-            memory += touches["fixed"][touches["part"] == WEIGHT][:1].sum() * experts
-            memory += touches["fixed"][touches["part"] == STREAM].sum() * sum(count for _, count in units)
+            memory += share * touches["fixed"][touches["part"] == WEIGHT][:1].sum() * experts
+            memory += share * touches["fixed"][touches["part"] == STREAM].sum() * sum(count for _, count in units)
     return max(busy / len(machine.queues_of("aic")), memory / machine.memory_bytes_per_us) + APART * longest + returned
 
 

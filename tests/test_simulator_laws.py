@@ -1,6 +1,7 @@
 """Laws of the simulator over random taskflows, routings and machines."""
 
 import dataclasses
+import math
 
 import hypothesis
 import numpy as np
@@ -79,11 +80,9 @@ anything = st.one_of(layers(), others())
 
 def core_us(flow, machine, ids):
     """What each task of each rank takes of its worker, [ep, num_tasks], by the rows that NumPy counts."""
-    table = Work(flow, machine).table
+    work = Work(flow, machine).entries(flow.tasks)
     layout = Layout(flow, [list(ids)] * len(flow.routes), None)
-    op, tile_cols = flow.tasks["op"], np.array([op.tile_cols for op in flow.ops])
-    work = table[op, (flow.tasks["cols"] < tile_cols[op]).astype(int)]
-    is_summed = np.array([op.domain.kind == "experts" for op in flow.ops])[op]
+    is_summed = np.array([op.domain.kind == "experts" for op in flow.ops])[flow.tasks["op"]]
     out = []
     for rank in range(flow.ep_size):
         rows = layout.task_rows(rank)
@@ -104,6 +103,23 @@ def test_busy_time_is_the_work(case):
         assert (body >= need - NS).all() and (not is_alone or (body <= need + NS).all())
         again = hpmoe.simulate(flow, machine, routing=ids)
         assert all((getattr(line, n) == getattr(again, n)).all() for n in ("wait_begin", "begin", "end", "traffic"))
+
+
+@few
+@given(anything, st.sampled_from((0.5, 1.0, 2.0, 2.5)))
+def test_threads_of_a_host_work_while_there_is_work(case, cores):
+    """No more bodies at a time than threads; and one thread that need not wait for a signal to arrive never rests."""
+    flow, ids = case
+    limits = {**UNSHARED, **{f"worker_{what}_bytes_per_us": 1e15 for what in ("l2", "memory", "link")}}
+    free = dict.fromkeys(("signal_us", "wait_us", "poll_us", "repoll_us", "remote_us", "node_remote_us"), 0.0)
+    machine = flow.machine.replace(**limits, **free, host_cores=cores)
+    line = hpmoe.simulate(flow, machine, routing=ids)
+    begins, ends = (np.stack([times, change + np.zeros(times.size)], axis=1) for times, change in ((line.begin, 1), (line.end - NS, -1)))
+    edges = np.concatenate([begins, ends])
+    assert edges[np.lexsort(edges.T[::-1])][:, 1].cumsum().max() <= math.ceil(cores)
+    work = core_us(flow, machine, ids).sum()
+    assert line.span >= work / cores - NS * line.task.size
+    assert cores > 1 or line.span == pytest.approx(work / cores, rel=1e-3)
 
 
 @few

@@ -14,9 +14,9 @@ from mindspore.mint.nn import functional
 
 import hpmoe
 from hpmoe.calibrating.fit import Samples
-from hpmoe.calibrating.runs import Runs
+from hpmoe.calibrating.runs import Runs, Yardstick
 from hpmoe.commands.layer import measured_call
-from hpmoe.costs import Work, body_kind
+from hpmoe.costs import Work, block_heights, body_kind
 from hpmoe.dtypes import FLOATS, rounded, storage_dtype
 from hpmoe.layout import Layout
 from hpmoe.timelines.timeline import Timeline
@@ -54,9 +54,9 @@ class Subject:
         self.ids = ids
         self.runs = Runs(make(hpmoe.cpu()))
 
-    def tasks(self) -> Iterator[tuple[str, str, Samples]]:
+    def tasks(self, yardstick: Yardstick) -> Iterator[tuple[str, str, Samples]]:
         """(kind, dtype, samples) of each operation of each launch."""
-        for line, us, _ in self.runs.launches():
+        for line, us, _ in self.runs.launches(yardstick):
             yield from samples(line, us, self.ids)
 
 
@@ -85,15 +85,14 @@ def samples(line: Timeline, us: np.ndarray, ids: np.ndarray | None) -> Iterator[
     """(kind, dtype, Samples) of each operation of a launch on one rank; `us` is what each task took, in queue order."""
     flow = line.flow
     layout = Layout(flow, [ids] * len(flow.routes), None)
-    rows, table = layout.task_rows(0)[line.task], Work(flow, UNIT).table
+    rows, row_work = layout.task_rows(0)[line.task], Work(flow, UNIT).entries(flow.tasks[line.task])["core_row"]
     for i, op in enumerate(flow.ops):
         if len(op.operands) < 2 or op.operands[1].buffer < 0:
             continue
         buffer = flow.buffers[op.operands[1].buffer]
         mine = (flow.tasks["op"][line.task] == i) & (rows > 0)
-        cols = flow.tasks["cols"][line.task[mine]]
-        row_work = np.where(cols < op.tile_cols, table[i, 1]["core_row"], table[i, 0]["core_row"])
-        inner = op.params[0] if op.opcode == "WGRAD" else buffer.cols
-        cols = np.where(cols > 0, cols, buffer.cols)
-        yield body_kind(op), storage_dtype(buffer.dtype), Samples(
-            *(np.asarray(a, float) for a in (row_work * rows[mine], rows[mine], cols, np.full(mine.sum(), inner), us[mine])))
+        tasks = flow.tasks[line.task[mine]]
+        inner = np.where(tasks["row"] % op.domain.blocks == op.domain.blocks - 1, *block_heights(flow, op)[::-1])
+        yield body_kind(op), storage_dtype(buffer.dtype), Samples(*(np.asarray(a, float) for a in (
+            (row_work * rows)[mine], rows[mine], np.where(tasks["cols"] > 0, tasks["cols"], buffer.cols),
+            np.where(inner > 0, inner, buffer.cols), us[mine])))

@@ -14,47 +14,70 @@ import numpy as np
 from hpmoe.calibrating.bodies import Subject, subjects
 from hpmoe.calibrating.fit import Samples, fit
 from hpmoe.calibrating.overheads import Overheads
-from hpmoe.calibrating.runs import COUNTED, Runs
+from hpmoe.calibrating.runs import QUIET, UNCERTAIN, Runs, Yardstick
 from hpmoe.host import num_cores
 from hpmoe.machine import Body
 
-MOST_ROUNDS, LEAST_ROUNDS = 25, 5
+MOST_ROUNDS, LEAST_ROUNDS = 40, 5
+AGAIN = 0.5  # of the time for all, at most, for what other programs disturbed
 NO_LIMIT = 1e9  # bytes a microsecond through private caches: the measured bodies include it
 
 
-def measure_cpu(budget_s: float, progress: Callable[[str], None], alongside: Sequence[Runs] = ()
-                ) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-    """Times everything in turn, round after round, until `budget_s` seconds are over.
+class Measurement:
+    """Everything that is timed, in turn and round after round; the more rounds the better known.
 
-    Of the runs of a call and of an overhead the quarter counts that other programs disturbed least. The runs of `alongside`
-    get a turn in each round too.
-
-    Returns:
-        The measured fields of a Machine, and for each kind of task and dtype its row of the table: kind, dtype, samples,
-        rate (flops or bytes a microsecond, of a large task), lost rows, cols and inner, error (median).
+    Attributes:
+        yardstick: beside which runs are timed.
     """
-    begin, cores = time.monotonic(), num_cores()
-    progress("tracing and planning")
-    timed, overheads = subjects(), Overheads(cores)
-    each = [*(subject.runs for subject in timed), *alongside]
-    done = -1  # the first round traces, plans and warms up
-    while done < LEAST_ROUNDS or (done < MOST_ROUNDS and time.monotonic() - begin < budget_s):
-        progress(f"round {done + 1}" if done >= 0 else "warming up")
-        for runs in each:
-            runs.run()
-        overheads.run()
-        if done < 0:
-            for kept in (*(runs.timelines for runs in each), *overheads.times.values(), *overheads.copied.values()):
-                kept.clear()
-        done += 1
-    table = _table(timed)
-    return _fields(table, overheads, cores), [row for row, _ in table]
+
+    def __init__(self, progress: Callable[[str], None], alongside: Sequence[Runs] = ()):
+        """`progress` is told what goes on; the runs of `alongside` get a turn in each round too."""
+        self._progress = progress
+        progress("tracing and planning")
+        self._timed, self._overheads, self.yardstick = subjects(), Overheads(num_cores()), Yardstick()
+        self._each = [*(subject.runs for subject in self._timed), *alongside]
+        self._done = 0
+        progress("warming up")
+        self._round()
+        times = self._overheads.times, self._overheads.copied
+        for kept in (*(runs.all for runs in self._each), self.yardstick.spans, *(t for by in times for t in by.values())):
+            kept.clear()
+
+    def run(self, budget_s: float) -> None:
+        """Rounds until `budget_s` seconds are over, and then, for half as long at most, what was disturbed too much."""
+        begin, done = time.monotonic(), 0
+        while done < LEAST_ROUNDS or (done < MOST_ROUNDS and time.monotonic() - begin < budget_s):
+            self._done, done = self._done + 1, done + 1
+            self._progress(f"round {self._done}")
+            self._round()
+        begin = time.monotonic()
+        while time.monotonic() - begin < AGAIN * budget_s:
+            disturbed = [runs for runs in self._each if runs.uncertainty(self.yardstick) > UNCERTAIN]
+            if not disturbed:
+                return
+            self._progress(f"measuring {len(disturbed)} of {len(self._each)} again, which other programs disturbed")
+            for runs in disturbed:
+                runs.run(self.yardstick)
+
+    def _round(self) -> None:
+        for runs in self._each:
+            runs.run(self.yardstick)
+        self._overheads.run()
+
+    def result(self) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+        """The measured fields of a Machine, and for each kind of task and dtype its row of the table: kind, dtype, samples,
+        rate (flops or bytes a microsecond, of a large task), lost rows, cols and inner, error (median).
+
+        Of an overhead the quietest quarter counts, of the runs of a call what Runs says.
+        """
+        table = _table(self._timed, self.yardstick)
+        return _fields(table, self._overheads, num_cores()), [row for row, _ in table]
 
 
-def _table(timed: list[Subject]) -> list[tuple[dict[str, Any], Body]]:
+def _table(timed: list[Subject], yardstick: Yardstick) -> list[tuple[dict[str, Any], Body]]:
     gathered: dict[tuple[str, str], list[Samples]] = collections.defaultdict(list)
     for subject in timed:
-        for kind, dtype, samples in subject.tasks():
+        for kind, dtype, samples in subject.tasks(yardstick):
             gathered[kind, dtype].append(samples)
     out = []
     for (kind, dtype), parts in gathered.items():
@@ -76,8 +99,8 @@ def _fields(table: list[tuple[dict[str, Any], Body]], overheads: Overheads, core
     rate = {(r["kind"], r["dtype"]): b.share for r, b in table}
     vector = rate["MAP add", "float32"]
     bodies = [dataclasses.replace(b, share=b.share / (matmul if is_matmul(b.kind) else vector)) for _, b in table]
-    copied = {n: float(np.quantile(rates, 1 - COUNTED)) for n, rates in overheads.copied.items()}
-    us = {f"{name}_us": float(np.quantile(times, COUNTED)) for name, times in overheads.times.items() if times}
+    copied = {n: float(np.quantile(rates, 1 - QUIET)) for n, rates in overheads.copied.items()}
+    us = {f"{name}_us": float(np.quantile(times, QUIET)) for name, times in overheads.times.items() if times}
     return {"matmul_flops_per_us": matmul, "matmul_float32_ratio": rate["GMM", "float32"] / matmul,
             "vector_bytes_per_us": vector, "copy_bytes_per_us": rate["PUT", "float32"],
             "l2_bytes": float(cores * _private_cache()), "l2_bytes_per_us": NO_LIMIT, "worker_l2_bytes_per_us": NO_LIMIT,

@@ -1,43 +1,126 @@
-"""Runs on a machine that does other things too: the quieter quarter of them counts, others only lengthen a run."""
+"""Runs on a machine whose speed other programs change: each beside a fixed launch, and only those that ran evenly count."""
 
 from __future__ import annotations
 
+import dataclasses
 import math
 from collections.abc import Callable
+from types import SimpleNamespace
 
 import numpy as np
 
 import hpmoe
+from hpmoe.commands.layer import measured_call
 from hpmoe.timelines.timeline import Timeline
 
-COUNTED = 0.25
-EACH = 2  # runs that count, of each visit
+EACH = 3  # runs that count, of each visit
+STEADY = 1.15  # the fixed launches before and after a run that was steady differ by no more than this factor
+COUNTED = 0.5  # of the steady runs, those whose tasks kept most evenly to each other
+LEAST = 4  # runs that count even if they were not steady
+QUIET = 0.25  # of the launches of the yardstick, and of what is timed without it
+UNCERTAIN = 0.04  # standard error of the mean of the runs that count, above which there should be more of them
+
+
+class Yardstick:
+    """A small launch on all cores, next to which other runs are timed.
+
+    A machine shared with others has another speed every second, and a core of its own every few milliseconds: a run counts
+    by how long it takes beside this launch.
+
+    Attributes:
+        spans: microseconds of every launch.
+    """
+
+    def __init__(self) -> None:
+        o = SimpleNamespace(dtype="float32", ep=1, tokens=256, hidden=512, intermediate=256, experts=4, top_k=2, seed=0,
+                            direction="forward", tile_rows=None, tile_cols=None)
+        ids = np.random.default_rng(0).random((1, o.tokens, o.experts)).argsort(-1)[..., :o.top_k].astype(np.int32)
+        self._call = measured_call(o, hpmoe.cpu(), ids)
+        self.spans: list[float] = []
+
+    def run(self) -> float:
+        self.spans.append(hpmoe.measure(self._call)[1][0].span)
+        return self.spans[-1]
+
+    @property
+    def quiet(self) -> float:
+        """What it takes at the speed to which runs are converted, that of the quieter quarter of its launches."""
+        return float(np.quantile(self.spans, QUIET))
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Run:
+    """A measured run of a call.
+
+    Attributes:
+        lines: its launches.
+        before, after: microseconds of the yardstick.
+    """
+
+    lines: tuple[Timeline, ...]
+    before: float
+    after: float
+
+    @property
+    def is_steady(self) -> bool:
+        return abs(math.log(self.after / self.before)) <= math.log(STEADY)
 
 
 class Runs:
     """Measured runs of one call.
 
     Attributes:
-        timelines: those of the launches in each run.
+        all: every run so far.
     """
 
     def __init__(self, call: Callable[[], object]):
         self._call = call
-        self.timelines: list[tuple[Timeline, ...]] = []
+        self.all: list[Run] = []
 
-    def run(self) -> None:
-        """One run that does not count, since what ran before left buffers of other sizes, then some that do."""
+    def run(self, yardstick: Yardstick) -> None:
+        """One run that does not count, since what ran before left buffers of other sizes, then some that may."""
         self._call()
-        self.timelines += [hpmoe.measure(self._call)[1] for _ in range(EACH)]
+        before = yardstick.run()
+        for _ in range(EACH):
+            lines = hpmoe.measure(self._call)[1]
+            after = yardstick.run()
+            self.all.append(Run(lines, before, after))
+            before = after
 
-    def launches(self) -> list[tuple[Timeline, np.ndarray, float]]:
-        """For each launch of the call a Timeline, and mean microseconds of its quieter runs: of each task, and of the span.
+    def counted(self, yardstick: Yardstick, launch: int = -1) -> tuple[list[Timeline], np.ndarray]:
+        """The runs of a launch that count, and how much quicker each would have been at the yardstick's quiet speed.
 
-        Runs count as a whole: the least of each task alone would together be less than any run takes.
+        Where a core is slower than the other one for a while, tasks end apart that would else end together, and a run takes
+        longer than its tasks say. So of the steady runs those count in which tasks took the most even shares.
         """
+        steady = [run for run in self.all if run.is_steady]
+        if len(steady) < LEAST:
+            steady = sorted(self.all, key=lambda run: abs(math.log(run.after / run.before)))[:LEAST]
+        lines = [run.lines[launch] for run in steady]
+        speeds = np.array([2 * yardstick.quiet / (run.before + run.after) for run in steady])
+        us = np.array([line.end - line.begin for line in lines]) * speeds[:, None]
+        even = np.argsort(_unevenness(us), kind="stable")[:max(LEAST, math.ceil(COUNTED * len(lines)))]
+        return [lines[i] for i in even], speeds[even]
+
+    def launches(self, yardstick: Yardstick) -> list[tuple[Timeline, np.ndarray, float]]:
+        """For each launch of the call a Timeline, and mean microseconds of the runs that count, each at the yardstick's
+        quiet speed: of each task, and of the span."""
         out = []
-        for lines in zip(*self.timelines, strict=True):
-            quiet = sorted(lines, key=lambda line: line.span)[:math.ceil(COUNTED * len(lines))]
-            tasks = np.mean([line.end - line.begin for line in quiet], axis=0)
-            out.append((quiet[0], tasks, float(np.mean([line.span for line in quiet]))))
+        for launch in range(len(self.all[0].lines)):
+            lines, speeds = self.counted(yardstick, launch)
+            us = np.mean([(line.end - line.begin) * s for line, s in zip(lines, speeds, strict=True)], axis=0)
+            out.append((lines[0], us, float(np.mean(speeds * [line.span for line in lines]))))
         return out
+
+    def uncertainty(self, yardstick: Yardstick) -> float:
+        """Standard error of the mean span of the last launch, as a share of it; infinite for fewer runs than two."""
+        lines, speeds = self.counted(yardstick)
+        spans = speeds * [line.span for line in lines]
+        return float(np.std(spans, ddof=1) / np.mean(spans) / math.sqrt(len(spans))) if len(spans) > 1 else math.inf
+
+
+def _unevenness(us: np.ndarray) -> np.ndarray:
+    """For each run how far the shares of its tasks in its time are from the usual ones; us: [runs, tasks]."""
+    usual = np.median(us, axis=0)
+    pace = us.sum(axis=1, keepdims=True) / max(usual.sum(), 1e-9)
+    return np.abs(us / pace - usual).sum(axis=1)

@@ -12,18 +12,19 @@ from absl import flags
 
 from hpmoe import calibration
 from hpmoe.calibrating.agreement import LIMIT, agreement
-from hpmoe.calibrating.cpu import is_matmul, measure_cpu
+from hpmoe.calibrating.cpu import Measurement, is_matmul
 from hpmoe.commands import options
 from hpmoe.commands.progress import Progress
 
 SUMMARY = "measures this CPU for hpmoe.cpu(calibrated=True), or checks what such a measurement predicts"
 NOTES = """\
-Measured are the task bodies of launches on all cores, in turn and for --budget seconds; the quieter quarter of the runs
-counts, since other programs only ever lengthen one. "lost" says how much larger tasks of the same rate would be: of r
-rows they take as long as r + lost rows at the full rate. The result is kept for this CPU model, number of cores and
-version of hpmoe in $XDG_CACHE_HOME/hpmoe, or ~/.cache/hpmoe. --check keeps nothing: it runs ten layers in the rounds of
-a measurement, since a machine that others use has another speed a minute later, simulates the same taskflows with what
-it measured, and exits with 1 where one is off by more than 15 %."""
+Measured are the task bodies of launches on all cores, in turn for --budget seconds, and what other programs disturbed
+again for half as long at most. A run counts beside a small launch before and after it, since a shared machine has
+another speed every second, and where its tasks took even shares of it. "lost" says how much larger tasks of the same
+rate would be: of r rows they take as long as r + lost rows at the full rate. The result is kept for this CPU model,
+number of cores and version of hpmoe in $XDG_CACHE_HOME/hpmoe, or ~/.cache/hpmoe. --check keeps nothing: it runs ten
+layers in the same rounds, simulates their taskflows, measures all once more where one is off by more than 15 %, and
+exits with 1 where one still is."""
 
 OVERHEADS = ("task", "signal", "wait", "poll", "launch")
 
@@ -42,7 +43,9 @@ def _calibrate(o: Any) -> int:
     path = calibration.calibration_path()
     _check_writable(path)
     with Progress("hpmoe calibrate") as progress:
-        fields, table = measure_cpu(o.budget, progress)
+        measurement = Measurement(progress)
+        measurement.run(o.budget)
+        fields, table = measurement.result()
     calibration.store_calibration(fields)
     if o.json:
         rates = {k: v for k, v in fields.items() if k != "bodies"}
@@ -91,11 +94,12 @@ def text(fields: dict[str, Any], table: list[dict[str, Any]], path: Path) -> str
 def agreement_text(rows: list[dict[str, Any]]) -> str:
     """A line for each layer: simulated, measured, error."""
     lines = [f"{'dtype':10}{'direction':>10}" + "".join(f"{letter:>6}" for letter in ("ep", *"THIEK"))
-             + f"{'simulated':>13}{'measured':>12}{'error':>8}"]
+             + f"{'simulated':>13}{'measured':>20}{'error':>8}{'runs':>10}"]
     for r in rows:
         sizes = "".join(f"{r[n]:>6}" for n in ("ep", "tokens", "hidden", "intermediate", "experts", "top_k"))
-        lines.append(f"{r['dtype']:10}{r['direction']:>10}{sizes}{r['simulated_ms']:>10.2f} ms{r['measured_ms']:>9.2f} ms"
-                     f"{r['error']:>+8.1%}")
+        runs = f"{r['counted']} of {r['runs']}"
+        lines.append(f"{r['dtype']:10}{r['direction']:>10}{sizes}{r['simulated_ms']:>10.2f} ms{r['measured_ms']:>10.2f} ms "
+                     f"+-{r['uncertainty']:>4.0%}{r['error']:>+8.1%}{runs:>10}")
     off = sum(abs(r["error"]) > LIMIT for r in rows)
     spread = float(np.median([r["spread"] for r in rows]))
     lines.append(f"FAILED: {off} of {len(rows)} are off by more than {LIMIT:.0%}; the machine must be idle: its load is "

@@ -99,7 +99,6 @@ void Launch::make_workers() {
     worker.rank = static_cast<int32_t>(i) / num_queues;
     worker.queue = static_cast<int32_t>(i) % num_queues;
     worker.next_task = image_.queues[worker.queue];
-    worker.wait_began_ns = now_ns();
     num_unfinished += worker.next_task < image_.queues[worker.queue + 1];
   }
   num_unfinished_.store(num_unfinished, std::memory_order_relaxed);
@@ -177,6 +176,8 @@ bool Launch::prepare(int32_t thread, int32_t num_threads) {
   }
   for (int32_t rank = thread; rank < image_.header->ep_size; rank += num_threads) {
     states_[rank].thresholds = find_thresholds(image_, routings_, rank, ranks_[rank].num_tokens);
+    const int32_t num_queues = image_.header->num_queues;
+    for (int32_t q = 0; q < num_queues; ++q) workers_[rank * num_queues + q].wait_began_ns = now_ns();
     states_[rank].is_ready.store(true, std::memory_order_release);
   }
   return true;

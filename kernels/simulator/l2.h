@@ -1,4 +1,4 @@
-// What a task brings through a rank's L2, and how much of that L2 does not hold.
+// What a task brings through an L2, and how much of that L2 does not hold.
 #pragma once
 
 #include <algorithm>
@@ -15,16 +15,17 @@ struct Passed {
   double bytes = 0, missed = 0;
 };
 
-// Which parts of a rank's arrays L2 still holds: those touched within its size of bytes.
+// Which parts of its ranks' arrays L2 still holds: those touched within its size of bytes.
 class L2 {
  public:
   L2(int64_t num_parts, double size) : size_(size), last_touch_(num_parts, -1.0) {}
 
-  // All that a task touches, `rows` of them its own.
-  Passed pass(const Frame& frame, const HpmoeWork& work, double rows) {
+  // All that a task touches, `rows` of them its own; the parts of its rank's arrays begin at `first_part`.
+  Passed pass(const Frame& frame, const HpmoeWork& work, double rows, int64_t first_part) {
     Passed out;
     for (int64_t i = 0; i < work.num_touches; ++i) {
-      const HpmoeTouch& t = work.touches[i];
+      HpmoeTouch t = work.touches[i];
+      t.first += first_part;
       const double bytes = t.fixed + rows * t.row;
       switch (static_cast<HpmoePart>(t.part)) {
         case HPMOE_UNIT: touch(t.first + frame.task.row, bytes, out); break;

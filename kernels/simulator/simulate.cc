@@ -7,35 +7,22 @@
 #include <algorithm>
 #include <cmath>
 #include <exception>
+#include <utility>
 #include <vector>
 
 #include "cpu/launch.h"
 #include "cpu/prologue.h"
 #include "cpu/signals.h"
 #include "happenings.h"
+#include "host_threads.h"
 #include "l2.h"
 #include "rates.h"
+#include "worker.h"
 
 namespace hpmoe {
 namespace {
 
 constexpr double kMostUs = 9e15;  // 285 years: as nanoseconds they fit in the trace
-
-struct Worker {
-  int32_t place, end;        // in the image's queues
-  int32_t num_waits_met = 0;  // of the task at place
-  int32_t pending = 0;        // parts of the running task that have not ended
-  double looked = 0;          // until when it has looked at the waits met so far
-  bool has_slept = false;
-  double asleep_since = 0;
-  int64_t released_by = -1;  // the source of the signal that ended its last sleep
-};
-
-// What a run is written into; see simulate.h.
-struct Results {
-  int64_t *trace, *released_by;
-  double *missed, *totals, *served;
-};
 
 class Simulation {
  public:
@@ -43,12 +30,14 @@ class Simulation {
              int64_t num_parts, int32_t num_bins, const Results& out)
       : image_(image), ranks_(ranks), machine_(machine), work_(work), out_(out), num_ranks_(image.header->ep_size),
         num_queues_(image.header->num_queues), rates_(machine, num_ranks_, num_bins),
-        caches_(num_ranks_, L2(num_parts, machine.l2_bytes)) {}
+        caches_(num_ranks_ / sharing(), L2(sharing() * num_parts, machine.l2_bytes)),
+        num_parts_(num_parts), threads_(num_threads(), num_ranks_ * num_queues_) {}
 
   Status run() {
     Status status{};
     if (!route(status)) return status;
-    for (int32_t w = 0; w < num_ranks_ * num_queues_; ++w) walk(w, 0);
+    for (int32_t t = 0; t < threads_.size(); ++t) serve(t, 0);
+    for (int32_t w = 0; w < num_ranks_ * num_queues_ && !rates_.has_host(); ++w) walk(w, 0);
     double end = 0;
     while (!happenings_.is_empty()) {
       const Happening next = happenings_.take_next();
@@ -61,6 +50,11 @@ class Simulation {
   }
 
  private:
+  int32_t sharing() const { return rates_.has_host() ? num_ranks_ : 1; }  // ranks that have one L2
+  int32_t num_threads() const {
+    return static_cast<int32_t>(std::min(std::ceil(machine_.host_cores), double(num_ranks_) * num_queues_));
+  }
+
   bool route(Status& status) {
     const Header& h = *image_.header;
     const auto is_ok = [&](int32_t rank, Code code) {
@@ -80,6 +74,7 @@ class Simulation {
     for (int32_t r = 0; r < num_ranks_; ++r) {
       missing_.push_back(find_thresholds(image_, routings_, r, ranks_[r].num_tokens));
       asleep_.emplace_back(h.num_events);
+      met_.emplace_back(rates_.has_host() ? h.num_events : 0);
       for (int32_t q = 0; q < num_queues_; ++q) workers_.push_back({image_.queues[q], image_.queues[q + 1]});
     }
     return true;
@@ -92,7 +87,7 @@ class Simulation {
         return begin_body(h.who, frame_of(h.who / num_queues_, task), h.time);
       }
       case Happening::CORE: return end_part(h.who, h.time);
-      case Happening::WAKE: return walk(h.who, h.time);
+      case Happening::WAKE: return rates_.has_host() ? serve(h.who, h.time) : walk(h.who, h.time);
       case Happening::SIGNAL: return count(h);
       case Happening::RATE:
         SharedRate& rate = rates_[h.who];
@@ -150,23 +145,15 @@ class Simulation {
       if (worker.place == worker.end) return happenings_.foresee(now, Happening::WAKE, w);
       const Task task = image_.task(worker.place);
       const Frame frame = frame_of(rank, task);
-      if (!worker.has_slept && worker.num_waits_met == 0) times(rank, worker.place)[0] = in_ns(worker.looked = now);
       worker.looked = std::max(worker.looked, now);
-      const Range<Wait> waits = image_.waits_of(task);
-      for (; waits.first + worker.num_waits_met < waits.last; ++worker.num_waits_met) {
-        const Wait& wait = waits.first[worker.num_waits_met];
-        const bool by_expert = static_cast<Index>(wait.kind) == Index::SLOT_EXPERT;
-        const int64_t event = image_.event_of(wait, task) + (by_expert ? frame.unit.expert : 0);
-        if (missing_[rank][event] > 0) {
-          if (now > clock) return happenings_.foresee(now, Happening::WAKE, w);
-          worker.has_slept = true;
-          worker.asleep_since = now;
-          asleep_[rank][event].push_back(w);
-          return;
-        }
-        worker.looked += machine_.wait_us;
+      if (!meet_waits(worker, frame)) {
+        if (now > clock) return happenings_.foresee(now, Happening::WAKE, w);
+        worker.has_slept = true;
+        worker.asleep_since = now;
+        asleep_[rank][worker.awaited].push_back(w);
+        return;
       }
-      if (rates_.has_host() || !does_nothing(frame)) {
+      if (!does_nothing(frame)) {
         if (worker.looked > clock) return happenings_.foresee(worker.looked, Happening::BODY, w);
         return begin_body(w, frame, clock);
       }
@@ -174,6 +161,54 @@ class Simulation {
       now = worker.looked + machine_.task_us;
       go_on(worker, rank, now);
     }
+  }
+
+  // On to the worker's next task, as far as its waits are met; false where one is not, that for the `awaited` event.
+  bool meet_waits(Worker& worker, const Frame& frame) const {
+    const Range<Wait> waits = image_.waits_of(frame.task);
+    for (; waits.first + worker.num_waits_met < waits.last; ++worker.num_waits_met) {
+      const int64_t event = event_of(waits.first[worker.num_waits_met], frame);
+      if (missing_[frame.rank][event] > 0) {
+        worker.awaited = event;
+        return false;
+      }
+      worker.looked += machine_.wait_us;
+    }
+    return true;
+  }
+
+  int64_t event_of(const Wait& wait, const Frame& frame) const {
+    const bool by_expert = static_cast<Index>(wait.kind) == Index::SLOT_EXPERT;
+    return image_.event_of(wait, frame.task) + (by_expert ? frame.unit.expert : 0);
+  }
+
+  // A thread of a host looks for the next task that it can run, of any worker.
+  void serve(int32_t thread, double now) {
+    const int32_t w = threads_.find_work(thread, [&](int32_t worker) { return can_run(worker, now); });
+    if (w < 0) return;
+    Worker& worker = workers_[w];
+    worker.thread = thread;
+    const int32_t rank = w / num_queues_;
+    const Task task = image_.task(worker.place);
+    double last = worker.came;
+    for (const Wait& wait : image_.waits_of(task)) {
+      const Met& met = met_[rank][event_of(wait, frame_of(rank, task))];
+      if (met.time <= last) continue;
+      last = met.time;
+      worker.has_slept = true;
+      worker.released_by = met.source;
+    }
+    happenings_.foresee(worker.looked, Happening::BODY, w);
+  }
+
+  bool can_run(int32_t w, double now) {
+    Worker& worker = workers_[w];
+    const int32_t rank = w / num_queues_;
+    if (worker.thread >= 0 || worker.place == worker.end || worker.came > now) return false;
+    if (worker.awaited >= 0 && missing_[rank][worker.awaited] > 0) return false;
+    worker.looked = std::max(worker.looked, now);
+    const Task task = image_.task(worker.place);
+    return meet_waits(worker, frame_of(rank, task));
   }
 
   // Whether a task has no rows and nobody to tell that it is done.
@@ -192,6 +227,7 @@ class Simulation {
   }
 
   void note_begin(const Worker& worker, int32_t rank, double now) {
+    times(rank, worker.place)[0] = in_ns(worker.came);
     times(rank, worker.place)[1] = in_ns(now);
     out_.released_by[row_of(rank, worker.place)] = worker.has_slept ? worker.released_by : -1;
   }
@@ -201,13 +237,16 @@ class Simulation {
     times(rank, worker.place)[2] = in_ns(now);
     ++worker.place;
     worker.num_waits_met = 0;
+    worker.awaited = -1;
     worker.has_slept = false;
+    worker.came = worker.looked = now;
   }
 
   void begin_body(int32_t w, const Frame& frame, double now) {
     Worker& worker = workers_[w];
     note_begin(worker, frame.rank, now);
-    const HpmoeWork& work = work_[2 * frame.task.op + (frame.task.cols < frame.op.tile_cols)];
+    const bool is_lower = frame.task.row % frame.op.blocks == frame.op.blocks - 1;
+    const HpmoeWork& work = work_[4 * frame.task.op + 2 * is_lower + (frame.task.cols < frame.op.tile_cols)];
     const auto opcode = static_cast<Opcode>(frame.op.opcode);
     double rows = 0;
     worker.pending = 1;
@@ -237,7 +276,7 @@ class Simulation {
 
   // Everything goes through L2; what it does not hold comes from memory too.
   void touch(int32_t w, const Frame& frame, const HpmoeWork& work, double rows, double now) {
-    const Passed passed = caches_[frame.rank].pass(frame, work, rows);
+    const Passed passed = caches_[frame.rank / sharing()].pass(frame, work, rows, frame.rank % sharing() * num_parts_);
     out_.missed[row_of(frame.rank, workers_[w].place)] = passed.missed;
     demand(w, rates_.of(frame.rank, HPMOE_L2), passed.bytes, now);
     demand(w, rates_.of(frame.rank, HPMOE_MEMORY), passed.missed, now);
@@ -263,7 +302,7 @@ class Simulation {
     const Task task = image_.task(worker.place);
     const double end = signal(frame_of(rank, task), row_of(rank, worker.place), now);
     go_on(worker, rank, end);
-    happenings_.foresee(end, Happening::WAKE, w);
+    happenings_.foresee(end, Happening::WAKE, rates_.has_host() ? std::exchange(worker.thread, -1) : w);
   }
 
   // Sends the task's signals one after another; returns when the last is out.
@@ -287,6 +326,10 @@ class Simulation {
     int64_t& missing = missing_[signal.who][signal.event];
     missing -= signal.amount;
     if (missing > 0) return;
+    if (rates_.has_host()) {
+      met_[signal.who][signal.event] = {signal.time, signal.source};
+      return threads_.wake_idle([&](int32_t thread) { happenings_.foresee(signal.time, Happening::WAKE, thread); });
+    }
     std::vector<int32_t>& asleep = asleep_[signal.who][signal.event];
     for (int32_t w : asleep) {
       workers_[w].released_by = signal.source;
@@ -308,9 +351,7 @@ class Simulation {
       if (worker.place == worker.end) continue;
       const auto rank = static_cast<int32_t>(w) / num_queues_;
       const Task task = image_.task(worker.place);
-      const Wait& wait = image_.waits_of(task).first[worker.num_waits_met];
-      const bool by_expert = static_cast<Index>(wait.kind) == Index::SLOT_EXPERT;
-      const int64_t event = image_.event_of(wait, task) + (by_expert ? frame_of(rank, task).unit.expert : 0);
+      const int64_t event = event_of(image_.waits_of(task).first[worker.num_waits_met], frame_of(rank, task));
       const int64_t threshold = find_thresholds(image_, routings_, rank, ranks_[rank].num_tokens)[event];
       return {static_cast<int32_t>(Code::TIMEOUT), rank, static_cast<int32_t>(w) % num_queues_, worker.place, static_cast<int32_t>(event),
               worker.num_waits_met, threshold - missing_[rank][event], threshold};
@@ -328,9 +369,12 @@ class Simulation {
   std::vector<Routing> routings_;
   std::vector<std::vector<int64_t>> missing_;                // [num_ranks][num_events] until the threshold
   std::vector<std::vector<std::vector<int32_t>>> asleep_;    // workers that wait for an event
+  std::vector<std::vector<Met>> met_;                        // of a host: when each event had counted enough
   std::vector<Worker> workers_;                              // [num_ranks * num_queues]
   Rates rates_;
-  std::vector<L2> caches_;                                   // [num_ranks]
+  const int64_t num_parts_;                                  // of a rank's arrays
+  std::vector<L2> caches_;                                   // [num_ranks], or the one of a host
+  HostThreads threads_;                                      // none where the workers are units of their own
   Happenings happenings_;
 };
 

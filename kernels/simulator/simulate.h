@@ -50,8 +50,8 @@ static_assert(sizeof(HpmoeWork) == 5 * 8 + kMaxTouches * 4 * 8, "words of eight 
 
 enum { HPMOE_L2, HPMOE_MEMORY, HPMOE_EGRESS, HPMOE_INGRESS, HPMOE_NODE_EGRESS, HPMOE_NODE_INGRESS, HPMOE_NUM_RATES };
 
-// ranks: ids at each route's buffer, and num_tokens; counters and bases are not touched. work [num_ops][2]: of a full tile of
-// columns, and of the last one. num_parts: of all arrays of a rank.
+// ranks: ids at each route's buffer, and num_tokens; counters and bases are not touched. work [num_ops][4]: of a full tile of
+// columns, and of the last one; then the same for the last block of rows. num_parts: of all arrays of a rank.
 // trace [num_ranks][num_tasks][3] nanoseconds as in hpmoe_launch; released_by [num_ranks][num_tasks]: the task
 // whose signal ended the last sleep before a task, as rank * num_tasks + its place in the order of the queues, or -1.
 // missed [num_ranks][num_tasks]: bytes of each task that L2 did not hold.

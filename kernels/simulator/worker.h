@@ -1,0 +1,34 @@
+// What a simulated run knows of each worker and each event, and where it is written.
+#pragma once
+
+#include <cstdint>
+
+namespace hpmoe {
+
+// A queue of a rank.
+struct Worker {
+  int32_t place, end;        // in the image's queues
+  int32_t num_waits_met = 0;  // of the task at place
+  int32_t pending = 0;        // parts of the running task that have not ended
+  double came = 0;            // to the task at place
+  double looked = 0;          // until when it has looked at the waits met so far
+  int64_t awaited = -1;       // the first event of the task at place that has not counted enough, as far as is known
+  int32_t thread = -1;        // of a host, that runs a task of it
+  bool has_slept = false;
+  double asleep_since = 0;
+  int64_t released_by = -1;  // the source of the signal that ended its last sleep
+};
+
+// That an event has counted enough.
+struct Met {
+  double time = -1;
+  int64_t source = -1;  // the last signal's, see Worker
+};
+
+// What a run is written into; see simulate.h.
+struct Results {
+  int64_t *trace, *released_by;
+  double *missed, *totals, *served;
+};
+
+}  // namespace hpmoe
