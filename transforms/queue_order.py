@@ -23,6 +23,8 @@ LATE = 2
 QUEUE_US = 300.0
 UNEVEN = 1.15  # peers of a worker, the most over the mean
 COMPUTING = 2  # workers for what is computed, over their share of the work
+WORTH_US = 160.0  # of moving, the least for which some workers only compute: with few rows each, whose turn it is is chance
+STRAINED = 1.05  # the most time of workers that compute or move, over that of all workers doing both, or of the matmuls
 SIGNALLED = 1.1  # time to put rows back with their signals, over that without
 MOST_RUNS = 4
 
@@ -142,9 +144,10 @@ def _halve(flow: tf.Taskflow, machine: Machine, costs: np.ndarray, ranked: Seque
     finish the rows of half of the experts, then those of half of the rest, and so on: rows go back while others are made,
     and few are left when the last are."""
     grids, moved = list(_grids(flow)), {"PUT": 0.0, "PUT_BACK": 0.0}
+    movers = machine.num_aiv - num_computing(flow, machine, costs)
     for op, tasks, _ in grids:
         if _is_put(op):
-            moved[op.opcode] += costs[tasks].sum() / (machine.num_aiv - num_computing(flow, machine, costs))
+            moved[op.opcode] += costs[tasks].sum() / movers
     sent_back = {flow.buffers[op.operands[1].buffer].storage for op in flow.ops if op.opcode == "PUT_BACK"}
     matrix = [i for i in ranked if flow.ops[i].unit == "aic"]
     made = [n for n, i in enumerate(matrix) if flow.buffers[flow.ops[i].operands[0].buffer].storage in sent_back]
@@ -251,12 +254,17 @@ def is_computed(op: tf.TileOp) -> bool:
 
 def num_computing(flow: tf.Taskflow, machine: Machine, costs: np.ndarray) -> int:
     """How many vector workers take what is computed, the first ones, while the others take what is moved; 0 where all take
-    both. What waits for matmuls then keeps no rows from going out, nor do these keep it from being computed."""
-    computed = sum(costs[tasks].sum() for op, tasks, _ in _grids(flow) if is_computed(op))
-    moved = sum(costs[tasks].sum() for op, tasks, _ in _grids(flow) if _is_put(op))
-    if not computed or not moved:
+    both. What waits for matmuls then keeps no rows from going out, nor do these keep it from being computed. It is 0
+    too where no share of the workers would do."""
+    computed, moved, matrix = (sum(costs[tasks].sum() for op, tasks, _ in _grids(flow) if is_one(op))
+                               for is_one in (is_computed, _is_put, lambda op: op.unit == "aic"))
+    if not computed or moved < WORTH_US * machine.num_aiv:
         return 0
-    return min(math.ceil(COMPUTING * machine.num_aiv * computed / (computed + moved)), machine.num_aiv // 2)
+    wanted = math.ceil(COMPUTING * machine.num_aiv * computed / (computed + moved))
+    moved /= _link_stretch(flow, machine)
+    us = STRAINED * max(matrix / machine.num_aic, (computed + moved) / machine.num_aiv)
+    computing = min(wanted, machine.num_aiv // 2, machine.num_aiv - math.ceil(moved / us))
+    return computing if computing > 0 and computed / computing <= us else 0
 
 
 def late_sums(flow: tf.Taskflow) -> tf.Taskflow:
