@@ -30,8 +30,8 @@ class Simulation {
              int64_t num_parts, int32_t num_bins, const Results& out)
       : image_(image), ranks_(ranks), machine_(machine), work_(work), out_(out), num_ranks_(image.header->ep_size),
         num_queues_(image.header->num_queues), rates_(machine, num_ranks_, num_bins),
-        caches_(num_ranks_ / sharing(), L2(sharing() * num_parts, machine.l2_bytes)),
-        num_parts_(num_parts), threads_(num_threads(), num_ranks_ * num_queues_) {}
+        num_parts_(num_parts), caches_(num_ranks_ / sharing(), L2(sharing() * num_parts, machine.l2_bytes)),
+        threads_(num_threads(), num_ranks_ * num_queues_) {}
 
   Status run() {
     Status status{};
