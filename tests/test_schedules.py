@@ -12,8 +12,10 @@ from hpmoe.commands.layer import Layer
 from hpmoe.layout import Layout
 from hpmoe.tile_choice import choose_tile
 from hpmoe.transforms.assign_queues import as_reference
+from hpmoe.transforms.likely_slots import likely_costs
 from hpmoe.transforms.op_order import op_order
-from hpmoe.transforms.queue_order import late_sums, likely_costs, num_computing
+from hpmoe.transforms.queue_order import late_sums
+from hpmoe.transforms.vector_workers import num_computing
 from hpmoe.workload import balanced_ids, imbalanced_ids
 
 

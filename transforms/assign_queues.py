@@ -12,7 +12,9 @@ from hpmoe.errors import TransformError, VerifyError, call_user, check_argument,
 from hpmoe.machine import Machine, cpu
 from hpmoe.native.planner import prune_waits, renumbered, schedule
 from hpmoe.proofs.verify import check_queues, verify
-from hpmoe.transforms.queue_order import dealt, is_computed, late_sums, likely_costs, num_computing, queue_order
+from hpmoe.transforms.likely_slots import likely_costs
+from hpmoe.transforms.queue_order import late_sums, queue_order
+from hpmoe.transforms.vector_workers import dealt, is_computed, num_computing
 
 Policy = Callable[[tf.Taskflow, Machine], Sequence[np.ndarray]]
 

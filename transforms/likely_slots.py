@@ -1,0 +1,128 @@
+"""What a plan knows of row slots before there is a routing: whose rows each is likely to have, and what its tasks then cost.
+
+Slots of an expert begin with the rank's own rows, then come those of the ranks after it, one after the other. So a plan
+knows which slots of a peer a rank is likely to have rows for.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+import numpy as np
+
+from hpmoe import taskflow as tf
+from hpmoe.machine import Machine
+
+
+class LikelySlots:
+    """The slots of a route where every expert gets as many rows as any other, and as many from every rank.
+
+    Attributes:
+        expert, place: of each slot, its expert and its number among those of the expert, [num_slots]. Slots that are left
+            over, for experts that do not fill their last one, are of an expert after the last.
+        per_expert: slots of an expert, not rounded.
+    """
+
+    def __init__(self, flow: tf.Taskflow, route: int):
+        plan = flow.routes[route]
+        self.num_experts = plan.num_local_experts
+        slot = np.arange(plan.num_slots)
+        self.ep_size, self.tile_rows = flow.ep_size, flow.tile_rows
+        self.per_expert = max(1.0, plan.max_rows / (plan.num_local_experts * flow.tile_rows))
+        self.expert = np.minimum(slot / self.per_expert, plan.num_local_experts).astype(int)
+        self.place = slot - np.ceil(self.expert * self.per_expert).astype(int)
+
+    def shares(self) -> np.ndarray:
+        """Of each slot, the share of its rows that are from the rank so many ranks after its own, [num_slots, ep_size]."""
+        first = self.place[:, None] / self.per_expert * self.ep_size
+        last = first + self.ep_size / self.per_expert
+        ahead = np.arange(self.ep_size)
+        inside = np.minimum(last, ahead + 1) - np.maximum(first, ahead)
+        return np.maximum(inside, 0.0) / (last - first)
+
+    @property
+    def is_spare(self) -> np.ndarray:
+        """Whether a slot is left over, [num_slots]."""
+        return self.expert == self.num_experts
+
+    @property
+    def rows(self) -> float:
+        """Of a slot, from one rank."""
+        return self.tile_rows * min(1.0, self.per_expert / self.ep_size)
+
+    def turns(self, sequence: np.ndarray, ahead: np.ndarray, groups: int) -> np.ndarray:
+        """Numbers by which puts, [num_slots, peers, columns], are dealt out among those of a group of peers.
+
+        A number is that of a cell of peers, ascending by `sequence` among cells whose likely peers are of one group. One
+        peer of a cell is likely to have rows: of neighbouring ranks, so many as a slot is of, whichever is the first. A put
+        for several peers is of the group of its first.
+        """
+        sources, slot = min(self.ep_size, math.ceil(self.ep_size / self.per_expert)), np.arange(len(sequence))[:, None]
+        first = (self.place / self.per_expert * self.ep_size).astype(int)[:, None] % self.ep_size
+        num_peers = sequence.shape[1]
+        task = np.argsort(ahead)[(first + np.arange(sources)) % self.ep_size] % num_peers
+        began = sequence[slot, task].astype(np.int64)
+        group = np.broadcast_to((ahead[task] % groups)[:, :, None], began.shape).reshape(-1)
+        order = np.argsort(group * (sequence.max(initial=0) + 1) + began.reshape(-1))
+        sizes = np.bincount(group, minlength=groups)
+        turns = np.empty(began.shape, np.int32)
+        turns.reshape(-1)[order] = np.arange(began.size) - np.repeat(np.cumsum(sizes) - sizes, sizes)
+        half, apart = num_peers // 2, np.arange(num_peers)
+        nearest = ((apart + half) % num_peers - half) % sources  # for peers so many ranks after the first likely one
+        return turns[slot, nearest[(ahead[:num_peers] - first) % num_peers]]
+
+
+def likely_costs(flow: tf.Taskflow, machine: Machine) -> np.ndarray:
+    """Microseconds of each task, of a put to a peer those of the rows that are likely to go there while all workers send,
+    [num_tasks]; slots that are left over are likely to be empty."""
+    costs, shares, stretch = flow.costs(machine), {}, link_stretch(flow, machine)
+    for op, tasks, shape in grids_of(flow):
+        if op.domain.kind == "slots" and op.unit == "aic":
+            costs[tasks].reshape(shape)[LikelySlots(flow, op.domain.route).is_spare] = machine.task_us
+        if is_put(op):
+            key = op.domain.route, op.opcode, op.num_peers
+            if key not in shares:
+                of_peers = LikelySlots(flow, op.domain.route).shares()[:, sources_ahead(flow, op)]
+                shares[key] = _sum_of_tasks(of_peers, op.num_peers) * op.num_peers
+            grid = costs[tasks].reshape(shape)  # a view
+            grid -= machine.task_us
+            grid *= shares[key][:, :, None] * stretch
+            grid += machine.task_us
+    return costs
+
+
+def _sum_of_tasks(of_peers: np.ndarray, num_peers: int) -> np.ndarray:
+    """For each slot and task of a put the sum over the peers that the task is for, [num_slots, num_peers]."""
+    out = of_peers[:, :num_peers].copy()
+    for first in range(num_peers, of_peers.shape[1], num_peers):
+        more = of_peers[:, first:first + num_peers]
+        out[:, :more.shape[1]] += more
+    return out
+
+
+def link_stretch(flow: tf.Taskflow, machine: Machine) -> float:
+    """How much longer puts take when all workers send than when one does, as links are shared."""
+    of_node = min(flow.ep_size, machine.node_size)
+    us = max((of_node - 1) / machine.link_bytes_per_us, (flow.ep_size - of_node) / machine.node_link_bytes_per_us)
+    return max(1.0, machine.num_aiv * machine.worker_link_bytes_per_us * us / flow.ep_size)
+
+
+def is_put(op: tf.TileOp) -> bool:
+    return op.opcode in ("PUT", "PUT_BACK")
+
+
+def sources_ahead(flow: tf.Taskflow, op: tf.TileOp) -> np.ndarray:
+    """For each peer of a put how many ranks the source of its rows is after their receiver; as rank 0 has it."""
+    peers = flow.peer_order[0]
+    return peers if op.opcode == "PUT_BACK" else -peers % flow.ep_size
+
+
+def grids_of(flow: tf.Taskflow) -> Iterator[tuple[tf.TileOp, slice, tuple[int, int, int]]]:
+    """The tasks of each operation and their shape, (units, peers, column tiles); see make_tasks."""
+    first = 0
+    for op in flow.ops:
+        shape = op.domain.size, max(1, op.num_peers), len(op.col_ranges())
+        last = first + shape[0] * shape[1] * shape[2]
+        yield op, slice(first, last), shape
+        first = last

@@ -1,0 +1,83 @@
+"""Which vector worker does what: some compute while others move rows, and puts to a rank are shared by a few of them.
+
+Where a routing is not as likely, tasks are still dealt out evenly, and no rank is sent everything at once.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from hpmoe import taskflow as tf
+from hpmoe.dtypes import numpy_dtype, storage_dtype
+from hpmoe.machine import Machine
+from hpmoe.native.planner import DEALT, deal
+from hpmoe.transforms.likely_slots import LikelySlots, grids_of, is_put, link_stretch, sources_ahead
+
+QUEUE_US = 300.0  # of what the workers of a group send to one rank at a time, on its link
+UNEVEN = 1.15  # peers of a worker, the most over the mean
+COMPUTING = 2  # workers for what is computed, over their share of the work
+WORTH_US = 160.0  # of moving, the least for which some workers only compute: with few rows each, whose turn it is is chance
+STRAINED = 1.05  # the most time of workers that compute or move, over that of all workers doing both, or of the matmuls
+
+
+def is_computed(op: tf.TileOp) -> bool:
+    """Whether tasks of an operation on vector workers compute rows, which others wait for on the same rank."""
+    return op.unit == "aiv" and not op.num_peers and not op.moves_copies and op.opcode != "REDUCE"
+
+
+def num_computing(flow: tf.Taskflow, machine: Machine, costs: np.ndarray) -> int:
+    """How many vector workers take what is computed, the first ones, while the others take what is moved; 0 where all take
+    both. What waits for matmuls then keeps no rows from going out, nor do these keep it from being computed. It is 0
+    too where no share of the workers would do."""
+    computed, moved, matrix = (sum(costs[tasks].sum() for op, tasks, _ in grids_of(flow) if is_one(op))
+                               for is_one in (is_computed, is_put, lambda op: op.unit == "aic"))
+    if not computed or moved < WORTH_US * machine.num_aiv:
+        return 0
+    wanted = math.ceil(COMPUTING * machine.num_aiv * computed / (computed + moved))
+    moved /= link_stretch(flow, machine)
+    us = STRAINED * max(matrix / machine.num_aic, (computed + moved) / machine.num_aiv)
+    computing = min(wanted, machine.num_aiv // 2, machine.num_aiv - math.ceil(moved / us))
+    return computing if computing > 0 and computed / computing <= us else 0
+
+
+def dealt(flow: tf.Taskflow, machine: Machine, queues: list[np.ndarray], sequence: np.ndarray,
+          computing: int) -> list[np.ndarray]:
+    """The tasks of each worker in the order of `sequence`: matrix tasks where they are, others and spare ones dealt out.
+
+    Neighbours of an operation are on neighbouring workers; of a put those that are likely to have rows. The first so many
+    of the vector workers compute, where these are not 0, and the others send.
+    """
+    worker, num_aic, num_aiv = np.full(flow.num_tasks, -1, np.int32), machine.num_aic, machine.num_aiv
+    for q, tasks in enumerate(queues[:num_aic]):
+        worker[tasks] = q
+    for op, tasks, shape in grids_of(flow):
+        slots = LikelySlots(flow, op.domain.route) if op.domain.kind == "slots" else None
+        if is_put(op):
+            worker[tasks].reshape(shape)[:] = _putters(flow, op, machine, slots, sequence[tasks].reshape(shape), computing)
+        elif slots and op.unit == "aic":
+            worker[tasks].reshape(shape)[slots.is_spare] = -1
+    among = np.array([(0, num_aic) if op.unit == "aic" else (num_aic, computing if computing and is_computed(op)
+                                                             else num_aiv) for op in flow.ops], DEALT)
+    return deal(flow, sequence, worker, among, machine.num_queues)
+
+
+def _putters(flow: tf.Taskflow, op: tf.TileOp, machine: Machine, slots: LikelySlots,
+             sequence: np.ndarray, computing: int) -> np.ndarray:
+    """Which vector worker does each put, [num_slots, peers, columns] as `sequence`.
+
+    Peers are in groups, and every group has workers of its own: so many that what they send to one rank at a time, where
+    those of every rank do, is on its link for QUEUE_US. Else the first rows of a hot rank would come with its last.
+    """
+    workers, ahead, sent = machine.num_aiv - computing, sources_ahead(flow, op), flow.buffers[op.operands[1].buffer]
+    sent = slots.rows * (op.tile_cols or sent.cols) * numpy_dtype(storage_dtype(sent.dtype)).itemsize
+    wanted = round(workers * flow.ep_size * sent / (machine.link_bytes_per_us * QUEUE_US))
+    groups = next(g for g in range(min(max(wanted, 1), op.num_peers, workers), 0, -1)
+                  if -(-op.num_peers // g) * workers <= UNEVEN * (workers // g) * op.num_peers)
+    starts = (np.arange(groups + 1) * workers // groups).astype(np.int32)
+    group = (ahead[:op.num_peers] % groups)[:, None]
+    out = slots.turns(sequence, ahead, groups)
+    out %= np.diff(starts)[group]
+    out += machine.num_aic + computing + starts[group]
+    return out
