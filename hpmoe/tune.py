@@ -11,8 +11,9 @@ from typing import Any
 import numpy as np
 
 from hpmoe.calibration import is_calibrated
+from hpmoe.calling.one_call import Traced
 from hpmoe.calling.planned_rows import row_bucket, with_max_rows
-from hpmoe.calling.running import Runner, Traced
+from hpmoe.calling.running import Runner
 from hpmoe.calling.spmd import Spmd
 from hpmoe.calling.staging import Staged, chain, describe, level_of
 from hpmoe.commands.progress import Progress

@@ -156,10 +156,10 @@ INTERRUPTED = """
     sys.path.insert(0, {tests!r})
     import test_faults as t
     from test_faults import *
-    from hpmoe.calling import running
+    from hpmoe.calling import one_call
 
     layer, args = spmd(fused()(hpmoe.moe_ffn), Mesh(2)), tensors(t.LAYER.arguments())
-    run_ir = running.run_ir
+    run_ir = one_call.run_ir
 
     class Net(ms.nn.Cell):
         def construct(self, *args):
@@ -180,11 +180,11 @@ INTERRUPTED = """
 
     def interrupt(name, f):
         want = f(*args).asnumpy()
-        running.run_ir = stuck
+        one_call.run_ir = stuck
         try:
             f(*args).asnumpy()
         except KeyboardInterrupt:
-            running.run_ir = run_ir
+            one_call.run_ir = run_ir
             print(name, "interrupted", (f(*args).asnumpy() == want).all())
 
     interrupt("pynative", layer)

@@ -11,7 +11,7 @@ from mindspore.graph import jit_context
 
 import hpmoe
 from hpmoe import ArgumentError, LaunchError, Mesh, ProgramError, TraceError, spmd
-from hpmoe.calling import graph_operators, running
+from hpmoe.calling import graph_operators, one_call
 from hpmoe.kernels.executable import POOL
 
 
@@ -214,7 +214,7 @@ def test_ranks_of_uneven_length():
 
 @pytest.mark.parametrize("direction, compiled", [("_vjp", "all"), ("_vjp", "forward")])
 def test_a_failed_launch_reaches_the_caller_and_the_next_call_works(direction, compiled, monkeypatch):
-    layer, broken, run_ir = fused()(scaled), [], running.run_ir
+    layer, broken, run_ir = fused()(scaled), [], one_call.run_ir
 
     def failing(ir, *rest):
         if broken and ir.name == "scaled" + direction:
@@ -224,7 +224,7 @@ def test_a_failed_launch_reaches_the_caller_and_the_next_call_works(direction, c
     def total(x):
         return (layer(x) ** 2).sum()
 
-    monkeypatch.setattr(running, "run_ir", failing)
+    monkeypatch.setattr(one_call, "run_ir", failing)
     eager, x = ms.value_and_grad(total), ms.Tensor(np.ones((2, 3), np.float32))
     f = ms.jit(eager) if compiled == "all" else ms.value_and_grad(ms.jit(total))
     broken.append("a signal is lost")

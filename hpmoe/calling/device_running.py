@@ -15,7 +15,8 @@ from mindspore import Tensor
 from mindspore.common._grad_function import _Function
 from mindspore.graph.api import _pynative_executor
 
-from hpmoe.calling.running import Call, Runner, Traced
+from hpmoe.calling.one_call import Call, Traced
+from hpmoe.calling.running import Runner
 from hpmoe.errors import check_argument, is_int
 from hpmoe.machine import Mesh
 from hpmoe.program import Aval, Program

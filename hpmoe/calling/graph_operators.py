@@ -20,8 +20,8 @@ from mindspore.graph import api
 from mindspore.graph.api import _pynative_executor
 
 from hpmoe.calling.graph_mode import picked
+from hpmoe.calling.one_call import Call
 from hpmoe.calling.rank_arrays import Arrays, to_arrays
-from hpmoe.calling.running import Call
 from hpmoe.dtypes import numpy_dtype, storage_dtype
 from hpmoe.errors import ProgramError, check_argument
 from hpmoe.program import Aval, RouteAval

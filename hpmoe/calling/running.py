@@ -1,4 +1,4 @@
-"""Running functions on MindSpore tensors, at any stage: plans cached by shape, one run for all ranks, gradients."""
+"""From the arguments of a call to its plan: traced once for each set of shapes, lowered once for each size of routing."""
 
 from __future__ import annotations
 
@@ -11,27 +11,22 @@ from typing import Any, NamedTuple
 import numpy as np
 import optree
 from mindspore import Tensor
-from mindspore.common._grad_function import _Function
 from mindspore.graph.api import _pynative_executor
 from mindspore.graph.jit_context import jit_context
 
 from hpmoe import tracing
+from hpmoe.calling.one_call import Call, Traced
 from hpmoe.calling.planned_rows import routes_of, row_bucket, with_max_rows
-from hpmoe.calling.rank_arrays import Arrays, is_tensor_like, stacked, summed, to_arrays
+from hpmoe.calling.rank_arrays import Arrays, is_tensor_like, to_arrays
 from hpmoe.calling.staging import Staged, innermost, signature_of
 from hpmoe.capacity import check_topk_weights
-from hpmoe.dtypes import rounded
 from hpmoe.errors import ProgramError, check_argument, is_name
-from hpmoe.evaluate import evaluate
-from hpmoe.interpret import interpret
 from hpmoe.locks import new_lock
 from hpmoe.machine import Mesh
-from hpmoe.padding import check_num_tokens, padding_fault
+from hpmoe.padding import check_num_tokens
 from hpmoe.program import Aval, Program
 from hpmoe.routing import check_topk_ids, rows_to_ranks
-from hpmoe.taskflow import Taskflow
-from hpmoe.tracing.pynative import gradient_depth, is_computed
-from hpmoe.vjp import Linearized, linearize
+from hpmoe.tracing.pynative import is_computed
 
 CACHE_SIZE = 64
 
@@ -43,46 +38,6 @@ class CacheInfo(NamedTuple):
     misses: int
     maxsize: int
     currsize: int
-
-
-class Traced:
-    """What is known once the shapes of a call are: its Program, both directions, and the output tree."""
-
-    def __init__(self, program: Program, out_tree: Any):
-        self.program, self.out_tree = program, out_tree
-
-    @functools.cached_property
-    def linearized(self) -> Linearized:
-        return linearize(self.program)
-
-    @functools.cached_property
-    def padding_fault(self) -> tuple[int, str] | None:
-        return padding_fault(self.program)
-
-
-def run_ir(ir: Any, inputs: Arrays, num_tokens: Sequence[int] | None, seed: int | None,
-           into: Mapping[int, Sequence[np.ndarray]] | None = None) -> Arrays:
-    """Computes the outputs of all ranks: a Program and a Taskflow in NumPy, a kernel natively unless a seed is given.
-
-    Where `into` has arrays of an output, one a rank, its values end up there.
-    """
-    outputs = _outputs(ir, inputs, num_tokens, seed, into or {})
-    for j, arrays in (into or {}).items():
-        for rank, array in enumerate(arrays):
-            if not np.may_share_memory(outputs[rank][j], array):
-                array[...] = outputs[rank][j]
-    return outputs
-
-
-def _outputs(ir: Any, inputs: Arrays, num_tokens: Sequence[int] | None, seed: int | None,
-             into: Mapping[int, Sequence[np.ndarray]]) -> Arrays:
-    if isinstance(ir, Program):
-        return evaluate(ir, inputs, num_tokens)
-    if isinstance(ir, Taskflow):
-        return interpret(ir, inputs, num_tokens, seed)
-    if seed is not None:
-        return interpret(ir.flow, inputs, num_tokens, seed)
-    return ir.run(inputs, num_tokens, into=into)
 
 
 class Runner:
@@ -305,93 +260,3 @@ def _check_hashable(f: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[s
     for path, x in zip(paths, leaves, strict=True):
         check_argument(type(x).__hash__ is not None, tracing.function_name(f), tracing.argument_names(f, [path])[0],
                        f"of type {type(x).__name__}", "an array, a tuple, list or dict of arguments, or a hashable value")
-
-
-class Call:
-    """One call: its arguments checked, the plans for its routing, forward and perhaps backward."""
-
-    def __init__(self, runner: Runner, traced: Traced, lengths: tuple[int, ...] | None, seed: int | None):
-        self.runner, self.traced, self.lengths, self.seed = runner, traced, lengths, seed
-        self.num_args = len(traced.program.inputs) - len(traced.program.captures)
-
-    def run(self, tensors: list[Tensor]) -> list[Tensor]:
-        if not _pynative_executor.grad_flag():
-            return [Tensor.from_numpy(a) for a in self.results(self.forward(to_arrays(tensors), self.traced.program))]
-        outputs = _Differentiable.apply(self, *tensors)
-        return list(outputs) if isinstance(outputs, tuple) else [outputs]
-
-    def forward(self, arrays: Sequence[np.ndarray], program: Program) -> Arrays:
-        """What every rank computes of the program or of its linearized forward."""
-        return self._launch(program, self.runner.per_rank(arrays, range(len(arrays)), self.num_args))
-
-    def backward(self, kept: Sequence[np.ndarray], saved: Arrays,
-                 cotangents: Sequence[np.ndarray]) -> list[np.ndarray | None]:
-        """The gradients of the differentiable inputs, from the inputs that the backward reads and what the forward saved.
-
-        None for one that is added to a main gradient instead.
-        """
-        lin = self.traced.linearized
-        inputs = self.runner.per_rank(kept, lin.kept_inputs, self.num_args)
-        outputs = self.traced.program.outputs
-        cotangents = [rounded(g, outputs[i].aval.dtype) for i, g in zip(lin.cotangents, cotangents, strict=True)]
-        mains = self._main_grads()
-        arrays = [[*mine, *saved[r], *(g[r] if self.runner.batched else g for g in cotangents),
-                   *(parts[r] for parts in mains.values())] for r, mine in enumerate(inputs)]
-        columns = zip(*self._launch(lin.backward, arrays, mains), strict=True)
-        return [None if j in mains else self._joined(parts) if i < self.num_args else summed(parts)
-                for j, (i, parts) in enumerate(zip(lin.differentiable, columns, strict=True))]
-
-    def _main_grads(self) -> dict[int, list[np.ndarray]]:
-        """For each result of the backward that has a main gradient, that of each rank, sharing memory with the tensor."""
-        program, mains = self.traced.program, {}
-        for j, i in enumerate(self.traced.linearized.differentiable):
-            if program.inputs[i] in program.main_grads:
-                array = program.main_grads[program.inputs[i]].asnumpy()
-                mains[j] = list(array) if self.runner.batched else [array]
-        return mains
-
-    def results(self, outputs: Arrays) -> list[np.ndarray]:
-        """The program's own outputs, without saved values, as arrays of their declared dtypes."""
-        dtypes = [a.aval.dtype for a in self.traced.program.outputs]
-        return [self._joined([rounded(r[i], dtype) for r in outputs]) for i, dtype in enumerate(dtypes)]
-
-    def second_derivative(self) -> ProgramError:
-        """The error of a gradient of the gradient."""
-        return ProgramError(f"{self.traced.program.name}: a gradient is taken of its gradient; backward kernels are "
-                            "not differentiable, take second derivatives of the plain function")
-
-    def _launch(self, program: Program, inputs: Arrays, into: Mapping[int, list[np.ndarray]] | None = None) -> Arrays:
-        plan = self.runner.plan(program, self.runner.row_buckets(program, inputs, self.lengths))
-        return run_ir(plan, inputs, self.lengths, self.seed, into)
-
-    def _joined(self, parts: Sequence[np.ndarray]) -> np.ndarray:
-        """One array from the ranks' arrays."""
-        array = stacked(parts) if self.runner.batched else parts[0]
-        return array if array.flags.c_contiguous else array.copy()
-
-
-class _Differentiable(_Function):
-    """Binds a call to MindSpore's autograd: its forward saves what its backward reads."""
-
-    @staticmethod
-    def forward(ctx: Any, call: Call, *tensors: Tensor) -> Any:
-        lin = call.traced.linearized
-        arrays = to_arrays(tensors)
-        outputs = call.forward(arrays, lin.forward)
-        count = len(call.traced.program.outputs)
-        ctx.call, ctx.num_tensors, ctx.saved = call, len(tensors), [r[count:] for r in outputs]
-        ctx.kept = [arrays[i] for i in lin.kept_inputs]
-        ctx.is_nested = gradient_depth() > 1
-        results = tuple(Tensor.from_numpy(a) for a in call.results(outputs))
-        return results if count != 1 else results[0]
-
-    @staticmethod
-    def backward(ctx: Any, *grads: Tensor) -> Any:
-        if ctx.is_nested:
-            raise ctx.call.second_derivative()
-        lin = ctx.call.traced.linearized
-        out = ctx.call.backward(ctx.kept, ctx.saved, to_arrays(grads[i] for i in lin.cotangents))
-        result: list[Tensor | None] = [None] * ctx.num_tensors
-        for i, grad in zip(lin.differentiable, out, strict=True):
-            result[i] = None if grad is None else Tensor.from_numpy(grad)
-        return (None, *result)
