@@ -160,7 +160,7 @@ cases("IR", {
     "interpret no taskflow": lambda: hpmoe.interpret(3, []),
     "interpret another shape": lambda: hpmoe.interpret(_flow(), [[ROWS[1:]]]),
     "interpret a lost signal": _stuck(lambda flow: hpmoe.interpret(flow, [[ROWS]])),
-    "launch a lost signal": _stuck(lambda flow: compile_cpu(flow, timeout=0.2).run([[ROWS]])),
+    "launch a lost signal": _stuck(lambda flow: compile_cpu(flow, timeout=0.5).run([[ROWS]])),
     "simulate a lost signal": _stuck(lambda flow: simulate(flow)),
     "verify no taskflow": lambda: hpmoe.verify(3),
     "vjp of no program": lambda: hpmoe.vjp(3),

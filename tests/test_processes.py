@@ -14,7 +14,6 @@ from hpmoe import Mesh, spmd
 from hpmoe.kernels.executable import compile_cpu
 
 pytestmark = pytest.mark.filterwarnings("ignore:os.fork:RuntimeWarning")  # of JAX, which no forked process here calls
-SOON = 0.2  # seconds
 LAYER = Layer(ep=2, T=500, H=64, I=32, E=4, K=2)
 ARGS = LAYER.arguments()
 INPUTS = [[a[rank] for a in ARGS] for rank in range(2)]
@@ -23,7 +22,7 @@ INPUTS = [[a[rank] for a in ARGS] for rank in range(2)]
 @pytest.fixture(scope="module")
 def kernel():
     flow = spmd(stages(rows=64, cols=32)["queues"](hpmoe.moe_ffn), Mesh(2)).lower(*tensors(ARGS))
-    return compile_cpu(flow, SOON)
+    return compile_cpu(flow, 10.0)
 
 
 def outputs(kernel):
@@ -101,14 +100,12 @@ def test_launches_share_their_helpers(kernel):
 
 
 def test_signals_are_for_the_threads_of_the_program(kernel):
-    patient = compile_cpu(kernel.flow, 10.0)
-
     def pending():
-        outputs(patient)
+        outputs(kernel)
         signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGUSR1})
         signal.signal(signal.SIGUSR1, lambda *_: os._exit(3))
         os.kill(os.getpid(), signal.SIGUSR1)  # whatever thread does not block it would take it
-        outputs(patient)
+        outputs(kernel)
         return signal.SIGUSR1 in signal.sigpending()
 
     assert Child(pending).status() == 0
@@ -138,7 +135,8 @@ def test_time_in_which_a_process_is_stopped_is_not_waiting():
     """Of these tasks one can run at a time, and whoever has none waits."""
     args = Layer(ep=1, T=400, H=256, I=256, E=1, K=1).arguments()
     flow = spmd(stages(rows=1024, cols=1024)["queues"](hpmoe.moe_ffn), Mesh(1)).lower(*tensors(args))
-    kernel, inputs, until = compile_cpu(flow, SOON), [[a[0] for a in args]], time.monotonic() + 1.5
+    soon, inputs = 0.5, [[a[0] for a in args]]
+    kernel, until = compile_cpu(flow, soon), time.monotonic() + 4 * soon
 
     def go_on():
         while time.monotonic() < until:
@@ -146,10 +144,10 @@ def test_time_in_which_a_process_is_stopped_is_not_waiting():
         return True
 
     child = Child(go_on)
-    for _ in range(3):
+    for _ in range(2):
         time.sleep(0.1)
         os.kill(child.pid, signal.SIGSTOP)
-        time.sleep(2 * SOON)
+        time.sleep(2 * soon)
         os.kill(child.pid, signal.SIGCONT)
     assert child.status() == 0
 
