@@ -1,6 +1,7 @@
 """Every way a function cannot be traced: the error names the call, the line, and what to write instead."""
 
 import inspect
+import random
 import re
 
 import mindspore as ms
@@ -17,6 +18,7 @@ from hpmoe.tracing.tracer import Tracer
 F = mint.nn.functional
 X = Aval((3, 4), "float32")
 PLAIN = Tensor(np.ones((3, 4), np.float32))
+OWN = ms.Generator()
 WEIGHT = Parameter(PLAIN.copy(), name="weight")
 
 
@@ -84,7 +86,17 @@ CATALOGUE = {
     "topk": (lambda x: mint.topk(x, 2), "operation TopkExt", "topk_ids and topk_weights as arguments"),
     "nonzero": (lambda x: mint.nonzero(x), "operation NonZero", "keeps the shape"),
     "mask": (lambda x: x[x > 0], r"indexing with bool\[3,4\]", "mint.where"),
-    "dropout": (lambda x: F.dropout(x), "random operation", r"set_train\(False\)"),
+    "dropout": (lambda x: ops.dropout(x), "random operation Dropout", r"set_train\(False\)"),
+    "random": (lambda x: x * random.choice([1.0, 2.0]), "a draw from Python's random", "random numbers as an argument"),
+    "np_random": (lambda x: x * np.random.randn(), r"a draw from numpy\.random", "random numbers as an argument"),
+    "seed": (lambda x: np.random.seed(random.randrange(99)) or x, "a draw from Python's random", "random numbers"),
+    "new_layer": (lambda x: mint.nn.Linear(4, 2)(x), r"a draw from numpy\.random", "random numbers as an argument"),
+    "ops_randn": (lambda x: x + ops.randn(3, 4), "random operation StandardNormal", "random numbers as an argument"),
+    "bernoulli": (lambda x: x * ops.bernoulli(PLAIN, 0.5), "random operation Bernoulli", "random numbers as an argument"),
+    "mint_rand": (lambda x: x + mint.rand((3, 4)), "a draw from a generator of MindSpore", "random numbers as an argument"),
+    "generator": (lambda x: x + mint.rand((3, 4), generator=OWN), "a draw from a generator of MindSpore", "random numbers"),
+    "off_or_on": (lambda x: ops.auto_generate.func_dropout_ext_op(x, 0.5, True, False, PLAIN, PLAIN),
+                  "random operation FuncDropoutExt", r"set_train\(False\)"),
     "all_reduce": (lambda x: ops.AllReduce()(x), "collective AllReduce", "hpmoe.dispatch"),
     "batched_matmul": (lambda x: mint.bmm(x[None], x.T[None]), "batched matmul of", "grouped_matmul"),
     "max_index": (lambda x: mint.max(x, dim=-1), "maximum or minimum with its index", "mint.amax"),

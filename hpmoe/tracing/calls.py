@@ -5,7 +5,6 @@ from __future__ import annotations
 import difflib
 import functools
 import inspect
-import re
 from collections.abc import Callable
 from typing import Any
 
@@ -15,7 +14,6 @@ CALLS: dict[str, Callable[..., Any]] = {}
 
 # The same argument has several names, by entry point.
 _KEYWORDS = {"axis": "dim", "axes": "dim", "keep_dims": "keepdim", "keepdims": "keepdim", "dims": "dim"}
-_RANDOM = ("Dropout", "Rand", "Normal(?!ize)", "Uniform", "Bernoulli", "Multinomial", "Cauchy", "Exponential")
 _COLLECTIVES = ("AllReduce", "AllGather", "ReduceScatter", "AlltoAll", "Broadcast_", "Send", "Receive", "CommTensor",
                 "DistComm", "InnerComm")
 _SIZES = ("MaskedSelect", "NonZero", "Unique")
@@ -60,9 +58,6 @@ def find_call(name: str) -> Callable[..., Any]:
     if name.startswith(("Inplace", "Assign")):
         raise not_traceable(f"the in-place write {name}", "a Program is pure",
                             "a new value: y = x + d for x.add_(d), mint.where(mask, v, x) for a masked write")
-    if any(re.search(part, name) for part in _RANDOM):
-        raise not_traceable(f"the random operation {name}", "a Program gives the same result for the same inputs",
-                            "pass the random tensor as an argument; call cell.set_train(False) where dropout is off")
     if name.startswith(_COLLECTIVES):
         raise not_traceable(f"the collective {name}", "a Program moves data between ranks by route only",
                             "hpmoe.dispatch and hpmoe.combine, or communicate outside the function")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import inspect
 import re
 from collections.abc import Callable, Mapping, Sequence
@@ -15,6 +16,7 @@ from hpmoe.dtypes import TENSORS
 from hpmoe.errors import ArgumentError, TraceError, check_argument
 from hpmoe.machine import Mesh, as_mesh
 from hpmoe.program import Atom, Aval, Program, Var, live_equations
+from hpmoe.tracing.draws import refusing_draws, states
 from hpmoe.tracing.errors import explain, not_traceable, short_path
 from hpmoe.tracing.pynative import recording
 from hpmoe.tracing.recognize import recognize
@@ -58,24 +60,29 @@ def trace_with_tree(f: Callable[..., Any], args: Sequence[Any], mesh: Mesh | Non
     check_argument(callable(f), "hpmoe.trace", "f", f"a {type(f).__name__}", "a function of tensors")
     paths, leaves, tree = optree.tree_flatten_with_path((tuple(args), dict(kwargs or {})))
     names = argument_names(f, paths)
-    recorder = Recorder(as_mesh("hpmoe.trace", mesh).ep_size)
-    inputs, input_names, given = [], [], []
-    for name, leaf in zip(names, leaves, strict=True):
-        aval = argument_aval(leaf)
-        check_argument(aval is None or aval.dtype in TENSORS, "hpmoe.trace", name, f"of dtype {aval and aval.dtype}",
-                       f"of a dtype of MindSpore: {', '.join(TENSORS)}")
-        given.append(leaf if aval is None else recorder.input(aval))
-        if aval is not None:
-            inputs.append(given[-1].hpmoe_atom)
-            input_names.append(name)
+    given = [leaf if (aval := argument_aval(leaf)) is None else aval for leaf in leaves]
+    for name, leaf in zip(names, given, strict=True):
+        check_argument(not isinstance(leaf, Aval) or leaf.dtype in TENSORS, "hpmoe.trace", name,
+                       f"of dtype {getattr(leaf, 'dtype', None)}", f"of a dtype of MindSpore: {', '.join(TENSORS)}")
+    ep_size, before = as_mesh("hpmoe.trace", mesh).ep_size, states()
+    traced = _trace_once(f, names, given, tree, ep_size, contextlib.nullcontext)
+    return traced if states() == before else _trace_once(f, names, given, tree, ep_size, refusing_draws)
+
+
+def _trace_once(f: Callable[..., Any], names: Sequence[str], given: Sequence[Any], tree: optree.PyTreeSpec, ep_size: int,
+                watched: Callable[[Recorder], contextlib.AbstractContextManager[None]]) -> tuple[Program, optree.PyTreeSpec]:
+    recorder = Recorder(ep_size)
+    args = [recorder.input(leaf) if isinstance(leaf, Aval) else leaf for leaf in given]
+    named = {name: arg.hpmoe_atom for name, arg, leaf in zip(names, args, given, strict=True) if isinstance(leaf, Aval)}
     with recording(recorder):
-        result = _run(f, *optree.tree_unflatten(tree, given), recorder)
+        with watched(recorder):
+            result = _run(f, *optree.tree_unflatten(tree, args), recorder)
         results, out_tree = optree.tree_flatten(result)
         outputs = tuple(_output_atom(f, r, recorder) for r in results)
     program = recognize(Program(
-        name=function_name(f), inputs=(*inputs, *recorder.captures),
-        input_names=(*input_names, *("" for _ in recorder.captures)),
-        equations=live_equations(recorder.builder.equations, outputs), outputs=outputs, ep_size=recorder.ep_size))
+        name=function_name(f), inputs=(*named.values(), *recorder.captures),
+        input_names=(*named, *("" for _ in recorder.captures)),
+        equations=live_equations(recorder.builder.equations, outputs), outputs=outputs, ep_size=ep_size))
     return _with_captures(program, recorder.captures), out_tree
 
 

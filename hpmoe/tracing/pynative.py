@@ -10,9 +10,12 @@ from typing import Any
 
 from mindspore import Parameter, Tensor
 from mindspore._c_expression import NoFallbackGuard
+from mindspore.common.generator import Generator
 from mindspore.graph.api import _pynative_executor as executor
+from mindspore.ops import Primitive
 
 from hpmoe.locks import new_lock
+from hpmoe.tracing.draws import refuse_generator, refuse_operation
 from hpmoe.tracing.errors import not_traceable
 from hpmoe.tracing.tracer import WRITE_INSTEAD
 
@@ -65,9 +68,23 @@ def _refused(name: str) -> Callable[..., Any]:
     return method
 
 
+def _checked(cls: type, name: str, check: Callable[[Any, Any], Any]) -> Callable[..., Any]:
+    """A method that a trace asks `check` about first; what that returns, if anything, is its result."""
+    original = vars(cls)[name]
+
+    def method(self: Any, *args: Any) -> Any:
+        recorder = current_recorder()
+        found = check(recorder, self) if recorder is not None else None
+        return original(self, *args) if found is None else found
+
+    return method
+
+
 _PATCHES: tuple[tuple[type, str, Any], ...] = (
     (Tensor, "__fallback__", _fallback), (Tensor, "hpmoe_record", property(_record)),
     (Parameter, "__getitem__", _getitem), (Parameter, "__iter__", _iter),
+    (Primitive, "__call__", _checked(Primitive, "__call__", refuse_operation)),
+    (Generator, "_step", _checked(Generator, "_step", refuse_generator)),
     *((Parameter, name, _refused(name)) for name in ("__setitem__", "set_data", "assign_value")),
 )
 _ORIGINALS = {(cls, name): vars(cls).get(name) for cls, name, _ in _PATCHES}

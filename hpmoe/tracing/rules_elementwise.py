@@ -9,6 +9,7 @@ from hpmoe.primitives import elementwise as e
 from hpmoe.primitives.shape import broadcast_to
 from hpmoe.primitives.swiglu import gated
 from hpmoe.tracing.calls import call
+from hpmoe.tracing.draws import refuse_draw
 from hpmoe.tracing.errors import not_traceable
 from hpmoe.tracing.promote import emit, full, in_float32, promote_dtypes, scaled_dtype, to_dtype, to_float
 from hpmoe.tracing.rules_shape import axis_of, cut, static_size
@@ -124,6 +125,13 @@ def select_method(r: Any, input: Any, condition: Any, y: Any) -> Any:
 @call("MaskedFill", "MaskedFillScalar")
 def masked_fill(r: Any, input: Any, mask: Any, value: Any) -> Any:
     return emit(r, e.select, mask, value, input, dtype=input.hpmoe_aval.dtype)
+
+
+@call("FuncDropoutExt")
+def dropout(r: Any, input: Any, p: Any, training: Any, *unused: Any) -> Any:
+    if training:
+        refuse_draw(r, "the random operation FuncDropoutExt")
+    return input
 
 
 @call("ClampScalar", "ClampTensor", "Hardtanh")

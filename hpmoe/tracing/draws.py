@@ -1,0 +1,74 @@
+"""Random numbers that a traced function draws: they would be constants of its plan, the same in every call.
+
+MindSpore's operations and generators are refused where they are called. Python's and NumPy's global generators are compared
+with what they were before; where one moved, the function is traced again under a profiler, which sees the call that draws.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import pickle
+import random
+import re
+import sys
+import threading
+from collections.abc import Iterator
+from typing import Any, NoReturn
+
+import numpy as np
+from mindspore.common.generator import Generator
+from mindspore.ops import Primitive
+
+from hpmoe.tracing.errors import not_traceable
+
+GLOBAL = {"Python's random": random._inst, "numpy.random": np.random.mtrand._rand}
+_RANDOM = re.compile("Dropout|Rand|Normal(?!ize)|Uniform|Bernoulli|Multinomial|Cauchy|Exponential")
+_READING = frozenset({"getstate", "get_state", "__reduce__", "__getstate__"})
+
+
+def refuse_draw(recorder: Any, what: str, source: str | None = None) -> NoReturn:
+    recorder.fail(not_traceable(what, "a Program gives the same result for the same inputs", "pass the random numbers as an "
+                                "argument; call cell.set_train(False) where dropout is off", source))
+
+
+def refuse_operation(recorder: Any, primitive: Primitive) -> None:
+    """Fails where a MindSpore operation, of whatever operands, is a random one."""
+    if "side_effect_hidden" in primitive.attrs or _RANDOM.search(primitive.name):
+        refuse_draw(recorder, f"the random operation {primitive.name}")
+
+
+def refuse_generator(recorder: Any, generator: Generator) -> tuple[Any, Any]:
+    """Fails where a generator of MindSpore is asked for its next seed and offset; dropout that is off ignores them."""
+    if sys._getframe(2).f_locals.get("training") is not False:
+        refuse_draw(recorder, "a draw from a generator of MindSpore")
+    return generator._seed, generator._offset
+
+
+def states() -> tuple[Any, Any]:
+    """The states of the generators in GLOBAL, which any function reaches."""
+    return random.getstate(), pickle.dumps(np.random.get_state(legacy=False))
+
+
+@contextlib.contextmanager
+def refusing_draws(recorder: Any) -> Iterator[None]:
+    """Fails where this thread draws from a global generator; at the end where one moved and no other thread could."""
+    before, other_profiler = states(), sys.getprofile()
+
+    def watch(frame: Any, event: str, called: Any) -> None:
+        owner = getattr(called, "__self__", None) if event == "c_call" and called.__name__ not in _READING else None
+        for name, generator in GLOBAL.items():
+            if owner is generator:
+                sys.setprofile(None)
+                refuse_draw(recorder, f"a draw from {name}")
+
+    if other_profiler is None:
+        sys.setprofile(watch)
+    try:
+        yield
+    finally:
+        if other_profiler is None:
+            sys.setprofile(None)
+    if other_profiler is not None or threading.active_count() == 1:
+        for name, now, then in zip(GLOBAL, states(), before, strict=True):
+            if now != then:
+                refuse_draw(recorder, f"a draw from {name}", "a line that a profiler hides")
