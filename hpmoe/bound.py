@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -16,13 +17,15 @@ from hpmoe.machine import Machine
 
 @dataclasses.dataclass(frozen=True)
 class Bound:
-    """Microseconds that a rank needs at least.
+    """Microseconds that a rank needs at least; where ranks are threads of one computer, all of them together.
 
     Attributes:
-        aic, aiv: work of its matrix and of its vector workers, shared evenly among them, each task alone on the machine.
+        aic: work of its matrix tasks, each alone on the machine, shared evenly among the workers that take them.
+        aiv: the same of its vector tasks, or of all tasks where they take the same workers.
         egress, ingress: of its link, at full rate.
         weights: of its memory, at full rate, for what matrix tasks alone touch: each part of an array once.
         memory: the same for all tasks.
+        l2: of its L2, at full rate, for all that any task touches.
         fill: before its first matrix task: one row through each operation that comes before all of these.
         drain: after its last one, in the same way.
     """
@@ -33,12 +36,14 @@ class Bound:
     ingress: float
     weights: float
     memory: float
+    l2: float
     fill: float
     drain: float
 
     @property
     def total(self) -> float:
-        return max(max(self.aic, self.weights) + self.fill + self.drain, self.memory, self.aiv, self.egress, self.ingress)
+        matrix = max(self.aic, self.weights) + self.fill + self.drain
+        return max(matrix, self.memory, self.l2, self.aiv, self.egress, self.ingress)
 
 
 def rank_bounds(flow: tf.Taskflow, machine: Machine, ids: np.ndarray) -> list[Bound]:
@@ -59,33 +64,57 @@ def rank_bounds(flow: tf.Taskflow, machine: Machine, ids: np.ndarray) -> list[Bo
     work = Work(flow, machine)
     zeros = [[np.zeros(r.shape, numpy_dtype("float32")) for r in ids] if plan.weights >= 0 else None for plan in flow.routes]
     layout = Layout(flow, [list(ids)] * len(flow.routes), None, zeros)
-    return [_rank_bound(flow, machine, work, layout, rank) for rank in range(flow.ep_size)]
+    bounds = [_rank_bound(flow, machine, work, layout, rank) for rank in range(flow.ep_size)]
+    return _on_one_computer(bounds, machine) if machine.host_cores else bounds
+
+
+def _on_one_computer(bounds: list[Bound], machine: Machine) -> list[Bound]:
+    """Those of ranks that share cores, memory and L2, from what each would need alone: every one has to do all."""
+    totals = {n: sum(getattr(b, n) for b in bounds) for n in ("weights", "memory", "l2")}
+    matrix, vector = (sum(getattr(b, unit) for b in bounds) * len(machine.queues_of(unit)) / machine.host_cores
+                      for unit in ("aic", "aiv"))
+    totals["aic"] = max(matrix, *(b.aic for b in bounds))
+    totals["aiv"] = max(vector if machine.unified else matrix + vector, *(b.aiv for b in bounds))
+    return [dataclasses.replace(b, **totals) for b in bounds]
 
 
 def _rank_bound(flow: tf.Taskflow, machine: Machine, costs: Work, layout: Layout, rank: int) -> Bound:
     work = costs.table
-    busy = {"aic": 0.0, "aiv": 0.0}
+    busy, l2 = {"aic": 0.0, "aiv": 0.0}, 0.0
     links = np.zeros(4)
     for i, op in enumerate(flow.ops):
         if op.num_peers or op.moves_copies:
-            sent = _moved(flow, op, layout, machine, rank) * _row_bytes(op, work[i])
+            moved, own = _moved(flow, op, layout, machine, rank)
+            sent = moved * _of_row(op, work[i]["link_row"])
             links += sent
-            busy["aiv"] += sent[::2].sum() / machine.worker_link_bytes_per_us
+            rows = moved[::2].sum() + own
+            busy["aiv"] += max(sent[::2].sum() / machine.worker_link_bytes_per_us, rows * _of_row(op, work[i]["core_row"]))
+            l2 += rows * _of_row(op, work[i]["touches"]["row"].sum(axis=1))
         else:
             rows = _task_rows(flow, op, layout, rank)
             of_blocks = rows.reshape(-1, op.domain.blocks)
             for k, some in ((0, of_blocks[:, :-1].reshape(-1)), (2, of_blocks[:, -1])):
-                full, last = (_task_us(w, some, machine) for w in work[i, k:k + 2])
-                busy[op.unit] += (len(op.col_ranges()) - 1) * full + last
-    shares = {u: us / max(1, len(machine.queues_of(u))) for u, us in busy.items()}
+                tiles = work[i, k:k + 2], (len(op.col_ranges()) - 1, 1)
+                busy[op.unit] += sum(n * _task_us(w, some, machine) for w, n in zip(*tiles, strict=True))
+                l2 += sum(n * _touched(w, some).sum() for w, n in zip(*tiles, strict=True))
     if machine.unified:
-        shares = dict.fromkeys(shares, sum(shares.values()))
+        busy["aiv"] += busy["aic"]
+    shares = {u: us / max(1, len(machine.queues_of(u))) for u, us in busy.items()}
     rates = np.array([machine.link_bytes_per_us] * 2 + [machine.node_link_bytes_per_us] * 2)
     us = links / rates
-    weights, memory = _touched_bytes(flow, costs, layout, rank) / machine.memory_bytes_per_us
+    of_aic, of_all = (_workers_at_once(machine, units) for units in (("aic",), ("aic", "aiv")))
+    weights, memory = _touched_bytes(flow, costs, layout, rank) / [
+        min(machine.memory_bytes_per_us, workers * machine.worker_memory_bytes_per_us) for workers in (of_aic, of_all)]
+    l2 /= min(machine.l2_bytes_per_us, of_all * machine.worker_l2_bytes_per_us)
     has_matrix_work = max(busy["aic"], weights) > 0
-    return Bound(shares["aic"], shares["aiv"], max(us[0], us[2]), max(us[1], us[3]), weights, memory,
+    return Bound(shares["aic"], shares["aiv"], max(us[0], us[2]), max(us[1], us[3]), weights, memory, l2,
                  *(_fill_and_drain(flow, machine, work) if has_matrix_work else (0.0, 0.0)))
+
+
+def _workers_at_once(machine: Machine, units: Sequence[str]) -> int:
+    """Workers of some units that can be in tasks at a time."""
+    workers = len({queue for unit in units for queue in machine.queues_of(unit)})
+    return math.ceil(machine.host_cores) or workers
 
 
 def _touched_bytes(flow: tf.Taskflow, costs: Work, layout: Layout, rank: int) -> np.ndarray:
@@ -121,18 +150,24 @@ def _touched_bytes(flow: tf.Taskflow, costs: Work, layout: Layout, rank: int) ->
     return streamed + [least[~by_vector].sum(), least.sum()]
 
 
-def _row_bytes(op: tf.TileOp, work: np.ndarray) -> float:
-    """Bytes of a transferred row, all its parts together."""
-    return (len(op.col_ranges()) - 1) * work[0]["link_row"] + work[1]["link_row"]
+def _of_row(op: tf.TileOp, of_tiles: np.ndarray) -> float:
+    """Of a transferred row, all its parts together, what a part in a full tile of columns and one in the last take."""
+    return float((len(op.col_ranges()) - 1) * of_tiles[0] + of_tiles[1])
+
+
+def _touched(work: np.void, rows: np.ndarray) -> np.ndarray:
+    """Bytes that tasks of these numbers of rows touch, each."""
+    used = work["touches"][:work["num_touches"]]
+    return used["fixed"].sum() + rows * used["row"].sum()
 
 
 def _task_us(work: np.void, rows: np.ndarray, machine: Machine) -> float:
     """Microseconds of tasks of these numbers of rows together, each alone on the machine."""
     granules = -(-rows // work["granule"]) * work["granule"]
-    used = work["touches"][:work["num_touches"]]
     core = machine.task_us + work["core_fixed"] + granules * work["core_row"]
-    l2 = (used["fixed"].sum() + rows * used["row"].sum()) / min(machine.worker_l2_bytes_per_us, machine.l2_bytes_per_us)
-    return float(np.maximum(core, l2).sum())
+    if machine.host_cores:  # a task that waits for L2 takes no core
+        return float(core.sum())
+    return float(np.maximum(core, _touched(work, rows) / min(machine.worker_l2_bytes_per_us, machine.l2_bytes_per_us)).sum())
 
 
 def _task_rows(flow: tf.Taskflow, op: tf.TileOp, layout: Layout, rank: int) -> np.ndarray:
@@ -160,11 +195,11 @@ def _unit_rows(flow: tf.Taskflow, op: tf.TileOp, layout: Layout, rank: int) -> t
     return rows, np.zeros(len(rows), int)
 
 
-def _moved(flow: tf.Taskflow, op: tf.TileOp, layout: Layout, machine: Machine, rank: int) -> np.ndarray:
-    """Rows of a put that leave and reach the rank, inside its node and between nodes, [4]."""
+def _moved(flow: tf.Taskflow, op: tf.TileOp, layout: Layout, machine: Machine, rank: int) -> tuple[np.ndarray, float]:
+    """Rows of a put that leave and reach the rank, inside its node and between nodes, [4]; and those that stay."""
     out = np.zeros(4)
     if op.opcode == "NOTIFY":
-        return out
+        return out, 0.0
     routing = layout.routings[op.domain.route]
     to_rank = routing.counts.reshape(flow.ep_size, flow.ep_size, -1).sum(axis=2)
     if op.moves_copies:
@@ -177,7 +212,7 @@ def _moved(flow: tf.Taskflow, op: tf.TileOp, layout: Layout, machine: Machine, r
             first = 0 if peer // machine.node_size == rank // machine.node_size else 2
             out[first] += sent[rank, peer]
             out[first + 1] += sent[peer, rank]
-    return out
+    return out, float(sent[rank, rank])
 
 
 def _fill_and_drain(flow: tf.Taskflow, machine: Machine, work: np.ndarray) -> tuple[float, float]:
