@@ -152,3 +152,22 @@ def test_rows_do_not_depend_on_their_number(form):
     np.testing.assert_array_equal(whole, again)
     assert (whole != product(a, b, form, "vectors", main)).any()
     np.testing.assert_allclose(whole, a.astype(float) @ b + (0.25 if form == FORMS[3] else 0), rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("path", PATHS)
+@pytest.mark.parametrize("k", [0, 9, 300])
+def test_a_result_larger_than_the_caches(path, k):
+    """It is stored past them where its rows are whole lines of memory; the same numbers, nothing beside them."""
+    use_amx(PATHS[path])
+    rng, m, n = np.random.default_rng(4), 2060, 2064  # 16 MiB of float32
+    t = tiles(num_rows=k)
+    out, x, dy = t.array(n, rows=m), t.array(m), t.array(n)
+    memory = rng.standard_normal((m + 2) * n + 16).astype(np.float32)
+    line = -memory.ctypes.data % 64 // 4 + n
+    before, t.buffers[out] = memory.copy(), memory[line : line + m * n].reshape(m, n)
+    operands = [(out, *OWN), (x, Rows.ALL, Cols.ALL), (dy, Rows.ALL, Cols.OWN)]
+    t.builder.task(t.builder.op(Opcode.WGRAD, Domain.EXPERTS, *operands, num_rows=1, param=(m, k, 1)), 0, (0, n))
+    run(t.builder, t.buffers, k)
+    np.testing.assert_allclose(t.buffers[out], t.buffers[x].T @ t.buffers[dy], rtol=1e-4, atol=1e-4)
+    for outside in (slice(line), slice(line + m * n, None)):
+        np.testing.assert_array_equal(memory[outside], before[outside])

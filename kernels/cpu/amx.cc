@@ -206,7 +206,7 @@ HPMOE_AMX void amx_gemm(const Sizes& s, const Matrix& a, const Matrix& b, const 
   configure_tiles();
   for (int64_t j0 = 0; j0 < s.n; j0 += n_step) {
     const int64_t nc = std::min(n_step, s.n - j0), num_blocks = padded(nc) / kPanel;
-    for (int64_t k0 = 0; k0 == 0 || k0 < s.k; k0 += k_step) {
+    for (int64_t k0 = 0; k0 < s.k; k0 += k_step) {
       const int64_t kc = std::min(k_step, s.k - k0);
       const bool is_last = k0 + kc == s.k;
       (b.transposed ? pack_along : pack_across)(b, j0, nc, k0, kc, b.transposed, of_b);

@@ -109,13 +109,13 @@ struct Place {
 
 // Lines [line, ...) and k [k, ...) of an operand whose k go along its rows or not.
 Matrix part(const Matrix& x, bool k_is_row, int64_t line, int64_t k) {
-  return {x.data + (k_is_row ? k * x.ld + line : line * x.ld + k) * 4, x.dtype, x.ld, x.transposed};
+  return {x.data + (k_is_row ? k * x.ld + line : line * x.ld + k) * 4, x.dtype, x.ld, x.transposed, x.streamed};
 }
 
 // Panels of the first `lines` lines and kc k, in the order of memory; whether their numbers fit. A tile is [line][k] or
 // [k][line] as x has them, or turned; a pair is k and k + 16.
 HPMOE_AMX bool pack(const Matrix& x, bool k_is_row, int64_t lines, int64_t kc, uint16_t* packed) {
-  constexpr int64_t kAhead = 4;
+  constexpr int64_t kAhead = 8;
   const int64_t panels = (lines + kLines - 1) / kLines, steps = padded(kc) / 32, all = panels * steps;
   const auto place = [&](int64_t i) {  // after the last one come the lines that follow
     const int64_t at = i % all, panel = k_is_row ? at % panels : at / steps, step = k_is_row ? at / panels : at % steps;
@@ -161,11 +161,11 @@ struct Block {
   float *sums, *c;
   int64_t ld, rows;
   __mmask16 low, high;
-  bool add;
+  bool add, streams;
 };
 
 HPMOE_AMX HPMOE_INLINE void prefetch_rows(const Block& block, int64_t from, int64_t to) {
-  for (int64_t i = from; i < std::min(to, block.rows); ++i) {
+  for (int64_t i = from; i < std::min(to, block.rows) && !block.streams; ++i) {
     _mm_prefetch(block.c + i * block.ld, _MM_HINT_T1);
     _mm_prefetch(block.c + i * block.ld + 16, _MM_HINT_T1);
   }
@@ -177,6 +177,11 @@ HPMOE_AMX HPMOE_INLINE void store_rows(const Block& block, int64_t from, int64_t
   for (int64_t i = from; i < std::min(to, block.rows); ++i) {
     const __m512 left = _mm512_load_ps(block.sums + i * kPanel), right = _mm512_load_ps(block.sums + i * kPanel + 16);
     float* const c = block.c + i * block.ld;
+    if (block.streams) {
+      _mm512_stream_ps(c, _mm512_fmadd_ps(left, scale, _mm512_setzero_ps()));
+      _mm512_stream_ps(c + 16, _mm512_fmadd_ps(right, scale, _mm512_setzero_ps()));
+      continue;
+    }
     _mm512_mask_storeu_ps(c, block.low, _mm512_fmadd_ps(left, scale, _mm512_maskz_loadu_ps(low, c)));
     _mm512_mask_storeu_ps(c + 16, block.high, _mm512_fmadd_ps(right, scale, _mm512_maskz_loadu_ps(high, c + 16)));
   }
@@ -215,7 +220,7 @@ HPMOE_AMX void multiply_panels(int64_t steps, const uint16_t* upper, const uint1
   if (kBothHalves) _tile_stored(3, block.sums + 16 * kPanel + 16, kPanel * 4);
 }
 
-// Memory for panels of b, two panels of a, and the sums of two blocks.
+// Memory for panels of b and of a, and the sums of two blocks.
 struct Memory {
   uint16_t *b, *a;
   float* sums[2];
@@ -223,18 +228,23 @@ struct Memory {
 
 // Rows of c, at most 32, = the two panels of a @ those of b, or added to them. Leaves the last block to be stored.
 HPMOE_AMX void multiply_row(const Sizes& s, const Memory& memory, const Matrix& c, bool add, Block& before) {
+  const bool streams = !add && can_stream(c);
   const int64_t steps = padded(s.k) / 32;
   const auto multiply = s.m > kLines ? multiply_panels<true> : multiply_panels<false>;
   for (int64_t j = 0; j < s.n; j += kPanel) {
     const int64_t cols = s.n - j;
     const uint16_t* const left = memory.b + j / kLines * steps * kStep;
     float* const sums = memory.sums[before.sums == memory.sums[0]];
-    const Block block{sums, reinterpret_cast<float*>(c.data) + j, c.ld, s.m, first(cols), first(cols - kLines), add};
+    const Block block{sums, reinterpret_cast<float*>(c.data) + j, c.ld, s.m, first(cols), first(cols - kLines), add,
+                      streams && cols >= kPanel};
     const uint16_t* const right = cols > kLines ? left + steps * kStep : left;
     multiply(steps, memory.a, memory.a + steps * kStep, left, right, before, block);
     before = block;
   }
 }
+
+// Lines of a that are packed at a time: of a transposed one long pieces of its rows, for they are far apart.
+constexpr int64_t lines_of_a(const Matrix& a) { return a.transposed ? 256 : kPanel; }
 
 // c = a @ b, or added to it, n and k of one step.
 HPMOE_AMX void multiply_step(const Sizes& s, const Matrix& a, const Matrix& b, const Matrix& c, bool add,
@@ -242,9 +252,12 @@ HPMOE_AMX void multiply_step(const Sizes& s, const Matrix& a, const Matrix& b, c
   const bool b_fits = pack(b, !b.transposed, s.n, s.k, memory.b);
   Block before{};
   for (int64_t i = 0, rows; i < s.m; i += rows) {
-    rows = std::min(b_fits ? kPanel : s.m, s.m - i);
+    rows = std::min(b_fits ? lines_of_a(a) : s.m, s.m - i);
     if (b_fits && pack(part(a, a.transposed, i, 0), a.transposed, rows, s.k, memory.a)) {
-      multiply_row({rows, s.n, s.k}, memory, part(c, false, i, 0), add, before);
+      for (int64_t j = 0; j < rows; j += kPanel) {
+        const Memory panel{memory.b, memory.a + j * padded(s.k) * kParts, {memory.sums[0], memory.sums[1]}};
+        multiply_row({std::min(kPanel, rows - j), s.n, s.k}, panel, part(c, false, i + j, 0), add, before);
+      }
       continue;
     }
     _tile_release();
@@ -256,14 +269,16 @@ HPMOE_AMX void multiply_step(const Sizes& s, const Matrix& a, const Matrix& b, c
 
 }  // namespace
 
-HPMOE_AMX void amx_float32_gemm(const Sizes& s, const Matrix& a, const Matrix& b, const Matrix& c, bool accumulate,
+HPMOE_AMX void amx_float32_gemm(const Sizes& s, const Matrix& a, const Matrix& b, const Matrix& out, bool accumulate,
                                 Float32Gemm ordinary) {
   const int64_t k_step = even_steps(s.k, KC), n_step = even_steps(s.n, kPackedB / k_step);
-  const int64_t of_b = kParts * k_step * n_step, of_a = kParts * k_step * kPanel, of_sums = kPanel * kPanel;
+  const int64_t of_b = kParts * k_step * n_step, of_a = kParts * k_step * lines_of_a(a), of_sums = kPanel * kPanel;
   thread_local Scratch<uint16_t> scratch;
   uint16_t* const packed = scratch.at_least(of_b + of_a + 4 * of_sums);
   float* const sums = reinterpret_cast<float*>(packed + of_b + of_a);
   const Memory memory{packed, packed + of_b, {sums, sums + of_sums}};
+  Matrix c = out;
+  c.streamed = out.streamed && s.k <= k_step;  // sums of several steps are read again
   configure_tiles();
   for (int64_t j = 0; j < s.n; j += n_step) {
     for (int64_t k = 0; k < s.k; k += k_step) {
@@ -273,6 +288,7 @@ HPMOE_AMX void amx_float32_gemm(const Sizes& s, const Matrix& a, const Matrix& b
     }
   }
   _tile_release();
+  if (c.streamed) _mm_sfence();
 }
 
 }  // namespace hpmoe

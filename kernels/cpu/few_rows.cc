@@ -9,7 +9,7 @@
 
 #include "scratch.h"
 
-#define HPMOE_AVX512 __attribute__((target("avx512f")))
+#define HPMOE_AVX512 __attribute__((target("avx512f,avx512vl")))
 #define HPMOE_UNROLL _Pragma("GCC unroll 16")
 
 namespace hpmoe {
@@ -19,8 +19,11 @@ namespace {
 // b as it lies: a block is MR rows x 32 columns over KC rows of b, as many as the core follows in memory at a time; what comes
 // in two blocks is asked for ahead.
 constexpr int64_t kMostRows = 48, MR = 12, NR = 32, KC = 32, kAhead = 2 * NR;
-// b transposed: a block is MR_DOT rows x NR_DOT columns, of 16 partial sums each.
-constexpr int64_t kMostRowsOfDots = 24, MR_DOT = 6, NR_DOT = 4;
+// b transposed: a block is MR_DOT rows x NR_DOT columns, of 16 partial sums each, over KC_DOT of k, for which a is packed: its rows
+// are often a power of two apart, and L1 would not keep them.
+constexpr int64_t kMostRowsOfDots = 24, MR_DOT = 6, NR_DOT = 4, KC_DOT = 1024;
+
+constexpr uint16_t kAll = 0xFFFF;  // intrinsics without a mask leave GCC warning of what they leave undefined
 
 constexpr __mmask16 first(int64_t n) { return n >= 16 ? 0xFFFF : n <= 0 ? 0 : static_cast<__mmask16>((1u << n) - 1u); }
 
@@ -55,40 +58,54 @@ HPMOE_AVX512 void multiply_strip(int64_t kc, const float* a, const float* b, int
   }
 }
 
-// The sums of the lanes of four vectors.
-HPMOE_AVX512 inline __m128 sums_of(const __m512* x) {
-  __m256 half[4];
-  for (int j = 0; j < 4; ++j) {
-    const __m512d both = _mm512_castps_pd(x[j]);  // masked: without one GCC warns of what the intrinsic leaves undefined
-    half[j] = _mm256_add_ps(_mm256_castpd_ps(_mm512_maskz_extractf64x4_pd(0xF, both, 0)),
-                            _mm256_castpd_ps(_mm512_maskz_extractf64x4_pd(0xF, both, 1)));
+// In every 128 bits the sums of four lanes each of four vectors, one after the other.
+HPMOE_AVX512 inline __m512 fold_four(const __m512* x) {
+  __m512d half[2];
+  for (int i = 0; i < 2; ++i) {
+    const __m512 low = _mm512_maskz_unpacklo_ps(kAll, x[2 * i], x[2 * i + 1]);
+    half[i] = _mm512_castps_pd(_mm512_add_ps(low, _mm512_maskz_unpackhi_ps(kAll, x[2 * i], x[2 * i + 1])));
   }
-  const __m256 all = _mm256_hadd_ps(_mm256_hadd_ps(half[0], half[1]), _mm256_hadd_ps(half[2], half[3]));
-  return _mm_add_ps(_mm256_castps256_ps128(all), _mm256_extractf128_ps(all, 1));
+  const __m512d low = _mm512_maskz_unpacklo_pd(0xFF, half[0], half[1]), high = _mm512_maskz_unpackhi_pd(0xFF, half[0], half[1]);
+  return _mm512_add_ps(_mm512_castpd_ps(low), _mm512_castpd_ps(high));
 }
 
-// c[kRows, cols] (+)= a[kRows, k] @ b[cols, k]^T, cols <= NR_DOT
+// Of two vectors the sums of the first 128 bits and the next, and of the third and the fourth.
+HPMOE_AVX512 inline __m512 fold_parts(__m512 x, __m512 y) {
+  return _mm512_add_ps(_mm512_maskz_shuffle_f32x4(kAll, x, y, 0x88), _mm512_maskz_shuffle_f32x4(kAll, x, y, 0xDD));
+}
+
+// The sums of the lanes of sum[row][col], in order, of four rows.
+HPMOE_AVX512 inline __m512 sums_of(const __m512 (*sum)[NR_DOT]) {
+  static_assert(NR_DOT == 4, "four sums fill 128 bits");
+  return fold_parts(fold_parts(fold_four(sum[0]), fold_four(sum[1])), fold_parts(fold_four(sum[2]), fold_four(sum[3])));
+}
+
+// c[kRows, cols] (+)= a[kRows, kc] @ b[cols, kc]^T, a as [kc / 16][kRows][16], cols <= NR_DOT. Memory is asked for b `ahead` of it.
 template <int kRows>
-HPMOE_AVX512 void multiply_dots(int64_t k, const float* a, int64_t lda, const float* b, int64_t ldb, int64_t cols, float* c,
-                                int64_t ldc, bool add) {
+HPMOE_AVX512 void multiply_dots(int64_t k, const float* a, const float* b, int64_t ldb, int64_t cols, float* c, int64_t ldc,
+                                bool add, int64_t ahead) {
   const float* line[NR_DOT];
   for (int64_t j = 0; j < NR_DOT; ++j) line[j] = b + std::min(j, cols - 1) * ldb;
-  __m512 sum[kRows][NR_DOT];
-  HPMOE_UNROLL for (int i = 0; i < kRows; ++i)
+  constexpr int kPadded = (kRows + 3) / 4 * 4;
+  __m512 sum[kPadded][NR_DOT];
+  HPMOE_UNROLL for (int i = 0; i < kPadded; ++i)
     HPMOE_UNROLL for (int j = 0; j < NR_DOT; ++j) sum[i][j] = _mm512_setzero_ps();
   for (int64_t at = 0; at < k; at += 16) {
     const __mmask16 mask = first(k - at);
     __m512 x[NR_DOT];
     HPMOE_UNROLL for (int j = 0; j < NR_DOT; ++j) x[j] = _mm512_maskz_loadu_ps(mask, line[j] + at);
+    if (ahead) HPMOE_UNROLL for (int j = 0; j < NR_DOT; ++j) _mm_prefetch(line[j] + at + ahead, _MM_HINT_T1);
     HPMOE_UNROLL for (int i = 0; i < kRows; ++i) {
-      const __m512 factor = _mm512_maskz_loadu_ps(mask, a + i * lda + at);
+      const __m512 factor = _mm512_load_ps(a + at * kRows + i * 16);
       HPMOE_UNROLL for (int j = 0; j < NR_DOT; ++j) sum[i][j] = _mm512_fmadd_ps(factor, x[j], sum[i][j]);
     }
   }
+  alignas(64) float done[kPadded][NR_DOT];
+  HPMOE_UNROLL for (int i = 0; i < kPadded; i += 4) _mm512_store_ps(done[i], sums_of(sum + i));
+  const auto mask = static_cast<__mmask8>((1 << cols) - 1);
   HPMOE_UNROLL for (int i = 0; i < kRows; ++i, c += ldc) {
-    alignas(16) float done[NR_DOT];
-    _mm_store_ps(done, sums_of(sum[i]));
-    for (int64_t j = 0; j < cols; ++j) c[j] = add ? c[j] + done[j] : done[j];
+    const __m128 before = add ? _mm_maskz_loadu_ps(mask, c) : _mm_setzero_ps();
+    _mm_mask_storeu_ps(c, mask, _mm_add_ps(before, _mm_load_ps(done[i])));
   }
 }
 
@@ -128,13 +145,27 @@ void multiply_by_strips(const Sizes& s, const float* a, int64_t lda, const float
   }
 }
 
+// packed[k / 16][row][k % 16] = a[row][k], zeros past the last k
+HPMOE_AVX512 void pack_lanes(int64_t rows, int64_t kc, const float* a, int64_t lda, float* packed) {
+  for (int64_t k = 0; k < kc; k += 16) {
+    for (int64_t i = 0; i < rows; ++i, packed += 16) _mm512_store_ps(packed, _mm512_maskz_loadu_ps(first(kc - k), a + i * lda + k));
+  }
+}
+
 void multiply_by_dots(const Sizes& s, const float* a, int64_t lda, const float* b, int64_t ldb, float* c, int64_t ldc,
                       bool accumulate) {
+  thread_local Scratch<float> scratch;
+  float* const packed = scratch.at_least(s.m * KC_DOT);
   const int64_t block = even_block(s.m, MR_DOT);
-  for (int64_t j = 0; j < s.n; j += NR_DOT) {
-    for (int64_t i = 0; i < s.m; i += block) {
-      const auto multiply = for_rows<Dots>(std::min(block, s.m - i), std::make_integer_sequence<int, MR_DOT>());
-      multiply(s.k, a + i * lda, lda, b + j * ldb, ldb, std::min(NR_DOT, s.n - j), c + i * ldc + j, ldc, accumulate);
+  for (int64_t k = 0; k < s.k; k += KC_DOT) {
+    const int64_t kc = std::min(KC_DOT, s.k - k), width = (kc + 15) / 16 * 16;
+    for (int64_t i = 0; i < s.m; i += block) pack_lanes(std::min(block, s.m - i), kc, a + i * lda + k, lda, packed + i * width);
+    for (int64_t j = 0; j < s.n; j += NR_DOT) {
+      for (int64_t i = 0; i < s.m; i += block) {
+        const auto multiply = for_rows<Dots>(std::min(block, s.m - i), std::make_integer_sequence<int, MR_DOT>());
+        multiply(kc, packed + i * width, b + j * ldb + k, ldb, std::min(NR_DOT, s.n - j), c + i * ldc + j, ldc, accumulate || k > 0,
+                 i == 0 ? NR_DOT * ldb : 0);
+      }
     }
   }
 }
@@ -142,8 +173,8 @@ void multiply_by_dots(const Sizes& s, const float* a, int64_t lda, const float* 
 }  // namespace
 
 bool few_rows_gemm(const Sizes& s, const Matrix& a, const Matrix& b, const Matrix& c, bool accumulate) {
-  static const bool has_avx512 = __builtin_cpu_supports("avx512f");
-  if (!has_avx512 || a.transposed || s.k == 0 || s.m > (b.transposed ? kMostRowsOfDots : kMostRows)) return false;
+  static const bool has_avx512 = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512vl");
+  if (!has_avx512 || a.transposed || s.m > (b.transposed ? kMostRowsOfDots : kMostRows)) return false;
   (b.transposed ? multiply_by_dots : multiply_by_strips)(s, reinterpret_cast<const float*>(a.data), a.ld,
                                                          reinterpret_cast<const float*>(b.data), b.ld,
                                                          reinterpret_cast<float*>(c.data), c.ld, accumulate);

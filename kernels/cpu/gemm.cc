@@ -1,9 +1,13 @@
 #include "gemm.h"
 
 #include <dlfcn.h>
+#if defined(__SSE2__)
+#include <emmintrin.h>
+#endif
 
 #include <algorithm>
 #include <atomic>
+#include <cstring>
 
 #include "amx.h"
 #include "convert.h"
@@ -27,7 +31,7 @@ template <class Element>
 bool dnnl_gemm(const std::atomic<DnnlGemm<Element>>& function, const Sizes& s, const Matrix& a, const Matrix& b,
                const Matrix& c, bool accumulate) {
   const DnnlGemm<Element> call = function.load(std::memory_order_acquire);
-  if (!call || s.k == 0) return false;
+  if (!call) return false;
   const auto letter = [](const Matrix& x) { return x.transposed ? 'T' : 'N'; };
   return call(letter(a), letter(b), s.m, s.n, s.k, 1.0f, reinterpret_cast<const Element*>(a.data), a.ld,
               reinterpret_cast<const Element*>(b.data), b.ld, accumulate ? 1.0f : 0.0f, reinterpret_cast<float*>(c.data),
@@ -97,7 +101,7 @@ void vector_gemm(const Sizes& s, const Matrix& a, const Matrix& b, const Matrix&
 
 void multiply_float32(const Sizes& s, const Matrix& a, const Matrix& b, const Matrix& c, bool accumulate) {
   if (few_rows_gemm(s, a, b, c, accumulate)) return;
-  if (uses_amx() && s.k > 0) return amx_float32_gemm(s, a, b, c, accumulate, vector_gemm);
+  if (uses_amx()) return amx_float32_gemm(s, a, b, c, accumulate, vector_gemm);
   vector_gemm(s, a, b, c, accumulate);
 }
 
@@ -119,18 +123,37 @@ void multiply_converted(const Sizes& s, const Matrix& a, const Matrix& b, const 
   constexpr int64_t kBlock = 512;
   thread_local Scratch<float> wide_a, wide_b;
   const bool converts = a.dtype != Dtype::FLOAT32 || b.dtype != Dtype::FLOAT32;
-  const int64_t block = converts ? kBlock : std::max<int64_t>(s.k, 1);
-  for (int64_t k0 = 0; k0 == 0 || k0 < s.k; k0 += block) {
+  const int64_t block = converts ? kBlock : s.k;
+  for (int64_t k0 = 0; k0 < s.k; k0 += block) {
     const int64_t kc = std::min(block, s.k - k0);
     multiply_float32({s.m, s.n, kc}, part_in_float32(a, a.transposed, s.m, k0, kc, wide_a),
                      part_in_float32(b, !b.transposed, s.n, k0, kc, wide_b), c, accumulate || k0 > 0);
   }
 }
 
+// Zeros are the same bits in every dtype.
+void clear(const Sizes& s, const Matrix& c) {
+  const int64_t row_bytes = s.n * element_size(c.dtype);
+  for (int64_t i = 0; i < s.m; ++i) {
+    char* const row = c.data + i * c.ld * element_size(c.dtype);
+    int64_t done = 0;
+#if defined(__SSE2__)
+    const bool streams = c.streamed && reinterpret_cast<uintptr_t>(row) % sizeof(__m128i) == 0;
+    for (const auto width = static_cast<int64_t>(sizeof(__m128i)); streams && done + width <= row_bytes; done += width)
+      _mm_stream_si128(reinterpret_cast<__m128i*>(row + done), _mm_setzero_si128());
+#endif
+    std::memset(row + done, 0, row_bytes - done);
+  }
+#if defined(__SSE2__)
+  if (c.streamed) _mm_sfence();
+#endif
+}
+
 }  // namespace
 
 void gemm(const Sizes& s, const Matrix& a, const Matrix& b, const Matrix& c, bool accumulate) {
-  if (s.m == 0 || s.n == 0) return;
+  if (s.m == 0 || s.n == 0 || (s.k == 0 && accumulate)) return;
+  if (s.k == 0) return clear(s, c);
   const bool both_bf16 = a.dtype == Dtype::BFLOAT16 && b.dtype == Dtype::BFLOAT16;
   if (both_bf16 && uses_amx()) return amx_gemm(s, a, b, c, accumulate);
   thread_local Scratch<float> sums;

@@ -14,6 +14,7 @@ struct Matrix {
   Dtype dtype;
   int64_t ld;
   bool transposed = false;
+  bool streamed = false;  // written past the caches, for nobody reads it soon
 };
 
 struct Sizes {

@@ -52,6 +52,17 @@ void add_returned(const Frame& frame, int returned, int64_t k0, int64_t k1, cons
 
 }  // namespace
 
+namespace {
+
+// Whether an operand's array, those of all ranks together, is too large for caches that hold anything else besides.
+bool is_large(const Frame& frame, int i) {
+  constexpr int64_t kLarge = int64_t{16} << 20;
+  const Buffer& buffer = frame.buffer(i);
+  return int64_t{buffer.rows} * buffer.cols * element_size(frame.dtype(i)) * frame.image.header->ep_size >= kLarge;
+}
+
+}  // namespace
+
 // out[e][k0:k1, cols] = x[rows, k0:k1]^T @ dy[rows, cols], added to a float32 array of the same shape where there is one,
 // which may be out itself, and to what the expert's copies have given back
 Code wgrad(const Frame& frame) {
@@ -77,7 +88,7 @@ Code wgrad(const Frame& frame) {
   for (int64_t i = 0; i < sizes.m && main && main != out.data; ++i) {
     std::memcpy(out.data + i * row_bytes, main + i * row_bytes, sizes.n * element_size(out.dtype));
   }
-  gemm(sizes, x, dy, out, main != nullptr);
+  gemm(sizes, x, dy, {out.data, out.dtype, out.ld, false, is_large(frame, 0)}, main != nullptr);
   return Code::OK;
 }
 
