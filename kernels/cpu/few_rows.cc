@@ -15,13 +15,15 @@
 namespace hpmoe {
 namespace {
 
-// b is read where it lies: with few rows packing it would take as long as the products. Sums stay in registers.
+// b is read where it lies: with few rows packing it would take as long as the products. Sums stay in registers. Matrix units are
+// faster from about 64 rows on.
+constexpr int64_t kMostRows = 56;
 // b as it lies: a block is MR rows x 32 columns over KC rows of b, as many as the core follows in memory at a time; what comes
 // in two blocks is asked for ahead.
-constexpr int64_t kMostRows = 48, MR = 12, NR = 32, KC = 32, kAhead = 2 * NR;
+constexpr int64_t MR = 12, NR = 32, KC = 32, kAhead = 2 * NR;
 // b transposed: a block is MR_DOT rows x NR_DOT columns, of 16 partial sums each, over KC_DOT of k, for which a is packed: its rows
 // are often a power of two apart, and L1 would not keep them.
-constexpr int64_t kMostRowsOfDots = 24, MR_DOT = 6, NR_DOT = 4, KC_DOT = 1024;
+constexpr int64_t MR_DOT = 6, NR_DOT = 4, KC_DOT = 1024;
 
 constexpr uint16_t kAll = 0xFFFF;  // intrinsics without a mask leave GCC warning of what they leave undefined
 
@@ -174,7 +176,7 @@ void multiply_by_dots(const Sizes& s, const float* a, int64_t lda, const float* 
 
 bool few_rows_gemm(const Sizes& s, const Matrix& a, const Matrix& b, const Matrix& c, bool accumulate) {
   static const bool has_avx512 = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512vl");
-  if (!has_avx512 || a.transposed || s.m > (b.transposed ? kMostRowsOfDots : kMostRows)) return false;
+  if (!has_avx512 || a.transposed || s.m > kMostRows) return false;
   (b.transposed ? multiply_by_dots : multiply_by_strips)(s, reinterpret_cast<const float*>(a.data), a.ld,
                                                          reinterpret_cast<const float*>(b.data), b.ld,
                                                          reinterpret_cast<float*>(c.data), c.ld, accumulate);
