@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from hpmoe import taskflow as tf
-from hpmoe.costs import STREAM, UNIT, WEIGHT, Work, block_heights
+from hpmoe.costs import STREAM, UNIT, WEIGHT, Work, block_heights, with_fans
 from hpmoe.dtypes import numpy_dtype
 from hpmoe.layout import Layout
 from hpmoe.machine import Machine
@@ -79,7 +79,7 @@ def _on_one_computer(bounds: list[Bound], machine: Machine) -> list[Bound]:
 
 
 def _rank_bound(flow: tf.Taskflow, machine: Machine, costs: Work, layout: Layout, rank: int) -> Bound:
-    work = costs.table
+    work = costs.by_routing
     busy, l2 = {"aic": 0.0, "aiv": 0.0}, 0.0
     links = np.zeros(4)
     for i, op in enumerate(flow.ops):
@@ -89,12 +89,12 @@ def _rank_bound(flow: tf.Taskflow, machine: Machine, costs: Work, layout: Layout
             links += sent
             rows = moved[::2].sum() + own
             busy["aiv"] += max(sent[::2].sum() / machine.worker_link_bytes_per_us, rows * _of_row(op, work[i]["core_row"]))
-            l2 += rows * _of_row(op, work[i]["touches"]["row"].sum(axis=1))
+            l2 += rows * _of_row(op, work[i]["touches"]["row"].sum(axis=1)) + own * _of_row(op, work[i]["link_row"])
         else:
-            rows = _task_rows(flow, op, layout, rank)
+            rows, works = _task_rows(flow, op, layout, rank), with_fans(work[i], _rows_of_token(op, layout, rank))
             of_blocks = rows.reshape(-1, op.domain.blocks)
             for k, some in ((0, of_blocks[:, :-1].reshape(-1)), (2, of_blocks[:, -1])):
-                tiles = work[i, k:k + 2], (len(op.col_ranges()) - 1, 1)
+                tiles = works[k:k + 2], (len(op.col_ranges()) - 1, 1)
                 busy[op.unit] += sum(n * _task_us(w, some, machine) for w, n in zip(*tiles, strict=True))
                 l2 += sum(n * _touched(w, some).sum() for w, n in zip(*tiles, strict=True))
     if machine.unified:
@@ -174,6 +174,12 @@ def _task_rows(flow: tf.Taskflow, op: tf.TileOp, layout: Layout, rank: int) -> n
     """Rows of each task of one column range of a local operation that is not empty."""
     rows, _ = _unit_rows(flow, op, layout, rank)
     return rows if op.domain.kind == "experts" else rows[rows > 0]
+
+
+def _rows_of_token(op: tf.TileOp, layout: Layout, rank: int) -> float:
+    """Of tokens sent once, the rows that the rank's experts have of each; see Work.by_routing."""
+    routing = layout.routings[op.domain.route] if op.opcode.startswith("FAN") else None
+    return routing.experts.num_rows(rank) / max(1, routing.num_rows(rank)) if routing else 0.0
 
 
 def _unit_rows(flow: tf.Taskflow, op: tf.TileOp, layout: Layout, rank: int) -> tuple[np.ndarray, np.ndarray]:

@@ -12,10 +12,15 @@ from hpmoe.machine import Body, Machine
 
 MAX_TOUCHES = 6
 TOUCH = np.dtype([("first", "i8"), ("part", "i8"), ("fixed", "f8"), ("row", "f8")])
-WORK = np.dtype([("core_fixed", "f8"), ("core_row", "f8"), ("link_row", "f8"), ("granule", "i8"), ("num_touches", "i8"),
-                 ("touches", TOUCH, MAX_TOUCHES)])
+WORK = np.dtype([("core_fixed", "f8"), ("core_row", "f8"), ("core_fan", "f8"), ("link_row", "f8"), ("granule", "i8"),
+                 ("num_touches", "i8"), ("touches", TOUCH, MAX_TOUCHES)])
 # Which part of an array a touch is about: what several touches of one part read again may still be in L2.
-UNIT, WEIGHT, OF_EXPERT, TOGETHER, STREAM = range(5)
+UNIT, WEIGHT, OF_EXPERT, TOGETHER, STREAM, FAN = range(6)
+# Machine.vector_bytes_per_us is of bodies whose instructions work through five bytes for each that is moved, as SwiGLU's do.
+# PASSES: how often those of bodies that need more pass over float32 elements; of all others the bytes moved say enough.
+COMPUTED_PER_MOVED = 5
+PASSES = {"MAP pow": 38, "MAP erf": 37, "MAP sin": 33, "MAP cos": 33, "MAP softplus": 15, "MAP sign": 9, "MAP tanh": 9,
+          "MAP sigmoid": 7, "ROW_REDUCE sum": 4, "ROW_REDUCE max": 4}
 
 
 class Work:
@@ -43,6 +48,10 @@ class Work:
                     self.table[i, k] = self.table[i, same]
                 else:
                     self._fill(self.table[i, k], op, *tile)
+        self.by_routing, self.table = self.table, self.table.copy()
+        for i, op in enumerate(flow.ops):
+            if op.opcode.startswith("FAN"):
+                self.table[i] = with_fans(self.table[i], rows_of_token(flow.routes[flow.routes[op.domain.route].once_of]))
 
     def entries(self, tasks: np.ndarray) -> np.ndarray:
         """What of the table each of some rows of the flow's tasks takes."""
@@ -58,13 +67,16 @@ class Work:
         work["num_touches"] = len(touches)
         for i, touch in enumerate(touches):
             work["touches"][i] = touch
-        fixed, row = (sum(t[k] for t in touches) for k in (2, 3))
+        fixed, row = (sum(t[k] for t in touches if t[1] != FAN) for k in (2, 3))
+        fan = sum(t[3] for t in touches if t[1] == FAN)
         machine = self.machine
         body = self._body(op)
         if op.opcode in ("GMM", "WGRAD"):
             inner = height or self._buffer(op, 1).cols
             work["core_row"] = _stretched(2.0 * inner * cols, body, cols, inner) / self._matmul_rate(op, body)
             work["core_fixed"] = machine.matmul_fill_us + (body.rows if body else 0.0) * work["core_row"]
+            if not body:  # an NPU adds what copies return by multiplying it with a unit matrix
+                work["core_fixed"] += self._returned(op) * 2.0 * height * cols * height / self._matmul_rate(op, body)
             work["granule"] = self._granule(op)
         elif op.opcode == "LAUNCH":
             _, row_bytes, is_collective, syncs_host = op.params
@@ -79,8 +91,10 @@ class Work:
             work["link_row"] = row if moves else 0.0
             if body:
                 rate = machine.vector_bytes_per_us * body.share
-                row = _stretched(row, body, cols or self._buffer(op, 1).cols, 1)
-            work["core_row"] = row / rate
+                row, fan = (_stretched(bytes_, body, cols or self._buffer(op, 1).cols, 1) for bytes_ in (row, fan))
+            else:
+                row = max(row, self._computed(op, cols) / COMPUTED_PER_MOVED)
+            work["core_row"], work["core_fan"] = row / rate, fan / rate
             work["core_fixed"] = fixed / rate + (body.rows if body else 0.0) * work["core_row"]
 
     def _body(self, op: tf.TileOp) -> Body | None:
@@ -89,6 +103,18 @@ class Work:
             return None
         dtype = storage_dtype(self._buffer(op, 1).dtype) if op.operands[1].buffer >= 0 else ""
         return self.machine.body(body_kind(op), dtype)
+
+    def _computed(self, op: tf.TileOp, cols: int) -> float:
+        """Bytes of float32 that vector instructions work through for each row, of a body that needs many of them."""
+        passes = PASSES.get(body_kind(op), 0)
+        return 4.0 * passes * (cols or self._buffer(op, 1).cols) if passes else 0.0
+
+    def _returned(self, op: tf.TileOp) -> float:
+        """Matrices that copies of an expert give back and a task adds, in the mean; of the rank with the most of them."""
+        if not any(access.rows == "returned" for access in op.operands):
+            return 0.0
+        plan = self.flow.routes[op.domain.route]
+        return plan.placement.most_copies / plan.num_own_experts
 
     def _granule(self, op: tf.TileOp) -> int:
         """Rows that a matmul works on at once; a weight's gradient sums over them, in float32 half as many at once."""
@@ -134,14 +160,12 @@ class Work:
         width = height if access.cols == "block" else width
         if op.moves_copies:
             return self._part(buffer.storage, "copies", op.domain.size), UNIT, 0.0, width * size
-        if access.rows == "fan":  # as many rows for each of a token as there are in the mean
-            plan = self.flow.routes[op.domain.route]
-            return 0, STREAM, 0.0, self.flow.routes[plan.once_of].max_rows / max(1, plan.max_rows) * width * size
+        if access.rows == "fan":
+            return 0, FAN, 0.0, width * size
+        if op.opcode == "COL_SUM" and i == 0:
+            return 0, STREAM, width * size, 0.0
         if op.opcode == "WGRAD" and i not in (1, 2):
-            times = 1.0
-            if access.rows == "returned":
-                plan = self.flow.routes[op.domain.route]
-                times = plan.placement.most_copies / plan.num_own_experts
+            times = self._returned(op) if access.rows == "returned" else 1.0
             return 0, STREAM, times * height * cols * size, 0.0
         if op.opcode == "GMM" and i == 2:
             tiles, by_expert = len(op.col_ranges()), access.rows == "slot_expert"
@@ -165,6 +189,23 @@ def block_heights(flow: tf.Taskflow, op: tf.TileOp) -> tuple[int, int]:
         return 0, 0
     height = flow.buffers[op.operands[1].buffer].cols - op.operands[1].offset
     return op.params[0], height - (op.domain.blocks - 1) * op.params[0]
+
+
+def rows_of_token(plan: tf.RoutePlan) -> float:
+    """Rows that the experts of a rank have of a token which goes there, in the mean over all choices of top_k experts."""
+    others = math.comb(plan.num_experts - plan.num_own_experts, plan.top_k) / math.comb(plan.num_experts, plan.top_k)
+    return plan.top_k / (plan.ep_size * (1.0 - others))
+
+
+def with_fans(work: np.ndarray, fans: float) -> np.ndarray:
+    """Rows of `Work.by_routing` where each token has so many rows of experts."""
+    out = work.copy()
+    out["core_row"] += fans * out["core_fan"]
+    out["core_fan"] = 0.0
+    is_fan = out["touches"]["part"] == FAN
+    out["touches"]["row"][is_fan] *= fans
+    out["touches"]["part"][is_fan] = STREAM
+    return out
 
 
 def body_kind(op: tf.TileOp) -> str:

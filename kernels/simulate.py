@@ -95,7 +95,7 @@ def _workers(machine: Machine) -> str:
 def _run(flow: Taskflow, machine: Machine, ranks: ctypes.Array) -> tuple[np.ndarray, Simulated]:
     """The trace of a run, and what else is known of it."""
     work, image = Work(flow, machine), pack(flow)
-    table = np.ascontiguousarray(work.table.reshape(-1), WORK)
+    table = np.ascontiguousarray(work.by_routing.reshape(-1), WORK)
     trace = np.zeros((flow.ep_size, flow.num_tasks, 3), np.int64)
     released_by = np.full(flow.ep_size * flow.num_tasks, -1, np.int64)
     missed = np.zeros(flow.ep_size * flow.num_tasks)

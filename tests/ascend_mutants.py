@@ -227,6 +227,16 @@ MUTANTS = (
                                                        "choose(AscendC::CMPMODE::NE, a, x, a, c, b, count);")),
         mutant("pi in two parts", "map_functions.h", ("i < 3", "i < 2")),
     ),
+    *shown_in(
+        "overflow",
+        mutant("the largest number for what overflows", "kernel.cpp", (
+            "AscendC::SetSaturationFlag<AscendC::SaturationMode::FLOAT>(false);", "")),
+        mutant("a row spread before it is widened", "map_body.h", (
+            "AscendC::PipeBarrier<PIPE_V>();\n      for (int32_t r = 0; r < piece.num_rows; ++r) AscendC::Muls(to[r * piece.pitch], "
+            "narrow, 1.0f, piece.pitch);",
+            "for (int32_t r = 0; r < piece.num_rows; ++r) AscendC::Muls(to[r * piece.pitch], narrow, 1.0f, piece.pitch);")),
+        mutant("a row for all as many as there are", "map_body.h", ("is_row(i) ? first_row_of(piece) : piece", "piece")),
+    ),
     mutant("a wrong sign in SwiGLU's gradient", "swiglu_bodies.h", ("AscendC::Sub(x, g, x, count);", "AscendC::Add(x, g, x, count);")),
 )
 

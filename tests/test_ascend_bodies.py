@@ -85,6 +85,18 @@ def test_function_equals_float64(monkeypatch, name):
         np.testing.assert_allclose(run()[0], want, rtol=4e-6, atol=1e-6 if name in ("sin", "cos") else 1e-37)
 
 
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+def test_what_overflows_is_infinite(dtype):
+    """On an AIV and on an AIC, although an NPU that is not told so makes the largest number of it, and 0 of what is no number."""
+    run = ProgramRun(trace(lambda x, w: (x * 4.0, x @ w, (x * 4.0) - (x * 4.0)), Aval((5, 32), dtype), Aval((32, 24), dtype)))
+    run.inputs[0][...], run.inputs[1][...] = (2e38 if dtype == "bfloat16" else 3e4), 1.0
+    run.inputs[0][2] = 0
+    scaled, product, difference = run()
+    lost = np.arange(5) != 2
+    assert np.isposinf(scaled[lost]).all() and np.isposinf(product[lost]).all() and np.isnan(difference[lost]).all()
+    assert not (scaled[2].any() or product[2].any() or difference[2].any())
+
+
 @pytest.mark.parametrize("index", [8, -9])
 def test_index_past_the_rows_is_an_error(index):
     f, *avals = BODIES["gather"]

@@ -1,17 +1,23 @@
 """What the Ascend kernel moves and computes, counted by the twin, beside what the machine model charges for the same tasks."""
 
+import dataclasses
 import functools
+import re
 
 import numpy as np
 import pytest
-from ascend_helpers import npu
+from ascend_helpers import capped, npu
+from helpers import for_several
 from mindspore import mint
 
 import hpmoe
 from hpmoe import Aval, assign_queues, overlap_comm, tile_partition, trace
-from hpmoe.costs import Work
+from hpmoe.costs import Work, block_heights
 from hpmoe.dtypes import numpy_dtype
 from hpmoe.kernels.twin_target import compile_twin
+from hpmoe.layout import received_rows
+from hpmoe.taskflow import make_tasks
+from hpmoe.timelines.timeline import RATES as RATES_OF_RUN
 from hpmoe.vjp import linearize
 
 ROWS, CYCLES_PER_US = 128, 1815.0
@@ -107,29 +113,216 @@ def test_products_bring_each_operand_to_l0_as_often_as_it_is_used(dtype, size):
     assert (backward.l1_to_l0a, backward.l1_to_l0b) == tuple(map(sum, both))
 
 
-@pytest.mark.parametrize("program, most", [
-    (lambda: trace(hpmoe.swiglu, bf16(200, 512)), 1.1),
-    (lambda: linearize(trace(hpmoe.swiglu, bf16(200, 512))).backward, 1.5),
-    (lambda: trace(lambda x, y: x + y, bf16(200, 256), bf16(200, 256)), 1.1),
-    (lambda: trace(lambda x: x * 2.0, bf16(200, 256)), 1.1),
-], ids=["swiglu", "swiglu gradient", "add", "scale"])
-def test_vector_bodies_move_what_the_model_charges_and_take_about_its_time(program, most):
-    """The model has one rate for all vector work: the vector unit alone may not need much more than that."""
-    run = Counted(program())
-    moved, _, charged_us = run.charged()
-    assert run.moved() == moved
-    needed_us = run.counts.vector_bytes / VECTOR_BYTES_PER_CYCLE / CYCLES_PER_US
-    assert 0.3 * charged_us < needed_us < most * charged_us, needed_us / charged_us
+# --- every body by itself ---
+
+RATES = ("matmul_flops_per_us", "matmul_efficiency", "matmul_float32_ratio", "vector_bytes_per_us", "copy_bytes_per_us")
+COSTS = ("matmul_fill_us", "task_us", "wait_us", "poll_us", "signal_us", "remote_us", "node_remote_us")
+# Each flop of a product, and each byte of anything else, is a microsecond of its worker, and nothing else takes any time.
+UNIT = npu().replace(**dict.fromkeys(RATES, 1.0), **dict.fromkeys(COSTS, 0.0), **{
+    name: 1e15 for name in hpmoe.ascend_a3.__dataclass_fields__ if name.endswith("bytes_per_us") and name not in RATES})
 
 
-def test_transfers_move_each_row_in_and_out_and_little_besides():
-    def there_and_back(x, ids, weights):
-        rows, route = hpmoe.dispatch(x, ids, num_local_experts=4)
-        return hpmoe.combine(rows, route, weights)
+@dataclasses.dataclass
+class Body:
+    """All tasks of an operation on all ranks: what the twin counted, and what the simulator charges of them."""
 
-    tokens, hidden, top_k = 160, 512, 2
-    run = Counted(trace(there_and_back, bf16(tokens, hidden), Aval((tokens, top_k), "int32"), bf16(tokens, top_k)))
-    entries, row = tokens * top_k, 2 * hidden
-    rows_moved = 4 * entries * row + (entries + tokens) * row + entries * 2  # put, put back, weighted sum
-    tables = sum(run.flow.tile_rows * 4 for _ in range(64))
-    assert rows_moved <= run.moved() <= rows_moved + 16 * entries + tables
+    op: object
+    moved: int
+    flops: int
+    vector_bytes: int
+    charged: float
+    busy: float
+    part_bytes: int
+    num_entries: int
+    uncopied: tuple[float, float]
+    empty_flops: int
+
+    def lists(self):
+        """Bytes that the model leaves out: of lists, and rows that are the same for a whole task."""
+        return self.moved - self.charged
+
+    def vector_share(self):
+        """What the vector unit needs of the time that the body is charged."""
+        return self.vector_bytes / VECTOR_BYTES_PER_CYCLE / CYCLES_PER_US / (self.busy / npu().vector_bytes_per_us)
+
+
+def alone(flow, *ops):
+    """A taskflow of these operations only, which wait for nothing; with none of them the routing is still found."""
+    tasks, queues = make_tasks(ops), [np.zeros(0, np.int64)] * len(flow.queues)
+    if ops:
+        queues[0 if ops[0].unit == "aic" else 1] = np.arange(len(tasks))
+    empty = {name: getattr(flow, name)[:0] for name in ("events", "waits", "signals", "blocks")}
+    return flow.replace(ops=ops, tasks=tasks, queues=tuple(queues), **empty)
+
+
+def counted(flow, inputs):
+    kernel = compile_twin(flow, 100.0)
+    kernel.run(inputs)
+    c = kernel.counts
+    return np.array([c.gm_to_ub + c.ub_to_gm + c.gm_to_l1 + c.l0c_to_gm, c.cube_flops, c.vector_bytes])
+
+
+def bodies(flow, ids=()):
+    """Every operation of a taskflow by itself, on what each rank's ids make of it."""
+    ids = [np.ascontiguousarray(i, np.int32) for i in ids]
+    inputs = [[mine if (mine := of_rank(flow, b, ids[rank] if ids else None)) is not None else 0 for b in flow.inputs]
+              for rank in range(flow.ep_size)]
+    received = received_rows(flow, inputs, None)
+    for rank, arrays in enumerate(inputs):
+        for i, b in enumerate(flow.inputs):
+            if not isinstance(arrays[i], np.ndarray):
+                buffer = flow.buffers[b]
+                shape = [d if isinstance(d, int) else received[rank][buffer.route] for d in buffer.shape]
+                arrays[i] = np.ones(shape, numpy_dtype(buffer.dtype))
+    weights = [np.ones(i.shape) for i in ids] if any(r.weights >= 0 for r in flow.routes) else None
+    prologue, out = counted(alone(flow), inputs), []
+    for op in flow.ops:
+        only = alone(flow, op)
+        line = hpmoe.simulate(only, UNIT.replace(num_aic=len(flow.queues) // 3, num_aiv=len(flow.queues) // 3 * 2),
+                              routing=ids or None, topk_weights=weights)
+        sent = line.traffic[:, [RATES_OF_RUN.index("l2"), RATES_OF_RUN.index("egress")], 0].sum()
+        of = flow.buffers[op.operands[-1 if len(op.operands) < 2 else 1].buffer] if op.operands else None
+        part = (op.tile_cols or of.cols) * numpy_dtype(of.dtype).itemsize if of else 0
+        out.append(Body(op, *(counted(only, inputs) - prologue).tolist(), sent, (line.end - line.begin).sum(), part,
+                        sum(i.size for i in ids), *of_copies(flow, op)))
+    return out
+
+
+def of_copies(flow, op):
+    """Of what copies give back: bytes and flops where the model has every rank have as many of them as the one with most, less
+    the unit matrices that they are multiplied with. And flops of a gradient without rows: a fractal's depth of zeros."""
+    if op.opcode != "WGRAD":
+        return (0, 0), 0
+    out, x = (flow.buffers[a.buffer] for a in op.operands[:2])
+    size, heights = numpy_dtype(x.dtype).itemsize, [op.params[0]] * (op.domain.blocks - 1) + [block_heights(flow, op)[1]]
+    empty = 2 * 16 * sum(heights) * out.cols
+    if not any(a.rows == "returned" for a in op.operands):
+        return (0, 0), empty
+    plan = flow.routes[op.domain.route].placement
+    copies = sum(map(len, plan.copies))
+    missing, units = flow.ep_size * plan.most_copies - copies, copies * len(op.col_ranges()) * sum(heights) * 16 * size
+    return (missing * sum(heights) * out.cols * size - units, missing * sum(2 * h * h for h in heights) * out.cols), empty
+
+
+def of_rank(flow, b, ids):
+    """Indices: those of a route, or of a gather's eight rows."""
+    if flow.buffers[b].dtype != "int32":
+        return None
+    return ids if b in {r.ids for r in flow.routes} else np.arange(flow.buffers[b].num_rows * flow.buffers[b].cols,
+                                                                   dtype=np.int32).reshape(flow.buffers[b].shape) % 8
+
+
+def bodies_of_program(f, *avals, direction="forward", cols=64):
+    program = trace(f, *avals)
+    program = program if direction == "forward" else linearize(program).backward
+    flow = assign_queues.apply_to(overlap_comm.apply_to(tile_partition.apply_to(program, rows=16, cols=cols)), machine=npu())
+    return bodies(flow)
+
+
+FUNCTIONS = {"erf": mint.erf, "sin": mint.sin, "cos": mint.cos, "sign": mint.sign, "softplus": mint.nn.functional.softplus,
+             "floor": mint.floor, "exp": mint.exp, "log": mint.log, "sqrt": mint.sqrt, "rsqrt": mint.rsqrt, "neg": mint.neg,
+             "sigmoid": mint.sigmoid, "tanh": mint.tanh, "silu": mint.nn.functional.silu, "relu": mint.nn.functional.relu, "abs": mint.abs,
+             "reciprocal": mint.reciprocal, "square": mint.square}
+OF_TWO = {"add": mint.add, "sub": mint.sub, "mul": mint.mul, "div": mint.div, "pow": mint.pow, "maximum": mint.maximum,
+          "minimum": mint.minimum, "greater": lambda x, y: mint.where(mint.greater(x, y), x, y),
+          "less or equal": lambda x, y: mint.where(mint.less_equal(x, y), x, y)}
+SUMS = {"sum of rows": lambda x: mint.sum(x, -1, True), "largest of rows": lambda x: mint.amax(x, -1, True),
+        "sum of columns": lambda x: mint.sum(x, 0), "by a column": lambda x: x * mint.sum(x, -1, True)}
+VECTOR = {**{name: (f, 1) for name, f in {**FUNCTIONS, **SUMS, "swiglu": hpmoe.swiglu}.items()},
+          **{name: (f, 2) for name, f in OF_TWO.items()}}
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float32"])
+@pytest.mark.parametrize("name", VECTOR)
+def test_vector_bodies_move_what_the_model_charges_and_take_about_its_time(name, dtype):
+    """The model has one rate for vector work that is much like moving: the vector unit alone may not need much more."""
+    f, num_inputs = VECTOR[name]
+    for body in bodies_of_program(f, *[Aval((40, 192), dtype)] * num_inputs):
+        assert body.moved == body.charged
+        assert body.flops == 0 and 0.15 < body.vector_share() < 1.3, body
+
+
+def test_gradient_of_swiglu():
+    [body] = bodies_of_program(hpmoe.swiglu, bf16(40, 384), direction="backward")
+    assert body.moved == body.charged and 0.5 < body.vector_share() < 1.3
+
+
+def test_a_row_for_all_is_loaded_once_for_each_piece():
+    """It is few bytes, which the model leaves out, where a tile is one piece."""
+    [body] = bodies_of_program(lambda x, b: x + b, bf16(40, 192), bf16(192))
+    assert body.lists() == 3 * 192 * 2 and 0.5 < body.vector_share() < 1.3
+
+
+def test_gather_moves_rows_and_indices():
+    [body] = bodies_of_program(lambda x, i: mint.nn.functional.embedding(i, x), bf16(8, 192), Aval((40,), "int32"), cols=192)
+    assert body.lists() == 0 and body.vector_bytes == 0 and body.busy == body.charged
+
+
+# --- bodies of routed rows ---
+
+EP, TOKENS, HIDDEN, INNER, EXPERTS, TOP_K = 2, 48, 256, 128, 8, 3
+LAYERS = {
+    "rows": (hpmoe.moe_ffn, {}),
+    "rows of float32": (hpmoe.moe_ffn, {"dtype": "float32"}),
+    "dropped by position": (capped(0.5, "position"), {}),
+    "dropped by weight": (capped(0.5, "probs"), {}),
+    "tokens once": (hpmoe.deduplicate_rows(hpmoe.moe_ffn), {}),
+    "tokens once, some dropped": (hpmoe.deduplicate_rows(capped(0.5, "position")), {}),
+    "copies": (hpmoe.replicate_experts(hpmoe.moe_ffn, loads=[9, 9, 9, 1, 1, 1, 1, 1], replicas=1), {}),
+    "copies of float32": (hpmoe.replicate_experts(hpmoe.moe_ffn, loads=[9, 9, 9, 1, 1, 1, 1, 1], replicas=1), {"dtype": "float32"}),
+    "for several": (hpmoe.moe_ffn, {"ep": 4, "num_peers": 3}),
+    "tokens once, for several": (hpmoe.deduplicate_rows(hpmoe.moe_ffn), {"ep": 4, "num_peers": 2}),
+}
+PUTS, SENT = ("PUT", "PUT_BACK"), ("PUT", "PUT_BACK", "REPLICATE", "RETURN_GRADS")
+
+
+@functools.cache
+def layer_bodies(name, direction):
+    """(entries that are sent, rows of the experts' that are received, bodies)"""
+    f, options = LAYERS[name]
+    ep, dtype, num_peers = options.get("ep", EP), options.get("dtype", "bfloat16"), options.get("num_peers")
+    rng = np.random.default_rng(0)
+    ids = [np.stack([rng.permutation(EXPERTS)[:TOP_K] for _ in range(TOKENS)]) for _ in range(ep)]
+    local = EXPERTS // ep
+    avals = [Aval(shape, "int32" if i == 1 else dtype) for i, shape in enumerate((
+        (ep, TOKENS, HIDDEN), (ep, TOKENS, TOP_K), (ep, TOKENS, TOP_K), (ep, local, HIDDEN, 2 * INNER), (ep, local, INNER, HIDDEN)))]
+    puts = overlap_comm(tile_partition(f, rows=32, cols=64))
+    staged = assign_queues(for_several(puts, num_peers=num_peers) if num_peers else puts, machine=npu())
+    return bodies(hpmoe.spmd(staged, hpmoe.Mesh(ep)).lower(*avals, direction=direction), ids)
+
+
+def check_bytes(body):
+    """Exactly what the model charges but for lists of words: where rows go or come from, and which entries are dropped."""
+    op, lists = body.op, body.moved - body.charged + body.uncopied[0]
+    if op.opcode in PUTS:  # each row comes in and leaves
+        assert lists == 4 * body.charged / (2 * body.part_bytes)
+    elif op.opcode in ("REDUCE", "KEEP"):
+        assert lists in (0, 4 * body.num_entries * len(op.col_ranges())), op
+    elif op.opcode in ("FAN_OUT", "FAN_IN"):
+        assert 0 < lists < 16 * body.charged / body.part_bytes
+    elif op.opcode != "DROP_COUNTS":
+        assert lists == 0, (op, lists)
+
+
+def check_flops(body):
+    empty, rest = divmod(body.flops - body.busy + body.uncopied[1], body.empty_flops or 1)
+    assert rest == 0 and empty == 0 or body.op.first_row > 0 and 0 < empty <= EP, body  # room for a copy that nobody has
+
+
+@pytest.mark.parametrize("name", LAYERS)
+@pytest.mark.parametrize("direction", ["forward", "backward"])
+def test_bodies_of_a_layer_move_and_compute_what_the_model_charges(name, direction):
+    seen = set()
+    for body in layer_bodies(name, direction):
+        opcode = body.op.opcode
+        seen.add(opcode)
+        check_bytes(body)
+        if opcode in ("GMM", "WGRAD"):
+            check_flops(body)
+        elif opcode in (*SENT, "FAN_OUT", "KEEP"):
+            assert body.vector_bytes == 0
+        elif opcode != "NOTIFY":
+            assert 0.15 < body.vector_share() < 1.3, body
+    wanted = {"tokens": {"FAN_OUT", "FAN_IN"}, "copies": {"RETURN_GRADS" if direction == "backward" else "REPLICATE"},
+              "dropped": {"KEEP"} if direction == "backward" else set()}.get(re.split("[ ,]", name)[0], set())
+    assert wanted <= seen and PUTS[0] in seen

@@ -46,6 +46,16 @@ def chosen(tmp_path_factory):
     twin.hpmoe_twin_use_kernel(None)
 
 
+class Overflow(ProgramRun):
+    """Some of its results are infinite."""
+
+    def check(self):
+        self.inputs[0][3:], self.inputs[1][...] = 2e38, 1
+        got = self()
+        assert all(np.isinf(a[3:]).all() and np.isfinite(a[:3]).all() for a in got)
+        return got
+
+
 @pytest.fixture(scope="module")
 def layers():
     """A layer over two ranks in small tiles, one that goes several steps deep and has a slot of a single row, programs whose
@@ -71,9 +81,10 @@ def layers():
     choices = ProgramRun(trace(lambda x, ids, w: combine(*dispatch(x, ids, num_local_experts=130), w),
                                f32(2, 20), Aval((2, 130), "int32"), f32(2, 130)))
     choices.inputs[1][...] = np.arange(130)
+    overflow = Overflow(trace(lambda x, w, b: (x * 4.0 + b, x @ w), bf16(9, 32), bf16(32, 24), bf16(32)))
     return {"chain": chain, "wide": wide, "sums": sums, "small": small, "deep": deep, "functions": functions,
             "in order": in_order, "drops": drops, "shared": shared, "many choices": choices, "float32": float32,
-            "deep float32": deep_float32, "shared float32": shared_float32}
+            "deep float32": deep_float32, "shared float32": shared_float32, "overflow": overflow}
 
 
 def how_caught(layers, right, monkeypatch, shows_in=""):

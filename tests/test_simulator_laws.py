@@ -15,7 +15,7 @@ from test_simulate import plan
 import hpmoe
 from hpmoe import Aval, Mesh
 from hpmoe.bound import rank_bounds
-from hpmoe.costs import Work
+from hpmoe.costs import Work, with_fans
 from hpmoe.layout import Layout
 from hpmoe.timelines.text import after_last
 from hpmoe.timelines.timeline import RATES as SHARED
@@ -80,15 +80,21 @@ anything = st.one_of(layers(), others())
 
 def core_us(flow, machine, ids):
     """What each task of each rank takes of its worker, [ep, num_tasks], by the rows that NumPy counts."""
-    work = Work(flow, machine).entries(flow.tasks)
-    layout = Layout(flow, [list(ids)] * len(flow.routes), None)
+    work, layout = Work(flow, machine), Layout(flow, [list(ids)] * len(flow.routes), None)
     is_summed = np.array([op.domain.kind == "experts" for op in flow.ops])[flow.tasks["op"]]
     out = []
     for rank in range(flow.ep_size):
-        rows = layout.task_rows(rank)
-        granules = np.ceil(rows / work["granule"]) * work["granule"]
-        out.append(machine.task_us + np.where((rows > 0) | is_summed, work["core_fixed"] + granules * work["core_row"], 0.0))
+        work.table = np.stack([with_fans(of_op, fans(layout, op, rank)) for op, of_op in zip(flow.ops, work.by_routing, strict=True)])
+        entries, rows = work.entries(flow.tasks), layout.task_rows(rank)
+        granules = np.ceil(rows / entries["granule"]) * entries["granule"]
+        out.append(machine.task_us + np.where((rows > 0) | is_summed, entries["core_fixed"] + granules * entries["core_row"], 0.0))
     return np.array(out)
+
+
+def fans(layout, op, rank):
+    """Of tokens that came to a rank once, how many rows its experts have of each."""
+    routing = layout.routings[op.domain.route] if op.opcode.startswith("FAN") else None
+    return routing.experts.num_rows(rank) / max(1, routing.num_rows(rank)) if routing else 0
 
 
 @few

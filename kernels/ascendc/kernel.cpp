@@ -14,6 +14,10 @@ __aicore__ inline void forget_cached_lines(uint64_t anywhere) {
       global_at<int32_t>(anywhere));
 }
 
+// What overflows is infinite, and no number stays none, in half precision too: the register's default makes the largest number and
+// 0 of them, and a kernel before this one may have left that.
+__aicore__ inline void keep_inf_and_nan() { AscendC::SetSaturationFlag<AscendC::SaturationMode::FLOAT>(false); }
+
 __aicore__ inline void run_aic(const RankView& rank, const Counters& counters) {
   AscendC::TPipe pipe;
   CubeUnit unit;
@@ -49,6 +53,7 @@ extern "C" HPMOE_KERNEL_ATTRIBUTES __global__ __aicore__ void hpmoe_persistent(G
   KERNEL_TASK_TYPE_DEFAULT(KERNEL_TYPE_MIX_AIC_1_2);
   const auto address = reinterpret_cast<uint64_t>(args);
   hpmoe::forget_cached_lines(address);
+  hpmoe::keep_inf_and_nan();
   hpmoe::RankView rank;
   rank.args = hpmoe::read_row<hpmoe::LaunchArgs>(address);
   rank.num_aiv = 2 * rank.args.num_blocks;

@@ -91,20 +91,31 @@ struct Map {
   }
   __aicore__ inline void load(const Bytes& in, const Piece& piece) {
     for (int32_t i = 0; i < num_inputs; ++i)
-      if (!is_number[i]) unit.load(in, i, inputs[i], piece);
+      if (!is_number[i]) unit.load(in, i, inputs[i], is_row(i) ? first_row_of(piece) : piece);
   }
   __aicore__ inline void widen(const Bytes& in, const Piece& piece) {
     for (int32_t i = 0; i < num_inputs; ++i) spread(in, piece, i, unit.floats(i), unit.floats(2 + i));
   }
-  // An input for every element of a piece: a number everywhere, a column spread over its rows, or as it is.
-  __aicore__ inline void spread(const Bytes& in, const Piece& piece, int32_t i, const Floats& to, const Floats& column) {
+  // An input for every element of a piece: a number everywhere, a column spread over its rows, a row over all of them, or as it
+  // is. `narrow` holds the column or the row.
+  __aicore__ inline void spread(const Bytes& in, const Piece& piece, int32_t i, const Floats& to, const Floats& narrow) {
     if (is_number[i]) return AscendC::Duplicate(to, number[i], piece.count());
-    if (!inputs[i].is_column) return unit.widen(to, in, i, inputs[i].dtype, piece.count());
-    unit.widen(column, in, i, inputs[i].dtype, piece.num_rows * kLane);
-    unit.wait_for_results();
-    for (int32_t r = 0; r < piece.num_rows; ++r)
-      AscendC::Duplicate(to[r * piece.pitch], column.GetValue(r * kLane), piece.pitch);
+    const int32_t dtype = inputs[i].dtype;
+    if (!inputs[i].is_column && !is_row(i)) return unit.widen(to, in, i, dtype, piece.count());
+    unit.widen(narrow, in, i, dtype, inputs[i].is_column ? (is_row(i) ? 1 : piece.num_rows) * kLane : piece.pitch);
+    if (!inputs[i].is_column) {
+      AscendC::PipeBarrier<PIPE_V>();
+      for (int32_t r = 0; r < piece.num_rows; ++r) AscendC::Muls(to[r * piece.pitch], narrow, 1.0f, piece.pitch);
+    } else {
+      unit.wait_for_results();
+      for (int32_t r = 0; r < piece.num_rows; ++r)
+        AscendC::Duplicate(to[r * piece.pitch], narrow.GetValue(is_row(i) ? 0 : r * kLane), piece.pitch);
+    }
+    AscendC::PipeBarrier<PIPE_V>();
   }
+  // Whether one row serves all.
+  __aicore__ inline bool is_row(int32_t i) const { return inputs[i].row_bytes == 0; }
+  __aicore__ inline static Piece first_row_of(const Piece& piece) { return {0, piece.col, 1, piece.num_cols, piece.pitch}; }
   __aicore__ inline void compute(const Piece& piece) {
     const Floats a = unit.floats(0), b = unit.floats(1), c = unit.floats(2), x = unit.floats(3), y = unit.floats(4);
     switch (num_inputs) {

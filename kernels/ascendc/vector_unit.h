@@ -61,9 +61,7 @@ class VectorUnit {
     const int32_t size = element_bytes(from.dtype), width = from.is_column ? 1 : piece.num_cols;
     const int32_t pitch = from.is_column ? kLane : piece.pitch;
     const uint64_t first = from.address + piece.row * from.row_bytes + (from.is_column ? 0 : piece.col * size);
-    const Bytes to = buffer[i * kPieceBytes];
-    if (from.row_bytes > 0) return copy_in(to, first, piece.num_rows, width * size, from.row_bytes, pitch * size);
-    for (int32_t r = 0; r < piece.num_rows; ++r) copy_in(to[r * pitch * size], first, 1, width * size, 0, pitch * size);
+    copy_in(buffer[i * kPieceBytes], first, piece.num_rows, width * size, from.row_bytes, pitch * size);
   }
 
   // Slot `i` of an input buffer as float32.

@@ -20,14 +20,16 @@ class L2 {
  public:
   L2(int64_t num_parts, double size) : size_(size), last_touch_(num_parts, -1.0) {}
 
-  // All that a task touches, `rows` of them its own; the parts of its rank's arrays begin at `first_part`.
-  Passed pass(const Frame& frame, const HpmoeWork& work, double rows, int64_t first_part) {
+  // All that a task touches, `rows` of them its own and `fans` those of experts; the parts of its rank's arrays begin at
+  // `first_part`.
+  Passed pass(const Frame& frame, const HpmoeWork& work, double rows, double fans, int64_t first_part) {
     Passed out;
     for (int64_t i = 0; i < work.num_touches; ++i) {
       HpmoeTouch t = work.touches[i];
       t.first += first_part;
-      const double bytes = t.fixed + rows * t.row;
-      switch (static_cast<HpmoePart>(t.part)) {
+      const auto part = static_cast<HpmoePart>(t.part);
+      const double bytes = t.fixed + (part == HPMOE_FAN ? fans : rows) * t.row;
+      switch (part) {
         case HPMOE_UNIT: touch(t.first + frame.task.row, bytes, out); break;
         case HPMOE_WEIGHT: {
           const int64_t tile = frame.op.tile_cols > 0 ? frame.task.col / frame.op.tile_cols : 0;
@@ -37,6 +39,7 @@ class L2 {
         case HPMOE_OF_EXPERT: touch_slots_of_expert(frame, t, out); break;
         case HPMOE_TOGETHER: touch(t.first, bytes, out); break;
         case HPMOE_STREAM:
+        case HPMOE_FAN:
           out.bytes += bytes;
           out.missed += bytes;
       }

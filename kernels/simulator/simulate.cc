@@ -259,9 +259,17 @@ class Simulation {
     }
     const bool is_empty = frame.unit.rows == 0 && rows == 0 && static_cast<Domain>(frame.op.domain) != Domain::EXPERTS;
     const double granules = std::ceil(rows / static_cast<double>(work.granule)) * static_cast<double>(work.granule);
-    const double core = is_empty ? 0 : work.core_fixed + granules * work.core_row;
-    if (!is_empty) touch(w, frame, work, rows, now);
+    const double fans = rows * rows_of_token(frame);
+    const double core = is_empty ? 0 : work.core_fixed + granules * work.core_row + fans * work.core_fan;
+    if (!is_empty) touch(w, frame, work, rows, fans, now);
     work_alone(w, machine_.task_us + core, now);
+  }
+
+  // Of tokens that came once, the rows that the rank's experts have of each in the mean; 0 where none did.
+  double rows_of_token(const Frame& frame) const {
+    const Routing* experts = frame.routing ? frame.routing->experts() : nullptr;
+    const auto received = experts ? static_cast<double>(frame.routing->received(frame.rank)) : 0;
+    return received > 0 ? static_cast<double>(experts->received(frame.rank)) / received : 0;
   }
 
   // Rows that a launch of the unfused program lays out: none, those sent or those received.
@@ -275,19 +283,21 @@ class Simulation {
   }
 
   // Everything goes through L2; what it does not hold comes from memory too.
-  void touch(int32_t w, const Frame& frame, const HpmoeWork& work, double rows, double now) {
-    const Passed passed = caches_[frame.rank / sharing()].pass(frame, work, rows, frame.rank % sharing() * num_parts_);
+  void touch(int32_t w, const Frame& frame, const HpmoeWork& work, double rows, double fans, double now) {
+    const Passed passed = caches_[frame.rank / sharing()].pass(frame, work, rows, fans, frame.rank % sharing() * num_parts_);
     out_.missed[row_of(frame.rank, workers_[w].place)] = passed.missed;
     demand(w, rates_.of(frame.rank, HPMOE_L2), passed.bytes, now);
     demand(w, rates_.of(frame.rank, HPMOE_MEMORY), passed.missed, now);
   }
 
-  // Puts a segment on the links between its two ranks; returns its rows.
+  // Puts a segment on the links between its two ranks, or writes the rank's own rows to its L2; returns its rows.
   double send(int32_t w, const Frame& frame, const Segment& segment, double row_bytes, double now) {
     const bool back = goes_back(frame.op);
     const int32_t to = back ? segment.source : segment.dest;
     const auto rows = static_cast<double>(segment.rows);
-    if (to != frame.rank) {
+    if (to == frame.rank) {
+      demand(w, rates_.of(frame.rank, HPMOE_L2), rows * row_bytes, now);
+    } else {
       const bool leaves_node = to / machine_.node_size != frame.rank / machine_.node_size;
       demand(w, rates_.of(frame.rank, leaves_node ? HPMOE_NODE_EGRESS : HPMOE_EGRESS), rows * row_bytes, now);
       demand(w, rates_.of(to, leaves_node ? HPMOE_NODE_INGRESS : HPMOE_INGRESS), rows * row_bytes, now);

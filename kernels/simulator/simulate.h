@@ -27,6 +27,7 @@ enum HpmoePart : int64_t {
   HPMOE_OF_EXPERT,   // all rows of its expert, slot by slot
   HPMOE_TOGETHER,    // some or all of an array that is taken as one part
   HPMOE_STREAM,      // what no other task touches
+  HPMOE_FAN,         // rows of experts, of tokens that came once: `row` bytes for each of those
 };
 
 // An array: parts first .. are its own. `fixed` bytes and `row` bytes for each row of the task (or moved by it).
@@ -37,16 +38,16 @@ struct HpmoeTouch {
 
 constexpr int kMaxTouches = 6;
 
-// A task of an op takes fixed + rows (in whole granules) * row microseconds of its worker; of a transfer the rows are those
-// that it moves, with link_row bytes each.
+// A task of an op takes fixed + rows (in whole granules) * row microseconds of its worker, and core_fan for each row that experts
+// have of tokens that came once; of a transfer the rows are those that it moves, with link_row bytes each.
 struct HpmoeWork {
-  double core_fixed, core_row, link_row;
+  double core_fixed, core_row, core_fan, link_row;
   int64_t granule, num_touches;
   HpmoeTouch touches[kMaxTouches];
 };
 
 static_assert(sizeof(HpmoeMachine) == 18 * 8, "eighteen words of eight bytes");
-static_assert(sizeof(HpmoeWork) == 5 * 8 + kMaxTouches * 4 * 8, "words of eight bytes");
+static_assert(sizeof(HpmoeWork) == 6 * 8 + kMaxTouches * 4 * 8, "words of eight bytes");
 
 enum { HPMOE_L2, HPMOE_MEMORY, HPMOE_EGRESS, HPMOE_INGRESS, HPMOE_NODE_EGRESS, HPMOE_NODE_INGRESS, HPMOE_NUM_RATES };
 

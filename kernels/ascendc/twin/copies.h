@@ -96,7 +96,7 @@ void DataCopyPad(const LocalTensor<T>& to, const GlobalTensor<T>& from, const Da
     uint8_t* const out = to.bytes(core, uint64_t{p.blockCount - 1u} * step + padded, "DataCopyPad");
     const auto* in = reinterpret_cast<const uint8_t*>(from.GetPhyAddr());
     for (uint32_t i = 0; i < p.blockCount; ++i) {
-      const uint8_t* block = in + uint64_t{i} * (p.blockLen + p.srcStride);
+      const uint8_t* block = in + i * (uint64_t{p.blockLen} + p.srcStride);
       std::memcpy(out + i * step, twin::readable(core, block, p.blockLen, "DataCopyPad"), p.blockLen);
       std::memset(out + i * step + p.blockLen, 0xFF, padded - p.blockLen);
     }
@@ -115,7 +115,7 @@ void DataCopyPad(const GlobalTensor<T>& to, const LocalTensor<T>& from, const Da
     const uint8_t* const in = from.bytes(core, uint64_t{p.blockCount - 1u} * step + padded, "DataCopyPad");
     auto* out = reinterpret_cast<uint8_t*>(to.GetPhyAddr());
     for (uint32_t i = 0; i < p.blockCount; ++i)
-      twin::store(core, atomic, out + uint64_t{i} * (p.blockLen + p.dstStride), in + i * step, p.blockLen, "DataCopyPad");
+      twin::store(core, atomic, out + i * (uint64_t{p.blockLen} + p.dstStride), in + i * step, p.blockLen, "DataCopyPad");
     core.counts.ub_to_gm += int64_t{p.blockCount} * p.blockLen;
   });
 }

@@ -39,6 +39,7 @@ class Core {
   uint64_t compared = 0;         // what the last comparison of the vector unit found, a bit for each of 64 elements
   Atomic atomic = Atomic::NONE;  // as the instructions issued from now on see it
   bool rounds_float32 = true;    // before products; a kernel before this one may have left it so
+  bool saturates = true;         // what is rounded to half precision; so does an NPU where nobody says otherwise
 
   LocalMemory& local(Memory memory) { return local_[static_cast<int>(memory)]; }
   Pipe& pipe(pipe_t p) { return pipes_[p]; }

@@ -211,6 +211,7 @@ void Fixpipe(const GlobalTensor<T>& to, const LocalTensor<U>& from, const Fixpip
   twin::require(p.quantPre == wanted, "Fixpipe: quantPre does not fit the dtype");
   twin::require(p.nSize <= 4095 && p.mSize <= 8192 && p.ndNum == 1 && p.dstStride > 0, "Fixpipe: a parameter is out of range");
   const twin::Atomic atomic = core.atomic;
+  const bool saturates = core.saturates;
   core.work(PIPE_FIX, "Fixpipe", [=, &core] {
     if (p.mSize == 0 || p.nSize == 0) return;
     const uint64_t columns = (p.nSize + 15u) / 16, floats = (columns - 1) * p.srcStride * 16 + uint64_t{p.mSize} * 16;
@@ -219,7 +220,7 @@ void Fixpipe(const GlobalTensor<T>& to, const LocalTensor<U>& from, const Fixpip
       for (uint64_t j = 0; j < columns; ++j) {
         const uint64_t width = std::min<uint64_t>(16, p.nSize - 16 * j) * sizeof(T);
         T row[16];
-        twin::narrow(in + j * p.srcStride * 16 + uint64_t{i} * 16, 16, row);
+        twin::narrow(in + j * p.srcStride * 16 + uint64_t{i} * 16, 16, row, saturates);
         T* out = to.GetPhyAddr() + uint64_t{i} * p.dstStride + j * 16;
         twin::store(core, atomic, reinterpret_cast<uint8_t*>(out), reinterpret_cast<uint8_t*>(row), width, "Fixpipe");
       }

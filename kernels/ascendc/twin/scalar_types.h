@@ -48,10 +48,17 @@ inline void round_to_hf32(float* numbers, size_t count) {
   }
 }
 
-// Rounded to nearest, ties to even.
+// Rounded to nearest, ties to even. Where that saturates, what is infinite becomes the largest number and what is none becomes 0.
 template <class T>
-void narrow(const float* from, int64_t n, T* to) {
+void narrow(const float* from, int64_t n, T* to, bool saturates) {
   hpmoe::from_float32(DtypeOf<T>::value, from, n, to);
+  if constexpr (sizeof(T) == sizeof(uint16_t)) {
+    constexpr uint16_t kInfinite = DtypeOf<T>::value == hpmoe::Dtype::FLOAT16 ? 0x7C00 : 0x7F80, kSign = 0x8000;
+    for (int64_t i = 0; saturates && i < n; ++i) {
+      const uint16_t size = to[i].bits & ~kSign;
+      if (size >= kInfinite) to[i].bits = size > kInfinite ? 0 : (to[i].bits & kSign) | (kInfinite - 1);
+    }
+  }
 }
 
 }  // namespace twin

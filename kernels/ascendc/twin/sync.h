@@ -94,6 +94,14 @@ void SetAtomicAdd() {
 }
 inline void SetAtomicNone() { twin::current().atomic = twin::Atomic::NONE; }
 
+// Whether what overflows when it is rounded to half precision becomes the largest number.
+enum class SaturationMode : uint8_t { FLOAT, FLOAT8, INT, CAST };
+template <SaturationMode mode>
+void SetSaturationFlag(bool saturates) {
+  static_assert(mode == SaturationMode::FLOAT, "the flag the kernel sets");
+  twin::current().saturates = saturates;
+}
+
 // Loops that wait for memory to change come through here, or invalidate a line: then others get to run.
 int64_t GetSystemCycle();
 // Of an AIV, its number among all AIV.

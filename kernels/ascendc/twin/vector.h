@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <limits>
 
 #include "copies.h"
 
@@ -172,29 +173,31 @@ void Cast(const LocalTensor<T>& out, const LocalTensor<U>& a, const RoundMode& m
   constexpr bool widens = sizeof(T) > sizeof(U);
   twin::require(mode == (widens ? RoundMode::CAST_NONE : RoundMode::CAST_RINT), "Cast: the round mode does not fit");
   twin::Core& core = twin::current();
+  const bool saturates = core.saturates;
   detail::vector_work("Cast", count, [=, &core] {
     const U* x = detail::operand(core, a, count, "Cast");
     T* z = detail::operand(core, out, count, "Cast");
     if constexpr (widens) {
       twin::widen(x, count, z);
     } else {
-      twin::narrow(x, count, z);
+      twin::narrow(x, count, z, saturates);
     }
   }, out, a);
 }
 
 namespace detail {
 
-// out[0] = what f makes of a, two by two, in the order of a tree; `work` holds what is between.
+// out[0] = what f makes of a, two by two, in the order of a tree; `work` holds what is between, so many numbers a repeat.
 template <class T, class Function>
 void reduce(const char* what, const LocalTensor<T>& out, const LocalTensor<T>& a, const LocalTensor<T>& work, int32_t count,
-            Function f) {
+            int32_t kept, Function f) {
   static_assert(std::is_same_v<T, float>, "float32");
   twin::Core& core = twin::current();
   vector_work(what, count, [=, &core] {
     const float* x = operand(core, a, count, what);
     std::vector<float> part(x, x + count);
-    std::fill_n(operand(core, work, (count + 63) / 64, what), (count + 63) / 64, 0.0f);
+    const int32_t num_kept = (kept * ((count + 63) / 64) + 7) / 8 * 8;
+    std::fill_n(operand(core, work, num_kept, what), num_kept, std::numeric_limits<float>::quiet_NaN());
     while (part.size() > 1) {
       for (size_t i = 0; i + 1 < part.size(); i += 2) part[i / 2] = f(part[i], part[i + 1]);
       if (part.size() % 2) part[part.size() / 2] = part.back();
@@ -208,13 +211,13 @@ void reduce(const char* what, const LocalTensor<T>& out, const LocalTensor<T>& a
 
 template <class T>
 void ReduceSum(const LocalTensor<T>& out, const LocalTensor<T>& a, const LocalTensor<T>& work, const int32_t count) {
-  detail::reduce("ReduceSum", out, a, work, count, [](float x, float y) { return x + y; });
+  detail::reduce("ReduceSum", out, a, work, count, 1, [](float x, float y) { return x + y; });
 }
 template <class T>
 void ReduceMax(const LocalTensor<T>& out, const LocalTensor<T>& a, const LocalTensor<T>& work, const int32_t count,
                bool with_index) {
   twin::require(!with_index, "ReduceMax: the kernel asks for no index");
-  detail::reduce("ReduceMax", out, a, work, count, [](float x, float y) { return x > y ? x : y; });
+  detail::reduce("ReduceMax", out, a, work, count, 2, [](float x, float y) { return x > y ? x : y; });
 }
 
 }  // namespace AscendC
