@@ -95,6 +95,9 @@ MUTANTS = (
     mutant("sums of rows over what fills them up", "reduce_bodies.h", (
         "AscendC::Add(part, part, x[r * piece.pitch], piece.num_cols);",
         "AscendC::Add(part, part, x[r * piece.pitch], piece.pitch);")),
+    *shown_in("sums", mutant("flags of which none is left for what adds up a row", "vector_unit.h", (
+        "written_.init(pipe);", "written_.init(pipe); pipe->AllocEventID<AscendC::HardEvent::S_MTE3>(); "
+        "pipe->AllocEventID<AscendC::HardEvent::S_MTE3>();"))),
     *shown_in("many choices", mutant("a sum begun anew with each part of its entries", "reduce_bodies.h", (
         "if (piece.first == 0) AscendC::Duplicate(unit.floats(0), 0.0f, piece.tokens.count());",
         "AscendC::Duplicate(unit.floats(0), 0.0f, piece.tokens.count());"))),

@@ -137,13 +137,7 @@ class CubeUnit {
   }
 
   // Loads from here on come after what the scalar unit has seen.
-  __aicore__ inline void load_after_poll() {
-    polls_.wait_free(next_poll_);
-    polls_.set_full(next_poll_);
-    polls_.wait_full(next_poll_);
-    polls_.set_free(next_poll_);
-    next_poll_ = 1 - next_poll_;
-  }
+  __aicore__ inline void load_after_poll() { polls_.pass(); }
   // Each signal waits for the results before it by itself.
   __aicore__ inline void settle_stores() {}
   // Adds `amount` to a counter once all results so far are written: a block of L1, all of whose words are added to the words
@@ -340,12 +334,12 @@ class CubeUnit {
   Ring<AscendC::HardEvent::MTE1_M, AscendC::HardEvent::M_MTE1, 2> in_l0_;
   Ring<AscendC::HardEvent::M_FIX, AscendC::HardEvent::FIX_M, 2> sums_;
   Ring<AscendC::HardEvent::MTE2_MTE3, AscendC::HardEvent::MTE3_S, kNumSignals> signals_;
-  Ring<AscendC::HardEvent::S_MTE2, AscendC::HardEvent::MTE2_S, 2> polls_;
+  Gate<AscendC::HardEvent::S_MTE2, AscendC::HardEvent::MTE2_S> polls_;
   AscendC::TEventID written_[kNumSignals];
   Work work_[2];
   int32_t next_work_ = 0, this_work_ = 0;                         // of work_
   int32_t next_load_ = 0, next_step_ = 0, next_l0_ = 0;           // of the buffers of L1 and L0
-  int32_t first_half_ = 0, next_signal_ = 0, next_poll_ = 0;
+  int32_t first_half_ = 0, next_signal_ = 0;
 };
 
 }  // namespace hpmoe

@@ -15,31 +15,17 @@ class EntrySort {
   __aicore__ inline EntrySort(PrologueUnit& on, int32_t number, bool is_noted)
       : on_(on), number_(number), route_(on.rank.image.route(number)), tables_(on.rank.image.tables(number, on.rank.num_aiv)),
         weights_(deciding_weights(on, route_)), is_noted_(is_noted) {
-    const int32_t ep_size = on.rank.image.header().ep_size, width = tables_.width;
+    const int32_t ep_size = on.rank.image.header().ep_size;
     has_copies_ = has_copies(route_, ep_size);
     num_local_ = has_copies_ ? route_.num_local_experts * ep_size : route_.num_experts;
-    const int32_t left = PrologueUnit::kWords - kNumTables * width - PrologueUnit::slack(num_local_);
-    chunk_ = left / (kNumParts * kLane) * kLane / route_.top_k * route_.top_k;
-    all_ = on.words(0);
-    before_ = on.words(width);
-    low_ = on.words(2 * width);
-    high_ = on.words(3 * width);
-    next_ = on.words(4 * width);
-    work_ = on.words(5 * width);
-    newest_ = on.words(6 * width);
-    older_ = on.words(7 * width);
-    lightest_ = on.words(8 * width);
-    last_ = on.words(9 * width);
-    const int32_t part = left / (kNumParts * kLane) * kLane;
-    ids_ = on.words(kNumTables * width);
-    places_ = ids_[part];
-    values_ = places_[part];
-    loaded_ = values_[part];
-    staged_ = loaded_[part];
+    UbWords ub(on);
+    Words* const by_expert[] = {&all_, &before_, &low_, &high_, &next_, &work_, &newest_, &older_, &lightest_, &last_};
+    for (Words* table : by_expert) *table = ub.take(tables_.width);
+    const int32_t part = ub.room(kNumParts, PrologueUnit::slack(num_local_));
+    Words* const of_chunk[] = {&ids_, &places_, &values_, &loaded_, &staged_};
+    for (Words* list : of_chunk) *list = ub.take(part);
+    chunk_ = part / route_.top_k * route_.top_k;
   }
-
-  __aicore__ inline const RouteWords& route() const { return route_; }
-  __aicore__ inline const RouteTables& tables() const { return tables_; }
 
   // Counts this core's entries for each expert; later, those that are heavy enough. The first of them that cannot be is named.
   __aicore__ inline Code count(bool all) {
@@ -75,7 +61,7 @@ class EntrySort {
   }
 
  private:
-  static constexpr int32_t kNumTables = 10, kNumParts = 5;
+  static constexpr int32_t kNumParts = 5;  // lists of a chunk
 
   __aicore__ inline bool is_weighed() const { return keeps_heaviest(route_); }
   __aicore__ inline DropPolicy policy() const { return static_cast<DropPolicy>(route_.drop_policy); }

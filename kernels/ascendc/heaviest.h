@@ -11,11 +11,12 @@ class Heaviest {
   __aicore__ inline Heaviest(PrologueUnit& on, int32_t number)
       : on_(on), route_(on.rank.image.route(number)), tables_(on.rank.image.tables(number, on.rank.num_aiv)),
         weights_(deciding_weights(on, route_)), capacity_(on.capacity(number)) {
-    all_ = on.words(0);
-    before_ = on.words(tables_.width);
-    tallies_ = on.words(2 * tables_.width);
-    entries_ = tallies_[kDigits];
-    found_ = entries_[kAtOnce];
+    UbWords ub(on);
+    all_ = ub.take(tables_.width);
+    before_ = ub.take(tables_.width);
+    tallies_ = ub.take(kDigits);
+    entries_ = ub.take(kAtOnce);
+    found_ = ub.take(2 * kBlockBytes / 4);
   }
 
   __aicore__ inline void run() {

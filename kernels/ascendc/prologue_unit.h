@@ -125,4 +125,23 @@ class PrologueUnit {
   }
 };
 
+// Hands out the words of UB that a part of the prologue asks for, one after the other.
+class UbWords {
+ public:
+  __aicore__ inline explicit UbWords(PrologueUnit& on) : on_(on) {}
+  __aicore__ inline Words take(int32_t count) {
+    const int32_t first = next_;
+    next_ += count;
+    return on_.words(first);
+  }
+  // Numbers of each of `parts` lists of entries for which what is left has room beside `slack` words: those of whole tokens.
+  __aicore__ inline int32_t room(int32_t parts, int32_t slack) const {
+    return (PrologueUnit::kWords - next_ - slack) / (parts * kLane) * kLane;
+  }
+
+ private:
+  PrologueUnit& on_;
+  int32_t next_ = 0;
+};
+
 }  // namespace hpmoe

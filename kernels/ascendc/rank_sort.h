@@ -12,23 +12,15 @@ class RankSort {
       : on_(on), route_(on.rank.image.route(number)), tables_(on.rank.image.tables(number, on.rank.num_aiv)),
         experts_(on.rank.image.tables(route_.once_of, on.rank.num_aiv)),
         num_local_(on.rank.image.route(route_.once_of).num_local_experts) {
-    const int32_t width = tables_.width, left = PrologueUnit::kWords - kNumTables * width - PrologueUnit::slack(num_ranks());
-    const int32_t part = left / (kNumParts * kLane) * kLane;
+    UbWords ub(on);
+    Words* const by_rank[] = {&rows_, &fans_, &next_row_, &next_start_, &next_fan_, &newest_, &work_};
+    for (Words* table : by_rank) *table = ub.take(tables_.width);
+    const int32_t part = ub.room(kNumParts, PrologueUnit::slack(num_ranks()));
+    Words* const of_chunk[] = {&ranks_, &places_, &firsts_, &entries_, &starts_};
+    for (Words* list : of_chunk) *list = ub.take(part);
+    records_ = ub.take(2 * part);
+    staged_ = ub.take(2 * part);
     chunk_ = part / route_.top_k * route_.top_k;
-    rows_ = on.words(0);
-    fans_ = on.words(width);
-    next_row_ = on.words(2 * width);
-    next_start_ = on.words(3 * width);
-    next_fan_ = on.words(4 * width);
-    newest_ = on.words(5 * width);
-    work_ = on.words(6 * width);
-    ranks_ = on.words(kNumTables * width);
-    places_ = ranks_[part];
-    firsts_ = places_[part];
-    entries_ = firsts_[part];
-    starts_ = entries_[part];
-    records_ = starts_[part];
-    staged_ = records_[2 * part];
   }
 
   // Counts what this core's tokens send to each rank.
@@ -62,7 +54,7 @@ class RankSort {
   }
 
  private:
-  static constexpr int32_t kNumTables = 7, kNumParts = 9;
+  static constexpr int32_t kNumParts = 9;  // lists of a chunk, two of them of two words an entry
 
   __aicore__ inline int32_t num_ranks() const { return route_.num_experts; }
 

@@ -31,4 +31,23 @@ class Ring {
   AscendC::TEventID full_[count], free_[count];
 };
 
+// One pipe goes on after all that another has done so far.
+template <AscendC::HardEvent full, AscendC::HardEvent free>
+class Gate {
+ public:
+  __aicore__ inline void init(AscendC::TPipe* pipe) { ring_.init(pipe); }
+  __aicore__ inline void end() { ring_.end(); }
+  __aicore__ inline void pass() {
+    ring_.wait_free(next_);
+    ring_.set_full(next_);
+    ring_.wait_full(next_);
+    ring_.set_free(next_);
+    next_ = 1 - next_;
+  }
+
+ private:
+  Ring<full, free, 2> ring_;
+  int32_t next_ = 0;
+};
+
 }  // namespace hpmoe

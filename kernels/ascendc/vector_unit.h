@@ -132,22 +132,10 @@ class VectorUnit {
     AscendC::WaitFlag<AscendC::HardEvent::V_S>(computed_);
   }
   // Before copies out of UB read what the scalar unit has written there.
-  __aicore__ inline void release_to_copies() {
-    written_.wait_free(next_written_);
-    written_.set_full(next_written_);
-    written_.wait_full(next_written_);
-    written_.set_free(next_written_);
-    next_written_ = 1 - next_written_;
-  }
+  __aicore__ inline void release_to_copies() { written_.pass(); }
 
   // Loads from here on come after what the scalar unit has seen.
-  __aicore__ inline void load_after_poll() {
-    polls_.wait_free(next_poll_);
-    polls_.set_full(next_poll_);
-    polls_.wait_full(next_poll_);
-    polls_.set_free(next_poll_);
-    next_poll_ = 1 - next_poll_;
-  }
+  __aicore__ inline void load_after_poll() { polls_.pass(); }
   // What leaves from here on, a signal, comes after the rows before it.
   __aicore__ inline void settle_stores() { AscendC::PipeBarrier<PIPE_MTE3>(); }
   // Adds `amount` to a counter of this rank or of another.
@@ -179,9 +167,9 @@ class VectorUnit {
   AscendC::TBuf<AscendC::TPosition::VECCALC> floats_, entries_, signal_;
   AscendC::TEventID loaded_, computed_;
   Ring<AscendC::HardEvent::S_MTE3, AscendC::HardEvent::MTE3_S, kNumSignals> signals_;
-  Ring<AscendC::HardEvent::S_MTE2, AscendC::HardEvent::MTE2_S, 2> polls_;
-  Ring<AscendC::HardEvent::S_MTE3, AscendC::HardEvent::MTE3_S, 2> written_;
-  int32_t next_signal_ = 0, next_poll_ = 0, next_written_ = 0;
+  Gate<AscendC::HardEvent::S_MTE2, AscendC::HardEvent::MTE2_S> polls_;
+  Gate<AscendC::HardEvent::S_MTE3, AscendC::HardEvent::MTE3_S> written_;
+  int32_t next_signal_ = 0;
 };
 
 // How an op's rows are cut into pieces: whole rows where several fit, else parts of one row.

@@ -15,14 +15,26 @@ struct Passed {
   double bytes = 0, missed = 0;
 };
 
+// Of tokens that came once, the rows that the rank's experts have of each in the mean; 0 where none did.
+inline double rows_of_token(const Frame& frame) {
+  const Routing* experts = frame.routing ? frame.routing->experts() : nullptr;
+  const auto received = experts ? static_cast<double>(frame.routing->received(frame.rank)) : 0;
+  return received > 0 ? static_cast<double>(experts->received(frame.rank)) / received : 0;
+}
+
+// Where the rows of a transfer go.
+inline int32_t target_of(const Frame& frame, const Segment& segment) {
+  return goes_back(frame.op) ? segment.source : segment.dest;
+}
+
 // Which parts of its ranks' arrays L2 still holds: those touched within its size of bytes.
 class L2 {
  public:
   L2(int64_t num_parts, double size) : size_(size), last_touch_(num_parts, -1.0) {}
 
-  // All that a task touches, `rows` of them its own and `fans` those of experts; the parts of its rank's arrays begin at
-  // `first_part`.
-  Passed pass(const Frame& frame, const HpmoeWork& work, double rows, double fans, int64_t first_part) {
+  // All that a task touches, `rows` of them its own; the parts of its rank's arrays begin at `first_part`.
+  Passed pass(const Frame& frame, const HpmoeWork& work, double rows, int64_t first_part) {
+    const double fans = rows * rows_of_token(frame);
     Passed out;
     for (int64_t i = 0; i < work.num_touches; ++i) {
       HpmoeTouch t = work.touches[i];

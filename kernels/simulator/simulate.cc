@@ -248,28 +248,23 @@ class Simulation {
     const bool is_lower = frame.task.row % frame.op.blocks == frame.op.blocks - 1;
     const HpmoeWork& work = work_[4 * frame.task.op + 2 * is_lower + (frame.task.cols < frame.op.tile_cols)];
     const auto opcode = static_cast<Opcode>(frame.op.opcode);
-    double rows = 0;
+    double rows = 0, written = 0;
     worker.pending = 1;
     if (is_transfer(opcode)) {
       for_each_segment(frame, [&](const Segment& segment) {
-        if (opcode != Opcode::NOTIFY) rows += send(w, frame, segment, work.link_row, now);
+        if (opcode == Opcode::NOTIFY) return;
+        send(w, frame, segment, work.link_row, now);
+        rows += static_cast<double>(segment.rows);
+        if (target_of(frame, segment) == frame.rank) written += static_cast<double>(segment.rows) * work.link_row;
       });
     } else {
       rows = opcode == Opcode::LAUNCH ? laid_out(frame) : static_cast<double>(frame.unit.rows);
     }
     const bool is_empty = frame.unit.rows == 0 && rows == 0 && static_cast<Domain>(frame.op.domain) != Domain::EXPERTS;
     const double granules = std::ceil(rows / static_cast<double>(work.granule)) * static_cast<double>(work.granule);
-    const double fans = rows * rows_of_token(frame);
-    const double core = is_empty ? 0 : work.core_fixed + granules * work.core_row + fans * work.core_fan;
-    if (!is_empty) touch(w, frame, work, rows, fans, now);
-    work_alone(w, machine_.task_us + core, now);
-  }
-
-  // Of tokens that came once, the rows that the rank's experts have of each in the mean; 0 where none did.
-  double rows_of_token(const Frame& frame) const {
-    const Routing* experts = frame.routing ? frame.routing->experts() : nullptr;
-    const auto received = experts ? static_cast<double>(frame.routing->received(frame.rank)) : 0;
-    return received > 0 ? static_cast<double>(experts->received(frame.rank)) / received : 0;
+    const double fans = rows * rows_of_token(frame), us = work.core_fixed + granules * work.core_row + fans * work.core_fan;
+    if (!is_empty) touch(w, frame, work, rows, written, now);
+    work_alone(w, machine_.task_us + (is_empty ? 0 : us), now);
   }
 
   // Rows that a launch of the unfused program lays out: none, those sent or those received.
@@ -282,27 +277,22 @@ class Simulation {
     }
   }
 
-  // Everything goes through L2; what it does not hold comes from memory too.
-  void touch(int32_t w, const Frame& frame, const HpmoeWork& work, double rows, double fans, double now) {
-    const Passed passed = caches_[frame.rank / sharing()].pass(frame, work, rows, fans, frame.rank % sharing() * num_parts_);
+  // Everything goes through L2, rows that a transfer writes to its own rank too; what L2 does not hold comes from memory.
+  void touch(int32_t w, const Frame& frame, const HpmoeWork& work, double rows, double written, double now) {
+    const Passed passed = caches_[frame.rank / sharing()].pass(frame, work, rows, frame.rank % sharing() * num_parts_);
     out_.missed[row_of(frame.rank, workers_[w].place)] = passed.missed;
-    demand(w, rates_.of(frame.rank, HPMOE_L2), passed.bytes, now);
+    demand(w, rates_.of(frame.rank, HPMOE_L2), passed.bytes + written, now);
     demand(w, rates_.of(frame.rank, HPMOE_MEMORY), passed.missed, now);
   }
 
-  // Puts a segment on the links between its two ranks, or writes the rank's own rows to its L2; returns its rows.
-  double send(int32_t w, const Frame& frame, const Segment& segment, double row_bytes, double now) {
-    const bool back = goes_back(frame.op);
-    const int32_t to = back ? segment.source : segment.dest;
-    const auto rows = static_cast<double>(segment.rows);
-    if (to == frame.rank) {
-      demand(w, rates_.of(frame.rank, HPMOE_L2), rows * row_bytes, now);
-    } else {
-      const bool leaves_node = to / machine_.node_size != frame.rank / machine_.node_size;
-      demand(w, rates_.of(frame.rank, leaves_node ? HPMOE_NODE_EGRESS : HPMOE_EGRESS), rows * row_bytes, now);
-      demand(w, rates_.of(to, leaves_node ? HPMOE_NODE_INGRESS : HPMOE_INGRESS), rows * row_bytes, now);
-    }
-    return rows;
+  // Puts a segment on the links between its two ranks.
+  void send(int32_t w, const Frame& frame, const Segment& segment, double row_bytes, double now) {
+    const int32_t to = target_of(frame, segment);
+    if (to == frame.rank) return;
+    const double bytes = static_cast<double>(segment.rows) * row_bytes;
+    const bool leaves_node = to / machine_.node_size != frame.rank / machine_.node_size;
+    demand(w, rates_.of(frame.rank, leaves_node ? HPMOE_NODE_EGRESS : HPMOE_EGRESS), bytes, now);
+    demand(w, rates_.of(to, leaves_node ? HPMOE_NODE_INGRESS : HPMOE_INGRESS), bytes, now);
   }
 
   void end_part(int32_t w, double now) {

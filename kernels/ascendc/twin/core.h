@@ -115,8 +115,9 @@ class Core {
   bool is_polling() const { return is_polling_; }
   void resume() { fiber_->resume(); }
 
-  // User flags by event and number, and how they are checked at the end.
+  // User flags by event and number, how many of an event TPipe has given out, and how they are checked at the end.
   Flag& flag(int event, int id) { return flags_[{event, id}]; }
+  int& taken_flags(int event) { return taken_flags_[event]; }
   void check_end() const;
   std::string describe_wait() const;
 
@@ -124,6 +125,7 @@ class Core {
   LocalMemory local_[kNumMemories];
   Pipe pipes_[kNumPipes];
   std::map<std::pair<int, int>, Flag> flags_;
+  std::map<int, int> taken_flags_;
   std::vector<std::pair<uint8_t*, std::vector<uint8_t>>> written_;
   std::unique_ptr<Fiber> fiber_;
   std::function<bool()> ready_;

@@ -131,9 +131,12 @@ class TPipe {
   template <TPosition source, TPosition destination, int32_t depth>
   bool InitBuffer(TQueBind<source, destination, depth>& queue, uint8_t num, uint32_t bytes) {
     twin::Core& core = twin::current();
-    queue.state_->fill = TQueBind<source, destination, depth>::kFill;
+    constexpr pipe_t fill = TQueBind<source, destination, depth>::kFill, drain = TQueBind<source, destination, depth>::kDrain;
+    queue.state_->fill = fill;
     queues_.push_back(queue.state_);
     for (int i = 0; i < num; ++i) {
+      detail::take_flag(detail::event_between(fill, drain), "InitBuffer");
+      detail::take_flag(detail::event_between(drain, fill), "InitBuffer");
       queue.state_->buffers.emplace_back();
       detail::QueBuffer& buffer = queue.state_->buffers.back();
       buffer.allocation = core.local(twin::Memory::UB).allocate(bytes);
@@ -149,17 +152,13 @@ class TPipe {
 
   template <HardEvent event>
   TEventID AllocEventID() {
-    int& used = used_ids_[static_cast<int>(event)];
-    twin::require(used < detail::kNumFlags, "AllocEventID: event ", detail::kEvents[static_cast<int>(event)].name,
-                  " has no number left");
-    return static_cast<TEventID>(used++);
+    return static_cast<TEventID>(detail::take_flag(static_cast<int>(event), "AllocEventID"));
   }
   template <HardEvent event>
   void ReleaseEventID(TEventID) {}
 
  private:
   std::vector<std::shared_ptr<detail::QueState>> queues_;
-  int used_ids_[static_cast<int>(HardEvent::MAX)] = {};
 };
 
 }  // namespace AscendC

@@ -33,6 +33,23 @@ inline constexpr Event kEvents[] = {
 
 constexpr int kNumFlags = 8;
 
+// The number of a flag that nobody has; an API that takes one only on its way leaves it at that.
+inline int free_flag(int event, const char* who) {
+  const int taken = twin::current().taken_flags(event);
+  twin::require(taken < kNumFlags, who, ": event ", kEvents[event].name, " has no number left");
+  return taken;
+}
+inline int take_flag(int event, const char* who) {
+  const int id = free_flag(event, who);
+  ++twin::current().taken_flags(event);
+  return id;
+}
+inline int event_between(pipe_t from, pipe_t to) {
+  int event = 0;
+  while (kEvents[event].from != from || kEvents[event].to != to) ++event;
+  return event;
+}
+
 inline void check_flag(const Event& event, int id) {
   twin::require(id >= 0 && id < kNumFlags, "flag ", event.name, " has the number ", id, " and there are ", kNumFlags);
   const bool of_aic = event.from == PIPE_M || event.to == PIPE_M || event.from == PIPE_FIX || event.to == PIPE_FIX ||

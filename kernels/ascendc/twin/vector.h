@@ -187,12 +187,14 @@ void Cast(const LocalTensor<T>& out, const LocalTensor<U>& a, const RoundMode& m
 
 namespace detail {
 
-// out[0] = what f makes of a, two by two, in the order of a tree; `work` holds what is between, so many numbers a repeat.
+// out[0] = what f makes of a, two by two, in the order of a tree; `work` holds what is between, so many numbers a repeat. The
+// scalar unit writes the result: it waits for the vector unit, and others for it, by flags that are free.
 template <class T, class Function>
 void reduce(const char* what, const LocalTensor<T>& out, const LocalTensor<T>& a, const LocalTensor<T>& work, int32_t count,
             int32_t kept, Function f) {
   static_assert(std::is_same_v<T, float>, "float32");
   twin::Core& core = twin::current();
+  for (const HardEvent event : {HardEvent::V_S, HardEvent::S_V, HardEvent::S_MTE3}) free_flag(static_cast<int>(event), what);
   vector_work(what, count, [=, &core] {
     const float* x = operand(core, a, count, what);
     std::vector<float> part(x, x + count);
