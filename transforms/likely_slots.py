@@ -51,6 +51,14 @@ class LikelySlots:
         """Of a slot, from one rank."""
         return self.tile_rows * min(1.0, self.per_expert / self.ep_size)
 
+    def round_the_nodes(self, node_size: int) -> np.ndarray:
+        """The turn of each slot where those of an expert with rows of one place in every node come one after the other,
+        [num_slots]: then every rank sends as much to other nodes as any other, at any time."""
+        source = np.minimum(self.place / self.per_expert * self.ep_size, self.ep_size - 1).astype(np.int64)
+        turn = np.empty(len(source), np.int64)
+        turn[np.lexsort((source // node_size, source % node_size, self.expert))] = np.arange(len(source))
+        return turn
+
     def turns(self, sequence: np.ndarray, ahead: np.ndarray, groups: int) -> np.ndarray:
         """Numbers by which puts, [num_slots, peers, columns], are dealt out among those of a group of peers.
 

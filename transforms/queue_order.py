@@ -37,7 +37,8 @@ def queue_order(flow: tf.Taskflow, machine: Machine, costs: np.ndarray) -> np.nd
         grids.append(tasks)
         if op.domain.kind == "slots" and op.unit == "aic":
             slots, width = LikelySlots(flow, op.domain.route), _returned_cols(flow, op)
-            expert, place = (x.astype(np.int64)[:, None] for x in (slots.expert, slots.place))
+            expert = slots.expert.astype(np.int64)[:, None]
+            place = (slots.place - np.arange(units) + slots.round_the_nodes(machine.node_size))[:, None]
             if width:
                 part = np.arange(cols) * op.tile_cols // width
                 run = (_chunks(flow, op, machine, slots)[:, None] * cols + part) * units + expert
@@ -48,27 +49,31 @@ def queue_order(flow: tf.Taskflow, machine: Machine, costs: np.ndarray) -> np.nd
         elif op.domain.kind == "slots" and flow.routes[op.domain.route].once_of >= 0:
             turn = _round_the_ranks(units, flow.ep_size)
             order[tasks].reshape(units, -1)[:] = turn[:, None] * peers * cols + np.arange(peers * cols)
+        elif op.opcode == "PUT" and op.domain.kind == "slots":
+            turn = LikelySlots(flow, op.domain.route).round_the_nodes(machine.node_size)
+            order[tasks].reshape(units, -1)[:] = turn[:, None] * peers * cols + np.arange(peers * cols)
     first, ranked = 0, op_order(flow, [costs[tasks].max(initial=0.0) for tasks in grids])
     for i in ranked:
         mine = order[grids[i]]  # a view
         if len(mine):
             mine += first - mine.min()
             first = int(mine.max()) + 1
-    _puts_together(flow, grids, order)
+    _puts_together(flow, machine.node_size, grids, order)
     if not machine.unified:
         _halve(flow, machine, costs, ranked, order)
     _copies_in_turn(flow, grids, order)
     return order
 
 
-def _puts_together(flow: tf.Taskflow, grids: Sequence[slice], order: np.ndarray) -> None:
+def _puts_together(flow: tf.Taskflow, node_size: int, grids: Sequence[slice], order: np.ndarray) -> None:
     """Has all that is sent with the rows of a slot go out together; else weights of rows would come after the last rows."""
     for route, plan in enumerate(flow.routes):
         puts = [tasks for op, tasks in zip(flow.ops, grids, strict=True)
                 if op.opcode == "PUT" and op.domain.route == route and op.domain.size]
         first = min([int(order[tasks].min()) for tasks in puts], default=0)
         for tasks in puts if len(puts) > 1 and plan.once_of < 0 else ():
-            order[tasks].reshape(plan.num_slots, -1)[:] = first + np.arange(plan.num_slots)[:, None]
+            turn = LikelySlots(flow, route).round_the_nodes(node_size)
+            order[tasks].reshape(plan.num_slots, -1)[:] = first + turn[:, None]
 
 
 def _halve(flow: tf.Taskflow, machine: Machine, costs: np.ndarray, ranked: Sequence[int], order: np.ndarray) -> None:
