@@ -11,6 +11,7 @@ from hpmoe import taskflow as tf
 from hpmoe.commands.layer import Layer
 from hpmoe.layout import Layout
 from hpmoe.tile_choice import choose_tile
+from hpmoe.timelines.timeline import RATES
 from hpmoe.transforms.assign_queues import as_reference
 from hpmoe.transforms.likely_slots import likely_costs
 from hpmoe.transforms.op_order import op_order
@@ -82,6 +83,28 @@ def test_a_hot_rank_is_sent_its_rows_by_workers_of_its_own():
     assert max(sizes) <= hpmoe.ascend_a3.num_aiv // 2 and len(set().union(*of_peer)) == senders
     puts = [(flow.tasks["op"][tasks] == put).sum() for tasks in flow.queues[-senders:]]
     assert max(puts) <= 1.2 * np.mean(puts)
+
+
+@pytest.mark.parametrize("sizes", [{}, {"top_k": 4, "experts": 64}], ids=str)
+def test_puts_of_every_rank_are_dealt_out_alike(sizes):
+    """Slots hold rows of two sources, of which the first is on odd ranks the one before the rank's own."""
+    line = layer(ep=16, tokens=1024, tuned=False, **sizes).fused()
+    for opcode in ("PUT", "PUT_BACK"):
+        op = next(i for i, op in enumerate(line.flow.ops) if op.opcode == opcode)
+        sent = (line.flow.tasks["op"][line.task] == op) & (line.end - line.begin > 1)
+        counts = [np.sort(np.bincount(line.queue[sent & (line.rank == r)], minlength=72)).tolist() for r in range(16)]
+        assert counts == counts[:1] * 16
+
+
+@pytest.mark.parametrize("hidden, makespan_over_bound", [(4096, 1.07), (2048, 1.18)])
+def test_links_between_nodes_are_busy(hidden, makespan_over_bound):
+    whole = layer(ep=8, tokens=2048, hidden=hidden)
+    whole.machine = hpmoe.ascend_a3.replace(node_size=4)
+    line = whole.fused()
+    egress, bins = line.simulated.served[:, RATES.index("node_egress")], len(line.simulated.served[0, 0]) // 4
+    possible = bins * line.simulated.bin_us * whole.machine.node_link_bytes_per_us
+    assert (egress[:, :bins].sum(axis=1) > 0.95 * possible).all()
+    assert whole.span_us(line) <= makespan_over_bound * whole.bound_us()
 
 
 @pytest.mark.parametrize("direction", ["forward", "backward"])

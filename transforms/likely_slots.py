@@ -78,7 +78,15 @@ class LikelySlots:
         turns.reshape(-1)[order] = np.arange(began.size) - np.repeat(np.cumsum(sizes) - sizes, sizes)
         half, apart = num_peers // 2, np.arange(num_peers)
         nearest = ((apart + half) % num_peers - half) % sources  # for peers so many ranks after the first likely one
-        return turns[slot, nearest[(ahead[:num_peers] - first) % num_peers]]
+        out = turns[slot, nearest[(ahead[:num_peers] - first) % num_peers]]
+        if groups > 1 < sources:  # other ranks' slots may begin with rows likely in the one before; numbers of other groups clash
+            is_likely = np.zeros(out.shape[:2], bool)
+            is_likely[slot, task] = True
+            last = np.ceil((self.expert + 1) * self.per_expert).astype(int) - 1
+            before = np.where(self.place == 0, np.minimum(last, len(last) - 1), slot[:, 0] - 1)
+            is_later = is_likely[before] & ~is_likely
+            out[is_later] = out[before][is_later]
+        return out
 
 
 def likely_costs(flow: tf.Taskflow, machine: Machine) -> np.ndarray:
