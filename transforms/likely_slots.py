@@ -54,32 +54,39 @@ class LikelySlots:
     def round_the_nodes(self, node_size: int) -> np.ndarray:
         """The turn of each slot where those of an expert with rows of one place in every node come one after the other,
         [num_slots]: then every rank sends as much to other nodes as any other, at any time."""
-        source = np.minimum(self.place / self.per_expert * self.ep_size, self.ep_size - 1).astype(np.int64)
-        turn = np.empty(len(source), np.int64)
+        turn, source = np.empty(len(self.place), np.int64), self._source
         turn[np.lexsort((source // node_size, source % node_size, self.expert))] = np.arange(len(source))
         return turn
 
-    def turns(self, sequence: np.ndarray, ahead: np.ndarray, groups: int) -> np.ndarray:
+    @property
+    def _source(self) -> np.ndarray:
+        """How many ranks ahead the first likely source of each slot is, [num_slots]."""
+        return np.minimum(self.place / self.per_expert * self.ep_size, self.ep_size - 1).astype(np.int64)
+
+    def turns(self, sequence: np.ndarray, ahead: np.ndarray, groups: int, node_size: int) -> np.ndarray:
         """Numbers by which puts, [num_slots, peers, columns], are dealt out among those of a group of peers.
 
         A number is that of a cell of peers, ascending by `sequence` among cells whose likely peers are of one group. One
         peer of a cell is likely to have rows: of neighbouring ranks, so many as a slot is of, whichever is the first. A put
-        for several peers is of the group of its first.
+        for several peers is of the group of its first. Cells for ranks of one place in every node have one number: all
+        workers then send as much to other nodes.
         """
         sources, slot = min(self.ep_size, math.ceil(self.ep_size / self.per_expert)), np.arange(len(sequence))[:, None]
         first = (self.place / self.per_expert * self.ep_size).astype(int)[:, None] % self.ep_size
+        nodes, node = -(-self.ep_size // node_size), self._source // node_size
+        alike = np.maximum(slot[:, 0] - node * round(self.per_expert * node_size / self.ep_size), 0)
         num_peers = sequence.shape[1]
         task = np.argsort(ahead)[(first + np.arange(sources)) % self.ep_size] % num_peers
-        began = sequence[slot, task].astype(np.int64)
+        began = sequence[slot, task].astype(np.int64)[alike] * nodes + node[:, None, None]
         group = np.broadcast_to((ahead[task] % groups)[:, :, None], began.shape).reshape(-1)
-        order = np.argsort(group * (sequence.max(initial=0) + 1) + began.reshape(-1))
+        order = np.argsort(group * (began.max(initial=0) + 1) + began.reshape(-1))
         sizes = np.bincount(group, minlength=groups)
         turns = np.empty(began.shape, np.int32)
-        turns.reshape(-1)[order] = np.arange(began.size) - np.repeat(np.cumsum(sizes) - sizes, sizes)
+        turns.reshape(-1)[order] = (np.arange(began.size) - np.repeat(np.cumsum(sizes) - sizes, sizes)) // nodes
         half, apart = num_peers // 2, np.arange(num_peers)
         nearest = ((apart + half) % num_peers - half) % sources  # for peers so many ranks after the first likely one
         out = turns[slot, nearest[(ahead[:num_peers] - first) % num_peers]]
-        if groups > 1 < sources:  # other ranks' slots may begin with rows likely in the one before; numbers of other groups clash
+        if groups > 1 < sources:  # slots of other ranks may begin with rows likely in the one before
             is_likely = np.zeros(out.shape[:2], bool)
             is_likely[slot, task] = True
             last = np.ceil((self.expert + 1) * self.per_expert).astype(int) - 1

@@ -48,10 +48,10 @@ def queue_order(flow: tf.Taskflow, machine: Machine, costs: np.ndarray) -> np.nd
             order[tasks].reshape(units, peers, cols)[:] = ((run * cols + np.arange(cols)) * units + place)[:, None, :]
         elif op.domain.kind == "slots" and flow.routes[op.domain.route].once_of >= 0:
             turn = _round_the_ranks(units, flow.ep_size)
-            order[tasks].reshape(units, -1)[:] = turn[:, None] * peers * cols + np.arange(peers * cols)
-        elif op.opcode == "PUT" and op.domain.kind == "slots":
+            order[tasks].reshape(units, peers * cols)[:] = turn[:, None] * peers * cols + np.arange(peers * cols)
+        elif op.opcode == "PUT":
             turn = LikelySlots(flow, op.domain.route).round_the_nodes(machine.node_size)
-            order[tasks].reshape(units, -1)[:] = turn[:, None] * peers * cols + np.arange(peers * cols)
+            order[tasks].reshape(units, peers * cols)[:] = turn[:, None] * peers * cols + np.arange(peers * cols)
     first, ranked = 0, op_order(flow, [costs[tasks].max(initial=0.0) for tasks in grids])
     for i in ranked:
         mine = order[grids[i]]  # a view

@@ -77,7 +77,7 @@ def _putters(flow: tf.Taskflow, op: tf.TileOp, machine: Machine, slots: LikelySl
                   if -(-op.num_peers // g) * workers <= UNEVEN * (workers // g) * op.num_peers)
     starts = (np.arange(groups + 1) * workers // groups).astype(np.int32)
     group = (ahead[:op.num_peers] % groups)[:, None]
-    out = slots.turns(sequence, ahead, groups)
+    out = slots.turns(sequence, ahead, groups, machine.node_size)
     out %= np.diff(starts)[group]
     out += machine.num_aic + computing + starts[group]
     return out
