@@ -78,7 +78,7 @@ class LikelySlots:
         num_peers = sequence.shape[1]
         task = np.argsort(ahead)[(first + np.arange(sources)) % self.ep_size] % num_peers
         began = sequence[slot, task].astype(np.int64)[alike] * nodes + node[:, None, None]
-        group = np.broadcast_to((ahead[task] % groups)[:, :, None], began.shape).reshape(-1)
+        group = np.broadcast_to((ahead[task] % node_size % groups)[:, :, None], began.shape).reshape(-1)
         order = np.argsort(group * (began.max(initial=0) + 1) + began.reshape(-1))
         sizes = np.bincount(group, minlength=groups)
         turns = np.empty(began.shape, np.int32)
