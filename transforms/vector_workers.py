@@ -73,12 +73,13 @@ def _putters(flow: tf.Taskflow, op: tf.TileOp, machine: Machine, slots: LikelySl
     workers, ahead, sent = machine.num_aiv - computing, sources_ahead(flow, op), flow.buffers[op.operands[1].buffer]
     sent = slots.rows * (op.tile_cols or sent.cols) * numpy_dtype(storage_dtype(sent.dtype)).itemsize
     wanted = round(workers * flow.ep_size * sent / (machine.link_bytes_per_us * QUEUE_US))
-    places = min(op.num_peers, machine.node_size)  # ranks of one place in every node are in one group
+    node_size = machine.node_size if machine.node_size > 1 else flow.ep_size
+    places = min(op.num_peers, node_size)  # ranks of one place in every node are in one group
     groups = next(g for g in range(min(max(wanted, 1), places, workers), 0, -1)
                   if -(-places // g) * workers <= UNEVEN * (workers // g) * places)
     starts = (np.arange(groups + 1) * workers // groups).astype(np.int32)
-    group = (ahead[:op.num_peers] % machine.node_size % groups)[:, None]
-    out = slots.turns(sequence, ahead, groups, machine.node_size)
+    group = (ahead[:op.num_peers] % node_size % groups)[:, None]
+    out = slots.turns(sequence, ahead, groups, node_size)
     out %= np.diff(starts)[group]
     out += machine.num_aic + computing + starts[group]
     return out
