@@ -79,12 +79,16 @@ class RoutePlan:
         return self.slots_of(self.num_local_experts)
 
     def slots_of(self, num_experts: int, sources: int | None = None) -> int:
-        """The most slots that the first `num_experts` local experts can need; each takes a token of a rank at most once.
+        """The most slots that the first `num_experts` local experts can need; each takes a token of a rank at most once, and
+        of those no more than its capacity.
 
         Of the last one only the rows from `sources` ranks count, the receiving one and those after it, which come first; all
         where None. They may begin inside a slot.
         """
-        whole, part = (-(-n * self.num_tokens // self.tile_rows) for n in (self.ep_size, sources or self.ep_size))
+        most = self.num_tokens
+        if self.capacity is not None and self.once_of < 0:
+            most = self.capacity.limit(self.num_tokens, self.top_k, self.num_experts)
+        whole, part = (-(-n * most // self.tile_rows) for n in (self.ep_size, sources or self.ep_size))
         return min(max_slots(self.max_rows, num_experts, self.tile_rows), (num_experts - 1) * whole + min(whole, part + 1))
 
 

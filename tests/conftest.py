@@ -24,9 +24,21 @@ mindspore.runtime.launch_blocking()
 def pytest_addoption(parser):
     parser.addoption("--update-golden", action="store_true", help="write tests/golden/ anew instead of comparing")
     parser.addoption("--timings", action="store_true", help="also run tests that measure, which need an idle machine")
+    parser.addoption("--examples", type=int, default=1,
+                     help="how many times as many examples laws are tried on, other ones each time")
     parser.addoption("--mutants", type=int, default=2000, help="how many mutants the verifier is tried on")
     parser.addoption("--mutants-seed", type=int, default=0, help="which ones")
     parser.addoption("--second-process", metavar="FOLDER", help="run as the second process of a whole run; see second_process.py")
+
+
+def pytest_collection_modifyitems(config, items):
+    """Examples that nobody has seen yet, where there are more than those of a default run."""
+    times = config.getoption("--examples")
+    laws = {item.obj for item in items if hasattr(item.obj, "_hypothesis_internal_use_settings")} if times > 1 else ()
+    for law in laws:
+        few = law._hypothesis_internal_use_settings
+        law._hypothesis_internal_use_settings = hypothesis.settings(
+            few, max_examples=few.max_examples * times, derandomize=False, database=None)
 
 
 def pytest_configure(config):

@@ -74,6 +74,10 @@ cases("verify", {
     "a wait of unknown kind": _broken(waits={"kind": 7}),
     "queues without a machine": _mutated(lambda flow: flow.replace(machine=None)),
     "a queue of no numbers": _mutated(lambda flow: flow.replace(queues=(flow.queues[0] + 0.5, *flow.queues[1:]))),
+    "waits in a list": _mutated(lambda flow: flow.replace(waits=flow.waits.tolist())),
+    "a block that is none": _mutated(lambda flow: flow.replace(blocks=(3, *flow.blocks[1:]))),
+    "an operation that counts by letters": _mutated(lambda flow: flow.replace(
+        ops=(flow.ops[0].replace(params=("mul",), tile_cols="x"), *flow.ops[1:]))),
     "a wait by expert without a slot": _mutated(lambda flow: flow.replace(waits=test_verify.changed(flow.waits, -1, kind=1))),
     "a signal past the last event": _mutated(lambda flow: flow.replace(
         signals=test_verify.changed(flow.signals, 0, kind=1, event=len(flow.events) - 1))),

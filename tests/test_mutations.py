@@ -15,11 +15,13 @@ from variants import VARIANTS, arguments
 
 import hpmoe
 from hpmoe import Aval, VerifyError
+from hpmoe.commands.orders import interleaved
 from hpmoe.dtypes import dtype_name, numpy_dtype
 from hpmoe.interpret import interpret
 from hpmoe.kernels.executable import compile_cpu
 from hpmoe.proofs import cycles
 from hpmoe.proofs.verify import verify
+from hpmoe.transforms.assign_queues import POLICIES
 from hpmoe.transforms.launch_kernels import launch_kernels
 
 ONE = Layer(ep=1, T=3, H=2, I=2, E=2, K=1)
@@ -51,6 +53,11 @@ OTHERS = tuple((name, *rest) for name in (
     *VARIANTS, "dropping", "dropping_the_lightest", "in_capacity", "accumulating", "recomputing", "recomputing_swiglu",
     "saving_nothing", "deduplicating", "replicating", "replicating_and_accumulating", "bfloat16", "float16") for rest in (
     (WIDE, {"rows": 2, "cols": 2}), (APART, {"rows": 1, "cols": 2, "signal": "expert"})))
+IN_STAGES = (  # full-device kernels one after another, and weight gradients behind what reads the same rows
+    ("moe_ffn", PAIRS, {"rows": 1, "cols": 2}, "forward", ("launched", SMALL_NPU, "round_robin")),
+    ("moe_ffn", ONE, {"rows": 2, "cols": 2}, "backward", ("launched", hpmoe.cpu(2), "stage_order")),
+    ("moe_ffn", CHOICES, {"rows": 2, "cols": 2}, "backward", ("queues", SMALL_NPU, interleaved(POLICIES["critical_path"]))),
+    ("moe_ffn", SINGLE, {"rows": 1, "cols": 1}, "backward", ("queues", SMALL_NPU, interleaved(POLICIES["stage_order"]))))
 MANY = 3000  # mutants, from which on there are some of a few of these, too
 ARRIVALS = 20  # that are judged together
 SCHEDULES = (("tiles", None, None), ("overlap", None, None), ("queues", hpmoe.cpu(1), "stage_order"),
@@ -140,7 +147,7 @@ class Subject:
 
     def __init__(self, name, layer, options, direction, schedule):
         self.layer = layer
-        self.name = f"{name} {direction} ep={layer.ep} {schedule[0]} {schedule[2]} {getattr(schedule[1], 'num_queues', '')}"
+        self.name = f"{name} {direction} ep={layer.ep} {schedule[0]} {getattr(schedule[2], '__name__', schedule[2])} {getattr(schedule[1], 'num_queues', '')}"
         self.flow = lowered(name, layer, options, direction, schedule)
         self.key = name, layer, str(options), direction, schedule[0] if schedule[0] in ("tiles", "launched") else ""
         if self.key not in self.judges:
@@ -255,7 +262,7 @@ def subjects(request):
     number, seed = (request.config.getoption(name) for name in ("--mutants", "--mutants-seed"))
     chosen = [(*subject, direction, schedule) for i, subject in enumerate(SUBJECTS) for direction in ("forward", "backward")
               for j, schedule in enumerate(SCHEDULES) if (i + j) % 2 == 0 or j == 3]
-    return [Subject(*one) for one in (*chosen, *some_others(number, seed))]
+    return [Subject(*one) for one in (*chosen, *IN_STAGES, *some_others(number, seed))]
 
 
 def test_verifier_is_right_about_every_mutant(subjects, request, capsys):

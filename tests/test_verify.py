@@ -8,6 +8,7 @@ from helpers import SMALL_NPU, Layer, numpy_moe_ffn, relative_error, stages
 
 import hpmoe
 from hpmoe import Aval, LaunchError, VerifyError, taskflow as tf
+from hpmoe.capacity import Capacity
 from hpmoe.kernels.executable import compile_cpu
 from hpmoe.layout import Layout
 from hpmoe.taskflow import rebuild
@@ -235,6 +236,23 @@ def test_other_operations_need_other_tables():
     with pytest.raises(VerifyError, match="tile_rows is 5, the tasks were made for 2; make them anew"):
         hpmoe.verify(flow.replace(tile_rows=5))
     hpmoe.verify(flow.replace(ops=(flow.ops[0].replace(label="send", params=(7,)), *flow.ops[1:])))
+
+
+@pytest.mark.parametrize("junk", ["mul", None, 2.5, (), ("x",)])
+@pytest.mark.parametrize("name", ["opcode", "domain", "cols", "params", "operands"])
+def test_what_is_of_another_type_is_refused(name, junk):
+    flow = queued("backward")
+    i = next(i for i, op in enumerate(flow.ops) if op.opcode == "WGRAD")
+    if not isinstance(junk, type(getattr(flow.ops[i], name))) or junk == ("x",):
+        with pytest.raises(VerifyError, match=rf"ops\[{i}\] is not what the tasks were made for"):
+            hpmoe.verify(flow.replace(ops=(*flow.ops[:i], flow.ops[i].replace(**{name: junk}), *flow.ops[i + 1:])))
+
+
+def test_an_expert_has_no_more_slots_than_its_capacity_fills():
+    plan = dataclasses.replace(queued().routes[0], tile_rows=1)
+    tight = dataclasses.replace(plan, capacity=Capacity(0.5, "position"))
+    assert (plan.num_tokens, plan.ep_size, plan.num_local_experts, plan.slots_of(1)) == (4, 2, 2, 8)
+    assert (tight.slots_of(1), tight.num_slots) == (2, 4)  # ceil(4 tokens * 2 / 4 experts * 0.5) = 1 from each rank
 
 
 def access(flow, op, operand, **changes):

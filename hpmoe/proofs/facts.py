@@ -24,6 +24,10 @@ class Facts:
         return (*(frozenset(d.items()) for d in (self.slots, self.expert_of)), frozenset(self.experts), self.tiles,
                 self.returned, self.sent)
 
+    def in_general(self) -> Facts:
+        """Without those about single peers."""
+        return dataclasses.replace(self, returned=None, sent=None)
+
     def add_slot(self, route: int, slot: int, expert: int | None = None) -> None:
         """Slots fill up in order."""
         self.slots[route] = max(self.slots.get(route, -1), slot)

@@ -9,120 +9,20 @@ from __future__ import annotations
 
 import bisect
 import collections
-import copy
 import dataclasses
+import functools
 from collections.abc import Iterator
+from typing import Any
 
 import numpy as np
 
 from hpmoe import taskflow as tf
 from hpmoe.lifetimes import may_meet
+from hpmoe.proofs.before import Before
 from hpmoe.proofs.counting import TRANSFERS
 from hpmoe.proofs.facts import Facts
 from hpmoe.proofs.order import Order, direction
-from hpmoe.proofs.rows import Signal, Task, Wait
-
-
-class _Known:
-    """Tasks of one rank that surely run before a task, as how far each queue is known to have come."""
-
-    def __init__(self, order: Proof, facts: Facts):
-        self.order, self.facts = order, facts
-        if order.flow.ep_size == 1:
-            facts.add_alone(order.flow)
-        self.reached: dict[int, int] = collections.defaultdict(lambda: -1)
-        self.events: set[int] = set()
-        self._experts: dict[tuple[int, int], int | None] = {}
-
-    def copy(self) -> _Known:
-        other = copy.copy(self)
-        other.reached, other.events = self.reached.copy(), self.events.copy()
-        return other
-
-    def __contains__(self, task: int) -> bool:
-        return self.order.position[task] <= self.reached[self.order.queue_of[task]]
-
-    def extend(self, task: int) -> None:
-        """Adds a task that has ended, all before it in its queue, and all that they waited for."""
-        todo = [task]
-        while todo:
-            t = todo.pop()
-            queue, last = self.order.queue_of[t], self.order.position[t]
-            first, self.reached[queue] = self.reached[queue] + 1, max(last, self.reached[queue])
-            for k in self.order.lines[queue][first:last + 1]:
-                todo += self.waited_for(k)
-
-    def expert_of(self, route: int, slot: int) -> int | None:
-        """The expert of a slot where the facts tell it."""
-        place = route, slot
-        if place not in self._experts:
-            self._experts[place] = self.order.expert_of(self.facts, route, slot)
-        return self._experts[place]
-
-    def awaited(self, wait: Wait) -> int | None:
-        """The event of a wait, where the facts tell it."""
-        if self.order.kind(wait) == tf.STATIC:
-            return wait.event
-        expert = self.expert_of(self.order.op_of(wait.task).domain.route, self.order.tasks[wait.task].row)
-        return None if expert is None else wait.event + expert
-
-    def waited_for(self, task: int) -> list[int]:
-        """Tasks of this rank that surely added to an event that `task` waits for."""
-        out = []
-        for wait in self.order.waits_of(task):
-            event = self.awaited(wait)
-            if event is not None and event not in self.events:
-                self.events.add(event)
-                out += [s.task for s in self.order.signals_about(event)
-                        if self.order.stays(s) and self.surely_adds(s, event)]
-        return out
-
-    def surely_adds(self, signal: Signal, event: int) -> bool:
-        """Whether the facts say that the task's rows, which are on this rank, add to the event."""
-        task = self.order.tasks[signal.task]
-        op, row, offset = self.order.flow.ops[task.op], task.row, event - signal.event
-        route, kind = op.domain.route, self.order.kind(signal)
-        if signal.amount == tf.COUNT:
-            return kind == tf.STATIC
-        if op.opcode in TRANSFERS and self.order.flow.ep_size > 1:
-            is_sent = kind != tf.ENTRY_TILE and self._moves_sent(op, task, offset if kind == tf.SLOT_EXPERT else None)
-            return is_sent or (kind == tf.STATIC and self._moves_returned(op, task))
-        if kind == tf.SLOT_EXPERT:
-            return row <= self.facts.slots.get(route, -1) and self.expert_of(route, row) == offset
-        if kind == tf.ENTRY_TILE:
-            is_told = op.opcode == "ALL_TO_ALL_BACK" and offset <= self.facts.tiles
-            return is_told or self._is_of_last_tokens(op, row, offset)
-        if op.opcode == "NOTIFY":
-            return self.order.has_rows(self.facts, route, row) if row >= 0 else route in self.facts.slots
-        if op.domain.kind == "slots":
-            return row <= self.facts.slots.get(route, -1)
-        if op.opcode in TRANSFERS:
-            return route in self.facts.slots
-        return op.domain.kind == "tiles" and (not op.domain.clipped or row <= self.facts.tiles)
-
-    def _is_of_last_tokens(self, op: tf.TileOp, slot: int, tile: int) -> bool:
-        """Whether a lone rank's slot is so far behind the first of its expert that its rows, each of another token and in
-        their order, are of tokens of the last tile."""
-        flow, facts, route, first = self.order.flow, self.facts, op.domain.route, slot - tile
-        if op.opcode != "PUT_BACK" or first < 0 or slot > facts.slots.get(route, -1):
-            return False
-        plan, expert = flow.routes[route], self.order.expert_of(facts, route, slot)
-        is_last = tile == -(-plan.num_tokens // flow.tile_rows) - 1 and plan.tile_rows == flow.tile_rows
-        return is_last and expert is not None and self.order.expert_of(facts, route, first) == expert
-
-    def _moves_sent(self, op: tf.TileOp, task: Task, expert: int | None) -> bool:
-        """Whether a transfer moves rows, if given of an expert, of which the facts say that this rank sends them."""
-        *place, of = self.facts.sent or (-1,)
-        return op.opcode == "PUT" and place == [op.domain.route, task.row, task.peer] and expert in (None, of)
-
-    def _moves_returned(self, op: tf.TileOp, task: Task) -> bool:
-        """Whether a transfer moves, or tells of, rows of this rank of which the facts say that they go back to a peer."""
-        route, slot, peer = self.facts.returned or (-1, -1, -1)
-        peers = op.peers_of(task.peer, self.order.flow.ep_size)
-        if route != op.domain.route or peer not in peers or not (direction(op) == "back" or peer in self.order.own):
-            return False
-        return op.opcode == "NOTIFY" and task.row in (-1, self.order.expert_of(self.facts, route, slot)) or (
-            op.opcode != "NOTIFY" and task.row == slot)
+from hpmoe.proofs.rows import Signal, Wait
 
 
 class Proof(Order):
@@ -130,7 +30,9 @@ class Proof(Order):
 
     def __init__(self, flow: tf.Taskflow):
         super().__init__(flow)
-        self._known: dict[tuple, _Known] = {}
+        self._before: dict[tuple, Before] = {}
+        self._alike: dict[tuple, list[tuple[int, int]]] = {}
+        self._feeding: dict[tuple[int, int], bool] = {}
         self._most_slots: dict[int, list[int]] = {}  # by route, of the first experts together
 
     def expert_of(self, facts: Facts, route: int, slot: int) -> int | None:
@@ -162,7 +64,7 @@ class Proof(Order):
     def is_after(self, reader: int, signal: Signal, offset: int, expert: int | None = None) -> bool:
         """Whether task `reader` surely starts after the task of `signal` wherever that signal adds to the event `offset`
         places after the one it names, on the reader's rank; `expert` is that of the reader's slot, where it is known."""
-        facts, is_read = Facts(), self._feeds(self.op_of(signal.task), self.op_of(reader))
+        facts, is_read = Facts(), self._feeds(signal.task, reader)
         if is_read or self.op_of(reader).domain.kind != "experts":
             self._add_touched(facts, reader, expert)
         self.add_producer_facts(facts, signal, offset, is_read)
@@ -190,39 +92,67 @@ class Proof(Order):
             yield [dataclasses.replace(facts, returned=(*own, j)) for j in range(self.flow.ep_size)]
 
     def _is_after(self, reader: int, signal: Signal, offset: int, facts: Facts) -> bool:
-        known, stays = self._before(reader, facts), self.stays(signal)
-        if stays and signal.task in known:
+        """Tried first without the facts that hold for few producers, as what is found then serves for the others too."""
+        if self.flow.ep_size == 1:
+            facts.add_alone(self.flow)
+        theirs = None if self.stays(signal) else self.sender_facts(signal, offset)
+        return self._is_known(reader, signal, offset, facts.in_general(), theirs and theirs.in_general()) or (
+            (facts.returned is not None or (theirs is not None and theirs.sent is not None))
+            and self._is_known(reader, signal, offset, facts, theirs))
+
+    def _is_known(self, reader: int, signal: Signal, offset: int, facts: Facts, theirs: Facts | None) -> bool:
+        """Whether it follows from facts of the reader's rank and, where another one signals, from `theirs`."""
+        before = self._before_under(facts)
+        known = before.of(reader)
+        if theirs is None and known >> signal.task & 1:
             return True
-        there = known.copy() if stays else _Known(self, self.sender_facts(signal, offset))
-        for event in sorted(known.events):
-            for other in self.signals_about(event):
-                if self.stays(other) == stays and self._also_adds(signal, offset, other, event):
-                    there.extend(other.task)
-        return signal.task in there or self._heard_of(there, signal, offset)
+        there = before if theirs is None else self._before_under(theirs)
+        sent, waiting = known if theirs is None else 0, known | 1 << reader
+        for task, event in self._alike_to(signal, offset):
+            if before.is_heard_of(event, waiting):
+                sent |= there.and_itself(task)
+        waiting = sent | 1 << reader if theirs is None else sent
+        return bool(sent >> signal.task & 1) or any(
+            task == signal.task and there.is_heard_of(event, waiting) for task, event in self._alike_to(signal, offset))
 
-    def _before(self, reader: int, facts: Facts) -> _Known:
-        """What is known when a task starts, without what a producer in question tells; found once for each set of facts."""
-        key = reader, facts.key()
-        if key not in self._known:
-            self._known[key] = self._find_before(reader, facts)
-        return self._known[key]
+    def _before_under(self, facts: Facts) -> Before:
+        return self._before.setdefault(facts.key(), Before(self, facts))
 
-    def _find_before(self, reader: int, facts: Facts) -> _Known:
-        known = _Known(self, facts)
-        queue, position = self.queue_of[reader], self.position[reader]
-        for t in known.waited_for(reader):
-            known.extend(t)
-        if position:
-            known.extend(self.lines[queue][position - 1])
-        return known
+    def _alike_to(self, signal: Signal, offset: int) -> list[tuple[int, int]]:
+        """(task, event) of all signals, of the same rank, that surely add to that event wherever a signal adds to the one
+        `offset` places after the event it names."""
+        key = signal.task, self.kind(signal), offset, self.stays(signal)
+        if key not in self._alike:
+            self._alike[key] = [(other.task, event) for other in self._candidates(signal.task)
+                                if self.stays(other) == key[-1] and (event := self._event_alike(other, offset)) is not None
+                                and self._also_adds(signal, offset, other, event)]
+        return self._alike[key]
 
-    def _heard_of(self, known: _Known, signal: Signal, offset: int) -> bool:
-        """Whether the producer itself, of this rank's rows or what it sends, adds to an event that a known task awaits."""
-        for event in known.events:
-            for other in self.signals_about(event):
-                if other.task == signal.task and self.stays(other) and self._also_adds(signal, offset, other, event):
-                    return True
-        return False
+    def _event_alike(self, other: Signal, offset: int) -> int | None:
+        """The event that a signal is about where it is about one `offset` places behind the first, or about one alone."""
+        if self.kind(other) == tf.STATIC:
+            return other.event
+        return other.event + offset if offset < self.span(other) else None
+
+    def _candidates(self, task: int) -> list[Signal]:
+        """Signals of the task, and of others for the same rows or for all rows that go the same way."""
+        op = self.op_of(task)
+        way = direction(op), op.domain.route
+        return list(dict.fromkeys(s for key in (task, (*way, op.opcode, self.tasks[task].row), way)
+                                  for s in self._signals_for.get(key, ())))
+
+    @functools.cached_property
+    def _signals_for(self) -> dict[Any, list[Signal]]:
+        """All signals by their task and by their way, opcode and row; by their way those that may speak for many units."""
+        out: dict[Any, list[Signal]] = collections.defaultdict(list)
+        for signal in map(Signal._make, self.flow.signals.tolist()):
+            op = self.op_of(signal.task)
+            way = direction(op), op.domain.route
+            out[signal.task].append(signal)
+            out[(*way, op.opcode, self.tasks[signal.task].row)].append(signal)
+            if op.opcode == "NOTIFY" or op.opcode.startswith("ALL_TO_ALL"):
+                out[way].append(signal)
+        return out
 
     def _also_adds(self, signal: Signal, offset: int, other: Signal, event: int) -> bool:
         """Whether `other`, of the same task or for the same rows on their way, adds to `event` wherever `signal` adds."""
@@ -291,8 +221,14 @@ class Proof(Order):
         elif op.domain.kind == "tiles" and op.domain.clipped:
             facts.tiles = max(facts.tiles, row)
 
-    def _feeds(self, writer: tf.TileOp, reader: tf.TileOp) -> bool:
-        """Whether an operation reads of what another writes, or has notified of."""
+    def _feeds(self, writer: int, reader: int) -> bool:
+        """Whether a task's operation reads of what another's writes, or has notified of."""
+        key = self.tasks[writer].op, self.tasks[reader].op
+        if key not in self._feeding:
+            self._feeding[key] = self._is_fed(*(self.flow.ops[i] for i in key))
+        return self._feeding[key]
+
+    def _is_fed(self, writer: tf.TileOp, reader: tf.TileOp) -> bool:
         writer = self.flow.ops[writer.params[1]] if writer.opcode == "NOTIFY" else writer
         storage = [b.storage for b in self.flow.buffers]
         return not {storage[a.buffer] for a in writer.outputs}.isdisjoint(storage[a.buffer] for a in reader.inputs)

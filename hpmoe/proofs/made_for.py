@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import Any, NoReturn
 
 import numpy as np
 
@@ -20,20 +21,38 @@ def over_what_it_was_made_for(flow: tf.Taskflow) -> tf.Taskflow:
         new, old = getattr(flow, name), getattr(flow.made, name)
         if new is old or new == old:
             continue
-        if not isinstance(new, tuple) or len(new) != len(old):
+        if not isinstance(new, tuple) or not isinstance(old, tuple) or len(new) != len(old):
             now, then = (f"{len(x)} long" if isinstance(x, tuple) else x for x in (new, old))
             raise VerifyError(f"verify: {name} is {now}, the tasks were made for {then}; make them anew with "
                               "hpmoe.taskflow.rebuild")
+        if not all(map(_is_of_kind, new, old)):
+            _refuse(name, new, old, [_is_of_kind(*pair) for pair in zip(new, old, strict=True)].index(False))
         mine, theirs = (_essences(f, name, is_anywhere) for f in (flow, flow.made))
         if name == "ops":
             mine = _without_padding(flow, mine, theirs)
         for i in [i for i, (x, y) in enumerate(zip(mine, theirs, strict=True)) if x != y][:1]:
-            then, now = ", ".join(_unlike(old[i], new[i])), ", ".join(_unlike(new[i], old[i]))
-            raise VerifyError(f"verify: {name}[{i}] is not what the tasks were made for; make them anew with "
-                              f"hpmoe.taskflow.rebuild\n  made for {then}\n  now      {now}")
+            _refuse(name, new, old, i)
         changes[name] = old if name != "buffers" else tuple(
             dataclasses.replace(b, memory=now.memory, num_rows=now.num_rows) for b, now in zip(old, new, strict=True))
     return flow.replace(**changes) if changes else flow
+
+
+def _refuse(name: str, new: tuple[Any, ...], old: tuple[Any, ...], i: int) -> NoReturn:
+    then, now = ", ".join(_unlike(old[i], new[i])), ", ".join(_unlike(new[i], old[i]))
+    raise VerifyError(f"verify: {name}[{i}] is not what the tasks were made for; make them anew with "
+                      f"hpmoe.taskflow.rebuild\n  made for {then}\n  now      {now}")
+
+
+def _is_of_kind(x: object, model: object) -> bool:
+    """Whether a value is of the types of another, part for part, so that the two can be compared."""
+    if dataclasses.is_dataclass(model):
+        return type(x) is type(model) and all(_is_of_kind(getattr(x, f.name), getattr(model, f.name))
+                                              for f in dataclasses.fields(model))
+    if isinstance(model, tuple):
+        return isinstance(x, tuple) and all(map(_is_of_kind, x, model))
+    if isinstance(model, (int, float, np.number)):
+        return isinstance(x, (int, np.integer) if isinstance(model, (int, np.integer)) else (int, float, np.number))
+    return isinstance(x, type(model))
 
 
 def _unlike(x: object, other: object) -> list[str]:

@@ -34,6 +34,7 @@ class Order:
         self._firsts = sorted(self._spread)  # first events of signals that may be about several
         self._widest = max((self.span(s) for first in self._firsts for s in self._spread[first]), default=0)
         self._about: dict[int, list[Signal]] = {}
+        self._waits_about: dict[int, list[Wait]] | None = None
         self._events: dict[Wait | Signal, list[tuple[int, int | None]]] = {}
 
     def is_to_itself(self, signal: Signal) -> bool:
@@ -61,6 +62,15 @@ class Order:
 
     def waits_of(self, task: int) -> list[Wait]:
         return self._waits.get(task, [])
+
+    def waits_about(self, event: int) -> list[Wait]:
+        """Waits that may be about an event."""
+        if self._waits_about is None:
+            self._waits_about = collections.defaultdict(list)
+            for wait in (w for waits in self._waits.values() for w in waits):
+                for e in range(wait.event, wait.event + self.span(wait)):
+                    self._waits_about[e].append(wait)
+        return self._waits_about.get(event, [])
 
     def signals_about(self, event: int) -> list[Signal]:
         """Signals that may be about an event."""

@@ -45,6 +45,7 @@ def verify(flow: tf.Taskflow) -> None:
                    "a Taskflow, as f.lower(*args) makes it after tile_partition")
     if len(flow.queues) and flow.machine is None:
         raise VerifyError(f"verify: there are {len(flow.queues)} queues and no machine that has them")
+    _check_form(flow)
     flow = over_what_it_was_made_for(flow)
     _check_tasks(flow)
     _check_regions(flow)
@@ -75,6 +76,18 @@ def verify(flow: tf.Taskflow) -> None:
 def _fail(flow: tf.Taskflow, what: str, task: int | None = None) -> None:
     window = "" if task is None or not flow.num_tasks else "\n" + taskflow_window(flow, task)
     raise VerifyError(f"verify: {what}{window}")
+
+
+def _check_form(flow: tf.Taskflow) -> None:
+    """The tables are arrays of their rows, and what lies beside them is of its class."""
+    for name, dtype in (("tasks", tf.TASK), ("events", tf.EVENT), ("waits", tf.WAIT), ("signals", tf.SIGNAL)):
+        table = getattr(flow, name)
+        if not isinstance(table, np.ndarray) or table.dtype != dtype or table.ndim != 1:
+            raise VerifyError(f"verify: {name} is a {type(table).__name__}; it must be an array of {len(dtype)} columns: "
+                              f"{', '.join(dtype.names)}")
+    for name, cls in (("buffers", tf.Buffer), ("ops", tf.TileOp), ("routes", tf.RoutePlan), ("blocks", tf.EventBlock)):
+        for x in [x for x in getattr(flow, name) if not isinstance(x, cls)][:1]:
+            raise VerifyError(f"verify: {name} holds a {type(x).__name__}; each must be a {cls.__name__}")
 
 
 def _check_regions(flow: tf.Taskflow) -> None:
