@@ -258,7 +258,7 @@ def task_costs(flow: tf.Taskflow, machine: Machine) -> np.ndarray:
         of_tasks = out[first:first + math.prod(op.grid)].reshape(-1, op.grid[2])
         lower = slice(op.domain.blocks - 1, None, op.domain.blocks)
         for k, where in enumerate((np.s_[:], np.s_[:, -1], np.s_[lower], np.s_[lower, -1])):
-            if k == 0 or work.table[i, k] != work.table[i, 0]:
+            if k == 0 or work.table[i, k].tobytes() != work.table[i, 0].tobytes():
                 of_tasks[where] = _alone(work.table[i, k], rows, machine)
         first += of_tasks.size
     return out

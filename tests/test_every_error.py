@@ -25,6 +25,7 @@ NOT_REACHED = {
     ("hpmoe/tracing/rules_reduce.py", "softmax over several"): "MindSpore refuses it first",
     ("hpmoe/tracing/tracer.py", "AttributeError"): "Python's protocol for a missing attribute",
     ("hpmoe/tracing/pynative.py", "AttributeError"): "Python's protocol for a missing attribute",
+    ("hpmoe/tracing/pynative.py", "raise interrupt"): "Ctrl-C while a trace ends; test_tracing_errors.py",
     ("kernels/ascend_rules.py", "its operand dtypes"): "both operands of a product have one dtype",
     ("kernels/ascend_rules.py", "its result"): "a product has the dtype of its operands, or of a main gradient",
     ("kernels/ascend_rules.py", "the copies of"): "needs more copies than a placement makes of a small layer",

@@ -3,6 +3,7 @@
 import inspect
 import random
 import re
+import weakref
 
 import mindspore as ms
 import numpy as np
@@ -12,7 +13,7 @@ from mindspore import Parameter, Tensor, mint, nn, ops
 from hpmoe.errors import ArgumentError, TraceError
 from hpmoe.primitives.dispatch import combine, dispatch
 from hpmoe.program import Aval
-from hpmoe.tracing import trace
+from hpmoe.tracing import pynative, trace
 from hpmoe.tracing.tracer import Tracer
 
 F = mint.nn.functional
@@ -244,3 +245,33 @@ def test_gradients_and_indexing_work_after_refused_gradients():
             trace(lambda x: ms.grad(square_sum)(x), X)
     assert WEIGHT[0].shape == (4,)
     assert ms.grad(square_sum)(Tensor([1.0, 2.0])).asnumpy().tolist() == [2, 4]
+
+
+def test_a_working_directory_that_is_gone(tmp_path, monkeypatch):
+    folder = tmp_path / "gone"
+    folder.mkdir()
+    monkeypatch.chdir(folder)
+    folder.rmdir()
+    assert trace(lambda x: x + 1.0, X).equations[0].source.startswith("test_tracing_errors.py:")
+    with pytest.raises(TraceError, match="at test_tracing_errors.py:"):
+        trace(branch, X)
+
+
+def test_ctrl_c_at_the_end_of_a_trace_leaves_nothing_behind(monkeypatch):
+    unpatch, calls = pynative._unpatch, []
+
+    def interrupted(running):
+        calls.append(running)
+        if len(calls) == 1:
+            raise KeyboardInterrupt
+        unpatch(running)
+
+    monkeypatch.setattr(pynative, "_unpatch", interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        trace(lambda x: x + 1.0, X)
+    assert len(calls) == 2 and pynative.current_recorder() is None and "hpmoe_record" not in vars(Tensor)
+
+
+def test_a_trace_that_is_gone_is_not_the_current_one():
+    pynative._LOCAL.__dict__.setdefault("stack", []).append(weakref.ref(pynative._Running(None)))
+    assert pynative.current_recorder() is None and not pynative._LOCAL.stack

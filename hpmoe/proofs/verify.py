@@ -87,7 +87,7 @@ def _check_form(flow: tf.Taskflow) -> None:
                               f"{', '.join(dtype.names)}")
     for name, cls in (("buffers", tf.Buffer), ("ops", tf.TileOp), ("routes", tf.RoutePlan), ("blocks", tf.EventBlock)):
         for x in [x for x in getattr(flow, name) if not isinstance(x, cls)][:1]:
-            raise VerifyError(f"verify: {name} holds a {type(x).__name__}; each must be a {cls.__name__}")
+            raise VerifyError(f"verify: one of {name} is of type {type(x).__name__}; it must be of {cls.__name__}")
 
 
 def _check_regions(flow: tf.Taskflow) -> None:

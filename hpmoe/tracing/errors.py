@@ -25,7 +25,10 @@ def is_library_frame(frame: types.FrameType) -> bool:
 
 def short_path(filename: str) -> str:
     """`filename` relative to the working directory where it is below that, else its last part."""
-    return _short_path(filename, os.getcwd())
+    try:
+        return _short_path(filename, os.getcwd())
+    except OSError:  # the working directory is gone
+        return Path(filename).name
 
 
 @functools.cache

@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import sys
 import threading
+import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
 
@@ -19,14 +20,27 @@ from hpmoe.tracing.draws import refuse_generator, refuse_operation
 from hpmoe.tracing.errors import not_traceable
 from hpmoe.tracing.tracer import WRITE_INSTEAD
 
+
+class _Running:
+    """A trace while it runs: whoever looks for it finds it gone once its frame is."""
+
+    def __init__(self, recorder: Any):
+        self.recorder = recorder
+
+
 _LOCAL = threading.local()
 _LOCK = new_lock()
 
 
 def current_recorder() -> Any:
     """The innermost trace of this thread, or None."""
-    stack = getattr(_LOCAL, "stack", [])
-    return stack[-1] if stack else None
+    stack = getattr(_LOCAL, "stack", ())
+    while stack:
+        running = stack[-1]()
+        if running is not None:
+            return running.recorder
+        stack.pop()  # its end was interrupted
+    return None
 
 
 def _fallback(self: Tensor, func: Any, args: Any, kwargs: Any = None) -> Any:
@@ -88,23 +102,23 @@ _PATCHES: tuple[tuple[type, str, Any], ...] = (
     *((Parameter, name, _refused(name)) for name in ("__setitem__", "set_data", "assign_value")),
 )
 _ORIGINALS = {(cls, name): vars(cls).get(name) for cls, name, _ in _PATCHES}
-_RUNNING = [0]
+_RUNNING: weakref.WeakSet[_Running] = weakref.WeakSet()
 
 
-def _patch() -> None:
+def _patch(running: _Running) -> None:
     with _LOCK:
-        _RUNNING[0] += 1
+        _RUNNING.add(running)
         for cls, name, value in _PATCHES:
             setattr(cls, name, value)
 
 
-def _unpatch() -> None:
+def _unpatch(running: _Running) -> None:
     with _LOCK:
-        _RUNNING[0] -= 1
-        for cls, name, _ in () if _RUNNING[0] else _PATCHES:
-            if _ORIGINALS[cls, name] is None:
+        _RUNNING.discard(running)
+        for cls, name, _ in () if any(True for _ in _RUNNING) else _PATCHES:
+            if _ORIGINALS[cls, name] is None and name in vars(cls):
                 delattr(cls, name)
-            else:
+            elif _ORIGINALS[cls, name] is not None:
                 setattr(cls, name, _ORIGINALS[cls, name])
 
 
@@ -128,16 +142,34 @@ def recording(recorder: Any) -> Iterator[None]:
 
     The executor's grad flag stays as it is: what the function computes from closed-over tensors alone keeps its history.
     """
-    flag = executor.grad_flag()
+    flag, running = executor.grad_flag(), _Running(recorder)
     stack = _LOCAL.__dict__.setdefault("stack", [])
-    _patch()
-    stack.append(recorder)
-    try:
-        yield
-    finally:
+    depth = len(stack)
+
+    def end() -> None:
+        del stack[depth:]
+        recorder.active = False
         if executor.grad_flag() and not flag:
             executor.clear_res()  # a gradient was interrupted; MindSpore would misread every later index
         executor.set_grad_flag(flag)
-        stack.pop()
-        recorder.active = False
-        _unpatch()
+        _unpatch(running)
+
+    try:
+        _patch(running)
+        stack.append(weakref.ref(running))
+        yield
+    finally:
+        _to_the_end(end)
+
+
+def _to_the_end(end: Callable[[], None]) -> None:
+    """Calls what may be called again, until no Ctrl-C comes in between."""
+    interrupt = None
+    while True:
+        try:
+            end()
+            break
+        except KeyboardInterrupt as error:
+            interrupt = error
+    if interrupt is not None:
+        raise interrupt
