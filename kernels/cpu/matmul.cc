@@ -50,10 +50,6 @@ void add_returned(const Frame& frame, int returned, int64_t k0, int64_t k1, cons
   }
 }
 
-}  // namespace
-
-namespace {
-
 // Whether an operand's array, those of all ranks together, is too large for caches that hold anything else besides.
 bool is_large(const Frame& frame, int i) {
   constexpr int64_t kLarge = int64_t{16} << 20;
