@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from hpmoe import taskflow as tf
-from hpmoe.costs import STREAM, UNIT, WEIGHT, Work, block_heights, with_fans
+from hpmoe.costs import STREAM, UNIT, WEIGHT, Work, block_heights, core_us, with_fans
 from hpmoe.dtypes import numpy_dtype
 from hpmoe.layout import Layout
 from hpmoe.machine import Machine
@@ -163,8 +163,7 @@ def _touched(work: np.void, rows: np.ndarray) -> np.ndarray:
 
 def _task_us(work: np.void, rows: np.ndarray, machine: Machine) -> float:
     """Microseconds of tasks of these numbers of rows together, each alone on the machine."""
-    granules = -(-rows // work["granule"]) * work["granule"]
-    core = machine.task_us + work["core_fixed"] + granules * work["core_row"]
+    core = machine.task_us + core_us(work, rows)
     if machine.host_cores:  # a task that waits for L2 takes no core
         return float(core.sum())
     return float(np.maximum(core, _touched(work, rows) / min(machine.worker_l2_bytes_per_us, machine.l2_bytes_per_us)).sum())

@@ -12,8 +12,9 @@ from hpmoe.machine import Body, Machine
 
 MAX_TOUCHES = 6
 TOUCH = np.dtype([("first", "i8"), ("part", "i8"), ("fixed", "f8"), ("row", "f8")])
-WORK = np.dtype([("core_fixed", "f8"), ("core_row", "f8"), ("core_fan", "f8"), ("link_row", "f8"), ("granule", "i8"),
-                 ("num_touches", "i8"), ("touches", TOUCH, MAX_TOUCHES)])
+WORK = np.dtype([("core_fixed", "f8"), ("core_row", "f8"), ("few_fixed", "f8"), ("few_row", "f8"), ("core_fan", "f8"),
+                 ("link_row", "f8"), ("few_rows", "i8"), ("granule", "i8"), ("num_touches", "i8"),
+                 ("touches", TOUCH, MAX_TOUCHES)])
 # Which part of an array a touch is about: what several touches of one part read again may still be in L2.
 UNIT, WEIGHT, OF_EXPERT, TOGETHER, STREAM, FAN = range(6)
 # Machine.vector_bytes_per_us is of bodies whose instructions work through five bytes for each that is moved, as SwiGLU's do.
@@ -29,8 +30,8 @@ class Work:
     Attributes:
         table: WORK [num_ops, 4], for tasks of a full tile of columns and of the last, narrower one, and of a weight's
             gradient the same two for its last, lower block of rows; `entries` says which is a task's. A task takes
-            core_fixed + rows * core_row microseconds of its worker, rows rounded up to a multiple of `granule`; a touch is
-            fixed + rows * row bytes; a transferred row is link_row bytes.
+            core_us microseconds of its worker, and core_fan for each row that experts have of tokens that came once; a touch
+            is fixed + rows * row bytes; a transferred row is link_row bytes.
         num_parts: parts of all arrays of a rank that touches are about.
     """
 
@@ -73,11 +74,14 @@ class Work:
         body = self._body(op)
         if op.opcode in ("GMM", "WGRAD"):
             inner = height or self._buffer(op, 1).cols
-            work["core_row"] = _stretched(2.0 * inner * cols, body, cols, inner) / self._matmul_rate(op, body)
-            work["core_fixed"] = machine.matmul_fill_us + (body.rows if body else 0.0) * work["core_row"]
+            work["core_fixed"], work["core_row"] = self._matmul_us(op, body, cols, inner)
             if not body:  # an NPU adds what copies return by multiplying it with a unit matrix
                 work["core_fixed"] += self._returned(op) * 2.0 * height * cols * height / self._matmul_rate(op, body)
             work["granule"] = self._granule(op)
+            few = self._body(op, rows=1)
+            if few and (few.kind, few.dtype) == (body.kind, body.dtype):
+                work["few_rows"] = few.most_rows
+                work["few_fixed"], work["few_row"] = self._matmul_us(op, few, cols, inner)
         elif op.opcode == "LAUNCH":
             _, row_bytes, is_collective, syncs_host = op.params
             work["core_fixed"] = (machine.launch_us + is_collective * machine.collective_us
@@ -97,12 +101,17 @@ class Work:
             work["core_row"], work["core_fan"] = row / rate, fan / rate
             work["core_fixed"] = fixed / rate + (body.rows if body else 0.0) * work["core_row"]
 
-    def _body(self, op: tf.TileOp) -> Body | None:
-        """What was measured of the operation's tasks."""
+    def _matmul_us(self, op: tf.TileOp, body: Body | None, cols: int, inner: int) -> tuple[float, float]:
+        """Of a task, and for each of its rows."""
+        row = _stretched(2.0 * inner * cols, body, cols, inner) / self._matmul_rate(op, body)
+        return self.machine.matmul_fill_us + (body.rows if body else 0.0) * row, row
+
+    def _body(self, op: tf.TileOp, rows: int = 0) -> Body | None:
+        """What was measured of the operation's tasks, of so many rows or of any number."""
         if not self.machine.bodies or len(op.operands) < 2 or op.opcode == "LAUNCH":
             return None
         dtype = storage_dtype(self._buffer(op, 1).dtype) if op.operands[1].buffer >= 0 else ""
-        return self.machine.body(body_kind(op), dtype)
+        return self.machine.body(body_kind(op), dtype, rows)
 
     def _computed(self, op: tf.TileOp, cols: int) -> float:
         """Bytes of float32 that vector instructions work through for each row, of a body that needs many of them."""
@@ -264,11 +273,20 @@ def task_costs(flow: tf.Taskflow, machine: Machine) -> np.ndarray:
     return out
 
 
+def core_us(work: np.ndarray | np.void, rows: np.ndarray | float) -> np.ndarray:
+    """Microseconds that tasks of these numbers of rows, [n], take of their workers; `work` is of one or of each, WORK [n].
+
+    Their rows count in whole granules, and a matmul of few rows may go a way of its own.
+    """
+    granules = -(-rows // work["granule"]) * work["granule"]
+    return np.where((work["few_rows"] > 0) & (rows <= work["few_rows"]), work["few_fixed"] + granules * work["few_row"],
+                    work["core_fixed"] + granules * work["core_row"])
+
+
 def _alone(work: np.void, rows: float, machine: Machine) -> float:
     """Microseconds of one task to which memory and links give all that one worker can take."""
-    granules = -(-rows // work["granule"]) * work["granule"]
     used = work["touches"][:work["num_touches"]]
-    return float(machine.task_us + max(work["core_fixed"] + granules * work["core_row"],
+    return float(machine.task_us + max(core_us(work, rows),
                                        (used["fixed"].sum() + rows * used["row"].sum()) / machine.worker_l2_bytes_per_us,
                                        rows * work["link_row"] / machine.worker_link_bytes_per_us))
 

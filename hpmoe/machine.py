@@ -47,6 +47,7 @@ class Body:
     Attributes:
         kind: the opcode, with the function of a MAP or ROW_REDUCE, and "T" where the second operand of a GMM is transposed.
         dtype: of what it reads.
+        most_rows: that such a task has, a matmul with a way of its own for few of them; 0 for any number.
     """
 
     kind: str
@@ -55,6 +56,7 @@ class Body:
     rows: float = 0.0
     cols: float = 0.0
     inner: float = 0.0
+    most_rows: float = 0.0
 
 
 @dataclasses.dataclass(frozen=True)
@@ -174,9 +176,11 @@ class Machine:
         """Flops for each microsecond of one AIC on a full tile of a dtype."""
         return self.matmul_flops_per_us * self.matmul_efficiency * (self.matmul_float32_ratio if dtype == "float32" else 1.0)
 
-    def body(self, kind: str, dtype: str) -> Body | None:
-        """What was measured of tasks of a kind; of another dtype or function where not of this one."""
-        found = [b for b in self.bodies if b.kind.partition(" ")[0] == kind.partition(" ")[0]]
+    def body(self, kind: str, dtype: str, rows: int = 0) -> Body | None:
+        """What was measured of tasks of a kind; of another dtype or function where not of this one. With `rows` what was
+        measured only of tasks of few rows, these among them."""
+        found = [b for b in self.bodies if b.kind.partition(" ")[0] == kind.partition(" ")[0]
+                 and (0 < rows <= b.most_rows or rows == b.most_rows == 0)]
         return max(found, key=lambda b: (b.kind == kind, b.dtype == dtype), default=None)
 
     def queues_of(self, unit: str) -> range:

@@ -8,7 +8,7 @@ import itertools
 import numpy as np
 
 from hpmoe import taskflow as tf
-from hpmoe.costs import STREAM, WEIGHT, Work, rows_of_expert
+from hpmoe.costs import STREAM, WEIGHT, Work, core_us, rows_of_expert
 from hpmoe.lifetimes import row_bytes
 from hpmoe.machine import Machine
 from hpmoe.program import Program
@@ -75,6 +75,6 @@ def _units(flow: tf.Taskflow, op: tf.TileOp) -> tuple[list[tuple[float, int]], i
 def _task_us(work: np.void, rows: float, machine: Machine) -> float:
     """Of a task alone on the machine, with what waiting and signalling takes at least."""
     touches = work["touches"][:work["num_touches"]]
-    core = work["core_fixed"] + -(-rows // work["granule"]) * work["granule"] * work["core_row"]
+    core = core_us(work, rows)
     passed = (touches["fixed"].sum() + rows * touches["row"].sum()) / machine.worker_l2_bytes_per_us
     return float(max(machine.task_us + core, passed) + machine.wait_us + machine.signal_us)

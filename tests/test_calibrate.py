@@ -1,6 +1,7 @@
 """hpmoe calibrate: what it stores, what cpu(calibrated=True) makes of it, and how predictions are checked."""
 
 import json
+import types
 
 import numpy as np
 import pytest
@@ -9,6 +10,7 @@ import hpmoe
 from hpmoe import ArgumentError, Aval, calibration
 from hpmoe.calibrating import agreement, bodies, cpu as calibrating_cpu, overheads
 from hpmoe.calibrating.fit import Samples, fit
+from hpmoe.calibrating.runs import Run, Runs
 from hpmoe.cli import main
 from hpmoe.costs import Work
 from hpmoe.host import cache_folder
@@ -85,6 +87,33 @@ def test_bodies_cost_what_they_say():
     assert machine.body("GMM", "float16").kind == "GMM" and machine.body("COL_SUM", "float32") is None
 
 
+def test_few_rows_go_another_way():
+    """Of tasks of at most so many rows as it was measured for; of no other kind or dtype."""
+    few = Body("GMM", "float32", 0.4, rows=2, cols=10, inner=5, most_rows=32)
+    machine = hpmoe.cpu(1).replace(**{**FIELDS, "bodies": (*BODIES, few), "task_us": 0.0, "signal_us": 0.0})
+    for rows, lost, share in ((32, 2, 0.4), (33, 30, 0.2)):
+        span = hpmoe.simulate(gmm_flow(machine, rows), machine).span
+        assert span == pytest.approx(4 * 2 * 2 * (rows + lost) * (32 + 10) * (48 + 5) / (share * 1e6), abs=0.02)
+    assert machine.body("GMM", "float32") == BODIES[0] and machine.body("GMM", "float32", rows=32) == few
+    assert machine.body("GMM", "float32", rows=33) is None and machine.body("WGRAD", "float32", rows=1) is None
+    half = hpmoe.tile_partition(lambda x, w: x @ w, rows=8, cols=8).lower(Aval((8, 8), "bfloat16"), Aval((8, 8), "bfloat16"))
+    assert Work(half, machine).table["few_rows"].max() == 0
+
+
+def test_runs_at_another_speed_do_not_count():
+    """Of runs beside quick launches the quickest; others only where there are too few."""
+    line = lambda us: types.SimpleNamespace(span=us, begin=np.zeros(1), end=np.full(1, us))  # noqa: E731
+    runs, yardstick = Runs(None), types.SimpleNamespace(quiet=10.0)
+    runs.all = [Run((line(us),), beside, beside) for us, beside in
+                [(100.0 + i, 10.0) for i in range(40)] + [(30.0, 20.0)] * 40]
+    lines, speeds = runs.counted(yardstick)
+    assert [x.span for x in lines] == [100.0 + i for i in range(10)] and set(speeds) == {1.0}
+    assert not runs.is_disturbed(yardstick)
+    runs.all = runs.all[:2] + runs.all[40:]
+    lines, speeds = runs.counted(yardstick)
+    assert len(lines) == 4 and {x.span for x in lines} == {30.0} and set(speeds) == {0.5} and runs.is_disturbed(yardstick)
+
+
 def test_workers_share_the_cores_there_are():
     one, two, half = (hpmoe.simulate(gmm_flow(hpmoe.cpu(n)), hpmoe.cpu(n).replace(**{**FIELDS, "host_cores": c})).span
                       for n, c in ((1, 1.0), (2, 2.0), (2, 1.0)))
@@ -102,7 +131,7 @@ def test_a_fit_finds_what_tasks_were_made_from():
 
 @pytest.fixture
 def small(monkeypatch):
-    monkeypatch.setattr(bodies, "LAYERS", bodies.LAYERS[2:3])
+    monkeypatch.setattr(bodies, "LAYERS", bodies.LAYERS[1:3])
     monkeypatch.setattr(bodies, "FLOATS", ("float32",))
     monkeypatch.setattr(calibrating_cpu, "LEAST_ROUNDS", 1)
     monkeypatch.setattr(overheads, "BLOCK_BYTES", 1 << 16)

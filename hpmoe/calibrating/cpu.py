@@ -14,12 +14,13 @@ import numpy as np
 from hpmoe.calibrating.bodies import Subject, subjects
 from hpmoe.calibrating.fit import Samples, fit
 from hpmoe.calibrating.overheads import Overheads
-from hpmoe.calibrating.runs import QUIET, UNCERTAIN, Runs, Yardstick
+from hpmoe.calibrating.runs import QUIET, Runs, Yardstick
 from hpmoe.host import num_cores
 from hpmoe.machine import Body
 
 MOST_ROUNDS, LEAST_ROUNDS = 40, 5
 AGAIN = 0.5  # of the time for all, at most, for what other programs disturbed
+FEW_ROWS = {"GMM": 48, "GMM T": 24}  # up to which products go another way, see kernels/cpu/few_rows.cc
 NO_LIMIT = 1e9  # bytes a microsecond through private caches: the measured bodies include it
 
 
@@ -52,7 +53,7 @@ class Measurement:
             self._round()
         begin = time.monotonic()
         while time.monotonic() - begin < AGAIN * budget_s:
-            disturbed = [runs for runs in self._each if runs.uncertainty(self.yardstick) > UNCERTAIN]
+            disturbed = [runs for runs in self._each if runs.is_disturbed(self.yardstick)]
             if not disturbed:
                 return
             self._progress(f"measuring {len(disturbed)} of {len(self._each)} again, which other programs disturbed")
@@ -66,7 +67,7 @@ class Measurement:
 
     def result(self) -> tuple[dict[str, Any], list[dict[str, Any]]]:
         """The measured fields of a Machine, and for each kind of task and dtype its row of the table: kind, dtype, samples,
-        rate (flops or bytes a microsecond, of a large task), lost rows, cols and inner, error (median).
+        rate (flops or bytes a microsecond, of a large task), lost rows, cols and inner, most_rows, error (median).
 
         Of an overhead the quietest quarter counts, of the runs of a call what Runs says.
         """
@@ -81,13 +82,16 @@ def _table(timed: list[Subject], yardstick: Yardstick) -> list[tuple[dict[str, A
             gathered[kind, dtype].append(samples)
     out = []
     for (kind, dtype), parts in gathered.items():
-        samples = Samples.joined(parts)
-        if not len(samples.us):
-            continue
-        body, error = fit(kind, dtype, samples, is_matmul(kind))
-        out.append(({"kind": kind, "dtype": dtype, "samples": len(samples.us), "rate": body.share, "rows": body.rows,
-                     "cols": body.cols, "inner": body.inner, "error": error}, body))
-    return sorted(out, key=lambda pair: (not is_matmul(pair[0]["kind"]), pair[0]["kind"], pair[0]["dtype"]))
+        samples, few = Samples.joined(parts), FEW_ROWS.get(kind, 0)
+        for most_rows, which in ((0, samples.rows > few), (few, samples.rows <= few)):
+            mine = samples.select(which)
+            if not len(mine.us):
+                continue
+            body, error = fit(kind, dtype, mine, is_matmul(kind))
+            out.append(({"kind": kind, "dtype": dtype, "samples": len(mine.us), "rate": body.share, "rows": body.rows,
+                         "cols": body.cols, "inner": body.inner, "most_rows": most_rows, "error": error},
+                        dataclasses.replace(body, most_rows=float(most_rows))))
+    return sorted(out, key=lambda pair: (not is_matmul(pair[1].kind), pair[1].kind, pair[1].dtype, pair[1].most_rows))
 
 
 def is_matmul(kind: str) -> bool:
@@ -95,8 +99,8 @@ def is_matmul(kind: str) -> bool:
 
 
 def _fields(table: list[tuple[dict[str, Any], Body]], overheads: Overheads, cores: int) -> dict[str, Any]:
-    matmul = max(b.share for r, b in table if r["kind"] == "GMM")
-    rate = {(r["kind"], r["dtype"]): b.share for r, b in table}
+    rate = {(b.kind, b.dtype): b.share for _, b in table if not b.most_rows}
+    matmul = max(share for (kind, _), share in rate.items() if kind == "GMM")
     vector = rate["MAP add", "float32"]
     bodies = [dataclasses.replace(b, share=b.share / (matmul if is_matmul(b.kind) else vector)) for _, b in table]
     copied = {n: float(np.quantile(rates, 1 - QUIET)) for n, rates in overheads.copied.items()}

@@ -1,4 +1,4 @@
-"""Runs on a machine whose speed other programs change: each beside a fixed launch, and only those that ran evenly count."""
+"""Runs on a machine whose speed other programs change: each beside a fixed launch, and only undisturbed ones count."""
 
 from __future__ import annotations
 
@@ -14,9 +14,9 @@ from hpmoe.commands.layer import measured_call
 from hpmoe.timelines.timeline import Timeline
 
 EACH = 3  # runs that count, of each visit
-STEADY = 1.15  # the fixed launches before and after a run that was steady differ by no more than this factor
-COUNTED = 0.5  # of the steady runs, those whose tasks kept most evenly to each other
-LEAST = 4  # runs that count even if they were not steady
+NEAR = 1.4  # the fixed launches before and after a run at the quiet speed take no more than this factor longer or shorter
+COUNTED = 0.25  # of the runs at the quiet speed, the quickest
+LEAST = 4  # runs that count at least, and twice as many of which they are the quickest
 QUIET = 0.25  # of the launches of the yardstick, and of what is timed without it
 UNCERTAIN = 0.04  # standard error of the mean of the runs that count, above which there should be more of them
 
@@ -61,9 +61,9 @@ class Run:
     before: float
     after: float
 
-    @property
-    def is_steady(self) -> bool:
-        return abs(math.log(self.after / self.before)) <= math.log(STEADY)
+    def distance(self, quiet: float) -> float:
+        """By what factor the yardstick beside it was off the quiet speed."""
+        return math.exp(max(abs(math.log(us / quiet)) for us in (self.before, self.after)))
 
 
 class Runs:
@@ -90,17 +90,15 @@ class Runs:
     def counted(self, yardstick: Yardstick, launch: int = -1) -> tuple[list[Timeline], np.ndarray]:
         """The runs of a launch that count, and how much quicker each would have been at the yardstick's quiet speed.
 
-        Where a core is slower than the other one for a while, tasks end apart that would else end together, and a run takes
-        longer than its tasks say. So of the steady runs those count in which tasks took the most even shares.
+        Kinds of tasks slow down differently when the machine does, so that no yardstick tells what a run at half the speed
+        would have taken: runs at the quiet speed count. What disturbs them only makes them longer, by a core that is slower
+        than the other one for a while too, so of those the quickest.
         """
-        steady = [run for run in self.all if run.is_steady]
-        if len(steady) < LEAST:
-            steady = sorted(self.all, key=lambda run: abs(math.log(run.after / run.before)))[:LEAST]
-        lines = [run.lines[launch] for run in steady]
-        speeds = np.array([2 * yardstick.quiet / (run.before + run.after) for run in steady])
-        us = np.array([line.end - line.begin for line in lines]) * speeds[:, None]
-        even = np.argsort(_unevenness(us), kind="stable")[:max(LEAST, math.ceil(COUNTED * len(lines)))]
-        return [lines[i] for i in even], speeds[even]
+        near = sorted(self.all, key=lambda run: run.distance(yardstick.quiet))[:max(2 * LEAST, self._num_near(yardstick))]
+        speeds = np.array([2 * yardstick.quiet / (run.before + run.after) for run in near])
+        quick = np.argsort(speeds * [sum(line.span for line in run.lines) for run in near], kind="stable")
+        quick = quick[:max(LEAST, math.ceil(COUNTED * len(near)))]
+        return [near[i].lines[launch] for i in quick], speeds[quick]
 
     def launches(self, yardstick: Yardstick) -> list[tuple[Timeline, np.ndarray, float]]:
         """For each launch of the call a Timeline, and mean microseconds of the runs that count, each at the yardstick's
@@ -118,9 +116,10 @@ class Runs:
         spans = speeds * [line.span for line in lines]
         return float(np.std(spans, ddof=1) / np.mean(spans) / math.sqrt(len(spans))) if len(spans) > 1 else math.inf
 
+    def is_disturbed(self, yardstick: Yardstick) -> bool:
+        """Whether there should be more of them."""
+        return self._num_near(yardstick) < 2 * LEAST or self.uncertainty(yardstick) > UNCERTAIN
 
-def _unevenness(us: np.ndarray) -> np.ndarray:
-    """For each run how far the shares of its tasks in its time are from the usual ones; us: [runs, tasks]."""
-    usual = np.median(us, axis=0)
-    pace = us.sum(axis=1, keepdims=True) / max(usual.sum(), 1e-9)
-    return np.abs(us / pace - usual).sum(axis=1)
+    def _num_near(self, yardstick: Yardstick) -> int:
+        """Runs at the quiet speed."""
+        return sum(run.distance(yardstick.quiet) <= NEAR for run in self.all)

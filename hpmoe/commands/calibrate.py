@@ -19,8 +19,8 @@ from hpmoe.commands.progress import Progress
 SUMMARY = "measures this CPU for hpmoe.cpu(calibrated=True), or checks what such a measurement predicts"
 NOTES = """\
 Measured are the task bodies of launches on all cores, in turn for --budget seconds, and what other programs disturbed
-again for half as long at most. A run counts beside a small launch before and after it, since a shared machine has
-another speed every second, and where its tasks took even shares of it. "lost" says how much larger tasks of the same
+again for half as long at most. A shared machine has another speed every second, so that each run is beside a small
+launch before and after it: where these are quick the quickest runs count. "lost" says how much larger tasks of the same
 rate would be: of r rows they take as long as r + lost rows at the full rate. The result is kept for this CPU model,
 number of cores and version of hpmoe in $XDG_CACHE_HOME/hpmoe, or ~/.cache/hpmoe. --check keeps nothing: it runs ten
 layers in the same rounds, simulates their taskflows, measures all once more where one is off by more than 15 %, and
@@ -78,10 +78,11 @@ def text(fields: dict[str, Any], table: list[dict[str, Any]], path: Path) -> str
     """What was measured, for a terminal."""
     key = calibration.calibration_key()
     lines = [f"{key['cpu']}, {key['cores']} cores, hpmoe {key['hpmoe']}", "",
-             f"{'task':16}{'dtype':>10}{'full rate':>16}{'lost rows':>11}{'cols':>7}{'inner':>7}{'fit':>7}"]
+             f"{'task':20}{'dtype':>10}{'full rate':>16}{'lost rows':>11}{'cols':>7}{'inner':>7}{'fit':>7}"]
     for r in table:
         unit = "GFLOP/s" if is_matmul(r["kind"]) else "GB/s"
-        lines.append(f"{r['kind']:16}{r['dtype']:>10}{r['rate'] / 1e3:>8.1f} {unit:<7}{r['rows']:>11.1f}{r['cols']:>7.0f}"
+        kind = f"{r['kind']} to {r['most_rows']} rows" if r["most_rows"] else r["kind"]
+        lines.append(f"{kind:20}{r['dtype']:>10}{r['rate'] / 1e3:>8.1f} {unit:<7}{r['rows']:>11.1f}{r['cols']:>7.0f}"
                      f"{r['inner']:>7.0f}{r['error']:>7.0%}")
     lines += ["fit: median of |predicted / measured - 1| of a task", "",
               f"memory            {fields['worker_memory_bytes_per_us'] / 1e3:.1f} GB/s for one core, "

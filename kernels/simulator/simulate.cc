@@ -149,7 +149,7 @@ class Simulation {
       if (!meet_waits(worker, frame)) {
         if (now > clock) return happenings_.foresee(now, Happening::WAKE, w);
         worker.has_slept = true;
-        worker.asleep_since = now;
+        worker.asleep_since = worker.looked;
         asleep_[rank][worker.awaited].push_back(w);
         return;
       }
@@ -261,10 +261,16 @@ class Simulation {
       rows = opcode == Opcode::LAUNCH ? laid_out(frame) : static_cast<double>(frame.unit.rows);
     }
     const bool is_empty = frame.unit.rows == 0 && rows == 0 && static_cast<Domain>(frame.op.domain) != Domain::EXPERTS;
-    const double granules = std::ceil(rows / static_cast<double>(work.granule)) * static_cast<double>(work.granule);
-    const double fans = rows * rows_of_token(frame), us = work.core_fixed + granules * work.core_row + fans * work.core_fan;
+    const double fans = rows * rows_of_token(frame) * work.core_fan;
     if (!is_empty) touch(w, frame, work, rows, written, now);
-    work_alone(w, machine_.task_us + (is_empty ? 0 : us), now);
+    work_alone(w, machine_.task_us + (is_empty ? 0 : core_us(work, rows) + fans), now);
+  }
+
+  static double core_us(const HpmoeWork& work, double rows) {
+    const auto granule = static_cast<double>(work.granule);
+    const double granules = std::ceil(rows / granule) * granule;
+    const bool is_few = work.few_rows > 0 && rows <= static_cast<double>(work.few_rows);
+    return is_few ? work.few_fixed + granules * work.few_row : work.core_fixed + granules * work.core_row;
   }
 
   // Rows that a launch of the unfused program lays out: none, those sent or those received.
@@ -340,7 +346,7 @@ class Simulation {
 
   // When a worker that is asleep looks at its event, at `now` or after it.
   double next_look(const Worker& worker, double now) const {
-    if (machine_.repoll_us <= 0) return now;
+    if (machine_.repoll_us <= 0 || now <= worker.asleep_since) return now;
     return worker.asleep_since + std::ceil((now - worker.asleep_since) / machine_.repoll_us) * machine_.repoll_us;
   }
 

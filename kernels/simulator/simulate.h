@@ -38,16 +38,17 @@ struct HpmoeTouch {
 
 constexpr int kMaxTouches = 6;
 
-// A task of an op takes fixed + rows (in whole granules) * row microseconds of its worker, and core_fan for each row that experts
-// have of tokens that came once; of a transfer the rows are those that it moves, with link_row bytes each.
+// A task of an op takes core_fixed + rows (in whole granules) * core_row microseconds of its worker, one of at most few_rows
+// rows, where that is above 0, the same of few_fixed and few_row; and core_fan for each row that experts have of tokens that
+// came once. Of a transfer the rows are those that it moves, with link_row bytes each.
 struct HpmoeWork {
-  double core_fixed, core_row, core_fan, link_row;
-  int64_t granule, num_touches;
+  double core_fixed, core_row, few_fixed, few_row, core_fan, link_row;
+  int64_t few_rows, granule, num_touches;
   HpmoeTouch touches[kMaxTouches];
 };
 
 static_assert(sizeof(HpmoeMachine) == 18 * 8, "eighteen words of eight bytes");
-static_assert(sizeof(HpmoeWork) == 6 * 8 + kMaxTouches * 4 * 8, "words of eight bytes");
+static_assert(sizeof(HpmoeWork) == 9 * 8 + kMaxTouches * 4 * 8, "words of eight bytes");
 
 enum { HPMOE_L2, HPMOE_MEMORY, HPMOE_EGRESS, HPMOE_INGRESS, HPMOE_NODE_EGRESS, HPMOE_NODE_INGRESS, HPMOE_NUM_RATES };
 
