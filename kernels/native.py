@@ -12,7 +12,7 @@ from pathlib import Path
 from hpmoe.native import loading
 
 FOLDER = Path(__file__).parent
-ABI_VERSION = 6
+ABI_VERSION = 7
 
 
 class Rank(ctypes.Structure):
