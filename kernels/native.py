@@ -12,7 +12,7 @@ from pathlib import Path
 from hpmoe.native import loading
 
 FOLDER = Path(__file__).parent
-ABI_VERSION = 7
+ABI_VERSION = 8
 
 
 class Rank(ctypes.Structure):
@@ -77,6 +77,11 @@ def products_name():
     return f"AMX, elsewhere {gemm_name()}" if load().hpmoe_uses_amx() else gemm_name()
 
 
+def few_rows():
+    """Up to how many rows a float32 product takes a way of its own; 0 where none does."""
+    return load().hpmoe_few_rows()
+
+
 def use_amx(allowed):
     """Lets bfloat16 and float32 products use the matrix units of the core (AMX), or not; returns whether they do."""
     return bool(load().hpmoe_use_amx(bool(allowed)))
@@ -108,6 +113,7 @@ def load():
         "hpmoe_gemm_name": (ctypes.c_char_p, []),
         "hpmoe_uses_amx": (ctypes.c_int, []),
         "hpmoe_use_amx": (ctypes.c_int, [ctypes.c_int]),
+        "hpmoe_few_rows": (ctypes.c_int64, []),
         "hpmoe_layout": (ctypes.c_char_p, []),
     }
     runtime = loading.load_library(find_library(), "hpmoe_abi_version", ABI_VERSION, signatures)

@@ -16,11 +16,11 @@ from hpmoe.calibrating.fit import Samples, fit
 from hpmoe.calibrating.overheads import Overheads
 from hpmoe.calibrating.runs import QUIET, Runs, Yardstick
 from hpmoe.host import num_cores
+from hpmoe.kernels.native import few_rows
 from hpmoe.machine import Body
 
 MOST_ROUNDS, LEAST_ROUNDS = 40, 5
 AGAIN = 0.5  # of the time for all, at most, for what other programs disturbed
-FEW_ROWS = {"GMM": 48, "GMM T": 24}  # up to which products go another way, see kernels/cpu/few_rows.cc
 NO_LIMIT = 1e9  # bytes a microsecond through private caches: the measured bodies include it
 
 
@@ -82,7 +82,7 @@ def _table(timed: list[Subject], yardstick: Yardstick) -> list[tuple[dict[str, A
             gathered[kind, dtype].append(samples)
     out = []
     for (kind, dtype), parts in gathered.items():
-        samples, few = Samples.joined(parts), FEW_ROWS.get(kind, 0)
+        samples, few = Samples.joined(parts), few_rows() if kind.startswith("GMM") else 0
         for most_rows, which in ((0, samples.rows > few), (few, samples.rows <= few)):
             mine = samples.select(which)
             if not len(mine.us):

@@ -63,6 +63,9 @@ const char* hpmoe_gemm_name(void);
 int hpmoe_uses_amx(void);
 int hpmoe_use_amx(int allowed);
 
+// Up to how many rows a float32 product takes a way of its own; 0 where none does.
+int64_t hpmoe_few_rows(void);
+
 // Lines "Struct field offset size", "Struct . 0 sizeof" and "Enum MEMBER value".
 const char* hpmoe_layout(void);
 

@@ -4,6 +4,7 @@
 
 #include "abi.h"
 #include "crew.h"
+#include "few_rows.h"
 #include "forms.h"
 #include "gemm.h"
 #include "interrupt.h"
@@ -77,13 +78,15 @@ int hpmoe_pack_forms(const HpmoeTables* tables, hpmoe::TaskWord* tasks, hpmoe::F
   }
 }
 
-int32_t hpmoe_abi_version(void) { return 7; }
+int32_t hpmoe_abi_version(void) { return 8; }
 
 const char* hpmoe_image_fault(const void* image, int64_t image_bytes) { return hpmoe::find_fault(image, image_bytes); }
 
 int hpmoe_use_blas(const char* path) { return hpmoe::use_blas(path); }
 const char* hpmoe_gemm_name(void) { return hpmoe::gemm_name(); }
 int hpmoe_uses_amx(void) { return hpmoe::uses_amx(); }
+
+int64_t hpmoe_few_rows(void) { return hpmoe::few_rows(); }
 
 int hpmoe_use_amx(int allowed) {
   hpmoe::use_amx(allowed != 0);

@@ -174,9 +174,13 @@ void multiply_by_dots(const Sizes& s, const float* a, int64_t lda, const float* 
 
 }  // namespace
 
-bool few_rows_gemm(const Sizes& s, const Matrix& a, const Matrix& b, const Matrix& c, bool accumulate) {
+int64_t few_rows() {
   static const bool has_avx512 = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512vl");
-  if (!has_avx512 || a.transposed || s.m > kMostRows) return false;
+  return has_avx512 ? kMostRows : 0;
+}
+
+bool few_rows_gemm(const Sizes& s, const Matrix& a, const Matrix& b, const Matrix& c, bool accumulate) {
+  if (a.transposed || s.m > few_rows()) return false;
   (b.transposed ? multiply_by_dots : multiply_by_strips)(s, reinterpret_cast<const float*>(a.data), a.ld,
                                                          reinterpret_cast<const float*>(b.data), b.ld,
                                                          reinterpret_cast<float*>(c.data), c.ld, accumulate);
@@ -188,6 +192,8 @@ bool few_rows_gemm(const Sizes& s, const Matrix& a, const Matrix& b, const Matri
 #else
 
 namespace hpmoe {
+
+int64_t few_rows() { return 0; }
 
 bool few_rows_gemm(const Sizes&, const Matrix&, const Matrix&, const Matrix&, bool) { return false; }
 

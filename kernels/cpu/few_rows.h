@@ -5,6 +5,9 @@
 
 namespace hpmoe {
 
+// What few rows are: 0 where the core has no AVX-512.
+int64_t few_rows();
+
 // c = a @ b, or c += a @ b, all float32, where a has few rows and the core AVX-512; does nothing and returns false elsewhere.
 bool few_rows_gemm(const Sizes& sizes, const Matrix& a, const Matrix& b, const Matrix& c, bool accumulate);
 
