@@ -50,7 +50,7 @@ class Judge:
     def threshold(self, rank, extent, index, mult, route):
         key = rank, extent, index, mult, route
         if key not in self._thresholds:
-            self._thresholds[key] = np.array([mult * _extent(x, rank, extent, index, route) for x in self.expansions])
+            self._thresholds[key] = np.array([mult * extent_of(x, rank, extent, index, route) for x in self.expansions])
         return self._thresholds[key]
 
     def experts(self, rank, t):
@@ -282,7 +282,7 @@ def _odd_signal(flow, op, kind, amount, remote):
     return "a task over experts signals rows" if op.domain.kind == "experts" and amount == tf.ROWS else None
 
 
-def _extent(x, rank, extent, index, route):
+def extent_of(x, rank, extent, index, route):
     """What an event's threshold is a multiple of, counted row by row."""
     flow = x.flow
     if extent in (tf.ONE, tf.STATIC_TILE):
