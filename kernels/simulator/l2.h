@@ -5,8 +5,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "cpu/frame.h"
-#include "simulate.h"
+#include "task_work.h"
 
 namespace hpmoe {
 
@@ -14,18 +13,6 @@ namespace hpmoe {
 struct Passed {
   double bytes = 0, missed = 0;
 };
-
-// Of tokens that came once, the rows that the rank's experts have of each in the mean; 0 where none did.
-inline double rows_of_token(const Frame& frame) {
-  const Routing* experts = frame.routing ? frame.routing->experts() : nullptr;
-  const auto received = experts ? static_cast<double>(frame.routing->received(frame.rank)) : 0;
-  return received > 0 ? static_cast<double>(experts->received(frame.rank)) / received : 0;
-}
-
-// Where the rows of a transfer go.
-inline int32_t target_of(const Frame& frame, const Segment& segment) {
-  return goes_back(frame.op) ? segment.source : segment.dest;
-}
 
 // Which parts of its ranks' arrays L2 still holds: those touched within its size of bytes.
 class L2 {

@@ -17,6 +17,7 @@
 #include "host_threads.h"
 #include "l2.h"
 #include "rates.h"
+#include "task_work.h"
 #include "worker.h"
 
 namespace hpmoe {
@@ -264,13 +265,6 @@ class Simulation {
     const double fans = rows * rows_of_token(frame) * work.core_fan;
     if (!is_empty) touch(w, frame, work, rows, written, now);
     work_alone(w, machine_.task_us + (is_empty ? 0 : core_us(work, rows) + fans), now);
-  }
-
-  static double core_us(const HpmoeWork& work, double rows) {
-    const auto granule = static_cast<double>(work.granule);
-    const double granules = std::ceil(rows / granule) * granule;
-    const bool is_few = work.few_rows > 0 && rows <= static_cast<double>(work.few_rows);
-    return is_few ? work.few_fixed + granules * work.few_row : work.core_fixed + granules * work.core_row;
   }
 
   // Rows that a launch of the unfused program lays out: none, those sent or those received.
