@@ -71,29 +71,42 @@ class LikelySlots:
         for several peers is of the group of its first. Cells for ranks of one place in every node have one number: all
         workers then send as much to other nodes.
         """
-        sources, slot = min(self.ep_size, math.ceil(self.ep_size / self.per_expert)), np.arange(len(sequence))[:, None]
+        num_peers, slot = sequence.shape[1], np.arange(len(sequence))[:, None]
         first = (self.place / self.per_expert * self.ep_size).astype(int)[:, None] % self.ep_size
-        nodes, node = -(-self.ep_size // node_size), self._source // node_size
-        alike = np.maximum(slot[:, 0] - node * round(self.per_expert * node_size / self.ep_size), 0)
-        num_peers = sequence.shape[1]
-        task = np.argsort(ahead)[(first + np.arange(sources)) % self.ep_size] % num_peers
-        began = sequence[slot, task].astype(np.int64)[alike] * nodes + node[:, None, None]
-        group = np.broadcast_to((ahead[task] % node_size % groups)[:, :, None], began.shape).reshape(-1)
-        order = np.argsort(group * (began.max(initial=0) + 1) + began.reshape(-1))
-        sizes = np.bincount(group, minlength=groups)
-        turns = np.empty(began.shape, np.int32)
-        turns.reshape(-1)[order] = (np.arange(began.size) - np.repeat(np.cumsum(sizes) - sizes, sizes)) // nodes
+        sources = min(self.ep_size, math.ceil(self.ep_size / self.per_expert))
+        likely = np.argsort(ahead)[(first + np.arange(sources)) % self.ep_size] % num_peers
+        group = ahead[likely] % node_size % groups
+        numbers = self._numbers(sequence[slot, likely], group, groups, node_size)
         half, apart = num_peers // 2, np.arange(num_peers)
         nearest = ((apart + half) % num_peers - half) % sources  # for peers so many ranks after the first likely one
-        out = turns[slot, nearest[(ahead[:num_peers] - first) % num_peers]]
-        if groups > 1 < sources:  # slots of other ranks may begin with rows likely in the one before
-            is_likely = np.zeros(out.shape[:2], bool)
-            is_likely[slot, task] = True
-            last = np.ceil((self.expert + 1) * self.per_expert).astype(int) - 1
-            before = np.where(self.place == 0, np.minimum(last, len(last) - 1), slot[:, 0] - 1)
-            is_later = is_likely[before] & ~is_likely
-            out[is_later] = out[before][is_later]
+        out = numbers[slot, nearest[(ahead[:num_peers] - first) % num_peers]]
+        if groups > 1 < sources:
+            self._number_as_before(out, likely)
         return out
+
+    def _numbers(self, sequence: np.ndarray, group: np.ndarray, groups: int, node_size: int) -> np.ndarray:
+        """Of each cell, [num_slots, sources, columns] as `sequence`, how many of its group come before it, where those for
+        ranks of one place in every node count once; `group` [num_slots, sources]."""
+        nodes, node = -(-self.ep_size // node_size), self._source // node_size
+        in_first_node = np.arange(len(node)) - node * round(self.per_expert * node_size / self.ep_size)
+        began = sequence.astype(np.int64)[np.maximum(in_first_node, 0)] * nodes + node[:, None, None]
+        of_group = np.broadcast_to(group[:, :, None], began.shape).reshape(-1)
+        order = np.argsort(of_group * (began.max(initial=0) + 1) + began.reshape(-1))
+        sizes = np.bincount(of_group, minlength=groups)
+        out = np.empty(began.shape, np.int32)
+        out.reshape(-1)[order] = (np.arange(began.size) - np.repeat(np.cumsum(sizes) - sizes, sizes)) // nodes
+        return out
+
+    def _number_as_before(self, numbers: np.ndarray, likely: np.ndarray) -> None:
+        """Gives peers that are likely in the slot before and not in this one the number they have there: on other ranks a
+        slot may begin with their rows. `numbers` [num_slots, peers, columns], `likely` peers of each slot."""
+        slot = np.arange(len(numbers))
+        is_likely = np.zeros(numbers.shape[:2], bool)
+        is_likely[slot[:, None], likely] = True
+        last = np.ceil((self.expert + 1) * self.per_expert).astype(int) - 1
+        before = np.where(self.place == 0, np.minimum(last, len(last) - 1), slot - 1)
+        is_later = is_likely[before] & ~is_likely
+        numbers[is_later] = numbers[before][is_later]
 
 
 def likely_costs(flow: tf.Taskflow, machine: Machine) -> np.ndarray:
