@@ -6,7 +6,7 @@ import itertools
 import mindspore as ms
 import numpy as np
 import pytest
-from helpers import for_several, kept_by_hand, numpy_moe_ffn, relative_error
+from helpers import assert_close, for_several, kept_by_hand, numpy_moe_ffn
 
 import hpmoe
 from hpmoe import Aval, assign_queues, fuse_persistent, overlap_comm, tile_partition
@@ -68,10 +68,9 @@ class LayerRun:
         out, grads = numpy_moe_ffn((x, self.ids.asnumpy(), *rest), cotangent, self.layer.num_tokens, self.kept)
         return [out, *grads]
 
-    def check(self):
+    def assert_close_to_float64(self):
         got = self()
-        errors = [relative_error(a, b) for a, b in zip(got, self.expected(), strict=True)]
-        assert max(errors) <= TOLERANCE[self.dtype], errors
+        assert_close(got, self.expected(), tolerance=TOLERANCE[self.dtype])
         return got
 
 
@@ -111,14 +110,12 @@ class ProgramRun:
     def __call__(self):
         return [np.asarray(out).astype(np.float32) for out in self.kernel.run([self.inputs])[0]]
 
-    def check(self):
+    def assert_close_to_float64(self):
         got = self()
-        want = evaluate(self.program, [self.inputs], dtype="float64")[0]
-        errors = [relative_error(a, b) for a, b in zip(got, want, strict=True)]
-        assert max(errors) <= TOLERANCE[ms.bfloat16], errors
+        assert_close(got, evaluate(self.program, [self.inputs], dtype="float64")[0], tolerance=TOLERANCE[ms.bfloat16])
         return got
 
-    def check_products(self):
+    def assert_products_within_roundings(self):
         """Of a program that only multiplies and adds: every number is off by at most a rounding of float32 for each of the
         sums it is made of, whatever their order, of the sum of absolute values."""
         got = self()

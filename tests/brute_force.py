@@ -13,7 +13,7 @@ class Unordered(AssertionError):
     """Some task reads or overwrites a cell without being ordered after the task that wrote it."""
 
 
-def check_order(flow, ids, num_tokens, thresholds, weights=None):
+def assert_ordered(flow, ids, num_tokens, thresholds, weights=None):
     """Raises Unordered (or AssertionError) unless every conflicting pair of accesses of all ranks is ordered.
 
     `thresholds[rank][event]` are those that the runtime would wait for; they must be what the tasks add up to. `weights`

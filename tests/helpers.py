@@ -6,10 +6,13 @@ import math
 import jax
 import mindspore as ms
 import numpy as np
+from brute_force import assert_ordered
 from jax import numpy as jnp
 
 import hpmoe
 from hpmoe import assign_queues, chain, fuse_persistent, overlap_comm, tile_partition
+from hpmoe.dtypes import dtype_name
+from hpmoe.layout import Layout
 from hpmoe.taskflow import rebuild
 
 TOLERANCE = 1e-5
@@ -180,6 +183,15 @@ def tensors(args):
     return [ms.Tensor(a) for a in args]
 
 
+def avals_of(args):
+    """What arguments with the rank axis first are on one rank."""
+    return [hpmoe.Aval(a.shape[1:], dtype_name(a.dtype)) for a in args]
+
+
+def lowered(f, args, ep, direction="forward"):
+    return f.lower(*avals_of(args), mesh=hpmoe.Mesh(ep), direction=direction)
+
+
 def run_spmd(f, ep, args, cotangents, num_tokens=None, positions=DIFFERENTIABLE):
     """(outputs, gradients) of a stage on a mesh, through MindSpore's autograd; one cotangent for each output."""
     distributed, given = hpmoe.spmd(f, hpmoe.Mesh(ep)), tensors(args)
@@ -211,3 +223,21 @@ def assert_close(got, want, what="", tolerance=TOLERANCE):
     for i, (a, b) in enumerate(zip(got, want, strict=True)):
         error = relative_error(a, b)
         assert error <= tolerance, f"{what} value {i}: relative error {error:.2e}"
+
+
+def assert_equals_numpy(f, layer):
+    """Of a stage of moe_ffn: its output and gradients on a layer's arguments."""
+    args, cotangent = layer.arguments(), layer.cotangent()
+    outs, grads = run_spmd(f, layer.ep, args, [cotangent], layer.num_tokens)
+    want, want_grads = numpy_moe_ffn(args, cotangent, layer.num_tokens)
+    assert_close([*outs, *grads], [want, *want_grads])
+
+
+def assert_every_access_ordered(flow, args, num_tokens=None):
+    """By brute force for the ids of `args`, with the thresholds of the library's own layout, which must be what the tasks add
+    up to."""
+    all_ids = [a for a in args if a.dtype == np.int32]
+    ids = [all_ids[0 if len(all_ids) == 1 or flow.buffers[plan.ids].name == "ids" else 1] for plan in flow.routes]
+    weights = args[2] if any(plan.weights >= 0 for plan in flow.routes) else None
+    layout = Layout(flow, [list(i) for i in ids], num_tokens, weights if weights is None else [list(weights)] * len(ids))
+    assert_ordered(flow, ids, num_tokens, [layout.thresholds(r) for r in range(flow.ep_size)], weights)

@@ -1,10 +1,10 @@
-"""Some test files run in a second process beside the first, so that the whole suite takes two cores.
+"""A whole run takes two processes: the second runs test files from the last one on, the first from the first one on.
 
-Their tests stay in every count and come last: in place of running one, the first process waits for the reports that the second
-has written, and passes them on as they are. What a test prints outside of its capture would be lost, so files that do so are
-not among them.
+A file is of whoever begins it, which a file in a common folder says. Where they meet, the first goes on with the reports that
+the second has written, as if it had run these tests itself: they stay in every count.
 """
 
+import collections
 import contextlib
 import json
 import os
@@ -16,23 +16,51 @@ from pathlib import Path
 
 import pytest
 
-FILES = ("test_accumulate_grads.py", "test_bench.py", "test_buffer_reuse.py", "test_capacity.py", "test_cli.py",
-         "test_deduplicate_rows.py", "test_dependencies.py", "test_dtypes.py", "test_examples.py", "test_graph_mode.py",
-         "test_moe_oracle.py", "test_native_bodies.py", "test_native_dtypes.py", "test_program_variants.py")
-FEWEST = 100  # tests on either side for which another start pays
+# In the first process: what these print outside of their capture would be lost, and the operator is compiled for one process.
+OWN = ("test_ascend_mutants.py", "test_mutations.py", "test_mindspore_binding.py")
+# Last, so that neither waits long where they meet: the files that take longest.
+LONG = ("test_buffer_reuse.py", "test_examples.py", "test_dtypes.py", "test_save_policies.py", "test_graph_mode.py", "test_laws.py",
+        "test_moe_oracle.py", "test_bench.py", "test_program_variants.py")
+FEWEST = 100  # tests beside those of the largest file for which another start pays
 PASSED_ON = ("--mutants", "--mutants-seed")
 
 
+class Claims:
+    """Whether a test's file is of this process: that of who asks first."""
+
+    def __init__(self, folder):
+        self.folder, self.answers = Path(folder), {}
+
+    def __call__(self, item):
+        name = item.path.name
+        if name not in self.answers:
+            try:
+                (self.folder / f"{name}.claimed").touch(exist_ok=False)
+                self.answers[name] = True
+            except FileExistsError:
+                self.answers[name] = False
+        return self.answers[name]
+
+
 class Reporting:
-    """In the second process: runs the tests that are asked for, and writes each report as a line of JSON."""
+    """In the second process: runs what the first has not begun, and writes each report as a line of JSON."""
 
     def __init__(self, config, folder):
-        self.config, self.parent = config, os.getppid()
-        self.wanted = set(json.loads(Path(folder, "wanted.json").read_text()))
+        self.config, self.parent, self.claims = config, os.getppid(), Claims(folder)
+        self.wanted = {node: i for i, node in enumerate(json.loads(Path(folder, "wanted.json").read_text()))}
         self.out = open(Path(folder, "reports"), "a", encoding="utf-8")  # noqa: SIM115, until the process ends
 
     def pytest_collection_modifyitems(self, items):
-        items[:] = [item for item in items if item.nodeid in self.wanted]
+        mine = sorted((item for item in items if item.nodeid in self.wanted), key=lambda item: self.wanted[item.nodeid])
+        files = {path: i for i, path in enumerate(dict.fromkeys(item.path for item in mine))}
+        items[:] = sorted(mine, key=lambda item: -files[item.path])
+
+    @pytest.hookimpl(tryfirst=True)
+    def pytest_runtest_protocol(self, item):
+        if self.claims(item):
+            return None
+        item.session.shouldstop = "the first process is here"
+        return True
 
     def pytest_runtest_logreport(self, report):
         self.out.write(json.dumps(self.config.hook.pytest_report_to_serializable(config=self.config, report=report)) + "\n")
@@ -42,11 +70,12 @@ class Reporting:
 
 
 class Second:
-    """In the first process: starts the second, and passes on its reports when their tests are due."""
+    """In the first process: starts the second, and passes on the reports of what that has begun."""
 
     def __init__(self, config, items):
         self.config, self.reports, self.ended = config, {item.nodeid: [] for item in items}, set()
         self.folder = tempfile.TemporaryDirectory(prefix="hpmoe_tests_")
+        self.claims = Claims(self.folder.name)
         Path(self.folder.name, "wanted.json").write_text(json.dumps(list(self.reports)))
         Path(self.folder.name, "reports").touch()
         self.lines = open(Path(self.folder.name, "reports"), encoding="utf-8")  # noqa: SIM115
@@ -60,7 +89,7 @@ class Second:
 
     @pytest.hookimpl(tryfirst=True)
     def pytest_runtest_protocol(self, item):
-        if item.nodeid not in self.reports:
+        if item.nodeid not in self.reports or self.claims(item):
             return None
         item.ihook.pytest_runtest_logstart(nodeid=item.nodeid, location=item.location)
         for report in self._wait_for(item):
@@ -105,8 +134,10 @@ def start(session):
     option = session.config.option
     if option.collectonly or option.usepdb or option.capture == "no" or len(os.sched_getaffinity(0)) < 2:
         return
-    apart = [item.path.name in FILES for item in session.items]
-    shares = [[item for item, is_apart in zip(session.items, apart, strict=True) if is_apart == which] for which in (False, True)]
-    if min(map(len, shares)) >= FEWEST:
-        session.items[:] = [*shares[0], *shares[1]]
-        session.config.pluginmanager.register(Second(session.config, shares[1]))
+    own = [item for item in session.items if item.path.name in OWN]
+    shared = sorted((item for item in session.items if item.path.name not in OWN),
+                    key=lambda item: LONG.index(item.path.name) if item.path.name in LONG else -1)
+    sizes = collections.Counter(item.path for item in shared).values()
+    if sum(sizes) - max(sizes, default=0) >= FEWEST:
+        session.items[:] = [*own, *shared]
+        session.config.pluginmanager.register(Second(session.config, shared))

@@ -82,15 +82,15 @@ def products(direction, dtype, rows, cols):
     ("forward", 512, 384), ("backward", 96, 256)])
 def test_products_move_and_compute_what_the_model_charges(direction, rows, cols):
     """In tiles of any shape, larger than what the kernel sums at once and smaller."""
-    check_products(products(direction, "bfloat16", rows, cols))
+    assert_as_charged(products(direction, "bfloat16", rows, cols))
 
 
 @pytest.mark.parametrize("direction, rows, cols", [("forward", 256, 512), ("backward", 256, 512), ("forward", 64, 384)])
 def test_float32_products_move_twice_the_bytes_and_sum_eight_at_once(direction, rows, cols):
-    check_products(products(direction, "float32", rows, cols))
+    assert_as_charged(products(direction, "float32", rows, cols))
 
 
-def check_products(run):
+def assert_as_charged(run):
     moved, flops, _ = run.charged()
     assert run.moved() == moved
     assert run.counts.cube_flops == pytest.approx(flops)
@@ -291,7 +291,7 @@ def layer_bodies(name, direction):
     return bodies(hpmoe.spmd(staged, hpmoe.Mesh(ep)).lower(*avals, direction=direction), ids)
 
 
-def check_bytes(body):
+def assert_bytes_as_charged(body):
     """Exactly what the model charges but for lists of words: where rows go or come from, and which entries are dropped."""
     op, lists = body.op, body.moved - body.charged + body.uncopied[0]
     if op.opcode in PUTS:  # each row comes in and leaves
@@ -304,7 +304,7 @@ def check_bytes(body):
         assert lists == 0, (op, lists)
 
 
-def check_flops(body):
+def assert_flops_as_charged(body):
     empty, rest = divmod(body.flops - body.busy + body.uncopied[1], body.empty_flops or 1)
     assert rest == 0 and empty == 0 or body.op.first_row > 0 and 0 < empty <= EP, body  # room for a copy that nobody has
 
@@ -316,9 +316,9 @@ def test_bodies_of_a_layer_move_and_compute_what_the_model_charges(name, directi
     for body in layer_bodies(name, direction):
         opcode = body.op.opcode
         seen.add(opcode)
-        check_bytes(body)
+        assert_bytes_as_charged(body)
         if opcode in ("GMM", "WGRAD"):
-            check_flops(body)
+            assert_flops_as_charged(body)
         elif opcode in (*SENT, "FAN_OUT", "KEEP"):
             assert body.vector_bytes == 0
         elif opcode != "NOTIFY":

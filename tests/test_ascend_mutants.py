@@ -49,7 +49,7 @@ def chosen(tmp_path_factory):
 class Overflow(ProgramRun):
     """Some of its results are infinite."""
 
-    def check(self):
+    def assert_close_to_float64(self):
         self.inputs[0][3:], self.inputs[1][...] = 2e38, 1
         got = self()
         assert all(np.isinf(a[3:]).all() and np.isfinite(a[:3]).all() for a in got)
@@ -105,7 +105,7 @@ def how_caught(layers, right, monkeypatch, shows_in=""):
 
 def test_every_planted_fault_is_caught(chosen, layers, monkeypatch, capsys):
     chosen(0)
-    right = {name: run.check() for name, run in layers.items()}
+    right = {name: run.assert_close_to_float64() for name, run in layers.items()}
     assert how_caught(layers, right, monkeypatch) is None
     lines, missed = [], []
     for number, mutant in enumerate(MUTANTS, 1):

@@ -30,7 +30,7 @@ SMALL = Layer(ep=2, T=7, H=32, I=16, E=4, K=2)
     (Layer(ep=4, T=7, H=32, I=16, E=8, K=2, num_tokens=(7, 0, 3, 5)), {"rows": 4, "num_peers": 3}),
 ], ids=str)
 def test_layer_equals_numpy(layer, options):
-    LayerRun(layer, **options).check()
+    LayerRun(layer, **options).assert_close_to_float64()
 
 
 def test_tiles_that_fill_the_memories_of_a_core():
@@ -38,11 +38,11 @@ def test_tiles_that_fill_the_memories_of_a_core():
     run = LayerRun(Layer(ep=1, T=257, H=304, I=144, E=2, K=1), rows=256, cols=288)
     run.ids[0, :, 0] = 0
     run.ids[0, 256, 0] = 1
-    run.check()
+    run.assert_close_to_float64()
 
 
 def test_float16():
-    LayerRun(SMALL, ms.float16).check()
+    LayerRun(SMALL, ms.float16).assert_close_to_float64()
 
 
 def test_every_seed_gives_the_same_bits(monkeypatch):

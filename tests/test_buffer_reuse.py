@@ -6,8 +6,8 @@ import mindspore as ms
 import numpy as np
 import pytest
 from brute_force import Unordered
-from helpers import Layer, assert_close, numpy_moe_ffn, run_spmd, stages, tensors
-from test_dependencies import check, lowered, random_layer, random_options
+from helpers import Layer, assert_equals_numpy, assert_every_access_ordered, lowered, stages, tensors
+from test_dependencies import random_layer, random_options
 from test_save_policies import bitwise_equal, nothing
 from variants import VARIANTS, arguments
 
@@ -31,9 +31,9 @@ def without_sharing(flow):
     return flow.replace(buffers=tuple(dataclasses.replace(b, memory=-1) for b in flow.buffers))
 
 
-def queued(layer, direction="forward", f=hpmoe.moe_ffn, **options):
-    return lowered(f, layer, arguments(f, layer) if f is not hpmoe.moe_ffn else layer.arguments(), "queues", direction,
-                   **options)
+def queued(layer, direction="forward", f=hpmoe.moe_ffn, stage="queues", **options):
+    args = arguments(f, layer) if f in (g for g, _ in VARIANTS.values()) else layer.arguments()
+    return lowered(stages(**options)[stage](f), args, layer.ep, direction)
 
 
 def test_what_moe_ffn_shares():
@@ -102,12 +102,8 @@ def inputs_of(flow, args, rng, num_tokens=None):
 @pytest.mark.parametrize("policy", ["everything", "recompute_swiglu", "dispatched_rows", nothing])
 def test_gradients_of_policies_in_shared_memory(policy):
     for layer in (EVEN, Layer(ep=2, T=7, H=4, I=2, E=4, K=2, num_tokens=(7, 3)), Layer(ep=1, T=9, H=5, I=5, E=2, K=1)):
-        args, cotangent = layer.arguments(), layer.cotangent()
-        want, want_grads = numpy_moe_ffn(args, cotangent, layer.num_tokens)
         for machine in (hpmoe.cpu(1), hpmoe.cpu(3)):
-            f = stages(machine=machine)["fused"](save_for_backward(hpmoe.moe_ffn, policy=policy))
-            outs, grads = run_spmd(f, layer.ep, args, [cotangent], layer.num_tokens)
-            assert_close([*outs, *grads], [want, *want_grads])
+            assert_equals_numpy(stages(machine=machine)["fused"](save_for_backward(hpmoe.moe_ffn, policy=policy)), layer)
 
 
 def test_every_access_of_shared_memory_is_ordered():
@@ -117,9 +113,9 @@ def test_every_access_of_shared_memory_is_ordered():
         layer, options = random_layer(rng), random_options(rng)
         f = save_for_backward(hpmoe.moe_ffn, policy=policies[i % 3])
         layer = dataclasses.replace(layer, I=2) if i % 2 else layer
-        args = layer.arguments()
         for direction in ("forward", "backward"):
-            check(lowered(f, layer, args, "queues", direction, **options), args, layer)
+            flow = queued(layer, direction, f, **options)
+            assert_every_access_ordered(flow, layer.arguments(), layer.num_tokens)
 
 
 def flows_with_releases():
@@ -127,7 +123,7 @@ def flows_with_releases():
         for direction in ("forward", "backward"):
             for policy in ("everything", "dispatched_rows"):
                 f = save_for_backward(hpmoe.moe_ffn, policy=policy)
-                yield lowered(f, layer, layer.arguments(), "queues", direction, machine=hpmoe.cpu(3)), layer
+                yield queued(layer, direction, f, machine=hpmoe.cpu(3)), layer
 
 
 def is_release(flow, wait):
@@ -146,19 +142,19 @@ def test_a_dropped_wait_of_reuse_is_rejected_unless_it_is_implied():
             except VerifyError:
                 rejected += 1
                 try:
-                    check(mutant, layer.arguments(), layer)
+                    assert_every_access_ordered(mutant, layer.arguments())
                 except Unordered:
                     unordered += 1
             else:
                 implied += 1
                 for seed in rng.integers(0, 1000, 3):
-                    check(mutant, layer.arguments(seed), layer)
+                    assert_every_access_ordered(mutant, layer.arguments(seed))
     print(f"{rejected} dropped waits rejected, {unordered} of them unordered in one routing; {implied} implied")
     assert rejected > 20 and unordered > rejected // 3
 
 
 def test_a_missing_wait_shows_as_a_wrong_result_under_some_seed():
-    flow = lowered(hpmoe.moe_ffn, EVEN, EVEN.arguments(), "overlap", "forward")
+    flow = queued(EVEN, stage="overlap")
     waits = np.array([is_release(flow, w) for w in flow.waits])
     assert waits.any()
     inputs = inputs_of(flow, EVEN.arguments(), np.random.default_rng(0))
@@ -169,7 +165,7 @@ def test_a_missing_wait_shows_as_a_wrong_result_under_some_seed():
 
 
 def test_memory_that_may_not_be_shared_is_rejected():
-    flow = without_sharing(lowered(hpmoe.moe_ffn, EVEN, EVEN.arguments(), "overlap", "forward"))
+    flow = without_sharing(queued(EVEN, stage="overlap"))
     names = [b.name for b in flow.buffers]
 
     def sharing(new, old):
@@ -182,7 +178,7 @@ def test_memory_that_may_not_be_shared_is_rejected():
                           ("a", "d", "which has none of its own before it")):
         with pytest.raises(VerifyError, match=why):
             verify(sharing(new, old))
-    far = lowered(hpmoe.moe_ffn, Layer(ep=2), Layer(ep=2).arguments(), "overlap", "forward")
+    far = queued(Layer(ep=2), stage="overlap")
     names = [b.name for b in far.buffers]
     buffers = list(far.buffers)
     buffers[names.index("e.entries")] = dataclasses.replace(buffers[names.index("e.entries")], memory=names.index("b"))
@@ -191,7 +187,7 @@ def test_memory_that_may_not_be_shared_is_rejected():
 
 
 def test_sharing_is_a_function_of_the_operations():
-    flow = lowered(hpmoe.moe_ffn, EVEN, EVEN.arguments(), "overlap", "backward")
+    flow = queued(EVEN, "backward", stage="overlap")
     for buffers in (flow.buffers, without_sharing(flow).buffers):
         assert share_memory(buffers, flow.ops, flow.routes) == flow.buffers
     assert str(rebuild(flow, flow.ops)) == str(flow)
@@ -199,7 +195,7 @@ def test_sharing_is_a_function_of_the_operations():
 
 @pytest.mark.parametrize("stage", ["tiles", "overlap", "queues", "blocking", "fused"])
 def test_every_stage_shares(stage):
-    flow = lowered(hpmoe.moe_ffn, EVEN, EVEN.arguments(), stage, "forward")
+    flow = queued(EVEN, stage=stage)
     assert shared(getattr(flow, "flow", flow)) == {"d": "a", "e.entries": "b"}
 
 

@@ -6,14 +6,15 @@ import jax.numpy as jnp
 import mindspore as ms
 import numpy as np
 import pytest
-from brute_force import check_order
 from helpers import (
     SMALL_NPU,
     Layer,
     assert_close,
+    assert_every_access_ordered,
     jax_moe_ffn,
     jax_vjp,
     kept_by_hand,
+    lowered,
     numpy_moe_ffn,
     run_spmd,
     stages,
@@ -22,7 +23,6 @@ from helpers import (
 )
 
 import hpmoe
-from hpmoe.layout import Layout
 
 LAYERS = {
     "several tiles": Layer(ep=2, T=7),
@@ -42,9 +42,9 @@ def layer_with(factor, policy):
     return capped
 
 
-def check(layer, factor, policy, stage, seed=0):
-    """Values, gradients and counts of a stage; returns the number of dropped entries."""
-    args, cotangent = layer.arguments(seed), layer.cotangent()
+def assert_drops_by_hand(layer, factor, policy, stage):
+    """Of values, gradients and counts of a stage; returns the number of dropped entries."""
+    args, cotangent = layer.arguments(), layer.cotangent()
     kept, dropped = kept_by_hand(args[1], args[2], factor, policy, layer.E, layer.num_tokens)
     counts = []
 
@@ -70,13 +70,13 @@ def check(layer, factor, policy, stage, seed=0):
 @pytest.mark.parametrize("policy", ["position", "probs"])
 @pytest.mark.parametrize("name", LAYERS)
 def test_every_stage(name, policy, stage):
-    dropped = check(LAYERS[name], FACTORS[name], policy, stages()[stage])
+    dropped = assert_drops_by_hand(LAYERS[name], FACTORS[name], policy, stages()[stage])
     assert dropped > 0 or name == "no tokens"
 
 
 @pytest.mark.parametrize("factor", [0.01, 0.5, 1.0, 1.5, 100.0, 1e300])
 def test_every_factor(factor):
-    dropped = check(Layer(ep=2, T=6, E=6, K=3, num_tokens=(6, 5)), factor, "probs", stages()["fused"])
+    dropped = assert_drops_by_hand(Layer(ep=2, T=6, E=6, K=3, num_tokens=(6, 5)), factor, "probs", stages()["fused"])
     assert (dropped == 0) == (factor >= 1.5)
 
 
@@ -86,7 +86,7 @@ def test_every_factor(factor):
 def test_every_schedule(order, signal, policy):
     for machine in (hpmoe.cpu(3), SMALL_NPU):
         fused = stages(order=order, signal=signal, machine=machine)["fused"]
-        assert check(Layer(ep=3, T=5, E=6, num_tokens=(5, 0, 3)), 0.9, policy, fused) > 0
+        assert assert_drops_by_hand(Layer(ep=3, T=5, E=6, num_tokens=(5, 0, 3)), 0.9, policy, fused) > 0
 
 
 def test_against_jax():
@@ -349,7 +349,7 @@ def test_the_kernel_finds_it_too(policy, monkeypatch):
         args[2][1][broken] = np.nan
     arrays = [[a[r] for a in args] for r in range(2)]
     f = stages()["fused"](lambda *a: hpmoe.moe_ffn(*a, capacity_factor=1.5, drop_policy=policy))
-    kernel = f.lower(*(hpmoe.Aval(a.shape[1:], str(a.dtype)) for a in args), mesh=hpmoe.Mesh(2))
+    kernel = lowered(f, args, 2)
     monkeypatch.setattr("hpmoe.kernels.executable.received_rows",
                         lambda flow, *_: [[flow.routes[0].max_rows]] * flow.ep_size)
     for _ in range(2):
@@ -379,7 +379,4 @@ def test_every_access_is_ordered():
                    "machine": (hpmoe.cpu(3), SMALL_NPU)[rng.integers(2)]}
         stage = stages(**options)[str(rng.choice(["tiles", "overlap", "queues"]))]
         for direction in ("forward", "backward"):
-            flow = stage(f).lower(*(hpmoe.Aval(a.shape[1:], str(a.dtype)) for a in args), mesh=hpmoe.Mesh(ep),
-                                  direction=direction)
-            layout = Layout(flow, [list(args[1])] * len(flow.routes), lengths, [list(args[2])] * len(flow.routes))
-            check_order(flow, [args[1]] * len(flow.routes), lengths, [layout.thresholds(r) for r in range(ep)], args[2])
+            assert_every_access_ordered(lowered(stage(f), args, ep, direction), args, lengths)

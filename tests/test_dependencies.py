@@ -2,30 +2,14 @@
 
 import numpy as np
 import pytest
-from brute_force import Unordered, check_order
-from helpers import SMALL_NPU, Layer, stages
+from brute_force import Unordered
+from helpers import SMALL_NPU, Layer, assert_every_access_ordered, lowered, stages
 from variants import VARIANTS, arguments
 
 import hpmoe
-from hpmoe import Aval
-from hpmoe.layout import Layout
 
 RNG_MACHINES = (hpmoe.cpu(1), hpmoe.cpu(3), SMALL_NPU)
 SIGNALS, POLICIES = ("tile", "expert", "peer"), ("critical_path", "round_robin", "stage_order")
-
-
-def lowered(f, layer, args, stage, direction, **options):
-    avals = [Aval(a.shape[1:], str(a.dtype)) for a in args]
-    return stages(**options)[stage](f).lower(*avals, mesh=hpmoe.Mesh(layer.ep), direction=direction)
-
-
-def check(flow, args, layer):
-    """Brute force with the thresholds of the library's own layout, which must be what the tasks add up to."""
-    all_ids = [a for a in args if a.dtype == np.int32]
-    names = [flow.buffers[plan.ids].name for plan in flow.routes]
-    ids = [all_ids[0 if name == "ids" or len(all_ids) == 1 else 1] for name in names]
-    layout = Layout(flow, [list(i) for i in ids], layer.num_tokens)
-    check_order(flow, ids, layer.num_tokens, [layout.thresholds(r) for r in range(layer.ep)])
 
 
 def random_layer(rng):
@@ -51,7 +35,8 @@ def test_every_access_is_ordered(name):
         layer, options = random_layer(rng), random_options(rng)
         args = arguments(f, layer)
         for direction in ("forward", "backward"):
-            check(lowered(f, layer, args, stage, direction, **options), args, layer)
+            flow = lowered(stages(**options)[stage](f), args, layer.ep, direction)
+            assert_every_access_ordered(flow, args, layer.num_tokens)
 
 
 def test_every_schedule_of_moe_ffn_is_ordered():
@@ -63,19 +48,20 @@ def test_every_schedule_of_moe_ffn_is_ordered():
                 args = layer.arguments()
                 options.update(signal=signal, policy=policy, machine=machine)
                 for direction in ("forward", "backward"):
-                    check(lowered(hpmoe.moe_ffn, layer, args, "queues", direction, **options), args, layer)
+                    flow = lowered(stages(**options)["queues"](hpmoe.moe_ffn), args, layer.ep, direction)
+                    assert_every_access_ordered(flow, args, layer.num_tokens)
 
 
 def test_a_missing_wait_is_found():
     """The brute force itself: without any one wait of a queued flow some access is unordered, or a row is missing."""
     layer = Layer(ep=2, T=4)
     args = layer.arguments()
-    flow = lowered(hpmoe.moe_ffn, layer, args, "queues", "forward", machine=hpmoe.cpu(2))
-    check(flow, args, layer)
+    flow = lowered(stages()["queues"](hpmoe.moe_ffn), args, layer.ep)
+    assert_every_access_ordered(flow, args)
     found = 0
     for i in range(len(flow.waits)):
         try:
-            check(flow.replace(waits=np.delete(flow.waits, i)), args, layer)
+            assert_every_access_ordered(flow.replace(waits=np.delete(flow.waits, i)), args)
         except Unordered:
             found += 1
     assert found >= len(flow.waits) // 3  # the others are of slots that this routing leaves empty

@@ -27,7 +27,7 @@ def module_names():
     return sorted(name for name in names - NOT_MODULES if not name.endswith(".__main__"))
 
 
-def check_examples(doctests):
+def assert_examples_hold(doctests):
     report = []
     runner = doctest.DocTestRunner(optionflags=doctest.ELLIPSIS)
     for test in doctests:
@@ -37,7 +37,7 @@ def check_examples(doctests):
 
 @pytest.mark.parametrize("name", module_names())
 def test_docstring_examples_run(name):
-    check_examples(doctest.DocTestFinder().find(importlib.import_module(name)))
+    assert_examples_hold(doctest.DocTestFinder().find(importlib.import_module(name)))
 
 
 def test_readme_examples_run(monkeypatch):
@@ -48,10 +48,10 @@ def test_readme_examples_run(monkeypatch):
     monkeypatch.setitem(sys.modules, "readme", module)  # a graph compiler looks names up in the module of a function
     readme.globs = vars(module)
     assert readme.examples
-    check_examples([readme])
+    assert_examples_hold([readme])
 
 
 def test_wrong_example_is_reported():
     module = types.ModuleType("wrong", ">>> 1 + 1\n3\n")
     with pytest.raises(AssertionError, match=r"Expected:\s+3\s+Got:\s+2"):
-        check_examples(doctest.DocTestFinder().find(module))
+        assert_examples_hold(doctest.DocTestFinder().find(module))

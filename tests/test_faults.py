@@ -29,7 +29,7 @@ def launch(flow, args):
     return compile_cpu(flow, SOON).run([[args[i][rank] for i in position] for rank in range(2)])
 
 
-def check(flow, args):
+def assert_still_works(flow, args):
     """The plan as it was gives the right result, also after a broken one failed."""
     want, _ = numpy_moe_ffn(args, LAYER.cotangent())
     assert_close([np.stack([out[0] for out in launch(flow, args)])], [want])
@@ -68,7 +68,7 @@ def test_a_stuck_launch_names_task_and_event(fault):
     text = str(error.value)
     assert text.startswith("moe_ffn: rank ") and "waited too long: event " in text, text
     assert "\n  task t" in text and "\n  event " in text and " is !" in text, text
-    check(flow, args)
+    assert_still_works(flow, args)
 
 
 def test_a_threshold_that_is_too_low_is_noticed():
@@ -78,7 +78,7 @@ def test_a_threshold_that_is_too_low_is_noticed():
     assert (events["mult"] != flow.events["mult"]).any()
     with pytest.raises(LaunchError, match="every worker has left, but event .* received .* where its threshold is"):
         launch(flow.replace(events=events), args)
-    check(flow, args)
+    assert_still_works(flow, args)
 
 
 def test_verify_refuses_each_of_these_before_a_launch():

@@ -65,7 +65,7 @@ def layer_of(name):
     return layers[0]
 
 
-def check_layering(name, path, source):
+def assert_layering(name, path, source):
     for imported in imported_modules(name, path, source):
         assert layer_of(imported) <= layer_of(name), f"{name} imports {imported}, which comes later in LAYERS"
         allowed = ONLY.get(name, (entry_of(imported),))
@@ -74,7 +74,7 @@ def check_layering(name, path, source):
 
 @pytest.mark.parametrize("name", MODULES)
 def test_imports_go_one_way(name):
-    check_layering(name, MODULES[name], MODULES[name].read_text(encoding="utf-8"))
+    assert_layering(name, MODULES[name], MODULES[name].read_text(encoding="utf-8"))
 
 
 @pytest.mark.parametrize(
@@ -88,4 +88,4 @@ def test_imports_go_one_way(name):
 )
 def test_import_against_the_layers_is_reported(name, source):
     with pytest.raises(AssertionError, match=name):
-        check_layering(name, Path("module.py"), source)
+        assert_layering(name, Path("module.py"), source)

@@ -42,7 +42,7 @@ def layer(style="put", ep_size=2, num_queues=2, num_tokens=10, **sizes):
     return MoeLayer(ep_size=ep_size, num_queues=num_queues, style=style, num_tokens=num_tokens, **sizes)
 
 
-def check_layer(moe, ranks, num_tokens):
+def assert_equals_numpy(moe, ranks, num_tokens):
     for arrays, expected in zip(ranks, moe.expected(ranks, num_tokens), strict=True):
         np.testing.assert_allclose(arrays[moe.out], expected, rtol=2e-5, atol=2e-5)
 
@@ -71,7 +71,7 @@ def test_layer_equals_numpy(style, ep_size, num_queues, num_tokens, blas):
     moe = layer(style, ep_size, num_queues)
     ranks = moe.make_buffers(np.random.default_rng(ep_size), num_tokens)
     run(moe.image, ranks, num_tokens)
-    check_layer(moe, ranks, num_tokens)
+    assert_equals_numpy(moe, ranks, num_tokens)
     assert all(not arrays[moe.out][count:].any() for arrays, count in zip(ranks, num_tokens, strict=True))
 
 
@@ -83,7 +83,7 @@ def test_extreme_routings(num_tokens, hot):
         for arrays in ranks:
             arrays[0][:] = hot
     run(moe.image, ranks, num_tokens)
-    check_layer(moe, ranks, num_tokens)
+    assert_equals_numpy(moe, ranks, num_tokens)
 
 
 def test_relaunch_continues_the_epoch_and_repeats_every_bit():
@@ -128,7 +128,7 @@ def test_lost_signal_is_diagnosed_and_the_next_launch_works():
     assert status["code"] == Code.TIMEOUT and status["value"] < status["threshold"]
     assert "No task signals it" in str(error.value)
     run(moe.image, ranks, [8, 8], counters=counters)
-    check_layer(moe, ranks, [8, 8])
+    assert_equals_numpy(moe, ranks, [8, 8])
 
 
 def test_diagnosis_names_who_should_have_signalled():

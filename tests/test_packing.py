@@ -26,7 +26,8 @@ def make_flow(ep=2, direction="forward", signal=None, policy="critical_path", to
     return hpmoe.assign_queues(f, machine=machine, policy=policy).lower(*args, mesh=hpmoe.Mesh(ep), direction=direction)
 
 
-def check_same(flow):
+def assert_survives_packing(flow):
+    """Tasks, waits, signals and events read from the image are those of the flow; returns the image and its header."""
     image = pack(flow)
     header, sections = protocol.unpack_image(image)
     order = np.concatenate(flow.queues)
@@ -48,13 +49,13 @@ def check_same(flow):
 @pytest.mark.parametrize("direction", ["forward", "backward"])
 @pytest.mark.parametrize("signal", [None, "tile", "expert", "peer"])
 def test_flows_of_the_chain_survive_packing(signal, direction, policy):
-    check_same(make_flow(2, direction, signal, policy))
+    assert_survives_packing(make_flow(2, direction, signal, policy))
 
 
 def test_regular_flows_need_few_forms():
     """Twice the tokens need more words, not more forms."""
     for direction in ("forward", "backward"):
-        (small, few), (large, still_few) = (check_same(make_flow(4, direction, "tile", tokens=t)) for t in (200, 400))
+        (small, few), (large, still_few) = (assert_survives_packing(make_flow(4, direction, "tile", tokens=t)) for t in (200, 400))
         assert still_few["num_forms"] <= few["num_forms"] + 2
         assert len(large) - len(small) < 4 * (still_few["num_tasks"] - few["num_tasks"]) + 512
 
@@ -69,14 +70,14 @@ def test_tables_of_no_pattern_survive_packing(seed):
     signals["event"][::4] = rng.integers(len(flow.events), size=len(signals[::4]))
     events = rng.permutation(flow.events)
     queues = tuple(np.array_split(rng.permutation(flow.num_tasks), 8))
-    check_same(flow.replace(waits=waits, signals=signals, events=events, queues=queues))
+    assert_survives_packing(flow.replace(waits=waits, signals=signals, events=events, queues=queues))
 
 
 def test_no_tasks_and_no_events():
     flow = make_flow(tokens=0)
-    check_same(flow)
+    assert_survives_packing(flow)
     none = {name: np.zeros(0, dtype) for name, dtype in (("waits", tf.WAIT), ("signals", tf.SIGNAL), ("events", tf.EVENT))}
-    check_same(flow.replace(**none))
+    assert_survives_packing(flow.replace(**none))
 
 
 def test_what_cannot_be_packed_is_refused():

@@ -44,7 +44,7 @@ KEPT = {
 }
 
 
-def padded(out, want):
+def assert_padded(out, want):
     """`out` begins with the elements of `want`, and the rest is zero."""
     flat, whole = out.reshape(-1), np.zeros(out.size)
     whole[:want.size] = want.reshape(-1)
@@ -60,7 +60,7 @@ def test_a_rank_computes_what_it_would_of_its_own_rows(name, stage):
         x, w, v, b = (a[rank].astype(np.float64) for a in arrays())
         want = in_numpy(x[:n], w, v[:n], b)
         for out, one in zip(outs if isinstance(outs, tuple) else (outs,), want if isinstance(want, tuple) else (want,), strict=True):
-            padded(out.asnumpy()[rank], np.asarray(one))
+            assert_padded(out.asnumpy()[rank], np.asarray(one))
 
 
 REFUSED = {

@@ -17,7 +17,8 @@ def rank_loads(placement, loads):
     return out
 
 
-def check(placement, replicas):
+def assert_well_formed(placement, replicas):
+    """No copy beside its owner or another one of the same expert; the shares of an expert are all of it, without gaps."""
     for rank, (experts, shares) in enumerate(zip(placement.experts, placement.shares, strict=True)):
         held = [e for e in experts if e >= 0]
         assert len(experts) == replicas and len(set(held)) == len(held)
@@ -37,7 +38,7 @@ def test_random_loads():
         ep, own, replicas = int(rng.integers(1, 9)), int(rng.integers(1, 5)), int(rng.integers(1, 4))
         loads = rng.zipf(1.5, ep * own).clip(max=1000) * rng.integers(0, 2, ep * own)
         placement = place_replicas(loads, ep_size=ep, replicas=replicas)
-        check(placement, replicas)
+        assert_well_formed(placement, replicas)
         before = loads.reshape(ep, -1).sum(axis=1).max()
         assert rank_loads(placement, loads).max() <= before + 1e-3 * max(before, 1)
         assert placement == place_replicas(loads, ep_size=ep, replicas=replicas)
@@ -54,7 +55,7 @@ def test_one_hot_rank_comes_down_to_the_mean(imbalance):
     loads = np.full((8, 8), (8 - imbalance) / 7 / 8)
     loads[3] = imbalance / 8
     placement = place_replicas(loads.reshape(-1), ep_size=8)
-    check(placement, 1)
+    assert_well_formed(placement, 1)
     assert rank_loads(placement, loads.reshape(-1)).max() < 1.02
 
 

@@ -3,14 +3,26 @@
 import mindspore as ms
 import numpy as np
 import pytest
-from brute_force import Unordered, check_order
-from helpers import SMALL_NPU, Layer, assert_close, fused, numpy_moe_ffn, run_spmd, stages, tensors
+from brute_force import Unordered
+from helpers import (
+    SMALL_NPU,
+    Layer,
+    assert_close,
+    assert_equals_numpy,
+    assert_every_access_ordered,
+    avals_of,
+    fused,
+    lowered,
+    numpy_moe_ffn,
+    run_spmd,
+    stages,
+    tensors,
+)
 
 import hpmoe
 from hpmoe import accumulate_grads, chain, moe_ffn, replicate_experts, save_for_backward
 from hpmoe.kernels import use_blas
 from hpmoe.kernels.native import find_blas
-from hpmoe.layout import Layout
 
 LAYERS = {
     "two ranks": Layer(ep=2, T=9, E=4, K=2),
@@ -54,12 +66,9 @@ def test_every_stage(name, stage, own_gemm):
 @pytest.mark.parametrize("policy", ["critical_path", "round_robin", "stage_order", "expert_barrier"])
 def test_every_schedule(policy, signal):
     layer = Layer(ep=3, T=6, E=6, K=2, routing="one rank")
-    args, cotangent = layer.arguments(), layer.cotangent()
-    want, want_grads = numpy_moe_ffn(args, cotangent)
     for machine in (hpmoe.cpu(3), SMALL_NPU):
         stage = chain(replicated(layer, 2), fused(policy=policy, signal=signal, machine=machine, rows=3, cols=2))
-        outs, grads = run_spmd(stage(moe_ffn), layer.ep, args, [cotangent])
-        assert_close([*outs, *grads], [want, *want_grads])
+        assert_equals_numpy(stage(moe_ffn), layer)
 
 
 @pytest.mark.parametrize("dtype", [ms.bfloat16, ms.float16])
@@ -116,7 +125,7 @@ def test_two_routes():
 
 
 def test_nothing_to_gain_changes_nothing():
-    shapes = [hpmoe.Aval(a.shape[1:], str(a.dtype)) for a in Layer(ep=2).arguments()]
+    shapes = avals_of(Layer(ep=2).arguments())
     plain, copied = (f.lower(*shapes, mesh=hpmoe.Mesh(2)) for f in (hpmoe.tile_partition(moe_ffn), hpmoe.tile_partition(
         replicate_experts(moe_ffn, loads=[3, 3, 3, 3]))))
     assert plain.ops == copied.ops and (plain.waits == copied.waits).all()
@@ -134,17 +143,7 @@ def test_every_access_is_ordered():
                    "machine": (hpmoe.cpu(3), SMALL_NPU)[rng.integers(2)]}
         stage = stages(**options)[str(rng.choice(["tiles", "overlap", "queues"]))]
         for direction in ("forward", "backward"):
-            flow = lowered(stage(transform(moe_ffn)), args, ep, direction)
-            check_order(flow, [args[1]] * len(flow.routes), None, thresholds(flow, args))
-
-
-def lowered(f, args, ep, direction="forward"):
-    return f.lower(*(hpmoe.Aval(a.shape[1:], str(a.dtype)) for a in args), mesh=hpmoe.Mesh(ep), direction=direction)
-
-
-def thresholds(flow, args):
-    layout = Layout(flow, [list(args[1])] * len(flow.routes), None)
-    return [layout.thresholds(r) for r in range(flow.ep_size)]
+            assert_every_access_ordered(lowered(stage(transform(moe_ffn)), args, ep, direction), args)
 
 
 @pytest.mark.parametrize("direction", ["forward", "backward"])
@@ -161,7 +160,7 @@ def test_a_lost_wait_for_copies_is_found(direction):
     with pytest.raises(hpmoe.VerifyError, match="neither it nor what runs before it waits for it"):
         hpmoe.verify(broken)
     with pytest.raises(Unordered):
-        check_order(broken, [args[1]] * len(flow.routes), None, thresholds(flow, args))
+        assert_every_access_ordered(broken, args)
 
 
 def test_a_hot_rank_simulated():

@@ -46,7 +46,7 @@ def equations_apart(program):
         equations=tuple(e.replace(outputs=tuple(made.get(v, v) for v in e.outputs)) for e in program.equations))
 
 
-def check_roundings(program, inputs, stored):
+def assert_roundings(program, inputs, stored):
     """Raises AssertionError unless each of `stored`, [rank][value], is a rounding of what its equation makes of the others."""
     exact = evaluate(equations_apart(program), [[*a, *b] for a, b in zip(inputs, stored, strict=True)], dtype="float64")
     for rank, (wants, gots) in enumerate(zip(exact, stored, strict=True)):
@@ -84,7 +84,7 @@ def both_passes(dtype, target):
 @pytest.mark.parametrize("dtype", HALVES)
 def test_every_stored_value_is_the_rounding_of_its_equation(dtype, target):
     for program, inputs, _, stored in both_passes(dtype, target):
-        check_roundings(program, inputs, stored)
+        assert_roundings(program, inputs, stored)
 
 
 @pytest.mark.parametrize("stage, target", [("fused", "kernel"), ("queues", "interpreter")])
@@ -109,7 +109,7 @@ def test_one_unit_in_the_last_place_too_much_is_found(dtype):
             bits[place] += units
             broken = [stored[0], [off if j == i else v for j, v in enumerate(stored[1])]]
             with pytest.raises(AssertionError, match="is stored for"):
-                check_roundings(program, inputs, broken)
+                assert_roundings(program, inputs, broken)
 
 
 @pytest.mark.parametrize("dtype", HALVES)
@@ -125,7 +125,7 @@ def test_a_sum_in_half_precision_is_found(dtype):
         [first if j == i - 1 else v for j, v in enumerate(stored[0])], stored[1]), strict=True)], dtype="float64")[0][i]]
     stored[0][i] = rounded(widen(rounded(first, dtype)) + (product - first), dtype)
     with pytest.raises(AssertionError, match=f"rank 0 value {i}: .* is stored for"):
-        check_roundings(program, inputs, stored)
+        assert_roundings(program, inputs, stored)
 
 
 # Where it is rounded.

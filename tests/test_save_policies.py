@@ -31,7 +31,7 @@ def bitwise_equal(a, b):
     return len(a) == len(b) and all(x.dtype == y.dtype and x.tobytes() == y.tobytes() for x, y in zip(a, b, strict=True))
 
 
-def check_policies(f, args, cotangents, stage, num_tokens=None, policies=POLICIES):
+def assert_policies_change_nothing(f, args, cotangents, stage, num_tokens=None, policies=POLICIES):
     ep, positions = args[0].shape[0], differentiable(args)
 
     def run(g):
@@ -49,16 +49,16 @@ def test_gradients_of_variants_are_those_without_a_policy(name):
     f, in_jax = VARIANTS[name]
     args = arguments(f, LAYER)
     cotangents = cotangents_of(in_jax, args)
-    check_policies(f, args, cotangents, "plain")
-    check_policies(f, args, cotangents, "fused", policies=("dispatched_rows", nothing))
-    check_policies(f, args, cotangents, "fused", (2, 4), policies=(nothing,))
+    assert_policies_change_nothing(f, args, cotangents, "plain")
+    assert_policies_change_nothing(f, args, cotangents, "fused", policies=("dispatched_rows", nothing))
+    assert_policies_change_nothing(f, args, cotangents, "fused", (2, 4), policies=(nothing,))
 
 
 @pytest.mark.parametrize("stage", stages())
 def test_gradients_at_every_stage(stage):
     for layer in (Layer(ep=3, T=5, E=6, num_tokens=(5, 0, 3)), Layer(ep=2, T=7, K=4, routing="one expert")):
         args, cotangent = layer.arguments(), layer.cotangent()
-        got = check_policies(hpmoe.moe_ffn, args, [cotangent], stage, layer.num_tokens)
+        got = assert_policies_change_nothing(hpmoe.moe_ffn, args, [cotangent], stage, layer.num_tokens)
         want, want_grads = numpy_moe_ffn(args, cotangent, layer.num_tokens)
         assert_close(got, [want, *want_grads])
 

@@ -58,7 +58,7 @@ def case(seed):
     return hpmoe.assign_queues.apply_to(flow, machine=machine, policy=policy), ids, [int(n) for n in lengths]
 
 
-def check(seed):
+def assert_both_agree(seed):
     """The same times and traffic, and from memory what some order of what happens at the same time brings, within 2 %: of two
     tasks that read parts of one thing the first finds it in memory, and the other in the cache."""
     flow, ids, lengths = case(seed)
@@ -76,4 +76,4 @@ def check(seed):
 @pytest.mark.parametrize("seeds", [range(i, i + 10) for i in range(0, 30, 10)], ids=str)
 def test_both_simulators_agree(seeds):
     for seed in seeds:
-        check(seed)
+        assert_both_agree(seed)

@@ -26,7 +26,7 @@ def leaves(value):
     return [value] if isinstance(value, Tensor) else [v for part in value for v in leaves(part)]
 
 
-def check(f, *arrays, by=None, rtol=1e-5, atol=2e-5):
+def assert_traces_to_what_mindspore_computes(f, *arrays, by=None, rtol=1e-5, atol=2e-5):
     """f traced and run equals f (or `by`, where f has no CPU kernel) run by MindSpore; so do the gradients."""
     by, tensors = by or f, [Tensor(a) for a in arrays]
     expected = leaves(by(*tensors))
@@ -36,7 +36,7 @@ def check(f, *arrays, by=None, rtol=1e-5, atol=2e-5):
     for g, w in zip(got, expected, strict=True):
         assert g.dtype == w.asnumpy().dtype and g.shape == w.shape, (g.dtype, w.dtype, g.shape, w.shape)
         np.testing.assert_allclose(g, w.asnumpy(), rtol=rtol, atol=atol)
-    check_gradient(f, by, arrays, rtol, 10 * atol)
+    assert_gradient_is_mindspores(f, by, arrays, rtol, 10 * atol)
     return program
 
 
@@ -48,7 +48,7 @@ def gradients(program, *arrays):
     return evaluate(parts.backward, [[*(values[i] for i in parts.kept_inputs), *saved, np.float32(1)]])[0]
 
 
-def check_gradient(f, by, arrays, rtol, atol):
+def assert_gradient_is_mindspores(f, by, arrays, rtol, atol):
     def loss_of(function):
         return lambda *args: sum((ops.square(y) * 0.5).sum() for y in leaves(function(*args)) if y.dtype == ms.float32)
 
@@ -102,7 +102,7 @@ UNARY = {
 
 @pytest.mark.parametrize("name", UNARY)
 def test_elementwise_and_reductions(name):
-    check(UNARY[name], array(3, 4))
+    assert_traces_to_what_mindspore_computes(UNARY[name], array(3, 4))
 
 
 NO_CPU_KERNEL = {
@@ -155,7 +155,7 @@ NO_CPU_KERNEL = {
 @pytest.mark.parametrize("name", NO_CPU_KERNEL)
 def test_operations_that_mindspore_has_on_ascend_only(name):
     f, by = NO_CPU_KERNEL[name]
-    check(f, array(3, 4), by=by)
+    assert_traces_to_what_mindspore_computes(f, array(3, 4), by=by)
 
 
 SHAPES = {
@@ -182,7 +182,7 @@ SHAPES = {
 
 @pytest.mark.parametrize("name", SHAPES)
 def test_shapes(name):
-    check(SHAPES[name], array(2, 3, 4))
+    assert_traces_to_what_mindspore_computes(SHAPES[name], array(2, 3, 4))
 
 
 MATMULS = {
@@ -201,7 +201,7 @@ MATMULS = {
 
 @pytest.mark.parametrize("name", MATMULS)
 def test_matmul(name):
-    check(MATMULS[name], array(3, 4), array(4, 5), array(5))
+    assert_traces_to_what_mindspore_computes(MATMULS[name], array(3, 4), array(4, 5), array(5))
 
 
 INTEGERS = {
