@@ -9,9 +9,10 @@ from collections.abc import Sequence
 import numpy as np
 
 from hpmoe import taskflow as tf
-from hpmoe.costs import STREAM, UNIT, WEIGHT, Work, block_heights, core_us, with_fans
+from hpmoe.costs import OF_EXPERT, STREAM, UNIT, WEIGHT, Work, block_heights, core_us, with_fans
 from hpmoe.dtypes import numpy_dtype
 from hpmoe.layout import Layout
+from hpmoe.least_paths import LeastPaths
 from hpmoe.machine import Machine
 
 
@@ -20,14 +21,16 @@ class Bound:
     """Microseconds that a rank needs at least; where ranks are threads of one computer, all of them together.
 
     Attributes:
-        aic: work of its matrix tasks, each alone on the machine, shared evenly among the workers that take them.
+        aic: work of its matrix tasks, each alone on the machine, shared evenly among the workers that take them; of a
+            taskflow with queues with the signals that these tasks send.
         aiv: the same of its vector tasks, or of all tasks where they take the same workers.
         egress, ingress: of its link, at full rate.
         weights: of its memory, at full rate, for what matrix tasks alone touch: each part of an array once.
         memory: the same for all tasks.
         l2: of its L2, at full rate, for all that any task touches.
-        fill: before its first matrix task: one row through each operation that comes before all of these.
-        drain: after its last one, in the same way.
+        fill: before any of its matrix tasks can begin: all rows of one slot have come, see LeastPaths.
+        drain: after the last one has ended, until the rows that it made are summed where they are wanted.
+        landing: after the last row of a link has come, in the same way.
     """
 
     aic: float
@@ -39,11 +42,13 @@ class Bound:
     l2: float
     fill: float
     drain: float
+    landing: float
 
     @property
     def total(self) -> float:
         matrix = max(self.aic, self.weights) + self.fill + self.drain
-        return max(matrix, self.memory, self.l2, self.aiv, self.egress, self.ingress)
+        link = max(self.egress, self.ingress)
+        return max(matrix, self.memory, self.l2, self.aiv, link + self.landing if link else 0.0)
 
 
 def rank_bounds(flow: tf.Taskflow, machine: Machine, ids: np.ndarray) -> list[Bound]:
@@ -64,7 +69,10 @@ def rank_bounds(flow: tf.Taskflow, machine: Machine, ids: np.ndarray) -> list[Bo
     work = Work(flow, machine)
     zeros = [[np.zeros(r.shape, numpy_dtype("float32")) for r in ids] if plan.weights >= 0 else None for plan in flow.routes]
     layout = Layout(flow, [list(ids)] * len(flow.routes), None, zeros)
-    bounds = [_rank_bound(flow, machine, work, layout, rank) for rank in range(flow.ep_size)]
+    signals = _signals(flow, machine)
+    paths = LeastPaths(flow, machine, work.by_routing, layout, lambda op, rank: _task_rows(flow, op, layout, rank),
+                       [of_op.max(initial=0.0) for of_op in signals])
+    bounds = [_rank_bound(flow, machine, work, layout, signals, paths, rank) for rank in range(flow.ep_size)]
     return _on_one_computer(bounds, machine) if machine.host_cores else bounds
 
 
@@ -75,20 +83,42 @@ def _on_one_computer(bounds: list[Bound], machine: Machine) -> list[Bound]:
                       for unit in ("aic", "aiv"))
     totals["aic"] = max(matrix, *(b.aic for b in bounds))
     totals["aiv"] = max(vector if machine.unified else matrix + vector, *(b.aiv for b in bounds))
+    for name in ("fill", "drain"):  # matrix work of any rank may be the first, and the last
+        totals[name] = min((getattr(b, name) for b in bounds if max(b.aic, b.weights) > 0), default=0.0)
     return [dataclasses.replace(b, **totals) for b in bounds]
 
 
-def _rank_bound(flow: tf.Taskflow, machine: Machine, costs: Work, layout: Layout, rank: int) -> Bound:
+def _signals(flow: tf.Taskflow, machine: Machine) -> list[np.ndarray]:
+    """How many signals a task of each operation sends surely, if it has rows, [units, column ranges].
+
+    Of a taskflow without queues none: which will be needed depends on the order. Threads of a host send them while others
+    have its cores.
+    """
+    if not flow.queues or machine.host_cores:
+        return [np.zeros((op.domain.size, 1)) for op in flow.ops]
+    counts = np.bincount(flow.signals["task"][flow.signals["kind"] != tf.ENTRY_TILE], minlength=flow.num_tasks)
+    firsts = np.cumsum([0] + [math.prod(op.grid) for op in flow.ops])
+    return [counts[first:last].reshape(op.grid[0], op.grid[1] * op.grid[2]) * (not op.num_peers)
+            for op, first, last in zip(flow.ops, firsts, firsts[1:], strict=False)]
+
+
+def _rank_bound(flow: tf.Taskflow, machine: Machine, costs: Work, layout: Layout, signals: Sequence[np.ndarray],
+                paths: LeastPaths, rank: int) -> Bound:
     work = costs.by_routing
     busy, l2 = {"aic": 0.0, "aiv": 0.0}, 0.0
-    links = np.zeros(4)
+    links, movers = np.zeros(4), []
     for i, op in enumerate(flow.ops):
         if op.num_peers or op.moves_copies:
             moved, own = _moved(flow, op, layout, machine, rank)
             sent = moved * _of_row(op, work[i]["link_row"])
             links += sent
+            ways = zip((True, False), sent.reshape(2, 2), strict=True)
+            movers += [(i, stays_in_node) for stays_in_node, out_and_in in ways if out_and_in.any()]
             rows = moved[::2].sum() + own
-            busy["aiv"] += max(sent[::2].sum() / machine.worker_link_bytes_per_us, rows * _of_row(op, work[i]["core_row"]))
+            peers = -(-flow.ep_size // (op.num_peers or 1))  # of a task; to each goes as much as a worker may send
+            takes_core = machine.host_cores == math.ceil(machine.host_cores)  # else more threads than cores, some on links
+            on_link = sent[::2].sum() / peers / machine.worker_link_bytes_per_us if takes_core else 0.0
+            busy["aiv"] += max(on_link, rows * _of_row(op, work[i]["core_row"]))
             l2 += rows * _of_row(op, work[i]["touches"]["row"].sum(axis=1)) + own * _of_row(op, work[i]["link_row"])
         else:
             rows, works = _task_rows(flow, op, layout, rank), with_fans(work[i], _rows_of_token(op, layout, rank))
@@ -97,6 +127,7 @@ def _rank_bound(flow: tf.Taskflow, machine: Machine, costs: Work, layout: Layout
                 tiles = works[k:k + 2], (len(op.col_ranges()) - 1, 1)
                 busy[op.unit] += sum(n * _task_us(w, some, machine) for w, n in zip(*tiles, strict=True))
                 l2 += sum(n * _touched(w, some).sum() for w, n in zip(*tiles, strict=True))
+            busy[op.unit] += machine.signal_us * signals[i][_unit_rows(flow, op, layout, rank)[0] > 0].sum()
     if machine.unified:
         busy["aiv"] += busy["aic"]
     shares = {u: us / max(1, len(machine.queues_of(u))) for u, us in busy.items()}
@@ -106,9 +137,11 @@ def _rank_bound(flow: tf.Taskflow, machine: Machine, costs: Work, layout: Layout
     weights, memory = _touched_bytes(flow, costs, layout, rank) / [
         min(machine.memory_bytes_per_us, workers * machine.worker_memory_bytes_per_us) for workers in (of_aic, of_all)]
     l2 /= min(machine.l2_bytes_per_us, of_all * machine.worker_l2_bytes_per_us)
-    has_matrix_work = max(busy["aic"], weights) > 0
-    return Bound(shares["aic"], shares["aiv"], max(us[0], us[2]), max(us[1], us[3]), weights, memory, l2,
-                 *(_fill_and_drain(flow, machine, work) if has_matrix_work else (0.0, 0.0)))
+    before, after = paths.before(rank), paths.after(rank)
+    matrix = [i for i, op in enumerate(flow.ops) if op.unit == "aic" and len(_task_rows(flow, op, layout, rank))]
+    fill, drain = (max(0.0, min((times[i] for i in matrix), default=0.0)) for times in (before, after))
+    return Bound(shares["aic"], shares["aiv"], max(us[0], us[2]), max(us[1], us[3]), weights, memory, l2, fill, drain,
+                 min((paths.landing(*mover) for mover in movers), default=0.0))
 
 
 def _workers_at_once(machine: Machine, units: Sequence[str]) -> int:
@@ -120,7 +153,8 @@ def _workers_at_once(machine: Machine, units: Sequence[str]) -> int:
 def _touched_bytes(flow: tf.Taskflow, costs: Work, layout: Layout, rank: int) -> np.ndarray:
     """Bytes of all parts of arrays that matrix tasks alone touch, and of all that any task does, [2].
 
-    What is written is touched first by a writer, so its readers do not count. Of arrays that are one part only, little is
+    What is written is touched first by a writer, so its readers do not count; of what readers touch first, the least that
+    one does of a slot's rows, after which L2 takes all of them as held. Of arrays that are one part only, little is
     known of the first touch, so they are left out.
     """
     least, by_vector = np.full(costs.num_parts, np.inf), np.zeros(costs.num_parts, bool)
@@ -135,17 +169,18 @@ def _touched_bytes(flow: tf.Taskflow, costs: Work, layout: Layout, rank: int) ->
             for i in operands:
                 for tile, (_, cols) in enumerate(op.col_ranges()):
                     touch = costs.touch(op, i, cols, mean_height)
-                    if touch is None or touch[1] not in (UNIT, WEIGHT, STREAM):
+                    if touch is None or touch[1] not in (UNIT, WEIGHT, OF_EXPERT, STREAM):
                         continue
                     first, kind, fixed, row = touch
                     if kind == STREAM:
                         streamed += [fixed * (rows > 0).sum() * (op.unit == "aic"), fixed * (rows > 0).sum()]
                         continue
-                    units = np.flatnonzero(rows)
-                    places = first + (units if kind == UNIT else experts[units] * len(op.col_ranges()) + tile)
+                    of_units = layout.slots[op.domain.route][rank].rows if kind == OF_EXPERT else rows
+                    units = np.flatnonzero(of_units)
+                    places = first + (experts[units] * len(op.col_ranges()) + tile if kind == WEIGHT else units)
                     by_vector[places] |= op.unit == "aiv"
                     fresh = is_new[places]
-                    np.minimum.at(least, places[fresh], fixed + row * (rows[units[fresh]] if not op.num_peers else 1.0))
+                    np.minimum.at(least, places[fresh], fixed + row * (of_units[units[fresh]] if not op.num_peers else 1.0))
     least[np.isinf(least)] = 0.0
     return streamed + [least[~by_vector].sum(), least.sum()]
 
@@ -218,26 +253,3 @@ def _moved(flow: tf.Taskflow, op: tf.TileOp, layout: Layout, machine: Machine, r
             out[first] += sent[rank, peer]
             out[first + 1] += sent[peer, rank]
     return out, float(sent[rank, rank])
-
-
-def _fill_and_drain(flow: tf.Taskflow, machine: Machine, work: np.ndarray) -> tuple[float, float]:
-    """The least that any matrix operation has before it, and the least that any has after it, without other matrix work."""
-    writers: dict[int, list[int]] = {}
-    before: list[list[int]] = []
-    for i, op in enumerate(flow.ops):
-        read = {flow.buffers[a.buffer].storage for a in op.inputs}
-        before.append([p for s in read for p in writers.get(s, ())])
-        for access in op.outputs:
-            writers.setdefault(flow.buffers[access.buffer].storage, []).append(i)
-    after: list[list[int]] = [[i for i, ps in enumerate(before) if p in ps] for p in range(len(flow.ops))]
-    least = [_task_us(w[0], np.full(1, float(not (op.num_peers or op.moves_copies))), machine)
-             for op, w in zip(flow.ops, work, strict=True)]
-    return _longest(flow, before, least, range(len(flow.ops))), _longest(flow, after, least, range(len(flow.ops))[::-1])
-
-
-def _longest(flow: tf.Taskflow, neighbours: list[list[int]], least: Sequence[float], order: Sequence[int]) -> float:
-    path, is_late = [0.0] * len(flow.ops), [False] * len(flow.ops)
-    for i in order:
-        path[i] = max((path[p] + least[p] for p in neighbours[i]), default=0.0)
-        is_late[i] = any(is_late[p] or flow.ops[p].unit == "aic" for p in neighbours[i])
-    return min((path[i] for i, op in enumerate(flow.ops) if op.unit == "aic" and not is_late[i]), default=0.0)

@@ -40,7 +40,8 @@ def layer(direction="forward", ep=4, tokens=4096, imbalance=1.0, tuned=True, rep
 ], ids=str)
 def test_near_the_bound_and_ahead_of_the_reference(makespan_over_bound, over_reference, what):
     ours, other = layer(**what), layer(**what, tuned=False)
-    span, bound = ours.span_us(ours.fused()), ours.bound_us()
+    line = ours.fused()
+    span, bound = ours.span_us(line), ours.bound_us(line)
     assert bound * (1 - 1e-9) <= span <= makespan_over_bound * bound
     assert other.span_us(other.fused("expert_barrier")) >= over_reference * span
 
@@ -53,7 +54,8 @@ def test_near_the_bound_and_ahead_of_the_reference(makespan_over_bound, over_ref
 ], ids=str)
 def test_copies_come_and_go_while_other_rows_are_multiplied(makespan_over_bound, what):
     copied = layer(**what, replicas=1)
-    assert copied.span_us(copied.fused()) <= makespan_over_bound * copied.bound_us()
+    line = copied.fused()
+    assert copied.span_us(line) <= makespan_over_bound * copied.bound_us(line)
 
 
 @pytest.mark.parametrize("what", [{"imbalance": 3.5, "tokens": 1024}, {"imbalance": 2.0, "tokens": 512, "direction": "backward"},
@@ -104,7 +106,7 @@ def test_links_between_nodes_are_busy(hidden, makespan_over_bound):
     egress, bins = line.simulated.served[:, RATES.index("node_egress")], len(line.simulated.served[0, 0]) // 4
     possible = bins * line.simulated.bin_us * whole.machine.node_link_bytes_per_us
     assert (egress[:, :bins].sum(axis=1) > 0.95 * possible).all()
-    assert whole.span_us(line) <= makespan_over_bound * whole.bound_us()
+    assert whole.span_us(line) <= makespan_over_bound * whole.bound_us(line)
 
 
 @pytest.mark.parametrize("direction", ["forward", "backward"])

@@ -69,7 +69,7 @@ def test_a_bound_is_what_limits():
     hot = int(received.argmax())
     leaving = sum((ids[r] // 2 == hot).sum() for r in range(4) if r != hot) * 256 * 2.0
     assert slow[hot].ingress == pytest.approx((leaving + (ids[hot] // 2 != hot).sum() * 512.0) / 300)
-    assert slow[hot].total == slow[hot].ingress
+    assert slow[hot].total == slow[hot].ingress + slow[hot].landing
     fast = rank_bounds(flow, NPU.replace(matmul_flops_per_us=1e3), ids)
     assert int(np.argmax([b.aic for b in fast])) == hot and fast[hot].total == fast[hot].aic + fast[hot].fill + fast[hot].drain
     assert all(b.fill > 0 and b.drain > 0 for b in fast)

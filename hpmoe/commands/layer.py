@@ -105,10 +105,9 @@ class Layer:
         flow = hpmoe.assign_queues.apply_to(flow, machine=self.machine, policy="round_robin")
         return hpmoe.simulate(flow, routing=self.ids)
 
-    def bound_us(self) -> float:
-        """Of all ranks, with the launch."""
-        flow = hpmoe.overlap_comm.apply_to(self.tiles)
-        return self.machine.launch_us + max(b.total for b in rank_bounds(flow, self.machine, self.ids))
+    def bound_us(self, line: hpmoe.Timeline) -> float:
+        """Of what a fused run ran, on all ranks, with the launch."""
+        return self.machine.launch_us + max(b.total for b in rank_bounds(line.flow, self.machine, self.ids))
 
     def span_us(self, line: hpmoe.Timeline) -> float:
         """Of a fused run, with its one launch."""

@@ -120,7 +120,7 @@ def simulated(o: Any, progress: Progress) -> dict[str, Any]:
         progress("without dedup")
         without |= {"dedup": True, "without_dedup_ms": layer.span_us(fused(o, layer.without(dedup=False))) / 1e3}
     progress("baseline")
-    makespan, baseline, bound = (us / 1e3 for us in (layer.span_us(line), layer.baseline().span, layer.bound_us()))
+    makespan, baseline, bound = (us / 1e3 for us in (layer.span_us(line), layer.baseline().span, layer.bound_us(line)))
     return {**options.sizes(o), "dtype": o.dtype, "machine": machine.name, "policy": o.policy,
             "direction": o.direction, "imbalance": o.imbalance, "makespan_ms": makespan, "baseline_ms": baseline,
             "bound_ms": bound, "speedup": baseline / makespan, "makespan_over_bound": makespan / bound, **without,

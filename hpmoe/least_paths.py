@@ -1,0 +1,176 @@
+"""The least time that comes before and after the tasks of each operation, whoever runs them in whatever order."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Iterator, Sequence
+
+import numpy as np
+
+from hpmoe import taskflow as tf
+from hpmoe.costs import core_us
+from hpmoe.layout import Layout
+from hpmoe.machine import Machine
+
+RowsOf = Callable[[tf.TileOp, int], np.ndarray]
+
+
+class LeastPaths:
+    """For each operation of a taskflow what comes before any of its tasks can begin, and after any of them has ended.
+
+    A task begins when what it reads is there as a whole, so the tasks that write it have run one after the other with those
+    before them. On another worker, which every rank and unit has of its own, they are seen only when a signal has been sent,
+    has arrived and was looked at. Of several tasks of an operation the least counts, and only of those that have rows. An
+    operation comes before or after another where each task with rows of the one reads rows of the other; where that is not
+    known for sure it does not.
+
+    Args:
+        rows_of: (operation, rank) -> rows of the tasks of one column range of a local operation that are not empty.
+        sent: most signals of a task of each operation that are part of its work already, [num_ops].
+    """
+
+    def __init__(self, flow: tf.Taskflow, machine: Machine, work: np.ndarray, layout: Layout, rows_of: RowsOf,
+                 sent: Sequence[float]):
+        self.flow, self.machine, self.work, self.layout, self.rows_of, self.sent = flow, machine, work, layout, rows_of, sent
+        self.look = machine.poll_us + machine.wait_us
+        self.links = list(_links(flow))
+        self.least = [self._least_us(i) for i in range(len(flow.ops))]
+
+    def before(self, rank: int) -> np.ndarray:
+        """Microseconds before the first task of each operation on a rank can begin, [num_ops]."""
+        out = np.zeros(len(self.flow.ops))
+        for reader, op in enumerate(self.flow.ops):
+            if op.num_peers or (op.domain.kind == "experts" and not self.rows_of(op, rank).all()):
+                continue  # what is sent is of any rank; a sum over no rows waits for none
+            writers: dict[int, list[float]] = {}
+            for writer, _, storage, is_needed, _ in (link for link in self.links if link[1] == reader):
+                us = out[writer] + self._to_reader(writer, reader, rank) if is_needed else 0.0
+                writers.setdefault(storage, []).append(us)
+            out[reader] = max((min(us) for us in writers.values()), default=0.0)
+        return out
+
+    @functools.cache  # noqa: B019
+    def after(self, rank: int) -> np.ndarray:
+        """Microseconds after the last task of each operation on a rank has ended, [num_ops]; of one that puts rows, after
+        these were seen where somebody reads them."""
+        out = np.zeros(len(self.flow.ops))
+        for writer in reversed(range(len(self.flow.ops))):
+            for _, reader, _, _, is_read in (link for link in self.links if link[0] == writer):
+                if is_read:
+                    out[writer] = max(out[writer], self._after_writer(writer, reader, rank) + out[reader])
+        return out
+
+    def landing(self, op: int, stays_in_node: bool) -> float:
+        """Microseconds after the arrival of the last row that an operation moves to any other rank, of a node or not."""
+        way = self.machine.remote_us if stays_in_node else self.machine.node_remote_us
+        seen = self.machine.signal_us + way + self.look if self.is_read(op) else 0.0
+        return seen + min(float(self.after(rank)[op]) for rank in range(self.flow.ep_size))
+
+    def is_read(self, op: int) -> bool:
+        """Whether all that an operation writes is known to be read."""
+        return any(writer == op and is_read for writer, *_, is_read in self.links)
+
+    def _to_reader(self, writer: int, reader: int, rank: int) -> float:
+        """From the beginning of a task to that of one which reads what it wrote."""
+        crossing = self._crossing(writer, reader)
+        if self.flow.ops[writer].num_peers:
+            return self._put_us(writer, rank, crossing, True)
+        return self.least[writer] + crossing
+
+    def _after_writer(self, writer: int, reader: int, rank: int) -> float:
+        """From the end of a task to that of one which reads what it wrote."""
+        is_put = self.flow.ops[writer].num_peers > 0
+        crossing = 0.0 if is_put else self._crossing(writer, reader) - self.machine.signal_us * self.sent[writer]
+        if self.flow.ops[reader].num_peers:
+            return crossing + self._put_us(reader, rank, 0.0, self.is_read(reader))
+        return crossing + self.least[reader]
+
+    def _crossing(self, writer: int, reader: int) -> float:
+        """Microseconds until another unit of the rank sees what one has done."""
+        is_apart = not self.machine.unified and self.flow.ops[writer].unit != self.flow.ops[reader].unit
+        return self.machine.signal_us + self.look if is_apart else 0.0
+
+    def _least_us(self, index: int) -> float:
+        """Of a local operation's tasks with rows, on any rank."""
+        op = self.flow.ops[index]
+        if op.num_peers or op.moves_copies:
+            return 0.0
+        rows = np.unique(np.concatenate([self.rows_of(op, rank) for rank in range(self.flow.ep_size)]))
+        rows = rows[rows > 0]
+        return self.machine.task_us + float(min((core_us(w, rows).min() for w in self.work[index]), default=0.0)) \
+            if len(rows) else 0.0
+
+    @functools.cache  # noqa: B019
+    def _put_us(self, index: int, rank: int, crossing: float, is_seen: bool) -> float:
+        """Until all rows of a slot of a rank have gone between it and where they are from, and were seen there: on the rank
+        itself after `crossing`.
+
+        Rows from each source are put by a task of their own, at least, and all must have come.
+        """
+        machine, op = self.machine, self.flow.ops[index]
+        rows = self._rows_by_source(op.domain.route, rank)
+        ranks = np.arange(self.flow.ep_size)
+        is_other, leaves_node = ranks != rank, ranks // machine.node_size != rank // machine.node_size
+        way = np.where(leaves_node, machine.node_remote_us, machine.remote_us)
+        seen = np.where(is_other, machine.signal_us + way + self.look, crossing) if is_seen else 0.0
+        link = np.where(leaves_node, machine.node_link_bytes_per_us, machine.link_bytes_per_us)
+        link = np.where(is_other, np.minimum(link, machine.worker_link_bytes_per_us), np.inf)
+        us = [np.maximum(machine.task_us + core_us(w, rows), rows * w["link_row"] / link) + seen for w in self.work[index]]
+        of_slots = np.where(rows > 0, np.minimum.reduce(us), 0.0).max(axis=1, initial=0.0)
+        return float(of_slots[rows.any(axis=1)].min(initial=np.inf)) if rows.any() else 0.0
+
+    def _rows_by_source(self, route: int, rank: int) -> np.ndarray:
+        """Rows of each slot of a rank from each rank, [num_slots, ep_size]."""
+        slots, sources = self.layout.slots[route][rank], self.layout.routings[route].source_of_row[rank]
+        out = np.zeros((len(slots.rows), self.flow.ep_size))
+        some = np.flatnonzero(slots.rows)
+        slot = np.repeat(some, slots.rows[some])
+        row = np.concatenate([np.arange(slots.start[s], slots.start[s] + slots.rows[s]) for s in some] or [np.zeros(0, int)])
+        np.add.at(out, (slot, sources[row]), 1.0)
+        return out
+
+
+def _links(flow: tf.Taskflow) -> Iterator[tuple[int, int, int, bool, bool]]:
+    """(writer, reader, storage, whether each reader's task with rows waits for one of the writer's that has, whether each
+    of the writer's has a reader)."""
+    storage = [b.storage for b in flow.buffers]
+    writers: dict[int, dict[int, tf.Access]] = {}
+    for reader, op in enumerate(flow.ops):
+        for read in dict.fromkeys(storage[access.buffer] for access in op.inputs):
+            accesses = [access for access in op.inputs if storage[access.buffer] == read]
+            for writer, written in writers.get(read, {}).items():
+                yield writer, reader, read, *_needs(flow, flow.ops[writer], written, op, accesses)
+        for access in op.outputs:
+            writers.setdefault(storage[access.buffer], {})[reader] = access
+
+
+def _needs(flow: tf.Taskflow, writer: tf.TileOp, written: tf.Access, reader: tf.TileOp,
+           accesses: Sequence[tf.Access]) -> tuple[bool, bool]:
+    """Whether a task that reads needs one that writes, and whether what is written is all read."""
+    cols = flow.buffers[written.buffer].cols
+    is_odd = writer.moves_copies or reader.moves_copies or written.rows not in ("own", "peer", "entries")
+    if is_odd or any(flow.buffers[access.buffer].cols != cols for access in accesses):
+        return False, False
+    if writer.opcode == "PUT_BACK":
+        is_needed, rows = False, "entries"
+        is_same = reader.domain.kind == "tiles" and reader.domain.num_rows == flow.routes[writer.domain.route].num_tokens
+    else:
+        is_same = writer.domain.kind == reader.domain.kind == "slots" and writer.domain.route == reader.domain.route
+        is_same |= writer.domain.kind == "tiles" and writer.domain == reader.domain
+        rows = "own"
+        is_needed = is_same or (reader.domain.kind == "experts" and writer.domain.kind == "slots")
+        is_needed &= all(access.rows in ("own", "expert") for access in accesses)
+    read = sorted(_columns(reader, access, cols) for access in accesses if access.rows == rows) if is_same else []
+    return is_needed, _covers(read, _columns(writer, written, cols))
+
+
+def _columns(op: tf.TileOp, access: tf.Access, cols: int) -> tuple[int, int]:
+    return access.offset, access.offset + op.cols if access.cols == "own" and op.cols else cols
+
+
+def _covers(read: Sequence[tuple[int, int]], written: tuple[int, int]) -> bool:
+    """Whether ranges of columns, ascending, are all of another one."""
+    first, last = written
+    for begin, end in read:
+        first = max(first, end) if begin <= first else first
+    return first >= last
