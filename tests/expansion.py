@@ -111,11 +111,15 @@ class Expansion:
     def cells(self, rank, b, rows, cols=None):
         """Global numbers of the cells in `rows` and `cols` (all where None) of a buffer of a rank."""
         buffer = self.flow.buffers[b]
-        cols = range(buffer.cols) if cols is None else cols
-        assert not rows or (min(rows) >= 0 and max(rows) < self._num_rows(rank, b)), "rows out of bounds"
-        assert not cols or (min(cols) >= 0 and max(cols) < buffer.cols), "columns out of bounds"
+        whole = cols is None
+        cols = range(buffer.cols) if whole else cols
+        assert _within(rows, self._num_rows(rank, b)), "rows out of bounds"
+        assert _within(cols, buffer.cols), "columns out of bounds"
+        base = self.bases[rank, buffer.storage]
+        if whole and isinstance(rows, range):
+            return np.arange(base + rows.start * buffer.cols, base + rows.stop * buffer.cols)
         rows, cols = (np.arange(x.start, x.stop) if isinstance(x, range) else np.array(x, int) for x in (rows, cols))
-        return (self.bases[rank, buffer.storage] + rows[:, None] * buffer.cols + cols[None, :]).reshape(-1)
+        return (base + rows[:, None] * buffer.cols + cols[None, :]).reshape(-1)
 
     def pieces(self, accesses):
         """{(rank, memory, piece): {storage: nodes}} of the shared memories, from rows of (cell, node)."""
@@ -337,3 +341,11 @@ class Expansion:
         task = self.flow.tasks[t]
         route = self.flow.ops[task["op"]].domain.route
         return int(wait["event"]) + self.received[route][rank][1][task["row"]][0]
+
+
+def _within(numbers, size):
+    """Whether all numbers are from 0 to below size; a range counts upwards."""
+    if not numbers:
+        return True
+    least, most = (numbers[0], numbers[-1]) if isinstance(numbers, range) else (min(numbers), max(numbers))
+    return least >= 0 and most < size

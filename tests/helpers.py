@@ -1,6 +1,7 @@
 """What tests of the whole chain share: small random layers, two oracles in float64, and running a stage forward and backward."""
 
 import dataclasses
+import functools
 import math
 
 import jax
@@ -111,6 +112,13 @@ def jax_moe_ffn(x, ids, weights, up, down):
 
 def jax_vjp(f, args, cotangents, positions):
     """(outputs, gradients at `positions`) of `f` in float64; compiled as one, which is quicker than each operation alone."""
+    with jax.experimental.enable_x64():
+        return jax.tree.map(np.asarray, _compiled_vjp(f, tuple(positions))(
+            [jax.tree.map(_wide, a) for a in args], jax.tree.map(_wide, cotangents)))
+
+
+@functools.lru_cache(maxsize=64)
+def _compiled_vjp(f, positions):
     def both(wide, cotangents):
         def of(*chosen):
             full = list(wide)
@@ -121,8 +129,7 @@ def jax_vjp(f, args, cotangents, positions):
         out, back = jax.vjp(of, *(wide[i] for i in positions))
         return out, list(back(cotangents))
 
-    with jax.experimental.enable_x64():
-        return jax.tree.map(np.asarray, jax.jit(both)([jax.tree.map(_wide, a) for a in args], jax.tree.map(_wide, cotangents)))
+    return jax.jit(both)
 
 
 def _wide(a):

@@ -35,7 +35,7 @@ def chosen(tmp_path_factory):
     main = folder / "main.cpp"
     main.write_text('#include "kernel.cpp"\nint hpmoe_mutant = 0;\n')
     library, twin = folder / "mutants.so", twin_target.load()
-    command = [*build_native.find_compiler(), "-std=c++17", "-O0", "-w", "-fPIC", "-shared", "-I", folder, "-I", KERNELS,
+    command = [*build_native.find_compiler(), "-std=c++17", "-Og", "-w", "-fPIC", "-shared", "-I", folder, "-I", KERNELS,
                "-I", KERNELS / "ascendc/twin", main, twin_target.COMPILED, "-o", library]
     done = subprocess.run(command, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr

@@ -1,5 +1,7 @@
 """Layers other than moe_ffn through the whole chain: values and gradients against JAX."""
 
+import functools
+
 import jax
 import mindspore as ms
 import numpy as np
@@ -23,12 +25,28 @@ def cotangents_of(in_jax, args):
     return [rng.standard_normal(s.shape).astype(np.float32) for s in shapes]
 
 
+def tokens_of(name, args):
+    """The shape of a variant's arguments that begins with ranks and tokens."""
+    return args[0].shape if name != "batched_hidden_states" else args[0].shape[::2]
+
+
+@functools.cache
+def masked(in_jax):
+    """A variant of its arguments and a mask of tokens, [ep, T, 1], which clears rows of results that have one for each token."""
+    def f(*args):
+        *args, mask = args
+        outs = jax.tree.leaves(in_jax(*args))
+        return tuple(o * mask.reshape(o.shape[0], *(1,) * (o.ndim - 3), LAYER.T, 1) if o.ndim > 2 else o for o in outs)
+
+    return f
+
+
 @pytest.mark.parametrize("name", VARIANTS)
 def test_variant_at_every_stage(name):
     f, in_jax = VARIANTS[name]
     args = arguments(f, LAYER)
     positions, cotangents = differentiable(args), cotangents_of(in_jax, args)
-    want, want_grads = jax_vjp(lambda *a: tuple(jax.tree.leaves(in_jax(*a))), args, tuple(cotangents), positions)
+    want, want_grads = jax_vjp(masked(in_jax), [*args, token_mask(tokens_of(name, args), None)], tuple(cotangents), positions)
     for stage in STAGES:
         outs, grads = run_spmd(stages()[stage](f), LAYER.ep, args, cotangents, positions=positions)
         assert_close([*outs, *grads], [*want, *want_grads], f"{name} at stage {stage}:")
@@ -40,13 +58,7 @@ def test_variant_on_ranks_of_uneven_length(name):
     f, in_jax = VARIANTS[name]
     lengths, args = (2, 4), arguments(f, LAYER)
     positions, cotangents = differentiable(args), cotangents_of(in_jax, args)
-    mask = token_mask(args[0].shape if name != "batched_hidden_states" else args[0].shape[::2], lengths)
-
-    def masked(*args):
-        outs = jax.tree.leaves(in_jax(*args))
-        return tuple(o * mask.reshape(o.shape[0], *(1,) * (o.ndim - 3), LAYER.T, 1) if o.ndim > 2 else o for o in outs)
-
-    want, want_grads = jax_vjp(masked, args, tuple(cotangents), positions)
+    want, want_grads = jax_vjp(masked(in_jax), [*args, token_mask(tokens_of(name, args), lengths)], tuple(cotangents), positions)
     for stage in STAGES:
         outs, grads = run_spmd(stages()[stage](f), LAYER.ep, args, cotangents, lengths, positions=positions)
         assert_close([*outs, *grads], [*want, *want_grads], f"{name} at stage {stage}:")
