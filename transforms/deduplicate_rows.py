@@ -8,6 +8,8 @@ from hpmoe.primitives.dispatch import combine_rows, dispatch_rows, dispatch_weig
 from hpmoe.primitives.fan import fan_in, fan_out, route_to_ranks
 from hpmoe.program import Atom, Builder, Equation, Program, RouteAval, Var, map_equations
 
+MOVES = (dispatch_rows, combine_rows)
+
 
 @transform(requires="program", once=True)
 def deduplicate_rows(program: Program) -> Program:
@@ -56,30 +58,30 @@ def deduplicate_rows(program: Program) -> Program:
               j:f32[4,2]  = combine i b
           in (j,) : f32[4,2] }
     """
-    ranks: dict[Atom, Var] = {}
-    routed = [e for e in program.equations if e.primitive in (dispatch_rows, combine_rows)]
-    if not routed:
+    if not any(e.primitive in MOVES for e in program.equations):
         raise TransformError(f"deduplicate_rows: {program.name} has neither dispatch nor combine, so no rows leave a rank")
+    ranks: dict[Atom, Var] = {}
+    return map_equations(program, lambda builder, eqn: _sent_once(builder, eqn, ranks))
 
-    def rule(builder: Builder, eqn: Equation) -> list[Atom] | None:
-        if eqn.primitive not in (dispatch_rows, combine_rows) or not _can_repeat(eqn.inputs[1].aval):
-            return None
-        rows, route, *weights = eqn.inputs
-        if route not in ranks:
-            ranks[route] = builder.add(route_to_ranks, route, source=eqn.source)
-        if eqn.primitive is dispatch_rows:
-            sent = builder.add(dispatch_rows, rows, ranks[route], source=eqn.source)
-            return [builder.add(fan_out, sent, ranks[route], route, source=eqn.source)]
-        there = [builder.add(dispatch_weights, w, route, source=eqn.source) for w in weights]
-        sums = builder.add(fan_in, rows, ranks[route], route, *there, source=eqn.source)
-        return [builder.add(combine_rows, sums, ranks[route], source=eqn.source)]
 
-    return map_equations(program, rule)
+def _sent_once(builder: Builder, eqn: Equation, ranks: dict[Atom, Var]) -> list[Atom] | None:
+    """The right side of the rewrite; `ranks` has the routes to ranks that are made already."""
+    if eqn.primitive not in MOVES or not _can_repeat(eqn.inputs[1].aval):
+        return None
+    rows, route, *weights = eqn.inputs
+    if route not in ranks:
+        ranks[route] = builder.add(route_to_ranks, route, source=eqn.source)
+    if eqn.primitive is dispatch_rows:
+        sent = builder.add(dispatch_rows, rows, ranks[route], source=eqn.source)
+        return [builder.add(fan_out, sent, ranks[route], route, source=eqn.source)]
+    there = [builder.add(dispatch_weights, w, route, source=eqn.source) for w in weights]
+    sums = builder.add(fan_in, rows, ranks[route], route, *there, source=eqn.source)
+    return [builder.add(combine_rows, sums, ranks[route], source=eqn.source)]
 
 
 def can_deduplicate(program: Program) -> bool:
     """Whether `deduplicate_rows` would change the program."""
-    routes = [e.inputs[1].aval for e in program.equations if e.primitive in (dispatch_rows, combine_rows)]
+    routes = [e.inputs[1].aval for e in program.equations if e.primitive in MOVES]
     return any(map(_can_repeat, routes)) and not any(e.primitive is route_to_ranks for e in program.equations)
 
 

@@ -75,28 +75,37 @@ def replicate_experts(program: Program, *, loads: Sequence[float] | np.ndarray, 
               h:f32[4,2]   = combine g a topk_weights
           in (h,) : f32[4,2] }
     """
-    routes: dict[Var, Placement] = {}
-    copies: dict[tuple[Atom, Atom], Atom] = {}
+    rule = _Rule(program, loads, {"replicas": replicas, "min_load": min_load})
+    out = map_equations(program, rule)
+    if not rule.routes:
+        raise TransformError(f"replicate_experts: {program.name} has no dispatch, so there are no experts to copy")
+    return out.replace(provenance=(*program.provenance, f"replicate_experts(replicas={replicas})"))
 
-    def rule(builder: Builder, eqn: Equation) -> list[Atom] | None:
+
+@dataclasses.dataclass(frozen=True)
+class _Rule:
+    """The rewrite of an equation, with the routes and the copies of weights that are made already."""
+
+    program: Program
+    loads: Sequence[float] | np.ndarray
+    options: dict[str, float]
+    routes: dict[Var, Placement] = dataclasses.field(default_factory=dict)
+    copies: dict[tuple[Atom, Atom], Atom] = dataclasses.field(default_factory=dict)
+
+    def __call__(self, builder: Builder, eqn: Equation) -> list[Atom] | None:
         if eqn.primitive is make_route:
-            return [_placed(builder, eqn, routes, loads, replicas=replicas, min_load=min_load)]
-        route = next((a for a in eqn.inputs if a in routes and routes[a].most_copies), None)
+            return [_placed(builder, eqn, self.routes, self.loads, **self.options)]
+        route = next((a for a in eqn.inputs if a in self.routes and self.routes[a].most_copies), None)
         if route is not None and eqn.primitive is expert_bias:
-            index = next(i for i, e in enumerate(program.equations) if e.outputs == eqn.outputs)
+            index = next(i for i, e in enumerate(self.program.equations) if e.outputs == eqn.outputs)
             raise TransformError("replicate_experts: biases of experts are not copied; make them a row of the weights, and "
-                                 f"add a column of ones to the tokens\n{program_window(program, index)}")
+                                 f"add a column of ones to the tokens\n{program_window(self.program, index)}")
         if route is None or eqn.primitive is not grouped:
             return None
         weight = eqn.inputs[1]
-        if (weight, route) not in copies:
-            copies[weight, route] = builder.add(replicate_weights, weight, route, source=eqn.source)
-        return [builder.add(grouped, *eqn.inputs, copies[weight, route], source=eqn.source, **eqn.params)]
-
-    out = map_equations(program, rule)
-    if not routes:
-        raise TransformError(f"replicate_experts: {program.name} has no dispatch, so there are no experts to copy")
-    return out.replace(provenance=(*program.provenance, f"replicate_experts(replicas={replicas})"))
+        if (weight, route) not in self.copies:
+            self.copies[weight, route] = builder.add(replicate_weights, weight, route, source=eqn.source)
+        return [builder.add(grouped, *eqn.inputs, self.copies[weight, route], source=eqn.source, **eqn.params)]
 
 
 def _placed(builder: Builder, eqn: Equation, routes: dict[Var, Placement], loads: Sequence[float] | np.ndarray,
