@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 
 import numpy as np
@@ -50,7 +51,7 @@ class _Run:
         self.flow, self.ranks = flow, range(flow.ep_size)
         position = {b: i for i, b in enumerate(flow.inputs)}
         ids = [[np.asarray(inputs[r][position[plan.ids]]) for r in self.ranks] for plan in flow.routes]
-        weights = [[inputs[r][position[plan.weights]] for r in self.ranks] if plan.weights >= 0 else None
+        weights = [[inputs[r][position[plan.weights]] for r in self.ranks] if plan.drops_by_weight else None
                    for plan in flow.routes]
         self.layout = Layout(flow, ids, num_tokens, weights)
         self.memory = [[self._allocate(r, b, inputs[r], position) for b in range(len(flow.buffers))] for r in self.ranks]
@@ -61,8 +62,8 @@ class _Run:
                     self.memory[r][b] = self.memory[r][buffer.storage].reshape(self._matrix(r, b))
         self.counters = np.zeros((flow.ep_size, len(flow.events)), np.int64)
         self.thresholds = np.stack([self.layout.thresholds(r) for r in self.ranks])
-        self.waits_of = _grouped(flow.waits, flow.num_tasks)
-        self.signals_of = _grouped(flow.signals, flow.num_tasks)
+        self.waits_of = tf.by_task(flow.waits, flow.num_tasks)
+        self.signals_of = tf.by_task(flow.signals, flow.num_tasks)
 
     # Memory.
 
@@ -322,7 +323,7 @@ class _Run:
 
     def _moved(self, rank: int, op: tf.TileOp, task: np.void, access: tf.Access) -> np.ndarray:
         """All rows of a buffer that a transfer moves some of, in the columns of the task."""
-        return self._operand(rank, op, task, access, slice(None))
+        return self._operand(rank, op, task, dataclasses.replace(access, rows="all"), slice(None))
 
     def _all_to_all(self, rank: int, op: tf.TileOp, task: np.void) -> dict[int, np.ndarray]:
         sources = self.layout.routings[op.domain.route].source_of_row
@@ -346,12 +347,6 @@ class _Run:
         local, expert = routing.num_local_experts, int(task["row"])
         counts = routing.counts[source, owner * local:(owner + 1) * local]
         return {peer: int(counts.sum() if expert < 0 else counts[expert])}
-
-
-def _grouped(table: np.ndarray, num_tasks: int):
-    ordered = table[np.argsort(table["task"], kind="stable")]
-    starts = np.searchsorted(ordered["task"], np.arange(num_tasks + 1))
-    return lambda t: ordered[starts[t]:starts[t + 1]]
 
 
 def _map(op: tf.TileOp, task: np.void, views: list) -> None:

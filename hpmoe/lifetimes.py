@@ -52,6 +52,45 @@ def row_bytes(buffer: tf.Buffer) -> int:
     return buffer.cols * numpy_dtype(storage_dtype(buffer.dtype)).itemsize
 
 
+@dataclasses.dataclass(frozen=True)
+class Touched:
+    """The columns that the tasks of an operation touch: `fixed`, sorted and joined, by each; and by that of a tile of `cols`
+    columns, `tile_cols` wide, those of its tile, from each of the `offsets` on."""
+
+    fixed: list[Columns]
+    offsets: list[int]
+    cols: int
+    tile_cols: int
+
+    @property
+    def num_tiles(self) -> int:
+        return -(-self.cols // self.tile_cols) if self.offsets else 1
+
+    @property
+    def together(self) -> list[Columns]:
+        """Sorted and joined, those of all tiles."""
+        return _merged([*self.fixed, *((o, o + self.cols) for o in self.offsets)])
+
+    def of_tile(self, k: int) -> list[Columns]:
+        first, last = k * self.tile_cols, min((k + 1) * self.tile_cols, self.cols)
+        return _merged([*self.fixed, *((o + first, o + last) for o in self.offsets)])
+
+    def each_covers(self, columns: list[Columns]) -> bool:
+        """Whether every tile does. What is not fixed no more tiles can cover than there are offsets, as those of one offset
+        are apart."""
+        if _covers(self.fixed, columns):
+            return True
+        return self.num_tiles <= len(self.offsets) and all(_covers(self.of_tile(k), columns) for k in range(self.num_tiles))
+
+    def each_meets(self, columns: list[Columns]) -> bool:
+        """Whether every tile does."""
+        if _meet(self.fixed, columns):
+            return True
+        starts = ((max(a - o, 0), min(b - o, self.cols)) for o in self.offsets for a, b in columns)
+        tiles = _merged((a // self.tile_cols, (b - 1) // self.tile_cols + 1) for a, b in starts if a < b)
+        return _covers(tiles, [(0, self.num_tiles)])
+
+
 class Lifetimes:
     """When the storages of a taskflow's operations are first written and last used, and by whom."""
 
@@ -64,8 +103,7 @@ class Lifetimes:
                 for storage in dict.fromkeys(buffers[a.buffer].storage for a in accesses):
                     table.setdefault(storage, []).append(i)
         self._refusals: dict[int, str] = {}
-        self._touched: dict[tuple[int, int, bool], list[list[Columns]]] = {}
-        self._joined: dict[tuple[int, int, bool], list[Columns]] = {}
+        self._touched: dict[tuple[int, int, bool], Touched] = {}
         self.order: list[dict[int, int]] = []
         self.releases: list[Release] = []
         takes_over = {new: s[:n][::-1] for s in self.occupants().values() for n, new in enumerate(s) if n}
@@ -107,8 +145,8 @@ class Lifetimes:
             return "nobody writes it or nobody reads it"
         if any(self.ops[i].moves_copies for i in self.writers[storage]):
             return "nobody waits for a copy that gets no rows"
-        written = _merged(c for i in self.writers[storage] for c in self._all_columns(i, storage, write=True))
-        read = _merged(c for i in self.readers[storage] for c in self._all_columns(i, storage, write=False))
+        written = _merged(c for i in self.writers[storage] for c in self._columns(i, storage, write=True).together)
+        read = _merged(c for i in self.readers[storage] for c in self._columns(i, storage, write=False).together)
         return "" if _covers(read, written) else "some of its columns are never read, so that nobody waits for their writers"
 
     def fault(self, new: int, old: int) -> str:
@@ -161,31 +199,21 @@ class Lifetimes:
             return "slot", domain.route
         return ("tile", domain.num_rows, domain.clipped) if domain.kind == "tiles" else None
 
-    def _columns(self, i: int, storage: int, write: bool) -> list[list[Columns]]:
-        """For each column tile of an operation, the column ranges of a storage that its tasks touch, sorted and joined."""
+    def _columns(self, i: int, storage: int, write: bool) -> Touched:
+        """The columns of a storage that the tasks of an operation touch."""
         key = (i, storage, write)
         if key not in self._touched:
-            self._touched[key] = [_merged(tile) for tile in self._columns_of_tiles(*key)]
+            self._touched[key] = self._columns_touched(*key)
         return self._touched[key]
 
-    def _all_columns(self, i: int, storage: int, write: bool) -> list[Columns]:
-        """The column ranges of a storage that tasks of an operation touch together, sorted and joined."""
-        key = (i, storage, write)
-        if key not in self._joined:
-            self._joined[key] = _merged(c for tile in self._columns(*key) for c in tile)
-        return self._joined[key]
-
-    def _columns_of_tiles(self, i: int, storage: int, write: bool) -> list[list[Columns]]:
+    def _columns_touched(self, i: int, storage: int, write: bool) -> Touched:
         op, width = self.ops[i], self.buffers[storage].cols
         accesses = self._accesses(i, storage, write)
         if any(self.buffers[a.buffer].cols != width or a.cols == "block" for a in accesses):
-            return [[(0, width)]]
-
-        def touched(a: tf.Access, col: int, cols: int) -> Columns:
-            if a.cols == "one":
-                return 0, 1
-            return (col + a.offset, col + a.offset + cols) if a.cols == "own" and op.cols else (0, width)
-        return [[touched(a, *tile) for a in accesses] for tile in op.col_ranges()]
+            return Touched([(0, width)], [], 0, 0)
+        moving = [a.offset for a in accesses if a.cols == "own" and op.cols]
+        fixed = [(0, 1) if a.cols == "one" else (0, width) for a in accesses if a.cols != "own" or not op.cols]
+        return Touched(_merged(fixed), moving, op.cols, op.tile_cols)
 
     def _rows_before(self, i: int) -> dict[int, int]:
         """Operations whose tasks on a row unit run before every task of operation i on that unit (FULL), or before one
@@ -200,10 +228,10 @@ class Lifetimes:
             for w in self.writers.get(storage, ()) if unit else ():
                 if w >= i or self._unit(w, storage, write=True) != unit:
                     continue
-                written, reads = self._all_columns(w, storage, write=True), self._columns(i, storage, write=False)
-                is_full = all(_covers(r, written) for r in reads)
-                touches = is_full or all(_meet(r, written) for r in reads)
-                is_part = is_full or _covers(self._all_columns(i, storage, write=False), written)
+                written, reads = self._columns(w, storage, write=True).together, self._columns(i, storage, write=False)
+                is_full = reads.each_covers(written)
+                touches = is_full or reads.each_meets(written)
+                is_part = is_full or _covers(reads.together, written)
                 if is_part:
                     note(w, FULL if is_full else PART)
                 for op, level in self.order[w].items():
@@ -301,10 +329,10 @@ def share_memory(buffers: tuple[tf.Buffer, ...], ops: tuple[tf.TileOp, ...],
 @functools.lru_cache(maxsize=8)  # verify asks it of every stage, most of which leave the operations alone
 def memory_fault(buffers: tuple[tf.Buffer, ...], ops: tuple[tf.TileOp, ...], routes: tuple[tf.RoutePlan, ...]) -> str:
     """What is wrong with the memory that the buffers of these operations share, whatever waits there are; or ""."""
-    moved = [b for b, buffer in enumerate(buffers) if buffer.memory >= 0]
+    moved = [b for b, buffer in enumerate(buffers) if buffer.memory != -1]
     for b in moved:
         buffer, home = buffers[b], buffers[b].memory
-        if home >= b or buffer.storage != b or buffers[home].storage != home or buffers[home].memory >= 0:
+        if not 0 <= home < b or buffer.storage != b or buffers[home].storage != home or buffers[home].memory >= 0:
             return f"{buffer.name} lives in the memory of buffer {home}, which has none of its own before it"
     life = lifetimes_of(buffers, ops, routes)
     for b in moved:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 import math
+from collections.abc import Callable
 from typing import Any
 
 import numpy as np
@@ -40,6 +41,13 @@ def row_keys(table: np.ndarray) -> np.ndarray:
     if "amount" in table.dtype.names:
         keys = keys << 4 | table["amount"] << 2 | table["remote"]
     return keys
+
+
+def by_task(table: np.ndarray, num_tasks: int) -> Callable[[int], np.ndarray]:
+    """A function from a task to its rows of a WAIT or SIGNAL array, in their order."""
+    ordered = table[np.argsort(table["task"], kind="stable")]
+    starts = np.searchsorted(ordered["task"], np.arange(num_tasks + 1))
+    return lambda t: ordered[starts[t]:starts[t + 1]]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -73,6 +81,11 @@ class RoutePlan:
     def num_replicas(self) -> int:
         """Copies of other ranks' experts that each rank has room for."""
         return self.num_local_experts - self.num_own_experts
+
+    @property
+    def drops_by_weight(self) -> bool:
+        """Whether the topk_weights decide what is dropped."""
+        return self.capacity is not None and self.capacity.policy == "probs"
 
     @property
     def num_slots(self) -> int:

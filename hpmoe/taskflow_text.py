@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-
 import numpy as np
 
 from hpmoe import taskflow as tf
@@ -111,8 +109,8 @@ def event_name(flow: tf.Taskflow, event: int) -> str:
 class _Lines:
     def __init__(self, flow: tf.Taskflow):
         self.flow = flow
-        self.waits = _by_task(flow.waits)
-        self.signals = _by_task(flow.signals)
+        self.waits = tf.by_task(flow.waits, flow.num_tasks)
+        self.signals = tf.by_task(flow.signals, flow.num_tasks)
 
     def tasks(self, tasks: np.ndarray, elide: bool = True) -> list[str]:
         """A line for each task shown, and one for each run of tasks left out."""
@@ -147,8 +145,8 @@ class _Lines:
         op = flow.ops[flow.tasks[t]["op"]]
         reads, writes = (" ".join(dict.fromkeys(buffer_name(flow, a.buffer) for a in accesses))
                          for accesses in (op.inputs, op.outputs))
-        waits = " ".join(self._wait(w) for w in self.waits.get(t, ())) or "-"
-        signals = " ".join(self._signal(s) for s in self.signals.get(t, ())) or "-"
+        waits = " ".join(self._wait(w) for w in self.waits(t)) or "-"
+        signals = " ".join(self._signal(s) for s in self.signals(t)) or "-"
         return (f"t{t}", task_name(flow, t), f"{reads} -> {writes}" if writes else "", f"wait {waits}  signal {signals}")
 
     def _wait(self, wait: np.void) -> str:
@@ -179,10 +177,3 @@ class _Lines:
         remote = int(signal["remote"])
         at = {tf.LOCAL: "", tf.PEER: "@peer", tf.EVERY_RANK: "@every"}.get(remote, f"@{remote}")
         return f"{name}{at} += {'1' if signal['amount'] == tf.COUNT else 'rows'}"
-
-
-def _by_task(table: np.ndarray) -> dict[int, Iterable[np.void]]:
-    out: dict[int, list[np.void]] = {}
-    for row in table:
-        out.setdefault(int(row["task"]), []).append(row)
-    return out

@@ -88,6 +88,8 @@ cases("verify", {
     "columns outside of a buffer": _mutated(_outside_its_buffer),
 })
 cases("verify", {f.__name__.replace("_", " "): _mutated(f) for f in test_verify.MUTATIONS})
+cases("verify", {name: _mutated(lambda flow, changes=changes: flow.replace(made=None, **changes(flow)))
+                 for name, (changes, _) in test_verify.BY_HAND.items()})
 
 
 # Functions on IR.

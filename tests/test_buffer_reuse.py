@@ -1,6 +1,7 @@
 """Temporaries that take over each other's memory: which do, what their writers wait for, and that nothing less will do."""
 
 import dataclasses
+import random
 
 import mindspore as ms
 import numpy as np
@@ -16,7 +17,7 @@ from hpmoe import VerifyError, save_for_backward, verify
 from hpmoe.kernels import executable
 from hpmoe.kernels.memory import ALIGNMENT, Pool
 from hpmoe.layout import Layout
-from hpmoe.lifetimes import lifetimes_of, memory_bytes, share_memory
+from hpmoe.lifetimes import Touched, lifetimes_of, memory_bytes, share_memory
 from hpmoe.taskflow import rebuild
 
 EVEN = Layer(ep=1, T=6, H=4, I=2, E=3, K=2)  # gate_up is as wide as the hidden states
@@ -206,6 +207,28 @@ def test_lifetimes_end_with_the_last_reader():
     labels = [op.label for op in flow.ops]
     assert [labels[i] for i in life.readers[name["a"]]] == ["grouped_matmul"]
     assert [labels[i] for i in life.writers[name["d"]]] == ["grouped_matmul"]
+
+
+def test_columns_of_tiles_are_told_by_arithmetics():
+    """Of random operations, as tile by tile."""
+    rng = random.Random(0)
+    for _ in range(3000):
+        cols, offsets = rng.randint(1, 9), [rng.randint(0, 5) for _ in range(rng.randint(0, 3))]
+        fixed = rng.choice([[], [(0, 1)], [(2, 4)]])
+        touched = Touched(fixed, offsets, cols, rng.randint(1, 6))
+        tiles = [{c for a, b in touched.of_tile(k) for c in range(a, b)} for k in range(touched.num_tiles)]
+        start = rng.randint(0, 8)
+        columns = rng.choice([[(start, start + rng.randint(1, 5))], [(0, 1), (start + 2, start + 3)]])
+        wanted = {c for a, b in columns for c in range(a, b)}
+        assert touched.each_covers(columns) == all(wanted <= tile for tile in tiles), (touched, columns)
+        assert touched.each_meets(columns) == all(bool(wanted & tile) for tile in tiles), (touched, columns)
+        assert {c for a, b in touched.together for c in range(a, b)} == set().union(*tiles)
+
+
+def test_columns_of_a_billion_tiles_are_not_walked_through():
+    touched = Touched([], [0, 1 << 29], 1 << 29, 1)
+    assert touched.each_meets([(0, 1 << 30)]) and not touched.each_meets([(1, 1 << 29), ((1 << 29) + 1, 1 << 30)])
+    assert not touched.each_covers([(0, 1)]) and touched.together == [(0, 1 << 30)]
 
 
 @pytest.mark.parametrize("dtype", ["float32", "bfloat16"])

@@ -1,9 +1,14 @@
 """Faults planted in whole layers: each ends in an error that says where, within the timeout, and the next call works."""
 
+import ctypes
+import os
 import resource
+import signal
 import subprocess
 import sys
 import textwrap
+import threading
+import time
 from pathlib import Path
 
 import mindspore as ms
@@ -151,6 +156,39 @@ def test_memory_that_runs_out_is_an_error_and_the_next_call_works():
     assert failures
 
 
+@pytest.fixture
+def sigint():
+    """Puts a handler in place behind Python's back, as libraries do, and returns that which it replaces."""
+    put = ctypes.CDLL(None).signal
+    put.argtypes, put.restype = [ctypes.c_int, ctypes.c_void_p], ctypes.c_void_p
+    yield lambda handler: put(signal.SIGINT, handler)
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def test_ctrl_c_ends_a_stuck_launch_over_which_another_thread_has_put_a_handler(sigint):
+    """MindSpore does so whenever one of its threads waits for another, and would end the process."""
+    flow, args = plan()
+    broken, replaced = compile_cpu(lost_signal(flow), 60.0), []
+
+    def put_a_handler_and_press_ctrl_c():
+        while not broken.counters.any():
+            time.sleep(0.01)
+        replaced.append(sigint(int(signal.SIG_IGN)))
+        time.sleep(0.2)
+        os.kill(os.getpid(), signal.SIGINT)
+
+    thread = threading.Thread(target=put_a_handler_and_press_ctrl_c)
+    thread.start()
+    with pytest.raises(KeyboardInterrupt):
+        broken.run([[a[rank] for a in args[:5]] for rank in range(2)])
+    thread.join()
+    sigint(replaced[0])  # as the library does later, which found the launch's handler
+    with pytest.raises(KeyboardInterrupt):
+        os.kill(os.getpid(), signal.SIGINT)
+        time.sleep(5)
+    assert_still_works(flow, args)
+
+
 INTERRUPTED = """
     import os, signal, sys, threading, time
     sys.path.insert(0, {tests!r})
@@ -171,6 +209,7 @@ INTERRUPTED = """
     def press_ctrl_c_during(launch):
         while not launch.counters.any():
             time.sleep(0.01)
+        time.sleep(0.1)  # threads of MindSpore that wait put handlers of theirs over the launch's, which takes them away
         os.kill(os.getpid(), signal.SIGINT)
 
     def stuck(ir, *rest):

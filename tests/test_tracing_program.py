@@ -8,6 +8,7 @@ import numpy as np
 import pytest
 from mindspore import Parameter, Tensor, mint, nn, ops
 
+from hpmoe.errors import ArgumentError
 from hpmoe.evaluate import evaluate
 from hpmoe.machine import Mesh
 from hpmoe.moe import moe_ffn
@@ -234,3 +235,12 @@ def test_unused_work_is_dropped():
 
     program = trace(f, abstract(2))
     assert names(program) == ["mul"] and not program.captures
+
+
+@pytest.mark.parametrize("f", [
+    lambda x: mint.cat([x[:, 1:], x[:, :1]], dim=-1), lambda x: mint.cat([x[:, :0], x, x[:, 1:]], dim=-1)])
+def test_parts_without_columns_are_left_out_of_a_concat(f):
+    program = trace(lambda x: f(x) * 2.0, abstract(3, 1))
+    assert names(program) == ["mul"]
+    with pytest.raises(ArgumentError, match="concat: operands are "):
+        trace(lambda x, y: mint.cat([x, y[:, :0]], dim=-1), abstract(3, 1), abstract(2, 4))

@@ -250,6 +250,55 @@ def test_what_is_of_another_type_is_refused(name, junk):
             hpmoe.verify(flow.replace(ops=(*flow.ops[:i], flow.ops[i].replace(**{name: junk}), *flow.ops[i + 1:])))
 
 
+BY_HAND = {  # taskflows that nobody made for these tables
+    "a route of no choices": (lambda flow: {"routes": _with(flow.routes, 0, top_k=0)}, r"routes\[0\] is .*top_k=0.*, whose sizes"),
+    "a route once of itself": (lambda flow: {"routes": _with(flow.routes, 0, once_of=0)}, "whose sizes do not fit together"),
+    "ids that nobody gives": (lambda flow: {"inputs": tuple(b for b in flow.inputs if b != flow.routes[0].ids)},
+                              "whose sizes do not fit together"),
+    "tiles of no rows": (lambda flow: {"tile_rows": 0}, "is for 2 ranks and tiles of 0 rows; there must be one at least"),
+    "too many tasks": (lambda flow: {"ops": _with(flow.ops, 0, cols=2**40, tile_cols=1)}, "is too large"),
+    "a shape of other rows": (lambda flow: {"buffers": _with(flow.buffers, 0, shape=(9, 9))},
+                              r"buffers\[0\] is of shape \(9, 9\) in \d rows of \d columns"),
+    "an operation without operands": (lambda flow: {"ops": _with(flow.ops, 0, operands=None)}, "do not fit together"),
+    "a machine that is none": (lambda flow: {"machine": 3}, "machine is a int; it must be a Machine or None"),
+    "queues that are none": (lambda flow: {"queues": 3}, "queues is a int; it must be a tuple"),
+}
+
+
+@pytest.mark.parametrize("name", BY_HAND)
+def test_a_taskflow_made_by_hand_is_refused_where_its_sizes_cannot_be(name):
+    changes, text = BY_HAND[name]
+    flow = queued("backward")
+    with pytest.raises(VerifyError, match=text):
+        hpmoe.verify(flow.replace(made=None, **changes(flow)))
+
+
+def _with(objects, i, **changes):
+    return (*objects[:i], dataclasses.replace(objects[i], **changes), *objects[i + 1:])
+
+
+def test_what_nobody_asks_for_changes_no_result():
+    """Weights that drop nothing, and how a transfer names the rows that it finds by itself."""
+    layer = Layer(ep=2, T=1, E=4, K=1)
+    avals, args = [Aval(a.shape[1:], str(a.dtype)) for a in layer.arguments()], layer.arguments()
+    flow = stages()["tiles"](hpmoe.moe_ffn).lower(*avals, mesh=hpmoe.Mesh(2))
+    back = next(i for i, op in enumerate(flow.ops) if op.opcode == "ALL_TO_ALL_BACK")
+    source = dataclasses.replace(flow.ops[back].operands[1], rows="slot_expert")
+    other = flow.replace(routes=_with(flow.routes, 0, weights=len(flow.buffers) - 1),
+                         ops=_with(flow.ops, back, operands=(flow.ops[back].operands[0], source)))
+    inputs = [[a[rank] for a in args] for rank in range(2)]
+    for num_tokens in ([1, 1], [0, 1], [0, 0]):
+        want = hpmoe.interpret(flow, inputs, num_tokens)
+        hpmoe.verify(other)
+        np.testing.assert_array_equal(hpmoe.interpret(other, inputs, num_tokens), want)
+
+
+def test_memory_is_that_of_a_buffer():
+    flow = queued()
+    with pytest.raises(VerifyError, match=r"lives in the memory of buffer -2, which has none of its own before it"):
+        hpmoe.verify(flow.replace(buffers=_with(flow.buffers, 0, memory=-2)))
+
+
 def test_an_expert_has_no_more_slots_than_its_capacity_fills():
     plan = dataclasses.replace(queued().routes[0], tile_rows=1)
     tight = dataclasses.replace(plan, capacity=Capacity(0.5, "position"))

@@ -181,7 +181,6 @@ def _room(b: int, buffers: Sequence[tf.Buffer], accesses: Sequence[tuple[tf.Tile
 
 def route_essence(plan: tf.RoutePlan) -> tuple[tf.RoutePlan, int]:
     """The route without weights that decide nothing, and its slots in place of their rows, which the taskflow says."""
-    is_asked = plan.capacity is not None and plan.capacity.policy == "probs"
     is_cut = min(plan.tile_rows, plan.num_local_experts, plan.num_experts) > 0
     num_slots = plan.num_slots if is_cut else -1
-    return dataclasses.replace(plan, tile_rows=0, weights=plan.weights if is_asked else -1), num_slots
+    return dataclasses.replace(plan, tile_rows=0, weights=plan.weights if plan.drops_by_weight else -1), num_slots

@@ -13,6 +13,7 @@ from hpmoe.lifetimes import memory_fault
 from hpmoe.native.planner import are_queues, find_runnable, kept_waits, prune_waits
 from hpmoe.proofs.counting import Counting
 from hpmoe.proofs.cycles import find_stuck
+from hpmoe.proofs.form import check_form, check_sizes
 from hpmoe.proofs.implied import Implication
 from hpmoe.proofs.made_for import over_what_it_was_made_for
 from hpmoe.proofs.order import Order
@@ -43,10 +44,20 @@ def verify(flow: tf.Taskflow) -> None:
     """
     check_argument(isinstance(flow, tf.Taskflow), "hpmoe.verify", "flow", f"a {type(flow).__name__}",
                    "a Taskflow, as f.lower(*args) makes it after tile_partition")
+    check_form(flow)
     if len(flow.queues) and flow.machine is None:
         raise VerifyError(f"verify: there are {len(flow.queues)} queues and no machine that has them")
-    _check_form(flow)
-    flow = over_what_it_was_made_for(flow)
+    try:
+        if flow.made is None:
+            check_sizes(flow)
+        _prove(over_what_it_was_made_for(flow))
+    except VerifyError:
+        raise
+    except (ArithmeticError, AttributeError, LookupError, MemoryError, TypeError, ValueError) as error:
+        raise VerifyError(f"verify: operations, buffers and routes do not fit together: {error}") from error
+
+
+def _prove(flow: tf.Taskflow) -> None:
     _check_tasks(flow)
     _check_regions(flow)
     _check_tokens(flow)
@@ -76,18 +87,6 @@ def verify(flow: tf.Taskflow) -> None:
 def _fail(flow: tf.Taskflow, what: str, task: int | None = None) -> None:
     window = "" if task is None or not flow.num_tasks else "\n" + taskflow_window(flow, task)
     raise VerifyError(f"verify: {what}{window}")
-
-
-def _check_form(flow: tf.Taskflow) -> None:
-    """The tables are arrays of their rows, and what lies beside them is of its class."""
-    for name, dtype in (("tasks", tf.TASK), ("events", tf.EVENT), ("waits", tf.WAIT), ("signals", tf.SIGNAL)):
-        table = getattr(flow, name)
-        if not isinstance(table, np.ndarray) or table.dtype != dtype or table.ndim != 1:
-            raise VerifyError(f"verify: {name} is a {type(table).__name__}; it must be an array of {len(dtype)} columns: "
-                              f"{', '.join(dtype.names)}")
-    for name, cls in (("buffers", tf.Buffer), ("ops", tf.TileOp), ("routes", tf.RoutePlan), ("blocks", tf.EventBlock)):
-        for x in [x for x in getattr(flow, name) if not isinstance(x, cls)][:1]:
-            raise VerifyError(f"verify: one of {name} is of type {type(x).__name__}; it must be of {cls.__name__}")
 
 
 def _check_regions(flow: tf.Taskflow) -> None:

@@ -203,7 +203,11 @@ def concat(r: Any, tensors: Sequence[Any], dim: int = 0) -> Any:
     for x in tensors:
         static_size(x, axis, "a concat")
     dtype = promote_dtypes([x.hpmoe_aval.dtype for x in tensors], [])
-    return r(s.concat, *(to_dtype(r, x, dtype) for x in tensors), axis=axis) if len(tensors) > 1 else tensors[0]
+    parts = [to_dtype(r, x, dtype) for x in tensors]
+    beside = {x.hpmoe_aval.shape[:axis] + x.hpmoe_aval.shape[axis + 1:] for x in parts}
+    if len(beside) == 1:  # what is empty must fit, too
+        parts = [x for x in parts if x.hpmoe_aval.shape[axis]] or parts[:1]
+    return r(s.concat, *parts, axis=axis) if len(parts) > 1 else parts[0]
 
 
 @call("Stack", "StackExt")

@@ -8,43 +8,75 @@
 namespace hpmoe {
 namespace {
 
-std::atomic<int32_t> num_interrupts{0};
-struct sigaction previous;
-std::mutex mutex;
-int32_t num_watches = 0;
+constexpr int64_t kBetweenLooks = 5'000'000;
+
+std::atomic<int32_t> num_interrupts{0}, num_watches{0};
+std::mutex mutex;         // of what follows, and of who changes num_watches
+struct sigaction before;  // what there was before the first watch
+
+// Libraries that save a handler and put it back later, on threads of their own, may leave this one behind.
+void hand_on(int signal, siginfo_t* info, void* context) {
+  if (before.sa_flags & SA_SIGINFO) {
+    before.sa_sigaction(signal, info, context);
+  } else if (before.sa_handler == SIG_DFL) {
+    sigaction(signal, &before, nullptr);
+    raise(signal);
+  } else if (before.sa_handler != SIG_IGN) {
+    before.sa_handler(signal);
+  }
+}
+
+void count_interrupt(int signal, siginfo_t* info, void* context) {
+  if (num_watches.load() == 0) return hand_on(signal, info, context);
+  num_interrupts.fetch_add(1);
+}
+
+// Whether SIGINT comes here now; `found` is what it does.
+bool is_ours(struct sigaction& found) {
+  sigaction(SIGINT, nullptr, &found);
+  return found.sa_sigaction == count_interrupt;
+}
+
+void take() {
+  struct sigaction ours{};
+  ours.sa_sigaction = count_interrupt;
+  ours.sa_flags = SA_RESTART | SA_SIGINFO;
+  sigemptyset(&ours.sa_mask);
+  sigaction(SIGINT, &ours, nullptr);
+}
 
 // A forked process has none of the threads whose launches are watched.
 void stop_watching() {
-  if (num_watches > 0) sigaction(SIGINT, &previous, nullptr);
-  num_watches = 0;
+  if (num_watches.exchange(0) > 0) sigaction(SIGINT, &before, nullptr);
   mutex.unlock();
 }
 
 const int kForkHandled = pthread_atfork([] { mutex.lock(); }, [] { mutex.unlock(); }, stop_watching);
-
-void count_interrupt(int) { num_interrupts.fetch_add(1, std::memory_order_relaxed); }
 
 }  // namespace
 
 InterruptWatch::InterruptWatch(bool is_wanted) : is_wanted_(is_wanted), seen_(num_interrupts.load()) {
   if (!is_wanted_) return;
   const std::lock_guard<std::mutex> lock(mutex);
-  if (num_watches++ > 0) return;
-  struct sigaction ours{};
-  ours.sa_handler = count_interrupt;
-  ours.sa_flags = SA_RESTART;
-  sigemptyset(&ours.sa_mask);
-  sigaction(SIGINT, &ours, &previous);
+  struct sigaction found;
+  if (num_watches == 0 && !is_ours(found)) before = found;
+  if (num_watches++ == 0) take();
 }
 
 InterruptWatch::~InterruptWatch() {
   if (!is_wanted_) return;
   const std::lock_guard<std::mutex> lock(mutex);
-  if (--num_watches == 0) sigaction(SIGINT, &previous, nullptr);
+  if (--num_watches == 0) sigaction(SIGINT, &before, nullptr);
 }
 
-bool InterruptWatch::is_interrupted() const {
-  return is_wanted_ && num_interrupts.load(std::memory_order_relaxed) != seen_;
+bool InterruptWatch::is_interrupted() const { return is_wanted_ && num_interrupts.load(std::memory_order_relaxed) != seen_; }
+
+void InterruptWatch::keep(int64_t now) const {
+  int64_t last = looked_.load(std::memory_order_relaxed);
+  if (!is_wanted_ || now - last < kBetweenLooks || !looked_.compare_exchange_strong(last, now)) return;
+  const std::lock_guard<std::mutex> lock(mutex);
+  struct sigaction found;
+  if (!is_ours(found)) take();
 }
 
 }  // namespace hpmoe

@@ -228,6 +228,7 @@ bool Launch::take_task(Worker& worker) {
   }
   worker.wait_began_ns = ended;
   last_progress_ns_.store(ended, std::memory_order_relaxed);
+  watch_.keep(ended);
   return true;
 }
 
@@ -300,6 +301,7 @@ Code Launch::wait_until(Ready ready) {
     if (failed_.load(std::memory_order_relaxed)) return Code::ABORTED_PEER;
     if (watch_.is_interrupted()) return Code::INTERRUPTED;
     const int64_t now = now_ns(), latest = last_progress_ns_.load(std::memory_order_relaxed);
+    watch_.keep(now);
     waited = latest == progress ? waited + std::min(now - last, kLongestLook) : 0;
     if (waited > timeout_ns_) return Code::TIMEOUT;
     last = now;

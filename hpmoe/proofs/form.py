@@ -1,0 +1,68 @@
+"""The form of a taskflow: its tables and objects are of their classes, and there is room for what they name."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from hpmoe import taskflow as tf
+from hpmoe.capacity import DROP_POLICIES
+from hpmoe.errors import TransformError, VerifyError
+from hpmoe.limits import check_limits
+from hpmoe.machine import Machine
+
+TABLES = (("tasks", tf.TASK), ("events", tf.EVENT), ("waits", tf.WAIT), ("signals", tf.SIGNAL))
+CLASSES = (("buffers", tf.Buffer), ("ops", tf.TileOp), ("routes", tf.RoutePlan), ("blocks", tf.EventBlock))
+
+
+def check_form(flow: tf.Taskflow) -> None:
+    """Raises VerifyError unless the tables are arrays of their rows, and what lies beside them is of its class."""
+    for name, dtype in TABLES:
+        table = getattr(flow, name)
+        if not isinstance(table, np.ndarray) or table.dtype != dtype or table.ndim != 1:
+            raise VerifyError(f"verify: {name} is a {type(table).__name__}; it must be an array of {len(dtype)} columns: "
+                              f"{', '.join(dtype.names)}")
+    for name, cls in (("machine", Machine), ("made", tf.Made)):
+        found = getattr(flow, name)
+        if not isinstance(found, (cls, type(None))):
+            raise VerifyError(f"verify: {name} is a {type(found).__name__}; it must be a {cls.__name__} or None")
+    for name in ("queues", "inputs", "outputs", *(name for name, _ in CLASSES)):
+        if not isinstance(getattr(flow, name), tuple):
+            raise VerifyError(f"verify: {name} is a {type(getattr(flow, name)).__name__}; it must be a tuple")
+    for name, cls in CLASSES:
+        for x in [x for x in getattr(flow, name) if not isinstance(x, cls)][:1]:
+            raise VerifyError(f"verify: one of {name} is of type {type(x).__name__}; it must be of {cls.__name__}")
+
+
+def check_sizes(flow: tf.Taskflow) -> None:
+    """Raises VerifyError unless what a taskflow is made of has sizes that can be: of one that nobody made as yet."""
+    try:
+        check_limits(flow.name, flow.ep_size, flow.buffers, flow.ops, flow.routes)
+    except TransformError as error:
+        raise VerifyError(f"verify: {error}") from None
+    if flow.ep_size < 1 or flow.tile_rows < 1:
+        raise VerifyError(f"verify: {flow.name} is for {flow.ep_size} ranks and tiles of {flow.tile_rows} rows; there must "
+                          "be one at least")
+    for i, plan in enumerate(flow.routes):
+        if not _can_be(plan, i, flow):
+            raise VerifyError(f"verify: routes[{i}] is {plan}, whose sizes do not fit together")
+    for b, buffer in enumerate(flow.buffers):
+        is_whole = all(isinstance(d, int) for d in buffer.shape)
+        if is_whole and buffer.num_rows is not None and math.prod(buffer.shape) != buffer.num_rows * buffer.cols:
+            raise VerifyError(f"verify: buffers[{b}] is of shape {buffer.shape} in {buffer.num_rows} rows of {buffer.cols} "
+                              "columns")
+
+
+def _can_be(plan: tf.RoutePlan, index: int, flow: tf.Taskflow) -> bool:
+    """Whether a route takes tokens of the flow's ranks to as many experts of each, by ids that are given."""
+    numbers = plan.num_experts, plan.num_local_experts, plan.top_k, plan.tile_rows
+    if min(numbers) < 1 or min(plan.num_tokens, plan.max_rows) < 0 or plan.ep_size != flow.ep_size \
+            or plan.num_experts % plan.ep_size or plan.ids not in flow.inputs or not -1 <= plan.once_of < index:
+        return False
+    place = plan.placement
+    if place is not None and (place.num_experts, place.ep_size) != (plan.num_experts, plan.ep_size):
+        return False
+    if plan.capacity is not None and not (0 < plan.capacity.factor < math.inf and plan.capacity.policy in DROP_POLICIES):
+        return False
+    return not plan.drops_by_weight or plan.weights in flow.inputs
