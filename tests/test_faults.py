@@ -234,7 +234,8 @@ INTERRUPTED = """
 
 
 def test_ctrl_c_ends_a_stuck_call_and_the_next_one_works(tmp_path):
-    """In a compiled graph the kernel runs on a thread of MindSpore's, whose own handler of Ctrl-C would end the process."""
+    """In a compiled graph the kernel runs on a thread of MindSpore's, whose own handler of Ctrl-C would end the process by
+    SIGTERM, as it does between launches."""
     script = tmp_path / "interrupted.py"  # MindSpore compiles what stands in a file
     script.write_text(textwrap.dedent(INTERRUPTED).format(tests=str(Path(__file__).parent)))
     done = subprocess.run([sys.executable, "-W", "ignore", script], capture_output=True, text=True, timeout=120, cwd=tmp_path)
