@@ -247,13 +247,14 @@ class Expansion:
         top_k, read, written = self.flow.routes[op.domain.route].top_k, [], {}
         for peer, row, entry in self.moved(rank, op, task):
             if op.opcode.endswith("BACK"):
-                here, there = row, entry
+                row_here, row_there = row, entry
             else:
-                here, there = entry if source.rows == "entries" else entry // top_k, row
-            read.append(here)
-            written.setdefault(peer, []).append(there)
-        writes = [self.cells(peer, out.buffer, rows) for peer, rows in written.items()]
-        return [self.cells(rank, source.buffer, read)] if read else [], writes
+                row_here, row_there = entry if source.rows == "entries" else entry // top_k, row
+            read.append(row_here)
+            written.setdefault(peer, []).append(row_there)
+        there, here = (self._own_cols(task, a) if a.cols == "own" and op.cols else None for a in (out, source))
+        writes = [self.cells(peer, out.buffer, rows, there) for peer, rows in written.items()]
+        return [self.cells(rank, source.buffer, read, here)] if read else [], writes
 
     def _reduce(self, rank, op, task):
         out, entries, *weights = op.operands
