@@ -1,5 +1,6 @@
 """What kinds of mutations there are: the registry, and what several kinds are made with."""
 
+import numpy as np
 
 MUTATIONS = {}
 
@@ -22,6 +23,10 @@ def changed(table, place, **columns):
     for name, value in columns.items():
         table[name][place] = value
     return table
+
+
+def with_queue(flow, q, tasks):
+    return flow.replace(queues=(*flow.queues[:q], np.asarray(tasks), *flow.queues[q + 1:]))
 
 
 def pick(rng, table):

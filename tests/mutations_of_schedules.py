@@ -1,7 +1,7 @@
 """Mutations of what orders tasks: waits, signals, events and queues."""
 
 import numpy as np
-from mutation import changed, in_table, mutation, pick, register
+from mutation import changed, in_table, mutation, pick, register, with_queue
 
 from hpmoe import taskflow as tf
 
@@ -291,7 +291,3 @@ def with_two(rng, flow):
     """A queue of at least two tasks."""
     long = [q for q, tasks in enumerate(flow.queues) if len(tasks) > 1]
     return int(rng.choice(long)) if long else None
-
-
-def with_queue(flow, q, tasks):
-    return flow.replace(queues=(*flow.queues[:q], np.asarray(tasks), *flow.queues[q + 1:]))

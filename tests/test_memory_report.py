@@ -4,7 +4,7 @@ import json
 
 import numpy as np
 import pytest
-from helpers import Layer, stages, tensors
+from helpers import Layer, avals_of, stages, tensors
 
 import hpmoe
 from hpmoe import Aval, cli, save_for_backward
@@ -57,7 +57,7 @@ def test_the_rows_received_count_and_not_the_bucket():
 
 
 def test_half_precision_takes_half():
-    args = [Aval(a.shape[1:], str(a.dtype)) for a in LAYER.arguments()]
+    args = avals_of(LAYER.arguments())
     half = [a if a.dtype == "int32" else Aval(a.shape, "bfloat16") for a in args]
     f = stages()["queues"](hpmoe.moe_ffn)
     assert 2 * f.memory(*half).saved == f.memory(*args).saved
@@ -65,7 +65,7 @@ def test_half_precision_takes_half():
 
 def test_a_program_has_no_plan_to_measure():
     with pytest.raises(hpmoe.ArgumentError, match="memory: f is at the level of programs; it must be staged by tile_partition"):
-        save_for_backward(hpmoe.moe_ffn).memory(*(Aval(a.shape[1:], str(a.dtype)) for a in LAYER.arguments()))
+        save_for_backward(hpmoe.moe_ffn).memory(*avals_of(LAYER.arguments()))
 
 
 def test_the_text_has_a_line_for_each_kernel():

@@ -4,10 +4,10 @@ import json
 
 import numpy as np
 import pytest
-from helpers import SMALL_NPU, Layer, assert_close, for_several, fused, numpy_moe_ffn, run_spmd, stages
+from helpers import SMALL_NPU, Layer, assert_close, avals_of, for_several, fused, numpy_moe_ffn, run_spmd, stages
 
 import hpmoe
-from hpmoe import Aval, VerifyError, taskflow as tf
+from hpmoe import VerifyError, taskflow as tf
 from hpmoe.cli import main
 from hpmoe.interpret import interpret
 
@@ -15,12 +15,8 @@ FIVE = Layer(ep=5, T=4, E=10, K=2, num_tokens=(4, 0, 3, 4, 1))
 MACHINES = {"cpu": hpmoe.cpu(3), "npu": SMALL_NPU}
 
 
-def avals(layer):
-    return [Aval(a.shape[1:], str(a.dtype)) for a in layer.arguments()]
-
-
 def lowered(layer, stage="queues", direction="forward", **options):
-    return stages(**options)[stage](hpmoe.moe_ffn).lower(*avals(layer), mesh=hpmoe.Mesh(layer.ep), direction=direction)
+    return stages(**options)[stage](hpmoe.moe_ffn).lower(*avals_of(layer.arguments()), mesh=hpmoe.Mesh(layer.ep), direction=direction)
 
 
 @pytest.mark.parametrize("stage, num_peers, machine, order", [
@@ -109,7 +105,7 @@ def test_interpreter_runs_them_in_any_order():
 
 def test_for_several_leaves_fewer_tasks():
     layer = Layer(ep=4, T=3, E=8, K=2)
-    alone, together = (stages(num_peers=n)["overlap"](hpmoe.moe_ffn).lower(*avals(layer), mesh=hpmoe.Mesh(4)) for n in (None, 1))
+    alone, together = (stages(num_peers=n)["overlap"](hpmoe.moe_ffn).lower(*avals_of(layer.arguments()), mesh=hpmoe.Mesh(4)) for n in (None, 1))
     puts = [sum(flow.ops[o].opcode.startswith("PUT") for o in flow.tasks["op"]) for flow in (alone, together)]
     assert puts[0] == 4 * puts[1]
     assert for_several.rewrite(alone, num_peers=4).num_tasks == alone.num_tasks

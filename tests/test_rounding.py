@@ -10,7 +10,7 @@ import functools
 import mindspore as ms
 import numpy as np
 import pytest
-from helpers import TIMEOUT, Layer, run_spmd, stages
+from helpers import TIMEOUT, Layer, avals_of, run_spmd, stages
 from mindspore import Tensor, mint
 from test_dtypes import HALVES, U, in_dtype, names
 
@@ -72,7 +72,7 @@ def run(program, inputs, target):
 def both_passes(dtype, target):
     """[(program, inputs, outputs, stored values)] of forward and backward, on the same arrays for every target."""
     args = in_dtype(LAYER.arguments(), dtype, but=(2,))
-    parts = linearize(trace(moe_ffn, *(Aval(a.shape[1:], dtype_name(a.dtype)) for a in args), mesh=hpmoe.Mesh(LAYER.ep)))
+    parts = linearize(trace(moe_ffn, *avals_of(args), mesh=hpmoe.Mesh(LAYER.ep)))
     inputs = [[a[r] for a in args] for r in range(LAYER.ep)]
     outs, stored = run(parts.forward, inputs, target)
     cotangent = rounded(LAYER.cotangent(), dtype)

@@ -4,10 +4,11 @@ import dataclasses
 
 import numpy as np
 import pytest
-from helpers import SMALL_NPU, Layer, numpy_moe_ffn, relative_error, stages
+from helpers import SMALL_NPU, Layer, lowered, numpy_moe_ffn, relative_error, stages
+from mutation import changed, with_queue
 
 import hpmoe
-from hpmoe import Aval, LaunchError, VerifyError, taskflow as tf
+from hpmoe import LaunchError, VerifyError, taskflow as tf
 from hpmoe.capacity import Capacity
 from hpmoe.kernels.executable import compile_cpu
 from hpmoe.layout import Layout
@@ -17,20 +18,7 @@ LAYER = Layer(ep=2, T=4, E=4, K=2)
 
 
 def queued(direction="forward", machine=SMALL_NPU, **options):
-    avals = [Aval(a.shape[1:], str(a.dtype)) for a in LAYER.arguments()]
-    staged = stages(machine=machine, **options)["queues"](hpmoe.moe_ffn)
-    return staged.lower(*avals, mesh=hpmoe.Mesh(LAYER.ep), direction=direction)
-
-
-def changed(table, place, **columns):
-    table = table.copy()
-    for name, value in columns.items():
-        table[name][place] = value
-    return table
-
-
-def with_queue(flow, q, tasks):
-    return flow.replace(queues=(*flow.queues[:q], np.asarray(tasks), *flow.queues[q + 1:]))
+    return lowered(stages(machine=machine, **options)["queues"](hpmoe.moe_ffn), LAYER.arguments(), LAYER.ep, direction)
 
 
 def first_signal(flow, remote):
@@ -187,8 +175,7 @@ def test_every_signal_counts(direction, signal):
 
 def test_no_event_among_those_of_a_block_may_be_empty():
     """Who waits for the event of its slot's expert waits for nothing where that of one expert in the middle has no signals."""
-    avals = [Aval(a.shape[1:], str(a.dtype)) for a in Layer(ep=2, T=4, E=6, K=2).arguments()]
-    flow = stages(signal="expert")["queues"](hpmoe.moe_ffn).lower(*avals, mesh=hpmoe.Mesh(2))
+    flow = lowered(stages(signal="expert")["queues"](hpmoe.moe_ffn), Layer(ep=2, T=4, E=6, K=2).arguments(), 2)
     for first in np.unique(flow.waits["event"][flow.waits["kind"] == tf.SLOT_EXPERT]):
         empty = changed(flow.events, first + 1, mult=0)
         with pytest.raises(VerifyError, match="neither it nor what runs before it waits for it"):
@@ -279,9 +266,8 @@ def _with(objects, i, **changes):
 
 def test_what_nobody_asks_for_changes_no_result():
     """Weights that drop nothing, and how a transfer names the rows that it finds by itself."""
-    layer = Layer(ep=2, T=1, E=4, K=1)
-    avals, args = [Aval(a.shape[1:], str(a.dtype)) for a in layer.arguments()], layer.arguments()
-    flow = stages()["tiles"](hpmoe.moe_ffn).lower(*avals, mesh=hpmoe.Mesh(2))
+    args = Layer(ep=2, T=1, E=4, K=1).arguments()
+    flow = lowered(stages()["tiles"](hpmoe.moe_ffn), args, 2)
     back = next(i for i, op in enumerate(flow.ops) if op.opcode == "ALL_TO_ALL_BACK")
     source = dataclasses.replace(flow.ops[back].operands[1], rows="slot_expert")
     other = flow.replace(routes=_with(flow.routes, 0, weights=len(flow.buffers) - 1),
