@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
+import threading
 from pathlib import Path
 
 
@@ -35,7 +36,7 @@ def write_whole(path: Path, text: str) -> None:
         OSError: it cannot be written.
     """
     path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(f"{path.name}.{os.getpid()}")
+    partial = path.with_name(f"{path.name}.{os.getpid()}.{threading.get_ident()}")
     try:
         partial.write_text(text, encoding="utf-8")
         partial.replace(path)

@@ -12,7 +12,7 @@ import numpy as np
 
 from hpmoe.calibration import is_calibrated
 from hpmoe.calling.one_call import Traced
-from hpmoe.calling.planned_rows import row_bucket, with_max_rows
+from hpmoe.calling.planned_rows import routes_of, row_bucket, with_max_rows
 from hpmoe.calling.running import Runner
 from hpmoe.calling.spmd import Spmd
 from hpmoe.calling.staging import Staged, chain, describe, level_of
@@ -21,6 +21,7 @@ from hpmoe.errors import check_argument, is_int, is_name, is_number
 from hpmoe.kernels.simulated_inputs import given_ids
 from hpmoe.machine import Machine, Mesh, cpu
 from hpmoe.program import Program, RouteAval
+from hpmoe.routing import rows_to_ranks
 from hpmoe.timelines.timeline import format_us
 from hpmoe.transforms.fuse_persistent import fuse_persistent
 from hpmoe.tuning import kept
@@ -66,7 +67,7 @@ class Tuned:
     def reason(self) -> str:
         """Why these settings."""
         default, best = self.trials[0].us, self.best.us
-        gain = f"{default / best:.2f} times as fast as" if best < default else "nothing tried is faster than"
+        gain = f"{default / max(best, 1e-9):.2f} times as fast as" if best < default else "nothing tried is faster than"
         return f"{self.best}: {gain} the default; {len(self.trials)} tried, {self.why_ended}"
 
     def __call__(self, f: Callable[..., Any]) -> Staged:
@@ -78,7 +79,7 @@ class Tuned:
         rows = [["", "simulated", "", *names]]
         for t in self.trials:
             mark = "*" if t is self.best else ""
-            times = ["failed", ""] if t.us is None else [format_us(t.us), f"{self.trials[0].us / t.us:.2f}x"]
+            times = ["failed", ""] if t.us is None else [format_us(t.us), f"{self.trials[0].us / max(t.us, 1e-9):.2f}x"]
             rows.append([mark, *times, *(str(getattr(v, "__name__", v)) for _, v in t.settings)])
         widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
         errors = ["", *(t.error for t in self.trials)]
@@ -111,7 +112,8 @@ def tune(f: Callable[..., Any], *args: Any, machine: Machine | None = None, mesh
         mesh: the ranks of a function that is not under spmd; one by default.
         direction: the pass whose time counts: "forward", "backward" or "both".
         routing: topk_ids [T, K] of each rank, the same for every route; those in `args` where all arrays are given, else
-            perfectly balanced.
+            perfectly balanced. Weights that decide what is dropped are those in `args` or, where not all arrays are given,
+            all equal.
         space: other values to try of some settings, the first one as default: "rows", "cols" of tile_partition, "order",
             "signal", "put_cols" of overlap_comm, "policy" of assign_queues, "dedup" with or without deduplicate_rows.
         budget_s: seconds after which no other trial begins; the first is always made.
@@ -139,15 +141,15 @@ def tune(f: Callable[..., Any], *args: Any, machine: Machine | None = None, mesh
     function, mesh = (f.function, f.mesh) if is_spmd else (f, mesh or Mesh())
     machine = machine or cpu(ep_size=mesh.ep_size, calibrated=is_calibrated())
     traced, inputs, _ = Runner(function, mesh, batched=is_spmd).planned(args, kwargs)
-    ids = _ids(traced.program, routing, inputs, mesh.ep_size)
-    programs = {d: _sized(p, ids, mesh.ep_size) for d, p in _programs(traced, direction).items()}
-    rewritten = function.apply(traced.program) if isinstance(function, Staged) else traced.program
-    values = space_of(rewritten, machine, mesh.ep_size, space or {})
-    key = kept.key_of(programs, machine, values, ids, max_trials) if cache else None
+    ids, weights = _ids(traced.program, routing, inputs, mesh.ep_size), _weights(traced.program, inputs, mesh.ep_size)
+    rewritten = function.apply if isinstance(function, Staged) else lambda program: program
+    programs = {d: rewritten(_sized(p, ids)) for d, p in _programs(traced, direction).items()}
+    values = space_of(rewritten(traced.program), machine, mesh.ep_size, space or {})
+    key = kept.key_of(programs, machine, values, [ids, weights], max_trials) if cache else None
     found = kept.load(key, budget_s)
     is_cached = found is not None
     if found is None:
-        found = _searched(values, Simulations(function, programs, machine, ids), budget_s, max_trials, verbose)
+        found = _searched(values, Simulations(programs, machine, ids, weights), budget_s, max_trials, verbose)
         kept.store(key, budget_s, *found)
     return Tuned(traced.program.name, machine, mesh.ep_size, direction, tuple(found[0]), found[1], is_cached)
 
@@ -207,10 +209,21 @@ def _ids(program: Program, routing: Sequence[np.ndarray] | None, inputs: Any, ep
     return balanced_ids(ep_size, *routes[0].inputs[0].aval.shape, aval.num_experts)
 
 
-def _sized(program: Program, ids: np.ndarray | None, ep_size: int) -> Program:
+def _weights(program: Program, inputs: Any, ep_size: int) -> np.ndarray | None:
+    """Of all ranks, [ep, T, K], the weights that decide what is dropped: those among the arguments, else all equal; None
+    where none do."""
+    for route in routes_of(program):
+        if route.weights is not None:
+            return np.stack([rank[route.weights] for rank in inputs]) if inputs is not None else np.zeros(
+                (ep_size, route.aval.num_tokens, route.aval.top_k), np.float32)
+    return None
+
+
+def _sized(program: Program, ids: np.ndarray | None) -> Program:
     """The program planned for as many received rows as a call with these ids would be."""
-    routes = [e.outputs[0].aval for e in program.equations if isinstance(e.outputs[0].aval, RouteAval)]
-    if ids is None or not routes:
+    if ids is None:
         return program
-    counts = np.bincount(ids.reshape(-1), minlength=routes[0].num_experts).reshape(ep_size, -1).sum(axis=1)
-    return with_max_rows(program, [row_bucket(int(counts.max()), aval.max_rows) for aval in routes])
+    received = [sum(rows_to_ranks(mine, r.num_experts, r.capacity, rank, r.ep_size, r.placement) for rank, mine in enumerate(ids))
+                for r in (route.aval for route in routes_of(program))]
+    return with_max_rows(program, [row_bucket(int(rows.max()), route.aval.max_rows)
+                                   for rows, route in zip(received, routes_of(program), strict=True)])

@@ -101,6 +101,33 @@ def test_routing_decides(cache):
     assert given.is_cached and times(given) == times(uneven)
 
 
+def test_other_loads_than_those_planned_for(cache):
+    """Copies get what the routing sends them, be the estimate as wrong as it may; and what is known of them counts."""
+    hot = imbalanced_ids(LAYER.ep, LAYER.T, LAYER.K, LAYER.E, imbalance=1.9)
+    loads = np.bincount(hot.reshape(-1), minlength=LAYER.E) + 1.0
+    for estimate in (loads, loads[::-1], loads + [0, 0, 3, 0]):
+        f = hpmoe.replicate_experts(moe_ffn, loads=estimate, replicas=2)
+        tuned = tune(f, routing=hot, max_trials=1, direction="forward")
+        assert not tuned.is_cached and tune(f, routing=hot, max_trials=1, direction="forward").is_cached
+        assert run_spmd(tuned(f), 2, [LAYER.arguments()[0], hot, *LAYER.arguments()[2:]], [LAYER.cotangent()])
+    placements = [hpmoe.placement.place_replicas(x, ep_size=2, replicas=2) for x in (loads, loads + [0, 0, 3, 0])]
+    assert str(placements[0]) == str(placements[1]) and placements[0] != placements[1]
+
+
+def test_weights_that_decide_what_is_dropped():
+    """Those among the arguments; where there are none, all entries weigh the same."""
+    def capped(x, ids, weights, gate_up, down):
+        rows, route = hpmoe.dispatch(x, ids, num_local_experts=gate_up.shape[0], capacity_factor=0.5, drop_policy="probs",
+                                     topk_weights=weights)
+        return hpmoe.combine(hpmoe.grouped_matmul(hpmoe.swiglu(hpmoe.grouped_matmul(rows, gate_up, route)), down, route), route, weights)
+    hot = imbalanced_ids(LAYER.ep, LAYER.T, LAYER.K, LAYER.E, imbalance=1.9)
+    assert tune(capped, max_trials=1).best.us > 0 and tune(capped, max_trials=1, routing=hot).best.us > 0
+    args = LAYER.arguments()
+    first, again = (tune(hpmoe.spmd(capped, Mesh(2)), tensors([*args[:2], w, *args[3:]]), mesh=None, max_trials=1)
+                    for w in (args[2], args[2][:, ::-1].copy()))
+    assert not first.is_cached and not again.is_cached and first.best.us > 0 and again.best.us > 0
+
+
 def test_between_nodes_a_token_is_sent_once():
     """Where links are slow, and not where they are not; the tuned function then computes the same with it."""
     layer = Layer(ep=2, T=64, H=32, I=4, E=8, K=4)
@@ -140,8 +167,11 @@ def test_what_was_found_is_kept(cache, monkeypatch):
     assert again.is_cached and (times(again), again.reason) == (times(found), found.reason) and "tried before" in str(again)
     monkeypatch.setattr(module, "search", search)
     monkeypatch.setattr(kept, "_kept", {})
-    path.write_text(path.read_text()[:-20])
-    assert not tune(max_trials=3).is_cached and tune(max_trials=3).is_cached
+    whole = path.read_text()
+    for junk in (whole[:-20], "", "[]", "{}", whole.replace(str(found.trials[1].us), '"fast"'), whole.replace('"trials"', '"x"')):
+        path.write_text(junk)
+        monkeypatch.setattr(kept, "_kept", {})
+        assert not tune(max_trials=3).is_cached and tune(max_trials=3).is_cached, junk[:40]
     for change in ({"machine": MACHINE.replace(task_us=9.0)}, {"args": avals(Layer(ep=2, T=23, H=16, I=8, E=4, K=2))},
                    {"f": lambda *a: moe_ffn(*a) * 2.0}, {"direction": "forward"}, {"max_trials": 2}):
         assert not tune(**{"max_trials": 3, **change}).is_cached, change

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from hpmoe.calling.staging import Staged
 from hpmoe.kernels.simulate import simulate
 from hpmoe.machine import Machine
 from hpmoe.program import Program, RouteAval
@@ -57,8 +56,8 @@ def transforms_of(settings: Mapping[str, Any], machine: Machine) -> list[functoo
 class Simulations:
     """Simulated microseconds of settings, launches included; stages that trials have in common are made once."""
 
-    def __init__(self, f: Callable[..., Any], programs: dict[str, Program], machine: Machine, ids: np.ndarray | None):
-        self._f, self._programs, self._machine, self._ids = f, programs, machine, ids
+    def __init__(self, programs: dict[str, Program], machine: Machine, ids: np.ndarray | None, weights: np.ndarray | None):
+        self._programs, self._machine, self._ids, self._weights = programs, machine, ids, weights
         self._apply = functools.lru_cache(maxsize=32)(self._applied)
 
     def __call__(self, settings: dict[str, Any]) -> float:
@@ -67,12 +66,12 @@ class Simulations:
         total = 0.0
         for direction in self._programs:
             flow = queues.func.apply_to(self._apply(direction, steps), **queues.keywords)
-            total += self._machine.launch_us + simulate(flow, routing=self._ids if flow.routes else None).span
+            routing = {"routing": self._ids, "topk_weights": self._weights} if flow.routes else {}
+            total += self._machine.launch_us + simulate(flow, **routing).span
         return total
 
     def _applied(self, direction: str, steps: tuple[Any, ...]) -> Any:
         if not steps:
-            program = self._programs[direction]
-            return self._f.apply(program) if isinstance(self._f, Staged) else program
+            return self._programs[direction]
         transform, options = steps[-1]
         return transform.apply_to(self._apply(direction, steps[:-1]), **dict(options))
