@@ -124,7 +124,7 @@ def _rank_bound(flow: tf.Taskflow, machine: Machine, costs: Work, layout: Layout
             rows, works = _task_rows(flow, op, layout, rank), with_fans(work[i], _rows_of_token(op, layout, rank))
             of_blocks = rows.reshape(-1, op.domain.blocks)
             for k, some in ((0, of_blocks[:, :-1].reshape(-1)), (2, of_blocks[:, -1])):
-                tiles = works[k:k + 2], (len(op.col_ranges()) - 1, 1)
+                tiles = works[k:k + 2], (op.grid[2] - 1, 1)
                 busy[op.unit] += sum(n * _task_us(w, some, machine) for w, n in zip(*tiles, strict=True))
                 l2 += sum(n * _touched(w, some).sum() for w, n in zip(*tiles, strict=True))
             busy[op.unit] += machine.signal_us * signals[i][_unit_rows(flow, op, layout, rank)[0] > 0].sum()
@@ -177,7 +177,7 @@ def _touched_bytes(flow: tf.Taskflow, costs: Work, layout: Layout, rank: int) ->
                         continue
                     of_units = layout.slots[op.domain.route][rank].rows if kind == OF_EXPERT else rows
                     units = np.flatnonzero(of_units)
-                    places = first + (experts[units] * len(op.col_ranges()) + tile if kind == WEIGHT else units)
+                    places = first + (experts[units] * op.grid[2] + tile if kind == WEIGHT else units)
                     by_vector[places] |= op.unit == "aiv"
                     fresh = is_new[places]
                     np.minimum.at(least, places[fresh], fixed + row * (of_units[units[fresh]] if not op.num_peers else 1.0))
@@ -187,7 +187,7 @@ def _touched_bytes(flow: tf.Taskflow, costs: Work, layout: Layout, rank: int) ->
 
 def _of_row(op: tf.TileOp, of_tiles: np.ndarray) -> float:
     """Of a transferred row, all its parts together, what a part in a full tile of columns and one in the last take."""
-    return float((len(op.col_ranges()) - 1) * of_tiles[0] + of_tiles[1])
+    return float((op.grid[2] - 1) * of_tiles[0] + of_tiles[1])
 
 
 def _touched(work: np.void, rows: np.ndarray) -> np.ndarray:

@@ -79,7 +79,7 @@ class Work:
                 work["core_fixed"] += self._returned(op) * 2.0 * height * cols * height / self._matmul_rate(op, body)
             work["granule"] = self._granule(op)
             few = self._body(op, rows=1)
-            if few and (few.kind, few.dtype) == (body.kind, body.dtype):
+            if few and (body is None or (few.kind, few.dtype) == (body.kind, body.dtype)):
                 work["few_rows"] = few.most_rows
                 work["few_fixed"], work["few_row"] = self._matmul_us(op, few, cols, inner)
         elif op.opcode == "LAUNCH":
@@ -177,7 +177,7 @@ class Work:
             times = self._returned(op) if access.rows == "returned" else 1.0
             return 0, STREAM, times * height * cols * size, 0.0
         if op.opcode == "GMM" and i == 2:
-            tiles, by_expert = len(op.col_ranges()), access.rows == "slot_expert"
+            tiles, by_expert = op.grid[2], access.rows == "slot_expert"
             experts = self.flow.routes[op.domain.route].num_local_experts if by_expert else 1
             first = self._part(buffer.storage, f"weight in {tiles}", experts * tiles)
             return first, WEIGHT, self._buffer(op, 1).cols * cols * size, 0.0

@@ -223,7 +223,9 @@ def _sized(program: Program, ids: np.ndarray | None) -> Program:
     """The program planned for as many received rows as a call with these ids would be."""
     if ids is None:
         return program
-    received = [sum(rows_to_ranks(mine, r.num_experts, r.capacity, rank, r.ep_size, r.placement) for rank, mine in enumerate(ids))
-                for r in (route.aval for route in routes_of(program))]
-    return with_max_rows(program, [row_bucket(int(rows.max()), route.aval.max_rows)
-                                   for rows, route in zip(received, routes_of(program), strict=True)])
+    rows = []
+    for aval in (route.aval for route in routes_of(program)):
+        received = sum(rows_to_ranks(mine, aval.num_experts, aval.capacity, rank, aval.ep_size, aval.placement)
+                       for rank, mine in enumerate(ids))
+        rows.append(row_bucket(int(received.max()), aval.max_rows))
+    return with_max_rows(program, rows)

@@ -293,8 +293,22 @@ class Expansion:
 
     # Counters.
 
-    def added(self, rank, t, signal):
-        """{(rank, event): amount} that one signal of a task adds."""
+    def segments(self, rank, t):
+        """What a transfer moves or speaks for, peer by peer and expert by expert: lists of what `moved` or `matrices` says."""
+        task = self.flow.tasks[t]
+        op = self.flow.ops[task["op"]]
+        if op.moves_copies:
+            return [[m] for m in sorted(self.matrices(rank, op, task), key=lambda m: m[op.opcode == "REPLICATE" and 3 or 2][0])]
+        data = self.notified(rank, op, task) if op.opcode == "NOTIFY" else self.moved(rank, op, task)
+        back, order = op.opcode.endswith("BACK") or (op.opcode == "NOTIFY" and op.params[0]), self.flow.peer_order[rank].tolist()
+        out = {}
+        for row in data:
+            expert = self.received[op.domain.route][rank if back else row[0]][0][row[1]][0]
+            out.setdefault((order.index(row[0]), expert), []).append(row)
+        return [out[key] for key in sorted(out)]
+
+    def added(self, rank, t, signal, data=None):
+        """{(rank, event): amount} that one signal of a task adds; of a transfer, for the rows in `data` where given."""
         task, out = self.flow.tasks[t], {}
         op = self.flow.ops[task["op"]]
         event, kind, where = int(signal["event"]), signal["kind"], int(signal["remote"])
@@ -306,11 +320,11 @@ class Expansion:
             if (kind, signal["amount"], where) == (tf.STATIC, tf.COUNT, tf.LOCAL):
                 return {(rank, event): 1}
             assert (kind, where) == (tf.SLOT_EXPERT, tf.PEER) and signal["amount"] == tf.ROWS
-            for peer, expert, rows, _ in self.matrices(rank, op, task):
+            for peer, expert, rows, _ in data or self.matrices(rank, op, task):
                 add(peer, event + expert, len(rows))
             return out
         if op.opcode in ("PUT", "PUT_BACK", "ALL_TO_ALL", "ALL_TO_ALL_BACK", "NOTIFY"):
-            data = self.notified(rank, op, task) if op.opcode == "NOTIFY" else self.moved(rank, op, task)
+            data = data or (self.notified(rank, op, task) if op.opcode == "NOTIFY" else self.moved(rank, op, task))
             if signal["amount"] == tf.COUNT:
                 local = self.flow.routes[op.domain.route].num_local_experts
                 assert where == tf.LOCAL and (kind == tf.STATIC or (kind == tf.SLOT_EXPERT and local == 1))

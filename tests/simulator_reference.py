@@ -1,7 +1,6 @@
 """A second simulator, in plain Python and small steps of time: what kernels/simulator says of a taskflow, found another way.
 
-Rows, counters and thresholds are those that tests/expansion.py counts one by one; nothing here reads a packed image. It takes
-no signals that cost their sender time, no tokens that are sent once, and no ranks that are threads of one computer.
+Rows, counters and thresholds are those that tests/expansion.py counts one by one; nothing here reads a packed image.
 """
 
 import heapq
@@ -13,7 +12,7 @@ from expansion import Expansion
 from judge import extent_of
 
 from hpmoe import taskflow as tf
-from hpmoe.costs import OF_EXPERT, STREAM, UNIT, WEIGHT, Work
+from hpmoe.costs import FAN, OF_EXPERT, STREAM, UNIT, WEIGHT, Work
 
 
 class Task:
@@ -23,7 +22,7 @@ class Task:
         flow = x.flow
         task, op = flow.tasks[t], flow.ops[flow.tasks["op"][t]]
         self.op, self.row, self.tile = op, int(task["row"]), int(task["col"]) // op.tile_cols if op.tile_cols else 0
-        self.expert, self.to, self.rows = 0, {}, 0
+        self.expert, self.to, self.rows, self.fans = 0, {}, 0, 0.0
         if op.opcode == "NOTIFY":
             has_rows = bool(x.notified(rank, op, task))
         elif op.moves_copies:
@@ -49,6 +48,9 @@ class Task:
                 self.expert = x.received[op.domain.route][rank][1][self.row][0]
             has_rows = self.rows > 0
         self.rows += sum(self.to.values())
+        if op.opcode.startswith("FAN"):  # rows of experts, for each token as many as in the mean
+            once = flow.routes[op.domain.route].once_of
+            self.fans = self.rows * len(x.received[once][rank][0]) / max(1, len(x.received[op.domain.route][rank][0]))
         self.is_empty = self.rows == 0 and op.domain.kind != "experts" and op.opcode != "LAUNCH"
         self.does_nothing = not has_rows and not any(s["amount"] == tf.COUNT for s in signals)
         self.is_wide = op.opcode.startswith("ALL") or (op.moves_copies and op.domain.kind == "once")
@@ -68,7 +70,9 @@ class Reference:
         self.flow, self.m, self.now = flow, machine, 0.0
         self.ties = itertools.count() if ties == 0 else iter(np.random.default_rng(ties).random, None)
         self.x = x = Expansion(flow, [list(ids)] * len(flow.routes), num_tokens)
-        self.work = Work(flow, machine).entries(flow.tasks)
+        work = Work(flow, machine)
+        work.table = work.by_routing
+        self.work = work.entries(flow.tasks)
         self.waits, self.signals = ([[] for _ in range(flow.num_tasks)] for _ in range(2))
         for rows, of in ((flow.waits, self.waits), (flow.signals, self.signals)):
             for row in rows:
@@ -77,7 +81,10 @@ class Reference:
                         for r in x.ranks for e, v in enumerate(flow.events)}
         self.workers = [(r, [int(t) for t in q]) for r in x.ranks for q in flow.queues]
         self.at, self.met, self.looked, self.since = ([0] * len(self.workers) for _ in range(4))
-        self.asleep, self.parts, self.tasks = {}, {}, {}
+        self.asleep, self.parts, self.tasks, self.held = {}, {}, {}, {}
+        num_threads = min(math.ceil(machine.host_cores), len(self.workers))
+        self.threads = [self.thread(i, num_threads) for i in range(num_threads)]
+        self.idle = set()
         self.heap, self.order = [], itertools.count()
         self.users = {}  # {(rank, rate): {(worker, a number): bytes left}}
         self.cache, self.passed = {}, dict.fromkeys(x.ranks, 0.0)
@@ -89,7 +96,13 @@ class Reference:
     def later(self, time, what, *args):
         heapq.heappush(self.heap, (round(time, 7), next(self.ties), next(self.order), time, what, args))
 
+    def home(self, rank):
+        """Whose L2 and memory a rank uses."""
+        return 0 if self.threads else rank
+
     def share(self, key):
+        if key[1] == "cores":
+            return min(1.0, self.m.host_cores / len(self.users[key]))
         rate, most = {"l2": (self.m.l2_bytes_per_us, self.m.worker_l2_bytes_per_us),
                       "memory": (self.m.memory_bytes_per_us, self.m.worker_memory_bytes_per_us)}.get(
             key[1], (self.m.node_link_bytes_per_us if "node" in key[1] else self.m.link_bytes_per_us,
@@ -98,8 +111,9 @@ class Reference:
         return rate / len(users) if any(self.task_of(w).is_wide for w, _ in users) else min(most, rate / len(users))
 
     def run(self):
-        for w in range(len(self.workers)):
-            self.later(0.0, self.walk, w)
+        for serve, who in ((self.serve, self.threads),) if self.threads else ((self.walk, self.workers),):
+            for i in range(len(who)):
+                self.later(0.0, serve, i)
         while self.heap or self.users:
             shares = {key: self.share(key) for key in self.users}
             ends = [(self.now + left / shares[key], key, w) for key, users in self.users.items() for w, left in users.items()]
@@ -114,11 +128,48 @@ class Reference:
                 del self.users[key][w]
                 if not self.users[key]:
                     del self.users[key]
-            for _, (w, _) in done:
+            for _, (w, _) in sorted(done, key=lambda _: next(self.ties)):
                 self.end_part(w)
             if not done:
                 *_, what, args = heapq.heappop(self.heap)
                 what(*args)
+
+    # Threads of a host, each a generator that says whose task it takes next, or None where it finds none.
+
+    def thread(self, i, num_threads):
+        own = range(i, len(self.workers), num_threads)
+        others = [w for w in range(len(self.workers)) if w not in own]
+        while True:
+            has_moved = False
+            for w in [*own, *others]:
+                if has_moved and w in others:
+                    break
+                while self.can_run(w):
+                    has_moved = True
+                    yield w
+            if not has_moved:
+                yield None
+
+    def can_run(self, w):
+        rank, queue = self.workers[w]
+        if w in self.held or self.at[w] == len(queue):
+            return False
+        waits = self.waits[queue[self.at[w]]]
+        self.looked[w] = max(self.looked[w], self.now)
+        while self.met[w] < len(waits) and self.missing[rank, self.x.awaited(rank, queue[self.at[w]], waits[self.met[w]])] <= 0:
+            self.met[w] += 1
+            self.looked[w] += self.m.wait_us
+        return self.met[w] == len(waits)
+
+    def serve(self, i):
+        w = next(self.threads[i])
+        if w is None:
+            self.idle.add(i)
+            return
+        rank, queue = self.workers[w]
+        self.held[w] = i
+        self.times[rank, queue[self.at[w]]] = [self.since[w], self.looked[w]]
+        self.later(self.looked[w], self.begin, w)
 
     # Workers.
 
@@ -166,11 +217,16 @@ class Reference:
             is_few = 0 < work["few_rows"] >= task.rows
             core = float(work["few_fixed"] + granules * work["few_row"] if is_few else work["core_fixed"] + granules * work["core_row"])
             total, missed = self.touch(rank, task, work)
+            core += task.fans * float(work["core_fan"])
             total += task.to.get(rank, 0) * float(work["link_row"])
             self.missed[rank, t] = missed
-            self.demand(w, (rank, "l2"), total)
-            self.demand(w, (rank, "memory"), missed)
-        self.later(self.now + self.m.task_us + core, self.end_part, w)
+            self.demand(w, (self.home(rank), "l2"), total)
+            self.demand(w, (self.home(rank), "memory"), missed)
+        if self.threads:
+            self.demand(w, ("host", "cores"), self.m.task_us + core)
+            self.end_part(w)
+        else:
+            self.later(self.now + self.m.task_us + core, self.end_part, w)
 
     def demand(self, w, key, amount):
         if amount > 0:
@@ -180,9 +236,10 @@ class Reference:
 
     def touch(self, rank, task, work):
         total = missed = 0.0
+        home = self.home(rank)
         for first, part, fixed, row in work["touches"][:int(work["num_touches"])].tolist():
-            size = fixed + task.rows * row
-            if part == STREAM:
+            size = fixed + (task.fans if part == FAN else task.rows) * row
+            if part in (STREAM, FAN):
                 pieces = [(None, size)]
             elif part == OF_EXPERT:
                 slots = self.x.received[task.op.domain.route][rank][1]
@@ -193,10 +250,10 @@ class Reference:
             for place, piece in pieces:
                 total += piece
                 last = self.cache.get((rank, place), -math.inf)
-                if place is None or self.passed[rank] - last > self.m.l2_bytes:
+                if place is None or self.passed[home] - last > self.m.l2_bytes:
                     missed += piece
-                    self.passed[rank] += piece if place is not None else 0.0
-                self.cache[rank, place] = self.passed[rank] if place is not None else -math.inf
+                    self.passed[home] += piece if place is not None else 0.0
+                self.cache[rank, place] = self.passed[home] if place is not None else -math.inf
         return total, missed
 
     def end_part(self, w):
@@ -206,21 +263,40 @@ class Reference:
 
     def finish(self, w):
         rank, queue = self.workers[w]
-        t = queue[self.at[w]]
-        self.times[rank, t].append(self.now)
-        if not self.task_of(w).does_nothing:
-            for signal in self.signals[t]:
-                for (target, event), amount in self.x.added(rank, t, signal).items():
-                    if amount:
-                        near = target // self.m.node_size == rank // self.m.node_size
-                        way = 0.0 if target == rank else self.m.remote_us if near else self.m.node_remote_us
-                        self.later(self.now + way + self.m.poll_us, self.count, (target, event), amount)
-        self.at[w], self.met[w] = self.at[w] + 1, 0
-        self.walk(w)
+        t, end = queue[self.at[w]], self.now
+        for target, event, amount in [] if self.task_of(w).does_nothing else self.sent(rank, t):
+            end += self.m.signal_us
+            near = target // self.m.node_size == rank // self.m.node_size
+            way = 0.0 if target == rank else self.m.remote_us if near else self.m.node_remote_us
+            self.later(end + way + self.m.poll_us, self.count, (target, event), amount)
+        self.times[rank, t].append(end)
+        self.at[w], self.met[w], self.since[w] = self.at[w] + 1, 0, end
+        if self.threads:
+            self.looked[w] = end
+            self.later(end, self.leave, w)
+        elif end > self.now:
+            self.later(end, self.walk, w)
+        else:
+            self.walk(w)
+
+    def leave(self, w):
+        self.serve(self.held.pop(w))
+
+    def sent(self, rank, t):
+        """(rank, event, amount) in the order in which a task signals: for each piece that it moved, then for itself."""
+        op = self.flow.ops[self.flow.tasks["op"][t]]
+        moves = op.opcode == "NOTIFY" or op.moves_copies or op.num_peers or op.opcode.startswith("ALL")
+        of_rows = [s for s in self.signals[t] if s["amount"] == tf.ROWS]
+        adds = [self.x.added(rank, t, s, piece) for piece in (self.x.segments(rank, t) if moves else [None]) for s in of_rows]
+        adds += [self.x.added(rank, t, s) for s in self.signals[t] if s["amount"] == tf.COUNT]
+        return [(*key, amount) for added in adds for key, amount in added.items() if amount]
 
     def count(self, key, amount):
         self.missing[key] -= amount
         if self.missing[key] <= 0:
+            for i in sorted(self.idle):
+                self.later(self.now, self.serve, i)
+            self.idle.clear()
             for w in self.asleep.pop(key, ()):
                 step = self.m.repoll_us
                 at = self.since[w] + math.ceil((self.now - self.since[w]) / step) * step if step > 0 else self.now

@@ -8,7 +8,9 @@ from test_simulator_laws import COSTS, RATES
 import hpmoe
 from hpmoe import Aval, Mesh
 from hpmoe.calling.planned_rows import with_max_rows
+from hpmoe.machine import Body
 from hpmoe.transforms.assign_queues import POLICIES
+from hpmoe.transforms.deduplicate_rows import can_deduplicate
 from hpmoe.transforms.overlap_comm import ORDERS, SIGNALS
 from hpmoe.vjp import linearize
 
@@ -16,11 +18,17 @@ TIES = 12  # orders of what happens at the same time that are tried before a dif
 
 
 def machine_of(rng):
-    """Constants up to a thousand times off; nothing that a signal costs its sender."""
+    """Constants up to a thousand times off, of a device, or of a computer whose threads serve all ranks."""
     changes = {n: getattr(hpmoe.ascend_a3, n) * 2.0 ** rng.uniform(-8, 4) for n in (*RATES, *COSTS)}
     changes |= {n: 0.0 for n in COSTS if rng.random() < 0.2}
     looks = rng.choice([0.0, 0.3, 20.0]) if changes["poll_us"] else 0.0  # else two that look in turn may meet to the last digit
-    return hpmoe.ascend_a3.replace(**{**changes, "signal_us": 0.0}, num_aic=int(rng.integers(1, 4)), num_aiv=int(rng.integers(1, 6)),
+    if rng.random() < 0.3:
+        bodies = tuple(Body(k, "bfloat16", *rng.uniform(0.2, 1, 1), *rng.uniform(0, 9, 3), most)
+                       for k in ("GMM", "SWIGLU", "PUT") for most in (0.0, 2.0) if rng.random() < 0.3)
+        return hpmoe.cpu(num_workers=int(rng.integers(1, 5))).replace(
+            **changes, host_cores=float(rng.choice([0.4, 1.0, 2.0, 2.5, 40.0])), l2_bytes=float(rng.choice([0.0, 1e3, 1e18])),
+            bodies=bodies)
+    return hpmoe.ascend_a3.replace(**changes, num_aic=int(rng.integers(1, 4)), num_aiv=int(rng.integers(1, 6)),
                                    node_size=int(rng.choice([1, 2, 3, 384])), l2_bytes=float(rng.choice([0.0, 1e3, 2e4, 1e18])),
                                    repoll_us=float(looks), launch_us=float(rng.uniform(0, 9)))
 
@@ -48,6 +56,8 @@ def case(seed):
         program = hpmoe.replicate_experts.apply_to(program, loads=loads, replicas=int(rng.integers(1, 3)), min_load=0)
     program = getattr(linearize(program), str(rng.choice(["forward", "backward"])))
     program = with_max_rows(program, [tokens * top_k * ep])
+    if can_deduplicate(program) and rng.random() < 0.3:
+        program = hpmoe.deduplicate_rows.apply_to(program)
     tiled = hpmoe.tile_partition.apply_to(program, rows=int(rng.choice([2, 3, 8])), cols=int(rng.choice([2, 4, 16])))
     policy = str(rng.choice(list(POLICIES)))
     if rng.random() < 0.25:

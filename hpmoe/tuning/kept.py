@@ -22,14 +22,15 @@ from hpmoe.tuning.search import EXHAUSTED, Trial
 _kept: dict[str, dict[str, Any]] = {}  # searches of this process by their key
 
 
-def key_of(programs: dict[str, Program], machine: Machine, space: dict[str, list[Any]], inputs: Sequence[np.ndarray | None],
-           max_trials: int | None) -> str | None:
+def key_of(programs: dict[str, Program], machine: Machine, space: dict[str, list[Any]],
+           inputs: Sequence[np.ndarray | None], max_trials: int | None) -> str | None:
     """The same for the same search; None where functions are in the space, which say nothing that could be compared."""
     if any(callable(v) for values in space.values() for v in values):
         return None
+    arrays = [None if a is None else [list(a.shape), hashlib.sha256(np.ascontiguousarray(a).tobytes()).hexdigest()]
+              for a in inputs]
     what = [metadata.version("hpmoe"), {d: [str(p), _placements(p)] for d, p in programs.items()}, repr(machine), space,
-            max_trials, [None if a is None else [list(a.shape), hashlib.sha256(np.ascontiguousarray(a).tobytes()).hexdigest()]
-                         for a in inputs]]
+            max_trials, arrays]
     return hashlib.sha256(json.dumps(what, sort_keys=True, default=repr).encode()).hexdigest()
 
 

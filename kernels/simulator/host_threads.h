@@ -7,7 +7,8 @@
 namespace hpmoe {
 
 // A thread stays with a worker as long as that can go on, and goes round among every num_threads-th; where none of these has
-// moved in a round it looks at the others until one does. See Launch::advance_any.
+// moved in a round it looks at the others until one does. Where it finds none it begins a new round when something has
+// happened. See Launch::advance_any.
 class HostThreads {
  public:
   HostThreads(int32_t num_threads, int32_t num_workers) : threads_(num_threads) {
@@ -25,7 +26,7 @@ class HostThreads {
   template <class CanRun>
   int32_t find_work(int32_t thread, CanRun can_run) {
     Thread& t = threads_[thread];
-    for (size_t looks = 0; looks <= 2 * t.round.size(); ++looks) {  // the rest of this round, and the next
+    for (size_t looks = 0; looks < 2 * t.round.size(); ++looks) {  // the rest of this round, and the next
       if (can_run(t.round[t.at])) {
         t.has_moved = true;
         return t.round[t.at];
@@ -35,6 +36,8 @@ class HostThreads {
         t.has_moved = false;
       }
     }
+    t.at = 0;
+    t.has_moved = false;
     t.is_idle = true;
     return -1;
   }

@@ -1,7 +1,6 @@
 // What a task brings through an L2, and how much of that L2 does not hold.
 #pragma once
 
-#include <algorithm>
 #include <cstdint>
 #include <vector>
 
@@ -59,12 +58,14 @@ class L2 {
   }
 
   void touch_slots_of_expert(const Frame& frame, const HpmoeTouch& t, Passed& out) {
-    const int64_t tile_rows = frame.image.header->tile_rows, rows = frame.unit.rows;
-    if (rows == 0) return;  // it may have no slot at all
+    if (frame.unit.rows == 0) return;  // it may have no slot at all
     int32_t slot = 0;
     while (frame.routing->slot(frame.rank, slot).expert < frame.unit.expert) ++slot;
-    for (int64_t done = 0; done < rows; done += tile_rows, ++slot)
-      touch(t.first + slot, static_cast<double>(std::min(tile_rows, rows - done)) * t.row, out);
+    for (int64_t done = 0; done < frame.unit.rows; ++slot) {  // the one that is not full may be any of them
+      const int64_t rows = frame.routing->slot(frame.rank, slot).rows;
+      touch(t.first + slot, static_cast<double>(rows) * t.row, out);
+      done += rows;
+    }
   }
 
   double size_, passed_ = 0;  // bytes that came in

@@ -261,7 +261,9 @@ class Simulation {
     } else {
       rows = opcode == Opcode::LAUNCH ? laid_out(frame) : static_cast<double>(frame.unit.rows);
     }
-    const bool is_empty = frame.unit.rows == 0 && rows == 0 && static_cast<Domain>(frame.op.domain) != Domain::EXPERTS;
+    const bool is_put_of_nothing = is_transfer(opcode) && rows == 0;  // the rows of its unit are all of its slot
+    const bool has_unit = frame.unit.rows > 0 || rows > 0 || static_cast<Domain>(frame.op.domain) == Domain::EXPERTS;
+    const bool is_empty = is_put_of_nothing || !has_unit;
     const double fans = rows * rows_of_token(frame) * work.core_fan;
     if (!is_empty) touch(w, frame, work, rows, written, now);
     work_alone(w, machine_.task_us + (is_empty ? 0 : core_us(work, rows) + fans), now);
