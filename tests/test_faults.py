@@ -161,6 +161,7 @@ def sigint():
     """Puts a handler in place behind Python's back, as libraries do, and returns that which it replaces."""
     put = ctypes.CDLL(None).signal
     put.argtypes, put.restype = [ctypes.c_int, ctypes.c_void_p], ctypes.c_void_p
+    signal.signal(signal.SIGINT, signal.default_int_handler)  # an earlier test may have left MindSpore's, which ends the process
     yield lambda handler: put(signal.SIGINT, handler)
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
