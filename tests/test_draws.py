@@ -64,7 +64,7 @@ def test_a_layer_that_is_made_at_its_first_call_is_no_draw():
 
     lazy, x = Lazy(), Tensor(np.ones((3, 4), np.float32))
     fused = hpmoe.fuse_persistent(hpmoe.assign_queues(hpmoe.tile_partition(lazy)))
-    np.testing.assert_allclose(fused(x).asnumpy(), lazy(x).asnumpy(), rtol=1e-6)
+    np.testing.assert_allclose(fused(x).asnumpy(), lazy(x).asnumpy(), atol=1e-6)  # 5 terms of at most 0.5, which may cancel
 
 
 def test_dropout_that_is_off_is_traced():
