@@ -145,8 +145,9 @@ def buffer_essence(b: int, flow: tf.Taskflow | tf.Made) -> tf.Buffer:
     if b not in (*flow.inputs, *flow.outputs):
         changes["shape"] = ()  # as nobody sees it
     accesses = [(op, i, a) for op in ops for i, a in enumerate(op.operands) if a.buffer == b]
-    if buffer.rows_per_expert >= 0 and not any(
-            a.rows in BY_EXPERT or op.moves_copies or (op.opcode, i) in (("GMM", 2), ("WGRAD", 0)) for op, i, a in accesses):
+    is_asked = any(a.rows in BY_EXPERT or op.moves_copies or (op.opcode, i) == ("GMM", 2) for op, i, a in accesses)
+    is_summed = any((op.opcode, i) == ("WGRAD", 0) for op, i, _ in accesses)  # into matrices of one row where it says 0, too
+    if buffer.rows_per_expert >= 0 and not is_asked and (not is_summed or buffer.rows_per_expert == 1):
         changes["rows_per_expert"] = 0
     if buffer.route < 0:
         changes["route"] = -1
