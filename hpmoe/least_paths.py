@@ -35,6 +35,7 @@ class LeastPaths:
         self.look = machine.poll_us + machine.wait_us
         self.links = list(_links(flow))
         self.least = [self._least_us(i) for i in range(len(flow.ops))]
+        self.after, self._put_us = functools.cache(self._after), functools.cache(self._put_alone_us)
 
     def before(self, rank: int) -> np.ndarray:
         """Microseconds before the first task of each operation on a rank can begin, [num_ops]."""
@@ -49,8 +50,7 @@ class LeastPaths:
             out[reader] = max((min(us) for us in writers.values()), default=0.0)
         return out
 
-    @functools.cache  # noqa: B019
-    def after(self, rank: int) -> np.ndarray:
+    def _after(self, rank: int) -> np.ndarray:
         """Microseconds after the last task of each operation on a rank has ended, [num_ops]; of one that puts rows, after
         these were seen where somebody reads them."""
         out = np.zeros(len(self.flow.ops))
@@ -100,8 +100,7 @@ class LeastPaths:
         return self.machine.task_us + float(min((core_us(w, rows).min() for w in self.work[index]), default=0.0)) \
             if len(rows) else 0.0
 
-    @functools.cache  # noqa: B019
-    def _put_us(self, index: int, rank: int, crossing: float, is_seen: bool) -> float:
+    def _put_alone_us(self, index: int, rank: int, crossing: float, is_seen: bool) -> float:
         """Until all rows of a slot of a rank have gone between it and where they are from, and were seen there: on the rank
         itself after `crossing`.
 

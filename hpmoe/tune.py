@@ -67,7 +67,7 @@ class Tuned:
     def reason(self) -> str:
         """Why these settings."""
         default, best = self.trials[0].us, self.best.us
-        gain = f"{default / max(best, 1e-9):.2f} times as fast as" if best < default else "nothing tried is faster than"
+        gain = f"{_quicker(default, best):.2f} times as fast as" if best < default else "nothing tried is faster than"
         return f"{self.best}: {gain} the default; {len(self.trials)} tried, {self.why_ended}"
 
     def __call__(self, f: Callable[..., Any]) -> Staged:
@@ -79,7 +79,7 @@ class Tuned:
         rows = [["", "simulated", "", *names]]
         for t in self.trials:
             mark = "*" if t is self.best else ""
-            times = ["failed", ""] if t.us is None else [format_us(t.us), f"{self.trials[0].us / max(t.us, 1e-9):.2f}x"]
+            times = ["failed", ""] if t.us is None else [format_us(t.us), f"{_quicker(self.trials[0].us, t.us):.2f}x"]
             rows.append([mark, *times, *(str(getattr(v, "__name__", v)) for _, v in t.settings)])
         widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
         errors = ["", *(t.error for t in self.trials)]
@@ -217,6 +217,11 @@ def _weights(program: Program, inputs: Any, ep_size: int) -> np.ndarray | None:
             return np.stack([rank[route.weights] for rank in inputs]) if inputs is not None else np.zeros(
                 (ep_size, route.aval.num_tokens, route.aval.top_k), np.float32)
     return None
+
+
+def _quicker(us: float, other_us: float) -> float:
+    """How many times as fast the other one is; a machine may cost nothing."""
+    return us / max(other_us, 1e-9)
 
 
 def _sized(program: Program, ids: np.ndarray | None) -> Program:

@@ -94,7 +94,8 @@ def test_every_case_raises(provoked):
 
 def test_texts(provoked, golden):
     errors, _ = provoked
-    golden("errors.txt", "\n\n".join(f"[{name}]\n{shown(errors[name])}" for name in sorted(errors)) + "\n")
+    text = "\n\n".join(f"[{name}]\n{shown(errors[name])}" for name in sorted(errors)) + "\n"
+    assert text == golden("errors.txt", text), "if meant so, run pytest --update-golden"
 
 
 def test_texts_are_short_and_show_no_address(provoked):

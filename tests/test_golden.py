@@ -16,5 +16,5 @@ TEXTS |= {"overlap_peer": {"signal": "peer"}, "overlap_expert": {"signal": "expe
 def test_text_of_a_stage(name, direction, golden):
     avals = [Aval(a.shape, str(a.dtype)) for a in LAYER.arguments()]
     staged = stages(rows=2, cols=4, **TEXTS[name])[name.partition("_")[0]](hpmoe.moe_ffn)
-    text = str(hpmoe.spmd(staged, Mesh(LAYER.ep)).lower(*avals, direction=direction))
-    golden(f"moe_ffn.{name}.{direction}.txt", text + "\n")
+    text = str(hpmoe.spmd(staged, Mesh(LAYER.ep)).lower(*avals, direction=direction)) + "\n"
+    assert text == golden(f"moe_ffn.{name}.{direction}.txt", text), "if meant so, run pytest --update-golden"

@@ -103,17 +103,10 @@ class Simulation {
     if (!rate.is_idle()) happenings_.foresee(rate.next_end(), Happening::RATE, index, 0, rate.version());
   }
 
-  // Whether the worker stands for the whole device: an exchange is a collective.
-  bool is_wide(int32_t worker) const {
-    const Op& op = image_.ops[image_.task(workers_[worker].place).op];
-    const auto opcode = static_cast<Opcode>(op.opcode);
-    return is_exchange(opcode) || (moves_copies(opcode) && static_cast<Domain>(op.domain) == Domain::ONCE);
-  }
-
   void demand(int32_t worker, int32_t rate, double amount, double now) {
     if (amount <= 0) return;
     ++workers_[worker].pending;
-    rates_[rate].begin(now, amount, worker, rate != rates_.cores() && is_wide(worker));
+    rates_[rate].begin(now, amount, worker, rate != rates_.cores() && is_wide(op_of(workers_[worker])));
     foresee_end(rate);
   }
 
@@ -123,6 +116,8 @@ class Simulation {
     demand(w, rates_.cores(), us, now);
     end_part(w, now);
   }
+
+  const Op& op_of(const Worker& worker) const { return image_.ops[image_.task(worker.place).op]; }
 
   // The task must outlive the frame.
   Frame frame_of(int32_t rank, const Task& task) const {
@@ -212,21 +207,6 @@ class Simulation {
     return meet_waits(worker, frame_of(rank, task));
   }
 
-  // Whether a task has no rows and nobody to tell that it is done.
-  bool does_nothing(const Frame& frame) const {
-    const auto opcode = static_cast<Opcode>(frame.op.opcode);
-    bool has_rows = false;
-    if (is_transfer(opcode)) {
-      for_each_segment(frame, [&](const Segment& segment) { has_rows |= segment.rows > 0; });
-    } else {
-      has_rows = frame.unit.rows > 0 || opcode == Opcode::LAUNCH || static_cast<Domain>(frame.op.domain) == Domain::EXPERTS;
-    }
-    if (has_rows) return false;
-    for (const Signal& signal : image_.signals_of(frame.task))
-      if (static_cast<Amount>(signal.amount) == Amount::COUNT) return false;
-    return true;
-  }
-
   void note_begin(const Worker& worker, int32_t rank, double now) {
     times(rank, worker.place)[0] = in_ns(worker.came);
     times(rank, worker.place)[1] = in_ns(now);
@@ -259,24 +239,12 @@ class Simulation {
         if (target_of(frame, segment) == frame.rank) written += static_cast<double>(segment.rows) * work.link_row;
       });
     } else {
-      rows = opcode == Opcode::LAUNCH ? laid_out(frame) : static_cast<double>(frame.unit.rows);
+      rows = own_rows(frame);
     }
-    const bool is_put_of_nothing = is_transfer(opcode) && rows == 0;  // the rows of its unit are all of its slot
-    const bool has_unit = frame.unit.rows > 0 || rows > 0 || static_cast<Domain>(frame.op.domain) == Domain::EXPERTS;
-    const bool is_empty = is_put_of_nothing || !has_unit;
+    const bool has_work = !is_empty(frame, rows);
     const double fans = rows * rows_of_token(frame) * work.core_fan;
-    if (!is_empty) touch(w, frame, work, rows, written, now);
-    work_alone(w, machine_.task_us + (is_empty ? 0 : core_us(work, rows) + fans), now);
-  }
-
-  // Rows that a launch of the unfused program lays out: none, those sent or those received.
-  double laid_out(const Frame& frame) const {
-    const Routing* routing = frame.routing;
-    switch (routing ? frame.op.param[0] : 0) {
-      case 1: return static_cast<double>(routing->kept_entries(frame.rank, 0, ranks_[frame.rank].num_tokens));
-      case 2: return static_cast<double>(routing->received(frame.rank));
-      default: return 0;
-    }
+    if (has_work) touch(w, frame, work, rows, written, now);
+    work_alone(w, machine_.task_us + (has_work ? core_us(work, rows) + fans : 0), now);
   }
 
   // Everything goes through L2, rows that a transfer writes to its own rank too; what L2 does not hold comes from memory.

@@ -1,4 +1,5 @@
-// What a task has to do, whenever it runs: where its rows go, how many a token stands for, how long its body takes.
+// What a task has to do, whenever it runs: whether that is anything, how many rows it has, where they go, how long its body
+// takes.
 #pragma once
 
 #include <cmath>
@@ -18,6 +19,47 @@ inline double rows_of_token(const Frame& frame) {
 // Where the rows of a transfer go.
 inline int32_t target_of(const Frame& frame, const Segment& segment) {
   return goes_back(frame.op) ? segment.source : segment.dest;
+}
+
+// Whether a worker stands for the whole device while it runs an operation: an exchange is a collective.
+inline bool is_wide(const Op& op) {
+  const auto opcode = static_cast<Opcode>(op.opcode);
+  return is_exchange(opcode) || (moves_copies(opcode) && static_cast<Domain>(op.domain) == Domain::ONCE);
+}
+
+// Rows of a task that is no transfer; of a launch of the unfused program those that it lays out: none, those sent or those
+// received.
+inline double own_rows(const Frame& frame) {
+  if (static_cast<Opcode>(frame.op.opcode) != Opcode::LAUNCH) return static_cast<double>(frame.unit.rows);
+  const Routing* routing = frame.routing;
+  switch (routing ? frame.op.param[0] : 0) {
+    case 1: return static_cast<double>(routing->kept_entries(frame.rank, 0, frame.ranks[frame.rank].num_tokens));
+    case 2: return static_cast<double>(routing->received(frame.rank));
+    default: return 0;
+  }
+}
+
+// Whether a task that moves or has so many rows finds nothing to compute: a transfer may move none of those of its slot, and
+// a sum over an expert without rows is zeros.
+inline bool is_empty(const Frame& frame, double rows) {
+  if (rows > 0) return false;
+  const bool has_unit = frame.unit.rows > 0 || static_cast<Domain>(frame.op.domain) == Domain::EXPERTS;
+  return is_transfer(static_cast<Opcode>(frame.op.opcode)) || !has_unit;
+}
+
+// Whether a task has no rows and nobody to tell that it is done.
+inline bool does_nothing(const Frame& frame) {
+  const auto opcode = static_cast<Opcode>(frame.op.opcode);
+  bool has_rows = false;
+  if (is_transfer(opcode)) {
+    for_each_segment(frame, [&](const Segment& segment) { has_rows |= segment.rows > 0; });
+  } else {
+    has_rows = frame.unit.rows > 0 || opcode == Opcode::LAUNCH || static_cast<Domain>(frame.op.domain) == Domain::EXPERTS;
+  }
+  if (has_rows) return false;
+  for (const Signal& signal : frame.image.signals_of(frame.task))
+    if (static_cast<Amount>(signal.amount) == Amount::COUNT) return false;
+  return true;
 }
 
 // Microseconds that a task of so many rows takes of its worker, when it has L2 and memory for itself.
