@@ -22,7 +22,7 @@ OWN = ("test_ascend_mutants.py", "test_mutations.py", "test_mindspore_binding.py
 LONG = ("test_buffer_reuse.py", "test_examples.py", "test_dtypes.py", "test_save_policies.py", "test_graph_mode.py", "test_laws.py",
         "test_moe_oracle.py", "test_bench.py", "test_program_variants.py")
 FEWEST = 100  # tests beside those of the largest file for which another start pays
-PASSED_ON = ("--mutants", "--mutants-seed")
+PASSED_ON = ("--examples", "--mutants", "--mutants-seed")
 
 
 class Claims:

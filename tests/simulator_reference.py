@@ -287,15 +287,11 @@ class Reference:
         are fanned out, first for the slots that they go to, one after the other."""
         op = self.flow.ops[self.flow.tasks["op"][t]]
         moves = op.opcode == "NOTIFY" or op.moves_copies or op.num_peers or op.opcode.startswith("ALL")
-        of_rows = [s for s in self.signals[t] if s["amount"] == tf.ROWS]
-        if op.opcode == "FAN_OUT":
-            to_slots = [sorted(self.x.added(rank, t, s).items()) for s in of_rows if s["kind"] == tf.ENTRY_TILE]
-            of_rows = [s for s in of_rows if s["kind"] != tf.ENTRY_TILE]
-        else:
-            to_slots = []
+        fans = op.opcode == "FAN_OUT"
+        of_rows = sorted((s for s in self.signals[t] if s["amount"] == tf.ROWS), key=lambda s: fans and s["kind"] != tf.ENTRY_TILE)
         adds = [self.x.added(rank, t, s, piece) for piece in (self.x.segments(rank, t) if moves else [None]) for s in of_rows]
         adds += [self.x.added(rank, t, s) for s in self.signals[t] if s["amount"] == tf.COUNT]
-        return [(*key, amount) for added in (*to_slots, *(a.items() for a in adds)) for key, amount in added if amount]
+        return [(*key, amount) for added in adds for key, amount in (sorted(added.items()) if fans else added.items()) if amount]
 
     def count(self, key, amount):
         self.missing[key] -= amount
