@@ -5,10 +5,12 @@ from __future__ import annotations
 import dataclasses
 import functools
 import hashlib
+import importlib.metadata
 import importlib.util
 import os
 import shutil
 import subprocess
+import sys
 from collections.abc import Mapping
 from importlib.machinery import ExtensionFileLoader
 from pathlib import Path
@@ -49,8 +51,9 @@ class Operator:
     flags: tuple[str, ...] = ("-w",)  # the headers of MindSpore warn
 
     def folder(self) -> Path:
-        """Where it is built: another one for other sources."""
-        return cache_folder() / self.name / _digest(KERNELS, KERNELS / "cpu", HOST)
+        """Where it is built: another one for other sources, another MindSpore or Python, each copy of this package."""
+        built_for = f"{KERNELS} {importlib.metadata.version('mindspore')} {sys.version_info[:2]}"
+        return cache_folder() / self.name / _digest(KERNELS, KERNELS / "cpu", HOST, besides=built_for)
 
     def path(self) -> Path:
         return self.folder() / f"{self.name}.so"
@@ -85,10 +88,11 @@ class Operator:
 
 
 @functools.cache
-def _digest(*folders: Path) -> str:
-    """Of the sources in some folders, so that what is built of others is not taken for them."""
+def _digest(*folders: Path, besides: str = "") -> str:
+    """Of the sources in some folders and what else matters, so that what is built of others is not taken for them."""
     files = sorted(p for folder in folders for p in folder.iterdir() if p.suffix in (".h", ".cc", ".cpp", ".asc", ".txt"))
-    return hashlib.sha256(b"\0".join(p.name.encode() + b"\0" + p.read_bytes() for p in files)).hexdigest()[:12]
+    parts = [besides.encode(), *(p.name.encode() + b"\0" + p.read_bytes() for p in files)]
+    return hashlib.sha256(b"\0".join(parts)).hexdigest()[:12]
 
 
 def ascend_operator(environment: Mapping[str, str] = os.environ) -> Operator:

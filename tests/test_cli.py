@@ -2,6 +2,7 @@
 
 import json
 import re
+import shutil
 import subprocess
 import sys
 import time
@@ -336,6 +337,14 @@ def test_build_names_what_the_operator_fails_on(monkeypatch, tmp_path):
     (operator.folder() / "build.lock").touch()
     with pytest.raises(ascend_build.BuildError, match="another build is under way, or was stopped: then remove .*build.lock"):
         operator.build()
+
+
+def test_an_operator_is_not_taken_from_another_copy_of_the_package(monkeypatch, tmp_path):
+    """It links to what lies in the package, which may be gone when another copy has the same sources."""
+    folder = ascend_build.ascend_operator().folder()
+    copy = shutil.copytree(ascend_build.KERNELS, tmp_path / "kernels", ignore=shutil.ignore_patterns("*.so", "__pycache__"))
+    monkeypatch.setattr(ascend_build, "KERNELS", copy)
+    assert ascend_build.ascend_operator().folder() != folder
 
 
 @pytest.mark.parametrize("environment, why", [
