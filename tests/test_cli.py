@@ -344,6 +344,7 @@ def test_an_operator_is_not_taken_from_another_copy_of_the_package(monkeypatch, 
     folder = ascend_build.ascend_operator().folder()
     copy = shutil.copytree(ascend_build.KERNELS, tmp_path / "kernels", ignore=shutil.ignore_patterns("*.so", "__pycache__"))
     monkeypatch.setattr(ascend_build, "KERNELS", copy)
+    monkeypatch.setattr(ascend_build, "HOST", copy / "ascendc" / "host")
     assert ascend_build.ascend_operator().folder() != folder
 
 
