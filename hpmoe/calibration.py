@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 import hashlib
 import json
+import os
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -44,18 +45,24 @@ def load_calibration() -> dict[str, Any]:
     Raises:
         ArgumentError: there are none, or the file is not what store_calibration writes.
     """
-    path = calibration_path()
+    where = ""
     try:
+        path = calibration_path()
+        where = f" in {path}"
         return _fields(json.loads(path.read_text(encoding="utf-8")))
     except FileNotFoundError:
         raise ArgumentError(f"hpmoe.cpu: this CPU is not calibrated: there is no {path}; run `hpmoe calibrate`") from None
     except (OSError, ValueError, KeyError, TypeError) as error:
-        raise ArgumentError(f"hpmoe.cpu: the calibration in {path} cannot be used ({type(error).__name__}: {error}); "
+        raise ArgumentError(f"hpmoe.cpu: the calibration{where} cannot be used ({type(error).__name__}: {error}); "
                             "run `hpmoe calibrate` again") from error
 
 
 def is_calibrated() -> bool:
-    return calibration_path().exists()
+    """Whether there is a calibration to load; none in a folder that may not be read."""
+    try:
+        return os.access(calibration_path(), os.R_OK)
+    except OSError:
+        return False
 
 
 def _fields(stored: dict[str, Any]) -> dict[str, Any]:

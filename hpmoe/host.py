@@ -24,9 +24,15 @@ def num_cores() -> int:
 
 
 def cache_folder() -> Path:
-    """Where measurements and searches are kept: hpmoe/ in $XDG_CACHE_HOME, or in ~/.cache where that is no absolute path."""
-    base = Path(os.environ.get("XDG_CACHE_HOME", ""))
-    return (base if base.is_absolute() else Path.home() / ".cache") / "hpmoe"
+    """Where measurements and searches are kept: hpmoe/ in $XDG_CACHE_HOME, or in ~/.cache where that is no absolute path.
+
+    Raises:
+        OSError: there is no home folder either, as for a user whom the system does not know.
+    """
+    for base in (Path(os.environ.get("XDG_CACHE_HOME", "")), Path(os.path.expanduser("~"), ".cache")):
+        if base.is_absolute():
+            return base / "hpmoe"
+    raise OSError("no folder to keep files in is known: set HOME or XDG_CACHE_HOME to an absolute path")
 
 
 def write_whole(path: Path, text: str) -> None:

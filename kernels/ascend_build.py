@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import contextlib
 import dataclasses
+import fcntl
 import functools
 import hashlib
 import importlib.metadata
@@ -11,7 +13,7 @@ import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from importlib.machinery import ExtensionFileLoader
 from pathlib import Path
 from types import ModuleType
@@ -62,29 +64,60 @@ class Operator:
         """Compiles what is not yet compiled. Raises BuildError."""
         from mindspore import ops
         folder = self.folder()
-        folder.mkdir(parents=True, exist_ok=True)
-        lock = folder / "build.lock"
-        if lock.exists():
-            raise BuildError(f"another build is under way, or was stopped: then remove {lock}")
         builder = ops.CustomOpBuilder(
             self.name, [str(p) for p in (*COMMON, self.device)], backend=self.backend, build_dir=str(folder),
             include_paths=[str(p) for p in (KERNELS, KERNELS / "ascendc", HOST, *self.includes)],
             cflags=" ".join(self.flags), ldflags=" ".join(self.link))
-        try:
-            return Path(builder.build())
-        except (RuntimeError, OSError, ValueError) as error:
-            raise BuildError("\n".join(["ops.CustomOpBuilder failed:", *str(error).splitlines()[-20:]])) from None
+        with alone_in(folder):
+            self._forget_unfinished()
+            try:
+                return Path(builder.build())
+            except (RuntimeError, OSError, ValueError) as error:
+                raise BuildError("\n".join(["ops.CustomOpBuilder failed:", *str(error).splitlines()[-20:]])) from None
+
+    def _mark(self) -> Path:
+        """MindSpore keeps this file while it compiles, and waits for it to go, also where whoever made it is no more."""
+        return self.folder() / "build.lock"
+
+    def is_built(self) -> bool:
+        """Whether the whole of it is there; what is being compiled, or was when a build was stopped, is not."""
+        return self.path().exists() and not self._mark().exists()
+
+    def _forget_unfinished(self) -> None:
+        if self._mark().exists():
+            self.path().unlink(missing_ok=True)
+            self._mark().unlink()
 
     @functools.cache  # noqa: B019  one for each device, for as long as the process
     def load(self) -> ModuleType:
         """The operator's module. Raises ImportError when it has not been built."""
         path = self.path()
-        if not path.exists():
+        if not self.is_built():
             raise ImportError(f"{path} is not built: hpmoe build --target=ascend")
         loader = ExtensionFileLoader(self.name, str(path))
         module = importlib.util.module_from_spec(importlib.util.spec_from_file_location(self.name, path, loader=loader))
         loader.exec_module(module)
         return module
+
+
+@contextlib.contextmanager
+def alone_in(folder: Path) -> Iterator[None]:
+    """Holds a folder, which it makes, against other builds; the system lets go of it with the process.
+
+    Raises:
+        BuildError: another process holds it, or it cannot be made.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        held = open(folder / "held", "a")
+    except OSError as error:
+        raise BuildError(f"nothing can be built in {folder}: {error}") from None
+    with held:
+        try:
+            fcntl.flock(held, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except OSError as error:
+            raise BuildError(f"another build is under way in {folder} ({error})") from None
+        yield
 
 
 @functools.cache
@@ -113,16 +146,30 @@ def build() -> list[str]:
     missing = build_needs(os.environ)
     if missing:
         return missing
-    folder = compiled_path().parent
-    for command in (["cmake", "-S", str(HOST), "-B", str(folder)], ["cmake", "--build", str(folder)]):
-        done = subprocess.run(command, capture_output=True, text=True, check=False)
-        if done.returncode:
-            return [f"{' '.join(command)} failed:", *(done.stderr or done.stdout).splitlines()[-20:]]
     try:
+        _build_kernel(compiled_path().parent)
         ascend_operator().build()
-    except BuildError as error:
+    except (BuildError, OSError) as error:
         return str(error).splitlines()
     return []
+
+
+def _build_kernel(folder: Path) -> None:
+    """Compiles the kernel in a folder. Raises BuildError."""
+    with alone_in(folder):
+        for command in (["cmake", "-S", str(HOST), "-B", str(folder)], ["cmake", "--build", str(folder)]):
+            done = subprocess.run(command, capture_output=True, text=True, check=False)
+            if done.returncode:
+                said = (done.stderr or done.stdout).splitlines()[-20:]
+                raise BuildError("\n".join([f"{' '.join(command)} failed:", *said]))
+
+
+def is_built(environment: Mapping[str, str]) -> bool:
+    """Whether kernel and operator are there, and may be read."""
+    try:
+        return compiled_path().exists() and ascend_operator(environment).is_built()
+    except OSError:
+        return False
 
 
 def build_needs(environment: Mapping[str, str]) -> list[str]:
@@ -144,7 +191,7 @@ def build_needs(environment: Mapping[str, str]) -> list[str]:
 def run_needs(environment: Mapping[str, str], devices: Path) -> list[str]:
     """What is missing to run the kernel here, one sentence each."""
     missing = []
-    if not (compiled_path().exists() and ascend_operator(environment).path().exists()):
+    if not is_built(environment):
         missing += build_needs(environment) or ["the kernel is not built: hpmoe build --target=ascend"]
     if not any(devices.glob("davinci[0-9]*")):
         missing.append(f"no NPU: no {devices}/davinci* device")

@@ -28,7 +28,10 @@ FLAGS = ("-std=c++17", "-O3", "-fPIC", "-shared", "-pthread")
 
 def find_compiler():
     """The C++ compiler as a command list: what CXX names, else g++, else clang++."""
-    wanted = shlex.split(os.environ.get("CXX", ""))
+    try:
+        wanted = shlex.split(os.environ.get("CXX", ""))
+    except ValueError as error:
+        raise PlatformError(f"CXX is {os.environ['CXX']}, which is no command: {error}") from None
     for command in [wanted] if wanted else [["g++"], ["clang++"]]:
         if shutil.which(command[0]):
             return command
@@ -53,8 +56,10 @@ def compile_library(name, library=None):
     command = [*find_compiler(), *FLAGS, *includes, *sources, "-ldl", "-o", str(partial)]
     print(shlex.join(command), flush=True)
     try:
-        if subprocess.run(command).returncode:
-            raise CompileError(f"compiling hpmoe's native library failed: {shlex.join(command)}")
+        status = subprocess.run(command).returncode
+        if status or not partial.exists():
+            how = f", killed by signal {-status}" if status < 0 else "" if status else ", nothing was written"
+            raise CompileError(f"compiling hpmoe's native library failed{how}: {shlex.join(command)}")
         partial.replace(library)
     finally:
         partial.unlink(missing_ok=True)

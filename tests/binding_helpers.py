@@ -24,7 +24,7 @@ PATIENCE = 240  # seconds that compiling may take on a busy machine
 
 def start_build():
     """A process that compiles the operator, or None where it is compiled; MindSpore's headers take half a minute."""
-    if OPERATOR.path().exists():
+    if OPERATOR.is_built():
         return None
     code = "import binding_helpers; binding_helpers.OPERATOR.build()"
     return subprocess.Popen([sys.executable, "-c", code], cwd=Path(__file__).parent, stdout=subprocess.DEVNULL,
@@ -36,7 +36,7 @@ def wait_for_build(process):
         return
     text = process.communicate(timeout=PATIENCE)[1]
     assert process.returncode == 0, text.decode()[-2000:]
-    assert OPERATOR.path().exists()
+    assert OPERATOR.is_built()
 
 
 class VirtualRanks:

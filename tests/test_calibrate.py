@@ -1,6 +1,7 @@
 """hpmoe calibrate: what it stores, what cpu(calibrated=True) makes of it, and how predictions are checked."""
 
 import json
+import os
 import types
 
 import numpy as np
@@ -14,6 +15,7 @@ from hpmoe.calibrating.runs import Run, Runs
 from hpmoe.cli import main
 from hpmoe.costs import Work
 from hpmoe.host import cache_folder
+from hpmoe.kernels import ascend_build
 from hpmoe.machine import Body
 from hpmoe.workload import balanced_ids
 
@@ -68,7 +70,22 @@ def test_what_the_command_refuses(cache, capsys, monkeypatch, tmp_path):
     (tmp_path / "file").write_text("")
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
     assert main(["calibrate"]) == 2
-    assert "cannot be written; set XDG_CACHE_HOME" in capsys.readouterr().err
+    assert "; set XDG_CACHE_HOME to a folder that can" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("home", ["~", "here"])
+def test_without_a_home_folder_nothing_is_kept(monkeypatch, home, capsys):
+    """A user whom the system does not know, without HOME."""
+    monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
+    monkeypatch.setattr(os.path, "expanduser", lambda path: home)
+    assert not calibration.is_calibrated()
+    with pytest.raises(ArgumentError, match="hpmoe.cpu: the calibration cannot be used .OSError: no folder to keep files in is "
+                       "known: set HOME or XDG_CACHE_HOME to an absolute path"):
+        hpmoe.cpu(calibrated=True)
+    with pytest.warns(UserWarning, match="hpmoe.tune: what was found cannot be kept: no folder to keep files in is known"):
+        hpmoe.tune(hpmoe.swiglu, Aval((8, 6), "float32"), space={"rows": [len(home)]}, max_trials=1)
+    assert not ascend_build.is_built({})
+    assert main(["calibrate"]) == 2 and "no folder to keep files in is known" in capsys.readouterr().err
 
 
 def test_a_relative_cache_folder_is_ignored(monkeypatch):

@@ -334,9 +334,28 @@ def test_build_names_what_the_operator_fails_on(monkeypatch, tmp_path):
         operator.build()
     with pytest.raises(ImportError, match="nothing.so is not built: hpmoe build --target=ascend"):
         operator.load()
-    (operator.folder() / "build.lock").touch()
-    with pytest.raises(ascend_build.BuildError, match="another build is under way, or was stopped: then remove .*build.lock"):
+
+
+def test_builds_of_an_operator_do_not_meet_and_one_that_was_stopped_is_made_anew(monkeypatch, tmp_path):
+    monkeypatch.setattr(ascend_build, "cache_folder", lambda: tmp_path)
+    operator = ascend_build.Operator("nothing", tmp_path / "missing.cc", "CPU")
+    with ascend_build.alone_in(operator.folder()):
+        with pytest.raises(ascend_build.BuildError, match="another build is under way in .*nothing"):
+            operator.build()
+    left = operator.folder() / "build.lock"
+    for file in (left, operator.path()):
+        file.write_text("half of it")
+    assert not operator.is_built()
+    with pytest.raises(ImportError, match="nothing.so is not built"):
+        operator.load()
+    with pytest.raises(ascend_build.BuildError, match="missing.cc"):  # goes on where MindSpore would wait for ever
         operator.build()
+    assert not left.exists() and not operator.path().exists()
+    (tmp_path / "file").touch()
+    monkeypatch.setattr(ascend_build, "cache_folder", lambda: tmp_path / "file")
+    with pytest.raises(ascend_build.BuildError, match="nothing can be built in .*: .*Not a directory"):
+        operator.build()
+    assert not operator.is_built() and not ascend_build.is_built({})
 
 
 def test_an_operator_is_not_taken_from_another_copy_of_the_package(monkeypatch, tmp_path):

@@ -13,6 +13,7 @@ import pytest
 from setuptools.errors import CompileError, PlatformError
 
 from hpmoe.kernels import build_native
+from hpmoe.native import loading, planner
 
 ROOT = Path(__file__).parents[1]
 FOLDERS = {"hpmoe": "hpmoe", "transforms": "hpmoe/transforms", "kernels": "hpmoe/kernels"}
@@ -105,7 +106,29 @@ def test_failed_compilation_keeps_the_library_of_before(monkeypatch, tmp_path):
     monkeypatch.setenv("CXX", "false")
     with pytest.raises(CompileError, match="compiling hpmoe's native library failed: false -std"):
         build_native.compile_library("hpmoe/kernels/_native.so", library)
+    monkeypatch.setenv("CXX", "true")
+    with pytest.raises(CompileError, match="compiling hpmoe's native library failed, nothing was written: true -std"):
+        build_native.compile_library("hpmoe/kernels/_native.so", library)
+    monkeypatch.setenv("CXX", "sh -c 'kill -9 $$'")
+    with pytest.raises(CompileError, match="compiling hpmoe's native library failed, killed by signal 9: sh -c"):
+        build_native.compile_library("hpmoe/kernels/_native.so", library)
+    monkeypatch.setenv("CXX", "'g++")
+    with pytest.raises(PlatformError, match="CXX is 'g.., which is no command: No closing quotation"):
+        build_native.compile_library("hpmoe/kernels/_native.so", library)
     assert [path.read_text() for path in tmp_path.iterdir()] == ["before"]
+
+
+@pytest.mark.parametrize("left", [0, 63, 5000, -1])
+def test_a_library_that_is_not_whole_is_refused(left, tmp_path):
+    """Loading it would kill the process, or say less."""
+    compiled = planner.load()._name
+    half = tmp_path / "_planner.so"
+    half.write_bytes(Path(compiled).read_bytes()[:left])
+    with pytest.raises(ImportError, match=r"_planner.so ends too early, after [\d,]+ bytes: install the package again, or in"):
+        loading.load_library(half, "hpmoe_planner_abi_version", planner.ABI_VERSION, {})
+    half.write_text("no library " * 100)
+    with pytest.raises(ImportError, match="hpmoe's native library .*_planner.so.*: install the package again, or in"):
+        loading.load_library(half, "hpmoe_planner_abi_version", planner.ABI_VERSION, {})
 
 
 @pytest.mark.parametrize("folder", ["transforms", "kernels"])

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -40,8 +41,7 @@ def run(o: Any) -> int:
 
 
 def _calibrate(o: Any) -> int:
-    path = calibration.calibration_path()
-    _check_writable(path)
+    path = _writable_path()
     with Progress("hpmoe calibrate") as progress:
         measurement = Measurement(progress)
         measurement.run(o.budget)
@@ -55,15 +55,15 @@ def _calibrate(o: Any) -> int:
     return 0
 
 
-def _check_writable(path: Path) -> None:
-    """Before the work, whose result would be lost."""
+def _writable_path() -> Path:
+    """Where the result goes, found before the work, which would be lost."""
     try:
+        path = calibration.calibration_path()
         path.parent.mkdir(parents=True, exist_ok=True)
-        can_write = os.access(path.parent, os.W_OK)
-    except OSError:
-        can_write = False
-    if not can_write:
-        raise options.UsageError(f"{path.parent} cannot be written; set XDG_CACHE_HOME to a folder that can")
+        with tempfile.TemporaryFile(dir=path.parent):
+            return path
+    except OSError as error:
+        raise options.UsageError(f"the result cannot be kept ({error}); set XDG_CACHE_HOME to a folder that can") from None
 
 
 def _check(o: Any) -> int:

@@ -1,7 +1,11 @@
 """Finds and loads the package's compiled libraries."""
 
 import ctypes
+import os
+import struct
 from pathlib import Path
+
+BUILD_IT = "install the package again, or in a source tree run `python -m hpmoe.kernels.build_native`"
 
 
 def find_library(folder, pattern):
@@ -15,17 +19,28 @@ def find_library(folder, pattern):
     )
 
 
+def check_whole(path):
+    """Raises ImportError where the end of an ELF file is missing: the process would die of such a library."""
+    with open(path, "rb") as file:
+        size, start = os.fstat(file.fileno()).st_size, file.read(64)
+    sections, bytes_each, number = struct.unpack_from("<40xQ10xHH", start.ljust(64, b"\0"))
+    if len(start) < 64 or sections + bytes_each * number > size:
+        raise ImportError(f"hpmoe's native library {path} ends too early, after {size:,} bytes: {BUILD_IT}")
+
+
 def load_library(path, version_name, version, signatures):
     """Loads the library at `path`, checks that its function `version_name` returns `version`, and declares its functions.
 
-    `signatures` maps each name to (result type, list of argument types). Calls release the GIL.
+    `signatures` maps each name to (result type, list of argument types). Calls release the GIL. Raises ImportError where
+    the library is of another version, or cannot be loaded.
     """
-    library = ctypes.CDLL(str(path))
+    try:
+        check_whole(path)
+        library = ctypes.CDLL(str(path))
+    except OSError as error:
+        raise ImportError(f"hpmoe's native library cannot be loaded: {error}; {BUILD_IT}") from error
     if not hasattr(library, version_name) or getattr(library, version_name)() != version:
-        raise ImportError(
-            f"hpmoe's native library {path.name} is older than its Python code: install the package again, or "
-            "in a source tree run `python -m hpmoe.kernels.build_native`"
-        )
+        raise ImportError(f"hpmoe's native library {path.name} is older than its Python code: {BUILD_IT}")
     for name, (result, arguments) in signatures.items():
         function = getattr(library, name)
         function.restype, function.argtypes = result, arguments

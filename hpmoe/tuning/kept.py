@@ -60,11 +60,10 @@ def store(key: str | None, budget_s: float, trials: list[Trial], why_ended: str)
     kept = {"key": key, "budget_s": budget_s, "why_ended": why_ended,
             "trials": [[[list(s) for s in t.settings], t.us, t.error] for t in trials]}
     _kept[key] = kept
-    path = _path(key)
     try:
-        write_whole(path, json.dumps(kept, default=int) + "\n")
+        write_whole(_path(key), json.dumps(kept, default=int) + "\n")
     except OSError as error:
-        warnings.warn(f"hpmoe.tune: what was found cannot be kept in {path.parent}: {error}", stacklevel=3)
+        warnings.warn(f"hpmoe.tune: what was found cannot be kept: {error}", stacklevel=3)
 
 
 def _path(key: str) -> Path:
