@@ -195,8 +195,8 @@ class Layout:
 
 def _check_planned(plan: tf.RoutePlan, received: Sequence[int]) -> None:
     """Raises ArgumentError where a rank receives more rows than the plan has room for."""
-    rank = int(np.argmax(received))
-    if received[rank] > plan.max_rows:
+    if max(received) > plan.max_rows:
+        rank = int(np.argmax(received))
         raise ArgumentError(f"hpmoe: rank {rank} receives {received[rank]} rows, the plan is for at most {plan.max_rows}; "
                             "lower it with these ids, or without any")
 
@@ -204,7 +204,6 @@ def _check_planned(plan: tf.RoutePlan, received: Sequence[int]) -> None:
 def received_rows(flow: tf.Taskflow, inputs: Sequence[Sequence[np.ndarray]],
                   num_tokens: Sequence[int] | None) -> list[list[int]]:
     """For each rank, the rows it receives through each route; through one to ranks, the most that these can be."""
-    position = {b: i for i, b in enumerate(flow.inputs)}
     out: list[list[int]] = [[] for _ in range(flow.ep_size)]
     for plan in flow.routes:
         if plan.once_of >= 0:
@@ -212,12 +211,12 @@ def received_rows(flow: tf.Taskflow, inputs: Sequence[Sequence[np.ndarray]],
             for rank in range(flow.ep_size):
                 out[rank].append(min(out[rank][plan.once_of], tokens))
             continue
-        totals = np.zeros(flow.ep_size, np.int64)
-        for rank in range(flow.ep_size):
-            ids = inputs[rank][position[plan.ids]]
-            ids = ids if num_tokens is None else ids[:num_tokens[rank]]
+        position, totals = flow.inputs.index(plan.ids), np.zeros(flow.ep_size, np.int64)
+        for rank, arrays in enumerate(inputs):
+            ids = arrays[position][:None if num_tokens is None else num_tokens[rank]]
             totals += rows_to_ranks(ids, plan.num_experts, plan.capacity, rank, flow.ep_size, plan.placement)
-        _check_planned(plan, totals)
-        for rank in range(flow.ep_size):
-            out[rank].append(int(totals[rank]))
+        received = totals.tolist()
+        _check_planned(plan, received)
+        for mine, rows in zip(out, received, strict=True):
+            mine.append(rows)
     return out

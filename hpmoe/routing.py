@@ -212,6 +212,8 @@ def routing_to_ranks(experts: Routing) -> Routing:
 def rows_to_ranks(ids: np.ndarray, num_experts: int, capacity: Capacity | None, rank: int, ep_size: int,
                   placement: Placement | None = None) -> np.ndarray:
     """Rows that `rank` sends to each rank by the ids of its tokens, [ep_size]; raises as `kept_counts`."""
+    if ep_size == 1 and capacity is None:
+        return np.array([ids.size])
     counts = kept_counts(ids, num_experts, capacity, rank, ep_size)
     if placement is not None:
         counts = _of_copies(counts, placement, rank)

@@ -22,6 +22,7 @@ class Places:
         dtypes: of each buffer's array.
         arrays: buffers that are arrays of their own, and which input they are; None for outputs of known size.
         home: of every other buffer, the storage whose memory it lies in.
+        shared: buffers that lie where another one does, and which that is.
     """
 
     def __init__(self, flow: Taskflow):
@@ -32,6 +33,8 @@ class Places:
                        if buffer.storage == b and (b in position or (buffer.role == "output" and buffer.route < 0))}
         self.home = {b: memory_of(flow.buffers, b) for b, buffer in enumerate(flow.buffers)
                      if buffer.storage not in self.arrays}
+        where = [self.home.get(b, buffer.storage) for b, buffer in enumerate(flow.buffers)]
+        self.shared = [(b, other) for b, other in enumerate(where) if other != b]
         self._static_bytes = dict.fromkeys(self.home.values(), 0)
         self._row_bytes: dict[int, dict[int, int]] = {home: {} for home in self._static_bytes}  # by route
         for b, home in self.home.items():
@@ -49,7 +52,7 @@ class Places:
         """Bytes of each memory on such a rank, of a row at least, in whole cache lines."""
         out = {}
         for home, static in self._static_bytes.items():
-            size = max(static, 0, *(received[route] * row for route, row in self._row_bytes[home].items()))
+            size = max([static, *[received[route] * row for route, row in self._row_bytes[home].items()]])
             out[home] = -(-size // ALIGNMENT) * ALIGNMENT
         return out
 
@@ -58,7 +61,7 @@ class Placed:
     """The buffers of one launch; it keeps their memory.
 
     Attributes:
-        addresses: uint64 [ep, num_buffers].
+        addresses: for each rank, where each buffer begins.
     """
 
     def __init__(self, places: Places, pool: Pool, inputs: Sequence[Sequence[np.ndarray]],
@@ -69,30 +72,32 @@ class Placed:
         self._arrays: list[dict[int, np.ndarray]] = [{} for _ in inputs]
         self._memories: dict[int, tuple[Lease, list[int]]] = {}
         self._held: list[np.ndarray] = []
-        addresses = [[0] * len(places.buffers) for _ in inputs]
+        self.addresses = [[0] * len(places.buffers) for _ in inputs]
         for b, i in places.arrays.items():
             if i is None and b not in into:
-                self._make_result(b, pool.zeros if padded else pool.empty, addresses)
+                self._make_result(b, pool, padded)
                 continue
             for rank, mine in enumerate(inputs):
                 array = into[b][rank] if i is None else stored(mine[i], places.buffers[b].dtype)
-                addresses[rank][b] = self._address_of(rank, b, array)
-        self._make_memories(pool, addresses)
-        for b, buffer in enumerate(places.buffers):
-            home = places.home.get(b, buffer.storage)
-            for mine in addresses if home != b else ():
-                mine[b] = mine[home]
-        self.addresses = np.array(addresses, np.uint64)
+                self.addresses[rank][b] = self._address_of(rank, b, array)
+        self._make_memories(pool)
+        for mine in self.addresses:
+            for b, other in places.shared:
+                mine[b] = mine[other]
 
-    def _make_result(self, b: int, make, addresses: list[list[int]]) -> None:
+    def _make_result(self, b: int, pool: Pool, padded: bool) -> None:
         """The ranks' parts lie one after the other, so that they are one array for whoever stacks them."""
         places, buffer = self._places, self._places.buffers[b]
-        together = make((places.ep_size, max(buffer.num_rows, 1), buffer.cols), places.dtypes[b])
-        first, size = address(together), together.nbytes // places.ep_size
+        rows = max(buffer.num_rows, 1)
+        memory = pool.lease(places.ep_size * rows * row_bytes(buffer))
+        together = np.asarray(memory).view(places.dtypes[b]).reshape(places.ep_size, rows, buffer.cols)
+        if padded:
+            together[...] = 0
         for rank in range(places.ep_size):
-            self._arrays[rank][b], addresses[rank][b] = together[rank, :buffer.num_rows], first + rank * size
+            self._arrays[rank][b] = together[rank, :buffer.num_rows]
+            self.addresses[rank][b] = memory.address + rank * rows * row_bytes(buffer)
 
-    def _make_memories(self, pool: Pool, addresses: list[list[int]]) -> None:
+    def _make_memories(self, pool: Pool) -> None:
         """Each memory of all ranks together: what they receive changes with the routing, its sum does not."""
         sizes = [self._places.sizes(rows) for rows in self._received]
         for home in sizes[0] if sizes else ():
@@ -102,7 +107,7 @@ class Placed:
                 end += of_rank[home]
             memory = pool.lease(end)
             self._memories[home] = memory, starts
-            for mine, start in zip(addresses, starts, strict=True):
+            for mine, start in zip(self.addresses, starts, strict=True):
                 mine[home] = memory.address + start
 
     def _address_of(self, rank: int, b: int, array: np.ndarray) -> int:
@@ -112,7 +117,7 @@ class Placed:
         if array.dtype != dtype or array.size != rows * buffer.cols or not array.flags.c_contiguous:
             check_argument(False, "launch", f"buffers[{rank}][{b}]", describe(array),
                            f"a contiguous {dtype} array of {rows} rows and {buffer.cols} columns")
-        self._arrays[rank][b] = array.reshape(rows, buffer.cols)
+        self._arrays[rank][b] = array
         if array.size == 0:
             array = np.zeros((1, buffer.cols), dtype)
             self._held.append(array)
@@ -121,16 +126,14 @@ class Placed:
     def array(self, rank: int, b: int) -> np.ndarray:
         """A buffer of a rank, [rows, columns]."""
         places, buffer = self._places, self._places.buffers[b]
-        if b not in self._arrays[rank]:
-            rows, dtype = places.num_rows(b, self._received[rank]), places.dtypes[b]
-            if b in places.home:
-                memory, starts = self._memories[places.home[b]]
-                start = starts[rank]
-                array = np.asarray(memory)[start:start + rows * buffer.cols * dtype.itemsize].view(dtype)
-            else:
-                array = self.array(rank, buffer.storage)
-            self._arrays[rank][b] = array.reshape(rows, buffer.cols)
-        return self._arrays[rank][b]
+        rows, dtype = places.num_rows(b, self._received[rank]), places.dtypes[b]
+        if b in places.home:
+            memory, starts = self._memories[places.home[b]]
+            start = starts[rank]
+            array = np.asarray(memory)[start:start + rows * buffer.cols * dtype.itemsize].view(dtype)
+        else:
+            array = self._arrays[rank][buffer.storage]
+        return array.reshape(rows, buffer.cols)
 
     def ranks(self) -> list[list[np.ndarray]]:
         """Every buffer of every rank."""

@@ -5,6 +5,7 @@ import dataclasses
 import signal
 import sys
 import threading
+from array import array as c_array
 
 import numpy as np
 
@@ -14,6 +15,7 @@ from hpmoe.kernels.buffers import describe
 from hpmoe.kernels.diagnosis import make_error
 from hpmoe.kernels.native import Rank, Status, load
 from hpmoe.kernels.protocol import Code, Dtype, unpack_image
+from hpmoe.native.loading import address
 
 ELEMENT_TYPES = {code: numpy_dtype(code.name.lower()) for code in Dtype}
 
@@ -40,29 +42,35 @@ def launch(image, buffers, num_tokens, counters, bases, timeout, trace=None):
     if demands is None:
         raise _broken(image)
     demands.check_arrays(buffers, num_tokens, counters, bases, trace)
-    addresses = np.array([[array.ctypes.data for array in arrays] for arrays in buffers], np.uint64)
-    launch_checked(image, addresses, num_tokens, counters, bases, timeout, trace)
+    addresses = [[address(x) for x in arrays] for arrays in buffers]
+    Launches(image, counters, bases).launch(addresses, num_tokens, timeout, trace)
 
 
-def launch_checked(image, addresses, num_tokens, counters, bases, timeout, trace=None):
-    """What `launch` does with arrays that are known to be what the image demands; addresses: uint64 [ep_size, buffers]."""
-    ranks = (Rank * len(addresses))()
-    first, step, own = addresses.ctypes.data, addresses.strides[0], counters.strides[0]
-    first_counter, first_base = counters.ctypes.data, bases.ctypes.data
-    for r, rank in enumerate(ranks):
-        rank.buffers, rank.num_tokens = first + r * step, num_tokens[r]
-        rank.counters, rank.bases = first_counter + r * own, first_base + r * own
-    status = Status()
-    handler = signal.getsignal(signal.SIGINT)
-    is_interruptible = callable(handler) and _runs_for_main_thread()
-    load().hpmoe_launch(
-        *(image.ctypes.data, image.nbytes, ranks, len(ranks)),
-        *(0, timeout, None if trace is None else trace.ctypes.data, is_interruptible, ctypes.byref(status)),
-    )
-    if status.code == Code.INTERRUPTED:
-        handler(signal.SIGINT, sys._getframe())  # raises KeyboardInterrupt, unless the user has a handler of their own
-    if status.code and not _has_ended(status):
-        raise make_error(status, image)
+class Launches:
+    """Launches of an image with arrays that are known to be what it demands; the addresses that stay are looked up once."""
+
+    def __init__(self, image, counters, bases):
+        self.image, self._kept = image, (counters, bases)
+        self._image_address = address(image)
+        step = counters.strides[0]
+        self._counts = [(address(counters) + r * step, address(bases) + r * step) for r in range(len(counters))]
+
+    def launch(self, addresses, num_tokens, timeout, trace=None):
+        """What the function `launch` does; addresses: for each rank, those of its buffers."""
+        tables = [c_array("Q", mine) for mine in addresses]
+        ranks = (Rank * len(tables))(*(
+            (table.buffer_info()[0], n, *counts) for table, n, counts in zip(tables, num_tokens, self._counts, strict=True)))
+        status = Status()
+        handler = signal.getsignal(signal.SIGINT)
+        is_interruptible = callable(handler) and _runs_for_main_thread()
+        load().hpmoe_launch(
+            *(self._image_address, self.image.nbytes, ranks, len(ranks)),
+            *(0, timeout, None if trace is None else address(trace), is_interruptible, ctypes.byref(status)),
+        )
+        if status.code == Code.INTERRUPTED:
+            handler(signal.SIGINT, sys._getframe())  # raises KeyboardInterrupt, unless the user has a handler of their own
+        if status.code and not _has_ended(status):
+            raise make_error(status, self.image)
 
 
 def _runs_for_main_thread():

@@ -11,7 +11,7 @@ import numpy as np
 
 from hpmoe.errors import LaunchError
 from hpmoe.kernels.buffers import Placed, Places
-from hpmoe.kernels.cpu_target import Demands, launch, launch_checked, sealed
+from hpmoe.kernels.cpu_target import Demands, Launches, launch, sealed
 from hpmoe.kernels.memory import Pool
 from hpmoe.kernels.packing import pack
 from hpmoe.layout import received_rows
@@ -93,7 +93,7 @@ class Executable:
         if self._demands is None or trace is not None:
             return launch(self.image, placed.read_ranks(), num_tokens, self.counters, self.bases, self.timeout, trace)
         self._demands.check_num_tokens(num_tokens)
-        launch_checked(self.image, placed.addresses, num_tokens, self.counters, self.bases, self.timeout)
+        self._launches.launch(placed.addresses, num_tokens, self.timeout)
 
     @functools.cached_property
     def _demands(self) -> Demands | None:
@@ -103,6 +103,10 @@ class Executable:
             return None
         buffers = [(b.cols, b.num_rows or 0, dtype) for b, dtype in zip(self.flow.buffers, self._places.dtypes, strict=True)]
         return demands if demands.ep_size == self.flow.ep_size and demands.buffers == buffers else None
+
+    @functools.cached_property
+    def _launches(self) -> Launches:
+        return Launches(self.image, self.counters, self.bases)
 
     @functools.cached_property
     def _places(self) -> Places:

@@ -69,11 +69,9 @@ class Pool:
             block = self._returned.popleft()
             self._used_bytes -= block.nbytes
             self._free.append(block)
-        fitting = [b for b in self._free if size <= b.nbytes - ALIGNMENT <= 2 * size]
+        fitting = [(b.nbytes, i) for i, b in enumerate(self._free) if size <= b.nbytes - ALIGNMENT <= 2 * size]
         if fitting:
-            block = min(fitting, key=lambda b: b.nbytes)
-            self._free.remove(block)
-            return block
+            return self._free.pop(min(fitting)[1])
         while self._free and sum(b.nbytes for b in self._free) + self._used_bytes + size > self.peak_bytes:
             self._free.pop(0)
         return _Block(size)

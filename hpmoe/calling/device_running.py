@@ -56,7 +56,7 @@ class DeviceRunner(Runner):
         return DeviceCall(self, traced, lengths, seed)
 
     def planned(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Traced, None, dict[Any, int]]:
-        traced = self._trace(*self._flatten(args, kwargs))
+        traced = self._trace(self._parameters.flatten(args, kwargs))
         return traced, None, self.most_rows(traced.program)
 
     def _lengths(self, tensors: Sequence[Tensor | Aval], num_tokens: Any) -> tuple[int, ...] | None:

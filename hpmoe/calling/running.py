@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import collections
 import functools
-import inspect
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NamedTuple
 
@@ -15,10 +14,11 @@ from mindspore.graph.api import _pynative_executor
 from mindspore.graph.jit_context import jit_context
 
 from hpmoe import tracing
+from hpmoe.calling.arguments import Arguments, Parameters
 from hpmoe.calling.one_call import Call, Traced
 from hpmoe.calling.planned_rows import routes_of, row_bucket, with_max_rows
-from hpmoe.calling.rank_arrays import Arrays, is_tensor_like, to_arrays
-from hpmoe.calling.staging import Staged, innermost, signature_of
+from hpmoe.calling.rank_arrays import Arrays, to_arrays
+from hpmoe.calling.staging import Staged, innermost
 from hpmoe.capacity import check_topk_weights
 from hpmoe.errors import ProgramError, check_argument, is_name
 from hpmoe.locks import new_lock
@@ -51,8 +51,7 @@ class Runner:
 
     def __init__(self, function: Callable[..., Any], mesh: Mesh, batched: bool):
         self.function, self.mesh, self.batched = function, mesh, batched
-        self._signature = signature_of(innermost(function))
-        self._defaults = _defaults(self._signature)
+        self._parameters = Parameters(innermost(function))
         self._traced: collections.OrderedDict[Any, Traced] = collections.OrderedDict()
         self._plans: collections.OrderedDict[Any, Any] = collections.OrderedDict()
         self._hits = self._misses = 0
@@ -77,11 +76,11 @@ class Runner:
     def prepare(self, args: Sequence[Any], kwargs: Mapping[str, Any], num_tokens: Sequence[int] | None = None,
                 seed: int | None = None) -> tuple[Call, list[Any]]:
         """The call of these arguments, checked and traced, and the arrays (tensors or Avals) among them."""
-        leaves, tree = self._flatten(args, kwargs)
-        tensors = [x for x in leaves if isinstance(x, (Tensor, Aval))]
+        given = self._parameters.flatten(args, kwargs)
+        tensors = given.arrays
         lengths = self._lengths(tensors, num_tokens)
         with self._lock:
-            traced = self._trace(leaves, tree)
+            traced = self._trace(given)
         if lengths is not None:
             check_num_tokens("spmd", traced.program, lengths, traced.padding_fault)
         return self.make_call(traced, lengths, seed), tensors
@@ -90,30 +89,6 @@ class Runner:
         return Call(self, traced, lengths, seed)
 
     # Arguments.
-
-    def _flatten(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[list[Any], Any]:
-        """Leaves and tree of (args, kwargs) with defaults filled in; arrays become tensors."""
-        if kwargs or len(args) not in self._defaults:
-            args, kwargs = self._bind(args, kwargs)
-        else:
-            args = (*args, *self._defaults[len(args)])
-        leaves, tree = optree.tree_flatten((args, kwargs), none_is_leaf=True)
-        for i, x in enumerate(leaves):
-            if isinstance(x, np.ndarray):
-                check_argument(is_tensor_like(x), tracing.function_name(innermost(self.function)), f"array argument {i}",
-                               f"of type {type(x).__name__} and dtype {x.dtype}",
-                               "an array without a mask, of a dtype of MindSpore")
-                leaves[i] = Tensor(x)
-        return leaves, tree
-
-    def _bind(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
-        """The arguments as the signature has them, with defaults."""
-        try:
-            bound = self._signature.bind(*args, **kwargs)
-        except TypeError as error:
-            raise TypeError(f"{tracing.function_name(innermost(self.function))}: {error}") from None
-        bound.apply_defaults()
-        return bound.args, bound.kwargs
 
     def _lengths(self, tensors: Sequence[Tensor | Aval], num_tokens: Sequence[int] | None) -> tuple[int, ...] | None:
         ep_size = self.mesh.ep_size
@@ -134,28 +109,34 @@ class Runner:
         check_argument(min(lengths) >= 0, "spmd", "num_tokens", list(lengths), "not negative")
         return lengths
 
-    def _trace(self, leaves: list[Any], tree: Any) -> Traced:
+    def _trace(self, given: Arguments) -> Traced:
         """The Program for these shapes, traced once."""
-        avals = [self._aval(x) if isinstance(x, (Tensor, Aval)) else x for x in leaves]
-        f, (args, kwargs) = innermost(self.function), optree.tree_unflatten(tree, avals)
         # 1, 1.0 and True are equal and may trace differently; a closed-over scalar is no constant under a gradient.
-        key = (tree, _pynative_executor.grad_flag(), *((type(x), x) for x in avals))
+        key = (given.tree, _pynative_executor.grad_flag(), *[
+            (Aval, *self._shape_and_dtype(x)) if is_array else (type(x), x)
+            for x, is_array in zip(given.leaves, given.is_array, strict=True)])
         try:
-            is_known = key in self._traced and not any(map(is_computed, self._traced[key].program.captures))
+            traced = self._traced.get(key)
         except TypeError:
-            _check_hashable(f, args, kwargs)
+            self._parameters.check_hashable(given)
             raise
-        if not is_known:
-            program, out_tree = tracing.trace_with_tree(f, args, self.mesh, kwargs)
-            if isinstance(self.function, Staged):
-                program = self.function.apply_before_vjp(program)
-            self._check_outputs(program)
-            self._check_main_grads(program)
-            self._traced[key] = Traced(program, out_tree)
+        if traced is None or any(map(is_computed, traced.program.captures)):
+            traced = self._traced[key] = self._trace_anew(given)
             if len(self._traced) > CACHE_SIZE:
                 self._traced.popitem(last=False)
         self._traced.move_to_end(key)
-        return self._traced[key]
+        return traced
+
+    def _trace_anew(self, given: Arguments) -> Traced:
+        avals = [Aval(*self._shape_and_dtype(x)) if is_array else x
+                 for x, is_array in zip(given.leaves, given.is_array, strict=True)]
+        args, kwargs = optree.tree_unflatten(given.tree, avals)
+        program, out_tree = tracing.trace_with_tree(innermost(self.function), args, self.mesh, kwargs)
+        if isinstance(self.function, Staged):
+            program = self.function.apply_before_vjp(program)
+        self._check_outputs(program)
+        self._check_main_grads(program)
+        return Traced(program, out_tree)
 
     def _check_outputs(self, program: Program) -> None:
         """Received rows differ in number from rank to rank, so they have no place in an array with a rank axis."""
@@ -170,8 +151,9 @@ class Runner:
             check_argument(main.shape == shape, "accumulate_grads", f"into[{names[var]!r}]", f"of shape {main.shape}",
                            f"of shape {shape}, as the argument")
 
-    def _aval(self, x: Tensor | Aval) -> Aval:
-        return _aval_of(tuple(x.shape[1:] if self.batched else x.shape), x.dtype)
+    def _shape_and_dtype(self, x: Tensor | Aval) -> tuple[tuple[int, ...], str]:
+        """Those of one rank's part of an array."""
+        return tuple(x.shape[1:] if self.batched else x.shape), _lowercase(x.dtype)
 
     def per_rank(self, arrays: Sequence[np.ndarray], positions: Iterable[int], num_args: int) -> Arrays:
         """For each rank its part of the arrays, program inputs; past `num_args` they are captures, which go to all whole."""
@@ -191,9 +173,8 @@ class Runner:
 
     def planned(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Traced, Arrays | None, dict[Any, int]]:
         """What is traced for `args`, the arrays of each rank where all are given, and the planned rows of each route."""
-        leaves, tree = self._flatten(args, kwargs)
-        traced = self._trace(leaves, tree)
-        tensors = [x for x in leaves if isinstance(x, (Tensor, Aval))]
+        given = self._parameters.flatten(args, kwargs)
+        traced, tensors = self._trace(given), given.arrays
         if (self.batched or self.mesh.ep_size == 1) and all(isinstance(x, Tensor) for x in tensors):
             captures = traced.program.captures
             arrays = to_arrays([*tensors, *captures])
@@ -217,9 +198,8 @@ class Runner:
                 check_topk_ids(ids, aval.num_experts, "hpmoe.dispatch" + (f" on rank {rank}" if aval.ep_size > 1 else ""))
                 if at_weights is not None:
                     check_topk_weights(arrays[at_weights][:stop], rank, aval.ep_size)
-                received += rows_to_ranks(ids, aval.num_experts, aval.capacity, rank, aval.ep_size,
-                                          aval.placement)
-            buckets[key] = row_bucket(int(received.max()), aval.max_rows)
+                received += rows_to_ranks(ids, aval.num_experts, aval.capacity, rank, aval.ep_size, aval.placement)
+            buckets[key] = row_bucket(max(received.tolist()), aval.max_rows)
         return buckets
 
     def plan(self, program: Program, buckets: dict[Any, int]) -> Any:
@@ -240,23 +220,7 @@ class Runner:
             return ir
 
 
-def _defaults(signature: inspect.Signature) -> dict[int, tuple[Any, ...]]:
-    """What follows each number of positional arguments that needs no others; nothing where some may only be named."""
-    parameters = tuple(signature.parameters.values())
-    if any(p.kind not in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD) for p in parameters):
-        return {}
-    least = sum(p.default is p.empty for p in parameters)
-    return {n: tuple(p.default for p in parameters[n:]) for n in range(least, len(parameters) + 1)}
-
-
-@functools.lru_cache(maxsize=1024)
-def _aval_of(shape: tuple[int, ...], dtype: Any) -> Aval:
-    return Aval(shape, str(dtype).lower())
-
-
-def _check_hashable(f: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> None:
-    """Refuses an argument that is neither an array nor a key of the cache of traces."""
-    paths, leaves, _ = optree.tree_flatten_with_path((args, kwargs), none_is_leaf=True)
-    for path, x in zip(paths, leaves, strict=True):
-        check_argument(type(x).__hash__ is not None, tracing.function_name(f), tracing.argument_names(f, [path])[0],
-                       f"of type {type(x).__name__}", "an array, a tuple, list or dict of arguments, or a hashable value")
+@functools.lru_cache
+def _lowercase(dtype: Any) -> str:
+    """The name of a dtype of MindSpore, or of an Aval."""
+    return str(dtype).lower()
