@@ -98,6 +98,21 @@ def test_puts_of_every_rank_are_dealt_out_alike(sizes):
         assert counts == counts[:1] * 16
 
 
+@pytest.mark.parametrize("direction", ["forward", "backward"])
+def test_puts_are_dealt_out_evenly_whatever_slots_rows_are_in(direction):
+    ours = layer(direction, ep=16, tokens=2048, hidden=2048, intermediate=768)
+    rng = np.random.default_rng(0)
+    ours.ids = np.argsort(rng.random((16, 2048, 128)), axis=2)[:, :, :8].astype(np.int32)
+    line = ours.fused()
+    flow, senders = line.flow, hpmoe.ascend_a3.num_aiv - num_computing(line.flow, hpmoe.ascend_a3, likely_costs(
+        line.flow, hpmoe.ascend_a3))
+    rows = Layout(flow, [list(ours.ids)] * len(flow.routes), None).task_rows(3)
+    for op in (i for i, op in enumerate(flow.ops) if op.opcode in ("PUT", "PUT_BACK") and op.cols):
+        sent = rows * (flow.tasks["op"] == op)
+        of_worker = [sent[tasks].sum() for tasks in flow.queues[-senders:]]
+        assert max(of_worker) <= 1.2 * np.mean(of_worker)
+
+
 @pytest.mark.parametrize("hidden, makespan_over_bound", [(4096, 1.07), (2048, 1.18)])
 def test_links_between_nodes_are_busy(hidden, makespan_over_bound):
     whole = layer(ep=8, tokens=2048, hidden=hidden)

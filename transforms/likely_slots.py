@@ -6,7 +6,6 @@ knows which slots of a peer a rank is likely to have rows for.
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterator
 
 import numpy as np
@@ -54,59 +53,14 @@ class LikelySlots:
     def round_the_nodes(self, node_size: int) -> np.ndarray:
         """The turn of each slot where those of an expert with rows of one place in every node come one after the other,
         [num_slots]: then every rank sends as much to other nodes as any other, at any time."""
-        turn, source = np.empty(len(self.place), np.int64), self._source
+        turn, source = np.empty(len(self.place), np.int64), self.source
         turn[np.lexsort((source // node_size, source % node_size, self.expert))] = np.arange(len(source))
         return turn
 
     @property
-    def _source(self) -> np.ndarray:
+    def source(self) -> np.ndarray:
         """How many ranks ahead the first likely source of each slot is, [num_slots]."""
         return np.minimum(self.place / self.per_expert * self.ep_size, self.ep_size - 1).astype(np.int64)
-
-    def turns(self, sequence: np.ndarray, ahead: np.ndarray, groups: int, node_size: int) -> np.ndarray:
-        """Numbers by which puts, [num_slots, peers, columns], are dealt out among those of a group of peers.
-
-        A number is that of a cell of peers, ascending by `sequence` among cells whose likely peers are of one group. One
-        peer of a cell is likely to have rows: of neighbouring ranks, so many as a slot is of, whichever is the first. A put
-        for several peers is of the group of its first. Cells for ranks of one place in every node have one number: all
-        workers then send as much to other nodes.
-        """
-        num_peers, slot = sequence.shape[1], np.arange(len(sequence))[:, None]
-        first = (self.place / self.per_expert * self.ep_size).astype(int)[:, None] % self.ep_size
-        sources = min(self.ep_size, math.ceil(self.ep_size / self.per_expert))
-        likely = np.argsort(ahead)[(first + np.arange(sources)) % self.ep_size] % num_peers
-        group = ahead[likely] % node_size % groups
-        numbers = self._numbers(sequence[slot, likely], group, groups, node_size)
-        half, apart = num_peers // 2, np.arange(num_peers)
-        nearest = ((apart + half) % num_peers - half) % sources  # for peers so many ranks after the first likely one
-        out = numbers[slot, nearest[(ahead[:num_peers] - first) % num_peers]]
-        if groups > 1 < sources:
-            self._number_as_before(out, likely)
-        return out
-
-    def _numbers(self, sequence: np.ndarray, group: np.ndarray, groups: int, node_size: int) -> np.ndarray:
-        """Of each cell, [num_slots, sources, columns] as `sequence`, how many of its group come before it, where those for
-        ranks of one place in every node count once; `group` [num_slots, sources]."""
-        nodes, node = -(-self.ep_size // node_size), self._source // node_size
-        in_first_node = np.arange(len(node)) - node * round(self.per_expert * node_size / self.ep_size)
-        began = sequence.astype(np.int64)[np.maximum(in_first_node, 0)] * nodes + node[:, None, None]
-        of_group = np.broadcast_to(group[:, :, None], began.shape).reshape(-1)
-        order = np.argsort(of_group * (began.max(initial=0) + 1) + began.reshape(-1))
-        sizes = np.bincount(of_group, minlength=groups)
-        out = np.empty(began.shape, np.int32)
-        out.reshape(-1)[order] = (np.arange(began.size) - np.repeat(np.cumsum(sizes) - sizes, sizes)) // nodes
-        return out
-
-    def _number_as_before(self, numbers: np.ndarray, likely: np.ndarray) -> None:
-        """Gives peers that are likely in the slot before and not in this one the number they have there: on other ranks a
-        slot may begin with their rows. `numbers` [num_slots, peers, columns], `likely` peers of each slot."""
-        slot = np.arange(len(numbers))
-        is_likely = np.zeros(numbers.shape[:2], bool)
-        is_likely[slot[:, None], likely] = True
-        last = np.ceil((self.expert + 1) * self.per_expert).astype(int) - 1
-        before = np.where(self.place == 0, np.minimum(last, len(last) - 1), slot - 1)
-        is_later = is_likely[before] & ~is_likely
-        numbers[is_later] = numbers[before][is_later]
 
 
 def likely_costs(flow: tf.Taskflow, machine: Machine) -> np.ndarray:

@@ -14,6 +14,7 @@ from hpmoe.dtypes import numpy_dtype, storage_dtype
 from hpmoe.machine import Machine
 from hpmoe.native.planner import DEALT, deal
 from hpmoe.transforms.likely_slots import LikelySlots, grids_of, is_put, link_stretch, sources_ahead
+from hpmoe.transforms.put_turns import put_turns
 
 QUEUE_US = 300.0  # of what the workers of a group send to one rank at a time, on its link
 UNEVEN = 1.15  # peers of a worker, the most over the mean
@@ -79,7 +80,7 @@ def _putters(flow: tf.Taskflow, op: tf.TileOp, machine: Machine, slots: LikelySl
                   if -(-places // g) * workers <= UNEVEN * (workers // g) * places)
     starts = (np.arange(groups + 1) * workers // groups).astype(np.int32)
     group = (ahead[:op.num_peers] % node_size % groups)[:, None]
-    out = slots.turns(sequence, ahead, groups, node_size)
+    out = put_turns(slots, sequence, ahead, groups, node_size)
     out %= np.diff(starts)[group]
     out += machine.num_aic + computing + starts[group]
     return out
