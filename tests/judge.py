@@ -183,9 +183,25 @@ def takeovers(x, reads, writes):
 
 def nonsense(flow):
     """What no runtime can run, or the two of hpmoe would run differently; None where it is a schedule at all."""
-    listed = np.sort(np.concatenate([np.asarray(q) for q in flow.queues])) if flow.queues else ()
-    if flow.queues and not np.array_equal(listed, np.arange(flow.num_tasks)):
+    return _odd_queues(flow) or _odd_buffers(flow) or _odd_tiles(flow) or _odd_events(flow)
+
+
+def _odd_queues(flow):
+    if not flow.queues:
+        return None
+    listed = np.sort(np.concatenate([np.asarray(q) for q in flow.queues]))
+    if not np.array_equal(listed, np.arange(flow.num_tasks)):
         return "a task is not in one queue, once"
+    if len(flow.queues) != flow.machine.num_queues:
+        return "a queue too many or too few"
+    op_of = flow.tasks["op"].tolist()
+    for q, queue in enumerate(flow.queues):
+        if any(q not in flow.machine.queues_of(flow.ops[op_of[t]].unit) for t in np.asarray(queue).tolist()):
+            return "a task is in a queue of the other unit"
+    return None
+
+
+def _odd_buffers(flow):
     roots = [b if buffer.storage == b and buffer.memory < 0 else -1 for b, buffer in enumerate(flow.buffers)]
     if any(buffer.memory >= 0 and (buffer.storage != b or buffer.memory not in roots[:b])
            for b, buffer in enumerate(flow.buffers)):
@@ -200,19 +216,22 @@ def nonsense(flow):
     users = given | {flow.buffers[b].storage for b in flow.outputs}
     if any(b.memory in users or (b.memory >= 0 and b.storage in users) for b in flow.buffers):
         return "an array of the caller shares memory"
+    return None
+
+
+def _odd_tiles(flow):
     if flow.made and flow.tile_rows != flow.made.tile_rows:
         return "tiles of another height, whose sums may be rounded otherwise"
     if flow.made and any(new.opcode == "GMM" and new.domain.kind == "tiles" and new.domain.clipped != old.domain.clipped
                          for new, old in zip(flow.ops, flow.made.ops, strict=False)):
         return "products of padding, too, or not, in which the sums of other rows may be rounded otherwise"
-    if flow.queues and len(flow.queues) != flow.machine.num_queues:
-        return "a queue too many or too few"
     if not np.array_equal(np.sort(flow.peer_order, axis=1), [range(flow.ep_size)] * flow.ep_size):
         return "a rank that is a peer twice, or never"
+    return None
+
+
+def _odd_events(flow):
     op_of = [flow.ops[i] for i in flow.tasks["op"].tolist()]
-    for q, queue in enumerate(flow.queues):
-        if any(q not in flow.machine.queues_of(op_of[t].unit) for t in np.asarray(queue).tolist()):
-            return "a task is in a queue of the other unit"
     for t, event, kind, *_ in (*flow.waits.tolist(), *flow.signals.tolist()):
         if not (0 <= t < flow.num_tasks and 0 <= event < len(flow.events)):
             return "a wait or signal of no task or event"
