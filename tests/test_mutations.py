@@ -8,9 +8,10 @@ import itertools
 import numpy as np
 import pytest
 from helpers import SMALL_NPU, Layer, stages
-from judge import Judge, every_arrival, nonsense
+from judge import Judge, every_arrival
 from mindspore import Tensor
 from mutants import MUTATIONS, changes, mutant
+from nonsense import nonsense
 from variants import VARIANTS, arguments
 
 import hpmoe
