@@ -26,30 +26,41 @@ class Order:
                 self.consumers[self.gate[event]].append(task)
 
 
-def schedule(flow, costs, kinds, num_queues, rank=None):
-    order = Order(flow)
-    missing = {g: len(p) for g, p in order.producers.items()}
-    unmet = [len(order.needs[t]) for t in range(flow.num_tasks)]
+class Unmet:
+    """What tasks still wait for, while others end."""
 
-    def release(t, ready):
-        for gate in order.feeds[t]:
-            missing[gate] -= 1
-            for user in order.consumers[gate] if not missing[gate] else ():
-                unmet[user] -= 1
-                if not unmet[user]:
-                    ready(user)
+    def __init__(self, order, num_tasks):
+        self.order, self.missing = order, {g: len(p) for g, p in order.producers.items()}
+        self.gates = [len(order.needs[t]) for t in range(num_tasks)]
+        self.first = [t for t in range(num_tasks) if not self.gates[t]]
 
-    line = [t for t in range(flow.num_tasks) if not unmet[t]]
+    def release(self, t):
+        """The tasks that get ready as t ends."""
+        for gate in self.order.feeds[t]:
+            self.missing[gate] -= 1
+            for user in self.order.consumers[gate] if not self.missing[gate] else ():
+                self.gates[user] -= 1
+                if not self.gates[user]:
+                    yield user
+
+
+def longest_paths(flow, order, costs):
+    """From the start of each task to the end of the last that needs it."""
+    unmet = Unmet(order, flow.num_tasks)
+    line = list(unmet.first)
     for t in line:
-        release(t, line.append)
+        line.extend(unmet.release(t))
     length, of_gate = [0.0] * flow.num_tasks, defaultdict(float)
     for t in reversed(line):
         length[t] = costs[t] + max((of_gate[g] for g in order.feeds[t]), default=0.0)
         for g in order.needs[t]:
             of_gate[g] = max(of_gate[g], length[t])
+    return length
 
-    missing.update((g, len(p)) for g, p in order.producers.items())
-    unmet[:] = [len(order.needs[t]) for t in range(flow.num_tasks)]
+
+def schedule(flow, costs, kinds, num_queues, rank=None):
+    order = Order(flow)
+    unmet, length = Unmet(order, flow.num_tasks), longest_paths(flow, order, costs)
     free = [list(range(sum(num_queues[:k]), sum(num_queues[:k + 1]))) for k in range(len(num_queues))]
     ready, running, queues, now = [[] for _ in free], [], [[] for _ in range(sum(num_queues))], 0.0
     begun = []
@@ -57,9 +68,8 @@ def schedule(flow, costs, kinds, num_queues, rank=None):
     def make_ready(t):
         heapq.heappush(ready[kinds[t]], (-length[t] if rank is None else rank[t], t))
 
-    for t in range(flow.num_tasks):
-        if not unmet[t]:
-            make_ready(t)
+    for t in unmet.first:
+        make_ready(t)
     while any(ready) or running:
         for kind, waiting in enumerate(ready):
             while waiting and free[kind]:
@@ -69,7 +79,8 @@ def schedule(flow, costs, kinds, num_queues, rank=None):
                 heapq.heappush(running, (now + costs[t], t, q))
         now, done, q = heapq.heappop(running)
         heapq.heappush(free[kinds[done]], q)
-        release(done, make_ready)
+        for t in unmet.release(done):
+            make_ready(t)
     return queues, np.argsort(begun)
 
 

@@ -79,8 +79,7 @@ class Runner:
         given = self._parameters.flatten(args, kwargs)
         tensors = given.arrays
         lengths = self._lengths(tensors, num_tokens)
-        with self._lock:
-            traced = self._trace(given)
+        traced = self._trace(given)
         if lengths is not None:
             check_num_tokens("spmd", traced.program, lengths, traced.padding_fault)
         return self.make_call(traced, lengths, seed), tensors
@@ -115,17 +114,18 @@ class Runner:
         key = (given.tree, _pynative_executor.grad_flag(), *[
             (Aval, *self._shape_and_dtype(x)) if is_array else (type(x), x)
             for x, is_array in zip(given.leaves, given.is_array, strict=True)])
-        try:
-            traced = self._traced.get(key)
-        except TypeError:
-            self._parameters.check_hashable(given)
-            raise
-        if traced is None or any(map(is_computed, traced.program.captures)):
-            traced = self._traced[key] = self._trace_anew(given)
-            if len(self._traced) > CACHE_SIZE:
-                self._traced.popitem(last=False)
-        self._traced.move_to_end(key)
-        return traced
+        with self._lock:
+            try:
+                traced = self._traced.get(key)
+            except TypeError:
+                self._parameters.check_hashable(given)
+                raise
+            if traced is None or any(map(is_computed, traced.program.captures)):
+                traced = self._traced[key] = self._trace_anew(given)
+                if len(self._traced) > CACHE_SIZE:
+                    self._traced.popitem(last=False)
+            self._traced.move_to_end(key)
+            return traced
 
     def _trace_anew(self, given: Arguments) -> Traced:
         avals = [Aval(*self._shape_and_dtype(x)) if is_array else x

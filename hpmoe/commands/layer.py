@@ -12,8 +12,9 @@ import numpy as np
 
 import hpmoe
 from hpmoe.bound import rank_bounds
-from hpmoe.calling import running
+from hpmoe.calling.planned_rows import with_max_rows
 from hpmoe.calling.rank_arrays import to_arrays
+from hpmoe.calling.running import Runner
 from hpmoe.commands import demo, show
 from hpmoe.dtypes import numpy_dtype
 from hpmoe.routing import rows_to_ranks
@@ -80,7 +81,7 @@ class Layer:
         routes = [e.params.get("placement") for e in program.equations if e.primitive.name == "route"]
         received = [max(sum(rows_to_ranks(ids, self.o.experts, None, r, self.o.ep, p) for r, ids in enumerate(self.ids)))
                     for p in routes]
-        program = running.with_max_rows(program, list(map(int, received)))
+        program = with_max_rows(program, list(map(int, received)))
         program = hpmoe.deduplicate_rows.apply_to(program) if dedup else program
         rows, cols = (getattr(self.o, n, None) or ("auto" if tuned else None) for n in ("tile_rows", "tile_cols"))
         return hpmoe.tile_partition.apply_to(program, rows=rows, cols=cols, machine=self.machine)
@@ -125,7 +126,7 @@ def measured_call(o: Any, machine: hpmoe.Machine, ids: np.ndarray, policy: str =
     staged = hpmoe.fuse_persistent(hpmoe.assign_queues(staged, machine=machine, policy=policy))
     args, cotangent = demo.make_inputs(o)
     args = (args[0], ms.Tensor(ids), *args[2:])
-    call, tensors = running.Runner(staged, hpmoe.Mesh(o.ep), batched=True).prepare(args, {})
+    call, tensors = Runner(staged, hpmoe.Mesh(o.ep), batched=True).prepare(args, {})
     arrays, d_out = to_arrays(tensors), to_arrays([cotangent])
     if o.direction == "forward":
         return lambda: call.forward(arrays, call.traced.program)
