@@ -66,7 +66,11 @@ def critical_path(flow: tf.Taskflow, machine: Machine) -> list[np.ndarray]:
 def expert_barrier(flow: tf.Taskflow, machine: Machine) -> list[np.ndarray]:
     """What the paper's public implementation does: one operator after another, half of the vector workers, and matmul tiles
     dealt out from the first worker on again for every expert. Signals for an expert, with overlap_comm(signal="expert"), go
-    out from a worker of their own as soon as its puts are done. See `as_reference` for its events and its waiting."""
+    out from a worker of their own as soon as its puts are done. See `as_reference` for its events and its waiting.
+
+    That implementation also lets the weight gradients of an expert follow the tiles that read the same rows. Here a slot's
+    expert is known at run time alone, and such a gradient could wait for tiles behind it in its own queue. Leaving it out
+    does the reference no harm: where every expert gets the same, so that it can be simulated, it is slower so (README)."""
     parts: list[list[np.ndarray]] = [[] for _ in range(machine.num_queues)]
     signaller = machine.queues_of("aiv")[len(machine.queues_of("aiv")) // 2]
     for unit, tasks in _by_unit(flow, machine):
