@@ -11,6 +11,7 @@ from hpmoe.dtypes import HALVES
 from hpmoe.primitives.elementwise import FLOATS
 from hpmoe.primitives.shape import broadcast_to, cast, dtype_param
 from hpmoe.program import Var
+from hpmoe.tracing.errors import not_traceable
 from hpmoe.tracing.tracer import Tracer
 
 _RANK = {"bool": 0, "int8": 1, "uint8": 1, "int16": 2, "int32": 3, "int64": 4, "float16": 5, "bfloat16": 5,
@@ -54,6 +55,12 @@ def to_dtype(r: Any, x: Any, dtype: str) -> Any:
 
 def to_float(r: Any, x: Any) -> Any:
     return to_dtype(r, x, "float32") if x.hpmoe_aval.dtype not in FLOATS else x
+
+
+def refuse_integers(x: Any, what: str) -> None:
+    """Raises TraceError for what MindSpore rounds to an integer on some devices and not on others."""
+    if x.hpmoe_aval.dtype not in FLOATS:
+        raise not_traceable(f"{what} of {x.hpmoe_aval}", "only floats have it", "x.astype(mindspore.float32) first")
 
 
 def emit(r: Any, primitive: Any, *operands: Any, dtype: str | None = None) -> Any:

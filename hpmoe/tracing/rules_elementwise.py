@@ -11,7 +11,7 @@ from hpmoe.primitives.swiglu import gated
 from hpmoe.tracing.calls import call
 from hpmoe.tracing.draws import refuse_draw
 from hpmoe.tracing.errors import not_traceable
-from hpmoe.tracing.promote import emit, full, in_float32, promote_dtypes, scaled_dtype, to_dtype, to_float
+from hpmoe.tracing.promote import emit, full, in_float32, promote_dtypes, refuse_integers, scaled_dtype, to_dtype, to_float
 from hpmoe.tracing.rules_shape import axis_of, cut, static_size
 from hpmoe.tracing.tracer import Tracer
 
@@ -38,8 +38,15 @@ def _unary(primitive: Any, to_floats: bool) -> Any:
 
 def _binary(primitive: Any) -> Any:
     def rule(r: Any, input: Any, other: Any) -> Any:
+        if primitive is e.sub:
+            _refuse_bools(input, other)
         return emit(r, primitive, input, other)
     return rule
+
+
+def _refuse_bools(*operands: Any) -> None:
+    if all(o.hpmoe_aval.dtype == "bool" if isinstance(o, Tracer) else isinstance(o, bool) for o in operands):
+        raise not_traceable("a difference of truth values", "it has no primitive", "a != b, or x.astype(mindspore.float32)")
 
 
 for _name, _primitive in _FLOAT_UNARY.items():
@@ -66,6 +73,7 @@ def add(r: Any, input: Any, other: Any, alpha: Any = 1) -> Any:
 
 @call("SubExt")
 def sub(r: Any, input: Any, other: Any, alpha: Any = 1) -> Any:
+    _refuse_bools(input, other)
     return emit(r, e.sub, input, _scaled(r, other, alpha))
 
 
@@ -282,6 +290,7 @@ def mish(r: Any, input: Any) -> Any:
 @call("HSigmoid")
 @in_float32
 def hard_sigmoid(r: Any, input: Any) -> Any:
+    refuse_integers(input, "a hard sigmoid")
     return emit(r, e.mul, clamp(r, emit(r, e.add, input, 3.0), 0.0, 6.0), 1 / 6)
 
 
@@ -295,7 +304,9 @@ def hard_swish(r: Any, input: Any) -> Any:
 @in_float32
 def glu(r: Any, input: Any, dim: int = -1) -> Any:
     axis = axis_of(input, dim)
-    half = static_size(input, axis, "a glu") // 2
+    half, odd = divmod(static_size(input, axis, "a glu"), 2)
+    if odd:
+        raise not_traceable(f"a glu over {2 * half + 1} of {input.hpmoe_aval}", "its halves are equal", "an even size")
     return emit(r, e.mul, cut(r, input, axis, 0, half), emit(r, e.sigmoid, cut(r, input, axis, half, 2 * half)))
 
 

@@ -14,9 +14,9 @@ from hpmoe.primitives.shape import dtype_param, reshape
 from hpmoe.program import Rows
 from hpmoe.tracing.calls import call
 from hpmoe.tracing.errors import not_traceable
-from hpmoe.tracing.promote import emit, in_float32, promote_dtypes, to_dtype, to_float, wide
+from hpmoe.tracing.promote import emit, in_float32, promote_dtypes, refuse_integers, to_dtype, to_float, wide
 from hpmoe.tracing.rules_elementwise import logical_not
-from hpmoe.tracing.rules_shape import axis_of, swap_axes
+from hpmoe.tracing.rules_shape import axis_of, dims_of, swap_axes
 
 
 def _axes(x: Any, dim: Any) -> list[int]:
@@ -77,6 +77,8 @@ def mean(r: Any, input: Any, dim: Any = None, keepdim: bool = False, dtype: Any 
     if any(isinstance(n, Rows) for n in sizes):
         raise not_traceable("a mean over the received rows", "their number is known only when the kernel runs",
                             "a mean over the columns, or over tokens after hpmoe.combine")
+    if dtype is None:
+        refuse_integers(input, "a mean")
     x = to_float(r, input)
     name = r.dtype_name(dtype) or x.hpmoe_aval.dtype
     total = _total(r, x, axes, keepdim, "float32" if name in HALVES else name, mean=True)
@@ -116,7 +118,7 @@ def variance(r: Any, input: Any, dim: Any = None, correction: int = 1, keepdim: 
     centered = emit(r, e.sub, input, mean(r, input, axes, True))
     count = math.prod(input.hpmoe_aval.shape[a] for a in axes)
     total = _reduce(r, reduce_sum, emit(r, e.square, centered), axes, keepdim)
-    return emit(r, e.mul, total, 1.0 / (count - correction))
+    return emit(r, e.mul, total, 1.0 / (count - correction) if count > correction else math.inf)  # 0 / 0 is not a number
 
 
 @call("Std")
@@ -215,8 +217,11 @@ def _layer_norm(r: Any, x: Any, normalized: int, weight: Any, bias: Any, eps: fl
 @call("LayerNormExt")
 def layer_norm(r: Any, input: Any, normalized_shape: Any, weight: Any = None, bias: Any = None,
                eps: float = 1e-5) -> Any:
-    normalized = len(normalized_shape) if isinstance(normalized_shape, (list, tuple)) else 1
-    return _layer_norm(r, input, normalized, weight, bias, eps)
+    sizes, dims = dims_of((normalized_shape,)), input.hpmoe_aval.shape
+    if dims[len(dims) - len(sizes):] != sizes:
+        raise not_traceable(f"layer_norm of {input.hpmoe_aval} over {sizes}", "these are not its last dimensions",
+                            f"normalized_shape={dims[-1:]}")
+    return _layer_norm(r, input, len(sizes), weight, bias, eps)
 
 
 @call("LayerNorm")

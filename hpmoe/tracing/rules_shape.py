@@ -23,10 +23,11 @@ def dims_of(shape: Sequence[Any]) -> tuple[Any, ...]:
     return tuple(d.rows if isinstance(d, RowCount) else int(d) for d in shape)
 
 
-def axis_of(x: Any, dim: int) -> int:
-    rank = len(x.hpmoe_aval.shape)
+def axis_of(x: Any, dim: int, new: int = 0) -> int:
+    """Which axis a dimension names, in an array of `new` dimensions more."""
+    rank = len(x.hpmoe_aval.shape) + new
     if not -rank <= dim < rank:
-        raise not_traceable(f"dimension {dim} of {x.hpmoe_aval}", f"it has {rank} dimensions", f"one in {-rank}..{rank - 1}")
+        raise not_traceable(f"dimension {dim} of {x.hpmoe_aval}", f"there are {rank} dimensions", f"one in {-rank}..{rank - 1}")
     return dim % rank
 
 
@@ -74,8 +75,7 @@ def flatten_rows(r: Any, input: Any) -> Any:
 
 @call("ExpandDims", "ExpandDimsView", "Unsqueeze")
 def expand_dims(r: Any, input: Any, dim: int) -> Any:
-    dims = input.hpmoe_aval.shape
-    axis = dim % (len(dims) + 1)
+    dims, axis = input.hpmoe_aval.shape, axis_of(input, dim, new=1)
     return r(s.reshape, input, shape=(*dims[:axis], 1, *dims[axis:]))
 
 
@@ -104,7 +104,7 @@ def swap_axes(r: Any, input: Any, dim0: int, dim1: int) -> Any:
 
 @call("TExt")
 def matrix_transpose(r: Any, input: Any) -> Any:
-    return swap_axes(r, input, 0, 1) if len(input.hpmoe_aval.shape) == 2 else input
+    return swap_axes(r, input, 0, 1) if len(input.hpmoe_aval.shape) > 1 else input
 
 
 @call("BroadcastTo", "BroadcastToView")
@@ -124,11 +124,17 @@ def cut(r: Any, x: Any, axis: int, start: int, stop: int) -> Any:
 
 
 def _cut_into(r: Any, x: Any, axis: int, sizes: Sequence[int]) -> tuple[Any, ...]:
+    total = x.hpmoe_aval.shape[axis]
+    if sum(sizes) != total or min(sizes, default=0) < 0:
+        raise not_traceable(f"cutting {total} of {x.hpmoe_aval} into {list(sizes)}", "the parts are not the whole",
+                            f"sizes that add up to {total}")
     stops = [sum(sizes[:i + 1]) for i in range(len(sizes))]
     return tuple(cut(r, x, axis, stop - size, stop) for size, stop in zip(sizes, stops, strict=True))
 
 
 def _pieces(total: int, size: int) -> list[int]:
+    if size < 1:
+        raise not_traceable(f"parts of {size}", "a part has an element at least", "a positive number")
     return [min(size, total - start) for start in range(0, total, size)]
 
 
@@ -150,7 +156,9 @@ def split_evenly(r: Any, input: Any, dim: int = 0, output_num: int = 1) -> tuple
 def chunk(r: Any, input: Any, chunks: int, dim: int = 0) -> tuple[Any, ...]:
     axis = axis_of(input, dim)
     total = static_size(input, axis, "a chunk")
-    return _cut_into(r, input, axis, _pieces(total, -(-total // chunks)))
+    if chunks < 1:
+        raise not_traceable(f"{chunks} chunks", "there is one at least", "a positive number")
+    return _cut_into(r, input, axis, _pieces(total, max(1, -(-total // chunks))) or [0])
 
 
 @call("Unstack", "UnstackExt", "UnstackExtView")
@@ -171,7 +179,9 @@ def select_index(r: Any, input: Any, dim: int, index: int) -> Any:
 
 @call("Narrow", "NarrowView")
 def narrow(r: Any, input: Any, dim: int, start: int, length: int) -> Any:
-    return cut(r, input, axis_of(input, dim), start, start + length)
+    axis = axis_of(input, dim)
+    start += static_size(input, axis, "a narrow") if start < 0 else 0
+    return cut(r, input, axis, start, start + length)
 
 
 @call("Slice")
@@ -212,7 +222,7 @@ def concat(r: Any, tensors: Sequence[Any], dim: int = 0) -> Any:
 
 @call("Stack", "StackExt")
 def stack(r: Any, tensors: Sequence[Any], dim: int = 0) -> Any:
-    axis = dim % (len(tensors[0].hpmoe_aval.shape) + 1)
+    axis = axis_of(tensors[0], dim, new=1)
     return concat(r, [expand_dims(r, x, axis) for x in tensors], axis)
 
 
@@ -222,6 +232,8 @@ def tile(r: Any, input: Any, *dims: Any) -> Any:
     dims = input.hpmoe_aval.shape
     out = r(s.reshape, input, shape=(*(1,) * (len(counts) - len(dims)), *dims)) if len(counts) > len(dims) else input
     counts = (1,) * (len(out.hpmoe_aval.shape) - len(counts)) + counts
+    if min(counts, default=1) < 1:
+        raise not_traceable(f"{min(counts)} copies of {input.hpmoe_aval}", "there is one at least", "positive counts")
     for axis, count in enumerate(counts):
         out = concat(r, [out] * count, axis) if count > 1 else out
     return out
