@@ -207,7 +207,8 @@ def test_matmul(name):
 INTEGERS = {
     "promotion": lambda x, i: (x * i, i + 1, i / 2, i * 2.5, 3 - i, i - x.astype(ms.float16), i * i.astype(ms.int64)),
     "comparison": lambda x, i: (i > 2, i == 3, (i > 2) & (i < 5), mint.logical_or(i > 4, x > 0), ~(i > 2)),
-    "reduction": lambda x, i: ((i > 2).sum(), i.sum(), (x > 0).sum(-1), (i > 0).all(), (i > 5).any(), i.sum() * 2),
+    "reduction": lambda x, i: ((i > 2).sum(), i.sum(), (x > 0).sum(-1), (i > 0).all(), (i > 5).any(), i.sum() * 2,
+                               ops.reduce_sum(i, -1), ops.reduce_sum(i > 2, 0)),
     "half": lambda x, i: (x.astype(ms.float16) + 1, x.astype(ms.float16) * x, x.astype(ms.float16).sum() * 0.5),
     "scalar_tensor": lambda x, i: (x * Tensor(2.0), x + Tensor(3, ms.int32), i * Tensor(2.0), Tensor(4.0) - x),
     "numpy": lambda x, i: (x * np.float32(2), x + np.float64(0.5), i * np.int32(2)),

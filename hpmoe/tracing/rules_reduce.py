@@ -62,7 +62,9 @@ def sum_(r: Any, input: Any, dim: Any = None, keepdim: bool = False, dtype: Any 
 def reduce_sum_(r: Any, input: Any, dim: Any = None, keepdim: bool = False, skip_mode: bool = False) -> Any:
     if skip_mode:
         raise not_traceable("ReduceSum with skip_mode", "no axes would mean none or all of them", "mint.sum(x, axes)")
-    return sum_(r, input, dim, keepdim)
+    if input.hpmoe_aval.dtype == "bool":
+        return any_(r, input, dim, keepdim)
+    return _total(r, input, _axes(input, dim), keepdim, input.hpmoe_aval.dtype)
 
 
 @call("DeprecatedSum")

@@ -27,7 +27,8 @@ def axis_of(x: Any, dim: int, new: int = 0) -> int:
     """Which axis a dimension names, in an array of `new` dimensions more."""
     rank = len(x.hpmoe_aval.shape) + new
     if not -rank <= dim < rank:
-        raise not_traceable(f"dimension {dim} of {x.hpmoe_aval}", f"there are {rank} dimensions", f"one in {-rank}..{rank - 1}")
+        has = f"{'the result' if new else 'it'} has {rank} dimensions"
+        raise not_traceable(f"dimension {dim} of {x.hpmoe_aval}", has, f"one in {-rank}..{rank - 1}")
     return dim % rank
 
 
