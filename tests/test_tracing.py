@@ -170,6 +170,7 @@ SHAPES = {
                         ops.split(x, [1, 2], axis=1), x.split(2, -1)),
     "chunk": lambda x: (mint.chunk(x, 2, -1), x.chunk(2, 0), ops.chunk(x, 2, axis=2)),
     "cat": lambda x: (mint.cat((x, x)), mint.cat([x, 2 * x], dim=-1), ops.concat((x, x), axis=1)),
+    "stack": lambda x: (ops.stack(x), ops.stack(x, 2), ops.stack(x, -1)),
     "narrow": lambda x: (mint.narrow(x, 1, 0, 2), x.narrow(2, 1, 2), mint.narrow(x, -1, -3, 2)),
     "index": lambda x: (x[0], x[1, 2], x[:, 1:], x[..., :2], x[..., -2:], x[None], x[:, None, 1], x[-1, ..., 0],
                         x[:, :, 1:3]),

@@ -223,6 +223,7 @@ def concat(r: Any, tensors: Sequence[Any], dim: int = 0) -> Any:
 
 @call("Stack", "StackExt")
 def stack(r: Any, tensors: Sequence[Any], dim: int = 0) -> Any:
+    tensors = [tensors] if isinstance(tensors, Tracer) else tensors  # ops.stack takes one tensor, too
     axis = axis_of(tensors[0], dim, new=1)
     return concat(r, [expand_dims(r, x, axis) for x in tensors], axis)
 
