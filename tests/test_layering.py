@@ -18,7 +18,7 @@ LAYERS = (
     "padding",
     "evaluate vjp tracing",
     "tile_ops",
-    "taskflow costs taskflow_text lifetimes limits dependencies event_tables tiling tile_choice layout native targets",
+    "taskflow costs taskflow_text lifetimes limits dependencies event_tables tiling next_ops put_sizes rank_estimate tile_choice layout native targets",
     "proofs interpret timelines least_paths bound",
     "calling",
     "transforms moe",

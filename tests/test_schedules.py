@@ -200,6 +200,23 @@ def test_the_tile_is_chosen_by_the_machine_and_the_sizes(direction):
     assert big.provenance[-1] != small.provenance[-1]
 
 
+ODD_SIZES = {"tokens": 513, "hidden": 777, "intermediate": 333, "top_k": 3, "experts": 9, "imbalance": 1.5}
+
+
+@pytest.mark.parametrize("constant, factor, worst, node_size, sizes", [
+    ("worker_l2_bytes_per_us", 2, 1.0, 384, ODD_SIZES),
+    ("accumulator_bytes", 10, 1.0, 384, ODD_SIZES),
+    ("num_aiv", 4, 1.12, 1, {"tokens": 256, "hidden": 5120, "intermediate": 1536, "top_k": 3, "experts": 3}),
+])
+def test_a_better_machine_is_planned_no_worse(constant, factor, worst, node_size, sizes):
+    machine, spans = hpmoe.ascend_a3.replace(node_size=node_size), []
+    for on in (machine, machine.replace(**{constant: factor * getattr(machine, constant)})):
+        whole = layer("backward", ep=3, **sizes)
+        whole.machine = on
+        spans.append(whole.fused().span)
+    assert spans[1] <= worst * spans[0]
+
+
 def test_what_is_given_is_kept():
     program = hpmoe.trace(hpmoe.swiglu, hpmoe.Aval((300, 64), "float32"))
     assert choose_tile(program, hpmoe.ascend_a3, 24, None)[0] == 24 and choose_tile(program, NPU, None, 40)[1] == 40

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from hpmoe import taskflow as tf
-from hpmoe.lifetimes import lifetimes_of
+from hpmoe.next_ops import next_ops
 
 
 def op_order(flow: tf.Taskflow, costs: Sequence[float]) -> list[int]:
@@ -18,7 +18,7 @@ def op_order(flow: tf.Taskflow, costs: Sequence[float]) -> list[int]:
     Args:
         costs: microseconds of one task of each operation, [num_ops].
     """
-    num_ops, after = len(flow.ops), _next_ops(flow)
+    num_ops, after = len(flow.ops), next_ops(flow)
     is_multiplied, exchanges, is_sent, us = [False] * num_ops, [0] * num_ops, [False] * num_ops, [0.0] * num_ops
     for i in reversed(range(num_ops)):
         moves = bool(flow.ops[i].num_peers or flow.ops[i].moves_copies)
@@ -27,18 +27,3 @@ def op_order(flow: tf.Taskflow, costs: Sequence[float]) -> list[int]:
         is_sent[i] = moves or any(is_sent[j] for j in after[i])
         us[i] = costs[i] + max((us[j] for j in after[i]), default=0.0)
     return sorted(range(num_ops), key=lambda i: (-exchanges[i], not is_sent[i], -us[i]))
-
-
-def _next_ops(flow: tf.Taskflow) -> list[set[int]]:
-    """For each operation, the later ones that read what it writes or write over what it reads."""
-    storage = [b.storage for b in flow.buffers]
-    readers: dict[int, set[int]] = {}
-    for i, op in enumerate(flow.ops):
-        for access in op.inputs:
-            readers.setdefault(storage[access.buffer], set()).add(i)
-    after = [{r for a in op.outputs for r in readers.get(storage[a.buffer], ()) if r > i} for i, op in enumerate(flow.ops)]
-    if any(b.memory >= 0 for b in flow.buffers):
-        for release in lifetimes_of(flow.buffers, flow.ops, flow.routes).releases:
-            for reader in release.readers:
-                after[reader] |= {release.op} if release.op > reader else set()
-    return after

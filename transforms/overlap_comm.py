@@ -9,15 +9,12 @@ from typing import Literal
 import numpy as np
 
 from hpmoe.calling.staging import transform
-from hpmoe.dtypes import numpy_dtype, storage_dtype
 from hpmoe.errors import TransformError, call_user, check_argument, is_int, is_name
+from hpmoe.put_sizes import likely_put_cols
 from hpmoe.taskflow import Domain, Taskflow, TileOp, rebuild
 
 Order = Callable[[int, int], Sequence[int]]
 SIGNALS = ("tile", "expert", "peer")
-PUT_US, LEAST_COLS = 6.0, 256
-SIGNAL_SHARE = 0.2  # of the time of a put, the most for its signals
-PARTS = ((32, 32768), (16, 65536))  # the most of a row, and of the puts of a rank with as many
 MOST_PUTS, PEERS = 12288, 20  # tasks of an exchange that has one for each rank; else about so many for a unit
 
 
@@ -111,25 +108,6 @@ def _copies(flow: Taskflow, op: TileOp) -> TileOp:
                       params=(rows, height))
 
 
-def _likely_cols(flow: Taskflow, op: TileOp, width: int) -> int | None:
-    """Columns of a put of which what a slot is likely to have of one rank takes a worker about PUT_US, as far as PARTS
-    allow."""
-    if flow.machine is None:
-        return None
-    plan = flow.routes[op.domain.route]
-    rows = min(flow.tile_rows, plan.max_rows / (plan.num_local_experts * flow.ep_size))
-    row_bytes = width * numpy_dtype(storage_dtype(flow.buffers[op.operands[0].buffer].dtype)).itemsize
-    parts = min(rows * row_bytes / flow.machine.worker_link_bytes_per_us / PUT_US,
-                max(min(most, puts / (plan.num_slots * flow.ep_size)) for most, puts in PARTS))
-    if op.opcode == "ALL_TO_ALL_BACK":  # a signal for each tile of tokens that rows of one expert are of
-        tiles = min(-(-plan.num_tokens // flow.tile_rows), rows * plan.num_experts / (plan.top_k * flow.tile_rows))
-        parts = min(parts, SIGNAL_SHARE * rows * row_bytes / flow.machine.worker_link_bytes_per_us
-                    / (max(1.0, tiles) * max(flow.machine.signal_us, 1e-9)))
-    made = [made.tile_cols for made in flow.ops if op.operands[1].buffer in (a.buffer for a in made.outputs)]
-    least = max([LEAST_COLS, *made])
-    return None if parts < 2 else -(-width // int(parts) // least) * least
-
-
 def _num_peers(put: TileOp) -> int:
     """For how many peers a unit has a task each: for all, or where there would be more than MOST_PUTS, about PEERS, so that
     what is sent to a hot rank holds up few others."""
@@ -142,7 +120,8 @@ def _puts(flow: Taskflow, op: TileOp, signal: str, index: int, cols: int | str |
     plan = flow.routes[op.domain.route]
     back = op.opcode == "ALL_TO_ALL_BACK"
     width = flow.buffers[op.operands[0].buffer].cols
-    cols = _likely_cols(flow, op, width) if cols == "auto" else cols
+    if cols == "auto":
+        cols = likely_put_cols(flow, op, flow.machine) if flow.machine else None
     if cols is not None and cols < width:
         cols = int(cols)
         op = op.replace(cols=width, tile_cols=cols, operands=tuple(dataclasses.replace(a, cols="own") for a in op.operands))

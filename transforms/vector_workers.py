@@ -20,6 +20,7 @@ QUEUE_US = 300.0  # of what the workers of a group send to one rank at a time, o
 UNEVEN = 1.15  # peers of a worker, the most over the mean
 COMPUTING = 2  # workers for what is computed, over their share of the work
 WORTH_US = 160.0  # of moving, the least for which some workers only compute: with few rows each, whose turn it is is chance
+SENDING = 5.0  # times the workers that fill a link, of which more would only share it
 STRAINED = 1.05  # the most time of workers that compute or move, over that of all workers doing both, or of the matmuls
 
 
@@ -71,7 +72,7 @@ def _putters(flow: tf.Taskflow, op: tf.TileOp, machine: Machine, slots: LikelySl
     Peers are in groups, and every group has workers of its own: so many that what they send to one rank at a time, where
     those of every rank do, is on its link for QUEUE_US. Else the first rows of a hot rank would come with its last.
     """
-    workers, ahead, sent = machine.num_aiv - computing, sources_ahead(flow, op), flow.buffers[op.operands[1].buffer]
+    workers, ahead, sent = _senders(flow, machine, computing), sources_ahead(flow, op), flow.buffers[op.operands[1].buffer]
     sent = slots.rows * (op.tile_cols or sent.cols) * numpy_dtype(storage_dtype(sent.dtype)).itemsize
     wanted = round(workers * flow.ep_size * sent / (machine.link_bytes_per_us * QUEUE_US))
     node_size = machine.node_size if machine.node_size > 1 else flow.ep_size
@@ -84,3 +85,9 @@ def _putters(flow: tf.Taskflow, op: tf.TileOp, machine: Machine, slots: LikelySl
     out %= np.diff(starts)[group]
     out += machine.num_aic + computing + starts[group]
     return out
+
+
+def _senders(flow: tf.Taskflow, machine: Machine, computing: int) -> int:
+    """Workers that put rows: of those that do not only compute SENDING times as many as fill the link. If more sent at a
+    time, the first rows would come with the last."""
+    return min(machine.num_aiv - computing, math.ceil(SENDING * machine.num_aiv / link_stretch(flow, machine)))

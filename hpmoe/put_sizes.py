@@ -1,0 +1,31 @@
+"""How many columns one put moves, where that is left to the machine's rates."""
+
+from __future__ import annotations
+
+from hpmoe import taskflow as tf
+from hpmoe.lifetimes import row_bytes
+from hpmoe.machine import Machine
+
+PUT_US, LEAST_COLS = 6.0, 256
+SIGNAL_SHARE = 0.2  # of the time of a put, the most for its signals
+PARTS = ((32, 32768), (16, 65536))  # the most of a row, and of the puts of a rank with as many
+
+
+def likely_put_cols(flow: tf.Taskflow, op: tf.TileOp, machine: Machine) -> int | None:
+    """Columns of a put of which what a slot is likely to have of one rank takes a worker about PUT_US, as far as PARTS
+    allow; None for whole rows.
+
+    Args:
+        op: the exchange, "ALL_TO_ALL" or "ALL_TO_ALL_BACK".
+    """
+    plan, sent = flow.routes[op.domain.route], flow.buffers[op.operands[0].buffer]
+    rows = min(flow.tile_rows, plan.max_rows / (plan.num_local_experts * flow.ep_size))
+    us = rows * row_bytes(sent) / machine.worker_link_bytes_per_us
+    parts = min(us / PUT_US, max(min(most, puts / (plan.num_slots * flow.ep_size)) for most, puts in PARTS))
+    if op.opcode == "ALL_TO_ALL_BACK":  # a signal for each tile of tokens that rows of one expert are of
+        tiles = min(-(-plan.num_tokens // flow.tile_rows), rows * plan.num_experts / (plan.top_k * flow.tile_rows))
+        parts = min(parts, SIGNAL_SHARE * us / (max(1.0, tiles) * max(machine.signal_us, 1e-9)))
+    made = [made.tile_cols for made in flow.ops if op.operands[1].buffer in (a.buffer for a in made.outputs)]
+    least = max([LEAST_COLS, *made])
+    cols = None if parts < 2 else -(-sent.cols // int(parts) // least) * least
+    return None if cols is None or cols >= sent.cols else cols

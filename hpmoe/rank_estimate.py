@@ -1,0 +1,132 @@
+"""About how long a rank takes with tiles of some size, before there are tasks, queues or a routing."""
+
+from __future__ import annotations
+
+import itertools
+from typing import NamedTuple
+
+from hpmoe import taskflow as tf
+from hpmoe.costs import STREAM, WEIGHT, Work, core_us, rows_of_expert
+from hpmoe.lifetimes import row_bytes
+from hpmoe.machine import Machine
+from hpmoe.next_ops import next_ops
+from hpmoe.put_sizes import likely_put_cols
+
+APART = 1.25  # longest tasks by which the last ones of static queues end apart
+
+
+class Stage(NamedTuple):
+    """What an operation asks of a rank.
+
+    Attributes:
+        busy: microseconds of workers, all its tasks together.
+        longest: of these, of one task.
+        latency: until what the longest has made is seen.
+        link: microseconds of the rank's link.
+        l2, memory: bytes that pass L2, and those of them that memory is sure to be asked for.
+        returned: microseconds until a block of what copies of experts return has come.
+    """
+
+    busy: float = 0.0
+    longest: float = 0.0
+    latency: float = 0.0
+    link: float = 0.0
+    l2: float = 0.0
+    memory: float = 0.0
+    returned: float = 0.0
+
+
+def estimated_us(flow: tf.Taskflow, machine: Machine) -> tuple[float, float]:
+    """Microseconds of a rank where experts share the rows evenly, by what takes longest; and by its matrix workers alone.
+
+    These take what their tasks do, or what passes L2 and memory, and more than the longest task, as the last ones do not end
+    together. Vector workers and links take what is computed and moved, and the longest task; and the longest path has one
+    task of each operation. What copies return, block by block, comes after.
+
+    Args:
+        flow: of `tile_operations`.
+    """
+    work = Work(flow, machine)
+    stages = [_stage(flow, i, work, machine) for i in range(len(flow.ops))]
+    is_matrix = [machine.unified or op.unit == "aic" for op in flow.ops]
+    matrix = list(itertools.compress(stages, is_matrix))
+    vector = [stage for stage, other in zip(stages, is_matrix, strict=True) if not other]
+    shared = max(sum(s.memory for s in stages) / machine.memory_bytes_per_us,
+                 sum(s.l2 for s in stages) / machine.l2_bytes_per_us)
+    link, returned = sum(s.link for s in stages), max((s.returned for s in stages), default=0.0)
+    of_matrix = max(_share(matrix, machine, "aic"), shared) + APART * max((s.longest for s in matrix), default=0.0)
+    of_vector = max(_share(vector, machine, "aiv"), link) + max((s.longest for s in vector), default=0.0)
+    return max(of_matrix, of_vector, _longest_path(flow, stages)) + returned, of_matrix + returned
+
+
+def _share(stages: list[Stage], machine: Machine, unit: str) -> float:
+    """Microseconds of each worker of a unit."""
+    return sum(s.busy for s in stages) / len(machine.queues_of(unit))
+
+
+def _longest_path(flow: tf.Taskflow, stages: list[Stage]) -> float:
+    """Microseconds until one task of each operation on a path was seen."""
+    us, then = [0.0] * len(stages), next_ops(flow)
+    for i in reversed(range(len(stages))):
+        us[i] = stages[i].latency + max((us[j] for j in then[i]), default=0.0)
+    return max(us, default=0.0)
+
+
+def _stage(flow: tf.Taskflow, index: int, work: Work, machine: Machine) -> Stage:
+    op = flow.ops[index]
+    if op.moves_copies:
+        return Stage()
+    return _exchange(flow, op, machine) if op.opcode.startswith("ALL_TO_ALL") else _tasks(flow, index, work, machine)
+
+
+def _exchange(flow: tf.Taskflow, op: tf.TileOp, machine: Machine) -> Stage:
+    """As puts of the size that suits the machine, each of what a slot is likely to have of one rank."""
+    plan, sent, ep_size = flow.routes[op.domain.route], flow.buffers[op.operands[0].buffer], flow.ep_size
+    rows = min(flow.tile_rows, plan.max_rows / (plan.num_local_experts * ep_size))
+    if not rows:
+        return Stage()
+    cols = likely_put_cols(flow, op, machine) or sent.cols
+    of_node = min(ep_size, machine.node_size)
+    link = max((of_node - 1) / machine.link_bytes_per_us, (ep_size - of_node) / machine.node_link_bytes_per_us)
+    rate = machine.worker_link_bytes_per_us if ep_size > 1 else machine.copy_bytes_per_us / 2  # read and written
+    us = machine.task_us + rows * row_bytes(sent) * cols / sent.cols / rate
+    remote = max(1, ep_size - 1) / ep_size
+    seen = machine.signal_us + machine.poll_us + (machine.remote_us if of_node == ep_size else machine.node_remote_us)
+    return Stage((us + machine.signal_us) * plan.max_rows / rows * -(-sent.cols // cols) * remote, us, us + seen,
+                 link * plan.max_rows / ep_size * row_bytes(sent))
+
+
+def _tasks(flow: tf.Taskflow, index: int, work: Work, machine: Machine) -> Stage:
+    op = flow.ops[index]
+    units, experts = _units(flow, op)
+    num_units = sum(count for _, count in units)
+    busy = longest = l2 = memory = returned = 0.0
+    blocks, tiles = ((0, 1 - 1 / op.domain.blocks), (2, 1 / op.domain.blocks)), ((0, op.grid[2] - 1), (1, 1))
+    for (block, share), (tile, times) in itertools.product(blocks, tiles):
+        row, times = work.table[index, block + tile], share * times
+        if not times:
+            continue
+        touches = row["touches"][:row["num_touches"]]
+        fixed, of_row = touches["fixed"], float(touches["row"].sum())
+        for rows, count in units:
+            passed = float(fixed.sum()) + rows * of_row
+            us = max(machine.task_us + float(core_us(row, rows)), passed / machine.worker_l2_bytes_per_us)
+            us += machine.wait_us + machine.signal_us
+            busy, longest, l2 = busy + times * count * us, max(longest, us), l2 + times * count * passed
+        memory += times * float(fixed[touches["part"] == WEIGHT][:1].sum() * experts
+                                + fixed[touches["part"] == STREAM].sum() * num_units)
+    if op.opcode == "WGRAD" and op.first_row > 0:
+        returned = op.params[0] * row_bytes(flow.buffers[op.operands[0].buffer]) / machine.worker_link_bytes_per_us
+    return Stage(busy, longest, longest + machine.poll_us, 0.0, l2, memory, returned)
+
+
+def _units(flow: tf.Taskflow, op: tf.TileOp) -> tuple[list[tuple[float, int]], int]:
+    """(rows of a unit, how many units have as many), and how many experts they are of."""
+    plan = flow.routes[op.domain.route] if op.domain.route >= 0 else None
+    experts = plan.num_local_experts if plan else 1
+    if op.domain.kind == "experts":
+        return [(rows_of_expert(op, plan), op.domain.size)], experts
+    rows = plan.max_rows / experts if op.domain.kind == "slots" else float(max(1, op.domain.num_rows))
+    times = experts if op.domain.kind == "slots" else 1
+    whole, rest = divmod(rows, flow.tile_rows)
+    return [(n, count) for n, count in ((float(flow.tile_rows), int(whole) * times), (rest, times)) if n and count], times
