@@ -164,7 +164,7 @@ SHAPES = {
     "squeeze": lambda x: (x[:1].squeeze(0), x.unsqueeze(1).squeeze(), ops.expand_dims(x, -1), mint.unsqueeze(x, 0)),
     "transpose": lambda x: (x.transpose(0, 1), x.permute(2, 0, 1), ops.transpose(x, (1, 0, 2)), x.swapaxes(0, 2),
                             mint.transpose(x, -1, -2)),
-    "matrix_transpose": lambda x: (x[0].T, mint.t(x[1]), x[0].t(), x.mT, mint.t(x), x.T),
+    "matrix_transpose": lambda x: (x[0].T, mint.t(x[1]), x[0].t(), x.mT, x.T),
     "broadcast": lambda x: (mint.broadcast_to(x[:, :1], (2, 3, 4)) * x, x[0].expand((2, 3, 4)), x[:1].expand_as(x)),
     "split": lambda x: (mint.split(x, 2, dim=-1), mint.split(x, [1, 3], dim=-1), ops.split(x, 2, axis=-1),
                         ops.split(x, [1, 2], axis=1), x.split(2, -1)),

@@ -107,6 +107,8 @@ CATALOGUE = {
     "integer_division": (lambda x: x.astype(ms.int32) // 2, "integer division", "astype"),
     "mean_of_integers": (lambda x: mint.mean(x.astype(ms.int32)), r"a mean of i32\[3,4\]", "astype"),
     "hard_integers": (lambda x: F.hardswish(x.astype(ms.int32)), r"a hard sigmoid of i32\[3,4\]", "astype"),
+    "t_of_three": (lambda x: mint.t(x[None]), r"t of f32\[1,3,4\]", "mint.transpose"),
+    "outer_of_matrices": (lambda x: mint.outer(x[0], x), r"an outer product with f32\[3,4\]", "x.flatten"),
     "truth_values": (lambda x: (x > 0) - (x > 1), "a difference of truth values", "a != b"),
     "part_of_it": (lambda x: mint.split(x, (1, 2), 1), r"cutting 4 of f32\[3,4\] into \[1, 2\]", "add up to 4"),
     "uneven": (lambda x: ops.Split(1, 3)(x), r"cutting 4 of f32\[3,4\] into \[1, 1, 1\]", "add up to 4"),

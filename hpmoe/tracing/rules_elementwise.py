@@ -239,6 +239,7 @@ def elu(r: Any, input: Any, alpha: float = 1.0) -> Any:
 @call("SeLU", "SeLUExt")
 @in_float32
 def selu(r: Any, input: Any) -> Any:
+    refuse_integers(input, "a SeLU")
     return emit(r, e.mul, elu(r, input, 1.6732632423543772), 1.0507009873554805)
 
 

@@ -287,5 +287,8 @@ def bias_add(r: Any, input: Any, bias: Any, data_format: Any = 0) -> Any:
 
 @call("Outer")
 def outer(r: Any, input: Any, vec2: Any) -> Any:
+    for x in (input, vec2):
+        if len(x.hpmoe_aval.shape) != 1:
+            raise not_traceable(f"an outer product with {x.hpmoe_aval}", "it is of two vectors", "x.flatten()")
     column = r(reshape, input, shape=(*input.hpmoe_aval.shape, 1))
     return emit(r, e.mul, column, vec2)

@@ -105,7 +105,10 @@ def swap_axes(r: Any, input: Any, dim0: int, dim1: int) -> Any:
 
 @call("TExt")
 def matrix_transpose(r: Any, input: Any) -> Any:
-    return swap_axes(r, input, 0, 1) if len(input.hpmoe_aval.shape) > 1 else input
+    if len(input.hpmoe_aval.shape) > 2:
+        raise not_traceable(f"t of {input.hpmoe_aval}", "mint.t and Tensor.t differ in what they make of it",
+                            "mint.transpose(x, 0, 1)")
+    return swap_axes(r, input, 0, 1) if len(input.hpmoe_aval.shape) == 2 else input
 
 
 @call("BroadcastTo", "BroadcastToView")
