@@ -73,7 +73,7 @@ def is_name(value: object, names: Iterable[str]) -> bool:
 
 
 def call_user(who: str, what: str, function: Callable[..., Any], *args: Any) -> Any:
-    """What a user's function returns; TransformError, with theirs as its cause, where it raises.
+    """What a user's function returns; TransformError, with theirs as its cause, where it raises, MemoryError for that.
 
     Example:
         >>> call_user("overlap_comm", "order", lambda rank: [][rank], 0)
@@ -85,7 +85,8 @@ def call_user(who: str, what: str, function: Callable[..., Any], *args: Any) -> 
         return function(*args)
     except Exception as error:
         name = getattr(function, "__name__", type(function).__name__)
-        raise TransformError(f"{who}: {what} {name} raised {type(error).__name__}: {error}") from error
+        kind = MemoryError if isinstance(error, MemoryError) else TransformError
+        raise kind(f"{who}: {what} {name} raised {type(error).__name__}: {error}") from error
 
 
 def check_inputs(who: str, inputs: Sequence[Sequence[Any]], ep_size: int, expected: Sequence[tuple[str, tuple]]) -> None:

@@ -241,6 +241,15 @@ def test_user_policy_must_be_a_schedule(policy, words):
     assert text.startswith(f"assign_queues: policy {policy.__name__} made no legal schedule: ") and re.search(words, text)
 
 
+def test_a_policy_without_memory():
+    """That is no fault of the policy, and what catches MemoryError around a call sees it."""
+    def hungry(flow, machine):
+        raise MemoryError("no memory")
+
+    with pytest.raises(MemoryError, match="^assign_queues: policy hungry raised MemoryError: no memory$"):
+        assign_queues(tile_partition(mint.exp), policy=hungry).lower(Aval((4, 8), "float32"))
+
+
 # Programs that mix rows.
 
 MIXED = {
