@@ -12,7 +12,7 @@ from pathlib import Path
 from hpmoe.native import loading
 
 FOLDER = Path(__file__).parent
-ABI_VERSION = 8
+ABI_VERSION = 9
 
 
 class Rank(ctypes.Structure):
@@ -82,9 +82,10 @@ def few_rows():
     return load().hpmoe_few_rows()
 
 
-def use_amx(allowed):
-    """Lets bfloat16 and float32 products use the matrix units of the core (AMX), or not; returns whether they do."""
-    return bool(load().hpmoe_use_amx(bool(allowed)))
+def use_amx(allowed, core_is_shared=None):
+    """Lets bfloat16 and float32 products use the matrix units of the core (AMX), or not; returns whether they do. They
+    measure whether the core's other hardware thread is busy, unless told by `core_is_shared`: the bits are the same."""
+    return bool(load().hpmoe_use_amx(bool(allowed), -1 if core_is_shared is None else core_is_shared))
 
 
 @lru_cache(maxsize=1)
@@ -112,7 +113,7 @@ def load():
         "hpmoe_use_blas": (ctypes.c_int, [ctypes.c_char_p]),
         "hpmoe_gemm_name": (ctypes.c_char_p, []),
         "hpmoe_uses_amx": (ctypes.c_int, []),
-        "hpmoe_use_amx": (ctypes.c_int, [ctypes.c_int]),
+        "hpmoe_use_amx": (ctypes.c_int, [ctypes.c_int, ctypes.c_int]),
         "hpmoe_few_rows": (ctypes.c_int64, []),
         "hpmoe_layout": (ctypes.c_char_p, []),
     }

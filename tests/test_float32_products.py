@@ -22,9 +22,9 @@ def has_amx():
     use_amx(True)
 
 
-def product(a, b, form, path, main=0.0):
+def product(a, b, form, path, main=0.0, core_is_shared=None):
     """a @ b in one task, the operands lying in memory as `form` says."""
-    use_amx(PATHS[path])
+    use_amx(PATHS[path], core_is_shared)
     (m, k), n = a.shape, b.shape[1]
     if form in FORMS[:2]:
         t = tiles(num_rows=m, tile_rows=m)
@@ -152,6 +152,15 @@ def test_rows_do_not_depend_on_their_number(form):
     np.testing.assert_array_equal(whole, again)
     assert (whole != product(a, b, form, "vectors", main)).any()
     np.testing.assert_allclose(whole, a.astype(float) @ b + (0.25 if form == FORMS[3] else 0), rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_bits_do_not_depend_on_what_else_the_core_does(form):
+    rng = np.random.default_rng(3)
+    for m, n, k in [(5, 40, 33), (16, 16, 64), (45, 49, 700), (200, 70, 300)]:
+        a, b, main = normal(rng, m, k), normal(rng, k, n), np.float32(0.25)
+        shared, own = (product(a, b, form, "matrix units", main, core_is_shared=shared) for shared in (True, False))
+        np.testing.assert_array_equal(shared, own)
 
 
 @pytest.mark.parametrize("path", PATHS)

@@ -17,12 +17,13 @@ SPECIAL = np.array(
 )
 
 
-@pytest.fixture(params=["own", "dnnl_sgemm", "amx"])
+@pytest.fixture(params=["own", "dnnl_sgemm", "amx", "amx, core shared"])
 def blas(request):
-    """Every product comes from our own loops, then from the bundled library, then from the core's matrix units."""
+    """Every product comes from our own loops, then from the bundled library, then from the core's matrix units, in both ways."""
     if request.param == "dnnl_sgemm" and find_blas() is None:
         pytest.skip("MindSpore bundles no oneDNN here")
-    if use_amx(request.param == "amx") != (request.param == "amx"):
+    amx = request.param.startswith("amx")
+    if use_amx(amx, request.param == "amx, core shared") != amx:
         pytest.skip("this machine has no AMX")
     use_blas(None if request.param == "own" else find_blas())
     yield request.param

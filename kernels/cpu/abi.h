@@ -60,8 +60,9 @@ int hpmoe_use_blas(const char* path);
 const char* hpmoe_gemm_name(void);
 
 // Whether bfloat16 products may use AMX (they do from the start where the machine has it). Returns whether they do now.
+// core_is_shared: 0 or 1 for what they assume of the core's other hardware thread, -1 where they measure it.
 int hpmoe_uses_amx(void);
-int hpmoe_use_amx(int allowed);
+int hpmoe_use_amx(int allowed, int core_is_shared);
 
 // Up to how many rows a float32 product takes a way of its own; 0 where none does.
 int64_t hpmoe_few_rows(void);

@@ -8,6 +8,7 @@
 
 #include <algorithm>
 
+#include "amx_sharing.h"
 #include "amx_tiles.h"
 #include "scratch.h"
 
@@ -151,6 +152,38 @@ HPMOE_AMX void multiply_panels(int64_t kc, const PanelOfA& a, const uint16_t* b,
   if (kBothHalves) _tile_stored(3, c + 16 * ldc + 16, c_bytes);
 }
 
+// The same with few tiles in use: the left half of c, then the right one.
+template <bool kBothHalves>
+HPMOE_AMX void multiply_in_few_tiles(int64_t kc, const PanelOfA& a, const uint16_t* b, bool accumulate, float* c, int64_t ldc,
+                                     const Ahead& ahead) {
+  const int64_t a_bytes = a.row * 2, c_bytes = ldc * 4;
+  for (int64_t side = 0; side < 2; ++side, b += kTile, c += 16) {
+    if (accumulate) {
+      _tile_loadd(0, c, c_bytes);
+      if (kBothHalves) _tile_loadd(1, c + 16 * ldc, c_bytes);
+    } else {
+      _tile_zero(0);
+      if (kBothHalves) _tile_zero(1);
+    }
+    const uint16_t *upper = a.data, *tile = b;
+    for (int64_t k = 0; k < kc; k += 32, upper += a.next_k, tile += 2 * kTile) {
+      for (int64_t i = side; i < ahead.rows; i += 2) _mm_prefetch(ahead.data + i * ahead.ld + k, _MM_HINT_T1);
+      _tile_stream_loadd(3, tile, 64);
+      _tile_loadd(2, upper, a_bytes);
+      _tile_dpbf16ps(0, 2, 3);
+      if (kBothHalves) _tile_loadd(2, upper + a.second_half, a_bytes);
+      if (kBothHalves) _tile_dpbf16ps(1, 2, 3);
+    }
+    _tile_stored(0, c, c_bytes);
+    if (kBothHalves) _tile_stored(1, c + 16 * ldc, c_bytes);
+  }
+}
+
+template <bool kBothHalves>
+constexpr auto* way_to_multiply(bool in_few_tiles) {
+  return in_few_tiles ? multiply_in_few_tiles<kBothHalves> : multiply_panels<kBothHalves>;
+}
+
 // Stores a block of sums into c from (row, col) on, in c's dtype; or adds it to a float32 c.
 HPMOE_AMX void store_block(const float* sums, int64_t ld, int64_t rows, int64_t cols, const Matrix& c, int64_t row,
                            int64_t col, bool accumulate) {
@@ -213,7 +246,8 @@ HPMOE_AMX void amx_gemm(const Sizes& s, const Matrix& a, const Matrix& b, const 
       for (int64_t i = 0; i < s.m; i += kPanel) {
         const int64_t rows = std::min(kPanel, s.m - i);
         const PanelOfA panel = panel_of_a(a, i, s.m, k0, kc, of_a);
-        const auto multiply = rows > 16 ? multiply_panels<true> : multiply_panels<false>;
+        const bool is_shared = core_is_shared();
+        const auto multiply = rows > 16 ? way_to_multiply<true>(is_shared) : way_to_multiply<false>(is_shared);
         for (int64_t j = 0; j < num_blocks; ++j) {
           float* const block = sum + (many_k ? i * ld + j * kPanel : 0);
           const int64_t col = j0 + j * kPanel, cols = std::min(kPanel, s.n - col);

@@ -6,6 +6,7 @@
 #if HPMOE_HAS_AMX_TARGET
 
 #include "amx_packing.h"
+#include "amx_sharing.h"
 #include "scratch.h"
 
 namespace hpmoe {
@@ -117,6 +118,66 @@ HPMOE_AMX void multiply_panels(int64_t steps, const uint16_t* upper, const uint1
   if (kBothHalves) _tile_stored(3, block.sums + 16 * kPanel + 16, kPanel * 4);
 }
 
+// The tile of a in use, and that of b.
+HPMOE_AMX HPMOE_INLINE void load_one_a(const uint16_t* tile) { _tile_loadd(2, tile, 64); }
+HPMOE_AMX HPMOE_INLINE void load_one_b(const uint16_t* tile) { _tile_loadd(3, tile, 64); }
+
+// Adds the products of the tile of b with one of each panel of a: first with the upper one, which is loaded, or with the lower.
+template <bool kBothHalves>
+HPMOE_AMX HPMOE_INLINE void multiply_downward(const uint16_t* lower) {
+  _tile_dpbf16ps(0, 2, 3);
+  if (kBothHalves) load_one_a(lower);
+  if (kBothHalves) _tile_dpbf16ps(1, 2, 3);
+}
+
+template <bool kBothHalves>
+HPMOE_AMX HPMOE_INLINE void multiply_upward(const uint16_t* upper) {
+  if (kBothHalves) _tile_dpbf16ps(1, 2, 3);
+  if (kBothHalves) load_one_a(upper);
+  _tile_dpbf16ps(0, 2, 3);
+}
+
+// The same sums with few tiles in use: the left half of the block, then the right one.
+template <bool kBothHalves>
+HPMOE_AMX void multiply_in_few_tiles(int64_t steps, const uint16_t* upper, const uint16_t* lower, const uint16_t* left,
+                                     const uint16_t* right, const Block& before, const Block& block, Packing& next) {
+  const int64_t rows = (kPanel + 2 * steps - 1) / (2 * steps);
+  for (int64_t side = 0, row = 0; side < 2; ++side) {
+    _tile_zero(0);
+    if (kBothHalves) _tile_zero(1);
+    for (int64_t k = 0; k < steps; ++k, row += rows) {
+      const uint16_t *const u = upper + k * kStep, *const l = lower + k * kStep;
+      const uint16_t* const b = (side ? right : left) + k * kStep;
+      load_one_b(b + 2 * kTile);
+      load_one_a(u);
+      multiply_downward<kBothHalves>(l);
+      prefetch_next(b + 2 * kTile);
+      load_one_b(b + kTile);
+      multiply_upward<kBothHalves>(u);
+      load_one_a(u + kTile);
+      multiply_downward<kBothHalves>(l + kTile);
+      prefetch_next(b + kTile);
+      next.take_turn();
+      load_one_b(b);
+      multiply_upward<kBothHalves>(u + kTile);
+      load_one_a(u + 2 * kTile);
+      multiply_downward<kBothHalves>(l + 2 * kTile);
+      prefetch_next(b);
+      load_one_a(u);
+      multiply_downward<kBothHalves>(l);
+      store_rows(before, row, row + rows);
+      prefetch_rows(block, row, row + rows);
+    }
+    _tile_stored(0, block.sums + 16 * side, kPanel * 4);
+    if (kBothHalves) _tile_stored(1, block.sums + 16 * kPanel + 16 * side, kPanel * 4);
+  }
+}
+
+template <bool kBothHalves>
+constexpr auto* way_to_multiply(bool in_few_tiles) {
+  return in_few_tiles ? multiply_in_few_tiles<kBothHalves> : multiply_panels<kBothHalves>;
+}
+
 // Memory for panels of b and of a, those that are multiplied and the next ones, and for the sums of two blocks.
 struct Memory {
   uint16_t *b, *a[2];
@@ -128,7 +189,8 @@ HPMOE_AMX void multiply_row(const Sizes& s, const uint16_t* a, const Memory& mem
                             Packing& next) {
   const bool streams = !add && can_stream(c);
   const int64_t steps = padded(s.k) / 32;
-  const auto multiply = s.m > kLines ? multiply_panels<true> : multiply_panels<false>;
+  const bool is_shared = core_is_shared();
+  const auto multiply = s.m > kLines ? way_to_multiply<true>(is_shared) : way_to_multiply<false>(is_shared);
   for (int64_t j = 0; j < s.n; j += kPanel) {
     const int64_t cols = s.n - j;
     const uint16_t* const left = memory.b + j / kLines * steps * kStep;

@@ -3,6 +3,7 @@
 #include <exception>
 
 #include "abi.h"
+#include "amx_sharing.h"
 #include "crew.h"
 #include "few_rows.h"
 #include "forms.h"
@@ -78,7 +79,7 @@ int hpmoe_pack_forms(const HpmoeTables* tables, hpmoe::TaskWord* tasks, hpmoe::F
   }
 }
 
-int32_t hpmoe_abi_version(void) { return 8; }
+int32_t hpmoe_abi_version(void) { return 9; }
 
 const char* hpmoe_image_fault(const void* image, int64_t image_bytes) { return hpmoe::find_fault(image, image_bytes); }
 
@@ -88,8 +89,9 @@ int hpmoe_uses_amx(void) { return hpmoe::uses_amx(); }
 
 int64_t hpmoe_few_rows(void) { return hpmoe::few_rows(); }
 
-int hpmoe_use_amx(int allowed) {
+int hpmoe_use_amx(int allowed, int core_is_shared) {
   hpmoe::use_amx(allowed != 0);
+  hpmoe::assume_sharing(static_cast<hpmoe::Sharing>(core_is_shared));
   return hpmoe::uses_amx();
 }
 

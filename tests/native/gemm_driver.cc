@@ -10,6 +10,7 @@
 #include <thread>
 #include <vector>
 
+#include "cpu/amx_sharing.h"
 #include "cpu/convert.h"
 #include "cpu/gemm.h"
 
@@ -94,12 +95,18 @@ void check_products(unsigned seed, int count) {
   }
 }
 
+struct Way {
+  bool amx;
+  Sharing sharing;
+};
+
 }  // namespace
 
 int main(int argc, char** argv) {
   const int scale = argc > 1 ? std::atoi(argv[1]) : 1;
-  for (const bool amx : {true, false}) {
-    use_amx(amx);
+  for (const Way& way : {Way{true, Sharing::NO}, Way{true, Sharing::YES}, Way{false, Sharing::NO}}) {
+    use_amx(way.amx);
+    assume_sharing(way.sharing);
     std::mt19937 random(3);
     for (const Dtype of : {Dtype::BFLOAT16, Dtype::FLOAT32}) {
       const Dtype dtypes[] = {of, of, Dtype::FLOAT32};
