@@ -100,20 +100,17 @@ def test_no_compiler_on_the_path_is_said(monkeypatch, tmp_path):
         build_native.find_compiler()
 
 
-def test_failed_compilation_keeps_the_library_of_before(monkeypatch, tmp_path):
+@pytest.mark.parametrize("compiler, error, text", [
+    ("false", CompileError, "compiling hpmoe's native library failed: false -std"),
+    ("true", CompileError, "compiling hpmoe's native library failed, nothing was written: true -std"),
+    ("sh -c 'kill -9 $$'", CompileError, "compiling hpmoe's native library failed, killed by signal 9: sh -c"),
+    ("'g++", PlatformError, "CXX is 'g.., which is no command: No closing quotation"),
+])
+def test_failed_compilation_keeps_the_library_of_before(monkeypatch, tmp_path, compiler, error, text):
     library = tmp_path / "_native.so"
     library.write_text("before")
-    monkeypatch.setenv("CXX", "false")
-    with pytest.raises(CompileError, match="compiling hpmoe's native library failed: false -std"):
-        build_native.compile_library("hpmoe/kernels/_native.so", library)
-    monkeypatch.setenv("CXX", "true")
-    with pytest.raises(CompileError, match="compiling hpmoe's native library failed, nothing was written: true -std"):
-        build_native.compile_library("hpmoe/kernels/_native.so", library)
-    monkeypatch.setenv("CXX", "sh -c 'kill -9 $$'")
-    with pytest.raises(CompileError, match="compiling hpmoe's native library failed, killed by signal 9: sh -c"):
-        build_native.compile_library("hpmoe/kernels/_native.so", library)
-    monkeypatch.setenv("CXX", "'g++")
-    with pytest.raises(PlatformError, match="CXX is 'g.., which is no command: No closing quotation"):
+    monkeypatch.setenv("CXX", compiler)
+    with pytest.raises(error, match=text):
         build_native.compile_library("hpmoe/kernels/_native.so", library)
     assert [path.read_text() for path in tmp_path.iterdir()] == ["before"]
 
