@@ -22,11 +22,10 @@ _FLOAT_UNARY = {
 _UNARY = {"Neg": e.neg, "Abs": e.absolute, "Sign": e.sign, "Square": e.square, "ReLU": e.relu,
           "StopGradient": e.stop_gradient}
 _BINARY = {
-    "Sub": e.sub, "SubScalar": e.sub, "Add": e.add, "AddScalar": e.add,
-    "Maximum": e.maximum, "Minimum": e.minimum, "Greater": e.greater, "GreaterEqual": e.greater_equal, "Less": e.less,
-    "LessEqual": e.less_equal, "Equal": e.equal, "NotEqual": e.not_equal, "GreaterScalar": e.greater,
-    "GreaterEqualScalar": e.greater_equal, "LessScalar": e.less, "LessEqualScalar": e.less_equal, "EqScalar": e.equal,
-    "NeScalar": e.not_equal,
+    "Add": e.add, "AddScalar": e.add, "Maximum": e.maximum, "Minimum": e.minimum, "Greater": e.greater,
+    "GreaterEqual": e.greater_equal, "Less": e.less, "LessEqual": e.less_equal, "Equal": e.equal, "NotEqual": e.not_equal,
+    "GreaterScalar": e.greater, "GreaterEqualScalar": e.greater_equal, "LessScalar": e.less,
+    "LessEqualScalar": e.less_equal, "EqScalar": e.equal, "NeScalar": e.not_equal,
 }
 
 
@@ -38,15 +37,8 @@ def _unary(primitive: Any, to_floats: bool) -> Any:
 
 def _binary(primitive: Any) -> Any:
     def rule(r: Any, input: Any, other: Any) -> Any:
-        if primitive is e.sub:
-            _refuse_bools(input, other)
         return emit(r, primitive, input, other)
     return rule
-
-
-def _refuse_bools(*operands: Any) -> None:
-    if all(o.hpmoe_aval.dtype == "bool" if isinstance(o, Tracer) else isinstance(o, bool) for o in operands):
-        raise not_traceable("a difference of truth values", "it has no primitive", "a != b, or x.astype(mindspore.float32)")
 
 
 for _name, _primitive in _FLOAT_UNARY.items():
@@ -71,9 +63,10 @@ def add(r: Any, input: Any, other: Any, alpha: Any = 1) -> Any:
     return emit(r, e.add, input, _scaled(r, other, alpha))
 
 
-@call("SubExt")
+@call("Sub", "SubScalar", "SubExt")
 def sub(r: Any, input: Any, other: Any, alpha: Any = 1) -> Any:
-    _refuse_bools(input, other)
+    if all(x.hpmoe_aval.dtype == "bool" if isinstance(x, Tracer) else isinstance(x, bool) for x in (input, other)):
+        raise not_traceable("a difference of truth values", "it has no primitive", "a != b, or x.astype(mindspore.float32)")
     return emit(r, e.sub, input, _scaled(r, other, alpha))
 
 
