@@ -11,7 +11,8 @@ from hpmoe.calling.staging import transform
 from hpmoe.errors import TransformError, VerifyError, call_user, check_argument, is_name
 from hpmoe.machine import Machine, cpu
 from hpmoe.native.planner import prune_waits, renumbered, schedule
-from hpmoe.proofs.verify import check_queues, verify
+from hpmoe.proofs.tasks import check_queues
+from hpmoe.proofs.verify import verify
 from hpmoe.transforms.likely_slots import likely_costs
 from hpmoe.transforms.queue_order import late_sums, queue_order
 from hpmoe.transforms.vector_workers import dealt, is_computed, num_computing
