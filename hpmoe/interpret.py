@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import dataclasses
 from collections.abc import Sequence
+from typing import NoReturn
 
 import numpy as np
 
 from hpmoe import taskflow as tf
-from hpmoe.dtypes import numpy_dtype, storage_dtype, stored, widen
+from hpmoe.dtypes import numpy_dtype, storage_dtype, stored
 from hpmoe.errors import LaunchError, check_argument, check_inputs, is_int
-from hpmoe.layout import Layout, Move
-from hpmoe.primitives.fan import add_choices
-from hpmoe.primitives.primitive import REGISTRY
-from hpmoe.routing import Route
+from hpmoe.layout import Layout
+from hpmoe.task_bodies import Moved, TaskBodies
+from hpmoe.taskflow_text import event_name, task_name
 
 
 def interpret(flow: tf.Taskflow, inputs: Sequence[Sequence[np.ndarray]], num_tokens: Sequence[int] | None = None,
@@ -60,6 +59,7 @@ class _Run:
             for b, buffer in enumerate(flow.buffers):
                 if buffer.storage != b:
                     self.memory[r][b] = self.memory[r][buffer.storage].reshape(self._matrix(r, b))
+        self.bodies = TaskBodies(flow, self.layout, self.memory)
         self.counters = np.zeros((flow.ep_size, len(flow.events)), np.int64)
         self.thresholds = np.stack([self.layout.thresholds(r) for r in self.ranks])
         self.waits_of = tf.by_task(flow.waits, flow.num_tasks)
@@ -110,7 +110,8 @@ class _Run:
                 if heads[i] < len(line):
                     left.append(i)
             if not progressed:
-                self._stuck(*[(lines[i][0], int(lines[i][1][heads[i]])) for i in left[:1]][0])
+                rank, line = lines[left[0]]
+                self._stuck(rank, int(line[heads[left[0]]]))
             pending = left
 
     def _event(self, rank: int, task: np.void, wait: np.void) -> int:
@@ -123,8 +124,7 @@ class _Run:
         events = [self._event(rank, self.flow.tasks[t], w) for w in self.waits_of(t)]
         return all(self.counters[rank, e] >= self.thresholds[rank, e] for e in events)
 
-    def _stuck(self, rank: int, t: int) -> None:
-        from hpmoe.taskflow_text import event_name, task_name
+    def _stuck(self, rank: int, t: int) -> NoReturn:
         for wait in self.waits_of(t):
             e = self._event(rank, self.flow.tasks[t], wait)
             if self.counters[rank, e] < self.thresholds[rank, e]:
@@ -136,26 +136,12 @@ class _Run:
     # Tasks.
 
     def _task(self, rank: int, t: int) -> None:
+        moved = self.bodies.run(rank, t)
         task = self.flow.tasks[t]
-        op = self.flow.ops[task["op"]]
-        with np.errstate(over="ignore"):  # a stored value out of the range of its dtype is an infinity
-            moved = getattr(self, f"_{op.opcode.lower()}", self._local)(rank, op, task)
         for signal in self.signals_of(t):
-            self._signal(rank, op, task, signal, moved)
+            self._signal(rank, self.flow.ops[task["op"]], task, signal, moved)
 
-    def _rows(self, rank: int, op: tf.TileOp, row: int) -> slice:
-        domain = op.domain
-        if domain.kind == "slots":
-            return self.layout.slot(rank, domain.route, row)
-        if domain.kind == "tiles":
-            return self.layout.tile(rank, domain, row)
-        if domain.route >= 0 and domain.kind == "experts":
-            return self.layout.expert(rank, domain.route, row // domain.blocks)
-        return slice(0, 1)
-
-    def _signal(self, rank: int, op: tf.TileOp, task: np.void, signal: np.void,
-                moved: dict[int, np.ndarray] | int | list[Move]) -> None:
-        """`moved` is the rows made ready, or for data sent the rows (or entries) that went to each rank, or matrix rows."""
+    def _signal(self, rank: int, op: tf.TileOp, task: np.void, signal: np.void, moved: Moved) -> None:
         event, kind = int(signal["event"]), signal["kind"]
         if (signal["amount"], signal["remote"], kind) == (tf.COUNT, tf.LOCAL, tf.STATIC):
             self.counters[rank, event] += 1
@@ -169,221 +155,14 @@ class _Run:
             amount = 1 if signal["amount"] == tf.COUNT else (what if isinstance(what, int) else len(what))
             where = rank if signal["remote"] == tf.LOCAL else target
             if kind == tf.ENTRY_TILE:
-                slots = op.opcode == "FAN_OUT"
-                top_k = self.layout.routings[op.domain.route].top_k
-                tiles = self._fanned_slots(rank, op, task) if slots else what // top_k // self.flow.tile_rows
-                np.add.at(self.counters[where], event + tiles, 1)
+                np.add.at(self.counters[where], event + self._units(rank, op, task, what), 1)
                 continue
-            if kind == tf.SLOT_EXPERT:
-                owner = target if op.opcode == "PUT" else rank
-                event = int(signal["event"]) + int(self.layout.slots[op.domain.route][owner].expert[task["row"]])
-            self.counters[where, event] += amount
+            owner = target if op.opcode == "PUT" else rank
+            place = int(self.layout.slots[op.domain.route][owner].expert[task["row"]]) if kind == tf.SLOT_EXPERT else 0
+            self.counters[where, event + place] += amount
 
-    # Bodies.
-
-    def _operand(self, rank: int, op: tf.TileOp, task: np.void, access: tf.Access, rows: slice) -> np.ndarray | float:
-        """The part of a buffer that a task reads or writes, as a view."""
-        if access.buffer < 0:
-            return access.value
-        buffer, data = self.flow.buffers[access.buffer], self.memory[rank][access.buffer]
-        cols = slice(None)
-        if access.cols == "own" and op.cols:
-            cols = slice(task["col"] + access.offset, task["col"] + access.offset + task["cols"])
-        if access.rows in ("slot_expert", "replica"):
-            expert = int(self.layout.slots[op.domain.route][rank].expert[task["row"]])
-            height = buffer.rows_per_expert or 1
-            if access.rows == "replica":  # of the rank's own experts there is none
-                expert = max(-1, expert - self.flow.routes[op.domain.route].num_own_experts)
-            return data[max(expert, 0) * height:(expert + 1) * height, cols]
-        if access.rows == "own":
-            return data[rows, cols]
-        return data[:, cols]
-
-    def _local(self, rank: int, op: tf.TileOp, task: np.void) -> int:
-        rows = self._rows(rank, op, int(task["row"]))
-        count = rows.stop - rows.start
-        if count > 0:
-            views = [self._operand(rank, op, task, a, rows) for a in op.operands]
-            views[op.num_outputs:] = (widen(v) if isinstance(v, np.ndarray) else v for v in views[op.num_outputs:])
-            _BODIES[op.opcode](op, task, views)
-        return count
-
-    def _wgrad(self, rank: int, op: tf.TileOp, task: np.void) -> int:
-        rows = self._summed_rows(rank, op, task)
-        x, g = (widen(self.memory[rank][a.buffer][rows]) for a in op.operands[1:3])
-        out = self.memory[rank][op.operands[0].buffer]
-        k = x.shape[1]
-        expert, block = divmod(int(task["row"]) - op.first_row, op.domain.blocks)
-        low, high = block * op.params[0], min((block + 1) * op.params[0], k)
-        tile = slice(expert * k + low, expert * k + high), slice(task["col"], task["col"] + task["cols"])
-        more = [self.memory[rank][a.buffer][tile] for a in op.operands[3:] if a.rows == "own"]
-        for access in (a for a in op.operands[3:] if a.rows == "returned"):
-            array, copies = self.memory[rank][access.buffer], self.layout.routings[op.domain.route].placement.copies[rank]
-            more += [widen(array[i * k + low:i * k + high, tile[1]]) for i, c in enumerate(copies) if c.expert == expert]
-        out[tile] = sum(more, x[:, low:high].T @ g[:, tile[1]])
-        return 1
-
-    def _col_sum(self, rank: int, op: tf.TileOp, task: np.void) -> int:
-        rows, cols = self._summed_rows(rank, op, task), slice(task["col"], task["col"] + task["cols"])
-        x = widen(self.memory[rank][op.operands[1].buffer][rows, cols])
-        self.memory[rank][op.operands[0].buffer].reshape(-1, op.cols)[task["row"], cols] = x.sum(axis=0)
-        return 1
-
-    def _summed_rows(self, rank: int, op: tf.TileOp, task: np.void) -> slice:
-        if op.domain.route >= 0:
-            return self.layout.expert(rank, op.domain.route, int(task["row"]) // op.domain.blocks)
-        num_rows, clipped = op.params[1], bool(op.params[2])
-        return slice(0, self.layout.limit(rank, tf.Domain("tiles", 0, num_rows, clipped)))
-
-    def _reduce(self, rank: int, op: tf.TileOp, task: np.void) -> int:
-        tile = self._rows(rank, op, int(task["row"]))
-        top_k = self.layout.routings[op.domain.route].top_k
-        cols = slice(task["col"], task["col"] + task["cols"])
-        entries = widen(self.memory[rank][op.operands[1].buffer][tile.start * top_k:tile.stop * top_k, cols])
-        parts = entries.reshape(-1, top_k, entries.shape[1])
-        kept = self._kept(rank, op, tile)
-        total = np.zeros_like(parts[:, 0])
-        for k in range(top_k):
-            weighted = len(op.operands) > 2
-            weight = widen(self.memory[rank][op.operands[2].buffer][tile, k:k + 1]) if weighted else 1.0
-            total += np.where(kept[:, k:k + 1], parts[:, k] * weight, 0)
-        self.memory[rank][op.operands[0].buffer][tile, cols] = total
-        return tile.stop - tile.start
-
-    def _kept(self, rank: int, op: tf.TileOp, tile: slice) -> np.ndarray:
-        """Which entries of a tile of tokens have a row, [tokens, top_k]."""
-        routing = self.layout.routings[op.domain.route]
-        return routing.kept[rank].reshape(-1, routing.top_k)[tile]
-
-    def _fan_out(self, rank: int, op: tf.TileOp, task: np.void) -> int:
-        unit = self._rows(rank, op, int(task["row"]))
-        to, sources = self._fanned(rank, op, task)
-        out, x = (self._moved(rank, op, task, a) for a in op.operands)
-        out[to] = x[sources]
-        return unit.stop - unit.start
-
-    def _fan_in(self, rank: int, op: tf.TileOp, task: np.void) -> int:
-        unit = self._rows(rank, op, int(task["row"]))
-        index, _ = self._fanned(rank, op, task)
-        out, rows, *weights = (self._moved(rank, op, task, a) for a in op.operands)
-        parts = widen(rows[index]) * widen(weights[0][index]) if weights else widen(rows[index])
-        total = np.zeros(out.shape, parts.dtype)
-        add_choices(total, Route(self.layout.routings[op.domain.route], rank), index, parts)
-        out[unit] = total[unit]
-        return unit.stop - unit.start
-
-    def _fanned(self, rank: int, op: tf.TileOp, task: np.void) -> tuple[np.ndarray, np.ndarray]:
-        """The rows of the rank's experts that are of the tokens of a task's unit, and these tokens' rows."""
-        unit, sources = self._rows(rank, op, int(task["row"])), self.layout.routings[op.domain.route].sources[rank]
-        rows = np.flatnonzero((unit.start <= sources) & (sources < unit.stop))
-        return rows, sources[rows]
-
-    def _fanned_slots(self, rank: int, op: tf.TileOp, task: np.void) -> np.ndarray:
-        """The slot of each of these rows."""
-        slots = self.layout.slots[self.flow.routes[op.domain.route].once_of][rank]
-        used = np.flatnonzero(slots.rows)
-        order = used[np.argsort(slots.start[used])]
-        return order[np.searchsorted(slots.start[order], self._fanned(rank, op, task)[0], side="right") - 1]
-
-    def _keep(self, rank: int, op: tf.TileOp, task: np.void) -> int:
-        tile = self._rows(rank, op, int(task["row"]))
-        kept = self._kept(rank, op, tile)
-        out, entries = (self.memory[rank][a.buffer].reshape(-1, kept.shape[1])[tile] for a in op.operands)
-        out[...] = np.where(kept, widen(entries), 0)  # a mask of two dimensions fails on MindSpore's bfloat16 arrays
-        return tile.stop - tile.start
-
-    def _drop_counts(self, rank: int, op: tf.TileOp, task: np.void) -> int:
-        self.memory[rank][op.operands[0].buffer][0] = self.layout.routings[op.domain.route].dropped[rank]
-        return 1
-
-    def _launch(self, rank: int, op: tf.TileOp, task: np.void) -> int:
-        return 1
-
-    def _put(self, rank: int, op: tf.TileOp, task: np.void) -> dict[int, np.ndarray]:
-        return {peer: self._send(rank, peer, op, task, self.layout.put_rows(rank, op.domain.route, peer, int(task["row"])))
-                for peer in self.layout.peers(rank, op, task)}
-
-    def _send(self, rank: int, peer: int, op: tf.TileOp, task: np.void, rows: np.ndarray) -> np.ndarray:
-        routing = self.layout.routings[op.domain.route]
-        entries = routing.entry_of_row[peer][rows]
-        out, source = op.operands
-        index = entries if source.rows == "entries" else entries // routing.top_k
-        self._moved(peer, op, task, out)[rows] = self._moved(rank, op, task, source)[index]
-        return entries
-
-    def _put_back(self, rank: int, op: tf.TileOp, task: np.void) -> dict[int, np.ndarray]:
-        return {peer: self._return(rank, peer, op, task, self.layout.put_rows(peer, op.domain.route, rank, int(task["row"])))
-                for peer in self.layout.peers(rank, op, task)}
-
-    def _return(self, rank: int, peer: int, op: tf.TileOp, task: np.void, rows: np.ndarray) -> np.ndarray:
-        entries = self.layout.routings[op.domain.route].entry_of_row[rank][rows]
-        out, source = op.operands
-        self._moved(peer, op, task, out)[entries] = self._moved(rank, op, task, source)[rows]
-        return entries
-
-    def _moved(self, rank: int, op: tf.TileOp, task: np.void, access: tf.Access) -> np.ndarray:
-        """All rows of a buffer that a transfer moves some of, in the columns of the task."""
-        return self._operand(rank, op, task, dataclasses.replace(access, rows="all"), slice(None))
-
-    def _all_to_all(self, rank: int, op: tf.TileOp, task: np.void) -> dict[int, np.ndarray]:
-        sources = self.layout.routings[op.domain.route].source_of_row
-        return {peer: self._send(rank, peer, op, task, np.flatnonzero(sources[peer] == rank)) for peer in self.ranks}
-
-    def _all_to_all_back(self, rank: int, op: tf.TileOp, task: np.void) -> dict[int, np.ndarray]:
-        sources = self.layout.routings[op.domain.route].source_of_row
-        return {peer: self._return(rank, peer, op, task, np.flatnonzero(sources[rank] == peer)) for peer in self.ranks}
-
-    def _move_matrices(self, rank: int, op: tf.TileOp, task: np.void) -> list[Move]:
-        moves, (out, source) = self.layout.moves(rank, op, int(task["row"])), op.operands
-        for peer, _, first, target, rows in moves:
-            self.memory[peer][out.buffer][target:target + rows] = self.memory[rank][source.buffer][first:first + rows]
-        return moves
-
-    _replicate = _return_grads = _move_matrices
-
-    def _notify(self, rank: int, op: tf.TileOp, task: np.void) -> dict[int, int]:
-        routing, peer = self.layout.routings[op.domain.route], self.layout.peer(rank, int(task["peer"]))
-        source, owner = (rank, peer) if op.params[0] == 0 else (peer, rank)
-        local, expert = routing.num_local_experts, int(task["row"])
-        counts = routing.counts[source, owner * local:(owner + 1) * local]
-        return {peer: int(counts.sum() if expert < 0 else counts[expert])}
-
-
-def _map(op: tf.TileOp, task: np.void, views: list) -> None:
-    code = op.params[0]
-    views[0][...] = views[1] if code == "copy" else REGISTRY[code].rules["reference"](*views[1:])
-
-
-def _gmm(op: tf.TileOp, task: np.void, views: list) -> None:
-    out, x, *weights = views
-    w = next(w for w in weights if len(w))
-    cols = slice(task["col"], task["col"] + task["cols"])
-    out[...] = x @ w[cols].T if op.params[0] else x @ w
-
-
-def _swiglu(op: tf.TileOp, task: np.void, views: list) -> None:
-    out, gate, up = views
-    out[...] = REGISTRY["silu"].rules["reference"](gate) * up
-
-
-def _swiglu_grad(op: tf.TileOp, task: np.void, views: list) -> None:
-    d_gate, d_up, g, gate, up = views
-    half = gate.shape[1]
-    both = REGISTRY["swiglu_grad"].rules["reference"](g, np.concatenate([gate, up], axis=1))
-    d_gate[...], d_up[...] = both[:, :half], both[:, half:]
-
-
-def _row_reduce(op: tf.TileOp, task: np.void, views: list) -> None:
-    views[0][...] = (np.max if op.params[0] == "max" else np.sum)(views[1], axis=1, keepdims=True)
-
-
-def _gather(op: tf.TileOp, task: np.void, views: list) -> None:
-    views[0][...] = views[1][views[2][:, 0]]
-
-
-def _row_dot(op: tf.TileOp, task: np.void, views: list) -> None:
-    views[0][...] = np.sum(views[1] * views[2], axis=1, keepdims=True)
-
-
-_BODIES = {"MAP": _map, "GMM": _gmm, "SWIGLU": _swiglu, "SWIGLU_GRAD": _swiglu_grad, "ROW_REDUCE": _row_reduce,
-           "ROW_DOT": _row_dot, "GATHER": _gather}
+    def _units(self, rank: int, op: tf.TileOp, task: np.void, entries: np.ndarray) -> np.ndarray:
+        """The tile of tokens of each entry that a task sent back, or the slot of each row that it fanned out."""
+        if op.opcode == "FAN_OUT":
+            return self.bodies.fanned_slots(rank, op, task)
+        return entries // self.layout.routings[op.domain.route].top_k // self.flow.tile_rows

@@ -19,7 +19,7 @@ LAYERS = (
     "evaluate vjp tracing",
     "tile_ops",
     "taskflow costs taskflow_text lifetimes limits dependencies event_tables tiling next_ops put_sizes rank_estimate tile_choice layout native targets",
-    "proofs interpret timelines least_paths bound",
+    "proofs task_bodies interpret timelines least_paths bound",
     "calling",
     "transforms moe",
     "kernels",
