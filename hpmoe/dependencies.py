@@ -10,15 +10,15 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Iterable
 
 import numpy as np
 
 from hpmoe import taskflow as tf
 from hpmoe.event_tables import Tables, Tasks
+from hpmoe.intervals import Interval, joined
 from hpmoe.lifetimes import Release, lifetimes_of
 
-Columns = tuple[tuple[int, int], ...]
+Columns = tuple[Interval, ...]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -161,8 +161,8 @@ class _Derivation:
             step = max(1, parts // op.tile_cols)
             for first in range(0, len(self.col_ranges[index]), step):
                 ranges = self.col_ranges[index][first:first + step]
-                columns = _merged((col + a.offset, col + a.offset + cols) for col, cols in ranges for a in accesses)
-                yield Tasks(index, ((first, first + len(ranges)),)), columns
+                columns = joined((col + a.offset, col + a.offset + cols) for col, cols in ranges for a in accesses)
+                yield Tasks(index, ((first, first + len(ranges)),)), tuple(columns)
         elif modes == {"block"}:
             for block in range(op.domain.blocks):
                 start = block * op.params[0]
@@ -201,7 +201,7 @@ class _Derivation:
     def _overlapping(self, writer: int, region: _Region) -> Tasks:
         """Tasks of a writer whose columns meet the region's; whole-row writers always do."""
         op, tasks, num_tiles = self.ops[writer], self.tasks_of[writer], len(self.col_ranges[writer])
-        hits: list[tuple[int, int]] = []
+        hits: list[Interval] = []
         for access in op.outputs:
             buffer = self.buffers[access.buffer]
             if buffer.storage != region.storage:
@@ -213,7 +213,7 @@ class _Derivation:
                 first = max(0, (start - access.offset) // op.tile_cols)
                 last = min(num_tiles, -((access.offset - stop) // op.tile_cols))
                 hits += [(first, last)] if first < last else []
-        return Tasks(writer, _merged(hits))
+        return Tasks(writer, tuple(joined(hits)))
 
     def _extent(self, region: _Region, writer: tf.TileOp) -> tuple[int, np.ndarray, int]:
         """Extent kind, unit indices and route of a region's events."""
@@ -335,17 +335,6 @@ class _Derivation:
         else:
             self.tables.wait(tasks, block.first, by_peer=1)
             self.tables.signal(puts, block.first, by_peer=1)
-
-
-def _merged(ranges: Iterable[tuple[int, int]]) -> Columns:
-    """Sorted column ranges, those that touch joined."""
-    out: list[tuple[int, int]] = []
-    for start, stop in sorted(ranges):
-        if out and start <= out[-1][1]:
-            out[-1] = (out[-1][0], max(stop, out[-1][1]))
-        else:
-            out.append((start, stop))
-    return tuple(out)
 
 
 @functools.lru_cache(maxsize=8)  # a flow is derived when it is made and again by every verify of it

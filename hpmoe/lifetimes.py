@@ -16,12 +16,12 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 
 from hpmoe import taskflow as tf
 from hpmoe.dtypes import numpy_dtype, storage_dtype
+from hpmoe.intervals import Interval, covers, joined, meet
 
-Columns = tuple[int, int]
 FULL, PART = 2, 1
 NOTHING, UNIT, ALL, UNWANTED = range(4)
 TRANSFERS = ("PUT", "PUT_BACK", "ALL_TO_ALL", "ALL_TO_ALL_BACK", "REPLICATE", "RETURN_GRADS")
@@ -57,7 +57,7 @@ class Touched:
     """The columns that the tasks of an operation touch: `fixed`, sorted and joined, by each; and by that of a tile of `cols`
     columns, `tile_cols` wide, those of its tile, from each of the `offsets` on."""
 
-    fixed: list[Columns]
+    fixed: list[Interval]
     offsets: list[int]
     cols: int
     tile_cols: int
@@ -67,28 +67,28 @@ class Touched:
         return -(-self.cols // self.tile_cols) if self.offsets else 1
 
     @property
-    def together(self) -> list[Columns]:
+    def together(self) -> list[Interval]:
         """Sorted and joined, those of all tiles."""
-        return _merged([*self.fixed, *((o, o + self.cols) for o in self.offsets)])
+        return joined([*self.fixed, *((o, o + self.cols) for o in self.offsets)])
 
-    def of_tile(self, k: int) -> list[Columns]:
+    def of_tile(self, k: int) -> list[Interval]:
         first, last = k * self.tile_cols, min((k + 1) * self.tile_cols, self.cols)
-        return _merged([*self.fixed, *((o + first, o + last) for o in self.offsets)])
+        return joined([*self.fixed, *((o + first, o + last) for o in self.offsets)])
 
-    def each_covers(self, columns: list[Columns]) -> bool:
+    def each_covers(self, columns: list[Interval]) -> bool:
         """Whether every tile does. What is not fixed no more tiles can cover than there are offsets, as those of one offset
         are apart."""
-        if _covers(self.fixed, columns):
+        if covers(self.fixed, columns):
             return True
-        return self.num_tiles <= len(self.offsets) and all(_covers(self.of_tile(k), columns) for k in range(self.num_tiles))
+        return self.num_tiles <= len(self.offsets) and all(covers(self.of_tile(k), columns) for k in range(self.num_tiles))
 
-    def each_meets(self, columns: list[Columns]) -> bool:
+    def each_meets(self, columns: list[Interval]) -> bool:
         """Whether every tile does."""
-        if _meet(self.fixed, columns):
+        if meet(self.fixed, columns):
             return True
         starts = ((max(a - o, 0), min(b - o, self.cols)) for o in self.offsets for a, b in columns)
-        tiles = _merged((a // self.tile_cols, (b - 1) // self.tile_cols + 1) for a, b in starts if a < b)
-        return _covers(tiles, [(0, self.num_tiles)])
+        tiles = joined((a // self.tile_cols, (b - 1) // self.tile_cols + 1) for a, b in starts if a < b)
+        return covers(tiles, [(0, self.num_tiles)])
 
 
 class Lifetimes:
@@ -145,9 +145,9 @@ class Lifetimes:
             return "nobody writes it or nobody reads it"
         if any(self.ops[i].moves_copies for i in self.writers[storage]):
             return "nobody waits for a copy that gets no rows"
-        written = _merged(c for i in self.writers[storage] for c in self._columns(i, storage, write=True).together)
-        read = _merged(c for i in self.readers[storage] for c in self._columns(i, storage, write=False).together)
-        return "" if _covers(read, written) else "some of its columns are never read, so that nobody waits for their writers"
+        written = joined(c for i in self.writers[storage] for c in self._columns(i, storage, write=True).together)
+        read = joined(c for i in self.readers[storage] for c in self._columns(i, storage, write=False).together)
+        return "" if covers(read, written) else "some of its columns are never read, so that nobody waits for their writers"
 
     def fault(self, new: int, old: int) -> str:
         """Why storage `new` cannot take over the memory of `old`, or ""."""
@@ -213,7 +213,7 @@ class Lifetimes:
             return Touched([(0, width)], [], 0, 0)
         moving = [a.offset for a in accesses if a.cols == "own" and op.cols]
         fixed = [(0, 1) if a.cols == "one" else (0, width) for a in accesses if a.cols != "own" or not op.cols]
-        return Touched(_merged(fixed), moving, op.cols, op.tile_cols)
+        return Touched(joined(fixed), moving, op.cols, op.tile_cols)
 
     def _rows_before(self, i: int) -> dict[int, int]:
         """Operations whose tasks on a row unit run before every task of operation i on that unit (FULL), or before one
@@ -231,7 +231,7 @@ class Lifetimes:
                 written, reads = self._columns(w, storage, write=True).together, self._columns(i, storage, write=False)
                 is_full = reads.each_covers(written)
                 touches = is_full or reads.each_meets(written)
-                is_part = is_full or _covers(reads.together, written)
+                is_part = is_full or covers(reads.together, written)
                 if is_part:
                     note(w, FULL if is_full else PART)
                 for op, level in self.order[w].items():
@@ -240,25 +240,6 @@ class Lifetimes:
                     elif is_part:
                         note(op, PART)
         return before
-
-
-def _merged(ranges: Iterable[Columns]) -> list[Columns]:
-    """Sorted column ranges, those that touch joined."""
-    out: list[Columns] = []
-    for start, stop in sorted(ranges):
-        if out and start <= out[-1][1]:
-            out[-1] = (out[-1][0], max(stop, out[-1][1]))
-        else:
-            out.append((start, stop))
-    return out
-
-
-def _covers(outer: list[Columns], inner: list[Columns]) -> bool:
-    return all(any(a <= start and stop <= b for a, b in outer) for start, stop in inner)
-
-
-def _meet(one: list[Columns], other: list[Columns]) -> bool:
-    return any(a < d and c < b for a, b in one for c, d in other)
 
 
 def may_meet(flow: tf.Taskflow, later: int, earlier: int) -> bool:
@@ -273,12 +254,12 @@ def may_meet(flow: tf.Taskflow, later: int, earlier: int) -> bool:
     for a, b in pairs:
         (rows, columns), (other_rows, other_columns) = _bytes(flow, later, a), _bytes(flow, earlier, b)
         as_wide = row_bytes(flow.buffers[a.buffer]) == row_bytes(flow.buffers[b.buffer])
-        if _meet([rows], [other_rows]) and (not as_wide or _meet([columns], [other_columns])):
+        if meet([rows], [other_rows]) and (not as_wide or meet([columns], [other_columns])):
             return True
     return False
 
 
-def _bytes(flow: tf.Taskflow, task: int, access: tf.Access) -> tuple[Columns, Columns]:
+def _bytes(flow: tf.Taskflow, task: int, access: tf.Access) -> tuple[Interval, Interval]:
     """Bytes from the first to the last row that a task may touch of a buffer, whatever the routing, and those of a row."""
     place = flow.tasks[task]
     row, op, buffer = int(place["row"]), flow.ops[place["op"]], flow.buffers[access.buffer]

@@ -7,7 +7,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from hpmoe.errors import ArgumentError, check_argument
-from hpmoe.program import Equation, Program, RouteAval, Var, program_window
+from hpmoe.program import Equation, Program, RouteAval, Var
+from hpmoe.program_text import program_window
 from hpmoe.token_rows import count_tokens, linked_vars, num_rows, routed, token_of_element, token_sources, token_vars
 
 Fault = tuple[int, str]

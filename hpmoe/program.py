@@ -3,9 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-import string
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, NoReturn
 
 from hpmoe.capacity import Capacity
 from hpmoe.errors import ProgramError, check_argument, is_int
@@ -188,6 +187,7 @@ class Program:
         return dataclasses.replace(self, **changes)
 
     def __str__(self) -> str:
+        from hpmoe.program_text import program_text
         return program_text(self)
 
     __repr__ = __str__
@@ -201,21 +201,27 @@ def check_program(program: Program) -> None:
     for var in program.inputs:
         _define(program, defined, var, "the inputs")
     for index, eqn in enumerate(program.equations):
-        where = f"equation {index} ({eqn.primitive.name})"
         for atom in eqn.inputs:
             if isinstance(atom, Var) and atom not in defined:
-                raise ProgramError(f"{where} of {program.name} reads a variable that is not defined before it\n"
-                                   + program_window(program, index))
+                _fail(program, index, "reads a variable that is not defined before it")
         expected = eqn.primitive.infer_avals(tuple(a.aval for a in eqn.inputs), eqn.params, eqn.source)
         got = tuple(v.aval for v in eqn.outputs)
         if not _same_avals(expected, got):
-            raise ProgramError(f"{where} of {program.name} has outputs {got}, its shape rule gives {expected}\n"
-                               + program_window(program, index))
+            _fail(program, index, f"has outputs {got}, its shape rule gives {expected}")
         for var in eqn.outputs:
-            _define(program, defined, var, where)
+            _define(program, defined, var, _place(program, index))
     for atom in program.outputs:
         if isinstance(atom, Var) and atom not in defined:
             raise ProgramError(f"an output of {program.name} is not defined by any equation")
+
+
+def _place(program: Program, index: int) -> str:
+    return f"equation {index} ({program.equations[index].primitive.name})"
+
+
+def _fail(program: Program, index: int, what: str) -> NoReturn:
+    from hpmoe.program_text import program_window
+    raise ProgramError(f"{_place(program, index)} of {program.name} {what}\n" + program_window(program, index))
 
 
 def _define(program: Program, defined: set[Var], var: Var, where: str) -> None:
@@ -263,99 +269,6 @@ def live_equations(equations: Sequence[Equation], outputs: Iterable[Atom]) -> tu
             kept.append(eqn)
             needed.update(a for a in eqn.inputs if isinstance(a, Var))
     return tuple(reversed(kept))
-
-
-# Text.
-
-class Names:
-    """Letters for variables and R, R1, ... for row dimensions, given out in print order."""
-
-    def __init__(self, program: Program):
-        self.names = dict(zip(program.inputs, program.input_names, strict=True))
-        self.rows: dict[Rows, str] = {}
-        self.count = 0
-
-    def __call__(self, atom: Atom) -> str:
-        if isinstance(atom, Literal):
-            return repr(atom)
-        if atom not in self.names:
-            self.names[atom] = self._letters()
-        return self.names[atom]
-
-    def _letters(self) -> str:
-        taken = set(self.names.values())
-        while True:
-            index, self.count = self.count, self.count + 1
-            name = ""
-            while index >= 0:
-                name, index = string.ascii_lowercase[index % 26] + name, index // 26 - 1
-            if name not in taken:
-                return name
-
-    def aval(self, aval: Aval | RouteAval) -> str:
-        if isinstance(aval, RouteAval):
-            return f"route[{self.dim(aval.rows)}]"
-        return f"{SHORT_DTYPE.get(aval.dtype, aval.dtype)}[{','.join(self.dim(d) for d in aval.shape)}]"
-
-    def dim(self, dim: int | Rows) -> str:
-        if isinstance(dim, int):
-            return str(dim)
-        if dim not in self.rows:
-            self.rows[dim] = f"R{len(self.rows) or ''}"
-        return self.rows[dim]
-
-    def typed(self, atom: Atom) -> str:
-        return f"{self(atom)}:{self.aval(atom.aval)}"
-
-
-def _equation_lines(program: Program, names: Names) -> list[str]:
-    rows = []
-    for eqn in program.equations:
-        params = " ".join(f"{k}={v}" for k, v in eqn.params.items() if v is not None and v is not False)
-        head = eqn.primitive.name + (f"[{params}]" if params else "")
-        right = " ".join([head, *(names(a) for a in eqn.inputs)])
-        rows.append((" ".join(names.typed(v) for v in eqn.outputs), right))
-    width = max((len(left) for left, _ in rows), default=0)
-    return [f"{left:<{width}} = {right}" for left, right in rows]
-
-
-def program_text(program: Program) -> str:
-    """The text of a Program: provenance, inputs, equations, outputs. Deterministic."""
-    names = Names(program)
-    inputs = [names.typed(v) for v in program.inputs]
-    lines = _wrap("{ lambda ", inputs, 110)
-    equations = _equation_lines(program, names)
-    lines += [("  let " if i == 0 else "      ") + line for i, line in enumerate(equations)]
-    outputs = ", ".join(names(a) for a in program.outputs)
-    comma = "," if len(program.outputs) == 1 else ""
-    types = ", ".join(names.aval(a.aval) for a in program.outputs)
-    lines.append(f"  in ({outputs}{comma}) : {types} }}")
-    return "\n".join([" | ".join([f"# {program.name}", *program.provenance]), *lines])
-
-
-def _wrap(head: str, words: Sequence[str], width: int) -> list[str]:
-    lines, line = [], head + (words[0] if words else "")
-    for word in words[1:]:
-        if len(line) + 1 + len(word) > width:
-            lines.append(line)
-            line = " " * len(head) + word
-        else:
-            line += " " + word
-    return [*lines, line]
-
-
-def program_window(program: Program, index: int, around: int = 2) -> str:
-    """The equations around number `index`, that one marked; what an error shows.
-
-    The window is deterministic text: two lines either side, `>` before the faulty one, the user's line after it.
-    """
-    lines = _equation_lines(program, Names(program))
-    window = []
-    for i in range(max(0, index - around), min(len(lines), index + around + 1)):
-        window.append(("  > " if i == index else "    ") + lines[i])
-        if i == index and program.equations[i].source:
-            window.append(f"      written at {program.equations[i].source}")
-    return "\n".join(window)
 
 
 def map_equations(program: Program, rule: Callable[[Builder, Equation], Sequence[Atom] | None]) -> Program:

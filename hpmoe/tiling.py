@@ -16,7 +16,8 @@ from hpmoe.dtypes import FLOATS
 from hpmoe.errors import TransformError
 from hpmoe.lifetimes import share_memory
 from hpmoe.limits import check_limits
-from hpmoe.program import Atom, Aval, Equation, Literal, Names, Program, RouteAval, Rows, Var, program_window
+from hpmoe.program import Atom, Aval, Equation, Literal, Program, RouteAval, Rows, Var
+from hpmoe.program_text import Names, program_window
 from hpmoe.token_rows import num_rows, token_vars
 
 COMPUTED = (*FLOATS, "bool")

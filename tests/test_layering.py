@@ -10,9 +10,9 @@ ROOT = Path(__file__).parents[1]
 FOLDERS = {"hpmoe": "hpmoe", "hpmoe.transforms": "transforms", "hpmoe.kernels": "kernels"}
 # Modules and packages below hpmoe, the lowest layer first; `__init__` is hpmoe itself.
 LAYERS = (
-    "errors dtypes locks",
+    "errors dtypes locks intervals",
     "capacity placement",
-    "host program routing machine calibration workload",
+    "host program program_text routing machine calibration workload",
     "primitives",
     "token_rows",
     "padding",
