@@ -68,38 +68,45 @@ class Work:
         work["num_touches"] = len(touches)
         for i, touch in enumerate(touches):
             work["touches"][i] = touch
+        if op.opcode in ("GMM", "WGRAD"):
+            self._fill_matmul(work, op, cols, height)
+        elif op.opcode == "LAUNCH":
+            self._fill_launch(work, op)
+        else:
+            self._fill_moved(work, op, cols, touches)
+
+    def _fill_matmul(self, work: np.void, op: tf.TileOp, cols: int, height: int) -> None:
+        body, inner = self._body(op), height or self._buffer(op, 1).cols
+        work["core_fixed"], work["core_row"] = self._matmul_us(op, body, cols, inner)
+        if not body:  # an NPU adds what copies return by multiplying it with a unit matrix
+            work["core_fixed"] += self._returned(op) * 2.0 * height * cols * height / self._matmul_rate(op, body)
+        work["granule"] = self._granule(op)
+        few = self._body(op, rows=1)
+        if few and (body is None or (few.kind, few.dtype) == (body.kind, body.dtype)):
+            work["few_rows"] = few.most_rows
+            work["few_fixed"], work["few_row"] = self._matmul_us(op, few, cols, inner)
+
+    def _fill_launch(self, work: np.void, op: tf.TileOp) -> None:
+        machine, (_, row_bytes, is_collective, syncs_host) = self.machine, op.params
+        work["core_fixed"] = machine.launch_us + is_collective * machine.collective_us + syncs_host * machine.host_sync_us
+        work["core_row"] = 2.0 * row_bytes / device_copy_rate(machine)
+
+    def _fill_moved(self, work: np.void, op: tf.TileOp, cols: int, touches: list[tuple]) -> None:
+        """Of what takes as long as the bytes that it moves, or as the instructions that work through them."""
+        machine, body, moves = self.machine, self._body(op), _is_transfer(op)
         fixed, row = (sum(t[k] for t in touches if t[1] != FAN) for k in (2, 3))
         fan = sum(t[3] for t in touches if t[1] == FAN)
-        machine = self.machine
-        body = self._body(op)
-        if op.opcode in ("GMM", "WGRAD"):
-            inner = height or self._buffer(op, 1).cols
-            work["core_fixed"], work["core_row"] = self._matmul_us(op, body, cols, inner)
-            if not body:  # an NPU adds what copies return by multiplying it with a unit matrix
-                work["core_fixed"] += self._returned(op) * 2.0 * height * cols * height / self._matmul_rate(op, body)
-            work["granule"] = self._granule(op)
-            few = self._body(op, rows=1)
-            if few and (body is None or (few.kind, few.dtype) == (body.kind, body.dtype)):
-                work["few_rows"] = few.most_rows
-                work["few_fixed"], work["few_row"] = self._matmul_us(op, few, cols, inner)
-        elif op.opcode == "LAUNCH":
-            _, row_bytes, is_collective, syncs_host = op.params
-            work["core_fixed"] = (machine.launch_us + is_collective * machine.collective_us
-                                  + syncs_host * machine.host_sync_us)
-            work["core_row"] = 2.0 * row_bytes / device_copy_rate(machine)
+        rate = machine.copy_bytes_per_us if moves else machine.vector_bytes_per_us
+        if moves and op.domain.kind == "once" and not op.num_peers:  # a collective
+            rate = device_copy_rate(machine)
+        work["link_row"] = row if moves else 0.0
+        if body:
+            rate = machine.vector_bytes_per_us * body.share
+            row, fan = (_stretched(bytes_, body, cols or self._buffer(op, 1).cols, 1) for bytes_ in (row, fan))
         else:
-            moves = _is_transfer(op)
-            is_collective = moves and op.domain.kind == "once" and not op.num_peers
-            rate = machine.copy_bytes_per_us if moves else machine.vector_bytes_per_us
-            rate = device_copy_rate(machine) if is_collective else rate
-            work["link_row"] = row if moves else 0.0
-            if body:
-                rate = machine.vector_bytes_per_us * body.share
-                row, fan = (_stretched(bytes_, body, cols or self._buffer(op, 1).cols, 1) for bytes_ in (row, fan))
-            else:
-                row = max(row, self._computed(op, cols) / COMPUTED_PER_MOVED)
-            work["core_row"], work["core_fan"] = row / rate, fan / rate
-            work["core_fixed"] = fixed / rate + (body.rows if body else 0.0) * work["core_row"]
+            row = max(row, self._computed(op, cols) / COMPUTED_PER_MOVED)
+        work["core_row"], work["core_fan"] = row / rate, fan / rate
+        work["core_fixed"] = fixed / rate + (body.rows if body else 0.0) * work["core_row"]
 
     def _matmul_us(self, op: tf.TileOp, body: Body | None, cols: int, inner: int) -> tuple[float, float]:
         """Of a task, and for each of its rows."""
