@@ -1,0 +1,247 @@
+#include "check_ops.h"
+
+#include "check_routes.h"
+#include "convert.h"
+#include "op_rules.h"
+
+namespace hpmoe {
+namespace {
+
+class OpChecker {
+ public:
+  explicit OpChecker(const Image& image) : image_(image) {}
+
+  const char* check(const Op& op) const {
+    const OpRule* rule = find_rule(op.opcode);
+    if (!rule) return "an op has an unknown opcode";
+    if (!in_range(op.domain, 5) || !(rule->domains >> op.domain & 1))
+      return "an op's domain is not one its opcode can have";
+    if (op.route != -1 && !route_of(op.route)) return "an op names a route that does not exist";
+    if (op.route == -1 && (rule->needs_route || op.domain == int32_t(Domain::SLOTS)))
+      return "an op needs a route and has none";
+    if (op.num_rows < 0 || op.blocks < 1) return "an op has negative rows or no blocks";
+    const bool is_map = rule->opcode == Opcode::MAP;
+    if (is_map && num_map_inputs(op.param[0]) == 0) return "a MAP has an unknown code";
+    const int least = is_map ? 1 + num_map_inputs(op.param[0]) : rule->min_operands;
+    if (op.num_operands < least || op.num_operands > kMaxOperands) return "an op has too few or too many operands";
+    for (int i = 0; i < op.num_operands; ++i)
+      if (const char* fault = check_operand(op, *rule, i)) return fault;
+    if (const char* fault = check_grid(op, rule->opcode)) return fault;
+    return check_shapes(op, rule->opcode);
+  }
+
+ private:
+  const Route* route_of(int32_t index) const { return find_route(image_, index); }
+
+  // Rows a task's unit has at most, and the rows an operand must therefore have (0: known only when it runs).
+  int64_t domain_rows(const Op& op) const {
+    switch (static_cast<Domain>(op.domain)) {
+      case Domain::ONCE: return 1;
+      case Domain::TILES: return op.num_rows;
+      case Domain::SLOTS: return max_rows_of(image_.routes[op.route], image_.header->tile_rows);
+      default: return 0;
+    }
+  }
+
+  // Experts whose weights an operand has: all local ones, but for a GMM that has those of copies in another operand.
+  int64_t num_weights(const Op& op, const Route& route) const {
+    const bool has_replicas = static_cast<Opcode>(op.opcode) == Opcode::GMM && op.num_operands > 3;
+    return has_replicas ? num_own(image_, route) : route.num_local_experts;
+  }
+
+  int64_t needed_rows(const Op& op, const Operand& operand) const {
+    const Route* route = route_of(op.route);
+    const int64_t received = route ? max_rows_of(*route, image_.header->tile_rows) : 0;
+    const int64_t matrix = image_.buffers[operand.buffer].rows_per_expert;
+    switch (static_cast<Rows>(operand.rows)) {
+      case Rows::OWN: return domain_rows(op);
+      case Rows::ONE: return 1;
+      case Rows::SLOT_EXPERT: return (route ? num_weights(op, *route) : 1) * (matrix > 0 ? matrix : 1);
+      case Rows::REPLICA: return route ? (route->num_local_experts - num_own(image_, *route)) * matrix : 0;
+      case Rows::EXPERT:
+      case Rows::PEER: return received;
+      case Rows::ENTRIES: return route ? int64_t{route->num_tokens} * route->top_k : 0;
+      case Rows::TOKENS: return route ? route->num_tokens : 0;
+      case Rows::FAN:
+        return route && route->once_of >= 0 ? max_rows_of(image_.routes[route->once_of], image_.header->tile_rows) : 0;
+      default: return 0;
+    }
+  }
+
+  const char* check_operand(const Op& op, const OpRule& rule, int i) const {
+    const Operand& operand = op.operands[i];
+    if (operand.buffer == -1 && rule.opcode == Opcode::MAP && i > 0) return nullptr;
+    if (!in_range(operand.buffer, image_.header->num_buffers)) return "an operand names a buffer that does not exist";
+    if (!in_range(operand.rows, 11) || !in_range(operand.cols, 3)) return "an operand has an unknown rows or cols mode";
+    if (!(rule.operands[i].rows >> operand.rows & 1) || !(rule.operands[i].cols >> operand.cols & 1)) {
+      return "an operand has a rows or cols mode its op cannot take";
+    }
+    const Buffer& buffer = image_.buffers[operand.buffer];
+    if (!is_turned_weight(op, i) && !in_range(operand.offset, buffer.cols))
+      return "an operand's offset is outside its columns";
+    const bool copies = is_put(rule.opcode) || is_exchange(rule.opcode) || moves_copies(rule.opcode);
+    const bool holds_ints = (rule.opcode == Opcode::GATHER && i == 2) || rule.opcode == Opcode::DROP_COUNTS;
+    if (!copies && is_float(static_cast<Dtype>(buffer.dtype)) == holds_ints)
+      return "an operand has a dtype its op cannot take";
+    const bool by_expert = static_cast<Rows>(operand.rows) == Rows::SLOT_EXPERT;
+    if (rule.opcode == Opcode::MAP && by_expert && buffer.rows_per_expert > 0)
+      return "a MAP takes one row an expert, not a matrix";
+    if (buffer.rows > 0 && needed_rows(op, operand) > buffer.rows)
+      return "an operand's buffer has too few rows for its op";
+    return nullptr;
+  }
+
+  // The weight of a transposed GMM, whose rows are the output's columns.
+  static bool is_turned_weight(const Op& op, int i) {
+    return static_cast<Opcode>(op.opcode) == Opcode::GMM && i >= 2 && op.param[0] == 1;
+  }
+
+  const Buffer& buffer(const Op& op, int i) const { return image_.buffers[op.operands[i].buffer]; }
+
+  // Two operands that are walked together over the same columns.
+  bool same_columns(const Op& op, int i, int j) const {
+    return op.operands[i].cols == op.operands[j].cols &&
+           (static_cast<Cols>(op.operands[i].cols) != Cols::ALL ||
+            buffer(op, i).cols - op.operands[i].offset == buffer(op, j).cols - op.operands[j].offset);
+  }
+
+  const char* check_shapes(const Op& op, Opcode opcode) const {
+    switch (opcode) {
+      case Opcode::GMM: return check_gmm(op);
+      case Opcode::WGRAD:
+      case Opcode::COL_SUM: return check_expert_op(op, opcode);
+      case Opcode::PUT:
+      case Opcode::PUT_BACK:
+      case Opcode::ALL_TO_ALL:
+      case Opcode::ALL_TO_ALL_BACK: return check_transfer(op);
+      case Opcode::REPLICATE:
+      case Opcode::RETURN_GRADS: return check_copies(image_, op);
+      case Opcode::REDUCE: {
+        const Route& route = image_.routes[op.route];
+        if (op.num_rows > route.num_tokens) return "a REDUCE has more rows than its route has tokens";
+        if (!same_columns(op, 0, 1)) return "an op's operands differ in columns";
+        if (op.num_operands > 2 && buffer(op, 2).cols < route.top_k) return "a REDUCE has fewer weights than entries";
+        return nullptr;
+      }
+      case Opcode::KEEP: {
+        const Route& route = image_.routes[op.route];
+        const bool fits = op.num_rows <= route.num_tokens && buffer(op, 0).cols == route.top_k &&
+                          buffer(op, 1).cols == 1 && buffer(op, 0).dtype == buffer(op, 1).dtype;
+        return fits ? nullptr : "a KEEP's operands are not a value for each entry of its route";
+      }
+      case Opcode::DROP_COUNTS:
+        return buffer(op, 0).cols == image_.routes[op.route].num_experts ? nullptr
+                                                                         : "DROP_COUNTS has other columns than experts";
+      case Opcode::FAN_OUT:
+      case Opcode::FAN_IN:
+        if (image_.routes[op.route].once_of < 0) return "a fan's route is not one to ranks";
+        return opcode == Opcode::FAN_IN || buffer(op, 0).dtype == buffer(op, 1).dtype ? nullptr
+                                                                                      : "a transfer's two rows differ";
+      case Opcode::ROW_DOT: return same_columns(op, 1, 2) ? nullptr : "an op's operands differ in columns";
+      case Opcode::GATHER: return same_columns(op, 0, 1) ? nullptr : "an op's operands differ in columns";
+      case Opcode::ROW_REDUCE: return in_range(op.param[0], 2) ? nullptr : "a ROW_REDUCE has an unknown reduction";
+      default: return nullptr;
+    }
+  }
+
+  const char* check_gmm(const Op& op) const {
+    const Buffer& weight = buffer(op, 2);
+    const bool by_expert = static_cast<Rows>(op.operands[2].rows) == Rows::SLOT_EXPERT && op.route >= 0;
+    if (by_expert && weight.rows_per_expert == 0) return "a GMM over experts has a weight without experts";
+    const int64_t num_k = buffer(op, 1).cols - op.operands[1].offset;
+    const int64_t weight_rows = weight.rows_per_expert > 0 ? weight.rows_per_expert : weight.rows;
+    const int64_t weight_k = op.param[0] == 1 ? weight.cols : weight_rows;
+    if (op.num_operands > 3) {
+      const Buffer& replicas = buffer(op, 3);
+      const bool is_same = replicas.cols == weight.cols && replicas.rows_per_expert == weight.rows_per_expert &&
+                           replicas.dtype == weight.dtype && op.operands[3].offset == op.operands[2].offset;
+      if (!by_expert || !is_same || !image_.shares_of(image_.routes[op.route]))
+        return "a GMM's copies are not like its weights";
+    }
+    return weight_k == 0 || weight_k == num_k ? nullptr : "a GMM's inner sizes differ";
+  }
+
+  const char* check_transfer(const Op& op) const {
+    const Buffer &out = buffer(op, 0), &in = buffer(op, 1);
+    if (out.cols != in.cols || out.dtype != in.dtype || !same_columns(op, 0, 1)) return "a transfer's two rows differ";
+    const Buffer& received = goes_back(op) ? in : out;
+    const int64_t most = max_rows_of(image_.routes[op.route], image_.header->tile_rows);
+    return received.rows == 0 || received.rows >= most ? nullptr : "a transfer's received rows pass their buffer";
+  }
+
+  const char* check_expert_op(const Op& op, Opcode opcode) const {
+    const Route* route = route_of(op.route);
+    const bool all = static_cast<Rows>(op.operands[1].rows) == Rows::ALL;
+    if (!all && !route) return "an op needs a route and has none";
+    const int64_t first = first_expert(op);
+    if (all ? op.num_rows != 1 || op.param[1] < 0 || first != 0
+            : first < 0 || op.num_rows < 1 || first + op.num_rows > route->num_local_experts ||
+                  (opcode == Opcode::COL_SUM && op.num_rows != route->num_local_experts)) {
+      return "an op over experts has another number of them than its route";
+    }
+    const Buffer &x = buffer(op, 1), &out = buffer(op, 0);
+    if (all && x.rows > 0 && op.param[1] > x.rows) return "an operand's buffer has too few rows for its op";
+    if (opcode == Opcode::COL_SUM) {
+      return out.rows == 0 || out.rows >= op.num_rows ? nullptr : "an operand's buffer has too few rows for its op";
+    }
+    const Buffer& dy = buffer(op, 2);
+    if (op.operands[2].rows != op.operands[1].rows) return "a WGRAD takes different rows of its two inputs";
+    if (all && dy.rows > 0 && op.param[1] > dy.rows) return "an operand's buffer has too few rows for its op";
+    const int64_t num_k = x.cols - op.operands[1].offset;
+    if (op.param[0] < 1 || (op.blocks - int64_t{1}) * op.param[0] >= num_k) return "a WGRAD's blocks pass its rows";
+    if (out.rows_per_expert > 0 && out.rows_per_expert != num_k) return "a WGRAD's output has another number of rows";
+    if (out.rows > 0 && out.rows < op.num_rows * num_k) return "an operand's buffer has too few rows for its op";
+    for (int i = 3; i < op.num_operands; ++i)
+      if (const char* fault = check_added(image_, op, i, num_k)) return fault;
+    return op.num_operands > 4 && op.operands[3].rows == op.operands[4].rows ? "a WGRAD adds to two arrays of a kind" : nullptr;
+  }
+
+  // Of a WGRAD, whose output may be that of some of the experts.
+  static int64_t first_expert(const Op& op) { return static_cast<Opcode>(op.opcode) == Opcode::WGRAD ? op.param[3] : 0; }
+
+  // The grid of an op's tasks: all of them are checked here, so that a word only needs a place in it.
+  const char* check_grid(const Op& op, Opcode opcode) const {
+    if (op.num_units < 0 || op.num_peers < 0 || op.cols < 0 || (op.cols > 0 && op.tile_cols < 1))
+      return "an op's tasks have a negative number or no columns";
+    if (grid_size(op) > INT32_MAX) return "an op has more tasks than a word can name";
+    if (op.num_units > 0 && (!row_ok(op, op.first_row) || !row_ok(op, int64_t{op.first_row} + op.num_units - 1)))
+      return "a task's row is outside its op's domain";
+    if (op.num_peers > image_.header->ep_size) return "a task's peer is outside the peer order";
+    if (op.num_peers == 0 && (is_put(opcode) || opcode == Opcode::NOTIFY)) return "a transfer has no peer";
+    return check_columns(op, opcode);
+  }
+
+  bool row_ok(const Op& op, int64_t row) const {
+    if (static_cast<Opcode>(op.opcode) == Opcode::NOTIFY) {
+      return row >= -1 && row < image_.routes[op.route].num_local_experts;
+    }
+    switch (static_cast<Domain>(op.domain)) {
+      case Domain::ONCE: return row == 0;
+      case Domain::TILES: return in_range(row, ceil_div(op.num_rows, image_.header->tile_rows));
+      case Domain::SLOTS: return in_range(row, image_.routes[op.route].num_slots);
+      default: return in_range(row - first_expert(op) * op.blocks, int64_t{op.num_rows} * op.blocks);
+    }
+  }
+
+  const char* check_columns(const Op& op, Opcode opcode) const {
+    for (int i = 0; i < op.num_operands; ++i) {
+      const Operand& operand = op.operands[i];
+      if (operand.buffer < 0 || static_cast<Cols>(operand.cols) != Cols::OWN) continue;
+      if (opcode == Opcode::WGRAD && i == 1) continue;  // its columns are the output's rows
+      const Buffer& b = buffer(op, i);
+      const int64_t limit = !is_turned_weight(op, i) ? b.cols : b.rows_per_expert > 0 ? b.rows_per_expert : b.rows;
+      if (limit > 0 && (operand.offset < 0 || int64_t{operand.offset} + op.cols > limit)) {
+        return "a task's columns are outside an operand";
+      }
+    }
+    return nullptr;
+  }
+
+  const Image& image_;
+};
+
+}  // namespace
+
+const char* check_op(const Image& image, const Op& op) { return OpChecker(image).check(op); }
+
+}  // namespace hpmoe
