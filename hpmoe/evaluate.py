@@ -32,6 +32,12 @@ def evaluate(program: Program, inputs: Sequence[Sequence[np.ndarray]], num_token
     Raises:
         ArgumentError: the arrays are not those of the program's inputs, or num_tokens does not fit, or an equation would
             count padding in.
+
+    Example:
+        >>> import numpy as np, hpmoe
+        >>> program = hpmoe.trace(lambda x: x * x + 1.0, hpmoe.Aval((3,), "float32"))
+        >>> hpmoe.evaluate(program, [[np.arange(3.0)]])[0][0].tolist()
+        [1.0, 2.0, 5.0]
     """
     check_argument(isinstance(program, Program), "hpmoe.evaluate", "program", f"a {type(program).__name__}",
                    "a Program, as hpmoe.trace makes it")

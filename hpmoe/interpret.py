@@ -30,7 +30,15 @@ def interpret(flow: tf.Taskflow, inputs: Sequence[Sequence[np.ndarray]], num_tok
         For each rank, the list of outputs.
 
     Raises:
+        ArgumentError: the arrays are not those of the flow's inputs, seed is no int that is not negative, or num_tokens does
+            not fit.
         LaunchError: some tasks can never run; the text names the first of them and what it waits for.
+
+    Example:
+        >>> import numpy as np, hpmoe
+        >>> flow = hpmoe.tile_partition(lambda x: x * x + 1.0, rows=1).lower(hpmoe.Aval((3, 1), "float32"))
+        >>> flow.num_tasks, hpmoe.interpret(flow, [[np.arange(3.0).reshape(3, 1)]], seed=7)[0][0].tolist()
+        (6, [[1.0], [2.0], [5.0]])
     """
     check_argument(isinstance(flow, tf.Taskflow), "hpmoe.interpret", "flow", f"a {type(flow).__name__}",
                    "a Taskflow, as f.lower(*args) makes it after tile_partition")

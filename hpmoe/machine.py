@@ -105,6 +105,12 @@ class Machine:
     Raises:
         ArgumentError: a count is not a positive int, a rate not positive and finite, a cost not a finite number of at least
             0, or matmul_efficiency above 1.
+
+    Example:
+        >>> import hpmoe
+        >>> slower = hpmoe.ascend_a3.replace(link_bytes_per_us=hpmoe.ascend_a3.link_bytes_per_us / 2)
+        >>> slower.num_queues, slower.queue_name(0), slower.tile_rows
+        (72, 'aic.0', 128)
     """
 
     name: str

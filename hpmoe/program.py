@@ -164,6 +164,15 @@ class Program:
         saves: variables that the forward pass may save for the backward one, which computes again whatever else it needs;
             all of them where None.
         main_grads: float32 tensors that the gradients of some inputs are added to, in place.
+
+    Raises:
+        ProgramError: it breaks a rule, see check_program.
+
+    Example:
+        >>> import hpmoe
+        >>> program = hpmoe.trace(lambda x: x * x, hpmoe.Aval((3,), "float32"))
+        >>> [eqn.primitive.name for eqn in program.equations], program.outputs[0].aval
+        (['mul'], f32[3])
     """
 
     name: str

@@ -156,6 +156,12 @@ class Taskflow:
         machine: what it was tiled for, where tile_partition was told; after assign_queues, what it was assigned for.
         queues: after assign_queues, the task indices of each queue, in order.
         made: what its tables were made for; `verify` refuses operations or buffers changed since.
+
+    Example:
+        >>> import hpmoe
+        >>> flow = hpmoe.tile_partition(lambda x: x * x, rows=4).lower(hpmoe.Aval((8, 3), "float32"))
+        >>> flow.num_tasks, flow.tasks["row"].tolist(), [op.opcode for op in flow.ops]
+        (2, [0, 1], ['MAP'])
     """
 
     name: str

@@ -43,8 +43,12 @@ def vjp(program: Program) -> Program:
     floating-point inputs, in order. Routes are recomputed from the ids, and so is what `program.saves` leaves out; the
     gradient of the routing weights is taken from <dy @ W^T, act>, so that no expert output is saved.
 
+    Args:
+        program: as `hpmoe.trace` makes it.
+
     Raises:
         ProgramError: a primitive has no vjp rule.
+        ArgumentError: program is no Program.
 
     Example:
         >>> import mindspore as ms, hpmoe

@@ -81,7 +81,7 @@ def define_number(values: flags.FlagValues, name: str, default: float | None, te
 
 
 def define_choice(values: flags.FlagValues, name: str, default: str, text: str, words: Sequence[str]) -> None:
-    flags.DEFINE(Choice(words), name, default, f"{text}: {', '.join(words)}", flag_values=values)
+    flags.DEFINE(Choice(words), name, default, f"{', '.join(words)}: {text}", flag_values=values)
 
 
 def define_switch(values: flags.FlagValues, name: str, text: str, **options: Any) -> None:

@@ -30,6 +30,13 @@ def verify(flow: tf.Taskflow) -> None:
     region starts after all who write it; and no cycle runs through queue order and events, across ranks too. A wait may be
     missing where what else the task waits for, or what runs before it, implies it; a wait that nothing asks for is no fault.
 
+    Args:
+        flow: at any stage after tile_partition, with or without queues.
+
+    Raises:
+        VerifyError: what is wrong first, with the tasks around it.
+        ArgumentError: flow is no Taskflow.
+
     Example:
         >>> import hpmoe
         >>> flow = hpmoe.tile_partition(hpmoe.swiglu, rows=4).lower(hpmoe.Aval((8, 6), "float32"))

@@ -54,6 +54,14 @@ class Timeline:
         wait_begin, begin, end: [ep * num_tasks] float, when its worker came to it, began its body and had signalled.
         origin: microseconds of that first moment on the clock of the run.
         simulated: of a simulated run, what else the simulation knows of it; None where the run was measured.
+
+    Example:
+        >>> import hpmoe
+        >>> tiles = hpmoe.tile_partition(hpmoe.swiglu, rows=128)
+        >>> flow = hpmoe.assign_queues(tiles, machine=hpmoe.ascend_a3).lower(hpmoe.Aval((512, 1024), "bfloat16"))
+        >>> line = hpmoe.simulate(flow)
+        >>> len(line.task) == flow.num_tasks, line.span == line.end.max(), line.simulated is not None
+        (True, True, True)
     """
 
     flow: Taskflow
