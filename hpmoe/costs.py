@@ -262,7 +262,7 @@ def device_copy_rate(machine: Machine) -> float:
 
 
 def _is_transfer(op: tf.TileOp) -> bool:
-    return bool(op.num_peers) or op.opcode.startswith("ALL_TO_ALL") or op.moves_copies
+    return bool(op.num_peers) or op.is_collective or op.moves_copies
 
 
 def task_costs(flow: tf.Taskflow, machine: Machine) -> np.ndarray:
@@ -303,7 +303,7 @@ def _full_rows(flow: tf.Taskflow, op: tf.TileOp) -> float:
     plan = flow.routes[op.domain.route] if op.domain.route >= 0 else None
     if op.opcode == "NOTIFY":
         return 0.0
-    if op.opcode.startswith("ALL_TO_ALL"):
+    if op.is_collective:
         return float(plan.max_rows)
     if op.moves_copies:
         copies = sum(map(len, plan.placement.copies)) / plan.ep_size  # of a rank, in the mean

@@ -74,7 +74,7 @@ class _Derivation:
             self.tables.wait(mine, ended.first)
             for i in before:
                 self.tables.signal(self.tasks_of[i], ended.first, amount=tf.COUNT)
-        for op in (self.ops[i] for i in before if self.ops[i].opcode.startswith("ALL_TO_ALL")):
+        for op in (self.ops[i] for i in before if self.ops[i].is_collective):
             storage = self.buffers[op.operands[0].buffer].storage
             whole = self._block(_Region(storage, "all", ((0, self.buffers[storage].cols),)))
             self.tables.wait(mine, whole.first)
@@ -126,7 +126,7 @@ class _Derivation:
         return "all"
 
     def _write_unit(self, writer: tf.TileOp, reader: tf.TileOp) -> str:
-        if writer.opcode in ("ALL_TO_ALL", "ALL_TO_ALL_BACK"):
+        if writer.is_collective:
             return "once"
         if writer.opcode == "PUT_BACK":
             return "entries"
@@ -271,7 +271,7 @@ class _Derivation:
             self.tables.signal(tasks, block.first - op.first_row, by_unit=1, amount=tf.COUNT)
         elif region.unit == "copies":
             self.tables.signal(tasks, block.first, tf.SLOT_EXPERT, remote=tf.PEER)
-        elif op.opcode in ("ALL_TO_ALL", "ALL_TO_ALL_BACK"):
+        elif op.is_collective:
             self.tables.signal(tasks, block.first, remote=tf.EVERY_RANK)
         else:
             remote = tf.PEER if op.num_peers else tf.LOCAL

@@ -120,7 +120,7 @@ class Layout:
                                  for peer in range(flow.ep_size)])
                 of_tasks = np.array([rows[j::op.num_peers].sum(axis=0) for j in range(op.num_peers)])
                 out[mine] = of_tasks[flow.tasks["peer"][mine], row]
-            elif op.opcode.startswith("ALL_TO_ALL"):
+            elif op.is_collective:
                 counts = self.routings[route].counts
                 out[mine] = counts[:, self._own(rank, route)].sum() if op.opcode.endswith("BACK") else counts[rank].sum()
             elif op.domain.kind == "slots":

@@ -24,7 +24,6 @@ from hpmoe.intervals import Interval, covers, joined, meet
 
 FULL, PART = 2, 1
 NOTHING, UNIT, ALL, UNWANTED = range(4)
-TRANSFERS = ("PUT", "PUT_BACK", "ALL_TO_ALL", "ALL_TO_ALL_BACK", "REPLICATE", "RETURN_GRADS")
 SMALL = 16  # buffers of less than 1 / SMALL of the largest are not worth a wait
 
 
@@ -163,7 +162,7 @@ class Lifetimes:
 
     def is_sent(self, storage: int) -> bool:
         """Whether ranks write it into each other's memory."""
-        return any(self.ops[i].opcode in TRANSFERS for i in self.writers[storage])
+        return any(self.ops[i].moves_rows or self.ops[i].moves_copies for i in self.writers[storage])
 
     def cost(self, new: int, old: int) -> int:
         """What the writers of `new` must wait for: NOTHING more than the flow of data has them, each UNIT, or ALL."""

@@ -129,6 +129,16 @@ class TileOp:
     signal: str = "tile"
 
     @property
+    def is_collective(self) -> bool:
+        """Whether it exchanges the rows of all ranks at once, and blocks meanwhile."""
+        return self.opcode in ("ALL_TO_ALL", "ALL_TO_ALL_BACK")
+
+    @property
+    def moves_rows(self) -> bool:
+        """Whether it moves rows of tokens to other ranks, by a collective or by puts."""
+        return self.is_collective or self.opcode in ("PUT", "PUT_BACK")
+
+    @property
     def moves_copies(self) -> bool:
         """Whether it moves weights to copies of experts, or their gradients back."""
         return self.opcode in ("REPLICATE", "RETURN_GRADS")

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from hpmoe.calling.staging import transform
-from hpmoe.dtypes import numpy_dtype, storage_dtype
 from hpmoe.errors import TransformError
+from hpmoe.lifetimes import row_bytes
 from hpmoe.taskflow import Domain, Taskflow, TileOp, rebuild
 
 # What the first parameter of a LAUNCH says: whose rows, besides the launch itself, it lays out anew.
@@ -51,9 +51,8 @@ def launch_kernels(flow: Taskflow) -> Taskflow:
     ops: list[TileOp] = []
     is_first = True
     for op in flow.ops:
-        is_collective = op.opcode.startswith("ALL_TO_ALL")
-        ops += [*_kernels(flow, op, is_first and is_collective)]
-        is_first &= not is_collective
+        ops += _kernels(flow, op, is_first and op.is_collective)
+        is_first &= not op.is_collective
     return rebuild(flow, tuple(ops))
 
 
@@ -62,23 +61,22 @@ def _kernels(flow: Taskflow, op: TileOp, syncs_host: bool) -> Iterator[TileOp]:
         yield _launch(op, op.label, is_collective=True)
         yield op
         return
-    if not op.opcode.startswith("ALL_TO_ALL"):
+    if not op.is_collective:
         yield _launch(op, op.label)
         yield op
         return
     is_back = op.opcode == "ALL_TO_ALL_BACK"
     is_once = flow.routes[op.domain.route].once_of >= 0
-    row_bytes = flow.buffers[op.operands[1].buffer].cols * numpy_dtype(
-        storage_dtype(flow.buffers[op.operands[1].buffer].dtype)).itemsize
+    moved = row_bytes(flow.buffers[op.operands[1].buffer])
     if not (is_back and is_once):
-        yield _launch(op, "unsort" if is_back else "permute", RECEIVED_ROWS if is_back else SENT_ROWS, row_bytes)
+        yield _launch(op, "unsort" if is_back else "permute", RECEIVED_ROWS if is_back else SENT_ROWS, moved)
     yield _launch(op, op.label, is_collective=True, syncs_host=syncs_host)
     yield op
     if not (is_back or is_once):
-        yield _launch(op, "sort", RECEIVED_ROWS, row_bytes)
+        yield _launch(op, "sort", RECEIVED_ROWS, moved)
 
 
-def _launch(op: TileOp, label: str, rows: int = NO_ROWS, row_bytes: int = 0, is_collective: bool = False,
+def _launch(op: TileOp, label: str, rows: int = NO_ROWS, bytes_of_row: int = 0, is_collective: bool = False,
             syncs_host: bool = False) -> TileOp:
     return TileOp("LAUNCH", label, op.equation, "aiv", Domain("once", 1, route=op.domain.route), (), 0,
-                  params=(rows, row_bytes, int(is_collective), int(syncs_host)))
+                  params=(rows, bytes_of_row, int(is_collective), int(syncs_host)))

@@ -80,7 +80,7 @@ def overlap_comm(flow: Taskflow, *, order: str | Order = "ratr", signal: str = "
         if op.moves_copies:
             ops.append(_copies(flow, op))
         else:
-            ops += _puts(flow, op, signal, len(ops), cols) if op.opcode.startswith("ALL_TO_ALL") else [op]
+            ops += _puts(flow, op, signal, len(ops), cols) if op.is_collective else [op]
     return rebuild(flow, tuple(ops), peer_order=peer_order)
 
 

@@ -183,8 +183,8 @@ class Counting:
             cells = [(s, e) for s, e in self._cells(plan) if e in experts]
         else:
             back, cells = op.opcode.endswith("BACK"), [(s, e) for s, e in self._cells(plan)
-                                                       if op.opcode.startswith("ALL_TO_ALL") or s == row]
-        peers = range(self.flow.ep_size) if op.opcode.startswith("ALL_TO_ALL") else op.peers_of(j, self.flow.ep_size)
+                                                       if op.is_collective or s == row]
+        peers = range(self.flow.ep_size) if op.is_collective else op.peers_of(j, self.flow.ep_size)
         if kind == tf.SLOT_EXPERT and op.opcode in ("PUT", "PUT_BACK") and (local or not back):
             kind, cells = tf.STATIC, [(s, e) for s, e in cells if e == offset]
         if back and not local:

@@ -11,7 +11,6 @@ from collections.abc import Sequence
 
 from hpmoe import taskflow as tf
 
-TRANSFERS = ("PUT", "PUT_BACK", "ALL_TO_ALL", "ALL_TO_ALL_BACK")
 SUMS = ("WGRAD", "COL_SUM")
 UNROUTED = ("MAP", "GMM", "SWIGLU", "SWIGLU_GRAD", "ROW_REDUCE", "ROW_DOT", "GATHER", "LAUNCH")
 WHOLE_ROWS = (("REDUCE", 2), ("KEEP", 0), ("KEEP", 1), ("DROP_COUNTS", 0))
@@ -84,7 +83,7 @@ def _access(op: tf.TileOp, i: int, access: tf.Access, buffers: Sequence[tf.Buffe
             changes["cols"] = "all"
         elif op.opcode == "MAP" and i and op.cols == 1:
             changes["cols"] = "own"
-    if op.opcode in TRANSFERS:
+    if op.moves_rows:
         changes |= _moved(op, i, access, plan)
     elif (op.opcode, i) in WHOLE_ROWS and access.cols in ("all", "block") and 0 <= access.offset < buffer.cols:
         changes["offset"] = 0

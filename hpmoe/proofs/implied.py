@@ -150,7 +150,7 @@ class Proof(Order):
             way = direction(op), op.domain.route
             out[signal.task].append(signal)
             out[(*way, op.opcode, self.tasks[signal.task].row)].append(signal)
-            if op.opcode == "NOTIFY" or op.opcode.startswith("ALL_TO_ALL"):
+            if op.opcode == "NOTIFY" or op.is_collective:
                 out[way].append(signal)
         return out
 
@@ -166,7 +166,7 @@ class Proof(Order):
             return False
         same_peers = self.peers_of(signal.task) == self.peers_of(other.task)
         same_rows = op.opcode == other_op.opcode != "NOTIFY" and one.row == two.row and same_peers
-        if same_rows or other_op.opcode.startswith("ALL_TO_ALL"):
+        if same_rows or other_op.is_collective:
             return fits
         if other_op.opcode == "NOTIFY" and same_peers:
             is_known = self.kind(signal) == tf.SLOT_EXPERT
@@ -214,7 +214,7 @@ class Proof(Order):
         elif op.opcode == "PUT" and (is_own or not local) and len(peers) == 1 \
                 and (peer := self.returns(task.peer)) is not None:
             facts.returned = op.domain.route, row, peer
-        if op.opcode == "NOTIFY" or op.opcode.startswith("ALL_TO_ALL"):
+        if op.opcode == "NOTIFY" or op.is_collective:
             facts.add_expert(op.domain.route, row if op.opcode == "NOTIFY" and row >= 0 else None)
         elif op.domain.kind == "slots":
             facts.add_slot(op.domain.route, row, offset if kind == tf.SLOT_EXPERT else None)

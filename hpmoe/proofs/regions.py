@@ -41,7 +41,7 @@ class _Regions:
                 self._check_access(i, op, k, access)
             if op.num_peers:
                 self._check_peers(i, op)
-            if op.opcode in ("PUT", "PUT_BACK", "ALL_TO_ALL", "ALL_TO_ALL_BACK"):
+            if op.moves_rows:
                 self._check_transfer(i, op)
         for i, op in enumerate(self.ops):
             for access in op.inputs:

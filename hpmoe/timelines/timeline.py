@@ -255,7 +255,7 @@ def op_name(flow: Taskflow, op: TileOp) -> str:
 
 def is_transfer(op: TileOp) -> bool:
     """Whether its tasks move rows between ranks."""
-    return op.opcode != "NOTIFY" and (bool(op.num_peers) or op.opcode.startswith("ALL_TO_ALL") or op.moves_copies)
+    return op.opcode != "NOTIFY" and (bool(op.num_peers) or op.is_collective or op.moves_copies)
 
 
 def other_ranks(line: Timeline) -> np.ndarray:
