@@ -9,6 +9,8 @@ import numpy as np
 
 from hpmoe import taskflow as tf
 
+TRANSFERS = ("PUT", "PUT_BACK", "ALL_TO_ALL", "ALL_TO_ALL_BACK", "NOTIFY")
+
 
 class Expansion:
     """Every task of every rank with the cells it touches and the counters it waits for and adds to."""
@@ -322,33 +324,41 @@ class Expansion:
             assert (kind, where) == (tf.SLOT_EXPERT, tf.PEER) and signal["amount"] == tf.ROWS
             for peer, expert, rows, _ in data or self.matrices(rank, op, task):
                 add(peer, event + expert, len(rows))
-            return out
-        if op.opcode in ("PUT", "PUT_BACK", "ALL_TO_ALL", "ALL_TO_ALL_BACK", "NOTIFY"):
-            data = data or (self.notified(rank, op, task) if op.opcode == "NOTIFY" else self.moved(rank, op, task))
-            if signal["amount"] == tf.COUNT:
-                local = self.flow.routes[op.domain.route].num_local_experts
-                assert where == tf.LOCAL and (kind == tf.STATIC or (kind == tf.SLOT_EXPERT and local == 1))
-                return {(rank, event): 1}
-            for peer, _, entry in data:
-                index = event
-                if kind == tf.SLOT_EXPERT:
-                    owner = rank if op.opcode == "PUT_BACK" else peer
-                    index += self.received[op.domain.route][owner][1][task["row"]][0]
-                elif kind == tf.ENTRY_TILE:
-                    index += entry // self.flow.routes[op.domain.route].top_k // self.flow.tile_rows
-                add(rank if where == tf.LOCAL else peer, index, 1)
-            return out
-        assert where == tf.LOCAL or self.flow.ep_size == 1
+        elif op.opcode in TRANSFERS:
+            self._add_moved(rank, op, task, signal, data, add)
+        else:
+            self._add_made(rank, op, task, signal, add)
+        return out
+
+    def _add_made(self, rank, op, task, signal, add):
+        """What a signal of a task for its own rank adds: its rows, or one; of rows fanned out, each where its slot's event is."""
+        event, kind, unit = int(signal["event"]), signal["kind"], self.unit(rank, op, task)
+        assert signal["remote"] == tf.LOCAL or self.flow.ep_size == 1
         if kind == tf.ENTRY_TILE:
             assert op.opcode == "FAN_OUT" and signal["amount"] == tf.ROWS
             slots = self.received[self.flow.routes[op.domain.route].once_of][rank][1]
-            for row in self.fan(rank, op.domain.route, self.unit(rank, op, task)):
+            for row in self.fan(rank, op.domain.route, unit):
                 add(rank, event + next(s for s, (_, rows) in enumerate(slots) if row in rows), 1)
-            return out
-        if kind == tf.SLOT_EXPERT:
-            event += self.received[op.domain.route][rank][1][task["row"]][0]
-        add(rank, event, 1 if signal["amount"] == tf.COUNT else len(self.unit(rank, op, task)))
-        return out
+            return
+        place = self.received[op.domain.route][rank][1][task["row"]][0] if kind == tf.SLOT_EXPERT else 0
+        add(rank, event + place, 1 if signal["amount"] == tf.COUNT else len(unit))
+
+    def _add_moved(self, rank, op, task, signal, data, add):
+        """What a signal of a transfer adds: one for each row where its event is."""
+        event, kind, is_local = int(signal["event"]), signal["kind"], signal["remote"] == tf.LOCAL
+        plan = self.flow.routes[op.domain.route]
+        if signal["amount"] == tf.COUNT:
+            assert is_local and (kind == tf.STATIC or (kind == tf.SLOT_EXPERT and plan.num_local_experts == 1))
+            add(rank, event, 1)
+            return
+        for peer, _, entry in data or (self.notified if op.opcode == "NOTIFY" else self.moved)(rank, op, task):
+            place = 0
+            if kind == tf.SLOT_EXPERT:
+                owner = rank if op.opcode == "PUT_BACK" else peer
+                place = self.received[op.domain.route][owner][1][task["row"]][0]
+            elif kind == tf.ENTRY_TILE:
+                place = entry // plan.top_k // self.flow.tile_rows
+            add(rank if is_local else peer, event + place, 1)
 
     def awaited(self, rank, t, wait):
         if wait["kind"] != tf.SLOT_EXPERT:

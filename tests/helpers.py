@@ -12,7 +12,7 @@ from jax import numpy as jnp
 
 import hpmoe
 from hpmoe import assign_queues, chain, fuse_persistent, overlap_comm, tile_partition
-from hpmoe.dtypes import dtype_name
+from hpmoe.dtypes import dtype_name, rounded, widen
 from hpmoe.layout import Layout
 from hpmoe.taskflow import rebuild
 
@@ -190,6 +190,11 @@ def tensors(args):
     return [ms.Tensor(a) for a in args]
 
 
+def in_dtype(args, dtype, but=()):
+    """Float arrays rounded to `dtype`, those at positions `but` left float32."""
+    return [rounded(a, dtype) if a.dtype == np.float32 and i not in but else a for i, a in enumerate(args)]
+
+
 def avals_of(args):
     """What arguments with the rank axis first are on one rank."""
     return [hpmoe.Aval(a.shape[1:], dtype_name(a.dtype)) for a in args]
@@ -215,6 +220,13 @@ def run_spmd(f, ep, args, cotangents, num_tokens=None, positions=DIFFERENTIABLE)
     (_, outs), grads = ms.value_and_grad(loss, tuple(range(len(positions))), has_aux=True)(*(given[i] for i in positions))
     grads = grads if isinstance(grads, tuple) else (grads,)
     return [o.asnumpy() for o in outs], [g.asnumpy() for g in grads]
+
+
+def run_half(f, layer, dtype):
+    """The output and gradients of a stage of moe_ffn in half precision but for topk_weights, widened; of a cotangent of ones."""
+    args = in_dtype(layer.arguments(), dtype, but=(2,))
+    outs, grads = run_spmd(f, layer.ep, args, [np.ones(args[0].shape, np.float32)])
+    return [widen(a) for a in (*outs, *grads)]
 
 
 def relative_error(got, want):

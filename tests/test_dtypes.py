@@ -15,6 +15,7 @@ from helpers import (
     Layer,
     assert_close,
     fused,
+    in_dtype,
     jax_moe_ffn,
     jax_vjp,
     numpy_moe_ffn,
@@ -44,11 +45,6 @@ LAYERS = {
     "an empty rank": Layer(ep=3, T=5, E=6, num_tokens=(0, 4, 1)),
     "wide": Layer(ep=2, T=9, H=17, I=11, E=6, K=2),
 }
-
-
-def in_dtype(args, dtype, but=()):
-    """Float arrays rounded to `dtype`, those at positions `but` left float32."""
-    return [rounded(a, dtype) if a.dtype == np.float32 and i not in but else a for i, a in enumerate(args)]
 
 
 def names(arrays):

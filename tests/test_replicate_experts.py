@@ -14,6 +14,7 @@ from helpers import (
     fused,
     lowered,
     numpy_moe_ffn,
+    run_half,
     run_spmd,
     stages,
     tensors,
@@ -71,20 +72,11 @@ def test_every_schedule(policy, signal):
         assert_equals_numpy(stage(moe_ffn), layer)
 
 
-@pytest.mark.parametrize("dtype", [ms.bfloat16, ms.float16])
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
 def test_half_precision(dtype):
     """The forward pass is bitwise the same; what a copy gives back is rounded once."""
     layer = Layer(ep=4, T=16, E=8, K=2, H=8, I=4, routing="one rank")
-    args = tensors(layer.arguments())
-    x, ids, w, up, down = (a.astype(dtype) if a.dtype == ms.float32 and i != 2 else a for i, a in enumerate(args))
-
-    def run(stage):
-        f = hpmoe.spmd(stage(moe_ffn), hpmoe.Mesh(layer.ep))
-        loss = lambda x, w, up, down: (lambda y: (y.astype(ms.float32).sum(), y))(f(x, ids, w, up, down))  # noqa: E731
-        (_, out), grads = ms.value_and_grad(loss, (0, 1, 2, 3), has_aux=True)(x, w, up, down)
-        return [a.astype(ms.float32).asnumpy() for a in (out, *grads)]
-
-    plain, copied = run(fused()), run(chain(replicated(layer), fused()))
+    plain, copied = (run_half(stage(moe_ffn), layer, dtype) for stage in (fused(), chain(replicated(layer), fused())))
     assert all((a == b).all() for a, b in zip(plain[:3], copied[:3], strict=True))
     for a, b in zip(plain[3:], copied[3:], strict=True):
         np.testing.assert_allclose(b, a, rtol=0, atol=2.0 ** -7 * np.abs(a).max())

@@ -10,9 +10,9 @@ import functools
 import mindspore as ms
 import numpy as np
 import pytest
-from helpers import TIMEOUT, Layer, avals_of, run_spmd, stages
+from helpers import TIMEOUT, Layer, avals_of, in_dtype, run_spmd, stages
 from mindspore import Tensor, mint
-from test_dtypes import HALVES, U, in_dtype, names
+from test_dtypes import HALVES, U, names
 
 import hpmoe
 from hpmoe import Aval, assign_queues, evaluate, moe_ffn, overlap_comm, tile_partition, trace
