@@ -1,6 +1,6 @@
 """Train a small MoE language model on the sources of the Python standard library, fused and op by op, side by side.
 
-    python examples/06_train_moe_language_model.py [--steps 200] [--batch 12] [--plot losses.png]
+    python examples/06_train_moe_language_model.py [--steps 100] [--batch 12] [--plot losses.png]
 
 Two copies of one byte-level transformer start from the same weights and see the same batches. In one the FFN of every
 layer is a persistent kernel made by the chain, in the other the same function runs op by op; embedding, attention,
@@ -189,7 +189,7 @@ def text_plot(curves, height=12, width=72):
 
 def main(argv=None):
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
-    parser.add_argument("--steps", type=int, default=200)
+    parser.add_argument("--steps", type=int, default=100)
     parser.add_argument("--batch", type=int, default=12, help="sequences of a step")
     parser.add_argument("--plot", default="losses.png", help="where to write the picture")
     args = parser.parse_args(argv)
