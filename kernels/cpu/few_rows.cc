@@ -1,16 +1,14 @@
 #include "few_rows.h"
 
-#if defined(__x86_64__) && defined(__linux__)
+#include "terms.h"
 
-#include <immintrin.h>
+#if defined(__x86_64__) && defined(__linux__)
 
 #include <algorithm>
 #include <utility>
 
+#include "row_groups.h"
 #include "scratch.h"
-
-#define HPMOE_AVX512 __attribute__((target("avx512f,avx512vl")))
-#define HPMOE_UNROLL _Pragma("GCC unroll 16")
 
 namespace hpmoe {
 namespace {
@@ -18,16 +16,12 @@ namespace {
 // b is read where it lies: with few rows packing it would take as long as the products. Sums stay in registers. Matrix units are
 // faster from about 64 rows on.
 constexpr int64_t kMostRows = 56;
-// b as it lies: a block is MR rows x 32 columns over KC rows of b, as many as the core follows in memory at a time; what comes
-// in two blocks is asked for ahead.
+// b as it lies, beside matrix units: a block is MR rows x 32 columns over KC rows of b, as many as the core follows in memory at a
+// time; what comes in two blocks is asked for ahead.
 constexpr int64_t MR = 12, NR = 32, KC = 32, kAhead = 2 * NR;
-// b transposed: a block is MR_DOT rows x NR_DOT columns, of 16 partial sums each, over KC_DOT of k, for which a is packed: its rows
-// are often a power of two apart, and L1 would not keep them.
+// b transposed: a block is MR_DOT rows x NR_DOT columns, of 16 partial sums each, over KC_DOT lanes of k, for which a is packed: its
+// rows are often a power of two apart, and L1 would not keep them.
 constexpr int64_t MR_DOT = 6, NR_DOT = 4, KC_DOT = 1024;
-
-constexpr uint16_t kAll = 0xFFFF;  // intrinsics without a mask leave GCC warning of what they leave undefined
-
-constexpr __mmask16 first(int64_t n) { return n >= 16 ? 0xFFFF : n <= 0 ? 0 : static_cast<__mmask16>((1u << n) - 1u); }
 
 // Rows of a block, so that m goes through in equal ones of at most `most`.
 constexpr int64_t even_block(int64_t m, int64_t most) {
@@ -82,24 +76,23 @@ HPMOE_AVX512 inline __m512 sums_of(const __m512 (*sum)[NR_DOT]) {
   return fold_parts(fold_parts(fold_four(sum[0]), fold_four(sum[1])), fold_parts(fold_four(sum[2]), fold_four(sum[3])));
 }
 
-// c[kRows, cols] (+)= a[kRows, kc] @ b[cols, kc]^T, a as [kc / 16][kRows][16], cols <= NR_DOT. Memory is asked for b `ahead` of it.
-template <int kRows>
-HPMOE_AVX512 void multiply_dots(int64_t k, const float* a, const float* b, int64_t ldb, int64_t cols, float* c, int64_t ldc,
-                                bool add, int64_t ahead) {
-  const float* line[NR_DOT];
+// c[kRows, cols] (+)= a[kRows, k] @ b[cols, k]^T, a as [lane vector][kRows][16], cols <= NR_DOT. Memory is asked for b `ahead` of it.
+template <class Terms, int kRows>
+HPMOE_AVX512 void multiply_dots(int64_t k, const float* a, const typename Terms::Element* b, int64_t ldb, int64_t cols, float* c,
+                                int64_t ldc, bool add, int64_t ahead) {
+  const typename Terms::Element* line[NR_DOT];
   for (int64_t j = 0; j < NR_DOT; ++j) line[j] = b + std::min(j, cols - 1) * ldb;
   constexpr int kPadded = (kRows + 3) / 4 * 4;
   __m512 sum[kPadded][NR_DOT];
   HPMOE_UNROLL for (int i = 0; i < kPadded; ++i)
     HPMOE_UNROLL for (int j = 0; j < NR_DOT; ++j) sum[i][j] = _mm512_setzero_ps();
-  for (int64_t at = 0; at < k; at += 16) {
-    const __mmask16 mask = first(k - at);
+  for (int64_t at = 0; at < k; at += 16 * Terms::kTerms, a += 16 * kRows) {
     __m512 x[NR_DOT];
-    HPMOE_UNROLL for (int j = 0; j < NR_DOT; ++j) x[j] = _mm512_maskz_loadu_ps(mask, line[j] + at);
+    HPMOE_UNROLL for (int j = 0; j < NR_DOT; ++j) x[j] = Terms::along(line[j] + at, k - at);
     if (ahead) HPMOE_UNROLL for (int j = 0; j < NR_DOT; ++j) _mm_prefetch(line[j] + at + ahead, _MM_HINT_T1);
     HPMOE_UNROLL for (int i = 0; i < kRows; ++i) {
-      const __m512 factor = _mm512_load_ps(a + at * kRows + i * 16);
-      HPMOE_UNROLL for (int j = 0; j < NR_DOT; ++j) sum[i][j] = _mm512_fmadd_ps(factor, x[j], sum[i][j]);
+      const __m512 factor = _mm512_load_ps(a + i * 16);
+      HPMOE_UNROLL for (int j = 0; j < NR_DOT; ++j) sum[i][j] = Terms::add(sum[i][j], factor, x[j]);
     }
   }
   alignas(64) float done[kPadded][NR_DOT];
@@ -121,13 +114,18 @@ template <int kRows>
 struct Strip {
   static constexpr auto* call = multiply_strip<kRows>;
 };
-template <int kRows>
+template <class Terms>
 struct Dots {
-  static constexpr auto* call = multiply_dots<kRows>;
+  template <int kRows>
+  struct Of {
+    static constexpr auto* call = multiply_dots<Terms, kRows>;
+  };
 };
 
-void multiply_by_strips(const Sizes& s, const float* a, int64_t lda, const float* b, int64_t ldb, float* c, int64_t ldc,
-                        bool accumulate) {
+void multiply_by_strips(const Sizes& s, const Matrix& left, const Matrix& right, const Matrix& out, bool accumulate) {
+  const float *const a = reinterpret_cast<const float*>(left.data), *const b = reinterpret_cast<const float*>(right.data);
+  float* const c = reinterpret_cast<float*>(out.data);
+  const int64_t lda = left.ld, ldb = right.ld, ldc = out.ld;
   thread_local Scratch<float> scratch;
   float* const packed = scratch.at_least(s.m * KC);
   const int64_t block = even_block(s.m, MR);
@@ -147,24 +145,32 @@ void multiply_by_strips(const Sizes& s, const float* a, int64_t lda, const float
   }
 }
 
-// packed[k / 16][row][k % 16] = a[row][k], zeros past the last k
-HPMOE_AVX512 void pack_lanes(int64_t rows, int64_t kc, const float* a, int64_t lda, float* packed) {
-  for (int64_t k = 0; k < kc; k += 16) {
-    for (int64_t i = 0; i < rows; ++i, packed += 16) _mm512_store_ps(packed, _mm512_maskz_loadu_ps(first(kc - k), a + i * lda + k));
+// packed[lane vector][row][16] = a[row, k], zeros past the last k
+template <class Terms>
+HPMOE_AVX512 void pack_lanes(int64_t rows, int64_t kc, const typename Terms::Element* a, int64_t lda, float* packed) {
+  for (int64_t k = 0; k < kc; k += 16 * Terms::kTerms) {
+    for (int64_t i = 0; i < rows; ++i, packed += 16) _mm512_store_ps(packed, Terms::along(a + i * lda + k, kc - k));
   }
 }
 
-void multiply_by_dots(const Sizes& s, const float* a, int64_t lda, const float* b, int64_t ldb, float* c, int64_t ldc,
-                      bool accumulate) {
+template <class Terms>
+void multiply_by_dots(const Sizes& s, const Matrix& left, const Matrix& right, const Matrix& out, bool accumulate) {
+  using Element = typename Terms::Element;
+  const Element *const a = reinterpret_cast<const Element*>(left.data), *const b = reinterpret_cast<const Element*>(right.data);
+  float* const c = reinterpret_cast<float*>(out.data);
+  const int64_t lda = left.ld, ldb = right.ld, ldc = out.ld;
+  constexpr int64_t kStep = KC_DOT * Terms::kTerms, kVector = 16 * Terms::kTerms;
   thread_local Scratch<float> scratch;
   float* const packed = scratch.at_least(s.m * KC_DOT);
   const int64_t block = even_block(s.m, MR_DOT);
-  for (int64_t k = 0; k < s.k; k += KC_DOT) {
-    const int64_t kc = std::min(KC_DOT, s.k - k), width = (kc + 15) / 16 * 16;
-    for (int64_t i = 0; i < s.m; i += block) pack_lanes(std::min(block, s.m - i), kc, a + i * lda + k, lda, packed + i * width);
+  for (int64_t k = 0; k < s.k; k += kStep) {
+    const int64_t kc = std::min(kStep, s.k - k), width = (kc + kVector - 1) / kVector * 16;
+    for (int64_t i = 0; i < s.m; i += block) {
+      pack_lanes<Terms>(std::min(block, s.m - i), kc, a + i * lda + k, lda, packed + i * width);
+    }
     for (int64_t j = 0; j < s.n; j += NR_DOT) {
       for (int64_t i = 0; i < s.m; i += block) {
-        const auto multiply = for_rows<Dots>(std::min(block, s.m - i), std::make_integer_sequence<int, MR_DOT>());
+        const auto multiply = for_rows<Dots<Terms>::template Of>(std::min(block, s.m - i), std::make_integer_sequence<int, MR_DOT>());
         multiply(kc, packed + i * width, b + j * ldb + k, ldb, std::min(NR_DOT, s.n - j), c + i * ldc + j, ldc, accumulate || k > 0,
                  i == 0 ? NR_DOT * ldb : 0);
       }
@@ -172,18 +178,27 @@ void multiply_by_dots(const Sizes& s, const float* a, int64_t lda, const float* 
   }
 }
 
-}  // namespace
-
-int64_t few_rows() {
-  static const bool has_avx512 = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512vl");
-  return has_avx512 ? kMostRows : 0;
+bool has_avx512() {
+  static const bool has =
+      __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512bw");
+  return has;
 }
 
+bool multiplies(Dtype dtype) {
+  static const bool has_bfloat16 = __builtin_cpu_supports("avx512bf16");
+  return dtype == Dtype::FLOAT32 || (dtype == Dtype::BFLOAT16 && has_bfloat16);
+}
+
+}  // namespace
+
+int64_t few_rows() { return has_avx512() ? kMostRows : 0; }
+
 bool few_rows_gemm(const Sizes& s, const Matrix& a, const Matrix& b, const Matrix& c, bool accumulate) {
-  if (a.transposed || s.m > few_rows()) return false;
-  (b.transposed ? multiply_by_dots : multiply_by_strips)(s, reinterpret_cast<const float*>(a.data), a.ld,
-                                                         reinterpret_cast<const float*>(b.data), b.ld,
-                                                         reinterpret_cast<float*>(c.data), c.ld, accumulate);
+  if (a.transposed || s.m > few_rows() || a.dtype != b.dtype || !multiplies(a.dtype)) return false;
+  const bool is_float32 = a.dtype == Dtype::FLOAT32;
+  const auto dots = is_float32 ? multiply_by_dots<Float32Terms> : multiply_by_dots<Bfloat16Terms>;
+  const auto whole = is_float32 && uses_amx() ? multiply_by_strips : multiply_by_row_groups;
+  (b.transposed ? dots : whole)(s, a, b, c, accumulate);
   return true;
 }
 

@@ -8,7 +8,8 @@ namespace hpmoe {
 // What few rows are: 0 where the core has no AVX-512.
 int64_t few_rows();
 
-// c = a @ b, or c += a @ b, all float32, where a has few rows and the core AVX-512; does nothing and returns false elsewhere.
+// c = a @ b, or c += a @ b, where a has few rows and the core AVX-512: c float32, a and b both float32 or, where the core multiplies
+// them, both bfloat16. Does nothing and returns false elsewhere.
 bool few_rows_gemm(const Sizes& sizes, const Matrix& a, const Matrix& b, const Matrix& c, bool accumulate);
 
 }  // namespace hpmoe

@@ -12,6 +12,7 @@
 #include "amx.h"
 #include "convert.h"
 #include "few_rows.h"
+#include "few_terms.h"
 #include "multiversion.h"
 #include "scratch.h"
 
@@ -156,11 +157,13 @@ void gemm(const Sizes& s, const Matrix& a, const Matrix& b, const Matrix& c, boo
   if (s.k == 0) return clear(s, c);
   const bool both_bf16 = a.dtype == Dtype::BFLOAT16 && b.dtype == Dtype::BFLOAT16;
   if (both_bf16 && uses_amx()) return amx_gemm(s, a, b, c, accumulate);
+  if (!uses_amx() && few_terms_gemm(s, a, b, c, accumulate)) return;
   thread_local Scratch<float> sums;
   const bool narrows = c.dtype != Dtype::FLOAT32;
   float* const wide = narrows ? sums.at_least(s.m * s.n) : nullptr;
   const Matrix sum = narrows ? Matrix{reinterpret_cast<char*>(wide), Dtype::FLOAT32, s.n} : c;
-  if (!both_bf16 || !dnnl_gemm(g_bf16_gemm, s, a, b, sum, accumulate)) multiply_converted(s, a, b, sum, accumulate);
+  const bool is_done = few_rows_gemm(s, a, b, sum, accumulate) || (both_bf16 && dnnl_gemm(g_bf16_gemm, s, a, b, sum, accumulate));
+  if (!is_done) multiply_converted(s, a, b, sum, accumulate);
   for (int64_t i = 0; i < s.m && narrows; ++i) {
     from_float32(c.dtype, wide + i * s.n, s.n, c.data + i * c.ld * element_size(c.dtype));
   }

@@ -1,0 +1,97 @@
+#include "row_groups.h"
+
+#include "terms.h"
+
+#if defined(__x86_64__) && defined(__linux__)
+
+#include <algorithm>
+#include <cstring>
+
+#include "scratch.h"
+
+namespace hpmoe {
+namespace {
+
+// Rows and columns of b that are in registers at a time.
+constexpr int64_t kRows = 8, kCols = 32;
+template <class Terms>
+constexpr int64_t kLanes = kRows / Terms::kTerms;
+
+// sums[m, kCols] += factors[m, kLanes] @ b, of which `rows` x `cols` are there: all of them where kWhole. Memory is asked for what
+// lies `ahead` of it.
+template <class Terms, bool kWhole>
+HPMOE_AVX512 inline void add_strip(int64_t m, const float* factors, const typename Terms::Element* b, int64_t ldb, int64_t rows,
+                                   int64_t cols, float* sums, int64_t ahead) {
+  __m512 x[kLanes<Terms>][2];
+  HPMOE_UNROLL for (int k = 0; k < kLanes<Terms>; ++k) {
+    const int64_t row = k * Terms::kTerms;
+    Terms::across(b + row * ldb, ldb, kWhole ? Terms::kTerms : rows - row, kWhole ? kCols : cols, x[k]);
+  }
+  HPMOE_UNROLL for (int row = 0; row < kRows; ++row) {
+    _mm_prefetch(b + row * ldb + ahead, _MM_HINT_T1);
+    if (Terms::kTerms == 1) _mm_prefetch(b + row * ldb + ahead + 16, _MM_HINT_T1);
+  }
+  for (int64_t i = 0; i < m; ++i, factors += kLanes<Terms>, sums += kCols) {
+    __m512 low = _mm512_load_ps(sums), high = _mm512_load_ps(sums + 16);
+    HPMOE_UNROLL for (int k = 0; k < kLanes<Terms>; ++k) {
+      const __m512 factor = _mm512_set1_ps(factors[k]);
+      low = Terms::add(low, factor, x[k][0]);
+      high = Terms::add(high, factor, x[k][1]);
+    }
+    _mm512_store_ps(sums, low);
+    _mm512_store_ps(sums + 16, high);
+  }
+}
+
+// sums[strip][m][kCols] += factors[m, kLanes] @ b[rows, n]
+template <class Terms>
+HPMOE_AVX512 void add_group(int64_t m, int64_t n, const float* factors, const typename Terms::Element* b, int64_t ldb, int64_t rows,
+                            float* sums, int64_t ahead) {
+  for (int64_t j = 0; j < n; j += kCols, sums += m * kCols) {
+    const bool is_whole = rows == kRows && n - j >= kCols;
+    (is_whole ? add_strip<Terms, true> : add_strip<Terms, false>)(m, factors, b + j, ldb, rows, n - j, sums, ahead);
+  }
+}
+
+// c[m, n] (+)= sums[strip][m][kCols]
+void put_sums(const Sizes& s, const float* sums, float* c, int64_t ldc, bool accumulate) {
+  for (int64_t j = 0; j < s.n; j += kCols, sums += s.m * kCols) {
+    for (int64_t i = 0; i < s.m; ++i) {
+      float* const to = c + i * ldc + j;
+      for (int64_t col = 0; col < std::min(kCols, s.n - j); ++col) to[col] = sums[i * kCols + col] + (accumulate ? to[col] : 0.0f);
+    }
+  }
+}
+
+template <class Terms>
+void multiply(const Sizes& s, const typename Terms::Element* a, int64_t lda, const typename Terms::Element* b, int64_t ldb, float* c,
+              int64_t ldc, bool accumulate) {
+  constexpr int64_t kFactors = kLanes<Terms>;
+  thread_local Scratch<float> scratch;
+  const int64_t num_sums = (s.n + kCols - 1) / kCols * kCols * s.m;
+  float *const sums = scratch.at_least(num_sums + s.m * kFactors), *const factors = sums + num_sums;
+  std::fill_n(sums, num_sums, 0.0f);
+  for (int64_t k = 0; k < s.k; k += kRows) {
+    const int64_t rows = std::min(kRows, s.k - k);
+    if (rows < kRows) std::fill_n(factors, s.m * kFactors, 0.0f);
+    for (int64_t i = 0; i < s.m; ++i) std::memcpy(factors + i * kFactors, a + i * lda + k, rows * sizeof *a);
+    add_group<Terms>(s.m, s.n, factors, b + k * ldb, ldb, rows, sums, k + kRows < s.k ? kRows * ldb : 0);
+  }
+  put_sums(s, sums, c, ldc, accumulate);
+}
+
+}  // namespace
+
+void multiply_by_row_groups(const Sizes& s, const Matrix& a, const Matrix& b, const Matrix& c, bool accumulate) {
+  const auto call = [&](auto terms) {
+    using Element = typename decltype(terms)::Element;
+    multiply<decltype(terms)>(s, reinterpret_cast<const Element*>(a.data), a.ld, reinterpret_cast<const Element*>(b.data), b.ld,
+                              reinterpret_cast<float*>(c.data), c.ld, accumulate);
+  };
+  if (b.dtype == Dtype::BFLOAT16) call(Bfloat16Terms());
+  else call(Float32Terms());
+}
+
+}  // namespace hpmoe
+
+#endif
