@@ -42,13 +42,3 @@ def read_table(header, sections, name, dtype):
     for column in set(dtype.names) - {"task", "event", "kind"}:
         out[column] = row[column]
     return out
-
-
-def read_events(header, sections):
-    """extent, index, mult and route of every event, as a protocol.EVENT_RUN array of runs of one."""
-    runs = sections["event_runs"]
-    lengths = np.diff(np.append(runs["first"], header["num_events"]))
-    out = np.repeat(runs, lengths)
-    out["first"] = np.arange(len(out))
-    out["index"] += np.arange(len(out)) - np.repeat(runs["first"], lengths)
-    return out

@@ -11,7 +11,7 @@ from brute_force import assert_ordered
 from jax import numpy as jnp
 
 import hpmoe
-from hpmoe import assign_queues, chain, fuse_persistent, overlap_comm, tile_partition
+from hpmoe import accumulate_grads, assign_queues, chain, fuse_persistent, overlap_comm, save_for_backward, tile_partition
 from hpmoe.dtypes import dtype_name, rounded, widen
 from hpmoe.layout import Layout
 from hpmoe.taskflow import rebuild
@@ -250,6 +250,19 @@ def assert_equals_numpy(f, layer):
     outs, grads = run_spmd(f, layer.ep, args, [cotangent], layer.num_tokens)
     want, want_grads = numpy_moe_ffn(args, cotangent, layer.num_tokens)
     assert_close([*outs, *grads], [want, *want_grads])
+
+
+def assert_accumulates(transform, layer, after=lambda f: f):
+    """Of moe_ffn under a transform, with main gradients and any save policy, and under another one `after` these: its output,
+    its gradients and what the main gradients grow by."""
+    args, cotangent = layer.arguments(), layer.cotangent()
+    want, want_grads = numpy_moe_ffn(args, cotangent)
+    for policy in ("everything", "recompute_swiglu", "dispatched_rows", lambda eqn: False):
+        mains = {"gate_up_weight": ms.ops.ones(args[3].shape), "down_weight": ms.ops.ones(args[4].shape)}
+        f = save_for_backward(accumulate_grads(transform(hpmoe.moe_ffn), into=mains), policy=policy)
+        outs, grads = run_spmd(fused()(after(f)), layer.ep, args, [cotangent])
+        assert_close([*outs, *grads[:2]], [want, *want_grads[:2]])
+        assert_close([m.asnumpy() - 1 for m in mains.values()], want_grads[2:])
 
 
 def assert_every_access_ordered(flow, args, num_tokens=None):

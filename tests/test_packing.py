@@ -9,7 +9,7 @@ import hpmoe
 from hpmoe import taskflow as tf
 from hpmoe.kernels import protocol
 from hpmoe.kernels.packing import pack
-from hpmoe.kernels.unpacking import read_events, read_table, read_tasks
+from hpmoe.kernels.unpacking import read_table, read_tasks
 from hpmoe.transforms.assign_queues import POLICIES
 
 TOKENS, HIDDEN, INNER, EXPERTS, TOP_K = 40, 12, 8, 8, 2
@@ -24,6 +24,16 @@ def make_flow(ep=2, direction="forward", signal=None, policy="critical_path", to
     f = f if signal is None else hpmoe.overlap_comm(f, signal=signal)
     machine = hpmoe.ascend_a3.replace(num_aic=3, num_aiv=5)
     return hpmoe.assign_queues(f, machine=machine, policy=policy).lower(*args, mesh=hpmoe.Mesh(ep), direction=direction)
+
+
+def read_events(header, sections):
+    """extent, index, mult and route of every event, as a protocol.EVENT_RUN array of runs of one."""
+    runs = sections["event_runs"]
+    lengths = np.diff(np.append(runs["first"], header["num_events"]))
+    out = np.repeat(runs, lengths)
+    out["first"] = np.arange(len(out))
+    out["index"] += np.arange(len(out)) - np.repeat(runs["first"], lengths)
+    return out
 
 
 def assert_survives_packing(flow):
