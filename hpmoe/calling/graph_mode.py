@@ -1,7 +1,7 @@
 """Graph mode: where MindSpore's graph compiler meets a call of ours, the call becomes one operator each way.
 
 The compiler parses `Graphed._call_in_graph` instead of `__call__`. While the graph is compiled the function is traced for
-the shapes at hand, and what the compiler goes on with is the operator of hpmoe.graph_operators that runs it.
+the shapes at hand, and what the compiler goes on with is the operator of hpmoe.calling.graph_operators that runs it.
 """
 
 from __future__ import annotations

@@ -70,7 +70,7 @@ class Staged(Graphed):
         return self._runner_on("lower", mesh).lower(args, kwargs, direction)
 
     def memory(self, *args: Any, mesh: Mesh | None = None, **kwargs: Any) -> Any:
-        """The bytes that the plans for arguments like `args` take, forward and backward, as an hpmoe.memory.MemoryReport.
+        """The bytes that the plans for arguments like `args` take, forward and backward, as an hpmoe.calling.memory.MemoryReport.
 
         Exact for the routing where all arrays are given, as for `lower`, and otherwise for as many rows as can be received.
         """
@@ -266,6 +266,16 @@ def _check_level(name: str, requires: str | None, level: str, what: object) -> N
 
 def chain(*transforms: Callable[..., Any]) -> Callable[[Callable[..., Any]], Any]:
     """Composes transforms, the first one innermost; `chain()` is the identity.
+
+    Args:
+        transforms: functions from callable to callable; one that needs options is given as
+            `lambda f: hpmoe.tile_partition(f, rows=64)` or as a functools.partial.
+
+    Returns:
+        A function from callable to staged callable.
+
+    Raises:
+        TransformError: something given is no transform, such as a function that is staged already.
 
     Example:
         >>> import hpmoe
