@@ -70,7 +70,7 @@ class Staged(Graphed):
         return self._runner_on("lower", mesh).lower(args, kwargs, direction)
 
     def memory(self, *args: Any, mesh: Mesh | None = None, **kwargs: Any) -> Any:
-        """The bytes that the plans for arguments like `args` take, forward and backward, as an hpmoe.calling.memory.MemoryReport.
+        """The bytes that the plans for arguments like `args` take, forward and backward: hpmoe.calling.memory.MemoryReport.
 
         Exact for the routing where all arrays are given, as for `lower`, and otherwise for as many rows as can be received.
         """
