@@ -1,1 +1,10 @@
-"""Proofs that a Taskflow is a correct schedule, whatever the routing."""
+"""verify: that a Taskflow is a correct schedule, whatever the routing.
+
+verify                                  what is proved, one thing after the other
+form, made_for, essence                 tables and operations are what they were made as
+tasks, regions                          each tile is a task in one queue; what tasks touch is there, and written once
+events, counting                        signals add up to thresholds
+implied, surely_before, before, facts   waits that are missing follow from others
+cycles                                  no task waits for itself, across ranks too
+order, rows, meeting, fault             what these share
+"""

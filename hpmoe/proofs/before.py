@@ -12,7 +12,7 @@ from hpmoe.proofs.order import direction
 from hpmoe.proofs.rows import Signal, Task, Wait
 
 if TYPE_CHECKING:
-    from hpmoe.proofs.implied import Proof
+    from hpmoe.proofs.surely_before import Proof
 
 
 class Before:
