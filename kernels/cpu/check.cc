@@ -50,9 +50,9 @@ class Checker {
     return fits(h.tasks_offset, h.num_tasks, sizeof(TaskWord)) && fits(h.queues_offset, h.num_queues + int64_t{1}, 4) &&
            fits(h.forms_offset, h.num_forms, sizeof(Form)) && fits(h.ops_offset, h.num_ops, sizeof(Op)) &&
            fits(h.buffers_offset, h.num_buffers, sizeof(Buffer)) &&
-           fits(h.event_runs_offset, h.num_event_runs, sizeof(EventRun)) && fits(h.waits_offset, h.num_waits, sizeof(Wait)) &&
-           fits(h.signals_offset, h.num_signals, sizeof(Signal)) && fits(h.routes_offset, h.num_routes, sizeof(Route)) &&
-           fits(h.shares_offset, h.num_shares, sizeof(Share)) &&
+           fits(h.event_runs_offset, h.num_event_runs, sizeof(EventRun)) &&
+           fits(h.waits_offset, h.num_waits, sizeof(Wait)) && fits(h.signals_offset, h.num_signals, sizeof(Signal)) &&
+           fits(h.routes_offset, h.num_routes, sizeof(Route)) && fits(h.shares_offset, h.num_shares, sizeof(Share)) &&
            fits(h.peer_order_offset, int64_t{h.ep_size} * h.ep_size, 4);
   }
 

@@ -193,7 +193,8 @@ class OpChecker {
     if (out.rows > 0 && out.rows < op.num_rows * num_k) return "an operand's buffer has too few rows for its op";
     for (int i = 3; i < op.num_operands; ++i)
       if (const char* fault = check_added(image_, op, i, num_k)) return fault;
-    return op.num_operands > 4 && op.operands[3].rows == op.operands[4].rows ? "a WGRAD adds to two arrays of a kind" : nullptr;
+    const bool adds_twice = op.num_operands > 4 && op.operands[3].rows == op.operands[4].rows;
+    return adds_twice ? "a WGRAD adds to two arrays of a kind" : nullptr;
   }
 
   // Of a WGRAD, whose output may be that of some of the experts.

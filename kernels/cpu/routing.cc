@@ -18,8 +18,8 @@ void keep_heaviest(int32_t* first, int32_t* last, int64_t rows, const float* top
 }  // namespace
 
 Routing::Routing(const Image& image, const Route& route, const Routing* experts)
-    : route_(route), experts_(experts), ep_size_(image.header->ep_size), tile_rows_(image.header->tile_rows), shares_(image.shares_of(route)),
-      copies_(ep_size_), ranks_(ep_size_) {
+    : route_(route), experts_(experts), ep_size_(image.header->ep_size), tile_rows_(image.header->tile_rows),
+      shares_(image.shares_of(route)), copies_(ep_size_), ranks_(ep_size_) {
   const auto policy = static_cast<DropPolicy>(route.drop_policy);
   const bool drops = policy == DropPolicy::POSITION || policy == DropPolicy::PROBS || experts;
   for (RankRoute& rank : ranks_) {
@@ -209,7 +209,8 @@ int64_t Routing::place_of_copy(int32_t rank, int32_t slot) const {
 int32_t Routing::slot_of(int32_t rank, const ExpertRow& row) const {
   const int64_t first = expert_start(rank, row.expert), slots = ceil_div(expert_rows(rank, row.expert), tile_rows_);
   const int64_t own = (source_start(rank, row.expert, rank) - first) / tile_rows_;
-  return ranks_[rank].first_slot[row.expert] + static_cast<int32_t>(((row.row - first) / tile_rows_ + slots - own % slots) % slots);
+  const int64_t slot = ((row.row - first) / tile_rows_ + slots - own % slots) % slots;
+  return ranks_[rank].first_slot[row.expert] + static_cast<int32_t>(slot);
 }
 
 void Routing::find_rows_of_experts(int32_t source, int32_t dest, int32_t entry, std::vector<ExpertRow>& rows) const {
@@ -218,7 +219,8 @@ void Routing::find_rows_of_experts(int32_t source, int32_t dest, int32_t entry, 
   rows.clear();
   for (int32_t i = first; i < first + route_.top_k; ++i) {
     const int32_t e = from.expert[i] - dest * num_local;
-    if (from.expert[i] >= 0 && e >= 0 && e < num_local) rows.push_back({e, experts_->source_start(dest, e, source) + from.place[i]});
+    if (from.expert[i] < 0 || e < 0 || e >= num_local) continue;
+    rows.push_back({e, experts_->source_start(dest, e, source) + from.place[i]});
   }
 }
 

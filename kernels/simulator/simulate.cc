@@ -323,8 +323,8 @@ class Simulation {
       const Task task = image_.task(worker.place);
       const int64_t event = event_of(image_.waits_of(task).first[worker.num_waits_met], frame_of(rank, task));
       const int64_t threshold = find_thresholds(image_, routings_, rank, ranks_[rank].num_tokens)[event];
-      return {static_cast<int32_t>(Code::TIMEOUT), rank, static_cast<int32_t>(w) % num_queues_, worker.place, static_cast<int32_t>(event),
-              worker.num_waits_met, threshold - missing_[rank][event], threshold};
+      return {static_cast<int32_t>(Code::TIMEOUT), rank, static_cast<int32_t>(w) % num_queues_, worker.place,
+              static_cast<int32_t>(event), worker.num_waits_met, threshold - missing_[rank][event], threshold};
     }
     return {};
   }
@@ -353,8 +353,8 @@ class Simulation {
 
 extern "C" int hpmoe_simulate(const void* image, int64_t image_bytes, const HpmoeRank* ranks, int32_t num_ranks,
                               const HpmoeMachine* machine, const HpmoeWork* work, int64_t num_parts,
-                              int64_t* trace, int64_t* released_by, double* missed, double* totals, double* served, int32_t num_bins,
-                              HpmoeStatus* status) {
+                              int64_t* trace, int64_t* released_by, double* missed, double* totals, double* served,
+                              int32_t num_bins, HpmoeStatus* status) {
   using hpmoe::Code;
   if (hpmoe::find_fault(image, image_bytes) || hpmoe::Image(image).header->ep_size != num_ranks) {
     *status = {static_cast<int32_t>(Code::BAD_IMAGE), -1, -1, -1, -1, -1, 0, 0};
