@@ -186,7 +186,7 @@ bool has_avx512() {
 
 bool multiplies(Dtype dtype) {
   static const bool has_bfloat16 = __builtin_cpu_supports("avx512bf16");
-  return dtype == Dtype::FLOAT32 || (dtype == Dtype::BFLOAT16 && has_bfloat16);
+  return dtype == Dtype::FLOAT32 || dtype == Dtype::FLOAT16 || (dtype == Dtype::BFLOAT16 && has_bfloat16);
 }
 
 }  // namespace
@@ -194,10 +194,13 @@ bool multiplies(Dtype dtype) {
 int64_t few_rows() { return has_avx512() ? kMostRows : 0; }
 
 bool few_rows_gemm(const Sizes& s, const Matrix& a, const Matrix& b, const Matrix& c, bool accumulate) {
+  const bool beside_amx = uses_amx();
   if (a.transposed || s.m > few_rows() || a.dtype != b.dtype || !multiplies(a.dtype)) return false;
-  const bool is_float32 = a.dtype == Dtype::FLOAT32;
-  const auto dots = is_float32 ? multiply_by_dots<Float32Terms> : multiply_by_dots<Bfloat16Terms>;
-  const auto whole = is_float32 && uses_amx() ? multiply_by_strips : multiply_by_row_groups;
+  if (beside_amx && a.dtype != Dtype::FLOAT32) return false;
+  const auto dots = a.dtype == Dtype::FLOAT32   ? multiply_by_dots<Float32Terms>
+                    : a.dtype == Dtype::FLOAT16 ? multiply_by_dots<Float16Terms>
+                                                : multiply_by_dots<Bfloat16Terms>;
+  const auto whole = beside_amx ? multiply_by_strips : multiply_by_row_groups;
   (b.transposed ? dots : whole)(s, a, b, c, accumulate);
   return true;
 }

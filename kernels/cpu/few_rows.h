@@ -8,8 +8,8 @@ namespace hpmoe {
 // What few rows are: 0 where the core has no AVX-512.
 int64_t few_rows();
 
-// c = a @ b, or c += a @ b, where a has few rows and the core AVX-512: c float32, a and b both float32 or, where the core multiplies
-// them, both bfloat16. Does nothing and returns false elsewhere.
+// c = a @ b, or c += a @ b, where a has few rows and the core AVX-512: c float32, a and b of one float dtype, bfloat16 where
+// the core multiplies it, and only float32 beside matrix units. Does nothing and returns false elsewhere.
 bool few_rows_gemm(const Sizes& sizes, const Matrix& a, const Matrix& b, const Matrix& c, bool accumulate);
 
 }  // namespace hpmoe

@@ -5,7 +5,6 @@
 #if defined(__x86_64__) && defined(__linux__)
 
 #include <algorithm>
-#include <cstring>
 
 #include "scratch.h"
 
@@ -29,7 +28,7 @@ HPMOE_AVX512 inline void add_strip(int64_t m, const float* factors, const typena
   }
   HPMOE_UNROLL for (int row = 0; row < kRows; ++row) {
     _mm_prefetch(b + row * ldb + ahead, _MM_HINT_T1);
-    if (Terms::kTerms == 1) _mm_prefetch(b + row * ldb + ahead + 16, _MM_HINT_T1);
+    if (sizeof *b == 4) _mm_prefetch(b + row * ldb + ahead + 16, _MM_HINT_T1);
   }
   for (int64_t i = 0; i < m; ++i, factors += kLanes<Terms>, sums += kCols) {
     __m512 low = _mm512_load_ps(sums), high = _mm512_load_ps(sums + 16);
@@ -74,7 +73,7 @@ void multiply(const Sizes& s, const typename Terms::Element* a, int64_t lda, con
   for (int64_t k = 0; k < s.k; k += kRows) {
     const int64_t rows = std::min(kRows, s.k - k);
     if (rows < kRows) std::fill_n(factors, s.m * kFactors, 0.0f);
-    for (int64_t i = 0; i < s.m; ++i) std::memcpy(factors + i * kFactors, a + i * lda + k, rows * sizeof *a);
+    for (int64_t i = 0; i < s.m; ++i) Terms::factors(a + i * lda + k, rows, factors + i * kFactors);
     add_group<Terms>(s.m, s.n, factors, b + k * ldb, ldb, rows, sums, k + kRows < s.k ? kRows * ldb : 0);
   }
   put_sums(s, sums, c, ldc, accumulate);
@@ -88,8 +87,11 @@ void multiply_by_row_groups(const Sizes& s, const Matrix& a, const Matrix& b, co
     multiply<decltype(terms)>(s, reinterpret_cast<const Element*>(a.data), a.ld, reinterpret_cast<const Element*>(b.data), b.ld,
                               reinterpret_cast<float*>(c.data), c.ld, accumulate);
   };
-  if (b.dtype == Dtype::BFLOAT16) call(Bfloat16Terms());
-  else call(Float32Terms());
+  switch (b.dtype) {
+    case Dtype::BFLOAT16: return call(Bfloat16Terms());
+    case Dtype::FLOAT16: return call(Float16Terms());
+    default: return call(Float32Terms());
+  }
 }
 
 }  // namespace hpmoe

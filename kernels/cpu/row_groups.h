@@ -5,7 +5,7 @@
 
 namespace hpmoe {
 
-// c = a @ b, or c += a @ b; a and b lie as they are written, both float32 or, where the core multiplies them, both bfloat16; c is
+// c = a @ b, or c += a @ b; a and b lie as they are written, of one float dtype, bfloat16 where the core multiplies it; c is
 // float32. For cores with AVX-512.
 void multiply_by_row_groups(const Sizes& sizes, const Matrix& a, const Matrix& b, const Matrix& c, bool accumulate);
 

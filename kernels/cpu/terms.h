@@ -1,4 +1,4 @@
-// Vectors of 16 float32 sums and what is multiplied into them: 32 bits of each operand a lane, one term of float32 or two of
+// Vectors of 16 float32 sums and what is multiplied into them: 32 bits of each operand a lane, one term as float32 or two of
 // bfloat16.
 #pragma once
 
@@ -7,6 +7,9 @@
 #include <immintrin.h>
 
 #include <cstdint>
+#include <cstring>
+
+#include "convert.h"
 
 #define HPMOE_AVX512 __attribute__((target("avx512f,avx512vl,avx512bw,avx512bf16")))
 #define HPMOE_UNROLL _Pragma("GCC unroll 16")
@@ -33,6 +36,26 @@ struct Float32Terms {
     lanes[1] = _mm512_maskz_loadu_ps(first(left - 16), row + 16);
   }
 
+  // n terms of a line as they are multiplied, one lane after the other.
+  static void factors(const float* line, int64_t n, float* lanes) { std::memcpy(lanes, line, n * sizeof *line); }
+
+  HPMOE_AVX512 static __m512 add(__m512 sum, __m512 a, __m512 b) { return _mm512_fmadd_ps(a, b, sum); }
+};
+
+struct Float16Terms {
+  using Element = uint16_t;
+  static constexpr int64_t kTerms = 1;
+
+  HPMOE_AVX512 static __m512 along(const uint16_t* line, int64_t left) {
+    return _mm512_maskz_cvtph_ps(kAll, _mm256_maskz_loadu_epi16(first(left), line));
+  }
+
+  HPMOE_AVX512 static void across(const uint16_t* row, int64_t, int64_t rows, int64_t cols, __m512* lanes) {
+    for (int i = 0; i < 2; ++i) lanes[i] = along(row + 16 * i, rows > 0 ? cols - 16 * i : 0);
+  }
+
+  static void factors(const uint16_t* line, int64_t n, float* lanes) { to_float32(Dtype::FLOAT16, line, n, lanes); }
+
   HPMOE_AVX512 static __m512 add(__m512 sum, __m512 a, __m512 b) { return _mm512_fmadd_ps(a, b, sum); }
 };
 
@@ -54,6 +77,8 @@ struct Bfloat16Terms {
     for (int i = 0; i < 2; ++i)
       lanes[i] = _mm512_castsi512_ps(_mm512_permutex2var_epi16(even, _mm512_load_si512(kPairs[i]), odd));
   }
+
+  static void factors(const uint16_t* line, int64_t n, float* lanes) { std::memcpy(lanes, line, n * sizeof *line); }
 
   HPMOE_AVX512 static __m512 add(__m512 sum, __m512 a, __m512 b) {
     return _mm512_dpbf16_ps(sum, (__m512bh)_mm512_castps_si512(a), (__m512bh)_mm512_castps_si512(b));
