@@ -42,7 +42,7 @@ class Work:
         self.num_parts = 0
         self._first: dict[tuple[int, str], int] = {}
         for i, op in enumerate(flow.ops):
-            (_, full), *_, (_, last) = op.col_ranges() * 2
+            full, last = (op.col_range(i, i + 1)[1] for i in (0, op.grid[2] - 1))
             tiles = [(cols, height) for height in block_heights(flow, op) for cols in (full, last)]
             for k, tile in enumerate(tiles):
                 if (same := tiles.index(tile)) < k:

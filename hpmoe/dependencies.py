@@ -33,9 +33,9 @@ class _Region:
 class _Derivation:
     def __init__(self, buffers, ops, routes, tile_rows):
         self.buffers, self.ops, self.routes, self.tile_rows = buffers, ops, routes, tile_rows
-        self.col_ranges = [op.col_ranges() for op in ops]
-        self.tasks_of = [Tasks(i, ((0, len(c)),)) for i, c in enumerate(self.col_ranges)]
-        self.tables = Tables(ops, [len(c) for c in self.col_ranges])
+        self.num_tiles = [op.grid[2] for op in ops]
+        self.tasks_of = [Tasks(i, ((0, n),)) for i, n in enumerate(self.num_tiles)]
+        self.tables = Tables(ops, self.num_tiles)
         self.launch, self.launched = 0, None
         self.writers: dict[int, list[int]] = {}
         for i, op in enumerate(ops):
@@ -159,10 +159,11 @@ class _Derivation:
             yield tasks, ((0, total),)
         elif modes == {"own"} and op.cols:
             step = max(1, parts // op.tile_cols)
-            for first in range(0, len(self.col_ranges[index]), step):
-                ranges = self.col_ranges[index][first:first + step]
-                columns = joined((col + a.offset, col + a.offset + cols) for col, cols in ranges for a in accesses)
-                yield Tasks(index, ((first, first + len(ranges)),)), tuple(columns)
+            for first in range(0, self.num_tiles[index], step):
+                last = min(first + step, self.num_tiles[index])
+                col, cols = op.col_range(first, last)
+                columns = joined((col + a.offset, col + a.offset + cols) for a in accesses)
+                yield Tasks(index, ((first, last),)), tuple(columns)
         elif modes == {"block"}:
             for block in range(op.domain.blocks):
                 start = block * op.params[0]
@@ -200,7 +201,7 @@ class _Derivation:
 
     def _overlapping(self, writer: int, region: _Region) -> Tasks:
         """Tasks of a writer whose columns meet the region's; whole-row writers always do."""
-        op, tasks, num_tiles = self.ops[writer], self.tasks_of[writer], len(self.col_ranges[writer])
+        op, tasks, num_tiles = self.ops[writer], self.tasks_of[writer], self.num_tiles[writer]
         hits: list[Interval] = []
         for access in op.outputs:
             buffer = self.buffers[access.buffer]
@@ -327,7 +328,7 @@ class _Derivation:
                   (True, True): tf.RETURNED_TO_FROM_EXPERT}[back, by_expert]
         size = op.num_peers * (local if by_expert else 1)
         name = self.buffers[put_op.operands[0].buffer].name
-        block = self.tables.add_block(("sent", put), name, "sent", (), extent, np.arange(size), len(put_op.col_ranges()),
+        block = self.tables.add_block(("sent", put), name, "sent", (), extent, np.arange(size), put_op.grid[2],
                                       op.domain.route, by_expert)
         if by_expert:
             self.tables.wait(tasks, block.first, by_unit=1, by_peer=local)

@@ -220,16 +220,16 @@ class Taskflow:
 @functools.lru_cache(maxsize=8)
 def make_tasks(ops: tuple[TileOp, ...]) -> np.ndarray:
     """All tasks of `ops`, read-only: operation by operation, then by unit, peer and columns."""
-    ranges = [op.col_ranges() for op in ops]
     shapes = [op.grid for op in ops]
     tasks, first = np.empty(sum(map(math.prod, shapes)), TASK), 0
-    for index, (op, shape, cols) in enumerate(zip(ops, shapes, ranges, strict=True)):
+    for index, (op, shape) in enumerate(zip(ops, shapes, strict=True)):
         grid = tasks[first:first + math.prod(shape)].reshape(shape)
         first += grid.size
         grid["op"] = index
         grid["row"] = (np.arange(shape[0]) + op.first_row)[:, None, None]
         grid["peer"] = np.arange(shape[1])[:, None] if op.num_peers else -1
-        grid["col"], grid["cols"] = np.array(cols, "i4").T
+        grid["col"] = np.arange(shape[2]) * op.tile_cols
+        grid["cols"] = np.minimum(op.cols - grid["col"], op.tile_cols)
     tasks.setflags(write=False)
     return tasks
 

@@ -193,8 +193,11 @@ class TileOp:
         """The positions of the ranks that a task of `peer` is for; -1 stays alone."""
         return range(peer, ep_size if peer >= 0 else 0, self.num_peers or ep_size)
 
+    def col_range(self, first: int, last: int) -> tuple[int, int]:
+        """First column and number of columns of the column tiles first..last-1."""
+        start = first * self.tile_cols
+        return start, min(last * self.tile_cols, self.cols) - start
+
     def col_ranges(self) -> list[tuple[int, int]]:
         """(first column, number of columns) of each column tile."""
-        if self.cols == 0:
-            return [(0, 0)]
-        return [(c, min(self.tile_cols, self.cols - c)) for c in range(0, self.cols, self.tile_cols)]
+        return [self.col_range(i, i + 1) for i in range(self.grid[2])]

@@ -112,7 +112,7 @@ def grids_of(flow: tf.Taskflow) -> Iterator[tuple[tf.TileOp, slice, tuple[int, i
     """The tasks of each operation and their shape, (units, peers, column tiles); see make_tasks."""
     first = 0
     for op in flow.ops:
-        shape = op.domain.size, max(1, op.num_peers), len(op.col_ranges())
+        shape = op.grid
         last = first + shape[0] * shape[1] * shape[2]
         yield op, slice(first, last), shape
         first = last
