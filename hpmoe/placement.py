@@ -147,7 +147,7 @@ def place_replicas(loads: Sequence[float] | np.ndarray, *, ep_size: int, replica
         loads: [num_experts], what is expected of each expert in any unit: rows of a former step, say
             `numpy.bincount(topk_ids.reshape(-1), minlength=num_experts)`.
         ep_size: ranks, which own equal numbers of consecutive experts.
-        replicas: slots for copies on each rank.
+        replicas: slots for copies on each rank; never more than there are experts of other ranks.
         min_load: what a copy must take at least to be made, in the unit of the loads; never less than 1/64 of a mean rank.
 
     Raises:
@@ -162,6 +162,7 @@ def place_replicas(loads: Sequence[float] | np.ndarray, *, ep_size: int, replica
     check_argument(len(loads) % ep_size == 0, "replicate_experts", "loads", f"of {len(loads)} experts",
                    f"of a multiple of {ep_size} ranks")
     num_own, mean = len(loads) // ep_size, loads.sum() / ep_size
+    replicas = min(replicas, len(loads) - num_own)
     held = np.zeros((ep_size, len(loads)))  # what each rank takes of each expert
     held[np.arange(len(loads)) // num_own, np.arange(len(loads))] = loads
     slots: list[list[int]] = [[] for _ in range(ep_size)]

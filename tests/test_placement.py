@@ -38,7 +38,7 @@ def test_random_loads():
         ep, own, replicas = int(rng.integers(1, 9)), int(rng.integers(1, 5)), int(rng.integers(1, 4))
         loads = rng.zipf(1.5, ep * own).clip(max=1000) * rng.integers(0, 2, ep * own)
         placement = place_replicas(loads, ep_size=ep, replicas=replicas)
-        assert_well_formed(placement, replicas)
+        assert_well_formed(placement, min(replicas, (ep - 1) * own))
         before = loads.reshape(ep, -1).sum(axis=1).max()
         assert rank_loads(placement, loads).max() <= before + 1e-3 * max(before, 1)
         assert placement == place_replicas(loads, ep_size=ep, replicas=replicas)
@@ -70,6 +70,12 @@ def test_copies_take_at_least_so_much():
     loads = [8, 0, 0, 0, 0, 0, 0, 0]
     for least, copies in ((0, 7), (0.9, 7), (1.1, 0)):
         assert place_replicas(loads, ep_size=8, min_load=least).most_copies == copies
+
+
+def test_no_more_slots_than_experts_of_other_ranks():
+    placement = place_replicas([6, 2, 0, 0], ep_size=2, replicas=2**30)
+    assert (placement.num_replicas, placement.most_copies) == (2, 1)
+    assert place_replicas([7, 1], ep_size=1, replicas=2**30).num_replicas == 0
 
 
 def test_no_load_no_copies():
