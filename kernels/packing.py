@@ -7,6 +7,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from hpmoe.dtypes import storage_dtype
+from hpmoe.errors import TransformError
 from hpmoe.kernels import protocol
 from hpmoe.kernels.native import Tables, load
 from hpmoe.kernels.protocol import Cols, Domain, DropPolicy, Dtype, MapCode, Opcode, Reduction, Rows
@@ -48,10 +49,11 @@ def _pack_forms(flow: Taskflow, ops: np.ndarray) -> tuple[np.ndarray, int, dict[
     result = load().hpmoe_pack_forms(tables, *(a.ctypes.data for a in (words, *out, sizes)))
     if result == 1:
         raise MemoryError(f"pack: not enough memory for {flow.num_tasks} tasks")
+    if result == 2:
+        raise ValueError(f"pack: the tables of {flow.name} name a task, an event or a tile that does not exist")
     if result:
-        raise ValueError(f"pack: the tables of {flow.name} " + (
-            "name a task, an event or a tile that does not exist" if result == 2 else
-            "are too irregular: a word of 32 bits cannot tell apart what its tasks wait for and signal"))
+        raise TransformError(f"pack: {flow.name} is too large: a word of 32 bits cannot tell apart what its "
+                             f"{flow.num_tasks:,} tasks, of which larger tiles make fewer, wait for and signal")
     names = ("forms", "waits", "signals")
     return words, int(sizes[0]), {name: a[:n] for name, a, n in zip(names, out, sizes[1:].tolist(), strict=True)}
 

@@ -100,6 +100,16 @@ def test_what_cannot_be_packed_is_refused():
         pack(flow.replace(waits=waits))
 
 
+def test_tables_that_a_word_cannot_tell_apart_are_refused():
+    flow = hpmoe.assign_queues(hpmoe.tile_partition(hpmoe.swiglu, rows=1), machine=hpmoe.cpu(1)).lower(
+        hpmoe.Aval((2**17, 2), "float32"))
+    events, signals = np.zeros(flow.num_tasks, tf.EVENT), np.zeros(flow.num_tasks, tf.SIGNAL)
+    signals["task"] = events["index"] = np.arange(flow.num_tasks)
+    signals["event"] = np.random.default_rng(0).permutation(flow.num_tasks)
+    with pytest.raises(hpmoe.TransformError, match="pack: swiglu is too large: .* what its 131,072 tasks, of which larger tiles"):
+        pack(flow.replace(events=events, signals=signals))
+
+
 def test_operations_without_blocks_are_refused():
     staged = hpmoe.assign_queues(hpmoe.tile_partition(hpmoe.swiglu, rows=4), machine=hpmoe.cpu(1))
     flow = staged.lower(hpmoe.Aval((8, 6), "float32"))
