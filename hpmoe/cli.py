@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import os
+import signal
 import sys
+import threading
 from collections.abc import Sequence
 from importlib import metadata
 
+import mindspore as ms
 from absl import flags
 
 from hpmoe.commands import bench, build, calibrate, compare, demo, doctor, memory, plan, show, simulate, tune
@@ -73,7 +76,15 @@ def _run(args: list[str]) -> int:
     if options.help:
         print(command_help(name, values))
         return 0
+    _keep_ctrl_c()
     return COMMANDS[name].run(options)
+
+
+def _keep_ctrl_c() -> None:
+    """Gives Ctrl-C back to Python: MindSpore's first operator and first gradient take it, to end the process at once."""
+    if threading.current_thread() is threading.main_thread():
+        ms.grad(lambda x: x * x)(ms.Tensor(1.0)).asnumpy()
+        signal.signal(signal.SIGINT, signal.getsignal(signal.SIGINT) or signal.default_int_handler)
 
 
 def define(name: str) -> flags.FlagValues:

@@ -62,6 +62,12 @@ def test_version(capsys):
     ("demo --json=3", "hpmoe demo: flag --json=3: it must be true or false"),
     ("demo --dtype=float64", "hpmoe demo: flag --dtype=float64: it must be one of float32, bfloat16, float16; did you mean"),
     ("demo all", "hpmoe demo: unexpected argument 'all'"),
+    ("show --ep=8192 --experts=8192", "hpmoe show: flag --ep=8192: it must be at most 4096"),
+    ("show --experts=4194306", "hpmoe show: flag --experts=4194306: it must be at most 4194304"),
+    ("show --hidden=1073741824", "hpmoe show: flag --hidden=1073741824: it must be at most 1073741823 with these experts"),
+    ("plan --intermediate=1073741824", "hpmoe plan: flag --intermediate=1073741824: it must be at most 67108863 with these"),
+    ("plan --tokens=1073741824", "hpmoe plan: flag --tokens=1073741824: it must be at most 268435455 with these experts"),
+    ("simulate --tokens=8388608", "hpmoe simulate: flag --tokens=8388608: it must be at most 4194304 with --ep=8 and --top_k=8"),
     ("show --stage=tile", "hpmoe show: flag --stage=tile: it must be one of program, tiles, overlap, queues, kernel, "
                           "all; did you mean tiles?"),
     ("show --stage=kernel --machine=ascend_a2",
@@ -92,6 +98,15 @@ def test_a_failed_run_is_one_line(capsys, monkeypatch, error, status, text):
     assert run(capsys, "doctor") == (status, "", text)
 
 
+def test_a_command_that_fails_leaves_no_empty_file(capsys, monkeypatch, tmp_path):
+    def fail(*_):
+        raise KeyboardInterrupt
+
+    monkeypatch.setattr(demo, "make_inputs", fail)
+    status, _, err = run(capsys, "demo", *SMALL, f"--out={tmp_path / 'new.json'}")
+    assert (status, err, list(tmp_path.iterdir())) == (130, "hpmoe demo: interrupted\n", [])
+
+
 def test_a_reader_that_leaves_early_is_no_error():
     command = f"{sys.executable} -m hpmoe.cli show --stage=program | head -1"
     done = subprocess.run(command, shell=True, capture_output=True, text=True, timeout=60, check=True)
@@ -117,6 +132,25 @@ def test_progress_is_silent_when_quick_and_names_the_step_when_not(capsys, monke
         time.sleep(0.2)
     out, err = capsys.readouterr()
     assert out == "" and re.fullmatch(r"hpmoe demo: +0 s  slow\n", err)
+
+
+def test_ctrl_c_ends_a_command_that_uses_mindspore():
+    code = """
+import signal
+import sys
+import mindspore as ms
+from hpmoe import cli
+from hpmoe.commands import doctor
+
+def run(_):
+    ms.grad(lambda x: x + 1)(ms.Tensor([1.0])).asnumpy()
+    signal.raise_signal(signal.SIGINT)
+
+doctor.run = run
+sys.exit(cli.main(["doctor"]))
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stderr) == (130, "hpmoe doctor: interrupted\n")
 
 
 # Demo.

@@ -12,6 +12,7 @@ from typing import Any
 from absl import flags
 
 from hpmoe.dtypes import FLOATS
+from hpmoe.limits import MOST_EXPERTS, MOST_RANKS, MOST_ROWS
 
 MOST = 2**30
 
@@ -102,9 +103,14 @@ def define_dtype(values: flags.FlagValues) -> None:
 
 
 def check_sizes(o: Any) -> None:
-    """Raises UsageError where the sizes do not fit each other."""
+    """Raises UsageError where the sizes do not fit each other, or no taskflow has room for them."""
     check_flag(o.experts % o.ep == 0, "experts", o.experts, f"a multiple of --ep, which is {o.ep}")
     check_flag(o.top_k <= o.experts, "top_k", o.top_k, f"at most --experts, which is {o.experts}")
+    check_flag(o.ep <= MOST_RANKS, "ep", o.ep, f"at most {MOST_RANKS}")
+    check_flag(o.experts <= MOST_EXPERTS, "experts", o.experts, f"at most {MOST_EXPERTS}")
+    for name, share in (("tokens", o.top_k), ("hidden", o.experts // o.ep), ("intermediate", max(2, o.experts // o.ep))):
+        size, most = getattr(o, name), MOST_ROWS // share
+        check_flag(size <= most, name, size, f"at most {most} with these experts")
 
 
 def sizes(o: Any) -> dict[str, int]:
@@ -119,7 +125,11 @@ def check_flag(condition: bool, name: str, got: object, expected: str) -> None:
 def is_writable(path: Path) -> bool:
     """Whether a file can be put there; asked before the work, whose result would be lost."""
     try:
+        path = path.resolve()
+        is_new = not path.exists()
         path.open("a").close()
+        if is_new:
+            path.unlink()
     except (OSError, ValueError):  # a name with a zero in it
         return False
     return True

@@ -26,6 +26,9 @@ turns techniques off and on one by one, on 4, 16, ... ranks up to --most_ranks, 
 and --ep say."""
 
 
+MOST_IDS = 2**28  # of all ranks, a GiB
+
+
 def define(values: flags.FlagValues) -> None:
     define_schedule(values)
     options.define_switch(values, "paper", "HyperParallel-MoE's table: paper, simulated, error")
@@ -88,6 +91,8 @@ def check_schedule(o: Any) -> None:
     options.check_sizes(o)
     most = min(o.ep, o.experts / o.top_k)
     options.check_flag(1 <= o.imbalance <= most, "imbalance", f"{o.imbalance:g}", f"from 1 to {most:g} for these sizes")
+    tokens = MOST_IDS // (o.ep * o.top_k)
+    options.check_flag(o.tokens <= tokens, "tokens", o.tokens, f"at most {tokens} with --ep={o.ep} and --top_k={o.top_k}")
 
 
 def machine_of(o: Any) -> hpmoe.Machine:
