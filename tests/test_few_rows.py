@@ -55,6 +55,16 @@ def test_rows_do_not_depend_on_how_few_they_are(transposed, dtype):
         np.testing.assert_array_equal(product(x[:m], w, dtype, transposed), whole[:m])
 
 
+@pytest.mark.parametrize("transposed", [0, 1])
+def test_long_sums_are_rounded_as_few_times_as_short_ones(transposed):
+    """Groups of terms are summed alone: one after the other, the roundings of 4096 terms would come to thrice as much."""
+    rng = np.random.default_rng(4)
+    x, w = rng.random((8, 4096), np.float32), rng.random((4096, 64), np.float32)
+    exact = x.astype(float) @ w
+    error = (product(x, w, F32, transposed) - exact) / exact
+    assert np.sqrt((error**2).mean()) < 5e-7
+
+
 @DTYPES
 @pytest.mark.parametrize("transposed", [0, 1])
 def test_nan_stays_in_its_row_and_column(transposed, dtype):

@@ -13,14 +13,14 @@
 namespace hpmoe {
 namespace {
 
-// b is read where it lies: with few rows packing it would take as long as the products. Sums stay in registers. Matrix units are
-// faster from about 64 rows on.
+// b is read where it lies: with few rows packing it would take as long as the products. Matrix units are faster from about 64
+// rows on.
 constexpr int64_t kMostRows = 56;
-// b as it lies, beside matrix units: a block is MR rows x 32 columns over KC rows of b, as many as the core follows in memory at a
-// time; what comes in two blocks is asked for ahead.
+// b as it lies, beside matrix units: a block is MR rows x 32 columns over KC rows of b, as many as the core follows in
+// memory at a time; what comes in two blocks is asked for ahead.
 constexpr int64_t MR = 12, NR = 32, KC = 32, kAhead = 2 * NR;
-// b transposed: a block is MR_DOT rows x NR_DOT columns, of 16 partial sums each, over KC_DOT lanes of k, for which a is packed: its
-// rows are often a power of two apart, and L1 would not keep them.
+// b transposed: a block is MR_DOT rows x NR_DOT columns, of 16 partial sums each, over KC_DOT lanes of k, for which a is
+// packed: its rows are often a power of two apart, and L1 would not keep them.
 constexpr int64_t MR_DOT = 6, NR_DOT = 4, KC_DOT = 1024;
 
 // Rows of a block, so that m goes through in equal ones of at most `most`.
@@ -76,10 +76,11 @@ HPMOE_AVX512 inline __m512 sums_of(const __m512 (*sum)[NR_DOT]) {
   return fold_parts(fold_parts(fold_four(sum[0]), fold_four(sum[1])), fold_parts(fold_four(sum[2]), fold_four(sum[3])));
 }
 
-// c[kRows, cols] (+)= a[kRows, k] @ b[cols, k]^T, a as [lane vector][kRows][16], cols <= NR_DOT. Memory is asked for b `ahead` of it.
+// c[kRows, cols] (+)= a[kRows, k] @ b[cols, k]^T, a as [vector][kRows][16], cols <= NR_DOT. Memory is asked for what lies
+// `ahead` of b.
 template <class Terms, int kRows>
-HPMOE_AVX512 void multiply_dots(int64_t k, const float* a, const typename Terms::Element* b, int64_t ldb, int64_t cols, float* c,
-                                int64_t ldc, bool add, int64_t ahead) {
+HPMOE_AVX512 void multiply_dots(int64_t k, const float* a, const typename Terms::Element* b, int64_t ldb, int64_t cols,
+                                float* c, int64_t ldc, bool add, int64_t ahead) {
   const typename Terms::Element* line[NR_DOT];
   for (int64_t j = 0; j < NR_DOT; ++j) line[j] = b + std::min(j, cols - 1) * ldb;
   constexpr int kPadded = (kRows + 3) / 4 * 4;
@@ -145,7 +146,7 @@ void multiply_by_strips(const Sizes& s, const Matrix& left, const Matrix& right,
   }
 }
 
-// packed[lane vector][row][16] = a[row, k], zeros past the last k
+// packed[vector][row][16] = a[row, k], zeros past the last k
 template <class Terms>
 HPMOE_AVX512 void pack_lanes(int64_t rows, int64_t kc, const typename Terms::Element* a, int64_t lda, float* packed) {
   for (int64_t k = 0; k < kc; k += 16 * Terms::kTerms) {
@@ -156,7 +157,7 @@ HPMOE_AVX512 void pack_lanes(int64_t rows, int64_t kc, const typename Terms::Ele
 template <class Terms>
 void multiply_by_dots(const Sizes& s, const Matrix& left, const Matrix& right, const Matrix& out, bool accumulate) {
   using Element = typename Terms::Element;
-  const Element *const a = reinterpret_cast<const Element*>(left.data), *const b = reinterpret_cast<const Element*>(right.data);
+  const auto *const a = reinterpret_cast<const Element*>(left.data), *const b = reinterpret_cast<const Element*>(right.data);
   float* const c = reinterpret_cast<float*>(out.data);
   const int64_t lda = left.ld, ldb = right.ld, ldc = out.ld;
   constexpr int64_t kStep = KC_DOT * Terms::kTerms, kVector = 16 * Terms::kTerms;
@@ -170,8 +171,9 @@ void multiply_by_dots(const Sizes& s, const Matrix& left, const Matrix& right, c
     }
     for (int64_t j = 0; j < s.n; j += NR_DOT) {
       for (int64_t i = 0; i < s.m; i += block) {
-        const auto multiply = for_rows<Dots<Terms>::template Of>(std::min(block, s.m - i), std::make_integer_sequence<int, MR_DOT>());
-        multiply(kc, packed + i * width, b + j * ldb + k, ldb, std::min(NR_DOT, s.n - j), c + i * ldc + j, ldc, accumulate || k > 0,
+        const int64_t rows = std::min(block, s.m - i), cols = std::min(NR_DOT, s.n - j);
+        const auto multiply = for_rows<Dots<Terms>::template Of>(rows, std::make_integer_sequence<int, MR_DOT>());
+        multiply(kc, packed + i * width, b + j * ldb + k, ldb, cols, c + i * ldc + j, ldc, accumulate || k > 0,
                  i == 0 ? NR_DOT * ldb : 0);
       }
     }

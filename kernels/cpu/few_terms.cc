@@ -66,7 +66,8 @@ void put_row(float* sums, float* narrow, int64_t n, const Matrix& c, int64_t row
   for (int64_t j = 0; j < n && accumulate; ++j) sums[j] += before[j];
   const bool narrows = c.dtype != Dtype::FLOAT32;
   if (narrows) from_float32(c.dtype, sums, n, narrow);
-  copy(reinterpret_cast<const char*>(narrows ? narrow : sums), n * element_size(c.dtype), c.streamed && reinterpret_cast<uintptr_t>(to) % 16 == 0, to);
+  const bool streams = c.streamed && reinterpret_cast<uintptr_t>(to) % 16 == 0;
+  copy(reinterpret_cast<const char*>(narrows ? narrow : sums), n * element_size(c.dtype), streams, to);
 }
 
 }  // namespace

@@ -162,7 +162,8 @@ void gemm(const Sizes& s, const Matrix& a, const Matrix& b, const Matrix& c, boo
   const bool narrows = c.dtype != Dtype::FLOAT32;
   float* const wide = narrows ? sums.at_least(s.m * s.n) : nullptr;
   const Matrix sum = narrows ? Matrix{reinterpret_cast<char*>(wide), Dtype::FLOAT32, s.n} : c;
-  const bool is_done = few_rows_gemm(s, a, b, sum, accumulate) || (both_bf16 && dnnl_gemm(g_bf16_gemm, s, a, b, sum, accumulate));
+  const bool is_done =
+      few_rows_gemm(s, a, b, sum, accumulate) || (both_bf16 && dnnl_gemm(g_bf16_gemm, s, a, b, sum, accumulate));
   if (!is_done) multiply_converted(s, a, b, sum, accumulate);
   for (int64_t i = 0; i < s.m && narrows; ++i) {
     from_float32(c.dtype, wide + i * s.n, s.n, c.data + i * c.ld * element_size(c.dtype));

@@ -16,11 +16,11 @@ constexpr int64_t kRows = 8, kCols = 32;
 template <class Terms>
 constexpr int64_t kLanes = kRows / Terms::kTerms;
 
-// sums[m, kCols] += factors[m, kLanes] @ b, of which `rows` x `cols` are there: all of them where kWhole. Memory is asked for what
-// lies `ahead` of it.
+// sums[m, kCols] += factors[m, kLanes] @ b, of which `rows` x `cols` are there: all of them where kWhole. The group's terms are
+// summed first: fewer roundings add up. Memory is asked for what lies `ahead` of b.
 template <class Terms, bool kWhole>
-HPMOE_AVX512 inline void add_strip(int64_t m, const float* factors, const typename Terms::Element* b, int64_t ldb, int64_t rows,
-                                   int64_t cols, float* sums, int64_t ahead) {
+HPMOE_AVX512 inline void add_strip(int64_t m, const float* factors, const typename Terms::Element* b, int64_t ldb,
+                                   int64_t rows, int64_t cols, float* sums, int64_t ahead) {
   __m512 x[kLanes<Terms>][2];
   HPMOE_UNROLL for (int k = 0; k < kLanes<Terms>; ++k) {
     const int64_t row = k * Terms::kTerms;
@@ -31,21 +31,21 @@ HPMOE_AVX512 inline void add_strip(int64_t m, const float* factors, const typena
     if (sizeof *b == 4) _mm_prefetch(b + row * ldb + ahead + 16, _MM_HINT_T1);
   }
   for (int64_t i = 0; i < m; ++i, factors += kLanes<Terms>, sums += kCols) {
-    __m512 low = _mm512_load_ps(sums), high = _mm512_load_ps(sums + 16);
+    __m512 low = _mm512_setzero_ps(), high = _mm512_setzero_ps();
     HPMOE_UNROLL for (int k = 0; k < kLanes<Terms>; ++k) {
       const __m512 factor = _mm512_set1_ps(factors[k]);
       low = Terms::add(low, factor, x[k][0]);
       high = Terms::add(high, factor, x[k][1]);
     }
-    _mm512_store_ps(sums, low);
-    _mm512_store_ps(sums + 16, high);
+    _mm512_store_ps(sums, _mm512_add_ps(_mm512_load_ps(sums), low));
+    _mm512_store_ps(sums + 16, _mm512_add_ps(_mm512_load_ps(sums + 16), high));
   }
 }
 
 // sums[strip][m][kCols] += factors[m, kLanes] @ b[rows, n]
 template <class Terms>
-HPMOE_AVX512 void add_group(int64_t m, int64_t n, const float* factors, const typename Terms::Element* b, int64_t ldb, int64_t rows,
-                            float* sums, int64_t ahead) {
+HPMOE_AVX512 void add_group(int64_t m, int64_t n, const float* factors, const typename Terms::Element* b, int64_t ldb,
+                            int64_t rows, float* sums, int64_t ahead) {
   for (int64_t j = 0; j < n; j += kCols, sums += m * kCols) {
     const bool is_whole = rows == kRows && n - j >= kCols;
     (is_whole ? add_strip<Terms, true> : add_strip<Terms, false>)(m, factors, b + j, ldb, rows, n - j, sums, ahead);
@@ -57,14 +57,16 @@ void put_sums(const Sizes& s, const float* sums, float* c, int64_t ldc, bool acc
   for (int64_t j = 0; j < s.n; j += kCols, sums += s.m * kCols) {
     for (int64_t i = 0; i < s.m; ++i) {
       float* const to = c + i * ldc + j;
-      for (int64_t col = 0; col < std::min(kCols, s.n - j); ++col) to[col] = sums[i * kCols + col] + (accumulate ? to[col] : 0.0f);
+      const float* const from = sums + i * kCols;
+      for (int64_t col = 0; col < std::min(kCols, s.n - j); ++col) to[col] = from[col] + (accumulate ? to[col] : 0.0f);
     }
   }
 }
 
 template <class Terms>
-void multiply(const Sizes& s, const typename Terms::Element* a, int64_t lda, const typename Terms::Element* b, int64_t ldb, float* c,
-              int64_t ldc, bool accumulate) {
+void multiply(const Sizes& s, const Matrix& left, const Matrix& right, const Matrix& out, bool accumulate) {
+  using Element = typename Terms::Element;
+  const auto *const a = reinterpret_cast<const Element*>(left.data), *const b = reinterpret_cast<const Element*>(right.data);
   constexpr int64_t kFactors = kLanes<Terms>;
   thread_local Scratch<float> scratch;
   const int64_t num_sums = (s.n + kCols - 1) / kCols * kCols * s.m;
@@ -73,24 +75,19 @@ void multiply(const Sizes& s, const typename Terms::Element* a, int64_t lda, con
   for (int64_t k = 0; k < s.k; k += kRows) {
     const int64_t rows = std::min(kRows, s.k - k);
     if (rows < kRows) std::fill_n(factors, s.m * kFactors, 0.0f);
-    for (int64_t i = 0; i < s.m; ++i) Terms::factors(a + i * lda + k, rows, factors + i * kFactors);
-    add_group<Terms>(s.m, s.n, factors, b + k * ldb, ldb, rows, sums, k + kRows < s.k ? kRows * ldb : 0);
+    for (int64_t i = 0; i < s.m; ++i) Terms::factors(a + i * left.ld + k, rows, factors + i * kFactors);
+    add_group<Terms>(s.m, s.n, factors, b + k * right.ld, right.ld, rows, sums, k + kRows < s.k ? kRows * right.ld : 0);
   }
-  put_sums(s, sums, c, ldc, accumulate);
+  put_sums(s, sums, reinterpret_cast<float*>(out.data), out.ld, accumulate);
 }
 
 }  // namespace
 
 void multiply_by_row_groups(const Sizes& s, const Matrix& a, const Matrix& b, const Matrix& c, bool accumulate) {
-  const auto call = [&](auto terms) {
-    using Element = typename decltype(terms)::Element;
-    multiply<decltype(terms)>(s, reinterpret_cast<const Element*>(a.data), a.ld, reinterpret_cast<const Element*>(b.data), b.ld,
-                              reinterpret_cast<float*>(c.data), c.ld, accumulate);
-  };
   switch (b.dtype) {
-    case Dtype::BFLOAT16: return call(Bfloat16Terms());
-    case Dtype::FLOAT16: return call(Float16Terms());
-    default: return call(Float32Terms());
+    case Dtype::BFLOAT16: return multiply<Bfloat16Terms>(s, a, b, c, accumulate);
+    case Dtype::FLOAT16: return multiply<Float16Terms>(s, a, b, c, accumulate);
+    default: return multiply<Float32Terms>(s, a, b, c, accumulate);
   }
 }
 
