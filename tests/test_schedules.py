@@ -124,6 +124,19 @@ def test_links_between_nodes_are_busy(hidden, makespan_over_bound):
     assert whole.span_us(line) <= makespan_over_bound * whole.bound_us(line)
 
 
+@pytest.mark.parametrize("makespan_over_bound, what", [
+    (1.04, {"ep": 16, "tokens": 1024}),  # rows of ranks of one place in every node go back together
+    (1.22, {"ep": 8, "hidden": 8192, "intermediate": 512, "top_k": 2}),  # tokens are summed while later columns go back
+    (1.03, {"ep": 8, "hidden": 4096, "intermediate": 14336, "top_k": 2, "experts": 8,  # rows of one expert fill L2
+            "direction": "backward"}),
+], ids=str)
+def test_layers_that_links_or_memory_hold_up(makespan_over_bound, what):
+    ours = layer(**what)
+    ours.machine = hpmoe.ascend_a2
+    line = ours.fused()
+    assert ours.span_us(line) <= makespan_over_bound * ours.bound_us(line)
+
+
 @pytest.mark.parametrize("direction", ["forward", "backward"])
 def test_workers_that_compute_rows_move_none_and_move_them_together(direction):
     flow = hpmoe.overlap_comm.apply_to(layer(direction, tokens=512).tiles, cols="auto")

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 
 import numpy as np
@@ -49,7 +50,7 @@ def queue_order(flow: tf.Taskflow, machine: Machine, costs: np.ndarray) -> np.nd
         elif op.domain.kind == "slots" and flow.routes[op.domain.route].once_of >= 0:
             turn = _round_the_ranks(units, flow.ep_size)
             order[tasks].reshape(units, peers * cols)[:] = turn[:, None] * peers * cols + np.arange(peers * cols)
-        elif op.opcode == "PUT":
+        elif is_put(op):
             turn = LikelySlots(flow, op.domain.route).round_the_nodes(machine.node_size)
             order[tasks].reshape(units, peers * cols)[:] = turn[:, None] * peers * cols + np.arange(peers * cols)
     first, ranked = 0, op_order(flow, [costs[tasks].max(initial=0.0) for tasks in grids])
@@ -60,7 +61,7 @@ def queue_order(flow: tf.Taskflow, machine: Machine, costs: np.ndarray) -> np.nd
             first = int(mine.max()) + 1
     _puts_together(flow, machine.node_size, grids, order)
     if not machine.unified:
-        _halve(flow, machine, costs, ranked, order)
+        _order_way_back(flow, machine, costs, ranked, order)
     _copies_in_turn(flow, grids, order)
     return order
 
@@ -76,32 +77,48 @@ def _puts_together(flow: tf.Taskflow, node_size: int, grids: Sequence[slice], or
             order[tasks].reshape(plan.num_slots, -1)[:] = first + turn[:, None]
 
 
-def _halve(flow: tf.Taskflow, machine: Machine, costs: np.ndarray, ranked: Sequence[int], order: np.ndarray) -> None:
-    """Where the way back is longer than what is multiplied meanwhile, and links are idle before it, has matrix workers
-    finish the rows of half of the experts, then those of half of the rest, and so on: rows go back while others are made,
-    and few are left when the last are."""
-    grids, moved = list(grids_of(flow)), {"PUT": 0.0, "PUT_BACK": 0.0}
+def _order_way_back(flow: tf.Taskflow, machine: Machine, costs: np.ndarray, ranked: Sequence[int],
+                    order: np.ndarray) -> None:
+    """Where rows take long to go back, has them go back as made, or experts finished half by half."""
+    moved = {"PUT": 0.0, "PUT_BACK": 0.0}
     movers = machine.num_aiv - num_computing(flow, machine, costs)
-    for op, tasks, _ in grids:
+    grids = [tasks for _, tasks, _ in grids_of(flow)]
+    for op, tasks in zip(flow.ops, grids, strict=True):
         if is_put(op):
             moved[op.opcode] += costs[tasks].sum() / movers
     sent_back = {flow.buffers[op.operands[1].buffer].storage for op in flow.ops if op.opcode == "PUT_BACK"}
     matrix = [i for i in ranked if flow.ops[i].unit == "aic"]
     made = [n for n, i in enumerate(matrix) if flow.buffers[flow.ops[i].operands[0].buffer].storage in sent_back]
-    if not made:
-        return
-    us = [max(costs[grids[i][1]].sum() / machine.num_aic, _weights_us(flow, flow.ops[i], machine)) for i in matrix]
-    if sum(us) <= moved["PUT"] or sum(us[made[-1]:]) >= SIGNALLED * moved["PUT_BACK"]:
-        return
-    total = int(order.max(initial=0)) + 1
-    for i in matrix:
+    us = [max(costs[grids[i]].sum() / machine.num_aic, _weights_us(flow, flow.ops[i], machine)) for i in matrix]
+    if made and sum(us) <= moved["PUT"]:
+        _back_as_made(flow, flow.ops[matrix[made[-1]]], machine, order)
+    elif made and sum(us[made[-1]:]) < SIGNALLED * moved["PUT_BACK"]:
+        _halve(flow, matrix[:made[-1] + 1], matrix[made[-1] + 1:], order)
+
+
+def _halve(flow: tf.Taskflow, matrix: Sequence[int], later: Sequence[int], order: np.ndarray) -> None:
+    """Where the way back is longer than what is multiplied meanwhile, and links are idle before it, has matrix workers
+    finish the rows of half of the experts, then those of half of the rest, and so on: rows go back while others are made,
+    and few are left when the last are."""
+    grids, total = list(grids_of(flow)), int(order.max(initial=0)) + 1
+    for i in (*matrix, *later):
         op, tasks, (units, _, _) = grids[i]
-        run = np.full(units, MOST_RUNS if i in matrix[made[-1] + 1:] else 0)
+        run = np.full(units, MOST_RUNS if i in later else 0)
         if op.domain.kind == "slots":
             slots = LikelySlots(flow, op.domain.route)
             left = 1 - np.minimum(slots.expert, slots.num_experts - 1) / slots.num_experts
             run = np.minimum(-np.log2(left), MOST_RUNS - 1).astype(np.int64)
         order[tasks].reshape(units, -1)[:] += run[:, None] * total
+
+
+def _back_as_made(flow: tf.Taskflow, made: tf.TileOp, machine: Machine, order: np.ndarray) -> None:
+    """Where matmuls keep up with the rows that come, has all rows go back in the parts in which they are made: the first
+    columns of all slots come home before the last ones of any, and are summed while these are under way."""
+    for op, tasks, (units, peers, cols) in grids_of(flow):
+        if op.opcode == "PUT_BACK" and op.operands[1].buffer == made.operands[0].buffer:
+            chunk = _chunks(flow, made, machine, LikelySlots(flow, op.domain.route))
+            grid = order[tasks].reshape(units, peers, cols)  # a view
+            grid += (chunk[:, None, None] * cols + np.arange(cols)) * (grid.max() + 1 - grid.min())
 
 
 def _weights_us(flow: tf.Taskflow, op: tf.TileOp, machine: Machine) -> float:
@@ -135,11 +152,16 @@ def _returned_cols(flow: tf.Taskflow, op: tf.TileOp) -> int:
 
 
 def _chunks(flow: tf.Taskflow, op: tf.TileOp, machine: Machine, slots: LikelySlots) -> np.ndarray:
-    """A number for each slot, ascending: slots of one are of experts whose rows L2 holds while other things pass."""
+    """A number for each slot, ascending: slots of one are of experts, or of a part of one, whose rows L2 holds while other
+    things pass."""
     read = flow.buffers[op.operands[1].buffer]
     of_expert = slots.per_expert * flow.tile_rows * read.cols * numpy_dtype(storage_dtype(read.dtype)).itemsize
-    experts = max(1, int(machine.l2_bytes * L2_SHARE / of_expert))
-    return (np.minimum(slots.expert, slots.num_experts - 1) + -slots.num_experts % experts) // experts
+    expert, held = np.minimum(slots.expert, slots.num_experts - 1), machine.l2_bytes * L2_SHARE
+    experts, parts = int(held / of_expert), math.ceil(of_expert / held)
+    if experts:
+        return (expert + -slots.num_experts % experts) // experts
+    part = np.minimum(slots.place * parts // math.ceil(slots.per_expert), parts - 1)
+    return np.where(slots.is_spare, slots.num_experts * parts - 1, expert * parts + part)
 
 
 def _round_the_ranks(num_slots: int, ep_size: int) -> np.ndarray:
