@@ -89,6 +89,7 @@ def test_wrong_usage_is_one_line_and_status_2(capsys, args, text):
      "hpmoe doctor: not enough memory for MindSpore: Allocate memory failed\n"),
     (ImportError("hpmoe's native library is older"), 1, "hpmoe doctor: hpmoe's native library is older\n"),
     (KeyboardInterrupt(), 130, "hpmoe doctor: interrupted\n"),
+    (RuntimeError("std::bad_alloc"), 1, "hpmoe doctor: not enough memory for MindSpore: std::bad_alloc\n"),
 ])
 def test_a_failed_run_is_one_line(capsys, monkeypatch, error, status, text):
     def fail(_):
@@ -111,6 +112,12 @@ def test_a_reader_that_leaves_early_is_no_error():
     command = f"{sys.executable} -m hpmoe.cli show --stage=program | head -1"
     done = subprocess.run(command, shell=True, capture_output=True, text=True, timeout=60, check=True)
     assert done.stdout.startswith("== forward, program") and done.stderr == ""
+
+
+def test_planning_needs_no_memory_for_operators():
+    command = f"ulimit -d 800000; {sys.executable} -m hpmoe.cli show --stage=program"
+    done = subprocess.run(command, shell=True, capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stdout[:18]) == (0, "== forward, progra"), done.stderr
 
 
 def test_without_a_stdout_a_command_runs(capsys, monkeypatch):
