@@ -248,5 +248,6 @@ cases("command", {line: lambda line=line: cli._run(line.split()) for line in (
     "simulate --imbalance=99", "simulate --out=x.png", "simulate --ablation --out=no/such/folder/x.png",
     "demp", "--foo", "demo --toks=3", "demo --ep=abc", "demo --ep 0", "demo --tokens", "demo --experts=30", "demo --top_k=33",
     "demo --out=no/such/folder/x.json", "demo --json=3", "demo 3", "show --stage=kernels", "show --stage=kernel --machine=ascend_a3",
+    "show --ep=8192 --experts=8192", "show --experts=4194306", "show --hidden=1073741824", "simulate --tokens=8388608",
     "bench --suite --ep=4", "bench --suite --routing=zipf", "bench --suite --experts=30", "bench --peers=jaxx",
     "bench --out=no/such/folder/x.png", "bench --out=picture")})

@@ -50,7 +50,7 @@ def queue_order(flow: tf.Taskflow, machine: Machine, costs: np.ndarray) -> np.nd
         elif op.domain.kind == "slots" and flow.routes[op.domain.route].once_of >= 0:
             turn = _round_the_ranks(units, flow.ep_size)
             order[tasks].reshape(units, peers * cols)[:] = turn[:, None] * peers * cols + np.arange(peers * cols)
-        elif is_put(op):
+        elif op.opcode == "PUT" or is_put(op) and _is_filled(flow, op):
             turn = LikelySlots(flow, op.domain.route).round_the_nodes(machine.node_size)
             order[tasks].reshape(units, peers * cols)[:] = turn[:, None] * peers * cols + np.arange(peers * cols)
     first, ranked = 0, op_order(flow, [costs[tasks].max(initial=0.0) for tasks in grids])
@@ -115,10 +115,17 @@ def _back_as_made(flow: tf.Taskflow, made: tf.TileOp, machine: Machine, order: n
     """Where matmuls keep up with the rows that come, has all rows go back in the parts in which they are made: the first
     columns of all slots come home before the last ones of any, and are summed while these are under way."""
     for op, tasks, (units, peers, cols) in grids_of(flow):
-        if op.opcode == "PUT_BACK" and op.operands[1].buffer == made.operands[0].buffer:
+        if op.opcode == "PUT_BACK" and op.operands[1].buffer == made.operands[0].buffer and _is_filled(flow, op):
             chunk = _chunks(flow, made, machine, LikelySlots(flow, op.domain.route))
             grid = order[tasks].reshape(units, peers, cols)  # a view
             grid += (chunk[:, None, None] * cols + np.arange(cols)) * (grid.max() + 1 - grid.min())
+
+
+def _is_filled(flow: tf.Taskflow, op: tf.TileOp) -> bool:
+    """Whether the slots of an operation have room for less than twice the rows of even loads. Of more most are empty, and
+    turns that are planned over all of them give those that are not to few workers."""
+    plan = flow.routes[op.domain.route]
+    return plan.max_rows < 2 * plan.num_tokens * plan.top_k
 
 
 def _weights_us(flow: tf.Taskflow, op: tf.TileOp, machine: Machine) -> float:
