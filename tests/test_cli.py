@@ -2,7 +2,6 @@
 
 import json
 import re
-import shutil
 import subprocess
 import sys
 import time
@@ -13,7 +12,6 @@ from test_timeline import check_chrome_trace
 import hpmoe
 from hpmoe import cli
 from hpmoe.commands import demo, doctor, plan, progress as progress_module, show
-from hpmoe.kernels import ascend_build
 
 SMALL = ["--ep=2", "--tokens=6", "--hidden=8", "--intermediate=4", "--experts=4", "--top_k=2", "--repeats=2"]
 
@@ -280,147 +278,3 @@ def test_plan_times_every_step_and_counts_what_it_planned(capsys):
     lines = out.splitlines()
     assert status == 0 and "at most 1024 received rows; median of 2 runs" in lines[0]
     assert [line.split()[0] for line in lines[2:-5]] == [*plan.STEPS, "total", "processor"]
-
-
-# Doctor.
-
-
-def test_doctor_finds_this_installation_usable(capsys):
-    status, out, _ = run(capsys, "doctor", "--json")
-    report = json.loads(out)
-    assert (status, report["ok"], report["targets"]["cpu"]["usable"]) == (0, True, True)
-    assert {"absl-py", "mindspore", "numpy", "optree"} == set(report["packages"])
-    assert report["packages"]["numpy"]["fits"] and report["native"]["gemm"] in ("own", "dnnl_sgemm")
-    assert report["targets"]["ascend-twin"]["usable"] and "no CANN toolkit" in report["targets"]["ascend"]["why"][0]
-    text = run(capsys, "doctor")[1]
-    assert re.search(r"^  cpu +usable$", text, re.MULTILINE)
-    assert re.search(r"^  ascend +NOT USABLE$", text, re.MULTILINE)
-
-
-def test_doctor_reports_what_does_not_fit(capsys, monkeypatch):
-    versions = {"numpy": "2.1.0", "optree": None}
-    right = doctor.version
-    monkeypatch.setattr(doctor, "version", lambda name: versions.get(name, "") if name in versions else right(name))
-    status, out, _ = run(capsys, "doctor")
-    assert status == 1
-    assert re.search(r"^  numpy +2\.1\.0 +DOES NOT FIT, needs ", out, re.MULTILINE)
-    assert re.search(r"^  optree +missing +DOES NOT FIT, needs ", out, re.MULTILINE)
-
-
-def test_doctor_without_the_native_library(capsys, monkeypatch):
-    def missing():
-        raise ImportError("hpmoe's native library is not beside x")
-
-    monkeypatch.setattr(doctor, "find_library", missing)
-    status, out, _ = run(capsys, "doctor")
-    assert status == 1
-    assert "the native library does not load: hpmoe's native library is not beside x" in out
-
-
-def test_doctor_says_what_ascend_misses(tmp_path, monkeypatch):
-    monkeypatch.setattr(ascend_build, "cache_folder", lambda: tmp_path / "cache")
-    no_device = f"no NPU: no {tmp_path}/davinci* device"
-    assert doctor.ascend_target({}, tmp_path) == {"usable": False, "why": [
-        "no CANN toolkit: ASCEND_HOME_PATH is not set", "no operators of CANN: ASCEND_OPP_PATH is not set",
-        "no aclshmem: SHMEM_HOME_PATH is not set", "no bisheng compiler on PATH", "no cmake on PATH", "no ninja on PATH",
-        "no g++ on PATH", no_device]}
-    gone = {"ASCEND_HOME_PATH": str(tmp_path / "x"), "PATH": str(tmp_path),
-            **dict.fromkeys(("ASCEND_OPP_PATH", "SHMEM_HOME_PATH"), str(tmp_path))}
-    for tool in ("bisheng", "cmake", "ninja", "g++"):
-        (tmp_path / tool).touch(mode=0o755)
-    missing = doctor.ascend_target(gone, tmp_path)["why"]
-    assert missing == [f"no CANN toolkit: ASCEND_HOME_PATH is {tmp_path / 'x'}, which is no folder", no_device]
-    there = {**gone, "ASCEND_HOME_PATH": str(tmp_path)}
-    assert doctor.ascend_target(there, tmp_path)["why"][0] == "the kernel is not built: hpmoe build --target=ascend"
-    for built in (ascend_build.compiled_path(), ascend_build.ascend_operator().path()):
-        built.parent.mkdir(parents=True)
-        built.touch()
-    (tmp_path / "davinci0").touch()
-    assert doctor.ascend_target({}, tmp_path) == {"usable": True, "why": []}
-
-
-def test_build_says_what_is_missing(capsys, monkeypatch):
-    monkeypatch.delenv("ASCEND_HOME_PATH", raising=False)
-    status, out, _ = run(capsys, "build", "--target=ascend")
-    assert status == 1 and out.startswith("hpmoe build --target=ascend: cannot be built here\n  no CANN toolkit: ASCEND_HOME")
-    assert run(capsys, "build", "--target=tpu")[2].startswith("hpmoe build: flag --target=tpu: ")
-
-
-def test_build_runs_cmake_and_then_ninja_where_everything_is_there(capsys, monkeypatch, tmp_path):
-    """With programs that only write down how they were called, in place of CANN's."""
-    for name, text in (("cmake", 'echo "$@" >> "$0.log"'), ("bisheng", ""), ("ninja", ""), ("g++", "")):
-        (tmp_path / name).write_text(f"#!/bin/sh\n{text}\n")
-        (tmp_path / name).chmod(0o755)
-    for name in ("ASCEND_HOME_PATH", "ASCEND_OPP_PATH", "SHMEM_HOME_PATH"):
-        monkeypatch.setenv(name, str(tmp_path))
-    monkeypatch.setenv("PATH", f"{tmp_path}:/usr/bin:/bin")
-    monkeypatch.setattr(ascend_build, "cache_folder", lambda: tmp_path / "cache")
-    folder = ascend_build.compiled_path().parent
-    status, out, _ = run(capsys, "build", "--json")
-    assert (status, json.loads(out)) == (0, {"target": "ascend", "library": str(folder / "libhpmoe_ascend.so"), "missing": []})
-    configured, built = (tmp_path / "cmake.log").read_text().splitlines()
-    assert configured == f"-S {ascend_build.HOST} -B {folder}" and built == f"--build {folder}"
-    rules = (ascend_build.ascend_operator().folder() / "build.ninja").read_text()
-    for flag in ("-DCUSTOM_ASCEND_OP", "-lascendcl", "-l:libhpmoe_ascend.so", "-lshmem", "mindspore_op.cc", "cann_device.cc"):
-        assert flag in rules
-    (tmp_path / "cmake").write_text("#!/bin/sh\necho no such generator >&2\nexit 3\n")
-    status, out, _ = run(capsys, "build")
-    assert status == 1 and "failed:\n  no such generator" in out
-
-
-def test_build_names_what_the_operator_fails_on(monkeypatch, tmp_path):
-    monkeypatch.setattr(ascend_build, "cache_folder", lambda: tmp_path)
-    operator = ascend_build.Operator("nothing", tmp_path / "missing.cc", "CPU")
-    with pytest.raises(ascend_build.BuildError, match="missing.cc"):
-        operator.build()
-    with pytest.raises(ImportError, match="nothing.so is not built: hpmoe build --target=ascend"):
-        operator.load()
-
-
-def test_builds_of_an_operator_do_not_meet_and_one_that_was_stopped_is_made_anew(monkeypatch, tmp_path):
-    monkeypatch.setattr(ascend_build, "cache_folder", lambda: tmp_path)
-    operator = ascend_build.Operator("nothing", tmp_path / "missing.cc", "CPU")
-    with ascend_build.alone_in(operator.folder()):
-        with pytest.raises(ascend_build.BuildError, match="another build is under way in .*nothing"):
-            operator.build()
-    left = operator.folder() / "build.lock"
-    for file in (left, operator.path()):
-        file.write_text("half of it")
-    assert not operator.is_built()
-    with pytest.raises(ImportError, match="nothing.so is not built"):
-        operator.load()
-    with pytest.raises(ascend_build.BuildError, match="missing.cc"):  # goes on where MindSpore would wait for ever
-        operator.build()
-    assert not left.exists() and not operator.path().exists()
-    (tmp_path / "file").touch()
-    monkeypatch.setattr(ascend_build, "cache_folder", lambda: tmp_path / "file")
-    with pytest.raises(ascend_build.BuildError, match="nothing can be built in .*: .*Not a directory"):
-        operator.build()
-    assert not operator.is_built() and not ascend_build.is_built({})
-
-
-def test_an_operator_is_not_taken_from_another_copy_of_the_package(monkeypatch, tmp_path):
-    """It links to what lies in the package, which may be gone when another copy has the same sources."""
-    folder = ascend_build.ascend_operator().folder()
-    copy = shutil.copytree(ascend_build.KERNELS, tmp_path / "kernels", ignore=shutil.ignore_patterns("*.so", "__pycache__"))
-    monkeypatch.setattr(ascend_build, "KERNELS", copy)
-    monkeypatch.setattr(ascend_build, "HOST", copy / "ascendc" / "host")
-    assert ascend_build.ascend_operator().folder() != folder
-
-
-@pytest.mark.parametrize("environment, why", [
-    ({"CXX": "no-such-compiler -O2"}, "no no-such-compiler on PATH"),
-    ({"CXX": sys.executable}, ""),
-])
-def test_doctor_names_the_compiler(environment, why):
-    found = doctor.compiler(environment)
-    assert found["why"] == why and (found["path"] is None) == bool(why)
-
-
-@pytest.mark.parametrize("version, needs, expected", [
-    ("1.26.4", "<2,>=1.26", True), ("2.0.0rc1", "<2,>=1.26", False), ("2.10.0", "<2.11,>=2.8", True),
-    ("2.9", ">=2.10", False), ("2.0", "==2", True), ("2.1", "!=2.1", False), ("3", "", True),
-    ("0.17.0+local", ">=0.17", True),
-])
-def test_version_bounds(version, needs, expected):
-    assert doctor.fits(version, needs) is expected

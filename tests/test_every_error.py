@@ -31,7 +31,7 @@ NOT_REACHED = {
     ("kernels/ascend_rules.py", "the copies of"): "needs more copies than a placement makes of a small layer",
     ("kernels/ascend_rules.py", "the dtype of"): "what copies give back has the dtype of their products, a main gradient float32",
     ("kernels/ascend_rules.py", "its main gradient"): "a call adds in place; guards against other callers of the kernel",
-    ("kernels/ascend_build.py", ""): "compilers that fail; test_cli.py",
+    ("kernels/ascend_build.py", ""): "compilers that fail; test_doctor.py",
     ("kernels/ascend_heap.py", "the size of MindSpore's world"): "needs processes that MindSpore starts",
     ("kernels/twin_target.py", "breaks a rule"): "the kernel keeps them; test_ascend_mutants.py",
     ("hpmoe/calling/graph_mode.py", "of unknown type"): "test_graph_mode.py, with the other two that say so",

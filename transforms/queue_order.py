@@ -8,7 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from hpmoe import taskflow as tf
-from hpmoe.dtypes import numpy_dtype, storage_dtype
+from hpmoe.lifetimes import row_bytes
 from hpmoe.machine import Machine
 from hpmoe.transforms.likely_slots import LikelySlots, grids_of, is_put
 from hpmoe.transforms.op_order import op_order
@@ -133,8 +133,7 @@ def _weights_us(flow: tf.Taskflow, op: tf.TileOp, machine: Machine) -> float:
     if op.opcode != "GMM":
         return 0.0
     weight = flow.buffers[op.operands[2].buffer]
-    size = numpy_dtype(storage_dtype(weight.dtype)).itemsize
-    return weight.num_rows * weight.cols * size / machine.memory_bytes_per_us
+    return weight.num_rows * row_bytes(weight) / machine.memory_bytes_per_us
 
 
 def _copies_in_turn(flow: tf.Taskflow, grids: Sequence[slice], order: np.ndarray) -> None:
@@ -162,7 +161,7 @@ def _chunks(flow: tf.Taskflow, op: tf.TileOp, machine: Machine, slots: LikelySlo
     """A number for each slot, ascending: slots of one are of experts, or of a part of one, whose rows L2 holds while other
     things pass."""
     read = flow.buffers[op.operands[1].buffer]
-    of_expert = slots.per_expert * flow.tile_rows * read.cols * numpy_dtype(storage_dtype(read.dtype)).itemsize
+    of_expert = slots.per_expert * flow.tile_rows * row_bytes(read)
     expert, held = np.minimum(slots.expert, slots.num_experts - 1), machine.l2_bytes * L2_SHARE
     experts, parts = int(held / of_expert), math.ceil(of_expert / held)
     if experts:
