@@ -1,4 +1,4 @@
-"""Routings to plan, simulate and measure with: balanced, imbalanced between ranks, and as natural text gives them."""
+"""Routings to plan, simulate and measure with: balanced, imbalanced between ranks, and drawn at random."""
 
 from __future__ import annotations
 
@@ -56,3 +56,31 @@ def imbalanced_ids(ep_size: int, num_tokens: int, top_k: int, num_experts: int, 
             other = np.clip(k - skipped, 0, rest.shape[1] - 1)
             out[rank, :, k] = np.where(is_hot, warm[:, np.minimum(k, warm.shape[1] - 1)], rest[np.arange(num_tokens), other])
     return out
+
+
+def drawn_ids(ep_size: int, num_tokens: int, top_k: int, num_experts: int, is_zipf: bool = False,
+              seed: int | np.random.Generator = 0) -> np.ndarray:
+    """Every token draws distinct experts, all alike or by Zipf's law: the r-th most popular expert is drawn like 1 / r.
+
+    Args:
+        is_zipf: whether some experts are more popular than others; which ones is drawn too.
+        seed: of the draws, or what draws.
+
+    Returns:
+        [ep, T, K] int32, distinct experts for each token.
+
+    Example:
+        >>> ids = drawn_ids(2, 500, 2, 8, is_zipf=True)
+        >>> np.sort(np.bincount(ids.reshape(-1)))[::-1].tolist()
+        [635, 409, 253, 208, 149, 148, 111, 87]
+    """
+    rng = np.random.default_rng(seed)
+    popularity = -np.log(rng.permutation(num_experts) + 1.0) if is_zipf else np.zeros(num_experts)
+    out = np.empty((ep_size * num_tokens, top_k), np.int32)
+    step = max(1, 2**22 // num_experts)
+    for first in range(0, len(out), step):
+        mine = out[first:first + step]
+        # The k largest of log p + Gumbel noise are k draws without replacement from p.
+        scores = popularity + rng.gumbel(size=(len(mine), num_experts))
+        mine[:] = np.argpartition(-scores, top_k - 1, axis=1)[:, :top_k]
+    return out.reshape(ep_size, num_tokens, top_k)

@@ -1,6 +1,7 @@
 """hpmoe simulate: any configuration, its bound, and the paper's table."""
 
 import json
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -11,6 +12,7 @@ from hpmoe.bound import rank_bounds
 from hpmoe.cli import main
 from hpmoe.commands import ablation, micro, paper_table
 from hpmoe.commands.ablation import distinct_ranks
+from hpmoe.commands.layer import ROOM, Layer
 from hpmoe.commands.orders import by_destination, interleaved
 from hpmoe.transforms.assign_queues import round_robin
 from hpmoe.workload import balanced_ids, imbalanced_ids
@@ -43,11 +45,33 @@ def test_every_option(capsys, flags):
     assert "simulated" in text and f"{out['makespan_ms']:.3f} ms" in text
 
 
+def test_drawn_routings_and_room_for_them(capsys):
+    uniform, zipf = (simulated(capsys, f"--routing={r}") for r in ("uniform", "zipf"))
+    assert 1 < uniform["imbalance"] < zipf["imbalance"] and uniform["makespan_ms"] < zipf["makespan_ms"]
+    assert main(["simulate", *SIZES, "--routing=zipf"]) == 0
+    assert f"zipf routing, imbalance {zipf['imbalance']:.3g}: simulated" in capsys.readouterr().out
+    assert simulated(capsys, "--routing=zipf", "--seed=1")["makespan_ms"] != zipf["makespan_ms"]
+
+
+def test_room_is_how_many_rows_a_plan_has(capsys):
+    o = SimpleNamespace(ep=4, tokens=300, hidden=64, intermediate=32, experts=8, top_k=2, dtype="bfloat16")
+    layers = {room: Layer(o, "forward", hpmoe.ascend_a3, routing="zipf", room=room) for room in ROOM}
+    received = round(layers["received"].imbalance * 300 * 2)
+    assert 768 < received < 1024
+    assert {room: layer.tiles.routes[0].max_rows for room, layer in layers.items()} == {
+        "received": received, "bucket": 1024, "all": 4 * 300 * 2}
+    assert simulated(capsys, "--room=all")["room"] == "all"
+
+
 def test_what_is_refused(capsys):
     assert main(["simulate", *SIZES, "--imbalance=5"]) == 2
     assert "flag --imbalance=5: it must be from 1 to 4 for these sizes" in capsys.readouterr().err
     assert main(["simulate", "--imbalance=x"]) == 2
     assert "it must be a number" in capsys.readouterr().err
+    assert main(["simulate", *SIZES, "--imbalance=2", "--routing=zipf"]) == 2
+    assert "flag --imbalance=2: it must be 1 with --routing=zipf" in capsys.readouterr().err
+    assert main(["simulate", "--experts=65536", "--tokens=9999", "--routing=zipf"]) == 2
+    assert "flag --tokens=9999: it must be at most 2048 with --ep=8, --experts=65536 and --routing=zipf" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("direction", ("forward", "backward"))

@@ -18,6 +18,7 @@ from hpmoe.kernels.native import products_name
 from hpmoe.peers import SIDES
 from hpmoe.peers.contest import Contest, version
 from hpmoe.peers.layer_problem import LayerProblem
+from hpmoe.workload import drawn_ids
 
 SUMMARY = "times a MoE-FFN beside the same one in other frameworks and beside plain matmuls"
 NOTES = """\
@@ -118,7 +119,7 @@ def measured(what: dict[str, Any], dtype: str, seed: int, contest: Contest, name
 
 
 def make_arrays(problem: LayerProblem, routing: str, seed: int) -> dict[str, np.ndarray]:
-    """Random inputs, float32 holding values of the dtype; every token has distinct experts, drawn by popularity."""
+    """Random inputs, float32 holding values of the dtype."""
     rng = np.random.default_rng(seed)
     n, h, i, e = problem.num_tokens, problem.hidden, problem.intermediate, problem.experts
 
@@ -128,9 +129,7 @@ def make_arrays(problem: LayerProblem, routing: str, seed: int) -> dict[str, np.
     def normal(*shape: int, scale: float = 1.0) -> np.ndarray:
         return rounded(rng.standard_normal(shape, np.float32) * np.float32(scale))
 
-    # The k largest of log p + Gumbel noise are k draws without replacement from p; Zipf: p of the r-th expert is 1 / r.
-    popularity = -np.log(rng.permutation(e) + 1.0) if routing == "zipf" else np.zeros(e)
-    ids = np.argsort(-(popularity + rng.gumbel(size=(n, e))), axis=-1)[:, :problem.top_k].astype(np.int32)
+    ids = drawn_ids(1, n, problem.top_k, e, is_zipf=routing == "zipf", seed=rng)[0]
     weights = rng.random((n, problem.top_k), np.float32) + np.float32(0.1)
     return {"hidden_states": normal(n, h), "topk_ids": ids,
             "topk_weights": rounded(weights / weights.sum(-1, keepdims=True)),

@@ -30,6 +30,7 @@ def define(values: flags.FlagValues) -> None:
     for name in POSITIONAL:
         flags.DEFINE_string(name, None, "settings of a schedule", flag_values=values)
     simulate.define_schedule(values)
+    simulate.define_room(values)
     options.define_switch(values, "measured", "run both on this CPU; --machine is cpu")
     options.define_integer(values, "repeats", 5, "measured runs of each, of which the median counts")
     flags.DEFINE_string("html", None, "also write a page with both timelines into this file", flag_values=values)
@@ -63,6 +64,7 @@ def _side(o: Any, settings: str) -> tuple[str, Any]:
     options.check_flag(kind == "fused" or not o.measured, "measured", "true", "false where a schedule is unfused")
     values = flags.FlagValues()
     simulate.define_schedule(values)
+    simulate.define_room(values)
     common = [f"--{name}={o[name].value}" for name in values if not o[name].using_default_value]
     machine = ["--machine=cpu", "--dtype=float32"] if o.measured else []
     options.parse(values, [*machine, *common, *(f"--{w}" for w in words if w != "unfused")])
@@ -73,7 +75,7 @@ def _side(o: Any, settings: str) -> tuple[str, Any]:
 
 def _simulated(kind: str, o: Any, progress: Callable[[str], None]) -> Timeline:
     progress(f"simulating {o.policy if kind == 'fused' else kind}")
-    layer = simulate.layer_of(o)
+    layer = simulate.layer_of(o, o.room)
     return simulate.fused(o, layer) if kind == "fused" else layer.baseline(o.dedup)
 
 

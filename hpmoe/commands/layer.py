@@ -12,15 +12,19 @@ import numpy as np
 
 import hpmoe
 from hpmoe.bound import rank_bounds
-from hpmoe.calling.planned_rows import with_max_rows
+from hpmoe.calling.planned_rows import row_bucket, with_max_rows
 from hpmoe.calling.rank_arrays import to_arrays
 from hpmoe.calling.running import Runner
 from hpmoe.commands import demo, show
 from hpmoe.dtypes import numpy_dtype
+from hpmoe.placement import Placement
 from hpmoe.routing import rows_to_ranks
 from hpmoe.timelines.timeline import RATES
 from hpmoe.transforms.assign_queues import Policy
-from hpmoe.workload import balanced_ids, imbalanced_ids
+from hpmoe.workload import balanced_ids, drawn_ids, imbalanced_ids
+
+ROUTINGS = "balanced", "uniform", "zipf"
+ROOM = "received", "bucket", "all"
 
 
 class Layer:
@@ -35,14 +39,25 @@ class Layer:
         tuned: whether tiles and puts of the persistent kernel are of the sizes that the machine model chooses, where the
             flags give none; else the machine's default tile and puts of whole rows.
         dedup: whether the persistent kernel sends a token to a rank once.
+        room: how many received rows a plan has room for: what the fullest rank "received", the "bucket" of that, or "all".
     """
 
     def __init__(self, o: Any, direction: str, machine: hpmoe.Machine, imbalance: float = 1.0, seed: int = 0,
-                 replicas: int = 0, tuned: bool = False, dedup: bool = False):
+                 replicas: int = 0, tuned: bool = False, dedup: bool = False, routing: str = "balanced",
+                 room: str = "received"):
         self.o, self.direction, self.machine, self.replicas, self.tuned = o, direction, machine, replicas, tuned
-        self.dedup = dedup
+        self.dedup, self.room = dedup, room
         sizes = o.ep, o.tokens, o.top_k, o.experts
-        self.ids = balanced_ids(*sizes) if imbalance == 1 else imbalanced_ids(*sizes, imbalance=imbalance, seed=seed)
+        if routing == "balanced":
+            self.ids = balanced_ids(*sizes) if imbalance == 1 else imbalanced_ids(*sizes, imbalance=imbalance, seed=seed)
+        else:
+            self.ids = drawn_ids(*sizes, is_zipf=routing == "zipf", seed=seed)
+
+    @property
+    def imbalance(self) -> float:
+        """Largest over mean number of rows that a rank receives, without copies."""
+        received = self.loads.reshape(self.o.ep, -1).sum(axis=1)
+        return float(received.max() / received.mean())
 
     @property
     def loads(self) -> np.ndarray:
@@ -79,12 +94,15 @@ class Layer:
         program = show.program(self.o, self.direction, lambda p: hpmoe.replicate_experts.apply_to(
             p, loads=self.loads, replicas=replicas, min_load=self.min_load) if replicas else p)
         routes = [e.params.get("placement") for e in program.equations if e.primitive.name == "route"]
-        received = [max(sum(rows_to_ranks(ids, self.o.experts, None, r, self.o.ep, p) for r, ids in enumerate(self.ids)))
-                    for p in routes]
-        program = with_max_rows(program, list(map(int, received)))
+        program = with_max_rows(program, [self._planned_rows(placement) for placement in routes])
         program = hpmoe.deduplicate_rows.apply_to(program) if dedup else program
         rows, cols = (getattr(self.o, n, None) or ("auto" if tuned else None) for n in ("tile_rows", "tile_cols"))
         return hpmoe.tile_partition.apply_to(program, rows=rows, cols=cols, machine=self.machine)
+
+    def _planned_rows(self, placement: Placement | None) -> int:
+        received = sum(rows_to_ranks(ids, self.o.experts, None, r, self.o.ep, placement) for r, ids in enumerate(self.ids))
+        rows, most = int(max(received)), self.ids.size
+        return {"received": rows, "bucket": row_bucket(rows, most), "all": most}[self.room]
 
     def fused(self, policy: str | Policy = "critical_path", machine: hpmoe.Machine | None = None,
               **comm: Any) -> hpmoe.Timeline:

@@ -11,7 +11,7 @@ from absl import flags
 import hpmoe
 from hpmoe.calibration import is_calibrated
 from hpmoe.commands import ablation, micro, options, paper_table, show
-from hpmoe.commands.layer import Layer, utilisation
+from hpmoe.commands.layer import ROOM, ROUTINGS, Layer, utilisation
 from hpmoe.commands.progress import Progress
 from hpmoe.transforms.assign_queues import POLICIES
 from hpmoe.transforms.overlap_comm import ORDERS, SIGNALS
@@ -19,18 +19,17 @@ from hpmoe.transforms.overlap_comm import ORDERS, SIGNALS
 SUMMARY = "predicts a layer's time on a model of a machine, fused and unfused"
 NOTES = """\
 Every time is simulated: the very queues that would be launched, run on a model of the machine; nothing is computed.
---imbalance is the largest over the mean number of rows that a rank receives. --replicas plans copies from the very
-routing that runs, so its time is that of a good estimate; --min_load=0 makes copies that lose too. --paper prints
-HyperParallel-MoE's table and its micro-benchmarks beside the model; it uses no other flag but --json. --ablation
-turns techniques off and on one by one, on 4, 16, ... ranks up to --most_ranks, with as many experts each as --experts
-and --ep say."""
-
+--routing draws each token's experts, all alike or (zipf) the r-th most popular like 1 / r. A plan has --room for what
+the fullest rank received, for the next size that launches on a CPU plan for (bucket), or for all rows, as on an NPU and
+in compiled graphs. --replicas plans copies from the very routing that runs. --paper takes no other flag but --json."""
 
 MOST_IDS = 2**28  # of all ranks, a GiB
+MOST_DRAWS = 2**30  # one for each expert of each token, half a minute
 
 
 def define(values: flags.FlagValues) -> None:
     define_schedule(values)
+    define_room(values)
     options.define_switch(values, "paper", "HyperParallel-MoE's table: paper, simulated, error")
     options.define_switch(values, "ablation", "what each technique is worth, balanced and not")
     options.define_integer(values, "most_ranks", 64, "ranks up to which --ablation goes")
@@ -43,8 +42,9 @@ def define_schedule(values: flags.FlagValues, directions: tuple[str, ...] = ("fo
     options.define_choice(values, "dtype", "bfloat16", "of rows and expert weights", options.FLOATS)
     options.define_choice(values, "direction", directions[0], "which pass", directions)
     options.define_choice(values, "machine", "ascend_a3", "the model", show.MACHINES)
-    options.define_number(values, "imbalance", 1.0, "most over mean received rows of a rank")
-    options.define_integer(values, "seed", 0, "of the imbalanced routing: the hot rank, and who takes what", least=0)
+    options.define_number(values, "imbalance", 1.0, "most over mean received rows of a rank, balanced otherwise")
+    options.define_choice(values, "routing", "balanced", "how tokens choose experts", ROUTINGS)
+    options.define_integer(values, "seed", 0, "of a routing that is not balanced: who takes what", least=0)
     options.define_integer(values, "replicas", 0, "copies of hot experts that each rank has room for", least=0)
     options.define_number(values, "min_load", None, "rows that a copy must take; by default what hides its weights")
     options.define_integer(values, "tile_rows", None, "rows of a tile and of a slot; chosen for the machine where not given")
@@ -53,6 +53,10 @@ def define_schedule(values: flags.FlagValues, directions: tuple[str, ...] = ("fo
     options.define_choice(values, "signal", "tile", "what one remote signal stands for", SIGNALS)
     options.define_choice(values, "policy", "critical_path", "how tasks get into queues", tuple(POLICIES))
     options.define_switch(values, "dedup", "a token goes to a rank once, whatever number of its experts are there")
+
+
+def define_room(values: flags.FlagValues) -> None:
+    options.define_choice(values, "room", "received", "received rows that the plan has room for", ROOM)
 
 
 def run(o: Any) -> int:
@@ -93,6 +97,11 @@ def check_schedule(o: Any) -> None:
     options.check_flag(1 <= o.imbalance <= most, "imbalance", f"{o.imbalance:g}", f"from 1 to {most:g} for these sizes")
     tokens = MOST_IDS // (o.ep * o.top_k)
     options.check_flag(o.tokens <= tokens, "tokens", o.tokens, f"at most {tokens} with --ep={o.ep} and --top_k={o.top_k}")
+    if o.routing != "balanced":
+        options.check_flag(o.imbalance == 1, "imbalance", f"{o.imbalance:g}", f"1 with --routing={o.routing}")
+        tokens = MOST_DRAWS // (o.ep * o.experts)
+        options.check_flag(o.tokens <= tokens, "tokens", o.tokens,
+                           f"at most {tokens} with --ep={o.ep}, --experts={o.experts} and --routing={o.routing}")
 
 
 def machine_of(o: Any) -> hpmoe.Machine:
@@ -100,9 +109,9 @@ def machine_of(o: Any) -> hpmoe.Machine:
     return hpmoe.cpu(ep_size=o.ep, calibrated=is_calibrated()) if o.machine == "cpu" else getattr(hpmoe, o.machine)
 
 
-def layer_of(o: Any) -> Layer:
+def layer_of(o: Any, room: str = "received") -> Layer:
     return Layer(o, o.direction, machine_of(o), o.imbalance, o.seed, o.replicas, tuned=o.policy == "critical_path",
-                 dedup=o.dedup)
+                 dedup=o.dedup, routing=o.routing, room=room)
 
 
 def fused(o: Any, layer: Layer) -> hpmoe.Timeline:
@@ -115,7 +124,7 @@ def fused(o: Any, layer: Layer) -> hpmoe.Timeline:
 def simulated(o: Any, progress: Progress) -> dict[str, Any]:
     """Makespan, baseline and bound of the configuration in milliseconds, and shares in use."""
     progress("planning")
-    layer = layer_of(o)
+    layer = layer_of(o, o.room)
     machine, line = layer.machine, fused(o, layer)
     without = {}
     if o.replicas:
@@ -126,17 +135,18 @@ def simulated(o: Any, progress: Progress) -> dict[str, Any]:
         without |= {"dedup": True, "without_dedup_ms": layer.span_us(fused(o, layer.without(dedup=False))) / 1e3}
     progress("baseline")
     makespan, baseline, bound = (us / 1e3 for us in (layer.span_us(line), layer.baseline().span, layer.bound_us(line)))
-    return {**options.sizes(o), "dtype": o.dtype, "machine": machine.name, "policy": o.policy,
-            "direction": o.direction, "imbalance": o.imbalance, "makespan_ms": makespan, "baseline_ms": baseline,
-            "bound_ms": bound, "speedup": baseline / makespan, "makespan_over_bound": makespan / bound, **without,
-            "utilisation": utilisation(line, machine)}
+    return {**options.sizes(o), "dtype": o.dtype, "machine": machine.name, "policy": o.policy, "direction": o.direction,
+            "routing": o.routing, "imbalance": layer.imbalance, "room": o.room, "makespan_ms": makespan,
+            "baseline_ms": baseline, "bound_ms": bound, "speedup": baseline / makespan,
+            "makespan_over_bound": makespan / bound, **without, "utilisation": utilisation(line, machine)}
 
 
 def text(o: Any, result: dict[str, Any]) -> str:
     sizes = ", ".join(f"{k}={v}" for k, v in options.sizes(o).items())
     fused, ratio = f"fused, {o.policy}", result["makespan_over_bound"]
     known = "" if result["machine"] != "cpu" else " as measured" if is_calibrated() else " not measured, see hpmoe calibrate"
-    lines = [f"{result['machine']}{known}, {o.direction}, {sizes}, {o.dtype}, imbalance {o.imbalance:g}: simulated",
+    routing = f"{o.routing} routing, imbalance {result['imbalance']:.3g}"
+    lines = [f"{result['machine']}{known}, {o.direction}, {sizes}, {o.dtype}, {routing}: simulated",
              f"  {fused:24}{result['makespan_ms']:10.3f} ms  {ratio:.3f} times the bound",
              f"  {'unfused':24}{result['baseline_ms']:10.3f} ms  {result['speedup']:.2f} times the fused",
              *([f"  {'fused, without copies':24}{result['without_replicas_ms']:10.3f} ms  "
