@@ -1,7 +1,7 @@
 // What dropped entries leave: zeros where they have a value of their own, and their counts.
 #include <cstring>
 
-#include "frame.h"
+#include "bodies.h"
 
 namespace hpmoe {
 

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstdint>
+#include <vector>
 
 #include "abi.h"
 #include "image.h"
@@ -69,29 +70,16 @@ struct Frame {
   }
 };
 
-// The rows a task stands for (for a PUT: the slot on the destination).
-Unit find_unit(const Image& image, const HpmoeRank* ranks, const Routing* routing, int32_t rank, const Op& op,
-               const Task& task);
+// The frame of a rank's task, which has to outlive it.
+Frame make_frame(const Image& image, const HpmoeRank* ranks, const std::vector<Routing>& routings, int32_t rank,
+                 const Task& task);
 
-// Tile bodies, one file per family. Each returns OK, or INDEX_OUT_OF_RANGE for an index that points nowhere.
-using Body = Code (*)(const Frame&);
-Code gmm(const Frame& frame);
-Code wgrad(const Frame& frame);
-Code map(const Frame& frame);
-Code swiglu(const Frame& frame);
-Code swiglu_grad(const Frame& frame);
-Code reduce_entries(const Frame& frame);
-Code row_reduce(const Frame& frame);
-Code row_dot(const Frame& frame);
-Code col_sum(const Frame& frame);
-Code gather(const Frame& frame);
-Code fan_out(const Frame& frame);
-Code fan_in(const Frame& frame);
-Code keep_entries(const Frame& frame);
-Code drop_counts(const Frame& frame);
-
-// Copies the rows of a segment, from source to dest or back; rows of a matrix always to dest.
-void copy_segment(const Frame& frame, const Segment& segment);
+// The event that a task waits for, or signals for its own unit.
+template <class Row>
+int64_t event_of(const Frame& frame, const Row& row) {
+  const bool by_expert = static_cast<Index>(row.kind) == Index::SLOT_EXPERT;
+  return frame.image.event_of(row, frame.task) + (by_expert ? frame.unit.expert : 0);
+}
 
 // Calls visit(received row, rows) for the tokens of a slot of a route to ranks, with the rows that this rank's experts have of
 // them.

@@ -1,10 +1,9 @@
 #include "launch.h"
 
 #include <algorithm>
-#include <chrono>
-#include <new>
-#include <thread>
+#include <exception>
 
+#include "bodies.h"
 #include "crew.h"
 #include "prologue.h"
 #include "signals.h"
@@ -13,71 +12,21 @@
 namespace hpmoe {
 namespace {
 
-constexpr int kSpins = 200;
-// Of the time between two looks no more than this is waiting: the process may have been stopped, or the machine asleep.
-constexpr int64_t kLongestLook = 50'000'000;
-
-Code do_nothing(const Frame&) { return Code::OK; }
-
-Body find_body(Opcode opcode) {
-  switch (opcode) {
-    case Opcode::REDUCE: return reduce_entries;
-    case Opcode::GMM: return gmm;
-    case Opcode::WGRAD: return wgrad;
-    case Opcode::MAP: return map;
-    case Opcode::SWIGLU: return swiglu;
-    case Opcode::SWIGLU_GRAD: return swiglu_grad;
-    case Opcode::ROW_REDUCE: return row_reduce;
-    case Opcode::ROW_DOT: return row_dot;
-    case Opcode::COL_SUM: return col_sum;
-    case Opcode::GATHER: return gather;
-    case Opcode::FAN_OUT: return fan_out;
-    case Opcode::FAN_IN: return fan_in;
-    case Opcode::KEEP: return keep_entries;
-    case Opcode::DROP_COUNTS: return drop_counts;
-    case Opcode::LAUNCH: return do_nothing;
-    default: return nullptr;
-  }
-}
-
 Status make_status(Code code, int32_t rank, int32_t queue, int32_t task) {
   return {static_cast<int32_t>(code), rank, queue, task, -1, -1, 0, 0};
 }
 
-int64_t in_nanoseconds(double seconds) {
-  constexpr double kMost = 1e9;  // some thirty years: infinity is a timeout too
-  return static_cast<int64_t>((seconds < kMost ? seconds > 0 ? seconds : 0 : kMost) * 1e9);
-}
-
-inline void pause_briefly() {
-#if defined(__x86_64__)
-  __builtin_ia32_pause();
-#endif
-}
-
 }  // namespace
 
-int64_t now_ns() {
-  using namespace std::chrono;
-  return duration_cast<nanoseconds>(steady_clock::now().time_since_epoch()).count();
-}
-
-Launch::Launch(const void* image, const HpmoeRank* ranks, double timeout_s, int64_t* trace,
-               const InterruptWatch& watch)
+Launch::Launch(const void* image, const HpmoeRank* ranks, double timeout_s, int64_t* trace, const InterruptWatch& watch)
     : image_(image),
       ranks_(ranks, ranks + image_.header->ep_size),
-      timeout_ns_(in_nanoseconds(timeout_s)),
       trace_(trace),
       watch_(watch),
+      patience_(timeout_s, watch, failed_),
+      routings_(make_routings(image_)),
       states_(image_.header->ep_size),
-      workers_(static_cast<size_t>(image_.header->ep_size) * image_.header->num_queues) {
-  const Header& h = *image_.header;
-  routings_.reserve(h.num_routes);
-  for (int32_t i = 0; i < h.num_routes; ++i) {
-    const Route& route = image_.routes[i];
-    routings_.emplace_back(image_, route, route.once_of >= 0 ? &routings_[route.once_of] : nullptr);
-  }
-}
+      workers_(static_cast<size_t>(image_.header->ep_size) * image_.header->num_queues) {}
 
 Status Launch::run(int32_t num_threads) {
   begin_epoch();
@@ -105,7 +54,7 @@ void Launch::make_workers() {
 }
 
 void Launch::serve_all(int32_t num_threads) {
-  last_progress_ns_.store(now_ns(), std::memory_order_relaxed);
+  patience_.note_progress(now_ns());
   Crew crew([this, num_threads](int32_t thread) { serve(thread, num_threads); });
   for (int32_t thread = 1; thread < num_threads; ++thread) {
     if (!crew.start(thread)) return fail(make_status(Code::OUT_OF_MEMORY, -1, -1, -1));
@@ -137,7 +86,7 @@ void Launch::serve(int32_t thread, int32_t num_threads) {
     if (!prepare(thread, num_threads)) return;
     const auto has_ended = [&] { return num_unfinished_.load(std::memory_order_relaxed) == 0; };
     while (!failed_.load(std::memory_order_relaxed) && !has_ended()) {
-      const Code code = wait_until([&] { return advance_any(thread, num_threads) || has_ended(); });
+      const Code code = patience_.wait_until([&] { return advance_any(thread, num_threads) || has_ended(); });
       if (code != Code::OK) return fail(make_status(code, workers_[thread].rank, workers_[thread].queue, -1));
     }
   } catch (const std::exception&) {
@@ -160,7 +109,7 @@ bool Launch::take_step(int32_t thread, int32_t num_threads, std::atomic<int32_t>
     }
     num_done.fetch_add(1, std::memory_order_acq_rel);
   }
-  const Code code = wait_until([&] { return num_done.load(std::memory_order_acquire) == ep_size; });
+  const Code code = patience_.wait_until([&] { return num_done.load(std::memory_order_acquire) == ep_size; });
   if (code != Code::OK) fail(make_status(code, thread % ep_size, 0, -1));
   return code == Code::OK;
 }
@@ -227,15 +176,13 @@ bool Launch::take_task(Worker& worker) {
     times[2] = ended;
   }
   worker.wait_began_ns = ended;
-  last_progress_ns_.store(ended, std::memory_order_relaxed);
+  patience_.note_progress(ended);
   watch_.keep(ended);
   return true;
 }
 
 Frame Launch::frame_of(int32_t rank, const Task& task) const {
-  const Op& op = image_.ops[task.op];
-  const Routing* routing = op.route >= 0 ? &routings_[op.route] : nullptr;
-  return {image_, ranks_.data(), routing, rank, op, task, find_unit(image_, ranks_.data(), routing, rank, op, task)};
+  return make_frame(image_, ranks_.data(), routings_, rank, task);
 }
 
 Code Launch::run_task(const Frame& frame) {
@@ -249,8 +196,7 @@ Code Launch::run_task(const Frame& frame) {
       for_each_segment_signal(frame, segment, add);
     });
   } else {
-    const bool is_empty = frame.unit.rows == 0 && static_cast<Domain>(frame.op.domain) != Domain::EXPERTS;
-    const Code code = is_empty ? Code::OK : find_body(opcode)(frame);
+    const Code code = run_body(frame);
     if (code != Code::OK) return code;
     for_each_row_signal(frame, add);
   }
@@ -262,8 +208,7 @@ Status Launch::find_unmet_wait(const Worker& worker, const Frame& frame) const {
   const HpmoeRank& mine = ranks_[worker.rank];
   Status status = make_status(Code::TIMEOUT, worker.rank, worker.queue, worker.next_task);
   for (const Wait& wait : image_.waits_of(frame.task)) {
-    const bool by_expert = static_cast<Index>(wait.kind) == Index::SLOT_EXPERT;
-    const int64_t event = image_.event_of(wait, frame.task) + (by_expert ? frame.unit.expert : 0);
+    const int64_t event = event_of(frame, wait);
     status.value = read_counter(mine.counters + event) - mine.bases[event];
     status.threshold = states_[worker.rank].thresholds[event];
     if (status.value >= status.threshold) continue;
@@ -288,27 +233,6 @@ Status Launch::diagnose(const Status& timeout) const {
     stands.push_back({worker.rank, worker.queue, worker.next_task, wait});
   }
   return find_lost_signal(image_, stands, first);
-}
-
-template <class Ready>
-Code Launch::wait_until(Ready ready) {
-  for (int i = 0; i < kSpins; ++i) {
-    if (ready()) return Code::OK;
-    pause_briefly();
-  }
-  int64_t waited = 0, progress = last_progress_ns_.load(std::memory_order_relaxed);
-  for (int64_t last = now_ns(); !ready();) {
-    if (failed_.load(std::memory_order_relaxed)) return Code::ABORTED_PEER;
-    if (watch_.is_interrupted()) return Code::INTERRUPTED;
-    const int64_t now = now_ns(), latest = last_progress_ns_.load(std::memory_order_relaxed);
-    watch_.keep(now);
-    waited = latest == progress ? waited + std::min(now - last, kLongestLook) : 0;
-    if (waited > timeout_ns_) return Code::TIMEOUT;
-    last = now;
-    progress = latest;
-    std::this_thread::yield();
-  }
-  return Code::OK;
 }
 
 void Launch::fail(const Status& status) {

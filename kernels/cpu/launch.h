@@ -9,6 +9,7 @@
 #include "frame.h"
 #include "image.h"
 #include "interrupt.h"
+#include "patience.h"
 #include "routing.h"
 
 namespace hpmoe {
@@ -17,8 +18,6 @@ namespace hpmoe {
 // was written before every addition to it.
 inline void add_to_counter(int64_t* counter, int64_t amount) { __atomic_fetch_add(counter, amount, __ATOMIC_ACQ_REL); }
 inline int64_t read_counter(const int64_t* counter) { return __atomic_load_n(counter, __ATOMIC_ACQUIRE); }
-
-int64_t now_ns();
 
 class Launch {
  public:
@@ -57,18 +56,14 @@ class Launch {
   Status find_unmet_wait(const Worker& worker, const Frame& frame) const;
   Status diagnose(const Status& timeout) const;
 
-  // OK once ready() holds, else why not: TIMEOUT when no task has ended anywhere for that long, INTERRUPTED, or
-  // ABORTED_PEER when another thread has failed.
-  template <class Ready>
-  Code wait_until(Ready ready);
   // The first failure is the launch's; every thread leaves at its next look.
   void fail(const Status& status);
 
   const Image image_;
   const std::vector<HpmoeRank> ranks_;
-  const int64_t timeout_ns_;
   int64_t* const trace_;
   const InterruptWatch& watch_;
+  Patience patience_;
 
   std::vector<Routing> routings_;
   std::vector<RankState> states_;
@@ -76,13 +71,8 @@ class Launch {
 
   std::atomic<bool> failed_{false};
   Status status_{};
-  std::atomic<int64_t> last_progress_ns_{0};  // when a task last ended, anywhere
   std::vector<Worker> workers_;               // [num_ranks * num_queues]
   std::atomic<int32_t> num_unfinished_{0};    // workers with tasks left
 };
-
-// threshold = mult * extent for every event of a rank, once its routing is known.
-std::vector<int64_t> find_thresholds(const Image& image, const std::vector<Routing>& routings, int32_t rank,
-                                     int64_t num_tokens);
 
 }  // namespace hpmoe

@@ -2,7 +2,7 @@
 #include <algorithm>
 #include <cmath>
 
-#include "frame.h"
+#include "bodies.h"
 #include "vector_math.h"
 
 namespace hpmoe {

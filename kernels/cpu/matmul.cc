@@ -2,7 +2,7 @@
 #include <algorithm>
 #include <cstring>
 
-#include "frame.h"
+#include "bodies.h"
 #include "gemm.h"
 #include "scratch.h"
 

@@ -10,6 +10,17 @@
 
 namespace hpmoe {
 
+// The routings of an image's routes, of no entries yet.
+inline std::vector<Routing> make_routings(const Image& image) {
+  std::vector<Routing> out;
+  out.reserve(image.header->num_routes);  // a route to ranks keeps the address of its experts' one
+  for (int32_t i = 0; i < image.header->num_routes; ++i) {
+    const Route& route = image.routes[i];
+    out.emplace_back(image, route, route.once_of >= 0 ? &out[route.once_of] : nullptr);
+  }
+  return out;
+}
+
 // Sorts a rank's entries by expert, drops those over capacity and divides the rest among copies.
 inline Code sort_and_drop(const Image& image, const HpmoeRank& mine, const Route& route, int32_t rank, Routing& routing,
                           Status& status) {
@@ -30,5 +41,9 @@ inline Code sort_and_drop(const Image& image, const HpmoeRank& mine, const Route
   if (dropped == Code::OK) routing.divide_entries(rank);
   return dropped;
 }
+
+// threshold = mult * extent for every event of a rank, once its routing is known.
+std::vector<int64_t> find_thresholds(const Image& image, const std::vector<Routing>& routings, int32_t rank,
+                                     int64_t num_tokens);
 
 }  // namespace hpmoe

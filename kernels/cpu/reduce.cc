@@ -3,7 +3,7 @@
 #include <cstring>
 #include <vector>
 
-#include "frame.h"
+#include "bodies.h"
 #include "vector_math.h"
 
 namespace hpmoe {

@@ -17,8 +17,7 @@ void for_each_unit_signal(const Frame& frame, Amount kind, int64_t amount, Visit
   const Image& image = frame.image;
   for (const Signal& signal : image.signals_of(frame.task)) {
     if (static_cast<Amount>(signal.amount) != kind || static_cast<Index>(signal.kind) == Index::ENTRY_TILE) continue;
-    const bool by_expert = static_cast<Index>(signal.kind) == Index::SLOT_EXPERT;
-    const int64_t event = image.event_of(signal, frame.task) + (by_expert ? frame.unit.expert : 0);
+    const int64_t event = event_of(frame, signal);
     switch (static_cast<Remote>(signal.remote)) {
       case Remote::LOCAL: visit(frame.rank, event, amount); break;
       case Remote::PEER: for_each_peer(frame, [&](int32_t peer) { visit(peer, event, amount); }); break;

@@ -1,5 +1,5 @@
 // SwiGLU and its gradient: silu(gate) * up, the two halves of one array.
-#include "frame.h"
+#include "bodies.h"
 #include "vector_math.h"
 
 namespace hpmoe {

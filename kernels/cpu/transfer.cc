@@ -1,7 +1,7 @@
 // Rows on their way to another rank's buffer and back.
 #include <cstring>
 
-#include "frame.h"
+#include "bodies.h"
 
 namespace hpmoe {
 namespace {

@@ -2,7 +2,7 @@
 #include <algorithm>
 
 #include "frame.h"
-#include "launch.h"
+#include "prologue.h"
 
 namespace hpmoe {
 namespace {
@@ -49,8 +49,7 @@ int64_t find_extent(const Image& image, const EventRun& run, int32_t index, cons
   return 0;
 }
 
-}  // namespace
-
+// The rows a task stands for (for a PUT: the slot on the destination).
 Unit find_unit(const Image& image, const HpmoeRank* ranks, const Routing* routing, int32_t rank, const Op& op,
                const Task& task) {
   const int64_t tile_rows = image.header->tile_rows, num_tokens = ranks[rank].num_tokens;
@@ -68,6 +67,15 @@ Unit find_unit(const Image& image, const HpmoeRank* ranks, const Routing* routin
   if (static_cast<Rows>(op.operands[1].rows) == Rows::ALL) return {0, clip(op.param[1], op.param[2], num_tokens), 0};
   const int32_t expert = task.row / op.blocks;
   return {routing->expert_start(rank, expert), routing->expert_rows(rank, expert), expert};
+}
+
+}  // namespace
+
+Frame make_frame(const Image& image, const HpmoeRank* ranks, const std::vector<Routing>& routings, int32_t rank,
+                 const Task& task) {
+  const Op& op = image.ops[task.op];
+  const Routing* routing = op.route >= 0 ? &routings[op.route] : nullptr;
+  return {image, ranks, routing, rank, op, task, find_unit(image, ranks, routing, rank, op, task)};
 }
 
 std::vector<int64_t> find_thresholds(const Image& image, const std::vector<Routing>& routings, int32_t rank,

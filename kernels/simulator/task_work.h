@@ -21,6 +21,10 @@ inline int32_t target_of(const Frame& frame, const Segment& segment) {
   return goes_back(frame.op) ? segment.source : segment.dest;
 }
 
+inline bool leaves_node(const HpmoeMachine& machine, int32_t from, int32_t to) {
+  return to / machine.node_size != from / machine.node_size;
+}
+
 // Whether a worker stands for the whole device while it runs an operation: an exchange is a collective.
 inline bool is_wide(const Op& op) {
   const auto opcode = static_cast<Opcode>(op.opcode);

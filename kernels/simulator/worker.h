@@ -9,7 +9,6 @@ namespace hpmoe {
 struct Worker {
   int32_t place, end;        // in the image's queues
   int32_t num_waits_met = 0;  // of the task at place
-  int32_t pending = 0;        // parts of the running task that have not ended
   double came = 0;            // to the task at place
   double looked = 0;          // until when it has looked at the waits met so far
   int64_t awaited = -1;       // the first event of the task at place that has not counted enough, as far as is known

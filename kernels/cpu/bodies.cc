@@ -1,0 +1,28 @@
+#include "bodies.h"
+
+namespace hpmoe {
+
+Code run_body(const Frame& frame) {
+  const bool has_unit = frame.unit.rows > 0 || static_cast<Domain>(frame.op.domain) == Domain::EXPERTS;
+  if (!has_unit) return Code::OK;
+  switch (static_cast<Opcode>(frame.op.opcode)) {
+    case Opcode::REDUCE: return reduce_entries(frame);
+    case Opcode::GMM: return gmm(frame);
+    case Opcode::WGRAD: return wgrad(frame);
+    case Opcode::MAP: return map(frame);
+    case Opcode::SWIGLU: return swiglu(frame);
+    case Opcode::SWIGLU_GRAD: return swiglu_grad(frame);
+    case Opcode::ROW_REDUCE: return row_reduce(frame);
+    case Opcode::ROW_DOT: return row_dot(frame);
+    case Opcode::COL_SUM: return col_sum(frame);
+    case Opcode::GATHER: return gather(frame);
+    case Opcode::FAN_OUT: return fan_out(frame);
+    case Opcode::FAN_IN: return fan_in(frame);
+    case Opcode::KEEP: return keep_entries(frame);
+    case Opcode::DROP_COUNTS: return drop_counts(frame);
+    case Opcode::LAUNCH: return Code::OK;
+    default: return Code::BAD_IMAGE;
+  }
+}
+
+}  // namespace hpmoe

@@ -1,0 +1,29 @@
+// What a launch does for a task between its waits and its signals: tile bodies, a file for each family, and copies.
+#pragma once
+
+#include "frame.h"
+
+namespace hpmoe {
+
+// Runs the body of a task that is no transfer: OK, or INDEX_OUT_OF_RANGE for an index that points nowhere.
+Code run_body(const Frame& frame);
+
+// Copies the rows of a segment, from source to dest or back; rows of a matrix always to dest.
+void copy_segment(const Frame& frame, const Segment& segment);
+
+Code gmm(const Frame& frame);
+Code wgrad(const Frame& frame);
+Code map(const Frame& frame);
+Code swiglu(const Frame& frame);
+Code swiglu_grad(const Frame& frame);
+Code reduce_entries(const Frame& frame);
+Code row_reduce(const Frame& frame);
+Code row_dot(const Frame& frame);
+Code col_sum(const Frame& frame);
+Code gather(const Frame& frame);
+Code fan_out(const Frame& frame);
+Code fan_in(const Frame& frame);
+Code keep_entries(const Frame& frame);
+Code drop_counts(const Frame& frame);
+
+}  // namespace hpmoe

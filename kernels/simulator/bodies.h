@@ -1,0 +1,128 @@
+// The bodies that are under way in a simulated run.
+//
+// A body takes its worker for a time of its own, and asks for memory and link bandwidth that it shares with whoever uses
+// them at that moment; it ends when it has had all of it, which stands for double buffering.
+#pragma once
+
+#include <cstdint>
+#include <vector>
+
+#include "cpu/image.h"
+#include "happenings.h"
+#include "l2.h"
+#include "rates.h"
+#include "simulate.h"
+#include "task_work.h"
+
+namespace hpmoe {
+
+// Workers are numbered over all ranks.
+class Bodies {
+ public:
+  Bodies(const Image& image, const HpmoeMachine& machine, const HpmoeWork* work, int64_t num_parts, int32_t num_bins,
+         Happenings& happenings)
+      : machine_(machine), work_(work), num_parts_(num_parts), rates_(machine, image.header->ep_size, num_bins),
+        ranks_of_l2_(rates_.has_host() ? image.header->ep_size : 1),
+        caches_(image.header->ep_size / ranks_of_l2_, L2(ranks_of_l2_ * num_parts, machine.l2_bytes)),
+        pending_(image.header->ep_size * image.header->num_queues), happenings_(happenings) {}
+
+  // The body of a worker's task begins; `missed` becomes the bytes that L2 did not hold. True where it has ended at once.
+  bool begin(int32_t worker, const Frame& frame, double now, double& missed) {
+    const bool is_lower = frame.task.row % frame.op.blocks == frame.op.blocks - 1;
+    const HpmoeWork& work = work_[4 * frame.task.op + 2 * is_lower + (frame.task.cols < frame.op.tile_cols)];
+    pending_[worker] = 1;
+    const Moved moved = move_rows(worker, frame, work, now);
+    const bool has_work = !is_empty(frame, moved.rows);
+    const double fans = moved.rows * rows_of_token(frame) * work.core_fan;
+    if (has_work) missed = touch(worker, frame, work, moved, now);
+    return work_alone(worker, frame, machine_.task_us + (has_work ? core_us(work, moved.rows) + fans : 0), now);
+  }
+
+  // A part of a worker's body has ended: true where that was the last.
+  bool end_part(int32_t worker) { return --pending_[worker] == 0; }
+
+  // A shared rate may have served demands by now: calls end(worker) for each body that has ended with one.
+  template <class End>
+  void serve(int32_t index, uint32_t version, double now, End end) {
+    SharedRate& rate = rates_[index];
+    if (rate.version() != version) return;
+    for (int32_t worker; (worker = rate.end_one(now)) >= 0;) {
+      if (end_part(worker)) end(worker);
+    }
+    foresee_end(index);
+  }
+
+  // What went over the rates until `end`; see simulate.h.
+  void report(double end, double* totals, double* served) { rates_.report(end, totals, served); }
+
+ private:
+  // Rows that a task works on, and bytes that a transfer writes to its own rank.
+  struct Moved {
+    double rows, written;
+  };
+
+  Moved move_rows(int32_t worker, const Frame& frame, const HpmoeWork& work, double now) {
+    const auto opcode = static_cast<Opcode>(frame.op.opcode);
+    if (!is_transfer(opcode)) return {own_rows(frame), 0};
+    Moved moved{0, 0};
+    for_each_segment(frame, [&](const Segment& segment) {
+      if (opcode == Opcode::NOTIFY) return;
+      send(worker, frame, segment, work.link_row, now);
+      moved.rows += static_cast<double>(segment.rows);
+      if (target_of(frame, segment) == frame.rank) moved.written += static_cast<double>(segment.rows) * work.link_row;
+    });
+    return moved;
+  }
+
+  // Puts a segment on the links between its two ranks.
+  void send(int32_t worker, const Frame& frame, const Segment& segment, double row_bytes, double now) {
+    const int32_t to = target_of(frame, segment);
+    if (to == frame.rank) return;
+    const double bytes = static_cast<double>(segment.rows) * row_bytes;
+    const bool leaves = leaves_node(machine_, frame.rank, to);
+    demand(worker, frame, rates_.of(frame.rank, leaves ? HPMOE_NODE_EGRESS : HPMOE_EGRESS), bytes, now);
+    demand(worker, frame, rates_.of(to, leaves ? HPMOE_NODE_INGRESS : HPMOE_INGRESS), bytes, now);
+  }
+
+  // Everything goes through L2, rows that a transfer writes to its own rank too; what L2 does not hold comes from memory.
+  double touch(int32_t worker, const Frame& frame, const HpmoeWork& work, const Moved& moved, double now) {
+    L2& cache = caches_[frame.rank / ranks_of_l2_];
+    const Passed passed = cache.pass(frame, work, moved.rows, frame.rank % ranks_of_l2_ * num_parts_);
+    demand(worker, frame, rates_.of(frame.rank, HPMOE_L2), passed.bytes + moved.written, now);
+    demand(worker, frame, rates_.of(frame.rank, HPMOE_MEMORY), passed.missed, now);
+    return passed.missed;
+  }
+
+  // The part of a task that is its worker's alone; where workers share cores, as much of theirs as there is.
+  bool work_alone(int32_t worker, const Frame& frame, double us, double now) {
+    if (!rates_.has_host()) {
+      happenings_.foresee(now + us, Happening::CORE, worker);
+      return false;
+    }
+    demand(worker, frame, rates_.cores(), us, now);
+    return end_part(worker);
+  }
+
+  void demand(int32_t worker, const Frame& frame, int32_t rate, double amount, double now) {
+    if (amount <= 0) return;
+    ++pending_[worker];
+    rates_[rate].begin(now, amount, worker, rate != rates_.cores() && is_wide(frame.op));
+    foresee_end(rate);
+  }
+
+  void foresee_end(int32_t index) {
+    const SharedRate& rate = rates_[index];
+    if (!rate.is_idle()) happenings_.foresee(rate.next_end(), Happening::RATE, index, 0, rate.version());
+  }
+
+  const HpmoeMachine& machine_;
+  const HpmoeWork* const work_;
+  const int64_t num_parts_;       // of a rank's arrays
+  Rates rates_;
+  const int32_t ranks_of_l2_;     // those that have one L2
+  std::vector<L2> caches_;        // [num_ranks / ranks_of_l2]
+  std::vector<int32_t> pending_;  // parts of each worker's body that have not ended
+  Happenings& happenings_;
+};
+
+}  // namespace hpmoe
