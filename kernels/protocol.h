@@ -103,8 +103,8 @@ struct Buffer {
 // expert takes ceil(num_tokens * top_k / num_experts * capacity_factor), num_tokens those of the launch, unless
 // drop_policy is NONE; weights_buffer is read where it is PROBS. Where a rank has more local experts than num_experts /
 // ep_size, the rest are room for copies, and the shares of all ranks' local experts begin at first_share.
-// once_of is -1, or of a route to ranks, where each counts as one expert and gets a token once at most, an earlier route: that
-// to their experts.
+// once_of is -1, or of a route to ranks, where each counts as one expert and gets a token once at most, an earlier route:
+// that to their experts.
 struct Route {
   int32_t ids_buffer, num_experts, num_local_experts, top_k, num_slots, num_tokens, max_rows, drop_policy;
   int32_t weights_buffer, first_share, once_of, reserved;
@@ -126,8 +126,8 @@ struct Operand {
 };
 
 // Its tasks are a grid: units first_row .. first_row + num_units - 1, peers 0 .. num_peers - 1 (none where 0), and columns
-// 0 .. cols - 1 in tiles of tile_cols (whole rows where 0). A put of peer j is for those at j, j + num_peers, ... of the rank's
-// peer order.
+// 0 .. cols - 1 in tiles of tile_cols (whole rows where 0). A put of peer j is for those at j, j + num_peers, ... of the
+// rank's peer order.
 struct Op {
   int32_t opcode, domain, route, num_rows, clipped, blocks, num_operands;
   int32_t first_row, num_units, num_peers, cols, tile_cols;

@@ -151,7 +151,7 @@ MUTANTS = (
         mutant("numbers half as long", "cube_unit.h", ("(static_cast<uint64_t>(row) * ld + col) * sizeof(T)",
                                                        "(static_cast<uint64_t>(row) * ld + col) * sizeof(half)")),
     ),
-    *shown_in("deep float32", mutant("steps of as many numbers as in half precision", "cube_unit.h", (
+    *shown_in("deep float32", mutant("steps of as many numbers as in half precision", "product.h", (
         "kDeepBytesL1 / element_bytes(static_cast<int32_t>(p.dtype))", "kDeepBytesL1 / 2"))),
     *shown_in(
         "shared float32",

@@ -63,8 +63,8 @@ struct HpmoeDealt {
 
 static_assert(sizeof(HpmoeDealt) == 8, "rows of DEALT");
 
-// Queues of tasks in the order of `sequence` [num_tasks], as hpmoe_schedule gives it. queue [num_tasks] is that of each task,
-// or -1 where tasks of its op are dealt out in turn; then it is filled in. Fills queue_starts and queue_tasks.
+// Queues of tasks in the order of `sequence` [num_tasks], as hpmoe_schedule gives it. queue [num_tasks] is that of each
+// task, or -1 where tasks of its op are dealt out in turn; then it is filled in. Fills queue_starts and queue_tasks.
 int hpmoe_deal(const HpmoeFlow* flow, const int32_t* sequence, const HpmoeDealt* of_op, int64_t num_ops, int32_t* queue,
                int32_t num_queues, int32_t* queue_starts, int32_t* queue_tasks);
 

@@ -1,88 +1,18 @@
-// The matrix core: c[m, n] = a[m, k] @ b[k, n] for rows in global memory, in tiles of 128 x 256 float32 sums.
+// The matrix core: products of rows in global memory, see product.h.
 //
 // All of L0C holds one tile, in two halves of 128 columns, so that one is written out while the other is summed. L1 holds
-// two steps 512 bytes deep, 256 numbers of half precision or 128 of float32: 64 KB of A and 128 KB of B each. L0A and L0B hold
-// two steps of half that depth, 32 KB each, of a half. While one buffer of a memory is read, the other is filled; the first
-// step of the next product comes in during the last of this one.
+// two steps: 64 KB of A and 128 KB of B each. L0A and L0B hold two steps of half that depth, 32 KB each, of a half. While
+// one buffer of a memory is read, the other is filled; the first step of the next product comes in during the last of this
+// one.
 #pragma once
 
 #include "fractals.h"
+#include "product.h"
 #include "ring.h"
 
 namespace hpmoe {
 
-constexpr int32_t kTileM = 128, kTileN = 256, kHalfN = 128, kDeepBytesL1 = 512, kDeepBytesL0 = 256;
-
-// Matrices of c's shape that are added to it, by multiplying them from the left with a unit matrix: those whose bit is set of
-// several that begin `step` bytes apart, with rows ld elements apart. `unit`: where the unit matrices of tables.h are.
-struct Added {
-  uint64_t address, step, which, unit;
-  int32_t ld;
-};
-
-// Rows are ld elements apart. A turned operand is stored as columns: A as [k, m], B as [n, k]. c is written, or a float32 c
-// added to; without products (k = 0) it becomes zeros. m = 0: nothing to do.
-struct Product {
-  uint64_t a, b, c;
-  int32_t ld_a, ld_b, ld_c, m, n, k;
-  bool a_is_turned, b_is_turned, adds;
-  Dtype dtype, result;
-  Added added;
-};
-
-// What L1 holds at once: a part of the depth of one tile, or of one of the matrices that are added; `added` is its number, or -1.
-struct Step {
-  int32_t m0, n0, k0, m, n, k, added;
-  bool is_first, is_last;  // of its tile
-};
-
-// The steps of a product, tile by tile.
-class Steps {
- public:
-  __aicore__ inline void init(const Product& p) {
-    m_ = p.m;
-    n_ = p.n;
-    k_ = p.k;
-    deep_ = kDeepBytesL1 / element_bytes(static_cast<int32_t>(p.dtype));
-    which_ = p.added.which;
-    begin_tile();
-    m0_ = n0_ = 0;
-  }
-  __aicore__ inline bool is_done() const { return m_ == 0 || n0_ >= n_; }
-  __aicore__ inline Step next() {
-    Step step{m0_, n0_, k0_, least(kTileM, m_ - m0_), least(kTileN, n_ - n0_), least(deep_, k_ - k0_), -1, is_first_, false};
-    is_first_ = false;
-    if (k0_ < k_ || which_ == 0) {
-      k0_ += deep_;
-    } else {
-      while ((left_ >> added_ & 1) == 0) ++added_;
-      left_ &= left_ - 1;
-      step.added = added_;
-      step.k = step.m;
-    }
-    step.is_last = k0_ >= k_ && left_ == 0;
-    if (!step.is_last) return step;
-    begin_tile();
-    m0_ += kTileM;
-    if (m0_ >= m_) {
-      m0_ = 0;
-      n0_ += kTileN;
-    }
-    return step;
-  }
-
- private:
-  __aicore__ inline void begin_tile() {
-    k0_ = 0;
-    added_ = 0;
-    left_ = which_;
-    is_first_ = true;
-  }
-
-  int32_t m_ = 0, n_ = 0, k_ = 0, deep_ = 0, m0_ = 0, n0_ = 0, k0_ = 0, added_ = 0;
-  uint64_t which_ = 0, left_ = 0;
-  bool is_first_ = true;
-};
+constexpr int32_t kHalfN = 128, kDeepBytesL0 = 256;
 
 class CubeUnit {
  public:
@@ -209,7 +139,8 @@ class CubeUnit {
     const Fractals<T> a = l1_a<T>(i), b = l1_b<T>(i);
     if (step.added >= 0) {
       const uint64_t from = p.added.address + step.added * p.added.step;
-      const int32_t unit = p.dtype == Dtype::BFLOAT16 ? kUnitBfloat16 : p.dtype == Dtype::FLOAT16 ? kUnitFloat16 : kUnitFloat32;
+      const int32_t unit = p.dtype == Dtype::BFLOAT16 ? kUnitBfloat16
+                           : p.dtype == Dtype::FLOAT16 ? kUnitFloat16 : kUnitFloat32;
       load_unit(a, p.added.unit + unit * sizeof(int32_t), step.m);
       load_l1(b, element<T>(from, step.m0, step.n0, p.added.ld), step.m, step.n, p.added.ld, true);
       return;
@@ -264,7 +195,8 @@ class CubeUnit {
     const int32_t depth = step.k > 0 ? step.k : kFractal, m = most(step.m, 2), n = half_cols(step, h);
     const bool a_is_down = p.a_is_turned && step.added < 0, b_is_down = !p.b_is_turned || step.added >= 0;
     Part of_a{0, 0, 0, fractals(m), l1_pitch<T>(fractals(m), fractals(depth), a_is_down), a_is_down};
-    Part of_b{0, 0, h * kHalfN / kFractal, fractals(n), l1_pitch<T>(fractals(step.n), fractals(depth), b_is_down), b_is_down};
+    const int32_t pitch_of_b = l1_pitch<T>(fractals(step.n), fractals(depth), b_is_down);
+    Part of_b{0, 0, h * kHalfN / kFractal, fractals(n), pitch_of_b, b_is_down};
     const AscendC::LocalTensor<float> out = l0c_.Get<float>()[sums * kBytesHalf / sizeof(float)];
     for (int32_t k1 = 0; k1 < depth; k1 += kDeep) {
       const int32_t k = least(kDeep, depth - k1), l0 = next_l0_;
@@ -289,9 +221,11 @@ class CubeUnit {
   }
 
   template <class T>
-  __aicore__ inline static void multiply_l0(const AscendC::LocalTensor<float>& out, const Fractals<T>& a, const Fractals<T>& b,
-                                            Dtype dtype, int32_t m, int32_t n, int32_t k, bool is_first) {
-    AscendC::MmadParams params(static_cast<uint16_t>(m), static_cast<uint16_t>(n), static_cast<uint16_t>(k), 0, false, is_first);
+  __aicore__ inline static void multiply_l0(const AscendC::LocalTensor<float>& out, const Fractals<T>& a,
+                                            const Fractals<T>& b, Dtype dtype, int32_t m, int32_t n, int32_t k,
+                                            bool is_first) {
+    AscendC::MmadParams params(static_cast<uint16_t>(m), static_cast<uint16_t>(n), static_cast<uint16_t>(k), 0, false,
+                               is_first);
     params.kDirectionAlign = kIsSquared<T>;
     if constexpr (kIsSquared<T>) {
       AscendC::Mmad(out, a, b, params);

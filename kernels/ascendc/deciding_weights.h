@@ -11,8 +11,8 @@ struct DecidingWeights {
 
   __aicore__ inline int32_t size() const { return element_bytes(dtype); }
 
-  // The bits of one in a piece of UB, or in global memory: it is an input, which nobody writes during a launch. Those of half
-  // precision are the upper half.
+  // The bits of one in a piece of UB, or in global memory: it is an input, which nobody writes during a launch. Those of
+  // half precision are the upper half.
   __aicore__ inline uint32_t bits(const Words& loaded, int32_t i) const {
     if (size() == 4) return static_cast<uint32_t>(loaded.GetValue(i));
     return static_cast<uint32_t>(loaded.ReinterpretCast<uint16_t>().GetValue(i)) << 16;

@@ -41,7 +41,8 @@ __aicore__ inline void keep_entries(VectorUnit& unit, const Frame& frame) {
 // out[e] = entries of this rank that expert e had no capacity for.
 __aicore__ inline void drop_counts(VectorUnit& unit, const Frame& frame) {
   const RoutingTables& routing = frame.routing;
-  const RowPlaces from{frame.rank->args.tables + static_cast<uint64_t>(routing.tables().dropped) * sizeof(int32_t), 0, false, 1, 0};
+  const RowPlaces from{frame.rank->args.tables + static_cast<uint64_t>(routing.tables().dropped) * sizeof(int32_t), 0, false,
+                       1, 0};
   const RowPlaces to{frame.base(0), 0, false, 1, 0};
   pass_rows(unit, {}, 1, routing.route().num_experts * static_cast<int32_t>(sizeof(int32_t)), from, to);
 }

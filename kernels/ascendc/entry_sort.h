@@ -1,8 +1,8 @@
-// Sorts a rank's entries by the local expert that takes them, and drops those over capacity. Each AIV counts and sorts those of
-// its share of the tokens; between the steps all of them meet. See tables.h for the letters.
+// Sorts a rank's entries by the local expert that takes them, and drops those over capacity. Each AIV counts and sorts those
+// of its share of the tokens; between the steps all of them meet. See tables.h for the letters.
 //
-// Where only the heaviest entries of an expert are kept, all are sorted first, heaviest.h finds the lightest one that is kept,
-// and what is kept is counted and sorted anew.
+// Where only the heaviest entries of an expert are kept, all are sorted first, heaviest.h finds the lightest one that is
+// kept, and what is kept is counted and sorted anew.
 #pragma once
 
 #include "deciding_weights.h"
@@ -13,8 +13,12 @@ class EntrySort {
  public:
   // is_noted: whether each entry's local expert and place are asked for later.
   __aicore__ inline EntrySort(PrologueUnit& on, int32_t number, bool is_noted)
-      : on_(on), number_(number), route_(on.rank.image.route(number)), tables_(on.rank.image.tables(number, on.rank.num_aiv)),
-        weights_(deciding_weights(on, route_)), is_noted_(is_noted) {
+      : on_(on),
+        number_(number),
+        route_(on.rank.image.route(number)),
+        tables_(on.rank.image.tables(number, on.rank.num_aiv)),
+        weights_(deciding_weights(on, route_)),
+        is_noted_(is_noted) {
     const int32_t ep_size = on.rank.image.header().ep_size;
     has_copies_ = has_copies(route_, ep_size);
     num_local_ = has_copies_ ? route_.num_local_experts * ep_size : route_.num_experts;
@@ -27,7 +31,8 @@ class EntrySort {
     chunk_ = part / route_.top_k * route_.top_k;
   }
 
-  // Counts this core's entries for each expert; later, those that are heavy enough. The first of them that cannot be is named.
+  // Counts this core's entries for each expert; later, those that are heavy enough. The first of them that cannot be is
+  // named.
   __aicore__ inline Code count(bool all) {
     AscendC::PipeBarrier<PIPE_ALL>();
     is_full_ = all;

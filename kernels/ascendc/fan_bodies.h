@@ -76,14 +76,14 @@ __aicore__ inline void fan_out(VectorUnit& unit, const Frame& frame) {
       for (int32_t begin = 0; begin < width; begin += part) {
         const int32_t bytes = least(part, width - begin);
         Bytes buffer = unit.passing.AllocTensor<uint8_t>();
-        unit.copy_in(buffer, frame.element(1, from, fans.first_row() + first, frame.first_col(1)) + begin, rows, bytes, row_bytes,
-                     pitch);
+        unit.copy_in(buffer, frame.element(1, from, fans.first_row() + first, frame.first_col(1)) + begin, rows, bytes,
+                     row_bytes, pitch);
         unit.passing.EnQue(buffer);
         buffer = unit.passing.DeQue<uint8_t>();
         for (int32_t r = 0; r < rows; ++r)
           for (int32_t i = 0; i < fans.num_rows(first + r); ++i)
-            unit.copy_out(frame.element(0, to, fans.row(first + r, i), frame.first_col(0)) + begin, buffer[r * pitch], 1, bytes,
-                          0, pitch);
+            unit.copy_out(frame.element(0, to, fans.row(first + r, i), frame.first_col(0)) + begin, buffer[r * pitch], 1,
+                          bytes, 0, pitch);
         unit.passing.FreeTensor(buffer);
       }
     }
@@ -107,7 +107,8 @@ class FanPieces {
   __aicore__ inline bool is_done() const { return token_ >= fans_.count(); }
   __aicore__ inline FanPiece next() {
     const int32_t all = fans_.num_rows(token_), rows = least(rows_, all - first_);
-    const FanPiece piece{token_, first_, rows, col_, least(cols_, num_cols_ - col_), pitch_, first_ == 0, first_ + rows == all};
+    const FanPiece piece{
+        token_, first_, rows, col_, least(cols_, num_cols_ - col_), pitch_, first_ == 0, first_ + rows == all};
     first_ += rows;
     if (piece.is_last) {
       first_ = 0;
@@ -136,8 +137,8 @@ struct FanIn {
     const int32_t size = element_bytes(in.dtype), size_w = element_bytes(weights.dtype);
     for (int32_t i = 0; i < piece.num_rows; ++i) {
       const int64_t row = fans.row(piece.token, piece.first + i);
-      unit.copy_in(loaded[i * piece.pitch * size], in.address + row * in.row_bytes + piece.col * size, 1, piece.num_cols * size, 0,
-                   piece.pitch * size);
+      unit.copy_in(loaded[i * piece.pitch * size], in.address + row * in.row_bytes + piece.col * size, 1,
+                   piece.num_cols * size, 0, piece.pitch * size);
       if (is_weighted)
         unit.copy_in(loaded[kPieceBytes + i * kLane * size_w], weights.address + row * weights.row_bytes, 1, size_w, 0,
                      kLane * size_w);

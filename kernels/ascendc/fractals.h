@@ -1,9 +1,9 @@
-// Operands of products in fractals: 512 bytes of 16 rows and of the columns that 32 bytes hold, 16 in half precision and 8 in
-// float32. How rows of global memory come to L1 in fractals, and how L0A and L0B get them.
+// Operands of products in fractals: 512 bytes of 16 rows and of the columns that 32 bytes hold, 16 in half precision and 8
+// in float32. How rows of global memory come to L1 in fractals, and how L0A and L0B get them.
 //
-// L0A and L0B want what is multiplied beside each other. An operand whose rows are stored along the depth of the product, k to
-// the right, has it so; one with k down is turned on its way from L1 to L0: in half precision fractal by fractal, in float32 in
-// squares of 16 x 16, two fractals beside each other. L1 holds columns of fractals, and squares in rows.
+// L0A and L0B want what is multiplied beside each other. An operand whose rows are stored along the depth of the product, k
+// to the right, has it so; one with k down is turned on its way from L1 to L0: in half precision fractal by fractal, in
+// float32 in squares of 16 x 16, two fractals beside each other. L1 holds columns of fractals, and squares in rows.
 #pragma once
 
 #include "device.h"
@@ -33,14 +33,16 @@ __aicore__ inline void clear_l1(const Fractals<T>& to, int32_t rows, int32_t col
 
 // Rows ld elements apart, in columns of fractals; `column` of them make one.
 template <class T>
-__aicore__ inline void copy_rows(const Fractals<T>& to, uint64_t from, int32_t rows, int32_t cols, int32_t ld, int32_t column) {
-  const AscendC::Nd2NzParams params(1, static_cast<uint16_t>(rows), static_cast<uint16_t>(cols), 0, static_cast<uint16_t>(ld),
-                                    static_cast<uint16_t>(column * kFractal), 1, 0);
+__aicore__ inline void copy_rows(const Fractals<T>& to, uint64_t from, int32_t rows, int32_t cols, int32_t ld,
+                                 int32_t column) {
+  const AscendC::Nd2NzParams params(1, static_cast<uint16_t>(rows), static_cast<uint16_t>(cols), 0,
+                                    static_cast<uint16_t>(ld), static_cast<uint16_t>(column * kFractal), 1, 0);
   AscendC::DataCopy(to, global_at<T>(from), params);
 }
 // Rows into L1 as load_l0a and load_l0b take them from there.
 template <class T>
-__aicore__ inline void load_l1(const Fractals<T>& to, uint64_t from, int32_t rows, int32_t cols, int32_t ld, bool k_is_down) {
+__aicore__ inline void load_l1(const Fractals<T>& to, uint64_t from, int32_t rows, int32_t cols, int32_t ld,
+                               bool k_is_down) {
   if (!kIsSquared<T> || !k_is_down) return copy_rows(to, from, rows, cols, ld, fractals(rows));
   for (int32_t row = 0; row < rows; row += kFractal) {
     const uint64_t start = from + static_cast<uint64_t>(row) * ld * sizeof(T);
@@ -55,19 +57,19 @@ __aicore__ inline void load_unit(const Fractals<T>& to, uint64_t unit, int32_t m
   clear_l1(to, m, m);
   AscendC::PipeBarrier<PIPE_MTE2>();
   for (int32_t i = 0; i < num_m * num_beside; ++i)
-    AscendC::DataCopy(to[(i * num_m + i / num_beside) * kFractalSize<T>], global_at<T>(unit + i % num_beside * kFractalBytes),
-                      kFractalSize<T>);
+    AscendC::DataCopy(to[(i * num_m + i / num_beside) * kFractalSize<T>],
+                      global_at<T>(unit + i % num_beside * kFractalBytes), kFractalSize<T>);
 }
 
-// What of an operand in L1 goes to L0: k deep from k1 on, `lines` fractals of the other side from the one after first_line on.
-// `pitch`: how many fractals a column of L1 has, or squares a row.
+// What of an operand in L1 goes to L0: k deep from k1 on, `lines` fractals of the other side from the one after first_line
+// on. `pitch`: how many fractals a column of L1 has, or squares a row.
 struct Part {
   int32_t k1, k, first_line, lines, pitch;
   bool k_is_down;
 };
 
-// Cells of L1, fractals or squares, that make rows of L0, each `row_size` fractals later. A square is turned into two fractals,
-// which stay beside each other in L0A and come one above the other in L0B.
+// Cells of L1, fractals or squares, that make rows of L0, each `row_size` fractals later. A square is turned into two
+// fractals, which stay beside each other in L0A and come one above the other in L0B.
 struct Cells {
   int32_t first, rows, row_step, cols, col_step, row_size;
   bool is_turned, keeps_squares;
@@ -108,7 +110,8 @@ __aicore__ inline Walk walk(const Part& part) {
   const bool is_across = part.k_is_down && !kIsSquared<T>;
   const int32_t line_step = is_across ? part.pitch : 1, depth_step = is_across ? 1 : part.pitch;
   const int32_t deep = part.k_is_down ? kFractal : kFractalCols<T>;
-  return {part.first_line * line_step + part.k1 / deep * depth_step, line_step, depth_step, (part.k + deep - 1) / deep, deep};
+  return {part.first_line * line_step + part.k1 / deep * depth_step, line_step, depth_step, (part.k + deep - 1) / deep,
+          deep};
 }
 
 // L0A takes rows of fractals along k, in float32 an even number of them: Mmad is told so.

@@ -1,5 +1,5 @@
-// Of an expert that is over its capacity, which entries are the heaviest: the key of the lightest one that is kept, and, of those
-// with its key, the last one that is. The experts are shared out among the cores; the list of all entries is sorted.
+// Of an expert that is over its capacity, which entries are the heaviest: the key of the lightest one that is kept, and, of
+// those with its key, the last one that is. The experts are shared out among the cores; the list of all entries is sorted.
 #pragma once
 
 #include "entry_sort.h"

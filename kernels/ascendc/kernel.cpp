@@ -14,8 +14,8 @@ __aicore__ inline void forget_cached_lines(uint64_t anywhere) {
       global_at<int32_t>(anywhere));
 }
 
-// What overflows is infinite, and no number stays none, in half precision too: the register's default makes the largest number and
-// 0 of them, and a kernel before this one may have left that.
+// What overflows is infinite, and no number stays none, in half precision too: the register's default makes the largest
+// number and 0 of them, and a kernel before this one may have left that.
 __aicore__ inline void keep_inf_and_nan() { AscendC::SetSaturationFlag<AscendC::SaturationMode::FLOAT>(false); }
 
 __aicore__ inline void run_aic(const RankView& rank, const Counters& counters) {

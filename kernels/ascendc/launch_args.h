@@ -12,10 +12,10 @@ constexpr int32_t kStatusWords = 16;   // so has a core's status
 // kCounted once a launch, and once more for each further step that sorting takes.
 enum PrologueCounter { kCounted, kSorted, kExchanged, kPlaced, kReady, kFailed, kNumPrologueCounters };
 
-// Addresses in the global memory of the rank's device. buffers: where each of the image's buffers lies, then for each route how
-// many entries of this rank an expert takes (capacity_of_expert of cpu/image.h), in words of 64 bits. counters and tables lie in
-// the symmetric heap, and so does every buffer that another rank writes to. `targets` holds what each event's counter has reached
-// after the launch before this.
+// Addresses in the global memory of the rank's device. buffers: where each of the image's buffers lies, then for each route
+// how many entries of this rank an expert takes (capacity_of_expert of cpu/image.h), in words of 64 bits. counters and
+// tables lie in the symmetric heap, and so does every buffer that another rank writes to. `targets` holds what each event's
+// counter has reached after the launch before this.
 struct LaunchArgs {
   uint64_t image, buffers, counters, targets, tables, status;
   int64_t timeout_cycles;

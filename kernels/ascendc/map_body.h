@@ -6,8 +6,8 @@
 namespace hpmoe {
 
 // a = code(a); x, y, z and w are free to use.
-__aicore__ inline void map_one(MapCode code, const Floats& a, const Floats& x, const Floats& y, const Floats& z, const Floats& w,
-                               int32_t count) {
+__aicore__ inline void map_one(MapCode code, const Floats& a, const Floats& x, const Floats& y, const Floats& z,
+                               const Floats& w, int32_t count) {
   switch (code) {
     case MapCode::ERF: return erf(a, x, y, count);
     case MapCode::SIN: return sine(a, 0.0f, x, y, z, count);
@@ -56,8 +56,8 @@ __aicore__ inline void map_one(MapCode code, const Floats& a, const Floats& x, c
 }
 
 // a = code(a, b); x, y and z are free to use.
-__aicore__ inline void map_two(MapCode code, const Floats& a, const Floats& b, const Floats& x, const Floats& y, const Floats& z,
-                               int32_t count) {
+__aicore__ inline void map_two(MapCode code, const Floats& a, const Floats& b, const Floats& x, const Floats& y,
+                               const Floats& z, int32_t count) {
   switch (code) {
     case MapCode::ADD: return AscendC::Add(a, a, b, count);
     case MapCode::SUB: return AscendC::Sub(a, a, b, count);
@@ -96,8 +96,8 @@ struct Map {
   __aicore__ inline void widen(const Bytes& in, const Piece& piece) {
     for (int32_t i = 0; i < num_inputs; ++i) spread(in, piece, i, unit.floats(i), unit.floats(2 + i));
   }
-  // An input for every element of a piece: a number everywhere, a column spread over its rows, a row over all of them, or as it
-  // is. `narrow` holds the column or the row.
+  // An input for every element of a piece: a number everywhere, a column spread over its rows, a row over all of them, or as
+  // it is. `narrow` holds the column or the row.
   __aicore__ inline void spread(const Bytes& in, const Piece& piece, int32_t i, const Floats& to, const Floats& narrow) {
     if (is_number[i]) return AscendC::Duplicate(to, number[i], piece.count());
     const int32_t dtype = inputs[i].dtype;

@@ -1,13 +1,13 @@
-// Functions of elements that the vector unit has no instruction for, made of those it has. Each takes and leaves its numbers in
-// `a`, a whole number of repeats of 64 of which there is room for; x, y, z and w are free to use.
+// Functions of elements that the vector unit has no instruction for, made of those it has. Each takes and leaves its numbers
+// in `a`, a whole number of repeats of 64 of which there is room for; x, y, z and w are free to use.
 #pragma once
 
 #include "swiglu_bodies.h"
 
 namespace hpmoe {
 
-// out = a mode b ? yes : no, 64 elements at a time: what a comparison finds is in a register of the vector unit, for a mask in UB
-// would need 8 KB of it.
+// out = a mode b ? yes : no, 64 elements at a time: what a comparison finds is in a register of the vector unit, for a mask
+// in UB would need 8 KB of it.
 __aicore__ inline void choose(AscendC::CMPMODE mode, const Floats& a, const Floats& b, const Floats& out, const Floats& yes,
                               const Floats& no, int32_t count) {
   constexpr int32_t kRepeat = 64;
@@ -63,7 +63,8 @@ __aicore__ inline void multiply(const Floats& to, const Floats& a, const Floats&
 
 // max(a, 0) + log(1 + e) with e = exp(-|a|). The logarithm of u = 1 + e is that of what u holds of e, so it is multiplied by
 // e / (u - 1); where u is 1, e is all there is.
-__aicore__ inline void softplus(const Floats& a, const Floats& x, const Floats& y, const Floats& z, const Floats& w, int32_t count) {
+__aicore__ inline void softplus(const Floats& a, const Floats& x, const Floats& y, const Floats& z, const Floats& w,
+                                int32_t count) {
   AscendC::Abs(x, a, count);
   AscendC::Duplicate(w, 0.0f, count);
   AscendC::PipeBarrier<PIPE_V>();
@@ -83,7 +84,8 @@ __aicore__ inline void softplus(const Floats& a, const Floats& x, const Floats& 
 }
 
 // to = c[0] z^n + ... + c[n], for `size` coefficients
-__aicore__ inline void polynomial(const Floats& to, const Floats& z, const float* coefficients, int32_t size, int32_t count) {
+__aicore__ inline void polynomial(const Floats& to, const Floats& z, const float* coefficients, int32_t size,
+                                  int32_t count) {
   AscendC::Duplicate(to, coefficients[0], count);
   AscendC::PipeBarrier<PIPE_V>();
   for (int32_t i = 1; i < size; ++i) {
@@ -92,8 +94,8 @@ __aicore__ inline void polynomial(const Floats& to, const Floats& z, const float
   }
 }
 
-// a times a polynomial in t = 2 (a / 3.92)^2 - 1, fitted at Chebyshev's points to erf(a) / a for |a| <= 3.92, from where on erf is
-// 1 in float32. Within 4e-7.
+// a times a polynomial in t = 2 (a / 3.92)^2 - 1, fitted at Chebyshev's points to erf(a) / a for |a| <= 3.92, from where on
+// erf is 1 in float32. Within 4e-7.
 __aicore__ inline void erf(const Floats& a, const Floats& x, const Floats& y, int32_t count) {
   const float c[] = {0.00212785818f, -0.00456754768f, 0.00182033042f, -0.0028870787f, 0.014343502f,
                      -0.0236534242f, 0.029609212f,    -0.0419346704f, 0.0584258272f,  -0.0743366138f,
@@ -109,9 +111,9 @@ __aicore__ inline void erf(const Floats& a, const Floats& x, const Floats& y, in
   AscendC::Mul(a, a, y, count);
 }
 
-// sin(a), or with `shift` 0.5 cos(a). With a = (m + shift) pi + r and |r| <= pi / 2 it is (-1)^m sin(r), or -(-1)^m sin(r). Pi
-// is taken in three parts of which m times the first two is exact for |a| < 25000; sin(r) / r is a polynomial in r^2, fitted at
-// Chebyshev's points. Within 5e-7 there.
+// sin(a), or with `shift` 0.5 cos(a). With a = (m + shift) pi + r and |r| <= pi / 2 it is (-1)^m sin(r), or -(-1)^m sin(r).
+// Pi is taken in three parts of which m times the first two is exact for |a| < 25000; sin(r) / r is a polynomial in r^2,
+// fitted at Chebyshev's points. Within 5e-7 there.
 __aicore__ inline void sine(const Floats& a, float shift, const Floats& x, const Floats& y, const Floats& z, int32_t count) {
   const float c[] = {-2.38892709e-08f, 2.75252745e-06f, -0.000198408613f, 0.00833333098f, -0.166666666f, 1.0f};
   scale(x, a, 0.318309886f, count);
@@ -139,9 +141,10 @@ __aicore__ inline void sine(const Floats& a, float shift, const Floats& x, const
   AscendC::Mul(a, y, z, count);
 }
 
-// exp(b log|a|), 1 where b is 0 or a is 1. It has the sign of a, which may be that of a zero, where b is odd, and is no number
-// where a is negative and b not whole. b is free to use afterwards.
-__aicore__ inline void power(const Floats& a, const Floats& b, const Floats& x, const Floats& y, const Floats& z, int32_t count) {
+// exp(b log|a|), 1 where b is 0 or a is 1. It has the sign of a, which may be that of a zero, where b is odd, and is no
+// number where a is negative and b not whole. b is free to use afterwards.
+__aicore__ inline void power(const Floats& a, const Floats& b, const Floats& x, const Floats& y, const Floats& z,
+                             int32_t count) {
   AscendC::Abs(x, a, count);
   AscendC::Duplicate(y, 1.0f, count);
   AscendC::Duplicate(z, 0.0f, count);

@@ -42,8 +42,8 @@ __aicore__ inline Added find_returned(const Frame& frame, int32_t operand, int32
   return added;
 }
 
-// out[e][k0:k1, cols] = x[rows, k0:k1]^T @ dy[rows, cols], added to out where that is a main gradient, and to what the expert's
-// copies have given back
+// out[e][k0:k1, cols] = x[rows, k0:k1]^T @ dy[rows, cols], added to out where that is a main gradient, and to what the
+// expert's copies have given back
 __aicore__ inline Product wgrad(const Frame& frame) {
   const Buffer out = frame.buffer(0), x = frame.buffer(1), dy = frame.buffer(2);
   const int32_t block = frame.op.param[0], first = frame.op.operands[1].offset, num_k = x.cols - first;
@@ -53,8 +53,8 @@ __aicore__ inline Product wgrad(const Frame& frame) {
   const int64_t row = static_cast<int64_t>(frame.unit.expert - frame.op.param[3]) * num_k + k0;
   return {frame.element(1, x, frame.unit.start, first + k0), frame.element(2, dy, frame.unit.start, frame.first_col(2)),
           frame.element(0, out, row, frame.first_col(0)), x.cols, dy.cols, out.cols,
-          adds && frame.unit.rows == 0 && added.which == 0 ? 0 : k1 - k0, frame.task.cols, frame.unit.rows, true, false, adds,
-          static_cast<Dtype>(x.dtype), static_cast<Dtype>(out.dtype), added};
+          adds && frame.unit.rows == 0 && added.which == 0 ? 0 : k1 - k0, frame.task.cols, frame.unit.rows, true, false,
+          adds, static_cast<Dtype>(x.dtype), static_cast<Dtype>(out.dtype), added};
 }
 
 }  // namespace hpmoe

@@ -41,7 +41,8 @@ class Prologue {
   // Unit matrices, where copies of experts give back what is added to weights' gradients.
   __aicore__ inline void leave_units(int32_t num_routes) {
     bool has_any = false;
-    for (int32_t r = 0; r < num_routes; ++r) has_any = has_any || has_copies(rank_.image.route(r), rank_.image.header().ep_size);
+    for (int32_t r = 0; r < num_routes; ++r)
+      has_any = has_any || has_copies(rank_.image.route(r), rank_.image.header().ep_size);
     if (!has_any) return;
     const Words words = on_.words(0);
     on_.clear(words, kUnitWords);

@@ -1,5 +1,5 @@
-// What the parts of the prologue have in common: words of the routing tables on their way to UB and back, this core's share of
-// the tokens, and how the AIV of a rank meet.
+// What the parts of the prologue have in common: words of the routing tables on their way to UB and back, this core's share
+// of the tokens, and how the AIV of a rank meet.
 #pragma once
 
 #include "counters.h"
@@ -27,7 +27,8 @@ class PrologueUnit {
   const int32_t core;
   Status& status;
 
-  __aicore__ inline PrologueUnit(const RankView& rank, const Counters& counters, VectorUnit& unit, int32_t core, Status& status)
+  __aicore__ inline PrologueUnit(const RankView& rank, const Counters& counters, VectorUnit& unit, int32_t core,
+                                 Status& status)
       : rank(rank), counters(counters), unit(unit), core(core), status(status) {}
 
   __aicore__ inline Words words(int32_t first) { return unit.words()[first]; }

@@ -1,5 +1,5 @@
-// Of a route to ranks: sorts the entries for which a token goes to a rank, the first of its kept ones there, and lists for each
-// of them the experts that the token has on that rank. It follows the sorting of the experts' route.
+// Of a route to ranks: sorts the entries for which a token goes to a rank, the first of its kept ones there, and lists for
+// each of them the experts that the token has on that rank. It follows the sorting of the experts' route.
 #pragma once
 
 #include "prologue_unit.h"
@@ -76,7 +76,8 @@ class RankSort {
     return rank;
   }
 
-  // Where each rank's rows begin, and their experts; the first core says so to everybody, and where the last row's experts end.
+  // Where each rank's rows begin, and their experts; the first core says so to everybody, and where the last row's experts
+  // end.
   __aicore__ inline void find_starts() {
     int32_t row = 0, fan = 0;
     for (int32_t rank = 0; rank < tables_.width; ++rank) {

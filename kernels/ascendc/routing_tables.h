@@ -10,8 +10,8 @@ struct Unit {
   int32_t start, rows, expert;
 };
 
-// The rows that one rank sends to one local expert of another, cut to a slot: entries from first_entry of the source's on. Or
-// rows of a matrix, from first_entry on.
+// The rows that one rank sends to one local expert of another, cut to a slot: entries from first_entry of the source's on.
+// Or rows of a matrix, from first_entry on.
 struct Segment {
   int32_t source, dest, expert, rows, first_row, first_entry;
 };
@@ -119,7 +119,9 @@ class RoutingTables {
   }
   // The copies of a rank's experts, in the order of their hosts: the first one, and the one after another.
   __aicore__ inline Copy first_copy(int32_t rank) const { return copy_from(rank, 0, 0); }
-  __aicore__ inline Copy next_copy(int32_t rank, const Copy& copy) const { return copy_from(rank, copy.host, copy.slot + 1); }
+  __aicore__ inline Copy next_copy(int32_t rank, const Copy& copy) const {
+    return copy_from(rank, copy.host, copy.slot + 1);
+  }
   __aicore__ inline Copy copy(int32_t rank, int32_t number) const {
     Copy copy = first_copy(rank);
     for (int32_t i = 0; i < number && copy.host >= 0; ++i) copy = next_copy(rank, copy);

@@ -22,10 +22,10 @@ struct RowPlaces {
   }
 };
 
-// Copies `width` bytes of each of `num_rows` rows, in the first of which the list begins. Rows that are not listed come in or
-// leave together; a row longer than the buffer goes in parts.
-__aicore__ inline void pass_rows(VectorUnit& unit, const AscendC::LocalTensor<int32_t>& list, int32_t num_rows, int32_t width,
-                                 const RowPlaces& from, const RowPlaces& to) {
+// Copies `width` bytes of each of `num_rows` rows, in the first of which the list begins. Rows that are not listed come in
+// or leave together; a row longer than the buffer goes in parts.
+__aicore__ inline void pass_rows(VectorUnit& unit, const AscendC::LocalTensor<int32_t>& list, int32_t num_rows,
+                                 int32_t width, const RowPlaces& from, const RowPlaces& to) {
   const int32_t part = least(width, kPassBytes), pitch = round_up(part, kBlockBytes), rows_at_once = kPassBytes / pitch;
   for (int32_t first = 0; first < num_rows; first += rows_at_once) {
     const int32_t rows = least(rows_at_once, num_rows - first);

@@ -208,8 +208,8 @@ __aicore__ inline void load_piece(VectorUnit& unit, Body& body, const APiece& pi
   unit.inputs.EnQue(in);
 }
 
-// Body: load(in, piece) copies what a piece needs, widen(in, piece) makes float32 of it, and compute(piece) works on that and
-// writes results. The next piece is under way before this one is looked at.
+// Body: load(in, piece) copies what a piece needs, widen(in, piece) makes float32 of it, and compute(piece) works on that
+// and writes results. The next piece is under way before this one is looked at.
 template <class Body, class SomePieces>
 __aicore__ inline void run_pieces(VectorUnit& unit, SomePieces pieces, Body& body) {
   auto next = pieces.next();

@@ -34,15 +34,15 @@ struct HpmoeTables {
   int64_t num_ops, num_tasks, num_events, num_waits, num_signals;
 };
 
-// Packs waits and signals into forms. sizes: {index_bits, num_forms, num_waits, num_signals}; tasks has num_tasks words in the
-// order of the grids, and no section needs more rows than num_tasks, num_waits and num_signals of the tables.
+// Packs waits and signals into forms. sizes: {index_bits, num_forms, num_waits, num_signals}; tasks has num_tasks words in
+// the order of the grids, and no section needs more rows than num_tasks, num_waits and num_signals of the tables.
 // 0 ok, 1 not enough memory, 2 a table points nowhere, 3 a word cannot name all forms.
 int hpmoe_pack_forms(const HpmoeTables* tables, hpmoe::TaskWord* tasks, hpmoe::Form* forms, hpmoe::Wait* waits,
                      hpmoe::Signal* signals, int64_t* sizes);
 
 // Runs the image on all ranks and returns when every thread has left.
-// num_threads: these serve the queues of all ranks, the calling one among them; 0: one for each core that it may run on. Never
-// more than queues.
+// num_threads: these serve the queues of all ranks, the calling one among them; 0: one for each core that it may run on.
+// Never more than queues.
 // trace: NULL or [num_ranks][num_tasks][3] steady-clock nanoseconds: wait begins, body begins, signals are out.
 // interruptible: SIGINT ends the launch with INTERRUPTED, of rank -1 where all had ended, and reaches no handler: the host
 // passes it on. timeout_s: a wait fails when no task of the launch has ended for that long.

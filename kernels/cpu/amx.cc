@@ -78,7 +78,8 @@ HPMOE_AMX void pack_across(const Matrix& x, int64_t line, int64_t lines, int64_t
   for (int64_t block = 0; block < kc; block += 32) {
     uint16_t* const tiles = packed + kPanel * block;
     for (int64_t k = block; k < block + 32; k += 2) {
-      const uint16_t *const even = k < kc ? element(x, k0 + k, line) : nullptr, *const odd = k + 1 < kc ? even + x.ld : nullptr;
+      const uint16_t* const even = k < kc ? element(x, k0 + k, line) : nullptr;
+      const uint16_t* const odd = k + 1 < kc ? even + x.ld : nullptr;
       zip_rows(even, odd, lines, tiles + (k - block) * 16, stride);
     }
     for (int64_t i = 0; i < lines && turned; i += kPanel) {
@@ -154,8 +155,8 @@ HPMOE_AMX void multiply_panels(int64_t kc, const PanelOfA& a, const uint16_t* b,
 
 // The same with few tiles in use: the left half of c, then the right one.
 template <bool kBothHalves>
-HPMOE_AMX void multiply_in_few_tiles(int64_t kc, const PanelOfA& a, const uint16_t* b, bool accumulate, float* c, int64_t ldc,
-                                     const Ahead& ahead) {
+HPMOE_AMX void multiply_in_few_tiles(int64_t kc, const PanelOfA& a, const uint16_t* b, bool accumulate, float* c,
+                                     int64_t ldc, const Ahead& ahead) {
   const int64_t a_bytes = a.row * 2, c_bytes = ldc * 4;
   for (int64_t side = 0; side < 2; ++side, b += kTile, c += 16) {
     if (accumulate) {

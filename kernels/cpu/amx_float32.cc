@@ -1,6 +1,6 @@
-// float32 products on units that multiply bfloat16, each float32 as the sum of three (amx_packing.h). Of the nine products of
-// parts the six largest are summed in float32: what is left out, x2 y3 + x3 y2 + x3 y3, is below 2^-22.9 |x y|, of random sign,
-// and about 2^-27 |x y| as a rule.
+// float32 products on units that multiply bfloat16, each float32 as the sum of three (amx_packing.h). Of the nine products
+// of parts the six largest are summed in float32: what is left out, x2 y3 + x3 y2 + x3 y3, is below 2^-22.9 |x y|, of random
+// sign, and about 2^-27 |x y| as a rule.
 #include "amx.h"
 
 #if HPMOE_HAS_AMX_TARGET
@@ -122,7 +122,8 @@ HPMOE_AMX void multiply_panels(int64_t steps, const uint16_t* upper, const uint1
 HPMOE_AMX HPMOE_INLINE void load_one_a(const uint16_t* tile) { _tile_loadd(2, tile, 64); }
 HPMOE_AMX HPMOE_INLINE void load_one_b(const uint16_t* tile) { _tile_loadd(3, tile, 64); }
 
-// Adds the products of the tile of b with one of each panel of a: first with the upper one, which is loaded, or with the lower.
+// Adds the products of the tile of b with one of each panel of a: first with the upper one, which is loaded, or with the
+// lower.
 template <bool kBothHalves>
 HPMOE_AMX HPMOE_INLINE void multiply_downward(const uint16_t* lower) {
   _tile_dpbf16ps(0, 2, 3);
@@ -185,8 +186,8 @@ struct Memory {
 };
 
 // Rows of c, at most 32, = two panels of a @ those of b, or added to them. Leaves the last block to be stored.
-HPMOE_AMX void multiply_row(const Sizes& s, const uint16_t* a, const Memory& memory, const Matrix& c, bool add, Block& before,
-                            Packing& next) {
+HPMOE_AMX void multiply_row(const Sizes& s, const uint16_t* a, const Memory& memory, const Matrix& c, bool add,
+                            Block& before, Packing& next) {
   const bool streams = !add && can_stream(c);
   const int64_t steps = padded(s.k) / 32;
   const bool is_shared = core_is_shared();

@@ -1,6 +1,6 @@
 // Packing of float32 operands for products on units that multiply bfloat16, at once or a few rows at a time: while the units
-// multiply, the vectors of the core are idle. A float32 has 24 bits and is the sum of three bfloat16 of 8 each, x = x1 + x2 + x3, exactly,
-// |x2| <= 2^-8 |x|, |x3| <= 2^-16 |x|.
+// multiply, the vectors of the core are idle. A float32 has 24 bits and is the sum of three bfloat16 of 8 each, x = x1 + x2
+// + x3, exactly, |x2| <= 2^-8 |x|, |x3| <= 2^-16 |x|.
 #pragma once
 
 #include "amx_tiles.h"
@@ -11,8 +11,8 @@ namespace hpmoe {
 // A panel is 16 lines of a or b, kParts tiles for every 32 k.
 constexpr int64_t kLines = 16, kParts = 3, kStep = kParts * kTile;
 
-// The units flush numbers below 2^-126 to zero, so parts and their products must be larger. Operands are scaled by kScale and
-// must then be 0 or in [2^-46, 2^58): a product is at least 2^-92, and what is flushed below 2^-34 of it; the sum of
+// The units flush numbers below 2^-126 to zero, so parts and their products must be larger. Operands are scaled by kScale
+// and must then be 0 or in [2^-46, 2^58): a product is at least 2^-92, and what is flushed below 2^-34 of it; the sum of
 // products of 512 k is finite. Bounds as bfloat16 bits.
 constexpr float kScale = 0x1p34f;
 constexpr uint16_t kLeast = (127 - 46) << 7, kLimit = (127 + 58) << 7;
@@ -49,7 +49,8 @@ HPMOE_AMX HPMOE_INLINE void split(__m512 even, __m512 odd, uint16_t* to, Range& 
   __m512i rounded[2][2];
   __m512 rest[2] = {even, odd};
   for (int i = 0; i < 2; ++i) {
-    rest[i] = _mm512_maskz_min_ps(kAll, _mm512_mul_ps(rest[i], scale), out_of_range);  // of a NaN too, which rounding may turn into 0
+    // A NaN is out of range too: rounding may turn it into 0.
+    rest[i] = _mm512_maskz_min_ps(kAll, _mm512_mul_ps(rest[i], scale), out_of_range);
     for (int part = 0; part < 2; ++part) {
       rounded[part][i] = _mm512_add_epi32(_mm512_castps_si512(rest[i]), half);
       rest[i] = _mm512_sub_ps(rest[i], upper_half(rounded[part][i]));
@@ -82,8 +83,8 @@ inline Matrix part(const Matrix& x, bool k_is_row, int64_t line, int64_t k) {
   return {x.data + (k_is_row ? k * x.ld + line : line * x.ld + k) * 4, x.dtype, x.ld, x.transposed, x.streamed};
 }
 
-// Panels of the first `lines` lines and kc k of an operand, groups of three tiles in the order of memory. A tile is [line][k] or
-// [k][line] as the operand has them, or turned; a pair is k and k + 16.
+// Panels of the first `lines` lines and kc k of an operand, groups of three tiles in the order of memory. A tile is
+// [line][k] or [k][line] as the operand has them, or turned; a pair is k and k + 16.
 class Packing {
  public:
   // Packs them into `to` before finish() returns, or in that many turns before.

@@ -68,7 +68,8 @@ HPMOE_AMX inline void transpose_tile(uint16_t* tile) {
 
 // Whether whole panels of c can be stored past the caches, which takes whole lines: memory is then not read first.
 inline bool can_stream(const Matrix& c) {
-  return c.streamed && (reinterpret_cast<uintptr_t>(c.data) | static_cast<uintptr_t>(c.ld * element_size(c.dtype))) % 64 == 0;
+  return c.streamed &&
+         (reinterpret_cast<uintptr_t>(c.data) | static_cast<uintptr_t>(c.ld * element_size(c.dtype))) % 64 == 0;
 }
 
 // Asks memory for the lines of a block of c, to be written.

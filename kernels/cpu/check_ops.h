@@ -5,7 +5,8 @@
 
 namespace hpmoe {
 
-// What is wrong with an op of an image whose buffers and routes are right, or NULL: then every task in its grid is right too.
+// What is wrong with an op of an image whose buffers and routes are right, or NULL: then every task in its grid is right
+// too.
 const char* check_op(const Image& image, const Op& op);
 
 }  // namespace hpmoe

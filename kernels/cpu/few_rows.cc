@@ -13,8 +13,8 @@
 namespace hpmoe {
 namespace {
 
-// b is read where it lies: with few rows packing it would take as long as the products. Matrix units are faster from about 64
-// rows on.
+// b is read where it lies: with few rows packing it would take as long as the products. Matrix units are faster from about
+// 64 rows on.
 constexpr int64_t kMostRows = 56;
 // b as it lies, beside matrix units: a block is MR rows x 32 columns over KC rows of b, as many as the core follows in
 // memory at a time; what comes in two blocks is asked for ahead.
@@ -31,8 +31,8 @@ constexpr int64_t even_block(int64_t m, int64_t most) {
 
 // c[kRows, cols] (+)= a[kRows, kc] @ b[kc, cols], a as [kc][kRows], cols <= NR
 template <int kRows>
-HPMOE_AVX512 void multiply_strip(int64_t kc, const float* a, const float* b, int64_t ldb, int64_t cols, float* c, int64_t ldc,
-                                 bool add) {
+HPMOE_AVX512 void multiply_strip(int64_t kc, const float* a, const float* b, int64_t ldb, int64_t cols, float* c,
+                                 int64_t ldc, bool add) {
   const __mmask16 low = first(cols), high = first(cols - 16);
   __m512 sum[kRows][2];
   HPMOE_UNROLL for (int i = 0; i < kRows; ++i) sum[i][0] = sum[i][1] = _mm512_setzero_ps();
@@ -61,7 +61,8 @@ HPMOE_AVX512 inline __m512 fold_four(const __m512* x) {
     const __m512 low = _mm512_maskz_unpacklo_ps(kAll, x[2 * i], x[2 * i + 1]);
     half[i] = _mm512_castps_pd(_mm512_add_ps(low, _mm512_maskz_unpackhi_ps(kAll, x[2 * i], x[2 * i + 1])));
   }
-  const __m512d low = _mm512_maskz_unpacklo_pd(0xFF, half[0], half[1]), high = _mm512_maskz_unpackhi_pd(0xFF, half[0], half[1]);
+  const __m512d low = _mm512_maskz_unpacklo_pd(0xFF, half[0], half[1]),
+                high = _mm512_maskz_unpackhi_pd(0xFF, half[0], half[1]);
   return _mm512_add_ps(_mm512_castpd_ps(low), _mm512_castpd_ps(high));
 }
 
@@ -140,7 +141,8 @@ void multiply_by_strips(const Sizes& s, const Matrix& left, const Matrix& right,
     for (int64_t j = 0; j < s.n; j += NR) {
       for (int64_t i = 0; i < s.m; i += block) {
         const auto multiply = for_rows<Strip>(std::min(block, s.m - i), std::make_integer_sequence<int, MR>());
-        multiply(kc, packed + i * kc, b + k0 * ldb + j, ldb, std::min(NR, s.n - j), c + i * ldc + j, ldc, accumulate || k0 > 0);
+        multiply(kc, packed + i * kc, b + k0 * ldb + j, ldb, std::min(NR, s.n - j), c + i * ldc + j, ldc,
+                 accumulate || k0 > 0);
       }
     }
   }

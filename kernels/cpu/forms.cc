@@ -1,4 +1,5 @@
-// Packs the waits and signals of a taskflow's tables: tasks of one op whose events lie alike around their place share a form.
+// Packs the waits and signals of a taskflow's tables: tasks of one op whose events lie alike around their place share a
+// form.
 //
 // Between an op and a block of events one relation usually holds for all tasks, such as event = first + unit; where none
 // does, the event stands as it is. Either way every task keeps exactly its waits and signals, in order.

@@ -81,8 +81,8 @@ int64_t event_of(const Frame& frame, const Row& row) {
   return frame.image.event_of(row, frame.task) + (by_expert ? frame.unit.expert : 0);
 }
 
-// Calls visit(received row, rows) for the tokens of a slot of a route to ranks, with the rows that this rank's experts have of
-// them.
+// Calls visit(received row, rows) for the tokens of a slot of a route to ranks, with the rows that this rank's experts have
+// of them.
 template <class Visit>
 void for_each_fan(const Frame& frame, Visit visit) {
   const Slot& slot = frame.routing->slot(frame.rank, frame.task.row);
@@ -113,8 +113,8 @@ void for_each_copy(const Frame& frame, Visit visit) {
                     mine[i].expert * height + k0});
     } else if (routing.is_copy(frame.rank, own + i)) {
       const int32_t expert = routing.share(frame.rank, own + i).expert;
-      visit(Segment{frame.rank, expert / own, expert % own, rows, routing.place_of_copy(frame.rank, i) * height + k0, nullptr,
-                    i * height + k0});
+      visit(Segment{frame.rank, expert / own, expert % own, rows, routing.place_of_copy(frame.rank, i) * height + k0,
+                    nullptr, i * height + k0});
     }
   }
 }

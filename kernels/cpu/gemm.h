@@ -1,5 +1,5 @@
-// The one place a tile's matrix product comes from: the matrix units of the core, or vectors, in our own loops or, but for few
-// rows, in those of a oneDNN library the host names.
+// The one place a tile's matrix product comes from: the matrix units of the core, or vectors, in our own loops or, but for
+// few rows, in those of a oneDNN library the host names.
 #pragma once
 
 #include <cstdint>

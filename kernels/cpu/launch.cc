@@ -136,7 +136,8 @@ bool Launch::prepare(int32_t thread, int32_t num_threads) {
 bool Launch::advance_any(int32_t thread, int32_t num_threads) {
   const auto num_workers = static_cast<int32_t>(workers_.size());
   const auto try_advance = [&](Worker& worker) {
-    if (worker.is_held.load(std::memory_order_relaxed) || worker.is_held.exchange(true, std::memory_order_acquire)) return false;
+    if (worker.is_held.load(std::memory_order_relaxed) || worker.is_held.exchange(true, std::memory_order_acquire))
+      return false;
     const bool has_moved = advance(worker);
     worker.is_held.store(false, std::memory_order_release);
     return has_moved;

@@ -30,7 +30,8 @@ constexpr int kOfExpert = any_of(Rows::EXPERT, Rows::ALL), kPeer = any_of(Rows::
 constexpr int kWeight = any_of(Rows::SLOT_EXPERT, Rows::ONE, Rows::ALL);
 constexpr int kSpread = any_of(Rows::OWN, Rows::ONE, Rows::SLOT_EXPERT);
 constexpr int kOnce = any_of(Domain::ONCE), kTiles = any_of(Domain::TILES), kSlots = any_of(Domain::SLOTS);
-constexpr int kExperts = any_of(Domain::EXPERTS), kCopies = any_of(Domain::ONCE, Domain::COPIES), kRowDomains = kOnce | kTiles | kSlots;
+constexpr int kExperts = any_of(Domain::EXPERTS), kCopies = any_of(Domain::ONCE, Domain::COPIES),
+              kRowDomains = kOnce | kTiles | kSlots;
 constexpr OperandRule kOwn{kOwnRows, kOwnCols}, kOwnAll{kOwnRows, kAllCols},
     kInput{kSpread, any_of(Cols::OWN, Cols::ONE)};
 constexpr OperandRule kAnyOwn{kAnyRows, kOwnCols}, kAdded{any_of(Rows::OWN, Rows::RETURNED), kOwnCols};

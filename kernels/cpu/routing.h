@@ -1,8 +1,8 @@
 // Which rows go where: computed from topk_ids at kernel start, the same on every rank, whatever the arrival order.
 //
 // Letters: E experts, L local experts, R ranks, S slots, T tokens, K experts per token; an entry is token * K + k.
-// Received rows of a rank are ordered by (local expert, source rank, entry) and cut, expert by expert, into slots. Those of an
-// expert are numbered from the one where the rank's own rows begin on, and round: whoever works through slots in their
+// Received rows of a rank are ordered by (local expert, source rank, entry) and cut, expert by expert, into slots. Those of
+// an expert are numbered from the one where the rank's own rows begin on, and round: whoever works through slots in their
 // order finds its own rows first and then, on every rank, those of the ranks after it.
 // Where ranks hold copies of experts, E counts these too once entries are divided.
 #pragma once
@@ -87,8 +87,8 @@ class Routing {
   }
   const std::vector<int32_t>& dropped(int32_t rank) const { return ranks_[rank].dropped; }
 
-  // Of a route to ranks: the routing to their experts, and the rows that those of `dest` have of the token of an entry, in the
-  // order of its choices.
+  // Of a route to ranks: the routing to their experts, and the rows that those of `dest` have of the token of an entry, in
+  // the order of its choices.
   const Routing* experts() const { return experts_; }
   void find_rows_of_experts(int32_t source, int32_t dest, int32_t entry, std::vector<ExpertRow>& rows) const;
 

@@ -16,8 +16,8 @@ constexpr int64_t kRows = 8, kCols = 32;
 template <class Terms>
 constexpr int64_t kLanes = kRows / Terms::kTerms;
 
-// sums[m, kCols] += factors[m, kLanes] @ b, of which `rows` x `cols` are there: all of them where kWhole. The group's terms are
-// summed first: fewer roundings add up. Memory is asked for what lies `ahead` of b.
+// sums[m, kCols] += factors[m, kLanes] @ b, of which `rows` x `cols` are there: all of them where kWhole. The group's terms
+// are summed first: fewer roundings add up. Memory is asked for what lies `ahead` of b.
 template <class Terms, bool kWhole>
 HPMOE_AVX512 inline void add_strip(int64_t m, const float* factors, const typename Terms::Element* b, int64_t ldb,
                                    int64_t rows, int64_t cols, float* sums, int64_t ahead) {

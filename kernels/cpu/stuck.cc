@@ -12,7 +12,8 @@ bool is_for(const Image& image, const Task& task, int32_t from, int32_t to) {
   return false;
 }
 
-// Whether `signal` of a task of rank `from` may add to counter `event` of rank `to`; computed indices may reach any later one.
+// Whether `signal` of a task of rank `from` may add to counter `event` of rank `to`; computed indices may reach any later
+// one.
 bool may_reach(const Image& image, const Task& task, const Signal& signal, int32_t from, int32_t to, int32_t event) {
   const auto kind = static_cast<Index>(signal.kind);
   const bool is_found_later = kind == Index::SLOT_EXPERT || kind == Index::ENTRY_TILE;

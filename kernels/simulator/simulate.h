@@ -14,9 +14,9 @@ struct HpmoeMachine {
   double link_rate, link_cap;            // each direction of a rank's link inside a node
   double node_link_rate, node_link_cap;  // and between nodes
   double task_us, wait_us;               // before a body; for each wait
-  double poll_us, repoll_us;             // until a worker can see a signal; between its looks while it waits, 0 where it always looks
+  double poll_us, repoll_us;             // until a worker can see a signal; between its looks while it waits, 0: none
   double signal_us, remote_us, node_remote_us;  // of the worker for a signal; until it arrives on another rank
-  double host_cores;  // where above 0, all workers of all ranks share so many cores, and L2 and memory are those of all ranks
+  double host_cores;                            // above 0: all workers of all ranks share so many cores, L2 and memory
   int64_t node_size;                            // ranks of a node
 };
 
@@ -52,16 +52,17 @@ static_assert(sizeof(HpmoeWork) == 9 * 8 + kMaxTouches * 4 * 8, "words of eight 
 
 enum { HPMOE_L2, HPMOE_MEMORY, HPMOE_EGRESS, HPMOE_INGRESS, HPMOE_NODE_EGRESS, HPMOE_NODE_INGRESS, HPMOE_NUM_RATES };
 
-// ranks: ids at each route's buffer, and num_tokens; counters and bases are not touched. work [num_ops][4]: of a full tile of
-// columns, and of the last one; then the same for the last block of rows. num_parts: of all arrays of a rank.
+// ranks: ids at each route's buffer, and num_tokens; counters and bases are not touched. work [num_ops][4]: of a full tile
+// of columns, and of the last one; then the same for the last block of rows. num_parts: of all arrays of a rank.
 // trace [num_ranks][num_tasks][3] nanoseconds as in hpmoe_launch; released_by [num_ranks][num_tasks]: the task
 // whose signal ended the last sleep before a task, as rank * num_tasks + its place in the order of the queues, or -1.
 // missed [num_ranks][num_tasks]: bytes of each task that L2 did not hold.
 // totals [num_ranks][HPMOE_NUM_RATES][2]: bytes of all demands, and microseconds with a demand. served [1 + num_ranks *
-// HPMOE_NUM_RATES * num_bins]: microseconds of a bin, then the bytes that went over each rate in each bin. A schedule that gets
-// stuck is reported as a launch that timed out, on rank -1 where a run would take longer than a trace can say.
+// HPMOE_NUM_RATES * num_bins]: microseconds of a bin, then the bytes that went over each rate in each bin. A schedule that
+// gets stuck is reported as a launch that timed out, on rank -1 where a run would take longer than a trace can say.
 int hpmoe_simulate(const void* image, int64_t image_bytes, const HpmoeRank* ranks, int32_t num_ranks,
                    const HpmoeMachine* machine, const HpmoeWork* work, int64_t num_parts, int64_t* trace,
-                   int64_t* released_by, double* missed, double* totals, double* served, int32_t num_bins, HpmoeStatus* status);
+                   int64_t* released_by, double* missed, double* totals, double* served, int32_t num_bins,
+                   HpmoeStatus* status);
 
 }  // extern "C"

@@ -81,7 +81,8 @@ void test_capacity() {
   Host other(7, by_weight);
   const float nan = std::nanf("");
   from_float32(Dtype::BFLOAT16, &nan, 1, other.arrays[1][WEIGHTS].data());
-  check(other.run(make_image(2, by_weight), 30, &status) == int(Code::NOT_A_NUMBER), "a weight that is no number is an error");
+  check(other.run(make_image(2, by_weight), 30, &status) == int(Code::NOT_A_NUMBER),
+        "a weight that is no number is an error");
 }
 
 void test_failures() {

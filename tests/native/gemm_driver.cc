@@ -91,7 +91,8 @@ void check_products(unsigned seed, int count) {
     for (Dtype& dtype : dtypes) dtype = kind < 2 ? floats[kind] : floats[below(3)];
     const bool accumulate = dtypes[2] == Dtype::FLOAT32 && below(2) == 0;
     const int lines = below(2) ? 16 : 1;  // whole ones in memory, or any
-    check_product({1 + below(80), lines * (1 + below(80 / lines)), below(100)}, below(2), below(2), accumulate, dtypes, random);
+    check_product({1 + below(80), lines * (1 + below(80 / lines)), below(100)}, below(2), below(2), accumulate, dtypes,
+                  random);
   }
 }
 

@@ -38,7 +38,8 @@ struct ImageWriter {
     return static_cast<int>(ops.size()) - 1;
   }
 
-  // Tasks go to the queues in turn, those of an AIC to the first num_aic and all others to the rest; the grid of an op grows to hold its tasks.
+  // Tasks go to the queues in turn, those of an AIC to the first num_aic and all others to the rest; the grid of an op grows
+  // to hold its tasks.
   void task(int op, int row, int col, int cols, int peer, std::initializer_list<int> events_waited,
             std::initializer_list<Signal> signalled) {
     const auto form = static_cast<int32_t>(forms.size());

@@ -1,5 +1,5 @@
-// A MoE layer packed by hand, in every dtype, with every way to drop what is over a capacity, and with tokens sent to each of
-// their experts or once to each rank; its arrays, and plain loops that say what it gives.
+// A MoE layer packed by hand, in every dtype, with every way to drop what is over a capacity, and with tokens sent to each
+// of their experts or once to each rank; its arrays, and plain loops that say what it gives.
 #pragma once
 
 #include <algorithm>
@@ -18,7 +18,8 @@ namespace hpmoe {
 constexpr int R = 2, E = 4, L = E / R, K = 2, T = 10, H = 6, I = 5, B = 4, S = (R * T * K + B - 1) / B + L,
               Z = (R * T + B - 1) / B + 1;
 constexpr int kTiles = (T + B - 1) / B;
-// ENTRIES is WEIGHTS, a row for each entry. ONCE, THERE and SUMS are tokens that came once, weights and what goes back of them.
+// ENTRIES is WEIGHTS, a row for each entry. ONCE, THERE and SUMS are tokens that came once, weights and what goes back of
+// them.
 enum Array { IDS, X, WEIGHTS, W1, W2, A, HALVES, C, D, BACK, OUT, KEPT, ENTRIES, DROPPED, ONCE, THERE, SUMS, kNumArrays };
 constexpr int kCols[kNumArrays] = {K, H, K, 2 * I, H, H, 2 * I, I, H, H, H, K, 1, E, H, 1, H};
 constexpr int kRows[kNumArrays] = {T,     T, T, L * H, L * I, S * B, S * B, S * B, S * B,
@@ -43,11 +44,11 @@ inline void check(bool condition, const char* what) {
 
 inline Operand own(int buffer, Cols cols = Cols::OWN, int offset = 0) { return operand(buffer, Rows::OWN, cols, offset); }
 
-// Events: per slot arrived, up (two halves), act, down; per token tile home; per slot of tokens sent once arrived, summed; all
-// weights there; all slots down.
+// Events: per slot arrived, up (two halves), act, down; per token tile home; per slot of tokens sent once arrived, summed;
+// all weights there; all slots down.
 enum Events {
-  ARRIVED = 0, UP = S, ACT = 2 * S, DOWN = 3 * S, HOME = 4 * S, CAME = HOME + kTiles, SUMMED = CAME + Z, WEIGHED = SUMMED + Z,
-  DONE, kNumEvents
+  ARRIVED = 0, UP = S, ACT = 2 * S, DOWN = 3 * S, HOME = 4 * S, CAME = HOME + kTiles, SUMMED = CAME + Z,
+  WEIGHED = SUMMED + Z, DONE, kNumEvents
 };
 
 // From a token that came once to the rows of its experts, half of the columns a task; weights go to each of these rows.
@@ -86,7 +87,8 @@ inline std::vector<int32_t> make_image(int num_queues, const Variant& variant = 
     for (int s = 0; s < S; ++s) w.event_runs.push_back({kind * S + s, int32_t(Extent::SLOT), s, mult, 0});
   }
   for (int i = 0; i < kTiles; ++i) w.event_runs.push_back({HOME + i, int32_t(Extent::TILE_ENTRIES), i, 1, way});
-  for (int i = 0; variant.is_once && i < 2 * Z; ++i) w.event_runs.push_back({CAME + i, int32_t(Extent::SLOT), i % Z, 1, way});
+  for (int i = 0; variant.is_once && i < 2 * Z; ++i)
+    w.event_runs.push_back({CAME + i, int32_t(Extent::SLOT), i % Z, 1, way});
   for (int i = 0; variant.is_once && i < 2; ++i) w.event_runs.push_back({WEIGHED + i, int32_t(Extent::RECEIVED), 0, 1, 0});
   const int put = w.op(Opcode::PUT, Domain::SLOTS, {operand(variant.is_once ? ONCE : A, Rows::PEER, Cols::ALL),
                                                     operand(X, Rows::TOKENS, Cols::ALL)});

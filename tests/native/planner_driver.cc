@@ -76,7 +76,8 @@ void test_deal(HpmoeFlow flow, const std::vector<int32_t>& sequence, const std::
   flow.num_queues = 5;
   check(hpmoe_are_queues(&flow, unit.data(), n, units.data(), &are_queues) == HPMOE_OK && are_queues, "each task once");
   order[0] = order[n - 1];
-  check(hpmoe_are_queues(&flow, unit.data(), n, units.data(), &are_queues) == HPMOE_OK && are_queues == (n == 1), "not twice");
+  check(hpmoe_are_queues(&flow, unit.data(), n, units.data(), &are_queues) == HPMOE_OK && are_queues == (n == 1),
+        "not twice");
   queue[0] = 5;
   check(hpmoe_deal(&flow, sequence.data(), dealt.data(), n, queue.data(), 5, starts.data(), order.data()) == HPMOE_BAD_TABLE,
         "a queue that does not exist is refused");
@@ -97,9 +98,11 @@ void test_random_flow(std::mt19937& random) {
   for (size_t t = 0; t < n; ++t) place[t] = random() % (n + 1);
   const HpmoeFlow tiles = flow.view();
   const Graph graph(tiles);
-  check(graph.result == HPMOE_OK && hpmoe_schedule(&tiles, graph, costs.data(), n % 2 ? place.data() : nullptr, kind.data(),
-                                                   kind_starts, 2, starts.data(), order.data(), sequence.data()) == HPMOE_OK &&
-            starts[5] == int32_t(n), "every task is scheduled");
+  check(graph.result == HPMOE_OK &&
+            hpmoe_schedule(&tiles, graph, costs.data(), n % 2 ? place.data() : nullptr, kind.data(), kind_starts, 2,
+                           starts.data(), order.data(), sequence.data()) == HPMOE_OK &&
+            starts[5] == int32_t(n),
+        "every task is scheduled");
   test_deal(tiles, sequence, kind);
   flow.starts = starts;
   flow.order = order;

@@ -14,7 +14,8 @@
 
 namespace hpmoe {
 
-// Where a buffer lies in a launch: the tensor of that index, at an offset; or the symmetric heap where the index is negative.
+// Where a buffer lies in a launch: the tensor of that index, at an offset; or the symmetric heap where the index is
+// negative.
 struct Place {
   int64_t tensor, offset, bytes;
 };
@@ -44,8 +45,8 @@ class BoundKernel {
   BoundKernel(const BoundKernel&) = delete;
   BoundKernel& operator=(const BoundKernel&) = delete;
 
-  // Never throws: a fault of the host is found like one of the kernel. After a failure that find_failure() has told, on every
-  // rank, all counters begin anew.
+  // Never throws: a fault of the host is found like one of the kernel. After a failure that find_failure() has told, on
+  // every rank, all counters begin anew.
   void launch(const std::vector<void*>& tensors, int32_t num_tokens, void* stream, std::shared_ptr<void> owner) noexcept;
 
   // Whether a launch that has ended failed; of several the first, and that once. `wait`: of all launches so far.

@@ -16,7 +16,8 @@ constexpr size_t kAlignment = 512;  // of requests that contend, and of fast cop
 void check(int code, const char* what) {
   if (code == 0) return;
   const char* const message = aclGetRecentErrMsg();
-  throw std::runtime_error(std::string(what) + " returned " + std::to_string(code) + (message ? std::string(": ") + message : ""));
+  throw std::runtime_error(std::string(what) + " returned " + std::to_string(code) +
+                           (message ? std::string(": ") + message : ""));
 }
 
 void* check_memory(void* memory, const char* what, size_t bytes) {

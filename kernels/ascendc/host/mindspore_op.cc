@@ -39,7 +39,8 @@ pybind11::object launch(const std::shared_ptr<BoundKernel>& kernel, int32_t num_
   return ms::pynative::PyboostRunner::Call<0>(std::string("HpmoeLaunch"), run_launch, kernel, num_tokens, tensors);
 }
 
-std::shared_ptr<Device> open_for_rank(int32_t rank, int32_t num_ranks, const pybind11::bytes& unique_id, uint64_t heap_bytes) {
+std::shared_ptr<Device> open_for_rank(int32_t rank, int32_t num_ranks, const pybind11::bytes& unique_id,
+                                      uint64_t heap_bytes) {
   use_device_here();
   return hpmoe::open_device(rank, num_ranks, unique_id, heap_bytes);
 }

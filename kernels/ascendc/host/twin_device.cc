@@ -79,7 +79,8 @@ void World::run_together(int32_t num_ranks) {
   const int code = hpmoe_twin_launch(image, image_bytes, ranks.data(), num_ranks, first.epoch,
                                      static_cast<double>(first.timeout_cycles) / 50e6, next_seed++, &status, &counts, fault,
                                      sizeof(fault));
-  for (int32_t rank = 0; rank < num_ranks && code == 1; ++rank) leave_status(*streams.at(rank)->front().launch, status, rank);
+  for (int32_t rank = 0; rank < num_ranks && code == 1; ++rank)
+    leave_status(*streams.at(rank)->front().launch, status, rank);
   for (auto& stream : streams) stream.second->pop_front();
   if (code == 2) throw std::runtime_error(std::string("the kernel breaks a rule of the hardware: ") + fault);
 }
@@ -112,7 +113,11 @@ std::shared_ptr<World> find_world(const std::string& unique_id) {
 class TwinDevice final : public Device {
  public:
   TwinDevice(int32_t rank, int32_t num_ranks, const std::string& unique_id, uint64_t heap_bytes)
-      : rank_(rank), num_ranks_(num_ranks), world_(find_world(unique_id)), heap_(lines(heap_bytes)), heap_bytes_(heap_bytes) {
+      : rank_(rank),
+        num_ranks_(num_ranks),
+        world_(find_world(unique_id)),
+        heap_(lines(heap_bytes)),
+        heap_bytes_(heap_bytes) {
     const Lock lock(world_->mutex);
     if (!world_->streams.emplace(rank, &steps_).second) throw std::runtime_error("the rank has a device already");
   }

@@ -114,8 +114,9 @@ void LoadData(const LocalTensor<T>& to, const LocalTensor<T>& from, const LoadDa
   });
 }
 
-// Squares of 16 x 16 numbers of 32 bits: two fractals of L1 in a row are the left and the right half of one. It is turned, and
-// its halves go dstFracGap fractals apart; the first half of the next square comes dstGap fractals after that of this one.
+// Squares of 16 x 16 numbers of 32 bits: two fractals of L1 in a row are the left and the right half of one. It is turned,
+// and its halves go dstFracGap fractals apart; the first half of the next square comes dstGap fractals after that of this
+// one.
 template <class T>
 void LoadDataWithTranspose(const LocalTensor<T>& to, const LocalTensor<T>& from, const LoadData2dTransposeParams& p) {
   static_assert(sizeof(T) == 4, "squares the kernel uses");
@@ -172,8 +173,8 @@ void multiply(const float* a, const float* b, float* c, const MmadParams& p, con
 template <class T>
 std::vector<float> widen(const LocalTensor<T>& from, uint64_t fractals, twin::Core& core, bool rounds) {
   std::vector<float> wide(fractals * kFractalSize<T>);
-  twin::widen(reinterpret_cast<const T*>(from.bytes(core, fractals * kFractalBytes, "Mmad")), static_cast<int64_t>(wide.size()),
-              wide.data());
+  twin::widen(reinterpret_cast<const T*>(from.bytes(core, fractals * kFractalBytes, "Mmad")),
+              static_cast<int64_t>(wide.size()), wide.data());
   if (sizeof(T) == 4 && rounds) twin::round_to_hf32(wide.data(), wide.size());
   return wide;
 }
@@ -209,7 +210,8 @@ void Fixpipe(const GlobalTensor<T>& to, const LocalTensor<U>& from, const Fixpip
   core.need(true, "Fixpipe");
   constexpr QuantMode_t wanted = std::is_same_v<T, float> ? NoQuant : std::is_same_v<T, half> ? F322F16 : F322BF16;
   twin::require(p.quantPre == wanted, "Fixpipe: quantPre does not fit the dtype");
-  twin::require(p.nSize <= 4095 && p.mSize <= 8192 && p.ndNum == 1 && p.dstStride > 0, "Fixpipe: a parameter is out of range");
+  twin::require(p.nSize <= 4095 && p.mSize <= 8192 && p.ndNum == 1 && p.dstStride > 0,
+                "Fixpipe: a parameter is out of range");
   const twin::Atomic atomic = core.atomic;
   const bool saturates = core.saturates;
   core.work(PIPE_FIX, "Fixpipe", [=, &core] {

@@ -131,7 +131,8 @@ class TPipe {
   template <TPosition source, TPosition destination, int32_t depth>
   bool InitBuffer(TQueBind<source, destination, depth>& queue, uint8_t num, uint32_t bytes) {
     twin::Core& core = twin::current();
-    constexpr pipe_t fill = TQueBind<source, destination, depth>::kFill, drain = TQueBind<source, destination, depth>::kDrain;
+    constexpr pipe_t fill = TQueBind<source, destination, depth>::kFill,
+                     drain = TQueBind<source, destination, depth>::kDrain;
     queue.state_->fill = fill;
     queues_.push_back(queue.state_);
     for (int i = 0; i < num; ++i) {

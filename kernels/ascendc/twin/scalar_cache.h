@@ -1,5 +1,5 @@
-// The scalar unit's private cache: 64-byte lines, written back whole, coherent with nothing. Arrays of the host need not begin
-// at a line: of a line that several share, each comes in when it is first touched.
+// The scalar unit's private cache: 64-byte lines, written back whole, coherent with nothing. Arrays of the host need not
+// begin at a line: of a line that several share, each comes in when it is first touched.
 #pragma once
 
 #include <algorithm>

@@ -48,7 +48,8 @@ inline void round_to_hf32(float* numbers, size_t count) {
   }
 }
 
-// Rounded to nearest, ties to even. Where that saturates, what is infinite becomes the largest number and what is none becomes 0.
+// Rounded to nearest, ties to even. Where that saturates, what is infinite becomes the largest number and what is none
+// becomes 0.
 template <class T>
 void narrow(const float* from, int64_t n, T* to, bool saturates) {
   hpmoe::from_float32(DtypeOf<T>::value, from, n, to);

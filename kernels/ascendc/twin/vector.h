@@ -187,8 +187,8 @@ void Cast(const LocalTensor<T>& out, const LocalTensor<U>& a, const RoundMode& m
 
 namespace detail {
 
-// out[0] = what f makes of a, two by two, in the order of a tree; `work` holds what is between, so many numbers a repeat. The
-// scalar unit writes the result: it waits for the vector unit, and others for it, by flags that are free.
+// out[0] = what f makes of a, two by two, in the order of a tree; `work` holds what is between, so many numbers a repeat.
+// The scalar unit writes the result: it waits for the vector unit, and others for it, by flags that are free.
 template <class T, class Function>
 void reduce(const char* what, const LocalTensor<T>& out, const LocalTensor<T>& a, const LocalTensor<T>& work, int32_t count,
             int32_t kept, Function f) {

@@ -3,4 +3,6 @@
 
 #include "tensors.h"
 
-inline __gm__ void* aclshmem_ptr(__gm__ void* pointer, int pe) { return twin::current().global.translate(pointer, twin::current().rank, pe); }
+inline __gm__ void* aclshmem_ptr(__gm__ void* pointer, int pe) {
+  return twin::current().global.translate(pointer, twin::current().rank, pe);
+}
