@@ -10,6 +10,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+from collections.abc import Iterator
 
 import numpy as np
 
@@ -17,6 +18,7 @@ from hpmoe import taskflow as tf
 from hpmoe.event_tables import Tables, Tasks
 from hpmoe.intervals import Interval, joined
 from hpmoe.lifetimes import Release, lifetimes_of
+from hpmoe.wait_units import part_cols, read_unit
 
 Columns = tuple[Interval, ...]
 
@@ -88,12 +90,15 @@ class _Derivation:
 
     def _wait_for(self, index: int, op: tf.TileOp, storage: int) -> None:
         accesses = [a for a in op.inputs if self.buffers[a.buffer].storage == storage]
-        unit = self._read_unit(op, accesses, storage)
+        writers = [self.ops[w] for w in self.writers[storage]]
+        unit = read_unit(op, accesses, writers)
         signal = self._signal_of(storage)
         if signal == "peer" or (signal == "expert" and self._returns(storage)):
             unit = "all"
         by_expert = unit == "slot" and signal == "expert"
-        for tasks, columns in self._column_sets(op, accesses, index, storage):
+        is_whole = all(self.buffers[a.buffer].cols == self.buffers[storage].cols for a in accesses)
+        parts = part_cols(op, accesses, writers, self.buffers[storage].cols) if is_whole else None
+        for tasks, columns in self._column_sets(index, accesses, self.buffers[storage].cols, parts):
             block = self._block(_Region(storage, "expert" if by_expert else unit, columns))
             if unit == "copies" and op.domain.kind not in ("slots", "experts"):
                 for event in range(block.size):
@@ -104,79 +109,24 @@ class _Derivation:
                 self.tables.wait(tasks, block.first, by_unit=int(unit in ("slot", "tile", "block")),
                                  by_expert=int(unit in ("expert", "copies")))
 
-    def _read_unit(self, op: tf.TileOp, accesses: list[tf.Access], storage: int) -> str:
-        """The finest unit that both the reader's rows and every writer's rows are made of."""
-        modes = {a.rows for a in accesses}
-        units = {self._write_unit(self.ops[w], op) for w in self.writers[storage]}
-        if len(units) != 1 or len(modes) != 1:
-            return "count"
-        (mode,), (written,) = modes, units
-        if written in ("copies", "block"):
-            return written
-        if written in ("count", "once"):
-            return "count" if written == "count" else "all"
-        if written == "fan":
-            return "slot" if mode == "own" and op.domain.kind == "slots" else "count"
-        if mode == "expert" and written == "slot":
-            return "expert"
-        if mode in ("own", "entries") and op.domain.kind == "tiles" and written in ("tile", "entries"):
-            return "tile"
-        if mode == "own" and op.domain.kind == "slots" and written == "slot":
-            return "slot"
-        return "all"
-
-    def _write_unit(self, writer: tf.TileOp, reader: tf.TileOp) -> str:
-        if writer.is_collective:
-            return "once"
-        if writer.opcode == "PUT_BACK":
-            return "entries"
-        if writer.moves_copies:
-            return "copies"
-        if writer.opcode == "FAN_OUT":
-            return "fan"
-        kinds = writer.domain.kind, reader.domain.kind
-        if kinds == ("experts", "copies") and writer.domain.blocks == reader.domain.blocks:
-            return "block"
-        if writer.domain.kind == "slots":
-            return "slot"
-        if writer.domain.kind == "tiles":
-            same = reader.domain.kind != "tiles" or self._same_tiles(writer.domain, reader.domain)
-            return "tile" if same else "tile_of_other"
-        return "count"
-
-    @staticmethod
-    def _same_tiles(a: tf.Domain, b: tf.Domain) -> bool:
-        return (a.num_rows, a.clipped) == (b.num_rows, b.clipped)
-
-    def _column_sets(self, op, accesses, index, storage):
-        """Groups the reader's tasks by the column ranges of `storage` that they read."""
-        total, tasks = self.buffers[storage].cols, self.tasks_of[index]
+    def _column_sets(self, index: int, accesses: list[tf.Access], total: int,
+                     parts: int | None) -> Iterator[tuple[Tasks, Columns]]:
+        """Groups a reader's tasks by the column ranges that they wait for, of those that come in these parts."""
+        op, tasks = self.ops[index], self.tasks_of[index]
         modes = {a.cols for a in accesses}
-        parts = min(self._part_cols(self.ops[w], total) for w in self.writers[storage])
-        fits = not parts or (modes == {"own"} and op.cols and parts < total
-                             and not (parts % op.tile_cols and op.tile_cols % parts))
-        if not fits or any(self.buffers[a.buffer].cols != total for a in accesses):
-            yield tasks, ((0, total),)
-        elif modes == {"own"} and op.cols:
+        if parts is not None and modes == {"own"} and op.cols:
             step = max(1, parts // op.tile_cols)
             for first in range(0, self.num_tiles[index], step):
                 last = min(first + step, self.num_tiles[index])
                 col, cols = op.col_range(first, last)
                 columns = joined((col + a.offset, col + a.offset + cols) for a in accesses)
                 yield Tasks(index, ((first, last),)), tuple(columns)
-        elif modes == {"block"}:
+        elif parts is not None and modes == {"block"}:
             for block in range(op.domain.blocks):
                 start = block * op.params[0]
                 yield Tasks(index, tasks.tiles, block), ((start, min(start + op.params[0], total)),)
         else:
             yield tasks, ((0, total),)
-
-    @staticmethod
-    def _part_cols(writer: tf.TileOp, total: int) -> int:
-        """Columns of what a reader may wait for: the parts in which rows come back; all of a whole row; 0 for any tile."""
-        if not writer.num_peers:
-            return 0 if writer.cols else total
-        return writer.tile_cols if writer.opcode == "PUT_BACK" and writer.cols and writer.signal == "tile" else total
 
     # Who signals the events of a region.
 

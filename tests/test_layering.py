@@ -18,7 +18,7 @@ LAYERS = (
     "padding",
     "evaluate vjp tracing",
     "tile_ops",
-    "taskflow costs taskflow_text lifetimes limits dependencies event_tables tiling next_ops put_sizes rank_estimate tile_choice layout native targets",
+    "taskflow costs taskflow_text lifetimes limits wait_units dependencies event_tables tiling next_ops put_sizes rank_estimate tile_choice layout native targets",
     "proofs task_bodies interpret timelines least_paths bound",
     "calling",
     "transforms moe",

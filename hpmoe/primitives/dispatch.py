@@ -1,9 +1,8 @@
-"""Dispatch and combine: rows to the ranks of their experts and back, with their per-entry scalars."""
+"""Dispatch and combine: rows to the ranks of their experts and back."""
 
 from __future__ import annotations
 
 import dataclasses
-import math
 from typing import Any
 
 import numpy as np
@@ -12,17 +11,17 @@ from mindspore import Tensor, dtype as ms_dtype, mint, ops
 from hpmoe.capacity import make_capacity
 from hpmoe.errors import check_argument, is_int
 from hpmoe.primitives.elementwise import check_weights, is_differentiable, mul
+from hpmoe.primitives.entry_weights import combine_weights, dispatch_weights
 from hpmoe.primitives.in_float32 import in_float32, is_half
 from hpmoe.primitives.primitive import Primitive
 from hpmoe.primitives.reduction import dots_for
 from hpmoe.primitives.route import check_route, check_tensor, make_route
-from hpmoe.program import Atom, Aval, Builder, Equation, RouteAval, Var
+from hpmoe.primitives.sending import send, send_back, tile_return
+from hpmoe.program import Atom, Aval, Builder, Equation, RouteAval
 from hpmoe.routing import Route
 
 dispatch_rows = Primitive("dispatch", collective=True)
 combine_rows = Primitive("combine", collective=True)
-dispatch_weights = Primitive("dispatch_weights", collective=True)
-combine_weights = Primitive("combine_weights", collective=True)
 
 
 def dispatch(hidden_states: Any, topk_ids: Any, *, num_local_experts: int, capacity_factor: float | None = None,
@@ -112,33 +111,9 @@ def _(x: Aval, route: RouteAval) -> Aval:
     return Aval((route.rows, x.shape[1]), x.dtype)
 
 
-def _send(xs: list[np.ndarray], routes: list[Route], entries_per_row: int) -> list[np.ndarray]:
-    """out[d][row] = xs[source of row][entry of row // entries_per_row]."""
-    routing, out = routes[0].routing, []
-    for rank in range(routing.ep_size):
-        rows = np.zeros((routing.num_rows(rank), xs[0].shape[1]), xs[0].dtype)
-        for source, x in enumerate(xs):
-            mine = routing.source_of_row[rank] == source
-            rows[mine] = x[routing.entry_of_row[rank][mine] // entries_per_row]
-        out.append(rows)
-    return out
-
-
-def _send_back(rows: list[np.ndarray], routes: list[Route]) -> list[np.ndarray]:
-    """out[rank][entry] = its row; zero for entries of padding tokens and dropped ones."""
-    routing, out = routes[0].routing, []
-    for destination, row in routing.row_of_entry():
-        back = np.zeros((routing.max_tokens * routing.top_k, rows[0].shape[1]), rows[0].dtype)
-        for rank in range(routing.ep_size):
-            there = np.flatnonzero(destination == rank)
-            back[there] = rows[rank][row[there]]
-        out.append(back)
-    return out
-
-
 @dispatch_rows.reference
 def _(xs: list[np.ndarray], routes: list[Route]) -> list[np.ndarray]:
-    return _send(xs, routes, routes[0].routing.top_k)
+    return send(xs, routes, routes[0].routing.top_k)
 
 
 @dispatch_rows.eager
@@ -179,7 +154,7 @@ def _(rows: Aval, route: RouteAval, *weights: Aval) -> Aval:
 @combine_rows.reference
 def _(rows: list[np.ndarray], routes: list[Route], *weights: list[np.ndarray]) -> list[np.ndarray]:
     top_k, out = routes[0].routing.top_k, []
-    for rank, back in enumerate(_send_back(rows, routes)):
+    for rank, back in enumerate(send_back(rows, routes)):
         parts = back.reshape(-1, top_k, back.shape[1])
         if weights:
             parts = parts * _kept_weights(weights[0][rank], routes[0].routing.kept[rank])[:, :, None]
@@ -250,81 +225,10 @@ def _(b: Builder, eqn: Equation, cotangents: list[Atom]) -> list[Atom | None]:
 def _(tiler: Any, eqn: Equation) -> None:
     """Rows go back to their tokens' rank, where each token's entries are summed in the order of its choices."""
     (rows, route), out = eqn.inputs[:2], eqn.outputs[0]
-    entries = _tile_return(tiler, rows, route, tiler.hidden(
+    entries = tile_return(tiler, rows, route, tiler.hidden(
         f"{tiler.names(out)}.entries", route.aval.num_tokens * route.aval.top_k, rows.aval.shape[1],
         tiler.buffer(rows).dtype))
     tiler.new(out)
     domain = dataclasses.replace(tiler.rows_of(out), route=tiler.once(route).route)
     weights = (tiler.at(w, cols="all") for w in eqn.inputs[2:])
     tiler.emit("REDUCE", domain, tiler.at(out), dataclasses.replace(entries, cols="own"), *weights)
-
-
-def _tile_return(tiler: Any, rows: Var, route: Var, entries: int) -> Any:
-    """Sends rows back to buffer `entries`, one row for each entry; returns how it is accessed."""
-    source = tiler.at(rows, cols="all")
-    access = dataclasses.replace(source, buffer=entries, rows="entries")
-    tiler.emit("ALL_TO_ALL_BACK", tiler.once(route), access, source, cols=0)
-    return access
-
-
-# scalars of entries, and their transpose
-
-@dispatch_weights.infer
-def _(weights: Aval, route: RouteAval) -> Aval:
-    return Aval((route.rows, 1), weights.dtype)
-
-
-@dispatch_weights.reference
-def _(weights: list[np.ndarray], routes: list[Route]) -> list[np.ndarray]:
-    return _send([w.reshape(-1, 1) for w in weights], routes, 1)
-
-
-@dispatch_weights.vjp
-def _(b: Builder, eqn: Equation, cotangents: list[Atom]) -> list[Atom | None]:
-    return [b.add(combine_weights, cotangents[0], eqn.inputs[1]), None]
-
-
-@dispatch_weights.tile
-def _(tiler: Any, eqn: Equation) -> None:
-    (weights, route), out = eqn.inputs, eqn.outputs[0]
-    entries = tiler.at(weights, "entries", "all")
-    column = tiler.view(entries.buffer, weights, *_as_column(weights.aval))
-    tiler.new(out, dtype=tiler.buffer(weights).dtype)
-    tiler.emit("ALL_TO_ALL", tiler.once(route), tiler.at(out, "peer", "all"), dataclasses.replace(entries, buffer=column),
-               cols=0)
-
-
-def _as_column(weights: Aval) -> tuple[tuple[int, int], int, int]:
-    """[T, K] as shape, columns and rows of one column with a row for each entry."""
-    entries = weights.shape[0] * weights.shape[1]
-    return (entries, 1), 1, entries
-
-
-@combine_weights.infer
-def _(values: Aval, route: RouteAval) -> Aval:
-    return Aval((route.num_tokens, route.top_k), values.dtype)
-
-
-@combine_weights.reference
-def _(values: list[np.ndarray], routes: list[Route]) -> list[np.ndarray]:
-    return [back.reshape(-1, routes[0].routing.top_k) for back in _send_back(values, routes)]
-
-
-@combine_weights.vjp
-def _(b: Builder, eqn: Equation, cotangents: list[Atom]) -> list[Atom | None]:
-    return [b.add(dispatch_weights, cotangents[0], eqn.inputs[1]), None]
-
-
-@combine_weights.tile
-def _(tiler: Any, eqn: Equation) -> None:
-    (values, route), out = eqn.inputs, eqn.outputs[0]
-    dtype = tiler.buffer(values).dtype
-    if not route.aval.drops:
-        column = tiler.view(tiler.new(out, dtype=dtype), out, *_as_column(out.aval))
-        _tile_return(tiler, values, route, column)
-        return
-    entries = _tile_return(tiler, values, route, tiler.hidden(
-        f"{tiler.names(out)}.entries", math.prod(out.aval.shape), 1, dtype))
-    tiler.new(out, dtype=dtype)
-    domain = dataclasses.replace(tiler.rows_of(out), route=tiler.once(route).route)
-    tiler.emit("KEEP", domain, tiler.at(out, cols="all"), entries, cols=0)

@@ -1,0 +1,78 @@
+"""Scalars of entries, such as routing weights, sent to the rows of their entries; and back, its transpose."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from typing import Any
+
+import numpy as np
+
+from hpmoe.primitives.primitive import Primitive
+from hpmoe.primitives.sending import send, send_back, tile_return
+from hpmoe.program import Atom, Aval, Builder, Equation, RouteAval
+from hpmoe.routing import Route
+
+dispatch_weights = Primitive("dispatch_weights", collective=True)
+combine_weights = Primitive("combine_weights", collective=True)
+
+
+@dispatch_weights.infer
+def _(weights: Aval, route: RouteAval) -> Aval:
+    return Aval((route.rows, 1), weights.dtype)
+
+
+@dispatch_weights.reference
+def _(weights: list[np.ndarray], routes: list[Route]) -> list[np.ndarray]:
+    return send([w.reshape(-1, 1) for w in weights], routes, 1)
+
+
+@dispatch_weights.vjp
+def _(b: Builder, eqn: Equation, cotangents: list[Atom]) -> list[Atom | None]:
+    return [b.add(combine_weights, cotangents[0], eqn.inputs[1]), None]
+
+
+@dispatch_weights.tile
+def _(tiler: Any, eqn: Equation) -> None:
+    (weights, route), out = eqn.inputs, eqn.outputs[0]
+    entries = tiler.at(weights, "entries", "all")
+    column = tiler.view(entries.buffer, weights, *_as_column(weights.aval))
+    tiler.new(out, dtype=tiler.buffer(weights).dtype)
+    tiler.emit("ALL_TO_ALL", tiler.once(route), tiler.at(out, "peer", "all"), dataclasses.replace(entries, buffer=column),
+               cols=0)
+
+
+def _as_column(weights: Aval) -> tuple[tuple[int, int], int, int]:
+    """[T, K] as shape, columns and rows of one column with a row for each entry."""
+    entries = weights.shape[0] * weights.shape[1]
+    return (entries, 1), 1, entries
+
+
+@combine_weights.infer
+def _(values: Aval, route: RouteAval) -> Aval:
+    return Aval((route.num_tokens, route.top_k), values.dtype)
+
+
+@combine_weights.reference
+def _(values: list[np.ndarray], routes: list[Route]) -> list[np.ndarray]:
+    return [back.reshape(-1, routes[0].routing.top_k) for back in send_back(values, routes)]
+
+
+@combine_weights.vjp
+def _(b: Builder, eqn: Equation, cotangents: list[Atom]) -> list[Atom | None]:
+    return [b.add(dispatch_weights, cotangents[0], eqn.inputs[1]), None]
+
+
+@combine_weights.tile
+def _(tiler: Any, eqn: Equation) -> None:
+    (values, route), out = eqn.inputs, eqn.outputs[0]
+    dtype = tiler.buffer(values).dtype
+    if not route.aval.drops:
+        column = tiler.view(tiler.new(out, dtype=dtype), out, *_as_column(out.aval))
+        tile_return(tiler, values, route, column)
+        return
+    entries = tile_return(tiler, values, route, tiler.hidden(
+        f"{tiler.names(out)}.entries", math.prod(out.aval.shape), 1, dtype))
+    tiler.new(out, dtype=dtype)
+    domain = dataclasses.replace(tiler.rows_of(out), route=tiler.once(route).route)
+    tiler.emit("KEEP", domain, tiler.at(out, cols="all"), entries, cols=0)

@@ -1,0 +1,43 @@
+"""Rows on their way from the ranks of tokens to those of experts and back: what all collectives of a route do."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import numpy as np
+
+from hpmoe.program import Var
+from hpmoe.routing import Route
+
+
+def send(xs: list[np.ndarray], routes: list[Route], entries_per_row: int) -> list[np.ndarray]:
+    """out[d][row] = xs[source of row][entry of row // entries_per_row]."""
+    routing, out = routes[0].routing, []
+    for rank in range(routing.ep_size):
+        rows = np.zeros((routing.num_rows(rank), xs[0].shape[1]), xs[0].dtype)
+        for source, x in enumerate(xs):
+            mine = routing.source_of_row[rank] == source
+            rows[mine] = x[routing.entry_of_row[rank][mine] // entries_per_row]
+        out.append(rows)
+    return out
+
+
+def send_back(rows: list[np.ndarray], routes: list[Route]) -> list[np.ndarray]:
+    """out[rank][entry] = its row; zero for entries of padding tokens and dropped ones."""
+    routing, out = routes[0].routing, []
+    for destination, row in routing.row_of_entry():
+        back = np.zeros((routing.max_tokens * routing.top_k, rows[0].shape[1]), rows[0].dtype)
+        for rank in range(routing.ep_size):
+            there = np.flatnonzero(destination == rank)
+            back[there] = rows[rank][row[there]]
+        out.append(back)
+    return out
+
+
+def tile_return(tiler: Any, rows: Var, route: Var, entries: int) -> Any:
+    """Sends rows back to buffer `entries`, one row for each entry; returns how it is accessed."""
+    source = tiler.at(rows, cols="all")
+    access = dataclasses.replace(source, buffer=entries, rows="entries")
+    tiler.emit("ALL_TO_ALL_BACK", tiler.once(route), access, source, cols=0)
+    return access
