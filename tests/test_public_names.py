@@ -1,14 +1,18 @@
 """What `import hpmoe` offers: a new public name is a decision, made here too."""
 
+import inspect
+import re
 import types
+
+import pytest
 
 import hpmoe
 
 PUBLIC = """
-    ArgumentError Aval LaunchError Machine Mesh Program ProgramError Taskflow Timeline TraceError TransformError
-    VerifyError accumulate_grads ascend_a2 ascend_a3 assign_queues chain combine cpu deduplicate_rows dispatch drop_counts evaluate
-    fuse_persistent grouped_matmul interpret launch_kernels measure moe_ffn overlap_comm permute replicate_experts save_for_backward simulate spmd swiglu synchronize
-    tile_partition trace transform tune unpermute verify vjp
+    ArgumentError Aval LaunchError Machine Mesh Program ProgramError Taskflow Timeline TraceError TransformError VerifyError
+    accumulate_grads ascend_a2 ascend_a3 assign_queues chain combine cpu deduplicate_rows dispatch drop_counts evaluate
+    fuse_persistent grouped_matmul interpret launch_kernels measure moe_ffn overlap_comm permute replicate_experts
+    save_for_backward simulate spmd swiglu synchronize tile_partition trace transform tune unpermute verify vjp
 """.split()
 
 
@@ -20,3 +24,12 @@ def test_public_names_are_the_listed_ones():
 def test_every_public_function_and_class_is_documented():
     undocumented = [n for n in PUBLIC if callable(getattr(hpmoe, n)) and not (getattr(hpmoe, n).__doc__ or "").strip()]
     assert undocumented == []
+
+
+@pytest.mark.parametrize("name", [n for n in PUBLIC if callable(getattr(hpmoe, n)) and not inspect.isclass(getattr(hpmoe, n))])
+def test_the_signature_has_the_arguments_of_the_docstring(name):
+    f = getattr(hpmoe, name)
+    section = re.search(r"^Args:\n(.*?)(?:^\S|\Z)", inspect.getdoc(f), re.DOTALL | re.MULTILINE)
+    documented = re.findall(r"^    ([\w*][\w*, ]*):", section[1], re.MULTILINE) if section else []
+    names = [name.strip(" *") for together in documented for name in together.split(",")]
+    assert sorted(names) == sorted(inspect.signature(f).parameters)

@@ -150,6 +150,7 @@ class Transform:
         self.before_vjp = before_vjp
         self.__name__ = describe(rewrite)  # that a functools.partial has none of
         functools.update_wrapper(self, rewrite)
+        self.__signature__ = _of_callables(signature_of(rewrite))
 
     def __call__(self, f: Callable[..., Any], **options: Any) -> Staged:
         name = self.__name__
@@ -200,6 +201,14 @@ class Transform:
 
     def __repr__(self) -> str:
         return self.__name__
+
+
+def _of_callables(rewrite: inspect.Signature) -> inspect.Signature:
+    """What a transform takes, of what its rewrite does: a function instead of IR, and options by name."""
+    options = [p if p.kind is p.VAR_KEYWORD else p.replace(kind=p.KEYWORD_ONLY)
+               for p in list(rewrite.parameters.values())[1:]]
+    f = inspect.Parameter("f", inspect.Parameter.POSITIONAL_OR_KEYWORD, annotation="Callable[..., Any]")
+    return inspect.Signature([f, *options], return_annotation="Staged")
 
 
 def transform(rewrite: Callable[..., Any] | None = None, *, requires: str | None = None, makes: str | None = None,
