@@ -10,7 +10,8 @@ import numpy as np
 
 from hpmoe.taskflow_text import event_name, task_name
 from hpmoe.timelines.critical_path import releases
-from hpmoe.timelines.timeline import RATES, Timeline, is_transfer, op_name, time_inside
+from hpmoe.timelines.over_time import time_inside
+from hpmoe.timelines.timeline import RATES, Timeline, is_transfer, op_name
 
 BINS = 200
 LINKS = ("egress", "ingress", "node_egress", "node_ingress", "memory")

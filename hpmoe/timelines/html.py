@@ -7,9 +7,10 @@ from html import escape
 
 import numpy as np
 
+from hpmoe.timelines.over_time import most_of, time_inside
 from hpmoe.timelines.picture import COLORS, WAITING, color, shown_ranks, title
 from hpmoe.timelines.text import after_last
-from hpmoe.timelines.timeline import Timeline, format_us, most_of, op_name, time_inside, units
+from hpmoe.timelines.timeline import Timeline, format_us, op_name, units
 
 CELLS = 480
 STYLE = """body{font:14px/1.5 sans-serif;margin:2em auto;max-width:1200px;color:#222}svg{width:100%;background:#fff}

@@ -6,7 +6,8 @@ import os
 
 import numpy as np
 
-from hpmoe.timelines.timeline import Timeline, most_of, op_name, time_inside, units
+from hpmoe.timelines.over_time import most_of, time_inside
+from hpmoe.timelines.timeline import Timeline, op_name, units
 
 COLORS = ("#1b6ca8", "#d1495b", "#2e8b57", "#edae49", "#7b5ea7", "#00a6a6", "#8c564b", "#c45ab3", "#6b8e23", "#ff7f50",
           "#4b6584", "#a0522d")

@@ -7,7 +7,8 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from hpmoe.timelines.timeline import Timeline, format_us, most_of, op_name
+from hpmoe.timelines.over_time import most_of
+from hpmoe.timelines.timeline import Timeline, format_us, op_name
 
 
 def gantt_text(line: Timeline, width: int) -> str:

@@ -190,7 +190,7 @@ class Timeline:
         return critical_path(self)
 
     def chrome_json(self, max_arrows: int = 10_000) -> str:
-        """The run as a Chrome trace: open it in ui.perfetto.dev or chrome://tracing; see timeline_chrome.chrome_json."""
+        """The run as a Chrome trace: open it in ui.perfetto.dev or chrome://tracing; see timelines.chrome."""
         from hpmoe.timelines.chrome import chrome_json
         return chrome_json([self], max_arrows=max_arrows)
 
@@ -288,39 +288,3 @@ def union_length(begin: np.ndarray, end: np.ndarray) -> float:
     begin, end = begin[order], end[order]
     before = np.concatenate([[0.0], np.maximum.accumulate(end)])[:-1]
     return float(np.maximum(end - np.maximum(begin, before), 0.0).sum())
-
-
-def time_inside(edges: np.ndarray, begin: np.ndarray, end: np.ndarray) -> np.ndarray:
-    """How much of the intervals together lies between neighbouring edges.
-
-    Example:
-        >>> time_inside(np.array([0.0, 2.0, 4.0]), np.array([1.0, 0.0]), np.array([3.0, 1.0])).tolist()
-        [2.0, 1.0]
-    """
-    def past(times: np.ndarray) -> np.ndarray:
-        ordered = np.sort(times)
-        count = np.searchsorted(ordered, edges)
-        return edges * count - np.concatenate([[0.0], np.cumsum(ordered)])[count]
-    return np.diff(past(begin) - past(end))
-
-
-def most_of(line: Timeline, width: int, ranks: list[int] | range | None = None) -> np.ndarray:
-    """What each worker did most of in each of `width` equal parts of the span, [ranks, num_queues, width] int.
-
-    An index of flow.ops; len(flow.ops) where it waited, and one more where it did neither.
-    """
-    flow = line.flow
-    ranks = range(flow.ep_size) if ranks is None else ranks
-    edges = np.linspace(0.0, line.span, width + 1)
-    op = flow.tasks["op"][line.task]
-    out = np.empty((len(ranks), len(flow.queues), width), np.int64)
-    bounds = np.searchsorted(line.rank * len(flow.queues) + line.queue, np.arange(flow.ep_size * len(flow.queues) + 1))
-    for i, rank in enumerate(ranks):
-        for q in range(len(flow.queues)):
-            mine = slice(*bounds[rank * len(flow.queues) + q:][:2])
-            begin, end = line.begin[mine], line.end[mine]
-            amounts = [time_inside(edges, begin[op[mine] == o], end[op[mine] == o]) for o in range(len(flow.ops))]
-            amounts.append(time_inside(edges, line.wait_begin[mine], begin))
-            amounts.append(np.maximum(np.diff(edges) - sum(amounts), 0.0))
-            out[i, q] = np.argmax(amounts, axis=0)
-    return out
