@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import itertools
 import math
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
@@ -70,7 +71,7 @@ def rank_bounds(flow: tf.Taskflow, machine: Machine, ids: np.ndarray) -> list[Bo
     zeros = [[np.zeros(r.shape, numpy_dtype("float32")) for r in ids] if plan.weights >= 0 else None for plan in flow.routes]
     layout = Layout(flow, [list(ids)] * len(flow.routes), None, zeros)
     signals = _signals(flow, machine)
-    paths = LeastPaths(flow, machine, work.by_routing, layout, lambda op, rank: _task_rows(flow, op, layout, rank),
+    paths = LeastPaths(flow, machine, work.by_routing, layout, lambda op, rank: _task_rows(op, layout, rank),
                        [of_op.max(initial=0.0) for of_op in signals])
     bounds = [_rank_bound(flow, machine, work, layout, signals, paths, rank) for rank in range(flow.ep_size)]
     return _on_one_computer(bounds, machine) if machine.host_cores else bounds
@@ -121,13 +122,13 @@ def _rank_bound(flow: tf.Taskflow, machine: Machine, costs: Work, layout: Layout
             busy["aiv"] += max(on_link, rows * _of_row(op, work[i]["core_row"]))
             l2 += rows * _of_row(op, work[i]["touches"]["row"].sum(axis=1)) + own * _of_row(op, work[i]["link_row"])
         else:
-            rows, works = _task_rows(flow, op, layout, rank), with_fans(work[i], _rows_of_token(op, layout, rank))
+            rows, works = _task_rows(op, layout, rank), with_fans(work[i], _rows_of_token(op, layout, rank))
             of_blocks = rows.reshape(-1, op.domain.blocks)
             for k, some in ((0, of_blocks[:, :-1].reshape(-1)), (2, of_blocks[:, -1])):
                 tiles = works[k:k + 2], (op.grid[2] - 1, 1)
                 busy[op.unit] += sum(n * _task_us(w, some, machine) for w, n in zip(*tiles, strict=True))
                 l2 += sum(n * _touched(w, some).sum() for w, n in zip(*tiles, strict=True))
-            busy[op.unit] += machine.signal_us * signals[i][_unit_rows(flow, op, layout, rank)[0] > 0].sum()
+            busy[op.unit] += machine.signal_us * signals[i][_unit_rows(op, layout, rank)[0] > 0].sum()
     if machine.unified:
         busy["aiv"] += busy["aic"]
     shares = {u: us / max(1, len(machine.queues_of(u))) for u, us in busy.items()}
@@ -138,7 +139,7 @@ def _rank_bound(flow: tf.Taskflow, machine: Machine, costs: Work, layout: Layout
         min(machine.memory_bytes_per_us, workers * machine.worker_memory_bytes_per_us) for workers in (of_aic, of_all)]
     l2 /= min(machine.l2_bytes_per_us, of_all * machine.worker_l2_bytes_per_us)
     before, after = paths.before(rank), paths.after(rank)
-    matrix = [i for i, op in enumerate(flow.ops) if op.unit == "aic" and len(_task_rows(flow, op, layout, rank))]
+    matrix = [i for i, op in enumerate(flow.ops) if op.unit == "aic" and len(_task_rows(op, layout, rank))]
     fill, drain = (max(0.0, min((times[i] for i in matrix), default=0.0)) for times in (before, after))
     return Bound(shares["aic"], shares["aiv"], max(us[0], us[2]), max(us[1], us[3]), weights, memory, l2, fill, drain,
                  min((paths.landing(*mover) for mover in movers), default=0.0))
@@ -161,28 +162,31 @@ def _touched_bytes(flow: tf.Taskflow, costs: Work, layout: Layout, rank: int) ->
     streamed = np.zeros(2)
     for writes in (True, False):
         is_new = np.isinf(least)
-        for op in flow.ops:
-            rows, experts = _unit_rows(flow, op, layout, rank)
-            operands = range(op.num_outputs) if writes else range(op.num_outputs, len(op.operands))
-            most, last = block_heights(flow, op)
-            mean_height = most + (last - most) / op.domain.blocks
-            for i in operands:
-                for tile, (_, cols) in enumerate(op.col_ranges()):
-                    touch = costs.touch(op, i, cols, mean_height)
-                    if touch is None or touch[1] not in (UNIT, WEIGHT, OF_EXPERT, STREAM):
-                        continue
-                    first, kind, fixed, row = touch
-                    if kind == STREAM:
-                        streamed += [fixed * (rows > 0).sum() * (op.unit == "aic"), fixed * (rows > 0).sum()]
-                        continue
-                    of_units = layout.slots[op.domain.route][rank].rows if kind == OF_EXPERT else rows
-                    units = np.flatnonzero(of_units)
-                    places = first + (experts[units] * op.grid[2] + tile if kind == WEIGHT else units)
-                    by_vector[places] |= op.unit == "aiv"
-                    fresh = is_new[places]
-                    np.minimum.at(least, places[fresh], fixed + row * (of_units[units[fresh]] if not op.num_peers else 1.0))
+        for op, tile, (first, kind, fixed, row) in _known_touches(flow, costs, writes):
+            rows, experts = _unit_rows(op, layout, rank)
+            if kind == STREAM:
+                streamed += [fixed * (rows > 0).sum() * (op.unit == "aic"), fixed * (rows > 0).sum()]
+                continue
+            of_units = layout.slots[op.domain.route][rank].rows if kind == OF_EXPERT else rows
+            units = np.flatnonzero(of_units)
+            places = first + (experts[units] * op.grid[2] + tile if kind == WEIGHT else units)
+            by_vector[places] |= op.unit == "aiv"
+            fresh = is_new[places]
+            np.minimum.at(least, places[fresh], fixed + row * (of_units[units[fresh]] if not op.num_peers else 1.0))
     least[np.isinf(least)] = 0.0
     return streamed + [least[~by_vector].sum(), least.sum()]
+
+
+def _known_touches(flow: tf.Taskflow, costs: Work, writes: bool) -> Iterator[tuple[tf.TileOp, int, tuple]]:
+    """Each operation, its column tiles and the parts of arrays that tasks of these write, or read; see Work.touch."""
+    for op in flow.ops:
+        most, last = block_heights(flow, op)
+        mean_height = most + (last - most) / op.domain.blocks
+        operands = range(op.num_outputs) if writes else range(op.num_outputs, len(op.operands))
+        for i, (tile, (_, cols)) in itertools.product(operands, enumerate(op.col_ranges())):
+            touch = costs.touch(op, i, cols, mean_height)
+            if touch is not None and touch[1] in (UNIT, WEIGHT, OF_EXPERT, STREAM):
+                yield op, tile, touch
 
 
 def _of_row(op: tf.TileOp, of_tiles: np.ndarray) -> float:
@@ -204,9 +208,9 @@ def _task_us(work: np.void, rows: np.ndarray, machine: Machine) -> float:
     return float(np.maximum(core, _touched(work, rows) / min(machine.worker_l2_bytes_per_us, machine.l2_bytes_per_us)).sum())
 
 
-def _task_rows(flow: tf.Taskflow, op: tf.TileOp, layout: Layout, rank: int) -> np.ndarray:
+def _task_rows(op: tf.TileOp, layout: Layout, rank: int) -> np.ndarray:
     """Rows of each task of one column range of a local operation that is not empty."""
-    rows, _ = _unit_rows(flow, op, layout, rank)
+    rows, _ = _unit_rows(op, layout, rank)
     return rows if op.domain.kind == "experts" else rows[rows > 0]
 
 
@@ -216,7 +220,7 @@ def _rows_of_token(op: tf.TileOp, layout: Layout, rank: int) -> float:
     return routing.experts.num_rows(rank) / max(1, routing.num_rows(rank)) if routing else 0.0
 
 
-def _unit_rows(flow: tf.Taskflow, op: tf.TileOp, layout: Layout, rank: int) -> tuple[np.ndarray, np.ndarray]:
+def _unit_rows(op: tf.TileOp, layout: Layout, rank: int) -> tuple[np.ndarray, np.ndarray]:
     """Rows of each unit of an operation on a rank, and the expert they are of."""
     route = op.domain.route
     if op.domain.kind == "slots":

@@ -72,7 +72,7 @@ def linearize(program: Program) -> Linearized:
     grads = _transpose(program, builder, [(program.outputs[i], seed) for i, seed in zip(outputs, seeds, strict=True)])
     wanted = [i for i, v in enumerate(program.inputs) if is_differentiable(v)]
     results = [grads.get(program.inputs[i]) or _zeros(builder, program.inputs[i]) for i in wanted]
-    equations, results = _simplify(program, builder.equations, results, seeds)
+    equations, results = _simplify(program, builder.equations, results)
     mains = {i: Var(Aval(v.aval.shape, "float32")) for i, v in enumerate(program.inputs) if v in program.main_grads}
     equations, results = _accumulate(equations, results, [mains.get(i) for i in wanted])
     return _split(program, equations, tuple(results), tuple(outputs), seeds, tuple(wanted), mains)
@@ -114,8 +114,8 @@ def _zeros(builder: Builder, var: Var) -> Var:
     return builder.add(broadcast_to, zero, shape=var.aval.shape, **dtype_param(var.aval.dtype, zero.aval.dtype))
 
 
-def _simplify(program: Program, equations: list[Equation], results: list[Atom],
-              seeds: list[Var]) -> tuple[tuple[Equation, ...], list[Atom]]:
+def _simplify(program: Program, equations: list[Equation],
+              results: list[Atom]) -> tuple[tuple[Equation, ...], list[Atom]]:
     """Moves per-row factors behind matmuls, so that routing weights need no saved expert output; merges equals."""
     producer = {v: e for e in (*program.equations, *equations) for v in e.outputs}
     for rule in (cast_back, _dot_before_matmul, _scale_after_matmul, _scale_narrow_side):
