@@ -8,6 +8,9 @@ import mindspore
 import pytest
 import second_process
 
+from hpmoe.kernels import use_amx, use_blas
+from hpmoe.kernels.native import find_blas
+
 GOLDEN = Path(__file__).parent / "golden"
 
 # Timings of a shared machine are no property of the code.
@@ -82,3 +85,17 @@ def pytest_sessionfinish(session):
 @pytest.fixture(scope="session")
 def binding_build():
     return BUILDS[0]
+
+
+@pytest.fixture(params=["own", "dnnl_sgemm", "amx", "amx, core shared"])
+def blas(request):
+    """Every product comes from our own loops, then from the bundled library, then from the core's matrix units, in both ways."""
+    if request.param == "dnnl_sgemm" and find_blas() is None:
+        pytest.skip("MindSpore bundles no oneDNN here")
+    amx = request.param.startswith("amx")
+    if use_amx(amx, request.param == "amx, core shared") != amx:
+        pytest.skip("this machine has no AMX")
+    use_blas(None if request.param == "own" else find_blas())
+    yield request.param
+    use_blas(find_blas())
+    use_amx(True)

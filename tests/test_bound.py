@@ -6,8 +6,8 @@ import hypothesis
 import numpy as np
 import pytest
 from hypothesis import given, strategies as st
-from test_simulate import plan
-from test_simulator_laws import COSTS, NS, RATES, anything
+from random_machines import COSTS, NS, RATES, anything
+from simulated_layers import plan
 
 import hpmoe
 from hpmoe import Aval, Mesh

@@ -7,9 +7,8 @@ import mindspore as ms
 import numpy as np
 import pytest
 from brute_force import Unordered
-from helpers import Layer, assert_equals_numpy, assert_every_access_ordered, lowered, stages, tensors
-from test_dependencies import random_layer, random_options
-from test_save_policies import bitwise_equal, nothing
+from helpers import Layer, assert_equals_numpy, assert_every_access_ordered, bitwise_equal, lowered, nothing, stages, tensors
+from random_layers import random_layer, random_options
 from variants import VARIANTS, arguments
 
 import hpmoe

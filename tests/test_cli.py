@@ -7,19 +7,14 @@ import sys
 import time
 
 import pytest
-from test_timeline import check_chrome_trace
+from command_line import run
+from small_timelines import check_chrome_trace
 
 import hpmoe
 from hpmoe import cli
 from hpmoe.commands import demo, doctor, plan, progress as progress_module, show
 
 SMALL = ["--ep=2", "--tokens=6", "--hidden=8", "--intermediate=4", "--experts=4", "--top_k=2", "--repeats=2"]
-
-
-def run(capsys, *args):
-    """(exit status, stdout, stderr) of a command line."""
-    status = cli.main(args)
-    return status, *capsys.readouterr()
 
 
 # Help and errors.

@@ -3,7 +3,7 @@
 import json
 
 import pytest
-from test_cli import run
+from command_line import run
 
 SMALL = ["--ep=2", "--tokens=256", "--hidden=256", "--intermediate=128", "--experts=8", "--top_k=2"]
 

@@ -3,8 +3,8 @@
 import mindspore as ms
 import numpy as np
 import pytest
-from test_simulate import NPU, plan
-from test_timeline import EP, handmade, moe, moe_arguments, two_task_flow
+from simulated_layers import NPU, plan
+from small_timelines import EP, handmade, moe, moe_arguments, two_task_flow
 
 import hpmoe
 from hpmoe import taskflow as tf

@@ -20,7 +20,7 @@ from helpers import (
 )
 from judge import Judge
 from mutants import MUTATIONS, changes, mutant
-from test_mutations import every_case
+from mutation_subjects import every_case
 from variants import VARIANTS, arguments
 
 import hpmoe

@@ -3,28 +3,11 @@
 import numpy as np
 import pytest
 from brute_force import Unordered
-from helpers import SMALL_NPU, Layer, assert_every_access_ordered, lowered, stages
+from helpers import Layer, assert_every_access_ordered, lowered, stages
+from random_layers import MACHINES, POLICIES, SIGNALS, random_layer, random_options
 from variants import VARIANTS, arguments
 
 import hpmoe
-
-RNG_MACHINES = (hpmoe.cpu(1), hpmoe.cpu(3), SMALL_NPU)
-SIGNALS, POLICIES = ("tile", "expert", "peer"), ("critical_path", "round_robin", "stage_order")
-
-
-def random_layer(rng):
-    ep = int(rng.choice([1, 2, 3, 4]))
-    experts = ep * int(rng.integers(1, 4))
-    tokens = int(rng.integers(0, 6))
-    lengths = None if rng.random() < 0.5 else tuple(int(n) for n in rng.integers(0, tokens + 1, ep))
-    return Layer(ep=ep, T=tokens, H=4, I=3, E=experts, K=int(rng.integers(1, min(experts, 3) + 1)), num_tokens=lengths,
-                 routing=str(rng.choice(["random", "one expert", "one rank"])))
-
-
-def random_options(rng):
-    return {"rows": int(rng.integers(1, 4)), "cols": int(rng.choice([1, 2, 3, 100])), "signal": str(rng.choice(SIGNALS)),
-            "order": str(rng.choice(["ratr", "sequential"])), "policy": str(rng.choice(POLICIES)),
-            "machine": RNG_MACHINES[rng.integers(3)]}
 
 
 @pytest.mark.parametrize("name", VARIANTS)
@@ -43,7 +26,7 @@ def test_every_schedule_of_moe_ffn_is_ordered():
     rng = np.random.default_rng(7)
     for signal in SIGNALS:
         for policy in POLICIES:
-            for machine in RNG_MACHINES:
+            for machine in MACHINES:
                 layer, options = random_layer(rng), random_options(rng)
                 args = layer.arguments()
                 options.update(signal=signal, policy=policy, machine=machine)

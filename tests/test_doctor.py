@@ -6,7 +6,7 @@ import shutil
 import sys
 
 import pytest
-from test_cli import run
+from command_line import run
 
 from hpmoe.commands import doctor
 from hpmoe.kernels import ascend_build

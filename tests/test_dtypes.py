@@ -26,8 +26,7 @@ from helpers import (
 )
 from jax import numpy as jnp
 from mindspore import Parameter, Tensor, mint, nn
-from test_program_variants import cotangents_of, differentiable
-from variants import LAYER, VARIANTS, arguments
+from variants import LAYER, VARIANTS, arguments, cotangents_of, differentiable
 
 import hpmoe
 from hpmoe import Aval, moe_ffn, trace, vjp

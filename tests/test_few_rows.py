@@ -2,8 +2,8 @@
 
 import numpy as np
 import pytest
+from bodies_in_tiles import run, tiles
 from native.image_builder import OWN, OWN_ALL
-from test_native_bodies import run, tiles
 
 from hpmoe.kernels import use_amx
 from hpmoe.kernels.protocol import Cols, Domain, Dtype, Opcode, Rows

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 from helpers import Layer, tensors
-from test_simulate import NPU, plan
+from simulated_layers import NPU, plan
 
 import hpmoe
 from hpmoe import Aval, Mesh, TransformError

@@ -4,7 +4,7 @@ import dataclasses
 import functools
 
 import pytest
-from test_simulate import plan
+from simulated_layers import plan
 
 import hpmoe
 from hpmoe.bound import rank_bounds

@@ -2,8 +2,8 @@
 
 import numpy as np
 import pytest
+from bodies_in_tiles import expert_rows, run, tiles
 from native.image_builder import OWN, OWN_ALL
-from test_native_bodies import blas, expert_rows, run, tiles  # noqa: F401
 
 from hpmoe.dtypes import numpy_dtype
 from hpmoe.kernels.protocol import Cols, Domain, Dtype, MapCode, Opcode, Reduction, Rows
@@ -175,7 +175,7 @@ def test_col_sum_of_each_expert(x_dtype, out_dtype):
 @pytest.mark.parametrize("transposed", [0, 1])
 @pytest.mark.parametrize("rows, n, k", [(1, 1, 1), (16, 32, 64), (33, 39, 71), (70, 530, 96), (40, 40, 2100)])
 @pytest.mark.parametrize("x_dtype, w_dtype, out_dtype", [*MIXES, (BF16, BF16, F32), (BF16, BF16, F16)])
-def test_dense_gmm(transposed, rows, n, k, x_dtype, w_dtype, out_dtype, blas):  # noqa: F811
+def test_dense_gmm(transposed, rows, n, k, x_dtype, w_dtype, out_dtype, blas):
     t = tiles(num_rows=rows, tile_rows=48)
     x, out = t.array(k, dtype=x_dtype), t.array(n, dtype=out_dtype)
     w = t.array(*((k, n) if transposed else (n, k)), dtype=w_dtype)
@@ -187,7 +187,7 @@ def test_dense_gmm(transposed, rows, n, k, x_dtype, w_dtype, out_dtype, blas):  
 
 
 @pytest.mark.parametrize("x_dtype, dy_dtype, out_dtype", [*MIXES, (BF16, BF16, F32), (BF16, BF16, F16)])
-def test_wgrad_of_each_expert(x_dtype, dy_dtype, out_dtype, blas):  # noqa: F811
+def test_wgrad_of_each_expert(x_dtype, dy_dtype, out_dtype, blas):
     b, route, buffers, _, _, rows = expert_rows(np.random.default_rng(0), num_tokens=80)
     rng, k, n = np.random.default_rng(3), 50, 70
     for cols, num_rows, dtype in ((k, 96, x_dtype), (n, 96, dy_dtype), (n, 3 * k, out_dtype)):
@@ -225,7 +225,7 @@ def test_wgrad_of_halves_is_added_to_float32(blas):  # noqa: F811
 
 
 @pytest.mark.parametrize("dtype", HALVES)
-def test_products_pass_nan_and_infinity_on_in_their_own_row_alone(dtype, blas):  # noqa: F811
+def test_products_pass_nan_and_infinity_on_in_their_own_row_alone(dtype, blas):
     t = tiles(num_rows=40, tile_rows=40)
     x, w, out = t.array(70, dtype=dtype), t.array(45, rows=70, dtype=dtype), t.array(45, dtype=dtype)
     t.buffers[x][3, 69], t.buffers[x][17, 0] = np.nan, np.inf

@@ -8,21 +8,11 @@ import numpy as np
 import pytest
 from helpers import assert_close, jax_vjp, run_spmd, stages, token_mask
 from mindspore import mint
-from variants import LAYER, VARIANTS, arguments
+from variants import LAYER, VARIANTS, arguments, cotangents_of, differentiable
 
 import hpmoe
 
 STAGES = ("plain", "tiles", "queues", "fused")
-
-
-def differentiable(args):
-    return tuple(i for i, a in enumerate(args) if a.dtype == np.float32)
-
-
-def cotangents_of(in_jax, args):
-    rng = np.random.default_rng(1)
-    shapes = jax.tree.leaves(jax.eval_shape(in_jax, *args))
-    return [rng.standard_normal(s.shape).astype(np.float32) for s in shapes]
 
 
 def tokens_of(name, args):

@@ -1,18 +1,13 @@
 """save_for_backward: every policy gives bitwise the gradients of every other, and saves what it says."""
 
 import pytest
-from helpers import Layer, assert_close, numpy_moe_ffn, run_spmd, stages, tensors
-from test_program_variants import cotangents_of, differentiable
-from variants import LAYER, VARIANTS, arguments
+from helpers import Layer, assert_close, bitwise_equal, nothing, numpy_moe_ffn, run_spmd, stages, tensors
+from variants import LAYER, VARIANTS, arguments, cotangents_of, differentiable
 
 import hpmoe
 from hpmoe import Aval, save_for_backward, spmd
 from hpmoe.program import Literal
 from hpmoe.vjp import linearize
-
-
-def nothing(eqn):
-    return False
 
 
 def matmuls(eqn):
@@ -25,10 +20,6 @@ def narrow(eqn):
 
 
 POLICIES = ("recompute_swiglu", "dispatched_rows", nothing, matmuls, narrow)
-
-
-def bitwise_equal(a, b):
-    return len(a) == len(b) and all(x.dtype == y.dtype and x.tobytes() == y.tobytes() for x, y in zip(a, b, strict=True))
 
 
 def assert_policies_change_nothing(f, args, cotangents, stage, num_tokens=None, policies=POLICIES):

@@ -5,7 +5,7 @@ from types import SimpleNamespace
 
 import numpy as np
 import pytest
-from test_simulate import NPU, plan
+from simulated_layers import NPU, plan
 
 import hpmoe
 from hpmoe.bound import rank_bounds

@@ -2,8 +2,8 @@
 
 import numpy as np
 import pytest
+from random_machines import COSTS, RATES
 from simulator_reference import Reference, differences, from_memory
-from test_simulator_laws import COSTS, RATES
 
 import hpmoe
 from hpmoe import Aval, Mesh

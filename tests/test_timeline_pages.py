@@ -5,8 +5,8 @@ import re
 from html.parser import HTMLParser
 
 import pytest
-from test_simulate import NPU, plan
-from test_timeline import handmade, two_task_flow
+from simulated_layers import NPU, plan
+from small_timelines import handmade, two_task_flow
 
 import hpmoe
 from hpmoe.timelines.chrome import BINS, chrome_json

@@ -263,3 +263,15 @@ def same_ids_twice(x, ids, w, up, down):
 @variant(lambda x, ids, w, up_rows, down_rows: jax_moe_ffn(x, ids, w, up_rows.swapaxes(2, 3), down_rows.swapaxes(2, 3)))
 def weights_by_output(x, ids, w, up_rows, down_rows):
     return moe_ffn(x, ids, w, mint.transpose(up_rows, 1, 2), down_rows.swapaxes(-1, -2))
+
+
+# What a test of any variant needs.
+
+def differentiable(args):
+    return tuple(i for i, a in enumerate(args) if a.dtype == np.float32)
+
+
+def cotangents_of(in_jax, args):
+    rng = np.random.default_rng(1)
+    shapes = jax.tree.leaves(jax.eval_shape(in_jax, *args))
+    return [rng.standard_normal(s.shape).astype(np.float32) for s in shapes]
