@@ -1,4 +1,4 @@
-"""What a newcomer does with functions of their own: each case once lost a value, a gradient or the reason of a refusal."""
+"""Functions of a user's own: padding in them, shapes of received rows, what they close over, and how they are called."""
 
 import mindspore as ms
 import numpy as np
