@@ -111,7 +111,8 @@ class EventBlock:
 
     Attributes:
         name: of the buffer.
-        unit: "slot", "tile", "expert", "all", "sent" or "count".
+        unit: what each event counts: rows of a "slot", a "tile" or an "expert", of an expert's "copies" or of a "block" of
+            its weights, "all" rows, those "sent" to a peer, or ("count") tasks.
         columns: the column ranges read, or () for all.
         dynamic: signals find the unit at run time, so every producer may feed every event of the block.
     """
