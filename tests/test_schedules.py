@@ -37,6 +37,7 @@ def layer(direction="forward", ep=4, tokens=4096, imbalance=1.0, tuned=True, rep
     (1.075, 1.20, {"tokens": 1024, "hidden": 4096, "intermediate": 1536, "experts": 96, "top_k": 6}),
     (1.075, 1.20, {"hidden": 2048, "intermediate": 1024}),
     (1.05, 1.05, {"hidden": 2048, "intermediate": 1024, "direction": "backward"}),
+    (1.035, 1.10, {"hidden": 6144, "intermediate": 16384, "top_k": 2, "experts": 4, "tokens": 2048}),  # L2 holds no weight
 ], ids=str)
 def test_near_the_bound_and_ahead_of_the_reference(makespan_over_bound, over_reference, what):
     ours, other = layer(**what), layer(**what, tuned=False)

@@ -25,9 +25,9 @@ def queue_order(flow: tf.Taskflow, machine: Machine, costs: np.ndarray) -> np.nd
 
     Operation after operation as in `op_order`, and in each slot after slot; of the first few slots of an expert column after
     column, so that the matrix workers ask memory for a few columns of its weight at a time, and find the rest of what they
-    need in L2. What goes back in parts of some columns is made part after part, so that the first can be summed while the
-    last are made. Weights of copies go out just before the first rows that they multiply, and what else is sent with rows
-    goes out with them, slot by slot.
+    need in L2; and so of every few slots where L2 does not hold the weight. What goes back in parts of some columns is made
+    part after part, so that the first can be summed while the last are made. Weights of copies go out just before the first
+    rows that they multiply, and what else is sent with rows goes out with them, slot by slot.
 
     Args:
         costs: microseconds of each task, [num_tasks].
@@ -44,8 +44,8 @@ def queue_order(flow: tf.Taskflow, machine: Machine, costs: np.ndarray) -> np.nd
                 part = np.arange(cols) * op.tile_cols // width
                 run = (_chunks(flow, op, machine, slots)[:, None] * cols + part) * units + expert
             else:
-                own = max(1, int(slots.per_expert / flow.ep_size))  # slots of the first expert that wait for no other rank
-                run = expert * units + np.where(place < np.where(expert == 0, min(few, own), few), 0, place)
+                group = _first_few if _weight_bytes(flow, op) <= slots.num_experts * machine.l2_bytes else _groups_of_few
+                run = expert * units + group(slots, place, few)
             order[tasks].reshape(units, peers, cols)[:] = ((run * cols + np.arange(cols)) * units + place)[:, None, :]
         elif op.domain.kind == "slots" and flow.routes[op.domain.route].once_of >= 0:
             turn = _round_the_ranks(units, flow.ep_size)
@@ -64,6 +64,19 @@ def queue_order(flow: tf.Taskflow, machine: Machine, costs: np.ndarray) -> np.nd
         _order_way_back(flow, machine, costs, ranked, order)
     _copies_in_turn(flow, grids, order)
     return order
+
+
+def _first_few(slots: LikelySlots, place: np.ndarray, few: int) -> np.ndarray:
+    """The same number for the first few slots of each expert, of the first expert for those alone that wait for no other
+    rank; then ascending."""
+    own = max(1, int(slots.per_expert / slots.ep_size))
+    return np.where(place < np.where(slots.expert[:, None] == 0, min(few, own), few), 0, place)
+
+
+def _groups_of_few(slots: LikelySlots, place: np.ndarray, few: int) -> np.ndarray:
+    """A number for each few slots of an expert, ascending: all of them read a weight anew that L2 does not hold."""
+    per_expert = math.ceil(slots.per_expert)
+    return place * math.ceil(per_expert / few) // per_expert
 
 
 def _puts_together(flow: tf.Taskflow, node_size: int, grids: Sequence[slice], order: np.ndarray) -> None:
@@ -89,7 +102,8 @@ def _order_way_back(flow: tf.Taskflow, machine: Machine, costs: np.ndarray, rank
     sent_back = {flow.buffers[op.operands[1].buffer].storage for op in flow.ops if op.opcode == "PUT_BACK"}
     matrix = [i for i in ranked if flow.ops[i].unit == "aic"]
     made = [n for n, i in enumerate(matrix) if flow.buffers[flow.ops[i].operands[0].buffer].storage in sent_back]
-    us = [max(costs[grids[i]].sum() / machine.num_aic, _weights_us(flow, flow.ops[i], machine)) for i in matrix]
+    us = [max(costs[grids[i]].sum() / machine.num_aic, _weight_bytes(flow, flow.ops[i]) / machine.memory_bytes_per_us)
+          for i in matrix]
     if made and sum(us) <= moved["PUT"]:
         _back_as_made(flow, flow.ops[matrix[made[-1]]], machine, order)
     elif made and sum(us[made[-1]:]) < SIGNALLED * moved["PUT_BACK"]:
@@ -128,12 +142,10 @@ def _is_filled(flow: tf.Taskflow, op: tf.TileOp) -> bool:
     return plan.max_rows < 2 * plan.num_tokens * plan.top_k
 
 
-def _weights_us(flow: tf.Taskflow, op: tf.TileOp, machine: Machine) -> float:
-    """Microseconds to read the weights that an operation multiplies by from memory."""
-    if op.opcode != "GMM":
-        return 0.0
+def _weight_bytes(flow: tf.Taskflow, op: tf.TileOp) -> int:
+    """Of the weights that an operation multiplies by, of all experts."""
     weight = flow.buffers[op.operands[2].buffer]
-    return weight.num_rows * row_bytes(weight) / machine.memory_bytes_per_us
+    return weight.num_rows * row_bytes(weight) if op.opcode == "GMM" else 0
 
 
 def _copies_in_turn(flow: tf.Taskflow, grids: Sequence[slice], order: np.ndarray) -> None:
