@@ -5,12 +5,13 @@
 
 #include <algorithm>
 #include <condition_variable>
-#include <csignal>
 #include <exception>
 #include <mutex>
 #include <thread>
 #include <tuple>
 #include <vector>
+
+#include "signals_blocked.h"
 
 namespace hpmoe {
 
@@ -86,21 +87,6 @@ void forget_all() {
 
 const int kForkHandled = pthread_atfork([] { idle().lock(); }, [] { idle().unlock(); }, forget_all);
 
-// Signals are for the program's own threads; what a helper does wrong is its own.
-class SignalsBlocked {
- public:
-  SignalsBlocked() {
-    sigset_t all;
-    sigfillset(&all);
-    for (int fault : {SIGSEGV, SIGBUS, SIGFPE, SIGILL, SIGABRT, SIGTRAP, SIGSYS}) sigdelset(&all, fault);
-    pthread_sigmask(SIG_SETMASK, &all, &previous_);
-  }
-  ~SignalsBlocked() { pthread_sigmask(SIG_SETMASK, &previous_, nullptr); }
-
- private:
-  sigset_t previous_;
-};
-
 }  // namespace
 
 void Helper::live(Crew* crew, int32_t thread) {
@@ -118,7 +104,7 @@ bool Crew::start(int32_t thread) {
     helper->take(this, thread);
   } else {
     try {
-      const SignalsBlocked blocked;
+      const SignalsBlocked in_helpers;  // signals are for the program's own threads
       std::thread(Helper::live, this, thread).detach();
     } catch (const std::exception&) {
       return false;

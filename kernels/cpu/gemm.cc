@@ -15,6 +15,7 @@
 #include "few_terms.h"
 #include "multiversion.h"
 #include "scratch.h"
+#include "signals_blocked.h"
 
 namespace hpmoe {
 namespace {
@@ -33,6 +34,7 @@ bool dnnl_gemm(const std::atomic<DnnlGemm<Element>>& function, const Sizes& s, c
                const Matrix& c, bool accumulate) {
   const DnnlGemm<Element> call = function.load(std::memory_order_acquire);
   if (!call) return false;
+  const SignalsBlocked blocked;  // oneDNN's kernels point the stack at memory of the heap, where a handler's frame would go
   const auto letter = [](const Matrix& x) { return x.transposed ? 'T' : 'N'; };
   return call(letter(a), letter(b), s.m, s.n, s.k, 1.0f, reinterpret_cast<const Element*>(a.data), a.ld,
               reinterpret_cast<const Element*>(b.data), b.ld, accumulate ? 1.0f : 0.0f, reinterpret_cast<float*>(c.data),
