@@ -1,5 +1,6 @@
 """Composable transforms that turn a pure MoE-FFN written with MindSpore into one persistent kernel."""
 
+import hpmoe.interrupts  # noqa: F401  first: the others take seconds
 import hpmoe.kernels.executable  # noqa: F401  registers the cpu target
 import hpmoe.kernels.twin_target  # noqa: F401  registers ascend-twin
 from hpmoe.calling.spmd import spmd as spmd

@@ -7,6 +7,7 @@ import os
 import signal
 import sys
 import threading
+import warnings
 from collections.abc import Sequence
 from importlib import metadata
 
@@ -16,6 +17,7 @@ from absl import flags
 from hpmoe.commands import bench, build, calibrate, compare, demo, doctor, memory, plan, show, simulate, tune
 from hpmoe.commands.options import UsageError, define_switch, did_you_mean, flags_text, parse
 from hpmoe.errors import ArgumentError, LaunchError, TransformError
+from hpmoe.interrupts import end_watch
 
 COMMANDS = {"demo": demo, "bench": bench, "show": show, "plan": plan, "simulate": simulate, "compare": compare,
             "calibrate": calibrate, "tune": tune, "memory": memory, "build": build, "doctor": doctor}
@@ -78,7 +80,9 @@ def _run(args: list[str]) -> int:
         print(command_help(name, values))
         return 0
     _keep_ctrl_c()
-    return COMMANDS[name].run(options)
+    with warnings.catch_warnings():
+        warnings.showwarning = lambda message, *_: print(f"warning: {message}", file=sys.stderr)
+        return COMMANDS[name].run(options)
 
 
 def _keep_ctrl_c() -> None:
@@ -87,6 +91,7 @@ def _keep_ctrl_c() -> None:
         with contextlib.suppress(RuntimeError):  # no memory for operators, which most commands run without
             ms.grad(lambda x: x * x)(ms.Tensor(1.0)).asnumpy()
         signal.signal(signal.SIGINT, signal.getsignal(signal.SIGINT) or signal.default_int_handler)
+    end_watch()
 
 
 def define(name: str) -> flags.FlagValues:

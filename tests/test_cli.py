@@ -2,9 +2,12 @@
 
 import json
 import re
+import signal
 import subprocess
 import sys
 import time
+import warnings
+from pathlib import Path
 
 import pytest
 from command_line import run
@@ -101,6 +104,13 @@ def test_a_command_that_fails_leaves_no_empty_file(capsys, monkeypatch, tmp_path
     assert (status, err, list(tmp_path.iterdir())) == (130, "hpmoe demo: interrupted\n", [])
 
 
+def test_a_warning_is_one_line(capsys, monkeypatch):
+    monkeypatch.setattr(doctor, "run", lambda _: warnings.warn("nowhere to keep it", stacklevel=1) or 0)
+    with warnings.catch_warnings():
+        warnings.simplefilter("always")
+        assert run(capsys, "doctor") == (0, "", "warning: nowhere to keep it\n")
+
+
 def test_a_reader_that_leaves_early_is_no_error():
     command = f"{sys.executable} -m hpmoe.cli show --stage=program | head -1"
     done = subprocess.run(command, shell=True, capture_output=True, text=True, timeout=60, check=True)
@@ -151,6 +161,39 @@ sys.exit(cli.main(["doctor"]))
 """
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=60, check=False)
     assert (done.returncode, done.stderr) == (130, "hpmoe doctor: interrupted\n")
+
+
+def command(tmp_path, code):
+    """A process of these lines in a file named as the command is, with MindSpore's handler of Ctrl-C in place."""
+    script = tmp_path / "hpmoe"
+    script.write_text(f"""
+import os, signal, sys, time
+from hpmoe import cli
+from hpmoe.commands import doctor
+import mindspore as ms
+ms.grad(lambda x: x + 1)(ms.Tensor([1.0])).asnumpy()
+{code}
+""")
+    return subprocess.Popen([sys.executable, script], stderr=subprocess.PIPE, text=True)
+
+
+def test_ctrl_c_in_the_imports_of_the_command_is_one_line(tmp_path):
+    with command(tmp_path, "") as process:
+        status, sigint = Path(f"/proc/{process.pid}/status"), 1 << signal.SIGINT - 1
+        while not int(re.search(r"SigBlk:\s*(\w+)", status.read_text())[1], 16) & sigint:
+            time.sleep(0.01)
+        process.send_signal(signal.SIGINT)
+        assert (process.communicate(timeout=60)[1], process.returncode) == ("hpmoe: interrupted\n", 130)
+
+
+@pytest.mark.parametrize("code, text", [
+    ("os.kill(os.getpid(), signal.SIGINT); time.sleep(30)", "hpmoe: interrupted\n"),
+    ("doctor.run = lambda _: (os.kill(os.getpid(), signal.SIGINT), time.sleep(30)); sys.exit(cli.main(['doctor']))",
+     "hpmoe doctor: interrupted\n"),
+])
+def test_ctrl_c_is_never_mindspores_in_the_command(tmp_path, code, text):
+    with command(tmp_path, code) as process:
+        assert (process.communicate(timeout=60)[1], process.returncode) == (text, 130)
 
 
 # Demo.

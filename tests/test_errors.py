@@ -22,6 +22,7 @@ from hpmoe import (
     spmd,
     tile_partition,
 )
+from hpmoe.transforms.assign_queues import POLICIES
 
 HERE = r"test_errors\.py:\d+"
 
@@ -248,6 +249,16 @@ def test_a_policy_without_memory():
 
     with pytest.raises(MemoryError, match="^assign_queues: policy hungry raised MemoryError: no memory$"):
         assign_queues(tile_partition(mint.exp), policy=hungry).lower(Aval((4, 8), "float32"))
+
+
+def test_what_a_handler_raises_is_not_the_policys(monkeypatch):
+    """As that of a timer does, in the midst of a built-in policy."""
+    def interrupted(flow, machine):
+        raise TimeoutError("too slow")
+
+    monkeypatch.setitem(POLICIES, "critical_path", interrupted)
+    with pytest.raises(TimeoutError, match="^too slow$"):
+        assign_queues(tile_partition(mint.exp)).lower(Aval((4, 8), "float32"))
 
 
 # Programs that mix rows.

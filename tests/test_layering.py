@@ -10,7 +10,7 @@ ROOT = Path(__file__).parents[1]
 FOLDERS = {"hpmoe": "hpmoe", "hpmoe.transforms": "transforms", "hpmoe.kernels": "kernels"}
 # Modules and packages below hpmoe, the lowest layer first; `__init__` is hpmoe itself.
 LAYERS = (
-    "errors dtypes locks intervals",
+    "errors dtypes locks intervals interrupts",
     "capacity placement",
     "host program program_text routing machine calibration workload",
     "primitives",

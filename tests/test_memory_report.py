@@ -1,6 +1,10 @@
 """What `f.memory` and `hpmoe memory` say against sums by hand and against what the pool has given out."""
 
 import json
+import subprocess
+import sys
+import time
+from pathlib import Path
 
 import numpy as np
 import pytest
@@ -101,6 +105,25 @@ def test_the_command_prints_a_line_for_each_policy(capsys, monkeypatch):
 def test_a_process_that_fails_says_why(capsys):
     with pytest.raises(OSError, match="^the process of nonsense ended with 1: save_for_backward: policy is 'nonsense'"):
         memory.in_process({**SIZES, "side": "nonsense"})
+
+
+def test_the_process_of_a_policy_ends_with_the_command():
+    parent = subprocess.Popen([sys.executable, "-m", "hpmoe.cli", "memory", "--policy=everything"], stdout=subprocess.DEVNULL)
+    children = Path(f"/proc/{parent.pid}/task/{parent.pid}/children")
+    while not (found := [pid for pid in children.read_text().split() if "libmindspore" in of_process(pid, "maps")]):
+        time.sleep(0.01)
+    parent.terminate()
+    parent.wait()
+    time.sleep(0.5)
+    assert not of_process(found[0], "cmdline")
+
+
+def of_process(pid, what):
+    """A file that the system has of a process; empty once it has ended."""
+    try:
+        return Path(f"/proc/{pid}/{what}").read_text()
+    except OSError:
+        return ""
 
 
 def test_sizes_that_no_machine_has_end_in_one_line(capsys):

@@ -153,7 +153,10 @@ def assign_queues(flow: tf.Taskflow, *, machine: Machine | None = None,
     if policy == "expert_barrier":
         flow, machine = as_reference(flow, machine)
     name = policy if isinstance(policy, str) else getattr(policy, "__name__", "policy")
-    queues = call_user("assign_queues", "policy", POLICIES[policy] if isinstance(policy, str) else policy, flow, machine)
+    if isinstance(policy, str):
+        queues = POLICIES[policy](flow, machine)  # what a signal's handler raises meanwhile is not the policy's
+    else:
+        queues = call_user("assign_queues", "policy", policy, flow, machine)
     try:
         queues = tuple(_task_indices(q) for q in queues)
         assigned = flow.replace(queues=queues, machine=machine,

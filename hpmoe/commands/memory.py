@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gc
 import json
+import signal
 import subprocess
 import sys
 from types import SimpleNamespace
@@ -18,7 +19,7 @@ from hpmoe.commands import demo, options
 from hpmoe.commands.progress import Progress
 from hpmoe.kernels.executable import POOL
 from hpmoe.op_by_op import moe_ffn_op_by_op
-from hpmoe.peers.worker import forget_peak, status_kib
+from hpmoe.peers.worker import PR_SET_PDEATHSIG, forget_peak, status_kib
 from hpmoe.transforms.save_for_backward import POLICIES
 
 SUMMARY = "prints the memory of each save policy, planned and measured, beside MindSpore op by op"
@@ -55,7 +56,8 @@ def run(o: Any) -> int:
 
 def in_process(asked: dict[str, Any]) -> dict[str, Any]:
     """What `measured` returns, from a process of its own."""
-    code = "import sys; from hpmoe.commands import memory; memory.answer(sys.argv[1])"
+    ends_with_parent = f"import ctypes; ctypes.CDLL(None).prctl({PR_SET_PDEATHSIG}, {signal.SIGKILL:d})"
+    code = f"{ends_with_parent}; import sys; from hpmoe.commands import memory; memory.answer(sys.argv[1])"
     done = subprocess.run([sys.executable, "-c", code, json.dumps(asked)], capture_output=True, text=True, check=False)
     if done.returncode:
         raise OSError(f"the process of {asked['side']} ended with {done.returncode}: {done.stderr[-2000:].strip()}")

@@ -1,0 +1,44 @@
+"""Ctrl-C in the command `hpmoe` before its handling is Python's: in the seconds of imports, and while MindSpore takes it.
+
+Importing this starts the watch where the program is the command; `hpmoe` imports it before anything that takes time.
+"""
+
+import os
+import signal
+import sys
+import threading
+from pathlib import Path
+
+_INTERRUPT = {signal.SIGINT}
+
+
+class Watch:
+    """Ends the process with a line of its own at Ctrl-C, which no other thread takes: not one that MindSpore starts."""
+
+    def __init__(self) -> None:
+        self._has_ended = False
+        signal.pthread_sigmask(signal.SIG_BLOCK, _INTERRUPT)
+        self._thread = threading.Thread(target=self._wait, daemon=True)
+        self._thread.start()
+
+    def end(self) -> None:
+        """Ctrl-C goes to this thread's handler from now on."""
+        self._has_ended = True
+        signal.pthread_kill(self._thread.ident, signal.SIGINT)
+        self._thread.join()
+        signal.pthread_sigmask(signal.SIG_UNBLOCK, _INTERRUPT)
+
+    def _wait(self) -> None:
+        signal.sigwait(_INTERRUPT)
+        if not self._has_ended:
+            os.write(2, b"hpmoe: interrupted\n")
+            os._exit(130)
+
+
+_watches = [Watch()] if Path(sys.argv[0]).name == "hpmoe" and threading.current_thread() is threading.main_thread() else []
+
+
+def end_watch() -> None:
+    """Ends the watch over the start of a command, where there is one."""
+    while _watches:
+        _watches.pop().end()
