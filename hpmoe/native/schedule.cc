@@ -26,48 +26,61 @@ std::vector<uint64_t> find_urgency(const Graph& graph, const Lists& consumers, i
   return keys;
 }
 
-// Tasks by `order`, those of equal numbers in turn. Many ops have theirs sorted already, and few ops' tasks mix.
-std::vector<int32_t> order_tasks(const HpmoeFlow& flow, const int64_t* order) {
-  struct Tasks {
-    int32_t count = 0, next = 0;  // and where the next is put
-    int64_t last = -1;            // of `order`
-    bool is_sorted = true;
-  };
-  std::vector<uint64_t> least;
-  std::vector<Tasks> of_op;
+// The tasks of an op, as far as they are known before they are in order.
+struct TasksOfOp {
+  int32_t count = 0;
+  uint64_t least = 0;     // of `order`
+  int64_t last = -1;      // of `order`, of the task seen last
+  bool is_sorted = true;
+};
+
+std::vector<TasksOfOp> tasks_of_ops(const HpmoeFlow& flow, const int64_t* order) {
+  std::vector<TasksOfOp> out;
   for (int32_t t = 0; t < flow.num_tasks; ++t) {
     const int32_t op = flow.tasks[t].op;
     if (op < 0 || order[t] < 0) throw BadTable();
-    if (op >= static_cast<int32_t>(of_op.size())) {
-      least.resize(op + 1);
-      of_op.resize(op + 1);
-    }
+    if (op >= static_cast<int32_t>(out.size())) out.resize(op + 1);
+    TasksOfOp& tasks = out[op];
     const auto place = static_cast<uint64_t>(order[t]);
-    least[op] = of_op[op].count == 0 ? place : std::min(least[op], place);
-    ++of_op[op].count;
-    of_op[op].is_sorted &= of_op[op].last <= order[t];
-    of_op[op].last = order[t];
+    tasks.least = tasks.count == 0 ? place : std::min(tasks.least, place);
+    ++tasks.count;
+    tasks.is_sorted &= tasks.last <= order[t];
+    tasks.last = order[t];
   }
-  const std::vector<int32_t> ops = sort_stably(least);
+  return out;
+}
+
+std::vector<int32_t> ops_by_least(const std::vector<TasksOfOp>& of_op) {
+  std::vector<uint64_t> least(of_op.size());
+  std::transform(of_op.begin(), of_op.end(), least.begin(), [](const TasksOfOp& tasks) { return tasks.least; });
+  return sort_stably(least);
+}
+
+// Sorts tasks by `order`, those of equal numbers in turn.
+void sort_by(const int64_t* order, std::vector<int32_t>::iterator begin, std::vector<int32_t>::iterator end) {
+  const std::vector<int32_t> mine(begin, end);
+  std::vector<uint64_t> keys(mine.size());
+  std::transform(mine.begin(), mine.end(), keys.begin(), [&](int32_t t) { return static_cast<uint64_t>(order[t]); });
+  const std::vector<int32_t> sorted = sort_stably(keys);
+  std::transform(sorted.begin(), sorted.end(), begin, [&](int32_t i) { return mine[i]; });
+}
+
+// Tasks by `order`, those of equal numbers in turn. Many ops have theirs sorted already, and few ops' tasks mix: op by op,
+// each is merged into those before.
+std::vector<int32_t> order_tasks(const HpmoeFlow& flow, const int64_t* order) {
+  const std::vector<TasksOfOp> of_op = tasks_of_ops(flow, order);
+  const std::vector<int32_t> ops = ops_by_least(of_op);
+  std::vector<int32_t> out(flow.num_tasks), next(of_op.size());
   int32_t first = 0;
   for (const int32_t op : ops) {
-    of_op[op].next = first;
+    next[op] = first;
     first += of_op[op].count;
   }
-  std::vector<int32_t> out(flow.num_tasks);
-  for (int32_t t = 0; t < flow.num_tasks; ++t) out[of_op[flow.tasks[t].op].next++] = t;
+  for (int32_t t = 0; t < flow.num_tasks; ++t) out[next[flow.tasks[t].op]++] = t;
   const auto is_before = [&](int32_t a, int32_t b) { return order[a] < order[b] || (order[a] == order[b] && a < b); };
-  std::vector<uint64_t> keys;
-  std::vector<int32_t> mine;
   for (const int32_t op : ops) {
-    const auto end = out.begin() + of_op[op].next, begin = end - of_op[op].count;
-    if (!of_op[op].is_sorted) {
-      mine.assign(begin, end);
-      keys.clear();
-      for (const int32_t t : mine) keys.push_back(static_cast<uint64_t>(order[t]));
-      const std::vector<int32_t> sorted = sort_stably(keys);
-      std::transform(sorted.begin(), sorted.end(), begin, [&](int32_t i) { return mine[i]; });
-    }
+    const auto end = out.begin() + next[op], begin = end - of_op[op].count;
+    if (!of_op[op].is_sorted) sort_by(order, begin, end);
     if (begin != out.begin() && begin != end && is_before(*begin, *(begin - 1)))
       std::inplace_merge(std::upper_bound(out.begin(), begin, *begin, is_before), begin, end, is_before);
   }

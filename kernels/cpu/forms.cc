@@ -169,6 +169,37 @@ int32_t count_index_bits(const HpmoeTables& tables) {
   return bits;
 }
 
+// The forms of a packing, by what they say.
+class FormIndex {
+ public:
+  explicit FormIndex(PackedForms& packed) : packed_(packed) {}
+
+  // The form of tasks of an op that wait and signal so, a new one where there is none.
+  template <class WaitOf, class SignalOf>
+  uint32_t find(int32_t op, const Range<HpmoeTableWait>& waits, WaitOf wait_of, const Range<HpmoeTableSignal>& signals,
+                SignalOf signal_of) {
+    words_.assign(1, op);
+    for (const auto& each : waits) {
+      const HpmoeTableWait row = wait_of(each);
+      words_.insert(words_.end(), {row.kind, row.event});
+    }
+    words_.push_back(-1);  // no kind
+    for (const auto& each : signals) {
+      const HpmoeTableSignal row = signal_of(each);
+      words_.insert(words_.end(), {row.kind, row.event, row.amount, row.remote});
+    }
+    const auto [found, is_new] = known_.try_emplace(words_, static_cast<uint32_t>(packed_.forms.size()));
+    if (is_new) packed_.add_form(words_);
+    if (static_cast<int64_t>(packed_.forms.size()) << packed_.index_bits > int64_t{UINT32_MAX}) throw TooManyForms();
+    return found->second;
+  }
+
+ private:
+  PackedForms& packed_;
+  std::unordered_map<std::vector<int32_t>, uint32_t, Hash> known_;
+  std::vector<int32_t> words_;
+};
+
 }  // namespace
 
 PackedForms find_forms(const HpmoeTables& tables) {
@@ -185,8 +216,7 @@ PackedForms find_forms(const HpmoeTables& tables) {
   PackedForms packed;
   packed.index_bits = count_index_bits(tables);
   packed.tasks.reserve(tables.num_tasks);
-  std::unordered_map<std::vector<int32_t>, uint32_t, Hash> known;
-  std::vector<int32_t> words;
+  FormIndex index(packed);
   int32_t last_op = -1, first_of_op = 0, stride = 0;
   for_each_task(tables, [&](int32_t t, int32_t op, const Offsets& offsets) {
     if (op != last_op) {
@@ -201,17 +231,7 @@ PackedForms find_forms(const HpmoeTables& tables) {
     const int32_t alike = t - stride;  // of the same peer and columns
     uint32_t form = alike < first_of_op ? 0 : packed.tasks[alike] >> packed.index_bits;
     if (alike < first_of_op || !packed.is(packed.forms[form], waited, wait_of, signalled, signal_of)) {
-      words.assign(1, op);
-      for (const auto& row : waited) words.insert(words.end(), {wait_of(row).kind, wait_of(row).event});
-      words.push_back(-1);  // no kind
-      for (const auto& each : signalled) {
-        const HpmoeTableSignal row = signal_of(each);
-        words.insert(words.end(), {row.kind, row.event, row.amount, row.remote});
-      }
-      const auto [found, is_new] = known.try_emplace(words, static_cast<uint32_t>(packed.forms.size()));
-      if (is_new) packed.add_form(words);
-      if (static_cast<int64_t>(packed.forms.size()) << packed.index_bits > int64_t{UINT32_MAX}) throw TooManyForms();
-      form = found->second;
+      form = index.find(op, waited, wait_of, signalled, signal_of);
     }
     packed.tasks.push_back(form << packed.index_bits | static_cast<uint32_t>(t - first_of_op));
   });

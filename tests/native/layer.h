@@ -71,70 +71,87 @@ inline void fan_tokens_in(ImageWriter& w) {
   for (int s = 0; s < Z; ++s) w.task(in, s, 0, H, -1, {DONE, WEIGHED}, {{SUMMED + s, 0, 0, 0}});
 }
 
-// num_aic: how many of the queues, the first ones, take all matmuls and nothing else; 0 where all take everything.
-inline std::vector<int32_t> make_image(int num_queues, const Variant& variant = kPlain, int num_aic = 0) {
-  ImageWriter w(R, B, num_queues, num_aic);
+inline void add_arrays(ImageWriter& w, const Variant& variant) {
   for (int i = 0; i < kNumArrays; ++i) {
     const int per_expert = i == W1 ? H : i == W2 ? I : 0;
     w.buffers.push_back({kCols[i], per_expert, int32_t(variant.dtype_of(i)), kRows[i]});
   }
   const int weights = variant.policy == DropPolicy::PROBS ? WEIGHTS : -1;
   w.routes.push_back({IDS, E, L, K, S, T, 0, int32_t(variant.policy), weights, 0, -1, 0, variant.factor});
-  const int way = variant.is_once ? 1 : 0;  // the route of what goes over links
   if (variant.is_once) w.routes.push_back({IDS, R, 1, K, Z, T, 0, int32_t(DropPolicy::NONE), -1, 0, 0, 0, 0});
+}
+
+// `way`: the route of what goes over links.
+inline void add_events(ImageWriter& w, const Variant& variant, int way) {
   for (int kind = 0; kind < 4; ++kind) {
     const int mult = kind == 1 || (kind == 0 && variant.is_once) ? 2 : 1;  // halves are computed, and copied
     for (int s = 0; s < S; ++s) w.event_runs.push_back({kind * S + s, int32_t(Extent::SLOT), s, mult, 0});
   }
   for (int i = 0; i < kTiles; ++i) w.event_runs.push_back({HOME + i, int32_t(Extent::TILE_ENTRIES), i, 1, way});
-  for (int i = 0; variant.is_once && i < 2 * Z; ++i)
-    w.event_runs.push_back({CAME + i, int32_t(Extent::SLOT), i % Z, 1, way});
-  for (int i = 0; variant.is_once && i < 2; ++i) w.event_runs.push_back({WEIGHED + i, int32_t(Extent::RECEIVED), 0, 1, 0});
-  const int put = w.op(Opcode::PUT, Domain::SLOTS, {operand(variant.is_once ? ONCE : A, Rows::PEER, Cols::ALL),
-                                                    operand(X, Rows::TOKENS, Cols::ALL)});
-  const int up =
-      w.op(Opcode::GMM, Domain::SLOTS, {own(HALVES), own(A, Cols::ALL), operand(W1, Rows::SLOT_EXPERT, Cols::OWN)});
-  const int act = w.op(Opcode::SWIGLU, Domain::SLOTS, {own(C), own(HALVES), own(HALVES, Cols::OWN, I)});
-  const int down =
-      w.op(Opcode::GMM, Domain::SLOTS, {own(D), own(C, Cols::ALL), operand(W2, Rows::SLOT_EXPERT, Cols::OWN)});
-  const int back = w.op(Opcode::PUT_BACK, Domain::SLOTS,
-                        {operand(BACK, Rows::ENTRIES, Cols::ALL), own(variant.is_once ? SUMS : D, Cols::ALL)});
-  const int sum = w.op(Opcode::REDUCE, Domain::TILES,
-                       {own(OUT, Cols::ALL), operand(BACK, Rows::ENTRIES, Cols::ALL), own(WEIGHTS, Cols::ALL)});
-  for (int op : {put, back, sum}) w.ops[op].route = way;
-  const int keep =
-      w.op(Opcode::KEEP, Domain::TILES, {own(KEPT, Cols::ALL), operand(ENTRIES, Rows::ENTRIES, Cols::ALL)});
-  const int count = w.op(Opcode::DROP_COUNTS, Domain::ONCE, {own(DROPPED, Cols::ALL)});
-  for (int op : {sum, keep}) {
+  if (!variant.is_once) return;
+  for (int i = 0; i < 2 * Z; ++i) w.event_runs.push_back({CAME + i, int32_t(Extent::SLOT), i % Z, 1, way});
+  for (int i = 0; i < 2; ++i) w.event_runs.push_back({WEIGHED + i, int32_t(Extent::RECEIVED), 0, 1, 0});
+}
+
+struct Ops {
+  int put, up, act, down, back, sum, keep, count;
+};
+
+inline Ops add_ops(ImageWriter& w, const Variant& variant, int way) {
+  Ops ops;
+  ops.put = w.op(Opcode::PUT, Domain::SLOTS, {operand(variant.is_once ? ONCE : A, Rows::PEER, Cols::ALL),
+                                              operand(X, Rows::TOKENS, Cols::ALL)});
+  ops.up = w.op(Opcode::GMM, Domain::SLOTS, {own(HALVES), own(A, Cols::ALL), operand(W1, Rows::SLOT_EXPERT, Cols::OWN)});
+  ops.act = w.op(Opcode::SWIGLU, Domain::SLOTS, {own(C), own(HALVES), own(HALVES, Cols::OWN, I)});
+  ops.down = w.op(Opcode::GMM, Domain::SLOTS, {own(D), own(C, Cols::ALL), operand(W2, Rows::SLOT_EXPERT, Cols::OWN)});
+  ops.back = w.op(Opcode::PUT_BACK, Domain::SLOTS,
+                  {operand(BACK, Rows::ENTRIES, Cols::ALL), own(variant.is_once ? SUMS : D, Cols::ALL)});
+  ops.sum = w.op(Opcode::REDUCE, Domain::TILES,
+                 {own(OUT, Cols::ALL), operand(BACK, Rows::ENTRIES, Cols::ALL), own(WEIGHTS, Cols::ALL)});
+  ops.keep = w.op(Opcode::KEEP, Domain::TILES, {own(KEPT, Cols::ALL), operand(ENTRIES, Rows::ENTRIES, Cols::ALL)});
+  ops.count = w.op(Opcode::DROP_COUNTS, Domain::ONCE, {own(DROPPED, Cols::ALL)});
+  for (int op : {ops.put, ops.back, ops.sum}) w.ops[op].route = way;
+  for (int op : {ops.sum, ops.keep}) {
     w.ops[op].num_rows = T;
     w.ops[op].clipped = 1;
   }
+  if (variant.is_once) w.ops[ops.sum].num_operands = 2;  // what comes back is weighted
+  return ops;
+}
+
+inline void add_tasks(ImageWriter& w, const Variant& variant, const Ops& ops) {
   const auto peer = int32_t(Remote::PEER);
   const int sent = variant.is_once ? Z : S;
   for (int j = 0; j < R; ++j)
-    for (int s = 0; s < sent; ++s) w.task(put, s, 0, 0, j, {}, {{(variant.is_once ? CAME : ARRIVED) + s, 0, 0, peer}});
-  if (variant.is_once) {
-    w.ops[sum].num_operands = 2;  // what comes back is weighted
-    fan_tokens_out(w);
-  }
+    for (int s = 0; s < sent; ++s) w.task(ops.put, s, 0, 0, j, {}, {{(variant.is_once ? CAME : ARRIVED) + s, 0, 0, peer}});
+  if (variant.is_once) fan_tokens_out(w);
   for (int s = 0; s < S; ++s) {
-    w.task(up, s, 0, I, -1, {ARRIVED + s}, {{UP + s, 0, 0, 0}});
-    w.task(up, s, I, I, -1, {ARRIVED + s}, {{UP + s, 0, 0, 0}});
-    w.task(act, s, 0, I, -1, {UP + s}, {{ACT + s, 0, 0, 0}});
+    w.task(ops.up, s, 0, I, -1, {ARRIVED + s}, {{UP + s, 0, 0, 0}});
+    w.task(ops.up, s, I, I, -1, {ARRIVED + s}, {{UP + s, 0, 0, 0}});
+    w.task(ops.act, s, 0, I, -1, {UP + s}, {{ACT + s, 0, 0, 0}});
     if (variant.is_once) {
-      w.task(down, s, 0, H, -1, {ACT + s}, {{DOWN + s, 0, 0, 0}, {DONE, 0, 0, 0}});
+      w.task(ops.down, s, 0, H, -1, {ACT + s}, {{DOWN + s, 0, 0, 0}, {DONE, 0, 0, 0}});
     } else {
-      w.task(down, s, 0, H, -1, {ACT + s}, {{DOWN + s, 0, 0, 0}});
+      w.task(ops.down, s, 0, H, -1, {ACT + s}, {{DOWN + s, 0, 0, 0}});
     }
   }
   if (variant.is_once) fan_tokens_in(w);
   const auto by_tile = int16_t(Index::ENTRY_TILE);
   for (int j = 0; j < R; ++j)
     for (int s = 0; s < sent; ++s)
-      w.task(back, s, 0, 0, j, {(variant.is_once ? SUMMED : DOWN) + s}, {{HOME, by_tile, 0, peer}});
-  for (int i = 0; i < kTiles; ++i) w.task(sum, i, 0, 0, -1, {HOME + i}, {});
-  for (int i = 0; i < kTiles; ++i) w.task(keep, i, 0, 0, -1, {}, {});
-  w.task(count, 0, 0, 0, -1, {}, {});
+      w.task(ops.back, s, 0, 0, j, {(variant.is_once ? SUMMED : DOWN) + s}, {{HOME, by_tile, 0, peer}});
+  for (int i = 0; i < kTiles; ++i) w.task(ops.sum, i, 0, 0, -1, {HOME + i}, {});
+  for (int i = 0; i < kTiles; ++i) w.task(ops.keep, i, 0, 0, -1, {}, {});
+  w.task(ops.count, 0, 0, 0, -1, {}, {});
+}
+
+// num_aic: how many of the queues, the first ones, take all matmuls and nothing else; 0 where all take everything.
+inline std::vector<int32_t> make_image(int num_queues, const Variant& variant = kPlain, int num_aic = 0) {
+  ImageWriter w(R, B, num_queues, num_aic);
+  const int way = variant.is_once ? 1 : 0;
+  add_arrays(w, variant);
+  add_events(w, variant, way);
+  add_tasks(w, variant, add_ops(w, variant, way));
   return w.pack();
 }
 
