@@ -12,12 +12,13 @@ from hpmoe.primitives.shape import reshape
 from hpmoe.program import Rows
 from hpmoe.tracing.calls import call
 from hpmoe.tracing.errors import not_traceable
+from hpmoe.tracing.recorder import Recorder
 from hpmoe.tracing.rules_shape import axis_of, cut, expand_dims, select_index, swap_axes
 from hpmoe.tracing.tracer import RowCount, Tracer
 
 
 @call("__getitem__")
-def getitem(r: Any, x: Any, index: Any) -> Any:
+def getitem(r: Recorder, x: Any, index: Any) -> Any:
     parts = _expanded(x, index if isinstance(index, tuple) else (index,))
     arrays = [p for p in parts if isinstance(p, (Tracer, list, np.ndarray))]
     if len(arrays) > 1:
@@ -50,7 +51,7 @@ def _expanded(x: Any, parts: tuple[Any, ...]) -> list[Any]:
     return [*parts[:place], *fill, *(p for p in parts[place + 1:] if p is not Ellipsis)]
 
 
-def _slice(r: Any, x: Any, axis: int, part: slice) -> Any:
+def _slice(r: Recorder, x: Any, axis: int, part: slice) -> Any:
     size = x.hpmoe_aval.shape[axis]
     if part.step not in (None, 1):
         raise not_traceable(f"a slice of step {part.step}", "slices are contiguous",
@@ -70,7 +71,7 @@ def _slice(r: Any, x: Any, axis: int, part: slice) -> Any:
     return cut(r, x, axis, start, max(start, stop))
 
 
-def gather(r: Any, x: Any, index: Any, axis: int) -> Any:
+def gather(r: Recorder, x: Any, index: Any, axis: int) -> Any:
     """x[..., index, ...] with `index` at `axis`."""
     if not isinstance(index, Tracer):
         index = r.lift(Tensor(np.asarray(index)))
@@ -90,24 +91,24 @@ def gather(r: Any, x: Any, index: Any, axis: int) -> Any:
 
 
 @call("Gather")
-def gather_old(r: Any, input: Any, indices: Any, dim: Any = 0, batch_dims: int = 0) -> Any:
+def gather_old(r: Recorder, input: Any, indices: Any, dim: Any = 0, batch_dims: int = 0) -> Any:
     if batch_dims:
         raise not_traceable("gather with batch_dims", "it has no primitive", "x[index]")
     return gather(r, input, indices, axis_of(input, dim))
 
 
 @call("IndexSelect")
-def index_select(r: Any, input: Any, dim: int, index: Any) -> Any:
+def index_select(r: Recorder, input: Any, dim: int, index: Any) -> Any:
     return gather(r, input, index, axis_of(input, dim))
 
 
 @call("Embedding")
-def embedding(r: Any, input: Any, weight: Any, padding_idx: Any = None, max_norm: Any = None, *options: Any) -> Any:
+def embedding(r: Recorder, input: Any, weight: Any, padding_idx: Any = None, max_norm: Any = None, *options: Any) -> Any:
     if max_norm is not None:
         raise not_traceable("embedding with max_norm", "it writes to the weight", "max_norm=None")
     return gather(r, weight, input, 0)
 
 
 @call("Take")
-def take(r: Any, input: Any, index: Any) -> Any:
+def take(r: Recorder, input: Any, index: Any) -> Any:
     return gather(r, r(reshape, input, shape=(input.size,)), index, 0)

@@ -12,6 +12,7 @@ from hpmoe.primitives.elementwise import FLOATS
 from hpmoe.primitives.shape import broadcast_to, cast, dtype_param
 from hpmoe.program import Var
 from hpmoe.tracing.errors import not_traceable
+from hpmoe.tracing.recorder import Recorder
 from hpmoe.tracing.tracer import Tracer
 
 _RANK = {"bool": 0, "int8": 1, "uint8": 1, "int16": 2, "int32": 3, "int64": 4, "float16": 5, "bfloat16": 5,
@@ -49,11 +50,11 @@ def scaled_dtype(operands: Sequence[Any], numbers: Sequence[Any] = ()) -> str:
     return promote_dtypes(wider, []) if wider else best
 
 
-def to_dtype(r: Any, x: Any, dtype: str) -> Any:
+def to_dtype(r: Recorder, x: Any, dtype: str) -> Any:
     return x if not isinstance(x, Tracer) or x.hpmoe_aval.dtype == dtype else r(cast, r.materialize(x), dtype=dtype)
 
 
-def to_float(r: Any, x: Any) -> Any:
+def to_float(r: Recorder, x: Any) -> Any:
     return to_dtype(r, x, "float32") if x.hpmoe_aval.dtype not in FLOATS else x
 
 
@@ -63,7 +64,7 @@ def refuse_integers(x: Any, what: str) -> None:
         raise not_traceable(f"{what} of {x.hpmoe_aval}", "only floats have it", "x.astype(mindspore.float32) first")
 
 
-def emit(r: Any, primitive: Any, *operands: Any, dtype: str | None = None) -> Any:
+def emit(r: Recorder, primitive: Any, *operands: Any, dtype: str | None = None) -> Any:
     """The equation of an elementwise primitive on operands brought to one dtype; a bool stays, it counts as 0 or 1."""
     tensors = [o.hpmoe_aval.dtype for o in operands if isinstance(o, Tracer)]
     dtype = dtype or promote_dtypes(tensors, [o for o in operands if not isinstance(o, Tracer)])
@@ -79,7 +80,7 @@ def in_float32(rule: Callable[..., Any]) -> Callable[..., Any]:
     signature = inspect.signature(rule)
 
     @functools.wraps(rule)
-    def computed(r: Any, *args: Any, **kwargs: Any) -> Any:
+    def computed(r: Recorder, *args: Any, **kwargs: Any) -> Any:
         dtypes = [o.hpmoe_aval.dtype for o in (*args, *kwargs.values()) if isinstance(o, Tracer)]
         if not any(d in HALVES for d in dtypes):
             return rule(r, *args, **kwargs)
@@ -89,12 +90,12 @@ def in_float32(rule: Callable[..., Any]) -> Callable[..., Any]:
     return computed
 
 
-def wide(r: Any, x: Any) -> Any:
+def wide(r: Recorder, x: Any) -> Any:
     """What a half-precision tensor is computed from, its values in float32; anything else as it is."""
     return to_dtype(r, x, "float32") if isinstance(x, Tracer) and x.hpmoe_aval.dtype in HALVES else x
 
 
-def full(r: Any, shape: tuple[Any, ...], value: Any, dtype: str) -> Any:
+def full(r: Recorder, shape: tuple[Any, ...], value: Any, dtype: str) -> Any:
     """An array of one value."""
     usual = value.hpmoe_aval.dtype if isinstance(value, Tracer) else "float32"
     return r(broadcast_to, value, shape=shape, **dtype_param(dtype, usual))

@@ -12,6 +12,7 @@ from hpmoe.tracing.calls import call
 from hpmoe.tracing.draws import refuse_draw
 from hpmoe.tracing.errors import not_traceable
 from hpmoe.tracing.promote import emit, full, in_float32, promote_dtypes, refuse_integers, scaled_dtype, to_dtype, to_float
+from hpmoe.tracing.recorder import Recorder
 from hpmoe.tracing.rules_shape import axis_of, cut, static_size
 from hpmoe.tracing.tracer import Tracer
 
@@ -30,13 +31,13 @@ _BINARY = {
 
 
 def _unary(primitive: Any, to_floats: bool) -> Any:
-    def rule(r: Any, input: Any) -> Any:
+    def rule(r: Recorder, input: Any) -> Any:
         return emit(r, primitive, to_float(r, input) if to_floats else input)
     return rule
 
 
 def _binary(primitive: Any) -> Any:
-    def rule(r: Any, input: Any, other: Any) -> Any:
+    def rule(r: Recorder, input: Any, other: Any) -> Any:
         return emit(r, primitive, input, other)
     return rule
 
@@ -50,28 +51,28 @@ for _name, _primitive in _BINARY.items():
 
 
 @call("Mul", "Muls")
-def mul(r: Any, input: Any, other: Any) -> Any:
+def mul(r: Recorder, input: Any, other: Any) -> Any:
     return emit(r, e.mul, input, other, dtype=scaled_dtype((input, other)))
 
 
-def _scaled(r: Any, x: Any, factor: Any) -> Any:
+def _scaled(r: Recorder, x: Any, factor: Any) -> Any:
     return x if isinstance(factor, (int, float)) and factor == 1 else mul(r, x, factor)
 
 
 @call("AddExt")
-def add(r: Any, input: Any, other: Any, alpha: Any = 1) -> Any:
+def add(r: Recorder, input: Any, other: Any, alpha: Any = 1) -> Any:
     return emit(r, e.add, input, _scaled(r, other, alpha))
 
 
 @call("Sub", "SubScalar", "SubExt")
-def sub(r: Any, input: Any, other: Any, alpha: Any = 1) -> Any:
+def sub(r: Recorder, input: Any, other: Any, alpha: Any = 1) -> Any:
     if all(x.hpmoe_aval.dtype == "bool" if isinstance(x, Tracer) else isinstance(x, bool) for x in (input, other)):
         raise not_traceable("a difference of truth values", "it has no primitive", "a != b, or x.astype(mindspore.float32)")
     return emit(r, e.sub, input, _scaled(r, other, alpha))
 
 
 @call("Div", "Divs", "RealDiv", "DivMod", "DivMods")
-def div(r: Any, input: Any, other: Any, rounding_mode: str | None = None) -> Any:
+def div(r: Recorder, input: Any, other: Any, rounding_mode: str | None = None) -> Any:
     operands = [o.hpmoe_aval.dtype for o in (input, other) if isinstance(o, Tracer)]
     if rounding_mode and not any(d in e.FLOATS for d in operands):
         raise not_traceable("integer division", "only floats have it", "x.astype(mindspore.float32) first")
@@ -84,7 +85,7 @@ def div(r: Any, input: Any, other: Any, rounding_mode: str | None = None) -> Any
 
 
 @call("Pow", "PowTensorScalar", "PowScalarTensor", "PowTensor")
-def power(r: Any, input: Any, exponent: Any) -> Any:
+def power(r: Recorder, input: Any, exponent: Any) -> Any:
     if not isinstance(exponent, Tracer) and exponent == 2:
         return emit(r, e.square, input)
     return emit(r, e.power, input, exponent)
@@ -92,26 +93,26 @@ def power(r: Any, input: Any, exponent: Any) -> Any:
 
 @call("Addcmul", "AddcmulExt")
 @in_float32
-def addcmul(r: Any, input: Any, tensor1: Any, tensor2: Any, value: Any = 1) -> Any:
+def addcmul(r: Recorder, input: Any, tensor1: Any, tensor2: Any, value: Any = 1) -> Any:
     return emit(r, e.add, input, _scaled(r, emit(r, e.mul, tensor1, tensor2), value))
 
 
 @call("Addcdiv", "AddcdivExt")
 @in_float32
-def addcdiv(r: Any, input: Any, tensor1: Any, tensor2: Any, value: Any = 1) -> Any:
+def addcdiv(r: Recorder, input: Any, tensor1: Any, tensor2: Any, value: Any = 1) -> Any:
     return emit(r, e.add, input, _scaled(r, div(r, tensor1, tensor2), value))
 
 
 @call("Lerp", "LerpScalar")
 @in_float32
-def lerp(r: Any, input: Any, end: Any, weight: Any) -> Any:
+def lerp(r: Recorder, input: Any, end: Any, weight: Any) -> Any:
     return emit(r, e.add, input, emit(r, e.mul, emit(r, e.sub, end, input), weight))
 
 
 # Choices.
 
 @call("Select", "Where")
-def select(r: Any, condition: Any, input: Any, other: Any) -> Any:
+def select(r: Recorder, condition: Any, input: Any, other: Any) -> Any:
     dtype = promote_dtypes([o.hpmoe_aval.dtype for o in (input, other) if isinstance(o, Tracer)],
                            [o for o in (input, other) if not isinstance(o, Tracer)])
     values = [to_dtype(r, o, dtype) for o in (input, other)]
@@ -119,24 +120,24 @@ def select(r: Any, condition: Any, input: Any, other: Any) -> Any:
 
 
 @call("Tensor.Select", "DeprecatedSelect", "DeprecatedWhere")
-def select_method(r: Any, input: Any, condition: Any, y: Any) -> Any:
+def select_method(r: Recorder, input: Any, condition: Any, y: Any) -> Any:
     return select(r, condition, input, y)
 
 
 @call("MaskedFill", "MaskedFillScalar")
-def masked_fill(r: Any, input: Any, mask: Any, value: Any) -> Any:
+def masked_fill(r: Recorder, input: Any, mask: Any, value: Any) -> Any:
     return emit(r, e.select, mask, value, input, dtype=input.hpmoe_aval.dtype)
 
 
 @call("FuncDropoutExt")
-def dropout(r: Any, input: Any, p: Any, training: Any, *unused: Any) -> Any:
+def dropout(r: Recorder, input: Any, p: Any, training: Any, *unused: Any) -> Any:
     if training:
         refuse_draw(r, "the random operation FuncDropoutExt")
     return input
 
 
 @call("ClampScalar", "ClampTensor", "Hardtanh")
-def clamp(r: Any, input: Any, min: Any = None, max: Any = None) -> Any:
+def clamp(r: Recorder, input: Any, min: Any = None, max: Any = None) -> Any:
     out = input if min is None else emit(r, e.maximum, input, min)
     return out if max is None else emit(r, e.minimum, out, max)
 
@@ -158,7 +159,7 @@ _COMPOSED = {
 
 
 def _composed(build: Any) -> Any:
-    def rule(r: Any, input: Any) -> Any:
+    def rule(r: Recorder, input: Any) -> Any:
         return build(r, to_float(r, input))
     return in_float32(rule)
 
@@ -168,32 +169,32 @@ for _name, _build in _COMPOSED.items():
 
 
 @call("FloorDiv", "FloorDivScalar")
-def floor_div(r: Any, input: Any, other: Any) -> Any:
+def floor_div(r: Recorder, input: Any, other: Any) -> Any:
     return div(r, input, other, "floor")
 
 
 @call("RemainderTensorScalar", "RemainderTensorTensor", "RemainderScalarTensor", "FloorMod")
 @in_float32
-def remainder(r: Any, input: Any, other: Any) -> Any:
+def remainder(r: Recorder, input: Any, other: Any) -> Any:
     return emit(r, e.sub, input, emit(r, e.mul, floor_div(r, input, other), other))
 
 
 @call("LogicalNot")
-def logical_not(r: Any, input: Any) -> Any:
+def logical_not(r: Recorder, input: Any) -> Any:
     return r(e.equal, to_dtype(r, input, "bool"), False)
 
 
 @call("LogicalAnd")
-def logical_and(r: Any, input: Any, other: Any) -> Any:
+def logical_and(r: Recorder, input: Any, other: Any) -> Any:
     return r(e.minimum, to_dtype(r, input, "bool"), to_dtype(r, other, "bool"))
 
 
 @call("LogicalOr")
-def logical_or(r: Any, input: Any, other: Any) -> Any:
+def logical_or(r: Recorder, input: Any, other: Any) -> Any:
     return r(e.maximum, to_dtype(r, input, "bool"), to_dtype(r, other, "bool"))
 
 
-def _bitwise(r: Any, input: Any, other: Any, rule: Any, sign: str) -> Any:
+def _bitwise(r: Recorder, input: Any, other: Any, rule: Any, sign: str) -> Any:
     for x in (input, other):
         if not isinstance(x, Tracer) or x.hpmoe_aval.dtype != "bool":
             raise not_traceable(f"{sign} on integers", "only bool tensors have it", "arithmetic and comparisons")
@@ -201,50 +202,50 @@ def _bitwise(r: Any, input: Any, other: Any, rule: Any, sign: str) -> Any:
 
 
 @call("BitwiseAndTensor", "BitwiseAndScalar")
-def bitwise_and(r: Any, input: Any, other: Any) -> Any:
+def bitwise_and(r: Recorder, input: Any, other: Any) -> Any:
     return _bitwise(r, input, other, logical_and, "&")
 
 
 @call("BitwiseOrTensor", "BitwiseOrScalar")
-def bitwise_or(r: Any, input: Any, other: Any) -> Any:
+def bitwise_or(r: Recorder, input: Any, other: Any) -> Any:
     return _bitwise(r, input, other, logical_or, "|")
 
 
 # Activations.
 
 @call("ReLU6")
-def relu6(r: Any, input: Any) -> Any:
+def relu6(r: Recorder, input: Any) -> Any:
     return clamp(r, input, 0.0, 6.0)
 
 
 @call("LeakyReLUExt", "LeakyReLU")
-def leaky_relu(r: Any, input: Any, negative_slope: float = 0.01) -> Any:
+def leaky_relu(r: Recorder, input: Any, negative_slope: float = 0.01) -> Any:
     return emit(r, e.select, emit(r, e.greater, input, 0.0), input, emit(r, e.mul, input, negative_slope))
 
 
 @call("EluExt", "Elu")
 @in_float32
-def elu(r: Any, input: Any, alpha: float = 1.0) -> Any:
+def elu(r: Recorder, input: Any, alpha: float = 1.0) -> Any:
     below = emit(r, e.sub, emit(r, e.exp, emit(r, e.minimum, input, 0.0)), 1.0)
     return emit(r, e.select, emit(r, e.greater, input, 0.0), input, _scaled(r, below, alpha))
 
 
 @call("SeLU", "SeLUExt")
 @in_float32
-def selu(r: Any, input: Any) -> Any:
+def selu(r: Recorder, input: Any) -> Any:
     refuse_integers(input, "a SeLU")
     return emit(r, e.mul, elu(r, input, 1.6732632423543772), 1.0507009873554805)
 
 
 @call("CeLU")
 @in_float32
-def celu(r: Any, input: Any, alpha: float = 1.0) -> Any:
+def celu(r: Recorder, input: Any, alpha: float = 1.0) -> Any:
     return _scaled(r, elu(r, _scaled(r, input, 1 / alpha)), alpha)
 
 
 @call("GeluExt")
 @in_float32
-def gelu(r: Any, input: Any, approximate: str = "none") -> Any:
+def gelu(r: Recorder, input: Any, approximate: str = "none") -> Any:
     if approximate == "tanh":
         return gelu_tanh(r, input)
     inner = emit(r, e.erf, emit(r, e.mul, input, math.sqrt(0.5)))
@@ -253,7 +254,7 @@ def gelu(r: Any, input: Any, approximate: str = "none") -> Any:
 
 @call("GeLU")
 @in_float32
-def gelu_tanh(r: Any, input: Any) -> Any:
+def gelu_tanh(r: Recorder, input: Any) -> Any:
     cube = emit(r, e.mul, emit(r, e.mul, emit(r, e.square, input), input), 0.044715)
     inner = emit(r, e.mul, emit(r, e.add, input, cube), math.sqrt(2 / math.pi))
     return emit(r, e.mul, emit(r, e.mul, input, 0.5), emit(r, e.add, emit(r, e.tanh, inner), 1.0))
@@ -261,7 +262,7 @@ def gelu_tanh(r: Any, input: Any) -> Any:
 
 @call("SoftplusExt")
 @in_float32
-def softplus(r: Any, input: Any, beta: float = 1, threshold: float = 20) -> Any:
+def softplus(r: Recorder, input: Any, beta: float = 1, threshold: float = 20) -> Any:
     scaled = _scaled(r, input, beta)
     out = _scaled(r, emit(r, e.softplus, scaled), 1 / beta)
     # Above 20 the two are the same in float32.
@@ -270,33 +271,33 @@ def softplus(r: Any, input: Any, beta: float = 1, threshold: float = 20) -> Any:
 
 @call("LogSigmoid")
 @in_float32
-def log_sigmoid(r: Any, input: Any) -> tuple[Any, Any]:
+def log_sigmoid(r: Recorder, input: Any) -> tuple[Any, Any]:
     out = emit(r, e.neg, emit(r, e.softplus, emit(r, e.neg, input)))
     return out, out
 
 
 @call("MishExt")
 @in_float32
-def mish(r: Any, input: Any) -> Any:
+def mish(r: Recorder, input: Any) -> Any:
     return emit(r, e.mul, input, emit(r, e.tanh, emit(r, e.softplus, input)))
 
 
 @call("HSigmoid")
 @in_float32
-def hard_sigmoid(r: Any, input: Any) -> Any:
+def hard_sigmoid(r: Recorder, input: Any) -> Any:
     refuse_integers(input, "a hard sigmoid")
     return emit(r, e.mul, clamp(r, emit(r, e.add, input, 3.0), 0.0, 6.0), 1 / 6)
 
 
 @call("HSwish")
 @in_float32
-def hard_swish(r: Any, input: Any) -> Any:
+def hard_swish(r: Recorder, input: Any) -> Any:
     return emit(r, e.mul, input, hard_sigmoid(r, input))
 
 
 @call("GLU")
 @in_float32
-def glu(r: Any, input: Any, dim: int = -1) -> Any:
+def glu(r: Recorder, input: Any, dim: int = -1) -> Any:
     axis = axis_of(input, dim)
     half, odd = divmod(static_size(input, axis, "a glu"), 2)
     if odd:
@@ -305,7 +306,7 @@ def glu(r: Any, input: Any, dim: int = -1) -> Any:
 
 
 @call("Swiglu")
-def swiglu(r: Any, input: Any, dim: int = -1) -> Any:
+def swiglu(r: Recorder, input: Any, dim: int = -1) -> Any:
     if dim % len(input.hpmoe_aval.shape) != len(input.hpmoe_aval.shape) - 1:
         raise not_traceable(f"ops.swiglu over dimension {dim}", "the gate and up halves are of the last one",
                             "ops.swiglu(x, -1)")
@@ -314,25 +315,25 @@ def swiglu(r: Any, input: Any, dim: int = -1) -> Any:
 
 # Arrays of one value.
 
-def _like(r: Any, input: Any, value: Any, dtype: Any) -> Any:
+def _like(r: Recorder, input: Any, value: Any, dtype: Any) -> Any:
     return full(r, input.hpmoe_aval.shape, value, r.dtype_name(dtype) or input.hpmoe_aval.dtype)
 
 
 @call("ZerosLike", "ZerosLikeExt")
-def zeros_like(r: Any, input: Any, dtype: Any = None) -> Any:
+def zeros_like(r: Recorder, input: Any, dtype: Any = None) -> Any:
     return _like(r, input, 0.0, dtype)
 
 
 @call("OnesLike", "OnesLikeExt")
-def ones_like(r: Any, input: Any, dtype: Any = None) -> Any:
+def ones_like(r: Recorder, input: Any, dtype: Any = None) -> Any:
     return _like(r, input, 1.0, dtype)
 
 
 @call("FullLike")
-def full_like(r: Any, input: Any, fill_value: Any, dtype: Any = None) -> Any:
+def full_like(r: Recorder, input: Any, fill_value: Any, dtype: Any = None) -> Any:
     return _like(r, input, fill_value, dtype)
 
 
 @call("ExpandAs")
-def expand_as(r: Any, input: Any, other: Any) -> Any:
+def expand_as(r: Recorder, input: Any, other: Any) -> Any:
     return r(broadcast_to, input, shape=other.hpmoe_aval.shape)

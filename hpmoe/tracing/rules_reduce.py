@@ -15,6 +15,7 @@ from hpmoe.program import Rows
 from hpmoe.tracing.calls import call
 from hpmoe.tracing.errors import not_traceable
 from hpmoe.tracing.promote import emit, in_float32, promote_dtypes, refuse_integers, to_dtype, to_float, wide
+from hpmoe.tracing.recorder import Recorder
 from hpmoe.tracing.rules_elementwise import logical_not
 from hpmoe.tracing.rules_shape import axis_of, dims_of, swap_axes
 
@@ -26,13 +27,13 @@ def _axes(x: Any, dim: Any) -> list[int]:
     return sorted({axis_of(x, d) for d in (dim if isinstance(dim, (list, tuple)) else (dim,))})
 
 
-def _reduce(r: Any, primitive: Any, x: Any, axes: Sequence[int], keepdim: bool) -> Any:
+def _reduce(r: Recorder, primitive: Any, x: Any, axes: Sequence[int], keepdim: bool) -> Any:
     for axis in reversed(axes):
         x = r(primitive, x, axis=axis, keepdims=keepdim)
     return x
 
 
-def _total(r: Any, x: Any, axes: Sequence[int], keepdim: bool, dtype: str, mean: bool = False) -> Any:
+def _total(r: Recorder, x: Any, axes: Sequence[int], keepdim: bool, dtype: str, mean: bool = False) -> Any:
     """The sum over some axes in a dtype; half-precision numbers are not cast before, and rounded after the last sum only."""
     own = x.hpmoe_aval.dtype
     if own not in HALVES or not axes:
@@ -42,7 +43,7 @@ def _total(r: Any, x: Any, axes: Sequence[int], keepdim: bool, dtype: str, mean:
     return to_dtype(r, _sum(r, x, axes[:-1], keepdim, mean), dtype)
 
 
-def _sum(r: Any, x: Any, axes: Sequence[int], keepdim: bool, mean: bool, **params: Any) -> Any:
+def _sum(r: Recorder, x: Any, axes: Sequence[int], keepdim: bool, mean: bool, **params: Any) -> Any:
     """Sums over axes; one that may be of rows says whether it is for a mean, where it matters how many rows there are."""
     for axis in reversed(axes):
         rank = len(x.hpmoe_aval.shape)
@@ -52,14 +53,14 @@ def _sum(r: Any, x: Any, axes: Sequence[int], keepdim: bool, mean: bool, **param
 
 
 @call("SumExt")
-def sum_(r: Any, input: Any, dim: Any = None, keepdim: bool = False, dtype: Any = None) -> Any:
+def sum_(r: Recorder, input: Any, dim: Any = None, keepdim: bool = False, dtype: Any = None) -> Any:
     name = r.dtype_name(dtype) if dtype else None
     name = name or ("int64" if input.hpmoe_aval.dtype in ("bool", "int32") else input.hpmoe_aval.dtype)
     return _total(r, input, _axes(input, dim), keepdim, name)
 
 
 @call("ReduceSum")
-def reduce_sum_(r: Any, input: Any, dim: Any = None, keepdim: bool = False, skip_mode: bool = False) -> Any:
+def reduce_sum_(r: Recorder, input: Any, dim: Any = None, keepdim: bool = False, skip_mode: bool = False) -> Any:
     if skip_mode:
         raise not_traceable("ReduceSum with skip_mode", "no axes would mean none or all of them", "mint.sum(x, axes)")
     if input.hpmoe_aval.dtype == "bool":
@@ -68,12 +69,12 @@ def reduce_sum_(r: Any, input: Any, dim: Any = None, keepdim: bool = False, skip
 
 
 @call("DeprecatedSum")
-def sum_method(r: Any, input: Any, dim: Any = None, dtype: Any = None, keepdim: bool = False) -> Any:
+def sum_method(r: Recorder, input: Any, dim: Any = None, dtype: Any = None, keepdim: bool = False) -> Any:
     return sum_(r, input, dim, keepdim, dtype)
 
 
 @call("MeanExt", "ReduceMean", "DeprecatedMean")
-def mean(r: Any, input: Any, dim: Any = None, keepdim: bool = False, dtype: Any = None) -> Any:
+def mean(r: Recorder, input: Any, dim: Any = None, keepdim: bool = False, dtype: Any = None) -> Any:
     axes = _axes(input, dim)
     sizes = [input.hpmoe_aval.shape[a] for a in axes]
     if any(isinstance(n, Rows) for n in sizes):
@@ -88,34 +89,34 @@ def mean(r: Any, input: Any, dim: Any = None, keepdim: bool = False, dtype: Any 
 
 
 @call("Max", "ReduceMax", "DeprecatedMax", "AmaxExt")
-def max_(r: Any, input: Any, dim: Any = None, keepdim: bool = False) -> Any:
+def max_(r: Recorder, input: Any, dim: Any = None, keepdim: bool = False) -> Any:
     return _reduce(r, reduce_max, input, _axes(input, dim), keepdim)
 
 
 @call("Any", "ReduceAny")
-def any_(r: Any, input: Any, dim: Any = None, keepdim: bool = False) -> Any:
+def any_(r: Recorder, input: Any, dim: Any = None, keepdim: bool = False) -> Any:
     return max_(r, to_dtype(r, input, "bool"), dim, keepdim)
 
 
 @call("All", "ReduceAll")
-def all_(r: Any, input: Any, dim: Any = None, keepdim: bool = False) -> Any:
+def all_(r: Recorder, input: Any, dim: Any = None, keepdim: bool = False) -> Any:
     return logical_not(r, any_(r, logical_not(r, input), dim, keepdim))
 
 
 @call("Min", "ReduceMin", "DeprecatedMin")
-def min_(r: Any, input: Any, dim: Any = None, keepdim: bool = False) -> Any:
+def min_(r: Recorder, input: Any, dim: Any = None, keepdim: bool = False) -> Any:
     return emit(r, e.neg, max_(r, emit(r, e.neg, input), dim, keepdim))
 
 
 @call("MaxDim", "ArgMaxWithValue", "MinDim", "ArgMinWithValue")
-def max_with_index(r: Any, *args: Any, **kwargs: Any) -> Any:
+def max_with_index(r: Recorder, *args: Any, **kwargs: Any) -> Any:
     raise not_traceable("a maximum or minimum with its index", "the index has no primitive",
                         "mint.amax(x, dim=-1) or mint.amin(x, dim=-1), which give the value alone")
 
 
 @call("Var")
 @in_float32
-def variance(r: Any, input: Any, dim: Any = None, correction: int = 1, keepdim: bool = False) -> Any:
+def variance(r: Recorder, input: Any, dim: Any = None, correction: int = 1, keepdim: bool = False) -> Any:
     axes = _axes(input, dim)
     centered = emit(r, e.sub, input, mean(r, input, axes, True))
     count = math.prod(input.hpmoe_aval.shape[a] for a in axes)
@@ -125,22 +126,22 @@ def variance(r: Any, input: Any, dim: Any = None, correction: int = 1, keepdim: 
 
 @call("Std")
 @in_float32
-def deviation(r: Any, input: Any, dim: Any = None, correction: int = 1, keepdim: bool = False) -> Any:
+def deviation(r: Recorder, input: Any, dim: Any = None, correction: int = 1, keepdim: bool = False) -> Any:
     return emit(r, e.sqrt, variance(r, input, dim, correction, keepdim))
 
 
 @call("DeprecatedVar")
-def variance_method(r: Any, input: Any, dim: Any = None, ddof: int = 0, keepdim: bool = False) -> Any:
+def variance_method(r: Recorder, input: Any, dim: Any = None, ddof: int = 0, keepdim: bool = False) -> Any:
     return variance(r, input, dim, ddof, keepdim)
 
 
 @call("DeprecatedStd")
-def deviation_method(r: Any, input: Any, dim: Any = None, ddof: int = 0, keepdim: bool = False) -> Any:
+def deviation_method(r: Recorder, input: Any, dim: Any = None, ddof: int = 0, keepdim: bool = False) -> Any:
     return deviation(r, input, dim, ddof, keepdim)
 
 
 @call("Tensor.Std")
-def deviation_of(r: Any, input: Any, dim: Any = None, correction: int | None = None, keepdim: bool = False) -> Any:
+def deviation_of(r: Recorder, input: Any, dim: Any = None, correction: int | None = None, keepdim: bool = False) -> Any:
     if correction is None:
         raise not_traceable("x.std() without what it divides by", "that differs between MindSpore's back ends",
                             "x.std(axis, ddof), with ddof=0 for n and 1 for n - 1, or mint.std(x), for n - 1")
@@ -149,7 +150,7 @@ def deviation_of(r: Any, input: Any, dim: Any = None, correction: int | None = N
 
 @call("LinalgVectorNorm", "Norm")
 @in_float32
-def vector_norm(r: Any, x: Any, ord: Any = 2, dim: Any = None, keepdim: bool = False, dtype: Any = None) -> Any:
+def vector_norm(r: Recorder, x: Any, ord: Any = 2, dim: Any = None, keepdim: bool = False, dtype: Any = None) -> Any:
     if ord != 2:
         raise not_traceable(f"a norm of order {ord}", "it has no primitive", "ord=2, or sums of mint.abs(x)")
     return emit(r, e.sqrt, sum_(r, emit(r, e.square, x), dim, keepdim))
@@ -157,7 +158,7 @@ def vector_norm(r: Any, x: Any, ord: Any = 2, dim: Any = None, keepdim: bool = F
 
 # Softmax and norms.
 
-def _shifted(r: Any, x: Any, axis: int) -> Any:
+def _shifted(r: Recorder, x: Any, axis: int) -> Any:
     peak = r(e.stop_gradient, r(reduce_max, x, axis=axis, keepdims=True))
     return emit(r, e.sub, x, peak)
 
@@ -171,7 +172,7 @@ def _one_axis(x: Any, dim: Any) -> int:
 
 @call("Softmax")
 @in_float32
-def softmax(r: Any, input: Any, dim: Any = -1, dtype: Any = None) -> Any:
+def softmax(r: Recorder, input: Any, dim: Any = -1, dtype: Any = None) -> Any:
     x, axis = to_dtype(r, input, r.dtype_name(dtype)) if dtype else input, _one_axis(input, dim)
     powers = emit(r, e.exp, _shifted(r, x, axis))
     return emit(r, e.div, powers, r(reduce_sum, powers, axis=axis, keepdims=True))
@@ -179,7 +180,7 @@ def softmax(r: Any, input: Any, dim: Any = -1, dtype: Any = None) -> Any:
 
 @call("LogSoftmax", "LogSoftmaxExt")
 @in_float32
-def log_softmax(r: Any, input: Any, dim: Any = -1, dtype: Any = None) -> Any:
+def log_softmax(r: Recorder, input: Any, dim: Any = -1, dtype: Any = None) -> Any:
     x, axis = to_dtype(r, input, r.dtype_name(dtype)) if dtype else input, _one_axis(input, dim)
     shifted = _shifted(r, x, axis)
     total = r(reduce_sum, emit(r, e.exp, shifted), axis=axis, keepdims=True)
@@ -188,7 +189,7 @@ def log_softmax(r: Any, input: Any, dim: Any = -1, dtype: Any = None) -> Any:
 
 @call("LogSumExp")
 @in_float32
-def log_sum_exp(r: Any, input: Any, dim: Any, keepdim: bool = False) -> Any:
+def log_sum_exp(r: Recorder, input: Any, dim: Any, keepdim: bool = False) -> Any:
     axis = _one_axis(input, dim)
     peak = r(e.stop_gradient, r(reduce_max, input, axis=axis, keepdims=True))
     total = r(reduce_sum, emit(r, e.exp, emit(r, e.sub, input, peak)), axis=axis, keepdims=True)
@@ -197,14 +198,14 @@ def log_sum_exp(r: Any, input: Any, dim: Any, keepdim: bool = False) -> Any:
     return out if keepdim else r(reshape, out, shape=dims[:axis] + dims[axis + 1:])
 
 
-def _affine(r: Any, x: Any, weight: Any, bias: Any) -> Any:
+def _affine(r: Recorder, x: Any, weight: Any, bias: Any) -> Any:
     """x * weight + bias; the ones and zeros MindSpore makes up where the user gave none are left out."""
     if weight is not None and not r.is_constant(weight, 1.0):
         x = emit(r, e.mul, x, weight)
     return x if bias is None or r.is_constant(bias, 0.0) else emit(r, e.add, x, bias)
 
 
-def _layer_norm(r: Any, x: Any, normalized: int, weight: Any, bias: Any, eps: float) -> tuple[Any, Any, Any]:
+def _layer_norm(r: Recorder, x: Any, normalized: int, weight: Any, bias: Any, eps: float) -> tuple[Any, Any, Any]:
     """(normalized over the last dimensions, mean, 1 / deviation), the three results MindSpore gives."""
     axes = list(range(len(x.hpmoe_aval.shape)))[-normalized:]
     dtype = promote_dtypes([o.hpmoe_aval.dtype for o in (x, weight, bias) if o is not None], [])
@@ -217,7 +218,7 @@ def _layer_norm(r: Any, x: Any, normalized: int, weight: Any, bias: Any, eps: fl
 
 
 @call("LayerNormExt")
-def layer_norm(r: Any, input: Any, normalized_shape: Any, weight: Any = None, bias: Any = None,
+def layer_norm(r: Recorder, input: Any, normalized_shape: Any, weight: Any = None, bias: Any = None,
                eps: float = 1e-5) -> Any:
     sizes, dims = dims_of((normalized_shape,)), input.hpmoe_aval.shape
     if dims[len(dims) - len(sizes):] != sizes:
@@ -227,7 +228,7 @@ def layer_norm(r: Any, input: Any, normalized_shape: Any, weight: Any = None, bi
 
 
 @call("LayerNorm")
-def layer_norm_old(r: Any, input: Any, gamma: Any, beta: Any, begin_norm_axis: int = 1, begin_params_axis: int = 1,
+def layer_norm_old(r: Recorder, input: Any, gamma: Any, beta: Any, begin_norm_axis: int = 1, begin_params_axis: int = 1,
                    epsilon: float = 1e-7) -> Any:
     normalized = len(input.hpmoe_aval.shape) - axis_of(input, begin_norm_axis)
     return _layer_norm(r, input, normalized, gamma, beta, epsilon)
@@ -235,7 +236,7 @@ def layer_norm_old(r: Any, input: Any, gamma: Any, beta: Any, begin_norm_axis: i
 
 @call("RmsNorm")
 @in_float32
-def rms_norm(r: Any, x: Any, gamma: Any, epsilon: float = 1e-6) -> Any:
+def rms_norm(r: Recorder, x: Any, gamma: Any, epsilon: float = 1e-6) -> Any:
     rank, normalized = len(x.hpmoe_aval.shape), len(gamma.hpmoe_aval.shape)
     square = mean(r, emit(r, e.square, x), list(range(rank - normalized, rank)), True)
     scale = emit(r, e.rsqrt, emit(r, e.add, square, epsilon))
@@ -245,7 +246,7 @@ def rms_norm(r: Any, x: Any, gamma: Any, epsilon: float = 1e-6) -> Any:
 # Matmuls.
 
 @call("MatMulExt", "Mm", "Mv", "Dot", "MatMul", "BatchMatMulExt", "BatchMatMul", "Matmul")
-def matmul(r: Any, input: Any, other: Any, transpose_a: bool = False, transpose_b: bool = False) -> Any:
+def matmul(r: Recorder, input: Any, other: Any, transpose_a: bool = False, transpose_b: bool = False) -> Any:
     left, right = len(input.hpmoe_aval.shape), len(other.hpmoe_aval.shape)
     if right > 2:
         raise not_traceable(f"a batched matmul of {input.hpmoe_aval} and {other.hpmoe_aval}",
@@ -266,27 +267,27 @@ def matmul(r: Any, input: Any, other: Any, transpose_a: bool = False, transpose_
 
 
 @call("Dense", "Linear")
-def linear(r: Any, input: Any, weight: Any, bias: Any = None) -> Any:
+def linear(r: Recorder, input: Any, weight: Any, bias: Any = None) -> Any:
     out = matmul(r, input, weight, transpose_b=len(weight.hpmoe_aval.shape) == 2)
     return out if bias is None else emit(r, e.add, out, bias)
 
 
 @call("Addmm")
-def addmm(r: Any, input: Any, mat1: Any, mat2: Any, beta: Any = 1, alpha: Any = 1) -> Any:
+def addmm(r: Recorder, input: Any, mat1: Any, mat2: Any, beta: Any = 1, alpha: Any = 1) -> Any:
     product = matmul(r, mat1, mat2)
     product = product if alpha == 1 else emit(r, e.mul, product, alpha)
     return emit(r, e.add, input if beta == 1 else emit(r, e.mul, input, beta), product)
 
 
 @call("BiasAdd")
-def bias_add(r: Any, input: Any, bias: Any, data_format: Any = 0) -> Any:
+def bias_add(r: Recorder, input: Any, bias: Any, data_format: Any = 0) -> Any:
     if len(input.hpmoe_aval.shape) != 2:
         raise not_traceable(f"BiasAdd on {input.hpmoe_aval}", "it is for matrices", "x + bias")
     return emit(r, e.add, input, bias)
 
 
 @call("Outer")
-def outer(r: Any, input: Any, vec2: Any) -> Any:
+def outer(r: Recorder, input: Any, vec2: Any) -> Any:
     for x in (input, vec2):
         if len(x.hpmoe_aval.shape) != 1:
             raise not_traceable(f"an outer product with {x.hpmoe_aval}", "it is of two vectors", "x.flatten()")

@@ -13,6 +13,7 @@ from hpmoe.program import Rows
 from hpmoe.tracing.calls import call
 from hpmoe.tracing.errors import not_traceable
 from hpmoe.tracing.promote import full, promote_dtypes, to_dtype
+from hpmoe.tracing.recorder import Recorder
 from hpmoe.tracing.tracer import RowCount, Tracer
 
 
@@ -55,13 +56,13 @@ def resolved(x: Any, shape: tuple[Any, ...]) -> tuple[Any, ...]:
 
 
 @call("Reshape", "View")
-def reshape(r: Any, input: Any, *shape: Any) -> Any:
+def reshape(r: Recorder, input: Any, *shape: Any) -> Any:
     target = resolved(input, dims_of(shape))
     return input if target == input.hpmoe_aval.shape else r(s.reshape, input, shape=target)
 
 
 @call("FlattenExt")
-def flatten(r: Any, input: Any, start_dim: int = 0, end_dim: int = -1) -> Any:
+def flatten(r: Recorder, input: Any, start_dim: int = 0, end_dim: int = -1) -> Any:
     dims = input.hpmoe_aval.shape
     if not dims:
         return r(s.reshape, input, shape=(1,))
@@ -70,18 +71,18 @@ def flatten(r: Any, input: Any, start_dim: int = 0, end_dim: int = -1) -> Any:
 
 
 @call("Flatten")
-def flatten_rows(r: Any, input: Any) -> Any:
+def flatten_rows(r: Recorder, input: Any) -> Any:
     return reshape(r, input, (input.hpmoe_aval.shape[0], -1))
 
 
 @call("ExpandDims", "ExpandDimsView", "Unsqueeze")
-def expand_dims(r: Any, input: Any, dim: int) -> Any:
+def expand_dims(r: Recorder, input: Any, dim: int) -> Any:
     dims, axis = input.hpmoe_aval.shape, axis_of(input, dim, new=1)
     return r(s.reshape, input, shape=(*dims[:axis], 1, *dims[axis:]))
 
 
 @call("Squeeze")
-def squeeze(r: Any, input: Any, dim: Any = ()) -> Any:
+def squeeze(r: Recorder, input: Any, dim: Any = ()) -> Any:
     dims = input.hpmoe_aval.shape
     axes = [axis_of(input, d) for d in (dim if isinstance(dim, (list, tuple)) else (dim,))] or range(len(dims))
     target = tuple(d for i, d in enumerate(dims) if not (i in axes and isinstance(d, int) and d == 1))
@@ -89,14 +90,14 @@ def squeeze(r: Any, input: Any, dim: Any = ()) -> Any:
 
 
 @call("Transpose", "TransposeView", "DeprecatedTranspose", "DeprecatedPermute")
-def transpose(r: Any, input: Any, *axes: Any) -> Any:
+def transpose(r: Recorder, input: Any, *axes: Any) -> Any:
     order = dims_of(axes) or tuple(reversed(range(len(input.hpmoe_aval.shape))))
     order = tuple(axis_of(input, a) for a in order)
     return input if order == tuple(range(len(order))) else r(s.transpose, input, axes=order)
 
 
 @call("TransposeExtView", "TransposeExt", "SwapAxes")
-def swap_axes(r: Any, input: Any, dim0: int, dim1: int) -> Any:
+def swap_axes(r: Recorder, input: Any, dim0: int, dim1: int) -> Any:
     order = list(range(len(input.hpmoe_aval.shape)))
     a, b = axis_of(input, dim0), axis_of(input, dim1)
     order[a], order[b] = order[b], order[a]
@@ -104,7 +105,7 @@ def swap_axes(r: Any, input: Any, dim0: int, dim1: int) -> Any:
 
 
 @call("TExt")
-def matrix_transpose(r: Any, input: Any) -> Any:
+def matrix_transpose(r: Recorder, input: Any) -> Any:
     if len(input.hpmoe_aval.shape) > 2:
         raise not_traceable(f"t of {input.hpmoe_aval}", "mint.t and Tensor.t differ in what they make of it",
                             "mint.transpose(x, 0, 1)")
@@ -112,7 +113,7 @@ def matrix_transpose(r: Any, input: Any) -> Any:
 
 
 @call("BroadcastTo", "BroadcastToView")
-def broadcast_to(r: Any, input: Any, *shape: Any) -> Any:
+def broadcast_to(r: Recorder, input: Any, *shape: Any) -> Any:
     dims = input.hpmoe_aval.shape
     target = dims_of(shape)
     lead = len(target) - len(dims)
@@ -122,12 +123,12 @@ def broadcast_to(r: Any, input: Any, *shape: Any) -> Any:
 
 # Cuts.
 
-def cut(r: Any, x: Any, axis: int, start: int, stop: int) -> Any:
+def cut(r: Recorder, x: Any, axis: int, start: int, stop: int) -> Any:
     whole = (start, stop) == (0, x.hpmoe_aval.shape[axis])
     return x if whole else r(s.slice_axis, x, axis=axis, start=start, stop=stop)
 
 
-def _cut_into(r: Any, x: Any, axis: int, sizes: Sequence[int]) -> tuple[Any, ...]:
+def _cut_into(r: Recorder, x: Any, axis: int, sizes: Sequence[int]) -> tuple[Any, ...]:
     total = x.hpmoe_aval.shape[axis]
     if sum(sizes) != total or min(sizes, default=0) < 0:
         raise not_traceable(f"cutting {total} of {x.hpmoe_aval} into {list(sizes)}", "the parts are not the whole",
@@ -143,7 +144,7 @@ def _pieces(total: int, size: int) -> list[int]:
 
 
 @call("SplitTensor", "SplitTensorView", "SplitWithSize", "SplitWithSizeView", "DeprecatedSplit")
-def split(r: Any, tensor: Any, split_size_or_sections: Any, dim: int = 0) -> tuple[Any, ...]:
+def split(r: Recorder, tensor: Any, split_size_or_sections: Any, dim: int = 0) -> tuple[Any, ...]:
     axis = axis_of(tensor, dim)
     total = static_size(tensor, axis, "a split")
     sizes = split_size_or_sections
@@ -151,13 +152,13 @@ def split(r: Any, tensor: Any, split_size_or_sections: Any, dim: int = 0) -> tup
 
 
 @call("Split")
-def split_evenly(r: Any, input: Any, dim: int = 0, output_num: int = 1) -> tuple[Any, ...]:
+def split_evenly(r: Recorder, input: Any, dim: int = 0, output_num: int = 1) -> tuple[Any, ...]:
     axis = axis_of(input, dim)
     return _cut_into(r, input, axis, [static_size(input, axis, "a split") // output_num] * output_num)
 
 
 @call("Chunk", "ChunkView")
-def chunk(r: Any, input: Any, chunks: int, dim: int = 0) -> tuple[Any, ...]:
+def chunk(r: Recorder, input: Any, chunks: int, dim: int = 0) -> tuple[Any, ...]:
     axis = axis_of(input, dim)
     total = static_size(input, axis, "a chunk")
     if chunks < 1:
@@ -166,13 +167,13 @@ def chunk(r: Any, input: Any, chunks: int, dim: int = 0) -> tuple[Any, ...]:
 
 
 @call("Unstack", "UnstackExt", "UnstackExtView")
-def unbind(r: Any, input: Any, dim: int = 0) -> tuple[Any, ...]:
+def unbind(r: Recorder, input: Any, dim: int = 0) -> tuple[Any, ...]:
     axis = axis_of(input, dim)
     return tuple(select_index(r, input, axis, i) for i in range(static_size(input, axis, "unbind")))
 
 
 @call("SelectExt", "SelectExtView")
-def select_index(r: Any, input: Any, dim: int, index: int) -> Any:
+def select_index(r: Recorder, input: Any, dim: int, index: int) -> Any:
     axis = axis_of(input, dim)
     dims, size = input.hpmoe_aval.shape, static_size(input, axis, "an index")
     if not -size <= index < size:
@@ -182,14 +183,14 @@ def select_index(r: Any, input: Any, dim: int, index: int) -> Any:
 
 
 @call("Narrow", "NarrowView")
-def narrow(r: Any, input: Any, dim: int, start: int, length: int) -> Any:
+def narrow(r: Recorder, input: Any, dim: int, start: int, length: int) -> Any:
     axis = axis_of(input, dim)
     start += static_size(input, axis, "a narrow") if start < 0 else 0
     return cut(r, input, axis, start, start + length)
 
 
 @call("Slice")
-def slice_all(r: Any, input: Any, begin: Sequence[int], size: Sequence[int]) -> Any:
+def slice_all(r: Recorder, input: Any, begin: Sequence[int], size: Sequence[int]) -> Any:
     for axis, (start, length) in enumerate(zip(begin, size, strict=True)):
         stop = input.hpmoe_aval.shape[axis] if length == -1 else start + length
         input = cut(r, input, axis, start, stop)
@@ -197,7 +198,7 @@ def slice_all(r: Any, input: Any, begin: Sequence[int], size: Sequence[int]) -> 
 
 
 @call("StridedSlice")
-def strided_slice(r: Any, input: Any, begin: Sequence[int], end: Sequence[int], strides: Sequence[int],
+def strided_slice(r: Recorder, input: Any, begin: Sequence[int], end: Sequence[int], strides: Sequence[int],
                   *masks: int) -> Any:
     if any(masks) or any(step != 1 for step in strides):
         raise not_traceable("strided_slice with masks or steps", "slices are contiguous", "x[:, a:b]")
@@ -212,7 +213,7 @@ def strided_slice(r: Any, input: Any, begin: Sequence[int], end: Sequence[int], 
 # Joins.
 
 @call("Concat", "Cat")
-def concat(r: Any, tensors: Sequence[Any], dim: int = 0) -> Any:
+def concat(r: Recorder, tensors: Sequence[Any], dim: int = 0) -> Any:
     axis = axis_of(tensors[0], dim)
     for x in tensors:
         static_size(x, axis, "a concat")
@@ -225,14 +226,14 @@ def concat(r: Any, tensors: Sequence[Any], dim: int = 0) -> Any:
 
 
 @call("Stack", "StackExt")
-def stack(r: Any, tensors: Sequence[Any], dim: int = 0) -> Any:
+def stack(r: Recorder, tensors: Sequence[Any], dim: int = 0) -> Any:
     tensors = [tensors] if isinstance(tensors, Tracer) else tensors  # ops.stack takes one tensor, too
     axis = axis_of(tensors[0], dim, new=1)
     return concat(r, [expand_dims(r, x, axis) for x in tensors], axis)
 
 
 @call("Tile", "Repeat")
-def tile(r: Any, input: Any, *dims: Any) -> Any:
+def tile(r: Recorder, input: Any, *dims: Any) -> Any:
     counts = dims_of(dims)
     dims = input.hpmoe_aval.shape
     out = r(s.reshape, input, shape=(*(1,) * (len(counts) - len(dims)), *dims)) if len(counts) > len(dims) else input
@@ -245,7 +246,7 @@ def tile(r: Any, input: Any, *dims: Any) -> Any:
 
 
 @call("ConstantPadND")
-def pad(r: Any, input: Any, padding: Sequence[int], value: Any = 0) -> Any:
+def pad(r: Recorder, input: Any, padding: Sequence[int], value: Any = 0) -> Any:
     if value != 0:
         raise not_traceable(f"padding with {value}", "padding is zeros", "value=0, or mint.cat with a full tensor")
     pairs = list(zip(padding[::2], padding[1::2], strict=True))
@@ -262,7 +263,7 @@ def pad(r: Any, input: Any, padding: Sequence[int], value: Any = 0) -> Any:
 # Conversions.
 
 @call("Cast", "ToDtype", "ToDevice", "ToOther")
-def convert(r: Any, input: Any, dtype: Any = None, *rest: Any, **options: Any) -> Any:
+def convert(r: Recorder, input: Any, dtype: Any = None, *rest: Any, **options: Any) -> Any:
     if isinstance(dtype, Tracer):
         return to_dtype(r, input, dtype.hpmoe_aval.dtype)
     name = r.dtype_name(dtype)
@@ -270,20 +271,20 @@ def convert(r: Any, input: Any, dtype: Any = None, *rest: Any, **options: Any) -
 
 
 @call("Clone", "Identity", "Contiguous", "Depend")
-def identity(r: Any, input: Any, *rest: Any) -> Any:
+def identity(r: Recorder, input: Any, *rest: Any) -> Any:
     return input
 
 
 @call("typeof")
-def type_of(r: Any, input: Any) -> Any:
+def type_of(r: Recorder, input: Any) -> Any:
     return TensorType(input.dtype)
 
 
 @call("NewZeros")
-def new_zeros(r: Any, input: Any, *size: Any, dtype: Any = None) -> Any:
+def new_zeros(r: Recorder, input: Any, *size: Any, dtype: Any = None) -> Any:
     return full(r, dims_of(size), 0.0, r.dtype_name(dtype) or input.hpmoe_aval.dtype)
 
 
 @call("NewOnes")
-def new_ones(r: Any, input: Any, *size: Any, dtype: Any = None) -> Any:
+def new_ones(r: Recorder, input: Any, *size: Any, dtype: Any = None) -> Any:
     return full(r, dims_of(size), 1.0, r.dtype_name(dtype) or input.hpmoe_aval.dtype)
