@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import collections
 from collections.abc import Sequence
 from typing import NoReturn
 
@@ -100,27 +101,24 @@ class _Run:
 
     def execute(self, rng: np.random.Generator | None) -> None:
         """Runs every queue of every rank; a taskflow without queues is a bag of tasks."""
-        flow = self.flow
-        lines = [(r, list(q)) for r in self.ranks for q in (flow.queues or [[t] for t in range(flow.num_tasks)])]
-        heads = [0] * len(lines)
-        pending = [i for i, (_, line) in enumerate(lines) if line]
+        queues = self.flow.queues or [[t] for t in range(self.flow.num_tasks)]
+        pending = [(rank, collections.deque(map(int, queue))) for rank in self.ranks for queue in queues if len(queue)]
         while pending:
-            order = rng.permutation(len(pending)) if rng is not None else range(len(pending))
-            progressed, left = False, []
-            for i in (pending[j] for j in order):
-                rank, line = lines[i]
-                while heads[i] < len(line) and self._reached(rank, int(line[heads[i]])):
-                    self._task(rank, int(line[heads[i]]))
-                    heads[i] += 1
-                    progressed = True
-                    if rng is not None:
-                        break
-                if heads[i] < len(line):
-                    left.append(i)
-            if not progressed:
-                rank, line = lines[left[0]]
-                self._stuck(rank, int(line[heads[left[0]]]))
-            pending = left
+            if rng is not None:
+                pending = [pending[i] for i in rng.permutation(len(pending))]
+            has_moved = [self._advance(rank, queue, one=rng is not None) for rank, queue in pending]
+            pending = [(rank, queue) for rank, queue in pending if queue]
+            if not any(has_moved):
+                rank, queue = pending[0]
+                self._stuck(rank, queue[0])
+
+    def _advance(self, rank: int, queue: collections.deque[int], one: bool) -> bool:
+        """Runs the tasks at the head of a queue as far as their waits allow, or only one; whether there was one to run."""
+        has_moved = False
+        while queue and not (one and has_moved) and self._reached(rank, queue[0]):
+            self._task(rank, queue.popleft())
+            has_moved = True
+        return has_moved
 
     def _event(self, rank: int, task: np.void, wait: np.void) -> int:
         if wait["kind"] == tf.SLOT_EXPERT:
