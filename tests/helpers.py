@@ -20,6 +20,8 @@ TOLERANCE = 1e-5
 TIMEOUT = 10.0  # seconds; a good schedule needs none of it
 SMALL_NPU = hpmoe.ascend_a3.replace(num_aic=2, num_aiv=3)
 DIFFERENTIABLE = (0, 2, 3, 4)
+U = {"bfloat16": 2.0 ** -8, "float16": 2.0 ** -11}  # half a unit in the last place, relative
+HALVES = tuple(U)
 
 
 def stages(rows=2, cols=3, machine=None, policy="critical_path", put_cols=None, num_peers=None, **comm):
@@ -278,6 +280,10 @@ def assert_every_access_ordered(flow, args, num_tokens=None):
 def nothing(eqn):
     """The policy that saves no value for the backward pass."""
     return False
+
+
+def dtype_names(arrays):
+    return [str(a.dtype) for a in arrays]
 
 
 def bitwise_equal(a, b):

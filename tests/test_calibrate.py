@@ -6,6 +6,7 @@ import types
 
 import numpy as np
 import pytest
+from simulated_layers import plan
 
 import hpmoe
 from hpmoe import ArgumentError, Aval, calibration
@@ -16,6 +17,7 @@ from hpmoe.cli import main
 from hpmoe.costs import Work
 from hpmoe.host import cache_folder
 from hpmoe.kernels import ascend_build
+from hpmoe.layout import Layout
 from hpmoe.machine import Body
 from hpmoe.workload import balanced_ids
 
@@ -189,9 +191,6 @@ def test_simulated_times_agree_with_measured_ones(request, capsys):
 
 def test_rows_of_tasks_are_those_of_the_simulator():
     """The bytes that the simulator counts are those of rows that NumPy counts."""
-    from test_simulate import plan
-
-    from hpmoe.layout import Layout
     for direction in ("forward", "backward"):
         flow, ids = plan(direction=direction), balanced_ids(2, 256, 2, 8)
         layout, table = Layout(flow, [list(ids)] * len(flow.routes), None), Work(flow, flow.machine).table

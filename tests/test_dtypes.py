@@ -12,8 +12,11 @@ import numpy as np
 import pytest
 from helpers import (
     DIFFERENTIABLE,
+    HALVES,
     Layer,
+    U,
     assert_close,
+    dtype_names,
     fused,
     in_dtype,
     jax_moe_ffn,
@@ -34,8 +37,6 @@ from hpmoe.dtypes import rounded, widen
 from hpmoe.op_by_op import moe_ffn_op_by_op
 from hpmoe.vjp import linearize
 
-U = {"bfloat16": 2.0 ** -8, "float16": 2.0 ** -11}
-HALVES = tuple(U)
 LAYERS = {
     "several tiles": Layer(ep=2, T=5),
     "one rank": Layer(ep=1, T=7, E=5, K=3),
@@ -44,10 +45,6 @@ LAYERS = {
     "an empty rank": Layer(ep=3, T=5, E=6, num_tokens=(0, 4, 1)),
     "wide": Layer(ep=2, T=9, H=17, I=11, E=6, K=2),
 }
-
-
-def names(arrays):
-    return [str(a.dtype) for a in arrays]
 
 
 def num_roundings(f, args, ep=1):
@@ -76,7 +73,7 @@ def test_moe_ffn_at_every_stage(name, dtype, weights):
     chosen = stages() if name == "several tiles" else ("plain", "queues", "fused")
     for stage in chosen:
         outs, grads = run_spmd(stages()[stage](moe_ffn), layer.ep, args, [cotangent], layer.num_tokens)
-        assert names([*outs, *grads]) == names([args[0], *(args[i] for i in DIFFERENTIABLE)])
+        assert dtype_names([*outs, *grads]) == dtype_names([args[0], *(args[i] for i in DIFFERENTIABLE)])
         assert_close([*outs, *grads], [want, *want_grads], f"{stage}:", tolerance)
 
 
@@ -112,7 +109,7 @@ def test_other_layers(name, dtype):
     want, want_grads = jax_vjp(lambda *a: tuple(jax.tree.leaves(in_jax(*a))), wide, tuple(cotangents), positions)
     for stage in ("plain", "fused"):
         outs, grads = run_spmd(stages()[stage](f), LAYER.ep, args, cotangents, positions=positions)
-        assert set(names([*outs, *grads])) == {dtype}
+        assert set(dtype_names([*outs, *grads])) == {dtype}
         tolerance = U[dtype] * num_roundings(f, args, LAYER.ep)
         assert_close([*outs, *grads], [*want, *want_grads], f"{name} at stage {stage}:", tolerance)
 
@@ -143,7 +140,7 @@ def test_options_of_moe_ffn(name):
     want, want_grads = run_spmd(fused()(f), 3, list(map(widen, args)), [cotangent], layer.num_tokens, positions)
     for stage in ("tiles", "fused"):
         outs, grads = run_spmd(stages()[stage](saved), 3, args, [cotangent], layer.num_tokens, positions)
-        assert set(names([*outs, *grads])) == {"bfloat16"}
+        assert set(dtype_names([*outs, *grads])) == {"bfloat16"}
         tolerance = U["bfloat16"] * num_roundings(f, args, 3)
         assert_close([*outs, *grads], [*want, *want_grads], f"{stage}:", tolerance)
 
@@ -168,7 +165,7 @@ def test_casts_inside_the_function(dtype):
     want, want_grads = jax_vjp(in_jax, list(map(widen, args)), tuple(cotangents), DIFFERENTIABLE)
     for stage, transform in stages().items():
         outs, grads = run_spmd(transform(widened_inside), layer.ep, args, cotangents)
-        assert names([*outs, *grads]) == [dtype, "float32", *[dtype] * 4]
+        assert dtype_names([*outs, *grads]) == [dtype, "float32", *[dtype] * 4]
         tolerance = U[dtype] * num_roundings(widened_inside, args, layer.ep)
         assert_close([*outs, *grads], [*want, *want_grads], f"{stage}:", tolerance)
 
@@ -260,7 +257,7 @@ def test_op_by_op_in_half_precision(f, dtype):
 
     (_, out), grads = ms.value_and_grad(loss, (0, 1, 2, 3), has_aux=True)(*tensors(args[i] for i in DIFFERENTIABLE))
     got = [out.asnumpy(), *(g.asnumpy() for g in grads)]
-    assert set(names(got)) == {dtype}
+    assert set(dtype_names(got)) == {dtype}
     assert_close(got, [want, *want_grads], tolerance=U[dtype] * num_roundings(moe_ffn, [np.asarray(a)[None] for a in args]
                                                                               if f is moe_ffn else args))
 
@@ -293,7 +290,7 @@ def test_permute_and_unpermute_with_float32_probs(dtype):
             return (out.astype(ms.float32) * Tensor(g)).sum(), out
         (_, out), grads = ms.value_and_grad(loss, (0, 1), has_aux=True)(Tensor(arrays[0]), Tensor(arrays[2]))
         got = [out.asnumpy(), *(d.asnumpy() for d in grads)]
-        assert names(got) == [dtype, dtype, "float32"]
+        assert dtype_names(got) == [dtype, dtype, "float32"]
         assert_close([a.reshape(b.shape) for a, b in zip(got, want, strict=True)], want, tolerance=6 * U[dtype])
 
 

@@ -10,9 +10,8 @@ import functools
 import mindspore as ms
 import numpy as np
 import pytest
-from helpers import TIMEOUT, Layer, avals_of, in_dtype, run_spmd, stages
+from helpers import HALVES, TIMEOUT, Layer, U, avals_of, dtype_names, in_dtype, run_spmd, stages
 from mindspore import Tensor, mint
-from test_dtypes import HALVES, U, names
 
 import hpmoe
 from hpmoe import Aval, assign_queues, evaluate, moe_ffn, overlap_comm, tile_partition, trace
@@ -160,7 +159,7 @@ def test_sums_run_in_float32(dtype, stage):
     x, y = rounded(np.ones((5, 300), np.float32), dtype), rounded(np.full((5, 300), 60000, np.float32), dtype)
     columns, rows, means, mean = on_one_rank(
         stage, lambda x, y: (mint.sum(x, dim=-1), mint.sum(x, dim=0), mint.mean(y, dim=-1), mint.mean(y)), x, y)
-    assert set(names([columns, rows, means, mean])) == {dtype}
+    assert set(dtype_names([columns, rows, means, mean])) == {dtype}
     np.testing.assert_array_equal(widen(columns), widen(rounded(np.full(5, 300, np.float32), dtype)))
     np.testing.assert_array_equal(widen(rows), 5)
     np.testing.assert_allclose(widen(np.append(means, mean)), widen(y[0, 0]), rtol=2 * U[dtype])
