@@ -190,6 +190,16 @@ def test_order_of_transforms(name):
     assert text.startswith(words) and " at 0x" not in text
 
 
+@pytest.mark.parametrize("call, words", [
+    (lambda: tile_partition(rows=64), r"tile_partition: missing a required argument: 'f'; with options alone it is "
+                                      r"functools\.partial\(tile_partition, \.\.\.\)"),
+    (lambda: tile_partition(moe_ffn, 64), "tile_partition: too many positional arguments"),
+])
+def test_a_transform_called_otherwise_names_itself(call, words):
+    with pytest.raises(TypeError, match=words):
+        call()
+
+
 def test_unknown_option_names_the_transform():
     assert error_of(lambda: tile_partition(moe_ffn, row=3), TypeError).startswith("tile_partition: ")
 

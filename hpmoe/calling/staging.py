@@ -152,17 +152,20 @@ class Transform:
         functools.update_wrapper(self, rewrite)
         self.__signature__ = _of_callables(signature_of(rewrite))
 
-    def __call__(self, f: Callable[..., Any], **options: Any) -> Staged:
+    def __call__(self, *args: Any, **options: Any) -> Staged:
+        """Stages a function, called as `__signature__` says: the function, and options by name."""
         name = self.__name__
+        try:
+            bound = self.__signature__.bind(*args, **options)
+        except TypeError as error:
+            instead = "" if args or "f" in options else f"; with options alone it is functools.partial({name}, ...)"
+            raise TypeError(f"{name}: {error}{instead}") from None
+        (f,), options = bound.args, bound.kwargs
         if not callable(f):
             raise TransformError(f"{name}: f is {type(f).__name__}; it must be a callable, plain or staged")
         from hpmoe.calling.spmd import Spmd
         if isinstance(f, Spmd):
             raise TransformError(f"{name}: f is under spmd, {f!r}; spmd is the outermost, spmd({name}(f), mesh)")
-        try:
-            inspect.signature(self.rewrite).bind(None, **options)
-        except TypeError as error:
-            raise TypeError(f"{name}: {error}") from None
         if self.once and name in _applied(f):
             raise TransformError(f"{name}: it is applied twice; {describe(f)} is already made by it")
         _check_level(name, self.requires, level_of(f), describe(f))
@@ -206,7 +209,7 @@ class Transform:
 def _of_callables(rewrite: inspect.Signature) -> inspect.Signature:
     """What a transform takes, of what its rewrite does: a function instead of IR, and options by name."""
     options = [p if p.kind is p.VAR_KEYWORD else p.replace(kind=p.KEYWORD_ONLY)
-               for p in list(rewrite.parameters.values())[1:]]
+               for p in list(rewrite.parameters.values())[1:] if p.kind is not p.VAR_POSITIONAL]
     f = inspect.Parameter("f", inspect.Parameter.POSITIONAL_OR_KEYWORD, annotation="Callable[..., Any]")
     return inspect.Signature([f, *options], return_annotation="Staged")
 
