@@ -41,6 +41,20 @@ class Capacity:
         return math.ceil(min(num_tokens, num_tokens * top_k / num_experts * self.factor))
 
 
+def most_rows(num_tokens: int, top_k: int, num_experts: int, num_local_experts: int, ep_size: int,
+              capacity: Capacity | None) -> int:
+    """The most rows that a rank can receive, whatever the routing.
+
+    Example:
+        >>> most_rows(100, top_k=4, num_experts=16, num_local_experts=2, ep_size=8, capacity=None)
+        1600
+    """
+    of_rank = num_tokens * min(top_k, num_local_experts)
+    if capacity is not None:
+        of_rank = min(of_rank, num_local_experts * capacity.limit(num_tokens, top_k, num_experts))
+    return ep_size * of_rank
+
+
 def make_capacity(capacity_factor: Any, drop_policy: str) -> Capacity | None:
     """The Capacity of these options, checked; None where nothing bounds an expert."""
     check_argument(is_name(drop_policy, DROP_POLICIES), "hpmoe.dispatch", "drop_policy", repr(drop_policy),

@@ -323,6 +323,6 @@ def rows_of_expert(op: tf.TileOp, plan: tf.RoutePlan | None) -> float:
     if plan is None:
         return float(op.params[1])
     if plan.placement is None:
-        return plan.max_rows / plan.num_local_experts
+        return plan.likely_rows / plan.num_local_experts
     first = op.first_row // op.domain.blocks
-    return plan.max_rows * float(plan.placement.likely_shares[:, first:first + op.domain.num_rows].max())
+    return plan.likely_rows * float(plan.placement.likely_shares[:, first:first + op.domain.num_rows].max())

@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NoReturn
 
-from hpmoe.capacity import Capacity
+from hpmoe.capacity import Capacity, most_rows
 from hpmoe.errors import ProgramError, check_argument, is_int
 from hpmoe.placement import Placement
 
@@ -88,11 +88,7 @@ class RouteAval:
     @property
     def max_rows(self) -> int:
         """The most rows a rank can receive, whatever the routing."""
-        most = self.num_tokens * min(self.top_k, self.num_local_experts)
-        if self.capacity is not None:
-            limit = self.capacity.limit(self.num_tokens, self.top_k, self.num_experts)
-            most = min(most, self.num_local_experts * limit)
-        return self.ep_size * most
+        return most_rows(self.num_tokens, self.top_k, self.num_experts, self.num_local_experts, self.ep_size, self.capacity)
 
     @property
     def drops(self) -> bool:

@@ -2,13 +2,25 @@
 
 from __future__ import annotations
 
+import math
+
 from hpmoe import taskflow as tf
 from hpmoe.lifetimes import row_bytes
 from hpmoe.machine import Machine
 
 PUT_US, LEAST_COLS = 6.0, 256
+ROOM = 3  # times the likely rows, in a plan with which most slots are likely to be empty
 SIGNAL_SHARE = 0.2  # of the time of a put, the most for its signals
 PARTS = ((32, 32768), (16, 65536))  # the most of a row, and of the puts of a rank with as many
+
+
+def num_peers_of(plan: tf.RoutePlan) -> int:
+    """For how many peers, or groups of them, a slot has puts of their own: for all, but where most slots are likely to be
+    empty, for twice as many as one is likely to have rows of."""
+    if plan.max_rows < ROOM * plan.likely_rows:
+        return plan.ep_size
+    per_expert = max(1.0, plan.likely_rows / (plan.num_local_experts * plan.tile_rows))
+    return min(plan.ep_size, 2 * math.ceil(plan.ep_size / per_expert))
 
 
 def likely_put_cols(flow: tf.Taskflow, op: tf.TileOp, machine: Machine) -> int | None:
@@ -19,9 +31,9 @@ def likely_put_cols(flow: tf.Taskflow, op: tf.TileOp, machine: Machine) -> int |
         op: the exchange, "ALL_TO_ALL" or "ALL_TO_ALL_BACK".
     """
     plan, sent = flow.routes[op.domain.route], flow.buffers[op.operands[0].buffer]
-    rows = min(flow.tile_rows, plan.max_rows / (plan.num_local_experts * flow.ep_size))
+    rows = min(flow.tile_rows, plan.likely_rows / (plan.num_local_experts * flow.ep_size))
     us = rows * row_bytes(sent) / machine.worker_link_bytes_per_us
-    parts = min(us / PUT_US, max(min(most, puts / (plan.num_slots * flow.ep_size)) for most, puts in PARTS))
+    parts = min(us / PUT_US, max(min(most, puts / (plan.num_slots * num_peers_of(plan))) for most, puts in PARTS))
     if op.opcode == "ALL_TO_ALL_BACK":  # a signal for each tile of tokens that rows of one expert are of
         tiles = min(-(-plan.num_tokens // flow.tile_rows), rows * plan.num_experts / (plan.top_k * flow.tile_rows))
         parts = min(parts, SIGNAL_SHARE * us / (max(1.0, tiles) * max(machine.signal_us, 1e-9)))

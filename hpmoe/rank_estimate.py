@@ -82,7 +82,7 @@ def _stage(flow: tf.Taskflow, index: int, work: Work, machine: Machine) -> Stage
 def _exchange(flow: tf.Taskflow, op: tf.TileOp, machine: Machine) -> Stage:
     """As puts of the size that suits the machine, each of what a slot is likely to have of one rank."""
     plan, sent, ep_size = flow.routes[op.domain.route], flow.buffers[op.operands[0].buffer], flow.ep_size
-    rows = min(flow.tile_rows, plan.max_rows / (plan.num_local_experts * ep_size))
+    rows = min(flow.tile_rows, plan.likely_rows / (plan.num_local_experts * ep_size))
     if not rows:
         return Stage()
     cols = likely_put_cols(flow, op, machine) or sent.cols
@@ -92,15 +92,17 @@ def _exchange(flow: tf.Taskflow, op: tf.TileOp, machine: Machine) -> Stage:
     us = machine.task_us + rows * row_bytes(sent) * cols / sent.cols / rate
     remote = max(1, ep_size - 1) / ep_size
     seen = machine.signal_us + machine.poll_us + (machine.remote_us if of_node == ep_size else machine.node_remote_us)
-    return Stage((us + machine.signal_us) * plan.max_rows / rows * -(-sent.cols // cols) * remote, us, us + seen,
-                 link * plan.max_rows / ep_size * row_bytes(sent))
+    return Stage((us + machine.signal_us) * plan.likely_rows / rows * -(-sent.cols // cols) * remote, us, us + seen,
+                 link * plan.likely_rows / ep_size * row_bytes(sent))
 
 
 def _tasks(flow: tf.Taskflow, index: int, work: Work, machine: Machine) -> Stage:
     op = flow.ops[index]
     units, experts = _units(flow, op)
     num_units = sum(count for _, count in units)
-    busy = longest = l2 = memory = returned = 0.0
+    longest = l2 = memory = returned = 0.0
+    num_empty = flow.routes[op.domain.route].num_slots - num_units if op.domain.kind == "slots" else 0
+    busy = num_empty * op.grid[2] * (machine.task_us + machine.wait_us)
     blocks, tiles = ((0, 1 - 1 / op.domain.blocks), (2, 1 / op.domain.blocks)), ((0, op.grid[2] - 1), (1, 1))
     for (block, share), (tile, times) in itertools.product(blocks, tiles):
         row, times = work.table[index, block + tile], share * times
@@ -126,7 +128,7 @@ def _units(flow: tf.Taskflow, op: tf.TileOp) -> tuple[list[tuple[float, int]], i
     experts = plan.num_local_experts if plan else 1
     if op.domain.kind == "experts":
         return [(rows_of_expert(op, plan), op.domain.size)], experts
-    rows = plan.max_rows / experts if op.domain.kind == "slots" else float(max(1, op.domain.num_rows))
+    rows = plan.likely_rows / experts if op.domain.kind == "slots" else float(max(1, op.domain.num_rows))
     times = experts if op.domain.kind == "slots" else 1
     whole, rest = divmod(rows, flow.tile_rows)
     return [(n, count) for n, count in ((float(flow.tile_rows), int(whole) * times), (rest, times)) if n and count], times

@@ -15,7 +15,7 @@ from typing import Any
 
 import numpy as np
 
-from hpmoe.capacity import Capacity
+from hpmoe.capacity import Capacity, most_rows
 from hpmoe.placement import Placement
 from hpmoe.routing import max_slots
 from hpmoe.tile_ops import Access as Access, Buffer as Buffer, Domain as Domain, TileOp as TileOp, memory_of as memory_of
@@ -86,6 +86,13 @@ class RoutePlan:
     def drops_by_weight(self) -> bool:
         """Whether the topk_weights decide what is dropped."""
         return self.capacity is not None and self.capacity.policy == "probs"
+
+    @property
+    def likely_rows(self) -> int:
+        """Received rows to order the plan for: those it has room for, but with room for all that could come, as many as a
+        rank sends."""
+        most = most_rows(self.num_tokens, self.top_k, self.num_experts, self.num_local_experts, self.ep_size, self.capacity)
+        return self.max_rows if self.max_rows < most else min(self.max_rows, self.num_tokens * self.top_k)
 
     @property
     def num_slots(self) -> int:

@@ -8,14 +8,15 @@ from simulated_layers import NPU, plan
 
 import hpmoe
 from hpmoe import taskflow as tf
+from hpmoe.commands import show
 from hpmoe.commands.layer import Layer
 from hpmoe.layout import Layout
 from hpmoe.tile_choice import choose_tile
 from hpmoe.timelines.timeline import RATES
 from hpmoe.transforms.assign_queues import as_reference
-from hpmoe.transforms.likely_slots import likely_costs
+from hpmoe.transforms.likely_slots import LikelySlots, likely_costs
 from hpmoe.transforms.op_order import op_order
-from hpmoe.transforms.queue_order import late_sums
+from hpmoe.transforms.queue_order import late_sums, queue_order
 from hpmoe.transforms.vector_workers import num_computing
 from hpmoe.workload import balanced_ids, imbalanced_ids
 
@@ -138,16 +139,43 @@ def test_layers_that_links_or_memory_hold_up(makespan_over_bound, what):
     assert ours.span_us(line) <= makespan_over_bound * ours.bound_us(line)
 
 
-def test_a_plan_with_room_for_all_rows_of_all_ranks():
-    """Most of its slots are empty, and none knows which: what goes back in turns over all of them would have few workers."""
-    ours, T, H, I, K, L = layer(ep=16, tokens=1024), 1024, 7168, 2048, 8, 8  # noqa: E741
-    ours.machine = hpmoe.ascend_a2
-    tiles = hpmoe.tile_partition(hpmoe.moe_ffn, rows="auto", cols="auto", machine=ours.machine)
-    staged = hpmoe.assign_queues(hpmoe.overlap_comm(tiles, cols="auto"))
-    shapes = (T, H), (T, K), (T, K), (L, H, 2 * I), (L, I, H)
-    avals = [hpmoe.Aval(shape, "int32" if i == 1 else "bfloat16") for i, shape in enumerate(shapes)]
-    line = hpmoe.simulate(staged.lower(*avals, mesh=hpmoe.Mesh(16)), routing=ours.ids)
-    assert line.span <= 1.3 * ours.bound_us(line)
+@pytest.mark.parametrize("most, machine, what", [
+    (1.10, "ascend_a2", {"ep": 16, "tokens": 1024}),
+    (1.09, "ascend_a3", {"ep": 8, "tokens": 512}),
+    (1.20, "ascend_a3", {"ep": 16, "tokens": 2048, "hidden": 5120, "intermediate": 1536, "experts": 160, "top_k": 6}),
+    (1.045, "ascend_a3", {"ep": 8, "tokens": 512, "imbalance": 4.0, "direction": "backward"}),
+    (1.07, "ascend_a3", {"ep": 16, "tokens": 1024, "imbalance": 4.0}),
+], ids=str)
+def test_a_plan_with_room_for_all_rows_of_all_ranks(most, machine, what):
+    """Most of its slots are empty: the others come first, in the order in which they would if they were all; on a hot rank
+    the rest are dealt out evenly."""
+    ours = layer(**what)
+    ours.machine = getattr(hpmoe, machine)
+    program = show.program(ours.o, ours.direction, lambda program: program)
+    flow = hpmoe.tile_partition.apply_to(program, rows="auto", cols="auto", machine=ours.machine)
+    line = hpmoe.simulate(hpmoe.assign_queues.apply_to(hpmoe.overlap_comm.apply_to(flow, cols="auto")), routing=ours.ids)
+    assert ours.span_us(line) <= most * ours.bound_us(ours.fused())
+
+
+def test_likely_rows_are_those_planned_for_where_they_are_known():
+    known, every = (plan(ep=4, T=300, E=16, K=2, max_rows=rows, make=lambda f: f).routes[0] for rows in (700, 2400))
+    assert (known.likely_rows, every.likely_rows) == (700, 600)
+    assert every.num_slots > 3 * every.likely_rows / every.tile_rows
+
+
+def test_matrix_workers_take_likely_slots_before_others():
+    flow = plan(ep=8, T=512, E=16, K=2, make=hpmoe.overlap_comm)
+    order, is_later = queue_order(flow, NPU, flow.costs(NPU)), LikelySlots(flow, 0).round[flow.tasks["row"]] > 0
+    is_matmul = flow.units() & np.array([op.domain.kind == "slots" for op in flow.ops])[flow.tasks["op"]]
+    assert order[is_matmul & ~is_later].max() < order[is_matmul & is_later].min()
+
+
+def test_matrix_workers_share_slots_that_are_not_likely():
+    flow = hpmoe.assign_queues.apply_to(plan(ep=8, T=512, E=16, K=2, make=hpmoe.overlap_comm), machine=NPU)
+    is_later = LikelySlots(flow, 0).round[flow.tasks["row"]] > 0
+    for op in (i for i, op in enumerate(flow.ops) if op.opcode == "GMM"):
+        counts = [(is_later & (flow.tasks["op"] == op))[tasks].sum() for tasks in flow.queues[:NPU.num_aic]]
+        assert max(counts) <= min(counts) + 1
 
 
 @pytest.mark.parametrize("direction", ["forward", "backward"])

@@ -13,7 +13,7 @@ from hpmoe.machine import Machine, cpu
 from hpmoe.native.planner import prune_waits, renumbered, schedule
 from hpmoe.proofs.tasks import check_queues
 from hpmoe.proofs.verify import verify
-from hpmoe.transforms.likely_slots import likely_costs
+from hpmoe.transforms.likely_slots import first_round, likely_costs
 from hpmoe.transforms.queue_order import late_sums, queue_order
 from hpmoe.transforms.vector_workers import dealt, is_computed, num_computing
 
@@ -57,10 +57,11 @@ def critical_path(flow: tf.Taskflow, machine: Machine) -> list[np.ndarray]:
     if machine.unified:
         return schedule(flow, flow.costs(machine), np.zeros(flow.num_tasks), (machine.num_queues,))[0]
     costs = likely_costs(flow, machine)
-    computing = num_computing(flow, machine, costs)
+    likely = first_round(flow, costs)
+    order, computing = queue_order(flow, machine, likely), num_computing(flow, machine, likely)
     kind = np.array([0 if op.unit == "aic" else 1 if computing and is_computed(op) else 2 for op in flow.ops])
     queues, sequence = schedule(late_sums(flow), costs, kind[flow.tasks["op"]],
-                                (machine.num_aic, computing, machine.num_aiv - computing), queue_order(flow, machine, costs))
+                                (machine.num_aic, computing, machine.num_aiv - computing), order)
     return dealt(flow, machine, queues, sequence, computing)
 
 

@@ -17,9 +17,14 @@ from hpmoe.machine import Machine
 class LikelySlots:
     """The slots of a route where every expert gets as many rows as any other, and as many from every rank.
 
+    A plan with room for all rows of all ranks has slots for several times the likely rows. These rounds are alike: where a
+    rank receives more than is likely, later ones have rows too, of experts that nobody knows.
+
     Attributes:
         expert, place: of each slot, its expert and its number among those of the expert, [num_slots]. Slots that are left
-            over, for experts that do not fill their last one, are of an expert after the last.
+            over, for experts that do not fill their last one, are of an expert after the last; those of later rounds are of
+            further experts.
+        round: of each slot, how many rounds come before it, [num_slots].
         per_expert: slots of an expert, not rounded.
     """
 
@@ -28,8 +33,11 @@ class LikelySlots:
         self.num_experts = plan.num_local_experts
         slot = np.arange(plan.num_slots)
         self.ep_size, self.tile_rows = flow.ep_size, flow.tile_rows
-        self.per_expert = max(1.0, plan.max_rows / (plan.num_local_experts * flow.tile_rows))
-        self.expert = np.minimum(slot / self.per_expert, plan.num_local_experts).astype(int)
+        self.per_expert = max(1.0, plan.likely_rows / (plan.num_local_experts * flow.tile_rows))
+        self.expert = (slot / self.per_expert).astype(int)
+        self.round = self.expert // plan.num_local_experts
+        if plan.likely_rows == plan.max_rows:
+            self.expert, self.round = np.minimum(self.expert, plan.num_local_experts), np.zeros_like(slot)
         self.place = slot - np.ceil(self.expert * self.per_expert).astype(int)
 
     def shares(self) -> np.ndarray:
@@ -43,7 +51,7 @@ class LikelySlots:
     @property
     def is_spare(self) -> np.ndarray:
         """Whether a slot is left over, [num_slots]."""
-        return self.expert == self.num_experts
+        return (self.expert == self.num_experts) & (self.round == 0)
 
     @property
     def rows(self) -> float:
@@ -65,7 +73,7 @@ class LikelySlots:
 
 def likely_costs(flow: tf.Taskflow, machine: Machine) -> np.ndarray:
     """Microseconds of each task, of a put to a peer those of the rows that are likely to go there while all workers send,
-    [num_tasks]; slots that are left over are likely to be empty."""
+    [num_tasks]; slots that are left over are likely to be empty, and later rounds to come as soon as the first."""
     costs, shares, stretch = flow.costs(machine), {}, link_stretch(flow, machine)
     for op, tasks, shape in grids_of(flow):
         if op.domain.kind == "slots" and op.unit == "aic":
@@ -79,6 +87,17 @@ def likely_costs(flow: tf.Taskflow, machine: Machine) -> np.ndarray:
             grid -= machine.task_us
             grid *= shares[key][:, :, None] * stretch
             grid += machine.task_us
+            if op.opcode == "PUT":
+                grid[LikelySlots(flow, op.domain.route).round > 0] = machine.task_us
+    return costs
+
+
+def first_round(flow: tf.Taskflow, costs: np.ndarray) -> np.ndarray:
+    """The costs of `likely_costs`, of slots of later rounds none."""
+    costs = costs.copy()
+    for op, tasks, shape in grids_of(flow):
+        if op.domain.kind == "slots":
+            costs[tasks].reshape(shape)[LikelySlots(flow, op.domain.route).round > 0] = 0.0
     return costs
 
 

@@ -10,8 +10,8 @@ import numpy as np
 
 from hpmoe.calling.staging import transform
 from hpmoe.errors import TransformError, call_user, check_argument, is_int, is_name
-from hpmoe.put_sizes import likely_put_cols
-from hpmoe.taskflow import Domain, Taskflow, TileOp, rebuild
+from hpmoe.put_sizes import likely_put_cols, num_peers_of
+from hpmoe.taskflow import Domain, RoutePlan, Taskflow, TileOp, rebuild
 
 Order = Callable[[int, int], Sequence[int]]
 SIGNALS = ("tile", "expert", "peer")
@@ -108,11 +108,13 @@ def _copies(flow: Taskflow, op: TileOp) -> TileOp:
                       params=(rows, height))
 
 
-def _num_peers(put: TileOp) -> int:
+def _num_peers(put: TileOp, plan: RoutePlan) -> int:
     """For how many peers a unit has a task each: for all, or where there would be more than MOST_PUTS, about PEERS, so that
-    what is sent to a hot rank holds up few others."""
+    what is sent to a hot rank holds up few others; fewer where most units are likely to be empty."""
     ep_size, units = put.num_peers, put.domain.size * put.grid[2]
-    return ep_size if ep_size * units <= MOST_PUTS else -(-ep_size // max(1, round(ep_size / PEERS)))
+    if ep_size * units <= MOST_PUTS:
+        return ep_size
+    return min(-(-ep_size // max(1, round(ep_size / PEERS))), num_peers_of(plan))
 
 
 def _puts(flow: Taskflow, op: TileOp, signal: str, index: int, cols: int | str | None) -> list[TileOp]:
@@ -128,7 +130,7 @@ def _puts(flow: Taskflow, op: TileOp, signal: str, index: int, cols: int | str |
     put = op.replace(opcode="PUT_BACK" if back else "PUT", domain=Domain("slots", plan.num_slots, route=op.domain.route),
                      num_peers=flow.ep_size, signal=signal)
     if signal == "tile":
-        return [put.replace(num_peers=_num_peers(put))]
+        return [put.replace(num_peers=_num_peers(put, plan))]
     units = plan.num_local_experts if signal == "expert" else 1
     notify = TileOp("NOTIFY", op.label, op.equation, "aiv", Domain("once", units, route=op.domain.route), (), 0,
                     params=(int(back), index), num_peers=flow.ep_size, signal=signal)

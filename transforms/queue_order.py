@@ -50,7 +50,7 @@ def queue_order(flow: tf.Taskflow, machine: Machine, costs: np.ndarray) -> np.nd
         elif op.domain.kind == "slots" and flow.routes[op.domain.route].once_of >= 0:
             turn = _round_the_ranks(units, flow.ep_size)
             order[tasks].reshape(units, peers * cols)[:] = turn[:, None] * peers * cols + np.arange(peers * cols)
-        elif op.opcode == "PUT" or is_put(op) and _is_filled(flow, op):
+        elif is_put(op):
             turn = LikelySlots(flow, op.domain.route).round_the_nodes(machine.node_size)
             order[tasks].reshape(units, peers * cols)[:] = turn[:, None] * peers * cols + np.arange(peers * cols)
     first, ranked = 0, op_order(flow, [costs[tasks].max(initial=0.0) for tasks in grids])
@@ -63,7 +63,18 @@ def queue_order(flow: tf.Taskflow, machine: Machine, costs: np.ndarray) -> np.nd
     if not machine.unified:
         _order_way_back(flow, machine, costs, ranked, order)
     _copies_in_turn(flow, grids, order)
+    _round_after_round(flow, order)
     return order
+
+
+def _round_after_round(flow: tf.Taskflow, order: np.ndarray) -> None:
+    """Has matrix workers end a round before they begin the next: most ranks have rows for the first one alone."""
+    if all(plan.likely_rows == plan.max_rows for plan in flow.routes):
+        return
+    order[:] = np.unique(order, return_inverse=True)[1]  # small numbers, of which many rounds have room in an int64
+    for op, tasks, shape in grids_of(flow):
+        if op.domain.kind == "slots" and op.unit == "aic":
+            order[tasks].reshape(shape)[:] += LikelySlots(flow, op.domain.route).round[:, None, None] * flow.num_tasks
 
 
 def _first_few(slots: LikelySlots, place: np.ndarray, few: int) -> np.ndarray:
@@ -129,17 +140,10 @@ def _back_as_made(flow: tf.Taskflow, made: tf.TileOp, machine: Machine, order: n
     """Where matmuls keep up with the rows that come, has all rows go back in the parts in which they are made: the first
     columns of all slots come home before the last ones of any, and are summed while these are under way."""
     for op, tasks, (units, peers, cols) in grids_of(flow):
-        if op.opcode == "PUT_BACK" and op.operands[1].buffer == made.operands[0].buffer and _is_filled(flow, op):
+        if op.opcode == "PUT_BACK" and op.operands[1].buffer == made.operands[0].buffer:
             chunk = _chunks(flow, made, machine, LikelySlots(flow, op.domain.route))
             grid = order[tasks].reshape(units, peers, cols)  # a view
             grid += (chunk[:, None, None] * cols + np.arange(cols)) * (grid.max() + 1 - grid.min())
-
-
-def _is_filled(flow: tf.Taskflow, op: tf.TileOp) -> bool:
-    """Whether the slots of an operation have room for less than twice the rows of even loads. Of more most are empty, and
-    turns that are planned over all of them give those that are not to few workers."""
-    plan = flow.routes[op.domain.route]
-    return plan.max_rows < 2 * plan.num_tokens * plan.top_k
 
 
 def _weight_bytes(flow: tf.Taskflow, op: tf.TileOp) -> int:
@@ -174,12 +178,12 @@ def _chunks(flow: tf.Taskflow, op: tf.TileOp, machine: Machine, slots: LikelySlo
     things pass."""
     read = flow.buffers[op.operands[1].buffer]
     of_expert = slots.per_expert * flow.tile_rows * row_bytes(read)
-    expert, held = np.minimum(slots.expert, slots.num_experts - 1), machine.l2_bytes * L2_SHARE
+    expert, held = slots.expert - slots.is_spare, machine.l2_bytes * L2_SHARE
     experts, parts = int(held / of_expert), math.ceil(of_expert / held)
     if experts:
         return (expert + -slots.num_experts % experts) // experts
     part = np.minimum(slots.place * parts // math.ceil(slots.per_expert), parts - 1)
-    return np.where(slots.is_spare, slots.num_experts * parts - 1, expert * parts + part)
+    return expert * parts + np.where(slots.is_spare, parts - 1, part)
 
 
 def _round_the_ranks(num_slots: int, ep_size: int) -> np.ndarray:

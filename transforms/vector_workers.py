@@ -59,7 +59,9 @@ def dealt(flow: tf.Taskflow, machine: Machine, queues: list[np.ndarray], sequenc
         if is_put(op):
             worker[tasks].reshape(shape)[:] = _putters(flow, op, machine, slots, sequence[tasks].reshape(shape), computing)
         elif slots and op.unit == "aic":
-            worker[tasks].reshape(shape)[slots.is_spare] = -1
+            of_task = worker[tasks].reshape(shape)  # a view
+            of_task[slots.is_spare] = -1
+            of_task[slots.round > 0] = (np.arange(of_task.size) % num_aic).reshape(shape)[slots.round > 0]
     among = np.array([(0, num_aic) if op.unit == "aic" else (num_aic, computing if computing and is_computed(op)
                                                              else num_aiv) for op in flow.ops], DEALT)
     return deal(flow, sequence, worker, among, machine.num_queues)
