@@ -51,6 +51,7 @@ def compile_library(name, library=None):
     sources = sorted(str(path) for pattern in patterns for path in folder.glob(pattern))
     library = Path(library or folder / Path(name).name)
     library.parent.mkdir(parents=True, exist_ok=True)
+    forget_unfinished(library)
     partial = library.with_name(f"{library.name}.{os.getpid()}")
     includes = ["-I", str(folder), "-I", str(folder / "ascendc" / "twin")]
     command = [*find_compiler(), *FLAGS, *includes, *sources, "-ldl", "-o", str(partial)]
@@ -63,6 +64,14 @@ def compile_library(name, library=None):
         partial.replace(library)
     finally:
         partial.unlink(missing_ok=True)
+
+
+def forget_unfinished(library):
+    """Removes what builds left that were killed; their names end in the number of a process."""
+    for path in library.parent.glob(f"{library.name}.*"):
+        number = path.suffix[1:]
+        if number.isdecimal() and not Path("/proc", number).exists():
+            path.unlink(missing_ok=True)
 
 
 class Build(build):

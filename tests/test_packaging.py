@@ -109,6 +109,7 @@ def test_no_compiler_on_the_path_is_said(monkeypatch, tmp_path):
 def test_failed_compilation_keeps_the_library_of_before(monkeypatch, tmp_path, compiler, error, text):
     library = tmp_path / "_native.so"
     library.write_text("before")
+    (tmp_path / "_native.so.4194305").write_text("left by a build that was killed")  # no process has this number
     monkeypatch.setenv("CXX", compiler)
     with pytest.raises(error, match=text):
         build_native.compile_library("hpmoe/kernels/_native.so", library)

@@ -105,6 +105,19 @@ def test_elementwise_and_reductions(name):
     assert_traces_to_what_mindspore_computes(UNARY[name], array(3, 4))
 
 
+@pytest.mark.parametrize("name", ["clamp", "hard", "relu", "leaky_relu", "celu"])
+def test_gradients_where_branches_meet(name):
+    """What equals a bound has the gradient that MindSpore gives it."""
+    bounds = np.array([[-6, -3, -1, -0.7], [0, 0.5, 1, 1.2], [1.5, 3, 5, 6]], np.float32)
+    assert_traces_to_what_mindspore_computes({**UNARY, "clamp": lambda x: mint.clamp(x, min=-0.7) + x.clamp(-1, 1.2)}[name], bounds)
+
+
+@pytest.mark.parametrize("f, exact", [(mint.expm1, np.expm1), (mint.log1p, np.log1p), (mint.sinh, np.sinh), (F.elu, np.expm1)])
+def test_tiny_values_are_not_lost(f, exact):
+    x = -np.logspace(-30, -0.01, 200, dtype=np.float32)[None]
+    np.testing.assert_allclose(run(trace(f, Tensor(x)), x)[0], exact(x.astype(np.float64)), rtol=3e-7)
+
+
 NO_CPU_KERNEL = {
     "relu6": (lambda x: F.relu6(4 * x), lambda x: ops.relu6(4 * x)),
     "gelu": (F.gelu, ops.gelu),

@@ -136,24 +136,59 @@ def dropout(r: Recorder, input: Any, p: Any, training: Any, *unused: Any) -> Any
     return input
 
 
-@call("ClampScalar", "ClampTensor", "Hardtanh")
+@call("ClampScalar", "ClampTensor")
 def clamp(r: Recorder, input: Any, min: Any = None, max: Any = None) -> Any:
-    out = input if min is None else emit(r, e.maximum, input, min)
-    return out if max is None else emit(r, e.minimum, out, max)
+    """What equals a bound keeps its gradient."""
+    if min is None and max is None:
+        raise not_traceable("a clamp without bounds", "it does nothing", "the tensor as it is, or min= or max=")
+    out = input if min is None else select(r, emit(r, e.less, input, min), min, input)
+    return out if max is None else select(r, emit(r, e.greater, out, max), max, out)
+
+
+@call("Hardtanh")
+def hardtanh(r: Recorder, input: Any, min_val: Any = -1.0, max_val: Any = 1.0) -> Any:
+    """What equals a bound has no gradient."""
+    out = select(r, emit(r, e.less_equal, input, min_val), min_val, input)
+    return select(r, emit(r, e.greater_equal, out, max_val), max_val, out)
 
 
 # Compositions of the above.
 
+def _refined(r: Recorder, rough: Any, x: Any, near_zero: Any) -> Any:
+    """`near_zero` where |x| < 1/2 and `rough`, which cancels there, elsewhere; the gradient is that of `rough`."""
+    correction = emit(r, e.select, emit(r, e.less, emit(r, e.absolute, x), 0.5), emit(r, e.sub, near_zero, rough), 0.0)
+    return emit(r, e.add, rough, emit(r, e.stop_gradient, correction))
+
+
+def _expm1(r: Recorder, x: Any) -> Any:
+    y = emit(r, e.exp, x)
+    near_zero = emit(r, e.mul, emit(r, e.tanh, emit(r, e.mul, x, 0.5)), emit(r, e.add, y, 1.0))
+    return _refined(r, emit(r, e.sub, y, 1.0), x, near_zero)
+
+
+def _log1p(r: Recorder, x: Any) -> Any:
+    y = emit(r, e.add, x, 1.0)
+    lost = emit(r, e.sub, x, emit(r, e.sub, y, 1.0))  # by rounding y
+    rough = emit(r, e.log, y)
+    return _refined(r, rough, x, emit(r, e.add, rough, emit(r, e.div, lost, y)))
+
+
+def _sinh(r: Recorder, x: Any) -> Any:
+    up, down = emit(r, e.exp, x), emit(r, e.exp, emit(r, e.neg, x))
+    near_zero = emit(r, e.mul, emit(r, e.tanh, x), emit(r, e.mul, emit(r, e.add, up, down), 0.5))
+    return _refined(r, emit(r, e.mul, emit(r, e.sub, up, down), 0.5), x, near_zero)
+
+
 _COMPOSED = {
-    "Expm1": lambda r, x: emit(r, e.sub, emit(r, e.exp, x), 1.0),
-    "Log1p": lambda r, x: emit(r, e.log, emit(r, e.add, x, 1.0)),
+    "Expm1": _expm1,
+    "Log1p": _log1p,
     "Exp2": lambda r, x: emit(r, e.exp, emit(r, e.mul, x, math.log(2))),
     "Log2": lambda r, x: emit(r, e.mul, emit(r, e.log, x), 1 / math.log(2)),
     "Log10": lambda r, x: emit(r, e.mul, emit(r, e.log, x), 1 / math.log(10)),
     "Tan": lambda r, x: emit(r, e.div, emit(r, e.sin, x), emit(r, e.cos, x)),
     "Ceil": lambda r, x: emit(r, e.neg, emit(r, e.floor, emit(r, e.neg, x))),
     "Erfc": lambda r, x: emit(r, e.sub, 1.0, emit(r, e.erf, x)),
-    "Sinh": lambda r, x: emit(r, e.mul, emit(r, e.sub, emit(r, e.exp, x), emit(r, e.exp, emit(r, e.neg, x))), 0.5),
+    "Sinh": _sinh,
     "Cosh": lambda r, x: emit(r, e.mul, emit(r, e.add, emit(r, e.exp, x), emit(r, e.exp, emit(r, e.neg, x))), 0.5),
 }
 
@@ -215,7 +250,7 @@ def bitwise_or(r: Recorder, input: Any, other: Any) -> Any:
 
 @call("ReLU6")
 def relu6(r: Recorder, input: Any) -> Any:
-    return clamp(r, input, 0.0, 6.0)
+    return clamp(r, emit(r, e.relu, input), max=6.0)
 
 
 @call("LeakyReLUExt", "LeakyReLU")
@@ -226,8 +261,9 @@ def leaky_relu(r: Recorder, input: Any, negative_slope: float = 0.01) -> Any:
 @call("EluExt", "Elu")
 @in_float32
 def elu(r: Recorder, input: Any, alpha: float = 1.0) -> Any:
-    below = emit(r, e.sub, emit(r, e.exp, emit(r, e.minimum, input, 0.0)), 1.0)
-    return emit(r, e.select, emit(r, e.greater, input, 0.0), input, _scaled(r, below, alpha))
+    is_above = emit(r, e.greater, input, 0.0)
+    below = _expm1(r, emit(r, e.select, is_above, 0.0, input))
+    return emit(r, e.select, is_above, input, _scaled(r, below, alpha))
 
 
 @call("SeLU", "SeLUExt")
@@ -286,13 +322,14 @@ def mish(r: Recorder, input: Any) -> Any:
 @in_float32
 def hard_sigmoid(r: Recorder, input: Any) -> Any:
     refuse_integers(input, "a hard sigmoid")
-    return emit(r, e.mul, clamp(r, emit(r, e.add, input, 3.0), 0.0, 6.0), 1 / 6)
+    return emit(r, e.mul, hardtanh(r, emit(r, e.add, input, 3.0), 0.0, 6.0), 1 / 6)
 
 
 @call("HSwish")
 @in_float32
 def hard_swish(r: Recorder, input: Any) -> Any:
-    return emit(r, e.mul, input, hard_sigmoid(r, input))
+    refuse_integers(input, "a hard swish")
+    return emit(r, e.mul, input, emit(r, e.mul, clamp(r, emit(r, e.add, input, 3.0), 0.0, 6.0), 1 / 6))
 
 
 @call("GLU")
