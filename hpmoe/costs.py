@@ -100,11 +100,10 @@ class Work:
         if moves and op.domain.kind == "once" and not op.num_peers:  # a collective
             rate = device_copy_rate(machine)
         work["link_row"] = row if moves else 0.0
+        row = max(row, self._computed(op, cols) / COMPUTED_PER_MOVED)
         if body:
             rate = machine.vector_bytes_per_us * body.share
             row, fan = (_stretched(bytes_, body, cols or self._buffer(op, 1).cols, 1) for bytes_ in (row, fan))
-        else:
-            row = max(row, self._computed(op, cols) / COMPUTED_PER_MOVED)
         work["core_row"], work["core_fan"] = row / rate, fan / rate
         work["core_fixed"] = fixed / rate + (body.rows if body else 0.0) * work["core_row"]
 
@@ -283,10 +282,11 @@ def task_costs(flow: tf.Taskflow, machine: Machine) -> np.ndarray:
 def core_us(work: np.ndarray | np.void, rows: np.ndarray | float) -> np.ndarray:
     """Microseconds that tasks of these numbers of rows, [n], take of their workers; `work` is of one or of each, WORK [n].
 
-    Their rows count in whole granules, and a matmul of few rows may go a way of its own.
+    Their rows count in whole granules, and a matmul of few rows may go a way of its own, on which none are for memory alone.
     """
     granules = -(-rows // work["granule"]) * work["granule"]
-    return np.where((work["few_rows"] > 0) & (rows <= work["few_rows"]), work["few_fixed"] + granules * work["few_row"],
+    few = np.where(rows > 0, work["few_fixed"] + granules * work["few_row"], 0.0)
+    return np.where((work["few_rows"] > 0) & (rows <= work["few_rows"]), few,
                     work["core_fixed"] + granules * work["core_row"])
 
 

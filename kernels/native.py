@@ -77,9 +77,9 @@ def products_name():
     return f"AMX, elsewhere {gemm_name()}" if load().hpmoe_uses_amx() else gemm_name()
 
 
-def few_rows():
-    """Up to how many rows a float32 product takes a way of its own; 0 where none does."""
-    return load().hpmoe_few_rows()
+def few_rows(sums_over_rows=False):
+    """Up to how many rows a product takes a way of its own, or one that sums over rows; 0 where none does."""
+    return load().hpmoe_few_terms() if sums_over_rows else load().hpmoe_few_rows()
 
 
 def use_amx(allowed, core_is_shared=None):
@@ -115,6 +115,7 @@ def load():
         "hpmoe_uses_amx": (ctypes.c_int, []),
         "hpmoe_use_amx": (ctypes.c_int, [ctypes.c_int, ctypes.c_int]),
         "hpmoe_few_rows": (ctypes.c_int64, []),
+        "hpmoe_few_terms": (ctypes.c_int64, []),
         "hpmoe_layout": (ctypes.c_char_p, []),
     }
     runtime = loading.load_library(find_library(), "hpmoe_abi_version", ABI_VERSION, signatures)

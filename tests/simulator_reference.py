@@ -215,7 +215,8 @@ class Reference:
         core = 0.0
         if not task.is_empty:
             is_few = 0 < work["few_rows"] >= task.rows
-            core = float(work["few_fixed"] + granules * work["few_row"] if is_few else work["core_fixed"] + granules * work["core_row"])
+            few = work["few_fixed"] + granules * work["few_row"] if task.rows else 0.0
+            core = float(few if is_few else work["core_fixed"] + granules * work["core_row"])
             total, missed = self.touch(rank, task, work)
             core += task.fans * float(work["core_fan"])
             total += task.to.get(rank, 0) * float(work["link_row"])

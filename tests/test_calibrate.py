@@ -6,6 +6,7 @@ import types
 
 import numpy as np
 import pytest
+from mindspore import mint
 from simulated_layers import plan
 
 import hpmoe
@@ -14,7 +15,7 @@ from hpmoe.calibrating import agreement, bodies, cpu as calibrating_cpu, overhea
 from hpmoe.calibrating.fit import Samples, fit
 from hpmoe.calibrating.runs import Run, Runs
 from hpmoe.cli import main
-from hpmoe.costs import Work
+from hpmoe.costs import Work, core_us
 from hpmoe.host import cache_folder
 from hpmoe.kernels import ascend_build
 from hpmoe.layout import Layout
@@ -115,6 +116,9 @@ def test_few_rows_go_another_way():
         assert span == pytest.approx(4 * 2 * 2 * (rows + lost) * (32 + 10) * (48 + 5) / (share * 1e6), abs=0.02)
     assert machine.body("GMM", "float32") == BODIES[0] and machine.body("GMM", "float32", rows=32) == few
     assert machine.body("GMM", "float32", rows=33) is None and machine.body("WGRAD", "float32", rows=1) is None
+    work = Work(gmm_flow(machine), machine).table[0, 0]
+    assert list(core_us(np.repeat(work, 3), np.array([0, 32, 33]))) == pytest.approx(
+        [0.0, *(work[f"{way}_fixed"] + rows * work[f"{way}_row"] for way, rows in (("few", 32), ("core", 33)))])
     half = hpmoe.tile_partition(lambda x, w: x @ w, rows=8, cols=8).lower(Aval((8, 8), "bfloat16"), Aval((8, 8), "bfloat16"))
     assert Work(half, machine).table["few_rows"].max() == 0
 
@@ -144,8 +148,29 @@ def test_a_fit_finds_what_tasks_were_made_from():
     rows, cols, inner = (rng.integers(8, 600, 200).astype(float) for _ in range(3))
     us = 2 * (rows + 25) * (cols + 7) * (inner + 60) / 1e5
     us[::50] *= 9  # interrupted
-    body, error = fit("GMM", "float32", Samples(2 * rows * cols * inner, rows, cols, inner, us), is_matmul=True)
+    body, error = fit("GMM", "float32", Samples(2 * rows * cols * inner, rows, cols, inner, us, np.zeros(200)),
+                      is_matmul=True)
     assert (body.share, body.rows, body.cols, body.inner) == pytest.approx((1e5, 25, 7, 60), rel=0.02) and error < 0.01
+
+
+def test_a_fit_knows_what_memory_takes():
+    """A task that waits for memory says of its body no more than what it takes at most."""
+    rng = np.random.default_rng(0)
+    rows, cols = (rng.integers(1, 60, 200).astype(float) for _ in range(2))
+    body_us, memory_us = 2 * (rows + 3) * (cols + 7) / 1e2, np.where(np.arange(200) % 2, 40.0, 0.0)
+    samples = Samples(2 * rows * cols, rows, cols, np.ones(200), np.maximum(body_us, memory_us), memory_us)
+    body, error = fit("GMM", "float32", samples, is_matmul=True)
+    assert (body.share, body.rows, body.cols) == pytest.approx((1e2, 3, 7), rel=0.05) and error < 0.01
+
+
+@pytest.mark.parametrize("function", ["erf", "abs"])
+def test_what_a_body_was_measured_by_is_what_it_costs(function):
+    """A body that works through more than it moves costs what its samples call their work."""
+    f = {"erf": mint.erf, "abs": mint.abs}[function]
+    machine = hpmoe.cpu(1).replace(**{**FIELDS, "bodies": (Body(f"MAP {function}", "float32", 0.5),)})
+    flow = hpmoe.tile_partition(f, rows=8, cols=64).lower(Aval((8, 64), "float32"))
+    measured_by = Work(flow, bodies.UNIT).table[0, 0]["core_row"]
+    assert Work(flow, machine).table[0, 0]["core_row"] == pytest.approx(measured_by / (0.5 * 1e4))
 
 
 @pytest.fixture
@@ -153,7 +178,8 @@ def small(monkeypatch):
     monkeypatch.setattr(bodies, "LAYERS", bodies.LAYERS[1:3])
     monkeypatch.setattr(bodies, "FLOATS", ("float32",))
     monkeypatch.setattr(calibrating_cpu, "LEAST_ROUNDS", 1)
-    monkeypatch.setattr(overheads, "BLOCK_BYTES", 1 << 16)
+    monkeypatch.setattr(overheads, "MOST_BYTES", 1 << 16)
+    monkeypatch.setattr(overheads, "WEIGHT", (16, 32))
     monkeypatch.setattr(overheads, "NUM_TASKS", 32)
     monkeypatch.setattr(agreement, "SHAPES", tuple(
         {"dtype": "float32", "ep": ep, "tokens": 64, "hidden": 32, "intermediate": 16, "experts": 4, "top_k": 2, "direction": d}
@@ -169,7 +195,7 @@ def test_calibrating_and_checking(cache, small, capsys, monkeypatch):
     kinds = {(b.kind, b.dtype) for b in machine.bodies}
     assert {("GMM", "float32"), ("WGRAD", "float32"), ("PUT", "float32"), ("SWIGLU_GRAD", "float32"), ("MAP exp", "float32")} <= kinds
     assert all(b.share > 0 and min(b.rows, b.cols, b.inner) >= 0 for b in machine.bodies)
-    assert 0 < machine.host_cores <= len(calibrating_cpu.os.sched_getaffinity(0))
+    assert 0 < machine.host_cores <= len(os.sched_getaffinity(0))
     for limit, status in ((1e9, 0), (0.0, 1)):
         monkeypatch.setattr("hpmoe.commands.calibrate.LIMIT", limit)
         assert main(["calibrate", "--check", "--budget=0", "--json"]) == status

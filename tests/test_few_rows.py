@@ -6,6 +6,7 @@ from bodies_in_tiles import run, tiles
 from native.image_builder import OWN, OWN_ALL
 
 from hpmoe.kernels import use_amx
+from hpmoe.kernels.native import few_rows
 from hpmoe.kernels.protocol import Cols, Domain, Dtype, Opcode, Rows
 
 F32, BF16, F16 = Dtype.FLOAT32, Dtype.BFLOAT16, Dtype.FLOAT16
@@ -17,7 +18,7 @@ def units(request):
     matrix_units = request.param == "matrix units"
     if use_amx(matrix_units) != matrix_units:
         pytest.skip("this machine has no AMX")
-    yield
+    yield matrix_units
     use_amx(True)
 
 
@@ -33,6 +34,10 @@ def product(x, w, dtype, transposed):
     right = t.array(*((len(w), n, w.T.copy()) if transposed else (n, len(w), w)), dtype=dtype)
     t.run(Opcode.GMM, (out, *OWN), (left, *OWN_ALL), (right, Rows.ONE, Cols.OWN), columns=[(0, n)], param=(transposed,))
     return t.buffers[out]
+
+
+def test_sums_over_few_rows_have_no_way_of_their_own_beside_matrix_units(units):
+    assert few_rows(sums_over_rows=True) == (0 if units else 32)
 
 
 @DTYPES

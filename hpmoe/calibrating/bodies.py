@@ -27,7 +27,7 @@ LAYERS = tuple(
     for s, (t, h, i, e, k, rows, cols) in enumerate((
         (768, 768, 384, 3, 2, 512, 512), (192, 512, 1024, 4, 2, 128, 256), (96, 256, 128, 8, 3, 512, 512),
         (256, 1536, 256, 2, 1, 256, 512), (64, 768, 768, 16, 2, 512, 512),
-        (512, 1024, 512, 2, 2, 1024, 1024))))
+        (512, 1024, 512, 2, 2, 1024, 1024), (10, 1024, 448, 8, 3, 1024, 1024), (40, 384, 896, 2, 1, 1024, 1024))))
 # Unit rate of everything: what a task costs on it is its flops or bytes.
 UNIT = hpmoe.cpu(1).replace(matmul_flops_per_us=1.0, vector_bytes_per_us=1.0, copy_bytes_per_us=1.0,
                             memory_bytes_per_us=1e30)
@@ -54,10 +54,10 @@ class Subject:
         self.ids = ids
         self.runs = Runs(make(hpmoe.cpu()))
 
-    def tasks(self, yardstick: Yardstick) -> Iterator[tuple[str, str, Samples]]:
-        """(kind, dtype, samples) of each operation of each launch."""
+    def tasks(self, yardstick: Yardstick, machine: hpmoe.Machine) -> Iterator[tuple[str, str, Samples]]:
+        """(kind, dtype, samples) of each operation of each launch; `machine` says what caches hold and memory gives."""
         for line, us, _ in self.runs.launches(yardstick):
-            yield from samples(line, us, self.ids)
+            yield from samples(line, us, self.ids, machine)
 
 
 def subjects() -> list[Subject]:
@@ -81,10 +81,13 @@ def _functions(args: list[ms.Tensor], machine: hpmoe.Machine) -> Callable[[], An
     return functools.partial(hpmoe.fuse_persistent(staged), *args)
 
 
-def samples(line: Timeline, us: np.ndarray, ids: np.ndarray | None) -> Iterator[tuple[str, str, Samples]]:
+def samples(line: Timeline, us: np.ndarray, ids: np.ndarray | None,
+            machine: hpmoe.Machine) -> Iterator[tuple[str, str, Samples]]:
     """(kind, dtype, Samples) of each operation of a launch on one rank; `us` is what each task took, in queue order."""
     flow = line.flow
     layout = Layout(flow, [ids] * len(flow.routes), None)
+    missed = hpmoe.simulate(flow, machine, routing=ids).simulated.missed
+    memory_us = missed * machine.host_cores / machine.memory_bytes_per_us
     rows, row_work = layout.task_rows(0)[line.task], Work(flow, UNIT).entries(flow.tasks[line.task])["core_row"]
     for i, op in enumerate(flow.ops):
         if len(op.operands) < 2 or op.operands[1].buffer < 0:
@@ -95,4 +98,4 @@ def samples(line: Timeline, us: np.ndarray, ids: np.ndarray | None) -> Iterator[
         inner = np.where(tasks["row"] % op.domain.blocks == op.domain.blocks - 1, *block_heights(flow, op)[::-1])
         yield body_kind(op), storage_dtype(buffer.dtype), Samples(*(np.asarray(a, float) for a in (
             (row_work * rows)[mine], rows[mine], np.where(tasks["cols"] > 0, tasks["cols"], buffer.cols),
-            np.where(inner > 0, inner, buffer.cols), us[mine])))
+            np.where(inner > 0, inner, buffer.cols), us[mine], memory_us[mine])))

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import collections
 import dataclasses
-import os
 import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
 
+import hpmoe
 from hpmoe.calibrating.bodies import Subject, subjects
 from hpmoe.calibrating.fit import Samples, fit
 from hpmoe.calibrating.overheads import Overheads
@@ -21,6 +21,7 @@ from hpmoe.machine import Body
 
 MOST_ROUNDS, LEAST_ROUNDS = 40, 5
 AGAIN = 0.5  # of the time for all, at most, for what other programs disturbed
+FASTER = 1.4  # than memory is what caches hold
 NO_LIMIT = 1e9  # bytes a microsecond through private caches: the measured bodies include it
 
 
@@ -40,7 +41,7 @@ class Measurement:
         self._done = 0
         progress("warming up")
         self._round()
-        times = self._overheads.times, self._overheads.copied
+        times = self._overheads.times, self._overheads.fetched, self._overheads.read_again
         for kept in (*(runs.all for runs in self._each), self.yardstick.spans, *(t for by in times for t in by.values())):
             kept.clear()
 
@@ -71,18 +72,19 @@ class Measurement:
 
         Of an overhead the quietest quarter counts, of the runs of a call what Runs says.
         """
-        table = _table(self._timed, self.yardstick)
-        return _fields(table, self._overheads, num_cores()), [row for row, _ in table]
+        memory = _memory(self._overheads)
+        table = _table(self._timed, self.yardstick, hpmoe.cpu().replace(**memory))
+        return {**memory, **_fields(table, self._overheads)}, [row for row, _ in table]
 
 
-def _table(timed: list[Subject], yardstick: Yardstick) -> list[tuple[dict[str, Any], Body]]:
+def _table(timed: list[Subject], yardstick: Yardstick, machine: hpmoe.Machine) -> list[tuple[dict[str, Any], Body]]:
     gathered: dict[tuple[str, str], list[Samples]] = collections.defaultdict(list)
     for subject in timed:
-        for kind, dtype, samples in subject.tasks(yardstick):
+        for kind, dtype, samples in subject.tasks(yardstick, machine):
             gathered[kind, dtype].append(samples)
     out = []
     for (kind, dtype), parts in gathered.items():
-        samples, few = Samples.joined(parts), few_rows() if kind.startswith("GMM") else 0
+        samples, few = Samples.joined(parts), few_rows(kind == "WGRAD") if is_matmul(kind) else 0
         for most_rows, which in ((0, samples.rows > few), (few, samples.rows <= few)):
             mine = samples.select(which)
             if not len(mine.us):
@@ -98,25 +100,21 @@ def is_matmul(kind: str) -> bool:
     return kind.startswith(("GMM", "WGRAD"))
 
 
-def _fields(table: list[tuple[dict[str, Any], Body]], overheads: Overheads, cores: int) -> dict[str, Any]:
+def _fields(table: list[tuple[dict[str, Any], Body]], overheads: Overheads) -> dict[str, Any]:
     rate = {(b.kind, b.dtype): b.share for _, b in table if not b.most_rows}
     matmul = max(share for (kind, _), share in rate.items() if kind == "GMM")
     vector = rate["MAP add", "float32"]
     bodies = [dataclasses.replace(b, share=b.share / (matmul if is_matmul(b.kind) else vector)) for _, b in table]
-    copied = {n: float(np.quantile(rates, 1 - QUIET)) for n, rates in overheads.copied.items()}
     us = {f"{name}_us": float(np.quantile(times, QUIET)) for name, times in overheads.times.items() if times}
     return {"matmul_flops_per_us": matmul, "matmul_float32_ratio": rate["GMM", "float32"] / matmul,
             "vector_bytes_per_us": vector, "copy_bytes_per_us": rate["PUT", "float32"],
-            "l2_bytes": float(cores * _private_cache()), "l2_bytes_per_us": NO_LIMIT, "worker_l2_bytes_per_us": NO_LIMIT,
-            "memory_bytes_per_us": copied[cores], "worker_memory_bytes_per_us": copied[1],
-            "host_cores": float(cores),
             "signal_us": 0.05, "wait_us": 0.05, "poll_us": 0.5, **us, "bodies": tuple(bodies)}
 
 
-def _private_cache() -> int:
-    """Bytes of a core's own last cache, as far as the system tells."""
-    try:
-        size = os.sysconf("SC_LEVEL2_CACHE_SIZE")
-    except (ValueError, OSError):
-        size = 0
-    return size if size > 0 else 1 << 20
+def _memory(overheads: Overheads) -> dict[str, float]:
+    """Of caches and memory; caches hold as many bytes as are read clearly faster than memory gives them."""
+    fetched, again = ({key: max(rates) for key, rates in by.items()} for by in (overheads.fetched, overheads.read_again))
+    held = [size for size, rate in again.items() if rate > FASTER * again[max(again)]]
+    cores = max(fetched)
+    return {"l2_bytes": float(max(held, default=0)), "l2_bytes_per_us": NO_LIMIT, "worker_l2_bytes_per_us": NO_LIMIT,
+            "memory_bytes_per_us": fetched[cores], "worker_memory_bytes_per_us": fetched[1], "host_cores": float(cores)}

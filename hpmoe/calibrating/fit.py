@@ -8,6 +8,7 @@ import numpy as np
 
 from hpmoe.machine import Body
 
+NEAR = 1.25  # a task that takes at most this factor longer than memory needs tells only what its body takes at most
 LEAST_SPREAD = 1.5  # of a size, between the smallest and the largest task, for what small sizes lose to be told
 ROUNDS, MOST_OFF = 40, 4.0
 
@@ -20,6 +21,7 @@ class Samples:
         work: flops of a matmul, bytes read and written of any other task.
         rows, cols, inner: sizes of the task.
         us: how long it took.
+        memory_us: how long memory needs, all cores at work, for what caches did not hold of it.
     """
 
     work: np.ndarray
@@ -27,6 +29,7 @@ class Samples:
     cols: np.ndarray
     inner: np.ndarray
     us: np.ndarray
+    memory_us: np.ndarray
 
     @classmethod
     def joined(cls, parts: list[Samples]) -> Samples:
@@ -39,13 +42,14 @@ class Samples:
 def fit(kind: str, dtype: str, samples: Samples, is_matmul: bool) -> tuple[Body, float]:
     """A Body whose `share` is still the rate, and the median of |predicted / measured - 1|.
 
-    us = work / rate * (1 + rows0 / rows) * (1 + cols0 / cols) * (1 + inner0 / inner): each factor in turn is fitted to what
-    the others leave, none below zero, so that predicted and measured times have equal sums. Only sizes that differ enough
-    between tasks tell what small ones lose; a task far above its prediction, one that was interrupted, is left out.
+    A task takes as long as memory needs, or its body where that is longer: work / rate * (1 + rows0 / rows) *
+    (1 + cols0 / cols) * (1 + inner0 / inner). Each factor in turn is fitted to what the others leave, none below zero. Only
+    sizes that differ enough between tasks tell what small ones lose; a task far above its prediction, one that was
+    interrupted, is left out.
 
     Example:
         >>> rows, cols = np.array([8.0, 64, 512, 8, 64, 512]), np.array([64.0] * 3 + [512.0] * 3)
-        >>> tasks = Samples(rows * cols, rows, cols, np.ones(6), (rows + 16) * (cols + 32) / 100.0)
+        >>> tasks = Samples(rows * cols, rows, cols, np.ones(6), (rows + 16) * (cols + 32) / 100.0, np.zeros(6))
         >>> body, error = fit("SWIGLU", "float32", tasks, is_matmul=False)
         >>> round(body.share), round(body.rows), round(body.cols), round(error, 3)
         (100, 16, 32, 0.0)
@@ -63,11 +67,14 @@ def _fitted(samples: Samples, is_matmul: bool) -> tuple[np.ndarray, list[float]]
     tells = [i for i, s in enumerate(sizes) if s.max() >= LEAST_SPREAD * s.min()]
     stretch = np.ones((len(sizes), len(samples.us)))
     lost, rate = np.zeros(len(sizes)), float(samples.work.sum() / samples.us.sum())
+    is_memory = samples.us <= NEAR * samples.memory_us
     for i in tells * ROUNDS:
         work = samples.work * np.prod(np.delete(stretch, i, axis=0), axis=0)
-        rate, lost[i] = _line(work, 1 / sizes[i], samples.us, work / rate * stretch[i])
+        body_us = work / rate * stretch[i]
+        us = np.where(is_memory, np.minimum(body_us, samples.us), samples.us)
+        rate, lost[i] = _line(work, 1 / sizes[i], us, body_us)
         stretch[i] = 1 + lost[i] / sizes[i]
-    return samples.work / rate * np.prod(stretch, axis=0), [rate, *lost.tolist()]
+    return np.maximum(samples.work / rate * np.prod(stretch, axis=0), samples.memory_us), [rate, *lost.tolist()]
 
 
 def _line(work: np.ndarray, x: np.ndarray, us: np.ndarray, expected: np.ndarray) -> tuple[float, float]:

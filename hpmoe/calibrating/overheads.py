@@ -5,15 +5,18 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 
 import mindspore as ms
 import numpy as np
+from mindspore import mint
 
 import hpmoe
 from hpmoe.timelines.timeline import Timeline
 
 NUM_TASKS = 256  # of each small program
-BLOCK_BYTES = 1 << 26  # of a copy: more than private caches hold
+WEIGHT = 8000, 3840  # that a row is multiplied by: more than caches hold
+MOST_BYTES = 1 << 27  # of what is read again: more than caches hold
 
 
 class Overheads:
@@ -21,19 +24,25 @@ class Overheads:
 
     Attributes:
         times: microseconds by name, of each run: "task", "signal", "wait", "poll" as in hpmoe.Machine, and "launch".
-        copied: bytes a microsecond, read and written, by how many threads copy.
+        fetched: bytes a microsecond that products of one row fetch from memory, by how many cores compute.
+        read_again: the same of what all cores have just read, by how many bytes that are.
     """
 
     def __init__(self, cores: int):
         self.times: dict[str, list[float]] = {name: [] for name in ("task", "signal", "wait", "poll", "launch")}
-        self.copied: dict[int, list[float]] = {n: [] for n in sorted({1, cores})}
+        self.fetched: dict[int, list[float]] = {n: [] for n in sorted({1, cores})}
+        self.read_again: dict[int, list[float]] = {MOST_BYTES >> i: [] for i in (0, 2, 3, 4, 5, 6, 7)}
         x = ms.Tensor(np.ones((NUM_TASKS, 1)), ms.float32)
         self._alone = _staged(lambda x: x + 1.0, hpmoe.cpu(1), "round_robin", x)
+        self._chain = None
         if cores > 1:
             self._stages = _staged(lambda x: (x + 1.0) * 2.0, hpmoe.cpu(2), _producer_and_consumer, x)
             row = ms.Tensor(np.ones((1, 1)), ms.float32)
             self._chain = _staged(_chain, hpmoe.cpu(2), "round_robin", row)
-        self._blocks = [np.ones(BLOCK_BYTES // 8) for _ in range(2 * cores)]
+        row, weight = (ms.Tensor(np.ones(s), ms.float32) for s in ((1, WEIGHT[0]), WEIGHT))
+        cols = -(-WEIGHT[1] // max(2, cores))
+        self._products = {n: _staged(mint.matmul, hpmoe.cpu(n), "round_robin", row, weight, cols=cols) for n in self.fetched}
+        self._cores, self._block = cores, np.ones(MOST_BYTES // 8)
 
     def run(self) -> None:
         begin = time.perf_counter()
@@ -42,30 +51,30 @@ class Overheads:
         task = float(np.median(np.diff(line.end)))
         self.times["launch"].append(wall - line.span)
         self.times["task"].append(task)
-        if len(self.copied) > 1:
+        if self._chain:
             stages, chain = self._stages(), self._chain()
             of = [np.median(np.diff(stages.end[stages.queue == q])) for q in (0, 1)]
             self.times["signal"].append(max(0.0, float(of[0]) - task))
             self.times["wait"].append(max(0.0, float(of[1]) - task))
             self.times["poll"].append(max(0.0, float(chain.span) / len(chain.task) - task))
-        for n, rates in self.copied.items():
-            rates.append(self._copy(n))
+        for n, rates in self.fetched.items():
+            rates.append(4.0 * WEIGHT[0] * WEIGHT[1] / self._products[n]().span)
+        for size, rates in self.read_again.items():
+            rates.append(self._read_again(size))
 
-    def _copy(self, num_threads: int) -> float:
-        """Bytes a microsecond that as many threads copy together, each in memory of its own."""
-        ready = threading.Barrier(num_threads + 1)
+    def _read_again(self, size: int) -> float:
+        """Bytes a microsecond that all cores together read of `size` bytes which they have just read."""
+        ready = threading.Barrier(self._cores)
+        parts = np.array_split(self._block[:size // 8], self._cores)
 
-        def copy(i: int) -> None:
+        def read(part: np.ndarray) -> float:
+            part.sum()
             ready.wait()
-            np.copyto(self._blocks[2 * i], self._blocks[2 * i + 1])
-        threads = [threading.Thread(target=copy, args=(i,)) for i in range(num_threads)]
-        for t in threads:
-            t.start()
-        ready.wait()
-        begin = time.perf_counter()
-        for t in threads:
-            t.join()
-        return 2.0 * BLOCK_BYTES * num_threads / ((time.perf_counter() - begin) * 1e6)
+            begin = time.perf_counter()
+            part.sum()
+            return part.nbytes / ((time.perf_counter() - begin) * 1e6)
+        with ThreadPoolExecutor(self._cores) as pool:
+            return sum(pool.map(read, parts))
 
 
 def _chain(x: ms.Tensor) -> ms.Tensor:
@@ -81,7 +90,7 @@ def _producer_and_consumer(flow: hpmoe.Taskflow, machine: hpmoe.Machine) -> list
 
 
 def _staged(f: Callable[..., ms.Tensor], machine: hpmoe.Machine, policy: str | Callable[..., list[np.ndarray]],
-            x: ms.Tensor) -> Callable[[], Timeline]:
-    tiled = hpmoe.tile_partition(f, rows=1, cols=1)
+            *args: ms.Tensor, cols: int = 1) -> Callable[[], Timeline]:
+    tiled = hpmoe.tile_partition(f, rows=1, cols=cols)
     fused = hpmoe.fuse_persistent(hpmoe.assign_queues(tiled, machine=machine, policy=policy))
-    return lambda: hpmoe.measure(fused, x)[1][0]
+    return lambda: hpmoe.measure(fused, *args)[1][0]

@@ -6,6 +6,7 @@
 #include "amx_sharing.h"
 #include "crew.h"
 #include "few_rows.h"
+#include "few_terms.h"
 #include "forms.h"
 #include "gemm.h"
 #include "interrupt.h"
@@ -88,6 +89,7 @@ const char* hpmoe_gemm_name(void) { return hpmoe::gemm_name(); }
 int hpmoe_uses_amx(void) { return hpmoe::uses_amx(); }
 
 int64_t hpmoe_few_rows(void) { return hpmoe::few_rows(); }
+int64_t hpmoe_few_terms(void) { return hpmoe::few_terms(); }
 
 int hpmoe_use_amx(int allowed, int core_is_shared) {
   hpmoe::use_amx(allowed != 0);

@@ -72,8 +72,10 @@ void put_row(float* sums, float* narrow, int64_t n, const Matrix& c, int64_t row
 
 }  // namespace
 
+int64_t few_terms() { return uses_amx() ? 0 : kMostTerms; }
+
 bool few_terms_gemm(const Sizes& s, const Matrix& a, const Matrix& b, const Matrix& c, bool accumulate) {
-  if (!a.transposed || b.transposed || s.k > kMostTerms) return false;
+  if (!a.transposed || b.transposed || s.k > few_terms()) return false;
   thread_local Scratch<float> scratch;
   const int64_t m = (s.m + MR - 1) / MR * MR, n = (s.n + NR - 1) / NR * NR;
   float* const right = scratch.at_least((m + n) * s.k + MR * n + std::max(m, n));

@@ -6,6 +6,9 @@
 
 namespace hpmoe {
 
+// How many terms are few: 0 beside matrix units.
+int64_t few_terms();
+
 // c = a @ b, or c += a @ b where c is float32, of any float dtypes, where a is transposed, b is not and the sums have few
 // terms; does nothing and returns false elsewhere.
 bool few_terms_gemm(const Sizes& sizes, const Matrix& a, const Matrix& b, const Matrix& c, bool accumulate);

@@ -159,7 +159,7 @@ void gemm(const Sizes& s, const Matrix& a, const Matrix& b, const Matrix& c, boo
   if (s.k == 0) return clear(s, c);
   const bool both_bf16 = a.dtype == Dtype::BFLOAT16 && b.dtype == Dtype::BFLOAT16;
   if (both_bf16 && uses_amx()) return amx_gemm(s, a, b, c, accumulate);
-  if (!uses_amx() && few_terms_gemm(s, a, b, c, accumulate)) return;
+  if (few_terms_gemm(s, a, b, c, accumulate)) return;
   thread_local Scratch<float> sums;
   const bool narrows = c.dtype != Dtype::FLOAT32;
   float* const wide = narrows ? sums.at_least(s.m * s.n) : nullptr;
