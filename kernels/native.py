@@ -9,6 +9,7 @@ from functools import lru_cache
 from importlib.util import find_spec
 from pathlib import Path
 
+from hpmoe.kernels.protocol import Dtype
 from hpmoe.native import loading
 
 FOLDER = Path(__file__).parent
@@ -77,9 +78,14 @@ def products_name():
     return f"AMX, elsewhere {gemm_name()}" if load().hpmoe_uses_amx() else gemm_name()
 
 
-def few_rows(sums_over_rows=False):
-    """Up to how many rows a product takes a way of its own, or one that sums over rows; 0 where none does."""
-    return load().hpmoe_few_terms() if sums_over_rows else load().hpmoe_few_rows()
+def few_rows(dtype, transposed=False):
+    """Up to how many rows a product with a matrix, transposed or not, takes a way of its own; 0 where none does."""
+    return load().hpmoe_few_rows(Dtype[dtype.upper()], transposed)
+
+
+def few_terms(dtype):
+    """Up to how many rows a weight's gradient takes a way of its own; 0 where none does."""
+    return load().hpmoe_few_terms(Dtype[dtype.upper()])
 
 
 def use_amx(allowed, core_is_shared=None):
@@ -114,8 +120,8 @@ def load():
         "hpmoe_gemm_name": (ctypes.c_char_p, []),
         "hpmoe_uses_amx": (ctypes.c_int, []),
         "hpmoe_use_amx": (ctypes.c_int, [ctypes.c_int, ctypes.c_int]),
-        "hpmoe_few_rows": (ctypes.c_int64, []),
-        "hpmoe_few_terms": (ctypes.c_int64, []),
+        "hpmoe_few_rows": (ctypes.c_int64, [ctypes.c_int32, ctypes.c_int]),
+        "hpmoe_few_terms": (ctypes.c_int64, [ctypes.c_int32]),
         "hpmoe_layout": (ctypes.c_char_p, []),
     }
     runtime = loading.load_library(find_library(), "hpmoe_abi_version", ABI_VERSION, signatures)

@@ -6,7 +6,7 @@ from bodies_in_tiles import run, tiles
 from native.image_builder import OWN, OWN_ALL
 
 from hpmoe.kernels import use_amx
-from hpmoe.kernels.native import few_rows
+from hpmoe.kernels.native import few_rows, few_terms
 from hpmoe.kernels.protocol import Cols, Domain, Dtype, Opcode, Rows
 
 F32, BF16, F16 = Dtype.FLOAT32, Dtype.BFLOAT16, Dtype.FLOAT16
@@ -36,16 +36,18 @@ def product(x, w, dtype, transposed):
     return t.buffers[out]
 
 
-def test_sums_over_few_rows_have_no_way_of_their_own_beside_matrix_units(units):
-    assert few_rows(sums_over_rows=True) == (0 if units else 32)
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
+def test_sums_over_few_rows_have_no_way_of_their_own_beside_matrix_units(units, dtype):
+    assert few_terms(dtype) == (0 if units else 16 if dtype == "bfloat16" else 32)
 
 
 @DTYPES
 @pytest.mark.parametrize("transposed", [0, 1])
 def test_products_are_exact_where_sums_are(transposed, dtype):
     rng = np.random.default_rng(0)
-    for m, n, k in [(1, 1, 1), (1, 64, 8), (2, 31, 7), (3, 33, 9), (6, 70, 15), (7, 32, 16), (13, 100, 17), (56, 95, 40),
-                    (57, 33, 65), (4, 1030, 33), (5, 34, 2085)]:
+    few = few_rows(dtype.name, transposed)
+    for m, n, k in [(1, 1, 1), (1, 64, 8), (2, 31, 7), (3, 33, 9), (6, 70, 15), (7, 32, 16), (13, 100, 17), (57, 33, 65),
+                    (few, 95, 40), (few + 1, 33, 65), (few, 33, 1100), (4, 1030, 33), (5, 34, 2085)]:
         x, w = whole_numbers(rng, m, k), whole_numbers(rng, k, n)
         np.testing.assert_array_equal(product(x, w, dtype, transposed), x @ w, str((m, n, k)))
 

@@ -16,7 +16,7 @@ from hpmoe.calibrating.fit import Samples, fit
 from hpmoe.calibrating.overheads import Overheads
 from hpmoe.calibrating.runs import QUIET, Runs, Yardstick
 from hpmoe.host import num_cores
-from hpmoe.kernels.native import few_rows
+from hpmoe.kernels.native import few_rows, few_terms
 from hpmoe.machine import Body
 
 MOST_ROUNDS, LEAST_ROUNDS = 40, 5
@@ -84,7 +84,7 @@ def _table(timed: list[Subject], yardstick: Yardstick, machine: hpmoe.Machine) -
             gathered[kind, dtype].append(samples)
     out = []
     for (kind, dtype), parts in gathered.items():
-        samples, few = Samples.joined(parts), few_rows(kind == "WGRAD") if is_matmul(kind) else 0
+        samples, few = Samples.joined(parts), _few(kind, dtype)
         for most_rows, which in ((0, samples.rows > few), (few, samples.rows <= few)):
             mine = samples.select(which)
             if not len(mine.us):
@@ -94,6 +94,13 @@ def _table(timed: list[Subject], yardstick: Yardstick, machine: hpmoe.Machine) -
                          "cols": body.cols, "inner": body.inner, "most_rows": most_rows, "error": error},
                         dataclasses.replace(body, most_rows=float(most_rows))))
     return sorted(out, key=lambda pair: (not is_matmul(pair[1].kind), pair[1].kind, pair[1].dtype, pair[1].most_rows))
+
+
+def _few(kind: str, dtype: str) -> int:
+    """Up to how many rows tasks of a kind take a way of their own."""
+    if kind == "WGRAD":
+        return few_terms(dtype)
+    return few_rows(dtype, kind == "GMM T") if is_matmul(kind) else 0
 
 
 def is_matmul(kind: str) -> bool:

@@ -64,9 +64,10 @@ const char* hpmoe_gemm_name(void);
 int hpmoe_uses_amx(void);
 int hpmoe_use_amx(int allowed, int core_is_shared);
 
-// Up to how many rows a product takes a way of its own, and up to how many rows a weight's gradient; 0 where none does.
-int64_t hpmoe_few_rows(void);
-int64_t hpmoe_few_terms(void);
+// Up to how many rows a product takes a way of its own, with a matrix that is transposed or not, and up to how many rows a
+// weight's gradient; 0 where none does.
+int64_t hpmoe_few_rows(int32_t dtype, int transposed);
+int64_t hpmoe_few_terms(int32_t dtype);
 
 // Lines "Struct field offset size", "Struct . 0 sizeof" and "Enum MEMBER value".
 const char* hpmoe_layout(void);

@@ -88,8 +88,10 @@ int hpmoe_use_blas(const char* path) { return hpmoe::use_blas(path); }
 const char* hpmoe_gemm_name(void) { return hpmoe::gemm_name(); }
 int hpmoe_uses_amx(void) { return hpmoe::uses_amx(); }
 
-int64_t hpmoe_few_rows(void) { return hpmoe::few_rows(); }
-int64_t hpmoe_few_terms(void) { return hpmoe::few_terms(); }
+int64_t hpmoe_few_rows(int32_t dtype, int transposed) {
+  return hpmoe::few_rows(static_cast<hpmoe::Dtype>(dtype), transposed != 0);
+}
+int64_t hpmoe_few_terms(int32_t dtype) { return hpmoe::few_terms(static_cast<hpmoe::Dtype>(dtype)); }
 
 int hpmoe_use_amx(int allowed, int core_is_shared) {
   hpmoe::use_amx(allowed != 0);

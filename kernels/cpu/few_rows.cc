@@ -13,9 +13,6 @@
 namespace hpmoe {
 namespace {
 
-// b is read where it lies: with few rows packing it would take as long as the products. Matrix units are faster from about
-// 64 rows on.
-constexpr int64_t kMostRows = 56;
 // b as it lies, beside matrix units: a block is MR rows x 32 columns over KC rows of b, as many as the core follows in
 // memory at a time; what comes in two blocks is asked for ahead.
 constexpr int64_t MR = 12, NR = 32, KC = 32, kAhead = 2 * NR;
@@ -195,11 +192,21 @@ bool multiplies(Dtype dtype) {
 
 }  // namespace
 
-int64_t few_rows() { return has_avx512() ? kMostRows : 0; }
+// b is read where it lies: with few rows packing it, as oneDNN does, would take as long as the products, and what it
+// transposes or converts takes longer. Matrix units are faster from about 64 rows on.
+int64_t few_rows(Dtype dtype, bool transposed) {
+  if (!has_avx512()) return 0;
+  if (uses_amx()) return 56;
+  switch (dtype) {
+    case Dtype::BFLOAT16: return transposed ? 256 : 112;
+    case Dtype::FLOAT16: return transposed ? 256 : 56;
+    default: return transposed ? 160 : 48;
+  }
+}
 
 bool few_rows_gemm(const Sizes& s, const Matrix& a, const Matrix& b, const Matrix& c, bool accumulate) {
   const bool beside_amx = uses_amx();
-  if (a.transposed || s.m > few_rows() || a.dtype != b.dtype || !multiplies(a.dtype)) return false;
+  if (a.transposed || s.m > few_rows(a.dtype, b.transposed) || a.dtype != b.dtype || !multiplies(a.dtype)) return false;
   if (beside_amx && a.dtype != Dtype::FLOAT32) return false;
   const auto dots = a.dtype == Dtype::FLOAT32   ? multiply_by_dots<Float32Terms>
                     : a.dtype == Dtype::FLOAT16 ? multiply_by_dots<Float16Terms>
@@ -215,7 +222,7 @@ bool few_rows_gemm(const Sizes& s, const Matrix& a, const Matrix& b, const Matri
 
 namespace hpmoe {
 
-int64_t few_rows() { return 0; }
+int64_t few_rows(Dtype, bool) { return 0; }
 
 bool few_rows_gemm(const Sizes&, const Matrix&, const Matrix&, const Matrix&, bool) { return false; }
 

@@ -5,8 +5,8 @@
 
 namespace hpmoe {
 
-// What few rows are: 0 where the core has no AVX-512.
-int64_t few_rows();
+// What few rows are of a dtype, with a matrix that is transposed or not: 0 where the core has no AVX-512.
+int64_t few_rows(Dtype dtype, bool transposed);
 
 // c = a @ b, or c += a @ b, where a has few rows and the core AVX-512: c float32, a and b of one float dtype, bfloat16 where
 // the core multiplies it, and only float32 beside matrix units. Does nothing and returns false elsewhere.

@@ -6,8 +6,8 @@
 
 namespace hpmoe {
 
-// How many terms are few: 0 beside matrix units.
-int64_t few_terms();
+// How many terms of a dtype are few: 0 beside matrix units.
+int64_t few_terms(Dtype dtype);
 
 // c = a @ b, or c += a @ b where c is float32, of any float dtypes, where a is transposed, b is not and the sums have few
 // terms; does nothing and returns false elsewhere.
