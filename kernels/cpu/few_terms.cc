@@ -8,6 +8,7 @@
 #include <cstring>
 
 #include "convert.h"
+#include "few_pairs.h"
 #include "multiversion.h"
 #include "scratch.h"
 
@@ -69,13 +70,8 @@ void put_row(float* sums, float* narrow, int64_t n, const Matrix& c, int64_t row
   copy(reinterpret_cast<const char*>(narrows ? narrow : sums), n * element_size(c.dtype), streams, to);
 }
 
-}  // namespace
-
-// The terms are multiplied as float32, which the core does at half the rate of bfloat16.
-int64_t few_terms(Dtype dtype) { return uses_amx() ? 0 : dtype == Dtype::BFLOAT16 ? 16 : 32; }
-
-bool few_terms_gemm(const Sizes& s, const Matrix& a, const Matrix& b, const Matrix& c, bool accumulate) {
-  if (!a.transposed || b.transposed || s.k > few_terms(a.dtype)) return false;
+// Products of float32, whatever the dtypes are.
+void multiply_widened(const Sizes& s, const Matrix& a, const Matrix& b, const Matrix& c, bool accumulate) {
   thread_local Scratch<float> scratch;
   const int64_t m = (s.m + MR - 1) / MR * MR, n = (s.n + NR - 1) / NR * NR;
   float* const right = scratch.at_least((m + n) * s.k + MR * n + std::max(m, n));
@@ -86,6 +82,35 @@ bool few_terms_gemm(const Sizes& s, const Matrix& a, const Matrix& b, const Matr
     multiply_rows(n / NR, s.k, left + i * s.k, right, sums);
     for (int64_t row = i; row < std::min(i + MR, s.m); ++row) put_row(sums + (row - i) * n, line, s.n, c, row, accumulate);
   }
+}
+
+void multiply_bfloat16(const Sizes& s, const Matrix& a, const Matrix& b, const Matrix& c, bool accumulate) {
+  thread_local Scratch<float> scratch;
+  const int64_t pairs = (s.k + 1) / 2, panels = (s.n + kPairCols - 1) / kPairCols, n = panels * kPairCols;
+  const int64_t m = (s.m + kPairCols - 1) / kPairCols * kPairCols;
+  float* const right = scratch.at_least((m + n) * pairs + kPairCols * n + n);
+  float *const left = right + n * pairs, *const sums = left + m * pairs, *const line = sums + kPairCols * n;
+  pack_pairs(a, s.k, s.m, left);
+  pack_pairs(b, s.k, s.n, right);
+  for (int64_t i = 0; i < s.m; i += kPairCols) {
+    multiply_pairs(pairs, panels, left + i * pairs, right, sums);
+    for (int64_t row = i; row < std::min(i + kPairCols, s.m); ++row)
+      put_row(sums + (row - i) * n, line, s.n, c, row, accumulate);
+  }
+}
+
+}  // namespace
+
+int64_t few_terms(Dtype dtype) {
+  if (uses_amx()) return 0;
+  return dtype == Dtype::BFLOAT16 && multiplies_pairs() ? 128 : 32;
+}
+
+bool few_terms_gemm(const Sizes& s, const Matrix& a, const Matrix& b, const Matrix& c, bool accumulate) {
+  const Dtype dtype = a.dtype == b.dtype ? a.dtype : Dtype::FLOAT32;
+  if (!a.transposed || b.transposed || s.k > few_terms(dtype)) return false;
+  const bool is_bfloat16 = dtype == Dtype::BFLOAT16 && multiplies_pairs();
+  (is_bfloat16 ? multiply_bfloat16 : multiply_widened)(s, a, b, c, accumulate);
 #if defined(__SSE2__)
   if (c.streamed) _mm_sfence();
 #endif
