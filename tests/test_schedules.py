@@ -39,6 +39,9 @@ def layer(direction="forward", ep=4, tokens=4096, imbalance=1.0, tuned=True, rep
     (1.075, 1.20, {"hidden": 2048, "intermediate": 1024}),
     (1.05, 1.05, {"hidden": 2048, "intermediate": 1024, "direction": "backward"}),
     (1.035, 1.10, {"hidden": 6144, "intermediate": 16384, "top_k": 2, "experts": 4, "tokens": 2048}),  # L2 holds no weight
+    (1.10, 1.10, {"ep": 8, "hidden": 5120, "intermediate": 1536, "top_k": 6, "experts": 160, "tokens": 512}),  # experts fill
+    (1.19, 1.75, {"ep": 16, "hidden": 2048, "intermediate": 1408, "top_k": 6, "experts": 64, "tokens": 128,  # part of a slot
+                  "direction": "backward"}),
 ], ids=str)
 def test_near_the_bound_and_ahead_of_the_reference(makespan_over_bound, over_reference, what):
     ours, other = layer(**what), layer(**what, tuned=False)

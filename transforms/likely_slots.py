@@ -6,6 +6,7 @@ knows which slots of a peer a rank is likely to have rows for.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 
 import numpy as np
@@ -25,7 +26,7 @@ class LikelySlots:
             over, for experts that do not fill their last one, are of an expert after the last; those of later rounds are of
             further experts.
         round: of each slot, how many rounds come before it, [num_slots].
-        per_expert: slots of an expert, not rounded.
+        per_expert: slots of an expert, the last of which has any number of rows: half of them in the mean.
     """
 
     def __init__(self, flow: tf.Taskflow, route: int):
@@ -33,7 +34,8 @@ class LikelySlots:
         self.num_experts = plan.num_local_experts
         slot = np.arange(plan.num_slots)
         self.ep_size, self.tile_rows = flow.ep_size, flow.tile_rows
-        self.per_expert = max(1.0, plan.likely_rows / (plan.num_local_experts * flow.tile_rows))
+        filled = plan.likely_rows / (plan.num_local_experts * flow.tile_rows)
+        self.per_expert = max(1.0, min(math.ceil(filled), filled + 0.5))
         self.expert = (slot / self.per_expert).astype(int)
         self.round = self.expert // plan.num_local_experts
         if plan.likely_rows == plan.max_rows:

@@ -34,7 +34,6 @@ def _by_run(slots: LikelySlots, sequence: np.ndarray, ahead: np.ndarray, groups:
     """
     num_slots, num_peers, num_cols = sequence.shape
     slot, run = np.arange(num_slots)[:, None], max(1, round(slots.per_expert / slots.ep_size))
-    every = min(math.ceil(slots.per_expert), slots.per_expert + 0.5)  # slots of an expert, the last one filled or not
     first = np.ceil(np.arange(slots.num_experts) * slots.per_expert).astype(int)
     begin = (np.arange(slots.ep_size) * slots.per_expert / slots.ep_size).astype(int)  # of each source
     peer = np.argsort(ahead) % num_peers
@@ -45,8 +44,8 @@ def _by_run(slots: LikelySlots, sequence: np.ndarray, ahead: np.ndarray, groups:
     group = ahead[:num_peers][peer] % node_size % groups
     numbers = _numbers(began, group[:, None, None], groups, nodes)
     off = slot - begin[ahead] - (run - 1) / 2
-    expert = np.rint(off / every)
-    off = np.rint(off - expert * every + (run - 1) / 2).astype(int)
+    expert = np.rint(off / slots.per_expert)
+    off = np.rint(off - expert * slots.per_expert + (run - 1) / 2).astype(int)
     some = _nearest(np.abs(off), num_peers)
     source, off = ahead[some], np.take_along_axis(off, some, 1)
     expert = np.take_along_axis(expert, some, 1).astype(int) % slots.num_experts
