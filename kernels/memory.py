@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import collections
 import math
+import weakref
 from typing import Any
 
 import numpy as np
@@ -33,7 +34,8 @@ class Pool:
 
     def __init__(self) -> None:
         self._free: list[_Block] = []
-        self._returned: collections.deque[_Block] = collections.deque()
+        self._leased: set[_Leased] = set()
+        self._returned: collections.deque[_Leased] = collections.deque()
         self._used_bytes = self.peak_bytes = 0
         self._lock = new_plain_lock()
 
@@ -41,11 +43,13 @@ class Pool:
         """So many uninitialised bytes, aligned to cache lines; new ones where the pool is being asked already."""
         if self._lock.acquire(blocking=False):
             try:
-                return Lease(self._returned, self._take(max(1, size)), size)
+                lease = Lease(self._take(max(1, size)), size)
+                self._leased.add(_Leased(lease, self._returned.append))
+                return lease
             finally:
                 self._lock.release()
         # another thread is asking, or this one was before a signal's handler ran
-        return Lease(collections.deque(), _Block(max(1, size)), size)
+        return Lease(_Block(max(1, size)), size)
 
     def empty(self, shape: tuple[int, ...], dtype: np.typing.DTypeLike) -> np.ndarray:
         """An uninitialised array in memory of the pool."""
@@ -66,7 +70,9 @@ class Pool:
 
     def _find(self, size: int) -> _Block:
         while self._returned:
-            block = self._returned.popleft()
+            leased = self._returned.popleft()
+            self._leased.discard(leased)
+            block = leased.block
             self._used_bytes -= block.nbytes
             self._free.append(block)
         fitting = [(b.nbytes, i) for i, b in enumerate(self._free) if size <= b.nbytes - ALIGNMENT <= 2 * size]
@@ -89,21 +95,28 @@ class _Block:
 
 
 class Lease:
-    """Owns a block while it or a view of its array lives, then queues it: a destructor can run anywhere and takes no lock.
+    """Owns a block while it or a view of its array lives.
 
     Attributes:
         address: where its bytes begin.
     """
 
-    __slots__ = ("_block", "_returned", "_size", "address")
+    __slots__ = ("__weakref__", "address", "block", "_size")
 
-    def __init__(self, returned: collections.deque[_Block], block: _Block, size: int):
-        self._returned, self._block, self._size = returned, block, size
+    def __init__(self, block: _Block, size: int):
+        self.block, self._size = block, size
         self.address = block.start
 
     @property
     def __array_interface__(self) -> dict[str, Any]:
         return {"shape": (self._size,), "typestr": "|u1", "data": (self.address, False), "version": 3}
 
-    def __del__(self) -> None:
-        self._returned.append(self._block)
+
+class _Leased(weakref.ref):
+    """A block that comes back when its lease has ended; no lock is taken then, and no Python runs where Ctrl-C is lost."""
+
+    __slots__ = ("block",)
+
+    def __init__(self, lease: Lease, give_back: Any):
+        super().__init__(lease, give_back)
+        self.block = lease.block
