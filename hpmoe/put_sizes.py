@@ -9,7 +9,6 @@ from hpmoe.lifetimes import row_bytes
 from hpmoe.machine import Machine
 
 PUT_US, LEAST_COLS = 6.0, 256
-ROOM = 3  # times the likely rows, in a plan with which most slots are likely to be empty
 SIGNAL_SHARE = 0.2  # of the time of a put, the most for its signals
 PARTS = ((32, 32768), (16, 65536))  # the most of a row, and of the puts of a rank with as many
 
@@ -17,7 +16,7 @@ PARTS = ((32, 32768), (16, 65536))  # the most of a row, and of the puts of a ra
 def num_peers_of(plan: tf.RoutePlan) -> int:
     """For how many peers, or groups of them, a slot has puts of their own: for all, but where most slots are likely to be
     empty, for twice as many as one is likely to have rows of."""
-    if plan.max_rows < ROOM * plan.likely_rows:
+    if plan.likely_rows == plan.max_rows:
         return plan.ep_size
     per_expert = max(1.0, plan.likely_rows / (plan.num_local_experts * plan.tile_rows))
     return min(plan.ep_size, 2 * math.ceil(plan.ep_size / per_expert))

@@ -50,6 +50,9 @@ def by_task(table: np.ndarray, num_tasks: int) -> Callable[[int], np.ndarray]:
     return lambda t: ordered[starts[t]:starts[t + 1]]
 
 
+MANY_MORE = 3  # times the rows that a rank sends
+
+
 @dataclasses.dataclass(frozen=True)
 class RoutePlan:
     """A route as the kernel sees it: where the ids are, how many slots the plan has for them, and what is dropped.
@@ -89,10 +92,11 @@ class RoutePlan:
 
     @property
     def likely_rows(self) -> int:
-        """Received rows to order the plan for: those it has room for, but with room for all that could come, as many as a
-        rank sends."""
+        """Received rows to order the plan for: those it has room for, but with room for all that could come, where these are
+        many more, as many as a rank sends."""
         most = most_rows(self.num_tokens, self.top_k, self.num_experts, self.num_local_experts, self.ep_size, self.capacity)
-        return self.max_rows if self.max_rows < most else min(self.max_rows, self.num_tokens * self.top_k)
+        sent = self.num_tokens * self.top_k
+        return sent if self.max_rows >= max(most, MANY_MORE * sent) else self.max_rows
 
     @property
     def num_slots(self) -> int:
