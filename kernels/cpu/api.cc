@@ -47,10 +47,10 @@ int hpmoe_launch(const void* image, int64_t image_bytes, const HpmoeRank* ranks,
   const HpmoeStatus fault = find_bad_argument(hpmoe::Image(image), ranks, num_ranks);
   if (fault.code != 0) return report(status, fault);
   try {
-    const hpmoe::InterruptWatch watch(interruptible != 0);
+    hpmoe::InterruptWatch watch(interruptible != 0);
     hpmoe::Launch launch(image, ranks, timeout_s, trace, watch);
     HpmoeStatus end = launch.run(num_threads > 0 ? num_threads : hpmoe::num_cores());
-    if (end.code == static_cast<int32_t>(Code::OK) && watch.is_interrupted()) {
+    if (watch.end() && end.code == static_cast<int32_t>(Code::OK)) {
       end = {static_cast<int32_t>(Code::INTERRUPTED), -1, -1, -1, -1, -1, 0, 0};
     }
     return report(status, end);

@@ -10,7 +10,8 @@ namespace {
 
 constexpr int64_t kBetweenLooks = 5'000'000;
 
-std::atomic<int32_t> num_interrupts{0}, num_watches{0};
+// A handler on another thread may still be counting when the watch ends; the next watch tells of what has not been told.
+std::atomic<int32_t> num_interrupts{0}, num_told{0}, num_watches{0};
 std::mutex mutex;         // of what follows, and of who changes num_watches
 struct sigaction before;  // what there was before the first watch
 
@@ -55,7 +56,7 @@ const int kForkHandled = pthread_atfork([] { mutex.lock(); }, [] { mutex.unlock(
 
 }  // namespace
 
-InterruptWatch::InterruptWatch(bool is_wanted) : is_wanted_(is_wanted), seen_(num_interrupts.load()) {
+InterruptWatch::InterruptWatch(bool is_wanted) : is_wanted_(is_wanted), seen_(num_told.load()) {
   if (!is_wanted_) return;
   const std::lock_guard<std::mutex> lock(mutex);
   struct sigaction found;
@@ -63,10 +64,16 @@ InterruptWatch::InterruptWatch(bool is_wanted) : is_wanted_(is_wanted), seen_(nu
   if (num_watches++ == 0) take();
 }
 
-InterruptWatch::~InterruptWatch() {
-  if (!is_wanted_) return;
+InterruptWatch::~InterruptWatch() { end(); }
+
+bool InterruptWatch::end() {
+  if (!is_wanted_) return false;
   const std::lock_guard<std::mutex> lock(mutex);
   if (--num_watches == 0) sigaction(SIGINT, &before, nullptr);
+  const bool told = is_interrupted();
+  num_told = num_interrupts.load();
+  is_wanted_ = false;
+  return told;
 }
 
 bool InterruptWatch::is_interrupted() const { return is_wanted_ && num_interrupts.load(std::memory_order_relaxed) != seen_; }

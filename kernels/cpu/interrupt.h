@@ -16,12 +16,14 @@ class InterruptWatch {
   InterruptWatch& operator=(const InterruptWatch&) = delete;
 
   bool is_interrupted() const;
+  // Gives SIGINT back; whether one has come that no watch has told of.
+  bool end();
   // Takes SIGINT back where another thread has put a handler of its library over ours. Now and then is enough: it only
   // looks where `now` is some milliseconds after the last look.
   void keep(int64_t now) const;
 
  private:
-  const bool is_wanted_;
+  bool is_wanted_;
   const int32_t seen_;
   mutable std::atomic<int64_t> looked_{0};  // nanoseconds
 };

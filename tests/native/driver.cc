@@ -1,6 +1,9 @@
 // A program for the sanitizers: runs a MoE layer packed by hand many times on several ranks and queues, compares with plain
-// loops, simulates it, loses a signal, interrupts a launch, and launches and simulates images with random words changed.
+// loops, simulates it, loses a signal, interrupts launches, and launches and simulates images with random words changed.
+#include <unistd.h>
+
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <cmath>
 #include <csignal>
@@ -103,6 +106,35 @@ void test_failures() {
   other.join();
 }
 
+std::atomic<int> num_handled{0};
+
+// Each is told by the launch that it came in, or goes to the handler that was there before.
+void test_no_interrupt_is_lost(int rounds) {
+  const auto image = make_image(1);
+  Host host(3);
+  HpmoeStatus status;
+  host.num_threads = 1;
+  const auto before = std::signal(SIGINT, [](int) { ++num_handled; });
+  std::atomic<int> num_told{0}, num_sent{0};
+  std::thread other([&] {
+    std::mt19937 random(13);
+    for (int i = 0; i < rounds; ++i) {
+      while (num_told + num_handled < num_sent) std::this_thread::yield();
+      for (int until = int(random() % 4000); until > 0; --until) std::atomic_signal_fence(std::memory_order_seq_cst);
+      ++num_sent;
+      kill(getpid(), SIGINT);
+    }
+  });
+  const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(60);
+  while (num_told + num_handled < rounds) {
+    if (host.run(image, 30, &status, true) == int(Code::INTERRUPTED)) ++num_told;
+    if (std::chrono::steady_clock::now() > deadline) break;
+  }
+  check(num_told + num_handled == rounds && num_told > 0, "every interrupt is told or handled");
+  other.join();
+  std::signal(SIGINT, before);
+}
+
 [[maybe_unused]] void test_random_images(const Variant& variant, int rounds) {
   const auto image = make_image(1, variant);
   std::mt19937 random(11);
@@ -139,6 +171,7 @@ int main(int argc, char** argv) {
   }
   test_capacity();
   test_failures();
+  test_no_interrupt_is_lost(40000 * scale);
 #if !defined(__SANITIZE_THREAD__)  // an image with a wrong threshold races by definition
   for (const Variant& variant : {kPlain, dropping[1], dropping[5]}) test_random_images(variant, 250 * scale);
 #endif
