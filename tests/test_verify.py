@@ -225,6 +225,10 @@ def test_other_operations_need_other_tables():
     with pytest.raises(VerifyError, match="tile_rows is 5, the tasks were made for 2; make them anew"):
         hpmoe.verify(flow.replace(tile_rows=5))
     hpmoe.verify(flow.replace(ops=(flow.ops[0].replace(label="send", params=(7,)), *flow.ops[1:])))
+    whole = next(i for i, op in enumerate(flow.ops) if op.cols == 0)
+    hpmoe.verify(flow.replace(ops=_with(flow.ops, whole, tile_cols=9)))
+    with pytest.raises(VerifyError, match="is not what the tasks were made for"):
+        hpmoe.verify(flow.replace(ops=_with(flow.ops, whole, tile_cols=-1)))
 
 
 @pytest.mark.parametrize("junk", ["mul", None, 2.5, (), ("x",)])

@@ -26,7 +26,7 @@ def op_essence(op: tf.TileOp, buffers: Sequence[tf.Buffer], routes: Sequence[tf.
     """The operation without what no body asks about; what no kernel takes stays as it is."""
     op = op.replace(label="", equation=0, params=op.read_params,
                     signal="peer" if (op.opcode, op.signal) == ("NOTIFY", "peer") else "tile")
-    if op.cols == 0 or 0 < op.cols < op.tile_cols:
+    if op.cols == 0 <= op.tile_cols or 0 < op.cols < op.tile_cols:
         op = op.replace(tile_cols=op.cols)
     operands = [_access(op, i, a, buffers, routes) for i, a in enumerate(op.operands)]
     if op.opcode == "ROW_DOT" or (op.opcode == "MAP" and op.params[:1] in COMMUTATIVE):
