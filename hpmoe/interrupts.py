@@ -35,7 +35,7 @@ class Watch:
             os._exit(130)
 
 
-_watches = [Watch()] if Path(sys.argv[0]).name == "hpmoe" and threading.current_thread() is threading.main_thread() else []
+_watches = [Watch()] if Path(*sys.argv[:1]).name == "hpmoe" and threading.current_thread() is threading.main_thread() else []
 
 
 def end_watch() -> None:
