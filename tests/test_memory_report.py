@@ -1,6 +1,8 @@
 """What `f.memory` and `hpmoe memory` say against sums by hand and against what the pool has given out."""
 
 import json
+import os
+import signal
 import subprocess
 import sys
 import time
@@ -110,12 +112,18 @@ def test_a_process_that_fails_says_why(capsys):
 def test_the_process_of_a_policy_ends_with_the_command():
     parent = subprocess.Popen([sys.executable, "-m", "hpmoe.cli", "memory", "--policy=everything"], stdout=subprocess.DEVNULL)
     children = Path(f"/proc/{parent.pid}/task/{parent.pid}/children")
-    while not (found := [pid for pid in children.read_text().split() if "libmindspore" in of_process(pid, "maps")]):
+    while not (found := [pid for pid in children.read_text().split()
+                         if "answer" in of_process(pid, "cmdline") and "libmindspore" in of_process(pid, "maps")]):
         time.sleep(0.01)
+    os.kill(int(found[0]), signal.SIGSTOP)  # or it might end by itself
     parent.terminate()
     parent.wait()
-    time.sleep(0.5)
-    assert not of_process(found[0], "cmdline")
+    deadline = time.monotonic() + 60
+    while (is_left := bool(of_process(found[0], "cmdline"))) and time.monotonic() < deadline:
+        time.sleep(0.05)
+    if is_left:
+        os.kill(int(found[0]), signal.SIGKILL)
+    assert not is_left
 
 
 def of_process(pid, what):
