@@ -135,7 +135,7 @@ def of_process(pid, what):
 
 
 def test_sizes_that_no_machine_has_end_in_one_line(capsys):
-    assert cli.main(["memory", "--policy=everything", "--tokens=100000000", "--hidden=100000"]) == 1
+    assert cli.main(["memory", "--policy=everything", "--tokens=100000", "--hidden=100000000"]) == 1
     out, err = capsys.readouterr()
     assert out == "" and err.splitlines()[-1].startswith("hpmoe memory: the process of everything ended with 1: Unable to allocate")
     assert "Traceback" not in err
