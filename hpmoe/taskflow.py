@@ -219,7 +219,7 @@ class Taskflow:
 
     def costs(self, machine: Any) -> np.ndarray:
         """Estimated microseconds of each task alone on `machine`, every slot taken as full, [num_tasks]."""
-        from hpmoe.costs import task_costs
+        from hpmoe.costs.work import task_costs
         return task_costs(self, machine)
 
     def __str__(self) -> str:
@@ -253,9 +253,9 @@ def as_made(flow: Taskflow) -> Taskflow:
 
 def rebuild(flow: Taskflow, ops: tuple[TileOp, ...], **changes: Any) -> Taskflow:
     """The taskflow of other tile operations over the same arrays: tasks, dependencies and shared memory are found anew."""
-    from hpmoe.dependencies import derive_dependencies
-    from hpmoe.lifetimes import share_memory
     from hpmoe.limits import check_limits
+    from hpmoe.tiling.dependencies import derive_dependencies
+    from hpmoe.tiling.lifetimes import share_memory
     check_limits(flow.name, flow.ep_size, flow.buffers, ops, flow.routes)
     buffers = share_memory(flow.buffers, ops, flow.routes)
     events, waits, signals, blocks = derive_dependencies(buffers, ops, flow.routes, flow.tile_rows)

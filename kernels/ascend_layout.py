@@ -7,8 +7,8 @@ import math
 from collections.abc import Sequence
 
 from hpmoe.dtypes import storage_dtype
-from hpmoe.lifetimes import memory_bytes, row_bytes
 from hpmoe.taskflow import Buffer, Taskflow, memory_of
+from hpmoe.tiling.lifetimes import memory_bytes, row_bytes
 
 ALIGNMENT = 512  # bytes: what a fast copy begins at
 HEAP = -1  # in place of a tensor's index

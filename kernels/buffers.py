@@ -9,9 +9,9 @@ import numpy as np
 from hpmoe.dtypes import numpy_dtype, storage_dtype, stored
 from hpmoe.errors import check_argument
 from hpmoe.kernels.memory import ALIGNMENT, Lease, Pool
-from hpmoe.lifetimes import row_bytes
 from hpmoe.native.loading import address
 from hpmoe.taskflow import Taskflow, memory_of
+from hpmoe.tiling.lifetimes import row_bytes
 
 
 class Places:

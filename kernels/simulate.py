@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from hpmoe.costs import WORK, Work
+from hpmoe.costs.work import WORK, Work
 from hpmoe.errors import LaunchError, check_argument
 from hpmoe.kernels.diagnosis import make_error
 from hpmoe.kernels.native import Rank, Status, load

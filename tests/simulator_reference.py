@@ -12,7 +12,7 @@ from expansion import Expansion
 from judge import extent_of
 
 from hpmoe import taskflow as tf
-from hpmoe.costs import FAN, OF_EXPERT, STREAM, UNIT, WEIGHT, Work
+from hpmoe.costs.work import FAN, OF_EXPERT, STREAM, UNIT, WEIGHT, Work
 
 
 class Task:

@@ -11,7 +11,7 @@ from simulated_layers import plan
 
 import hpmoe
 from hpmoe import Aval, Mesh
-from hpmoe.bound import rank_bounds
+from hpmoe.costs.bound import rank_bounds
 from hpmoe.workload import balanced_ids
 
 ROWS, HIDDEN, OUT = 128, 256, 64

@@ -16,8 +16,8 @@ from hpmoe import VerifyError, save_for_backward, verify
 from hpmoe.kernels import executable
 from hpmoe.kernels.memory import ALIGNMENT, Pool
 from hpmoe.layout import Layout
-from hpmoe.lifetimes import Touched, lifetimes_of, memory_bytes, share_memory
 from hpmoe.taskflow import rebuild
+from hpmoe.tiling.lifetimes import Touched, lifetimes_of, memory_bytes, share_memory
 
 EVEN = Layer(ep=1, T=6, H=4, I=2, E=3, K=2)  # gate_up is as wide as the hidden states
 

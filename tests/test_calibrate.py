@@ -15,7 +15,7 @@ from hpmoe.calibrating import agreement, bodies, cpu as calibrating_cpu, overhea
 from hpmoe.calibrating.fit import Samples, fit
 from hpmoe.calibrating.runs import Run, Runs
 from hpmoe.cli import main
-from hpmoe.costs import Work, core_us
+from hpmoe.costs.work import Work, core_us
 from hpmoe.host import cache_folder
 from hpmoe.kernels import ascend_build
 from hpmoe.layout import Layout

@@ -7,7 +7,7 @@ import pytest
 from simulated_layers import plan
 
 import hpmoe
-from hpmoe.bound import rank_bounds
+from hpmoe.costs.bound import rank_bounds
 from hpmoe.machine import Body
 from hpmoe.workload import imbalanced_ids
 

@@ -10,8 +10,8 @@ import hpmoe
 from hpmoe import taskflow as tf
 from hpmoe.commands import show
 from hpmoe.commands.layer import Layer
+from hpmoe.costs.tile_choice import choose_tile
 from hpmoe.layout import Layout
-from hpmoe.tile_choice import choose_tile
 from hpmoe.timelines.timeline import RATES
 from hpmoe.transforms.assign_queues import as_reference
 from hpmoe.transforms.likely_slots import LikelySlots, likely_costs

@@ -7,7 +7,7 @@ from simulated_layers import NPU, plan
 
 import hpmoe
 from hpmoe import ArgumentError, Aval, LaunchError, Mesh
-from hpmoe.costs import Work
+from hpmoe.costs.work import Work
 from hpmoe.timelines.timeline import RATES
 from hpmoe.workload import balanced_ids, imbalanced_ids
 

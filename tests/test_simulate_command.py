@@ -8,12 +8,12 @@ import pytest
 from simulated_layers import NPU, plan
 
 import hpmoe
-from hpmoe.bound import rank_bounds
 from hpmoe.cli import main
 from hpmoe.commands import ablation, micro, paper_table
 from hpmoe.commands.ablation import distinct_ranks
 from hpmoe.commands.layer import ROOM, Layer
 from hpmoe.commands.orders import by_destination, interleaved
+from hpmoe.costs.bound import rank_bounds
 from hpmoe.transforms.assign_queues import round_robin
 from hpmoe.workload import balanced_ids, imbalanced_ids
 

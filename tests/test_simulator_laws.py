@@ -12,8 +12,8 @@ from simulated_layers import plan
 
 import hpmoe
 from hpmoe import Aval
-from hpmoe.bound import rank_bounds
-from hpmoe.costs import Work, with_fans
+from hpmoe.costs.bound import rank_bounds
+from hpmoe.costs.work import Work, with_fans
 from hpmoe.layout import Layout
 from hpmoe.timelines.text import after_last
 from hpmoe.timelines.timeline import RATES as SHARED

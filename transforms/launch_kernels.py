@@ -6,8 +6,8 @@ from collections.abc import Iterator
 
 from hpmoe.calling.staging import transform
 from hpmoe.errors import TransformError
-from hpmoe.lifetimes import row_bytes
 from hpmoe.taskflow import Domain, Taskflow, TileOp, rebuild
+from hpmoe.tiling.lifetimes import row_bytes
 
 # What the first parameter of a LAUNCH says: whose rows, besides the launch itself, it lays out anew.
 NO_ROWS, SENT_ROWS, RECEIVED_ROWS = range(3)

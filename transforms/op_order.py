@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from hpmoe import taskflow as tf
-from hpmoe.next_ops import next_ops
+from hpmoe.tiling.next_ops import next_ops
 
 
 def op_order(flow: tf.Taskflow, costs: Sequence[float]) -> list[int]:

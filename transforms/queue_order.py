@@ -8,8 +8,8 @@ from collections.abc import Sequence
 import numpy as np
 
 from hpmoe import taskflow as tf
-from hpmoe.lifetimes import row_bytes
 from hpmoe.machine import Machine
+from hpmoe.tiling.lifetimes import row_bytes
 from hpmoe.transforms.likely_slots import LikelySlots, grids_of, is_put
 from hpmoe.transforms.op_order import op_order
 from hpmoe.transforms.vector_workers import num_computing

@@ -5,12 +5,12 @@ from __future__ import annotations
 from typing import Literal
 
 from hpmoe.calling.staging import transform
+from hpmoe.costs.tile_choice import choose_tile
 from hpmoe.errors import check_argument, is_int, is_name
 from hpmoe.machine import Machine, cpu
 from hpmoe.program import Program
 from hpmoe.taskflow import Taskflow
-from hpmoe.tile_choice import choose_tile
-from hpmoe.tiling import tile_program
+from hpmoe.tiling.tiler import tile_program
 
 Size = int | Literal["auto"] | None
 

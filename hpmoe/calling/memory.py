@@ -8,8 +8,8 @@ from typing import Any
 
 from hpmoe.errors import check_argument
 from hpmoe.layout import received_rows
-from hpmoe.lifetimes import memory_bytes
 from hpmoe.taskflow import Taskflow
+from hpmoe.tiling.lifetimes import memory_bytes
 
 MIB = 2 ** 20
 

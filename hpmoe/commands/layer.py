@@ -11,11 +11,11 @@ import mindspore as ms
 import numpy as np
 
 import hpmoe
-from hpmoe.bound import rank_bounds
 from hpmoe.calling.planned_rows import row_bucket, with_max_rows
 from hpmoe.calling.rank_arrays import to_arrays
 from hpmoe.calling.running import Runner
 from hpmoe.commands import demo, show
+from hpmoe.costs.bound import rank_bounds
 from hpmoe.dtypes import numpy_dtype
 from hpmoe.placement import Placement
 from hpmoe.routing import rows_to_ranks

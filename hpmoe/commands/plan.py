@@ -15,14 +15,14 @@ import hpmoe
 from hpmoe.calling import running
 from hpmoe.commands import options, show
 from hpmoe.commands.progress import Progress
-from hpmoe.dependencies import derive_dependencies
 from hpmoe.kernels.packing import pack
-from hpmoe.lifetimes import lifetimes_of, memory_fault
 from hpmoe.native import planner
 from hpmoe.program import Program
 from hpmoe.proofs.regions import region_fault
 from hpmoe.proofs.verify import verify
 from hpmoe.taskflow import make_tasks
+from hpmoe.tiling.dependencies import derive_dependencies
+from hpmoe.tiling.lifetimes import lifetimes_of, memory_fault
 from hpmoe.vjp import linearize
 
 SUMMARY = "measures planning: from tracing to the packed image of one rank, both directions"

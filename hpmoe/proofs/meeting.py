@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from hpmoe import taskflow as tf
 from hpmoe.intervals import Interval, meet
-from hpmoe.lifetimes import row_bytes
+from hpmoe.tiling.lifetimes import row_bytes
 
 
 def may_meet(flow: tf.Taskflow, later: int, earlier: int) -> bool:

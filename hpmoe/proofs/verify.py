@@ -5,9 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from hpmoe import taskflow as tf
-from hpmoe.dependencies import derive_dependencies
 from hpmoe.errors import VerifyError, check_argument
-from hpmoe.lifetimes import memory_fault
 from hpmoe.native.planner import find_runnable, kept_waits, prune_waits
 from hpmoe.proofs.cycles import find_stuck
 from hpmoe.proofs.events import check_counts, check_tables, derived_events, with_blocks
@@ -19,6 +17,8 @@ from hpmoe.proofs.regions import region_fault
 from hpmoe.proofs.rows import op_spans, spans
 from hpmoe.proofs.tasks import check_queues, check_tasks
 from hpmoe.taskflow_text import event_name, task_name
+from hpmoe.tiling.dependencies import derive_dependencies
+from hpmoe.tiling.lifetimes import memory_fault
 
 
 def verify(flow: tf.Taskflow) -> None:

@@ -10,10 +10,10 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from hpmoe import taskflow as tf
-from hpmoe.costs import OF_EXPERT, STREAM, UNIT, WEIGHT, Work, block_heights, core_us, with_fans
+from hpmoe.costs.least_paths import LeastPaths
+from hpmoe.costs.work import OF_EXPERT, STREAM, UNIT, WEIGHT, Work, block_heights, core_us, with_fans
 from hpmoe.dtypes import numpy_dtype
 from hpmoe.layout import Layout
-from hpmoe.least_paths import LeastPaths
 from hpmoe.machine import Machine
 
 

@@ -6,11 +6,11 @@ import itertools
 from typing import NamedTuple
 
 from hpmoe import taskflow as tf
-from hpmoe.costs import STREAM, WEIGHT, Work, core_us, rows_of_expert
-from hpmoe.lifetimes import row_bytes
+from hpmoe.costs.put_sizes import likely_put_cols
+from hpmoe.costs.work import STREAM, WEIGHT, Work, core_us, rows_of_expert
 from hpmoe.machine import Machine
-from hpmoe.next_ops import next_ops
-from hpmoe.put_sizes import likely_put_cols
+from hpmoe.tiling.lifetimes import row_bytes
+from hpmoe.tiling.next_ops import next_ops
 
 APART = 1.25  # longest tasks by which the last ones of static queues end apart
 

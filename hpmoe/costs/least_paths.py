@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator, Sequence
 import numpy as np
 
 from hpmoe import taskflow as tf
-from hpmoe.costs import core_us
+from hpmoe.costs.work import core_us
 from hpmoe.layout import Layout
 from hpmoe.machine import Machine
 

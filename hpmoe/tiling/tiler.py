@@ -11,13 +11,13 @@ from typing import NoReturn
 import numpy as np
 
 from hpmoe import taskflow as tf
-from hpmoe.dependencies import derive_dependencies
 from hpmoe.dtypes import FLOATS
 from hpmoe.errors import TransformError
-from hpmoe.lifetimes import share_memory
 from hpmoe.limits import check_limits
 from hpmoe.program import Atom, Aval, Equation, Literal, Program, RouteAval, Rows, Var
 from hpmoe.program_text import Names, program_window
+from hpmoe.tiling.dependencies import derive_dependencies
+from hpmoe.tiling.lifetimes import share_memory
 from hpmoe.token_rows import num_rows, token_vars
 
 COMPUTED = (*FLOATS, "bool")

@@ -5,8 +5,8 @@ from __future__ import annotations
 import math
 
 from hpmoe import taskflow as tf
-from hpmoe.lifetimes import row_bytes
 from hpmoe.machine import Machine
+from hpmoe.tiling.lifetimes import row_bytes
 
 PUT_US, LEAST_COLS = 6.0, 256
 SIGNAL_SHARE = 0.2  # of the time of a put, the most for its signals

@@ -15,10 +15,10 @@ from collections.abc import Iterator
 import numpy as np
 
 from hpmoe import taskflow as tf
-from hpmoe.event_tables import Tables, Tasks
 from hpmoe.intervals import Interval, joined
-from hpmoe.lifetimes import Release, lifetimes_of
-from hpmoe.wait_units import part_cols, read_unit
+from hpmoe.tiling.event_tables import Tables, Tasks
+from hpmoe.tiling.lifetimes import Release, lifetimes_of
+from hpmoe.tiling.wait_units import part_cols, read_unit
 
 Columns = tuple[Interval, ...]
 

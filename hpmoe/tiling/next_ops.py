@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from hpmoe import taskflow as tf
-from hpmoe.lifetimes import lifetimes_of
+from hpmoe.tiling.lifetimes import lifetimes_of
 
 
 def next_ops(flow: tf.Taskflow) -> list[set[int]]:

@@ -1,0 +1,1 @@
+"""From a Program to a Taskflow: tile operations, which tasks wait for which, and what shares memory."""
