@@ -9,7 +9,7 @@ from simulated_layers import plan
 import hpmoe
 from hpmoe.costs.bound import rank_bounds
 from hpmoe.machine import Body
-from hpmoe.workload import imbalanced_ids
+from hpmoe.workload import balanced_ids, imbalanced_ids
 
 NPU = hpmoe.ascend_a3.replace(num_aic=3, num_aiv=5, repoll_us=0.5, l2_bytes=1e6, l2_bytes_per_us=8e5, memory_bytes_per_us=1.5e5)
 HOST = hpmoe.cpu(ep_size=2).replace(num_aic=4, host_cores=2.0, l2_bytes=2e6, matmul_fill_us=0.3,
@@ -108,3 +108,14 @@ def test_a_plan_for_another_machine_is_as_good_there(name):
         assert spans[-1] >= max(b.total for b in rank_bounds(flow, machine, ids))
     for slow, fast in zip(spans, spans[1:], strict=False):
         assert slow * (1 + AGAIN) >= fast and slow <= 4 * fast * (1 + AGAIN), spans
+
+
+@pytest.mark.parametrize("direction", ["forward", "backward"])
+@pytest.mark.parametrize("machine", [hpmoe.ascend_a3, hpmoe.ascend_a2.replace(node_size=1)], ids=lambda m: m.name)
+def test_workers_that_could_send_faster_than_they_copy_and_than_links_take_it_make_no_plan_slower(machine, direction):
+    spans = []
+    for faster in (1, 10, 1000):
+        on = machine.replace(worker_link_bytes_per_us=machine.worker_link_bytes_per_us * faster)
+        flow = plan(ep=4, T=512, direction=direction, machine=on, max_rows=1024)
+        spans.append(hpmoe.simulate(flow, routing=balanced_ids(4, 512, 2, 8)).span)
+    assert spans[1] <= spans[0] * (1 + NOISE) and spans[2] <= spans[1] * (1 + NOISE), spans

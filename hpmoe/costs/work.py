@@ -260,6 +260,11 @@ def device_copy_rate(machine: Machine) -> float:
     return min(workers * machine.copy_bytes_per_us, machine.memory_bytes_per_us)
 
 
+def put_rate(machine: Machine) -> float:
+    """Bytes for each microsecond of one worker that puts rows while others leave it the link."""
+    return min(machine.worker_link_bytes_per_us, machine.copy_bytes_per_us, machine.worker_l2_bytes_per_us)
+
+
 def _is_transfer(op: tf.TileOp) -> bool:
     return bool(op.num_peers) or op.is_collective or op.moves_copies
 
