@@ -12,7 +12,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from hpmoe import taskflow as tf
-from hpmoe.costs import put_rate
+from hpmoe.costs.work import put_rate
 from hpmoe.machine import Machine
 
 
