@@ -22,7 +22,7 @@ NOT_REACHED = {
     ("hpmoe/tracing/entry.py", "recorder.pending"): "raises again what a case did",
     ("hpmoe/tracing/recorder.py", "did not report"): "guards against MindSpore calls that report nothing; none is known",
     ("hpmoe/tracing/rules_moe.py", "ops.grouped_matmul"): "no MindSpore of this version has it on a CPU",
-    ("hpmoe/tracing/rules_reduce.py", "softmax over several"): "MindSpore refuses it first",
+    ("hpmoe/tracing/rules_norms.py", "softmax over several"): "MindSpore refuses it first",
     ("hpmoe/tracing/tracer.py", "AttributeError"): "Python's protocol for a missing attribute",
     ("hpmoe/tracing/pynative.py", "AttributeError"): "Python's protocol for a missing attribute",
     ("hpmoe/tracing/pynative.py", "raise interrupt"): "Ctrl-C while a trace ends; test_tracing_errors.py",

@@ -3,8 +3,12 @@
 # These modules fill the table of calls.
 from hpmoe.tracing import (
     indexing as indexing,
-    rules_elementwise as rules_elementwise,
+    rules_activations as rules_activations,
+    rules_arithmetic as rules_arithmetic,
+    rules_choices as rules_choices,
+    rules_matmul as rules_matmul,
     rules_moe as rules_moe,
+    rules_norms as rules_norms,
     rules_reduce as rules_reduce,
     rules_shape as rules_shape,
 )

@@ -1,4 +1,4 @@
-"""MindSpore's reductions, softmax, norms and matmuls."""
+"""MindSpore's sums, means, maxima and what is made of them."""
 
 from __future__ import annotations
 
@@ -8,19 +8,18 @@ from typing import Any
 
 from hpmoe.dtypes import HALVES
 from hpmoe.primitives import elementwise as e
-from hpmoe.primitives.matmul import matmul as matmul_primitive
 from hpmoe.primitives.reduction import reduce_max, reduce_sum
-from hpmoe.primitives.shape import dtype_param, reshape
+from hpmoe.primitives.shape import dtype_param
 from hpmoe.program import Rows
 from hpmoe.tracing.calls import call
 from hpmoe.tracing.errors import not_traceable
-from hpmoe.tracing.promote import emit, in_float32, promote_dtypes, refuse_integers, to_dtype, to_float, wide
+from hpmoe.tracing.promote import emit, in_float32, refuse_integers, to_dtype, to_float
 from hpmoe.tracing.recorder import Recorder
-from hpmoe.tracing.rules_elementwise import logical_not
-from hpmoe.tracing.rules_shape import axis_of, dims_of, swap_axes
+from hpmoe.tracing.rules_arithmetic import logical_not
+from hpmoe.tracing.rules_shape import axis_of
 
 
-def _axes(x: Any, dim: Any) -> list[int]:
+def axes_of(x: Any, dim: Any) -> list[int]:
     rank = len(x.hpmoe_aval.shape)
     if dim is None or (isinstance(dim, (list, tuple)) and not dim):
         return list(range(rank))
@@ -56,7 +55,7 @@ def _sum(r: Recorder, x: Any, axes: Sequence[int], keepdim: bool, mean: bool, **
 def sum_(r: Recorder, input: Any, dim: Any = None, keepdim: bool = False, dtype: Any = None) -> Any:
     name = r.dtype_name(dtype) if dtype else None
     name = name or ("int64" if input.hpmoe_aval.dtype in ("bool", "int32") else input.hpmoe_aval.dtype)
-    return _total(r, input, _axes(input, dim), keepdim, name)
+    return _total(r, input, axes_of(input, dim), keepdim, name)
 
 
 @call("ReduceSum")
@@ -65,7 +64,7 @@ def reduce_sum_(r: Recorder, input: Any, dim: Any = None, keepdim: bool = False,
         raise not_traceable("ReduceSum with skip_mode", "no axes would mean none or all of them", "mint.sum(x, axes)")
     if input.hpmoe_aval.dtype == "bool":
         return any_(r, input, dim, keepdim)
-    return _total(r, input, _axes(input, dim), keepdim, input.hpmoe_aval.dtype)
+    return _total(r, input, axes_of(input, dim), keepdim, input.hpmoe_aval.dtype)
 
 
 @call("DeprecatedSum")
@@ -75,7 +74,7 @@ def sum_method(r: Recorder, input: Any, dim: Any = None, dtype: Any = None, keep
 
 @call("MeanExt", "ReduceMean", "DeprecatedMean")
 def mean(r: Recorder, input: Any, dim: Any = None, keepdim: bool = False, dtype: Any = None) -> Any:
-    axes = _axes(input, dim)
+    axes = axes_of(input, dim)
     sizes = [input.hpmoe_aval.shape[a] for a in axes]
     if any(isinstance(n, Rows) for n in sizes):
         raise not_traceable("a mean over the received rows", "their number is known only when the kernel runs",
@@ -90,7 +89,7 @@ def mean(r: Recorder, input: Any, dim: Any = None, keepdim: bool = False, dtype:
 
 @call("Max", "ReduceMax", "DeprecatedMax", "AmaxExt")
 def max_(r: Recorder, input: Any, dim: Any = None, keepdim: bool = False) -> Any:
-    return _reduce(r, reduce_max, input, _axes(input, dim), keepdim)
+    return _reduce(r, reduce_max, input, axes_of(input, dim), keepdim)
 
 
 @call("Any", "ReduceAny")
@@ -117,7 +116,7 @@ def max_with_index(r: Recorder, *args: Any, **kwargs: Any) -> Any:
 @call("Var")
 @in_float32
 def variance(r: Recorder, input: Any, dim: Any = None, correction: int = 1, keepdim: bool = False) -> Any:
-    axes = _axes(input, dim)
+    axes = axes_of(input, dim)
     centered = emit(r, e.sub, input, mean(r, input, axes, True))
     count = math.prod(input.hpmoe_aval.shape[a] for a in axes)
     total = _reduce(r, reduce_sum, emit(r, e.square, centered), axes, keepdim)
@@ -154,142 +153,3 @@ def vector_norm(r: Recorder, x: Any, ord: Any = 2, dim: Any = None, keepdim: boo
     if ord != 2:
         raise not_traceable(f"a norm of order {ord}", "it has no primitive", "ord=2, or sums of mint.abs(x)")
     return emit(r, e.sqrt, sum_(r, emit(r, e.square, x), dim, keepdim))
-
-
-# Softmax and norms.
-
-def _shifted(r: Recorder, x: Any, axis: int) -> Any:
-    peak = r(e.stop_gradient, r(reduce_max, x, axis=axis, keepdims=True))
-    return emit(r, e.sub, x, peak)
-
-
-def _one_axis(x: Any, dim: Any) -> int:
-    axes = _axes(x, -1 if dim is None else dim)
-    if len(axes) != 1:
-        raise not_traceable("softmax over several dimensions", "it is over one", "softmax over one dimension")
-    return axes[0]
-
-
-@call("Softmax")
-@in_float32
-def softmax(r: Recorder, input: Any, dim: Any = -1, dtype: Any = None) -> Any:
-    x, axis = to_dtype(r, input, r.dtype_name(dtype)) if dtype else input, _one_axis(input, dim)
-    powers = emit(r, e.exp, _shifted(r, x, axis))
-    return emit(r, e.div, powers, r(reduce_sum, powers, axis=axis, keepdims=True))
-
-
-@call("LogSoftmax", "LogSoftmaxExt")
-@in_float32
-def log_softmax(r: Recorder, input: Any, dim: Any = -1, dtype: Any = None) -> Any:
-    x, axis = to_dtype(r, input, r.dtype_name(dtype)) if dtype else input, _one_axis(input, dim)
-    shifted = _shifted(r, x, axis)
-    total = r(reduce_sum, emit(r, e.exp, shifted), axis=axis, keepdims=True)
-    return emit(r, e.sub, shifted, emit(r, e.log, total))
-
-
-@call("LogSumExp")
-@in_float32
-def log_sum_exp(r: Recorder, input: Any, dim: Any, keepdim: bool = False) -> Any:
-    axis = _one_axis(input, dim)
-    peak = r(e.stop_gradient, r(reduce_max, input, axis=axis, keepdims=True))
-    total = r(reduce_sum, emit(r, e.exp, emit(r, e.sub, input, peak)), axis=axis, keepdims=True)
-    out = emit(r, e.add, emit(r, e.log, total), peak)
-    dims = out.hpmoe_aval.shape
-    return out if keepdim else r(reshape, out, shape=dims[:axis] + dims[axis + 1:])
-
-
-def _affine(r: Recorder, x: Any, weight: Any, bias: Any) -> Any:
-    """x * weight + bias; the ones and zeros MindSpore makes up where the user gave none are left out."""
-    if weight is not None and not r.is_constant(weight, 1.0):
-        x = emit(r, e.mul, x, weight)
-    return x if bias is None or r.is_constant(bias, 0.0) else emit(r, e.add, x, bias)
-
-
-def _layer_norm(r: Recorder, x: Any, normalized: int, weight: Any, bias: Any, eps: float) -> tuple[Any, Any, Any]:
-    """(normalized over the last dimensions, mean, 1 / deviation), the three results MindSpore gives."""
-    axes = list(range(len(x.hpmoe_aval.shape)))[-normalized:]
-    dtype = promote_dtypes([o.hpmoe_aval.dtype for o in (x, weight, bias) if o is not None], [])
-    x = wide(r, x)
-    center = mean(r, x, axes, True)
-    shifted = emit(r, e.sub, x, center)
-    square = mean(r, emit(r, e.square, shifted), axes, True)
-    scale = emit(r, e.rsqrt, emit(r, e.add, square, eps))
-    return to_dtype(r, _affine(r, emit(r, e.mul, shifted, scale), weight, bias), dtype), center, scale
-
-
-@call("LayerNormExt")
-def layer_norm(r: Recorder, input: Any, normalized_shape: Any, weight: Any = None, bias: Any = None,
-               eps: float = 1e-5) -> Any:
-    sizes, dims = dims_of((normalized_shape,)), input.hpmoe_aval.shape
-    if dims[len(dims) - len(sizes):] != sizes:
-        raise not_traceable(f"layer_norm of {input.hpmoe_aval} over {sizes}", "these are not its last dimensions",
-                            f"normalized_shape={dims[-1:]}")
-    return _layer_norm(r, input, len(sizes), weight, bias, eps)
-
-
-@call("LayerNorm")
-def layer_norm_old(r: Recorder, input: Any, gamma: Any, beta: Any, begin_norm_axis: int = 1, begin_params_axis: int = 1,
-                   epsilon: float = 1e-7) -> Any:
-    normalized = len(input.hpmoe_aval.shape) - axis_of(input, begin_norm_axis)
-    return _layer_norm(r, input, normalized, gamma, beta, epsilon)
-
-
-@call("RmsNorm")
-@in_float32
-def rms_norm(r: Recorder, x: Any, gamma: Any, epsilon: float = 1e-6) -> Any:
-    rank, normalized = len(x.hpmoe_aval.shape), len(gamma.hpmoe_aval.shape)
-    square = mean(r, emit(r, e.square, x), list(range(rank - normalized, rank)), True)
-    scale = emit(r, e.rsqrt, emit(r, e.add, square, epsilon))
-    return emit(r, e.mul, emit(r, e.mul, x, scale), gamma), scale
-
-
-# Matmuls.
-
-@call("MatMulExt", "Mm", "Mv", "Dot", "MatMul", "BatchMatMulExt", "BatchMatMul", "Matmul")
-def matmul(r: Recorder, input: Any, other: Any, transpose_a: bool = False, transpose_b: bool = False) -> Any:
-    left, right = len(input.hpmoe_aval.shape), len(other.hpmoe_aval.shape)
-    if right > 2:
-        raise not_traceable(f"a batched matmul of {input.hpmoe_aval} and {other.hpmoe_aval}",
-                            "the right operand is one matrix", "hpmoe.grouped_matmul(rows, weight, route) for experts' "
-                            "weights, or one matmul for each matrix of ops.unstack(w, 0)")
-    x = swap_axes(r, input, -1, -2) if transpose_a else input
-    dtype = promote_dtypes([input.hpmoe_aval.dtype, other.hpmoe_aval.dtype], [])
-    x, w = to_dtype(r, x, dtype), to_dtype(r, other, dtype)
-    if right == 1:
-        column = r(reshape, w, shape=(*w.hpmoe_aval.shape, 1))
-        x = x if left > 1 else r(reshape, x, shape=(1, *x.hpmoe_aval.shape))
-        out = r(matmul_primitive, x, column, transpose=False)
-        return r(reshape, out, shape=input.hpmoe_aval.shape[:-1])
-    if left == 1:
-        out = r(matmul_primitive, r(reshape, x, shape=(1, *x.hpmoe_aval.shape)), w, transpose=bool(transpose_b))
-        return r(reshape, out, shape=out.hpmoe_aval.shape[1:])
-    return r(matmul_primitive, x, w, transpose=bool(transpose_b))
-
-
-@call("Dense", "Linear")
-def linear(r: Recorder, input: Any, weight: Any, bias: Any = None) -> Any:
-    out = matmul(r, input, weight, transpose_b=len(weight.hpmoe_aval.shape) == 2)
-    return out if bias is None else emit(r, e.add, out, bias)
-
-
-@call("Addmm")
-def addmm(r: Recorder, input: Any, mat1: Any, mat2: Any, beta: Any = 1, alpha: Any = 1) -> Any:
-    product = matmul(r, mat1, mat2)
-    product = product if alpha == 1 else emit(r, e.mul, product, alpha)
-    return emit(r, e.add, input if beta == 1 else emit(r, e.mul, input, beta), product)
-
-
-@call("BiasAdd")
-def bias_add(r: Recorder, input: Any, bias: Any, data_format: Any = 0) -> Any:
-    if len(input.hpmoe_aval.shape) != 2:
-        raise not_traceable(f"BiasAdd on {input.hpmoe_aval}", "it is for matrices", "x + bias")
-    return emit(r, e.add, input, bias)
-
-
-@call("Outer")
-def outer(r: Recorder, input: Any, vec2: Any) -> Any:
-    for x in (input, vec2):
-        if len(x.hpmoe_aval.shape) != 1:
-            raise not_traceable(f"an outer product with {x.hpmoe_aval}", "it is of two vectors", "x.flatten()")
-    column = r(reshape, input, shape=(*input.hpmoe_aval.shape, 1))
-    return emit(r, e.mul, column, vec2)

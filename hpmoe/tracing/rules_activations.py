@@ -1,0 +1,118 @@
+"""MindSpore's activation functions."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from hpmoe.primitives import elementwise as e
+from hpmoe.primitives.swiglu import gated
+from hpmoe.tracing.calls import call
+from hpmoe.tracing.errors import not_traceable
+from hpmoe.tracing.promote import emit, in_float32, refuse_integers
+from hpmoe.tracing.recorder import Recorder
+from hpmoe.tracing.rules_arithmetic import expm1, scaled
+from hpmoe.tracing.rules_choices import clamp, hardtanh, select
+from hpmoe.tracing.rules_shape import axis_of, cut, static_size
+
+
+@call("ReLU6")
+def relu6(r: Recorder, input: Any) -> Any:
+    return clamp(r, emit(r, e.relu, input), max=6.0)
+
+
+@call("LeakyReLUExt", "LeakyReLU")
+def leaky_relu(r: Recorder, input: Any, negative_slope: float = 0.01) -> Any:
+    return emit(r, e.select, emit(r, e.greater, input, 0.0), input, emit(r, e.mul, input, negative_slope))
+
+
+@call("EluExt", "Elu")
+@in_float32
+def elu(r: Recorder, input: Any, alpha: float = 1.0) -> Any:
+    is_above = emit(r, e.greater, input, 0.0)
+    below = expm1(r, emit(r, e.select, is_above, 0.0, input))
+    return emit(r, e.select, is_above, input, scaled(r, below, alpha))
+
+
+@call("SeLU", "SeLUExt")
+@in_float32
+def selu(r: Recorder, input: Any) -> Any:
+    refuse_integers(input, "a SeLU")
+    return emit(r, e.mul, elu(r, input, 1.6732632423543772), 1.0507009873554805)
+
+
+@call("CeLU")
+@in_float32
+def celu(r: Recorder, input: Any, alpha: float = 1.0) -> Any:
+    return scaled(r, elu(r, scaled(r, input, 1 / alpha)), alpha)
+
+
+@call("GeluExt")
+@in_float32
+def gelu(r: Recorder, input: Any, approximate: str = "none") -> Any:
+    if approximate == "tanh":
+        return gelu_tanh(r, input)
+    inner = emit(r, e.erf, emit(r, e.mul, input, math.sqrt(0.5)))
+    return emit(r, e.mul, emit(r, e.mul, input, 0.5), emit(r, e.add, inner, 1.0))
+
+
+@call("GeLU")
+@in_float32
+def gelu_tanh(r: Recorder, input: Any) -> Any:
+    cube = emit(r, e.mul, emit(r, e.mul, emit(r, e.square, input), input), 0.044715)
+    inner = emit(r, e.mul, emit(r, e.add, input, cube), math.sqrt(2 / math.pi))
+    return emit(r, e.mul, emit(r, e.mul, input, 0.5), emit(r, e.add, emit(r, e.tanh, inner), 1.0))
+
+
+@call("SoftplusExt")
+@in_float32
+def softplus(r: Recorder, input: Any, beta: float = 1, threshold: float = 20) -> Any:
+    x = scaled(r, input, beta)
+    out = scaled(r, emit(r, e.softplus, x), 1 / beta)
+    # Above 20 the two are the same in float32.
+    return out if threshold >= 20 else select(r, emit(r, e.greater, x, threshold), input, out)
+
+
+@call("LogSigmoid")
+@in_float32
+def log_sigmoid(r: Recorder, input: Any) -> tuple[Any, Any]:
+    out = emit(r, e.neg, emit(r, e.softplus, emit(r, e.neg, input)))
+    return out, out
+
+
+@call("MishExt")
+@in_float32
+def mish(r: Recorder, input: Any) -> Any:
+    return emit(r, e.mul, input, emit(r, e.tanh, emit(r, e.softplus, input)))
+
+
+@call("HSigmoid")
+@in_float32
+def hard_sigmoid(r: Recorder, input: Any) -> Any:
+    refuse_integers(input, "a hard sigmoid")
+    return emit(r, e.mul, hardtanh(r, emit(r, e.add, input, 3.0), 0.0, 6.0), 1 / 6)
+
+
+@call("HSwish")
+@in_float32
+def hard_swish(r: Recorder, input: Any) -> Any:
+    refuse_integers(input, "a hard swish")
+    return emit(r, e.mul, input, emit(r, e.mul, clamp(r, emit(r, e.add, input, 3.0), 0.0, 6.0), 1 / 6))
+
+
+@call("GLU")
+@in_float32
+def glu(r: Recorder, input: Any, dim: int = -1) -> Any:
+    axis = axis_of(input, dim)
+    half, odd = divmod(static_size(input, axis, "a glu"), 2)
+    if odd:
+        raise not_traceable(f"a glu over {2 * half + 1} of {input.hpmoe_aval}", "its halves are equal", "an even size")
+    return emit(r, e.mul, cut(r, input, axis, 0, half), emit(r, e.sigmoid, cut(r, input, axis, half, 2 * half)))
+
+
+@call("Swiglu")
+def swiglu(r: Recorder, input: Any, dim: int = -1) -> Any:
+    if dim % len(input.hpmoe_aval.shape) != len(input.hpmoe_aval.shape) - 1:
+        raise not_traceable(f"ops.swiglu over dimension {dim}", "the gate and up halves are of the last one",
+                            "ops.swiglu(x, -1)")
+    return r(gated, input)

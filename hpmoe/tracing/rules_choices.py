@@ -1,0 +1,81 @@
+"""MindSpore's choices between values, and arrays of one value."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hpmoe.primitives import elementwise as e
+from hpmoe.primitives.shape import broadcast_to
+from hpmoe.tracing.calls import call
+from hpmoe.tracing.draws import refuse_draw
+from hpmoe.tracing.errors import not_traceable
+from hpmoe.tracing.promote import emit, full, promote_dtypes, to_dtype
+from hpmoe.tracing.recorder import Recorder
+from hpmoe.tracing.tracer import Tracer
+
+
+@call("Select", "Where")
+def select(r: Recorder, condition: Any, input: Any, other: Any) -> Any:
+    dtype = promote_dtypes([o.hpmoe_aval.dtype for o in (input, other) if isinstance(o, Tracer)],
+                           [o for o in (input, other) if not isinstance(o, Tracer)])
+    values = [to_dtype(r, o, dtype) for o in (input, other)]
+    return emit(r, e.select, to_dtype(r, condition, "bool"), *values, dtype=dtype)
+
+
+@call("Tensor.Select", "DeprecatedSelect", "DeprecatedWhere")
+def select_method(r: Recorder, input: Any, condition: Any, y: Any) -> Any:
+    return select(r, condition, input, y)
+
+
+@call("MaskedFill", "MaskedFillScalar")
+def masked_fill(r: Recorder, input: Any, mask: Any, value: Any) -> Any:
+    return emit(r, e.select, mask, value, input, dtype=input.hpmoe_aval.dtype)
+
+
+@call("FuncDropoutExt")
+def dropout(r: Recorder, input: Any, p: Any, training: Any, *unused: Any) -> Any:
+    if training:
+        refuse_draw(r, "the random operation FuncDropoutExt")
+    return input
+
+
+@call("ClampScalar", "ClampTensor")
+def clamp(r: Recorder, input: Any, min: Any = None, max: Any = None) -> Any:
+    """What equals a bound keeps its gradient."""
+    if min is None and max is None:
+        raise not_traceable("a clamp without bounds", "it does nothing", "the tensor as it is, or min= or max=")
+    out = input if min is None else select(r, emit(r, e.less, input, min), min, input)
+    return out if max is None else select(r, emit(r, e.greater, out, max), max, out)
+
+
+@call("Hardtanh")
+def hardtanh(r: Recorder, input: Any, min_val: Any = -1.0, max_val: Any = 1.0) -> Any:
+    """What equals a bound has no gradient."""
+    out = select(r, emit(r, e.less_equal, input, min_val), min_val, input)
+    return select(r, emit(r, e.greater_equal, out, max_val), max_val, out)
+
+
+# Arrays of one value.
+
+def _like(r: Recorder, input: Any, value: Any, dtype: Any) -> Any:
+    return full(r, input.hpmoe_aval.shape, value, r.dtype_name(dtype) or input.hpmoe_aval.dtype)
+
+
+@call("ZerosLike", "ZerosLikeExt")
+def zeros_like(r: Recorder, input: Any, dtype: Any = None) -> Any:
+    return _like(r, input, 0.0, dtype)
+
+
+@call("OnesLike", "OnesLikeExt")
+def ones_like(r: Recorder, input: Any, dtype: Any = None) -> Any:
+    return _like(r, input, 1.0, dtype)
+
+
+@call("FullLike")
+def full_like(r: Recorder, input: Any, fill_value: Any, dtype: Any = None) -> Any:
+    return _like(r, input, fill_value, dtype)
+
+
+@call("ExpandAs")
+def expand_as(r: Recorder, input: Any, other: Any) -> Any:
+    return r(broadcast_to, input, shape=other.hpmoe_aval.shape)

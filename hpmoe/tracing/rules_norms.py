@@ -1,0 +1,100 @@
+"""MindSpore's softmax and norms."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hpmoe.primitives import elementwise as e
+from hpmoe.primitives.reduction import reduce_max, reduce_sum
+from hpmoe.primitives.shape import reshape
+from hpmoe.tracing.calls import call
+from hpmoe.tracing.errors import not_traceable
+from hpmoe.tracing.promote import emit, in_float32, promote_dtypes, to_dtype, wide
+from hpmoe.tracing.recorder import Recorder
+from hpmoe.tracing.rules_reduce import axes_of, mean
+from hpmoe.tracing.rules_shape import axis_of, dims_of
+
+
+def _shifted(r: Recorder, x: Any, axis: int) -> Any:
+    peak = r(e.stop_gradient, r(reduce_max, x, axis=axis, keepdims=True))
+    return emit(r, e.sub, x, peak)
+
+
+def _one_axis(x: Any, dim: Any) -> int:
+    axes = axes_of(x, -1 if dim is None else dim)
+    if len(axes) != 1:
+        raise not_traceable("softmax over several dimensions", "it is over one", "softmax over one dimension")
+    return axes[0]
+
+
+@call("Softmax")
+@in_float32
+def softmax(r: Recorder, input: Any, dim: Any = -1, dtype: Any = None) -> Any:
+    x, axis = to_dtype(r, input, r.dtype_name(dtype)) if dtype else input, _one_axis(input, dim)
+    powers = emit(r, e.exp, _shifted(r, x, axis))
+    return emit(r, e.div, powers, r(reduce_sum, powers, axis=axis, keepdims=True))
+
+
+@call("LogSoftmax", "LogSoftmaxExt")
+@in_float32
+def log_softmax(r: Recorder, input: Any, dim: Any = -1, dtype: Any = None) -> Any:
+    x, axis = to_dtype(r, input, r.dtype_name(dtype)) if dtype else input, _one_axis(input, dim)
+    shifted = _shifted(r, x, axis)
+    total = r(reduce_sum, emit(r, e.exp, shifted), axis=axis, keepdims=True)
+    return emit(r, e.sub, shifted, emit(r, e.log, total))
+
+
+@call("LogSumExp")
+@in_float32
+def log_sum_exp(r: Recorder, input: Any, dim: Any, keepdim: bool = False) -> Any:
+    axis = _one_axis(input, dim)
+    peak = r(e.stop_gradient, r(reduce_max, input, axis=axis, keepdims=True))
+    total = r(reduce_sum, emit(r, e.exp, emit(r, e.sub, input, peak)), axis=axis, keepdims=True)
+    out = emit(r, e.add, emit(r, e.log, total), peak)
+    dims = out.hpmoe_aval.shape
+    return out if keepdim else r(reshape, out, shape=dims[:axis] + dims[axis + 1:])
+
+
+def _affine(r: Recorder, x: Any, weight: Any, bias: Any) -> Any:
+    """x * weight + bias; the ones and zeros MindSpore makes up where the user gave none are left out."""
+    if weight is not None and not r.is_constant(weight, 1.0):
+        x = emit(r, e.mul, x, weight)
+    return x if bias is None or r.is_constant(bias, 0.0) else emit(r, e.add, x, bias)
+
+
+def _layer_norm(r: Recorder, x: Any, normalized: int, weight: Any, bias: Any, eps: float) -> tuple[Any, Any, Any]:
+    """(normalized over the last dimensions, mean, 1 / deviation), the three results MindSpore gives."""
+    axes = list(range(len(x.hpmoe_aval.shape)))[-normalized:]
+    dtype = promote_dtypes([o.hpmoe_aval.dtype for o in (x, weight, bias) if o is not None], [])
+    x = wide(r, x)
+    center = mean(r, x, axes, True)
+    shifted = emit(r, e.sub, x, center)
+    square = mean(r, emit(r, e.square, shifted), axes, True)
+    scale = emit(r, e.rsqrt, emit(r, e.add, square, eps))
+    return to_dtype(r, _affine(r, emit(r, e.mul, shifted, scale), weight, bias), dtype), center, scale
+
+
+@call("LayerNormExt")
+def layer_norm(r: Recorder, input: Any, normalized_shape: Any, weight: Any = None, bias: Any = None,
+               eps: float = 1e-5) -> Any:
+    sizes, dims = dims_of((normalized_shape,)), input.hpmoe_aval.shape
+    if dims[len(dims) - len(sizes):] != sizes:
+        raise not_traceable(f"layer_norm of {input.hpmoe_aval} over {sizes}", "these are not its last dimensions",
+                            f"normalized_shape={dims[-1:]}")
+    return _layer_norm(r, input, len(sizes), weight, bias, eps)
+
+
+@call("LayerNorm")
+def layer_norm_old(r: Recorder, input: Any, gamma: Any, beta: Any, begin_norm_axis: int = 1, begin_params_axis: int = 1,
+                   epsilon: float = 1e-7) -> Any:
+    normalized = len(input.hpmoe_aval.shape) - axis_of(input, begin_norm_axis)
+    return _layer_norm(r, input, normalized, gamma, beta, epsilon)
+
+
+@call("RmsNorm")
+@in_float32
+def rms_norm(r: Recorder, x: Any, gamma: Any, epsilon: float = 1e-6) -> Any:
+    rank, normalized = len(x.hpmoe_aval.shape), len(gamma.hpmoe_aval.shape)
+    square = mean(r, emit(r, e.square, x), list(range(rank - normalized, rank)), True)
+    scale = emit(r, e.rsqrt, emit(r, e.add, square, epsilon))
+    return emit(r, e.mul, emit(r, e.mul, x, scale), gamma), scale
