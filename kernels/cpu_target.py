@@ -13,8 +13,9 @@ from hpmoe.dtypes import numpy_dtype
 from hpmoe.errors import check_argument
 from hpmoe.kernels.buffers import describe
 from hpmoe.kernels.diagnosis import make_error
+from hpmoe.kernels.image import unpack_image
 from hpmoe.kernels.native import Rank, Status, load
-from hpmoe.kernels.protocol import Code, Dtype, unpack_image
+from hpmoe.kernels.protocol import Code, Dtype
 from hpmoe.native.loading import address
 
 ELEMENT_TYPES = {code: numpy_dtype(code.name.lower()) for code in Dtype}

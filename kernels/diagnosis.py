@@ -4,7 +4,8 @@ import numpy as np
 
 from hpmoe import taskflow as tf
 from hpmoe.errors import LaunchError
-from hpmoe.kernels.protocol import Code, Opcode, unpack_image
+from hpmoe.kernels.image import unpack_image
+from hpmoe.kernels.protocol import Code, Opcode
 from hpmoe.kernels.unpacking import read_table, read_tasks
 
 MAX_NAMED = 8

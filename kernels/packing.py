@@ -9,6 +9,7 @@ import numpy as np
 from hpmoe.dtypes import storage_dtype
 from hpmoe.errors import TransformError
 from hpmoe.kernels import protocol
+from hpmoe.kernels.image import pack_image
 from hpmoe.kernels.native import Tables, load
 from hpmoe.kernels.protocol import Cols, Domain, DropPolicy, Dtype, MapCode, Opcode, Reduction, Rows
 from hpmoe.taskflow import SIGNAL, WAIT, Access, Buffer, RoutePlan, Taskflow, TileOp, make_tasks
@@ -30,8 +31,8 @@ def pack(flow: Taskflow) -> np.ndarray:
         **_routes(flow.routes),
         "peer_order": flow.peer_order.reshape(-1).astype("<i4"),
     }
-    return protocol.pack_image(sections, ep_size=flow.ep_size, tile_rows=flow.tile_rows, num_events=len(flow.events),
-                               index_bits=index_bits)
+    return pack_image(sections, ep_size=flow.ep_size, tile_rows=flow.tile_rows, num_events=len(flow.events),
+                      index_bits=index_bits)
 
 
 def _pack_forms(flow: Taskflow, ops: np.ndarray) -> tuple[np.ndarray, int, dict[str, np.ndarray]]:

@@ -10,7 +10,7 @@ import hpmoe
 from hpmoe import Aval, trace
 from hpmoe.dtypes import numpy_dtype
 from hpmoe.errors import LaunchError
-from hpmoe.kernels import protocol
+from hpmoe.kernels.image import unpack_image
 
 
 @pytest.mark.parametrize("layer, factor, policy, options", [
@@ -61,7 +61,7 @@ def test_capacity_without_drops_is_checked():
     run.inputs[1][...] = [(1, 3)] * 11 + [(0, 2)] * 5
     run.assert_close_to_float64()
     image = run.kernel.image.copy()
-    protocol.unpack_image(image)[1]["routes"]["capacity_factor"] = 1.25
+    unpack_image(image)[1]["routes"]["capacity_factor"] = 1.25
     with pytest.raises(LaunchError, match="11 tokens of rank 0 chose expert 1; its capacity is 10"):
         run.kernel.replace(image=image).run([run.inputs])
 

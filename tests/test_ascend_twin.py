@@ -12,7 +12,8 @@ from native.image_builder import ImageBuilder
 
 import hpmoe
 from hpmoe.errors import LaunchError
-from hpmoe.kernels import protocol, twin_target
+from hpmoe.kernels import twin_target
+from hpmoe.kernels.image import unpack_image
 from hpmoe.kernels.memory import Pool
 from hpmoe.kernels.native import Status
 from hpmoe.kernels.protocol import Code, Opcode
@@ -106,7 +107,7 @@ def test_lost_signal_names_task_and_event_and_the_next_launch_works():
     kernel, inputs = one_expert_a_rank()
     want = kernel.run(inputs)
     image = kernel.image.copy()
-    _, sections = protocol.unpack_image(image)
+    _, sections = unpack_image(image)
     opcodes = sections["ops"]["opcode"][sections["forms"]["op"]]
     lost = np.flatnonzero((opcodes == Opcode.GMM) & (sections["forms"]["num_signals"] > 0))
     sections["forms"]["num_signals"][lost] = 0

@@ -55,7 +55,7 @@ NOT_REACHED = {
     ("kernels/cpu_target.py", ""): "launch gets what Executable packed; test_native_runtime.py calls it itself",
     ("kernels/native.py", "use_blas"): "`hpmoe bench` alone loads a library by name; test_native_bodies.py",
     ("kernels/packing.py", "pack:"): "verify names such tables before; test_packing.py",
-    ("kernels/protocol.py", "pack_image"): "test_packing.py: sections of other dtypes",
+    ("kernels/image.py", "pack_image"): "test_packing.py: sections of other dtypes",
 }
 
 

@@ -9,7 +9,8 @@ from helpers import Layer
 
 import hpmoe
 from hpmoe.errors import ArgumentError, LaunchError
-from hpmoe.kernels import ascend_heap, ascend_layout, ascend_target, protocol
+from hpmoe.kernels import ascend_heap, ascend_layout, ascend_target
+from hpmoe.kernels.image import unpack_image
 from hpmoe.kernels.protocol import Code, Opcode
 
 SMALL = Layer(ep=1, T=7, H=32, I=16, E=2, K=2)
@@ -199,7 +200,7 @@ def test_a_lost_signal_names_task_and_event():
     (x, *rest), ids = run.local(0)
     kernel = run.ranks[0].lower(x, ids, *rest)
     image = kernel.image.copy()
-    _, sections = protocol.unpack_image(image)
+    _, sections = unpack_image(image)
     opcodes = sections["ops"]["opcode"][sections["forms"]["op"]]
     sections["forms"]["num_signals"][(opcodes == Opcode.GMM) & (sections["forms"]["num_signals"] > 0)] = 0
     broken = kernel.replace(image=image)

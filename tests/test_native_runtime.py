@@ -11,6 +11,7 @@ from native.image_builder import MoeLayer
 
 from hpmoe.errors import ArgumentError, LaunchError
 from hpmoe.kernels import launch, load, protocol, use_blas
+from hpmoe.kernels.image import unpack_image
 from hpmoe.kernels.native import find_blas
 from hpmoe.kernels.protocol import Code, Opcode
 
@@ -100,7 +101,7 @@ def test_relaunch_continues_the_epoch_and_repeats_every_bit():
 
 def test_trace_orders_waits_bodies_and_ends():
     moe = layer()
-    num_tasks = len(protocol.unpack_image(moe.image)[1]["tasks"])
+    num_tasks = len(unpack_image(moe.image)[1]["tasks"])
     trace = np.zeros((2, num_tasks, 3), np.int64)
     run(moe.image, moe.make_buffers(np.random.default_rng(2), [10, 10]), [10, 10], trace=trace)
     assert (trace > 0).all() and (np.diff(trace, axis=2) >= 0).all()
@@ -112,7 +113,7 @@ def test_trace_orders_waits_bodies_and_ends():
 def without_signal(image, opcode):
     """The image with the signals of the first task of this opcode lost."""
     image = image.copy()
-    _, sections = protocol.unpack_image(image)
+    _, sections = unpack_image(image)
     opcodes = sections["ops"]["opcode"][sections["forms"]["op"]]
     sections["forms"]["num_signals"][np.flatnonzero(opcodes == opcode)[0]] = 0  # a hand-made image has a form a task
     return image
@@ -140,7 +141,7 @@ def test_diagnosis_names_who_should_have_signalled():
 
 def test_extra_signal_is_reported():
     moe = layer(ep_size=1, num_queues=1)
-    _, sections = protocol.unpack_image(moe.image)
+    _, sections = unpack_image(moe.image)
     sections["event_runs"]["mult"][-1] -= 1
     with pytest.raises(LaunchError, match="received 3 where its threshold is 2") as error:
         run(moe.image, moe.make_buffers(np.random.default_rng(0), [10]), [10])
@@ -149,7 +150,7 @@ def test_extra_signal_is_reported():
 
 def test_more_rows_than_the_plan_holds():
     moe = layer()
-    _, sections = protocol.unpack_image(moe.image)
+    _, sections = unpack_image(moe.image)
     sections["routes"]["max_rows"] = 9
     with pytest.raises(LaunchError, match="would receive more than the plan holds: .* 9 fit") as error:
         run(moe.image, moe.make_buffers(np.random.default_rng(0), [10, 10]), [10, 10])
@@ -222,7 +223,7 @@ TABLE_FAULTS = [
 @pytest.mark.parametrize("table, field, value, words", TABLE_FAULTS)
 def test_broken_table(table, field, value, words):
     image = layer().image
-    _, sections = protocol.unpack_image(image)
+    _, sections = unpack_image(image)
     column = sections[table] if field is ... else sections[table][field]
     column[:] = value
     assert_broken(image, words)
@@ -231,7 +232,7 @@ def test_broken_table(table, field, value, words):
 @pytest.mark.parametrize("mode", ["rows", "cols"])
 def test_broken_operand_mode(mode):
     image = layer().image
-    _, sections = protocol.unpack_image(image)
+    _, sections = unpack_image(image)
     sections["ops"]["operands"][mode][:] = 2
     assert_broken(image, "mode its op cannot take")
 

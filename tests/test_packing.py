@@ -7,7 +7,7 @@ import pytest
 
 import hpmoe
 from hpmoe import taskflow as tf
-from hpmoe.kernels import protocol
+from hpmoe.kernels.image import unpack_image
 from hpmoe.kernels.packing import pack
 from hpmoe.kernels.unpacking import read_table, read_tasks
 from hpmoe.transforms.assign_queues import POLICIES
@@ -39,7 +39,7 @@ def read_events(header, sections):
 def assert_survives_packing(flow):
     """Tasks, waits, signals and events read from the image are those of the flow; returns the image and its header."""
     image = pack(flow)
-    header, sections = protocol.unpack_image(image)
+    header, sections = unpack_image(image)
     order = np.concatenate(flow.queues)
     tasks, _ = read_tasks(header, sections)
     np.testing.assert_array_equal(tasks, flow.tasks[order])

@@ -2,6 +2,7 @@
 
 import numpy as np
 
+from hpmoe.kernels.image import pack_image
 from hpmoe.kernels.protocol import (
     BUFFER,
     EVENT_RUN,
@@ -21,7 +22,6 @@ from hpmoe.kernels.protocol import (
     Opcode,
     Remote,
     Rows,
-    pack_image,
 )
 
 OWN = (Rows.OWN, Cols.OWN)
