@@ -4,7 +4,7 @@ import hpmoe.interrupts  # noqa: F401  first: the others take seconds
 import hpmoe.kernels.executable  # noqa: F401  registers the cpu target
 import hpmoe.kernels.twin_target  # noqa: F401  registers ascend-twin
 from hpmoe.calling.spmd import spmd as spmd
-from hpmoe.calling.staging import chain as chain, transform as transform
+from hpmoe.calling.transform import chain as chain, transform as transform
 from hpmoe.errors import (
     ArgumentError as ArgumentError,
     LaunchError as LaunchError,

@@ -15,7 +15,8 @@ from hpmoe.calling.one_call import Traced
 from hpmoe.calling.planned_rows import routes_of, row_bucket, with_max_rows
 from hpmoe.calling.running import Runner
 from hpmoe.calling.spmd import Spmd
-from hpmoe.calling.staging import Staged, chain, describe, level_of
+from hpmoe.calling.staging import Staged, describe, level_of
+from hpmoe.calling.transform import chain
 from hpmoe.commands.progress import Progress
 from hpmoe.errors import check_argument, is_int, is_name, is_number
 from hpmoe.kernels.simulated_inputs import given_ids

@@ -6,7 +6,7 @@ from collections.abc import Mapping
 
 from mindspore import Tensor
 
-from hpmoe.calling.staging import transform
+from hpmoe.calling.transform import transform
 from hpmoe.errors import check_argument
 from hpmoe.primitives.elementwise import is_differentiable
 from hpmoe.program import Program

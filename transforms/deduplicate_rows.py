@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hpmoe.calling.staging import transform
+from hpmoe.calling.transform import transform
 from hpmoe.errors import TransformError
 from hpmoe.primitives.dispatch import combine_rows, dispatch_rows
 from hpmoe.primitives.entry_weights import dispatch_weights

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from hpmoe.calling.staging import transform
+from hpmoe.calling.transform import transform
 from hpmoe.errors import check_argument, is_number
 from hpmoe.targets import check_usable, find_target
 from hpmoe.taskflow import Taskflow

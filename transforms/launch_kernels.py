@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from hpmoe.calling.staging import transform
+from hpmoe.calling.transform import transform
 from hpmoe.errors import TransformError
 from hpmoe.taskflow import Domain, Taskflow, TileOp, rebuild
 from hpmoe.tiling.lifetimes import row_bytes

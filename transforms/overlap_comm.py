@@ -8,7 +8,7 @@ from typing import Literal
 
 import numpy as np
 
-from hpmoe.calling.staging import transform
+from hpmoe.calling.transform import transform
 from hpmoe.costs.put_sizes import likely_put_cols, num_peers_of
 from hpmoe.errors import TransformError, call_user, check_argument, is_int, is_name
 from hpmoe.taskflow import Domain, RoutePlan, Taskflow, TileOp, rebuild

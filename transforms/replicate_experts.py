@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from hpmoe.calling.staging import transform
+from hpmoe.calling.transform import transform
 from hpmoe.errors import TransformError, check_argument
 from hpmoe.placement import Placement, check_loads, place_replicas
 from hpmoe.primitives.expert import expert_bias

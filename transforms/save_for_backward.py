@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from hpmoe.calling.staging import transform
+from hpmoe.calling.transform import transform
 from hpmoe.errors import call_user, check_argument, is_name
 from hpmoe.primitives.dispatch import dispatch_rows
 from hpmoe.primitives.grouped_matmul import grouped

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Literal
 
-from hpmoe.calling.staging import transform
+from hpmoe.calling.transform import transform
 from hpmoe.costs.tile_choice import choose_tile
 from hpmoe.errors import check_argument, is_int, is_name
 from hpmoe.machine import Machine, cpu
