@@ -219,7 +219,7 @@ class Taskflow:
 
     def costs(self, machine: Any) -> np.ndarray:
         """Estimated microseconds of each task alone on `machine`, every slot taken as full, [num_tasks]."""
-        from hpmoe.costs.work import task_costs
+        from hpmoe.costs.task_costs import task_costs
         return task_costs(self, machine)
 
     def __str__(self) -> str:

@@ -103,8 +103,8 @@ def _run(flow: Taskflow, machine: Machine, ranks: ctypes.Array) -> tuple[np.ndar
     served = np.zeros(1 + flow.ep_size * len(RATES) * NUM_BINS)
     status = Status()
     load().hpmoe_simulate(image.ctypes.data, image.nbytes, ranks, flow.ep_size, ctypes.byref(_native(machine)),
-                          table.ctypes.data, work.num_parts, *(a.ctypes.data for a in (trace, released_by, missed, traffic,
-                                                                                       served)),
+                          table.ctypes.data, work.touches.num_parts,
+                          *(a.ctypes.data for a in (trace, released_by, missed, traffic, served)),
                           NUM_BINS, ctypes.byref(status))
     check_argument(status.code != Code.TIMEOUT or status.rank >= 0, "hpmoe.simulate", "machine",
                    f"{machine.name} of such rates and costs that the run takes centuries",

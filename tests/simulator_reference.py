@@ -12,7 +12,8 @@ from expansion import Expansion
 from judge import extent_of
 
 from hpmoe import taskflow as tf
-from hpmoe.costs.work import FAN, OF_EXPERT, STREAM, UNIT, WEIGHT, Work
+from hpmoe.costs.touches import FAN, OF_EXPERT, STREAM, UNIT, WEIGHT
+from hpmoe.costs.work import Work
 
 
 class Task:

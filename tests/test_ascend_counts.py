@@ -12,7 +12,8 @@ from mindspore import mint
 
 import hpmoe
 from hpmoe import Aval, assign_queues, overlap_comm, tile_partition, trace
-from hpmoe.costs.work import Work, block_heights
+from hpmoe.costs.touches import block_heights
+from hpmoe.costs.work import Work
 from hpmoe.dtypes import numpy_dtype
 from hpmoe.kernels.twin_target import compile_twin
 from hpmoe.layout import received_rows

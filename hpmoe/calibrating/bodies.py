@@ -16,7 +16,8 @@ import hpmoe
 from hpmoe.calibrating.fit import Samples
 from hpmoe.calibrating.runs import Runs, Yardstick
 from hpmoe.commands.layer import measured_call
-from hpmoe.costs.work import Work, block_heights, body_kind
+from hpmoe.costs.touches import block_heights
+from hpmoe.costs.work import Work, body_kind
 from hpmoe.dtypes import FLOATS, rounded, storage_dtype
 from hpmoe.layout import Layout
 from hpmoe.timelines.timeline import Timeline

@@ -11,7 +11,8 @@ import numpy as np
 
 from hpmoe import taskflow as tf
 from hpmoe.costs.least_paths import LeastPaths
-from hpmoe.costs.work import OF_EXPERT, STREAM, UNIT, WEIGHT, Work, block_heights, core_us, with_fans
+from hpmoe.costs.touches import OF_EXPERT, STREAM, UNIT, WEIGHT, Touch, block_heights
+from hpmoe.costs.work import Work, core_us, with_fans
 from hpmoe.dtypes import numpy_dtype
 from hpmoe.layout import Layout
 from hpmoe.machine import Machine
@@ -158,7 +159,7 @@ def _touched_bytes(flow: tf.Taskflow, costs: Work, layout: Layout, rank: int) ->
     one does of a slot's rows, after which L2 takes all of them as held. Of arrays that are one part only, little is
     known of the first touch, so they are left out.
     """
-    least, by_vector = np.full(costs.num_parts, np.inf), np.zeros(costs.num_parts, bool)
+    least, by_vector = np.full(costs.touches.num_parts, np.inf), np.zeros(costs.touches.num_parts, bool)
     streamed = np.zeros(2)
     for writes in (True, False):
         is_new = np.isinf(least)
@@ -177,15 +178,15 @@ def _touched_bytes(flow: tf.Taskflow, costs: Work, layout: Layout, rank: int) ->
     return streamed + [least[~by_vector].sum(), least.sum()]
 
 
-def _known_touches(flow: tf.Taskflow, costs: Work, writes: bool) -> Iterator[tuple[tf.TileOp, int, tuple]]:
-    """Each operation, its column tiles and the parts of arrays that tasks of these write, or read; see Work.touch."""
+def _known_touches(flow: tf.Taskflow, costs: Work, writes: bool) -> Iterator[tuple[tf.TileOp, int, Touch]]:
+    """Each operation, its column tiles and the parts of arrays that tasks of these write, or read; see Touches.of."""
     for op in flow.ops:
         most, last = block_heights(flow, op)
         mean_height = most + (last - most) / op.domain.blocks
         operands = range(op.num_outputs) if writes else range(op.num_outputs, len(op.operands))
         for i, (tile, (_, cols)) in itertools.product(operands, enumerate(op.col_ranges())):
-            touch = costs.touch(op, i, cols, mean_height)
-            if touch is not None and touch[1] in (UNIT, WEIGHT, OF_EXPERT, STREAM):
+            touch = costs.touches.of(op, i, cols, mean_height)
+            if touch is not None and touch.part in (UNIT, WEIGHT, OF_EXPERT, STREAM):
                 yield op, tile, touch
 
 

@@ -7,7 +7,9 @@ from typing import NamedTuple
 
 from hpmoe import taskflow as tf
 from hpmoe.costs.put_sizes import likely_put_cols
-from hpmoe.costs.work import STREAM, WEIGHT, Work, core_us, rows_of_expert
+from hpmoe.costs.task_costs import rows_of_expert
+from hpmoe.costs.touches import STREAM, WEIGHT
+from hpmoe.costs.work import Work, core_us
 from hpmoe.machine import Machine
 from hpmoe.tiling.lifetimes import row_bytes
 from hpmoe.tiling.next_ops import next_ops

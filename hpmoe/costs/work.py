@@ -7,16 +7,14 @@ import math
 import numpy as np
 
 from hpmoe import taskflow as tf
-from hpmoe.dtypes import numpy_dtype, storage_dtype
+from hpmoe.costs.touches import FAN, STREAM, TOUCH, Touch, Touches, block_heights, is_transfer, returned_matrices
+from hpmoe.dtypes import storage_dtype
 from hpmoe.machine import Body, Machine
 
 MAX_TOUCHES = 6
-TOUCH = np.dtype([("first", "i8"), ("part", "i8"), ("fixed", "f8"), ("row", "f8")])
 WORK = np.dtype([("core_fixed", "f8"), ("core_row", "f8"), ("few_fixed", "f8"), ("few_row", "f8"), ("core_fan", "f8"),
                  ("link_row", "f8"), ("few_rows", "i8"), ("granule", "i8"), ("num_touches", "i8"),
                  ("touches", TOUCH, MAX_TOUCHES)])
-# Which part of an array a touch is about: what several touches of one part read again may still be in L2.
-UNIT, WEIGHT, OF_EXPERT, TOGETHER, STREAM, FAN = range(6)
 # Machine.vector_bytes_per_us is of bodies whose instructions work through five bytes for each that is moved, as SwiGLU's do.
 # PASSES: how often those of bodies that need more pass over float32 elements; of all others the bytes moved say enough.
 COMPUTED_PER_MOVED = 5
@@ -32,15 +30,14 @@ class Work:
             gradient the same two for its last, lower block of rows; `entries` says which is a task's. A task takes
             core_us microseconds of its worker, and core_fan for each row that experts have of tokens that came once; a touch
             is fixed + rows * row bytes; a transferred row is link_row bytes.
-        num_parts: parts of all arrays of a rank that touches are about.
+        touches: what they touch, in the parts of arrays that the table is about.
     """
 
     def __init__(self, flow: tf.Taskflow, machine: Machine):
         self.flow, self.machine = flow, machine
         self.table = np.zeros((len(flow.ops), 4), WORK)
         self.table["granule"] = 1
-        self.num_parts = 0
-        self._first: dict[tuple[int, str], int] = {}
+        self.touches = Touches(flow)
         for i, op in enumerate(flow.ops):
             full, last = (op.col_range(i, i + 1)[1] for i in (0, op.grid[2] - 1))
             tiles = [(cols, height) for height in block_heights(flow, op) for cols in (full, last)]
@@ -63,7 +60,7 @@ class Work:
         return self.table[op, 2 * is_last + (tasks["cols"] < tile_cols[op])]
 
     def _fill(self, work: np.void, op: tf.TileOp, cols: int, height: int) -> None:
-        touches = [t for i in range(len(op.operands)) if (t := self.touch(op, i, cols, height)) is not None]
+        touches = [t for i in range(len(op.operands)) if (t := self.touches.of(op, i, cols, height)) is not None]
         touches += self._read_again(op, cols, height, touches)
         work["num_touches"] = len(touches)
         for i, touch in enumerate(touches):
@@ -79,7 +76,8 @@ class Work:
         body, inner = self._body(op), height or self._buffer(op, 1).cols
         work["core_fixed"], work["core_row"] = self._matmul_us(op, body, cols, inner)
         if not body:  # an NPU adds what copies return by multiplying it with a unit matrix
-            work["core_fixed"] += self._returned(op) * 2.0 * height * cols * height / self._matmul_rate(op, body)
+            flops = returned_matrices(self.flow, op) * 2.0 * height * cols * height
+            work["core_fixed"] += flops / self._matmul_rate(op, body)
         work["granule"] = self._granule(op)
         few = self._body(op, rows=1)
         if few and (body is None or (few.kind, few.dtype) == (body.kind, body.dtype)):
@@ -91,11 +89,12 @@ class Work:
         work["core_fixed"] = machine.launch_us + is_collective * machine.collective_us + syncs_host * machine.host_sync_us
         work["core_row"] = 2.0 * row_bytes / device_copy_rate(machine)
 
-    def _fill_moved(self, work: np.void, op: tf.TileOp, cols: int, touches: list[tuple]) -> None:
+    def _fill_moved(self, work: np.void, op: tf.TileOp, cols: int, touches: list[Touch]) -> None:
         """Of what takes as long as the bytes that it moves, or as the instructions that work through them."""
-        machine, body, moves = self.machine, self._body(op), _is_transfer(op)
-        fixed, row = (sum(t[k] for t in touches if t[1] != FAN) for k in (2, 3))
-        fan = sum(t[3] for t in touches if t[1] == FAN)
+        machine, body, moves = self.machine, self._body(op), is_transfer(op)
+        own = [t for t in touches if t.part != FAN]
+        fixed, row = sum(t.fixed for t in own), sum(t.row for t in own)
+        fan = sum(t.row for t in touches if t.part == FAN)
         rate = machine.copy_bytes_per_us if moves else machine.vector_bytes_per_us
         if moves and op.domain.kind == "once" and not op.num_peers:  # a collective
             rate = device_copy_rate(machine)
@@ -124,13 +123,6 @@ class Work:
         passes = PASSES.get(body_kind(op), 0)
         return 4.0 * passes * (cols or self._buffer(op, 1).cols) if passes else 0.0
 
-    def _returned(self, op: tf.TileOp) -> float:
-        """Matrices that copies of an expert give back and a task adds, in the mean; of the rank with the most of them."""
-        if not any(access.rows == "returned" for access in op.operands):
-            return 0.0
-        plan = self.flow.routes[op.domain.route]
-        return plan.placement.most_copies / plan.num_own_experts
-
     def _granule(self, op: tf.TileOp) -> int:
         """Rows that a matmul works on at once; a weight's gradient sums over them, in float32 half as many at once."""
         is_halved = op.opcode == "WGRAD" and storage_dtype(self._buffer(op, 1).dtype) == "float32"
@@ -141,7 +133,7 @@ class Work:
         return machine.matmul_flops_per_us * body.share if body else machine.matmul_rate(
             storage_dtype(self._buffer(op, 1).dtype))
 
-    def _read_again(self, op: tf.TileOp, cols: int, block: int, touches: list[tuple]) -> list[tuple]:
+    def _read_again(self, op: tf.TileOp, cols: int, block: int, touches: list[Touch]) -> list[Touch]:
         """Touches of what every part of a matmul tile reads but the first: each part of the rows reads all of the second
         operand, each part of the columns all of the first; by then L2 holds them."""
         if op.opcode not in ("GMM", "WGRAD"):
@@ -150,60 +142,11 @@ class Work:
         rows = block or self.flow.tile_rows
         rows = min(rows, op.domain.num_rows) if op.domain.kind == "tiles" else rows
         times = -(-cols // width) - 1, -(-rows // height) - 1
-        return [(first, part, fixed * again, row * again)
-                for again, (first, part, fixed, row) in zip(times, touches[1:3], strict=True) if again > 0]
+        return [touch._replace(fixed=touch.fixed * again, row=touch.row * again)
+                for again, touch in zip(times, touches[1:3], strict=True) if again > 0]
 
     def _buffer(self, op: tf.TileOp, operand: int) -> tf.Buffer:
         return self.flow.buffers[op.operands[operand].buffer]
-
-    def _part(self, storage: int, kind: str, count: int) -> int:
-        """The first of the `count` parts of a kind that a storage has."""
-        key = (storage, kind)
-        if key not in self._first:
-            self._first[key] = self.num_parts
-            self.num_parts += count
-        return self._first[key]
-
-    def touch(self, op: tf.TileOp, i: int, cols: int, height: float) -> tuple[int, int, float, float] | None:
-        """First part, part, fixed bytes and bytes for each row of what a task touches of operand i; None for a few bytes."""
-        access = op.operands[i]
-        if access.buffer < 0 or (_is_transfer(op) and i == 0):
-            return None  # a transferred row comes in at the other end of a link
-        buffer = self.flow.buffers[access.buffer]
-        size = float(numpy_dtype(storage_dtype(buffer.dtype)).itemsize)
-        width = {"own": cols or buffer.cols, "one": 1}.get(access.cols, buffer.cols)
-        width = height if access.cols == "block" else width
-        if op.moves_copies:
-            return self._part(buffer.storage, "copies", op.domain.size), UNIT, 0.0, width * size
-        if access.rows == "fan":
-            return 0, FAN, 0.0, width * size
-        if op.opcode == "COL_SUM" and i == 0:
-            return 0, STREAM, width * size, 0.0
-        if op.opcode == "WGRAD" and i not in (1, 2):
-            times = self._returned(op) if access.rows == "returned" else 1.0
-            return 0, STREAM, times * height * cols * size, 0.0
-        if op.opcode == "GMM" and i == 2:
-            tiles, by_expert = op.grid[2], access.rows == "slot_expert"
-            experts = self.flow.routes[op.domain.route].num_local_experts if by_expert else 1
-            first = self._part(buffer.storage, f"weight in {tiles}", experts * tiles)
-            return first, WEIGHT, self._buffer(op, 1).cols * cols * size, 0.0
-        if access.rows in ("own", "expert"):
-            route, rows = buffer.route, buffer.num_rows or 1
-            units = self.flow.routes[route].num_slots if route >= 0 else -(-rows // self.flow.tile_rows)
-            part = UNIT if access.rows == "own" else OF_EXPERT
-            return self._part(buffer.storage, "unit", units), part, 0.0, width * size
-        if access.rows in ("entries", "tokens", "all"):
-            rows = self.flow.routes[op.domain.route].top_k if op.opcode in ("REDUCE", "KEEP") else 1
-            return self._part(buffer.storage, "together", 1), TOGETHER, 0.0, rows * width * size
-        return None
-
-
-def block_heights(flow: tf.Taskflow, op: tf.TileOp) -> tuple[int, int]:
-    """Rows of the blocks that tasks make of a weight's gradient: of all but an expert's last, and of that; 0 of the rest."""
-    if op.opcode != "WGRAD":
-        return 0, 0
-    height = flow.buffers[op.operands[1].buffer].cols - op.operands[1].offset
-    return op.params[0], height - (op.domain.blocks - 1) * op.params[0]
 
 
 def rows_of_token(plan: tf.RoutePlan) -> float:
@@ -265,25 +208,6 @@ def put_rate(machine: Machine) -> float:
     return min(machine.worker_link_bytes_per_us, machine.copy_bytes_per_us, machine.worker_l2_bytes_per_us)
 
 
-def _is_transfer(op: tf.TileOp) -> bool:
-    return bool(op.num_peers) or op.is_collective or op.moves_copies
-
-
-def task_costs(flow: tf.Taskflow, machine: Machine) -> np.ndarray:
-    """Estimated microseconds of each task alone on the machine, every slot taken as full, [num_tasks]."""
-    work = Work(flow, machine)
-    out, first = np.empty(sum(math.prod(op.grid) for op in flow.ops)), 0
-    for i, op in enumerate(flow.ops):
-        rows = _full_rows(flow, op)
-        of_tasks = out[first:first + math.prod(op.grid)].reshape(-1, op.grid[2])
-        lower = slice(op.domain.blocks - 1, None, op.domain.blocks)
-        for k, where in enumerate((np.s_[:], np.s_[:, -1], np.s_[lower], np.s_[lower, -1])):
-            if k == 0 or work.table[i, k].tobytes() != work.table[i, 0].tobytes():
-                of_tasks[where] = _alone(work.table[i, k], rows, machine)
-        first += of_tasks.size
-    return out
-
-
 def core_us(work: np.ndarray | np.void, rows: np.ndarray | float) -> np.ndarray:
     """Microseconds that tasks of these numbers of rows, [n], take of their workers; `work` is of one or of each, WORK [n].
 
@@ -293,41 +217,3 @@ def core_us(work: np.ndarray | np.void, rows: np.ndarray | float) -> np.ndarray:
     few = np.where(rows > 0, work["few_fixed"] + granules * work["few_row"], 0.0)
     return np.where((work["few_rows"] > 0) & (rows <= work["few_rows"]), few,
                     work["core_fixed"] + granules * work["core_row"])
-
-
-def _alone(work: np.void, rows: float, machine: Machine) -> float:
-    """Microseconds of one task to which memory and links give all that one worker can take."""
-    used = work["touches"][:work["num_touches"]]
-    return float(machine.task_us + max(core_us(work, rows),
-                                       (used["fixed"].sum() + rows * used["row"].sum()) / machine.worker_l2_bytes_per_us,
-                                       rows * work["link_row"] / machine.worker_link_bytes_per_us))
-
-
-def _full_rows(flow: tf.Taskflow, op: tf.TileOp) -> float:
-    """Rows of a task whose unit is full, of a transfer its share of them."""
-    plan = flow.routes[op.domain.route] if op.domain.route >= 0 else None
-    if op.opcode == "NOTIFY":
-        return 0.0
-    if op.is_collective:
-        return float(plan.max_rows)
-    if op.moves_copies:
-        copies = sum(map(len, plan.placement.copies)) / plan.ep_size  # of a rank, in the mean
-        return op.params[0] * copies / (1 if op.domain.kind == "once" else op.domain.num_rows)
-    if op.domain.kind == "slots":
-        return flow.tile_rows / (op.num_peers or 1)
-    if op.domain.kind == "tiles":
-        return float(min(flow.tile_rows, max(op.domain.num_rows, 1)))
-    if op.domain.kind == "experts":
-        return rows_of_expert(op, plan)
-    return 1.0
-
-
-def rows_of_expert(op: tf.TileOp, plan: tf.RoutePlan | None) -> float:
-    """Rows that a task of an operation over experts sums, where experts share the rows evenly; where copies were planned
-    for loads, the most that one of its experts is likely to have."""
-    if plan is None:
-        return float(op.params[1])
-    if plan.placement is None:
-        return plan.likely_rows / plan.num_local_experts
-    first = op.first_row // op.domain.blocks
-    return plan.likely_rows * float(plan.placement.likely_shares[:, first:first + op.domain.num_rows].max())
