@@ -1,4 +1,22 @@
-"""Composable transforms that turn a pure MoE-FFN written with MindSpore into one persistent kernel."""
+"""Composable transforms that turn a pure MoE-FFN written with MindSpore into one persistent kernel.
+
+What there is, by what it is for:
+    to write a layer: dispatch, grouped_matmul, swiglu, combine, drop_counts; permute, unpermute; moe_ffn, a whole one
+    to make a kernel of it: tile_partition, overlap_comm, assign_queues, fuse_persistent; spmd, for all ranks of a Mesh
+    to change it before: save_for_backward, accumulate_grads, deduplicate_rows, replicate_experts
+    to put transforms together: chain, transform, tune
+    to look at a stage: trace, vjp, Program, Aval, Taskflow, verify; to run it in NumPy: evaluate, interpret
+    to predict or record a run: simulate, Machine, ascend_a2, ascend_a3, cpu, launch_kernels; measure; Timeline
+    on an NPU: synchronize
+    what is raised: ArgumentError, TraceError, ProgramError, TransformError, VerifyError, LaunchError
+
+Example:
+    >>> import mindspore as ms, hpmoe
+    >>> to_kernel = hpmoe.chain(hpmoe.tile_partition, hpmoe.overlap_comm, hpmoe.assign_queues, hpmoe.fuse_persistent)
+    >>> f = to_kernel(lambda x: hpmoe.swiglu(x) * 2.0)
+    >>> f(ms.Tensor([[0.0, 5.0], [20.0, 2.0]], ms.float32)).asnumpy().round(3).tolist()
+    [[0.0], [80.0]]
+"""
 
 import hpmoe.interrupts  # noqa: F401  first: the others take seconds
 import hpmoe.kernels.executable  # noqa: F401  registers the cpu target

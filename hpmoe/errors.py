@@ -8,27 +8,85 @@ import numpy as np
 
 
 class ArgumentError(ValueError):
-    """An argument is not what a public function needs; the text names it, what it was and what it must be."""
+    """An argument is not what a public function needs; the text names it, what it was and what it must be.
+
+    Example:
+        >>> import hpmoe
+        >>> hpmoe.Mesh(ep_size=0)
+        Traceback (most recent call last):
+        ...
+        hpmoe.errors.ArgumentError: hpmoe.Mesh: ep_size is 0; it must be a positive int.
+    """
 
 
 class TraceError(TypeError):
-    """A function does something a `Program` cannot record; the text names the call, the user's line and a spelling."""
+    """A function does something a `Program` cannot record; the text says where, and what to write instead.
+
+    Example:
+        >>> import hpmoe
+        >>> hpmoe.trace(lambda x: x if x.sum() > 0 else -x, hpmoe.Aval((2,), "float32"))
+        Traceback (most recent call last):
+        ...
+        hpmoe.errors.TraceError: a Python branch on bool[] is not traceable: a tracer has a shape and a dtype, its values ...
+          at ...
+          write instead: mint.where(condition, a, b), or decide outside the function and pass a Python value
+    """
 
 
 class ProgramError(ValueError):
-    """A `Program` breaks a rule of its level, or a primitive has no answer to the question asked of it."""
+    """A `Program` breaks a rule of its level, or a primitive has no answer to the question asked of it.
+
+    Example:
+        >>> import hpmoe
+        >>> hpmoe.vjp(hpmoe.vjp(hpmoe.trace(hpmoe.swiglu, hpmoe.Aval((2, 4), "float32"))))
+        Traceback (most recent call last):
+        ...
+        hpmoe.errors.ProgramError: vjp asked swiglu_grad what its gradient is, and it has no vjp rule
+    """
 
 
 class TransformError(ValueError):
-    """A transform does not apply to what it was given."""
+    """A transform does not apply to what it was given; the text says why, and what would make it apply.
+
+    Example:
+        >>> import hpmoe
+        >>> hpmoe.overlap_comm(hpmoe.swiglu)
+        Traceback (most recent call last):
+        ...
+        hpmoe.errors.TransformError: overlap_comm: it needs the tile tasks that tile_partition makes, and 'swiglu' is a ...
+    """
 
 
 class VerifyError(ValueError):
-    """A `Taskflow` is not a correct schedule; the text shows the IR around the fault."""
+    """A `Taskflow` is not a correct schedule; the text shows the IR around the fault.
+
+    Example:
+        >>> import hpmoe
+        >>> x, w = hpmoe.Aval((4, 2), "float32"), hpmoe.Aval((2, 3), "float32")
+        >>> flow = hpmoe.tile_partition(lambda x, w: (x @ w) * 2.0).lower(x, w)
+        >>> hpmoe.verify(flow.replace(waits=flow.waits[:0]))
+        Traceback (most recent call last):
+        ...
+        hpmoe.errors.VerifyError: verify: task t1 mul[rows 0:4, cols 0:3] reads what !a.0 stands for, which t0 ...
+             t0 matmul[rows 0:4, cols 0:3] x w -> a wait -  signal !a.0 += rows
+        >    t1 mul[rows 0:4, cols 0:3]    a -> b   wait -  signal -
+    """
 
 
 class LaunchError(RuntimeError):
-    """A launch of a persistent kernel did not finish; the text names the task, the event and who should have signalled."""
+    """A launch of a persistent kernel did not finish; the text names the task, the event and who should have signalled.
+
+    What runs a launch raises it: a call, where no task ended for the `timeout` of fuse_persistent, `hpmoe.interpret` or
+    `hpmoe.simulate`.
+
+    Example:
+        >>> import hpmoe
+        >>> flow = hpmoe.tile_partition(lambda x: (x @ x) * 2.0).lower(hpmoe.Aval((2, 2), "float32"))
+        >>> hpmoe.interpret(flow.replace(signals=flow.signals[:0]), [[np.ones((2, 2), np.float32)]])
+        Traceback (most recent call last):
+        ...
+        hpmoe.errors.LaunchError: interpret: rank 0 task t1 mul[rows 0:2, cols 0:2] waits for ...
+    """
 
 
 def check_argument(condition: bool, who: str, argument: str, got: object, expected: str, hint: str = "") -> None:

@@ -21,6 +21,11 @@ def test_public_names_are_the_listed_ones():
     assert sorted(names) == sorted(PUBLIC) == sorted(set(PUBLIC))
 
 
+def test_help_of_the_package_tells_what_each_name_is_for():
+    told = hpmoe.__doc__.split("Example:")[0]
+    assert [name for name in PUBLIC if not re.search(rf"\b{name}\b", told)] == []
+
+
 def test_every_public_function_and_class_is_documented():
     undocumented = [n for n in PUBLIC if callable(getattr(hpmoe, n)) and not (getattr(hpmoe, n).__doc__ or "").strip()]
     assert undocumented == []
