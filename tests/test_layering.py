@@ -17,7 +17,7 @@ LAYERS = (
     "token_rows",
     "padding",
     "evaluate vjp tracing",
-    "tile_ops",
+    "tile_ops route_plan",
     "taskflow taskflow_text limits tiling layout costs native targets",
     "proofs task_bodies interpret timelines",
     "calling",

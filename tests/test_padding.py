@@ -11,7 +11,7 @@ import hpmoe
 from hpmoe import ArgumentError, Aval, TransformError
 from hpmoe.evaluate import evaluate
 from hpmoe.interpret import interpret
-from hpmoe.tiling.tiler import tile_program
+from hpmoe.tiling.tile_program import tile_program
 from hpmoe.vjp import linearize
 
 T, H, LENGTHS = 6, 4, (2, 5)

@@ -10,7 +10,7 @@ from hpmoe.errors import check_argument, is_int, is_name
 from hpmoe.machine import Machine, cpu
 from hpmoe.program import Program
 from hpmoe.taskflow import Taskflow
-from hpmoe.tiling.tiler import tile_program
+from hpmoe.tiling.tile_program import tile_program
 
 Size = int | Literal["auto"] | None
 

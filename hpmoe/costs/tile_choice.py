@@ -7,7 +7,7 @@ import functools
 from hpmoe.costs.rank_estimate import estimated_us
 from hpmoe.machine import Machine
 from hpmoe.program import Program
-from hpmoe.tiling.tiler import tile_operations
+from hpmoe.tiling.tile_program import tile_operations
 
 ROW_STEPS, COL_STEPS = (1.0, 0.5, 2.0), (1.0, 0.5, 2.0, 4.0)  # of a machine's default tile, itself first
 NEAR = 1.03  # times that say nothing; then those of the matrix tasks count

@@ -1,4 +1,4 @@
-"""Tiler: turns the equations of a Program into tile operations; what the `tile` rules of primitives talk to."""
+"""Tiler: what the `tile` rules of primitives turn the equations of a Program into tile operations with."""
 
 from __future__ import annotations
 
@@ -8,47 +8,16 @@ import math
 from collections.abc import Sequence
 from typing import NoReturn
 
-import numpy as np
-
 from hpmoe import taskflow as tf
 from hpmoe.dtypes import FLOATS
 from hpmoe.errors import TransformError
-from hpmoe.limits import check_limits
 from hpmoe.program import Atom, Aval, Equation, Literal, Program, RouteAval, Rows, Var
 from hpmoe.program_text import Names, program_window
-from hpmoe.tiling.dependencies import derive_dependencies
-from hpmoe.tiling.lifetimes import share_memory
 from hpmoe.token_rows import num_rows, token_vars
 
 COMPUTED = (*FLOATS, "bool")
 ROUNDING = ("MAP", "GMM", "SWIGLU", "SWIGLU_GRAD", "ROW_REDUCE", "ROW_DOT", "COL_SUM", "REDUCE", "FAN_IN")
 WHAT_TILES_COMPUTE = "tile tasks compute float32, bfloat16 and float16"
-
-
-def tile_program(program: Program, tile_rows: int, tile_cols: int) -> tf.Taskflow:
-    """The Taskflow of a Program, with blocking collectives and no queues."""
-    flow = tile_operations(program, tile_rows, tile_cols)
-    check_limits(flow.name, flow.ep_size, flow.buffers, flow.ops, flow.routes)
-    buffers = share_memory(flow.buffers, flow.ops, flow.routes)
-    events, waits, signals, blocks = derive_dependencies(buffers, flow.ops, flow.routes, tile_rows)
-    return tf.as_made(flow.replace(buffers=buffers, tasks=tf.make_tasks(flow.ops), events=events, waits=waits,
-                                   signals=signals, blocks=blocks))
-
-
-def tile_operations(program: Program, tile_rows: int, tile_cols: int) -> tf.Taskflow:
-    """The operations, buffers and routes of the Taskflow of a Program, without tasks and what orders them."""
-    tiler = Tiler(program, tile_rows, tile_cols)
-    for index, eqn in enumerate(program.equations):
-        tiler.index = index
-        if "tile" not in eqn.primitive.rules:
-            tiler.refuse("mixes rows or has no tile rule, so tiles of it cannot be computed one by one")
-        eqn.primitive.rules["tile"](tiler, eqn)
-    outputs = tuple(tiler.output(a) for a in program.outputs)
-    order = np.broadcast_to(np.arange(program.ep_size, dtype="i4"), (program.ep_size, program.ep_size))
-    none = (np.zeros(0, dtype) for dtype in (tf.TASK, tf.EVENT, tf.WAIT, tf.SIGNAL))
-    return tf.Taskflow(program.name, program.ep_size, program.provenance, tile_rows, tiler.with_roles(outputs),
-                       tuple(tiler.ops), tuple(tiler.routes), tuple(tiler.buffer_of[v] for v in program.inputs), outputs,
-                       *none, (), peer_order=order)
 
 
 class Tiler:

@@ -1,0 +1,31 @@
+"""A Program becomes a Taskflow: each equation by the `tile` rule of its primitive."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from hpmoe import taskflow as tf
+from hpmoe.program import Program
+from hpmoe.tiling.tiler import Tiler
+
+
+def tile_program(program: Program, tile_rows: int, tile_cols: int) -> tf.Taskflow:
+    """The Taskflow of a Program, with blocking collectives and no queues."""
+    flow = tile_operations(program, tile_rows, tile_cols)
+    return tf.rebuild(flow, flow.ops)
+
+
+def tile_operations(program: Program, tile_rows: int, tile_cols: int) -> tf.Taskflow:
+    """The operations, buffers and routes of the Taskflow of a Program, without tasks and what orders them."""
+    tiler = Tiler(program, tile_rows, tile_cols)
+    for index, eqn in enumerate(program.equations):
+        tiler.index = index
+        if "tile" not in eqn.primitive.rules:
+            tiler.refuse("mixes rows or has no tile rule, so tiles of it cannot be computed one by one")
+        eqn.primitive.rules["tile"](tiler, eqn)
+    outputs = tuple(tiler.output(a) for a in program.outputs)
+    order = np.broadcast_to(np.arange(program.ep_size, dtype="i4"), (program.ep_size, program.ep_size))
+    none = (np.zeros(0, dtype) for dtype in (tf.TASK, tf.EVENT, tf.WAIT, tf.SIGNAL))
+    return tf.Taskflow(program.name, program.ep_size, program.provenance, tile_rows, tiler.with_roles(outputs),
+                       tuple(tiler.ops), tuple(tiler.routes), tuple(tiler.buffer_of[v] for v in program.inputs), outputs,
+                       *none, (), peer_order=order)
