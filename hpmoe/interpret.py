@@ -9,7 +9,7 @@ from typing import NoReturn
 import numpy as np
 
 from hpmoe import taskflow as tf
-from hpmoe.dtypes import numpy_dtype, storage_dtype, stored
+from hpmoe.dtypes import stored
 from hpmoe.errors import LaunchError, check_argument, check_inputs, is_int
 from hpmoe.layout import Layout
 from hpmoe.task_bodies import Moved, TaskBodies
@@ -83,7 +83,7 @@ class _Run:
 
     def _allocate(self, rank: int, b: int, inputs: Sequence[np.ndarray], position: dict[int, int]) -> np.ndarray:
         buffer = self.flow.buffers[b]
-        dtype = numpy_dtype(storage_dtype(buffer.dtype))
+        dtype = buffer.stored_dtype
         if b in position:
             return np.ascontiguousarray(stored(inputs[position[b]], buffer.dtype), dtype).reshape(self._matrix(rank, b))
         is_padded = buffer.role == "output" and self.layout.num_tokens is not None and buffer.route < 0

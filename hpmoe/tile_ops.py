@@ -8,6 +8,8 @@ from typing import Any
 
 import numpy as np
 
+from hpmoe.dtypes import numpy_dtype, storage_dtype
+
 
 @dataclasses.dataclass(frozen=True)
 class Buffer:
@@ -36,6 +38,15 @@ class Buffer:
     rows_per_expert: int
     storage: int
     memory: int = -1
+
+    @property
+    def stored_dtype(self) -> np.dtype:
+        """What its elements are in memory."""
+        return numpy_dtype(storage_dtype(self.dtype))
+
+    @property
+    def row_bytes(self) -> int:
+        return self.cols * self.stored_dtype.itemsize
 
     def user_view(self, array: np.ndarray) -> np.ndarray:
         """The buffer's array, of rows and columns, in the shape that the user sees."""

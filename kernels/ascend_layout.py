@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from hpmoe.dtypes import storage_dtype
 from hpmoe.taskflow import Buffer, Taskflow, memory_of
-from hpmoe.tiling.lifetimes import memory_bytes, row_bytes
+from hpmoe.tiling.lifetimes import memory_bytes
 
 ALIGNMENT = 512  # bytes: what a fast copy begins at
 HEAP = -1  # in place of a tensor's index
@@ -69,7 +69,7 @@ def lay_out(flow: Taskflow) -> Layout:
             ends[area] += -(-size // ALIGNMENT) * ALIGNMENT
     shown = [flow.buffers[next(b for b in flow.outputs if memory_of(flow.buffers, b) == memory)] for memory in made]
     return Layout(
-        places=tuple((*home[memory_of(flow.buffers, b)], _rows(buffer, most) * row_bytes(buffer))
+        places=tuple((*home[memory_of(flow.buffers, b)], _rows(buffer, most) * buffer.row_bytes)
                      for b, buffer in enumerate(flow.buffers)),
         made=tuple((_shape(buffer, most), storage_dtype(buffer.dtype)) for buffer in shown),
         outputs=tuple(Output({**given, **made}[memory_of(flow.buffers, b)], _shape(flow.buffers[b], most))

@@ -6,12 +6,11 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from hpmoe.dtypes import numpy_dtype, storage_dtype, stored
+from hpmoe.dtypes import stored
 from hpmoe.errors import check_argument
 from hpmoe.kernels.memory import ALIGNMENT, Lease, Pool
 from hpmoe.native.loading import address
 from hpmoe.taskflow import Taskflow, memory_of
-from hpmoe.tiling.lifetimes import row_bytes
 
 
 class Places:
@@ -27,7 +26,7 @@ class Places:
 
     def __init__(self, flow: Taskflow):
         self.buffers, self.ep_size = flow.buffers, flow.ep_size
-        self.dtypes = [numpy_dtype(storage_dtype(buffer.dtype)) for buffer in flow.buffers]
+        self.dtypes = [buffer.stored_dtype for buffer in flow.buffers]
         position = {b: i for i, b in enumerate(flow.inputs)}
         self.arrays = {b: position.get(b) for b, buffer in enumerate(flow.buffers)
                        if buffer.storage == b and (b in position or (buffer.role == "output" and buffer.route < 0))}
@@ -38,7 +37,7 @@ class Places:
         self._static_bytes = dict.fromkeys(self.home.values(), 0)
         self._row_bytes: dict[int, dict[int, int]] = {home: {} for home in self._static_bytes}  # by route
         for b, home in self.home.items():
-            buffer, size = flow.buffers[b], row_bytes(flow.buffers[b])
+            buffer, size = flow.buffers[b], flow.buffers[b].row_bytes
             self._static_bytes[home] = max(self._static_bytes[home], size * max(buffer.num_rows or 0, 1))
             if buffer.route >= 0:
                 self._row_bytes[home][buffer.route] = max(self._row_bytes[home].get(buffer.route, 0), size)
@@ -89,13 +88,13 @@ class Placed:
         """The ranks' parts lie one after the other, so that they are one array for whoever stacks them."""
         places, buffer = self._places, self._places.buffers[b]
         rows = max(buffer.num_rows, 1)
-        memory = pool.lease(places.ep_size * rows * row_bytes(buffer))
+        memory = pool.lease(places.ep_size * rows * buffer.row_bytes)
         together = np.asarray(memory).view(places.dtypes[b]).reshape(places.ep_size, rows, buffer.cols)
         if padded:
             together[...] = 0
         for rank in range(places.ep_size):
             self._arrays[rank][b] = together[rank, :buffer.num_rows]
-            self.addresses[rank][b] = memory.address + rank * rows * row_bytes(buffer)
+            self.addresses[rank][b] = memory.address + rank * rows * buffer.row_bytes
 
     def _make_memories(self, pool: Pool) -> None:
         """Each memory of all ranks together: what they receive changes with the routing, its sum does not."""

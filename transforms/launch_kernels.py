@@ -7,7 +7,6 @@ from collections.abc import Iterator
 from hpmoe.calling.transform import transform
 from hpmoe.errors import TransformError
 from hpmoe.taskflow import Domain, Taskflow, TileOp, rebuild
-from hpmoe.tiling.lifetimes import row_bytes
 
 # What the first parameter of a LAUNCH says: whose rows, besides the launch itself, it lays out anew.
 NO_ROWS, SENT_ROWS, RECEIVED_ROWS = range(3)
@@ -67,7 +66,7 @@ def _kernels(flow: Taskflow, op: TileOp, syncs_host: bool) -> Iterator[TileOp]:
         return
     is_back = op.opcode == "ALL_TO_ALL_BACK"
     is_once = flow.routes[op.domain.route].once_of >= 0
-    moved = row_bytes(flow.buffers[op.operands[1].buffer])
+    moved = flow.buffers[op.operands[1].buffer].row_bytes
     if not (is_back and is_once):
         yield _launch(op, "unsort" if is_back else "permute", RECEIVED_ROWS if is_back else SENT_ROWS, moved)
     yield _launch(op, op.label, is_collective=True, syncs_host=syncs_host)

@@ -9,7 +9,6 @@ import numpy as np
 
 from hpmoe import taskflow as tf
 from hpmoe.machine import Machine
-from hpmoe.tiling.lifetimes import row_bytes
 from hpmoe.transforms.likely_slots import LikelySlots, grids_of, is_put
 from hpmoe.transforms.op_order import op_order
 from hpmoe.transforms.vector_workers import num_computing
@@ -149,7 +148,7 @@ def _back_as_made(flow: tf.Taskflow, made: tf.TileOp, machine: Machine, order: n
 def _weight_bytes(flow: tf.Taskflow, op: tf.TileOp) -> int:
     """Of the weights that an operation multiplies by, of all experts."""
     weight = flow.buffers[op.operands[2].buffer]
-    return weight.num_rows * row_bytes(weight) if op.opcode == "GMM" else 0
+    return weight.num_rows * weight.row_bytes if op.opcode == "GMM" else 0
 
 
 def _copies_in_turn(flow: tf.Taskflow, grids: Sequence[slice], order: np.ndarray) -> None:
@@ -177,7 +176,7 @@ def _chunks(flow: tf.Taskflow, op: tf.TileOp, machine: Machine, slots: LikelySlo
     """A number for each slot, ascending: slots of one are of experts, or of a part of one, whose rows L2 holds while other
     things pass."""
     read = flow.buffers[op.operands[1].buffer]
-    of_expert = slots.per_expert * flow.tile_rows * row_bytes(read)
+    of_expert = slots.per_expert * flow.tile_rows * read.row_bytes
     expert, held = slots.expert - slots.is_spare, machine.l2_bytes * L2_SHARE
     experts, parts = int(held / of_expert), math.ceil(of_expert / held)
     if experts:

@@ -10,7 +10,6 @@ import math
 import numpy as np
 
 from hpmoe import taskflow as tf
-from hpmoe.dtypes import numpy_dtype, storage_dtype
 from hpmoe.machine import Machine
 from hpmoe.native.planner import DEALT, deal
 from hpmoe.transforms.likely_slots import LikelySlots, grids_of, is_put, link_stretch, sources_ahead
@@ -75,7 +74,7 @@ def _putters(flow: tf.Taskflow, op: tf.TileOp, machine: Machine, slots: LikelySl
     those of every rank do, is on its link for QUEUE_US. Else the first rows of a hot rank would come with its last.
     """
     workers, ahead, sent = _senders(flow, machine, computing), sources_ahead(flow, op), flow.buffers[op.operands[1].buffer]
-    sent = slots.rows * (op.tile_cols or sent.cols) * numpy_dtype(storage_dtype(sent.dtype)).itemsize
+    sent = slots.rows * (op.tile_cols or sent.cols) * sent.stored_dtype.itemsize
     wanted = round(workers * flow.ep_size * sent / (machine.link_bytes_per_us * QUEUE_US))
     node_size = machine.node_size if machine.node_size > 1 else flow.ep_size
     places = min(op.num_peers, node_size)  # ranks of one place in every node are in one group

@@ -6,7 +6,6 @@ import math
 
 from hpmoe import taskflow as tf
 from hpmoe.machine import Machine
-from hpmoe.tiling.lifetimes import row_bytes
 
 PUT_US, LEAST_COLS = 6.0, 256
 SIGNAL_SHARE = 0.2  # of the time of a put, the most for its signals
@@ -31,7 +30,7 @@ def likely_put_cols(flow: tf.Taskflow, op: tf.TileOp, machine: Machine) -> int |
     """
     plan, sent = flow.routes[op.domain.route], flow.buffers[op.operands[0].buffer]
     rows = min(flow.tile_rows, plan.likely_rows / (plan.num_local_experts * flow.ep_size))
-    us = rows * row_bytes(sent) / machine.worker_link_bytes_per_us
+    us = rows * sent.row_bytes / machine.worker_link_bytes_per_us
     parts = min(us / PUT_US, max(min(most, puts / (plan.num_slots * num_peers_of(plan))) for most, puts in PARTS))
     if op.opcode == "ALL_TO_ALL_BACK":  # a signal for each tile of tokens that rows of one expert are of
         tiles = min(-(-plan.num_tokens // flow.tile_rows), rows * plan.num_experts / (plan.top_k * flow.tile_rows))

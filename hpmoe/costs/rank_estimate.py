@@ -11,7 +11,6 @@ from hpmoe.costs.task_costs import rows_of_expert
 from hpmoe.costs.touches import STREAM, WEIGHT
 from hpmoe.costs.work import Work, core_us
 from hpmoe.machine import Machine
-from hpmoe.tiling.lifetimes import row_bytes
 from hpmoe.tiling.next_ops import next_ops
 
 APART = 1.25  # longest tasks by which the last ones of static queues end apart
@@ -91,11 +90,11 @@ def _exchange(flow: tf.Taskflow, op: tf.TileOp, machine: Machine) -> Stage:
     of_node = min(ep_size, machine.node_size)
     link = max((of_node - 1) / machine.link_bytes_per_us, (ep_size - of_node) / machine.node_link_bytes_per_us)
     rate = machine.worker_link_bytes_per_us if ep_size > 1 else machine.copy_bytes_per_us / 2  # read and written
-    us = machine.task_us + rows * row_bytes(sent) * cols / sent.cols / rate
+    us = machine.task_us + rows * sent.row_bytes * cols / sent.cols / rate
     remote = max(1, ep_size - 1) / ep_size
     seen = machine.signal_us + machine.poll_us + (machine.remote_us if of_node == ep_size else machine.node_remote_us)
     return Stage((us + machine.signal_us) * plan.likely_rows / rows * -(-sent.cols // cols) * remote, us, us + seen,
-                 link * plan.likely_rows / ep_size * row_bytes(sent))
+                 link * plan.likely_rows / ep_size * sent.row_bytes)
 
 
 def _tasks(flow: tf.Taskflow, index: int, work: Work, machine: Machine) -> Stage:
@@ -120,7 +119,7 @@ def _tasks(flow: tf.Taskflow, index: int, work: Work, machine: Machine) -> Stage
         memory += times * float(fixed[touches["part"] == WEIGHT][:1].sum() * experts
                                 + fixed[touches["part"] == STREAM].sum() * num_units)
     if op.opcode == "WGRAD" and op.first_row > 0:
-        returned = op.params[0] * row_bytes(flow.buffers[op.operands[0].buffer]) / machine.worker_link_bytes_per_us
+        returned = op.params[0] * flow.buffers[op.operands[0].buffer].row_bytes / machine.worker_link_bytes_per_us
     return Stage(busy, longest, longest + machine.poll_us, 0.0, l2, memory, returned)
 
 

@@ -7,7 +7,6 @@ from typing import NamedTuple
 import numpy as np
 
 from hpmoe import taskflow as tf
-from hpmoe.dtypes import numpy_dtype, storage_dtype
 
 TOUCH = np.dtype([("first", "i8"), ("part", "i8"), ("fixed", "f8"), ("row", "f8")])
 # Which part of an array a touch is about, as in simulate.h: what several tasks read of one part may still be in L2.
@@ -47,7 +46,7 @@ class Touches:
         if access.buffer < 0 or (is_transfer(op) and i == 0):
             return None  # a transferred row comes in at the other end of a link
         buffer = self.flow.buffers[access.buffer]
-        size = float(numpy_dtype(storage_dtype(buffer.dtype)).itemsize)
+        size = float(buffer.stored_dtype.itemsize)
         width = {"own": cols or buffer.cols, "one": 1}.get(access.cols, buffer.cols)
         width = height if access.cols == "block" else width
         if op.moves_copies:

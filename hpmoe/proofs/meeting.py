@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from hpmoe import taskflow as tf
 from hpmoe.intervals import Interval, meet
-from hpmoe.tiling.lifetimes import row_bytes
 
 
 def may_meet(flow: tf.Taskflow, later: int, earlier: int) -> bool:
@@ -18,7 +17,7 @@ def may_meet(flow: tf.Taskflow, later: int, earlier: int) -> bool:
         return True
     for a, b in pairs:
         (rows, columns), (other_rows, other_columns) = _bytes(flow, later, a), _bytes(flow, earlier, b)
-        as_wide = row_bytes(flow.buffers[a.buffer]) == row_bytes(flow.buffers[b.buffer])
+        as_wide = flow.buffers[a.buffer].row_bytes == flow.buffers[b.buffer].row_bytes
         if meet([rows], [other_rows]) and (not as_wide or meet([columns], [other_columns])):
             return True
     return False
@@ -28,7 +27,7 @@ def _bytes(flow: tf.Taskflow, task: int, access: tf.Access) -> tuple[Interval, I
     """Bytes from the first to the last row that a task may touch of a buffer, whatever the routing, and those of a row."""
     place = flow.tasks[task]
     row, op, buffer = int(place["row"]), flow.ops[place["op"]], flow.buffers[access.buffer]
-    rows, size, columns = (0, buffer.num_rows), row_bytes(buffer), (0, buffer.cols)
+    rows, size, columns = (0, buffer.num_rows), buffer.row_bytes, (0, buffer.cols)
     if buffer.route >= 0:
         plan = flow.routes[buffer.route]
         rows = 0, plan.max_rows

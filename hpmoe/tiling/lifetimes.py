@@ -19,7 +19,6 @@ import functools
 from collections.abc import Sequence
 
 from hpmoe import taskflow as tf
-from hpmoe.dtypes import numpy_dtype, storage_dtype
 from hpmoe.intervals import Interval, covers, joined, meet
 
 FULL, PART = 2, 1
@@ -43,12 +42,8 @@ def memory_bytes(flow: tf.Taskflow, received: Sequence[int]) -> dict[int, int]:
     for b, buffer in enumerate(flow.buffers):
         rows = buffer.num_rows if buffer.route < 0 else received[buffer.route]
         home = tf.memory_of(flow.buffers, b)
-        out[home] = max(out.get(home, 0), rows * row_bytes(buffer))
+        out[home] = max(out.get(home, 0), rows * buffer.row_bytes)
     return out
-
-
-def row_bytes(buffer: tf.Buffer) -> int:
-    return buffer.cols * numpy_dtype(storage_dtype(buffer.dtype)).itemsize
 
 
 @dataclasses.dataclass(frozen=True)
@@ -179,7 +174,7 @@ class Lifetimes:
         readers = tuple(self.readers.get(old, ()))
         units = {self._unit(i, new, write=True), *(self._unit(r, old, write=False) for r in readers)}
         a, b = self.buffers[new], self.buffers[old]
-        same_rows = (a.route, a.num_rows, row_bytes(a)) == (b.route, b.num_rows, row_bytes(b))
+        same_rows = (a.route, a.num_rows, a.row_bytes) == (b.route, b.num_rows, b.row_bytes)
         unit = units.pop() if len(units) == 1 and same_rows else None
         return Release(i, old, unit[0] if unit else "count", readers)
 
@@ -254,7 +249,7 @@ def share_memory(buffers: tuple[tf.Buffer, ...], ops: tuple[tf.TileOp, ...],
     """
     buffers = tuple(dataclasses.replace(b, memory=-1) if b.memory >= 0 else b for b in buffers)
     life = Lifetimes(buffers, ops, routes)
-    sizes = {s: row_bytes(b) * (b.num_rows if b.route < 0 else routes[b.route].max_rows)
+    sizes = {s: b.row_bytes * (b.num_rows if b.route < 0 else routes[b.route].max_rows)
              for s, b in enumerate(buffers) if b.storage == s and not life.refusal(s)}
     memories: list[list[int]] = []
     for new in sorted(sizes, key=lambda s: life.writers[s][0]):
