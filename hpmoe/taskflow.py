@@ -187,7 +187,7 @@ def rebuild(flow: Taskflow, ops: tuple[TileOp, ...], **changes: Any) -> Taskflow
     """The taskflow of other tile operations over the same arrays: tasks, dependencies and shared memory are found anew."""
     from hpmoe.limits import check_limits
     from hpmoe.tiling.dependencies import derive_dependencies
-    from hpmoe.tiling.lifetimes import share_memory
+    from hpmoe.tiling.shared_memory import share_memory
     check_limits(flow.name, flow.ep_size, flow.buffers, ops, flow.routes)
     buffers = share_memory(flow.buffers, ops, flow.routes)
     events, waits, signals, blocks = derive_dependencies(buffers, ops, flow.routes, flow.tile_rows)

@@ -25,7 +25,7 @@ class Buffer:
         route: index of the route that gives the rows, or -1.
         rows_per_expert: middle dimension of a [E, K, N] array, else 0.
         storage: the buffer that this one is a view of; its own index unless it is a view.
-        memory: the earlier storage whose memory this one takes over once that is dead, or -1; see lifetimes.py.
+        memory: the earlier storage whose memory this one takes over once that is dead, or -1; see tiling/shared_memory.py.
     """
 
     name: str

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 from hpmoe.dtypes import storage_dtype
 from hpmoe.taskflow import Buffer, Taskflow, memory_of
-from hpmoe.tiling.lifetimes import memory_bytes
+from hpmoe.tiling.shared_memory import memory_bytes
 
 ALIGNMENT = 512  # bytes: what a fast copy begins at
 HEAP = -1  # in place of a tensor's index

@@ -17,7 +17,9 @@ from hpmoe.kernels import executable
 from hpmoe.kernels.memory import ALIGNMENT, Pool
 from hpmoe.layout import Layout
 from hpmoe.taskflow import rebuild
-from hpmoe.tiling.lifetimes import Touched, lifetimes_of, memory_bytes, share_memory
+from hpmoe.tiling.lifetimes import lifetimes_of
+from hpmoe.tiling.shared_memory import memory_bytes, share_memory
+from hpmoe.tiling.touched_columns import Touched
 
 EVEN = Layer(ep=1, T=6, H=4, I=2, E=3, K=2)  # gate_up is as wide as the hidden states
 

@@ -9,7 +9,7 @@ from typing import Any
 from hpmoe.errors import check_argument
 from hpmoe.layout import received_rows
 from hpmoe.taskflow import Taskflow
-from hpmoe.tiling.lifetimes import memory_bytes
+from hpmoe.tiling.shared_memory import memory_bytes
 
 MIB = 2 ** 20
 

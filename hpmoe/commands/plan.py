@@ -22,7 +22,8 @@ from hpmoe.proofs.regions import region_fault
 from hpmoe.proofs.verify import verify
 from hpmoe.taskflow import make_tasks
 from hpmoe.tiling.dependencies import derive_dependencies
-from hpmoe.tiling.lifetimes import lifetimes_of, memory_fault
+from hpmoe.tiling.lifetimes import lifetimes_of
+from hpmoe.tiling.shared_memory import memory_fault
 from hpmoe.vjp import linearize
 
 SUMMARY = "measures planning: from tracing to the packed image of one rank, both directions"

@@ -18,7 +18,7 @@ from hpmoe.proofs.rows import op_spans, spans
 from hpmoe.proofs.tasks import check_queues, check_tasks
 from hpmoe.taskflow_text import event_name, task_name
 from hpmoe.tiling.dependencies import derive_dependencies
-from hpmoe.tiling.lifetimes import memory_fault
+from hpmoe.tiling.shared_memory import memory_fault
 
 
 def verify(flow: tf.Taskflow) -> None:
