@@ -4,10 +4,10 @@ import dataclasses
 import random
 import sys
 
+import bad_arguments
 import mindspore as ms
 import numpy as np
-import test_errors
-import test_tracing_errors as tracing
+import untraceable
 from helpers import Layer, stages, tensors
 from mindspore import Parameter, Tensor, mint, ops
 
@@ -85,20 +85,20 @@ def _without_bias(x, ids, w):
 # What other tests provoke one by one as well.
 
 def _argument(change, position, f):
-    return lambda: f(*test_errors.arguments(position, change))
+    return lambda: f(*bad_arguments.arguments(position, change))
 
 
 def _ids(change):
-    args = [a[0] for a in test_errors.ONE.arguments()]
+    args = [a[0] for a in bad_arguments.ONE.arguments()]
     ids = np.int32([[0, 1], [2, 0], [1, 2], [0, 2], [1, 0]])[:len(args[1])]
     return lambda: fuse_persistent(assign_queues(tile_partition(moe_ffn)))(*tensors([args[0], change(ids), *args[2:]]))
 
 
-cases("moe_ffn called", {n: _argument(c, p, moe_ffn) for n, (p, c, _) in test_errors.BAD_ARGUMENTS.items()})
-cases("moe_ffn traced", {n: _argument(c, p, tile_partition(moe_ffn)) for n, (p, c, _) in test_errors.BAD_ARGUMENTS.items()})
-cases("ids", {name: _ids(change) for name, (change, _) in test_errors.BAD_IDS.items()})
+cases("moe_ffn called", {n: _argument(c, p, moe_ffn) for n, (p, c, _) in bad_arguments.BAD_ARGUMENTS.items()})
+cases("moe_ffn traced", {n: _argument(c, p, tile_partition(moe_ffn)) for n, (p, c, _) in bad_arguments.BAD_ARGUMENTS.items()})
+cases("ids", {name: _ids(change) for name, (change, _) in bad_arguments.BAD_IDS.items()})
 cases("num_tokens", {name: lambda n=n: spmd(moe_ffn, Mesh(2))(*tensors(Layer(ep=2, T=4).arguments()), num_tokens=n)
-                     for name, (n, _) in test_errors.BAD_LENGTHS.items()})
+                     for name, (n, _) in bad_arguments.BAD_LENGTHS.items()})
 cases("padding", {name: lambda f=f: spmd(f, Mesh(2))(array(2, 4, 3), array(2, 3, 3), num_tokens=[2, 3]) for name, f in {
     "mixed": lambda x, w: x @ mint.transpose(x, 0, 1),
     "reshaped": lambda x, w: x.reshape(1, -1),
@@ -113,12 +113,12 @@ cases("padding", {
     "two numbers of tokens": lambda: hpmoe.evaluate(trace(_two_lengths, X, IDS, Aval((6, 3), "float32"), Aval((6, 2), "int32")), [[
         np.ones((4, 3), np.float32), np.ones((4, 2), np.int32), np.ones((6, 3), np.float32), np.ones((6, 2), np.int32)]], [2]),
 })
-cases("options", {name: call for name, (call, _) in test_errors.BAD_OPTIONS.items()})
-cases("order", {name: call for name, (call, _) in test_errors.BAD_ORDERS.items()})
-cases("rows", {name: lambda f=f: tile_partition(f).lower(Aval((4, 3), "float32")) for name, (f, _) in test_errors.MIXED.items()})
-cases("trace", {name: lambda f=f: trace(f, tracing.X) for name, (f, _, _) in tracing.CATALOGUE.items()})
-CASES["trace: a draw nobody sees"] = lambda: under_a_profiler(lambda: trace(lambda x: x * random.random(), tracing.X))
-cases("received", {name: lambda f=f: tracing.routed(f) for name, f in tracing.ROWS.items()})
+cases("options", {name: call for name, (call, _) in bad_arguments.BAD_OPTIONS.items()})
+cases("order", {name: call for name, (call, _) in bad_arguments.BAD_ORDERS.items()})
+cases("rows", {name: lambda f=f: tile_partition(f).lower(Aval((4, 3), "float32")) for name, (f, _) in bad_arguments.MIXED.items()})
+cases("trace", {name: lambda f=f: trace(f, untraceable.X) for name, (f, _, _) in untraceable.CATALOGUE.items()})
+CASES["trace: a draw nobody sees"] = lambda: under_a_profiler(lambda: trace(lambda x: x * random.random(), untraceable.X))
+cases("received", {name: lambda f=f: untraceable.routed(f) for name, f in untraceable.ROWS.items()})
 
 
 # dispatch, combine, grouped_matmul and the rest, called with tensors.

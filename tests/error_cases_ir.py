@@ -3,11 +3,12 @@
 import dataclasses
 
 import mindspore as ms
+import mutations_by_hand as by_hand
 import numpy as np
-import test_verify
 from error_cases import CASES as CASES, PARAMETER, X, array, cases, doubled
 from helpers import Layer, stages, tensors
 from mindspore import Tensor, mint
+from mutation import changed
 
 import hpmoe
 from hpmoe import Aval, Mesh, accumulate_grads, ascend_a3, assign_queues, cli, cpu, moe_ffn, spmd, tile_partition, trace
@@ -21,14 +22,14 @@ from hpmoe.routing import make_routing
 
 
 def _mutated(mutate):
-    return lambda: hpmoe.verify(mutate(test_verify.queued(signal="tile")))
+    return lambda: hpmoe.verify(mutate(by_hand.queued(signal="tile")))
 
 
 def _broken(**changes):
     """A queued layer with other columns in the first wait or signal, or other operations, as a mutation makes it."""
     def mutate(flow):
         for name, columns in changes.items():
-            flow = flow.replace(**{name: test_verify.changed(getattr(flow, name), 0, **columns)})
+            flow = flow.replace(**{name: changed(getattr(flow, name), 0, **columns)})
         return flow
     return _mutated(mutate)
 
@@ -42,7 +43,7 @@ def _other_columns(flow):
 
 
 def _one_signal_more(flow):
-    extra = test_verify.changed(flow.signals[-1:], 0, task=0, remote=0)
+    extra = changed(flow.signals[-1:], 0, task=0, remote=0)
     return flow.replace(signals=np.concatenate([flow.signals, extra]))
 
 
@@ -78,18 +79,18 @@ cases("verify", {
     "a block that is none": _mutated(lambda flow: flow.replace(blocks=(3, *flow.blocks[1:]))),
     "an operation that counts by letters": _mutated(lambda flow: flow.replace(
         ops=(flow.ops[0].replace(params=("mul",), tile_cols="x"), *flow.ops[1:]))),
-    "a wait by expert without a slot": _mutated(lambda flow: flow.replace(waits=test_verify.changed(flow.waits, -1, kind=1))),
+    "a wait by expert without a slot": _mutated(lambda flow: flow.replace(waits=changed(flow.waits, -1, kind=1))),
     "a signal past the last event": _mutated(lambda flow: flow.replace(
-        signals=test_verify.changed(flow.signals, 0, kind=1, event=len(flow.events) - 1))),
+        signals=changed(flow.signals, 0, kind=1, event=len(flow.events) - 1))),
     "a signal too many": _mutated(_one_signal_more),
     "an operation less": _mutated(_without_last_operation),
     "operations of other tasks": _mutated(_other_columns),
     "memory of a result": _mutated(_in_the_memory_of_an_output),
     "columns outside of a buffer": _mutated(_outside_its_buffer),
 })
-cases("verify", {f.__name__.replace("_", " "): _mutated(f) for f in test_verify.MUTATIONS})
+cases("verify", {f.__name__.replace("_", " "): _mutated(f) for f in by_hand.MUTATIONS})
 cases("verify", {name: _mutated(lambda flow, changes=changes: flow.replace(made=None, **changes(flow)))
-                 for name, (changes, _) in test_verify.BY_HAND.items()})
+                 for name, (changes, _) in by_hand.BY_HAND.items()})
 
 
 # Functions on IR.
