@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-import math
 import os
 
 from hpmoe.errors import check_argument, is_int, is_number
 
 MOST_QUEUES = 1 << 16
+MOST_RATE = 1e30  # and cost; what is as far from 1 either way overflows once work is multiplied or divided by it
 
 
 @dataclasses.dataclass(frozen=True)
@@ -103,8 +103,8 @@ class Machine:
         bodies: measured kinds of tasks; the others take what the rates above say.
 
     Raises:
-        ArgumentError: a count is not a positive int, a rate not positive and finite, a cost not a finite number of at least
-            0, or matmul_efficiency above 1.
+        ArgumentError: a count is not a positive int, a rate not a number from 1e-30 to 1e30, a cost not one from 0 to 1e30,
+            or matmul_efficiency above 1.
 
     Example:
         >>> import hpmoe
@@ -159,9 +159,10 @@ class Machine:
             elif field.type == "float":
                 is_cost = field.name.endswith("_us") and not field.name.endswith("_per_us")
                 is_size = is_cost or field.name in ("host_cores", "l2_bytes")
-                is_ok = is_number(value) and value < math.inf and (value >= 0 if is_size else value > 0)
-                self._check(is_ok, field.name, "a finite number of at least 0" if is_size else "a positive finite number")
-        self._check(isinstance(self.name, str), "name", "a str")
+                least_value = 0.0 if is_size else 1 / MOST_RATE
+                self._check(is_number(value) and least_value <= value <= MOST_RATE, field.name,
+                            f"a number from {least_value:g} to {MOST_RATE:g}")
+        self._check(isinstance(self.name, str) and self.name.isprintable(), "name", "a str of printable characters")
         self._check(isinstance(self.unified, bool), "unified", "True or False")
         self._check(self.matmul_efficiency <= 1, "matmul_efficiency", "a share, above 0 and at most 1")
         self._check(isinstance(self.bodies, tuple) and all(isinstance(b, Body) for b in self.bodies), "bodies",

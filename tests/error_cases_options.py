@@ -56,7 +56,8 @@ cases("no name", {
 })
 cases("a machine of", {f"{name}={value!r}": lambda name=name, value=value: hpmoe.ascend_a3.replace(**{name: value}) for name, value in [
     ("num_aic", 0), ("num_aiv", 0), ("num_aiv", True), ("tile_rows", 2.0), ("node_size", "8"), ("task_us", -1),
-    ("link_bytes_per_us", 0), ("memory_bytes_per_us", float("nan")), ("remote_us", float("inf")), ("unified", True)]})
+    ("link_bytes_per_us", 0), ("memory_bytes_per_us", float("nan")), ("remote_us", float("inf")), ("unified", True),
+    ("name", "a\n3"), ("l2_bytes_per_us", 5e-324)]})
 cases("arrays", {
     "of objects": lambda: tile_partition(doubled)(np.array([[None]])),
     "of the other byte order": lambda: tile_partition(doubled)(np.ones((2, 3), ">f4")),

@@ -119,3 +119,10 @@ def test_workers_that_could_send_faster_than_they_copy_and_than_links_take_it_ma
         flow = plan(ep=4, T=512, direction=direction, machine=on, max_rows=1024)
         spans.append(hpmoe.simulate(flow, routing=balanced_ids(4, 512, 2, 8)).span)
     assert spans[1] <= spans[0] * (1 + NOISE) and spans[2] <= spans[1] * (1 + NOISE), spans
+
+
+def test_a_plan_for_a_machine_without_l2():
+    """Rows that come back in parts of columns, where L2 holds not even those of one slot."""
+    flow = plan(ep=4, T=512, H=2048, machine=hpmoe.ascend_a3.replace(l2_bytes=0), max_rows=1024, cols="auto")
+    ids = balanced_ids(4, 512, 2, 8)
+    assert hpmoe.simulate(flow, routing=ids).span >= max(b.total for b in rank_bounds(flow, flow.machine, ids))

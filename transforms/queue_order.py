@@ -176,8 +176,9 @@ def _chunks(flow: tf.Taskflow, op: tf.TileOp, machine: Machine, slots: LikelySlo
     """A number for each slot, ascending: slots of one are of experts, or of a part of one, whose rows L2 holds while other
     things pass."""
     read = flow.buffers[op.operands[1].buffer]
-    of_expert = slots.per_expert * flow.tile_rows * read.row_bytes
-    expert, held = slots.expert - slots.is_spare, machine.l2_bytes * L2_SHARE
+    of_slot = flow.tile_rows * read.row_bytes
+    of_expert = slots.per_expert * of_slot
+    expert, held = slots.expert - slots.is_spare, max(machine.l2_bytes * L2_SHARE, of_slot)
     experts, parts = int(held / of_expert), math.ceil(of_expert / held)
     if experts:
         return (expert + -slots.num_experts % experts) // experts
