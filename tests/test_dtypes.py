@@ -33,8 +33,8 @@ from variants import LAYER, VARIANTS, arguments, cotangents_of, differentiable
 
 import hpmoe
 from hpmoe import Aval, moe_ffn, trace, vjp
+from hpmoe.commands.op_by_op import moe_ffn_op_by_op
 from hpmoe.dtypes import rounded, widen
-from hpmoe.op_by_op import moe_ffn_op_by_op
 from hpmoe.vjp import linearize
 
 LAYERS = {

@@ -16,10 +16,10 @@ from absl import flags
 import hpmoe
 from hpmoe import host
 from hpmoe.commands import options
+from hpmoe.commands.op_by_op import moe_ffn_op_by_op
 from hpmoe.commands.progress import Progress
 from hpmoe.dtypes import rounded, widen
 from hpmoe.kernels.native import products_name
-from hpmoe.op_by_op import moe_ffn_op_by_op
 from hpmoe.timelines.chrome import chrome_json
 from hpmoe.timelines.timeline import Timeline
 

@@ -16,9 +16,9 @@ from absl import flags
 import hpmoe
 from hpmoe.calling.memory import MIB, MemoryReport
 from hpmoe.commands import demo, options
+from hpmoe.commands.op_by_op import moe_ffn_op_by_op
 from hpmoe.commands.progress import Progress
 from hpmoe.kernels.executable import POOL
-from hpmoe.op_by_op import moe_ffn_op_by_op
 from hpmoe.peers.worker import PR_SET_PDEATHSIG, forget_peak, status_kib
 from hpmoe.transforms.save_for_backward import POLICIES
 

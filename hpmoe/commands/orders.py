@@ -71,19 +71,10 @@ def _dealt(flow: hpmoe.Taskflow, machine: hpmoe.Machine, queues: list[np.ndarray
 
 
 def _times(flow: hpmoe.Taskflow, queues: list[np.ndarray], costs: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
-    """When each task starts if all take as long as estimated, and when all it waits for has ended.
-
-    A block of events that are found at run time counts as one, so that this holds whatever the routing.
-    """
-    of = flow.events["block"]
-    found_later = np.zeros(len(flow.blocks), bool)
-    for table in (flow.waits, flow.signals):
-        found_later[of[table["event"][table["kind"] != tf.STATIC]]] = True
-    first = np.array([b.first for b in flow.blocks], np.int64)
-    gate = np.where(found_later[of], first[of], np.arange(len(of)))
-    fed, needed = gate[flow.signals["event"]], gate[flow.waits["event"]]
-    missing, ready = np.bincount(fed, minlength=len(of)).tolist(), [0.0] * len(of)
-    feeds, needs = (_by_task(flow, table["task"], gates) for table, gates in ((flow.signals, fed), (flow.waits, needed)))
+    """When each task starts if all take as long as estimated, and when all it waits for has ended."""
+    fed, needed = _gates(flow)
+    missing, ready = np.bincount(fed, minlength=len(flow.events)).tolist(), [0.0] * len(flow.events)
+    feeds, needs = _by_task(flow, flow.signals["task"], fed), _by_task(flow, flow.waits["task"], needed)
     start, earliest = np.zeros((2, flow.num_tasks))
     lines, heads, clock = [q.tolist() for q in queues], [0] * len(queues), [0.0] * len(queues)
     asleep, awake = defaultdict(list), list(range(len(queues)))
@@ -102,6 +93,18 @@ def _times(flow: hpmoe.Taskflow, queues: list[np.ndarray], costs: np.ndarray) ->
                 missing[g], ready[g] = missing[g] - 1, max(ready[g], clock[q])
                 awake += asleep.pop(g, ()) if missing[g] == 0 else ()
     return start, earliest
+
+
+def _gates(flow: hpmoe.Taskflow) -> tuple[np.ndarray, np.ndarray]:
+    """The event of each signal and of each wait; a block of events that are found at run time counts as one, its first, so
+    that what follows holds whatever the routing."""
+    of = flow.events["block"]
+    found_later = np.zeros(len(flow.blocks), bool)
+    for table in (flow.waits, flow.signals):
+        found_later[of[table["event"][table["kind"] != tf.STATIC]]] = True
+    first = np.array([b.first for b in flow.blocks], np.int64)
+    gate = np.where(found_later[of], first[of], np.arange(len(of)))
+    return gate[flow.signals["event"]], gate[flow.waits["event"]]
 
 
 def _by_task(flow: hpmoe.Taskflow, tasks: np.ndarray, gates: np.ndarray) -> list[list[int]]:

@@ -39,8 +39,8 @@ struct HpmoeTouch {
 constexpr int kMaxTouches = 6;
 
 // A task of an op takes core_fixed + rows (in whole granules) * core_row microseconds of its worker, one of at most few_rows
-// rows, where that is above 0, the same of few_fixed and few_row, or none for no rows at all; and core_fan for each row that experts have of tokens that
-// came once. Of a transfer the rows are those that it moves, with link_row bytes each.
+// rows, where that is above 0, the same of few_fixed and few_row, or none for no rows at all; and core_fan for each row that
+// experts have of tokens that came once. Of a transfer the rows are those that it moves, with link_row bytes each.
 struct HpmoeWork {
   double core_fixed, core_row, few_fixed, few_row, core_fan, link_row;
   int64_t few_rows, granule, num_touches;
