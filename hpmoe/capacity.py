@@ -11,6 +11,7 @@ import numpy as np
 from hpmoe.errors import check_argument, is_name, is_number
 
 DROP_POLICIES = ("error", "position", "probs")
+MANY_MORE = 2.5  # times the likely rows, of a plan most slots of which are likely to be empty
 
 
 @dataclasses.dataclass(frozen=True)

@@ -6,7 +6,7 @@ import dataclasses
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NoReturn
 
-from hpmoe.capacity import Capacity, most_rows
+from hpmoe.capacity import MANY_MORE, Capacity, most_rows
 from hpmoe.errors import ProgramError, check_argument, is_int
 from hpmoe.placement import Placement
 
@@ -89,6 +89,13 @@ class RouteAval:
     def max_rows(self) -> int:
         """The most rows a rank can receive, whatever the routing."""
         return most_rows(self.num_tokens, self.top_k, self.num_experts, self.num_local_experts, self.ep_size, self.capacity)
+
+    @property
+    def likely_rows(self) -> int:
+        """The rows that a rank is likely to receive where nothing is known of the routing: as many as it sends, where
+        experts have a capacity or many more could come; else as many as could."""
+        sent = self.num_tokens * self.top_k
+        return min(self.max_rows, sent) if self.capacity or self.max_rows > MANY_MORE * sent else self.max_rows
 
     @property
     def drops(self) -> bool:

@@ -4,17 +4,16 @@ from __future__ import annotations
 
 import dataclasses
 
-from hpmoe.capacity import Capacity, most_rows
+from hpmoe.capacity import MANY_MORE, Capacity
 from hpmoe.placement import Placement
 from hpmoe.routing import max_slots
-
-MANY_MORE = 3  # times the rows that a rank sends
 
 
 @dataclasses.dataclass(frozen=True)
 class RoutePlan:
     """A route as the kernel sees it: where the ids are, how many slots the plan has for them, and what is dropped.
 
+    The plan has room for `max_rows` received rows of a rank, and is ordered for `likely_rows`.
     `num_experts` are the model's; `num_local_experts` of each rank, with the copies it holds under `placement`. `weights` is
     the buffer of the topk_weights that decide what is dropped, or -1. `once_of` is -1, or of a route to ranks, which takes a
     token to a rank once, the index of the route whose experts' ranks these are.
@@ -26,6 +25,7 @@ class RoutePlan:
     top_k: int
     num_tokens: int
     max_rows: int
+    likely_rows: int
     tile_rows: int
     ep_size: int
     capacity: Capacity | None = None
@@ -49,16 +49,13 @@ class RoutePlan:
         return self.capacity is not None and self.capacity.policy == "probs"
 
     @property
-    def likely_rows(self) -> int:
-        """Received rows to order the plan for: those it has room for, but with room for all that could come, where these are
-        many more, as many as a rank sends."""
-        most = most_rows(self.num_tokens, self.top_k, self.num_experts, self.num_local_experts, self.ep_size, self.capacity)
-        sent = self.num_tokens * self.top_k
-        return sent if self.max_rows >= max(most, MANY_MORE * sent) else self.max_rows
-
-    @property
     def num_slots(self) -> int:
         return self.slots_of(self.num_local_experts)
+
+    @property
+    def is_mostly_empty(self) -> bool:
+        """Whether most of the slots are likely to be empty."""
+        return self.max_rows > MANY_MORE * self.likely_rows
 
     def slots_of(self, num_experts: int, sources: int | None = None) -> int:
         """The most slots that the first `num_experts` local experts can need; each takes a token of a rank at most once, and

@@ -18,7 +18,8 @@ def taskflow_text(flow: tf.Taskflow) -> str:
     for i, route in enumerate(flow.routes):
         what = f"{flow.buffers[route.ids].name}, {route.num_experts} experts, top_k={route.top_k}"
         what = what if route.once_of < 0 else f"once to each of {route.num_experts} ranks of route {route.once_of}"
-        lines.append(f"  route {i}: {what}, at most {route.max_rows} received rows in {route.num_slots} slots of "
+        likely = f", likely {route.likely_rows}," if route.likely_rows != route.max_rows else ""
+        lines.append(f"  route {i}: {what}, at most {route.max_rows} received rows{likely} in {route.num_slots} slots of "
                      f"{route.tile_rows}")
     shared = [f"{b.name} in {flow.buffers[b.memory].name}" for b in flow.buffers if b.memory >= 0]
     lines += [f"  memory: {', '.join(shared)}"] if shared else []

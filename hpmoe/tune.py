@@ -12,7 +12,7 @@ import numpy as np
 
 from hpmoe.calibration import is_calibrated
 from hpmoe.calling.one_call import Traced
-from hpmoe.calling.planned_rows import routes_of, row_bucket, with_max_rows
+from hpmoe.calling.planned_rows import routes_of, rows_of_received, with_planned_rows
 from hpmoe.calling.running import Runner
 from hpmoe.calling.spmd import Spmd
 from hpmoe.calling.staging import Staged, describe, level_of
@@ -233,5 +233,5 @@ def _sized(program: Program, ids: np.ndarray | None) -> Program:
     for aval in (route.aval for route in routes_of(program)):
         received = sum(rows_to_ranks(mine, aval.num_experts, aval.capacity, rank, aval.ep_size, aval.placement)
                        for rank, mine in enumerate(ids))
-        rows.append(row_bucket(int(received.max()), aval.max_rows))
-    return with_max_rows(program, rows)
+        rows.append(rows_of_received(int(received.max()), aval))
+    return with_planned_rows(program, rows)

@@ -2,7 +2,7 @@
 
 import hpmoe
 from hpmoe import Aval, Mesh
-from hpmoe.calling.planned_rows import with_max_rows
+from hpmoe.calling.planned_rows import PlannedRows, with_planned_rows
 from hpmoe.vjp import linearize
 
 NPU = hpmoe.ascend_a3.replace(num_aic=3, num_aiv=5)
@@ -16,4 +16,4 @@ def plan(ep=2, T=256, H=256, I=128, E=8, K=2, direction="forward", machine=NPU, 
     program = lin.forward if direction == "forward" else lin.backward
     tiled = hpmoe.tile_partition(hpmoe.moe_ffn, rows=128, cols=256)
     staged = make(tiled) if make else hpmoe.assign_queues(hpmoe.overlap_comm(tiled, **comm), machine=machine)
-    return staged.apply(with_max_rows(program, [max_rows or T * K * ep]))
+    return staged.apply(program if max_rows is None else with_planned_rows(program, [PlannedRows(max_rows, max_rows)]))

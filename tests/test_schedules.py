@@ -8,6 +8,7 @@ from simulated_layers import NPU, plan
 
 import hpmoe
 from hpmoe import taskflow as tf
+from hpmoe.calling.planned_rows import rows_of_received
 from hpmoe.commands import show
 from hpmoe.commands.layer import Layer
 from hpmoe.costs.tile_choice import choose_tile
@@ -161,9 +162,37 @@ def test_a_plan_with_room_for_all_rows_of_all_ranks(most, machine, what):
 
 
 def test_likely_rows_are_those_planned_for_where_they_are_known():
-    known, every = (plan(ep=4, T=300, E=16, K=2, max_rows=rows, make=lambda f: f).routes[0] for rows in (700, 2400))
+    known, every = (plan(ep=4, T=300, E=16, K=2, max_rows=rows, make=lambda f: f).routes[0] for rows in (700, None))
     assert (known.likely_rows, every.likely_rows) == (700, 600)
     assert every.num_slots > 3 * every.likely_rows / every.tile_rows
+
+
+def test_likely_rows_where_an_expert_has_a_capacity_are_not_those_that_it_has_room_for():
+    args = [hpmoe.Aval((600, 64), "float32"), hpmoe.Aval((600, 2), "int32"), hpmoe.Aval((600, 2), "float32"),
+            hpmoe.Aval((4, 64, 256), "float32"), hpmoe.Aval((4, 128, 64), "float32")]
+    capped = hpmoe.tile_partition(lambda *args: hpmoe.moe_ffn(*args, capacity_factor=1.5, drop_policy="position"))
+    route = hpmoe.spmd(capped, hpmoe.Mesh(ep_size=2)).lower(*(hpmoe.Aval((2, *a.shape), a.dtype) for a in args)).routes[0]
+    assert (route.max_rows, route.likely_rows) == (1800, 1200) and not route.is_mostly_empty
+
+
+@pytest.mark.parametrize("received, rows", [(1000, (1024, 1024)), (1100, (1536, 1088)), (1300, (1536, 1088)),
+                                            (1330, (1536, 1536)), (4000, (4096, 4096))])
+def test_likely_rows_of_a_bucket_are_those_of_even_experts_unless_many_more_came(received, rows):
+    route = hpmoe.program.RouteAval(hpmoe.program.Rows(), 512, 2, 8, 4)
+    assert rows_of_received(received, route) == rows
+
+
+@pytest.mark.parametrize("most, what", [
+    (1.07, {"tokens": 600}), (1.04, {"tokens": 600, "direction": "backward"}),
+    (1.07, {"tokens": 600, "imbalance": 2.0})], ids=str)
+def test_a_plan_for_a_bucket_of_rows(most, what):
+    """It has room for a third more rows than come, or the hot rank's: it is not ordered as if it were full, or as if the hot
+    rank's were few."""
+    ours = layer(ep=8, **what)
+    ours.room = "bucket"
+    assert ours.tiles.routes[0].max_rows > 1.06 * ours.imbalance * 600 * 8
+    line = ours.fused()
+    assert ours.span_us(line) <= most * ours.bound_us(line)
 
 
 def test_matrix_workers_take_likely_slots_before_others():

@@ -7,7 +7,7 @@ from simulator_reference import Reference, differences, from_memory
 
 import hpmoe
 from hpmoe import Aval, Mesh
-from hpmoe.calling.planned_rows import with_max_rows
+from hpmoe.calling.planned_rows import PlannedRows, with_planned_rows
 from hpmoe.machine import Body
 from hpmoe.transforms.assign_queues import POLICIES
 from hpmoe.transforms.deduplicate_rows import can_deduplicate
@@ -55,7 +55,7 @@ def case(seed):
         loads = np.bincount(ids.reshape(-1), minlength=experts) + 1
         program = hpmoe.replicate_experts.apply_to(program, loads=loads, replicas=int(rng.integers(1, 3)), min_load=0)
     program = getattr(linearize(program), str(rng.choice(["forward", "backward"])))
-    program = with_max_rows(program, [tokens * top_k * ep])
+    program = with_planned_rows(program, [PlannedRows(tokens * top_k * ep, tokens * top_k)])
     if can_deduplicate(program) and rng.random() < 0.3:
         program = hpmoe.deduplicate_rows.apply_to(program)
     tiled = hpmoe.tile_partition.apply_to(program, rows=int(rng.choice([2, 3, 8])), cols=int(rng.choice([2, 4, 16])))

@@ -39,7 +39,7 @@ class LikelySlots:
         self.per_expert = max(1.0, min(math.ceil(filled), filled + 0.5))
         self.expert = (slot / self.per_expert).astype(int)
         self.round = self.expert // plan.num_local_experts
-        if plan.likely_rows == plan.max_rows:
+        if not plan.is_mostly_empty:
             self.expert, self.round = np.minimum(self.expert, plan.num_local_experts), np.zeros_like(slot)
         self.place = slot - np.ceil(self.expert * self.per_expert).astype(int)
 

@@ -68,7 +68,7 @@ def queue_order(flow: tf.Taskflow, machine: Machine, costs: np.ndarray) -> np.nd
 
 def _round_after_round(flow: tf.Taskflow, order: np.ndarray) -> None:
     """Has matrix workers end a round before they begin the next: most ranks have rows for the first one alone."""
-    if all(plan.likely_rows == plan.max_rows for plan in flow.routes):
+    if not any(plan.is_mostly_empty for plan in flow.routes):
         return
     order[:] = np.unique(order, return_inverse=True)[1]  # small numbers, of which many rounds have room in an int64
     for op, tasks, shape in grids_of(flow):

@@ -51,7 +51,7 @@ class _Site:
     def kernel(self, program: Program) -> Any:
         """A graph in which a launch failed stays failed in MindSpore, so it is compiled anew before its next run."""
         runner = self.call.runner
-        kernel = runner.plan(program, runner.most_rows(program))
+        kernel = runner.plan(program, runner.any_rows(program))
         if self._forget_graph not in kernel.on_failure:
             kernel.on_failure.append(self._forget_graph)
         return kernel

@@ -16,6 +16,7 @@ from mindspore.common._grad_function import _Function
 from mindspore.graph.api import _pynative_executor
 
 from hpmoe.calling.one_call import Call, Traced
+from hpmoe.calling.planned_rows import PlannedRows
 from hpmoe.calling.running import Runner
 from hpmoe.errors import check_argument, is_int
 from hpmoe.machine import Mesh
@@ -55,9 +56,9 @@ class DeviceRunner(Runner):
                            "of a shape that is known before the launch", "Return received rows through hpmoe.combine.")
         return DeviceCall(self, traced, lengths, seed)
 
-    def planned(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Traced, None, dict[Any, int]]:
+    def planned(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Traced, None, dict[Any, PlannedRows]]:
         traced = self._trace(self._parameters.flatten(args, kwargs))
-        return traced, None, self.most_rows(traced.program)
+        return traced, None, self.any_rows(traced.program)
 
     def _lengths(self, tensors: Sequence[Tensor | Aval], num_tokens: Any) -> tuple[int, ...] | None:
         """This rank's own number, as a tuple of one."""
@@ -79,7 +80,7 @@ class DeviceCall(Call):
 
     def launch(self, program: Program, tensors: Sequence[Tensor], into: Mapping[int, Tensor] | None = None) -> list[Tensor]:
         """The outputs of a program, once the stream has come to them; those in `into` end up there."""
-        kernel = self.runner.plan(program, self.runner.most_rows(program))
+        kernel = self.runner.plan(program, self.runner.any_rows(program))
         outputs = kernel.launch_here(tensors, self.lengths and self.lengths[0], into or {})
         return [in_dtype(x, atom.aval.dtype) for x, atom in zip(outputs, program.outputs, strict=True)]
 

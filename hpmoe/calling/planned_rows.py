@@ -6,7 +6,10 @@ import functools
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from hpmoe.program import Program, RouteAval
+from hpmoe.program import Equation, Program, RouteAval
+
+LEAST = 64  # rows of a bucket
+PLANNED = "max_rows", "likely_rows"  # options of a route that say what it is planned for
 
 
 def row_bucket(rows: int, most: int) -> int:
@@ -16,13 +19,33 @@ def row_bucket(rows: int, most: int) -> int:
         >>> [row_bucket(n, 1000) for n in (0, 10, 65, 100, 900)]
         [64, 64, 96, 128, 1000]
     """
-    step = 64
+    step = LEAST
     while step < rows:
         if step + step // 2 >= rows:
             step += step // 2
             break
         step *= 2
     return min(step, most)
+
+
+class PlannedRows(NamedTuple):
+    """Received rows of a rank that a plan is for: it has room for `most`, and `likely` ones are what it is ordered for."""
+
+    most: int
+    likely: int
+
+
+def rows_of_any(aval: RouteAval) -> PlannedRows:
+    """For any routing, of which nothing is known."""
+    return PlannedRows(aval.max_rows, aval.likely_rows)
+
+
+def rows_of_received(received: int, aval: RouteAval) -> PlannedRows:
+    """For a routing by which the rank with the most rows receives so many, and those like it. Two deviations over the mean
+    are likely, as where experts are chosen alike, or as many as there is room for, whichever is nearer."""
+    most, sent = row_bucket(received, aval.max_rows), aval.num_tokens * aval.top_k
+    even = min(most, max(LEAST, sent + int(2 * sent ** 0.5)))
+    return PlannedRows(most, even if received - even < most - received else most)
 
 
 class PlannedRoute(NamedTuple):
@@ -48,15 +71,19 @@ def routes_of(program: Program) -> tuple[PlannedRoute, ...]:
     routes = []
     for eqn in program.equations:
         if isinstance(eqn.outputs[0].aval, RouteAval):
-            key = (*eqn.inputs, *(option for option in eqn.params.items() if option[0] != "max_rows"))
+            key = (*eqn.inputs, *(option for option in eqn.params.items() if option[0] not in PLANNED))
             ids, *weights = (position.get(a) for a in eqn.inputs)
             routes.append(PlannedRoute(key, eqn.outputs[0].aval, ids, weights[0] if weights else None))
     return tuple(routes)
 
 
-def with_max_rows(program: Program, max_rows: Sequence[int]) -> Program:
-    """The program planned for at most `max_rows[i]` received rows through its i-th route."""
-    left = iter(max_rows)
+def with_planned_rows(program: Program, rows: Sequence[PlannedRows]) -> Program:
+    """The program planned for `rows[i]` through its i-th route."""
+    left = iter(rows)
+
+    def planned(eqn: Equation) -> Equation:
+        most, likely = next(left)
+        others = {name: value for name, value in eqn.params.items() if name not in PLANNED}
+        return eqn.replace(params={**others, "max_rows": most, **({"likely_rows": likely} if likely != most else {})})
     return program.replace(equations=tuple(
-        e.replace(params={**e.params, "max_rows": next(left)}) if isinstance(e.outputs[0].aval, RouteAval) else e
-        for e in program.equations))
+        planned(e) if isinstance(e.outputs[0].aval, RouteAval) else e for e in program.equations))

@@ -16,7 +16,7 @@ from mindspore.graph.jit_context import jit_context
 from hpmoe import tracing
 from hpmoe.calling.arguments import Arguments, Parameters
 from hpmoe.calling.one_call import Call, Traced
-from hpmoe.calling.planned_rows import routes_of, row_bucket, with_max_rows
+from hpmoe.calling.planned_rows import PlannedRows, routes_of, rows_of_any, rows_of_received, with_planned_rows
 from hpmoe.calling.rank_arrays import Arrays, to_arrays
 from hpmoe.calling.staging import Staged, innermost
 from hpmoe.capacity import check_topk_weights
@@ -171,7 +171,8 @@ class Runner:
         traced, _, buckets = self.planned(args, kwargs)
         return self.plan(traced.program if direction == "forward" else traced.linearized.backward, buckets)
 
-    def planned(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[Traced, Arrays | None, dict[Any, int]]:
+    def planned(self, args: Sequence[Any],
+                kwargs: Mapping[str, Any]) -> tuple[Traced, Arrays | None, dict[Any, PlannedRows]]:
         """What is traced for `args`, the arrays of each rank where all are given, and the planned rows of each route."""
         given = self._parameters.flatten(args, kwargs)
         traced, tensors = self._trace(given), given.arrays
@@ -180,15 +181,15 @@ class Runner:
             arrays = to_arrays([*tensors, *captures])
             inputs = self.per_rank(arrays, range(len(arrays)), len(tensors))
             return traced, inputs, self.row_buckets(traced.program, inputs, None)
-        return traced, None, self.most_rows(traced.program)
+        return traced, None, self.any_rows(traced.program)
 
-    def most_rows(self, program: Program) -> dict[Any, int]:
-        """The rows that each route can receive at most."""
-        return {route.key: route.aval.max_rows for route in routes_of(program)}
+    def any_rows(self, program: Program) -> dict[Any, PlannedRows]:
+        """The planned rows of each route, for any routing."""
+        return {route.key: rows_of_any(route.aval) for route in routes_of(program)}
 
     def row_buckets(self, program: Program, inputs: Arrays,
-                    lengths: tuple[int, ...] | None) -> dict[Any, int]:
-        """Checks the ids of every route and returns the planned number of received rows of each."""
+                    lengths: tuple[int, ...] | None) -> dict[Any, PlannedRows]:
+        """Checks the ids of every route and returns the planned rows of each."""
         buckets = {}
         for key, aval, at_ids, at_weights in routes_of(program):
             received = np.zeros(aval.ep_size, np.int64)
@@ -199,10 +200,10 @@ class Runner:
                 if at_weights is not None:
                     check_topk_weights(arrays[at_weights][:stop], rank, aval.ep_size)
                 received += rows_to_ranks(ids, aval.num_experts, aval.capacity, rank, aval.ep_size, aval.placement)
-            buckets[key] = row_bucket(max(received.tolist()), aval.max_rows)
+            buckets[key] = rows_of_received(max(received.tolist()), aval)
         return buckets
 
-    def plan(self, program: Program, buckets: dict[Any, int]) -> Any:
+    def plan(self, program: Program, buckets: dict[Any, PlannedRows]) -> Any:
         """The IR of this stage for a Program and the planned rows of its routes, lowered once."""
         rows = tuple(buckets[route.key] for route in routes_of(program))
         key = (id(program), rows)
@@ -212,7 +213,7 @@ class Runner:
                 self._plans.move_to_end(key)
                 return self._plans[key][1]
             self._misses += 1
-            sized = with_max_rows(program, rows)
+            sized = with_planned_rows(program, rows)
             ir = self.function.apply(sized) if isinstance(self.function, Staged) else sized
             self._plans[key] = (program, ir)  # the program is kept so that its id stays its own
             if len(self._plans) > CACHE_SIZE:

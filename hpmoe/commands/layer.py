@@ -11,13 +11,13 @@ import mindspore as ms
 import numpy as np
 
 import hpmoe
-from hpmoe.calling.planned_rows import row_bucket, with_max_rows
+from hpmoe.calling.planned_rows import PlannedRows, routes_of, rows_of_any, rows_of_received, with_planned_rows
 from hpmoe.calling.rank_arrays import to_arrays
 from hpmoe.calling.running import Runner
 from hpmoe.commands import demo, show
 from hpmoe.costs.bound import rank_bounds
 from hpmoe.dtypes import numpy_dtype
-from hpmoe.placement import Placement
+from hpmoe.program import RouteAval
 from hpmoe.routing import rows_to_ranks
 from hpmoe.timelines.timeline import RATES
 from hpmoe.transforms.assign_queues import Policy
@@ -93,16 +93,17 @@ class Layer:
     def _tiles(self, replicas: int, tuned: bool, dedup: bool) -> hpmoe.Taskflow:
         program = show.program(self.o, self.direction, lambda p: hpmoe.replicate_experts.apply_to(
             p, loads=self.loads, replicas=replicas, min_load=self.min_load) if replicas else p)
-        routes = [e.params.get("placement") for e in program.equations if e.primitive.name == "route"]
-        program = with_max_rows(program, [self._planned_rows(placement) for placement in routes])
+        program = with_planned_rows(program, [self._planned_rows(route.aval) for route in routes_of(program)])
         program = hpmoe.deduplicate_rows.apply_to(program) if dedup else program
         rows, cols = (getattr(self.o, n, None) or ("auto" if tuned else None) for n in ("tile_rows", "tile_cols"))
         return hpmoe.tile_partition.apply_to(program, rows=rows, cols=cols, machine=self.machine)
 
-    def _planned_rows(self, placement: Placement | None) -> int:
-        received = sum(rows_to_ranks(ids, self.o.experts, None, r, self.o.ep, placement) for r, ids in enumerate(self.ids))
-        rows, most = int(max(received)), self.ids.size
-        return {"received": rows, "bucket": row_bucket(rows, most), "all": most}[self.room]
+    def _planned_rows(self, aval: RouteAval) -> PlannedRows:
+        if self.room == "all":
+            return rows_of_any(aval)
+        rows = int(max(sum(rows_to_ranks(ids, self.o.experts, None, rank, self.o.ep, aval.placement)
+                           for rank, ids in enumerate(self.ids))))
+        return rows_of_received(rows, aval) if self.room == "bucket" else PlannedRows(rows, rows)
 
     def fused(self, policy: str | Policy = "critical_path", machine: hpmoe.Machine | None = None,
               **comm: Any) -> hpmoe.Timeline:

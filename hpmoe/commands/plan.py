@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import hpmoe
-from hpmoe.calling import running
+from hpmoe.calling.planned_rows import PlannedRows, routes_of, with_planned_rows
 from hpmoe.commands import options, show
 from hpmoe.commands.progress import Progress
 from hpmoe.kernels.packing import pack
@@ -95,8 +95,7 @@ def plan(o: Any) -> dict[str, dict[str, Any]]:
 
 def _lower(o: Any, program: Program, clock: Clock) -> dict[str, Any]:
     machine = hpmoe.cpu(ep_size=o.ep) if o.machine == "cpu" else getattr(hpmoe, o.machine)
-    routes = [e for e in program.equations if e.primitive.name == "route"]
-    flow: Any = running.with_max_rows(program, [planned_rows(o)] * len(routes))
+    flow: Any = with_planned_rows(program, [PlannedRows(planned_rows(o), planned_rows(o))] * len(routes_of(program)))
     for transform, arguments in ((hpmoe.tile_partition, {"rows": machine.tile_rows, "cols": machine.tile_cols}),
                                  (hpmoe.overlap_comm, {}), (hpmoe.assign_queues, {"machine": machine})):
         flow = clock(transform.__name__, transform.rewrite, flow, **arguments)

@@ -15,7 +15,7 @@ PARTS = ((32, 32768), (16, 65536))  # the most of a row, and of the puts of a ra
 def num_peers_of(plan: tf.RoutePlan) -> int:
     """For how many peers, or groups of them, a slot has puts of their own: for all, but where most slots are likely to be
     empty, for twice as many as one is likely to have rows of."""
-    if plan.likely_rows == plan.max_rows:
+    if not plan.is_mostly_empty:
         return plan.ep_size
     per_expert = max(1.0, plan.likely_rows / (plan.num_local_experts * plan.tile_rows))
     return min(plan.ep_size, 2 * math.ceil(plan.ep_size / per_expert))

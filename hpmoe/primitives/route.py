@@ -56,7 +56,8 @@ def check_tensor(who: str, argument: str, x: Any) -> None:
 
 @make_route.infer
 def _(ids: Aval, *weights: Aval, num_local_experts: int, ep_size: int, capacity_factor: float | None = None,
-      drop_policy: str = "error", max_rows: int | None = None, placement: Placement | None = None) -> RouteAval:
+      drop_policy: str = "error", max_rows: int | None = None, likely_rows: int | None = None,
+      placement: Placement | None = None) -> RouteAval:
     check_argument(isinstance(ids, Aval) and len(ids.shape) == 2 and ids.dtype == "int32", "hpmoe.dispatch", "topk_ids",
                    ids, "[T, K] int32", "Cast with topk_ids.astype(mindspore.int32).")
     num_tokens, top_k = ids.shape
@@ -72,7 +73,7 @@ def _(ids: Aval, *weights: Aval, num_local_experts: int, ep_size: int, capacity_
 @make_route.reference
 def _(ids: list[np.ndarray], *weights: list[np.ndarray], num_local_experts: int, ep_size: int, num_tokens: list[int],
       capacity_factor: float | None = None, drop_policy: str = "error", max_rows: int | None = None,
-      placement: Placement | None = None) -> list[Route]:
+      likely_rows: int | None = None, placement: Placement | None = None) -> list[Route]:
     capacity = make_capacity(capacity_factor, drop_policy)
     routing = make_routing(ids, num_local_experts * ep_size, num_tokens, capacity, *weights, placement=placement)
     return [Route(routing, rank) for rank in range(ep_size)]

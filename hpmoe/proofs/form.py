@@ -57,8 +57,9 @@ def check_sizes(flow: tf.Taskflow) -> None:
 def _can_be(plan: tf.RoutePlan, index: int, flow: tf.Taskflow) -> bool:
     """Whether a route takes tokens of the flow's ranks to as many experts of each, by ids that are given."""
     numbers = plan.num_experts, plan.num_local_experts, plan.top_k, plan.tile_rows
-    if min(numbers) < 1 or min(plan.num_tokens, plan.max_rows) < 0 or plan.ep_size != flow.ep_size \
-            or plan.num_experts % plan.ep_size or plan.ids not in flow.inputs or not -1 <= plan.once_of < index:
+    if min(numbers) < 1 or plan.num_tokens < 0 or not 0 <= plan.likely_rows <= plan.max_rows \
+            or plan.ep_size != flow.ep_size or plan.num_experts % plan.ep_size or plan.ids not in flow.inputs \
+            or not -1 <= plan.once_of < index:
         return False
     place = plan.placement
     if place is not None and (place.num_experts, place.ep_size) != (plan.num_experts, plan.ep_size):

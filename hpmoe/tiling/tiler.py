@@ -77,10 +77,11 @@ class Tiler:
             self.refuse(f"routes {aval.num_tokens} tokens after a route of {self.routes[0].num_tokens}; a rank has one "
                         "number of tokens, so give each to a function of its own")
         self.route_of[aval.rows] = len(self.routes)
+        most = eqn.params.get("max_rows")
+        likely = eqn.params.get("likely_rows") or most or aval.likely_rows
         self.routes.append(tf.RoutePlan(self.buffer_of[ids], aval.num_experts, aval.num_local_experts, aval.top_k,
-                                        aval.num_tokens, eqn.params.get("max_rows") or aval.max_rows, self.tile_rows,
-                                        aval.ep_size, aval.capacity, *(self.buffer_of[w] for w in weights),
-                                        placement=aval.placement))
+                                        aval.num_tokens, most or aval.max_rows, likely, self.tile_rows, aval.ep_size,
+                                        aval.capacity, *(self.buffer_of[w] for w in weights), placement=aval.placement))
 
     def _plan_route_to_ranks(self, experts: RouteAval, ranks: RouteAval) -> None:
         """No more rows than the experts' ranks receive, and no token twice."""
@@ -88,7 +89,8 @@ class Tiler:
         self.route_of[ranks.rows] = len(self.routes)
         self.routes.append(dataclasses.replace(
             self.routes[of], num_experts=ranks.num_experts, num_local_experts=1, capacity=None, weights=-1, placement=None,
-            max_rows=min(self.routes[of].max_rows, ranks.max_rows), once_of=of))
+            max_rows=min(self.routes[of].max_rows, ranks.max_rows),
+            likely_rows=min(self.routes[of].likely_rows, ranks.max_rows), once_of=of))
 
     # Buffers.
 
