@@ -10,7 +10,8 @@ import numpy as np
 from hpmoe import taskflow as tf
 from hpmoe.errors import ArgumentError
 from hpmoe.placement import Placement
-from hpmoe.routing import Routing, Slots, make_routing, make_slots, routing_to_ranks, rows_to_ranks
+from hpmoe.routing import Routing, make_routing, routing_to_ranks, rows_to_ranks
+from hpmoe.slots import Slots, make_slots
 
 
 class Move(NamedTuple):

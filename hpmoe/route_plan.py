@@ -6,7 +6,7 @@ import dataclasses
 
 from hpmoe.capacity import MANY_MORE, Capacity
 from hpmoe.placement import Placement
-from hpmoe.routing import max_slots
+from hpmoe.slots import max_slots
 
 
 @dataclasses.dataclass(frozen=True)
