@@ -111,13 +111,15 @@ def test_a_plan_for_another_machine_is_as_good_there(name):
 
 
 @pytest.mark.parametrize("direction", ["forward", "backward"])
-@pytest.mark.parametrize("machine", [hpmoe.ascend_a3, hpmoe.ascend_a2.replace(node_size=1)], ids=lambda m: m.name)
-def test_workers_that_could_send_faster_than_they_copy_and_than_links_take_it_make_no_plan_slower(machine, direction):
+@pytest.mark.parametrize("machine, ep, T, E, K", [
+    (hpmoe.ascend_a3, 4, 512, 8, 2), (hpmoe.ascend_a2.replace(node_size=1), 4, 512, 8, 2),
+    (hpmoe.ascend_a2.replace(node_size=2), 3, 1000, 6, 5)], ids=["node", "nodes", "uneven nodes"])
+def test_workers_that_could_send_faster_than_they_copy_and_than_links_take_it_make_no_plan_slower(machine, ep, T, E, K, direction):
     spans = []
     for faster in (1, 10, 1000):
         on = machine.replace(worker_link_bytes_per_us=machine.worker_link_bytes_per_us * faster)
-        flow = plan(ep=4, T=512, direction=direction, machine=on, max_rows=1024)
-        spans.append(hpmoe.simulate(flow, routing=balanced_ids(4, 512, 2, 8)).span)
+        flow = plan(ep=ep, T=T, H=128, I=64, E=E, K=K, direction=direction, machine=on, max_rows=T * K + 8)
+        spans.append(hpmoe.simulate(flow, routing=balanced_ids(ep, T, K, E)).span)
     assert spans[1] <= spans[0] * (1 + NOISE) and spans[2] <= spans[1] * (1 + NOISE), spans
 
 

@@ -117,7 +117,7 @@ def link_stretch(flow: tf.Taskflow, machine: Machine) -> float:
     """How much longer puts take when all workers send than when one does, as links are shared."""
     of_node = min(flow.ep_size, machine.node_size)
     us = max((of_node - 1) / machine.link_bytes_per_us, (flow.ep_size - of_node) / machine.node_link_bytes_per_us)
-    return max(1.0, machine.num_aiv * put_rate(machine) * us / flow.ep_size)
+    return max(1.0, machine.num_aiv * put_rate(machine, flow.ep_size) * us / flow.ep_size)
 
 
 def is_put(op: tf.TileOp) -> bool:

@@ -91,5 +91,4 @@ def _putters(flow: tf.Taskflow, op: tf.TileOp, machine: Machine, slots: LikelySl
 def _senders(flow: tf.Taskflow, machine: Machine, computing: int) -> int:
     """Workers that put rows: of those that do not only compute SENDING times as many as fill the link. If more sent at a
     time, the first rows would come with the last."""
-    filling = max(1.0, machine.num_aiv / link_stretch(flow, machine))
-    return min(machine.num_aiv - computing, math.ceil(SENDING * filling))
+    return min(machine.num_aiv - computing, math.ceil(SENDING * machine.num_aiv / link_stretch(flow, machine)))

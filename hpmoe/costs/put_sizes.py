@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 
 from hpmoe import taskflow as tf
+from hpmoe.costs.work import link_rate
 from hpmoe.machine import Machine
 
 PUT_US, LEAST_COLS = 6.0, 256
@@ -30,7 +31,7 @@ def likely_put_cols(flow: tf.Taskflow, op: tf.TileOp, machine: Machine) -> int |
     """
     plan, sent = flow.routes[op.domain.route], flow.buffers[op.operands[0].buffer]
     rows = min(flow.tile_rows, plan.likely_rows / (plan.num_local_experts * flow.ep_size))
-    us = rows * sent.row_bytes / machine.worker_link_bytes_per_us
+    us = rows * sent.row_bytes / link_rate(machine, flow.ep_size)
     parts = min(us / PUT_US, max(min(most, puts / (plan.num_slots * num_peers_of(plan))) for most, puts in PARTS))
     if op.opcode == "ALL_TO_ALL_BACK":  # a signal for each tile of tokens that rows of one expert are of
         tiles = min(-(-plan.num_tokens // flow.tile_rows), rows * plan.num_experts / (plan.top_k * flow.tile_rows))

@@ -9,7 +9,7 @@ from hpmoe import taskflow as tf
 from hpmoe.costs.put_sizes import likely_put_cols
 from hpmoe.costs.task_costs import rows_of_expert
 from hpmoe.costs.touches import STREAM, WEIGHT
-from hpmoe.costs.work import Work, core_us
+from hpmoe.costs.work import Work, core_us, link_rate
 from hpmoe.machine import Machine
 from hpmoe.tiling.next_ops import next_ops
 
@@ -89,7 +89,7 @@ def _exchange(flow: tf.Taskflow, op: tf.TileOp, machine: Machine) -> Stage:
     cols = likely_put_cols(flow, op, machine) or sent.cols
     of_node = min(ep_size, machine.node_size)
     link = max((of_node - 1) / machine.link_bytes_per_us, (ep_size - of_node) / machine.node_link_bytes_per_us)
-    rate = machine.worker_link_bytes_per_us if ep_size > 1 else machine.copy_bytes_per_us / 2  # read and written
+    rate = link_rate(machine, ep_size) if ep_size > 1 else machine.copy_bytes_per_us / 2  # read and written
     us = machine.task_us + rows * sent.row_bytes * cols / sent.cols / rate
     remote = max(1, ep_size - 1) / ep_size
     seen = machine.signal_us + machine.poll_us + (machine.remote_us if of_node == ep_size else machine.node_remote_us)
@@ -119,7 +119,7 @@ def _tasks(flow: tf.Taskflow, index: int, work: Work, machine: Machine) -> Stage
         memory += times * float(fixed[touches["part"] == WEIGHT][:1].sum() * experts
                                 + fixed[touches["part"] == STREAM].sum() * num_units)
     if op.opcode == "WGRAD" and op.first_row > 0:
-        returned = op.params[0] * flow.buffers[op.operands[0].buffer].row_bytes / machine.worker_link_bytes_per_us
+        returned = op.params[0] * flow.buffers[op.operands[0].buffer].row_bytes / link_rate(machine, flow.ep_size)
     return Stage(busy, longest, longest + machine.poll_us, 0.0, l2, memory, returned)
 
 

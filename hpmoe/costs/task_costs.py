@@ -7,7 +7,7 @@ import math
 import numpy as np
 
 from hpmoe import taskflow as tf
-from hpmoe.costs.work import Work, core_us
+from hpmoe.costs.work import Work, core_us, link_rate
 from hpmoe.machine import Machine
 
 
@@ -21,17 +21,17 @@ def task_costs(flow: tf.Taskflow, machine: Machine) -> np.ndarray:
         lower = slice(op.domain.blocks - 1, None, op.domain.blocks)
         for k, where in enumerate((np.s_[:], np.s_[:, -1], np.s_[lower], np.s_[lower, -1])):
             if k == 0 or work.table[i, k].tobytes() != work.table[i, 0].tobytes():
-                of_tasks[where] = _alone(work.table[i, k], rows, machine)
+                of_tasks[where] = _alone(work.table[i, k], rows, machine, flow.ep_size)
         first += of_tasks.size
     return out
 
 
-def _alone(work: np.void, rows: float, machine: Machine) -> float:
+def _alone(work: np.void, rows: float, machine: Machine, ep_size: int) -> float:
     """Microseconds of one task to which memory and links give all that one worker can take."""
     used = work["touches"][:work["num_touches"]]
     return float(machine.task_us + max(core_us(work, rows),
                                        (used["fixed"].sum() + rows * used["row"].sum()) / machine.worker_l2_bytes_per_us,
-                                       rows * work["link_row"] / machine.worker_link_bytes_per_us))
+                                       rows * work["link_row"] / link_rate(machine, ep_size)))
 
 
 def _full_rows(flow: tf.Taskflow, op: tf.TileOp) -> float:

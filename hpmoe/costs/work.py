@@ -203,9 +203,15 @@ def device_copy_rate(machine: Machine) -> float:
     return min(workers * machine.copy_bytes_per_us, machine.memory_bytes_per_us)
 
 
-def put_rate(machine: Machine) -> float:
-    """Bytes for each microsecond of one worker that puts rows while others leave it the link."""
-    return min(machine.worker_link_bytes_per_us, machine.copy_bytes_per_us, machine.worker_l2_bytes_per_us)
+def link_rate(machine: Machine, ep_size: int) -> float:
+    """Bytes for each microsecond that one worker sends to the farthest ranks while others leave it the link."""
+    link = machine.link_bytes_per_us if ep_size <= machine.node_size else machine.node_link_bytes_per_us
+    return min(machine.worker_link_bytes_per_us, link)
+
+
+def put_rate(machine: Machine, ep_size: int) -> float:
+    """The same of rows that it also has to copy."""
+    return min(link_rate(machine, ep_size), machine.copy_bytes_per_us, machine.worker_l2_bytes_per_us)
 
 
 def core_us(work: np.ndarray | np.void, rows: np.ndarray | float) -> np.ndarray:
