@@ -17,7 +17,7 @@ from hpmoe.timelines.timeline import RATES
 from hpmoe.transforms.assign_queues import as_reference
 from hpmoe.transforms.likely_slots import LikelySlots, likely_costs
 from hpmoe.transforms.op_order import op_order
-from hpmoe.transforms.queue_order import late_sums, queue_order
+from hpmoe.transforms.queue_order import late_sums, queue_order, round_after_round
 from hpmoe.transforms.vector_workers import num_computing
 from hpmoe.workload import balanced_ids, imbalanced_ids
 
@@ -200,6 +200,14 @@ def test_matrix_workers_take_likely_slots_before_others():
     order, is_later = queue_order(flow, NPU, flow.costs(NPU)), LikelySlots(flow, 0).round[flow.tasks["row"]] > 0
     is_matmul = flow.units() & np.array([op.domain.kind == "slots" for op in flow.ops])[flow.tasks["op"]]
     assert order[is_matmul & ~is_later].max() < order[is_matmul & is_later].min()
+
+
+def test_rounds_have_room_in_an_order_of_large_numbers():
+    flow = plan(ep=8, T=512, E=16, K=2, make=hpmoe.overlap_comm)
+    small, large = np.arange(flow.num_tasks), np.arange(flow.num_tasks) * 2**(62 - flow.num_tasks.bit_length())
+    for order in (small, large):
+        round_after_round(flow, order)
+    assert (np.argsort(small) == np.argsort(large)).all() and large.min() >= 0
 
 
 def test_matrix_workers_share_slots_that_are_not_likely():

@@ -62,18 +62,20 @@ def queue_order(flow: tf.Taskflow, machine: Machine, costs: np.ndarray) -> np.nd
     if not machine.unified:
         _order_way_back(flow, machine, costs, ranked, order)
     _copies_in_turn(flow, grids, order)
-    _round_after_round(flow, order)
+    round_after_round(flow, order)
     return order
 
 
-def _round_after_round(flow: tf.Taskflow, order: np.ndarray) -> None:
+def round_after_round(flow: tf.Taskflow, order: np.ndarray) -> None:
     """Has matrix workers end a round before they begin the next: most ranks have rows for the first one alone."""
     if not any(plan.is_mostly_empty for plan in flow.routes):
         return
-    order[:] = np.unique(order, return_inverse=True)[1]  # small numbers, of which many rounds have room in an int64
+    total = int(order.max(initial=0)) + 1
+    if total * flow.num_slots > np.iinfo(np.int64).max:
+        order[:], total = np.unique(order, return_inverse=True)[1], flow.num_tasks
     for op, tasks, shape in grids_of(flow):
         if op.domain.kind == "slots" and op.unit == "aic":
-            order[tasks].reshape(shape)[:] += LikelySlots(flow, op.domain.route).round[:, None, None] * flow.num_tasks
+            order[tasks].reshape(shape)[:] += LikelySlots(flow, op.domain.route).round[:, None, None] * total
 
 
 def _first_few(slots: LikelySlots, place: np.ndarray, few: int) -> np.ndarray:
