@@ -10,7 +10,7 @@ import hpmoe
 from hpmoe import taskflow as tf
 from hpmoe.calling.planned_rows import rows_of_received
 from hpmoe.commands import show
-from hpmoe.commands.layer import Layer
+from hpmoe.commands.layer import Layer, ids_of
 from hpmoe.costs.tile_choice import choose_tile
 from hpmoe.layout import Layout
 from hpmoe.timelines.timeline import RATES
@@ -25,7 +25,7 @@ from hpmoe.workload import balanced_ids, imbalanced_ids
 def layer(direction="forward", ep=4, tokens=4096, imbalance=1.0, tuned=True, replicas=0, **sizes):
     o = SimpleNamespace(**{"hidden": 7168, "intermediate": 2048, "top_k": 8, "experts": 8 * ep, **sizes}, ep=ep, tokens=tokens,
                         dtype="bfloat16")
-    return Layer(o, direction, hpmoe.ascend_a3, imbalance, replicas=replicas, tuned=tuned)
+    return Layer(o, direction, hpmoe.ascend_a3, ids_of(o, imbalance), replicas, tuned)
 
 
 @pytest.mark.parametrize("makespan_over_bound, over_reference, what", [

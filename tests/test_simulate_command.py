@@ -11,7 +11,7 @@ import hpmoe
 from hpmoe.cli import main
 from hpmoe.commands import ablation, micro, paper_table
 from hpmoe.commands.ablation import distinct_ranks
-from hpmoe.commands.layer import ROOM, Layer
+from hpmoe.commands.layer import ROOM, Layer, ids_of
 from hpmoe.commands.orders import by_destination, interleaved
 from hpmoe.costs.bound import rank_bounds
 from hpmoe.transforms.assign_queues import round_robin
@@ -55,7 +55,7 @@ def test_drawn_routings_and_room_for_them(capsys):
 
 def test_room_is_how_many_rows_a_plan_has(capsys):
     o = SimpleNamespace(ep=4, tokens=300, hidden=64, intermediate=32, experts=8, top_k=2, dtype="bfloat16")
-    layers = {room: Layer(o, "forward", hpmoe.ascend_a3, routing="zipf", room=room) for room in ROOM}
+    layers = {room: Layer(o, "forward", hpmoe.ascend_a3, ids_of(o, routing="zipf"), room=room) for room in ROOM}
     received = round(layers["received"].imbalance * 300 * 2)
     assert 768 < received < 1024
     assert {room: layer.tiles.routes[0].max_rows for room, layer in layers.items()} == {

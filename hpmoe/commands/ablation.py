@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 import hpmoe
-from hpmoe.commands.layer import Layer
+from hpmoe.commands.layer import Layer, ids_of
 from hpmoe.commands.orders import by_destination, interleaved
 from hpmoe.commands.progress import Progress
 from hpmoe.transforms.assign_queues import POLICIES
@@ -73,8 +73,9 @@ def rows(o: Any, machine: hpmoe.Machine, most_ranks: int, progress: Progress) ->
     """A row for each number of ranks, imbalance and variant."""
     out, columns, mine = [], cases(o, most_ranks), list(variants(o.direction))
     for sizes, imbalance in columns:
-        plain, once = (Layer(sizes, o.direction, machine, imbalance, o.seed, dedup=dedup) for dedup in (False, True))
-        sent = distinct_ranks(plain.ids, sizes.experts // sizes.ep)
+        ids = ids_of(sizes, imbalance, seed=o.seed)
+        plain, once = (Layer(sizes, o.direction, machine, ids, dedup=dedup) for dedup in (False, True))
+        sent = distinct_ranks(ids, sizes.experts // sizes.ep)
         for name, on, _ in mine:
             progress(f"{len(out) + 1} of {len(columns) * len(mine)}: EP {sizes.ep}, imbalance {imbalance:g}, {name}")
             out.append({"ep": sizes.ep, "imbalance": imbalance, "variant": name, "on": sorted(on),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-import copy
+import dataclasses
 import functools
 from collections.abc import Callable
 from typing import Any
@@ -27,6 +27,15 @@ ROUTINGS = "balanced", "uniform", "zipf"
 ROOM = "received", "bucket", "all"
 
 
+def ids_of(o: Any, imbalance: float = 1.0, routing: str = "balanced", seed: int = 0) -> np.ndarray:
+    """topk_ids of all ranks, [ep, T, K], for sizes as the flags of a command name them."""
+    sizes = o.ep, o.tokens, o.top_k, o.experts
+    if routing != "balanced":
+        return drawn_ids(*sizes, is_zipf=routing == "zipf", seed=seed)
+    return balanced_ids(*sizes) if imbalance == 1 else imbalanced_ids(*sizes, imbalance=imbalance, seed=seed)
+
+
+@dataclasses.dataclass(eq=False)
 class Layer:
     """Taskflows and simulated times of one configuration.
 
@@ -42,16 +51,14 @@ class Layer:
         room: how many received rows a plan has room for: what the fullest rank "received", the "bucket" of that, or "all".
     """
 
-    def __init__(self, o: Any, direction: str, machine: hpmoe.Machine, imbalance: float = 1.0, seed: int = 0,
-                 replicas: int = 0, tuned: bool = False, dedup: bool = False, routing: str = "balanced",
-                 room: str = "received"):
-        self.o, self.direction, self.machine, self.replicas, self.tuned = o, direction, machine, replicas, tuned
-        self.dedup, self.room = dedup, room
-        sizes = o.ep, o.tokens, o.top_k, o.experts
-        if routing == "balanced":
-            self.ids = balanced_ids(*sizes) if imbalance == 1 else imbalanced_ids(*sizes, imbalance=imbalance, seed=seed)
-        else:
-            self.ids = drawn_ids(*sizes, is_zipf=routing == "zipf", seed=seed)
+    o: Any
+    direction: str
+    machine: hpmoe.Machine
+    ids: np.ndarray
+    replicas: int = 0
+    tuned: bool = False
+    dedup: bool = False
+    room: str = "received"
 
     @property
     def imbalance(self) -> float:
@@ -78,13 +85,6 @@ class Layer:
         if not self.replicas:
             return f
         return hpmoe.replicate_experts(f, loads=self.loads, replicas=self.replicas, min_load=self.min_load)
-
-    def without(self, **changes: Any) -> Layer:
-        """The same configuration without copies (replicas=0) or with every row sent (dedup=False)."""
-        other = copy.copy(self)
-        vars(other).pop("tiles", None)
-        vars(other).update(changes)
-        return other
 
     @functools.cached_property
     def tiles(self) -> hpmoe.Taskflow:

@@ -6,7 +6,7 @@ from types import SimpleNamespace
 from typing import Any
 
 import hpmoe
-from hpmoe.commands.layer import Layer
+from hpmoe.commands.layer import Layer, ids_of
 from hpmoe.commands.progress import Progress
 
 # arXiv 2605.23764: dispatch to combine, balanced routing, milliseconds: unfused, fused.
@@ -25,7 +25,7 @@ def rows(tokens: int, progress: Progress) -> list[dict[str, Any]]:
     for (ep, direction), (baseline, fused) in PAPER.items():
         progress(f"EP {ep}, {direction}, {tokens} tokens")
         o = SimpleNamespace(**{**SIZES, "tokens": tokens}, ep=ep, experts=8 * ep)
-        layer = Layer(o, direction, hpmoe.ascend_a3)
+        layer = Layer(o, direction, hpmoe.ascend_a3, ids_of(o))
         simulated = layer.baseline().span / 1e3, layer.span_us(layer.fused("round_robin")) / 1e3
         reference = layer.span_us(layer.fused("expert_barrier")) / 1e3
         out.append({"ep": ep, "direction": direction, "baseline_ms": simulated[0], "fused_ms": simulated[1],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from pathlib import Path
 from typing import Any
@@ -11,7 +12,7 @@ from absl import flags
 import hpmoe
 from hpmoe.calibration import is_calibrated
 from hpmoe.commands import ablation, micro, options, paper_table, show
-from hpmoe.commands.layer import ROOM, ROUTINGS, Layer, utilisation
+from hpmoe.commands.layer import ROOM, ROUTINGS, Layer, ids_of, utilisation
 from hpmoe.commands.progress import Progress
 from hpmoe.transforms.assign_queues import POLICIES
 from hpmoe.transforms.overlap_comm import ORDERS, SIGNALS
@@ -110,8 +111,8 @@ def machine_of(o: Any) -> hpmoe.Machine:
 
 
 def layer_of(o: Any, room: str = "received") -> Layer:
-    return Layer(o, o.direction, machine_of(o), o.imbalance, o.seed, o.replicas, tuned=o.policy == "critical_path",
-                 dedup=o.dedup, routing=o.routing, room=room)
+    return Layer(o, o.direction, machine_of(o), ids_of(o, o.imbalance, o.routing, o.seed), o.replicas,
+                 tuned=o.policy == "critical_path", dedup=o.dedup, room=room)
 
 
 def fused(o: Any, layer: Layer) -> hpmoe.Timeline:
@@ -129,10 +130,12 @@ def simulated(o: Any, progress: Progress) -> dict[str, Any]:
     without = {}
     if o.replicas:
         progress("without copies")
-        without = {"replicas": o.replicas, "without_replicas_ms": layer.span_us(fused(o, layer.without(replicas=0))) / 1e3}
+        plain = dataclasses.replace(layer, replicas=0)
+        without = {"replicas": o.replicas, "without_replicas_ms": layer.span_us(fused(o, plain)) / 1e3}
     if o.dedup:
         progress("without dedup")
-        without |= {"dedup": True, "without_dedup_ms": layer.span_us(fused(o, layer.without(dedup=False))) / 1e3}
+        plain = dataclasses.replace(layer, dedup=False)
+        without |= {"dedup": True, "without_dedup_ms": layer.span_us(fused(o, plain)) / 1e3}
     progress("baseline")
     makespan, baseline, bound = (us / 1e3 for us in (layer.span_us(line), layer.baseline().span, layer.bound_us(line)))
     return {**options.sizes(o), "dtype": o.dtype, "machine": machine.name, "policy": o.policy, "direction": o.direction,
