@@ -58,29 +58,34 @@ def longest_paths(flow, order, costs):
     return length
 
 
-def schedule(flow, costs, kinds, num_queues, rank=None):
+def schedule(flow, costs, kinds, num_queues, rank=None, seen_us=0.0):
     order = Order(flow)
     unmet, length = Unmet(order, flow.num_tasks), longest_paths(flow, order, costs)
     free = [list(range(sum(num_queues[:k]), sum(num_queues[:k + 1]))) for k in range(len(num_queues))]
     ready, running, queues, now = [[] for _ in free], [], [[] for _ in range(sum(num_queues))], 0.0
-    begun = []
+    begun, ended = [], []
 
     def make_ready(t):
         heapq.heappush(ready[kinds[t]], (-length[t] if rank is None else rank[t], t))
 
     for t in unmet.first:
         make_ready(t)
-    while any(ready) or running:
+    while any(ready) or running or ended:
+        while ended and ended[0][0] <= now:
+            for t in unmet.release(ended.pop(0)[1]):
+                make_ready(t)
         for kind, waiting in enumerate(ready):
             while waiting and free[kind]:
                 t, q = heapq.heappop(waiting)[1], heapq.heappop(free[kind])
                 queues[q].append(t)
                 begun.append(t)
                 heapq.heappush(running, (now + costs[t], t, q))
-        now, done, q = heapq.heappop(running)
-        heapq.heappush(free[kinds[done]], q)
-        for t in unmet.release(done):
-            make_ready(t)
+        if ended and (not running or ended[0][0] < running[0][0]):
+            now = ended[0][0]
+        elif running:
+            now, done, q = heapq.heappop(running)
+            heapq.heappush(free[kinds[done]], q)
+            ended.append((now + seen_us, done))
     return queues, np.argsort(begun)
 
 

@@ -3,12 +3,14 @@
 import numpy as np
 import planner_reference as reference
 import pytest
+from simulated_layers import NPU, plan
 
 import hpmoe
 from hpmoe import taskflow as tf
 from hpmoe.native import planner
 from hpmoe.transforms.assign_queues import POLICIES
 from hpmoe.transforms.queue_order import queue_order
+from hpmoe.workload import balanced_ids
 
 TOKENS, HIDDEN, INNER, EXPERTS, TOP_K = 40, 12, 8, 8, 2
 
@@ -44,9 +46,10 @@ def test_list_scheduling_makes_the_same_queues(flow, machine):
     rng = np.random.default_rng(0)
     for costs in (flow.costs(machine), rng.random(flow.num_tasks), rng.integers(1, 4, flow.num_tasks).astype(float)):
         for order in (None, rng.integers(5, size=flow.num_tasks), queue_order(flow, machine, flow.costs(machine))):
-            got, sequence = planner.schedule(flow, costs, kinds, num_queues, order)
-            wanted, begun = reference.schedule(flow, costs, kinds, num_queues, order)
-            assert [q.tolist() for q in got] == wanted and sequence.tolist() == begun.tolist()
+            for seen_us in (0.0, float(costs.mean())):
+                got, sequence = planner.schedule(flow, costs, kinds, num_queues, order, seen_us)
+                wanted, begun = reference.schedule(flow, costs, kinds, num_queues, order, seen_us)
+                assert [q.tolist() for q in got] == wanted and sequence.tolist() == begun.tolist()
 
 
 @pytest.mark.parametrize("policy", POLICIES)
@@ -156,3 +159,13 @@ def test_empty_flow():
                                             waits=np.zeros(0, tf.WAIT), signals=np.zeros(0, tf.SIGNAL))
     assert [q.tolist() for q in planner.schedule(empty, *np.zeros((2, 0)), (2,))[0]] == [[], []]
     assert planner.find_runnable(empty).tolist() == planner.prune_waits(empty).tolist() == []
+
+
+@pytest.mark.parametrize("poll_us", [4.0, 8.0])
+def test_a_plan_counts_the_time_until_signals_are_seen(poll_us):
+    """One for a machine whose workers see at once puts tasks that would wait in front of ready ones."""
+    machine, ids = NPU.replace(poll_us=poll_us), balanced_ids(2, 1024, 2, 8)
+    of_machine, at_once = (plan(T=1024, direction="backward", machine=m, max_rows=2048)
+                           for m in (machine, machine.replace(poll_us=0.0, signal_us=0.0, wait_us=0.0)))
+    spans = [hpmoe.simulate(flow, machine, routing=ids).span for flow in (of_machine, at_once)]
+    assert spans[0] < 0.95 * spans[1]

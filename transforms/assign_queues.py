@@ -60,8 +60,9 @@ def critical_path(flow: tf.Taskflow, machine: Machine) -> list[np.ndarray]:
     likely = first_round(flow, costs)
     order, computing = queue_order(flow, machine, likely), num_computing(flow, machine, likely)
     kind = np.array([0 if op.unit == "aic" else 1 if computing and is_computed(op) else 2 for op in flow.ops])
+    seen_us = machine.signal_us + machine.poll_us + machine.wait_us  # else what waits would be put in front of what is ready
     queues, sequence = schedule(late_sums(flow), costs, kind[flow.tasks["op"]],
-                                (machine.num_aic, computing, machine.num_aiv - computing), order)
+                                (machine.num_aic, computing, machine.num_aiv - computing), order, seen_us)
     return dealt(flow, machine, queues, sequence, computing)
 
 

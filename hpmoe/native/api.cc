@@ -42,11 +42,11 @@ int hpmoe_find_runnable(const HpmoeFlow* flow, const HpmoeGraph* graph, uint8_t*
   return guarded([&] { hpmoe::find_runnable(*flow, graph->graph, done); });
 }
 
-int hpmoe_schedule(const HpmoeFlow* flow, const HpmoeGraph* graph, const double* costs, const int64_t* order,
-                   const uint8_t* kind, const int32_t* kind_starts, int32_t num_kinds, int32_t* queue_starts,
-                   int32_t* queue_tasks, int32_t* sequence) {
+int hpmoe_schedule(const HpmoeFlow* flow, const HpmoeGraph* graph, const double* costs, double seen_us,
+                   const int64_t* order, const uint8_t* kind, const int32_t* kind_starts, int32_t num_kinds,
+                   int32_t* queue_starts, int32_t* queue_tasks, int32_t* sequence) {
   return guarded([&] {
-    const hpmoe::Schedule made = hpmoe::schedule(*flow, graph->graph, costs, order, kind, kind_starts, num_kinds);
+    const hpmoe::Schedule made = hpmoe::schedule(*flow, graph->graph, costs, seen_us, order, kind, kind_starts, num_kinds);
     std::copy(made.sequence.begin(), made.sequence.end(), sequence);
     int32_t next = 0;
     *queue_starts++ = 0;
@@ -97,6 +97,6 @@ int hpmoe_renumber_signals(const HpmoeSignal* rows, int64_t num_rows, const int3
   return guarded([&] { *num_left = hpmoe::renumber_signals(rows, num_rows, number, num_events, out); });
 }
 
-int32_t hpmoe_planner_abi_version(void) { return 5; }
+int32_t hpmoe_planner_abi_version(void) { return 6; }
 
 }  // extern "C"

@@ -14,7 +14,7 @@ from hpmoe import taskflow as tf
 from hpmoe.native.loading import find_library, load_library
 
 FOLDER = Path(__file__).parent
-ABI_VERSION = 5
+ABI_VERSION = 6
 OUT_OF_MEMORY = 1
 # Rows of HpmoeDealt, HpmoeGrid and HpmoeRule of planner.h.
 DEALT = np.dtype([("first_queue", "i4"), ("num_queues", "i4")])
@@ -39,7 +39,7 @@ def load() -> ctypes.CDLL:
         "hpmoe_make_graph": (ctypes.c_int, [flow, ctypes.POINTER(pointer)]),
         "hpmoe_free_graph": (None, [pointer]),
         "hpmoe_find_runnable": (ctypes.c_int, [flow, pointer, pointer]),
-        "hpmoe_schedule": (ctypes.c_int, [flow, *[pointer] * 5, word, *[pointer] * 3]),
+        "hpmoe_schedule": (ctypes.c_int, [flow, *[pointer] * 2, ctypes.c_double, *[pointer] * 3, word, *[pointer] * 3]),
         "hpmoe_deal": (ctypes.c_int, [flow, pointer, pointer, size, pointer, word, pointer, pointer]),
         "hpmoe_are_queues": (ctypes.c_int, [flow, pointer, size, pointer, pointer]),
         "hpmoe_prune_waits": (ctypes.c_int, [flow, pointer, pointer, pointer]),
@@ -59,7 +59,7 @@ def find_runnable(flow: tf.Taskflow) -> np.ndarray:
 
 
 def schedule(flow: tf.Taskflow, costs: np.ndarray, kinds: np.ndarray, num_queues: Sequence[int],
-             order: np.ndarray | None = None) -> tuple[list[np.ndarray], np.ndarray]:
+             order: np.ndarray | None = None, seen_us: float = 0.0) -> tuple[list[np.ndarray], np.ndarray]:
     """List scheduling: whenever a worker is free it takes the ready task of its kind that is wanted most.
 
     Args:
@@ -68,13 +68,14 @@ def schedule(flow: tf.Taskflow, costs: np.ndarray, kinds: np.ndarray, num_queues
         num_queues: workers of each kind.
         order: [num_tasks], not negative: the task with the least is wanted most; where None, the one with the longest path
             to the end.
+        seen_us: from the end of a task until those that wait for it can begin.
 
     Returns:
         The tasks of each queue, in order, those of the first kind first; and for each task how many began before it.
     """
     kind_starts = np.cumsum([0, *num_queues], dtype=np.int32)
     starts, tasks, sequence = (np.zeros(n, np.int32) for n in (kind_starts[-1] + 1, flow.num_tasks, flow.num_tasks))
-    _ask("hpmoe_schedule", flow.replace(queues=()), np.asarray(costs, np.float64),
+    _ask("hpmoe_schedule", flow.replace(queues=()), np.asarray(costs, np.float64), float(seen_us),
           None if order is None else np.asarray(order, np.int64), np.asarray(kinds, np.uint8), kind_starts, len(num_queues),
           starts, tasks, sequence)
     return _split(tasks, starts), sequence
@@ -237,10 +238,10 @@ def _native(flow: tf.Taskflow) -> tuple[list[np.ndarray], _Flow]:
     return tables, _Flow(*(table.ctypes.data for table in tables), *map(len, tables[:4]), len(flow.queues))
 
 
-def _ask(name: str, flow: tf.Taskflow, *arguments: np.ndarray | int | None) -> None:
+def _ask(name: str, flow: tf.Taskflow, *arguments: np.ndarray | float | None) -> None:
     """Calls a function of the library with the flow's tables, their graph and further arguments, arrays by their address."""
     (tables, native), graph = _native(flow), _graph(_ByIdentity(flow, *_tables(flow)))
     result = graph.result or getattr(load(), name)(native, graph.pointer, *(
-        a if isinstance(a, int) or a is None else a.ctypes.data for a in arguments))
+        a if isinstance(a, (int, float)) or a is None else a.ctypes.data for a in arguments))
     del tables  # alive until here
     _check(result, f"{name[len('hpmoe_'):]}: a table of {flow.name} names a task or an event that does not exist")

@@ -1,5 +1,6 @@
 // List scheduling, and which tasks run where queues are given.
 #include <algorithm>
+#include <deque>
 
 #include "graph.h"
 #include "ready.h"
@@ -129,6 +130,12 @@ class Running {
   size_t first_ = 0, last_ = 0, mask_ = 0;
 };
 
+// A task that has ended, and when those that wait for it see that.
+struct Ended {
+  double seen;
+  int32_t task;
+};
+
 // Counts down what each bundle still waits for.
 class Progress {
  public:
@@ -172,8 +179,8 @@ bool runs_in_order(const Graph& graph) {
 
 }  // namespace
 
-Schedule schedule(const HpmoeFlow& flow, const Graph& graph, const double* costs, const int64_t* order, const uint8_t* kind,
-                  const int32_t* kind_starts, int32_t num_kinds) {
+Schedule schedule(const HpmoeFlow& flow, const Graph& graph, const double* costs, double seen_us, const int64_t* order,
+                  const uint8_t* kind, const int32_t* kind_starts, int32_t num_kinds) {
   const Lists consumers = bundles_of(graph.needs, flow.num_events);
   const std::vector<int32_t> by_urgency =
       order ? order_tasks(flow, order) : sort_stably(find_urgency(graph, consumers, flow.num_tasks, costs));
@@ -183,6 +190,7 @@ Schedule schedule(const HpmoeFlow& flow, const Graph& graph, const double* costs
   std::vector<LeastFirst> ready(num_kinds, LeastFirst(flow.num_tasks));  // by place
   std::vector<LeastFirst> free;  // queues of each kind, from its first on
   std::vector<Running> running;
+  std::deque<Ended> ended;       // those that are not seen yet, in turn
   Schedule made{std::vector<std::vector<int32_t>>(kind_starts[num_kinds]), std::vector<int32_t>(flow.num_tasks, -1)};
   int32_t num_begun = 0;
   for (int32_t k = 0; k < num_kinds; ++k) {
@@ -199,6 +207,8 @@ Schedule schedule(const HpmoeFlow& flow, const Graph& graph, const double* costs
   for (int32_t b = 0; b < graph.num_bundles(); ++b)
     if (progress.is_ready(b)) make_ready(b);
   for (double now = 0;;) {
+    for (; !ended.empty() && ended.front().seen <= now; ended.pop_front())
+      progress.end_and_release(ended.front().task, consumers, make_ready);
     int32_t next = -1;  // the kind whose task ends first
     for (int32_t k = 0; k < num_kinds; ++k) {
       while (!ready[k].is_empty() && !free[k].is_empty()) {
@@ -209,12 +219,16 @@ Schedule schedule(const HpmoeFlow& flow, const Graph& graph, const double* costs
       }
       if (!running[k].is_empty() && (next < 0 || running[k].first() < running[next].first())) next = k;
     }
+    if (!ended.empty() && (next < 0 || ended.front().seen < running[next].first().end)) {
+      now = ended.front().seen;
+      continue;
+    }
     if (next < 0) return made;
     const Running::Run done = running[next].first();
     running[next].take_first();
     now = done.end;
     free[next].add(done.queue);
-    progress.end_and_release(done.task, consumers, make_ready);
+    ended.push_back({now + seen_us, done.task});
   }
 }
 

@@ -15,8 +15,8 @@ struct Schedule {
 };
 
 // The functions behind planner.h; they throw BadTable or std::bad_alloc.
-Schedule schedule(const HpmoeFlow& flow, const Graph& graph, const double* costs, const int64_t* order, const uint8_t* kind,
-                  const int32_t* kind_starts, int32_t num_kinds);
+Schedule schedule(const HpmoeFlow& flow, const Graph& graph, const double* costs, double seen_us, const int64_t* order,
+                  const uint8_t* kind, const int32_t* kind_starts, int32_t num_kinds);
 void find_runnable(const HpmoeFlow& flow, const Graph& graph, uint8_t* done);
 void prune_waits(const HpmoeFlow& flow, const Graph& graph, const uint8_t* is_unit, uint8_t* needed);
 
