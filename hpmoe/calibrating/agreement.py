@@ -10,8 +10,8 @@ import numpy as np
 
 import hpmoe
 from hpmoe.calibrating.cpu import Measurement
+from hpmoe.calibrating.measured_call import measured_call
 from hpmoe.calibrating.runs import Runs, Yardstick
-from hpmoe.commands.layer import measured_call
 
 LIMIT = 0.15
 MOST_TIMES = 2  # the time for all is spent

@@ -1,0 +1,38 @@
+"""A MoE-FFN layer of given sizes and routing as a call on this CPU, for its runs to be measured."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import mindspore as ms
+import numpy as np
+
+import hpmoe
+from hpmoe.calling.rank_arrays import to_arrays
+from hpmoe.calling.running import Runner
+from hpmoe.commands import demo
+
+
+def measured_call(o: Any, machine: hpmoe.Machine, ids: np.ndarray, policy: str = "critical_path",
+                  f: Callable[..., Any] = hpmoe.moe_ffn, **comm: str) -> Callable[[], Any]:
+    """A call of the layer on this CPU, tiles and sizes as the flags say: its forward or both passes, one launch each.
+
+    Nothing of MindSpore runs in it, whose threads keep cores busy for a while after they had something to do.
+    """
+    rows, cols = (getattr(o, n, None) or getattr(machine, n) for n in ("tile_rows", "tile_cols"))
+    staged = hpmoe.overlap_comm(hpmoe.tile_partition(f, rows=rows, cols=cols), **comm)
+    staged = hpmoe.fuse_persistent(hpmoe.assign_queues(staged, machine=machine, policy=policy))
+    args, cotangent = demo.make_inputs(o)
+    args = (args[0], ms.Tensor(ids), *args[2:])
+    call, tensors = Runner(staged, hpmoe.Mesh(o.ep), batched=True).prepare(args, {})
+    arrays, d_out = to_arrays(tensors), to_arrays([cotangent])
+    if o.direction == "forward":
+        return lambda: call.forward(arrays, call.traced.program)
+    lin = call.traced.linearized
+    kept = [arrays[i] for i in lin.kept_inputs]
+
+    def both() -> Any:
+        outputs = call.forward(arrays, lin.forward)
+        return call.backward(kept, [rank[len(call.traced.program.outputs):] for rank in outputs], d_out)
+    return both
