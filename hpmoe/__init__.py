@@ -21,6 +21,7 @@ Example:
 import hpmoe.interrupts  # noqa: F401  first: the others take seconds
 import hpmoe.kernels.executable  # noqa: F401  registers the cpu target
 import hpmoe.kernels.twin_target  # noqa: F401  registers ascend-twin
+from hpmoe.avals import Aval as Aval
 from hpmoe.calling.spmd import spmd as spmd
 from hpmoe.calling.transform import chain as chain, transform as transform
 from hpmoe.errors import (
@@ -42,7 +43,7 @@ from hpmoe.primitives.grouped_matmul import grouped_matmul as grouped_matmul
 from hpmoe.primitives.permute import permute as permute, unpermute as unpermute
 from hpmoe.primitives.route import drop_counts as drop_counts
 from hpmoe.primitives.swiglu import swiglu as swiglu
-from hpmoe.program import Aval as Aval, Program as Program
+from hpmoe.program import Program as Program
 from hpmoe.proofs.verify import verify as verify
 from hpmoe.taskflow import Taskflow as Taskflow
 from hpmoe.timelines.measure import measure as measure

@@ -7,10 +7,11 @@ from typing import Any
 
 import numpy as np
 
+from hpmoe.avals import RouteAval, Rows
 from hpmoe.dtypes import FLOATS, rounded, widen
 from hpmoe.errors import check_argument, check_inputs
 from hpmoe.padding import check_num_tokens, padding_fault
-from hpmoe.program import Atom, Equation, Literal, Program, RouteAval, Rows, Var
+from hpmoe.program import Atom, Equation, Literal, Program, Var
 from hpmoe.routing import Route
 from hpmoe.token_rows import token_vars
 

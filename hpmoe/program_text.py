@@ -5,7 +5,8 @@ from __future__ import annotations
 import string
 from collections.abc import Sequence
 
-from hpmoe.program import SHORT_DTYPE, Atom, Aval, Literal, Program, RouteAval, Rows
+from hpmoe.avals import SHORT_DTYPE, Aval, RouteAval, Rows
+from hpmoe.program import Atom, Literal, Program
 
 
 class Names:

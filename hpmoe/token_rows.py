@@ -10,7 +10,8 @@ import math
 
 import numpy as np
 
-from hpmoe.program import Atom, Aval, Equation, Program, Rows, Var
+from hpmoe.avals import Aval, Rows
+from hpmoe.program import Atom, Equation, Program, Var
 
 MOVING = ("slice", "pad", "concat", "transpose", "reduce_sum", "reduce_max")  # along any axis
 MIXING = ("sort_indices", "permute", "unpermute")

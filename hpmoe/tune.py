@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from hpmoe.avals import RouteAval
 from hpmoe.calibration import is_calibrated
 from hpmoe.calling.one_call import Traced
 from hpmoe.calling.planned_rows import routes_of, rows_of_received, with_planned_rows
@@ -21,7 +22,7 @@ from hpmoe.commands.progress import Progress
 from hpmoe.errors import check_argument, is_int, is_name, is_number
 from hpmoe.kernels.simulated_inputs import given_ids
 from hpmoe.machine import Machine, Mesh, cpu
-from hpmoe.program import Program, RouteAval
+from hpmoe.program import Program
 from hpmoe.routing import rows_to_ranks
 from hpmoe.timelines.timeline import format_us
 from hpmoe.transforms.fuse_persistent import fuse_persistent

@@ -12,7 +12,7 @@ FOLDERS = {"hpmoe": "hpmoe", "hpmoe.transforms": "transforms", "hpmoe.kernels": 
 LAYERS = (
     "errors dtypes locks intervals interrupts",
     "capacity placement",
-    "host program program_text routing slots machine calibration workload",
+    "host avals program program_text routing slots machine calibration workload",
     "primitives",
     "token_rows",
     "padding",

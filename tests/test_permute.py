@@ -5,10 +5,10 @@ import numpy as np
 import pytest
 from mindspore import Tensor, ops
 
+from hpmoe.avals import Aval
 from hpmoe.errors import ArgumentError
 from hpmoe.evaluate import evaluate
 from hpmoe.primitives.permute import permute, unpermute
-from hpmoe.program import Aval
 from hpmoe.tracing import trace
 from hpmoe.vjp import linearize
 

@@ -15,10 +15,11 @@ from mindspore import Tensor, mint
 
 import hpmoe
 from hpmoe import Aval, assign_queues, evaluate, moe_ffn, overlap_comm, tile_partition, trace
+from hpmoe.avals import RouteAval
 from hpmoe.dtypes import dtype_name, rounded, widen
 from hpmoe.interpret import interpret
 from hpmoe.kernels.executable import compile_cpu
-from hpmoe.program import RouteAval, Var
+from hpmoe.program import Var
 from hpmoe.vjp import linearize
 
 CLOSE = 1e-5  # of the largest value of an array: more than float32 sums of different order differ by

@@ -178,7 +178,7 @@ def test_likely_rows_where_an_expert_has_a_capacity_are_not_those_that_it_has_ro
 @pytest.mark.parametrize("received, rows", [(1000, (1024, 1024)), (1100, (1536, 1088)), (1300, (1536, 1088)),
                                             (1330, (1536, 1536)), (4000, (4096, 4096))])
 def test_likely_rows_of_a_bucket_are_those_of_even_experts_unless_many_more_came(received, rows):
-    route = hpmoe.program.RouteAval(hpmoe.program.Rows(), 512, 2, 8, 4)
+    route = hpmoe.avals.RouteAval(hpmoe.avals.Rows(), 512, 2, 8, 4)
     assert rows_of_received(received, route) == rows
 
 

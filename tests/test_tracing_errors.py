@@ -9,9 +9,9 @@ import pytest
 from mindspore import Tensor, mint, nn
 from untraceable import CATALOGUE, ROWS, WEIGHT, X, branch, routed, square_sum
 
+from hpmoe.avals import Aval
 from hpmoe.errors import ArgumentError, TraceError
 from hpmoe.primitives.dispatch import combine, dispatch
-from hpmoe.program import Aval
 from hpmoe.tracing import pynative, trace
 from hpmoe.tracing.tracer import Tracer
 

@@ -8,12 +8,12 @@ import numpy as np
 import pytest
 from mindspore import Parameter, Tensor, mint, nn, ops
 
+from hpmoe.avals import Aval
 from hpmoe.errors import ArgumentError
 from hpmoe.evaluate import evaluate
 from hpmoe.machine import Mesh
 from hpmoe.moe import moe_ffn
 from hpmoe.primitives.dispatch import combine, dispatch
-from hpmoe.program import Aval
 from hpmoe.tracing import trace, trace_with_tree
 from hpmoe.vjp import linearize
 

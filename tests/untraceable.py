@@ -6,8 +6,8 @@ import mindspore as ms
 import numpy as np
 from mindspore import Parameter, Tensor, mint, ops
 
+from hpmoe.avals import Aval
 from hpmoe.primitives.dispatch import dispatch
-from hpmoe.program import Aval
 from hpmoe.tracing import trace
 
 F = mint.nn.functional

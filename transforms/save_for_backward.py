@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from hpmoe.avals import RouteAval, Rows
 from hpmoe.calling.transform import transform
 from hpmoe.errors import call_user, check_argument, is_name
 from hpmoe.primitives.dispatch import dispatch_rows
@@ -11,7 +12,7 @@ from hpmoe.primitives.grouped_matmul import grouped
 from hpmoe.primitives.matmul import matmul
 from hpmoe.primitives.permute import permute_rows
 from hpmoe.primitives.swiglu import gated
-from hpmoe.program import Equation, Program, RouteAval, Rows
+from hpmoe.program import Equation, Program
 
 Policy = Callable[[Equation], bool]
 

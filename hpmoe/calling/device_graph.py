@@ -12,12 +12,13 @@ from typing import Any
 from mindspore import ops
 from mindspore.graph.api import _pynative_executor
 
+from hpmoe.avals import Aval
 from hpmoe.calling import graph_operators
 from hpmoe.calling.device_running import DeviceCall
 from hpmoe.calling.graph_operators import NOTHING, forgetting_graph, gradient_rule, inferred
 from hpmoe.calling.one_call import Call
 from hpmoe.errors import check_argument
-from hpmoe.program import Aval, Program
+from hpmoe.program import Program
 
 NAME = "Custom_HpmoeLaunch"
 

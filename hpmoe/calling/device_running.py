@@ -15,12 +15,13 @@ from mindspore import Tensor
 from mindspore.common._grad_function import _Function
 from mindspore.graph.api import _pynative_executor
 
+from hpmoe.avals import Aval
 from hpmoe.calling.one_call import Call, Traced
 from hpmoe.calling.planned_rows import PlannedRows
 from hpmoe.calling.running import Runner
 from hpmoe.errors import check_argument, is_int
 from hpmoe.machine import Mesh
-from hpmoe.program import Aval, Program
+from hpmoe.program import Program
 from hpmoe.targets import find_target
 from hpmoe.tracing.pynative import gradient_depth
 

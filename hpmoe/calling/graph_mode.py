@@ -10,8 +10,8 @@ import optree
 from mindspore import Parameter, Tensor, ops
 from mindspore.ops.primitive import constexpr
 
+from hpmoe.avals import Aval
 from hpmoe.errors import check_argument
-from hpmoe.program import Aval
 from hpmoe.tracing.pynative import is_computed
 
 UNKNOWN = "known when the graph is compiled"

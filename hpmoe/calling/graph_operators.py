@@ -19,12 +19,12 @@ from mindspore import ops
 from mindspore.graph import api
 from mindspore.graph.api import _pynative_executor
 
+from hpmoe.avals import Aval, RouteAval
 from hpmoe.calling.graph_mode import picked
 from hpmoe.calling.one_call import Call
 from hpmoe.calling.rank_arrays import Arrays, to_arrays
 from hpmoe.dtypes import numpy_dtype, storage_dtype
 from hpmoe.errors import ProgramError, check_argument
-from hpmoe.program import Aval, RouteAval
 
 NOTHING = Aval((1,), "float32")  # in place of a saved value
 

@@ -6,7 +6,8 @@ import functools
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from hpmoe.program import Equation, Program, RouteAval
+from hpmoe.avals import RouteAval
+from hpmoe.program import Equation, Program
 
 LEAST = 64  # rows of a bucket
 PLANNED = "max_rows", "likely_rows"  # options of a route that say what it is planned for

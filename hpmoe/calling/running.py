@@ -14,6 +14,7 @@ from mindspore.graph.api import _pynative_executor
 from mindspore.graph.jit_context import jit_context
 
 from hpmoe import tracing
+from hpmoe.avals import Aval
 from hpmoe.calling.arguments import Arguments, Parameters
 from hpmoe.calling.one_call import Call, Traced
 from hpmoe.calling.planned_rows import PlannedRows, routes_of, rows_of_any, rows_of_received, with_planned_rows
@@ -24,7 +25,7 @@ from hpmoe.errors import ProgramError, check_argument, is_name
 from hpmoe.locks import new_lock
 from hpmoe.machine import Mesh
 from hpmoe.padding import check_num_tokens
-from hpmoe.program import Aval, Program
+from hpmoe.program import Program
 from hpmoe.routing import check_topk_ids, rows_to_ranks
 from hpmoe.tracing.pynative import is_computed
 

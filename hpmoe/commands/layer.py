@@ -10,11 +10,11 @@ from typing import Any
 import numpy as np
 
 import hpmoe
+from hpmoe.avals import RouteAval
 from hpmoe.calling.planned_rows import PlannedRows, routes_of, rows_of_any, rows_of_received, with_planned_rows
 from hpmoe.commands import show
 from hpmoe.costs.bound import rank_bounds
 from hpmoe.dtypes import numpy_dtype
-from hpmoe.program import RouteAval
 from hpmoe.routing import rows_to_ranks
 from hpmoe.timelines.timeline import RATES
 from hpmoe.transforms.assign_queues import Policy

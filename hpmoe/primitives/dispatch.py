@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from mindspore import Tensor, dtype as ms_dtype, mint, ops
 
+from hpmoe.avals import Aval, RouteAval
 from hpmoe.capacity import make_capacity
 from hpmoe.errors import check_argument, is_int
 from hpmoe.primitives.elementwise import check_weights, is_differentiable, mul
@@ -17,7 +18,7 @@ from hpmoe.primitives.primitive import Primitive
 from hpmoe.primitives.reduction import dots_for
 from hpmoe.primitives.route import check_route, check_tensor, make_route
 from hpmoe.primitives.sending import send, send_back, tile_return
-from hpmoe.program import Atom, Aval, Builder, Equation, RouteAval
+from hpmoe.program import Atom, Builder, Equation
 from hpmoe.routing import Route
 
 dispatch_rows = Primitive("dispatch", collective=True)

@@ -8,9 +8,10 @@ from typing import Any
 
 import numpy as np
 
+from hpmoe.avals import Aval, RouteAval
 from hpmoe.primitives.primitive import Primitive
 from hpmoe.primitives.sending import send, send_back, tile_return
-from hpmoe.program import Atom, Aval, Builder, Equation, RouteAval
+from hpmoe.program import Atom, Builder, Equation
 from hpmoe.routing import Route
 
 dispatch_weights = Primitive("dispatch_weights", collective=True)

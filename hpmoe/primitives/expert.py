@@ -7,12 +7,13 @@ from typing import Any
 import numpy as np
 from mindspore import Tensor, mint, ops
 
+from hpmoe.avals import Aval, RouteAval
 from hpmoe.errors import check_argument
 from hpmoe.primitives.grouped_matmul import check_experts
 from hpmoe.primitives.in_float32 import in_float32
 from hpmoe.primitives.primitive import Primitive
 from hpmoe.primitives.route import check_tensor
-from hpmoe.program import Atom, Aval, Builder, Equation, RouteAval
+from hpmoe.program import Atom, Builder, Equation
 
 expert_bias = Primitive("expert_bias")
 expert_sum = Primitive("expert_sum")

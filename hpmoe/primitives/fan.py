@@ -6,10 +6,11 @@ from typing import Any
 
 import numpy as np
 
+from hpmoe.avals import Aval, RouteAval, Rows
 from hpmoe.primitives.elementwise import mul
 from hpmoe.primitives.primitive import Primitive
 from hpmoe.primitives.reduction import dots_for
-from hpmoe.program import Atom, Aval, Builder, Equation, RouteAval, Rows
+from hpmoe.program import Atom, Builder, Equation
 from hpmoe.routing import Route, routing_to_ranks
 
 route_to_ranks = Primitive("route_to_ranks", collective=True)

@@ -7,9 +7,10 @@ from typing import Any
 
 import numpy as np
 
+from hpmoe.avals import Aval
 from hpmoe.errors import check_argument
 from hpmoe.primitives.primitive import Primitive
-from hpmoe.program import Atom, Aval, Builder, Equation
+from hpmoe.program import Atom, Builder, Equation
 
 gather_rows = Primitive("gather")
 scatter_rows = Primitive("scatter")

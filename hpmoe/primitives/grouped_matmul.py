@@ -7,6 +7,7 @@ from typing import Any
 import numpy as np
 from mindspore import mint, ops
 
+from hpmoe.avals import Aval, RouteAval
 from hpmoe.errors import ProgramError, check_argument
 from hpmoe.primitives.elementwise import is_differentiable
 from hpmoe.primitives.in_float32 import in_float32
@@ -14,7 +15,7 @@ from hpmoe.primitives.matmul import accumulated, tile_matmul, tile_weight_grad
 from hpmoe.primitives.primitive import Primitive
 from hpmoe.primitives.replicate import check_placed, return_weight_grads
 from hpmoe.primitives.route import check_route, check_tensor
-from hpmoe.program import Atom, Aval, Builder, Equation, RouteAval
+from hpmoe.program import Atom, Builder, Equation
 
 grouped = Primitive("grouped_matmul")
 grouped_weight_grad = Primitive("grouped_weight_grad")

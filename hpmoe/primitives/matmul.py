@@ -9,11 +9,12 @@ from typing import Any
 import numpy as np
 from mindspore import mint
 
+from hpmoe.avals import Aval
 from hpmoe.errors import check_argument
 from hpmoe.primitives.elementwise import is_differentiable
 from hpmoe.primitives.in_float32 import in_float32
 from hpmoe.primitives.primitive import Primitive
-from hpmoe.program import Atom, Aval, Builder, Equation, Var
+from hpmoe.program import Atom, Builder, Equation, Var
 
 matmul = Primitive("matmul")
 weight_grad = Primitive("weight_grad")

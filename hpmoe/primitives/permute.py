@@ -7,13 +7,14 @@ from typing import Any
 import numpy as np
 from mindspore import Tensor, mint, ops
 
+from hpmoe.avals import Aval
 from hpmoe.errors import check_argument, is_int
 from hpmoe.primitives.elementwise import check_weights, is_differentiable, mul
 from hpmoe.primitives.in_float32 import in_float32
 from hpmoe.primitives.primitive import Primitive
 from hpmoe.primitives.reduction import dots_for
 from hpmoe.primitives.shape import reshape
-from hpmoe.program import Atom, Aval, Builder, Equation
+from hpmoe.program import Atom, Builder, Equation
 
 sort_indices = Primitive("sort_indices")
 permute_rows = Primitive("permute")

@@ -8,11 +8,12 @@ from typing import Any
 
 import numpy as np
 
+from hpmoe.avals import Aval
 from hpmoe.errors import check_argument
 from hpmoe.primitives.elementwise import mul
 from hpmoe.primitives.primitive import Primitive
 from hpmoe.primitives.shape import broadcast_to, cast, dtype_param, in_dtype, reshape
-from hpmoe.program import Atom, Aval, Builder, Equation, Var
+from hpmoe.program import Atom, Builder, Equation, Var
 
 reduce_sum = Primitive("reduce_sum")
 reduce_max = Primitive("reduce_max")

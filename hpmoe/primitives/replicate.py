@@ -6,9 +6,10 @@ from typing import Any
 
 import numpy as np
 
+from hpmoe.avals import Aval, RouteAval
 from hpmoe.errors import check_argument
 from hpmoe.primitives.primitive import Primitive
-from hpmoe.program import Aval, Equation, RouteAval
+from hpmoe.program import Equation
 from hpmoe.routing import Route
 
 replicate_weights = Primitive("replicate_weights", collective=True)

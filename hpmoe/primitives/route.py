@@ -7,12 +7,13 @@ from typing import Any
 import numpy as np
 from mindspore import Tensor, dtype as ms_dtype
 
+from hpmoe.avals import Aval, RouteAval, Rows
 from hpmoe.capacity import make_capacity
 from hpmoe.dtypes import FLOATS
 from hpmoe.errors import check_argument
 from hpmoe.placement import Placement
 from hpmoe.primitives.primitive import Primitive
-from hpmoe.program import Atom, Aval, Builder, Equation, RouteAval, Rows
+from hpmoe.program import Atom, Builder, Equation
 from hpmoe.routing import Route, check_topk_ids, make_routing
 
 make_route = Primitive("route", collective=True)

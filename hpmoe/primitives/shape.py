@@ -8,10 +8,11 @@ from typing import Any
 
 import numpy as np
 
+from hpmoe.avals import Aval, Rows
 from hpmoe.dtypes import FLOATS, HALVES
 from hpmoe.errors import check_argument
 from hpmoe.primitives.primitive import Primitive
-from hpmoe.program import Atom, Aval, Builder, Equation, Literal, Rows, Var
+from hpmoe.program import Atom, Builder, Equation, Literal, Var
 
 reshape = Primitive("reshape")
 broadcast_to = Primitive("broadcast_to")

@@ -7,11 +7,12 @@ from typing import Any
 import numpy as np
 from mindspore import mint
 
+from hpmoe.avals import Aval
 from hpmoe.errors import check_argument
 from hpmoe.primitives.elementwise import silu
 from hpmoe.primitives.in_float32 import in_float32
 from hpmoe.primitives.primitive import Primitive
-from hpmoe.program import Atom, Aval, Builder, Equation
+from hpmoe.program import Atom, Builder, Equation
 
 gated = Primitive("swiglu")
 swiglu_grad = Primitive("swiglu_grad")

@@ -9,9 +9,10 @@ from collections.abc import Sequence
 from typing import NoReturn
 
 from hpmoe import taskflow as tf
+from hpmoe.avals import Aval, RouteAval, Rows
 from hpmoe.dtypes import FLOATS
 from hpmoe.errors import TransformError
-from hpmoe.program import Atom, Aval, Equation, Literal, Program, RouteAval, Rows, Var
+from hpmoe.program import Atom, Equation, Literal, Program, Var
 from hpmoe.program_text import Names, program_window
 from hpmoe.token_rows import num_rows, token_vars
 

@@ -7,9 +7,9 @@ from typing import Any
 import numpy as np
 from mindspore import Tensor
 
+from hpmoe.avals import Rows
 from hpmoe.primitives.gather import gather_rows
 from hpmoe.primitives.shape import reshape
-from hpmoe.program import Rows
 from hpmoe.tracing.calls import call
 from hpmoe.tracing.errors import not_traceable
 from hpmoe.tracing.recorder import Recorder

@@ -6,11 +6,11 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
+from hpmoe.avals import Rows
 from hpmoe.dtypes import HALVES
 from hpmoe.primitives import elementwise as e
 from hpmoe.primitives.reduction import reduce_max, reduce_sum
 from hpmoe.primitives.shape import dtype_param
-from hpmoe.program import Rows
 from hpmoe.tracing.calls import call
 from hpmoe.tracing.errors import not_traceable
 from hpmoe.tracing.promote import emit, in_float32, refuse_integers, to_dtype, to_float

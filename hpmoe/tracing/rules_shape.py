@@ -8,8 +8,8 @@ from typing import Any
 
 from mindspore import TensorType
 
+from hpmoe.avals import Rows
 from hpmoe.primitives import shape as s
-from hpmoe.program import Rows
 from hpmoe.tracing.calls import call
 from hpmoe.tracing.errors import not_traceable
 from hpmoe.tracing.promote import full, promote_dtypes, to_dtype

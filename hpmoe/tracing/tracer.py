@@ -8,7 +8,8 @@ from typing import Any, NoReturn
 import mindspore
 from mindspore import Tensor, mint
 
-from hpmoe.program import Atom, Aval, RouteAval, Rows
+from hpmoe.avals import Aval, RouteAval, Rows
+from hpmoe.program import Atom
 from hpmoe.tracing.errors import not_traceable
 
 DATA_INSTEAD = "tensor operations (mint.where chooses), or compute this outside the function and pass it as an argument"
