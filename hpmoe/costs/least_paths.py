@@ -9,6 +9,7 @@ import numpy as np
 
 from hpmoe import taskflow as tf
 from hpmoe.costs.work import core_us
+from hpmoe.intervals import Interval, covers, joined
 from hpmoe.layout import Layout
 from hpmoe.machine import Machine
 
@@ -159,17 +160,9 @@ def _needs(flow: tf.Taskflow, writer: tf.TileOp, written: tf.Access, reader: tf.
         rows = "own"
         is_needed = is_same or (reader.domain.kind == "experts" and writer.domain.kind == "slots")
         is_needed &= all(access.rows in ("own", "expert") for access in accesses)
-    read = sorted(_columns(reader, access, cols) for access in accesses if access.rows == rows) if is_same else []
-    return is_needed, _covers(read, _columns(writer, written, cols))
+    read = [_columns(reader, access, cols) for access in accesses if access.rows == rows] if is_same else []
+    return is_needed, covers(joined(read), [_columns(writer, written, cols)])
 
 
-def _columns(op: tf.TileOp, access: tf.Access, cols: int) -> tuple[int, int]:
+def _columns(op: tf.TileOp, access: tf.Access, cols: int) -> Interval:
     return access.offset, access.offset + op.cols if access.cols == "own" and op.cols else cols
-
-
-def _covers(read: Sequence[tuple[int, int]], written: tuple[int, int]) -> bool:
-    """Whether ranges of columns, ascending, are all of another one."""
-    first, last = written
-    for begin, end in read:
-        first = max(first, end) if begin <= first else first
-    return first >= last
