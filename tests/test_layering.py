@@ -19,6 +19,7 @@ LAYERS = (
     "evaluate vjp tracing",
     "tile_ops route_plan",
     "taskflow taskflow_text limits tiling layout costs native targets",
+    "ordering",
     "proofs task_bodies interpret timelines",
     "calling",
     "transforms moe",

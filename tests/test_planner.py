@@ -8,8 +8,8 @@ from simulated_layers import NPU, plan
 import hpmoe
 from hpmoe import taskflow as tf
 from hpmoe.native import planner
+from hpmoe.ordering.queue_order import queue_order
 from hpmoe.transforms.assign_queues import POLICIES
-from hpmoe.transforms.queue_order import queue_order
 from hpmoe.workload import balanced_ids
 
 TOKENS, HIDDEN, INNER, EXPERTS, TOP_K = 40, 12, 8, 8, 2

@@ -13,12 +13,12 @@ from hpmoe.commands import show
 from hpmoe.commands.layer import Layer, ids_of
 from hpmoe.costs.tile_choice import choose_tile
 from hpmoe.layout import Layout
+from hpmoe.ordering.likely_slots import LikelySlots, likely_costs
+from hpmoe.ordering.op_order import op_order
+from hpmoe.ordering.queue_order import late_sums, queue_order, round_after_round
+from hpmoe.ordering.vector_workers import num_computing
 from hpmoe.timelines.timeline import RATES
 from hpmoe.transforms.assign_queues import as_reference
-from hpmoe.transforms.likely_slots import LikelySlots, likely_costs
-from hpmoe.transforms.op_order import op_order
-from hpmoe.transforms.queue_order import late_sums, queue_order, round_after_round
-from hpmoe.transforms.vector_workers import num_computing
 from hpmoe.workload import balanced_ids, imbalanced_ids
 
 

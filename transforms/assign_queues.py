@@ -11,11 +11,11 @@ from hpmoe.calling.transform import transform
 from hpmoe.errors import TransformError, VerifyError, call_user, check_argument, is_name
 from hpmoe.machine import Machine, cpu
 from hpmoe.native.planner import prune_waits, renumbered, schedule
+from hpmoe.ordering.likely_slots import first_round, likely_costs
+from hpmoe.ordering.queue_order import late_sums, queue_order
+from hpmoe.ordering.vector_workers import dealt, is_computed, num_computing
 from hpmoe.proofs.tasks import check_queues
 from hpmoe.proofs.verify import verify
-from hpmoe.transforms.likely_slots import first_round, likely_costs
-from hpmoe.transforms.queue_order import late_sums, queue_order
-from hpmoe.transforms.vector_workers import dealt, is_computed, num_computing
 
 Policy = Callable[[tf.Taskflow, Machine], Sequence[np.ndarray]]
 

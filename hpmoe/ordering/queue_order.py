@@ -9,9 +9,9 @@ import numpy as np
 
 from hpmoe import taskflow as tf
 from hpmoe.machine import Machine
-from hpmoe.transforms.likely_slots import LikelySlots, grids_of, is_put
-from hpmoe.transforms.op_order import op_order
-from hpmoe.transforms.vector_workers import num_computing
+from hpmoe.ordering.likely_slots import LikelySlots, grids_of, is_put
+from hpmoe.ordering.op_order import op_order
+from hpmoe.ordering.vector_workers import num_computing
 
 L2_SHARE = 0.5  # of what a rank's L2 holds, for rows that are read once for each part of columns
 LATE = 2  # parts of columns, until what other ranks put is likely to have come

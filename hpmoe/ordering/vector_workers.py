@@ -12,8 +12,8 @@ import numpy as np
 from hpmoe import taskflow as tf
 from hpmoe.machine import Machine
 from hpmoe.native.planner import DEALT, deal
-from hpmoe.transforms.likely_slots import LikelySlots, grids_of, is_put, link_stretch, sources_ahead
-from hpmoe.transforms.put_turns import put_turns
+from hpmoe.ordering.likely_slots import LikelySlots, grids_of, is_put, link_stretch, sources_ahead
+from hpmoe.ordering.put_turns import put_turns
 
 QUEUE_US = 300.0  # of what the workers of a group send to one rank at a time, on its link
 UNEVEN = 1.15  # peers of a worker, the most over the mean

@@ -6,7 +6,7 @@ import math
 
 import numpy as np
 
-from hpmoe.transforms.likely_slots import LikelySlots
+from hpmoe.ordering.likely_slots import LikelySlots
 
 DRIFT = 3  # slots by which the rows of a rank are likely to be off, where experts fill more or fewer slots than planned
 
