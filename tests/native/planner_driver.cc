@@ -99,7 +99,7 @@ void test_random_flow(std::mt19937& random) {
   const HpmoeFlow tiles = flow.view();
   const Graph graph(tiles);
   check(graph.result == HPMOE_OK &&
-            hpmoe_schedule(&tiles, graph, costs.data(), n % 2 ? place.data() : nullptr, kind.data(), kind_starts, 2,
+            hpmoe_schedule(&tiles, graph, costs.data(), n % 3, n % 2 ? place.data() : nullptr, kind.data(), kind_starts, 2,
                            starts.data(), order.data(), sequence.data()) == HPMOE_OK &&
             starts[5] == int32_t(n),
         "every task is scheduled");
