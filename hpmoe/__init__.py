@@ -58,5 +58,5 @@ from hpmoe.transforms.overlap_comm import overlap_comm as overlap_comm
 from hpmoe.transforms.replicate_experts import replicate_experts as replicate_experts
 from hpmoe.transforms.save_for_backward import save_for_backward as save_for_backward
 from hpmoe.transforms.tile_partition import tile_partition as tile_partition
-from hpmoe.tune import tune as tune
+from hpmoe.tuning.tune import tune as tune
 from hpmoe.vjp import vjp as vjp

@@ -242,7 +242,7 @@ def cpu(num_workers: int | None = None, ep_size: int = 1, calibrated: bool = Fal
         host_cores=0.0 if num_workers else cores)
     if not calibrated:
         return machine
-    from hpmoe.calibration import load_calibration
+    from hpmoe.kept_calibration import load_calibration
     return machine.replace(**load_calibration())
 
 

@@ -1,9 +1,13 @@
-"""Routings to plan, simulate and measure with: balanced, imbalanced between ranks, and drawn at random."""
+"""What layers are planned, simulated and measured with: routings, balanced or not, and random inputs."""
 
 from __future__ import annotations
 
+from typing import Any
+
+import mindspore as ms
 import numpy as np
 
+from hpmoe.dtypes import rounded
 from hpmoe.errors import check_argument
 
 
@@ -84,3 +88,27 @@ def drawn_ids(ep_size: int, num_tokens: int, top_k: int, num_experts: int, is_zi
         scores = popularity + rng.gumbel(size=(len(mine), num_experts))
         mine[:] = np.argpartition(-scores, top_k - 1, axis=1)[:, :top_k]
     return out.reshape(ep_size, num_tokens, top_k)
+
+
+def layer_inputs(o: Any) -> tuple[tuple[ms.Tensor, ...], ms.Tensor]:
+    """Random arguments of moe_ffn stacked over ranks, every token with distinct experts, and a cotangent of its output.
+
+    Args:
+        o: ep, tokens, hidden, intermediate, experts, top_k, dtype and seed, as the flags of a command name them.
+
+    Returns:
+        hidden_states [ep, T, H], topk_ids [ep, T, K] int32, topk_weights [ep, T, K] float32, gate_up_weight
+        [ep, E / ep, H, 2I] and down_weight [ep, E / ep, I, H], the others of `dtype`; the cotangent [ep, T, H], float32.
+    """
+    rng = np.random.default_rng(o.seed)
+
+    def normal(*shape: int, scale: float = 1.0) -> ms.Tensor:
+        return ms.Tensor(rounded(rng.standard_normal(shape, np.float32) * np.float32(scale), o.dtype))
+
+    tokens, local = (o.ep, o.tokens), (o.ep, o.experts // o.ep)
+    ids = np.argsort(rng.random((*tokens, o.experts), np.float32), axis=-1)[..., :o.top_k].astype(np.int32)
+    weights = rng.random((*tokens, o.top_k), np.float32) + np.float32(0.1)
+    args = (normal(*tokens, o.hidden), ms.Tensor(ids), ms.Tensor(weights / weights.sum(-1, keepdims=True)),
+            normal(*local, o.hidden, 2 * o.intermediate, scale=o.hidden ** -0.5),
+            normal(*local, o.intermediate, o.hidden, scale=o.intermediate ** -0.5))
+    return args, normal(*tokens, o.hidden).astype(ms.float32)

@@ -10,10 +10,10 @@ from mindspore import mint
 from simulated_layers import plan
 
 import hpmoe
-from hpmoe import ArgumentError, Aval, calibration
-from hpmoe.calibrating import agreement, bodies, cpu as calibrating_cpu, overheads
-from hpmoe.calibrating.fit import Samples, fit
-from hpmoe.calibrating.runs import Run, Runs
+from hpmoe import ArgumentError, Aval, kept_calibration
+from hpmoe.calibration import agreement, bodies, cpu as calibrating_cpu, overheads
+from hpmoe.calibration.fit import Samples, fit
+from hpmoe.calibration.runs import Run, Runs
 from hpmoe.cli import main
 from hpmoe.costs.work import Work, core_us
 from hpmoe.host import cache_folder
@@ -24,7 +24,7 @@ from hpmoe.workload import balanced_ids
 
 BODIES = (Body("GMM", "float32", 0.2, rows=30, cols=10, inner=5), Body("GMM", "bfloat16", 1.0), Body("MAP add", "float32", 1.0),
           Body("WGRAD", "float32", 0.2, 20, 0, 40), Body("PUT", "float32", 0.5, 1, 10))
-FIELDS = {**dict.fromkeys(calibration.RATES, 1.0), "matmul_flops_per_us": 1e6, "vector_bytes_per_us": 1e4,
+FIELDS = {**dict.fromkeys(kept_calibration.RATES, 1.0), "matmul_flops_per_us": 1e6, "vector_bytes_per_us": 1e4,
           "host_cores": 1.5, "l2_bytes_per_us": 1e9, "worker_l2_bytes_per_us": 1e9, "memory_bytes_per_us": 1e9,
           "worker_memory_bytes_per_us": 1e9, "bodies": BODIES}
 
@@ -41,8 +41,8 @@ def gmm_flow(machine, rows=64):
 
 
 def test_what_is_stored_is_what_cpu_takes(cache):
-    path = calibration.store_calibration(FIELDS)
-    assert path.parent == cache == cache_folder() and calibration.is_calibrated()
+    path = kept_calibration.store_calibration(FIELDS)
+    assert path.parent == cache == cache_folder() and kept_calibration.is_calibrated()
     machine = hpmoe.cpu(3, calibrated=True)
     assert machine.num_queues == 3 and machine.bodies == BODIES and machine.host_cores == 1.5
     assert machine.replace(**{name: getattr(hpmoe.cpu(3), name) for name in FIELDS}) == hpmoe.cpu(3)
@@ -57,7 +57,7 @@ def test_what_is_stored_is_what_cpu_takes(cache):
     (lambda text: text.replace('"host_cores": 1.5', '"host_cores": "many"'), "ValueError: could not convert"),
 ])
 def test_a_file_that_cannot_be_used(cache, change, what):
-    path = calibration.store_calibration(FIELDS)
+    path = kept_calibration.store_calibration(FIELDS)
     path.write_text(change(path.read_text()))
     with pytest.raises(ArgumentError) as error:
         hpmoe.cpu(calibrated=True)
@@ -81,7 +81,7 @@ def test_without_a_home_folder_nothing_is_kept(monkeypatch, home, capsys):
     """A user whom the system does not know, without HOME."""
     monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
     monkeypatch.setattr(os.path, "expanduser", lambda path: home)
-    assert not calibration.is_calibrated()
+    assert not kept_calibration.is_calibrated()
     with pytest.raises(ArgumentError, match="hpmoe.cpu: the calibration cannot be used .OSError: no folder to keep files in is "
                        "known: set HOME or XDG_CACHE_HOME to an absolute path"):
         hpmoe.cpu(calibrated=True)

@@ -14,8 +14,8 @@ from command_line import run
 from small_timelines import check_chrome_trace
 
 import hpmoe
-from hpmoe import cli
-from hpmoe.commands import demo, doctor, plan, progress as progress_module, show
+from hpmoe import cli, progress as progress_module
+from hpmoe.commands import demo, doctor, plan, show
 
 SMALL = ["--ep=2", "--tokens=6", "--hidden=8", "--intermediate=4", "--experts=4", "--top_k=2", "--repeats=2"]
 
@@ -99,7 +99,7 @@ def test_a_command_that_fails_leaves_no_empty_file(capsys, monkeypatch, tmp_path
     def fail(*_):
         raise KeyboardInterrupt
 
-    monkeypatch.setattr(demo, "make_inputs", fail)
+    monkeypatch.setattr(demo, "layer_inputs", fail)
     status, _, err = run(capsys, "demo", *SMALL, f"--out={tmp_path / 'new.json'}")
     assert (status, err, list(tmp_path.iterdir())) == (130, "hpmoe demo: interrupted\n", [])
 

@@ -43,7 +43,7 @@ NOT_REACHED = {
     ("hpmoe/native/", "not enough memory"): "test_planner.py",
     ("hpmoe/native/", "ValueError(text)"): "verify names such tables before; test_planner.py",
     ("hpmoe/host.py", "no folder to keep files in"): "a user without a home; test_calibrate.py",
-    ("hpmoe/calibration.py", ""): "depends on what lies in the user's cache; test_calibrate.py",
+    ("hpmoe/kept_calibration.py", ""): "depends on what lies in the user's cache; test_calibrate.py",
     ("hpmoe/commands/calibrate.py", "UsageError"): "depends on what lies in the user's cache; test_calibrate.py",
     ("hpmoe/commands/memory.py", "the process of"): "test_memory_report.py",
     ("hpmoe/commands/options.py", "where matplotlib is not"): "an installation without it; test_bench.py",

@@ -10,9 +10,9 @@ ROOT = Path(__file__).parents[1]
 FOLDERS = {"hpmoe": "hpmoe", "hpmoe.transforms": "transforms", "hpmoe.kernels": "kernels"}
 # Modules and packages below hpmoe, the lowest layer first; `__init__` is hpmoe itself.
 LAYERS = (
-    "errors dtypes locks intervals interrupts",
+    "errors dtypes locks intervals interrupts progress",
     "capacity placement",
-    "host avals program program_text routing slots machine calibration workload",
+    "host avals program program_text routing slots machine kept_calibration workload",
     "primitives",
     "token_rows",
     "padding",
@@ -24,7 +24,11 @@ LAYERS = (
     "calling",
     "transforms moe",
     "kernels",
-    "__init__ peers commands calibrating tuning tune cli",
+    "tuning",
+    "__init__",
+    "peers calibration",
+    "commands",
+    "cli",
 )
 # What a module may import where its layer alone would allow it more.
 ONLY = {"hpmoe.moe": ("primitives", "errors")}

@@ -20,7 +20,7 @@ LAYER = Layer(ep=2, T=24, H=16, I=8, E=4, K=2)
 MACHINE = SMALL_NPU.replace(tile_rows=8, tile_cols=8)
 SPACE = {"rows": (8, 4), "cols": (8, 16), "order": ("ratr",), "policy": ("critical_path", "round_robin"),
          "put_cols": (None,), "dedup": (False,)}
-module = sys.modules["hpmoe.tune"]
+module = sys.modules["hpmoe.tuning.tune"]
 
 
 @pytest.fixture(autouse=True)
@@ -207,7 +207,7 @@ def test_progress_is_shown_where_it_is_asked_for(capsys, monkeypatch):
         time.sleep(0.05)
         return search(*args)
     monkeypatch.setattr(module, "search", slow)
-    monkeypatch.setattr("hpmoe.commands.progress.FIRST", 0.01)
+    monkeypatch.setattr("hpmoe.progress.FIRST", 0.01)
     tune(max_trials=1, cache=False)
     assert capsys.readouterr().err == ""
     tune(max_trials=1, cache=False, verbose=True)

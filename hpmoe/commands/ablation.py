@@ -12,7 +12,7 @@ import numpy as np
 import hpmoe
 from hpmoe.commands.layer import Layer, ids_of
 from hpmoe.commands.orders import by_destination, interleaved
-from hpmoe.commands.progress import Progress
+from hpmoe.progress import Progress
 from hpmoe.transforms.assign_queues import POLICIES
 
 TECHNIQUES = {

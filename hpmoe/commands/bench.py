@@ -12,12 +12,12 @@ from absl import flags
 
 from hpmoe import host
 from hpmoe.commands import bench_report, options
-from hpmoe.commands.progress import Progress
 from hpmoe.dtypes import FLOATS, numpy_dtype
 from hpmoe.kernels.native import products_name
 from hpmoe.peers import SIDES
 from hpmoe.peers.contest import Contest, version
 from hpmoe.peers.layer_problem import LayerProblem
+from hpmoe.progress import Progress
 from hpmoe.workload import drawn_ids
 
 SUMMARY = "times a MoE-FFN beside the same one in other frameworks and beside plain matmuls"

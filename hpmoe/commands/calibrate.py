@@ -11,11 +11,11 @@ from typing import Any
 import numpy as np
 from absl import flags
 
-from hpmoe import calibration
-from hpmoe.calibrating.agreement import LIMIT, agreement
-from hpmoe.calibrating.cpu import Measurement, is_matmul
+from hpmoe.calibration.agreement import LIMIT, agreement
+from hpmoe.calibration.cpu import Measurement, is_matmul
 from hpmoe.commands import options
-from hpmoe.commands.progress import Progress
+from hpmoe.kept_calibration import calibration_key, calibration_path, store_calibration
+from hpmoe.progress import Progress
 
 SUMMARY = "measures this CPU for hpmoe.cpu(calibrated=True), or checks what such a measurement predicts"
 NOTES = """\
@@ -46,10 +46,10 @@ def _calibrate(o: Any) -> int:
         measurement = Measurement(progress)
         measurement.run(o.budget)
         fields, table = measurement.result()
-    calibration.store_calibration(fields)
+    store_calibration(fields)
     if o.json:
         rates = {k: v for k, v in fields.items() if k != "bodies"}
-        print(json.dumps({"path": str(path), **calibration.calibration_key(), "machine": rates, "bodies": table}))
+        print(json.dumps({"path": str(path), **calibration_key(), "machine": rates, "bodies": table}))
     else:
         print(text(fields, table, path))
     return 0
@@ -58,7 +58,7 @@ def _calibrate(o: Any) -> int:
 def _writable_path() -> Path:
     """Where the result goes, found before the work, which would be lost."""
     try:
-        path = calibration.calibration_path()
+        path = calibration_path()
         path.parent.mkdir(parents=True, exist_ok=True)
         with tempfile.TemporaryFile(dir=path.parent):
             return path
@@ -76,7 +76,7 @@ def _check(o: Any) -> int:
 
 def text(fields: dict[str, Any], table: list[dict[str, Any]], path: Path) -> str:
     """What was measured, for a terminal."""
-    key = calibration.calibration_key()
+    key = calibration_key()
     lines = [f"{key['cpu']}, {key['cores']} cores, hpmoe {key['hpmoe']}", "",
              f"{'task':20}{'dtype':>10}{'full rate':>16}{'lost rows':>11}{'cols':>7}{'inner':>7}{'fit':>7}"]
     for r in table:

@@ -10,9 +10,9 @@ from typing import Any
 from absl import flags
 
 import hpmoe
-from hpmoe.calibrating.measured_call import measured_call
+from hpmoe.calibration.measured_call import measured_call
 from hpmoe.commands import options, simulate
-from hpmoe.commands.progress import Progress
+from hpmoe.progress import Progress
 from hpmoe.timelines.html import format_number, html, numbers
 from hpmoe.timelines.timeline import Timeline
 

@@ -17,11 +17,12 @@ import hpmoe
 from hpmoe import host
 from hpmoe.commands import options
 from hpmoe.commands.op_by_op import moe_ffn_op_by_op
-from hpmoe.commands.progress import Progress
-from hpmoe.dtypes import rounded, widen
+from hpmoe.dtypes import widen
 from hpmoe.kernels.native import products_name
+from hpmoe.progress import Progress
 from hpmoe.timelines.chrome import chrome_json
 from hpmoe.timelines.timeline import Timeline
+from hpmoe.workload import layer_inputs
 
 SUMMARY = "runs a MoE-FFN forward and backward, checks it against MindSpore op by op, and times both"
 NOTES = """\
@@ -66,7 +67,7 @@ def run(o: Any) -> int:
 def measured(o: Any, progress: Callable[[str], None]) -> tuple[dict[str, Any], tuple[Timeline, ...]]:
     """Everything the report says, and the Timeline of each direction of one more run."""
     progress("making inputs")
-    args, cotangent = make_inputs(o)
+    args, cotangent = layer_inputs(o)
     staged = hpmoe.chain(hpmoe.tile_partition, hpmoe.overlap_comm, hpmoe.assign_queues, hpmoe.fuse_persistent)
     sides = {"hpmoe": passes(hpmoe.spmd(staged(hpmoe.moe_ffn), hpmoe.Mesh(o.ep)), args, cotangent),
              "op_by_op": passes(moe_ffn_op_by_op, args, cotangent)}
@@ -91,22 +92,6 @@ def measured(o: Any, progress: Callable[[str], None]) -> tuple[dict[str, Any], t
         "errors": errors, "tolerance": TOLERANCES[o.dtype],
         "repeats": o.repeats, "latency_ms": latency, "timeline": o.out,
     }, timelines
-
-
-def make_inputs(o: Any) -> tuple[tuple[ms.Tensor, ...], ms.Tensor]:
-    """Random arguments of moe_ffn stacked over ranks, every token with distinct experts, and a float32 cotangent."""
-    rng = np.random.default_rng(o.seed)
-
-    def normal(*shape: int, scale: float = 1.0) -> ms.Tensor:
-        return ms.Tensor(rounded(rng.standard_normal(shape, np.float32) * np.float32(scale), o.dtype))
-
-    tokens, local = (o.ep, o.tokens), (o.ep, o.experts // o.ep)
-    ids = np.argsort(rng.random((*tokens, o.experts), np.float32), axis=-1)[..., :o.top_k].astype(np.int32)
-    weights = rng.random((*tokens, o.top_k), np.float32) + np.float32(0.1)
-    args = (normal(*tokens, o.hidden), ms.Tensor(ids), ms.Tensor(weights / weights.sum(-1, keepdims=True)),
-            normal(*local, o.hidden, 2 * o.intermediate, scale=o.hidden ** -0.5),
-            normal(*local, o.intermediate, o.hidden, scale=o.intermediate ** -0.5))
-    return args, normal(*tokens, o.hidden).astype(ms.float32)
 
 
 def in_float32(args: tuple[ms.Tensor, ...]) -> tuple[ms.Tensor, ...]:

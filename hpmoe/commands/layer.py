@@ -32,7 +32,7 @@ def ids_of(o: Any, imbalance: float = 1.0, routing: str = "balanced", seed: int 
     return balanced_ids(*sizes) if imbalance == 1 else imbalanced_ids(*sizes, imbalance=imbalance, seed=seed)
 
 
-@dataclasses.dataclass(eq=False)
+@dataclasses.dataclass(frozen=True, eq=False)
 class Layer:
     """Taskflows and simulated times of one configuration.
 

@@ -17,10 +17,11 @@ import hpmoe
 from hpmoe.calling.memory import MIB, MemoryReport
 from hpmoe.commands import demo, options
 from hpmoe.commands.op_by_op import moe_ffn_op_by_op
-from hpmoe.commands.progress import Progress
 from hpmoe.kernels.executable import POOL
 from hpmoe.peers.worker import PR_SET_PDEATHSIG, forget_peak, status_kib
+from hpmoe.progress import Progress
 from hpmoe.transforms.save_for_backward import POLICIES
+from hpmoe.workload import layer_inputs
 
 SUMMARY = "prints the memory of each save policy, planned and measured, beside MindSpore op by op"
 NOTES = """\
@@ -103,7 +104,7 @@ def side_of(o: Any) -> Any:
 
 def calls(f: Any, o: Any) -> tuple[Any, dict[str, Any]]:
     """Arguments of these sizes, and the passes on them."""
-    args, cotangent = demo.make_inputs(o)
+    args, cotangent = layer_inputs(o)
     return args, demo.passes(f, args, cotangent)
 
 

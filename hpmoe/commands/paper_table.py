@@ -7,7 +7,7 @@ from typing import Any
 
 import hpmoe
 from hpmoe.commands.layer import Layer, ids_of
-from hpmoe.commands.progress import Progress
+from hpmoe.progress import Progress
 
 # arXiv 2605.23764: dispatch to combine, balanced routing, milliseconds: unfused, fused.
 PAPER = {(4, "forward"): (16.3, 10.2), (8, "forward"): (17.3, 10.3), (16, "forward"): (18.4, 11.2),

@@ -14,10 +14,10 @@ from typing import Any
 import hpmoe
 from hpmoe.calling.planned_rows import PlannedRows, routes_of, with_planned_rows
 from hpmoe.commands import options, show
-from hpmoe.commands.progress import Progress
 from hpmoe.kernels.packing import pack
 from hpmoe.native import planner
 from hpmoe.program import Program
+from hpmoe.progress import Progress
 from hpmoe.proofs.regions import region_fault
 from hpmoe.proofs.verify import verify
 from hpmoe.taskflow import make_tasks

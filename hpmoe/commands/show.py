@@ -10,7 +10,7 @@ from absl import flags
 
 import hpmoe
 from hpmoe.commands import options
-from hpmoe.commands.progress import Progress
+from hpmoe.progress import Progress
 from hpmoe.taskflow import Taskflow
 from hpmoe.transforms.assign_queues import POLICIES
 from hpmoe.transforms.overlap_comm import ORDERS, SIGNALS

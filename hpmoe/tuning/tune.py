@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import dataclasses
 import sys
 from collections.abc import Callable, Hashable, Mapping, Sequence
 from typing import Any
@@ -11,89 +10,25 @@ from typing import Any
 import numpy as np
 
 from hpmoe.avals import RouteAval
-from hpmoe.calibration import is_calibrated
 from hpmoe.calling.one_call import Traced
 from hpmoe.calling.planned_rows import routes_of, rows_of_received, with_planned_rows
 from hpmoe.calling.running import Runner
 from hpmoe.calling.spmd import Spmd
 from hpmoe.calling.staging import Staged, describe, level_of
-from hpmoe.calling.transform import chain
-from hpmoe.commands.progress import Progress
 from hpmoe.errors import check_argument, is_int, is_name, is_number
+from hpmoe.kept_calibration import is_calibrated
 from hpmoe.kernels.simulated_inputs import given_ids
 from hpmoe.machine import Machine, Mesh, cpu
 from hpmoe.program import Program
+from hpmoe.progress import Progress
 from hpmoe.routing import rows_to_ranks
-from hpmoe.timelines.timeline import format_us
-from hpmoe.transforms.fuse_persistent import fuse_persistent
 from hpmoe.tuning import kept
-from hpmoe.tuning.search import Trial, best_of, search
-from hpmoe.tuning.settings import NAMES, Simulations, space_of, starts_of, transforms_of
+from hpmoe.tuning.search import Trial, search
+from hpmoe.tuning.settings import NAMES, Simulations, space_of, starts_of
+from hpmoe.tuning.tuned import Tuned
 from hpmoe.workload import balanced_ids
 
 DIRECTIONS = {"forward": ("forward",), "backward": ("backward",), "both": ("forward", "backward")}
-
-
-@dataclasses.dataclass(frozen=True)
-class Tuned:
-    """A chain of transforms, and what was tried before it was chosen: called with a function it fuses it.
-
-    Attributes:
-        name: what was tuned.
-        machine: for which.
-        ep_size: on how many ranks.
-        direction: "forward", "backward" or "both", whose simulated times are added.
-        trials: in the order in which they were made; the first one is the default.
-        why_ended: why there are no more.
-        is_cached: whether they were made before, by this process or another.
-    """
-
-    name: str
-    machine: Machine
-    ep_size: int
-    direction: str
-    trials: tuple[Trial, ...]
-    why_ended: str
-    is_cached: bool = False
-
-    @property
-    def best(self) -> Trial:
-        return best_of(self.trials)
-
-    @property
-    def settings(self) -> dict[str, Any]:
-        """The chosen value of each setting that was tried, see `tune`."""
-        return dict(self.best.settings)
-
-    @property
-    def reason(self) -> str:
-        """Why these settings."""
-        default, best = self.trials[0].us, self.best.us
-        gain = f"{_quicker(default, best):.2f} times as fast as" if best < default else "nothing tried is faster than"
-        return f"{self.best}: {gain} the default; {len(self.trials)} tried, {self.why_ended}"
-
-    def __call__(self, f: Callable[..., Any]) -> Staged:
-        """The function under the chosen chain, ready to be called, or put under spmd for several ranks."""
-        return chain(*transforms_of(self.settings, self.machine), fuse_persistent)(f)
-
-    def __str__(self) -> str:
-        names = [name for name, _ in self.trials[0].settings]
-        rows = [["", "simulated", "", *names]]
-        for t in self.trials:
-            mark = "*" if t is self.best else ""
-            times = ["failed", ""] if t.us is None else [format_us(t.us), f"{_quicker(self.trials[0].us, t.us):.2f}x"]
-            rows.append([mark, *times, *(str(getattr(v, "__name__", v)) for _, v in t.settings)])
-        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-        errors = ["", *(t.error for t in self.trials)]
-        lines = ["  ".join([*(cell.rjust(w) for cell, w in zip(row, widths, strict=True)), error]).rstrip()
-                 for row, error in zip(rows, errors, strict=True)]
-        ranks = f"{self.ep_size} ranks" if self.ep_size > 1 else "1 rank"
-        passes = "forward + backward" if self.direction == "both" else self.direction
-        cached = ", tried before" if self.is_cached else ""
-        return "\n".join([f"{self.name} on {self.machine.name}, {ranks}, {passes}: simulated{cached}", *lines,
-                          f"chosen: {self.reason}"])
-
-    __repr__ = __str__
 
 
 def tune(f: Callable[..., Any], *args: Any, machine: Machine | None = None, mesh: Mesh | None = None,
@@ -219,11 +154,6 @@ def _weights(program: Program, inputs: Any, ep_size: int) -> np.ndarray | None:
             return np.stack([rank[route.weights] for rank in inputs]) if inputs is not None else np.zeros(
                 (ep_size, route.aval.num_tokens, route.aval.top_k), np.float32)
     return None
-
-
-def _quicker(us: float, other_us: float) -> float:
-    """How many times as fast the other one is; a machine may cost nothing."""
-    return us / max(other_us, 1e-9)
 
 
 def _sized(program: Program, ids: np.ndarray | None) -> Program:

@@ -11,10 +11,10 @@ from typing import Any
 import numpy as np
 
 import hpmoe
-from hpmoe.calibrating.bodies import Subject, subjects
-from hpmoe.calibrating.fit import Samples, fit
-from hpmoe.calibrating.overheads import Overheads
-from hpmoe.calibrating.runs import QUIET, Runs, Yardstick
+from hpmoe.calibration.bodies import Subject, subjects
+from hpmoe.calibration.fit import Samples, fit
+from hpmoe.calibration.overheads import Overheads
+from hpmoe.calibration.runs import QUIET, Runs, Yardstick
 from hpmoe.host import num_cores
 from hpmoe.kernels.native import few_rows, few_terms
 from hpmoe.machine import Body

@@ -13,9 +13,9 @@ from mindspore import mint
 from mindspore.mint.nn import functional
 
 import hpmoe
-from hpmoe.calibrating.fit import Samples
-from hpmoe.calibrating.measured_call import measured_call
-from hpmoe.calibrating.runs import Runs, Yardstick
+from hpmoe.calibration.fit import Samples
+from hpmoe.calibration.measured_call import measured_call
+from hpmoe.calibration.runs import Runs, Yardstick
 from hpmoe.costs.touches import block_heights
 from hpmoe.costs.work import Work, body_kind
 from hpmoe.dtypes import FLOATS, rounded, storage_dtype

@@ -10,7 +10,7 @@ from types import SimpleNamespace
 import numpy as np
 
 import hpmoe
-from hpmoe.calibrating.measured_call import measured_call
+from hpmoe.calibration.measured_call import measured_call
 from hpmoe.timelines.timeline import Timeline
 
 EACH = 3  # runs that count, of each visit

@@ -9,9 +9,9 @@ from typing import Any
 import numpy as np
 
 import hpmoe
-from hpmoe.calibrating.cpu import Measurement
-from hpmoe.calibrating.measured_call import measured_call
-from hpmoe.calibrating.runs import Runs, Yardstick
+from hpmoe.calibration.cpu import Measurement
+from hpmoe.calibration.measured_call import measured_call
+from hpmoe.calibration.runs import Runs, Yardstick
 
 LIMIT = 0.15
 MOST_TIMES = 2  # the time for all is spent

@@ -11,7 +11,7 @@ import numpy as np
 import hpmoe
 from hpmoe.calling.rank_arrays import to_arrays
 from hpmoe.calling.running import Runner
-from hpmoe.commands import demo
+from hpmoe.workload import layer_inputs
 
 
 def measured_call(o: Any, machine: hpmoe.Machine, ids: np.ndarray, policy: str = "critical_path",
@@ -23,7 +23,7 @@ def measured_call(o: Any, machine: hpmoe.Machine, ids: np.ndarray, policy: str =
     rows, cols = (getattr(o, n, None) or getattr(machine, n) for n in ("tile_rows", "tile_cols"))
     staged = hpmoe.overlap_comm(hpmoe.tile_partition(f, rows=rows, cols=cols), **comm)
     staged = hpmoe.fuse_persistent(hpmoe.assign_queues(staged, machine=machine, policy=policy))
-    args, cotangent = demo.make_inputs(o)
+    args, cotangent = layer_inputs(o)
     args = (args[0], ms.Tensor(ids), *args[2:])
     call, tensors = Runner(staged, hpmoe.Mesh(o.ep), batched=True).prepare(args, {})
     arrays, d_out = to_arrays(tensors), to_arrays([cotangent])
