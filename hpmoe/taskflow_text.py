@@ -7,6 +7,7 @@ import numpy as np
 from hpmoe import taskflow as tf
 
 TASKS_SHOWN = 2
+AROUND = 2  # tasks on either side of the one that an error is about
 QUEUES_SHOWN = 2
 
 
@@ -55,11 +56,11 @@ def _count(number: int, what: str) -> str:
     return f"{number} {what}" + ("" if number == 1 else "s")
 
 
-def taskflow_window(flow: tf.Taskflow, task: int, around: int = 2) -> str:
+def taskflow_window(flow: tf.Taskflow, task: int) -> str:
     """The tasks around one of them in its queue (or in program order), that one marked; what an error shows."""
     line = next((q for q in flow.queues if task in q), np.arange(flow.num_tasks))
     here = int(np.flatnonzero(line == task)[0]) if task in line else 0
-    near = line[max(0, here - around):here + around + 1]
+    near = line[max(0, here - AROUND):here + AROUND + 1]
     texts = _Lines(flow).tasks(near, elide=False)
     return "\n".join((">" if t == task else " ") + text for t, text in zip(near, texts, strict=True))
 

@@ -61,10 +61,9 @@ def quartiles(values: Sequence[float]) -> list[float]:
     return [first, third]
 
 
-def fastest(layers: Sequence[Contestant], which: str, own: float | None, among: Sequence[str] = ()) -> dict[str, Any] | None:
+def fastest(layers: Sequence[Contestant], which: str, own: float | None) -> dict[str, Any] | None:
     """The fastest peer at a pass and how many times longer than hpmoe it takes; None where there is no peer."""
-    times = {c.name: (ms, c.side.title) for c in layers
-             if c.name != "hpmoe" and (not among or c.name in among) and (ms := c.milliseconds(which))}
+    times = {c.name: (ms, c.side.title) for c in layers if c.name != "hpmoe" and (ms := c.milliseconds(which))}
     if not times:
         return None
     name = min(times, key=times.__getitem__)

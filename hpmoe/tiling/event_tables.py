@@ -19,23 +19,42 @@ class Tasks:
     block: int = -1
 
 
-class Tables:
-    """Event blocks, and what tasks wait for and signal, under construction."""
+@dataclasses.dataclass(frozen=True)
+class Counted:
+    """What the events of a block reach: of unit `index`, what `extent` says of it, `mult` times."""
 
-    def __init__(self, ops: tuple[tf.TileOp, ...], num_tiles: list[int]) -> None:
-        self.ops, self.num_tiles = ops, num_tiles
+    extent: int
+    index: np.ndarray
+    mult: np.ndarray | int
+    route: int = -1
+
+
+class Tables:
+    """Event blocks, and what tasks wait for and signal, under construction.
+
+    Attributes:
+        num_tiles: column tiles of each operation.
+        tasks_of: all tasks of each operation.
+        blocks: the event blocks, by what their makers find them by.
+    """
+
+    def __init__(self, ops: tuple[tf.TileOp, ...]) -> None:
+        self.ops, self.num_tiles = ops, [op.grid[2] for op in ops]
+        self.tasks_of = [Tasks(i, ((0, n),)) for i, n in enumerate(self.num_tiles)]
         self.blocks: dict[object, tf.EventBlock] = {}
-        self.events: list[tuple[int, np.ndarray, np.ndarray | int, int]] = []
+        self.events: list[Counted] = []
         self.waits: list[tuple[int, ...]] = []
         self.signals: list[tuple[int, ...]] = []
         self.num_events = self.num_waits = self.num_signals = 0
 
-    def add_block(self, key: object, name: str, unit: str, columns: tuple[tuple[int, int], ...], extent: int,
-                  index: np.ndarray, mult: np.ndarray | int, route: int, dynamic: bool) -> tf.EventBlock:
-        block = tf.EventBlock(name, unit, columns, self.num_events, len(index), dynamic)
+    def add_block(self, key: object, name: str, unit: str, columns: tuple[tuple[int, int], ...], counted: Counted,
+                  dynamic: bool = False) -> tf.EventBlock:
+        """An event for each unit that is counted; the arguments but for `key` are as of EventBlock."""
+        size = len(counted.index)
+        block = tf.EventBlock(name, unit, columns, self.num_events, size, dynamic)
         self.blocks[key] = block
-        self.events.append((extent, index, mult, route))
-        self.num_events += len(index)
+        self.events.append(counted)
+        self.num_events += size
         return block
 
     def count(self, tasks: Tasks) -> int:
@@ -64,13 +83,13 @@ class Tables:
         return self._events(), waits, signals, tuple(self.blocks.values())
 
     def _events(self) -> np.ndarray:
-        events, sizes = np.zeros(self.num_events, tf.EVENT), [len(index) for _, index, _, _ in self.events]
-        for column, values in (("extent", [e[0] for e in self.events]), ("route", [e[3] for e in self.events]),
+        events, sizes = np.zeros(self.num_events, tf.EVENT), [len(c.index) for c in self.events]
+        for column, values in (("extent", [c.extent for c in self.events]), ("route", [c.route for c in self.events]),
                                ("block", range(len(self.events)))):
             events[column] = np.repeat(np.array(values, "i4"), sizes)
         first = 0
-        for _, index, mult, _ in self.events:
-            events["index"][first:first + len(index)] = index
-            events["mult"][first:first + len(index)] = mult
-            first += len(index)
+        for counted, size in zip(self.events, sizes, strict=True):
+            events["index"][first:first + size] = counted.index
+            events["mult"][first:first + size] = counted.mult
+            first += size
         return events

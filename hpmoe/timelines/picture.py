@@ -16,12 +16,12 @@ RANKS_SHOWN = 4
 CELLS = 800
 
 
-def shown_ranks(line: Timeline, most: int = RANKS_SHOWN) -> list[int]:
+def shown_ranks(line: Timeline) -> list[int]:
     """The ranks that a picture has room for: evenly among all, and the one that ends last."""
-    if line.flow.ep_size <= most:
+    if line.flow.ep_size <= RANKS_SHOWN:
         return list(range(line.flow.ep_size))
-    last = int(line.rank[np.argmax(line.end)])
-    return sorted({last, *(i * line.flow.ep_size // (most - 1) for i in range(most - 1))})
+    last, others = int(line.rank[np.argmax(line.end)]), RANKS_SHOWN - 1
+    return sorted({last, *(i * line.flow.ep_size // others for i in range(others))})
 
 
 def color(op: int) -> str:

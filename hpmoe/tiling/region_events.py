@@ -1,0 +1,166 @@
+"""The events of what tasks read: for each unit of a region how many rows are awaited, and which tasks signal them."""
+
+from __future__ import annotations
+
+import dataclasses
+
+import numpy as np
+
+from hpmoe import taskflow as tf
+from hpmoe.intervals import Interval, joined
+from hpmoe.tiling.event_tables import Counted, Tables, Tasks
+from hpmoe.tiling.lifetimes import Release
+
+Columns = tuple[Interval, ...]
+Writers = list[tuple[int, Tasks]]  # operations that write a region, and which of their tasks do
+
+
+@dataclasses.dataclass(frozen=True)
+class Region:
+    """What one event block is about: all units of one kind of a storage, over some columns."""
+
+    storage: int
+    unit: str
+    columns: Columns
+
+
+class RegionEvents:
+    """Event blocks, made when the first reader of a region asks, with the signals of all tasks that write there.
+
+    Attributes:
+        writers: the operations that write each storage, in program order.
+    """
+
+    def __init__(self, buffers: tuple[tf.Buffer, ...], ops: tuple[tf.TileOp, ...], routes: tuple[tf.RoutePlan, ...],
+                 tile_rows: int, tables: Tables) -> None:
+        self.buffers, self.ops, self.routes, self.tile_rows, self.tables = buffers, ops, routes, tile_rows, tables
+        self.writers: dict[int, list[int]] = {}
+        for i, op in enumerate(ops):
+            for storage in dict.fromkeys(buffers[a.buffer].storage for a in op.outputs):
+                self.writers.setdefault(storage, []).append(i)
+
+    def of(self, region: Region) -> tf.EventBlock:
+        """The events of a region, one for each unit."""
+        return self.tables.blocks.get(region) or self._make(region)
+
+    def _make(self, region: Region) -> tf.EventBlock:
+        chosen = [(w, self._overlapping(w, region)) for w in self.writers[region.storage]]
+        first_op = self.ops[chosen[0][0]]
+        extent, index, route = self._extent(region, first_op)
+        mult = self._multiplicity(region, chosen, extent, index)
+        columns = () if region.columns == ((0, self.buffers[region.storage].cols),) else region.columns
+        is_put = first_op.num_peers and first_op.signal == "expert"
+        dynamic = region.unit == "copies" or (region.unit == "expert" and not is_put) or (
+            region.unit, first_op.opcode) in (("tile", "PUT_BACK"), ("slot", "FAN_OUT"))
+        block = self.tables.add_block(region, self.buffers[region.storage].name, region.unit, columns,
+                                      Counted(extent, index, mult, route), dynamic)
+        for w, tasks in chosen:
+            self._signal(block, region, self.ops[w], w, tasks)
+        return block
+
+    def _overlapping(self, writer: int, region: Region) -> Tasks:
+        """Tasks of a writer whose columns meet the region's; whole-row writers always do."""
+        op, tasks, num_tiles = self.ops[writer], self.tables.tasks_of[writer], self.tables.num_tiles[writer]
+        hits: list[Interval] = []
+        for access in op.outputs:
+            buffer = self.buffers[access.buffer]
+            if buffer.storage != region.storage:
+                continue
+            if (op.cols == 0 or access.cols != "own" or region.unit == "count"
+                    or buffer.cols != self.buffers[region.storage].cols):
+                return tasks
+            for start, stop in region.columns:
+                first = max(0, (start - access.offset) // op.tile_cols)
+                last = min(num_tiles, -((access.offset - stop) // op.tile_cols))
+                hits += [(first, last)] if first < last else []
+        return Tasks(writer, tuple(joined(hits)))
+
+    def _extent(self, region: Region, writer: tf.TileOp) -> tuple[int, np.ndarray, int]:
+        """Extent kind, unit indices and route of a region's events."""
+        route, one = writer.domain.route, np.zeros(1, int)
+        if writer.opcode == "FAN_OUT" and self.buffers[writer.operands[0].buffer].storage == region.storage:
+            route = self.routes[route].once_of
+        back = writer.opcode in ("PUT_BACK", "ALL_TO_ALL_BACK")
+        if region.unit == "count":
+            return tf.ONE, one, -1
+        if region.unit == "block":
+            return tf.ONE, np.arange(writer.domain.size), -1
+        if region.unit == "copies":
+            extent = tf.REPLICA if writer.opcode == "REPLICATE" else tf.REPLICAS
+            return extent, np.arange(self.routes[route].num_local_experts), route
+        if region.unit == "expert":
+            return tf.EXPERT, np.arange(self.routes[route].num_local_experts), route
+        if region.unit == "slot":
+            return tf.SLOT, np.arange(self.routes[route].num_slots), route
+        if region.unit == "tile" and back:
+            return tf.TILE_ENTRIES, np.arange(-(-self.routes[route].num_tokens // self.tile_rows)), route
+        if region.unit == "tile":
+            return (tf.TILE if writer.domain.clipped else tf.STATIC_TILE), np.arange(writer.domain.size), -1
+        if back:
+            return tf.ENTRIES, one, route
+        if writer.domain.kind == "tiles":
+            return (tf.TOKENS if writer.domain.clipped else tf.ONE), one, -1
+        return tf.RECEIVED, one, route
+
+    def _multiplicity(self, region: Region, chosen: Writers, extent: int, index: np.ndarray) -> np.ndarray | int:
+        """How often each of the unit's rows is signalled: once for every overlapping column tile."""
+        if region.unit == "count":
+            return sum(self.tables.count(tasks) for _, tasks in chosen)
+        if region.unit == "copies":
+            return self.buffers[region.storage].rows_per_expert
+        tiles = sum(self._times(w, tasks) for w, tasks in chosen)
+        if extent == tf.STATIC_TILE:
+            rows = self.ops[chosen[0][0]].domain.num_rows
+            return tiles * np.minimum(self.tile_rows, rows - index * self.tile_rows)
+        if extent == tf.ONE and region.unit != "block":
+            return tiles * self.ops[chosen[0][0]].domain.num_rows
+        return tiles
+
+    def _times(self, writer: int, tasks: Tasks) -> int:
+        """How many of these tasks of an operation signal each row; a NOTIFY does so once for all parts of a put."""
+        if self.ops[writer].num_peers and self.ops[writer].signal != "tile":
+            return 1
+        return sum(stop - start for start, stop in tasks.tiles)
+
+    def _signal(self, block: tf.EventBlock, region: Region, op: tf.TileOp, writer: int, tasks: Tasks) -> None:
+        if op.num_peers and op.signal != "tile":
+            self.tables.signal(self._notify_tasks(writer), block.first, by_unit=int(region.unit == "expert"), remote=tf.PEER)
+        elif region.unit == "count":
+            self.tables.signal(tasks, block.first, amount=tf.COUNT)
+        elif region.unit == "block":
+            self.tables.signal(tasks, block.first - op.first_row, by_unit=1, amount=tf.COUNT)
+        elif region.unit == "copies":
+            self.tables.signal(tasks, block.first, tf.SLOT_EXPERT, remote=tf.PEER)
+        elif op.is_collective:
+            self.tables.signal(tasks, block.first, remote=tf.EVERY_RANK)
+        else:
+            remote = tf.PEER if op.num_peers else tf.LOCAL
+            if region.unit == "expert":
+                self.tables.signal(tasks, block.first, tf.SLOT_EXPERT, remote=remote)
+            elif (region.unit, op.opcode) in (("tile", "PUT_BACK"), ("slot", "FAN_OUT")):
+                self.tables.signal(tasks, block.first, tf.ENTRY_TILE, remote=remote)
+            else:
+                self.tables.signal(tasks, block.first, by_unit=int(region.unit != "all"), remote=remote)
+
+    def _notify_tasks(self, put: int) -> Tasks:
+        """The tasks that signal for the puts of an operation, one for each peer or each (peer, expert)."""
+        (notify,) = [i for i, op in enumerate(self.ops) if op.opcode == "NOTIFY" and op.params[1] == put]
+        return self.tables.tasks_of[notify]
+
+    def of_release(self, release: Release) -> tf.EventBlock:
+        """The events of memory that is taken over: the older storage's readers are done with a unit of it, or with all."""
+        return self.tables.blocks.get((release.old, release.unit)) or self._make_release(release)
+
+    def _make_release(self, release: Release) -> tf.EventBlock:
+        old, readers = release.old, [(r, self.tables.tasks_of[r]) for r in release.readers]
+        region = Region(old, release.unit, ())
+        extent, index, route = self._extent(region, self.ops[release.readers[0]])
+        mult = self._multiplicity(region, readers, extent, index)
+        block = self.tables.add_block((old, release.unit), f"{self.buffers[old].name}.free", release.unit, (),
+                                      Counted(extent, index, mult, route))
+        for _, tasks in readers:
+            if release.unit == "count":
+                self.tables.signal(tasks, block.first, amount=tf.COUNT)
+            else:
+                self.tables.signal(tasks, block.first, by_unit=1)
+        return block
