@@ -104,6 +104,18 @@ def test_half_precision(dtype):
     assert_bitwise(ms.jit(f)(x, ids, w, up, down), f(x, ids, w, up, down))
 
 
+def test_subnormal_numbers_are_kept_on_threads_that_take_them_for_zero():
+    """MindSpore's threads of compiled graphs do, and helpers of a launch that they start inherit it."""
+    layer = fused()(lambda x, y: x + y)
+    x = ms.Tensor(np.geomspace(1e-45, 1e-37, 4 * 8, dtype=np.float32).reshape(4, 8))
+
+    def doubled(x):
+        return layer(x, x)
+
+    for f in (ms.jit(doubled), doubled):
+        assert (f(x).asnumpy() == 2 * x.asnumpy()).all()
+
+
 class Net(nn.Cell):
     """Two calls of one layer and one of another, with Parameters."""
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <exception>
 
+#include "arithmetic.h"
 #include "bodies.h"
 #include "crew.h"
 #include "prologue.h"
@@ -82,6 +83,7 @@ void Launch::check_counts() {
 }
 
 void Launch::serve(int32_t thread, int32_t num_threads) {
+  const DefaultArithmetic while_serving;
   try {
     if (!prepare(thread, num_threads)) return;
     const auto has_ended = [&] { return num_unfinished_.load(std::memory_order_relaxed) == 0; };
