@@ -168,7 +168,9 @@ def test_what_was_found_is_kept(cache, monkeypatch):
     monkeypatch.setattr(module, "search", search)
     monkeypatch.setattr(kept, "_kept", {})
     whole = path.read_text()
-    for junk in (whole[:-20], "", "[]", "{}", whole.replace(str(found.trials[1].us), '"fast"'), whole.replace('"trials"', '"x"')):
+    second = str(found.trials[1].us)
+    for junk in (whole[:-20], "", "[]", "{}", whole.replace(second, '"fast"'), whole.replace(second, "[]"),
+                 whole.replace('"trials"', '"x"')):
         path.write_text(junk)
         monkeypatch.setattr(kept, "_kept", {})
         assert not tune(max_trials=3).is_cached and tune(max_trials=3).is_cached, junk[:40]

@@ -47,7 +47,8 @@ def load(key: str | None, budget_s: float) -> tuple[list[Trial], str] | None:
         kept = _kept.get(key) or json.loads(_path(key).read_text(encoding="utf-8"))
         if kept["key"] != key or (kept["why_ended"] != EXHAUSTED and kept["budget_s"] < budget_s):
             return None
-        trials = [Trial(tuple(map(tuple, settings)), us and float(us), error) for settings, us, error in kept["trials"]]
+        trials = [Trial(tuple(map(tuple, settings)), None if us is None else float(us), error)
+                  for settings, us, error in kept["trials"]]
         return (trials, kept["why_ended"]) if trials and trials[0].us is not None else None
     except (OSError, ValueError, KeyError, TypeError):
         return None  # a file of something else is written anew
