@@ -8,7 +8,7 @@ import numpy as np
 import pytest
 from brute_force import Unordered
 from helpers import Layer, assert_equals_numpy, assert_every_access_ordered, bitwise_equal, lowered, nothing, stages, tensors
-from random_layers import random_layer, random_options
+from random_layers import SIGNALS, random_layer, random_options
 from variants import VARIANTS, arguments
 
 import hpmoe
@@ -118,6 +118,18 @@ def test_every_access_of_shared_memory_is_ordered():
         for direction in ("forward", "backward"):
             flow = queued(layer, direction, f, **options)
             assert_every_access_ordered(flow, layer.arguments(), layer.num_tokens)
+
+
+@pytest.mark.parametrize("signal", SIGNALS)
+def test_memory_is_free_once_all_parts_of_a_put_have_left_it(signal):
+    """Also where the receiver hears of all parts at once."""
+    def two_layers(x, ids, w, up, down):
+        return hpmoe.moe_ffn(x + hpmoe.moe_ffn(x, ids, w, up, down), ids, w, up, down)
+
+    for direction in ("forward", "backward"):
+        flow = lowered(stages(put_cols=2, signal=signal)["overlap"](two_layers), EVEN.arguments(), EVEN.ep, direction)
+        assert "d.free" in [b.name for b in flow.blocks]
+        assert_every_access_ordered(flow, EVEN.arguments())
 
 
 def flows_with_releases():

@@ -18,6 +18,11 @@ class Tasks:
     tiles: tuple[tuple[int, int], ...]
     block: int = -1
 
+    @property
+    def num_tiles(self) -> int:
+        """Column tiles in the runs."""
+        return sum(stop - start for start, stop in self.tiles)
+
 
 @dataclasses.dataclass(frozen=True)
 class Counted:
@@ -60,7 +65,7 @@ class Tables:
     def count(self, tasks: Tasks) -> int:
         """How many tasks, of all blocks."""
         op = self.ops[tasks.op]
-        return op.domain.size * max(1, op.num_peers) * sum(stop - start for start, stop in tasks.tiles)
+        return op.domain.size * max(1, op.num_peers) * tasks.num_tiles
 
     def wait(self, tasks: Tasks, event: int, kind: int = tf.STATIC, *, by_unit: int = 0, by_expert: int = 0,
              by_peer: int = 0) -> None:

@@ -47,7 +47,8 @@ class RegionEvents:
         chosen = [(w, self._overlapping(w, region)) for w in self.writers[region.storage]]
         first_op = self.ops[chosen[0][0]]
         extent, index, route = self._extent(region, first_op)
-        mult = self._multiplicity(region, chosen, extent, index)
+        times = sum(self._times(w, tasks) for w, tasks in chosen)
+        mult = self._multiplicity(region, chosen, times, extent, index)
         columns = () if region.columns == ((0, self.buffers[region.storage].cols),) else region.columns
         is_put = first_op.num_peers and first_op.signal == "expert"
         dynamic = region.unit == "copies" or (region.unit == "expert" and not is_put) or (
@@ -102,25 +103,23 @@ class RegionEvents:
             return (tf.TOKENS if writer.domain.clipped else tf.ONE), one, -1
         return tf.RECEIVED, one, route
 
-    def _multiplicity(self, region: Region, chosen: Writers, extent: int, index: np.ndarray) -> np.ndarray | int:
-        """How often each of the unit's rows is signalled: once for every overlapping column tile."""
+    def _multiplicity(self, region: Region, chosen: Writers, times: int, extent: int,
+                      index: np.ndarray) -> np.ndarray | int:
+        """How much of its extent a region's event waits for, where each row is signalled so many times."""
         if region.unit == "count":
             return sum(self.tables.count(tasks) for _, tasks in chosen)
         if region.unit == "copies":
             return self.buffers[region.storage].rows_per_expert
-        tiles = sum(self._times(w, tasks) for w, tasks in chosen)
         if extent == tf.STATIC_TILE:
             rows = self.ops[chosen[0][0]].domain.num_rows
-            return tiles * np.minimum(self.tile_rows, rows - index * self.tile_rows)
+            return times * np.minimum(self.tile_rows, rows - index * self.tile_rows)
         if extent == tf.ONE and region.unit != "block":
-            return tiles * self.ops[chosen[0][0]].domain.num_rows
-        return tiles
+            return times * self.ops[chosen[0][0]].domain.num_rows
+        return times
 
     def _times(self, writer: int, tasks: Tasks) -> int:
-        """How many of these tasks of an operation signal each row; a NOTIFY does so once for all parts of a put."""
-        if self.ops[writer].num_peers and self.ops[writer].signal != "tile":
-            return 1
-        return sum(stop - start for start, stop in tasks.tiles)
+        """How often these tasks make each row ready: once for every column tile; a NOTIFY tells of all parts of a put."""
+        return 1 if self.ops[writer].num_peers and self.ops[writer].signal != "tile" else tasks.num_tiles
 
     def _signal(self, block: tf.EventBlock, region: Region, op: tf.TileOp, writer: int, tasks: Tasks) -> None:
         if op.num_peers and op.signal != "tile":
@@ -155,7 +154,7 @@ class RegionEvents:
         old, readers = release.old, [(r, self.tables.tasks_of[r]) for r in release.readers]
         region = Region(old, release.unit, ())
         extent, index, route = self._extent(region, self.ops[release.readers[0]])
-        mult = self._multiplicity(region, readers, extent, index)
+        mult = self._multiplicity(region, readers, sum(tasks.num_tiles for _, tasks in readers), extent, index)
         block = self.tables.add_block((old, release.unit), f"{self.buffers[old].name}.free", release.unit, (),
                                       Counted(extent, index, mult, route))
         for _, tasks in readers:
