@@ -36,9 +36,10 @@ MUTANTS = (
     mutant("a signal to the wrong rank", "worker.h", (
         "is_local ? rank_.args.rank : goes_back(frame.op) ? segment.source : segment.dest", "rank_.args.rank")),
     mutant("a signal of the wrong amount", "worker.h", ("is_count ? 1 : frame.unit.rows", "1")),
-    mutant("counters that share lines", "counters.h", ("static_cast<uint64_t>(index) * kCounterWords", "static_cast<uint64_t>(index)")),
-    mutant("the counter of another event", "worker.h", ("event + static_cast<int32_t>(event_offset(kind, frame.op, frame.task))",
-                                                        "event")),
+    mutant("counters that share lines", "counters.h",
+           ("static_cast<uint64_t>(index) * kCounterWords", "static_cast<uint64_t>(index)")),
+    mutant("the counter of another event", "worker.h",
+           ("event + static_cast<int32_t>(event_offset(kind, frame.op, frame.task))", "event")),
     mutant("no barrier between payload and signal", "worker.h", (
         "moves ? settle() : unit_.settle_stores();", "if (moves) settle();")),
     mutant("no barrier between a transfer and its signal", "worker.h", (
@@ -46,12 +47,14 @@ MUTANTS = (
     without("results of an AIC signalled before they are written", "cube_unit.h",
             "AscendC::SetFlag<AscendC::HardEvent::FIX_MTE3>(written_[i]);",
             "AscendC::WaitFlag<AscendC::HardEvent::FIX_MTE3>(written_[i]);"),
-    without("an AIC's signal sent before its block is filled", "cube_unit.h", "signals_.set_full(i);", "signals_.wait_full(i);"),
+    without("an AIC's signal sent before its block is filled", "cube_unit.h", "signals_.set_full(i);",
+            "signals_.wait_full(i);"),
     mutant("an AIC's signal filled again before it was sent", "cube_unit.h", ("signals_.wait_free(i);", ""),
            (SENT, "AscendC::SetAtomicNone();")),
     mutant("an atomic mode left on by an AIC", "cube_unit.h", (SENT, "signals_.set_free(i);")),
     without("a poll of the cached line", "counters.h", (
-        "AscendC::DataCacheCleanAndInvalid<int32_t, AscendC::CacheLine::SINGLE_CACHE_LINE, AscendC::DcciDst::CACHELINE_OUT>(\n"
+        "AscendC::DataCacheCleanAndInvalid<int32_t, AscendC::CacheLine::SINGLE_CACHE_LINE, "
+        "AscendC::DcciDst::CACHELINE_OUT>(\n"
         "        counter);")),
     without("lines of an earlier kernel in the cache", "kernel.cpp", "hpmoe::forget_cached_lines(address);"),
     mutant("an atomic mode left on", "vector_unit.h", (SENT, "signals_.set_free(i);")),
@@ -81,9 +84,11 @@ MUTANTS = (
     mutant("numbers overwritten while they are rounded", "vector_unit.h", (
         "outputs.FreeTensor(result);\n    AscendC::PipeBarrier<PIPE_V>();", "outputs.FreeTensor(result);")),
     without("weights read before they are computed", "vector_unit.h",
-            "AscendC::SetFlag<AscendC::HardEvent::V_S>(computed_);", "AscendC::WaitFlag<AscendC::HardEvent::V_S>(computed_);"),
+            "AscendC::SetFlag<AscendC::HardEvent::V_S>(computed_);",
+            "AscendC::WaitFlag<AscendC::HardEvent::V_S>(computed_);"),
     without("entries read before they have arrived", "vector_unit.h",
-            "AscendC::SetFlag<AscendC::HardEvent::MTE2_S>(loaded_);", "AscendC::WaitFlag<AscendC::HardEvent::MTE2_S>(loaded_);"),
+            "AscendC::SetFlag<AscendC::HardEvent::MTE2_S>(loaded_);",
+            "AscendC::WaitFlag<AscendC::HardEvent::MTE2_S>(loaded_);"),
     mutant("more than UB holds", "vector_unit.h", ("pipe->InitBuffer(passing, 2, kPassBytes);",
                                                    "pipe->InitBuffer(passing, 2, 2 * kPassBytes);")),
     mutant("a piece longer than its buffer", "vector_unit.h", (
@@ -135,19 +140,23 @@ MUTANTS = (
     # Fractals and squares of float32.
     *shown_in(
         "float32",
-        without("float32 that is rounded before it is multiplied", "cube_unit.h", "AscendC::SetHF32Mode(AscendC::HF32Mode::DISABLE);"),
+        without("float32 that is rounded before it is multiplied", "cube_unit.h",
+                "AscendC::SetHF32Mode(AscendC::HF32Mode::DISABLE);"),
         mutant("squares in columns of fractals", "fractals.h", ("!kIsSquared<T> || !k_is_down", "true")),
         mutant("rows of squares that overlap", "fractals.h", ("row * fractals(cols) * kFractal", "row * cols")),
         mutant("rows read past the last one", "fractals.h", ("least(kFractal, rows - row)", "kFractal")),
         mutant("halves of squares of A torn apart", "fractals.h", ("cells.keeps_squares ? 1 : 0", "0")),
         mutant("halves of squares of B beside each other", "fractals.h", ("cells.keeps_squares ? 0 : cells.cols - 1", "0")),
-        mutant("squares as deep as fractals", "fractals.h", ("part.k_is_down ? kFractal : kFractalCols<T>", "kFractalCols<T>")),
+        mutant("squares as deep as fractals", "fractals.h",
+               ("part.k_is_down ? kFractal : kFractalCols<T>", "kFractalCols<T>")),
         mutant("rows of L0A of an odd number of fractals", "fractals.h", (
             "fractals(part.k) * kFractal / kFractalCols<T>", "(part.k + kFractalCols<T> - 1) / kFractalCols<T>")),
         mutant("rows of L0A that Mmad takes for shorter ones", "cube_unit.h", (
             "params.kDirectionAlign = kIsSquared<T>;", "params.kDirectionAlign = false;")),
-        mutant("a row of L0B for both halves of squares", "fractals.h", ("part.lines * (w.deep / kFractalCols<T>)", "part.lines")),
-        mutant("columns of fractals as long as a row of squares", "cube_unit.h", ("k_is_down && !kIsSquared<T> ? depth : lines", "lines")),
+        mutant("a row of L0B for both halves of squares", "fractals.h",
+               ("part.lines * (w.deep / kFractalCols<T>)", "part.lines")),
+        mutant("columns of fractals as long as a row of squares", "cube_unit.h",
+               ("k_is_down && !kIsSquared<T> ? depth : lines", "lines")),
         mutant("numbers half as long", "cube_unit.h", ("(static_cast<uint64_t>(row) * ld + col) * sizeof(T)",
                                                        "(static_cast<uint64_t>(row) * ld + col) * sizeof(half)")),
     ),
@@ -155,14 +164,17 @@ MUTANTS = (
         "kDeepBytesL1 / element_bytes(static_cast<int32_t>(p.dtype))", "kDeepBytesL1 / 2"))),
     *shown_in(
         "shared float32",
-        mutant("a unit matrix of another type", "cube_unit.h", ("p.dtype == Dtype::FLOAT16 ? kUnitFloat16 : kUnitFloat32", "kUnitFloat16")),
+        mutant("a unit matrix of another type", "cube_unit.h",
+               ("p.dtype == Dtype::FLOAT16 ? kUnitFloat16 : kUnitFloat32", "kUnitFloat16")),
         mutant("a unit matrix of left halves", "fractals.h", ("unit + i % num_beside * kFractalBytes", "unit")),
-        mutant("ones in the left half only", "prologue.h", ("kUnitFloat32 + i / 8 * 128 + i * 8 + i % 8", "kUnitFloat32 + i * 8 + i % 8")),
+        mutant("ones in the left half only", "prologue.h",
+               ("kUnitFloat32 + i / 8 * 128 + i * 8 + i % 8", "kUnitFloat32 + i * 8 + i % 8")),
     ),
     # Routing and rows.
     mutant("a wrong gather index", "transfer_body.h", ("(number < 0 ? number + num_rows : number) / per_row",
                                                        "(number < 0 ? number + num_rows : number) % per_row")),
-    mutant("rows put on the wrong rank", "transfer_body.h", ("back ? segment.source : segment.dest", "back ? segment.dest : segment.source")),
+    mutant("rows put on the wrong rank", "transfer_body.h",
+           ("back ? segment.source : segment.dest", "back ? segment.dest : segment.source")),
     without("entries of the slot before", "routing_tables.h", "part.first_entry += first - part.first_row;"),
     mutant("a core that sorts over another's entries", "prologue_unit.h", ("u < core", "u + 1 < core")),
     mutant("rows placed before all ranks have told where theirs begin", "prologue.h", (
@@ -170,14 +182,15 @@ MUTANTS = (
     # Entries that are dropped.
     *shown_in(
         "drops",
-        mutant("dropped entries in the sum", "reduce_bodies.h", ("chosen != 0 && kept.GetValue(r * piece.entries + k) < 0", "false")),
+        mutant("dropped entries in the sum", "reduce_bodies.h",
+               ("chosen != 0 && kept.GetValue(r * piece.entries + k) < 0", "false")),
         mutant("values of dropped entries kept", "drop_bodies.h", ("kept.GetValue(i) >= 0", "true")),
         mutant("one entry more than an expert takes", "entry_sort.h", ("least(all_.GetValue(e), capacity)",
                                                                       "least(all_.GetValue(e), capacity + 1)")),
         mutant("the last of the lightest entries left out", "entry_sort.h", ("begin + i <= last_.GetValue(id)",
                                                                              "begin + i < last_.GetValue(id)")),
-        mutant("weights below zero taken for the heaviest", "deciding_weights.h", ("(bits & kSign) != 0 ? ~bits : bits | kSign",
-                                                                                   "bits | kSign")),
+        mutant("weights below zero taken for the heaviest", "deciding_weights.h",
+               ("(bits & kSign) != 0 ? ~bits : bits | kSign", "bits | kSign")),
         mutant("zeros of two signs", "deciding_weights.h", ("if ((bits & ~kSign) == 0) return kSign;", "")),
         mutant("the lightest entries chosen from a list that is not sorted", "prologue.h", (
             "if (weighs && code == Code::OK) code = take_and_meet(Step::SORT_ALL);",
@@ -191,7 +204,8 @@ MUTANTS = (
     # Tokens sent once, and copies of experts.
     *shown_in(
         "shared",
-        mutant("a token sent once for each of its experts", "rank_sort.h", ("rank >= 0 && newest_.GetValue(rank) != token", "rank >= 0")),
+        mutant("a token sent once for each of its experts", "rank_sort.h",
+               ("rank >= 0 && newest_.GetValue(rank) != token", "rank >= 0")),
         mutant("rows of experts listed from where a token's own begin", "rank_sort.h", (
             "starts_.SetValue(i, fans_.GetValue(rank));", "starts_.SetValue(i, next_row_.GetValue(rank));")),
         mutant("ranks sorted before all cores have counted", "prologue.h", (
@@ -204,7 +218,8 @@ MUTANTS = (
                 "if (piece.is_first) AscendC::Duplicate(unit.floats(0), 0.0f, piece.pitch);"),
         without("rows of a fan added before each other", "fan_bodies.h", "AscendC::PipeBarrier<PIPE_V>();"),
         mutant("fans tallied where numbers are still worked on", "fan_bodies.h", (
-            "AscendC::Duplicate(tallies, 0, least(kAtOnce, experts.route().num_slots - first));\n    unit.wait_for_results();",
+            "AscendC::Duplicate(tallies, 0, least(kAtOnce, experts.route().num_slots - first));\n"
+            "    unit.wait_for_results();",
             "AscendC::Duplicate(tallies, 0, least(kAtOnce, experts.route().num_slots - first));")),
         mutant("a copy's matrix in the wrong slot", "frame.h", ("copy.slot * height + k0", "(1 - copy.slot) * height + k0")),
         mutant("gradients returned to the wrong place", "frame.h", (
@@ -221,10 +236,12 @@ MUTANTS = (
     *shown_in(
         "functions",
         mutant("a choice before what is compared is known", "map_functions.h", (
-            "AscendC::PipeBarrier<PIPE_V>();\n    AscendC::Select<float, AscendC::SELMODE::VSEL_CMPMASK_SPR>(out[i], yes[i], no[i], 1, "
-            "params);", "AscendC::Select<float, AscendC::SELMODE::VSEL_CMPMASK_SPR>(out[i], yes[i], no[i], 1, params);")),
+            "AscendC::PipeBarrier<PIPE_V>();\n"
+            "    AscendC::Select<float, AscendC::SELMODE::VSEL_CMPMASK_SPR>(out[i], yes[i], no[i], 1, params);",
+            "AscendC::Select<float, AscendC::SELMODE::VSEL_CMPMASK_SPR>(out[i], yes[i], no[i], 1, params);")),
         mutant("a comparison before the choice by the last one", "map_functions.h", (
-            "AscendC::PipeBarrier<PIPE_V>();\n    AscendC::Compare(a[i], b[i], mode, static_cast<uint64_t>(kRepeat), params);",
+            "AscendC::PipeBarrier<PIPE_V>();\n"
+            "    AscendC::Compare(a[i], b[i], mode, static_cast<uint64_t>(kRepeat), params);",
             "AscendC::Compare(a[i], b[i], mode, static_cast<uint64_t>(kRepeat), params);")),
         mutant("the other choice", "map_functions.h", ("choose(AscendC::CMPMODE::NE, a, x, a, b, c, count);",
                                                        "choose(AscendC::CMPMODE::NE, a, x, a, c, b, count);")),
@@ -235,12 +252,13 @@ MUTANTS = (
         mutant("the largest number for what overflows", "kernel.cpp", (
             "AscendC::SetSaturationFlag<AscendC::SaturationMode::FLOAT>(false);", "")),
         mutant("a row spread before it is widened", "map_body.h", (
-            "AscendC::PipeBarrier<PIPE_V>();\n      for (int32_t r = 0; r < piece.num_rows; ++r) AscendC::Muls(to[r * piece.pitch], "
-            "narrow, 1.0f, piece.pitch);",
+            "AscendC::PipeBarrier<PIPE_V>();\n      for (int32_t r = 0; r < piece.num_rows; ++r) "
+            "AscendC::Muls(to[r * piece.pitch], narrow, 1.0f, piece.pitch);",
             "for (int32_t r = 0; r < piece.num_rows; ++r) AscendC::Muls(to[r * piece.pitch], narrow, 1.0f, piece.pitch);")),
         mutant("a row for all as many as there are", "map_body.h", ("is_row(i) ? first_row_of(piece) : piece", "piece")),
     ),
-    mutant("a wrong sign in SwiGLU's gradient", "swiglu_bodies.h", ("AscendC::Sub(x, g, x, count);", "AscendC::Add(x, g, x, count);")),
+    mutant("a wrong sign in SwiGLU's gradient", "swiglu_bodies.h",
+           ("AscendC::Sub(x, g, x, count);", "AscendC::Add(x, g, x, count);")),
 )
 
 

@@ -28,11 +28,13 @@ BAD_ARGUMENTS = {
     "a matrix of experts": (3, lambda a: a[0], "weight is f32[4,6]; it must be 3-dimensional with 4 local experts first"),
     "an odd gate_up_weight": (3, lambda a: a[:, :, :5], "x is f32[R,5]; it must be an array whose last dimension is even"),
     "fewer down experts": (4, lambda a: a[:2], "weight is f32[2,3,4]; it must be 3-dimensional with 3 local experts first"),
-    "short down weights": (4, lambda a: a[:, :2], "rows and weight are f32[R,3] and f32[3,2,4]; they must be equal in their"),
+    "short down weights": (4, lambda a: a[:, :2],
+                           "rows and weight are f32[R,3] and f32[3,2,4]; they must be equal in their"),
 }
 BAD_IDS = {
     "repeated": (repeated, r"topk_ids\[1\] is \[(\d), \1\]; it must be distinct experts for each token"),
-    "too large": (lambda a: a + 2, r"topk_ids\[\d, \d\] is [34]; it must be an expert id in 0\.\.2\. \d ids are out of range"),
+    "too large": (lambda a: a + 2,
+                  r"topk_ids\[\d, \d\] is [34]; it must be an expert id in 0\.\.2\. \d ids are out of range"),
     "negative": (lambda a: a - 1, r"topk_ids\[\d, \d\] is -1; it must be an expert id in 0\.\.2\. \d ids are out of range"),
 }
 ONE = Layer(ep=1, T=4, E=3, K=2)
@@ -54,19 +56,28 @@ BAD_LENGTHS = {
 }
 TILES = tile_partition(moe_ffn)
 BAD_OPTIONS = {
-    "rows": (lambda: tile_partition(moe_ffn, rows=0), "tile_partition: rows is 0; it must be an int in 1..2**30, \"auto\" or None."),
-    "cols": (lambda: tile_partition(moe_ffn, cols=1.5), "tile_partition: cols is 1.5; it must be an int in 1..2**30, \"auto\" or None."),
-    "tiles for": (lambda: tile_partition(moe_ffn, machine="a3"), "tile_partition: machine is 'a3'; it must be an hpmoe.Machine "
+    "rows": (lambda: tile_partition(moe_ffn, rows=0),
+             "tile_partition: rows is 0; it must be an int in 1..2**30, \"auto\" or None."),
+    "cols": (lambda: tile_partition(moe_ffn, cols=1.5),
+             "tile_partition: cols is 1.5; it must be an int in 1..2**30, \"auto\" or None."),
+    "tiles for": (lambda: tile_partition(moe_ffn, machine="a3"),
+                  "tile_partition: machine is 'a3'; it must be an hpmoe.Machine "
                   "or None."),
-    "put cols": (lambda: overlap_comm(TILES, cols=-1), "overlap_comm: cols is -1; it must be an int in 1..2**30, \"auto\" or None."),
-    "order": (lambda: overlap_comm(TILES, order="up"), "overlap_comm: order is 'up'; it must be \"ratr\", \"sequential\" or a "
+    "put cols": (lambda: overlap_comm(TILES, cols=-1),
+                 "overlap_comm: cols is -1; it must be an int in 1..2**30, \"auto\" or None."),
+    "order": (lambda: overlap_comm(TILES, order="up"),
+              "overlap_comm: order is 'up'; it must be \"ratr\", \"sequential\" or a "
               "function (rank, ep_size) -> destinations."),
-    "signal": (lambda: overlap_comm(TILES, signal="row"), "overlap_comm: signal is 'row'; it must be one of tile, expert, peer."),
-    "machine": (lambda: assign_queues(TILES, machine="cpu"), "assign_queues: machine is 'cpu'; it must be an hpmoe.Machine or "
+    "signal": (lambda: overlap_comm(TILES, signal="row"),
+               "overlap_comm: signal is 'row'; it must be one of tile, expert, peer."),
+    "machine": (lambda: assign_queues(TILES, machine="cpu"),
+                "assign_queues: machine is 'cpu'; it must be an hpmoe.Machine or "
                 "None."),
-    "policy": (lambda: assign_queues(TILES, policy="best"), "assign_queues: policy is 'best'; it must be one of critical_path, "
+    "policy": (lambda: assign_queues(TILES, policy="best"),
+               "assign_queues: policy is 'best'; it must be one of critical_path, "
                "round_robin, stage_order, expert_barrier, or a function (taskflow, machine) -> queues."),
-    "timeout": (lambda: fuse_persistent(assign_queues(TILES), timeout=0), "fuse_persistent: timeout is 0; it must be a positive "
+    "timeout": (lambda: fuse_persistent(assign_queues(TILES), timeout=0),
+                "fuse_persistent: timeout is 0; it must be a positive "
                 "number of seconds."),
     "mesh": (lambda: spmd(moe_ffn, 2), "spmd: mesh is 2; it must be an hpmoe.Mesh."),
     "ep_size": (lambda: Mesh(0), "hpmoe.Mesh: ep_size is 0; it must be a positive int."),
@@ -78,7 +89,8 @@ BAD_ORDERS = {
     "fuse tiles": (lambda: fuse_persistent(TILES), "fuse_persistent: it needs the queues"),
     "overlap queues": (lambda: overlap_comm(assign_queues(TILES)), "overlap_comm: it needs the tile tasks"),
     "assign a kernel": (lambda: assign_queues(fused()(moe_ffn)), "assign_queues: "),
-    "tile twice": (lambda: tile_partition(TILES), "tile_partition: it is applied twice; tile_partition of moe_ffn is already"),
+    "tile twice": (lambda: tile_partition(TILES),
+                   "tile_partition: it is applied twice; tile_partition of moe_ffn is already"),
     "overlap twice": (lambda: overlap_comm(overlap_comm(TILES)), "overlap_comm: it is applied twice"),
 }
 MIXED = {

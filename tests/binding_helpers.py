@@ -1,4 +1,5 @@
-"""The host side of the Ascend kernel with the twin in place of CANN: ranks of this process, launched in streams of their own."""
+"""The host side of the Ascend kernel with the twin in place of CANN: ranks of this process, launched in streams of their
+own."""
 
 import functools
 import subprocess

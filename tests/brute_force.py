@@ -114,8 +114,8 @@ def _check_shared_memory(flow, x, reads, writes, before):
         if not any(all(before[w] >> u & 1 for w in writing for u in using)
                    for writing, using in ((writing_b, using_a), (writing_a, using_b))):
             names = [_name(flow, next(iter(u))) for u in (using_a, using_b)]
-            raise Unordered(f"{flow.buffers[a].name} and {flow.buffers[b].name} share memory, and neither is done before the "
-                            f"other is written: {' and '.join(names)}")
+            raise Unordered(f"{flow.buffers[a].name} and {flow.buffers[b].name} share memory, and neither is done before "
+                            f"the other is written: {' and '.join(names)}")
 
 
 def _check_written(flow, x, rank, b, writer):

@@ -32,7 +32,8 @@ def pytest_addoption(parser):
                      help="how many times as many examples laws are tried on, other ones each time")
     parser.addoption("--mutants", type=int, default=2000, help="how many mutants the verifier is tried on")
     parser.addoption("--mutants-seed", type=int, default=0, help="which ones")
-    parser.addoption("--second-process", metavar="FOLDER", help="run as the second process of a whole run; see second_process.py")
+    parser.addoption("--second-process", metavar="FOLDER",
+                     help="run as the second process of a whole run; see second_process.py")
 
 
 def pytest_collection_modifyitems(config, items):
@@ -70,7 +71,8 @@ BUILDS = []
 
 def pytest_collection_finish(session):
     """The operator of test_mindspore_binding.py is compiled while other tests run."""
-    if any(item.path.name == "test_mindspore_binding.py" for item in session.items) and not session.config.option.collectonly:
+    is_needed = any(item.path.name == "test_mindspore_binding.py" for item in session.items)
+    if is_needed and not session.config.option.collectonly:
         from binding_helpers import start_build
         BUILDS.append(start_build())
     if not session.config.getoption("--second-process"):
@@ -89,7 +91,8 @@ def binding_build():
 
 @pytest.fixture(params=["own", "dnnl_sgemm", "amx", "amx, core shared"])
 def blas(request):
-    """Every product comes from our own loops, then from the bundled library, then from the core's matrix units, in both ways."""
+    """Every product comes from our own loops, then from the bundled library, then from the core's matrix units, in both
+    ways."""
     if request.param == "dnnl_sgemm" and find_blas() is None:
         pytest.skip("MindSpore bundles no oneDNN here")
     amx = request.param.startswith("amx")

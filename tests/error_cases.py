@@ -95,7 +95,8 @@ def _ids(change):
 
 
 cases("moe_ffn called", {n: _argument(c, p, moe_ffn) for n, (p, c, _) in bad_arguments.BAD_ARGUMENTS.items()})
-cases("moe_ffn traced", {n: _argument(c, p, tile_partition(moe_ffn)) for n, (p, c, _) in bad_arguments.BAD_ARGUMENTS.items()})
+cases("moe_ffn traced",
+      {n: _argument(c, p, tile_partition(moe_ffn)) for n, (p, c, _) in bad_arguments.BAD_ARGUMENTS.items()})
 cases("ids", {name: _ids(change) for name, (change, _) in bad_arguments.BAD_IDS.items()})
 cases("num_tokens", {name: lambda n=n: spmd(moe_ffn, Mesh(2))(*tensors(Layer(ep=2, T=4).arguments()), num_tokens=n)
                      for name, (n, _) in bad_arguments.BAD_LENGTHS.items()})
@@ -110,12 +111,14 @@ cases("padding", {
     "picked": lambda: spmd(lambda x, i: x[i], Mesh(2))(array(2, 4, 3), numbers(*[[0, 1]] * 2), num_tokens=[2, 3]),
     "more than rows": lambda: spmd(doubled, Mesh(2))(array(2, 4, 3), num_tokens=[2, 5]),
     "of a scalar": lambda: spmd(doubled, Mesh(2))(array(2), num_tokens=[0, 0]),
-    "two numbers of tokens": lambda: hpmoe.evaluate(trace(_two_lengths, X, IDS, Aval((6, 3), "float32"), Aval((6, 2), "int32")), [[
-        np.ones((4, 3), np.float32), np.ones((4, 2), np.int32), np.ones((6, 3), np.float32), np.ones((6, 2), np.int32)]], [2]),
+    "two numbers of tokens": lambda: hpmoe.evaluate(
+        trace(_two_lengths, X, IDS, Aval((6, 3), "float32"), Aval((6, 2), "int32")),
+        [[array(4, 3), np.ones((4, 2), np.int32), array(6, 3), np.ones((6, 2), np.int32)]], [2]),
 })
 cases("options", {name: call for name, (call, _) in bad_arguments.BAD_OPTIONS.items()})
 cases("order", {name: call for name, (call, _) in bad_arguments.BAD_ORDERS.items()})
-cases("rows", {name: lambda f=f: tile_partition(f).lower(Aval((4, 3), "float32")) for name, (f, _) in bad_arguments.MIXED.items()})
+cases("rows", {name: lambda f=f: tile_partition(f).lower(Aval((4, 3), "float32"))
+               for name, (f, _) in bad_arguments.MIXED.items()})
 cases("trace", {name: lambda f=f: trace(f, untraceable.X) for name, (f, _, _) in untraceable.CATALOGUE.items()})
 CASES["trace: a draw nobody sees"] = lambda: under_a_profiler(lambda: trace(lambda x: x * random.random(), untraceable.X))
 cases("received", {name: lambda f=f: untraceable.routed(f) for name, f in untraceable.ROWS.items()})
@@ -197,7 +200,8 @@ cases("in a trace", {
 
     "slice of step 2 by an operation": lambda: trace(lambda x: ops.strided_slice(x, (0, 0), (4, 3), (2, 1)), X),
     "gather with batch_dims": lambda: trace(lambda x: ops.gather(x, Tensor([[0], [1], [0], [1]]), 1, 1), X),
-    "bias of three dimensions": lambda: trace(lambda x, b: ops.BiasAdd()(x, b), Aval((2, 3, 4), "float32"), Aval((3,), "float32")),
+    "bias of three dimensions": lambda: trace(lambda x, b: ops.BiasAdd()(x, b), Aval((2, 3, 4), "float32"),
+                                              Aval((3,), "float32")),
     "unpermute with padding": lambda: trace(lambda x: ops.moe_token_unpermute(x, numbers(0, 1, 2, 3), padded_mode=True), X),
     "slice up to the number of received rows": lambda: trace(
         lambda x, ids: x[:dispatch(x, ids, num_local_experts=4)[0].shape[0]], X, IDS),
@@ -210,7 +214,8 @@ cases("in a trace", {
     "sum with a route": _in_trace(lambda rows, route: rows + route),
     "grouped_matmul without a route": lambda: trace(lambda x, w: grouped_matmul(x, w, x), X, Aval((4, 3, 2), "float32")),
     "logic of integers": lambda: trace(lambda x: x.astype(ms.int32) & x.astype(ms.int32), X),
-    "a computation that MindSpore has no kernel for": lambda: trace(lambda x: x * mint.sqrt(HALVES), Aval((2, 3), "bfloat16")),
+    "a computation that MindSpore has no kernel for": lambda: trace(lambda x: x * mint.sqrt(HALVES),
+                                                                    Aval((2, 3), "bfloat16")),
     "shapes that do not broadcast": lambda: trace(lambda x, y: x + y, X, Aval((2, 3), "float32")),
     "reshape to another size": lambda: trace(lambda x: x.reshape(5, 5), X),
     "broadcast to less": lambda: trace(lambda x: mint.broadcast_to(x, (2, 3)), X),
@@ -327,7 +332,8 @@ cases("transforms", {
     "order of one rank": lambda: spmd(stages(order=lambda r, n: [0] * n)["overlap"](moe_ffn), Mesh(2)).lower(
         *tensors(Layer().arguments())),
     "unknown save policy": lambda: save_for_backward(doubled, policy="all"),
-    "save policy raises": lambda: save_for_backward(lambda x: mint.exp(x) * x, policy=_raises).lower(X, direction="backward"),
+    "save policy raises": lambda: save_for_backward(lambda x: mint.exp(x) * x, policy=_raises).lower(
+        X, direction="backward"),
     "save policy of numbers": lambda: save_for_backward(lambda x: mint.exp(x) * x, policy=lambda eqn: 1).lower(
         X, direction="backward"),
     "save after tiles": lambda: save_for_backward(tile_partition(doubled), policy="everything"),
@@ -335,8 +341,8 @@ cases("transforms", {
     "accumulate into a number": lambda: accumulate_grads(moe_ffn, into={"w": 3}),
     "accumulate for no argument": lambda: accumulate_grads(lambda x, w: x @ w, into={"v": array(3, 3)}).lower(
         X, Aval((3, 3), "float32"), direction="backward"),
-    "accumulate into a transposed tensor": lambda: accumulate_grads(lambda x, w: x @ w, into={"w": mint.zeros((2, 3)).T}).lower(
-        X, Aval((3, 2), "float32"), direction="backward"),
+    "accumulate into a transposed tensor": lambda: accumulate_grads(
+        lambda x, w: x @ w, into={"w": mint.zeros((2, 3)).T}).lower(X, Aval((3, 2), "float32"), direction="backward"),
     "accumulate into another shape": lambda: accumulate_grads(lambda x, w: x @ w, into={"w": array(2, 3)})(
         array(4, 3), array(3, 3)),
     "nothing to send once": lambda: deduplicate_rows(doubled).lower(X),
@@ -369,8 +375,10 @@ cases("transforms", {
     "a cast to int32": _lowered(lambda x: x.astype(ms.int32)),
     "a sum over the middle": _lowered(lambda x: x.sum(1), Aval((2, 4, 3), "float32")),
     "a broadcast of some rows": _lowered(lambda x, y: x + y, Aval((2, 4, 3), "float32"), X),
-    "a column beside a vector": _lowered(lambda first, x, v: x.sum(-1) + v, X, Aval((5, 3), "float32"), Aval((5,), "float32")),
-    "the maximum of received rows": _lowered(lambda x, ids: mint.amax(dispatch(x, ids, num_local_experts=4)[0].sum(-1), 0), X, IDS),
+    "a column beside a vector": _lowered(lambda first, x, v: x.sum(-1) + v, X, Aval((5, 3), "float32"),
+                                         Aval((5,), "float32")),
+    "the maximum of received rows": _lowered(lambda x, ids: mint.amax(dispatch(x, ids, num_local_experts=4)[0].sum(-1), 0),
+                                             X, IDS),
     "swiglu of a vector": _lowered(swiglu, Aval((4,), "float32")),
     "received rows of three dimensions": _lowered(_three_dimensions, X, IDS),
     "save after a transform": lambda: save_for_backward(hpmoe.transform(lambda ir: ir)(doubled)),
@@ -393,7 +401,8 @@ cases("transforms", {
     "tune something else": lambda: hpmoe.tune(doubled, X, space={"depth": (1, 2)}),
     "tune dedup as a number": lambda: hpmoe.tune(doubled, X, space={"dedup": (0, 1)}),
     "tune rows that are lists": lambda: hpmoe.tune(doubled, X, space={"rows": ([8], [4])}),
-    "tune with a routing of one rank": lambda: hpmoe.tune(moe_ffn, *(Aval(a.shape[1:], str(a.dtype)) for a in Layer().arguments()),
+    "tune with a routing of one rank": lambda: hpmoe.tune(moe_ffn, *(Aval(a.shape[1:], str(a.dtype))
+                                                                     for a in Layer().arguments()),
                                                           mesh=Mesh(2), routing=[[[0, 1]]]),
     "experts that do not divide": lambda: spmd(moe_ffn, Mesh(2)).lower(3),
 })

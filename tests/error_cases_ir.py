@@ -114,7 +114,8 @@ def _layer(run):
     args = LAYER.arguments()
     args[1][:] = np.arange(80).reshape(2, 40, 1) % 4
     staged = spmd(assign_queues(tile_partition(moe_ffn, rows=2), machine=cpu(1)), Mesh(2))
-    return lambda: run(staged.lower(*tensors(args)), [[a[r] if i != 1 else a[r] | 3 for i, a in enumerate(args)] for r in (0, 1)])
+    return lambda: run(staged.lower(*tensors(args)),
+                       [[a[r] if i != 1 else a[r] | 3 for i, a in enumerate(args)] for r in (0, 1)])
 
 
 def _dropping():
@@ -232,7 +233,8 @@ cases("graph mode", {
     "a dict": _compiled(lambda x: {"a": x + 1.0}, array(2, 3)),
     "an empty array": _compiled(doubled, Tensor(np.zeros((0, 3), np.float32))),
     "a value that changes": lambda: _call_with(ms.mutable(2.0)),
-    "a shape that changes": lambda: ms.enable_dynamic(x=Tensor(shape=(None, 3), dtype=ms.float32))(ms.jit(_scaled))(array(2, 3)),
+    "a shape that changes": lambda: ms.enable_dynamic(x=Tensor(shape=(None, 3), dtype=ms.float32))(ms.jit(_scaled))(
+        array(2, 3)),
     "a main gradient": lambda: ms.jit(ms.grad(_accumulating()))(array(3, 3)),
     "a gradient of a gradient in a graph": lambda: ms.jit(ms.grad(ms.grad(_total)))(array(2, 3)),
     "a gradient of a gradient": lambda: ms.grad(ms.grad(lambda x: (stages()["fused"](doubled)(x) ** 2).sum()))(array(2, 3)),
@@ -247,9 +249,12 @@ cases("command", {line: lambda line=line: cli._run(line.split()) for line in (
     "compare policy=round_robin machine=ascend_a3 --measured",
     "compare policy=round_robin unfused --html=no/such/folder/x.html",
     "simulate --imbalance=99", "simulate --imbalance=2 --routing=zipf",
-    "simulate --experts=65536 --tokens=9999 --routing=uniform", "simulate --out=x.png", "simulate --ablation --out=no/such/folder/x.png",
-    "demp", "--foo", "demo --toks=3", "demo --ep=abc", "demo --ep 0", "demo --tokens", "demo --experts=30", "demo --top_k=33",
-    "demo --out=no/such/folder/x.json", "demo --json=3", "demo 3", "show --stage=kernels", "show --stage=kernel --machine=ascend_a3",
+    "simulate --experts=65536 --tokens=9999 --routing=uniform", "simulate --out=x.png",
+    "simulate --ablation --out=no/such/folder/x.png",
+    "demp", "--foo", "demo --toks=3", "demo --ep=abc", "demo --ep 0", "demo --tokens", "demo --experts=30",
+    "demo --top_k=33",
+    "demo --out=no/such/folder/x.json", "demo --json=3", "demo 3", "show --stage=kernels",
+    "show --stage=kernel --machine=ascend_a3",
     "show --ep=8192 --experts=8192", "show --experts=4194306", "show --hidden=1073741824", "simulate --tokens=8388608",
     "bench --suite --ep=4", "bench --suite --routing=zipf", "bench --suite --experts=30", "bench --peers=jaxx",
     "bench --out=no/such/folder/x.png", "bench --out=picture")})

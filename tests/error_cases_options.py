@@ -54,7 +54,7 @@ cases("no name", {
     "mesh of lower": lambda: tile_partition(doubled).lower(X, mesh=2),
     "mesh of trace": lambda: trace(doubled, X, mesh=2),
 })
-cases("a machine of", {f"{name}={value!r}": lambda name=name, value=value: hpmoe.ascend_a3.replace(**{name: value}) for name, value in [
+cases("a machine of", {f"{n}={v!r}": lambda n=n, v=v: hpmoe.ascend_a3.replace(**{n: v}) for n, v in [
     ("num_aic", 0), ("num_aiv", 0), ("num_aiv", True), ("tile_rows", 2.0), ("node_size", "8"), ("task_us", -1),
     ("link_bytes_per_us", 0), ("memory_bytes_per_us", float("nan")), ("remote_us", float("inf")), ("unified", True),
     ("name", "a\n3"), ("l2_bytes_per_us", 5e-324)]})

@@ -160,7 +160,9 @@ class Expansion:
     def moved(self, rank, op, task):
         """For data sent: (destination rank, row of the receiver, entry of the token's rank) of each row."""
         back = op.opcode.endswith("BACK")
-        peers = self.ranks if op.opcode.startswith("ALL") else self.flow.peer_order[rank, task["peer"]::op.num_peers].tolist()
+        peers = self.ranks
+        if not op.opcode.startswith("ALL"):
+            peers = self.flow.peer_order[rank, task["peer"]::op.num_peers].tolist()
         out = []
         for peer in peers:
             owner, source = (rank, peer) if back else (peer, rank)
@@ -296,13 +298,16 @@ class Expansion:
     # Counters.
 
     def segments(self, rank, t):
-        """What a transfer moves or speaks for, peer by peer and expert by expert: lists of what `moved` or `matrices` says."""
+        """What a transfer moves or speaks for, peer by peer and expert by expert: lists of what `moved` or `matrices`
+        says."""
         task = self.flow.tasks[t]
         op = self.flow.ops[task["op"]]
         if op.moves_copies:
-            return [[m] for m in sorted(self.matrices(rank, op, task), key=lambda m: m[op.opcode == "REPLICATE" and 3 or 2][0])]
+            return [[m] for m in sorted(self.matrices(rank, op, task),
+                                        key=lambda m: m[op.opcode == "REPLICATE" and 3 or 2][0])]
         data = self.notified(rank, op, task) if op.opcode == "NOTIFY" else self.moved(rank, op, task)
-        back, order = op.opcode.endswith("BACK") or (op.opcode == "NOTIFY" and op.params[0]), self.flow.peer_order[rank].tolist()
+        back = op.opcode.endswith("BACK") or (op.opcode == "NOTIFY" and op.params[0])
+        order = self.flow.peer_order[rank].tolist()
         out = {}
         for row in data:
             expert = self.received[op.domain.route][rank if back else row[0]][0][row[1]][0]
@@ -331,7 +336,8 @@ class Expansion:
         return out
 
     def _add_made(self, rank, op, task, signal, add):
-        """What a signal of a task for its own rank adds: its rows, or one; of rows fanned out, each where its slot's event is."""
+        """What a signal of a task for its own rank adds: its rows, or one; of rows fanned out, each where its slot's event
+        is."""
         event, kind, unit = int(signal["event"]), signal["kind"], self.unit(rank, op, task)
         assert signal["remote"] == tf.LOCAL or self.flow.ep_size == 1
         if kind == tf.ENTRY_TILE:

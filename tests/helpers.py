@@ -1,4 +1,5 @@
-"""What tests of the whole chain share: small random layers, two oracles in float64, and running a stage forward and backward."""
+"""What tests of the whole chain share: small random layers, two oracles in float64, and running a stage forward and
+backward."""
 
 import dataclasses
 import functools
@@ -27,7 +28,8 @@ HALVES = tuple(U)
 def stages(rows=2, cols=3, machine=None, policy="critical_path", put_cols=None, num_peers=None, **comm):
     """Every prefix of the chain by name, with tiles small enough that several exist; puts for as many peers as told."""
     tile = _with(tile_partition, rows=rows, cols=cols)
-    overlap, queues = _with(overlap_comm, cols=put_cols, **comm), _with(assign_queues, machine=machine or hpmoe.cpu(2), policy=policy)
+    overlap, queues = _with(overlap_comm, cols=put_cols, **comm), _with(assign_queues, machine=machine or hpmoe.cpu(2),
+                                                                        policy=policy)
     overlap = chain(overlap, _with(for_several, num_peers=num_peers)) if num_peers else overlap
     fuse = _with(fuse_persistent, timeout=TIMEOUT)
     return {
@@ -73,8 +75,8 @@ class Layer:
             experts = np.roll(experts, 1)
             pick = lambda: np.concatenate([experts[:1], rng.permutation(experts[1:])])[:self.K]  # noqa: E731
         elif self.routing == "one rank":  # nothing leaves for any rank but the first, as far as top_k allows
-            pick = lambda: experts[:max(self.K, self.E // self.ep)][rng.permutation(max(self.K, self.E // self.ep))][  # noqa: E731
-                :self.K]
+            near = max(self.K, self.E // self.ep)
+            pick = lambda: experts[:near][rng.permutation(near)][:self.K]  # noqa: E731
         else:
             pick = lambda: rng.permutation(experts)[:self.K]  # noqa: E731
         tokens = [[pick() for _ in range(self.T)] for _ in range(self.ep)]
@@ -225,7 +227,8 @@ def run_spmd(f, ep, args, cotangents, num_tokens=None, positions=DIFFERENTIABLE)
 
 
 def run_half(f, layer, dtype):
-    """The output and gradients of a stage of moe_ffn in half precision but for topk_weights, widened; of a cotangent of ones."""
+    """The output and gradients of a stage of moe_ffn in half precision but for topk_weights, widened; of a cotangent of
+    ones."""
     args = in_dtype(layer.arguments(), dtype, but=(2,))
     outs, grads = run_spmd(f, layer.ep, args, [np.ones(args[0].shape, np.float32)])
     return [widen(a) for a in (*outs, *grads)]
@@ -255,8 +258,8 @@ def assert_equals_numpy(f, layer):
 
 
 def assert_accumulates(transform, layer, after=lambda f: f):
-    """Of moe_ffn under a transform, with main gradients and any save policy, and under another one `after` these: its output,
-    its gradients and what the main gradients grow by."""
+    """Of moe_ffn under a transform, with main gradients and any save policy, and under another one `after` these: its
+    output, its gradients and what the main gradients grow by."""
     args, cotangent = layer.arguments(), layer.cotangent()
     want, want_grads = numpy_moe_ffn(args, cotangent)
     for policy in ("everything", "recompute_swiglu", "dispatched_rows", lambda eqn: False):
@@ -268,8 +271,8 @@ def assert_accumulates(transform, layer, after=lambda f: f):
 
 
 def assert_every_access_ordered(flow, args, num_tokens=None):
-    """By brute force for the ids of `args`, with the thresholds of the library's own layout, which must be what the tasks add
-    up to."""
+    """By brute force for the ids of `args`, with the thresholds of the library's own layout, which must be what the tasks
+    add up to."""
     all_ids = [a for a in args if a.dtype == np.int32]
     ids = [all_ids[0 if len(all_ids) == 1 or flow.buffers[plan.ids].name == "ids" else 1] for plan in flow.routes]
     weights = args[2] if any(plan.weights >= 0 for plan in flow.routes) else None

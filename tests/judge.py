@@ -16,7 +16,8 @@ from hpmoe import taskflow as tf
 
 
 class Judge:
-    """What the operations of `flow` need under each routing of `cases`, a list of (ids of each route, num_tokens, weights)."""
+    """What the operations of `flow` need under each routing of `cases`, a list of (ids of each route, num_tokens,
+    weights)."""
 
     def __init__(self, flow, cases, expansions=None):
         self.flow, self.cases, self.n = flow, cases, flow.num_tasks

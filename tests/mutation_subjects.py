@@ -117,8 +117,8 @@ def lowered(name, layer, options, direction, schedule):
 
 
 def every_case(layer, flow):
-    """Every number of tokens and every choice of experts of every rank through every route of its own ids, with some weights.
-    The order of a token's choices only names its entries; it is that of the experts, or the other way round."""
+    """Every number of tokens and every choice of experts of every rank through every route of its own ids, with some
+    weights. The order of a token's choices only names its entries; it is that of the experts, or the other way round."""
     of_ids = [i for i, plan in enumerate(flow.routes) if plan.once_of < 0]
     one_token = [c[::1 - 2 * (i % 2)] for i, c in enumerate(itertools.combinations(range(layer.E), layer.K))]
     rank = [(n, ids) for n in range(layer.T + 1) for ids in itertools.product(one_token, repeat=n * len(of_ids))]
@@ -139,9 +139,11 @@ class Subject:
 
     def __init__(self, name, layer, options, direction, schedule):
         self.layer = layer
-        self.name = f"{name} {direction} ep={layer.ep} {schedule[0]} {getattr(schedule[2], '__name__', schedule[2])} {getattr(schedule[1], 'num_queues', '')}"
+        stage, machine, policy = schedule
+        self.name = (f"{name} {direction} ep={layer.ep} {stage} {getattr(policy, '__name__', policy)} "
+                     f"{getattr(machine, 'num_queues', '')}")
         self.flow = lowered(name, layer, options, direction, schedule)
-        self.key = name, layer, str(options), direction, schedule[0] if schedule[0] in ("tiles", "launched") else ""
+        self.key = name, layer, str(options), direction, stage if stage in ("tiles", "launched") else ""
         if self.key not in self.judges:
             self.judges[self.key] = Judge(self.flow, every_case(layer, self.flow))
         self.judge = self.judges[self.key]

@@ -154,10 +154,12 @@ def replaced(objects, i, **changes):
 
 
 BY_HAND = {  # taskflows that nobody made for these tables
-    "a route of no choices": (lambda flow: {"routes": replaced(flow.routes, 0, top_k=0)}, r"routes\[0\] is .*top_k=0.*, whose sizes"),
+    "a route of no choices": (lambda flow: {"routes": replaced(flow.routes, 0, top_k=0)},
+                              r"routes\[0\] is .*top_k=0.*, whose sizes"),
     "more rows likely than there is room for": (lambda flow: {"routes": replaced(flow.routes, 0, likely_rows=10**6)},
                                                 "whose sizes do not fit together"),
-    "a route once of itself": (lambda flow: {"routes": replaced(flow.routes, 0, once_of=0)}, "whose sizes do not fit together"),
+    "a route once of itself": (lambda flow: {"routes": replaced(flow.routes, 0, once_of=0)},
+                               "whose sizes do not fit together"),
     "ids that nobody gives": (lambda flow: {"inputs": tuple(b for b in flow.inputs if b != flow.routes[0].ids)},
                               "whose sizes do not fit together"),
     "tiles of no rows": (lambda flow: {"tile_rows": 0}, "is for 2 ranks and tiles of 0 rows; there must be one at least"),

@@ -88,7 +88,10 @@ def another_buffer(rng, flow):
     buffer = flow.buffers[b]
     field = str(rng.choice(["cols", "num_rows", "storage", "rows_per_expert", "route", "memory"]))
     value = getattr(buffer, field)
-    value = other(rng, value, range(len(flow.buffers))) if field in ("storage", "memory") else (value or 0) + int(rng.choice([-1, 1]))
+    if field in ("storage", "memory"):
+        value = other(rng, value, range(len(flow.buffers)))
+    else:
+        value = (value or 0) + int(rng.choice([-1, 1]))
     return flow.replace(buffers=(*flow.buffers[:b], dataclasses.replace(buffer, **{field: value}), *flow.buffers[b + 1:]))
 
 

@@ -1,7 +1,7 @@
 """A whole run takes two processes: the second runs test files from the last one on, the first from the first one on.
 
-A file is of whoever begins it, which a file in a common folder says. Where they meet, the first goes on with the reports that
-the second has written, as if it had run these tests itself: they stay in every count.
+A file is of whoever begins it, which a file in a common folder says. Where they meet, the first goes on with the reports
+that the second has written, as if it had run these tests itself: they stay in every count.
 """
 
 import collections
@@ -16,10 +16,11 @@ from pathlib import Path
 
 import pytest
 
-# In the first process: what these print outside of their capture would be lost, and the operator is compiled for one process.
+# In the first process: what these print outside of their capture would be lost, and the operator is compiled for one.
 OWN = ("test_ascend_mutants.py", "test_mutations.py", "test_mindspore_binding.py")
 # Last, so that neither waits long where they meet: the files that take longest.
-LONG = ("test_buffer_reuse.py", "test_examples.py", "test_dtypes.py", "test_save_policies.py", "test_graph_mode.py", "test_laws.py",
+LONG = ("test_buffer_reuse.py", "test_examples.py", "test_dtypes.py", "test_save_policies.py", "test_graph_mode.py",
+        "test_laws.py",
         "test_moe_oracle.py", "test_bench.py", "test_program_variants.py")
 FEWEST = 100  # tests beside those of the largest file for which another start pays
 PASSED_ON = ("--examples", "--mutants", "--mutants-seed")
@@ -105,7 +106,8 @@ class Second:
             time.sleep(0 if is_over or item.nodeid in self.ended else 0.05)
         if item.nodeid not in self.ended:
             self.log.seek(0)
-            words = f"the second process ended with {self.process.returncode} before this test did:\n{self.log.read()[-4000:]}"
+            words = (f"the second process ended with {self.process.returncode} before this test did:\n"
+                     f"{self.log.read()[-4000:]}")
             return [pytest.TestReport(item.nodeid, item.location, {}, "failed", words, "call")]
         return self.reports[item.nodeid]
 

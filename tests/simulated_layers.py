@@ -8,8 +8,8 @@ from hpmoe.vjp import linearize
 NPU = hpmoe.ascend_a3.replace(num_aic=3, num_aiv=5)
 
 
-def plan(ep=2, T=256, H=256, I=128, E=8, K=2, direction="forward", machine=NPU, dtype="bfloat16", max_rows=None, make=None,  # noqa: E741
-         **comm):
+def plan(ep=2, T=256, H=256, I=128, E=8, K=2, direction="forward", machine=NPU, dtype="bfloat16",  # noqa: E741
+         max_rows=None, make=None, **comm):
     args = [Aval((T, H), dtype), Aval((T, K), "int32"), Aval((T, K), "float32"), Aval((E // ep, H, 2 * I), dtype),
             Aval((E // ep, I, H), dtype)]
     lin = linearize(hpmoe.trace(hpmoe.moe_ffn, *args, mesh=Mesh(ep)))

@@ -117,7 +117,8 @@ class Reference:
                 self.later(0.0, serve, i)
         while self.heap or self.users:
             shares = {key: self.share(key) for key in self.users}
-            ends = [(self.now + left / shares[key], key, w) for key, users in self.users.items() for w, left in users.items()]
+            ends = [(self.now + left / shares[key], key, w) for key, users in self.users.items()
+                    for w, left in users.items()]
             end = min(ends, key=lambda e: e[0], default=(math.inf,))
             until = min(end[0], self.heap[0][3] if self.heap else math.inf)
             for key, users in self.users.items():
@@ -155,9 +156,10 @@ class Reference:
         rank, queue = self.workers[w]
         if w in self.held or self.at[w] == len(queue):
             return False
-        waits = self.waits[queue[self.at[w]]]
+        task = queue[self.at[w]]
+        waits = self.waits[task]
         self.looked[w] = max(self.looked[w], self.now)
-        while self.met[w] < len(waits) and self.missing[rank, self.x.awaited(rank, queue[self.at[w]], waits[self.met[w]])] <= 0:
+        while self.met[w] < len(waits) and self.missing[rank, self.x.awaited(rank, task, waits[self.met[w]])] <= 0:
             self.met[w] += 1
             self.looked[w] += self.m.wait_us
         return self.met[w] == len(waits)
@@ -285,15 +287,18 @@ class Reference:
         self.serve(self.held.pop(w))
 
     def sent(self, rank, t):
-        """(rank, event, amount) in the order in which a task signals: for each piece that it moved, then for itself; where rows
-        are fanned out, first for the slots that they go to, one after the other."""
+        """(rank, event, amount) in the order in which a task signals: for each piece that it moved, then for itself; where
+        rows are fanned out, first for the slots that they go to, one after the other."""
         op = self.flow.ops[self.flow.tasks["op"][t]]
         moves = op.opcode == "NOTIFY" or op.moves_copies or op.num_peers or op.opcode.startswith("ALL")
         fans = op.opcode == "FAN_OUT"
-        of_rows = sorted((s for s in self.signals[t] if s["amount"] == tf.ROWS), key=lambda s: fans and s["kind"] != tf.ENTRY_TILE)
-        adds = [self.x.added(rank, t, s, piece) for piece in (self.x.segments(rank, t) if moves else [None]) for s in of_rows]
+        of_rows = sorted((s for s in self.signals[t] if s["amount"] == tf.ROWS), key=lambda s: fans
+                         and s["kind"] != tf.ENTRY_TILE)
+        adds = [self.x.added(rank, t, s, piece) for piece in (self.x.segments(rank, t) if moves else [None])
+                for s in of_rows]
         adds += [self.x.added(rank, t, s) for s in self.signals[t] if s["amount"] == tf.COUNT]
-        return [(*key, amount) for added in adds for key, amount in (sorted(added.items()) if fans else added.items()) if amount]
+        return [(*key, amount) for added in adds for key, amount in (sorted(added.items()) if fans else added.items())
+                if amount]
 
     def count(self, key, amount):
         self.missing[key] -= amount

@@ -99,8 +99,9 @@ def test_errors():
     cases = [
         ({}, "accumulate_grads: into is {}; it must be a dict from the names of arguments to float32 tensors."),
         ({"w": 3}, "accumulate_grads: into['w'] is an int; it must be a float32 tensor of the shape of that argument."),
-        ({"w": main.astype(ms.float16)}, "accumulate_grads: into['w'] is Float16 of shape (2, 2, 3, 4); it must be a float32 "
-                                         "tensor of the shape of that argument."),
+        ({"w": main.astype(ms.float16)},
+         "accumulate_grads: into['w'] is Float16 of shape (2, 2, 3, 4); it must be a float32 tensor of the shape of that "
+         "argument."),
         ({"down": main}, "accumulate_grads: a key of into is 'down'; it must be the name of a weight of moe_ffn: "
                          "gate_up_weight, down_weight."),
         ({"hidden_states": main}, "accumulate_grads: a key of into is 'hidden_states'; it must be the name of a weight of "

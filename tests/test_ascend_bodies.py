@@ -1,4 +1,5 @@
-"""Tile bodies of the Ascend kernel on its twin, alone and in chains, forward and backward, in many orders, against float64."""
+"""Tile bodies of the Ascend kernel on its twin, alone and in chains, forward and backward, in many orders, against
+float64."""
 
 import numpy as np
 import pytest
@@ -87,8 +88,10 @@ def test_function_equals_float64(monkeypatch, name):
 
 @pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
 def test_what_overflows_is_infinite(dtype):
-    """On an AIV and on an AIC, although an NPU that is not told so makes the largest number of it, and 0 of what is no number."""
-    run = ProgramRun(trace(lambda x, w: (x * 4.0, x @ w, (x * 4.0) - (x * 4.0)), Aval((5, 32), dtype), Aval((32, 24), dtype)))
+    """On an AIV and on an AIC, although an NPU that is not told so makes the largest number of it, and 0 of what is no
+    number."""
+    run = ProgramRun(trace(lambda x, w: (x * 4.0, x @ w, (x * 4.0) - (x * 4.0)), Aval((5, 32), dtype),
+                           Aval((32, 24), dtype)))
     run.inputs[0][...], run.inputs[1][...] = (2e38 if dtype == "bfloat16" else 3e4), 1.0
     run.inputs[0][2] = 0
     scaled, product, difference = run()

@@ -1,4 +1,5 @@
-"""What the Ascend kernel moves and computes, counted by the twin, beside what the machine model charges for the same tasks."""
+"""What the Ascend kernel moves and computes, counted by the twin, beside what the machine model charges for the same
+tasks."""
 
 import dataclasses
 import functools
@@ -39,8 +40,13 @@ class Counted:
         self.flow = assign_queues.apply_to(flow, machine=self.machine)
         kernel = compile_twin(self.flow, 100.0)
         rng = np.random.default_rng(0)
-        inputs = [rng.permuted(np.tile(np.arange(4, dtype=np.int32), (v.aval.shape[0], 1)), axis=1)[:, :v.aval.shape[1]].copy()
-                  if v.aval.dtype == "int32" else np.ones(v.aval.shape, numpy_dtype(v.aval.dtype)) for v in program.inputs]
+
+        def values(aval):
+            if aval.dtype != "int32":
+                return np.ones(aval.shape, numpy_dtype(aval.dtype))
+            experts = np.tile(np.arange(4, dtype=np.int32), (aval.shape[0], 1))
+            return rng.permuted(experts, axis=1)[:, :aval.shape[1]].copy()
+        inputs = [values(v.aval) for v in program.inputs]
         kernel.run([inputs])
         self.counts, self.work = kernel.counts, Work(self.flow, self.machine).entries(self.flow.tasks)
 
@@ -79,7 +85,8 @@ def products(direction, dtype, rows, cols):
 
 
 @pytest.mark.parametrize("direction, rows, cols", [
-    *[(direction, *tile) for tile in ((128, 256), (256, 256), (64, 512), (256, 512)) for direction in ("forward", "backward")],
+    *[(direction, *tile) for tile in ((128, 256), (256, 256), (64, 512), (256, 512))
+      for direction in ("forward", "backward")],
     ("forward", 512, 384), ("backward", 96, 256)])
 def test_products_move_and_compute_what_the_model_charges(direction, rows, cols):
     """In tiles of any shape, larger than what the kernel sums at once and smaller."""
@@ -190,8 +197,9 @@ def bodies(flow, ids=()):
 
 
 def of_copies(flow, op):
-    """Of what copies give back: bytes and flops where the model has every rank have as many of them as the one with most, less
-    the unit matrices that they are multiplied with. And flops of a gradient without rows: a fractal's depth of zeros."""
+    """Of what copies give back: bytes and flops where the model has every rank have as many of them as the one with most,
+    less the unit matrices that they are multiplied with. And flops of a gradient without rows: a fractal's depth of
+    zeros."""
     if op.opcode != "WGRAD":
         return (0, 0), 0
     out, x = (flow.buffers[a.buffer] for a in op.operands[:2])
@@ -222,7 +230,8 @@ def bodies_of_program(f, *avals, direction="forward", cols=64):
 
 FUNCTIONS = {"erf": mint.erf, "sin": mint.sin, "cos": mint.cos, "sign": mint.sign, "softplus": mint.nn.functional.softplus,
              "floor": mint.floor, "exp": mint.exp, "log": mint.log, "sqrt": mint.sqrt, "rsqrt": mint.rsqrt, "neg": mint.neg,
-             "sigmoid": mint.sigmoid, "tanh": mint.tanh, "silu": mint.nn.functional.silu, "relu": mint.nn.functional.relu, "abs": mint.abs,
+             "sigmoid": mint.sigmoid, "tanh": mint.tanh, "silu": mint.nn.functional.silu, "relu": mint.nn.functional.relu,
+             "abs": mint.abs,
              "reciprocal": mint.reciprocal, "square": mint.square}
 OF_TWO = {"add": mint.add, "sub": mint.sub, "mul": mint.mul, "div": mint.div, "pow": mint.pow, "maximum": mint.maximum,
           "minimum": mint.minimum, "greater": lambda x, y: mint.where(mint.greater(x, y), x, y),
@@ -270,7 +279,8 @@ LAYERS = {
     "tokens once": (hpmoe.deduplicate_rows(hpmoe.moe_ffn), {}),
     "tokens once, some dropped": (hpmoe.deduplicate_rows(capped(0.5, "position")), {}),
     "copies": (hpmoe.replicate_experts(hpmoe.moe_ffn, loads=[9, 9, 9, 1, 1, 1, 1, 1], replicas=1), {}),
-    "copies of float32": (hpmoe.replicate_experts(hpmoe.moe_ffn, loads=[9, 9, 9, 1, 1, 1, 1, 1], replicas=1), {"dtype": "float32"}),
+    "copies of float32": (hpmoe.replicate_experts(hpmoe.moe_ffn, loads=[9, 9, 9, 1, 1, 1, 1, 1], replicas=1),
+                          {"dtype": "float32"}),
     "for several": (hpmoe.moe_ffn, {"ep": 4, "num_peers": 3}),
     "tokens once, for several": (hpmoe.deduplicate_rows(hpmoe.moe_ffn), {"ep": 4, "num_peers": 2}),
 }
@@ -286,7 +296,8 @@ def layer_bodies(name, direction):
     ids = [np.stack([rng.permutation(EXPERTS)[:TOP_K] for _ in range(TOKENS)]) for _ in range(ep)]
     local = EXPERTS // ep
     avals = [Aval(shape, "int32" if i == 1 else dtype) for i, shape in enumerate((
-        (ep, TOKENS, HIDDEN), (ep, TOKENS, TOP_K), (ep, TOKENS, TOP_K), (ep, local, HIDDEN, 2 * INNER), (ep, local, INNER, HIDDEN)))]
+        (ep, TOKENS, HIDDEN), (ep, TOKENS, TOP_K), (ep, TOKENS, TOP_K), (ep, local, HIDDEN, 2 * INNER),
+        (ep, local, INNER, HIDDEN)))]
     puts = overlap_comm(tile_partition(f, rows=32, cols=64))
     staged = assign_queues(for_several(puts, num_peers=num_peers) if num_peers else puts, machine=npu())
     return bodies(hpmoe.spmd(staged, hpmoe.Mesh(ep)).lower(*avals, direction=direction), ids)

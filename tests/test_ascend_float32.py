@@ -1,4 +1,5 @@
-"""float32 products of the Ascend kernel on its twin, number by number beside float64: alone, in layers, in what README begins with."""
+"""float32 products of the Ascend kernel on its twin, number by number beside float64: alone, in layers, in what README
+begins with."""
 
 import re
 from pathlib import Path
@@ -16,7 +17,8 @@ from hpmoe.vjp import linearize
 
 README = Path(__file__).parent.parent / "README.md"
 
-SHAPES = [(16, 16, 16), (1, 1, 1), (1, 300, 20), (5, 3, 7), (17, 19, 1), (21, 40, 75), (40, 136, 300), (257, 70, 33), (2, 9, 260),
+SHAPES = [(16, 16, 16), (1, 1, 1), (1, 300, 20), (5, 3, 7), (17, 19, 1), (21, 40, 75), (40, 136, 300), (257, 70, 33),
+          (2, 9, 260),
           (130, 1, 140)]
 
 
@@ -25,7 +27,8 @@ SHAPES = [(16, 16, 16), (1, 1, 1), (1, 300, 20), (5, 3, 7), (17, 19, 1), (21, 40
 def test_products_of_any_shape(m, k, n, direction):
     """Rows, widths and depths that are no whole fractals or squares of them; deeper than L0 and L1 hold; both gradients."""
     program = trace(lambda x, w: mint.matmul(x, w), f32(m, k), f32(k, n))
-    ProgramRun(program if direction == "forward" else linearize(program).backward, rows=256, cols=288).assert_products_within_roundings()
+    program = program if direction == "forward" else linearize(program).backward
+    ProgramRun(program, rows=256, cols=288).assert_products_within_roundings()
 
 
 @pytest.mark.parametrize("direction", ["forward", "backward"])
@@ -51,7 +54,8 @@ def test_layer_and_gradients(layer, options):
 
 
 def test_tiles_that_fill_the_memories_of_a_core():
-    """More than one step of L1 and L0 in depth, more than one tile of L0C, a single row, and rows past the last whole tile."""
+    """More than one step of L1 and L0 in depth, more than one tile of L0C, a single row, and rows past the last whole
+    tile."""
     run = LayerRun(Layer(ep=1, T=257, H=304, I=144, E=2, K=1), ms.float32, rows=256, cols=288)
     run.ids[0, :, 0] = 0
     run.ids[0, 256, 0] = 1
@@ -98,7 +102,8 @@ def shared_gradients(run, shared):
 def test_weight_gradients_added_to_main_ones():
     main = ms.Tensor(np.ones((1, 2, 21, 38)), ms.float32), ms.Tensor(np.ones((1, 2, 19, 21)), ms.float32)
     run = LayerRun(Layer(ep=1, T=9, H=21, I=19, E=2, K=1, routing="one expert"), ms.float32)
-    run.fused = hpmoe.spmd(twin(hpmoe.accumulate_grads(hpmoe.moe_ffn, into={"gate_up_weight": main[0], "down_weight": main[1]})),
+    run.fused = hpmoe.spmd(twin(hpmoe.accumulate_grads(hpmoe.moe_ffn,
+                                                       into={"gate_up_weight": main[0], "down_weight": main[1]})),
                            hpmoe.Mesh(1))
     run()
     for got, want in zip(main, run.expected()[3:], strict=True):

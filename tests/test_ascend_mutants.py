@@ -1,4 +1,5 @@
-"""Faults planted in the Ascend kernel, one by one: the twin catches every one, by a rule of the hardware or by wrong numbers.
+"""Faults planted in the Ascend kernel, one by one: the twin catches every one, by a rule of the hardware or by wrong
+numbers.
 
 One compilation holds all of them; a variable says which one the kernel has.
 """
@@ -67,7 +68,8 @@ def layers():
     chain = ProgramRun(trace(lambda x, v, w: x @ v @ w, bf16(40, 32), bf16(32, 48), bf16(48, 32)))
     wide = ProgramRun(trace(lambda x, w: x @ w, bf16(16, 640), bf16(640, 256)), rows=16, cols=256)
     sums = ProgramRun(trace(lambda x: (mint.sum(x * 2.0 + 1.0, -1, True), mint.sum(x, 0)), bf16(37, 72)))
-    functions = ProgramRun(trace(lambda x, y: mint.where(mint.greater(x, y), mint.sin(x * 8e3), y), *[Aval((9, 200), "float32")] * 2))
+    functions = ProgramRun(trace(lambda x, y: mint.where(mint.greater(x, y), mint.sin(x * 8e3), y),
+                                 *[Aval((9, 200), "float32")] * 2))
     in_order = capped_run(Layer(ep=1, T=9, H=32, I=16, E=4, K=2), 0.5, "position", rows=4)
     drops = capped_run(Layer(ep=2, T=15, H=32, I=16, E=4, K=2), 0.5, "probs", rows=4, blocks=2)
     shared = capped_run(Layer(ep=2, T=13, H=32, I=24, E=4, K=2), 0.8, "position", rows=4, wrap=lambda f: deduplicate_rows(

@@ -94,7 +94,8 @@ def test_tokens_sent_once_and_entries_dropped(policy):
 @pytest.mark.parametrize("layer, options", [
     (Layer(ep=2, T=20, H=32, I=16, E=4, K=2, routing="one expert"), {}),
     (Layer(ep=3, T=17, H=48, I=32, E=6, K=1, routing="one expert"), {"blocks": 2, "rows": 4}),
-    (Layer(ep=4, T=12, H=160, I=144, E=8, K=2, routing="one rank", num_tokens=(12, 0, 3, 7)), {"signal": "expert", "cols": 96}),
+    (Layer(ep=4, T=12, H=160, I=144, E=8, K=2, routing="one rank", num_tokens=(12, 0, 3, 7)),
+     {"signal": "expert", "cols": 96}),
     (Layer(ep=2, T=9, H=32, I=16, E=4, K=2, routing="one expert"), {"dtype": ms.float16}),
 ], ids=str)
 def test_copies_of_experts(layer, options):
@@ -116,13 +117,15 @@ def test_copies_of_experts_whose_tokens_are_sent_once_and_dropped(policy):
 # --- many choices ---
 
 
-@pytest.mark.parametrize("dtype, top_k, policy", [("float32", 130, None), ("float32", 300, "probs"), ("bfloat16", 512, None)])
+@pytest.mark.parametrize("dtype, top_k, policy",
+                         [("float32", 130, None), ("float32", 300, "probs"), ("bfloat16", 512, None)])
 def test_more_choices_than_sums_take_at_once(dtype, top_k, policy):
     """A token's entries come in parts where so many rows, of 16 columns each, do not fit UB; the last one is shorter."""
     limits = {"capacity_factor": 0.5, "drop_policy": policy} if policy else {}
 
     def there_and_back(x, ids, weights):
-        rows, route = hpmoe.dispatch(x, ids, num_local_experts=top_k, **limits, **({"topk_weights": weights} if policy else {}))
+        rows, route = hpmoe.dispatch(x, ids, num_local_experts=top_k, **limits,
+                                     **({"topk_weights": weights} if policy else {}))
         return hpmoe.combine(rows * 2.0, route, weights)
 
     avals = [Aval((3, 40), dtype), Aval((3, top_k), "int32"), Aval((3, top_k), dtype)]

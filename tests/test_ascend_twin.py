@@ -35,7 +35,8 @@ def test_layer_equals_numpy(layer, options):
 
 
 def test_tiles_that_fill_the_memories_of_a_core():
-    """More than one step of L1 and L0 in depth, more than one tile of L0C, a single row, and rows past the last whole tile."""
+    """More than one step of L1 and L0 in depth, more than one tile of L0C, a single row, and rows past the last whole
+    tile."""
     run = LayerRun(Layer(ep=1, T=257, H=304, I=144, E=2, K=1), rows=256, cols=288)
     run.ids[0, :, 0] = 0
     run.ids[0, 256, 0] = 1
@@ -57,7 +58,8 @@ def test_every_seed_gives_the_same_bits(monkeypatch):
 def test_weight_gradients_added_to_float32():
     main = ms.Tensor(np.ones((1, 2, 32, 64)), ms.float32), ms.Tensor(np.ones((1, 2, 32, 32)), ms.float32)
     run = LayerRun(Layer(ep=1, T=9, H=32, I=32, E=2, K=1, routing="one expert"))
-    run.fused = hpmoe.spmd(twin(hpmoe.accumulate_grads(hpmoe.moe_ffn, into={"gate_up_weight": main[0], "down_weight": main[1]})),
+    run.fused = hpmoe.spmd(twin(hpmoe.accumulate_grads(hpmoe.moe_ffn,
+                                                       into={"gate_up_weight": main[0], "down_weight": main[1]})),
                            hpmoe.Mesh(1))
     run()
     for got, want in zip(main, run.expected()[3:], strict=True):

@@ -160,7 +160,8 @@ def test_routing_has_distinct_experts_and_zipf_is_uneven(tmp_path):
 
 def test_flops_are_those_of_the_matmuls(problem):
     rows = 2 * 6 * 2
-    assert problem.flops == {"forward": rows * (2 * 8 * 8 + 2 * 4 * 8), "forward + backward": 3 * rows * (2 * 8 * 8 + 2 * 4 * 8)}
+    assert problem.flops == {"forward": rows * (2 * 8 * 8 + 2 * 4 * 8),
+                             "forward + backward": 3 * rows * (2 * 8 * 8 + 2 * 4 * 8)}
 
 
 # What becomes of sides that misbehave; the others go on.
@@ -204,7 +205,8 @@ def test_the_fastest_variant_that_runs_is_chosen(monkeypatch, tmp_path, problem)
     side = Side("choosy", str(path.with_suffix("")), "entry", "numpy", variants=kinds)
     held = contest.Contest(1, 1, 60.0, lambda what: None)
     assert held._choose(contest.Contestant("choosy", side), problem) == "fast"
-    assert held._choose(contest.Contestant("another of the package", dataclasses.replace(side, module="none")), problem) == "fast"
+    alike = contest.Contestant("another of the package", dataclasses.replace(side, module="none"))
+    assert held._choose(alike, problem) == "fast"
     broken = dataclasses.replace(side, package="other", variants={kind: kinds["broken"] for kind in "ab"})
     with pytest.raises(WorkerError, match="ended with status 1; its last words: AssertionError: no such kind"):
         held._choose(contest.Contestant("broken", broken), problem)
@@ -274,7 +276,8 @@ def test_goals_are_met_or_not_as_the_numbers_say():
 
 
 def test_bfloat16_is_held_against_pytorch_alone():
-    met = bench_report.goals(summarized("bfloat16", hpmoe=(1.0, 1.0), jax=(1.1, 1.1), torch=(1.4, 1.2), torch_compile=(1.5, 1.5)))
+    met = bench_report.goals(summarized("bfloat16", hpmoe=(1.0, 1.0), jax=(1.1, 1.1), torch=(1.4, 1.2),
+                                        torch_compile=(1.5, 1.5)))
     assert [(figure, met) for _, figure, met in met] == [(1.4, True), (1.2, False)]
 
 
@@ -282,7 +285,8 @@ def test_what_was_not_measured_is_not_met():
     case = summarized(hpmoe=(1.0, 1.0))
     assert case["fastest_peer"] == dict.fromkeys(PASSES)
     assert [met for _, figure, met in bench_report.goals(case) if figure is None] == [False] * 4
-    assert "peak memory at most 1.00 of MindSpore op by op: not measured, NOT MET" in "\n".join(bench_report.case_lines(case))
+    text = "\n".join(bench_report.case_lines(case))
+    assert "peak memory at most 1.00 of MindSpore op by op: not measured, NOT MET" in text
 
 
 # Flags.

@@ -66,7 +66,8 @@ def test_no_more_memory_than_before_and_inputs_and_outputs_apart(name):
             received = [3 for _ in flow.routes]
             now, before = (memory_bytes(x, received) for x in (flow, without_sharing(flow)))
             assert sum(now.values()) <= sum(before.values())
-            assert {b for b, buffer in enumerate(flow.buffers) if buffer.role != "temporary" and buffer.storage == b} <= set(now)
+            kept = {b for b, buffer in enumerate(flow.buffers) if buffer.role != "temporary" and buffer.storage == b}
+            assert kept <= set(now)
             assert all(flow.buffers[b.memory].role == b.role == "temporary" for b in flow.buffers if b.memory >= 0)
 
 

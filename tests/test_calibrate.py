@@ -22,7 +22,8 @@ from hpmoe.layout import Layout
 from hpmoe.machine import Body
 from hpmoe.workload import balanced_ids
 
-BODIES = (Body("GMM", "float32", 0.2, rows=30, cols=10, inner=5), Body("GMM", "bfloat16", 1.0), Body("MAP add", "float32", 1.0),
+BODIES = (Body("GMM", "float32", 0.2, rows=30, cols=10, inner=5), Body("GMM", "bfloat16", 1.0),
+          Body("MAP add", "float32", 1.0),
           Body("WGRAD", "float32", 0.2, 20, 0, 40), Body("PUT", "float32", 0.5, 1, 10))
 FIELDS = {**dict.fromkeys(kept_calibration.RATES, 1.0), "matmul_flops_per_us": 1e6, "vector_bytes_per_us": 1e4,
           "host_cores": 1.5, "l2_bytes_per_us": 1e9, "worker_l2_bytes_per_us": 1e9, "memory_bytes_per_us": 1e9,
@@ -66,7 +67,8 @@ def test_a_file_that_cannot_be_used(cache, change, what):
 
 
 def test_what_the_command_refuses(cache, capsys, monkeypatch, tmp_path):
-    with pytest.raises(ArgumentError, match="hpmoe.cpu: this CPU is not calibrated: there is no .*json; run `hpmoe calibrate`"):
+    with pytest.raises(ArgumentError,
+                       match="hpmoe.cpu: this CPU is not calibrated: there is no .*json; run `hpmoe calibrate`"):
         hpmoe.cpu(calibrated=True)
     assert main(["calibrate", "--budget=-1"]) == 2
     assert "flag --budget=-1: it must be seconds from 0 to 600" in capsys.readouterr().err
@@ -82,7 +84,8 @@ def test_without_a_home_folder_nothing_is_kept(monkeypatch, home, capsys):
     monkeypatch.delenv("XDG_CACHE_HOME", raising=False)
     monkeypatch.setattr(os.path, "expanduser", lambda path: home)
     assert not kept_calibration.is_calibrated()
-    with pytest.raises(ArgumentError, match="hpmoe.cpu: the calibration cannot be used .OSError: no folder to keep files in is "
+    with pytest.raises(ArgumentError,
+                       match="hpmoe.cpu: the calibration cannot be used .OSError: no folder to keep files in is "
                        "known: set HOME or XDG_CACHE_HOME to an absolute path"):
         hpmoe.cpu(calibrated=True)
     with pytest.warns(UserWarning, match="hpmoe.tune: what was found cannot be kept: no folder to keep files in is known"):
@@ -182,7 +185,8 @@ def small(monkeypatch):
     monkeypatch.setattr(overheads, "WEIGHT", (16, 32))
     monkeypatch.setattr(overheads, "NUM_TASKS", 32)
     monkeypatch.setattr(agreement, "SHAPES", tuple(
-        {"dtype": "float32", "ep": ep, "tokens": 64, "hidden": 32, "intermediate": 16, "experts": 4, "top_k": 2, "direction": d}
+        {"dtype": "float32", "ep": ep, "tokens": 64, "hidden": 32, "intermediate": 16, "experts": 4, "top_k": 2,
+         "direction": d}
         for ep, d in ((1, "forward"), (2, "backward"))))
 
 
@@ -193,7 +197,7 @@ def test_calibrating_and_checking(cache, small, capsys, monkeypatch):
     assert f"stored in         {cache}" in text and "GMM T" in text and "GFLOP/s" in text
     machine = hpmoe.cpu(calibrated=True)
     kinds = {(b.kind, b.dtype) for b in machine.bodies}
-    assert {("GMM", "float32"), ("WGRAD", "float32"), ("PUT", "float32"), ("SWIGLU_GRAD", "float32"), ("MAP exp", "float32")} <= kinds
+    assert {(k, "float32") for k in ("GMM", "WGRAD", "PUT", "SWIGLU_GRAD", "MAP exp")} <= kinds
     assert all(b.share > 0 and min(b.rows, b.cols, b.inner) >= 0 for b in machine.bodies)
     assert 0 < machine.host_cores <= len(os.sched_getaffinity(0))
     for limit, status in ((1e9, 0), (0.0, 1)):
@@ -228,4 +232,5 @@ def test_rows_of_tasks_are_those_of_the_simulator():
             assert line.traffic[rank, 2, 0] == pytest.approx((moved * other).sum())
             fixed, row = (sum(table["touches"][f][flow.tasks["op"], 0, i] for i in range(6)) for f in ("fixed", "row"))
             is_there = (rows > 0) | np.array([op.domain.kind == "experts" for op in flow.ops])[flow.tasks["op"]]
-            assert line.traffic[rank, 0, 0] == pytest.approx(((fixed + rows * row) * is_there + moved * ~other).sum(), rel=0.02)
+            assert line.traffic[rank, 0, 0] == pytest.approx(((fixed + rows * row) * is_there + moved * ~other).sum(),
+                                                             rel=0.02)

@@ -326,8 +326,8 @@ def test_weights_that_decide_are_an_argument():
     kept, _ = kept_by_hand(args[1], args[2], 0.5, "probs", layer.E)
     (out,), _ = run_spmd(f, layer.ep, args, [cotangent])
     assert_close([out], [2 * numpy_moe_ffn(args, cotangent, None, kept)[0]])
-    with pytest.raises(hpmoe.TransformError, match="drops by weights that the program computes; the kernel needs topk_weights "
-                                                   "as an argument"):
+    with pytest.raises(hpmoe.TransformError,
+                       match="drops by weights that the program computes; the kernel needs topk_weights as an argument"):
         hpmoe.spmd(stages()["fused"](f), hpmoe.Mesh(layer.ep))(*tensors(args))
 
 

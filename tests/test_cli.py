@@ -63,7 +63,8 @@ def test_version(capsys):
     ("show --hidden=1073741824", "hpmoe show: flag --hidden=1073741824: it must be at most 1073741823 with these experts"),
     ("plan --intermediate=1073741824", "hpmoe plan: flag --intermediate=1073741824: it must be at most 67108863 with these"),
     ("plan --tokens=1073741824", "hpmoe plan: flag --tokens=1073741824: it must be at most 268435455 with these experts"),
-    ("simulate --tokens=8388608", "hpmoe simulate: flag --tokens=8388608: it must be at most 4194304 with --ep=8 and --top_k=8"),
+    ("simulate --tokens=8388608",
+     "hpmoe simulate: flag --tokens=8388608: it must be at most 4194304 with --ep=8 and --top_k=8"),
     ("show --stage=tile", "hpmoe show: flag --stage=tile: it must be one of program, tiles, overlap, queues, kernel, "
                           "all; did you mean tiles?"),
     ("show --stage=kernel --machine=ascend_a2",
@@ -261,7 +262,8 @@ def test_nan_is_an_error_too(capsys, monkeypatch, tmp_path):
 
 def test_show_in_half_precision(capsys):
     status, out, _ = run(capsys, "show", "--dtype=bfloat16", "--stage=program")
-    assert status == 0 and "{ lambda hidden_states:bf16[8,16] topk_ids:i32[8,2] topk_weights:f32[8,2] gate_up_weight:bf16" in out
+    assert status == 0
+    assert "{ lambda hidden_states:bf16[8,16] topk_ids:i32[8,2] topk_weights:f32[8,2] gate_up_weight:bf16" in out
 
 
 def test_show_prints_every_stage_of_both_directions(capsys):

@@ -30,7 +30,8 @@ def test_equal_schedules_are_equal_and_a_setting_of_one_side_is_its_own(capsys):
     same = json.loads(run(capsys, "compare", "policy=round_robin", "policy=round_robin", *SMALL, "--json")[1])
     assert same["ratio"] == 1 and {k: v for k, v in same["a"].items()} == same["b"]
     longer = json.loads(run(capsys, "compare", "tokens=256", "tokens=2048", *SMALL, "--json")[1])
-    assert longer["a"]["span us"] == json.loads(run(capsys, "compare", "tokens=256", "unfused", *SMALL, "--json")[1])["a"]["span us"]
+    other = json.loads(run(capsys, "compare", "tokens=256", "unfused", *SMALL, "--json")[1])
+    assert longer["a"]["span us"] == other["a"]["span us"]
     assert longer["ratio"] > 1
 
 
@@ -39,7 +40,8 @@ def test_rows_sent_once_are_a_setting_of_a_side(capsys):
     for kind in ("", "unfused,"):
         report = json.loads(run(capsys, "compare", f"{kind}dedup", f"{kind}dedup=false", *SMALL, "--top_k=4", "--json")[1])
         assert report["a"] != report["b"]
-    a, b = (json.loads(run(capsys, "compare", f"dedup={a}", f"dedup={b}", *SMALL, "--json")[1]) for a, b in (("1", "0"), ("0", "1")))
+    a, b = (json.loads(run(capsys, "compare", f"dedup={a}", f"dedup={b}", *SMALL, "--json")[1])
+            for a, b in (("1", "0"), ("0", "1")))
     assert a["ratio"] == pytest.approx(1 / b["ratio"])
     args = ["compare", "dedup", "", *SMALL, "--measured", "--repeats=1", "--json"]
     report = json.loads(run(capsys, *args)[1])

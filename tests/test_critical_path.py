@@ -47,7 +47,8 @@ def test_pieces_follow_each_other_and_add_up_to_the_span(runs):
         steps = line.critical_path().steps
         assert steps[0].begin == 0 and steps[-1].end == line.span
         assert all(a.end == b.begin for a, b in zip(steps, steps[1:], strict=False)) and min(s.us for s in steps) > 0
-        assert sum(s.us for s in steps) == pytest.approx(line.span) == pytest.approx(sum(line.critical_path().shares().values()))
+        assert sum(s.us for s in steps) == pytest.approx(line.span)
+        assert sum(line.critical_path().shares().values()) == pytest.approx(line.span)
 
 
 def test_each_piece_began_after_what_it_says(runs):
@@ -64,14 +65,15 @@ def test_each_piece_began_after_what_it_says(runs):
         order = list(dict.fromkeys(place[s.rank, s.task] for s in steps))
         assert order[-1] == np.argmax(line.end)
         for before, after in zip(order, order[1:], strict=False):
-            in_queue = after == before + 1 and (line.rank[before], line.queue[before]) == (line.rank[after], line.queue[after])
-            assert in_queue or feeds(line, before, after)
+            is_same = line.rank[before] == line.rank[after] and line.queue[before] == line.queue[after]
+            assert (is_same and after == before + 1) or feeds(line, before, after)
             across += line.rank[before] != line.rank[after]
     assert across > 0
 
 
 def test_a_release_is_the_last_signal_of_its_event(runs):
-    """Of a simulated run, without the simulation: no other producer of a static event ends after it and before the wait does."""
+    """Of a simulated run, without the simulation: no other producer of a static event ends after it and before the wait
+    does."""
     checked = 0
     for line in runs[:4]:
         flow, by = line.flow, releases(line)
@@ -144,7 +146,8 @@ def test_traffic_over_time_is_the_traffic(runs):
         known = line.simulated
         np.testing.assert_allclose(known.served.sum(axis=2), line.traffic[:, :, 0], rtol=1e-9)
         assert known.served.shape[2] * known.bin_us >= line.span
-        for name, rate in (("egress", NPU.link_bytes_per_us), ("memory", NPU.memory_bytes_per_us), ("l2", NPU.l2_bytes_per_us)):
+        for name, rate in (("egress", NPU.link_bytes_per_us), ("memory", NPU.memory_bytes_per_us),
+                           ("l2", NPU.l2_bytes_per_us)):
             assert known.served[:, RATES.index(name)].max() <= rate * known.bin_us * (1 + 1e-9)
 
 

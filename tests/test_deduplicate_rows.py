@@ -1,4 +1,5 @@
-"""A token sent once to each rank: the same numbers at every stage, rows that really stay away, every order by brute force."""
+"""A token sent once to each rank: the same numbers at every stage, rows that really stay away, every order by brute
+force."""
 
 import numpy as np
 import pytest
@@ -98,7 +99,8 @@ def test_with_copies_main_gradients_and_save_policies():
 
 @pytest.mark.parametrize("layer", [Layer(ep=1, T=5, E=4, K=2), Layer(ep=4, T=5, E=4, K=2), Layer(ep=2, T=5, E=8, K=1)])
 def test_where_nothing_repeats_nothing_changes(layer):
-    plain, once = (lowered(f, layer.arguments(), layer.ep) for f in map(hpmoe.tile_partition, (moe_ffn, deduplicate_rows(moe_ffn))))
+    plain, once = (lowered(f, layer.arguments(), layer.ep)
+                   for f in map(hpmoe.tile_partition, (moe_ffn, deduplicate_rows(moe_ffn))))
     assert plain.ops == once.ops and plain.routes == once.routes and (plain.waits == once.waits).all()
 
 
@@ -143,7 +145,8 @@ def test_every_access_is_ordered():
 def test_no_harmful_mutant_is_accepted(stage, direction):
     """Mutants of schedules that verify accepts are harmless in every routing of a layer small enough to list them all."""
     layer, rng = Layer(ep=2, T=1, H=2, I=1, E=4, K=2), np.random.default_rng(7)
-    flow = lowered(stages(rows=1, cols=2, machine=SMALL_NPU)[stage](deduplicate_rows(moe_ffn)), layer.arguments(), 2, direction)
+    flow = lowered(stages(rows=1, cols=2, machine=SMALL_NPU)[stage](deduplicate_rows(moe_ffn)), layer.arguments(), 2,
+                   direction)
     judge, accepted, number = Judge(flow, every_case(layer, flow)), 0, 100
     assert len(flow.routes) == 2 and judge.harm(flow) is None
     for _ in range(number):

@@ -13,7 +13,8 @@ import pytest
 ROOT = Path(__file__).parents[1]
 PACKAGES = ("hpmoe", "hpmoe.transforms", "hpmoe.kernels")
 NOT_MODULES = {
-    "hpmoe.kernels._native", "hpmoe.kernels._twin", "hpmoe.native._planner",  # shared libraries for ctypes, suffixed like modules
+    "hpmoe.kernels._native", "hpmoe.kernels._twin",
+    "hpmoe.native._planner",  # shared libraries for ctypes, suffixed like modules
     "hpmoe.peers.pytorch_loop",  # imports PyTorch, which only the extra `bench` brings
 }
 

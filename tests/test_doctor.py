@@ -69,7 +69,8 @@ def test_doctor_says_what_ascend_misses(tmp_path, monkeypatch):
 def test_build_says_what_is_missing(capsys, monkeypatch):
     monkeypatch.delenv("ASCEND_HOME_PATH", raising=False)
     status, out, _ = run(capsys, "build", "--target=ascend")
-    assert status == 1 and out.startswith("hpmoe build --target=ascend: cannot be built here\n  no CANN toolkit: ASCEND_HOME")
+    assert status == 1
+    assert out.startswith("hpmoe build --target=ascend: cannot be built here\n  no CANN toolkit: ASCEND_HOME")
     assert run(capsys, "build", "--target=tpu")[2].startswith("hpmoe build: flag --target=tpu: ")
 
 
@@ -84,11 +85,13 @@ def test_build_runs_cmake_and_then_ninja_where_everything_is_there(capsys, monke
     monkeypatch.setattr(ascend_build, "cache_folder", lambda: tmp_path / "cache")
     folder = ascend_build.compiled_path().parent
     status, out, _ = run(capsys, "build", "--json")
-    assert (status, json.loads(out)) == (0, {"target": "ascend", "library": str(folder / "libhpmoe_ascend.so"), "missing": []})
+    assert (status, json.loads(out)) == (0, {"target": "ascend", "library": str(folder / "libhpmoe_ascend.so"),
+                                             "missing": []})
     configured, built = (tmp_path / "cmake.log").read_text().splitlines()
     assert configured == f"-S {ascend_build.HOST} -B {folder}" and built == f"--build {folder}"
     rules = (ascend_build.ascend_operator().folder() / "build.ninja").read_text()
-    for flag in ("-DCUSTOM_ASCEND_OP", "-lascendcl", "-l:libhpmoe_ascend.so", "-lshmem", "mindspore_op.cc", "cann_device.cc"):
+    for flag in ("-DCUSTOM_ASCEND_OP", "-lascendcl", "-l:libhpmoe_ascend.so", "-lshmem", "mindspore_op.cc",
+                 "cann_device.cc"):
         assert flag in rules
     (tmp_path / "cmake").write_text("#!/bin/sh\necho no such generator >&2\nexit 3\n")
     status, out, _ = run(capsys, "build")

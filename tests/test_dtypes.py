@@ -353,15 +353,18 @@ def test_ranks_gradients_of_a_capture_are_summed_in_float32(dtype):
 # What is refused.
 
 def bad(dtype="bfloat16", **changes):
-    kinds = {"hidden_states": dtype, "topk_ids": "int32", "topk_weights": dtype, "gate_up_weight": dtype, "down_weight": dtype}
+    kinds = {"hidden_states": dtype, "topk_ids": "int32", "topk_weights": dtype, "gate_up_weight": dtype,
+             "down_weight": dtype}
     shapes = [(4, 4), (4, 2), (4, 2), (3, 4, 6), (3, 3, 4)]
     return list(map(Aval, shapes, (kinds | changes).values()))
 
 
 REFUSED = {
     "weights of the other half": (bad(topk_weights="float16"), "topk_weights is f16[4,2]; it must be bf16[4,2] or f32[4,2]"),
-    "float32 experts": (bad(gate_up_weight="float32"), "rows and weight dtypes are bfloat16 and float32; they must be equal"),
-    "half weights beside float32 rows": (bad("float32", topk_weights="float16"), "topk_weights is f16[4,2]; it must be f32[4,2]"),
+    "float32 experts": (bad(gate_up_weight="float32"),
+                        "rows and weight dtypes are bfloat16 and float32; they must be equal"),
+    "half weights beside float32 rows": (bad("float32", topk_weights="float16"),
+                                         "topk_weights is f16[4,2]; it must be f32[4,2]"),
     "double": (bad("float64"), "tile tasks compute float32, bfloat16 and float16"),
 }
 
@@ -375,7 +378,8 @@ def test_dtypes_that_do_not_go_together(name):
 
 
 def test_what_mindspore_cannot_compute_for_a_trace_is_named():
-    words = r"plain tensors alone is not traceable: .* Select CPU operator\[Sqrt\] fail\n  at .*test_dtypes.py:\d+\n  write instead"
+    words = (r"plain tensors alone is not traceable: .* Select CPU operator\[Sqrt\] fail\n"
+             r"  at .*test_dtypes.py:\d+\n  write instead")
     with pytest.raises(hpmoe.TraceError, match=words):
         trace(lambda x: x * mint.sqrt(BF16), Aval((2, 3), "bfloat16"))
 
@@ -383,5 +387,6 @@ def test_what_mindspore_cannot_compute_for_a_trace_is_named():
 def test_eager_combine_takes_float32_weights_beside_half_precision_only():
     rows, route = hpmoe.dispatch(Tensor(np.ones((2, 3), np.float16)), Tensor(np.int32([[0], [1]])), num_local_experts=2)
     assert hpmoe.combine(rows, route, Tensor(np.ones((2, 1), np.float32))).dtype == ms.float16
-    with pytest.raises(hpmoe.ArgumentError, match=r"topk_weights is BFloat16 of shape \(2, 1\); it must be \[2, 1\] Float16"):
+    with pytest.raises(hpmoe.ArgumentError,
+                       match=r"topk_weights is BFloat16 of shape \(2, 1\); it must be \[2, 1\] Float16"):
         hpmoe.combine(rows, route, Tensor(np.ones((2, 1), np.float32)).astype(ms.bfloat16))

@@ -74,7 +74,8 @@ def test_tiles_compute_three_floats(dtype):
     floats = [Aval(s, dtype) for s in [(4, 4), (4, 2), (3, 4, 6), (3, 3, 4)]]
     avals = [floats[0], Aval((4, 2), "int32"), *floats[1:]]
     text = error_of(lambda: tile_partition(moe_ffn).lower(*avals), TransformError)
-    assert text.startswith("tile_partition: equation ") and text.splitlines()[0].endswith("tile tasks compute float32, bfloat16 and float16")
+    assert text.startswith("tile_partition: equation ")
+    assert text.splitlines()[0].endswith("tile tasks compute float32, bfloat16 and float16")
     assert "\n  > " in text and re.search(f"written at .*{HERE}", text)
 
 
@@ -130,7 +131,8 @@ def test_unknown_option_names_the_transform():
 
 # The user's own order and policy.
 
-@pytest.mark.parametrize("order", [lambda r, n: [0] * n, lambda r, n: [0], lambda r, n: None, lambda r, n: list(range(1, n + 1))])
+@pytest.mark.parametrize("order", [lambda r, n: [0] * n, lambda r, n: [0], lambda r, n: None,
+                                   lambda r, n: list(range(1, n + 1))])
 def test_user_order_must_be_a_permutation(order):
     f = spmd(overlap_comm(TILES, order=order), Mesh(2))
     text = error_of(lambda: f.lower(*tensors(Layer().arguments())), TransformError)
@@ -166,7 +168,8 @@ def costs_instead_of_tasks(flow, machine):
 
 
 @pytest.mark.parametrize("policy, words", [
-    (loses_one, "task t0 .* is in the queues 0 times, not once"), (repeats_one, "task t0 .* is in the queues 2 times, not once"),
+    (loses_one, "task t0 .* is in the queues 0 times, not once"),
+    (repeats_one, "task t0 .* is in the queues 2 times, not once"),
     (backwards, "can never run: a cycle leads through what it waits for"), (two_queues, "there are 2 queues, cpu has 1"),
     (nothing, "'NoneType' object is not iterable"), (no_queues, "there are 0 queues, cpu has 1"),
     (costs_instead_of_tasks, "a queue holds float64; it must hold the indices of tasks")])
@@ -219,5 +222,6 @@ def test_cumulative_sum_is_not_traceable():
 
 
 def test_only_callables_are_transformed():
-    assert error_of(lambda: tile_partition(3), TransformError) == "tile_partition: f is int; it must be a callable, plain or staged"
+    text = error_of(lambda: tile_partition(3), TransformError)
+    assert text == "tile_partition: f is int; it must be a callable, plain or staged"
     assert chain()(moe_ffn) is moe_ffn

@@ -132,7 +132,8 @@ def test_a_token_sent_once_gives_the_same_and_pays_between_nodes(printed):
     assert numbers_after("a token are on", text)[0] < 4
     rows = re.findall(r"\n  (\d) +([\d.]+) +([\d.]+)   for each (\w+)", text)
     assert [(nodes, chosen) for nodes, *_, chosen in rows] == [
-        (nodes, "expert" if float(each) < float(once) else "rank") for nodes, (_, each, once, _) in zip("821", rows, strict=True)]
+        (nodes, "expert" if float(each) < float(once) else "rank")
+        for nodes, (_, each, once, _) in zip("821", rows, strict=True)]
     assert float(rows[0][1]) > 1.1 * float(rows[0][2])
     assert float(rows[2][1]) < float(rows[2][2])
 

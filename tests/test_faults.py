@@ -65,7 +65,8 @@ def waits_for_each_other(flow):
     return flow.replace(queues=tuple(q[::-1] for q in flow.queues))
 
 
-@pytest.mark.parametrize("fault", [lost_signal, lost_remote_signal, threshold_too_high, worker_that_stops, waits_for_each_other])
+@pytest.mark.parametrize("fault", [lost_signal, lost_remote_signal, threshold_too_high, worker_that_stops,
+                                   waits_for_each_other])
 def test_a_stuck_launch_names_task_and_event(fault):
     flow, args = plan()
     with pytest.raises(LaunchError) as error:
@@ -117,7 +118,8 @@ def test_what_is_checked_once_cannot_change_later():
     with pytest.raises(ValueError, match="read-only"):
         kernel.image[0] = 1
     for wrong in (inputs[1][0].astype(np.float64), inputs[1][0][:-1]):
-        with pytest.raises(hpmoe.ArgumentError, match=r"launch: buffers\[1\]\[0\] is float..\[., 6\]; it must be a contiguous "
+        with pytest.raises(hpmoe.ArgumentError,
+                           match=r"launch: buffers\[1\]\[0\] is float..\[., 6\]; it must be a contiguous "
                            "float32 array of 7 rows and 6 columns"):
             kernel.run([inputs[0], [wrong, *inputs[1][1:]]])
     image = kernel.image.copy()
@@ -161,7 +163,8 @@ def sigint():
     """Puts a handler in place behind Python's back, as libraries do, and returns that which it replaces."""
     put = ctypes.CDLL(None).signal
     put.argtypes, put.restype = [ctypes.c_int, ctypes.c_void_p], ctypes.c_void_p
-    signal.signal(signal.SIGINT, signal.default_int_handler)  # an earlier test may have left MindSpore's, which ends the process
+    signal.signal(signal.SIGINT,
+                  signal.default_int_handler)  # an earlier test may have left MindSpore's, which ends the process
     yield lambda handler: put(signal.SIGINT, handler)
     signal.signal(signal.SIGINT, signal.default_int_handler)
 
@@ -239,7 +242,8 @@ def test_ctrl_c_ends_a_stuck_call_and_the_next_one_works(tmp_path):
     SIGTERM, as it does between launches."""
     script = tmp_path / "interrupted.py"  # MindSpore compiles what stands in a file
     script.write_text(textwrap.dedent(INTERRUPTED).format(tests=str(Path(__file__).parent)))
-    done = subprocess.run([sys.executable, "-W", "ignore", script], capture_output=True, text=True, timeout=120, cwd=tmp_path)
+    done = subprocess.run([sys.executable, "-W", "ignore", script], capture_output=True, text=True, timeout=120,
+                          cwd=tmp_path)
     wanted = "".join(f"{mode} interrupted True\n" for mode in ("pynative", "jit", "graph mode"))
     assert (done.returncode, done.stdout) == (0, wanted), (done.stdout, done.stderr)
 

@@ -1,4 +1,5 @@
-"""float32 products on matrix units of bfloat16 are as exact as float32 ones, whatever the numbers: beside NumPy's float64."""
+"""float32 products on matrix units of bfloat16 are as exact as float32 ones, whatever the numbers: beside NumPy's
+float64."""
 
 import numpy as np
 import pytest
@@ -97,7 +98,8 @@ def errors(a, b, path, form):
 
 @pytest.mark.parametrize("data", DATA)
 def test_errors_are_those_of_float32(data):
-    """Each is at most a rounding for each product, and the largest and mean ones not above twice those of float32 vectors."""
+    """Each is at most a rounding for each product, and the largest and mean ones not above twice those of float32
+    vectors."""
     rng = np.random.default_rng(0)
     found = {path: [] for path in PATHS}
     for m, n, k in SIZES:

@@ -252,7 +252,8 @@ def test_bad_ids_change_no_parameter(graph_mode):
     step = nn.TrainOneStepCell(net, nn.SGD(net.trainable_params(), 0.1))
     step(*batch).asnumpy()
     before = [p.asnumpy().tobytes() for p in net.trainable_params()]
-    with pytest.raises(ArgumentError, match=r"hpmoe.dispatch on rank 0: topk_ids\[0, 0\] is 7\d; it must be an expert id in 0..3"):
+    with pytest.raises(ArgumentError,
+                       match=r"hpmoe.dispatch on rank 0: topk_ids\[0, 0\] is 7\d; it must be an expert id in 0..3"):
         step(*bad).asnumpy()
     assert [p.asnumpy().tobytes() for p in net.trainable_params()] == before
     step(*batch).asnumpy()
@@ -294,10 +295,12 @@ def returns_dict(x):
 
 
 @pytest.mark.parametrize("function, shape, error, text", [
-    (uses_parameter, (2, 3), ArgumentError, "uses_parameter: a closed-over tensor is p, whose gradient a compiled graph would lose; "
-                                            "it must be an argument of the function in graph mode."),
+    (uses_parameter, (2, 3), ArgumentError,
+     "uses_parameter: a closed-over tensor is p, whose gradient a compiled graph would lose; it must be an argument of the "
+     "function in graph mode."),
     (not_traceable, (2, 3), TraceError, ".asnumpy() of f32[2,3] is not traceable"),
-    (returns_dict, (2, 3), ArgumentError, "returns_dict: its output in a graph is a dict; it must be a tensor, or a tuple of them."),
+    (returns_dict, (2, 3), ArgumentError,
+     "returns_dict: its output in a graph is a dict; it must be a tensor, or a tuple of them."),
     (scaled, (0, 3), ArgumentError, "hpmoe: an array in a graph is of shape (0, 3); it must be of at least one element"),
 ])
 def test_what_a_graph_cannot_hold_is_an_error_when_it_is_compiled(function, shape, error, text):

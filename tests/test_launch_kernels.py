@@ -34,7 +34,8 @@ def test_operations_of_a_rank_run_one_after_another(direction, policy):
     line = hpmoe.simulate(flow, routing=imbalanced_ids(2, 256, 2, 8, imbalance=1.6, seed=1))
     op = flow.tasks["op"][line.task]
     for rank in range(2):
-        spans = [(line.begin[m].min(), line.end[m].max()) for i in range(len(flow.ops)) if (m := (op == i) & (line.rank == rank)).any()]
+        spans = [(line.begin[m].min(), line.end[m].max()) for i in range(len(flow.ops))
+                 if (m := (op == i) & (line.rank == rank)).any()]
         assert all(a[1] <= b[0] for a, b in zip(spans, spans[1:], strict=False))
 
 
@@ -80,7 +81,8 @@ def test_rows_sent_once_need_no_layout_by_expert():
     ids, sent = args[1].asnumpy(), {}
     for f in (hpmoe.moe_ffn, hpmoe.deduplicate_rows(hpmoe.moe_ffn)):
         tiled = launch_kernels(hpmoe.tile_partition(f, rows=4, cols=8))
-        flow = hpmoe.assign_queues(tiled, machine=NPU).lower(*(Aval(a.shape[1:], str(a.dtype).lower()) for a in args), mesh=Mesh(2))
+        flow = hpmoe.assign_queues(tiled, machine=NPU).lower(*(Aval(a.shape[1:], str(a.dtype).lower()) for a in args),
+                                                             mesh=Mesh(2))
         labels = [op.label for op in flow.ops if op.opcode == "LAUNCH"]
         line = hpmoe.simulate(flow, routing=ids)
         sent["fan_out" in labels] = line.traffic[:, RATES.index("egress"), 0].sum()

@@ -135,7 +135,8 @@ def test_any_legal_order_gives_the_same_bits(layer, rows, cols, seed):
 
     want = bits("tile", "ratr", cpu(1), "stage_order")
     for signal, order, workers, policy in (("tile", "sequential", 3, "round_robin"), ("expert", "ratr", 2, "critical_path"),
-                                           ("peer", "ratr", 2, random_policy(seed)), ("tile", "ratr", 4, random_policy(seed + 1))):
+                                           ("peer", "ratr", 2, random_policy(seed)),
+                                           ("tile", "ratr", 4, random_policy(seed + 1))):
         assert bits(signal, order, cpu(workers), policy) == want, (signal, order, workers)
 
     queued = stages(rows=rows, cols=cols, policy=random_policy(seed))["queues"](hpmoe.moe_ffn)
@@ -158,7 +159,8 @@ def test_chain_of_none_is_the_identity_and_of_one_is_that_one():
 
 UNARY = {"tanh": (mint.tanh, jnp.tanh), "sigmoid": (mint.sigmoid, jax.nn.sigmoid), "exp": (lambda a: mint.exp(-a * a),
          lambda a: jnp.exp(-a * a)), "silu": (mint.nn.functional.silu, jax.nn.silu), "sin": (mint.sin, jnp.sin),
-         "square": (mint.square, jnp.square), "rsqrt": (lambda a: mint.rsqrt(a * a + 1.0), lambda a: jax.lax.rsqrt(a * a + 1.0)),
+         "square": (mint.square, jnp.square),
+         "rsqrt": (lambda a: mint.rsqrt(a * a + 1.0), lambda a: jax.lax.rsqrt(a * a + 1.0)),
          "log": (lambda a: mint.log(mint.abs(a) + 1.0), lambda a: jnp.log(jnp.abs(a) + 1.0)),
          "where": (lambda a: mint.where(a > 0.1, a, 0.5 * a), lambda a: jnp.where(a > 0.1, a, 0.5 * a)),
          "mean": (lambda a: a - mint.mean(a, dim=-1, keepdim=True), lambda a: a - jnp.mean(a, axis=-1, keepdims=True)),

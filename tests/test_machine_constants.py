@@ -1,4 +1,5 @@
-"""Every constant of a Machine moves simulated times as physics says: the right way, by no more than its share, or not at all."""
+"""Every constant of a Machine moves simulated times as physics says: the right way, by no more than its share, or not at
+all."""
 
 import dataclasses
 import functools
@@ -11,7 +12,8 @@ from hpmoe.costs.bound import rank_bounds
 from hpmoe.machine import Body
 from hpmoe.workload import balanced_ids, imbalanced_ids
 
-NPU = hpmoe.ascend_a3.replace(num_aic=3, num_aiv=5, repoll_us=0.5, l2_bytes=1e6, l2_bytes_per_us=8e5, memory_bytes_per_us=1.5e5)
+NPU = hpmoe.ascend_a3.replace(num_aic=3, num_aiv=5, repoll_us=0.5, l2_bytes=1e6, l2_bytes_per_us=8e5,
+                              memory_bytes_per_us=1.5e5)
 HOST = hpmoe.cpu(ep_size=2).replace(num_aic=4, host_cores=2.0, l2_bytes=2e6, matmul_fill_us=0.3,
                                     link_bytes_per_us=1e5, worker_link_bytes_per_us=2e4, bodies=(
     Body("GMM", "float32", 1.0, 6, 10, 20), Body("SWIGLU", "float32", 0.5, 1, 20)))
@@ -80,7 +82,8 @@ def test_every_constant_is_looked_at():
 @pytest.mark.parametrize("kind", RUNS)
 @pytest.mark.parametrize("name", COUNTS)
 def test_a_constant_moves_what_it_is_of(times, kind, name):
-    """Twice as good is at most twice as fast, half as good at most half; a thousandth is felt exactly where the constant counts."""
+    """Twice as good is at most twice as fast, half as good at most half; a thousandth is felt exactly where the constant
+    counts."""
     machine = RUNS[kind][2]
     span, bound = times(kind, machine)
     (fast, low), (slow, high), (least, highest) = (times(kind, changed(machine, name, x)) for x in (2, 1 / 2, 1 / WORSE))
@@ -95,14 +98,16 @@ def test_a_constant_moves_what_it_is_of(times, kind, name):
     assert low <= bound * (1 + 1e-9) and bound <= high * (1 + 1e-9) and high <= highest * (1 + 1e-9)
 
 
-@pytest.mark.parametrize("name", ["num_aic", "num_aiv", "matmul_flops_per_us", "memory_bytes_per_us", "worker_link_bytes_per_us"])
+@pytest.mark.parametrize("name", ["num_aic", "num_aiv", "matmul_flops_per_us", "memory_bytes_per_us",
+                                  "worker_link_bytes_per_us"])
 def test_a_plan_for_another_machine_is_as_good_there(name):
     """Sizes and queues chosen anew: never below the bound, nor much above what the change alone explains."""
     spans = []
     for better in (1 / 4, 1, 4):
         machine = changed(NPU.replace(num_aic=8, num_aiv=16), name, better)
         tiled = hpmoe.tile_partition(hpmoe.moe_ffn, rows="auto", cols="auto", machine=machine)
-        flow = plan(T=512, make=lambda _, t=tiled, m=machine: hpmoe.assign_queues(hpmoe.overlap_comm(t, cols="auto"), machine=m))
+        flow = plan(T=512, make=lambda _, t=tiled, m=machine: hpmoe.assign_queues(hpmoe.overlap_comm(t, cols="auto"),
+                                                                                  machine=m))
         ids = imbalanced_ids(2, 512, 2, 8, imbalance=1.3, seed=0)
         spans.append(hpmoe.simulate(flow, routing=ids).span)
         assert spans[-1] >= max(b.total for b in rank_bounds(flow, machine, ids))
@@ -114,7 +119,7 @@ def test_a_plan_for_another_machine_is_as_good_there(name):
 @pytest.mark.parametrize("machine, ep, T, E, K", [
     (hpmoe.ascend_a3, 4, 512, 8, 2), (hpmoe.ascend_a2.replace(node_size=1), 4, 512, 8, 2),
     (hpmoe.ascend_a2.replace(node_size=2), 3, 1000, 6, 5)], ids=["node", "nodes", "uneven nodes"])
-def test_workers_that_could_send_faster_than_they_copy_and_than_links_take_it_make_no_plan_slower(machine, ep, T, E, K, direction):
+def test_workers_that_could_send_faster_than_links_take_it_make_no_plan_slower(machine, ep, T, E, K, direction):
     spans = []
     for faster in (1, 10, 1000):
         on = machine.replace(worker_link_bytes_per_us=machine.worker_link_bytes_per_us * faster)

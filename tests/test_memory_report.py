@@ -27,7 +27,8 @@ def report_of(policy, stage="queues", layer=LAYER):
 
 
 @pytest.mark.parametrize("stage", ["tiles", "overlap", "queues", "fused"])
-@pytest.mark.parametrize("policy, saved_cols", [("everything", 4 + 6 + 3), ("recompute_swiglu", 4 + 6), ("dispatched_rows", 4)])
+@pytest.mark.parametrize("policy, saved_cols",
+                         [("everything", 4 + 6 + 3), ("recompute_swiglu", 4 + 6), ("dispatched_rows", 4)])
 def test_bytes_by_hand(policy, saved_cols, stage):
     r, x = report_of(policy, stage), LAYER
     rows, tokens = x.ep * x.T * x.K, x.ep * x.T
@@ -70,7 +71,8 @@ def test_half_precision_takes_half():
 
 
 def test_a_program_has_no_plan_to_measure():
-    with pytest.raises(hpmoe.ArgumentError, match="memory: f is at the level of programs; it must be staged by tile_partition"):
+    with pytest.raises(hpmoe.ArgumentError,
+                       match="memory: f is at the level of programs; it must be staged by tile_partition"):
         save_for_backward(hpmoe.moe_ffn).memory(*avals_of(LAYER.arguments()))
 
 
@@ -110,7 +112,8 @@ def test_a_process_that_fails_says_why(capsys):
 
 
 def test_the_process_of_a_policy_ends_with_the_command():
-    parent = subprocess.Popen([sys.executable, "-m", "hpmoe.cli", "memory", "--policy=everything"], stdout=subprocess.DEVNULL)
+    parent = subprocess.Popen([sys.executable, "-m", "hpmoe.cli", "memory", "--policy=everything"],
+                              stdout=subprocess.DEVNULL)
     children = Path(f"/proc/{parent.pid}/task/{parent.pid}/children")
     while not (found := [pid for pid in children.read_text().split()
                          if "answer" in of_process(pid, "cmdline") and "libmindspore" in of_process(pid, "maps")]):
@@ -137,7 +140,8 @@ def of_process(pid, what):
 def test_sizes_that_no_machine_has_end_in_one_line(capsys):
     assert cli.main(["memory", "--policy=everything", "--tokens=100000", "--hidden=100000000"]) == 1
     out, err = capsys.readouterr()
-    assert out == "" and err.splitlines()[-1].startswith("hpmoe memory: the process of everything ended with 1: Unable to allocate")
+    assert out == ""
+    assert err.splitlines()[-1].startswith("hpmoe memory: the process of everything ended with 1: Unable to allocate")
     assert "Traceback" not in err
 
 

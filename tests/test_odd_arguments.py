@@ -33,7 +33,8 @@ def test_numpy_integers_are_sizes(size):
     overlap_comm(tile_partition(lambda x: x), cols=size)
 
 
-@pytest.mark.parametrize("layer", [Layer(ep=1, T=3, E=1000, K=1), Layer(ep=3, T=2, H=1, I=1, E=3, K=3), Layer(ep=7, T=3, E=14, K=3)])
+@pytest.mark.parametrize("layer", [Layer(ep=1, T=3, E=1000, K=1), Layer(ep=3, T=2, H=1, I=1, E=3, K=3),
+                                   Layer(ep=7, T=3, E=14, K=3)])
 @pytest.mark.parametrize("sizes", [{"rows": 2**30, "cols": 2**30, "put_cols": 2**30}, {"rows": 1, "cols": 1, "put_cols": 1}],
                          ids=["huge", "one"])
 def test_tiles_of_any_size(layer, sizes):

@@ -122,7 +122,8 @@ def test_a_library_that_is_not_whole_is_refused(left, tmp_path):
     compiled = planner.load()._name
     half = tmp_path / "_planner.so"
     half.write_bytes(Path(compiled).read_bytes()[:left])
-    with pytest.raises(ImportError, match=r"_planner.so ends too early, after [\d,]+ bytes: install the package again, or in"):
+    with pytest.raises(ImportError,
+                       match=r"_planner.so ends too early, after [\d,]+ bytes: install the package again, or in"):
         loading.load_library(half, "hpmoe_planner_abi_version", planner.ABI_VERSION, {})
     half.write_text("no library " * 100)
     with pytest.raises(ImportError, match="hpmoe's native library .*_planner.so.*: install the package again, or in"):

@@ -65,7 +65,8 @@ def test_flows_of_the_chain_survive_packing(signal, direction, policy):
 def test_regular_flows_need_few_forms():
     """Twice the tokens need more words, not more forms."""
     for direction in ("forward", "backward"):
-        (small, few), (large, still_few) = (assert_survives_packing(make_flow(4, direction, "tile", tokens=t)) for t in (200, 400))
+        (small, few), (large, still_few) = (assert_survives_packing(make_flow(4, direction, "tile", tokens=t))
+                                            for t in (200, 400))
         assert still_few["num_forms"] <= few["num_forms"] + 2
         assert len(large) - len(small) < 4 * (still_few["num_tasks"] - few["num_tasks"]) + 512
 
@@ -106,7 +107,8 @@ def test_tables_that_a_word_cannot_tell_apart_are_refused():
     events, signals = np.zeros(flow.num_tasks, tf.EVENT), np.zeros(flow.num_tasks, tf.SIGNAL)
     signals["task"] = events["index"] = np.arange(flow.num_tasks)
     signals["event"] = np.random.default_rng(0).permutation(flow.num_tasks)
-    with pytest.raises(hpmoe.TransformError, match="pack: swiglu is too large: .* what its 131,072 tasks, of which larger tiles"):
+    with pytest.raises(hpmoe.TransformError,
+                       match="pack: swiglu is too large: .* what its 131,072 tasks, of which larger tiles"):
         pack(flow.replace(events=events, signals=signals))
 
 

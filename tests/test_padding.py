@@ -59,12 +59,14 @@ def test_a_rank_computes_what_it_would_of_its_own_rows(name, stage):
     for rank, n in enumerate(LENGTHS):
         x, w, v, b = (a[rank].astype(np.float64) for a in arrays())
         want = in_numpy(x[:n], w, v[:n], b)
-        for out, one in zip(outs if isinstance(outs, tuple) else (outs,), want if isinstance(want, tuple) else (want,), strict=True):
+        for out, one in zip(outs if isinstance(outs, tuple) else (outs,), want if isinstance(want, tuple) else (want,),
+                            strict=True):
             assert_padded(out.asnumpy()[rank], np.asarray(one))
 
 
 REFUSED = {
-    "all with all": (lambda x, w, v, b: x @ mint.transpose(x, 0, 1), "(matmul) of <lambda> mixes the rows of several tokens of f32[6,4]"),
+    "all with all": (lambda x, w, v, b: x @ mint.transpose(x, 0, 1),
+                     "(matmul) of <lambda> mixes the rows of several tokens of f32[6,4]"),
     "a product with itself": (lambda w, x: w @ w, "(matmul)"),
     "one row": (lambda x, w, v, b: x.reshape(1, -1) * 2.0, "(reshape)"),
     "rows of two tokens": (lambda x, w, v, b: x.reshape(T // 2, -1) * 2.0, "(reshape)"),
@@ -77,9 +79,11 @@ REFUSED = {
     "a variance": (lambda x, w, v, b: x.var(0), "takes a mean over tokens"),
     "a maximum": (lambda x, w, v, b: mint.amax(x, 0), "(reduce_max) of <lambda> takes a maximum over tokens"),
     "a softmax": (lambda x, w, v, b: F.softmax(x, dim=0), "takes a maximum over tokens"),
-    "tokens as columns": (lambda x, w, v, b: (x * v.reshape(-1, 1), w[:1].reshape(H, 1) * v), "(mul) of <lambda> mixes the rows"),
+    "tokens as columns": (lambda x, w, v, b: (x * v.reshape(-1, 1), w[:1].reshape(H, 1) * v),
+                          "(mul) of <lambda> mixes the rows"),
     "a sum of pairs": (lambda x, w, v, b: x.reshape(T // 2, 2, H).sum(1), "mixes the rows of several tokens of f32[3,2,4]"),
-    "columns of pairs": (lambda x, w, v, b: x.reshape(T // 2, 2, H).sum(-1), "mixes the rows of several tokens of f32[3,2,4]"),
+    "columns of pairs": (lambda x, w, v, b: x.reshape(T // 2, 2, H).sum(-1),
+                         "mixes the rows of several tokens of f32[3,2,4]"),
     "tokens by an index": (lambda x, i: x[i], "(gather) of <lambda> picks rows of f32[6,4], which are tokens, by an index"),
     "permuted": (lambda x, i: hpmoe.permute(x, i)[0], "(permute) of <lambda> mixes the rows"),
 }
@@ -110,7 +114,8 @@ def test_more_tokens_than_rows_and_functions_without_tokens():
     double = hpmoe.spmd(stages()["fused"](lambda x: x * 2.0), hpmoe.Mesh(2))
     with pytest.raises(ArgumentError, match=r"num_tokens is \[2, 7\]; it must be at most 6, the rows of x\."):
         double(*tensors(arrays()[:1]), num_tokens=(2, 7))
-    with pytest.raises(ArgumentError, match=r"num_tokens is \[0, 0\]; it must be left out, as <lambda> has no rows of tokens: x has none\."):
+    words = r"num_tokens is \[0, 0\]; it must be left out, as <lambda> has no rows of tokens: x has none\."
+    with pytest.raises(ArgumentError, match=words):
         double(*tensors([np.ones(2, np.float32)]), num_tokens=(0, 0))
 
 
@@ -125,8 +130,10 @@ def one_of(rng, a):
         lambda a, w, b: a * mint.sum(a, dim=-1, keepdim=True), lambda a, w, b: mint.sum(a, dim=axis),
         lambda a, w, b: mint.sum(a, dim=axis, keepdim=True) + a, lambda a, w, b: mint.amax(a, dim=axis),
         lambda a, w, b: mint.mean(a, dim=axis), lambda a, w, b: a.reshape(-1), lambda a, w, b: a.reshape(a.shape[0], 2, -1),
-        lambda a, w, b: a.reshape(a.shape[0] * 2, -1), lambda a, w, b: a.reshape(1, *a.shape), lambda a, w, b: a.reshape(-1, 4),
-        lambda a, w, b: a.reshape(-1, 2), lambda a, w, b: a.swapaxes(0, last), lambda a, w, b: a.swapaxes(max(0, last - 1), last),
+        lambda a, w, b: a.reshape(a.shape[0] * 2, -1), lambda a, w, b: a.reshape(1, *a.shape),
+        lambda a, w, b: a.reshape(-1, 4),
+        lambda a, w, b: a.reshape(-1, 2), lambda a, w, b: a.swapaxes(0, last),
+        lambda a, w, b: a.swapaxes(max(0, last - 1), last),
         lambda a, w, b: mint.cat([a, a], dim=axis), lambda a, w, b: a[:1] + a, lambda a, w, b: a[..., :1] * a,
         lambda a, w, b: F.softmax(a, dim=axis), lambda a, w, b: a + mint.sum(a, dim=-1).reshape(rows, 1),
     ][int(rng.integers(22))]
@@ -191,7 +198,8 @@ def check_random(seed):
         except TransformError:
             return "untiled"
         for r, n in enumerate(lengths):
-            for got, want in zip([*outs[r], *grads[r]], [x for part in alone(f, inputs[r], cots[r], n) for x in part], strict=True):
+            for got, want in zip([*outs[r], *grads[r]], [x for part in alone(f, inputs[r], cots[r], n) for x in part],
+                                 strict=True):
                 flat, whole = got.reshape(-1), np.zeros(got.size)
                 whole[:want.size] = want.reshape(-1)
                 assert np.allclose(flat, whole, 1e-3, 1e-4), (seed, tiled, program)

@@ -124,7 +124,8 @@ def test_rules_are_expanded_in_the_order_of_the_tasks():
     sizes = [(0, 3, 0, 2, 1), (-1, 1, 2, 1, 1), (0, 0, 0, 4, 1), (0, 4, 3, 3, 2)]
     places = [(op, u, j, c) for op, (first, units, peers, cols, _) in enumerate(sizes)
               for u in range(first, first + units) for j in range(max(1, peers)) for c in range(cols)]
-    rules = sorted((tuple(int(n) for n in (op, *np.sort(rng.integers(sizes[op][3] + 1, size=2)), rng.integers(-1, sizes[op][4]),
+    rules = sorted((tuple(int(n) for n in (op, *np.sort(rng.integers(sizes[op][3] + 1, size=2)),
+                                           rng.integers(-1, sizes[op][4]),
                                            *rng.integers(3, size=7))) for op in rng.integers(len(sizes), size=40)),
                    key=lambda rule: rule[0])
     waits, signals = [], []

@@ -77,7 +77,8 @@ def test_ctrl_c_reaches_a_process_forked_amid_a_launch(kernel):
     """Launches of the main thread count Ctrl-C themselves; the forked process has none of them."""
     signal.signal(signal.SIGINT, signal.default_int_handler)  # a graph that was compiled left one of MindSpore's
     children = []
-    thread = threading.Thread(target=lambda: [children.append(Child(lambda: signal.raise_signal(signal.SIGINT))) for _ in range(6)])
+    thread = threading.Thread(target=lambda: [children.append(Child(lambda: signal.raise_signal(signal.SIGINT)))
+                                              for _ in range(6)])
     thread.start()
     while thread.is_alive():
         outputs(kernel)

@@ -22,7 +22,8 @@ def tokens_of(name, args):
 
 @functools.cache
 def masked(in_jax):
-    """A variant of its arguments and a mask of tokens, [ep, T, 1], which clears rows of results that have one for each token."""
+    """A variant of its arguments and a mask of tokens, [ep, T, 1], which clears rows of results that have one for each
+    token."""
     def f(*args):
         *args, mask = args
         outs = jax.tree.leaves(in_jax(*args))
@@ -36,7 +37,8 @@ def test_variant_at_every_stage(name):
     f, in_jax = VARIANTS[name]
     args = arguments(f, LAYER)
     positions, cotangents = differentiable(args), cotangents_of(in_jax, args)
-    want, want_grads = jax_vjp(masked(in_jax), [*args, token_mask(tokens_of(name, args), None)], tuple(cotangents), positions)
+    want, want_grads = jax_vjp(masked(in_jax), [*args, token_mask(tokens_of(name, args), None)], tuple(cotangents),
+                               positions)
     for stage in STAGES:
         outs, grads = run_spmd(stages()[stage](f), LAYER.ep, args, cotangents, positions=positions)
         assert_close([*outs, *grads], [*want, *want_grads], f"{name} at stage {stage}:")
@@ -48,7 +50,8 @@ def test_variant_on_ranks_of_uneven_length(name):
     f, in_jax = VARIANTS[name]
     lengths, args = (2, 4), arguments(f, LAYER)
     positions, cotangents = differentiable(args), cotangents_of(in_jax, args)
-    want, want_grads = jax_vjp(masked(in_jax), [*args, token_mask(tokens_of(name, args), lengths)], tuple(cotangents), positions)
+    want, want_grads = jax_vjp(masked(in_jax), [*args, token_mask(tokens_of(name, args), lengths)], tuple(cotangents),
+                               positions)
     for stage in STAGES:
         outs, grads = run_spmd(stages()[stage](f), LAYER.ep, args, cotangents, lengths, positions=positions)
         assert_close([*outs, *grads], [*want, *want_grads], f"{name} at stage {stage}:")
@@ -69,7 +72,8 @@ TIES = np.float32([[1, 2, 2, 0], [3, 3, 1, 3]])
 @pytest.mark.parametrize("stage", STAGES)
 def test_equal_values_share_the_gradient_of_a_maximum(stage):
     other = np.float32([[1, 2, 3, -1], [0, 3, 1, 4]])
-    f = hpmoe.spmd(stages()[stage](lambda x, y: (mint.maximum(x, y), mint.minimum(x, y), mint.amax(x, dim=-1))), hpmoe.Mesh(1))
+    f = hpmoe.spmd(stages()[stage](lambda x, y: (mint.maximum(x, y), mint.minimum(x, y), mint.amax(x, dim=-1))),
+                   hpmoe.Mesh(1))
     for i, want in enumerate(([[[.5, .5, 0, 1], [1, .5, .5, 0]], [[.5, .5, 1, 0], [0, .5, .5, 1]]],
                               [[[.5, .5, 1, 0], [0, .5, .5, 1]], [[.5, .5, 0, 1], [1, .5, .5, 0]]],
                               [[[0, .5, .5, 0], [1 / 3, 1 / 3, 0, 1 / 3]], np.zeros((2, 4))])):

@@ -31,7 +31,8 @@ def test_every_public_function_and_class_is_documented():
     assert undocumented == []
 
 
-@pytest.mark.parametrize("name", [n for n in PUBLIC if callable(getattr(hpmoe, n)) and not inspect.isclass(getattr(hpmoe, n))])
+@pytest.mark.parametrize("name", [n for n in PUBLIC if callable(getattr(hpmoe, n))
+                                  and not inspect.isclass(getattr(hpmoe, n))])
 def test_the_signature_has_the_arguments_of_the_docstring(name):
     f = getattr(hpmoe, name)
     section = re.search(r"^Args:\n(.*?)(?:^\S|\Z)", inspect.getdoc(f), re.DOTALL | re.MULTILINE)

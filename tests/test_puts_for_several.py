@@ -16,11 +16,13 @@ MACHINES = {"cpu": hpmoe.cpu(3), "npu": SMALL_NPU}
 
 
 def lowered(layer, stage="queues", direction="forward", **options):
-    return stages(**options)[stage](hpmoe.moe_ffn).lower(*avals_of(layer.arguments()), mesh=hpmoe.Mesh(layer.ep), direction=direction)
+    return stages(**options)[stage](hpmoe.moe_ffn).lower(*avals_of(layer.arguments()), mesh=hpmoe.Mesh(layer.ep),
+                                                         direction=direction)
 
 
 @pytest.mark.parametrize("stage, num_peers, machine, order", [
-    ("overlap", 2, "cpu", "ratr"), ("queues", 3, "npu", "sequential"), ("fused", 1, "cpu", "sequential"), ("fused", 2, "npu", "ratr"),
+    ("overlap", 2, "cpu", "ratr"), ("queues", 3, "npu", "sequential"), ("fused", 1, "cpu", "sequential"),
+    ("fused", 2, "npu", "ratr"),
     ("fused", 3, "cpu", lambda rank, ep: [(rank * 2 + 1 - i) % ep for i in range(ep)])])
 def test_results_are_those_of_puts_for_one(stage, num_peers, machine, order):
     args, cotangent = FIVE.arguments(), FIVE.cotangent()
@@ -33,7 +35,8 @@ def test_results_are_those_of_puts_for_one(stage, num_peers, machine, order):
         np.testing.assert_array_equal(a, b)
 
 
-@pytest.mark.parametrize("options", [{"put_cols": 2}, {"policy": "round_robin"}, {"policy": "stage_order", "rows": 1}], ids=str)
+@pytest.mark.parametrize("options", [{"put_cols": 2}, {"policy": "round_robin"}, {"policy": "stage_order", "rows": 1}],
+                         ids=str)
 @pytest.mark.parametrize("routing", ["one rank", "one expert"])
 def test_extremes(routing, options):
     layer = Layer(ep=4, T=3, E=8, K=2, routing=routing)
@@ -105,7 +108,8 @@ def test_interpreter_runs_them_in_any_order():
 
 def test_for_several_leaves_fewer_tasks():
     layer = Layer(ep=4, T=3, E=8, K=2)
-    alone, together = (stages(num_peers=n)["overlap"](hpmoe.moe_ffn).lower(*avals_of(layer.arguments()), mesh=hpmoe.Mesh(4)) for n in (None, 1))
+    alone, together = (stages(num_peers=n)["overlap"](hpmoe.moe_ffn).lower(*avals_of(layer.arguments()), mesh=hpmoe.Mesh(4))
+                       for n in (None, 1))
     puts = [sum(flow.ops[o].opcode.startswith("PUT") for o in flow.tasks["op"]) for flow in (alone, together)]
     assert puts[0] == 4 * puts[1]
     assert for_several.rewrite(alone, num_peers=4).num_tasks == alone.num_tasks

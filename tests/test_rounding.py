@@ -1,8 +1,9 @@
-"""Every value that a half-precision chain stores is the rounding of its equation's result, in the kernel and the interpreter.
+"""Every value that a half-precision chain stores is the rounding of its equation's result, in the kernel and the
+interpreter.
 
 The oracle takes the values as they were stored and computes each equation alone, in float64. What is stored may only be what
-some number within CLOSE of the exact one rounds to: float32 sums come in another order, and only where that number is so near
-to the middle between two neighbours do both of them pass. No rounding of an earlier value is in the way.
+some number within CLOSE of the exact one rounds to: float32 sums come in another order, and only where that number is so
+near to the middle between two neighbours do both of them pass. No rounding of an earlier value is in the way.
 """
 
 import functools
@@ -47,7 +48,8 @@ def equations_apart(program):
 
 
 def assert_roundings(program, inputs, stored):
-    """Raises AssertionError unless each of `stored`, [rank][value], is a rounding of what its equation makes of the others."""
+    """Raises AssertionError unless each of `stored`, [rank][value], is a rounding of what its equation makes of the
+    others."""
     exact = evaluate(equations_apart(program), [[*a, *b] for a, b in zip(inputs, stored, strict=True)], dtype="float64")
     for rank, (wants, gots) in enumerate(zip(exact, stored, strict=True)):
         for i, (want, got) in enumerate(zip(wants, gots, strict=True)):
@@ -92,7 +94,8 @@ def test_every_stored_value_is_the_rounding_of_its_equation(dtype, target):
 def test_the_whole_chain_stores_the_same_bits(dtype, stage, target):
     """Without what is only stored to be looked at."""
     args = in_dtype(LAYER.arguments(), dtype, but=(2,))
-    outs, grads = run_spmd(stages(rows=16, cols=32)[stage](moe_ffn), LAYER.ep, args, [widen(rounded(LAYER.cotangent(), dtype))])
+    outs, grads = run_spmd(stages(rows=16, cols=32)[stage](moe_ffn), LAYER.ep, args,
+                           [widen(rounded(LAYER.cotangent(), dtype))])
     (_, _, forward, _), (_, _, backward, _) = both_passes(dtype, target)
     want = [np.stack([out[0] for out in forward]), *map(np.stack, zip(*backward, strict=True))]
     for a, b in zip([*outs, *grads], want, strict=True):

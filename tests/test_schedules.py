@@ -23,7 +23,8 @@ from hpmoe.workload import balanced_ids, imbalanced_ids
 
 
 def layer(direction="forward", ep=4, tokens=4096, imbalance=1.0, tuned=True, replicas=0, **sizes):
-    o = SimpleNamespace(**{"hidden": 7168, "intermediate": 2048, "top_k": 8, "experts": 8 * ep, **sizes}, ep=ep, tokens=tokens,
+    o = SimpleNamespace(**{"hidden": 7168, "intermediate": 2048, "top_k": 8, "experts": 8 * ep, **sizes}, ep=ep,
+                        tokens=tokens,
                         dtype="bfloat16")
     return Layer(o, direction, hpmoe.ascend_a3, ids_of(o, imbalance), replicas, tuned)
 
@@ -64,11 +65,13 @@ def test_copies_come_and_go_while_other_rows_are_multiplied(makespan_over_bound,
     assert copied.span_us(line) <= makespan_over_bound * copied.bound_us(line)
 
 
-@pytest.mark.parametrize("what", [{"imbalance": 3.5, "tokens": 1024}, {"imbalance": 2.0, "tokens": 512, "direction": "backward"},
+@pytest.mark.parametrize("what", [{"imbalance": 3.5, "tokens": 1024},
+                                  {"imbalance": 2.0, "tokens": 512, "direction": "backward"},
                                   {"tokens": 1024}, {"tokens": 1024, "direction": "backward"}], ids=str)
 def test_list_scheduling_is_no_slower_than_turns(what):
     ours = layer(**what)
-    assert ours.fused().span <= 1.015 * ours.fused("round_robin").span  # a hot rank's partly filled slots are not planned for
+    # A hot rank's partly filled slots are not planned for.
+    assert ours.fused().span <= 1.015 * ours.fused("round_robin").span
 
 
 def test_sums_are_planned_for_parts_that_come_back_later():
@@ -330,7 +333,8 @@ def test_a_choice_changes_no_number():
 
 def test_puts_are_cut_where_a_worker_would_be_long_at_them():
     wide = [o.tile_cols for o in hpmoe.overlap_comm.apply_to(layer(tokens=512).tiles, cols="auto").ops if o.num_peers]
-    many = [o.tile_cols for o in hpmoe.overlap_comm.apply_to(layer(ep=16, tokens=16384).tiles, cols="auto").ops if o.num_peers]
+    many = [o.tile_cols for o in hpmoe.overlap_comm.apply_to(layer(ep=16, tokens=16384).tiles, cols="auto").ops
+            if o.num_peers]
     fast = layer(tokens=512).tiles.replace(machine=hpmoe.ascend_a3.replace(worker_link_bytes_per_us=1e9))
     assert 0 < max(wide) < max(many) < 7168
     assert {o.tile_cols for o in hpmoe.overlap_comm.apply_to(fast, cols="auto").ops if o.num_peers} == {0}

@@ -26,7 +26,8 @@ def matmul_us(flow, machine, ids):
                     parts = [min(flow.tile_rows, n - s) for n in rows for s in range(0, n, flow.tile_rows)]
                     out[rank] += sum(work["core_fixed"] + -(-p // 16) * 16 * work["core_row"] for p in parts)
                 else:
-                    out[rank] += op.domain.blocks * sum(work["core_fixed"] + -(-n // 16) * 16 * work["core_row"] for n in rows)
+                    out[rank] += op.domain.blocks * sum(work["core_fixed"] + -(-n // 16) * 16 * work["core_row"]
+                                                        for n in rows)
     return out
 
 
@@ -63,13 +64,15 @@ def test_it_is_deterministic_and_faster_machines_are_not_slower():
     flow = plan(direction="backward")
     line, again = hpmoe.simulate(flow), hpmoe.simulate(flow)
     assert (line.end == again.end).all() and (line.wait_begin == again.wait_begin).all()
-    for name in ("matmul_flops_per_us", "vector_bytes_per_us", "l2_bytes_per_us", "memory_bytes_per_us", "link_bytes_per_us"):
+    for name in ("matmul_flops_per_us", "vector_bytes_per_us", "l2_bytes_per_us", "memory_bytes_per_us",
+                 "link_bytes_per_us"):
         slower = hpmoe.simulate(flow, NPU.replace(**{name: getattr(NPU, name) / 8}))
         assert slower.span >= line.span * 0.999, name
 
 
 def test_no_task_begins_before_what_it_reads_is_there():
-    """The order of a simulated run is one in which the launch could have run: all producers of an awaited event have ended."""
+    """The order of a simulated run is one in which the launch could have run: all producers of an awaited event have
+    ended."""
     tiled = hpmoe.tile_partition(lambda x, up, down: hpmoe.swiglu(x @ up) @ down, rows=128, cols=256)
     staged = hpmoe.assign_queues(tiled, machine=NPU)
     flow = staged.lower(Aval((1000, 300), "float16"), Aval((300, 600), "float16"), Aval((300, 300), "float16"))
@@ -89,7 +92,8 @@ def test_no_task_begins_before_what_it_reads_is_there():
 
 def test_a_number_is_an_imbalance():
     flow = plan()
-    drawn, given = hpmoe.simulate(flow, routing=1.6, mesh=hpmoe.Mesh(2), seed=3), imbalanced_ids(2, 256, 2, 8, imbalance=1.6, seed=3)
+    drawn = hpmoe.simulate(flow, routing=1.6, mesh=hpmoe.Mesh(2), seed=3)
+    given = imbalanced_ids(2, 256, 2, 8, imbalance=1.6, seed=3)
     np.testing.assert_array_equal(drawn.end, hpmoe.simulate(flow, routing=given).end)
     assert drawn.span > hpmoe.simulate(flow).span
 
@@ -109,25 +113,30 @@ def test_what_cannot_be_simulated():
     flow = plan()
     with pytest.raises(ArgumentError, match="hpmoe.simulate: flow is without queues; it must be what assign_queues made"):
         hpmoe.simulate(flow.replace(queues=()))
-    with pytest.raises(ArgumentError, match=r"machine is cpu of 1 queues; it must be an hpmoe.Machine of 3 AIC and 5 AIV queues"):
+    with pytest.raises(ArgumentError,
+                       match=r"machine is cpu of 1 queues; it must be an hpmoe.Machine of 3 AIC and 5 AIV queues"):
         hpmoe.simulate(flow, hpmoe.cpu(1))
     with pytest.raises(ArgumentError, match="machine is ascend_a3 of 5 AIC and 3 AIV queues; it must be"):
         hpmoe.simulate(flow, NPU.replace(num_aic=5, num_aiv=3))
-    with pytest.raises(ArgumentError, match=r"routing\[1\] is int64 of shape \(256, 2\) in 8..8; it must be ints of shape \(256, 2\) in 0..7"):
+    words = r"routing\[1\] is int64 of shape \(256, 2\) in 8..8; it must be ints of shape \(256, 2\) in 0..7"
+    with pytest.raises(ArgumentError, match=words):
         hpmoe.simulate(flow, routing=[balanced_ids(1, 256, 2, 8)[0], np.full((256, 2), 8)])
     with pytest.raises(ArgumentError, match="routing is of 1 ranks; it must be topk_ids of 2 ranks"):
         hpmoe.simulate(flow, routing=balanced_ids(1, 256, 2, 8))
-    with pytest.raises(ArgumentError, match=r"mesh is Mesh\(ep_size=4\); it must be Mesh\(ep_size=2\), which the flow was made for"):
+    with pytest.raises(ArgumentError,
+                       match=r"mesh is Mesh\(ep_size=4\); it must be Mesh\(ep_size=2\), which the flow was made for"):
         hpmoe.simulate(flow, mesh=hpmoe.Mesh(4))
     even = balanced_ids(2, 256, 2, 8)
-    for option, values in {"routing": ("x", float("nan"), True, {0: 1}, np.array(3), even * 1.0, even + 2**32, even.astype(str), [[[1], [1, 2]], 3]),
+    for option, values in {"routing": ("x", float("nan"), True, {0: 1}, np.array(3), even * 1.0, even + 2**32,
+                                       even.astype(str), [[[1], [1, 2]], 3]),
                            "seed": ("a", -1, 1.5, None), "num_tokens": ("ab", 3, [1.5, 2], [float("nan"), 2], [None, 2]),
                            "topk_weights": ("ab", np.ones((3, 256, 2))), "machine": (0, "ascend_a3")}.items():
         for value in values:
             with pytest.raises(ArgumentError, match=rf"^hpmoe.simulate: {option}(\[.\])? is "):
                 hpmoe.simulate(flow, **{option: value})
     for slow in ({"task_us": 1e30}, {"matmul_flops_per_us": 1e-30}, {"worker_link_bytes_per_us": 1e-30}):
-        with pytest.raises(ArgumentError, match="machine is ascend_a3 of such rates .*; it must be one on which it takes less"):
+        with pytest.raises(ArgumentError,
+                           match="machine is ascend_a3 of such rates .*; it must be one on which it takes less"):
             hpmoe.simulate(flow, NPU.replace(**slow))
     with pytest.raises(ArgumentError, match="imbalance is 3; it must be from 1 to 2"):
         hpmoe.simulate(flow, routing=3)
@@ -153,7 +162,8 @@ def test_what_is_dropped_by_weight_is_what_a_launch_drops():
         mine = flow.tasks["op"][line.task] == ops.index("REDUCE")
         assert flow.tasks["row"][line.task[mine]][np.argmax(line.end[mine])] == token // 128
     hpmoe.simulate(flow)
-    with pytest.raises(ArgumentError, match=r'topk_weights is None; it must be given with routing: drop_policy="probs" keeps'):
+    with pytest.raises(ArgumentError,
+                       match=r'topk_weights is None; it must be given with routing: drop_policy="probs" keeps'):
         hpmoe.simulate(flow, routing=ids)
     with pytest.raises(ArgumentError, match=r"topk_weights\[0\] is of shape \(2, 1\); it must be of shape \(256, 1\)"):
         hpmoe.simulate(flow, routing=ids, topk_weights=[weights[:2]])

@@ -35,7 +35,8 @@ def test_a_configuration(capsys, direction):
     assert out["speedup"] == pytest.approx(out["baseline_ms"] / out["makespan_ms"])
 
 
-@pytest.mark.parametrize("flags", (["--policy=expert_barrier"], ["--machine=ascend_a2"], ["--machine=cpu"], ["--signal=peer"],
+@pytest.mark.parametrize("flags", (["--policy=expert_barrier"], ["--machine=ascend_a2"], ["--machine=cpu"],
+                                   ["--signal=peer"],
                                    ["--policy=round_robin", "--order=sequential"], ["--tile_rows=64", "--tile_cols=128"]))
 def test_every_option(capsys, flags):
     out = simulated(capsys, *flags)
@@ -72,7 +73,8 @@ def test_what_is_refused(capsys):
     assert main(["simulate", *SIZES, "--imbalance=2", "--routing=zipf"]) == 2
     assert "flag --imbalance=2: it must be 1 with --routing=zipf" in capsys.readouterr().err
     assert main(["simulate", "--experts=65536", "--tokens=9999", "--routing=zipf"]) == 2
-    assert "flag --tokens=9999: it must be at most 2048 with --ep=8, --experts=65536 and --routing=zipf" in capsys.readouterr().err
+    words = "flag --tokens=9999: it must be at most 2048 with --ep=8, --experts=65536 and --routing=zipf"
+    assert words in capsys.readouterr().err
 
 
 @pytest.mark.parametrize("direction", ("forward", "backward"))
@@ -96,7 +98,8 @@ def test_a_bound_is_what_limits():
     assert slow[hot].ingress == pytest.approx((leaving + (ids[hot] // 2 != hot).sum() * 512.0) / 300)
     assert slow[hot].total == slow[hot].ingress + slow[hot].landing
     fast = rank_bounds(flow, NPU.replace(matmul_flops_per_us=1e3), ids)
-    assert int(np.argmax([b.aic for b in fast])) == hot and fast[hot].total == fast[hot].aic + fast[hot].fill + fast[hot].drain
+    assert int(np.argmax([b.aic for b in fast])) == hot
+    assert fast[hot].total == fast[hot].aic + fast[hot].fill + fast[hot].drain
     assert all(b.fill > 0 and b.drain > 0 for b in fast)
 
 
@@ -126,7 +129,8 @@ def test_micro_benchmarks_are_the_models_own():
 
 
 def test_orders_of_the_ablation():
-    """Each is a legal schedule of the same tasks; weight gradients follow the matmuls of their expert, and puts destinations."""
+    """Each is a legal schedule of the same tasks; weight gradients follow the matmuls of their expert, and puts
+    destinations."""
     flow = plan(ep=4, direction="backward", make=hpmoe.overlap_comm, T=200)
     is_grad = np.array([op.opcode == "WGRAD" for op in flow.ops])
     put = next(i for i, op in enumerate(flow.ops) if op.opcode == "PUT")
@@ -134,7 +138,8 @@ def test_orders_of_the_ablation():
         round_robin, interleaved(round_robin), by_destination(round_robin)))
     for other in others:
         hpmoe.verify(other)
-    places = [np.concatenate([np.flatnonzero(is_grad[f.tasks["op"][q]]) for q in f.queues]).mean() for f in (base, others[0])]
+    places = [np.concatenate([np.flatnonzero(is_grad[f.tasks["op"][q]]) for q in f.queues]).mean()
+              for f in (base, others[0])]
     assert places[1] < places[0]
     peers = [flow.tasks["peer"][q[flow.tasks["op"][q] == put]] for q in others[1].queues]
     assert sum(map(len, peers)) > 8 and all((np.diff(p) >= 0).all() for p in peers)
@@ -143,7 +148,8 @@ def test_orders_of_the_ablation():
 
 def test_ablation(capsys, tmp_path):
     out = tmp_path / "ablation.png"
-    flags = ["simulate", "--tokens=128", "--hidden=256", "--intermediate=128", "--ep=4", "--experts=8", "--top_k=2", "--ablation"]
+    flags = ["simulate", "--tokens=128", "--hidden=256", "--intermediate=128", "--ep=4", "--experts=8", "--top_k=2",
+             "--ablation"]
     assert main([*flags, "--most_ranks=4", "--json", "--direction=backward", f"--out={out}"]) == 0
     rows = json.loads(capsys.readouterr().out)["rows"]
     assert {r["imbalance"] for r in rows} == {1, 2, 4} and {r["ep"] for r in rows} == {4}

@@ -21,15 +21,18 @@ def machine_of(rng):
     """Constants up to a thousand times off, of a device, or of a computer whose threads serve all ranks."""
     changes = {n: getattr(hpmoe.ascend_a3, n) * 2.0 ** rng.uniform(-8, 4) for n in (*RATES, *COSTS)}
     changes |= {n: 0.0 for n in COSTS if rng.random() < 0.2}
-    looks = rng.choice([0.0, 0.3, 20.0]) if changes["poll_us"] else 0.0  # else two that look in turn may meet to the last digit
+    # Without poll_us two that look in turn may meet to the last digit.
+    looks = rng.choice([0.0, 0.3, 20.0]) if changes["poll_us"] else 0.0
     if rng.random() < 0.3:
         bodies = tuple(Body(k, "bfloat16", *rng.uniform(0.2, 1, 1), *rng.uniform(0, 9, 3), most)
                        for k in ("GMM", "SWIGLU", "PUT") for most in (0.0, 2.0) if rng.random() < 0.3)
         return hpmoe.cpu(num_workers=int(rng.integers(1, 5))).replace(
-            **changes, host_cores=float(rng.choice([0.4, 1.0, 2.0, 2.5, 40.0])), l2_bytes=float(rng.choice([0.0, 1e3, 1e18])),
+            **changes, host_cores=float(rng.choice([0.4, 1.0, 2.0, 2.5, 40.0])),
+            l2_bytes=float(rng.choice([0.0, 1e3, 1e18])),
             bodies=bodies)
     return hpmoe.ascend_a3.replace(**changes, num_aic=int(rng.integers(1, 4)), num_aiv=int(rng.integers(1, 6)),
-                                   node_size=int(rng.choice([1, 2, 3, 384])), l2_bytes=float(rng.choice([0.0, 1e3, 2e4, 1e18])),
+                                   node_size=int(rng.choice([1, 2, 3, 384])),
+                                   l2_bytes=float(rng.choice([0.0, 1e3, 2e4, 1e18])),
                                    repoll_us=float(looks), launch_us=float(rng.uniform(0, 9)))
 
 
@@ -48,8 +51,10 @@ def case(seed):
     experts = ep * int(rng.choice([1, 2, 3]))
     top_k = int(rng.integers(1, min(experts, 4) + 1))
     machine, ids, hidden, inter = machine_of(rng), ids_of(rng, ep, tokens, top_k, experts), 6, 5
-    avals = [Aval(s, d) for s, d in (((tokens, hidden), "bfloat16"), ((tokens, top_k), "int32"), ((tokens, top_k), "float32"),
-                                     ((experts // ep, hidden, 2 * inter), "bfloat16"), ((experts // ep, inter, hidden), "bfloat16"))]
+    avals = [Aval(s, d) for s, d in (((tokens, hidden), "bfloat16"), ((tokens, top_k), "int32"),
+                                     ((tokens, top_k), "float32"),
+                                     ((experts // ep, hidden, 2 * inter), "bfloat16"),
+                                     ((experts // ep, inter, hidden), "bfloat16"))]
     program = hpmoe.trace(hpmoe.moe_ffn, *avals, mesh=Mesh(ep))
     if rng.random() < 0.3:
         loads = np.bincount(ids.reshape(-1), minlength=experts) + 1
@@ -69,8 +74,8 @@ def case(seed):
 
 
 def assert_both_agree(seed):
-    """The same times and traffic, and from memory what some order of what happens at the same time brings, within 2 %: of two
-    tasks that read parts of one thing the first finds it in memory, and the other in the cache."""
+    """The same times and traffic, and from memory what some order of what happens at the same time brings, within 2 %: of
+    two tasks that read parts of one thing the first finds it in memory, and the other in the cache."""
     flow, ids, lengths = case(seed)
     line, found, fetched = hpmoe.simulate(flow, routing=ids, num_tokens=lengths), ["nothing was tried"], []
     for ties in range(TIES):

@@ -109,10 +109,12 @@ def test_elementwise_and_reductions(name):
 def test_gradients_where_branches_meet(name):
     """What equals a bound has the gradient that MindSpore gives it."""
     bounds = np.array([[-6, -3, -1, -0.7], [0, 0.5, 1, 1.2], [1.5, 3, 5, 6]], np.float32)
-    assert_traces_to_what_mindspore_computes({**UNARY, "clamp": lambda x: mint.clamp(x, min=-0.7) + x.clamp(-1, 1.2)}[name], bounds)
+    assert_traces_to_what_mindspore_computes({**UNARY, "clamp": lambda x: mint.clamp(x, min=-0.7) + x.clamp(-1, 1.2)}[name],
+                                             bounds)
 
 
-@pytest.mark.parametrize("f, exact", [(mint.expm1, np.expm1), (mint.log1p, np.log1p), (mint.sinh, np.sinh), (F.elu, np.expm1)])
+@pytest.mark.parametrize("f, exact",
+                         [(mint.expm1, np.expm1), (mint.log1p, np.log1p), (mint.sinh, np.sinh), (F.elu, np.expm1)])
 def test_tiny_values_are_not_lost(f, exact):
     x = -np.logspace(-30, -0.01, 200, dtype=np.float32)[None]
     np.testing.assert_allclose(run(trace(f, Tensor(x)), x)[0], exact(x.astype(np.float64)), rtol=3e-7)
@@ -124,8 +126,8 @@ NO_CPU_KERNEL = {
     "gelu_tanh": (lambda x: F.gelu(x, approximate="tanh"), lambda x: ops.gelu(x, "tanh")),
     "leaky_relu": (lambda x: F.leaky_relu(x, 0.1), lambda x: ops.leaky_relu(x, 0.1)),
     "elu": (F.elu, ops.elu),
-    "selu": (lambda x: F.selu(x) + ops.selu(x), lambda x: 2 * 1.0507009873554805 * mint.where(  # MindSpore's gradient is wrong
-        x > 0, x, 1.6732632423543772 * (mint.exp(x) - 1))),
+    "selu": (lambda x: F.selu(x) + ops.selu(x),  # MindSpore's gradient is wrong
+             lambda x: 2 * 1.0507009873554805 * mint.where(x > 0, x, 1.6732632423543772 * (mint.exp(x) - 1))),
     "softplus": (lambda x: F.softplus(x) + ops.softplus(x), lambda x: 2 * mint.log(1 + mint.exp(x))),
     "mish": (F.mish, lambda x: x * mint.tanh(mint.log(1 + mint.exp(x)))),
     "logsigmoid": (F.logsigmoid, lambda x: mint.log(F.sigmoid(x))),

@@ -119,7 +119,8 @@ def test_weights_that_decide_what_is_dropped():
     def capped(x, ids, weights, gate_up, down):
         rows, route = hpmoe.dispatch(x, ids, num_local_experts=gate_up.shape[0], capacity_factor=0.5, drop_policy="probs",
                                      topk_weights=weights)
-        return hpmoe.combine(hpmoe.grouped_matmul(hpmoe.swiglu(hpmoe.grouped_matmul(rows, gate_up, route)), down, route), route, weights)
+        return hpmoe.combine(hpmoe.grouped_matmul(hpmoe.swiglu(hpmoe.grouped_matmul(rows, gate_up, route)), down, route),
+                             route, weights)
     hot = imbalanced_ids(LAYER.ep, LAYER.T, LAYER.K, LAYER.E, imbalance=1.9)
     assert tune(capped, max_trials=1).best.us > 0 and tune(capped, max_trials=1, routing=hot).best.us > 0
     args = LAYER.arguments()
@@ -142,7 +143,8 @@ def test_between_nodes_a_token_is_sent_once():
     outs, grads = run_spmd(once(moe_ffn), 2, args, [cotangent])
     assert_close([*outs, *grads], [want, *want_grads])
     already = hpmoe.deduplicate_rows(moe_ffn)
-    for f, args, ep in ((already, avals(layer), 2), (moe_ffn, avals(Layer(ep=1, T=4, E=4, K=2)), 1), (moe_ffn, avals(Layer(ep=2, K=1)), 2)):
+    for f, args, ep in ((already, avals(layer), 2), (moe_ffn, avals(Layer(ep=1, T=4, E=4, K=2)), 1),
+                        (moe_ffn, avals(Layer(ep=2, K=1)), 2)):
         assert "dedup" not in tune(f, args, mesh=Mesh(ep), max_trials=1).settings
     assert tune(already, avals(layer), machine=slow, max_trials=1).trials[0].us == once.trials[0].us
 

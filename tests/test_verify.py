@@ -47,7 +47,8 @@ def test_every_signal_counts(direction, signal):
 
 
 def test_no_event_among_those_of_a_block_may_be_empty():
-    """Who waits for the event of its slot's expert waits for nothing where that of one expert in the middle has no signals."""
+    """Who waits for the event of its slot's expert waits for nothing where that of one expert in the middle has no
+    signals."""
     flow = lowered(stages(signal="expert")["queues"](hpmoe.moe_ffn), Layer(ep=2, T=4, E=6, K=2).arguments(), 2)
     for first in np.unique(flow.waits["event"][flow.waits["kind"] == tf.SLOT_EXPERT]):
         empty = changed(flow.events, first + 1, mult=0)
@@ -72,9 +73,11 @@ def test_what_changes_nothing_takes_no_longer_to_prove(change, monkeypatch):
 
 @pytest.mark.parametrize("changes, text", [
     (lambda flow: {"machine": None}, "there are 5 queues and no machine that has them"),
-    (lambda flow: {"queues": (flow.queues[0] + 0.5, *flow.queues[1:])}, "queue 0 is of float64; it must be of the numbers of tasks"),
+    (lambda flow: {"queues": (flow.queues[0] + 0.5, *flow.queues[1:])},
+     "queue 0 is of float64; it must be of the numbers of tasks"),
     (lambda flow: {"peer_order": flow.peer_order + 0.5}, r"peer_order is \[\[1.5, 0.5\], .*must name each of 2 ranks once"),
-    (lambda flow: {"peer_order": [[0, 1], [1, 1]]}, r"peer_order is \[\[0, 1\], \[1, 1\]\]; each row must name each of 2 ranks once"),
+    (lambda flow: {"peer_order": [[0, 1], [1, 1]]},
+     r"peer_order is \[\[0, 1\], \[1, 1\]\]; each row must name each of 2 ranks once"),
 ])
 def test_what_is_no_schedule_at_all_is_named(changes, text):
     flow = queued()

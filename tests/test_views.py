@@ -1,4 +1,5 @@
-"""Arrays read in other shapes than they are stored in: random small programs of reshapes, sums and broadcasts in small tiles.
+"""Arrays read in other shapes than they are stored in: random small programs of reshapes, sums and broadcasts in small
+tiles.
 
 Each is proved by brute force, interpreted in several orders and run natively, against float64 op by op.
 """
@@ -18,7 +19,8 @@ as_program = hpmoe.transform(lambda program: program)
 
 
 def count_right_directions(f, shapes, rows, cols, num_tokens=None, seed=0):
-    """How many directions of `f` tiles accept; AssertionError where one that they do gives a wrong number or is not ordered."""
+    """How many directions of `f` tiles accept; AssertionError where one that they do gives a wrong number or is not
+    ordered."""
     avals, rng, checked = [hpmoe.Aval(s, "float32") for s in shapes], np.random.default_rng(seed), 0
     queues = assign_queues(tile_partition(f, rows=rows, cols=cols), machine=cpu(2))
     for direction in ("forward", "backward"):
@@ -42,7 +44,8 @@ def count_right_directions(f, shapes, rows, cols, num_tokens=None, seed=0):
 # Random programs.
 
 SHAPES = ("rc", "rc", "r1", "1c", "c", "r", "", "cc", "rc2")
-STEPS = ("mul", "add", "sum", "sum0", "sum_last", "keep_sum", "reshape", "where", "slice", "cat", "broadcast", "matmul", "tanh")
+STEPS = ("mul", "add", "sum", "sum0", "sum_last", "keep_sum", "reshape", "where", "slice", "cat", "broadcast", "matmul",
+         "tanh")
 
 
 def random_step(rng, shapes, rows, cols):

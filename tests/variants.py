@@ -203,8 +203,8 @@ def shared_expert(x, ids, w, up, down, dense_up, dense_down):
     return swiglu(x @ dense_up) @ dense_down + moe_ffn(x, ids, w, up, down)
 
 
-@variant(lambda x, ids, w, up, square, down: gather_back(
-    gmm(jax_swiglu(gmm(jnp.einsum("rtkh,rtkhn->rtkn", rows_of(x, ids), square[ids // up.shape[1]]), up, ids)), down, ids), w))
+@variant(lambda x, ids, w, up, square, down: gather_back(gmm(jax_swiglu(gmm(
+    jnp.einsum("rtkh,rtkhn->rtkn", rows_of(x, ids), square[ids // up.shape[1]]), up, ids)), down, ids), w))
 def dense_on_received_rows(x, ids, w, up, square, down):
     rows, route = dispatch(x, ids, num_local_experts=up.shape[0])
     return combine(grouped_matmul(swiglu(grouped_matmul(mint.matmul(rows, square), up, route)), down, route), route, w)

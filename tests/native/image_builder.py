@@ -46,7 +46,8 @@ class ImageBuilder:
 
     def __init__(self, ep_size=1, tile_rows=4, num_queues=1):
         self.ep_size, self.tile_rows = ep_size, tile_rows
-        self.tables = {name: [] for name in ("ops", "buffers", "event_runs", "waits", "signals", "routes", "shares", "forms")}
+        self.tables = {name: [] for name in ("ops", "buffers", "event_runs", "waits", "signals", "routes", "shares",
+                                             "forms")}
         self.queues = [[] for _ in range(num_queues)]
         self.places = {}  # the tasks of each op
 
@@ -60,7 +61,8 @@ class ImageBuilder:
     def route(self, num_experts, num_tokens, top_k, num_slots):
         ids = self.buffer(top_k, num_tokens, dtype=Dtype.INT32)
         sizes = {"num_experts": num_experts, "num_local_experts": num_experts // self.ep_size, "top_k": top_k}
-        return self._add("routes", record(ROUTE, ids_buffer=ids, once_of=-1, num_slots=num_slots, num_tokens=num_tokens, **sizes))
+        return self._add("routes", record(ROUTE, ids_buffer=ids, once_of=-1, num_slots=num_slots, num_tokens=num_tokens,
+                                          **sizes))
 
     def event(self, extent=Extent.ONE, index=0, mult=1, route=0):
         return self._add("event_runs", record(EVENT_RUN, extent=extent, index=index, mult=mult, route=route))
@@ -95,7 +97,8 @@ class ImageBuilder:
 
     def pack(self):
         """Every task has a form of its own, and the grid of an op is the smallest that holds its tasks."""
-        dtypes = {"ops": OP, "buffers": BUFFER, "event_runs": EVENT_RUN, "waits": WAIT, "signals": SIGNAL, "routes": ROUTE, "shares": SHARE,
+        dtypes = {"ops": OP, "buffers": BUFFER, "event_runs": EVENT_RUN, "waits": WAIT, "signals": SIGNAL, "routes": ROUTE,
+                  "shares": SHARE,
                   "forms": FORM}
         sections = {name: table_of(self.tables[name], dtype) for name, dtype in dtypes.items()}
         sections["event_runs"]["first"] = np.arange(len(self.tables["event_runs"]))
