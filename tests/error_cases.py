@@ -34,7 +34,7 @@ from hpmoe import (
     trace,
     unpermute,
 )
-from hpmoe.placement import place_replicas
+from hpmoe.balance import place_replicas
 
 F = mint.nn.functional
 X, IDS = Aval((4, 3), "float32"), Aval((4, 2), "int32")

@@ -11,7 +11,7 @@ FOLDERS = {"hpmoe": "hpmoe", "hpmoe.transforms": "transforms", "hpmoe.kernels": 
 # Modules and packages below hpmoe, the lowest layer first; `__init__` is hpmoe itself.
 LAYERS = (
     "errors dtypes locks intervals interrupts progress",
-    "capacity placement",
+    "capacity placement balance",
     "host avals program program_text routing slots machine kept_calibration workload",
     "primitives",
     "token_rows",

@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 
-from hpmoe.placement import WHOLE, Placement, place_replicas
+from hpmoe.balance import place_replicas
+from hpmoe.placement import WHOLE, Placement
 
 
 def rank_loads(placement, loads):

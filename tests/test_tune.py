@@ -110,7 +110,7 @@ def test_other_loads_than_those_planned_for(cache):
         tuned = tune(f, routing=hot, max_trials=1, direction="forward")
         assert not tuned.is_cached and tune(f, routing=hot, max_trials=1, direction="forward").is_cached
         assert run_spmd(tuned(f), 2, [LAYER.arguments()[0], hot, *LAYER.arguments()[2:]], [LAYER.cotangent()])
-    placements = [hpmoe.placement.place_replicas(x, ep_size=2, replicas=2) for x in (loads, loads + [0, 0, 3, 0])]
+    placements = [hpmoe.balance.place_replicas(x, ep_size=2, replicas=2) for x in (loads, loads + [0, 0, 3, 0])]
     assert str(placements[0]) == str(placements[1]) and placements[0] != placements[1]
 
 

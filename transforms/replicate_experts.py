@@ -7,9 +7,10 @@ from collections.abc import Sequence
 
 import numpy as np
 
+from hpmoe.balance import check_loads, place_replicas
 from hpmoe.calling.transform import transform
 from hpmoe.errors import TransformError, check_argument
-from hpmoe.placement import Placement, check_loads, place_replicas
+from hpmoe.placement import Placement
 from hpmoe.primitives.expert import expert_bias
 from hpmoe.primitives.grouped_matmul import grouped
 from hpmoe.primitives.replicate import replicate_weights
@@ -27,7 +28,7 @@ def replicate_experts(program: Program, *, loads: Sequence[float] | np.ndarray, 
                       min_load: float = 0.0) -> Program:
     """Gives hot experts copies on ranks with less to do, which take a share of their rows (load balancing as in EPLB).
 
-    `hpmoe.placement.place_replicas` plans the copies from an estimate of the experts' loads. In each forward pass the owners
+    `hpmoe.balance.place_replicas` plans the copies from an estimate of the experts' loads. In each forward pass the owners
     put the weights of copied experts on the ranks that hold the copies, beside the dispatch and like it tile by tile; a
     matmul on rows of a copy waits for that copy. An entry's row is computed by the owner or by one copy: each rank cuts its
     entries for an expert, in their order, into one run for each, in proportion to the planned shares. In the backward pass
