@@ -187,11 +187,20 @@ def live_equations(equations: Sequence[Equation], outputs: Iterable[Atom]) -> tu
     return tuple(reversed(kept))
 
 
+def _stand_ins(program: Program, eqn: Equation, atoms: Sequence[Atom]) -> dict[Var, Atom]:
+    count = len(eqn.outputs)
+    if not isinstance(atoms, (list, tuple)) or len(atoms) != count or not all(isinstance(a, (Var, Literal)) for a in atoms):
+        raise ProgramError(f"map_equations: the rule returned {atoms!r} for {eqn.primitive.name} of {program.name}; it must "
+                           f"return None or a list of {count}, a Var or Literal for each output")
+    return dict(zip(eqn.outputs, atoms, strict=True))
+
+
 def map_equations(program: Program, rule: Callable[[Builder, Equation], Sequence[Atom] | None]) -> Program:
     """Rebuilds a program, letting `rule(builder, equation)` replace any equation by other atoms.
 
     `rule` returns the atoms that stand for the equation's outputs, or None to keep it; equations whose results nobody
-    reads afterwards are dropped. This is all a Program -> Program transform needs.
+    reads afterwards are dropped. This is all a Program -> Program transform needs. Raises ProgramError where a rule returns
+    something else.
     """
     builder, mapping = Builder(), {}
     for eqn in program.equations:
@@ -200,6 +209,6 @@ def map_equations(program: Program, rule: Callable[[Builder, Equation], Sequence
         if replaced is None:
             builder.equations.append(eqn)
         else:
-            mapping.update(zip(eqn.outputs, replaced, strict=True))
+            mapping.update(_stand_ins(program, eqn, replaced))
     outputs = tuple(mapping.get(a, a) if isinstance(a, Var) else a for a in program.outputs)
     return program.replace(equations=live_equations(builder.equations, outputs), outputs=outputs)

@@ -15,7 +15,7 @@ from hpmoe import Aval, Mesh, accumulate_grads, ascend_a3, assign_queues, cli, c
 from hpmoe.kernels.executable import compile_cpu
 from hpmoe.kernels.simulate import simulate
 from hpmoe.primitives.primitive import REGISTRY, Primitive
-from hpmoe.program import Builder, Var
+from hpmoe.program import Builder, Var, map_equations
 from hpmoe.routing import make_routing
 
 # Mutations of a queued layer.
@@ -75,6 +75,8 @@ cases("verify", {
     "a wait of unknown kind": _broken(waits={"kind": 7}),
     "queues without a machine": _mutated(lambda flow: flow.replace(machine=None)),
     "a queue of no numbers": _mutated(lambda flow: flow.replace(queues=(flow.queues[0] + 0.5, *flow.queues[1:]))),
+    "a queue of numbers past 32 bits": _mutated(lambda flow: flow.replace(
+        queues=tuple(q.astype(np.int64) + 2**32 for q in flow.queues))),
     "waits in a list": _mutated(lambda flow: flow.replace(waits=flow.waits.tolist())),
     "a block that is none": _mutated(lambda flow: flow.replace(blocks=(3, *flow.blocks[1:]))),
     "an operation that counts by letters": _mutated(lambda flow: flow.replace(
@@ -171,6 +173,8 @@ cases("IR", {
     "launch a lost signal": _stuck(lambda flow: compile_cpu(flow, timeout=0.5).run([[ROWS]])),
     "simulate a lost signal": _stuck(lambda flow: simulate(flow)),
     "verify no taskflow": lambda: hpmoe.verify(3),
+    "a rule that returns too few": lambda: map_equations(trace(doubled, X), lambda builder, eqn: []),
+    "a rule that returns a number": lambda: map_equations(trace(doubled, X), lambda builder, eqn: [2.0]),
     "vjp of no program": lambda: hpmoe.vjp(3),
     "simulate without queues": lambda: simulate(_flow()),
     "interpret more rows than planned": _layer(hpmoe.interpret),

@@ -114,6 +114,12 @@ METHODS = {
 }
 
 
+def test_a_mean_of_nothing_is_not_a_number():
+    """As in NumPy; MindSpore returns what the memory held before."""
+    for f in (lambda x: mint.mean(x, 0), lambda x: x.mean()):
+        assert np.isnan(stages()["fused"](f)(Tensor(np.zeros((0, 3), np.float32))).asnumpy()).all()
+
+
 @pytest.mark.parametrize("method", METHODS)
 def test_methods_are_what_mindspore_runs(method):
     f, args = METHODS[method], (Tensor(normal(6, 4)), Tensor(normal(6, 4)))

@@ -36,13 +36,13 @@ def check_queues(flow: tf.Taskflow) -> None:
     if len(flow.queues) != flow.machine.num_queues:
         raise VerifyError(f"verify: there are {len(flow.queues)} queues, {flow.machine.name} has "
                           f"{flow.machine.num_queues}")
-    takes = sum(np.isin(np.arange(len(flow.queues)), flow.machine.queues_of(u)) * bit for u, bit in UNITS.items())
-    if are_queues(flow, np.array([UNITS[op.unit] for op in flow.ops], np.uint8), takes):
-        return
     listed = np.concatenate([np.asarray(q) for q in flow.queues])
     bad = np.flatnonzero((listed < 0) | (listed >= flow.num_tasks))
     if len(bad):
         raise VerifyError(f"verify: a queue names task t{listed[bad[0]]}; there are {flow.num_tasks}")
+    takes = sum(np.isin(np.arange(len(flow.queues)), flow.machine.queues_of(u)) * bit for u, bit in UNITS.items())
+    if are_queues(flow, np.array([UNITS[op.unit] for op in flow.ops], np.uint8), takes):
+        return
     times = np.bincount(listed, minlength=flow.num_tasks)
     for t in np.flatnonzero(times != 1)[:1]:
         fail(flow, f"task t{t} {task_name(flow, int(t))} is in the queues {times[t]} times, not once", int(t))

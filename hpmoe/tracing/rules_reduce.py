@@ -84,7 +84,8 @@ def mean(r: Recorder, input: Any, dim: Any = None, keepdim: bool = False, dtype:
     x = to_float(r, input)
     name = r.dtype_name(dtype) or x.hpmoe_aval.dtype
     total = _total(r, x, axes, keepdim, "float32" if name in HALVES else name, mean=True)
-    return to_dtype(r, emit(r, e.mul, total, 1.0 / max(1, math.prod(sizes))), name)
+    count = math.prod(sizes)
+    return to_dtype(r, emit(r, e.mul, total, 1.0 / count if count else math.inf), name)  # 0 / 0 is not a number
 
 
 @call("Max", "ReduceMax", "DeprecatedMax", "AmaxExt")
