@@ -44,7 +44,8 @@ def replicate_experts(program: Program, *, loads: Sequence[float] | np.ndarray, 
         ->
         a = route[... placement=0@1] topk_ids      d = replicate_weights w a      c = grouped_matmul b w a d
 
-    Requires: a plain function with a dispatch; only other transforms of what gradients are taken of may come before it.
+    Requires: a plain function with a dispatch; only other transforms of what gradients are taken of may come before it. What
+        received rows meet beside the experts' weights, such as a scale for each column, is the same on all ranks.
     Ensures: the same function; unchanged where no rank is above the mean.
 
     Args:
