@@ -1,5 +1,6 @@
 """Schedules of a real layer on a modelled Ascend A3: how near the bound, how far ahead of the reference's. All simulated."""
 
+import dataclasses
 from types import SimpleNamespace
 
 import numpy as np
@@ -17,16 +18,17 @@ from hpmoe.ordering.likely_slots import LikelySlots, likely_costs
 from hpmoe.ordering.op_order import op_order
 from hpmoe.ordering.queue_order import late_sums, queue_order, round_after_round
 from hpmoe.ordering.vector_workers import num_computing
+from hpmoe.proofs.verify import verify
 from hpmoe.timelines.timeline import RATES
 from hpmoe.transforms.assign_queues import as_reference
 from hpmoe.workload import balanced_ids, imbalanced_ids
 
 
-def layer(direction="forward", ep=4, tokens=4096, imbalance=1.0, tuned=True, replicas=0, **sizes):
+def layer(direction="forward", ep=4, tokens=4096, imbalance=1.0, tuned=True, replicas=0, machine=hpmoe.ascend_a3, **sizes):
     o = SimpleNamespace(**{"hidden": 7168, "intermediate": 2048, "top_k": 8, "experts": 8 * ep, **sizes}, ep=ep,
                         tokens=tokens,
                         dtype="bfloat16")
-    return Layer(o, direction, hpmoe.ascend_a3, ids_of(o, imbalance), replicas, tuned)
+    return Layer(o, direction, machine, ids_of(o, imbalance), replicas, tuned)
 
 
 @pytest.mark.parametrize("makespan_over_bound, over_reference, what", [
@@ -109,9 +111,8 @@ def test_puts_of_every_rank_are_dealt_out_alike(sizes):
 
 @pytest.mark.parametrize("direction", ["forward", "backward"])
 def test_puts_are_dealt_out_evenly_whatever_slots_rows_are_in(direction):
-    ours = layer(direction, ep=16, tokens=2048, hidden=2048, intermediate=768)
-    rng = np.random.default_rng(0)
-    ours.ids = np.argsort(rng.random((16, 2048, 128)), axis=2)[:, :, :8].astype(np.int32)
+    ids = np.argsort(np.random.default_rng(0).random((16, 2048, 128)), axis=2)[:, :, :8].astype(np.int32)
+    ours = dataclasses.replace(layer(direction, ep=16, tokens=2048, hidden=2048, intermediate=768), ids=ids)
     line = ours.fused()
     flow, senders = line.flow, hpmoe.ascend_a3.num_aiv - num_computing(line.flow, hpmoe.ascend_a3, likely_costs(
         line.flow, hpmoe.ascend_a3))
@@ -124,8 +125,7 @@ def test_puts_are_dealt_out_evenly_whatever_slots_rows_are_in(direction):
 
 @pytest.mark.parametrize("hidden, makespan_over_bound", [(4096, 1.07), (2048, 1.18)])
 def test_links_between_nodes_are_busy(hidden, makespan_over_bound):
-    whole = layer(ep=8, tokens=2048, hidden=hidden)
-    whole.machine = hpmoe.ascend_a3.replace(node_size=4)
+    whole = layer(ep=8, tokens=2048, hidden=hidden, machine=hpmoe.ascend_a3.replace(node_size=4))
     line = whole.fused()
     egress, bins = line.simulated.served[:, RATES.index("node_egress")], len(line.simulated.served[0, 0]) // 4
     possible = bins * line.simulated.bin_us * whole.machine.node_link_bytes_per_us
@@ -138,10 +138,11 @@ def test_links_between_nodes_are_busy(hidden, makespan_over_bound):
     (1.22, {"ep": 8, "hidden": 8192, "intermediate": 512, "top_k": 2}),  # tokens are summed while later columns go back
     (1.03, {"ep": 8, "hidden": 4096, "intermediate": 14336, "top_k": 2, "experts": 8,  # rows of one expert fill L2
             "direction": "backward"}),
+    (1.075, {"ep": 16, "direction": "backward"}),  # no worker puts rows for much fewer ranks than another
+    (1.08, {"ep": 16, "tokens": 1024, "direction": "backward"}),  # some gradients are summed while rows come
 ], ids=str)
 def test_layers_that_links_or_memory_hold_up(makespan_over_bound, what):
-    ours = layer(**what)
-    ours.machine = hpmoe.ascend_a2
+    ours = layer(machine=hpmoe.ascend_a2, **what)
     line = ours.fused()
     assert ours.span_us(line) <= makespan_over_bound * ours.bound_us(line)
 
@@ -156,8 +157,7 @@ def test_layers_that_links_or_memory_hold_up(makespan_over_bound, what):
 def test_a_plan_with_room_for_all_rows_of_all_ranks(most, machine, what):
     """Most of its slots are empty: the others come first, in the order in which they would if they were all; on a hot rank
     the rest are dealt out evenly."""
-    ours = layer(**what)
-    ours.machine = getattr(hpmoe, machine)
+    ours = layer(machine=getattr(hpmoe, machine), **what)
     program = show.program(ours.o, ours.direction, lambda program: program)
     flow = hpmoe.tile_partition.apply_to(program, rows="auto", cols="auto", machine=ours.machine)
     line = hpmoe.simulate(hpmoe.assign_queues.apply_to(hpmoe.overlap_comm.apply_to(flow, cols="auto")), routing=ours.ids)
@@ -191,8 +191,7 @@ def test_likely_rows_of_a_bucket_are_those_of_even_experts_unless_many_more_came
 def test_a_plan_for_a_bucket_of_rows(most, what):
     """It has room for a third more rows than come, or the hot rank's: it is not ordered as if it were full, or as if the hot
     rank's were few."""
-    ours = layer(ep=8, **what)
-    ours.room = "bucket"
+    ours = dataclasses.replace(layer(ep=8, **what), room="bucket")
     assert ours.tiles.routes[0].max_rows > 1.06 * ours.imbalance * 600 * 8
     line = ours.fused()
     assert ours.span_us(line) <= most * ours.bound_us(line)
@@ -233,6 +232,18 @@ def test_workers_that_compute_rows_move_none_and_move_them_together(direction):
     for tasks in flow.queues[-1:]:
         slots = flow.tasks["row"][tasks[np.isin(flow.tasks["op"][tasks], puts)]]
         assert (np.diff(slots) >= 0).all() and len(puts) == (2 if direction == "backward" else 1)
+
+
+@pytest.mark.parametrize("machine, workers", [("ascend_a2", range(1, 6)), ("ascend_a3", range(1))])
+def test_matrix_workers_that_rows_leave_idle_sum_gradients_of_the_first_experts_alone(machine, workers):
+    ours = layer("backward", ep=16, tokens=1024, machine=getattr(hpmoe, machine))
+    flow = ours.fused().flow
+    verify(flow)
+    opcodes = [[flow.ops[o].opcode for o in flow.tasks["op"][tasks]] for tasks in flow.queues[:ours.machine.num_aic]]
+    assert sum("GMM" not in codes for codes in opcodes) in workers
+    for codes, tasks in zip(opcodes, flow.queues, strict=False):
+        assert codes == sorted(codes)  # slots before gradients, which may wait for any slot
+        assert "GMM" in codes or len(set(flow.tasks["op"][tasks])) == 1
 
 
 @pytest.mark.parametrize("sizes, runs", [({"hidden": 2048, "intermediate": 1024}, True), ({}, False)], ids=str)
@@ -308,8 +319,7 @@ ODD_SIZES = {"tokens": 513, "hidden": 777, "intermediate": 333, "top_k": 3, "exp
 def test_a_better_machine_is_planned_no_worse(constant, factor, worst, node_size, sizes):
     machine, spans = hpmoe.ascend_a3.replace(node_size=node_size), []
     for on in (machine, machine.replace(**{constant: factor * getattr(machine, constant)})):
-        whole = layer("backward", ep=3, **sizes)
-        whole.machine = on
+        whole = layer("backward", ep=3, machine=on, **sizes)
         spans.append(whole.fused().span)
     assert spans[1] <= worst * spans[0]
 

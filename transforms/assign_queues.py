@@ -11,6 +11,7 @@ from hpmoe.calling.transform import transform
 from hpmoe.errors import TransformError, VerifyError, call_user, check_argument, is_name
 from hpmoe.machine import Machine, cpu
 from hpmoe.native.planner import prune_waits, renumbered, schedule
+from hpmoe.ordering.early_gradients import early_gradients
 from hpmoe.ordering.likely_slots import first_round, likely_costs
 from hpmoe.ordering.queue_order import late_sums, queue_order
 from hpmoe.ordering.vector_workers import dealt, is_computed, num_computing
@@ -52,18 +53,22 @@ def critical_path(flow: tf.Taskflow, machine: Machine) -> list[np.ndarray]:
     """List scheduling: whenever a worker is free it takes the ready task with the longest path of costs to the end.
 
     Where the units are two, it takes the first ready one in `queue_order`; some vector workers compute while the others move
-    rows, and vector tasks are dealt out evenly among them afterwards, in the order in which they began.
+    rows, and vector tasks are dealt out evenly among them afterwards, in the order in which they began. Where rows come
+    slower than they are multiplied, some matrix workers sum gradients of weights meanwhile.
     """
     if machine.unified:
         return schedule(flow, flow.costs(machine), np.zeros(flow.num_tasks), (machine.num_queues,))[0]
     costs = likely_costs(flow, machine)
     likely = first_round(flow, costs)
     order, computing = queue_order(flow, machine, likely), num_computing(flow, machine, likely)
-    kind = np.array([0 if op.unit == "aic" else 1 if computing and is_computed(op) else 2 for op in flow.ops])
+    movers = machine.num_aiv - computing
+    early, gradients = early_gradients(flow, machine, likely, movers)
+    of_op = np.array([0 if op.unit == "aic" else 2 if computing and is_computed(op) else 3 for op in flow.ops])
+    kind, workers = of_op[flow.tasks["op"]], (machine.num_aic - early, early, computing, movers)
+    kind[gradients] = 1
     seen_us = machine.signal_us + machine.poll_us + machine.wait_us  # else what waits would be put in front of what is ready
-    queues, sequence = schedule(late_sums(flow), costs, kind[flow.tasks["op"]],
-                                (machine.num_aic, computing, machine.num_aiv - computing), order, seen_us)
-    return dealt(flow, machine, queues, sequence, computing)
+    queues, sequence = schedule(late_sums(flow), costs, kind, workers, order, seen_us)
+    return dealt(flow, machine, queues, sequence, computing, early)
 
 
 def expert_barrier(flow: tf.Taskflow, machine: Machine) -> list[np.ndarray]:

@@ -16,7 +16,7 @@ from hpmoe.ordering.likely_slots import LikelySlots, grids_of, is_put, link_stre
 from hpmoe.ordering.put_turns import put_turns
 
 QUEUE_US = 300.0  # of what the workers of a group send to one rank at a time, on its link
-UNEVEN = 1.15  # peers of a worker, the most over the mean
+UNEVEN = 1.15  # peers of a worker, the most over the mean, not reached
 COMPUTING = 2  # workers for what is computed, over their share of the work
 WORTH_US = 160.0  # of moving, the least for which some workers only compute: with few rows each, whose turn it is is chance
 SENDING = 5.0  # times the workers that fill a link, of which more would only share it
@@ -44,13 +44,14 @@ def num_computing(flow: tf.Taskflow, machine: Machine, costs: np.ndarray) -> int
 
 
 def dealt(flow: tf.Taskflow, machine: Machine, queues: list[np.ndarray], sequence: np.ndarray,
-          computing: int) -> list[np.ndarray]:
+          computing: int, early: int) -> list[np.ndarray]:
     """The tasks of each worker in the order of `sequence`: matrix tasks where they are, others and spare ones dealt out.
 
     Neighbours of an operation are on neighbouring workers; of a put those that are likely to have rows. The first so many
-    of the vector workers compute, where these are not 0, and the others send.
+    of the vector workers compute, where these are not 0, and the others send. The last `early` matrix workers take no slots.
     """
     worker, num_aic, num_aiv = np.full(flow.num_tasks, -1, np.int32), machine.num_aic, machine.num_aiv
+    taking_slots = num_aic - early
     for q, tasks in enumerate(queues[:num_aic]):
         worker[tasks] = q
     for op, tasks, shape in grids_of(flow):
@@ -60,9 +61,9 @@ def dealt(flow: tf.Taskflow, machine: Machine, queues: list[np.ndarray], sequenc
         elif slots and op.unit == "aic":
             of_task = worker[tasks].reshape(shape)  # a view
             of_task[slots.is_spare] = -1
-            of_task[slots.round > 0] = (np.arange(of_task.size) % num_aic).reshape(shape)[slots.round > 0]
-    among = np.array([(0, num_aic) if op.unit == "aic" else (num_aic, computing if computing and is_computed(op)
-                                                             else num_aiv) for op in flow.ops], DEALT)
+            of_task[slots.round > 0] = (np.arange(of_task.size) % taking_slots).reshape(shape)[slots.round > 0]
+    among = np.array([(0, taking_slots) if op.unit == "aic" else (num_aic, computing if computing and is_computed(op)
+                                                                  else num_aiv) for op in flow.ops], DEALT)
     return deal(flow, sequence, worker, among, machine.num_queues)
 
 
@@ -79,7 +80,7 @@ def _putters(flow: tf.Taskflow, op: tf.TileOp, machine: Machine, slots: LikelySl
     node_size = machine.node_size if machine.node_size > 1 else flow.ep_size
     places = min(op.num_peers, node_size)  # ranks of one place in every node are in one group
     groups = next(g for g in range(min(max(wanted, 1), places, workers), 0, -1)
-                  if -(-places // g) * workers <= UNEVEN * (workers // g) * places)
+                  if -(-places // g) * workers < UNEVEN * (workers // g) * places)
     starts = (np.arange(groups + 1) * workers // groups).astype(np.int32)
     group = (ahead[:op.num_peers] % node_size % groups)[:, None]
     out = put_turns(slots, sequence, ahead, groups, node_size)
