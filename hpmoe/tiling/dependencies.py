@@ -80,6 +80,7 @@ class _Derivation:
     # What a reader waits for.
 
     def _wait_for(self, index: int, op: tf.TileOp, storage: int) -> None:
+        """An operation that reads a storage waits for it in the finest units that it has in common with all writers."""
         accesses = [a for a in op.inputs if self.buffers[a.buffer].storage == storage]
         writers = [self.ops[w] for w in self.writers[storage]]
         unit = read_unit(op, accesses, writers)

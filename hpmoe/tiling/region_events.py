@@ -17,7 +17,7 @@ Writers = list[tuple[int, Tasks]]  # operations that write a region, and which o
 
 @dataclasses.dataclass(frozen=True)
 class Region:
-    """What one event block is about: all units of one kind of a storage, over some columns."""
+    """What one event block is about: all units of one kind (see `read_unit`) of a storage, over some columns."""
 
     storage: int
     unit: str
@@ -51,12 +51,12 @@ class RegionEvents:
         mult = self._multiplicity(region, chosen, times, extent, index)
         columns = () if region.columns == ((0, self.buffers[region.storage].cols),) else region.columns
         is_put = first_op.num_peers and first_op.signal == "expert"
-        dynamic = region.unit == "copies" or (region.unit == "expert" and not is_put) or (
-            region.unit, first_op.opcode) in (("tile", "PUT_BACK"), ("slot", "FAN_OUT"))
+        dynamic = (region.unit == "copies" or (region.unit == "expert" and not is_put)
+                   or _is_by_entry(region, first_op))
         block = self.tables.add_block(region, self.buffers[region.storage].name, region.unit, columns,
                                       Counted(extent, index, mult, route), dynamic)
         for w, tasks in chosen:
-            self._signal(block, region, self.ops[w], w, tasks)
+            self._signal(block, region, w, tasks)
         return block
 
     def _overlapping(self, writer: int, region: Region) -> Tasks:
@@ -121,7 +121,9 @@ class RegionEvents:
         """How often these tasks make each row ready: once for every column tile; a NOTIFY tells of all parts of a put."""
         return 1 if self.ops[writer].num_peers and self.ops[writer].signal != "tile" else tasks.num_tiles
 
-    def _signal(self, block: tf.EventBlock, region: Region, op: tf.TileOp, writer: int, tasks: Tasks) -> None:
+    def _signal(self, block: tf.EventBlock, region: Region, writer: int, tasks: Tasks) -> None:
+        """Tasks of a writer signal the events of the units that they have rows of."""
+        op = self.ops[writer]
         if op.num_peers and op.signal != "tile":
             self.tables.signal(self._notify_tasks(writer), block.first, by_unit=int(region.unit == "expert"), remote=tf.PEER)
         elif region.unit == "count":
@@ -136,7 +138,7 @@ class RegionEvents:
             remote = tf.PEER if op.num_peers else tf.LOCAL
             if region.unit == "expert":
                 self.tables.signal(tasks, block.first, tf.SLOT_EXPERT, remote=remote)
-            elif (region.unit, op.opcode) in (("tile", "PUT_BACK"), ("slot", "FAN_OUT")):
+            elif _is_by_entry(region, op):
                 self.tables.signal(tasks, block.first, tf.ENTRY_TILE, remote=remote)
             else:
                 self.tables.signal(tasks, block.first, by_unit=int(region.unit != "all"), remote=remote)
@@ -163,3 +165,8 @@ class RegionEvents:
             else:
                 self.tables.signal(tasks, block.first, by_unit=1)
         return block
+
+
+def _is_by_entry(region: Region, writer: tf.TileOp) -> bool:
+    """Whether each row that a task writes has a unit that the routing decides: of tokens they go back to, or fan out to."""
+    return (region.unit, writer.opcode) in (("tile", "PUT_BACK"), ("slot", "FAN_OUT"))
