@@ -168,7 +168,8 @@ class _Run:
             self.counters[where, event + place] += amount
 
     def _units(self, rank: int, op: tf.TileOp, task: np.void, entries: np.ndarray) -> np.ndarray:
-        """The tile of tokens of each entry that a task sent back, or the slot of each row that it fanned out."""
+        """Of each entry that a task sent back its event for returned rows, of each row that it fanned out its slot."""
         if op.opcode == "FAN_OUT":
             return self.bodies.fanned_slots(rank, op, task)
-        return entries // self.layout.routings[op.domain.route].top_k // self.flow.tile_rows
+        plan = self.flow.routes[op.domain.route]
+        return entries // (plan.top_k * plan.return_tokens)

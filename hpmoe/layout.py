@@ -163,8 +163,8 @@ class Layout:
             return self._token_extent(rank, extent, index)
         routing = self.routings[route]
         if extent in (tf.ENTRIES, tf.TILE_ENTRIES):
-            tile = self.flow.tile_rows * routing.top_k
-            start, stop = (0, None) if extent == tf.ENTRIES else (index * tile, (index + 1) * tile)
+            entries = self.flow.routes[route].return_tokens * routing.top_k
+            start, stop = (0, None) if extent == tf.ENTRIES else (index * entries, (index + 1) * entries)
             return int(routing.kept[rank][start:stop].sum())
         if extent == tf.SLOT:
             return int(self.slots[route][rank].rows[index])

@@ -16,7 +16,8 @@ class RoutePlan:
     The plan has room for `max_rows` received rows of a rank, and is ordered for `likely_rows`.
     `num_experts` are the model's; `num_local_experts` of each rank, with the copies it holds under `placement`. `weights` is
     the buffer of the topk_weights that decide what is dropped, or -1. `once_of` is -1, or of a route to ranks, which takes a
-    token to a rank once, the index of the route whose experts' ranks these are.
+    token to a rank once, the index of the route whose experts' ranks these are. One event is for the rows of `return_tokens`
+    tokens that come back, whole tiles of them.
     """
 
     ids: int
@@ -28,6 +29,7 @@ class RoutePlan:
     likely_rows: int
     tile_rows: int
     ep_size: int
+    return_tokens: int
     capacity: Capacity | None = None
     weights: int = -1
     placement: Placement | None = None
@@ -51,6 +53,11 @@ class RoutePlan:
     @property
     def num_slots(self) -> int:
         return self.slots_of(self.num_local_experts)
+
+    @property
+    def num_returns(self) -> int:
+        """Events for rows that come back, in the order of their tokens."""
+        return -(-self.num_tokens // self.return_tokens)
 
     @property
     def is_mostly_empty(self) -> bool:

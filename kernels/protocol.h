@@ -104,10 +104,10 @@ struct Buffer {
 // drop_policy is NONE; weights_buffer is read where it is PROBS. Where a rank has more local experts than num_experts /
 // ep_size, the rest are room for copies, and the shares of all ranks' local experts begin at first_share.
 // once_of is -1, or of a route to ranks, where each counts as one expert and gets a token once at most, an earlier route:
-// that to their experts.
+// that to their experts. An event for rows that come back is for those of return_tokens tokens.
 struct Route {
   int32_t ids_buffer, num_experts, num_local_experts, top_k, num_slots, num_tokens, max_rows, drop_policy;
-  int32_t weights_buffer, first_share, once_of, reserved;
+  int32_t weights_buffer, first_share, once_of, return_tokens;
   double capacity_factor;
 };
 

@@ -26,6 +26,7 @@ from hpmoe import (
 # True is 1 and False is 0 in Python, and neither is a size; what cannot be compared with a name is not one.
 cases("no number", {
     "rows=True": lambda: tile_partition(doubled, rows=True),
+    "returns=0": lambda: overlap_comm(tile_partition(doubled), returns=0),
     "cols of a put=True": lambda: overlap_comm(tile_partition(doubled), cols=True),
     "cols=array": lambda: tile_partition(doubled, cols=np.array([4, 4])),
     "rows above 2**30": lambda: tile_partition(doubled, rows=2**30 + 1),

@@ -363,7 +363,7 @@ class Expansion:
                 owner = rank if op.opcode == "PUT_BACK" else peer
                 place = self.received[op.domain.route][owner][1][task["row"]][0]
             elif kind == tf.ENTRY_TILE:
-                place = entry // plan.top_k // self.flow.tile_rows
+                place = entry // plan.top_k // plan.return_tokens
             add(rank if is_local else peer, event + place, 1)
 
     def awaited(self, rank, t, wait):

@@ -192,8 +192,9 @@ def extent_of(x, rank, extent, index, route):
         return sum(extent == tf.TOKENS or t in tile for t in tokens)
     plan, (rows, slots) = flow.routes[route], x.received[route][rank]
     if extent in (tf.ENTRIES, tf.TILE_ENTRIES):
+        returned = range(index * plan.return_tokens, (index + 1) * plan.return_tokens)
         sent = [entry for r in x.ranks for _, source, entry in x.received[route][r][0] if source == rank]
-        return sum(extent == tf.ENTRIES or entry // plan.top_k in tile for entry in sent)
+        return sum(extent == tf.ENTRIES or entry // plan.top_k in returned for entry in sent)
     if extent == tf.SLOT:
         return len(slots[index][1])
     if extent in (tf.EXPERT, tf.RECEIVED):

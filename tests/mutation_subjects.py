@@ -29,6 +29,8 @@ SUBJECTS = (
     ("moe_ffn", ONE, {"rows": 2, "cols": 2}),
     ("moe_ffn", CHOICES, {"rows": 1, "cols": 2, "signal": "expert"}),
     ("moe_ffn", TWO, {"rows": 1, "cols": 1, "put_cols": 1}),
+    ("moe_ffn", TWO, {"rows": 1, "cols": 2, "returns": 1}),
+    ("moe_ffn", ONE, {"rows": 1, "cols": 2, "returns": 2}),
     ("moe_ffn", SINGLE, {"rows": 2, "cols": 2, "signal": "peer"}),
     ("moe_ffn", PAIRS, {"rows": 1, "cols": 2, "signal": "expert", "order": "sequential"}),
     ("moe_ffn", THREE, {"rows": 2, "cols": 1, "signal": "tile"}),

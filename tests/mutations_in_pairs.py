@@ -214,7 +214,7 @@ def route_of_another_size(rng, flow):
     if not flow.routes:
         return None
     i = int(rng.integers(len(flow.routes)))
-    what = str(rng.choice(["ids", "num_experts", "num_local_experts", "top_k", "num_tokens", "tile_rows", "weights",
-                           "once_of"]))
+    what = str(rng.choice(["ids", "num_experts", "num_local_experts", "top_k", "num_tokens", "tile_rows",
+                           "return_tokens", "weights", "once_of"]))
     plan = dataclasses.replace(flow.routes[i], **{what: getattr(flow.routes[i], what) + int(rng.choice([-1, 1]))})
     return flow.replace(routes=(*flow.routes[:i], plan, *flow.routes[i + 1:]))

@@ -32,6 +32,8 @@ def _odd_buffers(flow):
     if any(buffer.memory >= 0 and (buffer.storage != b or buffer.memory not in roots[:b])
            for b, buffer in enumerate(flow.buffers)):
         return "memory that is not of an earlier buffer"
+    if any((buffer.num_rows is None) != (buffer.route >= 0) for buffer in flow.buffers):
+        return "rows of a buffer's own, and of a route"
     homes = {buffer.memory for buffer in flow.buffers} - {-1}
     if flow.made and any(new.cols != old.cols and (b in homes or new.memory >= 0)
                          for b, (new, old) in enumerate(zip(flow.buffers, flow.made.buffers, strict=True))):
@@ -51,6 +53,8 @@ def _odd_tiles(flow):
     if flow.made and any(new.opcode == "GMM" and new.domain.kind == "tiles" and new.domain.clipped != old.domain.clipped
                          for new, old in zip(flow.ops, flow.made.ops, strict=False)):
         return "products of padding, too, or not, in which the sums of other rows may be rounded otherwise"
+    if any(plan.return_tokens < 1 or plan.return_tokens % flow.tile_rows for plan in flow.routes):
+        return "an event for returned rows of a part of a tile"
     if not np.array_equal(np.sort(flow.peer_order, axis=1), [range(flow.ep_size)] * flow.ep_size):
         return "a rank that is a peer twice, or never"
     return None
@@ -82,7 +86,7 @@ def _reach(flow, op, kind):
     plan = flow.routes[op.domain.route]
     if kind == tf.ENTRY_TILE and op.opcode == "FAN_OUT":
         return flow.routes[plan.once_of].num_slots
-    return plan.num_local_experts if kind == tf.SLOT_EXPERT else max(1, -(-plan.num_tokens // flow.tile_rows))
+    return plan.num_local_experts if kind == tf.SLOT_EXPERT else max(1, plan.num_returns)
 
 
 def _event_exists(flow, tokens, extent, index, mult, route, block):
@@ -98,7 +102,7 @@ def _event_exists(flow, tokens, extent, index, mult, route, block):
     if extent in (tf.REPLICA, tf.REPLICAS):
         return plan.placement is not None and 0 <= index < plan.num_local_experts
     sizes = {tf.RECEIVED: None, tf.ENTRIES: None, tf.SLOT: plan.num_slots, tf.EXPERT: plan.num_local_experts,
-             tf.TILE_ENTRIES: -(-plan.num_tokens // flow.tile_rows), tf.SENT_TO: flow.ep_size, tf.RETURNED_TO: flow.ep_size}
+             tf.TILE_ENTRIES: plan.num_returns, tf.SENT_TO: flow.ep_size, tf.RETURNED_TO: flow.ep_size}
     size = sizes.get(extent, plan.num_local_experts * flow.ep_size)
     return size is None or 0 <= index < size
 

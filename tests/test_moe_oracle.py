@@ -91,6 +91,14 @@ def test_puts_of_some_columns(stage, cols, policy, signal, machine):
     assert_equals_numpy(made(hpmoe.moe_ffn), Layer(ep=3, T=5, E=6, H=7, num_tokens=(5, 0, 3)))
 
 
+@pytest.mark.parametrize("signal", ["tile", "expert"])
+@pytest.mark.parametrize("stage", ["overlap", "queues", "fused"])
+@pytest.mark.parametrize("returns", [1, 2, 3])
+def test_few_events_for_rows_that_come_back(returns, stage, signal):
+    made = stages(rows=1, returns=returns, signal=signal, put_cols=4)[stage]
+    assert_equals_numpy(made(hpmoe.moe_ffn), Layer(ep=3, T=5, E=6, H=7, num_tokens=(5, 0, 3)))
+
+
 @pytest.mark.parametrize("rows, cols", [(1, 1), (1, 100), (3, 2), (4, 4), (100, 1), (128, 256)])
 def test_every_tile_size(rows, cols):
     assert_equals_numpy(fused(rows=rows, cols=cols)(hpmoe.moe_ffn), Layer(ep=2, T=5, E=6, K=3))

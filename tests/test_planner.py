@@ -126,12 +126,13 @@ def test_rules_are_expanded_in_the_order_of_the_tasks():
               for u in range(first, first + units) for j in range(max(1, peers)) for c in range(cols)]
     rules = sorted((tuple(int(n) for n in (op, *np.sort(rng.integers(sizes[op][3] + 1, size=2)),
                                            rng.integers(-1, sizes[op][4]),
-                                           *rng.integers(3, size=7))) for op in rng.integers(len(sizes), size=40)),
+                                           rng.integers(3), rng.integers(1, 4), *rng.integers(3, size=6)))
+                    for op in rng.integers(len(sizes), size=40)),
                    key=lambda rule: rule[0])
     waits, signals = [], []
     for t, (op, u, j, c) in enumerate(places):
-        rows = [(t, event + u * by_unit + u // sizes[op][4] * by_expert + j * by_peer, kind, amount, remote)
-                for o, low, high, block, event, by_unit, by_expert, by_peer, kind, amount, remote in rules
+        rows = [(t, event + int(u / units) * by_unit + u // sizes[op][4] * by_expert + j * by_peer, kind, amount, remote)
+                for o, low, high, block, event, units, by_unit, by_expert, by_peer, kind, amount, remote in rules
                 if o == op and low <= c < high and block in (-1, u % sizes[op][4])]
         signals += rows
         waits += sorted({row[:3] for row in rows})

@@ -19,7 +19,7 @@ from hpmoe.workload import imbalanced_ids
 LAYER = Layer(ep=2, T=24, H=16, I=8, E=4, K=2)
 MACHINE = SMALL_NPU.replace(tile_rows=8, tile_cols=8)
 SPACE = {"rows": (8, 4), "cols": (8, 16), "order": ("ratr",), "policy": ("critical_path", "round_robin"),
-         "put_cols": (None,), "dedup": (False,)}
+         "put_cols": (None,), "returns": (None,), "dedup": (False,)}
 module = sys.modules["hpmoe.tuning.tune"]
 
 
@@ -48,7 +48,7 @@ def test_the_choice_is_the_fastest_trial_and_its_time_that_of_its_taskflow(direc
     tuned = tune(direction=direction)
     assert tuned.best.us == min(t.us for t in tuned.trials) <= tuned.trials[0].us and tuned.why_ended == EXHAUSTED
     assert str(tuned.trials[0]) == ("dedup=False, policy=critical_path, signal=tile, order=ratr, rows=8, cols=8, "
-                                     "put_cols=None")
+                                     "put_cols=None, returns=None")
     assert len(set(t.settings for t in tuned.trials)) == len(tuned.trials) > 5
     if direction == "forward":
         flow = tuned(moe_ffn).function.lower(*avals(), mesh=Mesh(2))

@@ -32,17 +32,19 @@ ORDERS: dict[str, Order] = {"ratr": ratr, "sequential": sequential}
 
 
 def _check(order: str | Order = "ratr", signal: str = "tile",
-           cols: int | Literal["auto"] | None = None) -> None:
+           cols: int | Literal["auto"] | None = None, returns: int | None = None) -> None:
     check_argument(callable(order) or is_name(order, ORDERS), "overlap_comm", "order", repr(order),
                    "\"ratr\", \"sequential\" or a function (rank, ep_size) -> destinations")
     check_argument(is_name(signal, SIGNALS), "overlap_comm", "signal", repr(signal), f"one of {', '.join(SIGNALS)}")
     check_argument(cols is None or is_name(cols, ("auto",)) or is_int(cols), "overlap_comm", "cols", repr(cols),
                    "an int in 1..2**30, \"auto\" or None")
+    check_argument(returns is None or is_int(returns), "overlap_comm", "returns", repr(returns),
+                   "an int in 1..2**30 or None")
 
 
 @transform(requires="tiles", once=True, check=_check)
 def overlap_comm(flow: Taskflow, *, order: str | Order = "ratr", signal: str = "tile",
-                 cols: int | Literal["auto"] | None = None) -> Taskflow:
+                 cols: int | Literal["auto"] | None = None, returns: int | None = None) -> Taskflow:
     """Turns collectives into one-sided put + signal tile tasks on the vector side, so that they overlap the rest.
 
     Rewrite:
@@ -64,6 +66,8 @@ def overlap_comm(flow: Taskflow, *, order: str | Order = "ratr", signal: str = "
         cols: columns that one put moves; whole rows where None. Several workers share a transfer that is cut, so that rows
             arrive sooner, for more tasks. "auto" cuts where a worker of the machine that tile_partition was told would be
             long at it, the less the more puts there are.
+        returns: in how many events rows that come back are counted, each for as many tiles of tokens; one for each tile
+            where None. A put back signals each event that it has rows of: with few, it is sooner done.
 
     Raises:
         ArgumentError: an option is none of these.
@@ -76,6 +80,7 @@ def overlap_comm(flow: Taskflow, *, order: str | Order = "ratr", signal: str = "
     """
     peer_order = _peer_order(ORDERS.get(order, order) if isinstance(order, str) else order, flow.ep_size)
     ops: list[TileOp] = []
+    flow = flow.replace(routes=tuple(_with_returns(flow, plan, returns) for plan in flow.routes))
     for op in flow.ops:
         if op.moves_copies:
             ops.append(_copies(flow, op))
@@ -94,6 +99,12 @@ def _peer_order(order: Order, ep_size: int) -> np.ndarray:
                                  f"0..{ep_size - 1} once")
         rows[rank] = row
     return rows
+
+
+def _with_returns(flow: Taskflow, plan: RoutePlan, returns: int | None) -> RoutePlan:
+    """The route with so many events for rows that come back, or one for each tile of tokens."""
+    tiles = -(-plan.num_tokens // flow.tile_rows)
+    return dataclasses.replace(plan, return_tokens=max(1, -(-tiles // (returns or tiles or 1))) * flow.tile_rows)
 
 
 def _copies(flow: Taskflow, op: TileOp) -> TileOp:

@@ -107,7 +107,7 @@ class Layer:
         """The persistent kernel; expert_barrier gets signals for each expert, as the policy it is modelled on."""
         machine = machine or self.machine
         comm = {"signal": "expert", **comm} if policy == "expert_barrier" else comm
-        comm = {"cols": "auto", **comm} if self.tuned else comm
+        comm = {"cols": "auto", "returns": 2, **comm} if self.tuned else comm
         flow = hpmoe.overlap_comm.apply_to(self.tiles, **comm)
         return hpmoe.simulate(hpmoe.assign_queues.apply_to(flow, machine=machine, policy=policy), routing=self.ids)
 

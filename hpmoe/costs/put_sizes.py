@@ -33,9 +33,9 @@ def likely_put_cols(flow: tf.Taskflow, op: tf.TileOp, machine: Machine) -> int |
     rows = min(flow.tile_rows, plan.likely_rows / (plan.num_local_experts * flow.ep_size))
     us = rows * sent.row_bytes / link_rate(machine, flow.ep_size)
     parts = min(us / PUT_US, max(min(most, puts / (plan.num_slots * num_peers_of(plan))) for most, puts in PARTS))
-    if op.opcode == "ALL_TO_ALL_BACK":  # a signal for each tile of tokens that rows of one expert are of
-        tiles = min(-(-plan.num_tokens // flow.tile_rows), rows * plan.num_experts / (plan.top_k * flow.tile_rows))
-        parts = min(parts, SIGNAL_SHARE * us / (max(1.0, tiles) * max(machine.signal_us, 1e-9)))
+    if op.opcode == "ALL_TO_ALL_BACK":  # a signal for each event that rows of one expert are counted in
+        returns = min(plan.num_returns, rows * plan.num_experts / (plan.top_k * plan.return_tokens))
+        parts = min(parts, SIGNAL_SHARE * us / (max(1.0, returns) * max(machine.signal_us, 1e-9)))
     made = [made.tile_cols for made in flow.ops if op.operands[1].buffer in (a.buffer for a in made.outputs)]
     least = max([LEAST_COLS, *made])
     cols = None if parts < 2 else -(-sent.cols // int(parts) // least) * least

@@ -97,6 +97,6 @@ int hpmoe_renumber_signals(const HpmoeSignal* rows, int64_t num_rows, const int3
   return guarded([&] { *num_left = hpmoe::renumber_signals(rows, num_rows, number, num_events, out); });
 }
 
-int32_t hpmoe_planner_abi_version(void) { return 6; }
+int32_t hpmoe_planner_abi_version(void) { return 7; }
 
 }  // extern "C"

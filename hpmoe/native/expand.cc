@@ -21,7 +21,7 @@ struct ByColumn {
 
   ByColumn(const HpmoeGrid& grid, const HpmoeRule* first, const HpmoeRule* last) : of_column(grid.num_cols) {
     for (const HpmoeRule* rule = first; rule != last; ++rule) {
-      if (rule->first_col < 0 || rule->last_col > grid.num_cols) throw BadTable();
+      if (rule->first_col < 0 || rule->last_col > grid.num_cols || rule->units < 1) throw BadTable();
       for (int32_t c = rule->first_col; c < rule->last_col; ++c) of_column[c].push_back(rule);
     }
   }
@@ -51,7 +51,8 @@ int64_t expand(const HpmoeGrid* grids, int64_t num_ops, const HpmoeRule* rules, 
           const int64_t begin = count;
           for (const HpmoeRule* r : of_column) {
             if (r->block >= 0 && unit % grid.blocks != r->block) continue;
-            const int32_t event = r->event + unit * r->by_unit + unit / grid.blocks * r->by_expert + peer * r->by_peer;
+            const int32_t event =
+                r->event + unit / r->units * r->by_unit + unit / grid.blocks * r->by_expert + peer * r->by_peer;
             if (count == room) throw BadTable();
             rows[count++] = make_row(*r, task, event, rows);
           }

@@ -90,12 +90,12 @@ struct HpmoeGrid {
 };
 
 // Tasks of column tiles [first_col, last_col) of an op, those of one block of each expert where `block` is not -1, wait for
-// or signal the event event + unit * by_unit + unit / blocks * by_expert + peer * by_peer. Amount and remote of signals.
+// or signal the event event + unit / units * by_unit + unit / blocks * by_expert + peer * by_peer. Amount and remote of signals.
 struct HpmoeRule {
-  int32_t op, first_col, last_col, block, event, by_unit, by_expert, by_peer, kind, amount, remote;
+  int32_t op, first_col, last_col, block, event, units, by_unit, by_expert, by_peer, kind, amount, remote;
 };
 
-static_assert(sizeof(HpmoeGrid) == 20 && sizeof(HpmoeRule) == 44, "rows of GRID and RULE");
+static_assert(sizeof(HpmoeGrid) == 20 && sizeof(HpmoeRule) == 48, "rows of GRID and RULE");
 
 // What rules sorted by op say, row by row in the order of the tasks: waits of a task sorted and each once, signals in the
 // order of the rules. There is room for `room` rows; writes how many there are.

@@ -14,13 +14,14 @@ from hpmoe import taskflow as tf
 from hpmoe.native.loading import find_library, load_library
 
 FOLDER = Path(__file__).parent
-ABI_VERSION = 6
+ABI_VERSION = 7
 OUT_OF_MEMORY = 1
 # Rows of HpmoeDealt, HpmoeGrid and HpmoeRule of planner.h.
 DEALT = np.dtype([("first_queue", "i4"), ("num_queues", "i4")])
 GRID = np.dtype([(name, "i4") for name in ("first_unit", "num_units", "num_peers", "num_cols", "blocks")])
 RULE = np.dtype([(name, "i4") for name in (
-    "op", "first_col", "last_col", "block", "event", "by_unit", "by_expert", "by_peer", "kind", "amount", "remote")])
+    "op", "first_col", "last_col", "block", "event", "units", "by_unit", "by_expert", "by_peer", "kind", "amount",
+    "remote")])
 
 
 class _Flow(ctypes.Structure):

@@ -119,7 +119,8 @@ class Before:
         if kind == tf.SLOT_EXPERT:
             return row <= self.facts.slots.get(route, -1) and self.expert_of(route, row) == offset
         if kind == tf.ENTRY_TILE:
-            is_told = op.opcode == "ALL_TO_ALL_BACK" and offset <= self.facts.tiles
+            first = self.order.first_tile(route, offset)
+            is_told = op.opcode == "ALL_TO_ALL_BACK" and first <= self.facts.tiles
             return is_told or self._is_of_last_tokens(op, row, offset)
         if op.opcode == "NOTIFY":
             return self.order.has_rows(self.facts, route, row) if row >= 0 else route in self.facts.slots
@@ -129,14 +130,15 @@ class Before:
             return route in self.facts.slots
         return op.domain.kind == "tiles" and (not op.domain.clipped or row <= self.facts.tiles)
 
-    def _is_of_last_tokens(self, op: tf.TileOp, slot: int, tile: int) -> bool:
+    def _is_of_last_tokens(self, op: tf.TileOp, slot: int, returned: int) -> bool:
         """Whether a lone rank's slot is so far behind the first of its expert that its rows, each of another token and in
-        their order, are of tokens of the last tile."""
-        flow, facts, route, first = self.order.flow, self.facts, op.domain.route, slot - tile
+        their order, are of tokens of the last event for returned rows."""
+        flow, facts, route = self.order.flow, self.facts, op.domain.route
+        first = slot - self.order.first_tile(route, returned)
         if op.opcode != "PUT_BACK" or first < 0 or slot > facts.slots.get(route, -1):
             return False
         plan, expert = flow.routes[route], self.order.expert_of(facts, route, slot)
-        is_last = tile == -(-plan.num_tokens // flow.tile_rows) - 1 and plan.tile_rows == flow.tile_rows
+        is_last = returned == plan.num_returns - 1 and plan.tile_rows == flow.tile_rows
         return is_last and expert is not None and self.order.expert_of(facts, route, first) == expert
 
     def _moves_sent(self, op: tf.TileOp, task: Task, expert: int | None) -> bool:

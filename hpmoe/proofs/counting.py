@@ -85,9 +85,9 @@ class Counting:
             return tiles and [("tile", i) for i in tiles]
         plan, peers = self.flow.routes[route], range(self.flow.ep_size)
         if extent in (tf.ENTRIES, tf.TILE_ENTRIES):
-            tiles = self._entry_tiles(plan)
-            tiles = list(tiles) if extent == tf.ENTRIES else self._at(index, tiles)
-            return tiles and [("entries", route, i) for i in tiles]
+            returns = range(plan.num_returns)
+            chosen = list(returns) if extent == tf.ENTRIES else self._at(index, returns)
+            return chosen and [("entries", route, i) for i in chosen]
         if extent == tf.SLOT:
             slots = self._at(index, range(plan.num_slots))
             return slots and [("slot", route, s, e) for s, e in self._cells(plan) if s == index]
@@ -112,8 +112,10 @@ class Counting:
     def _at(index: int, among: range) -> list[int] | None:
         return [index] if index in among else None
 
-    def _entry_tiles(self, plan: tf.RoutePlan) -> range:
-        return range(-(-plan.num_tokens // self.flow.tile_rows))
+    def _tiles_of(self, plan: tf.RoutePlan, returned: int) -> range:
+        """The tiles of tokens whose rows one event for returned rows counts."""
+        first, last = (min(i * plan.return_tokens, plan.num_tokens) for i in (returned, returned + 1))
+        return range(first // self.flow.tile_rows, -(-last // self.flow.tile_rows))
 
     @staticmethod
     def _cells(plan: tf.RoutePlan) -> list[tuple[int, int]]:
@@ -197,13 +199,13 @@ class Counting:
         """Entries that come back to this rank."""
         if kind == tf.SLOT_EXPERT:
             return None
-        tiles = self._entry_tiles(plan) if kind == tf.STATIC else [offset]
+        returns = range(plan.num_returns) if kind == tf.STATIC else [offset]
         if op.opcode == "ALL_TO_ALL_BACK":
-            return {("entries", op.domain.route, i): 1 for i in tiles}
+            return {("entries", op.domain.route, i): 1 for i in returns}
         if op.opcode == "PUT_BACK":
-            return {("back", op.domain.route, i, row, k): 1 for i in tiles for k in peers}
+            return {("back", op.domain.route, i, row, k): 1 for i in returns for k in peers}
         experts = range(plan.num_local_experts) if row < 0 else [row]
-        return {("told", op.domain.route, i, e, k): 1 for i in tiles for e in experts for k in peers}
+        return {("told", op.domain.route, i, e, k): 1 for i in returns for e in experts for k in peers}
 
     # One way to write each sum.
 
@@ -255,11 +257,12 @@ class Counting:
             parts = [self._part("to", route, s, e, j) for s, e in self._cells(plan) for j in range(self.flow.ep_size)]
             pivot = next(p for p in parts if p[0] == "to")
             self._eliminate(total, pivot, [p for p in parts if p != pivot],
-                            {("entries", route, i): 1 for i in self._entry_tiles(plan)})
+                            {("entries", route, i): 1 for i in range(plan.num_returns)})
         for _, route, i in [k for k in total if k[0] == "entries"]:
             plan = self.flow.routes[route]
-            if plan.capacity is None and plan.once_of < 0 and i in self.tiles:
-                self._eliminate(total, ("entries", route, i), (), {("tile", i): plan.top_k})
+            tiles = self._tiles_of(plan, i)
+            if plan.capacity is None and plan.once_of < 0 and len(tiles) and tiles[-1] in self.tiles:
+                self._eliminate(total, ("entries", route, i), (), {("tile", tile): plan.top_k for tile in tiles})
         return total
 
     def _on_one_rank(self, total: Sum) -> Sum:
@@ -267,7 +270,8 @@ class Counting:
         if self.flow.ep_size > 1:
             return total
         for route, plan in enumerate(self.flow.routes):
-            if plan.capacity is None and plan.once_of < 0 and len(self._entry_tiles(plan)) == len(self.tiles) > 0:
+            num_tiles = -(-plan.num_tokens // self.flow.tile_rows)
+            if plan.capacity is None and plan.once_of < 0 and num_tiles == len(self.tiles) > 0:
                 share = {("slot", route, s, e): Fraction(1, plan.top_k) for s, e in self._cells(plan)}
                 self._eliminate(total, ("tile", 0), [("tile", i) for i in self.tiles[1:]], share)
         return total

@@ -179,8 +179,10 @@ def _room(b: int, buffers: Sequence[tf.Buffer], accesses: Sequence[tuple[tf.Tile
     return room
 
 
-def route_essence(plan: tf.RoutePlan) -> tuple[tf.RoutePlan, int]:
-    """The route without weights that decide nothing, and its slots in place of their rows, which the taskflow says."""
+def route_essence(plan: tf.RoutePlan, counts_returns: bool) -> tuple[tf.RoutePlan, int]:
+    """The route without weights that decide nothing, and its slots in place of their rows, which the taskflow says; the
+    tokens of an event for returned rows where there are such events, as far as a rank has them."""
     is_cut = min(plan.tile_rows, plan.num_local_experts, plan.num_experts) > 0
     num_slots = plan.num_slots if is_cut else -1
-    return dataclasses.replace(plan, tile_rows=0, weights=plan.weights if plan.drops_by_weight else -1), num_slots
+    weights, tokens = plan.weights if plan.drops_by_weight else -1, min(plan.return_tokens, max(1, plan.num_tokens))
+    return dataclasses.replace(plan, tile_rows=0, weights=weights, return_tokens=tokens if counts_returns else 0), num_slots

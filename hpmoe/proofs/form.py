@@ -33,6 +33,20 @@ def check_form(flow: tf.Taskflow) -> None:
     for name, cls in CLASSES:
         for x in [x for x in getattr(flow, name) if not isinstance(x, cls)][:1]:
             raise VerifyError(f"verify: one of {name} is of type {type(x).__name__}; it must be of {cls.__name__}")
+    _check_rows(flow)
+
+
+def _check_rows(flow: tf.Taskflow) -> None:
+    """A buffer has rows of its own or of a route, whose events for returned rows are of whole tiles of tokens."""
+    for b, buffer in enumerate(flow.buffers):
+        if (buffer.num_rows is None) != (buffer.route >= 0):
+            raise VerifyError(f"verify: buffers[{b}] has num_rows {buffer.num_rows} and route {buffer.route}; its rows "
+                              "must be of one of the two")
+    tile_rows = (flow.made or flow).tile_rows
+    for i, plan in enumerate(flow.routes):
+        if plan.return_tokens < 1 or plan.return_tokens % max(1, tile_rows):
+            raise VerifyError(f"verify: routes[{i}] has events for what comes back of {plan.return_tokens} tokens; they "
+                              f"must be whole tiles of {tile_rows}")
 
 
 def check_sizes(flow: tf.Taskflow) -> None:

@@ -17,6 +17,7 @@ def over_what_it_was_made_for(flow: tf.Taskflow) -> tf.Taskflow:
     nobody asks for, and in the memory and the rows of buffers: those are judged as they are now."""
     changes = {}
     is_anywhere = not flow.queues or flow.machine.unified  # whether a task may be in any queue
+    counts_returns = bool((flow.events["extent"] == tf.TILE_ENTRIES).any())
     for name in [f.name for f in dataclasses.fields(tf.Made)] if flow.made is not None else ():
         new, old = getattr(flow, name), getattr(flow.made, name)
         if new is old or new == old:
@@ -27,7 +28,7 @@ def over_what_it_was_made_for(flow: tf.Taskflow) -> tf.Taskflow:
                               "hpmoe.taskflow.rebuild")
         if not all(map(_is_of_kind, new, old)):
             _refuse(name, new, old, [_is_of_kind(*pair) for pair in zip(new, old, strict=True)].index(False))
-        mine, theirs = (_essences(f, name, is_anywhere) for f in (flow, flow.made))
+        mine, theirs = (_essences(f, name, is_anywhere, counts_returns) for f in (flow, flow.made))
         if name == "ops":
             mine = _without_padding(flow, mine, theirs)
         for i in [i for i, (x, y) in enumerate(zip(mine, theirs, strict=True)) if x != y][:1]:
@@ -75,12 +76,12 @@ def _without_padding(flow: tf.Taskflow, mine: list[tf.TileOp], theirs: list[tf.T
     return [theirs[i] if is_free(i) else op for i, op in enumerate(mine)]
 
 
-def _essences(flow: tf.Taskflow | tf.Made, name: str, is_anywhere: bool) -> list:
+def _essences(flow: tf.Taskflow | tf.Made, name: str, is_anywhere: bool, counts_returns: bool) -> list:
     if name == "ops":
         ops = [op_essence(op, flow.buffers, flow.routes) for op in flow.ops]
         return [op.replace(unit="") for op in ops] if is_anywhere else ops
     if name == "buffers":
         return [buffer_essence(b, flow) for b in range(len(flow.buffers))]
     if name == "routes":
-        return [route_essence(plan) for plan in flow.routes]
+        return [route_essence(plan, counts_returns) for plan in flow.routes]
     return getattr(flow, name)

@@ -60,6 +60,10 @@ class Order:
         places = np.unique(np.nonzero(order[order[:, peer]] == np.arange(len(order))[:, None])[1])
         return int(places[0]) if len(places) == 1 else None
 
+    def first_tile(self, route: int, returned: int) -> int:
+        """The first tile of tokens whose rows an event for returned rows counts."""
+        return returned * self.flow.routes[route].return_tokens // self.flow.tile_rows
+
     def waits_of(self, task: int) -> list[Wait]:
         return self._waits.get(task, [])
 

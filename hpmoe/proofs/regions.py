@@ -63,8 +63,8 @@ class _Regions:
                       f"{len(self.buffers)}")
         root = self.buffers[buffer.storage]
         self._require(root.storage == buffer.storage, f"{name} is a view of {root.name}, itself a view")
-        self._require(-1 <= buffer.route < len(self.routes) and (buffer.num_rows is None) == (buffer.route >= 0),
-                      f"{name} has {buffer.num_rows} rows of route {buffer.route}")
+        self._require(-1 <= buffer.route < len(self.routes), f"{name} has rows of route {buffer.route}; there are "
+                      f"{len(self.routes)}")
         self._require(buffer.cols >= 1 and (buffer.num_rows or 0) >= 0,
                       f"{name} has {buffer.num_rows} rows of {buffer.cols} columns")
         same = (buffer.num_rows, buffer.cols) == (root.num_rows, root.cols) if root.route >= 0 or buffer.route >= 0 else \

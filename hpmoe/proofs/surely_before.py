@@ -203,7 +203,7 @@ class Proof(Order):
             return
         is_own, peers, local = self.is_for_itself(signal.task), self.peers_of(signal.task), signal.remote == tf.LOCAL
         if op.opcode in TRANSFERS and (is_own or local != (direction(op) == "back")):
-            facts.tiles = max(facts.tiles, offset if kind == tf.ENTRY_TILE else 0)
+            facts.tiles = max(facts.tiles, self.first_tile(op.domain.route, offset) if kind == tf.ENTRY_TILE else 0)
             if not is_own:
                 return
         if op.opcode == "PUT_BACK" and local and len(peers) == 1:

@@ -91,7 +91,8 @@ class _Derivation:
         is_whole = all(self.buffers[a.buffer].cols == self.buffers[storage].cols for a in accesses)
         parts = part_cols(op, accesses, writers, self.buffers[storage].cols) if is_whole else None
         for tasks, columns in self._column_sets(index, accesses, self.buffers[storage].cols, parts):
-            block = self.events.of(Region(storage, "expert" if by_expert else unit, columns))
+            region = Region(storage, "expert" if by_expert else unit, columns)
+            block = self.events.of(region)
             if unit == "copies" and op.domain.kind not in ("slots", "experts"):
                 for event in range(block.size):
                     self.tables.wait(tasks, block.first + event)
@@ -99,7 +100,7 @@ class _Derivation:
                 self.tables.wait(tasks, block.first, tf.SLOT_EXPERT)
             else:
                 self.tables.wait(tasks, block.first, by_unit=int(unit in ("slot", "tile", "block")),
-                                 by_expert=int(unit in ("expert", "copies")))
+                                 by_expert=int(unit in ("expert", "copies")), units=self.events.units_of(region))
 
     def _column_sets(self, index: int, accesses: list[tf.Access], total: int,
                      parts: int | None) -> Iterator[tuple[Tasks, Columns]]:

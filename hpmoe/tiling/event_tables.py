@@ -68,15 +68,16 @@ class Tables:
         return op.domain.size * max(1, op.num_peers) * tasks.num_tiles
 
     def wait(self, tasks: Tasks, event: int, kind: int = tf.STATIC, *, by_unit: int = 0, by_expert: int = 0,
-             by_peer: int = 0) -> None:
-        """Task of unit u (block u // blocks of its expert) and peer j waits for event + u by_unit + ... + j by_peer."""
+             by_peer: int = 0, units: int = 1) -> None:
+        """Task of unit u (block u // blocks of its expert) and peer j waits for event + u // units by_unit + ..."""
         self.num_waits += self.count(tasks)
-        self.waits += [(tasks.op, *run, tasks.block, event, by_unit, by_expert, by_peer, kind, 0, 0) for run in tasks.tiles]
+        self.waits += [(tasks.op, *run, tasks.block, event, units, by_unit, by_expert, by_peer, kind, 0, 0)
+                       for run in tasks.tiles]
 
     def signal(self, tasks: Tasks, event: int, kind: int = tf.STATIC, *, by_unit: int = 0, by_peer: int = 0,
                amount: int = tf.ROWS, remote: int = tf.LOCAL) -> None:
         self.num_signals += self.count(tasks)
-        self.signals += [(tasks.op, *run, tasks.block, event, by_unit, 0, by_peer, kind, amount, remote)
+        self.signals += [(tasks.op, *run, tasks.block, event, 1, by_unit, 0, by_peer, kind, amount, remote)
                          for run in tasks.tiles]
 
     def finish(self) -> tuple[np.ndarray, np.ndarray, np.ndarray, tuple[tf.EventBlock, ...]]:

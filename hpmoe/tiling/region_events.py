@@ -11,6 +11,7 @@ from hpmoe.intervals import Interval, joined
 from hpmoe.tiling.event_tables import Counted, Tables, Tasks
 from hpmoe.tiling.lifetimes import Release
 
+RETURNS = ("PUT_BACK", "ALL_TO_ALL_BACK")
 Columns = tuple[Interval, ...]
 Writers = list[tuple[int, Tasks]]  # operations that write a region, and which of their tasks do
 
@@ -38,6 +39,12 @@ class RegionEvents:
         for i, op in enumerate(ops):
             for storage in dict.fromkeys(buffers[a.buffer].storage for a in op.outputs):
                 self.writers.setdefault(storage, []).append(i)
+
+    def units_of(self, region: Region) -> int:
+        """For how many consecutive units there is one event."""
+        writer = self.ops[self.writers[region.storage][0]]
+        is_back = region.unit == "tile" and writer.opcode in RETURNS
+        return self.routes[writer.domain.route].return_tokens // self.tile_rows if is_back else 1
 
     def of(self, region: Region) -> tf.EventBlock:
         """The events of a region, one for each unit."""
@@ -81,7 +88,7 @@ class RegionEvents:
         route, one = writer.domain.route, np.zeros(1, int)
         if writer.opcode == "FAN_OUT" and self.buffers[writer.operands[0].buffer].storage == region.storage:
             route = self.routes[route].once_of
-        back = writer.opcode in ("PUT_BACK", "ALL_TO_ALL_BACK")
+        back = writer.opcode in RETURNS
         if region.unit == "count":
             return tf.ONE, one, -1
         if region.unit == "block":
@@ -94,7 +101,7 @@ class RegionEvents:
         if region.unit == "slot":
             return tf.SLOT, np.arange(self.routes[route].num_slots), route
         if region.unit == "tile" and back:
-            return tf.TILE_ENTRIES, np.arange(-(-self.routes[route].num_tokens // self.tile_rows)), route
+            return tf.TILE_ENTRIES, np.arange(self.routes[route].num_returns), route
         if region.unit == "tile":
             return (tf.TILE if writer.domain.clipped else tf.STATIC_TILE), np.arange(writer.domain.size), -1
         if back:

@@ -82,7 +82,8 @@ class Tiler:
         likely = eqn.params.get("likely_rows") or most or aval.likely_rows
         self.routes.append(tf.RoutePlan(self.buffer_of[ids], aval.num_experts, aval.num_local_experts, aval.top_k,
                                         aval.num_tokens, most or aval.max_rows, likely, self.tile_rows, aval.ep_size,
-                                        aval.capacity, *(self.buffer_of[w] for w in weights), placement=aval.placement))
+                                        self.tile_rows, aval.capacity, *(self.buffer_of[w] for w in weights),
+                                        placement=aval.placement))
 
     def _plan_route_to_ranks(self, experts: RouteAval, ranks: RouteAval) -> None:
         """No more rows than the experts' ranks receive, and no token twice."""

@@ -18,7 +18,7 @@ from hpmoe.transforms.overlap_comm import ORDERS, SIGNALS, overlap_comm
 from hpmoe.transforms.tile_partition import tile_partition
 
 # Of which transform's option each is: dedup says whether deduplicate_rows is applied, put_cols is overlap_comm's cols.
-NAMES = ("dedup", "policy", "signal", "order", "rows", "cols", "put_cols")
+NAMES = ("dedup", "policy", "signal", "order", "rows", "cols", "put_cols", "returns")
 
 
 def space_of(program: Program, machine: Machine, ep_size: int, given: Mapping[str, Sequence[Any]]) -> dict[str, list[Any]]:
@@ -28,7 +28,7 @@ def space_of(program: Program, machine: Machine, ep_size: int, given: Mapping[st
         "policy": list(POLICIES), "rows": [rows, "auto", rows // 2, rows // 4, rows // 8, 2 * rows],
         "cols": [cols, "auto", cols // 2, cols // 4, 2 * cols]}
     if any(isinstance(e.outputs[0].aval, RouteAval) for e in program.equations):
-        values["signal"], values["put_cols"] = list(SIGNALS), [None, "auto"]
+        values["signal"], values["put_cols"], values["returns"] = list(SIGNALS), [None, "auto"], [None, 2]
         if ep_size > 1:
             values["order"] = list(ORDERS)
     if can_deduplicate(program):
@@ -48,8 +48,8 @@ def transforms_of(settings: Mapping[str, Any], machine: Machine) -> list[functoo
     """The transforms of a chain up to its queues."""
     once = [functools.partial(deduplicate_rows)] if settings.get("dedup") else []
     tiles = functools.partial(tile_partition, rows=settings["rows"], cols=settings["cols"], machine=machine)
-    comm = {option: settings[name] for name, option in (("order", "order"), ("signal", "signal"), ("put_cols", "cols"))
-            if name in settings}
+    comm = {option: settings[name] for name, option in (("order", "order"), ("signal", "signal"), ("put_cols", "cols"),
+                                                        ("returns", "returns")) if name in settings}
     overlap = [functools.partial(overlap_comm, **comm)] if comm else []
     return [*once, tiles, *overlap, functools.partial(assign_queues, machine=machine, policy=settings["policy"])]
 

@@ -52,7 +52,8 @@ def tune(f: Callable[..., Any], *args: Any, machine: Machine | None = None, mesh
             perfectly balanced. Weights that decide what is dropped are those in `args` or, where not all arrays are given,
             all equal.
         space: other values to try of some settings, the first one as default: "rows", "cols" of tile_partition, "order",
-            "signal", "put_cols" of overlap_comm, "policy" of assign_queues, "dedup" with or without deduplicate_rows.
+            "signal", "put_cols", "returns" of overlap_comm, "policy" of assign_queues, "dedup" with or without
+            deduplicate_rows.
         budget_s: seconds after which no other trial begins; the first is always made.
         max_trials: most trials; with it, and time enough, the choice does not depend on how fast this computer is.
         verbose: say on stderr what is tried, also where that is no terminal.

@@ -236,7 +236,10 @@ class Prologue {
       case Extent::EXPERT: return routing->expert_rows(me, index);
       case Extent::RECEIVED: return routing->received(me);
       case Extent::ENTRIES: return routing->kept_entries();
-      case Extent::TILE_ENTRIES: return routing->kept_entries(index * tile_rows, tile);
+      case Extent::TILE_ENTRIES: {
+        const int32_t tokens = routing->route().return_tokens;
+        return routing->kept_entries(index * tokens, cut(num_tokens, static_cast<int64_t>(index) * tokens, tokens).rows);
+      }
       case Extent::SENT_TO: return routing->sent_to(me, rank_.image.peer(me, index));
       case Extent::RETURNED_TO: return routing->sent_to(rank_.image.peer(me, index), me);
       case Extent::SENT_TO_EXPERT:

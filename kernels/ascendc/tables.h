@@ -12,9 +12,9 @@ namespace hpmoe {
 // The words of protocol.h's Route that a device needs: it has no double precision.
 struct RouteWords {
   int32_t ids_buffer, num_experts, num_local_experts, top_k, num_slots, num_tokens, max_rows, drop_policy;
-  int32_t weights_buffer, first_share, once_of;
+  int32_t weights_buffer, first_share, once_of, return_tokens;
 };
-static_assert(offsetof(RouteWords, once_of) == offsetof(Route, once_of), "the first words of a Route");
+static_assert(offsetof(RouteWords, return_tokens) == offsetof(Route, return_tokens), "the first words of a Route");
 
 // Whether a rank may send fewer entries than it has.
 HPMOE_DEVICE inline bool drops(const RouteWords& route) {

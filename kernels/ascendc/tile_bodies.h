@@ -60,7 +60,8 @@ __aicore__ inline void signal_fans(CubeUnit&, const Frame&, const Counters&, int
 // One signal for each run of entries of one token tile.
 __aicore__ inline void signal_tiles(VectorUnit& unit, const Frame& frame, const Segment& segment, const Counters& counters,
                                     int32_t target, int32_t event) {
-  const int32_t tile_entries = frame.routing.route().top_k * frame.rank->image.header().tile_rows;
+  const RouteWords& route = frame.routing.route();
+  const int32_t return_entries = route.top_k * route.return_tokens;
   const uint64_t list = address_on(frame.rank->args.tables, segment.source) +
                         static_cast<uint64_t>(frame.routing.tables().entries + segment.first_entry) * sizeof(int32_t);
   int32_t tile = -1, rows = 0;
@@ -68,7 +69,7 @@ __aicore__ inline void signal_tiles(VectorUnit& unit, const Frame& frame, const 
     const int32_t count = least(kMaxEntries, segment.rows - first);
     const AscendC::LocalTensor<int32_t> entries = unit.read_entries(list + first * sizeof(int32_t), count);
     for (int32_t i = 0; i < count; ++i) {
-      const int32_t next = entries.GetValue(i) / tile_entries;
+      const int32_t next = entries.GetValue(i) / return_entries;
       if (next != tile && rows > 0) {
         unit.add_to_counter(address_on(counters.address(event + tile), target), rows);
         rows = 0;

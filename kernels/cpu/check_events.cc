@@ -45,10 +45,10 @@ const char* check_signal(const Op& op, const Signal& signal) {
   return nullptr;
 }
 
-// The units that a row may arrive in: tiles of tokens, or slots of experts.
+// The events that a row may arrive at: of as many tokens each, or of slots of experts.
 int64_t num_arrivals(const Image& image, const Op& op, const Route& route) {
   if (static_cast<Opcode>(op.opcode) == Opcode::FAN_OUT) return image.routes[route.once_of].num_slots;
-  return ceil_div(route.num_tokens, image.header->tile_rows);
+  return ceil_div(route.num_tokens, route.return_tokens);
 }
 
 // Whether every counter that a wait or signal of a task can lead to exists.

@@ -57,7 +57,7 @@ template <class Visit>
 void for_each_segment_signal(const Frame& frame, const Segment& segment, Visit visit) {
   if (segment.rows == 0) return;
   const Image& image = frame.image;
-  const int32_t top_k = frame.routing->top_k(), tile_rows = image.header->tile_rows;
+  const int64_t return_entries = int64_t{frame.routing->top_k()} * image.routes[frame.op.route].return_tokens;
   for (const Signal& signal : image.signals_of(frame.task)) {
     if (static_cast<Amount>(signal.amount) != Amount::ROWS) continue;
     const bool is_local = static_cast<Remote>(signal.remote) == Remote::LOCAL;
@@ -68,10 +68,10 @@ void for_each_segment_signal(const Frame& frame, const Segment& segment, Visit v
       visit(target, event + (by_expert ? segment.expert : 0), segment.rows);
       continue;
     }
-    const auto tile = [&](int64_t row) { return segment.entries[row] / top_k / tile_rows; };
+    const auto returned = [&](int64_t row) { return segment.entries[row] / return_entries; };
     for (int64_t row = 0, first = 0; row < segment.rows; first = row) {
-      while (row < segment.rows && tile(row) == tile(first)) ++row;
-      visit(target, event + tile(first), row - first);
+      while (row < segment.rows && returned(row) == returned(first)) ++row;
+      visit(target, event + returned(first), row - first);
     }
   }
 }

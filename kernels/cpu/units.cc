@@ -32,8 +32,9 @@ int64_t find_extent(const Image& image, const EventRun& run, int32_t index, cons
     case Extent::TOKENS: return num_tokens;
     case Extent::ENTRIES: return routing->kept_entries(rank, 0, num_tokens);
     case Extent::TILE_ENTRIES: {
-      const Unit tile = cut(num_tokens, index * tile_rows, tile_rows);
-      return routing->kept_entries(rank, tile.start, tile.rows);
+      const int64_t return_tokens = image.routes[run.route].return_tokens;
+      const Unit tokens = cut(num_tokens, index * return_tokens, return_tokens);
+      return routing->kept_entries(rank, tokens.start, tokens.rows);
     }
     case Extent::SENT_TO: return routing->sent_to(rank, image.peer(rank, index));
     case Extent::RETURNED_TO: return routing->sent_to(image.peer(rank, index), rank);

@@ -141,7 +141,7 @@ void test_rules(std::mt19937& random) {
   for (int32_t op = 0; op < 3; ++op)
     for (unsigned n = random() % 4; n > 0; --n) {
       const auto col = static_cast<int32_t>(random() % grids[op].num_cols);
-      rules.push_back({op, col, grids[op].num_cols, static_cast<int32_t>(random() % 2) - 1, 3, 1, 1, 1, 0, 0, 0});
+      rules.push_back({op, col, grids[op].num_cols, static_cast<int32_t>(random() % 2) - 1, 3, 2, 1, 1, 1, 0, 0, 0});
     }
   std::vector<HpmoeWait> waits(33 * rules.size() + 1);
   std::vector<HpmoeSignal> signals(waits.size());
