@@ -246,6 +246,14 @@ def test_matrix_workers_that_rows_leave_idle_sum_gradients_of_the_first_experts_
         assert "GMM" in codes or len(set(flow.tasks["op"][tasks])) == 1
 
 
+@pytest.mark.parametrize("num_aic, experts", [(1, 16), (2, 16), (2, 2)])
+def test_some_matrix_worker_takes_slots_however_slow_links_are(num_aic, experts):
+    slow = hpmoe.ascend_a2.replace(num_aic=num_aic, worker_link_bytes_per_us=10.0, link_bytes_per_us=10.0)
+    sizes = {"hidden": 512, "intermediate": 512, "experts": experts, "top_k": 2}
+    flow = layer("backward", ep=2, tokens=256, machine=slow, **sizes).fused().flow
+    assert any("GMM" in {flow.ops[o].opcode for o in flow.tasks["op"][tasks]} for tasks in flow.queues[:num_aic])
+
+
 @pytest.mark.parametrize("sizes, runs", [({"hidden": 2048, "intermediate": 1024}, True), ({}, False)], ids=str)
 def test_rows_of_half_of_the_experts_are_finished_first_where_the_way_back_is_long(sizes, runs):
     flow = hpmoe.overlap_comm.apply_to(layer(**sizes).tiles, cols="auto")

@@ -31,7 +31,7 @@ def early_gradients(flow: tf.Taskflow, machine: Machine, costs: np.ndarray, move
         us, tasks, op = max(gradients, key=lambda of_op: of_op[0])
         first = arriving / flow.routes[op.domain.route].num_local_experts  # when all rows of an expert have come
         left = max(arriving, multiplied + sum(us for us, *_ in gradients) / num_aic) - first
-        workers = min(round(num_aic * (1 - multiplied / arriving)), int(us / left))
+        workers = min(round(num_aic * (1 - multiplied / arriving)), num_aic - 1, int(us / left) if left > 0 else 0)
         early = np.arange(tasks.start, tasks.start + np.searchsorted(np.cumsum(costs[tasks]), workers * left))
         if len(early) >= LEAST_TASKS * max(workers, 1):
             return workers, early
