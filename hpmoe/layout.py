@@ -10,7 +10,7 @@ import numpy as np
 from hpmoe import taskflow as tf
 from hpmoe.errors import ArgumentError
 from hpmoe.placement import Placement
-from hpmoe.routing import Routing, make_routing, routing_to_ranks, rows_to_ranks
+from hpmoe.routing import Routing, make_routing, routing_to_ranks, rows_of_ranks
 from hpmoe.slots import Slots, make_slots
 
 
@@ -212,11 +212,9 @@ def received_rows(flow: tf.Taskflow, inputs: Sequence[Sequence[np.ndarray]],
             for rank in range(flow.ep_size):
                 out[rank].append(min(out[rank][plan.once_of], tokens))
             continue
-        position, totals = flow.inputs.index(plan.ids), np.zeros(flow.ep_size, np.int64)
-        for rank, arrays in enumerate(inputs):
-            ids = arrays[position][:None if num_tokens is None else num_tokens[rank]]
-            totals += rows_to_ranks(ids, plan.num_experts, plan.capacity, rank, flow.ep_size, plan.placement)
-        received = totals.tolist()
+        position = flow.inputs.index(plan.ids)
+        ids = [arrays[position][:None if num_tokens is None else num_tokens[rank]] for rank, arrays in enumerate(inputs)]
+        received = rows_of_ranks(ids, plan.num_experts, plan.capacity, plan.placement)
         _check_planned(plan, received)
         for mine, rows in zip(out, received, strict=True):
             mine.append(rows)

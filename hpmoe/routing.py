@@ -117,11 +117,14 @@ class Route:
 
 def check_topk_ids(topk_ids: np.ndarray, num_experts: int, who: str = "hpmoe.dispatch") -> None:
     """Raises ArgumentError unless each token names distinct experts in 0..num_experts-1."""
-    if topk_ids.size and (topk_ids.min() < 0 or topk_ids.max() >= num_experts):
+    unsigned = topk_ids.view(f"u{topk_ids.itemsize}")  # where negative ids are large ones
+    if topk_ids.size and unsigned.max() >= num_experts:
         bad = np.argwhere((topk_ids < 0) | (topk_ids >= num_experts))
         where = tuple(int(i) for i in bad[0])
         check_argument(False, who, f"topk_ids{list(where)}", int(topk_ids[where]),
                        f"an expert id in 0..{num_experts - 1}", f"{len(bad)} ids are out of range.")
+    if topk_ids.shape[-1] == 1:
+        return
     ordered = np.sort(topk_ids, axis=-1)
     is_repeated = ordered[..., 1:] == ordered[..., :-1]
     if is_repeated.any():
@@ -209,15 +212,24 @@ def routing_to_ranks(experts: Routing) -> Routing:
                    experts=experts)
 
 
-def rows_to_ranks(ids: np.ndarray, num_experts: int, capacity: Capacity | None, rank: int, ep_size: int,
-                  placement: Placement | None = None) -> np.ndarray:
-    """Rows that `rank` sends to each rank by the ids of its tokens, [ep_size]; raises as `kept_counts`."""
+def rows_of_ranks(topk_ids: Sequence[np.ndarray], num_experts: int, capacity: Capacity | None = None,
+                  placement: Placement | None = None) -> list[int]:
+    """Rows that each rank receives by the ids of all ranks' tokens; raises as `kept_counts`.
+
+    Example:
+        >>> rows_of_ranks([np.array([[1, 0], [1, 2]]), np.array([[0, 1], [1, 0]])], num_experts=4)
+        [7, 1]
+    """
+    ep_size = len(topk_ids)
     if ep_size == 1 and capacity is None:
-        return np.array([ids.size])
-    counts = kept_counts(ids, num_experts, capacity, rank, ep_size)
-    if placement is not None:
-        counts = _of_copies(counts, placement, rank)
-    return counts.reshape(ep_size, -1).sum(axis=1)
+        return [topk_ids[0].size]
+    total = np.zeros(ep_size, np.int64)
+    for rank, ids in enumerate(topk_ids):
+        counts = kept_counts(ids, num_experts, capacity, rank, ep_size)
+        if placement is not None:
+            counts = _of_copies(counts, placement, rank)
+        total += counts.reshape(ep_size, -1).sum(axis=1)
+    return total.tolist()
 
 
 def _of_copies(counts: np.ndarray, placement: Placement, rank: int) -> np.ndarray:

@@ -26,7 +26,7 @@ from hpmoe.locks import new_lock
 from hpmoe.machine import Mesh
 from hpmoe.padding import check_num_tokens
 from hpmoe.program import Program
-from hpmoe.routing import check_topk_ids, rows_to_ranks
+from hpmoe.routing import check_topk_ids, rows_of_ranks
 from hpmoe.tracing.pynative import is_computed
 
 CACHE_SIZE = 64
@@ -68,7 +68,7 @@ class Runner:
             raise ProgramError(f"{tracing.function_name(innermost(self.function))}: ms.jit(capture_mode=\"trace\") does not "
                                "see what a kernel computes, and would keep it as a constant; use capture_mode=\"ast\"")
         call, tensors = self.prepare(args, kwargs, num_tokens, seed)
-        for x in (x for x in tensors if isinstance(x, Aval)):  # the text of a tensor would be of its values
+        for x in [x for x in tensors if isinstance(x, Aval)]:  # the text of a tensor would be of its values
             check_argument(False, call.traced.program.name, "an array argument", f"{x!r}, an hpmoe.Aval",
                            "a tensor: a call computes with its values", "lower() takes Avals.")
         outputs = call.run([*tensors, *call.traced.program.captures])
@@ -154,7 +154,7 @@ class Runner:
 
     def _shape_and_dtype(self, x: Tensor | Aval) -> tuple[tuple[int, ...], str]:
         """Those of one rank's part of an array."""
-        return tuple(x.shape[1:] if self.batched else x.shape), _lowercase(x.dtype)
+        return x.shape[1:] if self.batched else x.shape, _lowercase(x.dtype)
 
     def per_rank(self, arrays: Sequence[np.ndarray], positions: Iterable[int], num_args: int) -> Arrays:
         """For each rank its part of the arrays, program inputs; past `num_args` they are captures, which go to all whole."""
@@ -193,15 +193,16 @@ class Runner:
         """Checks the ids of every route and returns the planned rows of each."""
         buckets = {}
         for key, aval, at_ids, at_weights in routes_of(program):
-            received = np.zeros(aval.ep_size, np.int64)
+            real = []
             for rank, arrays in enumerate(inputs):
                 stop = None if lengths is None else lengths[rank]
                 ids = arrays[at_ids][:stop]
                 check_topk_ids(ids, aval.num_experts, "hpmoe.dispatch" + (f" on rank {rank}" if aval.ep_size > 1 else ""))
                 if at_weights is not None:
                     check_topk_weights(arrays[at_weights][:stop], rank, aval.ep_size)
-                received += rows_to_ranks(ids, aval.num_experts, aval.capacity, rank, aval.ep_size, aval.placement)
-            buckets[key] = rows_of_received(max(received.tolist()), aval)
+                real.append(ids)
+            received = rows_of_ranks(real, aval.num_experts, aval.capacity, aval.placement)
+            buckets[key] = rows_of_received(max(received), aval)
         return buckets
 
     def plan(self, program: Program, buckets: dict[Any, PlannedRows]) -> Any:

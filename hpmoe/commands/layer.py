@@ -15,7 +15,7 @@ from hpmoe.calling.planned_rows import PlannedRows, routes_of, rows_of_any, rows
 from hpmoe.commands import show
 from hpmoe.costs.bound import rank_bounds
 from hpmoe.dtypes import numpy_dtype
-from hpmoe.routing import rows_to_ranks
+from hpmoe.routing import rows_of_ranks
 from hpmoe.timelines.timeline import RATES
 from hpmoe.transforms.assign_queues import Policy
 from hpmoe.workload import balanced_ids, drawn_ids, imbalanced_ids
@@ -98,8 +98,7 @@ class Layer:
     def _planned_rows(self, aval: RouteAval) -> PlannedRows:
         if self.room == "all":
             return rows_of_any(aval)
-        rows = int(max(sum(rows_to_ranks(ids, self.o.experts, None, rank, self.o.ep, aval.placement)
-                           for rank, ids in enumerate(self.ids))))
+        rows = max(rows_of_ranks(self.ids, self.o.experts, placement=aval.placement))
         return rows_of_received(rows, aval) if self.room == "bucket" else PlannedRows(rows, rows)
 
     def fused(self, policy: str | Policy = "critical_path", machine: hpmoe.Machine | None = None,

@@ -21,7 +21,7 @@ from hpmoe.kernels.simulated_inputs import given_ids
 from hpmoe.machine import Machine, Mesh, cpu
 from hpmoe.program import Program
 from hpmoe.progress import Progress
-from hpmoe.routing import rows_to_ranks
+from hpmoe.routing import rows_of_ranks
 from hpmoe.tuning import kept
 from hpmoe.tuning.search import Trial, search
 from hpmoe.tuning.settings import NAMES, Simulations, space_of, starts_of
@@ -163,7 +163,5 @@ def _sized(program: Program, ids: np.ndarray | None) -> Program:
         return program
     rows = []
     for aval in (route.aval for route in routes_of(program)):
-        received = sum(rows_to_ranks(mine, aval.num_experts, aval.capacity, rank, aval.ep_size, aval.placement)
-                       for rank, mine in enumerate(ids))
-        rows.append(rows_of_received(int(received.max()), aval))
+        rows.append(rows_of_received(max(rows_of_ranks(ids, aval.num_experts, aval.capacity, aval.placement)), aval))
     return with_planned_rows(program, rows)
