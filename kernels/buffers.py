@@ -21,6 +21,7 @@ class Places:
         dtypes: of each buffer's array.
         arrays: buffers that are arrays of their own, and which input they are; None for outputs of known size.
         home: of every other buffer, the storage whose memory it lies in.
+        leases: the memories that are taken and given back together; those that results lie in stay, each is one of its own.
         shared: buffers that lie where another one does, and which that is.
     """
 
@@ -32,6 +33,9 @@ class Places:
                        if buffer.storage == b and (b in position or (buffer.role == "output" and buffer.route < 0))}
         self.home = {b: memory_of(flow.buffers, b) for b, buffer in enumerate(flow.buffers)
                      if buffer.storage not in self.arrays}
+        stay = {self.home[b] for b in flow.outputs if b in self.home}
+        temporaries = [home for home in dict.fromkeys(self.home.values()) if home not in stay]
+        self.leases = [[home] for home in stay] + ([temporaries] if temporaries else [])
         where = [self.home.get(b, buffer.storage) for b, buffer in enumerate(flow.buffers)]
         self.shared = [(b, other) for b, other in enumerate(where) if other != b]
         self._static_bytes = dict.fromkeys(self.home.values(), 0)
@@ -69,7 +73,7 @@ class Placed:
         of each rank to write them to."""
         self._places, self._received = places, received
         self._arrays: list[dict[int, np.ndarray]] = [{} for _ in inputs]
-        self._memories: dict[int, tuple[Lease, list[int]]] = {}
+        self._memories: dict[int, tuple[Lease, int]] = {}
         self._held: list[np.ndarray] = []
         self.addresses = [[0] * len(places.buffers) for _ in inputs]
         for b, i in places.arrays.items():
@@ -88,26 +92,25 @@ class Placed:
         """The ranks' parts lie one after the other, so that they are one array for whoever stacks them."""
         places, buffer = self._places, self._places.buffers[b]
         rows = max(buffer.num_rows, 1)
-        memory = pool.lease(places.ep_size * rows * buffer.row_bytes)
-        together = np.asarray(memory).view(places.dtypes[b]).reshape(places.ep_size, rows, buffer.cols)
+        step = rows * buffer.row_bytes
+        memory = pool.lease([places.ep_size * step])
+        together = memory.array(0).view(places.dtypes[b]).reshape(places.ep_size, rows, buffer.cols)
         if padded:
             together[...] = 0
         for rank in range(places.ep_size):
             self._arrays[rank][b] = together[rank, :buffer.num_rows]
-            self.addresses[rank][b] = memory.address + rank * rows * buffer.row_bytes
+            self.addresses[rank][b] = memory.address(0) + rank * step
 
     def _make_memories(self, pool: Pool) -> None:
         """Each memory of all ranks together: what they receive changes with the routing, its sum does not."""
         sizes = [self._places.sizes(rows) for rows in self._received]
-        for home in sizes[0] if sizes else ():
-            starts, end = [], 0
-            for of_rank in sizes:
-                starts.append(end)
-                end += of_rank[home]
-            memory = pool.lease(end)
-            self._memories[home] = memory, starts
-            for mine, start in zip(self.addresses, starts, strict=True):
-                mine[home] = memory.address + start
+        for homes in self._places.leases:
+            memory = pool.lease([sum([of_rank[home] for of_rank in sizes]) for home in homes])
+            for i, home in enumerate(homes):
+                self._memories[home], address = (memory, i), memory.address(i)
+                for mine, of_rank in zip(self.addresses, sizes, strict=True):
+                    mine[home] = address
+                    address += of_rank[home]
 
     def _address_of(self, rank: int, b: int, array: np.ndarray) -> int:
         """The address of a caller's array, once it is what the buffer must be; without rows, that of a row nobody reads."""
@@ -127,9 +130,9 @@ class Placed:
         places, buffer = self._places, self._places.buffers[b]
         rows, dtype = places.num_rows(b, self._received[rank]), places.dtypes[b]
         if b in places.home:
-            memory, starts = self._memories[places.home[b]]
-            start = starts[rank]
-            array = np.asarray(memory)[start:start + rows * buffer.cols * dtype.itemsize].view(dtype)
+            memory, i = self._memories[places.home[b]]
+            start = self.addresses[rank][b] - memory.address(i)
+            array = memory.array(i)[start:start + rows * buffer.cols * dtype.itemsize].view(dtype)
         else:
             array = self._arrays[rank][buffer.storage]
         return array.reshape(rows, buffer.cols)

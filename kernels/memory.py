@@ -5,6 +5,7 @@ from __future__ import annotations
 import collections
 import math
 import weakref
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -39,22 +40,26 @@ class Pool:
         self._used_bytes = self.peak_bytes = 0
         self._lock = new_plain_lock()
 
-    def lease(self, size: int) -> Lease:
-        """So many uninitialised bytes, aligned to cache lines; new ones where the pool is being asked already."""
-        if self._lock.acquire(blocking=False):
-            try:
-                lease = Lease(self._take(max(1, size)), size)
+    def lease(self, sizes: Sequence[int]) -> Lease:
+        """So many uninitialised bytes each, aligned to cache lines; new ones where the pool is being asked already."""
+        lease, take = Lease(sizes), _Block
+        is_mine = self._lock.acquire(blocking=False)  # or another thread asks, or this one did before a signal's handler ran
+        try:
+            if is_mine:
+                self._take_back()
                 self._leased.add(_Leased(lease, self._returned.append))
-                return lease
-            finally:
+                take = self._take
+            for size in sizes:
+                lease.blocks.append(take(max(1, size)))
+        finally:
+            if is_mine:
                 self._lock.release()
-        # another thread is asking, or this one was before a signal's handler ran
-        return Lease(_Block(max(1, size)), size)
+        return lease
 
     def empty(self, shape: tuple[int, ...], dtype: np.typing.DTypeLike) -> np.ndarray:
         """An uninitialised array in memory of the pool."""
         dtype = np.dtype(dtype)
-        return np.asarray(self.lease(math.prod(shape) * dtype.itemsize)).view(dtype).reshape(shape)
+        return self.lease([math.prod(shape) * dtype.itemsize]).array(0).view(dtype).reshape(shape)
 
     def zeros(self, shape: tuple[int, ...], dtype: np.typing.DTypeLike) -> np.ndarray:
         out = self.empty(shape, dtype)
@@ -68,13 +73,14 @@ class Pool:
         self.peak_bytes = max(self.peak_bytes, self._used_bytes)
         return block
 
-    def _find(self, size: int) -> _Block:
+    def _take_back(self) -> None:
         while self._returned:
             leased = self._returned.popleft()
             self._leased.discard(leased)
-            block = leased.block
-            self._used_bytes -= block.nbytes
-            self._free.append(block)
+            self._used_bytes -= sum([block.nbytes for block in leased.blocks])
+            self._free += leased.blocks
+
+    def _find(self, size: int) -> _Block:
         fitting = [(b.nbytes, i) for i, b in enumerate(self._free) if size <= b.nbytes - ALIGNMENT <= 2 * size]
         if fitting:
             return self._free.pop(min(fitting)[1])
@@ -95,28 +101,37 @@ class _Block:
 
 
 class Lease:
-    """Owns a block while it or a view of its array lives.
+    """Owns blocks of these sizes while it or a view of one of its arrays lives."""
 
-    Attributes:
-        address: where its bytes begin.
-    """
+    __slots__ = ("__weakref__", "_sizes", "blocks")
 
-    __slots__ = ("__weakref__", "address", "block", "_size")
+    def __init__(self, sizes: Sequence[int]):
+        self._sizes, self.blocks = sizes, list[_Block]()
 
-    def __init__(self, block: _Block, size: int):
-        self.block, self._size = block, size
-        self.address = block.start
+    def address(self, i: int) -> int:
+        """Where the i-th begins."""
+        return self.blocks[i].start
 
-    @property
-    def __array_interface__(self) -> dict[str, Any]:
-        return {"shape": (self._size,), "typestr": "|u1", "data": (self.address, False), "version": 3}
+    def array(self, i: int) -> np.ndarray:
+        """The bytes of the i-th."""
+        return np.asarray(_Bytes(self, {"shape": (self._sizes[i],), "typestr": "|u1", "data": (self.address(i), False),
+                                        "version": 3}))
+
+
+class _Bytes:
+    """For NumPy to make an array of, which keeps the lease."""
+
+    __slots__ = ("__array_interface__", "_lease")
+
+    def __init__(self, lease: Lease, interface: dict[str, Any]):
+        self._lease, self.__array_interface__ = lease, interface
 
 
 class _Leased(weakref.ref):
-    """A block that comes back when its lease has ended; no lock is taken then, and no Python runs where Ctrl-C is lost."""
+    """Blocks that come back when their lease has ended; no lock is taken then, and no Python runs where Ctrl-C is lost."""
 
-    __slots__ = ("block",)
+    __slots__ = ("blocks",)
 
     def __init__(self, lease: Lease, give_back: Any):
         super().__init__(lease, give_back)
-        self.block = lease.block
+        self.blocks = lease.blocks

@@ -29,11 +29,24 @@ def test_arrays_are_aligned_distinct_and_of_the_asked_shape():
     assert (pool.zeros((5, 5), np.float32) == 0).all()
 
 
+def test_memories_of_a_lease_come_back_together():
+    pool, sizes = Pool(), [300, 1, 70]
+    lease = pool.lease(sizes)
+    starts = [lease.address(i) for i in range(3)]
+    assert [lease.array(i).shape for i in range(3)] == [(n,) for n in sizes] and len(set(starts)) == 3
+    view = lease.array(1)
+    del lease
+    assert pool.lease([300]).address(0) not in starts
+    del view
+    again = pool.lease(sizes)
+    assert [again.address(i) for i in range(3)][1:] == starts[1:] and pool.peak_bytes == 2 * 300 + 71 + 4 * ALIGNMENT
+
+
 def test_other_sizes_do_not_pile_up():
     pool = Pool()
     for size in range(1, 60):
         pool.empty((size, 1000), np.float32)
-    held = sum(b.nbytes for b in (*pool._free, *(leased.block for leased in pool._returned)))
+    held = sum(b.nbytes for b in (*pool._free, *(block for leased in pool._returned for block in leased.blocks)))
     assert held <= 2 * (60 * 4000 + ALIGNMENT)
 
 
