@@ -2,10 +2,11 @@
 
 import ctypes
 import dataclasses
-import signal
 import sys
 import threading
+from _signal import getsignal  # that of signal looks for an enum's member first, which takes longer than all else here
 from array import array as c_array
+from signal import SIGINT
 
 import numpy as np
 
@@ -62,14 +63,14 @@ class Launches:
         ranks = (Rank * len(tables))(*(
             (table.buffer_info()[0], n, *counts) for table, n, counts in zip(tables, num_tokens, self._counts, strict=True)))
         status = Status()
-        handler = signal.getsignal(signal.SIGINT)
+        handler = getsignal(SIGINT)
         is_interruptible = callable(handler) and _runs_for_main_thread()
         load().hpmoe_launch(
             *(self._image_address, self.image.nbytes, ranks, len(ranks)),
             *(0, timeout, None if trace is None else address(trace), is_interruptible, ctypes.byref(status)),
         )
         if status.code == Code.INTERRUPTED:
-            handler(signal.SIGINT, sys._getframe())  # raises KeyboardInterrupt, unless the user has a handler of their own
+            handler(SIGINT, sys._getframe())  # raises KeyboardInterrupt, unless the user has a handler of their own
         if status.code and not _has_ended(status):
             raise make_error(status, self.image)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple
@@ -54,7 +55,7 @@ class Parameters:
                                f"of type {type(x).__name__} and dtype {x.dtype}",
                                "an array without a mask, of a dtype of MindSpore")
                 leaves[i] = Tensor(x)
-        return Arguments(leaves, tree, [isinstance(x, (Tensor, Aval)) for x in leaves])
+        return Arguments(leaves, tree, [_is_array(type(x)) for x in leaves])
 
     def _bind(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """The arguments as the signature has them, with defaults."""
@@ -72,6 +73,12 @@ class Parameters:
             check_argument(type(x).__hash__ is not None, tracing.function_name(self.function),
                            tracing.argument_names(self.function, [path])[0], f"of type {type(x).__name__}",
                            "an array, a tuple, list or dict of arguments, or a hashable value")
+
+
+@functools.lru_cache
+def _is_array(kind: type) -> bool:
+    """Kept, as the type of tensors asks Python code about every type that is none."""
+    return issubclass(kind, (Tensor, Aval))
 
 
 def _defaults(signature: inspect.Signature) -> tuple[dict[int, tuple[Any, ...]], dict[str, Any]]:
