@@ -76,6 +76,19 @@ def test_arrays_of_numpy_and_default_arguments():
     np.testing.assert_array_equal(f(x, factor=4.0).asnumpy(), 4 * x)
 
 
+def test_gradients_are_taken_of_the_callables_themselves():
+    """Of several at one stage, each its own."""
+    (x,) = tensors([np.arange(12, dtype=np.float32).reshape(1, 4, 3)])
+    for scale in (2.0, 3.0):
+        def scaled(x, scale=scale):
+            return x * x * scale
+
+        for f, y in ((fused()(scaled), x[0]), (spmd(fused()(scaled), Mesh(1)), x)):
+            assert (ms.grad(f)(y) == 2 * scale * y).all() and (ms.grad(ms.jit(f))(y) == 2 * scale * y).all()
+            value, gradient = ms.value_and_grad(f)(y)
+            assert (value == scale * y * y).all() and (gradient == 2 * scale * y).all()
+
+
 def test_faces_are_kept():
     f = spmd(fused()(hpmoe.moe_ffn), Mesh(2))
     assert f.__name__ == "moe_ffn" and "mixture-of-experts" in f.__doc__
