@@ -1,6 +1,8 @@
 """Puts that are for several ranks each, as overlap_comm makes them where there are very many slots and ranks."""
 
 import json
+import math
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
@@ -9,7 +11,10 @@ from helpers import SMALL_NPU, Layer, assert_close, avals_of, for_several, fused
 import hpmoe
 from hpmoe import VerifyError, taskflow as tf
 from hpmoe.cli import main
+from hpmoe.commands import layer as commands
+from hpmoe.costs import put_sizes
 from hpmoe.interpret import interpret
+from hpmoe.workload import balanced_ids
 
 FIVE = Layer(ep=5, T=4, E=10, K=2, num_tokens=(4, 0, 3, 4, 1))
 MACHINES = {"cpu": hpmoe.cpu(3), "npu": SMALL_NPU}
@@ -48,15 +53,29 @@ def test_extremes(routing, options):
 
 def test_few_where_there_would_be_very_many(monkeypatch):
     """Other signals count what goes to each rank alone."""
-    layer, constants = Layer(ep=8, T=4, E=16, K=2), hpmoe.overlap_comm.rewrite.__globals__
+    layer, constants = Layer(ep=8, T=16, E=16, K=2), hpmoe.overlap_comm.rewrite.__globals__
     (slots,) = {op.domain.size for op in lowered(layer, "overlap").ops if op.num_peers}
-    for most, about, num_peers in ((8 * slots, 2, 8), (8 * slots - 1, 2, 2), (1, 3, 3), (1, 4, 4), (1, 1, 1), (1, 20, 8)):
+    for most, groups, num_peers in ((8 * slots, 2, 8), (8 * slots - 1, 2, 2), (3 * slots - 1, 4, 2), (2 * slots - 1, 4, 2)):
         monkeypatch.setitem(constants, "MOST_PUTS", most)
-        monkeypatch.setitem(constants, "PEERS", about)
+        monkeypatch.setattr(put_sizes, "MANY_PUTS", most)
+        monkeypatch.setattr(put_sizes, "GROUPS", groups)
         flow = lowered(layer, "overlap")
         assert {op.num_peers for op in flow.ops if op.opcode.startswith("PUT")} == {num_peers}
-        assert f"put[slot 0 -> peer{'s 1::' + str(num_peers) if 1 < num_peers < 8 else ''}" in str(flow)
+        assert f"put[slot 0 -> peer{'s 1::' + str(num_peers) if num_peers < 8 else ''}" in str(flow)
         assert lowered(layer, "overlap", signal="peer").ops[0].num_peers == 8
+
+
+@pytest.mark.parametrize("ep, tokens, many, num_peers", [
+    (64, 4096, put_sizes.MANY_PUTS, [4, 8]),  # rows of a slot are of one rank or two
+    (64, 128, put_sizes.MANY_PUTS, [64, 64]),  # and of half of the ranks
+    (64, 4096, 10 ** 9, [16, 16]), (64, 4096, 1, [2, 2]), (8, 512, put_sizes.MANY_PUTS, [8, 8])])
+def test_groups_of_peers_give_way_before_parts_of_rows(ep, tokens, many, num_peers, monkeypatch):
+    monkeypatch.setattr(put_sizes, "MANY_PUTS", many)
+    sizes = SimpleNamespace(ep=ep, tokens=tokens, experts=256, top_k=8, hidden=7168, intermediate=2048, dtype="bfloat16")
+    whole = commands.Layer(sizes, "forward", hpmoe.ascend_a3, balanced_ids(ep, tokens, 8, 256), tuned=True)
+    puts = [op for op in hpmoe.overlap_comm.apply_to(whole.tiles, cols="auto").ops if op.num_peers]
+    assert [op.num_peers for op in puts] == num_peers
+    assert all(math.prod(op.grid) <= put_sizes.MOST_PUTS and bool(op.tile_cols) == (tokens > 128) for op in puts)
 
 
 @pytest.mark.parametrize("ep, tokens", [(64, 16384), (128, 8192)])

@@ -87,7 +87,7 @@ def test_sums_are_planned_for_parts_that_come_back_later():
 
 
 def test_a_hot_rank_is_sent_its_rows_by_workers_of_its_own():
-    flow = hpmoe.assign_queues.apply_to(hpmoe.overlap_comm.apply_to(layer(ep=8, imbalance=4.0).tiles, cols="auto"))
+    flow = hpmoe.assign_queues.apply_to(hpmoe.overlap_comm.apply_to(layer(ep=8, imbalance=4.0).tiles, cols=1536))
     put = next(i for i, op in enumerate(flow.ops) if op.opcode == "PUT")
     of_peer = [{q for q, tasks in enumerate(flow.queues) if (np.isin(tasks, mine)).any()} for mine in (
         np.flatnonzero((flow.tasks["op"] == put) & (flow.tasks["peer"] == p)) for p in range(8))]
@@ -96,6 +96,13 @@ def test_a_hot_rank_is_sent_its_rows_by_workers_of_its_own():
     assert max(sizes) <= hpmoe.ascend_a3.num_aiv // 2 and len(set().union(*of_peer)) == senders
     puts = [(flow.tasks["op"][tasks] == put).sum() for tasks in flow.queues[-senders:]]
     assert max(puts) <= 1.2 * np.mean(puts)
+
+
+def test_many_ranks_put_rows_in_small_parts():
+    """A put of whole slots by one worker takes hundreds of us, and the first rows come as late."""
+    ours = layer(ep=64, experts=256)
+    line = ours.fused()
+    assert ours.span_us(line) <= 1.03 * ours.bound_us(line) and line.flow.num_tasks < 40_000
 
 
 @pytest.mark.parametrize("sizes", [{}, {"top_k": 4, "experts": 64}], ids=str)

@@ -9,13 +9,13 @@ from typing import Literal
 import numpy as np
 
 from hpmoe.calling.transform import transform
-from hpmoe.costs.put_sizes import likely_put_cols, num_peers_of
+from hpmoe.costs.put_sizes import likely_puts, num_groups
 from hpmoe.errors import TransformError, call_user, check_argument, is_int, is_name
 from hpmoe.taskflow import Domain, RoutePlan, Taskflow, TileOp, rebuild
 
 Order = Callable[[int, int], Sequence[int]]
 SIGNALS = ("tile", "expert", "peer")
-MOST_PUTS, PEERS = 12288, 20  # tasks of an exchange that has one for each rank; else about so many for a unit
+MOST_PUTS = 12288  # of whole rows, for each rank
 
 
 def ratr(rank: int, ep_size: int) -> list[int]:
@@ -53,8 +53,8 @@ def overlap_comm(flow: Taskflow, *, order: str | Order = "ratr", signal: str = "
         put[slot 0 -> peer 0] x -> a     signal !a.0@peer += rows
         put[slot 0 -> peer 1] ...        one task for each slot and destination
 
-    Where there are very many slots and ranks, a task is for several of them: of 64 ranks, put[slot 0 -> peers 1::22] for
-    those at places 1, 23 and 45 of the order. Few of them have rows in one slot.
+    Where there are very many slots and ranks, a task is for several of them: of 64 ranks, put[slot 0 -> peers 1::8] for
+    those at places 1, 9, 17 and so on of the order. Few of them have rows in one slot.
 
     Requires: tile_partition, and no assign_queues yet.
     Ensures: no collective is left; a consumer of a slot waits for that slot's rows alone (signal="tile").
@@ -65,7 +65,7 @@ def overlap_comm(flow: Taskflow, *, order: str | Order = "ratr", signal: str = "
         signal: what one remote signal stands for: a "tile"; all rows for one "expert" of a peer; all rows for a "peer".
         cols: columns that one put moves; whole rows where None. Several workers share a transfer that is cut, so that rows
             arrive sooner, for more tasks. "auto" cuts where a worker of the machine that tile_partition was told would be
-            long at it, the less the more puts there are.
+            long at it, the less the more puts there are, and has a put for several ranks where few have rows of one slot.
         returns: in how many events rows that come back are counted, each for as many tiles of tokens; one for each tile
             where None. A put back signals each event that it has rows of: with few, it is sooner done.
 
@@ -119,29 +119,21 @@ def _copies(flow: Taskflow, op: TileOp) -> TileOp:
                       params=(rows, height))
 
 
-def _num_peers(put: TileOp, plan: RoutePlan) -> int:
-    """For how many peers a unit has a task each: for all, or where there would be more than MOST_PUTS, about PEERS, so that
-    what is sent to a hot rank holds up few others; fewer where most units are likely to be empty."""
-    ep_size, units = put.num_peers, put.domain.size * put.grid[2]
-    if ep_size * units <= MOST_PUTS:
-        return ep_size
-    return min(-(-ep_size // max(1, round(ep_size / PEERS))), num_peers_of(plan))
-
-
 def _puts(flow: Taskflow, op: TileOp, signal: str, index: int, cols: int | str | None) -> list[TileOp]:
     """The put tasks of a collective and, for signals coarser than a tile, the tasks that send them."""
     plan = flow.routes[op.domain.route]
     back = op.opcode == "ALL_TO_ALL_BACK"
     width = flow.buffers[op.operands[0].buffer].cols
+    num_peers = flow.ep_size if flow.ep_size * plan.num_slots <= MOST_PUTS else num_groups(plan)
     if cols == "auto":
-        cols = likely_put_cols(flow, op, flow.machine) if flow.machine else None
+        num_peers, cols = likely_puts(flow, op, flow.machine) if flow.machine else (num_peers, None)
     if cols is not None and cols < width:
         cols = int(cols)
         op = op.replace(cols=width, tile_cols=cols, operands=tuple(dataclasses.replace(a, cols="own") for a in op.operands))
     put = op.replace(opcode="PUT_BACK" if back else "PUT", domain=Domain("slots", plan.num_slots, route=op.domain.route),
                      num_peers=flow.ep_size, signal=signal)
     if signal == "tile":
-        return [put.replace(num_peers=_num_peers(put, plan))]
+        return [put.replace(num_peers=num_peers)]
     units = plan.num_local_experts if signal == "expert" else 1
     notify = TileOp("NOTIFY", op.label, op.equation, "aiv", Domain("once", units, route=op.domain.route), (), 0,
                     params=(int(back), index), num_peers=flow.ep_size, signal=signal)

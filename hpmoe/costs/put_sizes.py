@@ -1,4 +1,4 @@
-"""How many columns one put moves, where that is left to the machine's rates."""
+"""For how many peers puts are, and how many columns one moves, where that is left to the machine's rates."""
 
 from __future__ import annotations
 
@@ -10,21 +10,15 @@ from hpmoe.machine import Machine
 
 PUT_US, LEAST_COLS = 6.0, 256
 SIGNAL_SHARE = 0.2  # of the time of a put, the most for its signals
-PARTS = ((32, 32768), (16, 65536))  # the most of a row, and of the puts of a rank with as many
+MOST_PUTS, MANY_PUTS = 32768, 20480  # of an exchange: the most of rows that are cut; for which there are fewer groups
+PARTS, FEW_PARTS, GROUPS = 32, 16, 16  # the most of a row; where that is many puts; groups of peers, where these are few
 
 
-def num_peers_of(plan: tf.RoutePlan) -> int:
-    """For how many peers, or groups of them, a slot has puts of their own: for all, but where most slots are likely to be
-    empty, for twice as many as one is likely to have rows of."""
-    if not plan.is_mostly_empty:
-        return plan.ep_size
-    per_expert = max(1.0, plan.likely_rows / (plan.num_local_experts * plan.tile_rows))
-    return min(plan.ep_size, 2 * math.ceil(plan.ep_size / per_expert))
+def likely_puts(flow: tf.Taskflow, op: tf.TileOp, machine: Machine) -> tuple[int, int | None]:
+    """For how many peers, or groups of them, a slot has puts of their own, and columns of a put; None for whole rows.
 
-
-def likely_put_cols(flow: tf.Taskflow, op: tf.TileOp, machine: Machine) -> int | None:
-    """Columns of a put of which what a slot is likely to have of one rank takes a worker about PUT_US, as far as PARTS
-    allow; None for whole rows.
+    What a slot is likely to have of one rank takes a worker about PUT_US. Where that makes many puts, there are fewer
+    groups first, of which most have nothing to send, and then fewer parts.
 
     Args:
         op: the exchange, "ALL_TO_ALL" or "ALL_TO_ALL_BACK".
@@ -32,11 +26,35 @@ def likely_put_cols(flow: tf.Taskflow, op: tf.TileOp, machine: Machine) -> int |
     plan, sent = flow.routes[op.domain.route], flow.buffers[op.operands[0].buffer]
     rows = min(flow.tile_rows, plan.likely_rows / (plan.num_local_experts * flow.ep_size))
     us = rows * sent.row_bytes / link_rate(machine, flow.ep_size)
-    parts = min(us / PUT_US, max(min(most, puts / (plan.num_slots * num_peers_of(plan))) for most, puts in PARTS))
+    made = [made.tile_cols for made in flow.ops if op.operands[1].buffer in (a.buffer for a in made.outputs)]
+    least = max([LEAST_COLS, *made])
+    peers = _likely_groups(plan) if plan.is_mostly_empty else plan.ep_size
+    most = min(PARTS, max(FEW_PARTS, MOST_PUTS / max(1, plan.num_slots * peers)))
+    parts = min(us / PUT_US, most, -(-sent.cols // least))
     if op.opcode == "ALL_TO_ALL_BACK":  # a signal for each event that rows of one expert are counted in
         returns = min(plan.num_returns, rows * plan.num_experts / (plan.top_k * plan.return_tokens))
         parts = min(parts, SIGNAL_SHARE * us / (max(1.0, returns) * max(machine.signal_us, 1e-9)))
-    made = [made.tile_cols for made in flow.ops if op.operands[1].buffer in (a.buffer for a in made.outputs)]
-    least = max([LEAST_COLS, *made])
-    cols = None if parts < 2 else -(-sent.cols // int(parts) // least) * least
-    return None if cols is None or cols >= sent.cols else cols
+    num_peers = num_groups(plan, -(-sent.cols // _put_cols(sent.cols, parts, least)))
+    cols = _put_cols(sent.cols, min(parts, MOST_PUTS / max(1, plan.num_slots * num_peers)), least)
+    return num_peers, cols if cols < sent.cols else None
+
+
+def _put_cols(cols: int, parts: float, least: int) -> int:
+    """Of a row in no more than so many parts, in multiples of `least`."""
+    return -(-cols // max(1, int(parts)) // least) * least
+
+
+def num_groups(plan: tf.RoutePlan, parts: int = 1) -> int:
+    """For how many peers, or groups of them, a slot has puts of their own, where rows go in so many parts: GROUPS, half of
+    them, and so on, as MANY_PUTS allow, but no fewer than are likely to have rows to send; just those where most slots
+    are likely to be empty."""
+    groups = 1 if plan.is_mostly_empty else GROUPS
+    while groups > 1 and plan.num_slots * groups * parts > MANY_PUTS:
+        groups //= 2
+    return min(plan.ep_size, max(groups, _likely_groups(plan)))
+
+
+def _likely_groups(plan: tf.RoutePlan) -> int:
+    """Twice as many as a slot is likely to have rows of; these are neighbours, so no two are of one group."""
+    per_expert = max(1.0, plan.likely_rows / (plan.num_local_experts * plan.tile_rows))
+    return min(plan.ep_size, 2 * math.ceil(plan.ep_size / per_expert))

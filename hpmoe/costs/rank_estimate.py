@@ -6,7 +6,7 @@ import itertools
 from typing import NamedTuple
 
 from hpmoe import taskflow as tf
-from hpmoe.costs.put_sizes import likely_put_cols
+from hpmoe.costs.put_sizes import likely_puts
 from hpmoe.costs.task_costs import rows_of_expert
 from hpmoe.costs.touches import STREAM, WEIGHT
 from hpmoe.costs.work import Work, core_us, link_rate
@@ -86,7 +86,7 @@ def _exchange(flow: tf.Taskflow, op: tf.TileOp, machine: Machine) -> Stage:
     rows = min(flow.tile_rows, plan.likely_rows / (plan.num_local_experts * ep_size))
     if not rows:
         return Stage()
-    cols = likely_put_cols(flow, op, machine) or sent.cols
+    cols = likely_puts(flow, op, machine)[1] or sent.cols
     of_node = min(ep_size, machine.node_size)
     link = max((of_node - 1) / machine.link_bytes_per_us, (ep_size - of_node) / machine.node_link_bytes_per_us)
     rate = link_rate(machine, ep_size) if ep_size > 1 else machine.copy_bytes_per_us / 2  # read and written
