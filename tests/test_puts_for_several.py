@@ -53,15 +53,14 @@ def test_extremes(routing, options):
 
 def test_few_where_there_would_be_very_many(monkeypatch):
     """Other signals count what goes to each rank alone."""
-    layer, constants = Layer(ep=8, T=16, E=16, K=2), hpmoe.overlap_comm.rewrite.__globals__
+    layer = Layer(ep=8, T=4, E=16, K=2)
     (slots,) = {op.domain.size for op in lowered(layer, "overlap").ops if op.num_peers}
-    for most, groups, num_peers in ((8 * slots, 2, 8), (8 * slots - 1, 2, 2), (3 * slots - 1, 4, 2), (2 * slots - 1, 4, 2)):
-        monkeypatch.setitem(constants, "MOST_PUTS", most)
-        monkeypatch.setattr(put_sizes, "MANY_PUTS", most)
-        monkeypatch.setattr(put_sizes, "GROUPS", groups)
+    for most, about, num_peers in ((8 * slots, 2, 8), (8 * slots - 1, 2, 2), (1, 3, 3), (1, 4, 4), (1, 1, 1), (1, 20, 8)):
+        monkeypatch.setattr(put_sizes, "WHOLE_PUTS", most)
+        monkeypatch.setattr(put_sizes, "WHOLE_GROUPS", about)
         flow = lowered(layer, "overlap")
         assert {op.num_peers for op in flow.ops if op.opcode.startswith("PUT")} == {num_peers}
-        assert f"put[slot 0 -> peer{'s 1::' + str(num_peers) if num_peers < 8 else ''}" in str(flow)
+        assert f"put[slot 0 -> peer{'s 1::' + str(num_peers) if 1 < num_peers < 8 else ''}" in str(flow)
         assert lowered(layer, "overlap", signal="peer").ops[0].num_peers == 8
 
 

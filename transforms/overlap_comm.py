@@ -9,13 +9,12 @@ from typing import Literal
 import numpy as np
 
 from hpmoe.calling.transform import transform
-from hpmoe.costs.put_sizes import likely_puts, num_groups
+from hpmoe.costs.put_sizes import likely_puts, whole_row_groups
 from hpmoe.errors import TransformError, call_user, check_argument, is_int, is_name
 from hpmoe.taskflow import Domain, RoutePlan, Taskflow, TileOp, rebuild
 
 Order = Callable[[int, int], Sequence[int]]
 SIGNALS = ("tile", "expert", "peer")
-MOST_PUTS = 12288  # of whole rows, for each rank
 
 
 def ratr(rank: int, ep_size: int) -> list[int]:
@@ -124,7 +123,7 @@ def _puts(flow: Taskflow, op: TileOp, signal: str, index: int, cols: int | str |
     plan = flow.routes[op.domain.route]
     back = op.opcode == "ALL_TO_ALL_BACK"
     width = flow.buffers[op.operands[0].buffer].cols
-    num_peers = flow.ep_size if flow.ep_size * plan.num_slots <= MOST_PUTS else num_groups(plan)
+    num_peers = whole_row_groups(plan)
     if cols == "auto":
         num_peers, cols = likely_puts(flow, op, flow.machine) if flow.machine else (num_peers, None)
     if cols is not None and cols < width:

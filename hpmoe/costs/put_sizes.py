@@ -12,6 +12,7 @@ PUT_US, LEAST_COLS = 6.0, 256
 SIGNAL_SHARE = 0.2  # of the time of a put, the most for its signals
 MOST_PUTS, MANY_PUTS = 32768, 20480  # of an exchange: the most of rows that are cut; for which there are fewer groups
 PARTS, FEW_PARTS, GROUPS = 32, 16, 16  # the most of a row; where that is many puts; groups of peers, where these are few
+WHOLE_PUTS, WHOLE_GROUPS = 12288, 20  # of whole rows: for which there are fewer groups; about how many then
 
 
 def likely_puts(flow: tf.Taskflow, op: tf.TileOp, machine: Machine) -> tuple[int, int | None]:
@@ -34,9 +35,19 @@ def likely_puts(flow: tf.Taskflow, op: tf.TileOp, machine: Machine) -> tuple[int
     if op.opcode == "ALL_TO_ALL_BACK":  # a signal for each event that rows of one expert are counted in
         returns = min(plan.num_returns, rows * plan.num_experts / (plan.top_k * plan.return_tokens))
         parts = min(parts, SIGNAL_SHARE * us / (max(1.0, returns) * max(machine.signal_us, 1e-9)))
-    num_peers = num_groups(plan, -(-sent.cols // _put_cols(sent.cols, parts, least)))
+    num_peers = _num_groups(plan, -(-sent.cols // _put_cols(sent.cols, parts, least)))
     cols = _put_cols(sent.cols, min(parts, MOST_PUTS / max(1, plan.num_slots * num_peers)), least)
     return num_peers, cols if cols < sent.cols else None
+
+
+def whole_row_groups(plan: tf.RoutePlan) -> int:
+    """For how many peers, or groups of them, a slot has puts of whole rows: for all, but where that makes very many puts for
+    so many groups that what is sent to a hot rank holds up few others, or as few as are likely to have rows to send."""
+    ep_size = plan.ep_size
+    if ep_size * plan.num_slots <= WHOLE_PUTS:
+        return ep_size
+    groups = -(-ep_size // max(1, round(ep_size / WHOLE_GROUPS)))
+    return min(groups, _likely_groups(plan)) if plan.is_mostly_empty else groups
 
 
 def _put_cols(cols: int, parts: float, least: int) -> int:
@@ -44,7 +55,7 @@ def _put_cols(cols: int, parts: float, least: int) -> int:
     return -(-cols // max(1, int(parts)) // least) * least
 
 
-def num_groups(plan: tf.RoutePlan, parts: int = 1) -> int:
+def _num_groups(plan: tf.RoutePlan, parts: int) -> int:
     """For how many peers, or groups of them, a slot has puts of their own, where rows go in so many parts: GROUPS, half of
     them, and so on, as MANY_PUTS allow, but no fewer than are likely to have rows to send; just those where most slots
     are likely to be empty."""
