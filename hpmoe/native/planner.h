@@ -48,7 +48,8 @@ void hpmoe_free_graph(HpmoeGraph* graph);
 int hpmoe_find_runnable(const HpmoeFlow* flow, const HpmoeGraph* graph, uint8_t* done);
 
 // List scheduling: whenever a worker is free it takes the ready task with the least `order` [num_tasks], not negative; where
-// that is NULL, the one with the longest path of costs to the end. Those that wait for a task are ready seen_us after its end.
+// that is NULL, the one with the longest path of costs to the end. Those that wait for a task are ready seen_us after its
+// end.
 // kind_starts [num_kinds + 1]: the queues of kind k are kind_starts[k] .. kind_starts[k + 1] - 1; kind [num_tasks].
 // Fills queue_starts [kind_starts[num_kinds] + 1] and queue_tasks [num_tasks], and sequence [num_tasks] with how many tasks
 // began before each; tasks on a cycle are in no queue and have -1.
@@ -90,7 +91,8 @@ struct HpmoeGrid {
 };
 
 // Tasks of column tiles [first_col, last_col) of an op, those of one block of each expert where `block` is not -1, wait for
-// or signal the event event + unit / units * by_unit + unit / blocks * by_expert + peer * by_peer. Amount and remote of signals.
+// or signal the event event + unit / units * by_unit + unit / blocks * by_expert + peer * by_peer. Amount and remote are
+// those of signals.
 struct HpmoeRule {
   int32_t op, first_col, last_col, block, event, units, by_unit, by_expert, by_peer, kind, amount, remote;
 };

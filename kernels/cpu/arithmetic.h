@@ -5,8 +5,8 @@
 
 namespace hpmoe {
 
-// While one of these lives, its thread rounds to nearest and keeps subnormal numbers, whatever its program chose: some threads
-// of MindSpore take them for 0, and so do the threads that those start.
+// While one of these lives, its thread rounds to nearest and keeps subnormal numbers, whatever its program chose: some
+// threads of MindSpore take them for 0, and so do the threads that those start.
 class DefaultArithmetic {
  public:
   DefaultArithmetic() {

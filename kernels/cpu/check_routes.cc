@@ -69,7 +69,8 @@ bool is_route_ok(const Image& image, const Route& r) {
   const int64_t entries = int64_t{r.num_tokens} * r.top_k;
   return are_experts_ok(image, r) && r.top_k >= 1 && ids.cols == r.top_k && ids.dtype == int32_t(Dtype::INT32) &&
          (ids.rows == 0 || ids.rows >= r.num_tokens) && r.max_rows >= 0 && is_capacity_ok(image, r) &&
-         r.return_tokens >= 1 && r.return_tokens % h.tile_rows == 0 && is_once_ok(image, r) && entries * h.ep_size <= INT32_MAX && max_rows_of(r, h.tile_rows) <= INT32_MAX;
+         r.return_tokens >= 1 && r.return_tokens % h.tile_rows == 0 && is_once_ok(image, r) &&
+         entries * h.ep_size <= INT32_MAX && max_rows_of(r, h.tile_rows) <= INT32_MAX;
 }
 
 int64_t most_copies(const Image& image, const Route& route) {
