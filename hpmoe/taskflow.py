@@ -24,7 +24,7 @@ SIGNAL = np.dtype([("task", "i4"), ("event", "i4"), ("kind", "i2"), ("amount", "
 EVENT = np.dtype([("extent", "i4"), ("index", "i4"), ("mult", "i4"), ("route", "i4"), ("block", "i4")])
 
 # How the index of a waited or signalled event is found, what a signal adds, and where its counter lives. ENTRY_TILE: of each
-# row by where it arrives, the tile of its token, or after a fan_out its slot.
+# row by where it arrives, the tiles of tokens that are counted together, or after a fan_out its slot.
 STATIC, SLOT_EXPERT, ENTRY_TILE = range(3)
 ROWS, COUNT = range(2)
 LOCAL, PEER, EVERY_RANK = range(3)

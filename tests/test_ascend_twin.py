@@ -28,6 +28,7 @@ SMALL = Layer(ep=2, T=7, H=32, I=16, E=4, K=2)
     (Layer(ep=3, T=17, H=16, I=16, E=6, K=1, routing="one expert"), {}),
     (Layer(ep=4, T=20, H=32, I=16, E=8, K=2), {"put_cols": 16}),
     (Layer(ep=2, T=70, H=32, I=16, E=8, K=2), {"returns": 2}),
+    (Layer(ep=2, T=5, H=32, I=32, E=8, K=4), {"rows": 2**30}),  # of as many tokens 32 bits do not count the choices
     (Layer(ep=4, T=5, H=32, I=32, E=8, K=8, routing="one rank"), {"rows": 4}),
     (Layer(ep=4, T=7, H=32, I=16, E=8, K=2, num_tokens=(7, 0, 3, 5)), {"rows": 4, "num_peers": 3}),
 ], ids=str)

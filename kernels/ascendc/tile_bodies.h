@@ -51,17 +51,17 @@ __aicore__ inline Code run_task(VectorUnit& unit, const Frame& frame) {
 }
 __aicore__ inline void finish_task(VectorUnit&) {}
 
-// An AIC moves no rows, so it has none to count by token tiles.
+// An AIC moves no rows, so it has none to count by their tokens.
 __aicore__ inline void signal_tiles(CubeUnit&, const Frame&, const Segment&, const Counters&, int32_t, int32_t) {}
 
 // So has it none to count by the slots they are fanned out to.
 __aicore__ inline void signal_fans(CubeUnit&, const Frame&, const Counters&, int32_t) {}
 
-// One signal for each run of entries of one token tile.
+// One signal for each run of entries that are counted in one event.
 __aicore__ inline void signal_tiles(VectorUnit& unit, const Frame& frame, const Segment& segment, const Counters& counters,
                                     int32_t target, int32_t event) {
   const RouteWords& route = frame.routing.route();
-  const int32_t return_entries = route.top_k * route.return_tokens;
+  const int32_t return_entries = route.top_k * least(route.return_tokens, most(route.num_tokens, 1));
   const uint64_t list = address_on(frame.rank->args.tables, segment.source) +
                         static_cast<uint64_t>(frame.routing.tables().entries + segment.first_entry) * sizeof(int32_t);
   int32_t tile = -1, rows = 0;
