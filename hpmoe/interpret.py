@@ -152,7 +152,7 @@ class _Run:
         if (signal["amount"], signal["remote"], kind) == (tf.COUNT, tf.LOCAL, tf.STATIC):
             self.counters[rank, event] += 1
             return
-        if op.moves_copies:
+        if op.primitive.moves_copies:
             for move in moved:
                 self.counters[move.peer, event + move.expert] += move.rows
             return
@@ -163,13 +163,13 @@ class _Run:
             if kind == tf.ENTRY_TILE:
                 np.add.at(self.counters[where], event + self._units(rank, op, task, what), 1)
                 continue
-            owner = target if op.opcode == "PUT" else rank
+            owner = target if op.primitive.is_put and not op.primitive.is_back else rank
             place = int(self.layout.slots[op.domain.route][owner].expert[task["row"]]) if kind == tf.SLOT_EXPERT else 0
             self.counters[where, event + place] += amount
 
     def _units(self, rank: int, op: tf.TileOp, task: np.void, entries: np.ndarray) -> np.ndarray:
         """Of each entry that a task sent back its event for returned rows, of each row that it fanned out its slot."""
-        if op.opcode == "FAN_OUT":
-            return self.bodies.fanned_slots(rank, op, task)
+        if op.fans_out:
+            return self.bodies.fanned_slots(rank, task)
         plan = self.flow.routes[op.domain.route]
         return entries // (plan.top_k * plan.return_tokens)

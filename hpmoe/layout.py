@@ -26,15 +26,15 @@ class Move(NamedTuple):
 
 def moves_of(plan: Placement, op: tf.TileOp, rank: int, row: int) -> list[Move]:
     """What a task that moves weights to copies, or gradients of copies back, moves from `rank`."""
-    (block, height), is_back = op.params, op.opcode == "RETURN_GRADS"
-    if is_back:
+    block, height = op.params.block, op.params.height
+    if op.primitive.is_back:
         owners = [(e // plan.num_own, e % plan.num_own, slot) for slot, e in enumerate(plan.experts[rank])]
         every = [(owner, expert, slot, plan.copies[owner].index((expert, rank, slot))) if owner >= 0 else None
                  for owner, expert, slot in owners]
     else:
         every = [(host, plan.num_own + slot, expert, slot) for expert, host, slot in plan.copies[rank]]
     first = 0
-    if op.domain.kind == "copies":
+    if op.domain.is_copies:
         copy, first = divmod(row, op.domain.blocks)
         every, first = every[copy:copy + 1], first * block
     rows = min(block, height - first)
@@ -116,24 +116,16 @@ class Layout:
         for i, op in enumerate(flow.ops):
             mine = flow.tasks["op"] == i
             row, route = flow.tasks["row"][mine], op.domain.route
-            if op.num_peers and op.opcode != "NOTIFY":
-                rows = np.array([self._rows_between(rank, peer, route, op.opcode == "PUT_BACK")
+            if op.primitive.is_put:
+                rows = np.array([self._rows_between(rank, peer, route, op.primitive.is_back)
                                  for peer in range(flow.ep_size)])
                 of_tasks = np.array([rows[j::op.num_peers].sum(axis=0) for j in range(op.num_peers)])
                 out[mine] = of_tasks[flow.tasks["peer"][mine], row]
-            elif op.is_collective:
+            elif op.primitive.is_blocking:
                 counts = self.routings[route].counts
-                out[mine] = counts[:, self._own(rank, route)].sum() if op.opcode.endswith("BACK") else counts[rank].sum()
-            elif op.domain.kind == "slots":
-                out[mine] = self.slots[route][rank].rows[row]
-            elif op.domain.kind == "tiles":
-                tiles = [self.tile(rank, op.domain, r) for r in row]
-                out[mine] = [t.stop - t.start for t in tiles]
-            elif op.domain.kind == "experts":
-                summed = self.routings[route].tokens_per_expert(rank) if route >= 0 else np.array([op.params[1]])
-                out[mine] = summed[row // op.domain.blocks]
-            elif op.opcode not in ("NOTIFY", "LAUNCH"):
-                out[mine] = 1
+                out[mine] = counts[:, self._own(rank, route)].sum() if op.primitive.is_back else counts[rank].sum()
+            elif not (op.primitive.is_notice or op.primitive.is_launch):
+                out[mine] = op.domain.rows_of_units(self, rank)[0][row - op.domain.first]
         return out
 
     def _own(self, rank: int, route: int) -> slice:
@@ -178,7 +170,7 @@ class Layout:
 
     def _token_extent(self, rank: int, extent: int, index: int) -> int:
         """Rows of the clipped domain, whose static size is that of the tiles that signal it."""
-        domain = next(op.domain for op in self.flow.ops if op.domain.kind == "tiles" and op.domain.clipped)
+        domain = next(op.domain for op in self.flow.ops if op.domain.is_tiles and op.domain.clipped)
         if extent == tf.TOKENS:
             return self.limit(rank, domain)
         tile = self.tile(rank, domain, index)

@@ -26,7 +26,7 @@ def check_limits(name: str, ep_size: int, buffers: Sequence[tf.Buffer], ops: Seq
         _check(name, "a route has", plan.num_tokens * plan.top_k, MOST_ROWS, "entries of a rank, num_tokens * top_k")
         _check(name, "a route has", plan.max_rows, MOST_ROWS, "received rows of a rank")
     for op in ops:
-        rows = op.domain.num_rows if op.domain.kind == "tiles" else 0
+        rows = op.domain.num_rows if op.domain.is_tiles else 0
         _check(name, f"{op.label} counts", rows * op.grid[2], MOST_ROWS, "rows, each once for every tile of columns")
     num_tasks = sum(math.prod(op.grid) for op in ops)
     _check(name, "it has", num_tasks, MOST_TASKS, "tasks of a rank, of which larger tiles make fewer")

@@ -258,3 +258,12 @@ def _sorted_by_expert(ids: np.ndarray, kept: np.ndarray) -> np.ndarray:
     """The kept entries, sorted stably by expert."""
     order = np.argsort(ids, kind="stable")
     return order[kept[order]]
+
+
+def add_choices(out: np.ndarray, ranks: Route, index: np.ndarray, rows: np.ndarray) -> None:
+    """Adds rows of a rank's experts, of those the ones at `index`, to their tokens' rows, in the order of the choices."""
+    routing, rank = ranks.routing, ranks.rank
+    choice = routing.experts.entry_of_row[rank][index] % routing.top_k
+    for k in range(routing.top_k):
+        mine = choice == k
+        out[routing.sources[rank][index[mine]]] += rows[mine]

@@ -16,7 +16,8 @@ from typing import Any
 import numpy as np
 
 from hpmoe.route_plan import RoutePlan as RoutePlan
-from hpmoe.tile_ops import Access as Access, Buffer as Buffer, Domain as Domain, TileOp as TileOp, memory_of as memory_of
+from hpmoe.tile_op import Access as Access, Buffer as Buffer, TileOp as TileOp, memory_of as memory_of
+from hpmoe.tile_ops.domains import Domain as Domain
 
 TASK = np.dtype([("op", "i4"), ("peer", "i4"), ("row", "i4"), ("col", "i4"), ("cols", "i4")])
 WAIT = np.dtype([("task", "i4"), ("event", "i4"), ("kind", "i4")])
@@ -170,7 +171,7 @@ def make_tasks(ops: tuple[TileOp, ...]) -> np.ndarray:
         grid = tasks[first:first + math.prod(shape)].reshape(shape)
         first += grid.size
         grid["op"] = index
-        grid["row"] = (np.arange(shape[0]) + op.first_row)[:, None, None]
+        grid["row"] = (np.arange(shape[0]) + op.domain.first)[:, None, None]
         grid["peer"] = np.arange(shape[1])[:, None] if op.num_peers else -1
         grid["col"] = np.arange(shape[2]) * op.tile_cols
         grid["cols"] = np.minimum(op.cols - grid["col"], op.tile_cols)

@@ -69,27 +69,15 @@ def task_name(flow: tf.Taskflow, task: int) -> str:
     """A task as printed: `grouped_matmul[slot 0, cols 0:256]`."""
     row = flow.tasks[task]
     op = flow.ops[row["op"]]
-    unit = {"slots": "slot", "tiles": "rows", "experts": "expert"}.get(op.domain.kind)
-    parts = []
-    if unit == "rows":
-        start = row["row"] * flow.tile_rows
-        parts.append(f"rows {start}:{min(start + flow.tile_rows, op.domain.num_rows)}")
-    elif unit == "expert":
-        expert, block = divmod(int(row["row"]), op.domain.blocks)
-        parts.append(f"expert {expert}" + (f" block {block}" if op.domain.blocks > 1 else ""))
-    elif unit:
-        parts.append(f"slot {row['row']}")
-    elif op.opcode == "NOTIFY" and row["row"] >= 0:
-        parts.append(f"expert {row['row']}")
+    unit = op.domain.unit_text(int(row["row"]), flow.tile_rows)
+    parts = [unit] if unit else []
     if row["peer"] >= 0:
         several = len(op.peers_of(row["peer"], flow.ep_size)) > 1
         peers = f"peers {row['peer']}::{op.num_peers}" if several else f"peer {row['peer']}"
         parts[:1] = [f"{parts[0]} -> {peers}" if parts else peers]
     if row["cols"]:
         parts.append(f"cols {row['col']}:{row['col'] + row['cols']}")
-    verb = {"PUT": "put", "PUT_BACK": "put", "NOTIFY": "notify", "ALL_TO_ALL": "all_to_all",
-            "ALL_TO_ALL_BACK": "all_to_all", "REDUCE": "reduce", "LAUNCH": "launch"}.get(op.opcode, op.label)
-    return f"{verb}[{', '.join(parts)}]"
+    return f"{op.primitive.verb or op.label}[{', '.join(parts)}]"
 
 
 def buffer_name(flow: tf.Taskflow, buffer: int) -> str:
@@ -172,8 +160,8 @@ class _Lines:
             return name
         event = self.flow.events[signal["event"]]
         if signal["kind"] != tf.STATIC:
-            by_token = "(row)" if self.flow.ops[self.flow.tasks["op"][signal["task"]]].opcode == "FAN_OUT" else "(token)"
-            dynamic = "e(slot)" if signal["kind"] == tf.SLOT_EXPERT else by_token
+            op = self.flow.ops[self.flow.tasks["op"][signal["task"]]]
+            dynamic = "e(slot)" if signal["kind"] == tf.SLOT_EXPERT else f"({op.index_text})"
             unit = f"e{event['index']}" if f".e{event['index']}" in name else str(event["index"])
             name = name.replace(f".{unit}", f".{dynamic}", 1)
         remote = int(signal["remote"])

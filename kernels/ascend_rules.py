@@ -9,11 +9,9 @@ import numpy as np
 from hpmoe import taskflow as tf
 from hpmoe.dtypes import storage_dtype
 from hpmoe.errors import check_argument
+from hpmoe.tile_ops import row_modes
+from hpmoe.tile_ops.tile_primitive import TilePrimitive
 
-MATMULS = ("GMM", "WGRAD")
-BODIES = {"aic": MATMULS, "aiv": ("PUT", "PUT_BACK", "NOTIFY", "SWIGLU", "SWIGLU_GRAD", "MAP", "REDUCE", "ROW_DOT",
-                                 "ROW_REDUCE", "COL_SUM", "GATHER", "KEEP", "DROP_COUNTS",
-                                 "REPLICATE", "RETURN_GRADS", "FAN_OUT", "FAN_IN")}
 MAX_ROW_STRIDE = 65_535  # elements, of a matmul's operand: a parameter of 16 bits
 MAX_TOP_K = 512
 MAX_FANS = 256  # experts of a token that came once
@@ -39,15 +37,15 @@ def check_flow(flow: tf.Taskflow, target: str) -> None:
     opcode = flow.tasks["op"]
     for q, queue in enumerate(flow.queues):
         unit = "aic" if q < num_queues // 3 else "aiv"
-        wrong = next((flow.ops[i] for i in set(opcode[queue].tolist()) if flow.ops[i].opcode not in BODIES[unit]), None)
+        wrong = next((flow.ops[i] for i in set(opcode[queue].tolist()) if flow.ops[i].primitive.unit != unit), None)
         check_argument(wrong is None, who, f"queue {q}", wrong and wrong.label, f"work of an {unit.upper()}")
 
 
 def check_main_gradients(flow: tf.Taskflow, arrays: Sequence[np.ndarray], target: str) -> None:
     """Raises ArgumentError where a weight gradient would be added to another array than it is written to."""
     for op in flow.ops:
-        if op.opcode == "WGRAD" and len(op.operands) > 3:
-            main = next((arrays[a.buffer] for a in op.operands[3:] if a.rows == "own"), None)
+        if op.primitive.makes_blocks and len(op.operands) > 3:
+            main = next((arrays[a.buffer] for a in op.operands[3:] if a.rows is row_modes.OWN), None)
             out = arrays[op.operands[0].buffer]
             is_in_place = main is None or out.ctypes.data == main.ctypes.data
             check_argument(is_in_place, f'fuse_persistent(target="{target}"): {op.label}', "its main gradient",
@@ -55,11 +53,11 @@ def check_main_gradients(flow: tf.Taskflow, arrays: Sequence[np.ndarray], target
 
 
 def _check_op(flow: tf.Taskflow, op: tf.TileOp, who: str) -> None:
-    known = sum(BODIES.values(), ())
-    is_collective = op.moves_copies and op.domain.kind == "once"
+    known = [name for name, primitive in TilePrimitive.members.items() if "ascend" in primitive.targets]
+    is_collective = op.primitive.moves_copies and not op.domain.is_copies
     check_argument(op.opcode in known and not is_collective, who, "its tile body", op.opcode,
                    f"one of {', '.join(known)}; collectives are rewritten by overlap_comm")
-    if op.opcode in MATMULS:
+    if op.primitive.is_matmul:
         _check_matmul(flow, op, who)
 
 
@@ -70,7 +68,7 @@ def _check_matmul(flow: tf.Taskflow, op: tf.TileOp, who: str) -> None:
     check_argument(storage_dtype(out.dtype) in (dtypes[0], "float32"), who, "its result", storage_dtype(out.dtype),
                    f"{dtypes[0]} or float32")
     for access in op.operands[3:]:
-        added, wanted = storage_dtype(flow.buffers[access.buffer].dtype), "float32" if access.rows == "own" else dtypes[0]
+        added, wanted = storage_dtype(flow.buffers[access.buffer].dtype), "float32" if access.rows is row_modes.OWN else dtypes[0]
         check_argument(added == wanted, who, f"the dtype of {flow.buffers[access.buffer].name}", added, wanted)
     for buffer in (x, other):
         check_argument(buffer.cols <= MAX_ROW_STRIDE, who, f"the columns of {buffer.name}", buffer.cols,

@@ -114,7 +114,7 @@ class Executable:
 
     @functools.cached_property
     def _num_tokens(self) -> int:
-        return max([r.num_tokens for r in self.flow.routes] or [op.clipped_rows for op in self.flow.ops], default=0)
+        return max([r.num_tokens for r in self.flow.routes] or [op.domain.clipped_rows for op in self.flow.ops], default=0)
 
     def _explained(self, error: LaunchError) -> LaunchError:
         """The same error with the task and the event as the taskflow's text names them."""

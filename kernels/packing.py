@@ -11,8 +11,9 @@ from hpmoe.errors import TransformError
 from hpmoe.kernels import protocol
 from hpmoe.kernels.image import pack_image
 from hpmoe.kernels.native import Tables, load
-from hpmoe.kernels.protocol import Cols, Domain, DropPolicy, Dtype, MapCode, Opcode, Reduction, Rows
+from hpmoe.kernels.protocol import DropPolicy, Dtype
 from hpmoe.taskflow import SIGNAL, WAIT, Access, Buffer, RoutePlan, Taskflow, TileOp, make_tasks
+from hpmoe.tile_ops import col_modes
 
 
 def pack(flow: Taskflow) -> np.ndarray:
@@ -101,26 +102,14 @@ def _route(route: RoutePlan, first_share: int) -> tuple:
 
 
 def _operand(access: Access) -> tuple:
-    cols = Cols.ALL if access.cols == "block" else Cols[access.cols.upper()]
-    return access.buffer, Rows[access.rows.upper()], cols, access.offset, access.value, (0, 0)
+    return access.buffer, access.rows.number, access.cols.number, access.offset, access.value, (0, 0)
 
 
 def _op(op: TileOp) -> tuple:
     domain = op.domain
     operands = [_operand(a) for a in op.operands]
-    if op.opcode == "GMM":  # the body knows which side is cut
-        operands[2:] = ((*w[:2], Cols.OWN, *w[3:]) for w in operands[2:])
+    if op.primitive.operand(2).is_weight:  # the body knows which side is cut
+        operands[2:] = ((*w[:2], col_modes.OWN.number, *w[3:]) for w in operands[2:])
     operands += [(0, 0, 0, 0, 0.0, (0, 0))] * (protocol.MAX_OPERANDS - len(operands))
-    params = _params(op)
-    params = (*params, *[0] * (4 - len(params)))
-    return (Opcode[op.opcode], Domain[domain.kind.upper()], domain.route, domain.num_rows, int(domain.clipped),
-            domain.blocks, len(op.operands), op.first_row, domain.size, op.num_peers, op.cols, op.tile_cols, params,
-            operands)
-
-
-def _params(op: TileOp) -> tuple[int, ...]:
-    if op.opcode == "MAP":
-        return (MapCode[op.params[0].upper()],)
-    if op.opcode == "ROW_REDUCE":
-        return (Reduction[op.params[0].upper()],)
-    return op.read_params
+    return (op.primitive.number, *domain.words(), len(op.operands), domain.first, domain.size, op.num_peers, op.cols,
+            op.tile_cols, op.words, operands)

@@ -16,7 +16,7 @@ Routing = Sequence[np.ndarray] | float | None
 
 def lengths_of(flow: Taskflow, num_tokens: Sequence[int] | None) -> list[int]:
     """Tokens of each rank: those that are given, else as many as there is room for."""
-    most = max([r.num_tokens for r in flow.routes] or [op.clipped_rows for op in flow.ops], default=0)
+    most = max([r.num_tokens for r in flow.routes] or [op.domain.clipped_rows for op in flow.ops], default=0)
     if num_tokens is None:
         return [most] * flow.ep_size
     is_ok = _is_list(num_tokens) and len(num_tokens) == flow.ep_size and all(is_int(n, 0, most) for n in num_tokens)

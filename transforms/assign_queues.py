@@ -86,7 +86,7 @@ def expert_barrier(flow: tf.Taskflow, machine: Machine) -> list[np.ndarray]:
         workers = unit if is_matmul else unit[:max(1, len(unit) // 2)]
         for op in np.unique(flow.tasks["op"][tasks]):
             mine = tasks[flow.tasks["op"][tasks] == op]
-            if flow.ops[op].opcode == "NOTIFY" and not machine.unified:
+            if flow.ops[op].primitive.is_notice and not machine.unified:
                 parts[signaller].append(mine)
                 continue
             runs = _by_expert(flow, flow.ops[op], mine) if is_matmul else [mine]
@@ -99,7 +99,7 @@ def expert_barrier(flow: tf.Taskflow, machine: Machine) -> list[np.ndarray]:
 def as_reference(flow: tf.Taskflow, machine: Machine) -> tuple[tf.Taskflow, Machine]:
     """The taskflow with an event for each expert between any two operations on its rows, and a machine on which a worker
     that waits looks again only after 20 us: tens of microseconds in that implementation."""
-    ops = tuple(op.replace(signal="expert") if op.domain.kind == "slots" and not op.num_peers else op for op in flow.ops)
+    ops = tuple(op.replace(signal="expert") if op.domain.is_slots and not op.num_peers else op for op in flow.ops)
     return tf.rebuild(flow, ops), machine.replace(repoll_us=20.0)
 
 
@@ -109,7 +109,7 @@ def _by_expert(flow: tf.Taskflow, op: tf.TileOp, tasks: np.ndarray) -> list[np.n
         return [tasks]
     plan, rows = flow.routes[op.domain.route], flow.tasks["row"][tasks]
     per_expert = op.domain.blocks
-    if op.domain.kind == "slots":
+    if op.domain.is_slots:
         per_expert = max(1, -(-plan.max_rows // (plan.num_local_experts * flow.tile_rows)))
     experts = np.minimum(rows // per_expert, plan.num_local_experts - 1)
     return [tasks[experts == e] for e in np.unique(experts)]

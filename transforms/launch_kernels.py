@@ -6,10 +6,10 @@ from collections.abc import Iterator
 
 from hpmoe.calling.transform import transform
 from hpmoe.errors import TransformError
-from hpmoe.taskflow import Domain, Taskflow, TileOp, rebuild
-
-# What the first parameter of a LAUNCH says: whose rows, besides the launch itself, it lays out anew.
-NO_ROWS, SENT_ROWS, RECEIVED_ROWS = range(3)
+from hpmoe.taskflow import Taskflow, TileOp, rebuild
+from hpmoe.tile_ops.domains import Once
+from hpmoe.tile_ops.params import LaidOut, Launched
+from hpmoe.tile_ops.transfers import LAUNCH
 
 
 @transform(requires="tiles", once=True)
@@ -50,32 +50,32 @@ def launch_kernels(flow: Taskflow) -> Taskflow:
     ops: list[TileOp] = []
     is_first = True
     for op in flow.ops:
-        ops += _kernels(flow, op, is_first and op.is_collective)
-        is_first &= not op.is_collective
+        ops += _kernels(flow, op, is_first and op.primitive.is_blocking)
+        is_first &= not op.primitive.is_blocking
     return rebuild(flow, tuple(ops))
 
 
 def _kernels(flow: Taskflow, op: TileOp, syncs_host: bool) -> Iterator[TileOp]:
-    if op.moves_copies:
+    if op.primitive.moves_copies:
         yield _launch(op, op.label, is_collective=True)
         yield op
         return
-    if not op.is_collective:
+    if not op.primitive.is_blocking:
         yield _launch(op, op.label)
         yield op
         return
-    is_back = op.opcode == "ALL_TO_ALL_BACK"
+    is_back = op.primitive.is_back
     is_once = flow.routes[op.domain.route].once_of >= 0
     moved = flow.buffers[op.operands[1].buffer].row_bytes
     if not (is_back and is_once):
-        yield _launch(op, "unsort" if is_back else "permute", RECEIVED_ROWS if is_back else SENT_ROWS, moved)
+        yield _launch(op, "unsort" if is_back else "permute", LaidOut.RECEIVED_ROWS if is_back else LaidOut.SENT_ROWS, moved)
     yield _launch(op, op.label, is_collective=True, syncs_host=syncs_host)
     yield op
     if not (is_back or is_once):
-        yield _launch(op, "sort", RECEIVED_ROWS, moved)
+        yield _launch(op, "sort", LaidOut.RECEIVED_ROWS, moved)
 
 
-def _launch(op: TileOp, label: str, rows: int = NO_ROWS, bytes_of_row: int = 0, is_collective: bool = False,
+def _launch(op: TileOp, label: str, rows: LaidOut = LaidOut.NO_ROWS, bytes_of_row: int = 0, is_collective: bool = False,
             syncs_host: bool = False) -> TileOp:
-    return TileOp("LAUNCH", label, op.equation, "aiv", Domain("once", 1, route=op.domain.route), (), 0,
-                  params=(rows, bytes_of_row, int(is_collective), int(syncs_host)))
+    return TileOp(LAUNCH, label, op.equation, LAUNCH.unit, Once(1, op.domain.route), (), 0,
+                  params=Launched(rows, bytes_of_row, is_collective, syncs_host))

@@ -11,9 +11,14 @@ import numpy as np
 from hpmoe.calling.transform import transform
 from hpmoe.costs.put_sizes import likely_puts, whole_row_groups
 from hpmoe.errors import TransformError, call_user, check_argument, is_int, is_name
-from hpmoe.taskflow import Domain, RoutePlan, Taskflow, TileOp, rebuild
+from hpmoe.taskflow import RoutePlan, Taskflow, TileOp, rebuild
+from hpmoe.tile_ops import col_modes
+from hpmoe.tile_ops.domains import Copies, Notices, Slots
+from hpmoe.tile_ops.params import MatrixBlock, Notice, Way
+from hpmoe.tile_ops.transfers import NOTIFY, PUT, PUT_BACK
 
 Order = Callable[[int, int], Sequence[int]]
+PUT_OF = {Way.OUT: PUT, Way.BACK: PUT_BACK}
 SIGNALS = ("tile", "expert", "peer")
 
 
@@ -81,10 +86,10 @@ def overlap_comm(flow: Taskflow, *, order: str | Order = "ratr", signal: str = "
     ops: list[TileOp] = []
     flow = flow.replace(routes=tuple(_with_returns(flow, plan, returns) for plan in flow.routes))
     for op in flow.ops:
-        if op.moves_copies:
+        if op.primitive.moves_copies:
             ops.append(_copies(flow, op))
         else:
-            ops += _puts(flow, op, signal, len(ops), cols) if op.is_collective else [op]
+            ops += _puts(flow, op, signal, cols) if op.primitive.is_blocking else [op]
     return rebuild(flow, tuple(ops), peer_order=peer_order)
 
 
@@ -108,32 +113,32 @@ def _with_returns(flow: Taskflow, plan: RoutePlan, returns: int | None) -> Route
 
 def _copies(flow: Taskflow, op: TileOp) -> TileOp:
     """A task for each block of rows of each matrix that goes to a copy, or comes back, in the blocks that it is made in."""
-    plan, (_, height) = flow.routes[op.domain.route], op.params
+    plan, height = flow.routes[op.domain.route], op.params.height
     source = flow.buffers[op.operands[1].buffer].storage
-    made = [w.params[0] for w in flow.ops if w.opcode == "WGRAD" and flow.buffers[w.operands[0].buffer].storage == source]
+    made = [w.params.block for w in flow.ops if w.primitive.makes_blocks and flow.buffers[w.operands[0].buffer].storage == source]
     rows = min([*made, height]) if made else min(flow.tile_rows, height)
     blocks = -(-height // rows)
-    count = plan.num_replicas if op.opcode == "RETURN_GRADS" else plan.placement.most_copies
-    return op.replace(domain=Domain("copies", count * blocks, count, route=op.domain.route, blocks=blocks),
-                      params=(rows, height))
+    count = plan.num_replicas if op.primitive.is_back else plan.placement.most_copies
+    return op.replace(domain=Copies(count * blocks, op.domain.route, blocks=blocks, count=count),
+                      params=MatrixBlock(rows, height))
 
 
-def _puts(flow: Taskflow, op: TileOp, signal: str, index: int, cols: int | str | None) -> list[TileOp]:
+def _puts(flow: Taskflow, op: TileOp, signal: str, cols: int | str | None) -> list[TileOp]:
     """The put tasks of a collective and, for signals coarser than a tile, the tasks that send them."""
-    plan = flow.routes[op.domain.route]
-    back = op.opcode == "ALL_TO_ALL_BACK"
+    plan, way = flow.routes[op.domain.route], op.primitive.way
     width = flow.buffers[op.operands[0].buffer].cols
     num_peers = whole_row_groups(plan)
     if cols == "auto":
         num_peers, cols = likely_puts(flow, op, flow.machine) if flow.machine else (num_peers, None)
     if cols is not None and cols < width:
         cols = int(cols)
-        op = op.replace(cols=width, tile_cols=cols, operands=tuple(dataclasses.replace(a, cols="own") for a in op.operands))
-    put = op.replace(opcode="PUT_BACK" if back else "PUT", domain=Domain("slots", plan.num_slots, route=op.domain.route),
-                     num_peers=flow.ep_size, signal=signal)
+        op = op.replace(cols=width, tile_cols=cols, operands=tuple(dataclasses.replace(a, cols=col_modes.OWN) for a in op.operands))
+    put = op.replace(primitive=PUT_OF[way], domain=Slots(plan.num_slots, op.domain.route), num_peers=flow.ep_size,
+                     signal=signal)
     if signal == "tile":
         return [put.replace(num_peers=num_peers)]
     units = plan.num_local_experts if signal == "expert" else 1
-    notify = TileOp("NOTIFY", op.label, op.equation, "aiv", Domain("once", units, route=op.domain.route), (), 0,
-                    params=(int(back), index), num_peers=flow.ep_size, signal=signal)
+    notices = Notices(units, op.domain.route, by_expert=signal == "expert")
+    notify = TileOp(NOTIFY, op.label, op.equation, NOTIFY.unit, notices, (), 0,
+                    params=Notice(way, put.operands[0].buffer), num_peers=flow.ep_size, signal=signal)
     return [put, notify]

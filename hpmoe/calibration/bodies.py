@@ -17,7 +17,7 @@ from hpmoe.calibration.fit import Samples
 from hpmoe.calibration.measured_call import measured_call
 from hpmoe.calibration.runs import Runs, Yardstick
 from hpmoe.costs.touches import block_heights
-from hpmoe.costs.work import Work, body_kind
+from hpmoe.costs.work import Work
 from hpmoe.dtypes import FLOATS, rounded, storage_dtype
 from hpmoe.layout import Layout
 from hpmoe.timelines.timeline import Timeline
@@ -97,6 +97,6 @@ def samples(line: Timeline, us: np.ndarray, ids: np.ndarray | None,
         mine = (flow.tasks["op"][line.task] == i) & (rows > 0)
         tasks = flow.tasks[line.task[mine]]
         inner = np.where(tasks["row"] % op.domain.blocks == op.domain.blocks - 1, *block_heights(flow, op)[::-1])
-        yield body_kind(op), storage_dtype(buffer.dtype), Samples(*(np.asarray(a, float) for a in (
+        yield op.kind, storage_dtype(buffer.dtype), Samples(*(np.asarray(a, float) for a in (
             (row_work * rows)[mine], rows[mine], np.where(tasks["cols"] > 0, tasks["cols"], buffer.cols),
             np.where(inner > 0, inner, buffer.cols), us[mine], memory_us[mine])))

@@ -16,7 +16,7 @@ def by_destination(policy: Policy) -> Policy:
     """The same, but that rows are put destination after destination, not slot after slot to all destinations."""
     def ordered(flow: hpmoe.Taskflow, machine: hpmoe.Machine) -> list[np.ndarray]:
         queues = [np.array(q) for q in policy(flow, machine)]
-        for i in (i for i, op in enumerate(flow.ops) if op.opcode == "PUT"):
+        for i in (i for i, op in enumerate(flow.ops) if op.primitive.sends_rows):
             puts = np.flatnonzero(flow.tasks["op"] == i)
             puts = puts[np.lexsort((flow.tasks["row"][puts], flow.tasks["peer"][puts]))]
             places = [(n, q, k) for q, tasks in enumerate(queues)
@@ -32,8 +32,8 @@ def interleaved(policy: Policy) -> Policy:
     may still hold; not before what they wait for can be there, whatever the routing."""
     def ordered(flow: hpmoe.Taskflow, machine: hpmoe.Machine) -> list[np.ndarray]:
         queues = [np.asarray(q) for q in policy(flow, machine)]
-        pairs = [(i, j) for i, grad in enumerate(flow.ops) if grad.opcode == "WGRAD" and grad.domain.route >= 0
-                 for j, tile in enumerate(flow.ops) if tile.opcode == "GMM" and tile.domain.kind == "slots"
+        pairs = [(i, j) for i, grad in enumerate(flow.ops) if grad.primitive.makes_blocks and grad.domain.route >= 0
+                 for j, tile in enumerate(flow.ops) if tile.primitive.is_matmul and tile.domain.is_slots
                  and tile.operands[1].buffer == grad.operands[2].buffer]
         if not pairs:
             return queues
@@ -61,7 +61,7 @@ def _dealt(flow: hpmoe.Taskflow, machine: hpmoe.Machine, queues: list[np.ndarray
     """The matrix tasks in the order of their keys, each to the queue with the least so far; other queues as they are."""
     units = machine.queues_of("aic")
     tasks = np.flatnonzero(flow.units())
-    is_grad = np.array([op.opcode == "WGRAD" for op in flow.ops])[flow.tasks["op"][tasks]]
+    is_grad = np.array([op.primitive.makes_blocks for op in flow.ops])[flow.tasks["op"][tasks]]
     heap, dealt = [(0.0, q) for q in units], defaultdict(list)
     for t in tasks[np.lexsort((is_grad, key[tasks]))]:
         load, q = heapq.heappop(heap)

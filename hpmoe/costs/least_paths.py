@@ -9,10 +9,12 @@ import numpy as np
 
 from hpmoe import taskflow as tf
 from hpmoe.costs.work import core_us
-from hpmoe.intervals import Interval, covers, joined
+from hpmoe.intervals import covers, joined
 from hpmoe.layout import Layout
 from hpmoe.machine import Machine
+from hpmoe.tile_ops import row_modes
 
+KNOWN = (row_modes.OWN, row_modes.PEER, row_modes.ENTRIES)
 RowsOf = Callable[[tf.TileOp, int], np.ndarray]
 
 
@@ -42,7 +44,7 @@ class LeastPaths:
         """Microseconds before the first task of each operation on a rank can begin, [num_ops]."""
         out = np.zeros(len(self.flow.ops))
         for reader, op in enumerate(self.flow.ops):
-            if op.num_peers or (op.domain.kind == "experts" and not self.rows_of(op, rank).all()):
+            if op.num_peers or (op.domain.sums_rows and not self.rows_of(op, rank).all()):
                 continue  # what is sent is of any rank; a sum over no rows waits for none
             writers: dict[int, list[float]] = {}
             for writer, _, storage, is_needed, _ in (link for link in self.links if link[1] == reader):
@@ -94,7 +96,7 @@ class LeastPaths:
     def _least_us(self, index: int) -> float:
         """Of a local operation's tasks with rows, on any rank."""
         op = self.flow.ops[index]
-        if op.num_peers or op.moves_copies:
+        if op.num_peers or op.primitive.moves_copies:
             return 0.0
         rows = np.unique(np.concatenate([self.rows_of(op, rank) for rank in range(self.flow.ep_size)]))
         rows = rows[rows > 0]
@@ -148,21 +150,17 @@ def _needs(flow: tf.Taskflow, writer: tf.TileOp, written: tf.Access, reader: tf.
            accesses: Sequence[tf.Access]) -> tuple[bool, bool]:
     """Whether a task that reads needs one that writes, and whether what is written is all read."""
     cols = flow.buffers[written.buffer].cols
-    is_odd = writer.moves_copies or reader.moves_copies or written.rows not in ("own", "peer", "entries")
+    is_odd = writer.primitive.moves_copies or reader.primitive.moves_copies or written.rows not in KNOWN
     if is_odd or any(flow.buffers[access.buffer].cols != cols for access in accesses):
         return False, False
-    if writer.opcode == "PUT_BACK":
-        is_needed, rows = False, "entries"
-        is_same = reader.domain.kind == "tiles" and reader.domain.num_rows == flow.routes[writer.domain.route].num_tokens
+    if writer.primitive.is_put and writer.primitive.is_back:
+        is_needed, rows = False, row_modes.ENTRIES
+        is_same = reader.domain.is_tiles and reader.domain.num_rows == flow.routes[writer.domain.route].num_tokens
     else:
-        is_same = writer.domain.kind == reader.domain.kind == "slots" and writer.domain.route == reader.domain.route
-        is_same |= writer.domain.kind == "tiles" and writer.domain == reader.domain
-        rows = "own"
-        is_needed = is_same or (reader.domain.kind == "experts" and writer.domain.kind == "slots")
-        is_needed &= all(access.rows in ("own", "expert") for access in accesses)
-    read = [_columns(reader, access, cols) for access in accesses if access.rows == rows] if is_same else []
-    return is_needed, covers(joined(read), [_columns(writer, written, cols)])
-
-
-def _columns(op: tf.TileOp, access: tf.Access, cols: int) -> Interval:
-    return access.offset, access.offset + op.cols if access.cols == "own" and op.cols else cols
+        is_same = writer.domain.is_slots and reader.domain.is_slots and writer.domain.route == reader.domain.route
+        is_same |= writer.domain.is_tiles and writer.domain == reader.domain
+        rows = row_modes.OWN
+        is_needed = is_same or (reader.domain.sums_rows and writer.domain.is_slots)
+        is_needed &= all(access.rows in (row_modes.OWN, row_modes.EXPERT) for access in accesses)
+    read = [reader.columns(access, cols) for access in accesses if access.rows is rows] if is_same else []
+    return is_needed, covers(joined(read), [writer.columns(written, cols)])

@@ -43,7 +43,7 @@ class LeastWork:
 
     def of_ops(self, rank: int) -> list[Needs]:
         """Of each operation."""
-        return [self._of_moved(i, op, rank) if op.num_peers or op.moves_copies else self._of_tiles(i, op, rank)
+        return [self._of_moved(i, op, rank) if op.num_peers or op.primitive.moves_copies else self._of_tiles(i, op, rank)
                 for i, op in enumerate(self.flow.ops)]
 
     def touched_bytes(self, rank: int) -> np.ndarray:

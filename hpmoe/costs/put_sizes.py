@@ -32,7 +32,7 @@ def likely_puts(flow: tf.Taskflow, op: tf.TileOp, machine: Machine) -> tuple[int
     peers = _likely_groups(plan) if plan.is_mostly_empty else plan.ep_size
     most = min(PARTS, max(FEW_PARTS, MOST_PUTS / max(1, plan.num_slots * peers)))
     parts = min(us / PUT_US, most, -(-sent.cols // least))
-    if op.opcode == "ALL_TO_ALL_BACK":  # a signal for each event that rows of one expert are counted in
+    if op.primitive.is_back:  # a signal for each event that rows of one expert are counted in
         returns = min(plan.num_returns, rows * plan.num_experts / (plan.top_k * plan.return_tokens))
         parts = min(parts, SIGNAL_SHARE * us / (max(1.0, returns) * max(machine.signal_us, 1e-9)))
     num_peers = _num_groups(plan, -(-sent.cols // _put_cols(sent.cols, parts, least)))

@@ -75,9 +75,9 @@ def _longest_path(flow: tf.Taskflow, stages: list[Stage]) -> float:
 
 def _stage(flow: tf.Taskflow, index: int, work: Work, machine: Machine) -> Stage:
     op = flow.ops[index]
-    if op.moves_copies:
+    if op.primitive.moves_copies:
         return Stage()
-    return _exchange(flow, op, machine) if op.opcode.startswith("ALL_TO_ALL") else _tasks(flow, index, work, machine)
+    return _exchange(flow, op, machine) if op.primitive.is_blocking else _tasks(flow, index, work, machine)
 
 
 def _exchange(flow: tf.Taskflow, op: tf.TileOp, machine: Machine) -> Stage:
@@ -102,7 +102,7 @@ def _tasks(flow: tf.Taskflow, index: int, work: Work, machine: Machine) -> Stage
     units, experts = _units(flow, op)
     num_units = sum(count for _, count in units)
     longest = l2 = memory = returned = 0.0
-    num_empty = flow.routes[op.domain.route].num_slots - num_units if op.domain.kind == "slots" else 0
+    num_empty = flow.routes[op.domain.route].num_slots - num_units if op.domain.is_slots else 0
     busy = num_empty * op.grid[2] * (machine.task_us + machine.wait_us)
     blocks, tiles = ((0, 1 - 1 / op.domain.blocks), (2, 1 / op.domain.blocks)), ((0, op.grid[2] - 1), (1, 1))
     for (block, share), (tile, times) in itertools.product(blocks, tiles):
@@ -118,8 +118,8 @@ def _tasks(flow: tf.Taskflow, index: int, work: Work, machine: Machine) -> Stage
             busy, longest, l2 = busy + times * count * us, max(longest, us), l2 + times * count * passed
         memory += times * float(fixed[touches["part"] == WEIGHT][:1].sum() * experts
                                 + fixed[touches["part"] == STREAM].sum() * num_units)
-    if op.opcode == "WGRAD" and op.first_row > 0:
-        returned = op.params[0] * flow.buffers[op.operands[0].buffer].row_bytes / link_rate(machine, flow.ep_size)
+    if op.primitive.makes_blocks and op.domain.first > 0:
+        returned = op.params.block * flow.buffers[op.operands[0].buffer].row_bytes / link_rate(machine, flow.ep_size)
     return Stage(busy, longest, longest + machine.poll_us, 0.0, l2, memory, returned)
 
 
@@ -127,9 +127,9 @@ def _units(flow: tf.Taskflow, op: tf.TileOp) -> tuple[list[tuple[float, int]], i
     """(rows of a unit, how many units have as many), and how many experts they are of."""
     plan = flow.routes[op.domain.route] if op.domain.route >= 0 else None
     experts = plan.num_local_experts if plan else 1
-    if op.domain.kind == "experts":
+    if op.domain.sums_rows:
         return [(rows_of_expert(op, plan), op.domain.size)], experts
-    rows = plan.likely_rows / experts if op.domain.kind == "slots" else float(max(1, op.domain.num_rows))
-    times = experts if op.domain.kind == "slots" else 1
+    rows = plan.likely_rows / experts if op.domain.is_slots else float(max(1, op.domain.num_rows))
+    times = experts if op.domain.is_slots else 1
     whole, rest = divmod(rows, flow.tile_rows)
     return [(n, count) for n, count in ((float(flow.tile_rows), int(whole) * times), (rest, times)) if n and count], times

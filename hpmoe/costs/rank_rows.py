@@ -16,44 +16,30 @@ class RankRows:
 
     def of_units(self, op: tf.TileOp, rank: int) -> tuple[np.ndarray, np.ndarray]:
         """Rows of each unit of an operation, and the expert they are of."""
-        route = op.domain.route
-        if op.domain.kind == "slots":
-            slots = self.layout.slots[route][rank]
-            return slots.rows.astype(float), slots.expert
-        if op.domain.kind == "tiles":
-            tiles = [self.layout.tile(rank, op.domain, i) for i in range(op.domain.size)]
-            rows = np.array([t.stop - t.start for t in tiles], float)
-        elif op.domain.kind == "experts":
-            first = op.first_row // op.domain.blocks
-            rows = self.layout.routings[route].tokens_per_expert(rank) if route >= 0 else np.array([op.params[1]])
-            rows = rows[first:first + op.domain.num_rows]
-            return np.repeat(rows, op.domain.blocks).astype(float), np.repeat(np.arange(len(rows)), op.domain.blocks)
-        else:
-            rows = np.ones(1)
-        return rows, np.zeros(len(rows), int)
+        return op.domain.rows_of_units(self.layout, rank)
 
     def of_tasks(self, op: tf.TileOp, rank: int) -> np.ndarray:
         """Of each task of one column range of a local operation that is not empty."""
         rows, _ = self.of_units(op, rank)
-        return rows if op.domain.kind == "experts" else rows[rows > 0]
+        return rows if op.domain.sums_rows else rows[rows > 0]
 
     def of_token(self, op: tf.TileOp, rank: int) -> float:
         """Of tokens sent once, the rows that the rank's experts have of each; see Work.by_routing."""
-        routing = self.layout.routings[op.domain.route] if op.opcode.startswith("FAN") else None
+        routing = self.layout.routings[op.domain.route] if op.has_fan else None
         return routing.experts.num_rows(rank) / max(1, routing.num_rows(rank)) if routing else 0.0
 
     def moved(self, op: tf.TileOp, rank: int, node_size: int) -> tuple[np.ndarray, float]:
         """Of a put, those that leave and reach the rank, inside its node and between nodes, [4]; and those that stay."""
         out = np.zeros(4)
-        if op.opcode == "NOTIFY":
+        if op.primitive.is_notice:
             return out, 0.0
         routing = self.layout.routings[op.domain.route]
         to_rank = routing.counts.reshape(self.ep_size, self.ep_size, -1).sum(axis=2)
-        if op.moves_copies:
+        if op.primitive.moves_copies:
             to_rank = np.zeros_like(to_rank)
             for owner, copies in enumerate(routing.placement.copies):
-                np.add.at(to_rank[owner], [copy.host for copy in copies], op.params[1])
-        sent = to_rank.T if op.opcode in ("PUT_BACK", "RETURN_GRADS") else to_rank
+                np.add.at(to_rank[owner], [copy.host for copy in copies], op.params.height)
+        sent = to_rank.T if op.primitive.is_back else to_rank
         for peer in range(self.ep_size):
             if peer != rank:
                 first = 0 if peer // node_size == rank // node_size else 2

@@ -37,18 +37,18 @@ def _alone(work: np.void, rows: float, machine: Machine, ep_size: int) -> float:
 def _full_rows(flow: tf.Taskflow, op: tf.TileOp) -> float:
     """Rows of a task whose unit is full, of a transfer its share of them."""
     plan = flow.routes[op.domain.route] if op.domain.route >= 0 else None
-    if op.opcode == "NOTIFY":
+    if op.primitive.is_notice:
         return 0.0
-    if op.is_collective:
+    if op.primitive.is_blocking:
         return float(plan.max_rows)
-    if op.moves_copies:
+    if op.primitive.moves_copies:
         copies = sum(map(len, plan.placement.copies)) / plan.ep_size  # of a rank, in the mean
-        return op.params[0] * copies / (1 if op.domain.kind == "once" else op.domain.num_rows)
-    if op.domain.kind == "slots":
+        return op.params.block * copies / (op.domain.num_rows if op.domain.is_copies else 1)
+    if op.domain.is_slots:
         return flow.tile_rows / (op.num_peers or 1)
-    if op.domain.kind == "tiles":
+    if op.domain.is_tiles:
         return float(min(flow.tile_rows, max(op.domain.num_rows, 1)))
-    if op.domain.kind == "experts":
+    if op.domain.sums_rows:
         return rows_of_expert(op, plan)
     return 1.0
 
@@ -57,8 +57,8 @@ def rows_of_expert(op: tf.TileOp, plan: tf.RoutePlan | None) -> float:
     """Rows that a task of an operation over experts sums, where experts share the rows evenly; where copies were planned
     for loads, the most that one of its experts is likely to have."""
     if plan is None:
-        return float(op.params[1])
+        return float(op.domain.height)
     if plan.placement is None:
         return plan.likely_rows / plan.num_local_experts
-    first = op.first_row // op.domain.blocks
+    first = op.domain.first_expert
     return plan.likely_rows * float(plan.placement.likely_shares[:, first:first + op.domain.num_rows].max())

@@ -7,6 +7,7 @@ from typing import NamedTuple
 import numpy as np
 
 from hpmoe import taskflow as tf
+from hpmoe.tile_ops import row_modes
 
 TOUCH = np.dtype([("first", "i8"), ("part", "i8"), ("fixed", "f8"), ("row", "f8")])
 # Which part of an array a touch is about, as in simulate.h: what several tasks read of one part may still be in L2.
@@ -43,33 +44,33 @@ class Touches:
     def of(self, op: tf.TileOp, i: int, cols: int, height: float) -> Touch | None:
         """What a task of so many columns, in a block so high, touches of operand i; None for a few bytes."""
         access = op.operands[i]
-        if access.buffer < 0 or (is_transfer(op) and i == 0):
+        if access.buffer < 0 or (is_transfer(op) and i < op.num_outputs):
             return None  # a transferred row comes in at the other end of a link
         buffer = self.flow.buffers[access.buffer]
         size = float(buffer.stored_dtype.itemsize)
-        width = {"own": cols or buffer.cols, "one": 1}.get(access.cols, buffer.cols)
-        width = height if access.cols == "block" else width
-        if op.moves_copies:
+        width, primitive = access.cols.width(cols, buffer.cols, height), op.primitive
+        operand = primitive.operand(i)
+        if primitive.moves_copies:
             return Touch(self._part(buffer.storage, "copies", op.domain.size), UNIT, 0.0, width * size)
-        if access.rows == "fan":
+        if access.rows is row_modes.FAN:
             return Touch(0, FAN, 0.0, width * size)
-        if op.opcode == "COL_SUM" and i == 0:
-            return Touch(0, STREAM, width * size, 0.0)
-        if op.opcode == "WGRAD" and i not in (1, 2):
-            times = returned_matrices(self.flow, op) if access.rows == "returned" else 1.0
+        if primitive.sums_rows and not operand.is_summed:
+            if not primitive.is_matmul:
+                return Touch(0, STREAM, width * size, 0.0)
+            times = returned_matrices(self.flow, op) if access.rows is row_modes.RETURNED else 1.0
             return Touch(0, STREAM, times * height * cols * size, 0.0)
-        if op.opcode == "GMM" and i == 2:
-            tiles, by_expert = op.grid[2], access.rows == "slot_expert"
+        if operand.is_weight:
+            tiles, by_expert = op.grid[2], access.rows is row_modes.SLOT_EXPERT
             experts = self.flow.routes[op.domain.route].num_local_experts if by_expert else 1
             first = self._part(buffer.storage, f"weight in {tiles}", experts * tiles)
             return Touch(first, WEIGHT, self.flow.buffers[op.operands[1].buffer].cols * cols * size, 0.0)
-        if access.rows in ("own", "expert"):
+        if access.rows in (row_modes.OWN, row_modes.EXPERT):
             route, rows = buffer.route, buffer.num_rows or 1
             units = self.flow.routes[route].num_slots if route >= 0 else -(-rows // self.flow.tile_rows)
-            part = UNIT if access.rows == "own" else OF_EXPERT
+            part = UNIT if access.rows is row_modes.OWN else OF_EXPERT
             return Touch(self._part(buffer.storage, "unit", units), part, 0.0, width * size)
-        if access.rows in ("entries", "tokens", "all"):
-            rows = self.flow.routes[op.domain.route].top_k if op.opcode in ("REDUCE", "KEEP") else 1
+        if access.rows in (row_modes.ENTRIES, row_modes.TOKENS, row_modes.ALL):
+            rows = self.flow.routes[op.domain.route].top_k if primitive.needs_route and op.domain.is_tiles else 1
             return Touch(self._part(buffer.storage, "together", 1), TOGETHER, 0.0, rows * width * size)
         return None
 
@@ -84,15 +85,15 @@ class Touches:
 
 def block_heights(flow: tf.Taskflow, op: tf.TileOp) -> tuple[int, int]:
     """Rows of the blocks that tasks make of a weight's gradient: of all but an expert's last, and of that; 0 of the rest."""
-    if op.opcode != "WGRAD":
+    if not op.primitive.makes_blocks:
         return 0, 0
     height = flow.buffers[op.operands[1].buffer].cols - op.operands[1].offset
-    return op.params[0], height - (op.domain.blocks - 1) * op.params[0]
+    return op.params.block, height - (op.domain.blocks - 1) * op.params.block
 
 
 def returned_matrices(flow: tf.Taskflow, op: tf.TileOp) -> float:
     """Matrices that copies of an expert give back and a task adds, in the mean; of the rank with the most of them."""
-    if not any(access.rows == "returned" for access in op.operands):
+    if not any(access.rows is row_modes.RETURNED for access in op.operands):
         return 0.0
     plan = flow.routes[op.domain.route]
     return plan.placement.most_copies / plan.num_own_experts
@@ -100,4 +101,4 @@ def returned_matrices(flow: tf.Taskflow, op: tf.TileOp) -> float:
 
 def is_transfer(op: tf.TileOp) -> bool:
     """Whether an operation moves rows, or weights, from one rank to another."""
-    return bool(op.num_peers) or op.is_collective or op.moves_copies
+    return bool(op.num_peers) or op.primitive.is_remote

@@ -16,10 +16,7 @@ WORK = np.dtype([("core_fixed", "f8"), ("core_row", "f8"), ("few_fixed", "f8"), 
                  ("link_row", "f8"), ("few_rows", "i8"), ("granule", "i8"), ("num_touches", "i8"),
                  ("touches", TOUCH, MAX_TOUCHES)])
 # Machine.vector_bytes_per_us is of bodies whose instructions work through five bytes for each that is moved, as SwiGLU's do.
-# PASSES: how often those of bodies that need more pass over float32 elements; of all others the bytes moved say enough.
 COMPUTED_PER_MOVED = 5
-PASSES = {"MAP pow": 38, "MAP erf": 37, "MAP sin": 33, "MAP cos": 33, "MAP softplus": 15, "MAP sign": 9, "MAP tanh": 9,
-          "MAP sigmoid": 7, "ROW_REDUCE sum": 4, "ROW_REDUCE max": 4}
 
 
 class Work:
@@ -48,7 +45,7 @@ class Work:
                     self._fill(self.table[i, k], op, *tile)
         self.by_routing, self.table = self.table, self.table.copy()
         for i, op in enumerate(flow.ops):
-            if op.opcode.startswith("FAN"):
+            if op.has_fan:
                 self.table[i] = with_fans(self.table[i], rows_of_token(flow.routes[flow.routes[op.domain.route].once_of]))
 
     def entries(self, tasks: np.ndarray) -> np.ndarray:
@@ -65,9 +62,9 @@ class Work:
         work["num_touches"] = len(touches)
         for i, touch in enumerate(touches):
             work["touches"][i] = touch
-        if op.opcode in ("GMM", "WGRAD"):
+        if op.primitive.is_matmul:
             self._fill_matmul(work, op, cols, height)
-        elif op.opcode == "LAUNCH":
+        elif op.primitive.is_launch:
             self._fill_launch(work, op)
         else:
             self._fill_moved(work, op, cols, touches)
@@ -85,9 +82,10 @@ class Work:
             work["few_fixed"], work["few_row"] = self._matmul_us(op, few, cols, inner)
 
     def _fill_launch(self, work: np.void, op: tf.TileOp) -> None:
-        machine, (_, row_bytes, is_collective, syncs_host) = self.machine, op.params
-        work["core_fixed"] = machine.launch_us + is_collective * machine.collective_us + syncs_host * machine.host_sync_us
-        work["core_row"] = 2.0 * row_bytes / device_copy_rate(machine)
+        machine, launched = self.machine, op.params
+        work["core_fixed"] = (machine.launch_us + launched.is_collective * machine.collective_us
+                              + launched.syncs_host * machine.host_sync_us)
+        work["core_row"] = 2.0 * launched.row_bytes / device_copy_rate(machine)
 
     def _fill_moved(self, work: np.void, op: tf.TileOp, cols: int, touches: list[Touch]) -> None:
         """Of what takes as long as the bytes that it moves, or as the instructions that work through them."""
@@ -96,7 +94,7 @@ class Work:
         fixed, row = sum(t.fixed for t in own), sum(t.row for t in own)
         fan = sum(t.row for t in touches if t.part == FAN)
         rate = machine.copy_bytes_per_us if moves else machine.vector_bytes_per_us
-        if moves and op.domain.kind == "once" and not op.num_peers:  # a collective
+        if moves and not (op.domain.is_copies or op.num_peers):  # a collective
             rate = device_copy_rate(machine)
         work["link_row"] = row if moves else 0.0
         row = max(row, self._computed(op, cols) / COMPUTED_PER_MOVED)
@@ -113,19 +111,19 @@ class Work:
 
     def _body(self, op: tf.TileOp, rows: int = 0) -> Body | None:
         """What was measured of the operation's tasks, of so many rows or of any number."""
-        if not self.machine.bodies or len(op.operands) < 2 or op.opcode == "LAUNCH":
+        if not self.machine.bodies or len(op.operands) < 2 or op.primitive.is_launch:
             return None
         dtype = storage_dtype(self._buffer(op, 1).dtype) if op.operands[1].buffer >= 0 else ""
-        return self.machine.body(body_kind(op), dtype, rows)
+        return self.machine.body(op.kind, dtype, rows)
 
     def _computed(self, op: tf.TileOp, cols: int) -> float:
         """Bytes of float32 that vector instructions work through for each row, of a body that needs many of them."""
-        passes = PASSES.get(body_kind(op), 0)
+        passes = op.primitive.passes + op.params.passes
         return 4.0 * passes * (cols or self._buffer(op, 1).cols) if passes else 0.0
 
     def _granule(self, op: tf.TileOp) -> int:
         """Rows that a matmul works on at once; a weight's gradient sums over them, in float32 half as many at once."""
-        is_halved = op.opcode == "WGRAD" and storage_dtype(self._buffer(op, 1).dtype) == "float32"
+        is_halved = op.primitive.makes_blocks and storage_dtype(self._buffer(op, 1).dtype) == "float32"
         return max(1, self.machine.matmul_granule // (2 if is_halved else 1))
 
     def _matmul_rate(self, op: tf.TileOp, body: Body | None) -> float:
@@ -136,11 +134,11 @@ class Work:
     def _read_again(self, op: tf.TileOp, cols: int, block: int, touches: list[Touch]) -> list[Touch]:
         """Touches of what every part of a matmul tile reads but the first: each part of the rows reads all of the second
         operand, each part of the columns all of the first; by then L2 holds them."""
-        if op.opcode not in ("GMM", "WGRAD"):
+        if not op.primitive.is_matmul:
             return []
         height, width = _part_of_tile(self.machine)
         rows = block or self.flow.tile_rows
-        rows = min(rows, op.domain.num_rows) if op.domain.kind == "tiles" else rows
+        rows = min(rows, op.domain.num_rows) if op.domain.is_tiles else rows
         times = -(-cols // width) - 1, -(-rows // height) - 1
         return [touch._replace(fixed=touch.fixed * again, row=touch.row * again)
                 for again, touch in zip(times, touches[1:3], strict=True) if again > 0]
@@ -164,26 +162,6 @@ def with_fans(work: np.ndarray, fans: float) -> np.ndarray:
     out["touches"]["row"][is_fan] *= fans
     out["touches"]["part"][is_fan] = STREAM
     return out
-
-
-def body_kind(op: tf.TileOp) -> str:
-    """What tasks that take equally long for each row are called: see machine.Body.
-
-    Example:
-        >>> import hpmoe
-        >>> x, w = hpmoe.Aval((8, 4), "float32"), hpmoe.Aval((4, 6), "float32")
-        >>> flow = hpmoe.tile_partition(lambda x, w: (x @ w) + 1.0).lower(x, w, direction="backward")
-        >>> [body_kind(op) for op in flow.ops]
-        ['GMM T', 'WGRAD']
-    """
-    if op.opcode in ("MAP", "ROW_REDUCE"):
-        return f"{op.opcode} {op.params[0]}"
-    if op.opcode == "GMM" and op.params[0]:
-        return "GMM T"
-    if op.moves_copies:
-        return "PUT"
-    return {"ALL_TO_ALL": "PUT", "ALL_TO_ALL_BACK": "PUT_BACK", "FAN_OUT": "MAP copy", "FAN_IN": "REDUCE"}.get(
-        op.opcode, op.opcode)
 
 
 def _stretched(work: float, body: Body | None, cols: int, inner: int) -> float:

@@ -24,10 +24,10 @@ def early_gradients(flow: tf.Taskflow, machine: Machine, costs: np.ndarray, move
         movers: vector workers that put rows.
     """
     grids, num_aic = list(grids_of(flow)), machine.num_aic
-    gradients = [(costs[tasks].sum(), tasks, op) for op, tasks, _ in grids if op.opcode == "WGRAD"]
-    arriving = sum(costs[tasks].sum() for op, tasks, _ in grids if op.opcode == "PUT") / movers
+    gradients = [(costs[tasks].sum(), tasks, op) for op, tasks, _ in grids if op.primitive.makes_blocks]
+    arriving = sum(costs[tasks].sum() for op, tasks, _ in grids if op.primitive.sends_rows) / movers
     if gradients and arriving:
-        multiplied = sum(costs[t].sum() for op, t, _ in grids if op.unit == "aic" and op.domain.kind == "slots") / num_aic
+        multiplied = sum(costs[t].sum() for op, t, _ in grids if op.unit == "aic" and op.domain.is_slots) / num_aic
         us, tasks, op = max(gradients, key=lambda of_op: of_op[0])
         first = arriving / flow.routes[op.domain.route].num_local_experts  # when all rows of an expert have come
         left = max(arriving, multiplied + sum(us for us, *_ in gradients) / num_aic) - first

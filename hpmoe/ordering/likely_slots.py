@@ -79,10 +79,10 @@ def likely_costs(flow: tf.Taskflow, machine: Machine) -> np.ndarray:
     [num_tasks]; slots that are left over are likely to be empty, and later rounds to come as soon as the first."""
     costs, shares, stretch = flow.costs(machine), {}, link_stretch(flow, machine)
     for op, tasks, shape in grids_of(flow):
-        if op.domain.kind == "slots" and op.unit == "aic":
+        if op.domain.is_slots and op.unit == "aic":
             costs[tasks].reshape(shape)[LikelySlots(flow, op.domain.route).is_spare] = machine.task_us
-        if is_put(op):
-            key = op.domain.route, op.opcode, op.num_peers
+        if op.primitive.is_put:
+            key = op.domain.route, op.primitive, op.num_peers
             if key not in shares:
                 of_peers = LikelySlots(flow, op.domain.route).shares()[:, sources_ahead(flow, op)]
                 shares[key] = _sum_of_tasks(of_peers, op.num_peers) * op.num_peers
@@ -90,7 +90,7 @@ def likely_costs(flow: tf.Taskflow, machine: Machine) -> np.ndarray:
             grid -= machine.task_us
             grid *= shares[key][:, :, None] * stretch
             grid += machine.task_us
-            if op.opcode == "PUT":
+            if op.primitive.sends_rows:
                 grid[LikelySlots(flow, op.domain.route).round > 0] = machine.task_us
     return costs
 
@@ -99,7 +99,7 @@ def first_round(flow: tf.Taskflow, costs: np.ndarray) -> np.ndarray:
     """The costs of `likely_costs`, of slots of later rounds none."""
     costs = costs.copy()
     for op, tasks, shape in grids_of(flow):
-        if op.domain.kind == "slots":
+        if op.domain.is_slots:
             costs[tasks].reshape(shape)[LikelySlots(flow, op.domain.route).round > 0] = 0.0
     return costs
 
@@ -120,14 +120,10 @@ def link_stretch(flow: tf.Taskflow, machine: Machine) -> float:
     return max(1.0, machine.num_aiv * put_rate(machine, flow.ep_size) * us / flow.ep_size)
 
 
-def is_put(op: tf.TileOp) -> bool:
-    return op.opcode in ("PUT", "PUT_BACK")
-
-
 def sources_ahead(flow: tf.Taskflow, op: tf.TileOp) -> np.ndarray:
     """For each peer of a put how many ranks the source of its rows is after their receiver; as rank 0 has it."""
     peers = flow.peer_order[0]
-    return peers if op.opcode == "PUT_BACK" else -peers % flow.ep_size
+    return peers if op.primitive.is_back else -peers % flow.ep_size
 
 
 def grids_of(flow: tf.Taskflow) -> Iterator[tuple[tf.TileOp, slice, tuple[int, int, int]]]:

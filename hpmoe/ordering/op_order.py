@@ -21,7 +21,7 @@ def op_order(flow: tf.Taskflow, costs: Sequence[float]) -> list[int]:
     num_ops, after = len(flow.ops), next_ops(flow)
     is_multiplied, exchanges, is_sent, us = [False] * num_ops, [0] * num_ops, [False] * num_ops, [0.0] * num_ops
     for i in reversed(range(num_ops)):
-        moves = bool(flow.ops[i].num_peers or flow.ops[i].moves_copies)
+        moves = bool(flow.ops[i].num_peers or flow.ops[i].primitive.moves_copies)
         is_multiplied[i] = any(is_multiplied[j] or flow.ops[j].unit == "aic" for j in after[i])
         exchanges[i] = max((exchanges[j] for j in after[i]), default=0) + (moves and is_multiplied[i])
         is_sent[i] = moves or any(is_sent[j] for j in after[i])

@@ -9,9 +9,10 @@ import numpy as np
 
 from hpmoe import taskflow as tf
 from hpmoe.machine import Machine
-from hpmoe.ordering.likely_slots import LikelySlots, grids_of, is_put
+from hpmoe.ordering.likely_slots import LikelySlots, grids_of
 from hpmoe.ordering.op_order import op_order
 from hpmoe.ordering.vector_workers import num_computing
+from hpmoe.tile_ops.params import Way
 
 L2_SHARE = 0.5  # of what a rank's L2 holds, for rows that are read once for each part of columns
 LATE = 2  # parts of columns, until what other ranks put is likely to have come
@@ -35,7 +36,7 @@ def queue_order(flow: tf.Taskflow, machine: Machine, costs: np.ndarray) -> np.nd
     few, grids = round(machine.num_aic ** 0.5), []
     for op, tasks, (units, peers, cols) in grids_of(flow):
         grids.append(tasks)
-        if op.domain.kind == "slots" and op.unit == "aic":
+        if op.domain.is_slots and op.unit == "aic":
             slots, width = LikelySlots(flow, op.domain.route), _returned_cols(flow, op)
             expert = slots.expert.astype(np.int64)[:, None]
             place = (slots.place - np.arange(units) + slots.round_the_nodes(machine.node_size))[:, None]
@@ -46,10 +47,10 @@ def queue_order(flow: tf.Taskflow, machine: Machine, costs: np.ndarray) -> np.nd
                 group = _first_few if _weight_bytes(flow, op) <= slots.num_experts * machine.l2_bytes else _groups_of_few
                 run = expert * units + group(slots, place, few)
             order[tasks].reshape(units, peers, cols)[:] = ((run * cols + np.arange(cols)) * units + place)[:, None, :]
-        elif op.domain.kind == "slots" and flow.routes[op.domain.route].once_of >= 0:
+        elif op.domain.is_slots and flow.routes[op.domain.route].once_of >= 0:
             turn = _round_the_ranks(units, flow.ep_size)
             order[tasks].reshape(units, peers * cols)[:] = turn[:, None] * peers * cols + np.arange(peers * cols)
-        elif is_put(op):
+        elif op.primitive.is_put:
             turn = LikelySlots(flow, op.domain.route).round_the_nodes(machine.node_size)
             order[tasks].reshape(units, peers * cols)[:] = turn[:, None] * peers * cols + np.arange(peers * cols)
     first, ranked = 0, op_order(flow, [costs[tasks].max(initial=0.0) for tasks in grids])
@@ -74,7 +75,7 @@ def round_after_round(flow: tf.Taskflow, order: np.ndarray) -> None:
     if total * flow.num_slots > np.iinfo(np.int64).max:
         order[:], total = np.unique(order, return_inverse=True)[1], flow.num_tasks
     for op, tasks, shape in grids_of(flow):
-        if op.domain.kind == "slots" and op.unit == "aic":
+        if op.domain.is_slots and op.unit == "aic":
             order[tasks].reshape(shape)[:] += LikelySlots(flow, op.domain.route).round[:, None, None] * total
 
 
@@ -95,7 +96,7 @@ def _puts_together(flow: tf.Taskflow, node_size: int, grids: Sequence[slice], or
     """Has all that is sent with the rows of a slot go out together; else weights of rows would come after the last rows."""
     for route, plan in enumerate(flow.routes):
         puts = [tasks for op, tasks in zip(flow.ops, grids, strict=True)
-                if op.opcode == "PUT" and op.domain.route == route and op.domain.size]
+                if op.primitive.sends_rows and op.domain.route == route and op.domain.size]
         first = min([int(order[tasks].min()) for tasks in puts], default=0)
         for tasks in puts if len(puts) > 1 and plan.once_of < 0 else ():
             turn = LikelySlots(flow, route).round_the_nodes(node_size)
@@ -105,20 +106,20 @@ def _puts_together(flow: tf.Taskflow, node_size: int, grids: Sequence[slice], or
 def _order_way_back(flow: tf.Taskflow, machine: Machine, costs: np.ndarray, ranked: Sequence[int],
                     order: np.ndarray) -> None:
     """Where rows take long to go back, has them go back as made, or experts finished half by half."""
-    moved = {"PUT": 0.0, "PUT_BACK": 0.0}
+    moved = dict.fromkeys(Way, 0.0)
     movers = machine.num_aiv - num_computing(flow, machine, costs)
     grids = [tasks for _, tasks, _ in grids_of(flow)]
     for op, tasks in zip(flow.ops, grids, strict=True):
-        if is_put(op):
-            moved[op.opcode] += costs[tasks].sum() / movers
-    sent_back = {flow.buffers[op.operands[1].buffer].storage for op in flow.ops if op.opcode == "PUT_BACK"}
+        if op.primitive.is_put:
+            moved[op.primitive.way] += costs[tasks].sum() / movers
+    sent_back = {flow.buffers[op.operands[1].buffer].storage for op in flow.ops if op.primitive.is_put and op.primitive.is_back}
     matrix = [i for i in ranked if flow.ops[i].unit == "aic"]
     made = [n for n, i in enumerate(matrix) if flow.buffers[flow.ops[i].operands[0].buffer].storage in sent_back]
     us = [max(costs[grids[i]].sum() / machine.num_aic, _weight_bytes(flow, flow.ops[i]) / machine.memory_bytes_per_us)
           for i in matrix]
-    if made and sum(us) <= moved["PUT"]:
+    if made and sum(us) <= moved[Way.OUT]:
         _back_as_made(flow, flow.ops[matrix[made[-1]]], machine, order)
-    elif made and sum(us[made[-1]:]) < SIGNALLED * moved["PUT_BACK"]:
+    elif made and sum(us[made[-1]:]) < SIGNALLED * moved[Way.BACK]:
         _halve(flow, matrix[:made[-1] + 1], matrix[made[-1] + 1:], order)
 
 
@@ -130,7 +131,7 @@ def _halve(flow: tf.Taskflow, matrix: Sequence[int], later: Sequence[int], order
     for i in (*matrix, *later):
         op, tasks, (units, _, _) = grids[i]
         run = np.full(units, MOST_RUNS if i in later else 0)
-        if op.domain.kind == "slots":
+        if op.domain.is_slots:
             slots = LikelySlots(flow, op.domain.route)
             left = 1 - np.minimum(slots.expert, slots.num_experts - 1) / slots.num_experts
             run = np.minimum(-np.log2(left), MOST_RUNS - 1).astype(np.int64)
@@ -141,7 +142,7 @@ def _back_as_made(flow: tf.Taskflow, made: tf.TileOp, machine: Machine, order: n
     """Where matmuls keep up with the rows that come, has all rows go back in the parts in which they are made: the first
     columns of all slots come home before the last ones of any, and are summed while these are under way."""
     for op, tasks, (units, peers, cols) in grids_of(flow):
-        if op.opcode == "PUT_BACK" and op.operands[1].buffer == made.operands[0].buffer:
+        if op.primitive.is_put and op.primitive.is_back and op.operands[1].buffer == made.operands[0].buffer:
             chunk = _chunks(flow, made, machine, LikelySlots(flow, op.domain.route))
             grid = order[tasks].reshape(units, peers, cols)  # a view
             grid += (chunk[:, None, None] * cols + np.arange(cols)) * (grid.max() + 1 - grid.min())
@@ -150,7 +151,7 @@ def _back_as_made(flow: tf.Taskflow, made: tf.TileOp, machine: Machine, order: n
 def _weight_bytes(flow: tf.Taskflow, op: tf.TileOp) -> int:
     """Of the weights that an operation multiplies by, of all experts."""
     weight = flow.buffers[op.operands[2].buffer]
-    return weight.num_rows * weight.row_bytes if op.opcode == "GMM" else 0
+    return weight.num_rows * weight.row_bytes if op.primitive.operand(2).is_weight else 0
 
 
 def _copies_in_turn(flow: tf.Taskflow, grids: Sequence[slice], order: np.ndarray) -> None:
@@ -158,8 +159,8 @@ def _copies_in_turn(flow: tf.Taskflow, grids: Sequence[slice], order: np.ndarray
     storage = [b.storage for b in flow.buffers]
     read = [{storage[a.buffer] for a in op.inputs} for op in flow.ops]
     for op, copies in zip(flow.ops, grids, strict=True):
-        for put, rows in zip(flow.ops, grids, strict=True) if op.opcode == "REPLICATE" else ():
-            multiplied = {storage[op.outputs[0].buffer], storage[put.outputs[0].buffer]} if put.opcode == "PUT" else set()
+        for put, rows in zip(flow.ops, grids, strict=True) if op.primitive.moves_copies and not op.primitive.is_back else ():
+            multiplied = {storage[op.outputs[0].buffer], storage[put.outputs[0].buffer]} if put.primitive.sends_rows else set()
             if multiplied and put.domain.size and any(multiplied <= r for r in read):
                 plan = flow.routes[op.domain.route]
                 slot = min(int(plan.placement.own_share * plan.max_rows / flow.tile_rows), put.domain.size - 1)
@@ -169,7 +170,7 @@ def _copies_in_turn(flow: tf.Taskflow, grids: Sequence[slice], order: np.ndarray
 def _returned_cols(flow: tf.Taskflow, op: tf.TileOp) -> int:
     """Columns of the parts in which rows that an operation makes are put back, in whole tiles; 0 where they are whole."""
     made = flow.buffers[op.operands[0].buffer].storage
-    parts = [put.tile_cols for put in flow.ops if put.opcode == "PUT_BACK" and put.tile_cols < put.cols
+    parts = [put.tile_cols for put in flow.ops if put.primitive.is_put and put.primitive.is_back and put.tile_cols < put.cols
              and flow.buffers[put.operands[1].buffer].storage == made]
     return max([*parts, op.tile_cols]) if parts else 0
 

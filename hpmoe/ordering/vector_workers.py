@@ -12,7 +12,7 @@ import numpy as np
 from hpmoe import taskflow as tf
 from hpmoe.machine import Machine
 from hpmoe.native.planner import DEALT, deal
-from hpmoe.ordering.likely_slots import LikelySlots, grids_of, is_put, link_stretch, sources_ahead
+from hpmoe.ordering.likely_slots import LikelySlots, grids_of, link_stretch, sources_ahead
 from hpmoe.ordering.put_turns import put_turns
 
 QUEUE_US = 300.0  # of what the workers of a group send to one rank at a time, on its link
@@ -25,7 +25,8 @@ STRAINED = 1.05  # the most time of workers that compute or move, over that of a
 
 def is_computed(op: tf.TileOp) -> bool:
     """Whether tasks of an operation on vector workers compute rows, which others wait for on the same rank."""
-    return op.unit == "aiv" and not op.num_peers and not op.moves_copies and op.opcode != "REDUCE"
+    primitive = op.primitive
+    return op.unit == "aiv" and not (op.num_peers or primitive.moves_copies or primitive.sums_choices)
 
 
 def num_computing(flow: tf.Taskflow, machine: Machine, costs: np.ndarray) -> int:
@@ -33,7 +34,7 @@ def num_computing(flow: tf.Taskflow, machine: Machine, costs: np.ndarray) -> int
     both. What waits for matmuls then keeps no rows from going out, nor do these keep it from being computed. It is 0
     too where no share of the workers would do."""
     computed, moved, matrix = (sum(costs[tasks].sum() for op, tasks, _ in grids_of(flow) if is_one(op))
-                               for is_one in (is_computed, is_put, lambda op: op.unit == "aic"))
+                               for is_one in (is_computed, lambda op: op.primitive.is_put, lambda op: op.unit == "aic"))
     if not computed or moved < WORTH_US * machine.num_aiv:
         return 0
     wanted = math.ceil(COMPUTING * machine.num_aiv * computed / (computed + moved))
@@ -55,8 +56,8 @@ def dealt(flow: tf.Taskflow, machine: Machine, queues: list[np.ndarray], sequenc
     for q, tasks in enumerate(queues[:num_aic]):
         worker[tasks] = q
     for op, tasks, shape in grids_of(flow):
-        slots = LikelySlots(flow, op.domain.route) if op.domain.kind == "slots" else None
-        if is_put(op):
+        slots = LikelySlots(flow, op.domain.route) if op.domain.is_slots else None
+        if op.primitive.is_put:
             worker[tasks].reshape(shape)[:] = _putters(flow, op, machine, slots, sequence[tasks].reshape(shape), computing)
         elif slots and op.unit == "aic":
             of_task = worker[tasks].reshape(shape)  # a view

@@ -20,6 +20,9 @@ from hpmoe.primitives.route import check_route, check_tensor, make_route
 from hpmoe.primitives.sending import send, send_back, tile_return
 from hpmoe.program import Atom, Builder, Equation
 from hpmoe.routing import Route
+from hpmoe.tile_ops import col_modes, row_modes
+from hpmoe.tile_ops.tokens import REDUCE
+from hpmoe.tile_ops.transfers import ALL_TO_ALL
 
 dispatch_rows = Primitive("dispatch", collective=True)
 combine_rows = Primitive("combine", collective=True)
@@ -139,7 +142,8 @@ def _(b: Builder, eqn: Equation, cotangents: list[Atom]) -> list[Atom | None]:
 def _(tiler: Any, eqn: Equation) -> None:
     (x, route), out = eqn.inputs, eqn.outputs[0]
     tiler.new(out, dtype=tiler.buffer(x).dtype)
-    tiler.emit("ALL_TO_ALL", tiler.once(route), tiler.at(out, "peer", "all"), tiler.at(x, "tokens", "all"), cols=0)
+    tiler.emit(ALL_TO_ALL, tiler.once(route), tiler.at(out, row_modes.PEER, col_modes.ALL),
+               tiler.at(x, row_modes.TOKENS, col_modes.ALL), cols=0)
 
 
 @combine_rows.infer
@@ -231,5 +235,5 @@ def _(tiler: Any, eqn: Equation) -> None:
         tiler.buffer(rows).dtype))
     tiler.new(out)
     domain = dataclasses.replace(tiler.rows_of(out), route=tiler.once(route).route)
-    weights = (tiler.at(w, cols="all") for w in eqn.inputs[2:])
-    tiler.emit("REDUCE", domain, tiler.at(out), dataclasses.replace(entries, cols="own"), *weights)
+    weights = (tiler.at(w, cols=col_modes.ALL) for w in eqn.inputs[2:])
+    tiler.emit(REDUCE, domain, tiler.at(out), dataclasses.replace(entries, cols=col_modes.OWN), *weights)

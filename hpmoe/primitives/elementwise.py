@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import functools
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -11,10 +12,10 @@ import numpy as np
 from hpmoe.avals import Aval, Rows
 from hpmoe.dtypes import HALVES
 from hpmoe.errors import check_argument
-from hpmoe.primitives.primitive import Primitive
+from hpmoe.primitives.primitive import REGISTRY, Primitive
 from hpmoe.program import Atom, Builder, Equation, Var
-
-_erf = np.vectorize(math.erf, otypes=[np.float64])
+from hpmoe.tile_ops import functions
+from hpmoe.tile_ops.functions import Function
 
 FLOATS = ("float32", "float16", "bfloat16", "float64")
 
@@ -88,94 +89,50 @@ def is_differentiable(atom: Atom) -> bool:
     return isinstance(atom, Var) and isinstance(atom.aval, Aval) and atom.aval.dtype in FLOATS
 
 
-def _define(name: str, compute: Callable[..., np.ndarray], grad: Callable[..., list[Atom | None]] | None,
-            result: str | None = None) -> Primitive:
-    primitive = Primitive(name)
+def _primitive(function: Function, name: str = "") -> Primitive:
+    """The operator that applies a function; under another `name` without the gradient."""
+    primitive = Primitive(name or function.name)
 
     @primitive.infer
     def _(*avals: Aval) -> Aval:
-        return _infer(name, result, *avals)
+        return _infer(primitive.name, function.result, *avals)
 
     @primitive.reference
     def _(*arrays: np.ndarray) -> np.ndarray:
-        return compute(*arrays)
+        return function.numpy(*arrays)
 
     @primitive.vjp
     def _(b: Builder, eqn: Equation, cotangents: list[Atom]) -> list[Atom | None]:
-        if grad is None:
+        if name or function.grad is None:
             return [None] * len(eqn.inputs)
-        raw = grad(b, cotangents[0], eqn.outputs[0], *eqn.inputs)
+        raw = function.grad(functools.partial(_apply, b), cotangents[0], eqn.outputs[0], *eqn.inputs)
         return [unbroadcast(b, g, a.aval) if g is not None and is_differentiable(a) else None
                 for g, a in zip(raw, eqn.inputs, strict=True)]
 
     @primitive.tile
     def _(tiler: Any, eqn: Equation) -> None:
         out = eqn.outputs[0]
-        tiler.map("copy" if name == "stop_gradient" else name, out, *(tiler.read(a, out.aval) for a in eqn.inputs))
+        tiler.map(function, out, *(tiler.read(a, out.aval) for a in eqn.inputs))
 
     return primitive
 
 
-def _sigmoid(x: np.ndarray) -> np.ndarray:
-    e = np.exp(-np.abs(x))
-    return np.where(x >= 0, 1 / (1 + e), e / (1 + e)).astype(x.dtype)
+def _apply(b: Builder, function: Function, *operands: Atom | float) -> Atom:
+    return b.add(REGISTRY[function.name], *operands)
 
 
-def _softplus(x: np.ndarray) -> np.ndarray:
-    return np.maximum(x, 0) + np.log1p(np.exp(-np.abs(x)))
-
-
-def _silu_grad(b, g, y, x):
-    s = b.add(sigmoid, x)
-    slope = b.add(mul, s, b.add(add, 1.0, b.add(mul, x, b.add(sub, 1.0, s))))
-    return [b.add(mul, g, slope)]
-
-
-def _pow_grad(b, g, y, x, n):
-    dx = b.add(mul, g, b.add(mul, n, b.add(power, x, b.add(sub, n, 1.0) if isinstance(n, Var) else n.value - 1.0)))
-    return [dx, b.add(mul, g, b.add(mul, y, b.add(log, x))) if isinstance(n, Var) else None]
-
-
-def _choose_grad(b, g, test: Primitive, x, y):
-    """Gradient of maximum and minimum: to the chosen operand, half each where both are equal."""
-    first, tie, half = b.add(test, x, y), b.add(equal, x, y), b.add(mul, g, 0.5)
-    return [b.add(select, tie, half, b.add(select, first, *sides)) for sides in ((g, 0.0), (0.0, g))]
-
-
-neg = _define("neg", np.negative, lambda b, g, y, x: [b.add(neg, g)])
-exp = _define("exp", np.exp, lambda b, g, y, x: [b.add(mul, g, y)])
-log = _define("log", np.log, lambda b, g, y, x: [b.add(div, g, x)])
-sqrt = _define("sqrt", np.sqrt, lambda b, g, y, x: [b.add(mul, g, b.add(div, 0.5, y))])
-rsqrt = _define("rsqrt", lambda x: 1 / np.sqrt(x),
-                lambda b, g, y, x: [b.add(mul, g, b.add(mul, -0.5, b.add(div, y, x)))])
-sigmoid = _define("sigmoid", _sigmoid, lambda b, g, y, x: [b.add(mul, g, b.add(mul, y, b.add(sub, 1.0, y)))])
-tanh = _define("tanh", np.tanh, lambda b, g, y, x: [b.add(mul, g, b.add(sub, 1.0, b.add(mul, y, y)))])
-silu = _define("silu", lambda x: x * _sigmoid(x), _silu_grad)
-relu = _define("relu", lambda x: np.maximum(x, 0), lambda b, g, y, x: [b.add(mul, g, b.add(greater, x, 0.0))])
-erf = _define("erf", lambda x: _erf(x).astype(x.dtype) if x.size else x, lambda b, g, y, x: [
-    b.add(mul, g, b.add(mul, 2 / math.sqrt(math.pi), b.add(exp, b.add(neg, b.add(mul, x, x)))))])
-absolute = _define("abs", np.abs, lambda b, g, y, x: [b.add(mul, g, b.add(sign, x))])
-reciprocal = _define("reciprocal", np.reciprocal, lambda b, g, y, x: [b.add(neg, b.add(mul, g, b.add(mul, y, y)))])
-square = _define("square", np.square, lambda b, g, y, x: [b.add(mul, g, b.add(mul, 2.0, x))])
-sin = _define("sin", np.sin, lambda b, g, y, x: [b.add(mul, g, b.add(cos, x))])
-cos = _define("cos", np.cos, lambda b, g, y, x: [b.add(neg, b.add(mul, g, b.add(sin, x)))])
-sign = _define("sign", np.sign, None)
-floor = _define("floor", np.floor, None)
-softplus = _define("softplus", _softplus, lambda b, g, y, x: [b.add(mul, g, b.add(sigmoid, x))])
-stop_gradient = _define("stop_gradient", np.copy, None)
-add = _define("add", np.add, lambda b, g, z, x, y: [g, g])
-sub = _define("sub", np.subtract, lambda b, g, z, x, y: [g, b.add(neg, g)])
-mul = _define("mul", np.multiply, lambda b, g, z, x, y: [b.add(mul, g, y), b.add(mul, g, x)])
-div = _define("div", np.divide, lambda b, g, z, x, y: [
-    b.add(div, g, y), b.add(neg, b.add(div, b.add(mul, g, z), y))])
-power = _define("pow", np.power, _pow_grad)
-maximum = _define("maximum", np.maximum, lambda b, g, z, x, y: _choose_grad(b, g, greater, x, y))
-minimum = _define("minimum", np.minimum, lambda b, g, z, x, y: _choose_grad(b, g, less, x, y))
-greater = _define("greater", np.greater, None, "bool")
-greater_equal = _define("greater_equal", np.greater_equal, None, "bool")
-less = _define("less", np.less, None, "bool")
-less_equal = _define("less_equal", np.less_equal, None, "bool")
-equal = _define("equal", np.equal, None, "bool")
-not_equal = _define("not_equal", np.not_equal, None, "bool")
-select = _define("select", np.where, lambda b, g, z, c, x, y: [
-    None, b.add(select, c, g, 0.0), b.add(select, c, 0.0, g)])
+# An operator for each function but a copy, which is what stops gradients.
+_OPERATORS = {f: _primitive(f) for f in Function.members.values() if f is not functions.COPY}
+stop_gradient = _primitive(functions.COPY, "stop_gradient")
+neg, exp, log, sqrt, rsqrt = (_OPERATORS[f] for f in (
+    functions.NEG, functions.EXP, functions.LOG, functions.SQRT, functions.RSQRT))
+sigmoid, tanh, silu, relu, erf = (_OPERATORS[f] for f in (
+    functions.SIGMOID, functions.TANH, functions.SILU, functions.RELU, functions.ERF))
+absolute, reciprocal, square, sin, cos = (_OPERATORS[f] for f in (
+    functions.ABS, functions.RECIPROCAL, functions.SQUARE, functions.SIN, functions.COS))
+sign, floor, softplus, maximum, minimum = (_OPERATORS[f] for f in (
+    functions.SIGN, functions.FLOOR, functions.SOFTPLUS, functions.MAXIMUM, functions.MINIMUM))
+add, sub, mul, div, power, select = (_OPERATORS[f] for f in (
+    functions.ADD, functions.SUB, functions.MUL, functions.DIV, functions.POW, functions.SELECT))
+greater, greater_equal, less, less_equal, equal, not_equal = (_OPERATORS[f] for f in (
+    functions.GREATER, functions.GREATER_EQUAL, functions.LESS, functions.LESS_EQUAL, functions.EQUAL, functions.NOT_EQUAL))

@@ -13,6 +13,9 @@ from hpmoe.primitives.primitive import Primitive
 from hpmoe.primitives.sending import send, send_back, tile_return
 from hpmoe.program import Atom, Builder, Equation
 from hpmoe.routing import Route
+from hpmoe.tile_ops import col_modes, row_modes
+from hpmoe.tile_ops.tokens import KEEP
+from hpmoe.tile_ops.transfers import ALL_TO_ALL
 
 dispatch_weights = Primitive("dispatch_weights", collective=True)
 combine_weights = Primitive("combine_weights", collective=True)
@@ -36,11 +39,11 @@ def _(b: Builder, eqn: Equation, cotangents: list[Atom]) -> list[Atom | None]:
 @dispatch_weights.tile
 def _(tiler: Any, eqn: Equation) -> None:
     (weights, route), out = eqn.inputs, eqn.outputs[0]
-    entries = tiler.at(weights, "entries", "all")
+    entries = tiler.at(weights, row_modes.ENTRIES, col_modes.ALL)
     column = tiler.view(entries.buffer, weights, *_as_column(weights.aval))
     tiler.new(out, dtype=tiler.buffer(weights).dtype)
-    tiler.emit("ALL_TO_ALL", tiler.once(route), tiler.at(out, "peer", "all"), dataclasses.replace(entries, buffer=column),
-               cols=0)
+    tiler.emit(ALL_TO_ALL, tiler.once(route), tiler.at(out, row_modes.PEER, col_modes.ALL),
+               dataclasses.replace(entries, buffer=column), cols=0)
 
 
 def _as_column(weights: Aval) -> tuple[tuple[int, int], int, int]:
@@ -76,4 +79,4 @@ def _(tiler: Any, eqn: Equation) -> None:
         f"{tiler.names(out)}.entries", math.prod(out.aval.shape), 1, dtype))
     tiler.new(out, dtype=dtype)
     domain = dataclasses.replace(tiler.rows_of(out), route=tiler.once(route).route)
-    tiler.emit("KEEP", domain, tiler.at(out, cols="all"), entries, cols=0)
+    tiler.emit(KEEP, domain, tiler.at(out, cols=col_modes.ALL), entries, cols=0)

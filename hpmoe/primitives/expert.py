@@ -14,6 +14,9 @@ from hpmoe.primitives.in_float32 import in_float32
 from hpmoe.primitives.primitive import Primitive
 from hpmoe.primitives.route import check_tensor
 from hpmoe.program import Atom, Builder, Equation
+from hpmoe.tile_ops import row_modes
+from hpmoe.tile_ops.functions import ADD
+from hpmoe.tile_ops.reductions import COL_SUM
 
 expert_bias = Primitive("expert_bias")
 expert_sum = Primitive("expert_sum")
@@ -51,7 +54,7 @@ def _(b: Builder, eqn: Equation, cotangents: list[Atom]) -> list[Atom | None]:
 @expert_bias.tile
 def _(tiler: Any, eqn: Equation) -> None:
     (x, bias), out = eqn.inputs[:2], eqn.outputs[0]
-    tiler.map("add", out, tiler.at(x), tiler.at(bias, "slot_expert"))
+    tiler.map(ADD, out, tiler.at(x), tiler.at(bias, row_modes.SLOT_EXPERT))
 
 
 @expert_sum.infer
@@ -69,6 +72,6 @@ def _(x: np.ndarray, route: Any) -> np.ndarray:
 @expert_sum.tile
 def _(tiler: Any, eqn: Equation) -> None:
     x, out = eqn.inputs[0], eqn.outputs[0]
-    domain, mode, rows = tiler.experts_of(x)
+    domain, mode = tiler.experts_of(x)
     tiler.new(out)
-    tiler.emit("COL_SUM", domain, tiler.at(out), tiler.at(x, mode), params=(0, *rows))
+    tiler.emit(COL_SUM, domain, tiler.at(out), tiler.at(x, mode))

@@ -11,7 +11,9 @@ from hpmoe.primitives.elementwise import mul
 from hpmoe.primitives.primitive import Primitive
 from hpmoe.primitives.reduction import dots_for
 from hpmoe.program import Atom, Builder, Equation
-from hpmoe.routing import Route, routing_to_ranks
+from hpmoe.routing import Route, add_choices, routing_to_ranks
+from hpmoe.tile_ops import col_modes, row_modes
+from hpmoe.tile_ops.tokens import FAN_IN, FAN_OUT
 
 route_to_ranks = Primitive("route_to_ranks", collective=True)
 fan_out = Primitive("fan_out")
@@ -60,7 +62,7 @@ def _(b: Builder, eqn: Equation, cotangents: list[Atom]) -> list[Atom | None]:
 def _(tiler: Any, eqn: Equation) -> None:
     x, out = eqn.inputs[0], eqn.outputs[0]
     tiler.new(out, dtype=tiler.buffer(x).dtype)
-    tiler.emit("FAN_OUT", tiler.rows_of(x), tiler.at(out, "fan"), tiler.at(x))
+    tiler.emit(FAN_OUT, tiler.rows_of(x), tiler.at(out, row_modes.FAN), tiler.at(x))
 
 
 @fan_in.infer
@@ -73,15 +75,6 @@ def _(rows: np.ndarray, ranks: Route, route: Route, *weights: np.ndarray) -> np.
     out = np.zeros((ranks.num_rows, rows.shape[1]), rows.dtype)
     add_choices(out, ranks, np.arange(len(rows)), rows * weights[0] if weights else rows)
     return out
-
-
-def add_choices(out: np.ndarray, ranks: Route, index: np.ndarray, rows: np.ndarray) -> None:
-    """Adds rows of a rank's experts, of those the ones at `index`, to their tokens' rows, in the order of the choices."""
-    routing, rank = ranks.routing, ranks.rank
-    choice = routing.experts.entry_of_row[rank][index] % routing.top_k
-    for k in range(routing.top_k):
-        mine = choice == k
-        out[routing.sources[rank][index[mine]]] += rows[mine]
 
 
 @fan_in.vjp
@@ -97,5 +90,5 @@ def _(b: Builder, eqn: Equation, cotangents: list[Atom]) -> list[Atom | None]:
 def _(tiler: Any, eqn: Equation) -> None:
     (rows, _, _, *weights), out = eqn.inputs, eqn.outputs[0]
     tiler.new(out)
-    tiler.emit("FAN_IN", tiler.rows_of(out), tiler.at(out), tiler.at(rows, "fan"),
-               *(tiler.at(w, "fan", "all") for w in weights))
+    tiler.emit(FAN_IN, tiler.rows_of(out), tiler.at(out), tiler.at(rows, row_modes.FAN),
+               *(tiler.at(w, row_modes.FAN, col_modes.ALL) for w in weights))

@@ -11,6 +11,8 @@ from hpmoe.avals import Aval
 from hpmoe.errors import check_argument
 from hpmoe.primitives.primitive import Primitive
 from hpmoe.program import Atom, Builder, Equation
+from hpmoe.tile_ops import col_modes, row_modes
+from hpmoe.tile_ops.tokens import GATHER
 
 gather_rows = Primitive("gather")
 scatter_rows = Primitive("scatter")
@@ -42,9 +44,9 @@ def _(tiler: Any, eqn: Equation) -> None:
     count = index.aval.shape[0]
     column = tiler.view(tiler.buffer_of[index], index, (count, 1), 1, count)
     tiler.new(out)
-    whole_rows = tiler.at(out, cols="all")
-    tiler.emit("GATHER", tiler.rows_of(out), whole_rows, tiler.at(x, "all", "all"),
-               dataclasses.replace(whole_rows, buffer=column, cols="one"), cols=0)
+    whole_rows = tiler.at(out, cols=col_modes.ALL)
+    tiler.emit(GATHER, tiler.rows_of(out), whole_rows, tiler.at(x, row_modes.ALL, col_modes.ALL),
+               dataclasses.replace(whole_rows, buffer=column, cols=col_modes.ONE), cols=0)
 
 
 @scatter_rows.infer

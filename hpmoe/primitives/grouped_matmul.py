@@ -16,6 +16,7 @@ from hpmoe.primitives.primitive import Primitive
 from hpmoe.primitives.replicate import check_placed, return_weight_grads
 from hpmoe.primitives.route import check_route, check_tensor
 from hpmoe.program import Atom, Builder, Equation
+from hpmoe.tile_ops import row_modes
 
 grouped = Primitive("grouped_matmul")
 grouped_weight_grad = Primitive("grouped_weight_grad")
@@ -131,7 +132,7 @@ def _(b: Builder, eqn: Equation, cotangents: list[Atom]) -> list[Atom | None]:
 
 @grouped.tile
 def _(tiler: Any, eqn: Equation) -> None:
-    tile_matmul(tiler, eqn, "slot_expert", eqn.params["transpose"])
+    tile_matmul(tiler, eqn, row_modes.SLOT_EXPERT, eqn.params["transpose"])
 
 
 @grouped_weight_grad.infer
@@ -177,5 +178,5 @@ def _(b: Builder, eqn: Equation, cotangents: list[Atom]) -> list[Atom | None]:
 def _(tiler: Any, eqn: Equation) -> None:
     of, more = eqn.params.get("of"), eqn.inputs[3:]
     tiler.new(eqn.outputs[0])
-    returned = [tiler.at(more[0], "returned")] if of == "owners" else []
+    returned = [tiler.at(more[0], row_modes.RETURNED)] if of == "owners" else []
     tile_weight_grad(tiler, eqn, tiler.at(eqn.outputs[0]), more[len(returned):], of, returned)

@@ -15,6 +15,11 @@ from hpmoe.primitives.elementwise import is_differentiable
 from hpmoe.primitives.in_float32 import in_float32
 from hpmoe.primitives.primitive import Primitive
 from hpmoe.program import Atom, Builder, Equation, Var
+from hpmoe.tile_ops import col_modes, row_modes
+from hpmoe.tile_ops.domains import AllRows
+from hpmoe.tile_ops.matmuls import GMM, WGRAD
+from hpmoe.tile_ops.params import Matmul, WeightBlock
+from hpmoe.tile_ops.reductions import COL_SUM
 
 matmul = Primitive("matmul")
 weight_grad = Primitive("weight_grad")
@@ -52,7 +57,7 @@ def _(b: Builder, eqn: Equation, cotangents: list[Atom]) -> list[Atom | None]:
 
 @matmul.tile
 def _(tiler: Any, eqn: Equation) -> None:
-    tile_matmul(tiler, eqn, "one", eqn.params.get("transpose", False))
+    tile_matmul(tiler, eqn, row_modes.ONE, eqn.params.get("transpose", False))
 
 
 def tile_matmul(tiler: Any, eqn: Equation, weight_rows: str, transposed: bool) -> None:
@@ -61,10 +66,9 @@ def tile_matmul(tiler: Any, eqn: Equation, weight_rows: str, transposed: bool) -
     if len(x.aval.shape) < 2:
         tiler.refuse(f"multiplies the vector {x.aval}; reshape it to [1, K]")
     tiler.new(out)
-    cols = "all" if transposed else "own"
-    weights = [tiler.at(w, weight_rows, cols), *(tiler.at(r, "replica", cols) for r in replicas)]
-    tiler.emit("GMM", tiler.rows_of(out), tiler.at(out), tiler.at(x, cols="all"), *weights, unit="aic",
-               params=(int(transposed),))
+    cols = col_modes.ALL if transposed else col_modes.OWN
+    weights = [tiler.at(w, weight_rows, cols), *(tiler.at(r, row_modes.REPLICA, cols) for r in replicas)]
+    tiler.emit(GMM, tiler.rows_of(out), tiler.at(out), tiler.at(x, cols=col_modes.ALL), *weights, params=Matmul(transposed))
 
 
 @weight_grad.infer
@@ -112,9 +116,8 @@ def _tile_received_weight_grad(tiler: Any, eqn: Equation) -> None:
     total = tiler.at(out)
     tile_weight_grad(tiler, eqn, dataclasses.replace(total, buffer=partial))
     long_sum, long_parts = (tiler.view(b, out, (n, width), width, n) for b, n in ((total.buffer, 1), (partial, experts)))
-    domain = dataclasses.replace(tiler.experts_of(x)[0], size=1, num_rows=1, route=-1)
-    tiler.emit("COL_SUM", domain, dataclasses.replace(total, buffer=long_sum),
-               dataclasses.replace(total, buffer=long_parts, rows="all"), params=(0, experts, 0))
+    tiler.emit(COL_SUM, AllRows(1, height=experts), dataclasses.replace(total, buffer=long_sum),
+               dataclasses.replace(total, buffer=long_parts, rows=row_modes.ALL))
 
 
 def tile_weight_grad(tiler: Any, eqn: Equation, out: Any, main: Sequence[Var] = (), of: str | None = None,
@@ -126,7 +129,6 @@ def tile_weight_grad(tiler: Any, eqn: Equation, out: Any, main: Sequence[Var] = 
     x, g = eqn.inputs[:2]
     height = x.aval.shape[-1]
     block = max(1, min(tiler.tile_cols, height))
-    domain, mode, rows = tiler.experts_of(x, blocks=-(-height // block), of=of)
-    first = tiler.routes[domain.route].num_own_experts if of == "replicas" else 0
-    tiler.emit("WGRAD", domain, out, tiler.at(x, mode, "block"), tiler.at(g, mode), *returned, *map(tiler.at, main),
-               unit="aic", params=(block, *rows, first))
+    domain, mode = tiler.experts_of(x, blocks=-(-height // block), of=of)
+    tiler.emit(WGRAD, domain, out, tiler.at(x, mode, col_modes.BLOCK), tiler.at(g, mode), *returned, *map(tiler.at, main),
+               params=WeightBlock(block))

@@ -14,6 +14,10 @@ from hpmoe.primitives.elementwise import mul
 from hpmoe.primitives.primitive import Primitive
 from hpmoe.primitives.shape import broadcast_to, cast, dtype_param, in_dtype, reshape
 from hpmoe.program import Atom, Builder, Equation, Var
+from hpmoe.tile_ops import col_modes, row_modes
+from hpmoe.tile_ops.domains import AllRows
+from hpmoe.tile_ops.params import ByColumns, Reduction
+from hpmoe.tile_ops.reductions import COL_SUM, ROW_DOT, ROW_REDUCE
 
 reduce_sum = Primitive("reduce_sum")
 reduce_max = Primitive("reduce_max")
@@ -71,7 +75,7 @@ def _(b: Builder, eqn: Equation, cotangents: list[Atom]) -> list[Atom | None]:
 def _(tiler: Any, eqn: Equation) -> None:
     x, axis = eqn.inputs[0], eqn.params["axis"]
     if _is_last(x.aval, axis):
-        _tile_over_columns(tiler, eqn, "sum")
+        _tile_over_columns(tiler, eqn, Reduction.SUM)
     elif axis == 0 and len(x.aval.shape) <= 2:
         _tile_over_rows(tiler, eqn)
     else:
@@ -83,14 +87,14 @@ def _(tiler: Any, eqn: Equation) -> None:
     x, axis = eqn.inputs[0], eqn.params["axis"]
     if not _is_last(x.aval, axis):
         tiler.refuse(f"reduces axis {axis} of {x.aval} and mixes rows")
-    _tile_over_columns(tiler, eqn, "max")
+    _tile_over_columns(tiler, eqn, Reduction.MAX)
 
 
 def _is_last(x: Aval, axis: int) -> bool:
     return axis == len(x.shape) - 1
 
 
-def _tile_over_columns(tiler: Any, eqn: Equation, kind: str) -> None:
+def _tile_over_columns(tiler: Any, eqn: Equation, kind: Reduction) -> None:
     """One value for each row. The elements of a vector that is stored in rows are summed over these first."""
     (x,), out = eqn.inputs, eqn.outputs[0]
     if len(x.aval.shape) == 1 and (x in tiler.vectors or tiler.buffer(x).num_rows != 1):
@@ -98,16 +102,17 @@ def _tile_over_columns(tiler: Any, eqn: Equation, kind: str) -> None:
         return
     rows = math.prod(d for d in x.aval.shape[:-1] if isinstance(d, int))
     tiler.new(out, rows_and_cols=(rows, 1))
-    tiler.emit("ROW_REDUCE", tiler.rows_of(x), tiler.at(out, cols="all"), tiler.at(x, cols="all"), cols=0, params=(kind,))
+    tiler.emit(ROW_REDUCE, tiler.rows_of(x), tiler.at(out, cols=col_modes.ALL), tiler.at(x, cols=col_modes.ALL), cols=0,
+               params=ByColumns(kind))
     if len(out.aval.shape) > 1:
         tiler.buffer_of[out] = tiler.regular(out)
 
 
-def _tile_over_vector(tiler: Any, eqn: Equation, kind: str) -> None:
+def _tile_over_vector(tiler: Any, eqn: Equation, kind: Reduction) -> None:
     """One value of a vector that is stored in rows."""
     (x,), out = eqn.inputs, eqn.outputs[0]
-    whole, cols = tiler.at(x, cols="all"), tiler.buffer(x).cols
-    if kind == "max":
+    whole, cols = tiler.at(x, cols=col_modes.ALL), tiler.buffer(x).cols
+    if kind is Reduction.MAX:
         if tiler.buffer(x).num_rows is None:
             tiler.refuse(f"takes the maximum over the rows that {x.aval} stands for")
         whole = dataclasses.replace(whole, buffer=tiler.regular(x))
@@ -115,30 +120,29 @@ def _tile_over_vector(tiler: Any, eqn: Equation, kind: str) -> None:
         _tile_over_rows(tiler, eqn)
         return
     else:
-        domain, mode, rows = tiler.experts_of(x)
+        domain, mode = tiler.experts_of(x)
         partial = tiler.hidden(f"{tiler.names(out)}.by_column", 1, cols)
-        tiler.emit("COL_SUM", domain, dataclasses.replace(whole, buffer=partial, cols="own"), tiler.at(x, mode),
-                   params=(0, *rows))
+        tiler.emit(COL_SUM, domain, dataclasses.replace(whole, buffer=partial, cols=col_modes.OWN), tiler.at(x, mode))
         whole = dataclasses.replace(whole, buffer=partial)
     tiler.new(out)
-    tiler.emit("ROW_REDUCE", tiler.rows_of(out), tiler.at(out, cols="all"), whole, cols=0, params=(kind,))
+    tiler.emit(ROW_REDUCE, tiler.rows_of(out), tiler.at(out, cols=col_modes.ALL), whole, cols=0, params=ByColumns(kind))
 
 
 def _tile_over_rows(tiler: Any, eqn: Equation) -> None:
     """One task for each column range; received rows are summed by expert first."""
     (x,), out = eqn.inputs, eqn.outputs[0]
     cols = tiler.buffer(x).cols
-    domain, mode, rows = tiler.experts_of(x)
-    if mode == "all":
+    domain, mode = tiler.experts_of(x)
+    if domain.route < 0:
         tiler.new(out, rows_and_cols=(1, cols))
-        tiler.emit("COL_SUM", domain, tiler.at(out), tiler.at(x, mode), params=(0, *rows))
+        tiler.emit(COL_SUM, domain, tiler.at(out), tiler.at(x, mode))
         return
     partial = tiler.hidden(f"{tiler.names(out)}.by_expert", domain.num_rows, cols)
     sums = tiler.at(x, mode)
-    tiler.emit("COL_SUM", domain, dataclasses.replace(sums, buffer=partial, rows="own"), sums, params=(0, *rows))
+    tiler.emit(COL_SUM, domain, dataclasses.replace(sums, buffer=partial, rows=row_modes.OWN), sums)
     tiler.new(out, rows_and_cols=(1, cols))
-    tiler.emit("COL_SUM", dataclasses.replace(domain, size=1, num_rows=1, route=-1), tiler.at(out),
-               dataclasses.replace(sums, buffer=partial, rows="all"), params=(0, domain.num_rows, 0))
+    tiler.emit(COL_SUM, AllRows(1, height=domain.num_rows), tiler.at(out),
+               dataclasses.replace(sums, buffer=partial, rows=row_modes.ALL))
 
 
 @row_dot.infer
@@ -167,5 +171,5 @@ def dots_for(b: Builder, x: Atom, y: Atom, wanted: Aval) -> Var:
 def _(tiler: Any, eqn: Equation) -> None:
     (x, y), out = eqn.inputs, eqn.outputs[0]
     tiler.new(out)
-    operands = (tiler.at(v, cols="all") for v in (out, x, y))
-    tiler.emit("ROW_DOT", tiler.rows_of(x), *operands, cols=0)
+    operands = (tiler.at(v, cols=col_modes.ALL) for v in (out, x, y))
+    tiler.emit(ROW_DOT, tiler.rows_of(x), *operands, cols=0)

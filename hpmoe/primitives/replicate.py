@@ -11,6 +11,9 @@ from hpmoe.errors import check_argument
 from hpmoe.primitives.primitive import Primitive
 from hpmoe.program import Equation
 from hpmoe.routing import Route
+from hpmoe.tile_ops import col_modes, row_modes
+from hpmoe.tile_ops.params import MatrixBlock
+from hpmoe.tile_ops.transfers import REPLICATE, RETURN_GRADS
 
 replicate_weights = Primitive("replicate_weights", collective=True)
 return_weight_grads = Primitive("return_weight_grads", collective=True)
@@ -75,6 +78,7 @@ def tile_copies(tiler: Any, eqn: Equation, back: bool) -> None:
     """
     (source, route), out = eqn.inputs, eqn.outputs[0]
     tiler.new(out, dtype=tiler.buffer(source).dtype)
-    opcode, to, of = ("RETURN_GRADS", "returned", "replica") if back else ("REPLICATE", "replica", "all")
-    tiler.emit(opcode, tiler.once(route), tiler.at(out, to, "all"), tiler.at(source, of, "all"), cols=0,
-               params=(out.aval.shape[1],) * 2)
+    primitive, height = RETURN_GRADS if back else REPLICATE, out.aval.shape[1]
+    to, of = (row_modes.RETURNED, row_modes.REPLICA) if back else (row_modes.REPLICA, row_modes.ALL)
+    tiler.emit(primitive, tiler.once(route), tiler.at(out, to, col_modes.ALL), tiler.at(source, of, col_modes.ALL), cols=0,
+               params=MatrixBlock(height, height))

@@ -15,6 +15,8 @@ from hpmoe.placement import Placement
 from hpmoe.primitives.primitive import Primitive
 from hpmoe.program import Atom, Builder, Equation
 from hpmoe.routing import Route, check_topk_ids, make_routing
+from hpmoe.tile_ops import col_modes
+from hpmoe.tile_ops.tokens import DROP_COUNTS
 
 make_route = Primitive("route", collective=True)
 count_drops = Primitive("drop_counts", collective=True)
@@ -139,4 +141,4 @@ def _(b: Builder, eqn: Equation, cotangents: list[Atom]) -> list[Atom | None]:
 def _(tiler: Any, eqn: Equation) -> None:
     out = eqn.outputs[0]
     tiler.new(out)
-    tiler.emit("DROP_COUNTS", tiler.once(eqn.inputs[0]), tiler.at(out, cols="all", dtypes=("int32",)), cols=0)
+    tiler.emit(DROP_COUNTS, tiler.once(eqn.inputs[0]), tiler.at(out, cols=col_modes.ALL, dtypes=("int32",)), cols=0)

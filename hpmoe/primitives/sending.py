@@ -9,6 +9,8 @@ import numpy as np
 
 from hpmoe.program import Var
 from hpmoe.routing import Route
+from hpmoe.tile_ops import col_modes, row_modes
+from hpmoe.tile_ops.transfers import ALL_TO_ALL_BACK
 
 
 def send(xs: list[np.ndarray], routes: list[Route], entries_per_row: int) -> list[np.ndarray]:
@@ -37,7 +39,7 @@ def send_back(rows: list[np.ndarray], routes: list[Route]) -> list[np.ndarray]:
 
 def tile_return(tiler: Any, rows: Var, route: Var, entries: int) -> Any:
     """Sends rows back to buffer `entries`, one row for each entry; returns how it is accessed."""
-    source = tiler.at(rows, cols="all")
-    access = dataclasses.replace(source, buffer=entries, rows="entries")
-    tiler.emit("ALL_TO_ALL_BACK", tiler.once(route), access, source, cols=0)
+    source = tiler.at(rows, cols=col_modes.ALL)
+    access = dataclasses.replace(source, buffer=entries, rows=row_modes.ENTRIES)
+    tiler.emit(ALL_TO_ALL_BACK, tiler.once(route), access, source, cols=0)
     return access

@@ -13,6 +13,7 @@ from hpmoe.dtypes import FLOATS, HALVES
 from hpmoe.errors import check_argument
 from hpmoe.primitives.primitive import Primitive
 from hpmoe.program import Atom, Builder, Equation, Literal, Var
+from hpmoe.tile_ops.functions import COPY
 
 reshape = Primitive("reshape")
 broadcast_to = Primitive("broadcast_to")
@@ -48,7 +49,7 @@ def _(tiler: Any, eqn: Equation) -> None:
     """A reshape that keeps every row whole is another view of the same memory."""
     (x,), out = eqn.inputs, eqn.outputs[0]
     if isinstance(x, Literal):
-        tiler.map("copy", out, tiler.read(x, out.aval))
+        tiler.map(COPY, out, tiler.read(x, out.aval))
         return
     source, shape = tiler.buffer(x), out.aval.shape
     if any(isinstance(d, Rows) for d in shape):
@@ -83,7 +84,7 @@ def _(b: Builder, eqn: Equation, cotangents: list[Atom]) -> list[Atom | None]:
 @broadcast_to.tile
 def _(tiler: Any, eqn: Equation) -> None:
     out = eqn.outputs[0]
-    tiler.map("copy", out, tiler.read(eqn.inputs[0], out.aval))
+    tiler.map(COPY, out, tiler.read(eqn.inputs[0], out.aval))
 
 
 def _check_last_axis(tiler: Any, eqn: Equation) -> None:
@@ -247,4 +248,4 @@ def _(tiler: Any, eqn: Equation) -> None:
     if is_widening(eqn) or tiler.stored_as(x, out.aval.dtype):
         tiler.buffer_of[out] = tiler.buffer_of[x]
     else:
-        tiler.map("copy", out, tiler.read(x, out.aval))
+        tiler.map(COPY, out, tiler.read(x, out.aval))

@@ -13,6 +13,7 @@ from hpmoe.primitives.elementwise import silu
 from hpmoe.primitives.in_float32 import in_float32
 from hpmoe.primitives.primitive import Primitive
 from hpmoe.program import Atom, Builder, Equation
+from hpmoe.tile_ops.elementwise import SWIGLU, SWIGLU_GRAD, swiglu_grad as tile_swiglu_grad
 
 gated = Primitive("swiglu")
 swiglu_grad = Primitive("swiglu_grad")
@@ -78,7 +79,7 @@ def _(tiler: Any, eqn: Equation) -> None:
     if len(out.aval.shape) < 2:
         tiler.refuse(f"makes {out.aval}; SwiGLU tiles take rows [..., 2I]")
     tiler.new(out)
-    tiler.emit("SWIGLU", tiler.rows_of(out), tiler.at(out), tiler.at(x), tiler.at(x, offset=out.aval.shape[-1]))
+    tiler.emit(SWIGLU, tiler.rows_of(out), tiler.at(out), tiler.at(x), tiler.at(x, offset=out.aval.shape[-1]))
 
 
 @swiglu_grad.infer
@@ -88,16 +89,12 @@ def _(g: Aval, x: Aval) -> Aval:
 
 @swiglu_grad.reference
 def _(g: np.ndarray, x: np.ndarray) -> np.ndarray:
-    gate, up = _halves(x)
-    act = silu.rules["reference"](gate)
-    sigmoid = 1 / (1 + np.exp(-gate.astype(np.float64)))
-    slope = (sigmoid * (1 + gate * (1 - sigmoid))).astype(x.dtype)
-    return np.concatenate([g * up * slope, g * act], axis=-1)
+    return np.concatenate(tile_swiglu_grad(g, *_halves(x)), axis=-1)
 
 
 @swiglu_grad.tile
 def _(tiler: Any, eqn: Equation) -> None:
     (g, x), out, half = eqn.inputs, eqn.outputs[0], eqn.inputs[0].aval.shape[-1]
     tiler.new(out)
-    tiler.emit("SWIGLU_GRAD", tiler.rows_of(out), tiler.at(out), tiler.at(out, offset=half), tiler.at(g), tiler.at(x),
-               tiler.at(x, offset=half), num_outputs=2, cols=half)
+    tiler.emit(SWIGLU_GRAD, tiler.rows_of(out), tiler.at(out), tiler.at(out, offset=half), tiler.at(g), tiler.at(x),
+               tiler.at(x, offset=half), cols=half)

@@ -15,6 +15,7 @@ import numpy as np
 
 from hpmoe import taskflow as tf
 from hpmoe.intervals import joined
+from hpmoe.tile_ops import col_modes
 from hpmoe.tiling.event_tables import Counted, Tables, Tasks
 from hpmoe.tiling.lifetimes import Release, lifetimes_of
 from hpmoe.tiling.region_events import Columns, Region, RegionEvents
@@ -41,12 +42,12 @@ class _Derivation:
         for release in lifetimes_of(self.buffers, self.ops, self.routes).releases if shares else ():
             releases.setdefault(release.op, []).append(release)
         for i, op in enumerate(self.ops):
-            if op.opcode == "LAUNCH":
+            if op.primitive.is_launch:
                 self._launch(i)
                 continue
             if self.launched is not None:
                 self.tables.wait(self.tasks_of[i], self.launched.first)
-            if op.opcode == "NOTIFY":
+            if op.primitive.is_notice:
                 self._wait_for_puts(i, op)
                 continue
             for storage in dict.fromkeys(self.buffers[a.buffer].storage for a in op.inputs):
@@ -67,7 +68,7 @@ class _Derivation:
             self.tables.wait(mine, ended.first)
             for i in before:
                 self.tables.signal(self.tasks_of[i], ended.first, amount=tf.COUNT)
-        for op in (self.ops[i] for i in before if self.ops[i].is_collective):
+        for op in (self.ops[i] for i in before if self.ops[i].primitive.is_blocking):
             storage = self.buffers[op.operands[0].buffer].storage
             whole = self.events.of(Region(storage, "all", ((0, self.buffers[storage].cols),)))
             self.tables.wait(mine, whole.first)
@@ -93,10 +94,10 @@ class _Derivation:
         for tasks, columns in self._column_sets(index, accesses, self.buffers[storage].cols, parts):
             region = Region(storage, "expert" if by_expert else unit, columns)
             block = self.events.of(region)
-            if unit == "copies" and op.domain.kind not in ("slots", "experts"):
+            if unit == "copies" and not (op.domain.is_slots or op.domain.sums_rows):
                 for event in range(block.size):
                     self.tables.wait(tasks, block.first + event)
-            elif by_expert or (unit == "copies" and op.domain.kind == "slots"):
+            elif by_expert or (unit == "copies" and op.domain.is_slots):
                 self.tables.wait(tasks, block.first, tf.SLOT_EXPERT)
             else:
                 self.tables.wait(tasks, block.first, by_unit=int(unit in ("slot", "tile", "block")),
@@ -107,17 +108,17 @@ class _Derivation:
         """Groups a reader's tasks by the column ranges that they wait for, of those that come in these parts."""
         op, tasks = self.ops[index], self.tasks_of[index]
         modes = {a.cols for a in accesses}
-        if parts is not None and modes == {"own"} and op.cols:
+        if parts is not None and modes == {col_modes.OWN} and op.cols:
             step = max(1, parts // op.tile_cols)
             for first in range(0, self.tables.num_tiles[index], step):
                 last = min(first + step, self.tables.num_tiles[index])
                 col, cols = op.col_range(first, last)
                 columns = joined((col + a.offset, col + a.offset + cols) for a in accesses)
                 yield Tasks(index, ((first, last),)), tuple(columns)
-        elif parts is not None and modes == {"block"}:
+        elif parts is not None and modes == {col_modes.BLOCK}:
             for block in range(op.domain.blocks):
-                start = block * op.params[0]
-                yield Tasks(index, tasks.tiles, block), ((start, min(start + op.params[0], total)),)
+                start = block * op.params.block
+                yield Tasks(index, tasks.tiles, block), ((start, min(start + op.params.block, total)),)
         else:
             yield tasks, ((0, total),)
 
@@ -133,17 +134,27 @@ class _Derivation:
     def _signal_of(self, storage: int) -> str:
         """What an event of its rows stands for; rows that are fanned out arrive slot by slot alone."""
         op = self.ops[self.writers[storage][0]]
-        return "tile" if op.opcode == "FAN_OUT" else op.signal
+        return "tile" if op.fans_out else op.signal
 
     def _returns(self, storage: int) -> bool:
-        return self.ops[self.writers[storage][0]].opcode == "PUT_BACK"
+        writer = self.ops[self.writers[storage][0]].primitive
+        return writer.is_put and writer.returns_rows
+
+    def _put_of(self, notice: tf.TileOp) -> int:
+        """The put that a notice is of."""
+        writers = [w for w in self.writers.get(self.buffers[notice.params.buffer].storage, ()) if self.ops[w].primitive.is_put
+                   and self.ops[w].operands[0].buffer == notice.params.buffer]
+        if len(writers) != 1:
+            raise ValueError(f"a notice is of the put into {self.buffers[notice.params.buffer].name}, of which there are "
+                             f"{len(writers)}")
+        return writers[0]
 
     def _wait_for_puts(self, index: int, op: tf.TileOp) -> None:
         """A notify task of peer j (and expert e) waits until its rank's puts to that peer (and expert) are done."""
-        put, tasks = op.params[1], self.tasks_of[index]
+        tasks, put = self.tasks_of[index], self._put_of(op)
         put_op, puts = self.ops[put], self.tasks_of[put]
         local = self.routes[op.domain.route].num_local_experts
-        back, by_expert = put_op.opcode == "PUT_BACK", op.signal == "expert"
+        back, by_expert = put_op.primitive.is_back, op.signal == "expert"
         extent = {(False, False): tf.SENT_TO, (False, True): tf.SENT_TO_EXPERT, (True, False): tf.RETURNED_TO,
                   (True, True): tf.RETURNED_TO_FROM_EXPERT}[back, by_expert]
         size = op.num_peers * (local if by_expert else 1)

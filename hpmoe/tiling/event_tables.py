@@ -81,7 +81,7 @@ class Tables:
                          for run in tasks.tiles]
 
     def finish(self) -> tuple[np.ndarray, np.ndarray, np.ndarray, tuple[tf.EventBlock, ...]]:
-        grids = np.array([(op.first_row, op.domain.size, op.num_peers, tiles, op.domain.blocks)
+        grids = np.array([(op.domain.first, op.domain.size, op.num_peers, tiles, op.domain.blocks)
                           for op, tiles in zip(self.ops, self.num_tiles, strict=True)], GRID)
         waits, signals = (expand_rules(grids, np.array(sorted(rules, key=lambda r: r[0]), RULE), count, dtype)
                           for rules, count, dtype in ((self.waits, self.num_waits, tf.WAIT),

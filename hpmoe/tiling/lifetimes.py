@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 from hpmoe import taskflow as tf
 from hpmoe.intervals import covers, joined
+from hpmoe.tile_ops import col_modes, row_modes
 from hpmoe.tiling.touched_columns import Touched
 
 FULL, PART = 2, 1
@@ -76,7 +77,7 @@ class Lifetimes:
             return f"it is {'an input' if buffer.role == 'input' else 'an output'}"
         if storage not in self.writers or storage not in self.readers:
             return "nobody writes it or nobody reads it"
-        if any(self.ops[i].moves_copies for i in self.writers[storage]):
+        if any(self.ops[i].primitive.moves_copies for i in self.writers[storage]):
             return "nobody waits for a copy that gets no rows"
         written = joined(c for i in self.writers[storage] for c in self._columns(i, storage, write=True).together)
         read = joined(c for i in self.readers[storage] for c in self._columns(i, storage, write=False).together)
@@ -96,7 +97,7 @@ class Lifetimes:
 
     def is_sent(self, storage: int) -> bool:
         """Whether ranks write it into each other's memory."""
-        return any(self.ops[i].moves_rows or self.ops[i].moves_copies for i in self.writers[storage])
+        return any(self.ops[i].primitive.is_remote for i in self.writers[storage])
 
     def cost(self, new: int, old: int) -> int:
         """What the writers of `new` must wait for: NOTHING more than the flow of data has them, each UNIT, or ALL."""
@@ -125,12 +126,10 @@ class Lifetimes:
 
     def _unit(self, i: int, storage: int, write: bool) -> tuple | None:
         """The row units of a storage that the tasks of an operation touch one each, or None."""
-        domain, width = self.ops[i].domain, self.buffers[storage].cols
-        if any(a.rows != "own" or self.buffers[a.buffer].cols != width for a in self._accesses(i, storage, write)):
+        width = self.buffers[storage].cols
+        if any(a.rows is not row_modes.OWN or self.buffers[a.buffer].cols != width for a in self._accesses(i, storage, write)):
             return None
-        if domain.kind == "slots":
-            return "slot", domain.route
-        return ("tile", domain.num_rows, domain.clipped) if domain.kind == "tiles" else None
+        return self.ops[i].domain.row_unit()
 
     def _columns(self, i: int, storage: int, write: bool) -> Touched:
         """The columns of a storage that the tasks of an operation touch."""
@@ -142,10 +141,10 @@ class Lifetimes:
     def _columns_touched(self, i: int, storage: int, write: bool) -> Touched:
         op, width = self.ops[i], self.buffers[storage].cols
         accesses = self._accesses(i, storage, write)
-        if any(self.buffers[a.buffer].cols != width or a.cols == "block" for a in accesses):
+        if any(self.buffers[a.buffer].cols != width or a.cols is col_modes.BLOCK for a in accesses):
             return Touched([(0, width)], [], 0, 0)
-        moving = [a.offset for a in accesses if a.cols == "own" and op.cols]
-        fixed = [(0, 1) if a.cols == "one" else (0, width) for a in accesses if a.cols != "own" or not op.cols]
+        moving = [a.offset for a in accesses if a.cols is col_modes.OWN and op.cols]
+        fixed = [(0, 1) if a.cols is col_modes.ONE else (0, width) for a in accesses if a.cols is not col_modes.OWN or not op.cols]
         return Touched(joined(fixed), moving, op.cols, op.tile_cols)
 
     def _rows_before(self, i: int) -> dict[int, int]:

@@ -8,10 +8,10 @@ import numpy as np
 
 from hpmoe import taskflow as tf
 from hpmoe.intervals import Interval, joined
+from hpmoe.tile_ops import col_modes
 from hpmoe.tiling.event_tables import Counted, Tables, Tasks
 from hpmoe.tiling.lifetimes import Release
 
-RETURNS = ("PUT_BACK", "ALL_TO_ALL_BACK")
 Columns = tuple[Interval, ...]
 Writers = list[tuple[int, Tasks]]  # operations that write a region, and which of their tasks do
 
@@ -43,7 +43,7 @@ class RegionEvents:
     def units_of(self, region: Region) -> int:
         """For how many consecutive units there is one event."""
         writer = self.ops[self.writers[region.storage][0]]
-        is_back = region.unit == "tile" and writer.opcode in RETURNS
+        is_back = region.unit == "tile" and writer.primitive.returns_rows
         return self.routes[writer.domain.route].return_tokens // self.tile_rows if is_back else 1
 
     def of(self, region: Region) -> tf.EventBlock:
@@ -74,7 +74,7 @@ class RegionEvents:
             buffer = self.buffers[access.buffer]
             if buffer.storage != region.storage:
                 continue
-            if (op.cols == 0 or access.cols != "own" or region.unit == "count"
+            if (op.cols == 0 or access.cols is not col_modes.OWN or region.unit == "count"
                     or buffer.cols != self.buffers[region.storage].cols):
                 return tasks
             for start, stop in region.columns:
@@ -86,15 +86,15 @@ class RegionEvents:
     def _extent(self, region: Region, writer: tf.TileOp) -> tuple[int, np.ndarray, int]:
         """Extent kind, unit indices and route of a region's events."""
         route, one = writer.domain.route, np.zeros(1, int)
-        if writer.opcode == "FAN_OUT" and self.buffers[writer.operands[0].buffer].storage == region.storage:
+        if writer.fans_out and self.buffers[writer.operands[0].buffer].storage == region.storage:
             route = self.routes[route].once_of
-        back = writer.opcode in RETURNS
+        back = writer.primitive.returns_rows
         if region.unit == "count":
             return tf.ONE, one, -1
         if region.unit == "block":
             return tf.ONE, np.arange(writer.domain.size), -1
         if region.unit == "copies":
-            extent = tf.REPLICA if writer.opcode == "REPLICATE" else tf.REPLICAS
+            extent = tf.REPLICAS if writer.primitive.is_back else tf.REPLICA
             return extent, np.arange(self.routes[route].num_local_experts), route
         if region.unit == "expert":
             return tf.EXPERT, np.arange(self.routes[route].num_local_experts), route
@@ -106,7 +106,7 @@ class RegionEvents:
             return (tf.TILE if writer.domain.clipped else tf.STATIC_TILE), np.arange(writer.domain.size), -1
         if back:
             return tf.ENTRIES, one, route
-        if writer.domain.kind == "tiles":
+        if writer.domain.is_tiles:
             return (tf.TOKENS if writer.domain.clipped else tf.ONE), one, -1
         return tf.RECEIVED, one, route
 
@@ -136,10 +136,10 @@ class RegionEvents:
         elif region.unit == "count":
             self.tables.signal(tasks, block.first, amount=tf.COUNT)
         elif region.unit == "block":
-            self.tables.signal(tasks, block.first - op.first_row, by_unit=1, amount=tf.COUNT)
+            self.tables.signal(tasks, block.first - op.domain.first, by_unit=1, amount=tf.COUNT)
         elif region.unit == "copies":
             self.tables.signal(tasks, block.first, tf.SLOT_EXPERT, remote=tf.PEER)
-        elif op.is_collective:
+        elif op.primitive.is_blocking:
             self.tables.signal(tasks, block.first, remote=tf.EVERY_RANK)
         else:
             remote = tf.PEER if op.num_peers else tf.LOCAL
@@ -152,7 +152,8 @@ class RegionEvents:
 
     def _notify_tasks(self, put: int) -> Tasks:
         """The tasks that signal for the puts of an operation, one for each peer or each (peer, expert)."""
-        (notify,) = [i for i, op in enumerate(self.ops) if op.opcode == "NOTIFY" and op.params[1] == put]
+        written = self.ops[put].operands[0].buffer
+        (notify,) = [i for i, op in enumerate(self.ops) if op.primitive.is_notice and op.params.buffer == written]
         return self.tables.tasks_of[notify]
 
     def of_release(self, release: Release) -> tf.EventBlock:
@@ -176,4 +177,5 @@ class RegionEvents:
 
 def _is_by_entry(region: Region, writer: tf.TileOp) -> bool:
     """Whether each row that a task writes has a unit that the routing decides: of tokens they go back to, or fan out to."""
-    return (region.unit, writer.opcode) in (("tile", "PUT_BACK"), ("slot", "FAN_OUT"))
+    goes_back = region.unit == "tile" and writer.primitive.is_put and writer.primitive.returns_rows
+    return goes_back or (region.unit == "slot" and writer.fans_out)

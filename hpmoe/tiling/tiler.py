@@ -14,10 +14,17 @@ from hpmoe.dtypes import FLOATS
 from hpmoe.errors import TransformError
 from hpmoe.program import Atom, Equation, Literal, Program, Var
 from hpmoe.program_text import Names, program_window
+from hpmoe.tile_ops import col_modes, row_modes
+from hpmoe.tile_ops.col_modes import ColMode
+from hpmoe.tile_ops.domains import AllRows, Domain, Experts, Once, Slots, Tiles
+from hpmoe.tile_ops.elementwise import MAP
+from hpmoe.tile_ops.functions import COPY, Function
+from hpmoe.tile_ops.params import Elementwise, NoParams, Params
+from hpmoe.tile_ops.row_modes import RowMode
+from hpmoe.tile_ops.tile_primitive import TilePrimitive
 from hpmoe.token_rows import num_rows, token_vars
 
 COMPUTED = (*FLOATS, "bool")
-ROUNDING = ("MAP", "GMM", "SWIGLU", "SWIGLU_GRAD", "ROW_REDUCE", "ROW_DOT", "COL_SUM", "REDUCE", "FAN_IN")
 WHAT_TILES_COMPUTE = "tile tasks compute float32, bfloat16 and float16"
 
 
@@ -157,7 +164,7 @@ class Tiler:
             return False
         touched = [op for op in self.ops if any(a.buffer == b for a in op.operands)]
         is_viewed = any(other.storage == b for i, other in enumerate(self.buffers) if i != b) or self.buffers[b].storage != b
-        if is_viewed or not all(op.opcode in ROUNDING for op in touched):
+        if is_viewed or not all(op.primitive.rounds for op in touched):
             return False
         self.buffers[b] = dataclasses.replace(self.buffers[b], dtype=dtype)
         return True
@@ -175,7 +182,7 @@ class Tiler:
             laid_out = self.buffers[source.buffer] if source.buffer >= 0 and not _is_received(atom.aval.shape) else None
             buffer = self.new(copied, rows_and_cols=(laid_out.num_rows, laid_out.cols) if laid_out else None)
             domain = self._domain(buffer, isinstance(atom, Var) and atom in self.tokens)
-            self.emit("MAP", domain, tf.Access(buffer), source, params=("copy",), label="copy")
+            self.emit(MAP, domain, tf.Access(buffer), source, params=Elementwise(COPY), label="copy")
         self._outputs.append(buffer)
         return buffer
 
@@ -186,18 +193,18 @@ class Tiler:
 
     # Domains: which units an operation has a task for.
 
-    def _domain(self, buffer: int, clipped: bool) -> tf.Domain:
+    def _domain(self, buffer: int, clipped: bool) -> Domain:
         b = self.buffers[buffer]
         if b.route >= 0:
-            return tf.Domain("slots", self.routes[b.route].num_slots, route=b.route)
-        return tf.Domain("tiles", -(-b.num_rows // self.tile_rows), b.num_rows, clipped and b.num_rows == self.num_tokens)
+            return Slots(self.routes[b.route].num_slots, b.route)
+        return Tiles(-(-b.num_rows // self.tile_rows), num_rows=b.num_rows, clipped=clipped and b.num_rows == self.num_tokens)
 
-    def rows_of(self, var: Var) -> tf.Domain:
+    def rows_of(self, var: Var) -> Domain:
         """The row slots or row tiles of a variable."""
         return self._domain(self.buffer_of[var], var in self.tokens)
 
-    def experts_of(self, var: Var, blocks: int = 1, of: str | None = None) -> tuple[tf.Domain, str, tuple[int, int]]:
-        """For a sum over the rows of `var`: domain, row mode and (rows, clipped).
+    def experts_of(self, var: Var, blocks: int = 1, of: str | None = None) -> tuple[Domain, RowMode]:
+        """For a sum over the rows of `var`: domain and row mode.
 
         Received rows are summed by expert, in `blocks` units each: by all local ones, the rank's own ("owners") or the
         copies ("replicas"). Other rows are summed all together.
@@ -206,16 +213,17 @@ class Tiler:
         if b.route >= 0:
             plan = self.routes[b.route]
             experts = {"owners": plan.num_own_experts, "replicas": plan.num_replicas}.get(of, plan.num_local_experts)
-            return tf.Domain("experts", experts * blocks, experts, route=b.route, blocks=blocks), "expert", (0, 0)
-        return tf.Domain("experts", blocks, 1, blocks=blocks), "all", (b.num_rows, int(domain.clipped))
+            first = plan.num_own_experts if of == "replicas" else 0
+            return Experts(experts * blocks, b.route, blocks=blocks, count=experts, first_expert=first), row_modes.EXPERT
+        return AllRows(blocks, blocks=blocks, height=b.num_rows, clipped=domain.clipped), row_modes.ALL
 
-    def once(self, route: Var) -> tf.Domain:
+    def once(self, route: Var) -> Once:
         """One task for all of a route."""
-        return tf.Domain("once", 1, route=self.route_of[route.aval.rows])
+        return Once(1, self.route_of[route.aval.rows])
 
     # Operands.
 
-    def at(self, var: Var, rows: str = "own", cols: str = "own", offset: int = 0,
+    def at(self, var: Var, rows: RowMode = row_modes.OWN, cols: ColMode = col_modes.OWN, offset: int = 0,
            dtypes: tuple[str, ...] = COMPUTED) -> tf.Access:
         """How a float variable is touched, or one of other `dtypes`; see Access."""
         if var.aval.dtype not in dtypes:
@@ -232,43 +240,43 @@ class Tiler:
             return self.at(atom)
         is_one_row = not _is_received(shape) and math.prod(shape[:-1]) == 1
         if is_one_row and (not shape or shape[-1] == 1):
-            return self.at(atom, "one", "one")
+            return self.at(atom, row_modes.ONE, col_modes.ONE)
         if len(shape) == len(out.shape) and shape[:-1] == out.shape[:-1] and shape[-1] == 1:
-            return self.at(atom, "own", "one")
+            return self.at(atom, cols=col_modes.ONE)
         if is_one_row and shape[-1] == out.shape[-1]:
-            return dataclasses.replace(self.at(atom, "one"), buffer=self.regular(atom))
+            return dataclasses.replace(self.at(atom, row_modes.ONE), buffer=self.regular(atom))
         self.refuse(f"broadcasts {atom.aval} to {out}; tiles take whole rows, one row, one column or one element")
 
     # Operations.
 
-    def emit(self, opcode: str, domain: tf.Domain, *operands: tf.Access, unit: str = "aiv", num_outputs: int = 1,
-             cols: int | None = None, params: tuple = (), label: str = "") -> None:
+    def emit(self, primitive: TilePrimitive, domain: Domain, *operands: tf.Access, cols: int | None = None,
+             params: Params = NoParams(), label: str = "") -> None:
         """Adds a tile operation of the current equation.
 
         Args:
-            opcode, domain, operands, num_outputs, unit, params: as in TileOp; outputs come first.
+            primitive, domain, operands, params: as in TileOp; outputs come first.
             cols: columns that its tasks divide among them; those of the first output where None, 0 for whole rows.
             label: printed instead of the primitive's name.
         """
         cols = self.buffers[operands[0].buffer].cols if cols is None else cols
         label = label or self.program.equations[self.index].primitive.name
-        self.ops.append(tf.TileOp(opcode, label, self.index, unit, domain, operands, num_outputs, cols,
+        self.ops.append(tf.TileOp(primitive, label, self.index, primitive.unit, domain, operands, len(primitive.outputs), cols,
                                   self.tile_cols if cols else 0, params))
 
-    def map(self, code: str, out: Var, *reads: tf.Access) -> None:
-        """An elementwise operation, see MapCode; a vector is stored as the operands are."""
+    def map(self, function: Function, out: Var, *reads: tf.Access) -> None:
+        """An elementwise operation; a vector is stored as the operands are."""
         shape = out.aval.shape
         stored = {(self.buffers[a.buffer].num_rows, self.buffers[a.buffer].cols) for a in reads
-                  if a.rows == "own" and a.buffer >= 0}
+                  if a.rows is row_modes.OWN and a.buffer >= 0}
         if len(shape) == 1 and len(stored) > 1:
             self.refuse("combines a column of per-row values with a plain vector; reshape one of them to [T, 1]")
         self.new(out, rows_and_cols=stored.pop() if len(shape) == 1 and stored and out not in self.vectors else None)
-        self.emit("MAP", self.rows_of(out), self.at(out), *reads, params=(code,))
+        self.emit(MAP, self.rows_of(out), self.at(out), *reads, params=Elementwise(function))
 
     def copy_columns(self, out: Var, source: tf.Access, offset: int, cols: int) -> None:
         """Writes columns [offset, offset + cols) of `out` from `source`."""
         if cols:
-            self.emit("MAP", self.rows_of(out), self.at(out, offset=offset), source, cols=cols, params=("copy",))
+            self.emit(MAP, self.rows_of(out), self.at(out, offset=offset), source, cols=cols, params=Elementwise(COPY))
 
 
 def _is_received(shape: tuple) -> bool:

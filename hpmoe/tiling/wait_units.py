@@ -6,6 +6,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from hpmoe import taskflow as tf
+from hpmoe.tile_ops import col_modes, row_modes
 
 
 def read_unit(reader: tf.TileOp, accesses: Sequence[tf.Access], writers: Sequence[tf.TileOp]) -> str:
@@ -22,41 +23,36 @@ def read_unit(reader: tf.TileOp, accesses: Sequence[tf.Access], writers: Sequenc
         return written
     if written == "once":
         return "all"
+    reads_slots = mode is row_modes.OWN and reader.domain.is_slots
     if written == "fan":
-        return "slot" if mode == "own" and reader.domain.kind == "slots" else "count"
-    if mode == "expert" and written == "slot":
+        return "slot" if reads_slots else "count"
+    if mode is row_modes.EXPERT and written == "slot":
         return "expert"
-    if mode in ("own", "entries") and reader.domain.kind == "tiles" and written in ("tile", "entries"):
+    if mode in (row_modes.OWN, row_modes.ENTRIES) and reader.domain.is_tiles and written in ("tile", "entries"):
         return "tile"
-    if mode == "own" and reader.domain.kind == "slots" and written == "slot":
-        return "slot"
-    return "all"
+    return "slot" if reads_slots and written == "slot" else "all"
 
 
 def _write_unit(writer: tf.TileOp, reader: tf.TileOp) -> str:
     """What the tasks of a writer make ready one after another, as far as this reader can tell them apart."""
-    if writer.is_collective:
+    if writer.primitive.is_blocking:
         return "once"
-    if writer.moves_copies:
-        return "copies"
-    if writer.opcode in ("PUT_BACK", "FAN_OUT"):
-        return {"PUT_BACK": "entries", "FAN_OUT": "fan"}[writer.opcode]
-    if writer.domain.kind == "experts":
-        are_same = reader.domain.kind == "copies" and writer.domain.blocks == reader.domain.blocks
+    ready = writer.operands[0].rows.ready
+    if ready is not Ready.UNIT:
+        return ready.value
+    if writer.domain.sums_rows:
+        are_same = reader.domain.is_copies and writer.domain.blocks == reader.domain.blocks
         return "block" if are_same else "count"
-    if writer.domain.kind == "tiles":
-        return "tile" if reader.domain.kind != "tiles" or _same_tiles(writer.domain, reader.domain) else "tile_of_other"
-    return "slot" if writer.domain.kind == "slots" else "count"
-
-
-def _same_tiles(a: tf.Domain, b: tf.Domain) -> bool:
-    return (a.num_rows, a.clipped) == (b.num_rows, b.clipped)
+    if writer.domain.is_tiles:
+        is_other = reader.domain.is_tiles and writer.domain.row_unit() != reader.domain.row_unit()
+        return "tile_of_other" if is_other else "tile"
+    return "slot" if writer.domain.is_slots else "count"
 
 
 def part_cols(reader: tf.TileOp, accesses: Sequence[tf.Access], writers: Sequence[tf.TileOp], total: int) -> int | None:
     """Columns of the parts, of `total`, that a reader may wait for one by one; 0 for any, None where it waits for all."""
     parts = min(_written_cols(w, total) for w in writers)
-    fits = not parts or ({a.cols for a in accesses} == {"own"} and reader.cols and parts < total
+    fits = not parts or ({a.cols for a in accesses} == {col_modes.OWN} and reader.cols and parts < total
                          and not (parts % reader.tile_cols and reader.tile_cols % parts))
     return parts if fits else None
 
@@ -65,4 +61,4 @@ def _written_cols(writer: tf.TileOp, total: int) -> int:
     """The parts in which rows come back; all of a whole row; 0 for any tile."""
     if not writer.num_peers:
         return 0 if writer.cols else total
-    return writer.tile_cols if writer.opcode == "PUT_BACK" and writer.cols and writer.signal == "tile" else total
+    return writer.tile_cols if writer.primitive.returns_rows and writer.cols and writer.signal == "tile" else total

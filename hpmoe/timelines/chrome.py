@@ -74,7 +74,7 @@ def _task_events(line: Timeline, at: float) -> Iterator[dict[str, Any]]:
                    "ts": wait_begin, "dur": round(begin - wait_begin, 3),
                    "args": {"task": f"t{t}", "for": awaited.get(t, [])}}
         args = {"task": f"t{t}", "op": op_name(flow, op), "flow": flow.name}
-        if op.domain.kind == "slots":
+        if op.domain.is_slots:
             args["slot"] = int(flow.tasks["row"][t])
         yield {"name": labels[t], "cat": op.unit, "ph": "X", "pid": rank, "tid": q, "ts": begin,
                "dur": round(end - begin, 3), "args": args}

@@ -255,7 +255,7 @@ def op_name(flow: Taskflow, op: TileOp) -> str:
 
 def is_transfer(op: TileOp) -> bool:
     """Whether its tasks move rows between ranks."""
-    return op.opcode != "NOTIFY" and (bool(op.num_peers) or op.is_collective or op.moves_copies)
+    return op.primitive.is_remote
 
 
 def other_ranks(line: Timeline) -> np.ndarray:
@@ -265,13 +265,13 @@ def other_ranks(line: Timeline) -> np.ndarray:
     next_peer = peer + np.array([tile_op.num_peers for tile_op in flow.ops], int)[op]
     out = np.where((peer >= 0) & (next_peer >= flow.ep_size), flow.peer_order[line.rank, np.maximum(peer, 0)], -1)
     for i, tile_op in enumerate(flow.ops):
-        if not tile_op.moves_copies or tile_op.domain.kind != "copies":
+        if not (tile_op.primitive.moves_copies and tile_op.domain.is_copies):
             continue
         placement, mine = flow.routes[tile_op.domain.route].placement, op == i
         to = np.tile(np.arange(flow.ep_size)[:, None], tile_op.domain.size // tile_op.domain.blocks)
         for rank in range(flow.ep_size):
             targets = [e // placement.num_own if e >= 0 else rank for e in placement.experts[rank]] \
-                if tile_op.opcode == "RETURN_GRADS" else [copy.host for copy in placement.copies[rank]]
+                if tile_op.primitive.is_back else [copy.host for copy in placement.copies[rank]]
             to[rank, :len(targets)] = targets
         out[mine] = to[line.rank[mine], flow.tasks["row"][line.task[mine]] // tile_op.domain.blocks]
     return out

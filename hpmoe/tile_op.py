@@ -1,4 +1,4 @@
-"""Tile operations: what the tasks of a taskflow do, at which units, and which parts of which buffers they touch."""
+"""TileOp: what tasks of a taskflow do, at which units, and which parts of which buffers they touch."""
 
 from __future__ import annotations
 
@@ -9,6 +9,12 @@ from typing import Any
 import numpy as np
 
 from hpmoe.dtypes import numpy_dtype, storage_dtype
+from hpmoe.tile_ops import col_modes, row_modes
+from hpmoe.tile_ops.col_modes import ColMode
+from hpmoe.tile_ops.domains import Domain
+from hpmoe.tile_ops.params import NoParams, Params
+from hpmoe.tile_ops.row_modes import RowMode
+from hpmoe.tile_ops.tile_primitive import TilePrimitive
 
 
 @dataclasses.dataclass(frozen=True)
@@ -65,45 +71,15 @@ class Access:
 
     Attributes:
         buffer: index of the buffer; -1 for the immediate `value`.
-        rows: "own" (the unit of the task), "all", "one" (a single row, broadcast), "slot_expert" (of the expert of the
-            slot), "expert" (received rows of the task's expert), "peer" (a slot on another rank), "entries" (rows by
-            token * top_k + k), "tokens" (rows by token), "replica" (of the copy that the slot's expert is), "returned" (of
-            all copies of the task's expert, as they came back), "fan" (all rows that the rank's experts have of the tokens
-            of the unit, whose route is one to ranks).
-        cols: "own" (the columns of the task, shifted by `offset`), "all", "one" (broadcast), or "block" (the rows of the
-            weight block that a weight gradient computes, as columns).
+        rows: which of its rows, see tile_ops/row_modes.py.
+        cols: which of its columns, see tile_ops/col_modes.py; those of the task are shifted by `offset`.
     """
 
     buffer: int
-    rows: str = "own"
-    cols: str = "own"
+    rows: RowMode = row_modes.OWN
+    cols: ColMode = col_modes.OWN
     offset: int = 0
     value: float = 0.0
-
-
-@dataclasses.dataclass(frozen=True)
-class Domain:
-    """What the row coordinate of a task counts.
-
-    Attributes:
-        kind: "once", "tiles" (static row tiles), "slots" (of a route), "experts" (blocks of weight rows) or "copies" (blocks
-            of weight rows that go to copies or come back).
-        size: number of units.
-        num_rows: rows tiled ("tiles"), or number of experts ("experts") or copies ("copies").
-        clipped: rows past a rank's number of tokens do not exist.
-        route: index of the route, or -1.
-        blocks: units per expert ("experts") or copy ("copies").
-    """
-
-    kind: str
-    size: int
-    num_rows: int = 0
-    clipped: bool = False
-    route: int = -1
-    blocks: int = 1
-
-
-WITH_ONE_PARAM = ("GMM", "MAP", "ROW_REDUCE", "NOTIFY", "LAUNCH")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -111,7 +87,7 @@ class TileOp:
     """One tile operation; its tasks differ only in their coordinates.
 
     Attributes:
-        opcode: the tile body, see hpmoe.kernels.protocol.
+        primitive: what it is, see tile_ops.
         label: printed, the name of the primitive it came from.
         equation: index of that equation in the Program.
         unit: "aic" or "aiv".
@@ -120,13 +96,13 @@ class TileOp:
         num_outputs: how many of them are written.
         cols: columns that its tasks cover together; 0 where a task takes whole rows.
         tile_cols: columns of one task.
-        params: what its body is told beside its operands; `read_params` says which of them.
+        params: what its body is told beside its operands.
         num_peers: 0 for local work, else for how many peers a unit has a task each; of ep_size ranks, that of peer j is for
             those at j, j + num_peers, j + 2 num_peers, ...
         signal: what one event of its rows stands for: a "tile"; all rows of an "expert"; of a put also all of a "peer".
     """
 
-    opcode: str
+    primitive: TilePrimitive
     label: str
     equation: int
     unit: str
@@ -135,24 +111,29 @@ class TileOp:
     num_outputs: int = 1
     cols: int = 0
     tile_cols: int = 0
-    params: tuple[int, ...] = ()
+    params: Params = NoParams()
     num_peers: int = 0
     signal: str = "tile"
 
     @property
-    def is_collective(self) -> bool:
-        """Whether it exchanges the rows of all ranks at once, and blocks meanwhile."""
-        return self.opcode in ("ALL_TO_ALL", "ALL_TO_ALL_BACK")
+    def opcode(self) -> str:
+        """The name of what it is."""
+        return self.primitive.name
 
     @property
-    def moves_rows(self) -> bool:
-        """Whether it moves rows of tokens to other ranks, by a collective or by puts."""
-        return self.is_collective or self.opcode in ("PUT", "PUT_BACK")
+    def fans_out(self) -> bool:
+        """Whether it copies rows of tokens to all rows that the rank's experts have of them."""
+        return any(a.rows is row_modes.FAN for a in self.outputs)
 
     @property
-    def moves_copies(self) -> bool:
-        """Whether it moves weights to copies of experts, or their gradients back."""
-        return self.opcode in ("REPLICATE", "RETURN_GRADS")
+    def has_fan(self) -> bool:
+        """Whether it touches all rows that the rank's experts have of a token, which came once."""
+        return any(a.rows is row_modes.FAN for a in self.operands)
+
+    @property
+    def index_text(self) -> str:
+        """How a row that it writes is called, in texts, where the row finds its event by itself."""
+        return self.operands[0].rows.index if self.operands else "token"
 
     @property
     def outputs(self) -> tuple[Access, ...]:
@@ -163,34 +144,23 @@ class TileOp:
         return tuple(a for a in self.operands[self.num_outputs:] if a.buffer >= 0)
 
     @property
-    def read_params(self) -> tuple[Any, ...]:
-        """The params as a body reads them, and all that a kernel is given: what none asks about is 0, a flag is 0 or 1.
+    def kind(self) -> str:
+        """What tasks that take equally long for each row are called: see machine.Body.
 
-        Of a NOTIFY whether it tells of rows that come back, not which put it stands for; of sums over the rows of an expert
-        not how many rows there are, nor whether padding is left out.
+        Example:
+            >>> import hpmoe
+            >>> x, w = hpmoe.Aval((8, 4), "float32"), hpmoe.Aval((4, 6), "float32")
+            >>> flow = hpmoe.tile_partition(lambda x, w: (x @ w) + 1.0).lower(x, w, direction="backward")
+            >>> [op.kind for op in flow.ops]
+            ['GMM T', 'WGRAD']
         """
-        sums_all = self.domain.route < 0
-        read = {"COL_SUM": (1, 2) if sums_all else (), "WGRAD": (0, 1, 2, 3) if sums_all else (0, 3), "REPLICATE": (0, 1),
-                "RETURN_GRADS": (0, 1)}.get(self.opcode, (0,) if self.opcode in WITH_ONE_PARAM else ())
-        flag = {"NOTIFY": 0, "GMM": 0, "COL_SUM": 2, "WGRAD": 2}.get(self.opcode)
-        return tuple(0 if i not in read else int(bool(p)) if i == flag else p
-                     for i, p in enumerate(self.params[:max(read, default=-1) + 1]))
+        return f"{self.primitive.measured_as} {self.params.kind}".rstrip()
 
     @property
-    def first_row(self) -> int:
-        """The row of its first unit: -1 for the only one of a NOTIFY that speaks for all experts of a peer, and past
-        the rank's own experts for the weight gradients of copies."""
-        if self.opcode == "WGRAD":
-            return sum(self.params[3:4]) * self.domain.blocks
-        return -1 if self.opcode == "NOTIFY" and self.signal == "peer" else 0
-
-    @property
-    def clipped_rows(self) -> int:
-        """The rows, as many as a rank can have tokens, of which its tasks touch those of tokens; 0 where all are touched."""
-        if self.domain.kind == "tiles" and self.domain.clipped:
-            return self.domain.num_rows
-        sums_rows = self.opcode in ("COL_SUM", "WGRAD") and self.domain.route < 0
-        return self.params[1] if sums_rows and self.params[2] else 0
+    def words(self) -> tuple[int, int, int, int]:
+        """What its body is told beside its operands, as in a kernel's image."""
+        words = (*self.params.words(), 0, 0, 0, 0)[:4]
+        return (words[0], *self.domain.summed_words) if self.primitive.sums_rows else words
 
     def replace(self, **changes: Any) -> TileOp:
         return dataclasses.replace(self, **changes)
@@ -203,6 +173,12 @@ class TileOp:
     def peers_of(self, peer: int, ep_size: int) -> range:
         """The positions of the ranks that a task of `peer` is for; -1 stays alone."""
         return range(peer, ep_size if peer >= 0 else 0, self.num_peers or ep_size)
+
+    def columns(self, access: Access, total: int) -> tuple[int, int]:
+        """First and last column, of `total`, that all its tasks touch together."""
+        if access.cols is col_modes.OWN and self.cols:
+            return access.offset, access.offset + self.cols
+        return access.offset, 1 if access.cols is col_modes.ONE else total
 
     def col_range(self, first: int, last: int) -> tuple[int, int]:
         """First column and number of columns of the column tiles first..last-1."""

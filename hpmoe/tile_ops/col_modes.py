@@ -1,0 +1,21 @@
+"""Column modes: which columns of an operand a task touches."""
+
+from __future__ import annotations
+
+from hpmoe.tile_ops.named import Named
+
+
+class ColMode(Named):
+    """Which columns of an operand a task touches; the members are the constants of this module."""
+
+    def width(self, cols: int, total: int, height: float) -> float:
+        """Columns that a task touches of `total`: `cols` is its own (0 for whole rows), `height` that of its weight block."""
+        if self is OWN:
+            return cols or total
+        return {ONE: 1, BLOCK: height}.get(self, total)
+
+
+OWN = ColMode("own", 0)  # of the task, shifted by the offset
+ALL = ColMode("all", 1)
+ONE = ColMode("one", 2)  # a single column, broadcast
+BLOCK = ColMode("block", 1)  # the rows of the weight block that the task computes; kernels are told of all, bodies find it

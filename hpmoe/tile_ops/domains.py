@@ -1,0 +1,216 @@
+"""Domains: what the row coordinate of a task counts."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any, ClassVar
+
+import numpy as np
+
+
+@dataclasses.dataclass(frozen=True)
+class Domain:
+    """The units that an operation has a task for, each.
+
+    Attributes:
+        size: number of units.
+        route: index of the route, or -1.
+        number: what stands for its kind in a kernel's image.
+        blocks: units that are about one expert, or one copy.
+        num_rows: rows tiled or summed, or number of experts or copies.
+        clipped: whether rows past a rank's number of tokens do not exist.
+        first: the first unit.
+        is_slots, is_tiles, is_copies: whether units are slots of received rows, static tiles of rows, or blocks of copies.
+        sums_rows: whether a task is about rows that it sums.
+    """
+
+    size: int
+    route: int = -1
+    number: ClassVar[int] = 0
+    blocks: ClassVar[int] = 1
+    num_rows: ClassVar[int] = 0
+    clipped: ClassVar[bool] = False
+    first: ClassVar[int] = 0
+    is_slots: ClassVar[bool] = False
+    is_tiles: ClassVar[bool] = False
+    is_copies: ClassVar[bool] = False
+    sums_rows: ClassVar[bool] = False
+
+    def rows(self, layout: Any, rank: int, unit: int) -> slice:
+        """The rows of a unit on a rank, in a Layout."""
+        return slice(0, 1)
+
+    def rows_of_units(self, layout: Any, rank: int) -> tuple[np.ndarray, np.ndarray]:
+        """Of each unit on a rank the number of rows, and of which of the operation's experts they are."""
+        return np.ones(self.size), np.zeros(self.size, int)
+
+    def row_unit(self) -> tuple | None:
+        """Equal where two operations' tasks are about the same rows one by one; None where they are about no rows."""
+        return None
+
+    def unit_text(self, unit: int, tile_rows: int) -> str:
+        """A unit as printed."""
+        return ""
+
+    def words(self) -> tuple[int, int, int, int, int]:
+        """Kind, route, num_rows, clipped and blocks, as in a kernel's image."""
+        return self.number, self.route, self.num_rows, int(self.clipped), self.blocks
+
+    @property
+    def summed_words(self) -> tuple[int, int, int]:
+        """Rows summed where no route brings them, whether padding is left out, and the first expert, in a kernel's image."""
+        return 0, 0, 0
+
+    @property
+    def clipped_rows(self) -> int:
+        """The rows, as many as a rank can have tokens, of which tasks touch those of tokens; 0 where all are touched."""
+        return self.num_rows if self.clipped else 0
+
+
+@dataclasses.dataclass(frozen=True)
+class Once(Domain):
+    """One task for all."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Notices(Domain):
+    """One task for each peer, or for each of the experts there (`by_expert`)."""
+
+    by_expert: bool = dataclasses.field(default=False, kw_only=True)
+
+    @property
+    def first(self) -> int:
+        return 0 if self.by_expert else -1
+
+    def unit_text(self, unit: int, tile_rows: int) -> str:
+        return f"expert {unit}" if unit >= 0 else ""
+
+
+@dataclasses.dataclass(frozen=True)
+class Tiles(Domain):
+    """Static tiles of `num_rows` rows; where `clipped`, those past a rank's number of tokens do not exist."""
+
+    num_rows: int = dataclasses.field(default=0, kw_only=True)
+    clipped: bool = dataclasses.field(default=False, kw_only=True)
+    number: ClassVar[int] = 1
+    is_tiles: ClassVar[bool] = True
+
+    def rows(self, layout: Any, rank: int, unit: int) -> slice:
+        return layout.tile(rank, self, unit)
+
+    def rows_of_units(self, layout: Any, rank: int) -> tuple[np.ndarray, np.ndarray]:
+        tiles = [self.rows(layout, rank, i) for i in range(self.size)]
+        return np.array([t.stop - t.start for t in tiles], float), np.zeros(self.size, int)
+
+    def row_unit(self) -> tuple | None:
+        return "tile", self.num_rows, self.clipped
+
+    def unit_text(self, unit: int, tile_rows: int) -> str:
+        start = unit * tile_rows
+        return f"rows {start}:{min(start + tile_rows, self.num_rows)}"
+
+
+@dataclasses.dataclass(frozen=True)
+class Slots(Domain):
+    """Slots of the rows that a route brings; which expert and how many rows each has, the routing decides."""
+
+    number: ClassVar[int] = 2
+    is_slots: ClassVar[bool] = True
+
+    def rows(self, layout: Any, rank: int, unit: int) -> slice:
+        return layout.slot(rank, self.route, unit)
+
+    def rows_of_units(self, layout: Any, rank: int) -> tuple[np.ndarray, np.ndarray]:
+        slots = layout.slots[self.route][rank]
+        return slots.rows.astype(float), slots.expert
+
+    def row_unit(self) -> tuple | None:
+        return "slot", self.route
+
+    def unit_text(self, unit: int, tile_rows: int) -> str:
+        return f"slot {unit}"
+
+
+@dataclasses.dataclass(frozen=True)
+class Blocks(Domain):
+    """Blocks of rows of matrices, `blocks` for each."""
+
+    blocks: int = dataclasses.field(default=1, kw_only=True)
+
+
+@dataclasses.dataclass(frozen=True)
+class Experts(Blocks):
+    """Sums over the received rows of `count` local experts, from `first_expert` on, in `blocks` units each."""
+
+    count: int = dataclasses.field(kw_only=True)
+    first_expert: int = dataclasses.field(default=0, kw_only=True)
+    number: ClassVar[int] = 3
+    sums_rows: ClassVar[bool] = True
+
+    @property
+    def num_rows(self) -> int:
+        return self.count
+
+    @property
+    def first(self) -> int:
+        return self.first_expert * self.blocks
+
+    @property
+    def summed_words(self) -> tuple[int, int, int]:
+        return 0, 0, self.first_expert
+
+    def rows(self, layout: Any, rank: int, unit: int) -> slice:
+        return layout.expert(rank, self.route, unit // self.blocks)
+
+    def rows_of_units(self, layout: Any, rank: int) -> tuple[np.ndarray, np.ndarray]:
+        rows = layout.routings[self.route].tokens_per_expert(rank)[self.first_expert:self.first_expert + self.count]
+        return np.repeat(rows, self.blocks).astype(float), np.repeat(np.arange(len(rows)), self.blocks)
+
+    def unit_text(self, unit: int, tile_rows: int) -> str:
+        expert, block = divmod(unit, self.blocks)
+        return f"expert {expert}" + (f" block {block}" if self.blocks > 1 else "")
+
+
+@dataclasses.dataclass(frozen=True)
+class AllRows(Blocks):
+    """One sum over `height` rows, in `blocks` units; where `clipped`, over those of tokens alone."""
+
+    height: int = dataclasses.field(kw_only=True)
+    clipped: bool = dataclasses.field(default=False, kw_only=True)
+    number: ClassVar[int] = 3
+    num_rows: ClassVar[int] = 1
+    sums_rows: ClassVar[bool] = True
+
+    def rows(self, layout: Any, rank: int, unit: int) -> slice:
+        return slice(0, layout.limit(rank, Tiles(0, num_rows=self.height, clipped=self.clipped)))
+
+    def rows_of_units(self, layout: Any, rank: int) -> tuple[np.ndarray, np.ndarray]:
+        return np.repeat(float(self.height), self.blocks), np.zeros(self.blocks, int)
+
+    def unit_text(self, unit: int, tile_rows: int) -> str:
+        expert, block = divmod(unit, self.blocks)
+        return f"expert {expert}" + (f" block {block}" if self.blocks > 1 else "")
+
+    @property
+    def summed_words(self) -> tuple[int, int, int]:
+        return self.height, int(self.clipped), 0
+
+    @property
+    def clipped_rows(self) -> int:
+        return self.height if self.clipped else 0
+
+    def words(self) -> tuple[int, int, int, int, int]:
+        return self.number, self.route, self.num_rows, 0, self.blocks
+
+
+@dataclasses.dataclass(frozen=True)
+class Copies(Blocks):
+    """Blocks of the matrices of `count` copies of experts, which go to other ranks or come back."""
+
+    count: int = dataclasses.field(kw_only=True)
+    number: ClassVar[int] = 4
+    is_copies: ClassVar[bool] = True
+
+    @property
+    def num_rows(self) -> int:
+        return self.count

@@ -1,0 +1,48 @@
+"""Tile operations whose every element needs the same element of each input: MAP, SWIGLU and its gradient."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from hpmoe.tile_ops import col_modes, row_modes
+from hpmoe.tile_ops.functions import COPY, SILU
+from hpmoe.tile_ops.params import Elementwise
+from hpmoe.tile_ops.tile_primitive import Operand, TilePrimitive
+
+OUT = Operand(by_column=True)
+SPREAD = Operand((row_modes.OWN, row_modes.ONE, row_modes.SLOT_EXPERT), (col_modes.OWN, col_modes.ONE), by_column=True)
+
+MAP = TilePrimitive("MAP", 6, outputs=(OUT,), inputs=(SPREAD,) * 3, required=2, params=Elementwise, rounds=True)
+SWIGLU = TilePrimitive("SWIGLU", 7, outputs=(OUT,), inputs=(OUT,) * 2, rounds=True)
+SWIGLU_GRAD = TilePrimitive("SWIGLU_GRAD", 8, outputs=(OUT,) * 2, inputs=(OUT,) * 3, rounds=True)
+
+
+@MAP.reference
+def _(frame: Any) -> int:
+    out, *inputs = frame.operands()
+    function = frame.params.function
+    out[...] = inputs[0] if function is COPY else function.numpy(*inputs)
+    return len(out)
+
+
+@SWIGLU.reference
+def _(frame: Any) -> int:
+    out, gate, up = frame.operands()
+    out[...] = SILU.numpy(gate) * up
+    return len(out)
+
+
+@SWIGLU_GRAD.reference
+def _(frame: Any) -> int:
+    d_gate, d_up, g, gate, up = frame.operands()
+    d_gate[...], d_up[...] = swiglu_grad(g, gate, up)
+    return len(d_gate)
+
+
+def swiglu_grad(g: np.ndarray, gate: np.ndarray, up: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Gradients of silu(gate) * up by gate and by up."""
+    sigmoid = 1 / (1 + np.exp(-gate.astype(np.float64)))
+    slope = (sigmoid * (1 + gate * (1 - sigmoid))).astype(gate.dtype)
+    return g * up * slope, g * SILU.numpy(gate)

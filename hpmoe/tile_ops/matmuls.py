@@ -1,0 +1,49 @@
+"""Tile operations of matrix units: products with a weight, and gradients of weights."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from hpmoe.dtypes import widen
+from hpmoe.tile_ops import col_modes, row_modes
+from hpmoe.tile_ops.domains import AllRows, Experts
+from hpmoe.tile_ops.params import Matmul, WeightBlock
+from hpmoe.tile_ops.tile_primitive import ANY_ROWS, Cost, Operand, TilePrimitive
+
+WEIGHT = Operand((row_modes.SLOT_EXPERT, row_modes.ONE, row_modes.ALL), (col_modes.OWN, col_modes.ALL), is_weight=True)
+REPLICAS = Operand((row_modes.REPLICA,), (col_modes.OWN, col_modes.ALL))
+SUMMED = (row_modes.EXPERT, row_modes.ALL)
+ADDED = Operand((row_modes.OWN, row_modes.RETURNED))  # gradients that copies return, and the main gradient
+
+GMM = TilePrimitive("GMM", 4, outputs=(Operand(by_column=True),), inputs=(Operand(cols=(col_modes.ALL,)), WEIGHT, REPLICAS),
+                    required=3, unit="aic", params=Matmul, rounds=True, cost=Cost.MATMUL)
+WGRAD = TilePrimitive("WGRAD", 5, outputs=(Operand(ANY_ROWS),),
+                      inputs=(Operand(SUMMED, (col_modes.OWN, col_modes.ALL, col_modes.ONE, col_modes.BLOCK), is_summed=True),
+                              Operand(SUMMED, by_column=True, is_summed=True), ADDED, ADDED),
+                      required=3, domains=(Experts, AllRows), unit="aic", params=WeightBlock, sums_rows=True, cost=Cost.MATMUL)
+
+
+@GMM.reference
+def _(frame: Any) -> int:
+    """One of the weights has rows: the rank's own experts', or the copies'."""
+    out, x, *weights = frame.operands()
+    w = next(w for w in weights if len(w))
+    out[...] = x @ w[frame.cols].T if frame.params.is_transposed else x @ w
+    return len(out)
+
+
+@WGRAD.reference
+def _(frame: Any) -> int:
+    x, g = (widen(frame.array(i)[frame.rows]) for i in (1, 2))
+    op, k = frame.op, x.shape[1]
+    expert, block = divmod(frame.unit - op.domain.first, op.domain.blocks)
+    low, high = block * frame.params.block, min((block + 1) * frame.params.block, k)
+    tile = slice(expert * k + low, expert * k + high), frame.cols
+    total = x[:, low:high].T @ g[:, tile[1]]
+    added = [(i, a) for i, a in enumerate(op.operands) if i >= 3]
+    more = [frame.array(i)[tile] for i, a in added if a.rows is row_modes.OWN]
+    for i in (i for i, a in added if a.rows is row_modes.RETURNED):
+        more += [widen(frame.array(i)[c * k + low:c * k + high, tile[1]])
+                 for c, copy in enumerate(frame.routing.placement.copies[frame.rank]) if copy.expert == expert]
+    frame.array(0)[tile] = sum(more, total)
+    return 1

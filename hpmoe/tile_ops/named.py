@@ -1,0 +1,42 @@
+"""Named: members of a closed family, told apart by identity."""
+
+from __future__ import annotations
+
+from typing import Any, ClassVar, Self
+
+from hpmoe.errors import ProgramError
+
+
+class Named:
+    """A member of the family that its class is: printed and pickled by its name, so that a copy is the same object.
+
+    Attributes:
+        name: unique in the family.
+        number: what stands for it in a kernel's image.
+        members: of the family, by name.
+    """
+
+    members: ClassVar[dict[str, Any]]
+
+    def __init_subclass__(cls) -> None:
+        cls.members = {}
+
+    def __init__(self, name: str, number: int):
+        if name in self.members:
+            raise ProgramError(f"{type(self).__name__} {name} is defined twice")
+        self.name, self.number = name, number
+        self.members[name] = self
+
+    @classmethod
+    def named(cls, name: str) -> Self:
+        """The member of a name."""
+        return cls.members[name]
+
+    def __repr__(self) -> str:
+        return self.name
+
+    def __lt__(self, other: Self) -> bool:
+        return self.number < other.number
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return type(self).named, (self.name,)

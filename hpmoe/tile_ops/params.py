@@ -1,0 +1,141 @@
+"""Params: what the body of a tile operation is told beside its operands, by name."""
+
+from __future__ import annotations
+
+import dataclasses
+from enum import IntEnum
+
+from hpmoe.tile_ops.functions import Function
+
+
+class Way(IntEnum):
+    """Which way rows go: from tokens to experts, or back."""
+
+    OUT = 0
+    BACK = 1
+
+
+class Reduction(IntEnum):
+    """What the columns of a row are reduced by."""
+
+    SUM = 0
+    MAX = 1
+
+
+class LaidOut(IntEnum):
+    """Whose rows, besides the launch itself, a kernel of an unfused program lays out anew."""
+
+    NO_ROWS = 0
+    SENT_ROWS = 1
+    RECEIVED_ROWS = 2
+
+
+class Params:
+    """What a body is told beside its operands; the attributes of a class, and as `words` in a kernel's image."""
+
+    @property
+    def kind(self) -> str:
+        """What tells bodies apart that take unlike long."""
+        return ""
+
+    @property
+    def passes(self) -> int:
+        """How often instructions of an NPU pass over float32 elements, see Function."""
+        return 0
+
+    @property
+    def commutes(self) -> bool:
+        """Whether the order of the inputs is of no effect."""
+        return False
+
+    def words(self) -> tuple[int, ...]:
+        return tuple(int(getattr(self, field.name)) for field in dataclasses.fields(self))  # type: ignore[arg-type]
+
+
+@dataclasses.dataclass(frozen=True)
+class NoParams(Params):
+    """Nothing."""
+
+
+@dataclasses.dataclass(frozen=True)
+class Elementwise(Params):
+    """The function that is applied."""
+
+    function: Function
+
+    @property
+    def kind(self) -> str:
+        return self.function.name
+
+    @property
+    def passes(self) -> int:
+        return self.function.passes
+
+    @property
+    def commutes(self) -> bool:
+        return self.function.commutes
+
+    def words(self) -> tuple[int, ...]:
+        return (self.function.number,)
+
+
+@dataclasses.dataclass(frozen=True)
+class ByColumns(Params):
+    """What a row's columns are reduced by."""
+
+    reduction: Reduction
+
+    @property
+    def kind(self) -> str:
+        return self.reduction.name.lower()
+
+
+@dataclasses.dataclass(frozen=True)
+class Matmul(Params):
+    """Whether the matrix is multiplied turned."""
+
+    is_transposed: bool
+
+    @property
+    def kind(self) -> str:
+        return "T" if self.is_transposed else ""
+
+
+@dataclasses.dataclass(frozen=True)
+class WeightBlock(Params):
+    """Rows of the block of a weight's gradient that one task computes."""
+
+    block: int
+
+
+@dataclasses.dataclass(frozen=True)
+class MatrixBlock(Params):
+    """Rows that a task moves of a matrix, and those of a matrix."""
+
+    block: int
+    height: int
+
+
+@dataclasses.dataclass(frozen=True)
+class Notice(Params):
+    """Which way the rows go that a notice is of, and the buffer that their put writes, by which it is found."""
+
+    way: Way
+    buffer: int
+
+    def words(self) -> tuple[int, ...]:
+        return (int(self.way),)
+
+
+@dataclasses.dataclass(frozen=True)
+class Launched(Params):
+    """What a launch costs beside itself: rows that are laid out anew, of so many bytes, a collective, and a host that waits."""
+
+    rows: LaidOut
+    row_bytes: int
+    is_collective: bool
+    syncs_host: bool
+
+    def words(self) -> tuple[int, ...]:
+        return (int(self.rows),)
+

@@ -1,0 +1,162 @@
+"""TilePrimitive: a tile operation and its answers to the questions that tiling, proofs, costs, texts and targets ask."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable
+from enum import Enum
+from typing import Any
+
+from hpmoe.tile_ops import col_modes, row_modes
+from hpmoe.tile_ops.col_modes import ColMode
+from hpmoe.tile_ops.domains import Domain, Once, Slots, Tiles
+from hpmoe.tile_ops.functions import TARGETS
+from hpmoe.tile_ops.named import Named
+from hpmoe.tile_ops.params import NoParams, Params, Way
+from hpmoe.tile_ops.row_modes import RowMode
+
+ROW_DOMAINS = (Once, Tiles, Slots)
+ANY_ROWS = tuple(RowMode.members.values())
+
+
+class Payload(Enum):
+    """What an operation moves between ranks."""
+
+    NOTHING = "nothing"
+    ROWS = "rows of tokens"
+    MATRICES = "weights to copies of experts, or their gradients back"
+    NOTICE = "word that rows have been sent"
+
+
+class Cost(Enum):
+    """What an operation's tasks take time for."""
+
+    MOVED = "the bytes that it moves, or the instructions that work through them"
+    MATMUL = "a matrix product"
+    LAUNCH = "the start of a kernel"
+
+
+@dataclasses.dataclass(frozen=True)
+class Operand:
+    """How an operation may touch one of its operands.
+
+    Attributes:
+        rows, cols: the modes that it may have; a kernel is told no others.
+        by_column: whether column c of what is computed needs column c of it alone.
+        is_weight: whether it is the matrix of a product.
+        is_summed: whether its rows are summed.
+        takes_whole_rows: whether a body takes whole rows of it, from whatever column on.
+        takes_one_column: whether a body takes a single column of it.
+    """
+
+    rows: tuple[RowMode, ...] = (row_modes.OWN,)
+    cols: tuple[ColMode, ...] = (col_modes.OWN,)
+    by_column: bool = False
+    is_weight: bool = False
+    is_summed: bool = False
+    takes_whole_rows: bool = False
+    takes_one_column: bool = False
+
+
+class TilePrimitive(Named):
+    """A tile operation; the body in NumPy is registered beside it: `@SWIGLU.reference def _(frame): ...`.
+
+    Attributes:
+        outputs, inputs: how it may touch its operands, in order; the last inputs may be missing.
+        required: fewest operands.
+        domains: what its tasks' row coordinate may count.
+        unit: "aic" or "aiv", which an NPU runs it on.
+        params: the class of what its body is told beside its operands.
+        payload, way: what it moves between ranks, and which way.
+        is_blocking: whether it exchanges the rows of all ranks at once, and blocks meanwhile.
+        needs_route: whether it is about rows that a route brings.
+        sums_rows: whether it sums over rows.
+        sums_choices: whether it sums what the experts of a token sent back.
+        rounds: whether its results may be rounded where they are stored.
+        commutes: whether the order of its inputs is of no effect.
+        cost: what its tasks take time for.
+        measured_as: the operation whose measured tasks stand for its own.
+        passes: how often instructions of an NPU pass over float32 elements; 0 where the bytes moved say enough.
+        verb: printed instead of the label that its program gave it.
+        targets: those whose kernels have a body for it.
+        body: the reference, of a TaskFrame; it returns the rows made ready, or what was moved.
+    """
+
+    def __init__(self, name: str, number: int, *, outputs: tuple[Operand, ...] = (), inputs: tuple[Operand, ...] = (),
+                 required: int | None = None, domains: tuple[type[Domain], ...] = ROW_DOMAINS, unit: str = "aiv",
+                 params: type[Params] = NoParams, payload: Payload = Payload.NOTHING, way: Way = Way.OUT,
+                 is_blocking: bool = False, needs_route: bool = False, sums_rows: bool = False, sums_choices: bool = False,
+                 rounds: bool = False, commutes: bool = False, cost: Cost = Cost.MOVED,
+                 measured_as: str = "", passes: int = 0, verb: str = "", targets: tuple[str, ...] = TARGETS):
+        super().__init__(name, number)
+        self.outputs, self.inputs = outputs, inputs
+        self.required = len(outputs) + len(inputs) if required is None else required
+        self.domains, self.unit, self.params, self.payload, self.way = domains, unit, params, payload, way
+        self.is_blocking, self.needs_route, self.sums_rows = is_blocking, needs_route, sums_rows
+        self.sums_choices = sums_choices
+        self.rounds, self.commutes, self.cost = rounds, commutes, cost
+        self.measured_as, self.passes, self.verb, self.targets = measured_as or name, passes, verb, targets
+        self.body: Callable[[Any], Any] | None = None
+
+    def reference(self, body: Callable[[Any], Any]) -> Callable[[Any], Any]:
+        """Registers the body in NumPy."""
+        self.body = body
+        return body
+
+    def operand(self, i: int) -> Operand:
+        """How operand i may be touched; of one more than there are, anyhow."""
+        known = self.outputs + self.inputs
+        return known[i] if i < len(known) else Operand()
+
+    @property
+    def moves_rows(self) -> bool:
+        """Whether it moves rows of tokens to other ranks, by a collective or by puts."""
+        return self.payload is Payload.ROWS
+
+    @property
+    def returns_rows(self) -> bool:
+        """Whether it sends rows back to the tokens that they are of."""
+        return self.moves_rows and self.is_back
+
+    @property
+    def is_put(self) -> bool:
+        """Whether its tasks write rows of tokens into other ranks' memory, one-sided."""
+        return self.moves_rows and not self.is_blocking
+
+    @property
+    def sends_rows(self) -> bool:
+        """Whether it puts rows of tokens to the ranks of their experts."""
+        return self.is_put and not self.is_back
+
+    @property
+    def moves_copies(self) -> bool:
+        """Whether it moves weights to copies of experts, or their gradients back."""
+        return self.payload is Payload.MATRICES
+
+    @property
+    def is_remote(self) -> bool:
+        """Whether its tasks write other ranks' memory."""
+        return self.moves_rows or self.moves_copies
+
+    @property
+    def is_notice(self) -> bool:
+        """Whether it only tells that rows were sent."""
+        return self.payload is Payload.NOTICE
+
+    @property
+    def is_back(self) -> bool:
+        """Whether it is about rows, or gradients, on their way back."""
+        return self.way is Way.BACK
+
+    @property
+    def is_matmul(self) -> bool:
+        return self.cost is Cost.MATMUL
+
+    @property
+    def makes_blocks(self) -> bool:
+        """Whether its tasks compute blocks of rows of a weight's gradient."""
+        return self.is_matmul and self.sums_rows
+
+    @property
+    def is_launch(self) -> bool:
+        return self.cost is Cost.LAUNCH

@@ -1,0 +1,90 @@
+"""Tile operations on tokens and their choices: sums of what experts sent back, copies to experts, and gathers."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from hpmoe.dtypes import widen
+from hpmoe.routing import Route, add_choices
+from hpmoe.tile_ops import col_modes, row_modes
+from hpmoe.tile_ops.domains import Once, Slots, Tiles
+from hpmoe.tile_ops.tile_primitive import Operand, TilePrimitive
+
+PARTS = (col_modes.OWN, col_modes.ALL)
+OWN_PARTS = Operand(cols=PARTS, by_column=True)
+WHOLE_ROWS = Operand(cols=(col_modes.ALL,), takes_whole_rows=True)
+
+REDUCE = TilePrimitive("REDUCE", 3, outputs=(OWN_PARTS,), inputs=(Operand((row_modes.ENTRIES,), PARTS, by_column=True), WHOLE_ROWS),
+                       required=2, domains=(Tiles,), needs_route=True, sums_choices=True, rounds=True, verb="reduce")
+GATHER = TilePrimitive("GATHER", 15, outputs=(Operand(cols=(col_modes.ALL,)),),
+                       inputs=(Operand((row_modes.ALL,), (col_modes.ALL,)),
+                               Operand(cols=(col_modes.ALL, col_modes.ONE), takes_one_column=True)), domains=(Once, Tiles))
+KEEP = TilePrimitive("KEEP", 16, outputs=(WHOLE_ROWS,), inputs=(Operand((row_modes.ENTRIES,), (col_modes.ALL,), takes_whole_rows=True),),
+                     domains=(Tiles,), needs_route=True)
+DROP_COUNTS = TilePrimitive("DROP_COUNTS", 17, outputs=(WHOLE_ROWS,), domains=(Once,), needs_route=True)
+FAN_OUT = TilePrimitive("FAN_OUT", 21, outputs=(Operand((row_modes.FAN,)),), inputs=(Operand(),), domains=(Slots,),
+                        needs_route=True, measured_as="MAP copy")
+FAN_IN = TilePrimitive("FAN_IN", 22, outputs=(Operand(),), inputs=(Operand((row_modes.FAN,)), Operand((row_modes.FAN,), (col_modes.ALL,))),
+                       required=2, domains=(Slots,), needs_route=True, rounds=True, measured_as="REDUCE")
+
+
+@REDUCE.reference
+def _(frame: Any) -> int:
+    tile, top_k = frame.rows, frame.routing.top_k
+    entries = widen(frame.array(1)[tile.start * top_k:tile.stop * top_k, frame.cols])
+    parts, kept = entries.reshape(-1, top_k, entries.shape[1]), frame.kept()
+    total = np.zeros_like(parts[:, 0])
+    for k in range(top_k):
+        weight = widen(frame.array(2)[tile, k:k + 1]) if len(frame.op.operands) > 2 else 1.0
+        total += np.where(kept[:, k:k + 1], parts[:, k] * weight, 0)
+    frame.array(0)[tile, frame.cols] = total
+    return tile.stop - tile.start
+
+
+@GATHER.reference
+def _(frame: Any) -> int:
+    out, x, index = frame.operands()
+    out[...] = x[index[:, 0]]
+    return len(out)
+
+
+@KEEP.reference
+def _(frame: Any) -> int:
+    kept = frame.kept()
+    out, entries = (frame.array(i).reshape(-1, kept.shape[1])[frame.rows] for i in (0, 1))
+    out[...] = np.where(kept, widen(entries), 0)  # a mask of two dimensions fails on MindSpore's bfloat16 arrays
+    return len(out)
+
+
+@DROP_COUNTS.reference
+def _(frame: Any) -> int:
+    frame.array(0)[0] = frame.routing.dropped[frame.rank]
+    return 1
+
+
+@FAN_OUT.reference
+def _(frame: Any) -> int:
+    to, sources = fanned(frame)
+    frame.whole(0)[to] = frame.whole(1)[sources]
+    return frame.rows.stop - frame.rows.start
+
+
+@FAN_IN.reference
+def _(frame: Any) -> int:
+    index, _ = fanned(frame)
+    out, received = frame.whole(0), frame.whole(1)
+    weighted = len(frame.op.operands) > 2
+    parts = widen(received[index]) * widen(frame.whole(2)[index]) if weighted else widen(received[index])
+    total = np.zeros(out.shape, parts.dtype)
+    add_choices(total, Route(frame.routing, frame.rank), index, parts)
+    out[frame.rows] = total[frame.rows]
+    return frame.rows.stop - frame.rows.start
+
+
+def fanned(frame: Any) -> tuple[np.ndarray, np.ndarray]:
+    """The rows of the rank's experts that are of the tokens of a task's unit, and these tokens' rows."""
+    unit, sources = frame.rows, frame.routing.sources[frame.rank]
+    mine = np.flatnonzero((unit.start <= sources) & (sources < unit.stop))
+    return mine, sources[mine]

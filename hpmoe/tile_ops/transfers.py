@@ -1,0 +1,96 @@
+"""Tile operations that move rows or matrices between ranks, or tell of it; and launches."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from hpmoe.tile_ops import col_modes, row_modes
+from hpmoe.tile_ops.domains import Copies, Notices, Once, Slots
+from hpmoe.tile_ops.params import Launched, MatrixBlock, Notice, Way
+from hpmoe.tile_ops.tile_primitive import ANY_ROWS, Cost, Operand, Payload, TilePrimitive
+
+PARTS = (col_modes.OWN, col_modes.ALL)
+TOKEN_SIDE = (row_modes.ENTRIES, row_modes.TOKENS)
+
+PUT = TilePrimitive("PUT", 1, outputs=(Operand((row_modes.PEER,), PARTS),), inputs=(Operand(TOKEN_SIDE, PARTS),), domains=(Slots,),
+                    payload=Payload.ROWS, needs_route=True, verb="put")
+PUT_BACK = TilePrimitive("PUT_BACK", 2, outputs=(Operand((row_modes.ENTRIES,), PARTS),), inputs=(Operand(cols=PARTS),),
+                         domains=(Slots,), payload=Payload.ROWS, way=Way.BACK, needs_route=True, verb="put")
+ALL_TO_ALL = TilePrimitive("ALL_TO_ALL", 12, outputs=(Operand((row_modes.PEER,), (col_modes.ALL,)),),
+                           inputs=(Operand(TOKEN_SIDE, (col_modes.ALL,)),), domains=(Once,), payload=Payload.ROWS, is_blocking=True,
+                           needs_route=True, measured_as="PUT", verb="all_to_all", targets=("cpu",))
+ALL_TO_ALL_BACK = TilePrimitive("ALL_TO_ALL_BACK", 13, outputs=(Operand((row_modes.ENTRIES,), (col_modes.ALL,)),),
+                                inputs=(Operand(ANY_ROWS, (col_modes.ALL,)),), domains=(Once,), payload=Payload.ROWS,
+                                way=Way.BACK, is_blocking=True, needs_route=True, measured_as="PUT_BACK", verb="all_to_all",
+                                targets=("cpu",))
+NOTIFY = TilePrimitive("NOTIFY", 14, domains=(Notices,), params=Notice, payload=Payload.NOTICE, needs_route=True,
+                       verb="notify")
+REPLICATE = TilePrimitive("REPLICATE", 19, outputs=(Operand((row_modes.REPLICA,), (col_modes.ALL,)),),
+                          inputs=(Operand((row_modes.ALL,), (col_modes.ALL,)),), domains=(Once, Copies), params=MatrixBlock,
+                          payload=Payload.MATRICES, needs_route=True, measured_as="PUT")
+RETURN_GRADS = TilePrimitive("RETURN_GRADS", 20, outputs=(Operand((row_modes.RETURNED,), (col_modes.ALL,)),),
+                             inputs=(Operand((row_modes.REPLICA,), (col_modes.ALL,)),), domains=(Once, Copies), params=MatrixBlock,
+                             payload=Payload.MATRICES, way=Way.BACK, needs_route=True, measured_as="PUT")
+LAUNCH = TilePrimitive("LAUNCH", 18, domains=(Once,), params=Launched, cost=Cost.LAUNCH, verb="launch", targets=())
+
+
+@PUT.reference
+def _(frame: Any) -> dict[int, np.ndarray]:
+    return {peer: _send(frame, peer, frame.rows_sent(frame.rank, peer)) for peer in frame.peers}
+
+
+@ALL_TO_ALL.reference
+def _(frame: Any) -> dict[int, np.ndarray]:
+    sources = frame.routing.source_of_row
+    return {peer: _send(frame, peer, np.flatnonzero(sources[peer] == frame.rank)) for peer in frame.ranks}
+
+
+def _send(frame: Any, peer: int, received: np.ndarray) -> np.ndarray:
+    """Rows of tokens go to where a peer receives them; their entries."""
+    entries = frame.routing.entry_of_row[peer][received]
+    index = entries if frame.op.operands[1].rows is row_modes.ENTRIES else entries // frame.routing.top_k
+    frame.whole(0, peer)[received] = frame.whole(1)[index]
+    return entries
+
+
+@PUT_BACK.reference
+def _(frame: Any) -> dict[int, np.ndarray]:
+    return {peer: _return(frame, peer, frame.rows_sent(peer, frame.rank)) for peer in frame.peers}
+
+
+@ALL_TO_ALL_BACK.reference
+def _(frame: Any) -> dict[int, np.ndarray]:
+    sources = frame.routing.source_of_row[frame.rank]
+    return {peer: _return(frame, peer, np.flatnonzero(sources == peer)) for peer in frame.ranks}
+
+
+def _return(frame: Any, peer: int, received: np.ndarray) -> np.ndarray:
+    """Received rows go back to the entries that they are of; these entries."""
+    entries = frame.routing.entry_of_row[frame.rank][received]
+    frame.whole(0, peer)[entries] = frame.whole(1)[received]
+    return entries
+
+
+@NOTIFY.reference
+def _(frame: Any) -> dict[int, int]:
+    routing, (peer,), expert = frame.routing, frame.peers, frame.unit
+    source, owner = (frame.rank, peer) if frame.params.way is Way.OUT else (peer, frame.rank)
+    local = routing.num_local_experts
+    counts = routing.counts[source, owner * local:(owner + 1) * local]
+    return {peer: int(counts.sum() if expert < 0 else counts[expert])}
+
+
+@REPLICATE.reference
+@RETURN_GRADS.reference
+def _(frame: Any) -> list:
+    moves = frame.moves()
+    for peer, _, first, target, count in moves:
+        frame.array(0, peer)[target:target + count] = frame.array(1)[first:first + count]
+    return moves
+
+
+@LAUNCH.reference
+def _(frame: Any) -> int:
+    return 1
