@@ -62,8 +62,8 @@ def verify(flow: tf.Taskflow) -> None:
 
 
 def _prove(flow: tf.Taskflow) -> None:
-    check_tasks(flow)
     _check_regions(flow)
+    check_tasks(flow)
     _check_tokens(flow)
     _check_peer_order(flow)
     _check_memory(flow)
@@ -89,7 +89,7 @@ def _prove(flow: tf.Taskflow) -> None:
 
 
 def _check_regions(flow: tf.Taskflow) -> None:
-    fault = region_fault(flow.buffers, flow.ops, flow.routes, flow.inputs, flow.outputs)
+    fault = region_fault(flow.buffers, flow.ops, flow.routes, flow.inputs, flow.outputs, flow.tile_rows)
     if fault is not None:
         tasks = np.flatnonzero(flow.tasks["op"] == fault[1]) if fault[1] is not None else ()
         fail(flow, fault[0], int(tasks[0]) if len(tasks) else None)
