@@ -9,6 +9,7 @@ from judge import conflicts
 import hpmoe
 from hpmoe.errors import ArgumentError, TransformError, VerifyError
 from hpmoe.kernels.executable import compile_cpu
+from hpmoe.transforms.assign_queues import assign_queues
 
 CLOSE = 1e-4
 
@@ -59,8 +60,8 @@ def harm(subject, flow, same, timeout):
 
 
 def native_run(flow, inputs, num_tokens, timeout):
-    """By the kernel, in program order on one worker."""
-    queued = flow.replace(queues=(np.arange(flow.num_tasks),), machine=hpmoe.cpu(1))
+    """By the kernel, on two workers."""
+    queued = assign_queues.rewrite(flow, machine=hpmoe.cpu(2))
     return compile_cpu(queued, timeout=timeout).run(inputs, num_tokens)
 
 

@@ -69,6 +69,8 @@ def rule_fault(op: tf.TileOp) -> str:
         return f"has the opcode {op.opcode}, which is none"
     if op.domain.kind not in rule.kinds:
         return f"is {op.opcode} over {op.domain.kind}; it runs over {' or '.join(rule.kinds)}"
+    if op.domain.num_rows < 0 or op.domain.blocks < 1:
+        return f"is over {op.domain.num_rows} rows in {op.domain.blocks} blocks"
     if op.num_outputs != rule.num_outputs:
         return f"writes {op.num_outputs} of its operands; {op.opcode} writes {rule.num_outputs}"
     if fault := _param_fault(op):
@@ -78,8 +80,10 @@ def rule_fault(op: tf.TileOp) -> str:
     if not least <= len(op.operands) <= most:
         return f"has {len(op.operands)} operands; {op.opcode} takes {least}..{most}"
     for i, (access, modes) in enumerate(zip(op.operands, rule.operands, strict=False)):
-        if access.buffer == -1 and op.opcode == "MAP" and i:
+        if access.buffer < 0 and op.opcode == "MAP":
             continue
+        if access.buffer < 0:
+            return f"takes a number for operand {i}; {op.opcode} takes a buffer"
         for name, mode, known in (("rows", access.rows, modes.rows), ("columns", access.cols, modes.cols)):
             if mode not in known:
                 return f"takes {name} {mode!r} of operand {i}; {op.opcode} takes {' or '.join(map(repr, known))}"

@@ -89,7 +89,11 @@ class _Regions:
         for b in self.buffers:
             expected = ("input",) if b.storage in given else ("output",) if b.storage in taken else ("saved", "temporary")
             self._require(b.role in expected, f"buffer {b.name} has the role {b.role}, not {' or '.join(expected)}")
-        self._require(not given & taken, "an input is an output, too")
+        of_caller = [*self.inputs, *self.outputs]
+        self._require(len(given) + len(taken) == len(of_caller) == len({self.buffers[b].storage for b in of_caller}),
+                      "two inputs or outputs are one array")
+        for b in self.inputs:
+            self._require(self.buffers[b].storage == b, f"the input {self.buffers[b].name} is a view")
 
     # Operations.
 

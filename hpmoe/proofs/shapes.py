@@ -117,8 +117,11 @@ def _reduce(op: tf.TileOp, mine: Sequence[tf.Buffer], plan: tf.RoutePlan) -> str
 
 
 def _tokens(op: tf.TileOp, plan: tf.RoutePlan) -> str:
-    rows = op.domain.num_rows
-    return f"has {rows} rows, and its route {plan.num_tokens} tokens" if rows > plan.num_tokens else ""
+    """Its rows are tokens, as only these have choices."""
+    if op.domain.num_rows != plan.num_tokens or not op.domain.clipped:
+        kept = "" if op.domain.clipped else ", padding included"
+        return f"has {op.domain.num_rows} rows{kept}, and its route {plan.num_tokens} tokens"
+    return ""
 
 
 def _keep(op: tf.TileOp, mine: Sequence[tf.Buffer], plan: tf.RoutePlan) -> str:

@@ -52,9 +52,9 @@ def verify(flow: tf.Taskflow) -> None:
     if len(flow.queues) and flow.machine is None:
         raise VerifyError(f"verify: there are {len(flow.queues)} queues and no machine that has them")
     try:
-        if flow.made is None:
-            check_sizes(flow)
-        _prove(over_what_it_was_made_for(flow))
+        flow = over_what_it_was_made_for(flow)
+        check_sizes(flow)
+        _prove(flow)
     except VerifyError:
         raise
     except (ArithmeticError, AttributeError, LookupError, MemoryError, TypeError, ValueError) as error:
