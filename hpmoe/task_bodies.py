@@ -25,7 +25,7 @@ class TaskFrame:
     Attributes:
         op, task, rank: what runs, and where.
         unit: the task's row coordinate.
-        rows, cols: of the unit, and the task's columns.
+        rows: of the unit.
         ranks: all of them.
     """
 
@@ -34,7 +34,6 @@ class TaskFrame:
         self.op: tf.TileOp = flow.ops[task["op"]]
         self.unit, self.ranks = int(task["row"]), range(flow.ep_size)
         self.rows = self.op.domain.rows(layout, rank, self.unit)
-        self.cols = self._shifted(0)
 
     @property
     def params(self) -> Params:
@@ -52,7 +51,7 @@ class TaskFrame:
 
     def operands(self) -> list[np.ndarray | float]:
         """What the task touches of each operand: views of the outputs, then inputs in float32, or numbers."""
-        views = [self._part(a) for a in self.op.operands]
+        views = [self._part(i) for i in range(len(self.op.operands))]
         given = (widen(v) if isinstance(v, np.ndarray) else v for v in views[self.op.num_outputs:])
         return [*views[:self.op.num_outputs], *given]
 
@@ -62,7 +61,7 @@ class TaskFrame:
 
     def whole(self, i: int, rank: int | None = None) -> np.ndarray:
         """All rows of operand i in the columns of the task."""
-        return self.array(i, rank)[:, self._cols(self.op.operands[i])]
+        return self.array(i, rank)[:, self.columns(i)]
 
     def kept(self) -> np.ndarray:
         """Which entries of the task's tokens have a row, [tokens, top_k]."""
@@ -76,16 +75,25 @@ class TaskFrame:
         """What the task moves of matrices."""
         return self.layout.moves(self.rank, self.op, self.unit)
 
-    def _shifted(self, offset: int) -> slice:
-        return slice(self.task["col"] + offset, self.task["col"] + offset + self.task["cols"])
+    def columns(self, i: int) -> slice:
+        """The columns of operand i that the task touches."""
+        access = self.op.operands[i]
+        if access.cols is col_modes.OWN and self.op.cols:
+            return self.own(i)
+        if self.params.is_transposed and i > 1:  # the offset of a turned matrix is of rows
+            return slice(None)
+        return slice(access.offset, access.offset + 1 if access.cols is col_modes.ONE else None)
 
-    def _cols(self, access: tf.Access) -> slice:
-        return self._shifted(access.offset) if access.cols is col_modes.OWN and self.op.cols else slice(None)
+    def own(self, i: int) -> slice:
+        """The task's own columns, shifted by the offset of operand i."""
+        first = int(self.task["col"]) + self.op.operands[i].offset
+        return slice(first, first + int(self.task["cols"]))
 
-    def _part(self, access: tf.Access) -> np.ndarray | float:
+    def _part(self, i: int) -> np.ndarray | float:
+        access = self.op.operands[i]
         if access.buffer < 0:
             return access.value
-        data, cols = self.memory[self.rank][access.buffer], self._cols(access)
+        data, cols = self.memory[self.rank][access.buffer], self.columns(i)
         if access.rows.of_experts:
             return data[self._matrix(access), cols]
         return data[self.rows, cols] if access.rows is row_modes.OWN else data[:, cols]

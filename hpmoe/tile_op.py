@@ -12,7 +12,7 @@ from hpmoe.dtypes import numpy_dtype, storage_dtype
 from hpmoe.tile_ops import col_modes, row_modes
 from hpmoe.tile_ops.col_modes import ColMode
 from hpmoe.tile_ops.domains import Domain
-from hpmoe.tile_ops.params import NoParams, Params
+from hpmoe.tile_ops.params import NO_PARAMS, Params, Way
 from hpmoe.tile_ops.row_modes import RowMode
 from hpmoe.tile_ops.tile_primitive import TilePrimitive
 
@@ -111,7 +111,7 @@ class TileOp:
     num_outputs: int = 1
     cols: int = 0
     tile_cols: int = 0
-    params: Params = NoParams()
+    params: Params = NO_PARAMS
     num_peers: int = 0
     signal: str = "tile"
 
@@ -134,6 +134,13 @@ class TileOp:
     def index_text(self) -> str:
         """How a row that it writes is called, in texts, where the row finds its event by itself."""
         return self.operands[0].rows.index if self.operands else "token"
+
+    @property
+    def way(self) -> Way | None:
+        """Which way rows of tokens go that it moves, or tells of; None for all else."""
+        if self.primitive.is_notice:
+            return self.params.way
+        return self.primitive.way if self.primitive.moves_rows else None
 
     @property
     def outputs(self) -> tuple[Access, ...]:
@@ -179,6 +186,10 @@ class TileOp:
         if access.cols is col_modes.OWN and self.cols:
             return access.offset, access.offset + self.cols
         return access.offset, 1 if access.cols is col_modes.ONE else total
+
+    def width(self, i: int, buffers: Sequence[Buffer]) -> int:
+        """Columns of operand i from its offset on."""
+        return buffers[self.operands[i].buffer].cols - self.operands[i].offset
 
     def col_range(self, first: int, last: int) -> tuple[int, int]:
         """First column and number of columns of the column tiles first..last-1."""

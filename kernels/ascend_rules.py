@@ -68,7 +68,8 @@ def _check_matmul(flow: tf.Taskflow, op: tf.TileOp, who: str) -> None:
     check_argument(storage_dtype(out.dtype) in (dtypes[0], "float32"), who, "its result", storage_dtype(out.dtype),
                    f"{dtypes[0]} or float32")
     for access in op.operands[3:]:
-        added, wanted = storage_dtype(flow.buffers[access.buffer].dtype), "float32" if access.rows is row_modes.OWN else dtypes[0]
+        added = storage_dtype(flow.buffers[access.buffer].dtype)
+        wanted = "float32" if access.rows is row_modes.OWN else dtypes[0]
         check_argument(added == wanted, who, f"the dtype of {flow.buffers[access.buffer].name}", added, wanted)
     for buffer in (x, other):
         check_argument(buffer.cols <= MAX_ROW_STRIDE, who, f"the columns of {buffer.name}", buffer.cols,

@@ -115,7 +115,8 @@ def _copies(flow: Taskflow, op: TileOp) -> TileOp:
     """A task for each block of rows of each matrix that goes to a copy, or comes back, in the blocks that it is made in."""
     plan, height = flow.routes[op.domain.route], op.params.height
     source = flow.buffers[op.operands[1].buffer].storage
-    made = [w.params.block for w in flow.ops if w.primitive.makes_blocks and flow.buffers[w.operands[0].buffer].storage == source]
+    made = [w.params.block for w in flow.ops
+            if w.primitive.makes_blocks and flow.buffers[w.operands[0].buffer].storage == source]
     rows = min([*made, height]) if made else min(flow.tile_rows, height)
     blocks = -(-height // rows)
     count = plan.num_replicas if op.primitive.is_back else plan.placement.most_copies
@@ -132,7 +133,8 @@ def _puts(flow: Taskflow, op: TileOp, signal: str, cols: int | str | None) -> li
         num_peers, cols = likely_puts(flow, op, flow.machine) if flow.machine else (num_peers, None)
     if cols is not None and cols < width:
         cols = int(cols)
-        op = op.replace(cols=width, tile_cols=cols, operands=tuple(dataclasses.replace(a, cols=col_modes.OWN) for a in op.operands))
+        operands = tuple(dataclasses.replace(a, cols=col_modes.OWN) for a in op.operands)
+        op = op.replace(cols=width, tile_cols=cols, operands=operands)
     put = op.replace(primitive=PUT_OF[way], domain=Slots(plan.num_slots, op.domain.route), num_peers=flow.ep_size,
                      signal=signal)
     if signal == "tile":

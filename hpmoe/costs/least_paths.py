@@ -153,7 +153,7 @@ def _needs(flow: tf.Taskflow, writer: tf.TileOp, written: tf.Access, reader: tf.
     is_odd = writer.primitive.moves_copies or reader.primitive.moves_copies or written.rows not in KNOWN
     if is_odd or any(flow.buffers[access.buffer].cols != cols for access in accesses):
         return False, False
-    if writer.primitive.is_put and writer.primitive.is_back:
+    if writer.primitive.puts_back:
         is_needed, rows = False, row_modes.ENTRIES
         is_same = reader.domain.is_tiles and reader.domain.num_rows == flow.routes[writer.domain.route].num_tokens
     else:

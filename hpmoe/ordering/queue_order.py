@@ -112,7 +112,7 @@ def _order_way_back(flow: tf.Taskflow, machine: Machine, costs: np.ndarray, rank
     for op, tasks in zip(flow.ops, grids, strict=True):
         if op.primitive.is_put:
             moved[op.primitive.way] += costs[tasks].sum() / movers
-    sent_back = {flow.buffers[op.operands[1].buffer].storage for op in flow.ops if op.primitive.is_put and op.primitive.is_back}
+    sent_back = {flow.buffers[op.operands[1].buffer].storage for op in flow.ops if op.primitive.puts_back}
     matrix = [i for i in ranked if flow.ops[i].unit == "aic"]
     made = [n for n, i in enumerate(matrix) if flow.buffers[flow.ops[i].operands[0].buffer].storage in sent_back]
     us = [max(costs[grids[i]].sum() / machine.num_aic, _weight_bytes(flow, flow.ops[i]) / machine.memory_bytes_per_us)
@@ -142,7 +142,7 @@ def _back_as_made(flow: tf.Taskflow, made: tf.TileOp, machine: Machine, order: n
     """Where matmuls keep up with the rows that come, has all rows go back in the parts in which they are made: the first
     columns of all slots come home before the last ones of any, and are summed while these are under way."""
     for op, tasks, (units, peers, cols) in grids_of(flow):
-        if op.primitive.is_put and op.primitive.is_back and op.operands[1].buffer == made.operands[0].buffer:
+        if op.primitive.puts_back and op.operands[1].buffer == made.operands[0].buffer:
             chunk = _chunks(flow, made, machine, LikelySlots(flow, op.domain.route))
             grid = order[tasks].reshape(units, peers, cols)  # a view
             grid += (chunk[:, None, None] * cols + np.arange(cols)) * (grid.max() + 1 - grid.min())
@@ -160,8 +160,8 @@ def _copies_in_turn(flow: tf.Taskflow, grids: Sequence[slice], order: np.ndarray
     read = [{storage[a.buffer] for a in op.inputs} for op in flow.ops]
     for op, copies in zip(flow.ops, grids, strict=True):
         for put, rows in zip(flow.ops, grids, strict=True) if op.primitive.moves_copies and not op.primitive.is_back else ():
-            multiplied = {storage[op.outputs[0].buffer], storage[put.outputs[0].buffer]} if put.primitive.sends_rows else set()
-            if multiplied and put.domain.size and any(multiplied <= r for r in read):
+            multiplied = {storage[a.buffer] for a in (*op.outputs, *put.outputs)}
+            if put.primitive.sends_rows and put.domain.size and any(multiplied <= r for r in read):
                 plan = flow.routes[op.domain.route]
                 slot = min(int(plan.placement.own_share * plan.max_rows / flow.tile_rows), put.domain.size - 1)
                 order[copies] = order[rows].reshape(put.domain.size, -1)[slot].min()
@@ -170,7 +170,7 @@ def _copies_in_turn(flow: tf.Taskflow, grids: Sequence[slice], order: np.ndarray
 def _returned_cols(flow: tf.Taskflow, op: tf.TileOp) -> int:
     """Columns of the parts in which rows that an operation makes are put back, in whole tiles; 0 where they are whole."""
     made = flow.buffers[op.operands[0].buffer].storage
-    parts = [put.tile_cols for put in flow.ops if put.primitive.is_put and put.primitive.is_back and put.tile_cols < put.cols
+    parts = [put.tile_cols for put in flow.ops if put.primitive.puts_back and put.tile_cols < put.cols
              and flow.buffers[put.operands[1].buffer].storage == made]
     return max([*parts, op.tile_cols]) if parts else 0
 

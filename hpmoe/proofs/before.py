@@ -6,10 +6,9 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from hpmoe import taskflow as tf
-from hpmoe.proofs.counting import TRANSFERS
 from hpmoe.proofs.facts import Facts
-from hpmoe.proofs.order import direction
 from hpmoe.proofs.rows import Signal, Task, Wait
+from hpmoe.tile_ops.params import Way
 
 if TYPE_CHECKING:
     from hpmoe.proofs.surely_before import Proof
@@ -113,29 +112,29 @@ class Before:
         route, kind = op.domain.route, self.order.kind(signal)
         if signal.amount == tf.COUNT:
             return kind == tf.STATIC
-        if op.opcode in TRANSFERS and self.order.flow.ep_size > 1:
+        if op.way is not None and self.order.flow.ep_size > 1:
             is_sent = kind != tf.ENTRY_TILE and self._moves_sent(op, task, offset if kind == tf.SLOT_EXPERT else None)
             return is_sent or (kind == tf.STATIC and self._moves_returned(op, task))
         if kind == tf.SLOT_EXPERT:
             return row <= self.facts.slots.get(route, -1) and self.expert_of(route, row) == offset
         if kind == tf.ENTRY_TILE:
             first = self.order.first_tile(route, offset)
-            is_told = op.opcode == "ALL_TO_ALL_BACK" and first <= self.facts.tiles
+            is_told = op.primitive.is_blocking and op.primitive.is_back and first <= self.facts.tiles
             return is_told or self._is_of_last_tokens(op, row, offset)
-        if op.opcode == "NOTIFY":
+        if op.primitive.is_notice:
             return self.order.has_rows(self.facts, route, row) if row >= 0 else route in self.facts.slots
-        if op.domain.kind == "slots":
+        if op.domain.is_slots:
             return row <= self.facts.slots.get(route, -1)
-        if op.opcode in TRANSFERS:
+        if op.way is not None:
             return route in self.facts.slots
-        return op.domain.kind == "tiles" and (not op.domain.clipped or row <= self.facts.tiles)
+        return op.domain.is_tiles and (not op.domain.clipped or row <= self.facts.tiles)
 
     def _is_of_last_tokens(self, op: tf.TileOp, slot: int, returned: int) -> bool:
         """Whether a lone rank's slot is so far behind the first of its expert that its rows, each of another token and in
         their order, are of tokens of the last event for returned rows."""
         flow, facts, route = self.order.flow, self.facts, op.domain.route
         first = slot - self.order.first_tile(route, returned)
-        if op.opcode != "PUT_BACK" or first < 0 or slot > facts.slots.get(route, -1):
+        if not op.primitive.puts_back or first < 0 or slot > facts.slots.get(route, -1):
             return False
         plan, expert = flow.routes[route], self.order.expert_of(facts, route, slot)
         is_last = returned == plan.num_returns - 1 and plan.tile_rows == flow.tile_rows
@@ -144,16 +143,16 @@ class Before:
     def _moves_sent(self, op: tf.TileOp, task: Task, expert: int | None) -> bool:
         """Whether a transfer moves rows, if given of an expert, of which the facts say that this rank sends them."""
         *place, of = self.facts.sent or (-1,)
-        return op.opcode == "PUT" and place == [op.domain.route, task.row, task.peer] and expert in (None, of)
+        return op.primitive.sends_rows and place == [op.domain.route, task.row, task.peer] and expert in (None, of)
 
     def _moves_returned(self, op: tf.TileOp, task: Task) -> bool:
         """Whether a transfer moves, or tells of, rows of this rank of which the facts say that they go back to a peer."""
         route, slot, peer = self.facts.returned or (-1, -1, -1)
         peers = op.peers_of(task.peer, self.order.flow.ep_size)
-        if route != op.domain.route or peer not in peers or not (direction(op) == "back" or peer in self.order.own):
+        if route != op.domain.route or peer not in peers or not (op.way is Way.BACK or peer in self.order.own):
             return False
-        return op.opcode == "NOTIFY" and task.row in (-1, self.order.expert_of(self.facts, route, slot)) or (
-            op.opcode != "NOTIFY" and task.row == slot)
+        return op.primitive.is_notice and task.row in (-1, self.order.expert_of(self.facts, route, slot)) or (
+            not op.primitive.is_notice and task.row == slot)
 
 
 def _bits(tasks: Iterable[int]) -> int:

@@ -20,9 +20,9 @@ import numpy as np
 from hpmoe import taskflow as tf
 from hpmoe.layout import moves_of, num_copies
 from hpmoe.proofs.rows import Signal, Task, op_spans
+from hpmoe.tile_ops.params import Way
 
 Sum = collections.Counter  # unknown -> how often
-TRANSFERS = ("PUT", "PUT_BACK", "ALL_TO_ALL", "ALL_TO_ALL_BACK", "NOTIFY")
 ONE: tuple = ("one",)
 
 
@@ -126,14 +126,14 @@ class Counting:
         """What a signal adds to the event `offset` places after the one it names; None where no task can signal so."""
         task = Task(*self.flow.tasks[signal.task].item())
         op, kind = self.flow.ops[task.op], signal.kind
-        if op.opcode == "FAN_OUT" and kind == tf.ENTRY_TILE:
+        if op.fans_out and kind == tf.ENTRY_TILE:
             return self._fanned_out(op.domain.route, task.row, offset, signal)
-        chosen = op.domain.kind == "slots" if kind == tf.SLOT_EXPERT else op.opcode in TRANSFERS and op.opcode != "NOTIFY"
+        chosen = op.domain.is_slots if kind == tf.SLOT_EXPERT else op.primitive.moves_rows
         if chosen and self.spans[task.op][kind] == 1 and (kind, signal.amount) != (tf.ENTRY_TILE, tf.COUNT):
             kind = tf.STATIC  # there is only one event it can be about
-        if op.opcode in TRANSFERS:
+        if op.way is not None:
             unknowns = self._moved(op, task, kind, offset, signal)
-        elif op.moves_copies and signal.amount == tf.ROWS:
+        elif op.primitive.moves_copies and signal.amount == tf.ROWS:
             unknowns = self._copied(op, task, offset, signal)
         else:
             unknowns = self._made_ready(op, task, kind, offset, signal)
@@ -161,12 +161,12 @@ class Counting:
         domain, row = op.domain, task.row
         if signal.remote == tf.PEER or (signal.remote != tf.LOCAL and self.flow.ep_size > 1):
             return None
-        if signal.amount == tf.COUNT or domain.kind == "once":
+        if signal.amount == tf.COUNT or domain.counts_once:
             return {ONE: 1} if kind == tf.STATIC else None
-        if domain.kind == "slots" and kind != tf.ENTRY_TILE:
+        if domain.is_slots and kind != tf.ENTRY_TILE:
             return {("slot", domain.route, s, e): 1 for s, e in self._cells(self.flow.routes[domain.route])
                     if s == row and (kind == tf.STATIC or e == offset)}
-        if domain.kind != "tiles" or kind != tf.STATIC:
+        if not domain.is_tiles or kind != tf.STATIC:
             return None
         if domain.clipped:
             return {("tile", row): 1}
@@ -176,18 +176,18 @@ class Counting:
         """Rows sent by all ranks, or by this one where the signal stays here."""
         route, row, j = op.domain.route, task.row, task.peer
         plan, local = self.flow.routes[route], signal.remote == tf.LOCAL
-        if op.opcode == "NOTIFY" and kind != tf.STATIC:
+        if op.primitive.is_notice and kind != tf.STATIC:
             return None
         if signal.amount == tf.COUNT:
             return {ONE: 1} if local and kind == tf.STATIC else None
-        if op.opcode == "NOTIFY":
-            back, experts = bool(op.params[0]), range(plan.num_local_experts) if row < 0 else [row]
+        if op.primitive.is_notice:
+            back, experts = op.way is Way.BACK, range(plan.num_local_experts) if row < 0 else [row]
             cells = [(s, e) for s, e in self._cells(plan) if e in experts]
         else:
-            back, cells = op.opcode.endswith("BACK"), [(s, e) for s, e in self._cells(plan)
-                                                       if op.is_collective or s == row]
-        peers = range(self.flow.ep_size) if op.is_collective else op.peers_of(j, self.flow.ep_size)
-        if kind == tf.SLOT_EXPERT and op.opcode in ("PUT", "PUT_BACK") and (local or not back):
+            back, cells = op.primitive.is_back, [(s, e) for s, e in self._cells(plan)
+                                                       if op.primitive.is_blocking or s == row]
+        peers = range(self.flow.ep_size) if op.primitive.is_blocking else op.peers_of(j, self.flow.ep_size)
+        if kind == tf.SLOT_EXPERT and op.primitive.is_put and (local or not back):
             kind, cells = tf.STATIC, [(s, e) for s, e in cells if e == offset]
         if back and not local:
             return self._returned(op, plan, kind, offset, row, peers)
@@ -200,9 +200,9 @@ class Counting:
         if kind == tf.SLOT_EXPERT:
             return None
         returns = range(plan.num_returns) if kind == tf.STATIC else [offset]
-        if op.opcode == "ALL_TO_ALL_BACK":
+        if op.primitive.is_blocking:
             return {("entries", op.domain.route, i): 1 for i in returns}
-        if op.opcode == "PUT_BACK":
+        if op.primitive.puts_back:
             return {("back", op.domain.route, i, row, k): 1 for i in returns for k in peers}
         experts = range(plan.num_local_experts) if row < 0 else [row]
         return {("told", op.domain.route, i, e, k): 1 for i in returns for e in experts for k in peers}

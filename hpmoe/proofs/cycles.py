@@ -141,7 +141,7 @@ class _Cases:
         if slot := self.order.slot_of(self.stuck[n]):
             return slot[1] < len(case.experts[slot[0]])
         domain = self.order.op_of(self.stuck[n]).domain
-        return not (domain.kind == "tiles" and domain.clipped) or self.flow.tasks["row"][self.stuck[n]] < case.tiles
+        return not (domain.is_tiles and domain.clipped) or self.flow.tasks["row"][self.stuck[n]] < case.tiles
 
     def _adds(self, n: int, signal: Signal, event: int, case: _Case) -> bool:
         """Whether a signal to its own rank may add to an event."""

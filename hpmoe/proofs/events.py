@@ -37,7 +37,7 @@ def check_tables(flow: tf.Taskflow) -> None:
 
 def _check_spread(flow: tf.Taskflow, name: str, table: np.ndarray) -> None:
     """The kernel finds the event of such a wait or signal at run time, among as many as there are experts or tiles."""
-    with_slot = np.array([op.domain.kind == "slots" and op.opcode != "PUT" for op in flow.ops], bool)
+    with_slot = np.array([op.domain.is_slots and not op.primitive.sends_rows for op in flow.ops], bool)
     for row in table[~with_slot[flow.tasks["op"][table["task"]]]][:1] if name == "wait" else ():
         task = int(row["task"])
         fail(flow, f"task t{task} {task_name(flow, task)} waits by expert and has no slot of its own", task)

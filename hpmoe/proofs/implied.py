@@ -8,9 +8,10 @@ import numpy as np
 
 from hpmoe import taskflow as tf
 from hpmoe.proofs.meeting import may_meet
-from hpmoe.proofs.order import Order, direction
+from hpmoe.proofs.order import Order
 from hpmoe.proofs.rows import Signal, Wait
 from hpmoe.proofs.surely_before import Proof
+from hpmoe.tile_ops.params import Way
 
 
 class Implication:
@@ -30,7 +31,7 @@ class Implication:
             missing: which derived waits the flow has not, and its queues do not imply, [derived waits] bool.
         """
         waits, missing = list(map(Wait._make, self.derived.flow.waits.tolist())), missing.tolist()
-        of_notify = [self.derived.op_of(wait.task).opcode == "NOTIFY" for wait in waits]
+        of_notify = [self.derived.op_of(wait.task).primitive.is_notice for wait in waits]
         self.early = {w.task for w, is_it, lacks in zip(waits, of_notify, missing, strict=True)
                       if is_it and lacks and self._unproved(w)}
         doubtful = np.isin(self.derived.flow.signals["task"], sorted(self.early))
@@ -48,7 +49,7 @@ class Implication:
         for event, expert in self.derived.events_of(wait):
             for signal in self.derived.producers_of(event):
                 p = signal.task
-                if "LAUNCH" in (self.order.op_of(wait.task).opcode, self.order.op_of(p).opcode) \
+                if any(self.order.op_of(t).primitive.is_launch for t in (wait.task, p)) \
                         or not may_meet(self.derived.flow, wait.task, p):
                     continue  # one of the two touches nothing, or not what the other touches
                 if (always or p in self.early) and not self._is_proved(wait, signal, event - signal.event, expert):
@@ -59,7 +60,7 @@ class Implication:
         reader, producer = wait.task, signal.task
         if producer not in self.early and self.order.is_after(reader, signal, offset, expert):
             return True
-        return self.order.op_of(producer).opcode == "NOTIFY" and all(
+        return self.order.op_of(producer).primitive.is_notice and all(
             self.order.is_after(reader, put, place, expert) for put, place in self._spoken_for(signal, reader))
 
     def _spoken_for(self, signal: Signal, reader: int) -> Iterator[tuple[Signal, int]]:
@@ -69,7 +70,7 @@ class Implication:
             for event, _ in self.derived.events_of(wait):
                 for put in self.derived.producers_of(event):
                     sent, slot = self.order.op_of(put.task), self.order.tasks[put.task].row
-                    if op.domain.kind == sent.domain.kind == "slots" and direction(op) != "out" \
-                            and op.domain.route == sent.domain.route and direction(sent) == "out" and slot != row:
+                    if op.domain.is_slots and sent.domain.is_slots and op.way is not Way.OUT \
+                            and op.domain.route == sent.domain.route and sent.way is Way.OUT and slot != row:
                         continue  # rows of another slot than the reader's
                     yield put._replace(remote=tf.PEER), event - put.event

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from hpmoe import taskflow as tf
 from hpmoe.intervals import Interval, meet
+from hpmoe.tile_ops import col_modes, row_modes
 
 
 def may_meet(flow: tf.Taskflow, later: int, earlier: int) -> bool:
@@ -31,11 +32,11 @@ def _bytes(flow: tf.Taskflow, task: int, access: tf.Access) -> tuple[Interval, I
     if buffer.route >= 0:
         plan = flow.routes[buffer.route]
         rows = 0, plan.max_rows
-        if op.domain.kind == "slots" and access.rows in ("own", "peer"):
+        if op.domain.is_slots and access.rows in (row_modes.OWN, row_modes.PEER):
             others = min(row, plan.num_local_experts - 1)  # slots that are not full: one for each expert before
             rows = others + (row - others) * plan.tile_rows, min(plan.max_rows, (row + 1) * plan.tile_rows)
-    elif op.domain.kind == "tiles" and access.rows == "own":
+    elif op.domain.is_tiles and access.rows is row_modes.OWN:
         rows = row * flow.tile_rows, min(buffer.num_rows, (row + 1) * flow.tile_rows)
-    if access.cols == "own" and op.cols:
+    if access.cols is col_modes.OWN and op.cols:
         columns = int(place["col"]) + access.offset, int(place["col"] + place["cols"]) + access.offset
     return (rows[0] * size, rows[1] * size), tuple(c * size // buffer.cols for c in columns)

@@ -9,7 +9,7 @@ import numpy as np
 
 from hpmoe import taskflow as tf
 from hpmoe.layout import Move, moves_of
-from hpmoe.proofs.counting import TRANSFERS, own_positions
+from hpmoe.proofs.counting import own_positions
 from hpmoe.proofs.rows import Signal, Task, Wait, op_spans
 
 
@@ -39,7 +39,7 @@ class Order:
 
     def is_to_itself(self, signal: Signal) -> bool:
         """Whether a signal counts rows that every rank moves to itself: it may be given as local or as of a peer."""
-        is_row = self.op_of(signal.task).opcode in TRANSFERS and signal.amount == tf.ROWS
+        is_row = self.op_of(signal.task).way is not None and signal.amount == tf.ROWS
         return is_row and self.is_for_itself(signal.task)
 
     def is_for_itself(self, task: int) -> bool:
@@ -112,13 +112,13 @@ class Order:
         if kind == tf.STATIC:
             return [(first, None)]
         op, task = self.op_of(row.task), self.tasks[row.task]
-        if op.moves_copies:
+        if op.primitive.moves_copies:
             moved = {move.expert for r in range(self.flow.ep_size) for move in self.moves(row.task, r)}
             return [(first + expert, None) for expert in sorted(moved)]
-        if kind != tf.SLOT_EXPERT or op.domain.kind != "slots":
+        if kind != tf.SLOT_EXPERT or not op.domain.is_slots:
             return [(first + i, None) for i in range(self.span(row))]
         plan, order, sources = self.flow.routes[op.domain.route], self.flow.peer_order, None
-        if op.opcode == "PUT_BACK":  # the rank that the rows are of, the last such on any rank
+        if op.primitive.puts_back:  # the rank that the rows are of, the last such on any rank
             own = np.arange(len(order))[:, None]
             sources = 1 + int(((order[:, list(self.peers_of(row.task))] - own) % len(order)).max())
         return [(first + e, e) for e in range(plan.num_local_experts) if task.row < plan.slots_of(e + 1, sources)]
@@ -130,20 +130,12 @@ class Order:
 
     def reaches(self, signal: Signal, event: int, source: int, rank: int) -> bool:
         """Whether what a task signals on rank `source` may be about an event of a rank."""
-        if self.op_of(signal.task).moves_copies:
+        if self.op_of(signal.task).primitive.moves_copies:
             return any((move.peer, move.expert) == (rank, event - signal.event) for move in self.moves(signal.task, source))
         return any(peer < 0 or self.flow.peer_order[source, peer] == rank for peer in self.peers_of(signal.task))
 
     def slot_of(self, task: int) -> tuple[int, int] | None:
         """Route and index of the slot of this rank that a task is about, if any."""
         op = self.op_of(task)
-        is_here = op.domain.kind == "slots" and (op.opcode != "PUT" or self.flow.ep_size == 1)
+        is_here = op.domain.is_slots and (not op.primitive.sends_rows or self.flow.ep_size == 1)
         return (op.domain.route, self.tasks[task].row) if is_here else None
-
-
-def direction(op: tf.TileOp) -> str:
-    """"out" for what goes to the ranks of experts, "back" for what returns, "" for local work."""
-    if op.opcode not in TRANSFERS:
-        return ""
-    return "back" if op.opcode.endswith("BACK") or (op.opcode == "NOTIFY" and op.params[0]) else "out"
-

@@ -16,10 +16,10 @@ from typing import Any
 
 from hpmoe import taskflow as tf
 from hpmoe.proofs.before import Before
-from hpmoe.proofs.counting import TRANSFERS
 from hpmoe.proofs.facts import Facts
-from hpmoe.proofs.order import Order, direction
+from hpmoe.proofs.order import Order
 from hpmoe.proofs.rows import Signal
+from hpmoe.tile_ops.params import Way
 
 
 class Proof(Order):
@@ -62,7 +62,7 @@ class Proof(Order):
         """Whether task `reader` surely starts after the task of `signal` wherever that signal adds to the event `offset`
         places after the one it names, on the reader's rank; `expert` is that of the reader's slot, where it is known."""
         facts, is_read = Facts(), self._feeds(signal.task, reader)
-        if is_read or self.op_of(reader).domain.kind != "experts":
+        if is_read or not self.op_of(reader).domain.sums_rows:
             self._add_touched(facts, reader, expert)
         self.add_producer_facts(facts, signal, offset, is_read)
         return self._holds(reader, signal, offset, facts, depth=2)
@@ -134,20 +134,20 @@ class Proof(Order):
     def _candidates(self, task: int) -> list[Signal]:
         """Signals of the task, and of others for the same rows or for all rows that go the same way."""
         op = self.op_of(task)
-        way = direction(op), op.domain.route
-        return list(dict.fromkeys(s for key in (task, (*way, op.opcode, self.tasks[task].row), way)
+        way = op.way, op.domain.route
+        return list(dict.fromkeys(s for key in (task, (*way, op.primitive, self.tasks[task].row), way)
                                   for s in self._signals_for.get(key, ())))
 
     @functools.cached_property
     def _signals_for(self) -> dict[Any, list[Signal]]:
-        """All signals by their task and by their way, opcode and row; by their way those that may speak for many units."""
+        """All signals by their task and by their way, operation and row; by their way those that may speak for many units."""
         out: dict[Any, list[Signal]] = collections.defaultdict(list)
         for signal in map(Signal._make, self.flow.signals.tolist()):
             op = self.op_of(signal.task)
-            way = direction(op), op.domain.route
+            way = op.way, op.domain.route
             out[signal.task].append(signal)
-            out[(*way, op.opcode, self.tasks[signal.task].row)].append(signal)
-            if op.opcode == "NOTIFY" or op.is_collective:
+            out[(*way, op.primitive, self.tasks[signal.task].row)].append(signal)
+            if op.primitive.is_notice or op.primitive.is_blocking:
                 out[way].append(signal)
         return out
 
@@ -159,15 +159,15 @@ class Proof(Order):
         fits = kind == tf.STATIC or (kind == self.kind(signal) and place == offset)
         if signal.task == other.task:
             return fits
-        if op.moves_copies or direction(op) != direction(other_op) or op.domain.route != other_op.domain.route:
+        if op.primitive.moves_copies or op.way != other_op.way or op.domain.route != other_op.domain.route:
             return False
         same_peers = self.peers_of(signal.task) == self.peers_of(other.task)
-        same_rows = op.opcode == other_op.opcode != "NOTIFY" and one.row == two.row and same_peers
-        if same_rows or other_op.is_collective:
+        same_rows = op.primitive is other_op.primitive and not op.primitive.is_notice and one.row == two.row and same_peers
+        if same_rows or other_op.primitive.is_blocking:
             return fits
-        if other_op.opcode == "NOTIFY" and same_peers:
+        if other_op.primitive.is_notice and same_peers:
             is_known = self.kind(signal) == tf.SLOT_EXPERT
-            expert = offset if is_known else one.row if op.opcode == "NOTIFY" else -1
+            expert = offset if is_known else one.row if op.primitive.is_notice else -1
             if self.flow.routes[op.domain.route].num_local_experts == 1:
                 expert = 0
             return kind == tf.STATIC and two.row in (-1, expert)
@@ -179,17 +179,17 @@ class Proof(Order):
         """Adds what is not empty where a task touches anything, of sums over the rows of an expert where it reads anything:
         they are written though there be none."""
         op, row = self.op_of(task), self.tasks[task].row
-        if op.opcode in ("PUT", "ALL_TO_ALL") or (op.opcode == "NOTIFY" and not op.params[0]):
+        if op.way is Way.OUT:
             facts.tiles = max(facts.tiles, 0)
-            if op.opcode == "PUT" and self.flow.ep_size == 1:
+            if op.primitive.sends_rows and self.flow.ep_size == 1:
                 facts.add_slot(op.domain.route, row)
-        elif op.opcode in ("NOTIFY", "ALL_TO_ALL_BACK"):
-            facts.add_expert(op.domain.route, row if op.opcode == "NOTIFY" and row >= 0 else None)
-        elif op.domain.kind == "slots":
+        elif op.primitive.is_notice or (op.primitive.is_blocking and op.primitive.is_back):
+            facts.add_expert(op.domain.route, row if op.primitive.is_notice and row >= 0 else None)
+        elif op.domain.is_slots:
             facts.add_slot(op.domain.route, row, expert)
-        elif op.domain.kind == "tiles":
+        elif op.domain.is_tiles:
             facts.tiles = max(facts.tiles, row if op.domain.clipped else -1)
-        elif op.domain.kind == "experts" and op.domain.route >= 0:
+        elif op.domain.sums_rows and op.domain.route >= 0:
             facts.add_expert(op.domain.route, row // op.domain.blocks)
 
     def add_producer_facts(self, facts: Facts, signal: Signal, offset: int, is_read: bool) -> None:
@@ -198,24 +198,24 @@ class Proof(Order):
         task = self.tasks[signal.task]
         op, row, kind = self.flow.ops[task.op], task.row, self.kind(signal)
         if signal.amount == tf.COUNT:
-            if (op.domain.kind == "experts" and not is_read) or (op.domain.kind == "slots" and op.opcode != "PUT"):
+            if (op.domain.sums_rows and not is_read) or (op.domain.is_slots and not op.primitive.sends_rows):
                 self._add_touched(facts, signal.task)
             return
         is_own, peers, local = self.is_for_itself(signal.task), self.peers_of(signal.task), signal.remote == tf.LOCAL
-        if op.opcode in TRANSFERS and (is_own or local != (direction(op) == "back")):
+        if op.way is not None and (is_own or local != (op.way is Way.BACK)):
             facts.tiles = max(facts.tiles, self.first_tile(op.domain.route, offset) if kind == tf.ENTRY_TILE else 0)
             if not is_own:
                 return
-        if op.opcode == "PUT_BACK" and local and len(peers) == 1:
+        if op.primitive.puts_back and local and len(peers) == 1:
             facts.returned = op.domain.route, row, task.peer
-        elif op.opcode == "PUT" and (is_own or not local) and len(peers) == 1 \
+        elif op.primitive.sends_rows and (is_own or not local) and len(peers) == 1 \
                 and (peer := self.returns(task.peer)) is not None:
             facts.returned = op.domain.route, row, peer
-        if op.opcode == "NOTIFY" or op.is_collective:
-            facts.add_expert(op.domain.route, row if op.opcode == "NOTIFY" and row >= 0 else None)
-        elif op.domain.kind == "slots":
+        if op.primitive.is_notice or op.primitive.is_blocking:
+            facts.add_expert(op.domain.route, row if op.primitive.is_notice and row >= 0 else None)
+        elif op.domain.is_slots:
             facts.add_slot(op.domain.route, row, offset if kind == tf.SLOT_EXPERT else None)
-        elif op.domain.kind == "tiles" and op.domain.clipped:
+        elif op.domain.is_tiles and op.domain.clipped:
             facts.tiles = max(facts.tiles, row)
 
     def _feeds(self, writer: int, reader: int) -> bool:
@@ -226,23 +226,23 @@ class Proof(Order):
         return self._feeding[key]
 
     def _is_fed(self, writer: tf.TileOp, reader: tf.TileOp) -> bool:
-        writer = self.flow.ops[writer.params[1]] if writer.opcode == "NOTIFY" else writer
         storage = [b.storage for b in self.flow.buffers]
-        return not {storage[a.buffer] for a in writer.outputs}.isdisjoint(storage[a.buffer] for a in reader.inputs)
+        written = [writer.params.buffer] if writer.primitive.is_notice else [a.buffer for a in writer.outputs]
+        return not {storage[b] for b in written}.isdisjoint(storage[a.buffer] for a in reader.inputs)
 
     def sender_facts(self, signal: Signal, offset: int) -> Facts:
         """What is not empty on the rank that sends what a remote signal counts."""
         facts, task = Facts(), self.tasks[signal.task]
         op, row = self.flow.ops[task.op], task.row
-        if op.moves_copies:
+        if op.primitive.moves_copies:
             return facts
-        if direction(op) != "back":
+        if op.way is not Way.BACK:
             facts.tiles = 0
-            if op.opcode == "PUT" and len(self.peers_of(signal.task)) == 1:
+            if op.primitive.sends_rows and len(self.peers_of(signal.task)) == 1:
                 expert = offset if self.kind(signal) == tf.SLOT_EXPERT else None
                 facts.sent = op.domain.route, row, task.peer, expert
-        elif op.opcode == "PUT_BACK":
+        elif op.primitive.puts_back:
             facts.add_slot(op.domain.route, row)
         else:
-            facts.add_expert(op.domain.route, row if op.opcode == "NOTIFY" and row >= 0 else None)
+            facts.add_expert(op.domain.route, row if op.primitive.is_notice and row >= 0 else None)
         return facts

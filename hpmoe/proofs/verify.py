@@ -52,9 +52,9 @@ def verify(flow: tf.Taskflow) -> None:
     if len(flow.queues) and flow.machine is None:
         raise VerifyError(f"verify: there are {len(flow.queues)} queues and no machine that has them")
     try:
-        if flow.made is None:
-            check_sizes(flow)
-        _prove(over_what_it_was_made_for(flow))
+        flow = over_what_it_was_made_for(flow)
+        check_sizes(flow)
+        _prove(flow)
     except VerifyError:
         raise
     except (ArithmeticError, AttributeError, LookupError, MemoryError, TypeError, ValueError) as error:
@@ -62,8 +62,8 @@ def verify(flow: tf.Taskflow) -> None:
 
 
 def _prove(flow: tf.Taskflow) -> None:
-    check_tasks(flow)
     _check_regions(flow)
+    check_tasks(flow)
     _check_tokens(flow)
     _check_peer_order(flow)
     _check_memory(flow)
@@ -89,7 +89,7 @@ def _prove(flow: tf.Taskflow) -> None:
 
 
 def _check_regions(flow: tf.Taskflow) -> None:
-    fault = region_fault(flow.buffers, flow.ops, flow.routes, flow.inputs, flow.outputs)
+    fault = region_fault(flow.buffers, flow.ops, flow.routes, flow.inputs, flow.outputs, flow.tile_rows)
     if fault is not None:
         tasks = np.flatnonzero(flow.tasks["op"] == fault[1]) if fault[1] is not None else ()
         fail(flow, fault[0], int(tasks[0]) if len(tasks) else None)
@@ -97,10 +97,10 @@ def _check_regions(flow: tf.Taskflow) -> None:
 
 def _check_tokens(flow: tf.Taskflow) -> None:
     """Tasks leave out padding only where rows are tokens: their events count as many rows as a rank has tokens."""
-    num_tokens = max([plan.num_tokens for plan in flow.routes] or [op.clipped_rows for op in flow.ops], default=0)
+    num_tokens = max([plan.num_tokens for plan in flow.routes] or [op.domain.clipped_rows for op in flow.ops], default=0)
     for i, op in enumerate(flow.ops):
-        if op.clipped_rows not in (0, num_tokens):
-            fail(flow, f"{op.label} leaves out padding, but its rows are {op.clipped_rows} and a rank has {num_tokens} "
+        if op.domain.clipped_rows not in (0, num_tokens):
+            fail(flow, f"{op.label} leaves out padding, but its rows are {op.domain.clipped_rows} and a rank has {num_tokens} "
                  "tokens", int(np.flatnonzero(flow.tasks["op"] == i)[0]))
 
 

@@ -9,7 +9,7 @@ class ColMode(Named):
     """Which columns of an operand a task touches; the members are the constants of this module."""
 
     def width(self, cols: int, total: int, height: float) -> float:
-        """Columns that a task touches of `total`: `cols` is its own (0 for whole rows), `height` that of its weight block."""
+        """Columns that a task touches of `total`; `cols` are its own (0 for whole rows), `height` is that of its block."""
         if self is OWN:
             return cols or total
         return {ONE: 1, BLOCK: height}.get(self, total)

@@ -21,6 +21,8 @@ class Domain:
         clipped: whether rows past a rank's number of tokens do not exist.
         first: the first unit.
         is_slots, is_tiles, is_copies: whether units are slots of received rows, static tiles of rows, or blocks of copies.
+        counts_once: whether a task counts as one, whatever rows there are.
+        in_blocks: whether units are blocks of rows of matrices.
         sums_rows: whether a task is about rows that it sums.
     """
 
@@ -34,6 +36,8 @@ class Domain:
     is_slots: ClassVar[bool] = False
     is_tiles: ClassVar[bool] = False
     is_copies: ClassVar[bool] = False
+    counts_once: ClassVar[bool] = False
+    in_blocks: ClassVar[bool] = False
     sums_rows: ClassVar[bool] = False
 
     def rows(self, layout: Any, rank: int, unit: int) -> slice:
@@ -43,6 +47,10 @@ class Domain:
     def rows_of_units(self, layout: Any, rank: int) -> tuple[np.ndarray, np.ndarray]:
         """Of each unit on a rank the number of rows, and of which of the operation's experts they are."""
         return np.ones(self.size), np.zeros(self.size, int)
+
+    def units_there(self, plan: Any, tile_rows: int) -> tuple[int, str]:
+        """How many units there are to be a task for, by a RoutePlan, and why."""
+        return 1, "it runs once"
 
     def row_unit(self) -> tuple | None:
         """Equal where two operations' tasks are about the same rows one by one; None where they are about no rows."""
@@ -71,16 +79,24 @@ class Domain:
 class Once(Domain):
     """One task for all."""
 
+    counts_once: ClassVar[bool] = True
+
 
 @dataclasses.dataclass(frozen=True)
 class Notices(Domain):
     """One task for each peer, or for each of the experts there (`by_expert`)."""
 
     by_expert: bool = dataclasses.field(default=False, kw_only=True)
+    counts_once: ClassVar[bool] = True
 
     @property
     def first(self) -> int:
         return 0 if self.by_expert else -1
+
+    def units_there(self, plan: Any, tile_rows: int) -> tuple[int, str]:
+        if not self.by_expert:
+            return super().units_there(plan, tile_rows)
+        return plan.num_local_experts, f"a rank has {plan.num_local_experts} experts to tell of"
 
     def unit_text(self, unit: int, tile_rows: int) -> str:
         return f"expert {unit}" if unit >= 0 else ""
@@ -101,6 +117,10 @@ class Tiles(Domain):
     def rows_of_units(self, layout: Any, rank: int) -> tuple[np.ndarray, np.ndarray]:
         tiles = [self.rows(layout, rank, i) for i in range(self.size)]
         return np.array([t.stop - t.start for t in tiles], float), np.zeros(self.size, int)
+
+    def units_there(self, plan: Any, tile_rows: int) -> tuple[int, str]:
+        most = -(-self.num_rows // tile_rows)
+        return most, f"its {self.num_rows} rows are {most} tiles of {tile_rows}"
 
     def row_unit(self) -> tuple | None:
         return "tile", self.num_rows, self.clipped
@@ -124,6 +144,9 @@ class Slots(Domain):
         slots = layout.slots[self.route][rank]
         return slots.rows.astype(float), slots.expert
 
+    def units_there(self, plan: Any, tile_rows: int) -> tuple[int, str]:
+        return plan.num_slots, f"its route has {plan.num_slots} slots"
+
     def row_unit(self) -> tuple | None:
         return "slot", self.route
 
@@ -136,6 +159,7 @@ class Blocks(Domain):
     """Blocks of rows of matrices, `blocks` for each."""
 
     blocks: int = dataclasses.field(default=1, kw_only=True)
+    in_blocks: ClassVar[bool] = True
 
 
 @dataclasses.dataclass(frozen=True)

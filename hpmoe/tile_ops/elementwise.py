@@ -12,7 +12,8 @@ from hpmoe.tile_ops.params import Elementwise
 from hpmoe.tile_ops.tile_primitive import Operand, TilePrimitive
 
 OUT = Operand(by_column=True)
-SPREAD = Operand((row_modes.OWN, row_modes.ONE, row_modes.SLOT_EXPERT), (col_modes.OWN, col_modes.ONE), by_column=True)
+SPREAD = Operand((row_modes.OWN, row_modes.ONE, row_modes.SLOT_EXPERT), (col_modes.OWN, col_modes.ONE), by_column=True,
+                 may_be_number=True)
 
 MAP = TilePrimitive("MAP", 6, outputs=(OUT,), inputs=(SPREAD,) * 3, required=2, params=Elementwise, rounds=True)
 SWIGLU = TilePrimitive("SWIGLU", 7, outputs=(OUT,), inputs=(OUT,) * 2, rounds=True)
@@ -25,6 +26,15 @@ def _(frame: Any) -> int:
     function = frame.params.function
     out[...] = inputs[0] if function is COPY else function.numpy(*inputs)
     return len(out)
+
+
+@MAP.fits
+def _(op: Any, buffers: Any, plan: Any) -> str:
+    for access in op.operands:
+        if access.buffer >= 0 and access.rows is row_modes.SLOT_EXPERT and buffers[access.buffer].rows_per_expert:
+            buffer = buffers[access.buffer]
+            return f"takes one row of an expert of {buffer.name}, which has {buffer.rows_per_expert}"
+    return ""
 
 
 @SWIGLU.reference

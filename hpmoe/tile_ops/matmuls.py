@@ -8,6 +8,7 @@ from hpmoe.dtypes import widen
 from hpmoe.tile_ops import col_modes, row_modes
 from hpmoe.tile_ops.domains import AllRows, Experts
 from hpmoe.tile_ops.params import Matmul, WeightBlock
+from hpmoe.tile_ops.reductions import sum_fault
 from hpmoe.tile_ops.tile_primitive import ANY_ROWS, Cost, Operand, TilePrimitive
 
 WEIGHT = Operand((row_modes.SLOT_EXPERT, row_modes.ONE, row_modes.ALL), (col_modes.OWN, col_modes.ALL), is_weight=True)
@@ -18,9 +19,10 @@ ADDED = Operand((row_modes.OWN, row_modes.RETURNED))  # gradients that copies re
 GMM = TilePrimitive("GMM", 4, outputs=(Operand(by_column=True),), inputs=(Operand(cols=(col_modes.ALL,)), WEIGHT, REPLICAS),
                     required=3, unit="aic", params=Matmul, rounds=True, cost=Cost.MATMUL)
 WGRAD = TilePrimitive("WGRAD", 5, outputs=(Operand(ANY_ROWS),),
-                      inputs=(Operand(SUMMED, (col_modes.OWN, col_modes.ALL, col_modes.ONE, col_modes.BLOCK), is_summed=True),
+                      inputs=(Operand(SUMMED, (col_modes.BLOCK,), is_summed=True),
                               Operand(SUMMED, by_column=True, is_summed=True), ADDED, ADDED),
-                      required=3, domains=(Experts, AllRows), unit="aic", params=WeightBlock, sums_rows=True, cost=Cost.MATMUL)
+                      required=3, domains=(Experts, AllRows), unit="aic", params=WeightBlock, sums_rows=True,
+                      cost=Cost.MATMUL)
 
 
 @GMM.reference
@@ -28,18 +30,18 @@ def _(frame: Any) -> int:
     """One of the weights has rows: the rank's own experts', or the copies'."""
     out, x, *weights = frame.operands()
     w = next(w for w in weights if len(w))
-    out[...] = x @ w[frame.cols].T if frame.params.is_transposed else x @ w
+    out[...] = x @ w[frame.own(2)].T if frame.params.is_transposed else x @ w
     return len(out)
 
 
 @WGRAD.reference
 def _(frame: Any) -> int:
-    x, g = (widen(frame.array(i)[frame.rows]) for i in (1, 2))
+    x, g = (widen(frame.array(i)[frame.rows, frame.columns(i)]) for i in (1, 2))
     op, k = frame.op, x.shape[1]
     expert, block = divmod(frame.unit - op.domain.first, op.domain.blocks)
     low, high = block * frame.params.block, min((block + 1) * frame.params.block, k)
-    tile = slice(expert * k + low, expert * k + high), frame.cols
-    total = x[:, low:high].T @ g[:, tile[1]]
+    tile = slice(expert * k + low, expert * k + high), frame.own(0)
+    total = x[:, low:high].T @ g
     added = [(i, a) for i, a in enumerate(op.operands) if i >= 3]
     more = [frame.array(i)[tile] for i, a in added if a.rows is row_modes.OWN]
     for i in (i for i, a in added if a.rows is row_modes.RETURNED):
@@ -47,3 +49,38 @@ def _(frame: Any) -> int:
                  for c, copy in enumerate(frame.routing.placement.copies[frame.rank]) if copy.expert == expert]
     frame.array(0)[tile] = sum(more, total)
     return 1
+
+
+@GMM.fits
+def _(op: Any, buffers: Any, plan: Any) -> str:
+    turned, inner = op.params.is_transposed, op.width(1, buffers)
+    weights = [(a, buffers[a.buffer]) for a in op.operands[2:]]
+    for access, weight in weights:
+        height = weight.rows_per_expert if access.rows.of_experts else weight.num_rows
+        shape = f"matrices of {height} rows of {weight.cols}" + (", turned" if turned else "")
+        if access.cols is not (col_modes.ALL if turned else col_modes.OWN):
+            return f"takes columns {access.cols} of {shape}"
+        if (weight.cols if turned else height) != inner:
+            return f"multiplies rows of {inner} columns by {shape}"
+        if turned and not 0 <= access.offset <= height - op.cols:
+            return f"takes rows {access.offset}:{access.offset + op.cols} of {shape}"
+    alike = {(a.offset, b.cols, b.rows_per_expert, b.dtype) for a, b in weights}
+    if len(weights) == 2 and (op.operands[2].rows is not row_modes.SLOT_EXPERT or len(alike) > 1):
+        return "takes copies that are not like its weights"
+    return ""
+
+
+@WGRAD.fits
+def _(op: Any, buffers: Any, plan: Any) -> str:
+    out, height, modes = buffers[op.operands[0].buffer], op.width(1, buffers), [a.rows for a in op.operands[3:]]
+    if out.rows_per_expert not in (0, height):
+        return f"makes matrices of {height} rows in {out.name}, which has those of {out.rows_per_expert}"
+    if len(set(modes)) < len(modes):
+        return "adds two arrays of a kind"
+    for access in op.operands[3:]:
+        buffer = buffers[access.buffer]
+        is_main = (buffer.num_rows, buffer.dtype, out.dtype) == (out.num_rows, "float32", "float32")
+        fits = buffer.rows_per_expert == height if access.rows is row_modes.RETURNED else is_main
+        if not fits or buffer.cols != out.cols or access.offset != op.operands[0].offset:
+            return f"adds {buffer.name}, which is not like {out.name}"
+    return sum_fault(op, buffers, plan)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from enum import IntEnum
+from typing import ClassVar
 
 from hpmoe.tile_ops.functions import Function
 
@@ -33,10 +34,17 @@ class LaidOut(IntEnum):
 class Params:
     """What a body is told beside its operands; the attributes of a class, and as `words` in a kernel's image."""
 
+    is_transposed: ClassVar[bool] = False
+
     @property
     def kind(self) -> str:
         """What tells bodies apart that take unlike long."""
         return ""
+
+    @property
+    def inputs(self) -> int | None:
+        """How many inputs the operation has then; None where they do not say."""
+        return None
 
     @property
     def passes(self) -> int:
@@ -57,6 +65,9 @@ class NoParams(Params):
     """Nothing."""
 
 
+NO_PARAMS = NoParams()
+
+
 @dataclasses.dataclass(frozen=True)
 class Elementwise(Params):
     """The function that is applied."""
@@ -66,6 +77,10 @@ class Elementwise(Params):
     @property
     def kind(self) -> str:
         return self.function.name
+
+    @property
+    def inputs(self) -> int:
+        return self.function.inputs
 
     @property
     def passes(self) -> int:
@@ -129,7 +144,7 @@ class Notice(Params):
 
 @dataclasses.dataclass(frozen=True)
 class Launched(Params):
-    """What a launch costs beside itself: rows that are laid out anew, of so many bytes, a collective, and a host that waits."""
+    """What a launch costs beside itself: rows laid out anew, of so many bytes, a collective, and a host that waits."""
 
     rows: LaidOut
     row_bytes: int

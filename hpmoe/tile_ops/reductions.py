@@ -19,8 +19,8 @@ SUMMED = (row_modes.EXPERT, row_modes.ALL)
 ROW_REDUCE = TilePrimitive("ROW_REDUCE", 9, outputs=(ONE_COLUMN,), inputs=(WHOLE_ROWS,), params=ByColumns, rounds=True,
                            passes=4)
 ROW_DOT = TilePrimitive("ROW_DOT", 10, outputs=(ONE_COLUMN,), inputs=(WHOLE_ROWS,) * 2, rounds=True, commutes=True)
-COL_SUM = TilePrimitive("COL_SUM", 11, outputs=(Operand(ANY_ROWS),), inputs=(Operand(SUMMED, by_column=True, is_summed=True),),
-                        domains=(Experts, AllRows), sums_rows=True, rounds=True)
+COL_SUM = TilePrimitive("COL_SUM", 11, outputs=(Operand(ANY_ROWS),),
+                        inputs=(Operand(SUMMED, by_column=True, is_summed=True),), domains=(Experts, AllRows), sums_rows=True, rounds=True)
 
 
 @ROW_REDUCE.reference
@@ -39,6 +39,27 @@ def _(frame: Any) -> int:
 
 @COL_SUM.reference
 def _(frame: Any) -> int:
-    x = widen(frame.array(1)[frame.rows, frame.cols])
-    frame.array(0).reshape(-1, frame.op.cols)[frame.unit, frame.cols] = x.sum(axis=0)
+    frame.array(0)[frame.unit, frame.own(0)] = widen(frame.array(1)[frame.rows, frame.own(1)]).sum(axis=0)
     return 1
+
+
+@ROW_REDUCE.fits
+@ROW_DOT.fits
+def _(op: Any, buffers: Any, plan: Any) -> str:
+    if op.operands[0].cols is col_modes.ALL and op.width(0, buffers) != 1:
+        return f"makes one column of {op.width(0, buffers)}"
+    widths = [op.width(i, buffers) for i in range(1, len(op.operands))]
+    return "" if len(set(widths)) == 1 else f"multiplies rows of {widths[0]} and {widths[1]} columns"
+
+
+@COL_SUM.fits
+def sum_fault(op: Any, buffers: Any, plan: Any) -> str:
+    """All rows of a static array are summed, or those of each expert."""
+    mode = row_modes.EXPERT if op.domain.route >= 0 else row_modes.ALL
+    for access in op.operands[1:3]:
+        buffer = buffers[access.buffer]
+        if access.rows is not mode:
+            return f"sums rows {access.rows} of {buffer.name}, not {mode}"
+        if plan is None and op.domain.height != buffer.num_rows:
+            return f"sums {op.domain.height} rows of {buffer.name}, which has {buffer.num_rows}"
+    return ""

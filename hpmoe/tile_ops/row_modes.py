@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from enum import Enum
-from typing import Any
 
 from hpmoe.tile_ops.named import Named
 
@@ -23,33 +22,30 @@ class RowMode(Named):
     Attributes:
         needs_route: whether a route says which rows these are.
         of_experts: whether they are rows of experts' matrices.
+        of_slots_expert: whether those of the matrix of the expert that a slot is of.
         each_alone: whether row i of what is computed needs row i of the operand alone.
         ready: what the rows are counted by where they are written.
         index: how a row is called that finds its event by itself, in texts.
     """
 
-    def __init__(self, name: str, number: int, *, needs_route: bool = True, of_experts: bool = False,
+    def __init__(self, name: str, number: int, *, needs_route: bool = True, of_experts: bool = False, of_slots_expert: bool = False,
                  each_alone: bool = False, ready: Ready = Ready.UNIT, index: str = "token"):
         super().__init__(name, number)
-        self.needs_route, self.of_experts, self.each_alone = needs_route, of_experts, each_alone
+        self.needs_route, self.of_experts, self.of_slots_expert = needs_route, of_experts, of_slots_expert
+        self.each_alone = each_alone
         self.ready, self.index = ready, index
-
-    def most(self, plan: Any, routes: Any) -> int:
-        """Rows of tokens that a route, of those of a taskflow, says the tasks of an operation touch together."""
-        if self in (ENTRIES, TOKENS):
-            return plan.num_tokens * (plan.top_k if self is ENTRIES else 1)
-        return routes[plan.once_of].max_rows if self is FAN else plan.max_rows
 
 
 OWN = RowMode("own", 0, needs_route=False, each_alone=True)  # of the task's unit
 ALL = RowMode("all", 1, needs_route=False)
 ONE = RowMode("one", 2, needs_route=False)  # a single row, broadcast
-SLOT_EXPERT = RowMode("slot_expert", 3, of_experts=True)  # of the expert of the slot
+SLOT_EXPERT = RowMode("slot_expert", 3, of_experts=True, of_slots_expert=True)  # of the expert of the slot
 EXPERT = RowMode("expert", 4)  # received, of the task's expert
 PEER = RowMode("peer", 5)  # of a slot on another rank
 ENTRIES = RowMode("entries", 6, each_alone=True, ready=Ready.ENTRIES)  # by token * top_k + k
 TOKENS = RowMode("tokens", 7, each_alone=True)  # by token
-REPLICA = RowMode("replica", 8, of_experts=True, ready=Ready.COPIES)  # of the copy that the slot's expert is
-RETURNED = RowMode("returned", 9, of_experts=True, ready=Ready.COPIES)  # of all copies of the task's expert, as they came back
+# Of the copy that the slot's expert is.
+REPLICA = RowMode("replica", 8, of_experts=True, of_slots_expert=True, ready=Ready.COPIES)
+RETURNED = RowMode("returned", 9, of_experts=True, ready=Ready.COPIES)  # of all copies of the expert, as they came back
 # All that the rank's experts have of the tokens of the unit, whose route is one to ranks.
 FAN = RowMode("fan", 10, ready=Ready.FAN, index="row")

@@ -47,6 +47,8 @@ class Operand:
         is_summed: whether its rows are summed.
         takes_whole_rows: whether a body takes whole rows of it, from whatever column on.
         takes_one_column: whether a body takes a single column of it.
+        may_be_number: whether a number may stand in its place.
+        is_integer: whether its elements are int32.
     """
 
     rows: tuple[RowMode, ...] = (row_modes.OWN,)
@@ -56,6 +58,8 @@ class Operand:
     is_summed: bool = False
     takes_whole_rows: bool = False
     takes_one_column: bool = False
+    may_be_number: bool = False
+    is_integer: bool = False
 
 
 class TilePrimitive(Named):
@@ -76,9 +80,11 @@ class TilePrimitive(Named):
         commutes: whether the order of its inputs is of no effect.
         cost: what its tasks take time for.
         measured_as: the operation whose measured tasks stand for its own.
+        only_moves: whether its results are elements of its first input, in their dtype.
         passes: how often instructions of an NPU pass over float32 elements; 0 where the bytes moved say enough.
         verb: printed instead of the label that its program gave it.
         targets: those whose kernels have a body for it.
+        fault: what does not fit together of an operation, see `fits`.
         body: the reference, of a TaskFrame; it returns the rows made ready, or what was moved.
     """
 
@@ -87,21 +93,27 @@ class TilePrimitive(Named):
                  params: type[Params] = NoParams, payload: Payload = Payload.NOTHING, way: Way = Way.OUT,
                  is_blocking: bool = False, needs_route: bool = False, sums_rows: bool = False, sums_choices: bool = False,
                  rounds: bool = False, commutes: bool = False, cost: Cost = Cost.MOVED,
-                 measured_as: str = "", passes: int = 0, verb: str = "", targets: tuple[str, ...] = TARGETS):
+                 only_moves: bool = False, measured_as: str = "", passes: int = 0, verb: str = "", targets: tuple[str, ...] = TARGETS):
         super().__init__(name, number)
         self.outputs, self.inputs = outputs, inputs
         self.required = len(outputs) + len(inputs) if required is None else required
         self.domains, self.unit, self.params, self.payload, self.way = domains, unit, params, payload, way
         self.is_blocking, self.needs_route, self.sums_rows = is_blocking, needs_route, sums_rows
         self.sums_choices = sums_choices
-        self.rounds, self.commutes, self.cost = rounds, commutes, cost
+        self.rounds, self.commutes, self.cost, self.only_moves = rounds, commutes, cost, only_moves
         self.measured_as, self.passes, self.verb, self.targets = measured_as or name, passes, verb, targets
         self.body: Callable[[Any], Any] | None = None
+        self.fault: Callable[[Any, Any, Any], str] = lambda op, buffers, plan: ""
 
     def reference(self, body: Callable[[Any], Any]) -> Callable[[Any], Any]:
         """Registers the body in NumPy."""
         self.body = body
         return body
+
+    def fits(self, fault: Callable[[Any, Any, Any], str]) -> Callable[[Any, Any, Any], str]:
+        """Registers what may be wrong with an operation's sizes: of (TileOp, buffers, RoutePlan), a text or ""."""
+        self.fault = fault
+        return fault
 
     def operand(self, i: int) -> Operand:
         """How operand i may be touched; of one more than there are, anyhow."""
@@ -127,6 +139,11 @@ class TilePrimitive(Named):
     def sends_rows(self) -> bool:
         """Whether it puts rows of tokens to the ranks of their experts."""
         return self.is_put and not self.is_back
+
+    @property
+    def puts_back(self) -> bool:
+        """Whether it puts rows back to the ranks of their tokens."""
+        return self.is_put and self.is_back
 
     @property
     def moves_copies(self) -> bool:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import numpy as np
@@ -12,34 +13,32 @@ from hpmoe.tile_ops import col_modes, row_modes
 from hpmoe.tile_ops.domains import Once, Slots, Tiles
 from hpmoe.tile_ops.tile_primitive import Operand, TilePrimitive
 
-PARTS = (col_modes.OWN, col_modes.ALL)
-OWN_PARTS = Operand(cols=PARTS, by_column=True)
 WHOLE_ROWS = Operand(cols=(col_modes.ALL,), takes_whole_rows=True)
 
-REDUCE = TilePrimitive("REDUCE", 3, outputs=(OWN_PARTS,), inputs=(Operand((row_modes.ENTRIES,), PARTS, by_column=True), WHOLE_ROWS),
-                       required=2, domains=(Tiles,), needs_route=True, sums_choices=True, rounds=True, verb="reduce")
+REDUCE = TilePrimitive("REDUCE", 3, outputs=(Operand(by_column=True),), required=2, domains=(Tiles,), needs_route=True, sums_choices=True,
+                       inputs=(Operand((row_modes.ENTRIES,), by_column=True), WHOLE_ROWS), rounds=True, verb="reduce")
 GATHER = TilePrimitive("GATHER", 15, outputs=(Operand(cols=(col_modes.ALL,)),),
                        inputs=(Operand((row_modes.ALL,), (col_modes.ALL,)),
-                               Operand(cols=(col_modes.ALL, col_modes.ONE), takes_one_column=True)), domains=(Once, Tiles))
-KEEP = TilePrimitive("KEEP", 16, outputs=(WHOLE_ROWS,), inputs=(Operand((row_modes.ENTRIES,), (col_modes.ALL,), takes_whole_rows=True),),
-                     domains=(Tiles,), needs_route=True)
-DROP_COUNTS = TilePrimitive("DROP_COUNTS", 17, outputs=(WHOLE_ROWS,), domains=(Once,), needs_route=True)
+                               Operand(cols=(col_modes.ALL, col_modes.ONE), takes_one_column=True, is_integer=True)), domains=(Once, Tiles))
+KEEP = TilePrimitive("KEEP", 16, outputs=(WHOLE_ROWS,), domains=(Tiles,), needs_route=True, only_moves=True,
+                     inputs=(Operand((row_modes.ENTRIES,), (col_modes.ALL,), takes_whole_rows=True),))
+DROP_COUNTS = TilePrimitive("DROP_COUNTS", 17, outputs=(dataclasses.replace(WHOLE_ROWS, is_integer=True),), domains=(Once,), needs_route=True)
 FAN_OUT = TilePrimitive("FAN_OUT", 21, outputs=(Operand((row_modes.FAN,)),), inputs=(Operand(),), domains=(Slots,),
-                        needs_route=True, measured_as="MAP copy")
-FAN_IN = TilePrimitive("FAN_IN", 22, outputs=(Operand(),), inputs=(Operand((row_modes.FAN,)), Operand((row_modes.FAN,), (col_modes.ALL,))),
-                       required=2, domains=(Slots,), needs_route=True, rounds=True, measured_as="REDUCE")
+                        needs_route=True, only_moves=True, measured_as="MAP copy")
+FAN_IN = TilePrimitive("FAN_IN", 22, outputs=(Operand(),), required=2,
+                       inputs=(Operand((row_modes.FAN,)), Operand((row_modes.FAN,), (col_modes.ALL,))), domains=(Slots,), needs_route=True, rounds=True, measured_as="REDUCE")
 
 
 @REDUCE.reference
 def _(frame: Any) -> int:
     tile, top_k = frame.rows, frame.routing.top_k
-    entries = widen(frame.array(1)[tile.start * top_k:tile.stop * top_k, frame.cols])
+    entries = widen(frame.array(1)[tile.start * top_k:tile.stop * top_k, frame.own(1)])
     parts, kept = entries.reshape(-1, top_k, entries.shape[1]), frame.kept()
     total = np.zeros_like(parts[:, 0])
     for k in range(top_k):
-        weight = widen(frame.array(2)[tile, k:k + 1]) if len(frame.op.operands) > 2 else 1.0
+        weight = widen(frame.whole(2)[tile, k:k + 1]) if len(frame.op.operands) > 2 else 1.0
         total += np.where(kept[:, k:k + 1], parts[:, k] * weight, 0)
-    frame.array(0)[tile, frame.cols] = total
+    frame.array(0)[tile, frame.own(0)] = total
     return tile.stop - tile.start
 
 
@@ -88,3 +87,46 @@ def fanned(frame: Any) -> tuple[np.ndarray, np.ndarray]:
     unit, sources = frame.rows, frame.routing.sources[frame.rank]
     mine = np.flatnonzero((unit.start <= sources) & (sources < unit.stop))
     return mine, sources[mine]
+
+
+@REDUCE.fits
+def _(op: Any, buffers: Any, plan: Any) -> str:
+    if len(op.operands) > 2 and op.width(2, buffers) != plan.top_k:
+        return f"has {op.width(2, buffers)} weights for each of a token's {plan.top_k} choices"
+    return _tokens_fault(op, plan)
+
+
+@KEEP.fits
+def _(op: Any, buffers: Any, plan: Any) -> str:
+    out, entries = (buffers[a.buffer] for a in op.operands)
+    if (op.width(0, buffers), out.cols, entries.cols) != (plan.top_k, plan.top_k, 1):
+        return f"keeps {entries.cols} columns of entries in {op.width(0, buffers)}, of {plan.top_k} choices"
+    return _tokens_fault(op, plan)
+
+
+def _tokens_fault(op: Any, plan: Any) -> str:
+    """Its rows are tokens, as only these have choices."""
+    if op.domain.num_rows != plan.num_tokens or not op.domain.clipped:
+        kept = "" if op.domain.clipped else ", padding included"
+        return f"has {op.domain.num_rows} rows{kept}, and its route {plan.num_tokens} tokens"
+    return ""
+
+
+@DROP_COUNTS.fits
+def _(op: Any, buffers: Any, plan: Any) -> str:
+    counted = op.width(0, buffers)
+    return f"counts {counted} experts of {plan.num_experts}" if counted != plan.num_experts else ""
+
+
+@FAN_IN.fits
+def _(op: Any, buffers: Any, plan: Any) -> str:
+    return "" if len(op.operands) < 3 or op.width(2, buffers) == 1 else f"has {op.width(2, buffers)} weights for a row"
+
+
+@GATHER.fits
+def _(op: Any, buffers: Any, plan: Any) -> str:
+    out, source = op.width(0, buffers), op.width(1, buffers)
+    if out != source:
+        return f"gathers rows of {source} columns in {out}"
+    is_one = op.operands[2].cols is col_modes.ONE or op.width(2, buffers) == 1
+    return "" if is_one else "gathers by rows of several columns"

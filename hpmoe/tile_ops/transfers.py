@@ -14,25 +14,25 @@ from hpmoe.tile_ops.tile_primitive import ANY_ROWS, Cost, Operand, Payload, Tile
 PARTS = (col_modes.OWN, col_modes.ALL)
 TOKEN_SIDE = (row_modes.ENTRIES, row_modes.TOKENS)
 
-PUT = TilePrimitive("PUT", 1, outputs=(Operand((row_modes.PEER,), PARTS),), inputs=(Operand(TOKEN_SIDE, PARTS),), domains=(Slots,),
-                    payload=Payload.ROWS, needs_route=True, verb="put")
+PUT = TilePrimitive("PUT", 1, outputs=(Operand((row_modes.PEER,), PARTS),), inputs=(Operand(TOKEN_SIDE, PARTS),),
+                    domains=(Slots,), payload=Payload.ROWS, needs_route=True, only_moves=True, verb="put")
 PUT_BACK = TilePrimitive("PUT_BACK", 2, outputs=(Operand((row_modes.ENTRIES,), PARTS),), inputs=(Operand(cols=PARTS),),
-                         domains=(Slots,), payload=Payload.ROWS, way=Way.BACK, needs_route=True, verb="put")
+                         domains=(Slots,), payload=Payload.ROWS, way=Way.BACK, needs_route=True, only_moves=True, verb="put")
 ALL_TO_ALL = TilePrimitive("ALL_TO_ALL", 12, outputs=(Operand((row_modes.PEER,), (col_modes.ALL,)),),
-                           inputs=(Operand(TOKEN_SIDE, (col_modes.ALL,)),), domains=(Once,), payload=Payload.ROWS, is_blocking=True,
-                           needs_route=True, measured_as="PUT", verb="all_to_all", targets=("cpu",))
+                           inputs=(Operand(TOKEN_SIDE, (col_modes.ALL,)),), domains=(Once,), payload=Payload.ROWS,
+                           is_blocking=True, needs_route=True, only_moves=True, measured_as="PUT", verb="all_to_all", targets=("cpu",))
 ALL_TO_ALL_BACK = TilePrimitive("ALL_TO_ALL_BACK", 13, outputs=(Operand((row_modes.ENTRIES,), (col_modes.ALL,)),),
                                 inputs=(Operand(ANY_ROWS, (col_modes.ALL,)),), domains=(Once,), payload=Payload.ROWS,
-                                way=Way.BACK, is_blocking=True, needs_route=True, measured_as="PUT_BACK", verb="all_to_all",
+                                way=Way.BACK, is_blocking=True, needs_route=True, only_moves=True, measured_as="PUT_BACK", verb="all_to_all",
                                 targets=("cpu",))
 NOTIFY = TilePrimitive("NOTIFY", 14, domains=(Notices,), params=Notice, payload=Payload.NOTICE, needs_route=True,
                        verb="notify")
 REPLICATE = TilePrimitive("REPLICATE", 19, outputs=(Operand((row_modes.REPLICA,), (col_modes.ALL,)),),
                           inputs=(Operand((row_modes.ALL,), (col_modes.ALL,)),), domains=(Once, Copies), params=MatrixBlock,
-                          payload=Payload.MATRICES, needs_route=True, measured_as="PUT")
+                          payload=Payload.MATRICES, needs_route=True, only_moves=True, measured_as="PUT")
 RETURN_GRADS = TilePrimitive("RETURN_GRADS", 20, outputs=(Operand((row_modes.RETURNED,), (col_modes.ALL,)),),
-                             inputs=(Operand((row_modes.REPLICA,), (col_modes.ALL,)),), domains=(Once, Copies), params=MatrixBlock,
-                             payload=Payload.MATRICES, way=Way.BACK, needs_route=True, measured_as="PUT")
+                             inputs=(Operand((row_modes.REPLICA,), (col_modes.ALL,)),), domains=(Once, Copies),
+                             params=MatrixBlock, payload=Payload.MATRICES, way=Way.BACK, needs_route=True, only_moves=True, measured_as="PUT")
 LAUNCH = TilePrimitive("LAUNCH", 18, domains=(Once,), params=Launched, cost=Cost.LAUNCH, verb="launch", targets=())
 
 
@@ -94,3 +94,12 @@ def _(frame: Any) -> list:
 @LAUNCH.reference
 def _(frame: Any) -> int:
     return 1
+
+
+@REPLICATE.fits
+@RETURN_GRADS.fits
+def _(op: Any, buffers: Any, plan: Any) -> str:
+    for buffer in (buffers[a.buffer] for a in op.operands):
+        if buffer.rows_per_expert != op.params.height:
+            return f"moves matrices of {op.params.height} rows, and those of {buffer.name} have {buffer.rows_per_expert}"
+    return ""

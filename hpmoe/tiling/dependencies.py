@@ -137,17 +137,15 @@ class _Derivation:
         return "tile" if op.fans_out else op.signal
 
     def _returns(self, storage: int) -> bool:
-        writer = self.ops[self.writers[storage][0]].primitive
-        return writer.is_put and writer.returns_rows
+        return self.ops[self.writers[storage][0]].primitive.puts_back
 
     def _put_of(self, notice: tf.TileOp) -> int:
         """The put that a notice is of."""
-        writers = [w for w in self.writers.get(self.buffers[notice.params.buffer].storage, ()) if self.ops[w].primitive.is_put
-                   and self.ops[w].operands[0].buffer == notice.params.buffer]
-        if len(writers) != 1:
-            raise ValueError(f"a notice is of the put into {self.buffers[notice.params.buffer].name}, of which there are "
-                             f"{len(writers)}")
-        return writers[0]
+        target = notice.params.buffer
+        puts = [i for i, op in enumerate(self.ops) if op.primitive.is_put and op.operands[0].buffer == target]
+        if len(puts) != 1:
+            raise ValueError(f"{notice.label} tells of the put into buffer {target}, of which there are {len(puts)}")
+        return puts[0]
 
     def _wait_for_puts(self, index: int, op: tf.TileOp) -> None:
         """A notify task of peer j (and expert e) waits until its rank's puts to that peer (and expert) are done."""

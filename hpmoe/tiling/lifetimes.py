@@ -127,7 +127,8 @@ class Lifetimes:
     def _unit(self, i: int, storage: int, write: bool) -> tuple | None:
         """The row units of a storage that the tasks of an operation touch one each, or None."""
         width = self.buffers[storage].cols
-        if any(a.rows is not row_modes.OWN or self.buffers[a.buffer].cols != width for a in self._accesses(i, storage, write)):
+        accesses = self._accesses(i, storage, write)
+        if any(a.rows is not row_modes.OWN or self.buffers[a.buffer].cols != width for a in accesses):
             return None
         return self.ops[i].domain.row_unit()
 
@@ -143,8 +144,10 @@ class Lifetimes:
         accesses = self._accesses(i, storage, write)
         if any(self.buffers[a.buffer].cols != width or a.cols is col_modes.BLOCK for a in accesses):
             return Touched([(0, width)], [], 0, 0)
-        moving = [a.offset for a in accesses if a.cols is col_modes.OWN and op.cols]
-        fixed = [(0, 1) if a.cols is col_modes.ONE else (0, width) for a in accesses if a.cols is not col_modes.OWN or not op.cols]
+        in_tiles = [a.cols is col_modes.OWN and op.cols for a in accesses]
+        moving = [a.offset for a, moves in zip(accesses, in_tiles, strict=True) if moves]
+        fixed = [(0, 1) if a.cols is col_modes.ONE else (0, width)
+                 for a, moves in zip(accesses, in_tiles, strict=True) if not moves]
         return Touched(joined(fixed), moving, op.cols, op.tile_cols)
 
     def _rows_before(self, i: int) -> dict[int, int]:

@@ -177,5 +177,5 @@ class RegionEvents:
 
 def _is_by_entry(region: Region, writer: tf.TileOp) -> bool:
     """Whether each row that a task writes has a unit that the routing decides: of tokens they go back to, or fan out to."""
-    goes_back = region.unit == "tile" and writer.primitive.is_put and writer.primitive.returns_rows
+    goes_back = region.unit == "tile" and writer.primitive.puts_back
     return goes_back or (region.unit == "slot" and writer.fans_out)

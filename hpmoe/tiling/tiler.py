@@ -19,7 +19,7 @@ from hpmoe.tile_ops.col_modes import ColMode
 from hpmoe.tile_ops.domains import AllRows, Domain, Experts, Once, Slots, Tiles
 from hpmoe.tile_ops.elementwise import MAP
 from hpmoe.tile_ops.functions import COPY, Function
-from hpmoe.tile_ops.params import Elementwise, NoParams, Params
+from hpmoe.tile_ops.params import NO_PARAMS, Elementwise, Params
 from hpmoe.tile_ops.row_modes import RowMode
 from hpmoe.tile_ops.tile_primitive import TilePrimitive
 from hpmoe.token_rows import num_rows, token_vars
@@ -197,7 +197,8 @@ class Tiler:
         b = self.buffers[buffer]
         if b.route >= 0:
             return Slots(self.routes[b.route].num_slots, b.route)
-        return Tiles(-(-b.num_rows // self.tile_rows), num_rows=b.num_rows, clipped=clipped and b.num_rows == self.num_tokens)
+        clipped = clipped and b.num_rows == self.num_tokens
+        return Tiles(-(-b.num_rows // self.tile_rows), num_rows=b.num_rows, clipped=clipped)
 
     def rows_of(self, var: Var) -> Domain:
         """The row slots or row tiles of a variable."""
@@ -250,7 +251,7 @@ class Tiler:
     # Operations.
 
     def emit(self, primitive: TilePrimitive, domain: Domain, *operands: tf.Access, cols: int | None = None,
-             params: Params = NoParams(), label: str = "") -> None:
+             params: Params = NO_PARAMS, label: str = "") -> None:
         """Adds a tile operation of the current equation.
 
         Args:
@@ -260,8 +261,8 @@ class Tiler:
         """
         cols = self.buffers[operands[0].buffer].cols if cols is None else cols
         label = label or self.program.equations[self.index].primitive.name
-        self.ops.append(tf.TileOp(primitive, label, self.index, primitive.unit, domain, operands, len(primitive.outputs), cols,
-                                  self.tile_cols if cols else 0, params))
+        self.ops.append(tf.TileOp(primitive, label, self.index, primitive.unit, domain, operands, len(primitive.outputs),
+                                  cols, self.tile_cols if cols else 0, params))
 
     def map(self, function: Function, out: Var, *reads: tf.Access) -> None:
         """An elementwise operation; a vector is stored as the operands are."""

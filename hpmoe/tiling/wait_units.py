@@ -7,6 +7,7 @@ from collections.abc import Sequence
 
 from hpmoe import taskflow as tf
 from hpmoe.tile_ops import col_modes, row_modes
+from hpmoe.tile_ops.row_modes import Ready
 
 
 def read_unit(reader: tf.TileOp, accesses: Sequence[tf.Access], writers: Sequence[tf.TileOp]) -> str:
