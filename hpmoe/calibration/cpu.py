@@ -18,6 +18,9 @@ from hpmoe.calibration.runs import QUIET, Runs, Yardstick
 from hpmoe.host import num_cores
 from hpmoe.kernels.native import few_rows, few_terms
 from hpmoe.machine import Body
+from hpmoe.tile_ops.matmuls import GMM
+from hpmoe.tile_ops.tile_primitive import TilePrimitive
+from hpmoe.tile_ops.transfers import PUT
 
 MOST_ROUNDS, LEAST_ROUNDS = 40, 5
 AGAIN = 0.5  # of the time for all, at most, for what other programs disturbed
@@ -98,23 +101,27 @@ def _table(timed: list[Subject], yardstick: Yardstick, machine: hpmoe.Machine) -
 
 def _few(kind: str, dtype: str) -> int:
     """Up to how many rows tasks of a kind take a way of their own."""
-    if kind == "WGRAD":
+    if _operation(kind).makes_blocks:
         return few_terms(dtype)
-    return few_rows(dtype, kind == "GMM T") if is_matmul(kind) else 0
+    return few_rows(dtype, kind != GMM.name) if is_matmul(kind) else 0
 
 
 def is_matmul(kind: str) -> bool:
-    return kind.startswith(("GMM", "WGRAD"))
+    return _operation(kind).is_matmul
+
+
+def _operation(kind: str) -> TilePrimitive:
+    return TilePrimitive.named(kind.partition(" ")[0])
 
 
 def _fields(table: list[tuple[dict[str, Any], Body]], overheads: Overheads) -> dict[str, Any]:
     rate = {(b.kind, b.dtype): b.share for _, b in table if not b.most_rows}
-    matmul = max(share for (kind, _), share in rate.items() if kind == "GMM")
+    matmul = max(share for (kind, _), share in rate.items() if kind == GMM.name)
     vector = rate["MAP add", "float32"]
     bodies = [dataclasses.replace(b, share=b.share / (matmul if is_matmul(b.kind) else vector)) for _, b in table]
     us = {f"{name}_us": float(np.quantile(times, QUIET)) for name, times in overheads.times.items() if times}
-    return {"matmul_flops_per_us": matmul, "matmul_float32_ratio": rate["GMM", "float32"] / matmul,
-            "vector_bytes_per_us": vector, "copy_bytes_per_us": rate["PUT", "float32"],
+    return {"matmul_flops_per_us": matmul, "matmul_float32_ratio": rate[GMM.name, "float32"] / matmul,
+            "vector_bytes_per_us": vector, "copy_bytes_per_us": rate[PUT.name, "float32"],
             "signal_us": 0.05, "wait_us": 0.05, "poll_us": 0.5, **us, "bodies": tuple(bodies)}
 
 

@@ -22,7 +22,7 @@ def likely_puts(flow: tf.Taskflow, op: tf.TileOp, machine: Machine) -> tuple[int
     groups first, of which most have nothing to send, and then fewer parts.
 
     Args:
-        op: the exchange, "ALL_TO_ALL" or "ALL_TO_ALL_BACK".
+        op: the exchange, which blocks.
     """
     plan, sent = flow.routes[op.domain.route], flow.buffers[op.operands[0].buffer]
     rows = min(flow.tile_rows, plan.likely_rows / (plan.num_local_experts * flow.ep_size))

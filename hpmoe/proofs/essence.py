@@ -101,7 +101,8 @@ def _access(op: tf.TileOp, i: int, access: tf.Access, buffers: Sequence[tf.Buffe
 def is_alike_in_padding(op: tf.TileOp, buffers: Sequence[tf.Buffer]) -> bool:
     """Whether an operation that signals nothing may write the rows past a rank's tokens, too: what it reads of them is
     given, and those of its own temporary are nobody else's."""
-    if not op.primitive.operand(1).may_be_number or not op.domain.is_tiles or any(a.buffer >= len(buffers) for a in op.operands):
+    is_map = op.primitive.operand(1).may_be_number
+    if not is_map or not op.domain.is_tiles or any(a.buffer >= len(buffers) for a in op.operands):
         return False
     is_given = all(a.buffer < 0 or a.rows is row_modes.ONE or buffers[a.buffer].role == "input" for a in op.inputs)
     return is_given and all(a.rows is row_modes.OWN and a.buffer >= 0 and buffers[a.buffer].role == "temporary"
@@ -134,7 +135,8 @@ def _rows_named(access: tf.Access, buffer: tf.Buffer, plan: tf.RoutePlan | None)
         return 0
     if access.rows is row_modes.SLOT_EXPERT:
         return plan.num_local_experts * (buffer.rows_per_expert or 1)
-    return {row_modes.ENTRIES: plan.num_tokens * plan.top_k, row_modes.TOKENS: plan.num_tokens}.get(access.rows, plan.max_rows)
+    of_tokens = {row_modes.ENTRIES: plan.num_tokens * plan.top_k, row_modes.TOKENS: plan.num_tokens}
+    return of_tokens.get(access.rows, plan.max_rows)
 
 
 def buffer_essence(b: int, flow: tf.Taskflow | tf.Made) -> tf.Buffer:
@@ -145,8 +147,10 @@ def buffer_essence(b: int, flow: tf.Taskflow | tf.Made) -> tf.Buffer:
     if b not in (*flow.inputs, *flow.outputs):
         changes["shape"] = ()  # as nobody sees it
     accesses = [(op, i, a) for op in ops for i, a in enumerate(op.operands) if a.buffer == b]
-    is_asked = any(a.rows.of_experts or op.primitive.moves_copies or op.primitive.operand(i).is_weight for op, i, a in accesses)
-    is_summed = any(op.primitive.makes_blocks and i == 0 for op, i, _ in accesses)  # into matrices of one row where it says 0, too
+    is_asked = any(a.rows.of_experts or op.primitive.moves_copies or op.primitive.operand(i).is_weight
+                   for op, i, a in accesses)
+    # Into matrices of one row where it says 0, too.
+    is_summed = any(op.primitive.makes_blocks and i == 0 for op, i, _ in accesses)
     if buffer.rows_per_expert >= 0 and not is_asked and (not is_summed or buffer.rows_per_expert == 1):
         changes["rows_per_expert"] = 0
     if buffer.route < 0:

@@ -155,18 +155,21 @@ class _Regions:
         """Every rank is for one task of a unit; for a task of its own where somebody counts what went to it."""
         most = self.routes[op.domain.route].ep_size
         least = 1 if op.primitive.is_put and op.signal == "tile" else most
-        self._require(least <= op.num_peers <= most, f"{op.label} has tasks for {op.num_peers} peers, not {least}..{most}", i)
+        self._require(least <= op.num_peers <= most,
+                      f"{op.label} has tasks for {op.num_peers} peers, not {least}..{most}", i)
 
     def _check_notified(self, i: int, op: tf.TileOp) -> None:
         """Puts that do not signal tile by tile have one operation that tells of them, and that one tells of nothing else."""
         if op.primitive.is_notice:
             told, target = (op.params.way, op.signal, op.domain.route), op.params.buffer
-            puts = [(p.way, p.signal, p.domain.route) for p in self.ops if p.primitive.is_put and p.operands[0].buffer == target]
+            puts = [(p.way, p.signal, p.domain.route) for p in self.ops
+                    if p.primitive.is_put and p.operands[0].buffer == target]
             self._require(puts == [told] and op.signal == ("expert" if op.domain.by_expert else "peer"),
-                          f"{op.label} tells of what is put into buffer {target}; no put of its route and signal does that", i)
+                          f"{op.label} tells of puts into buffer {target}, and no put of its route and signal is that", i)
             return
         count = sum(p.primitive.is_notice and p.params.buffer == op.operands[0].buffer for p in self.ops)
-        self._require(count == (op.signal != "tile"), f"{op.label} signals by {op.signal}, and {count} operations tell of it", i)
+        self._require(count == (op.signal != "tile"),
+                      f"{op.label} signals by {op.signal}, and {count} operations tell of it", i)
 
     def _check_transfer(self, i: int, op: tf.TileOp) -> None:
         """Rows arrive as they are sent."""

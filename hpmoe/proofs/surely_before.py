@@ -140,7 +140,7 @@ class Proof(Order):
 
     @functools.cached_property
     def _signals_for(self) -> dict[Any, list[Signal]]:
-        """All signals by their task and by their way, operation and row; by their way those that may speak for many units."""
+        """All signals by their task and by their way, operation and row; by their way those that may be of many units."""
         out: dict[Any, list[Signal]] = collections.defaultdict(list)
         for signal in map(Signal._make, self.flow.signals.tolist()):
             op = self.op_of(signal.task)

@@ -8,7 +8,7 @@ from hpmoe import taskflow as tf
 
 
 def units_fault(op: tf.TileOp, buffers: Sequence[tf.Buffer], plan: tf.RoutePlan | None, tile_rows: int) -> str:
-    """Why the units of an operation, whose route is `plan`, are not each there once, or ""; its label begins the sentence."""
+    """Why the units of an operation of a route `plan` are not each there once, or ""; its label begins the sentence."""
     if op.domain.in_blocks:
         return _blocks_fault(op, buffers, plan)
     if op.primitive.moves_copies and op.params.block < op.params.height:

@@ -99,9 +99,10 @@ def _check_tokens(flow: tf.Taskflow) -> None:
     """Tasks leave out padding only where rows are tokens: their events count as many rows as a rank has tokens."""
     num_tokens = max([plan.num_tokens for plan in flow.routes] or [op.domain.clipped_rows for op in flow.ops], default=0)
     for i, op in enumerate(flow.ops):
-        if op.domain.clipped_rows not in (0, num_tokens):
-            fail(flow, f"{op.label} leaves out padding, but its rows are {op.domain.clipped_rows} and a rank has {num_tokens} "
-                 "tokens", int(np.flatnonzero(flow.tasks["op"] == i)[0]))
+        clipped = op.domain.clipped_rows
+        if clipped not in (0, num_tokens):
+            fail(flow, f"{op.label} leaves out padding, but its rows are {clipped} and a rank has {num_tokens} tokens",
+                 int(np.flatnonzero(flow.tasks["op"] == i)[0]))
 
 
 def _check_peer_order(flow: tf.Taskflow) -> None:

@@ -16,13 +16,16 @@ REPLICAS = Operand((row_modes.REPLICA,), (col_modes.OWN, col_modes.ALL))
 SUMMED = (row_modes.EXPERT, row_modes.ALL)
 ADDED = Operand((row_modes.OWN, row_modes.RETURNED))  # gradients that copies return, and the main gradient
 
-GMM = TilePrimitive("GMM", 4, outputs=(Operand(by_column=True),), inputs=(Operand(cols=(col_modes.ALL,)), WEIGHT, REPLICAS),
-                    required=3, unit="aic", params=Matmul, rounds=True, cost=Cost.MATMUL)
-WGRAD = TilePrimitive("WGRAD", 5, outputs=(Operand(ANY_ROWS),),
-                      inputs=(Operand(SUMMED, (col_modes.BLOCK,), is_summed=True),
-                              Operand(SUMMED, by_column=True, is_summed=True), ADDED, ADDED),
-                      required=3, domains=(Experts, AllRows), unit="aic", params=WeightBlock, sums_rows=True,
-                      cost=Cost.MATMUL)
+GMM = TilePrimitive(
+    "GMM", 4, unit="aic", cost=Cost.MATMUL, params=Matmul, rounds=True, required=3,
+    outputs=(Operand(by_column=True),),
+    inputs=(Operand(cols=(col_modes.ALL,)), WEIGHT, REPLICAS))
+WGRAD = TilePrimitive(
+    "WGRAD", 5, unit="aic", cost=Cost.MATMUL, params=WeightBlock, sums_rows=True, domains=(Experts, AllRows), required=3,
+    outputs=(Operand(ANY_ROWS),),
+    inputs=(Operand(SUMMED, (col_modes.BLOCK,), is_summed=True), Operand(SUMMED, by_column=True, is_summed=True),
+            ADDED, ADDED))
+
 
 
 @GMM.reference

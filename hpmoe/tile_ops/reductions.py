@@ -16,11 +16,19 @@ ONE_COLUMN = Operand(cols=(col_modes.ALL, col_modes.ONE), takes_one_column=True)
 WHOLE_ROWS = Operand(cols=(col_modes.ALL,))
 SUMMED = (row_modes.EXPERT, row_modes.ALL)
 
-ROW_REDUCE = TilePrimitive("ROW_REDUCE", 9, outputs=(ONE_COLUMN,), inputs=(WHOLE_ROWS,), params=ByColumns, rounds=True,
-                           passes=4)
-ROW_DOT = TilePrimitive("ROW_DOT", 10, outputs=(ONE_COLUMN,), inputs=(WHOLE_ROWS,) * 2, rounds=True, commutes=True)
-COL_SUM = TilePrimitive("COL_SUM", 11, outputs=(Operand(ANY_ROWS),),
-                        inputs=(Operand(SUMMED, by_column=True, is_summed=True),), domains=(Experts, AllRows), sums_rows=True, rounds=True)
+ROW_REDUCE = TilePrimitive(
+    "ROW_REDUCE", 9, params=ByColumns, rounds=True, passes=4,
+    outputs=(ONE_COLUMN,),
+    inputs=(WHOLE_ROWS,))
+ROW_DOT = TilePrimitive(
+    "ROW_DOT", 10, rounds=True, commutes=True,
+    outputs=(ONE_COLUMN,),
+    inputs=(WHOLE_ROWS,) * 2)
+COL_SUM = TilePrimitive(
+    "COL_SUM", 11, sums_rows=True, rounds=True, domains=(Experts, AllRows),
+    outputs=(Operand(ANY_ROWS),),
+    inputs=(Operand(SUMMED, by_column=True, is_summed=True),))
+
 
 
 @ROW_REDUCE.reference

@@ -28,8 +28,8 @@ class RowMode(Named):
         index: how a row is called that finds its event by itself, in texts.
     """
 
-    def __init__(self, name: str, number: int, *, needs_route: bool = True, of_experts: bool = False, of_slots_expert: bool = False,
-                 each_alone: bool = False, ready: Ready = Ready.UNIT, index: str = "token"):
+    def __init__(self, name: str, number: int, *, needs_route: bool = True, of_experts: bool = False,
+                 of_slots_expert: bool = False, each_alone: bool = False, ready: Ready = Ready.UNIT, index: str = "token"):
         super().__init__(name, number)
         self.needs_route, self.of_experts, self.of_slots_expert = needs_route, of_experts, of_slots_expert
         self.each_alone = each_alone

@@ -92,8 +92,8 @@ class TilePrimitive(Named):
                  required: int | None = None, domains: tuple[type[Domain], ...] = ROW_DOMAINS, unit: str = "aiv",
                  params: type[Params] = NoParams, payload: Payload = Payload.NOTHING, way: Way = Way.OUT,
                  is_blocking: bool = False, needs_route: bool = False, sums_rows: bool = False, sums_choices: bool = False,
-                 rounds: bool = False, commutes: bool = False, cost: Cost = Cost.MOVED,
-                 only_moves: bool = False, measured_as: str = "", passes: int = 0, verb: str = "", targets: tuple[str, ...] = TARGETS):
+                 rounds: bool = False, commutes: bool = False, only_moves: bool = False, cost: Cost = Cost.MOVED,
+                 measured_as: str = "", passes: int = 0, verb: str = "", targets: tuple[str, ...] = TARGETS):
         super().__init__(name, number)
         self.outputs, self.inputs = outputs, inputs
         self.required = len(outputs) + len(inputs) if required is None else required

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import dataclasses
 from typing import Any
 
 import numpy as np
@@ -13,20 +12,34 @@ from hpmoe.tile_ops import col_modes, row_modes
 from hpmoe.tile_ops.domains import Once, Slots, Tiles
 from hpmoe.tile_ops.tile_primitive import Operand, TilePrimitive
 
-WHOLE_ROWS = Operand(cols=(col_modes.ALL,), takes_whole_rows=True)
+WHOLE = (col_modes.ALL,)
+WHOLE_ROWS = Operand(cols=WHOLE, takes_whole_rows=True)
 
-REDUCE = TilePrimitive("REDUCE", 3, outputs=(Operand(by_column=True),), required=2, domains=(Tiles,), needs_route=True, sums_choices=True,
-                       inputs=(Operand((row_modes.ENTRIES,), by_column=True), WHOLE_ROWS), rounds=True, verb="reduce")
-GATHER = TilePrimitive("GATHER", 15, outputs=(Operand(cols=(col_modes.ALL,)),),
-                       inputs=(Operand((row_modes.ALL,), (col_modes.ALL,)),
-                               Operand(cols=(col_modes.ALL, col_modes.ONE), takes_one_column=True, is_integer=True)), domains=(Once, Tiles))
-KEEP = TilePrimitive("KEEP", 16, outputs=(WHOLE_ROWS,), domains=(Tiles,), needs_route=True, only_moves=True,
-                     inputs=(Operand((row_modes.ENTRIES,), (col_modes.ALL,), takes_whole_rows=True),))
-DROP_COUNTS = TilePrimitive("DROP_COUNTS", 17, outputs=(dataclasses.replace(WHOLE_ROWS, is_integer=True),), domains=(Once,), needs_route=True)
-FAN_OUT = TilePrimitive("FAN_OUT", 21, outputs=(Operand((row_modes.FAN,)),), inputs=(Operand(),), domains=(Slots,),
-                        needs_route=True, only_moves=True, measured_as="MAP copy")
-FAN_IN = TilePrimitive("FAN_IN", 22, outputs=(Operand(),), required=2,
-                       inputs=(Operand((row_modes.FAN,)), Operand((row_modes.FAN,), (col_modes.ALL,))), domains=(Slots,), needs_route=True, rounds=True, measured_as="REDUCE")
+REDUCE = TilePrimitive(
+    "REDUCE", 3, verb="reduce", needs_route=True, sums_choices=True, rounds=True, domains=(Tiles,), required=2,
+    outputs=(Operand(by_column=True),),
+    inputs=(Operand((row_modes.ENTRIES,), by_column=True), WHOLE_ROWS))
+GATHER = TilePrimitive(
+    "GATHER", 15, domains=(Once, Tiles),
+    outputs=(Operand(cols=WHOLE),),
+    inputs=(Operand((row_modes.ALL,), WHOLE),
+            Operand(cols=(col_modes.ALL, col_modes.ONE), takes_one_column=True, is_integer=True)))
+KEEP = TilePrimitive(
+    "KEEP", 16, needs_route=True, only_moves=True, domains=(Tiles,),
+    outputs=(WHOLE_ROWS,),
+    inputs=(Operand((row_modes.ENTRIES,), WHOLE, takes_whole_rows=True),))
+DROP_COUNTS = TilePrimitive(
+    "DROP_COUNTS", 17, needs_route=True, domains=(Once,),
+    outputs=(Operand(cols=WHOLE, takes_whole_rows=True, is_integer=True),))
+FAN_OUT = TilePrimitive(
+    "FAN_OUT", 21, needs_route=True, only_moves=True, domains=(Slots,), measured_as="MAP copy",
+    outputs=(Operand((row_modes.FAN,)),),
+    inputs=(Operand(),))
+FAN_IN = TilePrimitive(
+    "FAN_IN", 22, needs_route=True, rounds=True, domains=(Slots,), measured_as="REDUCE", required=2,
+    outputs=(Operand(),),
+    inputs=(Operand((row_modes.FAN,)), Operand((row_modes.FAN,), WHOLE)))
+
 
 
 @REDUCE.reference

@@ -11,29 +11,42 @@ from hpmoe.tile_ops.domains import Copies, Notices, Once, Slots
 from hpmoe.tile_ops.params import Launched, MatrixBlock, Notice, Way
 from hpmoe.tile_ops.tile_primitive import ANY_ROWS, Cost, Operand, Payload, TilePrimitive
 
-PARTS = (col_modes.OWN, col_modes.ALL)
+PARTS, WHOLE = (col_modes.OWN, col_modes.ALL), (col_modes.ALL,)
 TOKEN_SIDE = (row_modes.ENTRIES, row_modes.TOKENS)
 
-PUT = TilePrimitive("PUT", 1, outputs=(Operand((row_modes.PEER,), PARTS),), inputs=(Operand(TOKEN_SIDE, PARTS),),
-                    domains=(Slots,), payload=Payload.ROWS, needs_route=True, only_moves=True, verb="put")
-PUT_BACK = TilePrimitive("PUT_BACK", 2, outputs=(Operand((row_modes.ENTRIES,), PARTS),), inputs=(Operand(cols=PARTS),),
-                         domains=(Slots,), payload=Payload.ROWS, way=Way.BACK, needs_route=True, only_moves=True, verb="put")
-ALL_TO_ALL = TilePrimitive("ALL_TO_ALL", 12, outputs=(Operand((row_modes.PEER,), (col_modes.ALL,)),),
-                           inputs=(Operand(TOKEN_SIDE, (col_modes.ALL,)),), domains=(Once,), payload=Payload.ROWS,
-                           is_blocking=True, needs_route=True, only_moves=True, measured_as="PUT", verb="all_to_all", targets=("cpu",))
-ALL_TO_ALL_BACK = TilePrimitive("ALL_TO_ALL_BACK", 13, outputs=(Operand((row_modes.ENTRIES,), (col_modes.ALL,)),),
-                                inputs=(Operand(ANY_ROWS, (col_modes.ALL,)),), domains=(Once,), payload=Payload.ROWS,
-                                way=Way.BACK, is_blocking=True, needs_route=True, only_moves=True, measured_as="PUT_BACK", verb="all_to_all",
-                                targets=("cpu",))
-NOTIFY = TilePrimitive("NOTIFY", 14, domains=(Notices,), params=Notice, payload=Payload.NOTICE, needs_route=True,
-                       verb="notify")
-REPLICATE = TilePrimitive("REPLICATE", 19, outputs=(Operand((row_modes.REPLICA,), (col_modes.ALL,)),),
-                          inputs=(Operand((row_modes.ALL,), (col_modes.ALL,)),), domains=(Once, Copies), params=MatrixBlock,
-                          payload=Payload.MATRICES, needs_route=True, only_moves=True, measured_as="PUT")
-RETURN_GRADS = TilePrimitive("RETURN_GRADS", 20, outputs=(Operand((row_modes.RETURNED,), (col_modes.ALL,)),),
-                             inputs=(Operand((row_modes.REPLICA,), (col_modes.ALL,)),), domains=(Once, Copies),
-                             params=MatrixBlock, payload=Payload.MATRICES, way=Way.BACK, needs_route=True, only_moves=True, measured_as="PUT")
-LAUNCH = TilePrimitive("LAUNCH", 18, domains=(Once,), params=Launched, cost=Cost.LAUNCH, verb="launch", targets=())
+PUT = TilePrimitive(
+    "PUT", 1, verb="put", payload=Payload.ROWS, needs_route=True, only_moves=True, domains=(Slots,),
+    outputs=(Operand((row_modes.PEER,), PARTS),),
+    inputs=(Operand(TOKEN_SIDE, PARTS),))
+PUT_BACK = TilePrimitive(
+    "PUT_BACK", 2, verb="put", payload=Payload.ROWS, way=Way.BACK, needs_route=True, only_moves=True, domains=(Slots,),
+    outputs=(Operand((row_modes.ENTRIES,), PARTS),),
+    inputs=(Operand(cols=PARTS),))
+ALL_TO_ALL = TilePrimitive(
+    "ALL_TO_ALL", 12, verb="all_to_all", payload=Payload.ROWS, is_blocking=True, needs_route=True, only_moves=True,
+    domains=(Once,), measured_as="PUT", targets=("cpu",),
+    outputs=(Operand((row_modes.PEER,), WHOLE),),
+    inputs=(Operand(TOKEN_SIDE, WHOLE),))
+ALL_TO_ALL_BACK = TilePrimitive(
+    "ALL_TO_ALL_BACK", 13, verb="all_to_all", payload=Payload.ROWS, way=Way.BACK, is_blocking=True, needs_route=True,
+    only_moves=True, domains=(Once,), measured_as="PUT_BACK", targets=("cpu",),
+    outputs=(Operand((row_modes.ENTRIES,), WHOLE),),
+    inputs=(Operand(ANY_ROWS, WHOLE),))
+NOTIFY = TilePrimitive(
+    "NOTIFY", 14, verb="notify", payload=Payload.NOTICE, needs_route=True, domains=(Notices,), params=Notice)
+REPLICATE = TilePrimitive(
+    "REPLICATE", 19, payload=Payload.MATRICES, needs_route=True, only_moves=True, domains=(Once, Copies), params=MatrixBlock,
+    measured_as="PUT",
+    outputs=(Operand((row_modes.REPLICA,), WHOLE),),
+    inputs=(Operand((row_modes.ALL,), WHOLE),))
+RETURN_GRADS = TilePrimitive(
+    "RETURN_GRADS", 20, payload=Payload.MATRICES, way=Way.BACK, needs_route=True, only_moves=True, domains=(Once, Copies),
+    params=MatrixBlock, measured_as="PUT",
+    outputs=(Operand((row_modes.RETURNED,), WHOLE),),
+    inputs=(Operand((row_modes.REPLICA,), WHOLE),))
+LAUNCH = TilePrimitive(
+    "LAUNCH", 18, verb="launch", cost=Cost.LAUNCH, domains=(Once,), params=Launched, targets=("cpu",))
+
 
 
 @PUT.reference
