@@ -12,8 +12,7 @@ from hpmoe.kernels import protocol
 from hpmoe.kernels.image import pack_image
 from hpmoe.kernels.native import Tables, load
 from hpmoe.kernels.protocol import DropPolicy, Dtype
-from hpmoe.taskflow import SIGNAL, WAIT, Access, Buffer, RoutePlan, Taskflow, TileOp, make_tasks
-from hpmoe.tile_ops import col_modes
+from hpmoe.taskflow import SIGNAL, WAIT, Buffer, RoutePlan, Taskflow, TileOp, make_tasks
 
 
 def pack(flow: Taskflow) -> np.ndarray:
@@ -101,15 +100,15 @@ def _route(route: RoutePlan, first_share: int) -> tuple:
             capacity.factor if capacity else 0.0)
 
 
-def _operand(access: Access) -> tuple:
-    return access.buffer, access.rows.number, access.cols.number, access.offset, access.value, (0, 0)
+def _operand(op: TileOp, i: int) -> tuple:
+    access = op.operands[i]
+    cols = op.primitive.operand(i).image_cols(access.cols)
+    return access.buffer, access.rows.number, cols, access.offset, access.value, (0, 0)
 
 
 def _op(op: TileOp) -> tuple:
     domain = op.domain
-    operands = [_operand(a) for a in op.operands]
-    if op.primitive.operand(2).is_weight:  # the body knows which side is cut
-        operands[2:] = ((*w[:2], col_modes.OWN.number, *w[3:]) for w in operands[2:])
+    operands = [_operand(op, i) for i in range(len(op.operands))]
     operands += [(0, 0, 0, 0, 0.0, (0, 0))] * (protocol.MAX_OPERANDS - len(operands))
     return (op.primitive.number, *domain.words(), len(op.operands), domain.first, domain.size, op.num_peers, op.cols,
             op.tile_cols, op.words, operands)

@@ -4,9 +4,23 @@
 (4, 208, 4)
 """
 
+from collections.abc import Iterable
 from enum import IntEnum
 
 import numpy as np
+
+import hpmoe.tile_ops.elementwise  # noqa: F401  the families of operations
+import hpmoe.tile_ops.matmuls  # noqa: F401
+import hpmoe.tile_ops.reductions  # noqa: F401
+import hpmoe.tile_ops.tokens  # noqa: F401
+import hpmoe.tile_ops.transfers  # noqa: F401
+from hpmoe.tile_ops.col_modes import BLOCK, ColMode
+from hpmoe.tile_ops.domains import Copies, Experts, Once, Slots, Tiles
+from hpmoe.tile_ops.functions import Function
+from hpmoe.tile_ops.named import Named
+from hpmoe.tile_ops.params import Reduction
+from hpmoe.tile_ops.row_modes import RowMode
+from hpmoe.tile_ops.tile_primitive import TilePrimitive
 
 MAGIC = 0x484D4F45
 VERSION = 4
@@ -14,104 +28,16 @@ SECTION_ALIGNMENT = 64
 MAX_OPERANDS = 6
 
 
-class Opcode(IntEnum):
-    """What a task's body does."""
-
-    PUT = 1
-    PUT_BACK = 2
-    REDUCE = 3
-    GMM = 4
-    WGRAD = 5
-    MAP = 6
-    SWIGLU = 7
-    SWIGLU_GRAD = 8
-    ROW_REDUCE = 9
-    ROW_DOT = 10
-    COL_SUM = 11
-    ALL_TO_ALL = 12
-    ALL_TO_ALL_BACK = 13
-    NOTIFY = 14
-    GATHER = 15
-    KEEP = 16
-    DROP_COUNTS = 17
-    LAUNCH = 18
-    REPLICATE = 19
-    RETURN_GRADS = 20
-    FAN_OUT = 21
-    FAN_IN = 22
+def _members(family: Iterable[Named]) -> dict[str, int]:
+    return {member.name.upper(): member.number for member in sorted(family)}
 
 
-class MapCode(IntEnum):
-    """The scalar function of a MAP: one input below 32, two below 64, three for SELECT; FILL takes its immediate."""
-
-    COPY = 0
-    NEG = 1
-    EXP = 2
-    LOG = 3
-    SQRT = 4
-    RSQRT = 5
-    SIGMOID = 6
-    TANH = 7
-    SILU = 8
-    RELU = 9
-    ERF = 10
-    ABS = 11
-    RECIPROCAL = 12
-    SQUARE = 13
-    SIN = 14
-    COS = 15
-    SIGN = 16
-    SOFTPLUS = 17
-    FLOOR = 18
-    ADD = 32
-    SUB = 33
-    MUL = 34
-    DIV = 35
-    POW = 36
-    MAXIMUM = 37
-    MINIMUM = 38
-    GREATER = 39
-    GREATER_EQUAL = 40
-    LESS = 41
-    LESS_EQUAL = 42
-    EQUAL = 43
-    NOT_EQUAL = 44
-    SELECT = 64
-    FILL = 65
-
-
-class Domain(IntEnum):
-    """What a task's `row` counts."""
-
-    ONCE = 0
-    TILES = 1
-    SLOTS = 2
-    EXPERTS = 3
-    COPIES = 4
-
-
-class Rows(IntEnum):
-    """Which rows of an operand a task touches."""
-
-    OWN = 0
-    ALL = 1
-    ONE = 2
-    SLOT_EXPERT = 3
-    EXPERT = 4
-    PEER = 5
-    ENTRIES = 6
-    TOKENS = 7
-    REPLICA = 8
-    RETURNED = 9
-    FAN = 10
-
-
-class Cols(IntEnum):
-    """Which columns of an operand a task touches."""
-
-    OWN = 0
-    ALL = 1
-    ONE = 2
+# What is defined in tile_ops, by its numbers there; the C++ side is core/tile_ops.h, made from the same.
+Opcode = IntEnum("Opcode", _members(TilePrimitive.members.values()))
+MapCode = IntEnum("MapCode", _members(Function.members.values()))
+Rows = IntEnum("Rows", _members(RowMode.members.values()))
+Cols = IntEnum("Cols", _members(mode for mode in ColMode.members.values() if mode is not BLOCK))
+Domain = IntEnum("Domain", {domain.__name__.upper(): domain.number for domain in (Once, Tiles, Slots, Experts, Copies)})
 
 
 class Index(IntEnum):
@@ -168,13 +94,6 @@ class Dtype(IntEnum):
     INT32 = 1
     BFLOAT16 = 2
     FLOAT16 = 3
-
-
-class Reduction(IntEnum):
-    """What a ROW_REDUCE computes."""
-
-    SUM = 0
-    MAX = 1
 
 
 class DropPolicy(IntEnum):

@@ -11,8 +11,9 @@ from hpmoe.tile_ops.params import Matmul, WeightBlock
 from hpmoe.tile_ops.reductions import sum_fault
 from hpmoe.tile_ops.tile_primitive import ANY_ROWS, Cost, Operand, TilePrimitive
 
-WEIGHT = Operand((row_modes.SLOT_EXPERT, row_modes.ONE, row_modes.ALL), (col_modes.OWN, col_modes.ALL), is_weight=True)
-REPLICAS = Operand((row_modes.REPLICA,), (col_modes.OWN, col_modes.ALL))
+WEIGHT = Operand((row_modes.SLOT_EXPERT, row_modes.ONE, row_modes.ALL), (col_modes.OWN, col_modes.ALL), is_weight=True,
+                 is_cut_by_body=True)
+REPLICAS = Operand((row_modes.REPLICA,), (col_modes.OWN, col_modes.ALL), is_cut_by_body=True)
 SUMMED = (row_modes.EXPERT, row_modes.ALL)
 ADDED = Operand((row_modes.OWN, row_modes.RETURNED))  # gradients that copies return, and the main gradient
 

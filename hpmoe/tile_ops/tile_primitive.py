@@ -44,6 +44,7 @@ class Operand:
         rows, cols: the modes that it may have; a kernel is told no others.
         by_column: whether column c of what is computed needs column c of it alone.
         is_weight: whether it is the matrix of a product.
+        is_cut_by_body: whether its body knows which rows or columns of it a task takes; kernels are told of its own columns.
         is_summed: whether its rows are summed.
         takes_whole_rows: whether a body takes whole rows of it, from whatever column on.
         takes_one_column: whether a body takes a single column of it.
@@ -55,11 +56,16 @@ class Operand:
     cols: tuple[ColMode, ...] = (col_modes.OWN,)
     by_column: bool = False
     is_weight: bool = False
+    is_cut_by_body: bool = False
     is_summed: bool = False
     takes_whole_rows: bool = False
     takes_one_column: bool = False
     may_be_number: bool = False
     is_integer: bool = False
+
+    def image_cols(self, mode: ColMode) -> int:
+        """What stands for a column mode of it in a kernel's image."""
+        return col_modes.OWN.number if self.is_cut_by_body else mode.number
 
 
 class TilePrimitive(Named):

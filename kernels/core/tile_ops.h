@@ -1,0 +1,125 @@
+// The tile operations and elementwise functions as hpmoe/tile_ops defines them: codes, what each may be asked for, facts.
+// Made by tile_ops_header.py; a test holds the two equal.
+#pragma once
+
+#include <cstdint>
+
+namespace hpmoe {
+
+constexpr int32_t kNumDomain = 5;
+constexpr int32_t kNumRows = 11;
+constexpr int32_t kNumCols = 3;
+constexpr int32_t kNumReduction = 2;
+
+#define HPMOE_OPCODE(X) \
+  X(PUT, 1) X(PUT_BACK, 2) X(REDUCE, 3) X(GMM, 4) X(WGRAD, 5) X(MAP, 6) X(SWIGLU, 7) X(SWIGLU_GRAD, 8) \
+  X(ROW_REDUCE, 9) X(ROW_DOT, 10) X(COL_SUM, 11) X(ALL_TO_ALL, 12) X(ALL_TO_ALL_BACK, 13) X(NOTIFY, 14) \
+  X(GATHER, 15) X(KEEP, 16) X(DROP_COUNTS, 17) X(LAUNCH, 18) X(REPLICATE, 19) X(RETURN_GRADS, 20) X(FAN_OUT, 21) \
+  X(FAN_IN, 22)
+#define HPMOE_MAP_CODE(X) \
+  X(COPY, 0) X(NEG, 1) X(EXP, 2) X(LOG, 3) X(SQRT, 4) X(RSQRT, 5) X(SIGMOID, 6) X(TANH, 7) X(SILU, 8) X(RELU, 9) \
+  X(ERF, 10) X(ABS, 11) X(RECIPROCAL, 12) X(SQUARE, 13) X(SIN, 14) X(COS, 15) X(SIGN, 16) X(SOFTPLUS, 17) \
+  X(FLOOR, 18) X(ADD, 32) X(SUB, 33) X(MUL, 34) X(DIV, 35) X(POW, 36) X(MAXIMUM, 37) X(MINIMUM, 38) \
+  X(GREATER, 39) X(GREATER_EQUAL, 40) X(LESS, 41) X(LESS_EQUAL, 42) X(EQUAL, 43) X(NOT_EQUAL, 44) X(SELECT, 64)
+#define HPMOE_DOMAIN(X) \
+  X(ONCE, 0) X(TILES, 1) X(SLOTS, 2) X(EXPERTS, 3) X(COPIES, 4)
+#define HPMOE_ROWS(X) \
+  X(OWN, 0) X(ALL, 1) X(ONE, 2) X(SLOT_EXPERT, 3) X(EXPERT, 4) X(PEER, 5) X(ENTRIES, 6) X(TOKENS, 7) \
+  X(REPLICA, 8) X(RETURNED, 9) X(FAN, 10)
+#define HPMOE_COLS(X) \
+  X(OWN, 0) X(ALL, 1) X(ONE, 2)
+#define HPMOE_REDUCTION(X) \
+  X(SUM, 0) X(MAX, 1)
+
+#define HPMOE_MEMBER(name, value) name = value,
+enum class Opcode : int32_t { HPMOE_OPCODE(HPMOE_MEMBER) };
+enum class MapCode : int32_t { HPMOE_MAP_CODE(HPMOE_MEMBER) };
+enum class Domain : int32_t { HPMOE_DOMAIN(HPMOE_MEMBER) };
+enum class Rows : int16_t { HPMOE_ROWS(HPMOE_MEMBER) };
+enum class Cols : int16_t { HPMOE_COLS(HPMOE_MEMBER) };
+enum class Reduction : int32_t { HPMOE_REDUCTION(HPMOE_MEMBER) };
+#undef HPMOE_MEMBER
+
+// Which modes an operand may have, a bit a mode; `rows` 0 ends an opcode's list.
+struct OperandRule {
+  int rows, cols;
+  bool is_integer;
+};
+
+// What each opcode asks of its op: domains, a bit each, operands and their modes; outputs come first.
+struct OpRule {
+  const char* name;
+  Opcode opcode;
+  int32_t num_outputs, min_operands;
+  bool needs_route;
+  int domains;
+  OperandRule operands[6];
+};
+
+constexpr OpRule kRules[] = {
+    {"PUT", Opcode::PUT, 1, 2, true, 0x4, {{0x20, 0x3, false}, {0xc0, 0x3, false}}},
+    {"PUT_BACK", Opcode::PUT_BACK, 1, 2, true, 0x4, {{0x40, 0x3, false}, {0x1, 0x3, false}}},
+    {"REDUCE", Opcode::REDUCE, 1, 2, true, 0x2, {{0x1, 0x1, false}, {0x40, 0x1, false}, {0x1, 0x2, false}}},
+    {"GMM", Opcode::GMM, 1, 3, false, 0x7, {{0x1, 0x1, false}, {0x1, 0x2, false}, {0xe, 0x1, false}, {0x100, 0x1, false}}},
+    {"WGRAD", Opcode::WGRAD, 1, 3, false, 0x8, {{0x7ff, 0x1, false}, {0x12, 0x2, false}, {0x12, 0x1, false}, {0x201, 0x1, false}, {0x201, 0x1, false}}},
+    {"MAP", Opcode::MAP, 1, 2, false, 0x7, {{0x1, 0x1, false}, {0xd, 0x5, false}, {0xd, 0x5, false}, {0xd, 0x5, false}}},
+    {"SWIGLU", Opcode::SWIGLU, 1, 3, false, 0x7, {{0x1, 0x1, false}, {0x1, 0x1, false}, {0x1, 0x1, false}}},
+    {"SWIGLU_GRAD", Opcode::SWIGLU_GRAD, 2, 5, false, 0x7, {{0x1, 0x1, false}, {0x1, 0x1, false}, {0x1, 0x1, false}, {0x1, 0x1, false}, {0x1, 0x1, false}}},
+    {"ROW_REDUCE", Opcode::ROW_REDUCE, 1, 2, false, 0x7, {{0x1, 0x6, false}, {0x1, 0x2, false}}},
+    {"ROW_DOT", Opcode::ROW_DOT, 1, 3, false, 0x7, {{0x1, 0x6, false}, {0x1, 0x2, false}, {0x1, 0x2, false}}},
+    {"COL_SUM", Opcode::COL_SUM, 1, 2, false, 0x8, {{0x7ff, 0x1, false}, {0x12, 0x1, false}}},
+    {"ALL_TO_ALL", Opcode::ALL_TO_ALL, 1, 2, true, 0x1, {{0x20, 0x2, false}, {0xc0, 0x2, false}}},
+    {"ALL_TO_ALL_BACK", Opcode::ALL_TO_ALL_BACK, 1, 2, true, 0x1, {{0x40, 0x2, false}, {0x7ff, 0x2, false}}},
+    {"NOTIFY", Opcode::NOTIFY, 0, 0, true, 0x1, {}},
+    {"GATHER", Opcode::GATHER, 1, 3, false, 0x3, {{0x1, 0x2, false}, {0x2, 0x2, false}, {0x1, 0x6, true}}},
+    {"KEEP", Opcode::KEEP, 1, 2, true, 0x2, {{0x1, 0x2, false}, {0x40, 0x2, false}}},
+    {"DROP_COUNTS", Opcode::DROP_COUNTS, 1, 1, true, 0x1, {{0x1, 0x2, true}}},
+    {"LAUNCH", Opcode::LAUNCH, 0, 0, false, 0x1, {}},
+    {"REPLICATE", Opcode::REPLICATE, 1, 2, true, 0x11, {{0x100, 0x2, false}, {0x2, 0x2, false}}},
+    {"RETURN_GRADS", Opcode::RETURN_GRADS, 1, 2, true, 0x11, {{0x200, 0x2, false}, {0x100, 0x2, false}}},
+    {"FAN_OUT", Opcode::FAN_OUT, 1, 2, true, 0x4, {{0x400, 0x1, false}, {0x1, 0x1, false}}},
+    {"FAN_IN", Opcode::FAN_IN, 1, 2, true, 0x4, {{0x1, 0x1, false}, {0x400, 0x1, false}, {0x400, 0x2, false}}},
+};
+
+inline const OpRule* find_rule(int32_t opcode) {
+  for (const OpRule& rule : kRules)
+    if (static_cast<int32_t>(rule.opcode) == opcode) return &rule;
+  return nullptr;
+}
+
+// Inputs of an elementwise function, by its code; 0 where there is none.
+constexpr int num_map_inputs(int32_t code) {
+  switch (code) {
+    case 0: case 1: case 2: case 3: case 4: case 5: case 6: case 7: case 8: case 9: case 10: case 11: case 12:
+    case 13: case 14: case 15: case 16: case 17: case 18: return 1;
+    case 32: case 33: case 34: case 35: case 36: case 37: case 38: case 39: case 40: case 41: case 42: case 43:
+    case 44: return 2;
+    case 64: return 3;
+    default: return 0;
+  }
+}
+
+// Facts about opcodes, a bit each.
+constexpr bool has_bit(uint64_t facts, Opcode opcode) { return facts >> static_cast<int32_t>(opcode) & 1; }
+// Its tasks write rows of tokens into other ranks' memory.
+constexpr bool is_put(Opcode opcode) { return has_bit(0x6, opcode); }
+// It exchanges the rows of all ranks at once.
+constexpr bool is_exchange(Opcode opcode) { return has_bit(0x3000, opcode); }
+// It moves weights to copies of experts, or their gradients back.
+constexpr bool moves_copies(Opcode opcode) { return has_bit(0x180000, opcode); }
+// It only tells that rows were sent.
+constexpr bool is_notice(Opcode opcode) { return has_bit(0x4000, opcode); }
+// It is about rows, or gradients, on their way back.
+constexpr bool is_back(Opcode opcode) { return has_bit(0x102004, opcode); }
+// It runs on matrix units.
+constexpr bool is_matmul(Opcode opcode) { return has_bit(0x30, opcode); }
+// It is the start of a kernel.
+constexpr bool is_launch(Opcode opcode) { return has_bit(0x40000, opcode); }
+// It sums over rows.
+constexpr bool sums_rows(Opcode opcode) { return has_bit(0x820, opcode); }
+// Its results are elements of its first input, in their dtype.
+constexpr bool only_moves(Opcode opcode) { return has_bit(0x393006, opcode); }
+// A number may stand in place of an input.
+constexpr bool may_take_numbers(Opcode opcode) { return has_bit(0x40, opcode); }
+
+}  // namespace hpmoe

@@ -1,0 +1,138 @@
+"""The definitions of tile operations as a C++ header: core/tile_ops.h, made by `python -m hpmoe.kernels.tile_ops_header`."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from pathlib import Path
+
+from hpmoe.kernels import protocol
+from hpmoe.tile_ops.functions import Function
+from hpmoe.tile_ops.tile_primitive import Operand, TilePrimitive
+
+PATH = Path(__file__).parent / "core" / "tile_ops.h"
+PRIMITIVES = tuple(sorted(TilePrimitive.members.values()))
+FACTS: Mapping[str, tuple[str, Callable[[TilePrimitive], bool]]] = {
+    "is_put": ("Its tasks write rows of tokens into other ranks' memory.", lambda p: p.is_put),
+    "is_exchange": ("It exchanges the rows of all ranks at once.", lambda p: p.is_blocking),
+    "moves_copies": ("It moves weights to copies of experts, or their gradients back.", lambda p: p.moves_copies),
+    "is_notice": ("It only tells that rows were sent.", lambda p: p.is_notice),
+    "is_back": ("It is about rows, or gradients, on their way back.", lambda p: p.is_back),
+    "is_matmul": ("It runs on matrix units.", lambda p: p.is_matmul),
+    "is_launch": ("It is the start of a kernel.", lambda p: p.is_launch),
+    "sums_rows": ("It sums over rows.", lambda p: p.sums_rows),
+    "only_moves": ("Its results are elements of its first input, in their dtype.", lambda p: p.only_moves),
+    "may_take_numbers": ("A number may stand in place of an input.", lambda p: any(o.may_be_number for o in p.inputs)),
+}
+
+HEAD = """// The tile operations and elementwise functions as hpmoe/tile_ops defines them: codes, what each may be asked for, facts.
+// Made by tile_ops_header.py; a test holds the two equal.
+#pragma once
+
+#include <cstdint>
+
+namespace hpmoe {
+
+"""
+ENUMS = """
+#define HPMOE_MEMBER(name, value) name = value,
+enum class Opcode : int32_t { HPMOE_OPCODE(HPMOE_MEMBER) };
+enum class MapCode : int32_t { HPMOE_MAP_CODE(HPMOE_MEMBER) };
+enum class Domain : int32_t { HPMOE_DOMAIN(HPMOE_MEMBER) };
+enum class Rows : int16_t { HPMOE_ROWS(HPMOE_MEMBER) };
+enum class Cols : int16_t { HPMOE_COLS(HPMOE_MEMBER) };
+enum class Reduction : int32_t { HPMOE_REDUCTION(HPMOE_MEMBER) };
+#undef HPMOE_MEMBER
+"""
+RULES = """
+// Which modes an operand may have, a bit a mode; `rows` 0 ends an opcode's list.
+struct OperandRule {{
+  int rows, cols;
+  bool is_integer;
+}};
+
+// What each opcode asks of its op: domains, a bit each, operands and their modes; outputs come first.
+struct OpRule {{
+  const char* name;
+  Opcode opcode;
+  int32_t num_outputs, min_operands;
+  bool needs_route;
+  int domains;
+  OperandRule operands[{most}];
+}};
+
+constexpr OpRule kRules[] = {{
+{rules}
+}};
+
+inline const OpRule* find_rule(int32_t opcode) {{
+  for (const OpRule& rule : kRules)
+    if (static_cast<int32_t>(rule.opcode) == opcode) return &rule;
+  return nullptr;
+}}
+
+// Inputs of an elementwise function, by its code; 0 where there is none.
+constexpr int num_map_inputs(int32_t code) {{
+  switch (code) {{
+{inputs}
+    default: return 0;
+  }}
+}}
+
+// Facts about opcodes, a bit each.
+constexpr bool has_bit(uint64_t facts, Opcode opcode) {{ return facts >> static_cast<int32_t>(opcode) & 1; }}
+"""
+
+
+def header_text() -> str:
+    """The header."""
+    enums = (protocol.Opcode, protocol.MapCode, protocol.Domain, protocol.Rows, protocol.Cols, protocol.Reduction)
+    names = ("OPCODE", "MAP_CODE", "DOMAIN", "ROWS", "COLS", "REDUCTION")
+    lists = "".join(_list(name, [(e.name, e.value) for e in enum]) for name, enum in zip(names, enums, strict=True))
+    sizes = "".join(f"constexpr int32_t kNum{cls.__name__} = {len(cls)};\n"
+                    for cls in (protocol.Domain, protocol.Rows, protocol.Cols, protocol.Reduction))
+    by_inputs: dict[int, list[int]] = {}
+    for function in sorted(Function.members.values()):
+        by_inputs.setdefault(function.inputs, []).append(function.number)
+    inputs = "\n".join(f"{_wrapped('    ', [f'case {n}:' for n in codes])} return {count};"
+                       for count, codes in by_inputs.items())
+    rules = RULES.format(most=protocol.MAX_OPERANDS, rules="\n".join(map(_rule, PRIMITIVES)), inputs=inputs)
+    facts = "\n".join(f"// {why}\nconstexpr bool {name}(Opcode opcode) {{ return has_bit({_mask(holds)}, opcode); }}"
+                      for name, (why, holds) in FACTS.items())
+    return f"{HEAD}{sizes}\n{lists}{ENUMS}{rules}{facts}\n\n}}  // namespace hpmoe\n"
+
+
+def _list(name: str, members: Iterable[tuple[str, int]]) -> str:
+    items = [f"X({member}, {value})" for member, value in members]
+    return f"#define HPMOE_{name}(X) \\\n" + _wrapped("  ", items, " \\") + "\n"
+
+
+def _wrapped(indent: str, items: Iterable[str], end: str = "") -> str:
+    """Items in lines of about a hundred columns."""
+    lines, line = [], indent.rstrip(" ") + indent[:-1]
+    for item in items:
+        if len(line) + len(item) > 112:
+            lines.append(line)
+            line = indent[:-1]
+        line += " " + item
+    return (end + "\n").join([*lines, line])
+
+
+def _rule(primitive: TilePrimitive) -> str:
+    domains = sum({1 << domain.number for domain in primitive.domains})
+    operands = ", ".join(map(_operand, primitive.outputs + primitive.inputs))
+    return (f'    {{"{primitive.name}", Opcode::{primitive.name}, {len(primitive.outputs)}, {primitive.required}, '
+            f"{str(primitive.needs_route).lower()}, {domains:#x}, {{{operands}}}}},")
+
+
+def _operand(operand: Operand) -> str:
+    rows = sum(1 << mode.number for mode in operand.rows)
+    cols = sum({1 << operand.image_cols(mode) for mode in operand.cols})
+    return f"{{{rows:#x}, {cols:#x}, {str(operand.is_integer).lower()}}}"
+
+
+def _mask(holds: Callable[[TilePrimitive], bool]) -> str:
+    return f"{sum(1 << p.number for p in PRIMITIVES if holds(p)):#x}"
+
+
+if __name__ == "__main__":
+    PATH.write_text(header_text(), encoding="utf-8")
