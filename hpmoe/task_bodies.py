@@ -96,6 +96,8 @@ class TaskFrame:
         data, cols = self.memory[self.rank][access.buffer], self.columns(i)
         if access.rows.of_experts:
             return data[self._matrix(access), cols]
+        if access.rows is row_modes.ONE and not self.op.primitive.is_matmul:
+            return data[:1, cols]
         return data[self.rows, cols] if access.rows is row_modes.OWN else data[:, cols]
 
     def _matrix(self, access: tf.Access) -> slice:

@@ -24,7 +24,7 @@ FACTS: Mapping[str, tuple[str, Callable[[TilePrimitive], bool]]] = {
     "may_take_numbers": ("A number may stand in place of an input.", lambda p: any(o.may_be_number for o in p.inputs)),
 }
 
-HEAD = """// The tile operations and elementwise functions as hpmoe/tile_ops defines them: codes, what each may be asked for, facts.
+HEAD = """// The tile operations and elementwise functions as hpmoe/tile_ops defines them: codes, rules and facts.
 // Made by tile_ops_header.py; a test holds the two equal.
 #pragma once
 

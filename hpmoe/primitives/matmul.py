@@ -68,7 +68,8 @@ def tile_matmul(tiler: Any, eqn: Equation, weight_rows: str, transposed: bool) -
     tiler.new(out)
     cols = col_modes.ALL if transposed else col_modes.OWN
     weights = [tiler.at(w, weight_rows, cols), *(tiler.at(r, row_modes.REPLICA, cols) for r in replicas)]
-    tiler.emit(GMM, tiler.rows_of(out), tiler.at(out), tiler.at(x, cols=col_modes.ALL), *weights, params=Matmul(transposed))
+    tiler.emit(GMM, tiler.rows_of(out), tiler.at(out), tiler.at(x, cols=col_modes.ALL), *weights,
+               params=Matmul(bool(transposed)))
 
 
 @weight_grad.infer

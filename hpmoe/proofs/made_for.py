@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+from enum import Enum
 from typing import Any, NoReturn
 
 import numpy as np
@@ -49,6 +50,8 @@ def _is_of_kind(x: object, model: object) -> bool:
     if dataclasses.is_dataclass(model):
         return type(x) is type(model) and all(_is_of_kind(getattr(x, f.name), getattr(model, f.name))
                                               for f in dataclasses.fields(model))
+    if isinstance(model, (bool, Enum)):
+        return type(x) is type(model)
     if isinstance(model, tuple):
         return isinstance(x, tuple) and all(map(_is_of_kind, x, model))
     if isinstance(model, (int, float, np.number)):
@@ -71,8 +74,9 @@ def _without_padding(flow: tf.Taskflow, mine: list[tf.TileOp], theirs: list[tf.T
     clips = any(op.domain.clipped for op in flow.ops) or not np.isin(flow.events["extent"], (tf.TILE, tf.TOKENS)).any()
 
     def is_free(i: int) -> bool:
-        as_made = mine[i].replace(domain=dataclasses.replace(mine[i].domain, clipped=theirs[i].domain.clipped))
-        return clips and as_made == theirs[i] and i not in known and is_alike_in_padding(flow.ops[i], flow.buffers)
+        if not (clips and i not in known and is_alike_in_padding(flow.ops[i], flow.buffers)):
+            return False
+        return mine[i].replace(domain=dataclasses.replace(mine[i].domain, clipped=theirs[i].domain.clipped)) == theirs[i]
     return [theirs[i] if is_free(i) else op for i, op in enumerate(mine)]
 
 

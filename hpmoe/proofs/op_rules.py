@@ -19,7 +19,7 @@ def rule_fault(op: tf.TileOp) -> str:
         return f"is over {domain.num_rows} rows in {domain.blocks} blocks"
     if op.num_outputs != len(primitive.outputs):
         return f"writes {op.num_outputs} of its operands; {op.opcode} writes {len(primitive.outputs)}"
-    if type(op.params) is not primitive.params:
+    if type(op.params) is not primitive.params or not op.params.are_of_their_types():
         return f"has params {op.params!r}; {op.opcode} takes {primitive.params.__name__}"
     return _operands_fault(op) or _grid_fault(op)
 

@@ -18,7 +18,7 @@ class Domain:
         number: what stands for its kind in a kernel's image.
         blocks: units that are about one expert, or one copy.
         num_rows: rows tiled or summed, or number of experts or copies.
-        clipped: whether rows past a rank's number of tokens do not exist.
+        clipped: whether rows past a rank's number of tokens do not exist; of tiles alone.
         first: the first unit.
         is_slots, is_tiles, is_copies: whether units are slots of received rows, static tiles of rows, or blocks of copies.
         counts_once: whether a task counts as one, whatever rows there are.
@@ -197,16 +197,16 @@ class Experts(Blocks):
 
 @dataclasses.dataclass(frozen=True)
 class AllRows(Blocks):
-    """One sum over `height` rows, in `blocks` units; where `clipped`, over those of tokens alone."""
+    """One sum over `height` rows, or over those of them that are `of_tokens` alone, in `blocks` units."""
 
     height: int = dataclasses.field(kw_only=True)
-    clipped: bool = dataclasses.field(default=False, kw_only=True)
+    of_tokens: bool = dataclasses.field(default=False, kw_only=True)
     number: ClassVar[int] = 3
     num_rows: ClassVar[int] = 1
     sums_rows: ClassVar[bool] = True
 
     def rows(self, layout: Any, rank: int, unit: int) -> slice:
-        return slice(0, layout.limit(rank, Tiles(0, num_rows=self.height, clipped=self.clipped)))
+        return slice(0, layout.limit(rank, Tiles(0, num_rows=self.height, clipped=self.of_tokens)))
 
     def rows_of_units(self, layout: Any, rank: int) -> tuple[np.ndarray, np.ndarray]:
         return np.repeat(float(self.height), self.blocks), np.zeros(self.blocks, int)
@@ -217,14 +217,11 @@ class AllRows(Blocks):
 
     @property
     def summed_words(self) -> tuple[int, int, int]:
-        return self.height, int(self.clipped), 0
+        return self.height, int(self.of_tokens), 0
 
     @property
     def clipped_rows(self) -> int:
-        return self.height if self.clipped else 0
-
-    def words(self) -> tuple[int, int, int, int, int]:
-        return self.number, self.route, self.num_rows, 0, self.blocks
+        return self.height if self.of_tokens else 0
 
 
 @dataclasses.dataclass(frozen=True)

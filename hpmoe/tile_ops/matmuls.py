@@ -9,7 +9,7 @@ from hpmoe.tile_ops import col_modes, row_modes
 from hpmoe.tile_ops.domains import AllRows, Experts
 from hpmoe.tile_ops.params import Matmul, WeightBlock
 from hpmoe.tile_ops.reductions import sum_fault
-from hpmoe.tile_ops.tile_primitive import ANY_ROWS, Cost, Operand, TilePrimitive
+from hpmoe.tile_ops.tile_primitive import Cost, Operand, TilePrimitive
 
 WEIGHT = Operand((row_modes.SLOT_EXPERT, row_modes.ONE, row_modes.ALL), (col_modes.OWN, col_modes.ALL), is_weight=True,
                  is_cut_by_body=True)
@@ -23,7 +23,7 @@ GMM = TilePrimitive(
     inputs=(Operand(cols=(col_modes.ALL,)), WEIGHT, REPLICAS))
 WGRAD = TilePrimitive(
     "WGRAD", 5, unit="aic", cost=Cost.MATMUL, params=WeightBlock, sums_rows=True, domains=(Experts, AllRows), required=3,
-    outputs=(Operand(ANY_ROWS),),
+    outputs=(Operand(),),
     inputs=(Operand(SUMMED, (col_modes.BLOCK,), is_summed=True), Operand(SUMMED, by_column=True, is_summed=True),
             ADDED, ADDED))
 

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 from enum import IntEnum
-from typing import ClassVar
+from typing import ClassVar, get_type_hints
 
 from hpmoe.tile_ops.functions import Function
 
@@ -31,10 +32,20 @@ class LaidOut(IntEnum):
     RECEIVED_ROWS = 2
 
 
+@functools.cache
+def _types(params: type[Params]) -> dict[str, type]:
+    hints = get_type_hints(params)
+    return {field.name: hints[field.name] for field in dataclasses.fields(params)}  # type: ignore[arg-type]
+
+
 class Params:
     """What a body is told beside its operands; the attributes of a class, and as `words` in a kernel's image."""
 
     is_transposed: ClassVar[bool] = False
+
+    def are_of_their_types(self) -> bool:
+        """Whether each attribute is of its class, and no number in place of another's member."""
+        return all(type(getattr(self, name)) is cls for name, cls in _types(type(self)).items())
 
     @property
     def kind(self) -> str:

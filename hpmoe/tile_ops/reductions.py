@@ -10,7 +10,7 @@ from hpmoe.dtypes import widen
 from hpmoe.tile_ops import col_modes, row_modes
 from hpmoe.tile_ops.domains import AllRows, Experts
 from hpmoe.tile_ops.params import ByColumns, Reduction
-from hpmoe.tile_ops.tile_primitive import ANY_ROWS, Operand, TilePrimitive
+from hpmoe.tile_ops.tile_primitive import Operand, TilePrimitive
 
 ONE_COLUMN = Operand(cols=(col_modes.ALL, col_modes.ONE), takes_one_column=True)
 WHOLE_ROWS = Operand(cols=(col_modes.ALL,))
@@ -26,7 +26,7 @@ ROW_DOT = TilePrimitive(
     inputs=(WHOLE_ROWS,) * 2)
 COL_SUM = TilePrimitive(
     "COL_SUM", 11, sums_rows=True, rounds=True, domains=(Experts, AllRows),
-    outputs=(Operand(ANY_ROWS),),
+    outputs=(Operand(),),
     inputs=(Operand(SUMMED, by_column=True, is_summed=True),))
 
 

@@ -16,7 +16,6 @@ from hpmoe.tile_ops.params import NoParams, Params, Way
 from hpmoe.tile_ops.row_modes import RowMode
 
 ROW_DOMAINS = (Once, Tiles, Slots)
-ANY_ROWS = tuple(RowMode.members.values())
 
 
 class Payload(Enum):

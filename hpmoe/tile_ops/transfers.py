@@ -9,7 +9,7 @@ import numpy as np
 from hpmoe.tile_ops import col_modes, row_modes
 from hpmoe.tile_ops.domains import Copies, Notices, Once, Slots
 from hpmoe.tile_ops.params import Launched, MatrixBlock, Notice, Way
-from hpmoe.tile_ops.tile_primitive import ANY_ROWS, Cost, Operand, Payload, TilePrimitive
+from hpmoe.tile_ops.tile_primitive import Cost, Operand, Payload, TilePrimitive
 
 PARTS, WHOLE = (col_modes.OWN, col_modes.ALL), (col_modes.ALL,)
 TOKEN_SIDE = (row_modes.ENTRIES, row_modes.TOKENS)
@@ -31,7 +31,7 @@ ALL_TO_ALL_BACK = TilePrimitive(
     "ALL_TO_ALL_BACK", 13, verb="all_to_all", payload=Payload.ROWS, way=Way.BACK, is_blocking=True, needs_route=True,
     only_moves=True, domains=(Once,), measured_as="PUT_BACK", targets=("cpu",),
     outputs=(Operand((row_modes.ENTRIES,), WHOLE),),
-    inputs=(Operand(ANY_ROWS, WHOLE),))
+    inputs=(Operand(cols=WHOLE),))
 NOTIFY = TilePrimitive(
     "NOTIFY", 14, verb="notify", payload=Payload.NOTICE, needs_route=True, domains=(Notices,), params=Notice)
 REPLICATE = TilePrimitive(

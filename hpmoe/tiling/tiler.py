@@ -216,7 +216,7 @@ class Tiler:
             experts = {"owners": plan.num_own_experts, "replicas": plan.num_replicas}.get(of, plan.num_local_experts)
             first = plan.num_own_experts if of == "replicas" else 0
             return Experts(experts * blocks, b.route, blocks=blocks, count=experts, first_expert=first), row_modes.EXPERT
-        return AllRows(blocks, blocks=blocks, height=b.num_rows, clipped=domain.clipped), row_modes.ALL
+        return AllRows(blocks, blocks=blocks, height=b.num_rows, of_tokens=domain.clipped), row_modes.ALL
 
     def once(self, route: Var) -> Once:
         """One task for all of a route."""
