@@ -9,6 +9,7 @@ from error_cases import CASES as CASES, PARAMETER, X, array, cases, doubled
 from helpers import Layer, stages, tensors
 from mindspore import Tensor, mint
 from mutation import changed
+from tile_words import kind
 
 import hpmoe
 from hpmoe import Aval, Mesh, accumulate_grads, ascend_a3, assign_queues, cli, cpu, moe_ffn, spmd, tile_partition, trace
@@ -65,7 +66,7 @@ def _outside_its_buffer(flow):
 
 def _row_taken_for_tokens():
     flow = tile_partition(lambda x: (mint.sum(x, 0) * 3.0, x)).lower(Aval((5, 4), "float32"))
-    i = next(i for i, op in enumerate(flow.ops) if (op.domain.kind, op.domain.num_rows) == ("tiles", 1))
+    i = next(i for i, op in enumerate(flow.ops) if (kind(op), op.domain.num_rows) == ("tiles", 1))
     op = flow.ops[i].replace(domain=dataclasses.replace(flow.ops[i].domain, clipped=True))
     hpmoe.verify(hpmoe.taskflow.rebuild(flow, (*flow.ops[:i], op, *flow.ops[i + 1:])))
 

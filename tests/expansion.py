@@ -6,6 +6,7 @@ Nothing here uses the library's layouts or orderings: rows, cells and counts are
 import math
 
 import numpy as np
+from tile_words import kind as kind_of, moves_copies, params
 
 from hpmoe import taskflow as tf
 
@@ -143,18 +144,18 @@ class Expansion:
 
     # Units.
 
-    def limit(self, rank, domain):
-        return min(domain.num_rows, self.tokens[rank]) if domain.clipped and self.tokens[rank] is not None \
-            else domain.num_rows
+    def limit(self, rank, num_rows, is_clipped):
+        """How many of so many rows there are, where `is_clipped` those of tokens alone."""
+        return min(num_rows, self.tokens[rank]) if is_clipped and self.tokens[rank] is not None else num_rows
 
     def unit(self, rank, op, task):
         """Rows of the task's unit."""
         row, domain = int(task["row"]), op.domain
-        if domain.kind == "slots":
+        if kind_of(op) == "slots":
             return self.received[domain.route][rank][1][row][1]
-        if domain.kind == "tiles":
-            start = row * self.flow.tile_rows
-            return list(range(start, max(start, min(start + self.flow.tile_rows, self.limit(rank, domain)))))
+        if kind_of(op) == "tiles":
+            start, limit = row * self.flow.tile_rows, self.limit(rank, domain.num_rows, domain.clipped)
+            return list(range(start, max(start, min(start + self.flow.tile_rows, limit))))
         return [0]
 
     def moved(self, rank, op, task):
@@ -173,14 +174,14 @@ class Expansion:
 
     def notified(self, rank, op, task):
         """The data a notify task speaks for, as `moved`."""
-        back, peer = bool(op.params[0]), int(self.flow.peer_order[rank, task["peer"]])
+        back, peer = bool(params(op)[0]), int(self.flow.peer_order[rank, task["peer"]])
         owner, source = (rank, peer) if back else (peer, rank)
         rows, _ = self.received[op.domain.route][owner]
         return [(peer, i, r[2]) for i, r in enumerate(rows) if r[1] == source and task["row"] in (-1, r[0])]
 
     def matrices(self, rank, op, task):
         """For matrices on their way: (peer, local expert there, rows of the source, rows there) of each block."""
-        placement, (block, height) = self.flow.routes[op.domain.route].placement, op.params
+        placement, (block, height) = self.flow.routes[op.domain.route].placement, params(op)
         own, blocks = placement.num_experts // self.flow.ep_size, -(-height // block)
         copies = [(e // own, e % own, host, slot) for host, slots in enumerate(placement.experts)
                   for slot, e in enumerate(slots) if e >= 0]
@@ -193,7 +194,7 @@ class Expansion:
                     here, number, move = host, slot, (owner, expert, slot, i)
                 for b in range(blocks):
                     rows = range(b * block, min((b + 1) * block, height))
-                    if here == rank and (op.domain.kind == "once" or task["row"] == number * blocks + b):
+                    if here == rank and (kind_of(op) == "once" or task["row"] == number * blocks + b):
                         out.append((*move[:2], *([m * height + k for k in rows] for m in move[2:])))
         return out
 
@@ -205,7 +206,7 @@ class Expansion:
         op = self.flow.ops[task["op"]]
         if op.opcode == "NOTIFY":
             return [], []
-        if op.moves_copies:
+        if moves_copies(op):
             parts = [(self.cells(rank, op.operands[1].buffer, source), self.cells(peer, op.operands[0].buffer, target))
                      for peer, _, source, target in self.matrices(rank, op, task)]
             return [p[0] for p in parts], [p[1] for p in parts]
@@ -225,25 +226,25 @@ class Expansion:
 
     def _access(self, rank, op, task, a, unit):
         buffer = self.flow.buffers[a.buffer]
-        cols = {"own": self._own_cols(task, a) if op.cols else None, "all": None, "block": None, "one": [0]}[a.cols]
-        if a.rows in ("slot_expert", "replica"):
+        cols = {"own": self._own_cols(task, a) if op.cols else None, "all": None, "block": None, "one": [0]}[a.cols.name]
+        if a.rows.name in ("slot_expert", "replica"):
             height = buffer.rows_per_expert or 1
             expert = self.received[op.domain.route][rank][1][task["row"]][0]
-            if any(b.rows == "replica" for b in op.operands):
+            if any(b.rows.name == "replica" for b in op.operands):
                 first = self.flow.routes[op.domain.route].num_experts // self.flow.ep_size
-                if (expert >= first) != (a.rows == "replica"):
+                if (expert >= first) != (a.rows.name == "replica"):
                     return np.zeros(0, int)
-                expert -= first if a.rows == "replica" else 0
+                expert -= first if a.rows.name == "replica" else 0
             rows = range(expert * height, (expert + 1) * height)
-            if op.opcode == "GMM" and op.params[0]:  # transposed: rows of the matrix are the columns of the result
+            if op.opcode == "GMM" and params(op)[0]:  # transposed: rows of the matrix are the columns of the result
                 rows, cols = [expert * height + c for c in self._own_cols(task, a)], None
-        elif a.rows == "one" and op.opcode == "GMM":
+        elif a.rows.name == "one" and op.opcode == "GMM":
             rows = range(buffer.num_rows)
-            if op.params[0]:
+            if params(op)[0]:
                 rows, cols = self._own_cols(task, a), None
         else:
-            fan = self.fan(rank, op.domain.route, unit) if a.rows == "fan" else None
-            rows = {"own": unit, "one": [0], "all": range(self._num_rows(rank, a.buffer)), "fan": fan}[a.rows]
+            fan = self.fan(rank, op.domain.route, unit) if a.rows.name == "fan" else None
+            rows = {"own": unit, "one": [0], "all": range(self._num_rows(rank, a.buffer)), "fan": fan}[a.rows.name]
         return self.cells(rank, a.buffer, rows, cols)
 
     def _transfer(self, rank, op, task):
@@ -253,10 +254,10 @@ class Expansion:
             if op.opcode.endswith("BACK"):
                 row_here, row_there = row, entry
             else:
-                row_here, row_there = entry if source.rows == "entries" else entry // top_k, row
+                row_here, row_there = entry if source.rows.name == "entries" else entry // top_k, row
             read.append(row_here)
             written.setdefault(peer, []).append(row_there)
-        there, here = (self._own_cols(task, a) if a.cols == "own" and op.cols else None for a in (out, source))
+        there, here = (self._own_cols(task, a) if a.cols.name == "own" and op.cols else None for a in (out, source))
         writes = [self.cells(peer, out.buffer, rows, there) for peer, rows in written.items()]
         return [self.cells(rank, source.buffer, read, here)] if read else [], writes
 
@@ -272,26 +273,26 @@ class Expansion:
     def _sum(self, rank, op, task):
         """WGRAD and COL_SUM: rows of an expert, or all rows, into a block of rows of the result."""
         out, *sources = op.operands
-        returned = [s for s in sources if s.rows == "returned"]
-        sources = [s for s in sources if s.rows != "returned"]
+        returned = [s for s in sources if s.rows.name == "returned"]
+        sources = [s for s in sources if s.rows.name != "returned"]
         sources, mains = (sources[:2], sources[2:]) if op.opcode == "WGRAD" else (sources, [])
         expert, block = divmod(int(task["row"]), op.domain.blocks)
         if op.domain.route >= 0:
             rows = [i for i, r in enumerate(self.received[op.domain.route][rank][0]) if r[0] == expert]
         else:
-            rows = range(self.limit(rank, tf.Domain("tiles", 0, op.params[1], bool(op.params[2]))))
+            rows = range(self.limit(rank, *params(op)[1:3]))
         cols, low, high = self._own_cols(task, out), expert, expert + 1
         reads = [self.cells(rank, sources[-1].buffer, rows, cols)]
         if op.opcode == "WGRAD":
             width = self.flow.buffers[sources[0].buffer].cols
-            low, high = block * op.params[0], min((block + 1) * op.params[0], width)
+            low, high = block * params(op)[0], min((block + 1) * params(op)[0], width)
             reads.append(self.cells(rank, sources[0].buffer, rows, range(low, high)))
             if returned:
                 placement = self.flow.routes[op.domain.route].placement
                 mine = [e for slots in placement.experts for e in slots if e // placement.num_own == rank]
                 reads += [self.cells(rank, returned[0].buffer, range(i * width + low, i * width + high), cols)
                           for i, e in enumerate(mine) if e % placement.num_own == expert]
-            low, high = (x + (expert - op.params[3]) * width for x in (low, high))
+            low, high = (x + (expert - params(op)[3]) * width for x in (low, high))
         reads += [self.cells(rank, main.buffer, range(low, high), cols) for main in mains]
         return reads, [self.cells(rank, out.buffer, range(low, high), cols)]
 
@@ -302,11 +303,11 @@ class Expansion:
         says."""
         task = self.flow.tasks[t]
         op = self.flow.ops[task["op"]]
-        if op.moves_copies:
+        if moves_copies(op):
             return [[m] for m in sorted(self.matrices(rank, op, task),
                                         key=lambda m: m[op.opcode == "REPLICATE" and 3 or 2][0])]
         data = self.notified(rank, op, task) if op.opcode == "NOTIFY" else self.moved(rank, op, task)
-        back = op.opcode.endswith("BACK") or (op.opcode == "NOTIFY" and op.params[0])
+        back = op.opcode.endswith("BACK") or (op.opcode == "NOTIFY" and params(op)[0])
         order = self.flow.peer_order[rank].tolist()
         out = {}
         for row in data:
@@ -323,7 +324,7 @@ class Expansion:
         def add(target, index, amount):
             out[target, index] = out.get((target, index), 0) + amount
 
-        if op.moves_copies:
+        if moves_copies(op):
             if (kind, signal["amount"], where) == (tf.STATIC, tf.COUNT, tf.LOCAL):
                 return {(rank, event): 1}
             assert (kind, where) == (tf.SLOT_EXPERT, tf.PEER) and signal["amount"] == tf.ROWS

@@ -11,6 +11,7 @@ import itertools
 import numpy as np
 from expansion import Expansion
 from nonsense import nonsense
+from tile_words import kind as kind_of
 
 from hpmoe import taskflow as tf
 
@@ -188,8 +189,8 @@ def extent_of(x, rank, extent, index, route):
         return 1
     tile = range(index * flow.tile_rows, (index + 1) * flow.tile_rows)
     if extent in (tf.TOKENS, tf.TILE):
-        tokens = range(x.limit(rank, next(op.domain for op in flow.ops if op.domain.kind == "tiles" and op.domain.clipped)))
-        return sum(extent == tf.TOKENS or t in tile for t in tokens)
+        most = next(op.domain.num_rows for op in flow.ops if kind_of(op) == "tiles" and op.domain.clipped)
+        return sum(extent == tf.TOKENS or t in tile for t in range(x.limit(rank, most, True)))
     plan, (rows, slots) = flow.routes[route], x.received[route][rank]
     if extent in (tf.ENTRIES, tf.TILE_ENTRIES):
         returned = range(index * plan.return_tokens, (index + 1) * plan.return_tokens)
@@ -235,7 +236,7 @@ class Arrivals(Expansion):
 
     def __init__(self, flow, rng, rows):
         self.rng, self.rows = rng, rows
-        count = min([op.domain.num_rows for op in flow.ops if op.domain.clipped] or [0])
+        count = min([op.domain.num_rows for op in flow.ops if kind_of(op) == "tiles" and op.domain.clipped] or [0])
         ids = [[np.zeros((count, plan.top_k), np.int32)] * flow.ep_size for plan in flow.routes]
         super().__init__(flow, ids, [count] * flow.ep_size)
 

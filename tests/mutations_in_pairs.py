@@ -5,6 +5,7 @@ import dataclasses
 import numpy as np
 from mutation import changed, mutation, pick
 from mutations_of_schedules import with_queue
+from other_objects import PARAMS
 
 import hpmoe
 from hpmoe import taskflow as tf
@@ -168,14 +169,14 @@ def another_number_of_ranks(rng, flow):
 
 @mutation(anew=True)
 def operation_of_another_kind(rng, flow):
-    """Another body, unit or number of operands or parameters, or another immediate value."""
+    """Another body, unit or number of operands, or params, or another immediate value."""
     i = int(rng.integers(len(flow.ops)))
-    op, what = flow.ops[i], str(rng.choice(["opcode", "unit", "operands", "value", "params"]))
+    op, what = flow.ops[i], str(rng.choice(["primitive", "unit", "operands", "value", "params"]))
     k = int(rng.integers(len(op.operands))) if op.operands else 0
-    value = {"opcode": lambda: str(rng.choice([o.opcode for o in flow.ops])),
+    value = {"primitive": lambda: flow.ops[rng.integers(len(flow.ops))].primitive,
              "unit": lambda: "aic" if op.unit == "aiv" else "aiv",
              "operands": lambda: op.operands[:k] + op.operands[k:k + 1] * int(rng.choice([0, 2])) + op.operands[k + 1:],
-             "params": lambda: (*op.params, int(rng.integers(3)))}.get(what)
+             "params": lambda: PARAMS[rng.integers(len(PARAMS))]}.get(what)
     if what == "value":
         if not op.operands:
             return None

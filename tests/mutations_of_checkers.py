@@ -5,6 +5,7 @@ import dataclasses
 import numpy as np
 from mutation import changed, mutation, pick
 from mutations_of_programs import with_op
+from other_objects import other_params
 
 from hpmoe import taskflow as tf
 
@@ -32,11 +33,8 @@ def operation_of_another_shape(rng, flow):
         return with_op(flow, i, signal=str(rng.choice(["tile", "expert", "peer"])))
     if field != "params":
         return with_op(flow, i, **{field: getattr(op, field) + int(rng.choice([-1, 1]))})
-    numbers = [k for k, p in enumerate(op.params) if isinstance(p, int)]
-    if not numbers:
-        return None
-    k = int(rng.choice(numbers))
-    return with_op(flow, i, params=(*op.params[:k], op.params[k] + int(rng.choice([-1, 1])), *op.params[k + 1:]))
+    others = list(other_params(op.params))
+    return with_op(flow, i, params=others[rng.integers(len(others))][-1])
 
 
 @mutation(0.5, anew=True)

@@ -3,16 +3,13 @@ rebuilds a taskflow. Each is (what, whether the operations still say the same fu
 
 import dataclasses
 
+from other_objects import COLS, PRIMITIVES, ROWS, names_of, numbers, other_domains, other_params
+
 from hpmoe.capacity import Capacity
 from hpmoe.taskflow import rebuild
 
-OPCODES = ("PUT", "PUT_BACK", "REDUCE", "GMM", "WGRAD", "MAP", "SWIGLU", "SWIGLU_GRAD", "ROW_REDUCE", "ROW_DOT", "COL_SUM",
-           "ALL_TO_ALL", "ALL_TO_ALL_BACK", "NOTIFY", "KEEP", "DROP_COUNTS", "REPLICATE", "RETURN_GRADS", "FAN_OUT", "FAN_IN",
-           "LAUNCH", "GATHER")
-ROWS = ("own", "all", "one", "slot_expert", "expert", "peer", "entries", "tokens", "replica", "returned", "fan")
-COLS = ("own", "all", "one", "block")
-KINDS = ("once", "tiles", "slots", "experts", "copies")
-CODES = ("add", "mul", "copy", "neg", "where", "max", "silu")
+# Params that say how the work is cut, and not what it is.
+CUTS = (("WGRAD", "block"), ("REPLICATE", "block"), ("RETURN_GRADS", "block"), ("NOTIFY", "buffer"))
 
 
 def mutations(flow):
@@ -48,18 +45,14 @@ def of_one(flow, op):
     yield from fields(op, ("signal",), others_of(("tile", "expert", "peer")))
     yield from fields(op, ("label",), others_of(("another name",)))
     yield from fields(op, ("equation",), numbers)
-    yield from fields(op, ("opcode",), others_of(OPCODES), same=False)
-    for k, value in enumerate(op.params):
-        new = [c for c in CODES if c != value] if isinstance(value, str) else numbers(value)
-        for v in new:
-            yield f"params[{k}] {value} -> {v}", is_cut(op, k), op.replace(params=(*op.params[:k], v, *op.params[k + 1:]))
-    if op.params:
-        yield "without its last param", False, op.replace(params=op.params[:-1])
+    yield from fields(op, ("primitive",), others_of(PRIMITIVES), same=False)
+    for name, old, new, params in other_params(op.params):
+        yield f"params.{name} {old} -> {new}", (op.opcode, name) in CUTS, op.replace(params=params)
     for what, same, domain in of_domain(flow, op.domain):
         yield f"domain.{what}", same, op.replace(domain=domain)
     for k, access in enumerate(op.operands):
-        for what, access in of_access(flow, access):
-            operands = (*op.operands[:k], access, *op.operands[k + 1:])
+        for what, new in of_access(flow, access):
+            operands = (*op.operands[:k], new, *op.operands[k + 1:])
             yield f"operands[{k}].{what}", False, op.replace(operands=operands)
     for k in range(len(op.operands) - 1):
         a, b = op.operands[k:k + 2]
@@ -69,22 +62,20 @@ def of_one(flow, op):
         yield "with its last operand twice", False, op.replace(operands=(*op.operands, op.operands[-1]))
 
 
-def is_cut(op, k):
-    """Whether a param says how the work is cut, and not what it is."""
-    return (op.opcode, k) in (("WGRAD", 0), ("WGRAD", 3), ("REPLICATE", 0), ("RETURN_GRADS", 0), ("NOTIFY", 1), ("COL_SUM", 0))
-
-
 def of_domain(flow, domain):
-    yield from fields(domain, ("kind",), others_of(KINDS))
-    yield from fields(domain, ("size", "num_rows", "blocks"), numbers)
-    yield from fields(domain, ("clipped",), others_of((False, True)), same=False)
-    yield from fields(domain, ("route",), others_of(range(-1, len(flow.routes) + 1)))
-    twice = dataclasses.replace(domain, size=2 * domain.size, blocks=2 * domain.blocks)
-    yield "twice as many blocks", True, twice
-    yield "a tile more", True, dataclasses.replace(domain, size=domain.size + 1, num_rows=domain.num_rows + flow.tile_rows)
-    if domain.size > 1:
-        yield "a tile less", True, dataclasses.replace(domain, size=domain.size - 1,
-                                                       num_rows=max(0, domain.num_rows - flow.tile_rows))
+    for name, other in other_domains(domain):
+        yield f"class {type(domain).__name__} -> {name}", True, other
+    for name in names_of(domain):
+        choices = others_of(range(-1, len(flow.routes) + 1)) if name == "route" else numbers
+        if isinstance(getattr(domain, name), bool):
+            choices = others_of((False, True))
+        yield from fields(domain, (name,), choices, same=name not in ("clipped", "height"))
+    if "blocks" in names_of(domain):
+        yield "twice as many blocks", True, dataclasses.replace(domain, size=2 * domain.size, blocks=2 * domain.blocks)
+    if "num_rows" in names_of(domain):
+        for what, step in (("more", 1), ("less", -1))[:domain.size]:
+            rows = max(0, domain.num_rows + step * flow.tile_rows)
+            yield f"a tile {what}", True, dataclasses.replace(domain, size=domain.size + step, num_rows=rows)
 
 
 def of_access(flow, access):
@@ -107,7 +98,8 @@ def of_buffer(flow, buffer):
 
 
 def of_route(flow, plan):
-    yield from fields(plan, ("num_experts", "num_local_experts", "top_k", "num_tokens", "ep_size", "max_rows"), numbers, same=False)
+    sizes = "num_experts", "num_local_experts", "top_k", "num_tokens", "ep_size", "max_rows"
+    yield from fields(plan, sizes, numbers, same=False)
     yield from fields(plan, ("likely_rows", "tile_rows"), numbers)
     yield from fields(plan, ("return_tokens",), lambda n: (*numbers(n), n + flow.tile_rows, n - flow.tile_rows))
     yield from fields(plan, ("ids", "weights"), others_of(range(-1, len(flow.buffers) + 1)), same=False)
@@ -124,10 +116,6 @@ def fields(x, names, choices, same=True):
         for value in dict.fromkeys(choices(old)):
             if value != old or type(value) is not type(old):
                 yield f"{name} {old} -> {value}", same, dataclasses.replace(x, **{name: value})
-
-
-def numbers(value):
-    return value - 1, value + 1, 0, -1, 2 * value
 
 
 def others_of(choices):

@@ -4,6 +4,7 @@ import dataclasses
 
 import numpy as np
 from mutation import in_table, mutation, other
+from other_objects import COLS, ROWS, names_of, other_domains
 
 # Tasks.
 
@@ -65,8 +66,7 @@ def another_region(rng, flow):
     access = op.operands[k]
     field = str(rng.choice(["buffer", "rows", "cols", "offset"]))
     value = other(rng, getattr(access, field), {
-        "buffer": range(len(flow.buffers)), "offset": range(-1, 4), "cols": ("own", "all", "one", "block"),
-        "rows": ("own", "all", "one", "slot_expert", "expert", "peer", "entries", "tokens")}[field])
+        "buffer": range(len(flow.buffers)), "offset": range(-1, 4), "cols": COLS, "rows": ROWS}[field])
     operands = (*op.operands[:k], dataclasses.replace(access, **{field: value}), *op.operands[k + 1:])
     return with_op(flow, i, operands=operands)
 
@@ -75,9 +75,12 @@ def another_region(rng, flow):
 def another_domain(rng, flow):
     i = int(rng.integers(len(flow.ops)))
     domain = flow.ops[i].domain
-    field = str(rng.choice(["num_rows", "clipped", "route", "blocks", "size"]))
+    field = str(rng.choice([*names_of(domain), "class"]))
+    if field == "class":
+        others = other_domains(domain)
+        return with_op(flow, i, domain=others[rng.integers(len(others))][1])
     value = getattr(domain, field)
-    value = not value if field == "clipped" else value + int(rng.choice([-1, 1]))
+    value = not value if isinstance(value, bool) else value + int(rng.choice([-1, 1]))
     return with_op(flow, i, domain=dataclasses.replace(domain, **{field: value}))
 
 

@@ -1,15 +1,29 @@
 """What is no schedule at all, told from its tables alone: nothing has to be expanded or run to see it."""
 
+from enum import Enum
+
 import numpy as np
+from tile_words import kind as kind_of, moves_copies
 
 from hpmoe import taskflow as tf
+from hpmoe.tile_ops.functions import Function
 
 TRANSFERS = ("PUT", "PUT_BACK", "ALL_TO_ALL", "ALL_TO_ALL_BACK", "NOTIFY")
 
 
 def nonsense(flow):
     """What no runtime can run, or the two of hpmoe would run differently; None where it is a schedule at all."""
-    return _odd_queues(flow) or _odd_buffers(flow) or _odd_tiles(flow) or _odd_events(flow)
+    return _odd_classes(flow) or _odd_queues(flow) or _odd_buffers(flow) or _odd_tiles(flow) or _odd_events(flow)
+
+
+def _odd_classes(flow):
+    """Of an operation's domain and params, whose fields no other class has."""
+    for new, old in zip(flow.ops, flow.made.ops if flow.made else (), strict=False):
+        for mine, theirs in ((new.domain, old.domain), (new.params, old.params)):
+            members = {name: type(x) for name, x in vars(theirs).items() if isinstance(x, (Enum, Function))}
+            if type(mine) is not type(theirs) or any(type(vars(mine)[name]) is not cls for name, cls in members.items()):
+                return "a domain or params of another class"
+    return None
 
 
 def _odd_queues(flow):
@@ -50,7 +64,7 @@ def _odd_buffers(flow):
 def _odd_tiles(flow):
     if flow.made and flow.tile_rows != flow.made.tile_rows:
         return "tiles of another height, whose sums may be rounded otherwise"
-    if flow.made and any(new.opcode == "GMM" and new.domain.kind == "tiles" and new.domain.clipped != old.domain.clipped
+    if flow.made and any(new.opcode == "GMM" and kind_of(new) == "tiles" and new.domain.clipped != old.domain.clipped
                          for new, old in zip(flow.ops, flow.made.ops, strict=False)):
         return "products of padding, too, or not, in which the sums of other rows may be rounded otherwise"
     if any(plan.return_tokens < 1 or plan.return_tokens % flow.tile_rows for plan in flow.routes):
@@ -68,11 +82,11 @@ def _odd_events(flow):
         if event + _reach(flow, op_of[t], kind) > len(flow.events):
             return "a wait or signal may go past the last event"
     for t, _, kind in flow.waits.tolist():
-        if kind == tf.SLOT_EXPERT and (op_of[t].domain.kind != "slots" or op_of[t].opcode == "PUT"):
+        if kind == tf.SLOT_EXPERT and (kind_of(op_of[t]) != "slots" or op_of[t].opcode == "PUT"):
             return "a task without a slot of its own waits by expert"
         if kind not in (tf.STATIC, tf.SLOT_EXPERT):
             return "a wait of unknown kind"
-    tokens = [op.domain.num_rows for op in flow.ops if op.domain.kind == "tiles" and op.domain.clipped]
+    tokens = [op.domain.num_rows for op in flow.ops if kind_of(op) == "tiles" and op.domain.clipped]
     if not all(_event_exists(flow, tokens, *event) for event in flow.events.tolist()):
         return "an event about nothing"
     faults = (_odd_signal(flow, op_of[t], *how) for t, _, *how in flow.signals.tolist())
@@ -111,21 +125,21 @@ def _odd_signal(flow, op, kind, amount, remote):
     """A signal that the interpreter and the kernel take differently, or refuse."""
     if kind not in (0, 1, 2) or amount not in (0, 1) or remote not in (0, 1, 2):
         return "a signal of unknown kind"
-    if kind == tf.SLOT_EXPERT and op.domain.kind == "slots" and flow.routes[op.domain.route].num_local_experts == 1:
+    if kind == tf.SLOT_EXPERT and kind_of(op) == "slots" and flow.routes[op.domain.route].num_local_experts == 1:
         kind = tf.STATIC  # there is only one event it can be about
     if op.opcode in TRANSFERS:
         if amount == tf.COUNT and (remote != tf.LOCAL or kind != tf.STATIC):
             return "a transfer counts tasks, and not one for itself"
-        if kind == tf.SLOT_EXPERT and op.domain.kind != "slots":
+        if kind == tf.SLOT_EXPERT and kind_of(op) != "slots":
             return "a transfer of no slot signals by expert"
         return "a notification signals by tile" if kind == tf.ENTRY_TILE and op.opcode == "NOTIFY" else None
-    if op.moves_copies:
+    if moves_copies(op):
         is_alone = (kind, amount, remote) == (tf.STATIC, tf.COUNT, tf.LOCAL)
         return None if is_alone or (kind, amount, remote) == (tf.SLOT_EXPERT, tf.ROWS, tf.PEER) else "a copy by another way"
     if remote == tf.PEER or (remote != tf.LOCAL and flow.ep_size > 1):
         return "a local task signals another rank"
     if op.opcode == "FAN_OUT" and kind == tf.ENTRY_TILE:
         return None if amount == tf.ROWS else "a fan_out counts tasks by slot"
-    if kind == tf.ENTRY_TILE or (kind == tf.SLOT_EXPERT and op.domain.kind != "slots"):
+    if kind == tf.ENTRY_TILE or (kind == tf.SLOT_EXPERT and kind_of(op) != "slots"):
         return "a local task signals by what it has not"
-    return "a task over experts signals rows" if op.domain.kind == "experts" and amount == tf.ROWS else None
+    return "a task over experts signals rows" if kind_of(op) == "experts" and amount == tf.ROWS else None

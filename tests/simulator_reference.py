@@ -10,6 +10,7 @@ import math
 import numpy as np
 from expansion import Expansion
 from judge import extent_of
+from tile_words import kind, moves_copies, params
 
 from hpmoe import taskflow as tf
 from hpmoe.costs.touches import FAN, OF_EXPERT, STREAM, UNIT, WEIGHT
@@ -26,7 +27,7 @@ class Task:
         self.expert, self.to, self.rows, self.fans = 0, {}, 0, 0.0
         if op.opcode == "NOTIFY":
             has_rows = bool(x.notified(rank, op, task))
-        elif op.moves_copies:
+        elif moves_copies(op):
             for peer, _, source, _ in x.matrices(rank, op, task):
                 self.to[peer] = self.to.get(peer, 0) + len(source)
             has_rows = bool(self.to)
@@ -35,26 +36,26 @@ class Task:
                 self.to[peer] = self.to.get(peer, 0) + 1
             has_rows = bool(self.to)
         elif op.opcode == "LAUNCH":
-            which = op.params[0] if op.domain.route >= 0 else 0
+            which = params(op)[0] if op.domain.route >= 0 else 0
             self.rows = (0, len(x.kept[op.domain.route][rank]), len(x.received[op.domain.route][rank][0]))[which]
             has_rows = True
-        elif op.domain.kind == "experts":
+        elif kind(op) == "experts":
             self.expert = self.row // op.domain.blocks
             self.rows = sum(r[0] == self.expert for r in x.received[op.domain.route][rank][0]) if op.domain.route >= 0 \
-                else x.limit(rank, tf.Domain("tiles", 0, op.params[1], bool(op.params[2])))
+                else x.limit(rank, *params(op)[1:3])
             has_rows = True
         else:
             self.rows = len(x.unit(rank, op, task))
-            if op.domain.kind == "slots":
+            if kind(op) == "slots":
                 self.expert = x.received[op.domain.route][rank][1][self.row][0]
             has_rows = self.rows > 0
         self.rows += sum(self.to.values())
         if op.opcode.startswith("FAN"):  # rows of experts, for each token as many as in the mean
             once = flow.routes[op.domain.route].once_of
             self.fans = self.rows * len(x.received[once][rank][0]) / max(1, len(x.received[op.domain.route][rank][0]))
-        self.is_empty = self.rows == 0 and op.domain.kind != "experts" and op.opcode != "LAUNCH"
+        self.is_empty = self.rows == 0 and kind(op) != "experts" and op.opcode != "LAUNCH"
         self.does_nothing = not has_rows and not any(s["amount"] == tf.COUNT for s in signals)
-        self.is_wide = op.opcode.startswith("ALL") or (op.moves_copies and op.domain.kind == "once")
+        self.is_wide = op.opcode.startswith("ALL") or (moves_copies(op) and kind(op) == "once")
 
 
 class Reference:
@@ -290,7 +291,7 @@ class Reference:
         """(rank, event, amount) in the order in which a task signals: for each piece that it moved, then for itself; where
         rows are fanned out, first for the slots that they go to, one after the other."""
         op = self.flow.ops[self.flow.tasks["op"][t]]
-        moves = op.opcode == "NOTIFY" or op.moves_copies or op.num_peers or op.opcode.startswith("ALL")
+        moves = op.opcode == "NOTIFY" or moves_copies(op) or op.num_peers or op.opcode.startswith("ALL")
         fans = op.opcode == "FAN_OUT"
         of_rows = sorted((s for s in self.signals[t] if s["amount"] == tf.ROWS), key=lambda s: fans
                          and s["kind"] != tf.ENTRY_TILE)

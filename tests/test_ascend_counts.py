@@ -10,6 +10,7 @@ import pytest
 from ascend_helpers import capped, npu
 from helpers import for_several
 from mindspore import mint
+from tile_words import kind, params
 
 import hpmoe
 from hpmoe import Aval, assign_queues, overlap_comm, tile_partition, trace
@@ -66,10 +67,10 @@ class Counted:
         return moved, flops, vector
 
     def _rows(self, op, task):
-        if op.domain.kind == "tiles":
+        if kind(op) == "tiles":
             return min(self.flow.tile_rows, op.domain.num_rows - task["row"] * self.flow.tile_rows)
-        if op.domain.kind == "experts":
-            return op.params[1]
+        if kind(op) == "experts":
+            return params(op)[1]
         return 1
 
     def moved(self):
@@ -203,9 +204,9 @@ def of_copies(flow, op):
     if op.opcode != "WGRAD":
         return (0, 0), 0
     out, x = (flow.buffers[a.buffer] for a in op.operands[:2])
-    size, heights = numpy_dtype(x.dtype).itemsize, [op.params[0]] * (op.domain.blocks - 1) + [block_heights(flow, op)[1]]
+    size, heights = numpy_dtype(x.dtype).itemsize, [params(op)[0]] * (op.domain.blocks - 1) + [block_heights(flow, op)[1]]
     empty = 2 * 16 * sum(heights) * out.cols
-    if not any(a.rows == "returned" for a in op.operands):
+    if not any(a.rows.name == "returned" for a in op.operands):
         return (0, 0), empty
     plan = flow.routes[op.domain.route].placement
     copies = sum(map(len, plan.copies))
@@ -318,7 +319,7 @@ def assert_bytes_as_charged(body):
 
 def assert_flops_as_charged(body):
     empty, rest = divmod(body.flops - body.busy + body.uncopied[1], body.empty_flops or 1)
-    assert rest == 0 and empty == 0 or body.op.first_row > 0 and 0 < empty <= EP, body  # room for a copy that nobody has
+    assert rest == 0 and empty == 0 or body.op.domain.first > 0 and 0 < empty <= EP, body  # room for a copy that nobody has
 
 
 @pytest.mark.parametrize("name", LAYERS)

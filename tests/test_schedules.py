@@ -6,6 +6,7 @@ from types import SimpleNamespace
 import numpy as np
 import pytest
 from simulated_layers import NPU, plan
+from tile_words import kind
 
 import hpmoe
 from hpmoe import taskflow as tf
@@ -207,7 +208,7 @@ def test_a_plan_for_a_bucket_of_rows(most, what):
 def test_matrix_workers_take_likely_slots_before_others():
     flow = plan(ep=8, T=512, E=16, K=2, make=hpmoe.overlap_comm)
     order, is_later = queue_order(flow, NPU, flow.costs(NPU)), LikelySlots(flow, 0).round[flow.tasks["row"]] > 0
-    is_matmul = flow.units() & np.array([op.domain.kind == "slots" for op in flow.ops])[flow.tasks["op"]]
+    is_matmul = flow.units() & np.array([kind(op) == "slots" for op in flow.ops])[flow.tasks["op"]]
     assert order[is_matmul & ~is_later].max() < order[is_matmul & is_later].min()
 
 

@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, strategies as st
 from random_machines import COSTS, NS, RATES, anything
 from simulated_layers import plan
+from tile_words import kind
 
 import hpmoe
 from hpmoe import Aval
@@ -28,7 +29,7 @@ UNSHARED = {"l2_bytes_per_us": 1e15, "memory_bytes_per_us": 1e15, "link_bytes_pe
 def core_us(flow, machine, ids):
     """What each task of each rank takes of its worker, [ep, num_tasks], by the rows that NumPy counts."""
     work, layout = Work(flow, machine), Layout(flow, [list(ids)] * len(flow.routes), None)
-    is_summed = np.array([op.domain.kind == "experts" for op in flow.ops])[flow.tasks["op"]]
+    is_summed = np.array([kind(op) == "experts" for op in flow.ops])[flow.tasks["op"]]
     out = []
     for rank in range(flow.ep_size):
         work.table = np.stack([with_fans(of_op, fans(layout, op, rank))

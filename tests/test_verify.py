@@ -24,6 +24,7 @@ from hpmoe import LaunchError, VerifyError, taskflow as tf
 from hpmoe.capacity import Capacity
 from hpmoe.kernels.executable import compile_cpu
 from hpmoe.taskflow import rebuild
+from hpmoe.tile_ops import row_modes
 
 
 @pytest.mark.parametrize("direction", ["forward", "backward"])
@@ -100,7 +101,11 @@ def test_other_operations_need_other_tables():
         hpmoe.verify(flow.replace(ops=(flow.ops[0].replace(num_peers=7), *flow.ops[1:])))
     with pytest.raises(VerifyError, match="tile_rows is 5, the tasks were made for 2; make them anew"):
         hpmoe.verify(flow.replace(tile_rows=5))
-    hpmoe.verify(flow.replace(ops=(flow.ops[0].replace(label="send", params=(7,)), *flow.ops[1:])))
+    hpmoe.verify(flow.replace(ops=replaced(flow.ops, 0, label="send")))
+    told = next(i for i, op in enumerate(flow.ops) if op.opcode == "NOTIFY")
+    hpmoe.verify(flow.replace(ops=replaced(flow.ops, told, params=dataclasses.replace(flow.ops[told].params, buffer=7))))
+    with pytest.raises(VerifyError, match=r"ops\[0\] is not what the tasks were made for"):
+        hpmoe.verify(flow.replace(ops=replaced(flow.ops, 0, params=(7,))))
     whole = next(i for i, op in enumerate(flow.ops) if op.cols == 0)
     hpmoe.verify(flow.replace(ops=replaced(flow.ops, whole, tile_cols=9)))
     with pytest.raises(VerifyError, match="is not what the tasks were made for"):
@@ -108,7 +113,7 @@ def test_other_operations_need_other_tables():
 
 
 @pytest.mark.parametrize("junk", ["mul", None, 2.5, (), ("x",)])
-@pytest.mark.parametrize("name", ["opcode", "domain", "cols", "params", "operands"])
+@pytest.mark.parametrize("name", ["primitive", "domain", "cols", "params", "operands"])
 def test_what_is_of_another_type_is_refused(name, junk):
     flow = queued("backward")
     i = next(i for i, op in enumerate(flow.ops) if op.opcode == "WGRAD")
@@ -130,7 +135,7 @@ def test_what_nobody_asks_for_changes_no_result():
     args = Layer(ep=2, T=1, E=4, K=1).arguments()
     flow = lowered(stages()["tiles"](hpmoe.moe_ffn), args, 2)
     back = next(i for i, op in enumerate(flow.ops) if op.opcode == "ALL_TO_ALL_BACK")
-    source = dataclasses.replace(flow.ops[back].operands[1], rows="slot_expert")
+    source = dataclasses.replace(flow.ops[back].operands[1], rows=row_modes.SLOT_EXPERT)
     other = flow.replace(routes=replaced(flow.routes, 0, weights=len(flow.buffers) - 1),
                          ops=replaced(flow.ops, back, operands=(flow.ops[back].operands[0], source)))
     inputs = [[a[rank] for a in args] for rank in range(2)]

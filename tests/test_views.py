@@ -11,6 +11,7 @@ import numpy as np
 import pytest
 from helpers import TIMEOUT, assert_every_access_ordered, relative_error
 from mindspore import mint
+from tile_words import kind
 
 import hpmoe
 from hpmoe import assign_queues, cpu, fuse_persistent, tile_partition
@@ -157,7 +158,7 @@ def test_views_where_some_rows_are_padding(f, length):
 def test_verify_counts_tokens_only_where_rows_are_tokens():
     """The row that a sum makes, taken for as many tokens as there are, would be waited for for ever."""
     flow = tile_partition(lambda x: (mint.sum(x, 0) * 3.0, x), rows=2, cols=3).lower(hpmoe.Aval((5, 4), "float32"))
-    row = next(i for i, op in enumerate(flow.ops) if op.domain.kind == "tiles" and op.domain.num_rows == 1)
+    row = next(i for i, op in enumerate(flow.ops) if kind(op) == "tiles" and op.domain.num_rows == 1)
     op = flow.ops[row].replace(domain=dataclasses.replace(flow.ops[row].domain, clipped=True))
     clipped = hpmoe.taskflow.rebuild(flow, (*flow.ops[:row], op, *flow.ops[row + 1:]))
     with pytest.raises(hpmoe.VerifyError, match="mul leaves out padding, but its rows are 1 and a rank has 5 tokens\n"):
