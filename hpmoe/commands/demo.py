@@ -26,9 +26,12 @@ from hpmoe.workload import layer_inputs
 
 SUMMARY = "runs a MoE-FFN forward and backward, checks it against MindSpore op by op, and times both"
 NOTES = """\
+Takes half a minute to a minute on two cores.
+
 The ranks are virtual: threads of this process share its cores, so where there are more workers than cores a task's
 time in the timeline includes what its thread spent without one. Both sides compute the same from the same inputs;
-latencies are medians of interleaved runs after a warm-up. The file of --out opens in ui.perfetto.dev or chrome://tracing.
+latencies are medians of interleaved runs after a warm-up. The file of --out opens in ui.perfetto.dev or
+chrome://tracing.
 
 Half precision: inputs are rounded to it, the error is that against MindSpore's float32 results for the rounded inputs,
 and what is timed of MindSpore, whose CPU has no bfloat16 matmul, casts to float32 and back.
