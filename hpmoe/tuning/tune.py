@@ -84,7 +84,7 @@ def tune(f: Callable[..., Any], *args: Any, machine: Machine | None = None, mesh
     programs = {d: rewritten(_sized(p, ids)) for d, p in _programs(traced, direction).items()}
     values = space_of(rewritten(traced.program), machine, mesh.ep_size, space or {})
     key = kept.key_of(programs, machine, values, [ids, weights], max_trials) if cache else None
-    found = kept.load(key, budget_s)
+    found = kept.load(key, budget_s, values, least_us=len(programs) * machine.launch_us)
     is_cached = found is not None
     if found is None:
         found = _searched(values, Simulations(programs, machine, ids, weights), budget_s, max_trials, verbose)
