@@ -76,10 +76,10 @@ def _fields(stored: dict[str, Any]) -> dict[str, Any]:
 
 
 def _range_of(name: str) -> tuple[float, float]:
-    """What a core can have measured: a rate of a byte a microsecond at least, a cost of a second at most."""
+    """What can have been measured: a rate of a byte a microsecond at least, a cost of a second at most, or no cache."""
     if name.endswith("_per_us"):
         return 1.0, 1e12
-    return (0.0, 1e6) if name.endswith("_us") else (1e-3, 1e15)
+    return (0.0, 1e6) if name.endswith("_us") else (0.0, 1e15) if name == "l2_bytes" else (1e-3, 1e6)
 
 
 def _body(kind: Any, dtype: Any, share: Any, *lost: Any) -> Body:

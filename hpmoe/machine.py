@@ -160,7 +160,7 @@ class Machine:
     bodies: tuple[Body, ...] = ()
 
     def __post_init__(self) -> None:
-        least = {"num_aiv": 0 if self.unified else 1}
+        least = {"num_aiv": 0 if self.unified is True else 1}
         for field in dataclasses.fields(self):
             value = getattr(self, field.name)
             if field.type == "int":

@@ -51,7 +51,7 @@ def test_what_is_no_kept_file_is_said_at_once(calibration, what):
 
 MEASURED = ("task_us", "matmul_flops_per_us", "l2_bytes", "host_cores", "bodies")
 NOT_MEASURED = [*itertools.product(MEASURED, ("-5", "NaN", "Infinity", "true", '"many"', "1" + "0" * 400)),
-                *((name, "1e-9") for name in MEASURED[1:])]  # a task may cost next to nothing
+                *((name, "1e-9") for name in ("matmul_flops_per_us", "host_cores", "bodies"))]
 
 
 @pytest.mark.parametrize("name, value", NOT_MEASURED)

@@ -18,6 +18,7 @@ from hpmoe.calling.staging import Staged, describe, level_of
 from hpmoe.errors import check_argument, is_int, is_name, is_number
 from hpmoe.kept_calibration import is_calibrated
 from hpmoe.kernels.simulated_inputs import given_ids
+from hpmoe.limits import MOST_ROWS
 from hpmoe.machine import Machine, Mesh, cpu
 from hpmoe.program import Program
 from hpmoe.progress import Progress
@@ -144,6 +145,9 @@ def _ids(program: Program, routing: Sequence[np.ndarray] | None, inputs: Any, ep
     if inputs is not None:
         position = program.inputs.index(routes[0].inputs[0])
         return np.stack([rank[position] for rank in inputs])
+    entries = ep_size * aval.num_tokens * aval.top_k
+    check_argument(entries <= MOST_ROWS, "hpmoe.tune", "the number of ids of all ranks", f"{entries:,}",
+                   f"at most {MOST_ROWS:,}")
     return balanced_ids(ep_size, *routes[0].inputs[0].aval.shape, aval.num_experts)
 
 
