@@ -200,6 +200,7 @@ class Code(IntEnum):
     INDEX_OUT_OF_RANGE = 8
     OVER_CAPACITY = 9
     NOT_A_NUMBER = 10
+    NO_ROOM = 11
 
 
 ENUMS = (Opcode, MapCode, Domain, Rows, Cols, Index, Amount, Remote, Extent, Dtype, Reduction, DropPolicy, Code)
