@@ -8,10 +8,11 @@ from enum import IntEnum
 
 import numpy as np
 
+from hpmoe.tile_ops import MAX_OPERANDS
+
 MAGIC = 0x484D4F45
 VERSION = 4
 SECTION_ALIGNMENT = 64
-MAX_OPERANDS = 6
 
 
 class Opcode(IntEnum):

@@ -1,5 +1,6 @@
 // A program for the sanitizers: runs a MoE layer packed by hand many times on several ranks and queues, compares with plain
-// loops, simulates it, loses a signal, interrupts launches, changes ids, and launches and simulates images with random words changed.
+// loops, simulates it, loses a signal, interrupts launches, changes ids meanwhile, and launches and simulates images with
+// random words changed.
 #include <pthread.h>
 #include <unistd.h>
 
