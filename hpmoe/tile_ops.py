@@ -103,6 +103,7 @@ class Domain:
     blocks: int = 1
 
 
+MAX_OPERANDS = 6
 WITH_ONE_PARAM = ("GMM", "MAP", "ROW_REDUCE", "NOTIFY", "LAUNCH")
 
 

@@ -8,10 +8,11 @@ from enum import IntEnum
 
 import numpy as np
 
+from hpmoe.tile_ops import MAX_OPERANDS
+
 MAGIC = 0x484D4F45
 VERSION = 4
 SECTION_ALIGNMENT = 64
-MAX_OPERANDS = 6
 
 
 class Opcode(IntEnum):
@@ -200,6 +201,7 @@ class Code(IntEnum):
     INDEX_OUT_OF_RANGE = 8
     OVER_CAPACITY = 9
     NOT_A_NUMBER = 10
+    NO_ROOM = 11
 
 
 ENUMS = (Opcode, MapCode, Domain, Rows, Cols, Index, Amount, Remote, Extent, Dtype, Reduction, DropPolicy, Code)

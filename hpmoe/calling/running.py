@@ -18,7 +18,7 @@ from hpmoe.avals import Aval
 from hpmoe.calling.arguments import Arguments, Parameters
 from hpmoe.calling.one_call import Call, Traced
 from hpmoe.calling.planned_rows import PlannedRows, routes_of, rows_of_any, rows_of_received, with_planned_rows
-from hpmoe.calling.rank_arrays import Arrays, to_arrays
+from hpmoe.calling.rank_arrays import Arrays
 from hpmoe.calling.staging import Staged, innermost
 from hpmoe.capacity import check_topk_weights
 from hpmoe.errors import ProgramError, check_argument, is_name
@@ -172,7 +172,7 @@ class Runner:
         traced, tensors = self._trace(given), given.arrays
         if (self.batched or self.mesh.ep_size == 1) and all(isinstance(x, Tensor) for x in tensors):
             captures = traced.program.captures
-            arrays = to_arrays([*tensors, *captures])
+            arrays = traced.arrays_of([*tensors, *captures])
             inputs = self.per_rank(arrays, range(len(arrays)), len(tensors))
             return traced, inputs, self.row_buckets(traced.program, inputs, None)
         return traced, None, self.any_rows(traced.program)
