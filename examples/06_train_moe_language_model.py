@@ -157,7 +157,10 @@ def train(steps, batch_size):
 
 
 def plot(curves, path):
-    """The loss curves as a picture where matplotlib is installed, else as text."""
+    """The loss curves as text, or as a picture in the file of this name where matplotlib is installed."""
+    if path is None:
+        print(f"\n{text_plot(curves)}")
+        return
     try:
         from matplotlib.figure import Figure
     except ImportError:
@@ -191,7 +194,7 @@ def main(argv=None):
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--steps", type=int, default=100)
     parser.add_argument("--batch", type=int, default=12, help="sequences of a step")
-    parser.add_argument("--plot", default="losses.png", help="where to write the picture")
+    parser.add_argument("--plot", help="where to write a picture of both curves, which are text otherwise")
     args = parser.parse_args(argv)
     ms.runtime.launch_blocking()  # asynchronous dispatch costs milliseconds an operator on a machine of few cores
     fused, plain = train(args.steps, args.batch)

@@ -19,6 +19,9 @@ Example:
 """
 
 import hpmoe.interrupts  # noqa: F401  first: the others take seconds
+from hpmoe.versions import __version__ as __version__  # warns of another MindSpore before that is imported
+
+# isort: split
 import hpmoe.kernels.executable  # noqa: F401  registers the cpu target
 import hpmoe.kernels.twin_target  # noqa: F401  registers ascend-twin
 from hpmoe.avals import Aval as Aval
@@ -60,3 +63,12 @@ from hpmoe.transforms.save_for_backward import save_for_backward as save_for_bac
 from hpmoe.transforms.tile_partition import tile_partition as tile_partition
 from hpmoe.tuning.tune import tune as tune
 from hpmoe.vjp import vjp as vjp
+
+__all__ = [
+    "ArgumentError", "Aval", "LaunchError", "Machine", "Mesh", "Program", "ProgramError", "Taskflow", "Timeline",
+    "TraceError", "TransformError", "VerifyError", "accumulate_grads", "ascend_a2", "ascend_a3", "assign_queues",
+    "chain", "combine", "cpu", "deduplicate_rows", "dispatch", "drop_counts", "evaluate", "fuse_persistent",
+    "grouped_matmul", "interpret", "launch_kernels", "measure", "moe_ffn", "overlap_comm", "permute",
+    "replicate_experts", "save_for_backward", "simulate", "spmd", "swiglu", "synchronize", "tile_partition", "trace",
+    "transform", "tune", "unpermute", "verify", "vjp",
+]

@@ -3,10 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
+import math
 
 from hpmoe.capacity import MANY_MORE, Capacity, most_rows
 from hpmoe.errors import check_argument, is_int
 from hpmoe.placement import Placement
+
+MOST_DIMENSIONS = 32  # of an array of NumPy
+MOST_ELEMENTS = 2**59  # whose bytes 63 bits count, as MindSpore does without looking
 
 SHORT_DTYPE = {"float32": "f32", "float16": "f16", "bfloat16": "bf16", "float64": "f64", "int32": "i32", "int64": "i64",
                "bool": "bool"}
@@ -24,7 +28,7 @@ class Aval:
     """Shape and dtype of an array; a dimension is an int or a `Rows`.
 
     Raises:
-        ArgumentError: shape is not of such dimensions, or dtype no string.
+        ArgumentError: shape is not of such dimensions, of too many of them or of too large ones, or dtype no string.
 
     Example:
         >>> Aval((4, 8), "float32")
@@ -38,6 +42,10 @@ class Aval:
         is_listed = isinstance(self.shape, (tuple, list))
         is_shape = is_listed and all(isinstance(d, Rows) or is_int(d, 0, 2**63) for d in self.shape)
         check_argument(is_shape, "hpmoe.Aval", "shape", repr(self.shape), "a tuple of ints that are not negative")
+        check_argument(len(self.shape) <= MOST_DIMENSIONS, "hpmoe.Aval", "shape", f"of {len(self.shape)} dimensions",
+                       f"of at most {MOST_DIMENSIONS}")
+        most = math.prod(max(1, int(d)) for d in self.shape if not isinstance(d, Rows))  # sizes of an empty one count, too
+        check_argument(most <= MOST_ELEMENTS, "hpmoe.Aval", "shape", repr(self.shape), "of at most 2**59 elements")
         check_argument(isinstance(self.dtype, str), "hpmoe.Aval", "dtype", repr(self.dtype), "a name such as \"float32\"")
         object.__setattr__(self, "shape", tuple(d if isinstance(d, Rows) else int(d) for d in self.shape))
 

@@ -9,7 +9,6 @@ import sys
 import threading
 import warnings
 from collections.abc import Sequence
-from importlib import metadata
 
 import mindspore as ms
 from absl import flags
@@ -18,6 +17,7 @@ from hpmoe.commands import bench, build, calibrate, compare, demo, doctor, memor
 from hpmoe.commands.options import UsageError, define_switch, did_you_mean, flags_text, parse
 from hpmoe.errors import ArgumentError, LaunchError, TransformError
 from hpmoe.interrupts import end_watch
+from hpmoe.versions import __version__
 
 COMMANDS = {"demo": demo, "bench": bench, "show": show, "plan": plan, "simulate": simulate, "compare": compare,
             "calibrate": calibrate, "tune": tune, "memory": memory, "build": build, "doctor": doctor}
@@ -68,7 +68,7 @@ def _run(args: list[str]) -> int:
         print(help_text())
         return 0
     if args[0] == "--version":
-        print(f"hpmoe {metadata.version('hpmoe')}")
+        print(f"hpmoe {__version__}")
         return 0
     name = args[0]
     if name not in COMMANDS:
@@ -106,13 +106,10 @@ def define(name: str) -> flags.FlagValues:
 def help_text() -> str:
     commands = "\n".join(f"  hpmoe {name:<10}{command.SUMMARY}" for name, command in COMMANDS.items())
     return ("hpmoe: transforms that turn a pure MoE-FFN written with MindSpore into one persistent kernel\n\n"
-            f"{commands}\n\nhpmoe COMMAND --help lists the flags of a command; hpmoe --version prints the version.")
+            f"{commands}\n\nhpmoe COMMAND --help lists the flags of a command, where - is as good as _, as in --top-k=4;\n"
+            "hpmoe --version prints the version.")
 
 
 def command_help(name: str, values: flags.FlagValues) -> str:
     command = COMMANDS[name]
     return f"hpmoe {name}: {command.SUMMARY}\n\n{flags_text(values)}\n\n{command.NOTES}"
-
-
-if __name__ == "__main__":
-    sys.exit(main())

@@ -160,6 +160,8 @@ def check_inputs(who: str, inputs: Sequence[Sequence[Any]], ep_size: int, expect
     check_argument(len(inputs) == ep_size, who, "inputs", f"of {len(inputs)} ranks", f"of {ep_size}, a list of arrays each")
     names = ", ".join(name for name, _ in expected)
     for rank, arrays in enumerate(inputs):
+        is_listed = isinstance(arrays, (Sequence, np.ndarray))
+        check_argument(is_listed, who, f"inputs[{rank}]", f"a {type(arrays).__name__}", "a list of arrays")
         check_argument(len(arrays) == len(expected), who, f"inputs[{rank}]", f"of {len(arrays)} arrays",
                        f"of {len(expected)}: {names}")
         for array, (name, shape) in zip(arrays, expected, strict=True):

@@ -9,8 +9,8 @@ import numpy as np
 
 from hpmoe.avals import RouteAval, Rows
 from hpmoe.dtypes import FLOATS, rounded, widen
-from hpmoe.errors import check_argument, check_inputs
-from hpmoe.padding import check_num_tokens, padding_fault
+from hpmoe.errors import check_argument, check_inputs, is_name
+from hpmoe.padding import check_num_tokens, padding_fault, rank_lengths
 from hpmoe.program import Atom, Equation, Literal, Program, Var
 from hpmoe.routing import Route
 from hpmoe.token_rows import token_vars
@@ -44,6 +44,9 @@ def evaluate(program: Program, inputs: Sequence[Sequence[np.ndarray]], num_token
                    "a Program, as hpmoe.trace makes it")
     check_inputs("hpmoe.evaluate", inputs, program.ep_size,
                  [(name, v.aval.shape) for name, v in zip(program.input_names, program.inputs, strict=True)])
+    check_argument(dtype is None or is_name(dtype, ("float64",)), "hpmoe.evaluate", "dtype", repr(dtype),
+                   "\"float64\" or None")
+    num_tokens = None if num_tokens is None else rank_lengths("hpmoe.evaluate", num_tokens, program.ep_size)
     if num_tokens is not None and program.token_rows is None:
         check_num_tokens("hpmoe.evaluate", program, num_tokens, padding_fault(program))
     ranks = range(program.ep_size)

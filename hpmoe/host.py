@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import platform
-import threading
 from pathlib import Path
 
 
@@ -33,18 +32,3 @@ def cache_folder() -> Path:
         if base.is_absolute():
             return base / "hpmoe"
     raise OSError("no folder to keep files in is known: set HOME or XDG_CACHE_HOME to an absolute path")
-
-
-def write_whole(path: Path, text: str) -> None:
-    """Puts a text file in place in one step, its folder too: whoever reads it finds the old one or all of the new one.
-
-    Raises:
-        OSError: it cannot be written.
-    """
-    path.parent.mkdir(parents=True, exist_ok=True)
-    partial = path.with_name(f"{path.name}.{os.getpid()}.{threading.get_ident()}")
-    try:
-        partial.write_text(text, encoding="utf-8")
-        partial.replace(path)
-    finally:
-        partial.unlink(missing_ok=True)

@@ -12,6 +12,7 @@ from hpmoe import taskflow as tf
 from hpmoe.dtypes import stored
 from hpmoe.errors import LaunchError, check_argument, check_inputs, is_int
 from hpmoe.layout import Layout
+from hpmoe.padding import rank_lengths
 from hpmoe.task_bodies import Moved, TaskBodies
 from hpmoe.taskflow_text import event_name, task_name
 
@@ -47,6 +48,7 @@ def interpret(flow: tf.Taskflow, inputs: Sequence[Sequence[np.ndarray]], num_tok
                    repr(seed), "an int of at least 0, or None")
     expected = [flow.buffers[b] for b in flow.inputs]
     check_inputs("hpmoe.interpret", inputs, flow.ep_size, [(b.name, b.shape) for b in expected])
+    num_tokens = None if num_tokens is None else rank_lengths("hpmoe.interpret", num_tokens, flow.ep_size)
     run = _Run(flow, inputs, num_tokens)
     run.execute(np.random.default_rng(seed) if seed is not None else None)
     if keep is not None:

@@ -35,7 +35,14 @@ class Watch:
             os._exit(130)
 
 
-_watches = [Watch()] if Path(*sys.argv[:1]).name == "hpmoe" and threading.current_thread() is threading.main_thread() else []
+def _is_command() -> bool:
+    """Whether the program is `hpmoe`, or `python -m hpmoe`, which imports the package before its name is in sys.argv."""
+    if sys.argv[:1] == ["-m"]:
+        return sys.orig_argv[-len(sys.argv)].removeprefix("-m") == "hpmoe"
+    return Path(*sys.argv[:1]).name == "hpmoe"
+
+
+_watches = [Watch()] if _is_command() and threading.current_thread() is threading.main_thread() else []
 
 
 def end_watch() -> None:

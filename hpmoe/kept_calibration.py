@@ -10,8 +10,9 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from hpmoe.errors import ArgumentError
-from hpmoe.host import cache_folder, cpu_name, num_cores, write_whole
+from hpmoe.errors import ArgumentError, is_number
+from hpmoe.host import cache_folder, cpu_name, num_cores
+from hpmoe.kept_files import read_object, write_object
 from hpmoe.machine import Body
 
 # What is measured; the rest of a Machine is what hpmoe.cpu says.
@@ -35,7 +36,7 @@ def store_calibration(fields: dict[str, Any]) -> Path:
     """Writes the measured fields of a Machine; the file it wrote. Raises OSError where it cannot."""
     bodies = [list(dataclasses.astuple(b)) for b in fields["bodies"]]
     path = calibration_path()
-    write_whole(path, json.dumps({"key": calibration_key(), "machine": {**fields, "bodies": bodies}}, indent=1) + "\n")
+    write_object(path, {"key": calibration_key(), "machine": {**fields, "bodies": bodies}})
     return path
 
 
@@ -49,7 +50,7 @@ def load_calibration() -> dict[str, Any]:
     try:
         path = calibration_path()
         where = f" in {path}"
-        return _fields(json.loads(path.read_text(encoding="utf-8")))
+        return _fields(read_object(path))
     except FileNotFoundError:
         raise ArgumentError(f"hpmoe.cpu: this CPU is not calibrated: there is no {path}; run `hpmoe calibrate`") from None
     except (OSError, ValueError, KeyError, TypeError) as error:
@@ -69,10 +70,24 @@ def _fields(stored: dict[str, Any]) -> dict[str, Any]:
     if stored["key"] != calibration_key():
         raise ValueError(f"it is of {stored['key']}")
     machine = stored["machine"]
-    out: dict[str, Any] = {name: float(machine[name]) for name in RATES}
-    wrong = [name for name, value in out.items() if not 0 <= value < float("inf")]
-    if wrong:
-        raise ValueError(f"{wrong[0]} is {out[wrong[0]]}")
-    out["bodies"] = tuple(Body(str(kind), str(dtype), *map(float, sizes)) for kind, dtype, *sizes in machine["bodies"])
+    out: dict[str, Any] = {name: _checked(name, machine[name], *_range_of(name)) for name in RATES}
+    out["bodies"] = tuple(_body(*fields) for fields in machine["bodies"])
     return out
 
+
+def _range_of(name: str) -> tuple[float, float]:
+    """What can have been measured: a rate of a byte a microsecond at least, a cost of a second at most, or no cache."""
+    if name.endswith("_per_us"):
+        return 1.0, 1e12
+    return (0.0, 1e6) if name.endswith("_us") else (0.0, 1e15) if name == "l2_bytes" else (1e-3, 1e6)
+
+
+def _body(kind: Any, dtype: Any, share: Any, *lost: Any) -> Body:
+    return Body(kind, dtype, _checked(f"the share of {kind}", share, 1e-6, 1e6),
+                *(_checked(f"what {kind} loses", size, 0.0, 1e9) for size in lost))
+
+
+def _checked(name: str, value: Any, least: float, most: float) -> float:
+    if not is_number(value) or not least <= value <= most:
+        raise ValueError(f"{name} is {value!r}, not from {least:g} to {most:g}")
+    return float(value)

@@ -48,6 +48,9 @@ class Body:
         kind: the opcode, with the function of a MAP or ROW_REDUCE, and "T" where the second operand of a GMM is transposed.
         dtype: of what it reads.
         most_rows: that such a task has, a matmul with a way of its own for few of them; 0 for any number.
+
+    Raises:
+        ArgumentError: kind or dtype is no str, share not a number from 1e-30 to 1e30, or another one not from 0 to 1e30.
     """
 
     kind: str
@@ -57,6 +60,13 @@ class Body:
     cols: float = 0.0
     inner: float = 0.0
     most_rows: float = 0.0
+
+    def __post_init__(self) -> None:
+        for field in dataclasses.fields(self):
+            value, least = getattr(self, field.name), 1 / MOST_RATE if field.name == "share" else 0.0
+            is_right = isinstance(value, str) if field.type == "str" else is_number(value) and least <= value <= MOST_RATE
+            check_argument(is_right, "hpmoe.machine.Body", field.name, repr(value),
+                           "a str" if field.type == "str" else f"a number from {least:g} to {MOST_RATE:g}")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -150,7 +160,7 @@ class Machine:
     bodies: tuple[Body, ...] = ()
 
     def __post_init__(self) -> None:
-        least = {"num_aiv": 0 if self.unified else 1}
+        least = {"num_aiv": 0 if self.unified is True else 1}
         for field in dataclasses.fields(self):
             value = getattr(self, field.name)
             if field.type == "int":

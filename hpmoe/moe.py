@@ -8,6 +8,7 @@ from hpmoe.errors import check_argument
 from hpmoe.primitives.dispatch import combine, dispatch
 from hpmoe.primitives.grouped_matmul import grouped_matmul
 from hpmoe.primitives.matmul import matmul
+from hpmoe.primitives.outside_graphs import outside_graphs
 from hpmoe.primitives.route import drop_counts
 from hpmoe.primitives.swiglu import swiglu
 
@@ -51,6 +52,7 @@ def moe_ffn(hidden_states: Any, topk_ids: Any, topk_weights: Any, gate_up_weight
         >>> dropped.asnumpy().tolist()
         [1, 1]
     """
+    outside_graphs("hpmoe.moe_ffn")
     has_shared = shared_gate_up_weight is not None
     check_argument(has_shared == (shared_down_weight is not None), "hpmoe.moe_ffn",
                    f"shared_{'down' if has_shared else 'gate_up'}_weight", "None", "given, as the other of the two is")

@@ -15,9 +15,22 @@ from hpmoe.token_rows import count_tokens, linked_vars, num_rows, routed, token_
 Fault = tuple[int, str]
 
 
+def rank_lengths(who: str, num_tokens: Sequence[int], ep_size: int) -> tuple[int, ...]:
+    """The tokens of each rank; ArgumentError unless they are as many whole numbers, none negative, as there are ranks."""
+    try:
+        given = np.asarray(num_tokens)
+    except (TypeError, ValueError):  # of different lengths inside
+        given = np.zeros(0)
+    check_argument(given.dtype.kind in "iu" and given.shape == (ep_size,), who, "num_tokens", repr(num_tokens),
+                   f"{ep_size} ints, one for each rank")
+    lengths = tuple(given.tolist())
+    check_argument(min(lengths) >= 0, who, "num_tokens", list(lengths), "not negative")
+    return lengths
+
+
 def check_num_tokens(who: str, program: Program, num_tokens: Sequence[int], fault: Fault | None) -> None:
     """Raises ArgumentError unless each rank may hold so many tokens; `fault` is what `padding_fault` says of the program."""
-    given, sources = [int(n) for n in num_tokens], token_sources(program)
+    given, sources = list(num_tokens), token_sources(program)
     first = dict(zip(program.inputs, program.input_names, strict=True))
     name = "topk_ids" if any(isinstance(e.outputs[0].aval, RouteAval) for e in program.equations) else next(
         (first[v] for v in sources), "its arguments")

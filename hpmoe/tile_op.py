@@ -82,6 +82,9 @@ class Access:
     value: float = 0.0
 
 
+MAX_OPERANDS = 6
+
+
 @dataclasses.dataclass(frozen=True)
 class TileOp:
     """One tile operation; its tasks differ only in their coordinates.

@@ -109,7 +109,7 @@ def alone_in(folder: Path) -> Iterator[None]:
     """
     try:
         folder.mkdir(parents=True, exist_ok=True)
-        held = open(folder / "held", "a")
+        held = open(folder / "held", "a", opener=_without_waiting)
     except OSError as error:
         raise BuildError(f"nothing can be built in {folder}: {error}") from None
     with held:
@@ -118,6 +118,10 @@ def alone_in(folder: Path) -> Iterator[None]:
         except OSError as error:
             raise BuildError(f"another build is under way in {folder} ({error})") from None
         yield
+
+
+def _without_waiting(path: str, flags: int) -> int:
+    return os.open(path, flags | os.O_NONBLOCK, 0o600)  # a FIFO in its place would wait for a reader
 
 
 @functools.cache

@@ -65,13 +65,14 @@ class Placed:
 
     Attributes:
         addresses: for each rank, where each buffer begins.
+        received: for each rank, the rows that there is room for of those it receives through each route.
     """
 
     def __init__(self, places: Places, pool: Pool, inputs: Sequence[Sequence[np.ndarray]],
                  received: Sequence[Sequence[int]], padded: bool, into: Mapping[int, Sequence[np.ndarray]]):
         """`padded`: results begin as zeros, as nobody writes their padding. `into`: for some results, by buffer, the array
         of each rank to write them to."""
-        self._places, self._received = places, received
+        self._places, self.received = places, received
         self._arrays: list[dict[int, np.ndarray]] = [{} for _ in inputs]
         self._memories: dict[int, tuple[Lease, int]] = {}
         self._held: list[np.ndarray] = []
@@ -103,7 +104,7 @@ class Placed:
 
     def _make_memories(self, pool: Pool) -> None:
         """Each memory of all ranks together: what they receive changes with the routing, its sum does not."""
-        sizes = [self._places.sizes(rows) for rows in self._received]
+        sizes = [self._places.sizes(rows) for rows in self.received]
         for homes in self._places.leases:
             memory = pool.lease([sum([of_rank[home] for of_rank in sizes]) for home in homes])
             for i, home in enumerate(homes):
@@ -115,7 +116,7 @@ class Placed:
     def _address_of(self, rank: int, b: int, array: np.ndarray) -> int:
         """The address of a caller's array, once it is what the buffer must be; without rows, that of a row nobody reads."""
         places, buffer = self._places, self._places.buffers[b]
-        rows, dtype = places.num_rows(b, self._received[rank]), places.dtypes[b]
+        rows, dtype = places.num_rows(b, self.received[rank]), places.dtypes[b]
         if array.dtype != dtype or array.size != rows * buffer.cols or not array.flags.c_contiguous:
             check_argument(False, "launch", f"buffers[{rank}][{b}]", describe(array),
                            f"a contiguous {dtype} array of {rows} rows and {buffer.cols} columns")
@@ -128,7 +129,7 @@ class Placed:
     def array(self, rank: int, b: int) -> np.ndarray:
         """A buffer of a rank, [rows, columns]."""
         places, buffer = self._places, self._places.buffers[b]
-        rows, dtype = places.num_rows(b, self._received[rank]), places.dtypes[b]
+        rows, dtype = places.num_rows(b, self.received[rank]), places.dtypes[b]
         if b in places.home:
             memory, i = self._memories[places.home[b]]
             start = self.addresses[rank][b] - memory.address(i)

@@ -23,7 +23,7 @@ LIBRARIES = {"hpmoe/kernels/_native.so": (KERNELS, ("cpu/*.cc", "simulator/*.cc"
              "hpmoe/kernels/_twin.so": (KERNELS, ("ascendc/*.cpp", "ascendc/twin/*.cc", "cpu/convert.cc", "cpu/image.cc",
                                                   "cpu/stuck.cc")),
              "hpmoe/native/_planner.so": (PLANNER, ("*.cc",))}
-FLAGS = ("-std=c++17", "-O3", "-fPIC", "-shared", "-pthread")
+FLAGS = ("-std=c++17", "-O3", "-Wall", "-Wextra", "-fPIC", "-shared", "-pthread")
 
 
 def find_compiler():

@@ -16,9 +16,10 @@ from hpmoe.kernels.buffers import describe
 from hpmoe.kernels.diagnosis import make_error
 from hpmoe.kernels.image import unpack_image
 from hpmoe.kernels.native import Rank, Status, load
-from hpmoe.kernels.protocol import Code, Dtype
+from hpmoe.kernels.protocol import Code, Domain, Dtype, Opcode, Rows
 from hpmoe.native.loading import address
 
+ANY_ROWS = 2**63 - 1
 ELEMENT_TYPES = {code: numpy_dtype(code.name.lower()) for code in Dtype}
 
 
@@ -45,7 +46,7 @@ def launch(image, buffers, num_tokens, counters, bases, timeout, trace=None):
         raise _broken(image)
     demands.check_arrays(buffers, num_tokens, counters, bases, trace)
     addresses = [[address(x) for x in arrays] for arrays in buffers]
-    Launches(image, counters, bases).launch(addresses, num_tokens, timeout, trace)
+    Launches(image, counters, bases).launch(addresses, demands.room_in(buffers), num_tokens, timeout, trace)
 
 
 class Launches:
@@ -53,15 +54,18 @@ class Launches:
 
     def __init__(self, image, counters, bases):
         self.image, self._kept = image, (counters, bases)
+        self._num_routes = int(unpack_image(image)[0]["num_routes"])
         self._image_address = address(image)
         step = counters.strides[0]
         self._counts = [(address(counters) + r * step, address(bases) + r * step) for r in range(len(counters))]
 
-    def launch(self, addresses, num_tokens, timeout, trace=None):
-        """What the function `launch` does; addresses: for each rank, those of its buffers."""
-        tables = [c_array("Q", mine) for mine in addresses]
+    def launch(self, addresses, room, num_tokens, timeout, trace=None):
+        """What the function `launch` does; for each rank, the addresses of its buffers, and for each route how many
+        received rows these have room for."""
+        tables = [c_array("q", [*rows, *mine]) for rows, mine in zip(room, addresses, strict=True)]
         ranks = (Rank * len(tables))(*(
-            (table.buffer_info()[0], n, *counts) for table, n, counts in zip(tables, num_tokens, self._counts, strict=True)))
+            ((at := table.buffer_info()[0]) + 8 * self._num_routes, at, n, *counts)
+            for table, n, counts in zip(tables, num_tokens, self._counts, strict=True)))
         status = Status()
         handler = getsignal(SIGINT)
         is_interruptible = callable(handler) and _runs_for_main_thread()
@@ -113,6 +117,7 @@ class Demands:
         ep_size, num_events, num_tasks: of the image.
         max_tokens: the most tokens of a rank, or None where any number will do.
         buffers: columns, rows (0 for what is received) and dtype of each.
+        received: for each route, those of the buffers without rows that hold what a rank receives through it.
     """
 
     ep_size: int
@@ -120,6 +125,7 @@ class Demands:
     num_tasks: int
     max_tokens: int | None
     buffers: list
+    received: list
 
     @staticmethod
     def read(image):
@@ -133,7 +139,13 @@ class Demands:
             *(int(header[name]) for name in ("ep_size", "num_events", "num_tasks")),
             min(sections["routes"]["num_tokens"].tolist(), default=None),
             list(zip(table["cols"].tolist(), table["rows"].tolist(), dtypes, strict=True)),
+            _received_buffers(sections),
         )
+
+    def room_in(self, buffers):
+        """For each rank and each route, the received rows that the arrays of a launch have room for."""
+        return [[min((arrays[b].size // self.buffers[b][0] for b in mine), default=ANY_ROWS) for mine in self.received]
+                for arrays in buffers]
 
     def counters_fault(self, counters, bases, trace=None):
         """The first array of launches that is not of the image's sizes, as (name, array, shape wanted); or None."""
@@ -167,3 +179,18 @@ class Demands:
                 if array.dtype != dtype or array.size % cols or array.size < rows * cols or not array.flags.c_contiguous:
                     wanted = f"a contiguous {dtype} array of {rows or 'some'} rows and {cols} columns"
                     check_argument(False, "launch", f"buffers[{rank}][{i}]", describe(array), wanted)
+
+
+def _received_buffers(sections):
+    """For each route, the buffers of no stated rows that have one for each row that a rank receives through it."""
+    found = [set() for _ in sections["routes"]]
+    stated, once_of = sections["buffers"]["rows"], sections["routes"]["once_of"]
+    for op in sections["ops"]:
+        received = {Rows.PEER, Rows.EXPERT, Rows.FAN}
+        if op["domain"] == Domain.SLOTS or op["opcode"] == Opcode.ALL_TO_ALL_BACK:
+            received.add(Rows.OWN)
+        for operand in op["operands"][:op["num_operands"]]:
+            if op["route"] >= 0 and operand["rows"] in received and operand["buffer"] >= 0 and not stated[operand["buffer"]]:
+                route = once_of[op["route"]] if operand["rows"] == Rows.FAN else op["route"]
+                found[route].add(int(operand["buffer"]))
+    return [sorted(buffers) for buffers in found]

@@ -51,6 +51,11 @@ def _sentence(status, image, fault):
                 f"rank {rank} would receive more than the plan holds: {value} row slots where {threshold} fit. "
                 "Plan for a larger capacity."
             )
+        case Code.NO_ROOM:
+            return (
+                f"rank {rank} would receive {value} rows through route {status['wait']}, and its arrays have room for "
+                f"{threshold}: topk_ids changed after these were made for them. Nothing may write to ids during a call."
+            )
         case Code.OVER_CAPACITY:
             return (
                 f"{value} tokens of rank {rank} chose expert {status['wait']}; its capacity is {threshold}. Give a larger "

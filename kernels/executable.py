@@ -77,8 +77,9 @@ class Executable:
         """
         flow = self.flow
         results = {flow.outputs[j]: arrays for j, arrays in (into or {}).items()}
-        placed = Placed(self._places, POOL, inputs, received_rows(flow, inputs, num_tokens), num_tokens is not None, results)
-        lengths = [int(n) for n in num_tokens] if num_tokens is not None else [self._num_tokens] * flow.ep_size
+        given = None if num_tokens is None else [int(n) for n in num_tokens]
+        placed = Placed(self._places, POOL, inputs, received_rows(flow, inputs, given), given is not None, results)
+        lengths = [self._num_tokens] * flow.ep_size if given is None else given
         trace = new_trace(flow) if trace is None else trace
         with self.lock:
             try:
@@ -93,7 +94,7 @@ class Executable:
         if self._demands is None or trace is not None:
             return launch(self.image, placed.read_ranks(), num_tokens, self.counters, self.bases, self.timeout, trace)
         self._demands.check_num_tokens(num_tokens)
-        self._launches.launch(placed.addresses, num_tokens, self.timeout)
+        self._launches.launch(placed.addresses, placed.received, num_tokens, self.timeout)
 
     @functools.cached_property
     def _demands(self) -> Demands | None:

@@ -13,7 +13,7 @@ from hpmoe.kernels.protocol import Dtype
 from hpmoe.native import loading
 
 FOLDER = Path(__file__).parent
-ABI_VERSION = 9
+ABI_VERSION = 10
 
 
 class Rank(ctypes.Structure):
@@ -21,6 +21,7 @@ class Rank(ctypes.Structure):
 
     _fields_ = [
         ("buffers", ctypes.c_void_p),
+        ("room", ctypes.c_void_p),
         ("num_tokens", ctypes.c_int64),
         ("counters", ctypes.c_void_p),
         ("bases", ctypes.c_void_p),

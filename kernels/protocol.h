@@ -44,7 +44,8 @@ constexpr int32_t kWhole = 1 << 16;  // the share of an expert that has no copie
 #define HPMOE_DROP_POLICY(X) X(NONE, 0) X(ERROR, 1) X(POSITION, 2) X(PROBS, 3)
 #define HPMOE_CODE(X)                                                                                                \
   X(OK, 0) X(TIMEOUT, 1) X(ABORTED_PEER, 2) X(OUT_OF_MEMORY, 3) X(BAD_IMAGE, 4) X(INTERRUPTED, 5) X(WRONG_COUNT, 6)  \
-  X(SLOT_OVERFLOW, 7) X(INDEX_OUT_OF_RANGE, 8) X(OVER_CAPACITY, 9) X(NOT_A_NUMBER, 10)
+  X(SLOT_OVERFLOW, 7) X(INDEX_OUT_OF_RANGE, 8) X(OVER_CAPACITY, 9) X(NOT_A_NUMBER, 10)  \
+  X(NO_ROOM, 11)
 
 #define HPMOE_MEMBER(name, value) name = value,
 enum class Opcode : int32_t { HPMOE_OPCODE(HPMOE_MEMBER) };
@@ -135,7 +136,7 @@ struct Op {
   Operand operands[kMaxOperands];
 };
 
-// `wait` is the expert where the code is OVER_CAPACITY.
+// `wait` is the expert where the code is OVER_CAPACITY, the route where it is NO_ROOM.
 struct Status {
   int32_t code, rank, queue, task, event, wait;
   int64_t value, threshold;

@@ -14,6 +14,7 @@ import hpmoe.tile_ops.matmuls  # noqa: F401
 import hpmoe.tile_ops.reductions  # noqa: F401
 import hpmoe.tile_ops.tokens  # noqa: F401
 import hpmoe.tile_ops.transfers  # noqa: F401
+from hpmoe.tile_op import MAX_OPERANDS
 from hpmoe.tile_ops.col_modes import BLOCK, ColMode
 from hpmoe.tile_ops.domains import Copies, Experts, Once, Slots, Tiles
 from hpmoe.tile_ops.functions import Function
@@ -25,7 +26,6 @@ from hpmoe.tile_ops.tile_primitive import TilePrimitive
 MAGIC = 0x484D4F45
 VERSION = 4
 SECTION_ALIGNMENT = 64
-MAX_OPERANDS = 6
 
 
 def _members(family: Iterable[Named]) -> dict[str, int]:
@@ -119,6 +119,7 @@ class Code(IntEnum):
     INDEX_OUT_OF_RANGE = 8
     OVER_CAPACITY = 9
     NOT_A_NUMBER = 10
+    NO_ROOM = 11
 
 
 ENUMS = (Opcode, MapCode, Domain, Rows, Cols, Index, Amount, Remote, Extent, Dtype, Reduction, DropPolicy, Code)

@@ -89,6 +89,20 @@ def binding_build():
     return BUILDS[0]
 
 
+@pytest.fixture
+def pretended_mindspore(monkeypatch, tmp_path):
+    """`pretended_mindspore(version)` makes it the installed version of MindSpore, and returns the folder that says so."""
+
+    def pretend(version):
+        folder = tmp_path / "mindspore.dist-info"
+        folder.mkdir()
+        (folder / "METADATA").write_text(f"Metadata-Version: 2.1\nName: mindspore\nVersion: {version}\n")
+        monkeypatch.syspath_prepend(tmp_path)
+        return tmp_path
+
+    return pretend
+
+
 @pytest.fixture(params=["own", "dnnl_sgemm", "amx", "amx, core shared"])
 def blas(request):
     """Every product comes from our own loops, then from the bundled library, then from the core's matrix units, in both

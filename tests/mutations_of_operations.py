@@ -69,7 +69,7 @@ def of_domain(flow, domain):
         choices = others_of(range(-1, len(flow.routes) + 1)) if name == "route" else numbers
         if isinstance(getattr(domain, name), bool):
             choices = others_of((False, True))
-        yield from fields(domain, (name,), choices, same=name not in ("clipped", "height"))
+        yield from fields(domain, (name,), choices, same=name not in ("clipped", "of_tokens", "height"))
     if "blocks" in names_of(domain):
         yield "twice as many blocks", True, dataclasses.replace(domain, size=2 * domain.size, blocks=2 * domain.blocks)
     if "num_rows" in names_of(domain):

@@ -42,7 +42,8 @@ def names_of(x):
 def as_domain(domain, cls):
     """A domain of another class, with the numbers that both can have."""
     rows = vars(domain).get("height", domain.num_rows)
-    known = {"num_rows": rows, "height": rows, "count": domain.num_rows, **vars(domain)}
+    told = dict.fromkeys(("clipped", "of_tokens"), vars(domain).get("of_tokens", domain.clipped))
+    known = {"num_rows": rows, "height": rows, "count": domain.num_rows, **told, **vars(domain)}
     return cls(**{name: known[name] for name in names_of(cls) if name in known})
 
 

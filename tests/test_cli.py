@@ -15,7 +15,7 @@ from small_timelines import check_chrome_trace
 
 import hpmoe
 from hpmoe import cli, progress as progress_module
-from hpmoe.commands import demo, doctor, plan, show
+from hpmoe.commands import compare, demo, doctor, options, plan, show
 
 SMALL = ["--ep=2", "--tokens=6", "--hidden=8", "--intermediate=4", "--experts=4", "--top_k=2", "--repeats=2"]
 
@@ -40,13 +40,22 @@ def test_help_of_a_command_names_every_flag(capsys, name, flag):
 
 
 def test_version(capsys):
-    assert run(capsys, "--version")[:2] == (0, f"hpmoe {doctor.version('hpmoe')}\n")
+    assert run(capsys, "--version")[:2] == (0, f"hpmoe {hpmoe.__version__}\n")
+
+
+def test_the_package_runs_as_the_command():
+    done = subprocess.run([sys.executable, "-m", "hpmoe", "demp"], capture_output=True, text=True, timeout=60, check=False)
+    assert (done.returncode, done.stdout, done.stderr.splitlines()[0][:29]) == (2, "", "hpmoe: unknown command 'demp'")
 
 
 @pytest.mark.parametrize("args, text", [
     ("demp", "hpmoe: unknown command 'demp'; did you mean demo?"),
     ("--foo", "hpmoe: unknown flag '--foo'"),
     ("demo --toks=3", "hpmoe demo: unknown flag --toks; did you mean --tokens?"),
+    ("demo --top-kk=3", "hpmoe demo: unknown flag --top-kk; did you mean --top_k?"),
+    ("demo --top-k=33", "hpmoe demo: flag --top_k=33: it must be at most --experts, which is 32"),
+    ("demo --top-k", "hpmoe demo: missing value for flag --top_k"),
+    ("compare top-k=0 dedup", "hpmoe compare: flag --top_k=0: it must be an integer of at least 1"),
     ("demo --ep=abc", "hpmoe demo: flag --ep=abc: it must be an integer of at least 1"),
     ("demo --ep 0", "hpmoe demo: flag --ep=0: it must be an integer of at least 1"),
     ("demo --seed=-1", "hpmoe demo: flag --seed=-1: it must be an integer of at least 0"),
@@ -77,6 +86,35 @@ def test_wrong_usage_is_one_line_and_status_2(capsys, args, text):
     status, out, err = run(capsys, *args.split())
     assert (status, out) == (2, "")
     assert err.startswith(text) and err.count("\n") == 1 and "--help" in err
+
+
+@pytest.mark.parametrize("name", cli.COMMANDS)
+def test_every_flag_with_an_underscore_may_have_dashes(name):
+    """In every way to write a flag."""
+    for flag in (flag for flag in cli.define(name) if "_" in flag):
+        dashed, given = flag.replace("_", "-"), "1"
+        for args in (f"--{dashed}={given}", f"--{dashed} {given}", f"-{dashed}={given}", f"--{flag}={given}"):
+            assert options.parse(cli.define(name), args.split())[flag].value == int(given), args
+
+
+@pytest.mark.parametrize("args, name, value", [
+    ("--policy=critical-path", "policy", None),
+    ("--html --top-k", "html", "--top-k"),
+    ("--html=--top-k", "html", "--top-k"),
+    ("-html a-b.html", "html", "a-b.html"),
+    ("--html x --no-dedup", "dedup", False),
+    ("--dedup --no-measured", "measured", False),
+    ("--dedup --top-k 4", "top_k", 4),
+    ("-- --top-k", "a", "--top-k"),
+    ("top-k=4", "a", "top-k=4"),
+])
+def test_dashes_are_underscores_in_names_of_flags_alone(args, name, value):
+    values = cli.define("compare")
+    if value is None:
+        with pytest.raises(options.UsageError, match="flag --policy=critical-path: it must be one of critical_path"):
+            options.parse(values, args.split(), compare.POSITIONAL)
+    else:
+        assert options.parse(values, args.split(), compare.POSITIONAL)[name].value == value
 
 
 @pytest.mark.parametrize("error, status, text", [
@@ -113,13 +151,13 @@ def test_a_warning_is_one_line(capsys, monkeypatch):
 
 
 def test_a_reader_that_leaves_early_is_no_error():
-    command = f"{sys.executable} -m hpmoe.cli show --stage=program | head -1"
+    command = f"{sys.executable} -m hpmoe show --stage=program | head -1"
     done = subprocess.run(command, shell=True, capture_output=True, text=True, timeout=60, check=True)
     assert done.stdout.startswith("== forward, program") and done.stderr == ""
 
 
 def test_planning_needs_no_memory_for_operators():
-    command = f"ulimit -d 800000; {sys.executable} -m hpmoe.cli show --stage=program"
+    command = f"ulimit -d 800000; {sys.executable} -m hpmoe show --stage=program"
     done = subprocess.run(command, shell=True, capture_output=True, text=True, timeout=60, check=False)
     assert (done.returncode, done.stdout[:18]) == (0, "== forward, progra"), done.stderr
 
@@ -178,8 +216,10 @@ ms.grad(lambda x: x + 1)(ms.Tensor([1.0])).asnumpy()
     return subprocess.Popen([sys.executable, script], stderr=subprocess.PIPE, text=True)
 
 
-def test_ctrl_c_in_the_imports_of_the_command_is_one_line(tmp_path):
-    with command(tmp_path, "") as process:
+@pytest.mark.parametrize("start", [lambda folder: command(folder, ""), lambda _: subprocess.Popen(
+    [sys.executable, "-m", "hpmoe", "doctor"], stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True)])
+def test_ctrl_c_in_the_imports_of_the_command_is_one_line(tmp_path, start):
+    with start(tmp_path) as process:
         status, sigint = Path(f"/proc/{process.pid}/status"), 1 << signal.SIGINT - 1
         while not int(re.search(r"SigBlk:\s*(\w+)", status.read_text())[1], 16) & sigint:
             time.sleep(0.01)
@@ -229,6 +269,18 @@ def test_demo_writes_what_the_timelines_say(capsys, monkeypatch, tmp_path):
     path = tmp_path / "timeline.json"
     assert run(capsys, "demo", *SMALL, f"--out={path}")[0] == 0
     check_chrome_trace(path.read_text(), kept[0])
+
+
+def test_demo_writes_no_file_unasked_and_says_how_to_have_one(capsys, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    status, out, _ = run(capsys, "demo", *SMALL)
+    assert (status, list(tmp_path.iterdir())) == (0, [])
+    assert re.search(r"^timeline of one run: --out=FILE writes it ", out, re.MULTILINE)
+    assert json.loads(run(capsys, "demo", *SMALL, "--json")[1])["timeline"] is None
+
+
+def test_demo_says_how_long_it_takes(capsys):
+    assert re.search(r"^Takes .* minute", run(capsys, "demo", "--help")[1], re.MULTILINE)
 
 
 def test_demo_report_is_readable(capsys, tmp_path):

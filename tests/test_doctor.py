@@ -34,6 +34,14 @@ def test_doctor_reports_what_does_not_fit(capsys, monkeypatch):
     assert re.search(r"^  optree +missing +DOES NOT FIT, needs ", out, re.MULTILINE)
 
 
+def test_doctor_says_that_mindspore_is_newer_than_what_is_tested(capsys, pretended_mindspore):
+    pretended_mindspore("2.11.0")
+    status, out, _ = run(capsys, "doctor")
+    assert status == 0
+    assert re.search(r"^  mindspore +2\.11\.0 +ok, needs >=2\.10; NOT TESTED: MindSpore 2\.11\.0 is installed; hpmoe is "
+                     r"tested with 2\.10$", out, re.MULTILINE)
+
+
 def test_doctor_without_the_native_library(capsys, monkeypatch):
     def missing():
         raise ImportError("hpmoe's native library is not beside x")

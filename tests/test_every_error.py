@@ -5,6 +5,7 @@ import re
 import sys
 from pathlib import Path
 
+import error_cases_inputs  # noqa: F401  adds its cases
 import error_cases_options  # noqa: F401  adds its cases
 import error_cases_transforms  # noqa: F401  adds its cases
 import pytest
@@ -38,6 +39,7 @@ NOT_REACHED = {
     ("kernels/twin_target.py", "breaks a rule"): "the kernel keeps them; test_ascend_mutants.py",
     ("hpmoe/calling/graph_mode.py", "of unknown type"): "test_graph_mode.py, with the other two that say so",
     ("hpmoe/calling/device_graph.py", "second_derivative"): "as that of arrays, which a case reaches",
+    ("hpmoe/primitives/outside_graphs.py", ""): "in a graph that MindSpore compiles; test_outside_graphs.py",
     ("hpmoe/calling/running.py", "capture_mode"): "test_graph_mode.py, where MindSpore records calls",
     ("hpmoe/interpret.py", "cannot run"): "guards the interpreter's own books",
     ("hpmoe/proofs/regions.py", "_Fault"): "verify raises it as a VerifyError",
@@ -45,6 +47,8 @@ NOT_REACHED = {
     ("hpmoe/native/", "not enough memory"): "test_planner.py",
     ("hpmoe/native/", "ValueError(text)"): "verify names such tables before; test_planner.py",
     ("hpmoe/host.py", "no folder to keep files in"): "a user without a home; test_calibrate.py",
+    ("hpmoe/kept_files.py", ""): "depends on what lies in the user's cache; test_kept_files.py",
+    ("hpmoe/tuning/kept.py", ""): "depends on what lies in the user's cache; test_tune.py",
     ("hpmoe/kept_calibration.py", ""): "depends on what lies in the user's cache; test_calibrate.py",
     ("hpmoe/commands/calibrate.py", "UsageError"): "depends on what lies in the user's cache; test_calibrate.py",
     ("hpmoe/commands/memory.py", "the process of"): "test_memory_report.py",

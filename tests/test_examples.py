@@ -138,15 +138,18 @@ def test_a_token_sent_once_gives_the_same_and_pays_between_nodes(printed):
     assert float(rows[2][1]) < float(rows[2][2])
 
 
-def test_training_draws_text_without_matplotlib(monkeypatch, capsys, tmp_path):
-    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+@pytest.mark.parametrize("path", [None, "none.png"])
+def test_training_draws_text_without_matplotlib_and_where_no_picture_is_asked_for(monkeypatch, capsys, tmp_path, path):
+    monkeypatch.chdir(tmp_path)
+    if path is not None:
+        monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
     falling = [5.0, 4.0, 3.0]
-    load("06_train_moe_language_model.py")["plot"]({"plain": falling, "fused": [5.0, 4.0, 1.0]}, tmp_path / "none.png")
+    load("06_train_moe_language_model.py")["plot"]({"plain": falling, "fused": [5.0, 4.0, 1.0]}, path)
     lines = capsys.readouterr().out.strip("\n").splitlines()
     assert lines[0] == "  5.00 |*"
-    assert lines[-3] == "  1.00 |  f"
-    assert sum("p" in line for line in lines[:-2]) == 1
-    assert not (tmp_path / "none.png").exists()
+    assert lines[11] == "  1.00 |  f"
+    assert sum("p" in line for line in lines[:12]) == 1
+    assert list(tmp_path.iterdir()) == []
 
 
 @pytest.fixture

@@ -10,9 +10,9 @@ ROOT = Path(__file__).parents[1]
 FOLDERS = {"hpmoe": "hpmoe", "hpmoe.transforms": "transforms", "hpmoe.kernels": "kernels"}
 # Modules and packages below hpmoe, the lowest layer first; `__init__` is hpmoe itself.
 LAYERS = (
-    "errors dtypes locks intervals interrupts progress",
+    "errors dtypes locks intervals interrupts progress versions launchers",
     "capacity placement balance",
-    "host avals program program_text routing slots machine kept_calibration workload",
+    "host avals program program_text routing slots machine kept_files kept_calibration workload",
     "tile_ops primitives",
     "token_rows",
     "padding",
@@ -29,6 +29,7 @@ LAYERS = (
     "peers calibration",
     "commands",
     "cli",
+    "__main__",
 )
 # What a module may import where its layer alone would allow it more.
 ONLY = {"hpmoe.moe": ("primitives", "errors")}

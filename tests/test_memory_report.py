@@ -112,7 +112,7 @@ def test_a_process_that_fails_says_why(capsys):
 
 
 def test_the_process_of_a_policy_ends_with_the_command():
-    parent = subprocess.Popen([sys.executable, "-m", "hpmoe.cli", "memory", "--policy=everything"],
+    parent = subprocess.Popen([sys.executable, "-m", "hpmoe", "memory", "--policy=everything"],
                               stdout=subprocess.DEVNULL)
     children = Path(f"/proc/{parent.pid}/task/{parent.pid}/children")
     while not (found := [pid for pid in children.read_text().split()

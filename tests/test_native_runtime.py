@@ -9,6 +9,8 @@ import numpy as np
 import pytest
 from native.image_builder import MoeLayer
 
+from hpmoe.costs.touches import TOUCH
+from hpmoe.costs.work import WORK
 from hpmoe.errors import ArgumentError, LaunchError
 from hpmoe.kernels import launch, load, protocol, use_blas
 from hpmoe.kernels.image import unpack_image
@@ -55,7 +57,7 @@ def test_layout_is_the_same_in_both_languages():
     lines = [line.split() for line in load().hpmoe_layout().decode().splitlines()]
     native = {(owner, name): (int(first), int(second)) for owner, name, first, second in lines}
     python = {(e.__name__, member.name): (member.value, 0) for e in protocol.ENUMS for member in e}
-    for struct, dtype in protocol.DTYPES.items():
+    for struct, dtype in {**protocol.DTYPES, "HpmoeTouch": TOUCH, "HpmoeWork": WORK}.items():
         python[struct, "."] = (0, dtype.itemsize)
         python |= {(struct, name): (offset, field.itemsize) for name, (field, offset) in dtype.fields.items()}
     assert native == python

@@ -25,7 +25,7 @@ def run_build(call, compiler, folder):
     tree = folder / "tree"
     for name in FOLDERS:
         shutil.copytree(ROOT / name, tree / name, ignore=shutil.ignore_patterns("__pycache__", "*.so"))
-    for name in ("pyproject.toml", "README.md"):
+    for name in ("pyproject.toml", "README.md", "LICENSE"):
         shutil.copy(ROOT / name, tree)
     return subprocess.run(
         [sys.executable, "-c", f"from setuptools import build_meta; build_meta.{call}({str(folder)!r})"],
@@ -81,6 +81,21 @@ def test_wheel_is_platform_specific_and_holds_the_libraries(wheel):
         assert zipfile.ZipFile(wheel).read(library) == b"compiled\n"
 
 
+def test_wheel_says_its_license_and_that_it_is_typed(wheel):
+    archive = zipfile.ZipFile(wheel)
+    (folder,) = {name.split("/")[0] for name in archive.namelist() if ".dist-info/" in name}
+    metadata = archive.read(f"{folder}/METADATA").decode().splitlines()
+    for line in ("License-Expression: Apache-2.0", "License-File: LICENSE", "Classifier: Typing :: Typed"):
+        assert line in metadata
+    assert archive.read(f"{folder}/licenses/LICENSE") == (ROOT / "LICENSE").read_bytes()
+    assert archive.read("hpmoe/py.typed") == b""
+
+
+def test_sdist_says_its_license_and_that_it_is_typed(sdist):
+    names = {name.partition("/")[2] for name in tarfile.open(sdist).getnames()}
+    assert {"LICENSE", "hpmoe/py.typed"} <= names
+
+
 def test_sdist_holds_every_source_and_nothing_built(sdist):
     names = {name.partition("/")[2] for name in tarfile.open(sdist).getnames()}
     assert not {path.as_posix() for path in source_files()} - names
@@ -114,6 +129,14 @@ def test_failed_compilation_keeps_the_library_of_before(monkeypatch, tmp_path, c
     with pytest.raises(error, match=text):
         build_native.compile_library("hpmoe/kernels/_native.so", library)
     assert [path.read_text() for path in tmp_path.iterdir()] == ["before"]
+
+
+@pytest.mark.parametrize("name", build_native.LIBRARIES)
+def test_the_compiler_is_asked_for_warnings(monkeypatch, tmp_path, fake_compiler, capsys, name):
+    """That there are none is a stage of .ci/run, where they are errors."""
+    monkeypatch.setenv("CXX", str(fake_compiler))
+    build_native.compile_library(name, tmp_path / "library.so")
+    assert {"-Wall", "-Wextra"} <= set(capsys.readouterr().out.split())
 
 
 @pytest.mark.parametrize("left", [0, 63, 5000, -1])

@@ -1,7 +1,5 @@
 """A packed image means exactly what the taskflow's tables say, whatever they say."""
 
-import dataclasses
-
 import numpy as np
 import pytest
 
@@ -10,6 +8,7 @@ from hpmoe import taskflow as tf
 from hpmoe.kernels.image import unpack_image
 from hpmoe.kernels.packing import pack
 from hpmoe.kernels.unpacking import read_table, read_tasks
+from hpmoe.tile_ops.domains import AllRows
 from hpmoe.transforms.assign_queues import POLICIES
 
 TOKENS, HIDDEN, INNER, EXPERTS, TOP_K = 40, 12, 8, 8, 2
@@ -115,6 +114,6 @@ def test_tables_that_a_word_cannot_tell_apart_are_refused():
 def test_operations_without_blocks_are_refused():
     staged = hpmoe.assign_queues(hpmoe.tile_partition(hpmoe.swiglu, rows=4), machine=hpmoe.cpu(1))
     flow = staged.lower(hpmoe.Aval((8, 6), "float32"))
-    domain = dataclasses.replace(flow.ops[0].domain, blocks=0)
+    domain = AllRows(2, blocks=0, height=8)
     with pytest.raises(ValueError, match="pack: the tables of swiglu name a task, an event or a tile that does not exist"):
         pack(flow.replace(ops=(flow.ops[0].replace(domain=domain),), tasks=flow.tasks))

@@ -18,7 +18,13 @@ PUBLIC = """
 
 def test_public_names_are_the_listed_ones():
     names = [n for n, v in vars(hpmoe).items() if not n.startswith("_") and not isinstance(v, types.ModuleType)]
-    assert sorted(names) == sorted(PUBLIC) == sorted(set(PUBLIC))
+    assert sorted(names) == sorted(PUBLIC) == sorted(set(PUBLIC)) == hpmoe.__all__
+
+
+def test_a_star_imports_the_public_names():
+    names = {}
+    exec("from hpmoe import *", names)
+    assert names.keys() - {"__builtins__"} == set(PUBLIC)
 
 
 def test_help_of_the_package_tells_what_each_name_is_for():

@@ -172,7 +172,10 @@ def test_what_was_found_is_kept(cache, monkeypatch):
     whole = path.read_text()
     second = str(found.trials[1].us)
     for junk in (whole[:-20], "", "[]", "{}", whole.replace(second, '"fast"'), whole.replace(second, "[]"),
-                 whole.replace('"trials"', '"x"')):
+                 whole.replace('"trials"', '"x"'), *(whole.replace(second, us) for us in ("-5", "NaN", "1e-9", "Infinity",
+                 "true", "1" + "0" * 400)), "[" * 200_000, '{"key":' * 200_000, whole.replace("critical_path", "best"),
+                 whole.replace('"rows",\n     8', '"rows",\n     -8'), whole + " " * (16 << 20)):
+        assert junk != whole
         path.write_text(junk)
         monkeypatch.setattr(kept, "_kept", {})
         assert not tune(max_trials=3).is_cached and tune(max_trials=3).is_cached, junk[:40]

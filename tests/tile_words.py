@@ -18,7 +18,7 @@ def params(op):
     told = tuple(getattr(op.params, field.name) for field in dataclasses.fields(op.params))
     if kind(op) != "experts":
         return told
-    return (*(told or (0,)), *(vars(op.domain).get(name, 0) for name in ("height", "clipped", "first_expert")))
+    return (*(told or (0,)), *(vars(op.domain).get(name, 0) for name in ("height", "of_tokens", "first_expert")))
 
 
 def moves_copies(op):

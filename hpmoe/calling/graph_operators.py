@@ -93,7 +93,8 @@ class _Site:
 
     def _as_array(self, given: Any, i: int) -> np.ndarray:
         """What MindSpore hands over for input i of the program: a Python number where it has no dimensions."""
-        return np.asarray(given, numpy_dtype(self.program.inputs[i].aval.dtype))
+        make = np.array if i in self.call.traced.deciding else np.asarray  # see Traced.arrays_of
+        return make(given, numpy_dtype(self.program.inputs[i].aval.dtype))
 
     # An array carries one saved value of all ranks, row after row: its size does not depend on the routing, since every
     # (token, choice) is received once. Before them comes the number of rows of each value on each rank.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -11,6 +11,7 @@ from mindspore import Tensor
 from mindspore.common._grad_function import _Function
 from mindspore.graph.api import _pynative_executor
 
+from hpmoe.calling.planned_rows import routes_of
 from hpmoe.calling.rank_arrays import Arrays, stacked, summed, to_arrays
 from hpmoe.dtypes import rounded
 from hpmoe.errors import ProgramError
@@ -35,6 +36,16 @@ class Traced:
     @functools.cached_property
     def linearized(self) -> Linearized:
         return linearize(self.program)
+
+    @functools.cached_property
+    def deciding(self) -> frozenset[int | None]:
+        """The inputs that say where rows go: ids, and weights that decide what is dropped."""
+        return frozenset(i for route in routes_of(self.program) for i in (route.ids, route.weights))
+
+    def arrays_of(self, tensors: Iterable[Tensor]) -> list[np.ndarray]:
+        """The inputs as arrays. Those that say where rows go are copies, as several steps of a call read them, up to its
+        backward, and must read the same."""
+        return [a.copy() if i in self.deciding else a for i, a in enumerate(to_arrays(tensors))]
 
     @functools.cached_property
     def padding_fault(self) -> tuple[int, str] | None:
@@ -75,7 +86,7 @@ class Call:
 
     def run(self, tensors: list[Tensor]) -> list[Tensor]:
         if not _pynative_executor.grad_flag():
-            return [Tensor.from_numpy(a) for a in self.results(self.forward(to_arrays(tensors), self.traced.program))]
+            return [Tensor.from_numpy(a) for a in self.results(self.forward(self.traced.arrays_of(tensors), self.traced.program))]
         outputs = _Differentiable.apply(self, *tensors)
         return list(outputs) if isinstance(outputs, tuple) else [outputs]
 
@@ -135,7 +146,7 @@ class _Differentiable(_Function):
     @staticmethod
     def forward(ctx: Any, call: Call, *tensors: Tensor) -> Any:
         lin = call.traced.linearized
-        arrays = to_arrays(tensors)
+        arrays = call.traced.arrays_of(tensors)
         outputs = call.forward(arrays, lin.forward)
         count = len(call.traced.program.outputs)
         ctx.call, ctx.num_tensors, ctx.saved = call, len(tensors), [r[count:] for r in outputs]

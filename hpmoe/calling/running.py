@@ -18,13 +18,14 @@ from hpmoe.avals import Aval
 from hpmoe.calling.arguments import Arguments, Parameters
 from hpmoe.calling.one_call import Call, Traced
 from hpmoe.calling.planned_rows import PlannedRows, routes_of, rows_of_any, rows_of_received, with_planned_rows
-from hpmoe.calling.rank_arrays import Arrays, to_arrays
+from hpmoe.calling.rank_arrays import Arrays
 from hpmoe.calling.staging import Staged, innermost
 from hpmoe.capacity import check_topk_weights
 from hpmoe.errors import ProgramError, check_argument, is_name
+from hpmoe.launchers import check_alone
 from hpmoe.locks import new_lock
 from hpmoe.machine import Mesh
-from hpmoe.padding import check_num_tokens
+from hpmoe.padding import check_num_tokens, rank_lengths
 from hpmoe.program import Program
 from hpmoe.routing import check_topk_ids, rows_of_ranks
 from hpmoe.tracing.pynative import is_computed
@@ -77,6 +78,8 @@ class Runner:
     def prepare(self, args: Sequence[Any], kwargs: Mapping[str, Any], num_tokens: Sequence[int] | None = None,
                 seed: int | None = None) -> tuple[Call, list[Any]]:
         """The call of these arguments, checked and traced, and the arrays (tensors or Avals) among them."""
+        if self.batched:
+            check_alone(self.mesh.ep_size)
         given = self._parameters.flatten(args, kwargs)
         tensors = given.arrays
         lengths = self._lengths(tensors, num_tokens)
@@ -97,17 +100,7 @@ class Runner:
                 if not shape or shape[0] != ep_size:
                     check_argument(False, "spmd", f"array argument {i}", f"of shape {tuple(shape)}",
                                    f"[{ep_size}, ...], one part for each rank of the mesh")
-        if num_tokens is None:
-            return None
-        try:
-            given = np.asarray(num_tokens)
-        except ValueError:  # of different lengths inside
-            given = np.zeros(0)
-        check_argument(given.dtype.kind in "iu" and given.shape == (ep_size,), "spmd", "num_tokens", repr(num_tokens),
-                       f"{ep_size} ints, one for each rank")
-        lengths = tuple(given.tolist())
-        check_argument(min(lengths) >= 0, "spmd", "num_tokens", list(lengths), "not negative")
-        return lengths
+        return None if num_tokens is None else rank_lengths("spmd", num_tokens, ep_size)
 
     def _trace(self, given: Arguments) -> Traced:
         """The Program for these shapes, traced once."""
@@ -179,7 +172,7 @@ class Runner:
         traced, tensors = self._trace(given), given.arrays
         if (self.batched or self.mesh.ep_size == 1) and all(isinstance(x, Tensor) for x in tensors):
             captures = traced.program.captures
-            arrays = to_arrays([*tensors, *captures])
+            arrays = traced.arrays_of([*tensors, *captures])
             inputs = self.per_rank(arrays, range(len(arrays)), len(tensors))
             return traced, inputs, self.row_buckets(traced.program, inputs, None)
         return traced, None, self.any_rows(traced.program)
@@ -193,6 +186,9 @@ class Runner:
         """Checks the ids of every route and returns the planned rows of each."""
         buckets = {}
         for key, aval, at_ids, at_weights in routes_of(program):
+            if at_ids is None:
+                raise ProgramError(f"{program.name}: a route is by {key[0].aval} ids that the program computes; the kernel "
+                                   "needs topk_ids as an argument")
             real = []
             for rank, arrays in enumerate(inputs):
                 stop = None if lengths is None else lengths[rank]

@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from hpmoe.calling.staging import Staged, describe, level_of, signature_of
-from hpmoe.errors import TransformError
+from hpmoe.errors import TransformError, is_name
 from hpmoe.program import Program
 from hpmoe.proofs.verify import verify
 from hpmoe.taskflow import Taskflow
@@ -32,7 +32,7 @@ class Transform:
     def __init__(self, rewrite: Callable[..., Any], requires: str | None, makes: str | None, once: bool,
                  check: Callable[..., None] | None, before_vjp: bool):
         for level in (requires, makes):
-            if level is not None and level not in LEVELS:
+            if level is not None and not is_name(level, LEVELS):
                 raise TransformError(f"transform: level is {level!r}; it must be one of {', '.join(LEVELS)}")
         if not callable(rewrite):
             raise TransformError(f"transform: rewrite is {type(rewrite).__name__}; it must be a function of an IR")

@@ -40,8 +40,7 @@ def run(o: Any) -> int:
     names = [o.a, o.b]
     if None in names:
         raise options.UsageError("two schedules are compared, such as policy=critical_path policy=stage_order")
-    if o.html is not None:
-        options.check_flag(options.is_writable(Path(o.html)), "html", o.html, "a file that can be written")
+    options.check_file("html", o.html)
     sides = [_side(o, name) for name in names]
     with Progress("hpmoe compare") as progress:
         lines = _measured(sides, o.repeats, progress) if o.measured else [_simulated(*side, progress) for side in sides]

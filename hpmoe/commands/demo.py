@@ -26,9 +26,12 @@ from hpmoe.workload import layer_inputs
 
 SUMMARY = "runs a MoE-FFN forward and backward, checks it against MindSpore op by op, and times both"
 NOTES = """\
+Takes half a minute to a minute on two cores.
+
 The ranks are virtual: threads of this process share its cores, so where there are more workers than cores a task's
 time in the timeline includes what its thread spent without one. Both sides compute the same from the same inputs;
-latencies are medians of interleaved runs after a warm-up. Open the timeline in ui.perfetto.dev or chrome://tracing.
+latencies are medians of interleaved runs after a warm-up. The file of --out opens in ui.perfetto.dev or
+chrome://tracing.
 
 Half precision: inputs are rounded to it, the error is that against MindSpore's float32 results for the rounded inputs,
 and what is timed of MindSpore, whose CPU has no bfloat16 matmul, casts to float32 and back.
@@ -47,19 +50,18 @@ def define(values: flags.FlagValues) -> None:
     options.define_dtype(values)
     options.define_integer(values, "seed", 0, "seed of the random inputs", least=0)
     options.define_integer(values, "repeats", 5, "timed runs of each side")
-    flags.DEFINE_string("out", "hpmoe_timeline.json", "where to write the timeline of a measured run",
-                        flag_values=values)
+    flags.DEFINE_string("out", None, "where to write the timeline of a measured run, such as run.json", flag_values=values)
 
 
 def run(o: Any) -> int:
     options.check_sizes(o)
-    out = Path(o.out)
-    options.check_flag(options.is_writable(out), "out", o.out, "a file that can be written")
+    options.check_file("out", o.out)
     ms.runtime.launch_blocking()
     with Progress("hpmoe demo") as progress:
         report, timelines = measured(o, progress)
-        progress(f"writing {o.out}")
-        out.write_text(chrome_json(timelines), encoding="utf-8")
+        if o.out is not None:
+            progress(f"writing {o.out}")
+            Path(o.out).write_text(chrome_json(timelines), encoding="utf-8")
     print(json.dumps(report) if o.json else "\n".join(report_lines(report, timelines)))
     return 0 if report["ok"] else 1
 
@@ -160,7 +162,7 @@ def report_lines(r: dict[str, Any], timelines: tuple[Timeline, ...]) -> list[str
     lines += [f"  {p:<22}{t['hpmoe']:>9.1f} ms{t['op_by_op']:>9.1f} ms{t['ratio']:>9.2f}x"
               for p, t in r["latency_ms"].items()]
     lines += ["  ratio: how many times faster hpmoe is than MindSpore op by op", "",
-              f"timeline of one run: {r['timeline']} (open in ui.perfetto.dev or chrome://tracing)"]
+              f"timeline of one run: {r['timeline'] or '--out=FILE writes it'} (open in ui.perfetto.dev or chrome://tracing)"]
     for direction, line in zip(DIRECTIONS, timelines, strict=True):
         lines += [f"  {direction}: {line.summary()}", *("  " + row for row in line.text(64).splitlines()[2:])]
     if not r["ok"]:

@@ -24,6 +24,7 @@ from hpmoe.kernels.ascend_build import DEVICES, run_needs
 from hpmoe.kernels.native import find_blas, find_library, gemm_name, products_name
 from hpmoe.kernels.twin_target import load as load_twin
 from hpmoe.native import planner
+from hpmoe.versions import numbers, untested_mindspore, version
 
 SUMMARY = "says what is installed, and which targets are usable and why others are not"
 NOTES = "Exits with 1 where something hpmoe needs does not fit, or the cpu target is not usable."
@@ -63,13 +64,6 @@ def diagnosis() -> dict[str, Any]:
 # Packages.
 
 
-def version(name: str) -> str | None:
-    try:
-        return metadata.version(name)
-    except metadata.PackageNotFoundError:
-        return None
-
-
 def requirements() -> dict[str, str]:
     """What the installed hpmoe requires, such as {"numpy": "<2,>=1.26"}; its extras left out."""
     try:
@@ -82,7 +76,8 @@ def requirements() -> dict[str, str]:
 
 def package(name: str, needs: str) -> dict[str, Any]:
     found = version(name)
-    return {"version": found, "needs": needs, "fits": found is not None and fits(found, needs)}
+    return {"version": found, "needs": needs, "fits": found is not None and fits(found, needs),
+            "untested": untested_mindspore() if name == "mindspore" else ""}
 
 
 def fits(version: str, needs: str) -> bool:
@@ -99,14 +94,6 @@ def fits(version: str, needs: str) -> bool:
         if compared not in {"<": (-1,), "<=": (-1, 0), ">": (1,), ">=": (0, 1), "==": (0,), "!=": (-1, 1)}[sign]:
             return False
     return True
-
-
-def numbers(version: str) -> tuple[int, ...]:
-    """The leading numbers of a version, zeros at the end left out, so that 2 is 2.0."""
-    parts = [int(n) for n in re.match(r"\d*(?:\.\d+)*", version).group().split(".") if n]
-    while parts and parts[-1] == 0:
-        parts.pop()
-    return tuple(parts)
 
 
 def compiler(environment: Mapping[str, str]) -> dict[str, Any]:
@@ -192,6 +179,7 @@ def report_lines(r: dict[str, Any]) -> list[str]:
     lines = [f"{name:<16}{text}" for name, text in rows]
     lines += ["", "packages"]
     lines += [f"  {name:<14}{p['version'] or 'missing':<10}{'ok' if p['fits'] else 'DOES NOT FIT'}, needs {p['needs']}"
+              f"{p['untested'] and '; NOT TESTED: ' + p['untested']}"
               for name, p in packages.items()]
     lines += [f"  {name:<14}{found or '-':<10}{'' if found else 'not installed, '}optional"
               for name, found in r["optional"].items()]

@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 import importlib.util
 import math
+import os
 from collections.abc import Sequence
 from pathlib import Path
 from typing import Any
@@ -127,12 +128,17 @@ def is_writable(path: Path) -> bool:
     try:
         path = path.resolve()
         is_new = not path.exists()
-        path.open("a").close()
+        os.close(os.open(path, os.O_WRONLY | os.O_APPEND | os.O_CREAT | os.O_NONBLOCK))  # a FIFO that nobody reads is none
         if is_new:
             path.unlink()
     except (OSError, ValueError):  # a name with a zero in it
         return False
     return True
+
+
+def check_file(name: str, path: str | None) -> None:
+    """Raises UsageError where a file is asked for that cannot be written; before the work, that nothing is lost."""
+    check_flag(path is None or is_writable(Path(path)), name, path, "a file that can be written")
 
 
 def check_picture(out: str | None) -> None:
@@ -144,7 +150,7 @@ def check_picture(out: str | None) -> None:
     from matplotlib.figure import Figure
     check_flag(Path(out).suffix[1:].lower() in Figure().canvas.get_supported_filetypes(), "out", out,
                "a picture's name, which ends in .png, .svg, .pdf or what else matplotlib draws")
-    check_flag(is_writable(Path(out)), "out", out, "a file that can be written")
+    check_file("out", out)
 
 
 def did_you_mean(word: str, known: Sequence[str], prefix: str = "") -> str:
@@ -158,13 +164,37 @@ def did_you_mean(word: str, known: Sequence[str], prefix: str = "") -> str:
     return f"; did you mean {prefix}{near[0]}?" if near else ""
 
 
+def with_underscores(values: flags.FlagValues, args: Sequence[str]) -> list[str]:
+    """The arguments with the names of flags as they are defined; values stay as they are.
+
+    Example:
+        >>> values = flags.FlagValues()
+        >>> define_sizes(values, ep=1, tokens=1, hidden=1, intermediate=1, experts=1, top_k=1)
+        >>> with_underscores(values, ["--top-k=4", "--top-k", "--top-k", "--top-j"])
+        ['--top_k=4', '--top_k', '--top-k', '--top-j']
+    """
+    defined = {name.replace("_", "-"): name for name in values}
+    defined |= {f"no-{dashed}": f"no{name}" for dashed, name in defined.items() if values[name].boolean}
+    out, is_value = [], False
+    for i, arg in enumerate(args):
+        if arg == "--" and not is_value:
+            return [*out, *args[i:]]
+        dashed, equals, value = arg.partition("=")
+        name = defined.get(dashed.lstrip("-").replace("_", "-"))
+        is_flag = name is not None and arg.startswith("-") and not is_value
+        out.append(f"--{name}{equals}{value}" if is_flag else arg)
+        is_value = is_flag and not equals and name in values and not values[name].boolean
+    return out
+
+
 def parse(values: flags.FlagValues, args: Sequence[str], positional: Sequence[str] = ()) -> flags.FlagValues:
     """Parses all of `args`, words that are no flags into the `positional` ones; UsageError for the first that is wrong."""
     values.set_gnu_getopt(True)
     try:
-        rest = values(["hpmoe", *args])[1:]
+        rest = values(["hpmoe", *with_underscores(values, args)])[1:]
     except flags.UnrecognizedFlagError as error:
-        raise UsageError(f"unknown flag --{error.flagname}{did_you_mean(error.flagname, list(values), '--')}") from None
+        near = did_you_mean(error.flagname.replace("-", "_"), list(values), "--")
+        raise UsageError(f"unknown flag --{error.flagname}{near}") from None
     except flags.Error as error:
         text = str(error).splitlines()[0]
         raise UsageError(text[:1].lower() + text[1:]) from None

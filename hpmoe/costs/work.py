@@ -10,8 +10,9 @@ from hpmoe import taskflow as tf
 from hpmoe.costs.touches import FAN, STREAM, TOUCH, Touch, Touches, block_heights, is_transfer, returned_matrices
 from hpmoe.dtypes import storage_dtype
 from hpmoe.machine import Body, Machine
+from hpmoe.tile_op import MAX_OPERANDS
 
-MAX_TOUCHES = 6
+MAX_TOUCHES = MAX_OPERANDS + 2  # of each operand, and once more of the two that a product multiplies
 WORK = np.dtype([("core_fixed", "f8"), ("core_row", "f8"), ("few_fixed", "f8"), ("few_row", "f8"), ("core_fan", "f8"),
                  ("link_row", "f8"), ("few_rows", "i8"), ("granule", "i8"), ("num_touches", "i8"),
                  ("touches", TOUCH, MAX_TOUCHES)])

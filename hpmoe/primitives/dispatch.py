@@ -14,6 +14,7 @@ from hpmoe.errors import check_argument, is_int
 from hpmoe.primitives.elementwise import check_weights, is_differentiable, mul
 from hpmoe.primitives.entry_weights import combine_weights, dispatch_weights
 from hpmoe.primitives.in_float32 import in_float32, is_half
+from hpmoe.primitives.outside_graphs import outside_graphs
 from hpmoe.primitives.primitive import Primitive
 from hpmoe.primitives.reduction import dots_for
 from hpmoe.primitives.route import check_route, check_tensor, make_route
@@ -65,6 +66,7 @@ def dispatch(hidden_states: Any, topk_ids: Any, *, num_local_experts: int, capac
         >>> rows.asnumpy().tolist(), hpmoe.drop_counts(route).asnumpy().tolist()
         ([[3.0], [1.0]], [1, 0])
     """
+    outside_graphs("hpmoe.dispatch")
     check_argument(is_int(num_local_experts), "hpmoe.dispatch", "num_local_experts", repr(num_local_experts),
                    "a positive int, weight.shape[0]")
     capacity, num_local_experts = make_capacity(capacity_factor, drop_policy), int(num_local_experts)
@@ -102,6 +104,7 @@ def combine(rows: Any, route: Any, topk_weights: Any = None) -> Any:
         >>> hpmoe.combine(rows, route, ms.Tensor([[0.5, 0.5], [1.0, 2.0]])).asnumpy().tolist()
         [[1.0], [6.0]]
     """
+    outside_graphs("hpmoe.combine")
     return combine_rows(rows, route) if topk_weights is None else combine_rows(rows, route, topk_weights)
 
 

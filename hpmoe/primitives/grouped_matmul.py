@@ -12,6 +12,7 @@ from hpmoe.errors import ProgramError, check_argument
 from hpmoe.primitives.elementwise import is_differentiable
 from hpmoe.primitives.in_float32 import in_float32
 from hpmoe.primitives.matmul import accumulated, tile_matmul, tile_weight_grad
+from hpmoe.primitives.outside_graphs import outside_graphs
 from hpmoe.primitives.primitive import Primitive
 from hpmoe.primitives.replicate import check_placed, return_weight_grads
 from hpmoe.primitives.route import check_route, check_tensor
@@ -45,6 +46,7 @@ def grouped_matmul(rows: Any, weight: Any, route: Any, *, bias: Any = None) -> A
         >>> hpmoe.grouped_matmul(rows, weight, route).asnumpy().tolist()
         [[2.0], [3.0]]
     """
+    outside_graphs("hpmoe.grouped_matmul")
     from hpmoe.primitives.expert import expert_bias
     out = grouped(rows, weight, route, transpose=False)
     return out if bias is None else expert_bias(out, bias, route)

@@ -11,8 +11,10 @@ from hpmoe.avals import Aval
 from hpmoe.errors import check_argument, is_int
 from hpmoe.primitives.elementwise import check_weights, is_differentiable, mul
 from hpmoe.primitives.in_float32 import in_float32
+from hpmoe.primitives.outside_graphs import outside_graphs, values_of
 from hpmoe.primitives.primitive import Primitive
 from hpmoe.primitives.reduction import dots_for
+from hpmoe.primitives.route import check_tensor
 from hpmoe.primitives.shape import reshape
 from hpmoe.program import Atom, Builder, Equation
 
@@ -44,8 +46,13 @@ def permute(tokens: Any, indices: Any, num_out_tokens: int = 0, padded_mode: boo
         >>> permuted.asnumpy()[:, 0].tolist(), sorted_indices.asnumpy().tolist()
         ([1.0, 2.0, 1.0, 2.0], [2, 0, 1, 3])
     """
+    outside_graphs("hpmoe.permute")
     check_argument(not padded_mode, "hpmoe.permute", "padded_mode", padded_mode, "False",
                    "Padded routing needs the capacity of each expert; permute keeps every row.")
+    check_tensor("hpmoe.permute", "tokens", tokens)
+    check_tensor("hpmoe.permute", "indices", indices)
+    check_argument(len(indices.shape) in (1, 2), "hpmoe.permute", "indices", f"of shape {tuple(indices.shape)}",
+                   "[N, K] or [N]")
     top_k = indices.shape[1] if len(indices.shape) == 2 else 1
     entries = indices.shape[0] * top_k
     check_argument(is_int(num_out_tokens, least=0, most=entries), "hpmoe.permute",
@@ -75,8 +82,12 @@ def unpermute(permuted: Any, sorted_indices: Any, probs: Any = None) -> Any:
         >>> unpermute(permuted, sorted_indices, ms.Tensor([[1.0, 1.0], [0.5, 2.0]])).asnumpy().tolist()
         [[2.0], [5.0]]
     """
+    outside_graphs("hpmoe.unpermute")
+    for argument, given in (("permuted", permuted), ("sorted_indices", sorted_indices)):
+        check_tensor("hpmoe.unpermute", argument, given)
     if probs is None:
         return unpermute_rows(permuted, sorted_indices, top_k=1)
+    check_tensor("hpmoe.unpermute", "probs", probs)
     check_argument(len(probs.shape) == 2, "hpmoe.unpermute", "probs", f"of shape {tuple(probs.shape)}", "[N, K]")
     return unpermute_rows(permuted, sorted_indices, probs, top_k=probs.shape[1])
 
@@ -101,7 +112,7 @@ def _(indices: np.ndarray) -> np.ndarray:
 @sort_indices.eager
 def _(indices: Any) -> Any:
     sort_indices.rules["infer"](Aval(tuple(indices.shape), str(indices.dtype).lower()))
-    return Tensor(sort_indices.rules["reference"](indices.asnumpy()))
+    return Tensor(sort_indices.rules["reference"](values_of("hpmoe.permute", indices)))
 
 
 @sort_indices.vjp
@@ -164,7 +175,7 @@ def _(x: Any, places: Any, *, top_k: int, num_rows: int) -> Any:
     permute_rows.rules["infer"](_aval(x), _aval(places), top_k=top_k, num_rows=num_rows)
     if num_rows == 0:
         return mint.zeros((0, x.shape[1]), dtype=x.dtype)
-    return in_float32(ops.gather)(x, Tensor(_entry_of_row(places.asnumpy(), num_rows) // top_k), 0)
+    return in_float32(ops.gather)(x, Tensor(_entry_of_row(values_of("hpmoe.permute", places), num_rows) // top_k), 0)
 
 
 @unpermute_rows.eager
@@ -172,7 +183,7 @@ def _(rows: Any, places: Any, *probs: Any, top_k: int) -> Any:
     out = unpermute_rows.rules["infer"](_aval(rows), _aval(places), *map(_aval, probs), top_k=top_k)
     if 0 in (*out.shape, rows.shape[0]):
         return mint.zeros(out.shape, dtype=rows.dtype)
-    return _sum_choices(rows, places.asnumpy(), *probs, shape=out.shape, top_k=top_k)
+    return _sum_choices(rows, values_of("hpmoe.unpermute", places), *probs, shape=out.shape, top_k=top_k)
 
 
 @in_float32

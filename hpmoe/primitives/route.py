@@ -12,6 +12,7 @@ from hpmoe.capacity import make_capacity
 from hpmoe.dtypes import FLOATS
 from hpmoe.errors import check_argument
 from hpmoe.placement import Placement
+from hpmoe.primitives.outside_graphs import outside_graphs, values_of
 from hpmoe.primitives.primitive import Primitive
 from hpmoe.program import Atom, Builder, Equation
 from hpmoe.routing import Route, check_topk_ids, make_routing
@@ -41,6 +42,7 @@ def drop_counts(route: Any) -> Any:
         >>> rows.asnumpy().tolist(), hpmoe.drop_counts(route).asnumpy().tolist()
         ([[3.0], [1.0]], [0, 1, 0])
     """
+    outside_graphs("hpmoe.drop_counts")
     check_route("hpmoe.drop_counts", route)
     return count_drops(route)
 
@@ -62,7 +64,7 @@ def _(ids: Aval, *weights: Aval, num_local_experts: int, ep_size: int, capacity_
       drop_policy: str = "error", max_rows: int | None = None, likely_rows: int | None = None,
       placement: Placement | None = None) -> RouteAval:
     check_argument(isinstance(ids, Aval) and len(ids.shape) == 2 and ids.dtype == "int32", "hpmoe.dispatch", "topk_ids",
-                   ids, "[T, K] int32", "Cast with topk_ids.astype(mindspore.int32).")
+                   ids, "[T, K] int32", "Cast with topk_ids.astype(mindspore.int32), before the call.")
     num_tokens, top_k = ids.shape
     num_experts = num_local_experts * ep_size
     check_argument(1 <= top_k <= num_experts, "hpmoe.dispatch", "top_k", top_k, f"in 1..{num_experts}",
@@ -88,7 +90,7 @@ def _(topk_ids: Any, *weights: Any, num_local_experts: int, capacity_factor: flo
     is_ids = isinstance(topk_ids, Tensor) and topk_ids.ndim == 2 and topk_ids.dtype == ms_dtype.int32
     check_argument(is_ids, "hpmoe.dispatch", "topk_ids", _describe(topk_ids), "a [T, K] int32 Tensor",
                    "Cast with topk_ids.astype(mindspore.int32).")
-    ids = topk_ids.asnumpy()
+    ids = values_of("hpmoe.dispatch", topk_ids)
     check_argument(1 <= ids.shape[1] <= num_local_experts, "hpmoe.dispatch", "top_k", ids.shape[1],
                    f"in 1..{num_local_experts}")
     check_topk_ids(ids, num_local_experts)
@@ -96,7 +98,7 @@ def _(topk_ids: Any, *weights: Any, num_local_experts: int, capacity_factor: flo
         is_float = isinstance(w, Tensor) and w.shape == ids.shape and str(w.dtype).lower() in FLOATS
         check_argument(is_float, "hpmoe.dispatch", "topk_weights", _describe(w),
                        f"a float Tensor of shape {list(ids.shape)}, as topk_ids")
-    weights = [[w.asnumpy()] for w in weights]
+    weights = [[values_of("hpmoe.dispatch", w)] for w in weights]
     return Route(make_routing([ids], num_local_experts, None, make_capacity(capacity_factor, drop_policy), *weights))
 
 

@@ -11,7 +11,9 @@ from hpmoe.avals import Aval
 from hpmoe.errors import check_argument
 from hpmoe.primitives.elementwise import silu
 from hpmoe.primitives.in_float32 import in_float32
+from hpmoe.primitives.outside_graphs import outside_graphs
 from hpmoe.primitives.primitive import Primitive
+from hpmoe.primitives.route import check_tensor
 from hpmoe.program import Atom, Builder, Equation
 from hpmoe.tile_ops.elementwise import SWIGLU, SWIGLU_GRAD, swiglu_grad as tile_swiglu_grad
 
@@ -38,6 +40,7 @@ def swiglu(x: Any) -> Any:
         >>> hpmoe.swiglu(ms.Tensor([[0.0, 5.0], [20.0, 2.0]])).asnumpy().round(3).tolist()
         [[0.0], [40.0]]
     """
+    outside_graphs("hpmoe.swiglu")
     return gated(x)
 
 
@@ -62,6 +65,7 @@ def _(x: np.ndarray) -> np.ndarray:
 @gated.eager
 @in_float32
 def _(x: Any) -> Any:
+    check_tensor("hpmoe.swiglu", "x", x)
     check_argument(x.ndim >= 1 and x.shape[-1] % 2 == 0, "hpmoe.swiglu", "x", f"of shape {x.shape}",
                    "a tensor whose last dimension is even")
     gate, up = mint.chunk(x, 2, -1)

@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 
+from hpmoe.errors import check_argument
 from hpmoe.taskflow import Taskflow
 from hpmoe.timelines.timeline import Timeline
 
@@ -31,6 +32,7 @@ def measure(f: Callable[..., Any], *args: Any, **kwargs: Any) -> tuple[Any, tupl
         >>> [t.flow.name for t in timelines]
         ['swiglu', 'swiglu_vjp']
     """
+    check_argument(callable(f), "hpmoe.measure", "f", f"a {type(f).__name__}", "a function")
     launches: list[tuple[Taskflow, np.ndarray]] = []
     _open.append(launches)
     try:

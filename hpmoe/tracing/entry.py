@@ -14,7 +14,7 @@ from mindspore import Parameter, Tensor
 
 from hpmoe.avals import Aval
 from hpmoe.dtypes import TENSORS
-from hpmoe.errors import ArgumentError, TraceError, check_argument
+from hpmoe.errors import ArgumentError, TraceError, check_argument, is_int
 from hpmoe.machine import Mesh, as_mesh
 from hpmoe.program import Atom, Program, Var, live_equations
 from hpmoe.tracing.draws import refusing_draws, states
@@ -131,13 +131,23 @@ def _run(f: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], r
     except Exception as error:
         if recorder.pending is not None:
             raise recorder.pending from error
-        explained = explain(error)
+        explained = explain(error) or _shape_for_tensor(f, args, kwargs)
         if explained is None:
             raise
         raise explained from error
     if recorder.pending is not None:
         raise recorder.pending
     return result
+
+
+def _shape_for_tensor(f: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> ArgumentError | None:
+    """The error of a function that failed and was given the sizes of a tensor in place of one; None where it was not."""
+    for path, value in (*(((False, i), x) for i, x in enumerate(args)), *(((True, k), x) for k, x in kwargs.items())):
+        if isinstance(value, (tuple, list)) and value and all(is_int(d, 0, 2**63) for d in value):
+            name = argument_names(f, [path])[0]
+            return ArgumentError(f"hpmoe.trace: {name} is {value!r}; where {function_name(f)} takes it as a tensor it must "
+                                 f"be one, or hpmoe.Aval({tuple(value)!r}, \"float32\").")
+    return None
 
 
 def _output_atom(f: Callable[..., Any], value: Any, recorder: Recorder) -> Atom:

@@ -33,6 +33,7 @@ class Recorder:
     Attributes:
         ep_size: ranks of the mesh, given to routes.
         pending: the first error raised inside a MindSpore call, which may reach the user in another form.
+        inputs: variables of the arguments.
         captures: variables of the tensors met that are no arguments.
     """
 
@@ -40,6 +41,7 @@ class Recorder:
         self.ep_size, self.builder, self.active = ep_size, Builder(), True
         self.gradient_depth = gradient_depth() if executor.grad_flag() else None
         self.pending: Exception | None = None
+        self.inputs: set[Var] = set()
         self.captures: dict[Var, Tensor] = {}
         self._captured: dict[int, Var] = {}
         self._routes: dict[Any, Any] = {}
@@ -49,7 +51,9 @@ class Recorder:
         raise error
 
     def input(self, aval: Aval) -> Tracer:
-        return make_tracer(Var(aval), aval, self)
+        var = Var(aval)
+        self.inputs.add(var)
+        return make_tracer(var, aval, self)
 
     # What a MindSpore call becomes.
 
@@ -127,6 +131,10 @@ class Recorder:
         if key not in self._routes:
             options = {"num_local_experts": params.pop("num_local_experts"), "ep_size": self.ep_size, **params}
             self._routes[key] = self(primitive, *operands, **options)
+            if key[0] not in self.inputs and key[0] not in self.captures:
+                raise not_traceable(f"a dispatch by {operands[0].hpmoe_aval} ids that the function computes",
+                                    "a kernel reads ids when it starts, before it computes anything",
+                                    "ids as they are in an argument; compute, cast or cut them before the call")
         return self._routes[key]
 
     def __call__(self, primitive: Any, *operands: Any, **params: Any) -> Any:

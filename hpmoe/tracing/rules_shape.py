@@ -16,6 +16,8 @@ from hpmoe.tracing.promote import full, promote_dtypes, to_dtype
 from hpmoe.tracing.recorder import Recorder
 from hpmoe.tracing.tracer import RowCount, Tracer
 
+MOST_COPIES = 1 << 12  # in one dimension of mint.tile
+
 
 def dims_of(shape: Sequence[Any]) -> tuple[Any, ...]:
     """A shape written as numbers or as one sequence; `rows.shape[0]` stands for the rows dimension."""
@@ -240,6 +242,9 @@ def tile(r: Recorder, input: Any, *dims: Any) -> Any:
     counts = (1,) * (len(out.hpmoe_aval.shape) - len(counts)) + counts
     if min(counts, default=1) < 1:
         raise not_traceable(f"{min(counts)} copies of {input.hpmoe_aval}", "there is one at least", "positive counts")
+    if max(counts, default=1) > MOST_COPIES:
+        raise not_traceable(f"{max(counts)} copies of {input.hpmoe_aval}", "each is an operand of an equation",
+                            "mint.broadcast_to along a dimension of size 1")
     for axis, count in enumerate(counts):
         out = concat(r, [out] * count, axis) if count > 1 else out
     return out

@@ -6,7 +6,7 @@ import dataclasses
 import hashlib
 import json
 import warnings
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from importlib import metadata
 from pathlib import Path
 from typing import Any
@@ -14,8 +14,10 @@ from typing import Any
 import numpy as np
 
 from hpmoe.calling.planned_rows import routes_of
-from hpmoe.host import cache_folder, write_whole
-from hpmoe.machine import Machine
+from hpmoe.errors import is_number
+from hpmoe.host import cache_folder
+from hpmoe.kept_files import read_object, write_object
+from hpmoe.machine import MOST_RATE, Machine
 from hpmoe.program import Program
 from hpmoe.tuning.search import EXHAUSTED, Trial
 
@@ -39,19 +41,29 @@ def _placements(program: Program) -> list[Any]:
     return [r.aval.placement and dataclasses.astuple(r.aval.placement) for r in routes_of(program)]
 
 
-def load(key: str | None, budget_s: float) -> tuple[list[Trial], str] | None:
-    """The trials kept under a key; None where there are none, or where they ended for a smaller budget."""
+def load(key: str | None, budget_s: float, space: Mapping[str, Sequence[Any]], least_us: float
+         ) -> tuple[list[Trial], str] | None:
+    """The trials kept under a key; None where there are none, where they ended for a smaller budget, or where one of them is
+    not of these settings or was quicker than `least_us`, which no simulation is."""
     if key is None:
         return None
     try:
-        kept = _kept.get(key) or json.loads(_path(key).read_text(encoding="utf-8"))
-        if kept["key"] != key or (kept["why_ended"] != EXHAUSTED and kept["budget_s"] < budget_s):
+        kept = _kept.get(key) or read_object(_path(key))
+        if kept["key"] != key or (kept["why_ended"] != EXHAUSTED and not kept["budget_s"] >= budget_s):
             return None
-        trials = [Trial(tuple(map(tuple, settings)), None if us is None else float(us), error)
-                  for settings, us, error in kept["trials"]]
-        return (trials, kept["why_ended"]) if trials and trials[0].us is not None else None
+        trials = [_trial(settings, us, error, space, least_us) for settings, us, error in kept["trials"]]
+        return (trials, str(kept["why_ended"])) if trials and trials[0].us is not None else None
     except (OSError, ValueError, KeyError, TypeError):
         return None  # a file of something else is written anew
+
+
+def _trial(settings: Any, us: Any, error: Any, space: Mapping[str, Sequence[Any]], least_us: float) -> Trial:
+    """A trial from what is kept of it; ValueError or KeyError where it can be none."""
+    known = {name: {json.dumps(v, default=int): v for v in values} for name, values in space.items()}
+    values = tuple((name, known[name][json.dumps(value)]) for name, value in settings)
+    if [name for name, _ in values] != list(space) or not (us is None or (is_number(us) and least_us <= us <= MOST_RATE)):
+        raise ValueError(f"{settings} took {us} us")
+    return Trial(values, None if us is None else float(us), str(error))
 
 
 def store(key: str | None, budget_s: float, trials: list[Trial], why_ended: str) -> None:
@@ -62,7 +74,7 @@ def store(key: str | None, budget_s: float, trials: list[Trial], why_ended: str)
             "trials": [[[list(s) for s in t.settings], t.us, t.error] for t in trials]}
     _kept[key] = kept
     try:
-        write_whole(_path(key), json.dumps(kept, default=int) + "\n")
+        write_object(_path(key), kept)
     except OSError as error:
         warnings.warn(f"hpmoe.tune: what was found cannot be kept: {error}", stacklevel=3)
 

@@ -18,6 +18,7 @@ from hpmoe.calling.staging import Staged, describe, level_of
 from hpmoe.errors import check_argument, is_int, is_name, is_number
 from hpmoe.kept_calibration import is_calibrated
 from hpmoe.kernels.simulated_inputs import given_ids
+from hpmoe.limits import MOST_ROWS
 from hpmoe.machine import Machine, Mesh, cpu
 from hpmoe.program import Program
 from hpmoe.progress import Progress
@@ -84,7 +85,7 @@ def tune(f: Callable[..., Any], *args: Any, machine: Machine | None = None, mesh
     programs = {d: rewritten(_sized(p, ids)) for d, p in _programs(traced, direction).items()}
     values = space_of(rewritten(traced.program), machine, mesh.ep_size, space or {})
     key = kept.key_of(programs, machine, values, [ids, weights], max_trials) if cache else None
-    found = kept.load(key, budget_s)
+    found = kept.load(key, budget_s, values, least_us=len(programs) * machine.launch_us)
     is_cached = found is not None
     if found is None:
         found = _searched(values, Simulations(programs, machine, ids, weights), budget_s, max_trials, verbose)
@@ -144,6 +145,9 @@ def _ids(program: Program, routing: Sequence[np.ndarray] | None, inputs: Any, ep
     if inputs is not None:
         position = program.inputs.index(routes[0].inputs[0])
         return np.stack([rank[position] for rank in inputs])
+    entries = ep_size * aval.num_tokens * aval.top_k
+    check_argument(entries <= MOST_ROWS, "hpmoe.tune", "the number of ids of all ranks", f"{entries:,}",
+                   f"at most {MOST_ROWS:,}")
     return balanced_ids(ep_size, *routes[0].inputs[0].aval.shape, aval.num_experts)
 
 

@@ -10,8 +10,10 @@ extern "C" {
 typedef hpmoe::Status HpmoeStatus;
 
 // What one rank brings to a launch. The caller keeps counters and bases (num_events each) from launch to launch.
+// room: for each route, how many received rows the buffers that hold them have room for; NULL: as many as the image says.
 struct HpmoeRank {
   void** buffers;
+  const int64_t* room;
   int64_t num_tokens;
   int64_t* counters;
   int64_t* bases;

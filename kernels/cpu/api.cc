@@ -80,7 +80,7 @@ int hpmoe_pack_forms(const HpmoeTables* tables, hpmoe::TaskWord* tasks, hpmoe::F
   }
 }
 
-int32_t hpmoe_abi_version(void) { return 9; }
+int32_t hpmoe_abi_version(void) { return 10; }
 
 const char* hpmoe_image_fault(const void* image, int64_t image_bytes) { return hpmoe::find_fault(image, image_bytes); }
 

@@ -12,18 +12,42 @@ constexpr int64_t kBetweenLooks = 5'000'000;
 
 // A handler on another thread may still be counting when the watch ends; the next watch tells of what has not been told.
 std::atomic<int32_t> num_interrupts{0}, num_told{0}, num_watches{0};
-std::mutex mutex;         // of what follows, and of who changes num_watches
-struct sigaction before;  // what there was before the first watch
+std::mutex mutex;  // of who changes what follows, and num_watches
+
+// What SIGINT did before a watch. A handler may be reading one at any time, and takes no mutex: none changes or goes away.
+struct Known {
+  const struct sigaction action;
+  const Known* const next;
+};
+std::atomic<const Known*> all_known{nullptr}, before{nullptr};  // before: of the first watch of those that live
+
+bool is_same(const struct sigaction& a, const struct sigaction& b) {
+  if (a.sa_flags != b.sa_flags || a.sa_sigaction != b.sa_sigaction) return false;
+  for (int signal = 1; signal < NSIG; ++signal)
+    if (sigismember(&a.sa_mask, signal) != sigismember(&b.sa_mask, signal)) return false;
+  return true;
+}
+
+// A program has few handlers, which come again: each is kept once.
+void remember(const struct sigaction& found) {
+  const Known* known = all_known.load();
+  while (known && !is_same(known->action, found)) known = known->next;
+  if (!known) all_known.store(known = new Known{found, all_known.load()});
+  before.store(known);
+}
+
+void put_back() { sigaction(SIGINT, &before.load()->action, nullptr); }
 
 // Libraries that save a handler and put it back later, on threads of their own, may leave this one behind.
 void hand_on(int signal, siginfo_t* info, void* context) {
-  if (before.sa_flags & SA_SIGINFO) {
-    before.sa_sigaction(signal, info, context);
-  } else if (before.sa_handler == SIG_DFL) {
-    sigaction(signal, &before, nullptr);
+  const struct sigaction& action = before.load()->action;
+  if (action.sa_flags & SA_SIGINFO) {
+    action.sa_sigaction(signal, info, context);
+  } else if (action.sa_handler == SIG_DFL) {
+    sigaction(signal, &action, nullptr);
     raise(signal);
-  } else if (before.sa_handler != SIG_IGN) {
-    before.sa_handler(signal);
+  } else if (action.sa_handler != SIG_IGN) {
+    action.sa_handler(signal);
   }
 }
 
@@ -48,7 +72,7 @@ void take() {
 
 // A forked process has none of the threads whose launches are watched.
 void stop_watching() {
-  if (num_watches.exchange(0) > 0) sigaction(SIGINT, &before, nullptr);
+  if (num_watches.exchange(0) > 0) put_back();
   mutex.unlock();
 }
 
@@ -60,7 +84,7 @@ InterruptWatch::InterruptWatch(bool is_wanted) : is_wanted_(is_wanted), seen_(nu
   if (!is_wanted_) return;
   const std::lock_guard<std::mutex> lock(mutex);
   struct sigaction found;
-  if (num_watches == 0 && !is_ours(found)) before = found;
+  if (num_watches == 0 && !is_ours(found)) remember(found);
   if (num_watches++ == 0) take();
 }
 
@@ -69,7 +93,7 @@ InterruptWatch::~InterruptWatch() { end(); }
 bool InterruptWatch::end() {
   if (!is_wanted_) return false;
   const std::lock_guard<std::mutex> lock(mutex);
-  if (--num_watches == 0) sigaction(SIGINT, &before, nullptr);
+  if (--num_watches == 0) put_back();
   const bool told = is_interrupted();
   num_told = num_interrupts.load();
   is_wanted_ = false;

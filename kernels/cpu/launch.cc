@@ -120,7 +120,11 @@ bool Launch::prepare(int32_t thread, int32_t num_threads) {
   const auto sort = [&](int32_t rank, size_t i, Status& status) {
     return sort_and_drop(image_, ranks_[rank], image_.routes[i], rank, routings_[i], status);
   };
-  const auto place = [&](int32_t rank, size_t i, Status& status) { return routings_[i].place_rows(rank, status); };
+  const auto place = [&](int32_t rank, size_t i, Status& status) {
+    const Code code = routings_[i].place_rows(rank, status);
+    if (code != Code::OK) return code;
+    return check_room(ranks_[rank], static_cast<int32_t>(i), routings_[i].received(rank), status);
+  };
   if (!routings_.empty()) {
     if (!take_step(thread, num_threads, num_sorted_, sort)) return false;
     if (!take_step(thread, num_threads, num_placed_, place)) return false;

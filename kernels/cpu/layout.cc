@@ -1,9 +1,10 @@
-// The layout of protocol.h as text, for a test that compares it with protocol.py.
+// The layout of protocol.h and of what a simulation is told, as text, for a test that compares it with Python's.
 #include <cstddef>
 #include <new>
 #include <string>
 
 #include "abi.h"
+#include "simulator/simulate.h"
 
 namespace hpmoe {
 namespace {
@@ -48,6 +49,13 @@ void add_op_tables(std::string& text) {
     FIELD(Status, wait) FIELD(Status, value) FIELD(Status, threshold)
 }
 
+void add_work(std::string& text) {
+  TYPE(HpmoeTouch) FIELD(HpmoeTouch, first) FIELD(HpmoeTouch, part) FIELD(HpmoeTouch, fixed) FIELD(HpmoeTouch, row)
+  TYPE(HpmoeWork) FIELD(HpmoeWork, core_fixed) FIELD(HpmoeWork, core_row) FIELD(HpmoeWork, few_fixed)
+    FIELD(HpmoeWork, few_row) FIELD(HpmoeWork, core_fan) FIELD(HpmoeWork, link_row) FIELD(HpmoeWork, few_rows)
+    FIELD(HpmoeWork, granule) FIELD(HpmoeWork, num_touches) FIELD(HpmoeWork, touches)
+}
+
 void add_enums(std::string& text) {
 #define ADD(name, value) add_line(text, owner, #name, value, 0);
   { const char* owner = "Opcode"; HPMOE_OPCODE(ADD) }
@@ -70,6 +78,7 @@ std::string layout_text() {
   std::string text;
   add_tables(text);
   add_op_tables(text);
+  add_work(text);
   add_enums(text);
   return text;
 }

@@ -42,6 +42,15 @@ inline Code sort_and_drop(const Image& image, const HpmoeRank& mine, const Route
   return dropped;
 }
 
+// Whether the arrays of a rank hold the rows that it receives: they were made for ids that somebody has read before.
+inline Code check_room(const HpmoeRank& mine, int32_t route, int64_t received, Status& status) {
+  if (!mine.room || received <= mine.room[route]) return Code::OK;
+  status.wait = route;
+  status.value = received;
+  status.threshold = mine.room[route];
+  return Code::NO_ROOM;
+}
+
 // threshold = mult * extent for every event of a rank, once its routing is known.
 std::vector<int64_t> find_thresholds(const Image& image, const std::vector<Routing>& routings, int32_t rank,
                                      int64_t num_tokens);

@@ -151,7 +151,7 @@ Code gather(const Frame& frame) {
   const Buffer& source = frame.buffer(1);
   const int64_t cols = frame.num_cols(1);
   for (int64_t i = 0; i < frame.unit.rows; ++i) {
-    const int32_t at = *reinterpret_cast<const int32_t*>(index.at(i, 0));
+    const int32_t at = __atomic_load_n(reinterpret_cast<const int32_t*>(index.at(i, 0)), __ATOMIC_RELAXED);  // once
     const int64_t row = at + (at < 0 ? int64_t{source.rows} : 0);
     if (row < 0 || row >= source.rows) return Code::INDEX_OUT_OF_RANGE;
     copy_row(frame.dtype(1), frame.element(1, row, frame.first_col(1)), cols, out.dtype, out.at(i, 0));

@@ -44,18 +44,18 @@ Routing::Routing(const Image& image, const Route& route, const Routing* experts)
 
 Code Routing::sort_entries(int32_t rank, const int32_t* topk_ids, int64_t num_tokens, Status& status) {
   RankRoute& mine = ranks_[rank];
-  const int64_t num_entries = num_tokens * route_.top_k;
-  for (int64_t i = 0; i < num_entries; ++i) {
-    if (topk_ids[i] < 0 || topk_ids[i] >= route_.num_experts) {
-      status.value = topk_ids[i];
+  const std::vector<int32_t> ids(topk_ids, topk_ids + num_tokens * route_.top_k);  // whoever has them may write to them
+  for (const int32_t id : ids) {
+    if (id < 0 || id >= route_.num_experts) {
+      status.value = id;
       status.threshold = route_.num_experts;
       return Code::INDEX_OUT_OF_RANGE;
     }
-    ++mine.sent_start[topk_ids[i] + 1];
+    ++mine.sent_start[id + 1];
   }
   for (int32_t e = 0; e < route_.num_experts; ++e) mine.sent_start[e + 1] += mine.sent_start[e];
   std::vector<int32_t> next(mine.sent_start);
-  for (int64_t i = 0; i < num_entries; ++i) mine.sent_entries[next[topk_ids[i]]++] = static_cast<int32_t>(i);
+  for (size_t i = 0; i < ids.size(); ++i) mine.sent_entries[next[ids[i]]++] = static_cast<int32_t>(i);
   return Code::OK;
 }
 

@@ -36,7 +36,7 @@ struct HpmoeTouch {
   double fixed, row;
 };
 
-constexpr int kMaxTouches = 6;
+constexpr int kMaxTouches = hpmoe::kMaxOperands + 2;  // of each operand, and once more of the two that a product multiplies
 
 // A task of an op takes core_fixed + rows (in whole granules) * core_row microseconds of its worker, one of at most few_rows
 // rows, where that is above 0, the same of few_fixed and few_row, or none for no rows at all; and core_fan for each row that

@@ -1,5 +1,7 @@
 // A program for the sanitizers: runs a MoE layer packed by hand many times on several ranks and queues, compares with plain
-// loops, simulates it, loses a signal, interrupts launches, and launches and simulates images with random words changed.
+// loops, simulates it, loses a signal, interrupts launches, changes ids meanwhile, and launches and simulates images with
+// random words changed.
+#include <pthread.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -14,6 +16,7 @@
 #include <vector>
 
 #include "cpu/abi.h"
+#include "cpu/interrupt.h"
 #include "layer.h"
 #include "simulator/simulate.h"
 
@@ -26,15 +29,32 @@ constexpr int kManyThreads = 64;
 struct Host : Arrays {
   std::vector<int64_t> counters[R], bases[R];
   HpmoeRank ranks[R];
+  int64_t room[R];
   int num_threads = kManyThreads;  // more than queues: each has a thread of its own
 
   explicit Host(unsigned seed, const Variant& variant = kPlain) : Arrays(seed, variant) {
     for (int r = 0; r < R; ++r) {
       counters[r].resize(kNumEvents);
       bases[r].resize(kNumEvents);
-      ranks[r] = {pointers[r].data(), num_tokens[r], counters[r].data(), bases[r].data()};
+      ranks[r] = {pointers[r].data(), nullptr, num_tokens[r], counters[r].data(), bases[r].data()};
     }
   }
+
+  // Makes the arrays of received rows as large as its ids ask for.
+  void fit() {
+    for (int r = 0; r < R; ++r) {
+      room[r] = 0;
+      for (int source = 0; source < R; ++source)
+        for (int i = 0; i < num_tokens[source] * K; ++i) room[r] += integer(source, IDS, i) / L == r;
+      for (int array : {A, HALVES, C, D}) {
+        arrays[r][array] = std::vector<char>(room[r] * kCols[array] * element_size(variant.dtype));
+        pointers[r][array] = arrays[r][array].data();
+      }
+      ranks[r].room = &room[r];
+    }
+  }
+
+  int32_t* ids(int r) { return reinterpret_cast<int32_t*>(arrays[r][IDS].data()); }
 
   int run(const std::vector<int32_t>& image, double timeout, HpmoeStatus* status, bool interruptible = false) {
     const auto size = int64_t(image.size()) * 4;
@@ -88,6 +108,59 @@ void test_capacity() {
         "a weight that is no number is an error");
 }
 
+// As the host packs an image: it does not say how many rows are received.
+std::vector<int32_t> without_received_rows(std::vector<int32_t> image) {
+  auto* const bytes = reinterpret_cast<char*>(image.data());
+  auto* const buffers = reinterpret_cast<Buffer*>(bytes + reinterpret_cast<Header*>(bytes)->buffers_offset);
+  for (int array : {A, HALVES, C, D}) buffers[array].rows = 0;
+  return image;
+}
+
+void test_room() {
+  const auto image = without_received_rows(make_image(2));
+  Host host(7);
+  host.fit();
+  HpmoeStatus status;
+  check(host.run(image, 30, &status) == 0, "arrays of as many rows as are received are enough");
+  host.check_results();
+  std::vector<int32_t> before(host.ids(0), host.ids(0) + T * K);
+  for (int rank = 0; rank < R; ++rank) {
+    for (int i = 0; i < T * K; ++i) host.ids(0)[i] = rank * L + i % K;
+    check(host.run(image, 30, &status) == int(Code::NO_ROOM), "more rows than there is room for are refused");
+    check(status.rank == rank && status.wait == 0 && status.threshold == host.room[rank] && status.value > host.room[rank],
+          "which says whose, of which route, and how many");
+    std::copy(before.begin(), before.end(), host.ids(0));
+  }
+  host.clear_results();
+  check(host.run(image, 30, &status) == 0, "the launch after a refused one succeeds");
+  host.check_results();
+}
+
+// Whoever writes to ids while launches read them gets an error or a result, and nothing is written where it does not belong.
+[[maybe_unused]] void test_ids_that_change(int rounds) {
+  const auto image = without_received_rows(make_image(1));
+  Host host(7);
+  host.fit();
+  std::atomic<bool> is_over{false};
+  std::thread other([&] {
+    for (std::mt19937 random(5); !is_over;) {
+      const int id = random() % 50 ? int(random() % E) : int(random());
+      __atomic_store_n(&host.ids(int(random() % R))[random() % (T * K)], id, __ATOMIC_RELAXED);
+    }
+  });
+  HpmoeStatus status;
+  for (int i = 0; i < rounds; ++i) {
+    switch (Code(host.run(image, 30, &status))) {
+      case Code::OK:
+      case Code::NO_ROOM:
+      case Code::INDEX_OUT_OF_RANGE: break;
+      default: check(false, "a launch whose ids change ends, or says which of them it cannot take");
+    }
+  }
+  is_over = true;
+  other.join();
+}
+
 void test_failures() {
   const auto image = make_image(2), broken = lose_signal(image);
   Host host(3);
@@ -135,6 +208,29 @@ void test_no_interrupt_is_lost(int rounds) {
   std::signal(SIGINT, before);
 }
 
+// Watches begin and end on several threads while signals come: what there was before is read and written meanwhile.
+void test_interrupts_of_many_threads(int num_threads, int rounds) {
+  const auto before = std::signal(SIGINT, [](int) { ++num_handled; });
+  std::atomic<bool> is_over{false};
+  std::vector<std::thread> threads;
+  for (int i = 0; i < num_threads; ++i) {
+    threads.emplace_back([&] {
+      while (!is_over) InterruptWatch watch(true);
+    });
+  }
+  const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(30);
+  for (int i = 0; i < rounds && std::chrono::steady_clock::now() < deadline; ++i) {
+    pthread_kill(threads[i % num_threads].native_handle(), SIGINT);
+    std::this_thread::yield();
+  }
+  is_over = true;
+  for (std::thread& thread : threads) thread.join();
+  num_handled = 0;
+  std::raise(SIGINT);
+  check(num_handled == 1, "the handler that was there before is back");
+  std::signal(SIGINT, before);
+}
+
 [[maybe_unused]] void test_random_images(const Variant& variant, int rounds) {
   const auto image = make_image(1, variant);
   std::mt19937 random(11);
@@ -170,9 +266,12 @@ int main(int argc, char** argv) {
     }
   }
   test_capacity();
+  test_room();
   test_failures();
   test_no_interrupt_is_lost(40000 * scale);
-#if !defined(__SANITIZE_THREAD__)  // an image with a wrong threshold races by definition
+  test_interrupts_of_many_threads(3, 60000 * scale);
+#if !defined(__SANITIZE_THREAD__)  // ids that change and an image with a wrong threshold race by definition
+  test_ids_that_change(2000 * scale);
   for (const Variant& variant : {kPlain, dropping[1], dropping[5]}) test_random_images(variant, 250 * scale);
 #endif
   std::puts("native driver: ok");

@@ -1,0 +1,64 @@
+"""Kept files: JSON objects in the user's cache folder, read with suspicion and put in place in one step.
+
+Whoever may write that folder could have put anything in a file's place: what is read is a regular file of bounded size, and
+what it holds is still to be checked by whoever asked for it.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import stat
+import tempfile
+from pathlib import Path
+from typing import Any
+
+MOST_BYTES = 16 << 20
+
+
+def read_object(path: Path) -> dict[str, Any]:
+    """The JSON object that a file holds.
+
+    Raises:
+        OSError: it cannot be read.
+        ValueError: it is no regular file, too large, or no JSON object.
+    """
+    try:
+        found = json.loads(_read_bytes(path))
+    except RecursionError:
+        raise ValueError("its JSON is nested too deeply") from None
+    if not isinstance(found, dict):
+        raise ValueError(f"it holds a {type(found).__name__}, not an object")
+    return found
+
+
+def _read_bytes(path: Path) -> bytes:
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)  # a FIFO is open at once, without a writer
+    try:
+        if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+            raise ValueError("it is no regular file")
+        with open(descriptor, "rb", closefd=False) as file:
+            content = file.read(MOST_BYTES + 1)
+    finally:
+        os.close(descriptor)
+    if len(content) > MOST_BYTES:
+        raise ValueError(f"it is larger than {MOST_BYTES >> 20} MiB")
+    return content
+
+
+def write_object(path: Path, fields: dict[str, Any]) -> None:
+    """Puts a JSON object in place, for its user alone, its folder too: whoever reads it finds the old one or the new one.
+
+    Raises:
+        OSError: it cannot be written.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    descriptor, partial = tempfile.mkstemp(dir=path.parent, prefix=f"{path.name}.")  # which nobody else may read
+    try:
+        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+            file.write(json.dumps(fields, indent=1, default=int) + "\n")
+            file.flush()
+            os.fsync(descriptor)
+        os.replace(partial, path)
+    finally:
+        Path(partial).unlink(missing_ok=True)

@@ -1,0 +1,46 @@
+"""Public functions of primitives run call by call, reading values, which a graph that MindSpore compiles cannot contain.
+
+What such a graph can contain is the call of a staged function, see hpmoe.calling.graph_mode.
+"""
+
+from __future__ import annotations
+
+from typing import Any, NoReturn
+
+import numpy as np
+from mindspore.graph.jit_context import jit_context
+from mindspore.ops.primitive import PrimitiveWithInfer
+
+from hpmoe.errors import ProgramError
+
+
+def _refuse(who: str) -> NoReturn:
+    raise ProgramError(f"{who}: MindSpore cannot compile it into a graph, as it is run call by call; call a staged function "
+                       "there, such as hpmoe.fuse_persistent(hpmoe.assign_queues(hpmoe.tile_partition(f))), which becomes "
+                       "one operator")
+
+
+class _OutsideGraphs(PrimitiveWithInfer):
+    """Nothing when Python calls it; an error when the graph compiler asks what it gives."""
+
+    def __init__(self):
+        super().__init__("hpmoe_outside_graphs")
+        self.set_const_prim(True)
+        self.add_prim_attr("constexpr_prim", True)
+
+    def __infer__(self, who: dict[str, Any]) -> NoReturn:
+        _refuse(who["value"])
+
+    def __call__(self, who: str) -> None:
+        pass
+
+
+# What a public function asks first, by its name.
+outside_graphs = _OutsideGraphs()
+
+
+def values_of(who: str, tensor: Any) -> np.ndarray:
+    """A tensor's values; ProgramError while ms.jit(capture_mode="trace") records, which would keep them as constants."""
+    if jit_context() is not None:
+        _refuse(who)
+    return tensor.asnumpy()

@@ -1,0 +1,44 @@
+"""Versions of installed packages. Importing this warns of a MindSpore that is newer than what hpmoe is tested with."""
+
+from __future__ import annotations
+
+import re
+import warnings
+from importlib import metadata
+
+MINDSPORE = (2, 10)  # the newest that is tested
+
+
+def version(package: str) -> str | None:
+    """Of an installed package; None where pip knows of none."""
+    try:
+        return metadata.version(package)
+    except metadata.PackageNotFoundError:
+        return None
+
+
+def numbers(version: str) -> tuple[int, ...]:
+    """The leading numbers of a version, zeros at the end left out, so that 2 is 2.0.
+
+    Example:
+        >>> numbers("2.10.0rc1"), numbers("2")
+        ((2, 10), (2,))
+    """
+    parts = [int(n) for n in re.match(r"\d*(?:\.\d+)*", version).group().split(".") if n]
+    while parts and parts[-1] == 0:
+        parts.pop()
+    return tuple(parts)
+
+
+def untested_mindspore() -> str:
+    """A sentence where the installed MindSpore is newer than what is tested, else nothing."""
+    found = version("mindspore")
+    if found is None or numbers(found)[:len(MINDSPORE)] <= MINDSPORE:
+        return ""
+    return f"MindSpore {found} is installed; hpmoe is tested with {'.'.join(map(str, MINDSPORE))}"
+
+
+__version__ = version("hpmoe") or "unknown"
+
+if _untested := untested_mindspore():
+    warnings.warn(_untested, UserWarning, stacklevel=3)  # where hpmoe is imported, whose __init__ imports this

@@ -1,0 +1,53 @@
+"""Whatever a chain accepts can be lowered, costed and simulated: transforms, dtypes, machines, sizes and directions."""
+
+import itertools
+
+import mindspore as ms
+import numpy as np
+import pytest
+
+import hpmoe
+from hpmoe import Aval, Mesh
+
+EP, T, H, I, E, K = 4, 64, 1024, 512, 8, 2  # noqa: E741
+WEIGHTS = {"gate_up_weight": (E // EP, H, 2 * I), "down_weight": (E // EP, I, H)}
+
+
+def replicated(f):
+    return hpmoe.replicate_experts(f, loads=[9, 1, 1, 1, 5, 1, 1, 1], replicas=2)
+
+
+def accumulated(f):
+    return hpmoe.accumulate_grads(f, into={name: ms.Tensor(np.zeros(s, np.float32)) for name, s in WEIGHTS.items()})
+
+
+CHAINS = {"plain": [], "replicated": [replicated], "accumulated": [accumulated], "both": [replicated, accumulated],
+          "deduplicated": [hpmoe.deduplicate_rows], "all": [replicated, accumulated, hpmoe.deduplicate_rows]}
+MACHINES = (hpmoe.cpu(2), hpmoe.ascend_a2, hpmoe.ascend_a3)
+SIZES = [("auto", "auto"), (256, 512), (None, "auto")]
+
+
+def simulated(chain, dtype, machine, sizes, direction, exchange=hpmoe.overlap_comm):
+    args = [Aval((T, H), dtype), Aval((T, K), "int32"), Aval((T, K), "float32"),
+            *(Aval(shape, dtype) for shape in WEIGHTS.values())]
+    f = hpmoe.chain(*chain)(hpmoe.moe_ffn)
+    staged = exchange(hpmoe.tile_partition(f, rows=sizes[0], cols=sizes[1], machine=machine))
+    flow = hpmoe.assign_queues(staged, machine=machine).lower(*args, mesh=Mesh(EP), direction=direction)
+    return hpmoe.simulate(flow)
+
+
+@pytest.mark.parametrize("sizes", [("auto", "auto"), (256, 512)])
+@pytest.mark.parametrize("exchange", [hpmoe.overlap_comm, hpmoe.launch_kernels])
+def test_a_product_that_adds_main_gradients_and_those_of_copies(sizes, exchange):
+    """The operation with the most operands, each touched, and both factors read again."""
+    assert simulated(CHAINS["both"], "bfloat16", hpmoe.ascend_a3, sizes, "backward", exchange).span > 0
+
+
+@pytest.mark.parametrize("name", CHAINS)
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16"])
+def test_a_grid_of_chains(name, dtype):
+    """Sizes go round among the machines, directions and chains."""
+    first = list(CHAINS).index(name)
+    for i, (machine, direction) in enumerate(itertools.product(MACHINES, ("forward", "backward"))):
+        sizes = SIZES[(first + i) % len(SIZES)]
+        assert simulated(CHAINS[name], dtype, machine, sizes, direction).span > 0, (machine.name, sizes, direction)
