@@ -28,14 +28,13 @@ OWN, WHOLE, PARTS = Operand(("own",)), Operand(("own",), ("all",)), ("own", "all
 ONE_EACH = Operand(("own",), ("all", "one"))
 READ = Operand(("own", "one", "slot_expert"), ("own", "one"))
 SUMMED, ADDED, FAN = Operand(("expert", "all")), Operand(("own", "returned")), Operand(("fan",))
-ANY = ("own", "all", "one", "slot_expert", "expert", "peer", "entries", "tokens", "replica", "returned", "fan")
 
 RULES = {
     "PUT": OpRule(("slots",), (Operand(("peer",), PARTS), Operand(("entries", "tokens"), PARTS))),
     "PUT_BACK": OpRule(("slots",), (Operand(("entries",), PARTS), Operand(("own",), PARTS))),
     "NOTIFY": OpRule(("once",), (), 0, 0),
     "ALL_TO_ALL": OpRule(("once",), (Operand(("peer",), ("all",)), Operand(("entries", "tokens"), ("all",)))),
-    "ALL_TO_ALL_BACK": OpRule(("once",), (Operand(("entries",), ("all",)), Operand(ANY, ("all",)))),
+    "ALL_TO_ALL_BACK": OpRule(("once",), (Operand(("entries",), ("all",)), WHOLE)),
     "REPLICATE": OpRule(("once", "copies"), (Operand(("replica",), ("all",)), Operand(("all",), ("all",)))),
     "RETURN_GRADS": OpRule(("once", "copies"), (Operand(("returned",), ("all",)), Operand(("replica",), ("all",)))),
     "FAN_OUT": OpRule(("slots",), (FAN, OWN)),
@@ -44,8 +43,8 @@ RULES = {
     "KEEP": OpRule(("tiles",), (WHOLE, Operand(("entries",), ("all",)))),
     "DROP_COUNTS": OpRule(("once",), (WHOLE,), 1),
     "GMM": OpRule(UNITS, (OWN, WHOLE, Operand(("slot_expert", "one", "all"), PARTS), Operand(("replica",), PARTS)), 3),
-    "WGRAD": OpRule(("experts",), (Operand(ANY), Operand(("expert", "all"), ("block",)), SUMMED, ADDED, ADDED), 3),
-    "COL_SUM": OpRule(("experts",), (Operand(ANY), SUMMED)),
+    "WGRAD": OpRule(("experts",), (OWN, Operand(("expert", "all"), ("block",)), SUMMED, ADDED, ADDED), 3),
+    "COL_SUM": OpRule(("experts",), (OWN, SUMMED)),
     "MAP": OpRule(UNITS, (OWN, READ, READ, READ)),
     "SWIGLU": OpRule(UNITS, (OWN, OWN, OWN), 3),
     "SWIGLU_GRAD": OpRule(UNITS, (OWN,) * 5, 5, 2),
