@@ -6,9 +6,9 @@ import dataclasses
 from hpmoe.capacity import Capacity
 from hpmoe.taskflow import rebuild
 
-OPCODES = ("PUT", "PUT_BACK", "REDUCE", "GMM", "WGRAD", "MAP", "SWIGLU", "SWIGLU_GRAD", "ROW_REDUCE", "ROW_DOT", "COL_SUM",
-           "ALL_TO_ALL", "ALL_TO_ALL_BACK", "NOTIFY", "KEEP", "DROP_COUNTS", "REPLICATE", "RETURN_GRADS", "FAN_OUT", "FAN_IN",
-           "LAUNCH", "GATHER")
+OPCODES = ("PUT", "PUT_BACK", "REDUCE", "GMM", "WGRAD", "MAP", "SWIGLU", "SWIGLU_GRAD", "ROW_REDUCE", "ROW_DOT",
+           "COL_SUM", "ALL_TO_ALL", "ALL_TO_ALL_BACK", "NOTIFY", "KEEP", "DROP_COUNTS", "REPLICATE", "RETURN_GRADS",
+           "FAN_OUT", "FAN_IN", "LAUNCH", "GATHER")
 ROWS = ("own", "all", "one", "slot_expert", "expert", "peer", "entries", "tokens", "replica", "returned", "fan")
 COLS = ("own", "all", "one", "block")
 KINDS = ("once", "tiles", "slots", "experts", "copies")
@@ -58,8 +58,8 @@ def of_one(flow, op):
     for what, same, domain in of_domain(flow, op.domain):
         yield f"domain.{what}", same, op.replace(domain=domain)
     for k, access in enumerate(op.operands):
-        for what, access in of_access(flow, access):
-            operands = (*op.operands[:k], access, *op.operands[k + 1:])
+        for what, new in of_access(flow, access):
+            operands = (*op.operands[:k], new, *op.operands[k + 1:])
             yield f"operands[{k}].{what}", False, op.replace(operands=operands)
     for k in range(len(op.operands) - 1):
         a, b = op.operands[k:k + 2]
@@ -71,7 +71,8 @@ def of_one(flow, op):
 
 def is_cut(op, k):
     """Whether a param says how the work is cut, and not what it is."""
-    return (op.opcode, k) in (("WGRAD", 0), ("WGRAD", 3), ("REPLICATE", 0), ("RETURN_GRADS", 0), ("NOTIFY", 1), ("COL_SUM", 0))
+    return (op.opcode, k) in (("WGRAD", 0), ("WGRAD", 3), ("REPLICATE", 0), ("RETURN_GRADS", 0), ("NOTIFY", 1),
+                              ("COL_SUM", 0))
 
 
 def of_domain(flow, domain):
@@ -107,7 +108,8 @@ def of_buffer(flow, buffer):
 
 
 def of_route(flow, plan):
-    yield from fields(plan, ("num_experts", "num_local_experts", "top_k", "num_tokens", "ep_size", "max_rows"), numbers, same=False)
+    sizes = "num_experts", "num_local_experts", "top_k", "num_tokens", "ep_size", "max_rows"
+    yield from fields(plan, sizes, numbers, same=False)
     yield from fields(plan, ("likely_rows", "tile_rows"), numbers)
     yield from fields(plan, ("return_tokens",), lambda n: (*numbers(n), n + flow.tile_rows, n - flow.tile_rows))
     yield from fields(plan, ("ids", "weights"), others_of(range(-1, len(flow.buffers) + 1)), same=False)

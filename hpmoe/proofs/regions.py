@@ -154,7 +154,8 @@ class _Regions:
         """Every rank is for one task of a unit; for a task of its own where somebody counts what went to it."""
         most = self.routes[op.domain.route].ep_size
         least = 1 if op.opcode in ("PUT", "PUT_BACK") and op.signal == "tile" else most
-        self._require(least <= op.num_peers <= most, f"{op.label} has tasks for {op.num_peers} peers, not {least}..{most}", i)
+        self._require(least <= op.num_peers <= most, f"{op.label} has tasks for {op.num_peers} peers, not {least}..{most}",
+                      i)
 
     def _check_notified(self, i: int, op: tf.TileOp) -> None:
         """Puts that do not signal tile by tile have one operation that tells of them, and that one tells of nothing else."""
@@ -166,7 +167,8 @@ class _Regions:
                           f"{op.label} tells of operation {op.params[1]}, which is no put of its route and signal", i)
             return
         count = sum(other.opcode == "NOTIFY" and other.params[1] == i for other in self.ops)
-        self._require(count == (op.signal != "tile"), f"{op.label} signals by {op.signal}, and {count} operations tell of it", i)
+        self._require(count == (op.signal != "tile"),
+                      f"{op.label} signals by {op.signal}, and {count} operations tell of it", i)
 
     def _check_transfer(self, i: int, op: tf.TileOp) -> None:
         """Rows arrive as they are sent."""

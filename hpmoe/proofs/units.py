@@ -8,7 +8,7 @@ from hpmoe import taskflow as tf
 
 
 def units_fault(op: tf.TileOp, buffers: Sequence[tf.Buffer], plan: tf.RoutePlan | None, tile_rows: int) -> str:
-    """Why the units of an operation, whose route is `plan`, are not each there once, or ""; its label begins the sentence."""
+    """Why the units of an operation, of route `plan`, are not each there once, or ""; its label begins the sentence."""
     domain = op.domain
     if domain.kind == "slots":
         return _unlike(op, plan.num_slots, f"its route has {plan.num_slots} slots")
