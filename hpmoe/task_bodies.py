@@ -61,7 +61,7 @@ class TaskBodies:
             return data[max(expert, 0) * height:(expert + 1) * height, cols]
         if access.rows == "own":
             return data[rows, cols]
-        return data[:, cols]
+        return data[:1, cols] if access.rows == "one" and op.opcode != "GMM" else data[:, cols]
 
     def _moved(self, rank: int, op: tf.TileOp, task: np.void, access: tf.Access) -> np.ndarray:
         """All rows of a buffer that a transfer moves some of, in the columns of the task."""
