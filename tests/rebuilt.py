@@ -16,14 +16,17 @@ from hpmoe.transforms.assign_queues import assign_queues
 CLOSE = 1e-4
 
 
-def refusal(make):
-    """(taskflow, None), or (None, why it is refused by name)."""
+def judged(subject, make, same):
+    """("refused", why), ("benign", None) or ("harmful", what it does wrong) of a mutant."""
     try:
         flow = make()
         hpmoe.verify(flow)
     except (TransformError, VerifyError) as error:
-        return None, str(error)
-    return flow, None
+        return "refused", str(error)
+    except Exception as error:  # noqa: BLE001, an error that names nothing
+        return "harmful", f"{type(error).__name__}: {error}"
+    found = harm(subject, flow, same)
+    return "harmful" if found else "benign", found
 
 
 class Rebuilt:
@@ -57,7 +60,7 @@ class Rebuilt:
         return [[array(b, rank) for b in self.flow.inputs] for rank in x.ranks]
 
 
-def harm(subject, flow, same, timeout):
+def harm(subject, flow, same, timeout=5.0):
     """What a mutant that is accepted does wrong in one of the cases, or None: an error, another result than that of the
     `same` function, or, of another function, one that depends on who runs it, and what is written twice or never."""
     for case, (ids, num_tokens, weights, inputs) in enumerate(subject.cases):
