@@ -14,6 +14,8 @@ from rebuilt import Rebuilt, harm, judged
 
 import hpmoe
 from hpmoe import TransformError, VerifyError
+from hpmoe.kernels.protocol import MapCode, Opcode
+from hpmoe.proofs.op_rules import MAP_INPUTS, RULES
 from hpmoe.taskflow import rebuild
 
 SUBJECTS = (
@@ -137,3 +139,10 @@ def test_other_tiles_of_columns_are_accepted_and_compute_the_same(direction):
         flow = rebuild(subject.flow, tuple(op.replace(tile_cols=tile_cols) if op.cols else op for op in subject.flow.ops))
         hpmoe.verify(flow)
         assert harm(subject, flow, True) is None
+
+
+def test_rules_are_of_all_opcodes_and_codes_that_a_kernel_knows():
+    assert set(RULES) == {opcode.name for opcode in Opcode}
+    assert {code.upper() for code in MAP_INPUTS} == {code.name for code in MapCode} - {"FILL"}  # which nothing emits
+    for code, inputs in MAP_INPUTS.items():
+        assert inputs == 1 + MapCode[code.upper()] // 32, code

@@ -88,6 +88,7 @@ def _first_rows(op: tf.TileOp, access: tf.Access, buffer: tf.Buffer, plan: tf.Ro
 
 
 def _is_clipped(op: tf.TileOp, access: tf.Access) -> bool:
-    if access.rows == "own":
+    """Whether only rows of tokens are touched; of a single row, whether only where there is a token."""
+    if access.rows == "own" or (access.rows == "one" and op.opcode != "GMM"):
         return op.domain.kind == "tiles" and op.domain.clipped
     return access.rows == "all" and op.opcode in ("WGRAD", "COL_SUM") and bool(op.params[2])
