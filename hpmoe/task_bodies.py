@@ -52,9 +52,7 @@ class TaskBodies:
         if access.buffer < 0:
             return access.value
         buffer, data = self.flow.buffers[access.buffer], self.memory[rank][access.buffer]
-        cols = slice(None)
-        if access.cols == "own" and op.cols:
-            cols = _cols(task, access.offset)
+        cols = _cols_of(op, task, access)
         if access.rows in ("slot_expert", "replica"):
             expert = int(self.layout.slots[op.domain.route][rank].expert[task["row"]])
             height = buffer.rows_per_expert or 1
@@ -63,7 +61,7 @@ class TaskBodies:
             return data[max(expert, 0) * height:(expert + 1) * height, cols]
         if access.rows == "own":
             return data[rows, cols]
-        return data[:, cols]
+        return data[:1, cols] if access.rows == "one" and op.opcode != "GMM" else data[:, cols]
 
     def _moved(self, rank: int, op: tf.TileOp, task: np.void, access: tf.Access) -> np.ndarray:
         """All rows of a buffer that a transfer moves some of, in the columns of the task."""
@@ -88,38 +86,38 @@ class TaskBodies:
 
     def _wgrad(self, rank: int, op: tf.TileOp, task: np.void) -> int:
         rows = self._summed_rows(rank, op, task)
-        x, g = (widen(self.memory[rank][a.buffer][rows]) for a in op.operands[1:3])
+        x, g = (widen(self.memory[rank][a.buffer][rows, _cols_of(op, task, a)]) for a in op.operands[1:3])
         out = self.memory[rank][op.operands[0].buffer]
         k = x.shape[1]
         expert, block = divmod(int(task["row"]) - op.first_row, op.domain.blocks)
         low, high = block * op.params[0], min((block + 1) * op.params[0], k)
-        tile = slice(expert * k + low, expert * k + high), _cols(task)
+        tile = slice(expert * k + low, expert * k + high), _cols(task, op.operands[0].offset)
         more = [self.memory[rank][a.buffer][tile] for a in op.operands[3:] if a.rows == "own"]
         for access in (a for a in op.operands[3:] if a.rows == "returned"):
             array, copies = self.memory[rank][access.buffer], self.layout.routings[op.domain.route].placement.copies[rank]
             more += [widen(array[i * k + low:i * k + high, tile[1]]) for i, c in enumerate(copies) if c.expert == expert]
-        out[tile] = sum(more, x[:, low:high].T @ g[:, tile[1]])
+        out[tile] = sum(more, x[:, low:high].T @ g)
         return 1
 
     def _col_sum(self, rank: int, op: tf.TileOp, task: np.void) -> int:
-        rows, cols = self._summed_rows(rank, op, task), _cols(task)
-        x = widen(self.memory[rank][op.operands[1].buffer][rows, cols])
-        self.memory[rank][op.operands[0].buffer].reshape(-1, op.cols)[task["row"], cols] = x.sum(axis=0)
+        (out, to), (x, of) = ((self.memory[rank][a.buffer], _cols(task, a.offset)) for a in op.operands)
+        out[task["row"], to] = widen(x[self._summed_rows(rank, op, task), of]).sum(axis=0)
         return 1
 
     def _reduce(self, rank: int, op: tf.TileOp, task: np.void) -> int:
         tile = self._rows(rank, op, int(task["row"]))
         top_k = self.layout.routings[op.domain.route].top_k
-        cols = _cols(task)
-        entries = widen(self.memory[rank][op.operands[1].buffer][tile.start * top_k:tile.stop * top_k, cols])
+        to, of = (_cols(task, a.offset) for a in op.operands[:2])
+        entries = widen(self.memory[rank][op.operands[1].buffer][tile.start * top_k:tile.stop * top_k, of])
         parts = entries.reshape(-1, top_k, entries.shape[1])
         kept = self._kept(rank, op, tile)
         total = np.zeros_like(parts[:, 0])
         for k in range(top_k):
             weighted = len(op.operands) > 2
-            weight = widen(self.memory[rank][op.operands[2].buffer][tile, k:k + 1]) if weighted else 1.0
+            at = k + op.operands[2].offset if weighted else 0
+            weight = widen(self.memory[rank][op.operands[2].buffer][tile, at:at + 1]) if weighted else 1.0
             total += np.where(kept[:, k:k + 1], parts[:, k] * weight, 0)
-        self.memory[rank][op.operands[0].buffer][tile, cols] = total
+        self.memory[rank][op.operands[0].buffer][tile, to] = total
         return tile.stop - tile.start
 
     def _kept(self, rank: int, op: tf.TileOp, tile: slice) -> np.ndarray:
@@ -223,6 +221,15 @@ def _cols(task: np.void, offset: int = 0) -> slice:
     return slice(task["col"] + offset, task["col"] + offset + task["cols"])
 
 
+def _cols_of(op: tf.TileOp, task: np.void, access: tf.Access) -> slice:
+    """The columns of an operand that a task touches."""
+    if access.cols == "own" and op.cols:
+        return _cols(task, access.offset)
+    if op.opcode == "GMM" and op.params[0] and access in op.operands[2:]:  # turned: its offset is of rows
+        return slice(None)
+    return slice(access.offset, access.offset + 1 if access.cols == "one" else None)
+
+
 # Bodies that take the rows of their operands: outputs first, then inputs in float32, or scalars.
 
 def _map(op: tf.TileOp, task: np.void, views: list) -> None:
@@ -233,8 +240,7 @@ def _map(op: tf.TileOp, task: np.void, views: list) -> None:
 def _gmm(op: tf.TileOp, task: np.void, views: list) -> None:
     out, x, *weights = views
     w = next(w for w in weights if len(w))
-    cols = _cols(task)
-    out[...] = x @ w[cols].T if op.params[0] else x @ w
+    out[...] = x @ w[_cols(task, op.operands[2].offset)].T if op.params[0] else x @ w
 
 
 def _swiglu(op: tf.TileOp, task: np.void, views: list) -> None:

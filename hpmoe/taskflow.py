@@ -184,12 +184,24 @@ def as_made(flow: Taskflow) -> Taskflow:
 
 
 def rebuild(flow: Taskflow, ops: tuple[TileOp, ...], **changes: Any) -> Taskflow:
-    """The taskflow of other tile operations over the same arrays: tasks, dependencies and shared memory are found anew."""
+    """The taskflow of other tile operations over the same arrays: tasks, dependencies and shared memory are found anew.
+
+    Raises:
+        TransformError: it is too large, or operations, buffers and routes do not fit together so far that there are tasks.
+            All else that may be wrong with them `hpmoe.verify` says, which runs after each transform.
+    """
+    from hpmoe.errors import TransformError
     from hpmoe.limits import check_limits
     from hpmoe.tiling.dependencies import derive_dependencies
     from hpmoe.tiling.shared_memory import share_memory
-    check_limits(flow.name, flow.ep_size, flow.buffers, ops, flow.routes)
-    buffers = share_memory(flow.buffers, ops, flow.routes)
-    events, waits, signals, blocks = derive_dependencies(buffers, ops, flow.routes, flow.tile_rows)
-    return as_made(flow.replace(buffers=buffers, ops=ops, tasks=make_tasks(ops), events=events, waits=waits,
-                                signals=signals, blocks=blocks, queues=(), **changes))
+    flow = flow.replace(ops=ops, queues=(), **changes)
+    try:
+        check_limits(flow.name, flow.ep_size, flow.buffers, ops, flow.routes)
+        flow = flow.replace(tasks=make_tasks(ops), buffers=share_memory(flow.buffers, ops, flow.routes))
+        events, waits, signals, blocks = derive_dependencies(flow.buffers, ops, flow.routes, flow.tile_rows)
+    except TransformError:
+        raise
+    except (ArithmeticError, AttributeError, LookupError, MemoryError, TypeError, ValueError) as error:
+        raise TransformError(f"rebuild: operations, buffers and routes of {flow.name} do not fit together: "
+                             f"{type(error).__name__}: {error}") from error
+    return as_made(flow.replace(events=events, waits=waits, signals=signals, blocks=blocks))

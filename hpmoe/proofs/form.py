@@ -8,6 +8,7 @@ import numpy as np
 
 from hpmoe import taskflow as tf
 from hpmoe.capacity import DROP_POLICIES
+from hpmoe.dtypes import FLOATS
 from hpmoe.errors import TransformError, VerifyError
 from hpmoe.limits import check_limits
 from hpmoe.machine import Machine
@@ -50,7 +51,7 @@ def _check_rows(flow: tf.Taskflow) -> None:
 
 
 def check_sizes(flow: tf.Taskflow) -> None:
-    """Raises VerifyError unless what a taskflow is made of has sizes that can be: of one that nobody made as yet."""
+    """Raises VerifyError unless what a taskflow is made of has sizes that can be."""
     try:
         check_limits(flow.name, flow.ep_size, flow.buffers, flow.ops, flow.routes)
     except TransformError as error:
@@ -61,9 +62,10 @@ def check_sizes(flow: tf.Taskflow) -> None:
     for i, plan in enumerate(flow.routes):
         if not _can_be(plan, i, flow):
             raise VerifyError(f"verify: routes[{i}] is {plan}, whose sizes do not fit together")
-    for b, buffer in enumerate(flow.buffers):
-        is_whole = all(isinstance(d, int) for d in buffer.shape)
-        if is_whole and buffer.num_rows is not None and math.prod(buffer.shape) != buffer.num_rows * buffer.cols:
+    for b in (b for b in (*flow.inputs, *flow.outputs) if 0 <= b < len(flow.buffers)):  # others nobody sees
+        buffer = flow.buffers[b]
+        rows = 1 if buffer.num_rows is None else buffer.num_rows
+        if math.prod(d for d in buffer.shape if isinstance(d, int)) != rows * buffer.cols:
             raise VerifyError(f"verify: buffers[{b}] is of shape {buffer.shape} in {buffer.num_rows} rows of {buffer.cols} "
                               "columns")
 
@@ -72,12 +74,31 @@ def _can_be(plan: tf.RoutePlan, index: int, flow: tf.Taskflow) -> bool:
     """Whether a route takes tokens of the flow's ranks to as many experts of each, by ids that are given."""
     numbers = plan.num_experts, plan.num_local_experts, plan.top_k, plan.tile_rows
     if min(numbers) < 1 or plan.num_tokens < 0 or not 0 <= plan.likely_rows <= plan.max_rows \
-            or plan.ep_size != flow.ep_size or plan.num_experts % plan.ep_size or plan.ids not in flow.inputs \
-            or not -1 <= plan.once_of < index:
+            or (plan.ep_size, plan.tile_rows, plan.num_tokens) != (flow.ep_size, flow.tile_rows, flow.routes[0].num_tokens) \
+            or plan.num_experts % plan.ep_size or not -1 <= plan.once_of < index:
         return False
     place = plan.placement
-    if place is not None and (place.num_experts, place.ep_size) != (plan.num_experts, plan.ep_size):
+    copies = place.num_replicas if place is not None else 0
+    if plan.num_replicas != copies or (place and (place.num_experts, place.ep_size) != (plan.num_experts, plan.ep_size)):
         return False
     if plan.capacity is not None and not (0 < plan.capacity.factor < math.inf and plan.capacity.policy in DROP_POLICIES):
         return False
-    return not plan.drops_by_weight or plan.weights in flow.inputs
+    if plan.once_of >= 0 and not _takes_once(plan, flow.routes[plan.once_of]):
+        return False
+    return _is_of_choices(flow, plan.ids, plan, ("int32",)) and (
+        not plan.drops_by_weight or _is_of_choices(flow, plan.weights, plan, FLOATS))
+
+
+def _takes_once(plan: tf.RoutePlan, of: tf.RoutePlan) -> bool:
+    """Whether a route takes to a rank, once, whatever token another one takes to some of its experts."""
+    return (plan.num_experts, plan.num_local_experts, plan.top_k, plan.ids, plan.capacity) == \
+        (plan.ep_size, 1, of.top_k, of.ids, None) and of.once_of < 0 \
+        and plan.max_rows >= min(of.max_rows, plan.ep_size * plan.num_tokens)
+
+
+def _is_of_choices(flow: tf.Taskflow, b: int, plan: tf.RoutePlan, dtypes: tuple[str, ...]) -> bool:
+    """Whether an input has a value for each choice of each token."""
+    if b not in flow.inputs or not 0 <= b < len(flow.buffers):
+        return False
+    buffer = flow.buffers[b]
+    return (buffer.num_rows, buffer.cols) == (plan.num_tokens, plan.top_k) and buffer.dtype in dtypes

@@ -3,19 +3,22 @@
 from __future__ import annotations
 
 import functools
-import math
+from typing import NamedTuple
 
 from hpmoe import taskflow as tf
-
-Columns = tuple[int, int]
+from hpmoe.intervals import Interval, joined
+from hpmoe.proofs.op_rules import rule_fault
+from hpmoe.proofs.row_sets import RowSet, rows_of
+from hpmoe.proofs.shapes import is_turned_weight, shapes_fault
+from hpmoe.proofs.units import units_fault
 
 
 @functools.lru_cache(maxsize=8)  # of a flow's operations, which most transforms leave alone
 def region_fault(buffers: tuple[tf.Buffer, ...], ops: tuple[tf.TileOp, ...], routes: tuple[tf.RoutePlan, ...],
-                 inputs: tuple[int, ...], outputs: tuple[int, ...]) -> tuple[str, int | None] | None:
+                 inputs: tuple[int, ...], outputs: tuple[int, ...], tile_rows: int) -> tuple[str, int | None] | None:
     """What is wrong and the operation it is wrong with, or None."""
     try:
-        _Regions(buffers, ops, routes, inputs, outputs).check()
+        _Regions(buffers, ops, routes, inputs, outputs, tile_rows).check()
     except _Fault as fault:
         return fault.args
     return None
@@ -25,37 +28,43 @@ class _Fault(Exception):
     """(text, operation)"""
 
 
+class _Written(NamedTuple):
+    """What an operation writes of a storage: columns, those of a buffer of so many, and rows."""
+
+    columns: Interval
+    width: int
+    rows: RowSet
+
+
 class _Regions:
-    def __init__(self, buffers, ops, routes, inputs, outputs):
-        self.buffers, self.ops, self.routes, self.inputs, self.outputs = buffers, ops, routes, inputs, outputs
-        self.heights: dict[int, float] = {}  # rows of a buffer that all its writers write
-        self.written: dict[int, list[tuple[Columns, bool]]] = {}  # by storage: columns, and whether of its own width
+    def __init__(self, buffers, ops, routes, inputs, outputs, tile_rows):
+        self.buffers, self.ops, self.routes, self.tile_rows = buffers, ops, routes, tile_rows
+        self.inputs, self.outputs = inputs, outputs
+        self.written: dict[int, list[_Written]] = {}  # by storage
 
     def check(self) -> None:
         for b, buffer in enumerate(self.buffers):
             self._check_buffer(b, buffer)
         for b in (*self.inputs, *self.outputs):
             self._require(0 <= b < len(self.buffers), f"an input or output is buffer {b}; there are {len(self.buffers)}")
+        self._check_roles()
         for i, op in enumerate(self.ops):
-            for k, access in enumerate(op.operands):
-                self._check_access(i, op, k, access)
+            self._check_op(i, op)
+        for i, op in enumerate(self.ops):
             if op.num_peers:
-                self._check_peers(i, op)
-            if op.moves_rows:
-                self._check_transfer(i, op)
-        for i, op in enumerate(self.ops):
-            for access in op.inputs:
-                rows, there = self._rows(i, op, access), self.heights.get(access.buffer, math.inf)
-                self._require(rows <= there, f"{op.label} reads {rows} rows of {self.buffers[access.buffer].name}, of which "
-                              f"{there} are written", i)
-                self._check_written(access.buffer, self._columns(op, access), f"{op.label} reads", i)
+                self._check_notified(i, op)
+            for k, access in enumerate(op.operands[op.num_outputs:], op.num_outputs):
+                if access.buffer >= 0:
+                    self._check_read(i, op, k)
         for b in self.outputs:
-            self._check_written(b, (0, self.buffers[b].cols), "an output is", None)
+            self._check_output(b)
 
     @staticmethod
     def _require(holds: bool, text: str, op: int | None = None) -> None:
         if not holds:
             raise _Fault(text, op)
+
+    # Buffers.
 
     def _check_buffer(self, index: int, buffer: tf.Buffer) -> None:
         name = f"buffer {buffer.name}"
@@ -70,117 +79,137 @@ class _Regions:
         same = (buffer.num_rows, buffer.cols) == (root.num_rows, root.cols) if root.route >= 0 or buffer.route >= 0 else \
             buffer.num_rows * buffer.cols == root.num_rows * root.cols
         self._require(same and buffer.route == root.route, f"{name} is a view of {root.name} and of another size")
+        self._require(buffer.dtype == root.dtype, f"{name} of {buffer.dtype} is a view of {root.name} of {root.dtype}")
+        self._require(buffer.rows_per_expert >= 0 and not (buffer.num_rows or 0) % (buffer.rows_per_expert or 1),
+                      f"{name} has {buffer.num_rows} rows in matrices of {buffer.rows_per_expert}")
 
-    def _columns(self, op: tf.TileOp, access: tf.Access) -> Columns:
-        """The columns that all tasks of an operation touch together."""
-        if access.cols == "own" and op.cols:
+    def _check_roles(self) -> None:
+        """Only what is given or taken is an input or output: other memory comes and goes with a launch."""
+        given, taken = ({self.buffers[b].storage for b in those} for those in (self.inputs, self.outputs))
+        for b in self.buffers:
+            expected = ("input",) if b.storage in given else ("output",) if b.storage in taken else ("saved", "temporary")
+            self._require(b.role in expected, f"buffer {b.name} has the role {b.role}, not {' or '.join(expected)}")
+        of_caller = [*self.inputs, *self.outputs]
+        self._require(len(given) + len(taken) == len(of_caller) == len({self.buffers[b].storage for b in of_caller}),
+                      "two inputs or outputs are one array")
+        for b in self.inputs:
+            self._require(self.buffers[b].storage == b, f"the input {self.buffers[b].name} is a view")
+
+    # Operations.
+
+    def _check_op(self, i: int, op: tf.TileOp) -> None:
+        """What its tasks touch exists; together they are each unit once, and write what nobody else does."""
+        self._require(-1 <= op.domain.route < len(self.routes), f"{op.label} is of route {op.domain.route}; there are "
+                      f"{len(self.routes)}", i)
+        plan = self.routes[op.domain.route] if op.domain.route >= 0 else None
+        for k, access in enumerate(op.operands):
+            if access.buffer != -1 or k < op.num_outputs:
+                self._require(0 <= access.buffer < len(self.buffers),
+                              f"{op.label} touches buffer {access.buffer}; there are {len(self.buffers)}", i)
+        fault = rule_fault(op) or shapes_fault(op, self.buffers, plan) or units_fault(op, self.buffers, plan, self.tile_rows)
+        self._require(not fault, f"{op.label} {fault}", i)
+        for k, access in enumerate(op.operands):
+            if access.buffer >= 0:
+                self._check_access(i, op, k)
+        if op.num_peers:
+            self._check_peers(i, op)
+        if op.moves_rows:
+            self._check_transfer(i, op)
+
+    def _columns(self, op: tf.TileOp, k: int) -> Interval:
+        """The columns of an operand that all tasks of an operation touch together."""
+        access = op.operands[k]
+        if access.cols == "own":
             return access.offset, access.offset + op.cols
-        return access.offset, 1 if access.cols == "one" else self.buffers[access.buffer].cols
+        first = 0 if is_turned_weight(op, k) else access.offset  # shifts its rows
+        return first, first + 1 if access.cols == "one" else self.buffers[access.buffer].cols
 
-    def _check_access(self, index: int, op: tf.TileOp, position: int, access: tf.Access) -> None:
-        is_output = position < op.num_outputs
-        if access.buffer == -1 and not is_output:
-            return
-        self._require(0 <= access.buffer < len(self.buffers),
-                      f"{op.label} touches buffer {access.buffer}; there are {len(self.buffers)}", index)
-        buffer = self.buffers[access.buffer]
-        first, last = self._columns(op, access)
+    def _check_access(self, i: int, op: tf.TileOp, k: int) -> None:
+        access = op.operands[k]
+        buffer, (first, last) = self.buffers[access.buffer], self._columns(op, k)
         self._require(0 <= first < last <= buffer.cols,
-                      f"{op.label} touches columns {first}:{last} of {buffer.name}, which has {buffer.cols}", index)
-        rows, there = self._rows(index, op, access), self._height(op, access)
-        is_whole = rows == there or buffer.storage not in {self.buffers[b].storage for b in self.outputs}
-        self._require(rows <= there and (is_whole or not is_output),
-                      f"{op.label} touches {rows} rows of {buffer.name}, which has {there}", index)
-        if is_output:
-            self._write(index, op, access, (first, last))
-            self.heights[access.buffer] = min(rows, self.heights.get(access.buffer, rows))
+                      f"{op.label} touches columns {first}:{last} of {buffer.name}, which has {buffer.cols}", i)
+        rows = rows_of(op, k, self.buffers, self.routes)
+        there = buffer.num_rows if buffer.route < 0 else self.routes[buffer.route].max_rows
+        self._require(rows.rows <= there, f"{op.label} touches {rows.rows} rows of {buffer.name}, which has {there}", i)
+        of = rows.route if rows.kind == "received" else -1
+        self._require(of == buffer.route, f"{op.label} touches {rows} of {buffer.name}, whose rows are "
+                      + (f"those of route {buffer.route}" if buffer.route >= 0 else "its own"), i)
+        if k < op.num_outputs:
+            self._write(i, op, access.buffer, _Written((first, last), buffer.cols, rows))
 
-    def _check_peers(self, index: int, op: tf.TileOp) -> None:
+    def _write(self, i: int, op: tf.TileOp, b: int, new: _Written) -> None:
+        buffer, (first, last) = self.buffers[b], new.columns
+        root, columns = self.buffers[buffer.storage], f"columns {first}:{last} of {buffer.name}"
+        self._require(root.role != "input", f"{op.label} writes the input {root.name}", i)
+        for old in self.written.get(buffer.storage, ()):
+            is_apart = old.columns[1] <= first or last <= old.columns[0]
+            self._require(old.width == new.width == root.cols and is_apart,
+                          f"{op.label} writes {columns}, which are written already", i)
+        self._require(new.width == root.cols or (first, last) == (0, new.width),
+                      f"{op.label} writes {columns}, a view of {root.name} that has other columns", i)
+        self.written.setdefault(buffer.storage, []).append(new)
+
+    def _check_peers(self, i: int, op: tf.TileOp) -> None:
         """Every rank is for one task of a unit; for a task of its own where somebody counts what went to it."""
-        routed = 0 <= op.domain.route < len(self.routes)
-        most = self.routes[op.domain.route].ep_size if routed else 0
+        most = self.routes[op.domain.route].ep_size
         least = 1 if op.opcode in ("PUT", "PUT_BACK") and op.signal == "tile" else most
         self._require(least <= op.num_peers <= most, f"{op.label} has tasks for {op.num_peers} peers, not {least}..{most}",
-                      index)
+                      i)
 
-    def _check_transfer(self, index: int, op: tf.TileOp) -> None:
+    def _check_notified(self, i: int, op: tf.TileOp) -> None:
+        """Puts that do not signal tile by tile have one operation that tells of them, and that one tells of nothing else."""
+        if op.opcode == "NOTIFY":
+            put = self.ops[op.params[1]] if 0 <= op.params[1] < len(self.ops) else op
+            told = put.opcode, put.signal, put.domain.route
+            self._require(told == ("PUT_BACK" if op.params[0] else "PUT", op.signal, op.domain.route)
+                          and op.signal in ("expert", "peer"),
+                          f"{op.label} tells of operation {op.params[1]}, which is no put of its route and signal", i)
+            return
+        count = sum(other.opcode == "NOTIFY" and other.params[1] == i for other in self.ops)
+        self._require(count == (op.signal != "tile"),
+                      f"{op.label} signals by {op.signal}, and {count} operations tell of it", i)
+
+    def _check_transfer(self, i: int, op: tf.TileOp) -> None:
         """Rows arrive as they are sent."""
         moved = []
-        for access in reversed(op.operands[:2]):
-            buffer, (first, last) = self.buffers[access.buffer], self._columns(op, access)
-            moved.append((access.cols, f"columns {first}:{last} of {buffer.cols}", buffer.name))
+        for k in (1, 0):
+            buffer, (first, last) = self.buffers[op.operands[k].buffer], self._columns(op, k)
+            moved.append((op.operands[k].cols, f"columns {first}:{last} of {buffer.cols}", buffer.name))
         source, to = moved
-        self._require(source[:2] == to[:2], f"{op.label} moves {source[1]} of {source[2]} to {to[1]} of {to[2]}", index)
+        self._require(source[:2] == to[:2], f"{op.label} moves {source[1]} of {source[2]} to {to[1]} of {to[2]}", i)
 
-    def _height(self, op: tf.TileOp, access: tf.Access) -> float:
-        """Rows of a buffer; those of a route that the access is not about are none."""
-        buffer, route = self.buffers[access.buffer], op.domain.route
-        if buffer.route < 0:
-            return buffer.num_rows if access.rows != "fan" else -1
-        route = self.routes[route].once_of if access.rows == "fan" else route
-        return self.routes[route].max_rows if buffer.route == route else -1
+    # What is read has been written.
 
-    def _rows(self, index: int, op: tf.TileOp, access: tf.Access) -> float:
-        """Rows of a buffer that all tasks of an operation touch together, from its first one."""
-        domain, buffer = op.domain, self.buffers[access.buffer]
-        plan = self.routes[domain.route] if 0 <= domain.route < len(self.routes) else None
-        needs_route = access.rows not in ("own", "all", "one") or domain.kind in ("slots", "copies") or op.moves_copies
-        self._require(plan is not None or not needs_route, f"{op.label} needs a route and has none", index)
-        if access.rows == "own":
-            return self._own_rows(op, buffer)
-        if access.rows in ("slot_expert", "replica", "returned") or op.moves_copies:
-            return self._num_matrices(op, access, plan) * (buffer.rows_per_expert or 1)
-        if access.rows in ("expert", "peer"):
-            return plan.max_rows
-        if access.rows == "fan":
-            return self.routes[plan.once_of].max_rows
-        if access.rows in ("entries", "tokens"):
-            return plan.num_tokens * (plan.top_k if access.rows == "entries" else 1)
-        if op.opcode == "GMM" and access.cols == "all":  # of a turned matrix, whose rows are the result's columns
-            return op.cols + access.offset
-        return op.params[1] if op.opcode in ("COL_SUM", "WGRAD") else min(1, buffer.num_rows or 0)
+    def _check_read(self, i: int, op: tf.TileOp, k: int) -> None:
+        b = op.operands[k].buffer
+        if self.buffers[self.buffers[b].storage].role != "input":
+            self._check_written(b, self._columns(op, k), rows_of(op, k, self.buffers, self.routes), f"{op.label} reads", i)
 
-    @staticmethod
-    def _num_matrices(op: tf.TileOp, access: tf.Access, plan: tf.RoutePlan) -> int:
-        """Experts, or copies of experts, that all tasks of an operation touch the rows of."""
-        if access.rows == "replica":
-            return plan.num_replicas
-        if access.rows == "returned":
-            return plan.placement.most_copies if plan.placement else 0
-        is_own = op.moves_copies or any(a.rows == "replica" for a in op.operands)
-        return plan.num_own_experts if is_own else plan.num_local_experts
-
-    def _own_rows(self, op: tf.TileOp, buffer: tf.Buffer) -> float:
-        domain = op.domain
-        if domain.kind == "slots":
-            return self.routes[domain.route].max_rows
-        if op.opcode == "WGRAD":
-            return domain.num_rows * self.buffers[op.operands[1].buffer].cols
-        if op.opcode == "COL_SUM":
-            return domain.num_rows * op.cols / buffer.cols
-        return domain.num_rows if domain.kind == "tiles" else buffer.num_rows or 0
-
-    def _write(self, index: int, op: tf.TileOp, access: tf.Access, columns: Columns) -> None:
-        buffer = self.buffers[access.buffer]
-        root = self.buffers[buffer.storage]
-        given = {self.buffers[b].storage for b in self.inputs}
-        self._require(buffer.storage not in given and root.role != "input",
-                      f"{op.label} writes the input {root.name}", index)
-        whole = buffer.cols == root.cols
-        for (first, last), other in self.written.get(buffer.storage, ()):
-            self._require(whole and other and (last <= columns[0] or columns[1] <= first),
-                          f"{op.label} writes columns {columns[0]}:{columns[1]} of {buffer.name}, which are written already",
-                          index)
-        self.written.setdefault(buffer.storage, []).append((columns, whole))
-
-    def _check_written(self, b: int, columns: Columns, verb: str, index: int | None) -> None:
+    def _check_output(self, b: int) -> None:
+        """All of it is written; of tokens that a rank has not, rows are 0 from the start."""
         buffer = self.buffers[b]
-        if buffer.storage in {self.buffers[i].storage for i in self.inputs} and index is not None:
+        whole = (0, buffer.cols)
+        if any(w.rows.kind in ("replica", "returned") for w in self.written.get(buffer.storage, ())):
+            self._check_columns(b, whole, "an output is", None)
             return
+        is_received = buffer.route >= 0
+        rows = RowSet("received", self.routes[buffer.route].max_rows, buffer.cols, buffer.route) if is_received else \
+            RowSet("first", buffer.num_rows, buffer.cols, clipped=True)
+        self._check_written(b, whole, rows, "an output is", None)
+
+    def _check_written(self, b: int, columns: Interval, rows: RowSet, verb: str, i: int | None) -> None:
+        name, storage = self.buffers[b].name, self.buffers[b].storage
+        self._check_columns(b, columns, verb, i)
+        for w in self.written.get(storage, ()):
+            self._require(w.rows.covers(rows, self.routes), f"{verb} {rows} of {name}, of which {w.rows} are written", i)
+
+    def _check_columns(self, b: int, columns: Interval, verb: str, i: int | None) -> None:
+        buffer, writers = self.buffers[b], self.written.get(self.buffers[b].storage, ())
+        if writers and any(w.width != buffer.cols for w in writers):
+            columns = 0, writers[0].width
         column = columns[0]
-        for (first, last), whole in sorted(self.written.get(buffer.storage, ())):
-            if not whole or buffer.cols != self.buffers[buffer.storage].cols:
-                return
+        for first, last in joined(w.columns for w in writers):
             if first <= column:
                 column = max(column, last)
-        self._require(column >= columns[1], f"{verb} column {column} of {buffer.name}, which nobody writes", index)
+        self._require(column >= columns[1], f"{verb} column {column} of {buffer.name}, which nobody writes", i)

@@ -1,0 +1,148 @@
+"""Operations that a transform of one's own changes and rebuilds: verify proves of them that all is written once and that
+nothing unwritten is read, whoever built them, and refuses by name whatever runs would show to be wrong."""
+
+import collections
+import dataclasses
+
+import numpy as np
+import pytest
+from helpers import Layer, lowered, stages
+from mutation_subjects import CHOICES, DENSE, ONE, PAIRS, SINGLE, THREE, TWO
+from mutations_by_hand import LAYER
+from mutations_of_operations import mutations
+from rebuilt import Rebuilt, harm, judged
+
+import hpmoe
+from hpmoe import TransformError, VerifyError
+from hpmoe.kernels.protocol import MapCode, Opcode
+from hpmoe.proofs.op_rules import MAP_INPUTS, RULES
+from hpmoe.taskflow import rebuild
+
+SUBJECTS = (
+    ("moe_ffn", ONE, {"rows": 2, "cols": 2}), ("moe_ffn", TWO, {"rows": 1, "cols": 1, "put_cols": 1}),
+    ("moe_ffn", SINGLE, {"rows": 2, "cols": 2, "signal": "peer"}),
+    ("moe_ffn", PAIRS, {"rows": 1, "cols": 2, "signal": "expert"}),
+    ("moe_ffn", THREE, {"rows": 1, "cols": 1, "num_peers": 2}),
+    ("expert_biases", ONE, {"rows": 1, "cols": 2}), ("dense_with_bias", DENSE, {"rows": 2, "cols": 2}),
+    ("deduplicating", PAIRS, {"rows": 1, "cols": 2}), ("replicating_and_accumulating", SINGLE, {"rows": 1, "cols": 2}),
+    ("dropping", CHOICES, {"rows": 1, "cols": 2}), ("summed_over_tokens", SINGLE, {"rows": 1, "cols": 2}))
+
+
+def test_every_attribute_of_what_is_rebuilt(request, capsys):
+    """A tenth as many mutants as --mutants says, of all of these taskflows."""
+    number, seed = (request.config.getoption(name) for name in ("--mutants", "--mutants-seed"))
+    rng, counts, wrong = np.random.default_rng(seed), collections.Counter(), []
+    chosen = [(*s, direction, ("tiles", "overlap")[(i + j + seed) % 2])
+              for i, s in enumerate(SUBJECTS) for j, direction in enumerate(("forward", "backward"))]
+    for one in chosen:
+        subject = Rebuilt(*one)
+        every = list(mutations(subject.flow))
+        for i in rng.choice(len(every), size=min(len(every), -(-number // 10 // len(chosen))), replace=False).tolist():
+            what, same, make = every[i]
+            verdict, why = judged(subject, make, same)
+            counts[verdict] += 1
+            if verdict == "harmful":
+                wrong.append(f"{subject.name}: {what}: {why}")
+    with capsys.disabled():
+        print(f"\nrebuilt mutants: {dict(counts)}")
+    assert not wrong, f"verify accepts {len(wrong)} harmful mutants\n" + "\n".join(wrong[:40])
+    assert counts["refused"] and counts["benign"]
+
+
+# Units.
+
+def changed(flow, opcode, change):
+    return rebuild(flow, tuple(change(op) if op.opcode == opcode else op for op in flow.ops))
+
+
+def with_size(step):
+    return lambda op: op.replace(domain=dataclasses.replace(op.domain, size=op.domain.size + step))
+
+
+def made(direction="forward", stage="overlap", f=hpmoe.moe_ffn, **options):
+    return lowered(stages(**options)[stage](f), LAYER.arguments(), LAYER.ep, direction)
+
+
+@pytest.mark.parametrize("step", [-1, 1])
+@pytest.mark.parametrize("direction, opcode, signal", [
+    *(("forward", opcode, "tile") for opcode in ("PUT", "GMM", "SWIGLU", "PUT_BACK", "REDUCE")),
+    *(("backward", opcode, "tile") for opcode in ("MAP", "WGRAD", "SWIGLU_GRAD", "ROW_DOT")),
+    ("forward", "NOTIFY", "expert"), ("forward", "NOTIFY", "peer")])
+def test_a_unit_less_or_more_is_refused(direction, opcode, signal, step):
+    flow = made(direction, signal=signal)
+    with pytest.raises(VerifyError, match=r"verify: \w+ has -?\d+ units?, not \d+: "):
+        hpmoe.verify(changed(flow, opcode, with_size(step)))
+
+
+def test_a_user_transform_that_loses_a_tile_is_refused_when_it_is_applied():
+    @hpmoe.transform(requires="tiles")
+    def short(flow):
+        return changed(flow, "MAP", with_size(-1))
+    f = short(hpmoe.tile_partition(lambda x: x * x, rows=2))
+    with pytest.raises(VerifyError, match="mul has 1 unit, not 2: its 4 rows are 2 tiles of 2"):
+        f.lower(hpmoe.Aval((4, 2), "float32"))
+
+
+def test_other_blocks_are_refused_unless_they_cover_the_same():
+    flow = made("backward", cols=2)
+
+    def in_blocks(of, rows=None):
+        def change(op):
+            domain = dataclasses.replace(op.domain, size=op.domain.num_rows * of, blocks=of)
+            return op.replace(domain=domain, params=(rows or op.params[0], *op.params[1:]))
+        return changed(flow, "WGRAD", change)
+    with pytest.raises(VerifyError, match=r"cuts matrices of \d rows into 3 blocks of 2"):
+        hpmoe.verify(in_blocks(3))
+    hpmoe.verify(in_blocks(1, 16))
+
+
+def test_what_cannot_be_tasks_at_all_is_refused_by_name():
+    flow = made()
+    with pytest.raises(TransformError, match="rebuild: operations, buffers and routes of moe_ffn do not fit together"):
+        changed(flow, "GMM", lambda op: op.replace(domain=dataclasses.replace(op.domain, route=7)))
+
+
+# The same elements in other pieces.
+
+def in_columns(op, at):
+    """An operation on columns before `at`, and one on the others."""
+    def part(first, cols):
+        moved = [dataclasses.replace(a, offset=a.offset + first) if a.cols == "own" or (
+            op.opcode == "GMM" and op.params[0] and k >= 2) else a for k, a in enumerate(op.operands)]
+        return op.replace(operands=tuple(moved), cols=cols)
+    return [part(0, at), part(at, op.cols - at)]
+
+
+@pytest.mark.parametrize("opcode, direction, f", [
+    *((opcode, "forward", hpmoe.moe_ffn) for opcode in ("GMM", "SWIGLU", "REDUCE")),
+    *((opcode, "backward", hpmoe.moe_ffn) for opcode in ("GMM", "WGRAD", "SWIGLU_GRAD", "MAP"))])
+def test_complementary_columns_are_accepted_and_compute_the_same(opcode, direction, f):
+    subject = Rebuilt("moe_ffn", Layer(ep=2, T=2, H=4, I=4, E=2, K=1), {"rows": 1, "cols": 2}, direction, "overlap")
+    ops = [part for op in subject.flow.ops for part in (in_columns(op, 1) if op.opcode == opcode and op.cols > 1 else [op])]
+    assert len(ops) > len(subject.flow.ops)
+    flow = rebuild(subject.flow, tuple(ops))
+    hpmoe.verify(flow)
+    assert harm(subject, flow, True) is None
+
+
+def test_one_of_complementary_columns_alone_is_refused():
+    flow = made(cols=2)
+    ops = [part for op in flow.ops for part in (in_columns(op, 1)[1:] if op.opcode == "SWIGLU" else [op])]
+    with pytest.raises(VerifyError, match="reads column 0 of c, which nobody writes"):
+        hpmoe.verify(rebuild(flow, tuple(ops)))
+
+
+@pytest.mark.parametrize("direction", ["forward", "backward"])
+def test_other_tiles_of_columns_are_accepted_and_compute_the_same(direction):
+    subject = Rebuilt("moe_ffn", PAIRS, {"rows": 1, "cols": 2}, direction, "overlap")
+    for tile_cols in (1, 3, 100):
+        flow = rebuild(subject.flow, tuple(op.replace(tile_cols=tile_cols) if op.cols else op for op in subject.flow.ops))
+        hpmoe.verify(flow)
+        assert harm(subject, flow, True) is None
+
+
+def test_rules_are_of_all_opcodes_and_codes_that_a_kernel_knows():
+    assert set(RULES) == {opcode.name for opcode in Opcode}
+    assert {code.upper() for code in MAP_INPUTS} == {code.name for code in MapCode} - {"FILL"}  # which nothing emits
+    for code, inputs in MAP_INPUTS.items():
+        assert inputs == 1 + MapCode[code.upper()] // 32, code
