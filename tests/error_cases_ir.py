@@ -71,8 +71,18 @@ def _row_taken_for_tokens():
     hpmoe.verify(hpmoe.taskflow.rebuild(flow, (*flow.ops[:i], op, *flow.ops[i + 1:])))
 
 
+def _with_domain(**changes):
+    """A queued layer rebuilt with another domain of its first operation."""
+    def mutate(flow):
+        op = flow.ops[0].replace(domain=dataclasses.replace(flow.ops[0].domain, **changes))
+        return hpmoe.taskflow.rebuild(flow, (op, *flow.ops[1:]))
+    return _mutated(mutate)
+
+
 cases("verify", {
     "rows that are no tokens": _row_taken_for_tokens,
+    "a slot less": _with_domain(size=1),
+    "tiles of what has slots": _with_domain(kind="tiles"),
     "a wait of unknown kind": _broken(waits={"kind": 7}),
     "queues without a machine": _mutated(lambda flow: flow.replace(machine=None)),
     "a queue of no numbers": _mutated(lambda flow: flow.replace(queues=(flow.queues[0] + 0.5, *flow.queues[1:]))),
@@ -91,6 +101,7 @@ cases("verify", {
     "memory of a result": _mutated(_in_the_memory_of_an_output),
     "columns outside of a buffer": _mutated(_outside_its_buffer),
 })
+cases("rebuild", {"a route that is none": _with_domain(route=7)})
 cases("verify", {f.__name__.replace("_", " "): _mutated(f) for f in by_hand.MUTATIONS})
 cases("verify", {name: _mutated(lambda flow, changes=changes: flow.replace(made=None, **changes(flow)))
                  for name, (changes, _) in by_hand.BY_HAND.items()})

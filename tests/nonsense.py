@@ -20,7 +20,7 @@ def _odd_classes(flow):
     """Of an operation's domain and params, whose fields no other class has."""
     for new, old in zip(flow.ops, flow.made.ops if flow.made else (), strict=False):
         for mine, theirs in ((new.domain, old.domain), (new.params, old.params)):
-            members = {name: type(x) for name, x in vars(theirs).items() if isinstance(x, (Enum, Function))}
+            members = {name: type(x) for name, x in vars(theirs).items() if isinstance(x, (bool, Enum, Function))}
             if type(mine) is not type(theirs) or any(type(vars(mine)[name]) is not cls for name, cls in members.items()):
                 return "a domain or params of another class"
     return None

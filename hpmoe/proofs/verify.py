@@ -24,11 +24,20 @@ from hpmoe.tiling.shared_memory import memory_fault
 def verify(flow: tf.Taskflow) -> None:
     """Raises VerifyError unless the taskflow is a correct schedule whatever the routing.
 
-    Proved of the operations as tile_partition or `hpmoe.taskflow.rebuild` made them, for any rows that the slots have room
-    for: they touch what exists, write every element once and read nothing that nobody writes; the tasks are exactly theirs;
-    each task is in one queue of its unit, once; what the signals of an event add up to is its threshold; whoever reads a
-    region starts after all who write it; and no cycle runs through queue order and events, across ranks too. A wait may be
-    missing where what else the task waits for, or what runs before it, implies it; a wait that nothing asks for is no fault.
+    Proved of the operations themselves, whoever made them, for any rows that the slots have room for. Each is one that its
+    body can run, on operands that fit together. It has a task for each unit there is, no fewer and no more: for all slots of
+    its route, all tiles of its rows, all blocks of its matrices. So together its tasks touch all of some rows, in some
+    columns; these exist, nobody else writes an element of them, all that is read of them is written (where rows of padding,
+    dropped entries or empty copies are not, they are not read), and all of each output is. One operation may be several that
+    write other columns; its columns may be in tiles of any width, its matrices in blocks of any height. Its rows cannot be
+    divided among several, as units begin with the first.
+
+    Proved of the tables: the tasks are exactly those of the operations; each task is in one queue of its unit, once; what
+    the signals of an event add up to is its threshold; whoever reads a region starts after all who write it; and no cycle
+    runs through queue order and events, across ranks too. A wait may be missing where what else the task waits for, or what
+    runs before it, implies it; a wait that nothing asks for is no fault.
+
+    What the operations compute is not judged: another operand of the same form is another function.
 
     Args:
         flow: at any stage after tile_partition, with or without queues.
