@@ -67,7 +67,7 @@ def _row_taken_for_tokens():
     flow = tile_partition(lambda x: (mint.sum(x, 0) * 3.0, x)).lower(Aval((5, 4), "float32"))
     i = next(i for i, op in enumerate(flow.ops) if (op.domain.kind, op.domain.num_rows) == ("tiles", 1))
     op = flow.ops[i].replace(domain=dataclasses.replace(flow.ops[i].domain, clipped=True))
-    hpmoe.verify(hpmoe.taskflow.rebuild(flow, (*flow.ops[:i], op, *flow.ops[i + 1:])))
+    hpmoe.verify(hpmoe.tiling.rebuild.rebuild(flow, (*flow.ops[:i], op, *flow.ops[i + 1:])))
 
 
 cases("verify", {

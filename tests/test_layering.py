@@ -12,7 +12,7 @@ FOLDERS = {"hpmoe": "hpmoe", "hpmoe.transforms": "transforms", "hpmoe.kernels": 
 LAYERS = (
     "errors dtypes locks intervals interrupts progress",
     "capacity placement balance",
-    "host avals program program_text routing slots machine kept_calibration workload",
+    "host avals program program_text routing slots machine kept_calibration presets workload",
     "primitives",
     "token_rows",
     "padding",

@@ -12,6 +12,7 @@ from hpmoe import taskflow as tf
 from hpmoe.calling.planned_rows import rows_of_received
 from hpmoe.commands import show
 from hpmoe.commands.layer import Layer, ids_of
+from hpmoe.costs.task_costs import task_costs
 from hpmoe.costs.tile_choice import choose_tile
 from hpmoe.layout import Layout
 from hpmoe.ordering.likely_slots import LikelySlots, likely_costs
@@ -206,7 +207,7 @@ def test_a_plan_for_a_bucket_of_rows(most, what):
 
 def test_matrix_workers_take_likely_slots_before_others():
     flow = plan(ep=8, T=512, E=16, K=2, make=hpmoe.overlap_comm)
-    order, is_later = queue_order(flow, NPU, flow.costs(NPU)), LikelySlots(flow, 0).round[flow.tasks["row"]] > 0
+    order, is_later = queue_order(flow, NPU, task_costs(flow, NPU)), LikelySlots(flow, 0).round[flow.tasks["row"]] > 0
     is_matmul = flow.units() & np.array([op.domain.kind == "slots" for op in flow.ops])[flow.tasks["op"]]
     assert order[is_matmul & ~is_later].max() < order[is_matmul & is_later].min()
 

@@ -6,7 +6,8 @@ from collections.abc import Iterator
 
 from hpmoe.calling.transform import transform
 from hpmoe.errors import TransformError
-from hpmoe.taskflow import Domain, Taskflow, TileOp, rebuild
+from hpmoe.taskflow import Domain, Taskflow, TileOp
+from hpmoe.tiling.rebuild import rebuild
 
 # What the first parameter of a LAUNCH says: whose rows, besides the launch itself, it lays out anew.
 NO_ROWS, SENT_ROWS, RECEIVED_ROWS = range(3)

@@ -11,7 +11,8 @@ import numpy as np
 from hpmoe.calling.transform import transform
 from hpmoe.costs.put_sizes import likely_puts, whole_row_groups
 from hpmoe.errors import TransformError, call_user, check_argument, is_int, is_name
-from hpmoe.taskflow import Domain, RoutePlan, Taskflow, TileOp, rebuild
+from hpmoe.taskflow import Domain, RoutePlan, Taskflow, TileOp
+from hpmoe.tiling.rebuild import rebuild
 
 Order = Callable[[int, int], Sequence[int]]
 SIGNALS = ("tile", "expert", "peer")

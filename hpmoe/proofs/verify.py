@@ -24,11 +24,11 @@ from hpmoe.tiling.shared_memory import memory_fault
 def verify(flow: tf.Taskflow) -> None:
     """Raises VerifyError unless the taskflow is a correct schedule whatever the routing.
 
-    Proved of the operations as tile_partition or `hpmoe.taskflow.rebuild` made them, for any rows that the slots have room
-    for: they touch what exists, write every element once and read nothing that nobody writes; the tasks are exactly theirs;
-    each task is in one queue of its unit, once; what the signals of an event add up to is its threshold; whoever reads a
-    region starts after all who write it; and no cycle runs through queue order and events, across ranks too. A wait may be
-    missing where what else the task waits for, or what runs before it, implies it; a wait that nothing asks for is no fault.
+    Proved of the operations as tile_partition or `rebuild` made them, for any rows that the slots have room for: they touch
+    what exists, write every element once and read nothing that nobody writes; the tasks are exactly theirs; each task is in
+    one queue of its unit, once; what the signals of an event add up to is its threshold; whoever reads a region starts after
+    all who write it; and no cycle runs through queue order and events, across ranks too. A wait may be missing where what
+    else the task waits for, or what runs before it, implies it; a wait that nothing asks for is no fault.
 
     Args:
         flow: at any stage after tile_partition, with or without queues.

@@ -18,7 +18,8 @@ from hpmoe.calling.staging import Staged, describe, level_of
 from hpmoe.errors import check_argument, is_int, is_name, is_number
 from hpmoe.kept_calibration import is_calibrated
 from hpmoe.kernels.simulated_inputs import given_ids
-from hpmoe.machine import Machine, Mesh, cpu
+from hpmoe.machine import Machine, Mesh
+from hpmoe.presets import cpu
 from hpmoe.program import Program
 from hpmoe.progress import Progress
 from hpmoe.routing import rows_of_ranks
