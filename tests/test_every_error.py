@@ -18,7 +18,7 @@ RAISING = {"check_argument", "refuse", "not_traceable", "call_user", "check_flag
 NOT_REACHED = {
     ("hpmoe/primitives/expert.py", "expert_bias"): "tracing makes it of a gather that fits",
     ("hpmoe/primitives/replicate.py", ""): "replicate_experts and its gradient make them of operands that fit",
-    ("hpmoe/primitives/grouped_matmul.py", "\"replicas\""): "replicate_experts makes them of operands that fit",
+    ("hpmoe/primitives/expert.py", "\"replicas\""): "replicate_experts makes them of operands that fit",
     ("hpmoe/primitives/grouped_matmul.py", "returned gradients"): "made by a gradient, of operands that fit",
     ("hpmoe/tracing/entry.py", "recorder.pending"): "raises again what a case did",
     ("hpmoe/tracing/recorder.py", "did not report"): "guards against MindSpore calls that report nothing; none is known",

@@ -20,7 +20,7 @@ from hpmoe.ordering.op_order import op_order
 from hpmoe.ordering.queue_order import late_sums, queue_order, round_after_round
 from hpmoe.ordering.vector_workers import num_computing
 from hpmoe.proofs.verify import verify
-from hpmoe.timelines.timeline import RATES
+from hpmoe.timelines.run import RATES
 from hpmoe.transforms.assign_queues import as_reference
 from hpmoe.workload import balanced_ids, imbalanced_ids
 

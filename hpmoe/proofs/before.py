@@ -3,16 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
 
 from hpmoe import taskflow as tf
 from hpmoe.proofs.counting import TRANSFERS
 from hpmoe.proofs.facts import Facts
 from hpmoe.proofs.order import direction
 from hpmoe.proofs.rows import Signal, Task, Wait
-
-if TYPE_CHECKING:
-    from hpmoe.proofs.surely_before import Proof
+from hpmoe.proofs.slot_experts import SlotExperts
 
 
 class Before:
@@ -22,7 +19,7 @@ class Before:
     before everything.
     """
 
-    def __init__(self, order: Proof, facts: Facts):
+    def __init__(self, order: SlotExperts, facts: Facts):
         self.order, self.facts = order, facts
         self._sets: dict[int, int] = {}
         self._adding: dict[int, list[int]] = {}

@@ -9,7 +9,7 @@ from typing import Any
 from hpmoe.calling.staging import Staged
 from hpmoe.calling.transform import chain
 from hpmoe.machine import Machine
-from hpmoe.timelines.timeline import format_us
+from hpmoe.timelines.run import format_us
 from hpmoe.transforms.fuse_persistent import fuse_persistent
 from hpmoe.tuning.search import Trial, best_of
 from hpmoe.tuning.settings import transforms_of
