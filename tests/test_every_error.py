@@ -37,7 +37,6 @@ NOT_REACHED = {
     ("kernels/ascend_heap.py", "the size of MindSpore's world"): "needs processes that MindSpore starts",
     ("kernels/twin_target.py", "breaks a rule"): "the kernel keeps them; test_ascend_mutants.py",
     ("hpmoe/calling/graph_mode.py", "of unknown type"): "test_graph_mode.py, with the other two that say so",
-    ("hpmoe/calling/device_graph.py", "second_derivative"): "as that of arrays, which a case reaches",
     ("hpmoe/calling/running.py", "capture_mode"): "test_graph_mode.py, where MindSpore records calls",
     ("hpmoe/interpret.py", "cannot run"): "guards the interpreter's own books",
     ("hpmoe/proofs/regions.py", "_Fault"): "verify raises it as a VerifyError",
