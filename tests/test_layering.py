@@ -83,34 +83,21 @@ def names_of_import_module(tree):
     return {*LOADERS, *aliases}
 
 
+def reached_from(graph, name):
+    """All modules that imports lead to from one."""
+    reached, left = set(), [name]
+    while left:
+        new = graph[left.pop()] - reached
+        reached |= new
+        left += new
+    return reached
+
+
 def circles(graph):
-    """Sets of modules that reach each other: the strongly connected components of more than one, or of one by itself."""
-    order, left = [], set(graph)
-
-    def visit(module, edges, into):
-        """Depth first without recursion; appends what is reached for the first time, each after what it leads to."""
-        left.discard(module)
-        stack = [(module, iter(edges[module]))]
-        while stack:
-            at, others = stack[-1]
-            following = next((m for m in others if m in left), None)
-            if following is None:
-                into.append(stack.pop()[0])
-            else:
-                left.discard(following)
-                stack.append((following, iter(edges[following])))
-
-    for module in graph:
-        if module in left:
-            visit(module, graph, order)
-    importers = {m: [n for n in graph if m in graph[n]] for m in graph}
-    left = set(graph)
-    for module in reversed(order):
-        if module in left:
-            together = []
-            visit(module, importers, together)
-            if len(together) > 1 or module in graph[module]:
-                yield sorted(together)
+    """Lists of modules that all reach each other: the strongly connected components."""
+    reached = {name: reached_from(graph, name) for name in graph}
+    found = {tuple(sorted(m for m in reached[name] if name in reached[m])) for name in graph if name in reached[name]}
+    return [list(circle) for circle in sorted(found)]
 
 
 def graph_of(sources):
@@ -157,7 +144,7 @@ def test_import_against_the_layers_is_reported(name, source):
 
 
 def test_no_modules_import_each_other_in_a_circle():
-    assert list(circles(graph_of(SOURCES))) == []
+    assert circles(graph_of(SOURCES)) == []
 
 
 # Below `hpmoe.tuning.search`, which imports `hpmoe.tuning.settings`, the import of the former that closes a circle.
@@ -185,7 +172,7 @@ PLANTED = {
 def test_a_planted_circle_is_found(where):
     name, other = "hpmoe.tuning.settings", "hpmoe.tuning.search"
     sources = {name: (MODULES[name], PLANTED[where]), other: (MODULES[other], "import hpmoe.tuning.settings")}
-    assert list(circles(graph_of(sources))) == [sorted(sources)]
+    assert circles(graph_of(sources)) == [sorted(sources)]
 
 
 def test_a_circle_through_the_whole_package_is_found():
@@ -196,14 +183,14 @@ def test_a_circle_through_the_whole_package_is_found():
 
 def test_a_module_that_imports_itself_is_a_circle():
     name = "hpmoe.errors"
-    assert list(circles(graph_of({name: (MODULES[name], "import hpmoe.errors")}))) == [[name]]
+    assert circles(graph_of({name: (MODULES[name], "import hpmoe.errors")})) == [[name]]
 
 
 @pytest.mark.parametrize("method", sorted(PRINTING))
 def test_printing_may_import_the_text(method):
     name, other = "hpmoe.program", "hpmoe.program_text"
     source = f"class Program:\n    def {method}(self):\n        from hpmoe.program_text import program_text"
-    assert list(circles(graph_of({name: (MODULES[name], source), other: (MODULES[other], "import hpmoe.program")}))) == []
+    assert circles(graph_of({name: (MODULES[name], source), other: (MODULES[other], "import hpmoe.program")})) == []
 
 
 def test_an_import_by_a_name_made_at_run_time_is_refused():

@@ -43,11 +43,11 @@ class Spmd(Graphed):
         return self._runner.call(args, kwargs, num_tokens, seed)
 
     def lower(self, *args: Any, direction: str = "forward", **kwargs: Any) -> Any:
-        """The IR of one rank, the same on all; `args` carry the leading rank axis as in a call. See Staged.lower."""
+        """The IR of one rank, the same on all; `args` carry the leading rank axis as in a call. See StagedFunction.lower."""
         return self._runner.lower(args, kwargs, direction)
 
     def memory(self, *args: Any, **kwargs: Any) -> MemoryReport:
-        """The bytes that the plans take on all ranks, forward and backward. See Staged.memory."""
+        """The bytes that the plans take on all ranks, forward and backward. See StagedFunction.memory."""
         return memory_report(self._runner, args, kwargs)
 
     def cache_info(self) -> CacheInfo:
