@@ -17,7 +17,7 @@ import hpmoe
 from hpmoe.primitives.dispatch import combine_rows
 from hpmoe.primitives.elementwise import mul
 from hpmoe.program import map_equations
-from hpmoe.taskflow import rebuild
+from hpmoe.tiling.rebuild import rebuild
 
 EP_SIZE, NUM_LOCAL_EXPERTS, TOP_K = 4, 2, 2
 NUM_TOKENS, HIDDEN_SIZE, INTERMEDIATE_SIZE = 96, 64, 48

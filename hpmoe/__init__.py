@@ -39,8 +39,9 @@ from hpmoe.evaluate import evaluate as evaluate
 from hpmoe.interpret import interpret as interpret
 from hpmoe.kernels.ascend_target import synchronize as synchronize
 from hpmoe.kernels.simulate import simulate as simulate
-from hpmoe.machine import Machine as Machine, Mesh as Mesh, ascend_a2 as ascend_a2, ascend_a3 as ascend_a3, cpu as cpu
+from hpmoe.machine import Machine as Machine, Mesh as Mesh
 from hpmoe.moe import moe_ffn as moe_ffn
+from hpmoe.presets import ascend_a2 as ascend_a2, ascend_a3 as ascend_a3, cpu as cpu
 from hpmoe.primitives.dispatch import combine as combine, dispatch as dispatch
 from hpmoe.primitives.grouped_matmul import grouped_matmul as grouped_matmul
 from hpmoe.primitives.permute import permute as permute, unpermute as unpermute

@@ -8,8 +8,7 @@ import numpy as np
 
 from hpmoe.avals import RouteAval
 from hpmoe.errors import ArgumentError, check_argument
-from hpmoe.program import Equation, Program, Var
-from hpmoe.program_text import program_window
+from hpmoe.program import Equation, Program, Var, program_window
 from hpmoe.token_rows import count_tokens, linked_vars, num_rows, routed, token_of_element, token_sources, token_vars
 
 Fault = tuple[int, str]

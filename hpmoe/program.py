@@ -9,6 +9,8 @@ from typing import Any, NoReturn
 from hpmoe.avals import Aval, RouteAval
 from hpmoe.errors import ProgramError
 
+AROUND = 2  # equations on either side of the one that an error is about
+
 
 class Var:
     """A value of a Program. It has an abstract value and no name: printing invents names."""
@@ -136,8 +138,21 @@ def _place(program: Program, index: int) -> str:
 
 
 def _fail(program: Program, index: int, what: str) -> NoReturn:
-    from hpmoe.program_text import program_window
     raise ProgramError(f"{_place(program, index)} of {program.name} {what}\n" + program_window(program, index))
+
+
+def program_window(program: Program, index: int) -> str:
+    """The equations around number `index` as the program's text has them, that one marked; what an error shows.
+
+    `>` stands before that one, the user's line after it.
+    """
+    lines = str(program).splitlines()[-1 - len(program.equations):-1]
+    window = []
+    for i in range(max(0, index - AROUND), min(len(lines), index + AROUND + 1)):
+        window.append(("  > " if i == index else "    ") + lines[i][len("  let "):])
+        if i == index and program.equations[i].source:
+            window.append(f"      written at {program.equations[i].source}")
+    return "\n".join(window)
 
 
 def _define(program: Program, defined: set[Var], var: Var, where: str) -> None:

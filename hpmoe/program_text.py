@@ -8,8 +8,6 @@ from collections.abc import Sequence
 from hpmoe.avals import SHORT_DTYPE, Aval, RouteAval, Rows
 from hpmoe.program import Atom, Literal, Program
 
-AROUND = 2  # equations on either side of the one that an error is about
-
 
 class Names:
     """Letters for variables and R, R1, ... for row dimensions, given out in print order."""
@@ -86,17 +84,3 @@ def _wrap(head: str, words: Sequence[str], width: int) -> list[str]:
         else:
             line += " " + word
     return [*lines, line]
-
-
-def program_window(program: Program, index: int) -> str:
-    """The equations around number `index`, that one marked; what an error shows.
-
-    `>` stands before that one, the user's line after it.
-    """
-    lines = _equation_lines(program, Names(program))
-    window = []
-    for i in range(max(0, index - AROUND), min(len(lines), index + AROUND + 1)):
-        window.append(("  > " if i == index else "    ") + lines[i])
-        if i == index and program.equations[i].source:
-            window.append(f"      written at {program.equations[i].source}")
-    return "\n".join(window)

@@ -150,11 +150,6 @@ class Taskflow:
             return is_aic[self.tasks["op"]]
         return np.repeat(is_aic, [math.prod(op.grid) for op in self.ops])
 
-    def costs(self, machine: Any) -> np.ndarray:
-        """Estimated microseconds of each task alone on `machine`, every slot taken as full, [num_tasks]."""
-        from hpmoe.costs.task_costs import task_costs
-        return task_costs(self, machine)
-
     def __str__(self) -> str:
         from hpmoe.taskflow_text import taskflow_text
         return taskflow_text(self)
@@ -177,32 +172,3 @@ def make_tasks(ops: tuple[TileOp, ...]) -> np.ndarray:
         grid["cols"] = np.minimum(op.cols - grid["col"], op.tile_cols)
     tasks.setflags(write=False)
     return tasks
-
-
-def as_made(flow: Taskflow) -> Taskflow:
-    """The taskflow with a note of what its tables were made for."""
-    return flow.replace(made=Made(*(getattr(flow, field.name) for field in dataclasses.fields(Made))))
-
-
-def rebuild(flow: Taskflow, ops: tuple[TileOp, ...], **changes: Any) -> Taskflow:
-    """The taskflow of other tile operations over the same arrays: tasks, dependencies and shared memory are found anew.
-
-    Raises:
-        TransformError: it is too large, or operations, buffers and routes do not fit together so far that there are tasks.
-            All else that may be wrong with them `hpmoe.verify` says, which runs after each transform.
-    """
-    from hpmoe.errors import TransformError
-    from hpmoe.limits import check_limits
-    from hpmoe.tiling.dependencies import derive_dependencies
-    from hpmoe.tiling.shared_memory import share_memory
-    flow = flow.replace(ops=ops, queues=(), **changes)
-    try:
-        check_limits(flow.name, flow.ep_size, flow.buffers, ops, flow.routes)
-        flow = flow.replace(tasks=make_tasks(ops), buffers=share_memory(flow.buffers, ops, flow.routes))
-        events, waits, signals, blocks = derive_dependencies(flow.buffers, ops, flow.routes, flow.tile_rows)
-    except TransformError:
-        raise
-    except (ArithmeticError, AttributeError, LookupError, MemoryError, TypeError, ValueError) as error:
-        raise TransformError(f"rebuild: operations, buffers and routes of {flow.name} do not fit together: "
-                             f"{type(error).__name__}: {error}") from error
-    return as_made(flow.replace(events=events, waits=waits, signals=signals, blocks=blocks))

@@ -7,11 +7,13 @@ from collections.abc import Iterable, Sequence
 
 from hpmoe.avals import Aval, RouteAval
 from hpmoe.errors import check_argument
-from hpmoe.primitives.elementwise import add, is_differentiable, mul
+from hpmoe.primitives.differentiable import is_differentiable
+from hpmoe.primitives.elementwise import add, mul
 from hpmoe.primitives.grouped_matmul import grouped, grouped_weight_grad
 from hpmoe.primitives.matmul import weight_grad
-from hpmoe.primitives.reduction import row_dot
-from hpmoe.primitives.shape import broadcast_to, cast_back, dtype_param, in_dtype, is_widening
+from hpmoe.primitives.reduction import broadcast_to
+from hpmoe.primitives.row_dot import row_dot
+from hpmoe.primitives.shape import cast_back, dtype_param, in_dtype, is_widening
 from hpmoe.program import Atom, Builder, Equation, Literal, Program, Var, live_equations, substitute
 from hpmoe.token_rows import token_vars
 

@@ -16,7 +16,7 @@ import mindspore
 from mindspore import Tensor, mint
 from mindspore.graph.api import _pynative_executor
 
-from hpmoe.calling.device_running import in_dtype
+from hpmoe.calling.device_backend import in_dtype
 from hpmoe.dtypes import storage_dtype
 from hpmoe.errors import ArgumentError, LaunchError
 from hpmoe.kernels import twin_target

@@ -16,7 +16,8 @@ from hpmoe.kernels.protocol import Code
 from hpmoe.kernels.simulated_inputs import inputs_of, lengths_of
 from hpmoe.machine import Machine, Mesh
 from hpmoe.taskflow import Taskflow
-from hpmoe.timelines.timeline import RATES, Simulated, Timeline
+from hpmoe.timelines.run import RATES, Simulated
+from hpmoe.timelines.timeline import Timeline
 
 NUM_BINS = 512  # of the time over which traffic is counted
 

@@ -15,7 +15,7 @@ from hpmoe.machine import Body
 from hpmoe.primitives.elementwise import add
 from hpmoe.primitives.route import make_route
 from hpmoe.program import map_equations
-from hpmoe.taskflow import rebuild
+from hpmoe.tiling.rebuild import rebuild
 
 TOKEN_IDS = numbers(*[(0, 1)] * 4)
 PROGRAM, FLOW, ROWS = trace(doubled, X), tile_partition(doubled).lower(X), [[np.ones((4, 3), np.float32)]]

@@ -9,6 +9,7 @@ from error_cases import CASES as CASES, PARAMETER, X, array, cases, doubled
 from helpers import Layer, stages, tensors
 from mindspore import Tensor, mint
 from mutation import changed
+from other_objects import as_domain
 from tile_words import kind
 
 import hpmoe
@@ -18,6 +19,8 @@ from hpmoe.kernels.simulate import simulate
 from hpmoe.primitives.primitive import REGISTRY, Primitive
 from hpmoe.program import Builder, Var, map_equations
 from hpmoe.routing import make_routing
+from hpmoe.tile_ops.domains import Tiles
+from hpmoe.tiling.rebuild import rebuild
 
 # Mutations of a queued layer.
 
@@ -68,21 +71,18 @@ def _row_taken_for_tokens():
     flow = tile_partition(lambda x: (mint.sum(x, 0) * 3.0, x)).lower(Aval((5, 4), "float32"))
     i = next(i for i, op in enumerate(flow.ops) if (kind(op), op.domain.num_rows) == ("tiles", 1))
     op = flow.ops[i].replace(domain=dataclasses.replace(flow.ops[i].domain, clipped=True))
-    hpmoe.verify(hpmoe.taskflow.rebuild(flow, (*flow.ops[:i], op, *flow.ops[i + 1:])))
+    hpmoe.verify(rebuild(flow, (*flow.ops[:i], op, *flow.ops[i + 1:])))
 
 
-def _with_domain(**changes):
+def _with_domain(change):
     """A queued layer rebuilt with another domain of its first operation."""
-    def mutate(flow):
-        op = flow.ops[0].replace(domain=dataclasses.replace(flow.ops[0].domain, **changes))
-        return hpmoe.taskflow.rebuild(flow, (op, *flow.ops[1:]))
-    return _mutated(mutate)
+    return _mutated(lambda flow: rebuild(flow, (flow.ops[0].replace(domain=change(flow.ops[0].domain)), *flow.ops[1:])))
 
 
 cases("verify", {
     "rows that are no tokens": _row_taken_for_tokens,
-    "a slot less": _with_domain(size=1),
-    "tiles of what has slots": _with_domain(kind="tiles"),
+    "a slot less": _with_domain(lambda domain: dataclasses.replace(domain, size=1)),
+    "tiles of what has slots": _with_domain(lambda domain: as_domain(domain, Tiles)),
     "a wait of unknown kind": _broken(waits={"kind": 7}),
     "queues without a machine": _mutated(lambda flow: flow.replace(machine=None)),
     "a queue of no numbers": _mutated(lambda flow: flow.replace(queues=(flow.queues[0] + 0.5, *flow.queues[1:]))),

@@ -30,6 +30,7 @@ from hpmoe import (
     trace,
 )
 from hpmoe.balance import place_replicas
+from hpmoe.costs.task_costs import task_costs
 
 
 def _with_bias(x, ids, w, bias):
@@ -119,7 +120,7 @@ cases("transforms", {
     "loses a name": lambda: loses_a_name(doubled).lower(X),
     "policy raises": _policy(_raises),
     "policy loses a task": _policy(lambda flow, machine: [np.arange(1, flow.num_tasks)]),
-    "policy of floats": _policy(lambda flow, machine: [flow.costs(machine)]),
+    "policy of floats": _policy(lambda flow, machine: [task_costs(flow, machine)]),
     "policy backwards": lambda: assign_queues(tile_partition(lambda x: (x * 2.0).sum(-1)), machine=cpu(1),
                                               policy=lambda flow, machine: [np.arange(flow.num_tasks)[::-1]]).lower(X),
     "order raises": lambda: spmd(stages(order=_raises)["overlap"](moe_ffn), Mesh(2)).lower(*tensors(Layer().arguments())),

@@ -15,7 +15,7 @@ import hpmoe
 from hpmoe import accumulate_grads, assign_queues, chain, fuse_persistent, overlap_comm, save_for_backward, tile_partition
 from hpmoe.dtypes import dtype_name, rounded, widen
 from hpmoe.layout import Layout
-from hpmoe.taskflow import rebuild
+from hpmoe.tiling.rebuild import rebuild
 
 TOLERANCE = 1e-5
 TIMEOUT = 10.0  # seconds; a good schedule needs none of it

@@ -6,7 +6,7 @@ import dataclasses
 from other_objects import COLS, PRIMITIVES, ROWS, names_of, numbers, other_domains, other_params
 
 from hpmoe.capacity import Capacity
-from hpmoe.taskflow import rebuild
+from hpmoe.tiling.rebuild import rebuild
 
 # Params that say how the work is cut, and not what it is.
 CUTS = (("WGRAD", "block"), ("REPLICATE", "block"), ("RETURN_GRADS", "block"), ("NOTIFY", "buffer"))

@@ -20,7 +20,7 @@ from hpmoe.dtypes import numpy_dtype
 from hpmoe.kernels.twin_target import compile_twin
 from hpmoe.layout import received_rows
 from hpmoe.taskflow import make_tasks
-from hpmoe.timelines.timeline import RATES as RATES_OF_RUN
+from hpmoe.timelines.run import RATES as RATES_OF_RUN
 from hpmoe.vjp import linearize
 
 ROWS, CYCLES_PER_US = 128, 1815.0

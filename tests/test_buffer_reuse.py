@@ -16,8 +16,8 @@ from hpmoe import VerifyError, save_for_backward, verify
 from hpmoe.kernels import executable
 from hpmoe.kernels.memory import ALIGNMENT, Pool
 from hpmoe.layout import Layout
-from hpmoe.taskflow import rebuild
 from hpmoe.tiling.lifetimes import lifetimes_of
+from hpmoe.tiling.rebuild import rebuild
 from hpmoe.tiling.shared_memory import memory_bytes, share_memory
 from hpmoe.tiling.touched_columns import Touched
 

@@ -8,10 +8,11 @@ from small_timelines import EP, handmade, moe, moe_arguments, two_task_flow
 
 import hpmoe
 from hpmoe import taskflow as tf
-from hpmoe.timelines.critical_path import releases
 from hpmoe.timelines.over_time import time_inside
+from hpmoe.timelines.releases import releases
+from hpmoe.timelines.run import RATES, is_transfer, union_length
 from hpmoe.timelines.text import after_last
-from hpmoe.timelines.timeline import RATES, Timeline, is_transfer, union_length
+from hpmoe.timelines.timeline import Timeline
 from hpmoe.workload import balanced_ids, imbalanced_ids
 
 

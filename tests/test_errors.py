@@ -23,6 +23,7 @@ from hpmoe import (
     spmd,
     tile_partition,
 )
+from hpmoe.costs.task_costs import task_costs
 from hpmoe.transforms.assign_queues import POLICIES
 
 HERE = r"test_errors\.py:\d+"
@@ -164,7 +165,7 @@ def no_queues(flow, machine):
 
 
 def costs_instead_of_tasks(flow, machine):
-    return [flow.costs(machine)]
+    return [task_costs(flow, machine)]
 
 
 @pytest.mark.parametrize("policy, words", [

@@ -19,7 +19,7 @@ RAISING = {"check_argument", "refuse", "not_traceable", "call_user", "check_flag
 NOT_REACHED = {
     ("hpmoe/primitives/expert.py", "expert_bias"): "tracing makes it of a gather that fits",
     ("hpmoe/primitives/replicate.py", ""): "replicate_experts and its gradient make them of operands that fit",
-    ("hpmoe/primitives/grouped_matmul.py", "\"replicas\""): "replicate_experts makes them of operands that fit",
+    ("hpmoe/primitives/expert.py", "\"replicas\""): "replicate_experts makes them of operands that fit",
     ("hpmoe/primitives/grouped_matmul.py", "returned gradients"): "made by a gradient, of operands that fit",
     ("hpmoe/tracing/entry.py", "recorder.pending"): "raises again what a case did",
     ("hpmoe/tracing/recorder.py", "did not report"): "guards against MindSpore calls that report nothing; none is known",
@@ -38,7 +38,6 @@ NOT_REACHED = {
     ("kernels/ascend_heap.py", "the size of MindSpore's world"): "needs processes that MindSpore starts",
     ("kernels/twin_target.py", "breaks a rule"): "the kernel keeps them; test_ascend_mutants.py",
     ("hpmoe/calling/graph_mode.py", "of unknown type"): "test_graph_mode.py, with the other two that say so",
-    ("hpmoe/calling/device_graph.py", "second_derivative"): "as that of arrays, which a case reaches",
     ("hpmoe/primitives/outside_graphs.py", ""): "in a graph that MindSpore compiles; test_outside_graphs.py",
     ("hpmoe/calling/running.py", "capture_mode"): "test_graph_mode.py, where MindSpore records calls",
     ("hpmoe/interpret.py", "cannot run"): "guards the interpreter's own books",

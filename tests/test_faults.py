@@ -198,10 +198,10 @@ INTERRUPTED = """
     sys.path.insert(0, {tests!r})
     import test_faults as t
     from test_faults import *
-    from hpmoe.calling import one_call
+    from hpmoe.calling import array_runs
 
     layer, args = spmd(fused()(hpmoe.moe_ffn), Mesh(2)), tensors(t.LAYER.arguments())
-    run_ir = one_call.run_ir
+    run_ir = array_runs.run_ir
 
     class Net(ms.nn.Cell):
         def construct(self, *args):
@@ -223,11 +223,11 @@ INTERRUPTED = """
 
     def interrupt(name, f):
         want = f(*args).asnumpy()
-        one_call.run_ir = stuck
+        array_runs.run_ir = stuck
         try:
             f(*args).asnumpy()
         except KeyboardInterrupt:
-            one_call.run_ir = run_ir
+            array_runs.run_ir = run_ir
             print(name, "interrupted", (f(*args).asnumpy() == want).all())
 
     interrupt("pynative", layer)

@@ -11,7 +11,8 @@ from mindspore.graph import jit_context
 
 import hpmoe
 from hpmoe import ArgumentError, LaunchError, Mesh, ProgramError, TraceError, spmd
-from hpmoe.calling import graph_operators, one_call
+from hpmoe.calling import array_runs
+from hpmoe.calling.graph_operators import GraphCall
 from hpmoe.kernels.executable import POOL
 
 
@@ -30,15 +31,14 @@ def graph_mode():
 
 @pytest.fixture
 def operators(monkeypatch):
-    """The forward operators that compilations make."""
-    made = []
+    """The calls that compilations make forward operators of."""
+    made, forward_operator = [], GraphCall.forward_operator
 
-    class Noted(graph_operators.Forward):
-        def __init__(self, *args):
-            made.append(self)
-            super().__init__(*args)
+    def noted(self):
+        made.append(self)
+        return forward_operator(self)
 
-    monkeypatch.setattr(graph_operators, "Forward", Noted)
+    monkeypatch.setattr(GraphCall, "forward_operator", noted)
     return made
 
 
@@ -74,7 +74,7 @@ def test_values_and_gradients_are_those_of_pynative_whatever_the_routing(operato
         for f in gradients:
             assert_bitwise(f(*args), (value, grads))
     assert len(operators) == 3, "new routing compiled a graph anew"
-    assert [o.site.saves for o in operators] == [False, True, True]
+    assert [call.saves for call in operators] == [False, True, True]
 
 
 def test_gradients_agree_with_jax():
@@ -226,7 +226,7 @@ def test_ranks_of_uneven_length():
 
 @pytest.mark.parametrize("direction, compiled", [("_vjp", "all"), ("_vjp", "forward")])
 def test_a_failed_launch_reaches_the_caller_and_the_next_call_works(direction, compiled, monkeypatch):
-    layer, broken, run_ir = fused()(scaled), [], one_call.run_ir
+    layer, broken, run_ir = fused()(scaled), [], array_runs.run_ir
 
     def failing(ir, *rest):
         if broken and ir.name == "scaled" + direction:
@@ -236,7 +236,7 @@ def test_a_failed_launch_reaches_the_caller_and_the_next_call_works(direction, c
     def total(x):
         return (layer(x) ** 2).sum()
 
-    monkeypatch.setattr(one_call, "run_ir", failing)
+    monkeypatch.setattr(array_runs, "run_ir", failing)
     eager, x = ms.value_and_grad(total), ms.Tensor(np.ones((2, 3), np.float32))
     f = ms.jit(eager) if compiled == "all" else ms.value_and_grad(ms.jit(total))
     broken.append("a signal is lost")

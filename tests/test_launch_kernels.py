@@ -7,7 +7,7 @@ from simulated_layers import NPU, plan
 
 import hpmoe
 from hpmoe import Aval, Mesh, TransformError
-from hpmoe.timelines.timeline import RATES
+from hpmoe.timelines.run import RATES
 from hpmoe.transforms.launch_kernels import launch_kernels
 from hpmoe.workload import balanced_ids, imbalanced_ids
 

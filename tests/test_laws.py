@@ -9,6 +9,7 @@ from pathlib import Path
 import hypothesis
 import jax
 import numpy as np
+import pytest
 import random_programs
 from helpers import Layer, assert_close, jax_vjp, numpy_moe_ffn, run_spmd, stages, tensors
 from hypothesis import given, strategies as st
@@ -144,6 +145,18 @@ def test_any_legal_order_gives_the_same_bits(layer, rows, cols, seed):
     inputs = [[a[r] for a in args] for r in range(layer.ep)]
     results = [interpret(flow, inputs, layer.num_tokens, seed=s) for s in (None, 1, 2, 3)]
     assert len({b"".join(np.asarray(o[0]).tobytes() for o in result) for result in results}) == 1
+
+
+def test_what_is_known_of_a_stage_is_data():
+    """A function is wrapped once more by each transform; its description is one list, and nobody changes it."""
+    tiled = tile_partition(hpmoe.moe_ffn, rows=8)
+    staged, inner = hpmoe.overlap_comm(tiled).staged, tiled.staged
+    assert (staged.function, list(map(str, staged.stages))) == (hpmoe.moe_ffn, [
+        "tile_partition(rows=8)", "overlap_comm(order=ratr, signal=tile)"])
+    assert (inner.stages, staged.level, inner.level) == (staged.stages[:1], "tiles", "tiles")
+    for field in ("function", "stages"):
+        with pytest.raises(dataclasses.FrozenInstanceError):
+            setattr(staged, field, ())
 
 
 def test_chain_of_none_is_the_identity_and_of_one_is_that_one():

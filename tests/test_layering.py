@@ -1,4 +1,4 @@
-"""Imports go one way: a module imports from its own layer and from earlier ones."""
+"""Imports go one way, wherever they stand: from a layer to itself and to earlier ones, and never in a circle."""
 
 import ast
 from importlib.util import resolve_name
@@ -12,7 +12,7 @@ FOLDERS = {"hpmoe": "hpmoe", "hpmoe.transforms": "transforms", "hpmoe.kernels": 
 LAYERS = (
     "errors dtypes locks intervals interrupts progress versions launchers",
     "capacity placement balance",
-    "host avals program program_text routing slots machine kept_files kept_calibration workload",
+    "host avals program program_text routing slots machine kept_files kept_calibration presets workload",
     "tile_ops primitives",
     "token_rows",
     "padding",
@@ -43,21 +43,68 @@ def module_paths():
 
 
 MODULES = dict(module_paths())
+SOURCES = {name: (path, path.read_text(encoding="utf-8")) for name, path in MODULES.items()}
+LOADERS = {"import_module", "__import__"}
+PRINTING = {"__str__", "__repr__"}  # a value prints itself by a module that knows the value
 
 
-def imported_modules(name, path, source):
-    """The hpmoe modules that `source` imports anywhere, also inside functions."""
+def imports_of(name, path, source):
+    """(hpmoe module, whether in a method that prints) for all that `source` imports, wherever the import stands."""
+    tree = ast.parse(source)
     package = name if path.name == "__init__.py" else name.rpartition(".")[0]
-    for node in ast.walk(ast.parse(source)):
-        if isinstance(node, ast.Import):
-            found = [alias.name for alias in node.names]
-        elif isinstance(node, ast.ImportFrom):
-            base = resolve_name("." * node.level + (node.module or ""), package)
-            dotted = [f"{base}.{alias.name}" for alias in node.names]
-            found = [full if full in MODULES else base for full in dotted]
-        else:
-            continue
-        yield from (module for module in found if module.split(".")[0] == "hpmoe")
+    loaders = names_of_import_module(tree)
+    printing = {id(inner) for node in ast.walk(tree) if isinstance(node, ast.FunctionDef) and node.name in PRINTING
+                for inner in ast.walk(node)}
+    for node in ast.walk(tree):
+        for dotted in imported(node, package, loaders, name):
+            if dotted.split(".")[0] == "hpmoe":
+                yield dotted, id(node) in printing
+
+
+def imported(node, package, loaders, name):
+    """The modules that a node of a syntax tree imports, if it is an import."""
+    if isinstance(node, ast.Import):
+        return [alias.name for alias in node.names]
+    if isinstance(node, ast.ImportFrom):
+        base = resolve_name("." * node.level + (node.module or ""), package)
+        dotted = [f"{base}.{alias.name}" for alias in node.names]
+        return [full if full in MODULES else base for full in dotted]
+    called = getattr(node.func, "id", getattr(node.func, "attr", None)) if isinstance(node, ast.Call) else None
+    if called not in loaders:
+        return []
+    literal = node.args[0].value if node.args and isinstance(node.args[0], ast.Constant) else None
+    assert isinstance(literal, str), f"{name} line {node.lineno}: {called} of a name that is no literal hides an import"
+    return [resolve_name(literal, package)]
+
+
+def names_of_import_module(tree):
+    """How a module calls what imports a module by its name."""
+    aliases = [alias.asname for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)
+               for alias in node.names if alias.name in LOADERS and alias.asname]
+    return {*LOADERS, *aliases}
+
+
+def reached_from(graph, name):
+    """All modules that imports lead to from one."""
+    reached, left = set(), [name]
+    while left:
+        new = graph[left.pop()] - reached
+        reached |= new
+        left += new
+    return reached
+
+
+def circles(graph):
+    """Lists of modules that all reach each other: the strongly connected components."""
+    reached = {name: reached_from(graph, name) for name in graph}
+    found = {tuple(sorted(m for m in reached[name] if name in reached[m])) for name in graph if name in reached[name]}
+    return [list(circle) for circle in sorted(found)]
+
+
+def graph_of(sources):
+    """What each module imports of the others, but to print: {name: set of names}, from {name: (path, source)}."""
+    return {name: {m for m, prints in imports_of(name, path, source) if m in sources and not prints}
+            for name, (path, source) in sources.items()}
 
 
 def entry_of(name):
@@ -72,15 +119,15 @@ def layer_of(name):
 
 
 def assert_layering(name, path, source):
-    for imported in imported_modules(name, path, source):
-        assert layer_of(imported) <= layer_of(name), f"{name} imports {imported}, which comes later in LAYERS"
-        allowed = ONLY.get(name, (entry_of(imported),))
-        assert entry_of(imported) in allowed, f"{name} imports {imported}, allowed: {allowed}"
+    for module, _ in imports_of(name, path, source):
+        assert layer_of(module) <= layer_of(name), f"{name} imports {module}, which comes later in LAYERS"
+        allowed = ONLY.get(name, (entry_of(module),))
+        assert entry_of(module) in allowed, f"{name} imports {module}, allowed: {allowed}"
 
 
 @pytest.mark.parametrize("name", MODULES)
 def test_imports_go_one_way(name):
-    assert_layering(name, MODULES[name], MODULES[name].read_text(encoding="utf-8"))
+    assert_layering(name, *SOURCES[name])
 
 
 @pytest.mark.parametrize(
@@ -95,3 +142,58 @@ def test_imports_go_one_way(name):
 def test_import_against_the_layers_is_reported(name, source):
     with pytest.raises(AssertionError, match=name):
         assert_layering(name, Path("module.py"), source)
+
+
+def test_no_modules_import_each_other_in_a_circle():
+    assert circles(graph_of(SOURCES)) == []
+
+
+# Below `hpmoe.tuning.search`, which imports `hpmoe.tuning.settings`, the import of the former that closes a circle.
+PLANTED = {
+    "at the top": "from hpmoe.tuning.search import Trial",
+    "of the module": "import hpmoe.tuning.search",
+    "of its package": "from hpmoe.tuning import search",
+    "relative": "from .search import Trial",
+    "relative, of the package": "from . import search",
+    "in a function": "def f():\n    from hpmoe.tuning.search import Trial",
+    "in a method": "class C:\n    def run(self):\n        from hpmoe.tuning import search",
+    "for type checkers": "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from hpmoe.tuning.search import Trial",
+    "where it may fail": "try:\n    from hpmoe.tuning.search import Trial\nexcept ImportError:\n    pass",
+    "by importlib": "import importlib\nimportlib.import_module('hpmoe.tuning.search')",
+    "by its function": "from importlib import import_module\ndef f(): return import_module('hpmoe.tuning.search')",
+    "by another name": "from importlib import import_module as load\nload('hpmoe.tuning.search')",
+    "by a relative name": "import importlib\nimportlib.import_module('.search', __package__)",
+    "by __import__": "__import__('hpmoe.tuning.search')",
+    "on an attribute": "def __getattr__(name):\n    from hpmoe.tuning import search\n    return getattr(search, name)",
+    "beside printing": "class C:\n    def __str__(self): return ''\n    def text(self):\n        from . import search",
+}
+
+
+@pytest.mark.parametrize("where", PLANTED)
+def test_a_planted_circle_is_found(where):
+    name, other = "hpmoe.tuning.settings", "hpmoe.tuning.search"
+    sources = {name: (MODULES[name], PLANTED[where]), other: (MODULES[other], "import hpmoe.tuning.settings")}
+    assert circles(graph_of(sources)) == [sorted(sources)]
+
+
+def test_a_circle_through_the_whole_package_is_found():
+    name = "hpmoe.errors"
+    sources = {**SOURCES, name: (MODULES[name], "def f():\n    from hpmoe.cli import main")}
+    assert [name in circle and "hpmoe.cli" in circle for circle in circles(graph_of(sources))] == [True]
+
+
+def test_a_module_that_imports_itself_is_a_circle():
+    name = "hpmoe.errors"
+    assert circles(graph_of({name: (MODULES[name], "import hpmoe.errors")})) == [[name]]
+
+
+@pytest.mark.parametrize("method", sorted(PRINTING))
+def test_printing_may_import_the_text(method):
+    name, other = "hpmoe.program", "hpmoe.program_text"
+    source = f"class Program:\n    def {method}(self):\n        from hpmoe.program_text import program_text"
+    assert circles(graph_of({name: (MODULES[name], source), other: (MODULES[other], "import hpmoe.program")})) == []
+
+
+def test_an_import_by_a_name_made_at_run_time_is_refused():
+    with pytest.raises(AssertionError, match=r"hpmoe\.errors line 2: import_module of a name that is no literal"):
+        list(imports_of("hpmoe.errors", MODULES["hpmoe.errors"], "import importlib\nimportlib.import_module(f'hpmoe.{x}')"))

@@ -10,6 +10,7 @@ from native.image_builder import OWN, OWN_ALL
 from hpmoe.errors import LaunchError
 from hpmoe.kernels import load, use_blas
 from hpmoe.kernels.protocol import Code, Cols, Domain, Dtype, MapCode, Opcode, Reduction, Rows
+from hpmoe.tile_ops.functions import Function
 
 SPECIAL = np.array(
     [0.0, -0.0, 1.0, -1.0, np.inf, -np.inf, np.nan, 1e-42, -1e-42, 88.7, 89.5, -87.4, -103.9, -200.0, 1e30]
@@ -58,6 +59,11 @@ BINARY = {
 
 def test_every_map_code_is_tested():
     assert set(MapCode) == {*UNARY, *BINARY, MapCode.SELECT, MapCode.FILL}
+
+
+def test_every_function_has_its_map_code():
+    for name, function in Function.members.items():
+        assert (function.number, function.inputs) == (MapCode[name.upper()], 1 + MapCode[name.upper()] // 32), name
 
 
 def map_values(code, *inputs):

@@ -7,7 +7,7 @@ from helpers import Layer, assert_close, numpy_moe_ffn, run_spmd
 
 import hpmoe
 from hpmoe import TransformError, VerifyError, assign_queues, fuse_persistent, moe_ffn, overlap_comm, tile_partition
-from hpmoe.taskflow import rebuild
+from hpmoe.tiling.rebuild import rebuild
 
 LAYER = Layer(ep=2, T=12)
 

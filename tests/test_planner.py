@@ -7,6 +7,7 @@ from simulated_layers import NPU, plan
 
 import hpmoe
 from hpmoe import taskflow as tf
+from hpmoe.costs.task_costs import task_costs
 from hpmoe.native import planner
 from hpmoe.ordering.queue_order import queue_order
 from hpmoe.transforms.assign_queues import POLICIES
@@ -44,8 +45,8 @@ def kinds_and_queues(flow, machine):
 def test_list_scheduling_makes_the_same_queues(flow, machine):
     kinds, num_queues = kinds_and_queues(flow, machine)
     rng = np.random.default_rng(0)
-    for costs in (flow.costs(machine), rng.random(flow.num_tasks), rng.integers(1, 4, flow.num_tasks).astype(float)):
-        for order in (None, rng.integers(5, size=flow.num_tasks), queue_order(flow, machine, flow.costs(machine))):
+    for costs in (task_costs(flow, machine), rng.random(flow.num_tasks), rng.integers(1, 4, flow.num_tasks).astype(float)):
+        for order in (None, rng.integers(5, size=flow.num_tasks), queue_order(flow, machine, task_costs(flow, machine))):
             for seen_us in (0.0, float(costs.mean())):
                 got, sequence = planner.schedule(flow, costs, kinds, num_queues, order, seen_us)
                 wanted, begun = reference.schedule(flow, costs, kinds, num_queues, order, seen_us)

@@ -14,6 +14,7 @@ from hpmoe.cli import main
 from hpmoe.commands import layer as commands
 from hpmoe.costs import put_sizes
 from hpmoe.interpret import interpret
+from hpmoe.tiling.rebuild import rebuild
 from hpmoe.workload import balanced_ids
 
 FIVE = Layer(ep=5, T=4, E=10, K=2, num_tokens=(4, 0, 3, 4, 1))
@@ -101,7 +102,7 @@ def test_verifier_knows_for_whom_a_put_is():
 def test_operations_that_leave_ranks_out_or_count_them_together_are_refused(options, num_peers):
     flow = lowered(Layer(ep=3, T=2, E=3, K=1), "overlap", **options)
     with pytest.raises(VerifyError, match=f"has tasks for {num_peers} peers, not"):
-        hpmoe.verify(tf.rebuild(flow, tuple(op.replace(num_peers=num_peers if op.num_peers else 0) for op in flow.ops)))
+        hpmoe.verify(rebuild(flow, tuple(op.replace(num_peers=num_peers if op.num_peers else 0) for op in flow.ops)))
 
 
 def test_simulation_sends_the_same_bytes_and_its_critical_path_is_whole():

@@ -14,9 +14,9 @@ from rebuilt import Rebuilt, harm, judged
 
 import hpmoe
 from hpmoe import TransformError, VerifyError
-from hpmoe.taskflow import rebuild
 from hpmoe.tile_ops import col_modes
 from hpmoe.tile_ops.params import WeightBlock
+from hpmoe.tiling.rebuild import rebuild
 
 SUBJECTS = (
     ("moe_ffn", ONE, {"rows": 2, "cols": 2}), ("moe_ffn", TWO, {"rows": 1, "cols": 1, "put_cols": 1}),

@@ -13,6 +13,7 @@ from hpmoe import taskflow as tf
 from hpmoe.calling.planned_rows import rows_of_received
 from hpmoe.commands import show
 from hpmoe.commands.layer import Layer, ids_of
+from hpmoe.costs.task_costs import task_costs
 from hpmoe.costs.tile_choice import choose_tile
 from hpmoe.layout import Layout
 from hpmoe.ordering.likely_slots import LikelySlots, likely_costs
@@ -20,7 +21,7 @@ from hpmoe.ordering.op_order import op_order
 from hpmoe.ordering.queue_order import late_sums, queue_order, round_after_round
 from hpmoe.ordering.vector_workers import num_computing
 from hpmoe.proofs.verify import verify
-from hpmoe.timelines.timeline import RATES
+from hpmoe.timelines.run import RATES
 from hpmoe.transforms.assign_queues import as_reference
 from hpmoe.workload import balanced_ids, imbalanced_ids
 
@@ -207,7 +208,7 @@ def test_a_plan_for_a_bucket_of_rows(most, what):
 
 def test_matrix_workers_take_likely_slots_before_others():
     flow = plan(ep=8, T=512, E=16, K=2, make=hpmoe.overlap_comm)
-    order, is_later = queue_order(flow, NPU, flow.costs(NPU)), LikelySlots(flow, 0).round[flow.tasks["row"]] > 0
+    order, is_later = queue_order(flow, NPU, task_costs(flow, NPU)), LikelySlots(flow, 0).round[flow.tasks["row"]] > 0
     is_matmul = flow.units() & np.array([kind(op) == "slots" for op in flow.ops])[flow.tasks["op"]]
     assert order[is_matmul & ~is_later].max() < order[is_matmul & is_later].min()
 

@@ -8,7 +8,7 @@ from simulated_layers import NPU, plan
 import hpmoe
 from hpmoe import ArgumentError, Aval, LaunchError, Mesh
 from hpmoe.costs.work import Work
-from hpmoe.timelines.timeline import RATES
+from hpmoe.timelines.run import RATES
 from hpmoe.workload import balanced_ids, imbalanced_ids
 
 

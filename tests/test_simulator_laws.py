@@ -16,8 +16,8 @@ from hpmoe import Aval
 from hpmoe.costs.bound import rank_bounds
 from hpmoe.costs.work import Work, with_fans
 from hpmoe.layout import Layout
+from hpmoe.timelines.run import RATES as SHARED
 from hpmoe.timelines.text import after_last
-from hpmoe.timelines.timeline import RATES as SHARED
 from hpmoe.workload import balanced_ids
 
 few = hypothesis.settings(max_examples=10, derandomize=True)

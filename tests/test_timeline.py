@@ -9,7 +9,8 @@ from small_timelines import EP, check_chrome_trace, handmade, moe, moe_arguments
 
 import hpmoe
 from hpmoe.timelines.chrome import chrome_json
-from hpmoe.timelines.timeline import Timeline, format_us
+from hpmoe.timelines.run import format_us
+from hpmoe.timelines.timeline import Timeline
 
 WORKERS = 2
 

@@ -23,8 +23,8 @@ import hpmoe
 from hpmoe import LaunchError, VerifyError, taskflow as tf
 from hpmoe.capacity import Capacity
 from hpmoe.kernels.executable import compile_cpu
-from hpmoe.taskflow import rebuild
 from hpmoe.tile_ops import row_modes
+from hpmoe.tiling.rebuild import rebuild
 
 
 @pytest.mark.parametrize("direction", ["forward", "backward"])

@@ -8,7 +8,7 @@ from mindspore import Tensor
 
 from hpmoe.calling.transform import transform
 from hpmoe.errors import check_argument
-from hpmoe.primitives.elementwise import is_differentiable
+from hpmoe.primitives.differentiable import is_differentiable
 from hpmoe.program import Program
 from hpmoe.token_rows import token_vars
 

@@ -8,15 +8,18 @@ import numpy as np
 
 from hpmoe import taskflow as tf
 from hpmoe.calling.transform import transform
+from hpmoe.costs.task_costs import task_costs
 from hpmoe.errors import TransformError, VerifyError, call_user, check_argument, is_name
-from hpmoe.machine import Machine, cpu
+from hpmoe.machine import Machine
 from hpmoe.native.planner import prune_waits, renumbered, schedule
 from hpmoe.ordering.early_gradients import early_gradients
 from hpmoe.ordering.likely_slots import first_round, likely_costs
 from hpmoe.ordering.queue_order import late_sums, queue_order
 from hpmoe.ordering.vector_workers import dealt, is_computed, num_computing
+from hpmoe.presets import cpu
 from hpmoe.proofs.tasks import check_queues
 from hpmoe.proofs.verify import verify
+from hpmoe.tiling.rebuild import rebuild
 
 Policy = Callable[[tf.Taskflow, Machine], Sequence[np.ndarray]]
 
@@ -57,7 +60,7 @@ def critical_path(flow: tf.Taskflow, machine: Machine) -> list[np.ndarray]:
     slower than they are multiplied, some matrix workers sum gradients of weights meanwhile.
     """
     if machine.unified:
-        return schedule(flow, flow.costs(machine), np.zeros(flow.num_tasks), (machine.num_queues,))[0]
+        return schedule(flow, task_costs(flow, machine), np.zeros(flow.num_tasks), (machine.num_queues,))[0]
     costs = likely_costs(flow, machine)
     likely = first_round(flow, costs)
     order, computing = queue_order(flow, machine, likely), num_computing(flow, machine, likely)
@@ -100,7 +103,7 @@ def as_reference(flow: tf.Taskflow, machine: Machine) -> tuple[tf.Taskflow, Mach
     """The taskflow with an event for each expert between any two operations on its rows, and a machine on which a worker
     that waits looks again only after 20 us: tens of microseconds in that implementation."""
     ops = tuple(op.replace(signal="expert") if op.domain.is_slots and not op.num_peers else op for op in flow.ops)
-    return tf.rebuild(flow, ops), machine.replace(repoll_us=20.0)
+    return rebuild(flow, ops), machine.replace(repoll_us=20.0)
 
 
 def _by_expert(flow: tf.Taskflow, op: tf.TileOp, tasks: np.ndarray) -> list[np.ndarray]:

@@ -6,10 +6,11 @@ from collections.abc import Iterator
 
 from hpmoe.calling.transform import transform
 from hpmoe.errors import TransformError
-from hpmoe.taskflow import Taskflow, TileOp, rebuild
+from hpmoe.taskflow import Taskflow, TileOp
 from hpmoe.tile_ops.domains import Once
 from hpmoe.tile_ops.params import LaidOut, Launched
 from hpmoe.tile_ops.transfers import LAUNCH
+from hpmoe.tiling.rebuild import rebuild
 
 
 @transform(requires="tiles", once=True)

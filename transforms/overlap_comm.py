@@ -11,11 +11,12 @@ import numpy as np
 from hpmoe.calling.transform import transform
 from hpmoe.costs.put_sizes import likely_puts, whole_row_groups
 from hpmoe.errors import TransformError, call_user, check_argument, is_int, is_name
-from hpmoe.taskflow import RoutePlan, Taskflow, TileOp, rebuild
+from hpmoe.taskflow import RoutePlan, Taskflow, TileOp
 from hpmoe.tile_ops import col_modes
 from hpmoe.tile_ops.domains import Copies, Notices, Slots
 from hpmoe.tile_ops.params import MatrixBlock, Notice, Way
 from hpmoe.tile_ops.transfers import NOTIFY, PUT, PUT_BACK
+from hpmoe.tiling.rebuild import rebuild
 
 Order = Callable[[int, int], Sequence[int]]
 PUT_OF = {Way.OUT: PUT, Way.BACK: PUT_BACK}

@@ -15,8 +15,7 @@ from hpmoe.primitives.expert import expert_bias
 from hpmoe.primitives.grouped_matmul import grouped
 from hpmoe.primitives.replicate import replicate_weights
 from hpmoe.primitives.route import make_route
-from hpmoe.program import Atom, Builder, Equation, Program, Var, map_equations
-from hpmoe.program_text import program_window
+from hpmoe.program import Atom, Builder, Equation, Program, Var, map_equations, program_window
 
 
 def _check(loads: Sequence[float], replicas: int = 1, min_load: float = 0.0) -> None:

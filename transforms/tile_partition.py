@@ -7,7 +7,8 @@ from typing import Literal
 from hpmoe.calling.transform import transform
 from hpmoe.costs.tile_choice import choose_tile
 from hpmoe.errors import check_argument, is_int, is_name
-from hpmoe.machine import Machine, cpu
+from hpmoe.machine import Machine
+from hpmoe.presets import cpu
 from hpmoe.program import Program
 from hpmoe.taskflow import Taskflow
 from hpmoe.tiling.tile_program import tile_program

@@ -9,6 +9,7 @@ import mindspore as ms
 import numpy as np
 
 import hpmoe
+from hpmoe.calling.array_runs import ArrayRuns
 from hpmoe.calling.rank_arrays import to_arrays
 from hpmoe.calling.running import Runner
 from hpmoe.workload import layer_inputs
@@ -25,14 +26,15 @@ def measured_call(o: Any, machine: hpmoe.Machine, ids: np.ndarray, policy: str =
     staged = hpmoe.fuse_persistent(hpmoe.assign_queues(staged, machine=machine, policy=policy))
     args, cotangent = layer_inputs(o)
     args = (args[0], ms.Tensor(ids), *args[2:])
-    call, tensors = Runner(staged, hpmoe.Mesh(o.ep), batched=True).prepare(args, {})
+    runner = Runner(staged.staged, hpmoe.Mesh(o.ep), batched=True)
+    (call, tensors), runs = runner.prepare(args, {}), ArrayRuns(runner.plans)
     arrays, d_out = to_arrays(tensors), to_arrays([cotangent])
     if o.direction == "forward":
-        return lambda: call.forward(arrays, call.traced.program)
+        return lambda: runs.run(call, call.traced.program, arrays)
     lin = call.traced.linearized
     kept = [arrays[i] for i in lin.kept_inputs]
 
     def both() -> Any:
-        outputs = call.forward(arrays, lin.forward)
-        return call.backward(kept, [rank[len(call.traced.program.outputs):] for rank in outputs], d_out)
+        outputs = runs.run(call, lin.forward, arrays)
+        return runs.gradients(call, kept, [rank[len(call.traced.program.outputs):] for rank in outputs], d_out)
     return both

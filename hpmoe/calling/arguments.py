@@ -14,7 +14,7 @@ from mindspore import Tensor
 from hpmoe import tracing
 from hpmoe.avals import Aval
 from hpmoe.calling.rank_arrays import is_tensor_like
-from hpmoe.calling.staging import signature_of
+from hpmoe.calling.staged import signature_of
 from hpmoe.errors import check_argument
 
 

@@ -1,6 +1,6 @@
-"""The operators that calls in compiled graphs become on a device: launches of its kernel, and of that of the gradient.
+"""Calls on a device in compiled graphs: each operator is a launch of a kernel.
 
-MindSpore finds what runs them under the operator's name, in kernels/ascendc/host/graph_op.cc, and which kernel by its number
+MindSpore finds what runs it under the operator's name, in kernels/ascendc/host/graph_op.cc, and which kernel by its number
 among the attributes. Tensors stay on the device, as outside of graphs.
 """
 
@@ -10,12 +10,9 @@ from collections.abc import Callable
 from typing import Any
 
 from mindspore import ops
-from mindspore.graph.api import _pynative_executor
 
 from hpmoe.avals import Aval
-from hpmoe.calling import graph_operators
-from hpmoe.calling.device_running import DeviceCall
-from hpmoe.calling.graph_operators import NOTHING, forgetting_graph, gradient_rule, inferred
+from hpmoe.calling.graph_operators import NOTHING, GraphCall, inferred
 from hpmoe.calling.one_call import Call
 from hpmoe.errors import check_argument
 from hpmoe.program import Program
@@ -23,82 +20,55 @@ from hpmoe.program import Program
 NAME = "Custom_HpmoeLaunch"
 
 
-def forward_operator(call: Call, num_args: int) -> Any:
-    """The operator of a call with `num_args` array arguments."""
-    return _Forward(_Site(call, num_args)) if isinstance(call, DeviceCall) else graph_operators.Forward(call, num_args)
-
-
-class _Site:
-    """One call in one graph.
+class DeviceGraphCall(GraphCall):
+    """See GraphCall.
 
     Attributes:
-        call: the call, traced for the shapes of the graph.
-        num_args: array arguments.
-        saves: whether the forward saves what the backward reads, as it does once a gradient is taken.
+        kernel_of: gives the kernel of a program.
     """
 
-    def __init__(self, call: DeviceCall, num_args: int):
-        self.call, self.num_args, self.program = call, num_args, call.traced.program
-        name = self.program.name
-        check_argument(not self.program.captures, name, "a closed-over tensor", "not among its arguments",
+    def __init__(self, call: Call, num_args: int, kernel_of: Callable[[Program], Any]):
+        name = call.traced.program.name
+        check_argument(not call.traced.program.captures, name, "a closed-over tensor", "not among its arguments",
                        "an argument of the function in graph mode")
         check_argument(call.lengths is None, name, "num_tokens in a graph", call.lengths, "left out on a device")
-        self.saves = _pynative_executor.requires_grad()
-        self._forget_graph = forgetting_graph()
+        super().__init__(call, num_args)
+        self.kernel_of = kernel_of
 
-    def forward_program(self) -> Program:
-        return self.call.traced.linearized.forward if self.saves else self.program
-
-    def kernel(self, program: Program) -> Any:
-        """A graph in which a launch failed stays failed in MindSpore, so it is compiled anew before its next run."""
-        runner = self.call.runner
-        kernel = runner.plan(program, runner.any_rows(program))
-        if self._forget_graph not in kernel.on_failure:
-            kernel.on_failure.append(self._forget_graph)
-        return kernel
+    def operator(self, direction: str, num_inputs: int, avals: Callable[[], list[Aval]], rule: Callable[[], Any]) -> Any:
+        backward = self.call.traced.linearized.backward if direction == "backward" else None
+        return _Launch(lambda: self._kernel(backward or self.forward_program()), avals, rule)
 
     def output_avals(self) -> list[Aval]:
-        """What the forward operator returns: the outputs, and saved values, which hold nothing where none is saved."""
-        made = _made(self.kernel(self.forward_program()))
+        made = _made(self._kernel(self.forward_program()))
         saved = len(self.call.traced.linearized.forward.outputs) - len(self.program.outputs)
         return made if self.saves else made + [NOTHING] * saved
 
-    def backward_operator(self, num_inputs: int) -> _Backward:
-        return _Backward(self)
+    def gradient_avals(self) -> list[Aval]:
+        return _made(self._kernel(self.call.traced.linearized.backward))
+
+    def _kernel(self, program: Program) -> Any:
+        """A graph in which a launch failed is compiled anew before its next run."""
+        kernel = self.kernel_of(program)
+        if self.forget_graph not in kernel.on_failure:
+            kernel.on_failure.append(self.forget_graph)
+        return kernel
 
 
 class _Launch(ops.PrimitiveWithInfer):
-    """A launch of the kernel of a program, which is asked for when the compiler infers shapes."""
+    """A launch of a kernel, which is asked for when the compiler infers shapes."""
 
-    def __init__(self, site: _Site, find_program: Callable[[], Program], avals: Callable[[], list[Aval]]):
+    def __init__(self, find_kernel: Callable[[], Any], avals: Callable[[], list[Aval]], rule: Callable[[], Any]):
         super().__init__(NAME)
-        self.site, self.find_program, self.avals = site, find_program, avals
+        self.find_kernel, self.avals, self.find_rule = find_kernel, avals, rule
 
     def __infer__(self, *args):
-        for name, value in self.site.kernel(self.find_program()).graph_attributes().items():
+        for name, value in self.find_kernel().graph_attributes().items():
             self.add_prim_attr(name, value)
         return inferred(self.avals())
 
-
-class _Forward(_Launch):
-
-    def __init__(self, site: _Site):
-        super().__init__(site, site.forward_program, site.output_avals)
-        self.num_outputs = len(site.output_avals())
-
     def get_bprop(self):
-        """Asked for by the compiler when it takes a gradient; it infers shapes anew afterwards."""
-        return gradient_rule(self.site)
-
-
-class _Backward(_Launch):
-
-    def __init__(self, site: _Site):
-        backward = site.call.traced.linearized.backward
-        super().__init__(site, lambda: backward, lambda: _made(site.kernel(backward)))
-
-    def get_bprop(self):
-        raise self.site.call.second_derivative()
+        return self.find_rule()
 
 
 def _made(kernel: Any) -> list[Aval]:

@@ -11,6 +11,7 @@ from mindspore import Parameter, Tensor, ops
 from mindspore.ops.primitive import constexpr
 
 from hpmoe.avals import Aval
+from hpmoe.calling.graph_operators import picked
 from hpmoe.errors import check_argument
 from hpmoe.tracing.pynative import is_computed
 
@@ -46,7 +47,7 @@ class Graphed:
         return _arranged(structure, (outputs,) if is_single else outputs)
 
 
-# The compiler parses these three, so they are written in the Python that it knows.
+# The compiler parses these two, so they are written in the Python that it knows.
 
 def _told_apart(x):
     """What a graph being compiled knows of arguments, flat, a container before its items; and the tensors among them."""
@@ -70,14 +71,6 @@ def _told_apart(x):
     return (("value", x, ops.isconstant(x)),), tensors
 
 
-def picked(values, positions):
-    """The values at those positions, a tuple."""
-    result = ()
-    for i in positions:
-        result = result + (values[i],)
-    return result
-
-
 def _arranged(structure, outputs):
     """The operator's outputs in the structure that the function returns them in."""
     if isinstance(structure, int):
@@ -91,7 +84,6 @@ def _arranged(structure, outputs):
 @constexpr(reuse_result=False)
 def _operator(layer, known):
     """The operator of a call in a graph, the tensors it takes, where its outputs go, whether it has a single one."""
-    from hpmoe.calling.device_graph import forward_operator
     runner = layer._runner
     check_argument(known, "hpmoe", "an argument in a graph", "of unknown type", UNKNOWN)
     avals = []
@@ -104,10 +96,11 @@ def _operator(layer, known):
         check_argument(not isinstance(capture, Parameter) and not is_computed(capture), program.name, "a closed-over tensor",
                        f"{name}, whose gradient a compiled graph would lose", "an argument of the function in graph mode")
     order = tuple(next(i for i, x in enumerate(avals) if x is a) for a in arrays)
-    operator = forward_operator(call, len(arrays))
-    places = [i if a.aval.shape or runner.batched else -1 - i for i, a in enumerate(program.outputs)]
+    in_graph = runner.backend.in_graph(call, len(arrays))
+    places = [i if a.aval.shape or runner.plans.batched else -1 - i for i, a in enumerate(program.outputs)]
     structure = optree.tree_unflatten(call.traced.out_tree, places)
-    return operator, order, _in_tuples(structure, program.name), operator.num_outputs == 1
+    is_single = len(in_graph.output_avals()) == 1
+    return in_graph.forward_operator(), order, _in_tuples(structure, program.name), is_single
 
 
 def _in_tuples(structure, name):

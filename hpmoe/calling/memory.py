@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from hpmoe.calling.running import Runner
 from hpmoe.errors import check_argument
 from hpmoe.layout import received_rows
 from hpmoe.taskflow import Taskflow
@@ -76,7 +77,7 @@ class MemoryReport:
     __repr__ = __str__
 
 
-def memory_report(runner: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -> MemoryReport:
+def memory_report(runner: Runner, args: Sequence[Any], kwargs: Mapping[str, Any]) -> MemoryReport:
     """The MemoryReport of a Runner's function for arguments like `args`: for their ids, or any routing without arrays."""
     traced, arrays, buckets = runner.planned(args, kwargs)
     lin, own = traced.linearized, len(traced.program.outputs)
@@ -84,15 +85,15 @@ def memory_report(runner: Any, args: Sequence[Any], kwargs: Mapping[str, Any]) -
     num_saved = len(lin.forward.outputs) - own
 
     def use(program: Any, arrays: Any, is_saved: Any) -> MemoryUse:
-        ir = runner.plan(program, buckets)
+        ir = runner.plans.plan(program, buckets)
         flow = getattr(ir, "flow", ir)
         check_argument(isinstance(flow, Taskflow), "memory", "f", "at the level of programs", "staged by tile_partition")
         return memory_use(flow, arrays, is_saved(flow))
 
     first = len(lin.kept_inputs)
     forward = use(lin.forward, arrays, lambda flow: flow.outputs[own:])
-    name = str(runner.plan(lin.forward, buckets)).splitlines()[0]
-    return MemoryReport(name, runner.mesh.ep_size, use(traced.program, arrays, lambda flow: ()), forward,
+    name = str(runner.plans.plan(lin.forward, buckets)).splitlines()[0]
+    return MemoryReport(name, runner.plans.mesh.ep_size, use(traced.program, arrays, lambda flow: ()), forward,
                         use(lin.backward, kept, lambda flow: flow.inputs[first:first + num_saved]))
 
 

@@ -78,6 +78,11 @@ def routes_of(program: Program) -> tuple[PlannedRoute, ...]:
     return tuple(routes)
 
 
+def any_rows(program: Program) -> dict[Any, PlannedRows]:
+    """The planned rows of each route, for any routing."""
+    return {route.key: rows_of_any(route.aval) for route in routes_of(program)}
+
+
 def with_planned_rows(program: Program, rows: Sequence[PlannedRows]) -> Program:
     """The program planned for `rows[i]` through its i-th route."""
     left = iter(rows)

@@ -8,11 +8,11 @@ from typing import Any
 
 import optree
 
-from hpmoe.calling.device_running import make_runner
 from hpmoe.calling.graph_mode import Graphed
 from hpmoe.calling.memory import MemoryReport, memory_report
-from hpmoe.calling.running import CacheInfo, Runner
-from hpmoe.calling.staging import describe, innermost, signature_of
+from hpmoe.calling.plans import CacheInfo
+from hpmoe.calling.running import Runner
+from hpmoe.calling.staged_function import staged_of
 from hpmoe.errors import ArgumentError, check_argument
 from hpmoe.machine import Mesh
 from hpmoe.tracing.errors import not_traceable
@@ -25,12 +25,12 @@ class Spmd(Graphed):
         self.function, self.mesh = function, mesh
         self.__name__ = getattr(function, "__name__", "spmd")
         self.__doc__ = getattr(function, "__doc__", None)
-        self.__signature__ = signature_of(innermost(function))
+        self.__signature__ = staged_of(function).signature
         self._let_graphs_call()
 
     @functools.cached_property
     def _runner(self) -> Runner:
-        return make_runner(self.function, self.mesh, batched=True)
+        return Runner(staged_of(self.function), self.mesh, batched=True)
 
     def __call__(self, *args: Any, num_tokens: Sequence[int] | None = None, **kwargs: Any) -> Any:
         if any(getattr(x, "hpmoe_record", None) for x in optree.tree_leaves((args, kwargs))):
@@ -43,18 +43,18 @@ class Spmd(Graphed):
         return self._runner.call(args, kwargs, num_tokens, seed)
 
     def lower(self, *args: Any, direction: str = "forward", **kwargs: Any) -> Any:
-        """The IR of one rank, the same on all; `args` carry the leading rank axis as in a call. See Staged.lower."""
+        """The IR of one rank, the same on all; `args` carry the leading rank axis as in a call. See StagedFunction.lower."""
         return self._runner.lower(args, kwargs, direction)
 
     def memory(self, *args: Any, **kwargs: Any) -> MemoryReport:
-        """The bytes that the plans take on all ranks, forward and backward. See Staged.memory."""
+        """The bytes that the plans take on all ranks, forward and backward. See StagedFunction.memory."""
         return memory_report(self._runner, args, kwargs)
 
     def cache_info(self) -> CacheInfo:
-        return self._runner.cache_info()
+        return self._runner.plans.cache_info()
 
     def __repr__(self) -> str:
-        return f"spmd of {describe(self.function)} on {self.mesh}"
+        return f"spmd of {staged_of(self.function)} on {self.mesh}"
 
 
 def spmd(f: Callable[..., Any], mesh: Mesh) -> Spmd:

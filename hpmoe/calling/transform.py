@@ -4,45 +4,25 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from typing import Any
 
-from hpmoe.calling.staging import Staged, describe, level_of, signature_of
-from hpmoe.errors import TransformError, is_name
-from hpmoe.program import Program
-from hpmoe.proofs.verify import verify
-from hpmoe.taskflow import Taskflow
-
-LEVELS = {
-    "program": "a plain function or a Program transform",
-    "tiles": "the tile tasks that tile_partition makes",
-    "queues": "the queues that assign_queues makes",
-    "kernel": "the persistent kernel that fuse_persistent binds",
-}
+from hpmoe.calling.rewrite import Rewrite
+from hpmoe.calling.spmd import Spmd
+from hpmoe.calling.staged import Staged, signature_of
+from hpmoe.calling.staged_function import StagedFunction, staged_of
+from hpmoe.errors import TransformError
 
 
-class Transform:
-    """A transform of callables, made by `transform`: called with a function it stages it.
-
-    Attributes:
-        rewrite: function (ir, **options) -> ir.
-        requires, makes, once, check, before_vjp: see `transform`.
-    """
+class Transform(Rewrite):
+    """A transform of callables, made by `transform`: called with a function it stages it; see Rewrite."""
 
     def __init__(self, rewrite: Callable[..., Any], requires: str | None, makes: str | None, once: bool,
                  check: Callable[..., None] | None, before_vjp: bool):
-        for level in (requires, makes):
-            if level is not None and not is_name(level, LEVELS):
-                raise TransformError(f"transform: level is {level!r}; it must be one of {', '.join(LEVELS)}")
-        if not callable(rewrite):
-            raise TransformError(f"transform: rewrite is {type(rewrite).__name__}; it must be a function of an IR")
-        self.rewrite, self.requires, self.makes, self.once, self.check = rewrite, requires, makes, once, check
-        self.before_vjp = before_vjp
-        self.__name__ = describe(rewrite)  # that a functools.partial has none of
-        functools.update_wrapper(self, rewrite)
+        super().__init__(rewrite, requires, makes, once, check, before_vjp)
         self.__signature__ = _of_callables(signature_of(rewrite))
 
-    def __call__(self, *args: Any, **options: Any) -> Staged:
+    def __call__(self, *args: Any, **options: Any) -> StagedFunction:
         """Stages a function, called as `__signature__` says: the function, and options by name."""
         name = self.__name__
         try:
@@ -53,47 +33,23 @@ class Transform:
         (f,), options = bound.args, bound.kwargs
         if not callable(f):
             raise TransformError(f"{name}: f is {type(f).__name__}; it must be a callable, plain or staged")
-        from hpmoe.calling.spmd import Spmd
         if isinstance(f, Spmd):
             raise TransformError(f"{name}: f is under spmd, {f!r}; spmd is the outermost, spmd({name}(f), mesh)")
-        if self.once and name in _applied(f):
-            raise TransformError(f"{name}: it is applied twice; {describe(f)} is already made by it")
-        _check_level(name, self.requires, level_of(f), describe(f))
-        if self.before_vjp and isinstance(f, Staged) and not f.is_before_vjp:
-            raise TransformError(f"{name}: it is about the function that gradients are taken of, and {f!r} is staged; it "
-                                 f"comes first, chain({name}, ...)")
+        staged = staged_of(f)
+        self._check_place(staged)
         if self.check is not None:
             self.check(**options)
-        return Staged(f, self, options)
+        return StagedFunction(f, staged.then(self, options))
 
-    def apply_to(self, ir: Any, **options: Any) -> Any:
-        """The checked rewrite: IR of the required level in, verified IR with this transform in its provenance out."""
-        _check_level(self.__name__, self.requires, ir.level, ir.name)
-        out = self.rewrite(ir, **options)
-        if getattr(out, "level", None) is None:
-            raise TransformError(f"{self.__name__}: the rewrite returned {type(out).__name__}; it must return IR")
-        if isinstance(out, (Program, Taskflow)) and len(out.outputs) != len(ir.outputs):
-            raise TransformError(f"{self.__name__}: the rewrite returned {len(out.outputs)} outputs; it must return as many "
-                                 f"as {ir.name} has, {len(ir.outputs)}")
-        if out.provenance == ir.provenance:
-            out = out.replace(provenance=(*ir.provenance, self.label(options)))
-        if isinstance(out, Taskflow):
-            verify(out)
-        return out
-
-    def __reduce__(self) -> str:
-        """By its name: it stands where its rewrite is defined."""
-        return self.__qualname__
-
-    def label(self, options: dict[str, Any]) -> str:
-        """The transform as printed: its name and the options it runs with, those that are None left out."""
-        bound = inspect.signature(self.rewrite).bind(None, **options)
-        bound.apply_defaults()
-        given = ", ".join(f"{k}={_shown(v)}" for k, v in list(bound.arguments.items())[1:] if v is not None)
-        return f"{self.__name__}({given})" if given else self.__name__
-
-    def __repr__(self) -> str:
-        return self.__name__
+    def _check_place(self, staged: Staged) -> None:
+        """TransformError unless it may be the next transform of a function."""
+        name = self.__name__
+        if self.once and name in [s.rewrite.__name__ for s in staged.stages]:
+            raise TransformError(f"{name}: it is applied twice; {staged} is already made by it")
+        self.check_level(staged.level, str(staged))
+        if self.before_vjp and not staged.is_before_vjp:
+            raise TransformError(f"{name}: it is about the function that gradients are taken of, and {staged} is staged; it "
+                                 f"comes first, chain({name}, ...)")
 
 
 def _of_callables(rewrite: inspect.Signature) -> inspect.Signature:
@@ -101,7 +57,7 @@ def _of_callables(rewrite: inspect.Signature) -> inspect.Signature:
     options = [p if p.kind is p.VAR_KEYWORD else p.replace(kind=p.KEYWORD_ONLY)
                for p in list(rewrite.parameters.values())[1:] if p.kind is not p.VAR_POSITIONAL]
     f = inspect.Parameter("f", inspect.Parameter.POSITIONAL_OR_KEYWORD, annotation="Callable[..., Any]")
-    return inspect.Signature([f, *options], return_annotation="Staged")
+    return inspect.Signature([f, *options], return_annotation="StagedFunction")
 
 
 def transform(rewrite: Callable[..., Any] | None = None, *, requires: str | None = None, makes: str | None = None,
@@ -141,31 +97,6 @@ def transform(rewrite: Callable[..., Any] | None = None, *, requires: str | None
     return Transform(rewrite, requires, makes, once, check, before_vjp)
 
 
-def _shown(option: Any) -> str:
-    """An option as printed: named things by their name, a dict by its keys."""
-    if isinstance(option, Mapping):
-        return ", ".join(map(str, option))
-    return getattr(option, "__name__", None) or getattr(option, "name", None) or str(option)
-
-
-def _applied(f: Callable[..., Any]) -> list[str]:
-    names = []
-    while isinstance(f, Staged):
-        names.append(f.transform.__name__)
-        f = f.function
-    return names
-
-
-def _check_level(name: str, requires: str | None, level: str, what: object) -> None:
-    if requires is None or requires == level:
-        return
-    missing = {"tiles": "tile_partition", "queues": "assign_queues"}.get(requires)
-    later = list(LEVELS).index(level) > list(LEVELS).index(requires)
-    advice = "it comes earlier in the chain" if later or missing is None else f"apply {missing} first"
-    raise TransformError(f"{name}: it needs {LEVELS[requires]}, and {what!r} is {LEVELS[level]}; {advice}\n"
-                         "  the order is fuse_persistent(assign_queues(overlap_comm(tile_partition(f))))")
-
-
 def chain(*transforms: Callable[..., Any]) -> Callable[[Callable[..., Any]], Any]:
     """Composes transforms, the first one innermost; `chain()` is the identity.
 
@@ -186,8 +117,8 @@ def chain(*transforms: Callable[..., Any]) -> Callable[[Callable[..., Any]], Any
         'tiles'
     """
     for i, t in enumerate(transforms):
-        if not callable(t) or isinstance(t, Staged):
-            raise TransformError(f"chain: transform {i} is {describe(t)}; it must be a function from callable to callable, "
+        if not callable(t) or isinstance(t, StagedFunction):
+            raise TransformError(f"chain: transform {i} is {staged_of(t)}; it must be a function from callable to callable, "
                                  "such as hpmoe.tile_partition")
 
     def composed(f: Callable[..., Any]) -> Any:

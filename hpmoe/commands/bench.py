@@ -63,7 +63,7 @@ def run(o: Any) -> int:
         report["ok"] = not any(row["status"] in ("wrong", "failed")
                                for done in report["cases"] for row in (*done["sides"], *done["matmul"]))
         if o.out:
-            from hpmoe.commands import bench_picture
+            from hpmoe.commands import bench_picture  # late: it imports matplotlib, an extra
             bench_picture.draw(report, o.out)
     if o.json:
         print(json.dumps(report))

@@ -16,7 +16,7 @@ from hpmoe.commands import show
 from hpmoe.costs.bound import rank_bounds
 from hpmoe.dtypes import numpy_dtype
 from hpmoe.routing import rows_of_ranks
-from hpmoe.timelines.timeline import RATES
+from hpmoe.timelines.run import RATES
 from hpmoe.transforms.assign_queues import Policy
 from hpmoe.workload import balanced_ids, drawn_ids, imbalanced_ids
 

@@ -10,7 +10,7 @@ import numpy as np
 from mindspore import Tensor
 
 import hpmoe
-from hpmoe.timelines.timeline import RATES
+from hpmoe.timelines.run import RATES
 
 COLS = 2048
 # arXiv 2605.23764, microseconds: (rows, what): measured. At 8192 rows it only says that interleaving is slightly slower.

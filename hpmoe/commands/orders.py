@@ -9,6 +9,7 @@ import numpy as np
 
 import hpmoe
 from hpmoe import taskflow as tf
+from hpmoe.costs.task_costs import task_costs
 from hpmoe.transforms.assign_queues import Policy
 
 
@@ -37,7 +38,7 @@ def interleaved(policy: Policy) -> Policy:
                  and tile.operands[1].buffer == grad.operands[2].buffer]
         if not pairs:
             return queues
-        costs = flow.costs(machine)
+        costs = task_costs(flow, machine)
         start, earliest = _times(flow, queues, costs)
         key = start.copy()
         for grad, tile in pairs:

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from hpmoe import taskflow as tf
+from hpmoe.costs.task_costs import task_costs
 from hpmoe.costs.work import put_rate
 from hpmoe.machine import Machine
 
@@ -77,7 +78,7 @@ class LikelySlots:
 def likely_costs(flow: tf.Taskflow, machine: Machine) -> np.ndarray:
     """Microseconds of each task, of a put to a peer those of the rows that are likely to go there while all workers send,
     [num_tasks]; slots that are left over are likely to be empty, and later rounds to come as soon as the first."""
-    costs, shares, stretch = flow.costs(machine), {}, link_stretch(flow, machine)
+    costs, shares, stretch = task_costs(flow, machine), {}, link_stretch(flow, machine)
     for op, tasks, shape in grids_of(flow):
         if op.domain.is_slots and op.unit == "aic":
             costs[tasks].reshape(shape)[LikelySlots(flow, op.domain.route).is_spare] = machine.task_us

@@ -11,13 +11,14 @@ from mindspore import Tensor, dtype as ms_dtype, mint, ops
 from hpmoe.avals import Aval, RouteAval
 from hpmoe.capacity import make_capacity
 from hpmoe.errors import check_argument, is_int
-from hpmoe.primitives.elementwise import check_weights, is_differentiable, mul
+from hpmoe.primitives.differentiable import is_differentiable
+from hpmoe.primitives.elementwise import check_weights, mul
 from hpmoe.primitives.entry_weights import combine_weights, dispatch_weights
 from hpmoe.primitives.in_float32 import in_float32, is_half
 from hpmoe.primitives.outside_graphs import outside_graphs
 from hpmoe.primitives.primitive import Primitive
-from hpmoe.primitives.reduction import dots_for
 from hpmoe.primitives.route import check_route, check_tensor, make_route
+from hpmoe.primitives.row_dot import dots_for
 from hpmoe.primitives.sending import send, send_back, tile_return
 from hpmoe.program import Atom, Builder, Equation
 from hpmoe.routing import Route

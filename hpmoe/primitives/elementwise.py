@@ -3,34 +3,20 @@
 from __future__ import annotations
 
 import functools
-import math
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 
-from hpmoe.avals import Aval, Rows
+from hpmoe.avals import Aval
 from hpmoe.dtypes import HALVES
 from hpmoe.errors import check_argument
+from hpmoe.primitives.differentiable import is_differentiable
 from hpmoe.primitives.primitive import REGISTRY, Primitive
-from hpmoe.program import Atom, Builder, Equation, Var
+from hpmoe.primitives.reduction import broadcast_shapes, unbroadcast
+from hpmoe.program import Atom, Builder, Equation
 from hpmoe.tile_ops import functions
 from hpmoe.tile_ops.functions import Function
-
-FLOATS = ("float32", "float16", "bfloat16", "float64")
-
-
-def broadcast_shapes(who: str, *shapes: tuple[int | Rows, ...]) -> tuple[int | Rows, ...]:
-    """NumPy's broadcasting over dimensions that may be symbolic."""
-    rank = max(map(len, shapes))
-    padded = [(1,) * (rank - len(s)) + tuple(s) for s in shapes]
-    out = []
-    for dims in zip(*padded, strict=True):
-        wide = {d for d in dims if d != 1} or {1}
-        of_routes = "Received rows of two routes are different rows." if sum(isinstance(d, Rows) for d in wide) > 1 else ""
-        check_argument(len(wide) == 1, who, "operands", " and ".join(map(str, shapes)), "broadcastable shapes", of_routes)
-        out.append(wide.pop())
-    return tuple(out)
 
 
 def _infer(name: str, result: str | None, *avals: Aval) -> Aval:
@@ -61,32 +47,6 @@ def check_weights(who: str, argument: str, weights: Aval, shape: tuple[int, int]
     """Raises ArgumentError unless weights have this shape and the dtype of the rows, or float32 beside half precision."""
     allowed = [Aval(shape, rows_dtype), *([Aval(shape, "float32")] if rows_dtype in HALVES else [])]
     check_argument(weights in allowed, who, argument, weights, " or ".join(map(str, allowed)))
-
-
-def unbroadcast(b: Builder, cotangent: Atom, aval: Aval) -> Atom | None:
-    """Sums a cotangent over the dimensions along which an operand of abstract value `aval` was broadcast."""
-    from hpmoe.primitives.reduction import reduce_sum
-    from hpmoe.primitives.shape import reshape
-    if not isinstance(cotangent, Var) or cotangent.aval.shape == aval.shape:
-        return cotangent
-    shape = cotangent.aval.shape
-    missing = len(shape) - len(aval.shape)  # summed even where it is one row, which a rank without tokens does not have
-    axes = [i for i, d in enumerate(shape) if i < missing or d != aval.shape[i - missing]]
-    last = len(shape) - 1
-    if last in axes:
-        cotangent = b.add(reduce_sum, cotangent, axis=last, keepdims=True)
-        axes.remove(last)
-    if len(axes) > 1 and axes == list(range(len(axes))) and all(isinstance(d, int) for d in shape):
-        rows = math.prod(shape[:len(axes)])  # leading dimensions are summed as the rows of one matrix
-        cotangent = b.add(reshape, cotangent, shape=(rows, *cotangent.aval.shape[len(axes):]))
-        axes = [0]
-    for axis in reversed(axes):
-        cotangent = b.add(reduce_sum, cotangent, axis=axis, keepdims=True)
-    return cotangent if cotangent.aval.shape == aval.shape else b.add(reshape, cotangent, shape=aval.shape)
-
-
-def is_differentiable(atom: Atom) -> bool:
-    return isinstance(atom, Var) and isinstance(atom.aval, Aval) and atom.aval.dtype in FLOATS
 
 
 def _primitive(function: Function, name: str = "") -> Primitive:

@@ -9,9 +9,9 @@ from mindspore import Tensor, mint, ops
 
 from hpmoe.avals import Aval, RouteAval
 from hpmoe.errors import check_argument
-from hpmoe.primitives.grouped_matmul import check_experts
 from hpmoe.primitives.in_float32 import in_float32
 from hpmoe.primitives.primitive import Primitive
+from hpmoe.primitives.replicate import check_placed
 from hpmoe.primitives.route import check_tensor
 from hpmoe.program import Atom, Builder, Equation
 from hpmoe.tile_ops import row_modes
@@ -20,6 +20,22 @@ from hpmoe.tile_ops.reductions import COL_SUM
 
 expert_bias = Primitive("expert_bias")
 expert_sum = Primitive("expert_sum")
+
+
+def check_experts(who: str, weight: Aval, route: RouteAval, num_dims: int, replicas: tuple[Aval, ...] = ()) -> None:
+    """Raises ArgumentError unless `weight` has `num_dims` dimensions, the first one the route's local experts.
+
+    Where there are `replicas`, they are those of copies, and `weight` those of the rank's own experts.
+    """
+    check_argument(isinstance(route, RouteAval), who, "route", route, "the second result of hpmoe.dispatch")
+    for copies in replicas:
+        check_placed(who, route)
+        check_argument(copies == Aval((route.num_replicas, *weight.shape[1:]), weight.dtype), who, "replicas", copies,
+                       f"{route.num_replicas} matrices like those of {weight}")
+    experts = route.num_own_experts if replicas else route.num_local_experts
+    check_argument(len(weight.shape) == num_dims and weight.shape[0] == experts, who, "weight", weight,
+                   f"{num_dims}-dimensional with {experts} local experts first",
+                   f"The route has {route.num_experts} experts over {route.ep_size} ranks.")
 
 
 @expert_bias.infer

@@ -9,7 +9,7 @@ import numpy as np
 from hpmoe.avals import Aval, RouteAval, Rows
 from hpmoe.primitives.elementwise import mul
 from hpmoe.primitives.primitive import Primitive
-from hpmoe.primitives.reduction import dots_for
+from hpmoe.primitives.row_dot import dots_for
 from hpmoe.program import Atom, Builder, Equation
 from hpmoe.routing import Route, add_choices, routing_to_ranks
 from hpmoe.tile_ops import col_modes, row_modes

@@ -9,12 +9,13 @@ from mindspore import mint, ops
 
 from hpmoe.avals import Aval, RouteAval
 from hpmoe.errors import ProgramError, check_argument
-from hpmoe.primitives.elementwise import is_differentiable
+from hpmoe.primitives.differentiable import is_differentiable
+from hpmoe.primitives.expert import check_experts, expert_bias
 from hpmoe.primitives.in_float32 import in_float32
 from hpmoe.primitives.matmul import accumulated, tile_matmul, tile_weight_grad
 from hpmoe.primitives.outside_graphs import outside_graphs
 from hpmoe.primitives.primitive import Primitive
-from hpmoe.primitives.replicate import check_placed, return_weight_grads
+from hpmoe.primitives.replicate import return_weight_grads
 from hpmoe.primitives.route import check_route, check_tensor
 from hpmoe.program import Atom, Builder, Equation
 from hpmoe.tile_ops import row_modes
@@ -47,25 +48,8 @@ def grouped_matmul(rows: Any, weight: Any, route: Any, *, bias: Any = None) -> A
         [[2.0], [3.0]]
     """
     outside_graphs("hpmoe.grouped_matmul")
-    from hpmoe.primitives.expert import expert_bias
     out = grouped(rows, weight, route, transpose=False)
     return out if bias is None else expert_bias(out, bias, route)
-
-
-def check_experts(who: str, weight: Aval, route: RouteAval, num_dims: int, replicas: tuple[Aval, ...] = ()) -> None:
-    """Raises ArgumentError unless `weight` has `num_dims` dimensions, the first one the route's local experts.
-
-    Where there are `replicas`, they are those of copies, and `weight` those of the rank's own experts.
-    """
-    check_argument(isinstance(route, RouteAval), who, "route", route, "the second result of hpmoe.dispatch")
-    for copies in replicas:
-        check_placed(who, route)
-        check_argument(copies == Aval((route.num_replicas, *weight.shape[1:]), weight.dtype), who, "replicas", copies,
-                       f"{route.num_replicas} matrices like those of {weight}")
-    experts = route.num_own_experts if replicas else route.num_local_experts
-    check_argument(len(weight.shape) == num_dims and weight.shape[0] == experts, who, "weight", weight,
-                   f"{num_dims}-dimensional with {experts} local experts first",
-                   f"The route has {route.num_experts} experts over {route.ep_size} ranks.")
 
 
 @grouped.infer

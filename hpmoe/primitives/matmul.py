@@ -11,7 +11,7 @@ from mindspore import mint
 
 from hpmoe.avals import Aval
 from hpmoe.errors import check_argument
-from hpmoe.primitives.elementwise import is_differentiable
+from hpmoe.primitives.differentiable import is_differentiable
 from hpmoe.primitives.in_float32 import in_float32
 from hpmoe.primitives.primitive import Primitive
 from hpmoe.program import Atom, Builder, Equation, Var

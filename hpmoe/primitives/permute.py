@@ -9,12 +9,13 @@ from mindspore import Tensor, mint, ops
 
 from hpmoe.avals import Aval
 from hpmoe.errors import check_argument, is_int
-from hpmoe.primitives.elementwise import check_weights, is_differentiable, mul
+from hpmoe.primitives.differentiable import is_differentiable
+from hpmoe.primitives.elementwise import check_weights, mul
 from hpmoe.primitives.in_float32 import in_float32
 from hpmoe.primitives.outside_graphs import outside_graphs, values_of
 from hpmoe.primitives.primitive import Primitive
-from hpmoe.primitives.reduction import dots_for
 from hpmoe.primitives.route import check_tensor
+from hpmoe.primitives.row_dot import dots_for
 from hpmoe.primitives.shape import reshape
 from hpmoe.program import Atom, Builder, Equation
 

@@ -1,4 +1,4 @@
-"""Reductions: sums and maxima along one axis, and the dot product of rows."""
+"""Sums along one axis and broadcasting: each is the gradient of the other."""
 
 from __future__ import annotations
 
@@ -8,23 +8,22 @@ from typing import Any
 
 import numpy as np
 
-from hpmoe.avals import Aval
+from hpmoe.avals import Aval, Rows
 from hpmoe.errors import check_argument
-from hpmoe.primitives.elementwise import mul
 from hpmoe.primitives.primitive import Primitive
-from hpmoe.primitives.shape import broadcast_to, cast, dtype_param, in_dtype, reshape
+from hpmoe.primitives.shape import in_dtype, reshape
 from hpmoe.program import Atom, Builder, Equation, Var
 from hpmoe.tile_ops import col_modes, row_modes
 from hpmoe.tile_ops.domains import AllRows
+from hpmoe.tile_ops.functions import COPY
 from hpmoe.tile_ops.params import ByColumns, Reduction
-from hpmoe.tile_ops.reductions import COL_SUM, ROW_DOT, ROW_REDUCE
+from hpmoe.tile_ops.reductions import COL_SUM, ROW_REDUCE
 
 reduce_sum = Primitive("reduce_sum")
-reduce_max = Primitive("reduce_max")
-row_dot = Primitive("row_dot")
+broadcast_to = Primitive("broadcast_to")
 
 
-def _reduced(name: str, x: Aval, axis: int, keepdims: bool) -> Aval:
+def reduced(name: str, x: Aval, axis: int, keepdims: bool) -> Aval:
     check_argument(0 <= axis < len(x.shape), name, "axis", axis, f"in 0..{len(x.shape) - 1}")
     kept = (1,) if keepdims else ()
     return Aval(x.shape[:axis] + kept + x.shape[axis + 1:], x.dtype)
@@ -33,23 +32,13 @@ def _reduced(name: str, x: Aval, axis: int, keepdims: bool) -> Aval:
 @reduce_sum.infer
 def _(x: Aval, *, axis: int, keepdims: bool, dtype: str | None = None, mean: bool = False) -> Aval:
     """`mean` says that the sum is about to be divided by the size of the axis."""
-    out = _reduced("reduce_sum", x, axis, keepdims)
+    out = reduced("reduce_sum", x, axis, keepdims)
     return Aval(out.shape, dtype or out.dtype)
-
-
-@reduce_max.infer
-def _(x: Aval, *, axis: int, keepdims: bool) -> Aval:
-    return _reduced("reduce_max", x, axis, keepdims)
 
 
 @reduce_sum.reference
 def _(x: np.ndarray, *, axis: int, keepdims: bool, dtype: str | None = None, mean: bool = False) -> np.ndarray:
     return x.sum(axis=axis, keepdims=keepdims)
-
-
-@reduce_max.reference
-def _(x: np.ndarray, *, axis: int, keepdims: bool) -> np.ndarray:
-    return x.max(axis=axis, keepdims=keepdims)
 
 
 @reduce_sum.vjp
@@ -60,41 +49,22 @@ def _(b: Builder, eqn: Equation, cotangents: list[Atom]) -> list[Atom | None]:
     return [b.add(broadcast_to, in_dtype(b, g, eqn.inputs[0].aval.dtype), shape=shape)]
 
 
-@reduce_max.vjp
-def _(b: Builder, eqn: Equation, cotangents: list[Atom]) -> list[Atom | None]:
-    from hpmoe.primitives.elementwise import div, equal
-    x, axis = eqn.inputs[0], eqn.params["axis"]
-    kept = x.aval.shape[:axis] + (1,) + x.aval.shape[axis + 1:]
-    keep = (lambda v: v) if eqn.params["keepdims"] else (lambda v: b.add(reshape, v, shape=kept))
-    hits = b.add(cast, b.add(equal, x, keep(eqn.outputs[0])), dtype=x.aval.dtype)
-    share = b.add(div, keep(cotangents[0]), b.add(reduce_sum, hits, axis=axis, keepdims=True))
-    return [b.add(mul, hits, share)]
-
-
 @reduce_sum.tile
 def _(tiler: Any, eqn: Equation) -> None:
     x, axis = eqn.inputs[0], eqn.params["axis"]
-    if _is_last(x.aval, axis):
-        _tile_over_columns(tiler, eqn, Reduction.SUM)
+    if is_last(x.aval, axis):
+        tile_over_columns(tiler, eqn, Reduction.SUM)
     elif axis == 0 and len(x.aval.shape) <= 2:
         _tile_over_rows(tiler, eqn)
     else:
         tiler.refuse(f"reduces axis {axis} of {x.aval} and mixes rows")
 
 
-@reduce_max.tile
-def _(tiler: Any, eqn: Equation) -> None:
-    x, axis = eqn.inputs[0], eqn.params["axis"]
-    if not _is_last(x.aval, axis):
-        tiler.refuse(f"reduces axis {axis} of {x.aval} and mixes rows")
-    _tile_over_columns(tiler, eqn, Reduction.MAX)
-
-
-def _is_last(x: Aval, axis: int) -> bool:
+def is_last(x: Aval, axis: int) -> bool:
     return axis == len(x.shape) - 1
 
 
-def _tile_over_columns(tiler: Any, eqn: Equation, kind: Reduction) -> None:
+def tile_over_columns(tiler: Any, eqn: Equation, kind: Reduction) -> None:
     """One value for each row. The elements of a vector that is stored in rows are summed over these first."""
     (x,), out = eqn.inputs, eqn.outputs[0]
     if len(x.aval.shape) == 1 and (x in tiler.vectors or tiler.buffer(x).num_rows != 1):
@@ -145,31 +115,57 @@ def _tile_over_rows(tiler: Any, eqn: Equation) -> None:
                dataclasses.replace(sums, buffer=partial, rows=row_modes.ALL))
 
 
-@row_dot.infer
-def _(x: Aval, y: Aval, *, dtype: str | None = None) -> Aval:
-    check_argument(x == y and len(x.shape) == 2, "row_dot", "operands", f"{x} and {y}", "two equal matrices")
-    return Aval((x.shape[0], 1), dtype or x.dtype)
+def broadcast_shapes(who: str, *shapes: tuple[int | Rows, ...]) -> tuple[int | Rows, ...]:
+    """NumPy's broadcasting over dimensions that may be symbolic."""
+    rank = max(map(len, shapes))
+    padded = [(1,) * (rank - len(s)) + tuple(s) for s in shapes]
+    out = []
+    for dims in zip(*padded, strict=True):
+        wide = {d for d in dims if d != 1} or {1}
+        of_routes = "Received rows of two routes are different rows." if sum(isinstance(d, Rows) for d in wide) > 1 else ""
+        check_argument(len(wide) == 1, who, "operands", " and ".join(map(str, shapes)), "broadcastable shapes", of_routes)
+        out.append(wide.pop())
+    return tuple(out)
 
 
-@row_dot.reference
-def _(x: np.ndarray, y: np.ndarray, *, dtype: str | None = None) -> np.ndarray:
-    return np.sum(x * y, axis=1, keepdims=True)
+@broadcast_to.infer
+def _(x: Aval, *, shape: tuple[int | Rows, ...], dtype: str | None = None) -> Aval:
+    check_argument(broadcast_shapes("broadcast_to", x.shape, shape) == tuple(shape), "broadcast_to", "shape", shape,
+                   f"one that {x} broadcasts to")
+    return Aval(tuple(shape), dtype or x.dtype)
 
 
-@row_dot.vjp
+@broadcast_to.reference
+def _(x: np.ndarray, *, shape: tuple[int, ...], dtype: str | None = None) -> np.ndarray:
+    return np.broadcast_to(x, shape).copy()
+
+
+@broadcast_to.vjp
 def _(b: Builder, eqn: Equation, cotangents: list[Atom]) -> list[Atom | None]:
-    x, y = eqn.inputs
-    return [b.add(mul, y, cotangents[0]), b.add(mul, x, cotangents[0])]
+    return [unbroadcast(b, cotangents[0], eqn.inputs[0].aval)]
 
 
-def dots_for(b: Builder, x: Atom, y: Atom, wanted: Aval) -> Var:
-    """row_dot(x, y), one scalar for each row, in the dtype of `wanted`: to be rounded no earlier than that."""
-    return b.add(row_dot, x, y, **dtype_param(wanted.dtype, x.aval.dtype))
-
-
-@row_dot.tile
+@broadcast_to.tile
 def _(tiler: Any, eqn: Equation) -> None:
-    (x, y), out = eqn.inputs, eqn.outputs[0]
-    tiler.new(out)
-    operands = (tiler.at(v, cols=col_modes.ALL) for v in (out, x, y))
-    tiler.emit(ROW_DOT, tiler.rows_of(x), *operands, cols=0)
+    out = eqn.outputs[0]
+    tiler.map(COPY, out, tiler.read(eqn.inputs[0], out.aval))
+
+
+def unbroadcast(b: Builder, cotangent: Atom, aval: Aval) -> Atom | None:
+    """Sums a cotangent over the dimensions along which an operand of abstract value `aval` was broadcast."""
+    if not isinstance(cotangent, Var) or cotangent.aval.shape == aval.shape:
+        return cotangent
+    shape = cotangent.aval.shape
+    missing = len(shape) - len(aval.shape)  # summed even where it is one row, which a rank without tokens does not have
+    axes = [i for i, d in enumerate(shape) if i < missing or d != aval.shape[i - missing]]
+    last = len(shape) - 1
+    if last in axes:
+        cotangent = b.add(reduce_sum, cotangent, axis=last, keepdims=True)
+        axes.remove(last)
+    if len(axes) > 1 and axes == list(range(len(axes))) and all(isinstance(d, int) for d in shape):
+        rows = math.prod(shape[:len(axes)])  # leading dimensions are summed as the rows of one matrix
+        cotangent = b.add(reshape, cotangent, shape=(rows, *cotangent.aval.shape[len(axes):]))
+        axes = [0]
+    for axis in reversed(axes):
+        cotangent = b.add(reduce_sum, cotangent, axis=axis, keepdims=True)
+    return cotangent if cotangent.aval.shape == aval.shape else b.add(reshape, cotangent, shape=aval.shape)

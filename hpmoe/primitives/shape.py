@@ -1,4 +1,4 @@
-"""Primitives that move or repeat elements: reshape, broadcast_to, slice, pad, concat, transpose, cast."""
+"""Primitives that move elements: reshape, slice, pad, concat, transpose, cast."""
 
 from __future__ import annotations
 
@@ -11,12 +11,12 @@ import numpy as np
 from hpmoe.avals import Aval, Rows
 from hpmoe.dtypes import FLOATS, HALVES
 from hpmoe.errors import check_argument
+from hpmoe.primitives.differentiable import is_differentiable
 from hpmoe.primitives.primitive import Primitive
 from hpmoe.program import Atom, Builder, Equation, Literal, Var
 from hpmoe.tile_ops.functions import COPY
 
 reshape = Primitive("reshape")
-broadcast_to = Primitive("broadcast_to")
 slice_axis = Primitive("slice")
 pad_axis = Primitive("pad")
 concat = Primitive("concat")
@@ -60,31 +60,6 @@ def _(tiler: Any, eqn: Equation) -> None:
     if cols != source.cols and (num_rows or 0) > 1 and (source.num_rows or 0) > 1:
         tiler.refuse(f"reshapes {x.aval} to {out.aval} across rows")
     tiler.buffer_of[out] = tiler.view(tiler.buffer_of[x], out, shape, cols, num_rows)
-
-
-@broadcast_to.infer
-def _(x: Aval, *, shape: tuple[int | Rows, ...], dtype: str | None = None) -> Aval:
-    from hpmoe.primitives.elementwise import broadcast_shapes
-    check_argument(broadcast_shapes("broadcast_to", x.shape, shape) == tuple(shape), "broadcast_to", "shape", shape,
-                   f"one that {x} broadcasts to")
-    return Aval(tuple(shape), dtype or x.dtype)
-
-
-@broadcast_to.reference
-def _(x: np.ndarray, *, shape: tuple[int, ...], dtype: str | None = None) -> np.ndarray:
-    return np.broadcast_to(x, shape).copy()
-
-
-@broadcast_to.vjp
-def _(b: Builder, eqn: Equation, cotangents: list[Atom]) -> list[Atom | None]:
-    from hpmoe.primitives.elementwise import unbroadcast
-    return [unbroadcast(b, cotangents[0], eqn.inputs[0].aval)]
-
-
-@broadcast_to.tile
-def _(tiler: Any, eqn: Equation) -> None:
-    out = eqn.outputs[0]
-    tiler.map(COPY, out, tiler.read(eqn.inputs[0], out.aval))
 
 
 def _check_last_axis(tiler: Any, eqn: Equation) -> None:
@@ -211,7 +186,6 @@ def _(x: np.ndarray, *, dtype: str) -> np.ndarray:
 
 @cast.vjp
 def _(b: Builder, eqn: Equation, cotangents: list[Atom]) -> list[Atom | None]:
-    from hpmoe.primitives.elementwise import is_differentiable
     x = eqn.inputs[0]
     return [b.add(cast, cotangents[0], dtype=x.aval.dtype) if is_differentiable(x) else None]
 

@@ -6,5 +6,5 @@ tasks, regions                          each tile is a task in one queue; what t
 events, counting                        signals add up to thresholds
 implied, surely_before, before, facts   waits that are missing follow from others
 cycles                                  no task waits for itself, across ranks too
-order, rows, meeting, fault             what these share
+order, slot_experts, rows, meeting, fault   what these share
 """

@@ -3,15 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import TYPE_CHECKING
 
 from hpmoe import taskflow as tf
 from hpmoe.proofs.facts import Facts
 from hpmoe.proofs.rows import Signal, Task, Wait
+from hpmoe.proofs.slot_experts import SlotExperts
 from hpmoe.tile_ops.params import Way
-
-if TYPE_CHECKING:
-    from hpmoe.proofs.surely_before import Proof
 
 
 class Before:
@@ -21,7 +18,7 @@ class Before:
     before everything.
     """
 
-    def __init__(self, order: Proof, facts: Facts):
+    def __init__(self, order: SlotExperts, facts: Facts):
         self.order, self.facts = order, facts
         self._sets: dict[int, int] = {}
         self._adding: dict[int, list[int]] = {}

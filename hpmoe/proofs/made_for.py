@@ -26,7 +26,7 @@ def over_what_it_was_made_for(flow: tf.Taskflow) -> tf.Taskflow:
         if not isinstance(new, tuple) or not isinstance(old, tuple) or len(new) != len(old):
             now, then = (f"{len(x)} long" if isinstance(x, tuple) else x for x in (new, old))
             raise VerifyError(f"verify: {name} is {now}, the tasks were made for {then}; make them anew with "
-                              "hpmoe.taskflow.rebuild")
+                              "hpmoe.tiling.rebuild.rebuild")
         if not all(map(_is_of_kind, new, old)):
             _refuse(name, new, old, [_is_of_kind(*pair) for pair in zip(new, old, strict=True)].index(False))
         mine, theirs = (_essences(f, name, is_anywhere, counts_returns) for f in (flow, flow.made))
@@ -42,7 +42,7 @@ def over_what_it_was_made_for(flow: tf.Taskflow) -> tf.Taskflow:
 def _refuse(name: str, new: tuple[Any, ...], old: tuple[Any, ...], i: int) -> NoReturn:
     then, now = ", ".join(_unlike(old[i], new[i])), ", ".join(_unlike(new[i], old[i]))
     raise VerifyError(f"verify: {name}[{i}] is not what the tasks were made for; make them anew with "
-                      f"hpmoe.taskflow.rebuild\n  made for {then}\n  now      {now}")
+                      f"hpmoe.tiling.rebuild.rebuild\n  made for {then}\n  now      {now}")
 
 
 def _is_of_kind(x: object, model: object) -> bool:

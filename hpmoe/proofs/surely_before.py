@@ -7,7 +7,6 @@ empty: otherwise neither side of the order touches anything and there is nothing
 
 from __future__ import annotations
 
-import bisect
 import collections
 import dataclasses
 import functools
@@ -17,12 +16,12 @@ from typing import Any
 from hpmoe import taskflow as tf
 from hpmoe.proofs.before import Before
 from hpmoe.proofs.facts import Facts
-from hpmoe.proofs.order import Order
 from hpmoe.proofs.rows import Signal
+from hpmoe.proofs.slot_experts import SlotExperts
 from hpmoe.tile_ops.params import Way
 
 
-class Proof(Order):
+class Proof(SlotExperts):
     """What surely runs before what in a taskflow whose events add up."""
 
     def __init__(self, flow: tf.Taskflow):
@@ -30,33 +29,6 @@ class Proof(Order):
         self._before: dict[tuple, Before] = {}
         self._alike: dict[tuple, list[tuple[int, int]]] = {}
         self._feeding: dict[tuple[int, int], bool] = {}
-        self._most_slots: dict[int, list[int]] = {}  # by route, of the first experts together
-
-    def expert_of(self, facts: Facts, route: int, slot: int) -> int | None:
-        """The expert of a slot where the facts tell it."""
-        experts = self.experts_of(facts, route, slot)
-        return experts[0] if len(experts) == 1 else None
-
-    def experts_of(self, facts: Facts, route: int, slot: int) -> range:
-        """Whose rows a slot can hold. Experts come in order, each with as many slots as its most rows need, and empty slots
-        count as the last one's."""
-        plan = self.flow.routes[route]
-        if route not in self._most_slots:
-            self._most_slots[route] = [plan.slots_of(e + 1) for e in range(plan.num_local_experts)]
-        low = bisect.bisect_right(self._most_slots[route], slot) % plan.num_local_experts
-        most, behind = max(1, self._most_slots[route][0]), max(0, facts.slots.get(route, -1) - slot)
-        high = max(0, plan.num_local_experts - 1 - behind // most)  # slots in use behind it are of some expert too
-        for (r, s), expert in facts.expert_of.items():
-            if r == route and s <= slot:
-                low = min(max(low, expert + (slot - s) // most), plan.num_local_experts - 1)
-            if r == route and s >= slot:
-                high = min(high, expert - (s - slot) // most)
-        return range(low, max(low, high) + 1)
-
-    def has_rows(self, facts: Facts, route: int, expert: int) -> bool:
-        """Whether the facts say that an expert has rows."""
-        used = range(facts.slots.get(route, -1) + 1)
-        return (route, expert) in facts.experts or any(self.expert_of(facts, route, s) == expert for s in used)
 
     def is_after(self, reader: int, signal: Signal, offset: int, expert: int | None = None) -> bool:
         """Whether task `reader` surely starts after the task of `signal` wherever that signal adds to the event `offset`

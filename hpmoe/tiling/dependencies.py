@@ -9,12 +9,11 @@ tasks that read it signal another event, which the next writers wait for.
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 
 import numpy as np
 
 from hpmoe import taskflow as tf
-from hpmoe.errors import VerifyError, is_int
 from hpmoe.intervals import joined
 from hpmoe.tile_ops import col_modes
 from hpmoe.tiling.event_tables import Counted, Tables, Tasks
@@ -38,7 +37,6 @@ class _Derivation:
         self.launched: tf.EventBlock | None = None
 
     def run(self) -> Derived:
-        check_notifications(self.ops)
         releases: dict[int, list[Release]] = {}
         shares = any(b.memory >= 0 for b in self.buffers)
         for release in lifetimes_of(self.buffers, self.ops, self.routes).releases if shares else ():
@@ -167,30 +165,6 @@ class _Derivation:
         else:
             self.tables.wait(tasks, block.first, by_peer=1)
             self.tables.signal(puts, block.first, by_peer=1)
-
-
-def check_notifications(ops: Sequence[tf.TileOp]) -> None:
-    """Raises VerifyError unless each put without signals of its own has one NOTIFY, which says by number whose it is."""
-    told = [_put_of(i, op, ops) for i, op in enumerate(ops) if op.opcode == "NOTIFY"]
-    for i, op in enumerate(ops):
-        if op.opcode in ("PUT", "PUT_BACK") and told.count(i) != (op.signal != "tile"):
-            raise VerifyError(f"verify: ops[{i}], {op.opcode} {op.label} with a signal for each {op.signal}, has "
-                              f"{told.count(i)} NOTIFY that tell of it; it must have {int(op.signal != 'tile')}")
-
-
-def _put_of(index: int, op: tf.TileOp, ops: Sequence[tf.TileOp]) -> int:
-    """The number of the put that a NOTIFY tells of."""
-    number = op.params[1] if len(op.params) == 2 else None
-    put = ops[number] if is_int(number, 0, len(ops) - 1) else None
-    kind = "PUT_BACK" if op.params[:1] and op.params[0] else "PUT"
-    is_its = put is not None and (put.opcode, put.signal, put.num_peers, put.domain.route) == (
-        kind, op.signal, op.num_peers, op.domain.route)
-    if not is_its:
-        what = "no operation" if put is None else f"{put.opcode} {put.label}, with a signal for each {put.signal}"
-        raise VerifyError(f"verify: ops[{index}], NOTIFY {op.label}, has params {op.params}, the second of which numbers "
-                          f"{what}; it must number the {kind} it tells of, with a signal for each {op.signal} and as many "
-                          "peers, wherever operations are moved")
-    return int(number)
 
 
 @functools.lru_cache(maxsize=8)  # a flow is derived when it is made and again by every verify of it

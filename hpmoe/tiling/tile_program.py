@@ -6,13 +6,14 @@ import numpy as np
 
 from hpmoe import taskflow as tf
 from hpmoe.program import Program
+from hpmoe.tiling.rebuild import rebuild
 from hpmoe.tiling.tiler import Tiler
 
 
 def tile_program(program: Program, tile_rows: int, tile_cols: int) -> tf.Taskflow:
     """The Taskflow of a Program, with blocking collectives and no queues."""
     flow = tile_operations(program, tile_rows, tile_cols)
-    return tf.rebuild(flow, flow.ops)
+    return rebuild(flow, flow.ops)
 
 
 def tile_operations(program: Program, tile_rows: int, tile_cols: int) -> tf.Taskflow:

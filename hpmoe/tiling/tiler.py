@@ -12,8 +12,8 @@ from hpmoe import taskflow as tf
 from hpmoe.avals import Aval, RouteAval, Rows
 from hpmoe.dtypes import FLOATS
 from hpmoe.errors import TransformError
-from hpmoe.program import Atom, Equation, Literal, Program, Var
-from hpmoe.program_text import Names, program_window
+from hpmoe.program import Atom, Equation, Literal, Program, Var, program_window
+from hpmoe.program_text import Names
 from hpmoe.tile_ops import col_modes, row_modes
 from hpmoe.tile_ops.col_modes import ColMode
 from hpmoe.tile_ops.domains import AllRows, Domain, Experts, Once, Slots, Tiles

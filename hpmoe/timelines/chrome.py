@@ -9,15 +9,15 @@ from typing import Any
 import numpy as np
 
 from hpmoe.taskflow_text import event_name, task_name
-from hpmoe.timelines.critical_path import releases
 from hpmoe.timelines.over_time import time_inside
-from hpmoe.timelines.timeline import RATES, Timeline, is_transfer, op_name
+from hpmoe.timelines.releases import releases
+from hpmoe.timelines.run import RATES, Run, is_transfer, op_name
 
 BINS = 200
 LINKS = ("egress", "ingress", "node_egress", "node_ingress", "memory")
 
 
-def chrome_json(timelines: Sequence[Timeline], *, max_arrows: int = 10_000) -> str:
+def chrome_json(timelines: Sequence[Run], *, max_arrows: int = 10_000) -> str:
     """One Chrome trace of several runs of the same ranks, one after another: a process a rank, a thread a worker.
 
     A task is a complete event of its unit's category, "aic" or "aiv"; the time before it in which its worker waited is
@@ -59,7 +59,7 @@ def _name_events(names: dict[tuple[int, int], str], simulated: bool) -> Iterator
         yield {"name": "thread_sort_index", "ph": "M", "pid": rank, "tid": q, "args": {"sort_index": q}}
 
 
-def _task_events(line: Timeline, at: float) -> Iterator[dict[str, Any]]:
+def _task_events(line: Run, at: float) -> Iterator[dict[str, Any]]:
     flow = line.flow
     labels = [task_name(flow, t) for t in range(flow.num_tasks)]
     awaited: dict[int, list[str]] = {}
@@ -80,7 +80,7 @@ def _task_events(line: Timeline, at: float) -> Iterator[dict[str, Any]]:
                "dur": round(end - begin, 3), "args": args}
 
 
-def _arrows(line: Timeline, at: float, max_arrows: int, prefix: str) -> Iterator[dict[str, Any]]:
+def _arrows(line: Run, at: float, max_arrows: int, prefix: str) -> Iterator[dict[str, Any]]:
     """From inside the task that signalled to the beginning of the task that waited."""
     by = releases(line)
     rows = np.flatnonzero(by >= 0)
@@ -94,7 +94,7 @@ def _arrows(line: Timeline, at: float, max_arrows: int, prefix: str) -> Iterator
             yield {**event, "bp": "e"} if phase == "f" else event
 
 
-def _counters(line: Timeline, at: float) -> Iterator[dict[str, Any]]:
+def _counters(line: Run, at: float) -> Iterator[dict[str, Any]]:
     edges = np.linspace(0.0, line.span, BINS + 1)
     for rank in range(line.flow.ep_size):
         for name, values in _shares(line, rank, edges):
@@ -108,7 +108,7 @@ def _counter(rank: int, name: str, ts: float, value: float) -> dict[str, Any]:
     return {"name": name, "ph": "C", "pid": rank, "tid": 0, "ts": round(float(ts), 3), "args": {"value": value}}
 
 
-def _shares(line: Timeline, rank: int, edges: np.ndarray) -> Iterator[tuple[str, list[float]]]:
+def _shares(line: Run, rank: int, edges: np.ndarray) -> Iterator[tuple[str, list[float]]]:
     """Each counter of a rank: its name and a value between neighbouring edges."""
     flow, width = line.flow, max(line.span / BINS, 1e-12)
     mine, matrix = line.rank == rank, flow.units()[line.task]
@@ -126,7 +126,7 @@ def _shares(line: Timeline, rank: int, edges: np.ndarray) -> Iterator[tuple[str,
         yield f"{name.replace('_', ' ')} used %", (100 * share).round(1).tolist()
 
 
-def link_shares(line: Timeline, rank: int, edges: np.ndarray) -> dict[str, np.ndarray]:
+def link_shares(line: Run, rank: int, edges: np.ndarray) -> dict[str, np.ndarray]:
     """What a simulated rank uses, between edges, of memory bandwidth and of each link that carries anything, as shares."""
     known = line.simulated
     rate = {"memory": known.machine.memory_bytes_per_us, "egress": known.machine.link_bytes_per_us,

@@ -7,9 +7,9 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from hpmoe import taskflow as tf
 from hpmoe.taskflow_text import task_name
-from hpmoe.timelines.timeline import Timeline, format_us, op_name
+from hpmoe.timelines.releases import releases
+from hpmoe.timelines.run import Run, format_us, op_name
 
 RUNS_SHOWN = 40
 
@@ -59,7 +59,7 @@ class CriticalPath:
         [('body', 0), ('signal', 2), ('body', 2)]
     """
 
-    line: Timeline
+    line: Run
     steps: tuple[Step, ...]
 
     def shares(self) -> dict[str, float]:
@@ -99,7 +99,7 @@ class CriticalPath:
         return op_name(self.line.flow, self.line.flow.ops[self.line.flow.tasks["op"][step.task]])
 
 
-def critical_path(line: Timeline) -> CriticalPath:
+def critical_path(line: Run) -> CriticalPath:
     """Walks back from the task that ended last; see CriticalPath."""
     if len(line.task) == 0:
         return CriticalPath(line, ())
@@ -129,83 +129,8 @@ def critical_path(line: Timeline) -> CriticalPath:
         row -= 1
 
 
-def _where(line: Timeline, row: int) -> str:
+def _where(line: Run, row: int) -> str:
     return f"t{line.task[row]} {task_name(line.flow, int(line.task[row]))} on rank {line.rank[row]}"
-
-
-def releases(line: Timeline) -> np.ndarray:
-    """For each row the row whose signal ended its wait, or -1 where its events had counted enough, [ep * num_tasks] int.
-
-    A simulation says so itself. Of a measured run it is the last to end of the tasks that signal an awaited event and had
-    begun before anybody went on from it. Where the event is found at run time (an expert of a slot, a tile of entries), it
-    is the last of all tasks that signal its block to end before the wait did.
-    """
-    if line.simulated is not None:
-        return line.simulated.released_by
-    flow, ep = line.flow, line.flow.ep_size
-    row_of = np.empty((ep, flow.num_tasks), np.int64)
-    row_of[line.rank, line.task] = np.arange(len(line.task))
-    source, target, signal = _sent(line, row_of)
-    rank = np.repeat(np.arange(ep), len(flow.waits))
-    wait = np.tile(np.arange(len(flow.waits)), ep)
-    row, event = row_of[rank, flow.waits["task"][wait]], flow.waits["event"][wait]
-    block = flow.events["block"][event]
-    at_run_time = np.array([b.dynamic for b in flow.blocks], bool)[block] | (flow.waits["kind"][wait] != tf.STATIC)
-    out = np.full(len(line.task), -1)
-    for chosen, candidate in (
-            (~at_run_time, _last_of_event(line, source, target * len(flow.events) + flow.signals["event"][signal], row,
-                                          rank * len(flow.events) + event)),
-            (at_run_time, _last_of_block(line, source, target * len(flow.blocks)
-                                         + flow.events["block"][flow.signals["event"][signal]],
-                                         row, rank * len(flow.blocks) + block))):
-        for r, c in zip(row[chosen].tolist(), candidate[chosen].tolist(), strict=True):
-            if c >= 0 and line.end[c] > line.wait_begin[r] and (out[r] < 0 or line.end[c] > line.end[out[r]]):
-                out[r] = c
-    return out
-
-
-def _sent(line: Timeline, row_of: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
-    """Every signal of every rank: the row that sends it, the rank where it arrives, and its index in flow.signals."""
-    flow, ep = line.flow, line.flow.ep_size
-    signal, rank, other = (x.reshape(-1) for x in np.meshgrid(np.arange(len(flow.signals)), np.arange(ep), np.arange(ep),
-                                                              indexing="ij"))
-    remote, task = flow.signals["remote"][signal], flow.signals["task"][signal]
-    position, first = np.argsort(flow.peer_order, axis=1)[rank, other], flow.tasks["peer"][task]
-    apart = np.array([op.num_peers or ep for op in flow.ops])[flow.tasks["op"][task]]
-    is_for = (position >= first) & ((position - first) % apart == 0)
-    arrives = (remote == tf.EVERY_RANK) | np.where(remote == tf.PEER, is_for, other == rank)
-    return row_of[rank, task][arrives], other[arrives], signal[arrives]
-
-
-def _last_of_event(line: Timeline, source: np.ndarray, signalled: np.ndarray, row: np.ndarray,
-                   awaited: np.ndarray) -> np.ndarray:
-    """For each wait the last to end of the rows that signal its event and had begun before any that waited for it; or -1."""
-    size = int(max(signalled.max(initial=0), awaited.max(initial=0))) + 1
-    first = np.full(size, np.inf)
-    np.minimum.at(first, awaited, line.begin[row])
-    early = line.begin[source] < first[signalled]
-    source, signalled = source[early], signalled[early]
-    last = np.full(size, -1)
-    order = np.argsort(line.end[source], kind="stable")
-    last[signalled[order]] = source[order]
-    return last[awaited]
-
-
-def _last_of_block(line: Timeline, source: np.ndarray, signalled: np.ndarray, row: np.ndarray,
-                   awaited: np.ndarray) -> np.ndarray:
-    """For each wait the last row to end, before the wait did, of those that signal its block; or -1."""
-    times = np.sort(line.end[source])
-    key = signalled * (len(times) + 1) + np.searchsorted(times, line.end[source])
-    order = np.argsort(key, kind="stable")
-    found = np.searchsorted(key[order], awaited * (len(times) + 1) + np.searchsorted(times, line.begin[row], "right")) - 1
-    candidate = order[np.maximum(found, 0)] if len(order) else np.zeros(len(found), int)
-    right = (found >= 0) & (len(order) > 0)
-    out = np.full(len(awaited), -1)
-    out[right] = np.where(signalled[candidate[right]] == awaited[right], source[candidate[right]], -1)
-    return out
-
-
-# Text.
 
 
 def _text(path: CriticalPath) -> Iterator[str]:

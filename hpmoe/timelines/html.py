@@ -7,10 +7,12 @@ from html import escape
 
 import numpy as np
 
+from hpmoe.timelines.critical_path import critical_path
 from hpmoe.timelines.over_time import most_of, time_inside
 from hpmoe.timelines.picture import COLORS, WAITING, color, shown_ranks, title
+from hpmoe.timelines.releases import waiting_for
+from hpmoe.timelines.run import Run, format_us, op_name, units
 from hpmoe.timelines.text import after_last
-from hpmoe.timelines.timeline import Timeline, format_us, op_name, units
 
 CELLS = 480
 STYLE = """body{font:14px/1.5 sans-serif;margin:2em auto;max-width:1200px;color:#222}svg{width:100%;background:#fff}
@@ -19,7 +21,7 @@ td:first-child,th:first-child{text-align:left}pre{overflow-x:auto;font-size:12px
 margin:0 .3em 0 1em;vertical-align:-.15em}h2{margin-top:2em;font-size:17px}h3{font-size:14px;margin-bottom:.2em}"""
 
 
-def html(timelines: Sequence[Timeline], names: Sequence[str] = ()) -> str:
+def html(timelines: Sequence[Run], names: Sequence[str] = ()) -> str:
     """The page: for each run what its workers did, the use of each unit, waiting, and the critical path with its tasks."""
     names = [*names, *(line.flow.name for line in timelines[len(names):])]
     parts = ["<!doctype html><html><head><meta charset='utf-8'><title>hpmoe: runs</title>",
@@ -30,24 +32,24 @@ def html(timelines: Sequence[Timeline], names: Sequence[str] = ()) -> str:
         parts += [f"<h2>{escape(name)}</h2>", f"<p>{escape(title(line))}<br>",
                   f"<code>{escape(' | '.join([line.flow.name, *line.flow.provenance]))}</code></p>",
                   *_gantt(line, longest), *_curves(line, longest), _waiting(line),
-                  f"<h3>critical path</h3><pre>{escape(line.critical_path().text())}</pre>"]
+                  f"<h3>critical path</h3><pre>{escape(critical_path(line).text())}</pre>"]
     return "\n".join([*parts, "</body></html>"])
 
 
-def numbers(line: Timeline) -> dict[str, float]:
+def numbers(line: Run) -> dict[str, float]:
     """What a run is compared by, in microseconds and shares: span, use of units, waiting, critical path."""
     out = {"span us": line.span}
     out |= {f"{unit} busy": float(share.mean()) for unit, share in line.unit_utilisation().items()}
     exposed = line.exposed_communication()
     out |= {"exposed communication, mean us": float(exposed.mean()), "exposed communication, most us": float(exposed.max())}
     workers = max(len(line.flow.queues) * line.flow.ep_size, 1)
-    out |= {f"waiting for {name}, us a worker": us / workers for name, us in line.waiting_for().items()}
+    out |= {f"waiting for {name}, us a worker": us / workers for name, us in waiting_for(line).items()}
     out["after the last task, us a worker"] = after_last(line) / workers
-    out |= {f"critical path: {name}, us": us for name, us in line.critical_path().shares().items()}
+    out |= {f"critical path: {name}, us": us for name, us in critical_path(line).shares().items()}
     return out
 
 
-def _numbers(timelines: Sequence[Timeline], names: Sequence[str]) -> str:
+def _numbers(timelines: Sequence[Run], names: Sequence[str]) -> str:
     columns = [numbers(line) for line in timelines]
     keys = dict.fromkeys(k for c in columns for k in c)
     rows = "".join("".join([f"<tr><td>{escape(k)}</td>", *(f"<td>{format_number(c.get(k))}</td>" for c in columns), "</tr>"])
@@ -62,7 +64,7 @@ def format_number(value: float | None) -> str:
     return "-" if value is None else f"{value:,.1f}" if value >= 10 else f"{value:.3f}"
 
 
-def _gantt(line: Timeline, longest: float) -> Iterator[str]:
+def _gantt(line: Run, longest: float) -> Iterator[str]:
     """A row for each worker, one rectangle for each stretch in which it did the same."""
     flow, height = line.flow, 4 if len(line.flow.queues) > 16 else 12
     width = CELLS * line.span / max(longest, 1e-12)
@@ -85,7 +87,7 @@ def _gantt(line: Timeline, longest: float) -> Iterator[str]:
     yield f"<p>{legend}<i style='background:{WAITING}'></i>waiting</p>"
 
 
-def _curves(line: Timeline, longest: float) -> Iterator[str]:
+def _curves(line: Run, longest: float) -> Iterator[str]:
     """The share of each unit's workers that is busy over time."""
     edges = np.linspace(0.0, max(line.span, 1e-12), 201)
     x = edges[1:] / max(longest, 1e-12) * CELLS
@@ -100,8 +102,8 @@ def _curves(line: Timeline, longest: float) -> Iterator[str]:
            f"<svg viewBox='0 0 {CELLS} 60'>{''.join(lines)}</svg><p>{''.join(legend)}</p>")
 
 
-def _waiting(line: Timeline) -> str:
+def _waiting(line: Run) -> str:
     workers = max(len(line.flow.queues) * line.flow.ep_size * line.span, 1e-12)
     rows = "".join(f"<tr><td>{escape(name)}</td><td>{format_us(us)}</td><td>{us / workers:.1%}</td></tr>"
-                   for name, us in {**line.waiting_for(), "(after the last task)": after_last(line)}.items())
+                   for name, us in {**waiting_for(line), "(after the last task)": after_last(line)}.items())
     return f"<h3>waiting, all workers together</h3><table><tr><th>for</th><th>time</th><th>share</th></tr>{rows}</table>"

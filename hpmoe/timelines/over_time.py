@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from hpmoe.timelines.timeline import Timeline
+from hpmoe.timelines.run import Run
 
 
 def time_inside(edges: np.ndarray, begin: np.ndarray, end: np.ndarray) -> np.ndarray:
@@ -21,7 +21,7 @@ def time_inside(edges: np.ndarray, begin: np.ndarray, end: np.ndarray) -> np.nda
     return np.diff(past(begin) - past(end))
 
 
-def most_of(line: Timeline, width: int, ranks: list[int] | range | None = None) -> np.ndarray:
+def most_of(line: Run, width: int, ranks: list[int] | range | None = None) -> np.ndarray:
     """What each worker did most of in each of `width` equal parts of the span, [ranks, num_queues, width] int.
 
     An index of flow.ops; len(flow.ops) where it waited, and one more where it did neither.

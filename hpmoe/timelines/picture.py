@@ -7,7 +7,7 @@ import os
 import numpy as np
 
 from hpmoe.timelines.over_time import most_of, time_inside
-from hpmoe.timelines.timeline import Timeline, op_name, units
+from hpmoe.timelines.run import Run, op_name, units
 
 COLORS = ("#1b6ca8", "#d1495b", "#2e8b57", "#edae49", "#7b5ea7", "#00a6a6", "#8c564b", "#c45ab3", "#6b8e23", "#ff7f50",
           "#4b6584", "#a0522d")
@@ -16,7 +16,7 @@ RANKS_SHOWN = 4
 CELLS = 800
 
 
-def shown_ranks(line: Timeline) -> list[int]:
+def shown_ranks(line: Run) -> list[int]:
     """The ranks that a picture has room for: evenly among all, and the one that ends last."""
     if line.flow.ep_size <= RANKS_SHOWN:
         return list(range(line.flow.ep_size))
@@ -28,14 +28,14 @@ def color(op: int) -> str:
     return COLORS[op % len(COLORS)]
 
 
-def title(line: Timeline) -> str:
+def title(line: Run) -> str:
     """One line that says whose run it is, and whether it is simulated."""
     ranks = shown_ranks(line)
     some = "" if len(ranks) == line.flow.ep_size else f"; ranks {', '.join(map(str, ranks))} of {line.flow.ep_size}"
     return f"{line.flow.name}: {line.summary()} ({'simulated' if line.is_simulated else 'measured'}){some}"
 
 
-def draw(line: Timeline, path: str | os.PathLike[str]) -> None:
+def draw(line: Run, path: str | os.PathLike[str]) -> None:
     """Writes the picture to a file whose suffix says its kind."""
     import matplotlib
     from matplotlib.colors import ListedColormap
@@ -64,7 +64,7 @@ def draw(line: Timeline, path: str | os.PathLike[str]) -> None:
         figure.savefig(path, dpi=110)
 
 
-def _draw_utilisation(ax, line: Timeline) -> None:
+def _draw_utilisation(ax, line: Run) -> None:
     """The share of the workers of each unit, over all ranks, that is in task bodies."""
     edges = np.linspace(0.0, max(line.span, 1e-9), 201)
     for unit, queues in units(line.flow.machine).items():

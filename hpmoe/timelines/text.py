@@ -7,16 +7,18 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from hpmoe.timelines.critical_path import critical_path
 from hpmoe.timelines.over_time import most_of
-from hpmoe.timelines.timeline import Timeline, format_us, op_name
+from hpmoe.timelines.releases import waiting_for
+from hpmoe.timelines.run import Run, format_us, op_name
 
 
-def gantt_text(line: Timeline, width: int) -> str:
+def gantt_text(line: Run, width: int) -> str:
     """A row of `width` characters for each worker: what it did most of in each `span / width`."""
     return "\n".join(_gantt(line, width))
 
 
-def _gantt(line: Timeline, width: int) -> Iterator[str]:
+def _gantt(line: Run, width: int) -> Iterator[str]:
     flow = line.flow
     yield " | ".join([f"# {flow.name}", *flow.provenance])
     yield (f"timeline {flow.name}  ranks={flow.ep_size} workers={flow.ep_size * len(flow.queues)} "
@@ -42,7 +44,7 @@ def _letter(op: int) -> str:
     return letters[op % len(letters)]
 
 
-def report_text(line: Timeline) -> str:
+def report_text(line: Run) -> str:
     """Utilisation of each unit, exposed communication, waiting by what for, and the critical path."""
     exposed, kind = line.exposed_communication(), "simulated" if line.is_simulated else "measured"
     lines = [f"{line.flow.name}, {line.summary()}", f"{kind} utilisation of each unit: mean, and from the least to the most "
@@ -53,13 +55,13 @@ def report_text(line: Timeline) -> str:
               f"at most {format_us(exposed.max(initial=0))}",
               f"{kind} waiting, of all workers together"]
     workers = len(line.flow.queues) * line.flow.ep_size * max(line.span, 1e-12)
-    for name, us in {**{f"for {name}": us for name, us in line.waiting_for().items()},
+    for name, us in {**{f"for {name}": us for name, us in waiting_for(line).items()},
                      "after their last task": after_last(line)}.items():
         lines.append(f"  {us / workers:6.1%} of their time  {name}".replace("%", " %"))
-    return "\n".join([*lines, line.critical_path().text()])
+    return "\n".join([*lines, critical_path(line).text()])
 
 
-def after_last(line: Timeline) -> float:
+def after_last(line: Run) -> float:
     """Microseconds all workers together had nothing left to do before the end of the run."""
     num_queues = len(line.flow.queues)
     last = np.zeros(line.flow.ep_size * num_queues)

@@ -1,59 +1,23 @@
-"""Timeline: when each worker waited and worked, measured or simulated, and the numbers that follow from it."""
+"""Timeline: a run, measured or simulated, and the ways to look at it."""
 
 from __future__ import annotations
 
-import dataclasses
 import os
-from typing import TYPE_CHECKING
 
 import numpy as np
 
 from hpmoe.errors import check_argument
-from hpmoe.machine import Machine
-from hpmoe.taskflow import Taskflow, TileOp
-
-if TYPE_CHECKING:
-    from hpmoe.timelines.critical_path import CriticalPath
-
-RATES = ("l2", "memory", "egress", "ingress", "node_egress", "node_ingress")
+from hpmoe.taskflow import Taskflow
+from hpmoe.timelines import chrome, html, picture, text
+from hpmoe.timelines.critical_path import CriticalPath, critical_path
+from hpmoe.timelines.releases import waiting_for
+from hpmoe.timelines.run import Run, Simulated
 
 
-@dataclasses.dataclass(frozen=True, eq=False)
-class Simulated:
-    """What a simulation knows of a run besides its times.
+class Timeline(Run):
+    """One run of a Taskflow's queues on all ranks, measured or simulated, and the ways to look at it.
 
-    Attributes:
-        machine: what the run was simulated on.
-        traffic: [ep, len(RATES), 2] float: bytes that went over each shared rate of a rank, and microseconds during which
-            it was in use.
-        released_by: [ep * num_tasks] int: for each row of the Timeline the row whose signal ended its wait, -1 where its
-            events had counted enough when its worker came to it.
-        missed: [ep * num_tasks] float: bytes of each row's task that L2 did not hold.
-        bin_us: microseconds of a bin of `served`.
-        served: [ep, len(RATES), bins] float, bytes that went over each rate in each bin.
-    """
-
-    machine: Machine
-    traffic: np.ndarray
-    released_by: np.ndarray
-    missed: np.ndarray
-    bin_us: float
-    served: np.ndarray
-
-
-@dataclasses.dataclass(frozen=True, eq=False)
-class Timeline:
-    """One run of a Taskflow's queues on all ranks: a row for each task of each rank, in queue order.
-
-    Times are microseconds from the moment at which the first worker came to its first task; the exchange of routes that
-    starts a kernel lies before it. A measured body that lost its core to another thread takes as much longer.
-
-    Attributes:
-        flow: the Taskflow that ran; it has queues.
-        rank, queue, task: [ep * num_tasks] int, where the row ran and which task of `flow` it is.
-        wait_begin, begin, end: [ep * num_tasks] float, when its worker came to it, began its body and had signalled.
-        origin: microseconds of that first moment on the clock of the run.
-        simulated: of a simulated run, what else the simulation knows of it; None where the run was measured.
+    What it holds, times in microseconds, and the numbers that follow: see hpmoe.timelines.run.Run.
 
     Example:
         >>> import hpmoe
@@ -63,16 +27,6 @@ class Timeline:
         >>> len(line.task) == flow.num_tasks, line.span == line.end.max(), line.simulated is not None
         (True, True, True)
     """
-
-    flow: Taskflow
-    rank: np.ndarray
-    queue: np.ndarray
-    task: np.ndarray
-    wait_begin: np.ndarray
-    begin: np.ndarray
-    end: np.ndarray
-    origin: float = 0.0
-    simulated: Simulated | None = None
 
     @classmethod
     def from_trace(cls, flow: Taskflow, trace: np.ndarray, simulated: Simulated | None = None) -> Timeline:
@@ -108,57 +62,6 @@ class Timeline:
                    np.tile(np.repeat(np.arange(len(lengths)), lengths), flow.ep_size),
                    np.tile(np.concatenate(flow.queues), flow.ep_size), wait_begin, begin, end, first / 1e3, simulated)
 
-    @property
-    def is_simulated(self) -> bool:
-        return self.simulated is not None
-
-    @property
-    def traffic(self) -> np.ndarray | None:
-        """Bytes and microseconds of each shared rate of each rank, see Simulated; None where the run was measured."""
-        return self.simulated.traffic if self.simulated else None
-
-    @property
-    def machine(self) -> Machine:
-        """What the run was simulated on, or what its queues were assigned for."""
-        return self.simulated.machine if self.simulated else self.flow.machine
-
-    @property
-    def span(self) -> float:
-        """Microseconds from the first task to the end of the last."""
-        return float(self.end.max(initial=0.0))
-
-    @property
-    def waiting(self) -> float:
-        """Microseconds all workers together spent waiting for events."""
-        return float((self.begin - self.wait_begin).sum())
-
-    def utilisation(self) -> np.ndarray:
-        """The share of `span` that each worker spent in task bodies, [ep, num_queues]."""
-        shape = (self.flow.ep_size, len(self.flow.queues))
-        busy = np.bincount(self.rank * shape[1] + self.queue, self.end - self.begin, shape[0] * shape[1])
-        return busy.reshape(shape) / max(self.span, 1e-12)
-
-    def unit_utilisation(self) -> dict[str, np.ndarray]:
-        """The share of `span` that the workers of each unit, "aic" and "aiv" or "worker", spent in bodies; each [ep]."""
-        share = self.utilisation()
-        return {unit: share[:, queues].mean(axis=1) for unit, queues in units(self.flow.machine).items()}
-
-    def exposed_communication(self) -> np.ndarray:
-        """Microseconds in which transfers from or to a rank are under way and none of its matrix workers is busy, [ep].
-
-        A transfer is under way while the task that makes it is in its body; a signal without rows is none, nor is what a
-        rank copies to itself. A matrix worker is busy in the body of a task of the matrix unit.
-        """
-        op, other = self.flow.tasks["op"][self.task], other_ranks(self)
-        moves = np.array([is_transfer(o) for o in self.flow.ops], bool)[op] & (other != self.rank)
-        is_matrix = self.flow.units()[self.task]
-        out = np.empty(self.flow.ep_size)
-        for r in range(len(out)):
-            busy = is_matrix & (self.rank == r)
-            either = busy | (moves & ((self.rank == r) | (other == r)))
-            out[r] = union_length(self.begin[either], self.end[either]) - union_length(self.begin[busy], self.end[busy])
-        return out
-
     def waiting_for(self) -> dict[str, float]:
         """Microseconds all workers together waited, by what they waited for, the longest first; they add up to `waiting`.
 
@@ -173,118 +76,33 @@ class Timeline:
             >>> list(hpmoe.simulate(flow).waiting_for())
             ['matmul -> a']
         """
-        from hpmoe.timelines.critical_path import releases
-        by, names = releases(self), [op_name(self.flow, op) for op in self.flow.ops]
-        op = np.where(by >= 0, self.flow.tasks["op"][self.task[by]], len(names))
-        lost = np.bincount(op, self.begin - self.wait_begin, len(names) + 1)
-        out: dict[str, float] = {}
-        for i in np.argsort(-lost, kind="stable"):
-            name = names[i] if i < len(names) else "events already counted"
-            if lost[i] > 0:
-                out[name] = out.get(name, 0.0) + float(lost[i])
-        return out
+        return waiting_for(self)
 
     def critical_path(self) -> CriticalPath:
         """What the end of the run waited for, task by task back to its beginning; see CriticalPath."""
-        from hpmoe.timelines.critical_path import critical_path
         return critical_path(self)
 
     def chrome_json(self, max_arrows: int = 10_000) -> str:
         """The run as a Chrome trace: open it in ui.perfetto.dev or chrome://tracing; see timelines.chrome."""
-        from hpmoe.timelines.chrome import chrome_json
-        return chrome_json([self], max_arrows=max_arrows)
+        return chrome.chrome_json([self], max_arrows=max_arrows)
 
     def text(self, width: int = 72) -> str:
         """A row of `width` characters for each worker: what it did most of in each `span / width`."""
-        from hpmoe.timelines.text import gantt_text
-        return gantt_text(self, width)
+        return text.gantt_text(self, width)
 
     def report(self) -> str:
         """Utilisation of each unit, exposed communication, waiting by what for, and the critical path, as text."""
-        from hpmoe.timelines.text import report_text
-        return report_text(self)
+        return text.report_text(self)
 
     def picture(self, path: str | os.PathLike[str]) -> None:
         """Draws the run into a file whose suffix says its kind (.png, .svg, .pdf); needs the extra `hpmoe[plot]`."""
-        from hpmoe.timelines.picture import draw
-        draw(self, path)
+        picture.draw(self, path)
 
     def html(self) -> str:
         """The run as one HTML page that needs nothing else, also no network."""
-        from hpmoe.timelines.html import html
-        return html([self])
-
-    def summary(self) -> str:
-        """Span, share of time in task bodies and time waited, on one line."""
-        busy = float(self.utilisation().mean()) if self.flow.queues else 0.0
-        kind = "simulated " if self.is_simulated else ""
-        return f"{kind}{format_us(self.span)}, {busy:.0%} busy, {format_us(self.waiting)} waiting".replace("%", " %")
+        return html.html([self])
 
     def __str__(self) -> str:
         return self.text()
 
     __repr__ = __str__
-
-
-def format_us(us: float) -> str:
-    """A time with three digits and its unit.
-
-    Example:
-        >>> [format_us(t) for t in (0.5, 12.34, 4567.0, 2345678.0)]
-        ['0.5 us', '12.3 us', '4.57 ms', '2.35 s']
-    """
-    if us < 1e3:
-        return f"{us:.1f} us"
-    value, unit = (us / 1e3, "ms") if us < 1e6 else (us / 1e6, "s")
-    return f"{value:.{max(0, 3 - len(str(int(value))))}f} {unit}"
-
-
-def units(machine: Machine) -> dict[str, range]:
-    """The queues of each unit: of "aic" and "aiv", or of "worker" where every worker takes both kinds of tasks."""
-    if machine.unified:
-        return {"worker": machine.queues_of("aic")}
-    return {unit: queues for unit in ("aic", "aiv") if (queues := machine.queues_of(unit))}
-
-
-def op_name(flow: Taskflow, op: TileOp) -> str:
-    """`swiglu -> c`: the primitive, and the buffer its tasks write; `notify dispatch` where they write none."""
-    if not op.operands:
-        return f"{op.opcode.lower()} {op.label}"
-    return f"{op.label} -> {flow.buffers[op.operands[0].buffer].name}"
-
-
-def is_transfer(op: TileOp) -> bool:
-    """Whether its tasks move rows between ranks."""
-    return op.primitive.is_remote
-
-
-def other_ranks(line: Timeline) -> np.ndarray:
-    """The rank that each row's task sends to, its own where it sends nothing at all, -1 where to none or to several."""
-    flow, op = line.flow, line.flow.tasks["op"][line.task]
-    peer = flow.tasks["peer"][line.task]
-    next_peer = peer + np.array([tile_op.num_peers for tile_op in flow.ops], int)[op]
-    out = np.where((peer >= 0) & (next_peer >= flow.ep_size), flow.peer_order[line.rank, np.maximum(peer, 0)], -1)
-    for i, tile_op in enumerate(flow.ops):
-        if not (tile_op.primitive.moves_copies and tile_op.domain.is_copies):
-            continue
-        placement, mine = flow.routes[tile_op.domain.route].placement, op == i
-        to = np.tile(np.arange(flow.ep_size)[:, None], tile_op.domain.size // tile_op.domain.blocks)
-        for rank in range(flow.ep_size):
-            targets = [e // placement.num_own if e >= 0 else rank for e in placement.experts[rank]] \
-                if tile_op.primitive.is_back else [copy.host for copy in placement.copies[rank]]
-            to[rank, :len(targets)] = targets
-        out[mine] = to[line.rank[mine], flow.tasks["row"][line.task[mine]] // tile_op.domain.blocks]
-    return out
-
-
-def union_length(begin: np.ndarray, end: np.ndarray) -> float:
-    """How long at least one of the intervals lasts.
-
-    Example:
-        >>> union_length(np.array([0.0, 1.0, 5.0]), np.array([3.0, 2.0, 6.0]))
-        4.0
-    """
-    order = np.argsort(begin, kind="stable")
-    begin, end = begin[order], end[order]
-    before = np.concatenate([[0.0], np.maximum.accumulate(end)])[:-1]
-    return float(np.maximum(end - np.maximum(begin, before), 0.0).sum())

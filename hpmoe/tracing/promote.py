@@ -8,8 +8,9 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 from hpmoe.dtypes import HALVES
-from hpmoe.primitives.elementwise import FLOATS
-from hpmoe.primitives.shape import broadcast_to, cast, dtype_param
+from hpmoe.primitives.differentiable import FLOATS
+from hpmoe.primitives.reduction import broadcast_to
+from hpmoe.primitives.shape import cast, dtype_param
 from hpmoe.program import Var
 from hpmoe.tracing.errors import not_traceable
 from hpmoe.tracing.recorder import Recorder

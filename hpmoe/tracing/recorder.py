@@ -11,7 +11,8 @@ from mindspore._c_expression import TensorOverloadCall, typing as ms_typing
 from hpmoe.avals import Aval, RouteAval
 from hpmoe.dtypes import widen
 from hpmoe.errors import ArgumentError, TraceError
-from hpmoe.primitives.shape import broadcast_to, dtype_param
+from hpmoe.primitives.reduction import broadcast_to
+from hpmoe.primitives.shape import dtype_param
 from hpmoe.program import Atom, Builder, Literal, Var
 from hpmoe.tracing.calls import CALLS, find_call
 from hpmoe.tracing.errors import not_traceable, user_source

@@ -6,6 +6,7 @@ import math
 from typing import Any
 
 from hpmoe.primitives import elementwise as e
+from hpmoe.primitives.differentiable import FLOATS
 from hpmoe.tracing.calls import call
 from hpmoe.tracing.errors import not_traceable
 from hpmoe.tracing.promote import emit, in_float32, scaled_dtype, to_dtype, to_float
@@ -70,7 +71,7 @@ def sub(r: Recorder, input: Any, other: Any, alpha: Any = 1) -> Any:
 @call("Div", "Divs", "RealDiv", "DivMod", "DivMods")
 def div(r: Recorder, input: Any, other: Any, rounding_mode: str | None = None) -> Any:
     operands = [o.hpmoe_aval.dtype for o in (input, other) if isinstance(o, Tracer)]
-    if rounding_mode and not any(d in e.FLOATS for d in operands):
+    if rounding_mode and not any(d in FLOATS for d in operands):
         raise not_traceable("integer division", "only floats have it", "x.astype(mindspore.float32) first")
     dtype = scaled_dtype((input, other), [0.0])
     out = emit(r, e.div, *(to_dtype(r, o, dtype) for o in (input, other)), dtype=dtype)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import Any
 
 from hpmoe.primitives import elementwise as e
-from hpmoe.primitives.shape import broadcast_to
+from hpmoe.primitives.reduction import broadcast_to
 from hpmoe.tracing.calls import call
 from hpmoe.tracing.draws import refuse_draw
 from hpmoe.tracing.errors import not_traceable

@@ -5,7 +5,8 @@ from __future__ import annotations
 from typing import Any
 
 from hpmoe.primitives import elementwise as e
-from hpmoe.primitives.reduction import reduce_max, reduce_sum
+from hpmoe.primitives.reduce_max import reduce_max
+from hpmoe.primitives.reduction import reduce_sum
 from hpmoe.primitives.shape import reshape
 from hpmoe.tracing.calls import call
 from hpmoe.tracing.errors import not_traceable

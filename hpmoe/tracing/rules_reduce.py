@@ -9,7 +9,8 @@ from typing import Any
 from hpmoe.avals import Rows
 from hpmoe.dtypes import HALVES
 from hpmoe.primitives import elementwise as e
-from hpmoe.primitives.reduction import reduce_max, reduce_sum
+from hpmoe.primitives.reduce_max import reduce_max
+from hpmoe.primitives.reduction import reduce_sum
 from hpmoe.primitives.shape import dtype_param
 from hpmoe.tracing.calls import call
 from hpmoe.tracing.errors import not_traceable

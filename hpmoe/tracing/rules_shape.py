@@ -9,7 +9,7 @@ from typing import Any
 from mindspore import TensorType
 
 from hpmoe.avals import Rows
-from hpmoe.primitives import shape as s
+from hpmoe.primitives import reduction, shape as s
 from hpmoe.tracing.calls import call
 from hpmoe.tracing.errors import not_traceable
 from hpmoe.tracing.promote import full, promote_dtypes, to_dtype
@@ -120,7 +120,7 @@ def broadcast_to(r: Recorder, input: Any, *shape: Any) -> Any:
     target = dims_of(shape)
     lead = len(target) - len(dims)
     target = tuple(dims[i - lead] if d == -1 and i >= lead else d for i, d in enumerate(target))
-    return input if target == dims else r(s.broadcast_to, input, shape=target)
+    return input if target == dims else r(reduction.broadcast_to, input, shape=target)
 
 
 # Cuts.

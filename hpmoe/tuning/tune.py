@@ -14,12 +14,13 @@ from hpmoe.calling.one_call import Traced
 from hpmoe.calling.planned_rows import routes_of, rows_of_received, with_planned_rows
 from hpmoe.calling.running import Runner
 from hpmoe.calling.spmd import Spmd
-from hpmoe.calling.staging import Staged, describe, level_of
+from hpmoe.calling.staged_function import staged_of
 from hpmoe.errors import check_argument, is_int, is_name, is_number
 from hpmoe.kept_calibration import is_calibrated
 from hpmoe.kernels.simulated_inputs import given_ids
 from hpmoe.limits import MOST_ROWS
-from hpmoe.machine import Machine, Mesh, cpu
+from hpmoe.machine import Machine, Mesh
+from hpmoe.presets import cpu
 from hpmoe.program import Program
 from hpmoe.progress import Progress
 from hpmoe.routing import rows_of_ranks
@@ -77,13 +78,12 @@ def tune(f: Callable[..., Any], *args: Any, machine: Machine | None = None, mesh
     """
     _check(f, machine, mesh, direction, space, budget_s, max_trials)
     is_spmd = isinstance(f, Spmd)
-    function, mesh = (f.function, f.mesh) if is_spmd else (f, mesh or Mesh())
+    staged, mesh = (staged_of(f.function), f.mesh) if is_spmd else (staged_of(f), mesh or Mesh())
     machine = machine or cpu(ep_size=mesh.ep_size, calibrated=is_calibrated())
-    traced, inputs, _ = Runner(function, mesh, batched=is_spmd).planned(args, kwargs)
+    traced, inputs, _ = Runner(staged, mesh, batched=is_spmd).planned(args, kwargs)
     ids, weights = _ids(traced.program, routing, inputs, mesh.ep_size), _weights(traced.program, inputs, mesh.ep_size)
-    rewritten = function.apply if isinstance(function, Staged) else lambda program: program
-    programs = {d: rewritten(_sized(p, ids)) for d, p in _programs(traced, direction).items()}
-    values = space_of(rewritten(traced.program), machine, mesh.ep_size, space or {})
+    programs = {d: staged.apply(_sized(p, ids)) for d, p in _programs(traced, direction).items()}
+    values = space_of(staged.apply(traced.program), machine, mesh.ep_size, space or {})
     key = kept.key_of(programs, machine, values, [ids, weights], max_trials) if cache else None
     found = kept.load(key, budget_s, values, least_us=len(programs) * machine.launch_us)
     is_cached = found is not None
@@ -110,8 +110,8 @@ def _programs(traced: Traced, direction: str) -> dict[str, Program]:
 
 def _check(f: Any, machine: Any, mesh: Any, direction: Any, space: Any, budget_s: Any, max_trials: Any) -> None:
     inner = f.function if isinstance(f, Spmd) else f
-    is_plain = callable(inner) and level_of(inner) == "program"
-    check_argument(is_plain, "hpmoe.tune", "f", describe(inner) if callable(inner) else repr(f),
+    is_plain = callable(inner) and staged_of(inner).level == "program"
+    check_argument(is_plain, "hpmoe.tune", "f", str(staged_of(inner)) if callable(inner) else repr(f),
                    "a function before tile_partition, which is what is tuned")
     check_argument(machine is None or isinstance(machine, Machine), "hpmoe.tune", "machine", repr(machine),
                    "an hpmoe.Machine or None")

@@ -6,10 +6,10 @@ import dataclasses
 from collections.abc import Callable
 from typing import Any
 
-from hpmoe.calling.staging import Staged
+from hpmoe.calling.staged_function import StagedFunction
 from hpmoe.calling.transform import chain
 from hpmoe.machine import Machine
-from hpmoe.timelines.timeline import format_us
+from hpmoe.timelines.run import format_us
 from hpmoe.transforms.fuse_persistent import fuse_persistent
 from hpmoe.tuning.search import Trial, best_of
 from hpmoe.tuning.settings import transforms_of
@@ -53,7 +53,7 @@ class Tuned:
         gain = f"{_quicker(default, best):.2f} times as fast as" if best < default else "nothing tried is faster than"
         return f"{self.best}: {gain} the default; {len(self.trials)} tried, {self.why_ended}"
 
-    def __call__(self, f: Callable[..., Any]) -> Staged:
+    def __call__(self, f: Callable[..., Any]) -> StagedFunction:
         """The function under the chosen chain, ready to be called, or put under spmd for several ranks."""
         return chain(*transforms_of(self.settings, self.machine), fuse_persistent)(f)
 

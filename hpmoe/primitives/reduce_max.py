@@ -1,0 +1,45 @@
+"""The maximum along one axis."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from hpmoe.avals import Aval
+from hpmoe.primitives.elementwise import div, equal, mul
+from hpmoe.primitives.primitive import Primitive
+from hpmoe.primitives.reduction import is_last, reduce_sum, reduced, tile_over_columns
+from hpmoe.primitives.shape import cast, reshape
+from hpmoe.program import Atom, Builder, Equation
+from hpmoe.tile_ops.params import Reduction
+
+reduce_max = Primitive("reduce_max")
+
+
+@reduce_max.infer
+def _(x: Aval, *, axis: int, keepdims: bool) -> Aval:
+    return reduced("reduce_max", x, axis, keepdims)
+
+
+@reduce_max.reference
+def _(x: np.ndarray, *, axis: int, keepdims: bool) -> np.ndarray:
+    return x.max(axis=axis, keepdims=keepdims)
+
+
+@reduce_max.vjp
+def _(b: Builder, eqn: Equation, cotangents: list[Atom]) -> list[Atom | None]:
+    x, axis = eqn.inputs[0], eqn.params["axis"]
+    kept = x.aval.shape[:axis] + (1,) + x.aval.shape[axis + 1:]
+    keep = (lambda v: v) if eqn.params["keepdims"] else (lambda v: b.add(reshape, v, shape=kept))
+    hits = b.add(cast, b.add(equal, x, keep(eqn.outputs[0])), dtype=x.aval.dtype)
+    share = b.add(div, keep(cotangents[0]), b.add(reduce_sum, hits, axis=axis, keepdims=True))
+    return [b.add(mul, hits, share)]
+
+
+@reduce_max.tile
+def _(tiler: Any, eqn: Equation) -> None:
+    x, axis = eqn.inputs[0], eqn.params["axis"]
+    if not is_last(x.aval, axis):
+        tiler.refuse(f"reduces axis {axis} of {x.aval} and mixes rows")
+    tile_over_columns(tiler, eqn, Reduction.MAX)

@@ -1,0 +1,48 @@
+"""The dot product of each row with that of another matrix."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from hpmoe.avals import Aval
+from hpmoe.errors import check_argument
+from hpmoe.primitives.elementwise import mul
+from hpmoe.primitives.primitive import Primitive
+from hpmoe.primitives.shape import dtype_param
+from hpmoe.program import Atom, Builder, Equation, Var
+from hpmoe.tile_ops import col_modes
+from hpmoe.tile_ops.reductions import ROW_DOT
+
+row_dot = Primitive("row_dot")
+
+
+@row_dot.infer
+def _(x: Aval, y: Aval, *, dtype: str | None = None) -> Aval:
+    check_argument(x == y and len(x.shape) == 2, "row_dot", "operands", f"{x} and {y}", "two equal matrices")
+    return Aval((x.shape[0], 1), dtype or x.dtype)
+
+
+@row_dot.reference
+def _(x: np.ndarray, y: np.ndarray, *, dtype: str | None = None) -> np.ndarray:
+    return np.sum(x * y, axis=1, keepdims=True)
+
+
+@row_dot.vjp
+def _(b: Builder, eqn: Equation, cotangents: list[Atom]) -> list[Atom | None]:
+    x, y = eqn.inputs
+    return [b.add(mul, y, cotangents[0]), b.add(mul, x, cotangents[0])]
+
+
+def dots_for(b: Builder, x: Atom, y: Atom, wanted: Aval) -> Var:
+    """row_dot(x, y), one scalar for each row, in the dtype of `wanted`: to be rounded no earlier than that."""
+    return b.add(row_dot, x, y, **dtype_param(wanted.dtype, x.aval.dtype))
+
+
+@row_dot.tile
+def _(tiler: Any, eqn: Equation) -> None:
+    (x, y), out = eqn.inputs, eqn.outputs[0]
+    tiler.new(out)
+    operands = (tiler.at(v, cols=col_modes.ALL) for v in (out, x, y))
+    tiler.emit(ROW_DOT, tiler.rows_of(x), *operands, cols=0)
