@@ -86,7 +86,8 @@ class Call:
 
     def run(self, tensors: list[Tensor]) -> list[Tensor]:
         if not _pynative_executor.grad_flag():
-            return [Tensor.from_numpy(a) for a in self.results(self.forward(self.traced.arrays_of(tensors), self.traced.program))]
+            outputs = self.forward(self.traced.arrays_of(tensors), self.traced.program)
+            return [Tensor.from_numpy(a) for a in self.results(outputs)]
         outputs = _Differentiable.apply(self, *tensors)
         return list(outputs) if isinstance(outputs, tuple) else [outputs]
 
