@@ -1,4 +1,4 @@
-"""Ids that somebody writes to during a call: it reads them once, and a kernel refuses rows that it has no room for."""
+"""Ids that somebody writes to during a call: it reads them once, and a kernel refuses more rows than its arrays hold."""
 
 import threading
 import time
@@ -32,8 +32,9 @@ def check_refused(error, rank, route, received, room):
     status = error.value.status
     assert (status["code"], status["rank"], status["wait"]) == (Code.NO_ROOM, rank, route)
     assert (status["value"], status["threshold"]) == (received, room)
-    assert f"rank {rank} would receive {received} rows through route {route}, and its arrays have room for {room}: " \
-           "topk_ids changed after these were made for them. Nothing may write to ids during a call." in str(error.value)
+    text = (f"rank {rank} would receive {received} rows through route {route}, and its arrays have room for {room}: "
+            "topk_ids changed after these were made for them. Nothing may write to ids during a call.")
+    assert text in str(error.value)
 
 
 @pytest.mark.parametrize("rank", [0, 1])

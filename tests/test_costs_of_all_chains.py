@@ -1,4 +1,4 @@
-"""Whatever a chain accepts can be lowered, costed and simulated: transforms, dtypes, machines, sizes and directions."""
+"""Whatever a chain accepts can be lowered, costed and simulated: transforms, dtypes, machines, sizes, directions."""
 
 import itertools
 

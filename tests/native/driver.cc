@@ -149,7 +149,8 @@ void test_room() {
     }
   });
   HpmoeStatus status;
-  for (int i = 0; i < rounds; ++i) {
+  const auto deadline = std::chrono::steady_clock::now() + std::chrono::seconds(30);
+  for (int i = 0; i < rounds && std::chrono::steady_clock::now() < deadline; ++i) {
     switch (Code(host.run(image, 30, &status))) {
       case Code::OK:
       case Code::NO_ROOM:
