@@ -9,6 +9,9 @@ import numpy as np
 from hpmoe import taskflow as tf
 from hpmoe.dtypes import storage_dtype
 from hpmoe.errors import check_argument
+from hpmoe.kernels.diagnosis import make_error
+from hpmoe.kernels.native import Status, load
+from hpmoe.kernels.protocol import Code
 
 MATMULS = ("GMM", "WGRAD")
 BODIES = {"aic": MATMULS, "aiv": ("PUT", "PUT_BACK", "NOTIFY", "SWIGLU", "SWIGLU_GRAD", "MAP", "REDUCE", "ROW_DOT",
@@ -41,6 +44,13 @@ def check_flow(flow: tf.Taskflow, target: str) -> None:
         unit = "aic" if q < num_queues // 3 else "aiv"
         wrong = next((flow.ops[i] for i in set(opcode[queue].tolist()) if flow.ops[i].opcode not in BODIES[unit]), None)
         check_argument(wrong is None, who, f"queue {q}", wrong and wrong.label, f"work of an {unit.upper()}")
+
+
+def check_image(image: np.ndarray) -> None:
+    """Raises LaunchError for an image that is broken: a device has no check of its own but of the bodies it is asked for."""
+    fault = load().hpmoe_image_fault(image.ctypes.data, image.nbytes)
+    if fault is not None:
+        raise make_error(Status(code=Code.BAD_IMAGE), fault=fault.decode())
 
 
 def check_main_gradients(flow: tf.Taskflow, arrays: Sequence[np.ndarray], target: str) -> None:

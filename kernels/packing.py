@@ -7,12 +7,15 @@ from collections.abc import Sequence
 import numpy as np
 
 from hpmoe.dtypes import storage_dtype
-from hpmoe.errors import TransformError
+from hpmoe.errors import TransformError, check_argument
 from hpmoe.kernels import protocol
 from hpmoe.kernels.image import pack_image
 from hpmoe.kernels.native import Tables, load
 from hpmoe.kernels.protocol import Cols, Domain, DropPolicy, Dtype, MapCode, Opcode, Reduction, Rows
 from hpmoe.taskflow import SIGNAL, WAIT, Access, Buffer, RoutePlan, Taskflow, TileOp, make_tasks
+
+FUNCTIONS = {"MAP": MapCode, "ROW_REDUCE": Reduction}
+OF_INTEGERS = (("GATHER", 2), ("DROP_COUNTS", 0))  # opcode and operand; all others that are computed with are floats
 
 
 def pack(flow: Taskflow) -> np.ndarray:
@@ -21,6 +24,8 @@ def pack(flow: Taskflow) -> np.ndarray:
     Every task of the image waits for and signals exactly what the taskflow's tables say, whatever they hold; forms only
     say it once for all tasks that do the same around their place.
     """
+    for op in flow.ops:
+        _check_body(flow, op)
     ops = np.array([_op(op) for op in flow.ops], protocol.OP) if flow.ops else np.zeros(0, protocol.OP)
     tasks, index_bits, forms = _pack_forms(flow, ops)
     order = np.concatenate([np.asarray(q, np.int64) for q in flow.queues]) if flow.num_tasks else np.zeros(0, np.int64)
@@ -105,6 +110,23 @@ def _operand(access: Access) -> tuple:
     return access.buffer, Rows[access.rows.upper()], cols, access.offset, access.value, (0, 0)
 
 
+def _check_body(flow: Taskflow, op: TileOp) -> None:
+    """Raises ArgumentError, naming the operation, for what no kernel has a body for."""
+    who = f"pack: {op.label}"
+    for what, enum, name in (("its tile body", Opcode, op.opcode), *(
+            ("its function", FUNCTIONS[op.opcode], function) for function in op.params[:1] if op.opcode in FUNCTIONS)):
+        check_argument(str(name).upper() in enum.__members__, who, what, repr(name),
+                       f"one of {', '.join(enum.__members__)}")
+    if op.moves_rows or op.moves_copies:
+        return
+    for i, access in enumerate(op.operands):
+        if access.buffer < 0:
+            continue
+        dtype, is_index = storage_dtype(flow.buffers[access.buffer].dtype), (op.opcode, i) in OF_INTEGERS
+        check_argument((dtype == "int32") == is_index, who, f"the dtype of operand {i}", dtype,
+                       "int32" if is_index else "float32, bfloat16 or float16")
+
+
 def _op(op: TileOp) -> tuple:
     domain = op.domain
     operands = [_operand(a) for a in op.operands]
@@ -114,13 +136,9 @@ def _op(op: TileOp) -> tuple:
     params = _params(op)
     params = (*params, *[0] * (4 - len(params)))
     return (Opcode[op.opcode], Domain[domain.kind.upper()], domain.route, domain.num_rows, int(domain.clipped),
-            domain.blocks, len(op.operands), op.first_row, domain.size, op.num_peers, op.cols, op.tile_cols, params,
+            domain.blocks, len(op.operands), op.num_outputs, op.first_row, domain.size, op.num_peers, op.cols, op.tile_cols, params,
             operands)
 
 
 def _params(op: TileOp) -> tuple[int, ...]:
-    if op.opcode == "MAP":
-        return (MapCode[op.params[0].upper()],)
-    if op.opcode == "ROW_REDUCE":
-        return (Reduction[op.params[0].upper()],)
-    return op.read_params
+    return (FUNCTIONS[op.opcode][op.params[0].upper()],) if op.opcode in FUNCTIONS else op.read_params

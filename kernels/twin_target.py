@@ -12,7 +12,7 @@ import numpy as np
 
 from hpmoe.errors import ArgumentError, LaunchError
 from hpmoe.kernels.ascend_layout import HEAP, lay_out
-from hpmoe.kernels.ascend_rules import check_flow, check_main_gradients
+from hpmoe.kernels.ascend_rules import check_flow, check_image, check_main_gradients
 from hpmoe.kernels.diagnosis import make_error
 from hpmoe.kernels.executable import Executable
 from hpmoe.kernels.memory import Pool
@@ -114,6 +114,7 @@ def compile_twin(flow: Taskflow, timeout: float) -> TwinExecutable:
     """Packs a Taskflow for the twin of an NPU."""
     check_flow(flow, TwinExecutable.target)
     image, pool = pack(flow), Pool()
+    check_image(image)
     counters = load().hpmoe_twin_counters(image.ctypes.data)
     words = load().hpmoe_twin_table_words(image.ctypes.data)
     lines = -(-max(len(flow.events), 1) // COUNTER_WORDS) * COUNTER_WORDS

@@ -65,7 +65,7 @@ MUTANTS = (
     mutant("a wait that is over too early", "counters.h", ("look(index) - target >= 0", "look(index) - target >= -1")),
     # The order of a queue's own tasks.
     mutant("a task that reads what the one before still writes", "worker.h", (
-        "unsettled_.touches(turn.frame) || unsettled_.is_full()", "unsettled_.is_full()")),
+        "unsettled_.touches(turn.frame) || !unsettled_.has_room_for(turn.frame)", "!unsettled_.has_room_for(turn.frame)")),
     mutant("a task that begins before its events have come", "worker.h", (
         "has_all_events(next) && !unsettled_.touches(next.frame)", "!unsettled_.touches(next.frame)")),
     mutant("a task that begins on what the one before has yet to write", "worker.h", (

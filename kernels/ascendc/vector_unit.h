@@ -71,7 +71,8 @@ class VectorUnit {
       case Dtype::BFLOAT16:
         return AscendC::Cast(to, from.ReinterpretCast<bfloat16_t>(), AscendC::RoundMode::CAST_NONE, count);
       case Dtype::FLOAT16: return AscendC::Cast(to, from.ReinterpretCast<half>(), AscendC::RoundMode::CAST_NONE, count);
-      default: return AscendC::Muls(to, from.ReinterpretCast<float>(), 1.0f, count);
+      case Dtype::FLOAT32: return AscendC::Muls(to, from.ReinterpretCast<float>(), 1.0f, count);
+      default: return refuse();
     }
   }
   __aicore__ inline void narrow(const Bytes& buffer, int32_t i, int32_t dtype, const Floats& from, int32_t count) {
@@ -80,12 +81,18 @@ class VectorUnit {
       case Dtype::BFLOAT16:
         return AscendC::Cast(to.ReinterpretCast<bfloat16_t>(), from, AscendC::RoundMode::CAST_RINT, count);
       case Dtype::FLOAT16: return AscendC::Cast(to.ReinterpretCast<half>(), from, AscendC::RoundMode::CAST_RINT, count);
-      default: return AscendC::Muls(to.ReinterpretCast<float>(), from, 1.0f, count);
+      case Dtype::FLOAT32: return AscendC::Muls(to.ReinterpretCast<float>(), from, 1.0f, count);
+      default: return refuse();
     }
   }
 
+  // A task asks for what there is no body for: nothing of it is stored from here on, and it ends as one of a broken image.
+  __aicore__ inline void refuse() { has_refused_ = true; }
+  __aicore__ inline bool has_refused() const { return has_refused_; }
+
   // Copies slot `i` of an output buffer to a piece of an operand.
   __aicore__ inline void store(const Rows2d& to, const Bytes& buffer, int32_t i, const Piece& piece) {
+    if (has_refused_) return;
     const int32_t size = element_bytes(to.dtype), width = to.is_column ? 1 : piece.num_cols;
     const int32_t pitch = to.is_column ? kLane : piece.pitch;
     const uint64_t first = to.address + piece.row * to.row_bytes + (to.is_column ? 0 : piece.col * size);
@@ -170,6 +177,7 @@ class VectorUnit {
   Gate<AscendC::HardEvent::S_MTE2, AscendC::HardEvent::MTE2_S> polls_;
   Gate<AscendC::HardEvent::S_MTE3, AscendC::HardEvent::MTE3_S> written_;
   int32_t next_signal_ = 0;
+  bool has_refused_ = false;
 };
 
 // How an op's rows are cut into pieces: whole rows where several fit, else parts of one row.
