@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from enum import IntEnum
 
 import numpy as np
 
@@ -113,18 +114,22 @@ def _operand(access: Access) -> tuple:
 def _check_body(flow: Taskflow, op: TileOp) -> None:
     """Raises ArgumentError, naming the operation, for what no kernel has a body for."""
     who = f"pack: {op.label}"
-    for what, enum, name in (("its tile body", Opcode, op.opcode), *(
-            ("its function", FUNCTIONS[op.opcode], function) for function in op.params[:1] if op.opcode in FUNCTIONS)):
-        check_argument(str(name).upper() in enum.__members__, who, what, repr(name),
-                       f"one of {', '.join(enum.__members__)}")
-    if op.moves_rows or op.moves_copies:
-        return
+    _check_name(who, "its tile body", op.opcode, Opcode)
+    if op.opcode in FUNCTIONS:
+        _check_name(who, "its function", op.params[0], FUNCTIONS[op.opcode])
+    is_moved = op.moves_rows or op.moves_copies
     for i, access in enumerate(op.operands):
-        if access.buffer < 0:
+        if access.buffer < 0 or is_moved:
             continue
-        dtype, is_index = storage_dtype(flow.buffers[access.buffer].dtype), (op.opcode, i) in OF_INTEGERS
+        dtype = storage_dtype(flow.buffers[access.buffer].dtype)
+        is_index = (op.opcode, i) in OF_INTEGERS
         check_argument((dtype == "int32") == is_index, who, f"the dtype of operand {i}", dtype,
                        "int32" if is_index else "float32, bfloat16 or float16")
+
+
+def _check_name(who: str, what: str, name: object, members: type[IntEnum]) -> None:
+    is_known = isinstance(name, str) and name.upper() in members.__members__
+    check_argument(is_known, who, what, repr(name), f"one of {', '.join(members.__members__)}")
 
 
 def _op(op: TileOp) -> tuple:

@@ -23,7 +23,7 @@ from hpmoe.targets import register_target
 from hpmoe.taskflow import Taskflow
 
 COMPILED = Path(__file__).parent / "_twin.so"
-ABI_VERSION = 2
+ABI_VERSION = 3
 FAULT_BYTES = 8192
 COUNTER_WORDS = 16
 SEEDS = itertools.count()
@@ -33,7 +33,7 @@ class Rank(ctypes.Structure):
     """HpmoeTwinRank of ascendc/twin/api.h."""
 
     _fields_ = [(name, ctypes.c_void_p) for name in ("buffers", "sizes", "symmetric", "counters", "targets", "tables")] + [
-        ("num_tokens", ctypes.c_int64)]
+        ("num_tokens", ctypes.c_int64), ("begin", ctypes.c_void_p), ("of", ctypes.c_void_p)]
 
 
 class Counts(ctypes.Structure):

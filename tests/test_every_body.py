@@ -4,6 +4,7 @@ import dataclasses
 
 import numpy as np
 import pytest
+from ascend_helpers import npu
 from bodies_in_tiles import run as run_on_cpu
 from native.image_builder import OWN, OWN_ALL, ImageBuilder
 from raw_launches import launch_on_twin
@@ -186,7 +187,7 @@ def test_a_flag_that_is_none_is_refused(opcode, param, words):
 
 def planned(f, *avals):
     flow = hpmoe.tile_partition.apply_to(hpmoe.trace(f, *avals), rows=16, cols=32)
-    return hpmoe.assign_queues.apply_to(hpmoe.overlap_comm.apply_to(flow), machine=hpmoe.ascend_a3.replace(num_aic=1, num_aiv=2))
+    return hpmoe.assign_queues.apply_to(hpmoe.overlap_comm.apply_to(flow), machine=npu())
 
 
 def changed(flow, **changes):

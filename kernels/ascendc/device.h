@@ -11,6 +11,9 @@
 
 namespace hpmoe {
 
+// What a kernel may use of a core's memories: of UB without the reserve flag, which would forbid one of Select's overloads.
+constexpr int32_t kBytesUb = 188160, kBytesL1 = 524032, kBytesL0c = 131072;
+
 template <class T>
 __aicore__ inline AscendC::GlobalTensor<T> global_at(uint64_t address) {
   AscendC::GlobalTensor<T> tensor;

@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <random>
 
 #include "../launch_args.h"
 #include "../tables.h"
@@ -55,6 +56,7 @@ class TwinLaunch {
     std::memcpy(image_copy_.begin(), image, image_bytes);
     memory_.add({"the image", -1, -1, image_copy_.begin(), static_cast<uint64_t>(image_bytes)});
     for (int32_t rank = 0; rank < image_.header->ep_size; ++rank) add_rank(rank, epoch, timeout_s);
+    draw_beginnings(seed);
     for (int32_t rank = 0; rank < image_.header->ep_size; ++rank) add_cores(rank, counts, seed);
     twin::Scheduler(cores_, seed).run();
   }
@@ -119,9 +121,27 @@ class TwinLaunch {
         twin::Core& core = *cores_.back();
         leave_stale_lines(core, rank, seed + cores_.size());
         uint8_t* const args = args_[rank].begin();
-        core.start([args] { chosen_kernel(args); });
+        core.start([this, rank, args] {
+          begin(rank);
+          chosen_kernel(args);
+        });
       }
     }
+  }
+
+  // Some ranks begin when others are well under way.
+  void draw_beginnings(uint64_t seed) {
+    constexpr uint64_t kLatest = 4096;
+    std::mt19937_64 random(~seed);
+    for (int32_t rank = 0; rank < image_.header->ep_size; ++rank)
+      beginnings_.push_back({static_cast<int64_t>(random() % 2 * (random() % kLatest)), false});
+  }
+
+  void begin(int32_t rank) {
+    while (twin::now() < beginnings_[rank].cycle) twin::current().pause();
+    if (beginnings_[rank].is_over) return;
+    beginnings_[rank].is_over = true;
+    if (ranks_[rank].begin) ranks_[rank].begin(ranks_[rank].of);
   }
 
   // An earlier kernel has read what lies where this one's state does.
@@ -156,6 +176,11 @@ class TwinLaunch {
     return {};
   }
 
+  struct Beginning {
+    int64_t cycle;
+    bool is_over;
+  };
+
   const hpmoe::Image image_;
   const HpmoeTwinRank* const ranks_;
   const int32_t num_blocks_;
@@ -163,6 +188,7 @@ class TwinLaunch {
   Lines image_copy_;
   std::vector<Lines> pointers_, statuses_, args_;
   std::vector<std::vector<int32_t>> before_;
+  std::vector<Beginning> beginnings_;
   std::vector<std::unique_ptr<twin::Core>> cores_;
 };
 

@@ -4,7 +4,7 @@
 #include "cpu/abi.h"
 #include "counts.h"
 
-constexpr int32_t kTwinAbiVersion = 2;  // changes with this file and with counts.h, and in kernels/twin_target.py
+constexpr int32_t kTwinAbiVersion = 3;  // changes with this file and with counts.h, and in kernels/twin_target.py
 
 extern "C" {
 
@@ -19,6 +19,9 @@ struct HpmoeTwinRank {
   const uint8_t* symmetric;
   int32_t *counters, *targets, *tables;
   int64_t num_tokens;
+  // Called with `of` when the rank's kernel begins, which may be long after others have; or NULL.
+  void (*begin)(void* of);
+  void* of;
 };
 
 // The kernel that launches run from now on; NULL: the one in this library.
