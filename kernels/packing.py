@@ -141,8 +141,8 @@ def _op(op: TileOp) -> tuple:
     params = _params(op)
     params = (*params, *[0] * (4 - len(params)))
     return (Opcode[op.opcode], Domain[domain.kind.upper()], domain.route, domain.num_rows, int(domain.clipped),
-            domain.blocks, len(op.operands), op.num_outputs, op.first_row, domain.size, op.num_peers, op.cols, op.tile_cols, params,
-            operands)
+            domain.blocks, len(op.operands), op.num_outputs, op.first_row, domain.size, op.num_peers, op.cols, op.tile_cols,
+            params, operands)
 
 
 def _params(op: TileOp) -> tuple[int, ...]:

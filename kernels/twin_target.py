@@ -49,7 +49,7 @@ def load() -> ctypes.CDLL:
     """The twin with the kernel in it. Raises ImportError when it has not been built, or before its sources last changed."""
     launch = [
         *(ctypes.c_void_p, ctypes.c_int64),  # image
-        *(ctypes.POINTER(Rank), ctypes.c_int32, ctypes.c_int32),  # ranks, epoch
+        *(ctypes.POINTER(Rank), ctypes.c_int32, ctypes.c_int32, ctypes.c_int32),  # ranks, epoch, launches
         *(ctypes.c_double, ctypes.c_uint64),  # timeout, seed
         *(ctypes.POINTER(Status), ctypes.POINTER(Counts), ctypes.c_char_p, ctypes.c_int64),
     ]
@@ -96,7 +96,7 @@ class TwinExecutable(Executable):
         self.state[0] += 1
         seed, status, fault = next(SEEDS), Status(), ctypes.create_string_buffer(FAULT_BYTES)
         code = load().hpmoe_twin_launch(
-            self.image.ctypes.data, self.image.nbytes, ranks, len(ranks), self.state[0], self.timeout, seed,
+            self.image.ctypes.data, self.image.nbytes, ranks, len(ranks), self.state[0], 1, self.timeout, seed,
             ctypes.byref(status), ctypes.byref(self.counts), fault, FAULT_BYTES)
         if code:
             self._forget()

@@ -14,8 +14,8 @@ from hpmoe.kernels.native import Status
 FAULT_BYTES = 8192
 
 
-def launch_on_twin(image, *buffers, num_tokens=0, timeout=1.0, seed=7):
-    """Runs an image once with the arrays of each of its ranks. Raises the LaunchError that twin_target would.
+def launch_on_twin(image, *buffers, num_tokens=0, timeout=1.0, seed=7, num_launches=1):
+    """Runs an image with the arrays of each of its ranks, so many launches in a row. Raises twin_target's LaunchError.
 
     Returns the counters of each rank, those of the prologue after those of the events.
     """
@@ -34,7 +34,7 @@ def launch_on_twin(image, *buffers, num_tokens=0, timeout=1.0, seed=7):
             setattr(ranks[rank], name, array.ctypes.data)
         ranks[rank].num_tokens = num_tokens
     status, counts, fault = Status(), twin_target.Counts(), ctypes.create_string_buffer(FAULT_BYTES)
-    code = library.hpmoe_twin_launch(image.ctypes.data, image.nbytes, ranks, num_ranks, 1, timeout, seed,
+    code = library.hpmoe_twin_launch(image.ctypes.data, image.nbytes, ranks, num_ranks, 1, num_launches, timeout, seed,
                                      ctypes.byref(status), ctypes.byref(counts), fault, FAULT_BYTES)
     if code == 2:
         raise LaunchError(fault.value.decode())

@@ -24,7 +24,8 @@ class Prologue {
     if (code != Code::OK) return code;
     tell_others(num_routes);
     if (core_ == 0) {
-      code = on_.wait(kExchanged, epoch * rank_.image.header().ep_size);
+      for (int32_t source = 0; source < rank_.image.header().ep_size && code == Code::OK; ++source)
+        code = on_.wait(kExchanged + source, epoch);
       for (int32_t r = 0; r < num_routes && code == Code::OK; ++r) code = place_rows(r);
       if (code != Code::OK) return code;
       on_.signal(kPlaced);
@@ -125,7 +126,8 @@ class Prologue {
         if (rank != rank_.args.rank) on_.write(address_on(mine, rank), row, tables.width);
       }
       AscendC::PipeBarrier<PIPE_ALL>();
-      on_.unit.add_to_counter(address_on(on_.counters.address(on_.counters.prologue(kExchanged)), rank), 1);
+      const int32_t counter = on_.counters.prologue(kExchanged + rank_.args.rank);
+      on_.unit.add_to_counter(address_on(on_.counters.address(counter), rank), 1);
     }
   }
 

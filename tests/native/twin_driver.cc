@@ -49,8 +49,8 @@ struct Twin : Arrays {
 
   int run(uint64_t seed) {
     twin::Counts counts;
-    return hpmoe_twin_launch(image.data(), int64_t(image.size()) * 4, ranks, R, ++epoch, 30.0, seed, &status, &counts, fault,
-                             kFaultBytes);
+    return hpmoe_twin_launch(image.data(), int64_t(image.size()) * 4, ranks, R, ++epoch, 1, 30.0, seed, &status, &counts,
+                             fault, kFaultBytes);
   }
 };
 

@@ -96,7 +96,7 @@ void World::run_together(int32_t num_ranks) {
   twin::Counts counts{};
   char fault[8192] = "";
   const int64_t image_bytes = static_cast<const Header*>(image)->image_bytes;
-  const int code = hpmoe_twin_launch(image, image_bytes, ranks.data(), num_ranks, first.epoch,
+  const int code = hpmoe_twin_launch(image, image_bytes, ranks.data(), num_ranks, first.epoch, 1,
                                      static_cast<double>(first.timeout_cycles) / 50e6, next_seed++, &status, &counts, fault,
                                      sizeof(fault));
   for (int32_t rank = 0; rank < num_ranks && code == 1; ++rank)
