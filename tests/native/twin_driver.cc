@@ -44,7 +44,7 @@ struct Twin : Arrays {
     }
     for (int r = 0; r < R; ++r)
       ranks[r] = {pointers[r].data(), sizes[r].data(), is_symmetric.data(), lines[3 * r].begin(), lines[3 * r + 1].begin(),
-                  lines[3 * r + 2].begin(), num_tokens[r]};
+                  lines[3 * r + 2].begin(), num_tokens[r], nullptr, nullptr};
   }
 
   int run(uint64_t seed) {
