@@ -73,8 +73,8 @@ MUTANTS = (
         "unsettled_.touches(turn.frame) || !unsettled_.has_room_for(turn.frame)", "!unsettled_.has_room_for(turn.frame)")),
     mutant("a task that begins before its events have come", "worker.h", (
         "has_all_events(next) && !unsettled_.touches(next.frame)", "!unsettled_.touches(next.frame)")),
-    mutant("a task that begins on what the one before has yet to write", "worker.h", (
-        "has_all_events(next) && !unsettled_.touches(next.frame)", "has_all_events(next)")),
+    *shown_in("adjacent", mutant("a task that begins on what the one before has yet to write", "worker.h", (
+        "has_all_events(next) && !unsettled_.touches(next.frame)", "has_all_events(next)"))),
     without("written memory that is forgotten", "unsettled.h", "written_[count_++] = {base, op};"),
     without("a task begun twice", "worker.h", "turn.has_begun = code == Code::OK;"),
     # Queues and flags of the vector core.

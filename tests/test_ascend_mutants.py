@@ -90,6 +90,7 @@ def layers():
     deep.ids[0, :, 0] = 0
     deep.ids[0, 20, 0] = 1
     chain = ProgramRun(trace(lambda x, v, w: x @ v @ w, bf16(40, 32), bf16(32, 48), bf16(48, 32)))
+    adjacent = ProgramRun(trace(lambda x, v, w: x @ v @ w, bf16(16, 32), bf16(32, 32), bf16(32, 32)))
     wide = ProgramRun(trace(lambda x, w: x @ w, bf16(16, 640), bf16(640, 256)), rows=16, cols=256)
     sums = ProgramRun(trace(lambda x: (mint.sum(x * 2.0 + 1.0, -1, True), mint.sum(x, 0)), bf16(37, 72)))
     functions = ProgramRun(trace(lambda x, y: mint.where(mint.greater(x, y), mint.sin(x * 8e3), y),
@@ -111,7 +112,8 @@ def layers():
     overflow = Overflow(trace(lambda x, w, b: (x * 4.0 + b, x @ w), bf16(9, 32), bf16(32, 24), bf16(32)))
     return {"chain": chain, "wide": wide, "sums": sums, "small": small, "deep": deep, "functions": functions,
             "in order": in_order, "drops": drops, "shared": shared, "many choices": choices, "float32": float32,
-            "deep float32": deep_float32, "shared float32": shared_float32, "overflow": overflow, "ahead": ahead}
+            "deep float32": deep_float32, "shared float32": shared_float32, "overflow": overflow, "ahead": ahead,
+            "adjacent": adjacent}
 
 
 def how_caught(layers, right, monkeypatch, shows_in=""):
