@@ -96,8 +96,8 @@ MUTANTS = (
             "AscendC::WaitFlag<AscendC::HardEvent::MTE2_S>(loaded_);"),
     mutant("more than UB holds", "vector_unit.h", ("pipe->InitBuffer(passing, 2, kPassBytes);",
                                                    "pipe->InitBuffer(passing, 2, 2 * kPassBytes);")),
-    mutant("what UB has and the runtime keeps", "vector_unit.h", ("pipe->InitBuffer(outputs, kNumOutputs, kPieceBytes);",
-                                                                 "pipe->InitBuffer(outputs, kNumOutputs + 1, kPieceBytes);")),
+    mutant("what UB has and the runtime keeps", "vector_unit.h", (
+        "pipe->InitBuffer(outputs, kNumOutputs, kPieceBytes);", "pipe->InitBuffer(outputs, kNumOutputs + 1, kPieceBytes);")),
     mutant("a piece longer than its buffer", "vector_unit.h", (
         "pipe->InitBuffer(floats_, kNumFloats * kPieceFloats * sizeof(float));",
         "pipe->InitBuffer(floats_, (kNumFloats - 1) * kPieceFloats * sizeof(float));")),
