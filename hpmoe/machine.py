@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 
 from hpmoe.errors import check_argument, is_int, is_number
+from hpmoe.npu_bins import BINS, FLOPS_PER_CYCLE, bin_name
 
 MOST_QUEUES = 1 << 16
 MOST_RATE = 1e30  # and cost; what is as far from 1 either way overflows once work is multiplied or divided by it
@@ -183,6 +184,24 @@ class Machine:
 
     def replace(self, **changes: object) -> Machine:
         return dataclasses.replace(self, **changes)
+
+    def of_bin(self, name: str) -> Machine:
+        """This NPU as its dies are sold under a name: with that many cores, their clock and L2, all else as it is.
+
+        Raises:
+            ArgumentError: there is no such bin, or this is no NPU.
+
+        Example:
+            >>> b3 = ascend_a2.of_bin("910B3")
+            >>> b3.name, b3.num_aic, b3.num_aiv
+            ('ascend_a2.910B3', 20, 40)
+        """
+        self._check(not self.unified, "unified", "False: bins are those of an NPU, of hpmoe.ascend_a2 or hpmoe.ascend_a3")
+        check_argument(isinstance(name, str) and bin_name(name) in BINS, "hpmoe.Machine.of_bin", "name", repr(name),
+                       f"one of {', '.join(BINS)}")
+        sold = BINS[bin_name(name)]
+        return self.replace(name=f"{self.name}.{bin_name(name)}", num_aic=sold.num_aic, num_aiv=2 * sold.num_aic,
+                            matmul_flops_per_us=FLOPS_PER_CYCLE * sold.ghz * 1e3, l2_bytes=sold.l2_bytes)
 
     @property
     def num_queues(self) -> int:

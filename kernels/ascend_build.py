@@ -26,6 +26,7 @@ COMMON = (HOST / "mindspore_op.cc", HOST / "graph_op.cc", HOST / "bound_kernel.c
           KERNELS / "cpu" / "stuck.cc")
 LIBRARY = "libhpmoe_ascend.so"
 DEVICES = Path("/dev")
+NPUS = "davinci[0-9]*"  # among them
 
 
 class BuildError(Exception):
@@ -197,6 +198,6 @@ def run_needs(environment: Mapping[str, str], devices: Path) -> list[str]:
     missing = []
     if not is_built(environment):
         missing += build_needs(environment) or ["the kernel is not built: hpmoe build --target=ascend"]
-    if not any(devices.glob("davinci[0-9]*")):
+    if not any(devices.glob(NPUS)):
         missing.append(f"no NPU: no {devices}/davinci* device")
     return missing

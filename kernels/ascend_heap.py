@@ -100,7 +100,10 @@ class SymmetricHeap:
         return self._numbers[executable]
 
     def _bind(self, executable: Any) -> None:
-        self._kernels[executable] = executable.bind(self._device, self.ranks.rank)
+        try:
+            self._kernels[executable] = executable.bind(self._device, self.ranks.rank)
+        except RuntimeError as error:
+            raise LaunchError(f"{executable.name}: {error}") from None
         self._used += _need(executable)
 
     def kernels(self) -> list[tuple[Any, Any]]:

@@ -9,8 +9,11 @@ import numpy as np
 from hpmoe import taskflow as tf
 from hpmoe.dtypes import storage_dtype
 from hpmoe.errors import check_argument
+from hpmoe.kernels.diagnosis import make_error
+from hpmoe.kernels.native import Status, load
+from hpmoe.kernels.protocol import Code
+from hpmoe.kernels.target_bodies import check_bodies
 from hpmoe.tile_ops import row_modes
-from hpmoe.tile_ops.tile_primitive import TilePrimitive
 
 MAX_ROW_STRIDE = 65_535  # elements, of a matmul's operand: a parameter of 16 bits
 MAX_TOP_K = 512
@@ -27,6 +30,7 @@ def check_flow(flow: tf.Taskflow, target: str) -> None:
                    "one AIC and two AIV queues for each block, as with hpmoe.ascend_a3.replace(num_aic=2, num_aiv=4)")
     for op in flow.ops:
         _check_op(flow, op, f"{who}: {op.label}")
+    check_bodies(flow, "ascend", who)
     for plan in flow.routes:
         what, most = ("top_k", MAX_TOP_K) if plan.once_of < 0 else ("top_k, of tokens sent once,", MAX_FANS)
         check_argument(plan.top_k <= most, who, what, plan.top_k, f"at most {most}")
@@ -41,6 +45,13 @@ def check_flow(flow: tf.Taskflow, target: str) -> None:
         check_argument(wrong is None, who, f"queue {q}", wrong and wrong.label, f"work of an {unit.upper()}")
 
 
+def check_image(image: np.ndarray) -> None:
+    """Raises LaunchError for an image that is broken: a device has no check of its own but of the bodies it is asked for."""
+    fault = load().hpmoe_image_fault(image.ctypes.data, image.nbytes)
+    if fault is not None:
+        raise make_error(Status(code=Code.BAD_IMAGE), fault=fault.decode())
+
+
 def check_main_gradients(flow: tf.Taskflow, arrays: Sequence[np.ndarray], target: str) -> None:
     """Raises ArgumentError where a weight gradient would be added to another array than it is written to."""
     for op in flow.ops:
@@ -53,10 +64,9 @@ def check_main_gradients(flow: tf.Taskflow, arrays: Sequence[np.ndarray], target
 
 
 def _check_op(flow: tf.Taskflow, op: tf.TileOp, who: str) -> None:
-    known = [name for name, primitive in TilePrimitive.members.items() if "ascend" in primitive.targets]
-    is_collective = op.primitive.moves_copies and not op.domain.is_copies
-    check_argument(op.opcode in known and not is_collective, who, "its tile body", op.opcode,
-                   f"one of {', '.join(known)}; collectives are rewritten by overlap_comm")
+    is_collective = op.primitive.is_blocking or op.primitive.moves_copies and not op.domain.is_copies
+    check_argument(not is_collective, who, "its tile body", op.opcode,
+                   "no collective; these are rewritten by overlap_comm")
     if op.primitive.is_matmul:
         _check_matmul(flow, op, who)
 

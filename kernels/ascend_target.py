@@ -23,7 +23,7 @@ from hpmoe.kernels import twin_target
 from hpmoe.kernels.ascend_build import DEVICES, ascend_operator, run_needs
 from hpmoe.kernels.ascend_heap import SymmetricHeap, world_ranks
 from hpmoe.kernels.ascend_layout import Layout, lay_out
-from hpmoe.kernels.ascend_rules import check_flow
+from hpmoe.kernels.ascend_rules import check_flow, check_image
 from hpmoe.kernels.diagnosis import make_error
 from hpmoe.kernels.executable import Executable
 from hpmoe.kernels.native import Status
@@ -127,7 +127,8 @@ def compile_ascend(flow: Taskflow, timeout: float,
                    find_heap: Callable[[int], SymmetricHeap] = find_heap) -> AscendExecutable:
     """Packs a Taskflow for the NPU of this process."""
     check_flow(flow, AscendExecutable.target)
-    image, library = pack(flow), twin_target.load()
+    image, library = pack(flow, "ascend"), twin_target.load()
+    check_image(image)
     sizes = library.hpmoe_twin_counters(image.ctypes.data), library.hpmoe_twin_table_words(image.ctypes.data)
     return AscendExecutable(flow, image, timeout, flow.provenance, None, None, layout=lay_out(flow), sizes=sizes,
                             find_heap=find_heap)

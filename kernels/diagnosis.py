@@ -5,7 +5,7 @@ import numpy as np
 from hpmoe import taskflow as tf
 from hpmoe.errors import LaunchError
 from hpmoe.kernels.image import unpack_image
-from hpmoe.kernels.protocol import Code, Opcode
+from hpmoe.kernels.protocol import Code, Dtype, MapCode, Opcode, Reduction
 from hpmoe.kernels.unpacking import read_table, read_tasks
 
 MAX_NAMED = 8
@@ -37,6 +37,10 @@ def _sentence(status, image, fault):
             return f"rank {rank} gave up because another rank failed, which says why."
         case Code.OUT_OF_MEMORY:
             return "the system has no more memory or threads for the launch."
+        case Code.BAD_IMAGE if not fault and status["task"] >= 0:
+            return f"{_task(status, image)} has no body in this kernel: it asks for {_asked(status['task'], image)}."
+        case Code.BAD_IMAGE if not fault and status["event"] >= 0:
+            return f"event {status['event']} of rank {rank} counts what this kernel does not know."
         case Code.BAD_IMAGE:
             return f"the packed image is broken: {fault or 'it does not fit the ranks it was launched on'}."
         case Code.INTERRUPTED:
@@ -74,11 +78,27 @@ def _sentence(status, image, fault):
 def _task(status, image):
     header, sections = unpack_image(image)
     task = read_tasks(header, sections)[0][status["task"]]
-    opcode = Opcode(int(sections["ops"][task["op"]]["opcode"]))
+    opcode = _name(Opcode, sections["ops"][task["op"]]["opcode"])
     return (
         f"rank {status['rank']}, queue {status['queue']}, task {status['task']} "
-        f"({opcode.name} of op {task['op']}, row {task['row']}, peer {task['peer']}, columns from {task['col']})"
+        f"({opcode} of op {task['op']}, row {task['row']}, peer {task['peer']}, columns from {task['col']})"
     )
+
+
+def _asked(place, image):
+    """The body that a task asks for: its opcode, its function, and the dtypes of its operands."""
+    header, sections = unpack_image(image)
+    op = sections["ops"][read_tasks(header, sections)[0][place]["op"]]
+    function = {Opcode.MAP: MapCode, Opcode.ROW_REDUCE: Reduction}.get(op["opcode"])
+    words = [_name(Opcode, op["opcode"]), *([_name(function, op["param"][0])] if function else [])]
+    buffers = op["operands"]["buffer"][:max(int(op["num_operands"]), 0)]
+    dtypes = [_name(Dtype, sections["buffers"]["dtype"][b]).lower() for b in buffers if 0 <= b < len(sections["buffers"])]
+    return f"{' '.join(words)} of {', '.join(dtypes) or 'no operands'}"
+
+
+def _name(enum, value):
+    """The name of a member, or the number that is none."""
+    return enum(value).name if value in enum.__members__.values() else f"{enum.__name__} {value}"
 
 
 def _signallers(event, image):

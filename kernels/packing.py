@@ -12,15 +12,21 @@ from hpmoe.kernels import protocol
 from hpmoe.kernels.image import pack_image
 from hpmoe.kernels.native import Tables, load
 from hpmoe.kernels.protocol import DropPolicy, Dtype
+from hpmoe.kernels.target_bodies import check_bodies
 from hpmoe.taskflow import SIGNAL, WAIT, Buffer, RoutePlan, Taskflow, TileOp, make_tasks
 
 
-def pack(flow: Taskflow) -> np.ndarray:
+def pack(flow: Taskflow, target: str = "cpu") -> np.ndarray:
     """The image of a Taskflow that has queues, uint8: its tasks queue by queue, what they wait for and signal as forms.
 
     Every task of the image waits for and signals exactly what the taskflow's tables say, whatever they hold; forms only
     say it once for all tasks that do the same around their place.
+
+    Raises:
+        ArgumentError: the `target` has no body for an operation, a function or a dtype.
+        TransformError: it is too large for an image.
     """
+    check_bodies(flow, target, "pack")
     ops = np.array([_op(op) for op in flow.ops], protocol.OP) if flow.ops else np.zeros(0, protocol.OP)
     tasks, index_bits, forms = _pack_forms(flow, ops)
     order = np.concatenate([np.asarray(q, np.int64) for q in flow.queues]) if flow.num_tasks else np.zeros(0, np.int64)
@@ -110,5 +116,5 @@ def _op(op: TileOp) -> tuple:
     domain = op.domain
     operands = [_operand(op, i) for i in range(len(op.operands))]
     operands += [(0, 0, 0, 0, 0.0, (0, 0))] * (protocol.MAX_OPERANDS - len(operands))
-    return (op.primitive.number, *domain.words(), len(op.operands), domain.first, domain.size, op.num_peers, op.cols,
-            op.tile_cols, op.words, operands)
+    return (op.primitive.number, *domain.words(), len(op.operands), op.num_outputs, domain.first, domain.size, op.num_peers,
+            op.cols, op.tile_cols, op.words, operands)

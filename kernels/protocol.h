@@ -11,7 +11,7 @@
 namespace hpmoe {
 
 constexpr int32_t kMagic = 0x484D4F45;
-constexpr int32_t kVersion = 4;
+constexpr int32_t kVersion = 5;
 constexpr int32_t kSectionAlignment = 64;
 constexpr int32_t kMaxOperands = 6;
 constexpr int32_t kWhole = 1 << 16;  // the share of an expert that has no copies
@@ -126,11 +126,12 @@ struct Operand {
   int32_t reserved[2];
 };
 
-// Its tasks are a grid: units first_row .. first_row + num_units - 1, peers 0 .. num_peers - 1 (none where 0), and columns
+// Its operands are num_operands, of which it writes the first num_outputs. Its tasks are a grid: units first_row .. first_row + num_units - 1, peers 0 .. num_peers - 1 (none where 0), and columns
 // 0 .. cols - 1 in tiles of tile_cols (whole rows where 0). A put of peer j is for those at j, j + num_peers, ... of the
 // rank's peer order.
 struct Op {
-  int32_t opcode, domain, route, num_rows, clipped, blocks, num_operands;
+  int32_t opcode, domain, route, num_rows, clipped, blocks;
+  int16_t num_operands, num_outputs;
   int32_t first_row, num_units, num_peers, cols, tile_cols;
   int32_t param[4];
   Operand operands[kMaxOperands];
@@ -155,7 +156,8 @@ static_assert(sizeof(Share) == 12, "a share is three words");
 static_assert(sizeof(Operand) == 24 && offsetof(Operand, value) == 12,
               "an operand is six words, the second holds both modes");
 static_assert(sizeof(Op) == 64 + kMaxOperands * sizeof(Operand), "an op is sixteen words and its operands");
-static_assert(offsetof(Op, operands) == 64, "operands begin after sixteen words");
+static_assert(offsetof(Op, num_outputs) == 26 && offsetof(Op, operands) == 64,
+              "operands begin after sixteen words, the seventh of which holds both counts of them");
 static_assert(sizeof(Status) == 40, "a status is six words and two long words");
 
 }  // namespace hpmoe

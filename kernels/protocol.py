@@ -24,7 +24,7 @@ from hpmoe.tile_ops.row_modes import RowMode
 from hpmoe.tile_ops.tile_primitive import TilePrimitive
 
 MAGIC = 0x484D4F45
-VERSION = 4
+VERSION = 5
 SECTION_ALIGNMENT = 64
 
 
@@ -154,7 +154,9 @@ OPERAND = np.dtype(
     + [("rows", "<i2"), ("cols", "<i2"), ("offset", "<i4"), ("value", "<f4"), ("reserved", "<i4", (2,))]
 )
 OP = np.dtype(
-    _words("opcode domain route num_rows clipped blocks num_operands first_row num_units num_peers cols tile_cols")
+    _words("opcode domain route num_rows clipped blocks")
+    + [("num_operands", "<i2"), ("num_outputs", "<i2")]
+    + _words("first_row num_units num_peers cols tile_cols")
     + [("param", "<i4", (4,)), ("operands", OPERAND, (MAX_OPERANDS,))]
 )
 STATUS = np.dtype(_words("code rank queue task event wait") + [("value", "<i8"), ("threshold", "<i8")])

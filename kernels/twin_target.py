@@ -12,7 +12,7 @@ import numpy as np
 
 from hpmoe.errors import ArgumentError, LaunchError
 from hpmoe.kernels.ascend_layout import HEAP, lay_out
-from hpmoe.kernels.ascend_rules import check_flow, check_main_gradients
+from hpmoe.kernels.ascend_rules import check_flow, check_image, check_main_gradients
 from hpmoe.kernels.diagnosis import make_error
 from hpmoe.kernels.executable import Executable
 from hpmoe.kernels.memory import Pool
@@ -23,7 +23,7 @@ from hpmoe.targets import register_target
 from hpmoe.taskflow import Taskflow
 
 COMPILED = Path(__file__).parent / "_twin.so"
-ABI_VERSION = 2
+ABI_VERSION = 3
 FAULT_BYTES = 8192
 COUNTER_WORDS = 16
 SEEDS = itertools.count()
@@ -33,7 +33,7 @@ class Rank(ctypes.Structure):
     """HpmoeTwinRank of ascendc/twin/api.h."""
 
     _fields_ = [(name, ctypes.c_void_p) for name in ("buffers", "sizes", "symmetric", "counters", "targets", "tables")] + [
-        ("num_tokens", ctypes.c_int64)]
+        ("num_tokens", ctypes.c_int64), ("begin", ctypes.c_void_p), ("of", ctypes.c_void_p)]
 
 
 class Counts(ctypes.Structure):
@@ -49,7 +49,7 @@ def load() -> ctypes.CDLL:
     """The twin with the kernel in it. Raises ImportError when it has not been built, or before its sources last changed."""
     launch = [
         *(ctypes.c_void_p, ctypes.c_int64),  # image
-        *(ctypes.POINTER(Rank), ctypes.c_int32, ctypes.c_int32),  # ranks, epoch
+        *(ctypes.POINTER(Rank), ctypes.c_int32, ctypes.c_int32, ctypes.c_int32),  # ranks, epoch, launches
         *(ctypes.c_double, ctypes.c_uint64),  # timeout, seed
         *(ctypes.POINTER(Status), ctypes.POINTER(Counts), ctypes.c_char_p, ctypes.c_int64),
     ]
@@ -96,7 +96,7 @@ class TwinExecutable(Executable):
         self.state[0] += 1
         seed, status, fault = next(SEEDS), Status(), ctypes.create_string_buffer(FAULT_BYTES)
         code = load().hpmoe_twin_launch(
-            self.image.ctypes.data, self.image.nbytes, ranks, len(ranks), self.state[0], self.timeout, seed,
+            self.image.ctypes.data, self.image.nbytes, ranks, len(ranks), self.state[0], 1, self.timeout, seed,
             ctypes.byref(status), ctypes.byref(self.counts), fault, FAULT_BYTES)
         if code:
             self._forget()
@@ -113,7 +113,8 @@ class TwinExecutable(Executable):
 def compile_twin(flow: Taskflow, timeout: float) -> TwinExecutable:
     """Packs a Taskflow for the twin of an NPU."""
     check_flow(flow, TwinExecutable.target)
-    image, pool = pack(flow), Pool()
+    image, pool = pack(flow, "ascend"), Pool()
+    check_image(image)
     counters = load().hpmoe_twin_counters(image.ctypes.data)
     words = load().hpmoe_twin_table_words(image.ctypes.data)
     lines = -(-max(len(flow.events), 1) // COUNTER_WORDS) * COUNTER_WORDS

@@ -63,15 +63,20 @@ MUTANTS = (
            (SENT, "AscendC::SetAtomicNone();")),
     without("a signal sent before its block is written", "vector_unit.h", "signals_.set_full(i);", "signals_.wait_full(i);"),
     mutant("a wait that is over too early", "counters.h", ("look(index) - target >= 0", "look(index) - target >= -1")),
+    # Loads behind polls.
+    without("rows loaded before an AIV has seen that they are there", "vector_unit.h", "polls_.pass();"),
+    without("rows loaded before an AIC has seen that they are there", "cube_unit.h", "polls_.pass();"),
+    # What has no body.
+    mutant("a function that is none", "map_body.h", ("static_cast<MapCode>(frame.op.param[0])", "static_cast<MapCode>(99)")),
     # The order of a queue's own tasks.
     mutant("a task that reads what the one before still writes", "worker.h", (
-        "unsettled_.touches(turn.frame) || unsettled_.is_full()", "unsettled_.is_full()")),
+        "unsettled_.touches(turn.frame) || !unsettled_.has_room_for(turn.frame)", "!unsettled_.has_room_for(turn.frame)")),
     mutant("a task that begins before its events have come", "worker.h", (
         "has_all_events(next) && !unsettled_.touches(next.frame)", "!unsettled_.touches(next.frame)")),
-    mutant("a task that begins on what the one before has yet to write", "worker.h", (
-        "has_all_events(next) && !unsettled_.touches(next.frame)", "has_all_events(next)")),
+    *shown_in("adjacent", mutant("a task that begins on what the one before has yet to write", "worker.h", (
+        "has_all_events(next) && !unsettled_.touches(next.frame)", "has_all_events(next)"))),
     without("written memory that is forgotten", "unsettled.h", "written_[count_++] = {base, op};"),
-    without("a task begun twice", "worker.h", "turn.has_begun = true;"),
+    without("a task begun twice", "worker.h", "turn.has_begun = code == Code::OK;"),
     # Queues and flags of the vector core.
     mutant("a buffer that is never taken from its queue", "vector_unit.h", (
         "unit.inputs.DeQue<uint8_t>()", "unit.inputs.AllocTensor<uint8_t>()")),
@@ -91,6 +96,8 @@ MUTANTS = (
             "AscendC::WaitFlag<AscendC::HardEvent::MTE2_S>(loaded_);"),
     mutant("more than UB holds", "vector_unit.h", ("pipe->InitBuffer(passing, 2, kPassBytes);",
                                                    "pipe->InitBuffer(passing, 2, 2 * kPassBytes);")),
+    mutant("what UB has and the runtime keeps", "vector_unit.h", (
+        "pipe->InitBuffer(outputs, kNumOutputs, kPieceBytes);", "pipe->InitBuffer(outputs, kNumOutputs + 1, kPieceBytes);")),
     mutant("a piece longer than its buffer", "vector_unit.h", (
         "pipe->InitBuffer(floats_, kNumFloats * kPieceFloats * sizeof(float));",
         "pipe->InitBuffer(floats_, (kNumFloats - 1) * kPieceFloats * sizeof(float));")),
@@ -178,7 +185,13 @@ MUTANTS = (
     without("entries of the slot before", "routing_tables.h", "part.first_entry += first - part.first_row;"),
     mutant("a core that sorts over another's entries", "prologue_unit.h", ("u < core", "u + 1 < core")),
     mutant("rows placed before all ranks have told where theirs begin", "prologue.h", (
-        "code = on_.wait(kExchanged, epoch * rank_.image.header().ep_size);", "code = Code::OK;")),
+        "code = on_.wait(kExchanged + source, epoch);", "code = Code::OK;")),
+    *shown_in(
+        "ahead",
+        mutant("ranks that have told counted together", "prologue.h", ("kExchanged + rank_.args.rank", "kExchanged + 0"),
+               ("code = on_.wait(kExchanged + source, epoch);",
+                "code = on_.wait(kExchanged, epoch * rank_.image.header().ep_size);")),
+    ),
     # Entries that are dropped.
     *shown_in(
         "drops",

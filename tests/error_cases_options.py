@@ -55,6 +55,8 @@ cases("no name", {
     "mesh of lower": lambda: tile_partition(doubled).lower(X, mesh=2),
     "mesh of trace": lambda: trace(doubled, X, mesh=2),
 })
+cases("a bin of", {"no die": lambda: hpmoe.ascend_a3.of_bin("910C"), "a number": lambda: hpmoe.ascend_a2.of_bin(9391),
+                   "a cpu": lambda: cpu(2).of_bin("910B3")})
 cases("a machine of", {f"{n}={v!r}": lambda n=n, v=v: hpmoe.ascend_a3.replace(**{n: v}) for n, v in [
     ("num_aic", 0), ("num_aiv", 0), ("num_aiv", True), ("tile_rows", 2.0), ("node_size", "8"), ("task_us", -1),
     ("link_bytes_per_us", 0), ("memory_bytes_per_us", float("nan")), ("remote_us", float("inf")), ("unified", True),

@@ -5,6 +5,7 @@ One compilation holds all of them; a variable says which one the kernel has.
 """
 
 import ctypes
+import functools
 import re
 import subprocess
 from pathlib import Path
@@ -47,6 +48,29 @@ def chosen(tmp_path_factory):
     twin.hpmoe_twin_use_kernel(None)
 
 
+class Ahead(LayerRun):
+    """Each of its launches is three in a row, in which ranks may be ahead of each other."""
+
+    def __call__(self):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(twin_target, "load", functools.partial(Launches, twin_target.load(), 3))
+            return super().__call__()
+
+
+class Launches:
+    """The twin's library, a launch of which is so many."""
+
+    def __init__(self, library, count):
+        self.library, self.count = library, count
+
+    def __getattr__(self, name):
+        return getattr(self.library, name)
+
+    def hpmoe_twin_launch(self, image, size, ranks, num_ranks, epoch, num_launches, *rest):
+        return self.library.hpmoe_twin_launch(image, size, ranks, num_ranks, self.count * (epoch - 1) + 1,
+                                              self.count * num_launches, *rest)
+
+
 class Overflow(ProgramRun):
     """Some of its results are infinite."""
 
@@ -66,6 +90,7 @@ def layers():
     deep.ids[0, :, 0] = 0
     deep.ids[0, 20, 0] = 1
     chain = ProgramRun(trace(lambda x, v, w: x @ v @ w, bf16(40, 32), bf16(32, 48), bf16(48, 32)))
+    adjacent = ProgramRun(trace(lambda x, v, w: x @ v @ w, bf16(16, 32), bf16(32, 32), bf16(32, 32)))
     wide = ProgramRun(trace(lambda x, w: x @ w, bf16(16, 640), bf16(640, 256)), rows=16, cols=256)
     sums = ProgramRun(trace(lambda x: (mint.sum(x * 2.0 + 1.0, -1, True), mint.sum(x, 0)), bf16(37, 72)))
     functions = ProgramRun(trace(lambda x, y: mint.where(mint.greater(x, y), mint.sin(x * 8e3), y),
@@ -83,10 +108,12 @@ def layers():
     choices = ProgramRun(trace(lambda x, ids, w: combine(*dispatch(x, ids, num_local_experts=130), w),
                                f32(2, 20), Aval((2, 130), "int32"), f32(2, 130)))
     choices.inputs[1][...] = np.arange(130)
+    ahead = Ahead(Layer(ep=4, T=4, H=16, I=16, E=4, K=1), rows=4, blocks=2)
     overflow = Overflow(trace(lambda x, w, b: (x * 4.0 + b, x @ w), bf16(9, 32), bf16(32, 24), bf16(32)))
     return {"chain": chain, "wide": wide, "sums": sums, "small": small, "deep": deep, "functions": functions,
             "in order": in_order, "drops": drops, "shared": shared, "many choices": choices, "float32": float32,
-            "deep float32": deep_float32, "shared float32": shared_float32, "overflow": overflow}
+            "deep float32": deep_float32, "shared float32": shared_float32, "overflow": overflow, "ahead": ahead,
+            "adjacent": adjacent}
 
 
 def how_caught(layers, right, monkeypatch, shows_in=""):

@@ -8,15 +8,17 @@ import numpy as np
 import pytest
 from ascend_helpers import LayerRun, from_seed, twin
 from helpers import Layer
-from native.image_builder import ImageBuilder
+from native.image_builder import OWN, ImageBuilder
+from raw_launches import launch_on_twin
 
 import hpmoe
 from hpmoe.errors import LaunchError
 from hpmoe.kernels import twin_target
+from hpmoe.kernels.ascend_rules import check_image
 from hpmoe.kernels.image import unpack_image
 from hpmoe.kernels.memory import Pool
 from hpmoe.kernels.native import Status
-from hpmoe.kernels.protocol import Code, Opcode
+from hpmoe.kernels.protocol import Amount, Code, Domain, MapCode, Opcode, Remote
 
 SMALL = Layer(ep=2, T=7, H=32, I=16, E=4, K=2)
 
@@ -78,9 +80,9 @@ def test_launches_without_tasks_count_up():
     for epoch in (1, 2, 3):
         status, counts = Status(), twin_target.Counts()
         fault = ctypes.create_string_buffer(1000)
-        assert library.hpmoe_twin_launch(image.ctypes.data, image.nbytes, (twin_target.Rank * 1)(rank), 1, epoch, 1.0, epoch,
-                                         ctypes.byref(status), ctypes.byref(counts), fault, 1000) == 0, fault.value
-        assert counters[:6, 0].tolist() == [2 * epoch, 2 * epoch, epoch, epoch, 2 * epoch, 0]
+        assert library.hpmoe_twin_launch(image.ctypes.data, image.nbytes, (twin_target.Rank * 1)(rank), 1, epoch, 1, 1.0,
+                                         epoch, ctypes.byref(status), ctypes.byref(counts), fault, 1000) == 0, fault.value
+        assert counters[:6, 0].tolist() == [2 * epoch, 2 * epoch, epoch, 2 * epoch, 0, epoch]
 
 
 # --- failures ---
@@ -121,3 +123,28 @@ def test_lost_signal_names_task_and_event_and_the_next_launch_works():
     assert error.value.status["code"] == Code.TIMEOUT and "SWIGLU of op 2" in str(error.value)
     for got, expected in zip(kernel.run(inputs), want, strict=True):
         np.testing.assert_array_equal(got[0].view(np.uint16), expected[0].view(np.uint16))
+
+
+def test_signals_to_peers_and_to_every_rank():
+    """A task that waits for signals of both kinds begins once every rank has sent them, none of them twice or elsewhere."""
+    builder = ImageBuilder(ep_size=2, tile_rows=8, num_queues=3)
+    route = builder.route(num_experts=2, num_tokens=4, top_k=1, num_slots=3)
+    buffers = [builder.buffer(16, 4) for _ in range(3)]
+    from_peers, from_all = builder.event(mult=2), builder.event(mult=2)
+    count = {"amount": Amount.COUNT}
+    notify = builder.op(Opcode.NOTIFY, Domain.ONCE, route=route)
+    for peer in (0, 1):
+        builder.task(notify, peer=peer, signals=[(from_peers, {**count, "remote": Remote.PEER})], queue=1 + peer)
+    copies = [builder.op(Opcode.MAP, Domain.TILES, (to, *OWN), (of, *OWN), num_rows=4, param=(MapCode.COPY,))
+              for of, to in zip(buffers, buffers[1:], strict=False)]
+    builder.task(copies[0], cols=(0, 16), signals=[(from_all, {**count, "remote": Remote.EVERY})], queue=1)
+    builder.task(copies[1], cols=(0, 16), waits=[from_peers, from_all], queue=2)
+    image = builder.pack()
+    check_image(image)
+    for seed in range(8):
+        x = np.arange(128, dtype=np.float32).reshape(2, 4, 16)
+        arrays = [[np.zeros((4, 1), np.int32), a.copy(), np.zeros((4, 16), np.float32), np.zeros((4, 16), np.float32)]
+                  for a in x]
+        counters = launch_on_twin(image, *arrays, num_tokens=4, seed=seed)
+        assert counters[:, [from_peers, from_all]].tolist() == [[2, 2], [2, 2]]
+        np.testing.assert_array_equal([a[2] for a in arrays], x)

@@ -3,6 +3,7 @@
 import json
 import re
 import shutil
+import subprocess
 import sys
 
 import pytest
@@ -10,6 +11,7 @@ from command_line import run
 
 from hpmoe.commands import doctor
 from hpmoe.kernels import ascend_build
+from hpmoe.kernels.build_native import find_compiler
 
 
 def test_doctor_finds_this_installation_usable(capsys):
@@ -71,7 +73,40 @@ def test_doctor_says_what_ascend_misses(tmp_path, monkeypatch):
         built.parent.mkdir(parents=True)
         built.touch()
     (tmp_path / "davinci0").touch()
-    assert doctor.ascend_target({}, tmp_path) == {"usable": True, "why": []}
+    found = doctor.ascend_target({"ASCEND_HOME_PATH": str(tmp_path)}, tmp_path)
+    assert found["usable"] and re.match(rf"NPU: of unknown cores, CANN cannot be asked: {tmp_path}/lib64/libascendcl.so: ",
+                                        *found["why"])
+
+
+ACL = """
+#include <cstdint>
+extern "C" int aclInit(const char*) { return %(init)d; }
+extern "C" int aclrtSetDevice(int32_t) { return 0; }
+extern "C" const char* aclrtGetSocName() { return "%(chip)s"; }
+extern "C" int aclrtGetDeviceInfo(uint32_t, int attribute, int64_t* value) {
+  *value = attribute == 102 ? %(aic)d : attribute == 201 ? 2 * %(aic)d : -1;
+  return 0;
+}
+"""
+
+
+@pytest.mark.parametrize("acl, line", [
+    ({"chip": "Ascend910B3", "aic": 20},
+     'NPU: Ascend910B3 of 20 AIC and 40 AIV; plan for it with hpmoe.ascend_a2.of_bin("910B3")'),
+    ({"chip": "Ascend910_9391", "aic": 24},
+     'NPU: Ascend910_9391 of 24 AIC and 48 AIV; plan for it with hpmoe.ascend_a3.of_bin("9391")'),
+    ({"chip": "Ascend910B2", "aic": 23},
+     "NPU: Ascend910B2 of 23 AIC and 46 AIV; plan for it with hpmoe.ascend_a2.replace(num_aic=23, num_aiv=46)"),
+    ({"chip": "Ascend910B2", "aic": 24, "init": 507008}, "NPU: of unknown cores, aclInit of .* returned 507008"),
+], ids=str)
+def test_doctor_asks_the_npu_for_its_cores(tmp_path, acl, line):
+    (tmp_path / "lib64").mkdir()
+    source, library = tmp_path / "acl.cc", tmp_path / "lib64" / "libascendcl.so"
+    source.write_text(ACL % {"init": 0, **acl})
+    subprocess.run([*find_compiler(), "-shared", "-fPIC", source, "-o", library], check=True)
+    (tmp_path / "davinci0").touch()
+    assert re.fullmatch(line.replace("(", r"\(").replace(")", r"\)"),
+                        doctor.ascend_target({"ASCEND_HOME_PATH": str(tmp_path)}, tmp_path)["why"][-1])
 
 
 def test_build_says_what_is_missing(capsys, monkeypatch):

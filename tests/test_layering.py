@@ -10,7 +10,7 @@ ROOT = Path(__file__).parents[1]
 FOLDERS = {"hpmoe": "hpmoe", "hpmoe.transforms": "transforms", "hpmoe.kernels": "kernels"}
 # Modules and packages below hpmoe, the lowest layer first; `__init__` is hpmoe itself.
 LAYERS = (
-    "errors dtypes locks intervals interrupts progress versions launchers",
+    "errors dtypes locks intervals interrupts progress versions launchers npu_bins",
     "capacity placement balance",
     "host avals program program_text routing slots machine kept_files kept_calibration presets workload",
     "tile_ops primitives",

@@ -39,6 +39,8 @@ def assert_survives_packing(flow):
     """Tasks, waits, signals and events read from the image are those of the flow; returns the image and its header."""
     image = pack(flow)
     header, sections = unpack_image(image)
+    assert [(n, out) for n, out in sections["ops"][["num_operands", "num_outputs"]].tolist()] == [
+        (len(op.operands), len(op.outputs)) for op in flow.ops]
     order = np.concatenate(flow.queues)
     tasks, _ = read_tasks(header, sections)
     np.testing.assert_array_equal(tasks, flow.tasks[order])

@@ -102,14 +102,18 @@ def test_other_operations_need_other_tables():
     with pytest.raises(VerifyError, match="tile_rows is 5, the tasks were made for 2; make them anew"):
         hpmoe.verify(flow.replace(tile_rows=5))
     hpmoe.verify(flow.replace(ops=replaced(flow.ops, 0, label="send")))
-    told = next(i for i, op in enumerate(flow.ops) if op.opcode == "NOTIFY")
-    hpmoe.verify(flow.replace(ops=replaced(flow.ops, told, params=dataclasses.replace(flow.ops[told].params, buffer=7))))
     with pytest.raises(VerifyError, match=r"ops\[0\] is not what the tasks were made for"):
         hpmoe.verify(flow.replace(ops=replaced(flow.ops, 0, params=(7,))))
     whole = next(i for i, op in enumerate(flow.ops) if op.cols == 0)
     hpmoe.verify(flow.replace(ops=replaced(flow.ops, whole, tile_cols=9)))
     with pytest.raises(VerifyError, match="is not what the tasks were made for"):
         hpmoe.verify(flow.replace(ops=replaced(flow.ops, whole, tile_cols=-1)))
+
+
+def test_by_which_buffer_a_notification_finds_its_put_makes_no_difference_once_it_has():
+    flow = queued(signal="peer")
+    told = next(i for i, op in enumerate(flow.ops) if op.opcode == "NOTIFY")
+    hpmoe.verify(flow.replace(ops=replaced(flow.ops, told, params=dataclasses.replace(flow.ops[told].params, buffer=7))))
 
 
 @pytest.mark.parametrize("junk", ["mul", None, 2.5, (), ("x",)])

@@ -20,10 +20,12 @@ from absl import flags
 
 import hpmoe
 from hpmoe import host
-from hpmoe.kernels.ascend_build import DEVICES, run_needs
+from hpmoe.kernels.ascend_build import DEVICES, NPUS, run_needs
+from hpmoe.kernels.ascend_device import Npu, find_npu
 from hpmoe.kernels.native import find_blas, find_library, gemm_name, products_name
 from hpmoe.kernels.twin_target import load as load_twin
 from hpmoe.native import planner
+from hpmoe.npu_bins import BINS, bin_name
 from hpmoe.versions import numbers, untested_mindspore, version
 
 SUMMARY = "says what is installed, and which targets are usable and why others are not"
@@ -147,9 +149,25 @@ def self_test() -> float:
 
 
 def ascend_target(environment: Mapping[str, str], devices: Path) -> dict[str, Any]:
-    """What the Ascend kernel would need and is not here."""
+    """What the Ascend kernel would need and is not here; and what the NPU is, where there is one."""
     missing = run_needs(environment, devices)
-    return {"usable": not missing, "why": missing}
+    found = [npu_line(find_npu(environment))] if any(devices.glob(NPUS)) else []
+    return {"usable": not missing, "why": missing + found}
+
+
+def npu_line(npu: Npu | str) -> str:
+    """The NPU, and the machine to plan for: blocks of a kernel wait for each other, so none may lack a core.
+
+    Example:
+        >>> npu_line(Npu("Ascend910B3", 20, 40))
+        'NPU: Ascend910B3 of 20 AIC and 40 AIV; plan for it with hpmoe.ascend_a2.of_bin("910B3")'
+    """
+    if isinstance(npu, str):
+        return f"NPU: of unknown cores, {npu}"
+    name, family = bin_name(npu.chip), "a2" if "910B" in npu.chip else "a3"
+    known = name in BINS and BINS[name].num_aic == npu.num_aic
+    plan = f'of_bin("{name}")' if known else f"replace(num_aic={npu.num_aic}, num_aiv={npu.num_aiv})"
+    return f"NPU: {npu.chip} of {npu.num_aic} AIC and {npu.num_aiv} AIV; plan for it with hpmoe.ascend_{family}.{plan}"
 
 
 def twin_target() -> dict[str, Any]:

@@ -42,6 +42,7 @@ class Params:
     """What a body is told beside its operands; the attributes of a class, and as `words` in a kernel's image."""
 
     is_transposed: ClassVar[bool] = False
+    function: ClassVar[Function | None] = None
 
     def are_of_their_types(self) -> bool:
         """Whether each attribute is of its class, and no number in place of another's member."""

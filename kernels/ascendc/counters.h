@@ -18,7 +18,7 @@ class Counters {
     num_events_ = num_events;
   }
 
-  __aicore__ inline int32_t prologue(PrologueCounter counter) const { return num_events_ + counter; }
+  __aicore__ inline int32_t prologue(int32_t counter) const { return num_events_ + counter; }
   __aicore__ inline uint64_t address(int32_t index) const {
     return base_ + static_cast<uint64_t>(index) * kCounterWords * sizeof(int32_t);
   }

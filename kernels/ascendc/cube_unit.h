@@ -100,11 +100,11 @@ class CubeUnit {
   static constexpr int32_t kBytesL1A = kTileM * kDeepBytesL1, kBytesL1B = kTileN * kDeepBytesL1;
   static constexpr int32_t kBytesL0 = 32 * 1024, kBytesHalf = kTileM * kHalfN * sizeof(float);
   static constexpr int32_t kSignalBytes = 32, kNumSignals = 4;
-  static_assert(2 * (kBytesL1A + kBytesL1B) + kNumSignals * kSignalBytes <= 512 * 1024, "two steps of both operands fit L1");
+  static_assert(2 * (kBytesL1A + kBytesL1B) + kNumSignals * kSignalBytes <= kBytesL1, "two steps of both operands fit L1");
   static_assert(kTileM * sizeof(float) <= kDeepBytesL1, "a unit matrix is one step");
   static_assert(kTileM * kDeepBytesL0 <= kBytesL0 && 2 * kBytesL0 <= 64 * 1024, "two steps of A fit L0A");
   static_assert(kHalfN * kDeepBytesL0 <= kBytesL0, "two steps of B fit L0B");
-  static_assert(2 * kBytesHalf <= 128 * 1024, "both halves of a tile fit L0C");
+  static_assert(2 * kBytesHalf <= kBytesL0c, "both halves of a tile fit L0C");
 
   template <class T>
   __aicore__ inline Fractals<T> l1_a(int32_t i) {

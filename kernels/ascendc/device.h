@@ -11,6 +11,9 @@
 
 namespace hpmoe {
 
+// What a kernel may use of a core's memories: of UB without the reserve flag, which would forbid one of Select's overloads.
+constexpr int32_t kBytesUb = 188160, kBytesL1 = 524032, kBytesL0c = 131072;
+
 template <class T>
 __aicore__ inline AscendC::GlobalTensor<T> global_at(uint64_t address) {
   AscendC::GlobalTensor<T> tensor;
@@ -40,6 +43,10 @@ __aicore__ inline int32_t least(int32_t a, int32_t b) { return a < b ? a : b; }
 __aicore__ inline int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
 __aicore__ inline int32_t most(int32_t a, int32_t b) { return a > b ? a : b; }
 __aicore__ inline int32_t round_up(int32_t value, int32_t to) { return (value + to - 1) / to * to; }
+__aicore__ inline bool is_float(int32_t dtype) {
+  return dtype == static_cast<int32_t>(Dtype::FLOAT32) || dtype == static_cast<int32_t>(Dtype::BFLOAT16) ||
+         dtype == static_cast<int32_t>(Dtype::FLOAT16);
+}
 __aicore__ inline int32_t element_bytes(int32_t dtype) {
   return dtype == static_cast<int32_t>(Dtype::BFLOAT16) || dtype == static_cast<int32_t>(Dtype::FLOAT16) ? 2 : 4;
 }

@@ -63,10 +63,6 @@ struct Frame {
   }
 };
 
-// How many operands, the first ones, a task writes.
-__aicore__ inline int32_t num_outputs(const Op& op) {
-  return static_cast<Opcode>(op.opcode) == Opcode::SWIGLU_GRAD ? 2 : op.num_operands > 0 ? 1 : 0;
-}
 __aicore__ inline bool goes_back(const Op& op) {
   const auto opcode = static_cast<Opcode>(op.opcode);
   return opcode == Opcode::PUT_BACK || (opcode == Opcode::NOTIFY && op.param[0] == 1);

@@ -9,8 +9,12 @@ constexpr int32_t kCounterWords = 16;  // a counter has a line of 64 bytes to it
 constexpr int32_t kStatusWords = 16;   // so has a core's status
 
 // Counters behind those of the events, that the prologue uses; all count up from launch to launch. Cores meet at
-// kCounted once a launch, and once more for each further step that sorting takes.
-enum PrologueCounter { kCounted, kSorted, kExchanged, kPlaced, kReady, kFailed, kNumPrologueCounters };
+// kCounted once a launch, and once more for each further step that sorting takes. From kExchanged on there is one for each
+// rank, which counts what that rank alone has told: one that is ahead may tell of the next launch before another has told of
+// this one.
+enum PrologueCounter { kCounted, kSorted, kPlaced, kReady, kFailed, kExchanged };
+
+constexpr int32_t num_prologue_counters(int32_t ep_size) { return kExchanged + ep_size; }
 
 // Addresses in the global memory of the rank's device. buffers: where each of the image's buffers lies, then for each route
 // how many entries of this rank an expert takes (capacity_of_expert of cpu/image.h), in words of 64 bits. counters and

@@ -6,8 +6,8 @@
 namespace hpmoe {
 
 // a = code(a); x, y, z and w are free to use.
-__aicore__ inline void map_one(MapCode code, const Floats& a, const Floats& x, const Floats& y, const Floats& z,
-                               const Floats& w, int32_t count) {
+__aicore__ inline void map_one(VectorUnit& unit, MapCode code, const Floats& a, const Floats& x, const Floats& y,
+                               const Floats& z, const Floats& w, int32_t count) {
   switch (code) {
     case MapCode::ERF: return erf(a, x, y, count);
     case MapCode::SIN: return sine(a, 0.0f, x, y, z, count);
@@ -51,13 +51,15 @@ __aicore__ inline void map_one(MapCode code, const Floats& a, const Floats& x, c
       AscendC::Duplicate(x, 0.0f, count);
       AscendC::PipeBarrier<PIPE_V>();
       return AscendC::Max(a, a, x, count);
-    default: return;  // COPY and FILL
+    case MapCode::COPY:
+    case MapCode::FILL: return;
+    default: return unit.refuse();
   }
 }
 
 // a = code(a, b); x, y and z are free to use.
-__aicore__ inline void map_two(MapCode code, const Floats& a, const Floats& b, const Floats& x, const Floats& y,
-                               const Floats& z, int32_t count) {
+__aicore__ inline void map_two(VectorUnit& unit, MapCode code, const Floats& a, const Floats& b, const Floats& x,
+                               const Floats& y, const Floats& z, int32_t count) {
   switch (code) {
     case MapCode::ADD: return AscendC::Add(a, a, b, count);
     case MapCode::SUB: return AscendC::Sub(a, a, b, count);
@@ -71,7 +73,8 @@ __aicore__ inline void map_two(MapCode code, const Floats& a, const Floats& b, c
     case MapCode::LESS: return compare(AscendC::CMPMODE::LT, a, b, x, y, count);
     case MapCode::LESS_EQUAL: return compare(AscendC::CMPMODE::LE, a, b, x, y, count);
     case MapCode::EQUAL: return compare(AscendC::CMPMODE::EQ, a, b, x, y, count);
-    default: return compare(AscendC::CMPMODE::NE, a, b, x, y, count);
+    case MapCode::NOT_EQUAL: return compare(AscendC::CMPMODE::NE, a, b, x, y, count);
+    default: return unit.refuse();
   }
 }
 
@@ -119,9 +122,9 @@ struct Map {
   __aicore__ inline void compute(const Piece& piece) {
     const Floats a = unit.floats(0), b = unit.floats(1), c = unit.floats(2), x = unit.floats(3), y = unit.floats(4);
     switch (num_inputs) {
-      case 1: map_one(code, a, x, y, b, c, piece.count()); break;
-      case 2: map_two(code, a, b, x, y, c, piece.count()); break;
-      default: select(a, b, c, x, piece.count());
+      case 1: map_one(unit, code, a, x, y, b, c, piece.count()); break;
+      case 2: map_two(unit, code, a, b, x, y, c, piece.count()); break;
+      default: code == MapCode::SELECT ? select(a, b, c, x, piece.count()) : unit.refuse();
     }
     AscendC::PipeBarrier<PIPE_V>();
     unit.write(out, piece, a, piece.count());
@@ -129,6 +132,7 @@ struct Map {
 };
 
 __aicore__ inline void map(VectorUnit& unit, const Frame& frame) {
+  if (frame.op.num_operands < 2 || frame.op.num_operands > 1 + kMaxInputs) return unit.refuse();
   Map body{unit, static_cast<MapCode>(frame.op.param[0]), frame.op.num_operands - 1, frame.rows(0), {}, {}, {}};
   for (int32_t i = 0; i < body.num_inputs; ++i) {
     const Operand& operand = frame.op.operands[1 + i];

@@ -6,6 +6,18 @@
 
 namespace hpmoe {
 
+// Whether the matrix core has a way for a product's dtypes: floats alike on both sides, into the same or float32, which is
+// what a main gradient is.
+__aicore__ inline bool can_multiply(const Frame& frame) {
+  const int32_t from = frame.buffer(1).dtype, to = frame.buffer(0).dtype, wide = static_cast<int32_t>(Dtype::FLOAT32);
+  bool can = is_float(from) && (to == from || to == wide);
+  for (int32_t i = 2; i < frame.op.num_operands; ++i) {
+    const bool is_main = static_cast<Rows>(frame.op.operands[i].rows) == Rows::OWN;
+    can = can && frame.buffer(i).dtype == (is_main ? wide : from);
+  }
+  return can;
+}
+
 // out[rows, cols] = x[rows, :] @ w[e][:, cols], or @ w[e][cols, :]^T; a copy's w is in an operand of its own
 __aicore__ inline Product gmm(const Frame& frame) {
   const bool is_turned = frame.op.param[0] == 1;

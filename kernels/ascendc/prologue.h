@@ -24,15 +24,16 @@ class Prologue {
     if (code != Code::OK) return code;
     tell_others(num_routes);
     if (core_ == 0) {
-      code = on_.wait(kExchanged, epoch * rank_.image.header().ep_size);
+      for (int32_t source = 0; source < rank_.image.header().ep_size && code == Code::OK; ++source)
+        code = on_.wait(kExchanged + source, epoch);
       for (int32_t r = 0; r < num_routes && code == Code::OK; ++r) code = place_rows(r);
       if (code != Code::OK) return code;
       on_.signal(kPlaced);
     }
     code = on_.wait(kPlaced, epoch);
     if (code != Code::OK) return code;
-    set_targets();
-    return on_.meet(kReady, all);
+    code = set_targets();
+    return code == Code::OK ? on_.meet(kReady, all) : code;
   }
 
  private:
@@ -125,7 +126,8 @@ class Prologue {
         if (rank != rank_.args.rank) on_.write(address_on(mine, rank), row, tables.width);
       }
       AscendC::PipeBarrier<PIPE_ALL>();
-      on_.unit.add_to_counter(address_on(on_.counters.address(on_.counters.prologue(kExchanged)), rank), 1);
+      const int32_t counter = on_.counters.prologue(kExchanged + rank_.args.rank);
+      on_.unit.add_to_counter(address_on(on_.counters.address(counter), rank), 1);
     }
   }
 
@@ -190,7 +192,8 @@ class Prologue {
   }
 
   // Each event's target grows by its threshold; the events are shared out among the cores, by lines of 64 bytes.
-  __aicore__ inline void set_targets() {
+  // BAD_IMAGE where one counts what this kernel does not know.
+  __aicore__ inline Code set_targets() {
     const int32_t num_events = rank_.image.header().num_events;
     const int32_t part = in_lines((num_events + rank_.num_aiv - 1) / rank_.num_aiv);
     const int32_t last = least((core_ + 1) * part, num_events);
@@ -204,10 +207,12 @@ class Prologue {
       for (int32_t i = 0, run = 0; i < count; ++i) {
         while (rank_.image.end_of_run(run) <= begin + i) ++run;
         targets.SetValue(i, targets.GetValue(i) + threshold(rank_.image.event_run(run), begin + i));
+        if (on_.unit.has_refused() && status_.event < 0) status_.event = begin + i;
       }
       on_.publish();
       on_.write(address, targets, count);
     }
+    return on_.unit.has_refused() ? Code::BAD_IMAGE : Code::OK;
   }
 
   __aicore__ inline int32_t threshold(const EventRun& run, int32_t event) {
@@ -247,8 +252,11 @@ class Prologue {
       case Extent::RETURNED_TO_FROM_EXPERT:
         return routing->sent_to_experts(rank_.image.peer(me, index / experts), me, expert, expert + 1);
       case Extent::REPLICA: return routing->is_copy(me, index) ? 1 : 0;
-      default: return routing->num_copies(me, index);
+      case Extent::REPLICAS: return routing->num_copies(me, index);
+      default: break;
     }
+    on_.unit.refuse();
+    return 0;
   }
 
   const RankView& rank_;

@@ -109,18 +109,18 @@ class PrologueUnit {
   // What `append` needs of UB beside a chunk's own words: a block for each key may stay unfilled.
   __aicore__ inline static int32_t slack(int32_t num_keys) { return num_keys * (kBlockBytes / 4 - 1); }
 
-  __aicore__ inline void signal(PrologueCounter counter) {
+  __aicore__ inline void signal(int32_t counter) {
     AscendC::PipeBarrier<PIPE_ALL>();
     unit.add_to_counter(counters.address(counters.prologue(counter)), 1);
   }
-  __aicore__ inline Code wait(PrologueCounter counter, int32_t target) {
+  __aicore__ inline Code wait(int32_t counter, int32_t target) {
     switch (counters.wait(counters.prologue(counter), target)) {
       case WaitEnd::MET: return Code::OK;
       case WaitEnd::TIMEOUT: return Code::TIMEOUT;
       default: return Code::ABORTED_PEER;
     }
   }
-  __aicore__ inline Code meet(PrologueCounter counter, int32_t target) {
+  __aicore__ inline Code meet(int32_t counter, int32_t target) {
     signal(counter);
     return wait(counter, target);
   }

@@ -136,7 +136,9 @@ struct FoldRows {
 
 __aicore__ inline void fold_rows(VectorUnit& unit, const Frame& frame) {
   const bool is_dot = static_cast<Opcode>(frame.op.opcode) == Opcode::ROW_DOT;
-  const bool is_max = !is_dot && static_cast<Reduction>(frame.op.param[0]) == Reduction::MAX;
+  const auto reduction = static_cast<Reduction>(frame.op.param[0]);
+  if (!is_dot && reduction != Reduction::SUM && reduction != Reduction::MAX) return unit.refuse();
+  const bool is_max = !is_dot && reduction == Reduction::MAX;
   const Rows2d a = frame.rows(1), b = is_dot ? frame.rows(2) : a;
   FoldRows body{unit, frame.rows(0), a, b, is_dot, is_max};
   body.out.is_column = true;

@@ -85,15 +85,8 @@ struct SwigluGrad {
     AscendC::PipeBarrier<PIPE_V>();
     AscendC::Mul(u, u, x, count);  // dgate
     AscendC::PipeBarrier<PIPE_V>();
-    Bytes result = unit.outputs.AllocTensor<uint8_t>();
-    unit.narrow(result, 0, dgate.dtype, u, count);
-    unit.narrow(result, 1, dup.dtype, d, count);
-    unit.outputs.EnQue(result);
-    result = unit.outputs.DeQue<uint8_t>();
-    unit.store(dgate, result, 0, piece);
-    unit.store(dup, result, 1, piece);
-    unit.outputs.FreeTensor(result);
-    AscendC::PipeBarrier<PIPE_V>();
+    unit.write(dgate, piece, u, count);
+    unit.write(dup, piece, d, count);
   }
 };
 

@@ -11,9 +11,12 @@
 
 namespace hpmoe {
 
-// A task of an AIC: its first rows may come into L1 while the task before it ends.
-__aicore__ inline void begin_task(CubeUnit& unit, const Frame& frame) {
-  unit.begin(static_cast<Opcode>(frame.op.opcode) == Opcode::GMM ? gmm(frame) : wgrad(frame));
+// A task of an AIC: its first rows may come into L1 while the task before it ends. BAD_IMAGE where it has no body here.
+__aicore__ inline Code begin_task(CubeUnit& unit, const Frame& frame) {
+  const auto opcode = static_cast<Opcode>(frame.op.opcode);
+  if ((opcode != Opcode::GMM && opcode != Opcode::WGRAD) || !can_multiply(frame)) return Code::BAD_IMAGE;
+  unit.begin(opcode == Opcode::GMM ? gmm(frame) : wgrad(frame));
+  return Code::OK;
 }
 __aicore__ inline Code run_task(CubeUnit& unit, const Frame&) {
   unit.run();
@@ -21,8 +24,8 @@ __aicore__ inline Code run_task(CubeUnit& unit, const Frame&) {
 }
 __aicore__ inline void finish_task(CubeUnit& unit) { unit.finish(); }
 
-// A task of an AIV.
-__aicore__ inline void begin_task(VectorUnit&, const Frame&) {}
+// A task of an AIV; BAD_IMAGE where it asks for what has no body here.
+__aicore__ inline Code begin_task(VectorUnit&, const Frame&) { return Code::OK; }
 __aicore__ inline Code run_task(VectorUnit& unit, const Frame& frame) {
   const bool is_empty = frame.unit.rows == 0 && static_cast<Domain>(frame.op.domain) != Domain::EXPERTS;
   if (is_empty && !is_put(frame.op)) return Code::OK;
@@ -45,9 +48,10 @@ __aicore__ inline Code run_task(VectorUnit& unit, const Frame& frame) {
     case Opcode::KEEP: keep_entries(unit, frame); break;
     case Opcode::DROP_COUNTS: drop_counts(unit, frame); break;
     case Opcode::GATHER: return gather(unit, frame);
-    default: break;  // NOTIFY only signals
+    case Opcode::NOTIFY: break;  // only signals
+    default: unit.refuse();
   }
-  return Code::OK;
+  return unit.has_refused() ? Code::BAD_IMAGE : Code::OK;
 }
 __aicore__ inline void finish_task(VectorUnit&) {}
 

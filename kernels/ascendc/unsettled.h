@@ -19,17 +19,18 @@ class Unsettled {
     }
     return false;
   }
-  __aicore__ inline bool is_full() const { return count_ + kMaxOutputs > kMost; }
+  __aicore__ inline bool has_room_for(const Frame& frame) const { return count_ + frame.op.num_outputs <= kMost; }
 
   __aicore__ inline void add(const Frame& frame) {
-    for (int32_t i = 0; i < num_outputs(frame.op); ++i) {
+    for (int32_t i = 0; i < frame.op.num_outputs; ++i) {
       if (frame.op.operands[i].buffer >= 0) add_one(frame.base(i), frame.task.op);
     }
   }
   __aicore__ inline void clear() { count_ = 0; }
 
  private:
-  static constexpr int32_t kMost = 8, kMaxOutputs = 2;
+  static constexpr int32_t kMost = 8;
+  static_assert(kMaxOperands <= kMost, "there is room for what one task writes");
   struct Written {
     uint64_t base;
     int32_t op;

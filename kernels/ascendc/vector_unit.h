@@ -1,8 +1,8 @@
 // The vector core: pieces of rows from global memory into float32 in UB, and back in the dtype they are stored in.
 //
-// UB, 192 KB: two input buffers of three pieces (48 KB) and two output buffers of two (32 KB), so that the next piece comes
-// in and the last one leaves while one is worked on; five pieces in float32 (80 KB); two buffers of 14 KB through which rows
-// only pass; entries and signals (3 KB). A piece is 8 KB as stored: 4096 elements, 2048 where an operand is float32.
+// UB: two input buffers of three pieces (48 KB) and three output buffers of one (24 KB), so that the next piece comes in and
+// the last one leaves while one is worked on; five pieces in float32 (80 KB); two buffers of 14 KB through which rows only
+// pass; entries and signals (3 KB). A piece is 8 KB as stored: 4096 elements, 2048 where an operand is float32.
 //
 // The scalar unit waits for a pipe only where it reads what that has brought or computed, so it is ahead of all of them: the
 // next task's rows come in while the last one's leave.
@@ -13,7 +13,7 @@
 
 namespace hpmoe {
 
-constexpr int32_t kPieceBytes = 8 * 1024, kPieceFloats = kPieceBytes / 2, kMaxInputs = 3, kMaxOutputs = 2, kNumFloats = 5;
+constexpr int32_t kPieceBytes = 8 * 1024, kPieceFloats = kPieceBytes / 2, kMaxInputs = 3, kNumOutputs = 3, kNumFloats = 5;
 constexpr int32_t kPassBytes = 14 * 1024, kMaxEntries = 256, kEntryWords = 640, kLane = 16, kBlockBytes = 32;
 
 using Floats = AscendC::LocalTensor<float>;
@@ -31,12 +31,12 @@ class VectorUnit {
   static constexpr bool kLooksAhead = false;
 
   AscendC::TQue<AscendC::TPosition::VECIN, 2> inputs;
-  AscendC::TQue<AscendC::TPosition::VECOUT, 2> outputs;
+  AscendC::TQue<AscendC::TPosition::VECOUT, kNumOutputs> outputs;
   AscendC::TQueBind<AscendC::TPosition::VECIN, AscendC::TPosition::VECOUT, 2> passing;
 
   __aicore__ inline void init(AscendC::TPipe* pipe) {
     pipe->InitBuffer(inputs, 2, kMaxInputs * kPieceBytes);
-    pipe->InitBuffer(outputs, 2, kMaxOutputs * kPieceBytes);
+    pipe->InitBuffer(outputs, kNumOutputs, kPieceBytes);
     pipe->InitBuffer(floats_, kNumFloats * kPieceFloats * sizeof(float));
     pipe->InitBuffer(passing, 2, kPassBytes);
     pipe->InitBuffer(entries_, kEntryWords * sizeof(int32_t));
@@ -71,34 +71,40 @@ class VectorUnit {
       case Dtype::BFLOAT16:
         return AscendC::Cast(to, from.ReinterpretCast<bfloat16_t>(), AscendC::RoundMode::CAST_NONE, count);
       case Dtype::FLOAT16: return AscendC::Cast(to, from.ReinterpretCast<half>(), AscendC::RoundMode::CAST_NONE, count);
-      default: return AscendC::Muls(to, from.ReinterpretCast<float>(), 1.0f, count);
+      case Dtype::FLOAT32: return AscendC::Muls(to, from.ReinterpretCast<float>(), 1.0f, count);
+      default: return refuse();
     }
   }
-  __aicore__ inline void narrow(const Bytes& buffer, int32_t i, int32_t dtype, const Floats& from, int32_t count) {
-    const Bytes to = buffer[i * kPieceBytes];
+  __aicore__ inline void narrow(const Bytes& to, int32_t dtype, const Floats& from, int32_t count) {
     switch (static_cast<Dtype>(dtype)) {
       case Dtype::BFLOAT16:
         return AscendC::Cast(to.ReinterpretCast<bfloat16_t>(), from, AscendC::RoundMode::CAST_RINT, count);
       case Dtype::FLOAT16: return AscendC::Cast(to.ReinterpretCast<half>(), from, AscendC::RoundMode::CAST_RINT, count);
-      default: return AscendC::Muls(to.ReinterpretCast<float>(), from, 1.0f, count);
+      case Dtype::FLOAT32: return AscendC::Muls(to.ReinterpretCast<float>(), from, 1.0f, count);
+      default: return refuse();
     }
   }
 
-  // Copies slot `i` of an output buffer to a piece of an operand.
-  __aicore__ inline void store(const Rows2d& to, const Bytes& buffer, int32_t i, const Piece& piece) {
+  // A task asks for what there is no body for: nothing of it is stored from here on, and it ends as one of a broken image.
+  __aicore__ inline void refuse() { has_refused_ = true; }
+  __aicore__ inline bool has_refused() const { return has_refused_; }
+
+  // Copies an output buffer to a piece of an operand.
+  __aicore__ inline void store(const Rows2d& to, const Bytes& from, const Piece& piece) {
+    if (has_refused_) return;
     const int32_t size = element_bytes(to.dtype), width = to.is_column ? 1 : piece.num_cols;
     const int32_t pitch = to.is_column ? kLane : piece.pitch;
     const uint64_t first = to.address + piece.row * to.row_bytes + (to.is_column ? 0 : piece.col * size);
-    copy_out(first, buffer[i * kPieceBytes], piece.num_rows, width * size, to.row_bytes, pitch * size);
+    copy_out(first, from, piece.num_rows, width * size, to.row_bytes, pitch * size);
   }
 
   // Rounds a piece to the operand's dtype and copies it there; afterwards `from` may be overwritten.
   __aicore__ inline void write(const Rows2d& to, const Piece& piece, const Floats& from, int32_t count) {
     Bytes result = outputs.AllocTensor<uint8_t>();
-    narrow(result, 0, to.dtype, from, count);
+    narrow(result, to.dtype, from, count);
     outputs.EnQue(result);
     result = outputs.DeQue<uint8_t>();
-    store(to, result, 0, piece);
+    store(to, result, piece);
     outputs.FreeTensor(result);
     AscendC::PipeBarrier<PIPE_V>();
   }
@@ -155,6 +161,10 @@ class VectorUnit {
 
  private:
   static constexpr int32_t kNumSignals = 4;
+  static_assert((2 * kMaxInputs + kNumOutputs) * kPieceBytes + kNumFloats * kPieceFloats * sizeof(float) + 2 * kPassBytes +
+                        kEntryWords * sizeof(int32_t) + kNumSignals * kBlockBytes <=
+                    kBytesUb,
+                "all buffers fit UB");
 
   // From the end of a block to the start of the next: in bytes of global memory, in blocks of 32 bytes of UB.
   __aicore__ inline static uint32_t gap(int32_t blocks, int64_t step, int32_t bytes) {
@@ -170,6 +180,7 @@ class VectorUnit {
   Gate<AscendC::HardEvent::S_MTE2, AscendC::HardEvent::MTE2_S> polls_;
   Gate<AscendC::HardEvent::S_MTE3, AscendC::HardEvent::MTE3_S> written_;
   int32_t next_signal_ = 0;
+  bool has_refused_ = false;
 };
 
 // How an op's rows are cut into pieces: whole rows where several fit, else parts of one row.

@@ -61,8 +61,9 @@ class Worker {
     if (!turn.has_begun) {
       const Code code = wait_for_task(turn);
       if (code != Code::OK) return code;
-      if (unsettled_.touches(turn.frame) || unsettled_.is_full()) settle();
-      begin(turn);
+      if (unsettled_.touches(turn.frame) || !unsettled_.has_room_for(turn.frame)) settle();
+      const Code begun = begin(turn);
+      if (begun != Code::OK) return begun;
     }
     const Code code = run_task(unit_, turn.frame);
     if (code != Code::OK) return code;
@@ -92,16 +93,18 @@ class Worker {
     turn.has_begun = false;
   }
 
+  // What cannot begin says why when its turn comes.
   __aicore__ inline void look_ahead(Turn& next) {
     read_task(next, place_ + 1);
-    if (has_all_events(next) && !unsettled_.touches(next.frame) && !unsettled_.is_full()) begin(next);
+    if (has_all_events(next) && !unsettled_.touches(next.frame) && unsettled_.has_room_for(next.frame)) (void)begin(next);
   }
 
-  __aicore__ inline void begin(Turn& turn) {
+  __aicore__ inline Code begin(Turn& turn) {
     if (turn.form.num_waits > 0) unit_.load_after_poll();
     unsettled_.add(turn.frame);
-    begin_task(unit_, turn.frame);
-    turn.has_begun = true;
+    const Code code = begin_task(unit_, turn.frame);
+    turn.has_begun = code == Code::OK;
+    return code;
   }
 
   __aicore__ inline void settle() {
@@ -173,7 +176,7 @@ class Worker {
         for (int32_t i = 0; i < (is_put(frame.op) ? num_segments(frame) : 1); ++i)
           add(rank_.image.peer(me, frame.task.peer + i * frame.op.num_peers), event, amount);
         return;
-      default:
+      case Remote::EVERY:
         for (int32_t rank = 0; rank < rank_.image.header().ep_size; ++rank) add(rank, event, amount);
     }
   }

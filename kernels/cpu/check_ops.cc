@@ -24,6 +24,7 @@ class OpChecker {
     if (is_map && num_map_inputs(op.param[0]) == 0) return "a MAP has an unknown code";
     const int least = is_map ? 1 + num_map_inputs(op.param[0]) : rule->min_operands;
     if (op.num_operands < least || op.num_operands > kMaxOperands) return "an op has too few or too many operands";
+    if (op.num_outputs != rule->num_outputs) return "an op writes another number of operands than its opcode does";
     for (int i = 0; i < op.num_operands; ++i)
       if (const char* fault = check_operand(op, *rule, i)) return fault;
     if (const char* fault = check_grid(op, rule->opcode)) return fault;
@@ -137,6 +138,8 @@ class OpChecker {
         if (image_.routes[op.route].once_of < 0) return "a fan's route is not one to ranks";
         return opcode == Opcode::FAN_IN || buffer(op, 0).dtype == buffer(op, 1).dtype ? nullptr
                                                                                       : "a transfer's two rows differ";
+      case Opcode::NOTIFY: return in_range(op.param[0], 2) ? nullptr : "a NOTIFY tells of no way that rows go";
+      case Opcode::LAUNCH: return in_range(op.param[0], 3) ? nullptr : "a LAUNCH lays out rows of an unknown kind";
       case Opcode::ROW_DOT: return same_columns(op, 1, 2) ? nullptr : "an op's operands differ in columns";
       case Opcode::GATHER: return same_columns(op, 0, 1) ? nullptr : "an op's operands differ in columns";
       case Opcode::ROW_REDUCE: return in_range(op.param[0], 2) ? nullptr : "a ROW_REDUCE has an unknown reduction";
@@ -145,6 +148,7 @@ class OpChecker {
   }
 
   const char* check_gmm(const Op& op) const {
+    if (!in_range(op.param[0], 2)) return "a GMM's weight is neither as it is nor turned";
     const Buffer& weight = buffer(op, 2);
     const bool by_expert = static_cast<Rows>(op.operands[2].rows) == Rows::SLOT_EXPERT && op.route >= 0;
     if (by_expert && weight.rows_per_expert == 0) return "a GMM over experts has a weight without experts";

@@ -1,7 +1,9 @@
 // Integer arithmetic without branches, so that the loops vectorise with any instruction set.
 #include "convert.h"
 
+#include <algorithm>
 #include <cstring>
+#include <limits>
 
 #include "bits.h"
 #include "multiversion.h"
@@ -63,16 +65,20 @@ void to_float32(Dtype dtype, const void* from, int64_t n, float* to) {
   switch (dtype) {
     case Dtype::BFLOAT16: return widen_bfloat16(n, static_cast<const uint16_t*>(from), to);
     case Dtype::FLOAT16: return widen_float16(n, static_cast<const uint16_t*>(from), to);
-    default: std::memcpy(to, from, n * sizeof(float));
+    case Dtype::FLOAT32: std::memcpy(to, from, n * sizeof(float)); return;
+    case Dtype::INT32: break;
   }
+  std::fill_n(to, n, std::numeric_limits<float>::quiet_NaN());
 }
 
 void from_float32(Dtype dtype, const float* from, int64_t n, void* to) {
   switch (dtype) {
     case Dtype::BFLOAT16: return narrow_bfloat16(n, from, static_cast<uint16_t*>(to));
     case Dtype::FLOAT16: return narrow_float16(n, from, static_cast<uint16_t*>(to));
-    default: std::memcpy(to, from, n * sizeof(float));
+    case Dtype::FLOAT32: std::memcpy(to, from, n * sizeof(float)); return;
+    case Dtype::INT32: break;
   }
+  std::fill_n(static_cast<float*>(to), n, std::numeric_limits<float>::quiet_NaN());
 }
 
 }  // namespace hpmoe

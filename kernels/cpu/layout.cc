@@ -43,8 +43,8 @@ void add_op_tables(std::string& text) {
   TYPE(Operand) FIELD(Operand, buffer) FIELD(Operand, rows) FIELD(Operand, cols) FIELD(Operand, offset)
     FIELD(Operand, value) FIELD(Operand, reserved)
   TYPE(Op) FIELD(Op, opcode) FIELD(Op, domain) FIELD(Op, route) FIELD(Op, num_rows) FIELD(Op, clipped)
-    FIELD(Op, blocks) FIELD(Op, num_operands) FIELD(Op, first_row) FIELD(Op, num_units) FIELD(Op, num_peers)
-    FIELD(Op, cols) FIELD(Op, tile_cols) FIELD(Op, param) FIELD(Op, operands)
+    FIELD(Op, blocks) FIELD(Op, num_operands) FIELD(Op, num_outputs) FIELD(Op, first_row) FIELD(Op, num_units)
+    FIELD(Op, num_peers) FIELD(Op, cols) FIELD(Op, tile_cols) FIELD(Op, param) FIELD(Op, operands)
   TYPE(Status) FIELD(Status, code) FIELD(Status, rank) FIELD(Status, queue) FIELD(Status, task) FIELD(Status, event)
     FIELD(Status, wait) FIELD(Status, value) FIELD(Status, threshold)
 }

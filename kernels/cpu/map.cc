@@ -8,12 +8,13 @@
 namespace hpmoe {
 namespace {
 
+// False where there is no such function.
 HPMOE_MULTIVERSION
-void map_chunk(MapCode code, int64_t n, const float* a, const float* b, const float* c, float* out) {
+bool map_chunk(MapCode code, int64_t n, const float* a, const float* b, const float* c, float* out) {
 #define CASE(name, expression)                             \
   case MapCode::name:                                      \
     for (int64_t i = 0; i < n; ++i) out[i] = (expression); \
-    return;
+    return true;
   switch (code) {
     CASE(COPY, a[i])
     CASE(FILL, a[i])
@@ -51,6 +52,7 @@ void map_chunk(MapCode code, int64_t n, const float* a, const float* b, const fl
     CASE(SELECT, a[i] != 0.0f ? b[i] : c[i])
   }
 #undef CASE
+  return false;
 }
 
 Reader input(const Frame& frame, int index) {
@@ -65,11 +67,12 @@ Code map(const Frame& frame) {
   const int last = frame.op.num_operands - 1;
   Writer out(frame.view(0));
   Reader a = input(frame, 1), b = input(frame, std::min(2, last)), c = input(frame, std::min(3, last));
+  bool is_known = true;
   for_each_chunk(frame.unit.rows, frame.task.cols, [&](int64_t row, int64_t col, int64_t n) {
-    map_chunk(code, n, a.chunk(row, col, n), b.chunk(row, col, n), c.chunk(row, col, n), out.chunk(row, col));
-    out.store(row, col, n);
+    is_known &= map_chunk(code, n, a.chunk(row, col, n), b.chunk(row, col, n), c.chunk(row, col, n), out.chunk(row, col));
+    if (is_known) out.store(row, col, n);
   });
-  return Code::OK;
+  return is_known ? Code::OK : Code::BAD_IMAGE;
 }
 
 }  // namespace hpmoe

@@ -12,7 +12,7 @@ struct OperandRule {
 
 struct OpRule {
   Opcode opcode;
-  int min_operands;
+  int num_outputs, min_operands;
   bool needs_route;
   int domains;
   OperandRule operands[kMaxOperands];
@@ -40,28 +40,28 @@ constexpr int kFan = any_of(Rows::FAN);
 constexpr OperandRule kColumns{kOwnRows, any_of(Cols::OWN, Cols::ALL)}, kOneOut{kOwnRows, kOneCol};
 
 constexpr OpRule kRules[] = {
-    {Opcode::PUT, 2, true, kSlots, {{kPeer, kColumns.cols}, {kTokenSide, kColumns.cols}}},
-    {Opcode::PUT_BACK, 2, true, kSlots, {{kEntries, kColumns.cols}, kColumns}},
-    {Opcode::REDUCE, 2, true, kTiles, {kColumns, {kEntries, kColumns.cols}, kOwnAll}},
-    {Opcode::GMM, 3, false, kRowDomains, {kOwn, kOwnAll, {kWeight, kOwnCols}, kReplica}},
-    {Opcode::WGRAD, 3, false, kExperts, {kAnyOwn, {kOfExpert, kAnyCols}, {kOfExpert, kOwnCols}, kAdded, kAdded}},
-    {Opcode::MAP, 2, false, kRowDomains, {kOwn, kInput, kInput, kInput}},
-    {Opcode::SWIGLU, 3, false, kRowDomains, {kOwn, kOwn, kOwn}},
-    {Opcode::SWIGLU_GRAD, 5, false, kRowDomains, {kOwn, kOwn, kOwn, kOwn, kOwn}},
-    {Opcode::ROW_REDUCE, 2, false, kRowDomains, {kOneOut, kOwnAll}},
-    {Opcode::ROW_DOT, 3, false, kRowDomains, {kOneOut, kOwnAll, kOwnAll}},
-    {Opcode::COL_SUM, 2, false, kExperts, {{kAnyRows, kOwnCols}, {kOfExpert, kOwnCols}}},
-    {Opcode::ALL_TO_ALL, 2, true, kOnce, {{kPeer, kAllCols}, {kTokenSide, kAllCols}}},
-    {Opcode::ALL_TO_ALL_BACK, 2, true, kOnce, {{kEntries, kAllCols}, {kAnyRows, kAllCols}}},
-    {Opcode::NOTIFY, 0, true, kOnce, {}},
-    {Opcode::KEEP, 2, true, kTiles, {kOwnAll, {kEntries, kAllCols}}},
-    {Opcode::DROP_COUNTS, 1, true, kOnce, {kOwnAll}},
-    {Opcode::REPLICATE, 2, true, kCopies, {kReplicas, {any_of(Rows::ALL), kAllCols}}},
-    {Opcode::RETURN_GRADS, 2, true, kCopies, {{any_of(Rows::RETURNED), kAllCols}, kReplicas}},
-    {Opcode::FAN_OUT, 2, true, kSlots, {{kFan, kOwnCols}, kOwn}},
-    {Opcode::FAN_IN, 2, true, kSlots, {kOwn, {kFan, kOwnCols}, {kFan, kAllCols}}},
-    {Opcode::LAUNCH, 0, false, kOnce, {}},
-    {Opcode::GATHER, 3, false, kOnce | kTiles, {kOwnAll, {any_of(Rows::ALL), kAllCols}, {kOwnRows, kOneCol}}},
+    {Opcode::PUT, 1, 2, true, kSlots, {{kPeer, kColumns.cols}, {kTokenSide, kColumns.cols}}},
+    {Opcode::PUT_BACK, 1, 2, true, kSlots, {{kEntries, kColumns.cols}, kColumns}},
+    {Opcode::REDUCE, 1, 2, true, kTiles, {kColumns, {kEntries, kColumns.cols}, kOwnAll}},
+    {Opcode::GMM, 1, 3, false, kRowDomains, {kOwn, kOwnAll, {kWeight, kOwnCols}, kReplica}},
+    {Opcode::WGRAD, 1, 3, false, kExperts, {kAnyOwn, {kOfExpert, kAnyCols}, {kOfExpert, kOwnCols}, kAdded, kAdded}},
+    {Opcode::MAP, 1, 2, false, kRowDomains, {kOwn, kInput, kInput, kInput}},
+    {Opcode::SWIGLU, 1, 3, false, kRowDomains, {kOwn, kOwn, kOwn}},
+    {Opcode::SWIGLU_GRAD, 2, 5, false, kRowDomains, {kOwn, kOwn, kOwn, kOwn, kOwn}},
+    {Opcode::ROW_REDUCE, 1, 2, false, kRowDomains, {kOneOut, kOwnAll}},
+    {Opcode::ROW_DOT, 1, 3, false, kRowDomains, {kOneOut, kOwnAll, kOwnAll}},
+    {Opcode::COL_SUM, 1, 2, false, kExperts, {{kAnyRows, kOwnCols}, {kOfExpert, kOwnCols}}},
+    {Opcode::ALL_TO_ALL, 1, 2, true, kOnce, {{kPeer, kAllCols}, {kTokenSide, kAllCols}}},
+    {Opcode::ALL_TO_ALL_BACK, 1, 2, true, kOnce, {{kEntries, kAllCols}, {kAnyRows, kAllCols}}},
+    {Opcode::NOTIFY, 0, 0, true, kOnce, {}},
+    {Opcode::KEEP, 1, 2, true, kTiles, {kOwnAll, {kEntries, kAllCols}}},
+    {Opcode::DROP_COUNTS, 1, 1, true, kOnce, {kOwnAll}},
+    {Opcode::REPLICATE, 1, 2, true, kCopies, {kReplicas, {any_of(Rows::ALL), kAllCols}}},
+    {Opcode::RETURN_GRADS, 1, 2, true, kCopies, {{any_of(Rows::RETURNED), kAllCols}, kReplicas}},
+    {Opcode::FAN_OUT, 1, 2, true, kSlots, {{kFan, kOwnCols}, kOwn}},
+    {Opcode::FAN_IN, 1, 2, true, kSlots, {kOwn, {kFan, kOwnCols}, {kFan, kAllCols}}},
+    {Opcode::LAUNCH, 0, 0, false, kOnce, {}},
+    {Opcode::GATHER, 1, 3, false, kOnce | kTiles, {kOwnAll, {any_of(Rows::ALL), kAllCols}, {kOwnRows, kOneCol}}},
 };
 
 inline const OpRule* find_rule(int32_t opcode) {

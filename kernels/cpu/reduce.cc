@@ -106,7 +106,9 @@ Code fan_out(const Frame& frame) {
 }
 
 Code row_reduce(const Frame& frame) {
-  const bool is_max = static_cast<Reduction>(frame.op.param[0]) == Reduction::MAX;
+  const auto reduction = static_cast<Reduction>(frame.op.param[0]);
+  if (reduction != Reduction::SUM && reduction != Reduction::MAX) return Code::BAD_IMAGE;
+  const bool is_max = reduction == Reduction::MAX;
   const int64_t cols = frame.num_cols(1);
   Writer out(frame.view(0));
   Reader x(frame.view(1));

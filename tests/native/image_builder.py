@@ -71,6 +71,7 @@ class ImageBuilder:
         """An operand is a float, or (buffer, rows mode, cols mode[, offset])."""
         value = record(OP, opcode=opcode, domain=domain, route=route, num_rows=num_rows, clipped=clipped, blocks=blocks)
         value["num_operands"] = len(operands)
+        value["num_outputs"] = 2 if opcode == Opcode.SWIGLU_GRAD else min(len(operands), 1)
         value["param"][: len(param)] = param
         for slot, operand in zip(value["operands"], operands, strict=False):
             if isinstance(operand, float):

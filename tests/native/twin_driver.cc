@@ -44,13 +44,13 @@ struct Twin : Arrays {
     }
     for (int r = 0; r < R; ++r)
       ranks[r] = {pointers[r].data(), sizes[r].data(), is_symmetric.data(), lines[3 * r].begin(), lines[3 * r + 1].begin(),
-                  lines[3 * r + 2].begin(), num_tokens[r]};
+                  lines[3 * r + 2].begin(), num_tokens[r], nullptr, nullptr};
   }
 
   int run(uint64_t seed) {
     twin::Counts counts;
-    return hpmoe_twin_launch(image.data(), int64_t(image.size()) * 4, ranks, R, ++epoch, 30.0, seed, &status, &counts, fault,
-                             kFaultBytes);
+    return hpmoe_twin_launch(image.data(), int64_t(image.size()) * 4, ranks, R, ++epoch, 1, 30.0, seed, &status, &counts,
+                             fault, kFaultBytes);
   }
 };
 

@@ -48,11 +48,13 @@ BoundKernel::BoundKernel(std::shared_ptr<Device> device, const std::string& imag
       timeout_cycles_(static_cast<int64_t>(std::min(timeout_s, kLongestTimeout) * kCyclesPerSecond)),
       layout_(std::move(layout)) {
   const Header& header = *Image(words_.data()).header;
+  check_cores(static_cast<uint32_t>(header.num_queues / 3));
   for (const Place& place : layout_.places) spans_.push_back({static_cast<uint64_t>(place.bytes), place.tensor < 0});
   counters_offset_ = in_whole_lines(layout_.heap_bytes);
   tables_offset_ = counters_offset_ + static_cast<uint64_t>(layout_.num_counters) * kLine;
   const uint64_t table_bytes = in_whole_lines(layout_.table_words * 4);
   symmetric_ = static_cast<uint8_t*>(device_->allocate_symmetric(tables_offset_ + 2 * table_bytes));
+  check_peers(header.ep_size);
   image_ = static_cast<uint8_t*>(device_->allocate(image.size()));
   targets_ = static_cast<uint8_t*>(device_->allocate(in_whole_lines(header.num_events * 4 + 4)));
   device_->fill(image_, words_.data(), image.size());
@@ -63,6 +65,25 @@ BoundKernel::BoundKernel(std::shared_ptr<Device> device, const std::string& imag
     record.host = static_cast<uint8_t*>(device_->allocate_host(record_bytes_));
     record.device = static_cast<uint8_t*>(device_->allocate(record_bytes_));
     record.mark = device_->new_mark();
+  }
+  device_->meet();  // nobody signals to counters that are yet to be cleared
+}
+
+// The blocks of a kernel wait for each other, so all of them must have a core at once.
+void BoundKernel::check_cores(uint32_t num_blocks) const {
+  const uint32_t num_cores = device_->num_cores();
+  if (num_blocks <= num_cores) return;
+  const auto aic = std::to_string(num_cores), aiv = std::to_string(2 * num_cores);
+  throw std::runtime_error("the kernel has " + std::to_string(num_blocks) + " blocks, which wait for each other, and the " +
+                           "device has " + aic + " AIC cores: plan for it, with assign_queues(machine=hpmoe.ascend_a3." +
+                           "replace(num_aic=" + aic + ", num_aiv=" + aiv + "))");
+}
+
+void BoundKernel::check_peers(int32_t num_ranks) const {
+  for (int32_t peer = 0; peer < num_ranks; ++peer) {
+    if (peer == rank_ || device_->reaches(symmetric_, peer)) continue;
+    throw std::runtime_error("copies of rank " + std::to_string(rank_) + " do not reach rank " + std::to_string(peer) +
+                             ": ranks of a kernel lie in one node of an A2, or in one supernode of an A3");
   }
 }
 

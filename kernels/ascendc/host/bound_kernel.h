@@ -40,6 +40,7 @@ struct Failure {
 
 class BoundKernel {
  public:
+  // Ranks bind together. std::runtime_error where the device has too few cores for the kernel, or a rank is out of reach.
   BoundKernel(std::shared_ptr<Device> device, const std::string& image, int32_t rank, double timeout_s, Layout layout);
   ~BoundKernel();
   BoundKernel(const BoundKernel&) = delete;
@@ -64,6 +65,8 @@ class BoundKernel {
     bool is_under_way = false;
   };
 
+  void check_cores(uint32_t num_blocks) const;
+  void check_peers(int32_t num_ranks) const;
   void prepare(const Record& record, const std::vector<void*>& tensors, int32_t num_tokens);
   void enqueue(const std::vector<void*>& tensors, int32_t num_tokens, void* stream, std::shared_ptr<void> owner);
   void collect(Record* record);

@@ -94,6 +94,15 @@ class CannDevice final : public Device {
   void synchronize() override { check(aclrtSynchronizeDevice(), "aclrtSynchronizeDevice"); }
   void meet() override { aclshmem_barrier_all(); }
 
+  uint32_t num_cores() override {
+    int32_t device = 0;
+    int64_t number = 0;
+    check(aclrtGetDevice(&device), "aclrtGetDevice");
+    check(aclrtGetDeviceInfo(static_cast<uint32_t>(device), ACL_DEV_ATTR_CUBE_CORE_NUM, &number), "aclrtGetDeviceInfo");
+    return static_cast<uint32_t>(number);
+  }
+  bool reaches(void* symmetric, int32_t rank) override { return aclshmem_ptr(symmetric, rank) != nullptr; }
+
  private:
   static void* cleared(void* memory, size_t bytes) {
     check(aclrtMemset(memory, bytes, 0, bytes), "aclrtMemset");

@@ -50,6 +50,11 @@ class Device {
 
   virtual void synchronize() = 0;  // with all streams
   virtual void meet() = 0;         // with all ranks
+
+  // AIC cores of the device; it has twice as many AIV.
+  virtual uint32_t num_cores() = 0;
+  // Whether a core's copies reach the same place of the symmetric heap on another rank.
+  virtual bool reaches(void* symmetric, int32_t rank) = 0;
 };
 
 // What rank 0 makes and every rank opens its device with.

@@ -19,6 +19,7 @@ namespace hpmoe {
 namespace {
 
 constexpr size_t kLine = 64;
+constexpr uint32_t kNumCores = 24;
 std::atomic<uint64_t> next_seed{0};
 
 size_t in_whole_lines(size_t bytes) { return (bytes + kLine - 1) / kLine * kLine; }
@@ -34,10 +35,22 @@ struct Step {
   std::function<void()> act;
 };
 
+// What the host of a rank has written to the symmetric heap since it last met the others. It may come there only after
+// their kernels have begun, and is written once more then.
+struct Unmet {
+  uint8_t* to;
+  std::vector<uint8_t> bytes;
+};
+
+struct Member {
+  std::deque<Step> steps;
+  std::vector<Unmet> unmet;
+};
+
 // The ranks that were opened with one unique id.
 struct World {
   std::recursive_mutex mutex;
-  std::map<int32_t, std::deque<Step>*> streams;
+  std::map<int32_t, Member*> members;
 
   void advance(int32_t num_ranks);
   void run_together(int32_t num_ranks);
@@ -53,15 +66,21 @@ void leave_status(const Launch& launch, const HpmoeStatus& status, int32_t rank)
   mine.next_task = mine.status.task;
 }
 
+void write_unmet(void* of) {
+  auto& unmet = static_cast<Member*>(of)->unmet;
+  for (const Unmet& late : unmet) std::memcpy(late.to, late.bytes.data(), late.bytes.size());
+  unmet.clear();
+}
+
 void World::run_together(int32_t num_ranks) {
   std::vector<HpmoeTwinRank> ranks(num_ranks);
   std::vector<std::vector<int64_t>> sizes(num_ranks);
   std::vector<std::vector<uint8_t>> symmetric(num_ranks);
-  const LaunchArgs& first = *streams.at(0)->front().launch->args;
+  const LaunchArgs& first = *members.at(0)->steps.front().launch->args;
   const void* const image = reinterpret_cast<const void*>(first.image);
   const int64_t table_bytes = in_whole_lines(hpmoe_twin_table_words(image) * sizeof(int32_t));
   for (int32_t rank = 0; rank < num_ranks; ++rank) {
-    const Launch& launch = *streams.at(rank)->front().launch;
+    const Launch& launch = *members.at(rank)->steps.front().launch;
     const LaunchArgs& args = *launch.args;
     if (args.epoch != first.epoch || args.rank != rank) throw std::runtime_error("the ranks launch different things");
     for (const Span& span : launch.buffers) {
@@ -70,26 +89,27 @@ void World::run_together(int32_t num_ranks) {
     }
     const auto words = [](uint64_t address) { return reinterpret_cast<int32_t*>(address); };
     ranks[rank] = {reinterpret_cast<void**>(args.buffers), sizes[rank].data(), symmetric[rank].data(), words(args.counters),
-                   words(args.targets), words(args.tables - args.epoch % 2 * table_bytes), args.num_tokens};
+                   words(args.targets), words(args.tables - args.epoch % 2 * table_bytes), args.num_tokens, write_unmet,
+                   members.at(rank)};
   }
   HpmoeStatus status{};
   twin::Counts counts{};
   char fault[8192] = "";
   const int64_t image_bytes = static_cast<const Header*>(image)->image_bytes;
-  const int code = hpmoe_twin_launch(image, image_bytes, ranks.data(), num_ranks, first.epoch,
+  const int code = hpmoe_twin_launch(image, image_bytes, ranks.data(), num_ranks, first.epoch, 1,
                                      static_cast<double>(first.timeout_cycles) / 50e6, next_seed++, &status, &counts, fault,
                                      sizeof(fault));
   for (int32_t rank = 0; rank < num_ranks && code == 1; ++rank)
-    leave_status(*streams.at(rank)->front().launch, status, rank);
-  for (auto& stream : streams) stream.second->pop_front();
+    leave_status(*members.at(rank)->steps.front().launch, status, rank);
+  for (auto& member : members) member.second->steps.pop_front();
   if (code == 2) throw std::runtime_error(std::string("the kernel breaks a rule of the hardware: ") + fault);
 }
 
 void World::advance(int32_t num_ranks) {
   while (true) {
-    bool all_launch = streams.size() == static_cast<size_t>(num_ranks);
-    for (auto& stream : streams) {
-      std::deque<Step>& steps = *stream.second;
+    bool all_launch = members.size() == static_cast<size_t>(num_ranks);
+    for (auto& member : members) {
+      std::deque<Step>& steps = member.second->steps;
       while (!steps.empty() && !steps.front().launch) {
         steps.front().act();
         steps.pop_front();
@@ -119,17 +139,18 @@ class TwinDevice final : public Device {
         heap_(lines(heap_bytes)),
         heap_bytes_(heap_bytes) {
     const Lock lock(world_->mutex);
-    if (!world_->streams.emplace(rank, &steps_).second) throw std::runtime_error("the rank has a device already");
+    if (!world_->members.emplace(rank, &member_).second) throw std::runtime_error("the rank has a device already");
   }
   ~TwinDevice() override {
     const Lock lock(world_->mutex);
-    world_->streams.erase(rank_);
+    world_->members.erase(rank_);
   }
 
   void* allocate_symmetric(size_t bytes) override {
     const size_t begin = used_, end = begin + in_whole_lines(bytes);
     if (end > heap_bytes_) throw std::runtime_error("the symmetric heap has no " + std::to_string(bytes) + " bytes left");
     used_ = end;
+    note_unmet(heap_.get() + begin, end - begin);
     return heap_.get() + begin;
   }
   void* allocate(size_t bytes) override {
@@ -142,7 +163,10 @@ class TwinDevice final : public Device {
   void* allocate_host(size_t bytes) override { return allocate(bytes); }
   void free_host(void* memory) override { free(memory); }
 
-  void fill(void* to, const void* from, size_t bytes) override { std::memcpy(to, from, bytes); }
+  void fill(void* to, const void* from, size_t bytes) override {
+    std::memcpy(to, from, bytes);
+    if (to >= heap_.get() && to < heap_.get() + heap_bytes_) note_unmet(to, bytes);
+  }
 
   void copy_in(void* to, const void* from, size_t bytes, void* stream) override { copy(to, from, bytes, stream); }
   void copy_out(void* to, const void* from, size_t bytes, void* stream) override { copy(to, from, bytes, stream); }
@@ -151,7 +175,7 @@ class TwinDevice final : public Device {
   }
   void launch(uint32_t, void*, void* args, const std::vector<Span>& buffers) override {
     const Lock lock(world_->mutex);
-    steps_.push_back({std::make_shared<Launch>(Launch{static_cast<LaunchArgs*>(args), buffers}), nullptr});
+    member_.steps.push_back({std::make_shared<Launch>(Launch{static_cast<LaunchArgs*>(args), buffers}), nullptr});
     world_->advance(num_ranks_);
   }
   void hold(std::shared_ptr<void> owner, void*) override {
@@ -174,9 +198,13 @@ class TwinDevice final : public Device {
   }
   void synchronize() override {
     const Lock lock(world_->mutex);
-    if (!steps_.empty()) throw_stuck();
+    if (!member_.steps.empty()) throw_stuck();
   }
-  void meet() override {}  // no launch runs before every rank is there
+  // No launch runs before every rank is there; what this one has written is in its place by then.
+  void meet() override { member_.unmet.clear(); }
+
+  uint32_t num_cores() override { return kNumCores; }
+  bool reaches(void*, int32_t) override { return true; }
 
  private:
   using Lock = std::lock_guard<std::recursive_mutex>;
@@ -191,8 +219,12 @@ class TwinDevice final : public Device {
   }
   void then(std::function<void()> act) {
     const Lock lock(world_->mutex);
-    steps_.push_back({nullptr, std::move(act)});
+    member_.steps.push_back({nullptr, std::move(act)});
     world_->advance(num_ranks_);
+  }
+  void note_unmet(void* to, size_t bytes) {
+    auto* const begin = static_cast<uint8_t*>(to);
+    member_.unmet.push_back({begin, std::vector<uint8_t>(begin, begin + bytes)});
   }
   [[noreturn]] void throw_stuck() const {
     throw std::runtime_error("rank " + std::to_string(rank_) + " waits for a launch that other ranks have not reached");
@@ -204,7 +236,7 @@ class TwinDevice final : public Device {
   const uint64_t heap_bytes_;
   size_t used_ = 0;
   std::map<void*, Lines> memory_;
-  std::deque<Step> steps_;
+  Member member_;
 };
 
 }  // namespace

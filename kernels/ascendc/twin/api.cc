@@ -3,6 +3,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <random>
 
 #include "../launch_args.h"
 #include "../tables.h"
@@ -47,15 +48,24 @@ hpmoe::RouteTables last_tables(const hpmoe::Image& image) {
 
 int64_t table_words(const hpmoe::Image& image) { return std::max(last_tables(image).end, 16); }
 
+int64_t num_counters(const hpmoe::Image& image) {
+  return image.header->num_events + hpmoe::num_prologue_counters(image.header->ep_size);
+}
+
 class TwinLaunch {
  public:
-  TwinLaunch(const void* image, int64_t image_bytes, const HpmoeTwinRank* ranks, int32_t epoch, double timeout_s,
-             uint64_t seed, twin::Counts& counts)
+  TwinLaunch(const void* image, int64_t image_bytes, const HpmoeTwinRank* ranks, int32_t epoch, int32_t num_launches,
+             double timeout_s, uint64_t seed, twin::Counts& counts)
       : image_(image), ranks_(ranks), num_blocks_(image_.header->num_queues / 3), image_copy_(image_bytes) {
     std::memcpy(image_copy_.begin(), image, image_bytes);
     memory_.add({"the image", -1, -1, image_copy_.begin(), static_cast<uint64_t>(image_bytes)});
-    for (int32_t rank = 0; rank < image_.header->ep_size; ++rank) add_rank(rank, epoch, timeout_s);
-    for (int32_t rank = 0; rank < image_.header->ep_size; ++rank) add_cores(rank, counts, seed);
+    for (int32_t rank = 0; rank < image_.header->ep_size; ++rank) add_rank(rank);
+    draw_beginnings(seed);
+    for (int32_t launch = 0; launch < num_launches; ++launch)
+      for (int32_t rank = 0; rank < image_.header->ep_size; ++rank) {
+        add_launch(rank, epoch, launch, timeout_s);
+        add_cores(rank, counts, seed);
+      }
     twin::Scheduler(cores_, seed).run();
   }
 
@@ -69,7 +79,8 @@ class TwinLaunch {
         if (status.code == 0) continue;
         const bool is_cause = status.code != static_cast<int32_t>(Code::ABORTED_PEER);
         if (first.code == 0 && is_cause) first = status;
-        stands.push_back({static_cast<int32_t>(i), q, std::max(left[q].next_task, image_.queues[q]), status});
+        const int32_t rank = static_cast<int32_t>(i) % image_.header->ep_size;
+        stands.push_back({rank, q, std::max(left[q].next_task, image_.queues[q]), status});
       }
     }
     if (first.code == static_cast<int32_t>(Code::TIMEOUT)) first = hpmoe::find_lost_signal(image_, stands, first);
@@ -78,7 +89,7 @@ class TwinLaunch {
   }
 
  private:
-  void add_rank(int32_t rank, int32_t epoch, double timeout_s) {
+  void add_rank(int32_t rank) {
     const HpmoeTwinRank& mine = ranks_[rank];
     const hpmoe::Header& h = *image_.header;
     before_.emplace_back(mine.targets, mine.targets + h.num_events);
@@ -91,50 +102,83 @@ class TwinLaunch {
     }
     for (int32_t r = 0; r < h.num_routes; ++r)
       pointers[h.num_buffers + r] = static_cast<uint64_t>(hpmoe::capacity_of_expert(image_.routes[r], mine.num_tokens));
-    const uint64_t words = table_words(image_), counter_bytes = counter_words() * sizeof(int32_t);
-    int32_t* const tables = mine.tables + epoch % 2 * words;
-    std::fill_n(tables, words, -1);
-    statuses_.emplace_back(sizeof(hpmoe::CoreStatus) * h.num_queues);
-    args_.emplace_back(sizeof(hpmoe::LaunchArgs));
     memory_.add({"the table of buffers", rank, -1, pointers_.back().begin(),
                  sizeof(uint64_t) * (h.num_buffers + h.num_routes)});
-    memory_.add({"the counters", rank, 0, reinterpret_cast<uint8_t*>(mine.counters), counter_bytes});
+    memory_.add({"the counters", rank, 0, reinterpret_cast<uint8_t*>(mine.counters), counter_words() * sizeof(int32_t)});
     memory_.add({"the targets", rank, -1, reinterpret_cast<uint8_t*>(mine.targets), sizeof(int32_t) * h.num_events});
-    memory_.add({"the routing tables", rank, 1, reinterpret_cast<uint8_t*>(tables), words * sizeof(int32_t)});
-    memory_.add({"the status block", rank, -1, statuses_.back().begin(), sizeof(hpmoe::CoreStatus) * h.num_queues});
+  }
+
+  // Launches of a rank follow each other in its stream, whatever the other ranks do.
+  void add_launch(int32_t rank, int32_t first_epoch, int32_t launch, double timeout_s) {
+    const HpmoeTwinRank& mine = ranks_[rank];
+    const int32_t epoch = first_epoch + launch;
+    const uint64_t words = table_words(image_);
+    int32_t* const tables = mine.tables + epoch % 2 * words;
+    if (launch < 2) {
+      std::fill_n(tables, words, -1);
+      memory_.add({"the routing tables", rank, 1 + epoch % 2, reinterpret_cast<uint8_t*>(tables), words * sizeof(int32_t)});
+    }
+    statuses_.emplace_back(sizeof(hpmoe::CoreStatus) * image_.header->num_queues);
+    args_.emplace_back(sizeof(hpmoe::LaunchArgs));
+    memory_.add({"the status block", rank, -1, statuses_.back().begin(),
+                 sizeof(hpmoe::CoreStatus) * image_.header->num_queues});
     memory_.add({"the arguments", rank, -1, args_.back().begin(), sizeof(hpmoe::LaunchArgs)});
     const auto address = [](const void* pointer) { return reinterpret_cast<uint64_t>(pointer); };
     const double cycles = std::min(timeout_s, 1e9) * 50e6;
-    const hpmoe::LaunchArgs args{address(image_copy_.begin()), address(pointers), address(mine.counters),
+    const hpmoe::LaunchArgs args{address(image_copy_.begin()), address(pointers_[rank].begin()), address(mine.counters),
                                  address(mine.targets), address(tables), address(statuses_.back().begin()),
                                  static_cast<int64_t>(cycles), rank, static_cast<int32_t>(mine.num_tokens), epoch,
                                  num_blocks_};
     std::memcpy(args_.back().begin(), &args, sizeof(args));
   }
 
+  // The cores of the launch that was added last.
   void add_cores(int32_t rank, twin::Counts& counts, uint64_t seed) {
-    for (int32_t block = 0; block < num_blocks_; ++block) {
-      for (int32_t i = 0; i < 3; ++i) {
-        cores_.push_back(std::make_unique<twin::Core>(rank, i == 0, block, i == 2, memory_, counts));
-        twin::Core& core = *cores_.back();
-        leave_stale_lines(core, rank, seed + cores_.size());
-        uint8_t* const args = args_[rank].begin();
-        core.start([args] { chosen_kernel(args); });
-      }
+    const size_t each = static_cast<size_t>(3 * num_blocks_), of_all = each * image_.header->ep_size;
+    const size_t first = cores_.size(), before = first < of_all ? first : first - of_all;
+    uint8_t* const args = args_.back().begin();
+    for (size_t i = 0; i < each; ++i) {
+      cores_.push_back(std::make_unique<twin::Core>(rank, i % 3 == 0, static_cast<int>(i / 3), i % 3 == 2, memory_, counts));
+      leave_stale_lines(*cores_.back(), rank, args, seed + cores_.size());
+      cores_.back()->start([this, rank, args, first, before, each] {
+        first == before ? begin(rank) : wait_for_end(before, each);
+        chosen_kernel(args);
+      });
     }
   }
 
+  void wait_for_end(size_t first, size_t count) {
+    twin::current().wait_until([this, first, count] {
+      return std::all_of(&cores_[first], &cores_[first] + count, [](const auto& core) { return core->has_ended(); });
+    }, "the launch before this one");
+  }
+
+  // Some ranks begin when others are well under way.
+  void draw_beginnings(uint64_t seed) {
+    constexpr uint64_t kLatest = 4096;
+    std::mt19937_64 random(~seed);
+    for (int32_t rank = 0; rank < image_.header->ep_size; ++rank)
+      beginnings_.push_back({static_cast<int64_t>(random() % 2 * (random() % kLatest)), false});
+  }
+
+  void begin(int32_t rank) {
+    while (twin::now() < beginnings_[rank].cycle) twin::current().pause();
+    if (beginnings_[rank].is_over) return;
+    beginnings_[rank].is_over = true;
+    if (ranks_[rank].begin) ranks_[rank].begin(ranks_[rank].of);
+  }
+
   // An earlier kernel has read what lies where this one's state does.
-  void leave_stale_lines(twin::Core& core, int32_t rank, uint64_t seed) {
+  void leave_stale_lines(twin::Core& core, int32_t rank, const uint8_t* args, uint64_t seed) {
     const HpmoeTwinRank& mine = ranks_[rank];
     for (uint64_t i = seed % 2; i < counter_words(); i += 32) core.cache.leave_stale(mine.counters + i);
     for (int32_t i = 0; i < image_.header->num_events; i += 16) core.cache.leave_stale(mine.targets + i);
     for (uint64_t i = 0; i < sizeof(hpmoe::Header); i += 64) core.cache.leave_stale(image_copy_.begin() + i);
-    core.cache.leave_stale(args_[rank].begin());
+    core.cache.leave_stale(args);
   }
 
   uint64_t counter_words() const {
-    return static_cast<uint64_t>(image_.header->num_events + hpmoe::kNumPrologueCounters) * hpmoe::kCounterWords;
+    return static_cast<uint64_t>(num_counters(image_)) * hpmoe::kCounterWords;
   }
 
   void to_this_launch(HpmoeStatus& status) const {
@@ -156,6 +200,11 @@ class TwinLaunch {
     return {};
   }
 
+  struct Beginning {
+    int64_t cycle;
+    bool is_over;
+  };
+
   const hpmoe::Image image_;
   const HpmoeTwinRank* const ranks_;
   const int32_t num_blocks_;
@@ -163,6 +212,7 @@ class TwinLaunch {
   Lines image_copy_;
   std::vector<Lines> pointers_, statuses_, args_;
   std::vector<std::vector<int32_t>> before_;
+  std::vector<Beginning> beginnings_;
   std::vector<std::unique_ptr<twin::Core>> cores_;
 };
 
@@ -176,17 +226,17 @@ void hpmoe_twin_use_kernel(HpmoeKernel kernel) { chosen_kernel = kernel ? kernel
 
 int64_t hpmoe_twin_table_words(const void* image) { return table_words(hpmoe::Image(image)); }
 int64_t hpmoe_twin_counters(const void* image) {
-  return hpmoe::Image(image).header->num_events + hpmoe::kNumPrologueCounters;
+  return num_counters(hpmoe::Image(image));
 }
 
 int hpmoe_twin_launch(const void* image, int64_t image_bytes, const HpmoeTwinRank* ranks, int32_t num_ranks, int32_t epoch,
-                      double timeout_s, uint64_t seed, HpmoeStatus* status, twin::Counts* counts, char* fault,
-                      int64_t fault_bytes) {
+                      int32_t num_launches, double timeout_s, uint64_t seed, HpmoeStatus* status, twin::Counts* counts,
+                      char* fault, int64_t fault_bytes) {
   (void)num_ranks;
   *status = {};
   *counts = {};
   try {
-    TwinLaunch launch(image, image_bytes, ranks, epoch, timeout_s, seed, *counts);
+    TwinLaunch launch(image, image_bytes, ranks, epoch, num_launches, timeout_s, seed, *counts);
     *status = launch.status();
     return status->code == 0 ? 0 : 1;
   } catch (const std::exception& error) {

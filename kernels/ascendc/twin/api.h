@@ -4,7 +4,7 @@
 #include "cpu/abi.h"
 #include "counts.h"
 
-constexpr int32_t kTwinAbiVersion = 2;  // changes with this file and with counts.h, and in kernels/twin_target.py
+constexpr int32_t kTwinAbiVersion = 3;  // changes with this file and with counts.h, and in kernels/twin_target.py
 
 extern "C" {
 
@@ -19,6 +19,9 @@ struct HpmoeTwinRank {
   const uint8_t* symmetric;
   int32_t *counters, *targets, *tables;
   int64_t num_tokens;
+  // Called with `of` when the rank's kernel begins, which may be long after others have; or NULL.
+  void (*begin)(void* of);
+  void* of;
 };
 
 // The kernel that launches run from now on; NULL: the one in this library.
@@ -28,10 +31,11 @@ void hpmoe_twin_use_kernel(HpmoeKernel kernel);
 int64_t hpmoe_twin_table_words(const void* image);
 int64_t hpmoe_twin_counters(const void* image);
 
-// Runs the kernel once in the order that `seed` picks. epoch: 1 for the first launch of these counters, then one more each.
+// Runs the kernel in the order that `seed` picks, so many launches in the stream of each rank, which may be ahead of others.
+// epoch: 1 for the first launch of these counters, then one more each.
 // 0 ok; 1 the kernel reported a failure (status); 2 it broke a rule of the hardware, said in `fault`.
 int hpmoe_twin_launch(const void* image, int64_t image_bytes, const HpmoeTwinRank* ranks, int32_t num_ranks, int32_t epoch,
-                      double timeout_s, uint64_t seed, HpmoeStatus* status, twin::Counts* counts, char* fault,
-                      int64_t fault_bytes);
+                      int32_t num_launches, double timeout_s, uint64_t seed, HpmoeStatus* status, twin::Counts* counts,
+                      char* fault, int64_t fault_bytes);
 
 }  // extern "C"

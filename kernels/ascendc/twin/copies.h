@@ -62,8 +62,9 @@ void DataCopy(const LocalTensor<T>& to, const GlobalTensor<T>& from, uint32_t co
   detail::need_core_of(core, to.memory(), "DataCopy");
   const uint64_t bytes = uint64_t{count} * sizeof(T);
   twin::require(bytes % detail::kBlock == 0, "DataCopy: ", bytes, " bytes are no multiple of 32");
-  core.work(PIPE_MTE2, "DataCopy", [=, &core] {
-    std::memcpy(to.bytes(core, bytes, "DataCopy"), twin::readable(core, from.GetPhyAddr(), bytes, "DataCopy"), bytes);
+  core.work(PIPE_MTE2, "DataCopy", [=, &core, since = core.loads_since] {
+    const auto in = twin::loaded(core, since, from.GetPhyAddr(), bytes, "DataCopy");
+    std::copy(in.begin(), in.end(), to.bytes(core, bytes, "DataCopy"));
     detail::count_in(core, to.memory(), static_cast<int64_t>(bytes));
   });
 }
@@ -91,13 +92,13 @@ void DataCopyPad(const LocalTensor<T>& to, const GlobalTensor<T>& from, const Da
   core.need(false, "DataCopyPad");
   detail::check_blocks(p, "DataCopyPad");
   twin::require(!padding.isPad, "DataCopyPad: the kernel asks for no padding");
-  core.work(PIPE_MTE2, "DataCopyPad", [=, &core] {
+  core.work(PIPE_MTE2, "DataCopyPad", [=, &core, since = core.loads_since] {
     const uint32_t padded = detail::round_up(p.blockLen, detail::kBlock), step = padded + p.dstStride * detail::kBlock;
     uint8_t* const out = to.bytes(core, uint64_t{p.blockCount - 1u} * step + padded, "DataCopyPad");
     const auto* in = reinterpret_cast<const uint8_t*>(from.GetPhyAddr());
     for (uint32_t i = 0; i < p.blockCount; ++i) {
-      const uint8_t* block = in + i * (uint64_t{p.blockLen} + p.srcStride);
-      std::memcpy(out + i * step, twin::readable(core, block, p.blockLen, "DataCopyPad"), p.blockLen);
+      const auto block = twin::loaded(core, since, in + i * (uint64_t{p.blockLen} + p.srcStride), p.blockLen, "DataCopyPad");
+      std::copy(block.begin(), block.end(), out + i * step);
       std::memset(out + i * step + p.blockLen, 0xFF, padded - p.blockLen);
     }
     core.counts.gm_to_ub += int64_t{p.blockCount} * p.blockLen;
@@ -137,17 +138,17 @@ void DataCopy(const LocalTensor<T>& to, const GlobalTensor<T>& from, const Nd2Nz
   twin::require(num_c0 <= 1 || p.nValue == 0 || uint32_t{p.nValue - 1u} * p.dstNzNStride < p.dstNzC0Stride,
                 "DataCopy of rows to fractals: ", p.nValue, " rows of one column of fractals reach into the next, ",
                 p.dstNzC0Stride, " blocks later");
-  core.work(PIPE_MTE2, "DataCopy of rows to fractals", [=, &core] {
+  core.work(PIPE_MTE2, "DataCopy of rows to fractals", [=, &core, since = core.loads_since] {
     if (num_c0 == 0 || p.nValue == 0) return;
     const uint64_t last = uint64_t{num_c0 - 1} * p.dstNzC0Stride + uint64_t{p.nValue - 1u} * p.dstNzNStride;
     auto* const out = to.bytes(core, (last + 1) * detail::kBlock, "DataCopy of rows to fractals");
     for (uint32_t i = 0; i < p.nValue; ++i) {
-      const T* row = from.GetPhyAddr() + uint64_t{i} * p.srcDValue;
-      twin::readable(core, row, p.dValue * sizeof(T), "DataCopy of rows to fractals");
+      const T* start = from.GetPhyAddr() + uint64_t{i} * p.srcDValue;
+      const auto row = twin::loaded(core, since, start, p.dValue * sizeof(T), "DataCopy of rows to fractals");
       for (uint32_t j = 0; j < num_c0; ++j) {
         uint8_t* block = out + (uint64_t{j} * p.dstNzC0Stride + uint64_t{i} * p.dstNzNStride) * detail::kBlock;
         const uint32_t width = std::min<uint32_t>(c0, p.dValue - c0 * j) * sizeof(T);
-        std::memcpy(block, row + c0 * j, width);
+        std::copy_n(row.begin() + detail::kBlock * j, width, block);
         std::memset(block + width, 0, detail::kBlock - width);
       }
     }

@@ -27,6 +27,7 @@ void set_current(Core* core) { running = core; }
 
 void store(Core& core, Atomic atomic, uint8_t* to, const uint8_t* from, uint64_t bytes, const char* what) {
   uint8_t* const target = writable(core, to, bytes, what);
+  core.global.journal.note(&core, target, bytes);
   switch (atomic) {
     case Atomic::NONE: std::memcpy(target, from, bytes); break;
     case Atomic::ADD_INT32: add<int32_t>(target, from, bytes); break;

@@ -35,6 +35,7 @@ class Core {
   GlobalMemory& global;
   Counts& counts;
   ScalarCache cache;
+  size_t loads_since = 0;        // stores of other cores that loads issued from now on come after, in any case
   int num_looks = 0;             // at memory, since anything else has happened anywhere
   uint64_t compared = 0;         // what the last comparison of the vector unit found, a bit for each of 64 elements
   Atomic atomic = Atomic::NONE;  // as the instructions issued from now on see it
@@ -78,6 +79,7 @@ class Core {
     finish_writes();
     require(flag.value == 0, "flag ", what, " is set again before anything waited for it");
     flag.value = 1;
+    flag.set_at = global.journal.now();
   }
   void wait_flag(pipe_t to, Flag& flag, const char* what) {
     if (to != PIPE_S) return issue(to, {Instruction::WAIT, what, {}, &flag});
@@ -137,10 +139,11 @@ class Core {
 Core& current();
 void set_current(Core* core);
 
-// Reads and writes global memory as an instruction of a pipe does, within its arrays.
-inline const uint8_t* readable(Core& core, const void* address, uint64_t bytes, const char* what) {
+// What a load of MTE2 finds in global memory, within its arrays. It may pass what the scalar unit has looked at before it, but
+// not the last wait of MTE2 for the scalar unit, or barrier of all pipes: that was `since` so many stores. This one does.
+inline std::vector<uint8_t> loaded(Core& core, size_t since, const void* address, uint64_t bytes, const char* what) {
   core.global.region_of(address, bytes, what);
-  return static_cast<const uint8_t*>(address);
+  return core.global.journal.read(&core, since, static_cast<const uint8_t*>(address), bytes);
 }
 inline uint8_t* writable(Core& core, void* address, uint64_t bytes, const char* what) {
   core.global.region_of(address, bytes, what);

@@ -202,7 +202,8 @@ void Mmad(const LocalTensor<C>& c, const LocalTensor<A>& a, const LocalTensor<B>
   }, is_kept_in_order);
 }
 
-// Fractals of L0C to rows of global memory, rounded to their dtype.
+// Fractals of L0C to rows of global memory, rounded to their dtype. Rows may have any number of columns; whoever writes
+// fractals, as this does not, writes multiples of 16.
 template <class T, class U, const FixpipeConfig& config = CFG_ROW_MAJOR>
 void Fixpipe(const GlobalTensor<T>& to, const LocalTensor<U>& from, const FixpipeParamsV220& p) {
   static_assert(std::is_same_v<U, float> && config.format == CO2Layout::ROW_MAJOR, "results the kernel writes");
@@ -210,12 +211,12 @@ void Fixpipe(const GlobalTensor<T>& to, const LocalTensor<U>& from, const Fixpip
   core.need(true, "Fixpipe");
   constexpr QuantMode_t wanted = std::is_same_v<T, float> ? NoQuant : std::is_same_v<T, half> ? F322F16 : F322BF16;
   twin::require(p.quantPre == wanted, "Fixpipe: quantPre does not fit the dtype");
-  twin::require(p.nSize <= 4095 && p.mSize <= 8192 && p.ndNum == 1 && p.dstStride > 0,
-                "Fixpipe: a parameter is out of range");
+  twin::require(p.nSize >= 1 && p.nSize <= 4095 && p.mSize >= 1 && p.mSize <= 8192, "Fixpipe: rows are written ", p.mSize,
+                " times ", p.nSize, ", 1 to 8192 times 1 to 4095 they may be");
+  twin::require(p.ndNum == 1 && p.dstStride > 0 && p.srcStride % 16 == 0, "Fixpipe: a parameter is out of range");
   const twin::Atomic atomic = core.atomic;
   const bool saturates = core.saturates;
   core.work(PIPE_FIX, "Fixpipe", [=, &core] {
-    if (p.mSize == 0 || p.nSize == 0) return;
     const uint64_t columns = (p.nSize + 15u) / 16, floats = (columns - 1) * p.srcStride * 16 + uint64_t{p.mSize} * 16;
     const auto* in = reinterpret_cast<const float*>(from.bytes(core, floats * sizeof(float), "Fixpipe"));
     for (uint32_t i = 0; i < p.mSize; ++i) {

@@ -1,6 +1,7 @@
 // Global memory: the regions a launch brings, each of one rank; an access outside of them is a fault.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <string>
 #include <vector>
@@ -17,8 +18,44 @@ struct Region {
   uint64_t bytes;
 };
 
+// What memory held before each store of a launch, so that a load can be as early as nothing keeps it from being.
+class Journal {
+ public:
+  // How many stores there have been.
+  size_t now() const { return stores_.size(); }
+
+  // Core `by` is about to store so many bytes.
+  void note(const void* by, const uint8_t* at, uint64_t bytes) { stores_.push_back({by, at, {at, at + bytes}}); }
+
+  // Bytes as a load of core `by` finds them that other cores' stores from number `since` on may follow; its own come before.
+  std::vector<uint8_t> read(const void* by, size_t since, const uint8_t* at, uint64_t bytes) const {
+    std::vector<uint8_t> found(at, at + bytes);
+    std::vector<bool> is_own(bytes);
+    for (size_t i = stores_.size(); i > since; --i) {
+      const Store& store = stores_[i - 1];
+      const uint8_t *first = std::max(store.at, at), *last = std::min(store.at + store.before.size(), at + bytes);
+      for (const uint8_t* byte = first; byte < last; ++byte) {
+        if (store.by == by) is_own[byte - at] = true;
+        if (!is_own[byte - at]) found[byte - at] = store.before[byte - store.at];
+      }
+    }
+    return found;
+  }
+
+ private:
+  struct Store {
+    const void* by;
+    const uint8_t* at;
+    std::vector<uint8_t> before;
+  };
+
+  std::vector<Store> stores_;
+};
+
 class GlobalMemory {
  public:
+  Journal journal;
+
   void add(Region region) { regions_.push_back(std::move(region)); }
 
   // Arrays may share memory, so whichever holds all of it will do.

@@ -1,4 +1,5 @@
-// The memories of a core at their real sizes, filled with NaN until something is written.
+// The memories of a core, as much of each as its documentation lets a kernel use, filled with NaN until something is
+// written. UB is that of a build without the reserve flag; 8 KB of the rest are the runtime's.
 #pragma once
 
 #include <cstdint>
@@ -10,7 +11,7 @@ namespace twin {
 
 enum class Memory { UB, L1, L0A, L0B, L0C };
 constexpr int kNumMemories = 5;
-constexpr uint32_t kMemoryBytes[kNumMemories] = {192 * 1024, 512 * 1024, 64 * 1024, 64 * 1024, 128 * 1024};
+constexpr uint32_t kMemoryBytes[kNumMemories] = {188160, 524032, 64 * 1024, 64 * 1024, 131072};
 constexpr uint32_t kMemoryAlignment[kNumMemories] = {32, 32, 512, 512, 64};
 constexpr const char* kMemoryNames[kNumMemories] = {"UB", "L1", "L0A", "L0B", "L0C"};
 

@@ -14,6 +14,7 @@ namespace twin {
 // A binary flag between two pipes.
 struct Flag {
   int value = 0;
+  size_t set_at = 0;  // of one that the scalar unit sets, how many stores there had been anywhere
 };
 
 struct Instruction {

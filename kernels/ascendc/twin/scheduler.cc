@@ -8,20 +8,26 @@ namespace {
 int64_t clock_cycles = 0;
 
 constexpr int64_t kIdleJump = 1'000'000'000;  // 20 s of the 50 MHz counter
+constexpr int kLooksOfAWait = 4;               // after which a core has looked at its counter, wherever in its loop it was
 
 }  // namespace
 
 int64_t now() { return clock_cycles; }
 
 Scheduler::Scheduler(std::vector<std::unique_ptr<Core>>& cores, uint64_t seed)
-    : cores_(cores), random_(seed), weights_(cores.size() * kEntities) {
+    : cores_(cores), random_(seed), weights_(cores.size() * kEntities), is_laggard_(cores.size()) {
   clock_cycles = 0;
   draw_weights();
+  draw_laggards();
 }
 
 void Scheduler::draw_weights() {
   constexpr uint32_t kSpeeds[] = {1, 6, 36};
   for (uint32_t& weight : weights_) weight = kSpeeds[random_() % 3];
+}
+
+void Scheduler::draw_laggards() {
+  for (size_t i = 0; i < is_laggard_.size(); ++i) is_laggard_[i] = random_() % 4 == 0;
 }
 
 void Scheduler::run() {
@@ -30,12 +36,17 @@ void Scheduler::run() {
   for (size_t i = 0; i < order.size(); ++i) order[i] = i;
   while (num_left > 0) {
     if (random_() % 256 == 0) draw_weights();
+    if (random_() % 8192 == 0) draw_laggards();
     const size_t start = random_() % order.size();
     has_looked_ = false;
-    bool has_run = false;
+    bool has_run = false, has_lagged = false;
     for (size_t i = 0; i < order.size() && !has_run; ++i) {
       const size_t c = order[(start + i) % order.size()];
       Core& core = *cores_[c];
+      if (is_laggard_[c] && random_() % 64 != 0) {
+        has_lagged = true;
+        continue;
+      }
       const bool was_running = !core.has_ended();
       has_run = step(core, c * kEntities);
       if (was_running && core.has_ended()) {
@@ -43,6 +54,7 @@ void Scheduler::run() {
         --num_left;
       }
     }
+    if (!has_run && has_lagged) continue;
     if (!has_run) report_deadlock();
     ++clock_cycles;
     if (has_looked_ && all_only_look()) {
@@ -76,7 +88,7 @@ bool Scheduler::step(Core& core, size_t first_entity) {
 void Scheduler::run_entity(Core& core, int entity) {
   if (entity == 0) {
     if (core.is_polling()) {
-      has_looked_ = ++core.num_looks >= 2;
+      has_looked_ = ++core.num_looks >= kLooksOfAWait;
     } else {
       forget_looks();
     }
@@ -102,10 +114,10 @@ void Scheduler::forget_looks() {
   for (const auto& core : cores_) core->num_looks = 0;
 }
 
-// Whether every core has looked at memory twice since anything else has happened anywhere.
+// Whether every core has looked at its counter since anything else has happened anywhere.
 bool Scheduler::all_only_look() const {
   for (const auto& core : cores_) {
-    if (!core->has_ended() && core->is_polling() && core->num_looks < 2) return false;
+    if (!core->has_ended() && core->is_polling() && core->num_looks < kLooksOfAWait) return false;
     if (!core->has_ended() && !core->is_polling() && core->can_resume()) return false;
     for (int p = 0; p < Core::kNumPipes; ++p)
       if (!core->pipe(static_cast<pipe_t>(p)).ready().empty()) return false;

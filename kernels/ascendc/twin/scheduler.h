@@ -26,6 +26,7 @@ class Scheduler {
   bool step(Core& core, size_t first_entity);
   void run_entity(Core& core, int entity);
   void draw_weights();
+  void draw_laggards();
   void forget_looks();
   bool all_only_look() const;
   [[noreturn]] void report_deadlock() const;
@@ -35,6 +36,7 @@ class Scheduler {
   std::vector<std::unique_ptr<Core>>& cores_;
   std::mt19937_64 random_;
   std::vector<uint32_t> weights_;
+  std::vector<bool> is_laggard_;  // cores that hardly get on, for as long as a launch may take
   std::vector<Choice> choices_;
   bool has_looked_ = false;  // this step was a core's look at memory, not its first since anything happened
 };

@@ -73,7 +73,9 @@ void WaitFlag(int32_t id) {
   constexpr detail::Event e = detail::kEvents[static_cast<int>(event)];
   detail::check_flag(e, id);
   twin::Core& core = twin::current();
-  core.wait_flag(e.to, core.flag(static_cast<int>(event), id), e.name);
+  twin::Flag& flag = core.flag(static_cast<int>(event), id);
+  if (event == HardEvent::S_MTE2) core.loads_since = flag.set_at;
+  core.wait_flag(e.to, flag, e.name);
 }
 
 template <pipe_t pipe>
@@ -82,6 +84,7 @@ void PipeBarrier() {
   if constexpr (pipe == PIPE_ALL) {
     core.finish_writes();
     core.wait_until([&core] { return core.pipes_are_empty(); }, "PipeBarrier<PIPE_ALL>");
+    core.loads_since = core.global.journal.now();
   } else {
     static_assert(pipe != PIPE_S, "the scalar unit is in order");
     core.issue(pipe, {twin::Instruction::BARRIER, "PipeBarrier", {}, nullptr});

@@ -135,8 +135,9 @@ inline bool compares(CMPMODE mode, float x, float y) {
     case CMPMODE::EQ: return x == y;
     case CMPMODE::LE: return x <= y;
     case CMPMODE::GE: return x >= y;
-    default: return x != y;
+    case CMPMODE::NE: return x != y;
   }
+  return false;
 }
 
 }  // namespace detail

@@ -1,0 +1,33 @@
+"""Whether a target's kernel has a body for all that a taskflow asks for, as the definitions of tile operations say."""
+
+from __future__ import annotations
+
+from hpmoe.dtypes import storage_dtype
+from hpmoe.errors import check_argument
+from hpmoe.taskflow import Taskflow, TileOp
+from hpmoe.tile_ops.functions import Function
+from hpmoe.tile_ops.tile_primitive import TilePrimitive
+
+
+def check_bodies(flow: Taskflow, target: str, who: str) -> None:
+    """Raises ArgumentError, naming the operation, for an operation, function or dtype that a target has no body for."""
+    for op in flow.ops:
+        _check_op(flow, op, target, f"{who}: {op.label}")
+
+
+def _check_op(flow: Taskflow, op: TileOp, target: str, who: str) -> None:
+    operations = {p.name for p in TilePrimitive.members.values() if target in p.targets}
+    _check_name(who, "its tile body", getattr(op.primitive, "name", op.primitive), operations)
+    if op.params.function is not None:
+        functions = {f.name for f in Function.members.values() if target in f.targets}
+        _check_name(who, "its function", op.params.function.name, functions)
+    for i, access in enumerate(op.operands):
+        if access.buffer < 0 or op.primitive.is_remote:
+            continue
+        dtype, is_index = storage_dtype(flow.buffers[access.buffer].dtype), op.primitive.operand(i).is_integer
+        check_argument((dtype == "int32") == is_index, who, f"the dtype of operand {i}", dtype,
+                       "int32" if is_index else "float32, bfloat16 or float16")
+
+
+def _check_name(who: str, what: str, name: str, known: set[str]) -> None:
+    check_argument(name in known, who, what, name, f"one of {', '.join(sorted(known))}")
