@@ -1,5 +1,6 @@
 """Error cases of what is handed in: sizes, ids, shapes in place of tensors, notifications, processes."""
 
+import dataclasses
 import os
 from unittest import mock
 
@@ -15,6 +16,7 @@ from hpmoe.machine import Body
 from hpmoe.primitives.elementwise import add
 from hpmoe.primitives.route import make_route
 from hpmoe.program import map_equations
+from hpmoe.tile_ops.params import NO_PARAMS, Way
 from hpmoe.tiling.rebuild import rebuild
 
 TOKEN_IDS = numbers(*[(0, 1)] * 4)
@@ -69,21 +71,24 @@ def _layer(tokens):
             Aval((4, 8, 16), "float32"), Aval((4, 8, 8), "float32"))
 
 
+def _told(ops, at, params):
+    return (*ops[:at], ops[at].replace(params=params), *ops[at + 1:])
+
+
 def _notified(change):
     def call():
         flow = spmd(overlap_comm(tile_partition(moe_ffn), signal="peer"), Mesh(2)).lower(*tensors(Layer().arguments()))
         at = next(i for i, op in enumerate(flow.ops) if op.opcode == "NOTIFY")
-        rebuild(flow, change(flow.ops, at))
+        hpmoe.verify(rebuild(flow, change(flow.ops, at)))
     return call
 
 
 cases("a NOTIFY", {
-    "that comes last": _notified(lambda ops, at: (*ops[:at], *ops[at + 1:], ops[at])),
-    "that comes first": _notified(lambda ops, at: (ops[at], *ops[:at], *ops[at + 1:])),
     "that comes twice": _notified(lambda ops, at: (*ops, ops[at])),
     "that is gone": _notified(lambda ops, at: tuple(op for op in ops if op.opcode != "NOTIFY")),
-    "of no operation": _notified(lambda ops, at: (*ops[:at], ops[at].replace(params=(0, 99)), *ops[at + 1:])),
-    "without a number": _notified(lambda ops, at: (*ops[:at], ops[at].replace(params=()), *ops[at + 1:])),
+    "of no put": _notified(lambda ops, at: _told(ops, at, dataclasses.replace(ops[at].params, buffer=99))),
+    "of the other way": _notified(lambda ops, at: _told(ops, at, dataclasses.replace(ops[at].params, way=Way.BACK))),
+    "without a buffer": _notified(lambda ops, at: _told(ops, at, NO_PARAMS)),
     "of another signal": _notified(lambda ops, at: (*ops[:at], ops[at].replace(signal="expert"), *ops[at + 1:])),
 })
 cases("a wrong type", {

@@ -101,7 +101,7 @@ cases("verify", {
     "memory of a result": _mutated(_in_the_memory_of_an_output),
     "columns outside of a buffer": _mutated(_outside_its_buffer),
 })
-cases("rebuild", {"a route that is none": _with_domain(route=7)})
+cases("rebuild", {"a route that is none": _with_domain(lambda domain: dataclasses.replace(domain, route=7))})
 cases("verify", {f.__name__.replace("_", " "): _mutated(f) for f in by_hand.MUTATIONS})
 cases("verify", {name: _mutated(lambda flow, changes=changes: flow.replace(made=None, **changes(flow)))
                  for name, (changes, _) in by_hand.BY_HAND.items()})

@@ -13,23 +13,24 @@ LAYER = Layer(ep=2, T=12)
 
 
 @hpmoe.transform(requires="tiles")
-def notify_last(flow, *, shift):
-    """Every NOTIFY after all other operations, and of a buffer so many further."""
-    moved = sorted(flow.ops, key=lambda op: op.opcode == "NOTIFY")
+def move_notify(flow, *, last, shift):
+    """Every NOTIFY after all other operations, or before them, and of a buffer so many further."""
+    moved = sorted(flow.ops, key=lambda op: (op.opcode == "NOTIFY") == last)
     return rebuild(flow, tuple(op.replace(params=dataclasses.replace(op.params, buffer=op.params.buffer + shift))
                                if op.opcode == "NOTIFY" else op for op in moved))
 
 
-def moved(signal, shift):
-    last = notify_last(overlap_comm(tile_partition(moe_ffn), signal=signal), shift=shift)
-    return fuse_persistent(assign_queues(last))
+def moved(signal, last, shift):
+    return fuse_persistent(assign_queues(move_notify(overlap_comm(tile_partition(moe_ffn), signal=signal), last=last,
+                                                     shift=shift)))
 
 
+@pytest.mark.parametrize("last", [True, False])
 @pytest.mark.parametrize("signal", ["peer", "expert"])
-def test_a_moved_notify_is_of_the_put_whose_buffer_it_names(signal):
+def test_a_moved_notify_is_of_the_put_whose_buffer_it_names(signal, last):
     for shift in (1, -100):
-        with pytest.raises((TransformError, VerifyError), match="tells of the put into buffer -?\\d+, of which there are 0"):
-            run_spmd(moved(signal, shift), LAYER.ep, LAYER.arguments(), [LAYER.cotangent()])
-    outs, grads = run_spmd(moved(signal, 0), LAYER.ep, LAYER.arguments(), [LAYER.cotangent()])
+        with pytest.raises((TransformError, VerifyError), match="must name the way and the buffer of one put"):
+            run_spmd(moved(signal, last, shift), LAYER.ep, LAYER.arguments(), [LAYER.cotangent()])
+    outs, grads = run_spmd(moved(signal, last, 0), LAYER.ep, LAYER.arguments(), [LAYER.cotangent()])
     want, want_grads = numpy_moe_ffn(LAYER.arguments(), LAYER.cotangent())
     assert_close([*outs, *grads], [want, *want_grads])

@@ -34,7 +34,8 @@ class RowSet:
         if self.kind == "first":
             if read.kind == "received":
                 return False
-            return room and (not self.clipped or read.clipped or read.kind == "entries")
+            is_laid_out_anew = self.cols != read.cols  # no call leaves out tokens of a program that mixes their rows
+            return room and (not self.clipped or read.clipped or read.kind == "entries" or is_laid_out_anew)
         if self.kind == "entries" and read.kind == "first":
             capacity = routes[self.route].capacity
             return room and read.clipped and not (capacity and capacity.drops)

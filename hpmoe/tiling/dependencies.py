@@ -9,13 +9,15 @@ tasks that read it signal another event, which the next writers wait for.
 from __future__ import annotations
 
 import functools
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 
 import numpy as np
 
 from hpmoe import taskflow as tf
+from hpmoe.errors import VerifyError
 from hpmoe.intervals import joined
 from hpmoe.tile_ops import col_modes
+from hpmoe.tile_ops.params import Notice
 from hpmoe.tiling.event_tables import Counted, Tables, Tasks
 from hpmoe.tiling.lifetimes import Release, lifetimes_of
 from hpmoe.tiling.region_events import Columns, Region, RegionEvents
@@ -37,6 +39,7 @@ class _Derivation:
         self.launched: tf.EventBlock | None = None
 
     def run(self) -> Derived:
+        check_notices(self.ops)
         releases: dict[int, list[Release]] = {}
         shares = any(b.memory >= 0 for b in self.buffers)
         for release in lifetimes_of(self.buffers, self.ops, self.routes).releases if shares else ():
@@ -139,17 +142,9 @@ class _Derivation:
     def _returns(self, storage: int) -> bool:
         return self.ops[self.writers[storage][0]].primitive.puts_back
 
-    def _put_of(self, notice: tf.TileOp) -> int:
-        """The put that a notice is of."""
-        target = notice.params.buffer
-        puts = [i for i, op in enumerate(self.ops) if op.primitive.is_put and op.operands[0].buffer == target]
-        if len(puts) != 1:
-            raise ValueError(f"{notice.label} tells of the put into buffer {target}, of which there are {len(puts)}")
-        return puts[0]
-
     def _wait_for_puts(self, index: int, op: tf.TileOp) -> None:
         """A notify task of peer j (and expert e) waits until its rank's puts to that peer (and expert) are done."""
-        tasks, put = self.tasks_of[index], self._put_of(op)
+        tasks, (put,) = self.tasks_of[index], puts_of(op, self.ops)
         put_op, puts = self.ops[put], self.tasks_of[put]
         local = self.routes[op.domain.route].num_local_experts
         back, by_expert = put_op.primitive.is_back, op.signal == "expert"
@@ -165,6 +160,35 @@ class _Derivation:
         else:
             self.tables.wait(tasks, block.first, by_peer=1)
             self.tables.signal(puts, block.first, by_peer=1)
+
+
+def puts_of(notice: tf.TileOp, ops: Sequence[tf.TileOp]) -> list[int]:
+    """The puts that a notice tells of."""
+    return [i for i, op in enumerate(ops) if op.primitive.is_put and op.operands[0].buffer == notice.params.buffer]
+
+
+def check_notices(ops: Sequence[tf.TileOp]) -> None:
+    """Raises VerifyError unless each put without signals of its own has one notice, which names the buffer it writes."""
+    told: list[int] = []
+    for i, op in enumerate(ops):
+        if not op.primitive.is_notice:
+            continue
+        puts = puts_of(op, ops) if isinstance(op.params, Notice) else []
+        if len(puts) != 1 or not _is_alike(op, ops[puts[0]]):
+            raise VerifyError(f"verify: ops[{i}], {op.opcode} {op.label}, has params {op.params}; it must name the way and "
+                              f"the buffer of one put with a signal for each {op.signal} and as many peers, and there are "
+                              f"{sum(_is_alike(op, ops[put]) for put in puts)} such")
+        told += puts
+    for i, op in enumerate(ops):
+        if op.primitive.is_put and told.count(i) != (op.signal != "tile"):
+            raise VerifyError(f"verify: ops[{i}], {op.opcode} {op.label} with a signal for each {op.signal}, has "
+                              f"{told.count(i)} notices that tell of it; it must have {int(op.signal != 'tile')}")
+
+
+def _is_alike(notice: tf.TileOp, put: tf.TileOp) -> bool:
+    """Whether a put is one that a notice may tell of."""
+    return (put.way, put.signal, put.num_peers, put.domain.route) == (notice.way, notice.signal, notice.num_peers,
+                                                                      notice.domain.route)
 
 
 @functools.lru_cache(maxsize=8)  # a flow is derived when it is made and again by every verify of it

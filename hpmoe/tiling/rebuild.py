@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-from hpmoe.errors import TransformError
+from hpmoe.errors import TransformError, VerifyError
 from hpmoe.limits import check_limits
 from hpmoe.taskflow import Made, Taskflow, TileOp, make_tasks
 from hpmoe.tiling.dependencies import derive_dependencies
@@ -16,6 +16,7 @@ def rebuild(flow: Taskflow, ops: tuple[TileOp, ...], **changes: Any) -> Taskflow
     """The taskflow of other tile operations over the same arrays: tasks, dependencies and shared memory are found anew.
 
     Raises:
+        VerifyError: a put without signals of its own has no notice, or a notice no put.
         TransformError: it is too large, or operations, buffers and routes do not fit together so far that there are tasks.
             All else that may be wrong with them `hpmoe.verify` says, which runs after each transform.
     """
@@ -24,7 +25,7 @@ def rebuild(flow: Taskflow, ops: tuple[TileOp, ...], **changes: Any) -> Taskflow
         check_limits(flow.name, flow.ep_size, flow.buffers, ops, flow.routes)
         flow = flow.replace(tasks=make_tasks(ops), buffers=share_memory(flow.buffers, ops, flow.routes))
         events, waits, signals, blocks = derive_dependencies(flow.buffers, ops, flow.routes, flow.tile_rows)
-    except TransformError:
+    except (TransformError, VerifyError):
         raise
     except (ArithmeticError, AttributeError, LookupError, MemoryError, TypeError, ValueError) as error:
         raise TransformError(f"rebuild: operations, buffers and routes of {flow.name} do not fit together: "
