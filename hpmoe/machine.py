@@ -192,7 +192,8 @@ class Machine:
             ArgumentError: there is no such bin, or this is no NPU.
 
         Example:
-            >>> b3 = ascend_a2.of_bin("910B3")
+            >>> import hpmoe
+            >>> b3 = hpmoe.ascend_a2.of_bin("910B3")
             >>> b3.name, b3.num_aic, b3.num_aiv
             ('ascend_a2.910B3', 20, 40)
         """

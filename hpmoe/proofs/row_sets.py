@@ -94,4 +94,4 @@ def _is_clipped(op: tf.TileOp, access: tf.Access) -> bool:
     """Whether only rows of tokens are touched; of a single row, whether only where there is a token."""
     if access.rows is row_modes.OWN or (access.rows is row_modes.ONE and not op.primitive.is_matmul):
         return op.domain.clipped
-    return access.rows is row_modes.ALL and op.primitive.sums_rows and op.domain.clipped_rows > 0
+    return access.rows is row_modes.ALL and op.primitive.sums_rows and op.domain.of_tokens

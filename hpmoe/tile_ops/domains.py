@@ -19,6 +19,7 @@ class Domain:
         blocks: units that are about one expert, or one copy.
         num_rows: rows tiled or summed, or number of experts or copies.
         clipped: whether rows past a rank's number of tokens do not exist; of tiles alone.
+        of_tokens: whether rows past a rank's number of tokens are left out of a sum.
         first: the first unit.
         is_slots, is_tiles, is_copies: whether units are slots of received rows, static tiles of rows, or blocks of copies.
         counts_once: whether a task counts as one, whatever rows there are.
@@ -32,6 +33,7 @@ class Domain:
     blocks: ClassVar[int] = 1
     num_rows: ClassVar[int] = 0
     clipped: ClassVar[bool] = False
+    of_tokens: ClassVar[bool] = False
     first: ClassVar[int] = 0
     is_slots: ClassVar[bool] = False
     is_tiles: ClassVar[bool] = False
