@@ -63,23 +63,6 @@ struct Frame {
   }
 };
 
-__aicore__ inline bool goes_back(const Op& op) {
-  const auto opcode = static_cast<Opcode>(op.opcode);
-  return opcode == Opcode::PUT_BACK || (opcode == Opcode::NOTIFY && op.param[0] == 1);
-}
-__aicore__ inline bool is_put(const Op& op) {
-  const auto opcode = static_cast<Opcode>(op.opcode);
-  return opcode == Opcode::PUT || opcode == Opcode::PUT_BACK;
-}
-
-__aicore__ inline bool moves_copies(const Op& op) {
-  const auto opcode = static_cast<Opcode>(op.opcode);
-  return opcode == Opcode::REPLICATE || opcode == Opcode::RETURN_GRADS;
-}
-__aicore__ inline bool is_transfer(const Op& op) {
-  return is_put(op) || moves_copies(op) || static_cast<Opcode>(op.opcode) == Opcode::NOTIFY;
-}
-
 __aicore__ inline Unit cut(int32_t total, int64_t start, int32_t rows) {
   const int32_t first = static_cast<int32_t>(least(start, static_cast<int64_t>(total)));
   return {first, least(rows, total - first), 0};
@@ -95,7 +78,7 @@ __aicore__ inline Unit find_unit(const RankView& rank, const RoutingTables& rout
       return cut(op.clipped ? least(op.num_rows, num_tokens) : op.num_rows, static_cast<int64_t>(task.row) * tile_rows,
                  tile_rows);
     case Domain::SLOTS: {
-      const bool on_peer = static_cast<Opcode>(op.opcode) == Opcode::PUT;
+      const bool on_peer = is_put(opcode_of(op)) && !is_back(opcode_of(op));
       return routing.slot(on_peer ? rank.image.peer(rank.args.rank, task.peer) : rank.args.rank, task.row);
     }
     default: break;
@@ -108,7 +91,7 @@ __aicore__ inline Unit find_unit(const RankView& rank, const RoutingTables& rout
 
 // The segments that a transfer moves or a NOTIFY stands for, by number.
 __aicore__ inline int32_t num_segments(const Frame& frame) {
-  if (is_put(frame.op)) return (frame.rank->image.header().ep_size - 1 - frame.task.peer) / frame.op.num_peers + 1;
+  if (is_put(opcode_of(frame.op))) return (frame.rank->image.header().ep_size - 1 - frame.task.peer) / frame.op.num_peers + 1;
   return frame.task.row >= 0 ? 1 : frame.routing.route().num_local_experts;
 }
 // The block of a matrix that a task of copies moves: to the rank that has the copy, or back to its owner.
@@ -117,7 +100,7 @@ __aicore__ inline Segment copy_at(const Frame& frame) {
   const int32_t me = frame.rank->args.rank, own = routing.num_own_experts(), number = frame.task.row / frame.op.blocks;
   const int32_t height = frame.op.param[1], k0 = frame.task.row % frame.op.blocks * frame.op.param[0];
   const int32_t rows = least(frame.op.param[0], height - k0);
-  if (static_cast<Opcode>(frame.op.opcode) == Opcode::RETURN_GRADS) {
+  if (is_back(opcode_of(frame.op))) {
     if (!routing.is_copy(me, own + number)) return {me, me, 0, 0, 0, 0};
     const int32_t expert = routing.share(me, own + number).expert;
     return {me, expert / own, expert % own, rows, routing.place_of_copy(me, number) * height + k0, number * height + k0};
@@ -127,13 +110,13 @@ __aicore__ inline Segment copy_at(const Frame& frame) {
   return {me, copy.host, own + copy.slot, rows, copy.slot * height + k0, copy.expert * height + k0};
 }
 __aicore__ inline Segment segment_at(const Frame& frame, int32_t i) {
-  if (moves_copies(frame.op)) return copy_at(frame);
+  if (moves_copies(opcode_of(frame.op))) return copy_at(frame);
   const RankView& rank = *frame.rank;
   const int32_t me = rank.args.rank;
-  const int32_t peer = rank.image.peer(me, frame.task.peer + (is_put(frame.op) ? i * frame.op.num_peers : 0));
+  const int32_t peer = rank.image.peer(me, frame.task.peer + (is_put(opcode_of(frame.op)) ? i * frame.op.num_peers : 0));
   const bool back = goes_back(frame.op);
   const int32_t source = back ? peer : me, dest = back ? me : peer;
-  if (is_put(frame.op)) return frame.routing.segment_in_slot(source, dest, frame.routing.slot(dest, frame.task.row));
+  if (is_put(opcode_of(frame.op))) return frame.routing.segment_in_slot(source, dest, frame.routing.slot(dest, frame.task.row));
   return frame.routing.segment(source, dest, frame.task.row < 0 ? i : frame.task.row);
 }
 

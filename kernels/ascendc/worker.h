@@ -153,7 +153,7 @@ class Worker {
   __aicore__ inline void signal(const Turn& turn) {
     const Form& form = turn.form;
     const Frame& frame = turn.frame;
-    const bool moves = is_transfer(frame.op);
+    const bool moves = is_transfer(opcode_of(frame.op));
     moves ? settle() : unit_.settle_stores();
     for (int32_t i = 0; i < form.num_signals; ++i) {
       const Signal signal = rank_.image.signal(form.first_signal + i);
@@ -173,7 +173,7 @@ class Worker {
     switch (static_cast<Remote>(signal.remote)) {
       case Remote::LOCAL: return add(me, event, amount);
       case Remote::PEER:
-        for (int32_t i = 0; i < (is_put(frame.op) ? num_segments(frame) : 1); ++i)
+        for (int32_t i = 0; i < (is_put(opcode_of(frame.op)) ? num_segments(frame) : 1); ++i)
           add(rank_.image.peer(me, frame.task.peer + i * frame.op.num_peers), event, amount);
         return;
       case Remote::EVERY:

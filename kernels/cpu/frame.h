@@ -100,7 +100,7 @@ void for_each_fan(const Frame& frame, Visit visit) {
 template <class Visit>
 void for_each_copy(const Frame& frame, Visit visit) {
   const Routing& routing = *frame.routing;
-  const bool back = static_cast<Opcode>(frame.op.opcode) == Opcode::RETURN_GRADS;
+  const bool back = is_back(opcode_of(frame.op));
   const bool is_all = static_cast<Domain>(frame.op.domain) == Domain::ONCE;
   const int32_t own = routing.num_own_experts(), first = is_all ? 0 : frame.task.row / frame.op.blocks;
   const int64_t height = frame.op.param[1], k0 = is_all ? 0 : frame.task.row % frame.op.blocks * int64_t{frame.op.param[0]};
@@ -122,7 +122,7 @@ void for_each_copy(const Frame& frame, Visit visit) {
 // Calls visit(rank) for the ranks that a put is for, or the one of a NOTIFY.
 template <class Visit>
 void for_each_peer(const Frame& frame, Visit visit) {
-  const int32_t last = is_put(static_cast<Opcode>(frame.op.opcode)) ? frame.image.header->ep_size : frame.task.peer + 1;
+  const int32_t last = is_put(opcode_of(frame.op)) ? frame.image.header->ep_size : frame.task.peer + 1;
   for (int32_t j = frame.task.peer; j < last; j += std::max(frame.op.num_peers, 1)) visit(frame.image.peer(frame.rank, j));
 }
 
@@ -130,7 +130,7 @@ void for_each_peer(const Frame& frame, Visit visit) {
 template <class Visit>
 void for_each_segment(const Frame& frame, Visit visit) {
   const Routing& routing = *frame.routing;
-  const auto opcode = static_cast<Opcode>(frame.op.opcode);
+  const auto opcode = opcode_of(frame.op);
   if (moves_copies(opcode)) return for_each_copy(frame, visit);
   const bool back = goes_back(frame.op);
   const auto visit_experts = [&](int32_t peer, int32_t first, int32_t last) {
@@ -144,7 +144,7 @@ void for_each_segment(const Frame& frame, Visit visit) {
       visit_experts(frame.image.peer(frame.rank, j), 0, num_experts);
     return;
   }
-  if (opcode == Opcode::NOTIFY) {
+  if (is_notice(opcode)) {
     const int32_t row = frame.task.row, peer = frame.image.peer(frame.rank, frame.task.peer);
     visit_experts(peer, row < 0 ? 0 : row, row < 0 ? num_experts : row + 1);
     return;

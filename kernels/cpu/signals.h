@@ -48,7 +48,7 @@ void for_each_fan_signal(const Frame& frame, Visit visit) {
 // The rows that a task which is no transfer has made ready.
 template <class Visit>
 void for_each_row_signal(const Frame& frame, Visit visit) {
-  if (static_cast<Opcode>(frame.op.opcode) == Opcode::FAN_OUT) for_each_fan_signal(frame, visit);
+  if (fans_out(opcode_of(frame.op))) for_each_fan_signal(frame, visit);
   for_each_unit_signal(frame, Amount::ROWS, frame.unit.rows, visit);
 }
 

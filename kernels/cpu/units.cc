@@ -59,7 +59,7 @@ Unit find_unit(const Image& image, const HpmoeRank* ranks, const Routing* routin
     case Domain::COPIES: return {0, 1, 0};
     case Domain::TILES: return cut(clip(op.num_rows, op.clipped, num_tokens), task.row * tile_rows, tile_rows);
     case Domain::SLOTS: {
-      const bool on_peer = static_cast<Opcode>(op.opcode) == Opcode::PUT;
+      const bool on_peer = is_put(opcode_of(op)) && !is_back(opcode_of(op));
       const Slot& slot = routing->slot(on_peer ? image.peer(rank, task.peer) : rank, task.row);
       return {slot.start, slot.rows, slot.expert};
     }

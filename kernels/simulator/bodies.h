@@ -62,11 +62,11 @@ class Bodies {
   };
 
   Moved move_rows(int32_t worker, const Frame& frame, const HpmoeWork& work, double now) {
-    const auto opcode = static_cast<Opcode>(frame.op.opcode);
+    const auto opcode = opcode_of(frame.op);
     if (!is_transfer(opcode)) return {own_rows(frame), 0};
     Moved moved{0, 0};
     for_each_segment(frame, [&](const Segment& segment) {
-      if (opcode == Opcode::NOTIFY) return;
+      if (is_notice(opcode)) return;
       send(worker, frame, segment, work.link_row, now);
       moved.rows += static_cast<double>(segment.rows);
       if (target_of(frame, segment) == frame.rank) moved.written += static_cast<double>(segment.rows) * work.link_row;

@@ -1,13 +1,16 @@
 // How a worker reads its queue: from a word to a task, and to the counters of its waits and signals.
 #pragma once
 
-#include "protocol.h"
-
-#ifndef HPMOE_DEVICE
-#define HPMOE_DEVICE  // a device kernel says here what marks its functions
-#endif
+#include "core/protocol.h"
 
 namespace hpmoe {
+
+HPMOE_DEVICE inline Opcode opcode_of(const Op& op) { return static_cast<Opcode>(op.opcode); }
+
+// Whether an op moves rows back to the tokens that they are of, or tells of it.
+HPMOE_DEVICE inline bool goes_back(const Op& op) {
+  return returns_rows(opcode_of(op)) || (is_notice(opcode_of(op)) && op.param[0] == 1);
+}
 
 // One tile of one op: unit `row` of the op's domain, columns [col, col + cols), position `peer` in the rank's peer
 // order or -1.
