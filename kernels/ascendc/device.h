@@ -8,6 +8,7 @@
 #define HPMOE_DEVICE __aicore__
 #endif
 
+#include "core/numbers.h"
 #include "launch_args.h"
 #include "tables.h"
 
@@ -41,9 +42,6 @@ __aicore__ inline Row read_row(uint64_t address) {
   return both.row;
 }
 
-__aicore__ inline int32_t least(int32_t a, int32_t b) { return a < b ? a : b; }
-__aicore__ inline int64_t least(int64_t a, int64_t b) { return a < b ? a : b; }
-__aicore__ inline int32_t most(int32_t a, int32_t b) { return a > b ? a : b; }
 __aicore__ inline int32_t round_up(int32_t value, int32_t to) { return (value + to - 1) / to * to; }
 __aicore__ inline bool is_float(int32_t dtype) {
   return dtype == static_cast<int32_t>(Dtype::FLOAT32) || dtype == static_cast<int32_t>(Dtype::BFLOAT16) ||

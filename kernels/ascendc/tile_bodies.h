@@ -35,7 +35,7 @@ __aicore__ inline Code run_task(VectorUnit& unit, const Frame& frame) {
       for (int32_t i = 0; i < num_segments(frame); ++i) copy_segment(unit, frame, segment_at(frame, i));
       break;
     case Opcode::REPLICATE:
-    case Opcode::RETURN_GRADS: copy_matrix(unit, frame, copy_at(frame)); break;
+    case Opcode::RETURN_GRADS: copy_matrix(unit, frame, segment_at(frame, 0)); break;
     case Opcode::FAN_OUT: fan_out(unit, frame); break;
     case Opcode::FAN_IN: fan_in(unit, frame); break;
     case Opcode::SWIGLU: swiglu(unit, frame); break;

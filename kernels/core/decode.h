@@ -43,6 +43,12 @@ HPMOE_DEVICE inline Task task_at(const Op& op, int32_t op_index, int32_t form, i
   return task;
 }
 
+// How many ranks a task is for, and where in the peer order the i-th of them stands.
+HPMOE_DEVICE inline int32_t num_task_peers(const Op& op, const Task& task, int32_t ep_size) {
+  return is_put(opcode_of(op)) ? (ep_size - 1 - task.peer) / op.num_peers + 1 : 1;
+}
+HPMOE_DEVICE inline int32_t position_of(const Op& op, const Task& task, int32_t i) { return task.peer + i * op.num_peers; }
+
 // What the task's place adds to the event that a wait or signal of its form names. SLOT_EXPERT and ENTRY_TILE add what the
 // routing says besides.
 HPMOE_DEVICE inline int64_t event_offset(int32_t kind, const Op& op, const Task& task) {

@@ -69,14 +69,14 @@ class Bodies {
       if (is_notice(opcode)) return;
       send(worker, frame, segment, work.link_row, now);
       moved.rows += static_cast<double>(segment.rows);
-      if (target_of(frame, segment) == frame.rank) moved.written += static_cast<double>(segment.rows) * work.link_row;
+      if (target_of(frame.op, segment) == frame.rank) moved.written += static_cast<double>(segment.rows) * work.link_row;
     });
     return moved;
   }
 
   // Puts a segment on the links between its two ranks.
   void send(int32_t worker, const Frame& frame, const Segment& segment, double row_bytes, double now) {
-    const int32_t to = target_of(frame, segment);
+    const int32_t to = target_of(frame.op, segment);
     if (to == frame.rank) return;
     const double bytes = static_cast<double>(segment.rows) * row_bytes;
     const bool leaves = leaves_node(machine_, frame.rank, to);

@@ -16,11 +16,6 @@ inline double rows_of_token(const Frame& frame) {
   return received > 0 ? static_cast<double>(experts->received(frame.rank)) / received : 0;
 }
 
-// Where the rows of a transfer go.
-inline int32_t target_of(const Frame& frame, const Segment& segment) {
-  return goes_back(frame.op) ? segment.source : segment.dest;
-}
-
 inline bool leaves_node(const HpmoeMachine& machine, int32_t from, int32_t to) {
   return to / machine.node_size != from / machine.node_size;
 }
@@ -37,7 +32,7 @@ inline double own_rows(const Frame& frame) {
   if (!is_launch(opcode_of(frame.op))) return static_cast<double>(frame.unit.rows);
   const Routing* routing = frame.routing;
   switch (routing ? frame.op.param[0] : 0) {
-    case 1: return static_cast<double>(routing->kept_entries(frame.rank, 0, frame.ranks[frame.rank].num_tokens));
+    case 1: return static_cast<double>(routing->all_kept_entries(frame.rank, frame.place().num_tokens()));
     case 2: return static_cast<double>(routing->received(frame.rank));
     default: return 0;
   }
