@@ -181,7 +181,7 @@ MUTANTS = (
     mutant("a wrong gather index", "transfer_body.h", ("(number < 0 ? number + num_rows : number) / per_row",
                                                        "(number < 0 ? number + num_rows : number) % per_row")),
     mutant("rows put on the wrong rank", "transfer_body.h",
-           ("back ? segment.source : segment.dest", "back ? segment.dest : segment.source")),
+           ("target_of(frame.op, segment)", "(back ? segment.dest : segment.source)")),
     without("entries of the slot before", "routing_tables.h", "part.first_entry += first - part.first_row;"),
     mutant("a core that sorts over another's entries", "prologue_unit.h", ("u < core", "u + 1 < core")),
     mutant("rows placed before all ranks have told where theirs begin", "prologue.h", (
