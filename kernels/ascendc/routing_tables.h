@@ -1,4 +1,4 @@
-// Questions about the routing, answered from the tables that the prologue filled: the device's cpu/routing.h.
+// Questions about the routing, answered from the tables that the prologue filled: the device's core/routing.h.
 #pragma once
 
 #include "core/units.h"

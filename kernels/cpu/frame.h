@@ -5,12 +5,12 @@
 #include <cstdint>
 #include <vector>
 
-#include "abi.h"
+#include "core/abi.h"
+#include "core/image.h"
 #include "core/operands.h"
+#include "core/routing.h"
 #include "core/segments.h"
 #include "core/units.h"
-#include "image.h"
-#include "routing.h"
 #include "rows.h"
 
 namespace hpmoe {

@@ -5,10 +5,10 @@
 
 #include "arithmetic.h"
 #include "bodies.h"
+#include "core/stuck.h"
 #include "crew.h"
 #include "prologue.h"
 #include "signals.h"
-#include "stuck.h"
 
 namespace hpmoe {
 namespace {

@@ -7,7 +7,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "cpu/image.h"
+#include "core/image.h"
 #include "happenings.h"
 #include "l2.h"
 #include "rates.h"

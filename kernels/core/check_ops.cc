@@ -1,9 +1,9 @@
-#include "check_ops.h"
+#include "core/check_ops.h"
 
 #include <algorithm>
 
-#include "check_routes.h"
-#include "convert.h"
+#include "core/check_routes.h"
+#include "core/dtypes.h"
 
 namespace hpmoe {
 namespace {

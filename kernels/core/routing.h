@@ -10,7 +10,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "image.h"
+#include "core/image.h"
 
 namespace hpmoe {
 

@@ -1,4 +1,4 @@
-#include "stuck.h"
+#include "core/stuck.h"
 
 namespace hpmoe {
 namespace {

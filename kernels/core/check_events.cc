@@ -1,6 +1,6 @@
-#include "check_events.h"
+#include "core/check_events.h"
 
-#include "check_routes.h"
+#include "core/check_routes.h"
 
 namespace hpmoe {
 namespace {

@@ -1,10 +1,10 @@
-#include "check_routes.h"
+#include "core/check_routes.h"
 
 #include <algorithm>
 #include <cmath>
 #include <vector>
 
-#include "convert.h"
+#include "core/dtypes.h"
 
 namespace hpmoe {
 namespace {
