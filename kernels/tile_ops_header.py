@@ -8,7 +8,7 @@ from pathlib import Path
 from hpmoe.kernels import protocol
 from hpmoe.kernels.protocol import PRIMITIVES
 from hpmoe.tile_ops.functions import Function
-from hpmoe.tile_ops.params import Elementwise
+from hpmoe.tile_ops.params import Elementwise, LaidOut, Way
 from hpmoe.tile_ops.row_modes import FAN
 from hpmoe.tile_ops.tile_primitive import Operand, Payload, TilePrimitive
 
@@ -48,6 +48,8 @@ enum class Domain : int32_t { HPMOE_DOMAIN(HPMOE_MEMBER) };
 enum class Rows : int16_t { HPMOE_ROWS(HPMOE_MEMBER) };
 enum class Cols : int16_t { HPMOE_COLS(HPMOE_MEMBER) };
 enum class Reduction : int32_t { HPMOE_REDUCTION(HPMOE_MEMBER) };
+enum class Way : int32_t { HPMOE_WAY(HPMOE_MEMBER) };
+enum class LaidOut : int32_t { HPMOE_LAID_OUT(HPMOE_MEMBER) };
 #undef HPMOE_MEMBER
 """
 RULES = """
@@ -96,11 +98,12 @@ HPMOE_DEVICE constexpr bool has_bit(uint64_t facts, Opcode opcode) {{
 
 def header_text() -> str:
     """The header."""
-    enums = (protocol.Opcode, protocol.MapCode, protocol.Domain, protocol.Rows, protocol.Cols, protocol.Reduction)
-    names = ("OPCODE", "MAP_CODE", "DOMAIN", "ROWS", "COLS", "REDUCTION")
+    enums = (protocol.Opcode, protocol.MapCode, protocol.Domain, protocol.Rows, protocol.Cols, protocol.Reduction,
+             Way, LaidOut)
+    names = ("OPCODE", "MAP_CODE", "DOMAIN", "ROWS", "COLS", "REDUCTION", "WAY", "LAID_OUT")
     lists = "".join(_list(name, [(e.name, e.value) for e in enum]) for name, enum in zip(names, enums, strict=True))
     sizes = "".join(f"constexpr int32_t kNum{cls.__name__} = {len(cls)};\n"
-                    for cls in (protocol.Domain, protocol.Rows, protocol.Cols, protocol.Reduction))
+                    for cls in enums[2:])
     by_inputs: dict[int, list[int]] = {}
     for function in sorted(Function.members.values()):
         by_inputs.setdefault(function.inputs, []).append(function.number)

@@ -1,4 +1,4 @@
-// Which body a task has, on each kind of core. A new tile body is added here and in hpmoe/kernels/ascend_rules.py.
+// Which body a task has, on each kind of core. A new tile body is added here.
 #pragma once
 
 #include "counters.h"
@@ -35,7 +35,9 @@ __aicore__ inline Code run_task(VectorUnit& unit, const Frame& frame) {
       for (int32_t i = 0; i < num_segments(frame); ++i) copy_segment(unit, frame, segment_at(frame, i));
       break;
     case Opcode::REPLICATE:
-    case Opcode::RETURN_GRADS: copy_matrix(unit, frame, segment_at(frame, 0)); break;
+    case Opcode::RETURN_GRADS:
+      for (int32_t i = 0; i < num_segments(frame); ++i) copy_matrix(unit, frame, segment_at(frame, i));
+      break;
     case Opcode::FAN_OUT: fan_out(unit, frame); break;
     case Opcode::FAN_IN: fan_in(unit, frame); break;
     case Opcode::SWIGLU: swiglu(unit, frame); break;

@@ -76,7 +76,8 @@ class OpChecker {
     const Operand& operand = op.operands[i];
     if (operand.buffer == -1 && rule.operands[i].traits & kMayBeNumber) return nullptr;
     if (!in_range(operand.buffer, image_.header->num_buffers)) return "an operand names a buffer that does not exist";
-    if (!in_range(operand.rows, kNumRows) || !in_range(operand.cols, kNumCols)) return "an operand has an unknown rows or cols mode";
+    if (!in_range(operand.rows, kNumRows) || !in_range(operand.cols, kNumCols))
+      return "an operand has an unknown rows or cols mode";
     if (!(rule.operands[i].rows >> operand.rows & 1) || !(rule.operands[i].cols >> operand.cols & 1)) {
       return "an operand has a rows or cols mode its op cannot take";
     }
@@ -140,11 +141,12 @@ class OpChecker {
         if (image_.routes[op.route].once_of < 0) return "a fan's route is not one to ranks";
         return opcode == Opcode::FAN_IN || buffer(op, 0).dtype == buffer(op, 1).dtype ? nullptr
                                                                                       : "a transfer's two rows differ";
-      case Opcode::NOTIFY: return in_range(op.param[0], 2) ? nullptr : "a NOTIFY tells of no way that rows go";
-      case Opcode::LAUNCH: return in_range(op.param[0], 3) ? nullptr : "a LAUNCH lays out rows of an unknown kind";
+      case Opcode::NOTIFY: return in_range(op.param[0], kNumWay) ? nullptr : "a NOTIFY tells of no way that rows go";
+      case Opcode::LAUNCH: return in_range(op.param[0], kNumLaidOut) ? nullptr : "a LAUNCH lays out rows of an unknown kind";
       case Opcode::ROW_DOT: return same_columns(op, 1, 2) ? nullptr : "an op's operands differ in columns";
       case Opcode::GATHER: return same_columns(op, 0, 1) ? nullptr : "an op's operands differ in columns";
-      case Opcode::ROW_REDUCE: return in_range(op.param[0], kNumReduction) ? nullptr : "a ROW_REDUCE has an unknown reduction";
+      case Opcode::ROW_REDUCE:
+        return in_range(op.param[0], kNumReduction) ? nullptr : "a ROW_REDUCE has an unknown reduction";
       default: return nullptr;
     }
   }

@@ -9,7 +9,7 @@ HPMOE_DEVICE inline Opcode opcode_of(const Op& op) { return static_cast<Opcode>(
 
 // Whether an op moves rows back to the tokens that they are of, or tells of it.
 HPMOE_DEVICE inline bool goes_back(const Op& op) {
-  return returns_rows(opcode_of(op)) || (is_notice(opcode_of(op)) && op.param[0] == 1);
+  return returns_rows(opcode_of(op)) || (is_notice(opcode_of(op)) && static_cast<Way>(op.param[0]) == Way::BACK);
 }
 
 // One tile of one op: unit `row` of the op's domain, columns [col, col + cols), position `peer` in the rank's peer

@@ -12,6 +12,8 @@ constexpr int32_t kNumDomain = 5;
 constexpr int32_t kNumRows = 11;
 constexpr int32_t kNumCols = 3;
 constexpr int32_t kNumReduction = 2;
+constexpr int32_t kNumWay = 2;
+constexpr int32_t kNumLaidOut = 3;
 
 #define HPMOE_OPCODE(X) \
   X(PUT, 1) X(PUT_BACK, 2) X(REDUCE, 3) X(GMM, 4) X(WGRAD, 5) X(MAP, 6) X(SWIGLU, 7) X(SWIGLU_GRAD, 8) \
@@ -32,6 +34,10 @@ constexpr int32_t kNumReduction = 2;
   X(OWN, 0) X(ALL, 1) X(ONE, 2)
 #define HPMOE_REDUCTION(X) \
   X(SUM, 0) X(MAX, 1)
+#define HPMOE_WAY(X) \
+  X(OUT, 0) X(BACK, 1)
+#define HPMOE_LAID_OUT(X) \
+  X(NO_ROWS, 0) X(SENT_ROWS, 1) X(RECEIVED_ROWS, 2)
 
 #define HPMOE_MEMBER(name, value) name = value,
 enum class Opcode : int32_t { HPMOE_OPCODE(HPMOE_MEMBER) };
@@ -40,6 +46,8 @@ enum class Domain : int32_t { HPMOE_DOMAIN(HPMOE_MEMBER) };
 enum class Rows : int16_t { HPMOE_ROWS(HPMOE_MEMBER) };
 enum class Cols : int16_t { HPMOE_COLS(HPMOE_MEMBER) };
 enum class Reduction : int32_t { HPMOE_REDUCTION(HPMOE_MEMBER) };
+enum class Way : int32_t { HPMOE_WAY(HPMOE_MEMBER) };
+enum class LaidOut : int32_t { HPMOE_LAID_OUT(HPMOE_MEMBER) };
 #undef HPMOE_MEMBER
 
 // Its elements are int32; bodies know which part of it a task takes; a number may stand in its place.
