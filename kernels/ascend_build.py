@@ -22,8 +22,8 @@ from hpmoe.host import cache_folder
 
 KERNELS = Path(__file__).resolve().parent
 HOST = KERNELS / "ascendc" / "host"
-COMMON = (HOST / "mindspore_op.cc", HOST / "graph_op.cc", HOST / "bound_kernel.cc", KERNELS / "cpu" / "image.cc",
-          KERNELS / "cpu" / "stuck.cc")
+COMMON = (HOST / "mindspore_op.cc", HOST / "graph_op.cc", HOST / "bound_kernel.cc", KERNELS / "core" / "image.cc",
+          KERNELS / "core" / "stuck.cc")
 LIBRARY = "libhpmoe_ascend.so"
 DEVICES = Path("/dev")
 NPUS = "davinci[0-9]*"  # among them
@@ -56,7 +56,7 @@ class Operator:
     def folder(self) -> Path:
         """Where it is built: another one for other sources, another MindSpore or Python, each copy of this package."""
         built_for = f"{KERNELS} {importlib.metadata.version('mindspore')} {sys.version_info[:2]}"
-        return cache_folder() / self.name / _digest(KERNELS, KERNELS / "cpu", HOST, besides=built_for)
+        return cache_folder() / self.name / _digest(KERNELS / "core", KERNELS / "ascendc", HOST, besides=built_for)
 
     def path(self) -> Path:
         return self.folder() / f"{self.name}.so"
@@ -143,7 +143,7 @@ def ascend_operator(environment: Mapping[str, str] = os.environ) -> Operator:
 
 def compiled_path() -> Path:
     """Where the kernel is built."""
-    return cache_folder() / "ascend" / _digest(KERNELS, KERNELS / "ascendc", HOST) / LIBRARY
+    return cache_folder() / "ascend" / _digest(KERNELS / "core", KERNELS / "ascendc", HOST) / LIBRARY
 
 
 def build() -> list[str]:

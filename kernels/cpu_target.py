@@ -16,7 +16,7 @@ from hpmoe.kernels.buffers import describe
 from hpmoe.kernels.diagnosis import make_error
 from hpmoe.kernels.image import unpack_image
 from hpmoe.kernels.native import Rank, Status, load
-from hpmoe.kernels.protocol import Code, Domain, Dtype, Opcode, Rows
+from hpmoe.kernels.protocol import PRIMITIVES, Code, Domain, Dtype, Rows
 from hpmoe.native.loading import address
 
 ANY_ROWS = 2**63 - 1
@@ -187,7 +187,8 @@ def _received_buffers(sections):
     stated, once_of = sections["buffers"]["rows"], sections["routes"]["once_of"]
     for op in sections["ops"]:
         received = {Rows.PEER, Rows.EXPERT, Rows.FAN}
-        if op["domain"] == Domain.SLOTS or op["opcode"] == Opcode.ALL_TO_ALL_BACK:
+        primitive = PRIMITIVES.get(int(op["opcode"]))
+        if op["domain"] == Domain.SLOTS or primitive and primitive.is_blocking and primitive.is_back:
             received.add(Rows.OWN)
         for operand in op["operands"][:op["num_operands"]]:
             if op["route"] >= 0 and operand["rows"] in received and operand["buffer"] >= 0 and not stated[operand["buffer"]]:

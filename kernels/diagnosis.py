@@ -5,8 +5,9 @@ import numpy as np
 from hpmoe import taskflow as tf
 from hpmoe.errors import LaunchError
 from hpmoe.kernels.image import unpack_image
-from hpmoe.kernels.protocol import Code, Dtype, MapCode, Opcode, Reduction
+from hpmoe.kernels.protocol import PRIMITIVES, Code, Dtype, MapCode, Opcode, Reduction
 from hpmoe.kernels.unpacking import read_table, read_tasks
+from hpmoe.tile_ops.params import ByColumns, Elementwise
 
 MAX_NAMED = 8
 
@@ -89,7 +90,8 @@ def _asked(place, image):
     """The body that a task asks for: its opcode, its function, and the dtypes of its operands."""
     header, sections = unpack_image(image)
     op = sections["ops"][read_tasks(header, sections)[0][place]["op"]]
-    function = {Opcode.MAP: MapCode, Opcode.ROW_REDUCE: Reduction}.get(op["opcode"])
+    primitive = PRIMITIVES.get(int(op["opcode"]))
+    function = {Elementwise: MapCode, ByColumns: Reduction}.get(primitive.params) if primitive else None
     words = [_name(Opcode, op["opcode"]), *([_name(function, op["param"][0])] if function else [])]
     buffers = op["operands"]["buffer"][:max(int(op["num_operands"]), 0)]
     dtypes = [_name(Dtype, sections["buffers"]["dtype"][b]).lower() for b in buffers if 0 <= b < len(sections["buffers"])]

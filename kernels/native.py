@@ -17,7 +17,7 @@ ABI_VERSION = 10
 
 
 class Rank(ctypes.Structure):
-    """HpmoeRank of cpu/abi.h."""
+    """HpmoeRank of core/abi.h."""
 
     _fields_ = [
         ("buffers", ctypes.c_void_p),
@@ -29,7 +29,7 @@ class Rank(ctypes.Structure):
 
 
 class Status(ctypes.Structure):
-    """HpmoeStatus of cpu/abi.h."""
+    """HpmoeStatus of core/abi.h."""
 
     _fields_ = [(name, ctypes.c_int32) for name in ("code", "rank", "queue", "task", "event", "wait")] + [
         ("value", ctypes.c_int64),
@@ -38,7 +38,7 @@ class Status(ctypes.Structure):
 
 
 class Tables(ctypes.Structure):
-    """HpmoeTables of cpu/abi.h."""
+    """HpmoeTables of core/abi.h."""
 
     _fields_ = [(name, ctypes.c_void_p) for name in ("ops", "block_of", "waits", "signals")] + [
         (name, ctypes.c_int64) for name in ("num_ops", "num_tasks", "num_events", "num_waits", "num_signals")

@@ -1,4 +1,4 @@
-"""The packed image as NumPy dtypes and enums: the Python side of protocol.h, and the only one.
+"""The packed image as NumPy dtypes and enums: the Python side of core/protocol.h, and the only one.
 
 >>> TASK.itemsize, OP.itemsize, Opcode.GMM.value
 (4, 208, 4)
@@ -33,6 +33,7 @@ def _members(family: Iterable[Named]) -> dict[str, int]:
 
 
 # What is defined in tile_ops, by its numbers there; the C++ side is core/tile_ops.h, made from the same.
+PRIMITIVES = {primitive.number: primitive for primitive in sorted(TilePrimitive.members.values())}
 Opcode = IntEnum("Opcode", _members(TilePrimitive.members.values()))
 MapCode = IntEnum("MapCode", _members(Function.members.values()))
 Rows = IntEnum("Rows", _members(RowMode.members.values()))
@@ -41,7 +42,7 @@ Domain = IntEnum("Domain", {domain.__name__.upper(): domain.number for domain in
 
 
 class Index(IntEnum):
-    """How a wait or a signal finds its counter from the event it names: see decode.h."""
+    """How a wait or a signal finds its counter from the event it names: see core/decode.h."""
 
     STATIC = 0
     SLOT_EXPERT = 1

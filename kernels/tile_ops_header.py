@@ -6,29 +6,36 @@ from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 
 from hpmoe.kernels import protocol
+from hpmoe.kernels.protocol import PRIMITIVES
 from hpmoe.tile_ops.functions import Function
-from hpmoe.tile_ops.tile_primitive import Operand, TilePrimitive
+from hpmoe.tile_ops.params import Elementwise, LaidOut, Way
+from hpmoe.tile_ops.row_modes import FAN
+from hpmoe.tile_ops.tile_primitive import Operand, Payload, TilePrimitive
 
 PATH = Path(__file__).parent / "core" / "tile_ops.h"
-PRIMITIVES = tuple(sorted(TilePrimitive.members.values()))
 FACTS: Mapping[str, tuple[str, Callable[[TilePrimitive], bool]]] = {
     "is_put": ("Its tasks write rows of tokens into other ranks' memory.", lambda p: p.is_put),
     "is_exchange": ("It exchanges the rows of all ranks at once.", lambda p: p.is_blocking),
     "moves_copies": ("It moves weights to copies of experts, or their gradients back.", lambda p: p.moves_copies),
     "is_notice": ("It only tells that rows were sent.", lambda p: p.is_notice),
+    "is_transfer": ("It moves rows or matrices between ranks, or tells of it.", lambda p: p.payload is not Payload.NOTHING),
     "is_back": ("It is about rows, or gradients, on their way back.", lambda p: p.is_back),
-    "is_matmul": ("It runs on matrix units.", lambda p: p.is_matmul),
+    "returns_rows": ("It sends rows back to the tokens that they are of.", lambda p: p.returns_rows),
+    "makes_blocks": ("Its tasks compute blocks of rows of a weight's gradient.", lambda p: p.makes_blocks),
+    "fans_out": ("It takes rows of tokens to those of their experts.", lambda p: any(FAN in o.rows for o in p.outputs)),
     "is_launch": ("It is the start of a kernel.", lambda p: p.is_launch),
-    "sums_rows": ("It sums over rows.", lambda p: p.sums_rows),
-    "only_moves": ("Its results are elements of its first input, in their dtype.", lambda p: p.only_moves),
-    "may_take_numbers": ("A number may stand in place of an input.", lambda p: any(o.may_be_number for o in p.inputs)),
+    "applies_function": ("Its param[0] is the code of an elementwise function.", lambda p: p.params is Elementwise),
 }
+TRAITS = {"kIsInteger": lambda o: o.is_integer, "kIsCutByBody": lambda o: o.is_cut_by_body,
+          "kMayBeNumber": lambda o: o.may_be_number}
 
 HEAD = """// The tile operations and elementwise functions as hpmoe/tile_ops defines them: codes, rules and facts.
 // Made by tile_ops_header.py; a test holds the two equal.
 #pragma once
 
 #include <cstdint>
+
+#include "core/marks.h"
 
 namespace hpmoe {
 
@@ -41,13 +48,17 @@ enum class Domain : int32_t { HPMOE_DOMAIN(HPMOE_MEMBER) };
 enum class Rows : int16_t { HPMOE_ROWS(HPMOE_MEMBER) };
 enum class Cols : int16_t { HPMOE_COLS(HPMOE_MEMBER) };
 enum class Reduction : int32_t { HPMOE_REDUCTION(HPMOE_MEMBER) };
+enum class Way : int32_t { HPMOE_WAY(HPMOE_MEMBER) };
+enum class LaidOut : int32_t { HPMOE_LAID_OUT(HPMOE_MEMBER) };
 #undef HPMOE_MEMBER
 """
 RULES = """
-// Which modes an operand may have, a bit a mode; `rows` 0 ends an opcode's list.
+// Its elements are int32; bodies know which part of it a task takes; a number may stand in its place.
+{traits}
+
+// Which modes an operand may have, a bit a mode, and which of these traits; `rows` 0 ends an opcode's list.
 struct OperandRule {{
-  int rows, cols;
-  bool is_integer;
+  int rows, cols, traits;
 }};
 
 // What each opcode asks of its op: domains, a bit each, operands and their modes; outputs come first.
@@ -79,24 +90,29 @@ constexpr int num_map_inputs(int32_t code) {{
 }}
 
 // Facts about opcodes, a bit each.
-constexpr bool has_bit(uint64_t facts, Opcode opcode) {{ return facts >> static_cast<int32_t>(opcode) & 1; }}
+HPMOE_DEVICE constexpr bool has_bit(uint64_t facts, Opcode opcode) {{
+  return static_cast<uint32_t>(opcode) < 64 && (facts >> static_cast<uint32_t>(opcode) & 1);
+}}
 """
 
 
 def header_text() -> str:
     """The header."""
-    enums = (protocol.Opcode, protocol.MapCode, protocol.Domain, protocol.Rows, protocol.Cols, protocol.Reduction)
-    names = ("OPCODE", "MAP_CODE", "DOMAIN", "ROWS", "COLS", "REDUCTION")
+    enums = (protocol.Opcode, protocol.MapCode, protocol.Domain, protocol.Rows, protocol.Cols, protocol.Reduction,
+             Way, LaidOut)
+    names = ("OPCODE", "MAP_CODE", "DOMAIN", "ROWS", "COLS", "REDUCTION", "WAY", "LAID_OUT")
     lists = "".join(_list(name, [(e.name, e.value) for e in enum]) for name, enum in zip(names, enums, strict=True))
     sizes = "".join(f"constexpr int32_t kNum{cls.__name__} = {len(cls)};\n"
-                    for cls in (protocol.Domain, protocol.Rows, protocol.Cols, protocol.Reduction))
+                    for cls in enums[2:])
     by_inputs: dict[int, list[int]] = {}
     for function in sorted(Function.members.values()):
         by_inputs.setdefault(function.inputs, []).append(function.number)
     inputs = "\n".join(f"{_wrapped('    ', [f'case {n}:' for n in codes])} return {count};"
                        for count, codes in by_inputs.items())
-    rules = RULES.format(most=protocol.MAX_OPERANDS, rules="\n".join(map(_rule, PRIMITIVES)), inputs=inputs)
-    facts = "\n".join(f"// {why}\nconstexpr bool {name}(Opcode opcode) {{ return has_bit({_mask(holds)}, opcode); }}"
+    traits = f"constexpr int {', '.join(f'{name} = {1 << i}' for i, name in enumerate(TRAITS))};"
+    rules = RULES.format(traits=traits, most=protocol.MAX_OPERANDS, inputs=inputs,
+                         rules="\n".join(map(_rule, PRIMITIVES.values())))
+    facts = "\n".join(f"// {why}\nHPMOE_DEVICE constexpr bool {name}(Opcode opcode) {{ return {_has_bit(holds)}; }}"
                       for name, (why, holds) in FACTS.items())
     return f"{HEAD}{sizes}\n{lists}{ENUMS}{rules}{facts}\n\n}}  // namespace hpmoe\n"
 
@@ -127,11 +143,12 @@ def _rule(primitive: TilePrimitive) -> str:
 def _operand(operand: Operand) -> str:
     rows = sum(1 << mode.number for mode in operand.rows)
     cols = sum({1 << operand.image_cols(mode) for mode in operand.cols})
-    return f"{{{rows:#x}, {cols:#x}, {str(operand.is_integer).lower()}}}"
+    traits = " | ".join(name for name, holds in TRAITS.items() if holds(operand)) or "0"
+    return f"{{{rows:#x}, {cols:#x}, {traits}}}"
 
 
-def _mask(holds: Callable[[TilePrimitive], bool]) -> str:
-    return f"{sum(1 << p.number for p in PRIMITIVES if holds(p)):#x}"
+def _has_bit(holds: Callable[[TilePrimitive], bool]) -> str:
+    return f"has_bit({sum(1 << p.number for p in PRIMITIVES.values() if holds(p)):#x}, opcode)"
 
 
 if __name__ == "__main__":

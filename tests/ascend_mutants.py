@@ -32,14 +32,14 @@ SENT = "AscendC::SetAtomicNone();\n    signals_.set_free(i);"
 
 MUTANTS = (
     # Counters and signals.
-    without("a dropped signal", "worker.h", "case Remote::LOCAL: return add(me, event, amount);"),
-    mutant("a signal to the wrong rank", "worker.h", (
-        "is_local ? rank_.args.rank : goes_back(frame.op) ? segment.source : segment.dest", "rank_.args.rank")),
+    mutant("a dropped signal", "worker.h", ("num_targets(frame, signal)", "num_targets(frame, signal) - 1")),
+    mutant("a signal to the wrong rank", "signals.h", (
+        "is_local ? frame.place().me() : target_of(frame.op, segment)", "frame.place().me()")),
     mutant("a signal of the wrong amount", "worker.h", ("is_count ? 1 : frame.unit.rows", "1")),
     mutant("counters that share lines", "counters.h",
            ("static_cast<uint64_t>(index) * kCounterWords", "static_cast<uint64_t>(index)")),
-    mutant("the counter of another event", "worker.h",
-           ("event + static_cast<int32_t>(event_offset(kind, frame.op, frame.task))", "event")),
+    mutant("the counter of another event", "signals.h",
+           ("row.event + event_offset(row.kind, frame.op, frame.task)", "row.event")),
     mutant("no barrier between payload and signal", "worker.h", (
         "moves ? settle() : unit_.settle_stores();", "if (moves) settle();")),
     mutant("no barrier between a transfer and its signal", "worker.h", (
@@ -181,7 +181,7 @@ MUTANTS = (
     mutant("a wrong gather index", "transfer_body.h", ("(number < 0 ? number + num_rows : number) / per_row",
                                                        "(number < 0 ? number + num_rows : number) % per_row")),
     mutant("rows put on the wrong rank", "transfer_body.h",
-           ("back ? segment.source : segment.dest", "back ? segment.dest : segment.source")),
+           ("target_of(frame.op, segment)", "(back ? segment.dest : segment.source)")),
     without("entries of the slot before", "routing_tables.h", "part.first_entry += first - part.first_row;"),
     mutant("a core that sorts over another's entries", "prologue_unit.h", ("u < core", "u + 1 < core")),
     mutant("rows placed before all ranks have told where theirs begin", "prologue.h", (
@@ -234,8 +234,9 @@ MUTANTS = (
             "AscendC::Duplicate(tallies, 0, least(kAtOnce, experts.route().num_slots - first));\n"
             "    unit.wait_for_results();",
             "AscendC::Duplicate(tallies, 0, least(kAtOnce, experts.route().num_slots - first));")),
-        mutant("a copy's matrix in the wrong slot", "frame.h", ("copy.slot * height + k0", "(1 - copy.slot) * height + k0")),
-        mutant("gradients returned to the wrong place", "frame.h", (
+        mutant("a copy's matrix in the wrong slot", "segments.h", (
+            "copy.slot * height + k0", "(1 - copy.slot) * height + k0")),
+        mutant("gradients returned to the wrong place", "segments.h", (
             "routing.place_of_copy(me, number) * height", "(1 - routing.place_of_copy(me, number)) * height")),
         mutant("an owner's weights for its copy", "matmul_bodies.h", (
             "frame.op.num_operands > 3 && frame.unit.expert >= frame.routing.num_own_experts() ? 3 : 2", "2")),
@@ -282,12 +283,11 @@ def splice(source, edits):
         assert source.count(old) == 1, f"{old!r} stands {source.count(old)} times"
         spots.setdefault((source.index(old), old), []).append((number, new))
     for (start, old), choices in sorted(spots.items(), reverse=True):
-        label, statement = old.split(": ", 1) if old.startswith("case ") else ("", old)
-        text = statement
+        text = old
         for number, new in choices:
-            if statement.endswith(";"):
+            if old.endswith(";"):
                 text = f"if (hpmoe_mutant == {number}) {{ {new or ';'} }} else {{ {text} }}"
             else:
                 text = f"(hpmoe_mutant == {number} ? {new} : {text})"
-        source = source[:start] + (f"{label}: {text} return;" if label else text) + source[start + len(old):]
+        source = source[:start] + text + source[start + len(old):]
     return source

@@ -31,9 +31,11 @@ SEEDS = 6  # orders that a mutant is tried in until it is caught
 def chosen(tmp_path_factory):
     """A function that makes the twin run a mutant by number; 0 is the kernel as it is."""
     folder = tmp_path_factory.mktemp("mutants")
-    for path in (*KERNELS.glob("ascendc/*.h"), KERNELS / "ascendc/kernel.cpp"):
+    (folder / "core").mkdir()
+    for path in (*KERNELS.glob("core/*.h"), *KERNELS.glob("ascendc/*.h"), KERNELS / "ascendc/kernel.cpp"):
         edits = [(number, *edit) for number, m in enumerate(MUTANTS, 1) if m.file == path.name for edit in m.edits]
-        (folder / path.name).write_text("extern int hpmoe_mutant;\n" + splice(path.read_text(), edits))
+        copy = folder / ("core" if path.parent.name == "core" else "") / path.name
+        copy.write_text("extern int hpmoe_mutant;\n" + splice(path.read_text(), edits))
     main = folder / "main.cpp"
     main.write_text('#include "kernel.cpp"\nint hpmoe_mutant = 0;\n')
     library, twin = folder / "mutants.so", twin_target.load()

@@ -139,7 +139,8 @@ def test_weighted_sum_of_entries(x_dtype, w_dtype, out_dtype):
     t.buffers.append(np.zeros((7, top_k), np.int32))
     x, w = t.array(1030, rows=7 * top_k, dtype=x_dtype), t.array(top_k, dtype=w_dtype)
     out = t.array(1030, dtype=out_dtype)
-    t.run(Opcode.REDUCE, (out, *OWN_ALL), (x, Rows.ENTRIES, Cols.ALL), (w, *OWN_ALL), route=route, num_tokens=7)
+    operands = (out, *OWN), (x, Rows.ENTRIES, Cols.OWN), (w, *OWN_ALL)
+    t.run(Opcode.REDUCE, *operands, columns=[(0, 1000), (1000, 30)], route=route, num_tokens=7)
     exact = np.einsum("tk,tkh->th", wide(t.buffers[w]), wide(t.buffers[x]).reshape(7, top_k, -1))
     assert_rounded(t.buffers[out], exact, out_dtype, sloppy=1e-6)
 

@@ -1,4 +1,4 @@
-// The packed image in global memory: the device's view of what cpu/image.h is on the CPU.
+// The packed image in global memory: the device's view of what core/image.h is on the CPU.
 #pragma once
 
 #include "device.h"

@@ -1,7 +1,7 @@
 // What the host hands to a launch of the kernel on one rank, and what it finds in the status block afterwards.
 #pragma once
 
-#include "protocol.h"
+#include "core/protocol.h"
 
 namespace hpmoe {
 
@@ -17,7 +17,7 @@ enum PrologueCounter { kCounted, kSorted, kPlaced, kReady, kFailed, kExchanged }
 constexpr int32_t num_prologue_counters(int32_t ep_size) { return kExchanged + ep_size; }
 
 // Addresses in the global memory of the rank's device. buffers: where each of the image's buffers lies, then for each route
-// how many entries of this rank an expert takes (capacity_of_expert of cpu/image.h), in words of 64 bits. counters and
+// how many entries of this rank an expert takes (capacity_of_expert of core/image.h), in words of 64 bits. counters and
 // tables lie in the symmetric heap, and so does every buffer that another rank writes to. `targets` holds what each event's
 // counter has reached after the launch before this.
 struct LaunchArgs {

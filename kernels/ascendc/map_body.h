@@ -51,8 +51,7 @@ __aicore__ inline void map_one(VectorUnit& unit, MapCode code, const Floats& a, 
       AscendC::Duplicate(x, 0.0f, count);
       AscendC::PipeBarrier<PIPE_V>();
       return AscendC::Max(a, a, x, count);
-    case MapCode::COPY:
-    case MapCode::FILL: return;
+    case MapCode::COPY: return;
     default: return unit.refuse();
   }
 }

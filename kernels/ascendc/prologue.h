@@ -217,44 +217,13 @@ class Prologue {
 
   __aicore__ inline int32_t threshold(const EventRun& run, int32_t event) {
     const int32_t index = run.index + event - run.first;
-    if (run.route < 0) return run.mult * extent(run, index, nullptr);
-    if (run.route != last_route_) {
+    const bool is_routed = run.route >= 0;
+    if (is_routed && run.route != last_route_) {
       routing_.init(rank_.image, run.route, rank_.num_aiv, rank_.args.tables, rank_.args.rank);
       last_route_ = run.route;
     }
-    return run.mult * extent(run, index, &routing_);
-  }
-
-  __aicore__ inline int32_t extent(const EventRun& run, int32_t index, const RoutingTables* routing) const {
-    const int32_t me = rank_.args.rank, num_tokens = rank_.args.num_tokens, tile_rows = rank_.image.header().tile_rows;
-    const int32_t tile = cut(num_tokens, static_cast<int64_t>(index) * tile_rows, tile_rows).rows;
-    switch (static_cast<Extent>(run.extent)) {
-      case Extent::ONE:
-      case Extent::STATIC_TILE: return 1;
-      case Extent::TILE: return tile;
-      case Extent::TOKENS: return num_tokens;
-      default: break;
-    }
-    const int32_t experts = routing->route().num_local_experts, expert = index % experts;
-    switch (static_cast<Extent>(run.extent)) {
-      case Extent::SLOT: return routing->slot(me, index).rows;
-      case Extent::EXPERT: return routing->expert_rows(me, index);
-      case Extent::RECEIVED: return routing->received(me);
-      case Extent::ENTRIES: return routing->kept_entries();
-      case Extent::TILE_ENTRIES: {
-        const int32_t tokens = routing->route().return_tokens;
-        return routing->kept_entries(index * tokens, cut(num_tokens, static_cast<int64_t>(index) * tokens, tokens).rows);
-      }
-      case Extent::SENT_TO: return routing->sent_to(me, rank_.image.peer(me, index));
-      case Extent::RETURNED_TO: return routing->sent_to(rank_.image.peer(me, index), me);
-      case Extent::SENT_TO_EXPERT:
-        return routing->sent_to_experts(me, rank_.image.peer(me, index / experts), expert, expert + 1);
-      case Extent::RETURNED_TO_FROM_EXPERT:
-        return routing->sent_to_experts(rank_.image.peer(me, index / experts), me, expert, expert + 1);
-      case Extent::REPLICA: return routing->is_copy(me, index) ? 1 : 0;
-      case Extent::REPLICAS: return routing->num_copies(me, index);
-      default: break;
-    }
+    const auto extent = static_cast<int32_t>(find_extent<Unit>(rank_, run, index, is_routed ? &routing_ : nullptr));
+    if (extent != kUnknownExtent) return run.mult * extent;
     on_.unit.refuse();
     return 0;
   }

@@ -135,7 +135,7 @@ struct FoldRows {
 };
 
 __aicore__ inline void fold_rows(VectorUnit& unit, const Frame& frame) {
-  const bool is_dot = static_cast<Opcode>(frame.op.opcode) == Opcode::ROW_DOT;
+  const bool is_dot = opcode_of(frame.op) == Opcode::ROW_DOT;
   const auto reduction = static_cast<Reduction>(frame.op.param[0]);
   if (!is_dot && reduction != Reduction::SUM && reduction != Reduction::MAX) return unit.refuse();
   const bool is_max = !is_dot && reduction == Reduction::MAX;

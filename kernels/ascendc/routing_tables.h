@@ -1,19 +1,22 @@
-// Questions about the routing, answered from the tables that the prologue filled: the device's cpu/routing.h.
+// Questions about the routing, answered from the tables that the prologue filled: the device's core/routing.h.
 #pragma once
 
+#include "core/units.h"
 #include "image_reader.h"
 
 namespace hpmoe {
 
-// Rows [start, start + rows) and the local expert they belong to.
-struct Unit {
-  int32_t start, rows, expert;
-};
+using Unit = UnitOf<int32_t>;
 
 // The rows that one rank sends to one local expert of another, cut to a slot: entries from first_entry of the source's on.
 // Or rows of a matrix, from first_entry on.
 struct Segment {
   int32_t source, dest, expert, rows, first_row, first_entry;
+
+  __aicore__ static inline Segment of_matrix(int32_t source, int32_t dest, int32_t expert, int64_t rows, int64_t first_row,
+                                             int64_t from) {
+    return {source, dest, expert, static_cast<int32_t>(rows), static_cast<int32_t>(first_row), static_cast<int32_t>(from)};
+  }
 };
 
 // Replica slot `slot` of rank `host`, a copy of its owner's local expert `expert`; host is -1 where there is none.
@@ -56,11 +59,15 @@ class RoutingTables {
     return sent_to_experts(source, dest, 0, route_.num_local_experts);
   }
 
-  // Entries of this rank that are sent, and whether one is.
-  __aicore__ inline int32_t kept_entries() const {
+  __aicore__ inline int32_t sent_to_expert(int32_t source, int32_t dest, int32_t expert) const {
+    return sent_to_experts(source, dest, expert, expert + 1);
+  }
+
+  // Entries of this rank that are sent: all, or those of some tokens.
+  __aicore__ inline int32_t all_kept_entries(int32_t, int32_t) const {
     return at(tables_.sent, rank_, tables_.width, route_.num_local_experts * image_->header().ep_size);
   }
-  __aicore__ inline int32_t kept_entries(int32_t first_token, int32_t num_tokens) const {
+  __aicore__ inline int32_t kept_entries(int32_t, int32_t first_token, int32_t num_tokens) const {
     const int32_t first = first_token * route_.top_k, count = num_tokens * route_.top_k;
     int32_t kept = drops(route_) ? 0 : count;
     for (int32_t i = 0; i < count && drops(route_); ++i) kept += words_.GetValue(tables_.chosen + first + i) >= 0 ? 1 : 0;
@@ -84,7 +91,7 @@ class RoutingTables {
     const int32_t global_expert = dest * route_.num_local_experts + expert;
     const int32_t before = dest == rank_ ? at(tables_.before, source, tables_.narrow, expert)
                                          : words_.GetValue(tables_.ahead + global_expert);
-    return {source, dest, expert, sent_to_experts(source, dest, expert, expert + 1), expert_start(dest, expert) + before,
+    return {source, dest, expert, sent_to_expert(source, dest, expert), expert_start(dest, expert) + before,
             at(tables_.sent, source, tables_.width, global_expert)};
   }
   __aicore__ inline Segment segment_in_slot(int32_t source, int32_t dest, const Unit& slot) const {
@@ -111,6 +118,8 @@ class RoutingTables {
 
   // Experts without the room for copies; whether a local expert is a copy; how many there are of one of a rank's.
   __aicore__ inline int32_t num_own_experts() const { return num_own_; }
+  __aicore__ inline int32_t num_local_experts() const { return route_.num_local_experts; }
+  __aicore__ inline int32_t return_tokens() const { return route_.return_tokens; }
   __aicore__ inline Share share(int32_t rank, int32_t expert) const {
     return image_->share(route_.first_share + rank * route_.num_local_experts + expert);
   }

@@ -5,7 +5,7 @@
 // copies.
 #pragma once
 
-#include "decode.h"
+#include "core/decode.h"
 
 namespace hpmoe {
 

@@ -1,4 +1,4 @@
-// Which body a task has, on each kind of core. A new tile body is added here and in hpmoe/kernels/ascend_rules.py.
+// Which body a task has, on each kind of core. A new tile body is added here.
 #pragma once
 
 #include "counters.h"
@@ -13,7 +13,7 @@ namespace hpmoe {
 
 // A task of an AIC: its first rows may come into L1 while the task before it ends. BAD_IMAGE where it has no body here.
 __aicore__ inline Code begin_task(CubeUnit& unit, const Frame& frame) {
-  const auto opcode = static_cast<Opcode>(frame.op.opcode);
+  const auto opcode = opcode_of(frame.op);
   if ((opcode != Opcode::GMM && opcode != Opcode::WGRAD) || !can_multiply(frame)) return Code::BAD_IMAGE;
   unit.begin(opcode == Opcode::GMM ? gmm(frame) : wgrad(frame));
   return Code::OK;
@@ -28,14 +28,16 @@ __aicore__ inline void finish_task(CubeUnit& unit) { unit.finish(); }
 __aicore__ inline Code begin_task(VectorUnit&, const Frame&) { return Code::OK; }
 __aicore__ inline Code run_task(VectorUnit& unit, const Frame& frame) {
   const bool is_empty = frame.unit.rows == 0 && static_cast<Domain>(frame.op.domain) != Domain::EXPERTS;
-  if (is_empty && !is_put(frame.op)) return Code::OK;
-  switch (static_cast<Opcode>(frame.op.opcode)) {
+  if (is_empty && !is_put(opcode_of(frame.op))) return Code::OK;
+  switch (opcode_of(frame.op)) {
     case Opcode::PUT:
     case Opcode::PUT_BACK:
       for (int32_t i = 0; i < num_segments(frame); ++i) copy_segment(unit, frame, segment_at(frame, i));
       break;
     case Opcode::REPLICATE:
-    case Opcode::RETURN_GRADS: copy_matrix(unit, frame, copy_at(frame)); break;
+    case Opcode::RETURN_GRADS:
+      for (int32_t i = 0; i < num_segments(frame); ++i) copy_matrix(unit, frame, segment_at(frame, i));
+      break;
     case Opcode::FAN_OUT: fan_out(unit, frame); break;
     case Opcode::FAN_IN: fan_in(unit, frame); break;
     case Opcode::SWIGLU: swiglu(unit, frame); break;

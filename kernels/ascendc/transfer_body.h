@@ -57,7 +57,7 @@ __aicore__ inline void copy_segment(VectorUnit& unit, const Frame& frame, const 
                         static_cast<uint64_t>(frame.routing.tables().entries + segment.first_entry) * sizeof(int32_t);
   RowPlaces received{0, row_bytes, false, 1, 0}, tokens{0, row_bytes, true, by_token ? frame.routing.route().top_k : 1, 0};
   RowPlaces &to = back ? tokens : received, &from = back ? received : tokens;
-  to.base = address_on(frame.base(0), back ? segment.source : segment.dest) + frame.first_col(0) * size;
+  to.base = address_on(frame.base(0), target_of(frame.op, segment)) + frame.first_col(0) * size;
   from.base = frame.base(1) + frame.first_col(1) * size;
   received.base += segment.first_row * row_bytes;
   for (int32_t first = 0; first < segment.rows; first += kMaxEntries) {

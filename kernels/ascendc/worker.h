@@ -5,6 +5,7 @@
 // before it is down to its last step loads its first rows meanwhile.
 #pragma once
 
+#include "core/signals.h"
 #include "counters.h"
 #include "unsettled.h"
 
@@ -88,7 +89,7 @@ class Worker {
       last_route_ = frame.op.route;
     }
     frame.routing = routing_;
-    frame.unit = find_unit(rank_, routing_, frame.op, frame.task);
+    frame.unit = find_unit<hpmoe::Unit>(frame);
     turn.place = place;
     turn.has_begun = false;
   }
@@ -112,20 +113,15 @@ class Worker {
     unsettled_.clear();
   }
 
-  __aicore__ inline int32_t event_of(int32_t event, int32_t kind, const Frame& frame) const {
-    const bool by_expert = static_cast<Index>(kind) == Index::SLOT_EXPERT;
-    return event + static_cast<int32_t>(event_offset(kind, frame.op, frame.task)) + (by_expert ? frame.unit.expert : 0);
-  }
-
-  __aicore__ inline int32_t target_of(int32_t event) const {
+  __aicore__ inline int32_t threshold_of(int32_t event) const {
     return global_at<int32_t>(rank_.args.targets).GetValue(event);
   }
 
   __aicore__ inline bool has_all_events(const Turn& turn) const {
     for (int32_t i = 0; i < turn.form.num_waits; ++i) {
       const Wait wait = rank_.image.wait(turn.form.first_wait + i);
-      const int32_t event = event_of(wait.event, wait.kind, turn.frame);
-      if (!counters_.has_reached(event, target_of(event))) return false;
+      const auto event = static_cast<int32_t>(event_of(turn.frame, wait));
+      if (!counters_.has_reached(event, threshold_of(event))) return false;
     }
     return true;
   }
@@ -133,13 +129,13 @@ class Worker {
   __aicore__ inline Code wait_for_task(const Turn& turn) {
     for (int32_t i = 0; i < turn.form.num_waits; ++i) {
       const Wait wait = rank_.image.wait(turn.form.first_wait + i);
-      const int32_t event = event_of(wait.event, wait.kind, turn.frame);
-      const WaitEnd end = counters_.wait(event, target_of(event));
+      const auto event = static_cast<int32_t>(event_of(turn.frame, wait));
+      const WaitEnd end = counters_.wait(event, threshold_of(event));
       if (end == WaitEnd::MET) continue;
       status_.event = event;
       status_.wait = turn.form.first_wait + i;
       status_.value = counters_.look(event);
-      status_.threshold = target_of(event);
+      status_.threshold = threshold_of(event);
       return end == WaitEnd::TIMEOUT ? Code::TIMEOUT : Code::ABORTED_PEER;
     }
     return Code::OK;
@@ -153,13 +149,13 @@ class Worker {
   __aicore__ inline void signal(const Turn& turn) {
     const Form& form = turn.form;
     const Frame& frame = turn.frame;
-    const bool moves = is_transfer(frame.op);
+    const bool moves = is_transfer(opcode_of(frame.op));
     moves ? settle() : unit_.settle_stores();
     for (int32_t i = 0; i < form.num_signals; ++i) {
       const Signal signal = rank_.image.signal(form.first_signal + i);
       const bool is_count = static_cast<Amount>(signal.amount) == Amount::COUNT;
       if (!moves && static_cast<Index>(signal.kind) == Index::ENTRY_TILE) {
-        signal_fans(unit_, frame, counters_, event_of(signal.event, signal.kind, frame));
+        signal_fans(unit_, frame, counters_, event_of(frame, signal));
       } else if (moves && !is_count) {
         for (int32_t s = 0; s < num_segments(frame); ++s) signal_segment(signal, frame, segment_at(frame, s));
       } else if (is_count || frame.unit.rows > 0) {
@@ -169,25 +165,15 @@ class Worker {
   }
 
   __aicore__ inline void signal_unit(const Signal& signal, const Frame& frame, int32_t amount) {
-    const int32_t me = rank_.args.rank, event = event_of(signal.event, signal.kind, frame);
-    switch (static_cast<Remote>(signal.remote)) {
-      case Remote::LOCAL: return add(me, event, amount);
-      case Remote::PEER:
-        for (int32_t i = 0; i < (is_put(frame.op) ? num_segments(frame) : 1); ++i)
-          add(rank_.image.peer(me, frame.task.peer + i * frame.op.num_peers), event, amount);
-        return;
-      case Remote::EVERY:
-        for (int32_t rank = 0; rank < rank_.image.header().ep_size; ++rank) add(rank, event, amount);
-    }
+    const auto event = static_cast<int32_t>(event_of(frame, signal));
+    for (int32_t i = 0; i < num_targets(frame, signal); ++i) add(target_at(frame, signal, i), event, amount);
   }
 
   __aicore__ inline void signal_segment(const Signal& signal, const Frame& frame, const Segment& segment) {
     if (segment.rows == 0) return;
-    const bool is_local = static_cast<Remote>(signal.remote) == Remote::LOCAL;
-    const int32_t target = is_local ? rank_.args.rank : goes_back(frame.op) ? segment.source : segment.dest;
-    const int32_t event = signal.event + static_cast<int32_t>(event_offset(signal.kind, frame.op, frame.task));
-    if (static_cast<Index>(signal.kind) != Index::ENTRY_TILE)
-      return add(target, event + (static_cast<Index>(signal.kind) == Index::SLOT_EXPERT ? segment.expert : 0), segment.rows);
+    const int32_t target = segment_target(frame, signal, segment);
+    const auto event = static_cast<int32_t>(segment_event(frame, signal, segment));
+    if (static_cast<Index>(signal.kind) != Index::ENTRY_TILE) return add(target, event, segment.rows);
     signal_tiles(unit_, frame, segment, counters_, target, event);
   }
 

@@ -4,12 +4,16 @@
 
 #include <cstdint>
 
+#include "core/marks.h"
+
 namespace hpmoe {
 
 constexpr int32_t kNumDomain = 5;
 constexpr int32_t kNumRows = 11;
 constexpr int32_t kNumCols = 3;
 constexpr int32_t kNumReduction = 2;
+constexpr int32_t kNumWay = 2;
+constexpr int32_t kNumLaidOut = 3;
 
 #define HPMOE_OPCODE(X) \
   X(PUT, 1) X(PUT_BACK, 2) X(REDUCE, 3) X(GMM, 4) X(WGRAD, 5) X(MAP, 6) X(SWIGLU, 7) X(SWIGLU_GRAD, 8) \
@@ -30,6 +34,10 @@ constexpr int32_t kNumReduction = 2;
   X(OWN, 0) X(ALL, 1) X(ONE, 2)
 #define HPMOE_REDUCTION(X) \
   X(SUM, 0) X(MAX, 1)
+#define HPMOE_WAY(X) \
+  X(OUT, 0) X(BACK, 1)
+#define HPMOE_LAID_OUT(X) \
+  X(NO_ROWS, 0) X(SENT_ROWS, 1) X(RECEIVED_ROWS, 2)
 
 #define HPMOE_MEMBER(name, value) name = value,
 enum class Opcode : int32_t { HPMOE_OPCODE(HPMOE_MEMBER) };
@@ -38,12 +46,16 @@ enum class Domain : int32_t { HPMOE_DOMAIN(HPMOE_MEMBER) };
 enum class Rows : int16_t { HPMOE_ROWS(HPMOE_MEMBER) };
 enum class Cols : int16_t { HPMOE_COLS(HPMOE_MEMBER) };
 enum class Reduction : int32_t { HPMOE_REDUCTION(HPMOE_MEMBER) };
+enum class Way : int32_t { HPMOE_WAY(HPMOE_MEMBER) };
+enum class LaidOut : int32_t { HPMOE_LAID_OUT(HPMOE_MEMBER) };
 #undef HPMOE_MEMBER
 
-// Which modes an operand may have, a bit a mode; `rows` 0 ends an opcode's list.
+// Its elements are int32; bodies know which part of it a task takes; a number may stand in its place.
+constexpr int kIsInteger = 1, kIsCutByBody = 2, kMayBeNumber = 4;
+
+// Which modes an operand may have, a bit a mode, and which of these traits; `rows` 0 ends an opcode's list.
 struct OperandRule {
-  int rows, cols;
-  bool is_integer;
+  int rows, cols, traits;
 };
 
 // What each opcode asks of its op: domains, a bit each, operands and their modes; outputs come first.
@@ -57,28 +69,28 @@ struct OpRule {
 };
 
 constexpr OpRule kRules[] = {
-    {"PUT", Opcode::PUT, 1, 2, true, 0x4, {{0x20, 0x3, false}, {0xc0, 0x3, false}}},
-    {"PUT_BACK", Opcode::PUT_BACK, 1, 2, true, 0x4, {{0x40, 0x3, false}, {0x1, 0x3, false}}},
-    {"REDUCE", Opcode::REDUCE, 1, 2, true, 0x2, {{0x1, 0x1, false}, {0x40, 0x1, false}, {0x1, 0x2, false}}},
-    {"GMM", Opcode::GMM, 1, 3, false, 0x7, {{0x1, 0x1, false}, {0x1, 0x2, false}, {0xe, 0x1, false}, {0x100, 0x1, false}}},
-    {"WGRAD", Opcode::WGRAD, 1, 3, false, 0x8, {{0x1, 0x1, false}, {0x12, 0x2, false}, {0x12, 0x1, false}, {0x201, 0x1, false}, {0x201, 0x1, false}}},
-    {"MAP", Opcode::MAP, 1, 2, false, 0x7, {{0x1, 0x1, false}, {0xd, 0x5, false}, {0xd, 0x5, false}, {0xd, 0x5, false}}},
-    {"SWIGLU", Opcode::SWIGLU, 1, 3, false, 0x7, {{0x1, 0x1, false}, {0x1, 0x1, false}, {0x1, 0x1, false}}},
-    {"SWIGLU_GRAD", Opcode::SWIGLU_GRAD, 2, 5, false, 0x7, {{0x1, 0x1, false}, {0x1, 0x1, false}, {0x1, 0x1, false}, {0x1, 0x1, false}, {0x1, 0x1, false}}},
-    {"ROW_REDUCE", Opcode::ROW_REDUCE, 1, 2, false, 0x7, {{0x1, 0x6, false}, {0x1, 0x2, false}}},
-    {"ROW_DOT", Opcode::ROW_DOT, 1, 3, false, 0x7, {{0x1, 0x6, false}, {0x1, 0x2, false}, {0x1, 0x2, false}}},
-    {"COL_SUM", Opcode::COL_SUM, 1, 2, false, 0x8, {{0x1, 0x1, false}, {0x12, 0x1, false}}},
-    {"ALL_TO_ALL", Opcode::ALL_TO_ALL, 1, 2, true, 0x1, {{0x20, 0x2, false}, {0xc0, 0x2, false}}},
-    {"ALL_TO_ALL_BACK", Opcode::ALL_TO_ALL_BACK, 1, 2, true, 0x1, {{0x40, 0x2, false}, {0x1, 0x2, false}}},
+    {"PUT", Opcode::PUT, 1, 2, true, 0x4, {{0x20, 0x3, 0}, {0xc0, 0x3, 0}}},
+    {"PUT_BACK", Opcode::PUT_BACK, 1, 2, true, 0x4, {{0x40, 0x3, 0}, {0x1, 0x3, 0}}},
+    {"REDUCE", Opcode::REDUCE, 1, 2, true, 0x2, {{0x1, 0x1, 0}, {0x40, 0x1, 0}, {0x1, 0x2, 0}}},
+    {"GMM", Opcode::GMM, 1, 3, false, 0x7, {{0x1, 0x1, 0}, {0x1, 0x2, 0}, {0xe, 0x1, kIsCutByBody}, {0x100, 0x1, kIsCutByBody}}},
+    {"WGRAD", Opcode::WGRAD, 1, 3, false, 0x8, {{0x1, 0x1, 0}, {0x12, 0x2, 0}, {0x12, 0x1, 0}, {0x201, 0x1, 0}, {0x201, 0x1, 0}}},
+    {"MAP", Opcode::MAP, 1, 2, false, 0x7, {{0x1, 0x1, 0}, {0xd, 0x5, kMayBeNumber}, {0xd, 0x5, kMayBeNumber}, {0xd, 0x5, kMayBeNumber}}},
+    {"SWIGLU", Opcode::SWIGLU, 1, 3, false, 0x7, {{0x1, 0x1, 0}, {0x1, 0x1, 0}, {0x1, 0x1, 0}}},
+    {"SWIGLU_GRAD", Opcode::SWIGLU_GRAD, 2, 5, false, 0x7, {{0x1, 0x1, 0}, {0x1, 0x1, 0}, {0x1, 0x1, 0}, {0x1, 0x1, 0}, {0x1, 0x1, 0}}},
+    {"ROW_REDUCE", Opcode::ROW_REDUCE, 1, 2, false, 0x7, {{0x1, 0x6, 0}, {0x1, 0x2, 0}}},
+    {"ROW_DOT", Opcode::ROW_DOT, 1, 3, false, 0x7, {{0x1, 0x6, 0}, {0x1, 0x2, 0}, {0x1, 0x2, 0}}},
+    {"COL_SUM", Opcode::COL_SUM, 1, 2, false, 0x8, {{0x1, 0x1, 0}, {0x12, 0x1, 0}}},
+    {"ALL_TO_ALL", Opcode::ALL_TO_ALL, 1, 2, true, 0x1, {{0x20, 0x2, 0}, {0xc0, 0x2, 0}}},
+    {"ALL_TO_ALL_BACK", Opcode::ALL_TO_ALL_BACK, 1, 2, true, 0x1, {{0x40, 0x2, 0}, {0x1, 0x2, 0}}},
     {"NOTIFY", Opcode::NOTIFY, 0, 0, true, 0x1, {}},
-    {"GATHER", Opcode::GATHER, 1, 3, false, 0x3, {{0x1, 0x2, false}, {0x2, 0x2, false}, {0x1, 0x6, true}}},
-    {"KEEP", Opcode::KEEP, 1, 2, true, 0x2, {{0x1, 0x2, false}, {0x40, 0x2, false}}},
-    {"DROP_COUNTS", Opcode::DROP_COUNTS, 1, 1, true, 0x1, {{0x1, 0x2, true}}},
+    {"GATHER", Opcode::GATHER, 1, 3, false, 0x3, {{0x1, 0x2, 0}, {0x2, 0x2, 0}, {0x1, 0x6, kIsInteger}}},
+    {"KEEP", Opcode::KEEP, 1, 2, true, 0x2, {{0x1, 0x2, 0}, {0x40, 0x2, 0}}},
+    {"DROP_COUNTS", Opcode::DROP_COUNTS, 1, 1, true, 0x1, {{0x1, 0x2, kIsInteger}}},
     {"LAUNCH", Opcode::LAUNCH, 0, 0, false, 0x1, {}},
-    {"REPLICATE", Opcode::REPLICATE, 1, 2, true, 0x11, {{0x100, 0x2, false}, {0x2, 0x2, false}}},
-    {"RETURN_GRADS", Opcode::RETURN_GRADS, 1, 2, true, 0x11, {{0x200, 0x2, false}, {0x100, 0x2, false}}},
-    {"FAN_OUT", Opcode::FAN_OUT, 1, 2, true, 0x4, {{0x400, 0x1, false}, {0x1, 0x1, false}}},
-    {"FAN_IN", Opcode::FAN_IN, 1, 2, true, 0x4, {{0x1, 0x1, false}, {0x400, 0x1, false}, {0x400, 0x2, false}}},
+    {"REPLICATE", Opcode::REPLICATE, 1, 2, true, 0x11, {{0x100, 0x2, 0}, {0x2, 0x2, 0}}},
+    {"RETURN_GRADS", Opcode::RETURN_GRADS, 1, 2, true, 0x11, {{0x200, 0x2, 0}, {0x100, 0x2, 0}}},
+    {"FAN_OUT", Opcode::FAN_OUT, 1, 2, true, 0x4, {{0x400, 0x1, 0}, {0x1, 0x1, 0}}},
+    {"FAN_IN", Opcode::FAN_IN, 1, 2, true, 0x4, {{0x1, 0x1, 0}, {0x400, 0x1, 0}, {0x400, 0x2, 0}}},
 };
 
 inline const OpRule* find_rule(int32_t opcode) {
@@ -100,26 +112,30 @@ constexpr int num_map_inputs(int32_t code) {
 }
 
 // Facts about opcodes, a bit each.
-constexpr bool has_bit(uint64_t facts, Opcode opcode) { return facts >> static_cast<int32_t>(opcode) & 1; }
+HPMOE_DEVICE constexpr bool has_bit(uint64_t facts, Opcode opcode) {
+  return static_cast<uint32_t>(opcode) < 64 && (facts >> static_cast<uint32_t>(opcode) & 1);
+}
 // Its tasks write rows of tokens into other ranks' memory.
-constexpr bool is_put(Opcode opcode) { return has_bit(0x6, opcode); }
+HPMOE_DEVICE constexpr bool is_put(Opcode opcode) { return has_bit(0x6, opcode); }
 // It exchanges the rows of all ranks at once.
-constexpr bool is_exchange(Opcode opcode) { return has_bit(0x3000, opcode); }
+HPMOE_DEVICE constexpr bool is_exchange(Opcode opcode) { return has_bit(0x3000, opcode); }
 // It moves weights to copies of experts, or their gradients back.
-constexpr bool moves_copies(Opcode opcode) { return has_bit(0x180000, opcode); }
+HPMOE_DEVICE constexpr bool moves_copies(Opcode opcode) { return has_bit(0x180000, opcode); }
 // It only tells that rows were sent.
-constexpr bool is_notice(Opcode opcode) { return has_bit(0x4000, opcode); }
+HPMOE_DEVICE constexpr bool is_notice(Opcode opcode) { return has_bit(0x4000, opcode); }
+// It moves rows or matrices between ranks, or tells of it.
+HPMOE_DEVICE constexpr bool is_transfer(Opcode opcode) { return has_bit(0x187006, opcode); }
 // It is about rows, or gradients, on their way back.
-constexpr bool is_back(Opcode opcode) { return has_bit(0x102004, opcode); }
-// It runs on matrix units.
-constexpr bool is_matmul(Opcode opcode) { return has_bit(0x30, opcode); }
+HPMOE_DEVICE constexpr bool is_back(Opcode opcode) { return has_bit(0x102004, opcode); }
+// It sends rows back to the tokens that they are of.
+HPMOE_DEVICE constexpr bool returns_rows(Opcode opcode) { return has_bit(0x2004, opcode); }
+// Its tasks compute blocks of rows of a weight's gradient.
+HPMOE_DEVICE constexpr bool makes_blocks(Opcode opcode) { return has_bit(0x20, opcode); }
+// It takes rows of tokens to those of their experts.
+HPMOE_DEVICE constexpr bool fans_out(Opcode opcode) { return has_bit(0x200000, opcode); }
 // It is the start of a kernel.
-constexpr bool is_launch(Opcode opcode) { return has_bit(0x40000, opcode); }
-// It sums over rows.
-constexpr bool sums_rows(Opcode opcode) { return has_bit(0x820, opcode); }
-// Its results are elements of its first input, in their dtype.
-constexpr bool only_moves(Opcode opcode) { return has_bit(0x393006, opcode); }
-// A number may stand in place of an input.
-constexpr bool may_take_numbers(Opcode opcode) { return has_bit(0x40, opcode); }
+HPMOE_DEVICE constexpr bool is_launch(Opcode opcode) { return has_bit(0x40000, opcode); }
+// Its param[0] is the code of an elementwise function.
+HPMOE_DEVICE constexpr bool applies_function(Opcode opcode) { return has_bit(0x40, opcode); }
 
 }  // namespace hpmoe

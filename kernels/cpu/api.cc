@@ -2,8 +2,8 @@
 #include <algorithm>
 #include <exception>
 
-#include "abi.h"
 #include "amx_sharing.h"
+#include "core/abi.h"
 #include "crew.h"
 #include "few_rows.h"
 #include "few_terms.h"

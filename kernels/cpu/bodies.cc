@@ -5,7 +5,7 @@ namespace hpmoe {
 Code run_body(const Frame& frame) {
   const bool has_unit = frame.unit.rows > 0 || static_cast<Domain>(frame.op.domain) == Domain::EXPERTS;
   if (!has_unit) return Code::OK;
-  switch (static_cast<Opcode>(frame.op.opcode)) {
+  switch (opcode_of(frame.op)) {
     case Opcode::REDUCE: return reduce_entries(frame);
     case Opcode::GMM: return gmm(frame);
     case Opcode::WGRAD: return wgrad(frame);

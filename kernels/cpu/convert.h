@@ -3,15 +3,9 @@
 
 #include <cstdint>
 
-#include "protocol.h"
+#include "core/dtypes.h"
 
 namespace hpmoe {
-
-inline bool is_float(Dtype dtype) {
-  return dtype == Dtype::FLOAT32 || dtype == Dtype::BFLOAT16 || dtype == Dtype::FLOAT16;
-}
-
-inline int64_t element_size(Dtype dtype) { return dtype == Dtype::BFLOAT16 || dtype == Dtype::FLOAT16 ? 2 : 4; }
 
 // Exact. `from` holds n elements of a float dtype; of another one come NaN, and NaN is what is stored as one.
 void to_float32(Dtype dtype, const void* from, int64_t n, float* to);

@@ -5,8 +5,8 @@
 #include <stdexcept>
 #include <vector>
 
-#include "abi.h"
-#include "image.h"
+#include "core/abi.h"
+#include "core/image.h"
 
 namespace hpmoe {
 

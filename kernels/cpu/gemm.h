@@ -4,7 +4,7 @@
 
 #include <cstdint>
 
-#include "protocol.h"
+#include "core/protocol.h"
 
 namespace hpmoe {
 

@@ -5,10 +5,10 @@
 
 #include "arithmetic.h"
 #include "bodies.h"
+#include "core/stuck.h"
 #include "crew.h"
 #include "prologue.h"
 #include "signals.h"
-#include "stuck.h"
 
 namespace hpmoe {
 namespace {
@@ -193,13 +193,13 @@ Frame Launch::frame_of(int32_t rank, const Task& task) const {
 }
 
 Code Launch::run_task(const Frame& frame) {
-  const auto opcode = static_cast<Opcode>(frame.op.opcode);
+  const auto opcode = opcode_of(frame.op);
   const auto add = [&](int32_t target, int64_t event, int64_t amount) {
     add_to_counter(ranks_[target].counters + event, amount);
   };
   if (is_transfer(opcode)) {
     for_each_segment(frame, [&](const Segment& segment) {
-      if (opcode != Opcode::NOTIFY) copy_segment(frame, segment);
+      if (!is_notice(opcode)) copy_segment(frame, segment);
       for_each_segment_signal(frame, segment, add);
     });
   } else {

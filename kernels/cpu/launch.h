@@ -5,12 +5,12 @@
 #include <cstdint>
 #include <vector>
 
-#include "abi.h"
+#include "core/abi.h"
+#include "core/image.h"
+#include "core/routing.h"
 #include "frame.h"
-#include "image.h"
 #include "interrupt.h"
 #include "patience.h"
-#include "routing.h"
 
 namespace hpmoe {
 

@@ -3,7 +3,7 @@
 #include <new>
 #include <string>
 
-#include "abi.h"
+#include "core/abi.h"
 #include "simulator/simulate.h"
 
 namespace hpmoe {

@@ -17,7 +17,6 @@ bool map_chunk(MapCode code, int64_t n, const float* a, const float* b, const fl
     return true;
   switch (code) {
     CASE(COPY, a[i])
-    CASE(FILL, a[i])
     CASE(NEG, -a[i])
     CASE(EXP, exp_(a[i]))
     CASE(LOG, std::log(a[i]))

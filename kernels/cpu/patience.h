@@ -8,7 +8,7 @@
 #include <thread>
 
 #include "interrupt.h"
-#include "protocol.h"
+#include "core/protocol.h"
 
 namespace hpmoe {
 

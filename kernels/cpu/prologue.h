@@ -3,10 +3,10 @@
 
 #include <vector>
 
-#include "abi.h"
 #include "convert.h"
-#include "image.h"
-#include "routing.h"
+#include "core/abi.h"
+#include "core/image.h"
+#include "core/routing.h"
 
 namespace hpmoe {
 

@@ -5,6 +5,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "core/signals.h"
 #include "frame.h"
 
 namespace hpmoe {
@@ -14,16 +15,10 @@ namespace hpmoe {
 template <class Visit>
 void for_each_unit_signal(const Frame& frame, Amount kind, int64_t amount, Visit visit) {
   if (amount == 0) return;
-  const Image& image = frame.image;
-  for (const Signal& signal : image.signals_of(frame.task)) {
+  for (const Signal& signal : frame.image.signals_of(frame.task)) {
     if (static_cast<Amount>(signal.amount) != kind || static_cast<Index>(signal.kind) == Index::ENTRY_TILE) continue;
     const int64_t event = event_of(frame, signal);
-    switch (static_cast<Remote>(signal.remote)) {
-      case Remote::LOCAL: visit(frame.rank, event, amount); break;
-      case Remote::PEER: for_each_peer(frame, [&](int32_t peer) { visit(peer, event, amount); }); break;
-      case Remote::EVERY:
-        for (int32_t j = 0; j < image.header->ep_size; ++j) visit(image.peer(frame.rank, j), event, amount);
-    }
+    for (int32_t i = 0; i < num_targets(frame, signal); ++i) visit(target_at(frame, signal, i), event, amount);
   }
 }
 
@@ -37,7 +32,7 @@ void for_each_fan_signal(const Frame& frame, Visit visit) {
   std::sort(slots.begin(), slots.end());
   for (const Signal& signal : frame.image.signals_of(frame.task)) {
     if (static_cast<Index>(signal.kind) != Index::ENTRY_TILE) continue;
-    const int64_t event = frame.image.event_of(signal, frame.task);
+    const int64_t event = event_of(frame, signal);
     for (auto first = slots.begin(), last = first; first != slots.end(); first = last) {
       last = std::upper_bound(first, slots.end(), *first);
       visit(frame.rank, event + *first, last - first);
@@ -48,7 +43,7 @@ void for_each_fan_signal(const Frame& frame, Visit visit) {
 // The rows that a task which is no transfer has made ready.
 template <class Visit>
 void for_each_row_signal(const Frame& frame, Visit visit) {
-  if (static_cast<Opcode>(frame.op.opcode) == Opcode::FAN_OUT) for_each_fan_signal(frame, visit);
+  if (fans_out(opcode_of(frame.op))) for_each_fan_signal(frame, visit);
   for_each_unit_signal(frame, Amount::ROWS, frame.unit.rows, visit);
 }
 
@@ -56,16 +51,13 @@ void for_each_row_signal(const Frame& frame, Visit visit) {
 template <class Visit>
 void for_each_segment_signal(const Frame& frame, const Segment& segment, Visit visit) {
   if (segment.rows == 0) return;
-  const Image& image = frame.image;
-  const int64_t return_entries = int64_t{frame.routing->top_k()} * image.routes[frame.op.route].return_tokens;
-  for (const Signal& signal : image.signals_of(frame.task)) {
+  const int64_t return_entries = int64_t{frame.routing->top_k()} * frame.routing->return_tokens();
+  for (const Signal& signal : frame.image.signals_of(frame.task)) {
     if (static_cast<Amount>(signal.amount) != Amount::ROWS) continue;
-    const bool is_local = static_cast<Remote>(signal.remote) == Remote::LOCAL;
-    const int32_t target = is_local ? frame.rank : goes_back(frame.op) ? segment.source : segment.dest;
-    const int64_t event = image.event_of(signal, frame.task);
+    const int32_t target = segment_target(frame, signal, segment);
+    const int64_t event = segment_event(frame, signal, segment);
     if (static_cast<Index>(signal.kind) != Index::ENTRY_TILE) {
-      const bool by_expert = static_cast<Index>(signal.kind) == Index::SLOT_EXPERT;
-      visit(target, event + (by_expert ? segment.expert : 0), segment.rows);
+      visit(target, event, segment.rows);
       continue;
     }
     const auto returned = [&](int64_t row) { return segment.entries[row] / return_entries; };

@@ -16,7 +16,7 @@ int64_t entry_row(const Operand& operand, int32_t entry, int32_t top_k) {
 void copy_segment(const Frame& frame, const Segment& segment) {
   const bool back = goes_back(frame.op);
   const int64_t size = element_size(frame.dtype(0)), stride = frame.buffer(0).cols * size, bytes = frame.num_cols(0) * size;
-  char* out = frame.base(0, back ? segment.source : segment.dest) + frame.first_col(0) * size;
+  char* out = frame.base(0, target_of(frame.op, segment)) + frame.first_col(0) * size;
   const char* in = frame.base(1, frame.rank) + frame.first_col(1) * size;
   if (!segment.entries) {
     std::memcpy(out + segment.first_row * stride, in + segment.first_source_row * stride, segment.rows * stride);

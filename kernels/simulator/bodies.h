@@ -7,7 +7,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "cpu/image.h"
+#include "core/image.h"
 #include "happenings.h"
 #include "l2.h"
 #include "rates.h"
@@ -62,21 +62,21 @@ class Bodies {
   };
 
   Moved move_rows(int32_t worker, const Frame& frame, const HpmoeWork& work, double now) {
-    const auto opcode = static_cast<Opcode>(frame.op.opcode);
+    const auto opcode = opcode_of(frame.op);
     if (!is_transfer(opcode)) return {own_rows(frame), 0};
     Moved moved{0, 0};
     for_each_segment(frame, [&](const Segment& segment) {
-      if (opcode == Opcode::NOTIFY) return;
+      if (is_notice(opcode)) return;
       send(worker, frame, segment, work.link_row, now);
       moved.rows += static_cast<double>(segment.rows);
-      if (target_of(frame, segment) == frame.rank) moved.written += static_cast<double>(segment.rows) * work.link_row;
+      if (target_of(frame.op, segment) == frame.rank) moved.written += static_cast<double>(segment.rows) * work.link_row;
     });
     return moved;
   }
 
   // Puts a segment on the links between its two ranks.
   void send(int32_t worker, const Frame& frame, const Segment& segment, double row_bytes, double now) {
-    const int32_t to = target_of(frame, segment);
+    const int32_t to = target_of(frame.op, segment);
     if (to == frame.rank) return;
     const double bytes = static_cast<double>(segment.rows) * row_bytes;
     const bool leaves = leaves_node(machine_, frame.rank, to);

@@ -206,7 +206,7 @@ class Simulation {
       const double way = target == frame.rank ? 0 : leaves ? machine_.node_remote_us : machine_.remote_us;
       happenings_.foresee(now + way + machine_.poll_us, Happening::SIGNAL, target, event, amount, source);
     };
-    if (is_transfer(static_cast<Opcode>(frame.op.opcode))) {
+    if (is_transfer(opcode_of(frame.op))) {
       for_each_segment(frame, [&](const Segment& segment) { for_each_segment_signal(frame, segment, visit); });
     } else {
       for_each_row_signal(frame, visit);

@@ -3,7 +3,7 @@
 
 #include <cstdint>
 
-#include "cpu/abi.h"
+#include "core/abi.h"
 
 extern "C" {
 

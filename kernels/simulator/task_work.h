@@ -16,29 +16,24 @@ inline double rows_of_token(const Frame& frame) {
   return received > 0 ? static_cast<double>(experts->received(frame.rank)) / received : 0;
 }
 
-// Where the rows of a transfer go.
-inline int32_t target_of(const Frame& frame, const Segment& segment) {
-  return goes_back(frame.op) ? segment.source : segment.dest;
-}
-
 inline bool leaves_node(const HpmoeMachine& machine, int32_t from, int32_t to) {
   return to / machine.node_size != from / machine.node_size;
 }
 
 // Whether a worker stands for the whole device while it runs an operation: an exchange is a collective.
 inline bool is_wide(const Op& op) {
-  const auto opcode = static_cast<Opcode>(op.opcode);
+  const auto opcode = opcode_of(op);
   return is_exchange(opcode) || (moves_copies(opcode) && static_cast<Domain>(op.domain) == Domain::ONCE);
 }
 
 // Rows of a task that is no transfer; of a launch of the unfused program those that it lays out: none, those sent or those
 // received.
 inline double own_rows(const Frame& frame) {
-  if (static_cast<Opcode>(frame.op.opcode) != Opcode::LAUNCH) return static_cast<double>(frame.unit.rows);
+  if (!is_launch(opcode_of(frame.op))) return static_cast<double>(frame.unit.rows);
   const Routing* routing = frame.routing;
-  switch (routing ? frame.op.param[0] : 0) {
-    case 1: return static_cast<double>(routing->kept_entries(frame.rank, 0, frame.ranks[frame.rank].num_tokens));
-    case 2: return static_cast<double>(routing->received(frame.rank));
+  switch (routing ? static_cast<LaidOut>(frame.op.param[0]) : LaidOut::NO_ROWS) {
+    case LaidOut::SENT_ROWS: return static_cast<double>(routing->all_kept_entries(frame.rank, frame.place().num_tokens()));
+    case LaidOut::RECEIVED_ROWS: return static_cast<double>(routing->received(frame.rank));
     default: return 0;
   }
 }
@@ -48,17 +43,17 @@ inline double own_rows(const Frame& frame) {
 inline bool is_empty(const Frame& frame, double rows) {
   if (rows > 0) return false;
   const bool has_unit = frame.unit.rows > 0 || static_cast<Domain>(frame.op.domain) == Domain::EXPERTS;
-  return is_transfer(static_cast<Opcode>(frame.op.opcode)) || !has_unit;
+  return is_transfer(opcode_of(frame.op)) || !has_unit;
 }
 
 // Whether a task has no rows and nobody to tell that it is done.
 inline bool does_nothing(const Frame& frame) {
-  const auto opcode = static_cast<Opcode>(frame.op.opcode);
+  const auto opcode = opcode_of(frame.op);
   bool has_rows = false;
   if (is_transfer(opcode)) {
     for_each_segment(frame, [&](const Segment& segment) { has_rows |= segment.rows > 0; });
   } else {
-    has_rows = frame.unit.rows > 0 || opcode == Opcode::LAUNCH || static_cast<Domain>(frame.op.domain) == Domain::EXPERTS;
+    has_rows = frame.unit.rows > 0 || is_launch(opcode) || static_cast<Domain>(frame.op.domain) == Domain::EXPERTS;
   }
   if (has_rows) return false;
   for (const Signal& signal : frame.image.signals_of(frame.task))

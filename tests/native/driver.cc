@@ -15,7 +15,7 @@
 #include <thread>
 #include <vector>
 
-#include "cpu/abi.h"
+#include "core/abi.h"
 #include "cpu/interrupt.h"
 #include "layer.h"
 #include "simulator/simulate.h"

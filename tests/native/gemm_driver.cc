@@ -96,7 +96,7 @@ void check_products(unsigned seed, int count) {
   }
 }
 
-struct Way {
+struct Choice {
   bool amx;
   Sharing sharing;
 };
@@ -105,9 +105,9 @@ struct Way {
 
 int main(int argc, char** argv) {
   const int scale = argc > 1 ? std::atoi(argv[1]) : 1;
-  for (const Way& way : {Way{true, Sharing::NO}, Way{true, Sharing::YES}, Way{false, Sharing::NO}}) {
-    use_amx(way.amx);
-    assume_sharing(way.sharing);
+  for (const Choice& choice : {Choice{true, Sharing::NO}, Choice{true, Sharing::YES}, Choice{false, Sharing::NO}}) {
+    use_amx(choice.amx);
+    assume_sharing(choice.sharing);
     std::mt19937 random(3);
     for (const Dtype of : {Dtype::BFLOAT16, Dtype::FLOAT32}) {
       const Dtype dtypes[] = {of, of, Dtype::FLOAT32};

@@ -8,6 +8,7 @@ from hpmoe.kernels.protocol import (
     EVENT_RUN,
     FORM,
     OP,
+    PRIMITIVES,
     ROUTE,
     SHARE,
     SIGNAL,
@@ -71,7 +72,7 @@ class ImageBuilder:
         """An operand is a float, or (buffer, rows mode, cols mode[, offset])."""
         value = record(OP, opcode=opcode, domain=domain, route=route, num_rows=num_rows, clipped=clipped, blocks=blocks)
         value["num_operands"] = len(operands)
-        value["num_outputs"] = 2 if opcode == Opcode.SWIGLU_GRAD else min(len(operands), 1)
+        value["num_outputs"] = len(PRIMITIVES[opcode].outputs) if opcode in PRIMITIVES else min(len(operands), 1)
         value["param"][: len(param)] = param
         for slot, operand in zip(value["operands"], operands, strict=False):
             if isinstance(operand, float):
@@ -212,12 +213,12 @@ class MoeLayer:
                 for s in self.slots:
                     b.task(back, s, peer=j, waits=[self.done[s]], signals=[gone])
                 b.task(notify, -1, peer=j, waits=[gone], signals=[(home[0], remote)])
-        total = (self.out, Rows.OWN, Cols.ALL), (self.back, Rows.ENTRIES, Cols.ALL), (self.weights, *OWN_ALL)
+        total = (self.out, *OWN), (self.back, Rows.ENTRIES, Cols.OWN), (self.weights, *OWN_ALL)
         rows = {"num_rows": self.shape[0], "clipped": 1, "route": self.route}
         reduce = b.op(Opcode.REDUCE, Domain.TILES, *total, **rows)
         finished = b.event(Extent.ONE, mult=self.num_tiles)
         for i in range(self.num_tiles):
-            b.task(reduce, i, waits=[home[i]], signals=[(finished, {"amount": Amount.COUNT})])
+            b.task(reduce, i, (0, self.shape[3]), waits=[home[i]], signals=[(finished, {"amount": Amount.COUNT})])
 
     def make_buffers(self, rng, num_tokens):
         """Random inputs and empty outputs of every rank; each token's experts are distinct."""

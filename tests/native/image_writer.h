@@ -6,7 +6,7 @@
 #include <initializer_list>
 #include <vector>
 
-#include "decode.h"
+#include "core/decode.h"
 
 namespace hpmoe {
 
@@ -34,7 +34,7 @@ struct ImageWriter {
     value.domain = static_cast<int32_t>(domain);
     value.blocks = 1;
     for (const Operand& each : operands) value.operands[value.num_operands++] = each;
-    value.num_outputs = opcode == Opcode::SWIGLU_GRAD ? 2 : value.num_operands > 0 ? 1 : 0;
+    value.num_outputs = static_cast<int16_t>(find_rule(value.opcode)->num_outputs);
     ops.push_back(value);
     return static_cast<int>(ops.size()) - 1;
   }

@@ -107,7 +107,7 @@ inline Ops add_ops(ImageWriter& w, const Variant& variant, int way) {
   ops.back = w.op(Opcode::PUT_BACK, Domain::SLOTS,
                   {operand(BACK, Rows::ENTRIES, Cols::ALL), own(variant.is_once ? SUMS : D, Cols::ALL)});
   ops.sum = w.op(Opcode::REDUCE, Domain::TILES,
-                 {own(OUT, Cols::ALL), operand(BACK, Rows::ENTRIES, Cols::ALL), own(WEIGHTS, Cols::ALL)});
+                 {own(OUT), operand(BACK, Rows::ENTRIES, Cols::OWN), own(WEIGHTS, Cols::ALL)});
   ops.keep = w.op(Opcode::KEEP, Domain::TILES, {own(KEPT, Cols::ALL), operand(ENTRIES, Rows::ENTRIES, Cols::ALL)});
   ops.count = w.op(Opcode::DROP_COUNTS, Domain::ONCE, {own(DROPPED, Cols::ALL)});
   for (int op : {ops.put, ops.back, ops.sum}) w.ops[op].route = way;
@@ -140,7 +140,7 @@ inline void add_tasks(ImageWriter& w, const Variant& variant, const Ops& ops) {
   for (int j = 0; j < R; ++j)
     for (int s = 0; s < sent; ++s)
       w.task(ops.back, s, 0, 0, j, {(variant.is_once ? SUMMED : DOWN) + s}, {{HOME, by_tile, 0, peer}});
-  for (int i = 0; i < kTiles; ++i) w.task(ops.sum, i, 0, 0, -1, {HOME + i}, {});
+  for (int i = 0; i < kTiles; ++i) w.task(ops.sum, i, 0, H, -1, {HOME + i}, {});
   for (int i = 0; i < kTiles; ++i) w.task(ops.keep, i, 0, 0, -1, {}, {});
   w.task(ops.count, 0, 0, 0, -1, {}, {});
 }

@@ -4,8 +4,8 @@
 #include <cstring>
 #include <stdexcept>
 
-#include "cpu/image.h"
-#include "cpu/stuck.h"
+#include "core/image.h"
+#include "core/stuck.h"
 
 namespace hpmoe {
 namespace {

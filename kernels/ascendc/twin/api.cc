@@ -7,8 +7,8 @@
 
 #include "../launch_args.h"
 #include "../tables.h"
-#include "cpu/image.h"
-#include "cpu/stuck.h"
+#include "core/image.h"
+#include "core/stuck.h"
 #include "scheduler.h"
 
 extern "C" void hpmoe_persistent(uint8_t* args);

@@ -1,7 +1,7 @@
 // The C ABI of the twin: one launch of the kernel on all ranks. No exception crosses it.
 #pragma once
 
-#include "cpu/abi.h"
+#include "core/abi.h"
 #include "counts.h"
 
 constexpr int32_t kTwinAbiVersion = 3;  // changes with this file and with counts.h, and in kernels/twin_target.py

@@ -1,11 +1,14 @@
-#include "check_ops.h"
+#include "core/check_ops.h"
 
-#include "check_routes.h"
-#include "convert.h"
-#include "op_rules.h"
+#include <algorithm>
+
+#include "core/check_routes.h"
+#include "core/dtypes.h"
 
 namespace hpmoe {
 namespace {
+
+static_assert(sizeof(OpRule::operands) == kMaxOperands * sizeof(OperandRule), "a rule for each operand of an op");
 
 class OpChecker {
  public:
@@ -14,15 +17,15 @@ class OpChecker {
   const char* check(const Op& op) const {
     const OpRule* rule = find_rule(op.opcode);
     if (!rule) return "an op has an unknown opcode";
-    if (!in_range(op.domain, 5) || !(rule->domains >> op.domain & 1))
+    if (!in_range(op.domain, kNumDomain) || !(rule->domains >> op.domain & 1))
       return "an op's domain is not one its opcode can have";
     if (op.route != -1 && !route_of(op.route)) return "an op names a route that does not exist";
     if (op.route == -1 && (rule->needs_route || op.domain == int32_t(Domain::SLOTS)))
       return "an op needs a route and has none";
     if (op.num_rows < 0 || op.blocks < 1) return "an op has negative rows or no blocks";
-    const bool is_map = rule->opcode == Opcode::MAP;
-    if (is_map && num_map_inputs(op.param[0]) == 0) return "a MAP has an unknown code";
-    const int least = is_map ? 1 + num_map_inputs(op.param[0]) : rule->min_operands;
+    const int num_inputs = applies_function(rule->opcode) ? num_map_inputs(op.param[0]) : 0;
+    if (applies_function(rule->opcode) && num_inputs == 0) return "a MAP has an unknown code";
+    const int least = std::max(rule->min_operands, rule->num_outputs + num_inputs);
     if (op.num_operands < least || op.num_operands > kMaxOperands) return "an op has too few or too many operands";
     if (op.num_outputs != rule->num_outputs) return "an op writes another number of operands than its opcode does";
     for (int i = 0; i < op.num_operands; ++i)
@@ -46,7 +49,7 @@ class OpChecker {
 
   // Experts whose weights an operand has: all local ones, but for a GMM that has those of copies in another operand.
   int64_t num_weights(const Op& op, const Route& route) const {
-    const bool has_replicas = static_cast<Opcode>(op.opcode) == Opcode::GMM && op.num_operands > 3;
+    const bool has_replicas = op.num_operands > 3 && static_cast<Rows>(op.operands[3].rows) == Rows::REPLICA;
     return has_replicas ? num_own(image_, route) : route.num_local_experts;
   }
 
@@ -71,21 +74,21 @@ class OpChecker {
 
   const char* check_operand(const Op& op, const OpRule& rule, int i) const {
     const Operand& operand = op.operands[i];
-    if (operand.buffer == -1 && rule.opcode == Opcode::MAP && i > 0) return nullptr;
+    if (operand.buffer == -1 && rule.operands[i].traits & kMayBeNumber) return nullptr;
     if (!in_range(operand.buffer, image_.header->num_buffers)) return "an operand names a buffer that does not exist";
-    if (!in_range(operand.rows, 11) || !in_range(operand.cols, 3)) return "an operand has an unknown rows or cols mode";
+    if (!in_range(operand.rows, kNumRows) || !in_range(operand.cols, kNumCols))
+      return "an operand has an unknown rows or cols mode";
     if (!(rule.operands[i].rows >> operand.rows & 1) || !(rule.operands[i].cols >> operand.cols & 1)) {
       return "an operand has a rows or cols mode its op cannot take";
     }
     const Buffer& buffer = image_.buffers[operand.buffer];
     if (!is_turned_weight(op, i) && !in_range(operand.offset, buffer.cols))
       return "an operand's offset is outside its columns";
-    const bool copies = is_put(rule.opcode) || is_exchange(rule.opcode) || moves_copies(rule.opcode);
-    const bool holds_ints = (rule.opcode == Opcode::GATHER && i == 2) || rule.opcode == Opcode::DROP_COUNTS;
-    if (!copies && is_float(static_cast<Dtype>(buffer.dtype)) == holds_ints)
+    const bool holds_ints = rule.operands[i].traits & kIsInteger;
+    if (!is_transfer(rule.opcode) && is_float(static_cast<Dtype>(buffer.dtype)) == holds_ints)
       return "an operand has a dtype its op cannot take";
     const bool by_expert = static_cast<Rows>(operand.rows) == Rows::SLOT_EXPERT;
-    if (rule.opcode == Opcode::MAP && by_expert && buffer.rows_per_expert > 0)
+    if (applies_function(rule.opcode) && by_expert && buffer.rows_per_expert > 0)
       return "a MAP takes one row an expert, not a matrix";
     if (buffer.rows > 0 && needed_rows(op, operand) > buffer.rows)
       return "an operand's buffer has too few rows for its op";
@@ -94,7 +97,7 @@ class OpChecker {
 
   // The weight of a transposed GMM, whose rows are the output's columns.
   static bool is_turned_weight(const Op& op, int i) {
-    return static_cast<Opcode>(op.opcode) == Opcode::GMM && i >= 2 && op.param[0] == 1;
+    return find_rule(op.opcode)->operands[i].traits & kIsCutByBody && op.param[0] == 1;
   }
 
   const Buffer& buffer(const Op& op, int i) const { return image_.buffers[op.operands[i].buffer]; }
@@ -138,11 +141,12 @@ class OpChecker {
         if (image_.routes[op.route].once_of < 0) return "a fan's route is not one to ranks";
         return opcode == Opcode::FAN_IN || buffer(op, 0).dtype == buffer(op, 1).dtype ? nullptr
                                                                                       : "a transfer's two rows differ";
-      case Opcode::NOTIFY: return in_range(op.param[0], 2) ? nullptr : "a NOTIFY tells of no way that rows go";
-      case Opcode::LAUNCH: return in_range(op.param[0], 3) ? nullptr : "a LAUNCH lays out rows of an unknown kind";
+      case Opcode::NOTIFY: return in_range(op.param[0], kNumWay) ? nullptr : "a NOTIFY tells of no way that rows go";
+      case Opcode::LAUNCH: return in_range(op.param[0], kNumLaidOut) ? nullptr : "a LAUNCH lays out rows of an unknown kind";
       case Opcode::ROW_DOT: return same_columns(op, 1, 2) ? nullptr : "an op's operands differ in columns";
       case Opcode::GATHER: return same_columns(op, 0, 1) ? nullptr : "an op's operands differ in columns";
-      case Opcode::ROW_REDUCE: return in_range(op.param[0], 2) ? nullptr : "a ROW_REDUCE has an unknown reduction";
+      case Opcode::ROW_REDUCE:
+        return in_range(op.param[0], kNumReduction) ? nullptr : "a ROW_REDUCE has an unknown reduction";
       default: return nullptr;
     }
   }
@@ -202,7 +206,7 @@ class OpChecker {
   }
 
   // Of a WGRAD, whose output may be that of some of the experts.
-  static int64_t first_expert(const Op& op) { return static_cast<Opcode>(op.opcode) == Opcode::WGRAD ? op.param[3] : 0; }
+  static int64_t first_expert(const Op& op) { return makes_blocks(opcode_of(op)) ? op.param[3] : 0; }
 
   // The grid of an op's tasks: all of them are checked here, so that a word only needs a place in it.
   const char* check_grid(const Op& op, Opcode opcode) const {
@@ -212,12 +216,12 @@ class OpChecker {
     if (op.num_units > 0 && (!row_ok(op, op.first_row) || !row_ok(op, int64_t{op.first_row} + op.num_units - 1)))
       return "a task's row is outside its op's domain";
     if (op.num_peers > image_.header->ep_size) return "a task's peer is outside the peer order";
-    if (op.num_peers == 0 && (is_put(opcode) || opcode == Opcode::NOTIFY)) return "a transfer has no peer";
-    return check_columns(op, opcode);
+    if (op.num_peers == 0 && (is_put(opcode) || is_notice(opcode))) return "a transfer has no peer";
+    return check_columns(op);
   }
 
   bool row_ok(const Op& op, int64_t row) const {
-    if (static_cast<Opcode>(op.opcode) == Opcode::NOTIFY) {
+    if (is_notice(opcode_of(op))) {
       return row >= -1 && row < image_.routes[op.route].num_local_experts;
     }
     switch (static_cast<Domain>(op.domain)) {
@@ -228,11 +232,10 @@ class OpChecker {
     }
   }
 
-  const char* check_columns(const Op& op, Opcode opcode) const {
+  const char* check_columns(const Op& op) const {
     for (int i = 0; i < op.num_operands; ++i) {
       const Operand& operand = op.operands[i];
       if (operand.buffer < 0 || static_cast<Cols>(operand.cols) != Cols::OWN) continue;
-      if (opcode == Opcode::WGRAD && i == 1) continue;  // its columns are the output's rows
       const Buffer& b = buffer(op, i);
       const int64_t limit = !is_turned_weight(op, i) ? b.cols : b.rows_per_expert > 0 ? b.rows_per_expert : b.rows;
       if (limit > 0 && (operand.offset < 0 || int64_t{operand.offset} + op.cols > limit)) {

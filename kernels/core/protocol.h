@@ -8,6 +8,8 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "core/tile_ops.h"
+
 namespace hpmoe {
 
 constexpr int32_t kMagic = 0x484D4F45;
@@ -16,22 +18,6 @@ constexpr int32_t kSectionAlignment = 64;
 constexpr int32_t kMaxOperands = 6;
 constexpr int32_t kWhole = 1 << 16;  // the share of an expert that has no copies
 
-#define HPMOE_OPCODE(X)                                                                                              \
-  X(PUT, 1) X(PUT_BACK, 2) X(REDUCE, 3) X(GMM, 4) X(WGRAD, 5) X(MAP, 6) X(SWIGLU, 7) X(SWIGLU_GRAD, 8)               \
-  X(ROW_REDUCE, 9) X(ROW_DOT, 10) X(COL_SUM, 11) X(ALL_TO_ALL, 12) X(ALL_TO_ALL_BACK, 13) X(NOTIFY, 14) X(GATHER, 15)     \
-  X(KEEP, 16) X(DROP_COUNTS, 17) X(LAUNCH, 18) X(REPLICATE, 19) X(RETURN_GRADS, 20) X(FAN_OUT, 21) X(FAN_IN, 22)
-
-#define HPMOE_MAP_CODE(X)                                                                                            \
-  X(COPY, 0) X(NEG, 1) X(EXP, 2) X(LOG, 3) X(SQRT, 4) X(RSQRT, 5) X(SIGMOID, 6) X(TANH, 7) X(SILU, 8) X(RELU, 9)     \
-  X(ERF, 10) X(ABS, 11) X(RECIPROCAL, 12) X(SQUARE, 13) X(SIN, 14) X(COS, 15) X(SIGN, 16) X(SOFTPLUS, 17)            \
-  X(FLOOR, 18) X(ADD, 32) X(SUB, 33) X(MUL, 34) X(DIV, 35) X(POW, 36) X(MAXIMUM, 37) X(MINIMUM, 38) X(GREATER, 39)   \
-  X(GREATER_EQUAL, 40) X(LESS, 41) X(LESS_EQUAL, 42) X(EQUAL, 43) X(NOT_EQUAL, 44) X(SELECT, 64) X(FILL, 65)
-
-#define HPMOE_DOMAIN(X) X(ONCE, 0) X(TILES, 1) X(SLOTS, 2) X(EXPERTS, 3) X(COPIES, 4)
-#define HPMOE_ROWS(X)                                                                                                \
-  X(OWN, 0) X(ALL, 1) X(ONE, 2) X(SLOT_EXPERT, 3) X(EXPERT, 4) X(PEER, 5) X(ENTRIES, 6) X(TOKENS, 7) X(REPLICA, 8)   \
-  X(RETURNED, 9) X(FAN, 10)
-#define HPMOE_COLS(X) X(OWN, 0) X(ALL, 1) X(ONE, 2)
 #define HPMOE_INDEX(X) X(STATIC, 0) X(SLOT_EXPERT, 1) X(ENTRY_TILE, 2) X(UNIT, 3) X(EXPERT, 4) X(PEER, 5) X(PEER_UNIT, 6)
 #define HPMOE_AMOUNT(X) X(ROWS, 0) X(COUNT, 1)
 #define HPMOE_REMOTE(X) X(LOCAL, 0) X(PEER, 1) X(EVERY, 2)
@@ -40,7 +26,6 @@ constexpr int32_t kWhole = 1 << 16;  // the share of an expert that has no copie
   X(TILE_ENTRIES, 8) X(SENT_TO, 9) X(SENT_TO_EXPERT, 10) X(RETURNED_TO, 11) X(RETURNED_TO_FROM_EXPERT, 12)        \
   X(REPLICA, 13) X(REPLICAS, 14)
 #define HPMOE_DTYPE(X) X(FLOAT32, 0) X(INT32, 1) X(BFLOAT16, 2) X(FLOAT16, 3)
-#define HPMOE_REDUCTION(X) X(SUM, 0) X(MAX, 1)
 #define HPMOE_DROP_POLICY(X) X(NONE, 0) X(ERROR, 1) X(POSITION, 2) X(PROBS, 3)
 #define HPMOE_CODE(X)                                                                                                \
   X(OK, 0) X(TIMEOUT, 1) X(ABORTED_PEER, 2) X(OUT_OF_MEMORY, 3) X(BAD_IMAGE, 4) X(INTERRUPTED, 5) X(WRONG_COUNT, 6)  \
@@ -48,17 +33,11 @@ constexpr int32_t kWhole = 1 << 16;  // the share of an expert that has no copie
   X(NO_ROOM, 11)
 
 #define HPMOE_MEMBER(name, value) name = value,
-enum class Opcode : int32_t { HPMOE_OPCODE(HPMOE_MEMBER) };
-enum class MapCode : int32_t { HPMOE_MAP_CODE(HPMOE_MEMBER) };
-enum class Domain : int32_t { HPMOE_DOMAIN(HPMOE_MEMBER) };
-enum class Rows : int16_t { HPMOE_ROWS(HPMOE_MEMBER) };
-enum class Cols : int16_t { HPMOE_COLS(HPMOE_MEMBER) };
 enum class Index : int32_t { HPMOE_INDEX(HPMOE_MEMBER) };
 enum class Amount : int16_t { HPMOE_AMOUNT(HPMOE_MEMBER) };
 enum class Remote : int32_t { HPMOE_REMOTE(HPMOE_MEMBER) };
 enum class Extent : int32_t { HPMOE_EXTENT(HPMOE_MEMBER) };
 enum class Dtype : int32_t { HPMOE_DTYPE(HPMOE_MEMBER) };
-enum class Reduction : int32_t { HPMOE_REDUCTION(HPMOE_MEMBER) };
 enum class DropPolicy : int32_t { HPMOE_DROP_POLICY(HPMOE_MEMBER) };
 enum class Code : int32_t { HPMOE_CODE(HPMOE_MEMBER) };
 #undef HPMOE_MEMBER
@@ -126,9 +105,9 @@ struct Operand {
   int32_t reserved[2];
 };
 
-// Its operands are num_operands, of which it writes the first num_outputs. Its tasks are a grid: units first_row .. first_row + num_units - 1, peers 0 .. num_peers - 1 (none where 0), and columns
-// 0 .. cols - 1 in tiles of tile_cols (whole rows where 0). A put of peer j is for those at j, j + num_peers, ... of the
-// rank's peer order.
+// Its operands are num_operands, of which it writes the first num_outputs. Its tasks are a grid: units first_row ..
+// first_row + num_units - 1, peers 0 .. num_peers - 1 (none where 0), and columns 0 .. cols - 1 in tiles of tile_cols
+// (whole rows where 0). A put of peer j is for those at j, j + num_peers, ... of the rank's peer order.
 struct Op {
   int32_t opcode, domain, route, num_rows, clipped, blocks;
   int16_t num_operands, num_outputs;

@@ -10,7 +10,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "image.h"
+#include "core/image.h"
 
 namespace hpmoe {
 
@@ -39,6 +39,10 @@ struct Segment {
   int64_t first_row;       // on dest, among its received rows
   const int32_t* entries;  // on source, one a row; NULL where rows are those of a matrix
   int64_t first_source_row = 0;  // of a matrix, on source
+
+  static Segment of_matrix(int32_t source, int32_t dest, int32_t expert, int64_t rows, int64_t first_row, int64_t from) {
+    return {source, dest, expert, rows, first_row, nullptr, from};
+  }
 };
 
 // A received row, and the local expert it is of.
@@ -85,6 +89,7 @@ class Routing {
     const std::vector<int32_t>& start = ranks_[rank].kept_start;
     return start.empty() ? num_tokens * route_.top_k : start[first + num_tokens] - start[first];
   }
+  int64_t all_kept_entries(int32_t rank, int64_t num_tokens) const { return kept_entries(rank, 0, num_tokens); }
   const std::vector<int32_t>& dropped(int32_t rank) const { return ranks_[rank].dropped; }
 
   // Of a route to ranks: the routing to their experts, and the rows that those of `dest` have of the token of an entry, in
@@ -95,19 +100,25 @@ class Routing {
   Segment segment(int32_t source, int32_t dest, int32_t expert) const;
   Segment segment_in_slot(int32_t source, int32_t dest, const Slot& slot) const;
 
-  // Copies of a rank's experts, in the order of their hosts; how many there are of one; whether a local expert is one.
+  // Copies of a rank's experts, in the order of their hosts; one by number, whose host is -1 where there are no more; how
+  // many there are of one; whether a local expert is one.
   const std::vector<Copy>& copies(int32_t rank) const { return copies_[rank]; }
+  Copy copy(int32_t rank, int32_t number) const {
+    const std::vector<Copy>& all = copies_[rank];
+    return number < static_cast<int32_t>(all.size()) ? all[number] : Copy{-1, -1, -1};
+  }
   int64_t num_copies(int32_t rank, int32_t expert) const;
   // Where among its owner's copies the one in a slot of a rank stands.
   int64_t place_of_copy(int32_t rank, int32_t slot) const;
   const Share& share(int32_t rank, int32_t expert) const { return shares_[rank * route_.num_local_experts + expert]; }
   bool is_copy(int32_t rank, int32_t expert) const {
-    return shares_ && expert >= num_own_experts() && share(rank, expert).expert >= 0;
+    return shares_ && expert >= num_own_experts() && expert < route_.num_local_experts && share(rank, expert).expert >= 0;
   }
 
   int32_t num_own_experts() const { return route_.num_experts / ep_size_; }
   int32_t num_local_experts() const { return route_.num_local_experts; }
   int32_t top_k() const { return route_.top_k; }
+  int32_t return_tokens() const { return route_.return_tokens; }
 
  private:
   int64_t source_start(int32_t rank, int32_t expert, int32_t source) const {

@@ -1,4 +1,4 @@
-#include "stuck.h"
+#include "core/stuck.h"
 
 namespace hpmoe {
 namespace {
@@ -6,9 +6,8 @@ namespace {
 // Whether a task of rank `from` is for rank `to`.
 bool is_for(const Image& image, const Task& task, int32_t from, int32_t to) {
   const Op& op = image.ops[task.op];
-  const int32_t last = is_put(static_cast<Opcode>(op.opcode)) ? image.header->ep_size : task.peer + 1;
-  for (int32_t j = task.peer; j < last; j += std::max(op.num_peers, 1))
-    if (image.peer(from, j) == to) return true;
+  for (int32_t i = 0; i < num_task_peers(op, task, image.header->ep_size); ++i)
+    if (image.peer(from, position_of(op, task, i)) == to) return true;
   return false;
 }
 

@@ -1,4 +1,4 @@
-#include "routing.h"
+#include "core/routing.h"
 
 #include <algorithm>
 #include <cmath>

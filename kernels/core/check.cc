@@ -1,8 +1,8 @@
 // The check of an image before it runs: a broken one is refused with a sentence, not launched.
-#include "check_events.h"
-#include "check_ops.h"
-#include "check_routes.h"
-#include "image.h"
+#include "core/check_events.h"
+#include "core/check_ops.h"
+#include "core/check_routes.h"
+#include "core/image.h"
 
 namespace hpmoe {
 namespace {

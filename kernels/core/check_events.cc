@@ -1,6 +1,6 @@
-#include "check_events.h"
+#include "core/check_events.h"
 
-#include "check_routes.h"
+#include "core/check_routes.h"
 
 namespace hpmoe {
 namespace {
@@ -30,14 +30,14 @@ bool is_event_ok(const Image& image, const EventRun& run, int64_t index) {
 }
 
 const char* check_signal(const Op& op, const Signal& signal) {
-  const auto opcode = static_cast<Opcode>(op.opcode);
+  const auto opcode = opcode_of(op);
   if (!in_range(signal.kind, 7) || !in_range(signal.amount, 2) || !in_range(signal.remote, 3)) {
     return "a signal's kind is unknown";
   }
-  const bool by_tile = signal.kind == int32_t(Index::ENTRY_TILE), fans_out = opcode == Opcode::FAN_OUT;
-  if (fans_out && (signal.remote != int32_t(Remote::LOCAL) || signal.kind == int32_t(Index::SLOT_EXPERT)))
+  const bool by_tile = signal.kind == int32_t(Index::ENTRY_TILE), by_fan = fans_out(opcode);
+  if (by_fan && (signal.remote != int32_t(Remote::LOCAL) || signal.kind == int32_t(Index::SLOT_EXPERT)))
     return "a FAN_OUT signals its own rank, by slot or for all";
-  if (by_tile && ((!is_transfer(opcode) && !fans_out) || moves_copies(opcode) || signal.amount != int16_t(Amount::ROWS)))
+  if (by_tile && ((!is_transfer(opcode) && !by_fan) || moves_copies(opcode) || signal.amount != int16_t(Amount::ROWS)))
     return "only a transfer signals rows by token tile";
   const bool finds_peer = (is_exchange(opcode) || moves_copies(opcode)) && signal.amount == int16_t(Amount::ROWS);
   if (signal.remote == int32_t(Remote::PEER) && op.num_peers == 0 && !finds_peer)
@@ -47,7 +47,7 @@ const char* check_signal(const Op& op, const Signal& signal) {
 
 // The events that a row may arrive at: of as many tokens each, or of slots of experts.
 int64_t num_arrivals(const Image& image, const Op& op, const Route& route) {
-  if (static_cast<Opcode>(op.opcode) == Opcode::FAN_OUT) return image.routes[route.once_of].num_slots;
+  if (fans_out(opcode_of(op))) return image.routes[route.once_of].num_slots;
   return ceil_div(route.num_tokens, route.return_tokens);
 }
 

@@ -1,13 +1,16 @@
 // How a worker reads its queue: from a word to a task, and to the counters of its waits and signals.
 #pragma once
 
-#include "protocol.h"
-
-#ifndef HPMOE_DEVICE
-#define HPMOE_DEVICE  // a device kernel says here what marks its functions
-#endif
+#include "core/protocol.h"
 
 namespace hpmoe {
+
+HPMOE_DEVICE inline Opcode opcode_of(const Op& op) { return static_cast<Opcode>(op.opcode); }
+
+// Whether an op moves rows back to the tokens that they are of, or tells of it.
+HPMOE_DEVICE inline bool goes_back(const Op& op) {
+  return returns_rows(opcode_of(op)) || (is_notice(opcode_of(op)) && static_cast<Way>(op.param[0]) == Way::BACK);
+}
 
 // One tile of one op: unit `row` of the op's domain, columns [col, col + cols), position `peer` in the rank's peer
 // order or -1.
@@ -39,6 +42,12 @@ HPMOE_DEVICE inline Task task_at(const Op& op, int32_t op_index, int32_t form, i
   task.row += op.first_row;
   return task;
 }
+
+// How many ranks a task is for, and where in the peer order the i-th of them stands.
+HPMOE_DEVICE inline int32_t num_task_peers(const Op& op, const Task& task, int32_t ep_size) {
+  return is_put(opcode_of(op)) ? (ep_size - 1 - task.peer) / op.num_peers + 1 : 1;
+}
+HPMOE_DEVICE inline int32_t position_of(const Op& op, const Task& task, int32_t i) { return task.peer + i * op.num_peers; }
 
 // What the task's place adds to the event that a wait or signal of its form names. SLOT_EXPERT and ENTRY_TILE add what the
 // routing says besides.

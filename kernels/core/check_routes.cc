@@ -1,10 +1,10 @@
-#include "check_routes.h"
+#include "core/check_routes.h"
 
 #include <algorithm>
 #include <cmath>
 #include <vector>
 
-#include "convert.h"
+#include "core/dtypes.h"
 
 namespace hpmoe {
 namespace {
@@ -88,7 +88,7 @@ int64_t most_copies(const Image& image, const Route& route) {
 const char* check_copies(const Image& image, const Op& op) {
   const Route& route = image.routes[op.route];
   const Buffer &out = image.buffers[op.operands[0].buffer], &in = image.buffers[op.operands[1].buffer];
-  const bool back = static_cast<Opcode>(op.opcode) == Opcode::RETURN_GRADS;
+  const bool back = is_back(opcode_of(op));
   const int64_t block = op.param[0], height = op.param[1];
   if (out.cols != in.cols || out.dtype != in.dtype) return "a transfer's two rows differ";
   if (!image.shares_of(route)) return "an op moves copies of a route that has none";

@@ -1,7 +1,7 @@
 // The check of operations: that their operands, their sizes and the grid of their tasks fit together.
 #pragma once
 
-#include "image.h"
+#include "core/image.h"
 
 namespace hpmoe {
 

@@ -1,7 +1,7 @@
 // The check of what orders tasks: events, and the waits and signals about them. Each tells what is wrong, or NULL.
 #pragma once
 
-#include "image.h"
+#include "core/image.h"
 
 namespace hpmoe {
 

@@ -3,7 +3,7 @@
 
 #include <cstdint>
 
-#include "protocol.h"
+#include "core/protocol.h"
 
 extern "C" {
 

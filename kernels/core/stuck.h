@@ -4,7 +4,7 @@
 #include <cstdint>
 #include <vector>
 
-#include "image.h"
+#include "core/image.h"
 
 namespace hpmoe {
 

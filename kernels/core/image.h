@@ -5,7 +5,7 @@
 #include <cmath>
 #include <cstdint>
 
-#include "decode.h"
+#include "core/decode.h"
 
 namespace hpmoe {
 
@@ -80,19 +80,6 @@ inline int64_t max_rows_of(const Route& route, int32_t tile_rows) {
 inline int64_t capacity_of_expert(const Route& route, int64_t num_tokens) {
   const double share = static_cast<double>(num_tokens * route.top_k) / route.num_experts * route.capacity_factor;
   return static_cast<int64_t>(std::ceil(std::min(share, static_cast<double>(num_tokens))));
-}
-
-inline bool is_put(Opcode opcode) { return opcode == Opcode::PUT || opcode == Opcode::PUT_BACK; }
-inline bool is_exchange(Opcode opcode) { return opcode == Opcode::ALL_TO_ALL || opcode == Opcode::ALL_TO_ALL_BACK; }
-inline bool moves_copies(Opcode opcode) { return opcode == Opcode::REPLICATE || opcode == Opcode::RETURN_GRADS; }
-inline bool is_transfer(Opcode opcode) {
-  return is_put(opcode) || is_exchange(opcode) || moves_copies(opcode) || opcode == Opcode::NOTIFY;
-}
-
-inline bool goes_back(const Op& op) {
-  const auto opcode = static_cast<Opcode>(op.opcode);
-  return opcode == Opcode::PUT_BACK || opcode == Opcode::ALL_TO_ALL_BACK ||
-         (opcode == Opcode::NOTIFY && op.param[0] == 1);
 }
 
 }  // namespace hpmoe

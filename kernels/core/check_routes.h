@@ -3,7 +3,7 @@
 
 #include <cstdint>
 
-#include "image.h"
+#include "core/image.h"
 
 namespace hpmoe {
 
