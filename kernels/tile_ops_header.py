@@ -137,7 +137,7 @@ def _rule(primitive: TilePrimitive) -> str:
     domains = sum({1 << domain.number for domain in primitive.domains})
     operands = ", ".join(map(_operand, primitive.outputs + primitive.inputs))
     return (f'    {{"{primitive.name}", Opcode::{primitive.name}, {len(primitive.outputs)}, {primitive.required}, '
-            f"{str(primitive.needs_route).lower()}, {domains:#x}, {{{operands}}}}},")
+            f"{str(primitive.needs_route).lower()}, {domains:#x},\n     {{{operands}}}}},")
 
 
 def _operand(operand: Operand) -> str:

@@ -20,7 +20,9 @@ class LimitedDevice final : public Device {
   void* allocate_host(size_t bytes) override { return device_->allocate_host(bytes); }
   void free_host(void* memory) override { device_->free_host(memory); }
   void fill(void* to, const void* from, size_t bytes) override { device_->fill(to, from, bytes); }
-  void copy_in(void* to, const void* from, size_t bytes, void* stream) override { device_->copy_in(to, from, bytes, stream); }
+  void copy_in(void* to, const void* from, size_t bytes, void* stream) override {
+    device_->copy_in(to, from, bytes, stream);
+  }
   void copy_out(void* to, const void* from, size_t bytes, void* stream) override {
     device_->copy_out(to, from, bytes, stream);
   }

@@ -44,7 +44,8 @@ inline void check(bool condition, const char* what) {
 
 inline Operand own(int buffer, Cols cols = Cols::OWN, int offset = 0) { return operand(buffer, Rows::OWN, cols, offset); }
 
-// Events: per slot arrived, up (two halves), act, down; per return_tokens tokens home; per slot of tokens sent once arrived, summed;
+// Events: per slot arrived, up (two halves), act, down; per return_tokens tokens home; per slot of tokens sent once
+// arrived, summed;
 // all weights there; all slots down.
 enum Events {
   ARRIVED = 0, UP = S, ACT = 2 * S, DOWN = 3 * S, HOME = 4 * S, CAME = HOME + kTiles, SUMMED = CAME + Z,
