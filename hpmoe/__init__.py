@@ -4,7 +4,7 @@ What there is, by what it is for:
     to write a layer: dispatch, grouped_matmul, swiglu, combine, drop_counts; permute, unpermute; moe_ffn, a whole one
     to make a kernel of it: tile_partition, overlap_comm, assign_queues, fuse_persistent; spmd, for all ranks of a Mesh
     to change it before: save_for_backward, accumulate_grads, deduplicate_rows, replicate_experts
-    to put transforms together: chain, transform, tune
+    to put transforms together: chain, transform, tune; to write one: the names of hpmoe.rewriting
     to look at a stage: trace, vjp, Program, Aval, Taskflow, verify; to run it in NumPy: evaluate, interpret
     to predict or record a run: simulate, Machine, ascend_a2, ascend_a3, cpu, launch_kernels; measure; Timeline
     on an NPU: synchronize
@@ -18,16 +18,32 @@ Example:
     [[0.0], [80.0]]
 """
 
-import hpmoe.interrupts  # noqa: F401  first: the others take seconds
-from hpmoe.versions import __version__ as __version__  # warns of another MindSpore before that is imported
+import hpmoe.support.interrupts  # noqa: F401  first: the others take seconds
+from hpmoe.support.versions import __version__ as __version__  # warns of another MindSpore before that is imported
 
 # isort: split
 import hpmoe.kernels.executable  # noqa: F401  registers the cpu target
 import hpmoe.kernels.twin_target  # noqa: F401  registers ascend-twin
-from hpmoe.avals import Aval as Aval
-from hpmoe.calling.spmd import spmd as spmd
-from hpmoe.calling.transform import chain as chain, transform as transform
-from hpmoe.errors import (
+import hpmoe.rewriting  # noqa: F401  what a transform of one's own needs
+from hpmoe.autodiff.vjp import vjp as vjp
+from hpmoe.interpreters.evaluate import evaluate as evaluate
+from hpmoe.interpreters.interpret import interpret as interpret
+from hpmoe.ir.avals import Aval as Aval
+from hpmoe.ir.program import Program as Program
+from hpmoe.ir.taskflow import Taskflow as Taskflow
+from hpmoe.kernels.ascend_target import synchronize as synchronize
+from hpmoe.kernels.simulate import simulate as simulate
+from hpmoe.machines.machine import Machine as Machine, Mesh as Mesh
+from hpmoe.machines.presets import ascend_a2 as ascend_a2, ascend_a3 as ascend_a3, cpu as cpu
+from hpmoe.moe import moe_ffn as moe_ffn
+from hpmoe.primitives.dispatch import combine as combine, dispatch as dispatch
+from hpmoe.primitives.grouped_matmul import grouped_matmul as grouped_matmul
+from hpmoe.primitives.permute import permute as permute, unpermute as unpermute
+from hpmoe.primitives.route import drop_counts as drop_counts
+from hpmoe.primitives.swiglu import swiglu as swiglu
+from hpmoe.runtime.spmd import spmd as spmd
+from hpmoe.runtime.transform import chain as chain, transform as transform
+from hpmoe.support.errors import (
     ArgumentError as ArgumentError,
     LaunchError as LaunchError,
     ProgramError as ProgramError,
@@ -35,21 +51,6 @@ from hpmoe.errors import (
     TransformError as TransformError,
     VerifyError as VerifyError,
 )
-from hpmoe.evaluate import evaluate as evaluate
-from hpmoe.interpret import interpret as interpret
-from hpmoe.kernels.ascend_target import synchronize as synchronize
-from hpmoe.kernels.simulate import simulate as simulate
-from hpmoe.machine import Machine as Machine, Mesh as Mesh
-from hpmoe.moe import moe_ffn as moe_ffn
-from hpmoe.presets import ascend_a2 as ascend_a2, ascend_a3 as ascend_a3, cpu as cpu
-from hpmoe.primitives.dispatch import combine as combine, dispatch as dispatch
-from hpmoe.primitives.grouped_matmul import grouped_matmul as grouped_matmul
-from hpmoe.primitives.permute import permute as permute, unpermute as unpermute
-from hpmoe.primitives.route import drop_counts as drop_counts
-from hpmoe.primitives.swiglu import swiglu as swiglu
-from hpmoe.program import Program as Program
-from hpmoe.proofs.verify import verify as verify
-from hpmoe.taskflow import Taskflow as Taskflow
 from hpmoe.timelines.measure import measure as measure
 from hpmoe.timelines.timeline import Timeline as Timeline
 from hpmoe.tracing import trace as trace
@@ -63,7 +64,7 @@ from hpmoe.transforms.replicate_experts import replicate_experts as replicate_ex
 from hpmoe.transforms.save_for_backward import save_for_backward as save_for_backward
 from hpmoe.transforms.tile_partition import tile_partition as tile_partition
 from hpmoe.tuning.tune import tune as tune
-from hpmoe.vjp import vjp as vjp
+from hpmoe.verification.verify import verify as verify
 
 __all__ = [
     "ArgumentError", "Aval", "LaunchError", "Machine", "Mesh", "Program", "ProgramError", "Taskflow", "Timeline",

@@ -15,9 +15,9 @@ from absl import flags
 
 from hpmoe.commands import bench, build, calibrate, compare, demo, doctor, memory, plan, show, simulate, tune
 from hpmoe.commands.options import UsageError, define_switch, did_you_mean, flags_text, parse
-from hpmoe.errors import ArgumentError, LaunchError, TransformError
-from hpmoe.interrupts import end_watch
-from hpmoe.versions import __version__
+from hpmoe.support.errors import ArgumentError, LaunchError, TransformError
+from hpmoe.support.interrupts import end_watch
+from hpmoe.support.versions import __version__
 
 COMMANDS = {"demo": demo, "bench": bench, "show": show, "plan": plan, "simulate": simulate, "compare": compare,
             "calibrate": calibrate, "tune": tune, "memory": memory, "build": build, "doctor": doctor}

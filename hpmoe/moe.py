@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import Any
 
-from hpmoe.errors import check_argument
 from hpmoe.primitives.dispatch import combine, dispatch
 from hpmoe.primitives.grouped_matmul import grouped_matmul
 from hpmoe.primitives.matmul import matmul
 from hpmoe.primitives.outside_graphs import outside_graphs
 from hpmoe.primitives.route import drop_counts
 from hpmoe.primitives.swiglu import swiglu
+from hpmoe.support.errors import check_argument
 
 
 def moe_ffn(hidden_states: Any, topk_ids: Any, topk_weights: Any, gate_up_weight: Any, down_weight: Any,

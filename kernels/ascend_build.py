@@ -18,7 +18,7 @@ from importlib.machinery import ExtensionFileLoader
 from pathlib import Path
 from types import ModuleType
 
-from hpmoe.host import cache_folder
+from hpmoe.support.host import cache_folder
 
 KERNELS = Path(__file__).resolve().parent
 HOST = KERNELS / "ascendc" / "host"

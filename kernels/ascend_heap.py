@@ -16,7 +16,7 @@ import numpy as np
 from mindspore import Tensor, communication, ops
 from mindspore.graph.api import _pynative_executor
 
-from hpmoe.errors import LaunchError, check_argument
+from hpmoe.support.errors import LaunchError, check_argument
 
 ROUNDING = 2 << 20  # a page of the device
 MESSAGE_WORDS = 512  # of what rank 0 tells the others: its length and its bytes

@@ -1,4 +1,4 @@
-"""Where the buffers of a launch lie on a rank's device: in tensors of the caller, in scratch, or in the symmetric heap."""
+"""Places the buffers of a launch on a rank's device: in tensors of the caller, in scratch, or in the symmetric heap."""
 
 from __future__ import annotations
 
@@ -6,8 +6,8 @@ import dataclasses
 import math
 from collections.abc import Sequence
 
-from hpmoe.dtypes import storage_dtype
-from hpmoe.taskflow import Buffer, Taskflow, memory_of
+from hpmoe.ir.taskflow import Buffer, Taskflow, memory_of
+from hpmoe.support.dtypes import storage_dtype
 from hpmoe.tiling.shared_memory import memory_bytes
 
 ALIGNMENT = 512  # bytes: what a fast copy begins at

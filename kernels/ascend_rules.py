@@ -1,4 +1,4 @@
-"""What the Ascend kernel can run: its tile bodies, dtypes and shapes. Whatever else a taskflow asks for is an error here."""
+"""Limits of the Ascend kernel: its tile bodies, dtypes and shapes. Whatever else a taskflow asks for is an error here."""
 
 from __future__ import annotations
 
@@ -6,13 +6,13 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from hpmoe import taskflow as tf
-from hpmoe.dtypes import storage_dtype
-from hpmoe.errors import check_argument
+from hpmoe.ir import taskflow as tf
 from hpmoe.kernels.diagnosis import make_error
 from hpmoe.kernels.native import Status, load
 from hpmoe.kernels.protocol import Code
 from hpmoe.kernels.target_bodies import check_bodies
+from hpmoe.support.dtypes import storage_dtype
+from hpmoe.support.errors import check_argument
 from hpmoe.tile_ops import row_modes
 
 MAX_ROW_STRIDE = 65_535  # elements, of a matmul's operand: a parameter of 16 bits

@@ -16,9 +16,7 @@ import mindspore
 from mindspore import Tensor, mint
 from mindspore.graph.api import _pynative_executor
 
-from hpmoe.calling.device_backend import in_dtype
-from hpmoe.dtypes import storage_dtype
-from hpmoe.errors import ArgumentError, LaunchError
+from hpmoe.ir.taskflow import Taskflow
 from hpmoe.kernels import twin_target
 from hpmoe.kernels.ascend_build import DEVICES, ascend_operator, run_needs
 from hpmoe.kernels.ascend_heap import SymmetricHeap, world_ranks
@@ -28,8 +26,10 @@ from hpmoe.kernels.diagnosis import make_error
 from hpmoe.kernels.executable import Executable
 from hpmoe.kernels.native import Status
 from hpmoe.kernels.packing import pack
-from hpmoe.targets import register_target
-from hpmoe.taskflow import Taskflow
+from hpmoe.runtime.device_backend import in_dtype
+from hpmoe.runtime.targets import register_target
+from hpmoe.support.dtypes import storage_dtype
+from hpmoe.support.errors import ArgumentError, LaunchError
 
 HEAPS: dict[Any, SymmetricHeap] = {}  # by number of ranks, opened by the first launch
 

@@ -1,4 +1,4 @@
-"""Where the buffers of a launch lie: inputs as they are, the rest in memory of the pool, sized from the real counts."""
+"""Places the buffers of a launch: inputs as they are, the rest in memory of the pool, sized from the real counts."""
 
 from __future__ import annotations
 
@@ -6,11 +6,11 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from hpmoe.dtypes import stored
-from hpmoe.errors import check_argument
+from hpmoe.ir.taskflow import Taskflow, memory_of
 from hpmoe.kernels.memory import ALIGNMENT, Lease, Pool
-from hpmoe.native.loading import address
-from hpmoe.taskflow import Taskflow, memory_of
+from hpmoe.support.dtypes import stored
+from hpmoe.support.errors import check_argument
+from hpmoe.support.loading import address
 
 
 class Places:

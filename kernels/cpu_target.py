@@ -10,14 +10,14 @@ from signal import SIGINT
 
 import numpy as np
 
-from hpmoe.dtypes import numpy_dtype
-from hpmoe.errors import check_argument
 from hpmoe.kernels.buffers import describe
 from hpmoe.kernels.diagnosis import make_error
 from hpmoe.kernels.image import unpack_image
 from hpmoe.kernels.native import Rank, Status, load
 from hpmoe.kernels.protocol import PRIMITIVES, Code, Domain, Dtype, Rows
-from hpmoe.native.loading import address
+from hpmoe.support.dtypes import numpy_dtype
+from hpmoe.support.errors import check_argument
+from hpmoe.support.loading import address
 
 ANY_ROWS = 2**63 - 1
 ELEMENT_TYPES = {code: numpy_dtype(code.name.lower()) for code in Dtype}

@@ -1,12 +1,12 @@
-"""What went wrong in a launch, in words: the native status read beside the image it came from."""
+"""Puts into words what went wrong in a launch: the native status read beside the image it came from."""
 
 import numpy as np
 
-from hpmoe import taskflow as tf
-from hpmoe.errors import LaunchError
+from hpmoe.ir import taskflow as tf
 from hpmoe.kernels.image import unpack_image
 from hpmoe.kernels.protocol import PRIMITIVES, Code, Dtype, MapCode, Opcode, Reduction
 from hpmoe.kernels.unpacking import read_table, read_tasks
+from hpmoe.support.errors import LaunchError
 from hpmoe.tile_ops.params import ByColumns, Elementwise
 
 MAX_NAMED = 8

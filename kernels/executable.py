@@ -9,16 +9,16 @@ from typing import Any
 
 import numpy as np
 
-from hpmoe.errors import LaunchError
+from hpmoe.ir.layout import received_rows
+from hpmoe.ir.taskflow import Taskflow
+from hpmoe.ir.taskflow_text import event_name, task_name
 from hpmoe.kernels.buffers import Placed, Places
 from hpmoe.kernels.cpu_target import Demands, Launches, launch, sealed
 from hpmoe.kernels.memory import Pool
 from hpmoe.kernels.packing import pack
-from hpmoe.layout import received_rows
-from hpmoe.locks import new_lock
-from hpmoe.targets import find_target, register_target
-from hpmoe.taskflow import Taskflow
-from hpmoe.taskflow_text import event_name, task_name
+from hpmoe.runtime.targets import find_target, register_target
+from hpmoe.support.errors import LaunchError
+from hpmoe.support.locks import new_lock
 from hpmoe.timelines.measure import new_trace
 
 POOL = Pool()

@@ -10,8 +10,8 @@ from typing import Any
 
 import numpy as np
 
-from hpmoe.locks import new_plain_lock
-from hpmoe.native.loading import address
+from hpmoe.support.loading import address
+from hpmoe.support.locks import new_plain_lock
 
 ALIGNMENT = 64
 

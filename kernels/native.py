@@ -10,10 +10,10 @@ from importlib.util import find_spec
 from pathlib import Path
 
 from hpmoe.kernels.protocol import Dtype
-from hpmoe.native import loading
+from hpmoe.support import loading
 
 FOLDER = Path(__file__).parent
-ABI_VERSION = 10
+ABI_VERSION = 11
 
 
 class Rank(ctypes.Structure):
@@ -79,9 +79,9 @@ def products_name():
     return f"AMX, elsewhere {gemm_name()}" if load().hpmoe_uses_amx() else gemm_name()
 
 
-def few_rows(dtype, transposed=False):
+def skinny_rows(dtype, transposed=False):
     """Up to how many rows a product with a matrix, transposed or not, takes a way of its own; 0 where none does."""
-    return load().hpmoe_few_rows(Dtype[dtype.upper()], transposed)
+    return load().hpmoe_skinny_rows(Dtype[dtype.upper()], transposed)
 
 
 def few_terms(dtype):
@@ -116,12 +116,12 @@ def load():
         "hpmoe_launch": (ctypes.c_int, launch),
         "hpmoe_simulate": (ctypes.c_int, simulate),
         "hpmoe_image_fault": (ctypes.c_char_p, [ctypes.c_void_p, ctypes.c_int64]),
-        "hpmoe_pack_forms": (ctypes.c_int, [ctypes.POINTER(Tables), *[ctypes.c_void_p] * 5]),
+        "hpmoe_pack_templates": (ctypes.c_int, [ctypes.POINTER(Tables), *[ctypes.c_void_p] * 5]),
         "hpmoe_use_blas": (ctypes.c_int, [ctypes.c_char_p]),
         "hpmoe_gemm_name": (ctypes.c_char_p, []),
         "hpmoe_uses_amx": (ctypes.c_int, []),
         "hpmoe_use_amx": (ctypes.c_int, [ctypes.c_int, ctypes.c_int]),
-        "hpmoe_few_rows": (ctypes.c_int64, [ctypes.c_int32, ctypes.c_int]),
+        "hpmoe_skinny_rows": (ctypes.c_int64, [ctypes.c_int32, ctypes.c_int]),
         "hpmoe_few_terms": (ctypes.c_int64, [ctypes.c_int32]),
         "hpmoe_layout": (ctypes.c_char_p, []),
     }

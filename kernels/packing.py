@@ -6,20 +6,20 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from hpmoe.dtypes import storage_dtype
-from hpmoe.errors import TransformError
+from hpmoe.ir.taskflow import SIGNAL, WAIT, Buffer, RoutePlan, Taskflow, TileOp, make_tasks
 from hpmoe.kernels import protocol
 from hpmoe.kernels.image import pack_image
 from hpmoe.kernels.native import Tables, load
 from hpmoe.kernels.protocol import DropPolicy, Dtype
 from hpmoe.kernels.target_bodies import check_bodies
-from hpmoe.taskflow import SIGNAL, WAIT, Buffer, RoutePlan, Taskflow, TileOp, make_tasks
+from hpmoe.support.dtypes import storage_dtype
+from hpmoe.support.errors import TransformError
 
 
 def pack(flow: Taskflow, target: str = "cpu") -> np.ndarray:
-    """The image of a Taskflow that has queues, uint8: its tasks queue by queue, what they wait for and signal as forms.
+    """The image of a Taskflow that has queues, uint8: its tasks queue by queue, what they wait for and signal as templates.
 
-    Every task of the image waits for and signals exactly what the taskflow's tables say, whatever they hold; forms only
+    Every task of the image waits for and signals exactly what the taskflow's tables say, whatever they hold; templates only
     say it once for all tasks that do the same around their place.
 
     Raises:
@@ -28,10 +28,10 @@ def pack(flow: Taskflow, target: str = "cpu") -> np.ndarray:
     """
     check_bodies(flow, target, "pack")
     ops = np.array([_op(op) for op in flow.ops], protocol.OP) if flow.ops else np.zeros(0, protocol.OP)
-    tasks, index_bits, forms = _pack_forms(flow, ops)
+    tasks, index_bits, templates = _pack_templates(flow, ops)
     order = np.concatenate([np.asarray(q, np.int64) for q in flow.queues]) if flow.num_tasks else np.zeros(0, np.int64)
     sections = {
-        **forms, "tasks": tasks[order], "ops": ops, "event_runs": _event_runs(flow.events),
+        **templates, "tasks": tasks[order], "ops": ops, "event_runs": _event_runs(flow.events),
         "queues": np.cumsum([0, *(len(q) for q in flow.queues)]).astype("<i4"),
         "buffers": np.array([_buffer(b) for b in flow.buffers], protocol.BUFFER),
         **_routes(flow.routes),
@@ -41,7 +41,7 @@ def pack(flow: Taskflow, target: str = "cpu") -> np.ndarray:
                       index_bits=index_bits)
 
 
-def _pack_forms(flow: Taskflow, ops: np.ndarray) -> tuple[np.ndarray, int, dict[str, np.ndarray]]:
+def _pack_templates(flow: Taskflow, ops: np.ndarray) -> tuple[np.ndarray, int, dict[str, np.ndarray]]:
     """The word of each task, how many of its bits are its place, and the sections that the rest of them points into."""
     expected = make_tasks(flow.ops)
     if flow.tasks is not expected and not np.array_equal(flow.tasks, expected):
@@ -51,9 +51,9 @@ def _pack_forms(flow: Taskflow, ops: np.ndarray) -> tuple[np.ndarray, int, dict[
     tables = Tables(*(a.ctypes.data for a in (ops, blocks, waits, signals)),
                     len(ops), flow.num_tasks, len(blocks), len(waits), len(signals))
     words, sizes = np.empty(flow.num_tasks, protocol.TASK), np.empty(4, np.int64)
-    out = [np.empty(n, t) for n, t in ((flow.num_tasks, protocol.FORM), (len(waits), protocol.WAIT),
+    out = [np.empty(n, t) for n, t in ((flow.num_tasks, protocol.TASK_TEMPLATE), (len(waits), protocol.WAIT),
                                        (len(signals), protocol.SIGNAL))]
-    result = load().hpmoe_pack_forms(tables, *(a.ctypes.data for a in (words, *out, sizes)))
+    result = load().hpmoe_pack_templates(tables, *(a.ctypes.data for a in (words, *out, sizes)))
     if result == 1:
         raise MemoryError(f"pack: not enough memory for {flow.num_tasks} tasks")
     if result == 2:
@@ -61,7 +61,7 @@ def _pack_forms(flow: Taskflow, ops: np.ndarray) -> tuple[np.ndarray, int, dict[
     if result:
         raise TransformError(f"pack: {flow.name} is too large: a word of 32 bits cannot tell apart what its "
                              f"{flow.num_tasks:,} tasks, of which larger tiles make fewer, wait for and signal")
-    names = ("forms", "waits", "signals")
+    names = ("templates", "waits", "signals")
     return words, int(sizes[0]), {name: a[:n] for name, a, n in zip(names, out, sizes[1:].tolist(), strict=True)}
 
 

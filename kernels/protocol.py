@@ -14,7 +14,7 @@ import hpmoe.tile_ops.matmuls  # noqa: F401
 import hpmoe.tile_ops.reductions  # noqa: F401
 import hpmoe.tile_ops.tokens  # noqa: F401
 import hpmoe.tile_ops.transfers  # noqa: F401
-from hpmoe.tile_op import MAX_OPERANDS
+from hpmoe.ir.tile_op import MAX_OPERANDS
 from hpmoe.tile_ops.col_modes import BLOCK, ColMode
 from hpmoe.tile_ops.domains import Copies, Experts, Once, Slots, Tiles
 from hpmoe.tile_ops.functions import Function
@@ -132,14 +132,14 @@ def _words(names):
 
 HEADER = np.dtype(
     _words(
-        "magic version image_bytes num_tasks num_queues num_forms num_ops num_buffers num_events num_event_runs num_waits "
-        "num_signals num_routes num_shares ep_size tile_rows index_bits "
-        "tasks_offset queues_offset forms_offset ops_offset buffers_offset event_runs_offset waits_offset signals_offset "
-        "routes_offset shares_offset peer_order_offset"
+        "magic version image_bytes num_tasks num_queues num_templates num_ops num_buffers num_events num_event_runs "
+        "num_waits num_signals num_routes num_shares ep_size tile_rows index_bits "
+        "tasks_offset queues_offset templates_offset ops_offset buffers_offset event_runs_offset waits_offset "
+        "signals_offset routes_offset shares_offset peer_order_offset"
     )
 )
 TASK = np.dtype("<u4")
-FORM = np.dtype(_words("op first_wait num_waits first_signal num_signals"))
+TASK_TEMPLATE = np.dtype(_words("op first_wait num_waits first_signal num_signals"))
 WAIT = np.dtype(_words("event kind"))
 SIGNAL = np.dtype(_words("event") + [("kind", "<i2"), ("amount", "<i2")] + _words("remote"))
 EVENT_RUN = np.dtype(_words("first extent index mult route"))
@@ -164,7 +164,7 @@ STATUS = np.dtype(_words("code rank queue task event wait") + [("value", "<i8"),
 
 DTYPES = {
     "Header": HEADER,
-    "Form": FORM,
+    "TaskTemplate": TASK_TEMPLATE,
     "Wait": WAIT,
     "Signal": SIGNAL,
     "EventRun": EVENT_RUN,
@@ -179,7 +179,7 @@ DTYPES = {
 SECTIONS = {
     "tasks": TASK,
     "queues": np.dtype("<i4"),
-    "forms": FORM,
+    "templates": TASK_TEMPLATE,
     "ops": OP,
     "buffers": BUFFER,
     "event_runs": EVENT_RUN,

@@ -8,14 +8,14 @@ from collections.abc import Sequence
 import numpy as np
 
 from hpmoe.costs.work import WORK, Work
-from hpmoe.errors import LaunchError, check_argument
+from hpmoe.ir.taskflow import Taskflow
 from hpmoe.kernels.diagnosis import make_error
 from hpmoe.kernels.native import Rank, Status, load
 from hpmoe.kernels.packing import pack
 from hpmoe.kernels.protocol import Code
 from hpmoe.kernels.simulated_inputs import inputs_of, lengths_of
-from hpmoe.machine import Machine, Mesh
-from hpmoe.taskflow import Taskflow
+from hpmoe.machines.machine import Machine, Mesh
+from hpmoe.support.errors import LaunchError, check_argument
 from hpmoe.timelines.run import RATES, Simulated
 from hpmoe.timelines.timeline import Timeline
 
@@ -104,7 +104,7 @@ def _run(flow: Taskflow, machine: Machine, ranks: ctypes.Array) -> tuple[np.ndar
     served = np.zeros(1 + flow.ep_size * len(RATES) * NUM_BINS)
     status = Status()
     load().hpmoe_simulate(image.ctypes.data, image.nbytes, ranks, flow.ep_size, ctypes.byref(_native(machine)),
-                          table.ctypes.data, work.touches.num_parts,
+                          table.ctypes.data, work.footprints.num_parts,
                           *(a.ctypes.data for a in (trace, released_by, missed, traffic, served)),
                           NUM_BINS, ctypes.byref(status))
     check_argument(status.code != Code.TIMEOUT or status.rank >= 0, "hpmoe.simulate", "machine",

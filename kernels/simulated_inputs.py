@@ -1,4 +1,4 @@
-"""What a simulation reads besides the taskflow: ids of each rank's tokens, weights that decide drops, and lengths."""
+"""The inputs of a simulation besides the taskflow: ids of each rank's tokens, weights that decide drops, and lengths."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from hpmoe.dtypes import numpy_dtype
-from hpmoe.errors import check_argument, is_int, is_number
-from hpmoe.taskflow import RoutePlan, Taskflow
-from hpmoe.workload import balanced_ids, imbalanced_ids
+from hpmoe.ir.taskflow import RoutePlan, Taskflow
+from hpmoe.routing.workload import balanced_ids, imbalanced_ids
+from hpmoe.support.dtypes import numpy_dtype
+from hpmoe.support.errors import check_argument, is_int, is_number
 
 Routing = Sequence[np.ndarray] | float | None
 

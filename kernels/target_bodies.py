@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from hpmoe.dtypes import storage_dtype
-from hpmoe.errors import check_argument
-from hpmoe.taskflow import Taskflow, TileOp
+from hpmoe.ir.taskflow import Taskflow, TileOp
+from hpmoe.support.dtypes import storage_dtype
+from hpmoe.support.errors import check_argument
 from hpmoe.tile_ops.functions import Function
 from hpmoe.tile_ops.tile_primitive import TilePrimitive
 

@@ -10,7 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
-from hpmoe.errors import ArgumentError, LaunchError
+from hpmoe.ir.taskflow import Taskflow
 from hpmoe.kernels.ascend_layout import HEAP, lay_out
 from hpmoe.kernels.ascend_rules import check_flow, check_image, check_main_gradients
 from hpmoe.kernels.diagnosis import make_error
@@ -18,9 +18,9 @@ from hpmoe.kernels.executable import Executable
 from hpmoe.kernels.memory import Pool
 from hpmoe.kernels.native import Status
 from hpmoe.kernels.packing import pack
-from hpmoe.native import loading
-from hpmoe.targets import register_target
-from hpmoe.taskflow import Taskflow
+from hpmoe.runtime.targets import register_target
+from hpmoe.support import loading
+from hpmoe.support.errors import ArgumentError, LaunchError
 
 COMPILED = Path(__file__).parent / "_twin.so"
 ABI_VERSION = 3

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from hpmoe import taskflow as tf
+from hpmoe.ir import taskflow as tf
 from hpmoe.kernels.protocol import Index
 
 # The kinds whose index the kernel finds from the routing.
@@ -10,11 +10,11 @@ FOUND_LATER = (Index.SLOT_EXPERT, Index.ENTRY_TILE)
 
 
 def read_tasks(header, sections):
-    """The tasks queue by queue as a taskflow.TASK array, and the form of each."""
+    """The tasks queue by queue as a taskflow.TASK array, and the template of each."""
     words, ops = sections["tasks"], sections["ops"]
-    form, index = words >> header["index_bits"], words & ((1 << int(header["index_bits"])) - 1)
+    template, index = words >> header["index_bits"], words & ((1 << int(header["index_bits"])) - 1)
     tasks = np.zeros(len(words), tf.TASK)
-    tasks["op"] = sections["forms"]["op"][form]
+    tasks["op"] = sections["templates"]["op"][template]
     op = ops[tasks["op"]]
     tile_cols, peers = np.maximum(op["tile_cols"], 1), np.maximum(op["num_peers"], 1)
     place, column = np.divmod(index.astype(np.int64), np.maximum(-(-op["cols"] // tile_cols), 1))
@@ -22,17 +22,17 @@ def read_tasks(header, sections):
     tasks["peer"] = np.where(op["num_peers"] > 0, place % peers, -1)
     tasks["col"] = column * op["tile_cols"]
     tasks["cols"] = np.minimum(op["tile_cols"], op["cols"] - tasks["col"])
-    return tasks, form
+    return tasks, template
 
 
 def read_table(header, sections, name, dtype):
     """The `name` ("waits" or "signals") of all tasks as a table of taskflow.py: `task` is a place in the queues."""
-    tasks, form = read_tasks(header, sections)
-    forms, rows, one = sections["forms"][form], sections[name], name[:-1]
-    counts = forms[f"num_{name}"].astype(np.int64)
+    tasks, template = read_tasks(header, sections)
+    templates, rows, one = sections["templates"][template], sections[name], name[:-1]
+    counts = templates[f"num_{name}"].astype(np.int64)
     out = np.zeros(counts.sum(), dtype)
     out["task"] = np.repeat(np.arange(len(tasks)), counts)
-    which = np.arange(len(out)) - np.repeat(np.cumsum(counts) - counts, counts) + forms[f"first_{one}"][out["task"]]
+    which = np.arange(len(out)) - np.repeat(np.cumsum(counts) - counts, counts) + templates[f"first_{one}"][out["task"]]
     row, task = rows[which], tasks[out["task"]]
     op = sections["ops"][task["op"]]
     offset = {Index.UNIT: task["row"], Index.EXPERT: task["row"] // np.maximum(op["blocks"], 1), Index.PEER: task["peer"],

@@ -6,11 +6,11 @@ from collections.abc import Mapping
 
 from mindspore import Tensor
 
-from hpmoe.calling.transform import transform
-from hpmoe.errors import check_argument
+from hpmoe.ir.program import Program
+from hpmoe.ir.token_rows import token_vars
 from hpmoe.primitives.differentiable import is_differentiable
-from hpmoe.program import Program
-from hpmoe.token_rows import token_vars
+from hpmoe.runtime.transform import transform
+from hpmoe.support.errors import check_argument
 
 
 def _check(into: Mapping[str, Tensor]) -> None:

@@ -6,20 +6,20 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 
-from hpmoe import taskflow as tf
-from hpmoe.calling.transform import transform
 from hpmoe.costs.task_costs import task_costs
-from hpmoe.errors import TransformError, VerifyError, call_user, check_argument, is_name
-from hpmoe.machine import Machine
-from hpmoe.native.planner import prune_waits, renumbered, schedule
-from hpmoe.ordering.early_gradients import early_gradients
-from hpmoe.ordering.likely_slots import first_round, likely_costs
-from hpmoe.ordering.queue_order import late_sums, queue_order
-from hpmoe.ordering.vector_workers import dealt, is_computed, num_computing
-from hpmoe.presets import cpu
-from hpmoe.proofs.tasks import check_queues
-from hpmoe.proofs.verify import verify
+from hpmoe.ir import taskflow as tf
+from hpmoe.machines.machine import Machine
+from hpmoe.machines.presets import cpu
+from hpmoe.planner.planner import prune_waits, renumbered, schedule
+from hpmoe.runtime.transform import transform
+from hpmoe.scheduling.early_gradients import early_gradients
+from hpmoe.scheduling.likely_slots import first_round, likely_costs
+from hpmoe.scheduling.queue_order import late_sums, queue_order
+from hpmoe.scheduling.vector_workers import dealt, is_computed, num_computing
+from hpmoe.support.errors import TransformError, VerifyError, call_user, check_argument, is_name
 from hpmoe.tiling.rebuild import rebuild
+from hpmoe.verification.tasks import check_queues
+from hpmoe.verification.verify import verify
 
 Policy = Callable[[tf.Taskflow, Machine], Sequence[np.ndarray]]
 
@@ -176,7 +176,7 @@ def assign_queues(flow: tf.Taskflow, *, machine: Machine | None = None,
             verify(assigned)
     except (VerifyError, TypeError, ValueError) as error:
         raise TransformError(f"assign_queues: policy {name} made no legal schedule: {error}") from error
-    return drop_implied(assigned)
+    return transitive_reduction(assigned)
 
 
 def _task_indices(queue: Sequence[int]) -> np.ndarray:
@@ -188,7 +188,7 @@ def _task_indices(queue: Sequence[int]) -> np.ndarray:
     return tasks
 
 
-def drop_implied(flow: tf.Taskflow) -> tf.Taskflow:
+def transitive_reduction(flow: tf.Taskflow) -> tf.Taskflow:
     """The same schedule without the waits its order implies, and without the blocks of events nobody waits for any more."""
     needed = prune_waits(flow)
     waited_events = np.zeros(len(flow.events), bool)

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from hpmoe.avals import RouteAval
-from hpmoe.calling.transform import transform
-from hpmoe.errors import TransformError
+from hpmoe.ir.avals import RouteAval
+from hpmoe.ir.program import Atom, Builder, Equation, Program, Var, map_equations
 from hpmoe.primitives.dispatch import combine_rows, dispatch_rows
 from hpmoe.primitives.entry_weights import dispatch_weights
 from hpmoe.primitives.fan import fan_in, fan_out, route_to_ranks
-from hpmoe.program import Atom, Builder, Equation, Program, Var, map_equations
+from hpmoe.runtime.transform import transform
+from hpmoe.support.errors import TransformError
 
 MOVES = (dispatch_rows, combine_rows)
 

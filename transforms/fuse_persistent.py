@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
-from hpmoe.calling.transform import transform
-from hpmoe.errors import check_argument, is_number
-from hpmoe.targets import check_usable, find_target
-from hpmoe.taskflow import Taskflow
+from hpmoe.ir.taskflow import Taskflow
+from hpmoe.runtime.targets import check_usable, find_target
+from hpmoe.runtime.transform import transform
+from hpmoe.support.errors import check_argument, is_number
 
 TIMEOUT = 60.0
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from hpmoe.calling.transform import transform
-from hpmoe.errors import TransformError
-from hpmoe.taskflow import Taskflow, TileOp
+from hpmoe.ir.taskflow import Taskflow, TileOp
+from hpmoe.runtime.transform import transform
+from hpmoe.support.errors import TransformError
 from hpmoe.tile_ops.domains import Once
 from hpmoe.tile_ops.params import LaidOut, Launched
 from hpmoe.tile_ops.transfers import LAUNCH

@@ -8,10 +8,10 @@ from typing import Literal
 
 import numpy as np
 
-from hpmoe.calling.transform import transform
 from hpmoe.costs.put_sizes import likely_puts, whole_row_groups
-from hpmoe.errors import TransformError, call_user, check_argument, is_int, is_name
-from hpmoe.taskflow import RoutePlan, Taskflow, TileOp
+from hpmoe.ir.taskflow import RoutePlan, Taskflow, TileOp
+from hpmoe.runtime.transform import transform
+from hpmoe.support.errors import TransformError, call_user, check_argument, is_int, is_name
 from hpmoe.tile_ops import col_modes
 from hpmoe.tile_ops.domains import Copies, Notices, Slots
 from hpmoe.tile_ops.params import MatrixBlock, Notice, Way

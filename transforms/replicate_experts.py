@@ -7,15 +7,15 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from hpmoe.balance import check_loads, place_replicas
-from hpmoe.calling.transform import transform
-from hpmoe.errors import TransformError, check_argument
-from hpmoe.placement import Placement
+from hpmoe.ir.program import Atom, Builder, Equation, Program, Var, map_equations, program_window
 from hpmoe.primitives.expert import expert_bias
 from hpmoe.primitives.grouped_matmul import grouped
 from hpmoe.primitives.replicate import replicate_weights
 from hpmoe.primitives.route import make_route
-from hpmoe.program import Atom, Builder, Equation, Program, Var, map_equations, program_window
+from hpmoe.routing.balance import check_loads, place_replicas
+from hpmoe.routing.placement import Placement
+from hpmoe.runtime.transform import transform
+from hpmoe.support.errors import TransformError, check_argument
 
 
 def _check(loads: Sequence[float], replicas: int = 1, min_load: float = 0.0) -> None:
@@ -27,11 +27,11 @@ def replicate_experts(program: Program, *, loads: Sequence[float] | np.ndarray, 
                       min_load: float = 0.0) -> Program:
     """Gives hot experts copies on ranks with less to do, which take a share of their rows (load balancing as in EPLB).
 
-    `hpmoe.balance.place_replicas` plans the copies from an estimate of the experts' loads. In each forward pass the owners
-    put the weights of copied experts on the ranks that hold the copies, beside the dispatch and like it tile by tile; a
-    matmul on rows of a copy waits for that copy. An entry's row is computed by the owner or by one copy: each rank cuts its
-    entries for an expert, in their order, into one run for each, in proportion to the planned shares. In the backward pass
-    the gradients of the copies are put back, and the owner's weight gradient begins with their sum.
+    `hpmoe.routing.balance.place_replicas` plans the copies from an estimate of the experts' loads. In each forward pass the
+    owners put the weights of copied experts on the ranks that hold the copies, beside the dispatch and like it tile by tile;
+    a matmul on rows of a copy waits for that copy. An entry's row is computed by the owner or by one copy: each rank cuts
+    its entries for an expert, in their order, into one run for each, in proportion to the planned shares. In the backward
+    pass the gradients of the copies are put back, and the owner's weight gradient begins with their sum.
 
     Results are bitwise those without copies, since each row is the same product. So are gradients, but those of copied
     experts' weights, which are the same products summed in another order (in half precision, what a copy gives back is

@@ -1,18 +1,18 @@
-"""save_for_backward: which values the forward pass saves; the backward pass recomputes the rest."""
+"""save_for_backward: chooses the values that the forward pass saves; the backward pass recomputes the rest."""
 
 from __future__ import annotations
 
 from collections.abc import Callable
 
-from hpmoe.avals import RouteAval, Rows
-from hpmoe.calling.transform import transform
-from hpmoe.errors import call_user, check_argument, is_name
+from hpmoe.ir.avals import RouteAval, Rows
+from hpmoe.ir.program import Equation, Program
 from hpmoe.primitives.dispatch import dispatch_rows
 from hpmoe.primitives.grouped_matmul import grouped
 from hpmoe.primitives.matmul import matmul
 from hpmoe.primitives.permute import permute_rows
 from hpmoe.primitives.swiglu import gated
-from hpmoe.program import Equation, Program
+from hpmoe.runtime.transform import transform
+from hpmoe.support.errors import call_user, check_argument, is_name
 
 Policy = Callable[[Equation], bool]
 

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from typing import Literal
 
-from hpmoe.calling.transform import transform
 from hpmoe.costs.tile_choice import choose_tile
-from hpmoe.errors import check_argument, is_int, is_name
-from hpmoe.machine import Machine
-from hpmoe.presets import cpu
-from hpmoe.program import Program
-from hpmoe.taskflow import Taskflow
+from hpmoe.ir.program import Program
+from hpmoe.ir.taskflow import Taskflow
+from hpmoe.machines.machine import Machine
+from hpmoe.machines.presets import cpu
+from hpmoe.runtime.transform import transform
+from hpmoe.support.errors import check_argument, is_int, is_name
 from hpmoe.tiling.tile_program import tile_program
 
 Size = int | Literal["auto"] | None

@@ -1,4 +1,4 @@
-"""How well the model of this CPU predicts: layers simulated on it beside measured runs of the same taskflows."""
+"""Agreement of this CPU's model with measured runs: layers simulated on it beside measured runs of the same taskflows."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What tasks of each kind take on this CPU while all its cores work: layers and functions run with tracing."""
+"""Measures tasks of each kind on this CPU while all its cores work: layers and functions run with tracing."""
 
 from __future__ import annotations
 
@@ -16,10 +16,10 @@ import hpmoe
 from hpmoe.calibration.fit import Samples
 from hpmoe.calibration.measured_call import measured_call
 from hpmoe.calibration.runs import Runs, Yardstick
-from hpmoe.costs.touches import block_heights
+from hpmoe.costs.footprint import block_heights
 from hpmoe.costs.work import Work
-from hpmoe.dtypes import FLOATS, rounded, storage_dtype
-from hpmoe.layout import Layout
+from hpmoe.ir.layout import Layout
+from hpmoe.support.dtypes import FLOATS, rounded, storage_dtype
 from hpmoe.timelines.timeline import Timeline
 
 # Small enough for a round of all to take under a second, and far enough apart in every size to tell what small ones lose.

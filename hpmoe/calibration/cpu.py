@@ -15,9 +15,9 @@ from hpmoe.calibration.bodies import Subject, subjects
 from hpmoe.calibration.fit import Samples, fit
 from hpmoe.calibration.overheads import Overheads
 from hpmoe.calibration.runs import QUIET, Runs, Yardstick
-from hpmoe.host import num_cores
-from hpmoe.kernels.native import few_rows, few_terms
-from hpmoe.machine import Body
+from hpmoe.kernels.native import few_terms, skinny_rows
+from hpmoe.machines.machine import Body
+from hpmoe.support.host import num_cores
 from hpmoe.tile_ops.matmuls import GMM
 from hpmoe.tile_ops.tile_primitive import TilePrimitive
 from hpmoe.tile_ops.transfers import PUT
@@ -103,7 +103,7 @@ def _few(kind: str, dtype: str) -> int:
     """Up to how many rows tasks of a kind take a way of their own."""
     if _operation(kind).makes_blocks:
         return few_terms(dtype)
-    return few_rows(dtype, kind != GMM.name) if is_matmul(kind) else 0
+    return skinny_rows(dtype, kind != GMM.name) if is_matmul(kind) else 0
 
 
 def is_matmul(kind: str) -> bool:

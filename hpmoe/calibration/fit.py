@@ -1,4 +1,4 @@
-"""From measured tasks of one kind to how long such tasks take: see machine.Body."""
+"""Fits the time of tasks of one kind to measured ones: see machine.Body."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import dataclasses
 
 import numpy as np
 
-from hpmoe.machine import Body
+from hpmoe.machines.machine import Body
 
 NEAR = 1.25  # a task that takes at most this factor longer than memory needs tells only what its body takes at most
 LEAST_SPREAD = 1.5  # of a size, between the smallest and the largest task, for what small sizes lose to be told

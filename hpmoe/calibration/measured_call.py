@@ -9,10 +9,10 @@ import mindspore as ms
 import numpy as np
 
 import hpmoe
-from hpmoe.calling.array_runs import ArrayRuns
-from hpmoe.calling.rank_arrays import to_arrays
-from hpmoe.calling.running import Runner
-from hpmoe.workload import layer_inputs
+from hpmoe.routing.workload import layer_inputs
+from hpmoe.runtime.array_runs import ArrayRuns
+from hpmoe.runtime.rank_arrays import to_arrays
+from hpmoe.runtime.running import Runner
 
 
 def measured_call(o: Any, machine: hpmoe.Machine, ids: np.ndarray, policy: str = "critical_path",

@@ -1,4 +1,4 @@
-"""What a launch, a task, a signal and a wait cost on this CPU besides the work, and what its memory gives."""
+"""Measures a launch, a task, a signal and a wait on this CPU besides the work, and the rate of its memory."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What each technique is worth: alone off, and alone on, over imbalances and numbers of ranks."""
+"""The worth of each technique: alone off, and alone on, over imbalances and numbers of ranks."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ import numpy as np
 import hpmoe
 from hpmoe.commands.layer import Layer, ids_of
 from hpmoe.commands.orders import by_destination, interleaved
-from hpmoe.progress import Progress
+from hpmoe.support.progress import Progress
 from hpmoe.transforms.assign_queues import POLICIES
 
 TECHNIQUES = {

@@ -10,15 +10,15 @@ from typing import Any
 import numpy as np
 from absl import flags
 
-from hpmoe import host
 from hpmoe.commands import bench_report, options
-from hpmoe.dtypes import FLOATS, numpy_dtype
 from hpmoe.kernels.native import products_name
 from hpmoe.peers import SIDES
 from hpmoe.peers.contest import Contest, version
 from hpmoe.peers.layer_problem import LayerProblem
-from hpmoe.progress import Progress
-from hpmoe.workload import drawn_ids
+from hpmoe.routing.workload import drawn_ids
+from hpmoe.support import host
+from hpmoe.support.dtypes import FLOATS, numpy_dtype
+from hpmoe.support.progress import Progress
 
 SUMMARY = "times a MoE-FFN beside the same one in other frameworks and beside plain matmuls"
 NOTES = """\

@@ -1,4 +1,4 @@
-"""What a benchmark's numbers say: rows, the ratio to the fastest peer, goals, and all of it as text."""
+"""The report of a benchmark: rows, the ratio to the fastest peer, goals, and all of it as text."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""hpmoe calibrate: what this CPU takes for each kind of task, kept for hpmoe.cpu(calibrated=True), and whether it holds."""
+"""hpmoe calibrate: measures each kind of task on this CPU, keeps it for hpmoe.cpu(calibrated=True), and checks it."""
 
 from __future__ import annotations
 
@@ -14,8 +14,8 @@ from absl import flags
 from hpmoe.calibration.agreement import LIMIT, agreement
 from hpmoe.calibration.cpu import Measurement, is_matmul
 from hpmoe.commands import options
-from hpmoe.kept_calibration import calibration_key, calibration_path, store_calibration
-from hpmoe.progress import Progress
+from hpmoe.machines.kept_calibration import calibration_key, calibration_path, store_calibration
+from hpmoe.support.progress import Progress
 
 SUMMARY = "measures this CPU for hpmoe.cpu(calibrated=True), or checks what such a measurement predicts"
 NOTES = """\

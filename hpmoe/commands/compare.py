@@ -12,7 +12,7 @@ from absl import flags
 import hpmoe
 from hpmoe.calibration.measured_call import measured_call
 from hpmoe.commands import options, simulate
-from hpmoe.progress import Progress
+from hpmoe.support.progress import Progress
 from hpmoe.timelines.html import format_number, html, numbers
 from hpmoe.timelines.timeline import Timeline
 

@@ -14,15 +14,15 @@ import numpy as np
 from absl import flags
 
 import hpmoe
-from hpmoe import host
 from hpmoe.commands import options
 from hpmoe.commands.op_by_op import moe_ffn_op_by_op
-from hpmoe.dtypes import widen
 from hpmoe.kernels.native import products_name
-from hpmoe.progress import Progress
+from hpmoe.routing.workload import layer_inputs
+from hpmoe.support import host
+from hpmoe.support.dtypes import widen
+from hpmoe.support.progress import Progress
 from hpmoe.timelines.chrome import chrome_json
 from hpmoe.timelines.timeline import Timeline
-from hpmoe.workload import layer_inputs
 
 SUMMARY = "runs a MoE-FFN forward and backward, checks it against MindSpore op by op, and times both"
 NOTES = """\

@@ -1,4 +1,4 @@
-"""hpmoe doctor: what is installed, whether it fits, and which targets can be used."""
+"""hpmoe doctor: reports what is installed, whether it fits, and which targets can be used."""
 
 from __future__ import annotations
 
@@ -19,14 +19,14 @@ import numpy as np
 from absl import flags
 
 import hpmoe
-from hpmoe import host
 from hpmoe.kernels.ascend_build import DEVICES, NPUS, run_needs
 from hpmoe.kernels.ascend_device import Npu, find_npu
 from hpmoe.kernels.native import find_blas, find_library, gemm_name, products_name
 from hpmoe.kernels.twin_target import load as load_twin
-from hpmoe.native import planner
-from hpmoe.npu_bins import BINS, bin_name
-from hpmoe.versions import numbers, untested_mindspore, version
+from hpmoe.machines.npu_bins import BINS, bin_name
+from hpmoe.planner import planner
+from hpmoe.support import host
+from hpmoe.support.versions import numbers, untested_mindspore, version
 
 SUMMARY = "says what is installed, and which targets are usable and why others are not"
 NOTES = "Exits with 1 where something hpmoe needs does not fit, or the cpu target is not usable."

@@ -1,4 +1,4 @@
-"""A MoE-FFN layer of given sizes and routing on a modelled machine: fused, unfused, and what bounds it."""
+"""A MoE-FFN layer of given sizes and routing on a modelled machine: fused, unfused, and its bound."""
 
 from __future__ import annotations
 
@@ -10,15 +10,15 @@ from typing import Any
 import numpy as np
 
 import hpmoe
-from hpmoe.avals import RouteAval
-from hpmoe.calling.planned_rows import PlannedRows, routes_of, rows_of_any, rows_of_received, with_planned_rows
 from hpmoe.commands import show
 from hpmoe.costs.bound import rank_bounds
-from hpmoe.dtypes import numpy_dtype
-from hpmoe.routing import rows_of_ranks
+from hpmoe.ir.avals import RouteAval
+from hpmoe.routing.routing import rows_of_ranks
+from hpmoe.routing.workload import balanced_ids, drawn_ids, imbalanced_ids
+from hpmoe.runtime.planned_rows import PlannedRows, routes_of, rows_of_any, rows_of_received, with_planned_rows
+from hpmoe.support.dtypes import numpy_dtype
 from hpmoe.timelines.run import RATES
 from hpmoe.transforms.assign_queues import Policy
-from hpmoe.workload import balanced_ids, drawn_ids, imbalanced_ids
 
 ROUTINGS = "balanced", "uniform", "zipf"
 ROOM = "received", "bucket", "all"

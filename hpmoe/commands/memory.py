@@ -1,4 +1,4 @@
-"""hpmoe memory: what each save policy takes, as planned and as measured, beside MindSpore op by op."""
+"""hpmoe memory: prints the memory of each save policy, as planned and as measured, beside MindSpore op by op."""
 
 from __future__ import annotations
 
@@ -14,14 +14,14 @@ import mindspore as ms
 from absl import flags
 
 import hpmoe
-from hpmoe.calling.memory import MIB, MemoryReport
 from hpmoe.commands import demo, options
 from hpmoe.commands.op_by_op import moe_ffn_op_by_op
 from hpmoe.kernels.executable import POOL
 from hpmoe.peers.worker import PR_SET_PDEATHSIG, forget_peak, status_kib
-from hpmoe.progress import Progress
+from hpmoe.routing.workload import layer_inputs
+from hpmoe.runtime.memory import MIB, MemoryReport
+from hpmoe.support.progress import Progress
 from hpmoe.transforms.save_for_backward import POLICIES
-from hpmoe.workload import layer_inputs
 
 SUMMARY = "prints the memory of each save policy, planned and measured, beside MindSpore op by op"
 NOTES = """\

@@ -12,8 +12,8 @@ from typing import Any
 
 from absl import flags
 
-from hpmoe.dtypes import FLOATS
-from hpmoe.limits import MOST_EXPERTS, MOST_RANKS, MOST_ROWS
+from hpmoe.ir.limits import MOST_EXPERTS, MOST_RANKS, MOST_ROWS
+from hpmoe.support.dtypes import FLOATS
 
 MOST = 2**30
 

@@ -8,8 +8,8 @@ from collections import defaultdict
 import numpy as np
 
 import hpmoe
-from hpmoe import taskflow as tf
 from hpmoe.costs.task_costs import task_costs
+from hpmoe.ir import taskflow as tf
 from hpmoe.transforms.assign_queues import Policy
 
 

@@ -7,7 +7,7 @@ from typing import Any
 
 import hpmoe
 from hpmoe.commands.layer import Layer, ids_of
-from hpmoe.progress import Progress
+from hpmoe.support.progress import Progress
 
 # arXiv 2605.23764: dispatch to combine, balanced routing, milliseconds: unfused, fused.
 PAPER = {(4, "forward"): (16.3, 10.2), (8, "forward"): (17.3, 10.3), (16, "forward"): (18.4, 11.2),
@@ -15,7 +15,7 @@ PAPER = {(4, "forward"): (16.3, 10.2), (8, "forward"): (17.3, 10.3), (16, "forwa
 SIZES = {"tokens": 4096, "hidden": 7168, "intermediate": 2048, "top_k": 8, "dtype": "bfloat16"}
 ASSUMED = ("4096 tokens of top-8 on each rank, 32,768 rows received by each: the paper does not say so, but its times and "
            "the peak of the machine imply it;\n8 experts on each rank; three constants of ascend_a3 were fitted to EP 8 "
-           "(see hpmoe/presets.py), with EP 4 and 16 in view: these are no blind predictions")
+           "(see hpmoe/machines/presets.py), with EP 4 and 16 in view: these are no blind predictions")
 OTHER = "with 16,384 rows received by each rank (2048 tokens) the same model gives"
 
 

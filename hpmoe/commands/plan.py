@@ -1,4 +1,4 @@
-"""hpmoe plan: how long planning takes, step by step, and how large the plan is."""
+"""hpmoe plan: times planning, step by step, and prints the size of the plan."""
 
 from __future__ import annotations
 
@@ -12,19 +12,19 @@ from pathlib import Path
 from typing import Any
 
 import hpmoe
-from hpmoe.calling.planned_rows import PlannedRows, routes_of, with_planned_rows
+from hpmoe.autodiff.vjp import linearize
 from hpmoe.commands import options, show
+from hpmoe.ir.program import Program
+from hpmoe.ir.taskflow import make_tasks
 from hpmoe.kernels.packing import pack
-from hpmoe.native import planner
-from hpmoe.program import Program
-from hpmoe.progress import Progress
-from hpmoe.proofs.regions import region_fault
-from hpmoe.proofs.verify import verify
-from hpmoe.taskflow import make_tasks
+from hpmoe.planner import planner
+from hpmoe.runtime.planned_rows import PlannedRows, routes_of, with_planned_rows
+from hpmoe.support.progress import Progress
 from hpmoe.tiling.dependencies import derive_dependencies
 from hpmoe.tiling.lifetimes import lifetimes_of
 from hpmoe.tiling.shared_memory import memory_fault
-from hpmoe.vjp import linearize
+from hpmoe.verification.regions import region_fault
+from hpmoe.verification.verify import verify
 
 SUMMARY = "measures planning: from tracing to the packed image of one rank, both directions"
 NOTES = """\

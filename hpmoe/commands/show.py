@@ -10,8 +10,8 @@ from absl import flags
 
 import hpmoe
 from hpmoe.commands import options
-from hpmoe.progress import Progress
-from hpmoe.taskflow import Taskflow
+from hpmoe.ir.taskflow import Taskflow
+from hpmoe.support.progress import Progress
 from hpmoe.transforms.assign_queues import POLICIES
 from hpmoe.transforms.overlap_comm import ORDERS, SIGNALS
 

@@ -12,8 +12,8 @@ from absl import flags
 import hpmoe
 from hpmoe.commands import ablation, micro, options, paper_table, show
 from hpmoe.commands.layer import ROOM, ROUTINGS, Layer, ids_of, utilisation
-from hpmoe.kept_calibration import is_calibrated
-from hpmoe.progress import Progress
+from hpmoe.machines.kept_calibration import is_calibrated
+from hpmoe.support.progress import Progress
 from hpmoe.transforms.assign_queues import POLICIES
 from hpmoe.transforms.overlap_comm import ORDERS, SIGNALS
 

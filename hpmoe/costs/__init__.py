@@ -1,1 +1,1 @@
-"""What a machine takes for tile tasks: rules, estimates before there are tasks, and the time below which none gets."""
+"""Costs of tile tasks on a machine: rules, estimates before there are tasks, and the bound of every schedule."""

@@ -1,4 +1,4 @@
-"""The time below which no schedule of a Taskflow's tasks gets on a machine, for one routing."""
+"""The lower bound of every schedule of a Taskflow's tasks on a machine, for one routing."""
 
 from __future__ import annotations
 
@@ -8,14 +8,14 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from hpmoe import taskflow as tf
 from hpmoe.costs.least_paths import LeastPaths
 from hpmoe.costs.least_work import LeastWork, Needs
 from hpmoe.costs.rank_rows import RankRows
 from hpmoe.costs.work import Work
-from hpmoe.dtypes import numpy_dtype
-from hpmoe.layout import Layout
-from hpmoe.machine import Machine
+from hpmoe.ir import taskflow as tf
+from hpmoe.ir.layout import Layout
+from hpmoe.machines.machine import Machine
+from hpmoe.support.dtypes import numpy_dtype
 
 
 @dataclasses.dataclass(frozen=True)
@@ -63,7 +63,7 @@ def rank_bounds(flow: tf.Taskflow, machine: Machine, ids: np.ndarray) -> list[Bo
 
     Example:
         >>> import hpmoe
-        >>> from hpmoe.workload import balanced_ids
+        >>> from hpmoe.routing.workload import balanced_ids
         >>> flow = hpmoe.tile_partition(hpmoe.swiglu, rows=128, cols=256).lower(hpmoe.Aval((8192, 4096), "bfloat16"))
         >>> [round(b.total) for b in rank_bounds(flow, hpmoe.ascend_a3, balanced_ids(1, 8, 1, 1))]
         [24]

@@ -7,11 +7,11 @@ from collections.abc import Callable, Iterator, Sequence
 
 import numpy as np
 
-from hpmoe import taskflow as tf
 from hpmoe.costs.work import core_us
-from hpmoe.intervals import covers, joined
-from hpmoe.layout import Layout
-from hpmoe.machine import Machine
+from hpmoe.ir import taskflow as tf
+from hpmoe.ir.layout import Layout
+from hpmoe.machines.machine import Machine
+from hpmoe.support.intervals import covers, joined
 from hpmoe.tile_ops import row_modes
 
 KNOWN = (row_modes.OWN, row_modes.PEER, row_modes.ENTRIES)

@@ -9,11 +9,11 @@ from typing import NamedTuple
 
 import numpy as np
 
-from hpmoe import taskflow as tf
+from hpmoe.costs.footprint import OF_EXPERT, STREAM, UNIT, WEIGHT, Footprint, block_heights
 from hpmoe.costs.rank_rows import RankRows
-from hpmoe.costs.touches import OF_EXPERT, STREAM, UNIT, WEIGHT, Touch, block_heights
 from hpmoe.costs.work import Work, core_us, with_fans
-from hpmoe.machine import Machine
+from hpmoe.ir import taskflow as tf
+from hpmoe.machines.machine import Machine
 
 
 class Needs(NamedTuple):
@@ -53,12 +53,12 @@ class LeastWork:
         that one does of a slot's rows, after which L2 takes all of them as held. Of arrays that are one part only, little is
         known of the first touch, so they are left out.
         """
-        num_parts = self.work.touches.num_parts
+        num_parts = self.work.footprints.num_parts
         least, by_vector = np.full(num_parts, np.inf), np.zeros(num_parts, bool)
         streamed = np.zeros(2)
         for writes in (True, False):
             is_new = np.isinf(least)
-            for op, tile, (first, kind, fixed, row) in self._known_touches(writes):
+            for op, tile, (first, kind, fixed, row) in self._known_footprints(writes):
                 rows, experts = self.rows.of_units(op, rank)
                 if kind == STREAM:
                     streamed += [fixed * (rows > 0).sum() * (op.unit == "aic"), fixed * (rows > 0).sum()]
@@ -80,7 +80,7 @@ class LeastWork:
         peers = -(-self.flow.ep_size // (op.num_peers or 1))  # of a task; to each goes as much as a worker may send
         takes_core = machine.host_cores == math.ceil(machine.host_cores)  # else more threads than cores, some on links
         on_link = links[::2].sum() / peers / machine.worker_link_bytes_per_us if takes_core else 0.0
-        l2 = rows * _of_row(op, work["touches"]["row"].sum(axis=1)) + own * _of_row(op, work["link_row"])
+        l2 = rows * _of_row(op, work["footprints"]["row"].sum(axis=1)) + own * _of_row(op, work["link_row"])
         return Needs(max(on_link, rows * _of_row(op, work["core_row"])), l2, links)
 
     def _of_tiles(self, index: int, op: tf.TileOp, rank: int) -> Needs:
@@ -103,16 +103,16 @@ class LeastWork:
         l2_bytes_per_us = min(machine.worker_l2_bytes_per_us, machine.l2_bytes_per_us)
         return float(np.maximum(core, _touched(work, rows) / l2_bytes_per_us).sum())
 
-    def _known_touches(self, writes: bool) -> Iterator[tuple[tf.TileOp, int, Touch]]:
-        """Each operation, its column tiles and the parts of arrays that tasks of these write, or read; see Touches.of."""
+    def _known_footprints(self, writes: bool) -> Iterator[tuple[tf.TileOp, int, Footprint]]:
+        """Each operation, its column tiles and the parts of arrays that tasks of these write, or read; see Footprints.of."""
         for op in self.flow.ops:
             most, last = block_heights(self.flow, op)
             mean_height = most + (last - most) / op.domain.blocks
             operands = range(op.num_outputs) if writes else range(op.num_outputs, len(op.operands))
             for i, (tile, (_, cols)) in itertools.product(operands, enumerate(op.col_ranges())):
-                touch = self.work.touches.of(op, i, cols, mean_height)
-                if touch is not None and touch.part in (UNIT, WEIGHT, OF_EXPERT, STREAM):
-                    yield op, tile, touch
+                footprint = self.work.footprints.of(op, i, cols, mean_height)
+                if footprint is not None and footprint.part in (UNIT, WEIGHT, OF_EXPERT, STREAM):
+                    yield op, tile, footprint
 
 
 def _signals(flow: tf.Taskflow, machine: Machine) -> list[np.ndarray]:
@@ -133,5 +133,5 @@ def _of_row(op: tf.TileOp, of_tiles: np.ndarray) -> float:
 
 def _touched(work: np.void, rows: np.ndarray) -> np.ndarray:
     """Bytes that tasks of these numbers of rows touch, each."""
-    used = work["touches"][:work["num_touches"]]
+    used = work["footprints"][:work["num_footprints"]]
     return used["fixed"].sum() + rows * used["row"].sum()

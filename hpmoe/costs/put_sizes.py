@@ -1,12 +1,12 @@
-"""For how many peers puts are, and how many columns one moves, where that is left to the machine's rates."""
+"""Chooses how many peers a put is for, and how many columns it moves, where that is left to the machine's rates."""
 
 from __future__ import annotations
 
 import math
 
-from hpmoe import taskflow as tf
 from hpmoe.costs.work import link_rate
-from hpmoe.machine import Machine
+from hpmoe.ir import taskflow as tf
+from hpmoe.machines.machine import Machine
 
 PUT_US, LEAST_COLS = 6.0, 256
 SIGNAL_SHARE = 0.2  # of the time of a put, the most for its signals

@@ -1,16 +1,16 @@
-"""About how long a rank takes with tiles of some size, before there are tasks, queues or a routing."""
+"""Estimates the time of a rank with tiles of some size, before there are tasks, queues or a routing."""
 
 from __future__ import annotations
 
 import itertools
 from typing import NamedTuple
 
-from hpmoe import taskflow as tf
+from hpmoe.costs.footprint import STREAM, WEIGHT
 from hpmoe.costs.put_sizes import likely_puts
 from hpmoe.costs.task_costs import rows_of_expert
-from hpmoe.costs.touches import STREAM, WEIGHT
 from hpmoe.costs.work import Work, core_us, link_rate
-from hpmoe.machine import Machine
+from hpmoe.ir import taskflow as tf
+from hpmoe.machines.machine import Machine
 from hpmoe.tiling.next_ops import next_ops
 
 APART = 1.25  # longest tasks by which the last ones of static queues end apart
@@ -109,15 +109,15 @@ def _tasks(flow: tf.Taskflow, index: int, work: Work, machine: Machine) -> Stage
         row, times = work.table[index, block + tile], share * times
         if not times:
             continue
-        touches = row["touches"][:row["num_touches"]]
-        fixed, of_row = touches["fixed"], float(touches["row"].sum())
+        footprints = row["footprints"][:row["num_footprints"]]
+        fixed, of_row = footprints["fixed"], float(footprints["row"].sum())
         for rows, count in units:
             passed = float(fixed.sum()) + rows * of_row
             us = max(machine.task_us + float(core_us(row, rows)), passed / machine.worker_l2_bytes_per_us)
             us += machine.wait_us + machine.signal_us
             busy, longest, l2 = busy + times * count * us, max(longest, us), l2 + times * count * passed
-        memory += times * float(fixed[touches["part"] == WEIGHT][:1].sum() * experts
-                                + fixed[touches["part"] == STREAM].sum() * num_units)
+        memory += times * float(fixed[footprints["part"] == WEIGHT][:1].sum() * experts
+                                + fixed[footprints["part"] == STREAM].sum() * num_units)
     if op.primitive.makes_blocks and op.domain.first > 0:
         returned = op.params.block * flow.buffers[op.operands[0].buffer].row_bytes / link_rate(machine, flow.ep_size)
     return Stage(busy, longest, longest + machine.poll_us, 0.0, l2, memory, returned)

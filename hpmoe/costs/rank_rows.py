@@ -1,11 +1,11 @@
-"""How many rows the tasks of each operation have on a rank, for one routing."""
+"""Counts the rows of the tasks of each operation on a rank, for one routing."""
 
 from __future__ import annotations
 
 import numpy as np
 
-from hpmoe import taskflow as tf
-from hpmoe.layout import Layout
+from hpmoe.ir import taskflow as tf
+from hpmoe.ir.layout import Layout
 
 
 class RankRows:

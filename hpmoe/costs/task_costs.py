@@ -1,4 +1,4 @@
-"""How long each task of a Taskflow takes alone on a machine, before there is a routing."""
+"""The time of each task of a Taskflow alone on a machine, before there is a routing."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ import math
 
 import numpy as np
 
-from hpmoe import taskflow as tf
 from hpmoe.costs.work import Work, core_us, link_rate
-from hpmoe.machine import Machine
+from hpmoe.ir import taskflow as tf
+from hpmoe.machines.machine import Machine
 
 
 def task_costs(flow: tf.Taskflow, machine: Machine) -> np.ndarray:
@@ -28,7 +28,7 @@ def task_costs(flow: tf.Taskflow, machine: Machine) -> np.ndarray:
 
 def _alone(work: np.void, rows: float, machine: Machine, ep_size: int) -> float:
     """Microseconds of one task to which memory and links give all that one worker can take."""
-    used = work["touches"][:work["num_touches"]]
+    used = work["footprints"][:work["num_footprints"]]
     return float(machine.task_us + max(core_us(work, rows),
                                        (used["fixed"].sum() + rows * used["row"].sum()) / machine.worker_l2_bytes_per_us,
                                        rows * work["link_row"] / link_rate(machine, ep_size)))

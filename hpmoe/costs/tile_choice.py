@@ -1,12 +1,12 @@
-"""Which tile shape suits a program on a machine: the one with which a rank ends first by the machine's own cost rules."""
+"""Chooses the tile shape for a program on a machine: the one with which a rank ends first by its cost rules."""
 
 from __future__ import annotations
 
 import functools
 
 from hpmoe.costs.rank_estimate import estimated_us
-from hpmoe.machine import Machine
-from hpmoe.program import Program
+from hpmoe.ir.program import Program
+from hpmoe.machines.machine import Machine
 from hpmoe.tiling.tile_program import tile_operations
 
 ROW_STEPS, COL_STEPS = (1.0, 0.5, 2.0), (1.0, 0.5, 2.0, 4.0)  # of a machine's default tile, itself first

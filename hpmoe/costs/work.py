@@ -1,4 +1,4 @@
-"""What tasks cost on a machine: time of their own worker, bytes through L2 and on links; one rule for each tile body."""
+"""Costs of tasks on a machine: time of their own worker, bytes through L2 and on links; one rule for each tile body."""
 
 from __future__ import annotations
 
@@ -6,16 +6,25 @@ import math
 
 import numpy as np
 
-from hpmoe import taskflow as tf
-from hpmoe.costs.touches import FAN, STREAM, TOUCH, Touch, Touches, block_heights, is_transfer, returned_matrices
-from hpmoe.dtypes import storage_dtype
-from hpmoe.machine import Body, Machine
-from hpmoe.tile_op import MAX_OPERANDS
+from hpmoe.costs.footprint import (
+    FAN,
+    FOOTPRINT,
+    STREAM,
+    Footprint,
+    Footprints,
+    block_heights,
+    is_transfer,
+    returned_matrices,
+)
+from hpmoe.ir import taskflow as tf
+from hpmoe.ir.tile_op import MAX_OPERANDS
+from hpmoe.machines.machine import Body, Machine
+from hpmoe.support.dtypes import storage_dtype
 
-MAX_TOUCHES = MAX_OPERANDS + 2  # of each operand, and once more of the two that a product multiplies
+MAX_FOOTPRINTS = MAX_OPERANDS + 2  # of each operand, and once more of the two that a product multiplies
 WORK = np.dtype([("core_fixed", "f8"), ("core_row", "f8"), ("few_fixed", "f8"), ("few_row", "f8"), ("core_fan", "f8"),
-                 ("link_row", "f8"), ("few_rows", "i8"), ("granule", "i8"), ("num_touches", "i8"),
-                 ("touches", TOUCH, MAX_TOUCHES)])
+                 ("link_row", "f8"), ("skinny_rows", "i8"), ("granule", "i8"), ("num_footprints", "i8"),
+                 ("footprints", FOOTPRINT, MAX_FOOTPRINTS)])
 # Machine.vector_bytes_per_us is of bodies whose instructions work through five bytes for each that is moved, as SwiGLU's do.
 COMPUTED_PER_MOVED = 5
 
@@ -26,16 +35,16 @@ class Work:
     Attributes:
         table: WORK [num_ops, 4], for tasks of a full tile of columns and of the last, narrower one, and of a weight's
             gradient the same two for its last, lower block of rows; `entries` says which is a task's. A task takes
-            core_us microseconds of its worker, and core_fan for each row that experts have of tokens that came once; a touch
-            is fixed + rows * row bytes; a transferred row is link_row bytes.
-        touches: what they touch, in the parts of arrays that the table is about.
+            core_us microseconds of its worker, and core_fan for each row that experts have of tokens that came once; a
+            footprint is fixed + rows * row bytes; a transferred row is link_row bytes.
+        footprints: what they touch, in the parts of arrays that the table is about.
     """
 
     def __init__(self, flow: tf.Taskflow, machine: Machine):
         self.flow, self.machine = flow, machine
         self.table = np.zeros((len(flow.ops), 4), WORK)
         self.table["granule"] = 1
-        self.touches = Touches(flow)
+        self.footprints = Footprints(flow)
         for i, op in enumerate(flow.ops):
             full, last = (op.col_range(i, i + 1)[1] for i in (0, op.grid[2] - 1))
             tiles = [(cols, height) for height in block_heights(flow, op) for cols in (full, last)]
@@ -58,17 +67,17 @@ class Work:
         return self.table[op, 2 * is_last + (tasks["cols"] < tile_cols[op])]
 
     def _fill(self, work: np.void, op: tf.TileOp, cols: int, height: int) -> None:
-        touches = [t for i in range(len(op.operands)) if (t := self.touches.of(op, i, cols, height)) is not None]
-        touches += self._read_again(op, cols, height, touches)
-        work["num_touches"] = len(touches)
-        for i, touch in enumerate(touches):
-            work["touches"][i] = touch
+        footprints = [t for i in range(len(op.operands)) if (t := self.footprints.of(op, i, cols, height)) is not None]
+        footprints += self._read_again(op, cols, height, footprints)
+        work["num_footprints"] = len(footprints)
+        for i, footprint in enumerate(footprints):
+            work["footprints"][i] = footprint
         if op.primitive.is_matmul:
             self._fill_matmul(work, op, cols, height)
         elif op.primitive.is_launch:
             self._fill_launch(work, op)
         else:
-            self._fill_moved(work, op, cols, touches)
+            self._fill_moved(work, op, cols, footprints)
 
     def _fill_matmul(self, work: np.void, op: tf.TileOp, cols: int, height: int) -> None:
         body, inner = self._body(op), height or self._buffer(op, 1).cols
@@ -79,7 +88,7 @@ class Work:
         work["granule"] = self._granule(op)
         few = self._body(op, rows=1)
         if few and (body is None or (few.kind, few.dtype) == (body.kind, body.dtype)):
-            work["few_rows"] = few.most_rows
+            work["skinny_rows"] = few.most_rows
             work["few_fixed"], work["few_row"] = self._matmul_us(op, few, cols, inner)
 
     def _fill_launch(self, work: np.void, op: tf.TileOp) -> None:
@@ -88,12 +97,12 @@ class Work:
                               + launched.syncs_host * machine.host_sync_us)
         work["core_row"] = 2.0 * launched.row_bytes / device_copy_rate(machine)
 
-    def _fill_moved(self, work: np.void, op: tf.TileOp, cols: int, touches: list[Touch]) -> None:
+    def _fill_moved(self, work: np.void, op: tf.TileOp, cols: int, footprints: list[Footprint]) -> None:
         """Of what takes as long as the bytes that it moves, or as the instructions that work through them."""
         machine, body, moves = self.machine, self._body(op), is_transfer(op)
-        own = [t for t in touches if t.part != FAN]
+        own = [t for t in footprints if t.part != FAN]
         fixed, row = sum(t.fixed for t in own), sum(t.row for t in own)
-        fan = sum(t.row for t in touches if t.part == FAN)
+        fan = sum(t.row for t in footprints if t.part == FAN)
         rate = machine.copy_bytes_per_us if moves else machine.vector_bytes_per_us
         if moves and not (op.domain.is_copies or op.num_peers):  # a collective
             rate = device_copy_rate(machine)
@@ -132,8 +141,8 @@ class Work:
         return machine.matmul_flops_per_us * body.share if body else machine.matmul_rate(
             storage_dtype(self._buffer(op, 1).dtype))
 
-    def _read_again(self, op: tf.TileOp, cols: int, block: int, touches: list[Touch]) -> list[Touch]:
-        """Touches of what every part of a matmul tile reads but the first: each part of the rows reads all of the second
+    def _read_again(self, op: tf.TileOp, cols: int, block: int, footprints: list[Footprint]) -> list[Footprint]:
+        """Footprints of what every part of a matmul tile reads but the first: each part of the rows reads all of the second
         operand, each part of the columns all of the first; by then L2 holds them."""
         if not op.primitive.is_matmul:
             return []
@@ -141,8 +150,8 @@ class Work:
         rows = block or self.flow.tile_rows
         rows = min(rows, op.domain.num_rows) if op.domain.is_tiles else rows
         times = -(-cols // width) - 1, -(-rows // height) - 1
-        return [touch._replace(fixed=touch.fixed * again, row=touch.row * again)
-                for again, touch in zip(times, touches[1:3], strict=True) if again > 0]
+        return [footprint._replace(fixed=footprint.fixed * again, row=footprint.row * again)
+                for again, footprint in zip(times, footprints[1:3], strict=True) if again > 0]
 
     def _buffer(self, op: tf.TileOp, operand: int) -> tf.Buffer:
         return self.flow.buffers[op.operands[operand].buffer]
@@ -159,9 +168,9 @@ def with_fans(work: np.ndarray, fans: float) -> np.ndarray:
     out = work.copy()
     out["core_row"] += fans * out["core_fan"]
     out["core_fan"] = 0.0
-    is_fan = out["touches"]["part"] == FAN
-    out["touches"]["row"][is_fan] *= fans
-    out["touches"]["part"][is_fan] = STREAM
+    is_fan = out["footprints"]["part"] == FAN
+    out["footprints"]["row"][is_fan] *= fans
+    out["footprints"]["part"][is_fan] = STREAM
     return out
 
 
@@ -200,5 +209,5 @@ def core_us(work: np.ndarray | np.void, rows: np.ndarray | float) -> np.ndarray:
     """
     granules = -(-rows // work["granule"]) * work["granule"]
     few = np.where(rows > 0, work["few_fixed"] + granules * work["few_row"], 0.0)
-    return np.where((work["few_rows"] > 0) & (rows <= work["few_rows"]), few,
+    return np.where((work["skinny_rows"] > 0) & (rows <= work["skinny_rows"]), few,
                     work["core_fixed"] + granules * work["core_row"])

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from hpmoe.avals import Aval
-from hpmoe.program import Atom, Var
+from hpmoe.ir.avals import Aval
+from hpmoe.ir.program import Atom, Var
 
 FLOATS = ("float32", "float16", "bfloat16", "float64")
 

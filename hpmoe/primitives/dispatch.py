@@ -8,9 +8,8 @@ from typing import Any
 import numpy as np
 from mindspore import Tensor, dtype as ms_dtype, mint, ops
 
-from hpmoe.avals import Aval, RouteAval
-from hpmoe.capacity import make_capacity
-from hpmoe.errors import check_argument, is_int
+from hpmoe.ir.avals import Aval, RouteAval
+from hpmoe.ir.program import Atom, Builder, Equation
 from hpmoe.primitives.differentiable import is_differentiable
 from hpmoe.primitives.elementwise import check_weights, mul
 from hpmoe.primitives.entry_weights import combine_weights, dispatch_weights
@@ -20,8 +19,9 @@ from hpmoe.primitives.primitive import Primitive
 from hpmoe.primitives.route import check_route, check_tensor, make_route
 from hpmoe.primitives.row_dot import dots_for
 from hpmoe.primitives.sending import send, send_back, tile_return
-from hpmoe.program import Atom, Builder, Equation
-from hpmoe.routing import Route
+from hpmoe.routing.capacity import make_capacity
+from hpmoe.routing.routing import Route
+from hpmoe.support.errors import check_argument, is_int
 from hpmoe.tile_ops import col_modes, row_modes
 from hpmoe.tile_ops.tokens import REDUCE
 from hpmoe.tile_ops.transfers import ALL_TO_ALL

@@ -8,13 +8,13 @@ from typing import Any
 
 import numpy as np
 
-from hpmoe.avals import Aval
-from hpmoe.dtypes import HALVES
-from hpmoe.errors import check_argument
+from hpmoe.ir.avals import Aval
+from hpmoe.ir.program import Atom, Builder, Equation
 from hpmoe.primitives.differentiable import is_differentiable
 from hpmoe.primitives.primitive import REGISTRY, Primitive
 from hpmoe.primitives.reduction import broadcast_shapes, unbroadcast
-from hpmoe.program import Atom, Builder, Equation
+from hpmoe.support.dtypes import HALVES
+from hpmoe.support.errors import check_argument
 from hpmoe.tile_ops import functions
 from hpmoe.tile_ops.functions import Function
 

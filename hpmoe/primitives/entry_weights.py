@@ -8,11 +8,11 @@ from typing import Any
 
 import numpy as np
 
-from hpmoe.avals import Aval, RouteAval
+from hpmoe.ir.avals import Aval, RouteAval
+from hpmoe.ir.program import Atom, Builder, Equation
 from hpmoe.primitives.primitive import Primitive
 from hpmoe.primitives.sending import send, send_back, tile_return
-from hpmoe.program import Atom, Builder, Equation
-from hpmoe.routing import Route
+from hpmoe.routing.routing import Route
 from hpmoe.tile_ops import col_modes, row_modes
 from hpmoe.tile_ops.tokens import KEEP
 from hpmoe.tile_ops.transfers import ALL_TO_ALL

@@ -7,13 +7,13 @@ from typing import Any
 import numpy as np
 from mindspore import Tensor, mint, ops
 
-from hpmoe.avals import Aval, RouteAval
-from hpmoe.errors import check_argument
+from hpmoe.ir.avals import Aval, RouteAval
+from hpmoe.ir.program import Atom, Builder, Equation
 from hpmoe.primitives.in_float32 import in_float32
 from hpmoe.primitives.primitive import Primitive
 from hpmoe.primitives.replicate import check_placed
 from hpmoe.primitives.route import check_tensor
-from hpmoe.program import Atom, Builder, Equation
+from hpmoe.support.errors import check_argument
 from hpmoe.tile_ops import row_modes
 from hpmoe.tile_ops.functions import ADD
 from hpmoe.tile_ops.reductions import COL_SUM

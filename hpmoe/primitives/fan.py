@@ -6,12 +6,12 @@ from typing import Any
 
 import numpy as np
 
-from hpmoe.avals import Aval, RouteAval, Rows
+from hpmoe.ir.avals import Aval, RouteAval, Rows
+from hpmoe.ir.program import Atom, Builder, Equation
 from hpmoe.primitives.elementwise import mul
 from hpmoe.primitives.primitive import Primitive
 from hpmoe.primitives.row_dot import dots_for
-from hpmoe.program import Atom, Builder, Equation
-from hpmoe.routing import Route, add_choices, routing_to_ranks
+from hpmoe.routing.routing import Route, add_choices, routing_to_ranks
 from hpmoe.tile_ops import col_modes, row_modes
 from hpmoe.tile_ops.tokens import FAN_IN, FAN_OUT
 

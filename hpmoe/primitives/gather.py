@@ -7,10 +7,10 @@ from typing import Any
 
 import numpy as np
 
-from hpmoe.avals import Aval
-from hpmoe.errors import check_argument
+from hpmoe.ir.avals import Aval
+from hpmoe.ir.program import Atom, Builder, Equation
 from hpmoe.primitives.primitive import Primitive
-from hpmoe.program import Atom, Builder, Equation
+from hpmoe.support.errors import check_argument
 from hpmoe.tile_ops import col_modes, row_modes
 from hpmoe.tile_ops.tokens import GATHER
 

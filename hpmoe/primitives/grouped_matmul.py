@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 from mindspore import mint, ops
 
-from hpmoe.avals import Aval, RouteAval
-from hpmoe.errors import ProgramError, check_argument
+from hpmoe.ir.avals import Aval, RouteAval
+from hpmoe.ir.program import Atom, Builder, Equation
 from hpmoe.primitives.differentiable import is_differentiable
 from hpmoe.primitives.expert import check_experts, expert_bias
 from hpmoe.primitives.in_float32 import in_float32
@@ -17,7 +17,7 @@ from hpmoe.primitives.outside_graphs import outside_graphs
 from hpmoe.primitives.primitive import Primitive
 from hpmoe.primitives.replicate import return_weight_grads
 from hpmoe.primitives.route import check_route, check_tensor
-from hpmoe.program import Atom, Builder, Equation
+from hpmoe.support.errors import ProgramError, check_argument
 from hpmoe.tile_ops import row_modes
 
 grouped = Primitive("grouped_matmul")

@@ -9,12 +9,12 @@ from typing import Any
 import numpy as np
 from mindspore import mint
 
-from hpmoe.avals import Aval
-from hpmoe.errors import check_argument
+from hpmoe.ir.avals import Aval
+from hpmoe.ir.program import Atom, Builder, Equation, Var
 from hpmoe.primitives.differentiable import is_differentiable
 from hpmoe.primitives.in_float32 import in_float32
 from hpmoe.primitives.primitive import Primitive
-from hpmoe.program import Atom, Builder, Equation, Var
+from hpmoe.support.errors import check_argument
 from hpmoe.tile_ops import col_modes, row_modes
 from hpmoe.tile_ops.domains import AllRows
 from hpmoe.tile_ops.matmuls import GMM, WGRAD

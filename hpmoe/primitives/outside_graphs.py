@@ -1,6 +1,6 @@
 """Public functions of primitives run call by call, reading values, which a graph that MindSpore compiles cannot contain.
 
-What such a graph can contain is the call of a staged function, see hpmoe.calling.graph_mode.
+What such a graph can contain is the call of a staged function, see hpmoe.runtime.graph_mode.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ import numpy as np
 from mindspore.graph.jit_context import jit_context
 from mindspore.ops.primitive import PrimitiveWithInfer
 
-from hpmoe.errors import ProgramError
+from hpmoe.support.errors import ProgramError
 
 
 def _refuse(who: str) -> NoReturn:

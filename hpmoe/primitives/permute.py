@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 from mindspore import Tensor, mint, ops
 
-from hpmoe.avals import Aval
-from hpmoe.errors import check_argument, is_int
+from hpmoe.ir.avals import Aval
+from hpmoe.ir.program import Atom, Builder, Equation
 from hpmoe.primitives.differentiable import is_differentiable
 from hpmoe.primitives.elementwise import check_weights, mul
 from hpmoe.primitives.in_float32 import in_float32
@@ -17,7 +17,7 @@ from hpmoe.primitives.primitive import Primitive
 from hpmoe.primitives.route import check_tensor
 from hpmoe.primitives.row_dot import dots_for
 from hpmoe.primitives.shape import reshape
-from hpmoe.program import Atom, Builder, Equation
+from hpmoe.support.errors import check_argument, is_int
 
 sort_indices = Primitive("sort_indices")
 permute_rows = Primitive("permute")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any
 
-from hpmoe.errors import ArgumentError, ProgramError
+from hpmoe.support.errors import ArgumentError, ProgramError
 
 REGISTRY: dict[str, Primitive] = {}
 

@@ -6,12 +6,12 @@ from typing import Any
 
 import numpy as np
 
-from hpmoe.avals import Aval
+from hpmoe.ir.avals import Aval
+from hpmoe.ir.program import Atom, Builder, Equation
 from hpmoe.primitives.elementwise import div, equal, mul
 from hpmoe.primitives.primitive import Primitive
 from hpmoe.primitives.reduction import is_last, reduce_sum, reduced, tile_over_columns
 from hpmoe.primitives.shape import cast, reshape
-from hpmoe.program import Atom, Builder, Equation
 from hpmoe.tile_ops.params import Reduction
 
 reduce_max = Primitive("reduce_max")

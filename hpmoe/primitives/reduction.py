@@ -8,11 +8,11 @@ from typing import Any
 
 import numpy as np
 
-from hpmoe.avals import Aval, Rows
-from hpmoe.errors import check_argument
+from hpmoe.ir.avals import Aval, Rows
+from hpmoe.ir.program import Atom, Builder, Equation, Var
 from hpmoe.primitives.primitive import Primitive
 from hpmoe.primitives.shape import in_dtype, reshape
-from hpmoe.program import Atom, Builder, Equation, Var
+from hpmoe.support.errors import check_argument
 from hpmoe.tile_ops import col_modes, row_modes
 from hpmoe.tile_ops.domains import AllRows
 from hpmoe.tile_ops.functions import COPY

@@ -6,11 +6,11 @@ from typing import Any
 
 import numpy as np
 
-from hpmoe.avals import Aval, RouteAval
-from hpmoe.errors import check_argument
+from hpmoe.ir.avals import Aval, RouteAval
+from hpmoe.ir.program import Equation
 from hpmoe.primitives.primitive import Primitive
-from hpmoe.program import Equation
-from hpmoe.routing import Route
+from hpmoe.routing.routing import Route
+from hpmoe.support.errors import check_argument
 from hpmoe.tile_ops import col_modes, row_modes
 from hpmoe.tile_ops.params import MatrixBlock
 from hpmoe.tile_ops.transfers import REPLICATE, RETURN_GRADS

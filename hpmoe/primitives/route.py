@@ -7,15 +7,15 @@ from typing import Any
 import numpy as np
 from mindspore import Tensor, dtype as ms_dtype
 
-from hpmoe.avals import Aval, RouteAval, Rows
-from hpmoe.capacity import make_capacity
-from hpmoe.dtypes import FLOATS
-from hpmoe.errors import check_argument
-from hpmoe.placement import Placement
+from hpmoe.ir.avals import Aval, RouteAval, Rows
+from hpmoe.ir.program import Atom, Builder, Equation
 from hpmoe.primitives.outside_graphs import outside_graphs, values_of
 from hpmoe.primitives.primitive import Primitive
-from hpmoe.program import Atom, Builder, Equation
-from hpmoe.routing import Route, check_topk_ids, make_routing
+from hpmoe.routing.capacity import make_capacity
+from hpmoe.routing.placement import Placement
+from hpmoe.routing.routing import Route, check_topk_ids, make_routing
+from hpmoe.support.dtypes import FLOATS
+from hpmoe.support.errors import check_argument
 from hpmoe.tile_ops import col_modes
 from hpmoe.tile_ops.tokens import DROP_COUNTS
 

@@ -6,12 +6,12 @@ from typing import Any
 
 import numpy as np
 
-from hpmoe.avals import Aval
-from hpmoe.errors import check_argument
+from hpmoe.ir.avals import Aval
+from hpmoe.ir.program import Atom, Builder, Equation, Var
 from hpmoe.primitives.elementwise import mul
 from hpmoe.primitives.primitive import Primitive
 from hpmoe.primitives.shape import dtype_param
-from hpmoe.program import Atom, Builder, Equation, Var
+from hpmoe.support.errors import check_argument
 from hpmoe.tile_ops import col_modes
 from hpmoe.tile_ops.reductions import ROW_DOT
 

@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from hpmoe.program import Var
-from hpmoe.routing import Route
+from hpmoe.ir.program import Var
+from hpmoe.routing.routing import Route
 from hpmoe.tile_ops import col_modes, row_modes
 from hpmoe.tile_ops.transfers import ALL_TO_ALL_BACK
 

@@ -8,12 +8,12 @@ from typing import Any
 
 import numpy as np
 
-from hpmoe.avals import Aval, Rows
-from hpmoe.dtypes import FLOATS, HALVES
-from hpmoe.errors import check_argument
+from hpmoe.ir.avals import Aval, Rows
+from hpmoe.ir.program import Atom, Builder, Equation, Literal, Var
 from hpmoe.primitives.differentiable import is_differentiable
 from hpmoe.primitives.primitive import Primitive
-from hpmoe.program import Atom, Builder, Equation, Literal, Var
+from hpmoe.support.dtypes import FLOATS, HALVES
+from hpmoe.support.errors import check_argument
 from hpmoe.tile_ops.functions import COPY
 
 reshape = Primitive("reshape")

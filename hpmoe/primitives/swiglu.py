@@ -7,14 +7,14 @@ from typing import Any
 import numpy as np
 from mindspore import mint
 
-from hpmoe.avals import Aval
-from hpmoe.errors import check_argument
+from hpmoe.ir.avals import Aval
+from hpmoe.ir.program import Atom, Builder, Equation
 from hpmoe.primitives.elementwise import silu
 from hpmoe.primitives.in_float32 import in_float32
 from hpmoe.primitives.outside_graphs import outside_graphs
 from hpmoe.primitives.primitive import Primitive
 from hpmoe.primitives.route import check_tensor
-from hpmoe.program import Atom, Builder, Equation
+from hpmoe.support.errors import check_argument
 from hpmoe.tile_ops.elementwise import SWIGLU, SWIGLU_GRAD, swiglu_grad as tile_swiglu_grad
 
 gated = Primitive("swiglu")

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from hpmoe.dtypes import widen
+from hpmoe.support.dtypes import widen
 from hpmoe.tile_ops import col_modes, row_modes
 from hpmoe.tile_ops.domains import AllRows, Experts
 from hpmoe.tile_ops.params import Matmul, WeightBlock

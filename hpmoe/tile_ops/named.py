@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any, ClassVar, Self
 
-from hpmoe.errors import ProgramError
+from hpmoe.support.errors import ProgramError
 
 
 class Named:

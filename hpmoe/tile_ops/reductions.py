@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from hpmoe.dtypes import widen
+from hpmoe.support.dtypes import widen
 from hpmoe.tile_ops import col_modes, row_modes
 from hpmoe.tile_ops.domains import AllRows, Experts
 from hpmoe.tile_ops.params import ByColumns, Reduction

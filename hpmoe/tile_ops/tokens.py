@@ -6,8 +6,8 @@ from typing import Any
 
 import numpy as np
 
-from hpmoe.dtypes import widen
-from hpmoe.routing import Route, add_choices
+from hpmoe.routing.routing import Route, add_choices
+from hpmoe.support.dtypes import widen
 from hpmoe.tile_ops import col_modes, row_modes
 from hpmoe.tile_ops.domains import Once, Slots, Tiles
 from hpmoe.tile_ops.tile_primitive import Operand, TilePrimitive

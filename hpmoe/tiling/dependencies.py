@@ -13,9 +13,9 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from hpmoe import taskflow as tf
-from hpmoe.errors import VerifyError
-from hpmoe.intervals import joined
+from hpmoe.ir import taskflow as tf
+from hpmoe.support.errors import VerifyError
+from hpmoe.support.intervals import joined
 from hpmoe.tile_ops import col_modes
 from hpmoe.tile_ops.params import Notice
 from hpmoe.tiling.event_tables import Counted, Tables, Tasks

@@ -6,8 +6,8 @@ import dataclasses
 
 import numpy as np
 
-from hpmoe import taskflow as tf
-from hpmoe.native.planner import GRID, RULE, expand_rules
+from hpmoe.ir import taskflow as tf
+from hpmoe.planner.planner import GRID, RULE, expand_rules
 
 
 @dataclasses.dataclass(frozen=True)

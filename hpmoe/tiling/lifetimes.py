@@ -1,4 +1,4 @@
-"""Lifetimes: when the storages of a taskflow are first written and last used, and what the next in their memory wait for."""
+"""Lifetimes: first write and last use of a taskflow's storages, and the waits of those that come next in their memory."""
 
 from __future__ import annotations
 
@@ -6,10 +6,10 @@ import dataclasses
 import functools
 from collections.abc import Sequence
 
-from hpmoe import taskflow as tf
-from hpmoe.intervals import covers, joined
+from hpmoe.ir import taskflow as tf
+from hpmoe.support.intervals import covers, joined
 from hpmoe.tile_ops import col_modes, row_modes
-from hpmoe.tiling.touched_columns import Touched
+from hpmoe.tiling.column_footprint import ColumnFootprint
 
 FULL, PART = 2, 1
 NOTHING, UNIT, ALL = range(3)  # what the writers of a storage wait for that takes over memory
@@ -37,7 +37,7 @@ class Lifetimes:
                 for storage in dict.fromkeys(buffers[a.buffer].storage for a in accesses):
                     table.setdefault(storage, []).append(i)
         self._refusals: dict[int, str] = {}
-        self._touched: dict[tuple[int, int, bool], Touched] = {}
+        self._footprints: dict[tuple[int, int, bool], ColumnFootprint] = {}
         self.order: list[dict[int, int]] = []
         self.releases: list[Release] = []
         takes_over = {new: s[:n][::-1] for s in self.occupants().values() for n, new in enumerate(s) if n}
@@ -132,23 +132,23 @@ class Lifetimes:
             return None
         return self.ops[i].domain.row_unit()
 
-    def _columns(self, i: int, storage: int, write: bool) -> Touched:
+    def _columns(self, i: int, storage: int, write: bool) -> ColumnFootprint:
         """The columns of a storage that the tasks of an operation touch."""
         key = (i, storage, write)
-        if key not in self._touched:
-            self._touched[key] = self._columns_touched(*key)
-        return self._touched[key]
+        if key not in self._footprints:
+            self._footprints[key] = self._column_footprint(*key)
+        return self._footprints[key]
 
-    def _columns_touched(self, i: int, storage: int, write: bool) -> Touched:
+    def _column_footprint(self, i: int, storage: int, write: bool) -> ColumnFootprint:
         op, width = self.ops[i], self.buffers[storage].cols
         accesses = self._accesses(i, storage, write)
         if any(self.buffers[a.buffer].cols != width or a.cols is col_modes.BLOCK for a in accesses):
-            return Touched([(0, width)], [], 0, 0)
+            return ColumnFootprint([(0, width)], [], 0, 0)
         in_tiles = [a.cols is col_modes.OWN and op.cols for a in accesses]
         moving = [a.offset for a, moves in zip(accesses, in_tiles, strict=True) if moves]
         fixed = [(0, 1) if a.cols is col_modes.ONE else (0, width)
                  for a, moves in zip(accesses, in_tiles, strict=True) if not moves]
-        return Touched(joined(fixed), moving, op.cols, op.tile_cols)
+        return ColumnFootprint(joined(fixed), moving, op.cols, op.tile_cols)
 
     def _rows_before(self, i: int) -> dict[int, int]:
         """Operations whose tasks on a row unit run before every task of operation i on that unit (FULL), or before one

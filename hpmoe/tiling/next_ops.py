@@ -1,8 +1,8 @@
-"""Which operations of a taskflow come after which."""
+"""The operations of a taskflow that come after each."""
 
 from __future__ import annotations
 
-from hpmoe import taskflow as tf
+from hpmoe.ir import taskflow as tf
 from hpmoe.tiling.lifetimes import lifetimes_of
 
 

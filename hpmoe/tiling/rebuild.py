@@ -5,9 +5,9 @@ from __future__ import annotations
 import dataclasses
 from typing import Any
 
-from hpmoe.errors import TransformError, VerifyError
-from hpmoe.limits import check_limits
-from hpmoe.taskflow import Made, Taskflow, TileOp, make_tasks
+from hpmoe.ir.limits import check_limits
+from hpmoe.ir.taskflow import Made, Taskflow, TileOp, make_tasks
+from hpmoe.support.errors import TransformError, VerifyError
 from hpmoe.tiling.dependencies import derive_dependencies
 from hpmoe.tiling.shared_memory import share_memory
 

@@ -6,8 +6,8 @@ import dataclasses
 
 import numpy as np
 
-from hpmoe import taskflow as tf
-from hpmoe.intervals import Interval, joined
+from hpmoe.ir import taskflow as tf
+from hpmoe.support.intervals import Interval, joined
 from hpmoe.tile_ops import col_modes
 from hpmoe.tiling.event_tables import Counted, Tables, Tasks
 from hpmoe.tiling.lifetimes import Release

@@ -1,4 +1,4 @@
-"""Shared memory: which temporaries of a taskflow live in the memory of earlier ones, and what their writers then wait for.
+"""Shared memory: temporaries of a taskflow that live in the memory of earlier ones, and the waits of their writers.
 
 A storage may take over the memory of older ones whose last use comes before its first write in the order of operations.
 Its writers wait until all readers of the older ones are done (write after read), row unit by row unit where both sides
@@ -18,7 +18,7 @@ import dataclasses
 import functools
 from collections.abc import Sequence
 
-from hpmoe import taskflow as tf
+from hpmoe.ir import taskflow as tf
 from hpmoe.tiling.lifetimes import ALL, UNIT, Lifetimes, lifetimes_of
 
 UNWANTED = ALL + 1

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from hpmoe import taskflow as tf
-from hpmoe.program import Program
+from hpmoe.ir import taskflow as tf
+from hpmoe.ir.program import Program
 from hpmoe.tiling.rebuild import rebuild
 from hpmoe.tiling.tiler import Tiler
 

@@ -8,12 +8,13 @@ import math
 from collections.abc import Sequence
 from typing import NoReturn
 
-from hpmoe import taskflow as tf
-from hpmoe.avals import Aval, RouteAval, Rows
-from hpmoe.dtypes import FLOATS
-from hpmoe.errors import TransformError
-from hpmoe.program import Atom, Equation, Literal, Program, Var, program_window
-from hpmoe.program_text import Names
+from hpmoe.ir import taskflow as tf
+from hpmoe.ir.avals import Aval, RouteAval, Rows
+from hpmoe.ir.program import Atom, Equation, Literal, Program, Var, program_window
+from hpmoe.ir.program_text import Names
+from hpmoe.ir.token_rows import num_rows, token_vars
+from hpmoe.support.dtypes import FLOATS
+from hpmoe.support.errors import TransformError
 from hpmoe.tile_ops import col_modes, row_modes
 from hpmoe.tile_ops.col_modes import ColMode
 from hpmoe.tile_ops.domains import AllRows, Domain, Experts, Once, Slots, Tiles
@@ -22,7 +23,6 @@ from hpmoe.tile_ops.functions import COPY, Function
 from hpmoe.tile_ops.params import NO_PARAMS, Elementwise, Params
 from hpmoe.tile_ops.row_modes import RowMode
 from hpmoe.tile_ops.tile_primitive import TilePrimitive
-from hpmoe.token_rows import num_rows, token_vars
 
 COMPUTED = (*FLOATS, "bool")
 WHAT_TILES_COMPUTE = "tile tasks compute float32, bfloat16 and float16"

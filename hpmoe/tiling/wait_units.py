@@ -1,11 +1,11 @@
-"""How much a reader of a storage waits for at once: the finest unit of rows, and parts of columns, that it and all writers
+"""The unit in which a reader of a storage waits: the finest unit of rows, and parts of columns, that it and all writers
 are made of."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 
-from hpmoe import taskflow as tf
+from hpmoe.ir import taskflow as tf
 from hpmoe.tile_ops import col_modes, row_modes
 from hpmoe.tile_ops.row_modes import Ready
 

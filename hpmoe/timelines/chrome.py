@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from hpmoe.taskflow_text import event_name, task_name
+from hpmoe.ir.taskflow_text import event_name, task_name
 from hpmoe.timelines.over_time import time_inside
 from hpmoe.timelines.releases import releases
 from hpmoe.timelines.run import RATES, Run, is_transfer, op_name

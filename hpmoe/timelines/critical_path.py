@@ -7,7 +7,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from hpmoe.taskflow_text import task_name
+from hpmoe.ir.taskflow_text import task_name
 from hpmoe.timelines.releases import releases
 from hpmoe.timelines.run import Run, format_us, op_name
 

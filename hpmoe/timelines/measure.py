@@ -7,8 +7,8 @@ from typing import Any
 
 import numpy as np
 
-from hpmoe.errors import check_argument
-from hpmoe.taskflow import Taskflow
+from hpmoe.ir.taskflow import Taskflow
+from hpmoe.support.errors import check_argument
 from hpmoe.timelines.timeline import Timeline
 
 # A launch may come from MindSpore's own backward thread, so the open calls of `measure` are not thread-local.

@@ -1,4 +1,4 @@
-"""What was done in each part of a run: the columns of its text, its picture and its curves."""
+"""The activity in each part of a run: the columns of its text, its picture and its curves."""
 
 from __future__ import annotations
 

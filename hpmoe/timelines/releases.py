@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from hpmoe import taskflow as tf
+from hpmoe.ir import taskflow as tf
 from hpmoe.timelines.run import Run, op_name
 
 

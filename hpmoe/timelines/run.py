@@ -6,8 +6,8 @@ import dataclasses
 
 import numpy as np
 
-from hpmoe.machine import Machine
-from hpmoe.taskflow import Taskflow, TileOp
+from hpmoe.ir.taskflow import Taskflow, TileOp
+from hpmoe.machines.machine import Machine
 
 RATES = ("l2", "memory", "egress", "ingress", "node_egress", "node_ingress")
 

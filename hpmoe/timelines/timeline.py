@@ -6,8 +6,8 @@ import os
 
 import numpy as np
 
-from hpmoe.errors import check_argument
-from hpmoe.taskflow import Taskflow
+from hpmoe.ir.taskflow import Taskflow
+from hpmoe.support.errors import check_argument
 from hpmoe.timelines import chrome, html, picture, text
 from hpmoe.timelines.critical_path import CriticalPath, critical_path
 from hpmoe.timelines.releases import waiting_for

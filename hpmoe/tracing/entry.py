@@ -12,11 +12,11 @@ import numpy as np
 import optree
 from mindspore import Parameter, Tensor
 
-from hpmoe.avals import Aval
-from hpmoe.dtypes import TENSORS
-from hpmoe.errors import ArgumentError, TraceError, check_argument, is_int
-from hpmoe.machine import Mesh, as_mesh
-from hpmoe.program import Atom, Program, Var, live_equations
+from hpmoe.ir.avals import Aval
+from hpmoe.ir.program import Atom, Program, Var, live_equations
+from hpmoe.machines.machine import Mesh, as_mesh
+from hpmoe.support.dtypes import TENSORS
+from hpmoe.support.errors import ArgumentError, TraceError, check_argument, is_int
 from hpmoe.tracing.draws import refusing_draws, states
 from hpmoe.tracing.errors import explain, not_traceable, short_path
 from hpmoe.tracing.pynative import recording
@@ -43,7 +43,7 @@ def trace(f: Callable[..., Any], *args: Any, mesh: Mesh | None = None, **kwargs:
 
     Example:
         >>> from mindspore import mint
-        >>> from hpmoe.avals import Aval
+        >>> from hpmoe.ir.avals import Aval
         >>> x, w = Aval((4, 8), "float32"), Aval((8, 3), "float32")
         >>> print(trace(lambda x, w: mint.nn.functional.silu(x @ w), x, w))
         # <lambda>

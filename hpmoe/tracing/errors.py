@@ -1,4 +1,4 @@
-"""How a trace words what it cannot record, and where in the user's code that stands."""
+"""The wording of what a trace cannot record, and of where in the user's code that stands."""
 
 from __future__ import annotations
 
@@ -12,7 +12,7 @@ from pathlib import Path
 
 import mindspore
 
-from hpmoe.errors import TraceError
+from hpmoe.support.errors import TraceError
 
 _LIBRARIES = frozenset({"hpmoe", "mindspore", "numpy", "optree"}) | sys.stdlib_module_names
 

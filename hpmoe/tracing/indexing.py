@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from mindspore import Tensor
 
-from hpmoe.avals import Rows
+from hpmoe.ir.avals import Rows
 from hpmoe.primitives.gather import gather_rows
 from hpmoe.primitives.shape import reshape
 from hpmoe.tracing.calls import call

@@ -1,4 +1,4 @@
-"""Type promotion: which dtype an elementwise operation has, as MindSpore decides it."""
+"""Type promotion: the dtype of an elementwise operation, as MindSpore decides it."""
 
 from __future__ import annotations
 
@@ -7,11 +7,11 @@ import inspect
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from hpmoe.dtypes import HALVES
+from hpmoe.ir.program import Var
 from hpmoe.primitives.differentiable import FLOATS
 from hpmoe.primitives.reduction import broadcast_to
 from hpmoe.primitives.shape import cast, dtype_param
-from hpmoe.program import Var
+from hpmoe.support.dtypes import HALVES
 from hpmoe.tracing.errors import not_traceable
 from hpmoe.tracing.recorder import Recorder
 from hpmoe.tracing.tracer import Tracer

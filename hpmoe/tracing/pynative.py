@@ -1,4 +1,4 @@
-"""What a trace changes in MindSpore while it runs, and puts back: plain tensors and Parameters lead to it as well."""
+"""Changes MindSpore while a trace runs, and puts it back: plain tensors and Parameters lead to it as well."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from mindspore.common.generator import Generator
 from mindspore.graph.api import _pynative_executor as executor
 from mindspore.ops import Primitive
 
-from hpmoe.locks import new_lock
+from hpmoe.support.locks import new_lock
 from hpmoe.tracing.draws import refuse_generator, refuse_operation
 from hpmoe.tracing.errors import not_traceable
 from hpmoe.tracing.tracer import WRITE_INSTEAD

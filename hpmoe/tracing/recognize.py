@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from hpmoe.ir.program import Atom, Builder, Equation, Program, Var, map_equations
 from hpmoe.primitives.elementwise import mul, sigmoid, silu
 from hpmoe.primitives.grouped_matmul import grouped
 from hpmoe.primitives.matmul import matmul
 from hpmoe.primitives.shape import cast_back, slice_axis, transpose
 from hpmoe.primitives.swiglu import gated
-from hpmoe.program import Atom, Builder, Equation, Program, Var, map_equations
 
 Producers = dict[Var, Equation]
 

@@ -8,12 +8,12 @@ import numpy as np
 from mindspore import Parameter, Tensor
 from mindspore._c_expression import TensorOverloadCall, typing as ms_typing
 
-from hpmoe.avals import Aval, RouteAval
-from hpmoe.dtypes import widen
-from hpmoe.errors import ArgumentError, TraceError
+from hpmoe.ir.avals import Aval, RouteAval
+from hpmoe.ir.program import Atom, Builder, Literal, Var
 from hpmoe.primitives.reduction import broadcast_to
 from hpmoe.primitives.shape import dtype_param
-from hpmoe.program import Atom, Builder, Literal, Var
+from hpmoe.support.dtypes import widen
+from hpmoe.support.errors import ArgumentError, TraceError
 from hpmoe.tracing.calls import CALLS, find_call
 from hpmoe.tracing.errors import not_traceable, user_source
 from hpmoe.tracing.pynative import executor, gradient_depth

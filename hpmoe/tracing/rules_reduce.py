@@ -6,12 +6,12 @@ import math
 from collections.abc import Sequence
 from typing import Any
 
-from hpmoe.avals import Rows
-from hpmoe.dtypes import HALVES
+from hpmoe.ir.avals import Rows
 from hpmoe.primitives import elementwise as e
 from hpmoe.primitives.reduce_max import reduce_max
 from hpmoe.primitives.reduction import reduce_sum
 from hpmoe.primitives.shape import dtype_param
+from hpmoe.support.dtypes import HALVES
 from hpmoe.tracing.calls import call
 from hpmoe.tracing.errors import not_traceable
 from hpmoe.tracing.promote import emit, in_float32, refuse_integers, to_dtype, to_float

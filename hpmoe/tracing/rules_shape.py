@@ -8,7 +8,7 @@ from typing import Any
 
 from mindspore import TensorType
 
-from hpmoe.avals import Rows
+from hpmoe.ir.avals import Rows
 from hpmoe.primitives import reduction, shape as s
 from hpmoe.tracing.calls import call
 from hpmoe.tracing.errors import not_traceable

@@ -1,4 +1,4 @@
-"""What the user's function sees while it is traced: tensors without data, routes, and the number of received rows."""
+"""Tracers that a user's function sees in a trace: tensors without data, routes, and the number of received rows."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from typing import Any, NoReturn
 import mindspore
 from mindspore import Tensor, mint
 
-from hpmoe.avals import Aval, RouteAval, Rows
-from hpmoe.program import Atom
+from hpmoe.ir.avals import Aval, RouteAval, Rows
+from hpmoe.ir.program import Atom
 from hpmoe.tracing.errors import not_traceable
 
 DATA_INSTEAD = "tensor operations (mint.where chooses), or compute this outside the function and pass it as an argument"

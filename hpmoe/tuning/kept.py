@@ -1,4 +1,4 @@
-"""What was found before: searches kept in this process and in the user's cache folder."""
+"""Keeps the results of searches in this process and in the user's cache folder."""
 
 from __future__ import annotations
 
@@ -13,12 +13,12 @@ from typing import Any
 
 import numpy as np
 
-from hpmoe.calling.planned_rows import routes_of
-from hpmoe.errors import is_number
-from hpmoe.host import cache_folder
-from hpmoe.kept_files import read_object, write_object
-from hpmoe.machine import MOST_RATE, Machine
-from hpmoe.program import Program
+from hpmoe.ir.program import Program
+from hpmoe.machines.machine import MOST_RATE, Machine
+from hpmoe.runtime.planned_rows import routes_of
+from hpmoe.support.errors import is_number
+from hpmoe.support.host import cache_folder
+from hpmoe.support.kept_files import read_object, write_object
 from hpmoe.tuning.search import EXHAUSTED, Trial
 
 _kept: dict[str, dict[str, Any]] = {}  # searches of this process by their key

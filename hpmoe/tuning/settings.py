@@ -8,10 +8,10 @@ from typing import Any
 
 import numpy as np
 
-from hpmoe.avals import RouteAval
+from hpmoe.ir.avals import RouteAval
+from hpmoe.ir.program import Program
 from hpmoe.kernels.simulate import simulate
-from hpmoe.machine import Machine
-from hpmoe.program import Program
+from hpmoe.machines.machine import Machine
 from hpmoe.transforms.assign_queues import POLICIES, assign_queues
 from hpmoe.transforms.deduplicate_rows import can_deduplicate, deduplicate_rows
 from hpmoe.transforms.overlap_comm import ORDERS, SIGNALS, overlap_comm

@@ -9,26 +9,26 @@ from typing import Any
 
 import numpy as np
 
-from hpmoe.avals import RouteAval
-from hpmoe.calling.one_call import Traced
-from hpmoe.calling.planned_rows import routes_of, rows_of_received, with_planned_rows
-from hpmoe.calling.running import Runner
-from hpmoe.calling.spmd import Spmd
-from hpmoe.calling.staged_function import staged_of
-from hpmoe.errors import check_argument, is_int, is_name, is_number
-from hpmoe.kept_calibration import is_calibrated
+from hpmoe.ir.avals import RouteAval
+from hpmoe.ir.limits import MOST_ROWS
+from hpmoe.ir.program import Program
 from hpmoe.kernels.simulated_inputs import given_ids
-from hpmoe.limits import MOST_ROWS
-from hpmoe.machine import Machine, Mesh
-from hpmoe.presets import cpu
-from hpmoe.program import Program
-from hpmoe.progress import Progress
-from hpmoe.routing import rows_of_ranks
+from hpmoe.machines.kept_calibration import is_calibrated
+from hpmoe.machines.machine import Machine, Mesh
+from hpmoe.machines.presets import cpu
+from hpmoe.routing.routing import rows_of_ranks
+from hpmoe.routing.workload import balanced_ids
+from hpmoe.runtime.one_call import Traced
+from hpmoe.runtime.planned_rows import routes_of, rows_of_received, with_planned_rows
+from hpmoe.runtime.running import Runner
+from hpmoe.runtime.spmd import Spmd
+from hpmoe.runtime.staged_function import staged_of
+from hpmoe.support.errors import check_argument, is_int, is_name, is_number
+from hpmoe.support.progress import Progress
 from hpmoe.tuning import kept
 from hpmoe.tuning.search import Trial, search
 from hpmoe.tuning.settings import NAMES, Simulations, space_of, starts_of
 from hpmoe.tuning.tuned import Tuned
-from hpmoe.workload import balanced_ids
 
 DIRECTIONS = {"forward": ("forward",), "backward": ("backward",), "both": ("forward", "backward")}
 

@@ -1,4 +1,4 @@
-"""What tune returns: the chain it chose, and what was tried before."""
+"""The result of tune: the chain it chose, and what was tried before."""
 
 from __future__ import annotations
 
@@ -6,9 +6,9 @@ import dataclasses
 from collections.abc import Callable
 from typing import Any
 
-from hpmoe.calling.staged_function import StagedFunction
-from hpmoe.calling.transform import chain
-from hpmoe.machine import Machine
+from hpmoe.machines.machine import Machine
+from hpmoe.runtime.staged_function import StagedFunction
+from hpmoe.runtime.transform import chain
 from hpmoe.timelines.run import format_us
 from hpmoe.transforms.fuse_persistent import fuse_persistent
 from hpmoe.tuning.search import Trial, best_of

@@ -14,7 +14,7 @@ class ImageReader {
 
   __aicore__ inline const Header& header() const { return header_; }
   __aicore__ inline int32_t queue_start(int32_t queue) const { return word(header_.queues_offset, queue); }
-  __aicore__ inline Form form(int32_t i) const { return read<Form>(header_.forms_offset, i); }
+  __aicore__ inline TaskTemplate task_template(int32_t i) const { return read<TaskTemplate>(header_.templates_offset, i); }
   __aicore__ inline Op op(int32_t i) const { return read<Op>(header_.ops_offset, i); }
   __aicore__ inline Buffer buffer(int32_t i) const { return read<Buffer>(header_.buffers_offset, i); }
   __aicore__ inline EventRun event_run(int32_t i) const { return read<EventRun>(header_.event_runs_offset, i); }

@@ -51,7 +51,7 @@ class Worker {
  private:
   struct Turn {
     int32_t place = -1;
-    Form form;
+    TaskTemplate task_template;
     Frame frame;
     bool has_begun = false;
   };
@@ -77,13 +77,13 @@ class Worker {
   __aicore__ inline void read_task(Turn& turn, int32_t place) {
     const ImageReader& image = rank_.image;
     const TaskWord word = image.task_word(place);
-    const int32_t index_bits = image.header().index_bits, number = form_of(word, index_bits);
-    const bool is_known = turn.place >= 0 && turn.frame.task.form == number;
-    if (!is_known) turn.form = image.form(number);
-    if (!is_known) turn.frame.op = image.op(turn.form.op);
+    const int32_t index_bits = image.header().index_bits, number = template_of(word, index_bits);
+    const bool is_known = turn.place >= 0 && turn.frame.task.task_template == number;
+    if (!is_known) turn.task_template = image.task_template(number);
+    if (!is_known) turn.frame.op = image.op(turn.task_template.op);
     Frame& frame = turn.frame;
     frame.rank = &rank_;
-    frame.task = task_at(frame.op, turn.form.op, number, place_of(word, index_bits));
+    frame.task = task_at(frame.op, turn.task_template.op, number, place_of(word, index_bits));
     if (frame.op.route >= 0 && frame.op.route != last_route_) {
       routing_.init(image, frame.op.route, rank_.num_aiv, rank_.args.tables, rank_.args.rank);
       last_route_ = frame.op.route;
@@ -101,7 +101,7 @@ class Worker {
   }
 
   __aicore__ inline Code begin(Turn& turn) {
-    if (turn.form.num_waits > 0) unit_.load_after_poll();
+    if (turn.task_template.num_waits > 0) unit_.load_after_poll();
     unsettled_.add(turn.frame);
     const Code code = begin_task(unit_, turn.frame);
     turn.has_begun = code == Code::OK;
@@ -118,8 +118,8 @@ class Worker {
   }
 
   __aicore__ inline bool has_all_events(const Turn& turn) const {
-    for (int32_t i = 0; i < turn.form.num_waits; ++i) {
-      const Wait wait = rank_.image.wait(turn.form.first_wait + i);
+    for (int32_t i = 0; i < turn.task_template.num_waits; ++i) {
+      const Wait wait = rank_.image.wait(turn.task_template.first_wait + i);
       const auto event = static_cast<int32_t>(event_of(turn.frame, wait));
       if (!counters_.has_reached(event, threshold_of(event))) return false;
     }
@@ -127,13 +127,13 @@ class Worker {
   }
 
   __aicore__ inline Code wait_for_task(const Turn& turn) {
-    for (int32_t i = 0; i < turn.form.num_waits; ++i) {
-      const Wait wait = rank_.image.wait(turn.form.first_wait + i);
+    for (int32_t i = 0; i < turn.task_template.num_waits; ++i) {
+      const Wait wait = rank_.image.wait(turn.task_template.first_wait + i);
       const auto event = static_cast<int32_t>(event_of(turn.frame, wait));
       const WaitEnd end = counters_.wait(event, threshold_of(event));
       if (end == WaitEnd::MET) continue;
       status_.event = event;
-      status_.wait = turn.form.first_wait + i;
+      status_.wait = turn.task_template.first_wait + i;
       status_.value = counters_.look(event);
       status_.threshold = threshold_of(event);
       return end == WaitEnd::TIMEOUT ? Code::TIMEOUT : Code::ABORTED_PEER;
@@ -147,12 +147,12 @@ class Worker {
 
   // Whoever hears a signal may read what is written; another rank, once all pipes are empty.
   __aicore__ inline void signal(const Turn& turn) {
-    const Form& form = turn.form;
+    const TaskTemplate& task_template = turn.task_template;
     const Frame& frame = turn.frame;
     const bool moves = is_transfer(opcode_of(frame.op));
     moves ? settle() : unit_.settle_stores();
-    for (int32_t i = 0; i < form.num_signals; ++i) {
-      const Signal signal = rank_.image.signal(form.first_signal + i);
+    for (int32_t i = 0; i < task_template.num_signals; ++i) {
+      const Signal signal = rank_.image.signal(task_template.first_signal + i);
       const bool is_count = static_cast<Amount>(signal.amount) == Amount::COUNT;
       if (!moves && static_cast<Index>(signal.kind) == Index::ENTRY_TILE) {
         signal_fans(unit_, frame, counters_, event_of(frame, signal));

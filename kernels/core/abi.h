@@ -19,7 +19,8 @@ struct HpmoeRank {
   int64_t* bases;
 };
 
-// The tables of a taskflow, as hpmoe/taskflow.py lays them out; tasks are those of the ops' grids, one op after the other.
+// The tables of a taskflow, as hpmoe/ir/taskflow.py lays them out; tasks are those of the ops' grids, one op after the
+// other.
 struct HpmoeTableWait {
   int32_t task, event, kind;
 };
@@ -36,10 +37,11 @@ struct HpmoeTables {
   int64_t num_ops, num_tasks, num_events, num_waits, num_signals;
 };
 
-// Packs waits and signals into forms. sizes: {index_bits, num_forms, num_waits, num_signals}; tasks has num_tasks words in
-// the order of the grids, and no section needs more rows than num_tasks, num_waits and num_signals of the tables.
-// 0 ok, 1 not enough memory, 2 a table points nowhere, 3 a word cannot name all forms.
-int hpmoe_pack_forms(const HpmoeTables* tables, hpmoe::TaskWord* tasks, hpmoe::Form* forms, hpmoe::Wait* waits,
+// Packs waits and signals into templates. sizes: {index_bits, num_templates, num_waits, num_signals}; tasks has num_tasks
+// words in the order of the grids, and no section needs more rows than num_tasks, num_waits and num_signals of the tables.
+// 0 ok, 1 not enough memory, 2 a table points nowhere, 3 a word cannot name all templates.
+int hpmoe_pack_templates(const HpmoeTables* tables, hpmoe::TaskWord* tasks, hpmoe::TaskTemplate* templates,
+                         hpmoe::Wait* waits,
                      hpmoe::Signal* signals, int64_t* sizes);
 
 // Runs the image on all ranks and returns when every thread has left.
@@ -68,7 +70,7 @@ int hpmoe_use_amx(int allowed, int core_is_shared);
 
 // Up to how many rows a product takes a way of its own, with a matrix that is transposed or not, and up to how many rows a
 // weight's gradient; 0 where none does.
-int64_t hpmoe_few_rows(int32_t dtype, int transposed);
+int64_t hpmoe_skinny_rows(int32_t dtype, int transposed);
 int64_t hpmoe_few_terms(int32_t dtype);
 
 // Lines "Struct field offset size", "Struct . 0 sizeof" and "Enum MEMBER value".

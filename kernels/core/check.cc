@@ -34,8 +34,8 @@ class Checker {
     for (int32_t i = 0; i < h.num_ops; ++i)
       if (const char* fault = check_op(image_, image_.ops[i])) return fault;
     if (const char* fault = check_events(image_)) return fault;
-    for (int32_t i = 0; i < h.num_forms; ++i)
-      if (const char* fault = check_form(image_.forms[i])) return fault;
+    for (int32_t i = 0; i < h.num_templates; ++i)
+      if (const char* fault = check_template(image_.templates[i])) return fault;
     for (int32_t i = 0; i < h.num_tasks; ++i)
       if (const char* fault = check_task(image_.tasks[i])) return fault;
     return nullptr;
@@ -48,7 +48,7 @@ class Checker {
              offset + count * size <= num_bytes_;
     };
     return fits(h.tasks_offset, h.num_tasks, sizeof(TaskWord)) && fits(h.queues_offset, h.num_queues + int64_t{1}, 4) &&
-           fits(h.forms_offset, h.num_forms, sizeof(Form)) && fits(h.ops_offset, h.num_ops, sizeof(Op)) &&
+           fits(h.templates_offset, h.num_templates, sizeof(TaskTemplate)) && fits(h.ops_offset, h.num_ops, sizeof(Op)) &&
            fits(h.buffers_offset, h.num_buffers, sizeof(Buffer)) &&
            fits(h.event_runs_offset, h.num_event_runs, sizeof(EventRun)) &&
            fits(h.waits_offset, h.num_waits, sizeof(Wait)) && fits(h.signals_offset, h.num_signals, sizeof(Signal)) &&
@@ -68,22 +68,23 @@ class Checker {
     return nullptr;
   }
 
-  const char* check_form(const Form& form) const {
+  const char* check_template(const TaskTemplate& task_template) const {
     const Header& h = *image_.header;
-    if (!in_range(form.op, h.num_ops)) return "a task names an op that does not exist";
-    if (form.num_waits < 0 || form.first_wait < 0 || int64_t{form.first_wait} + form.num_waits > h.num_waits ||
-        form.num_signals < 0 || form.first_signal < 0 ||
-        int64_t{form.first_signal} + form.num_signals > h.num_signals) {
-      return "a form's waits or signals lie outside their tables";
+    if (!in_range(task_template.op, h.num_ops)) return "a task names an op that does not exist";
+    if (task_template.num_waits < 0 || task_template.first_wait < 0 ||
+        int64_t{task_template.first_wait} + task_template.num_waits > h.num_waits ||
+        task_template.num_signals < 0 || task_template.first_signal < 0 ||
+        int64_t{task_template.first_signal} + task_template.num_signals > h.num_signals) {
+      return "a template's waits or signals lie outside their tables";
     }
-    return check_events_of_form(image_, form);
+    return check_events_of_template(image_, task_template);
   }
 
   const char* check_task(TaskWord word) const {
     const Header& h = *image_.header;
-    if (word >> h.index_bits >= static_cast<uint32_t>(h.num_forms)) return "a task has a form that does not exist";
-    const Form& form = image_.forms[word >> h.index_bits];
-    const Op& op = image_.ops[form.op];
+    if (word >> h.index_bits >= static_cast<uint32_t>(h.num_templates)) return "a task has a template that does not exist";
+    const TaskTemplate& task_template = image_.templates[word >> h.index_bits];
+    const Op& op = image_.ops[task_template.op];
     if (place_of(word, h.index_bits) >= grid_size(op)) return "a task is outside the grid of its op";
     return check_events_of_task(image_, op, image_.decode(word));
   }

@@ -78,13 +78,14 @@ const char* check_events(const Image& image) {
   return nullptr;
 }
 
-const char* check_events_of_form(const Image& image, const Form& form) {
-  for (int32_t i = 0; i < form.num_waits; ++i) {
-    const int32_t kind = image.waits[form.first_wait + i].kind;
+const char* check_events_of_template(const Image& image, const TaskTemplate& task_template) {
+  for (int32_t i = 0; i < task_template.num_waits; ++i) {
+    const int32_t kind = image.waits[task_template.first_wait + i].kind;
     if (!in_range(kind, 7) || kind == int32_t(Index::ENTRY_TILE)) return "a wait's kind is unknown";
   }
-  for (int32_t i = 0; i < form.num_signals; ++i) {
-    if (const char* fault = check_signal(image.ops[form.op], image.signals[form.first_signal + i])) return fault;
+  for (int32_t i = 0; i < task_template.num_signals; ++i) {
+    if (const char* fault = check_signal(image.ops[task_template.op],
+                                         image.signals[task_template.first_signal + i])) return fault;
   }
   return nullptr;
 }

@@ -15,7 +15,7 @@ HPMOE_DEVICE inline bool goes_back(const Op& op) {
 // One tile of one op: unit `row` of the op's domain, columns [col, col + cols), position `peer` in the rank's peer
 // order or -1.
 struct Task {
-  int32_t op, peer, row, col, cols, form;
+  int32_t op, peer, row, col, cols, task_template;
 };
 
 HPMOE_DEVICE inline int32_t num_column_tiles(const Op& op) { return op.cols > 0 ? (op.cols - 1) / op.tile_cols + 1 : 1; }
@@ -24,17 +24,19 @@ HPMOE_DEVICE inline int64_t grid_size(const Op& op) {
   return int64_t{op.num_units} * (op.num_peers > 0 ? op.num_peers : 1) * num_column_tiles(op);
 }
 
-// A word of a queue: the task's form, and its place in the grid of the form's op.
-HPMOE_DEVICE inline int32_t form_of(TaskWord word, int32_t index_bits) { return static_cast<int32_t>(word >> index_bits); }
+// A word of a queue: the task's template, and its place in the grid of the template's op.
+HPMOE_DEVICE inline int32_t template_of(TaskWord word, int32_t index_bits) {
+  return static_cast<int32_t>(word >> index_bits);
+}
 HPMOE_DEVICE inline int32_t place_of(TaskWord word, int32_t index_bits) {
   return static_cast<int32_t>(word & ((1u << index_bits) - 1));
 }
 
 // The task at a place of the grid of `op`, number `op_index`. Tasks are numbered by unit, then peer, then columns.
-HPMOE_DEVICE inline Task task_at(const Op& op, int32_t op_index, int32_t form, int32_t index) {
+HPMOE_DEVICE inline Task task_at(const Op& op, int32_t op_index, int32_t task_template, int32_t index) {
   const int32_t column_tiles = num_column_tiles(op), place = index / column_tiles;
   const int32_t col = index % column_tiles * op.tile_cols;
-  Task task{op_index, -1, place, col, op.cols - col < op.tile_cols ? op.cols - col : op.tile_cols, form};
+  Task task{op_index, -1, place, col, op.cols - col < op.tile_cols ? op.cols - col : op.tile_cols, task_template};
   if (op.num_peers > 0) {
     task.row = place / op.num_peers;
     task.peer = place % op.num_peers;
@@ -49,8 +51,8 @@ HPMOE_DEVICE inline int32_t num_task_peers(const Op& op, const Task& task, int32
 }
 HPMOE_DEVICE inline int32_t position_of(const Op& op, const Task& task, int32_t i) { return task.peer + i * op.num_peers; }
 
-// What the task's place adds to the event that a wait or signal of its form names. SLOT_EXPERT and ENTRY_TILE add what the
-// routing says besides.
+// What the task's place adds to the event that a wait or signal of its template names. SLOT_EXPERT and ENTRY_TILE add what
+// the routing says besides.
 HPMOE_DEVICE inline int64_t event_offset(int32_t kind, const Op& op, const Task& task) {
   switch (static_cast<Index>(kind)) {
     case Index::UNIT: return task.row;

@@ -14,7 +14,7 @@ Image::Image(const void* bytes) : header(static_cast<const Header*>(bytes)) {
   if (!bytes) return;
   tasks = section<TaskWord>(bytes, header->tasks_offset);
   queues = section<int32_t>(bytes, header->queues_offset);
-  forms = section<Form>(bytes, header->forms_offset);
+  templates = section<TaskTemplate>(bytes, header->templates_offset);
   ops = section<Op>(bytes, header->ops_offset);
   buffers = section<Buffer>(bytes, header->buffers_offset);
   event_runs = section<EventRun>(bytes, header->event_runs_offset);

@@ -21,7 +21,7 @@ struct Image {
   const Header* header;
   const TaskWord* tasks = nullptr;
   const int32_t* queues = nullptr;
-  const Form* forms = nullptr;
+  const TaskTemplate* templates = nullptr;
   const Op* ops = nullptr;
   const Buffer* buffers = nullptr;
   const EventRun* event_runs = nullptr;
@@ -36,16 +36,16 @@ struct Image {
   // The task that stands at a place of the queues, and what it waits for and signals.
   Task task(int32_t place) const { return decode(tasks[place]); }
   Task decode(TaskWord word) const {
-    const int32_t form = form_of(word, header->index_bits), op = forms[form].op;
-    return task_at(ops[op], op, form, place_of(word, header->index_bits));
+    const int32_t task_template = template_of(word, header->index_bits), op = templates[task_template].op;
+    return task_at(ops[op], op, task_template, place_of(word, header->index_bits));
   }
   Range<Wait> waits_of(const Task& task) const {
-    const Form& form = forms[task.form];
-    return {waits + form.first_wait, waits + form.first_wait + form.num_waits};
+    const TaskTemplate& task_template = templates[task.task_template];
+    return {waits + task_template.first_wait, waits + task_template.first_wait + task_template.num_waits};
   }
   Range<Signal> signals_of(const Task& task) const {
-    const Form& form = forms[task.form];
-    return {signals + form.first_signal, signals + form.first_signal + form.num_signals};
+    const TaskTemplate& task_template = templates[task.task_template];
+    return {signals + task_template.first_signal, signals + task_template.first_signal + task_template.num_signals};
   }
   // The event of a wait or signal, as far as the task's place tells.
   template <class Row>

@@ -44,17 +44,17 @@ enum class Code : int32_t { HPMOE_CODE(HPMOE_MEMBER) };
 
 struct Header {
   int32_t magic, version, image_bytes;
-  int32_t num_tasks, num_queues, num_forms, num_ops, num_buffers, num_events, num_event_runs, num_waits, num_signals;
+  int32_t num_tasks, num_queues, num_templates, num_ops, num_buffers, num_events, num_event_runs, num_waits, num_signals;
   int32_t num_routes, num_shares, ep_size, tile_rows, index_bits;
-  int32_t tasks_offset, queues_offset, forms_offset, ops_offset, buffers_offset, event_runs_offset, waits_offset;
+  int32_t tasks_offset, queues_offset, templates_offset, ops_offset, buffers_offset, event_runs_offset, waits_offset;
   int32_t signals_offset, routes_offset, shares_offset, peer_order_offset;
 };
 
-// A task is one word of its queue: the low index_bits are its place in the grid of its op's tasks, the rest its form.
+// A task is one word of its queue: the low index_bits are its place in the grid of its op's tasks, the rest its template.
 using TaskWord = uint32_t;
 
 // The waits and signals of tasks of one op that differ only in their place: events are relative to it, see decode.h.
-struct Form {
+struct TaskTemplate {
   int32_t op, first_wait, num_waits, first_signal, num_signals;
 };
 
@@ -124,7 +124,7 @@ struct Status {
 
 static_assert(sizeof(Header) == 112, "a header is 28 words");
 static_assert(sizeof(TaskWord) == 4, "a task is one word: sixteen in a cache line");
-static_assert(sizeof(Form) == 20, "a form is five words");
+static_assert(sizeof(TaskTemplate) == 20, "a template is five words");
 static_assert(sizeof(Wait) == 8, "a wait is two words");
 static_assert(sizeof(Signal) == 12 && offsetof(Signal, remote) == 8,
               "a signal is three words, the second holds kind and amount");

@@ -4,13 +4,13 @@
 
 #include "amx_sharing.h"
 #include "core/abi.h"
-#include "crew.h"
-#include "few_rows.h"
 #include "few_terms.h"
-#include "forms.h"
 #include "gemm.h"
 #include "interrupt.h"
 #include "launch.h"
+#include "skinny_gemm.h"
+#include "task_templates.h"
+#include "thread_pool.h"
 
 namespace {
 
@@ -59,28 +59,29 @@ int hpmoe_launch(const void* image, int64_t image_bytes, const HpmoeRank* ranks,
   }
 }
 
-int hpmoe_pack_forms(const HpmoeTables* tables, hpmoe::TaskWord* tasks, hpmoe::Form* forms, hpmoe::Wait* waits,
+int hpmoe_pack_templates(const HpmoeTables* tables, hpmoe::TaskWord* tasks, hpmoe::TaskTemplate* templates,
+                         hpmoe::Wait* waits,
                      hpmoe::Signal* signals, int64_t* sizes) {
   try {
-    const hpmoe::PackedForms packed = hpmoe::find_forms(*tables);
+    const hpmoe::PackedTemplates packed = hpmoe::find_templates(*tables);
     std::copy(packed.tasks.begin(), packed.tasks.end(), tasks);
-    std::copy(packed.forms.begin(), packed.forms.end(), forms);
+    std::copy(packed.templates.begin(), packed.templates.end(), templates);
     std::copy(packed.waits.begin(), packed.waits.end(), waits);
     std::copy(packed.signals.begin(), packed.signals.end(), signals);
-    const int64_t counts[] = {packed.index_bits, int64_t(packed.forms.size()), int64_t(packed.waits.size()),
+    const int64_t counts[] = {packed.index_bits, int64_t(packed.templates.size()), int64_t(packed.waits.size()),
                               int64_t(packed.signals.size())};
     std::copy(counts, counts + 4, sizes);
     return 0;
   } catch (const hpmoe::BadTable&) {
     return 2;
-  } catch (const hpmoe::TooManyForms&) {
+  } catch (const hpmoe::TooManyTemplates&) {
     return 3;
   } catch (const std::exception&) {
     return 1;
   }
 }
 
-int32_t hpmoe_abi_version(void) { return 10; }
+int32_t hpmoe_abi_version(void) { return 11; }
 
 const char* hpmoe_image_fault(const void* image, int64_t image_bytes) { return hpmoe::find_fault(image, image_bytes); }
 
@@ -88,8 +89,8 @@ int hpmoe_use_blas(const char* path) { return hpmoe::use_blas(path); }
 const char* hpmoe_gemm_name(void) { return hpmoe::gemm_name(); }
 int hpmoe_uses_amx(void) { return hpmoe::uses_amx(); }
 
-int64_t hpmoe_few_rows(int32_t dtype, int transposed) {
-  return hpmoe::few_rows(static_cast<hpmoe::Dtype>(dtype), transposed != 0);
+int64_t hpmoe_skinny_rows(int32_t dtype, int transposed) {
+  return hpmoe::skinny_rows(static_cast<hpmoe::Dtype>(dtype), transposed != 0);
 }
 int64_t hpmoe_few_terms(int32_t dtype) { return hpmoe::few_terms(static_cast<hpmoe::Dtype>(dtype)); }
 

@@ -11,11 +11,11 @@
 
 #include "amx.h"
 #include "convert.h"
-#include "few_rows.h"
 #include "few_terms.h"
 #include "multiversion.h"
 #include "scratch.h"
 #include "signals_blocked.h"
+#include "skinny_gemm.h"
 
 namespace hpmoe {
 namespace {
@@ -103,7 +103,7 @@ void vector_gemm(const Sizes& s, const Matrix& a, const Matrix& b, const Matrix&
 }
 
 void multiply_float32(const Sizes& s, const Matrix& a, const Matrix& b, const Matrix& c, bool accumulate) {
-  if (few_rows_gemm(s, a, b, c, accumulate)) return;
+  if (skinny_gemm(s, a, b, c, accumulate)) return;
   if (uses_amx()) return amx_float32_gemm(s, a, b, c, accumulate, vector_gemm);
   vector_gemm(s, a, b, c, accumulate);
 }
@@ -165,7 +165,7 @@ void gemm(const Sizes& s, const Matrix& a, const Matrix& b, const Matrix& c, boo
   float* const wide = narrows ? sums.at_least(s.m * s.n) : nullptr;
   const Matrix sum = narrows ? Matrix{reinterpret_cast<char*>(wide), Dtype::FLOAT32, s.n} : c;
   const bool is_done =
-      few_rows_gemm(s, a, b, sum, accumulate) || (both_bf16 && dnnl_gemm(g_bf16_gemm, s, a, b, sum, accumulate));
+      skinny_gemm(s, a, b, sum, accumulate) || (both_bf16 && dnnl_gemm(g_bf16_gemm, s, a, b, sum, accumulate));
   if (!is_done) multiply_converted(s, a, b, sum, accumulate);
   for (int64_t i = 0; i < s.m && narrows; ++i) {
     from_float32(c.dtype, wide + i * s.n, s.n, c.data + i * c.ld * element_size(c.dtype));

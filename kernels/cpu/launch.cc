@@ -6,9 +6,9 @@
 #include "arithmetic.h"
 #include "bodies.h"
 #include "core/stuck.h"
-#include "crew.h"
 #include "prologue.h"
 #include "signals.h"
+#include "thread_pool.h"
 
 namespace hpmoe {
 namespace {
@@ -24,7 +24,7 @@ Launch::Launch(const void* image, const HpmoeRank* ranks, double timeout_s, int6
       ranks_(ranks, ranks + image_.header->ep_size),
       trace_(trace),
       watch_(watch),
-      patience_(timeout_s, watch, failed_),
+      watchdog_(timeout_s, watch, failed_),
       routings_(make_routings(image_)),
       states_(image_.header->ep_size),
       workers_(static_cast<size_t>(image_.header->ep_size) * image_.header->num_queues) {}
@@ -55,12 +55,12 @@ void Launch::make_workers() {
 }
 
 void Launch::serve_all(int32_t num_threads) {
-  patience_.note_progress(now_ns());
-  Crew crew([this, num_threads](int32_t thread) { serve(thread, num_threads); });
+  watchdog_.note_progress(now_ns());
+  ThreadPool pool([this, num_threads](int32_t thread) { serve(thread, num_threads); });
   for (int32_t thread = 1; thread < num_threads; ++thread) {
-    if (!crew.start(thread)) return fail(make_status(Code::OUT_OF_MEMORY, -1, -1, -1));
+    if (!pool.start(thread)) return fail(make_status(Code::OUT_OF_MEMORY, -1, -1, -1));
   }
-  if (num_threads > 0) crew.work();
+  if (num_threads > 0) pool.work();
 }
 
 // What the counters hold now is where this launch begins: the last one may have failed, or have been cut off by a fork.
@@ -88,7 +88,7 @@ void Launch::serve(int32_t thread, int32_t num_threads) {
     if (!prepare(thread, num_threads)) return;
     const auto has_ended = [&] { return num_unfinished_.load(std::memory_order_relaxed) == 0; };
     while (!failed_.load(std::memory_order_relaxed) && !has_ended()) {
-      const Code code = patience_.wait_until([&] { return advance_any(thread, num_threads) || has_ended(); });
+      const Code code = watchdog_.wait_until([&] { return advance_any(thread, num_threads) || has_ended(); });
       if (code != Code::OK) return fail(make_status(code, workers_[thread].rank, workers_[thread].queue, -1));
     }
   } catch (const std::exception&) {
@@ -111,7 +111,7 @@ bool Launch::take_step(int32_t thread, int32_t num_threads, std::atomic<int32_t>
     }
     num_done.fetch_add(1, std::memory_order_acq_rel);
   }
-  const Code code = patience_.wait_until([&] { return num_done.load(std::memory_order_acquire) == ep_size; });
+  const Code code = watchdog_.wait_until([&] { return num_done.load(std::memory_order_acquire) == ep_size; });
   if (code != Code::OK) fail(make_status(code, thread % ep_size, 0, -1));
   return code == Code::OK;
 }
@@ -183,7 +183,7 @@ bool Launch::take_task(Worker& worker) {
     times[2] = ended;
   }
   worker.wait_began_ns = ended;
-  patience_.note_progress(ended);
+  watchdog_.note_progress(ended);
   watch_.keep(ended);
   return true;
 }

@@ -10,7 +10,7 @@
 #include "core/routing.h"
 #include "frame.h"
 #include "interrupt.h"
-#include "patience.h"
+#include "watchdog.h"
 
 namespace hpmoe {
 
@@ -63,7 +63,7 @@ class Launch {
   const std::vector<HpmoeRank> ranks_;
   int64_t* const trace_;
   const InterruptWatch& watch_;
-  Patience patience_;
+  Watchdog watchdog_;
 
   std::vector<Routing> routings_;
   std::vector<RankState> states_;

@@ -19,14 +19,15 @@ void add_line(std::string& text, const char* owner, const char* name, int64_t fi
 
 void add_tables(std::string& text) {
   TYPE(Header) FIELD(Header, magic) FIELD(Header, version) FIELD(Header, image_bytes) FIELD(Header, num_tasks)
-    FIELD(Header, num_queues) FIELD(Header, num_forms) FIELD(Header, num_ops) FIELD(Header, num_buffers)
+    FIELD(Header, num_queues) FIELD(Header, num_templates) FIELD(Header, num_ops) FIELD(Header, num_buffers)
     FIELD(Header, num_events) FIELD(Header, num_event_runs) FIELD(Header, num_waits) FIELD(Header, num_signals)
     FIELD(Header, num_routes) FIELD(Header, num_shares) FIELD(Header, ep_size) FIELD(Header, tile_rows)
-    FIELD(Header, index_bits) FIELD(Header, tasks_offset) FIELD(Header, queues_offset) FIELD(Header, forms_offset)
+    FIELD(Header, index_bits) FIELD(Header, tasks_offset) FIELD(Header, queues_offset) FIELD(Header, templates_offset)
     FIELD(Header, ops_offset) FIELD(Header, buffers_offset) FIELD(Header, event_runs_offset) FIELD(Header, waits_offset)
     FIELD(Header, signals_offset) FIELD(Header, routes_offset) FIELD(Header, shares_offset) FIELD(Header, peer_order_offset)
-  TYPE(Form) FIELD(Form, op) FIELD(Form, first_wait) FIELD(Form, num_waits) FIELD(Form, first_signal)
-    FIELD(Form, num_signals)
+  TYPE(TaskTemplate) FIELD(TaskTemplate, op) FIELD(TaskTemplate, first_wait) FIELD(TaskTemplate, num_waits)
+    FIELD(TaskTemplate, first_signal)
+    FIELD(TaskTemplate, num_signals)
   TYPE(Wait) FIELD(Wait, event) FIELD(Wait, kind)
   TYPE(Signal) FIELD(Signal, event) FIELD(Signal, kind) FIELD(Signal, amount) FIELD(Signal, remote)
   TYPE(EventRun) FIELD(EventRun, first) FIELD(EventRun, extent) FIELD(EventRun, index) FIELD(EventRun, mult)
@@ -50,10 +51,11 @@ void add_op_tables(std::string& text) {
 }
 
 void add_work(std::string& text) {
-  TYPE(HpmoeTouch) FIELD(HpmoeTouch, first) FIELD(HpmoeTouch, part) FIELD(HpmoeTouch, fixed) FIELD(HpmoeTouch, row)
+  TYPE(HpmoeFootprint) FIELD(HpmoeFootprint, first) FIELD(HpmoeFootprint, part) FIELD(HpmoeFootprint, fixed)
+    FIELD(HpmoeFootprint, row)
   TYPE(HpmoeWork) FIELD(HpmoeWork, core_fixed) FIELD(HpmoeWork, core_row) FIELD(HpmoeWork, few_fixed)
-    FIELD(HpmoeWork, few_row) FIELD(HpmoeWork, core_fan) FIELD(HpmoeWork, link_row) FIELD(HpmoeWork, few_rows)
-    FIELD(HpmoeWork, granule) FIELD(HpmoeWork, num_touches) FIELD(HpmoeWork, touches)
+    FIELD(HpmoeWork, few_row) FIELD(HpmoeWork, core_fan) FIELD(HpmoeWork, link_row) FIELD(HpmoeWork, skinny_rows)
+    FIELD(HpmoeWork, granule) FIELD(HpmoeWork, num_footprints) FIELD(HpmoeWork, touches)
 }
 
 void add_enums(std::string& text) {

@@ -22,8 +22,8 @@ class L2 {
   Passed pass(const Frame& frame, const HpmoeWork& work, double rows, int64_t first_part) {
     const double fans = rows * rows_of_token(frame);
     Passed out;
-    for (int64_t i = 0; i < work.num_touches; ++i) {
-      HpmoeTouch t = work.touches[i];
+    for (int64_t i = 0; i < work.num_footprints; ++i) {
+      HpmoeFootprint t = work.footprints[i];
       t.first += first_part;
       const auto part = static_cast<HpmoePart>(t.part);
       const double bytes = t.fixed + (part == HPMOE_FAN ? fans : rows) * t.row;
@@ -57,7 +57,7 @@ class L2 {
     last_touch_[part] = passed_;
   }
 
-  void touch_slots_of_expert(const Frame& frame, const HpmoeTouch& t, Passed& out) {
+  void touch_slots_of_expert(const Frame& frame, const HpmoeFootprint& t, Passed& out) {
     if (frame.unit.rows == 0) return;  // it may have no slot at all
     int32_t slot = 0;
     while (frame.routing->slot(frame.rank, slot).expert < frame.unit.expert) ++slot;

@@ -7,7 +7,7 @@
 
 extern "C" {
 
-// Microseconds and bytes per microsecond; see hpmoe/machine.py.
+// Microseconds and bytes per microsecond; see hpmoe/machines/machine.py.
 struct HpmoeMachine {
   double l2_rate, l2_cap, l2_bytes;      // of a rank, and the most that one worker gets of it
   double memory_rate, memory_cap;        // of what L2 does not hold
@@ -20,7 +20,7 @@ struct HpmoeMachine {
   int64_t node_size;                            // ranks of a node
 };
 
-// Which part of an array a task touches: what it shares with other touches of the same part may still be in L2.
+// Which part of an array a task touches: what it shares with other footprints in the same part may still be in L2.
 enum HpmoePart : int64_t {
   HPMOE_UNIT,        // the rows of its unit
   HPMOE_WEIGHT,      // the columns of its tile, of the weight of its slot's expert
@@ -31,24 +31,26 @@ enum HpmoePart : int64_t {
 };
 
 // An array: parts first .. are its own. `fixed` bytes and `row` bytes for each row of the task (or moved by it).
-struct HpmoeTouch {
+struct HpmoeFootprint {
   int64_t first, part;
   double fixed, row;
 };
 
-constexpr int kMaxTouches = hpmoe::kMaxOperands + 2;  // of each operand, and once more of the two that a product multiplies
+// of each operand, and once more of the two that a product multiplies
+constexpr int kMaxFootprints = hpmoe::kMaxOperands + 2;
 
-// A task of an op takes core_fixed + rows (in whole granules) * core_row microseconds of its worker, one of at most few_rows
-// rows, where that is above 0, the same of few_fixed and few_row, or none for no rows at all; and core_fan for each row that
-// experts have of tokens that came once. Of a transfer the rows are those that it moves, with link_row bytes each.
+// A task of an op takes core_fixed + rows (in whole granules) * core_row microseconds of its worker, one of at most
+// skinny_rows rows, where that is above 0, the same of few_fixed and few_row, or none for no rows at all; and core_fan for
+// each row that experts have of tokens that came once. Of a transfer the rows are those that it moves, with link_row bytes
+// each.
 struct HpmoeWork {
   double core_fixed, core_row, few_fixed, few_row, core_fan, link_row;
-  int64_t few_rows, granule, num_touches;
-  HpmoeTouch touches[kMaxTouches];
+  int64_t skinny_rows, granule, num_footprints;
+  HpmoeFootprint footprints[kMaxFootprints];
 };
 
 static_assert(sizeof(HpmoeMachine) == 18 * 8, "eighteen words of eight bytes");
-static_assert(sizeof(HpmoeWork) == 9 * 8 + kMaxTouches * 4 * 8, "words of eight bytes");
+static_assert(sizeof(HpmoeWork) == 9 * 8 + kMaxFootprints * 4 * 8, "words of eight bytes");
 
 enum { HPMOE_L2, HPMOE_MEMORY, HPMOE_EGRESS, HPMOE_INGRESS, HPMOE_NODE_EGRESS, HPMOE_NODE_INGRESS, HPMOE_NUM_RATES };
 

@@ -65,7 +65,7 @@ inline bool does_nothing(const Frame& frame) {
 inline double core_us(const HpmoeWork& work, double rows) {
   const auto granule = static_cast<double>(work.granule);
   const double granules = std::ceil(rows / granule) * granule;
-  const bool is_few = work.few_rows > 0 && rows <= static_cast<double>(work.few_rows);
+  const bool is_few = work.skinny_rows > 0 && rows <= static_cast<double>(work.skinny_rows);
   if (is_few) return rows > 0 ? work.few_fixed + granules * work.few_row : 0;
   return work.core_fixed + granules * work.core_row;
 }

@@ -6,13 +6,13 @@ from hpmoe.kernels.image import pack_image
 from hpmoe.kernels.protocol import (
     BUFFER,
     EVENT_RUN,
-    FORM,
     OP,
     PRIMITIVES,
     ROUTE,
     SHARE,
     SIGNAL,
     TASK,
+    TASK_TEMPLATE,
     WAIT,
     Amount,
     Cols,
@@ -48,7 +48,7 @@ class ImageBuilder:
     def __init__(self, ep_size=1, tile_rows=4, num_queues=1):
         self.ep_size, self.tile_rows = ep_size, tile_rows
         self.tables = {name: [] for name in ("ops", "buffers", "event_runs", "waits", "signals", "routes", "shares",
-                                             "forms")}
+                                             "templates")}
         self.queues = [[] for _ in range(num_queues)]
         self.places = {}  # the tasks of each op
 
@@ -84,8 +84,8 @@ class ImageBuilder:
 
     def task(self, op, row=0, cols=(0, 0), peer=-1, waits=(), signals=(), queue=None):
         """`waits` are event indices or (event, kind); `signals` are events or (event, dict of Signal fields)."""
-        form = record(FORM, op=op, num_waits=len(waits), num_signals=len(signals))
-        form["first_wait"], form["first_signal"] = len(self.tables["waits"]), len(self.tables["signals"])
+        template = record(TASK_TEMPLATE, op=op, num_waits=len(waits), num_signals=len(signals))
+        template["first_wait"], template["first_signal"] = len(self.tables["waits"]), len(self.tables["signals"])
         for wait in waits:
             event, kind = wait if isinstance(wait, tuple) else (wait, Index.STATIC)
             self._add("waits", record(WAIT, event=event, kind=kind))
@@ -95,13 +95,13 @@ class ImageBuilder:
         place = row, peer, *cols
         self.places.setdefault(op, []).append(place)
         shortest = min(range(len(self.queues)), key=lambda q: len(self.queues[q]))
-        self.queues[shortest if queue is None else queue].append((self._add("forms", form), op, place))
+        self.queues[shortest if queue is None else queue].append((self._add("templates", template), op, place))
 
     def pack(self):
-        """Every task has a form of its own, and the grid of an op is the smallest that holds its tasks."""
+        """Every task has a template of its own, and the grid of an op is the smallest that holds its tasks."""
         dtypes = {"ops": OP, "buffers": BUFFER, "event_runs": EVENT_RUN, "waits": WAIT, "signals": SIGNAL, "routes": ROUTE,
                   "shares": SHARE,
-                  "forms": FORM}
+                  "templates": TASK_TEMPLATE}
         sections = {name: table_of(self.tables[name], dtype) for name, dtype in dtypes.items()}
         sections["event_runs"]["first"] = np.arange(len(self.tables["event_runs"]))
         for op, places in self.places.items():
@@ -110,9 +110,9 @@ class ImageBuilder:
             grid["first_row"] = min(rows.min(), 0)
             grid["num_units"], grid["num_peers"] = rows.max() - grid["first_row"] + 1, peers.max() + 1
             grid["cols"], grid["tile_cols"] = (firsts + widths).max(), widths.max()
-        tasks = [(form, _index(sections["ops"][op], *place)) for queue in self.queues for form, op, place in queue]
+        tasks = [(template, _index(sections["ops"][op], *place)) for queue in self.queues for template, op, place in queue]
         index_bits = max((index for _, index in tasks), default=0).bit_length()
-        sections["tasks"] = np.array([form << index_bits | index for form, index in tasks], TASK)
+        sections["tasks"] = np.array([template << index_bits | index for template, index in tasks], TASK)
         sections["queues"] = np.cumsum([0, *map(len, self.queues)], dtype=np.int32)
         ranks = np.arange(self.ep_size, dtype=np.int32)
         sections["peer_order"] = ((ranks[:, None] + ranks) % self.ep_size).reshape(-1).astype(np.int32)

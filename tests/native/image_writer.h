@@ -18,11 +18,11 @@ struct ImageWriter {
   std::vector<Op> ops;
   std::vector<Buffer> buffers;
   std::vector<EventRun> event_runs;
-  std::vector<Form> forms;
+  std::vector<TaskTemplate> templates;
   std::vector<Wait> waits;
   std::vector<Signal> signals;
   std::vector<Route> routes;
-  std::vector<std::vector<Task>> queues;  // a task has a form of its own
+  std::vector<std::vector<Task>> queues;  // a task has a template of its own
   const int ep_size, tile_rows, num_aic;
 
   ImageWriter(int ep_size, int tile_rows, int num_queues, int num_aic = 0)
@@ -43,12 +43,12 @@ struct ImageWriter {
   // to hold its tasks.
   void task(int op, int row, int col, int cols, int peer, std::initializer_list<int> events_waited,
             std::initializer_list<Signal> signalled) {
-    const auto form = static_cast<int32_t>(forms.size());
+    const auto task_template = static_cast<int32_t>(templates.size());
     const int num_queues = static_cast<int>(queues.size());
     const bool is_product = num_aic > 0 && ops[op].opcode == static_cast<int32_t>(Opcode::GMM);
     const int first = num_aic > 0 && !is_product ? num_aic : 0, count = is_product ? num_aic : num_queues - first;
-    queues[first + form % count].push_back({op, peer, row, col, cols, form});
-    forms.push_back({op, static_cast<int32_t>(waits.size()), static_cast<int32_t>(events_waited.size()),
+    queues[first + task_template % count].push_back({op, peer, row, col, cols, task_template});
+    templates.push_back({op, static_cast<int32_t>(waits.size()), static_cast<int32_t>(events_waited.size()),
                      static_cast<int32_t>(signals.size()), static_cast<int32_t>(signalled.size())});
     for (int event : events_waited) waits.push_back({event, 0});
     signals.insert(signals.end(), signalled);
@@ -67,7 +67,7 @@ struct ImageWriter {
         const Op& op = ops[task.op];
         const int place = task.row * std::max(op.num_peers, 1) + std::max(task.peer, 0);
         const int index = place * num_column_tiles(op) + (op.cols > 0 ? task.col / op.tile_cols : 0);
-        tasks.push_back(static_cast<TaskWord>(task.form) << kIndexBits | static_cast<TaskWord>(index));
+        tasks.push_back(static_cast<TaskWord>(task.task_template) << kIndexBits | static_cast<TaskWord>(index));
       }
       starts.push_back(static_cast<int32_t>(tasks.size()));
     }
@@ -85,7 +85,7 @@ struct ImageWriter {
     int32_t ignored;
     add(tasks, &h.tasks_offset, &h.num_tasks);
     add(starts, &h.queues_offset, &ignored);
-    add(forms, &h.forms_offset, &h.num_forms);
+    add(templates, &h.templates_offset, &h.num_templates);
     add(ops, &h.ops_offset, &h.num_ops);
     add(buffers, &h.buffers_offset, &h.num_buffers);
     add(event_runs, &h.event_runs_offset, &h.num_event_runs);

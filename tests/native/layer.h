@@ -270,8 +270,8 @@ struct Arrays {
 
 inline std::vector<int32_t> lose_signal(std::vector<int32_t> image) {
   auto* header = reinterpret_cast<Header*>(image.data());
-  auto* forms = reinterpret_cast<Form*>(reinterpret_cast<char*>(image.data()) + header->forms_offset);
-  forms[0].num_signals = 0;  // the first put
+  auto* templates = reinterpret_cast<TaskTemplate*>(reinterpret_cast<char*>(image.data()) + header->templates_offset);
+  templates[0].num_signals = 0;  // the first put
   return image;
 }
 

@@ -122,15 +122,15 @@ void test_random_flow(std::mt19937& random) {
             HPMOE_BAD_TABLE, "every event has a number");
   left.resize(num_left);
   std::vector<uint8_t> has(flow.waits.size() + 1);
-  uint8_t is_thinned = 0;
+  uint8_t is_reduced = 0;
   flow.waits.swap(left);
   const HpmoeFlow pruned = flow.view();
   HpmoeFlow derived = pruned;
   derived.waits = left.data();
   derived.num_waits = int64_t(left.size());
-  check(hpmoe_is_thinned(&pruned, &derived, number.data(), spans.data(), has.data(), &is_thinned) == HPMOE_OK,
+  check(hpmoe_is_reduced(&pruned, &derived, number.data(), spans.data(), has.data(), &is_reduced) == HPMOE_OK,
         "flows are compared");
-  check(is_thinned && std::equal(has.begin(), has.end() - 1, needed.begin()), "fewer waits are fewer waits");
+  check(is_reduced && std::equal(has.begin(), has.end() - 1, needed.begin()), "fewer waits are fewer waits");
   check(hpmoe_find_runnable(&pruned, Graph(pruned), done.data()) == HPMOE_OK, "a schedule is run");
   for (uint8_t each : done) check(each, "every task runs");
 }

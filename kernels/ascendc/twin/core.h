@@ -139,8 +139,8 @@ class Core {
 Core& current();
 void set_current(Core* core);
 
-// What a load of MTE2 finds in global memory, within its arrays. It may pass what the scalar unit has looked at before it, but
-// not the last wait of MTE2 for the scalar unit, or barrier of all pipes: that was `since` so many stores. This one does.
+// What a load of MTE2 finds in global memory, within its arrays. It may pass what the scalar unit has looked at before
+// it, but not the last wait of MTE2 for the scalar unit, or barrier of all pipes: that was `since` so many stores. This one does.
 inline std::vector<uint8_t> loaded(Core& core, size_t since, const void* address, uint64_t bytes, const char* what) {
   core.global.region_of(address, bytes, what);
   return core.global.journal.read(&core, since, static_cast<const uint8_t*>(address), bytes);

@@ -1,0 +1,1 @@
+"""Differentiation of programs."""

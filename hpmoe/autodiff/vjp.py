@@ -1,0 +1,278 @@
+"""Reverse-mode differentiation of a Program: the backward pass is just another Program."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Iterable, Sequence
+
+from hpmoe.ir.avals import Aval, RouteAval
+from hpmoe.ir.program import Atom, Builder, Equation, Literal, Program, Var, live_equations, substitute
+from hpmoe.ir.token_rows import token_vars
+from hpmoe.primitives.differentiable import is_differentiable
+from hpmoe.primitives.elementwise import add, mul
+from hpmoe.primitives.grouped_matmul import grouped, grouped_weight_grad
+from hpmoe.primitives.matmul import weight_grad
+from hpmoe.primitives.reduction import broadcast_to
+from hpmoe.primitives.row_dot import row_dot
+from hpmoe.primitives.shape import cast_back, dtype_param, in_dtype, is_widening
+from hpmoe.support.errors import check_argument
+
+
+@dataclasses.dataclass(frozen=True)
+class Linearized:
+    """A Program split for differentiation.
+
+    Attributes:
+        forward: the program, returning its saved values after its own outputs.
+        backward: from (some inputs, saved values, output cotangents, main gradients) to the cotangents of the
+            differentiable inputs; for those with a main gradient, its sum with their cotangent.
+        kept_inputs: which program inputs the backward reads, in its order; the saved values come after them.
+        differentiable: which program inputs the backward returns a cotangent for, in its order.
+        cotangents: which program outputs the backward takes a cotangent of, in its order.
+    """
+
+    forward: Program
+    backward: Program
+    kept_inputs: tuple[int, ...]
+    differentiable: tuple[int, ...]
+    cotangents: tuple[int, ...]
+
+
+def vjp(program: Program) -> Program:
+    """The backward Program of `program`, built from the vjp rule of each primitive.
+
+    Its inputs are those inputs of `program` that it reads, the values saved by the forward pass (`saved_0`, ...), and
+    one cotangent for each floating-point output (`d_out`, or `d_out_0`, ...); its outputs are the cotangents of the
+    floating-point inputs, in order. Routes are recomputed from the ids, and so is what `program.saves` leaves out; the
+    gradient of the routing weights is taken from <dy @ W^T, act>, so that no expert output is saved.
+
+    Args:
+        program: as `hpmoe.trace` makes it.
+
+    Raises:
+        ProgramError: a primitive has no vjp rule.
+        ArgumentError: program is no Program.
+
+    Example:
+        >>> import mindspore as ms, hpmoe
+        >>> print(hpmoe.vjp(hpmoe.trace(lambda x: x * x, ms.Tensor([1.0, 2.0], ms.float32))))
+        # <lambda>_vjp
+        { lambda x:f32[2] d_out:f32[2]
+          let a:f32[2] = mul d_out x
+              b:f32[2] = add a a
+          in (b,) : f32[2] }
+    """
+    check_argument(isinstance(program, Program), "hpmoe.vjp", "program", f"a {type(program).__name__}",
+                   "a Program, as hpmoe.trace makes it")
+    return linearize(program).backward
+
+
+def linearize(program: Program) -> Linearized:
+    """Splits `program` into a forward that saves what the backward needs, and that backward."""
+    builder = Builder()
+    outputs = [i for i, a in enumerate(program.outputs) if is_differentiable(a)]
+    seeds = [Var(program.outputs[i].aval) for i in outputs]
+    grads = _transpose(program, builder, [(program.outputs[i], seed) for i, seed in zip(outputs, seeds, strict=True)])
+    wanted = [i for i, v in enumerate(program.inputs) if is_differentiable(v)]
+    results = [grads.get(program.inputs[i]) or _zeros(builder, program.inputs[i]) for i in wanted]
+    equations, results = _simplify(program, builder.equations, results)
+    mains = {i: Var(Aval(v.aval.shape, "float32")) for i, v in enumerate(program.inputs) if v in program.main_grads}
+    equations, results = _accumulate(equations, results, [mains.get(i) for i in wanted])
+    return _split(program, equations, tuple(results), tuple(outputs), seeds, tuple(wanted), mains)
+
+
+def _transpose(program: Program, builder: Builder, seeds: list[tuple[Atom, Var]]) -> dict[Var, Atom]:
+    """Runs the vjp rules from the last equation to the first, summing the cotangents of each variable."""
+    grads: dict[Var, Atom] = {}
+
+    def accumulate(atom: Atom, grad: Atom | None) -> None:
+        if grad is not None and is_differentiable(atom):
+            grad = in_dtype(builder, grad, atom.aval.dtype)
+            grads[atom] = builder.add(add, grads[atom], grad) if atom in grads else grad
+
+    for atom, seed in seeds:
+        accumulate(atom, seed)
+    active = _depends_on_inputs(program)
+    for eqn in reversed(program.equations):
+        cotangents = [grads.get(v) for v in eqn.outputs]
+        if all(c is None for c in cotangents) or not active.intersection(eqn.outputs):
+            continue
+        cotangents = [c if c is not None else _zeros(builder, v) for c, v in zip(cotangents, eqn.outputs, strict=True)]
+        rule = eqn.primitive.rule("vjp", "vjp")
+        for atom, grad in zip(eqn.inputs, rule(builder, eqn, cotangents), strict=True):
+            accumulate(atom, grad)
+    return grads
+
+
+def _depends_on_inputs(program: Program) -> set[Var]:
+    active = {v for v in program.inputs if is_differentiable(v)}
+    for eqn in program.equations:
+        if any(a in active for a in eqn.inputs if isinstance(a, Var)):
+            active.update(eqn.outputs)
+    return active
+
+
+def _zeros(builder: Builder, var: Var) -> Var:
+    zero = Literal(0.0)
+    return builder.add(broadcast_to, zero, shape=var.aval.shape, **dtype_param(var.aval.dtype, zero.aval.dtype))
+
+
+def _simplify(program: Program, equations: list[Equation],
+              results: list[Atom]) -> tuple[tuple[Equation, ...], list[Atom]]:
+    """Moves per-row factors behind matmuls, so that routing weights need no saved expert output; merges equals."""
+    producer = {v: e for e in (*program.equations, *equations) for v in e.outputs}
+    for rule in (cast_back, _dot_before_matmul, _scale_after_matmul, _scale_narrow_side):
+        builder, mapping = Builder(), {}
+        for eqn in equations:
+            (eqn,) = substitute([eqn], mapping)
+            start = len(builder.equations)
+            out = rule(builder, eqn, producer)
+            if out is None:
+                builder.equations.append(eqn)
+            else:
+                mapping[eqn.outputs[0]] = out
+            producer.update((v, e) for e in builder.equations[start:] for v in e.outputs)
+        equations = list(builder.equations)
+        results = [mapping.get(a, a) for a in results]
+    equations, mapping = _merge_equal(equations)
+    results = [mapping.get(a, a) for a in results]
+    return live_equations(equations, results), results
+
+
+def _is_row_scale(eqn: Equation | None) -> bool:
+    """Whether `eqn` multiplies received rows [R, N] by one scalar each, [R, 1]."""
+    if eqn is None or eqn.primitive is not mul:
+        return False
+    x, c = eqn.inputs
+    return isinstance(x, Var) and isinstance(c, Var) and c.aval.shape == (x.aval.shape[0], 1) and x.aval.shape[1] != 1
+
+
+def _dot_before_matmul(b: Builder, eqn: Equation, producer: dict[Var, Equation]) -> Atom | None:
+    """row_dot(g, a @ W) -> row_dot(g @ W^T, a)."""
+    if eqn.primitive is not row_dot:
+        return None
+    g, rows = eqn.inputs
+    source = producer.get(rows)
+    if source is None or source.primitive is not grouped:
+        return None
+    act, *others = source.inputs
+    back = b.add(grouped, g, *others, transpose=not source.params["transpose"])
+    return b.add(row_dot, back, act, **eqn.params)
+
+
+def _scale_after_matmul(b: Builder, eqn: Equation, producer: dict[Var, Equation]) -> Atom | None:
+    """(g * c) @ W -> (g @ W) * c for per-row scalars c."""
+    source = producer.get(eqn.inputs[0])
+    if eqn.primitive is not grouped or not _is_row_scale(source):
+        return None
+    g, scale = source.inputs
+    return b.add(mul, b.add(grouped, g, *eqn.inputs[1:], **eqn.params), scale)
+
+
+def _scale_narrow_side(b: Builder, eqn: Equation, producer: dict[Var, Equation]) -> Atom | None:
+    """x^T @ (g * c) -> (x * c)^T @ g where x has fewer columns than g."""
+    if eqn.primitive is not grouped_weight_grad:
+        return None
+    x, g, *others = eqn.inputs
+    source = producer.get(g)
+    if not _is_row_scale(source) or x.aval.shape[1] > g.aval.shape[1]:
+        return None
+    g, scale = source.inputs
+    return b.add(grouped_weight_grad, b.add(mul, x, scale), g, *others, **eqn.params)
+
+
+def _merge_equal(equations: list[Equation]) -> tuple[list[Equation], dict[Var, Atom]]:
+    """One equation for each value computed; routes stay apart, each has rows of its own."""
+    kept, mapping, seen = [], {}, {}
+    for eqn in equations:
+        (eqn,) = substitute([eqn], mapping)
+        if isinstance(eqn.outputs[0].aval, RouteAval):
+            kept.append(eqn)
+            continue
+        key = (eqn.primitive, eqn.inputs, tuple(sorted(eqn.params.items())))
+        if key in seen:
+            mapping.update(zip(eqn.outputs, seen[key].outputs, strict=True))
+        else:
+            seen[key] = eqn
+            kept.append(eqn)
+    return kept, mapping
+
+
+def _accumulate(equations: Sequence[Equation], results: list[Atom],
+                mains: list[Var | None]) -> tuple[tuple[Equation, ...], list[Atom]]:
+    """Adds each result to its main gradient, inside the weight gradient that makes it where nothing else reads that."""
+    read = [*(v for e in equations for v in _vars(e.inputs)), *_vars(results)]
+    builder, results = Builder(), list(results)
+    for eqn in equations:
+        main = next((m for a, m in zip(results, mains, strict=True) if m is not None and a is eqn.outputs[0]), None)
+        if main is not None and read.count(eqn.outputs[0]) == 1 and _is_weight_grad(eqn):
+            j = results.index(eqn.outputs[0])
+            results[j] = builder.add(eqn.primitive, *eqn.inputs, main, source=eqn.source, **eqn.params)
+            mains = [None if m is main else m for m in mains]
+        else:
+            builder.equations.append(eqn)
+    for j, main in enumerate(mains):
+        if main is not None:
+            results[j] = builder.add(add, main, in_dtype(builder, results[j], "float32"))
+    return tuple(builder.equations), results
+
+
+def _is_weight_grad(eqn: Equation) -> bool:
+    """Whether one task sums all of a tile of a weight's gradient, so that it can add it to another array."""
+    is_dense = eqn.primitive is weight_grad and all(isinstance(d, int) for d in eqn.inputs[0].aval.shape)
+    return is_dense or eqn.primitive is grouped_weight_grad
+
+
+def _token_rows(program: Program, kept: Iterable[Var], cotangents: dict[Atom, Atom]) -> dict[Var, int]:
+    """Which forward values and cotangents (with what they are cotangents of) have rows that belong to tokens."""
+    tokens = token_vars(program)
+    pairs = {v: v for v in kept} | cotangents
+    return {v: tokens[primal] for v, primal in pairs.items() if primal in tokens and isinstance(v, Var)}
+
+
+def _recomputed(program: Program, wanted: Iterable[Var]) -> list[Equation]:
+    """The forward equations that the backward runs again: routes, widening casts, what is neither input nor saved."""
+    again, needed = [], set(wanted)
+    for eqn in reversed(program.equations):
+        is_saved = program.saves is None or not program.saves.isdisjoint(eqn.outputs)
+        is_free = isinstance(eqn.outputs[0].aval, RouteAval) or is_widening(eqn)
+        if needed.isdisjoint(eqn.outputs) or (is_saved and not is_free):
+            continue
+        again.append(eqn)
+        needed.update(_vars(eqn.inputs))
+    return again[::-1]
+
+
+def _vars(atoms: Iterable[Atom]) -> list[Var]:
+    return [a for a in atoms if isinstance(a, Var)]
+
+
+def _outside(equations: Iterable[Equation], results: Iterable[Atom], local: Iterable[Var]) -> list[Var]:
+    """What the equations and results read that neither the equations nor `local` define, in order."""
+    defined = {v for e in equations for v in e.outputs}.union(local)
+    read = [v for e in equations for v in _vars(e.inputs)] + _vars(results)
+    return list(dict.fromkeys(v for v in read if v not in defined))
+
+
+def _split(program: Program, equations: tuple[Equation, ...], results: tuple[Atom, ...], outputs: tuple[int, ...],
+           seeds: list[Var], wanted: tuple[int, ...], mains: dict[int, Var]) -> Linearized:
+    """Decides which forward values the backward reads from inputs, recomputes, or has saved for it."""
+    given = [*seeds, *mains.values()]
+    again = _recomputed(program, _outside(equations, results, given))
+    equations, merged = _merge_equal([*again, *equations])
+    results = tuple(merged.get(a, a) for a in results)
+    outside = set(_outside(equations, results, given))
+    kept = tuple(i for i, v in enumerate(program.inputs) if v in outside)
+    saved = [v for e in program.equations for v in e.outputs if v in outside]
+    cotangent_names = ["d_out"] if len(seeds) == 1 else [f"d_out_{i}" for i in range(len(seeds))]
+    inputs = [*(program.inputs[i] for i in kept), *saved]
+    backward = Program(
+        name=f"{program.name}_vjp", inputs=(*inputs, *given),
+        input_names=(*(program.input_names[i] for i in kept), *(f"saved_{i}" for i in range(len(saved))),
+                     *cotangent_names, *(f"main_{program.input_names[i]}" for i in mains)),
+        equations=tuple(equations), outputs=results, ep_size=program.ep_size, provenance=program.provenance,
+        token_rows=_token_rows(program, [*inputs, *(v for e in again for v in e.outputs)], {
+            **{seed: program.outputs[i] for i, seed in zip(outputs, seeds, strict=True)},
+            **{result: program.inputs[i] for i, result in zip(wanted, results, strict=True)}}))
+    forward = program.replace(outputs=(*program.outputs, *saved))
+    return Linearized(forward, backward, kept, wanted, outputs)

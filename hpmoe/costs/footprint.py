@@ -1,0 +1,104 @@
+"""The footprint of a task in each of its operands: a part of an array, and how many bytes of it."""
+
+from __future__ import annotations
+
+from typing import NamedTuple
+
+import numpy as np
+
+from hpmoe.ir import taskflow as tf
+from hpmoe.tile_ops import row_modes
+
+FOOTPRINT = np.dtype([("first", "i8"), ("part", "i8"), ("fixed", "f8"), ("row", "f8")])
+# Which part of an array a footprint is in, as in simulate.h: what several tasks read of one part may still be in L2.
+UNIT, WEIGHT, OF_EXPERT, TOGETHER, STREAM, FAN = range(6)
+
+
+class Footprint(NamedTuple):
+    """What a task touches of one operand; the fields of FOOTPRINT.
+
+    Attributes:
+        first: number of the first part of the array, among those of all arrays.
+        part: UNIT, WEIGHT, OF_EXPERT, TOGETHER, STREAM or FAN.
+        fixed: bytes, whatever rows the task has.
+        row: bytes for each of its rows.
+    """
+
+    first: int
+    part: int
+    fixed: float
+    row: float
+
+
+class Footprints:
+    """What the tasks of a Taskflow touch.
+
+    Attributes:
+        num_parts: parts of all arrays of a rank that were asked about so far.
+    """
+
+    def __init__(self, flow: tf.Taskflow):
+        self.flow, self.num_parts = flow, 0
+        self._first: dict[tuple[int, str], int] = {}
+
+    def of(self, op: tf.TileOp, i: int, cols: int, height: float) -> Footprint | None:
+        """What a task of so many columns, in a block so high, touches of operand i; None for a few bytes."""
+        access = op.operands[i]
+        if access.buffer < 0 or (is_transfer(op) and i < op.num_outputs):
+            return None  # a transferred row comes in at the other end of a link
+        buffer = self.flow.buffers[access.buffer]
+        size = float(buffer.stored_dtype.itemsize)
+        width, primitive = access.cols.width(cols, buffer.cols, height), op.primitive
+        operand = primitive.operand(i)
+        if primitive.moves_copies:
+            return Footprint(self._part(buffer.storage, "copies", op.domain.size), UNIT, 0.0, width * size)
+        if access.rows is row_modes.FAN:
+            return Footprint(0, FAN, 0.0, width * size)
+        if primitive.sums_rows and not operand.is_summed:
+            if not primitive.is_matmul:
+                return Footprint(0, STREAM, width * size, 0.0)
+            times = returned_matrices(self.flow, op) if access.rows is row_modes.RETURNED else 1.0
+            return Footprint(0, STREAM, times * height * cols * size, 0.0)
+        if operand.is_weight:
+            tiles, by_expert = op.grid[2], access.rows is row_modes.SLOT_EXPERT
+            experts = self.flow.routes[op.domain.route].num_local_experts if by_expert else 1
+            first = self._part(buffer.storage, f"weight in {tiles}", experts * tiles)
+            return Footprint(first, WEIGHT, self.flow.buffers[op.operands[1].buffer].cols * cols * size, 0.0)
+        if access.rows in (row_modes.OWN, row_modes.EXPERT):
+            route, rows = buffer.route, buffer.num_rows or 1
+            units = self.flow.routes[route].num_slots if route >= 0 else -(-rows // self.flow.tile_rows)
+            part = UNIT if access.rows is row_modes.OWN else OF_EXPERT
+            return Footprint(self._part(buffer.storage, "unit", units), part, 0.0, width * size)
+        if access.rows in (row_modes.ENTRIES, row_modes.TOKENS, row_modes.ALL):
+            rows = self.flow.routes[op.domain.route].top_k if primitive.needs_route and op.domain.is_tiles else 1
+            return Footprint(self._part(buffer.storage, "together", 1), TOGETHER, 0.0, rows * width * size)
+        return None
+
+    def _part(self, storage: int, kind: str, count: int) -> int:
+        """The first of the `count` parts of a kind that a storage has."""
+        key = (storage, kind)
+        if key not in self._first:
+            self._first[key] = self.num_parts
+            self.num_parts += count
+        return self._first[key]
+
+
+def block_heights(flow: tf.Taskflow, op: tf.TileOp) -> tuple[int, int]:
+    """Rows of the blocks that tasks make of a weight's gradient: of all but an expert's last, and of that; 0 of the rest."""
+    if not op.primitive.makes_blocks:
+        return 0, 0
+    height = flow.buffers[op.operands[1].buffer].cols - op.operands[1].offset
+    return op.params.block, height - (op.domain.blocks - 1) * op.params.block
+
+
+def returned_matrices(flow: tf.Taskflow, op: tf.TileOp) -> float:
+    """Matrices that copies of an expert give back and a task adds, in the mean; of the rank with the most of them."""
+    if not any(access.rows is row_modes.RETURNED for access in op.operands):
+        return 0.0
+    plan = flow.routes[op.domain.route]
+    return plan.placement.most_copies / plan.num_own_experts
+
+
+def is_transfer(op: tf.TileOp) -> bool:
+    """Whether an operation moves rows, or weights, from one rank to another."""
+    return bool(op.num_peers) or op.primitive.is_remote

@@ -1,0 +1,108 @@
+"""The operator-level interpreter: runs a Program on all ranks with the NumPy reference of each primitive."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from hpmoe.ir.avals import RouteAval, Rows
+from hpmoe.ir.padding import check_num_tokens, padding_fault, rank_lengths
+from hpmoe.ir.program import Atom, Equation, Literal, Program, Var
+from hpmoe.ir.token_rows import token_vars
+from hpmoe.routing.routing import Route
+from hpmoe.support.dtypes import FLOATS, rounded, widen
+from hpmoe.support.errors import check_argument, check_inputs, is_name
+
+
+def evaluate(program: Program, inputs: Sequence[Sequence[np.ndarray]], num_tokens: Sequence[int] | None = None,
+             dtype: str | None = None) -> list[list[np.ndarray]]:
+    """Computes the outputs of every rank; the output of each equation is rounded to its dtype.
+
+    Args:
+        program: what to run.
+        inputs: for each of `program.ep_size` ranks, one array for each program input, rounded to that input's dtype.
+        num_tokens: how many leading tokens of each rank count; all by default.
+        dtype: "float64" computes every float in double precision, of inputs as they are, and rounds nothing, as an oracle
+            does.
+
+    Returns:
+        For each rank, the list of outputs.
+
+    Raises:
+        ArgumentError: the arrays are not those of the program's inputs, or num_tokens does not fit, or an equation would
+            count padding in.
+
+    Example:
+        >>> import numpy as np, hpmoe
+        >>> program = hpmoe.trace(lambda x: x * x + 1.0, hpmoe.Aval((3,), "float32"))
+        >>> hpmoe.evaluate(program, [[np.arange(3.0)]])[0][0].tolist()
+        [1.0, 2.0, 5.0]
+    """
+    check_argument(isinstance(program, Program), "hpmoe.evaluate", "program", f"a {type(program).__name__}",
+                   "a Program, as hpmoe.trace makes it")
+    check_inputs("hpmoe.evaluate", inputs, program.ep_size,
+                 [(name, v.aval.shape) for name, v in zip(program.input_names, program.inputs, strict=True)])
+    check_argument(dtype is None or is_name(dtype, ("float64",)), "hpmoe.evaluate", "dtype", repr(dtype),
+                   "\"float64\" or None")
+    num_tokens = None if num_tokens is None else rank_lengths("hpmoe.evaluate", num_tokens, program.ep_size)
+    if num_tokens is not None and program.token_rows is None:
+        check_num_tokens("hpmoe.evaluate", program, num_tokens, padding_fault(program))
+    ranks = range(program.ep_size)
+    env: dict[Var, list[Any]] = {}
+    tokens = token_vars(program) if num_tokens is not None else {}
+
+    def define(var: Var, values: list[Any]) -> None:
+        if var in tokens:
+            values = [_without_padding(v, tokens[var] * n) for v, n in zip(values, num_tokens, strict=True)]
+        env[var] = values
+
+    for i, var in enumerate(program.inputs):
+        define(var, [_stored(inputs[r][i], var.aval.dtype, dtype) for r in ranks])
+
+    def read(atom: Atom) -> list[Any]:
+        return [atom.value] * len(ranks) if isinstance(atom, Literal) else env[atom]
+
+    def operand(atom: Atom) -> list[Any]:
+        return [widen(v) if isinstance(v, np.ndarray) else v for v in read(atom)]
+
+    for eqn in program.equations:
+        operands = [operand(a) for a in eqn.inputs]
+        with np.errstate(all="ignore" if tokens else None):  # padding rows are computed before they are dropped
+            outs = _run_equation(eqn, operands, _routes(env), num_tokens)
+        for var, values in zip(eqn.outputs, outs, strict=True):
+            define(var, [v if isinstance(v, Route) else _stored(v, var.aval.dtype, dtype) for v in values])
+    return [[np.asarray(read(a)[r]) for a in program.outputs] for r in ranks]
+
+
+def _without_padding(array: np.ndarray, num_rows: int) -> np.ndarray:
+    """A copy whose rows past those of the rank's tokens are zero, as if they did not exist."""
+    array = array.copy()
+    rows = array if array.ndim == 1 else array.reshape(-1, array.shape[-1])
+    rows[num_rows:] = 0
+    return array
+
+
+def _stored(value: Any, declared: str, dtype: str | None) -> np.ndarray:
+    return rounded(value, dtype if dtype and declared in FLOATS else declared)
+
+
+def _routes(env: dict[Var, list[Any]]) -> dict[Rows, list[Route]]:
+    return {v.aval.rows: routes for v, routes in env.items() if isinstance(v.aval, RouteAval)}
+
+
+def _run_equation(eqn: Equation, operands: list[list[Any]], routes: dict[Rows, list[Route]],
+                  num_tokens: Sequence[int] | None) -> list[list[Any]]:
+    reference = eqn.primitive.rule("reference", "evaluate")
+    if eqn.primitive.collective:
+        extra = {"num_tokens": num_tokens} if eqn.primitive.name == "route" else {}
+        return [reference(*operands, **eqn.params, **extra)]
+    per_rank = []
+    for rank, arrays in enumerate(zip(*operands, strict=True)):
+        params = dict(eqn.params)
+        if "shape" in params:
+            params["shape"] = tuple(routes[d][rank].num_rows if isinstance(d, Rows) else d for d in params["shape"])
+        out = reference(*arrays, **params)
+        per_rank.append(out if isinstance(out, tuple) else (out,))
+    return [list(column) for column in zip(*per_rank, strict=True)]

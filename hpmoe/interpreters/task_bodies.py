@@ -1,0 +1,135 @@
+"""TaskBodies: runs single tasks in NumPy, the bodies of their tile operations on the buffers of all ranks."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+
+import numpy as np
+
+from hpmoe.ir import taskflow as tf
+from hpmoe.ir.layout import Layout, Move
+from hpmoe.routing.routing import Routing
+from hpmoe.support.dtypes import widen
+from hpmoe.tile_ops import col_modes, row_modes
+from hpmoe.tile_ops.params import Params
+from hpmoe.tile_ops.tokens import fanned
+
+# What a task has done: the rows it made ready, the rows or entries that it sent to each rank, or the matrices it moved.
+Moved = int | dict[int, np.ndarray] | dict[int, int] | list[Move]
+
+
+class TaskFrame:
+    """What the body of a task is given: its operands as views of the buffers of all ranks, and where its rows lie.
+
+    Attributes:
+        op, task, rank: what runs, and where.
+        unit: the task's row coordinate.
+        rows: of the unit.
+        ranks: all of them.
+    """
+
+    def __init__(self, flow: tf.Taskflow, layout: Layout, memory: Sequence[list[np.ndarray]], rank: int, task: np.void):
+        self.flow, self.layout, self.memory, self.rank, self.task = flow, layout, memory, rank, task
+        self.op: tf.TileOp = flow.ops[task["op"]]
+        self.unit, self.ranks = int(task["row"]), range(flow.ep_size)
+        self.rows = self.op.domain.rows(layout, rank, self.unit)
+
+    @property
+    def params(self) -> Params:
+        return self.op.params
+
+    @property
+    def routing(self) -> Routing:
+        """Of the operation's route."""
+        return self.layout.routings[self.op.domain.route]
+
+    @property
+    def peers(self) -> list[int]:
+        """The ranks that the task is for."""
+        return self.layout.peers(self.rank, self.op, self.task)
+
+    def operands(self) -> list[np.ndarray | float]:
+        """What the task touches of each operand: views of the outputs, then inputs in float32, or numbers."""
+        views = [self._part(i) for i in range(len(self.op.operands))]
+        given = (widen(v) if isinstance(v, np.ndarray) else v for v in views[self.op.num_outputs:])
+        return [*views[:self.op.num_outputs], *given]
+
+    def array(self, i: int, rank: int | None = None) -> np.ndarray:
+        """All of the buffer of operand i, on this rank or another."""
+        return self.memory[self.rank if rank is None else rank][self.op.operands[i].buffer]
+
+    def whole(self, i: int, rank: int | None = None) -> np.ndarray:
+        """All rows of operand i in the columns of the task."""
+        return self.array(i, rank)[:, self.columns(i)]
+
+    def kept(self) -> np.ndarray:
+        """Which entries of the task's tokens have a row, [tokens, top_k]."""
+        return self.routing.kept[self.rank].reshape(-1, self.routing.top_k)[self.rows]
+
+    def rows_sent(self, source: int, owner: int) -> np.ndarray:
+        """Rows of the task's slot on rank `owner` that are of tokens of rank `source`."""
+        return self.layout.put_rows(source, self.op.domain.route, owner, self.unit)
+
+    def moves(self) -> list[Move]:
+        """What the task moves of matrices."""
+        return self.layout.moves(self.rank, self.op, self.unit)
+
+    def columns(self, i: int) -> slice:
+        """The columns of operand i that the task touches."""
+        access = self.op.operands[i]
+        if access.cols is col_modes.OWN and self.op.cols:
+            return self.own(i)
+        if self.params.is_transposed and i > 1:  # the offset of a turned matrix is of rows
+            return slice(None)
+        return slice(access.offset, access.offset + 1 if access.cols is col_modes.ONE else None)
+
+    def own(self, i: int) -> slice:
+        """The task's own columns, shifted by the offset of operand i."""
+        first = int(self.task["col"]) + self.op.operands[i].offset
+        return slice(first, first + int(self.task["cols"]))
+
+    def _part(self, i: int) -> np.ndarray | float:
+        access = self.op.operands[i]
+        if access.buffer < 0:
+            return access.value
+        data, cols = self.memory[self.rank][access.buffer], self.columns(i)
+        if access.rows.of_experts:
+            return data[self._matrix(access), cols]
+        if access.rows is row_modes.ONE and not self.op.primitive.is_matmul:
+            return data[:1, cols]
+        return data[self.rows, cols] if access.rows is row_modes.OWN else data[:, cols]
+
+    def _matrix(self, access: tf.Access) -> slice:
+        """The rows of the matrix of the slot's expert, or of the copy that it is; none of the rank's own is a copy."""
+        expert = int(self.layout.slots[self.op.domain.route][self.rank].expert[self.unit])
+        height = self.flow.buffers[access.buffer].rows_per_expert or 1
+        if access.rows is row_modes.REPLICA:
+            expert = max(-1, expert - self.flow.routes[self.op.domain.route].num_own_experts)
+        return slice(max(expert, 0) * height, (expert + 1) * height)
+
+
+@dataclasses.dataclass(frozen=True)
+class TaskBodies:
+    """Runs single tasks of a taskflow on the buffers of all ranks, `memory[rank][buffer]`, in a layout of a routing."""
+
+    flow: tf.Taskflow
+    layout: Layout
+    memory: Sequence[list[np.ndarray]]
+
+    def run(self, rank: int, t: int) -> Moved:
+        """Runs task t of a rank; see Moved. A task of rows, on a unit without any, does nothing."""
+        frame = TaskFrame(self.flow, self.layout, self.memory, rank, self.flow.tasks[t])
+        primitive = frame.op.primitive
+        if not primitive.needs_route and not primitive.sums_rows and frame.rows.stop <= frame.rows.start:
+            return frame.rows.stop - frame.rows.start
+        with np.errstate(over="ignore"):  # a stored value out of the range of its dtype is an infinity
+            return primitive.body(frame)
+
+    def fanned_slots(self, rank: int, task: np.void) -> np.ndarray:
+        """The slots of the rows that a task has copied to experts, of each its own."""
+        frame = TaskFrame(self.flow, self.layout, self.memory, rank, task)
+        slots = self.layout.slots[self.flow.routes[frame.op.domain.route].once_of][rank]
+        used = np.flatnonzero(slots.rows)
+        order = used[np.argsort(slots.start[used])]
+        return order[np.searchsorted(slots.start[order], fanned(frame)[0], side="right") - 1]

@@ -1,0 +1,3 @@
+"""The two levels of IR, Program and Taskflow: their tables, texts, limits, and layout for one routing. Internal: a transform
+of one's own imports hpmoe.rewriting.
+"""

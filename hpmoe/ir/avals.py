@@ -1,0 +1,112 @@
+"""Abstract values: what is known of an array or of a route before there are any numbers."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+
+from hpmoe.routing.capacity import MANY_MORE, Capacity, most_rows
+from hpmoe.routing.placement import Placement
+from hpmoe.support.errors import check_argument, is_int
+
+MOST_DIMENSIONS = 32  # of an array of NumPy
+MOST_ELEMENTS = 2**59  # whose bytes 63 bits count, as MindSpore does without looking
+
+SHORT_DTYPE = {"float32": "f32", "float16": "f16", "bfloat16": "bf16", "float64": "f64", "int32": "i32", "int64": "i64",
+               "bool": "bool"}
+
+
+class Rows:
+    """The number of rows a rank receives through one route: a dimension known only when the routing is."""
+
+    def __repr__(self) -> str:
+        return "R"
+
+
+@dataclasses.dataclass(frozen=True)
+class Aval:
+    """Shape and dtype of an array; a dimension is an int or a `Rows`.
+
+    Raises:
+        ArgumentError: shape is not of such dimensions, of too many of them or of too large ones, or dtype no string.
+
+    Example:
+        >>> Aval((4, 8), "float32")
+        f32[4,8]
+    """
+
+    shape: tuple[int | Rows, ...]
+    dtype: str
+
+    def __post_init__(self) -> None:
+        is_listed = isinstance(self.shape, (tuple, list))
+        is_shape = is_listed and all(isinstance(d, Rows) or is_int(d, 0, 2**63) for d in self.shape)
+        check_argument(is_shape, "hpmoe.Aval", "shape", repr(self.shape), "a tuple of ints that are not negative")
+        check_argument(len(self.shape) <= MOST_DIMENSIONS, "hpmoe.Aval", "shape", f"of {len(self.shape)} dimensions",
+                       f"of at most {MOST_DIMENSIONS}")
+        most = math.prod(max(1, int(d)) for d in self.shape if not isinstance(d, Rows))  # sizes of an empty one count, too
+        check_argument(most <= MOST_ELEMENTS, "hpmoe.Aval", "shape", repr(self.shape), "of at most 2**59 elements")
+        check_argument(isinstance(self.dtype, str), "hpmoe.Aval", "dtype", repr(self.dtype), "a name such as \"float32\"")
+        object.__setattr__(self, "shape", tuple(d if isinstance(d, Rows) else int(d) for d in self.shape))
+
+    def __repr__(self) -> str:
+        return f"{SHORT_DTYPE.get(self.dtype, self.dtype)}[{','.join(map(repr, self.shape))}]"
+
+
+@dataclasses.dataclass(frozen=True)
+class RouteAval:
+    """The abstract value of a route: where every (token, choice) entry goes.
+
+    Attributes:
+        rows: the symbolic number of received rows.
+        num_tokens: tokens of a rank, an upper bound where ranks differ.
+        top_k: experts per token.
+        num_experts: experts of all ranks together.
+        ep_size: expert-parallel ranks.
+        capacity: what each expert takes of each rank at most, or None for everything.
+        placement: which ranks hold copies of experts, or None for no copies.
+        once: whether it is a route to ranks, each of which counts as one expert and gets a token once at most.
+    """
+
+    rows: Rows
+    num_tokens: int
+    top_k: int
+    num_experts: int
+    ep_size: int
+    capacity: Capacity | None = None
+    placement: Placement | None = None
+    once: bool = False
+
+    @property
+    def num_own_experts(self) -> int:
+        """Experts that each rank owns."""
+        return self.num_experts // self.ep_size
+
+    @property
+    def num_replicas(self) -> int:
+        """Copies of other ranks' experts that each rank has room for."""
+        return self.placement.num_replicas if self.placement else 0
+
+    @property
+    def num_local_experts(self) -> int:
+        return self.num_own_experts + self.num_replicas
+
+    @property
+    def max_rows(self) -> int:
+        """The most rows a rank can receive, whatever the routing."""
+        return most_rows(self.num_tokens, self.top_k, self.num_experts, self.num_local_experts, self.ep_size, self.capacity)
+
+    @property
+    def likely_rows(self) -> int:
+        """The rows that a rank is likely to receive where nothing is known of the routing: as many as it sends, where
+        experts have a capacity or many more could come; else as many as could."""
+        sent = self.num_tokens * self.top_k
+        return min(self.max_rows, sent) if self.capacity or self.max_rows > MANY_MORE * sent else self.max_rows
+
+    @property
+    def drops(self) -> bool:
+        """Whether there may be entries without a row."""
+        return self.once or (self.capacity is not None and self.capacity.drops)
+
+    def __repr__(self) -> str:
+        return "route"

@@ -1,0 +1,213 @@
+"""Layout: the slots, extents and thresholds of a taskflow for one routing, which the kernel computes when it starts."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+import numpy as np
+
+from hpmoe.ir import taskflow as tf
+from hpmoe.routing.placement import Placement
+from hpmoe.routing.routing import Routing, make_routing, routing_to_ranks, rows_of_ranks
+from hpmoe.routing.slots import Slots, make_slots
+from hpmoe.support.errors import ArgumentError
+
+
+class Move(NamedTuple):
+    """`rows` rows of matrices from `source` on, to `target` on of rank `peer`, where they are of local expert `expert`."""
+
+    peer: int
+    expert: int
+    source: int
+    target: int
+    rows: int
+
+
+def moves_of(plan: Placement, op: tf.TileOp, rank: int, row: int) -> list[Move]:
+    """What a task that moves weights to copies, or gradients of copies back, moves from `rank`."""
+    block, height = op.params.block, op.params.height
+    if op.primitive.is_back:
+        owners = [(e // plan.num_own, e % plan.num_own, slot) for slot, e in enumerate(plan.experts[rank])]
+        every = [(owner, expert, slot, plan.copies[owner].index((expert, rank, slot))) if owner >= 0 else None
+                 for owner, expert, slot in owners]
+    else:
+        every = [(host, plan.num_own + slot, expert, slot) for expert, host, slot in plan.copies[rank]]
+    first = 0
+    if op.domain.is_copies:
+        copy, first = divmod(row, op.domain.blocks)
+        every, first = every[copy:copy + 1], first * block
+    rows = min(block, height - first)
+    return [Move(peer, expert, source * height + first, target * height + first, rows)
+            for peer, expert, source, target in filter(None, every)]
+
+
+def num_copies(plan: Placement, extent: int, rank: int, expert: int) -> int:
+    """Whether a local expert of a rank is a copy (REPLICA), or how many copies of it there are."""
+    if extent == tf.REPLICA:
+        return int(expert >= plan.num_own and plan.experts[rank][expert - plan.num_own] >= 0)
+    return sum(copy.expert == expert for copy in plan.copies[rank])
+
+
+class Layout:
+    """Concrete numbers of a Taskflow for given ids.
+
+    Attributes:
+        num_tokens: tokens of each rank.
+        routings: a Routing for each route of the taskflow.
+        slots: for each route, the Slots of each rank.
+    """
+
+    def __init__(self, flow: tf.Taskflow, ids: Sequence[Sequence[np.ndarray]], num_tokens: Sequence[int] | None,
+                 weights: Sequence[Sequence[np.ndarray] | None] | None = None):
+        """`ids` and `weights` are those of each route: a topk_ids for each rank, and topk_weights where they decide."""
+        self.flow = flow
+        self.routings: list[Routing] = []
+        for i, plan in enumerate(flow.routes):
+            self.routings.append(routing_to_ranks(self.routings[plan.once_of]) if plan.once_of >= 0 else make_routing(
+                ids[i], plan.num_experts, num_tokens, plan.capacity, weights and weights[i], plan.placement))
+        for routing, plan in zip(self.routings, flow.routes, strict=True):
+            _check_planned(plan, [routing.num_rows(r) for r in range(flow.ep_size)])
+        self.slots: list[list[Slots]] = [
+            [make_slots(routing.tokens_per_expert(r), flow.tile_rows, plan.num_slots, routing.own_rows(r))
+             for r in range(flow.ep_size)]
+            for routing, plan in zip(self.routings, flow.routes, strict=True)]
+        if num_tokens is None and flow.routes:
+            num_tokens = self.routings[0].num_tokens
+        self.num_tokens = None if num_tokens is None else [int(n) for n in num_tokens]
+
+    def limit(self, rank: int, domain: tf.Domain) -> int:
+        """Static rows of a tiled domain that exist on `rank`."""
+        if domain.clipped and self.num_tokens is not None:
+            return min(domain.num_rows, self.num_tokens[rank])
+        return domain.num_rows
+
+    def tile(self, rank: int, domain: tf.Domain, index: int) -> slice:
+        start = index * self.flow.tile_rows
+        return slice(start, max(start, min(start + self.flow.tile_rows, self.limit(rank, domain))))
+
+    def slot(self, rank: int, route: int, index: int) -> slice:
+        slots = self.slots[route][rank]
+        return slice(int(slots.start[index]), int(slots.start[index] + slots.rows[index]))
+
+    def expert(self, rank: int, route: int, index: int) -> slice:
+        stops = np.cumsum(self.routings[route].tokens_per_expert(rank))
+        return slice(int(stops[index - 1]) if index else 0, int(stops[index]))
+
+    def peer(self, rank: int, position: int) -> int:
+        return int(self.flow.peer_order[rank, position])
+
+    def peers(self, rank: int, op: tf.TileOp, task: np.void) -> list[int]:
+        """The ranks that a task of `rank` is for."""
+        return [self.peer(rank, position) for position in op.peers_of(int(task["peer"]), self.flow.ep_size)]
+
+    def moves(self, rank: int, op: tf.TileOp, row: int) -> list[Move]:
+        """`moves_of` of the placement of the operation's route."""
+        return moves_of(self.flow.routes[op.domain.route].placement, op, rank, row)
+
+    def put_rows(self, rank: int, route: int, peer: int, slot: int) -> np.ndarray:
+        """Rows of slot `slot` of rank `peer` that come from `rank`."""
+        where = self.slot(peer, route, slot)
+        return where.start + np.flatnonzero(self.routings[route].source_of_row[peer][where] == rank)
+
+    def task_rows(self, rank: int) -> np.ndarray:
+        """Rows that each task works on or moves on `rank`, [num_tasks] int; of what sums over rows, those that it sums."""
+        flow, out = self.flow, np.zeros(self.flow.num_tasks, np.int64)
+        for i, op in enumerate(flow.ops):
+            mine = flow.tasks["op"] == i
+            row, route = flow.tasks["row"][mine], op.domain.route
+            if op.primitive.is_put:
+                rows = np.array([self._rows_between(rank, peer, route, op.primitive.is_back)
+                                 for peer in range(flow.ep_size)])
+                of_tasks = np.array([rows[j::op.num_peers].sum(axis=0) for j in range(op.num_peers)])
+                out[mine] = of_tasks[flow.tasks["peer"][mine], row]
+            elif op.primitive.is_blocking:
+                counts = self.routings[route].counts
+                out[mine] = counts[:, self._own(rank, route)].sum() if op.primitive.is_back else counts[rank].sum()
+            elif not (op.primitive.is_notice or op.primitive.is_launch):
+                out[mine] = op.domain.rows_of_units(self, rank)[0][row - op.domain.first]
+        return out
+
+    def _own(self, rank: int, route: int) -> slice:
+        local = self.routings[route].num_local_experts
+        return slice(rank * local, (rank + 1) * local)
+
+    def _rows_between(self, rank: int, position: int, route: int, is_back: bool) -> list[int]:
+        """Of each slot, the rows that a put of `rank` moves to the peer at a position of its order."""
+        peer = self.peer(rank, position)
+        owner, source = (rank, peer) if is_back else (peer, rank)
+        of_source = self.routings[route].source_of_row[owner] == source
+        slots = self.slots[route][owner]
+        before = np.concatenate([[0], np.cumsum(of_source)])
+        return (before[slots.start + slots.rows] - before[slots.start]).tolist()
+
+    def thresholds(self, rank: int) -> np.ndarray:
+        """What each event must have counted on `rank`, [num_events] int64."""
+        out = np.zeros(len(self.flow.events), np.int64)
+        for i, event in enumerate(self.flow.events):
+            out[i] = int(event["mult"]) * self._extent(rank, int(event["extent"]), int(event["index"]), int(event["route"]))
+        return out
+
+    def _extent(self, rank: int, extent: int, index: int, route: int) -> int:
+        if extent in (tf.ONE, tf.STATIC_TILE):
+            return 1
+        if extent in (tf.TOKENS, tf.TILE):
+            return self._token_extent(rank, extent, index)
+        routing = self.routings[route]
+        if extent in (tf.ENTRIES, tf.TILE_ENTRIES):
+            entries = self.flow.routes[route].return_tokens * routing.top_k
+            start, stop = (0, None) if extent == tf.ENTRIES else (index * entries, (index + 1) * entries)
+            return int(routing.kept[rank][start:stop].sum())
+        if extent == tf.SLOT:
+            return int(self.slots[route][rank].rows[index])
+        if extent == tf.EXPERT:
+            return int(routing.tokens_per_expert(rank)[index])
+        if extent == tf.RECEIVED:
+            return routing.num_rows(rank)
+        if extent in (tf.REPLICA, tf.REPLICAS):
+            return num_copies(routing.placement, extent, rank, index)
+        return self._sent(rank, extent, index, routing)
+
+    def _token_extent(self, rank: int, extent: int, index: int) -> int:
+        """Rows of the clipped domain, whose static size is that of the tiles that signal it."""
+        domain = next(op.domain for op in self.flow.ops if op.domain.is_tiles and op.domain.clipped)
+        if extent == tf.TOKENS:
+            return self.limit(rank, domain)
+        tile = self.tile(rank, domain, index)
+        return tile.stop - tile.start
+
+    def _sent(self, rank: int, extent: int, index: int, routing: Routing) -> int:
+        """Rows between this rank and a peer, all of them or those of one expert."""
+        local = routing.num_local_experts
+        by_expert = extent in (tf.SENT_TO_EXPERT, tf.RETURNED_TO_FROM_EXPERT)
+        peer = self.peer(rank, index // local if by_expert else index)
+        source, owner = (rank, peer) if extent in (tf.SENT_TO, tf.SENT_TO_EXPERT) else (peer, rank)
+        counts = routing.counts[source, owner * local:(owner + 1) * local]
+        return int(counts[index % local] if by_expert else counts.sum())
+
+
+def _check_planned(plan: tf.RoutePlan, received: Sequence[int]) -> None:
+    """Raises ArgumentError where a rank receives more rows than the plan has room for."""
+    if max(received) > plan.max_rows:
+        rank = int(np.argmax(received))
+        raise ArgumentError(f"hpmoe: rank {rank} receives {received[rank]} rows, the plan is for at most {plan.max_rows}; "
+                            "lower it with these ids, or without any")
+
+
+def received_rows(flow: tf.Taskflow, inputs: Sequence[Sequence[np.ndarray]],
+                  num_tokens: Sequence[int] | None) -> list[list[int]]:
+    """For each rank, the rows it receives through each route; through one to ranks, the most that these can be."""
+    out: list[list[int]] = [[] for _ in range(flow.ep_size)]
+    for plan in flow.routes:
+        if plan.once_of >= 0:
+            tokens = flow.ep_size * plan.num_tokens if num_tokens is None else sum(num_tokens)
+            for rank in range(flow.ep_size):
+                out[rank].append(min(out[rank][plan.once_of], tokens))
+            continue
+        position = flow.inputs.index(plan.ids)
+        ids = [arrays[position][:None if num_tokens is None else num_tokens[rank]] for rank, arrays in enumerate(inputs)]
+        received = rows_of_ranks(ids, plan.num_experts, plan.capacity, plan.placement)
+        _check_planned(plan, received)
+        for mine, rows in zip(out, received, strict=True):
+            mine.append(rows)
+    return out

@@ -1,0 +1,229 @@
+"""Program: the operator-level IR. Inputs, equations in order, outputs; immutable, checked where it is built, printable."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from typing import Any, NoReturn
+
+from hpmoe.ir.avals import Aval, RouteAval
+from hpmoe.support.errors import ProgramError
+
+AROUND = 2  # equations on either side of the one that an error is about
+
+
+class Var:
+    """A value of a Program. It has an abstract value and no name: printing invents names."""
+
+    __slots__ = ("aval",)
+
+    def __init__(self, aval: Aval | RouteAval):
+        self.aval = aval
+
+    def __repr__(self) -> str:
+        return f"Var({self.aval!r})"
+
+
+@dataclasses.dataclass(frozen=True)
+class Literal:
+    """A scalar written in the program text."""
+
+    value: float | int | bool
+
+    @property
+    def aval(self) -> Aval:
+        return Aval((), "float32")
+
+    def __repr__(self) -> str:
+        return repr(self.value)
+
+
+Atom = Var | Literal
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Equation:
+    """`outputs = primitive[params] inputs`, with the user's line it came from."""
+
+    primitive: Any
+    inputs: tuple[Atom, ...]
+    params: Mapping[str, Any]
+    outputs: tuple[Var, ...]
+    source: str = ""
+
+    def replace(self, **changes: Any) -> Equation:
+        return dataclasses.replace(self, **changes)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Program:
+    """A pure function of arrays: `outputs` computed from `inputs` by `equations`.
+
+    Attributes:
+        name: of the function it came from; the first word of the text.
+        inputs: variables, explicit arguments first, then one for each capture.
+        input_names: printed names of the inputs.
+        equations: in an order in which they can be run.
+        outputs: atoms returned.
+        ep_size: number of expert-parallel ranks that run it together.
+        captures: MindSpore tensors the traced function closed over, the values of the last inputs.
+        provenance: transforms applied so far, as printed.
+        token_rows: variables known to have rows that belong to tokens, with the rows of each token. A backward Program
+            has them from its forward one, whose routes it may not need; None where the equations say it all.
+        saves: variables that the forward pass may save for the backward one, which computes again whatever else it needs;
+            all of them where None.
+        main_grads: float32 tensors that the gradients of some inputs are added to, in place.
+
+    Raises:
+        ProgramError: it breaks a rule, see check_program.
+
+    Example:
+        >>> import hpmoe
+        >>> program = hpmoe.trace(lambda x: x * x, hpmoe.Aval((3,), "float32"))
+        >>> [eqn.primitive.name for eqn in program.equations], program.outputs[0].aval
+        (['mul'], f32[3])
+    """
+
+    name: str
+    inputs: tuple[Var, ...]
+    input_names: tuple[str, ...]
+    equations: tuple[Equation, ...]
+    outputs: tuple[Atom, ...]
+    ep_size: int = 1
+    captures: tuple[Any, ...] = ()
+    provenance: tuple[str, ...] = ()
+    token_rows: Mapping[Var, int] | None = None
+    saves: frozenset[Var] | None = None
+    main_grads: Mapping[Var, Any] = dataclasses.field(default_factory=dict)
+
+    level = "program"
+
+    def __post_init__(self) -> None:
+        check_program(self)
+
+    def replace(self, **changes: Any) -> Program:
+        return dataclasses.replace(self, **changes)
+
+    def __str__(self) -> str:
+        from hpmoe.ir.program_text import program_text
+        return program_text(self)
+
+    __repr__ = __str__
+
+
+def check_program(program: Program) -> None:
+    """Raises ProgramError unless every variable is defined once, before use, with the shape its primitive gives."""
+    if len(program.input_names) != len(program.inputs):
+        raise ProgramError(f"program {program.name} has {len(program.inputs)} inputs and {len(program.input_names)} names")
+    defined: set[Var] = set()
+    for var in program.inputs:
+        _define(program, defined, var, "the inputs")
+    for index, eqn in enumerate(program.equations):
+        for atom in eqn.inputs:
+            if isinstance(atom, Var) and atom not in defined:
+                _fail(program, index, "reads a variable that is not defined before it")
+        expected = eqn.primitive.infer_avals(tuple(a.aval for a in eqn.inputs), eqn.params, eqn.source)
+        got = tuple(v.aval for v in eqn.outputs)
+        if not _same_avals(expected, got):
+            _fail(program, index, f"has outputs {got}, its shape rule gives {expected}")
+        for var in eqn.outputs:
+            _define(program, defined, var, _place(program, index))
+    for atom in program.outputs:
+        if isinstance(atom, Var) and atom not in defined:
+            raise ProgramError(f"an output of {program.name} is not defined by any equation")
+
+
+def _place(program: Program, index: int) -> str:
+    return f"equation {index} ({program.equations[index].primitive.name})"
+
+
+def _fail(program: Program, index: int, what: str) -> NoReturn:
+    raise ProgramError(f"{_place(program, index)} of {program.name} {what}\n" + program_window(program, index))
+
+
+def program_window(program: Program, index: int) -> str:
+    """The equations around number `index` as the program's text has them, that one marked; what an error shows.
+
+    `>` stands before that one, the user's line after it.
+    """
+    lines = str(program).splitlines()[-1 - len(program.equations):-1]
+    window = []
+    for i in range(max(0, index - AROUND), min(len(lines), index + AROUND + 1)):
+        window.append(("  > " if i == index else "    ") + lines[i][len("  let "):])
+        if i == index and program.equations[i].source:
+            window.append(f"      written at {program.equations[i].source}")
+    return "\n".join(window)
+
+
+def _define(program: Program, defined: set[Var], var: Var, where: str) -> None:
+    if var in defined:
+        raise ProgramError(f"{where} of {program.name} defines a variable twice")
+    defined.add(var)
+
+
+def _same_avals(expected: Sequence[Any], got: Sequence[Any]) -> bool:
+    """Avals agree; a route's fresh Rows differs each time a shape rule runs, so routes compare by their numbers."""
+    def key(aval: Any) -> Any:
+        if isinstance(aval, RouteAval):
+            return dataclasses.replace(aval, rows=None)
+        return aval
+    return [key(a) for a in expected] == [key(a) for a in got]
+
+
+class Builder:
+    """Collects equations into a Program; the one place shape rules are applied."""
+
+    def __init__(self) -> None:
+        self.equations: list[Equation] = []
+
+    def add(self, primitive: Any, *inputs: Atom | float | int, source: str = "", **params: Any) -> Any:
+        """Appends an equation; returns its output variable, or a tuple of them."""
+        atoms = tuple(a if isinstance(a, (Var, Literal)) else Literal(a) for a in inputs)
+        avals = primitive.infer_avals(tuple(a.aval for a in atoms), params, source)
+        outputs = tuple(Var(aval) for aval in avals)
+        self.equations.append(Equation(primitive, atoms, dict(params), outputs, source))
+        return outputs[0] if len(outputs) == 1 else outputs
+
+
+def substitute(equations: Iterable[Equation], mapping: Mapping[Var, Atom]) -> tuple[Equation, ...]:
+    """The same equations reading `mapping[v]` wherever they read `v`."""
+    return tuple(e.replace(inputs=tuple(mapping.get(a, a) if isinstance(a, Var) else a for a in e.inputs))
+                 for e in equations)
+
+
+def live_equations(equations: Sequence[Equation], outputs: Iterable[Atom]) -> tuple[Equation, ...]:
+    """The equations that `outputs` depend on, in order."""
+    needed = {a for a in outputs if isinstance(a, Var)}
+    kept = []
+    for eqn in reversed(equations):
+        if any(v in needed for v in eqn.outputs):
+            kept.append(eqn)
+            needed.update(a for a in eqn.inputs if isinstance(a, Var))
+    return tuple(reversed(kept))
+
+
+def _stand_ins(program: Program, eqn: Equation, atoms: Sequence[Atom]) -> dict[Var, Atom]:
+    count = len(eqn.outputs)
+    if not isinstance(atoms, (list, tuple)) or len(atoms) != count or not all(isinstance(a, (Var, Literal)) for a in atoms):
+        raise ProgramError(f"map_equations: the rule returned {atoms!r} for {eqn.primitive.name} of {program.name}; it must "
+                           f"return None or a list of {count}, a Var or Literal for each output")
+    return dict(zip(eqn.outputs, atoms, strict=True))
+
+
+def map_equations(program: Program, rule: Callable[[Builder, Equation], Sequence[Atom] | None]) -> Program:
+    """Rebuilds a program, letting `rule(builder, equation)` replace any equation by other atoms.
+
+    `rule` returns the atoms that stand for the equation's outputs, or None to keep it; equations whose results nobody
+    reads afterwards are dropped. This is all a Program -> Program transform needs. Raises ProgramError where a rule returns
+    something else.
+    """
+    builder, mapping = Builder(), {}
+    for eqn in program.equations:
+        (eqn,) = substitute([eqn], mapping)
+        replaced = rule(builder, eqn)
+        if replaced is None:
+            builder.equations.append(eqn)
+        else:
+            mapping.update(_stand_ins(program, eqn, replaced))
+    outputs = tuple(mapping.get(a, a) if isinstance(a, Var) else a for a in program.outputs)
+    return program.replace(equations=live_equations(builder.equations, outputs), outputs=outputs)

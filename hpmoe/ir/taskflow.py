@@ -1,0 +1,174 @@
+"""Taskflow: the tile-level IR. Few tile operations, many tasks, and the events that order them; one for all ranks.
+
+A task is a tile operation at a unit of its domain (a row slot, a row tile, an expert) and a range of columns. Tasks wait
+for events and signal them; an event counts rows, and is reached when it has counted `mult` times the rows of its unit.
+The tables are NumPy arrays; a task on a unit that turns out empty adds nothing and nobody waits for it.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+
+from hpmoe.ir.tile_op import Access as Access, Buffer as Buffer, TileOp as TileOp, memory_of as memory_of
+from hpmoe.routing.route_plan import RoutePlan as RoutePlan
+from hpmoe.tile_ops.domains import Domain as Domain
+
+TASK = np.dtype([("op", "i4"), ("peer", "i4"), ("row", "i4"), ("col", "i4"), ("cols", "i4")])
+WAIT = np.dtype([("task", "i4"), ("event", "i4"), ("kind", "i4")])
+SIGNAL = np.dtype([("task", "i4"), ("event", "i4"), ("kind", "i2"), ("amount", "i2"), ("remote", "i4")])
+EVENT = np.dtype([("extent", "i4"), ("index", "i4"), ("mult", "i4"), ("route", "i4"), ("block", "i4")])
+
+# How the index of a waited or signalled event is found, what a signal adds, and where its counter lives. ENTRY_TILE: of each
+# row by where it arrives, the tiles of tokens that are counted together, or after a fan_out its slot.
+STATIC, SLOT_EXPERT, ENTRY_TILE = range(3)
+ROWS, COUNT = range(2)
+LOCAL, PEER, EVERY_RANK = range(3)
+# What an event's threshold is a multiple of.
+(ONE, SLOT, EXPERT, RECEIVED, TILE, STATIC_TILE, TOKENS, ENTRIES, TILE_ENTRIES, SENT_TO, SENT_TO_EXPERT, RETURNED_TO,
+ RETURNED_TO_FROM_EXPERT, REPLICA, REPLICAS) = range(15)
+
+
+def row_keys(table: np.ndarray) -> np.ndarray:
+    """One int64 for each row of a WAIT or SIGNAL array; equal rows have equal keys, and keys sort by task, then event."""
+    keys = (table["task"].astype(np.int64) << 28 | table["event"]) << 3 | table["kind"]
+    if "amount" in table.dtype.names:
+        keys = keys << 4 | table["amount"] << 2 | table["remote"]
+    return keys
+
+
+def by_task(table: np.ndarray, num_tasks: int) -> Callable[[int], np.ndarray]:
+    """A function from a task to its rows of a WAIT or SIGNAL array, in their order."""
+    ordered = table[np.argsort(table["task"], kind="stable")]
+    starts = np.searchsorted(ordered["task"], np.arange(num_tasks + 1))
+    return lambda t: ordered[starts[t]:starts[t + 1]]
+
+
+@dataclasses.dataclass(frozen=True)
+class EventBlock:
+    """Consecutive events of one buffer region kind: event `first + i` is about unit i.
+
+    Attributes:
+        name: of the buffer.
+        unit: what each event counts: rows of a "slot", a "tile" or an "expert", of an expert's "copies" or of a "block" of
+            its weights, "all" rows, those "sent" to a peer, or ("count") tasks.
+        columns: the column ranges read, or () for all.
+        dynamic: signals find the unit at run time, so every producer may feed every event of the block.
+    """
+
+    name: str
+    unit: str
+    columns: tuple[tuple[int, int], ...]
+    first: int
+    size: int
+    dynamic: bool
+
+    def replace(self, **changes: Any) -> EventBlock:
+        return dataclasses.replace(self, **changes)
+
+
+@dataclasses.dataclass(frozen=True)
+class Made:
+    """What tile_partition or `rebuild` made a taskflow's tasks and dependencies for; see the attributes of Taskflow."""
+
+    ep_size: int
+    tile_rows: int
+    buffers: tuple[Buffer, ...]
+    ops: tuple[TileOp, ...]
+    routes: tuple[RoutePlan, ...]
+    inputs: tuple[int, ...]
+    outputs: tuple[int, ...]
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Taskflow:
+    """Tile tasks of one program, the same on every rank, and what orders them.
+
+    Attributes:
+        name, ep_size, provenance: as of the Program.
+        tile_rows: rows of a slot or row tile.
+        buffers, ops, routes: small tables of the objects above.
+        inputs, outputs: buffer of each program input and output.
+        tasks: TASK array.
+        events, waits, signals: EVENT, WAIT and SIGNAL arrays.
+        blocks: what the events are about, for text and queries.
+        peer_order: [ep, ep]; a task of peer j on rank r talks to rank peer_order[r, j].
+        machine: what it was tiled for, where tile_partition was told; after assign_queues, what it was assigned for.
+        queues: after assign_queues, the task indices of each queue, in order.
+        made: what its tables were made for; `verify` refuses operations or buffers changed since.
+
+    Example:
+        >>> import hpmoe
+        >>> flow = hpmoe.tile_partition(lambda x: x * x, rows=4).lower(hpmoe.Aval((8, 3), "float32"))
+        >>> flow.num_tasks, flow.tasks["row"].tolist(), [op.opcode for op in flow.ops]
+        (2, [0, 1], ['MAP'])
+    """
+
+    name: str
+    ep_size: int
+    provenance: tuple[str, ...]
+    tile_rows: int
+    buffers: tuple[Buffer, ...]
+    ops: tuple[TileOp, ...]
+    routes: tuple[RoutePlan, ...]
+    inputs: tuple[int, ...]
+    outputs: tuple[int, ...]
+    tasks: np.ndarray
+    events: np.ndarray
+    waits: np.ndarray
+    signals: np.ndarray
+    blocks: tuple[EventBlock, ...]
+    peer_order: np.ndarray
+    machine: Any = None
+    queues: tuple[np.ndarray, ...] = ()
+    made: Made | None = None
+
+    @property
+    def level(self) -> str:
+        return "queues" if self.queues else "tiles"
+
+    @property
+    def num_tasks(self) -> int:
+        return len(self.tasks)
+
+    @property
+    def num_slots(self) -> int:
+        return sum(r.num_slots for r in self.routes)
+
+    def replace(self, **changes: Any) -> Taskflow:
+        return dataclasses.replace(self, **changes)
+
+    def units(self) -> np.ndarray:
+        """True for each task of the matrix unit, [num_tasks] bool."""
+        is_aic = np.array([op.unit == "aic" for op in self.ops], bool)
+        if self.tasks is not make_tasks(self.ops):
+            return is_aic[self.tasks["op"]]
+        return np.repeat(is_aic, [math.prod(op.grid) for op in self.ops])
+
+    def __str__(self) -> str:
+        from hpmoe.ir.taskflow_text import taskflow_text
+        return taskflow_text(self)
+
+    __repr__ = __str__
+
+
+@functools.lru_cache(maxsize=8)
+def make_tasks(ops: tuple[TileOp, ...]) -> np.ndarray:
+    """All tasks of `ops`, read-only: operation by operation, then by unit, peer and columns."""
+    shapes = [op.grid for op in ops]
+    tasks, first = np.empty(sum(map(math.prod, shapes)), TASK), 0
+    for index, (op, shape) in enumerate(zip(ops, shapes, strict=True)):
+        grid = tasks[first:first + math.prod(shape)].reshape(shape)
+        first += grid.size
+        grid["op"] = index
+        grid["row"] = (np.arange(shape[0]) + op.domain.first)[:, None, None]
+        grid["peer"] = np.arange(shape[1])[:, None] if op.num_peers else -1
+        grid["col"] = np.arange(shape[2]) * op.tile_cols
+        grid["cols"] = np.minimum(op.cols - grid["col"], op.tile_cols)
+    tasks.setflags(write=False)
+    return tasks

@@ -1,0 +1,204 @@
+"""TileOp: what tasks of a taskflow do, at which units, and which parts of which buffers they touch."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+
+from hpmoe.support.dtypes import numpy_dtype, storage_dtype
+from hpmoe.tile_ops import col_modes, row_modes
+from hpmoe.tile_ops.col_modes import ColMode
+from hpmoe.tile_ops.domains import Domain
+from hpmoe.tile_ops.params import NO_PARAMS, Params, Way
+from hpmoe.tile_ops.row_modes import RowMode
+from hpmoe.tile_ops.tile_primitive import TilePrimitive
+
+
+@dataclasses.dataclass(frozen=True)
+class Buffer:
+    """An array of one rank, seen as rows and columns.
+
+    Attributes:
+        name: printed.
+        shape: as the user sees it; a symbolic dimension where rows are received.
+        dtype: of its elements.
+        role: "input", "output", "saved" or "temporary".
+        cols: columns, the leading dimension of the storage.
+        num_rows: rows, or None for the received rows of `route`.
+        route: index of the route that gives the rows, or -1.
+        rows_per_expert: middle dimension of a [E, K, N] array, else 0.
+        storage: the buffer that this one is a view of; its own index unless it is a view.
+        memory: the earlier storage whose memory this one takes over once that is dead, or -1; see tiling/shared_memory.py.
+    """
+
+    name: str
+    shape: tuple[Any, ...]
+    dtype: str
+    role: str
+    cols: int
+    num_rows: int | None
+    route: int
+    rows_per_expert: int
+    storage: int
+    memory: int = -1
+
+    @property
+    def stored_dtype(self) -> np.dtype:
+        """What its elements are in memory."""
+        return numpy_dtype(storage_dtype(self.dtype))
+
+    @property
+    def row_bytes(self) -> int:
+        return self.cols * self.stored_dtype.itemsize
+
+    def user_view(self, array: np.ndarray) -> np.ndarray:
+        """The buffer's array, of rows and columns, in the shape that the user sees."""
+        return array.reshape(tuple(d if isinstance(d, int) else len(array) for d in self.shape))
+
+
+def memory_of(buffers: Sequence[Buffer], b: int) -> int:
+    """The storage in whose memory a buffer lies."""
+    storage = buffers[b].storage
+    return buffers[storage].memory if buffers[storage].memory >= 0 else storage
+
+
+@dataclasses.dataclass(frozen=True)
+class Access:
+    """What one task of a tile operation touches of a buffer.
+
+    Attributes:
+        buffer: index of the buffer; -1 for the immediate `value`.
+        rows: which of its rows, see tile_ops/row_modes.py.
+        cols: which of its columns, see tile_ops/col_modes.py; those of the task are shifted by `offset`.
+    """
+
+    buffer: int
+    rows: RowMode = row_modes.OWN
+    cols: ColMode = col_modes.OWN
+    offset: int = 0
+    value: float = 0.0
+
+
+MAX_OPERANDS = 6
+
+
+@dataclasses.dataclass(frozen=True)
+class TileOp:
+    """One tile operation; its tasks differ only in their coordinates.
+
+    Attributes:
+        primitive: what it is, see tile_ops.
+        label: printed, the name of the primitive it came from.
+        equation: index of that equation in the Program.
+        unit: "aic" or "aiv".
+        domain: what its tasks' row coordinate counts.
+        operands: accesses, outputs first.
+        num_outputs: how many of them are written.
+        cols: columns that its tasks cover together; 0 where a task takes whole rows.
+        tile_cols: columns of one task.
+        params: what its body is told beside its operands.
+        num_peers: 0 for local work, else for how many peers a unit has a task each; of ep_size ranks, that of peer j is for
+            those at j, j + num_peers, j + 2 num_peers, ...
+        signal: what one event of its rows stands for: a "tile"; all rows of an "expert"; of a put also all of a "peer".
+    """
+
+    primitive: TilePrimitive
+    label: str
+    equation: int
+    unit: str
+    domain: Domain
+    operands: tuple[Access, ...]
+    num_outputs: int = 1
+    cols: int = 0
+    tile_cols: int = 0
+    params: Params = NO_PARAMS
+    num_peers: int = 0
+    signal: str = "tile"
+
+    @property
+    def opcode(self) -> str:
+        """The name of what it is."""
+        return self.primitive.name
+
+    @property
+    def fans_out(self) -> bool:
+        """Whether it copies rows of tokens to all rows that the rank's experts have of them."""
+        return any(a.rows is row_modes.FAN for a in self.outputs)
+
+    @property
+    def has_fan(self) -> bool:
+        """Whether it touches all rows that the rank's experts have of a token, which came once."""
+        return any(a.rows is row_modes.FAN for a in self.operands)
+
+    @property
+    def index_text(self) -> str:
+        """How a row that it writes is called, in texts, where the row finds its event by itself."""
+        return self.operands[0].rows.index if self.operands else "token"
+
+    @property
+    def way(self) -> Way | None:
+        """Which way rows of tokens go that it moves, or tells of; None for all else."""
+        if self.primitive.is_notice:
+            return self.params.way
+        return self.primitive.way if self.primitive.moves_rows else None
+
+    @property
+    def outputs(self) -> tuple[Access, ...]:
+        return self.operands[:self.num_outputs]
+
+    @property
+    def inputs(self) -> tuple[Access, ...]:
+        return tuple(a for a in self.operands[self.num_outputs:] if a.buffer >= 0)
+
+    @property
+    def kind(self) -> str:
+        """What tasks that take equally long for each row are called: see machine.Body.
+
+        Example:
+            >>> import hpmoe
+            >>> x, w = hpmoe.Aval((8, 4), "float32"), hpmoe.Aval((4, 6), "float32")
+            >>> flow = hpmoe.tile_partition(lambda x, w: (x @ w) + 1.0).lower(x, w, direction="backward")
+            >>> [op.kind for op in flow.ops]
+            ['GMM T', 'WGRAD']
+        """
+        return f"{self.primitive.measured_as} {self.params.kind}".rstrip()
+
+    @property
+    def words(self) -> tuple[int, int, int, int]:
+        """What its body is told beside its operands, as in a kernel's image."""
+        words = (*self.params.words(), 0, 0, 0, 0)[:4]
+        return (words[0], *self.domain.summed_words) if self.primitive.sums_rows else words
+
+    def replace(self, **changes: Any) -> TileOp:
+        return dataclasses.replace(self, **changes)
+
+    @property
+    def grid(self) -> tuple[int, int, int]:
+        """How many units, peers (one where there are none) and column tiles it has a task for each of."""
+        return self.domain.size, max(1, self.num_peers), -(-self.cols // self.tile_cols) if self.cols else 1
+
+    def peers_of(self, peer: int, ep_size: int) -> range:
+        """The positions of the ranks that a task of `peer` is for; -1 stays alone."""
+        return range(peer, ep_size if peer >= 0 else 0, self.num_peers or ep_size)
+
+    def columns(self, access: Access, total: int) -> tuple[int, int]:
+        """First and last column, of `total`, that all its tasks touch together."""
+        if access.cols is col_modes.OWN and self.cols:
+            return access.offset, access.offset + self.cols
+        return access.offset, 1 if access.cols is col_modes.ONE else total
+
+    def width(self, i: int, buffers: Sequence[Buffer]) -> int:
+        """Columns of operand i from its offset on."""
+        return buffers[self.operands[i].buffer].cols - self.operands[i].offset
+
+    def col_range(self, first: int, last: int) -> tuple[int, int]:
+        """First column and number of columns of the column tiles first..last-1."""
+        start = first * self.tile_cols
+        return start, min(last * self.tile_cols, self.cols) - start
+
+    def col_ranges(self) -> list[tuple[int, int]]:
+        """(first column, number of columns) of each column tile."""
+        return [self.col_range(i, i + 1) for i in range(self.grid[2])]

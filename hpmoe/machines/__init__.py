@@ -1,0 +1,1 @@
+"""Machines that programs are planned for: the class, presets, and the measured model of this CPU."""

@@ -1,0 +1,125 @@
+"""Capacity: the entries of one rank that an expert takes, and the choice of those kept where there are more."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from typing import Any
+
+import numpy as np
+
+from hpmoe.support.errors import check_argument, is_name, is_number
+
+DROP_POLICIES = ("error", "position", "probs")
+MANY_MORE = 2.5  # times the likely rows, of a plan most slots of which are likely to be empty
+
+
+@dataclasses.dataclass(frozen=True)
+class Capacity:
+    """What each expert takes of each rank at most, and what happens to the rest; every rank decides by its own tokens.
+
+    Attributes:
+        factor: capacity_factor.
+        policy: "error", "position" or "probs".
+    """
+
+    factor: float
+    policy: str
+
+    @property
+    def drops(self) -> bool:
+        return self.policy != "error"
+
+    def limit(self, num_tokens: int, top_k: int, num_experts: int) -> int:
+        """ceil(num_tokens * top_k / num_experts * factor) in double precision, as Megatron-LM and MindFormers compute it.
+
+        More than num_tokens never come from one rank, since a token's experts are distinct.
+
+        Example:
+            >>> Capacity(1.25, "error").limit(num_tokens=16, top_k=2, num_experts=8)
+            5
+        """
+        return math.ceil(min(num_tokens, num_tokens * top_k / num_experts * self.factor))
+
+
+def most_rows(num_tokens: int, top_k: int, num_experts: int, num_local_experts: int, ep_size: int,
+              capacity: Capacity | None) -> int:
+    """The most rows that a rank can receive, whatever the routing.
+
+    Example:
+        >>> most_rows(100, top_k=4, num_experts=16, num_local_experts=2, ep_size=8, capacity=None)
+        1600
+    """
+    of_rank = num_tokens * min(top_k, num_local_experts)
+    if capacity is not None:
+        of_rank = min(of_rank, num_local_experts * capacity.limit(num_tokens, top_k, num_experts))
+    return ep_size * of_rank
+
+
+def make_capacity(capacity_factor: Any, drop_policy: str) -> Capacity | None:
+    """The Capacity of these options, checked; None where nothing bounds an expert."""
+    check_argument(is_name(drop_policy, DROP_POLICIES), "hpmoe.dispatch", "drop_policy", repr(drop_policy),
+                   f"one of {', '.join(DROP_POLICIES)}")
+    if capacity_factor is None:
+        return None
+    is_factor = is_number(capacity_factor) and 0 < capacity_factor < math.inf
+    check_argument(is_factor, "hpmoe.dispatch", "capacity_factor", repr(capacity_factor), "a positive finite number or None")
+    return Capacity(float(capacity_factor), drop_policy)
+
+
+def kept_counts(ids: np.ndarray, num_experts: int, capacity: Capacity | None, rank: int = 0, ep_size: int = 1) -> np.ndarray:
+    """How many of a rank's entries each expert gets, [num_experts]; `ids` are those of its tokens, [tokens, top_k].
+
+    Raises:
+        ArgumentError: an expert is over its capacity and nothing may be dropped.
+    """
+    counts = np.bincount(ids.reshape(-1), minlength=num_experts)
+    if capacity is None:
+        return counts
+    limit = capacity.limit(*ids.shape, num_experts)
+    if capacity.policy == "error" and counts.max(initial=0) > limit:
+        _refuse(ids, counts, limit, capacity, rank, ep_size)
+    return np.minimum(counts, limit)
+
+
+def _refuse(ids: np.ndarray, counts: np.ndarray, limit: int, capacity: Capacity, rank: int, ep_size: int) -> None:
+    """The error of a rank's fullest expert."""
+    (num_tokens, top_k), num_experts, expert = ids.shape, len(counts), int(np.argmax(counts))
+    enough = counts[expert] * num_experts / (num_tokens * top_k)
+    check_argument(False, "hpmoe.dispatch" + (f" on rank {rank}" if ep_size > 1 else ""),
+                   f"the number of tokens that chose expert {expert}", int(counts[expert]),
+                   f"at most {limit}, its capacity: ceil({num_tokens} tokens * {top_k} / {num_experts} experts * "
+                   f"{capacity.factor:g})",
+                   f"Give a capacity_factor of at least {enough:.4g}, or drop what is over: drop_policy=\"position\" or "
+                   "\"probs\".")
+
+
+def check_topk_weights(weights: np.ndarray, rank: int = 0, ep_size: int = 1) -> None:
+    """Raises ArgumentError where a token's weight is no number: it has no place in an order of weights."""
+    bad = np.argwhere(np.isnan(weights.astype(np.float32)))
+    check_argument(not len(bad), "hpmoe.dispatch" + (f" on rank {rank}" if ep_size > 1 else ""),
+                   f"topk_weights{bad[0].tolist() if len(bad) else ''}", "nan",
+                   "a number: drop_policy=\"probs\" keeps the entries with the largest")
+
+
+def kept_entries(ids: np.ndarray, num_experts: int, capacity: Capacity, weights: np.ndarray | None) -> np.ndarray:
+    """Which entries of a rank stay, [tokens * top_k] bool.
+
+    Each expert keeps its first entries ("position"), or those of the largest weights, of equal ones the first ("probs").
+
+    Example:
+        >>> ids, weights = np.array([[0], [0], [0], [1]]), np.array([[0.1], [0.9], [0.9], [0.2]])
+        >>> kept_entries(ids, 2, Capacity(1.0, "position"), None).tolist()
+        [True, True, False, True]
+        >>> kept_entries(ids, 2, Capacity(1.0, "probs"), weights).tolist()
+        [False, True, True, True]
+    """
+    flat = ids.reshape(-1)
+    order = np.argsort(flat, kind="stable")
+    if capacity.policy == "probs":
+        order = np.lexsort((-weights.reshape(-1).astype(np.float64), flat))
+    counts = np.bincount(flat, minlength=num_experts)
+    place = np.arange(len(flat)) - np.repeat(np.cumsum(counts) - counts, counts)
+    kept = np.zeros(len(flat), bool)
+    kept[order[place < capacity.limit(*ids.shape, num_experts)]] = True
+    return kept

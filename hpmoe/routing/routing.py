@@ -1,0 +1,269 @@
+"""Routing: where every (token, choice) entry goes, computed from topk_ids; the reference for the kernel's prologue."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Sequence
+
+import numpy as np
+
+from hpmoe.routing.capacity import Capacity, check_topk_weights, kept_counts, kept_entries
+from hpmoe.routing.placement import Placement
+from hpmoe.support.errors import ArgumentError, check_argument
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Routing:
+    """Placement of all ranks' entries; entry i of a rank is choice i % top_k of token i // top_k.
+
+    A rank's received rows are compact and ordered by (local expert, source rank, entry); dropped entries have no row.
+
+    Attributes:
+        num_experts, top_k: of the model.
+        num_local_experts: of each rank, its own and what copies it holds.
+        num_tokens: tokens of each rank.
+        max_tokens: rows of the token arrays, tokens and padding.
+        counts: [ep, ep * num_local_experts], entries of each rank for each expert or copy, without the dropped ones.
+        dropped: [ep, num_experts], entries of each rank that each expert had no capacity for.
+        kept: for each rank, which entries of its tokens are not dropped.
+        order: for each rank, its kept entries sorted stably by expert and copy.
+        entry_of_row: for each rank, the entry that each received row came from.
+        source_of_row: for each rank, the rank that each received row came from.
+        placement: which ranks hold copies of experts, or None.
+        experts: of a routing to ranks, each of which counts as one expert then, the routing to the experts; else None.
+    """
+
+    num_experts: int
+    num_local_experts: int
+    top_k: int
+    num_tokens: tuple[int, ...]
+    max_tokens: int
+    counts: np.ndarray
+    dropped: np.ndarray
+    kept: tuple[np.ndarray, ...]
+    order: tuple[np.ndarray, ...]
+    entry_of_row: tuple[np.ndarray, ...]
+    source_of_row: tuple[np.ndarray, ...]
+    placement: Placement | None = None
+    experts: Routing | None = None
+
+    @property
+    def ep_size(self) -> int:
+        return len(self.counts)
+
+    @functools.cached_property
+    def sources(self) -> tuple[np.ndarray, ...]:
+        """Of a routing to ranks: for each rank, the received row here that each of the experts' rows there is a copy of."""
+        out = []
+        for rank in range(self.ep_size):
+            mine, theirs = (r.source_of_row[rank] * self.max_tokens + r.entry_of_row[rank] // self.top_k
+                            for r in (self, self.experts))
+            out.append(np.searchsorted(mine, theirs))
+        return tuple(out)
+
+    def tokens_per_expert(self, rank: int) -> np.ndarray:
+        """Rows of each local expert of `rank`, [num_local_experts]."""
+        local = self.num_local_experts
+        return self.counts[:, rank * local:(rank + 1) * local].sum(axis=0)
+
+    def num_rows(self, rank: int) -> int:
+        """Rows that `rank` receives."""
+        return int(self.tokens_per_expert(rank).sum())
+
+    def own_rows(self, rank: int) -> np.ndarray:
+        """Where a rank's own rows begin among those of each of its local experts."""
+        local = self.num_local_experts
+        return self.counts[:rank, rank * local:(rank + 1) * local].sum(axis=0)
+
+    def expert_of_row(self, rank: int) -> np.ndarray:
+        """Local expert of each received row."""
+        return np.repeat(np.arange(self.num_local_experts), self.tokens_per_expert(rank))
+
+    def row_of_entry(self) -> list[tuple[np.ndarray, np.ndarray]]:
+        """For each rank, (destination rank, received row there) of each of its entries; -1 for dropped ones."""
+        placed = [(np.full(len(k), -1), np.full(len(k), -1)) for k in self.kept]
+        for rank in range(self.ep_size):
+            for source in range(self.ep_size):
+                rows = np.flatnonzero(self.source_of_row[rank] == source)
+                entries = self.entry_of_row[rank][rows]
+                placed[source][0][entries], placed[source][1][entries] = rank, rows
+        return placed
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Route:
+    """One rank's view of a Routing; what `hpmoe.dispatch` returns beside the rows on concrete tensors."""
+
+    routing: Routing
+    rank: int = 0
+
+    @property
+    def tokens_per_expert(self) -> np.ndarray:
+        return self.routing.tokens_per_expert(self.rank)
+
+    @property
+    def num_rows(self) -> int:
+        return self.routing.num_rows(self.rank)
+
+    @property
+    def expert_of_row(self) -> np.ndarray:
+        return self.routing.expert_of_row(self.rank)
+
+    @property
+    def dropped(self) -> np.ndarray:
+        return self.routing.dropped[self.rank]
+
+
+def check_topk_ids(topk_ids: np.ndarray, num_experts: int, who: str = "hpmoe.dispatch") -> None:
+    """Raises ArgumentError unless each token names distinct experts in 0..num_experts-1."""
+    unsigned = topk_ids.view(f"u{topk_ids.itemsize}")  # where negative ids are large ones
+    if topk_ids.size and unsigned.max() >= num_experts:
+        bad = np.argwhere((topk_ids < 0) | (topk_ids >= num_experts))
+        where = tuple(int(i) for i in bad[0])
+        check_argument(False, who, f"topk_ids{list(where)}", int(topk_ids[where]),
+                       f"an expert id in 0..{num_experts - 1}", f"{len(bad)} ids are out of range.")
+    if topk_ids.shape[-1] == 1:
+        return
+    ordered = np.sort(topk_ids, axis=-1)
+    is_repeated = ordered[..., 1:] == ordered[..., :-1]
+    if is_repeated.any():
+        repeated = np.argwhere(is_repeated)
+        token = tuple(int(i) for i in repeated[0][:-1])
+        check_argument(False, who, f"topk_ids{list(token)}", topk_ids[token].tolist(), "distinct experts for each token",
+                       "A router's top-k gives distinct ids; add the weights of repeated ones beforehand.")
+
+
+def make_routing(topk_ids: Sequence[np.ndarray], num_experts: int, num_tokens: Sequence[int] | None = None,
+                 capacity: Capacity | None = None, topk_weights: Sequence[np.ndarray] | None = None,
+                 placement: Placement | None = None) -> Routing:
+    """Places the entries of all ranks.
+
+    Args:
+        topk_ids: for each rank, int [tokens, top_k] of global expert ids.
+        num_experts: of all ranks together, a multiple of the number of ranks.
+        num_tokens: how many leading tokens of each rank count; all of them by default.
+        capacity: what each expert takes of each rank at most; everything by default.
+        topk_weights: for each rank, [tokens, top_k]; read where the policy is "probs".
+        placement: which ranks hold copies of experts, and what they take; none where None.
+
+    Raises:
+        ArgumentError: an expert is over its capacity and nothing may be dropped, or a weight that decides is not a number.
+
+    Example:
+        >>> routing = make_routing([np.array([[1, 0], [1, 2]])], num_experts=3)
+        >>> routing.tokens_per_expert(0).tolist(), routing.entry_of_row[0].tolist()
+        ([1, 2, 1], [1, 0, 2, 3])
+    """
+    ep_size, top_k = len(topk_ids), topk_ids[0].shape[-1]
+    if num_experts % ep_size:
+        raise ArgumentError(f"hpmoe: {num_experts} experts do not divide over {ep_size} ranks")
+    lengths = tuple(int(n) for n in (num_tokens if num_tokens is not None else [len(i) for i in topk_ids]))
+    real = [np.asarray(ids[:n]) for ids, n in zip(topk_ids, lengths, strict=True)]
+    counts = np.stack([kept_counts(ids, num_experts, capacity, r, ep_size) for r, ids in enumerate(real)])
+    chosen = np.stack([np.bincount(ids.reshape(-1), minlength=num_experts) for ids in real])
+    kept = tuple(_kept(real[r], num_experts, capacity, topk_weights and topk_weights[r], r, ep_size)
+                 for r in range(ep_size))
+    dropped = (chosen - counts).astype(np.int32)
+    order = tuple(_sorted_by_expert(ids.reshape(-1), k) for ids, k in zip(real, kept, strict=True))
+    local = num_experts // ep_size
+    if placement is not None:
+        order = tuple(_divided(o, counts[r], placement, r) for r, o in enumerate(order))
+        counts, local = np.stack([_of_copies(c, placement, r) for r, c in enumerate(counts)]), placement.num_local
+    return Routing(num_experts, local, top_k, lengths, max(map(len, topk_ids)), counts.astype(np.int64), dropped, kept,
+                   order, *_received(order, counts, local), placement)
+
+
+def _received(order: Sequence[np.ndarray], counts: np.ndarray, local: int) -> tuple[tuple[np.ndarray, ...], ...]:
+    """For each rank, the entry and the source of each row that it receives."""
+    ep_size = len(order)
+    first = np.concatenate([np.zeros((ep_size, 1), np.int64), np.cumsum(counts, axis=1)], axis=1)
+    entries, sources = [], []
+    for rank in range(ep_size):
+        pieces = [(source, order[source][first[source, e]:first[source, e + 1]])
+                  for e in range(rank * local, (rank + 1) * local) for source in range(ep_size)]
+        entries.append(np.concatenate([p for _, p in pieces]).astype(np.int64))
+        sources.append(np.repeat([s for s, _ in pieces], [len(p) for _, p in pieces]))
+    return tuple(entries), tuple(sources)
+
+
+def routing_to_ranks(experts: Routing) -> Routing:
+    """Where tokens go that are sent once to each rank that has experts for them, whatever the number of these.
+
+    A rank counts as one expert. Of a token's entries for a rank the first one stands for the token; the others have no row.
+
+    Example:
+        >>> experts = make_routing([np.array([[1, 0], [2, 1]]), np.array([[2, 3], [0, 3]])], num_experts=4)
+        >>> ranks = routing_to_ranks(experts)
+        >>> ranks.counts.tolist(), ranks.entry_of_row[1].tolist(), ranks.sources[1].tolist()
+        ([[2, 1], [1, 2]], [2, 0, 3], [0, 1, 1, 2])
+    """
+    ep_size, kept, order, counts = experts.ep_size, [], [], []
+    for rank in range(ep_size):
+        peers = np.full(len(experts.kept[rank]), -1)
+        peers[experts.order[rank]] = np.repeat(np.arange(ep_size), experts.counts[rank].reshape(ep_size, -1).sum(axis=1))
+        of_token = peers.reshape(-1, experts.top_k)
+        again = [(of_token[:, :k] == of_token[:, k:k + 1]).any(axis=1) for k in range(experts.top_k)]
+        kept.append((peers >= 0) & ~np.stack(again, axis=1).reshape(-1))
+        order.append(_sorted_by_expert(peers, kept[rank]))
+        counts.append(np.bincount(peers[kept[rank]], minlength=ep_size))
+    return Routing(ep_size, 1, experts.top_k, experts.num_tokens, experts.max_tokens, np.stack(counts),
+                   np.zeros((ep_size, ep_size), np.int32), tuple(kept), tuple(order), *_received(order, np.stack(counts), 1),
+                   experts=experts)
+
+
+def rows_of_ranks(topk_ids: Sequence[np.ndarray], num_experts: int, capacity: Capacity | None = None,
+                  placement: Placement | None = None) -> list[int]:
+    """Rows that each rank receives by the ids of all ranks' tokens; raises as `kept_counts`.
+
+    Example:
+        >>> rows_of_ranks([np.array([[1, 0], [1, 2]]), np.array([[0, 1], [1, 0]])], num_experts=4)
+        [7, 1]
+    """
+    ep_size = len(topk_ids)
+    if ep_size == 1 and capacity is None:
+        return [topk_ids[0].size]
+    total = np.zeros(ep_size, np.int64)
+    for rank, ids in enumerate(topk_ids):
+        counts = kept_counts(ids, num_experts, capacity, rank, ep_size)
+        if placement is not None:
+            counts = _of_copies(counts, placement, rank)
+        total += counts.reshape(ep_size, -1).sum(axis=1)
+    return total.tolist()
+
+
+def _of_copies(counts: np.ndarray, placement: Placement, rank: int) -> np.ndarray:
+    """What each physical expert takes of a rank's entries for each logical one."""
+    return np.diff(placement.split(counts, rank), axis=1)[:, 0]
+
+
+def _divided(order: np.ndarray, counts: np.ndarray, placement: Placement, rank: int) -> np.ndarray:
+    """A rank's entries, sorted by expert, sorted by physical expert."""
+    first = (np.cumsum(counts) - counts)[placement.parts[:, 0]]
+    ranges = placement.split(counts, rank) + first[:, None]
+    return np.concatenate([order[start:stop] for start, stop in ranges])
+
+
+def _kept(ids: np.ndarray, num_experts: int, capacity: Capacity | None, weights: np.ndarray | None, rank: int,
+          ep_size: int) -> np.ndarray:
+    if capacity is None or not capacity.drops:
+        return np.ones(ids.size, bool)
+    if capacity.policy == "probs":
+        weights = np.asarray(weights)[:len(ids)]
+        check_topk_weights(weights, rank, ep_size)
+    return kept_entries(ids, num_experts, capacity, weights)
+
+
+def _sorted_by_expert(ids: np.ndarray, kept: np.ndarray) -> np.ndarray:
+    """The kept entries, sorted stably by expert."""
+    order = np.argsort(ids, kind="stable")
+    return order[kept[order]]
+
+
+def add_choices(out: np.ndarray, ranks: Route, index: np.ndarray, rows: np.ndarray) -> None:
+    """Adds rows of a rank's experts, of those the ones at `index`, to their tokens' rows, in the order of the choices."""
+    routing, rank = ranks.routing, ranks.rank
+    choice = routing.experts.entry_of_row[rank][index] % routing.top_k
+    for k in range(routing.top_k):
+        mine = choice == k
+        out[routing.sources[rank][index[mine]]] += rows[mine]

@@ -1,0 +1,95 @@
+"""The arguments of a call, flat: bound to the parameters of the function that is called, with arrays as tensors."""
+
+from __future__ import annotations
+
+import functools
+import inspect
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import optree
+from mindspore import Tensor
+
+from hpmoe import tracing
+from hpmoe.ir.avals import Aval
+from hpmoe.runtime.rank_arrays import is_tensor_like
+from hpmoe.runtime.staged import signature_of
+from hpmoe.support.errors import check_argument
+
+
+class Arguments(NamedTuple):
+    """What a call is given: leaves of (args, kwargs), their tree, and which of them are arrays, Tensors or Avals."""
+
+    leaves: list[Any]
+    tree: Any
+    is_array: list[bool]
+
+    @property
+    def arrays(self) -> list[Any]:
+        return [x for x, is_array in zip(self.leaves, self.is_array, strict=True) if is_array]
+
+
+class Parameters:
+    """Those of a plain function.
+
+    Attributes:
+        function: plain.
+    """
+
+    def __init__(self, function: Callable[..., Any]):
+        self.function = function
+        self._signature = signature_of(function)
+        self._defaults, self._named_defaults = _defaults(self._signature)
+
+    def flatten(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Arguments:
+        """The arguments with defaults filled in. Raises TypeError and ArgumentError for what the function cannot take."""
+        if kwargs or len(args) not in self._defaults:
+            args, kwargs = self._bind(args, kwargs)
+        else:  # what binding gives, at a fraction of its cost
+            args, kwargs = (*args, *self._defaults[len(args)]), self._named_defaults
+        leaves, tree = optree.tree_flatten((args, kwargs), none_is_leaf=True)
+        for i, x in enumerate(leaves):
+            if isinstance(x, np.ndarray):
+                check_argument(is_tensor_like(x), tracing.function_name(self.function), f"array argument {i}",
+                               f"of type {type(x).__name__} and dtype {x.dtype}",
+                               "an array without a mask, of a dtype of MindSpore")
+                leaves[i] = Tensor(x)
+        return Arguments(leaves, tree, [_is_array(type(x)) for x in leaves])
+
+    def _bind(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """The arguments as the signature has them, with defaults."""
+        try:
+            bound = self._signature.bind(*args, **kwargs)
+        except TypeError as error:
+            raise TypeError(f"{tracing.function_name(self.function)}: {error}") from None
+        bound.apply_defaults()
+        return bound.args, bound.kwargs
+
+    def check_hashable(self, given: Arguments) -> None:
+        """Refuses an argument that is neither an array nor a key of the cache of traces."""
+        paths, leaves, _ = optree.tree_flatten_with_path(optree.tree_unflatten(given.tree, given.leaves), none_is_leaf=True)
+        for path, x in zip(paths, leaves, strict=True):
+            check_argument(type(x).__hash__ is not None, tracing.function_name(self.function),
+                           tracing.argument_names(self.function, [path])[0], f"of type {type(x).__name__}",
+                           "an array, a tuple, list or dict of arguments, or a hashable value")
+
+
+@functools.lru_cache
+def _is_array(kind: type) -> bool:
+    """Kept, as the type of tensors asks Python code about every type that is none."""
+    return issubclass(kind, (Tensor, Aval))
+
+
+def _defaults(signature: inspect.Signature) -> tuple[dict[int, tuple[Any, ...]], dict[str, Any]]:
+    """What follows each number of positional arguments that needs no others, and the defaults of what is only named.
+
+    None of either where some of them may be any number of arguments, or one that is only named has no default.
+    """
+    parameters, none = signature.parameters.values(), inspect.Parameter.empty
+    positional = [p.default for p in parameters if p.kind in (p.POSITIONAL_ONLY, p.POSITIONAL_OR_KEYWORD)]
+    named = {p.name: p.default for p in parameters if p.kind is p.KEYWORD_ONLY}
+    if len(positional) + len(named) < len(parameters) or any(default is none for default in named.values()):
+        return {}, {}
+    least = sum(default is none for default in positional)
+    return {n: tuple(positional[n:]) for n in range(least, len(positional) + 1)}, named

@@ -1,0 +1,158 @@
+"""Calls on arrays in compiled graphs: each operator is `ops.Custom` with a Python kernel that runs a plan.
+
+MindSpore calls the kernel on a thread of its own.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+from mindspore import ops
+
+from hpmoe.ir.avals import Aval, RouteAval
+from hpmoe.runtime.array_runs import ArrayRuns
+from hpmoe.runtime.graph_operators import NOTHING, GraphCall, inferred
+from hpmoe.runtime.one_call import Call
+from hpmoe.runtime.rank_arrays import Arrays, to_arrays
+from hpmoe.support.dtypes import numpy_dtype, storage_dtype
+from hpmoe.support.errors import ProgramError
+
+
+class ArrayGraphCall(GraphCall):
+    """See GraphCall.
+
+    Attributes:
+        runs: runs its programs on NumPy arrays.
+    """
+
+    def __init__(self, call: Call, num_args: int, runs: ArrayRuns):
+        super().__init__(call, num_args)
+        self.runs, self.captures = runs, to_arrays(self.program.captures)
+
+    def operator(self, direction: str, num_inputs: int, avals: Callable[[], list[Aval]], rule: Callable[[], Any]) -> Any:
+        compute = self.forward if direction == "forward" else self.backward
+
+        def kernel(*arrays: np.ndarray) -> Any:
+            try:
+                results = tuple(map(_handed_over, compute(*arrays), avals()))
+            except BaseException:  # also Ctrl-C
+                self.forget_graph()
+                raise
+            return results if len(results) > 1 else results[0]
+        return _Operator(kernel, num_inputs, avals, rule)
+
+    def forward(self, *given: np.ndarray) -> list[np.ndarray]:
+        arrays = [self._as_array(x, i) for i, x in enumerate(given)]
+        outputs = self.runs.run(self.call, self.forward_program(), [*arrays, *self.captures])
+        count = len(self.program.outputs)
+        return self.runs.results(self.call.traced, outputs) + self._packed([r[count:] for r in outputs])
+
+    def backward(self, *arrays: np.ndarray) -> list[np.ndarray]:
+        lin = self.call.traced.linearized
+        given, kept = iter(arrays), []
+        for i in lin.kept_inputs:
+            is_given = i < self.num_args
+            kept.append(self._as_array(next(given), i) if is_given else self.captures[i - self.num_args])
+        rest = list(given)
+        split = len(rest) - len(lin.cotangents)
+        cotangents = [x.reshape(self._whole(self.program.outputs[i].aval).shape)
+                      for i, x in zip(lin.cotangents, rest[split:], strict=True)]
+        grads = self.runs.gradients(self.call, kept, self._unpacked(rest[:split]), cotangents)
+        return [g for i, g in zip(lin.differentiable, grads, strict=True) if i < self.num_args]
+
+    def output_avals(self) -> list[Aval]:
+        saved = self.saved_avals
+        return [_carrier(self._whole(a.aval)) for a in self.program.outputs] + (
+            saved if self.saves else [NOTHING for _ in saved])
+
+    def gradient_avals(self) -> list[Aval]:
+        wanted = self.call.traced.linearized.differentiable
+        return [_carrier(self._whole(self.program.inputs[i].aval)) for i in wanted if i < self.num_args]
+
+    def _whole(self, aval: Aval) -> Aval:
+        """An array of one rank as the caller has it."""
+        return Aval((self.runs.ep_size, *aval.shape), aval.dtype) if self.runs.batched else aval
+
+    def _as_array(self, given: Any, i: int) -> np.ndarray:
+        """What MindSpore hands over for input i of the program: a Python number where it has no dimensions."""
+        make = np.array if i in self.call.traced.deciding else np.asarray  # see Traced.arrays_of
+        return make(given, numpy_dtype(self.program.inputs[i].aval.dtype))
+
+    # An array carries one saved value of all ranks, row after row: its size does not depend on the routing, since every
+    # (token, choice) is received once. Before them comes the number of rows of each value on each rank.
+
+    @functools.cached_property
+    def saved_avals(self) -> list[Aval]:
+        try:
+            lin = self.call.traced.linearized
+        except ProgramError:  # not differentiable: an error only when a gradient is taken
+            return []
+        routes = {e.outputs[0].aval.rows: e.outputs[0].aval for e in lin.forward.equations
+                  if isinstance(e.outputs[0].aval, RouteAval)}
+        ep_size, avals = self.runs.ep_size, []
+        for atom in lin.forward.outputs[len(self.program.outputs):]:
+            first, *rest = atom.aval.shape or (1,)
+            if isinstance(first, int):
+                rows = ep_size * first
+            else:
+                route = routes[first]
+                rows = min(ep_size * route.max_rows, route.ep_size * route.num_tokens * route.top_k)
+            avals.append(Aval((rows, *rest), storage_dtype(atom.aval.dtype)))
+        return [Aval((len(avals), ep_size), "int32"), *avals] if avals else []
+
+    def _packed(self, saved: Arrays) -> list[np.ndarray]:
+        avals = self.saved_avals
+        if not self.saves:
+            return [np.zeros(NOTHING.shape, NOTHING.dtype) for _ in avals]
+        parts = [[np.atleast_1d(x) for x in column] for column in zip(*saved, strict=True)]
+        counts = [np.array([[len(x) for x in column] for column in parts], np.int32)] if parts else []
+        return counts + [_end_to_end(column, aval) for column, aval in zip(parts, avals[1:], strict=True)]
+
+    def _unpacked(self, arrays: Sequence[np.ndarray]) -> Arrays:
+        if not arrays:
+            return [[] for _ in range(self.runs.ep_size)]
+        avals = [a.aval for a in self.call.traced.linearized.forward.outputs[len(self.program.outputs):]]
+        ends = np.cumsum(arrays[0], axis=1)
+        return [[x[end - n:end].reshape([d if isinstance(d, int) else n for d in aval.shape])
+                 for x, aval, n, end in zip(arrays[1:], avals, arrays[0][:, rank], ends[:, rank], strict=True)]
+                for rank in range(arrays[0].shape[1])]
+
+
+def _carrier(aval: Aval) -> Aval:
+    """The array that an output of an operator is: one of no dimensions would become a Python number."""
+    return Aval(aval.shape or (1,), aval.dtype)
+
+
+def _handed_over(array: np.ndarray, aval: Aval) -> np.ndarray:
+    """The array as MindSpore takes it from a kernel: bfloat16 by its bits, which NumPy's buffers have no letter for."""
+    out = np.ascontiguousarray(array, numpy_dtype(aval.dtype)).reshape(aval.shape)
+    return out.view(np.uint16) if aval.dtype == "bfloat16" else out
+
+
+def _end_to_end(parts: Sequence[np.ndarray], aval: Aval) -> np.ndarray:
+    """The parts one after the other in an array of the whole size; the first one itself where it is all there is."""
+    dtype = numpy_dtype(aval.dtype)
+    if parts[0].shape == aval.shape:
+        return np.ascontiguousarray(parts[0], dtype)
+    out = np.zeros(aval.shape, dtype)
+    np.concatenate(parts, out=out[:sum(map(len, parts))], casting="unsafe")
+    return out
+
+
+class _Operator(ops.Custom):
+    """An operator whose kernel is a function in Python."""
+
+    def __init__(self, kernel: Callable[..., Any], num_inputs: int, avals: Callable[[], list[Aval]],
+                 rule: Callable[[], Any]):
+        super().__init__(kernel, lambda *shapes: shapes, lambda *dtypes: dtypes, "pyfunc")
+        self.add_prim_attr("inputs_num", num_inputs)
+        self.avals, self.find_rule = avals, rule
+
+    def __infer__(self, *args):
+        return inferred(self.avals())
+
+    def get_bprop(self):
+        return self.find_rule()

@@ -1,0 +1,130 @@
+"""Runs of programs on arrays: all ranks are in this process, and one run computes what each of them does."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+import numpy as np
+
+from hpmoe.interpreters.evaluate import evaluate
+from hpmoe.interpreters.interpret import interpret
+from hpmoe.ir.program import Program
+from hpmoe.ir.taskflow import Taskflow
+from hpmoe.routing.capacity import check_topk_weights
+from hpmoe.routing.routing import check_topk_ids, rows_of_ranks
+from hpmoe.runtime.one_call import Call, Traced
+from hpmoe.runtime.planned_rows import PlannedRows, routes_of, rows_of_received
+from hpmoe.runtime.plans import Plans
+from hpmoe.runtime.rank_arrays import Arrays, stacked, summed
+from hpmoe.support.dtypes import rounded
+from hpmoe.support.errors import ProgramError
+
+
+class ArrayRuns:
+    """Runs the programs of calls by their plans: each is for the rows that the ids of the call make a rank receive.
+
+    Attributes:
+        plans: what it runs.
+        ep_size: number of ranks.
+        batched: whether arrays carry a leading rank axis.
+    """
+
+    def __init__(self, plans: Plans):
+        self.plans, self.ep_size, self.batched = plans, plans.mesh.ep_size, plans.batched
+
+    def run(self, call: Call, program: Program, arrays: Sequence[np.ndarray]) -> Arrays:
+        """What every rank computes of the traced program or of its linearized forward."""
+        return self._launch(call, program, self.per_rank(call.traced, arrays, range(len(arrays))))
+
+    def gradients(self, call: Call, kept: Sequence[np.ndarray], saved: Arrays,
+                  cotangents: Sequence[np.ndarray]) -> list[np.ndarray | None]:
+        """The gradients of the differentiable inputs, from the inputs that the backward reads and what the forward saved.
+
+        None for one that is added to a main gradient instead.
+        """
+        traced, lin, outputs = call.traced, call.traced.linearized, call.traced.program.outputs
+        inputs = self.per_rank(traced, kept, lin.kept_inputs)
+        cotangents = [rounded(g, outputs[i].aval.dtype) for i, g in zip(lin.cotangents, cotangents, strict=True)]
+        mains = self._main_grads(traced)
+        arrays = [[*mine, *saved[r], *(g[r] if self.batched else g for g in cotangents),
+                   *(parts[r] for parts in mains.values())] for r, mine in enumerate(inputs)]
+        columns = zip(*self._launch(call, lin.backward, arrays, mains), strict=True)
+        return [None if j in mains else self._joined(parts) if i < traced.num_args else summed(parts)
+                for j, (i, parts) in enumerate(zip(lin.differentiable, columns, strict=True))]
+
+    def results(self, traced: Traced, outputs: Arrays) -> list[np.ndarray]:
+        """The program's own outputs, without saved values, as arrays of their declared dtypes."""
+        dtypes = [a.aval.dtype for a in traced.program.outputs]
+        return [self._joined([rounded(r[i], dtype) for r in outputs]) for i, dtype in enumerate(dtypes)]
+
+    def _launch(self, call: Call, program: Program, inputs: Arrays,
+                into: Mapping[int, list[np.ndarray]] | None = None) -> Arrays:
+        ir = self.plans.plan(program, received_rows(program, inputs, call.lengths))
+        return run_ir(ir, inputs, call.lengths, call.seed, into)
+
+    def _main_grads(self, traced: Traced) -> dict[int, list[np.ndarray]]:
+        """For each result of the backward that has a main gradient, that of each rank, sharing memory with the tensor."""
+        program, mains = traced.program, {}
+        for j, i in enumerate(traced.linearized.differentiable):
+            if program.inputs[i] in program.main_grads:
+                array = program.main_grads[program.inputs[i]].asnumpy()
+                mains[j] = list(array) if self.batched else [array]
+        return mains
+
+    def per_rank(self, traced: Traced, arrays: Sequence[np.ndarray], positions: Iterable[int]) -> Arrays:
+        """For each rank its part of the arrays, program inputs; captures go to all whole."""
+        if not self.batched:
+            return [list(arrays)]
+        is_split = [i < traced.num_args for i in positions]
+        return [[a[r] if split else a for a, split in zip(arrays, is_split, strict=True)] for r in range(self.ep_size)]
+
+    def _joined(self, parts: Sequence[np.ndarray]) -> np.ndarray:
+        """One array from the ranks' arrays."""
+        array = stacked(parts) if self.batched else parts[0]
+        return array if array.flags.c_contiguous else array.copy()
+
+
+def received_rows(program: Program, inputs: Arrays, lengths: tuple[int, ...] | None) -> dict[Any, PlannedRows]:
+    """Checks the ids of every route and returns the planned rows of each."""
+    buckets = {}
+    for key, aval, at_ids, at_weights in routes_of(program):
+        if at_ids is None:
+            raise ProgramError(f"{program.name}: a route is by {key[0].aval} ids that the program computes; the kernel "
+                               "needs topk_ids as an argument")
+        real = []
+        for rank, arrays in enumerate(inputs):
+            stop = None if lengths is None else lengths[rank]
+            ids = arrays[at_ids][:stop]
+            check_topk_ids(ids, aval.num_experts, "hpmoe.dispatch" + (f" on rank {rank}" if aval.ep_size > 1 else ""))
+            if at_weights is not None:
+                check_topk_weights(arrays[at_weights][:stop], rank, aval.ep_size)
+            real.append(ids)
+        received = rows_of_ranks(real, aval.num_experts, aval.capacity, aval.placement)
+        buckets[key] = rows_of_received(max(received), aval)
+    return buckets
+
+
+def run_ir(ir: Any, inputs: Arrays, num_tokens: Sequence[int] | None, seed: int | None,
+            into: Mapping[int, Sequence[np.ndarray]] | None = None) -> Arrays:
+    """Computes the outputs of all ranks: a Program and a Taskflow in NumPy, a kernel natively unless a seed is given.
+
+    Where `into` has arrays of an output, one a rank, its values end up there.
+    """
+    outputs = _outputs(ir, inputs, num_tokens, seed, into or {})
+    for j, arrays in (into or {}).items():
+        for rank, array in enumerate(arrays):
+            if not np.may_share_memory(outputs[rank][j], array):
+                array[...] = outputs[rank][j]
+    return outputs
+
+
+def _outputs(ir: Any, inputs: Arrays, num_tokens: Sequence[int] | None, seed: int | None,
+             into: Mapping[int, Sequence[np.ndarray]]) -> Arrays:
+    if isinstance(ir, Program):
+        return evaluate(ir, inputs, num_tokens)
+    if isinstance(ir, Taskflow):
+        return interpret(ir, inputs, num_tokens, seed)
+    if seed is not None:
+        return interpret(ir.flow, inputs, num_tokens, seed)
+    return ir.run(inputs, num_tokens, into=into)

@@ -1,0 +1,39 @@
+"""Backend: what runs calls. There is one on arrays of all ranks, and one on tensors of this rank's device."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Protocol
+
+from mindspore import Tensor
+
+from hpmoe.ir.avals import Aval
+from hpmoe.runtime.graph_operators import GraphCall
+from hpmoe.runtime.one_call import Call, Traced
+from hpmoe.runtime.planned_rows import PlannedRows
+from hpmoe.runtime.rank_arrays import Arrays
+
+
+class Backend(Protocol):
+    """Runs the programs of a call: tensors in, tensors out. What a forward saves for its backward is its own affair."""
+
+    def lengths_of(self, num_tokens: Any) -> tuple[int, ...]:
+        """The numbers of tokens that a user gave, checked."""
+
+    def check(self, call: Call) -> None:
+        """Raises ArgumentError for a call that it cannot run."""
+
+    def planned(self, traced: Traced, tensors: Sequence[Tensor | Aval]) -> tuple[Arrays | None, dict[Any, PlannedRows]]:
+        """The rows of each route that a call of these tensors would be planned for; the arrays of each rank, if it looks."""
+
+    def compute(self, call: Call, tensors: Sequence[Tensor]) -> list[Tensor]:
+        """The outputs, of which no gradient is taken."""
+
+    def forward(self, call: Call, tensors: Sequence[Tensor]) -> tuple[list[Tensor], Any]:
+        """The outputs, and what the backward reads."""
+
+    def backward(self, call: Call, saved: Any, cotangents: Sequence[Tensor]) -> list[Tensor | None]:
+        """The gradients of the differentiable inputs; None for one that is added to a main gradient instead."""
+
+    def in_graph(self, call: Call, num_args: int) -> GraphCall:
+        """The operators that the call, of so many array arguments, becomes in a compiled graph."""

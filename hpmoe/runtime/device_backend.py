@@ -1,0 +1,89 @@
+"""Calls on a device of this process: tensors stay where they are, and nobody waits for what is launched.
+
+The ranks of a mesh are processes then, and each brings its own tensors, without a rank axis. As no host looks at the ids,
+every plan is one for as many received rows as there can be.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import mindspore
+from mindspore import Tensor
+
+from hpmoe.ir.avals import Aval
+from hpmoe.ir.program import Program
+from hpmoe.runtime.device_graph import DeviceGraphCall
+from hpmoe.runtime.one_call import Call, Traced
+from hpmoe.runtime.planned_rows import PlannedRows, any_rows
+from hpmoe.runtime.plans import Plans
+from hpmoe.support.errors import check_argument, is_int
+
+
+def in_dtype(tensor: Tensor, name: str) -> Tensor:
+    """The tensor, converted where it is of another dtype."""
+    dtype = getattr(mindspore, "bool_" if name == "bool" else name)
+    return tensor if tensor.dtype == dtype else tensor.astype(dtype)
+
+
+class DeviceBackend:
+    """See Backend: one rank of a mesh whose ranks are processes.
+
+    Attributes:
+        plans: what it runs, and on which ranks.
+    """
+
+    def __init__(self, plans: Plans):
+        self.plans = plans
+
+    def lengths_of(self, num_tokens: Any) -> tuple[int, ...]:
+        """This rank's own number, as a tuple of one."""
+        check_argument(is_int(num_tokens, least=0), "spmd", "num_tokens", num_tokens,
+                       "an int that is not negative, this rank's own")
+        return (int(num_tokens),)
+
+    def check(self, call: Call) -> None:
+        program = call.traced.program
+        check_argument(call.seed is None, f"{program.name}.interpret", "target", "a device, which is one rank of several",
+                       "\"cpu\"")
+        for i, atom in enumerate(program.outputs):
+            check_argument(all(isinstance(d, int) for d in atom.aval.shape), program.name, f"output {i}", atom.aval,
+                           "of a shape that is known before the launch", "Return received rows through hpmoe.combine.")
+
+    def planned(self, traced: Traced, tensors: Sequence[Tensor | Aval]) -> tuple[None, dict[Any, PlannedRows]]:
+        return None, any_rows(traced.program)
+
+    def compute(self, call: Call, tensors: Sequence[Tensor]) -> list[Tensor]:
+        return self._launch(call, call.traced.program, tensors)
+
+    def forward(self, call: Call, tensors: Sequence[Tensor]) -> tuple[list[Tensor], Any]:
+        lin, count = call.traced.linearized, len(call.traced.program.outputs)
+        outputs = self._launch(call, lin.forward, tensors)
+        return outputs[:count], [*(tensors[i] for i in lin.kept_inputs), *outputs[count:]]
+
+    def backward(self, call: Call, saved: Any, cotangents: Sequence[Tensor]) -> list[Tensor | None]:
+        program, lin, mains = call.traced.program, call.traced.linearized, _main_grads(call.traced)
+        cotangents = [in_dtype(g, program.outputs[i].aval.dtype) for i, g in zip(lin.cotangents, cotangents, strict=True)]
+        results = self._launch(call, lin.backward, [*saved, *cotangents, *mains.values()], mains)
+        return [None if j in mains else grad for j, grad in enumerate(results)]
+
+    def in_graph(self, call: Call, num_args: int) -> DeviceGraphCall:
+        return DeviceGraphCall(call, num_args, self.kernel)
+
+    def kernel(self, program: Program) -> Any:
+        """The kernel of a program, for any routing."""
+        return self.plans.plan(program, any_rows(program))
+
+    def _launch(self, call: Call, program: Program, tensors: Sequence[Tensor],
+                into: Mapping[int, Tensor] | None = None) -> list[Tensor]:
+        """The outputs of a program, once the stream has come to them; those in `into` end up there."""
+        outputs = self.kernel(program).launch_here(tensors, call.lengths and call.lengths[0], into or {})
+        return [in_dtype(x, atom.aval.dtype) for x, atom in zip(outputs, program.outputs, strict=True)]
+
+
+def _main_grads(traced: Traced) -> dict[int, Tensor]:
+    """For each result of the backward that has one, its main gradient."""
+    program = traced.program
+    wanted = enumerate(traced.linearized.differentiable)
+    return {j: program.main_grads[program.inputs[i]] for j, i in wanted if program.inputs[i] in program.main_grads}

@@ -1,0 +1,76 @@
+"""Calls on a device in compiled graphs: each operator is a launch of a kernel.
+
+MindSpore finds what runs it under the operator's name, in kernels/ascendc/host/graph_op.cc, and which kernel by its number
+among the attributes. Tensors stay on the device, as outside of graphs.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from mindspore import ops
+
+from hpmoe.ir.avals import Aval
+from hpmoe.ir.program import Program
+from hpmoe.runtime.graph_operators import NOTHING, GraphCall, inferred
+from hpmoe.runtime.one_call import Call
+from hpmoe.support.errors import check_argument
+
+NAME = "Custom_HpmoeLaunch"
+
+
+class DeviceGraphCall(GraphCall):
+    """See GraphCall.
+
+    Attributes:
+        kernel_of: gives the kernel of a program.
+    """
+
+    def __init__(self, call: Call, num_args: int, kernel_of: Callable[[Program], Any]):
+        name = call.traced.program.name
+        check_argument(not call.traced.program.captures, name, "a closed-over tensor", "not among its arguments",
+                       "an argument of the function in graph mode")
+        check_argument(call.lengths is None, name, "num_tokens in a graph", call.lengths, "left out on a device")
+        super().__init__(call, num_args)
+        self.kernel_of = kernel_of
+
+    def operator(self, direction: str, num_inputs: int, avals: Callable[[], list[Aval]], rule: Callable[[], Any]) -> Any:
+        backward = self.call.traced.linearized.backward if direction == "backward" else None
+        return _Launch(lambda: self._kernel(backward or self.forward_program()), avals, rule)
+
+    def output_avals(self) -> list[Aval]:
+        made = _made(self._kernel(self.forward_program()))
+        saved = len(self.call.traced.linearized.forward.outputs) - len(self.program.outputs)
+        return made if self.saves else made + [NOTHING] * saved
+
+    def gradient_avals(self) -> list[Aval]:
+        return _made(self._kernel(self.call.traced.linearized.backward))
+
+    def _kernel(self, program: Program) -> Any:
+        """A graph in which a launch failed is compiled anew before its next run."""
+        kernel = self.kernel_of(program)
+        if self.forget_graph not in kernel.on_failure:
+            kernel.on_failure.append(self.forget_graph)
+        return kernel
+
+
+class _Launch(ops.PrimitiveWithInfer):
+    """A launch of a kernel, which is asked for when the compiler infers shapes."""
+
+    def __init__(self, find_kernel: Callable[[], Any], avals: Callable[[], list[Aval]], rule: Callable[[], Any]):
+        super().__init__(NAME)
+        self.find_kernel, self.avals, self.find_rule = find_kernel, avals, rule
+
+    def __infer__(self, *args):
+        for name, value in self.find_kernel().graph_attributes().items():
+            self.add_prim_attr(name, value)
+        return inferred(self.avals())
+
+    def get_bprop(self):
+        return self.find_rule()
+
+
+def _made(kernel: Any) -> list[Aval]:
+    """The tensors that a kernel writes its outputs to."""
+    return [Aval(shape or (1,), dtype) for shape, dtype in kernel.layout.made]

@@ -1,0 +1,130 @@
+"""Graph mode: where MindSpore's graph compiler meets a call of ours, the call becomes one operator each way.
+
+The compiler parses `Graphed._call_in_graph` instead of `__call__`. While the graph is compiled the function is traced for
+the shapes at hand, and what the compiler goes on with is the operator of hpmoe.runtime.graph_operators that runs it.
+"""
+
+from __future__ import annotations
+
+import optree
+from mindspore import Parameter, Tensor, ops
+from mindspore.ops.primitive import constexpr
+
+from hpmoe.ir.avals import Aval
+from hpmoe.runtime.graph_operators import picked
+from hpmoe.support.errors import check_argument
+from hpmoe.tracing.pynative import is_computed
+
+UNKNOWN = "known when the graph is compiled"
+
+
+class Graphed:
+    """What a callable with a `_runner` is, so that a compiled graph can call it."""
+
+    __ms_class__ = True  # makes the graph compiler look up attributes of the object, among them `__call__`
+
+    @property
+    def __code__(self):
+        """What `ms.grad` and its like ask a function for, to tell one from another."""
+        return type(self).__call__.__code__
+
+    def _let_graphs_call(self) -> None:
+        """A graph finds `__call__` on the instance; Python, which looks on the class, keeps finding the one there."""
+        self.__dict__["__call__"] = self._call_in_graph
+
+    def __getstate__(self):
+        """What a copy starts from, also one in a copied Cell: it plans anew, and graphs call the copy itself."""
+        return {name: value for name, value in self.__dict__.items() if name not in ("_runner", "__call__")}
+
+    def __setstate__(self, state):
+        self.__dict__.update(state)
+        self._let_graphs_call()
+
+    def _call_in_graph(self, *args, **kwargs):
+        known, tensors = _told_apart((args, kwargs))
+        operator, order, structure, is_single = _operator(self, known)
+        outputs = operator(*picked(tensors, order))
+        return _arranged(structure, (outputs,) if is_single else outputs)
+
+
+# The compiler parses these two, so they are written in the Python that it knows.
+
+def _told_apart(x):
+    """What a graph being compiled knows of arguments, flat, a container before its items; and the tensors among them."""
+    if isinstance(x, Tensor):
+        return (("array", x.shape, x.dtype),), (x,)
+    tensors = ()
+    if isinstance(x, dict):
+        known = (("dict", tuple(x.keys())),)
+        for key in x.keys():
+            one, more = _told_apart(x[key])
+            known = known + one
+            tensors = tensors + more
+        return known, tensors
+    if isinstance(x, (tuple, list)):
+        known = (("list" if isinstance(x, list) else "tuple", len(x)),)
+        for item in x:
+            one, more = _told_apart(item)
+            known = known + one
+            tensors = tensors + more
+        return known, tensors
+    return (("value", x, ops.isconstant(x)),), tensors
+
+
+def _arranged(structure, outputs):
+    """The operator's outputs in the structure that the function returns them in."""
+    if isinstance(structure, int):
+        return outputs[structure] if structure >= 0 else ops.reshape(outputs[-1 - structure], ())
+    result = ()
+    for item in structure:
+        result = result + (_arranged(item, outputs),)
+    return result
+
+
+@constexpr(reuse_result=False)
+def _operator(layer, known):
+    """The operator of a call in a graph, the tensors it takes, where its outputs go, whether it has a single one."""
+    runner = layer._runner
+    check_argument(known, "hpmoe", "an argument in a graph", "of unknown type", UNKNOWN)
+    avals = []
+    args, kwargs = _recovered(iter(known), avals)
+    num_tokens = kwargs.pop("num_tokens", None) if hasattr(layer, "mesh") else None
+    call, arrays = runner.prepare(args, kwargs, num_tokens)
+    program = call.traced.program
+    for capture in program.captures:
+        name = capture.name if isinstance(capture, Parameter) else "computed"
+        check_argument(not isinstance(capture, Parameter) and not is_computed(capture), program.name, "a closed-over tensor",
+                       f"{name}, whose gradient a compiled graph would lose", "an argument of the function in graph mode")
+    order = tuple(next(i for i, x in enumerate(avals) if x is a) for a in arrays)
+    in_graph = runner.backend.in_graph(call, len(arrays))
+    places = [i if a.aval.shape or runner.plans.batched else -1 - i for i, a in enumerate(program.outputs)]
+    structure = optree.tree_unflatten(call.traced.out_tree, places)
+    is_single = len(in_graph.output_avals()) == 1
+    return in_graph.forward_operator(), order, _in_tuples(structure, program.name), is_single
+
+
+def _in_tuples(structure, name):
+    """The structure with tuples for lists, which a graph would build at run time, not knowing what is in them."""
+    if isinstance(structure, (tuple, list)):
+        return tuple(_in_tuples(item, name) for item in structure)
+    check_argument(isinstance(structure, int), name, "its output in a graph", f"a {type(structure).__name__}",
+                   "a tensor, or a tuple of them")
+    return structure
+
+
+def _recovered(known, avals):
+    """The arguments whose parts `known` goes through, with an Aval in place of each tensor, noted in `avals` too."""
+    kind, *facts = next(known)
+    if kind == "array":
+        shape, dtype = facts
+        check_argument(None not in shape, "hpmoe", "an array in a graph", f"of shape {shape}", UNKNOWN)
+        check_argument(0 not in shape, "hpmoe", "an array in a graph", f"of shape {shape}",
+                       "of at least one element, as MindSpore hands an empty one to no operator of a graph")
+        avals.append(Aval(tuple(shape), str(dtype).lower()))
+        return avals[-1]
+    if kind == "dict":
+        return {key: _recovered(known, avals) for key in facts[0]}
+    if kind == "value":
+        check_argument(facts[1], "hpmoe", "a value in a graph", "a variable", UNKNOWN)
+        return facts[0]
+    return (list if kind == "list" else tuple)(_recovered(known, avals) for _ in range(facts[0]))

@@ -1,0 +1,145 @@
+"""What a call becomes in a compiled graph: an operator, and one for its gradient; one binding, whatever runs the programs.
+
+What the backward reads leaves the forward operator as further outputs, because anything kept aside in Python would leak
+wherever a graph drops the backward operator; in a graph that takes no gradient these outputs hold nothing.
+"""
+
+from __future__ import annotations
+
+import abc
+import functools
+import linecache
+import sys
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import mindspore
+from mindspore import ops
+from mindspore.graph import api
+from mindspore.graph.api import _pynative_executor
+
+from hpmoe.ir.avals import Aval
+from hpmoe.ir.program import Program
+from hpmoe.runtime.one_call import Call
+from hpmoe.support.errors import check_argument
+
+NOTHING = Aval((1,), "float32")  # in place of a saved value
+
+
+class GraphCall(abc.ABC):
+    """One call in one graph.
+
+    Attributes:
+        call: the call, traced for the shapes of the graph.
+        num_args: array arguments; the program's inputs after them are captures, constants of the graph.
+        saves: whether the forward saves what the backward reads, as it does once a gradient is taken.
+        forget_graph: makes MindSpore compile the graph anew: a failed one stays failed.
+    """
+
+    def __init__(self, call: Call, num_args: int):
+        self.call, self.num_args, self.program = call, num_args, call.traced.program
+        self.saves = _pynative_executor.requires_grad()
+        self.forget_graph = _forgetting_graph()
+
+    def forward_program(self) -> Program:
+        return self.call.traced.linearized.forward if self.saves else self.program
+
+    def forward_operator(self) -> Any:
+        """Its gradient is asked for by the compiler when it takes one; it infers shapes anew afterwards."""
+        return self.operator("forward", self.num_args, self.output_avals, lambda: _gradient_rule(self))
+
+    def backward_operator(self, num_inputs: int) -> Any:
+        return self.operator("backward", num_inputs, self.gradient_avals, self._refuse_gradient)
+
+    def _refuse_gradient(self) -> Any:
+        raise self.call.second_derivative()
+
+    @abc.abstractmethod
+    def output_avals(self) -> list[Aval]:
+        """What the forward operator returns: the outputs, and what carries saved values."""
+
+    @abc.abstractmethod
+    def gradient_avals(self) -> list[Aval]:
+        """What the backward operator returns: a gradient of each differentiable argument."""
+
+    @abc.abstractmethod
+    def operator(self, direction: str, num_inputs: int, avals: Callable[[], list[Aval]], rule: Callable[[], Any]) -> Any:
+        """The MindSpore primitive that runs the programs of a direction.
+
+        Args:
+            direction: "forward" or "backward".
+            num_inputs: how many arrays it is given.
+            avals: called when the compiler infers shapes, once more after it has taken a gradient.
+            rule: gives the function of its gradient.
+        """
+
+
+def inferred(avals: Sequence[Aval]) -> dict[str, Any]:
+    """What the compiler takes for the shapes and dtypes of an operator's outputs."""
+    shapes = [list(a.shape) for a in avals]
+    dtypes = [getattr(mindspore, "bool_" if a.dtype == "bool" else a.dtype) for a in avals]
+    is_single = len(shapes) == 1
+    return {"shape": shapes[0] if is_single else tuple(shapes), "dtype": dtypes[0] if is_single else tuple(dtypes),
+            "value": None}
+
+
+def picked(values, positions):
+    """The values at those positions, a tuple; the compiler parses it."""
+    result = ()
+    for i in positions:
+        result = result + (values[i],)
+    return result
+
+
+def _gradient_rule(site: GraphCall) -> Callable[..., Any]:
+    """The function that the compiler parses as the gradient of the forward operator, which saves values from now on."""
+    check_argument(not site.program.main_grads, site.program.name, "a gradient in a graph", "added to a main gradient",
+                   "one that the graph returns, which may drop what is done in place")
+    site.saves = True
+    lin = site.call.traced.linearized
+    num_args, count, is_single = site.num_args, len(site.program.outputs), len(site.output_avals()) == 1
+    kept, cotangents = tuple(i for i in lin.kept_inputs if i < num_args), lin.cotangents
+    wanted = [i for i in lin.differentiable if i < num_args]
+    places = tuple(wanted.index(i) if i in wanted else -1 for i in range(num_args))
+    backward = site.backward_operator(len(kept) + len(site.output_avals()) - count + len(cotangents))
+    num_grads = len(wanted)
+
+    def rule(args, out, dout):
+        outputs = (out,) if is_single else out
+        douts = (dout,) if is_single else dout
+        grads = ()
+        if num_grads > 0:
+            grads = backward(*picked(args, kept), *outputs[count:], *picked(douts, cotangents))
+        if num_grads == 1:
+            grads = (grads,)
+        result = ()
+        for i in range(num_args):
+            grad = ops.zeros_like(args[i]) if places[i] < 0 else ops.reshape(grads[places[i]], args[i].shape)
+            result = result + (grad,)
+        return result
+
+    return _with_parameters(num_args, rule)
+
+
+def _with_parameters(num_args: int, rule: Callable[..., Any]) -> Callable[..., Any]:
+    """The rule as a function of so many parameters and (out, dout): the compiler takes no *args here, and reads source."""
+    names = "".join(f"x{i}, " for i in range(num_args))
+    source = (f"def bound(rule):\n    def bprop({names}out, dout):\n        return rule(({names}), out, dout)\n"
+              "    return bprop\n")
+    name = f"<gradient of {num_args} inputs>"
+    linecache.cache[name] = (len(source), None, source.splitlines(keepends=True), name)
+    namespace: dict[str, Any] = {"__name__": __name__}
+    exec(compile(source, name, "exec"), namespace)
+    return namespace["bound"](rule)
+
+
+def _forgetting_graph() -> Callable[[], None]:
+    """A function that makes MindSpore compile the graph being compiled now once more."""
+    frame = sys._getframe()
+    while frame is not None:
+        if frame.f_code.co_name == "compile" and frame.f_globals.get("__name__") == api.__name__:
+            names = frame.f_locals
+            graphs = names["obj"].compile_cache if "obj" in names else api.ms_compile_cache
+            return functools.partial(graphs.discard, names["phase"])
+        frame = frame.f_back
+    return lambda: None

@@ -1,0 +1,68 @@
+"""One call: what it computes, traced for its shapes, and of how many tokens."""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Iterable
+from typing import Any
+
+import numpy as np
+from mindspore import Tensor
+
+from hpmoe.autodiff.vjp import Linearized, linearize
+from hpmoe.ir.padding import padding_fault
+from hpmoe.ir.program import Program
+from hpmoe.runtime.planned_rows import routes_of
+from hpmoe.runtime.rank_arrays import to_arrays
+from hpmoe.support.errors import ProgramError
+
+
+class Traced:
+    """What is known once the shapes of a call are: its Program, both directions, and the output tree."""
+
+    def __init__(self, program: Program, out_tree: Any):
+        self.program, self.out_tree = program, out_tree
+
+    @functools.cached_property
+    def num_args(self) -> int:
+        """How many inputs are array arguments; those after them are captures."""
+        return len(self.program.inputs) - len(self.program.captures)
+
+    @functools.cached_property
+    def deciding(self) -> frozenset[int | None]:
+        """The inputs that say where rows go: ids, and weights that decide what is dropped."""
+        return frozenset(i for route in routes_of(self.program) for i in (route.ids, route.weights))
+
+    def arrays_of(self, tensors: Iterable[Tensor]) -> list[np.ndarray]:
+        """The inputs as arrays. Those that say where rows go are copies, as several steps of a call read them, up to its
+        backward, and must read the same."""
+        return [a.copy() if i in self.deciding else a for i, a in enumerate(to_arrays(tensors))]
+
+    @functools.cached_property
+    def linearized(self) -> Linearized:
+        return linearize(self.program)
+
+    @functools.cached_property
+    def padding_fault(self) -> tuple[int, str] | None:
+        return padding_fault(self.program)
+
+
+@dataclasses.dataclass(slots=True)
+class Call:
+    """A call whose arguments are checked.
+
+    Attributes:
+        traced: what it computes.
+        lengths: real tokens of each rank; on a device of this rank alone; all where None.
+        seed: of the order of tasks in the reference interpreter, which computes where it is not None.
+    """
+
+    traced: Traced
+    lengths: tuple[int, ...] | None = None
+    seed: int | None = None
+
+    def second_derivative(self) -> ProgramError:
+        """The error of a gradient of the gradient."""
+        return ProgramError(f"{self.traced.program.name}: a gradient is taken of its gradient; backward kernels are "
+                            "not differentiable, take second derivatives of the plain function")

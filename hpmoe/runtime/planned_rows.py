@@ -1,0 +1,95 @@
+"""The numbers of received rows that programs are planned for: few plans serve all routings."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Sequence
+from typing import Any, NamedTuple
+
+from hpmoe.ir.avals import RouteAval
+from hpmoe.ir.program import Equation, Program
+
+LEAST = 64  # rows of a bucket
+PLANNED = "max_rows", "likely_rows"  # options of a route that say what it is planned for
+
+
+def row_bucket(rows: int, most: int) -> int:
+    """The planned number of received rows for `rows` real ones: steps of 1.5 and 1.33 in turn, so that few plans serve all.
+
+    Example:
+        >>> [row_bucket(n, 1000) for n in (0, 10, 65, 100, 900)]
+        [64, 64, 96, 128, 1000]
+    """
+    step = LEAST
+    while step < rows:
+        if step + step // 2 >= rows:
+            step += step // 2
+            break
+        step *= 2
+    return min(step, most)
+
+
+class PlannedRows(NamedTuple):
+    """Received rows of a rank that a plan is for: it has room for `most`, and `likely` ones are what it is ordered for."""
+
+    most: int
+    likely: int
+
+
+def rows_of_any(aval: RouteAval) -> PlannedRows:
+    """For any routing, of which nothing is known."""
+    return PlannedRows(aval.max_rows, aval.likely_rows)
+
+
+def rows_of_received(received: int, aval: RouteAval) -> PlannedRows:
+    """For a routing by which the rank with the most rows receives so many, and those like it. Two deviations over the mean
+    are likely, as where experts are chosen alike, or as many as there is room for, whichever is nearer."""
+    most, sent = row_bucket(received, aval.max_rows), aval.num_tokens * aval.top_k
+    even = min(most, max(LEAST, sent + int(2 * sent ** 0.5)))
+    return PlannedRows(most, even if received - even < most - received else most)
+
+
+class PlannedRoute(NamedTuple):
+    """A route of a program.
+
+    Attributes:
+        key: what it is in the forward and in the backward program: its ids and weights, and its options.
+        aval: of the route.
+        ids: which input of the program its ids are.
+        weights: which one its weights are, where it reads any.
+    """
+
+    key: tuple[Any, ...]
+    aval: RouteAval
+    ids: int
+    weights: int | None
+
+
+@functools.lru_cache(maxsize=256)
+def routes_of(program: Program) -> tuple[PlannedRoute, ...]:
+    """The routes of a program, in order."""
+    position = {v: i for i, v in enumerate(program.inputs)}
+    routes = []
+    for eqn in program.equations:
+        if isinstance(eqn.outputs[0].aval, RouteAval):
+            key = (*eqn.inputs, *(option for option in eqn.params.items() if option[0] not in PLANNED))
+            ids, *weights = (position.get(a) for a in eqn.inputs)
+            routes.append(PlannedRoute(key, eqn.outputs[0].aval, ids, weights[0] if weights else None))
+    return tuple(routes)
+
+
+def any_rows(program: Program) -> dict[Any, PlannedRows]:
+    """The planned rows of each route, for any routing."""
+    return {route.key: rows_of_any(route.aval) for route in routes_of(program)}
+
+
+def with_planned_rows(program: Program, rows: Sequence[PlannedRows]) -> Program:
+    """The program planned for `rows[i]` through its i-th route."""
+    left = iter(rows)
+
+    def planned(eqn: Equation) -> Equation:
+        most, likely = next(left)
+        others = {name: value for name, value in eqn.params.items() if name not in PLANNED}
+        return eqn.replace(params={**others, "max_rows": most, **({"likely_rows": likely} if likely != most else {})})
+    return program.replace(equations=tuple(
+        planned(e) if isinstance(e.outputs[0].aval, RouteAval) else e for e in program.equations))

@@ -1,0 +1,127 @@
+"""The programs and plans of a function: traced once for each set of shapes, lowered once for each size of routing."""
+
+from __future__ import annotations
+
+import collections
+import functools
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
+
+import optree
+from mindspore import Tensor
+from mindspore.graph.api import _pynative_executor
+
+from hpmoe import tracing
+from hpmoe.ir.avals import Aval
+from hpmoe.ir.program import Program
+from hpmoe.machines.machine import Mesh
+from hpmoe.runtime.arguments import Arguments, Parameters
+from hpmoe.runtime.one_call import Traced
+from hpmoe.runtime.planned_rows import PlannedRows, routes_of, with_planned_rows
+from hpmoe.runtime.staged import Staged
+from hpmoe.support.errors import check_argument
+from hpmoe.support.locks import new_lock
+from hpmoe.tracing.pynative import is_computed
+
+CACHE_SIZE = 64
+
+
+class CacheInfo(NamedTuple):
+    """Plan cache statistics, with the fields of functools.lru_cache."""
+
+    hits: int
+    misses: int
+    maxsize: int
+    currsize: int
+
+
+class Plans:
+    """What a function was traced and lowered to, on the ranks of a mesh.
+
+    Attributes:
+        staged: the function and its rewrites.
+        mesh: the ranks.
+        batched: whether arrays carry a leading rank axis (spmd) or belong to the one rank there is.
+    """
+
+    def __init__(self, staged: Staged, mesh: Mesh, batched: bool):
+        self.staged, self.mesh, self.batched = staged, mesh, batched
+        self._parameters = Parameters(staged.function)
+        self._traced: collections.OrderedDict[Any, Traced] = collections.OrderedDict()
+        self._plans: collections.OrderedDict[Any, Any] = collections.OrderedDict()
+        self._hits = self._misses = 0
+        self._lock = new_lock()  # calls may come from several threads
+
+    def cache_info(self) -> CacheInfo:
+        return CacheInfo(self._hits, self._misses, CACHE_SIZE, len(self._plans))
+
+    def flatten(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Arguments:
+        return self._parameters.flatten(args, kwargs)
+
+    def trace(self, given: Arguments) -> Traced:
+        """The Program for these shapes, traced once."""
+        # 1, 1.0 and True are equal and may trace differently; a closed-over scalar is no constant under a gradient.
+        key = (given.tree, _pynative_executor.grad_flag(), *[
+            (Aval, *self._shape_and_dtype(x)) if is_array else (type(x), x)
+            for x, is_array in zip(given.leaves, given.is_array, strict=True)])
+        with self._lock:
+            try:
+                traced = self._traced.get(key)
+            except TypeError:
+                self._parameters.check_hashable(given)
+                raise
+            if traced is None or any(map(is_computed, traced.program.captures)):
+                traced = self._traced[key] = self._trace_anew(given)
+                if len(self._traced) > CACHE_SIZE:
+                    self._traced.popitem(last=False)
+            self._traced.move_to_end(key)
+            return traced
+
+    def _trace_anew(self, given: Arguments) -> Traced:
+        avals = [Aval(*self._shape_and_dtype(x)) if is_array else x
+                 for x, is_array in zip(given.leaves, given.is_array, strict=True)]
+        args, kwargs = optree.tree_unflatten(given.tree, avals)
+        program, out_tree = tracing.trace_with_tree(self.staged.function, args, self.mesh, kwargs)
+        program = self.staged.apply_before_vjp(program)
+        self._check_outputs(program)
+        self._check_main_grads(program)
+        return Traced(program, out_tree)
+
+    def _check_outputs(self, program: Program) -> None:
+        """Received rows differ in number from rank to rank, so they have no place in an array with a rank axis."""
+        for i, atom in enumerate(program.outputs if self.batched else ()):
+            check_argument(all(isinstance(d, int) for d in atom.aval.shape), "spmd", f"output {i} of {program.name}",
+                           atom.aval, "of equal shape on every rank", "Return received rows through hpmoe.combine.")
+
+    def _check_main_grads(self, program: Program) -> None:
+        names = dict(zip(program.inputs, program.input_names, strict=True))
+        for var, main in program.main_grads.items():
+            shape = (self.mesh.ep_size, *var.aval.shape) if self.batched else var.aval.shape
+            check_argument(main.shape == shape, "accumulate_grads", f"into[{names[var]!r}]", f"of shape {main.shape}",
+                           f"of shape {shape}, as the argument")
+
+    def _shape_and_dtype(self, x: Tensor | Aval) -> tuple[tuple[int, ...], str]:
+        """Those of one rank's part of an array."""
+        return x.shape[1:] if self.batched else x.shape, _lowercase(x.dtype)
+
+    def plan(self, program: Program, buckets: Mapping[Any, PlannedRows]) -> Any:
+        """The IR of the last stage for a Program and the planned rows of its routes, lowered once."""
+        rows = tuple(buckets[route.key] for route in routes_of(program))
+        key = (id(program), rows)
+        with self._lock:
+            if key in self._plans:
+                self._hits += 1
+                self._plans.move_to_end(key)
+                return self._plans[key][1]
+            self._misses += 1
+            ir = self.staged.apply(with_planned_rows(program, rows))
+            self._plans[key] = (program, ir)  # the program is kept so that its id stays its own
+            if len(self._plans) > CACHE_SIZE:
+                self._plans.popitem(last=False)
+            return ir
+
+
+@functools.lru_cache
+def _lowercase(dtype: Any) -> str:
+    """The name of a dtype of MindSpore, or of an Aval."""
+    return str(dtype).lower()

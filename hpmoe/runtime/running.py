@@ -1,0 +1,88 @@
+"""Runner: a function at any stage of the chain on the ranks of a mesh, called with what a user gives."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+import optree
+from mindspore.graph.jit_context import jit_context
+
+from hpmoe import tracing
+from hpmoe.ir.avals import Aval
+from hpmoe.ir.padding import check_num_tokens
+from hpmoe.machines.machine import Mesh
+from hpmoe.runtime import autograd
+from hpmoe.runtime.array_backend import ArrayBackend
+from hpmoe.runtime.backend import Backend
+from hpmoe.runtime.device_backend import DeviceBackend
+from hpmoe.runtime.one_call import Call, Traced
+from hpmoe.runtime.planned_rows import PlannedRows
+from hpmoe.runtime.plans import Plans
+from hpmoe.runtime.rank_arrays import Arrays
+from hpmoe.runtime.staged import Staged
+from hpmoe.support.errors import ProgramError, check_argument, is_name
+from hpmoe.support.launchers import check_alone
+
+
+class Runner:
+    """Checks and traces what a function is called with, and has a backend run it.
+
+    Attributes:
+        plans: the function, the ranks, and what was made for them.
+        backend: the device that its kernel is bound for, or arrays of all ranks.
+    """
+
+    def __init__(self, staged: Staged, mesh: Mesh, batched: bool):
+        self.plans = Plans(staged, mesh, batched and not staged.is_on_device)
+        self.backend: Backend = (DeviceBackend if staged.is_on_device else ArrayBackend)(self.plans)
+
+    def call(self, args: Sequence[Any], kwargs: Mapping[str, Any], num_tokens: Sequence[int] | None = None,
+             seed: int | None = None) -> Any:
+        """What the function computes: by the kernel or interpreter of its stage, or under `seed` by the interpreter."""
+        if jit_context() is not None:
+            raise ProgramError(f"{tracing.function_name(self.plans.staged.function)}: ms.jit(capture_mode=\"trace\") does "
+                               "not see what a kernel computes, and would keep it as a constant; use capture_mode=\"ast\"")
+        call, tensors = self.prepare(args, kwargs, num_tokens, seed)
+        traced = call.traced
+        for x in [x for x in tensors if isinstance(x, Aval)]:  # the text of a tensor would be of its values
+            check_argument(False, traced.program.name, "an array argument", f"{x!r}, an hpmoe.Aval",
+                           "a tensor: a call computes with its values", "lower() takes Avals.")
+        return optree.tree_unflatten(traced.out_tree, autograd.run(self.backend, call, [*tensors, *traced.program.captures]))
+
+    def prepare(self, args: Sequence[Any], kwargs: Mapping[str, Any], num_tokens: Sequence[int] | None = None,
+                seed: int | None = None) -> tuple[Call, list[Any]]:
+        """The call of these arguments, checked and traced, and the arrays (tensors or Avals) among them."""
+        if self.plans.batched:
+            check_alone(self.plans.mesh.ep_size)
+        given = self.plans.flatten(args, kwargs)
+        tensors = given.arrays
+        self._check_rank_axis(tensors)
+        lengths = None if num_tokens is None else self.backend.lengths_of(num_tokens)
+        traced = self.plans.trace(given)
+        if lengths is not None:
+            check_num_tokens("spmd", traced.program, lengths, traced.padding_fault)
+        call = Call(traced, lengths, seed)
+        self.backend.check(call)
+        return call, tensors
+
+    def _check_rank_axis(self, tensors: Sequence[Any]) -> None:
+        ep_size = self.plans.mesh.ep_size
+        for i, shape in enumerate(x.shape for x in tensors) if self.plans.batched else ():
+            if not shape or shape[0] != ep_size:
+                check_argument(False, "spmd", f"array argument {i}", f"of shape {tuple(shape)}",
+                               f"[{ep_size}, ...], one part for each rank of the mesh")
+
+    def lower(self, args: Sequence[Any], kwargs: Mapping[str, Any], direction: str) -> Any:
+        """The IR of the last stage, for the routing where `args` has all ids, and for any routing otherwise."""
+        check_argument(is_name(direction, ("forward", "backward")), "lower", "direction", repr(direction),
+                       "\"forward\" or \"backward\"")
+        traced, _, buckets = self.planned(args, kwargs)
+        return self.plans.plan(traced.program if direction == "forward" else traced.linearized.backward, buckets)
+
+    def planned(self, args: Sequence[Any],
+                kwargs: Mapping[str, Any]) -> tuple[Traced, Arrays | None, dict[Any, PlannedRows]]:
+        """What is traced for `args`, the arrays of each rank where all are given, and the planned rows of each route."""
+        given = self.plans.flatten(args, kwargs)
+        traced = self.plans.trace(given)
+        return traced, *self.backend.planned(traced, given.arrays)

@@ -1,0 +1,89 @@
+"""spmd: a per-rank function, at any stage of the chain, on all virtual ranks of a mesh in this process."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import optree
+
+from hpmoe.machines.machine import Mesh
+from hpmoe.runtime.graph_mode import Graphed
+from hpmoe.runtime.memory import MemoryReport, memory_report
+from hpmoe.runtime.plans import CacheInfo
+from hpmoe.runtime.running import Runner
+from hpmoe.runtime.staged_function import staged_of
+from hpmoe.support.errors import ArgumentError, check_argument
+from hpmoe.tracing.errors import not_traceable
+
+
+class Spmd(Graphed):
+    """A per-rank function on all virtual ranks of a mesh; see `spmd`."""
+
+    def __init__(self, function: Callable[..., Any], mesh: Mesh):
+        self.function, self.mesh = function, mesh
+        self.__name__ = getattr(function, "__name__", "spmd")
+        self.__doc__ = getattr(function, "__doc__", None)
+        self.__signature__ = staged_of(function).signature
+        self._let_graphs_call()
+
+    @functools.cached_property
+    def _runner(self) -> Runner:
+        return Runner(staged_of(self.function), self.mesh, batched=True)
+
+    def __call__(self, *args: Any, num_tokens: Sequence[int] | None = None, **kwargs: Any) -> Any:
+        if any(getattr(x, "hpmoe_record", None) for x in optree.tree_leaves((args, kwargs))):
+            raise not_traceable(f"a call of {self!r}", "spmd runs all ranks, and a traced function is what one of them does",
+                                "the function it is of, and spmd around the whole")
+        return self._runner.call(args, kwargs, num_tokens)
+
+    def interpret(self, *args: Any, seed: int = 0, num_tokens: Sequence[int] | None = None, **kwargs: Any) -> Any:
+        """What a call computes, by the reference interpreter, in the legal order of tasks that `seed` picks."""
+        return self._runner.call(args, kwargs, num_tokens, seed)
+
+    def lower(self, *args: Any, direction: str = "forward", **kwargs: Any) -> Any:
+        """The IR of one rank, the same on all; `args` carry the leading rank axis as in a call. See StagedFunction.lower."""
+        return self._runner.lower(args, kwargs, direction)
+
+    def memory(self, *args: Any, **kwargs: Any) -> MemoryReport:
+        """The bytes that the plans take on all ranks, forward and backward. See StagedFunction.memory."""
+        return memory_report(self._runner, args, kwargs)
+
+    def cache_info(self) -> CacheInfo:
+        return self._runner.plans.cache_info()
+
+    def __repr__(self) -> str:
+        return f"spmd of {staged_of(self.function)} on {self.mesh}"
+
+
+def spmd(f: Callable[..., Any], mesh: Mesh) -> Spmd:
+    """Runs a per-rank function, at any stage of the chain, on all virtual ranks of a mesh in this process.
+
+    Every array argument and result has a leading rank axis: hidden_states [ep, T, H], weights [ep, E_local, ...]. The
+    result is as differentiable as `f`. Ranks may hold fewer than T tokens: pass `num_tokens=[n_0, ...]` with a call; rows
+    past a rank's number are padding, and zero in the result.
+
+    Where `f` ends in fuse_persistent(target="ascend") the ranks are the processes of MindSpore's world: each calls it with
+    its own arrays, without a rank axis, and with its own `num_tokens`, an int.
+
+    Args:
+        f: the per-rank function, plain or staged; spmd is outermost.
+        mesh: how many ranks there are.
+
+    Raises:
+        ArgumentError: an array's leading axis is not the number of ranks; or num_tokens does not fit, or is given where the
+            function would count padding in: beside dispatching it may work on each token alone, and sum over all tokens.
+
+    Example:
+        >>> import mindspore as ms, numpy as np, hpmoe
+        >>> rng = np.random.default_rng(0)
+        >>> x, up, down = (ms.Tensor(rng.standard_normal(s), ms.float32) for s in [(2, 4, 8), (2, 1, 8, 6), (2, 1, 3, 8)])
+        >>> ids = ms.Tensor(np.zeros((2, 4, 1)), ms.int32)
+        >>> hpmoe.spmd(hpmoe.moe_ffn, hpmoe.Mesh(ep_size=2))(x, ids, ms.ops.ones((2, 4, 1)), up, down).shape
+        (2, 4, 8)
+    """
+    if not callable(f) or isinstance(f, Spmd):
+        raise ArgumentError(f"spmd: f is {f!r}; it must be a per-rank function, plain or staged, and not under spmd yet")
+    check_argument(isinstance(mesh, Mesh), "spmd", "mesh", repr(mesh), "an hpmoe.Mesh")
+    return Spmd(f, mesh)

@@ -1,0 +1,89 @@
+"""Staged: what is known of a function at some stage of the chain, which is data; nothing here runs it."""
+
+from __future__ import annotations
+
+import dataclasses
+import inspect
+from collections.abc import Callable, Mapping
+from typing import Any
+
+from hpmoe.ir.program import Program
+from hpmoe.runtime.rewrite import Rewrite, name_of
+from hpmoe.runtime.targets import find_target
+from hpmoe.support.errors import TransformError
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Stage:
+    """One rewrite of a chain and the options that it runs with."""
+
+    rewrite: Rewrite
+    options: Mapping[str, Any]
+
+    def apply_to(self, ir: Any) -> Any:
+        return self.rewrite.apply_to(ir, **self.options)
+
+    def __str__(self) -> str:
+        return self.rewrite.label(self.options)
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Staged:
+    """A plain function and the stages that its IR goes through.
+
+    Attributes:
+        function: plain.
+        stages: innermost first; none of a plain function.
+    """
+
+    function: Callable[..., Any]
+    stages: tuple[Stage, ...] = ()
+
+    def then(self, rewrite: Rewrite, options: Mapping[str, Any]) -> Staged:
+        return Staged(self.function, (*self.stages, Stage(rewrite, options)))
+
+    @property
+    def level(self) -> str:
+        """What the last stage makes: "program", "tiles", "queues" or "kernel"."""
+        return next((s.rewrite.makes for s in reversed(self.stages) if s.rewrite.makes), "program")
+
+    @property
+    def is_before_vjp(self) -> bool:
+        """Whether all stages rewrite the traced Program, so that a gradient is taken of their result."""
+        return all(s.rewrite.before_vjp for s in self.stages)
+
+    @property
+    def is_on_device(self) -> bool:
+        """Whether it ends in a kernel for a device of its own."""
+        target = self.stages[-1].options.get("target") if self.level == "kernel" else None
+        return target is not None and find_target(target).on_device
+
+    @property
+    def signature(self) -> inspect.Signature:
+        """The parameters of the function; TransformError where Python knows none, as of np.add."""
+        return signature_of(self.function)
+
+    def apply_before_vjp(self, program: Program) -> Program:
+        """Applies to the traced Program the rewrites that its two directions are made from."""
+        for stage in self.stages:
+            program = stage.apply_to(program) if stage.rewrite.before_vjp else program
+        return program
+
+    def apply(self, program: Program) -> Any:
+        """Applies the other rewrites to a Program of one direction."""
+        ir = program
+        for stage in self.stages:
+            ir = ir if stage.rewrite.before_vjp else stage.apply_to(ir)
+        return ir
+
+    def __str__(self) -> str:
+        return " of ".join([*map(str, reversed(self.stages)), name_of(self.function)])
+
+
+def signature_of(f: Callable[..., Any]) -> inspect.Signature:
+    """The parameters of a plain function; TransformError where Python knows none, as of np.add."""
+    try:
+        return inspect.signature(f)
+    except (TypeError, ValueError) as error:
+        raise TransformError(f"{name_of(f)}: Python knows no parameters of it; wrap it in a function that has them, such "
+                             "as lambda x, y: ...") from error

@@ -1,0 +1,88 @@
+"""StagedFunction: what a transform returns; a callable that computes what the function it wraps computes."""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any
+
+import optree
+
+from hpmoe.ir.program import Program
+from hpmoe.machines.machine import Mesh, as_mesh
+from hpmoe.runtime.graph_mode import Graphed
+from hpmoe.runtime.memory import MemoryReport, memory_report
+from hpmoe.runtime.plans import CacheInfo
+from hpmoe.runtime.running import Runner
+from hpmoe.runtime.staged import Staged
+
+
+class StagedFunction(Graphed):
+    """A callable at some stage of the chain: computes what `function` computes, through one more rewrite of its IR.
+
+    Attributes:
+        function: the callable it wraps, plain or staged.
+        staged: the plain function under all stages, and their rewrites.
+        level: what `lower` returns: "program", "tiles", "queues" or "kernel".
+    """
+
+    def __init__(self, function: Callable[..., Any], staged: Staged):
+        self.function, self.staged, self.level = function, staged, staged.level
+        functools.update_wrapper(self, function, updated=())
+        self.__signature__ = staged.signature
+        self._let_graphs_call()
+
+    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+        if any(getattr(x, "hpmoe_record", None) for x in optree.tree_leaves((args, kwargs))):
+            return self.staged.function(*args, **kwargs)
+        return self._runner.call(args, kwargs)
+
+    def interpret(self, *args: Any, seed: int = 0, **kwargs: Any) -> Any:
+        """What a call computes, by the reference interpreter, in the legal order of tasks that `seed` picks."""
+        return self._runner.call(args, kwargs, seed=seed)
+
+    @functools.cached_property
+    def _runner(self) -> Runner:
+        return Runner(self.staged, Mesh(1), batched=False)
+
+    def lower(self, *args: Any, mesh: Mesh | None = None, direction: str = "forward", **kwargs: Any) -> Any:
+        """The IR of this stage for arguments like `args`.
+
+        Args:
+            args, kwargs: as for a call; an array may also be an `hpmoe.Aval`.
+            mesh: the ranks the function runs on; one by default.
+            direction: "forward" or "backward".
+
+        Returns:
+            A Program, a Taskflow or an Executable, by the stage; printing it shows it. Where all ids are given it is the
+            plan that a call would use, otherwise one for any routing.
+        """
+        return self._runner_on("lower", mesh).lower(args, kwargs, direction)
+
+    def memory(self, *args: Any, mesh: Mesh | None = None, **kwargs: Any) -> MemoryReport:
+        """The bytes that the plans for arguments like `args` take, forward and backward.
+
+        Exact for the routing where all arrays are given, as for `lower`, and otherwise for as many rows as can be received.
+        """
+        return memory_report(self._runner_on("memory", mesh), args, kwargs)
+
+    def _runner_on(self, who: str, mesh: Mesh | None) -> Runner:
+        """What runs one rank's share of a mesh; on one rank that of calls, whose plans it shares."""
+        ranks = as_mesh(who, mesh)
+        return self._runner if ranks.ep_size == 1 else Runner(self.staged, ranks, batched=False)
+
+    def apply(self, program: Program) -> Any:
+        """Applies the rewrites of all stages, innermost first, to a Program of one direction."""
+        return self.staged.apply(program)
+
+    def cache_info(self) -> CacheInfo:
+        """Hits, misses, size and bound of the plan cache, as functools.lru_cache gives them."""
+        return self._runner.plans.cache_info()
+
+    def __repr__(self) -> str:
+        return str(self.staged)
+
+
+def staged_of(f: Callable[..., Any]) -> Staged:
+    """What is known of a callable, plain or staged."""
+    return f.staged if isinstance(f, StagedFunction) else Staged(f)

@@ -1,0 +1,137 @@
+"""Likely contents of row slots before there is a routing: whose rows each holds, and what its tasks then cost.
+
+Slots of an expert begin with the rank's own rows, then come those of the ranks after it, one after the other. So a plan
+knows which slots of a peer a rank is likely to have rows for.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator
+
+import numpy as np
+
+from hpmoe.costs.task_costs import task_costs
+from hpmoe.costs.work import put_rate
+from hpmoe.ir import taskflow as tf
+from hpmoe.machines.machine import Machine
+
+
+class LikelySlots:
+    """The slots of a route where every expert gets as many rows as any other, and as many from every rank.
+
+    A plan with room for all rows of all ranks has slots for several times the likely rows. These rounds are alike: where a
+    rank receives more than is likely, later ones have rows too, of experts that nobody knows.
+
+    Attributes:
+        expert, place: of each slot, its expert and its number among those of the expert, [num_slots]. Slots that are left
+            over, for experts that do not fill their last one, are of an expert after the last; those of later rounds are of
+            further experts.
+        round: of each slot, how many rounds come before it, [num_slots].
+        per_expert: slots of an expert, the last of which has any number of rows: half of them in the mean.
+    """
+
+    def __init__(self, flow: tf.Taskflow, route: int):
+        plan = flow.routes[route]
+        self.num_experts = plan.num_local_experts
+        slot = np.arange(plan.num_slots)
+        self.ep_size, self.tile_rows = flow.ep_size, flow.tile_rows
+        filled = plan.likely_rows / (plan.num_local_experts * flow.tile_rows)
+        self.per_expert = max(1.0, min(math.ceil(filled), filled + 0.5))
+        self.expert = (slot / self.per_expert).astype(int)
+        self.round = self.expert // plan.num_local_experts
+        if not plan.is_mostly_empty:
+            self.expert, self.round = np.minimum(self.expert, plan.num_local_experts), np.zeros_like(slot)
+        self.place = slot - np.ceil(self.expert * self.per_expert).astype(int)
+
+    def shares(self) -> np.ndarray:
+        """Of each slot, the share of its rows that are from the rank so many ranks after its own, [num_slots, ep_size]."""
+        first = self.place[:, None] / self.per_expert * self.ep_size
+        last = first + self.ep_size / self.per_expert
+        ahead = np.arange(self.ep_size)
+        inside = np.minimum(last, ahead + 1) - np.maximum(first, ahead)
+        return np.maximum(inside, 0.0) / (last - first)
+
+    @property
+    def is_spare(self) -> np.ndarray:
+        """Whether a slot is left over, [num_slots]."""
+        return (self.expert == self.num_experts) & (self.round == 0)
+
+    @property
+    def rows(self) -> float:
+        """Of a slot, from one rank."""
+        return self.tile_rows * min(1.0, self.per_expert / self.ep_size)
+
+    def round_the_nodes(self, node_size: int) -> np.ndarray:
+        """The turn of each slot where those of an expert with rows of one place in every node come one after the other,
+        [num_slots]: then every rank sends as much to other nodes as any other, at any time."""
+        turn, source = np.empty(len(self.place), np.int64), self.source
+        turn[np.lexsort((source // node_size, source % node_size, self.expert))] = np.arange(len(source))
+        return turn
+
+    @property
+    def source(self) -> np.ndarray:
+        """How many ranks ahead the first likely source of each slot is, [num_slots]."""
+        return np.minimum(self.place / self.per_expert * self.ep_size, self.ep_size - 1).astype(np.int64)
+
+
+def likely_costs(flow: tf.Taskflow, machine: Machine) -> np.ndarray:
+    """Microseconds of each task, of a put to a peer those of the rows that are likely to go there while all workers send,
+    [num_tasks]; slots that are left over are likely to be empty, and later rounds to come as soon as the first."""
+    costs, shares, stretch = task_costs(flow, machine), {}, link_stretch(flow, machine)
+    for op, tasks, shape in grids_of(flow):
+        if op.domain.is_slots and op.unit == "aic":
+            costs[tasks].reshape(shape)[LikelySlots(flow, op.domain.route).is_spare] = machine.task_us
+        if op.primitive.is_put:
+            key = op.domain.route, op.primitive, op.num_peers
+            if key not in shares:
+                of_peers = LikelySlots(flow, op.domain.route).shares()[:, sources_ahead(flow, op)]
+                shares[key] = _sum_of_tasks(of_peers, op.num_peers) * op.num_peers
+            grid = costs[tasks].reshape(shape)  # a view
+            grid -= machine.task_us
+            grid *= shares[key][:, :, None] * stretch
+            grid += machine.task_us
+            if op.primitive.sends_rows:
+                grid[LikelySlots(flow, op.domain.route).round > 0] = machine.task_us
+    return costs
+
+
+def first_round(flow: tf.Taskflow, costs: np.ndarray) -> np.ndarray:
+    """The costs of `likely_costs`, of slots of later rounds none."""
+    costs = costs.copy()
+    for op, tasks, shape in grids_of(flow):
+        if op.domain.is_slots:
+            costs[tasks].reshape(shape)[LikelySlots(flow, op.domain.route).round > 0] = 0.0
+    return costs
+
+
+def _sum_of_tasks(of_peers: np.ndarray, num_peers: int) -> np.ndarray:
+    """For each slot and task of a put the sum over the peers that the task is for, [num_slots, num_peers]."""
+    out = of_peers[:, :num_peers].copy()
+    for first in range(num_peers, of_peers.shape[1], num_peers):
+        more = of_peers[:, first:first + num_peers]
+        out[:, :more.shape[1]] += more
+    return out
+
+
+def link_stretch(flow: tf.Taskflow, machine: Machine) -> float:
+    """How much longer puts take when all workers send than when one does, as links are shared."""
+    of_node = min(flow.ep_size, machine.node_size)
+    us = max((of_node - 1) / machine.link_bytes_per_us, (flow.ep_size - of_node) / machine.node_link_bytes_per_us)
+    return max(1.0, machine.num_aiv * put_rate(machine, flow.ep_size) * us / flow.ep_size)
+
+
+def sources_ahead(flow: tf.Taskflow, op: tf.TileOp) -> np.ndarray:
+    """For each peer of a put how many ranks the source of its rows is after their receiver; as rank 0 has it."""
+    peers = flow.peer_order[0]
+    return peers if op.primitive.is_back else -peers % flow.ep_size
+
+
+def grids_of(flow: tf.Taskflow) -> Iterator[tuple[tf.TileOp, slice, tuple[int, int, int]]]:
+    """The tasks of each operation and their shape, (units, peers, column tiles); see make_tasks."""
+    first = 0
+    for op in flow.ops:
+        shape = op.grid
+        last = first + shape[0] * shape[1] * shape[2]
+        yield op, slice(first, last), shape
+        first = last

@@ -1,0 +1,96 @@
+"""Divides work among vector workers: some compute while others move rows, and a few of them share puts to a rank.
+
+Where a routing is not as likely, tasks are still dealt out evenly, and no rank is sent everything at once.
+"""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from hpmoe.ir import taskflow as tf
+from hpmoe.machines.machine import Machine
+from hpmoe.planner.planner import DEALT, deal
+from hpmoe.scheduling.likely_slots import LikelySlots, grids_of, link_stretch, sources_ahead
+from hpmoe.scheduling.put_turns import put_turns
+
+QUEUE_US = 300.0  # of what the workers of a group send to one rank at a time, on its link
+UNEVEN = 1.15  # peers of a worker, the most over the mean, not reached
+COMPUTING = 2  # workers for what is computed, over their share of the work
+WORTH_US = 160.0  # of moving, the least for which some workers only compute: with few rows each, whose turn it is is chance
+SENDING = 5.0  # times the workers that fill a link, of which more would only share it
+STRAINED = 1.05  # the most time of workers that compute or move, over that of all workers doing both, or of the matmuls
+
+
+def is_computed(op: tf.TileOp) -> bool:
+    """Whether tasks of an operation on vector workers compute rows, which others wait for on the same rank."""
+    primitive = op.primitive
+    return op.unit == "aiv" and not (op.num_peers or primitive.moves_copies or primitive.sums_choices)
+
+
+def num_computing(flow: tf.Taskflow, machine: Machine, costs: np.ndarray) -> int:
+    """How many vector workers take what is computed, the first ones, while the others take what is moved; 0 where all take
+    both. What waits for matmuls then keeps no rows from going out, nor do these keep it from being computed. It is 0
+    too where no share of the workers would do."""
+    computed, moved, matrix = (sum(costs[tasks].sum() for op, tasks, _ in grids_of(flow) if is_one(op))
+                               for is_one in (is_computed, lambda op: op.primitive.is_put, lambda op: op.unit == "aic"))
+    if not computed or moved < WORTH_US * machine.num_aiv:
+        return 0
+    wanted = math.ceil(COMPUTING * machine.num_aiv * computed / (computed + moved))
+    moved /= link_stretch(flow, machine)
+    us = STRAINED * max(matrix / machine.num_aic, (computed + moved) / machine.num_aiv)
+    computing = min(wanted, machine.num_aiv // 2, machine.num_aiv - math.ceil(moved / us))
+    return computing if computing > 0 and computed / computing <= us else 0
+
+
+def dealt(flow: tf.Taskflow, machine: Machine, queues: list[np.ndarray], sequence: np.ndarray,
+          computing: int, early: int) -> list[np.ndarray]:
+    """The tasks of each worker in the order of `sequence`: matrix tasks where they are, others and spare ones dealt out.
+
+    Neighbours of an operation are on neighbouring workers; of a put those that are likely to have rows. The first so many
+    of the vector workers compute, where these are not 0, and the others send. The last `early` matrix workers take no slots.
+    """
+    worker, num_aic, num_aiv = np.full(flow.num_tasks, -1, np.int32), machine.num_aic, machine.num_aiv
+    taking_slots = num_aic - early
+    for q, tasks in enumerate(queues[:num_aic]):
+        worker[tasks] = q
+    for op, tasks, shape in grids_of(flow):
+        slots = LikelySlots(flow, op.domain.route) if op.domain.is_slots else None
+        if op.primitive.is_put:
+            worker[tasks].reshape(shape)[:] = _putters(flow, op, machine, slots, sequence[tasks].reshape(shape), computing)
+        elif slots and op.unit == "aic":
+            of_task = worker[tasks].reshape(shape)  # a view
+            of_task[slots.is_spare] = -1
+            of_task[slots.round > 0] = (np.arange(of_task.size) % taking_slots).reshape(shape)[slots.round > 0]
+    among = np.array([(0, taking_slots) if op.unit == "aic" else (num_aic, computing if computing and is_computed(op)
+                                                                  else num_aiv) for op in flow.ops], DEALT)
+    return deal(flow, sequence, worker, among, machine.num_queues)
+
+
+def _putters(flow: tf.Taskflow, op: tf.TileOp, machine: Machine, slots: LikelySlots,
+             sequence: np.ndarray, computing: int) -> np.ndarray:
+    """Which vector worker does each put, [num_slots, peers, columns] as `sequence`.
+
+    Peers are in groups, and every group has workers of its own: so many that what they send to one rank at a time, where
+    those of every rank do, is on its link for QUEUE_US. Else the first rows of a hot rank would come with its last.
+    """
+    workers, ahead, sent = _senders(flow, machine, computing), sources_ahead(flow, op), flow.buffers[op.operands[1].buffer]
+    sent = slots.rows * (op.tile_cols or sent.cols) * sent.stored_dtype.itemsize
+    wanted = round(workers * flow.ep_size * sent / (machine.link_bytes_per_us * QUEUE_US))
+    node_size = machine.node_size if machine.node_size > 1 else flow.ep_size
+    places = min(op.num_peers, node_size)  # ranks of one place in every node are in one group
+    groups = next(g for g in range(min(max(wanted, 1), places, workers), 0, -1)
+                  if -(-places // g) * workers < UNEVEN * (workers // g) * places)
+    starts = (np.arange(groups + 1) * workers // groups).astype(np.int32)
+    group = (ahead[:op.num_peers] % node_size % groups)[:, None]
+    out = put_turns(slots, sequence, ahead, groups, node_size)
+    out %= np.diff(starts)[group]
+    out += machine.num_aic + computing + starts[group]
+    return out
+
+
+def _senders(flow: tf.Taskflow, machine: Machine, computing: int) -> int:
+    """Workers that put rows: of those that do not only compute SENDING times as many as fill the link. If more sent at a
+    time, the first rows would come with the last."""
+    return min(machine.num_aiv - computing, math.ceil(SENDING * machine.num_aiv / link_stretch(flow, machine)))

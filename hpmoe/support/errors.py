@@ -1,0 +1,182 @@
+"""The exceptions that hpmoe raises, and the one wording of argument errors."""
+
+import re
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import numpy as np
+
+
+class ArgumentError(ValueError):
+    """An argument is not what a public function needs; the text names it, what it was and what it must be.
+
+    Example:
+        >>> import hpmoe
+        >>> hpmoe.Mesh(ep_size=0)
+        Traceback (most recent call last):
+        ...
+        hpmoe.ArgumentError: hpmoe.Mesh: ep_size is 0; it must be a positive int.
+    """
+
+    __module__ = "hpmoe"
+
+
+class TraceError(TypeError):
+    """A function does something a `Program` cannot record; the text says where, and what to write instead.
+
+    Example:
+        >>> import hpmoe
+        >>> hpmoe.trace(lambda x: x if x.sum() > 0 else -x, hpmoe.Aval((2,), "float32"))
+        Traceback (most recent call last):
+        ...
+        hpmoe.TraceError: a Python branch on bool[] is not traceable: a tracer has a shape and a dtype, its values ...
+          at ...
+          write instead: mint.where(condition, a, b), or decide outside the function and pass a Python value
+    """
+
+    __module__ = "hpmoe"
+
+
+class ProgramError(ValueError):
+    """A `Program` breaks a rule of its level, or a primitive has no answer to the question asked of it.
+
+    Example:
+        >>> import hpmoe
+        >>> hpmoe.vjp(hpmoe.vjp(hpmoe.trace(hpmoe.swiglu, hpmoe.Aval((2, 4), "float32"))))
+        Traceback (most recent call last):
+        ...
+        hpmoe.ProgramError: vjp asked swiglu_grad what its gradient is, and it has no vjp rule
+    """
+
+    __module__ = "hpmoe"
+
+
+class TransformError(ValueError):
+    """A transform does not apply to what it was given; the text says why, and what would make it apply.
+
+    Example:
+        >>> import hpmoe
+        >>> hpmoe.overlap_comm(hpmoe.swiglu)
+        Traceback (most recent call last):
+        ...
+        hpmoe.TransformError: overlap_comm: it needs the tile tasks that tile_partition makes, and 'swiglu' is a ...
+    """
+
+    __module__ = "hpmoe"
+
+
+class VerifyError(ValueError):
+    """A `Taskflow` is not a correct schedule; the text shows the IR around the fault.
+
+    Example:
+        >>> import hpmoe
+        >>> x, w = hpmoe.Aval((4, 2), "float32"), hpmoe.Aval((2, 3), "float32")
+        >>> flow = hpmoe.tile_partition(lambda x, w: (x @ w) * 2.0).lower(x, w)
+        >>> hpmoe.verify(flow.replace(waits=flow.waits[:0]))
+        Traceback (most recent call last):
+        ...
+        hpmoe.VerifyError: verify: task t1 mul[rows 0:4, cols 0:3] reads what !a.0 stands for, which t0 ...
+             t0 matmul[rows 0:4, cols 0:3] x w -> a wait -  signal !a.0 += rows
+        >    t1 mul[rows 0:4, cols 0:3]    a -> b   wait -  signal -
+    """
+
+    __module__ = "hpmoe"
+
+
+class LaunchError(RuntimeError):
+    """A launch of a persistent kernel did not finish; the text names the task, the event and who should have signalled.
+
+    What runs a launch raises it: a call, where no task ended for the `timeout` of fuse_persistent, `hpmoe.interpret` or
+    `hpmoe.simulate`.
+
+    Example:
+        >>> import hpmoe, numpy as np
+        >>> flow = hpmoe.tile_partition(lambda x: (x @ x) * 2.0).lower(hpmoe.Aval((2, 2), "float32"))
+        >>> hpmoe.interpret(flow.replace(signals=flow.signals[:0]), [[np.ones((2, 2), np.float32)]])
+        Traceback (most recent call last):
+        ...
+        hpmoe.LaunchError: interpret: rank 0 task t1 mul[rows 0:2, cols 0:2] waits for ...
+    """
+
+    __module__ = "hpmoe"
+
+
+def check_argument(condition: bool, who: str, argument: str, got: object, expected: str, hint: str = "") -> None:
+    """Raises ArgumentError unless `condition` holds.
+
+    Example:
+        >>> check_argument(False, "hpmoe.Mesh", "ep_size", 0, "a positive int")
+        Traceback (most recent call last):
+        ...
+        hpmoe.ArgumentError: hpmoe.Mesh: ep_size is 0; it must be a positive int.
+    """
+    if not condition:
+        is_plural = " and " in argument or argument.endswith(("operands", "dtypes"))
+        are, they = ("are", "they") if is_plural else ("is", "it")
+        got = re.sub("^a (?=[aeiou])", "an ", str(got))
+        raise ArgumentError(f"{who}: {argument} {are} {got}; {they} must be {expected}.{' ' + hint if hint else ''}")
+
+
+def is_int(value: object, least: int = 1, most: int = 2**30) -> bool:
+    """Whether an argument is a whole number in a range, Python's or NumPy's; True and False are none.
+
+    Example:
+        >>> [is_int(value) for value in (3, np.int64(3), 0, True, 3.0)]
+        [True, True, False, False, False]
+    """
+    return isinstance(value, (int, np.integer)) and not isinstance(value, bool) and least <= value <= most
+
+
+def is_number(value: object) -> bool:
+    """Whether an argument is a real number, Python's or NumPy's, and no NaN; True and False are none.
+
+    Example:
+        >>> [is_number(value) for value in (3, np.float32(0.5), float("nan"), True, "3")]
+        [True, True, False, False, False]
+    """
+    return isinstance(value, (int, float, np.integer, np.floating)) and not isinstance(value, bool) and value == value
+
+
+def is_name(value: object, names: Iterable[str]) -> bool:
+    """Whether an argument is one of some names; what cannot be compared with them is not."""
+    return isinstance(value, str) and value in names
+
+
+def call_user(who: str, what: str, function: Callable[..., Any], *args: Any) -> Any:
+    """What a user's function returns; TransformError, with theirs as its cause, where it raises, MemoryError for that.
+
+    Example:
+        >>> call_user("overlap_comm", "order", lambda rank: [][rank], 0)
+        Traceback (most recent call last):
+        ...
+        hpmoe.TransformError: overlap_comm: order <lambda> raised IndexError: list index out of range
+    """
+    try:
+        return function(*args)
+    except Exception as error:
+        name = getattr(function, "__name__", type(function).__name__)
+        kind = MemoryError if isinstance(error, MemoryError) else TransformError
+        raise kind(f"{who}: {what} {name} raised {type(error).__name__}: {error}") from error
+
+
+def check_inputs(who: str, inputs: Sequence[Sequence[Any]], ep_size: int, expected: Sequence[tuple[str, tuple]]) -> None:
+    """Raises ArgumentError unless there is, for each rank, one array for each (name, shape); symbolic dimensions fit any.
+
+    Example:
+        >>> check_inputs("hpmoe.evaluate", [[]], 1, [("x", (2, 3))])
+        Traceback (most recent call last):
+        ...
+        hpmoe.ArgumentError: hpmoe.evaluate: inputs[0] is of 0 arrays; it must be of 1: x.
+    """
+    check_argument(isinstance(inputs, Sequence), who, "inputs", f"a {type(inputs).__name__}", "a list of arrays a rank")
+    check_argument(len(inputs) == ep_size, who, "inputs", f"of {len(inputs)} ranks", f"of {ep_size}, a list of arrays each")
+    names = ", ".join(name for name, _ in expected)
+    for rank, arrays in enumerate(inputs):
+        is_listed = isinstance(arrays, (Sequence, np.ndarray))
+        check_argument(is_listed, who, f"inputs[{rank}]", f"a {type(arrays).__name__}", "a list of arrays")
+        check_argument(len(arrays) == len(expected), who, f"inputs[{rank}]", f"of {len(arrays)} arrays",
+                       f"of {len(expected)}: {names}")
+        for array, (name, shape) in zip(arrays, expected, strict=True):
+            got = np.shape(array)
+            fits = len(got) == len(shape) and all(a == b for a, b in zip(got, shape, strict=True) if isinstance(b, int))
+            check_argument(fits, who, f"{name} of rank {rank}", f"of shape {got}", f"of shape {shape}")

@@ -1,0 +1,34 @@
+"""Describes this computer for reports and stored measurements."""
+
+from __future__ import annotations
+
+import os
+import platform
+from pathlib import Path
+
+
+def cpu_name() -> str:
+    """The processor's model name, as far as the system tells."""
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        lines = []
+    names = [line.partition(":")[2].strip() for line in lines if line.startswith("model name")]
+    return names[0] if names else platform.processor() or platform.machine()
+
+
+def num_cores() -> int:
+    """Cores this process may use."""
+    return len(os.sched_getaffinity(0))
+
+
+def cache_folder() -> Path:
+    """Where measurements and searches are kept: hpmoe/ in $XDG_CACHE_HOME, or in ~/.cache where that is no absolute path.
+
+    Raises:
+        OSError: there is no home folder either, as for a user whom the system does not know.
+    """
+    for base in (Path(os.environ.get("XDG_CACHE_HOME", "")), Path(os.path.expanduser("~"), ".cache")):
+        if base.is_absolute():
+            return base / "hpmoe"
+    raise OSError("no folder to keep files in is known: set HOME or XDG_CACHE_HOME to an absolute path")

@@ -1,0 +1,178 @@
+"""Finds tasks of a taskflow that can never run: they wait for one another, whatever runs first.
+
+Most flows are acyclic though every slot might hold rows of every expert. Where that is not so, the cases are told apart: of
+a slot that is empty nothing comes and nobody waits for it, and rows of a slot are of one expert.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import itertools
+import math
+from collections.abc import Iterable, Iterator
+
+import numpy as np
+
+from hpmoe.ir import taskflow as tf
+from hpmoe.planner.planner import find_runnable
+from hpmoe.verification.order import Order
+from hpmoe.verification.rows import Signal, Wait
+
+MAX_WORK = 1 << 19  # cases times edges; past it slots are taken to hold whatever makes a cycle
+
+Edges = list[list[int]]
+
+
+def find_stuck(flow: tf.Taskflow) -> np.ndarray:
+    """Tasks that may wait on a cycle through queue order and events in some routing, ascending."""
+    done = find_runnable(flow)  # with ranks folded onto one, and a block of events as one
+    if not done.all():
+        order = Order(flow)
+        done = find_runnable(flow.replace(waits=_one_by_one(order, flow.waits), signals=_one_by_one(order, flow.signals)))
+    stuck = np.flatnonzero(~done)
+    return stuck[:0] if len(stuck) and _Cases(order, stuck.tolist()).are_acyclic() else stuck
+
+
+def _one_by_one(order: Order, table: np.ndarray) -> np.ndarray:
+    """Waits or signals with one static row for every event that each may be about."""
+    rows, make = [table[table["kind"] == tf.STATIC]], Wait if table.dtype == tf.WAIT else Signal
+    for row in table[table["kind"] != tf.STATIC]:
+        events = [event for event, _ in order.events_of(make(*row.item()))]
+        several = np.repeat(np.array([row]), len(events))
+        several["event"], several["kind"] = events, tf.STATIC
+        rows.append(several)
+    return np.concatenate(rows)
+
+
+@dataclasses.dataclass(frozen=True)
+class _Case:
+    """What one rank holds: of each route the expert of every slot with rows, and how many row tiles have tokens."""
+
+    experts: tuple[tuple[int, ...], ...]
+    tiles: int
+
+
+def _slots_of_experts(plan: tf.RoutePlan) -> Iterator[tuple[int, ...]]:
+    """Experts of the slots with rows, for every number of rows that the slots have room for."""
+    most = -(-min(plan.max_rows, plan.ep_size * plan.num_tokens) // plan.tile_rows)
+    for counts in itertools.product(range(most + 1), repeat=plan.num_local_experts):
+        fewest_rows = sum((n - 1) * plan.tile_rows + 1 for n in counts if n)
+        if fewest_rows <= plan.max_rows and sum(counts) <= plan.num_slots:
+            yield tuple(e for e, n in enumerate(counts) for _ in range(n))
+
+
+class _Cases:
+    """Tasks that a search stands still at, and what one case after another leaves of the edges among them."""
+
+    def __init__(self, order: Order, stuck: list[int]):
+        self.order, self.flow, self.stuck = order, order.flow, stuck
+        self.node = {t: n for n, t in enumerate(stuck)}
+        line = [[self.node[t] for t in queue if t in self.node] for queue in order.lines]
+        self.before: Edges = [[] for _ in stuck]
+        for queue in line:
+            for a, b in itertools.pairwise(queue):
+                self.before[b].append(a)
+        self.waits = [(n, event, expert, self._feeders(event)) for n, t in enumerate(stuck) for w in order.waits_of(t)
+                      for event, expert in order.events_of(w)]
+
+    def _feeders(self, event: int) -> list[tuple[int, Signal]]:
+        return [(self.node[s.task], s) for s in self.order.producers_of(event) if s.task in self.node]
+
+    def are_acyclic(self) -> bool:
+        """Whether there is no cycle whatever each rank's case is. What other ranks signal comes in every case, and a way
+        from a wait for it, an entry, to a signal for other ranks, an exit, that is there in some case counts for all."""
+        plans, tiles = self.flow.routes, [op.domain.size for op in self.flow.ops if op.domain.clipped]
+        num_tiles = max(tiles, default=0)
+        work = sum(map(len, (*self.before, *(f for *_, f in self.waits)))) + 1
+        bound = math.prod((1 + -(-p.max_rows // p.tile_rows)) ** p.num_local_experts for p in plans) * (num_tiles + 1)
+        if bound * work > MAX_WORK:
+            return False
+        arrives = [[p for p, s in feeders if not self.order.stays(s)] for *_, feeders in self.waits]
+        leads: dict[int, int] = {p: 0 for before in arrives for p in before}  # for each exit the entries before it, as bits
+        for *experts, used in itertools.product(*map(_slots_of_experts, plans), range(num_tiles + 1)):
+            case = _Case(tuple(experts), used)
+            marks = [0] * len(self.stuck)
+            for i, (wait, before) in enumerate(zip(self.waits, arrives, strict=True)):
+                marks[wait[0]] |= int(bool(before) and self._is_waited_for(wait, case)) << i
+            reached = _reached(self._edges(case), marks)
+            if reached is None:
+                return False
+            for p in leads:
+                leads[p] |= reached[p] if self._has_rows(p, case) else 0
+        return _reached(self._across_ranks(leads)) is not None
+
+    def _across_ranks(self, leads: dict[int, int]) -> Edges:
+        """Edges among the entries and exits of every rank; of one that stands for all where those would be too many."""
+        arrives = [[(p, s) for p, s in feeders if not self.order.stays(s)] for *_, feeders in self.waits]
+        size, is_apart = len(arrives) + len(leads), self.flow.ep_size * len(arrives) * (1 + len(leads)) <= MAX_WORK
+        ranks, exits = range(self.flow.ep_size) if is_apart else range(1), {p: i for i, p in enumerate(leads, len(arrives))}
+        edges: Edges = []
+        for rank in ranks:
+            for (_, event, _, _), before in zip(self.waits, arrives, strict=True):
+                edges.append([source * size + exits[p] for source in ranks for p, s in before
+                              if not is_apart or self.order.reaches(s, event, source, rank)])
+            edges += [[rank * size + i for i in range(len(arrives)) if bits >> i & 1] for bits in leads.values()]
+        return edges
+
+    def _is_waited_for(self, wait: tuple, case: _Case) -> bool:
+        """Whether a task waits for an event, and for more than nothing."""
+        n, event, expert, _ = wait
+        return expert in (None, self._expert(n, case)) and self._counts(self.flow.events[event], case)
+
+    def _edges(self, case: _Case) -> Edges:
+        """For each task those right before it on its own rank."""
+        edges = [list(before) for before in self.before]
+        for wait in self.waits:
+            n, event, _, feeders = wait
+            if self._is_waited_for(wait, case):
+                edges[n] += [p for p, s in feeders if self.order.stays(s) and self._adds(p, s, event, case)]
+        return edges
+
+    def _expert(self, n: int, case: _Case) -> int | None:
+        """Empty slots count as the last expert's; None where a task is about no slot."""
+        if (place := self.order.slot_of(self.stuck[n])) is None:
+            return None
+        route, slot = place
+        held = case.experts[route]
+        return held[slot] if slot < len(held) else self.flow.routes[route].num_local_experts - 1
+
+    def _has_rows(self, n: int, case: _Case) -> bool:
+        """Whether a task may have rows."""
+        if slot := self.order.slot_of(self.stuck[n]):
+            return slot[1] < len(case.experts[slot[0]])
+        domain = self.order.op_of(self.stuck[n]).domain
+        return not (domain.is_tiles and domain.clipped) or self.flow.tasks["row"][self.stuck[n]] < case.tiles
+
+    def _adds(self, n: int, signal: Signal, event: int, case: _Case) -> bool:
+        """Whether a signal to its own rank may add to an event."""
+        if signal.amount == tf.ROWS and not self._has_rows(n, case):
+            return False
+        by_expert = self.order.kind(signal) == tf.SLOT_EXPERT and self.order.slot_of(self.stuck[n])
+        return not by_expert or self._expert(n, case) == event - signal.event
+
+    def _counts(self, event: np.void, case: _Case) -> bool:
+        """Whether an event may wait for anything."""
+        extent, index, route = int(event["extent"]), int(event["index"]), int(event["route"])
+        if extent in (tf.TILE, tf.TOKENS):
+            return case.tiles > (index if extent == tf.TILE else 0)
+        if extent in (tf.SLOT, tf.EXPERT, tf.RECEIVED) and 0 <= route < len(case.experts):
+            held = case.experts[route]
+            return {tf.SLOT: index < len(held), tf.EXPERT: index in held, tf.RECEIVED: bool(held)}[extent]
+        return True
+
+
+def _reached(edges: Edges, marks: Iterable[int] = ()) -> list[int] | None:
+    """For each node the marks of all nodes that lead to it and its own, as bits; None where the edges have a cycle."""
+    users: Edges = [[] for _ in edges]
+    left, marks = [len(before) for before in edges], list(marks) or [0] * len(edges)
+    for n, before in enumerate(edges):
+        for p in before:
+            users[p].append(n)
+    ready = [n for n, count in enumerate(left) if not count]
+    for n in ready:
+        for u in users[n]:
+            marks[u] |= marks[n]
+            left[u] -= 1
+            if not left[u]:
+                ready.append(u)
+    return marks if len(ready) == len(edges) else None

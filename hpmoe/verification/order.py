@@ -1,0 +1,141 @@
+"""Queue order, waits and signals of a taskflow, to be asked about."""
+
+from __future__ import annotations
+
+import bisect
+import collections
+
+import numpy as np
+
+from hpmoe.ir import taskflow as tf
+from hpmoe.ir.layout import Move, moves_of
+from hpmoe.verification.counting import own_positions
+from hpmoe.verification.rows import Signal, Task, Wait, op_spans
+
+
+class Order:
+    """Queue order, waits and signals of a taskflow whose tables name what exists."""
+
+    def __init__(self, flow: tf.Taskflow):
+        self.flow = flow
+        self.tasks = list(map(Task._make, flow.tasks.tolist()))
+        self.lines = [np.asarray(q).tolist() for q in flow.queues] or [[t] for t in range(flow.num_tasks)]
+        self.queue_of, self.position = [0] * flow.num_tasks, [0] * flow.num_tasks
+        for q, line in enumerate(self.lines):
+            for i, t in enumerate(line):
+                self.queue_of[t], self.position[t] = q, i
+        self.own = own_positions(flow)
+        self._spans = op_spans(flow).tolist()
+        self._waits, self._signals, self._spread = (collections.defaultdict(list) for _ in range(3))
+        for wait in map(Wait._make, flow.waits.tolist()):
+            self._waits[wait.task].append(wait)
+        for signal in map(Signal._make, flow.signals.tolist()):
+            (self._signals if signal.kind == tf.STATIC else self._spread)[signal.event].append(signal)
+        self._firsts = sorted(self._spread)  # first events of signals that may be about several
+        self._widest = max((self.span(s) for first in self._firsts for s in self._spread[first]), default=0)
+        self._about: dict[int, list[Signal]] = {}
+        self._waits_about: dict[int, list[Wait]] | None = None
+        self._events: dict[Wait | Signal, list[tuple[int, int | None]]] = {}
+
+    def is_to_itself(self, signal: Signal) -> bool:
+        """Whether a signal counts rows that every rank moves to itself: it may be given as local or as of a peer."""
+        is_row = self.op_of(signal.task).way is not None and signal.amount == tf.ROWS
+        return is_row and self.is_for_itself(signal.task)
+
+    def is_for_itself(self, task: int) -> bool:
+        """Whether a task is for no other rank than its own."""
+        return self.flow.ep_size == 1 or (self.tasks[task].peer in self.own and len(self.peers_of(task)) == 1)
+
+    def peers_of(self, task: int) -> range:
+        """Positions of the ranks that a task is for."""
+        return self.op_of(task).peers_of(self.tasks[task].peer, self.flow.ep_size)
+
+    def stays(self, signal: Signal) -> bool:
+        """Whether a signal is for the rank that makes it alone."""
+        return signal.remote == tf.LOCAL or self.is_for_itself(signal.task)
+
+    def returns(self, peer: int) -> int | None:
+        """The position in the order of peers of those who have this rank at position `peer`, if it is one for all ranks."""
+        order = self.flow.peer_order
+        places = np.unique(np.nonzero(order[order[:, peer]] == np.arange(len(order))[:, None])[1])
+        return int(places[0]) if len(places) == 1 else None
+
+    def first_tile(self, route: int, returned: int) -> int:
+        """The first tile of tokens whose rows an event for returned rows counts."""
+        return returned * self.flow.routes[route].return_tokens // self.flow.tile_rows
+
+    def waits_of(self, task: int) -> list[Wait]:
+        return self._waits.get(task, [])
+
+    def waits_about(self, event: int) -> list[Wait]:
+        """Waits that may be about an event."""
+        if self._waits_about is None:
+            self._waits_about = collections.defaultdict(list)
+            for wait in (w for waits in self._waits.values() for w in waits):
+                for e in range(wait.event, wait.event + self.span(wait)):
+                    self._waits_about[e].append(wait)
+        return self._waits_about.get(event, [])
+
+    def signals_about(self, event: int) -> list[Signal]:
+        """Signals that may be about an event."""
+        if event not in self._about:
+            about = list(self._signals.get(event, ()))
+            low, high = (bisect.bisect_right(self._firsts, e) for e in (event - self._widest, event))
+            for first in self._firsts[low:high]:
+                about += [s for s in self._spread[first] if event < first + self.span(s)]
+            self._about[event] = about
+        return self._about[event]
+
+    def producers_of(self, event: int) -> list[Signal]:
+        """Signals that are about an event in some routing."""
+        return [s for s in self.signals_about(event) if any(e == event for e, _ in self.events_of(s))]
+
+    def op_of(self, task: int) -> tf.TileOp:
+        return self.flow.ops[self.tasks[task].op]
+
+    def span(self, row: Wait | Signal) -> int:
+        """How many consecutive events a wait or signal may be about."""
+        return self._spans[self.tasks[row.task].op][row.kind]
+
+    def kind(self, row: Wait | Signal) -> int:
+        """The kind of a wait or signal; static where there is only one event it can be about."""
+        return tf.STATIC if row.kind == tf.STATIC or self.span(row) == 1 else row.kind
+
+    def events_of(self, row: Wait | Signal) -> list[tuple[int, int | None]]:
+        """(event, expert of the task's slot where it decides) for all that a wait or signal is about in some routing."""
+        if row not in self._events:
+            self._events[row] = self._find_events(row)
+        return self._events[row]
+
+    def _find_events(self, row: Wait | Signal) -> list[tuple[int, int | None]]:
+        kind, first = self.kind(row), row.event
+        if kind == tf.STATIC:
+            return [(first, None)]
+        op, task = self.op_of(row.task), self.tasks[row.task]
+        if op.primitive.moves_copies:
+            moved = {move.expert for r in range(self.flow.ep_size) for move in self.moves(row.task, r)}
+            return [(first + expert, None) for expert in sorted(moved)]
+        if kind != tf.SLOT_EXPERT or not op.domain.is_slots:
+            return [(first + i, None) for i in range(self.span(row))]
+        plan, order, sources = self.flow.routes[op.domain.route], self.flow.peer_order, None
+        if op.primitive.puts_back:  # the rank that the rows are of, the last such on any rank
+            own = np.arange(len(order))[:, None]
+            sources = 1 + int(((order[:, list(self.peers_of(row.task))] - own) % len(order)).max())
+        return [(first + e, e) for e in range(plan.num_local_experts) if task.row < plan.slots_of(e + 1, sources)]
+
+    def moves(self, task: int, rank: int) -> list[Move]:
+        """What a task that moves copies, or their gradients, moves from a rank."""
+        op = self.op_of(task)
+        return moves_of(self.flow.routes[op.domain.route].placement, op, rank, self.tasks[task].row)
+
+    def reaches(self, signal: Signal, event: int, source: int, rank: int) -> bool:
+        """Whether what a task signals on rank `source` may be about an event of a rank."""
+        if self.op_of(signal.task).primitive.moves_copies:
+            return any((move.peer, move.expert) == (rank, event - signal.event) for move in self.moves(signal.task, source))
+        return any(peer < 0 or self.flow.peer_order[source, peer] == rank for peer in self.peers_of(signal.task))
+
+    def slot_of(self, task: int) -> tuple[int, int] | None:
+        """Route and index of the slot of this rank that a task is about, if any."""
+        op = self.op_of(task)
+        is_here = op.domain.is_slots and (not op.primitive.sends_rows or self.flow.ep_size == 1)
+        return (op.domain.route, self.tasks[task].row) if is_here else None

@@ -1,0 +1,97 @@
+"""Which rows of a buffer all tasks of an operation touch together, and whether what is written covers what is read."""
+
+from __future__ import annotations
+
+import dataclasses
+from collections.abc import Sequence
+
+from hpmoe.ir import taskflow as tf
+from hpmoe.tile_ops import row_modes
+from hpmoe.tile_ops.row_modes import Ready
+from hpmoe.verification.units import block_and_height
+
+
+@dataclasses.dataclass(frozen=True)
+class RowSet:
+    """Rows of a buffer of `cols` columns.
+
+    Attributes:
+        kind: the "first" ones; of a route all "received" rows, the rows of its "entries" that are not dropped, or the
+            matrices of its copies ("replica") or those that came back of them ("returned").
+        rows: how many at most; "first": how many.
+        clipped: those of them that are of tokens alone.
+    """
+
+    kind: str
+    rows: int
+    cols: int
+    route: int = -1
+    clipped: bool = False
+
+    def covers(self, read: RowSet, routes: Sequence[tf.RoutePlan]) -> bool:
+        """Whether whoever reads these rows of the same storage finds them written."""
+        room = self.rows * self.cols >= read.rows * read.cols
+        if self.kind == "first":
+            if read.kind == "received":
+                return False
+            is_laid_out_anew = self.cols != read.cols  # no call leaves out tokens of a program that mixes their rows
+            return room and (not self.clipped or read.clipped or read.kind == "entries" or is_laid_out_anew)
+        if self.kind == "entries" and read.kind == "first":
+            capacity = routes[self.route].capacity
+            return room and read.clipped and not (capacity and capacity.drops)
+        return (self.kind, self.route) == (read.kind, read.route) and room
+
+    def __str__(self) -> str:
+        if self.kind == "first":
+            return f"rows 0:{self.rows}" + (", those of tokens alone" if self.clipped else "")
+        return {"received": "received rows", "entries": "rows of entries", "replica": "matrices of copies",
+                "returned": "matrices that come back"}[self.kind] + f" of route {self.route}"
+
+
+def rows_of(op: tf.TileOp, i: int, buffers: Sequence[tf.Buffer], routes: Sequence[tf.RoutePlan]) -> RowSet:
+    """The rows that all tasks of an operation touch of its operand i."""
+    access, route = op.operands[i], op.domain.route
+    buffer = buffers[access.buffer]
+    plan = routes[route] if route >= 0 else None
+
+    def rows(kind: str, count: int, of: int = -1, clipped: bool = False) -> RowSet:
+        return RowSet(kind, count, buffer.cols, of, clipped)
+
+    primitive, mode, is_output = op.primitive, access.rows, i < op.num_outputs
+    if primitive.moves_copies and mode is row_modes.ALL:
+        return rows("first", plan.num_own_experts * op.params.height)
+    if primitive.is_blocking and primitive.is_back and not is_output:
+        return rows("received", plan.max_rows, route)
+    if primitive.sums_rows and mode is not row_modes.RETURNED and not primitive.operand(i).is_summed:
+        return rows("first", op.domain.num_rows * block_and_height(op, buffers)[1])
+    if mode is row_modes.FAN:
+        return rows("received", routes[plan.once_of].max_rows, plan.once_of)
+    if mode in (row_modes.EXPERT, row_modes.PEER) or (mode is row_modes.OWN and op.domain.is_slots):
+        return rows("received", plan.max_rows, route)
+    if mode is row_modes.ENTRIES:
+        return rows("entries", plan.num_tokens * plan.top_k, route)
+    if mode is row_modes.TOKENS:
+        return rows("entries" if plan.top_k == 1 else "first", plan.num_tokens, route, True)
+    if mode.ready is Ready.COPIES:
+        count = plan.num_replicas if mode is row_modes.REPLICA else plan.placement.most_copies
+        return rows(mode.name, count * (buffer.rows_per_expert or 1), route)
+    return rows("first", _first_rows(op, access, buffer, plan), -1, _is_clipped(op, access))
+
+
+def _first_rows(op: tf.TileOp, access: tf.Access, buffer: tf.Buffer, plan: tf.RoutePlan | None) -> int:
+    if access.rows is row_modes.SLOT_EXPERT:
+        has_copies = any(a.rows is row_modes.REPLICA for a in op.operands)
+        experts = plan.num_own_experts if has_copies else plan.num_local_experts
+        return experts * (buffer.rows_per_expert or 1)
+    if access.rows is row_modes.OWN:
+        return op.domain.num_rows if op.domain.is_tiles else 1
+    if op.primitive.sums_rows:
+        return op.domain.height
+    return 1 if access.rows is row_modes.ONE and not op.primitive.is_matmul else buffer.num_rows or 0
+
+
+def _is_clipped(op: tf.TileOp, access: tf.Access) -> bool:
+    """Whether only rows of tokens are touched; of a single row, whether only where there is a token."""
+    if access.rows is row_modes.OWN or (access.rows is row_modes.ONE and not op.primitive.is_matmul):
+        return op.domain.clipped
+    return access.rows is row_modes.ALL and op.primitive.sums_rows and op.domain.of_tokens

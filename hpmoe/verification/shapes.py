@@ -1,0 +1,37 @@
+"""Whether the operands of a tile operation fit together: routes, dtypes, and what its definition asks of their sizes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from hpmoe.ir import taskflow as tf
+from hpmoe.support.dtypes import storage_dtype
+from hpmoe.tile_ops import row_modes
+from hpmoe.tile_ops.row_modes import Ready
+
+
+def shapes_fault(op: tf.TileOp, buffers: Sequence[tf.Buffer], plan: tf.RoutePlan | None) -> str:
+    """What of an operation does not fit together, or ""; its label begins the sentence."""
+    return _route_fault(op, plan) or _dtype_fault(op, buffers) or op.primitive.fault(op, buffers, plan)
+
+
+def _route_fault(op: tf.TileOp, plan: tf.RoutePlan | None) -> str:
+    rows, primitive = {a.rows for a in op.operands}, op.primitive
+    if plan is None:
+        needs_one = primitive.needs_route or op.domain.is_slots or row_modes.EXPERT in rows
+        return "needs a route and has none" if needs_one else ""
+    if any(mode.of_slots_expert for mode in rows) and not (op.domain.is_slots or primitive.moves_copies):
+        return f"takes what is of a slot's expert, over {type(op.domain).__name__}"
+    if plan.placement is None and (primitive.moves_copies or any(mode.ready is Ready.COPIES for mode in rows)):
+        return "is about copies, of which its route has none"
+    return "fans rows out or in, and its route is not one to ranks" if plan.once_of < 0 and op.has_fan else ""
+
+
+def _dtype_fault(op: tf.TileOp, buffers: Sequence[tf.Buffer]) -> str:
+    dtypes = [storage_dtype(buffers[a.buffer].dtype) if a.buffer >= 0 else "float32" for a in op.operands]
+    if op.primitive.only_moves:
+        return "" if dtypes[0] == dtypes[1] else f"moves {dtypes[1]} to {dtypes[0]}"
+    for i, (access, dtype) in enumerate(zip(op.operands, dtypes, strict=True)):
+        if (dtype == "int32") != op.primitive.operand(i).is_integer:
+            return f"takes {buffers[access.buffer].name}, which is of {dtype}"
+    return ""

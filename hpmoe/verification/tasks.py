@@ -1,0 +1,54 @@
+"""Each tile of each operation is a task, once, and each task is in one queue of its unit, once."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from hpmoe.ir import taskflow as tf
+from hpmoe.ir.taskflow_text import task_name
+from hpmoe.planner.planner import are_queues
+from hpmoe.support.errors import VerifyError
+from hpmoe.verification.fault import fail
+
+UNITS = {"aic": 1, "aiv": 2}
+
+
+def check_tasks(flow: tf.Taskflow) -> None:
+    """Each tile of each operation is a task, once."""
+    expected = tf.make_tasks(flow.ops)
+    if flow.tasks is expected:
+        return
+    bad = np.flatnonzero((flow.tasks["op"] < 0) | (flow.tasks["op"] >= len(flow.ops)))
+    if len(bad):
+        raise VerifyError(f"verify: task t{bad[0]} is of operation {flow.tasks['op'][bad[0]]}, there are {len(flow.ops)}")
+    got, want = (np.bincount(t["op"], minlength=len(flow.ops)) for t in (flow.tasks, expected))
+    for i in np.flatnonzero(got != want)[:1]:
+        fail(flow, f"{flow.name} has {got[i]} tasks of {flow.ops[i].label}, its {want[i]} tiles need {want[i]}", 0)
+    for t in np.flatnonzero(flow.tasks != expected)[:1]:
+        fail(flow, f"task t{t} is {task_name(flow, int(t))}; its place is that of another tile of "
+             f"{flow.ops[flow.tasks[t]['op']].label}", int(t))
+
+
+def check_queues(flow: tf.Taskflow) -> None:
+    """Raises VerifyError unless each task is in one queue of its unit, once."""
+    for q in [q for q, queue in enumerate(flow.queues) if len(queue) and np.asarray(queue).dtype.kind not in "iu"][:1]:
+        raise VerifyError(f"verify: queue {q} is of {np.asarray(flow.queues[q]).dtype}; it must be of the numbers of tasks")
+    if len(flow.queues) != flow.machine.num_queues:
+        raise VerifyError(f"verify: there are {len(flow.queues)} queues, {flow.machine.name} has "
+                          f"{flow.machine.num_queues}")
+    listed = np.concatenate([np.asarray(q) for q in flow.queues])
+    bad = np.flatnonzero((listed < 0) | (listed >= flow.num_tasks))
+    if len(bad):
+        raise VerifyError(f"verify: a queue names task t{listed[bad[0]]}; there are {flow.num_tasks}")
+    takes = sum(np.isin(np.arange(len(flow.queues)), flow.machine.queues_of(u)) * bit for u, bit in UNITS.items())
+    if are_queues(flow, np.array([UNITS[op.unit] for op in flow.ops], np.uint8), takes):
+        return
+    times = np.bincount(listed, minlength=flow.num_tasks)
+    for t in np.flatnonzero(times != 1)[:1]:
+        fail(flow, f"task t{t} {task_name(flow, int(t))} is in the queues {times[t]} times, not once", int(t))
+    is_aic, lengths = flow.units()[listed], [len(q) for q in flow.queues]
+    for unit, is_it in (("aic", is_aic), ("aiv", ~is_aic)):
+        refused = [q not in flow.machine.queues_of(unit) for q in range(len(flow.queues))]
+        for i in np.flatnonzero(is_it & np.repeat(refused, lengths))[:1]:
+            t, queue = int(listed[i]), int(np.repeat(np.arange(len(lengths)), lengths)[i])
+            fail(flow, f"task t{t} {task_name(flow, t)} is {unit} work in queue {flow.machine.queue_name(queue)}", t)

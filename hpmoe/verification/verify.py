@@ -1,0 +1,190 @@
+"""verify: proves that a Taskflow is a correct schedule for every routing, or raises with the IR around the fault."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from hpmoe.ir import taskflow as tf
+from hpmoe.ir.taskflow_text import event_name, task_name
+from hpmoe.planner.planner import find_runnable, kept_waits, prune_waits
+from hpmoe.support.errors import VerifyError, check_argument
+from hpmoe.tiling.dependencies import derive_dependencies
+from hpmoe.tiling.shared_memory import memory_fault
+from hpmoe.verification.cycles import find_stuck
+from hpmoe.verification.events import check_counts, check_tables, derived_events, with_blocks
+from hpmoe.verification.fault import fail
+from hpmoe.verification.fingerprint import as_fingerprinted
+from hpmoe.verification.regions import region_fault
+from hpmoe.verification.rows import op_spans, spans
+from hpmoe.verification.tasks import check_queues, check_tasks
+from hpmoe.verification.transitive_reduction import TransitiveReduction
+from hpmoe.verification.well_formed import check_sizes, check_well_formed
+
+
+def verify(flow: tf.Taskflow) -> None:
+    """Raises VerifyError unless the taskflow is a correct schedule whatever the routing.
+
+    Proved of the operations themselves, whoever made them, for any rows that the slots have room for. Each is one that its
+    body can run, on operands that fit together. It has a task for each unit there is, no fewer and no more: for all slots of
+    its route, all tiles of its rows, all blocks of its matrices. So together its tasks touch all of some rows, in some
+    columns; these exist, nobody else writes an element of them, all that is read of them is written (where rows of padding,
+    dropped entries or empty copies are not, they are not read), and all of each output is. One operation may be several that
+    write other columns; its columns may be in tiles of any width, its matrices in blocks of any height. Its rows cannot be
+    divided among several, as units begin with the first.
+
+    Proved of the tables: the tasks are exactly those of the operations; each task is in one queue of its unit, once; what
+    the signals of an event add up to is its threshold; whoever reads a region starts after all who write it; and no cycle
+    runs through queue order and events, across ranks too. A wait may be missing where what else the task waits for, or what
+    runs before it, implies it; a wait that nothing asks for is no fault.
+
+    What the operations compute is not judged: another operand of the same form is another function.
+
+    Args:
+        flow: at any stage after tile_partition, with or without queues.
+
+    Raises:
+        VerifyError: what is wrong first, with the tasks around it.
+        ArgumentError: flow is no Taskflow.
+
+    Example:
+        >>> import hpmoe
+        >>> flow = hpmoe.tile_partition(hpmoe.swiglu, rows=4).lower(hpmoe.Aval((8, 6), "float32"))
+        >>> hpmoe.verify(flow.replace(tasks=flow.tasks[:1]))
+        Traceback (most recent call last):
+        ...
+        hpmoe.VerifyError: verify: swiglu has 1 tasks of swiglu, its 2 tiles need 2
+        >    t0 swiglu[rows 0:4, cols 0:3] x -> a wait -  signal -
+    """
+    check_argument(isinstance(flow, tf.Taskflow), "hpmoe.verify", "flow", f"a {type(flow).__name__}",
+                   "a Taskflow, as f.lower(*args) makes it after tile_partition")
+    check_well_formed(flow)
+    if len(flow.queues) and flow.machine is None:
+        raise VerifyError(f"verify: there are {len(flow.queues)} queues and no machine that has them")
+    try:
+        flow = as_fingerprinted(flow)
+        check_sizes(flow)
+        _prove(flow)
+    except VerifyError:
+        raise
+    except (ArithmeticError, AttributeError, LookupError, MemoryError, TypeError, ValueError) as error:
+        raise VerifyError(f"verify: operations, buffers and routes do not fit together: {error}") from error
+
+
+def _prove(flow: tf.Taskflow) -> None:
+    _check_regions(flow)
+    check_tasks(flow)
+    _check_tokens(flow)
+    _check_peer_order(flow)
+    _check_memory(flow)
+    if flow.queues:
+        check_queues(flow)
+    tables = dict(zip(("events", "waits", "signals", "blocks"),
+                      derive_dependencies(flow.buffers, flow.ops, flow.routes, flow.tile_rows), strict=True))
+    if all(getattr(flow, name) is table for name, table in tables.items()):
+        _check_acyclic(flow)
+        return
+    derived = flow.replace(**tables)
+    reduced = _as_reduction(flow, derived)
+    if reduced is not None:
+        flow, missing = reduced
+        if not find_runnable(derived).all():  # with waits that it has not, and would not need to have
+            _check_acyclic(flow)
+        _check_missing(flow, derived, missing)
+        return
+    check_tables(flow)
+    flow = with_blocks(flow)
+    _check_acyclic(flow)
+    _check_order(flow, derived, check_counts(flow, derived))
+
+
+def _check_regions(flow: tf.Taskflow) -> None:
+    fault = region_fault(flow.buffers, flow.ops, flow.routes, flow.inputs, flow.outputs, flow.tile_rows)
+    if fault is not None:
+        tasks = np.flatnonzero(flow.tasks["op"] == fault[1]) if fault[1] is not None else ()
+        fail(flow, fault[0], int(tasks[0]) if len(tasks) else None)
+
+
+def _check_tokens(flow: tf.Taskflow) -> None:
+    """Tasks leave out padding only where rows are tokens: their events count as many rows as a rank has tokens."""
+    num_tokens = max([plan.num_tokens for plan in flow.routes] or [op.domain.clipped_rows for op in flow.ops], default=0)
+    for i, op in enumerate(flow.ops):
+        clipped = op.domain.clipped_rows
+        if clipped not in (0, num_tokens):
+            fail(flow, f"{op.label} leaves out padding, but its rows are {clipped} and a rank has {num_tokens} tokens",
+                 int(np.flatnonzero(flow.tasks["op"] == i)[0]))
+
+
+def _check_peer_order(flow: tf.Taskflow) -> None:
+    order = flow.peer_order
+    is_table = isinstance(order, np.ndarray) and order.dtype.kind in "iu" and order.shape == (flow.ep_size, flow.ep_size)
+    if not is_table or not _are_permutations(order):
+        raise VerifyError(f"verify: peer_order is {np.asarray(order).tolist()}; each row must name each of {flow.ep_size} "
+                          "ranks once")
+
+
+def _are_permutations(rows: np.ndarray) -> bool:
+    if rows.size and not 0 <= rows.min() <= rows.max() < len(rows):
+        return False
+    is_named = np.zeros(rows.shape, bool)
+    is_named[np.arange(len(rows))[:, None], rows] = True
+    return bool(is_named.all())
+
+
+def _check_memory(flow: tf.Taskflow) -> None:
+    """Only temporaries share memory, one after the other."""
+    if fault := memory_fault(flow.buffers, flow.ops, flow.routes):
+        raise VerifyError(f"verify: {fault}")
+
+
+def _as_reduction(flow: tf.Taskflow, derived: tf.Taskflow) -> tuple[tf.Taskflow, np.ndarray] | None:
+    """A flow that is `derived` with fewer waits and events, in its blocks, and which derived waits it has not; else None.
+
+    Its tables need no further proof but that of these waits.
+    """
+    of = flow.events["block"]
+    if len(of) and not 0 <= of.min() <= of.max() < len(flow.blocks):
+        return None
+    number = derived_events(flow, derived)
+    if (number < 0).any() or (np.diff(number) <= 0).any():
+        return None
+    has = kept_waits(flow, derived, number, op_spans(derived))
+    return None if has is None else (flow.replace(events=derived.events[number], blocks=derived.blocks), ~has)
+
+
+def _check_order(flow: tf.Taskflow, derived: tf.Taskflow, number: np.ndarray) -> None:
+    """Whoever reads a region starts after all who write it: it waits for their event, or that is implied."""
+    first, last = flow.waits["event"], flow.waits["event"] + spans(flow, flow.waits) - 1
+    breaks = np.cumsum(np.diff(number, prepend=number[:1]) != 1)  # no more where every next event is the next derived one
+    known = flow.waits[(number[first] >= 0) & (breaks[first] == breaks[last])].copy()
+    known["event"] = number[known["event"]]
+    _check_missing(flow, derived, ~np.isin(tf.row_keys(derived.waits), tf.row_keys(known)))
+
+
+def _check_missing(flow: tf.Taskflow, derived: tf.Taskflow, absent: np.ndarray) -> None:
+    """The derived waits that a flow has not are implied by those it has."""
+    missing = _needed(derived, ~absent)
+    unordered = TransitiveReduction(flow, derived).unordered(missing) if missing.any() else None
+    if unordered is not None:
+        t, event, p = unordered
+        fail(flow, f"task t{t} {task_name(flow, t)} reads what {event_name(derived, event)} stands for, which t{p} "
+             f"{task_name(flow, p)} writes, and neither it nor what runs before it waits for it", t)
+
+
+def _needed(derived: tf.Taskflow, present: np.ndarray) -> np.ndarray:
+    """Which derived waits are neither present nor implied by queue order and by waits that are, [derived waits] bool."""
+    missing = np.zeros(len(present), bool)
+    while derived.queues and not present.all():
+        kept = ~missing
+        needed = missing.copy()
+        asked = derived if kept.all() else derived.replace(waits=derived.waits[kept])
+        needed[kept] = prune_waits(asked) & ~present[kept]
+        if (needed == missing).all():
+            return missing
+        missing = needed
+    return ~present
+
+
+def _check_acyclic(flow: tf.Taskflow) -> None:
+    """No cycle through events and queue order, across ranks too."""
+    for t in find_stuck(flow)[:1]:
+        fail(flow, f"task t{t} {task_name(flow, int(t))} can never run: a cycle leads through what it waits for", int(t))

@@ -1,0 +1,104 @@
+"""Checks that a taskflow is well formed: tables and objects are of their classes, with room for what they name."""
+
+from __future__ import annotations
+
+import math
+
+import numpy as np
+
+from hpmoe.ir import taskflow as tf
+from hpmoe.ir.limits import check_limits
+from hpmoe.machines.machine import Machine
+from hpmoe.routing.capacity import DROP_POLICIES
+from hpmoe.support.dtypes import FLOATS
+from hpmoe.support.errors import TransformError, VerifyError
+
+TABLES = (("tasks", tf.TASK), ("events", tf.EVENT), ("waits", tf.WAIT), ("signals", tf.SIGNAL))
+CLASSES = (("buffers", tf.Buffer), ("ops", tf.TileOp), ("routes", tf.RoutePlan), ("blocks", tf.EventBlock))
+
+
+def check_well_formed(flow: tf.Taskflow) -> None:
+    """Raises VerifyError unless the tables are arrays of their rows, and what lies beside them is of its class."""
+    for name, dtype in TABLES:
+        table = getattr(flow, name)
+        if not isinstance(table, np.ndarray) or table.dtype != dtype or table.ndim != 1:
+            raise VerifyError(f"verify: {name} is a {type(table).__name__}; it must be an array of {len(dtype)} columns: "
+                              f"{', '.join(dtype.names)}")
+    for name, cls in (("machine", Machine), ("made", tf.Made)):
+        found = getattr(flow, name)
+        if not isinstance(found, (cls, type(None))):
+            raise VerifyError(f"verify: {name} is a {type(found).__name__}; it must be a {cls.__name__} or None")
+    for name in ("queues", "inputs", "outputs", *(name for name, _ in CLASSES)):
+        if not isinstance(getattr(flow, name), tuple):
+            raise VerifyError(f"verify: {name} is a {type(getattr(flow, name)).__name__}; it must be a tuple")
+    for name, cls in CLASSES:
+        for x in [x for x in getattr(flow, name) if not isinstance(x, cls)][:1]:
+            raise VerifyError(f"verify: one of {name} is of type {type(x).__name__}; it must be of {cls.__name__}")
+    _check_rows(flow)
+
+
+def _check_rows(flow: tf.Taskflow) -> None:
+    """A buffer has rows of its own or of a route, whose events for returned rows are of whole tiles of tokens."""
+    for b, buffer in enumerate(flow.buffers):
+        if (buffer.num_rows is None) != (buffer.route >= 0):
+            raise VerifyError(f"verify: buffers[{b}] has num_rows {buffer.num_rows} and route {buffer.route}; its rows "
+                              "must be of one of the two")
+    tile_rows = (flow.made or flow).tile_rows
+    for i, plan in enumerate(flow.routes):
+        if plan.return_tokens < 1 or plan.return_tokens % max(1, tile_rows):
+            raise VerifyError(f"verify: routes[{i}] has events for what comes back of {plan.return_tokens} tokens; they "
+                              f"must be whole tiles of {tile_rows}")
+
+
+def check_sizes(flow: tf.Taskflow) -> None:
+    """Raises VerifyError unless what a taskflow is made of has sizes that can be."""
+    try:
+        check_limits(flow.name, flow.ep_size, flow.buffers, flow.ops, flow.routes)
+    except TransformError as error:
+        raise VerifyError(f"verify: {error}") from None
+    if flow.ep_size < 1 or flow.tile_rows < 1:
+        raise VerifyError(f"verify: {flow.name} is for {flow.ep_size} ranks and tiles of {flow.tile_rows} rows; there must "
+                          "be one at least")
+    for i, plan in enumerate(flow.routes):
+        if not _can_be(plan, i, flow):
+            raise VerifyError(f"verify: routes[{i}] is {plan}, whose sizes do not fit together")
+    for b in (b for b in (*flow.inputs, *flow.outputs) if 0 <= b < len(flow.buffers)):  # others nobody sees
+        buffer = flow.buffers[b]
+        rows = 1 if buffer.num_rows is None else buffer.num_rows
+        if math.prod(d for d in buffer.shape if isinstance(d, int)) != rows * buffer.cols:
+            raise VerifyError(f"verify: buffers[{b}] is of shape {buffer.shape} in {buffer.num_rows} rows of {buffer.cols} "
+                              "columns")
+
+
+def _can_be(plan: tf.RoutePlan, index: int, flow: tf.Taskflow) -> bool:
+    """Whether a route takes tokens of the flow's ranks to as many experts of each, by ids that are given."""
+    numbers = plan.num_experts, plan.num_local_experts, plan.top_k, plan.tile_rows
+    if min(numbers) < 1 or plan.num_tokens < 0 or not 0 <= plan.likely_rows <= plan.max_rows \
+            or (plan.ep_size, plan.tile_rows, plan.num_tokens) != (flow.ep_size, flow.tile_rows, flow.routes[0].num_tokens) \
+            or plan.num_experts % plan.ep_size or not -1 <= plan.once_of < index:
+        return False
+    place = plan.placement
+    copies = place.num_replicas if place is not None else 0
+    if plan.num_replicas != copies or (place and (place.num_experts, place.ep_size) != (plan.num_experts, plan.ep_size)):
+        return False
+    if plan.capacity is not None and not (0 < plan.capacity.factor < math.inf and plan.capacity.policy in DROP_POLICIES):
+        return False
+    if plan.once_of >= 0 and not _takes_once(plan, flow.routes[plan.once_of]):
+        return False
+    return _is_of_choices(flow, plan.ids, plan, ("int32",)) and (
+        not plan.drops_by_weight or _is_of_choices(flow, plan.weights, plan, FLOATS))
+
+
+def _takes_once(plan: tf.RoutePlan, of: tf.RoutePlan) -> bool:
+    """Whether a route takes to a rank, once, whatever token another one takes to some of its experts."""
+    return (plan.num_experts, plan.num_local_experts, plan.top_k, plan.ids, plan.capacity) == \
+        (plan.ep_size, 1, of.top_k, of.ids, None) and of.once_of < 0 \
+        and plan.max_rows >= min(of.max_rows, plan.ep_size * plan.num_tokens)
+
+
+def _is_of_choices(flow: tf.Taskflow, b: int, plan: tf.RoutePlan, dtypes: tuple[str, ...]) -> bool:
+    """Whether an input has a value for each choice of each token."""
+    if b not in flow.inputs or not 0 <= b < len(flow.buffers):
+        return False
+    buffer = flow.buffers[b]
+    return (buffer.num_rows, buffer.cols) == (plan.num_tokens, plan.top_k) and buffer.dtype in dtypes

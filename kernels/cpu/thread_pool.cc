@@ -1,0 +1,129 @@
+#include "thread_pool.h"
+
+#include <pthread.h>
+#include <sched.h>
+
+#include <algorithm>
+#include <condition_variable>
+#include <exception>
+#include <mutex>
+#include <thread>
+#include <tuple>
+#include <vector>
+
+#include "signals_blocked.h"
+
+namespace hpmoe {
+
+// A thread that takes one job after the other.
+class Helper {
+ public:
+  // What the thread does: a first job, then whatever it is given. It ends where enough others wait for jobs.
+  static void live(ThreadPool* pool, int32_t thread);
+
+  void take(ThreadPool* pool, int32_t thread) {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    pool_ = pool;
+    thread_ = thread;
+    has_job_.notify_one();
+  }
+
+ private:
+  std::pair<ThreadPool*, int32_t> next_job() {
+    std::unique_lock<std::mutex> lock(mutex_);
+    has_job_.wait(lock, [this] { return pool_ != nullptr; });
+    return {std::exchange(pool_, nullptr), thread_};
+  }
+
+  std::mutex mutex_;
+  std::condition_variable has_job_;
+  ThreadPool* pool_ = nullptr;
+  int32_t thread_ = 0;
+};
+
+namespace {
+
+constexpr int kSpins = 2000;
+
+// Helpers without a job, those that rested last first: their stacks and scratch memory are in the caches.
+class Idle {
+ public:
+  Idle() { helpers_.reserve(std::max(1u, std::thread::hardware_concurrency())); }
+
+  void lock() { mutex_.lock(); }
+  void unlock() { mutex_.unlock(); }
+  void forget() { helpers_.clear(); }
+
+  bool add(Helper* helper) {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    if (helpers_.size() == helpers_.capacity()) return false;
+    helpers_.push_back(helper);
+    return true;
+  }
+
+  Helper* take() {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    if (helpers_.empty()) return nullptr;
+    Helper* const last = helpers_.back();
+    helpers_.pop_back();
+    return last;
+  }
+
+ private:
+  std::mutex mutex_;
+  std::vector<Helper*> helpers_;
+};
+
+Idle& idle() {
+  static Idle* const forever = new Idle;  // helpers live on while the program's static objects end
+  return *forever;
+}
+
+// A forked process has none of the helpers.
+void forget_all() {
+  idle().forget();
+  idle().unlock();
+}
+
+const int kForkHandled = pthread_atfork([] { idle().lock(); }, [] { idle().unlock(); }, forget_all);
+
+}  // namespace
+
+void Helper::live(ThreadPool* pool, int32_t thread) {
+  Helper self;
+  for (bool stays = true; stays;) {
+    pool->job_(thread);
+    stays = idle().add(&self);  // before the pool is done: its caller's next one finds it
+    pool->num_done_.fetch_add(1, std::memory_order_release);
+    if (stays) std::tie(pool, thread) = self.next_job();
+  }
+}
+
+bool ThreadPool::start(int32_t thread) {
+  if (Helper* const helper = idle().take()) {
+    helper->take(this, thread);
+  } else {
+    try {
+      const SignalsBlocked in_helpers;  // signals are for the program's own threads
+      std::thread(Helper::live, this, thread).detach();
+    } catch (const std::exception&) {
+      return false;
+    }
+  }
+  ++num_started_;
+  return true;
+}
+
+void ThreadPool::wait() const {
+  for (int i = 0; num_done_.load(std::memory_order_acquire) < num_started_; ++i) {
+    if (i >= kSpins) std::this_thread::yield();
+  }
+}
+
+int32_t num_cores() {
+  cpu_set_t cores;
+  if (sched_getaffinity(0, sizeof cores, &cores) == 0) return std::max(1, CPU_COUNT(&cores));
+  return static_cast<int32_t>(std::max(1u, std::thread::hardware_concurrency()));  // of more than a set has room for
+}
+
+}  // namespace hpmoe

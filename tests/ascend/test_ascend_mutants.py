@@ -1,0 +1,149 @@
+"""Faults planted in the Ascend kernel, one by one: the twin catches every one, by a rule of the hardware or by wrong
+numbers.
+
+One compilation holds all of them; a variable says which one the kernel has.
+"""
+
+import ctypes
+import functools
+import re
+import subprocess
+from pathlib import Path
+
+import mindspore as ms
+import numpy as np
+import pytest
+from ascend_helpers import LayerRun, ProgramRun, bf16, capped_run, f32, from_seed
+from ascend_mutants import MUTANTS, splice
+from helpers import Layer
+from mindspore import mint
+from mindspore.graph.api import _pynative_executor as executor
+
+from hpmoe import Aval, combine, deduplicate_rows, dispatch, moe_ffn, replicate_experts, trace
+from hpmoe.kernels import build_native, twin_target
+from hpmoe.support.errors import LaunchError
+
+KERNELS = Path(twin_target.__file__).parent
+SEEDS = 6  # orders that a mutant is tried in until it is caught
+
+
+@pytest.fixture(scope="module")
+def chosen(tmp_path_factory):
+    """A function that makes the twin run a mutant by number; 0 is the kernel as it is."""
+    folder = tmp_path_factory.mktemp("mutants")
+    (folder / "core").mkdir()
+    for path in (*KERNELS.glob("core/*.h"), *KERNELS.glob("ascendc/*.h"), KERNELS / "ascendc/kernel.cpp"):
+        edits = [(number, *edit) for number, m in enumerate(MUTANTS, 1) if m.file == path.name for edit in m.edits]
+        copy = folder / ("core" if path.parent.name == "core" else "") / path.name
+        copy.write_text("extern int hpmoe_mutant;\n" + splice(path.read_text(), edits))
+    main = folder / "main.cpp"
+    main.write_text('#include "kernel.cpp"\nint hpmoe_mutant = 0;\n')
+    library, twin = folder / "mutants.so", twin_target.load()
+    command = [*build_native.find_compiler(), "-std=c++17", "-Og", "-w", "-fPIC", "-shared", "-I", folder, "-I", KERNELS,
+               "-I", KERNELS / "ascendc/twin", main, twin_target.COMPILED, "-o", library]
+    done = subprocess.run(command, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    mutants = ctypes.CDLL(str(library))
+    number = ctypes.c_int.in_dll(mutants, "hpmoe_mutant")
+    twin.hpmoe_twin_use_kernel(ctypes.cast(mutants.hpmoe_persistent, ctypes.c_void_p))
+    yield lambda n: setattr(number, "value", n)
+    twin.hpmoe_twin_use_kernel(None)
+
+
+class Ahead(LayerRun):
+    """Each of its launches is three in a row, in which ranks may be ahead of each other."""
+
+    def __call__(self):
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(twin_target, "load", functools.partial(Launches, twin_target.load(), 3))
+            return super().__call__()
+
+
+class Launches:
+    """The twin's library, a launch of which is so many."""
+
+    def __init__(self, library, count):
+        self.library, self.count = library, count
+
+    def __getattr__(self, name):
+        return getattr(self.library, name)
+
+    def hpmoe_twin_launch(self, image, size, ranks, num_ranks, epoch, num_launches, *rest):
+        return self.library.hpmoe_twin_launch(image, size, ranks, num_ranks, self.count * (epoch - 1) + 1,
+                                              self.count * num_launches, *rest)
+
+
+class Overflow(ProgramRun):
+    """Some of its results are infinite."""
+
+    def assert_close_to_float64(self):
+        self.inputs[0][3:], self.inputs[1][...] = 2e38, 1
+        got = self()
+        assert all(np.isinf(a[3:]).all() and np.isfinite(a[:3]).all() for a in got)
+        return got
+
+
+@pytest.fixture(scope="module")
+def layers():
+    """A layer over two ranks in small tiles, one that goes several steps deep and has a slot of a single row, programs whose
+    tasks need what the one before has written, or whose parts add up, and layers and products of float32."""
+    small = LayerRun(Layer(ep=2, T=9, H=32, I=16, E=4, K=2), rows=4)
+    deep = LayerRun(Layer(ep=1, T=21, H=304, I=144, E=2, K=1), rows=32, cols=96)
+    deep.ids[0, :, 0] = 0
+    deep.ids[0, 20, 0] = 1
+    chain = ProgramRun(trace(lambda x, v, w: x @ v @ w, bf16(40, 32), bf16(32, 48), bf16(48, 32)))
+    adjacent = ProgramRun(trace(lambda x, v, w: x @ v @ w, bf16(16, 32), bf16(32, 32), bf16(32, 32)))
+    wide = ProgramRun(trace(lambda x, w: x @ w, bf16(16, 640), bf16(640, 256)), rows=16, cols=256)
+    sums = ProgramRun(trace(lambda x: (mint.sum(x * 2.0 + 1.0, -1, True), mint.sum(x, 0)), bf16(37, 72)))
+    functions = ProgramRun(trace(lambda x, y: mint.where(mint.greater(x, y), mint.sin(x * 8e3), y),
+                                 *[Aval((9, 200), "float32")] * 2))
+    in_order = capped_run(Layer(ep=1, T=9, H=32, I=16, E=4, K=2), 0.5, "position", rows=4)
+    drops = capped_run(Layer(ep=2, T=15, H=32, I=16, E=4, K=2), 0.5, "probs", rows=4, blocks=2)
+    shared = capped_run(Layer(ep=2, T=13, H=32, I=24, E=4, K=2), 0.8, "position", rows=4, wrap=lambda f: deduplicate_rows(
+        replicate_experts(f, loads=[9, 9, 1, 1], replicas=2)))
+    float32 = LayerRun(Layer(ep=1, T=21, H=40, I=27, E=2, K=1), ms.float32, rows=32, cols=96)
+    float32.ids[0, :, 0] = 0
+    float32.ids[0, 20, 0] = 1
+    deep_float32 = ProgramRun(trace(lambda x, w: x @ w, f32(113, 300), f32(300, 144)), rows=128, cols=160)
+    shared_float32 = LayerRun(Layer(ep=2, T=9, H=20, I=20, E=4, K=2, routing="one expert"), ms.float32,
+                              replicate_experts(moe_ffn, loads=[1, 1, 1, 9], replicas=2))
+    choices = ProgramRun(trace(lambda x, ids, w: combine(*dispatch(x, ids, num_local_experts=130), w),
+                               f32(2, 20), Aval((2, 130), "int32"), f32(2, 130)))
+    choices.inputs[1][...] = np.arange(130)
+    ahead = Ahead(Layer(ep=4, T=4, H=16, I=16, E=4, K=1), rows=4, blocks=2)
+    overflow = Overflow(trace(lambda x, w, b: (x * 4.0 + b, x @ w), bf16(9, 32), bf16(32, 24), bf16(32)))
+    return {"chain": chain, "wide": wide, "sums": sums, "small": small, "deep": deep, "functions": functions,
+            "in order": in_order, "drops": drops, "shared": shared, "many choices": choices, "float32": float32,
+            "deep float32": deep_float32, "shared float32": shared_float32, "overflow": overflow, "ahead": ahead,
+            "adjacent": adjacent}
+
+
+def how_caught(layers, right, monkeypatch, shows_in=""):
+    """What gives the kernel away: an error, or results that are not those of the right kernel; None if nothing does."""
+    for seed in range(SEEDS):
+        for name in sorted(layers, key=lambda name: name != shows_in):
+            from_seed(monkeypatch, 100 * seed)
+            try:
+                got = layers[name]()
+            except LaunchError as error:
+                executor.clear_res()  # an exception inside a gradient leaves MindSpore in it
+                executor.set_grad_flag(False)
+                return re.sub(r"\s+", " ", str(error))
+            if not all(np.array_equal(a, b) for a, b in zip(got, right[name], strict=True)):
+                return "wrong numbers"
+    return None
+
+
+def test_every_planted_fault_is_caught(chosen, layers, monkeypatch, capsys):
+    chosen(0)
+    right = {name: run.assert_close_to_float64() for name, run in layers.items()}
+    assert how_caught(layers, right, monkeypatch) is None
+    lines, missed = [], []
+    for number, mutant in enumerate(MUTANTS, 1):
+        chosen(number)
+        found = how_caught(layers, right, monkeypatch, mutant.shows_in)
+        lines.append(f"{mutant.what}: {found or 'NOT CAUGHT'}"[:160])
+        missed += [mutant.what] if found is None else []
+    with capsys.disabled():
+        print("", *lines, f"{len(MUTANTS) - len(missed)} of {len(MUTANTS)} planted faults are caught", sep="\n")
+    assert not missed and len(MUTANTS) >= 100

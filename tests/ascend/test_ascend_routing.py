@@ -1,0 +1,134 @@
+"""Routes of the Ascend kernel on its twin that drop entries, send tokens to a rank once, or divide experts among copies."""
+
+import mindspore as ms
+import numpy as np
+import pytest
+from ascend_helpers import LayerRun, ProgramRun, bf16, capped, capped_run, from_seed
+from helpers import Layer, kept_by_hand
+
+import hpmoe
+from hpmoe import Aval, trace
+from hpmoe.kernels.image import unpack_image
+from hpmoe.support.dtypes import numpy_dtype
+from hpmoe.support.errors import LaunchError
+
+
+@pytest.mark.parametrize("layer, factor, policy, options", [
+    (Layer(ep=1, T=20, H=32, I=16, E=4, K=2), 0.5, "position", {}),
+    (Layer(ep=2, T=20, H=48, I=32, E=8, K=3, num_tokens=(20, 7)), 0.75, "position", {"blocks": 2, "signal": "expert"}),
+    (Layer(ep=2, T=40, H=32, I=16, E=4, K=2), 0.6, "probs", {"blocks": 2}),
+    (Layer(ep=3, T=17, H=16, I=16, E=6, K=1, routing="one expert"), 1.0, "probs", {"rows": 4}),
+    (Layer(ep=2, T=9, H=32, I=16, E=4, K=2), 0.5, "probs", {"dtype": ms.float16}),
+    (Layer(ep=2, T=9, H=32, I=16, E=4, K=2, num_tokens=(9, 0)), 0.5, "probs", {"signal": "peer"}),
+], ids=str)
+def test_dropped_entries_have_no_effect(layer, factor, policy, options):
+    capped_run(layer, factor, policy, **options).assert_close_to_float64()
+
+
+def counted(x, ids, weights, policy):
+    rows, route = hpmoe.dispatch(x, ids, num_local_experts=5, capacity_factor=0.5, drop_policy=policy, topk_weights=weights)
+    return hpmoe.combine(rows, route, weights), hpmoe.drop_counts(route)
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16", "float32"])
+@pytest.mark.parametrize("policy", ["position", "probs"])
+def test_drop_counts_in_any_order(monkeypatch, policy, dtype):
+    avals = [Aval((37, 32), dtype), Aval((37, 3), "int32"), Aval((37, 3), dtype)]
+    run = ProgramRun(trace(lambda *args: counted(*args, policy), *avals))
+    rng = np.random.default_rng(0)
+    run.inputs[1][...] = [rng.permutation(5)[:3] for _ in range(37)]
+    run.inputs[2][...] = (np.round(rng.standard_normal((37, 3)) * 20) / 64).astype(numpy_dtype(dtype))  # with equal ones
+    _, want = kept_by_hand(run.inputs[1][None], run.inputs[2].astype(np.float32)[None], 0.5, policy, 5)
+    for seed in (0, 1000):
+        from_seed(monkeypatch, seed)
+        np.testing.assert_array_equal(run.assert_close_to_float64()[1], want[0])
+
+
+def test_a_weight_that_is_no_number_is_named():
+    avals = [bf16(16, 32), Aval((16, 2), "int32"), bf16(16, 2)]
+    run = ProgramRun(trace(lambda *args: counted(*args, "probs"), *avals))
+    run.inputs[1][...] = (0, 3)
+    run.assert_close_to_float64()
+    run.inputs[2][11, 1] = np.nan
+    with pytest.raises(LaunchError, match="11.*1.*(NaN|number)"):
+        run()
+
+
+def test_capacity_without_drops_is_checked():
+    """By the kernel too, where the host has not looked at the ids."""
+    avals = [bf16(16, 32), Aval((16, 2), "int32"), bf16(16, 2), bf16(4, 32, 64), bf16(4, 32, 32)]
+    run = ProgramRun(trace(capped(1.5, "error"), *avals))
+    run.inputs[1][...] = [(1, 3)] * 11 + [(0, 2)] * 5
+    run.assert_close_to_float64()
+    image = run.kernel.image.copy()
+    unpack_image(image)[1]["routes"]["capacity_factor"] = 1.25
+    with pytest.raises(LaunchError, match="11 tokens of rank 0 chose expert 1; its capacity is 10"):
+        run.kernel.replace(image=image).run([run.inputs])
+
+
+# --- tokens sent once, copies of experts ---
+
+
+def loads_of(layer):
+    """What each expert is asked for by the layer's own ids."""
+    return np.bincount(layer.arguments()[1].ravel(), minlength=layer.E)
+
+
+@pytest.mark.parametrize("layer, options", [
+    (Layer(ep=1, T=20, H=32, I=16, E=4, K=3), {}),
+    (Layer(ep=2, T=20, H=48, I=32, E=8, K=4), {"blocks": 2, "signal": "expert"}),
+    (Layer(ep=3, T=17, H=16, I=16, E=6, K=3, num_tokens=(17, 0, 5)), {"rows": 4, "signal": "peer"}),
+    (Layer(ep=2, T=70, H=32, I=16, E=16, K=8), {"rows": 64, "put_cols": 16}),
+    (Layer(ep=2, T=9, H=32, I=16, E=4, K=2), {"dtype": ms.float16}),
+], ids=str)
+def test_tokens_sent_once(layer, options):
+    LayerRun(layer, f=hpmoe.deduplicate_rows(hpmoe.moe_ffn), **options).assert_close_to_float64()
+
+
+@pytest.mark.parametrize("policy", ["position", "probs"])
+def test_tokens_sent_once_and_entries_dropped(policy):
+    layer = Layer(ep=2, T=20, H=32, I=16, E=8, K=4)
+    capped_run(layer, 0.6, policy, wrap=hpmoe.deduplicate_rows, blocks=2).assert_close_to_float64()
+
+
+@pytest.mark.parametrize("layer, options", [
+    (Layer(ep=2, T=20, H=32, I=16, E=4, K=2, routing="one expert"), {}),
+    (Layer(ep=3, T=17, H=48, I=32, E=6, K=1, routing="one expert"), {"blocks": 2, "rows": 4}),
+    (Layer(ep=4, T=12, H=160, I=144, E=8, K=2, routing="one rank", num_tokens=(12, 0, 3, 7)),
+     {"signal": "expert", "cols": 96}),
+    (Layer(ep=2, T=9, H=32, I=16, E=4, K=2, routing="one expert"), {"dtype": ms.float16}),
+], ids=str)
+def test_copies_of_experts(layer, options):
+    run = LayerRun(layer, f=hpmoe.replicate_experts(hpmoe.moe_ffn, loads=loads_of(layer), replicas=2), **options)
+    assert any(op.opcode == "REPLICATE" for op in run.fused.lower(run.given[0], run.ids, *run.given[1:]).flow.ops)
+    run.assert_close_to_float64()
+
+
+@pytest.mark.parametrize("policy", ["position", "probs"])
+def test_copies_of_experts_whose_tokens_are_sent_once_and_dropped(policy):
+    layer = Layer(ep=2, T=20, H=32, I=16, E=8, K=4, routing="one expert")
+
+    def wrap(f):
+        return hpmoe.deduplicate_rows(hpmoe.replicate_experts(f, loads=loads_of(layer), replicas=2))
+
+    capped_run(layer, 0.6, policy, wrap=wrap, blocks=2).assert_close_to_float64()
+
+
+# --- many choices ---
+
+
+@pytest.mark.parametrize("dtype, top_k, policy",
+                         [("float32", 130, None), ("float32", 300, "probs"), ("bfloat16", 512, None)])
+def test_more_choices_than_sums_take_at_once(dtype, top_k, policy):
+    """A token's entries come in parts where so many rows, of 16 columns each, do not fit UB; the last one is shorter."""
+    limits = {"capacity_factor": 0.5, "drop_policy": policy} if policy else {}
+
+    def there_and_back(x, ids, weights):
+        rows, route = hpmoe.dispatch(x, ids, num_local_experts=top_k, **limits,
+                                     **({"topk_weights": weights} if policy else {}))
+        return hpmoe.combine(rows * 2.0, route, weights)
+
+    avals = [Aval((3, 40), dtype), Aval((3, top_k), "int32"), Aval((3, top_k), dtype)]
+    run, rng = ProgramRun(trace(there_and_back, *avals), rows=16, cols=40), np.random.default_rng(0)
+    run.inputs[1][...] = [rng.permutation(top_k) for _ in range(3)]
+    run.assert_close_to_float64()

@@ -1,0 +1,86 @@
+"""What a kernel's host side guards an NPU against, on the twin: cores that a kernel lacks, ranks out of reach, and signals
+that come before the memory they go to is cleared."""
+
+import ctypes
+import subprocess
+from pathlib import Path
+
+import pytest
+from native.image_builder import ImageBuilder
+
+from hpmoe.kernels import ascend_heap, build_native, twin_target
+from hpmoe.kernels.ascend_build import HOST, KERNELS
+from hpmoe.kernels.protocol import Code
+from hpmoe.support.errors import LaunchError
+
+MEETING = "  device_->meet();  // nobody signals to counters that are yet to be cleared\n"
+SEEDS = 8  # launches that a missing meeting is looked for in
+
+
+@pytest.fixture(scope="module")
+def bindings(tmp_path_factory):
+    """The host side, and the same without the meeting after memory is cleared, as loaded libraries."""
+    folder, source = tmp_path_factory.mktemp("binding"), (HOST / "bound_kernel.cc").read_text()
+    assert source.count(MEETING) == 1
+    (folder / "whole.cc").write_text(source)
+    (folder / "unmet.cc").write_text(source.replace(MEETING, ""))
+    rest = [Path(__file__).parent / "native/binding_driver.cc", HOST / "twin_device.cc", KERNELS / "core/image.cc",
+            KERNELS / "core/stuck.cc"]
+    includes = [f"-I{p}" for p in (HOST, KERNELS, KERNELS / "ascendc", KERNELS / "ascendc/twin")]
+    twin_target.load()
+    libraries = {}
+    for name in ("whole", "unmet"):
+        library = folder / f"{name}.so"
+        done = subprocess.run([*build_native.find_compiler(), "-std=c++17", "-O0", "-fPIC", "-shared", *includes,
+                               folder / f"{name}.cc", *rest, twin_target.COMPILED, "-o", library],
+                              capture_output=True, text=True)
+        assert done.returncode == 0, done.stderr
+        libraries[name] = ctypes.CDLL(str(library))
+    return libraries
+
+
+def bind_and_launch(library, num_ranks=2, num_blocks=1, num_cores=24, unreached=-1):
+    """What the ranks find, as a Code, or what the host said."""
+    image, twin = ImageBuilder(num_ranks, num_queues=3 * num_blocks).pack(), twin_target.load()
+    said = ctypes.create_string_buffer(4096)
+    sizes = [ctypes.c_int64(f(image.ctypes.data)) for f in (twin.hpmoe_twin_counters, twin.hpmoe_twin_table_words)]
+    code = library.bind_and_launch(image.ctypes.data_as(ctypes.c_char_p), ctypes.c_int64(image.nbytes), num_ranks, *sizes,
+                                   num_cores, unreached, said)
+    return Code(code) if code >= 0 else said.value.decode()
+
+
+def test_signals_that_come_before_the_heap_is_cleared_are_lost_where_ranks_do_not_meet(bindings):
+    assert {bind_and_launch(bindings["whole"]) for _ in range(SEEDS)} == {Code.OK}
+    assert Code.TIMEOUT in {bind_and_launch(bindings["unmet"]) for _ in range(SEEDS)}
+
+
+def test_more_blocks_than_cores_are_refused_by_name(bindings):
+    assert bind_and_launch(bindings["whole"], num_ranks=1, num_blocks=20, num_cores=20) == Code.OK
+    assert bind_and_launch(bindings["whole"], num_ranks=1, num_blocks=24, num_cores=20) == (
+        "the kernel has 24 blocks, which wait for each other, and the device has 20 AIC cores: plan for it, with "
+        "assign_queues(machine=hpmoe.ascend_a3.replace(num_aic=20, num_aiv=40))")
+
+
+def test_a_rank_out_of_reach_is_refused_by_name(bindings):
+    assert bind_and_launch(bindings["whole"], num_ranks=3, unreached=2) == (
+        "copies of rank 0 do not reach rank 2: ranks of a kernel lie in one node of an A2, or in one supernode of an A3")
+
+
+def test_what_the_binding_refuses_is_a_launch_error_that_names_the_kernel():
+    class Operator:
+        make_unique_id = staticmethod(lambda: b"")
+        open_device = staticmethod(lambda *args: object())
+
+        @staticmethod
+        def bind(*args):
+            raise RuntimeError("the kernel has 24 blocks")
+
+    class Kernel:
+        name, symmetric_bytes = "moe_ffn", ascend_heap.ROUNDING
+
+        def bind(self, device, rank):
+            return Operator.bind(device, rank)
+
+    heap = ascend_heap.SymmetricHeap(Operator, ascend_heap.WorldRanks(0, 1))
+    with pytest.raises(LaunchError, match="moe_ffn: the kernel has 24 blocks"):
+        heap.kernel_of(Kernel())

@@ -1,0 +1,162 @@
+"""hpmoe simulate: any configuration, its bound, and the paper's table."""
+
+import json
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from simulated_layers import NPU, plan
+
+import hpmoe
+from hpmoe.cli import main
+from hpmoe.commands import ablation, micro, paper_table
+from hpmoe.commands.ablation import distinct_ranks
+from hpmoe.commands.layer import ROOM, Layer, ids_of
+from hpmoe.commands.orders import by_destination, interleaved
+from hpmoe.costs.bound import rank_bounds
+from hpmoe.routing.workload import balanced_ids, imbalanced_ids
+from hpmoe.transforms.assign_queues import round_robin
+
+SIZES = ["--ep=4", "--tokens=256", "--hidden=512", "--intermediate=256", "--experts=8", "--top_k=2"]
+
+
+def simulated(capsys, *flags):
+    assert main(["simulate", *SIZES, *flags, "--json"]) == 0
+    return json.loads(capsys.readouterr().out)
+
+
+@pytest.mark.parametrize("direction", ("forward", "backward"))
+def test_a_configuration(capsys, direction):
+    out = simulated(capsys, f"--direction={direction}", "--imbalance=2")
+    assert out["simulated"] and out["imbalance"] == 2 and out["direction"] == direction
+    assert 0 < out["bound_ms"] <= out["makespan_ms"] < out["baseline_ms"]
+    assert set(out["utilisation"]) == {"aic", "aiv", "egress", "ingress", "memory"}
+    assert all(0 < share <= 1 for share in out["utilisation"].values())
+    assert out["speedup"] == pytest.approx(out["baseline_ms"] / out["makespan_ms"])
+
+
+@pytest.mark.parametrize("flags", (["--policy=expert_barrier"], ["--machine=ascend_a2"], ["--machine=cpu"],
+                                   ["--signal=peer"],
+                                   ["--policy=round_robin", "--order=sequential"], ["--tile_rows=64", "--tile_cols=128"]))
+def test_every_option(capsys, flags):
+    out = simulated(capsys, *flags)
+    assert 0 < out["bound_ms"] <= out["makespan_ms"]
+    assert main(["simulate", *SIZES, *flags]) == 0
+    text = capsys.readouterr().out
+    assert "simulated" in text and f"{out['makespan_ms']:.3f} ms" in text
+
+
+def test_drawn_routings_and_room_for_them(capsys):
+    uniform, zipf = (simulated(capsys, f"--routing={r}", "--tokens=4096") for r in ("uniform", "zipf"))
+    assert 1 < uniform["imbalance"] < zipf["imbalance"] and uniform["makespan_ms"] < zipf["makespan_ms"]
+    zipf = simulated(capsys, "--routing=zipf")
+    assert main(["simulate", *SIZES, "--routing=zipf"]) == 0
+    assert f"zipf routing, imbalance {zipf['imbalance']:.3g}: simulated" in capsys.readouterr().out
+    assert simulated(capsys, "--routing=zipf", "--seed=1")["makespan_ms"] != zipf["makespan_ms"]
+
+
+def test_room_is_how_many_rows_a_plan_has(capsys):
+    o = SimpleNamespace(ep=4, tokens=300, hidden=64, intermediate=32, experts=8, top_k=2, dtype="bfloat16")
+    layers = {room: Layer(o, "forward", hpmoe.ascend_a3, ids_of(o, routing="zipf"), room=room) for room in ROOM}
+    received = round(layers["received"].imbalance * 300 * 2)
+    assert 768 < received < 1024
+    assert {room: layer.tiles.routes[0].max_rows for room, layer in layers.items()} == {
+        "received": received, "bucket": 1024, "all": 4 * 300 * 2}
+    assert simulated(capsys, "--room=all")["room"] == "all"
+
+
+def test_what_is_refused(capsys):
+    assert main(["simulate", *SIZES, "--imbalance=5"]) == 2
+    assert "flag --imbalance=5: it must be from 1 to 4 for these sizes" in capsys.readouterr().err
+    assert main(["simulate", "--imbalance=x"]) == 2
+    assert "it must be a number" in capsys.readouterr().err
+    assert main(["simulate", *SIZES, "--imbalance=2", "--routing=zipf"]) == 2
+    assert "flag --imbalance=2: it must be 1 with --routing=zipf" in capsys.readouterr().err
+    assert main(["simulate", "--experts=65536", "--tokens=9999", "--routing=zipf"]) == 2
+    words = "flag --tokens=9999: it must be at most 2048 with --ep=8, --experts=65536 and --routing=zipf"
+    assert words in capsys.readouterr().err
+
+
+@pytest.mark.parametrize("direction", ("forward", "backward"))
+@pytest.mark.parametrize("machine", (NPU, NPU.replace(link_bytes_per_us=300.0), NPU.replace(vector_bytes_per_us=200.0),
+                                     NPU.replace(node_size=1, node_link_bytes_per_us=100.0)))
+def test_no_schedule_beats_the_bound(direction, machine):
+    for policy in ("critical_path", "round_robin", "expert_barrier"):
+        flow = plan(ep=4, direction=direction, make=hpmoe.overlap_comm, T=200)
+        flow = hpmoe.assign_queues.apply_to(flow, machine=machine, policy=policy)
+        for ids in (balanced_ids(4, 200, 2, 8), imbalanced_ids(4, 200, 2, 8, imbalance=3.0, seed=2)):
+            bounds = rank_bounds(flow, machine, ids)
+            assert hpmoe.simulate(flow, machine, routing=ids).span >= max(b.total for b in bounds) * (1 - 1e-6)
+
+
+def test_a_bound_is_what_limits():
+    flow, ids = plan(ep=4, make=hpmoe.overlap_comm, T=200), imbalanced_ids(4, 200, 2, 8, imbalance=3.0, seed=2)
+    received = np.bincount(ids.reshape(-1), minlength=8).reshape(4, 2).sum(axis=1)
+    slow = rank_bounds(flow, NPU.replace(link_bytes_per_us=300.0), ids)
+    hot = int(received.argmax())
+    leaving = sum((ids[r] // 2 == hot).sum() for r in range(4) if r != hot) * 256 * 2.0
+    assert slow[hot].ingress == pytest.approx((leaving + (ids[hot] // 2 != hot).sum() * 512.0) / 300)
+    assert slow[hot].total == slow[hot].ingress + slow[hot].landing
+    fast = rank_bounds(flow, NPU.replace(matmul_flops_per_us=1e3), ids)
+    assert int(np.argmax([b.aic for b in fast])) == hot
+    assert fast[hot].total == fast[hot].aic + fast[hot].fill + fast[hot].drain
+    assert all(b.fill > 0 and b.drain > 0 for b in fast)
+
+
+def test_the_papers_table_within_its_goals(capsys, monkeypatch):
+    rows, some = {}, [(4, "backward"), (8, "forward"), (16, "forward")]  # all six take four times as long
+    monkeypatch.setattr(paper_table, "PAPER", {key: paper_table.PAPER[key] for key in some})
+    monkeypatch.setattr(paper_table, "rows", lambda tokens, p, real=paper_table.rows: rows.setdefault(4096, real(4096, p)))
+    assert main(["simulate", "--paper", "--json"]) == 0
+    out = json.loads(capsys.readouterr().out)
+    assert [(r["ep"], r["direction"]) for r in out["rows"]] == some
+    for row in out["rows"]:
+        for name in ("baseline", "fused"):
+            assert row[f"{name}_ms"] == pytest.approx(row[f"paper_{name}_ms"], rel=0.1)
+        assert abs(row["speedup"] - row["paper_speedup"]) <= 0.08
+        assert row["expert_barrier_ms"] > row["fused_ms"]
+    assert main(["simulate", "--paper"]) == 0
+    text = capsys.readouterr().out
+    assert "simulated" in text and "16,384 rows" in text
+
+
+def test_micro_benchmarks_are_the_models_own():
+    table = {(r["rows"], r["what"]): r["simulated_us"] for r in micro.rows()}
+    assert table[32768, "interleaved"] < 0.9 * table[32768, "in stages"]
+    assert table[8192, "in stages"] < table[8192, "interleaved"] < 1.1 * table[8192, "in stages"]
+    assert table[2048, "static"] == pytest.approx(54, rel=0.1) and table[32768, "static"] == pytest.approx(588, rel=0.1)
+    assert table[2048, "dynamic"] > table[2048, "static"]
+
+
+def test_orders_of_the_ablation():
+    """Each is a legal schedule of the same tasks; weight gradients follow the matmuls of their expert, and puts
+    destinations."""
+    flow = plan(ep=4, direction="backward", make=hpmoe.overlap_comm, T=200)
+    is_grad = np.array([op.opcode == "WGRAD" for op in flow.ops])
+    put = next(i for i, op in enumerate(flow.ops) if op.opcode == "PUT")
+    base, *others = (hpmoe.assign_queues.apply_to(flow, machine=NPU, policy=policy) for policy in (
+        round_robin, interleaved(round_robin), by_destination(round_robin)))
+    for other in others:
+        hpmoe.verify(other)
+    places = [np.concatenate([np.flatnonzero(is_grad[f.tasks["op"][q]]) for q in f.queues]).mean()
+              for f in (base, others[0])]
+    assert places[1] < places[0]
+    peers = [flow.tasks["peer"][q[flow.tasks["op"][q] == put]] for q in others[1].queues]
+    assert sum(map(len, peers)) > 8 and all((np.diff(p) >= 0).all() for p in peers)
+    assert distinct_ranks(np.array([[[0, 1, 2, 7]]]), 4) == 0.5
+
+
+def test_ablation(capsys, tmp_path):
+    out = tmp_path / "ablation.png"
+    flags = ["simulate", "--tokens=128", "--hidden=256", "--intermediate=128", "--ep=4", "--experts=8", "--top_k=2",
+             "--ablation"]
+    assert main([*flags, "--most_ranks=4", "--json", "--direction=backward", f"--out={out}"]) == 0
+    rows = json.loads(capsys.readouterr().out)["rows"]
+    assert {r["imbalance"] for r in rows} == {1, 2, 4} and {r["ep"] for r in rows} == {4}
+    assert len({r["variant"] for r in rows}) == 4 + 2 * len(ablation.TECHNIQUES) and all(r["makespan_ms"] > 0 for r in rows)
+    assert all(0.25 <= r["rows_with_dedup"] <= 1 for r in rows)
+    assert out.read_bytes().startswith(b"\x89PNG") and out.stat().st_size < 100_000
+    assert main([*flags, "--most_ranks=2"]) == 0
+    assert "simulated" in capsys.readouterr().out
+    assert main(["simulate", "--out=x.png"]) == 2
+    assert "flag --out=x.png: it must be given with --ablation" in capsys.readouterr().err

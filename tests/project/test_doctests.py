@@ -1,0 +1,58 @@
+"""Every example in a docstring and in the README runs as written."""
+
+import doctest
+import importlib
+import pkgutil
+import re
+import sys
+import types
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+PACKAGES = ("hpmoe", "hpmoe.transforms", "hpmoe.kernels")
+NOT_MODULES = {
+    "hpmoe.kernels._native", "hpmoe.kernels._twin",
+    "hpmoe.planner._planner",  # shared libraries for ctypes, suffixed like modules
+    "hpmoe.peers.pytorch_loop",  # imports PyTorch, which only the extra `bench` brings
+}
+
+
+def module_names():
+    """All modules by dotted name: a path would import transforms/ and kernels/ a second time."""
+    names = set(PACKAGES)
+    for package in PACKAGES:
+        path = importlib.import_module(package).__path__
+        names.update(module.name for module in pkgutil.walk_packages(path, f"{package}."))
+    return sorted(name for name in names - NOT_MODULES if not name.endswith(".__main__"))
+
+
+def assert_examples_hold(doctests):
+    report = []
+    runner = doctest.DocTestRunner(optionflags=doctest.ELLIPSIS)
+    for test in doctests:
+        runner.run(test, out=report.append)
+    assert not runner.failures, "".join(report)
+
+
+@pytest.mark.parametrize("name", module_names())
+def test_docstring_examples_run(name):
+    assert_examples_hold(doctest.DocTestFinder().find(importlib.import_module(name)))
+
+
+def test_readme_examples_run(monkeypatch):
+    text = (ROOT / "README.md").read_text(encoding="utf-8")
+    unfenced = re.sub(r"^```.*$", "", text, flags=re.MULTILINE)
+    readme = doctest.DocTestParser().get_doctest(unfenced, {}, "README", "README.md", 0)
+    module = types.ModuleType("readme")
+    monkeypatch.setitem(sys.modules, "readme", module)  # a graph compiler looks names up in the module of a function
+    readme.globs = vars(module)
+    assert readme.examples
+    assert_examples_hold([readme])
+
+
+def test_wrong_example_is_reported():
+    module = types.ModuleType("wrong", ">>> 1 + 1\n3\n")
+    with pytest.raises(AssertionError, match=r"Expected:\s+3\s+Got:\s+2"):
+        assert_examples_hold(doctest.DocTestFinder().find(module))

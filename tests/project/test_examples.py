@@ -1,0 +1,222 @@
+"""The examples, run with small settings: what they print is read and checked, not only that they end."""
+
+import inspect
+import math
+import re
+import runpy
+import sys
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+import hpmoe
+
+EXAMPLES = Path(__file__).parents[2] / "examples"
+NAMES = sorted(path.name for path in EXAMPLES.glob("*.py"))
+TOLERANCE = 1e-5  # relative, float32
+
+
+def load(name):
+    """The names of an example, without running its main()."""
+    return runpy.run_path(str(EXAMPLES / name), run_name="example")
+
+
+@pytest.fixture
+def printed(monkeypatch, capsys):
+    """`printed(name, *flags)` runs an example as a script and returns what it printed."""
+
+    def run(name, *flags):
+        monkeypatch.setattr(sys, "argv", [name, *flags])
+        runpy.run_path(str(EXAMPLES / name), run_name="__main__")
+        return capsys.readouterr().out
+
+    return run
+
+
+def numbers_after(pattern, text):
+    """The numbers that follow `pattern` wherever it matches."""
+    return [float(x) for x in re.findall(pattern + r"\s*(-?\d+(?:\.\d+)?(?:e-?\d+)?)", text)]
+
+
+def test_examples_are_numbered_and_say_how_to_run_them():
+    assert [name[:3] for name in NAMES] == [f"{i:02}_" for i in range(1, len(NAMES) + 1)]
+    for name in NAMES:
+        assert f"python examples/{name}" in load(name)["__doc__"]
+
+
+def test_quickstart_agrees_with_the_plain_function(printed):
+    text = printed("01_quickstart.py")
+    assert "assign_queues(cpu, critical_path) | fuse_persistent(cpu)" in text
+    differences = numbers_after(r"\n  (?:output|loss|gradient \w+)", text)
+    assert len(differences) == 6
+    assert max(differences) < TOLERANCE
+    assert len(re.findall(r"\n  forward[a-z ]*\s[\d.]+\s+[\d.]+", text)) == 2
+
+
+def test_every_stage_is_printed_and_any_order_gives_the_same(printed):
+    text = printed("02_read_every_stage.py")
+    for level in ("dispatch hidden_states", "all_to_all[", "put[slot 0 -> peer 1]", "queue worker.1", "kernel cpu"):
+        assert level in text
+    assert "# moe_ffn_vjp" in text
+    assert "20 of 20 orders gave the same result" in text
+    assert numbers_after("from the program's value:", text)[0] < 1e-3
+
+
+def test_expert_parallel_reuses_plans_and_leaves_padding_at_zero(printed):
+    text = printed("03_expert_parallel.py")
+    calls = re.findall(r"\n\d +\S.*?\[(.*?)\] +(\S+) +(\d+) +(\d+)", text)
+    assert len(calls) == 6
+    for received, difference, _, _ in calls:
+        assert sum(map(int, received.split(","))) == (64 + 40 + 7) * 2
+        assert float(difference) < TOLERANCE
+    assert [int(reused) for *_, reused in calls][:4] == [0, 1, 2, 3]
+    gradient = re.search(r"\n  hidden_states +(.*)", text).group(1).split()
+    assert [float(x) > 0 for x in gradient] == [True, True, False, True]
+
+
+def test_own_layers_agree_and_a_bad_one_is_refused_where_it_is_written(printed):
+    text = printed("04_your_own_ffn.py")
+    outputs, gradients = numbers_after("relative to MindSpore: output", text), numbers_after("gradients", text)
+    assert len(outputs) == len(gradients) == 3
+    assert max(outputs + gradients) < TOLERANCE
+    assert re.search(r"TransformError: .*mixes rows", text)
+    assert re.search(r"written at .*04_your_own_ffn\.py:\d+", text)
+
+
+def test_own_transforms_change_the_ir_and_not_the_numbers(printed):
+    text = printed("05_your_own_transform.py")
+    assert "mul topk_weights 2.5" in text
+    assert numbers_after("reference:", text)[0] < TOLERANCE
+    assert "farthest_first       [[2, 1, 3, 0]" in text
+    left = {name: numbers_after(rf"\n  {name}", text)[0] for name in ("critical_path", "keep_slots_together")}
+    assert left["keep_slots_together"] < left["critical_path"] / 2
+    assert "fold_scale | tile_partition(rows=32, cols=64) | retile(opcode=GMM, cols=32)" in text
+
+
+def test_training_agrees_and_learns(printed, tmp_path):
+    picture = tmp_path / "losses.png"
+    text = printed("06_train_moe_language_model.py", "--steps", "24", "--batch", "3", "--plot", str(picture))
+    rows = [[float(x) for x in line.split()] for line in re.findall(r"\n +(\d+ +[\d.]+ +[\d.]+ +\S+)", text)]
+    assert rows[0][0] == 0
+    assert rows[-1][0] == 23
+    assert abs(rows[0][1] - math.log(256)) < 1.5
+    assert rows[-1][1] < rows[0][1] - 2
+    assert max(abs(fused - plain) for _, fused, plain, _ in rows) < 1e-4
+    assert 0 < numbers_after("of the final weights", text)[0] < 1e-3
+    assert all(x > 0 for x in numbers_after("(?:fused|op by op)", text.splitlines()[-1].replace(",", "")))
+    assert picture.exists() or "* both" in text
+
+
+def test_capacity_drops_what_is_over_and_a_shared_expert_goes_first(printed):
+    text = printed("07_capacity_and_shared_expert.py")
+    rows = re.findall(r"\n(None|[\d.]+) +(\w+) +(\d+) +\[([\d, ]+)\] +([\d.]+)% +([\d.]+)", text)
+    assert [(factor, policy) for factor, policy, *_ in rows] == [
+        ("None", "error"), ("2.0", "position"), ("1.25", "position"), ("1.25", "probs"), ("0.5", "probs")]
+    room, share, change = ([float(row[i]) for row in rows] for i in (2, 4, 5))
+    assert share[0] == change[0] == 0 < share[1] < share[2] == share[3] < share[4]
+    assert room[0] == room[1] > room[2] > room[4]
+    assert change[3] < change[2]  # the smallest weights matter least
+    assert "the number of tokens that chose expert 0 is" in text
+    dropped, without = re.search(r"entries dropped: (\d+); weights without a gradient: (\d+)", text).groups()
+    assert dropped == without != "0"
+    assert "begin with the shared expert: 24 of 24" in text
+
+
+def test_a_token_sent_once_gives_the_same_and_pays_between_nodes(printed):
+    text = printed("08_send_a_token_once.py")
+    differences = re.findall(r"\n  (?:output|d \w+) +(\S+) +(\S+)", text)
+    assert len(differences) == 5
+    assert max(float(x) for row in differences for x in row) < TOLERANCE
+    assert "two runs are the same bit for bit: True" in text
+    assert numbers_after("a token are on", text)[0] < 4
+    rows = re.findall(r"\n  (\d) +([\d.]+) +([\d.]+)   for each (\w+)", text)
+    assert [(nodes, chosen) for nodes, *_, chosen in rows] == [
+        (nodes, "expert" if float(each) < float(once) else "rank")
+        for nodes, (_, each, once, _) in zip("821", rows, strict=True)]
+    assert float(rows[0][1]) > 1.1 * float(rows[0][2])
+    assert float(rows[2][1]) < float(rows[2][2])
+
+
+@pytest.mark.parametrize("path", [None, "none.png"])
+def test_training_draws_text_without_matplotlib_and_where_no_picture_is_asked_for(monkeypatch, capsys, tmp_path, path):
+    monkeypatch.chdir(tmp_path)
+    if path is not None:
+        monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+    falling = [5.0, 4.0, 3.0]
+    load("06_train_moe_language_model.py")["plot"]({"plain": falling, "fused": [5.0, 4.0, 1.0]}, path)
+    lines = capsys.readouterr().out.strip("\n").splitlines()
+    assert lines[0] == "  5.00 |*"
+    assert lines[11] == "  1.00 |  f"
+    assert sum("p" in line for line in lines[:12]) == 1
+    assert list(tmp_path.iterdir()) == []
+
+
+@pytest.fixture
+def transforms():
+    return load("05_your_own_transform.py")
+
+
+@pytest.mark.parametrize("name", ["fold_scale", "retile", "farthest_first", "keep_slots_together"])
+def test_own_transforms_are_short(transforms, name):
+    function = inspect.unwrap(transforms[name])
+    assert len(inspect.getsource(function).splitlines()) < 20
+
+
+def scaled_by(scale):
+    """A MoE layer times `scale(hidden_states)`, and shapes to lower it with."""
+    def layer(hidden_states, topk_ids, topk_weights, gate_up_weight, down_weight):
+        out = hpmoe.moe_ffn(hidden_states, topk_ids, topk_weights, gate_up_weight, down_weight)
+        return scale(hidden_states, out)
+    shapes = [(6, 4), (6, 2), (6, 2), (3, 4, 10), (3, 5, 4)]
+    return layer, [hpmoe.Aval(shape, "int32" if i == 1 else "float32") for i, shape in enumerate(shapes)]
+
+
+@pytest.mark.parametrize("scale, folded", [
+    (lambda x, out: out * 3.0, True),
+    (lambda x, out: 3.0 * out, True),
+    (lambda x, out: 3.0 * out * 2.0, True),
+    (lambda x, out: x.sum(-1, keepdims=True) * out, True),
+    (lambda x, out: x * out, False),
+    (lambda x, out: out * 3.0 + out, False),
+    (lambda x, out: (out * 3.0, out), False),
+    (lambda x, out: out * 3.0 + (out * 3.0) * 2.0, False),
+], ids=["right", "left", "twice", "per token", "per element", "read again", "returned too", "read twice"])
+def test_fold_scale_folds_what_is_one_number_a_token(transforms, scale, folded):
+    layer, avals = scaled_by(scale)
+    before, after = hpmoe.trace(layer, *avals), transforms["fold_scale"](layer).lower(*avals)
+    names = [e.primitive.name for e in after.equations]
+    assert names.count("combine") == 1
+    assert ("mul" not in names[names.index("combine"):]) == folded
+    rng = np.random.default_rng(0)
+    inputs = [rng.standard_normal(a.shape).astype(np.float32) for a in avals]
+    inputs[1] = np.argsort(rng.random((6, 3)), axis=1)[:, :2].astype(np.int32)
+    for a, b in zip(hpmoe.evaluate(before, [inputs])[0], hpmoe.evaluate(after, [inputs])[0], strict=True):
+        np.testing.assert_allclose(a, b, rtol=TOLERANCE, atol=TOLERANCE)
+
+
+def test_own_chain_has_the_gradients_of_the_plain_function(transforms):
+    args = transforms["make_arguments"]()
+    plain = transforms["output_and_grads"](transforms["scaled_moe"], args)
+    mine = transforms["output_and_grads"](transforms["my_chain"](transforms["scaled_moe"]), args)
+    assert len(plain) == 5
+    for a, b in zip(plain, mine, strict=True):
+        np.testing.assert_allclose(a, b, rtol=0, atol=TOLERANCE * np.abs(a).max())
+
+
+def test_retile_narrows_the_named_operations_only(transforms):
+    args, on_ranks = transforms["make_arguments"](), transforms["on_ranks"]
+    tiled = hpmoe.tile_partition(transforms["scaled_moe"], rows=32, cols=64)
+    before, after = (on_ranks(f).lower(*args) for f in (tiled, transforms["retile"](tiled, opcode="GMM", cols=16)))
+    for op in after.ops:
+        assert op.tile_cols == 16 if op.opcode == "GMM" else op.tile_cols in [o.tile_cols for o in before.ops]
+    assert after.num_tasks > before.num_tasks
+
+
+@pytest.mark.parametrize("ep_size", [1, 2, 3, 4, 8])
+def test_farthest_first_names_every_rank_once_and_itself_last(transforms, ep_size):
+    for rank in range(ep_size):
+        order = transforms["farthest_first"](rank, ep_size)
+        assert sorted(order) == list(range(ep_size))
+        assert order[-1] == rank
+        assert (order[0] - rank) % ep_size in (ep_size // 2, (ep_size + 1) // 2)

@@ -1,0 +1,200 @@
+"""Imports go one way, wherever they stand: from a layer to itself and to earlier ones, and never in a circle."""
+
+import ast
+from importlib.util import resolve_name
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+FOLDERS = {"hpmoe": "hpmoe", "hpmoe.transforms": "transforms", "hpmoe.kernels": "kernels"}
+# Modules and packages below hpmoe, the lowest layer first; `__init__` is hpmoe itself.
+LAYERS = (
+    "support",
+    "routing machines",
+    "tile_ops",
+    "ir",
+    "primitives",
+    "autodiff tracing",
+    "planner",
+    "tiling",
+    "costs",
+    "scheduling timelines",
+    "interpreters verification",
+    "runtime",
+    "transforms moe",
+    "kernels",
+    "tuning",
+    "rewriting",
+    "__init__",
+    "peers calibration",
+    "commands",
+    "cli",
+)
+# What a module may import where its layer alone would allow it more.
+ONLY = {"hpmoe.moe": ("primitives", "support")}
+
+
+def module_paths():
+    for package, folder in FOLDERS.items():
+        for path in sorted((ROOT / folder).rglob("*.py")):
+            parts = path.relative_to(ROOT / folder).with_suffix("").parts
+            yield ".".join((package, *parts)).removesuffix(".__init__"), path
+
+
+MODULES = dict(module_paths())
+SOURCES = {name: (path, path.read_text(encoding="utf-8")) for name, path in MODULES.items()}
+LOADERS = {"import_module", "__import__"}
+PRINTING = {"__str__", "__repr__"}  # a value prints itself by a module that knows the value
+
+
+def imports_of(name, path, source):
+    """(hpmoe module, whether in a method that prints) for all that `source` imports, wherever the import stands."""
+    tree = ast.parse(source)
+    package = name if path.name == "__init__.py" else name.rpartition(".")[0]
+    loaders = names_of_import_module(tree)
+    printing = {id(inner) for node in ast.walk(tree) if isinstance(node, ast.FunctionDef) and node.name in PRINTING
+                for inner in ast.walk(node)}
+    for node in ast.walk(tree):
+        for dotted in imported(node, package, loaders, name):
+            if dotted.split(".")[0] == "hpmoe":
+                yield dotted, id(node) in printing
+
+
+def imported(node, package, loaders, name):
+    """The modules that a node of a syntax tree imports, if it is an import."""
+    if isinstance(node, ast.Import):
+        return [alias.name for alias in node.names]
+    if isinstance(node, ast.ImportFrom):
+        base = resolve_name("." * node.level + (node.module or ""), package)
+        dotted = [f"{base}.{alias.name}" for alias in node.names]
+        return [full if full in MODULES else base for full in dotted]
+    called = getattr(node.func, "id", getattr(node.func, "attr", None)) if isinstance(node, ast.Call) else None
+    if called not in loaders:
+        return []
+    literal = node.args[0].value if node.args and isinstance(node.args[0], ast.Constant) else None
+    assert isinstance(literal, str), f"{name} line {node.lineno}: {called} of a name that is no literal hides an import"
+    return [resolve_name(literal, package)]
+
+
+def names_of_import_module(tree):
+    """How a module calls what imports a module by its name."""
+    aliases = [alias.asname for node in ast.walk(tree) if isinstance(node, ast.ImportFrom)
+               for alias in node.names if alias.name in LOADERS and alias.asname]
+    return {*LOADERS, *aliases}
+
+
+def reached_from(graph, name):
+    """All modules that imports lead to from one."""
+    reached, left = set(), [name]
+    while left:
+        new = graph[left.pop()] - reached
+        reached |= new
+        left += new
+    return reached
+
+
+def circles(graph):
+    """Lists of modules that all reach each other: the strongly connected components."""
+    reached = {name: reached_from(graph, name) for name in graph}
+    found = {tuple(sorted(m for m in reached[name] if name in reached[m])) for name in graph if name in reached[name]}
+    return [list(circle) for circle in sorted(found)]
+
+
+def graph_of(sources):
+    """What each module imports of the others, but to print: {name: set of names}, from {name: (path, source)}."""
+    return {name: {m for m, prints in imports_of(name, path, source) if m in sources and not prints}
+            for name, (path, source) in sources.items()}
+
+
+def entry_of(name):
+    """The first part below hpmoe: the entry of a module or of the package that holds it."""
+    return name.split(".")[1] if "." in name else "__init__"
+
+
+def layer_of(name):
+    layers = [depth for depth, entries in enumerate(LAYERS) if entry_of(name) in entries.split()]
+    assert len(layers) == 1, f"{name} belongs to layers {layers}: give it exactly one place in LAYERS"
+    return layers[0]
+
+
+def assert_layering(name, path, source):
+    for module, _ in imports_of(name, path, source):
+        assert layer_of(module) <= layer_of(name), f"{name} imports {module}, which comes later in LAYERS"
+        allowed = ONLY.get(name, (entry_of(module),))
+        assert entry_of(module) in allowed, f"{name} imports {module}, allowed: {allowed}"
+
+
+@pytest.mark.parametrize("name", MODULES)
+def test_imports_go_one_way(name):
+    assert_layering(name, *SOURCES[name])
+
+
+@pytest.mark.parametrize(
+    "name, source",
+    [
+        ("hpmoe.transforms.fuse_persistent", "def f():\n    from hpmoe.kernels import build_native"),
+        ("hpmoe.ir.program", "from ..tracing import trace"),
+        ("hpmoe.moe", "import hpmoe.ir.taskflow"),
+        ("hpmoe.unheard_of", "import hpmoe.ir.program"),
+    ],
+)
+def test_import_against_the_layers_is_reported(name, source):
+    with pytest.raises(AssertionError, match=name):
+        assert_layering(name, Path("module.py"), source)
+
+
+def test_no_modules_import_each_other_in_a_circle():
+    assert circles(graph_of(SOURCES)) == []
+
+
+# Below `hpmoe.tuning.search`, which imports `hpmoe.tuning.settings`, the import of the former that closes a circle.
+PLANTED = {
+    "at the top": "from hpmoe.tuning.search import Trial",
+    "of the module": "import hpmoe.tuning.search",
+    "of its package": "from hpmoe.tuning import search",
+    "relative": "from .search import Trial",
+    "relative, of the package": "from . import search",
+    "in a function": "def f():\n    from hpmoe.tuning.search import Trial",
+    "in a method": "class C:\n    def run(self):\n        from hpmoe.tuning import search",
+    "for type checkers": "from typing import TYPE_CHECKING\nif TYPE_CHECKING:\n    from hpmoe.tuning.search import Trial",
+    "where it may fail": "try:\n    from hpmoe.tuning.search import Trial\nexcept ImportError:\n    pass",
+    "by importlib": "import importlib\nimportlib.import_module('hpmoe.tuning.search')",
+    "by its function": "from importlib import import_module\ndef f(): return import_module('hpmoe.tuning.search')",
+    "by another name": "from importlib import import_module as load\nload('hpmoe.tuning.search')",
+    "by a relative name": "import importlib\nimportlib.import_module('.search', __package__)",
+    "by __import__": "__import__('hpmoe.tuning.search')",
+    "on an attribute": "def __getattr__(name):\n    from hpmoe.tuning import search\n    return getattr(search, name)",
+    "beside printing": "class C:\n    def __str__(self): return ''\n    def text(self):\n        from . import search",
+}
+
+
+@pytest.mark.parametrize("where", PLANTED)
+def test_a_planted_circle_is_found(where):
+    name, other = "hpmoe.tuning.settings", "hpmoe.tuning.search"
+    sources = {name: (MODULES[name], PLANTED[where]), other: (MODULES[other], "import hpmoe.tuning.settings")}
+    assert circles(graph_of(sources)) == [sorted(sources)]
+
+
+def test_a_circle_through_the_whole_package_is_found():
+    name = "hpmoe.support.errors"
+    sources = {**SOURCES, name: (MODULES[name], "def f():\n    from hpmoe.cli import main")}
+    assert [name in circle and "hpmoe.cli" in circle for circle in circles(graph_of(sources))] == [True]
+
+
+def test_a_module_that_imports_itself_is_a_circle():
+    name = "hpmoe.support.errors"
+    assert circles(graph_of({name: (MODULES[name], "import hpmoe.support.errors")})) == [[name]]
+
+
+@pytest.mark.parametrize("method", sorted(PRINTING))
+def test_printing_may_import_the_text(method):
+    name, other = "hpmoe.ir.program", "hpmoe.ir.program_text"
+    source = f"class Program:\n    def {method}(self):\n        from hpmoe.ir.program_text import program_text"
+    assert circles(graph_of({name: (MODULES[name], source), other: (MODULES[other], "import hpmoe.ir.program")})) == []
+
+
+def test_an_import_by_a_name_made_at_run_time_is_refused():
+    with pytest.raises(AssertionError, match=r"hpmoe\.errors line 2: import_module of a name that is no literal"):
+        list(imports_of("hpmoe.support.errors", MODULES["hpmoe.support.errors"],
+                        "import importlib\nimportlib.import_module(f'hpmoe.{x}')"))

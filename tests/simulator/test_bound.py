@@ -1,0 +1,94 @@
+"""rank_bounds: what every schedule must pay before its first matrix task and after its last one, and nothing else."""
+
+import dataclasses
+
+import hypothesis
+import numpy as np
+import pytest
+from hypothesis import given, strategies as st
+from random_machines import COSTS, NS, RATES, anything
+from simulated_layers import plan
+
+import hpmoe
+from hpmoe import Aval, Mesh
+from hpmoe.costs.bound import rank_bounds
+from hpmoe.routing.workload import balanced_ids
+
+ROWS, HIDDEN, OUT = 128, 256, 64
+MACHINE = hpmoe.ascend_a3.replace(num_aic=1, num_aiv=4, poll_us=7.0, wait_us=3.0, signal_us=11.0, remote_us=23.0,
+                                  node_remote_us=41.0, worker_link_bytes_per_us=1e3)
+
+
+def multiplied(x, ids, w):
+    rows, route = hpmoe.dispatch(x, ids, num_local_experts=1)
+    return hpmoe.combine(hpmoe.grouped_matmul(rows, w, route), route)
+
+
+def chain(machine, policy="critical_path"):
+    """One slot on each of two ranks, of rows of both, multiplied in one task."""
+    staged = hpmoe.overlap_comm(hpmoe.tile_partition(multiplied, rows=ROWS, cols=OUT))
+    staged = hpmoe.assign_queues(staged, machine=machine, policy=policy)
+    avals = Aval((ROWS // 2, HIDDEN), "bfloat16"), Aval((ROWS // 2, 2), "int32"), Aval((1, HIDDEN, OUT), "bfloat16")
+    return staged.lower(*avals, mesh=Mesh(2)), np.tile(np.int32([0, 1]), (2, ROWS // 2, 1))
+
+
+@pytest.mark.parametrize("node_size", [1, 2])
+@pytest.mark.parametrize("changes", [{}, {"signal_us": 0.0}, {"task_us": 50.0}], ids=str)
+def test_one_chain_takes_no_longer_than_its_bound(node_size, changes):
+    """Nothing can be done at once, so that the bound is what the run takes."""
+    machine = MACHINE.replace(node_size=node_size, **changes)
+    flow, ids = chain(machine)
+    span, bounds = hpmoe.simulate(flow, routing=ids).span, rank_bounds(flow, machine, ids)
+    assert span == pytest.approx(bounds[0].total, abs=3 * NS) == pytest.approx(bounds[1].total, abs=3 * NS)
+
+
+def test_fill_and_drain_by_hand():
+    flow, ids = chain(MACHINE.replace(node_size=1))
+    bound, half = rank_bounds(flow, flow.machine, ids)[0], ROWS // 2
+    put, back = (half * cols * 2 / 1e3 for cols in (HIDDEN, OUT))
+    total = MACHINE.task_us + half * (2 + 1) * OUT * 2 / MACHINE.vector_bytes_per_us
+    far, near = 11.0 + 41.0 + 7.0 + 3.0, 7.0 + 3.0  # what the matmul's own signal takes is its work
+    assert bound.fill == pytest.approx(put + far)
+    assert bound.drain == pytest.approx(near + back + far + total)
+    assert bound.landing == pytest.approx(far + total)
+
+
+def test_a_tasks_signals_are_work_of_its_worker():
+    flow, ids = plan(T=1024, machine=MACHINE), balanced_ids(2, 1024, 2, 8)
+    bounds = [rank_bounds(flow, MACHINE.replace(signal_us=us), ids)[0].aic for us in (0.0, 1.0)]
+    line, is_matmul = hpmoe.simulate(flow, routing=ids), flow.units()
+    ran = np.flatnonzero(is_matmul[line.task] & (line.rank == 0) & (line.end - line.begin > MACHINE.task_us + NS))
+    assert bounds[1] - bounds[0] == pytest.approx(len(ran))  # each signals one event, of its rows
+
+
+def test_parts_that_nobody_reads_end_with_their_product():
+    """Half of the columns are summed; the last product may be of the other half."""
+    def half(x, up):
+        return (x @ up)[:, :8] + 1.0
+    staged = hpmoe.assign_queues(hpmoe.tile_partition(half, rows=64, cols=8), machine=MACHINE)
+    flow = staged.lower(Aval((64, 32), "float32"), Aval((32, 16), "float32"))
+    ids = np.zeros((1, 0, 1), np.int32)
+    (bound,) = rank_bounds(flow, MACHINE, ids)
+    assert bound.drain == 0.0 and hpmoe.simulate(flow).span >= bound.total
+
+
+@st.composite
+def odd_machines(draw, base):
+    """A machine with the same workers of which some constants are out of all proportion, or nothing."""
+    rng = np.random.default_rng(draw(st.integers(0, 10_000)))
+    off = {name: getattr(base, name) * float(rng.choice([1, 1, 1e3, 1e-3, 2.0 ** rng.uniform(-6, 6)]))
+           for name in (*RATES, *COSTS, "l2_bytes")}
+    nothing = {n: 0.0 for n in COSTS if rng.random() < 0.2}
+    cores = float(rng.choice([0, 0, 0, 0.5, 1, 2.5]))
+    return base.replace(**off | nothing, host_cores=cores, repoll_us=float(rng.choice([0, 0, 20])),
+                        node_size=int(rng.integers(1, 4)))
+
+
+@hypothesis.settings(max_examples=12, derandomize=True)
+@given(st.data())
+def test_no_odd_machine_beats_its_bound(data):
+    flow, ids = data.draw(anything)
+    machine = data.draw(odd_machines(flow.machine))
+    bounds = rank_bounds(flow, machine, ids)
+    assert hpmoe.simulate(flow, machine, routing=ids).span * (1 + 1e-9) + NS >= max(b.total for b in bounds), bounds
+    assert all(getattr(b, f.name) >= 0 for b in bounds for f in dataclasses.fields(b))

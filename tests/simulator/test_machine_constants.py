@@ -1,0 +1,135 @@
+"""Every constant of a Machine moves simulated times as physics says: the right way, by no more than its share, or not at
+all."""
+
+import dataclasses
+import functools
+
+import pytest
+from simulated_layers import plan
+
+import hpmoe
+from hpmoe.costs.bound import rank_bounds
+from hpmoe.machines.machine import Body
+from hpmoe.routing.workload import balanced_ids, imbalanced_ids
+
+NPU = hpmoe.ascend_a3.replace(num_aic=3, num_aiv=5, repoll_us=0.5, l2_bytes=1e6, l2_bytes_per_us=8e5,
+                              memory_bytes_per_us=1.5e5)
+HOST = hpmoe.cpu(ep_size=2).replace(num_aic=4, host_cores=2.0, l2_bytes=2e6, matmul_fill_us=0.3,
+                                    link_bytes_per_us=1e5, worker_link_bytes_per_us=2e4, bodies=(
+    Body("GMM", "float32", 1.0, 6, 10, 20), Body("SWIGLU", "float32", 0.5, 1, 20)))
+RUNS = {  # direction, dtype, machine
+    "node": ("forward", "bfloat16", NPU), "nodes": ("backward", "float32", NPU.replace(node_size=1)),
+    "unfused": ("forward", "bfloat16", NPU), "host": ("forward", "float32", HOST)}
+IDS = imbalanced_ids(2, 96, 2, 8, imbalance=1.3, seed=0)
+NPUS, FUSED = {"node", "nodes", "unfused"}, {"node", "nodes", "host"}
+# In which runs each constant counts. In the others it must not move anything: no float32 products, none of another node, no
+# launches; collectives are wide, measured bodies have a rate of their own, threads of a host wait for nothing themselves.
+COUNTS = {
+    **dict.fromkeys(("matmul_flops_per_us", "vector_bytes_per_us", "copy_bytes_per_us", "memory_bytes_per_us",
+                     "worker_memory_bytes_per_us", "l2_bytes_per_us", "worker_l2_bytes_per_us", "matmul_granule",
+                     "l2_bytes", "matmul_fill_us", "task_us", "wait_us", "poll_us", "signal_us"), set(RUNS)),
+    **dict.fromkeys(("matmul_efficiency", "accumulator_bytes", "repoll_us"), NPUS),
+    "matmul_float32_ratio": {"nodes"}, "node_size": NPUS,
+    "link_bytes_per_us": {"node", "unfused", "host"}, "worker_link_bytes_per_us": FUSED, "node_link_bytes_per_us": {"nodes"},
+    "remote_us": {"node", "unfused", "host"}, "node_remote_us": {"nodes"}, "host_cores": {"host"},
+    **dict.fromkeys(("launch_us", "host_sync_us", "collective_us"), {"unfused"}),
+}
+PLANNED = {"name", "num_aic", "num_aiv", "unified", "tile_rows", "tile_cols"}  # of transforms; a flow has what they were
+RATES = {n for n in COUNTS if n.endswith("_per_us")} | {"matmul_efficiency", "matmul_float32_ratio"}
+NOISE = 0.04  # being quicker elsewhere may let two meet
+AGAIN = 0.1  # and choices of sizes and orders are estimates
+WORSE = 1e3
+
+
+def is_cost(name):
+    return name == "matmul_granule" or (name.endswith("_us") and not name.endswith("_per_us"))
+
+
+def changed(machine, name, better):
+    """With a constant that much better; node_size as near to that as there is."""
+    value = getattr(machine, name)
+    new = value / better if is_cost(name) else value * better
+    new = max(1, round(new)) if isinstance(value, int) else min(new, 1.0) if name == "matmul_efficiency" else new
+    return machine.replace(**{name: new})
+
+
+@pytest.fixture(scope="module")
+def flows():
+    def make(tiled, machine, kind):
+        staged = hpmoe.launch_kernels(tiled) if kind == "unfused" else hpmoe.overlap_comm(tiled)
+        return hpmoe.assign_queues(staged, machine=machine, policy="round_robin" if kind == "unfused" else "critical_path")
+    return {kind: plan(T=96, direction=direction, dtype=dtype, machine=machine,
+                       make=functools.partial(make, machine=machine, kind=kind))
+            for kind, (direction, dtype, machine) in RUNS.items()}
+
+
+@pytest.fixture(scope="module")
+def times(flows):
+    def run(kind, machine):
+        span, bound = hpmoe.simulate(flows[kind], machine, routing=IDS).span, 0.0
+        if kind in FUSED:
+            bound = max(b.total for b in rank_bounds(flows[kind], machine, IDS))
+        assert span * (1 + 1e-9) + 0.002 >= bound
+        return span, bound
+    return functools.cache(run)
+
+
+def test_every_constant_is_looked_at():
+    fields = {f.name for f in dataclasses.fields(hpmoe.Machine)}
+    assert set(COUNTS) | PLANNED | {"bodies"} == fields and not set(COUNTS) & PLANNED
+
+
+@pytest.mark.parametrize("kind", RUNS)
+@pytest.mark.parametrize("name", COUNTS)
+def test_a_constant_moves_what_it_is_of(times, kind, name):
+    """Twice as good is at most twice as fast, half as good at most half; a thousandth is felt exactly where the constant
+    counts."""
+    machine = RUNS[kind][2]
+    span, bound = times(kind, machine)
+    (fast, low), (slow, high), (least, highest) = (times(kind, changed(machine, name, x)) for x in (2, 1 / 2, 1 / WORSE))
+    if kind not in COUNTS[name]:
+        assert fast == slow == least == span and low == high == highest == bound
+        return
+    assert 1 / 2 - NOISE <= fast / span <= 1 + NOISE
+    assert 1 - NOISE <= slow / span <= 2 + NOISE
+    assert least > span or (name == "node_size" and fast < span)
+    if name in RATES and kind in FUSED:  # it is what limits then, and the bound says so
+        assert least <= 4 * highest
+    assert low <= bound * (1 + 1e-9) and bound <= high * (1 + 1e-9) and high <= highest * (1 + 1e-9)
+
+
+@pytest.mark.parametrize("name", ["num_aic", "num_aiv", "matmul_flops_per_us", "memory_bytes_per_us",
+                                  "worker_link_bytes_per_us"])
+def test_a_plan_for_another_machine_is_as_good_there(name):
+    """Sizes and queues chosen anew: never below the bound, nor much above what the change alone explains."""
+    spans = []
+    for better in (1 / 4, 1, 4):
+        machine = changed(NPU.replace(num_aic=8, num_aiv=16), name, better)
+        tiled = hpmoe.tile_partition(hpmoe.moe_ffn, rows="auto", cols="auto", machine=machine)
+        flow = plan(T=512, make=lambda _, t=tiled, m=machine: hpmoe.assign_queues(hpmoe.overlap_comm(t, cols="auto"),
+                                                                                  machine=m))
+        ids = imbalanced_ids(2, 512, 2, 8, imbalance=1.3, seed=0)
+        spans.append(hpmoe.simulate(flow, routing=ids).span)
+        assert spans[-1] >= max(b.total for b in rank_bounds(flow, machine, ids))
+    for slow, fast in zip(spans, spans[1:], strict=False):
+        assert slow * (1 + AGAIN) >= fast and slow <= 4 * fast * (1 + AGAIN), spans
+
+
+@pytest.mark.parametrize("direction", ["forward", "backward"])
+@pytest.mark.parametrize("machine, ep, T, E, K", [
+    (hpmoe.ascend_a3, 4, 512, 8, 2), (hpmoe.ascend_a2.replace(node_size=1), 4, 512, 8, 2),
+    (hpmoe.ascend_a2.replace(node_size=2), 3, 1000, 6, 5)], ids=["node", "nodes", "uneven nodes"])
+def test_workers_that_could_send_faster_than_links_take_it_make_no_plan_slower(machine, ep, T, E, K, direction):
+    spans = []
+    for faster in (1, 10, 1000):
+        on = machine.replace(worker_link_bytes_per_us=machine.worker_link_bytes_per_us * faster)
+        flow = plan(ep=ep, T=T, H=128, I=64, E=E, K=K, direction=direction, machine=on, max_rows=T * K + 8)
+        spans.append(hpmoe.simulate(flow, routing=balanced_ids(ep, T, K, E)).span)
+    assert spans[1] <= spans[0] * (1 + NOISE) and spans[2] <= spans[1] * (1 + NOISE), spans
+
+
+def test_a_plan_for_a_machine_without_l2():
+    """Rows that come back in parts of columns, where L2 holds not even those of one slot."""
+    flow = plan(ep=4, T=512, H=2048, machine=hpmoe.ascend_a3.replace(l2_bytes=0), max_rows=1024, cols="auto")
+    ids = balanced_ids(4, 512, 2, 8)
+    assert hpmoe.simulate(flow, routing=ids).span >= max(b.total for b in rank_bounds(flow, flow.machine, ids))

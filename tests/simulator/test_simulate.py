@@ -1,0 +1,180 @@
+"""simulate: conservation, bounds, determinism, and the same waits and signals as a launch."""
+
+import numpy as np
+import pytest
+from helpers import Layer, tensors
+from simulated_layers import NPU, plan
+
+import hpmoe
+from hpmoe import ArgumentError, Aval, LaunchError, Mesh
+from hpmoe.costs.work import Work
+from hpmoe.routing.workload import balanced_ids, imbalanced_ids
+from hpmoe.timelines.run import RATES
+
+
+def matmul_us(flow, machine, ids):
+    """Core time that the matrix tasks of each rank need at least, from the work table and the routing alone."""
+    table, out = Work(flow, machine).table, np.zeros(flow.ep_size)
+    local = flow.routes[0].num_local_experts
+    counts = np.bincount(np.asarray(ids).reshape(-1), minlength=flow.routes[0].num_experts).reshape(flow.ep_size, local)
+    for i, op in enumerate(flow.ops):
+        for _, cols in op.col_ranges() if op.unit == "aic" else ():
+            work = table[i, int(cols < op.tile_cols)]
+            for rank in range(flow.ep_size):
+                rows = counts[rank]
+                if op.opcode == "GMM":
+                    parts = [min(flow.tile_rows, n - s) for n in rows for s in range(0, n, flow.tile_rows)]
+                    out[rank] += sum(work["core_fixed"] + -(-p // 16) * 16 * work["core_row"] for p in parts)
+                else:
+                    out[rank] += op.domain.blocks * sum(work["core_fixed"] + -(-n // 16) * 16 * work["core_row"]
+                                                        for n in rows)
+    return out
+
+
+@pytest.mark.parametrize("direction", ("forward", "backward"))
+@pytest.mark.parametrize("comm", ({}, {"signal": "peer"}, {"order": "sequential"}))
+def test_time_is_conserved_and_bounded(direction, comm):
+    flow = plan(direction=direction, **comm)
+    for ids in (balanced_ids(2, 256, 2, 8), imbalanced_ids(2, 256, 2, 8, imbalance=1.6, seed=3)):
+        line = hpmoe.simulate(flow, routing=ids)
+        assert line.is_simulated and (line.begin >= line.wait_begin).all() and (line.end > line.begin).all()
+        busy = (line.utilisation() * line.span)[:, :NPU.num_aic].sum(axis=1)
+        need = matmul_us(flow, NPU, ids)
+        assert (busy >= need - 0.01).all() and line.span >= (need / NPU.num_aic).max()
+        for rank in range(2):
+            for queue in range(NPU.num_queues):  # a worker does one thing after another, in the order of its queue
+                mine = (line.rank == rank) & (line.queue == queue)
+                assert (line.wait_begin[mine][1:] >= line.end[mine][:-1] - 0.002).all()
+
+
+def test_links_carry_exactly_the_rows_that_leave():
+    flow, ids = plan(ep=2, H=256), imbalanced_ids(2, 256, 2, 8, imbalance=1.5, seed=1)
+    line = hpmoe.simulate(flow, routing=ids)
+    bytes_of = dict(zip(RATES, np.moveaxis(line.traffic[:, :, 0], 1, 0), strict=True))
+    leaving = np.array([(ids[r] // 4 != r).sum() for r in range(2)]) * 256 * 2.0
+    np.testing.assert_allclose(bytes_of["egress"], leaving + leaving[::-1])  # there, and the results back
+    np.testing.assert_allclose(bytes_of["ingress"], leaving + leaving[::-1])
+    assert not bytes_of["node_egress"].any()
+    apart = hpmoe.simulate(flow, NPU.replace(node_size=1), routing=ids)
+    np.testing.assert_allclose(apart.traffic[:, 4, 0], leaving + leaving[::-1])
+    assert apart.span > line.span
+
+
+def test_it_is_deterministic_and_faster_machines_are_not_slower():
+    flow = plan(direction="backward")
+    line, again = hpmoe.simulate(flow), hpmoe.simulate(flow)
+    assert (line.end == again.end).all() and (line.wait_begin == again.wait_begin).all()
+    for name in ("matmul_flops_per_us", "vector_bytes_per_us", "l2_bytes_per_us", "memory_bytes_per_us",
+                 "link_bytes_per_us"):
+        slower = hpmoe.simulate(flow, NPU.replace(**{name: getattr(NPU, name) / 8}))
+        assert slower.span >= line.span * 0.999, name
+
+
+def test_no_task_begins_before_what_it_reads_is_there():
+    """The order of a simulated run is one in which the launch could have run: all producers of an awaited event have
+    ended."""
+    tiled = hpmoe.tile_partition(lambda x, up, down: hpmoe.swiglu(x @ up) @ down, rows=128, cols=256)
+    staged = hpmoe.assign_queues(tiled, machine=NPU)
+    flow = staged.lower(Aval((1000, 300), "float16"), Aval((300, 600), "float16"), Aval((300, 300), "float16"))
+    line = hpmoe.simulate(flow)
+    begin, end = np.empty(flow.num_tasks), np.empty(flow.num_tasks)
+    begin[line.task], end[line.task] = line.begin, line.end
+    producers = {}
+    for s in flow.signals[flow.signals["kind"] == 0]:
+        producers.setdefault(int(s["event"]), []).append(int(s["task"]))
+    checked = 0
+    for w in flow.waits[flow.waits["kind"] == 0]:
+        for p in producers.get(int(w["event"]), ()):
+            assert end[p] <= begin[w["task"]] + 0.002
+            checked += 1
+    assert checked > 10
+
+
+def test_a_number_is_an_imbalance():
+    flow = plan()
+    drawn = hpmoe.simulate(flow, routing=1.6, mesh=hpmoe.Mesh(2), seed=3)
+    given = imbalanced_ids(2, 256, 2, 8, imbalance=1.6, seed=3)
+    np.testing.assert_array_equal(drawn.end, hpmoe.simulate(flow, routing=given).end)
+    assert drawn.span > hpmoe.simulate(flow).span
+
+
+@pytest.mark.parametrize("ep, local, top_k", [(3, 1, 3), (5, 1, 4), (2, 3, 5), (4, 2, 3), (8, 8, 8)])
+def test_an_imbalanced_routing_has_distinct_experts_and_the_hot_rank_its_share(ep, local, top_k):
+    most = min(ep, ep * local / top_k)
+    for imbalance in sorted({1.0, (1 + most) / 2, most}):
+        ids = imbalanced_ids(ep, 301, top_k, ep * local, imbalance, seed=4)
+        assert (np.diff(np.sort(ids, axis=-1), axis=-1) > 0).all() and ids.min() >= 0 and ids.max() < ep * local
+        received = np.bincount(ids.reshape(-1) // local, minlength=ep)
+        hot = int(np.random.default_rng(4).integers(ep))
+        assert received[hot] / received.mean() == pytest.approx(imbalance, abs=0.01)
+
+
+def test_what_cannot_be_simulated():
+    flow = plan()
+    with pytest.raises(ArgumentError, match="hpmoe.simulate: flow is without queues; it must be what assign_queues made"):
+        hpmoe.simulate(flow.replace(queues=()))
+    with pytest.raises(ArgumentError,
+                       match=r"machine is cpu of 1 queues; it must be an hpmoe.Machine of 3 AIC and 5 AIV queues"):
+        hpmoe.simulate(flow, hpmoe.cpu(1))
+    with pytest.raises(ArgumentError, match="machine is ascend_a3 of 5 AIC and 3 AIV queues; it must be"):
+        hpmoe.simulate(flow, NPU.replace(num_aic=5, num_aiv=3))
+    words = r"routing\[1\] is int64 of shape \(256, 2\) in 8..8; it must be ints of shape \(256, 2\) in 0..7"
+    with pytest.raises(ArgumentError, match=words):
+        hpmoe.simulate(flow, routing=[balanced_ids(1, 256, 2, 8)[0], np.full((256, 2), 8)])
+    with pytest.raises(ArgumentError, match="routing is of 1 ranks; it must be topk_ids of 2 ranks"):
+        hpmoe.simulate(flow, routing=balanced_ids(1, 256, 2, 8))
+    with pytest.raises(ArgumentError,
+                       match=r"mesh is Mesh\(ep_size=4\); it must be Mesh\(ep_size=2\), which the flow was made for"):
+        hpmoe.simulate(flow, mesh=hpmoe.Mesh(4))
+    even = balanced_ids(2, 256, 2, 8)
+    for option, values in {"routing": ("x", float("nan"), True, {0: 1}, np.array(3), even * 1.0, even + 2**32,
+                                       even.astype(str), [[[1], [1, 2]], 3]),
+                           "seed": ("a", -1, 1.5, None), "num_tokens": ("ab", 3, [1.5, 2], [float("nan"), 2], [None, 2]),
+                           "topk_weights": ("ab", np.ones((3, 256, 2))), "machine": (0, "ascend_a3")}.items():
+        for value in values:
+            with pytest.raises(ArgumentError, match=rf"^hpmoe.simulate: {option}(\[.\])? is "):
+                hpmoe.simulate(flow, **{option: value})
+    for slow in ({"task_us": 1e30}, {"matmul_flops_per_us": 1e-30}, {"worker_link_bytes_per_us": 1e-30}):
+        with pytest.raises(ArgumentError,
+                           match="machine is ascend_a3 of such rates .*; it must be one on which it takes less"):
+            hpmoe.simulate(flow, NPU.replace(**slow))
+    with pytest.raises(ArgumentError, match="imbalance is 3; it must be from 1 to 2"):
+        hpmoe.simulate(flow, routing=3)
+    stuck = flow.replace(signals=flow.signals[flow.signals["task"] != flow.signals["task"][0]])
+    with pytest.raises(LaunchError, match="hpmoe.simulate: moe_ffn gets stuck: rank 0, queue 0, task"):
+        hpmoe.simulate(stuck)
+
+
+def test_what_is_dropped_by_weight_is_what_a_launch_drops():
+    """Over a capacity of one entry the choice of one token stays; the tile of tokens it is in ends later than the others."""
+    def layer(x, ids, w, up, down):
+        return hpmoe.moe_ffn(x, ids, w, up, down, capacity_factor=1 / 256, drop_policy="probs")
+
+    avals = [Aval(s, d) for s, d in (((256, 512), "float32"), ((256, 1), "int32"), ((256, 1), "float32"),
+                                     ((1, 512, 256), "float32"), ((1, 128, 512), "float32"))]
+    staged = hpmoe.assign_queues(hpmoe.overlap_comm(hpmoe.tile_partition(layer, rows=128)), machine=NPU)
+    flow, ids = staged.lower(*avals), [np.zeros((256, 1), np.int32)]
+    ops = [op.opcode for op in flow.ops]
+    for token in (3, 200):
+        weights = np.zeros((256, 1), np.float32)
+        weights[token] = 1
+        line = hpmoe.simulate(flow, routing=ids, topk_weights=[weights])
+        mine = flow.tasks["op"][line.task] == ops.index("REDUCE")
+        assert flow.tasks["row"][line.task[mine]][np.argmax(line.end[mine])] == token // 128
+    hpmoe.simulate(flow)
+    with pytest.raises(ArgumentError,
+                       match=r'topk_weights is None; it must be given with routing: drop_policy="probs" keeps'):
+        hpmoe.simulate(flow, routing=ids)
+    with pytest.raises(ArgumentError, match=r"topk_weights\[0\] is of shape \(2, 1\); it must be of shape \(256, 1\)"):
+        hpmoe.simulate(flow, routing=ids, topk_weights=[weights[:2]])
+    with pytest.raises(ArgumentError, match="topk_weights is of 2 ranks; it must be of 1 ranks"):
+        hpmoe.simulate(flow, routing=ids, topk_weights=[weights] * 2)
+    with pytest.raises(LaunchError, match=r"hpmoe.simulate: layer: topk_weights\[2, 0\] of rank 0 is NaN"):
+        hpmoe.simulate(flow, routing=ids, topk_weights=[np.where(np.arange(256)[:, None] == 2, np.nan, 0.0)])
+
+
+def test_the_flow_of_a_call_simulates_too():
+    args = tensors(Layer(ep=2, T=9).arguments())
+    staged = hpmoe.assign_queues(hpmoe.tile_partition(hpmoe.moe_ffn, rows=2, cols=3), machine=NPU)
+    line = hpmoe.simulate(hpmoe.spmd(staged, Mesh(2)).lower(*args), routing=args[1].asnumpy(), num_tokens=(9, 4))
+    assert line.span > 0 and len(line.text().splitlines()) > 10

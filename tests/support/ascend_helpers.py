@@ -1,0 +1,128 @@
+"""The whole chain with the Ascend kernel on its twin: small layers, what they give and what they should."""
+
+import contextlib
+import itertools
+
+import mindspore as ms
+import numpy as np
+import pytest
+from helpers import assert_close, for_several, kept_by_hand, numpy_moe_ffn
+
+import hpmoe
+from hpmoe import Aval, assign_queues, fuse_persistent, overlap_comm, tile_partition
+from hpmoe.interpreters.evaluate import evaluate
+from hpmoe.kernels import twin_target
+from hpmoe.support.dtypes import numpy_dtype
+
+# Half precision is rounded at every stored array; sums of float32 at every addition.
+TOLERANCE = {ms.bfloat16: 2e-2, ms.float16: 3e-3, ms.float32: 3e-6}
+
+
+def npu(blocks=1):
+    return hpmoe.ascend_a3.replace(num_aic=blocks, num_aiv=2 * blocks)
+
+
+def twin(f, rows=16, cols=32, blocks=1, target="ascend-twin", put_cols=None, num_peers=None, **comm):
+    puts = overlap_comm(tile_partition(f, rows=rows, cols=cols), cols=put_cols, **comm)
+    queues = assign_queues(for_several(puts, num_peers=num_peers) if num_peers else puts, machine=npu(blocks))
+    return fuse_persistent(queues, target=target, timeout=100.0)
+
+
+@contextlib.contextmanager
+def own_targets():
+    """Targets registered inside are forgotten afterwards."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(hpmoe.runtime.targets, "_TARGETS", dict(hpmoe.runtime.targets._TARGETS))
+        yield
+
+
+def from_seed(monkeypatch, seed):
+    """The next launches on the twin run in the orders of these seeds."""
+    monkeypatch.setattr(twin_target, "SEEDS", itertools.count(seed))
+
+
+class LayerRun:
+    """A layer forward and backward through MindSpore: its output and the gradients of all arguments but the ids.
+
+    `kept` [ep, T, K] says which entries have an effect, all by default.
+    """
+
+    def __init__(self, layer, dtype=ms.bfloat16, f=hpmoe.moe_ffn, kept=None, **options):
+        x, ids, *rest = (ms.Tensor(a) for a in layer.arguments())
+        self.layer, self.dtype, self.ids, self.kept = layer, dtype, ids, kept
+        self.given = [a.astype(dtype) for a in (x, *rest)]
+        self.cotangent = ms.Tensor(layer.cotangent()).astype(dtype)
+        self.fused = hpmoe.spmd(twin(f, **options), hpmoe.Mesh(layer.ep))
+
+    def __call__(self):
+        def loss(x, *rest):
+            out = self.fused(x, self.ids, *rest, num_tokens=self.layer.num_tokens)
+            return (out.astype(ms.float32) * self.cotangent.astype(ms.float32)).sum(), out
+
+        (_, out), grads = ms.value_and_grad(loss, (0, 1, 2, 3), has_aux=True)(*self.given)
+        return [a.astype(ms.float32).asnumpy() for a in (out, *grads)]
+
+    def expected(self):
+        x, *rest = (a.astype(ms.float32).asnumpy() for a in self.given)
+        cotangent = self.cotangent.astype(ms.float32).asnumpy()
+        out, grads = numpy_moe_ffn((x, self.ids.asnumpy(), *rest), cotangent, self.layer.num_tokens, self.kept)
+        return [out, *grads]
+
+    def assert_close_to_float64(self):
+        got = self()
+        assert_close(got, self.expected(), tolerance=TOLERANCE[self.dtype])
+        return got
+
+
+def capped(factor, policy):
+    return lambda *args: hpmoe.moe_ffn(*args, capacity_factor=factor, drop_policy=policy)
+
+
+def capped_run(layer, factor, policy, dtype=ms.bfloat16, wrap=lambda f: f, **options):
+    """A layer that drops, and what it should keep; many of its weights are equal, and some are zeros of either sign."""
+    run = LayerRun(layer, dtype, wrap(capped(factor, policy)), **options)
+    coarse = np.round(run.given[1].astype(ms.float32).asnumpy())
+    run.given[1] = ms.Tensor(coarse).astype(dtype)
+    run.kept, dropped = kept_by_hand(run.ids.asnumpy(), coarse, factor, policy, layer.E, layer.num_tokens)
+    assert dropped.any()
+    return run
+
+
+def bf16(*shape):
+    return Aval(shape, "bfloat16")
+
+
+def f32(*shape):
+    return Aval(shape, "float32")
+
+
+class ProgramRun:
+    """A program of one rank on the twin: its outputs. Integers are indices of at most 8 rows."""
+
+    def __init__(self, program, rows=16, cols=32):
+        self.program = program
+        flow = overlap_comm.apply_to(tile_partition.apply_to(program, rows=rows, cols=cols))
+        self.kernel = twin_target.compile_twin(assign_queues.apply_to(flow, machine=npu()), 100.0)
+        rng = np.random.default_rng(0)
+        self.inputs = [rng.integers(-8, 8, v.aval.shape).astype(np.int32) if v.aval.dtype == "int32" else
+                       (rng.standard_normal(v.aval.shape) * 0.5).astype(numpy_dtype(v.aval.dtype)) for v in program.inputs]
+
+    def __call__(self):
+        return [np.asarray(out).astype(np.float32) for out in self.kernel.run([self.inputs])[0]]
+
+    def assert_close_to_float64(self):
+        got = self()
+        assert_close(got, evaluate(self.program, [self.inputs], dtype="float64")[0], tolerance=TOLERANCE[ms.bfloat16])
+        return got
+
+    def assert_products_within_roundings(self):
+        """Of a program that only multiplies and adds: every number is off by at most a rounding of float32 for each of the
+        sums it is made of, whatever their order, of the sum of absolute values."""
+        got = self()
+        want, total = (evaluate(self.program, [inputs], dtype="float64")[0] for inputs in (
+            self.inputs, [np.abs(a) for a in self.inputs]))
+        depth = max(max(v.aval.shape) for v in self.program.inputs)
+        for a, b, size in zip(got, want, total, strict=True):
+            excess = np.abs(a - b) / (depth * 2.0**-24 * size)
+            assert excess.max() <= 1, excess.max()
+        return got

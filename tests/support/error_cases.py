@@ -1,0 +1,232 @@
+"""Small user programs that each provoke one error: name -> callable. What they raise is in golden/errors.txt.
+
+Here calls with tensors and what is traced; transforms, options, the IR and the Ascend target have files of their own.
+"""
+
+import random
+import sys
+
+import bad_arguments
+import mindspore as ms
+import numpy as np
+import untraceable
+from helpers import Layer, tensors
+from mindspore import Parameter, Tensor, mint, ops
+
+import hpmoe
+from hpmoe import (
+    Aval,
+    Mesh,
+    assign_queues,
+    combine,
+    dispatch,
+    fuse_persistent,
+    grouped_matmul,
+    moe_ffn,
+    permute,
+    spmd,
+    swiglu,
+    tile_partition,
+    trace,
+    unpermute,
+)
+
+F = mint.nn.functional
+X, IDS = Aval((4, 3), "float32"), Aval((4, 2), "int32")
+PARAMETER = Parameter(Tensor(np.ones((2, 3), np.float32)), name="p")
+CASES = {}
+
+
+def case(f):
+    """Adds a function to the cases by its name."""
+    CASES[f.__name__.replace("_", " ")] = f
+    return f
+
+
+def cases(group, calls):
+    CASES.update({f"{group}: {name}": call for name, call in calls.items()})
+
+
+def array(*shape, dtype=np.float32):
+    return Tensor(np.ones(shape, dtype))
+
+
+def numbers(*rows, dtype=np.int32):
+    return Tensor(np.array(rows, dtype))
+
+
+def doubled(x):
+    return x * 2.0
+
+
+def under_a_profiler(call):
+    sys.setprofile(lambda frame, event, arg: None)
+    try:
+        call()
+    finally:
+        sys.setprofile(None)
+
+
+def two_lengths(x, ids, y, more):
+    a, b = (combine(*dispatch(t, i, num_local_experts=4)) for t, i in ((x, ids), (y, more)))
+    return a, b
+
+
+# What other tests provoke one by one as well.
+
+def _argument(change, position, f):
+    return lambda: f(*bad_arguments.arguments(position, change))
+
+
+def _ids(change):
+    args = [a[0] for a in bad_arguments.ONE.arguments()]
+    ids = np.int32([[0, 1], [2, 0], [1, 2], [0, 2], [1, 0]])[:len(args[1])]
+    return lambda: fuse_persistent(assign_queues(tile_partition(moe_ffn)))(*tensors([args[0], change(ids), *args[2:]]))
+
+
+cases("moe_ffn called", {n: _argument(c, p, moe_ffn) for n, (p, c, _) in bad_arguments.BAD_ARGUMENTS.items()})
+cases("moe_ffn traced",
+      {n: _argument(c, p, tile_partition(moe_ffn)) for n, (p, c, _) in bad_arguments.BAD_ARGUMENTS.items()})
+cases("ids", {name: _ids(change) for name, (change, _) in bad_arguments.BAD_IDS.items()})
+cases("num_tokens", {name: lambda n=n: spmd(moe_ffn, Mesh(2))(*tensors(Layer(ep=2, T=4).arguments()), num_tokens=n)
+                     for name, (n, _) in bad_arguments.BAD_LENGTHS.items()})
+cases("padding", {name: lambda f=f: spmd(f, Mesh(2))(array(2, 4, 3), array(2, 3, 3), num_tokens=[2, 3]) for name, f in {
+    "mixed": lambda x, w: x @ mint.transpose(x, 0, 1),
+    "reshaped": lambda x, w: x.reshape(1, -1),
+    "a mean": lambda x, w: x.mean(0),
+    "a maximum": lambda x, w: mint.amax(x, 0),
+    "a token for all": lambda x, w: x + x[:1],
+}.items()})
+cases("padding", {
+    "picked": lambda: spmd(lambda x, i: x[i], Mesh(2))(array(2, 4, 3), numbers(*[[0, 1]] * 2), num_tokens=[2, 3]),
+    "more than rows": lambda: spmd(doubled, Mesh(2))(array(2, 4, 3), num_tokens=[2, 5]),
+    "of a scalar": lambda: spmd(doubled, Mesh(2))(array(2), num_tokens=[0, 0]),
+    "two numbers of tokens": lambda: hpmoe.evaluate(
+        trace(two_lengths, X, IDS, Aval((6, 3), "float32"), Aval((6, 2), "int32")),
+        [[array(4, 3), np.ones((4, 2), np.int32), array(6, 3), np.ones((6, 2), np.int32)]], [2]),
+})
+cases("options", {name: call for name, (call, _) in bad_arguments.BAD_OPTIONS.items()})
+cases("order", {name: call for name, (call, _) in bad_arguments.BAD_ORDERS.items()})
+cases("rows", {name: lambda f=f: tile_partition(f).lower(Aval((4, 3), "float32"))
+               for name, (f, _) in bad_arguments.MIXED.items()})
+cases("trace", {name: lambda f=f: trace(f, untraceable.X) for name, (f, _, _) in untraceable.CATALOGUE.items()})
+CASES["trace: a draw nobody sees"] = lambda: under_a_profiler(lambda: trace(lambda x: x * random.random(), untraceable.X))
+cases("received", {name: lambda f=f: untraceable.routed(f) for name, f in untraceable.ROWS.items()})
+
+
+# dispatch, combine, grouped_matmul and the rest, called with tensors.
+
+ROUTED_IDS = ((0, 1), (1, 0))
+
+
+def _routed(f):
+    return lambda: f(*dispatch(array(2, 3), numbers(*ROUTED_IDS), num_local_experts=2))
+
+
+def _in_trace(f):
+    return lambda: trace(lambda x, ids: f(*dispatch(x, ids, num_local_experts=4)), X, IDS)
+
+
+def _dropping(ids=ROUTED_IDS, weights=None, **options):
+    return lambda: dispatch(array(2, 3), numbers(*ids), num_local_experts=2, topk_weights=weights, **options)
+
+
+cases("called", {
+    "product of a list": _routed(lambda rows, route: grouped_matmul([[1.0]], array(2, 3, 3), route)),
+    "product by a number": _routed(lambda rows, route: grouped_matmul(rows, 2.0, route)),
+    "product without a route": _routed(lambda rows, route: grouped_matmul(rows, array(2, 3, 3), None)),
+    "bias that is a list": _routed(lambda rows, route: grouped_matmul(rows, array(2, 3, 3), route, bias=[1.0])),
+    "bias of all experts": _routed(lambda rows, route: grouped_matmul(rows, array(2, 3, 3), route, bias=array(4, 3))),
+    "combine of a list": _routed(lambda rows, route: combine([[1.0]], route)),
+    "combine with numbers": _routed(lambda rows, route: combine(rows, route, [1.0, 2.0])),
+    "layer of lists": lambda: moe_ffn(array(2, 3), numbers(*ROUTED_IDS), array(2, 2), [[1.0]], array(2, 3, 3)),
+    "ranks that are no list": lambda: hpmoe.evaluate(trace(doubled, X), 3),
+    "capacity of zero": _dropping(capacity_factor=0),
+    "unknown drop policy": _dropping(capacity_factor=1.0, drop_policy="random"),
+    "drop by no weights": _dropping(capacity_factor=1.0, drop_policy="probs"),
+    "drop by nan": _dropping(((0,), (0,)), Tensor(np.float32([[np.nan], [1]])), capacity_factor=1.0, drop_policy="probs"),
+    "drop by a vector": _dropping(((0,), (0,)), array(2), capacity_factor=1.0, drop_policy="probs"),
+    "more than the capacity": _dropping(((0,), (0,)), capacity_factor=1.0, drop_policy="error"),
+    "rows of another number": _routed(lambda rows, route: combine(rows[:1], route)),
+    "combine on no route": lambda: combine(array(2, 3), 3),
+    "weights of another shape": _routed(lambda rows, route: combine(rows, route, array(2, 1))),
+    "weight of two dimensions": _routed(lambda rows, route: grouped_matmul(rows, array(3, 3), route)),
+    "rows of another width": _routed(lambda rows, route: grouped_matmul(rows, array(2, 5, 3), route)),
+    "weight of another dtype": _routed(lambda rows, route: grouped_matmul(rows, array(2, 3, 3, dtype=np.float16), route)),
+    "ids too wide": lambda: dispatch(array(2, 3), numbers((0, 1, 2), (0, 1, 2)), num_local_experts=2),
+    "ids that are a list": lambda: dispatch(array(2, 3), [[0], [1]], num_local_experts=2),
+    "tokens of another number": lambda: dispatch(array(3, 3), numbers((0,), (1,)), num_local_experts=2),
+    "odd swiglu": lambda: swiglu(array(2, 3)),
+    "permute with padding": lambda: permute(array(2, 3), numbers((0,), (1,)), padded_mode=True),
+    "permute to too many": lambda: permute(array(2, 3), numbers((0,), (1,)), 99),
+    "permute by floats": lambda: permute(array(2, 3), array(2, 1)),
+    "permute of too few": lambda: permute(array(3, 3), numbers((0,), (1,))),
+    "permute of a vector": lambda: permute(array(2), numbers((0,), (1,))),
+    "unpermute by ids": lambda: unpermute(array(2, 3), numbers((0,), (1,))),
+    "unpermute a vector": lambda: unpermute(array(2), numbers(0, 1)),
+    "unpermute with probs of a vector": lambda: unpermute(array(2, 3), numbers(0, 1), array(2)),
+    "half a shared expert": lambda: trace(moe_ffn, *(a[0] for a in Layer(ep=1).arguments()), array(4, 6)),
+    "imbalance": lambda: hpmoe.routing.workload.imbalanced_ids(4, 2, 2, 8, 9.0),
+})
+IDS_TENSOR, HALVES = numbers(0, 1), array(2, 3).astype(ms.bfloat16)
+
+
+def _kept():
+    kept = []
+    trace(lambda x: (kept.append(x), x)[1], X)
+    return kept[0]
+
+
+cases("in a trace", {
+    "combine other rows": lambda: trace(lambda x, ids: combine(x, dispatch(x, ids, num_local_experts=4)[1]), X, IDS),
+    "drop by nothing": lambda: trace(lambda x, ids: dispatch(x, ids, num_local_experts=4, capacity_factor=1.0,
+                                                             drop_policy="probs"), X, IDS),
+    "drop by ids": lambda: trace(lambda x, ids: dispatch(x, ids, num_local_experts=4, capacity_factor=1.0,
+                                                         drop_policy="probs", topk_weights=ids), X, IDS),
+    "multiply other rows": lambda: trace(lambda x, ids, w: grouped_matmul(x, w, dispatch(x, ids, num_local_experts=4)[1]), X,
+                                         IDS, Aval((4, 3, 2), "float32")),
+    "weights of other experts": _in_trace(lambda rows, route: grouped_matmul(rows, array(3, 3, 2), route)),
+    "matmul of other widths": lambda: trace(lambda x: x @ x, X),
+
+    "slice of step 2 by an operation": lambda: trace(lambda x: ops.strided_slice(x, (0, 0), (4, 3), (2, 1)), X),
+    "gather with batch_dims": lambda: trace(lambda x: ops.gather(x, Tensor([[0], [1], [0], [1]]), 1, 1), X),
+    "bias of three dimensions": lambda: trace(lambda x, b: ops.BiasAdd()(x, b), Aval((2, 3, 4), "float32"),
+                                              Aval((3,), "float32")),
+    "unpermute with padding": lambda: trace(lambda x: ops.moe_token_unpermute(x, numbers(0, 1, 2, 3), padded_mode=True), X),
+    "slice up to the number of received rows": lambda: trace(
+        lambda x, ids: x[:dispatch(x, ids, num_local_experts=4)[0].shape[0]], X, IDS),
+    "spmd inside": lambda: trace(lambda x: spmd(doubled, Mesh(1))(x), X),
+    "length of a scalar": lambda: trace(lambda x: len(x.sum()), X),
+    "kept beyond its trace": lambda: mint.exp(_kept()),
+    "kept for another trace": lambda: trace(lambda x: x + _kept(), X),
+    "a field of a route": _in_trace(lambda rows, route: route.tokens_per_expert),
+    "exp of a route": _in_trace(lambda rows, route: mint.exp(route)),
+    "sum with a route": _in_trace(lambda rows, route: rows + route),
+    "grouped_matmul without a route": lambda: trace(lambda x, w: grouped_matmul(x, w, x), X, Aval((4, 3, 2), "float32")),
+    "logic of integers": lambda: trace(lambda x: x.astype(ms.int32) & x.astype(ms.int32), X),
+    "a computation that MindSpore has no kernel for": lambda: trace(lambda x: x * mint.sqrt(HALVES),
+                                                                    Aval((2, 3), "bfloat16")),
+    "shapes that do not broadcast": lambda: trace(lambda x, y: x + y, X, Aval((2, 3), "float32")),
+    "reshape to another size": lambda: trace(lambda x: x.reshape(5, 5), X),
+    "broadcast to less": lambda: trace(lambda x: mint.broadcast_to(x, (2, 3)), X),
+    "concatenate other rows": lambda: trace(lambda x, y: mint.cat([x, y], -1), X, Aval((2, 3), "float32")),
+    "transpose by other axes": lambda: trace(lambda x: mint.permute(x, (0, 2)), X),
+    "sum over another dimension": lambda: trace(lambda x: x.sum(5), X),
+    "odd swiglu": lambda: trace(swiglu, X),
+    "mean of received rows": _in_trace(lambda rows, route: rows.mean(0)),
+    "a norm of order 3": lambda: trace(lambda x: mint.norm(x, 3), X),
+    "a tensor to embed with max_norm": lambda: trace(lambda x: F.embedding(IDS_TENSOR, x, max_norm=1.0), X),
+    "rounded division": lambda: trace(lambda x: mint.div(x, 2.0, rounding_mode="trunc"), X),
+    "swiglu over rows": lambda: trace(lambda x: ops.swiglu(x, 0), Aval((4, 4), "float32")),
+    "padding with ones": lambda: trace(lambda x: F.pad(x, (1, 1), value=1.0), X),
+    "negative padding": lambda: trace(lambda x: F.pad(x, (-1, 1)), X),
+    "index past the end": lambda: trace(lambda x: x[7], X),
+    "too many indices": lambda: trace(lambda x: x[0, 0, 0], X),
+    "index of a string": lambda: trace(lambda x: x["a"], X),
+    "bounds that are computed": lambda: trace(lambda x: x[x.sum():], X),
+    "gather columns by a matrix": lambda: trace(lambda x: x[:, Tensor([[0, 1]])], X),
+    "gather of received rows": _in_trace(lambda rows, route: rows[Tensor([0, 1])]),
+    "no function": lambda: trace(3, X),
+    "a plain argument nobody can compare": lambda: tile_partition(lambda x, s: x)(array(2, 3), np.ones(3).tolist and {1, 2}),
+    "a wrong call": lambda: tile_partition(doubled)(),
+})

@@ -1,0 +1,154 @@
+"""More of error_cases.py: what the Ascend kernel has no tile body for, and launches of it on the twin that go wrong."""
+
+import functools
+
+import mindspore as ms
+import numpy as np
+from ascend_helpers import npu, own_targets, twin
+from error_cases_ir import CASES as CASES, cases
+
+import hpmoe
+from hpmoe import Aval, Mesh, assign_queues, moe_ffn, overlap_comm, spmd, tile_partition, trace
+from hpmoe.kernels.ascend_heap import SymmetricHeap, WorldRanks, world_ranks
+from hpmoe.kernels.ascend_target import compile_ascend
+from hpmoe.kernels.twin_target import compile_twin
+from hpmoe.runtime.targets import register_target
+from hpmoe.support.dtypes import numpy_dtype
+
+
+def _layer(dtype="bfloat16", top_k=2, num_experts=2):
+    return [Aval((16, 32), dtype), Aval((16, top_k), "int32"), Aval((16, top_k), dtype), Aval((num_experts, 32, 64), dtype),
+            Aval((num_experts, 32, 32), dtype)]
+
+
+def _flow(program, machine, overlap, **tiles):
+    flow = tile_partition.apply_to(program, **{"rows": 16, "cols": 32, **tiles})
+    return assign_queues.apply_to(overlap_comm.apply_to(flow) if overlap else flow, machine=machine)
+
+
+def _compiled(f, avals, machine=None, overlap=True, **tiles):
+    return lambda: compile_twin(_flow(trace(f, *avals), machine or npu(), overlap, **tiles), 1.0)
+
+
+def _arrays(values):
+    return [np.zeros(v.aval.shape, numpy_dtype(v.aval.dtype)) for v in values]
+
+
+def _twin_layer():
+    program = trace(moe_ffn, *_layer())
+    return compile_twin(_flow(program, npu(), True), 1.0), _arrays(program.inputs)
+
+
+def _missing_expert():
+    kernel, inputs = _twin_layer()
+    inputs[1][3] = 0, 7
+    kernel.run([inputs])
+
+
+def _traced_twin():
+    kernel, inputs = _twin_layer()
+    inputs[1][:] = 0, 1
+    kernel.run([inputs], trace=np.zeros((1, kernel.flow.num_tasks, 3), np.int64))
+
+
+class _Operator:
+    """In place of the compiled one: launches nothing, reports what it is told to, opens heaps that are not too large."""
+
+    def __init__(self, failure=None, opens=True):
+        self.failure, self.opens = failure, opens
+
+    def make_unique_id(self):
+        return b"id"
+
+    def open_device(self, rank, num_ranks, unique_id, heap_bytes):
+        if not self.opens:
+            raise RuntimeError("aclshmemx_init_attr returned -6")
+        return self
+
+    def bind(self, *args):
+        return self
+
+    def find_failure(self, kernel, wait):
+        return self.failure
+
+    def launch(self, kernel, num_tokens, operands):
+        pass
+
+    def name_kernel(self, number, kernel):
+        pass
+
+
+def _on_device(f, *operator):
+    heap = SymmetricHeap(_Operator(*operator), WorldRanks(0, 1))
+    register_target("a device", functools.partial(compile_ascend, find_heap=lambda num_ranks: heap), on_device=True)
+    return twin(f, target="a device")
+
+
+def _tensors():
+    return [ms.ops.ones(a.shape, getattr(ms, a.dtype)) for a in _layer()]
+
+
+def _called(*operator, **kwargs):
+    return lambda: spmd(_on_device(moe_ffn, *operator), Mesh(1))(*_tensors(), **kwargs)
+
+
+def _differentiated_twice():
+    f = _on_device(moe_ffn)
+    x, *rest = _tensors()
+    ms.grad(lambda x: ms.grad(lambda x: f(x, *rest).astype(ms.float32).sum())(x).astype(ms.float32).sum())(x)
+
+
+X = ms.ops.ones((16, 32), ms.bfloat16)
+
+
+def _in_a_graph(f, *args, **kwargs):
+    fused = spmd(_on_device(f), Mesh(1))
+
+    def jitted(*args):
+        return fused(*args, **kwargs)
+
+    return lambda: ms.jit(jitted)(*args)
+
+
+def _later(make, *args, **kwargs):
+    return lambda: make(*args, **kwargs)()
+
+
+def _lacking():
+    register_target("a machine", compile_ascend, missing=lambda: ["no CANN toolkit: ASCEND_HOME_PATH is not set", "no NPU"])
+    return twin(moe_ffn, target="a machine")
+
+
+def _alone(call):
+    with own_targets():
+        call()
+
+
+cases("device", {name: functools.partial(_alone, call) for name, call in {
+    "what is missing": _lacking,
+    "a world that is not there": lambda: world_ranks(2),
+    "arrays": lambda: _on_device(moe_ffn).lower(*_layer()).run([[]]),
+    "interpreted": lambda: _on_device(moe_ffn).interpret(*_tensors()),
+    "num_tokens of all ranks": _called(num_tokens=[16]),
+    "received rows": lambda: _on_device(lambda x, ids: hpmoe.dispatch(x, ids, num_local_experts=2)[0])(*_tensors()[:2]),
+    "a failed launch": _called((1, 0, 2, 0, 0, 0, 3, 4, "")),
+    "another rank's failure": _called((2, 0, 2, 0, 0, 0, 3, 4, "")),
+    "a failed copy": _called((0, 0, 0, 0, 0, 0, 0, 0, "aclrtMemcpyAsync returned 507899")),
+    "a heap that does not open": _called(None, False),
+    "a gradient of a gradient": _differentiated_twice,
+    "a closed-over tensor in a graph": _later(_in_a_graph, lambda x: x * X, X),
+    "num_tokens in a graph": _later(_in_a_graph, lambda x: x * 2.0, X, num_tokens=3),
+}.items()})
+
+cases("ascend", {
+    "queues of another machine": _compiled(moe_ffn, _layer(), machine=hpmoe.cpu(2)),
+    "queues of workers that do everything": _compiled(moe_ffn, _layer(), machine=hpmoe.cpu(3)),
+    "collectives": _compiled(moe_ffn, _layer(), overlap=False),
+    "long rows": _compiled(lambda x, w: ms.mint.matmul(x, w), [Aval((16, 32), "bfloat16"), Aval((32, 65552), "bfloat16")]),
+    "many choices": _compiled(moe_ffn, _layer(top_k=513, num_experts=514)),
+    "many choices of tokens sent once": lambda: compile_twin(_flow(hpmoe.deduplicate_rows.apply_to(
+        trace(moe_ffn, *_layer(top_k=257, num_experts=258), mesh=Mesh(2))), npu(), True), 1.0),
+    "many experts": _compiled(moe_ffn, _layer(num_experts=1040)),
+    "an expert that does not exist": _missing_expert,
+    "times": _traced_twin,
+})

@@ -1,0 +1,125 @@
+"""Error cases of what is handed in: sizes, ids, shapes in place of tensors, notifications, processes."""
+
+import dataclasses
+import os
+from unittest import mock
+
+import mindspore as ms
+import numpy as np
+from error_cases import IDS, X, array, cases, doubled, numbers
+from helpers import Layer, fused, tensors
+from mindspore import mint
+
+import hpmoe
+from hpmoe import Aval, Mesh, combine, dispatch, moe_ffn, overlap_comm, spmd, tile_partition, trace
+from hpmoe.ir.program import map_equations
+from hpmoe.machines.machine import Body
+from hpmoe.primitives.elementwise import add
+from hpmoe.primitives.route import make_route
+from hpmoe.tile_ops.params import NO_PARAMS, Way
+from hpmoe.tiling.rebuild import rebuild
+
+TOKEN_IDS = numbers(*[(0, 1)] * 4)
+PROGRAM, FLOW, ROWS = trace(doubled, X), tile_partition(doubled).lower(X), [[np.ones((4, 3), np.float32)]]
+
+
+def routed(x, ids):
+    return combine(*dispatch(x, ids, num_local_experts=4))
+
+
+@hpmoe.transform(requires="program", before_vjp=True)
+def with_other_ids(program):
+    def rule(builder, eqn):
+        if eqn.primitive is make_route:
+            builder.equations.append(eqn.replace(inputs=(builder.add(add, eqn.inputs[0], 1),)))
+            return eqn.outputs
+        return None
+    return map_equations(program, rule)
+
+
+def _derived(change):
+    return lambda: fused()(lambda x, ids: routed(x, change(ids)))(array(4, 3), TOKEN_IDS)
+
+
+cases("ids", {
+    "plus nothing": _derived(lambda ids: ids + 0),
+    "of one choice": _derived(lambda ids: ids[:, :1]),
+    "cast": _derived(lambda ids: ids.astype(ms.int64).astype(ms.int32)),
+    "reshaped": _derived(lambda ids: ids.reshape(8).reshape(4, 2)),
+    "chosen": _derived(lambda ids: mint.where(ids > 1, ids, 3 - ids)),
+    "of a traced layer": lambda: trace(lambda x, ids: routed(x, ids + 0), X, IDS),
+    "that a transform computes": lambda: tile_partition(with_other_ids(routed)).lower(X, IDS),
+    "that a transform computes, called": lambda: with_other_ids(routed)(array(4, 3), TOKEN_IDS),
+})
+cases("a shape for a tensor", {
+    "in a trace": lambda: trace(mint.nn.functional.silu, (8, 6)),
+    "by name": lambda: trace(lambda x, *, y: x + y.sum(), X, y=[8, 6]),
+    "of a staged function": lambda: tile_partition(lambda x: x.sum()).lower((8, 6)),
+    "of a call": lambda: fused()(lambda x, w: x @ w.T)(array(4, 3), (5, 3)),
+})
+cases("a size", {
+    "over 59 bits": lambda: Aval((2**62, 16), "float32"),
+    "of many dimensions": lambda: Aval((1,) * 33, "float32"),
+    "of a result": lambda: trace(lambda x: x.broadcast_to((2**62, 4, 3)), X),
+    "of many copies": lambda: trace(lambda x: mint.tile(x, (2**31, 1)), X),
+    "of a tuned layer": lambda: hpmoe.tune(moe_ffn, *_layer(2**30), cache=False),
+})
+
+
+def _layer(tokens):
+    return (Aval((tokens, 8), "float32"), Aval((tokens, 2), "int32"), Aval((tokens, 2), "float32"),
+            Aval((4, 8, 16), "float32"), Aval((4, 8, 8), "float32"))
+
+
+def _told(ops, at, params):
+    return (*ops[:at], ops[at].replace(params=params), *ops[at + 1:])
+
+
+def _notified(change):
+    def call():
+        flow = spmd(overlap_comm(tile_partition(moe_ffn), signal="peer"), Mesh(2)).lower(*tensors(Layer().arguments()))
+        at = next(i for i, op in enumerate(flow.ops) if op.opcode == "NOTIFY")
+        hpmoe.verify(rebuild(flow, change(flow.ops, at)))
+    return call
+
+
+cases("a NOTIFY", {
+    "that comes twice": _notified(lambda ops, at: (*ops, ops[at])),
+    "that is gone": _notified(lambda ops, at: tuple(op for op in ops if op.opcode != "NOTIFY")),
+    "of no put": _notified(lambda ops, at: _told(ops, at, dataclasses.replace(ops[at].params, buffer=99))),
+    "of the other way": _notified(lambda ops, at: _told(ops, at, dataclasses.replace(ops[at].params, way=Way.BACK))),
+    "without a buffer": _notified(lambda ops, at: _told(ops, at, NO_PARAMS)),
+    "of another signal": _notified(lambda ops, at: (*ops[:at], ops[at].replace(signal="expert"), *ops[at + 1:])),
+})
+cases("a wrong type", {
+    "swiglu": lambda: hpmoe.swiglu(None),
+    "tokens": lambda: hpmoe.permute(None, TOKEN_IDS),
+    "indices": lambda: hpmoe.permute(array(4, 3), [[0, 1]] * 4),
+    "indices of no dimension": lambda: hpmoe.permute(array(4, 3), ms.Tensor(3)),
+    "permuted": lambda: hpmoe.unpermute(X, numbers(0, 1)),
+    "sorted_indices": lambda: hpmoe.unpermute(array(2, 3), None),
+    "probs": lambda: hpmoe.unpermute(array(2, 3), numbers(0, 1), 3),
+    "arrays of a rank": lambda: hpmoe.evaluate(PROGRAM, [3]),
+    "a number of tokens": lambda: hpmoe.evaluate(PROGRAM, ROWS, num_tokens=3),
+    "a number of tokens to interpret": lambda: hpmoe.interpret(FLOW, ROWS, num_tokens="a"),
+    "tokens below none": lambda: hpmoe.evaluate(PROGRAM, ROWS, num_tokens=[-1]),
+    "a dtype": lambda: hpmoe.evaluate(PROGRAM, ROWS, dtype="many"),
+    "a level": lambda: hpmoe.transform(lambda ir: ir, requires=["program"]),
+    "what is measured": lambda: hpmoe.measure(None),
+    "a share": lambda: Body("GMM", "float32", float("nan")),
+    "a kind": lambda: Body(3, "float32", 1.0),
+    "unified": lambda: hpmoe.ascend_a3.replace(unified=np.ones(3)),
+})
+
+
+def _launched(**environment):
+    def call():
+        with mock.patch.dict(os.environ, environment):
+            spmd(doubled, Mesh(2))(array(2, 4, 3))
+    return call
+
+
+cases("processes", {
+    "of msrun": _launched(MS_ROLE="MS_WORKER", MS_WORKER_NUM="4"),
+    "of mpirun": _launched(OMPI_COMM_WORLD_RANK="3", OMPI_COMM_WORLD_SIZE="4"),
+})

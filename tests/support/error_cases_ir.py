@@ -1,0 +1,276 @@
+"""More of error_cases.py: what is made wrong in the IR, the graphs of MindSpore, the command line."""
+
+import dataclasses
+
+import mindspore as ms
+import mutations_by_hand as by_hand
+import numpy as np
+from error_cases import CASES as CASES, PARAMETER, X, array, cases, doubled
+from helpers import Layer, stages, tensors
+from mindspore import Tensor, mint
+from mutation import changed
+from other_objects import as_domain
+from tile_words import kind
+
+import hpmoe
+from hpmoe import Aval, Mesh, accumulate_grads, ascend_a3, assign_queues, cli, cpu, moe_ffn, spmd, tile_partition, trace
+from hpmoe.ir.program import Builder, Var, map_equations
+from hpmoe.kernels.executable import compile_cpu
+from hpmoe.kernels.simulate import simulate
+from hpmoe.primitives.primitive import REGISTRY, Primitive
+from hpmoe.routing.routing import make_routing
+from hpmoe.tile_ops.domains import Tiles
+from hpmoe.tiling.rebuild import rebuild
+
+# Mutations of a queued layer.
+
+
+def _mutated(mutate):
+    return lambda: hpmoe.verify(mutate(by_hand.queued(signal="tile")))
+
+
+def _broken(**changes):
+    """A queued layer with other columns in the first wait or signal, or other operations, as a mutation makes it."""
+    def mutate(flow):
+        for name, columns in changes.items():
+            flow = flow.replace(**{name: changed(getattr(flow, name), 0, **columns)})
+        return flow
+    return _mutated(mutate)
+
+
+def _without_last_operation(flow):
+    return flow.replace(ops=flow.ops[:-1])
+
+
+def _other_columns(flow):
+    return flow.replace(ops=(flow.ops[0].replace(cols=3), *flow.ops[1:]))
+
+
+def _one_signal_more(flow):
+    extra = changed(flow.signals[-1:], 0, task=0, remote=0)
+    return flow.replace(signals=np.concatenate([flow.signals, extra]))
+
+
+def _in_the_memory_of_an_output(flow):
+    flow = flow.replace(made=None)
+    first, *_, last = [b for b, buffer in enumerate(flow.buffers) if buffer.role != "input" and buffer.storage == b]
+    buffers = list(flow.buffers)
+    buffers[last] = dataclasses.replace(buffers[last], memory=first)
+    return flow.replace(buffers=tuple(buffers))
+
+
+def _outside_its_buffer(flow):
+    ops = list(flow.ops)
+    i = next(i for i, op in enumerate(ops) if op.opcode == "SWIGLU")
+    out, gate, up = ops[i].operands
+    ops[i] = ops[i].replace(operands=(out, gate, dataclasses.replace(up, offset=up.offset + 1)))
+    return flow.replace(ops=tuple(ops), made=None)
+
+
+def _row_taken_for_tokens():
+    flow = tile_partition(lambda x: (mint.sum(x, 0) * 3.0, x)).lower(Aval((5, 4), "float32"))
+    i = next(i for i, op in enumerate(flow.ops) if (kind(op), op.domain.num_rows) == ("tiles", 1))
+    op = flow.ops[i].replace(domain=dataclasses.replace(flow.ops[i].domain, clipped=True))
+    hpmoe.verify(rebuild(flow, (*flow.ops[:i], op, *flow.ops[i + 1:])))
+
+
+def _with_domain(change):
+    """A queued layer rebuilt with another domain of its first operation."""
+    return _mutated(lambda flow: rebuild(flow, (flow.ops[0].replace(domain=change(flow.ops[0].domain)), *flow.ops[1:])))
+
+
+cases("verify", {
+    "rows that are no tokens": _row_taken_for_tokens,
+    "a slot less": _with_domain(lambda domain: dataclasses.replace(domain, size=1)),
+    "tiles of what has slots": _with_domain(lambda domain: as_domain(domain, Tiles)),
+    "a wait of unknown kind": _broken(waits={"kind": 7}),
+    "queues without a machine": _mutated(lambda flow: flow.replace(machine=None)),
+    "a queue of no numbers": _mutated(lambda flow: flow.replace(queues=(flow.queues[0] + 0.5, *flow.queues[1:]))),
+    "a queue of numbers past 32 bits": _mutated(lambda flow: flow.replace(
+        queues=tuple(q.astype(np.int64) + 2**32 for q in flow.queues))),
+    "waits in a list": _mutated(lambda flow: flow.replace(waits=flow.waits.tolist())),
+    "a block that is none": _mutated(lambda flow: flow.replace(blocks=(3, *flow.blocks[1:]))),
+    "an operation that counts by letters": _mutated(lambda flow: flow.replace(
+        ops=(flow.ops[0].replace(params=("mul",), tile_cols="x"), *flow.ops[1:]))),
+    "a wait by expert without a slot": _mutated(lambda flow: flow.replace(waits=changed(flow.waits, -1, kind=1))),
+    "a signal past the last event": _mutated(lambda flow: flow.replace(
+        signals=changed(flow.signals, 0, kind=1, event=len(flow.events) - 1))),
+    "a signal too many": _mutated(_one_signal_more),
+    "an operation less": _mutated(_without_last_operation),
+    "operations of other tasks": _mutated(_other_columns),
+    "memory of a result": _mutated(_in_the_memory_of_an_output),
+    "columns outside of a buffer": _mutated(_outside_its_buffer),
+})
+cases("rebuild", {"a route that is none": _with_domain(lambda domain: dataclasses.replace(domain, route=7))})
+cases("verify", {f.__name__.replace("_", " "): _mutated(f) for f in by_hand.MUTATIONS})
+cases("verify", {name: _mutated(lambda flow, changes=changes: flow.replace(made=None, **changes(flow)))
+                 for name, (changes, _) in by_hand.BY_HAND.items()})
+
+
+# Functions on IR.
+
+def _flow(f=doubled, machine=None):
+    tiles = tile_partition(f)
+    return (assign_queues(tiles, machine=machine, policy="round_robin") if machine else tiles).lower(X)
+
+
+def _stuck(run):
+    """A launch in which the second of two tasks waits for the first, which does not signal."""
+    flow = _flow(lambda x: (x * 2.0).sum(-1), cpu(2))
+    return lambda: run(flow.replace(signals=flow.signals[:0]))
+
+
+LAYER = Layer(ep=2, T=40, E=4, K=1)
+
+
+def _layer(run):
+    """A plan for a balanced routing, and arguments of two ranks of which the second receives all rows."""
+    args = LAYER.arguments()
+    args[1][:] = np.arange(80).reshape(2, 40, 1) % 4
+    staged = spmd(assign_queues(tile_partition(moe_ffn, rows=2), machine=cpu(1)), Mesh(2))
+    return lambda: run(staged.lower(*tensors(args)),
+                       [[a[r] if i != 1 else a[r] | 3 for i, a in enumerate(args)] for r in (0, 1)])
+
+
+def _dropping():
+    def layer(x, ids, w, up, down):
+        return moe_ffn(x, ids, w, up, down, capacity_factor=0.5, drop_policy="probs")
+
+    args = [a[0] for a in Layer(ep=1, T=4, E=4, K=1).arguments()]
+    return assign_queues(tile_partition(layer), machine=cpu(1)).lower(*tensors(args))
+
+
+ROWS = np.ones((4, 3), np.float32)
+# Programs built by hand, as a transform of one's own may.
+
+def _built(primitive, *avals, **params):
+    """A case that applies a primitive to variables of these dtypes and dimensions."""
+    return lambda: Builder().add(REGISTRY[primitive], *(Var(Aval(tuple(shape), dtype)) for dtype, *shape in avals), **params)
+
+
+@hpmoe.transform(requires="program")
+def multiplies_a_vector(program):
+    builder = Builder()
+    out = builder.add(REGISTRY["matmul"], *program.inputs)
+    return program.replace(equations=tuple(builder.equations), outputs=(out,))
+
+
+F32, BF16, I32 = "float32", "bfloat16", "int32"
+cases("built", {
+    "a sum of two dtypes": _built("add", (F32, 4, 3), (BF16, 4, 3)),
+    "a product of two dtypes": _built("matmul", (F32, 4, 3), (BF16, 3, 2)),
+    "a product of rows and a vector": _built("matmul", (F32, 4, 3), (F32, 3)),
+    "a weight gradient of other rows": _built("weight_grad", (F32, 4, 3), (F32, 5, 3)),
+    "a main gradient of another shape": _built("weight_grad", (F32, 4, 3), (F32, 4, 2), (F32, 3, 3)),
+    "a gather from a scalar": _built("gather", (F32,), (I32, 2)),
+    "a gather by floats": _built("gather", (F32, 4, 3), (F32, 2)),
+    "a sum over an axis that is not there": _built("reduce_sum", (F32, 4, 3), axis=2, keepdims=False),
+    "a dot of other rows": _built("row_dot", (F32, 4, 3), (F32, 5, 3)),
+    "a slice past the end": _built("slice", (F32, 4, 3), axis=1, start=1, stop=4),
+    "a transpose by one axis twice": _built("transpose", (F32, 4, 3), axes=(1, 1)),
+    "a vector times a matrix": lambda: tile_partition(multiplies_a_vector(lambda x, w: x.sum() + w.sum())).lower(
+        Aval((3,), F32), Aval((3, 2), F32)),
+    "a primitive of a name that is taken": lambda: Primitive("add"),
+    "a routing of experts that do not divide": lambda: make_routing([np.zeros((2, 1), np.int32)] * 2, 3),
+})
+cases("IR", {
+    "evaluate no program": lambda: hpmoe.evaluate(3, []),
+    "evaluate for no rank": lambda: hpmoe.evaluate(trace(doubled, X), []),
+    "evaluate without arrays": lambda: hpmoe.evaluate(trace(doubled, X), [[]]),
+    "evaluate another shape": lambda: hpmoe.evaluate(trace(doubled, X), [[ROWS[1:]]]),
+    "interpret with no seed": lambda: hpmoe.interpret(_flow(), [[ROWS]], seed=-1),
+    "interpret no taskflow": lambda: hpmoe.interpret(3, []),
+    "interpret another shape": lambda: hpmoe.interpret(_flow(), [[ROWS[1:]]]),
+    "interpret a lost signal": _stuck(lambda flow: hpmoe.interpret(flow, [[ROWS]])),
+    "launch a lost signal": _stuck(lambda flow: compile_cpu(flow, timeout=0.5).run([[ROWS]])),
+    "simulate a lost signal": _stuck(lambda flow: simulate(flow)),
+    "verify no taskflow": lambda: hpmoe.verify(3),
+    "a rule that returns too few": lambda: map_equations(trace(doubled, X), lambda builder, eqn: []),
+    "a rule that returns a number": lambda: map_equations(trace(doubled, X), lambda builder, eqn: [2.0]),
+    "vjp of no program": lambda: hpmoe.vjp(3),
+    "simulate without queues": lambda: simulate(_flow()),
+    "interpret more rows than planned": _layer(hpmoe.interpret),
+    "launch more rows than planned": _layer(lambda flow, args: compile_cpu(flow, timeout=1.0).run(args)),
+    "timeline of tiles": lambda: hpmoe.Timeline.from_trace(_flow(), np.zeros((1, 1, 2))),
+    "timeline of another trace": lambda: hpmoe.Timeline.from_trace(_flow(machine=cpu(1)), np.zeros((1, 1, 2))),
+    "simulate more rows than planned": _layer(lambda flow, args: simulate(flow, routing=[a[1] for a in args])),
+    "simulate drops by no weights": lambda: simulate(_dropping(), routing=[np.zeros((4, 1), np.int32)]),
+    "simulate drops by weights of two ranks": lambda: simulate(_dropping(), routing=[np.zeros((4, 1), np.int32)],
+                                                               topk_weights=[np.ones((4, 1))] * 2),
+    "simulate drops by other weights": lambda: simulate(_dropping(), routing=[np.zeros((4, 1), np.int32)],
+                                                        topk_weights=[np.ones((4, 2))]),
+    "simulate other lengths": lambda: simulate(_flow(machine=cpu(1)), num_tokens=[9]),
+    "simulate on another mesh": lambda: simulate(_flow(machine=cpu(1)), mesh=Mesh(4)),
+    "simulate for one rank": _layer(lambda flow, args: simulate(flow, routing=[args[0][1]])),
+    "simulate ids out of range": _layer(lambda flow, args: simulate(flow, routing=[a[1] + 1 for a in args])),
+    "simulate other workers": lambda: simulate(_flow(machine=ascend_a3), ascend_a3.replace(num_aic=48, num_aiv=24)),
+    "simulate for ages": lambda: simulate(_flow(machine=cpu(1)), machine=cpu(1).replace(task_us=1e30)),
+    "simulate a seed that is none": lambda: simulate(_flow(machine=cpu(1)), seed=-1),
+    "simulate ids that are no ints": _layer(lambda flow, args: simulate(flow, routing=[a[1] * 1.0 for a in args])),
+    "simulate another machine": lambda: simulate(_flow(machine=cpu(1)), machine=cpu(2)),
+})
+
+
+# Graph mode.
+
+def _compiled(f, x):
+    layer = stages()["fused"](f)
+
+    def call(x):
+        return layer(x)
+
+    return lambda: ms.jit(call)(x)
+
+
+FUSED = stages()["fused"](lambda x, factor: x * factor)
+
+
+def _scaled(x):
+    return FUSED(x, 2.0)
+
+
+def _total(x):
+    return (_scaled(x) ** 2).sum()
+
+
+def _call_with(factor):
+    def call(x, y):
+        return FUSED(x, y)
+    return ms.jit(call)(array(2, 3), factor)
+
+
+def _accumulating():
+    layer = stages()["fused"](accumulate_grads(lambda x, w: x @ w, into={"w": array(3, 3)}))
+    return lambda w: layer(array(4, 3), w).sum()
+
+
+cases("graph mode", {
+    "a parameter closed over": _compiled(lambda x: x * PARAMETER, array(2, 3)),
+    "a dict": _compiled(lambda x: {"a": x + 1.0}, array(2, 3)),
+    "an empty array": _compiled(doubled, Tensor(np.zeros((0, 3), np.float32))),
+    "a value that changes": lambda: _call_with(ms.mutable(2.0)),
+    "a shape that changes": lambda: ms.enable_dynamic(x=Tensor(shape=(None, 3), dtype=ms.float32))(ms.jit(_scaled))(
+        array(2, 3)),
+    "a main gradient": lambda: ms.jit(ms.grad(_accumulating()))(array(3, 3)),
+    "a gradient of a gradient in a graph": lambda: ms.jit(ms.grad(ms.grad(_total)))(array(2, 3)),
+    "a gradient of a gradient": lambda: ms.grad(ms.grad(lambda x: (stages()["fused"](doubled)(x) ** 2).sum()))(array(2, 3)),
+})
+
+
+# The command line.
+
+cases("command", {line: lambda line=line: cli._run(line.split()) for line in (
+    "calibrate --budget=-1", "tune --budget=-1", "tune --max_trials=0",
+    "simulate --imbalance=x", "compare policy=round_robin", "compare unfused unfused --measured",
+    "compare policy=round_robin machine=ascend_a3 --measured",
+    "compare policy=round_robin unfused --html=no/such/folder/x.html",
+    "simulate --imbalance=99", "simulate --imbalance=2 --routing=zipf",
+    "simulate --experts=65536 --tokens=9999 --routing=uniform", "simulate --out=x.png",
+    "simulate --ablation --out=no/such/folder/x.png",
+    "demp", "--foo", "demo --toks=3", "demo --ep=abc", "demo --ep 0", "demo --tokens", "demo --experts=30",
+    "demo --top_k=33",
+    "demo --out=no/such/folder/x.json", "demo --json=3", "demo 3", "show --stage=kernels",
+    "show --stage=kernel --machine=ascend_a3",
+    "show --ep=8192 --experts=8192", "show --experts=4194306", "show --hidden=1073741824", "simulate --tokens=8388608",
+    "bench --suite --ep=4", "bench --suite --routing=zipf", "bench --suite --experts=30", "bench --peers=jaxx",
+    "bench --out=no/such/folder/x.png", "bench --out=picture")})

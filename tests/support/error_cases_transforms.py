@@ -1,0 +1,203 @@
+"""More of error_cases.py: transforms that are told, given or make what they cannot take."""
+
+import dataclasses
+
+import mindspore as ms
+import numpy as np
+from error_cases import IDS, X, array, cases, doubled, numbers, two_lengths
+from helpers import Layer, stages, tensors
+from mindspore import mint
+
+import hpmoe
+from hpmoe import (
+    Aval,
+    Mesh,
+    accumulate_grads,
+    assign_queues,
+    chain,
+    combine,
+    cpu,
+    deduplicate_rows,
+    dispatch,
+    fuse_persistent,
+    grouped_matmul,
+    moe_ffn,
+    replicate_experts,
+    save_for_backward,
+    spmd,
+    swiglu,
+    tile_partition,
+    trace,
+)
+from hpmoe.costs.task_costs import task_costs
+from hpmoe.routing.balance import place_replicas
+
+
+def _with_bias(x, ids, w, bias):
+    rows, route = dispatch(x, ids, num_local_experts=2)
+    return combine(grouped_matmul(rows, w, route, bias=bias), route)
+
+
+def _without_bias(x, ids, w):
+    rows, route = dispatch(x, ids, num_local_experts=2)
+    return combine(grouped_matmul(rows, w, route), route)
+
+
+def _raises(*args):
+    raise RuntimeError("no idea")
+
+
+def _lowered(f, *avals, **options):
+    return lambda: tile_partition(f).lower(*(avals or (X,)), **options)
+
+
+@hpmoe.transform
+def returns_nothing(program):
+    return None
+
+
+@hpmoe.transform
+def loses_an_output(program):
+    return program.replace(outputs=())
+
+
+@hpmoe.transform
+def repeats_an_equation(program):
+    return program.replace(equations=program.equations * 2)
+
+
+@hpmoe.transform
+def forgets_an_equation(program):
+    return program.replace(equations=program.equations[1:])
+
+
+@hpmoe.transform
+def loses_a_name(program):
+    return program.replace(input_names=())
+
+
+@hpmoe.transform
+def reshapes_an_output(program):
+    (eqn,) = program.equations
+    return program.replace(equations=(dataclasses.replace(eqn, outputs=(hpmoe.ir.program.Var(Aval((3, 4), "float32")),)),))
+
+
+@hpmoe.transform
+def returns_another(program):
+    return program.replace(outputs=(hpmoe.ir.program.Var(X),))
+
+
+def _three_dimensions(x, ids):
+    rows, route = dispatch(x, ids, num_local_experts=4)
+    return combine(mint.exp(rows.reshape(-1, 3, 1)).reshape(-1, 3), route)
+
+
+SHARED = array(3, 3)
+
+
+def _shared_name():
+    return trace(lambda x: x @ SHARED, X).input_names[1]
+
+
+def _policy(*answers):
+    return lambda: assign_queues(tile_partition(doubled), policy=answers[0], machine=cpu(1)).lower(X)
+
+
+cases("transforms", {
+    "an unknown option": lambda: tile_partition(moe_ffn, row=3),
+    "an unknown target": lambda: fuse_persistent(assign_queues(tile_partition(moe_ffn)), target="tpu"),
+    "no function": lambda: tile_partition(3),
+    "chain of a number": lambda: chain(3),
+    "spmd twice": lambda: spmd(spmd(moe_ffn, Mesh(2)), Mesh(2)),
+    "spmd inside": lambda: tile_partition(spmd(moe_ffn, Mesh(2))),
+    "unknown level": lambda: hpmoe.transform(doubled, requires="task"),
+    "a rewrite that is no function": lambda: hpmoe.transform(3),
+    "other direction": _lowered(doubled, direction="up"),
+    "returns nothing": lambda: returns_nothing(doubled).lower(X),
+    "loses an output": lambda: loses_an_output(doubled).lower(X),
+    "repeats an equation": lambda: repeats_an_equation(doubled).lower(X),
+    "forgets an equation": lambda: forgets_an_equation(lambda x: x * 2.0 + 1.0).lower(X),
+    "loses a name": lambda: loses_a_name(doubled).lower(X),
+    "policy raises": _policy(_raises),
+    "policy loses a task": _policy(lambda flow, machine: [np.arange(1, flow.num_tasks)]),
+    "policy of floats": _policy(lambda flow, machine: [task_costs(flow, machine)]),
+    "policy backwards": lambda: assign_queues(tile_partition(lambda x: (x * 2.0).sum(-1)), machine=cpu(1),
+                                              policy=lambda flow, machine: [np.arange(flow.num_tasks)[::-1]]).lower(X),
+    "order raises": lambda: spmd(stages(order=_raises)["overlap"](moe_ffn), Mesh(2)).lower(*tensors(Layer().arguments())),
+    "order of one rank": lambda: spmd(stages(order=lambda r, n: [0] * n)["overlap"](moe_ffn), Mesh(2)).lower(
+        *tensors(Layer().arguments())),
+    "unknown save policy": lambda: save_for_backward(doubled, policy="all"),
+    "save policy raises": lambda: save_for_backward(lambda x: mint.exp(x) * x, policy=_raises).lower(
+        X, direction="backward"),
+    "save policy of numbers": lambda: save_for_backward(lambda x: mint.exp(x) * x, policy=lambda eqn: 1).lower(
+        X, direction="backward"),
+    "save after tiles": lambda: save_for_backward(tile_partition(doubled), policy="everything"),
+    "accumulate nothing": lambda: accumulate_grads(moe_ffn, into={}),
+    "accumulate into a number": lambda: accumulate_grads(moe_ffn, into={"w": 3}),
+    "accumulate for no argument": lambda: accumulate_grads(lambda x, w: x @ w, into={"v": array(3, 3)}).lower(
+        X, Aval((3, 3), "float32"), direction="backward"),
+    "accumulate into a transposed tensor": lambda: accumulate_grads(
+        lambda x, w: x @ w, into={"w": mint.zeros((2, 3)).T}).lower(X, Aval((3, 2), "float32"), direction="backward"),
+    "accumulate into another shape": lambda: accumulate_grads(lambda x, w: x @ w, into={"w": array(2, 3)})(
+        array(4, 3), array(3, 3)),
+    "nothing to send once": lambda: deduplicate_rows(doubled).lower(X),
+    "replicas of no number": lambda: replicate_experts(moe_ffn, loads=[1, 1], replicas=0),
+    "a least load of words": lambda: replicate_experts(moe_ffn, loads=[1, 1], min_load="all"),
+    "loads of words": lambda: replicate_experts(moe_ffn, loads="many"),
+    "a load that is negative": lambda: replicate_experts(moe_ffn, loads=[1, -2]),
+    "loads of another number of experts": lambda: spmd(replicate_experts(moe_ffn, loads=[1, 2]), Mesh(2)).lower(
+        *tensors(Layer().arguments())),
+    "loads that do not divide": lambda: place_replicas([1, 2, 3], ep_size=2),
+    "copies without a dispatch": lambda: replicate_experts(doubled, loads=[1, 2]).lower(X),
+    "copies of biases": lambda: replicate_experts(_with_bias, loads=[9, 1, 1, 1]).lower(
+        X, IDS, Aval((2, 3, 3), "float32"), Aval((2, 3), "float32"), mesh=Mesh(2)),
+    "second derivative with copies": lambda: hpmoe.vjp(replicate_experts(_without_bias, loads=[9, 1, 1, 1]).lower(
+        X, IDS, Aval((2, 3, 3), "float32"), mesh=Mesh(2), direction="backward")),
+    "launch_kernels after overlap_comm": lambda: spmd(hpmoe.launch_kernels(stages()["overlap"](moe_ffn)), Mesh(2)).lower(
+        *tensors(Layer().arguments())),
+    "memory of a plain function": lambda: hpmoe.transform(lambda ir: ir)(doubled).memory(X),
+    "ids that are computed": _lowered(lambda x, ids: combine(*dispatch(x, ids + 1, num_local_experts=4)), X, IDS),
+    "weights that are computed": _lowered(
+        lambda x, ids, w: combine(*dispatch(x, ids, num_local_experts=4, capacity_factor=0.5, drop_policy="probs",
+                                            topk_weights=w * 2.0)), X, IDS, Aval((4, 2), "float32")),
+    "two numbers of tokens": _lowered(two_lengths, X, IDS, Aval((6, 3), "float32"), Aval((6, 2), "int32")),
+    "doubles": _lowered(doubled, Aval((4, 3), "float64")),
+    "more rows than 32 bits count": _lowered(doubled, Aval((2**20, 2**12, 4), "float32")),
+    "more columns than 32 bits count": _lowered(doubled, Aval((1, 2**31), "float32")),
+    "more tiles than a word tells apart": lambda: tile_partition(doubled, rows=8).lower(Aval((2**30, 4), "float32")),
+    "more ranks than one orders": lambda: tile_partition(doubled).lower(X, mesh=Mesh(2**13)),
+    "no columns": _lowered(doubled, Aval((4, 0), "float32")),
+    "a cast to int32": _lowered(lambda x: x.astype(ms.int32)),
+    "a sum over the middle": _lowered(lambda x: x.sum(1), Aval((2, 4, 3), "float32")),
+    "a broadcast of some rows": _lowered(lambda x, y: x + y, Aval((2, 4, 3), "float32"), X),
+    "a column beside a vector": _lowered(lambda first, x, v: x.sum(-1) + v, X, Aval((5, 3), "float32"),
+                                         Aval((5,), "float32")),
+    "the maximum of received rows": _lowered(lambda x, ids: mint.amax(dispatch(x, ids, num_local_experts=4)[0].sum(-1), 0),
+                                             X, IDS),
+    "swiglu of a vector": _lowered(swiglu, Aval((4,), "float32")),
+    "received rows of three dimensions": _lowered(_three_dimensions, X, IDS),
+    "save after a transform": lambda: save_for_backward(hpmoe.transform(lambda ir: ir)(doubled)),
+    "another shape of output": lambda: reshapes_an_output(doubled).lower(X),
+    "an output from nowhere": lambda: returns_another(doubled).lower(X),
+    "second derivative": lambda: ms.grad(ms.grad(lambda x: (tile_partition(doubled)(x) ** 2).sum()))(array(4, 3)),
+    "second derivative of a program": lambda: hpmoe.vjp(hpmoe.vjp(trace(swiglu, Aval((4, 2), "float32")))),
+    "accumulate what is shared": lambda: spmd(accumulate_grads(lambda x: x @ SHARED, into={_shared_name(): array(3, 3)}),
+                                              Mesh(2))(array(2, 4, 3)),
+    "a gather of columns": _lowered(lambda x, i: x[i], Aval((4, 3), "float32"), Aval((2, 2), "int64")),
+    "leading axis": lambda: spmd(moe_ffn, Mesh(3))(*tensors(Layer(ep=2).arguments())),
+    "received rows as a result": lambda: spmd(lambda x, ids: dispatch(x, ids, num_local_experts=2)[0], Mesh(2))(
+        array(2, 4, 3), numbers(*[[[0], [1], [2], [3]]] * 2)),
+    "tune what is tiled": lambda: hpmoe.tune(tile_partition(doubled), X),
+    "tune for a name": lambda: hpmoe.tune(doubled, X, machine="ascend_a3"),
+    "tune on a mesh twice": lambda: hpmoe.tune(spmd(doubled, Mesh(2)), array(2, 4, 3), mesh=Mesh(2)),
+    "tune another direction": lambda: hpmoe.tune(doubled, X, direction="up"),
+    "tune for a negative time": lambda: hpmoe.tune(doubled, X, budget_s=-1),
+    "tune without trials": lambda: hpmoe.tune(doubled, X, max_trials=0),
+    "tune something else": lambda: hpmoe.tune(doubled, X, space={"depth": (1, 2)}),
+    "tune dedup as a number": lambda: hpmoe.tune(doubled, X, space={"dedup": (0, 1)}),
+    "tune rows that are lists": lambda: hpmoe.tune(doubled, X, space={"rows": ([8], [4])}),
+    "tune with a routing of one rank": lambda: hpmoe.tune(moe_ffn, *(Aval(a.shape[1:], str(a.dtype))
+                                                                     for a in Layer().arguments()),
+                                                          mesh=Mesh(2), routing=[[[0, 1]]]),
+    "experts that do not divide": lambda: spmd(moe_ffn, Mesh(2)).lower(3),
+})

@@ -1,0 +1,293 @@
+"""What tests of the whole chain share: small random layers, two oracles in float64, and running a stage forward and
+backward."""
+
+import dataclasses
+import functools
+import math
+
+import jax
+import mindspore as ms
+import numpy as np
+from brute_force import assert_ordered
+from jax import numpy as jnp
+
+import hpmoe
+from hpmoe import accumulate_grads, assign_queues, chain, fuse_persistent, overlap_comm, save_for_backward, tile_partition
+from hpmoe.ir.layout import Layout
+from hpmoe.support.dtypes import dtype_name, rounded, widen
+from hpmoe.tiling.rebuild import rebuild
+
+TOLERANCE = 1e-5
+TIMEOUT = 10.0  # seconds; a good schedule needs none of it
+SMALL_NPU = hpmoe.ascend_a3.replace(num_aic=2, num_aiv=3)
+DIFFERENTIABLE = (0, 2, 3, 4)
+U = {"bfloat16": 2.0 ** -8, "float16": 2.0 ** -11}  # half a unit in the last place, relative
+HALVES = tuple(U)
+
+
+def stages(rows=2, cols=3, machine=None, policy="critical_path", put_cols=None, num_peers=None, **comm):
+    """Every prefix of the chain by name, with tiles small enough that several exist; puts for as many peers as told."""
+    tile = _with(tile_partition, rows=rows, cols=cols)
+    overlap, queues = _with(overlap_comm, cols=put_cols, **comm), _with(assign_queues, machine=machine or hpmoe.cpu(2),
+                                                                        policy=policy)
+    overlap = chain(overlap, _with(for_several, num_peers=num_peers)) if num_peers else overlap
+    fuse = _with(fuse_persistent, timeout=TIMEOUT)
+    return {
+        "plain": chain(),
+        "tiles": tile,
+        "overlap": chain(tile, overlap),
+        "queues": chain(tile, overlap, queues),
+        "blocking": chain(tile, queues, fuse),
+        "fused": chain(tile, overlap, queues, fuse),
+    }
+
+
+def _with(transform, **options):
+    return lambda f: transform(f, **options)
+
+
+@hpmoe.transform(requires="tiles")
+def for_several(flow, *, num_peers):
+    """Puts of which a unit has no more than num_peers tasks, each for several ranks where there are more of these."""
+    return rebuild(flow, tuple(op.replace(num_peers=min(num_peers, op.num_peers)) for op in flow.ops))
+
+
+def fused(**options):
+    return stages(**options)["fused"]
+
+
+@dataclasses.dataclass(frozen=True)
+class Layer:
+    """Sizes of a small MoE layer and how its tokens are routed."""
+
+    ep: int = 2
+    T: int = 5
+    H: int = 4
+    I: int = 3  # noqa: E741
+    E: int = 4
+    K: int = 2
+    num_tokens: tuple | None = None
+    routing: str = "random"
+
+    def ids(self, rng):
+        experts = np.arange(self.E)
+        if self.routing == "one expert":  # every token's first choice is the last expert
+            experts = np.roll(experts, 1)
+            pick = lambda: np.concatenate([experts[:1], rng.permutation(experts[1:])])[:self.K]  # noqa: E731
+        elif self.routing == "one rank":  # nothing leaves for any rank but the first, as far as top_k allows
+            near = max(self.K, self.E // self.ep)
+            pick = lambda: experts[:near][rng.permutation(near)][:self.K]  # noqa: E731
+        else:
+            pick = lambda: rng.permutation(experts)[:self.K]  # noqa: E731
+        tokens = [[pick() for _ in range(self.T)] for _ in range(self.ep)]
+        return np.array(tokens, np.int32).reshape(self.ep, self.T, self.K)
+
+    def arguments(self, seed=0):
+        """hidden_states, topk_ids, topk_weights, gate_up_weight, down_weight, each with the rank axis first."""
+        rng, local = np.random.default_rng(seed), self.E // self.ep
+        normal = lambda *shape: rng.standard_normal(shape).astype(np.float32)  # noqa: E731
+        return [normal(self.ep, self.T, self.H), self.ids(rng), normal(self.ep, self.T, self.K),
+                normal(self.ep, local, self.H, 2 * self.I), normal(self.ep, local, self.I, self.H)]
+
+    def cotangent(self, seed=1):
+        return np.random.default_rng(seed).standard_normal((self.ep, self.T, self.H)).astype(np.float32)
+
+
+# Oracles. Both see all ranks at once and know nothing of slots, routes or tiles.
+
+def entry_weights(weight, ids):
+    """[ep, T, K, ...]: the weight of each entry's expert, from weights stacked rank by rank."""
+    return weight.reshape(-1, *weight.shape[2:])[ids]
+
+
+def token_mask(shape, num_tokens):
+    """1 for rows that are tokens and 0 for padding, [ep, T, 1]."""
+    ep, tokens = shape[:2]
+    lengths = np.full(ep, tokens) if num_tokens is None else np.asarray(num_tokens)
+    return (np.arange(tokens)[None, :] < lengths[:, None])[:, :, None]
+
+
+def jax_moe_ffn(x, ids, weights, up, down):
+    gate_up = jnp.einsum("rth,rtkhn->rtkn", x, entry_weights(up, ids))
+    gate, value = jnp.split(gate_up, 2, axis=-1)
+    out = jnp.einsum("rtki,rtkih->rtkh", jax.nn.silu(gate) * value, entry_weights(down, ids))
+    return jnp.einsum("rtk,rtkh->rth", weights, out)
+
+
+def jax_vjp(f, args, cotangents, positions):
+    """(outputs, gradients at `positions`) of `f` in float64; compiled as one, which is quicker than each operation alone."""
+    with jax.experimental.enable_x64():
+        return jax.tree.map(np.asarray, _compiled_vjp(f, tuple(positions))(
+            [jax.tree.map(_wide, a) for a in args], jax.tree.map(_wide, cotangents)))
+
+
+@functools.lru_cache(maxsize=64)
+def _compiled_vjp(f, positions):
+    def both(wide, cotangents):
+        def of(*chosen):
+            full = list(wide)
+            for i, a in zip(positions, chosen, strict=True):
+                full[i] = a
+            return f(*full)
+
+        out, back = jax.vjp(of, *(wide[i] for i in positions))
+        return out, list(back(cotangents))
+
+    return jax.jit(both)
+
+
+def _wide(a):
+    a = np.asarray(a)
+    return jnp.asarray(a.astype(np.float64) if a.dtype == np.float32 else a)
+
+
+def numpy_moe_ffn(args, cotangent, num_tokens=None, kept=None):
+    """Output and gradients of the MoE-FFN, token by token in float64; gradients derived by hand.
+
+    `kept` [ep, T, K] says which entries have an effect, all by default.
+    """
+    x, ids, w, up, down = (a.astype(np.float64) if a.dtype == np.float32 else a for a in args)
+    g = cotangent.astype(np.float64)
+    out, dx, dw, d_up, d_down = (np.zeros_like(a) for a in (x, x, w, up, down))
+    local, half = up.shape[1], down.shape[2]
+    for r, t, k in np.ndindex(ids.shape):
+        if (num_tokens is not None and t >= num_tokens[r]) or (kept is not None and not kept[r, t, k]):
+            continue
+        owner, e = divmod(int(ids[r, t, k]), local)
+        h = x[r, t] @ up[owner, e]
+        gate, value = h[:half], h[half:]
+        s = 1 / (1 + np.exp(-gate))
+        act = gate * s * value
+        y = act @ down[owner, e]
+        out[r, t] += w[r, t, k] * y
+        dw[r, t, k] = g[r, t] @ y
+        dy = w[r, t, k] * g[r, t]
+        d_down[owner, e] += np.outer(act, dy)
+        d_act = down[owner, e] @ dy
+        dh = np.concatenate([d_act * value * s * (1 + gate * (1 - s)), d_act * gate * s])
+        d_up[owner, e] += np.outer(x[r, t], dh)
+        dx[r, t] += up[owner, e] @ dh
+    return out, [dx, dw, d_up, d_down]
+
+
+def kept_by_hand(ids, weights, factor, policy, num_experts, num_tokens=None):
+    """[ep, T, K] bool and the drop counts [ep, E]: one token after the other takes a place while there is one."""
+    kept, dropped = np.zeros(ids.shape, bool), np.zeros((len(ids), num_experts), np.int32)
+    for r in range(len(ids)):
+        n = ids.shape[1] if num_tokens is None else num_tokens[r]
+        capacity = math.ceil(n * ids.shape[2] / num_experts * factor)
+        entries = [(t, k) for t in range(n) for k in range(ids.shape[2])]
+        if policy == "probs":
+            entries.sort(key=lambda at: -float(weights[r][at]))  # stable: of equal weights the first entry
+        taken = np.zeros(num_experts, int)
+        for t, k in entries:
+            e = ids[r, t, k]
+            kept[r, t, k] = taken[e] < capacity
+            dropped[r, e] += taken[e] >= capacity
+            taken[e] += 1
+    return kept, dropped
+
+
+# Running.
+
+def tensors(args):
+    return [ms.Tensor(a) for a in args]
+
+
+def in_dtype(args, dtype, but=()):
+    """Float arrays rounded to `dtype`, those at positions `but` left float32."""
+    return [rounded(a, dtype) if a.dtype == np.float32 and i not in but else a for i, a in enumerate(args)]
+
+
+def avals_of(args):
+    """What arguments with the rank axis first are on one rank."""
+    return [hpmoe.Aval(a.shape[1:], dtype_name(a.dtype)) for a in args]
+
+
+def lowered(f, args, ep, direction="forward"):
+    return f.lower(*avals_of(args), mesh=hpmoe.Mesh(ep), direction=direction)
+
+
+def run_spmd(f, ep, args, cotangents, num_tokens=None, positions=DIFFERENTIABLE):
+    """(outputs, gradients) of a stage on a mesh, through MindSpore's autograd; one cotangent for each output."""
+    distributed, given = hpmoe.spmd(f, hpmoe.Mesh(ep)), tensors(args)
+    weights = tensors(cotangents)
+
+    def loss(*chosen):
+        full = list(given)
+        for i, a in zip(positions, chosen, strict=True):
+            full[i] = a
+        out = distributed(*full, num_tokens=num_tokens)
+        outs = out if isinstance(out, tuple) else (out,)
+        return sum((o.astype(ms.float32) * c).sum() for o, c in zip(outs, weights, strict=True)), outs
+
+    (_, outs), grads = ms.value_and_grad(loss, tuple(range(len(positions))), has_aux=True)(*(given[i] for i in positions))
+    grads = grads if isinstance(grads, tuple) else (grads,)
+    return [o.asnumpy() for o in outs], [g.asnumpy() for g in grads]
+
+
+def run_half(f, layer, dtype):
+    """The output and gradients of a stage of moe_ffn in half precision but for topk_weights, widened; of a cotangent of
+    ones."""
+    args = in_dtype(layer.arguments(), dtype, but=(2,))
+    outs, grads = run_spmd(f, layer.ep, args, [np.ones(args[0].shape, np.float32)])
+    return [widen(a) for a in (*outs, *grads)]
+
+
+def relative_error(got, want):
+    """max|got - want| / max|want|; of absolute size where want is all zeros."""
+    got, want = np.asarray(got, np.float64), np.asarray(want, np.float64)
+    assert got.shape == want.shape, (got.shape, want.shape)
+    if not want.size:
+        return 0.0
+    return np.abs(got - want).max() / (np.abs(want).max() or 1.0)
+
+
+def assert_close(got, want, what="", tolerance=TOLERANCE):
+    for i, (a, b) in enumerate(zip(got, want, strict=True)):
+        error = relative_error(a, b)
+        assert error <= tolerance, f"{what} value {i}: relative error {error:.2e}"
+
+
+def assert_equals_numpy(f, layer):
+    """Of a stage of moe_ffn: its output and gradients on a layer's arguments."""
+    args, cotangent = layer.arguments(), layer.cotangent()
+    outs, grads = run_spmd(f, layer.ep, args, [cotangent], layer.num_tokens)
+    want, want_grads = numpy_moe_ffn(args, cotangent, layer.num_tokens)
+    assert_close([*outs, *grads], [want, *want_grads])
+
+
+def assert_accumulates(transform, layer, after=lambda f: f):
+    """Of moe_ffn under a transform, with main gradients and any save policy, and under another one `after` these: its
+    output, its gradients and what the main gradients grow by."""
+    args, cotangent = layer.arguments(), layer.cotangent()
+    want, want_grads = numpy_moe_ffn(args, cotangent)
+    for policy in ("everything", "recompute_swiglu", "dispatched_rows", lambda eqn: False):
+        mains = {"gate_up_weight": ms.ops.ones(args[3].shape), "down_weight": ms.ops.ones(args[4].shape)}
+        f = save_for_backward(accumulate_grads(transform(hpmoe.moe_ffn), into=mains), policy=policy)
+        outs, grads = run_spmd(fused()(after(f)), layer.ep, args, [cotangent])
+        assert_close([*outs, *grads[:2]], [want, *want_grads[:2]])
+        assert_close([m.asnumpy() - 1 for m in mains.values()], want_grads[2:])
+
+
+def assert_every_access_ordered(flow, args, num_tokens=None):
+    """By brute force for the ids of `args`, with the thresholds of the library's own layout, which must be what the tasks
+    add up to."""
+    all_ids = [a for a in args if a.dtype == np.int32]
+    ids = [all_ids[0 if len(all_ids) == 1 or flow.buffers[plan.ids].name == "ids" else 1] for plan in flow.routes]
+    weights = args[2] if any(plan.weights >= 0 for plan in flow.routes) else None
+    layout = Layout(flow, [list(i) for i in ids], num_tokens, weights if weights is None else [list(weights)] * len(ids))
+    assert_ordered(flow, ids, num_tokens, [layout.thresholds(r) for r in range(flow.ep_size)], weights)
+
+
+def nothing(eqn):
+    """The policy that saves no value for the backward pass."""
+    return False
+
+
+def dtype_names(arrays):
+    return [str(a.dtype) for a in arrays]
+
+
+def bitwise_equal(a, b):
+    return len(a) == len(b) and all(x.dtype == y.dtype and x.tobytes() == y.tobytes() for x, y in zip(a, b, strict=True))

@@ -1,0 +1,65 @@
+"""Any machine, and any taskflow and routing to simulate on it."""
+
+import numpy as np
+import random_programs
+import variants
+from helpers import Layer
+from hypothesis import strategies as st
+from simulated_layers import plan
+
+import hpmoe
+from hpmoe import Aval, Mesh
+from hpmoe.routing.workload import balanced_ids
+from hpmoe.transforms.overlap_comm import SIGNALS
+
+RATES = ("matmul_flops_per_us", "vector_bytes_per_us", "copy_bytes_per_us", "l2_bytes_per_us", "worker_l2_bytes_per_us",
+         "memory_bytes_per_us", "worker_memory_bytes_per_us", "link_bytes_per_us", "worker_link_bytes_per_us",
+         "node_link_bytes_per_us")
+COSTS = ("matmul_fill_us", "task_us", "wait_us", "poll_us", "signal_us", "remote_us", "node_remote_us")
+NS = 0.002  # times are rounded to a nanosecond
+
+
+@st.composite
+def machines(draw):
+    """Any machine: constants of ascend_a3, each some binary orders off."""
+    rng = np.random.default_rng(draw(st.integers(0, 10_000)))
+    changes = {n: getattr(hpmoe.ascend_a3, n) * 2.0 ** rng.uniform(-6, 3) for n in (*RATES, *COSTS, "l2_bytes")}
+    return hpmoe.ascend_a3.replace(num_aic=int(rng.integers(1, 5)), num_aiv=int(rng.integers(1, 7)),
+                                   node_size=int(rng.choice([1, 2, 384])), **changes)
+
+
+@st.composite
+def layers(draw):
+    """(flow, ids) of a MoE-FFN of any sizes, direction, schedule and routing, for a machine."""
+    machine, rng = draw(machines()), np.random.default_rng(draw(st.integers(0, 10_000)))
+    ep, tokens = draw(st.sampled_from((1, 2, 4))), draw(st.integers(1, 300))
+    experts = ep * draw(st.sampled_from((1, 2, 4)))
+    top_k = draw(st.integers(1, min(experts, 4)))
+    policy, signal = draw(st.sampled_from(("critical_path", "round_robin", "stage_order"))), draw(st.sampled_from(SIGNALS))
+
+    def make(tiled):
+        return hpmoe.assign_queues(hpmoe.overlap_comm(tiled, signal=signal), machine=machine, policy=policy)
+    flow = plan(ep, tokens, 256, 128, experts, top_k, draw(st.sampled_from(("forward", "backward"))), machine, make=make)
+    even = draw(st.booleans())
+    ids = balanced_ids(ep, tokens, top_k, experts) if even else rng.random((ep, tokens, experts)).argsort(-1)[..., :top_k]
+    return flow, ids.astype(np.int32)
+
+
+@st.composite
+def others(draw):
+    """(flow, ids) of any other layer: a random program, or one of tests/support/variants.py; ids are the same for every
+    route."""
+    machine, direction = draw(machines()), draw(st.sampled_from(("forward", "backward")))
+    layer = Layer(ep=2, T=5, H=4, I=3, E=4, K=2)
+    if draw(st.booleans()):
+        f, args = random_programs.in_mindspore(draw(random_programs.programs)), random_programs.arguments(layer, 0)
+    else:
+        f = variants.VARIANTS[draw(st.sampled_from(sorted(variants.VARIANTS)))][0]
+        args = variants.arguments(f, layer)
+    avals = [Aval(a.shape[1:], str(a.dtype)) for a in args]
+    staged = hpmoe.assign_queues(hpmoe.overlap_comm(hpmoe.tile_partition(f, rows=2, cols=3)), machine=machine)
+    ids = layer.ids(np.random.default_rng(draw(st.integers(0, 100))))
+    return staged.lower(*avals, mesh=Mesh(layer.ep), direction=direction), ids
+
+
+anything = st.one_of(layers(), others())

@@ -1,0 +1,19 @@
+"""A small NPU, and plans of MoE layers to simulate on it."""
+
+import hpmoe
+from hpmoe import Aval, Mesh
+from hpmoe.autodiff.vjp import linearize
+from hpmoe.runtime.planned_rows import PlannedRows, with_planned_rows
+
+NPU = hpmoe.ascend_a3.replace(num_aic=3, num_aiv=5)
+
+
+def plan(ep=2, T=256, H=256, I=128, E=8, K=2, direction="forward", machine=NPU, dtype="bfloat16",  # noqa: E741
+         max_rows=None, make=None, **comm):
+    args = [Aval((T, H), dtype), Aval((T, K), "int32"), Aval((T, K), "float32"), Aval((E // ep, H, 2 * I), dtype),
+            Aval((E // ep, I, H), dtype)]
+    lin = linearize(hpmoe.trace(hpmoe.moe_ffn, *args, mesh=Mesh(ep)))
+    program = lin.forward if direction == "forward" else lin.backward
+    tiled = hpmoe.tile_partition(hpmoe.moe_ffn, rows=128, cols=256)
+    staged = make(tiled) if make else hpmoe.assign_queues(hpmoe.overlap_comm(tiled, **comm), machine=machine)
+    return staged.apply(program if max_rows is None else with_planned_rows(program, [PlannedRows(max_rows, max_rows)]))

@@ -1,0 +1,152 @@
+"""Puts that are for several ranks each, as overlap_comm makes them where there are very many slots and ranks."""
+
+import json
+import math
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from helpers import SMALL_NPU, Layer, assert_close, avals_of, for_several, fused, numpy_moe_ffn, run_spmd, stages
+from modelled_layers import layer
+
+import hpmoe
+from hpmoe import VerifyError
+from hpmoe.cli import main
+from hpmoe.commands import layer as commands
+from hpmoe.costs import put_sizes
+from hpmoe.interpreters.interpret import interpret
+from hpmoe.ir import taskflow as tf
+from hpmoe.routing.workload import balanced_ids
+from hpmoe.tiling.rebuild import rebuild
+
+FIVE = Layer(ep=5, T=4, E=10, K=2, num_tokens=(4, 0, 3, 4, 1))
+MACHINES = {"cpu": hpmoe.cpu(3), "npu": SMALL_NPU}
+
+
+def lowered(layer, stage="queues", direction="forward", **options):
+    return stages(**options)[stage](hpmoe.moe_ffn).lower(*avals_of(layer.arguments()), mesh=hpmoe.Mesh(layer.ep),
+                                                         direction=direction)
+
+
+@pytest.mark.parametrize("stage, num_peers, machine, order", [
+    ("overlap", 2, "cpu", "ratr"), ("queues", 3, "npu", "sequential"), ("fused", 1, "cpu", "sequential"),
+    ("fused", 2, "npu", "ratr"),
+    ("fused", 3, "cpu", lambda rank, ep: [(rank * 2 + 1 - i) % ep for i in range(ep)])])
+def test_results_are_those_of_puts_for_one(stage, num_peers, machine, order):
+    args, cotangent = FIVE.arguments(), FIVE.cotangent()
+    options = {"machine": MACHINES[machine], "order": order}
+    got, alone = (run_spmd(stages(**options, **more)[stage](hpmoe.moe_ffn), FIVE.ep, args, [cotangent], FIVE.num_tokens)
+                  for more in ({"num_peers": num_peers}, {}))
+    want, want_grads = numpy_moe_ffn(args, cotangent, FIVE.num_tokens)
+    assert_close([*got[0], *got[1]], [want, *want_grads])
+    for a, b in zip((*got[0], *got[1]), (*alone[0], *alone[1]), strict=True):
+        np.testing.assert_array_equal(a, b)
+
+
+@pytest.mark.parametrize("options", [{"put_cols": 2}, {"policy": "round_robin"}, {"policy": "stage_order", "rows": 1}],
+                         ids=str)
+@pytest.mark.parametrize("routing", ["one rank", "one expert"])
+def test_extremes(routing, options):
+    layer = Layer(ep=4, T=3, E=8, K=2, routing=routing)
+    args, cotangent = layer.arguments(), layer.cotangent()
+    outs, grads = run_spmd(fused(num_peers=2, **options)(hpmoe.moe_ffn), layer.ep, args, [cotangent])
+    want, want_grads = numpy_moe_ffn(args, cotangent)
+    assert_close([*outs, *grads], [want, *want_grads])
+
+
+def test_few_where_there_would_be_very_many(monkeypatch):
+    """Other signals count what goes to each rank alone."""
+    layer = Layer(ep=8, T=4, E=16, K=2)
+    (slots,) = {op.domain.size for op in lowered(layer, "overlap").ops if op.num_peers}
+    for most, about, num_peers in ((8 * slots, 2, 8), (8 * slots - 1, 2, 2), (1, 3, 3), (1, 4, 4), (1, 1, 1), (1, 20, 8)):
+        monkeypatch.setattr(put_sizes, "WHOLE_PUTS", most)
+        monkeypatch.setattr(put_sizes, "WHOLE_GROUPS", about)
+        flow = lowered(layer, "overlap")
+        assert {op.num_peers for op in flow.ops if op.opcode.startswith("PUT")} == {num_peers}
+        assert f"put[slot 0 -> peer{'s 1::' + str(num_peers) if 1 < num_peers < 8 else ''}" in str(flow)
+        assert lowered(layer, "overlap", signal="peer").ops[0].num_peers == 8
+
+
+@pytest.mark.parametrize("ep, tokens, many, num_peers", [
+    (64, 4096, put_sizes.MANY_PUTS, [4, 8]),  # rows of a slot are of one rank or two
+    (64, 128, put_sizes.MANY_PUTS, [64, 64]),  # and of half of the ranks
+    (64, 4096, 10 ** 9, [16, 16]), (64, 4096, 1, [2, 2]), (8, 512, put_sizes.MANY_PUTS, [8, 8])])
+def test_groups_of_peers_give_way_before_parts_of_rows(ep, tokens, many, num_peers, monkeypatch):
+    monkeypatch.setattr(put_sizes, "MANY_PUTS", many)
+    sizes = SimpleNamespace(ep=ep, tokens=tokens, experts=256, top_k=8, hidden=7168, intermediate=2048, dtype="bfloat16")
+    whole = commands.Layer(sizes, "forward", hpmoe.ascend_a3, balanced_ids(ep, tokens, 8, 256), tuned=True)
+    puts = [op for op in hpmoe.overlap_comm.apply_to(whole.tiles, cols="auto").ops if op.num_peers]
+    assert [op.num_peers for op in puts] == num_peers
+    assert all(math.prod(op.grid) <= put_sizes.MOST_PUTS and bool(op.tile_cols) == (tokens > 128) for op in puts)
+
+
+@pytest.mark.parametrize("ep, tokens", [(64, 16384), (128, 8192)])
+def test_images_do_not_grow_with_slots_times_ranks(ep, tokens, capsys):
+    sizes = [f"--{name}={n}" for name, n in (("ep", ep), ("tokens", tokens), ("experts", 256), ("top_k", 8), ("runs", 1))]
+    assert main(["plan", "--dtype=bfloat16", "--hidden=7168", "--intermediate=2048", "--json", *sizes]) == 0
+    assert json.loads(capsys.readouterr().out)["backward"]["image_bytes"] < 1_000_000
+
+
+def test_verifier_knows_for_whom_a_put_is():
+    flow = lowered(Layer(ep=3, T=2, E=3, K=1), num_peers=2, rows=1)
+    hpmoe.verify(flow)
+    puts = np.flatnonzero(np.isin(flow.signals["task"], np.flatnonzero([flow.ops[o].num_peers for o in flow.tasks["op"]])))
+    for signal in puts[:: max(1, len(puts) // 20)]:
+        with pytest.raises(VerifyError, match="must signal"):
+            hpmoe.verify(flow.replace(signals=np.delete(flow.signals, signal)))
+        local = flow.signals.copy()
+        local["remote"][signal] = tf.LOCAL
+        with pytest.raises(VerifyError, match="must signal|adds nothing"):
+            hpmoe.verify(flow.replace(signals=local))
+
+
+@pytest.mark.parametrize("options, num_peers", [({}, 4), ({"signal": "peer"}, 2), ({"signal": "expert"}, 2)])
+def test_operations_that_leave_ranks_out_or_count_them_together_are_refused(options, num_peers):
+    flow = lowered(Layer(ep=3, T=2, E=3, K=1), "overlap", **options)
+    with pytest.raises(VerifyError, match=f"has tasks for {num_peers} peers, not"):
+        hpmoe.verify(rebuild(flow, tuple(op.replace(num_peers=num_peers if op.num_peers else 0) for op in flow.ops)))
+
+
+def test_simulation_sends_the_same_bytes_and_its_critical_path_is_whole():
+    layer, machine = Layer(ep=4, T=6, H=8, E=8, K=2), SMALL_NPU
+    ids = list(layer.arguments()[1])
+    lines = [hpmoe.simulate(lowered(layer, machine=machine, num_peers=n), routing=ids) for n in (None, 2)]
+    sent = [line.simulated.traffic[:, 2:, 0] for line in lines]
+    np.testing.assert_allclose(*sent)
+    for line in lines:
+        assert sum(line.critical_path().shares().values()) == pytest.approx(line.span)
+
+
+def test_interpreter_runs_them_in_any_order():
+    layer = Layer(ep=4, T=3, E=8, K=2)
+    flow, args = lowered(layer, "overlap", num_peers=3), layer.arguments()
+    inputs = [[a[rank] for a in args] for rank in range(layer.ep)]
+    first = interpret(flow, inputs)
+    for seed in range(3):
+        for a, b in zip(first, interpret(flow, inputs, seed=seed), strict=True):
+            np.testing.assert_array_equal(a[0], b[0])
+
+
+def test_for_several_leaves_fewer_tasks():
+    layer = Layer(ep=4, T=3, E=8, K=2)
+    alone, together = (stages(num_peers=n)["overlap"](hpmoe.moe_ffn).lower(*avals_of(layer.arguments()), mesh=hpmoe.Mesh(4))
+                       for n in (None, 1))
+    puts = [sum(flow.ops[o].opcode.startswith("PUT") for o in flow.tasks["op"]) for flow in (alone, together)]
+    assert puts[0] == 4 * puts[1]
+    assert for_several.rewrite(alone, num_peers=4).num_tasks == alone.num_tasks
+
+
+def test_many_ranks_put_rows_in_small_parts():
+    """A put of whole slots by one worker takes hundreds of us, and the first rows come as late."""
+    ours = layer(ep=64, experts=256)
+    line = ours.fused()
+    assert ours.span_us(line) <= 1.03 * ours.bound_us(line) and line.flow.num_tasks < 40_000
+
+
+def test_puts_are_cut_where_a_worker_would_be_long_at_them():
+    wide = [o.tile_cols for o in hpmoe.overlap_comm.apply_to(layer(tokens=512).tiles, cols="auto").ops if o.num_peers]
+    many = [o.tile_cols for o in hpmoe.overlap_comm.apply_to(layer(ep=16, tokens=16384).tiles, cols="auto").ops
+            if o.num_peers]
+    fast = layer(tokens=512).tiles.replace(machine=hpmoe.ascend_a3.replace(worker_link_bytes_per_us=1e9))
+    assert 0 < max(wide) < max(many) < 7168
+    assert {o.tile_cols for o in hpmoe.overlap_comm.apply_to(fast, cols="auto").ops if o.num_peers} == {0}

@@ -1,0 +1,161 @@
+"""Copies of hot experts: the same numbers at every stage, whatever the placement; every order proved by brute force."""
+
+import numpy as np
+import pytest
+from brute_force import Unordered
+from helpers import (
+    SMALL_NPU,
+    Layer,
+    assert_accumulates,
+    assert_close,
+    assert_equals_numpy,
+    assert_every_access_ordered,
+    avals_of,
+    fused,
+    lowered,
+    numpy_moe_ffn,
+    run_half,
+    run_spmd,
+    stages,
+    tensors,
+)
+
+import hpmoe
+from hpmoe import chain, moe_ffn, replicate_experts, save_for_backward
+from hpmoe.kernels import use_blas
+from hpmoe.kernels.native import find_blas
+
+LAYERS = {
+    "two ranks": Layer(ep=2, T=9, E=4, K=2),
+    "one rank takes all": Layer(ep=4, T=7, E=8, K=2, routing="one rank"),
+    "uneven": Layer(ep=3, T=5, E=6, K=3, num_tokens=(5, 0, 3)),
+    "no tokens": Layer(ep=2, T=0),
+}
+
+
+def replicated(layer, replicas=1, loads=None):
+    """replicate_experts by what the layer's own ids ask for, or loads that are far from it."""
+    if loads is None:
+        loads = np.bincount(layer.arguments()[1].reshape(-1), minlength=layer.E)
+    return lambda f: replicate_experts(f, loads=loads, replicas=replicas)
+
+
+@pytest.fixture
+def own_gemm():
+    """Matmuls whose sums do not depend on how many rows a tile has, which those of oneDNN in float32 do."""
+    use_blas(None)
+    yield
+    use_blas(find_blas())
+
+
+@pytest.mark.parametrize("stage", stages())
+@pytest.mark.parametrize("name", LAYERS)
+def test_every_stage(name, stage, own_gemm):
+    """Against the oracle; and but for the gradients of weights bitwise what the same stage computes without copies."""
+    layer = LAYERS[name]
+    args, cotangent = layer.arguments(), layer.cotangent()
+    want, want_grads = numpy_moe_ffn(args, cotangent, layer.num_tokens)
+    plain = run_spmd(stages()[stage](moe_ffn), layer.ep, args, [cotangent], layer.num_tokens)
+    for transform in (replicated(layer), replicated(layer, 2, np.arange(layer.E) ** 3)):  # wrong loads: copies without rows
+        outs, grads = run_spmd(stages()[stage](transform(moe_ffn)), layer.ep, args, [cotangent], layer.num_tokens)
+        assert_close([*outs, *grads], [want, *want_grads])
+        if stage not in ("plain", "tiles", "overlap", "queues"):  # NumPy's matmul depends on the number of rows
+            assert all((a == b).all() for a, b in zip([*outs, *grads[:2]], [*plain[0], *plain[1][:2]], strict=True))
+
+
+@pytest.mark.parametrize("signal", ["tile", "expert", "peer"])
+@pytest.mark.parametrize("policy", ["critical_path", "round_robin", "stage_order", "expert_barrier"])
+def test_every_schedule(policy, signal):
+    layer = Layer(ep=3, T=6, E=6, K=2, routing="one rank")
+    for machine in (hpmoe.cpu(3), SMALL_NPU):
+        stage = chain(replicated(layer, 2), fused(policy=policy, signal=signal, machine=machine, rows=3, cols=2))
+        assert_equals_numpy(stage(moe_ffn), layer)
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+def test_half_precision(dtype):
+    """The forward pass is bitwise the same; what a copy gives back is rounded once."""
+    layer = Layer(ep=4, T=16, E=8, K=2, H=8, I=4, routing="one rank")
+    plain, copied = (run_half(stage(moe_ffn), layer, dtype) for stage in (fused(), chain(replicated(layer), fused())))
+    assert all((a == b).all() for a, b in zip(plain[:3], copied[:3], strict=True))
+    for a, b in zip(plain[3:], copied[3:], strict=True):
+        np.testing.assert_allclose(b, a, rtol=0, atol=2.0 ** -7 * np.abs(a).max())
+
+
+@pytest.mark.parametrize("policy", ["position", "probs"])
+def test_drops_are_those_without_copies(policy):
+    layer = Layer(ep=2, T=8, E=4, K=1, routing="one expert")
+    args = tensors(layer.arguments())
+
+    def f(*a):
+        return moe_ffn(*a, capacity_factor=0.75, drop_policy=policy, return_drop_counts=True)
+
+    plain, copied = (hpmoe.spmd(fused()(g), hpmoe.Mesh(2))(*args) for g in (f, replicated(layer)(f)))
+    assert plain[1].asnumpy().sum() > 0 and (plain[1].asnumpy() == copied[1].asnumpy()).all()
+    np.testing.assert_allclose(copied[0].asnumpy(), plain[0].asnumpy(), rtol=1e-5, atol=1e-6)
+
+
+def test_with_main_gradients_and_save_policies():
+    layer = LAYERS["one rank takes all"]
+    assert_accumulates(replicated(layer), layer)
+
+
+def test_two_routes():
+    layer = Layer(ep=2, T=6, E=4, K=2)
+    args, cotangent = layer.arguments(), layer.cotangent()
+    want, want_grads = numpy_moe_ffn(args, cotangent)
+    f = replicated(layer)(lambda *a: moe_ffn(*a) + moe_ffn(*a, capacity_factor=8.0))
+    outs, grads = run_spmd(fused()(f), 2, args, [cotangent])
+    assert_close([*outs, *grads], [2 * want, *(2 * g for g in want_grads)])
+
+
+def test_nothing_to_gain_changes_nothing():
+    shapes = avals_of(Layer(ep=2).arguments())
+    plain, copied = (f.lower(*shapes, mesh=hpmoe.Mesh(2)) for f in (hpmoe.tile_partition(moe_ffn), hpmoe.tile_partition(
+        replicate_experts(moe_ffn, loads=[3, 3, 3, 3]))))
+    assert plain.ops == copied.ops and (plain.waits == copied.waits).all()
+
+
+def test_every_access_is_ordered():
+    """Brute force over small flows of both directions: copies and what comes back are there before anyone reads them."""
+    rng = np.random.default_rng(5)
+    for _ in range(8):
+        ep = int(rng.integers(2, 4))
+        layer = Layer(ep=ep, T=int(rng.integers(0, 6)), E=2 * ep, K=int(rng.integers(1, 3)))
+        args = layer.arguments(int(rng.integers(100)))
+        transform = replicated(layer, int(rng.integers(1, 3)), rng.integers(0, 9, layer.E) ** 2)
+        options = {"rows": int(rng.integers(1, 4)), "signal": str(rng.choice(["tile", "expert", "peer"])),
+                   "machine": (hpmoe.cpu(3), SMALL_NPU)[rng.integers(2)]}
+        stage = stages(**options)[str(rng.choice(["tiles", "overlap", "queues"]))]
+        for direction in ("forward", "backward"):
+            assert_every_access_ordered(lowered(stage(transform(moe_ffn)), args, ep, direction), args)
+
+
+@pytest.mark.parametrize("direction", ["forward", "backward"])
+def test_a_lost_wait_for_copies_is_found(direction):
+    """By verify and, where rows go to copies, by brute force too."""
+    layer = Layer(ep=2, T=6, E=4, K=1, routing="one expert")
+    args = layer.arguments()
+    f = save_for_backward(replicated(layer)(moe_ffn), policy="dispatched_rows")
+    flow = lowered(stages()["queues"](f), args, 2, direction)
+    extents = {hpmoe.ir.taskflow.REPLICA, hpmoe.ir.taskflow.REPLICAS}
+    for_copies = np.isin(flow.events["extent"][flow.waits["event"]], list(extents))
+    assert for_copies.any()
+    broken = flow.replace(waits=flow.waits[~for_copies])
+    with pytest.raises(hpmoe.VerifyError, match="neither it nor what runs before it waits for it"):
+        hpmoe.verify(broken)
+    with pytest.raises(Unordered):
+        assert_every_access_ordered(broken, args)
+
+
+def test_a_hot_rank_simulated():
+    """One rank with four times the mean: copies bring it near the mean, weights and all."""
+    from types import SimpleNamespace
+
+    from hpmoe.commands.layer import Layer as Simulated, ids_of
+    o = SimpleNamespace(ep=8, tokens=4096, hidden=2048, intermediate=1024, experts=32, top_k=2, dtype="bfloat16")
+    for direction in ("forward", "backward"):
+        plain, copied = (Simulated(o, direction, hpmoe.ascend_a3, ids_of(o, 4.0), replicas=r) for r in (0, 1))
+        lines = [layer.fused() for layer in (plain, copied)]
+        spans = [layer.span_us(line) for layer, line in zip((plain, copied), lines, strict=True)]
+        assert copied.bound_us(lines[1]) < spans[1] < 0.7 * spans[0]

@@ -1,0 +1,49 @@
+"""tile_partition: the tile shape that it chooses by the machine, and what of it is given."""
+
+import numpy as np
+import pytest
+from modelled_layers import layer
+from simulated_layers import NPU
+
+import hpmoe
+from hpmoe.costs.tile_choice import choose_tile
+
+ODD_SIZES = {"tokens": 513, "hidden": 777, "intermediate": 333, "top_k": 3, "experts": 9, "imbalance": 1.5}
+
+
+@pytest.mark.parametrize("direction", ("forward", "backward"))
+def test_the_tile_is_chosen_by_the_machine_and_the_sizes(direction):
+    big, small = (layer(direction, tokens=t).tiles for t in (4096, 64))
+    assert big.provenance[-1] == layer(direction).tiles.provenance[-1]  # the same again
+    assert big.machine is hpmoe.ascend_a3 and hpmoe.assign_queues.apply_to(big).machine is hpmoe.ascend_a3
+    assert big.provenance[-1] != small.provenance[-1]
+
+
+@pytest.mark.parametrize("constant, factor, worst, node_size, sizes", [
+    ("worker_l2_bytes_per_us", 2, 1.0, 384, ODD_SIZES),
+    ("accumulator_bytes", 10, 1.0, 384, ODD_SIZES),
+    ("num_aiv", 4, 1.12, 1, {"tokens": 256, "hidden": 5120, "intermediate": 1536, "top_k": 3, "experts": 3}),
+])
+def test_a_better_machine_is_planned_no_worse(constant, factor, worst, node_size, sizes):
+    machine, spans = hpmoe.ascend_a3.replace(node_size=node_size), []
+    for on in (machine, machine.replace(**{constant: factor * getattr(machine, constant)})):
+        whole = layer("backward", ep=3, machine=on, **sizes)
+        spans.append(whole.fused().span)
+    assert spans[1] <= worst * spans[0]
+
+
+def test_what_is_given_is_kept():
+    program = hpmoe.trace(hpmoe.swiglu, hpmoe.Aval((300, 64), "float32"))
+    assert choose_tile(program, hpmoe.ascend_a3, 24, None)[0] == 24 and choose_tile(program, NPU, None, 40)[1] == 40
+    flow = hpmoe.tile_partition(hpmoe.swiglu, rows="auto", cols=40).lower(hpmoe.Aval((300, 64), "float32"))
+    assert "cols=40" in flow.provenance[-1] and flow.machine is None
+
+
+def test_a_choice_changes_no_number():
+    x = np.random.default_rng(0).standard_normal((37, 24)).astype(np.float32)
+    from helpers import tensors
+    for machine in (None, hpmoe.ascend_a3.replace(tile_rows=8, tile_cols=4)):
+        staged = hpmoe.fuse_persistent(hpmoe.assign_queues(hpmoe.tile_partition(
+            hpmoe.swiglu, rows="auto", cols="auto", machine=machine)))
+        assert (staged(*tensors([x])).asnumpy() == hpmoe.fuse_persistent(hpmoe.assign_queues(hpmoe.tile_partition(
+            hpmoe.swiglu)))(*tensors([x])).asnumpy()).all()

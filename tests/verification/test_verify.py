@@ -1,0 +1,233 @@
+"""The verifier accepts what the transforms make and rejects every mutation of it; a mutated kernel never hangs."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+from helpers import Layer, lowered, numpy_moe_ffn, relative_error, stages
+from mutation import changed
+from mutations_by_hand import (
+    BY_HAND,
+    LAYER,
+    MUTATIONS,
+    drop_signal,
+    drop_wait,
+    put_signals_itself,
+    queued,
+    raise_threshold,
+    replaced,
+    reversed_queue,
+)
+
+import hpmoe
+from hpmoe import LaunchError, VerifyError
+from hpmoe.ir import taskflow as tf
+from hpmoe.kernels.executable import compile_cpu
+from hpmoe.routing.capacity import Capacity
+from hpmoe.tile_ops import row_modes
+from hpmoe.tiling.rebuild import rebuild
+
+
+@pytest.mark.parametrize("direction", ["forward", "backward"])
+@pytest.mark.parametrize("mutate", MUTATIONS)
+def test_mutation_is_rejected(mutate, direction):
+    for signal in ("tile", "peer"):
+        flow = queued(direction, signal=signal)
+        hpmoe.verify(flow)
+        with pytest.raises(VerifyError, match=r"^verify: "):
+            hpmoe.verify(mutate(flow))
+
+
+@pytest.mark.parametrize("signal", ["tile", "expert", "peer"])
+@pytest.mark.parametrize("direction", ["forward", "backward"])
+def test_every_signal_counts(direction, signal):
+    """No signal of an assigned taskflow can be left out; of its waits tests/verification/test_mutations.py judges each."""
+    flow = queued(direction, signal=signal)
+    for i in range(len(flow.signals)):
+        with pytest.raises(VerifyError):
+            hpmoe.verify(flow.replace(signals=np.delete(flow.signals, i)))
+
+
+def test_no_event_among_those_of_a_block_may_be_empty():
+    """Who waits for the event of its slot's expert waits for nothing where that of one expert in the middle has no
+    signals."""
+    flow = lowered(stages(signal="expert")["queues"](hpmoe.moe_ffn), Layer(ep=2, T=4, E=6, K=2).arguments(), 2)
+    for first in np.unique(flow.waits["event"][flow.waits["kind"] == tf.SLOT_EXPERT]):
+        empty = changed(flow.events, first + 1, mult=0)
+        with pytest.raises(VerifyError, match="neither it nor what runs before it waits for it"):
+            hpmoe.verify(flow.replace(events=empty, signals=flow.signals[flow.signals["event"] != first + 1]))
+
+
+@pytest.mark.parametrize("change", ["a block's note", "an event that nobody waits for"])
+def test_what_changes_nothing_takes_no_longer_to_prove(change, monkeypatch):
+    """Events are found among the derived ones by what they count and who signals them, not proved again."""
+    flow = queued("backward")
+    if change == "a block's note":
+        other = flow.replace(events=changed(flow.events, len(flow.events) // 2, block=0))
+    else:
+        nothing = changed(flow.events[:1], 0, extent=tf.ONE, index=0, route=-1, mult=0, block=len(flow.blocks))
+        other = flow.replace(events=np.concatenate([flow.events, nothing]))
+    proofs = []
+    monkeypatch.setattr("hpmoe.verification.verify.TransitiveReduction", lambda *args: proofs.append(args))
+    hpmoe.verify(other)
+    assert not proofs
+
+
+@pytest.mark.parametrize("changes, text", [
+    (lambda flow: {"machine": None}, "there are 5 queues and no machine that has them"),
+    (lambda flow: {"queues": (flow.queues[0] + 0.5, *flow.queues[1:])},
+     "queue 0 is of float64; it must be of the numbers of tasks"),
+    (lambda flow: {"peer_order": flow.peer_order + 0.5}, r"peer_order is \[\[1.5, 0.5\], .*must name each of 2 ranks once"),
+    (lambda flow: {"peer_order": [[0, 1], [1, 1]]},
+     r"peer_order is \[\[0, 1\], \[1, 1\]\]; each row must name each of 2 ranks once"),
+])
+def test_what_is_no_schedule_at_all_is_named(changes, text):
+    flow = queued()
+    with pytest.raises(VerifyError, match=text):
+        hpmoe.verify(flow.replace(**changes(flow)))
+
+
+@pytest.mark.parametrize("direction", ["forward", "backward"])
+def test_all_waits_may_stay(direction):
+    """The taskflow as it was before assign_queues dropped what its order implies, in the same queues."""
+    flow = queued(direction, machine=hpmoe.cpu(2))
+    whole = rebuild(flow, flow.ops)
+    hpmoe.verify(whole.replace(queues=flow.queues, machine=flow.machine))
+    assert len(whole.waits) > len(flow.waits)
+
+
+def test_other_operations_need_other_tables():
+    flow = queued()
+    with pytest.raises(VerifyError, match=r"(?s)ops\[0\] is not what the tasks were made for.*made for .*now "):
+        hpmoe.verify(flow.replace(ops=(flow.ops[0].replace(num_peers=7), *flow.ops[1:])))
+    with pytest.raises(VerifyError, match="tile_rows is 5, the tasks were made for 2; make them anew"):
+        hpmoe.verify(flow.replace(tile_rows=5))
+    hpmoe.verify(flow.replace(ops=replaced(flow.ops, 0, label="send")))
+    with pytest.raises(VerifyError, match=r"ops\[0\] is not what the tasks were made for"):
+        hpmoe.verify(flow.replace(ops=replaced(flow.ops, 0, params=(7,))))
+    whole = next(i for i, op in enumerate(flow.ops) if op.cols == 0)
+    hpmoe.verify(flow.replace(ops=replaced(flow.ops, whole, tile_cols=9)))
+    with pytest.raises(VerifyError, match="is not what the tasks were made for"):
+        hpmoe.verify(flow.replace(ops=replaced(flow.ops, whole, tile_cols=-1)))
+
+
+def test_by_which_buffer_a_notification_finds_its_put_makes_no_difference_once_it_has():
+    flow = queued(signal="peer")
+    told = next(i for i, op in enumerate(flow.ops) if op.opcode == "NOTIFY")
+    hpmoe.verify(flow.replace(ops=replaced(flow.ops, told, params=dataclasses.replace(flow.ops[told].params, buffer=7))))
+
+
+@pytest.mark.parametrize("junk", ["mul", None, 2.5, (), ("x",)])
+@pytest.mark.parametrize("name", ["primitive", "domain", "cols", "params", "operands"])
+def test_what_is_of_another_type_is_refused(name, junk):
+    flow = queued("backward")
+    i = next(i for i, op in enumerate(flow.ops) if op.opcode == "WGRAD")
+    if not isinstance(junk, type(getattr(flow.ops[i], name))) or junk == ("x",):
+        with pytest.raises(VerifyError, match=rf"ops\[{i}\] is not what the tasks were made for"):
+            hpmoe.verify(flow.replace(ops=(*flow.ops[:i], flow.ops[i].replace(**{name: junk}), *flow.ops[i + 1:])))
+
+
+@pytest.mark.parametrize("name", BY_HAND)
+def test_a_taskflow_made_by_hand_is_refused_where_its_sizes_cannot_be(name):
+    changes, text = BY_HAND[name]
+    flow = queued("backward")
+    with pytest.raises(VerifyError, match=text):
+        hpmoe.verify(flow.replace(made=None, **changes(flow)))
+
+
+def test_what_nobody_asks_for_changes_no_result():
+    """Weights that drop nothing, and how a transfer names the rows that it finds by itself."""
+    args = Layer(ep=2, T=1, E=4, K=1).arguments()
+    flow = lowered(stages()["tiles"](hpmoe.moe_ffn), args, 2)
+    back = next(i for i, op in enumerate(flow.ops) if op.opcode == "ALL_TO_ALL_BACK")
+    source = dataclasses.replace(flow.ops[back].operands[1], rows=row_modes.SLOT_EXPERT)
+    other = flow.replace(routes=replaced(flow.routes, 0, weights=len(flow.buffers) - 1),
+                         ops=replaced(flow.ops, back, operands=(flow.ops[back].operands[0], source)))
+    inputs = [[a[rank] for a in args] for rank in range(2)]
+    for num_tokens in ([1, 1], [0, 1], [0, 0]):
+        want = hpmoe.interpret(flow, inputs, num_tokens)
+        hpmoe.verify(other)
+        np.testing.assert_array_equal(hpmoe.interpret(other, inputs, num_tokens), want)
+
+
+def test_memory_is_that_of_a_buffer():
+    flow = queued()
+    with pytest.raises(VerifyError, match=r"lives in the memory of buffer -2, which has none of its own before it"):
+        hpmoe.verify(flow.replace(buffers=replaced(flow.buffers, 0, memory=-2)))
+
+
+def test_an_expert_has_no_more_slots_than_its_capacity_fills():
+    plan = dataclasses.replace(queued().routes[0], tile_rows=1)
+    tight = dataclasses.replace(plan, capacity=Capacity(0.5, "position"))
+    assert (plan.num_tokens, plan.ep_size, plan.num_local_experts, plan.slots_of(1)) == (4, 2, 2, 8)
+    assert (tight.slots_of(1), tight.num_slots) == (2, 4)  # ceil(4 tokens * 2 / 4 experts * 0.5) = 1 from each rank
+
+
+def access(flow, op, operand, **changes):
+    """The taskflow made for one operation that touches another region."""
+    operands = list(flow.ops[op].operands)
+    operands[operand] = dataclasses.replace(operands[operand], **changes)
+    ops = (*flow.ops[:op], flow.ops[op].replace(operands=tuple(operands)), *flow.ops[op + 1:])
+    return flow.replace(ops=ops, made=None)
+
+
+@pytest.mark.parametrize("changes, text", [
+    ({"operand": 0, "offset": 1}, r"swiglu touches columns 1:4 of c, which has 3"),
+    ({"operand": 2, "offset": 4}, r"swiglu touches columns 4:7 of b, which has 6"),
+    ({"operand": 1, "buffer": 99}, r"swiglu touches buffer 99; there are"),
+    ({"operand": 0, "buffer": 0}, r"swiglu touches 16 rows of hidden_states, which has 4|swiglu writes the input"),
+    ({"operand": 0, "buffer": 6}, r"swiglu writes columns 0:3 of b, which are written already"),
+])
+def test_regions_outside_of_buffers_are_named(changes, text):
+    flow = queued()
+    swiglu = next(i for i, op in enumerate(flow.ops) if op.label == "swiglu")
+    with pytest.raises(VerifyError, match=text):
+        hpmoe.verify(access(flow, swiglu, **changes))
+
+
+def test_error_shows_the_task_and_its_neighbours():
+    flow = queued()
+    task = int(flow.waits["task"][0])
+    with pytest.raises(VerifyError) as raised:
+        hpmoe.verify(drop_wait(flow))
+    lines = str(raised.value).splitlines()
+    assert f"task t{task} " in lines[0] and "neither it nor what runs before it waits for it" in lines[0]
+    assert [line[0] for line in lines[1:]].count(">") == 1 and 2 <= len(lines) <= 6
+    assert next(line for line in lines if line.startswith(">")).split()[1] == f"t{task}"
+
+
+def test_cycle_is_named():
+    with pytest.raises(VerifyError, match="can never run: a cycle leads through what it waits for"):
+        hpmoe.verify(reversed_queue(queued(machine=hpmoe.cpu(1))))
+
+
+def launched(flow, timeout=0.5):
+    args = LAYER.arguments()
+    kernel = compile_cpu(flow, timeout=timeout)
+    return kernel, kernel.run([[a[r] for a in args] for r in range(LAYER.ep)])
+
+
+@pytest.mark.parametrize("mutate", [drop_signal, raise_threshold, put_signals_itself, reversed_queue])
+def test_unverified_kernel_fails_and_the_next_launch_works(mutate):
+    flow = queued(machine=hpmoe.cpu(2))
+    with pytest.raises(LaunchError) as raised:
+        launched(mutate(flow))
+    text = str(raised.value)
+    assert "task t" in text or "event " in text, text
+    assert "event" in text and "!" in text, text
+    _, outputs = launched(flow, timeout=10)
+    want, _ = numpy_moe_ffn(LAYER.arguments(), LAYER.cotangent())
+    assert relative_error(np.stack([o[0] for o in outputs]), want) < 1e-5
+
+
+def test_failed_kernel_can_be_launched_again():
+    """After a timeout the same executable still counts right, once what stalled it is gone."""
+    flow = queued(machine=hpmoe.cpu(2))
+    broken = compile_cpu(drop_signal(flow), timeout=0.4)
+    args = [[a[r] for a in LAYER.arguments()] for r in range(LAYER.ep)]
+    first = []
+    for _ in range(2):
+        with pytest.raises(LaunchError) as raised:
+            broken.run(args)
+        first.append(str(raised.value).splitlines()[-1])
+    assert first[0] == first[1]
