@@ -14,8 +14,7 @@ import mindspore as ms
 import numpy as np
 
 import hpmoe
-from hpmoe.primitives.elementwise import mul
-from hpmoe.rewriting import combine_rows, map_equations, rebuild
+from hpmoe.rewriting import combine_rows, map_equations, mul, rebuild
 
 EP_SIZE, NUM_LOCAL_EXPERTS, TOP_K = 4, 2, 2
 NUM_TOKENS, HIDDEN_SIZE, INTERMEDIATE_SIZE = 96, 64, 48

@@ -1,4 +1,4 @@
-"""Whether a target's kernel has a body for all that a taskflow asks for, as the definitions of tile operations say."""
+"""Refuses a taskflow that asks for what a target's kernel has no body for, as the definitions of tile operations say."""
 
 from __future__ import annotations
 

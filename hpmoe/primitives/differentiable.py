@@ -1,4 +1,4 @@
-"""Which values have gradients: arrays of floating point numbers."""
+"""Values that have gradients: arrays of floating point numbers."""
 
 from __future__ import annotations
 

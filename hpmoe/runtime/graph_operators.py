@@ -1,4 +1,4 @@
-"""What a call becomes in a compiled graph: an operator, and one for its gradient; one binding, whatever runs the programs.
+"""A call in a compiled graph: an operator, and one for its gradient; one binding, whatever runs the programs.
 
 What the backward reads leaves the forward operator as further outputs, because anything kept aside in Python would leak
 wherever a graph drops the backward operator; in a graph that takes no gradient these outputs hold nothing.

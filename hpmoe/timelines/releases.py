@@ -1,4 +1,4 @@
-"""What ended each wait of a run, and what its workers waited for."""
+"""The signals that ended the waits of a run, and what its workers waited for."""
 
 from __future__ import annotations
 

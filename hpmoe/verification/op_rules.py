@@ -1,4 +1,4 @@
-"""Whether an operation is one that its definition allows: domain, operands and their modes, params, grid."""
+"""Refuses an operation that its definition does not allow: domain, operands and their modes, params, grid."""
 
 from __future__ import annotations
 

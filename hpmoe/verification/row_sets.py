@@ -1,4 +1,4 @@
-"""Which rows of a buffer all tasks of an operation touch together, and whether what is written covers what is read."""
+"""The rows of a buffer that all tasks of an operation touch together; those written must cover those read."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Whether the operands of a tile operation fit together: routes, dtypes, and what its definition asks of their sizes."""
+"""Refuses operands of a tile operation that do not fit together: routes, dtypes, and sizes as its definition asks."""
 
 from __future__ import annotations
 

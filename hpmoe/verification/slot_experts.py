@@ -1,4 +1,4 @@
-"""Whose rows a slot can hold, and which experts have rows, as far as some facts tell."""
+"""The experts whose rows a slot can hold, and those that have rows, as far as some facts tell."""
 
 from __future__ import annotations
 

@@ -55,7 +55,7 @@ void add_work(std::string& text) {
     FIELD(HpmoeFootprint, row)
   TYPE(HpmoeWork) FIELD(HpmoeWork, core_fixed) FIELD(HpmoeWork, core_row) FIELD(HpmoeWork, few_fixed)
     FIELD(HpmoeWork, few_row) FIELD(HpmoeWork, core_fan) FIELD(HpmoeWork, link_row) FIELD(HpmoeWork, skinny_rows)
-    FIELD(HpmoeWork, granule) FIELD(HpmoeWork, num_footprints) FIELD(HpmoeWork, touches)
+    FIELD(HpmoeWork, granule) FIELD(HpmoeWork, num_footprints) FIELD(HpmoeWork, footprints)
 }
 
 void add_enums(std::string& text) {
