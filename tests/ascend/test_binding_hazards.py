@@ -24,7 +24,7 @@ def bindings(tmp_path_factory):
     assert source.count(MEETING) == 1
     (folder / "whole.cc").write_text(source)
     (folder / "unmet.cc").write_text(source.replace(MEETING, ""))
-    rest = [Path(__file__).parent / "native/binding_driver.cc", HOST / "twin_device.cc", KERNELS / "core/image.cc",
+    rest = [Path(__file__).parents[1] / "native/binding_driver.cc", HOST / "twin_device.cc", KERNELS / "core/image.cc",
             KERNELS / "core/stuck.cc"]
     includes = [f"-I{p}" for p in (HOST, KERNELS, KERNELS / "ascendc", KERNELS / "ascendc/twin")]
     twin_target.load()

@@ -11,7 +11,8 @@ from hpmoe import rewriting
 from hpmoe.primitives.primitive import REGISTRY, Primitive
 
 ROOT = Path(__file__).parents[2]
-OTHERS = "Access Buffer Builder Domain Equation Literal Program Taskflow TileOp map_equations rebuild".split()
+OTHERS = ("Access Buffer Builder Domain Equation Literal Program Taskflow TileOp col_modes map_equations rebuild "
+          "row_modes").split()
 
 
 def test_every_primitive_is_there_by_one_name():

@@ -80,8 +80,8 @@ def test_it_is_its_users_alone_and_replaced_in_one_step(tmp_path, monkeypatch):
     in_place(path, os.mkfifo)
     write_object(path, {"a": 2})
     assert read_object(path) == {"a": 2}
-    monkeypatch.setattr(json, "dumps", lambda *args, **options: 1 / 0)
-    with pytest.raises(ZeroDivisionError):
+    with monkeypatch.context() as patch, pytest.raises(ZeroDivisionError):
+        patch.setattr(json, "dumps", lambda *args, **options: 1 / 0)
         write_object(path, {"a": 3})
     assert read_object(path) == {"a": 2} and os.listdir(path.parent) == [path.name]
 
