@@ -3,7 +3,7 @@
 import dataclasses
 
 import pytest
-from helpers import Layer, assert_close, numpy_moe_ffn, run_spmd
+from helpers import Layer, assert_close, lowered, numpy_moe_ffn, run_spmd
 
 import hpmoe
 from hpmoe import TransformError, VerifyError, assign_queues, fuse_persistent, moe_ffn, overlap_comm, tile_partition
@@ -30,7 +30,7 @@ def moved(signal, last, shift):
 def test_a_moved_notify_is_of_the_put_whose_buffer_it_names(signal, last):
     for shift in (1, -100):
         with pytest.raises((TransformError, VerifyError), match="must name the way and the buffer of one put"):
-            run_spmd(moved(signal, last, shift), LAYER.ep, LAYER.arguments(), [LAYER.cotangent()])
+            lowered(moved(signal, last, shift), LAYER.arguments(), LAYER.ep)
     outs, grads = run_spmd(moved(signal, last, 0), LAYER.ep, LAYER.arguments(), [LAYER.cotangent()])
     want, want_grads = numpy_moe_ffn(LAYER.arguments(), LAYER.cotangent())
     assert_close([*outs, *grads], [want, *want_grads])
