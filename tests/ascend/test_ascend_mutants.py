@@ -62,15 +62,15 @@ class Ahead(LayerRun):
 class Launches:
     """The twin's library, a launch of which is so many."""
 
-    def __init__(self, library, count):
-        self.library, self.count = library, count
+    def __init__(self, twin, count):
+        self.twin, self.count = twin, count
 
     def __getattr__(self, name):
-        return getattr(self.library, name)
+        return getattr(self.twin, name)
 
     def hpmoe_twin_launch(self, image, size, ranks, num_ranks, epoch, num_launches, *rest):
-        return self.library.hpmoe_twin_launch(image, size, ranks, num_ranks, self.count * (epoch - 1) + 1,
-                                              self.count * num_launches, *rest)
+        return self.twin.hpmoe_twin_launch(image, size, ranks, num_ranks, self.count * (epoch - 1) + 1,
+                                           self.count * num_launches, *rest)
 
 
 class Overflow(ProgramRun):
