@@ -47,7 +47,7 @@ class Layout:
 def remote_memories(flow: Taskflow) -> set[int]:
     """The memories that other ranks write to, by their first storage: they lie in the symmetric heap."""
     return {memory_of(flow.buffers, op.operands[0].buffer) for op in flow.ops
-            if op.primitive.is_put or op.primitive.moves_copies}
+            if op.primitive.is_remote}
 
 
 def lay_out(flow: Taskflow) -> Layout:

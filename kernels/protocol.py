@@ -9,11 +9,7 @@ from enum import IntEnum
 
 import numpy as np
 
-import hpmoe.tile_ops.elementwise  # noqa: F401  the families of operations
-import hpmoe.tile_ops.matmuls  # noqa: F401
-import hpmoe.tile_ops.reductions  # noqa: F401
-import hpmoe.tile_ops.tokens  # noqa: F401
-import hpmoe.tile_ops.transfers  # noqa: F401
+import hpmoe.tile_ops.families  # noqa: F401  every operation has its code
 from hpmoe.ir.tile_op import MAX_OPERANDS
 from hpmoe.tile_ops.col_modes import BLOCK, ColMode
 from hpmoe.tile_ops.domains import Copies, Experts, Once, Slots, Tiles

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from hpmoe.tile_ops import col_modes, row_modes
-from hpmoe.tile_ops.functions import COPY, SILU
+from hpmoe.tile_ops.functions import COPY, SILU, TARGETS
 from hpmoe.tile_ops.params import Elementwise
 from hpmoe.tile_ops.tile_primitive import Operand, TilePrimitive
 
@@ -15,9 +15,10 @@ OUT = Operand(by_column=True)
 SPREAD = Operand((row_modes.OWN, row_modes.ONE, row_modes.SLOT_EXPERT), (col_modes.OWN, col_modes.ONE), by_column=True,
                  may_be_number=True)
 
-MAP = TilePrimitive("MAP", 6, outputs=(OUT,), inputs=(SPREAD,) * 3, required=2, params=Elementwise, rounds=True)
-SWIGLU = TilePrimitive("SWIGLU", 7, outputs=(OUT,), inputs=(OUT,) * 2, rounds=True)
-SWIGLU_GRAD = TilePrimitive("SWIGLU_GRAD", 8, outputs=(OUT,) * 2, inputs=(OUT,) * 3, rounds=True)
+MAP = TilePrimitive("MAP", 6, targets=TARGETS, outputs=(OUT,),
+                    inputs=(SPREAD,) * 3, required=2, params=Elementwise, rounds=True)
+SWIGLU = TilePrimitive("SWIGLU", 7, targets=TARGETS, outputs=(OUT,), inputs=(OUT,) * 2, rounds=True)
+SWIGLU_GRAD = TilePrimitive("SWIGLU_GRAD", 8, targets=TARGETS, outputs=(OUT,) * 2, inputs=(OUT,) * 3, rounds=True)
 
 
 @MAP.reference

@@ -7,6 +7,7 @@ from typing import Any
 from hpmoe.support.dtypes import widen
 from hpmoe.tile_ops import col_modes, row_modes
 from hpmoe.tile_ops.domains import AllRows, Experts
+from hpmoe.tile_ops.functions import TARGETS
 from hpmoe.tile_ops.params import Matmul, WeightBlock
 from hpmoe.tile_ops.reductions import sum_fault
 from hpmoe.tile_ops.tile_primitive import Cost, Operand, TilePrimitive
@@ -18,11 +19,12 @@ SUMMED = (row_modes.EXPERT, row_modes.ALL)
 ADDED = Operand((row_modes.OWN, row_modes.RETURNED))  # gradients that copies return, and the main gradient
 
 GMM = TilePrimitive(
-    "GMM", 4, unit="aic", cost=Cost.MATMUL, params=Matmul, rounds=True, required=3,
+    "GMM", 4, targets=TARGETS, unit="aic", cost=Cost.MATMUL, params=Matmul, rounds=True, required=3,
     outputs=(Operand(by_column=True),),
     inputs=(Operand(cols=(col_modes.ALL,)), WEIGHT, REPLICAS))
 WGRAD = TilePrimitive(
-    "WGRAD", 5, unit="aic", cost=Cost.MATMUL, params=WeightBlock, sums_rows=True, domains=(Experts, AllRows), required=3,
+    "WGRAD", 5, targets=TARGETS,
+    unit="aic", cost=Cost.MATMUL, params=WeightBlock, sums_rows=True, domains=(Experts, AllRows), required=3,
     outputs=(Operand(),),
     inputs=(Operand(SUMMED, (col_modes.BLOCK,), is_summed=True), Operand(SUMMED, by_column=True, is_summed=True),
             ADDED, ADDED))

@@ -9,6 +9,7 @@ import numpy as np
 from hpmoe.support.dtypes import widen
 from hpmoe.tile_ops import col_modes, row_modes
 from hpmoe.tile_ops.domains import AllRows, Experts
+from hpmoe.tile_ops.functions import TARGETS
 from hpmoe.tile_ops.params import ByColumns, Reduction
 from hpmoe.tile_ops.tile_primitive import Operand, TilePrimitive
 
@@ -17,15 +18,15 @@ WHOLE_ROWS = Operand(cols=(col_modes.ALL,))
 SUMMED = (row_modes.EXPERT, row_modes.ALL)
 
 ROW_REDUCE = TilePrimitive(
-    "ROW_REDUCE", 9, params=ByColumns, rounds=True, passes=4,
+    "ROW_REDUCE", 9, targets=TARGETS, params=ByColumns, rounds=True, passes=4,
     outputs=(ONE_COLUMN,),
     inputs=(WHOLE_ROWS,))
 ROW_DOT = TilePrimitive(
-    "ROW_DOT", 10, rounds=True, commutes=True,
+    "ROW_DOT", 10, targets=TARGETS, rounds=True, commutes=True,
     outputs=(ONE_COLUMN,),
     inputs=(WHOLE_ROWS,) * 2)
 COL_SUM = TilePrimitive(
-    "COL_SUM", 11, sums_rows=True, rounds=True, domains=(Experts, AllRows),
+    "COL_SUM", 11, targets=TARGETS, sums_rows=True, rounds=True, domains=(Experts, AllRows),
     outputs=(Operand(),),
     inputs=(Operand(SUMMED, by_column=True, is_summed=True),))
 

@@ -10,7 +10,6 @@ from typing import Any
 from hpmoe.tile_ops import col_modes, row_modes
 from hpmoe.tile_ops.col_modes import ColMode
 from hpmoe.tile_ops.domains import Domain, Once, Slots, Tiles
-from hpmoe.tile_ops.functions import TARGETS
 from hpmoe.tile_ops.named import Named
 from hpmoe.tile_ops.params import NoParams, Params, Way
 from hpmoe.tile_ops.row_modes import RowMode
@@ -88,7 +87,7 @@ class TilePrimitive(Named):
         only_moves: whether its results are elements of its first input, in their dtype.
         passes: how often instructions of an NPU pass over float32 elements; 0 where the bytes moved say enough.
         verb: printed instead of the label that its program gave it.
-        targets: those whose kernels have a body for it.
+        targets: those whose kernels have a body for it; none where nothing is said.
         fault: what does not fit together of an operation, see `fits`.
         body: the reference, of a TaskFrame; it returns the rows made ready, or what was moved.
     """
@@ -98,7 +97,7 @@ class TilePrimitive(Named):
                  params: type[Params] = NoParams, payload: Payload = Payload.NOTHING, way: Way = Way.OUT,
                  is_blocking: bool = False, needs_route: bool = False, sums_rows: bool = False, sums_choices: bool = False,
                  rounds: bool = False, commutes: bool = False, only_moves: bool = False, cost: Cost = Cost.MOVED,
-                 measured_as: str = "", passes: int = 0, verb: str = "", targets: tuple[str, ...] = TARGETS):
+                 measured_as: str = "", passes: int = 0, verb: str = "", targets: tuple[str, ...] = ()):
         super().__init__(name, number)
         self.outputs, self.inputs = outputs, inputs
         self.required = len(outputs) + len(inputs) if required is None else required

@@ -10,33 +10,35 @@ from hpmoe.routing.routing import Route, add_choices
 from hpmoe.support.dtypes import widen
 from hpmoe.tile_ops import col_modes, row_modes
 from hpmoe.tile_ops.domains import Once, Slots, Tiles
+from hpmoe.tile_ops.functions import TARGETS
 from hpmoe.tile_ops.tile_primitive import Operand, TilePrimitive
 
 WHOLE = (col_modes.ALL,)
 WHOLE_ROWS = Operand(cols=WHOLE, takes_whole_rows=True)
 
 REDUCE = TilePrimitive(
-    "REDUCE", 3, verb="reduce", needs_route=True, sums_choices=True, rounds=True, domains=(Tiles,), required=2,
+    "REDUCE", 3, targets=TARGETS,
+    verb="reduce", needs_route=True, sums_choices=True, rounds=True, domains=(Tiles,), required=2,
     outputs=(Operand(by_column=True),),
     inputs=(Operand((row_modes.ENTRIES,), by_column=True), WHOLE_ROWS))
 GATHER = TilePrimitive(
-    "GATHER", 15, domains=(Once, Tiles),
+    "GATHER", 15, targets=TARGETS, domains=(Once, Tiles),
     outputs=(Operand(cols=WHOLE),),
     inputs=(Operand((row_modes.ALL,), WHOLE),
             Operand(cols=(col_modes.ALL, col_modes.ONE), takes_one_column=True, is_integer=True)))
 KEEP = TilePrimitive(
-    "KEEP", 16, needs_route=True, only_moves=True, domains=(Tiles,),
+    "KEEP", 16, targets=TARGETS, needs_route=True, only_moves=True, domains=(Tiles,),
     outputs=(WHOLE_ROWS,),
     inputs=(Operand((row_modes.ENTRIES,), WHOLE, takes_whole_rows=True),))
 DROP_COUNTS = TilePrimitive(
-    "DROP_COUNTS", 17, needs_route=True, domains=(Once,),
+    "DROP_COUNTS", 17, targets=TARGETS, needs_route=True, domains=(Once,),
     outputs=(Operand(cols=WHOLE, takes_whole_rows=True, is_integer=True),))
 FAN_OUT = TilePrimitive(
-    "FAN_OUT", 21, needs_route=True, only_moves=True, domains=(Slots,), measured_as="MAP copy",
+    "FAN_OUT", 21, targets=TARGETS, needs_route=True, only_moves=True, domains=(Slots,), measured_as="MAP copy",
     outputs=(Operand((row_modes.FAN,)),),
     inputs=(Operand(),))
 FAN_IN = TilePrimitive(
-    "FAN_IN", 22, needs_route=True, rounds=True, domains=(Slots,), measured_as="REDUCE", required=2,
+    "FAN_IN", 22, targets=TARGETS, needs_route=True, rounds=True, domains=(Slots,), measured_as="REDUCE", required=2,
     outputs=(Operand(),),
     inputs=(Operand((row_modes.FAN,)), Operand((row_modes.FAN,), WHOLE)))
 

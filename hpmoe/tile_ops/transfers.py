@@ -8,6 +8,7 @@ import numpy as np
 
 from hpmoe.tile_ops import col_modes, row_modes
 from hpmoe.tile_ops.domains import Copies, Notices, Once, Slots
+from hpmoe.tile_ops.functions import TARGETS
 from hpmoe.tile_ops.params import Launched, MatrixBlock, Notice, Way
 from hpmoe.tile_ops.tile_primitive import Cost, Operand, Payload, TilePrimitive
 
@@ -15,11 +16,12 @@ PARTS, WHOLE = (col_modes.OWN, col_modes.ALL), (col_modes.ALL,)
 TOKEN_SIDE = (row_modes.ENTRIES, row_modes.TOKENS)
 
 PUT = TilePrimitive(
-    "PUT", 1, verb="put", payload=Payload.ROWS, needs_route=True, only_moves=True, domains=(Slots,),
+    "PUT", 1, targets=TARGETS, verb="put", payload=Payload.ROWS, needs_route=True, only_moves=True, domains=(Slots,),
     outputs=(Operand((row_modes.PEER,), PARTS),),
     inputs=(Operand(TOKEN_SIDE, PARTS),))
 PUT_BACK = TilePrimitive(
-    "PUT_BACK", 2, verb="put", payload=Payload.ROWS, way=Way.BACK, needs_route=True, only_moves=True, domains=(Slots,),
+    "PUT_BACK", 2, targets=TARGETS,
+    verb="put", payload=Payload.ROWS, way=Way.BACK, needs_route=True, only_moves=True, domains=(Slots,),
     outputs=(Operand((row_modes.ENTRIES,), PARTS),),
     inputs=(Operand(cols=PARTS),))
 ALL_TO_ALL = TilePrimitive(
@@ -33,14 +35,17 @@ ALL_TO_ALL_BACK = TilePrimitive(
     outputs=(Operand((row_modes.ENTRIES,), WHOLE),),
     inputs=(Operand(cols=WHOLE),))
 NOTIFY = TilePrimitive(
-    "NOTIFY", 14, verb="notify", payload=Payload.NOTICE, needs_route=True, domains=(Notices,), params=Notice)
+    "NOTIFY", 14, targets=TARGETS,
+    verb="notify", payload=Payload.NOTICE, needs_route=True, domains=(Notices,), params=Notice)
 REPLICATE = TilePrimitive(
-    "REPLICATE", 19, payload=Payload.MATRICES, needs_route=True, only_moves=True, domains=(Once, Copies), params=MatrixBlock,
+    "REPLICATE", 19, targets=TARGETS,
+    payload=Payload.MATRICES, needs_route=True, only_moves=True, domains=(Once, Copies), params=MatrixBlock,
     measured_as="PUT",
     outputs=(Operand((row_modes.REPLICA,), WHOLE),),
     inputs=(Operand((row_modes.ALL,), WHOLE),))
 RETURN_GRADS = TilePrimitive(
-    "RETURN_GRADS", 20, payload=Payload.MATRICES, way=Way.BACK, needs_route=True, only_moves=True, domains=(Once, Copies),
+    "RETURN_GRADS", 20, targets=TARGETS,
+    payload=Payload.MATRICES, way=Way.BACK, needs_route=True, only_moves=True, domains=(Once, Copies),
     params=MatrixBlock, measured_as="PUT",
     outputs=(Operand((row_modes.RETURNED,), WHOLE),),
     inputs=(Operand((row_modes.REPLICA,), WHOLE),))

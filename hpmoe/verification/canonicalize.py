@@ -101,8 +101,7 @@ def _access(op: tf.TileOp, i: int, access: tf.Access, buffers: Sequence[tf.Buffe
 def is_alike_in_padding(op: tf.TileOp, buffers: Sequence[tf.Buffer]) -> bool:
     """Whether an operation that signals nothing may write the rows past a rank's tokens, too: what it reads of them is
     given, and those of its own temporary are nobody else's."""
-    is_map = op.primitive.operand(1).may_be_number
-    if not is_map or not op.domain.is_tiles or any(a.buffer >= len(buffers) for a in op.operands):
+    if op.params.function is None or not op.domain.is_tiles or any(a.buffer >= len(buffers) for a in op.operands):
         return False
     is_given = all(a.buffer < 0 or a.rows is row_modes.ONE or buffers[a.buffer].role == "input" for a in op.inputs)
     return is_given and all(a.rows is row_modes.OWN and a.buffer >= 0 and buffers[a.buffer].role == "temporary"

@@ -1,0 +1,9 @@
+"""All families of tile operations: whoever imports this knows every one."""
+
+from hpmoe.tile_ops import (
+    elementwise as elementwise,
+    matmuls as matmuls,
+    reductions as reductions,
+    tokens as tokens,
+    transfers as transfers,
+)
