@@ -2,10 +2,12 @@
 
 verify                                  what is proved, one thing after the other
 well_formed, fingerprint, canonicalize  tables and operations are what they were made as
-tasks, regions                          each tile is a task in one queue; what tasks touch is there, and written once
+op_rules, shapes, units                 operations are what their definitions allow, on operands that fit, for all units
+regions, row_sets                       what tasks touch is there, written once, and nothing unwritten is read
+tasks                                   each tile is a task, in one queue
 events, counting                        signals add up to thresholds
 transitive_reduction, happens_before,   waits that are missing follow from others
     before, facts
 cycles                                  no task waits for itself, across ranks too
-order, slot_experts, rows, meeting, fault   what these share
+order, slot_experts, rows, facts, before, may_alias, fault   what these share
 """
