@@ -90,7 +90,7 @@ class Taskflow:
     """Tile tasks of one program, the same on every rank, and what orders them.
 
     Attributes:
-        name, ep_size, provenance: as of the Program.
+        name, ep_size, provenance, direction: as of the Program.
         tile_rows: rows of a slot or row tile.
         buffers, ops, routes: small tables of the objects above.
         inputs, outputs: buffer of each program input and output.
@@ -127,6 +127,7 @@ class Taskflow:
     machine: Any = None
     queues: tuple[np.ndarray, ...] = ()
     made: Made | None = None
+    direction: str = "forward"
 
     @property
     def level(self) -> str:
