@@ -197,5 +197,18 @@ def test_a_document_opens_with_a_sentence(document):
     assert re.match(r"[A-Z`].*[.]$", sentence, re.DOTALL) and not sentence.startswith(("This ", "|"))
 
 
+def test_every_transform_is_in_the_table():
+    rows = re.findall(r"^\| `(\w+)\(f", documents.text_of("README.md"), re.MULTILINE)
+    files = [path.stem for path in (ROOT / "transforms").glob("*.py") if path.stem != "__init__"]
+    assert sorted(rows) == sorted([*files, "spmd"])
+
+
+def test_every_folder_of_the_package_is_in_the_layout():
+    shown = {name.split("/")[1] for name in linked("README.md") if name.startswith("hpmoe/")}
+    told = documents.text_of("README.md").partition("## Layout")[2]
+    folders = [path.parent.name for path in (ROOT / "hpmoe").glob("*/__init__.py")]
+    assert [name for name in folders if name not in shown and f"`{name}`" not in told] == []
+
+
 def test_readme_is_short():
     assert len(documents.text_of("README.md").encode()) <= MOST_BYTES
