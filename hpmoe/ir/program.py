@@ -75,6 +75,7 @@ class Program:
             all of them where None.
         main_grads: float32 tensors that the gradients of some inputs are added to, in place.
         direction: "forward", or "backward" of what `hpmoe.vjp` made.
+        frozen: inputs that no gradient is taken of.
 
     Raises:
         ProgramError: it breaks a rule, see check_program.
@@ -98,6 +99,7 @@ class Program:
     saves: frozenset[Var] | None = None
     main_grads: Mapping[Var, Any] = dataclasses.field(default_factory=dict)
     direction: str = "forward"
+    frozen: frozenset[Var] = frozenset()
 
     level = "program"
 
