@@ -263,7 +263,8 @@ def assert_accumulates(transform, layer, after=None):
     *_, up, down = layer.arguments()
     for policy in ("everything", "recompute_swiglu", "dispatched_rows", nothing):
         mains = {"gate_up_weight": ms.ops.ones(up.shape), "down_weight": ms.ops.ones(down.shape)}
-        mine = chain(transform, accumulate_grads(into=mains), save_for_backward(policy=policy), *filter(None, [after]), fused())
+        mine = chain(transform, accumulate_grads(into=mains), save_for_backward(policy=policy))
+        mine = chain(mine, after, fused()) if after else chain(mine, fused())
         assert_stays_moe_ffn(mine, layer, routings=["uniform", "empty_ranks"])
 
 

@@ -11,6 +11,7 @@ from mindspore import mint
 import hpmoe
 from hpmoe import Aval, Mesh, VerifyError, chain, moe_ffn, overlap_comm, tile_partition
 from hpmoe.rewriting import Builder, map_equations, primitives, rebuild
+from hpmoe.runtime.transform import shown_transform
 from hpmoe.testing import assert_same
 
 MESH = Mesh(2)
@@ -56,7 +57,7 @@ def negative(builder, x, eqn=None):
     chain(), overlap_comm(signal="peer"), hpmoe.deduplicate_rows, hpmoe.assign_queues(policy="round_robin"),
     hpmoe.launch_kernels, hpmoe.save_for_backward(policy="recompute_swiglu"), hpmoe.fuse_persistent,
     hpmoe.replicate_experts(loads=[9, 1, 1, 1]), chain(tile_partition(rows=2), overlap_comm, hpmoe.assign_queues),
-    lambda f: tile_partition(f, rows=3), TWIN], ids=repr)
+    lambda f: tile_partition(f, rows=3), TWIN], ids=shown_transform)
 def test_transforms_of_every_level_pass(transform):
     assert_same(transform, moe_ffn, AVALS, MESH, orders=2)
 
