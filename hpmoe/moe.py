@@ -23,8 +23,9 @@ def moe_ffn(hidden_states: Any, topk_ids: Any, topk_weights: Any, gate_up_weight
 
     Args:
         hidden_states: [T, H].
-        topk_ids: [T, K] int32, distinct global expert ids of each token.
-        topk_weights: [T, K], of the dtype of hidden_states, or float32 beside bfloat16 and float16.
+        topk_ids: [T, K] int32, distinct global expert ids of each token, or -1 for no expert, any number of times.
+        topk_weights: [T, K], of the dtype of hidden_states, or float32 beside bfloat16 and float16; where the id is -1 it
+            is never read, and its gradient is zero.
         gate_up_weight: [num_local_experts, H, 2I], the gate's columns first.
         down_weight: [num_local_experts, I, H].
         shared_gate_up_weight, shared_down_weight: [H, 2S] and [S, H] of a shared expert; none by default.
@@ -34,7 +35,8 @@ def moe_ffn(hidden_states: Any, topk_ids: Any, topk_weights: Any, gate_up_weight
 
     Returns:
         [T, H], out[t] = sum over k of topk_weights[t, k] * expert(topk_ids[t, k])(hidden_states[t]), without dropped
-        entries, plus shared_expert(hidden_states[t]); with return_drop_counts (that, [num_experts] int32).
+        entries and those whose id is -1, plus shared_expert(hidden_states[t]); with return_drop_counts (that, [num_experts]
+        int32).
 
     Raises:
         ArgumentError: shapes, dtypes, ids or options do not fit, or an expert is over capacity and the policy is "error".
