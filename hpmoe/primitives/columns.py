@@ -5,9 +5,11 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+from mindspore import Tensor, ops
 
 from hpmoe.ir.avals import Aval
 from hpmoe.ir.program import Atom, Builder, Equation, Literal
+from hpmoe.primitives.outside_graphs import values_of
 from hpmoe.primitives.primitive import Primitive
 from hpmoe.support.dtypes import INTEGERS
 from hpmoe.support.errors import check_argument
@@ -44,6 +46,11 @@ def _(x: np.ndarray, index: np.ndarray) -> np.ndarray:
     return np.take_along_axis(x, index, axis=-1)
 
 
+@take_columns.eager
+def _(x: Any, index: Any) -> Any:
+    return ops.gather_elements(x, x.ndim - 1, index)
+
+
 @take_columns.vjp
 def _(b: Builder, eqn: Equation, cotangents: list[Atom]) -> list[Atom | None]:
     x, index = eqn.inputs
@@ -71,6 +78,14 @@ def _(rows: Aval, index: Aval, *, num_cols: int, dtype: str | None = None) -> Av
 @add_columns.reference
 def _(rows: Any, index: np.ndarray, *, num_cols: int, dtype: str | None = None) -> np.ndarray:
     return bodies.add_columns(rows, index, num_cols, np.asarray(rows).dtype)
+
+
+@add_columns.eager
+def _(rows: Any, index: Any, *, num_cols: int, dtype: str | None = None) -> Any:
+    places, name = values_of("hpmoe.router", index), dtype or str(getattr(rows, "dtype", "float32")).lower()
+    zeros, added = (Tensor(np.full(shape, value, name)) for shape, value in (
+        ((*places.shape[:-1], num_cols), 0), (places.shape, 0 if isinstance(rows, Tensor) else rows)))
+    return ops.tensor_scatter_elements(zeros, index, rows if isinstance(rows, Tensor) else added, index.ndim - 1, "add")
 
 
 @add_columns.vjp

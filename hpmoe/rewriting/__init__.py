@@ -45,6 +45,9 @@ from hpmoe.primitives.dispatch import (
     combine_rows as combine_rows,
     dispatch_rows as dispatch_rows,
 )
+from hpmoe.primitives.draw import (
+    draw as draw,
+)
 from hpmoe.primitives.elementwise import (
     absolute as absolute,
     add as add,
