@@ -95,7 +95,7 @@ def wait_for_calls() -> None:
 
 FALLBACK = "__fallback__"  # the method that MindSpore hands every call on a tensor to, where its class has one
 # What an old-style primitive keeps to itself instead of passing it.
-_ATTRIBUTES = {"Unstack": ("axis",), "Stack": ("axis",)}
+_ATTRIBUTES = {"Unstack": ("axis",), "Stack": ("axis",), "Sort": ("axis", "descending")}
 
 
 def without_data(cls: type[Tensor], shape: tuple[int, ...], dtype: Any) -> Any:
