@@ -7,6 +7,7 @@ from pathlib import Path
 
 import error_cases_inputs  # noqa: F401  adds its cases
 import error_cases_options  # noqa: F401  adds its cases
+import error_cases_router  # noqa: F401  adds its cases
 import error_cases_transforms  # noqa: F401  adds its cases
 import pytest
 from error_cases_ascend import CASES

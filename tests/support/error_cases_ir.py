@@ -164,6 +164,8 @@ cases("built", {
     "columns by floats": _built("take_columns", (F32, 4, 3), (F32, 4, 2)),
     "columns of other rows": _built("take_columns", (F32, 4, 3), (I32, 2, 2)),
     "columns added without an index each": _built("add_columns", (F32, 4, 3), (I32, 4, 2), num_cols=3),
+    "a draw by a float": _built("draw", (F32, 1), shape=(4, 3), stream=0),
+    "a draw of a vector": _built("draw", (I32, 1), shape=(4,), stream=0),
     "more choices than columns": _built("top_k", (F32, 4, 3), k=4, largest=True),
     "a weight gradient of other rows": _built("weight_grad", (F32, 4, 3), (F32, 5, 3)),
     "a main gradient of another shape": _built("weight_grad", (F32, 4, 3), (F32, 4, 2), (F32, 3, 3)),
