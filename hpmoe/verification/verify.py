@@ -16,6 +16,7 @@ from hpmoe.verification.fault import fail
 from hpmoe.verification.fingerprint import as_fingerprinted
 from hpmoe.verification.regions import region_fault
 from hpmoe.verification.rows import op_spans, spans
+from hpmoe.verification.shortest_cycle import cycle_text, find_cycle
 from hpmoe.verification.tasks import check_queues, check_tasks
 from hpmoe.verification.transitive_reduction import TransitiveReduction
 from hpmoe.verification.well_formed import check_sizes, check_well_formed
@@ -186,5 +187,9 @@ def _needed(derived: tf.Taskflow, present: np.ndarray) -> np.ndarray:
 
 def _check_acyclic(flow: tf.Taskflow) -> None:
     """No cycle through events and queue order, across ranks too."""
-    for t in find_stuck(flow)[:1]:
-        fail(flow, f"task t{t} {task_name(flow, int(t))} can never run: a cycle leads through what it waits for", int(t))
+    stuck = find_stuck(flow)
+    if stuck is not None:
+        cycle = find_cycle(*stuck)
+        t = min(lead.node.task for lead in cycle)
+        raise VerifyError(f"verify: task t{t} {task_name(flow, t)} can never run: a cycle leads through what it waits for\n"
+                          + cycle_text(stuck.order, cycle))
