@@ -200,7 +200,7 @@ def link_stretch(flow: tf.Taskflow, machine: Machine) -> float:
 
 def sources_ahead(flow: tf.Taskflow, op: tf.TileOp) -> np.ndarray:
     """For each peer of a put how many ranks the source of its rows is after their receiver; as rank 0 has it."""
-    peers = flow.peer_order[0]
+    peers = flow.order_of(op.way)[0]
     return peers if op.primitive.is_back else -peers % flow.ep_size
 
 

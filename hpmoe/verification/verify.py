@@ -116,11 +116,12 @@ def _check_tokens(flow: tf.Taskflow) -> None:
 
 
 def _check_peer_order(flow: tf.Taskflow) -> None:
-    order = flow.peer_order
-    is_table = isinstance(order, np.ndarray) and order.dtype.kind in "iu" and order.shape == (flow.ep_size, flow.ep_size)
-    if not is_table or not _are_permutations(order):
-        raise VerifyError(f"verify: peer_order is {np.asarray(order).tolist()}; each row must name each of {flow.ep_size} "
-                          "ranks once")
+    for name in ("peer_order", *(["combine_order"] if flow.combine_order is not None else ())):
+        order, shape = getattr(flow, name), (flow.ep_size, flow.ep_size)
+        is_table = isinstance(order, np.ndarray) and order.dtype.kind in "iu" and order.shape == shape
+        if not is_table or not _are_permutations(order):
+            raise VerifyError(f"verify: {name} is {np.asarray(order).tolist()}; each row must name each of {flow.ep_size} "
+                              "ranks once")
 
 
 def _are_permutations(rows: np.ndarray) -> bool:
