@@ -2,7 +2,9 @@
 
 Of a Program: Program, Equation, Literal, Builder and `map_equations`; `equation.primitive is mul` asks which primitive an
 equation is of. Of a Taskflow: Taskflow, its TileOps with their Domain, Accesses (`row_modes`, `col_modes`) and Buffers, and
-`rebuild`, which derives tasks and dependencies anew. What lies in hpmoe/ir and elsewhere may move; these names stay.
+`rebuild`, which derives tasks and dependencies anew; `requeue`, which gives it other queues; `likely_rows` and
+`likely_shares`, which tell how full slots are likely to be and whose rows they hold. What lies in hpmoe/ir and elsewhere may
+move; these names stay.
 
 Example:
     >>> import hpmoe
@@ -148,6 +150,13 @@ from hpmoe.primitives.swiglu import (
 )
 from hpmoe.primitives.top_k import (
     top_k as top_k,
+)
+from hpmoe.runtime.requeue import (
+    requeue as requeue,
+)
+from hpmoe.scheduling.likely_slots import (
+    likely_rows as likely_rows,
+    likely_shares as likely_shares,
 )
 from hpmoe.tile_ops import (
     col_modes as col_modes,

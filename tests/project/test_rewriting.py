@@ -11,8 +11,8 @@ from hpmoe import rewriting
 from hpmoe.primitives.primitive import REGISTRY, Primitive
 
 ROOT = Path(__file__).parents[2]
-OTHERS = ("Access Buffer Builder Domain Equation Literal Program Taskflow TileOp col_modes map_equations rebuild "
-          "row_modes").split()
+OTHERS = ("Access Buffer Builder Domain Equation Literal Program Taskflow TileOp col_modes likely_rows likely_shares "
+          "map_equations rebuild requeue row_modes").split()
 
 
 def test_every_primitive_is_there_by_one_name():
