@@ -6,6 +6,8 @@ What lies in other modules below hpmoe may move; these names stay:
     primitives: the operators, by the names that programs print; `equation.primitive is primitives.mul`
     Taskflow, its TileOps with their Domain, Accesses (`row_modes`, `col_modes`) and Buffers: tile tasks
     rebuild: a taskflow of other tile operations, whose tasks and dependencies are derived anew
+    requeue: a taskflow with other queues, whose waits are derived anew
+    likely_rows, likely_shares: how full slots are likely to be, and whose rows they hold
 
 A transform is a function from IR to IR under `hpmoe.transform`; what it returns is checked. `hpmoe.testing` tests it.
 
@@ -68,6 +70,8 @@ from hpmoe.ir.tile_op import (
     TileOp as TileOp,
 )
 from hpmoe.rewriting import primitives as primitives
+from hpmoe.runtime.requeue import requeue as requeue
+from hpmoe.scheduling.likely_slots import likely_rows as likely_rows, likely_shares as likely_shares
 from hpmoe.tile_ops import (
     col_modes as col_modes,
     row_modes as row_modes,

@@ -6,7 +6,6 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import optree
-from mindspore.graph.jit_context import jit_context
 
 from hpmoe import tracing
 from hpmoe.ir.avals import Aval
@@ -24,6 +23,7 @@ from hpmoe.runtime.rank_arrays import Arrays
 from hpmoe.runtime.staged import Staged
 from hpmoe.support.errors import ProgramError, check_argument, is_name
 from hpmoe.support.launchers import check_alone
+from hpmoe.support.mindspore_private import records_calls
 
 
 class Runner:
@@ -41,7 +41,7 @@ class Runner:
     def call(self, args: Sequence[Any], kwargs: Mapping[str, Any], num_tokens: Sequence[int] | None = None,
              seed: int | None = None) -> Any:
         """What the function computes: by the kernel or interpreter of its stage, or under `seed` by the interpreter."""
-        if jit_context() is not None:
+        if records_calls():
             raise ProgramError(f"{tracing.function_name(self.plans.staged.function)}: ms.jit(capture_mode=\"trace\") does "
                                "not see what a kernel computes, and would keep it as a constant; use capture_mode=\"ast\"")
         call, tensors = self.prepare(args, kwargs, num_tokens, seed)

@@ -8,15 +8,17 @@ output of an equation is stored, in a Taskflow every buffer that a task writes, 
 from __future__ import annotations
 
 import numpy as np
-from mindspore.common import np_dtype
+
+from hpmoe.support.mindspore_private import bfloat16
 
 FLOATS = ("float32", "bfloat16", "float16")
 HALVES = ("bfloat16", "float16")
+INTEGERS = ("int32", "int64")
 TENSORS = (*FLOATS, "float64", "complex64", "complex128", "bool", "int8", "int16", "int32", "int64", "uint8", "uint16",
            "uint32", "uint64")
 
 _NUMPY = {name: np.dtype(name) for name in ("float16", "float32", "float64", "int32", "int64", "bool")}
-_NUMPY["bfloat16"] = np.dtype(np_dtype.bfloat16)
+_NUMPY["bfloat16"] = np.dtype(bfloat16)
 _NAMES = {dtype: name for name, dtype in _NUMPY.items()}
 
 
@@ -49,7 +51,7 @@ def storage_dtype(name: str) -> str:
         >>> storage_dtype("bool"), storage_dtype("bfloat16"), storage_dtype("float64")
         ('float32', 'bfloat16', 'float32')
     """
-    return name if name in (*FLOATS, "int32") else "float32"
+    return name if name in (*FLOATS, *INTEGERS) else "float32"
 
 
 def stored(array: np.ndarray, name: str) -> np.ndarray:

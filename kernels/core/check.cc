@@ -27,7 +27,7 @@ class Checker {
     for (int32_t i = 0; i < h.num_buffers; ++i) {
       const Buffer& b = image_.buffers[i];
       if (b.cols < 1 || b.rows_per_expert < 0 || b.rows < 0) return "a buffer has a negative size or no columns";
-      if (!in_range(b.dtype, 4)) return "a buffer's dtype is unknown";
+      if (!in_range(b.dtype, int32_t(Dtype::INT64) + 1)) return "a buffer's dtype is unknown";
     }
     for (int32_t i = 0; i < h.num_routes; ++i)
       if (!is_route_ok(image_, image_.routes[i])) return "a route's sizes do not fit together";
@@ -53,7 +53,7 @@ class Checker {
            fits(h.event_runs_offset, h.num_event_runs, sizeof(EventRun)) &&
            fits(h.waits_offset, h.num_waits, sizeof(Wait)) && fits(h.signals_offset, h.num_signals, sizeof(Signal)) &&
            fits(h.routes_offset, h.num_routes, sizeof(Route)) && fits(h.shares_offset, h.num_shares, sizeof(Share)) &&
-           fits(h.peer_order_offset, int64_t{h.ep_size} * h.ep_size, 4);
+           fits(h.peer_order_offset, int64_t{2} * h.ep_size * h.ep_size, 4);
   }
 
   const char* check_order() const {
@@ -62,7 +62,7 @@ class Checker {
     for (int32_t q = 0; q < h.num_queues; ++q) {
       if (image_.queues[q] > image_.queues[q + 1]) return "the queues do not cover the tasks";
     }
-    for (int64_t i = 0; i < int64_t{h.ep_size} * h.ep_size; ++i) {
+    for (int64_t i = 0; i < int64_t{2} * h.ep_size * h.ep_size; ++i) {
       if (!in_range(image_.peer_order[i], h.ep_size)) return "the peer order names a rank outside ep_size";
     }
     return nullptr;

@@ -140,14 +140,14 @@ def _wide(a):
 def numpy_moe_ffn(args, cotangent, num_tokens=None, kept=None):
     """Output and gradients of the MoE-FFN, token by token in float64; gradients derived by hand.
 
-    `kept` [ep, T, K] says which entries have an effect, all by default.
+    `kept` [ep, T, K] says which entries have an effect, all by default; those with an id of -1 have none.
     """
     x, ids, w, up, down = (a.astype(np.float64) if a.dtype == np.float32 else a for a in args)
     g = cotangent.astype(np.float64)
     out, dx, dw, d_up, d_down = (np.zeros_like(a) for a in (x, x, w, up, down))
     local, half = up.shape[1], down.shape[2]
     for r, t, k in np.ndindex(ids.shape):
-        if (num_tokens is not None and t >= num_tokens[r]) or (kept is not None and not kept[r, t, k]):
+        if (num_tokens is not None and t >= num_tokens[r]) or (kept is not None and not kept[r, t, k]) or ids[r, t, k] < 0:
             continue
         owner, e = divmod(int(ids[r, t, k]), local)
         h = x[r, t] @ up[owner, e]
@@ -167,12 +167,13 @@ def numpy_moe_ffn(args, cotangent, num_tokens=None, kept=None):
 
 
 def kept_by_hand(ids, weights, factor, policy, num_experts, num_tokens=None):
-    """[ep, T, K] bool and the drop counts [ep, E]: one token after the other takes a place while there is one."""
+    """[ep, T, K] bool and the drop counts [ep, E]: one token after the other takes a place while there is one; an id of -1
+    takes none."""
     kept, dropped = np.zeros(ids.shape, bool), np.zeros((len(ids), num_experts), np.int32)
     for r in range(len(ids)):
         n = ids.shape[1] if num_tokens is None else num_tokens[r]
         capacity = math.ceil(n * ids.shape[2] / num_experts * factor)
-        entries = [(t, k) for t in range(n) for k in range(ids.shape[2])]
+        entries = [(t, k) for t in range(n) for k in range(ids.shape[2]) if ids[r, t, k] >= 0]
         if policy == "probs":
             entries.sort(key=lambda at: -float(weights[r][at]))  # stable: of equal weights the first entry
         taken = np.zeros(num_experts, int)
