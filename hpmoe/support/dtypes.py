@@ -8,6 +8,7 @@ output of an equation is stored, in a Taskflow every buffer that a task writes, 
 from __future__ import annotations
 
 import numpy as np
+from mindspore._c_expression import typing
 from mindspore.common import np_dtype
 
 FLOATS = ("float32", "bfloat16", "float16")
@@ -38,6 +39,20 @@ def dtype_name(dtype: np.dtype) -> str:
         'bfloat16'
     """
     return _NAMES.get(dtype, str(dtype))
+
+
+def name_of_dtype(dtype: object) -> str | None:
+    """The name of a dtype of MindSpore or of NumPy, or None for what is neither.
+
+    Example:
+        >>> import mindspore as ms
+        >>> name_of_dtype(ms.bfloat16), name_of_dtype(np.float32), name_of_dtype(3)
+        ('bfloat16', 'float32', None)
+    """
+    if isinstance(dtype, np.dtype) or (isinstance(dtype, type) and issubclass(dtype, (np.generic, bool))):
+        return dtype_name(np.dtype(dtype))
+    name = str(dtype).lower()
+    return name if isinstance(dtype, typing.Type) and name in TENSORS else None
 
 
 def storage_dtype(name: str) -> str:

@@ -53,22 +53,21 @@ def _expanded(x: Any, parts: tuple[Any, ...]) -> list[Any]:
 
 def _slice(r: Recorder, x: Any, axis: int, part: slice) -> Any:
     size = x.hpmoe_aval.shape[axis]
-    if part.step not in (None, 1):
-        raise not_traceable(f"a slice of step {part.step}", "slices are contiguous",
-                            "x.reshape(n // step, step)[:, 0], or x[int_tensor]; for every second column of a product, a "
-                            "weight whose columns were put side by side outside")
-    if any(isinstance(v, Tensor) for v in (part.start, part.stop)):
+    if any(isinstance(v, Tensor) for v in (part.start, part.stop, part.step)):
         raise not_traceable("a slice with a bound that is computed", "shapes are static", "Python ints as bounds")
     to_end = part.stop is None or (isinstance(part.stop, RowCount) and part.stop.rows is size)
-    if to_end and part.start in (None, 0):
+    if to_end and part.start in (None, 0) and part.step in (None, 1):
         return x
     if isinstance(size, Rows):
         raise not_traceable("a slice of the received rows", "their number is known only when the kernel runs",
                             "a slice of the columns; rows stay together")
     if any(isinstance(v, RowCount) for v in (part.start, part.stop)):
         raise not_traceable("a slice bounded by the number of received rows", "shapes are static", "Python ints as bounds")
-    start, stop, _ = part.indices(size)
-    return cut(r, x, axis, start, max(start, stop))
+    start, stop, step = part.indices(size)
+    if step < 0:
+        raise not_traceable(f"a slice of step {step}", "a step goes forward",
+                            "mint.cat([x[:, i:i + 1] for i in range(n - 1, -1, -1)], -1) for columns in reverse")
+    return cut(r, x, axis, start, max(start, stop), step)
 
 
 def gather(r: Recorder, x: Any, index: Any, axis: int) -> Any:
