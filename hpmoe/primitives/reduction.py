@@ -54,10 +54,12 @@ def _(b: Builder, eqn: Equation, cotangents: list[Atom]) -> list[Atom | None]:
 @reduce_sum.tile
 def _(tiler: Any, eqn: Equation) -> None:
     x, axis = eqn.inputs[0], eqn.params["axis"]
-    is_sum_of_rows = axis == 0 and len(x.aval.shape) > 1 and not tiler.axis_in_row(x, 0)
-    if is_sum_of_rows and (x.aval.shape[0] == tiler.buffer(x).num_rows or tiler.buffer(x).route >= 0):
+    rows = tiler.buffer(x).num_rows
+    if axis > 0 or len(x.aval.shape) == 1 or tiler.axis_in_row(x, 0):
+        tile_over_columns(tiler, eqn, Reduction.SUM)
+    elif x.aval.shape[0] == rows or tiler.buffer(x).route >= 0:
         _tile_over_rows(tiler, eqn)
-    elif is_sum_of_rows and x in tiler.groups:
+    elif x in tiler.groups and x.aval.shape[0] == rows * tiler.groups[x]:
         _tile_over_groups(tiler, eqn)
     else:
         tile_over_columns(tiler, eqn, Reduction.SUM)
@@ -67,6 +69,9 @@ def tile_over_columns(tiler: Any, eqn: Equation, kind: Reduction) -> None:
     """One value for each row, or each group of its columns. The elements of a vector that is stored in rows are summed over
     these first."""
     (x,), out, axis = eqn.inputs, eqn.outputs[0], eqn.params["axis"]
+    if x in tiler.tokens and out in tiler.tokens and x.aval.shape[axis] == 1 and not tiler.axis_in_row(x, axis):
+        tiler.map(COPY, out, tiler.at(x))
+        return
     if len(x.aval.shape) > 1 and not is_last_of_rows(tiler, x, axis):
         reduce_along(tiler, eqn, axis, kind)
         return

@@ -185,8 +185,8 @@ class Tiler(Buffers):
     def _spread(self, atom: Var, out: Var) -> tf.Access:
         """An operand repeated along the axes of a row that it lacks: of the rows of `out`, or one row for all; where `out`
         has no rows of tokens, along all axes."""
-        made, has_rows = out.aval.shape, self._has_rows_inside(out)
-        given = (1,) * (len(made) - len(atom.aval.shape)) + atom.aval.shape
+        has_rows = self._has_rows_inside(out)
+        given, made = self._shapes(atom, out)
         is_own = has_rows and given[0] == made[0] != 1
         access = self.at(atom) if is_own else dataclasses.replace(self.at(atom, row_modes.ONE), buffer=self.as_one_row(atom))
         for axis in range(int(has_rows), len(made)):
@@ -203,6 +203,18 @@ class Tiler(Buffers):
             return access
         rows, cols = self.laid_out(out)
         return tf.Access(self.view(access.buffer, out, made, cols, rows))
+
+    def _shapes(self, atom: Var, out: Var) -> tuple[tuple, tuple]:
+        """The shapes of an operand and of `out`, equally long; rows that axes cut across tokens as [token, row, column]."""
+        made = out.aval.shape
+        given = (1,) * (len(made) - len(atom.aval.shape)) + atom.aval.shape
+        if out not in self.groups or made[0] == self.num_tokens:
+            return given, made
+        whole = self.num_tokens, self.groups[out]
+        rows = {1: (1, 1), math.prod(whole): whole}.get(math.prod(given[:-1]))
+        if rows is None:
+            self.refuse(f"broadcasts {atom.aval} to {out.aval} and mixes rows")
+        return (*rows, given[-1]), (*whole, made[-1])
 
     # Operations.
 
