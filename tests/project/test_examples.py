@@ -104,6 +104,9 @@ def test_training_agrees_and_learns(printed, tmp_path):
     assert rows[-1][1] < rows[0][1] - 2
     assert max(abs(fused - plain) for _, fused, plain, _ in rows) < 1e-4
     assert 0 < numbers_after("of the final weights", text)[0] < 1e-3
+    same = re.search(r"of the losses (\S+) nats per byte in (\d+) steps .*; in the (\d+) after these \S+, and (\d+) ", text)
+    losses, steps, after, elsewhere = map(float, same.groups())
+    assert losses < 1e-5 and steps + after == 24 and (after > 0) == (elsewhere > 0)
     assert all(x > 0 for x in numbers_after("(?:fused|op by op)", text.splitlines()[-1].replace(",", "")))
     assert picture.exists() or "* both" in text
 
