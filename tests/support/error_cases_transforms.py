@@ -24,6 +24,7 @@ from hpmoe import (
     moe_ffn,
     replicate_experts,
     save_for_backward,
+    select_grads,
     spmd,
     swiglu,
     tile_partition,
@@ -132,6 +133,12 @@ cases("transforms", {
     "save policy of numbers": lambda: save_for_backward(lambda x: mint.exp(x) * x, policy=lambda eqn: 1).lower(
         X, direction="backward"),
     "save after tiles": lambda: save_for_backward(tile_partition(doubled), policy="everything"),
+    "select no gradient": lambda: select_grads(moe_ffn, of=()),
+    "select gradients by one name": lambda: select_grads(moe_ffn, of="w"),
+    "select the gradient of no argument": lambda: select_grads(lambda x, w: x @ w, of=("x", "v")).lower(*[
+        Aval((3, 3), "float32")] * 2),
+    "select other gradients than are accumulated": lambda: select_grads(
+        accumulate_grads(lambda x, w: x @ w, into={"w": array(3, 3)}), of=("x",)).lower(*[Aval((3, 3), "float32")] * 2),
     "accumulate nothing": lambda: accumulate_grads(moe_ffn, into={}),
     "accumulate into a number": lambda: accumulate_grads(moe_ffn, into={"w": 3}),
     "accumulate for no argument": lambda: accumulate_grads(lambda x, w: x @ w, into={"v": array(3, 3)}).lower(
