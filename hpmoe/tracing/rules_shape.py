@@ -94,8 +94,12 @@ def squeeze(r: Recorder, input: Any, dim: Any = ()) -> Any:
 @call("Transpose", "TransposeView", "DeprecatedTranspose", "DeprecatedPermute")
 def transpose(r: Recorder, input: Any, *axes: Any) -> Any:
     order = dims_of(axes) or tuple(reversed(range(len(input.hpmoe_aval.shape))))
-    order = tuple(axis_of(input, a) for a in order)
-    return input if order == tuple(range(len(order))) else r(s.transpose, input, axes=order)
+    order, dims = tuple(axis_of(input, a) for a in order), input.hpmoe_aval.shape
+    if order == tuple(range(len(order))):
+        return input
+    moved = [a for a in order if dims[a] != 1]
+    is_reshape = sorted(order) == list(range(len(dims))) and moved == sorted(moved)
+    return r(s.reshape, input, shape=tuple(dims[a] for a in order)) if is_reshape else r(s.transpose, input, axes=order)
 
 
 @call("TransposeExtView", "TransposeExt", "SwapAxes")

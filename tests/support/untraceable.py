@@ -96,7 +96,7 @@ CATALOGUE = {
     "batched_matmul": (lambda x: mint.bmm(x[None], x.T[None]), "batched matmul of", "grouped_matmul"),
     "max_index": (lambda x: mint.max(x, dim=-1), "maximum or minimum with its index", "mint.amax"),
     "stack": (lambda x: ops.stack((x, x)), "ops.stack", "mint.stack"),
-    "step": (lambda x: x[::2], "slice of step 2", "reshape"),
+    "step": (lambda x: x[:, ::-1], "slice of step -1", r"x\[:, list\(range"),
     "two_tensors": (lambda x: x[Tensor([0]), Tensor([1])], "several tensors", "mint.where"),
     "integer_division": (lambda x: x.astype(ms.int32) // 2, "integer division", "astype"),
     "mean_of_integers": (lambda x: mint.mean(x.astype(ms.int32)), r"a mean of i32\[3,4\]", "astype"),
