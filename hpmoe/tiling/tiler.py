@@ -240,7 +240,15 @@ class Tiler(Buffers):
         if len(shape) == 1 and len(stored) > 1:
             self.refuse("combines a column of per-row values with a plain vector; reshape one of them to [T, 1]")
         self.new(out, rows_and_cols=stored.pop() if len(shape) == 1 and stored and out not in self.vectors else None)
+        reads = tuple(self._stored_like(a, out) if a.rows is row_modes.OWN and a.buffer >= 0 else a for a in reads)
         self.emit(MAP, self.rows_of(out), self.at(out), *reads, params=Elementwise(function))
+
+    def _stored_like(self, access: tf.Access, out: Var) -> tf.Access:
+        """The same elements in the rows of `out`: of a vector of tokens one may have been made as a single row."""
+        read, made = self.buffers[access.buffer], self.buffer(out)
+        if len(out.aval.shape) != 1 or (read.num_rows, read.cols) == (made.num_rows, made.cols):
+            return access
+        return dataclasses.replace(access, buffer=self.view(access.buffer, out, out.aval.shape, made.cols, made.num_rows))
 
     def copy_columns(self, out: Var, source: tf.Access, offset: int, cols: int) -> None:
         """Writes columns [offset, offset + cols) of `out` from `source`."""
