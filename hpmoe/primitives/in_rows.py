@@ -10,7 +10,7 @@ from hpmoe.ir.avals import Aval
 from hpmoe.ir.program import Equation, Var
 from hpmoe.ir.tile_op import Access
 from hpmoe.tile_ops import col_modes
-from hpmoe.tile_ops.columns import GROUP_REDUCE, PLACE
+from hpmoe.tile_ops.axes import GROUP_REDUCE, PLACE
 from hpmoe.tile_ops.elementwise import MAP
 from hpmoe.tile_ops.functions import ADD
 from hpmoe.tile_ops.params import AlongAxis, ByGroups, Elementwise, Reduction

@@ -15,7 +15,7 @@ from hpmoe.primitives.primitive import Primitive
 from hpmoe.primitives.shape import in_dtype, reshape
 from hpmoe.support.errors import check_argument
 from hpmoe.tile_ops import col_modes, row_modes
-from hpmoe.tile_ops.columns import GROUP_REDUCE
+from hpmoe.tile_ops.axes import GROUP_REDUCE
 from hpmoe.tile_ops.domains import AllRows
 from hpmoe.tile_ops.functions import COPY
 from hpmoe.tile_ops.params import ByColumns, ByGroups, Reduction

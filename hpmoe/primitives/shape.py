@@ -15,7 +15,7 @@ from hpmoe.primitives.in_rows import is_last_of_rows, join_along, move_along
 from hpmoe.primitives.primitive import Primitive
 from hpmoe.support.dtypes import FLOATS, HALVES
 from hpmoe.support.errors import check_argument
-from hpmoe.tile_ops.columns import PICK, PLACE
+from hpmoe.tile_ops.axes import PICK, PLACE
 from hpmoe.tile_ops.functions import COPY
 
 reshape = Primitive("reshape")

@@ -12,8 +12,8 @@ from hpmoe.ir.avals import RouteAval
 from hpmoe.ir.program import Atom, Equation, Literal, Program, Var
 from hpmoe.support.dtypes import FLOATS
 from hpmoe.tile_ops import col_modes, row_modes
+from hpmoe.tile_ops.axes import PICK
 from hpmoe.tile_ops.col_modes import ColMode
-from hpmoe.tile_ops.columns import PICK
 from hpmoe.tile_ops.domains import AllRows, Domain, Experts, Once, Slots, Tiles
 from hpmoe.tile_ops.elementwise import MAP
 from hpmoe.tile_ops.functions import COPY, Function

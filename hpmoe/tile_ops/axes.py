@@ -16,11 +16,11 @@ from hpmoe.tile_ops.tile_primitive import Operand, TilePrimitive
 WHOLE_ROWS = Operand(cols=(col_modes.ALL,))
 TARGETS = ("cpu",)
 
-PICK = TilePrimitive("PICK", 23, targets=TARGETS, outputs=(Operand(by_column=True),), inputs=(WHOLE_ROWS,),
+PICK = TilePrimitive("PICK", 28, targets=TARGETS, outputs=(Operand(by_column=True),), inputs=(WHOLE_ROWS,),
                      params=AlongAxis, only_moves=True, measured_as="MAP copy")
-PLACE = TilePrimitive("PLACE", 24, targets=TARGETS, outputs=(Operand(by_column=True),), inputs=(WHOLE_ROWS,),
+PLACE = TilePrimitive("PLACE", 29, targets=TARGETS, outputs=(Operand(by_column=True),), inputs=(WHOLE_ROWS,),
                       params=AlongAxis, only_moves=True, measured_as="MAP copy")
-GROUP_REDUCE = TilePrimitive("GROUP_REDUCE", 25, targets=TARGETS, outputs=(WHOLE_ROWS,), inputs=(WHOLE_ROWS,),
+GROUP_REDUCE = TilePrimitive("GROUP_REDUCE", 30, targets=TARGETS, outputs=(WHOLE_ROWS,), inputs=(WHOLE_ROWS,),
                              params=ByGroups, rounds=True, passes=4, measured_as="ROW_REDUCE")
 
 
