@@ -24,8 +24,8 @@ def moe_ffn(hidden_states: Any, topk_ids: Any, topk_weights: Any, gate_up_weight
 
     Args:
         hidden_states: [T, H].
-        topk_ids: [T, K] int32, distinct global expert ids of each token.
-        topk_weights: [T, K], in float32 or half precision.
+        topk_ids: [T, K] int32, distinct global expert ids of each token, or -1 for no expert, any number of times.
+        topk_weights: [T, K], in float32 or half precision; where the id is -1 it is never read, and its gradient is zero.
         gate_up_weight: [num_local_experts, H, 2I], the gate's columns first; like all weights of the dtype of hidden_states,
             or float32 beside half precision, which it is rounded to.
         down_weight: [num_local_experts, I, H].
@@ -36,7 +36,8 @@ def moe_ffn(hidden_states: Any, topk_ids: Any, topk_weights: Any, gate_up_weight
 
     Returns:
         [T, H], out[t] = sum over k of topk_weights[t, k] * expert(topk_ids[t, k])(hidden_states[t]), without dropped
-        entries, plus shared_expert(hidden_states[t]); with return_drop_counts (that, [num_experts] int32).
+        entries and those whose id is -1, plus shared_expert(hidden_states[t]); with return_drop_counts (that, [num_experts]
+        int32).
 
     Raises:
         ArgumentError: shapes, dtypes, ids or options do not fit, or an expert is over capacity and the policy is "error".

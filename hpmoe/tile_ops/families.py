@@ -2,6 +2,8 @@
 
 from hpmoe.tile_ops import (
     axes as axes,
+    columns as columns,
+    draws as draws,
     elementwise as elementwise,
     matmuls as matmuls,
     reductions as reductions,

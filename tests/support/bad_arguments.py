@@ -33,9 +33,10 @@ BAD_ARGUMENTS = {
 }
 BAD_IDS = {
     "repeated": (repeated, r"topk_ids\[1\] is \[(\d), \1\]; it must be distinct experts for each token"),
-    "too large": (lambda a: a + 2,
-                  r"topk_ids\[\d, \d\] is [34]; it must be an expert id in 0\.\.2\. \d ids are out of range"),
-    "negative": (lambda a: a - 1, r"topk_ids\[\d, \d\] is -1; it must be an expert id in 0\.\.2\. \d ids are out of range"),
+    "too large": (lambda a: a + 2, r"topk_ids\[\d, \d\] is [34]; it must be an expert id in 0\.\.2, or -1 for none\. \d ids "
+                                   "are out of range"),
+    "negative": (lambda a: a - 2,
+                 r"topk_ids\[\d, \d\] is -2; it must be an expert id in 0\.\.2, or -1 for none\. \d ids are out of range"),
 }
 ONE = Layer(ep=1, T=4, E=3, K=2)
 

@@ -106,6 +106,8 @@ def _policy(*answers):
 
 cases("transforms", {
     "an unknown option": lambda: tile_partition(moe_ffn, row=3),
+    "an unknown option alone": lambda: tile_partition(row=3),
+    "an option that is missing": lambda: accumulate_grads()(moe_ffn),
     "an unknown target": lambda: fuse_persistent(assign_queues(tile_partition(moe_ffn)), target="tpu"),
     "no function": lambda: tile_partition(3),
     "chain of a number": lambda: chain(3),
@@ -174,7 +176,8 @@ cases("transforms", {
     "more tiles than a word tells apart": lambda: tile_partition(doubled, rows=8).lower(Aval((2**30, 4), "float32")),
     "more ranks than one orders": lambda: tile_partition(doubled).lower(X, mesh=Mesh(2**13)),
     "no columns": _lowered(doubled, Aval((4, 0), "float32")),
-    "a cast to int32": _lowered(lambda x: x.astype(ms.int32)),
+    "a cast to int8": _lowered(lambda x: x.astype(ms.int8)),
+    "a large number among integers": _lowered(lambda x, ids: ids + 2**30, X, IDS),
     "a broadcast across tokens": _lowered(lambda x, y: x.reshape(2, 4, 2) + y, Aval((4, 4), "float32"),
                                           Aval((4, 2), "float32")),
     "a scatter": lambda: tile_partition(lambda x, i: x[i]).lower(X, Aval((2,), "int32"), direction="backward"),

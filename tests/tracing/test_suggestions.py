@@ -14,7 +14,7 @@ from hpmoe.support.errors import TransformError
 X = Aval((3, 4), "float32")
 GIVEN = Tensor(np.full((3, 4), 0.5, np.float32))  # what is decided or drawn outside
 IDS = Tensor([0, 2], ms.int32)
-tanh = mint.tanh
+COLUMNS = Tensor([[0, 2], [1, 0], [3, 1]], ms.int32)
 
 
 def chosen(x):
@@ -41,7 +41,11 @@ INSTEAD = {
     "ops_randn": outside, "bernoulli": outside, "mint_rand": outside, "generator": outside, "off_or_on": outside,
     "all_reduce": lambda x: x * 2,
     "batched_matmul": lambda x: [x @ w for w in ops.unstack(WEIGHTS, 0)],
-    "max_index": lambda x: (mint.amax(x, dim=-1), mint.amin(x, dim=-1)),
+    "gather_shapes": lambda x: mint.gather(x, 1, COLUMNS),
+    "scatter_shapes": lambda x: mint.scatter_add(x, 1, COLUMNS, x[:, :2]),
+    "classes": lambda x: F.one_hot(x[:, 0].astype(ms.int32), num_classes=4),
+    "class_dimension": lambda x: ops.one_hot(x[:, 0].astype(ms.int32), 4, axis=-1),
+    "decimals": lambda x: mint.round(x),
     "stack": lambda x: mint.stack((x, x), -1),
     "step": lambda x: x[:, list(range(*slice(None, None, -1).indices(x.shape[1])))],
     "two_tensors": lambda x: x[IDS][:, [0, 2]],
