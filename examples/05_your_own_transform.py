@@ -78,11 +78,11 @@ def on_ranks(f):
     return hpmoe.spmd(f, hpmoe.Mesh(EP_SIZE))
 
 
-def my_chain(f):
-    """The four transforms of the chain with everything of this file in its place."""
-    tiled = hpmoe.tile_partition(fold_scale(f), rows=32, cols=64)
-    overlapped = hpmoe.overlap_comm(retile(tiled, opcode="GMM", cols=32), order=farthest_first)
-    return hpmoe.fuse_persistent(hpmoe.assign_queues(overlapped, machine=WORKERS, policy=keep_slots_together))
+# The four transforms of the chain with everything of this file in its place.
+my_chain = hpmoe.chain(
+    fold_scale, hpmoe.tile_partition(rows=32, cols=64), retile(opcode="GMM", cols=32),
+    hpmoe.overlap_comm(order=farthest_first), hpmoe.assign_queues(machine=WORKERS, policy=keep_slots_together),
+    hpmoe.fuse_persistent)
 
 
 def output_and_grads(f, args):

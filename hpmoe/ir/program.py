@@ -73,6 +73,7 @@ class Program:
         saves: variables that the forward pass may save for the backward one, which computes again whatever else it needs;
             all of them where None.
         main_grads: float32 tensors that the gradients of some inputs are added to, in place.
+        frozen: inputs that no gradient is taken of.
 
     Raises:
         ProgramError: it breaks a rule, see check_program.
@@ -95,6 +96,7 @@ class Program:
     token_rows: Mapping[Var, int] | None = None
     saves: frozenset[Var] | None = None
     main_grads: Mapping[Var, Any] = dataclasses.field(default_factory=dict)
+    frozen: frozenset[Var] = frozenset()
 
     level = "program"
 

@@ -13,7 +13,7 @@ from hpmoe.ir.program import Atom, Builder, Equation
 from hpmoe.primitives.differentiable import is_differentiable
 from hpmoe.primitives.elementwise import check_weights, mul
 from hpmoe.primitives.entry_weights import combine_weights, dispatch_weights
-from hpmoe.primitives.in_float32 import in_float32, is_half
+from hpmoe.primitives.in_float32 import factor_beside, in_float32, is_half
 from hpmoe.primitives.outside_graphs import outside_graphs
 from hpmoe.primitives.primitive import Primitive
 from hpmoe.primitives.route import check_route, check_tensor, make_route
@@ -98,7 +98,7 @@ def combine(rows: Any, route: Any, topk_weights: Any = None) -> Any:
     Args:
         rows: [R, H], one for each received row of the route.
         route: the second result of `hpmoe.dispatch`.
-        topk_weights: optional [T, K] of the dtype of `rows`, or float32; without it every weight is 1.
+        topk_weights: optional [T, K], in float32 or half precision; without it every weight is 1.
 
     Returns:
         [T, H], out[t] = sum over k of topk_weights[t, k] * row of entry (t, k), without the entries that have no row:
@@ -115,7 +115,8 @@ def combine(rows: Any, route: Any, topk_weights: Any = None) -> Any:
         [[1.0], [6.0]]
     """
     outside_graphs("hpmoe.combine")
-    return combine_rows(rows, route) if topk_weights is None else combine_rows(rows, route, topk_weights)
+    return combine_rows(rows, route) if topk_weights is None else combine_rows(
+        rows, route, factor_beside(rows, topk_weights))
 
 
 # dispatch and its transpose, combine without weights

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
@@ -27,6 +28,7 @@ class _Differentiable(_Function):
 
     @staticmethod
     def forward(ctx: Any, backend: Backend, call: Call, *tensors: Tensor) -> Any:
+        call = dataclasses.replace(call, traced=call.traced.asked(ctx.needs_input_grad[-len(tensors):]))
         results, ctx.saved = backend.forward(call, tensors)
         ctx.backend, ctx.call, ctx.num_tensors = backend, call, len(tensors)
         ctx.is_nested = gradient_depth() > 1

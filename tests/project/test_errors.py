@@ -14,6 +14,7 @@ from hpmoe import (
     Mesh,
     TraceError,
     TransformError,
+    accumulate_grads,
     assign_queues,
     chain,
     cpu,
@@ -117,8 +118,9 @@ def test_order_of_transforms(name):
 
 
 @pytest.mark.parametrize("call, words", [
-    (lambda: tile_partition(rows=64), r"tile_partition: missing a required argument: 'f'; with options alone it is "
-                                      r"functools\.partial\(tile_partition, \.\.\.\)"),
+    (lambda: accumulate_grads(moe_ffn), "accumulate_grads: missing a required argument: 'into'"),
+    (lambda: accumulate_grads()(moe_ffn), "accumulate_grads: missing a required argument: 'into'"),
+    (lambda: tile_partition(rows=64)(moe_ffn, row=64), "tile_partition: got an unexpected keyword argument 'row'"),
     (lambda: tile_partition(moe_ffn, 64), "tile_partition: too many positional arguments"),
 ])
 def test_a_transform_called_otherwise_names_itself(call, words):

@@ -1,4 +1,4 @@
-"""hpmoe.rewriting: all that a transform of one's own needs is there, and examples and README import nothing further in."""
+"""hpmoe.rewriting: all that a transform of one's own needs is there, and examples and READMEs import nothing further in."""
 
 import ast
 import re
@@ -32,7 +32,10 @@ def code_of(path):
     return "\n".join(re.findall(r"^>>> ((?:from|import) .*)", text, re.MULTILINE))
 
 
-@pytest.mark.parametrize("path", [ROOT / "README.md", *sorted((ROOT / "examples").glob("*.py"))], ids=lambda path: path.name)
+READ = [ROOT / "README.md", ROOT / "transforms" / "README.md", *sorted((ROOT / "examples").glob("*.py"))]
+
+
+@pytest.mark.parametrize("path", READ, ids=lambda path: str(path.relative_to(ROOT)))
 def test_what_users_read_imports_public_names(path):
     imported = {node.module for node in ast.walk(ast.parse(code_of(path))) if isinstance(node, ast.ImportFrom)}
     imported |= {a.name for node in ast.walk(ast.parse(code_of(path))) if isinstance(node, ast.Import) for a in node.names}

@@ -27,11 +27,10 @@ HALVES = tuple(U)
 
 def stages(rows=2, cols=3, machine=None, policy="critical_path", put_cols=None, num_peers=None, **comm):
     """Every prefix of the chain by name, with tiles small enough that several exist; puts for as many peers as told."""
-    tile = _with(tile_partition, rows=rows, cols=cols)
-    overlap, queues = _with(overlap_comm, cols=put_cols, **comm), _with(assign_queues, machine=machine or hpmoe.cpu(2),
-                                                                        policy=policy)
-    overlap = chain(overlap, _with(for_several, num_peers=num_peers)) if num_peers else overlap
-    fuse = _with(fuse_persistent, timeout=TIMEOUT)
+    tile = tile_partition(rows=rows, cols=cols)
+    overlap, queues = overlap_comm(cols=put_cols, **comm), assign_queues(machine=machine or hpmoe.cpu(2), policy=policy)
+    overlap = chain(overlap, for_several(num_peers=num_peers)) if num_peers else overlap
+    fuse = fuse_persistent(timeout=TIMEOUT)
     return {
         "plain": chain(),
         "tiles": tile,
@@ -40,10 +39,6 @@ def stages(rows=2, cols=3, machine=None, policy="critical_path", put_cols=None, 
         "blocking": chain(tile, queues, fuse),
         "fused": chain(tile, overlap, queues, fuse),
     }
-
-
-def _with(transform, **options):
-    return lambda f: transform(f, **options)
 
 
 @hpmoe.transform(requires="tiles")
