@@ -1,6 +1,7 @@
 """Composable transforms that turn a pure MoE-FFN written with MindSpore into one persistent kernel.
 
 What there is, by what it is for:
+    to choose experts: route; hpmoe.router has losses, counts, noise and forced choices beside it
     to write a layer: dispatch, grouped_matmul, swiglu, combine, drop_counts; permute, unpermute; moe_ffn, a whole one
     to make a kernel of it: tile_partition, overlap_comm, assign_queues, fuse_persistent; spmd, for all ranks of a Mesh
     to change it before: save_for_backward, select_grads, accumulate_grads, deduplicate_rows, replicate_experts
@@ -41,6 +42,7 @@ from hpmoe.primitives.grouped_matmul import grouped_matmul as grouped_matmul
 from hpmoe.primitives.permute import permute as permute, unpermute as unpermute
 from hpmoe.primitives.route import drop_counts as drop_counts
 from hpmoe.primitives.swiglu import swiglu as swiglu
+from hpmoe.router.route import route as route
 from hpmoe.runtime.spmd import spmd as spmd
 from hpmoe.runtime.transform import chain as chain, transform as transform
 from hpmoe.support.errors import (
@@ -72,6 +74,6 @@ __all__ = [
     "TraceError", "TransformError", "VerifyError", "accumulate_grads", "ascend_a2", "ascend_a3", "assign_queues",
     "chain", "combine", "cpu", "deduplicate_rows", "dispatch", "drop_counts", "evaluate", "fuse_persistent",
     "grouped_matmul", "interpret", "launch_kernels", "measure", "moe_ffn", "overlap_comm", "permute",
-    "replicate_experts", "save_for_backward", "select_grads", "simulate", "spmd", "swiglu", "synchronize", "tile_partition",
-    "trace", "transform", "tune", "unpermute", "verify", "vjp",
+    "replicate_experts", "route", "save_for_backward", "select_grads", "simulate", "spmd", "swiglu", "synchronize",
+    "tile_partition", "trace", "transform", "tune", "unpermute", "verify", "vjp",
 ]

@@ -1,6 +1,8 @@
 """All families of tile operations: whoever imports this knows every one."""
 
 from hpmoe.tile_ops import (
+    columns as columns,
+    draws as draws,
     elementwise as elementwise,
     matmuls as matmuls,
     reductions as reductions,

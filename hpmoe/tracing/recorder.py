@@ -20,7 +20,7 @@ from hpmoe.tracing.pynative import executor, gradient_depth
 from hpmoe.tracing.tracer import RouteTracer, RowCount, Tracer, make_tracer
 
 # What an old-style primitive keeps to itself instead of passing it.
-_ATTRIBUTES = {"Unstack": ("axis",), "Stack": ("axis",)}
+_ATTRIBUTES = {"Unstack": ("axis",), "Stack": ("axis",), "Sort": ("axis", "descending")}
 _LIFTED = (Tensor, np.ndarray)
 
 

@@ -26,7 +26,7 @@ def looped(x, w):
     return x
 
 
-def written(x, w):
+def written(x, *_):
     x += 1
     return x
 
@@ -101,3 +101,54 @@ def test_every_other_row_says_where_it_is_shown():
     others = [row for row in ROWS if row not in checked]
     assert len(others) < len(ROWS) / 2
     assert [row[0] for row in others if "](" not in row[2]] == ["ranks"]
+
+
+F = mint.nn.functional
+GAMMA, FLAGS = Aval((4,), "float32"), Aval((8, 4), "bool")
+
+
+def of_x(*functions):
+    return [lambda x, *_, f=f: f(x) for f in functions]
+
+
+# For a row of the table of hpmoe/tracing: functions of X, W, IDS, GAMMA and FLAGS that are traced, and some that are not.
+TRACED = {
+    "`+ - *": ([lambda x, w, i, g, b: -(x + 1) * 2 // 3 % 5 - x / 7, lambda x, w, i, g, b: (x**2 > 1) & b | ~b], [written]),
+    "exp": (of_x(mint.exp, mint.log, mint.sqrt, mint.sin, mint.tanh, mint.erf, mint.floor, mint.isnan,
+                 lambda x: mint.clamp(x, 0, 1), lambda x: mint.where(x > 0, x, 1), lambda x: mint.lerp(x, x, 0.5)), []),
+    "relu": (of_x(F.relu, F.leaky_relu, F.elu, F.selu, ops.celu, F.gelu, F.silu, F.softplus, F.mish, F.glu, hpmoe.swiglu,
+                  ops.hardsigmoid, F.logsigmoid), []),
+    "softmax": ([lambda x, w, i, g, b: mint.softmax(x, 0), lambda x, w, i, g, b: F.log_softmax(x, -1),
+                 lambda x, w, i, g, b: mint.logsumexp(x, -1), lambda x, w, i, g, b: F.layer_norm(x, (4,), g),
+                 lambda x, w, i, g, b: ops.rms_norm(x, g)[0]], []),
+    "sum": ([lambda x, w, i, g, b: x.sum() + x.mean() + mint.var(x) + mint.std(x), lambda x, w, i, g, b: mint.norm(x),
+             lambda x, w, i, g, b: b.any() | b.all(), lambda x, w, i, g, b: mint.amax(x, 0) + mint.amin(x, 0)],
+            [lambda x, w, i, g, b: mint.max(x, 0)]),
+    "`@`": ([lambda x, w, i, g, b: x @ w + mint.matmul(x, w) + F.linear(x, w.T),
+             lambda x, w, i, g, b: mint.addmm(x @ w, x, w), lambda x, w, i, g, b: mint.outer(g, g)],
+            [lambda x, w, i, g, b: mint.bmm(x[None], w[None])]),
+    "reshape": ([lambda x, w, i, g, b: x.reshape(4, 8).T[None].squeeze(0), lambda x, w, i, g, b: mint.cat([x, x], 0),
+                 lambda x, w, i, g, b: mint.stack(mint.unbind(x, 0), 1), lambda x, w, i, g, b: mint.split(x, 2, 0)[0],
+                 lambda x, w, i, g, b: mint.chunk(x, 2, 0)[0], lambda x, w, i, g, b: F.pad(x, (1, 1, 1, 1)),
+                 lambda x, w, i, g, b: mint.tile(x, (2, 1)), lambda x, w, i, g, b: ops.unstack(x, 0)[1]], []),
+    "`x[i]`": ([lambda x, w, i, g, b: x[0] + x[2:5][..., None, 1].sum() + x[i][0], lambda x, w, i, g, b: F.embedding(i, x)],
+               [lambda x, w, i, g, b: x[::2], lambda x, w, i, g, b: x[b], lambda x, w, i, g, b: x[i, i]]),
+    "dropout": ([lambda x, w, i, g, b: F.dropout(x, 0.5, False)], [lambda x, w, i, g, b: F.dropout(x, 0.5, True)]),
+    "topk": ([], of_x(lambda x: mint.topk(x, 2), mint.sort, mint.argmax, lambda x: mint.cumsum(x, 0))),
+}
+
+
+@pytest.mark.parametrize("claim", TRACED)
+def test_the_table_of_tracing_is_true(claim):
+    assert len(re.findall(rf"^\| {re.escape(claim)}", documents.text_of("hpmoe/tracing/README.md"), re.MULTILINE)) == 1
+    traced, refused = TRACED[claim]
+    for f in traced:
+        assert hpmoe.trace(f, X, W, IDS, GAMMA, FLAGS).outputs
+    for f in refused:
+        with pytest.raises(TraceError):
+            hpmoe.trace(f, X, W, IDS, GAMMA, FLAGS)
+
+
+def test_no_row_of_tracing_is_left_out():
+    table = documents.text_of("hpmoe/tracing/README.md").partition("|---|---|\n")[2].partition("\n\n")[0]
+    assert len(table.splitlines()) == len(TRACED)
