@@ -7,8 +7,10 @@ output of an equation is stored, in a Taskflow every buffer that a task writes, 
 
 from __future__ import annotations
 
+import mindspore
 import numpy as np
-from mindspore.common import np_dtype
+
+from hpmoe.support.mindspore_private import bfloat16
 
 FLOATS = ("float32", "bfloat16", "float16")
 HALVES = ("bfloat16", "float16")
@@ -17,7 +19,7 @@ TENSORS = (*FLOATS, "float64", "complex64", "complex128", "bool", "int8", "int16
            "uint32", "uint64")
 
 _NUMPY = {name: np.dtype(name) for name in ("float16", "float32", "float64", "int32", "int64", "bool")}
-_NUMPY["bfloat16"] = np.dtype(np_dtype.bfloat16)
+_NUMPY["bfloat16"] = np.dtype(bfloat16)
 _NAMES = {dtype: name for name, dtype in _NUMPY.items()}
 
 
@@ -39,6 +41,21 @@ def dtype_name(dtype: np.dtype) -> str:
         'bfloat16'
     """
     return _NAMES.get(dtype, str(dtype))
+
+
+def name_of_dtype(dtype: object) -> str | None:
+    """The name of a dtype of MindSpore or of NumPy, or None for what is neither.
+
+    Example:
+        >>> import mindspore as ms
+        >>> name_of_dtype(ms.bfloat16), name_of_dtype(np.float32), name_of_dtype(3)
+        ('bfloat16', 'float32', None)
+    """
+    if isinstance(dtype, np.dtype) or (isinstance(dtype, type) and issubclass(dtype, (np.generic, bool))):
+        return dtype_name(np.dtype(dtype))
+    name = str(dtype).lower()
+    is_mindspores = name in TENSORS and getattr(mindspore, "bool_" if name == "bool" else name) == dtype
+    return name if is_mindspores else None
 
 
 def storage_dtype(name: str) -> str:

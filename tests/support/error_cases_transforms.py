@@ -90,7 +90,7 @@ def returns_another(program):
 
 def _three_dimensions(x, ids):
     rows, route = dispatch(x, ids, num_local_experts=4)
-    return combine(mint.exp(rows.reshape(-1, 3, 1)).reshape(-1, 3), route)
+    return combine(mint.exp(rows.reshape(1, -1, 3)).reshape(-1, 3), route)
 
 
 SHARED = array(3, 3)
@@ -178,6 +178,9 @@ cases("transforms", {
     "no columns": _lowered(doubled, Aval((4, 0), "float32")),
     "a cast to int8": _lowered(lambda x: x.astype(ms.int8)),
     "a large number among integers": _lowered(lambda x, ids: ids + 2**30, X, IDS),
+    "a broadcast across tokens": _lowered(lambda x, y: x.reshape(2, 4, 2) + y, Aval((4, 4), "float32"),
+                                          Aval((4, 2), "float32")),
+    "a scatter": lambda: tile_partition(lambda x, i: x[i]).lower(X, Aval((2,), "int32"), direction="backward"),
     "a sum over the middle": _lowered(lambda x: x.sum(1), Aval((2, 4, 3), "float32")),
     "a broadcast of some rows": _lowered(lambda x, y: x + y, Aval((2, 4, 3), "float32"), X),
     "a column beside a vector": _lowered(lambda first, x, v: x.sum(-1) + v, X, Aval((5, 3), "float32"),
