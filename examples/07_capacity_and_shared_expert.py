@@ -41,7 +41,7 @@ def moe_with(**options):
 
 def most_rows(args, **options):
     """Received rows that a plan must have room for, whatever the routing."""
-    avals = [hpmoe.Aval(a.shape[1:], str(a.dtype).lower()) for a in args]
+    avals = [hpmoe.Aval(a.shape[1:], a.dtype) for a in args]
     flow = hpmoe.tile_partition(lambda *a: hpmoe.moe_ffn(*a, **options)).lower(*avals, mesh=hpmoe.Mesh(EP_SIZE))
     return flow.routes[0].max_rows
 
@@ -79,8 +79,8 @@ def show_queues():
     sizes = [((2048, 1024), "float32"), ((2048, 4), "int32"), ((2048, 4), "float32"), ((8, 1024, 1024), "float32"),
              ((8, 512, 1024), "float32"), ((1024, 2048), "float32"), ((1024, 1024), "float32")]
     npu = hpmoe.ascend_a3
-    plan = hpmoe.chain(lambda f: hpmoe.tile_partition(f, rows=npu.tile_rows, cols=npu.tile_cols), hpmoe.overlap_comm,
-                       lambda f: hpmoe.assign_queues(f, machine=npu))
+    plan = hpmoe.chain(hpmoe.tile_partition(rows=npu.tile_rows, cols=npu.tile_cols), hpmoe.overlap_comm,
+                       hpmoe.assign_queues(machine=npu))
     flow = plan(hpmoe.moe_ffn).lower(*(hpmoe.Aval(*s) for s in sizes), mesh=hpmoe.Mesh(4))
     labels = np.array([op.label for op in flow.ops])[flow.tasks["op"]]
     queues = [labels[flow.queues[q]] == "matmul" for q in flow.machine.queues_of("aic")]

@@ -88,7 +88,8 @@ def expert_barrier(flow: tf.Taskflow, machine: Machine) -> list[np.ndarray]:
 
     That implementation also lets the weight gradients of an expert follow the tiles that read the same rows. Here a slot's
     expert is known at run time alone, and such a gradient could wait for tiles behind it in its own queue. Leaving it out
-    does the reference no harm: where every expert gets the same, so that it can be simulated, it is slower so (README)."""
+    does the reference no harm: where every expert gets the same, so that it can be simulated, it is slower so (README of
+    hpmoe/scheduling)."""
     parts: list[list[np.ndarray]] = [[] for _ in range(machine.num_queues)]
     signaller = machine.queues_of("aiv")[len(machine.queues_of("aiv")) // 2]
     for unit, tasks in _by_unit(flow, machine):

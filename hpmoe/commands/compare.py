@@ -40,7 +40,7 @@ def run(o: Any) -> int:
     names = [o.a, o.b]
     if None in names:
         raise options.UsageError("two schedules are compared, such as policy=critical_path policy=stage_order")
-    options.check_file("html", o.html)
+    options.check_file("html", o.html, ".html", ".htm")
     sides = [_side(o, name) for name in names]
     with Progress("hpmoe compare") as progress:
         lines = _measured(sides, o.repeats, progress) if o.measured else [_simulated(*side, progress) for side in sides]

@@ -91,7 +91,7 @@ class Taskflow:
     """Tile tasks of one program, the same on every rank, and what orders them.
 
     Attributes:
-        name, ep_size, provenance: as of the Program.
+        name, ep_size, provenance, direction: as of the Program.
         tile_rows: rows of a slot or row tile.
         buffers, ops, routes: small tables of the objects above.
         inputs, outputs: buffer of each program input and output.
@@ -130,6 +130,7 @@ class Taskflow:
     queues: tuple[np.ndarray, ...] = ()
     made: Made | None = None
     combine_order: np.ndarray | None = None
+    direction: str = "forward"
 
     @property
     def level(self) -> str:

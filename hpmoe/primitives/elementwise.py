@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import inspect
 from collections.abc import Sequence
 from typing import Any
 
@@ -57,6 +58,9 @@ def _primitive(function: Function, name: str = "") -> Primitive:
     def _(*avals: Aval) -> Aval:
         return _infer(primitive.name, function.result, *avals)
 
+    operands = [inspect.Parameter(x, inspect.Parameter.POSITIONAL_ONLY, annotation="Aval") for x in "xyz"[:function.inputs]]
+    primitive.rules["infer"].__signature__ = inspect.Signature(operands)
+
     @primitive.reference
     def _(*arrays: np.ndarray) -> np.ndarray:
         return function.numpy(*arrays)
@@ -72,7 +76,7 @@ def _primitive(function: Function, name: str = "") -> Primitive:
     @primitive.tile
     def _(tiler: Any, eqn: Equation) -> None:
         out = eqn.outputs[0]
-        tiler.map(function, out, *(tiler.read(a, out.aval) for a in eqn.inputs))
+        tiler.map(function, out, *(tiler.read(a, out) for a in eqn.inputs))
 
     return primitive
 
@@ -90,8 +94,9 @@ sigmoid, tanh, silu, relu, erf = (_OPERATORS[f] for f in (
     functions.SIGMOID, functions.TANH, functions.SILU, functions.RELU, functions.ERF))
 absolute, reciprocal, square, sin, cos = (_OPERATORS[f] for f in (
     functions.ABS, functions.RECIPROCAL, functions.SQUARE, functions.SIN, functions.COS))
-sign, floor, softplus, maximum, minimum = (_OPERATORS[f] for f in (
-    functions.SIGN, functions.FLOOR, functions.SOFTPLUS, functions.MAXIMUM, functions.MINIMUM))
+sign, floor, round_, softplus, maximum, minimum = (_OPERATORS[f] for f in (
+    functions.SIGN, functions.FLOOR, functions.ROUND, functions.SOFTPLUS, functions.MAXIMUM, functions.MINIMUM))
+floor_div, remainder = (_OPERATORS[f] for f in (functions.FLOOR_DIV, functions.REMAINDER))
 add, sub, mul, div, power, select = (_OPERATORS[f] for f in (
     functions.ADD, functions.SUB, functions.MUL, functions.DIV, functions.POW, functions.SELECT))
 greater, greater_equal, less, less_equal, equal, not_equal = (_OPERATORS[f] for f in (

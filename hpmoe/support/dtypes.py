@@ -7,16 +7,19 @@ output of an equation is stored, in a Taskflow every buffer that a task writes, 
 
 from __future__ import annotations
 
+import mindspore
 import numpy as np
-from mindspore.common import np_dtype
+
+from hpmoe.support.mindspore_private import bfloat16
 
 FLOATS = ("float32", "bfloat16", "float16")
 HALVES = ("bfloat16", "float16")
+INTEGERS = ("int32", "int64")
 TENSORS = (*FLOATS, "float64", "complex64", "complex128", "bool", "int8", "int16", "int32", "int64", "uint8", "uint16",
            "uint32", "uint64")
 
 _NUMPY = {name: np.dtype(name) for name in ("float16", "float32", "float64", "int32", "int64", "bool")}
-_NUMPY["bfloat16"] = np.dtype(np_dtype.bfloat16)
+_NUMPY["bfloat16"] = np.dtype(bfloat16)
 _NAMES = {dtype: name for name, dtype in _NUMPY.items()}
 
 
@@ -40,6 +43,21 @@ def dtype_name(dtype: np.dtype) -> str:
     return _NAMES.get(dtype, str(dtype))
 
 
+def name_of_dtype(dtype: object) -> str | None:
+    """The name of a dtype of MindSpore or of NumPy, or None for what is neither.
+
+    Example:
+        >>> import mindspore as ms
+        >>> name_of_dtype(ms.bfloat16), name_of_dtype(np.float32), name_of_dtype(3)
+        ('bfloat16', 'float32', None)
+    """
+    if isinstance(dtype, np.dtype) or (isinstance(dtype, type) and issubclass(dtype, (np.generic, bool))):
+        return dtype_name(np.dtype(dtype))
+    name = str(dtype).lower()
+    is_mindspores = name in TENSORS and getattr(mindspore, "bool_" if name == "bool" else name) == dtype
+    return name if is_mindspores else None
+
+
 def storage_dtype(name: str) -> str:
     """The dtype in which a tile buffer holds values of a dtype: a truth value is stored as 0.0 or 1.0.
 
@@ -49,7 +67,7 @@ def storage_dtype(name: str) -> str:
         >>> storage_dtype("bool"), storage_dtype("bfloat16"), storage_dtype("float64")
         ('float32', 'bfloat16', 'float32')
     """
-    return name if name in (*FLOATS, "int32") else "float32"
+    return name if name in (*FLOATS, *INTEGERS) else "float32"
 
 
 def stored(array: np.ndarray, name: str) -> np.ndarray:

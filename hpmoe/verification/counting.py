@@ -14,7 +14,6 @@ from __future__ import annotations
 
 import collections
 from collections.abc import Iterable
-from fractions import Fraction
 
 import numpy as np
 
@@ -118,11 +117,6 @@ class Counting:
     def _at(index: int, among: range) -> list[int] | None:
         return [index] if index in among else None
 
-    def _tiles_of(self, plan: tf.RoutePlan, returned: int) -> range:
-        """The tiles of tokens whose rows one event for returned rows counts."""
-        first, last = (min(i * plan.return_tokens, plan.num_tokens) for i in (returned, returned + 1))
-        return range(first // self.flow.tile_rows, -(-last // self.flow.tile_rows))
-
     @staticmethod
     def _cells(plan: tf.RoutePlan) -> list[tuple[int, int]]:
         """(slot, expert) where a row can be."""
@@ -217,7 +211,7 @@ class Counting:
 
     def _reduced(self, total: Sum) -> Sum:
         """The sum without unknowns that the others give: of each partition the last part is the whole less the rest."""
-        for step in (self._on_each_rank, self._fanned, self._from_peers, self._returns, self._sent, self._on_one_rank):
+        for step in (self._on_each_rank, self._fanned, self._from_peers, self._returns, self._sent):
             total = step(Sum({k: v for k, v in total.items() if v}))
         return total
 
@@ -258,27 +252,11 @@ class Counting:
         return total
 
     def _sent(self, total: Sum) -> Sum:
-        """All that is sent is all entries that have a row; without a capacity those are all entries."""
+        """All that is sent is all entries that have a row."""
         for route in {k[1] for k in total if k[0] == "to"}:
             plan = self.flow.routes[route]
             parts = [self._part("to", route, s, e, j) for s, e in self._cells(plan) for j in range(self.flow.ep_size)]
             pivot = next(p for p in parts if p[0] == "to")
             self._eliminate(total, pivot, [p for p in parts if p != pivot],
                             {("entries", route, i): 1 for i in range(plan.num_returns)})
-        for _, route, i in [k for k in total if k[0] == "entries"]:
-            plan = self.flow.routes[route]
-            tiles = self._tiles_of(plan, i)
-            if plan.capacity is None and plan.once_of < 0 and len(tiles) and tiles[-1] in self.tiles:
-                self._eliminate(total, ("entries", route, i), (), {("tile", tile): plan.top_k for tile in tiles})
-        return total
-
-    def _on_one_rank(self, total: Sum) -> Sum:
-        """What a single rank receives is its entries."""
-        if self.flow.ep_size > 1:
-            return total
-        for route, plan in enumerate(self.flow.routes):
-            num_tiles = -(-plan.num_tokens // self.flow.tile_rows)
-            if plan.capacity is None and plan.once_of < 0 and num_tiles == len(self.tiles) > 0:
-                share = {("slot", route, s, e): Fraction(1, plan.top_k) for s, e in self._cells(plan)}
-                self._eliminate(total, ("tile", 0), [("tile", i) for i in self.tiles[1:]], share)
         return total

@@ -16,10 +16,18 @@ Code run_body(const Frame& frame) {
     case Opcode::ROW_DOT: return row_dot(frame);
     case Opcode::COL_SUM: return col_sum(frame);
     case Opcode::GATHER: return gather(frame);
+    case Opcode::PICK: return pick(frame);
+    case Opcode::PLACE: return place(frame);
+    case Opcode::GROUP_REDUCE: return group_reduce(frame);
     case Opcode::FAN_OUT: return fan_out(frame);
     case Opcode::FAN_IN: return fan_in(frame);
     case Opcode::KEEP: return keep_entries(frame);
     case Opcode::DROP_COUNTS: return drop_counts(frame);
+    case Opcode::TOP_K: return top_k(frame);
+    case Opcode::TAKE_COLS: return take_cols(frame);
+    case Opcode::ADD_COLS: return add_cols(frame);
+    case Opcode::CUMSUM: return cumsum(frame);
+    case Opcode::DRAW: return draw(frame);
     case Opcode::LAUNCH: return Code::OK;
     default: return Code::BAD_IMAGE;
   }

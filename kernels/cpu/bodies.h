@@ -21,9 +21,23 @@ Code row_reduce(const Frame& frame);
 Code row_dot(const Frame& frame);
 Code col_sum(const Frame& frame);
 Code gather(const Frame& frame);
+Code pick(const Frame& frame);
+Code place(const Frame& frame);
+Code group_reduce(const Frame& frame);
 Code fan_out(const Frame& frame);
 Code fan_in(const Frame& frame);
 Code keep_entries(const Frame& frame);
 Code drop_counts(const Frame& frame);
+Code top_k(const Frame& frame);
+Code take_cols(const Frame& frame);
+Code add_cols(const Frame& frame);
+Code cumsum(const Frame& frame);
+Code draw(const Frame& frame);
+
+// Bodies of integers, which those of their names hand over to.
+bool is_of_integers(const Frame& frame);
+Code map_integers(const Frame& frame);
+Code row_reduce_integers(const Frame& frame, bool is_max);
+Code col_sum_integers(const Frame& frame);
 
 }  // namespace hpmoe

@@ -4,49 +4,10 @@
 #include <vector>
 
 #include "bodies.h"
-#include "vector_math.h"
+#include "lanes.h"
 
 namespace hpmoe {
 namespace {
-
-constexpr int64_t kLanes = 16;
-
-// Lane j takes the elements j, j + kLanes, ... of a row, whose chunks are whole numbers of lanes.
-static_assert(kChunk % kLanes == 0, "the next chunk begins at lane 0");
-
-#define HPMOE_LANES(i, n, expression)                             \
-  int64_t i = 0;                                                  \
-  for (; i + kLanes <= n; i += kLanes) {                          \
-    for (int64_t j = 0; j < kLanes; ++j) lanes[j] = (expression); \
-  }                                                               \
-  for (int64_t j = 0; i + j < n; ++j) lanes[j] = (expression);
-
-HPMOE_MULTIVERSION
-void sum_lanes(int64_t n, const float* x, float* __restrict lanes) { HPMOE_LANES(i, n, lanes[j] + x[i + j]) }
-
-HPMOE_MULTIVERSION
-void dot_lanes(int64_t n, const float* x, const float* y, float* __restrict lanes) {
-  HPMOE_LANES(i, n, lanes[j] + x[i + j] * y[i + j])
-}
-
-HPMOE_MULTIVERSION
-void max_lanes(int64_t n, const float* x, float* __restrict lanes) { HPMOE_LANES(i, n, maximum_(lanes[j], x[i + j])) }
-
-template <class Combine>
-float fold_lanes(float* lanes, Combine combine) {
-  for (int64_t half = kLanes / 2; half > 0; half /= 2) {
-    for (int64_t i = 0; i < half; ++i) lanes[i] = combine(lanes[i], lanes[i + half]);
-  }
-  return lanes[0];
-}
-
-float sum_of(float* lanes) {
-  return fold_lanes(lanes, [](float a, float b) { return a + b; });
-}
-
-float max_of(float* lanes) {
-  return fold_lanes(lanes, [](float a, float b) { return maximum_(a, b); });
-}
 
 HPMOE_MULTIVERSION
 void add_scaled(int64_t n, float scale, const float* x, float* sum) {
@@ -55,7 +16,7 @@ void add_scaled(int64_t n, float scale, const float* x, float* sum) {
 
 }  // namespace
 
-// out[t] = sum_k w[t, k] * in[t * K + k], k = 0, 1, ..., over the entries that were not dropped
+// out[t] = sum_k w[t, k] * in[t * K + k], k = 0, 1, ..., over the entries that are kept
 Code reduce_entries(const Frame& frame) {
   const int64_t top_k = frame.routing->top_k(), first = frame.unit.start;
   Writer out({frame.element(0, first, frame.first_col(0)), frame.buffer(0).cols, 1, frame.dtype(0)});
@@ -109,6 +70,7 @@ Code row_reduce(const Frame& frame) {
   const auto reduction = static_cast<Reduction>(frame.op.param[0]);
   if (reduction != Reduction::SUM && reduction != Reduction::MAX) return Code::BAD_IMAGE;
   const bool is_max = reduction == Reduction::MAX;
+  if (is_of_integers(frame)) return row_reduce_integers(frame, is_max);
   const int64_t cols = frame.num_cols(1);
   Writer out(frame.view(0));
   Reader x(frame.view(1));
@@ -136,6 +98,7 @@ Code row_dot(const Frame& frame) {
 
 // out[e, cols] = sum of the expert's rows
 Code col_sum(const Frame& frame) {
+  if (is_of_integers(frame)) return col_sum_integers(frame);
   Writer out({frame.element(0, frame.unit.expert, frame.first_col(0)), 0, 1, frame.dtype(0)});
   Reader x({frame.element(1, frame.unit.start, frame.first_col(1)), frame.buffer(1).cols, 1, frame.dtype(1)});
   for_each_chunk(1, frame.task.cols, [&](int64_t, int64_t col, int64_t n) {

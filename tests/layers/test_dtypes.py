@@ -16,6 +16,7 @@ from helpers import (
     Layer,
     U,
     assert_close,
+    avals_of,
     dtype_names,
     fused,
     in_dtype,
@@ -36,6 +37,7 @@ from hpmoe import Aval, moe_ffn, trace, vjp
 from hpmoe.autodiff.vjp import linearize
 from hpmoe.commands.op_by_op import moe_ffn_op_by_op
 from hpmoe.support.dtypes import rounded, widen
+from hpmoe.testing import reference
 
 LAYERS = {
     "several tiles": Layer(ep=2, T=5),
@@ -49,15 +51,8 @@ LAYERS = {
 
 def num_roundings(f, args, ep=1):
     """Equations on the longest path from an input of `f` through its forward and backward program."""
-    shapes = [Aval(a.shape[1:], str(a.dtype)) for a in args]
-    parts = linearize(trace(f, *shapes, mesh=hpmoe.Mesh(ep)))
-    depth = {}
-    for program in (parts.forward, parts.backward):
-        start = max(depth.values(), default=0)  # the backward reads what the forward computed
-        for eqn in program.equations:
-            before = (depth.get(a, start) for a in eqn.inputs)
-            depth.update(dict.fromkeys(eqn.outputs, 1 + max(before, default=start)))
-    return max(depth.values())
+    parts = linearize(trace(f, *avals_of(args), mesh=hpmoe.Mesh(ep)))
+    return reference.num_roundings([parts.forward, parts.backward])
 
 
 # Against the oracles.
@@ -360,11 +355,11 @@ def bad(dtype="bfloat16", **changes):
 
 
 REFUSED = {
-    "weights of the other half": (bad(topk_weights="float16"), "topk_weights is f16[4,2]; it must be bf16[4,2] or f32[4,2]"),
-    "float32 experts": (bad(gate_up_weight="float32"),
-                        "rows and weight dtypes are bfloat16 and float32; they must be equal"),
-    "half weights beside float32 rows": (bad("float32", topk_weights="float16"),
-                                         "topk_weights is f16[4,2]; it must be f32[4,2]"),
+    "double weights": (bad(topk_weights="float64"), "topk_weights is f64[4,2]; it must be bf16[4,2] or f32[4,2]"),
+    "experts of the other half": (bad(gate_up_weight="float16"),
+                                  "rows and weight dtypes are bfloat16 and float16; they must be equal"),
+    "half experts beside float32 rows": (bad("float32", gate_up_weight="float16"),
+                                         "rows and weight dtypes are float32 and float16; they must be equal"),
     "double": (bad("float64"), "tile tasks compute float32, bfloat16 and float16"),
 }
 
@@ -384,9 +379,10 @@ def test_what_mindspore_cannot_compute_for_a_trace_is_named():
         trace(lambda x: x * mint.sqrt(BF16), Aval((2, 3), "bfloat16"))
 
 
-def test_eager_combine_takes_float32_weights_beside_half_precision_only():
+def test_eager_combine_takes_float32_and_half_weights_beside_half_precision():
     rows, route = hpmoe.dispatch(Tensor(np.ones((2, 3), np.float16)), Tensor(np.int32([[0], [1]])), num_local_experts=2)
     assert hpmoe.combine(rows, route, Tensor(np.ones((2, 1), np.float32))).dtype == ms.float16
+    assert hpmoe.combine(rows, route, Tensor(np.ones((2, 1), np.float32)).astype(ms.bfloat16)).dtype == ms.float16
     with pytest.raises(hpmoe.ArgumentError,
-                       match=r"topk_weights is BFloat16 of shape \(2, 1\); it must be \[2, 1\] Float16"):
-        hpmoe.combine(rows, route, Tensor(np.ones((2, 1), np.float32)).astype(ms.bfloat16))
+                       match=r"topk_weights is Float64 of shape \(2, 1\); it must be \[2, 1\] Float16"):
+        hpmoe.combine(rows, route, Tensor(np.ones((2, 1), np.float64)))

@@ -25,6 +25,7 @@ from hpmoe import (
     overlap_comm,
     replicate_experts,
     save_for_backward,
+    select_grads,
     spmd,
     swiglu,
     tile_partition,
@@ -91,7 +92,7 @@ def returns_another(program):
 
 def _three_dimensions(x, ids):
     rows, route = dispatch(x, ids, num_local_experts=4)
-    return combine(mint.exp(rows.reshape(-1, 3, 1)).reshape(-1, 3), route)
+    return combine(mint.exp(rows.reshape(1, -1, 3)).reshape(-1, 3), route)
 
 
 SHARED = array(3, 3)
@@ -120,6 +121,8 @@ def _two_ranks():
 
 cases("transforms", {
     "an unknown option": lambda: tile_partition(moe_ffn, row=3),
+    "an unknown option alone": lambda: tile_partition(row=3),
+    "an option that is missing": lambda: accumulate_grads()(moe_ffn),
     "an unknown target": lambda: fuse_persistent(assign_queues(tile_partition(moe_ffn)), target="tpu"),
     "no function": lambda: tile_partition(3),
     "chain of a number": lambda: chain(3),
@@ -162,6 +165,12 @@ cases("transforms", {
     "save policy of numbers": lambda: save_for_backward(lambda x: mint.exp(x) * x, policy=lambda eqn: 1).lower(
         X, direction="backward"),
     "save after tiles": lambda: save_for_backward(tile_partition(doubled), policy="everything"),
+    "select no gradient": lambda: select_grads(moe_ffn, of=()),
+    "select gradients by one name": lambda: select_grads(moe_ffn, of="w"),
+    "select the gradient of no argument": lambda: select_grads(lambda x, w: x @ w, of=("x", "v")).lower(*[
+        Aval((3, 3), "float32")] * 2),
+    "select other gradients than are accumulated": lambda: select_grads(
+        accumulate_grads(lambda x, w: x @ w, into={"w": array(3, 3)}), of=("x",)).lower(*[Aval((3, 3), "float32")] * 2),
     "accumulate nothing": lambda: accumulate_grads(moe_ffn, into={}),
     "accumulate into a number": lambda: accumulate_grads(moe_ffn, into={"w": 3}),
     "accumulate for no argument": lambda: accumulate_grads(lambda x, w: x @ w, into={"v": array(3, 3)}).lower(
@@ -197,7 +206,11 @@ cases("transforms", {
     "more tiles than a word tells apart": lambda: tile_partition(doubled, rows=8).lower(Aval((2**30, 4), "float32")),
     "more ranks than one orders": lambda: tile_partition(doubled).lower(X, mesh=Mesh(2**13)),
     "no columns": _lowered(doubled, Aval((4, 0), "float32")),
-    "a cast to int32": _lowered(lambda x: x.astype(ms.int32)),
+    "a cast to int8": _lowered(lambda x: x.astype(ms.int8)),
+    "a large number among integers": _lowered(lambda x, ids: ids + 2**30, X, IDS),
+    "a broadcast across tokens": _lowered(lambda x, y: x.reshape(2, 4, 2) + y, Aval((4, 4), "float32"),
+                                          Aval((4, 2), "float32")),
+    "a scatter": lambda: tile_partition(lambda x, i: x[i]).lower(X, Aval((2,), "int32"), direction="backward"),
     "a sum over the middle": _lowered(lambda x: x.sum(1), Aval((2, 4, 3), "float32")),
     "a broadcast of some rows": _lowered(lambda x, y: x + y, Aval((2, 4, 3), "float32"), X),
     "a column beside a vector": _lowered(lambda first, x, v: x.sum(-1) + v, X, Aval((5, 3), "float32"),

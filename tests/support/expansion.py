@@ -34,11 +34,11 @@ class Expansion:
                     self.num_cells += self._num_rows(r, b) * buffer.cols
 
     def _keep(self, plan, ids, weights):
-        """For each rank the entries that are not dropped: expert by expert the first, or the heaviest, that fit."""
+        """For each rank the entries of experts that are not dropped: of each the first, or the heaviest, that fit."""
         out = []
         for rank in self.ranks:
             flat = np.asarray(ids[rank][:self.tokens[rank]]).reshape(-1)
-            kept = set(range(len(flat)))
+            kept = {i for i, e in enumerate(flat) if e >= 0}
             if plan.capacity is not None:
                 share = math.ceil(len(flat) / plan.num_experts * plan.capacity.factor)
                 for expert in range(plan.num_experts):
@@ -92,7 +92,7 @@ class Expansion:
         """{entry: (rank, local expert there)} of a rank's entries; of an expert with copies they go in runs to each."""
         flat = np.asarray(ids[:self.tokens[source]]).reshape(-1).tolist()
         own, out = plan.num_experts // self.flow.ep_size, {}
-        for expert in set(flat):
+        for expert in set(flat) - {-1}:
             entries = [i for i, e in enumerate(flat) if e == expert and i in kept]
             homes, left = [[expert // own, expert % own, 65536]], 65536 * (2 * source + 1) // (2 * self.flow.ep_size)
             for rank, slots in enumerate(plan.placement.experts if plan.placement else ()):

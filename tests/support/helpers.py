@@ -15,6 +15,7 @@ import hpmoe
 from hpmoe import accumulate_grads, assign_queues, chain, fuse_persistent, overlap_comm, save_for_backward, tile_partition
 from hpmoe.ir.layout import Layout
 from hpmoe.support.dtypes import dtype_name, rounded, widen
+from hpmoe.testing import assert_same
 from hpmoe.tiling.rebuild import rebuild
 
 TOLERANCE = 1e-5
@@ -27,11 +28,10 @@ HALVES = tuple(U)
 
 def stages(rows=2, cols=3, machine=None, policy="critical_path", put_cols=None, num_peers=None, **comm):
     """Every prefix of the chain by name, with tiles small enough that several exist; puts for as many peers as told."""
-    tile = _with(tile_partition, rows=rows, cols=cols)
-    overlap, queues = _with(overlap_comm, cols=put_cols, **comm), _with(assign_queues, machine=machine or hpmoe.cpu(2),
-                                                                        policy=policy)
-    overlap = chain(overlap, _with(for_several, num_peers=num_peers)) if num_peers else overlap
-    fuse = _with(fuse_persistent, timeout=TIMEOUT)
+    tile = tile_partition(rows=rows, cols=cols)
+    overlap, queues = overlap_comm(cols=put_cols, **comm), assign_queues(machine=machine or hpmoe.cpu(2), policy=policy)
+    overlap = chain(overlap, for_several(num_peers=num_peers)) if num_peers else overlap
+    fuse = fuse_persistent(timeout=TIMEOUT)
     return {
         "plain": chain(),
         "tiles": tile,
@@ -40,10 +40,6 @@ def stages(rows=2, cols=3, machine=None, policy="critical_path", put_cols=None, 
         "blocking": chain(tile, queues, fuse),
         "fused": chain(tile, overlap, queues, fuse),
     }
-
-
-def _with(transform, **options):
-    return lambda f: transform(f, **options)
 
 
 @hpmoe.transform(requires="tiles")
@@ -144,14 +140,14 @@ def _wide(a):
 def numpy_moe_ffn(args, cotangent, num_tokens=None, kept=None):
     """Output and gradients of the MoE-FFN, token by token in float64; gradients derived by hand.
 
-    `kept` [ep, T, K] says which entries have an effect, all by default.
+    `kept` [ep, T, K] says which entries have an effect, all by default; those with an id of -1 have none.
     """
     x, ids, w, up, down = (a.astype(np.float64) if a.dtype == np.float32 else a for a in args)
     g = cotangent.astype(np.float64)
     out, dx, dw, d_up, d_down = (np.zeros_like(a) for a in (x, x, w, up, down))
     local, half = up.shape[1], down.shape[2]
     for r, t, k in np.ndindex(ids.shape):
-        if (num_tokens is not None and t >= num_tokens[r]) or (kept is not None and not kept[r, t, k]):
+        if (num_tokens is not None and t >= num_tokens[r]) or (kept is not None and not kept[r, t, k]) or ids[r, t, k] < 0:
             continue
         owner, e = divmod(int(ids[r, t, k]), local)
         h = x[r, t] @ up[owner, e]
@@ -171,12 +167,13 @@ def numpy_moe_ffn(args, cotangent, num_tokens=None, kept=None):
 
 
 def kept_by_hand(ids, weights, factor, policy, num_experts, num_tokens=None):
-    """[ep, T, K] bool and the drop counts [ep, E]: one token after the other takes a place while there is one."""
+    """[ep, T, K] bool and the drop counts [ep, E]: one token after the other takes a place while there is one; an id of -1
+    takes none."""
     kept, dropped = np.zeros(ids.shape, bool), np.zeros((len(ids), num_experts), np.int32)
     for r in range(len(ids)):
         n = ids.shape[1] if num_tokens is None else num_tokens[r]
         capacity = math.ceil(n * ids.shape[2] / num_experts * factor)
-        entries = [(t, k) for t in range(n) for k in range(ids.shape[2])]
+        entries = [(t, k) for t in range(n) for k in range(ids.shape[2]) if ids[r, t, k] >= 0]
         if policy == "probs":
             entries.sort(key=lambda at: -float(weights[r][at]))  # stable: of equal weights the first entry
         taken = np.zeros(num_experts, int)
@@ -257,17 +254,19 @@ def assert_equals_numpy(f, layer):
     assert_close([*outs, *grads], [want, *want_grads])
 
 
-def assert_accumulates(transform, layer, after=lambda f: f):
-    """Of moe_ffn under a transform, with main gradients and any save policy, and under another one `after` these: its
-    output, its gradients and what the main gradients grow by."""
-    args, cotangent = layer.arguments(), layer.cotangent()
-    want, want_grads = numpy_moe_ffn(args, cotangent)
-    for policy in ("everything", "recompute_swiglu", "dispatched_rows", lambda eqn: False):
-        mains = {"gate_up_weight": ms.ops.ones(args[3].shape), "down_weight": ms.ops.ones(args[4].shape)}
-        f = save_for_backward(accumulate_grads(transform(hpmoe.moe_ffn), into=mains), policy=policy)
-        outs, grads = run_spmd(fused()(after(f)), layer.ep, args, [cotangent])
-        assert_close([*outs, *grads[:2]], [want, *want_grads[:2]])
-        assert_close([m.asnumpy() - 1 for m in mains.values()], want_grads[2:])
+def assert_stays_moe_ffn(transform, layer, **options):
+    """That moe_ffn on arguments like a layer's is the same under a transform; on routings of assert_same's own."""
+    assert_same(transform, hpmoe.moe_ffn, avals_of(layer.arguments()), hpmoe.Mesh(layer.ep), **{"orders": 1, **options})
+
+
+def assert_accumulates(transform, layer, after=None):
+    """The same with main gradients and any save policy, and under another transform `after` these."""
+    *_, up, down = layer.arguments()
+    for policy in ("everything", "recompute_swiglu", "dispatched_rows", nothing):
+        mains = {"gate_up_weight": ms.ops.ones(up.shape), "down_weight": ms.ops.ones(down.shape)}
+        mine = chain(transform, accumulate_grads(into=mains), save_for_backward(policy=policy))
+        mine = chain(mine, after, fused()) if after else chain(mine, fused())
+        assert_stays_moe_ffn(mine, layer, routings=["uniform", "empty_ranks"])
 
 
 def assert_every_access_ordered(flow, args, num_tokens=None):

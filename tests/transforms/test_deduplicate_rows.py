@@ -11,6 +11,7 @@ from helpers import (
     assert_close,
     assert_equals_numpy,
     assert_every_access_ordered,
+    assert_stays_moe_ffn,
     fused,
     jax_vjp,
     lowered,
@@ -48,8 +49,8 @@ def test_every_stage(name, stage):
                                             ("expert_barrier", "expert")])
 def test_every_schedule(policy, signal):
     for machine, cols in ((hpmoe.cpu(3), None), (SMALL_NPU, 2)):
-        stage = fused(policy=policy, signal=signal, machine=machine, rows=3, cols=2, put_cols=cols)
-        assert_equals_numpy(stage(deduplicate_rows(moe_ffn)), Layer(ep=3, T=6, E=9, K=4))
+        whole = fused(policy=policy, signal=signal, machine=machine, rows=3, cols=2, put_cols=cols)
+        assert_stays_moe_ffn(chain(deduplicate_rows, whole), Layer(ep=3, T=6, E=9, K=4), routings=["uniform", "one_expert"])
 
 
 @pytest.mark.parametrize("name", ["expert_biases", "two_layers", "without_weights"])
@@ -94,7 +95,7 @@ def test_dropped_entries_and_their_counts(stage, policy):
 def test_with_copies_main_gradients_and_save_policies():
     layer = Layer(ep=4, T=7, E=12, K=3, routing="one rank")
     loads = np.bincount(layer.arguments()[1].reshape(-1), minlength=layer.E)
-    assert_accumulates(lambda f: replicate_experts(f, loads=loads, replicas=2), layer, deduplicate_rows)
+    assert_accumulates(replicate_experts(loads=loads, replicas=2), layer, deduplicate_rows)
 
 
 @pytest.mark.parametrize("layer", [Layer(ep=1, T=5, E=4, K=2), Layer(ep=4, T=5, E=4, K=2), Layer(ep=2, T=5, E=8, K=1)])
