@@ -95,7 +95,8 @@ def _call(o: Any) -> Callable[[], Any]:
     layer = simulate.layer_of(o)
     f = layer.with_copies(hpmoe.moe_ffn)
     f = hpmoe.deduplicate_rows(f) if o.dedup else f
-    return measured_call(o, layer.machine, layer.ids, o.policy, f, order=o.order, signal=o.signal)
+    return measured_call(o, layer.machine, layer.ids, o.policy, f, order=o.order, signal=o.signal,
+                         combine_order=o.combine_order)
 
 
 def _text(names: list[str], lines: list[Timeline], columns: list[dict[str, float]]) -> str:

@@ -82,7 +82,8 @@ def define_number(values: flags.FlagValues, name: str, default: float | None, te
     flags.DEFINE(Number(), name, default, text, flag_values=values)
 
 
-def define_choice(values: flags.FlagValues, name: str, default: str, text: str, words: Sequence[str]) -> None:
+def define_choice(values: flags.FlagValues, name: str, default: str | None, text: str,
+                  words: Sequence[str]) -> None:
     flags.DEFINE(Choice(words), name, default, f"{', '.join(words)}: {text}", flag_values=values)
 
 
