@@ -25,7 +25,6 @@ from hpmoe.support.versions import __version__ as __version__  # warns of anothe
 # isort: split
 import hpmoe.kernels.executable  # noqa: F401  registers the cpu target
 import hpmoe.kernels.twin_target  # noqa: F401  registers ascend-twin
-import hpmoe.rewriting  # noqa: F401  what a transform of one's own needs
 from hpmoe.autodiff.vjp import vjp as vjp
 from hpmoe.interpreters.evaluate import evaluate as evaluate
 from hpmoe.interpreters.interpret import interpret as interpret
@@ -68,6 +67,9 @@ from hpmoe.transforms.select_grads import select_grads as select_grads
 from hpmoe.transforms.tile_partition import tile_partition as tile_partition
 from hpmoe.tuning.tune import tune as tune
 from hpmoe.verification.verify import verify as verify
+
+# isort: split
+import hpmoe.rewriting  # noqa: F401  lists all primitives, which the others define
 
 __all__ = [
     "ArgumentError", "Aval", "LaunchError", "Machine", "Mesh", "Program", "ProgramError", "Taskflow", "Timeline",

@@ -8,8 +8,9 @@ output of an equation is stored, in a Taskflow every buffer that a task writes, 
 from __future__ import annotations
 
 import numpy as np
-from mindspore._c_expression import typing
-from mindspore.common import np_dtype
+from mindspore import dtype as mstype
+
+from hpmoe.support.mindspore_private import bfloat16
 
 FLOATS = ("float32", "bfloat16", "float16")
 HALVES = ("bfloat16", "float16")
@@ -18,7 +19,7 @@ TENSORS = (*FLOATS, "float64", "complex64", "complex128", "bool", "int8", "int16
            "uint32", "uint64")
 
 _NUMPY = {name: np.dtype(name) for name in ("float16", "float32", "float64", "int32", "int64", "bool")}
-_NUMPY["bfloat16"] = np.dtype(np_dtype.bfloat16)
+_NUMPY["bfloat16"] = np.dtype(bfloat16)
 _NAMES = {dtype: name for name, dtype in _NUMPY.items()}
 
 
@@ -53,7 +54,7 @@ def name_of_dtype(dtype: object) -> str | None:
     if isinstance(dtype, np.dtype) or (isinstance(dtype, type) and issubclass(dtype, (np.generic, bool))):
         return dtype_name(np.dtype(dtype))
     name = str(dtype).lower()
-    return name if isinstance(dtype, typing.Type) and name in TENSORS else None
+    return name if isinstance(dtype, mstype.Type) and name in TENSORS else None
 
 
 def storage_dtype(name: str) -> str:

@@ -119,7 +119,7 @@ constexpr OpRule kRules[] = {
     {"TOP_K", Opcode::TOP_K, 2, 3, false, 0x7,
      {{0x1, 0x2, kMayBeInteger}, {0x1, 0x2, kIsInteger}, {0x1, 0x2, kMayBeInteger}}},
     {"TAKE_COLS", Opcode::TAKE_COLS, 1, 3, false, 0x7,
-     {{0x1, 0x2, kMayBeInteger}, {0x5, 0x2, kMayBeInteger}, {0x1, 0x2, kMayBeInteger}}},
+     {{0x1, 0x2, kMayBeInteger}, {0x1, 0x2, kMayBeInteger}, {0x5, 0x2, kMayBeInteger}}},
     {"ADD_COLS", Opcode::ADD_COLS, 1, 3, false, 0x7,
      {{0x1, 0x2, kMayBeInteger}, {0x1, 0x2, kMayBeNumber | kMayBeInteger}, {0x1, 0x2, kMayBeInteger}}},
     {"CUMSUM", Opcode::CUMSUM, 1, 2, false, 0x7,
