@@ -7,8 +7,8 @@ output of an equation is stored, in a Taskflow every buffer that a task writes, 
 
 from __future__ import annotations
 
+import mindspore
 import numpy as np
-from mindspore import dtype as mstype
 
 from hpmoe.support.mindspore_private import bfloat16
 
@@ -54,7 +54,8 @@ def name_of_dtype(dtype: object) -> str | None:
     if isinstance(dtype, np.dtype) or (isinstance(dtype, type) and issubclass(dtype, (np.generic, bool))):
         return dtype_name(np.dtype(dtype))
     name = str(dtype).lower()
-    return name if isinstance(dtype, mstype.Type) and name in TENSORS else None
+    is_mindspores = name in TENSORS and getattr(mindspore, "bool_" if name == "bool" else name) == dtype
+    return name if is_mindspores else None
 
 
 def storage_dtype(name: str) -> str:
