@@ -5,6 +5,7 @@ from hpmoe.tile_ops import (
     columns as columns,
     draws as draws,
     elementwise as elementwise,
+    guards as guards,
     matmuls as matmuls,
     reductions as reductions,
     tokens as tokens,

@@ -24,6 +24,14 @@ class Reduction(IntEnum):
     MAX = 1
 
 
+class Fill(IntEnum):
+    """What stands in place of a value that is out of range; see `hpmoe.tile_ops.guards`."""
+
+    ZERO = 0
+    MEAN = 1
+    SPREAD = 2
+
+
 class LaidOut(IntEnum):
     """Whose rows, besides the launch itself, a kernel of an unfused program lays out anew."""
 
@@ -146,6 +154,13 @@ class Choice(Params):
     """Whether the largest of a row are chosen, or the smallest."""
 
     largest: bool
+
+
+@dataclasses.dataclass(frozen=True)
+class Filled(Params):
+    """What stands in place of a value that is out of range."""
+
+    fill: Fill
 
 
 @dataclasses.dataclass(frozen=True)
