@@ -23,7 +23,7 @@ def moe_ffn(hidden_states: Any, topk_ids: Any, topk_weights: Any, gate_up_weight
 
     Args:
         hidden_states: [T, H].
-        topk_ids: [T, K] int32, distinct global expert ids of each token.
+        topk_ids: [T, K] int32 or int64, distinct global expert ids of each token.
         topk_weights: [T, K], of the dtype of hidden_states, or float32 beside bfloat16 and float16.
         gate_up_weight: [num_local_experts, H, 2I], the gate's columns first.
         down_weight: [num_local_experts, I, H].

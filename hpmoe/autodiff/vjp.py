@@ -7,6 +7,7 @@ from collections.abc import Iterable, Sequence
 
 from hpmoe.ir.avals import Aval, RouteAval
 from hpmoe.ir.program import Atom, Builder, Equation, Literal, Program, Var, live_equations, substitute
+from hpmoe.ir.stages import deciding_vars, views_of_inputs
 from hpmoe.ir.token_rows import token_vars
 from hpmoe.primitives.differentiable import is_differentiable
 from hpmoe.primitives.elementwise import add, mul
@@ -231,11 +232,14 @@ def _token_rows(program: Program, kept: Iterable[Var], cotangents: dict[Atom, At
 
 
 def _recomputed(program: Program, wanted: Iterable[Var]) -> list[Equation]:
-    """The forward equations that the backward runs again: routes, widening casts, what is neither input nor saved."""
-    again, needed = [], set(wanted)
+    """The forward equations that the backward runs again: routes, widening casts, given ids in another shape, and what is
+    neither input nor saved. Computed ids are always saved, and weights that drop: so the backward has all ids given."""
+    again, needed, views = [], set(wanted), views_of_inputs(program)
+    deciding = {a for e in program.equations for a in deciding_vars(e)}
     for eqn in reversed(program.equations):
-        is_saved = program.saves is None or not program.saves.isdisjoint(eqn.outputs)
-        is_free = isinstance(eqn.outputs[0].aval, RouteAval) or is_widening(eqn)
+        is_saved = program.saves is None or not program.saves.isdisjoint(eqn.outputs) or eqn.outputs[0] in deciding
+        is_view_of_ids = eqn.outputs[0] in views and not is_differentiable(eqn.outputs[0])
+        is_free = isinstance(eqn.outputs[0].aval, RouteAval) or is_widening(eqn) or is_view_of_ids
         if needed.isdisjoint(eqn.outputs) or (is_saved and not is_free):
             continue
         again.append(eqn)

@@ -60,9 +60,11 @@ class _Run:
     def __init__(self, flow: tf.Taskflow, inputs: Sequence[Sequence[np.ndarray]], num_tokens: Sequence[int] | None):
         self.flow, self.ranks = flow, range(flow.ep_size)
         position = {b: i for i, b in enumerate(flow.inputs)}
-        ids = [[np.asarray(inputs[r][position[plan.ids]]) for r in self.ranks] for plan in flow.routes]
-        weights = [[inputs[r][position[plan.weights]] for r in self.ranks] if plan.drops_by_weight else None
-                   for plan in flow.routes]
+        def choices(b: int, plan: tf.RoutePlan) -> list[np.ndarray]:
+            return [np.reshape(inputs[r][position[b]], (plan.num_tokens, plan.top_k)) for r in self.ranks]
+
+        ids = [choices(plan.ids, plan) for plan in flow.routes]
+        weights = [choices(plan.weights, plan) if plan.drops_by_weight else None for plan in flow.routes]
         self.layout = Layout(flow, ids, num_tokens, weights)
         self.memory = [[self._allocate(r, b, inputs[r], position) for b in range(len(flow.buffers))] for r in self.ranks]
         for r in self.ranks:

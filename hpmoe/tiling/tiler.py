@@ -12,6 +12,7 @@ from hpmoe.ir import taskflow as tf
 from hpmoe.ir.avals import Aval, RouteAval, Rows
 from hpmoe.ir.program import Atom, Equation, Literal, Program, Var, program_window
 from hpmoe.ir.program_text import Names
+from hpmoe.ir.stages import deciding_vars, views_of_inputs
 from hpmoe.ir.token_rows import num_rows, token_vars
 from hpmoe.support.dtypes import FLOATS
 from hpmoe.support.errors import TransformError
@@ -25,6 +26,7 @@ from hpmoe.tile_ops.row_modes import RowMode
 from hpmoe.tile_ops.tile_primitive import TilePrimitive
 
 COMPUTED = (*FLOATS, "bool")
+ONLY_BEFORE = "a kernel reads them when it starts; a rewrite that computes them comes before the gradient, before_vjp=True"
 WHAT_TILES_COMPUTE = "tile tasks compute float32, bfloat16 and float16"
 
 
@@ -37,7 +39,7 @@ class Tiler:
 
     def __init__(self, program: Program, tile_rows: int, tile_cols: int):
         self.program, self.tile_rows, self.tile_cols = program, tile_rows, tile_cols
-        self.names = Names(program)
+        self.names, self.views = Names(program), views_of_inputs(program)
         rows_of_token = token_vars(program)
         self.tokens = {v for v, rows in rows_of_token.items() if rows == 1}
         self.num_tokens = max((num_rows(v) or 0 for v in self.tokens), default=0)
@@ -52,15 +54,22 @@ class Tiler:
         self.uses = collections.Counter([*(a for e in program.equations for a in e.inputs), *program.outputs])
         self.index = 0
         self._outputs: list[int] = []
-        for var in program.inputs:
-            if not _is_received(var.aval.shape):
-                self.new(var, role="input")
+        self._add_inputs()
         for self.index, eqn in enumerate(program.equations):
             if isinstance(eqn.outputs[0].aval, RouteAval):
                 self._plan_route(eqn)
         for var in program.inputs:
             if var not in self.buffer_of:
                 self.new(var, role="input")
+
+    def _add_inputs(self) -> None:
+        """Buffers of the inputs but received rows. What decides a route has a row for each token, and ids are int32."""
+        choices = {self.views.get(a): a.aval for e in self.program.equations for a in deciding_vars(e)}
+        for var in self.program.inputs:
+            decided = choices.get(var)
+            dtype = "int32" if decided and decided.dtype == "int64" else None
+            if not _is_received(var.aval.shape):
+                self.new(var, rows_and_cols=decided and decided.shape, role="input", dtype=dtype)
 
     def refuse(self, why: str) -> NoReturn:
         """Raises TransformError naming the current equation and showing the program around it."""
@@ -76,10 +85,11 @@ class Tiler:
         if out.aval.once:
             self._plan_route_to_ranks(ids.aval, out.aval)
             return
-        if ids not in self.buffer_of:
-            self.refuse("routes by ids that the program computes; the kernel needs topk_ids as an argument")
-        if any(w not in self.buffer_of for w in weights):
-            self.refuse("drops by weights that the program computes; the kernel needs topk_weights as an argument")
+        if ids not in self.views:
+            self.refuse(f"routes by ids that the program computes; {ONLY_BEFORE}")
+        if any(w not in self.views for w in weights):
+            self.refuse(f"drops by weights that the program computes; {ONLY_BEFORE}")
+        ids, *weights = (self.buffer_of[self.views[a]] for a in (ids, *weights))
         aval: RouteAval = out.aval
         if self.routes and aval.num_tokens != self.routes[0].num_tokens:
             self.refuse(f"routes {aval.num_tokens} tokens after a route of {self.routes[0].num_tokens}; a rank has one "
@@ -87,10 +97,9 @@ class Tiler:
         self.route_of[aval.rows] = len(self.routes)
         most = eqn.params.get("max_rows")
         likely = eqn.params.get("likely_rows") or most or aval.likely_rows
-        self.routes.append(tf.RoutePlan(self.buffer_of[ids], aval.num_experts, aval.num_local_experts, aval.top_k,
-                                        aval.num_tokens, most or aval.max_rows, likely, self.tile_rows, aval.ep_size,
-                                        self.tile_rows, aval.capacity, *(self.buffer_of[w] for w in weights),
-                                        placement=aval.placement))
+        self.routes.append(tf.RoutePlan(ids, aval.num_experts, aval.num_local_experts, aval.top_k, aval.num_tokens,
+                                        most or aval.max_rows, likely, self.tile_rows, aval.ep_size, self.tile_rows,
+                                        aval.capacity, *weights, placement=aval.placement))
 
     def _plan_route_to_ranks(self, experts: RouteAval, ranks: RouteAval) -> None:
         """No more rows than the experts' ranks receive, and no token twice."""

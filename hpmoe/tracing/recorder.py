@@ -132,10 +132,6 @@ class Recorder:
         if key not in self._routes:
             options = {"num_local_experts": params.pop("num_local_experts"), "ep_size": self.ep_size, **params}
             self._routes[key] = self(primitive, *operands, **options)
-            if key[0] not in self.inputs and key[0] not in self.captures:
-                raise not_traceable(f"a dispatch by {operands[0].hpmoe_aval} ids that the function computes",
-                                    "a kernel reads ids when it starts, before it computes anything",
-                                    "ids as they are in an argument; compute, cast or cut them before the call")
         return self._routes[key]
 
     def __call__(self, primitive: Any, *operands: Any, **params: Any) -> Any:
