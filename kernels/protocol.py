@@ -91,6 +91,7 @@ class Dtype(IntEnum):
     INT32 = 1
     BFLOAT16 = 2
     FLOAT16 = 3
+    INT64 = 4
 
 
 class DropPolicy(IntEnum):

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from hpmoe.ir.taskflow import Taskflow, TileOp
-from hpmoe.support.dtypes import storage_dtype
+from hpmoe.support.dtypes import INTEGERS, storage_dtype
 from hpmoe.support.errors import check_argument
 from hpmoe.tile_ops.functions import Function
-from hpmoe.tile_ops.tile_primitive import TilePrimitive
+from hpmoe.tile_ops.tile_primitive import INTEGER_TARGETS, TilePrimitive
 
 
 def check_bodies(flow: Taskflow, target: str, who: str) -> None:
@@ -24,9 +24,10 @@ def _check_op(flow: Taskflow, op: TileOp, target: str, who: str) -> None:
     for i, access in enumerate(op.operands):
         if access.buffer < 0 or op.primitive.is_remote:
             continue
-        dtype, is_index = storage_dtype(flow.buffers[access.buffer].dtype), op.primitive.operand(i).is_integer
-        check_argument((dtype == "int32") == is_index, who, f"the dtype of operand {i}", dtype,
-                       "int32" if is_index else "float32, bfloat16 or float16")
+        dtype, operand = storage_dtype(flow.buffers[access.buffer].dtype), op.primitive.operand(i)
+        is_known = operand.takes(dtype) and (dtype not in INTEGERS or operand.is_integer or target in INTEGER_TARGETS)
+        check_argument(is_known, who, f"the dtype of operand {i}", dtype,
+                       "int32" if operand.is_integer else "float32, bfloat16 or float16")
 
 
 def _check_name(who: str, what: str, name: str, known: set[str]) -> None:

@@ -27,7 +27,7 @@ FACTS: Mapping[str, tuple[str, Callable[[TilePrimitive], bool]]] = {
     "applies_function": ("Its param[0] is the code of an elementwise function.", lambda p: p.params is Elementwise),
 }
 TRAITS = {"kIsInteger": lambda o: o.is_integer, "kIsCutByBody": lambda o: o.is_cut_by_body,
-          "kMayBeNumber": lambda o: o.may_be_number}
+          "kMayBeNumber": lambda o: o.may_be_number, "kMayBeInteger": lambda o: o.may_be_integer}
 
 HEAD = """// The tile operations and elementwise functions as hpmoe/tile_ops defines them: codes, rules and facts.
 // Made by tile_ops_header.py; a test holds the two equal.
@@ -53,7 +53,8 @@ enum class LaidOut : int32_t { HPMOE_LAID_OUT(HPMOE_MEMBER) };
 #undef HPMOE_MEMBER
 """
 RULES = """
-// Its elements are int32; bodies know which part of it a task takes; a number may stand in its place.
+// Its elements are int32; bodies know which part of it a task takes; a number may stand in its place; its elements may be
+// integers as well as floats.
 {traits}
 
 // Which modes an operand may have, a bit a mode, and which of these traits; `rows` 0 ends an opcode's list.

@@ -237,7 +237,7 @@ def _recomputed(program: Program, wanted: Iterable[Var]) -> list[Equation]:
     again, needed, views = [], set(wanted), views_of_inputs(program)
     deciding = {a for e in program.equations for a in deciding_vars(e)}
     for eqn in reversed(program.equations):
-        is_saved = program.saves is None or not program.saves.isdisjoint(eqn.outputs) or eqn.outputs[0] in deciding
+        is_saved = program.saves is None or not program.saves.isdisjoint(eqn.outputs) or not deciding.isdisjoint(eqn.outputs)
         is_view_of_ids = eqn.outputs[0] in views and not is_differentiable(eqn.outputs[0])
         is_free = isinstance(eqn.outputs[0].aval, RouteAval) or is_widening(eqn) or is_view_of_ids
         if needed.isdisjoint(eqn.outputs) or (is_saved and not is_free):

@@ -90,8 +90,9 @@ sigmoid, tanh, silu, relu, erf = (_OPERATORS[f] for f in (
     functions.SIGMOID, functions.TANH, functions.SILU, functions.RELU, functions.ERF))
 absolute, reciprocal, square, sin, cos = (_OPERATORS[f] for f in (
     functions.ABS, functions.RECIPROCAL, functions.SQUARE, functions.SIN, functions.COS))
-sign, floor, softplus, maximum, minimum = (_OPERATORS[f] for f in (
-    functions.SIGN, functions.FLOOR, functions.SOFTPLUS, functions.MAXIMUM, functions.MINIMUM))
+sign, floor, round_, softplus, maximum, minimum = (_OPERATORS[f] for f in (
+    functions.SIGN, functions.FLOOR, functions.ROUND, functions.SOFTPLUS, functions.MAXIMUM, functions.MINIMUM))
+floor_div, remainder = (_OPERATORS[f] for f in (functions.FLOOR_DIV, functions.REMAINDER))
 add, sub, mul, div, power, select = (_OPERATORS[f] for f in (
     functions.ADD, functions.SUB, functions.MUL, functions.DIV, functions.POW, functions.SELECT))
 greater, greater_equal, less, less_equal, equal, not_equal = (_OPERATORS[f] for f in (

@@ -40,12 +40,12 @@ def _(b: Builder, eqn: Equation, cotangents: list[Atom]) -> list[Atom | None]:
 def _(tiler: Any, eqn: Equation) -> None:
     (x, index), out = eqn.inputs, eqn.outputs[0]
     if index.aval.dtype != "int32" or len(index.aval.shape) != 1 or len(x.aval.shape) != 2:
-        tiler.refuse(f"gathers {x.aval} by {index.aval}; tiles gather rows of a float matrix by a vector of int32")
+        tiler.refuse(f"gathers {x.aval} by {index.aval}; tiles gather rows of a matrix by a vector of int32")
     count = index.aval.shape[0]
     column = tiler.view(tiler.buffer_of[index], index, (count, 1), 1, count)
     tiler.new(out)
-    whole_rows = tiler.at(out, cols=col_modes.ALL)
-    tiler.emit(GATHER, tiler.rows_of(out), whole_rows, tiler.at(x, row_modes.ALL, col_modes.ALL),
+    whole_rows = tiler.at(out, cols=col_modes.ALL, dtypes=tiler.HELD)
+    tiler.emit(GATHER, tiler.rows_of(out), whole_rows, tiler.at(x, row_modes.ALL, col_modes.ALL, dtypes=tiler.HELD),
                dataclasses.replace(whole_rows, buffer=column, cols=col_modes.ONE), cols=0)
 
 

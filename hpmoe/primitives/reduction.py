@@ -12,6 +12,7 @@ from hpmoe.ir.avals import Aval, Rows
 from hpmoe.ir.program import Atom, Builder, Equation, Var
 from hpmoe.primitives.primitive import Primitive
 from hpmoe.primitives.shape import in_dtype, reshape
+from hpmoe.support.dtypes import INTEGERS
 from hpmoe.support.errors import check_argument
 from hpmoe.tile_ops import col_modes, row_modes
 from hpmoe.tile_ops.domains import AllRows
@@ -72,8 +73,8 @@ def tile_over_columns(tiler: Any, eqn: Equation, kind: Reduction) -> None:
         return
     rows = math.prod(d for d in x.aval.shape[:-1] if isinstance(d, int))
     tiler.new(out, rows_and_cols=(rows, 1))
-    tiler.emit(ROW_REDUCE, tiler.rows_of(x), tiler.at(out, cols=col_modes.ALL), tiler.at(x, cols=col_modes.ALL), cols=0,
-               params=ByColumns(kind))
+    made, read = (tiler.at(v, cols=col_modes.ALL, dtypes=tiler.HELD) for v in (out, x))
+    tiler.emit(ROW_REDUCE, tiler.rows_of(x), made, read, cols=0, params=ByColumns(kind))
     if len(out.aval.shape) > 1:
         tiler.buffer_of[out] = tiler.regular(out)
 
@@ -81,7 +82,7 @@ def tile_over_columns(tiler: Any, eqn: Equation, kind: Reduction) -> None:
 def _tile_over_vector(tiler: Any, eqn: Equation, kind: Reduction) -> None:
     """One value of a vector that is stored in rows."""
     (x,), out = eqn.inputs, eqn.outputs[0]
-    whole, cols = tiler.at(x, cols=col_modes.ALL), tiler.buffer(x).cols
+    whole, cols = tiler.at(x, cols=col_modes.ALL, dtypes=tiler.HELD), tiler.buffer(x).cols
     if kind is Reduction.MAX:
         if tiler.buffer(x).num_rows is None:
             tiler.refuse(f"takes the maximum over the rows that {x.aval} stands for")
@@ -91,11 +92,17 @@ def _tile_over_vector(tiler: Any, eqn: Equation, kind: Reduction) -> None:
         return
     else:
         domain, mode = tiler.experts_of(x)
-        partial = tiler.hidden(f"{tiler.names(out)}.by_column", 1, cols)
-        tiler.emit(COL_SUM, domain, dataclasses.replace(whole, buffer=partial, cols=col_modes.OWN), tiler.at(x, mode))
+        partial = tiler.hidden(f"{tiler.names(out)}.by_column", 1, cols, _partial_dtype(x.aval))
+        tiler.emit(COL_SUM, domain, dataclasses.replace(whole, buffer=partial, cols=col_modes.OWN),
+                   tiler.at(x, mode, dtypes=tiler.HELD))
         whole = dataclasses.replace(whole, buffer=partial)
     tiler.new(out)
-    tiler.emit(ROW_REDUCE, tiler.rows_of(out), tiler.at(out, cols=col_modes.ALL), whole, cols=0, params=ByColumns(kind))
+    made = tiler.at(out, cols=col_modes.ALL, dtypes=tiler.HELD)
+    tiler.emit(ROW_REDUCE, tiler.rows_of(out), made, whole, cols=0, params=ByColumns(kind))
+
+
+def _partial_dtype(x: Aval) -> str:
+    return x.dtype if x.dtype in INTEGERS else "float32"
 
 
 def _tile_over_rows(tiler: Any, eqn: Equation) -> None:
@@ -105,13 +112,13 @@ def _tile_over_rows(tiler: Any, eqn: Equation) -> None:
     domain, mode = tiler.experts_of(x)
     if domain.route < 0:
         tiler.new(out, rows_and_cols=(1, cols))
-        tiler.emit(COL_SUM, domain, tiler.at(out), tiler.at(x, mode))
+        tiler.emit(COL_SUM, domain, tiler.at(out, dtypes=tiler.HELD), tiler.at(x, mode, dtypes=tiler.HELD))
         return
-    partial = tiler.hidden(f"{tiler.names(out)}.by_expert", domain.num_rows, cols)
-    sums = tiler.at(x, mode)
+    partial = tiler.hidden(f"{tiler.names(out)}.by_expert", domain.num_rows, cols, _partial_dtype(x.aval))
+    sums = tiler.at(x, mode, dtypes=tiler.HELD)
     tiler.emit(COL_SUM, domain, dataclasses.replace(sums, buffer=partial, rows=row_modes.OWN), sums)
     tiler.new(out, rows_and_cols=(1, cols))
-    tiler.emit(COL_SUM, AllRows(1, height=domain.num_rows), tiler.at(out),
+    tiler.emit(COL_SUM, AllRows(1, height=domain.num_rows), tiler.at(out, dtypes=tiler.HELD),
                dataclasses.replace(sums, buffer=partial, rows=row_modes.ALL))
 
 

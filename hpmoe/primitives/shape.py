@@ -14,7 +14,7 @@ from hpmoe.primitives.differentiable import is_differentiable
 from hpmoe.primitives.primitive import Primitive
 from hpmoe.support.dtypes import FLOATS, HALVES
 from hpmoe.support.errors import check_argument
-from hpmoe.tile_ops.functions import COPY
+from hpmoe.tile_ops.functions import COPY, NOT_EQUAL
 
 reshape = Primitive("reshape")
 slice_axis = Primitive("slice")
@@ -93,7 +93,7 @@ def _(tiler: Any, eqn: Equation) -> None:
     _check_last_axis(tiler, eqn)
     (x,), out = eqn.inputs, eqn.outputs[0]
     tiler.new(out)
-    tiler.copy_columns(out, tiler.at(x, offset=eqn.params["start"]), 0, out.aval.shape[-1])
+    tiler.copy_columns(out, tiler.at(x, offset=eqn.params["start"], dtypes=tiler.HELD), 0, out.aval.shape[-1])
 
 
 @pad_axis.infer
@@ -119,7 +119,7 @@ def _(tiler: Any, eqn: Equation) -> None:
     cols, zero = x.aval.shape[-1], tiler.read(Literal(0.0), out.aval)
     tiler.new(out)
     tiler.copy_columns(out, zero, 0, before)
-    tiler.copy_columns(out, tiler.at(x), before, cols)
+    tiler.copy_columns(out, tiler.at(x, dtypes=tiler.HELD), before, cols)
     tiler.copy_columns(out, zero, before + cols, eqn.params["after"])
 
 
@@ -153,7 +153,7 @@ def _(tiler: Any, eqn: Equation) -> None:
     out, offset = eqn.outputs[0], 0
     tiler.new(out)
     for x in eqn.inputs:
-        tiler.copy_columns(out, tiler.at(x), offset, x.aval.shape[-1])
+        tiler.copy_columns(out, tiler.at(x, dtypes=tiler.HELD), offset, x.aval.shape[-1])
         offset += x.aval.shape[-1]
 
 
@@ -180,8 +180,9 @@ def _(x: Aval, *, dtype: str) -> Aval:
 
 @cast.reference
 def _(x: np.ndarray, *, dtype: str) -> np.ndarray:
-    """To another float the values stay: rounding them is what storing does."""
-    return x if dtype in FLOATS else x.astype(dtype)
+    """To another float the values stay: rounding them is what storing does. What no integer is near becomes the least."""
+    with np.errstate(invalid="ignore"):
+        return x if dtype in FLOATS and x.dtype.kind == "f" else x.astype(dtype)
 
 
 @cast.vjp
@@ -201,12 +202,13 @@ def in_dtype(b: Builder, atom: Atom, dtype: str) -> Atom:
 
 
 def cast_back(b: Builder, eqn: Equation, producers: Mapping[Var, Equation]) -> Atom | None:
-    """cast[bfloat16] (cast[float32] x:bf16) -> x."""
+    """cast[bfloat16] (cast[float32] x:bf16) -> x, and so of an integer by way of a wider one."""
     source = producers.get(eqn.inputs[0]) if eqn.primitive is cast else None
-    if source is None or source.primitive is not cast or source.outputs[0].aval.dtype != "float32":
+    if source is None or source.primitive is not cast:
         return None
-    x = source.inputs[0]
-    return x if x.aval.dtype in HALVES and x.aval.dtype == eqn.params["dtype"] else None
+    x, between = source.inputs[0], source.outputs[0].aval.dtype
+    is_wider = (x.aval.dtype in HALVES and between == "float32") or (x.aval.dtype, between) == ("int32", "int64")
+    return x if is_wider and x.aval.dtype == eqn.params["dtype"] else None
 
 
 def is_widening(eqn: Equation) -> bool:
@@ -217,9 +219,12 @@ def is_widening(eqn: Equation) -> bool:
 @cast.tile
 def _(tiler: Any, eqn: Equation) -> None:
     (x,), out = eqn.inputs, eqn.outputs[0]
-    if out.aval.dtype not in FLOATS:
+    if out.aval.dtype == "bool":
+        tiler.map(NOT_EQUAL, out, tiler.read(x, out.aval), tiler.read(Literal(0), x.aval))
+        return
+    if out.aval.dtype not in tiler.HELD:
         tiler.refuse(f"casts {x.aval.dtype} to {out.aval.dtype}; tile tasks compute float32, bfloat16 and float16")
-    if is_widening(eqn) or tiler.stored_as(x, out.aval.dtype):
+    if is_widening(eqn) or (out.aval.dtype in FLOATS and tiler.stored_as(x, out.aval.dtype)):
         tiler.buffer_of[out] = tiler.buffer_of[x]
     else:
         tiler.map(COPY, out, tiler.read(x, out.aval))

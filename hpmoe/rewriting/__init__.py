@@ -36,6 +36,11 @@ from hpmoe.ir.tile_op import (
     Buffer as Buffer,
     TileOp as TileOp,
 )
+from hpmoe.primitives.columns import (
+    add_columns as add_columns,
+    cumsum as cumsum,
+    take_columns as take_columns,
+)
 from hpmoe.primitives.dispatch import (
     combine_rows as combine_rows,
     dispatch_rows as dispatch_rows,
@@ -49,6 +54,7 @@ from hpmoe.primitives.elementwise import (
     erf as erf,
     exp as exp,
     floor as floor,
+    floor_div as floor_div,
     greater as greater,
     greater_equal as greater_equal,
     less as less,
@@ -62,6 +68,8 @@ from hpmoe.primitives.elementwise import (
     power as power,
     reciprocal as reciprocal,
     relu as relu,
+    remainder as remainder,
+    round_ as round_,
     rsqrt as rsqrt,
     select as select,
     sigmoid as sigmoid,
@@ -134,6 +142,9 @@ from hpmoe.primitives.shape import (
 from hpmoe.primitives.swiglu import (
     gated as gated,
     swiglu_grad as swiglu_grad,
+)
+from hpmoe.primitives.top_k import (
+    top_k as top_k,
 )
 from hpmoe.tile_ops import (
     col_modes as col_modes,

@@ -12,6 +12,7 @@ from mindspore.common import np_dtype
 
 FLOATS = ("float32", "bfloat16", "float16")
 HALVES = ("bfloat16", "float16")
+INTEGERS = ("int32", "int64")
 TENSORS = (*FLOATS, "float64", "complex64", "complex128", "bool", "int8", "int16", "int32", "int64", "uint8", "uint16",
            "uint32", "uint64")
 
@@ -49,7 +50,7 @@ def storage_dtype(name: str) -> str:
         >>> storage_dtype("bool"), storage_dtype("bfloat16"), storage_dtype("float64")
         ('float32', 'bfloat16', 'float32')
     """
-    return name if name in (*FLOATS, "int32") else "float32"
+    return name if name in (*FLOATS, *INTEGERS) else "float32"
 
 
 def stored(array: np.ndarray, name: str) -> np.ndarray:

@@ -6,16 +6,17 @@ from typing import Any
 
 import numpy as np
 
+from hpmoe.support.dtypes import INTEGERS
 from hpmoe.tile_ops import col_modes, row_modes
-from hpmoe.tile_ops.functions import COPY, SILU, TARGETS
+from hpmoe.tile_ops.functions import COPY, OF_INTEGERS, SILU, TARGETS
 from hpmoe.tile_ops.params import Elementwise
 from hpmoe.tile_ops.tile_primitive import Operand, TilePrimitive
 
 OUT = Operand(by_column=True)
 SPREAD = Operand((row_modes.OWN, row_modes.ONE, row_modes.SLOT_EXPERT), (col_modes.OWN, col_modes.ONE), by_column=True,
-                 may_be_number=True)
+                 may_be_number=True, may_be_integer=True)
 
-MAP = TilePrimitive("MAP", 6, targets=TARGETS, outputs=(OUT,),
+MAP = TilePrimitive("MAP", 6, targets=TARGETS, outputs=(Operand(by_column=True, may_be_integer=True),),
                     inputs=(SPREAD,) * 3, required=2, params=Elementwise, rounds=True)
 SWIGLU = TilePrimitive("SWIGLU", 7, targets=TARGETS, outputs=(OUT,), inputs=(OUT,) * 2, rounds=True)
 SWIGLU_GRAD = TilePrimitive("SWIGLU_GRAD", 8, targets=TARGETS, outputs=(OUT,) * 2, inputs=(OUT,) * 3, rounds=True)
@@ -25,7 +26,10 @@ SWIGLU_GRAD = TilePrimitive("SWIGLU_GRAD", 8, targets=TARGETS, outputs=(OUT,) * 
 def _(frame: Any) -> int:
     out, *inputs = frame.operands()
     function = frame.params.function
-    out[...] = inputs[0] if function is COPY else function.numpy(*inputs)
+    if any(isinstance(x, np.ndarray) and x.dtype.kind == "i" for x in inputs):
+        inputs = [x if isinstance(x, np.ndarray) else int(x) for x in inputs]
+    with np.errstate(invalid="ignore"):  # a number that no integer is near
+        out[...] = inputs[0] if function is COPY else function.numpy(*inputs)
     return len(out)
 
 
@@ -35,6 +39,8 @@ def _(op: Any, buffers: Any, plan: Any) -> str:
         if access.buffer >= 0 and access.rows is row_modes.SLOT_EXPERT and buffers[access.buffer].rows_per_expert:
             buffer = buffers[access.buffer]
             return f"takes one row of an expert of {buffer.name}, which has {buffer.rows_per_expert}"
+        if access.buffer >= 0 and buffers[access.buffer].dtype in INTEGERS and op.params.function not in OF_INTEGERS:
+            return f"applies {op.params.function} to {buffers[access.buffer].dtype}"
     return ""
 
 

@@ -1,6 +1,7 @@
 """All families of tile operations: whoever imports this knows every one."""
 
 from hpmoe.tile_ops import (
+    columns as columns,
     elementwise as elementwise,
     matmuls as matmuls,
     reductions as reductions,

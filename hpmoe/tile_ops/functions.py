@@ -49,6 +49,16 @@ def _softplus(x: np.ndarray) -> np.ndarray:
     return np.maximum(x, 0) + np.log1p(np.exp(-np.abs(x)))
 
 
+def _floor_div(x: np.ndarray, y: np.ndarray) -> np.ndarray:
+    with np.errstate(divide="ignore", over="ignore"):
+        return np.floor_divide(x, y)
+
+
+def _remainder(x: np.ndarray, y: np.ndarray) -> np.ndarray:
+    with np.errstate(divide="ignore"):
+        return np.remainder(x, y)
+
+
 def _erf_grad(f: Apply, g: Any, y: Any, x: Any) -> list[Any]:
     return [f(MUL, g, f(MUL, 2 / math.sqrt(math.pi), f(EXP, f(NEG, f(MUL, x, x)))))]
 
@@ -90,6 +100,7 @@ COS = Function("cos", 15, 1, np.cos, lambda f, g, y, x: [f(NEG, f(MUL, g, f(SIN,
 SIGN = Function("sign", 16, 1, np.sign, passes=9)
 SOFTPLUS = Function("softplus", 17, 1, _softplus, lambda f, g, y, x: [f(MUL, g, f(SIGMOID, x))], passes=15)
 FLOOR = Function("floor", 18, 1, np.floor)
+ROUND = Function("round", 19, 1, np.rint, targets=("cpu",))  # halves to even
 ADD = Function("add", 32, 2, np.add, lambda f, g, z, x, y: [g, g], commutes=True)
 SUB = Function("sub", 33, 2, np.subtract, lambda f, g, z, x, y: [g, f(NEG, g)])
 MUL = Function("mul", 34, 2, np.multiply, lambda f, g, z, x, y: [f(MUL, g, y), f(MUL, g, x)], commutes=True)
@@ -103,4 +114,9 @@ EQUAL = Function("equal", 43, 2, np.equal, result="bool", commutes=True)
 NOT_EQUAL = Function("not_equal", 44, 2, np.not_equal, result="bool", commutes=True)
 MAXIMUM = Function("maximum", 37, 2, np.maximum, _choice_grad(GREATER))
 MINIMUM = Function("minimum", 38, 2, np.minimum, _choice_grad(LESS))
+FLOOR_DIV = Function("floor_div", 45, 2, _floor_div, targets=("cpu",))  # of integers 0 where the divisor is
+REMAINDER = Function("remainder", 46, 2, _remainder, targets=("cpu",))  # of the divisor's sign
 SELECT = Function("select", 64, 3, np.where, lambda f, g, z, c, x, y: [None, f(SELECT, c, g, 0.0), f(SELECT, c, 0.0, g)])
+# Functions of integers, too, which wrap around where they overflow.
+OF_INTEGERS = frozenset({COPY, NEG, RELU, ABS, SQUARE, SIGN, ADD, SUB, MUL, MAXIMUM, MINIMUM, FLOOR_DIV, REMAINDER, SELECT,
+                         GREATER, GREATER_EQUAL, LESS, LESS_EQUAL, EQUAL, NOT_EQUAL})

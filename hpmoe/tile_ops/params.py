@@ -118,6 +118,20 @@ class ByColumns(Params):
 
 
 @dataclasses.dataclass(frozen=True)
+class Choice(Params):
+    """Whether the largest of a row are chosen, or the smallest."""
+
+    largest: bool
+
+
+@dataclasses.dataclass(frozen=True)
+class Running(Params):
+    """Whether sums run from the last column to the first."""
+
+    reverse: bool
+
+
+@dataclasses.dataclass(frozen=True)
 class Matmul(Params):
     """Whether the matrix is multiplied turned."""
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import numpy as np
@@ -15,20 +16,21 @@ from hpmoe.tile_ops.tile_primitive import Operand, TilePrimitive
 
 ONE_COLUMN = Operand(cols=(col_modes.ALL, col_modes.ONE), takes_one_column=True)
 WHOLE_ROWS = Operand(cols=(col_modes.ALL,))
+ANY_ROWS = Operand(cols=(col_modes.ALL,), may_be_integer=True)
 SUMMED = (row_modes.EXPERT, row_modes.ALL)
 
 ROW_REDUCE = TilePrimitive(
     "ROW_REDUCE", 9, targets=TARGETS, params=ByColumns, rounds=True, passes=4,
-    outputs=(ONE_COLUMN,),
-    inputs=(WHOLE_ROWS,))
+    outputs=(dataclasses.replace(ONE_COLUMN, may_be_integer=True),),
+    inputs=(ANY_ROWS,))
 ROW_DOT = TilePrimitive(
     "ROW_DOT", 10, targets=TARGETS, rounds=True, commutes=True,
     outputs=(ONE_COLUMN,),
     inputs=(WHOLE_ROWS,) * 2)
 COL_SUM = TilePrimitive(
     "COL_SUM", 11, targets=TARGETS, sums_rows=True, rounds=True, domains=(Experts, AllRows),
-    outputs=(Operand(),),
-    inputs=(Operand(SUMMED, by_column=True, is_summed=True),))
+    outputs=(Operand(may_be_integer=True),),
+    inputs=(Operand(SUMMED, by_column=True, is_summed=True, may_be_integer=True),))
 
 
 

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from enum import Enum
 from typing import Any
 
+from hpmoe.support.dtypes import INTEGERS
 from hpmoe.tile_ops import col_modes, row_modes
 from hpmoe.tile_ops.col_modes import ColMode
 from hpmoe.tile_ops.domains import Domain, Once, Slots, Tiles
@@ -15,6 +16,7 @@ from hpmoe.tile_ops.params import NoParams, Params, Way
 from hpmoe.tile_ops.row_modes import RowMode
 
 ROW_DOMAINS = (Once, Tiles, Slots)
+INTEGER_TARGETS = ("cpu",)
 
 
 class Payload(Enum):
@@ -48,6 +50,7 @@ class Operand:
         takes_one_column: whether a body takes a single column of it.
         may_be_number: whether a number may stand in its place.
         is_integer: whether its elements are int32.
+        may_be_integer: whether they may be int32 or int64 as well as floats; only kernels in INTEGER_TARGETS take these.
     """
 
     rows: tuple[RowMode, ...] = (row_modes.OWN,)
@@ -60,6 +63,13 @@ class Operand:
     takes_one_column: bool = False
     may_be_number: bool = False
     is_integer: bool = False
+    may_be_integer: bool = False
+
+    def takes(self, dtype: str) -> bool:
+        """Whether its elements may be stored in a dtype."""
+        if dtype in INTEGERS and self.may_be_integer:
+            return True
+        return dtype == "int32" if self.is_integer else dtype not in INTEGERS
 
     def image_cols(self, mode: ColMode) -> int:
         """What stands for a column mode of it in a kernel's image."""

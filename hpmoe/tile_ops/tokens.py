@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 
 from hpmoe.routing.routing import Route, add_choices
-from hpmoe.support.dtypes import widen
+from hpmoe.support.dtypes import INTEGERS, widen
 from hpmoe.tile_ops import col_modes, row_modes
 from hpmoe.tile_ops.domains import Once, Slots, Tiles
 from hpmoe.tile_ops.functions import TARGETS
@@ -23,8 +23,8 @@ REDUCE = TilePrimitive(
     inputs=(Operand((row_modes.ENTRIES,), by_column=True), WHOLE_ROWS))
 GATHER = TilePrimitive(
     "GATHER", 15, targets=TARGETS, domains=(Once, Tiles),
-    outputs=(Operand(cols=WHOLE),),
-    inputs=(Operand((row_modes.ALL,), WHOLE),
+    outputs=(Operand(cols=WHOLE, may_be_integer=True),),
+    inputs=(Operand((row_modes.ALL,), WHOLE, may_be_integer=True),
             Operand(cols=(col_modes.ALL, col_modes.ONE), takes_one_column=True, is_integer=True)))
 KEEP = TilePrimitive(
     "KEEP", 16, targets=TARGETS, needs_route=True, only_moves=True, domains=(Tiles,),
@@ -138,10 +138,17 @@ def _(op: Any, buffers: Any, plan: Any) -> str:
     return "" if len(op.operands) < 3 or op.width(2, buffers) == 1 else f"has {op.width(2, buffers)} weights for a row"
 
 
+def is_integer(op: Any, i: int, buffers: Any) -> bool:
+    """Whether an operand of an operation is of integers."""
+    return buffers[op.operands[i].buffer].dtype in INTEGERS
+
+
 @GATHER.fits
 def _(op: Any, buffers: Any, plan: Any) -> str:
     out, source = op.width(0, buffers), op.width(1, buffers)
     if out != source:
         return f"gathers rows of {source} columns in {out}"
+    if is_integer(op, 0, buffers) != is_integer(op, 1, buffers):
+        return "gathers integers as floats, or floats as integers"
     is_one = op.operands[2].cols is col_modes.ONE or op.width(2, buffers) == 1
     return "" if is_one else "gathers by rows of several columns"

@@ -14,7 +14,7 @@ from hpmoe.ir.program import Atom, Equation, Literal, Program, Var, program_wind
 from hpmoe.ir.program_text import Names
 from hpmoe.ir.stages import deciding_vars, views_of_inputs
 from hpmoe.ir.token_rows import num_rows, token_vars
-from hpmoe.support.dtypes import FLOATS
+from hpmoe.support.dtypes import FLOATS, INTEGERS
 from hpmoe.support.errors import TransformError
 from hpmoe.tile_ops import col_modes, row_modes
 from hpmoe.tile_ops.col_modes import ColMode
@@ -27,6 +27,7 @@ from hpmoe.tile_ops.tile_primitive import TilePrimitive
 
 COMPUTED = (*FLOATS, "bool")
 ONLY_BEFORE = "a kernel reads them when it starts; a rewrite that computes them comes before the gradient, before_vjp=True"
+MOST_NUMBER = 1 << 24  # integers up to it are float32 numbers
 WHAT_TILES_COMPUTE = "tile tasks compute float32, bfloat16 and float16"
 
 
@@ -36,6 +37,8 @@ class Tiler:
     A rule gives each output of its equation a buffer (`new`, `view`), says how each operand is touched (`at`, `read`), over
     which units its tasks run (`rows_of`, `experts_of`, `once`), and emits the operation. What cannot be tiled it refuses.
     """
+
+    HELD = (*COMPUTED, *INTEGERS)  # what buffers hold that elementwise operations, sums and choices may be about
 
     def __init__(self, program: Program, tile_rows: int, tile_cols: int):
         self.program, self.tile_rows, self.tile_cols = program, tile_rows, tile_cols
@@ -247,14 +250,14 @@ class Tiler:
             return tf.Access(-1, value=float(atom.value))
         shape = atom.aval.shape
         if shape == out.shape:
-            return self.at(atom)
+            return self.at(atom, dtypes=self.HELD)
         is_one_row = not _is_received(shape) and math.prod(shape[:-1]) == 1
         if is_one_row and (not shape or shape[-1] == 1):
-            return self.at(atom, row_modes.ONE, col_modes.ONE)
+            return self.at(atom, row_modes.ONE, col_modes.ONE, dtypes=self.HELD)
         if len(shape) == len(out.shape) and shape[:-1] == out.shape[:-1] and shape[-1] == 1:
-            return self.at(atom, cols=col_modes.ONE)
+            return self.at(atom, cols=col_modes.ONE, dtypes=self.HELD)
         if is_one_row and shape[-1] == out.shape[-1]:
-            return dataclasses.replace(self.at(atom, row_modes.ONE), buffer=self.regular(atom))
+            return dataclasses.replace(self.at(atom, row_modes.ONE, dtypes=self.HELD), buffer=self.regular(atom))
         self.refuse(f"broadcasts {atom.aval} to {out}; tiles take whole rows, one row, one column or one element")
 
     # Operations.
@@ -280,13 +283,22 @@ class Tiler:
                   if a.rows is row_modes.OWN and a.buffer >= 0}
         if len(shape) == 1 and len(stored) > 1:
             self.refuse("combines a column of per-row values with a plain vector; reshape one of them to [T, 1]")
+        self._check_numbers(out, reads)
         self.new(out, rows_and_cols=stored.pop() if len(shape) == 1 and stored and out not in self.vectors else None)
-        self.emit(MAP, self.rows_of(out), self.at(out), *reads, params=Elementwise(function))
+        self.emit(MAP, self.rows_of(out), self.at(out, dtypes=self.HELD), *reads, params=Elementwise(function))
+
+    def _check_numbers(self, out: Var, reads: Sequence[tf.Access]) -> None:
+        """A number is kept as float32, which among integers it must be exactly."""
+        dtypes = {out.aval.dtype, *(self.buffers[a.buffer].dtype for a in reads if a.buffer >= 0)}
+        most = max((abs(a.value) for a in reads if a.buffer < 0), default=0)
+        if most > MOST_NUMBER and not dtypes.isdisjoint(INTEGERS):
+            self.refuse(f"takes {most:.0f} among integers; a kernel keeps numbers to {MOST_NUMBER}, so pass it as a tensor")
 
     def copy_columns(self, out: Var, source: tf.Access, offset: int, cols: int) -> None:
         """Writes columns [offset, offset + cols) of `out` from `source`."""
         if cols:
-            self.emit(MAP, self.rows_of(out), self.at(out, offset=offset), source, cols=cols, params=Elementwise(COPY))
+            target = self.at(out, offset=offset, dtypes=self.HELD)
+            self.emit(MAP, self.rows_of(out), target, source, cols=cols, params=Elementwise(COPY))
 
 
 def _is_received(shape: tuple) -> bool:

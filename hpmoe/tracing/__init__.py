@@ -9,6 +9,7 @@ from hpmoe.tracing import (
     rules_matmul as rules_matmul,
     rules_moe as rules_moe,
     rules_norms as rules_norms,
+    rules_order as rules_order,
     rules_reduce as rules_reduce,
     rules_shape as rules_shape,
 )

@@ -17,9 +17,6 @@ _KEYWORDS = {"axis": "dim", "axes": "dim", "keep_dims": "keepdim", "keepdims": "
 _COLLECTIVES = ("AllReduce", "AllGather", "ReduceScatter", "AlltoAll", "Broadcast_", "Send", "Receive", "CommTensor",
                 "DistComm", "InnerComm")
 _SIZES = ("MaskedSelect", "NonZero", "Unique")
-_ROUTER = "the router outside the function: topk_ids and topk_weights as arguments"
-_INSTEAD = {"TopkExt": _ROUTER, "TopK": _ROUTER, "SortExt": _ROUTER, "Sort": _ROUTER, "ArgSort": _ROUTER,
-            "ArgMaxExt": _ROUTER, "OneHotExt": "indexing with the ids, weight[ids]"}
 
 
 def call(*names: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
@@ -64,8 +61,6 @@ def find_call(name: str) -> Callable[..., Any]:
     if name.startswith(_SIZES):
         raise not_traceable(f"the MindSpore operation {name}", "the shape of its result depends on values",
                             "mint.where(mask, x, 0), which keeps the shape; for tokens of experts, hpmoe.dispatch")
-    if name in _INSTEAD:
-        raise not_traceable(f"the MindSpore operation {name}", "it has no primitive", _INSTEAD[name])
     near = difflib.get_close_matches(name, CALLS, n=3, cutoff=0.7)
     known = f" (nearest known: {', '.join(near)})" if near else ""
     raise not_traceable(f"the MindSpore operation {name}", "it has no primitive", "elementwise mint functions, sums, "

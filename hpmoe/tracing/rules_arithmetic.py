@@ -7,9 +7,10 @@ from typing import Any
 
 from hpmoe.primitives import elementwise as e
 from hpmoe.primitives.differentiable import FLOATS
+from hpmoe.support.dtypes import INTEGERS
 from hpmoe.tracing.calls import call
 from hpmoe.tracing.errors import not_traceable
-from hpmoe.tracing.promote import emit, in_float32, scaled_dtype, to_dtype, to_float
+from hpmoe.tracing.promote import emit, in_float32, promote_dtypes, scaled_dtype, to_dtype, to_float
 from hpmoe.tracing.recorder import Recorder
 from hpmoe.tracing.tracer import Tracer
 
@@ -68,11 +69,17 @@ def sub(r: Recorder, input: Any, other: Any, alpha: Any = 1) -> Any:
     return emit(r, e.sub, input, scaled(r, other, alpha))
 
 
+def _integers(*operands: Any) -> str:
+    """The integer dtype that numbers and tensors have in common, or "" where they have none."""
+    dtype = promote_dtypes([o.hpmoe_aval.dtype for o in operands if isinstance(o, Tracer)],
+                           [o for o in operands if not isinstance(o, Tracer)])
+    return dtype if dtype in INTEGERS else ""
+
+
 @call("Div", "Divs", "RealDiv", "DivMod", "DivMods")
 def div(r: Recorder, input: Any, other: Any, rounding_mode: str | None = None) -> Any:
-    operands = [o.hpmoe_aval.dtype for o in (input, other) if isinstance(o, Tracer)]
-    if rounding_mode and not any(d in FLOATS for d in operands):
-        raise not_traceable("integer division", "only floats have it", "x.astype(mindspore.float32) first")
+    if rounding_mode == "floor" and (integers := _integers(input, other)):
+        return emit(r, e.floor_div, input, other, dtype=integers)
     dtype = scaled_dtype((input, other), [0.0])
     out = emit(r, e.div, *(to_dtype(r, o, dtype) for o in (input, other)), dtype=dtype)
     if rounding_mode not in (None, "floor"):
@@ -86,6 +93,25 @@ def power(r: Recorder, input: Any, exponent: Any) -> Any:
     if not isinstance(exponent, Tracer) and exponent == 2:
         return emit(r, e.square, input)
     return emit(r, e.power, input, exponent)
+
+
+@call("Round")
+def round_(r: Recorder, input: Any, decimals: int = 0) -> Any:
+    """Halves go to the even number; no gradient."""
+    if decimals != 0:
+        raise not_traceable(f"rounding to {decimals} decimals", "MindSpore has it on some devices only",
+                            "mint.round(x * n) / n")
+    return emit(r, e.round_, input) if input.hpmoe_aval.dtype in FLOATS else input
+
+
+@call("IsFinite")
+def is_finite(r: Recorder, x: Any) -> Any:
+    return emit(r, e.less, emit(r, e.absolute, x), math.inf)
+
+
+@call("IsInf")
+def is_infinite(r: Recorder, x: Any) -> Any:
+    return emit(r, e.equal, emit(r, e.absolute, x), math.inf)
 
 
 @call("Addcmul", "AddcmulExt")
@@ -163,6 +189,8 @@ def floor_div(r: Recorder, input: Any, other: Any) -> Any:
 @call("RemainderTensorScalar", "RemainderTensorTensor", "RemainderScalarTensor", "FloorMod")
 @in_float32
 def remainder(r: Recorder, input: Any, other: Any) -> Any:
+    if integers := _integers(input, other):
+        return emit(r, e.remainder, input, other, dtype=integers)
     return emit(r, e.sub, input, emit(r, e.mul, floor_div(r, input, other), other))
 
 
@@ -174,6 +202,11 @@ def logical_not(r: Recorder, input: Any) -> Any:
 @call("LogicalAnd")
 def logical_and(r: Recorder, input: Any, other: Any) -> Any:
     return r(e.minimum, to_dtype(r, input, "bool"), to_dtype(r, other, "bool"))
+
+
+@call("LogicalXor")
+def logical_xor(r: Recorder, input: Any, other: Any) -> Any:
+    return r(e.not_equal, to_dtype(r, input, "bool"), to_dtype(r, other, "bool"))
 
 
 @call("LogicalOr")

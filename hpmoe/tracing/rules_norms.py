@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 from hpmoe.primitives import elementwise as e
@@ -10,7 +11,7 @@ from hpmoe.primitives.reduction import reduce_sum
 from hpmoe.primitives.shape import reshape
 from hpmoe.tracing.calls import call
 from hpmoe.tracing.errors import not_traceable
-from hpmoe.tracing.promote import emit, in_float32, promote_dtypes, to_dtype, wide
+from hpmoe.tracing.promote import emit, in_float32, promote_dtypes, to_dtype, to_float, wide
 from hpmoe.tracing.recorder import Recorder
 from hpmoe.tracing.rules_reduce import axes_of, mean
 from hpmoe.tracing.rules_shape import axis_of, dims_of
@@ -48,8 +49,10 @@ def log_softmax(r: Recorder, input: Any, dim: Any = -1, dtype: Any = None) -> An
 @call("LogSumExp")
 @in_float32
 def log_sum_exp(r: Recorder, input: Any, dim: Any, keepdim: bool = False) -> Any:
-    axis = _one_axis(input, dim)
-    peak = r(e.stop_gradient, r(reduce_max, input, axis=axis, keepdims=True))
+    """An infinite maximum is not taken off, so that it stays the result."""
+    input, axis = to_float(r, input), _one_axis(input, dim)
+    peak = r(reduce_max, input, axis=axis, keepdims=True)
+    peak = r(e.stop_gradient, emit(r, e.select, emit(r, e.less, emit(r, e.absolute, peak), math.inf), peak, 0.0))
     total = r(reduce_sum, emit(r, e.exp, emit(r, e.sub, input, peak)), axis=axis, keepdims=True)
     out = emit(r, e.add, emit(r, e.log, total), peak)
     dims = out.hpmoe_aval.shape

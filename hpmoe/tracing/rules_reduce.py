@@ -109,12 +109,6 @@ def min_(r: Recorder, input: Any, dim: Any = None, keepdim: bool = False) -> Any
     return emit(r, e.neg, max_(r, emit(r, e.neg, input), dim, keepdim))
 
 
-@call("MaxDim", "ArgMaxWithValue", "MinDim", "ArgMinWithValue")
-def max_with_index(r: Recorder, *args: Any, **kwargs: Any) -> Any:
-    raise not_traceable("a maximum or minimum with its index", "the index has no primitive",
-                        "mint.amax(x, dim=-1) or mint.amin(x, dim=-1), which give the value alone")
-
-
 @call("Var")
 @in_float32
 def variance(r: Recorder, input: Any, dim: Any = None, correction: int = 1, keepdim: bool = False) -> Any:

@@ -32,6 +32,6 @@ def _dtype_fault(op: tf.TileOp, buffers: Sequence[tf.Buffer]) -> str:
     if op.primitive.only_moves:
         return "" if dtypes[0] == dtypes[1] else f"moves {dtypes[1]} to {dtypes[0]}"
     for i, (access, dtype) in enumerate(zip(op.operands, dtypes, strict=True)):
-        if (dtype == "int32") != op.primitive.operand(i).is_integer:
+        if not op.primitive.operand(i).takes(dtype):
             return f"takes {buffers[access.buffer].name}, which is of {dtype}"
     return ""

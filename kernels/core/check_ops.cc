@@ -72,6 +72,11 @@ class OpChecker {
     }
   }
 
+  static bool takes_dtype(int traits, Dtype dtype) {
+    if (is_integer(dtype) && traits & kMayBeInteger) return true;
+    return traits & kIsInteger ? dtype == Dtype::INT32 : is_float(dtype);
+  }
+
   const char* check_operand(const Op& op, const OpRule& rule, int i) const {
     const Operand& operand = op.operands[i];
     if (operand.buffer == -1 && rule.operands[i].traits & kMayBeNumber) return nullptr;
@@ -84,8 +89,7 @@ class OpChecker {
     const Buffer& buffer = image_.buffers[operand.buffer];
     if (!is_turned_weight(op, i) && !in_range(operand.offset, buffer.cols))
       return "an operand's offset is outside its columns";
-    const bool holds_ints = rule.operands[i].traits & kIsInteger;
-    if (!is_transfer(rule.opcode) && is_float(static_cast<Dtype>(buffer.dtype)) == holds_ints)
+    if (!is_transfer(rule.opcode) && !takes_dtype(rule.operands[i].traits, static_cast<Dtype>(buffer.dtype)))
       return "an operand has a dtype its op cannot take";
     const bool by_expert = static_cast<Rows>(operand.rows) == Rows::SLOT_EXPERT;
     if (applies_function(rule.opcode) && by_expert && buffer.rows_per_expert > 0)
@@ -101,6 +105,13 @@ class OpChecker {
   }
 
   const Buffer& buffer(const Op& op, int i) const { return image_.buffers[op.operands[i].buffer]; }
+
+  Dtype dtype(const Op& op, int i) const { return static_cast<Dtype>(buffer(op, i).dtype); }
+
+  int64_t width(const Op& op, int i) const { return buffer(op, i).cols - op.operands[i].offset; }
+
+  // Both of floats, or both of integers.
+  bool same_kind(const Op& op, int i, int j) const { return is_integer(dtype(op, i)) == is_integer(dtype(op, j)); }
 
   // Two operands that are walked together over the same columns.
   bool same_columns(const Op& op, int i, int j) const {
@@ -144,7 +155,20 @@ class OpChecker {
       case Opcode::NOTIFY: return in_range(op.param[0], kNumWay) ? nullptr : "a NOTIFY tells of no way that rows go";
       case Opcode::LAUNCH: return in_range(op.param[0], kNumLaidOut) ? nullptr : "a LAUNCH lays out rows of an unknown kind";
       case Opcode::ROW_DOT: return same_columns(op, 1, 2) ? nullptr : "an op's operands differ in columns";
-      case Opcode::GATHER: return same_columns(op, 0, 1) ? nullptr : "an op's operands differ in columns";
+      case Opcode::GATHER:
+      case Opcode::CUMSUM:
+        if (!same_columns(op, 0, 1)) return "an op's operands differ in columns";
+        return same_kind(op, 0, 1) ? nullptr : "an op makes integers of floats, or floats of integers";
+      case Opcode::TOP_K: {
+        const bool fits = same_columns(op, 0, 1) && width(op, 0) <= width(op, 2) && same_kind(op, 0, 2);
+        return fits ? nullptr : "a TOP_K's choices are not values and indices of its rows";
+      }
+      case Opcode::TAKE_COLS:
+      case Opcode::ADD_COLS: {
+        const bool is_number = op.operands[1].buffer < 0;
+        const bool fits = is_integer(dtype(op, 2)) && same_columns(op, opcode == Opcode::TAKE_COLS ? 0 : is_number ? 2 : 1, 2);
+        return fits && (is_number || same_kind(op, 0, 1)) ? nullptr : "an op has other indices than elements";
+      }
       case Opcode::ROW_REDUCE:
         return in_range(op.param[0], kNumReduction) ? nullptr : "a ROW_REDUCE has an unknown reduction";
       default: return nullptr;

@@ -19,12 +19,13 @@ constexpr int32_t kNumLaidOut = 3;
   X(PUT, 1) X(PUT_BACK, 2) X(REDUCE, 3) X(GMM, 4) X(WGRAD, 5) X(MAP, 6) X(SWIGLU, 7) X(SWIGLU_GRAD, 8) \
   X(ROW_REDUCE, 9) X(ROW_DOT, 10) X(COL_SUM, 11) X(ALL_TO_ALL, 12) X(ALL_TO_ALL_BACK, 13) X(NOTIFY, 14) \
   X(GATHER, 15) X(KEEP, 16) X(DROP_COUNTS, 17) X(LAUNCH, 18) X(REPLICATE, 19) X(RETURN_GRADS, 20) X(FAN_OUT, 21) \
-  X(FAN_IN, 22)
+  X(FAN_IN, 22) X(TOP_K, 23) X(TAKE_COLS, 24) X(ADD_COLS, 25) X(CUMSUM, 26)
 #define HPMOE_MAP_CODE(X) \
   X(COPY, 0) X(NEG, 1) X(EXP, 2) X(LOG, 3) X(SQRT, 4) X(RSQRT, 5) X(SIGMOID, 6) X(TANH, 7) X(SILU, 8) X(RELU, 9) \
   X(ERF, 10) X(ABS, 11) X(RECIPROCAL, 12) X(SQUARE, 13) X(SIN, 14) X(COS, 15) X(SIGN, 16) X(SOFTPLUS, 17) \
-  X(FLOOR, 18) X(ADD, 32) X(SUB, 33) X(MUL, 34) X(DIV, 35) X(POW, 36) X(MAXIMUM, 37) X(MINIMUM, 38) \
-  X(GREATER, 39) X(GREATER_EQUAL, 40) X(LESS, 41) X(LESS_EQUAL, 42) X(EQUAL, 43) X(NOT_EQUAL, 44) X(SELECT, 64)
+  X(FLOOR, 18) X(ROUND, 19) X(ADD, 32) X(SUB, 33) X(MUL, 34) X(DIV, 35) X(POW, 36) X(MAXIMUM, 37) X(MINIMUM, 38) \
+  X(GREATER, 39) X(GREATER_EQUAL, 40) X(LESS, 41) X(LESS_EQUAL, 42) X(EQUAL, 43) X(NOT_EQUAL, 44) \
+  X(FLOOR_DIV, 45) X(REMAINDER, 46) X(SELECT, 64)
 #define HPMOE_DOMAIN(X) \
   X(ONCE, 0) X(TILES, 1) X(SLOTS, 2) X(EXPERTS, 3) X(COPIES, 4)
 #define HPMOE_ROWS(X) \
@@ -50,8 +51,9 @@ enum class Way : int32_t { HPMOE_WAY(HPMOE_MEMBER) };
 enum class LaidOut : int32_t { HPMOE_LAID_OUT(HPMOE_MEMBER) };
 #undef HPMOE_MEMBER
 
-// Its elements are int32; bodies know which part of it a task takes; a number may stand in its place.
-constexpr int kIsInteger = 1, kIsCutByBody = 2, kMayBeNumber = 4;
+// Its elements are int32; bodies know which part of it a task takes; a number may stand in its place; its elements may be
+// integers as well as floats.
+constexpr int kIsInteger = 1, kIsCutByBody = 2, kMayBeNumber = 4, kMayBeInteger = 8;
 
 // Which modes an operand may have, a bit a mode, and which of these traits; `rows` 0 ends an opcode's list.
 struct OperandRule {
@@ -80,17 +82,17 @@ constexpr OpRule kRules[] = {
     {"WGRAD", Opcode::WGRAD, 1, 3, false, 0x8,
      {{0x1, 0x1, 0}, {0x12, 0x2, 0}, {0x12, 0x1, 0}, {0x201, 0x1, 0}, {0x201, 0x1, 0}}},
     {"MAP", Opcode::MAP, 1, 2, false, 0x7,
-     {{0x1, 0x1, 0}, {0xd, 0x5, kMayBeNumber}, {0xd, 0x5, kMayBeNumber}, {0xd, 0x5, kMayBeNumber}}},
+     {{0x1, 0x1, kMayBeInteger}, {0xd, 0x5, kMayBeNumber | kMayBeInteger}, {0xd, 0x5, kMayBeNumber | kMayBeInteger}, {0xd, 0x5, kMayBeNumber | kMayBeInteger}}},
     {"SWIGLU", Opcode::SWIGLU, 1, 3, false, 0x7,
      {{0x1, 0x1, 0}, {0x1, 0x1, 0}, {0x1, 0x1, 0}}},
     {"SWIGLU_GRAD", Opcode::SWIGLU_GRAD, 2, 5, false, 0x7,
      {{0x1, 0x1, 0}, {0x1, 0x1, 0}, {0x1, 0x1, 0}, {0x1, 0x1, 0}, {0x1, 0x1, 0}}},
     {"ROW_REDUCE", Opcode::ROW_REDUCE, 1, 2, false, 0x7,
-     {{0x1, 0x6, 0}, {0x1, 0x2, 0}}},
+     {{0x1, 0x6, kMayBeInteger}, {0x1, 0x2, kMayBeInteger}}},
     {"ROW_DOT", Opcode::ROW_DOT, 1, 3, false, 0x7,
      {{0x1, 0x6, 0}, {0x1, 0x2, 0}, {0x1, 0x2, 0}}},
     {"COL_SUM", Opcode::COL_SUM, 1, 2, false, 0x8,
-     {{0x1, 0x1, 0}, {0x12, 0x1, 0}}},
+     {{0x1, 0x1, kMayBeInteger}, {0x12, 0x1, kMayBeInteger}}},
     {"ALL_TO_ALL", Opcode::ALL_TO_ALL, 1, 2, true, 0x1,
      {{0x20, 0x2, 0}, {0xc0, 0x2, 0}}},
     {"ALL_TO_ALL_BACK", Opcode::ALL_TO_ALL_BACK, 1, 2, true, 0x1,
@@ -98,7 +100,7 @@ constexpr OpRule kRules[] = {
     {"NOTIFY", Opcode::NOTIFY, 0, 0, true, 0x1,
      {}},
     {"GATHER", Opcode::GATHER, 1, 3, false, 0x3,
-     {{0x1, 0x2, 0}, {0x2, 0x2, 0}, {0x1, 0x6, kIsInteger}}},
+     {{0x1, 0x2, kMayBeInteger}, {0x2, 0x2, kMayBeInteger}, {0x1, 0x6, kIsInteger}}},
     {"KEEP", Opcode::KEEP, 1, 2, true, 0x2,
      {{0x1, 0x2, 0}, {0x40, 0x2, 0}}},
     {"DROP_COUNTS", Opcode::DROP_COUNTS, 1, 1, true, 0x1,
@@ -113,6 +115,14 @@ constexpr OpRule kRules[] = {
      {{0x400, 0x1, 0}, {0x1, 0x1, 0}}},
     {"FAN_IN", Opcode::FAN_IN, 1, 2, true, 0x4,
      {{0x1, 0x1, 0}, {0x400, 0x1, 0}, {0x400, 0x2, 0}}},
+    {"TOP_K", Opcode::TOP_K, 2, 3, false, 0x7,
+     {{0x1, 0x2, kMayBeInteger}, {0x1, 0x2, kIsInteger}, {0x1, 0x2, kMayBeInteger}}},
+    {"TAKE_COLS", Opcode::TAKE_COLS, 1, 3, false, 0x7,
+     {{0x1, 0x2, kMayBeInteger}, {0x5, 0x2, kMayBeInteger}, {0x1, 0x2, kMayBeInteger}}},
+    {"ADD_COLS", Opcode::ADD_COLS, 1, 3, false, 0x7,
+     {{0x1, 0x2, kMayBeInteger}, {0x1, 0x2, kMayBeNumber | kMayBeInteger}, {0x1, 0x2, kMayBeInteger}}},
+    {"CUMSUM", Opcode::CUMSUM, 1, 2, false, 0x7,
+     {{0x1, 0x2, kMayBeInteger}, {0x1, 0x2, kMayBeInteger}}},
 };
 
 inline const OpRule* find_rule(int32_t opcode) {
@@ -125,9 +135,9 @@ inline const OpRule* find_rule(int32_t opcode) {
 constexpr int num_map_inputs(int32_t code) {
   switch (code) {
     case 0: case 1: case 2: case 3: case 4: case 5: case 6: case 7: case 8: case 9: case 10: case 11: case 12:
-    case 13: case 14: case 15: case 16: case 17: case 18: return 1;
+    case 13: case 14: case 15: case 16: case 17: case 18: case 19: return 1;
     case 32: case 33: case 34: case 35: case 36: case 37: case 38: case 39: case 40: case 41: case 42: case 43:
-    case 44: return 2;
+    case 44: case 45: case 46: return 2;
     case 64: return 3;
     default: return 0;
   }

@@ -20,6 +20,10 @@ Code run_body(const Frame& frame) {
     case Opcode::FAN_IN: return fan_in(frame);
     case Opcode::KEEP: return keep_entries(frame);
     case Opcode::DROP_COUNTS: return drop_counts(frame);
+    case Opcode::TOP_K: return top_k(frame);
+    case Opcode::TAKE_COLS: return take_cols(frame);
+    case Opcode::ADD_COLS: return add_cols(frame);
+    case Opcode::CUMSUM: return cumsum(frame);
     case Opcode::LAUNCH: return Code::OK;
     default: return Code::BAD_IMAGE;
   }

@@ -25,5 +25,15 @@ Code fan_out(const Frame& frame);
 Code fan_in(const Frame& frame);
 Code keep_entries(const Frame& frame);
 Code drop_counts(const Frame& frame);
+Code top_k(const Frame& frame);
+Code take_cols(const Frame& frame);
+Code add_cols(const Frame& frame);
+Code cumsum(const Frame& frame);
+
+// Bodies of integers, which those of their names hand over to.
+bool is_of_integers(const Frame& frame);
+Code map_integers(const Frame& frame);
+Code row_reduce_integers(const Frame& frame, bool is_max);
+Code col_sum_integers(const Frame& frame);
 
 }  // namespace hpmoe

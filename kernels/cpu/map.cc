@@ -8,6 +8,20 @@
 namespace hpmoe {
 namespace {
 
+// Of the sign of b; exact, as std::fmod is.
+float remainder(float a, float b) {
+  const float left = std::fmod(a, b);
+  if (left == 0.0f) return std::copysign(0.0f, b);
+  return (b < 0.0f) != (left < 0.0f) ? left + b : left;
+}
+
+float floor_div(float a, float b) {
+  if (b == 0.0f) return a / b;
+  const float left = std::fmod(a, b);
+  const float whole = (a - left) / b - (left != 0.0f && (b < 0.0f) != (left < 0.0f) ? 1.0f : 0.0f);
+  return whole == 0.0f ? std::copysign(0.0f, a / b) : std::round(whole);
+}
+
 // False where there is no such function.
 HPMOE_MULTIVERSION
 bool map_chunk(MapCode code, int64_t n, const float* a, const float* b, const float* c, float* out) {
@@ -35,6 +49,7 @@ bool map_chunk(MapCode code, int64_t n, const float* a, const float* b, const fl
     CASE(SIGN, a[i] > 0.0f ? 1.0f : a[i] < 0.0f ? -1.0f : a[i])
     CASE(SOFTPLUS, maximum_(a[i], 0.0f) + std::log1p(exp_(-abs_(a[i]))))
     CASE(FLOOR, std::floor(a[i]))
+    CASE(ROUND, std::nearbyint(a[i]))
     CASE(ADD, a[i] + b[i])
     CASE(SUB, a[i] - b[i])
     CASE(MUL, a[i] * b[i])
@@ -48,6 +63,8 @@ bool map_chunk(MapCode code, int64_t n, const float* a, const float* b, const fl
     CASE(LESS_EQUAL, a[i] <= b[i] ? 1.0f : 0.0f)
     CASE(EQUAL, a[i] == b[i] ? 1.0f : 0.0f)
     CASE(NOT_EQUAL, a[i] != b[i] ? 1.0f : 0.0f)
+    CASE(FLOOR_DIV, floor_div(a[i], b[i]))
+    CASE(REMAINDER, remainder(a[i], b[i]))
     CASE(SELECT, a[i] != 0.0f ? b[i] : c[i])
   }
 #undef CASE
@@ -62,6 +79,7 @@ Reader input(const Frame& frame, int index) {
 }  // namespace
 
 Code map(const Frame& frame) {
+  if (is_of_integers(frame)) return map_integers(frame);
   const auto code = static_cast<MapCode>(frame.op.param[0]);
   const int last = frame.op.num_operands - 1;
   Writer out(frame.view(0));

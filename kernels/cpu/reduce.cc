@@ -109,6 +109,7 @@ Code row_reduce(const Frame& frame) {
   const auto reduction = static_cast<Reduction>(frame.op.param[0]);
   if (reduction != Reduction::SUM && reduction != Reduction::MAX) return Code::BAD_IMAGE;
   const bool is_max = reduction == Reduction::MAX;
+  if (is_of_integers(frame)) return row_reduce_integers(frame, is_max);
   const int64_t cols = frame.num_cols(1);
   Writer out(frame.view(0));
   Reader x(frame.view(1));
@@ -136,6 +137,7 @@ Code row_dot(const Frame& frame) {
 
 // out[e, cols] = sum of the expert's rows
 Code col_sum(const Frame& frame) {
+  if (is_of_integers(frame)) return col_sum_integers(frame);
   Writer out({frame.element(0, frame.unit.expert, frame.first_col(0)), 0, 1, frame.dtype(0)});
   Reader x({frame.element(1, frame.unit.start, frame.first_col(1)), frame.buffer(1).cols, 1, frame.dtype(1)});
   for_each_chunk(1, frame.task.cols, [&](int64_t, int64_t col, int64_t n) {

@@ -39,6 +39,7 @@ UNARY = {
     MapCode.SIGN: np.sign,
     MapCode.SOFTPLUS: lambda x: np.logaddexp(0, x),
     MapCode.FLOOR: np.floor,
+    MapCode.ROUND: np.rint,
 }
 BINARY = {
     MapCode.ADD: np.add,
@@ -54,6 +55,8 @@ BINARY = {
     MapCode.LESS_EQUAL: np.less_equal,
     MapCode.EQUAL: np.equal,
     MapCode.NOT_EQUAL: np.not_equal,
+    MapCode.FLOOR_DIV: np.floor_divide,
+    MapCode.REMAINDER: np.remainder,
 }
 
 

@@ -13,7 +13,7 @@ from hpmoe.costs.work import WORK
 from hpmoe.kernels import launch, load, protocol, use_blas
 from hpmoe.kernels.image import unpack_image
 from hpmoe.kernels.native import find_blas
-from hpmoe.kernels.protocol import Code, Opcode
+from hpmoe.kernels.protocol import Code, Dtype, Opcode
 from hpmoe.support.errors import ArgumentError, LaunchError
 
 STYLES = ("put", "notify", "all_to_all")
@@ -219,7 +219,7 @@ TABLE_FAULTS = [
     ("ops", "blocks", 0, "blocks"),
     ("buffers", "rows", 1, "too few rows|sizes"),
     ("buffers", "cols", 3, "columns|sizes|rows|differ"),
-    ("buffers", "dtype", 4, "dtype"),
+    ("buffers", "dtype", len(Dtype), "dtype"),
     ("routes", "num_local_experts", 3, "route's sizes"),
 ]
 

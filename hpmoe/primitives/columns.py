@@ -1,0 +1,115 @@
+"""Elements of each row by an index of columns, the sums of elements by such an index, and running sums: row by row."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from hpmoe.ir.avals import Aval
+from hpmoe.ir.program import Atom, Builder, Equation, Literal
+from hpmoe.primitives.primitive import Primitive
+from hpmoe.support.dtypes import INTEGERS
+from hpmoe.support.errors import check_argument
+from hpmoe.tile_ops import col_modes, columns as bodies
+from hpmoe.tile_ops.columns import ADD_COLS, CUMSUM, TAKE_COLS
+from hpmoe.tile_ops.params import Running
+
+take_columns = Primitive("take_columns")
+add_columns = Primitive("add_columns")
+cumsum = Primitive("cumsum")
+
+
+def check_rows(who: str, x: Aval) -> None:
+    """Raises ArgumentError unless `x` is of rows, whose number of columns is known."""
+    check_argument(len(x.shape) >= 2 and isinstance(x.shape[-1], int), who, "x", x, "an array of rows, [..., N]")
+
+
+def _check_index(who: str, rows: tuple[Any, ...], index: Aval) -> None:
+    check_argument(index.dtype in INTEGERS, who, "index", index, "an integer array")
+    check_argument(index.shape[:-1] == rows, who, "index", index, f"of rows {list(rows)}, as what it is about")
+
+
+# out[..., j] = x[..., index[..., j]]; a negative index counts from the end
+
+@take_columns.infer
+def _(x: Aval, index: Aval) -> Aval:
+    check_rows("take_columns", x)
+    _check_index("take_columns", x.shape[:-1], index)
+    return Aval(index.shape, x.dtype)
+
+
+@take_columns.reference
+def _(x: np.ndarray, index: np.ndarray) -> np.ndarray:
+    return np.take_along_axis(x, index, axis=-1)
+
+
+@take_columns.vjp
+def _(b: Builder, eqn: Equation, cotangents: list[Atom]) -> list[Atom | None]:
+    x, index = eqn.inputs
+    return [b.add(add_columns, cotangents[0], index, num_cols=x.aval.shape[-1]), None]
+
+
+@take_columns.tile
+def _(tiler: Any, eqn: Equation) -> None:
+    out = eqn.outputs[0]
+    tiler.new(out)
+    operands = (tiler.at(v, cols=col_modes.ALL, dtypes=tiler.HELD) for v in (out, *eqn.inputs))
+    tiler.emit(TAKE_COLS, tiler.rows_of(out), *operands, cols=0)
+
+
+# out[..., e] = the sum of rows[..., j] over the j whose index[..., j] is e; rows may be one number
+
+@add_columns.infer
+def _(rows: Aval, index: Aval, *, num_cols: int, dtype: str | None = None) -> Aval:
+    check_rows("add_columns", index)
+    _check_index("add_columns", index.shape[:-1], index)
+    check_argument(rows.shape in ((), index.shape), "add_columns", "rows", rows, f"one number, or {list(index.shape)}")
+    return Aval((*index.shape[:-1], num_cols), dtype or rows.dtype)
+
+
+@add_columns.reference
+def _(rows: Any, index: np.ndarray, *, num_cols: int, dtype: str | None = None) -> np.ndarray:
+    return bodies.add_columns(rows, index, num_cols, np.asarray(rows).dtype)
+
+
+@add_columns.vjp
+def _(b: Builder, eqn: Equation, cotangents: list[Atom]) -> list[Atom | None]:
+    rows, index = eqn.inputs
+    return [None if isinstance(rows, Literal) else b.add(take_columns, cotangents[0], index), None]
+
+
+@add_columns.tile
+def _(tiler: Any, eqn: Equation) -> None:
+    (rows, index), out = eqn.inputs, eqn.outputs[0]
+    tiler.new(out)
+    target, places = (tiler.at(v, cols=col_modes.ALL, dtypes=tiler.HELD) for v in (out, index))
+    added = tiler.read(rows, out.aval) if isinstance(rows, Literal) else tiler.at(rows, cols=col_modes.ALL,
+                                                                                  dtypes=tiler.HELD)
+    tiler.emit(ADD_COLS, tiler.rows_of(out), target, added, places, cols=0)
+
+
+# out[..., j] = the sum of x[..., :j + 1], or of x[..., j:] where it is reversed
+
+@cumsum.infer
+def _(x: Aval, *, reverse: bool) -> Aval:
+    check_rows("cumsum", x)
+    return x
+
+
+@cumsum.reference
+def _(x: np.ndarray, *, reverse: bool) -> np.ndarray:
+    return bodies.cumsum(x, reverse)
+
+
+@cumsum.vjp
+def _(b: Builder, eqn: Equation, cotangents: list[Atom]) -> list[Atom | None]:
+    return [b.add(cumsum, cotangents[0], reverse=not eqn.params["reverse"])]
+
+
+@cumsum.tile
+def _(tiler: Any, eqn: Equation) -> None:
+    out = eqn.outputs[0]
+    tiler.new(out)
+    operands = (tiler.at(v, cols=col_modes.ALL, dtypes=tiler.HELD) for v in (out, *eqn.inputs))
+    tiler.emit(CUMSUM, tiler.rows_of(out), *operands, cols=0, params=Running(eqn.params["reverse"]))

@@ -1,0 +1,116 @@
+"""Tile operations that choose, pick, place and add up the elements of each row by itself: what routers are made of."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from hpmoe.support.dtypes import INTEGERS
+from hpmoe.tile_ops import col_modes, row_modes
+from hpmoe.tile_ops.params import Choice, Running
+from hpmoe.tile_ops.tile_primitive import INTEGER_TARGETS, Operand, TilePrimitive
+from hpmoe.tile_ops.tokens import is_integer
+
+WHOLE = (col_modes.ALL,)
+ANY = Operand(cols=WHOLE, may_be_integer=True)
+IDS = Operand(cols=WHOLE, is_integer=True)
+
+TOP_K = TilePrimitive("TOP_K", 23, targets=INTEGER_TARGETS, params=Choice, measured_as="ROW_REDUCE max", passes=16,
+                      outputs=(ANY, IDS), inputs=(ANY,))
+TAKE_COLS = TilePrimitive("TAKE_COLS", 24, targets=INTEGER_TARGETS, measured_as="MAP copy", outputs=(ANY,),
+                          inputs=(Operand((row_modes.OWN, row_modes.ONE), WHOLE, may_be_integer=True), ANY))
+ADD_COLS = TilePrimitive("ADD_COLS", 25, targets=INTEGER_TARGETS, measured_as="MAP copy", rounds=True, outputs=(ANY,),
+                         inputs=(Operand(cols=WHOLE, may_be_number=True, may_be_integer=True), ANY))
+CUMSUM = TilePrimitive("CUMSUM", 26, targets=INTEGER_TARGETS, params=Running, measured_as="ROW_REDUCE sum", rounds=True,
+                       outputs=(ANY,), inputs=(ANY,))
+
+
+def top_k(x: np.ndarray, k: int, largest: bool) -> np.ndarray:
+    """The indices of the k largest or smallest of the last dimension, in order. NaN is the largest, equals go by index."""
+    turned = x[..., ::-1] if largest else x
+    order = np.argsort(turned, axis=-1, kind="stable")
+    order = x.shape[-1] - 1 - order[..., ::-1] if largest else order
+    return order[..., :k].astype(np.int32)
+
+
+def add_columns(rows: np.ndarray | float, index: np.ndarray, num_cols: int, dtype: Any) -> np.ndarray:
+    """Zeros [..., num_cols] with each element of rows added to the column that its index names, first to last."""
+    out = np.zeros((*index.shape[:-1], num_cols), dtype)
+    flat, places = out.reshape(-1, num_cols), index.reshape(-1, index.shape[-1])
+    values = np.broadcast_to(rows, index.shape).reshape(places.shape)
+    np.add.at(flat, (np.arange(len(flat))[:, None], places), values)
+    return out
+
+
+def cumsum(x: np.ndarray, reverse: bool) -> np.ndarray:
+    """Sums along the last dimension up to each element and with it; from each element on where `reverse`."""
+    return np.cumsum(x[..., ::-1], axis=-1, dtype=x.dtype)[..., ::-1] if reverse else np.cumsum(x, axis=-1, dtype=x.dtype)
+
+
+@TOP_K.reference
+def _(frame: Any) -> int:
+    values, ids, x = frame.operands()
+    ids[...] = top_k(x, ids.shape[1], frame.params.largest)
+    values[...] = np.take_along_axis(x, ids, axis=1)
+    return len(ids)
+
+
+@TAKE_COLS.reference
+def _(frame: Any) -> int:
+    out, x, index = frame.operands()
+    out[...] = np.take_along_axis(np.broadcast_to(x, (len(out), x.shape[1])), index, axis=1)
+    return len(out)
+
+
+@ADD_COLS.reference
+def _(frame: Any) -> int:
+    out, rows, index = frame.operands()
+    out[...] = add_columns(rows, index, out.shape[1], np.int64 if out.dtype.kind == "i" else np.float32)
+    return len(out)
+
+
+@CUMSUM.reference
+def _(frame: Any) -> int:
+    out, x = frame.operands()
+    out[...] = cumsum(x, frame.params.reverse)
+    return len(out)
+
+
+@TOP_K.fits
+def _(op: Any, buffers: Any, plan: Any) -> str:
+    chosen, ids, width = (op.width(i, buffers) for i in range(3))
+    if chosen != ids or chosen > width:
+        return f"chooses {chosen} values and {ids} indices of {width}"
+    return _same_dtype_fault(op, 0, 2, buffers)
+
+
+@TAKE_COLS.fits
+def _(op: Any, buffers: Any, plan: Any) -> str:
+    return _index_fault(op, 0, buffers) or _same_dtype_fault(op, 0, 1, buffers)
+
+
+@ADD_COLS.fits
+def _(op: Any, buffers: Any, plan: Any) -> str:
+    if op.operands[1].buffer < 0:
+        return _index_fault(op, 2, buffers)
+    return _index_fault(op, 1, buffers) or _same_dtype_fault(op, 0, 1, buffers)
+
+
+@CUMSUM.fits
+def _(op: Any, buffers: Any, plan: Any) -> str:
+    out, width = op.width(0, buffers), op.width(1, buffers)
+    return _same_dtype_fault(op, 0, 1, buffers) if out == width else f"makes rows of {out} columns of {width}"
+
+
+def _index_fault(op: Any, beside: int, buffers: Any) -> str:
+    """Indices are integers, one for each element of the operand that stands beside them."""
+    if buffers[op.operands[2].buffer].dtype not in INTEGERS:
+        return f"takes indices of {buffers[op.operands[2].buffer].dtype}"
+    picked, places = op.width(beside, buffers), op.width(2, buffers)
+    return "" if picked == places else f"has {places} indices for {picked} columns"
+
+
+def _same_dtype_fault(op: Any, i: int, j: int, buffers: Any) -> str:
+    is_same = is_integer(op, i, buffers) == is_integer(op, j, buffers)
+    return "" if is_same else "makes integers of floats, or floats of integers"

@@ -1,0 +1,178 @@
+"""MindSpore's choices by order: the largest, sorts, elements by an index of columns, running sums, one-hot rows.
+
+All are of the last dimension; another is turned to be the last one, which tiles refuse, as it mixes rows. Of equal values
+the one with the smaller index comes first, and NaN counts as the largest.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+from mindspore import Tensor
+
+from hpmoe.ir.avals import Rows
+from hpmoe.primitives import columns, elementwise as e
+from hpmoe.primitives.top_k import top_k
+from hpmoe.support.dtypes import numpy_dtype
+from hpmoe.tracing.calls import call
+from hpmoe.tracing.errors import not_traceable
+from hpmoe.tracing.promote import emit, to_dtype
+from hpmoe.tracing.recorder import Recorder
+from hpmoe.tracing.rules_shape import axis_of, expand_dims, reshape, select_index, static_size, swap_axes
+from hpmoe.tracing.tracer import Tracer
+
+
+def _along_last(r: Recorder, x: Any, axis: int, act: Callable[..., Any], *others: Any) -> Any:
+    """`act` on arrays whose last dimension is `axis` of x and the others, its results turned back."""
+    rank = len(x.hpmoe_aval.shape)
+    if rank == 1:
+        turn, back = (lambda v: reshape(r, v, (1, -1))), (lambda v: reshape(r, v, (-1,)))
+    else:
+        turn = back = lambda v: v if axis == rank - 1 else swap_axes(r, v, axis, rank - 1)
+    out = act(*map(turn, (x, *others)))
+    return tuple(map(back, out)) if isinstance(out, tuple) else back(out)
+
+
+def _chosen(r: Recorder, x: Any, k: int | None, dim: int, largest: bool, ids_dtype: str) -> tuple[Any, Any]:
+    """The k first in order, all of them where None, and their indices."""
+    axis = axis_of(x, dim)
+    size = static_size(x, axis, "a choice by order")
+    k = size if k is None else k
+    if isinstance(k, (Tracer, Tensor)) or not 1 <= k <= size:
+        raise not_traceable(f"the {'largest' if largest else 'smallest'} {k} along dimension {dim} of {x.hpmoe_aval}",
+                            f"there are {size}", f"a number in 1..{size}")
+    values, ids = _along_last(r, x, axis, lambda v: r(top_k, v, k=k, largest=largest))
+    return values, to_dtype(r, ids, ids_dtype)
+
+
+@call("TopkExt")
+def topk(r: Recorder, input: Any, k: int, dim: int = -1, largest: bool = True, sorted: bool = True) -> tuple[Any, Any]:
+    return _chosen(r, input, k, dim, largest, "int64")
+
+
+@call("TopK")
+def topk_old(r: Recorder, input: Any, k: int, sorted: bool = True) -> tuple[Any, Any]:
+    return _chosen(r, input, k, -1, True, "int32")
+
+
+@call("SortExt")
+def sort(r: Recorder, input: Any, dim: int = -1, descending: bool = False, stable: bool = False) -> tuple[Any, Any]:
+    return _chosen(r, input, None, dim, descending, "int64")
+
+
+@call("Sort")
+def sort_old(r: Recorder, input: Any, dim: int = -1, descending: bool = False) -> tuple[Any, Any]:
+    return _chosen(r, input, None, dim, descending, "int32")
+
+
+@call("ArgSort")
+def argsort(r: Recorder, input: Any, dim: int = -1, descending: bool = False, stable: bool = False) -> Any:
+    return _chosen(r, input, None, dim, descending, "int64")[1]
+
+
+def _extreme(r: Recorder, x: Any, dim: int, keepdim: bool, largest: bool, ids_dtype: str) -> tuple[Any, Any]:
+    axis = axis_of(x, dim)
+    found = _chosen(r, x, 1, dim, largest, ids_dtype)
+    return found if keepdim else tuple(select_index(r, v, axis, 0) for v in found)
+
+
+@call("MaxDim")
+def max_with_index(r: Recorder, input: Any, dim: int, keepdim: bool = False) -> tuple[Any, Any]:
+    return _extreme(r, input, dim, keepdim, True, "int64")
+
+
+@call("MinDim")
+def min_with_index(r: Recorder, input: Any, dim: int, keepdim: bool = False) -> tuple[Any, Any]:
+    return _extreme(r, input, dim, keepdim, False, "int64")
+
+
+@call("ArgMaxWithValue")
+def max_with_index_old(r: Recorder, input: Any, dim: int = 0, keepdim: bool = False) -> tuple[Any, Any]:
+    return _extreme(r, input, dim, keepdim, True, "int32")
+
+
+@call("ArgMinWithValue")
+def min_with_index_old(r: Recorder, input: Any, dim: int = 0, keepdim: bool = False) -> tuple[Any, Any]:
+    return _extreme(r, input, dim, keepdim, False, "int32")
+
+
+def _place(r: Recorder, x: Any, dim: int | None, keepdim: bool, largest: bool) -> Any:
+    if dim is None:
+        return _extreme(r, reshape(r, x, (x.size,)), 0, False, largest, "int64")[1]
+    return _extreme(r, x, dim, keepdim, largest, "int64")[1]
+
+
+@call("ArgMaxExt", "DeprecatedArgmax")
+def argmax(r: Recorder, input: Any, dim: int | None = None, keepdim: bool = False) -> Any:
+    return _place(r, input, dim, keepdim, True)
+
+
+@call("ArgMinExt", "DeprecatedArgmin")
+def argmin(r: Recorder, input: Any, dim: int | None = None, keepdim: bool = False) -> Any:
+    return _place(r, input, dim, keepdim, False)
+
+
+@call("Argmax")
+def argmax_old(r: Recorder, input: Any, dim: int = -1, output_type: Any = "int32") -> Any:
+    return to_dtype(r, _place(r, input, dim, False, True), r.dtype_name(output_type))
+
+
+# Elements by an index.
+
+@call("GatherD")
+def gather_elements(r: Recorder, input: Any, dim: int, index: Any) -> Any:
+    x, axis = r.materialize(input), axis_of(input, dim)
+    mine, its = x.hpmoe_aval.shape, index.hpmoe_aval.shape
+    beside = len(mine) == len(its) and mine[:axis] + mine[axis + 1:] == its[:axis] + its[axis + 1:]
+    if not beside or any(isinstance(shape[axis], Rows) for shape in (mine, its)):
+        raise not_traceable(f"a gather at dimension {dim} of {x.hpmoe_aval} by {index.hpmoe_aval}",
+                            "they differ in another dimension, or it is that of received rows",
+                            "an index of as many dimensions, equal but for the one that is gathered from")
+    return _along_last(r, x, axis, lambda v, i: r(columns.take_columns, v, i), r.materialize(index))
+
+
+@call("ScatterAddExt")
+def scatter_add(r: Recorder, input: Any, dim: int, index: Any, src: Any) -> Any:
+    x, axis = r.materialize(input), axis_of(input, dim)
+    if src.hpmoe_aval.shape != index.hpmoe_aval.shape:
+        raise not_traceable(f"a scatter of {src.hpmoe_aval} by {index.hpmoe_aval}", "each element has an index",
+                            "a source of the index's shape")
+    num_cols = static_size(x, axis, "a scatter")
+    added = _along_last(r, src, axis, lambda v, i: r(columns.add_columns, v, i, num_cols=num_cols), index)
+    return emit(r, e.add, x, added)
+
+
+@call("OneHotExt", "OneHot")
+def one_hot(r: Recorder, indices: Any, depth: int, on_value: Any = 1, off_value: Any = 0, dim: int = -1) -> Any:
+    """An index that names no class has a row of `off_value` alone."""
+    if not isinstance(depth, int) or depth < 1:
+        raise not_traceable(f"one_hot of {depth} classes", "their number would depend on values", "num_classes= the experts")
+    if dim not in (-1, len(indices.hpmoe_aval.shape)):
+        raise not_traceable(f"one_hot with its classes in dimension {dim}", "rows stay together", "axis=-1")
+    classes = r.lift(Tensor(np.arange(depth, dtype=numpy_dtype(indices.hpmoe_aval.dtype))))
+    hits = emit(r, e.equal, expand_dims(r, indices, -1), classes)
+    dtype = on_value.hpmoe_aval.dtype if isinstance(on_value, Tracer) else r.dtype_name(indices.dtype)
+    values = [getattr(getattr(v, "hpmoe_atom", None), "value", v) for v in (on_value, off_value)]
+    return to_dtype(r, hits, dtype) if values == [1, 0] else emit(r, e.select, hits, on_value, off_value, dtype=dtype)
+
+
+# Running sums.
+
+def _running(r: Recorder, x: Any, dim: int, reverse: bool = False) -> Any:
+    axis = axis_of(x, dim)
+    static_size(x, axis, "a running sum")
+    return _along_last(r, x, axis, lambda v: r(columns.cumsum, v, reverse=reverse))
+
+
+@call("CumsumExt")
+def cumsum(r: Recorder, input: Any, dim: int, dtype: Any = None) -> Any:
+    own = input.hpmoe_aval.dtype
+    return _running(r, to_dtype(r, input, r.dtype_name(dtype) or ("int64" if own in ("bool", "int32") else own)), dim)
+
+
+@call("CumSum")
+def cumsum_old(r: Recorder, input: Any, dim: int, exclusive: bool = False, reverse: bool = False) -> Any:
+    total = _running(r, input, dim, reverse)
+    return emit(r, e.sub, total, input) if exclusive else total

@@ -1,0 +1,107 @@
+// Elementwise tiles, sums and maxima of integers, whose loops are not worth vector units: routers have a few for each token.
+#include "integers.h"
+
+#include "bodies.h"
+
+namespace hpmoe {
+namespace {
+
+// Sums and products wrap around.
+int64_t wrapped(uint64_t value) { return static_cast<int64_t>(value); }
+
+int64_t floor_div(int64_t a, int64_t b) {
+  if (b == 0) return 0;
+  if (b == -1) return wrapped(-static_cast<uint64_t>(a));
+  return a / b - (a % b != 0 && (a % b < 0) != (b < 0));
+}
+
+int64_t remainder(int64_t a, int64_t b) {
+  return b == 0 || b == -1 ? 0 : wrapped(static_cast<uint64_t>(a) - static_cast<uint64_t>(floor_div(a, b)) * b);
+}
+
+// False where there is no such function of integers.
+bool apply(MapCode code, int64_t a, int64_t b, int64_t c, int64_t& out) {
+  const uint64_t ua = a, ub = b;
+  switch (code) {
+    case MapCode::COPY: return out = a, true;
+    case MapCode::NEG: return out = wrapped(-ua), true;
+    case MapCode::RELU: return out = std::max<int64_t>(a, 0), true;
+    case MapCode::ABS: return out = a < 0 ? wrapped(-ua) : a, true;
+    case MapCode::SQUARE: return out = wrapped(ua * ua), true;
+    case MapCode::SIGN: return out = (a > 0) - (a < 0), true;
+    case MapCode::ADD: return out = wrapped(ua + ub), true;
+    case MapCode::SUB: return out = wrapped(ua - ub), true;
+    case MapCode::MUL: return out = wrapped(ua * ub), true;
+    case MapCode::MAXIMUM: return out = std::max(a, b), true;
+    case MapCode::MINIMUM: return out = std::min(a, b), true;
+    case MapCode::FLOOR_DIV: return out = floor_div(a, b), true;
+    case MapCode::REMAINDER: return out = remainder(a, b), true;
+    case MapCode::SELECT: return out = a != 0 ? b : c, true;
+    case MapCode::GREATER: return out = a > b, true;
+    case MapCode::GREATER_EQUAL: return out = a >= b, true;
+    case MapCode::LESS: return out = a < b, true;
+    case MapCode::LESS_EQUAL: return out = a <= b, true;
+    case MapCode::EQUAL: return out = a == b, true;
+    case MapCode::NOT_EQUAL: return out = a != b, true;
+    default: return false;
+  }
+}
+
+// A view of an operand, or of a number that stands in its place and for all elements.
+View operand_view(const Frame& frame, int i) {
+  const Operand& operand = frame.op.operands[i];
+  if (operand.buffer >= 0) return frame.view(i);
+  return {reinterpret_cast<char*>(const_cast<float*>(&operand.value)), 0, 0, Dtype::FLOAT32};
+}
+
+}  // namespace
+
+bool is_of_integers(const Frame& frame) {
+  for (int i = 0; i < frame.op.num_operands; ++i)
+    if (frame.op.operands[i].buffer >= 0 && is_integer(frame.dtype(i))) return true;
+  return false;
+}
+
+Code map_integers(const Frame& frame) {
+  const auto code = static_cast<MapCode>(frame.op.param[0]);
+  const int last = frame.op.num_operands - 1;
+  const View out = frame.view(0), a = operand_view(frame, 1), b = operand_view(frame, std::min(2, last)),
+             c = operand_view(frame, std::min(3, last));
+  const bool truncates = code == MapCode::COPY && is_float(a.dtype) && out.dtype == Dtype::INT32;
+  for (int64_t row = 0; row < frame.unit.rows; ++row) {
+    for (int64_t col = 0; col < frame.task.cols; ++col) {
+      int64_t value;
+      if (!apply(code, load_integer(a, row, col), load_integer(b, row, col), load_integer(c, row, col), value))
+        return Code::BAD_IMAGE;
+      if (truncates && value != static_cast<int32_t>(value)) value = std::numeric_limits<int32_t>::min();
+      store_integer(out, row, col, value);
+    }
+  }
+  return Code::OK;
+}
+
+Code row_reduce_integers(const Frame& frame, bool is_max) {
+  const View out = frame.view(0), x = frame.view(1);
+  for (int64_t row = 0; row < frame.unit.rows; ++row) {
+    uint64_t sum = load_integer(x, row, 0);
+    for (int64_t col = 1; col < frame.num_cols(1); ++col) {
+      const int64_t value = load_integer(x, row, col);
+      sum = is_max ? std::max<int64_t>(sum, value) : sum + value;
+    }
+    store_integer(out, row, 0, wrapped(sum));
+  }
+  return Code::OK;
+}
+
+Code col_sum_integers(const Frame& frame) {
+  const View out{frame.element(0, frame.unit.expert, frame.first_col(0)), 0, 1, frame.dtype(0)};
+  const View x{frame.element(1, frame.unit.start, frame.first_col(1)), frame.buffer(1).cols, 1, frame.dtype(1)};
+  for (int64_t col = 0; col < frame.task.cols; ++col) {
+    uint64_t sum = 0;
+    for (int64_t row = 0; row < frame.unit.rows; ++row) sum += load_integer(x, row, col);
+    store_integer(out, 0, col, wrapped(sum));
+  }
+  return Code::OK;
+}
+
+}  // namespace hpmoe
