@@ -37,16 +37,26 @@ class Stages:
     """The IR of several stages, in the order they run in; printing shows one after the other.
 
     Attributes:
-        parts: of the Program that was cut.
-        irs: what each of them was lowered to: Programs, Taskflows or Executables.
+        program: what was cut.
+        irs: what each part of it was lowered to: Programs, Taskflows or Executables.
     """
 
-    parts: tuple[Part, ...]
+    program: Program
     irs: tuple[Any, ...]
 
     @property
     def level(self) -> str:
-        return self.irs[-1].level
+        return self.irs[0].level
+
+    @property
+    def provenance(self) -> tuple[str, ...]:
+        return self.irs[0].provenance
+
+    def run(self, inputs: Sequence[Sequence[Any]], run: Callable[[Any, list[list[Any]]], Sequence[Sequence[Any]]]
+            ) -> list[list[Any]]:
+        """What the program computes, stage by stage: `run` is from an IR and its inputs, for each rank, to its outputs."""
+        irs = iter(self.irs)
+        return run_parts(self.program, inputs, lambda part, mine: run(next(irs), mine))
 
     def __len__(self) -> int:
         return len(self.irs)

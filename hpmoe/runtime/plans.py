@@ -109,7 +109,7 @@ class Plans:
         """The IR of the last stage for a Program; Stages of it where computed ids cut the program."""
         parts = cut_at_routes(program)
         irs = tuple(self.plan(part.program, buckets) for part in parts)
-        return irs[0] if len(parts) == 1 else Stages(parts, irs)
+        return irs[0] if len(parts) == 1 else Stages(program, irs)
 
     def plan(self, program: Program, buckets: Mapping[Any, PlannedRows]) -> Any:
         """The IR of the last stage for a Program and the planned rows of its routes, lowered once."""
