@@ -64,7 +64,7 @@ def _(ids: Aval, *weights: Aval, num_local_experts: int, ep_size: int, capacity_
       drop_policy: str = "error", max_rows: int | None = None, likely_rows: int | None = None,
       placement: Placement | None = None) -> RouteAval:
     check_argument(isinstance(ids, Aval) and len(ids.shape) == 2 and ids.dtype in ("int32", "int64"), "hpmoe.dispatch",
-                   "topk_ids", ids, "[T, K] int32 or int64")
+                   "topk_ids", ids, "[T, K] int32 or int64", "Cast with topk_ids.astype(mindspore.int32), before the call.")
     check_argument(all(isinstance(d, int) for d in ids.shape), "hpmoe.dispatch", "topk_ids", ids, "ids of tokens")
     num_tokens, top_k = ids.shape
     num_experts = num_local_experts * ep_size
@@ -89,7 +89,8 @@ def _(ids: list[np.ndarray], *weights: list[np.ndarray], num_local_experts: int,
 def _(topk_ids: Any, *weights: Any, num_local_experts: int, capacity_factor: float | None = None,
       drop_policy: str = "error") -> Route:
     is_ids = isinstance(topk_ids, Tensor) and topk_ids.ndim == 2 and topk_ids.dtype in (ms_dtype.int32, ms_dtype.int64)
-    check_argument(is_ids, "hpmoe.dispatch", "topk_ids", _describe(topk_ids), "a [T, K] int32 or int64 Tensor")
+    check_argument(is_ids, "hpmoe.dispatch", "topk_ids", _describe(topk_ids), "a [T, K] int32 or int64 Tensor",
+                   "Cast with topk_ids.astype(mindspore.int32).")
     ids = values_of("hpmoe.dispatch", topk_ids)
     check_argument(1 <= ids.shape[1] <= num_local_experts, "hpmoe.dispatch", "top_k", ids.shape[1],
                    f"in 1..{num_local_experts}")

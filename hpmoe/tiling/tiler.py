@@ -26,7 +26,8 @@ from hpmoe.tile_ops.row_modes import RowMode
 from hpmoe.tile_ops.tile_primitive import TilePrimitive
 
 COMPUTED = (*FLOATS, "bool")
-ONLY_BEFORE = "a kernel reads them when it starts; a rewrite that computes them comes before the gradient, before_vjp=True"
+ONLY_BEFORE = ("a kernel reads them when it starts. A function is cut there after its rewrites with before_vjp=True, not "
+               "after others")
 MOST_NUMBER = 1 << 24  # integers up to it are float32 numbers
 WHAT_TILES_COMPUTE = "tile tasks compute float32, bfloat16 and float16"
 

@@ -1,4 +1,4 @@
-"""A function that computes its ids, wherever functions are called or looked at: graphs, texts, simulation, memory, tuning."""
+"""A function that computes its ids, wherever it is called or looked at: graphs, texts, simulation, memory, tuning."""
 
 import mindspore as ms
 import numpy as np
