@@ -81,6 +81,8 @@ def _(ids: list[np.ndarray], *weights: list[np.ndarray], num_local_experts: int,
       capacity_factor: float | None = None, drop_policy: str = "error", max_rows: int | None = None,
       likely_rows: int | None = None, placement: Placement | None = None) -> list[Route]:
     capacity = make_capacity(capacity_factor, drop_policy)
+    for mine, count in zip(ids, num_tokens or [None] * ep_size, strict=True):
+        check_topk_ids(mine[:count], num_local_experts * ep_size)
     routing = make_routing(ids, num_local_experts * ep_size, num_tokens, capacity, *weights, placement=placement)
     return [Route(routing, rank) for rank in range(ep_size)]
 
