@@ -79,8 +79,8 @@ def show_queues():
     sizes = [((2048, 1024), "float32"), ((2048, 4), "int32"), ((2048, 4), "float32"), ((8, 1024, 1024), "float32"),
              ((8, 512, 1024), "float32"), ((1024, 2048), "float32"), ((1024, 1024), "float32")]
     npu = hpmoe.ascend_a3
-    plan = hpmoe.chain(lambda f: hpmoe.tile_partition(f, rows=npu.tile_rows, cols=npu.tile_cols), hpmoe.overlap_comm,
-                       lambda f: hpmoe.assign_queues(f, machine=npu))
+    plan = hpmoe.chain(hpmoe.tile_partition(rows=npu.tile_rows, cols=npu.tile_cols), hpmoe.overlap_comm,
+                       hpmoe.assign_queues(machine=npu))
     flow = plan(hpmoe.moe_ffn).lower(*(hpmoe.Aval(*s) for s in sizes), mesh=hpmoe.Mesh(4))
     labels = np.array([op.label for op in flow.ops])[flow.tasks["op"]]
     queues = [labels[flow.queues[q]] == "matmul" for q in flow.machine.queues_of("aic")]

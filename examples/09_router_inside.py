@@ -2,9 +2,9 @@
 
     python examples/09_router_inside.py
 
-A kernel reads its ids when it starts, so a function that computes them is cut there. The first stage holds just what leads to
-ids; everything else, a shared expert too, is in the second one, where it overlaps the exchange of tokens. A call is still one
-call, and the backward pass one launch: the ids are saved for it, and so the router's weight has a gradient like any other.
+A kernel reads its ids when it starts, so a function that computes them is cut there. The first stage holds just what leads
+to ids; everything else, a shared expert too, is in the second one, where it overlaps the exchange of tokens. A call is still
+one call, and the backward pass one launch, as the ids are saved for it: the router's weight has a gradient like any other.
 """
 
 import mindspore as ms

@@ -1,9 +1,10 @@
 """Composable transforms that turn a pure MoE-FFN written with MindSpore into one persistent kernel.
 
 What there is, by what it is for:
+    to choose experts: route; hpmoe.router has losses, counts, noise and forced choices beside it
     to write a layer: dispatch, grouped_matmul, swiglu, combine, drop_counts; permute, unpermute; moe_ffn, a whole one
     to make a kernel of it: tile_partition, overlap_comm, assign_queues, fuse_persistent; spmd, for all ranks of a Mesh
-    to change it before: save_for_backward, accumulate_grads, deduplicate_rows, replicate_experts
+    to change it before: save_for_backward, select_grads, accumulate_grads, deduplicate_rows, replicate_experts
     to put transforms together: chain, transform, tune; to write one: the names of hpmoe.rewriting
     to look at a stage: trace, vjp, Program, Aval, Taskflow, verify; to run it in NumPy: evaluate, interpret
     to predict or record a run: simulate, Machine, ascend_a2, ascend_a3, cpu, launch_kernels; measure; Timeline
@@ -24,7 +25,6 @@ from hpmoe.support.versions import __version__ as __version__  # warns of anothe
 # isort: split
 import hpmoe.kernels.executable  # noqa: F401  registers the cpu target
 import hpmoe.kernels.twin_target  # noqa: F401  registers ascend-twin
-import hpmoe.rewriting  # noqa: F401  what a transform of one's own needs
 from hpmoe.autodiff.vjp import vjp as vjp
 from hpmoe.interpreters.evaluate import evaluate as evaluate
 from hpmoe.interpreters.interpret import interpret as interpret
@@ -41,6 +41,7 @@ from hpmoe.primitives.grouped_matmul import grouped_matmul as grouped_matmul
 from hpmoe.primitives.permute import permute as permute, unpermute as unpermute
 from hpmoe.primitives.route import drop_counts as drop_counts
 from hpmoe.primitives.swiglu import swiglu as swiglu
+from hpmoe.router.route import route as route
 from hpmoe.runtime.spmd import spmd as spmd
 from hpmoe.runtime.transform import chain as chain, transform as transform
 from hpmoe.support.errors import (
@@ -62,15 +63,19 @@ from hpmoe.transforms.launch_kernels import launch_kernels as launch_kernels
 from hpmoe.transforms.overlap_comm import overlap_comm as overlap_comm
 from hpmoe.transforms.replicate_experts import replicate_experts as replicate_experts
 from hpmoe.transforms.save_for_backward import save_for_backward as save_for_backward
+from hpmoe.transforms.select_grads import select_grads as select_grads
 from hpmoe.transforms.tile_partition import tile_partition as tile_partition
 from hpmoe.tuning.tune import tune as tune
 from hpmoe.verification.verify import verify as verify
+
+# isort: split
+import hpmoe.rewriting  # noqa: F401  lists all primitives, which the others define
 
 __all__ = [
     "ArgumentError", "Aval", "LaunchError", "Machine", "Mesh", "Program", "ProgramError", "Taskflow", "Timeline",
     "TraceError", "TransformError", "VerifyError", "accumulate_grads", "ascend_a2", "ascend_a3", "assign_queues",
     "chain", "combine", "cpu", "deduplicate_rows", "dispatch", "drop_counts", "evaluate", "fuse_persistent",
     "grouped_matmul", "interpret", "launch_kernels", "measure", "moe_ffn", "overlap_comm", "permute",
-    "replicate_experts", "save_for_backward", "simulate", "spmd", "swiglu", "synchronize", "tile_partition", "trace",
-    "transform", "tune", "unpermute", "verify", "vjp",
+    "replicate_experts", "route", "save_for_backward", "select_grads", "simulate", "spmd", "swiglu", "synchronize",
+    "tile_partition", "trace", "transform", "tune", "unpermute", "verify", "vjp",
 ]

@@ -6,6 +6,7 @@ from typing import Any
 
 from hpmoe.primitives.dispatch import combine, dispatch
 from hpmoe.primitives.grouped_matmul import grouped_matmul
+from hpmoe.primitives.in_float32 import weight_beside
 from hpmoe.primitives.matmul import matmul
 from hpmoe.primitives.outside_graphs import outside_graphs
 from hpmoe.primitives.route import drop_counts
@@ -23,9 +24,11 @@ def moe_ffn(hidden_states: Any, topk_ids: Any, topk_weights: Any, gate_up_weight
 
     Args:
         hidden_states: [T, H].
-        topk_ids: [T, K] int32 or int64, distinct global expert ids of each token.
-        topk_weights: [T, K], of the dtype of hidden_states, or float32 beside bfloat16 and float16.
-        gate_up_weight: [num_local_experts, H, 2I], the gate's columns first.
+        topk_ids: [T, K] int32 or int64, distinct global expert ids of each token, or -1 for no expert, any number of times;
+            given, or computed by the function that calls it.
+        topk_weights: [T, K], in float32 or half precision; where the id is -1 it is never read, and its gradient is zero.
+        gate_up_weight: [num_local_experts, H, 2I], the gate's columns first; like all weights of the dtype of hidden_states,
+            or float32 beside half precision, which it is rounded to.
         down_weight: [num_local_experts, I, H].
         shared_gate_up_weight, shared_down_weight: [H, 2S] and [S, H] of a shared expert; none by default.
         capacity_factor, drop_policy: what an expert takes of each rank, and which entries are dropped; see
@@ -34,7 +37,8 @@ def moe_ffn(hidden_states: Any, topk_ids: Any, topk_weights: Any, gate_up_weight
 
     Returns:
         [T, H], out[t] = sum over k of topk_weights[t, k] * expert(topk_ids[t, k])(hidden_states[t]), without dropped
-        entries, plus shared_expert(hidden_states[t]); with return_drop_counts (that, [num_experts] int32).
+        entries and those whose id is -1, plus shared_expert(hidden_states[t]); with return_drop_counts (that, [num_experts]
+        int32).
 
     Raises:
         ArgumentError: shapes, dtypes, ids or options do not fit, or an expert is over capacity and the policy is "error".
@@ -62,8 +66,8 @@ def moe_ffn(hidden_states: Any, topk_ids: Any, topk_weights: Any, gate_up_weight
                            capacity_factor=capacity_factor, drop_policy=drop_policy, topk_weights=topk_weights)
     shared = None
     if has_shared:
-        act = swiglu(matmul(hidden_states, shared_gate_up_weight, transpose=False))
-        shared = matmul(act, shared_down_weight, transpose=False)
+        act = swiglu(matmul(hidden_states, weight_beside(hidden_states, shared_gate_up_weight), transpose=False))
+        shared = matmul(act, weight_beside(hidden_states, shared_down_weight), transpose=False)
     gate_up = grouped_matmul(rows, gate_up_weight, route)
     expert_out = grouped_matmul(swiglu(gate_up), down_weight, route)
     out = combine(expert_out, route, topk_weights)

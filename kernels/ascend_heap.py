@@ -14,9 +14,9 @@ from typing import Any, Protocol
 
 import numpy as np
 from mindspore import Tensor, communication, ops
-from mindspore.graph.api import _pynative_executor
 
 from hpmoe.support.errors import LaunchError, check_argument
+from hpmoe.support.mindspore_private import wait_for_calls
 
 ROUNDING = 2 << 20  # a page of the device
 MESSAGE_WORDS = 512  # of what rank 0 tells the others: its length and its bytes
@@ -129,7 +129,7 @@ class SymmetricHeap:
 
     def _close(self) -> None:
         """Waits for all launches and lets go of what holds the device: a process may have one open at a time."""
-        _pynative_executor.sync()
+        wait_for_calls()
         for executable, kernel in self.kernels():
             executable.check(kernel, wait=True)
             self._evicted.add(executable)

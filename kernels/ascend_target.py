@@ -14,7 +14,6 @@ from typing import Any
 
 import mindspore
 from mindspore import Tensor, mint
-from mindspore.graph.api import _pynative_executor
 
 from hpmoe.ir.taskflow import Taskflow
 from hpmoe.kernels import twin_target
@@ -30,6 +29,7 @@ from hpmoe.runtime.device_backend import in_dtype
 from hpmoe.runtime.targets import register_target
 from hpmoe.support.dtypes import storage_dtype
 from hpmoe.support.errors import ArgumentError, LaunchError
+from hpmoe.support.mindspore_private import wait_for_calls
 
 HEAPS: dict[Any, SymmetricHeap] = {}  # by number of ranks, opened by the first launch
 
@@ -149,7 +149,7 @@ def synchronize() -> None:
         >>> hpmoe.synchronize()
     """
     if HEAPS:
-        _pynative_executor.sync()  # launches may not have left MindSpore's queue
+        wait_for_calls()  # launches may not have left MindSpore's queue
     for heap in HEAPS.values():
         for executable, kernel in heap.kernels():
             executable.check(kernel, wait=True)

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 
 from hpmoe.ir.taskflow import RoutePlan, Taskflow
+from hpmoe.routing.capacity import ABSENT
 from hpmoe.routing.workload import balanced_ids, imbalanced_ids
 from hpmoe.support.dtypes import numpy_dtype
 from hpmoe.support.errors import check_argument, is_int, is_number
@@ -55,8 +56,9 @@ def given_ids(who: str, routing: Sequence[np.ndarray], ep_size: int, num_tokens:
     out = []
     for rank, ids in enumerate(map(_array, routing)):
         is_ok = ids.shape == shape and (ids.dtype.kind in "iu" or not ids.size)
-        check_argument(is_ok and (not ids.size or (ids.min() >= 0 and ids.max() < num_experts)), who,
-                       f"routing[{rank}]", _described(ids), f"ints of shape {shape} in 0..{num_experts - 1}")
+        check_argument(is_ok and (not ids.size or (ids.min() >= ABSENT and ids.max() < num_experts)), who,
+                       f"routing[{rank}]", _described(ids),
+                       f"ints of shape {shape} in 0..{num_experts - 1}, or {ABSENT} for no expert")
         out.append(np.ascontiguousarray(ids, np.int32))
     return out
 

@@ -59,7 +59,7 @@ def accumulate_grads(program: Program, *, into: Mapping[str, Tensor]) -> Program
     """
     of_name = dict(zip(program.input_names, program.inputs, strict=True))
     tokens = token_vars(program)
-    weights = [n for n, v in of_name.items() if is_differentiable(v) and v not in tokens]
+    weights = [n for n, v in of_name.items() if is_differentiable(v) and v not in tokens and v not in program.frozen]
     mains = {}
     for name, main in into.items():
         check_argument(name in weights, "accumulate_grads", "a key of into", repr(name),

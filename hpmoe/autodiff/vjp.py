@@ -28,7 +28,7 @@ class Linearized:
         backward: from (some inputs, saved values, output cotangents, main gradients) to the cotangents of the
             differentiable inputs; for those with a main gradient, its sum with their cotangent.
         kept_inputs: which program inputs the backward reads, in its order; the saved values come after them.
-        differentiable: which program inputs the backward returns a cotangent for, in its order.
+        differentiable: which program inputs the backward returns a cotangent for, in its order: none that are frozen.
         cotangents: which program outputs the backward takes a cotangent of, in its order.
     """
 
@@ -74,10 +74,11 @@ def linearize(program: Program) -> Linearized:
     outputs = [i for i, a in enumerate(program.outputs) if is_differentiable(a)]
     seeds = [Var(program.outputs[i].aval) for i in outputs]
     grads = _transpose(program, builder, [(program.outputs[i], seed) for i, seed in zip(outputs, seeds, strict=True)])
-    wanted = [i for i, v in enumerate(program.inputs) if is_differentiable(v)]
+    wanted = [i for i, v in enumerate(program.inputs) if v in _sources(program)]
     results = [grads.get(program.inputs[i]) or _zeros(builder, program.inputs[i]) for i in wanted]
     equations, results = _simplify(program, builder.equations, results)
-    mains = {i: Var(Aval(v.aval.shape, "float32")) for i, v in enumerate(program.inputs) if v in program.main_grads}
+    mains = {i: Var(Aval(v.aval.shape, "float32")) for i, v in enumerate(program.inputs)
+             if i in wanted and v in program.main_grads}
     equations, results = _accumulate(equations, results, [mains.get(i) for i in wanted])
     return _split(program, equations, tuple(results), tuple(outputs), seeds, tuple(wanted), mains)
 
@@ -105,8 +106,13 @@ def _transpose(program: Program, builder: Builder, seeds: list[tuple[Atom, Var]]
     return grads
 
 
+def _sources(program: Program) -> set[Var]:
+    """The inputs that gradients are taken of."""
+    return {v for v in program.inputs if is_differentiable(v) and v not in program.frozen}
+
+
 def _depends_on_inputs(program: Program) -> set[Var]:
-    active = {v for v in program.inputs if is_differentiable(v)}
+    active = _sources(program)
     for eqn in program.equations:
         if any(a in active for a in eqn.inputs if isinstance(a, Var)):
             active.update(eqn.outputs)
@@ -129,7 +135,7 @@ def _simplify(program: Program, equations: list[Equation],
             start = len(builder.equations)
             out = rule(builder, eqn, producer)
             if out is None:
-                builder.equations.append(eqn)
+                builder.keep(eqn)
             else:
                 mapping[eqn.outputs[0]] = out
             producer.update((v, e) for e in builder.equations[start:] for v in e.outputs)
@@ -211,7 +217,7 @@ def _accumulate(equations: Sequence[Equation], results: list[Atom],
             results[j] = builder.add(eqn.primitive, *eqn.inputs, main, source=eqn.source, **eqn.params)
             mains = [None if m is main else m for m in mains]
         else:
-            builder.equations.append(eqn)
+            builder.keep(eqn)
     for j, main in enumerate(mains):
         if main is not None:
             results[j] = builder.add(add, main, in_dtype(builder, results[j], "float32"))
@@ -271,7 +277,7 @@ def _split(program: Program, equations: tuple[Equation, ...], results: tuple[Ato
     cotangent_names = ["d_out"] if len(seeds) == 1 else [f"d_out_{i}" for i in range(len(seeds))]
     inputs = [*(program.inputs[i] for i in kept), *saved]
     backward = Program(
-        name=f"{program.name}_vjp", inputs=(*inputs, *given),
+        name=f"{program.name}_vjp", direction="backward", inputs=(*inputs, *given),
         input_names=(*(program.input_names[i] for i in kept), *(f"saved_{i}" for i in range(len(saved))),
                      *cotangent_names, *(f"main_{program.input_names[i]}" for i in mains)),
         equations=tuple(equations), outputs=results, ep_size=program.ep_size, provenance=program.provenance,

@@ -25,11 +25,11 @@ from hpmoe.kernels.native import find_blas, find_library, gemm_name, products_na
 from hpmoe.kernels.twin_target import load as load_twin
 from hpmoe.machines.npu_bins import BINS, bin_name
 from hpmoe.planner import planner
-from hpmoe.support import host
+from hpmoe.support import host, mindspore_checks
 from hpmoe.support.versions import numbers, untested_mindspore, version
 
 SUMMARY = "says what is installed, and which targets are usable and why others are not"
-NOTES = "Exits with 1 where something hpmoe needs does not fit, or the cpu target is not usable."
+NOTES = "Exits with 1 where something hpmoe needs does not fit, MindSpore included, or the cpu target is not usable."
 
 OTHERS = ("chex", "jax", "torch", "hypothesis", "matplotlib")
 
@@ -49,8 +49,9 @@ def diagnosis() -> dict[str, Any]:
     optional = {name: version(name) for name in OTHERS}
     targets = {"cpu": cpu_target(), "ascend-twin": twin_target(),
                "ascend": ascend_target(os.environ, DEVICES)}
+    faults = mindspore_checks.faults()
     return {
-        "ok": all(p["fits"] for p in packages.values()) and targets["cpu"]["usable"],
+        "ok": all(p["fits"] for p in packages.values()) and targets["cpu"]["usable"] and not any(faults.values()),
         "hpmoe": {"version": version("hpmoe"), "folder": str(Path(hpmoe.__file__).parent)},
         "python": {"version": platform.python_version(), "executable": sys.executable},
         "platform": platform.platform(),
@@ -58,6 +59,7 @@ def diagnosis() -> dict[str, Any]:
         "compiler": compiler(os.environ),
         "packages": packages,
         "optional": optional,
+        "private_names": faults,
         "native": native(),
         "targets": targets,
     }
@@ -201,6 +203,8 @@ def report_lines(r: dict[str, Any]) -> list[str]:
               for name, p in packages.items()]
     lines += [f"  {name:<14}{found or '-':<10}{'' if found else 'not installed, '}optional"
               for name, found in r["optional"].items()]
+    lines += ["", "MindSpore's private names"]
+    lines += [f"  {name}: {fault or 'ok'}" for name, fault in r["private_names"].items()]
     lines += ["", "targets"]
     for name, target in r["targets"].items():
         lines.append(f"  {name:<14}{'usable' if target['usable'] else 'NOT USABLE'}")

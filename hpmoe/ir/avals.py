@@ -103,10 +103,5 @@ class RouteAval:
         sent = self.num_tokens * self.top_k
         return min(self.max_rows, sent) if self.capacity or self.max_rows > MANY_MORE * sent else self.max_rows
 
-    @property
-    def drops(self) -> bool:
-        """Whether there may be entries without a row."""
-        return self.once or (self.capacity is not None and self.capacity.drops)
-
     def __repr__(self) -> str:
         return "route"

@@ -192,7 +192,7 @@ def _part(program: Program, stage: int, equations: tuple[Equation, ...], places:
     decided = {a for e in equations for a in deciding_vars(e)}
     return Part(program.replace(
         name=f"{program.name}_stage_{stage}", inputs=inputs, input_names=tuple(names[v] for v in inputs),
-        equations=equations, outputs=outputs, captures=(), saves=None, main_grads={},
+        equations=equations, outputs=outputs, captures=(), saves=None, main_grads={}, frozen=frozenset(),
         token_rows={v: n for v, n in tokens.items() if v in known}), places,
         {v: _maker(program, v) for v in inputs if v in decided and v not in program.inputs})
 

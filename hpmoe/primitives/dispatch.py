@@ -13,7 +13,7 @@ from hpmoe.ir.program import Atom, Builder, Equation
 from hpmoe.primitives.differentiable import is_differentiable
 from hpmoe.primitives.elementwise import check_weights, mul
 from hpmoe.primitives.entry_weights import combine_weights, dispatch_weights
-from hpmoe.primitives.in_float32 import in_float32, is_half
+from hpmoe.primitives.in_float32 import factor_beside, in_float32, is_half
 from hpmoe.primitives.outside_graphs import outside_graphs
 from hpmoe.primitives.primitive import Primitive
 from hpmoe.primitives.route import check_route, check_tensor, make_route
@@ -39,22 +39,28 @@ def dispatch(hidden_states: Any, topk_ids: Any, *, num_local_experts: int, capac
     padding. An entry is a (token, choice); a dropped one has no row, adds nothing to `combine`, whose weights are not
     renormalised, and no gradient flows through it.
 
+    An id of -1 is no expert: what top-p routing, padding, null experts or masks leave out. Its entry goes nowhere. It has no
+    row, takes no capacity and is not counted, neither as a token of an expert nor as dropped. Its weight is never read,
+    whatever it is, and gets a gradient of zero; a token without any expert gets zeros. capacity_factor still counts all
+    num_tokens * top_k entries.
+
     Args:
         hidden_states: [T, H].
-        topk_ids: [T, K] int32 or int64, distinct global expert ids of each token; given, or computed by the function.
+        topk_ids: [T, K] int32 or int64, distinct global expert ids of each token, or -1 any number of times; given, or
+            computed by the function.
         num_local_experts: experts of this rank, `weight.shape[0]`; the model has that many times the ranks of the mesh.
         capacity_factor: a positive number, or None where experts take all entries.
         drop_policy: what happens to entries over capacity: "error" raises; "position" drops the last ones in the order of
             tokens; "probs" drops those of the smallest topk_weights, of equal ones the last.
-        topk_weights: [T, K] floats, read by "probs" alone; they must be numbers.
+        topk_weights: [T, K] floats, read by "probs" alone; those of experts must be numbers.
 
     Returns:
         (rows, route): received rows [R, H], ordered by (local expert, source rank, token), and the route that
         `grouped_matmul`, `combine` and `drop_counts` take.
 
     Raises:
-        ArgumentError: shapes or dtypes do not fit, an id is out of range, a token repeats one, an expert is over capacity
-            and the policy is "error", or a weight is NaN and the policy is "probs".
+        ArgumentError: shapes or dtypes do not fit, an id is out of range, a token repeats an expert, an expert is over
+            capacity and the policy is "error", or an expert's weight is NaN and the policy is "probs".
 
     Example:
         >>> import mindspore as ms, numpy as np, hpmoe
@@ -66,6 +72,9 @@ def dispatch(hidden_states: Any, topk_ids: Any, *, num_local_experts: int, capac
         ...                              topk_weights=ms.Tensor([[0.1], [0.2], [0.3]]))
         >>> rows.asnumpy().tolist(), hpmoe.drop_counts(route).asnumpy().tolist()
         ([[3.0], [1.0]], [1, 0])
+        >>> rows, route = hpmoe.dispatch(x, ms.Tensor(np.array([[1], [-1], [0]], np.int32)), num_local_experts=2)
+        >>> rows.asnumpy().tolist(), hpmoe.combine(rows, route).asnumpy().tolist()
+        ([[3.0], [1.0]], [[1.0], [0.0], [3.0]])
     """
     outside_graphs("hpmoe.dispatch")
     check_argument(is_int(num_local_experts), "hpmoe.dispatch", "num_local_experts", repr(num_local_experts),
@@ -90,10 +99,11 @@ def combine(rows: Any, route: Any, topk_weights: Any = None) -> Any:
     Args:
         rows: [R, H], one for each received row of the route.
         route: the second result of `hpmoe.dispatch`.
-        topk_weights: optional [T, K] of the dtype of `rows`, or float32; without it every weight is 1.
+        topk_weights: optional [T, K], in float32 or half precision; without it every weight is 1.
 
     Returns:
-        [T, H], out[t] = sum over k of topk_weights[t, k] * row of entry (t, k), without the entries that were dropped.
+        [T, H], out[t] = sum over k of topk_weights[t, k] * row of entry (t, k), without the entries that have no row:
+        dropped ones, and those whose id is -1.
 
     Raises:
         ArgumentError: shapes or dtypes do not fit the route.
@@ -106,7 +116,8 @@ def combine(rows: Any, route: Any, topk_weights: Any = None) -> Any:
         [[1.0], [6.0]]
     """
     outside_graphs("hpmoe.combine")
-    return combine_rows(rows, route) if topk_weights is None else combine_rows(rows, route, topk_weights)
+    return combine_rows(rows, route) if topk_weights is None else combine_rows(
+        rows, route, factor_beside(rows, topk_weights))
 
 
 # dispatch and its transpose, combine without weights
@@ -132,7 +143,7 @@ def _(x: Any, route: Route) -> Any:
                    "hidden_states", f"of shape {getattr(x, 'shape', None)}",
                    f"[{route.routing.num_tokens[0]}, H], as many rows as topk_ids")
     if route.num_rows == 0:
-        return x
+        return mint.zeros((0, x.shape[1]), dtype=x.dtype)
     token = route.routing.entry_of_row[0] // route.routing.top_k
     return ops.gather(x, Tensor(token.astype(np.int32)), 0)
 
@@ -194,7 +205,9 @@ def _(rows: Any, route: Route, *weights: Any) -> Any:
         check_argument(w.shape == (num_tokens, top_k) and fits, "hpmoe.combine", "topk_weights",
                        f"{w.dtype} of shape {w.shape}", f"[{num_tokens}, {top_k}] {rows.dtype}, as the rows"
                        + (", or Float32" if is_half(rows) else ""))
-    return rows if num_tokens == 0 else _sum_entries(rows, route, *weights)
+    if route.num_rows == 0:
+        return mint.zeros((num_tokens, rows.shape[1]), dtype=rows.dtype)
+    return _sum_entries(rows, route, *weights)
 
 
 @in_float32

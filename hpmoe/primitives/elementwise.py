@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import inspect
 from collections.abc import Sequence
 from typing import Any
 
@@ -56,6 +57,9 @@ def _primitive(function: Function, name: str = "") -> Primitive:
     @primitive.infer
     def _(*avals: Aval) -> Aval:
         return _infer(primitive.name, function.result, *avals)
+
+    operands = [inspect.Parameter(x, inspect.Parameter.POSITIONAL_ONLY, annotation="Aval") for x in "xyz"[:function.inputs]]
+    primitive.rules["infer"].__signature__ = inspect.Signature(operands)
 
     @primitive.reference
     def _(*arrays: np.ndarray) -> np.ndarray:

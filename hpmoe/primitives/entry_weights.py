@@ -71,10 +71,6 @@ def _(b: Builder, eqn: Equation, cotangents: list[Atom]) -> list[Atom | None]:
 def _(tiler: Any, eqn: Equation) -> None:
     (values, route), out = eqn.inputs, eqn.outputs[0]
     dtype = tiler.buffer(values).dtype
-    if not route.aval.drops:
-        column = tiler.view(tiler.new(out, dtype=dtype), out, *_as_column(out.aval))
-        tile_return(tiler, values, route, column)
-        return
     entries = tile_return(tiler, values, route, tiler.hidden(
         f"{tiler.names(out)}.entries", math.prod(out.aval.shape), 1, dtype))
     tiler.new(out, dtype=dtype)

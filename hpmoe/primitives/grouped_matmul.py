@@ -11,7 +11,7 @@ from hpmoe.ir.avals import Aval, RouteAval
 from hpmoe.ir.program import Atom, Builder, Equation
 from hpmoe.primitives.differentiable import is_differentiable
 from hpmoe.primitives.expert import check_experts, expert_bias
-from hpmoe.primitives.in_float32 import in_float32
+from hpmoe.primitives.in_float32 import in_float32, weight_beside
 from hpmoe.primitives.matmul import accumulated, tile_matmul, tile_weight_grad
 from hpmoe.primitives.outside_graphs import outside_graphs
 from hpmoe.primitives.primitive import Primitive
@@ -29,9 +29,10 @@ def grouped_matmul(rows: Any, weight: Any, route: Any, *, bias: Any = None) -> A
 
     Args:
         rows: [R, K], from `hpmoe.dispatch` or computed row by row from it.
-        weight: [num_local_experts, K, N], of the same dtype.
+        weight: [num_local_experts, K, N], of the same dtype; or float32 beside rows in half precision: it is rounded to
+            their dtype, as `auto_mixed_precision` does it for a Dense, and its gradient is float32.
         route: the second result of `hpmoe.dispatch`.
-        bias: optional [num_local_experts, N].
+        bias: optional [num_local_experts, N], in the same way.
 
     Returns:
         [R, N].
@@ -48,8 +49,8 @@ def grouped_matmul(rows: Any, weight: Any, route: Any, *, bias: Any = None) -> A
         [[2.0], [3.0]]
     """
     outside_graphs("hpmoe.grouped_matmul")
-    out = grouped(rows, weight, route, transpose=False)
-    return out if bias is None else expert_bias(out, bias, route)
+    out = grouped(rows, weight_beside(rows, weight), route, transpose=False)
+    return out if bias is None else expert_bias(out, weight_beside(rows, bias), route)
 
 
 @grouped.infer

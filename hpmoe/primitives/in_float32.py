@@ -1,4 +1,4 @@
-"""Half precision on MindSpore tensors: computed in float32 and rounded once, as at every other stage.
+"""Half precision on MindSpore tensors: computed in float32 and rounded once, as at every other stage; and beside float32.
 
 MindSpore's CPU has next to no kernels for bfloat16; it can cast it.
 """
@@ -35,3 +35,14 @@ def in_float32(rule: Callable[..., Any]) -> Callable[..., Any]:
 
 def is_half(x: Any) -> bool:
     return isinstance(x, Tensor) and x.dtype in HALVES
+
+
+def weight_beside(rows: Any, weight: Any) -> Any:
+    """A float32 weight of rows in half precision, rounded to their dtype, as `auto_mixed_precision` does it in a Dense."""
+    is_master = is_half(rows) and isinstance(weight, Tensor) and weight.dtype == ms_dtype.float32
+    return weight.astype(rows.dtype) if is_master else weight
+
+
+def factor_beside(rows: Any, factor: Any) -> Any:
+    """A factor in another half precision than the rows' dtype, widened to float32, which loses nothing."""
+    return factor.astype(ms_dtype.float32) if is_half(factor) and factor.dtype != rows.dtype else factor

@@ -91,6 +91,11 @@ def _(x: np.ndarray, g: np.ndarray, *main: np.ndarray) -> np.ndarray:
     return main[0] + out if main else out
 
 
+@weight_grad.eager
+def _(x: Any, g: Any) -> Any:
+    return mint.matmul(mint.transpose(x, 0, 1), g)
+
+
 @weight_grad.vjp
 def _(b: Builder, eqn: Equation, cotangents: list[Atom]) -> list[Atom | None]:
     (x, g), ct = eqn.inputs[:2], cotangents[0]

@@ -8,10 +8,9 @@ from __future__ import annotations
 from typing import Any, NoReturn
 
 import numpy as np
-from mindspore.graph.jit_context import jit_context
-from mindspore.ops.primitive import PrimitiveWithInfer
 
 from hpmoe.support.errors import ProgramError
+from hpmoe.support.mindspore_private import AskedByCompiler, records_calls
 
 
 def _refuse(who: str) -> NoReturn:
@@ -20,13 +19,11 @@ def _refuse(who: str) -> NoReturn:
                        "one operator")
 
 
-class _OutsideGraphs(PrimitiveWithInfer):
+class _OutsideGraphs(AskedByCompiler):
     """Nothing when Python calls it; an error when the graph compiler asks what it gives."""
 
     def __init__(self):
         super().__init__("hpmoe_outside_graphs")
-        self.set_const_prim(True)
-        self.add_prim_attr("constexpr_prim", True)
 
     def __infer__(self, who: dict[str, Any]) -> NoReturn:
         _refuse(who["value"])
@@ -41,6 +38,6 @@ outside_graphs = _OutsideGraphs()
 
 def values_of(who: str, tensor: Any) -> np.ndarray:
     """A tensor's values; ProgramError while ms.jit(capture_mode="trace") records, which would keep them as constants."""
-    if jit_context() is not None:
+    if records_calls():
         _refuse(who)
     return tensor.asnumpy()

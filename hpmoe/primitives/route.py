@@ -24,7 +24,7 @@ count_drops = Primitive("drop_counts", collective=True)
 
 
 def drop_counts(route: Any) -> Any:
-    """How many entries of this rank's tokens each expert had no capacity for.
+    """How many entries of this rank's tokens each expert had no capacity for. An id of -1 is no expert and not counted.
 
     Args:
         route: the second result of `hpmoe.dispatch`.

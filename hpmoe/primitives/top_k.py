@@ -9,10 +9,12 @@ from __future__ import annotations
 from typing import Any
 
 import numpy as np
+from mindspore import Tensor, ops
 
 from hpmoe.ir.avals import Aval
 from hpmoe.ir.program import Atom, Builder, Equation
 from hpmoe.primitives.columns import add_columns, check_rows
+from hpmoe.primitives.outside_graphs import values_of
 from hpmoe.primitives.primitive import Primitive
 from hpmoe.support.errors import check_argument
 from hpmoe.tile_ops import col_modes
@@ -34,6 +36,12 @@ def _(x: Aval, *, k: int, largest: bool) -> tuple[Aval, Aval]:
 def _(x: np.ndarray, *, k: int, largest: bool) -> tuple[np.ndarray, np.ndarray]:
     ids = indices_of(x, k, largest)
     return np.take_along_axis(x, ids, axis=-1), ids
+
+
+@top_k.eager
+def _(x: Any, *, k: int, largest: bool) -> tuple[Any, Any]:
+    ids = Tensor(indices_of(values_of("hpmoe.route", x), k, largest))
+    return ops.gather_elements(x, x.ndim - 1, ids), ids
 
 
 @top_k.vjp

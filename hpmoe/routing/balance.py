@@ -23,7 +23,7 @@ def place_replicas(loads: Sequence[float] | np.ndarray, *, ep_size: int, replica
 
     Args:
         loads: [num_experts], what is expected of each expert in any unit: rows of a former step, say
-            `numpy.bincount(topk_ids.reshape(-1), minlength=num_experts)`.
+            `numpy.bincount(topk_ids[topk_ids >= 0], minlength=num_experts)`.
         ep_size: ranks, which own equal numbers of consecutive experts.
         replicas: slots for copies on each rank; never more than there are experts of other ranks.
         min_load: what a copy must take at least to be made, in the unit of the loads; never less than 1/64 of a mean rank.
@@ -63,7 +63,7 @@ def check_loads(loads: Sequence[float] | np.ndarray, replicas: int, min_load: fl
         array = np.zeros(0)
     check_argument(array.ndim == 1 and array.size > 0, who, "loads",
                    f"of shape {array.shape}" if array.size else repr(loads), "a number for each expert, [num_experts]",
-                   "Count ids of a step with numpy.bincount(topk_ids.reshape(-1), minlength=num_experts).")
+                   "Count ids of a step with numpy.bincount(topk_ids[topk_ids >= 0], minlength=num_experts).")
     bad = np.flatnonzero(~(np.isfinite(array) & (array >= 0)))
     check_argument(not len(bad), who, f"loads[{bad[0] if len(bad) else ''}]", array[bad[0]] if len(bad) else "",
                    "a finite number that is not negative")

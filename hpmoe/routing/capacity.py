@@ -10,6 +10,7 @@ import numpy as np
 
 from hpmoe.support.errors import check_argument, is_name, is_number
 
+ABSENT = -1  # the id of no expert: its entry goes nowhere
 DROP_POLICIES = ("error", "position", "probs")
 MANY_MORE = 2.5  # times the likely rows, of a plan most slots of which are likely to be empty
 
@@ -67,13 +68,23 @@ def make_capacity(capacity_factor: Any, drop_policy: str) -> Capacity | None:
     return Capacity(float(capacity_factor), drop_policy)
 
 
+def chosen_counts(ids: np.ndarray, num_experts: int) -> np.ndarray:
+    """How many entries have each expert's id, [num_experts].
+
+    Example:
+        >>> chosen_counts(np.array([[2, 0], [-1, 2]]), 3).tolist()
+        [1, 0, 2]
+    """
+    return np.bincount(np.add(ids.reshape(-1), -ABSENT, dtype=np.intp), minlength=num_experts + 1)[1:]
+
+
 def kept_counts(ids: np.ndarray, num_experts: int, capacity: Capacity | None, rank: int = 0, ep_size: int = 1) -> np.ndarray:
     """How many of a rank's entries each expert gets, [num_experts]; `ids` are those of its tokens, [tokens, top_k].
 
     Raises:
         ArgumentError: an expert is over its capacity and nothing may be dropped.
     """
-    counts = np.bincount(ids.reshape(-1), minlength=num_experts)
+    counts = chosen_counts(ids, num_experts)
     if capacity is None:
         return counts
     limit = capacity.limit(*ids.shape, num_experts)
@@ -94,16 +105,16 @@ def _refuse(ids: np.ndarray, counts: np.ndarray, limit: int, capacity: Capacity,
                    "\"probs\".")
 
 
-def check_topk_weights(weights: np.ndarray, rank: int = 0, ep_size: int = 1) -> None:
-    """Raises ArgumentError where a token's weight is no number: it has no place in an order of weights."""
-    bad = np.argwhere(np.isnan(weights.astype(np.float32)))
+def check_topk_weights(ids: np.ndarray, weights: np.ndarray, rank: int = 0, ep_size: int = 1) -> None:
+    """Raises ArgumentError where the weight of an expert is no number: it has no place in an order of weights."""
+    bad = np.argwhere(np.isnan(weights.astype(np.float32)) & (ids != ABSENT))
     check_argument(not len(bad), "hpmoe.dispatch" + (f" on rank {rank}" if ep_size > 1 else ""),
                    f"topk_weights{bad[0].tolist() if len(bad) else ''}", "nan",
                    "a number: drop_policy=\"probs\" keeps the entries with the largest")
 
 
 def kept_entries(ids: np.ndarray, num_experts: int, capacity: Capacity, weights: np.ndarray | None) -> np.ndarray:
-    """Which entries of a rank stay, [tokens * top_k] bool.
+    """Which entries of a rank stay, [tokens * top_k] bool; those of no expert do not.
 
     Each expert keeps its first entries ("position"), or those of the largest weights, of equal ones the first ("probs").
 
@@ -118,8 +129,9 @@ def kept_entries(ids: np.ndarray, num_experts: int, capacity: Capacity, weights:
     order = np.argsort(flat, kind="stable")
     if capacity.policy == "probs":
         order = np.lexsort((-weights.reshape(-1).astype(np.float64), flat))
-    counts = np.bincount(flat, minlength=num_experts)
-    place = np.arange(len(flat)) - np.repeat(np.cumsum(counts) - counts, counts)
+    counts = chosen_counts(ids, num_experts)
+    order = order[len(flat) - counts.sum():]  # those of no expert come first
+    place = np.arange(len(order)) - np.repeat(np.cumsum(counts) - counts, counts)
     kept = np.zeros(len(flat), bool)
     kept[order[place < capacity.limit(*ids.shape, num_experts)]] = True
     return kept

@@ -8,7 +8,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from hpmoe.routing.capacity import Capacity, check_topk_weights, kept_counts, kept_entries
+from hpmoe.routing.capacity import ABSENT, Capacity, check_topk_weights, chosen_counts, kept_counts, kept_entries
 from hpmoe.routing.placement import Placement
 from hpmoe.support.errors import ArgumentError, check_argument
 
@@ -17,7 +17,8 @@ from hpmoe.support.errors import ArgumentError, check_argument
 class Routing:
     """Placement of all ranks' entries; entry i of a rank is choice i % top_k of token i // top_k.
 
-    A rank's received rows are compact and ordered by (local expert, source rank, entry); dropped entries have no row.
+    A rank's received rows are compact and ordered by (local expert, source rank, entry). Entries that are dropped, or whose
+    id is ABSENT, have no row.
 
     Attributes:
         num_experts, top_k: of the model.
@@ -26,7 +27,7 @@ class Routing:
         max_tokens: rows of the token arrays, tokens and padding.
         counts: [ep, ep * num_local_experts], entries of each rank for each expert or copy, without the dropped ones.
         dropped: [ep, num_experts], entries of each rank that each expert had no capacity for.
-        kept: for each rank, which entries of its tokens are not dropped.
+        kept: for each rank, which entries of its tokens have a row.
         order: for each rank, its kept entries sorted stably by expert and copy.
         entry_of_row: for each rank, the entry that each received row came from.
         source_of_row: for each rank, the rank that each received row came from.
@@ -81,7 +82,7 @@ class Routing:
         return np.repeat(np.arange(self.num_local_experts), self.tokens_per_expert(rank))
 
     def row_of_entry(self) -> list[tuple[np.ndarray, np.ndarray]]:
-        """For each rank, (destination rank, received row there) of each of its entries; -1 for dropped ones."""
+        """For each rank, (destination rank, received row there) of each of its entries; -1 for those without a row."""
         placed = [(np.full(len(k), -1), np.full(len(k), -1)) for k in self.kept]
         for rank in range(self.ep_size):
             for source in range(self.ep_size):
@@ -116,17 +117,23 @@ class Route:
 
 
 def check_topk_ids(topk_ids: np.ndarray, num_experts: int, who: str = "hpmoe.dispatch", maker: str = "") -> None:
-    """Raises ArgumentError unless each token names distinct experts in 0..num_experts-1; it says what made the ids."""
+    """Raises ArgumentError unless each token names distinct experts in 0..num_experts-1, or ABSENT any number of times.
+
+    `maker` is a sentence about what computed the ids, nothing of given ones.
+    """
     unsigned = topk_ids.view(f"u{topk_ids.itemsize}")  # where negative ids are large ones
-    if topk_ids.size and unsigned.max() >= num_experts:
-        bad = np.argwhere((topk_ids < 0) | (topk_ids >= num_experts))
+    has_absent = bool(topk_ids.size) and unsigned.max() >= num_experts
+    if has_absent and (bad := np.argwhere((topk_ids < ABSENT) | (topk_ids >= num_experts))).size:
         where = tuple(int(i) for i in bad[0])
         check_argument(False, who, f"topk_ids{list(where)}", int(topk_ids[where]),
-                       f"an expert id in 0..{num_experts - 1}", f"{len(bad)} ids are out of range.{maker}")
+                       f"an expert id in 0..{num_experts - 1}, or {ABSENT} for none",
+                       f"{len(bad)} ids are out of range.{maker}")
     if topk_ids.shape[-1] == 1:
         return
     ordered = np.sort(topk_ids, axis=-1)
     is_repeated = ordered[..., 1:] == ordered[..., :-1]
+    if has_absent:
+        is_repeated &= ordered[..., 1:] != ABSENT
     if is_repeated.any():
         repeated = np.argwhere(is_repeated)
         token = tuple(int(i) for i in repeated[0][:-1])
@@ -141,7 +148,7 @@ def make_routing(topk_ids: Sequence[np.ndarray], num_experts: int, num_tokens: S
     """Places the entries of all ranks.
 
     Args:
-        topk_ids: for each rank, int [tokens, top_k] of global expert ids.
+        topk_ids: for each rank, int [tokens, top_k] of global expert ids, or ABSENT.
         num_experts: of all ranks together, a multiple of the number of ranks.
         num_tokens: how many leading tokens of each rank count; all of them by default.
         capacity: what each expert takes of each rank at most; everything by default.
@@ -162,7 +169,7 @@ def make_routing(topk_ids: Sequence[np.ndarray], num_experts: int, num_tokens: S
     lengths = tuple(int(n) for n in (num_tokens if num_tokens is not None else [len(i) for i in topk_ids]))
     real = [np.asarray(ids[:n]) for ids, n in zip(topk_ids, lengths, strict=True)]
     counts = np.stack([kept_counts(ids, num_experts, capacity, r, ep_size) for r, ids in enumerate(real)])
-    chosen = np.stack([np.bincount(ids.reshape(-1), minlength=num_experts) for ids in real])
+    chosen = np.stack([chosen_counts(ids, num_experts) for ids in real])
     kept = tuple(_kept(real[r], num_experts, capacity, topk_weights and topk_weights[r], r, ep_size)
                  for r in range(ep_size))
     dropped = (chosen - counts).astype(np.int32)
@@ -223,7 +230,7 @@ def rows_of_ranks(topk_ids: Sequence[np.ndarray], num_experts: int, capacity: Ca
     """
     ep_size = len(topk_ids)
     if ep_size == 1 and capacity is None:
-        return [topk_ids[0].size]
+        return [int(np.count_nonzero(topk_ids[0] != ABSENT))]
     total = np.zeros(ep_size, np.int64)
     for rank, ids in enumerate(topk_ids):
         counts = kept_counts(ids, num_experts, capacity, rank, ep_size)
@@ -248,10 +255,10 @@ def _divided(order: np.ndarray, counts: np.ndarray, placement: Placement, rank: 
 def _kept(ids: np.ndarray, num_experts: int, capacity: Capacity | None, weights: np.ndarray | None, rank: int,
           ep_size: int) -> np.ndarray:
     if capacity is None or not capacity.drops:
-        return np.ones(ids.size, bool)
+        return ids.reshape(-1) != ABSENT
     if capacity.policy == "probs":
         weights = np.asarray(weights)[:len(ids)]
-        check_topk_weights(weights, rank, ep_size)
+        check_topk_weights(ids, weights, rank, ep_size)
     return kept_entries(ids, num_experts, capacity, weights)
 
 

@@ -19,6 +19,7 @@ from hpmoe.runtime.one_call import Call
 from hpmoe.runtime.rank_arrays import Arrays, to_arrays
 from hpmoe.support.dtypes import numpy_dtype, storage_dtype
 from hpmoe.support.errors import ProgramError
+from hpmoe.support.mindspore_private import WithGradient, set_num_inputs
 
 
 class ArrayGraphCall(GraphCall):
@@ -142,17 +143,14 @@ def _end_to_end(parts: Sequence[np.ndarray], aval: Aval) -> np.ndarray:
     return out
 
 
-class _Operator(ops.Custom):
+class _Operator(WithGradient, ops.Custom):
     """An operator whose kernel is a function in Python."""
 
     def __init__(self, kernel: Callable[..., Any], num_inputs: int, avals: Callable[[], list[Aval]],
                  rule: Callable[[], Any]):
         super().__init__(kernel, lambda *shapes: shapes, lambda *dtypes: dtypes, "pyfunc")
-        self.add_prim_attr("inputs_num", num_inputs)
+        set_num_inputs(self, num_inputs)
         self.avals, self.find_rule = avals, rule
 
     def __infer__(self, *args):
         return inferred(self.avals())
-
-    def get_bprop(self):
-        return self.find_rule()

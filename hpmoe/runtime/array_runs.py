@@ -107,7 +107,7 @@ def received_rows(program: Program, inputs: Arrays, lengths: tuple[int, ...] | N
             check_topk_ids(ids, aval.num_experts, "hpmoe.dispatch" + (f" on rank {rank}" if aval.ep_size > 1 else ""),
                            _origin(makers.get(key[0])))
             if at_weights is not None:
-                check_topk_weights(arrays[at_weights].reshape(-1, aval.top_k)[:stop], rank, aval.ep_size)
+                check_topk_weights(ids, arrays[at_weights].reshape(-1, aval.top_k)[:stop], rank, aval.ep_size)
             real.append(ids)
         received = rows_of_ranks(real, aval.num_experts, aval.capacity, aval.placement)
         buckets[key] = rows_of_received(max(received), aval)

@@ -2,31 +2,31 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Sequence
 from typing import Any
 
 from mindspore import Tensor
-from mindspore.common._grad_function import _Function
-from mindspore.graph.api import _pynative_executor
 
 from hpmoe.runtime.backend import Backend
 from hpmoe.runtime.one_call import Call
-from hpmoe.tracing.pynative import gradient_depth
+from hpmoe.support.mindspore_private import Differentiable, gradient_depth, takes_gradient
 
 
 def run(backend: Backend, call: Call, tensors: Sequence[Tensor]) -> list[Tensor]:
     """The outputs of a call, differentiable where MindSpore takes a gradient."""
-    if not _pynative_executor.grad_flag():
+    if not takes_gradient():
         return backend.compute(call, tensors)
-    outputs = _Differentiable.apply(backend, call, *tensors)
+    outputs = _DifferentiableCall.apply(backend, call, *tensors)
     return list(outputs) if isinstance(outputs, tuple) else [outputs]
 
 
-class _Differentiable(_Function):
+class _DifferentiableCall(Differentiable):
     """A call as an operation of autograd: its forward saves what its backward reads."""
 
     @staticmethod
     def forward(ctx: Any, backend: Backend, call: Call, *tensors: Tensor) -> Any:
+        call = dataclasses.replace(call, traced=call.traced.asked(ctx.needs_input_grad[-len(tensors):]))
         results, ctx.saved = backend.forward(call, tensors)
         ctx.backend, ctx.call, ctx.num_tensors = backend, call, len(tensors)
         ctx.is_nested = gradient_depth() > 1

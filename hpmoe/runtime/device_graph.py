@@ -17,6 +17,7 @@ from hpmoe.ir.stages import cut_at_routes
 from hpmoe.runtime.graph_operators import NOTHING, GraphCall, inferred
 from hpmoe.runtime.one_call import Call
 from hpmoe.support.errors import check_argument
+from hpmoe.support.mindspore_private import WithGradient
 
 NAME = "Custom_HpmoeLaunch"
 
@@ -59,7 +60,7 @@ class DeviceGraphCall(GraphCall):
         return kernel
 
 
-class _Launch(ops.PrimitiveWithInfer):
+class _Launch(WithGradient, ops.PrimitiveWithInfer):
     """A launch of a kernel, which is asked for when the compiler infers shapes."""
 
     def __init__(self, find_kernel: Callable[[], Any], avals: Callable[[], list[Aval]], rule: Callable[[], Any]):
@@ -70,9 +71,6 @@ class _Launch(ops.PrimitiveWithInfer):
         for name, value in self.find_kernel().graph_attributes().items():
             self.add_prim_attr(name, value)
         return inferred(self.avals())
-
-    def get_bprop(self):
-        return self.find_rule()
 
 
 def _made(kernel: Any) -> list[Aval]:

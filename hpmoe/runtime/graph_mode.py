@@ -7,21 +7,19 @@ the shapes at hand, and what the compiler goes on with is the operator of hpmoe.
 from __future__ import annotations
 
 import optree
-from mindspore import Parameter, Tensor, ops
-from mindspore.ops.primitive import constexpr
+from mindspore import Parameter, Tensor, jit_class, ops
 
 from hpmoe.ir.avals import Aval
 from hpmoe.runtime.graph_operators import picked
 from hpmoe.support.errors import check_argument
-from hpmoe.tracing.pynative import is_computed
+from hpmoe.support.mindspore_private import is_computed
 
 UNKNOWN = "known when the graph is compiled"
 
 
+@jit_class  # makes the graph compiler look up attributes of the object, among them `__call__`
 class Graphed:
     """What a callable with a `_runner` is, so that a compiled graph can call it."""
-
-    __ms_class__ = True  # makes the graph compiler look up attributes of the object, among them `__call__`
 
     @property
     def __code__(self):
@@ -81,7 +79,7 @@ def _arranged(structure, outputs):
     return result
 
 
-@constexpr(reuse_result=False)
+@ops.constexpr(reuse_result=False)
 def _operator(layer, known):
     """The operator of a call in a graph, the tensors it takes, where its outputs go, whether it has a single one."""
     runner = layer._runner

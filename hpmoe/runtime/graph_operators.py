@@ -7,21 +7,18 @@ wherever a graph drops the backward operator; in a graph that takes no gradient 
 from __future__ import annotations
 
 import abc
-import functools
 import linecache
-import sys
 from collections.abc import Callable, Sequence
 from typing import Any
 
 import mindspore
 from mindspore import ops
-from mindspore.graph import api
-from mindspore.graph.api import _pynative_executor
 
 from hpmoe.ir.avals import Aval
 from hpmoe.ir.program import Program
 from hpmoe.runtime.one_call import Call
 from hpmoe.support.errors import check_argument
+from hpmoe.support.mindspore_private import forgetting_graph, graph_takes_gradient
 
 NOTHING = Aval((1,), "float32")  # in place of a saved value
 
@@ -38,8 +35,8 @@ class GraphCall(abc.ABC):
 
     def __init__(self, call: Call, num_args: int):
         self.call, self.num_args, self.program = call, num_args, call.traced.program
-        self.saves = _pynative_executor.requires_grad()
-        self.forget_graph = _forgetting_graph()
+        self.saves = graph_takes_gradient()
+        self.forget_graph = forgetting_graph()
 
     def forward_program(self) -> Program:
         return self.call.traced.linearized.forward if self.saves else self.program
@@ -131,15 +128,3 @@ def _with_parameters(num_args: int, rule: Callable[..., Any]) -> Callable[..., A
     namespace: dict[str, Any] = {"__name__": __name__}
     exec(compile(source, name, "exec"), namespace)
     return namespace["bound"](rule)
-
-
-def _forgetting_graph() -> Callable[[], None]:
-    """A function that makes MindSpore compile the graph being compiled now once more."""
-    frame = sys._getframe()
-    while frame is not None:
-        if frame.f_code.co_name == "compile" and frame.f_globals.get("__name__") == api.__name__:
-            names = frame.f_locals
-            graphs = names["obj"].compile_cache if "obj" in names else api.ms_compile_cache
-            return functools.partial(graphs.discard, names["phase"])
-        frame = frame.f_back
-    return lambda: None

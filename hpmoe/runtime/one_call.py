@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
@@ -12,7 +12,8 @@ from mindspore import Tensor
 
 from hpmoe.autodiff.vjp import Linearized, linearize
 from hpmoe.ir.padding import padding_fault
-from hpmoe.ir.program import Program
+from hpmoe.ir.program import Program, Var
+from hpmoe.primitives.differentiable import is_differentiable
 from hpmoe.runtime.planned_rows import routes_of
 from hpmoe.runtime.rank_arrays import to_arrays
 from hpmoe.support.errors import ProgramError
@@ -23,6 +24,7 @@ class Traced:
 
     def __init__(self, program: Program, out_tree: Any):
         self.program, self.out_tree = program, out_tree
+        self._asked: dict[frozenset[Var], Traced] = {}
 
     @functools.cached_property
     def num_args(self) -> int:
@@ -42,6 +44,16 @@ class Traced:
     @functools.cached_property
     def linearized(self) -> Linearized:
         return linearize(self.program)
+
+    def asked(self, needed: Sequence[bool]) -> Traced:
+        """The same, without gradients of the inputs that are not needed; it is made once."""
+        denied = frozenset(v for v, is_needed in zip(self.program.inputs, needed, strict=True)
+                           if is_differentiable(v) and not is_needed)
+        if denied <= self.program.frozen:
+            return self
+        if denied not in self._asked:
+            self._asked[denied] = Traced(self.program.replace(frozen=self.program.frozen | denied), self.out_tree)
+        return self._asked[denied]
 
     @functools.cached_property
     def padding_fault(self) -> tuple[int, str] | None:

@@ -9,7 +9,6 @@ from typing import Any, NamedTuple
 
 import optree
 from mindspore import Tensor
-from mindspore.graph.api import _pynative_executor
 
 from hpmoe import tracing
 from hpmoe.ir.avals import Aval
@@ -22,7 +21,7 @@ from hpmoe.runtime.planned_rows import PlannedRows, routes_of, with_planned_rows
 from hpmoe.runtime.staged import Staged
 from hpmoe.support.errors import check_argument
 from hpmoe.support.locks import new_lock
-from hpmoe.tracing.pynative import is_computed
+from hpmoe.support.mindspore_private import is_computed, takes_gradient
 
 CACHE_SIZE = 64
 
@@ -62,7 +61,7 @@ class Plans:
     def trace(self, given: Arguments) -> Traced:
         """The Program for these shapes, traced once."""
         # 1, 1.0 and True are equal and may trace differently; a closed-over scalar is no constant under a gradient.
-        key = (given.tree, _pynative_executor.grad_flag(), *[
+        key = (given.tree, takes_gradient(), *[
             (Aval, *self._shape_and_dtype(x)) if is_array else (type(x), x)
             for x, is_array in zip(given.leaves, given.is_array, strict=True)])
         with self._lock:

@@ -74,7 +74,7 @@ class Rewrite:
         """The rewrite as printed: its name and the options it runs with, those that are None left out."""
         bound = inspect.signature(self.rewrite).bind(None, **options)
         bound.apply_defaults()
-        given = ", ".join(f"{k}={_shown(v)}" for k, v in list(bound.arguments.items())[1:] if v is not None)
+        given = shown_options(dict(list(bound.arguments.items())[1:]))
         return f"{self.__name__}({given})" if given else self.__name__
 
     def __reduce__(self) -> str:
@@ -88,6 +88,11 @@ class Rewrite:
 def name_of(f: Callable[..., Any]) -> str:
     """A plain function as messages show it: by its name and without an address."""
     return getattr(f, "__name__", type(f).__name__)
+
+
+def shown_options(options: Mapping[str, Any]) -> str:
+    """Options as printed, those that are None left out."""
+    return ", ".join(f"{name}={_shown(value)}" for name, value in options.items() if value is not None)
 
 
 def _shown(option: Any) -> str:

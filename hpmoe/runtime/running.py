@@ -6,11 +6,11 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 
 import optree
-from mindspore.graph.jit_context import jit_context
 
 from hpmoe import tracing
 from hpmoe.ir.avals import Aval
 from hpmoe.ir.padding import check_num_tokens
+from hpmoe.ir.program import DIRECTIONS
 from hpmoe.machines.machine import Mesh
 from hpmoe.runtime import autograd
 from hpmoe.runtime.array_backend import ArrayBackend
@@ -23,6 +23,7 @@ from hpmoe.runtime.rank_arrays import Arrays
 from hpmoe.runtime.staged import Staged
 from hpmoe.support.errors import ProgramError, check_argument, is_name
 from hpmoe.support.launchers import check_alone
+from hpmoe.support.mindspore_private import records_calls
 
 
 class Runner:
@@ -40,7 +41,7 @@ class Runner:
     def call(self, args: Sequence[Any], kwargs: Mapping[str, Any], num_tokens: Sequence[int] | None = None,
              seed: int | None = None) -> Any:
         """What the function computes: by the kernel or interpreter of its stage, or under `seed` by the interpreter."""
-        if jit_context() is not None:
+        if records_calls():
             raise ProgramError(f"{tracing.function_name(self.plans.staged.function)}: ms.jit(capture_mode=\"trace\") does "
                                "not see what a kernel computes, and would keep it as a constant; use capture_mode=\"ast\"")
         call, tensors = self.prepare(args, kwargs, num_tokens, seed)
@@ -75,7 +76,7 @@ class Runner:
 
     def lower(self, args: Sequence[Any], kwargs: Mapping[str, Any], direction: str) -> Any:
         """The IR of the last stage, for the routing where `args` has all ids, and for any routing otherwise."""
-        check_argument(is_name(direction, ("forward", "backward")), "lower", "direction", repr(direction),
+        check_argument(is_name(direction, DIRECTIONS), "lower", "direction", repr(direction),
                        "\"forward\" or \"backward\"")
         traced, _, buckets = self.planned(args, kwargs)
         return self.plans.plan_all(traced.program if direction == "forward" else traced.linearized.backward, buckets)

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import dataclasses
 import functools
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import Any
 
-from hpmoe.runtime.rewrite import Rewrite
+from hpmoe.runtime.rewrite import Rewrite, name_of, shown_options
 from hpmoe.runtime.spmd import Spmd
 from hpmoe.runtime.staged import Staged, signature_of
 from hpmoe.runtime.staged_function import StagedFunction, staged_of
@@ -22,24 +23,42 @@ class Transform(Rewrite):
         super().__init__(rewrite, requires, makes, once, check, before_vjp)
         self.__signature__ = _of_callables(signature_of(rewrite))
 
-    def __call__(self, *args: Any, **options: Any) -> StagedFunction:
-        """Stages a function, called as `__signature__` says: the function, and options by name."""
+    def __call__(self, *args: Any, **options: Any) -> StagedFunction | Curried:
+        """Stages a function, called as `__signature__` says; with options alone it is the transform that has them."""
         name = self.__name__
-        try:
-            bound = self.__signature__.bind(*args, **options)
-        except TypeError as error:
-            instead = "" if args or "f" in options else f"; with options alone it is functools.partial({name}, ...)"
-            raise TypeError(f"{name}: {error}{instead}") from None
-        (f,), options = bound.args, bound.kwargs
+        if not args and "f" not in options:
+            _, options = self._bind(None, **options)
+            self._check_options(options)
+            return Curried(self, options)
+        (f,), options = self._bind(*args, **options)
         if not callable(f):
             raise TransformError(f"{name}: f is {type(f).__name__}; it must be a callable, plain or staged")
         if isinstance(f, Spmd):
             raise TransformError(f"{name}: f is under spmd, {f!r}; spmd is the outermost, spmd({name}(f), mesh)")
+        if missing := self._missing(options):
+            raise TypeError(f"{name}: missing a required argument: {missing[0]!r}")
         staged = staged_of(f)
         self._check_place(staged)
-        if self.check is not None:
-            self.check(**options)
+        self._check_options(options)
         return StagedFunction(f, staged.then(self, options))
+
+    def _bind(self, *args: Any, **options: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
+        """The function and the options; TypeError where it does not take them."""
+        try:
+            bound = self.__signature__.bind_partial(*args, **options)
+        except TypeError as error:
+            raise TypeError(f"{self.__name__}: {error}") from None
+        return bound.args, bound.kwargs
+
+    def _check_options(self, options: Mapping[str, Any]) -> None:
+        """Refuses bad options, once all are there that it needs."""
+        if self.check is not None and not self._missing(options):
+            self.check(**options)
+
+    def _missing(self, options: Mapping[str, Any]) -> list[str]:
+        """The options that must be given and are not."""
+        parameters = list(self.__signature__.parameters.values())[1:]
+        return [p.name for p in parameters if p.default is p.empty and p.kind is not p.VAR_KEYWORD and p.name not in options]
 
     def _check_place(self, staged: Staged) -> None:
         """TransformError unless it may be the next transform of a function."""
@@ -50,6 +69,53 @@ class Transform(Rewrite):
         if self.before_vjp and not staged.is_before_vjp:
             raise TransformError(f"{name}: it is about the function that gradients are taken of, and {staged} is staged; it "
                                  f"comes first, chain({name}, ...)")
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Curried:
+    """A transform with options that are given before the function: what a transform called with options alone returns.
+
+    Attributes:
+        transform: called with a function, and further options or others instead, it has these as well.
+        options: by name.
+    """
+
+    transform: Transform
+    options: Mapping[str, Any]
+
+    @property
+    def __name__(self) -> str:
+        return self.transform.__name__
+
+    @property
+    def __signature__(self) -> inspect.Signature:
+        return self.transform.__signature__
+
+    def __call__(self, *args: Any, **options: Any) -> StagedFunction | Curried:
+        return self.transform(*args, **{**self.options, **options})
+
+    def apply_to(self, ir: Any, **options: Any) -> Any:
+        """The checked rewrite of IR with these options; see Rewrite."""
+        return self.transform.apply_to(ir, **{**self.options, **options})
+
+    def __repr__(self) -> str:
+        return f"{self.transform!r}({shown_options(self.options)})"
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Chain:
+    """Transforms as one, the first one innermost; see `chain`."""
+
+    transforms: tuple[Callable[..., Any], ...]
+
+    def __call__(self, f: Callable[..., Any]) -> Any:
+        for t in self.transforms:
+            f = t(f)
+        return f
+
+    def __repr__(self) -> str:
+        shown = [repr(t) if isinstance(t, (Transform, Curried, Chain)) else name_of(t) for t in self.transforms]
+        return f"chain({', '.join(shown)})"
 
 
 def _of_callables(rewrite: inspect.Signature) -> inspect.Signature:
@@ -76,10 +142,13 @@ def transform(rewrite: Callable[..., Any] | None = None, *, requires: str | None
             transform is the innermost.
 
     Returns:
-        A function (f, **options) -> staged callable; `.apply_to(ir, **options)` is the checked rewrite.
+        A function (f, **options) -> staged callable; `.apply_to(ir, **options)` is the checked rewrite. Called with options
+        alone it returns itself with these options, checked, as a chain takes it: `rename(name="f")(f)` is
+        `rename(f, name="f")`.
 
     Raises:
         TransformError: when the transform is applied to what is not of the level it requires.
+        TypeError: when it is called with an option that its rewrite does not have, or without one that it needs.
 
     Example:
         >>> import hpmoe
@@ -91,18 +160,20 @@ def transform(rewrite: Callable[..., Any] | None = None, *, requires: str | None
         { lambda x:f32[2]
           let a:f32[2] = add x 1.0
           in (a,) : f32[2] }
+        >>> rename(name="increment")
+        rename(name=increment)
     """
     if rewrite is None:
         return functools.partial(transform, requires=requires, makes=makes, once=once, check=check, before_vjp=before_vjp)
     return Transform(rewrite, requires, makes, once, check, before_vjp)
 
 
-def chain(*transforms: Callable[..., Any]) -> Callable[[Callable[..., Any]], Any]:
+def chain(*transforms: Callable[..., Any]) -> Chain:
     """Composes transforms, the first one innermost; `chain()` is the identity.
 
     Args:
-        transforms: functions from callable to callable; one that needs options is given as
-            `lambda f: hpmoe.tile_partition(f, rows=64)` or as a functools.partial.
+        transforms: functions from callable to callable, such as `hpmoe.overlap_comm`, `hpmoe.tile_partition(rows=64)` or
+            another chain.
 
     Returns:
         A function from callable to staged callable.
@@ -112,17 +183,14 @@ def chain(*transforms: Callable[..., Any]) -> Callable[[Callable[..., Any]], Any
 
     Example:
         >>> import hpmoe
-        >>> staged = hpmoe.chain(hpmoe.tile_partition, hpmoe.overlap_comm)(hpmoe.moe_ffn)
-        >>> staged.level
+        >>> to_tiles = hpmoe.chain(hpmoe.tile_partition(rows=64), hpmoe.overlap_comm(signal="peer"))
+        >>> to_tiles
+        chain(tile_partition(rows=64), overlap_comm(signal=peer))
+        >>> to_tiles(hpmoe.moe_ffn).level
         'tiles'
     """
     for i, t in enumerate(transforms):
         if not callable(t) or isinstance(t, StagedFunction):
             raise TransformError(f"chain: transform {i} is {staged_of(t)}; it must be a function from callable to callable, "
                                  "such as hpmoe.tile_partition")
-
-    def composed(f: Callable[..., Any]) -> Any:
-        for t in transforms:
-            f = t(f)
-        return f
-    return composed
+    return Chain(transforms)

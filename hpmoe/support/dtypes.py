@@ -8,7 +8,8 @@ output of an equation is stored, in a Taskflow every buffer that a task writes, 
 from __future__ import annotations
 
 import numpy as np
-from mindspore.common import np_dtype
+
+from hpmoe.support.mindspore_private import bfloat16
 
 FLOATS = ("float32", "bfloat16", "float16")
 HALVES = ("bfloat16", "float16")
@@ -17,7 +18,7 @@ TENSORS = (*FLOATS, "float64", "complex64", "complex128", "bool", "int8", "int16
            "uint32", "uint64")
 
 _NUMPY = {name: np.dtype(name) for name in ("float16", "float32", "float64", "int32", "int64", "bool")}
-_NUMPY["bfloat16"] = np.dtype(np_dtype.bfloat16)
+_NUMPY["bfloat16"] = np.dtype(bfloat16)
 _NAMES = {dtype: name for name, dtype in _NUMPY.items()}
 
 

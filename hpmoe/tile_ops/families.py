@@ -2,6 +2,7 @@
 
 from hpmoe.tile_ops import (
     columns as columns,
+    draws as draws,
     elementwise as elementwise,
     matmuls as matmuls,
     reductions as reductions,

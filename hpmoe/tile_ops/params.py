@@ -132,6 +132,13 @@ class Running(Params):
 
 
 @dataclasses.dataclass(frozen=True)
+class Stream(Params):
+    """Which of a seed's numbers are drawn, as several kinds of noise have one seed."""
+
+    stream: int
+
+
+@dataclasses.dataclass(frozen=True)
 class Matmul(Params):
     """Whether the matrix is multiplied turned."""
 

@@ -29,4 +29,4 @@ def tile_operations(program: Program, tile_rows: int, tile_cols: int) -> tf.Task
     none = (np.zeros(0, dtype) for dtype in (tf.TASK, tf.EVENT, tf.WAIT, tf.SIGNAL))
     return tf.Taskflow(program.name, program.ep_size, program.provenance, tile_rows, tiler.with_roles(outputs),
                        tuple(tiler.ops), tuple(tiler.routes), tuple(tiler.buffer_of[v] for v in program.inputs), outputs,
-                       *none, (), peer_order=order)
+                       *none, (), peer_order=order, direction=program.direction)

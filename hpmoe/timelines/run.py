@@ -155,7 +155,8 @@ def other_ranks(line: Run) -> np.ndarray:
     flow, op = line.flow, line.flow.tasks["op"][line.task]
     peer = flow.tasks["peer"][line.task]
     next_peer = peer + np.array([tile_op.num_peers for tile_op in flow.ops], int)[op]
-    out = np.where((peer >= 0) & (next_peer >= flow.ep_size), flow.peer_order[line.rank, np.maximum(peer, 0)], -1)
+    orders = np.array([flow.order_of(o.way) for o in flow.ops], int).reshape(-1, flow.ep_size, flow.ep_size)
+    out = np.where((peer >= 0) & (next_peer >= flow.ep_size), orders[op, line.rank, np.maximum(peer, 0)], -1)
     for i, tile_op in enumerate(flow.ops):
         if not (tile_op.primitive.moves_copies and tile_op.domain.is_copies):
             continue

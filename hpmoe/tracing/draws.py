@@ -16,9 +16,10 @@ from collections.abc import Iterator
 from typing import Any, NoReturn
 
 import numpy as np
-from mindspore.common.generator import Generator
+from mindspore import Generator
 from mindspore.ops import Primitive
 
+from hpmoe.support import mindspore_private
 from hpmoe.tracing.errors import not_traceable
 
 GLOBAL = {"Python's random": random._inst, "numpy.random": np.random.mtrand._rand}
@@ -33,15 +34,15 @@ def refuse_draw(recorder: Any, what: str, source: str | None = None) -> NoReturn
 
 def refuse_operation(recorder: Any, primitive: Primitive) -> None:
     """Fails where a MindSpore operation, of whatever operands, is a random one."""
-    if "side_effect_hidden" in primitive.attrs or _RANDOM.search(primitive.name):
+    if mindspore_private.has_hidden_state(primitive) or _RANDOM.search(primitive.name):
         refuse_draw(recorder, f"the random operation {primitive.name}")
 
 
 def refuse_generator(recorder: Any, generator: Generator) -> tuple[Any, Any]:
     """Fails where a generator of MindSpore is asked for its next seed and offset; dropout that is off ignores them."""
-    if sys._getframe(2).f_locals.get("training") is not False:
+    if not mindspore_private.is_idle_dropout(sys._getframe(2)):
         refuse_draw(recorder, "a draw from a generator of MindSpore")
-    return generator._seed, generator._offset
+    return mindspore_private.seed_and_offset(generator)
 
 
 def states() -> tuple[Any, Any]:

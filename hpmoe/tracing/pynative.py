@@ -3,19 +3,23 @@
 from __future__ import annotations
 
 import contextlib
-import sys
 import threading
 import weakref
 from collections.abc import Callable, Iterator
 from typing import Any
 
-from mindspore import Parameter, Tensor
-from mindspore._c_expression import NoFallbackGuard
-from mindspore.common.generator import Generator
-from mindspore.graph.api import _pynative_executor as executor
+from mindspore import Generator, Parameter, Tensor
 from mindspore.ops import Primitive
 
 from hpmoe.support.locks import new_lock
+from hpmoe.support.mindspore_private import (
+    FALLBACK,
+    STEP,
+    forget_gradient,
+    set_takes_gradient,
+    takes_gradient,
+    without_fallback,
+)
 from hpmoe.tracing.draws import refuse_generator, refuse_operation
 from hpmoe.tracing.errors import not_traceable
 from hpmoe.tracing.tracer import WRITE_INSTEAD
@@ -47,7 +51,7 @@ def _fallback(self: Tensor, func: Any, args: Any, kwargs: Any = None) -> Any:
     """MindSpore asks this of a plain tensor beside a tracer, and of a Parameter always."""
     recorder = current_recorder()
     if recorder is None:  # a Parameter of another thread
-        with NoFallbackGuard():
+        with without_fallback():
             return func(*args, **(kwargs or {}))
     return recorder.call(func, args, kwargs or {})
 
@@ -95,10 +99,10 @@ def _checked(cls: type, name: str, check: Callable[[Any, Any], Any]) -> Callable
 
 
 _PATCHES: tuple[tuple[type, str, Any], ...] = (
-    (Tensor, "__fallback__", _fallback), (Tensor, "hpmoe_record", property(_record)),
+    (Tensor, FALLBACK, _fallback), (Tensor, "hpmoe_record", property(_record)),
     (Parameter, "__getitem__", _getitem), (Parameter, "__iter__", _iter),
     (Primitive, "__call__", _checked(Primitive, "__call__", refuse_operation)),
-    (Generator, "_step", _checked(Generator, "_step", refuse_generator)),
+    (Generator, STEP, _checked(Generator, STEP, refuse_generator)),
     *((Parameter, name, _refused(name)) for name in ("__setitem__", "set_data", "assign_value")),
 )
 _ORIGINALS = {(cls, name): vars(cls).get(name) for cls, name, _ in _PATCHES}
@@ -122,36 +126,22 @@ def _unpatch(running: _Running) -> None:
                 setattr(cls, name, _ORIGINALS[cls, name])
 
 
-def gradient_depth() -> int:
-    """How many gradients being taken enclose this call; MindSpore's flag would stay set after an exception inside one."""
-    depth, frame = 0, sys._getframe()
-    while frame is not None:
-        depth += frame.f_code.co_name == "_pynative_forward_run"
-        frame = frame.f_back
-    return depth
-
-
-def is_computed(tensor: Tensor) -> bool:
-    """Whether a tensor is the result of a differentiable computation, whose history ends with the gradient it is part of."""
-    return bool(tensor._requires_grad) and not tensor._is_leaf
-
-
 @contextlib.contextmanager
 def recording(recorder: Any) -> Iterator[None]:
     """Makes `recorder` the one that MindSpore calls of this thread reach, and ends its life afterwards.
 
     The executor's grad flag stays as it is: what the function computes from closed-over tensors alone keeps its history.
     """
-    flag, running = executor.grad_flag(), _Running(recorder)
+    flag, running = takes_gradient(), _Running(recorder)
     stack = _LOCAL.__dict__.setdefault("stack", [])
     depth = len(stack)
 
     def end() -> None:
         del stack[depth:]
         recorder.active = False
-        if executor.grad_flag() and not flag:
-            executor.clear_res()  # a gradient was interrupted; MindSpore would misread every later index
-        executor.set_grad_flag(flag)
+        if takes_gradient() and not flag:
+            forget_gradient()  # it was interrupted
+        set_takes_gradient(flag)
         _unpatch(running)
 
     try:

@@ -6,7 +6,6 @@ from typing import Any, NoReturn
 
 import numpy as np
 from mindspore import Parameter, Tensor
-from mindspore._c_expression import TensorOverloadCall, typing as ms_typing
 
 from hpmoe.ir.avals import Aval, RouteAval
 from hpmoe.ir.program import Atom, Builder, Literal, Var
@@ -14,13 +13,18 @@ from hpmoe.primitives.reduction import broadcast_to
 from hpmoe.primitives.shape import dtype_param
 from hpmoe.support.dtypes import widen
 from hpmoe.support.errors import ArgumentError, TraceError
+from hpmoe.support.mindspore_private import (
+    dtype_of_number,
+    gradient_depth,
+    has_gradient,
+    has_no_data,
+    read_call,
+    takes_gradient,
+)
 from hpmoe.tracing.calls import CALLS, find_call
 from hpmoe.tracing.errors import not_traceable, user_source
-from hpmoe.tracing.pynative import executor, gradient_depth
 from hpmoe.tracing.tracer import RouteTracer, RowCount, Tracer, make_tracer
 
-# What an old-style primitive keeps to itself instead of passing it.
-_ATTRIBUTES = {"Unstack": ("axis",), "Stack": ("axis",), "Sort": ("axis", "descending")}
 _LIFTED = (Tensor, np.ndarray)
 
 
@@ -40,7 +44,7 @@ class Recorder:
 
     def __init__(self, ep_size: int):
         self.ep_size, self.builder, self.active = ep_size, Builder(), True
-        self.gradient_depth = gradient_depth() if executor.grad_flag() else None
+        self.gradient_depth = gradient_depth() if takes_gradient() else None
         self.pending: Exception | None = None
         self.inputs: set[Var] = set()
         self.captures: dict[Var, Tensor] = {}
@@ -59,12 +63,10 @@ class Recorder:
     # What a MindSpore call becomes.
 
     def call(self, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
-        name = getattr(func, "name", None) or getattr(func, "__name__", str(func))
-        if len(args) == 3 and args[1] == name and isinstance(args[2], tuple):
-            args = (*args[2], *(getattr(args[0], a) for a in _ATTRIBUTES.get(name, ())))
-        if isinstance(func, TensorOverloadCall) and f"Tensor.{name}" in CALLS:
+        name, operands, is_method = read_call(func, args)
+        if is_method and f"Tensor.{name}" in CALLS:
             name = f"Tensor.{name}"
-        return self.call_named(name, tuple(args), kwargs)
+        return self.call_named(name, operands, kwargs)
 
     def call_named(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         try:
@@ -80,7 +82,7 @@ class Recorder:
             raise not_traceable(f"{name} on a tracer of a finished trace",
                                 "the function kept a traced value beyond its call",
                                 "return the value instead of storing it")
-        if executor.grad_flag() and (self.gradient_depth is None or gradient_depth() > self.gradient_depth):
+        if takes_gradient() and (self.gradient_depth is None or gradient_depth() > self.gradient_depth):
             raise not_traceable("ms.grad or ms.value_and_grad inside the function",
                                 f"the gradient through {name} would silently be zero",
                                 "ms.grad of the staged callable, or hpmoe.vjp(hpmoe.trace(f, *args))")
@@ -102,11 +104,11 @@ class Recorder:
 
     def capture(self, tensor: Tensor) -> Tracer:
         """A tracer for a tensor the function closed over; a 0-d constant becomes a literal, unless it is differentiated."""
-        if getattr(tensor, "is_meta", False):
+        if has_no_data(tensor):
             raise not_traceable("a call MindSpore did not report", "its result has no values and no equation",
                                 "the mint function of the same meaning")
         aval = tensor_aval(tensor)
-        if aval.shape == () and not isinstance(tensor, Parameter) and not tensor._requires_grad:
+        if aval.shape == () and not isinstance(tensor, Parameter) and not has_gradient(tensor):
             return make_tracer(Literal(widen(tensor.asnumpy()).item()), aval, self)
         if id(tensor) not in self._captured:
             var = self._captured[id(tensor)] = Var(aval)
@@ -165,7 +167,7 @@ class Recorder:
         """The name of a dtype given as MindSpore's type, its number or a string."""
         if dtype is None or isinstance(dtype, str):
             return dtype
-        return str(ms_typing.type_id_to_type(dtype) if isinstance(dtype, int) else dtype).lower()
+        return str(dtype_of_number(dtype) if isinstance(dtype, int) else dtype).lower()
 
     def is_constant(self, value: Any, number: float) -> bool:
         """Whether `value` is a plain tensor (no Parameter) that holds nothing but `number`."""

@@ -6,10 +6,11 @@ import math
 from typing import Any, NoReturn
 
 import mindspore
-from mindspore import Tensor, mint
+from mindspore import Tensor
 
 from hpmoe.ir.avals import Aval, RouteAval, Rows
 from hpmoe.ir.program import Atom
+from hpmoe.support.mindspore_private import FALLBACK, without_data
 from hpmoe.tracing.errors import not_traceable
 
 DATA_INSTEAD = "tensor operations (mint.where chooses), or compute this outside the function and pass it as an argument"
@@ -96,18 +97,8 @@ _refuse_dunders(RouteTracer, f"{_ARITHMETIC} lt le gt ge bool int float len iter
                 "an operator on a route", "a route is no tensor", "the rows, the first result of hpmoe.dispatch")
 
 
-def _payload(shape: tuple[Any, ...], dtype: str) -> Tensor:
-    """A MindSpore tensor of this rank and dtype without memory for its elements."""
-    sizes = tuple(d if isinstance(d, int) else 1 for d in shape)
-    ms_dtype = getattr(mindspore, "bool_" if dtype == "bool" else dtype)
-    return mint.empty(sizes, dtype=ms_dtype, device="meta")
-
-
 class Tracer(Tensor):
-    """A tensor that has a shape and a dtype and no data; MindSpore hands every call on it to `__fallback__`."""
-
-    def __fallback__(self, func: Any, args: Any, kwargs: Any = None) -> Any:
-        return self.hpmoe_recorder.call(func, args, kwargs or {})
+    """A tensor that has a shape and a dtype and no data; MindSpore hands every call on it to the recorder."""
 
     def hpmoe_record(self, primitive: Any, args: tuple, params: dict) -> Any:
         return self.hpmoe_recorder.record(primitive, args, params)
@@ -177,6 +168,11 @@ class Tracer(Tensor):
     __hash__ = Tensor.__hash__
 
 
+def _fallback(self: Tracer, func: Any, args: Any, kwargs: Any = None) -> Any:
+    return self.hpmoe_recorder.call(func, args, kwargs or {})
+
+
+setattr(Tracer, FALLBACK, _fallback)
 _VALUE_WHY = "a tracer has a shape and a dtype, its values are known only when the program runs"
 _refuse_dunders(Tracer, "bool contains", "a Python branch on {aval}", _VALUE_WHY, BRANCH_INSTEAD)
 _refuse_dunders(Tracer, "int float index complex round", "turning {aval} into a number", _VALUE_WHY, DATA_INSTEAD)
@@ -193,6 +189,7 @@ for _name in "assign_value assign_value_cpp set_ itemset set_dtype requires_grad
 
 def make_tracer(atom: Atom, aval: Aval, recorder: Any) -> Tracer:
     """A tracer for `atom`, whose abstract value is `aval` (a literal has no dtype of its own)."""
-    tracer = Tensor._make_subclass(Tracer, _payload(aval.shape, aval.dtype))
+    sizes = tuple(d if isinstance(d, int) else 1 for d in aval.shape)
+    tracer = without_data(Tracer, sizes, getattr(mindspore, "bool_" if aval.dtype == "bool" else aval.dtype))
     tracer.hpmoe_atom, tracer.hpmoe_aval, tracer.hpmoe_recorder = atom, aval, recorder
     return tracer

@@ -12,6 +12,7 @@ from hpmoe.ir.avals import RouteAval
 from hpmoe.ir.program import Program
 from hpmoe.kernels.simulate import simulate
 from hpmoe.machines.machine import Machine
+from hpmoe.runtime.transform import Curried
 from hpmoe.transforms.assign_queues import POLICIES, assign_queues
 from hpmoe.transforms.deduplicate_rows import can_deduplicate, deduplicate_rows
 from hpmoe.transforms.overlap_comm import ORDERS, SIGNALS, overlap_comm
@@ -44,14 +45,14 @@ def starts_of(space: Mapping[str, Sequence[Any]]) -> list[dict[str, Any]]:
     return [default] if by_machine == default else [default, by_machine]
 
 
-def transforms_of(settings: Mapping[str, Any], machine: Machine) -> list[functools.partial[Any]]:
+def transforms_of(settings: Mapping[str, Any], machine: Machine) -> list[Curried]:
     """The transforms of a chain up to its queues."""
-    once = [functools.partial(deduplicate_rows)] if settings.get("dedup") else []
-    tiles = functools.partial(tile_partition, rows=settings["rows"], cols=settings["cols"], machine=machine)
+    once = [deduplicate_rows()] if settings.get("dedup") else []
+    tiles = tile_partition(rows=settings["rows"], cols=settings["cols"], machine=machine)
     comm = {option: settings[name] for name, option in (("order", "order"), ("signal", "signal"), ("put_cols", "cols"),
                                                         ("returns", "returns")) if name in settings}
-    overlap = [functools.partial(overlap_comm, **comm)] if comm else []
-    return [*once, tiles, *overlap, functools.partial(assign_queues, machine=machine, policy=settings["policy"])]
+    overlap = [overlap_comm(**comm)] if comm else []
+    return [*once, tiles, *overlap, assign_queues(machine=machine, policy=settings["policy"])]
 
 
 class Simulations:
@@ -63,10 +64,10 @@ class Simulations:
 
     def __call__(self, settings: dict[str, Any]) -> float:
         *shared, queues = transforms_of(settings, self._machine)
-        steps = tuple((s.func, tuple(s.keywords.items())) for s in shared)
+        steps = tuple((s.transform, tuple(s.options.items())) for s in shared)
         total = 0.0
         for direction in self._programs:
-            flow = queues.func.apply_to(self._apply(direction, steps), **queues.keywords)
+            flow = queues.apply_to(self._apply(direction, steps))
             routing = {"routing": self._ids, "topk_weights": self._weights} if flow.routes else {}
             total += self._machine.launch_us + simulate(flow, **routing).span
         return total

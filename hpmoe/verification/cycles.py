@@ -10,6 +10,7 @@ import dataclasses
 import itertools
 import math
 from collections.abc import Iterable, Iterator
+from typing import NamedTuple
 
 import numpy as np
 
@@ -17,20 +18,32 @@ from hpmoe.ir import taskflow as tf
 from hpmoe.planner.planner import find_runnable
 from hpmoe.verification.order import Order
 from hpmoe.verification.rows import Signal, Wait
+from hpmoe.verification.shortest_cycle import EventLeads, Lead, Node
 
 MAX_WORK = 1 << 19  # cases times edges; past it slots are taken to hold whatever makes a cycle
 
 Edges = list[list[int]]
 
 
-def find_stuck(flow: tf.Taskflow) -> np.ndarray:
-    """Tasks that may wait on a cycle through queue order and events in some routing, ascending."""
+class Stuck(NamedTuple):
+    """Tasks that may wait on a cycle, ascending; where there is one on one rank alone in some case, its leads by events."""
+
+    order: Order
+    tasks: list[int]
+    on_one_rank: EventLeads | None
+
+
+def find_stuck(flow: tf.Taskflow) -> Stuck | None:
+    """Tasks that may wait on a cycle through queue order and events in some routing, or behind one."""
     done = find_runnable(flow)  # with ranks folded onto one, and a block of events as one
     if not done.all():
         order = Order(flow)
         done = find_runnable(flow.replace(waits=_one_by_one(order, flow.waits), signals=_one_by_one(order, flow.signals)))
-    stuck = np.flatnonzero(~done)
-    return stuck[:0] if len(stuck) and _Cases(order, stuck.tolist()).are_acyclic() else stuck
+    stuck = np.flatnonzero(~done).tolist()
+    if not stuck:
+        return None
+    cases = _Cases(order, stuck)
+    return None if cases.are_acyclic() else Stuck(order, stuck, cases.leads if cases.cyclic else None)
 
 
 def _one_by_one(order: Order, table: np.ndarray) -> np.ndarray:
@@ -66,6 +79,7 @@ class _Cases:
 
     def __init__(self, order: Order, stuck: list[int]):
         self.order, self.flow, self.stuck = order, order.flow, stuck
+        self.cyclic: _Case | None = None  # in which a rank by itself has a cycle
         self.node = {t: n for n, t in enumerate(stuck)}
         line = [[self.node[t] for t in queue if t in self.node] for queue in order.lines]
         self.before: Edges = [[] for _ in stuck]
@@ -96,10 +110,18 @@ class _Cases:
                 marks[wait[0]] |= int(bool(before) and self._is_waited_for(wait, case)) << i
             reached = _reached(self._edges(case), marks)
             if reached is None:
+                self.cyclic = case
                 return False
             for p in leads:
                 leads[p] |= reached[p] if self._has_rows(p, case) else 0
         return _reached(self._across_ranks(leads)) is not None
+
+    def leads(self, node: Node) -> Iterator[Lead]:
+        """The leads by events of a task in the case that has a cycle."""
+        for n, event, expert, feeders in self.waits:
+            if self.stuck[n] == node.task and self._is_waited_for((n, event, expert, feeders), self.cyclic):
+                yield from (Lead(Node(node.rank, s.task), event) for p, s in feeders
+                            if self.order.stays(s) and self._adds(p, s, event, self.cyclic))
 
     def _across_ranks(self, leads: dict[int, int]) -> Edges:
         """Edges among the entries and exits of every rank; of one that stands for all where those would be too many."""

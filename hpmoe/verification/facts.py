@@ -46,13 +46,9 @@ class Facts:
             self.experts.add((route, expert))
 
     def add_alone(self, flow: tf.Taskflow) -> None:
-        """Adds what the rows of a lone rank say of its tokens, and the other way round where none are dropped."""
+        """Adds what the rows of a lone rank say of its tokens, which may have none."""
         for route, last in self.slots.items():
             self.tiles = max(self.tiles, (_fewest_tokens(flow.routes[route], last + 1) - 1) // flow.tile_rows)
-        for route, plan in enumerate(flow.routes):
-            if self.tiles >= 0 and plan.capacity is None and plan.once_of < 0:
-                rows = (self.tiles * flow.tile_rows + 1) * plan.top_k
-                self.add_slot(route, max(plan.top_k, -(-rows // plan.tile_rows)) - 1)
 
 
 def _fewest_tokens(plan: tf.RoutePlan, num_slots: int) -> int:

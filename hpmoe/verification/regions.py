@@ -203,7 +203,7 @@ class _Regions:
         name, storage = self.buffers[b].name, self.buffers[b].storage
         self._check_columns(b, columns, verb, i)
         for w in self.written.get(storage, ()):
-            self._require(w.rows.covers(rows, self.routes), f"{verb} {rows} of {name}, of which {w.rows} are written", i)
+            self._require(w.rows.covers(rows), f"{verb} {rows} of {name}, of which {w.rows} are written", i)
 
     def _check_columns(self, b: int, columns: Interval, verb: str, i: int | None) -> None:
         buffer, writers = self.buffers[b], self.written.get(self.buffers[b].storage, ())

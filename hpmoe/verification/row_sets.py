@@ -16,7 +16,7 @@ class RowSet:
     """Rows of a buffer of `cols` columns.
 
     Attributes:
-        kind: the "first" ones; of a route all "received" rows, the rows of its "entries" that are not dropped, or the
+        kind: the "first" ones; of a route all "received" rows, the rows of those of its "entries" that have one, or the
             matrices of its copies ("replica") or those that came back of them ("returned").
         rows: how many at most; "first": how many.
         clipped: those of them that are of tokens alone.
@@ -28,7 +28,7 @@ class RowSet:
     route: int = -1
     clipped: bool = False
 
-    def covers(self, read: RowSet, routes: Sequence[tf.RoutePlan]) -> bool:
+    def covers(self, read: RowSet) -> bool:
         """Whether whoever reads these rows of the same storage finds them written."""
         room = self.rows * self.cols >= read.rows * read.cols
         if self.kind == "first":
@@ -36,9 +36,6 @@ class RowSet:
                 return False
             is_laid_out_anew = self.cols != read.cols  # no call leaves out tokens of a program that mixes their rows
             return room and (not self.clipped or read.clipped or read.kind == "entries" or is_laid_out_anew)
-        if self.kind == "entries" and read.kind == "first":
-            capacity = routes[self.route].capacity
-            return room and read.clipped and not (capacity and capacity.drops)
         return (self.kind, self.route) == (read.kind, read.route) and room
 
     def __str__(self) -> str:

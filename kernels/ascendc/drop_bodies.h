@@ -1,4 +1,4 @@
-// What dropped entries leave: zeros where they have a value of their own, and their counts.
+// What entries that are not kept leave: zeros where they have a value of their own, and the counts of the dropped ones.
 #pragma once
 
 #include "transfer_body.h"
@@ -11,18 +11,20 @@ __aicore__ inline uint64_t chosen_from(const Frame& frame, int32_t token) {
   return frame.rank->args.tables + static_cast<uint64_t>(entry) * sizeof(int32_t);
 }
 
-// out[t, k] = in[t * K + k], zero where the entry was dropped: nothing was sent back for it.
+// out[t, k] = in[t * K + k], zero where the entry is not kept: nothing was sent back for it.
 __aicore__ inline void keep_entries(VectorUnit& unit, const Frame& frame) {
   const int32_t top_k = frame.routing.route().top_k, size = element_bytes(frame.buffer(0).dtype);
   const int32_t count = frame.unit.rows * top_k;
+  const bool keeps_all = frame.routing.keeps_all();
   const uint64_t start = static_cast<uint64_t>(frame.unit.start) * top_k * size;
   const uint64_t to = frame.base(0) + start, from = frame.base(1) + start, chosen = chosen_from(frame, frame.unit.start);
   for (int32_t first = 0; first < count; first += kMaxEntries) {
     const int32_t entries = least(kMaxEntries, count - first);
     Bytes buffer = unit.passing.AllocTensor<uint8_t>();
     unit.copy_in(buffer, from + static_cast<uint64_t>(first) * size, 1, entries * size, 0, 0);
-    const AscendC::LocalTensor<int32_t> kept = unit.read_entries(chosen + first * sizeof(int32_t), entries);
-    for (int32_t i = 0; i < entries; ++i) {
+    AscendC::LocalTensor<int32_t> kept;
+    if (!keeps_all) kept = unit.read_entries(chosen + first * sizeof(int32_t), entries);
+    for (int32_t i = 0; i < entries && !keeps_all; ++i) {
       if (kept.GetValue(i) >= 0) continue;
       if (size == 4) {
         buffer.ReinterpretCast<int32_t>().SetValue(i, 0);

@@ -1,5 +1,6 @@
-// Sorts a rank's entries by the local expert that takes them, and drops those over capacity. Each AIV counts and sorts those
-// of its share of the tokens; between the steps all of them meet. See tables.h for the letters.
+// Sorts a rank's entries by the local expert that takes them, without those of no expert, and drops those over capacity.
+// Each AIV counts and sorts those of its share of the tokens; between the steps all of them meet. See tables.h for the
+// letters.
 //
 // Where only the heaviest entries of an expert are kept, all are sorted first, heaviest.h finds the lightest one that is
 // kept, and what is kept is counted and sorted anew.
@@ -11,14 +12,14 @@ namespace hpmoe {
 
 class EntrySort {
  public:
-  // is_noted: whether each entry's local expert and place are asked for later.
-  __aicore__ inline EntrySort(PrologueUnit& on, int32_t number, bool is_noted)
+  // is_asked: whether each entry's local expert and place are asked for later though all entries be kept.
+  __aicore__ inline EntrySort(PrologueUnit& on, int32_t number, bool is_asked)
       : on_(on),
         number_(number),
         route_(on.rank.image.route(number)),
         tables_(on.rank.image.tables(number, on.rank.num_aiv)),
         weights_(deciding_weights(on, route_)),
-        is_noted_(is_noted) {
+        is_noted_(is_asked) {
     const int32_t ep_size = on.rank.image.header().ep_size;
     has_copies_ = has_copies(route_, ep_size);
     num_local_ = has_copies_ ? route_.num_local_experts * ep_size : route_.num_experts;
@@ -97,6 +98,7 @@ class EntrySort {
     read_chunk(begin, count);
     for (int32_t i = 0; i < count; ++i) {
       const int32_t id = ids_.GetValue(i);
+      if (id == kAbsent) continue;
       if (id < 0 || id >= route_.num_experts) {
         on_.status.value = id;
         on_.status.threshold = route_.num_experts;
@@ -156,6 +158,7 @@ class EntrySort {
     }
     for (int32_t e = num_lists; e < tables_.width; ++e) work_.SetValue(e, start);
     num_lists_ = num_lists;
+    is_noted_ = is_noted_ || start < on_.rank.args.num_tokens * route_.top_k;
     if (on_.core != 0 || is_full_) return;
     on_.publish();
     on_.write(on_.word(tables_.sent + on_.rank.args.rank * tables_.width), work_, tables_.width);
@@ -195,7 +198,7 @@ class EntrySort {
     for (int32_t i = 0; i < count; ++i) {
       const int32_t id = ids_.GetValue(i);
       int32_t local = -1, place = 0;
-      if (is_full_ || !is_weighed() || is_heavy(begin, i, id)) {
+      if (id != kAbsent && (is_full_ || !is_weighed() || is_heavy(begin, i, id))) {
         place = before_.GetValue(id);
         before_.SetValue(id, place + 1);
         local = local_of(id, place);
@@ -215,8 +218,7 @@ class EntrySort {
   const RouteWords route_;
   const RouteTables tables_;
   const DecidingWeights weights_;
-  const bool is_noted_;
-  bool has_copies_ = false, is_full_ = true;
+  bool is_noted_, has_copies_ = false, is_full_ = true;
   int32_t num_local_ = 0, num_lists_ = 0, chunk_ = 0;
   Words all_, before_, low_, high_, next_, work_, newest_, older_, lightest_, last_;  // by expert, or by local expert
   Words ids_, places_, values_, loaded_, staged_;                                    // of a chunk

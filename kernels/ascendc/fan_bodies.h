@@ -10,7 +10,7 @@ namespace hpmoe {
 __aicore__ inline RoutingTables experts_of(const Frame& frame) {
   const RankView& rank = *frame.rank;
   RoutingTables experts;
-  experts.init(rank.image, frame.routing.route().once_of, rank.num_aiv, rank.args.tables, rank.args.rank);
+  experts.init(rank.image, frame.routing.route().once_of, rank.num_aiv, rank.args);
   return experts;
 }
 

@@ -97,7 +97,7 @@ class Prologue {
       Heaviest(on_, r).run();
       return Code::OK;
     }
-    EntrySort sort(on_, r, is_noted(r));
+    EntrySort sort(on_, r, is_asked(r));
     const bool all = step == Step::COUNT || step == Step::SORT_ALL;
     return step == Step::COUNT || step == Step::COUNT_HEAVIEST ? sort.count(all) : sort.sort(all);
   }
@@ -105,12 +105,12 @@ class Prologue {
     RankSort sort(on_, r);
     step == Step::COUNT_BY_RANK ? sort.count() : sort.sort();
   }
-  // Whether something asks for single entries of a route: the sums of its tokens, or a route to ranks.
-  __aicore__ inline bool is_noted(int32_t r) const {
-    bool noted = drops(rank_.image.route(r));
+  // Whether a route to ranks asks for the single entries of a route.
+  __aicore__ inline bool is_asked(int32_t r) const {
+    bool asked = false;
     for (int32_t other = 0; other < rank_.image.header().num_routes; ++other)
-      noted = noted || rank_.image.route(other).once_of == r;
-    return noted;
+      asked = asked || rank_.image.route(other).once_of == r;
+    return asked;
   }
 
   // Where this rank's entries begin, to every other rank; the ranks are shared out among the cores.
@@ -219,7 +219,7 @@ class Prologue {
     const int32_t index = run.index + event - run.first;
     const bool is_routed = run.route >= 0;
     if (is_routed && run.route != last_route_) {
-      routing_.init(rank_.image, run.route, rank_.num_aiv, rank_.args.tables, rank_.args.rank);
+      routing_.init(rank_.image, run.route, rank_.num_aiv, rank_.args);
       last_route_ = run.route;
     }
     const auto extent = static_cast<int32_t>(find_extent<Unit>(rank_, run, index, is_routed ? &routing_ : nullptr));

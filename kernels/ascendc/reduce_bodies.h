@@ -32,8 +32,8 @@ class EntryPieces {
   Piece piece_{};
 };
 
-// out[t] = sum_k w[t, k] * in[t * K + k], k = 0, 1, ..., over the entries that were not dropped: `chosen` has a number below
-// 0 for those, or is 0 where there are none.
+// out[t] = sum_k w[t, k] * in[t * K + k], k = 0, 1, ..., over the entries that are kept: `chosen` has a number below 0 for the
+// others, or is 0 where there are none.
 struct ReduceEntries {
   VectorUnit& unit;
   Rows2d out, in, weights;
@@ -85,7 +85,7 @@ __aicore__ inline void reduce_entries(VectorUnit& unit, const Frame& frame) {
   const Rows2d in{frame.element(1, from, static_cast<int64_t>(frame.unit.start) * top_k, frame.first_col(1)),
                   static_cast<int64_t>(from.cols) * element_bytes(from.dtype), from.dtype, out.cols, false};
   const int32_t widest = most(most(element_bytes(out.dtype), element_bytes(in.dtype)), element_bytes(weights.dtype));
-  const uint64_t chosen = drops(frame.routing.route()) ? chosen_from(frame, frame.unit.start) : 0;
+  const uint64_t chosen = frame.routing.keeps_all() ? 0 : chosen_from(frame, frame.unit.start);
   ReduceEntries body{unit, out, in, weights, chosen, top_k, is_weighted};
   run_pieces(unit, EntryPieces(frame.unit.rows, out.cols, top_k, piece_elements(widest)), body);
 }

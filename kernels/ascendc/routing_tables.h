@@ -31,12 +31,13 @@ struct Fan {
 
 class RoutingTables {
  public:
-  __aicore__ inline void init(const ImageReader& image, int32_t route, int32_t num_aiv, uint64_t tables, int32_t rank) {
+  __aicore__ inline void init(const ImageReader& image, int32_t route, int32_t num_aiv, const LaunchArgs& args) {
     route_ = image.route(route);
     tables_ = image.tables(route, num_aiv);
-    words_ = global_at<int32_t>(tables);
+    words_ = global_at<int32_t>(args.tables);
     tile_rows_ = image.header().tile_rows;
-    rank_ = rank;
+    rank_ = args.rank;
+    num_tokens_ = args.num_tokens;
     image_ = &image;
     num_own_ = route_.num_experts / image.header().ep_size;
   }
@@ -63,14 +64,17 @@ class RoutingTables {
     return sent_to_experts(source, dest, expert, expert + 1);
   }
 
+  // Whether every entry of this rank's tokens is sent.
+  __aicore__ inline bool keeps_all() const { return all_kept_entries(rank_, num_tokens_) == num_tokens_ * route_.top_k; }
   // Entries of this rank that are sent: all, or those of some tokens.
   __aicore__ inline int32_t all_kept_entries(int32_t, int32_t) const {
     return at(tables_.sent, rank_, tables_.width, route_.num_local_experts * image_->header().ep_size);
   }
   __aicore__ inline int32_t kept_entries(int32_t, int32_t first_token, int32_t num_tokens) const {
     const int32_t first = first_token * route_.top_k, count = num_tokens * route_.top_k;
-    int32_t kept = drops(route_) ? 0 : count;
-    for (int32_t i = 0; i < count && drops(route_); ++i) kept += words_.GetValue(tables_.chosen + first + i) >= 0 ? 1 : 0;
+    if (keeps_all()) return count;
+    int32_t kept = 0;
+    for (int32_t i = 0; i < count; ++i) kept += words_.GetValue(tables_.chosen + first + i) >= 0 ? 1 : 0;
     return kept;
   }
 
@@ -167,7 +171,7 @@ class RoutingTables {
   RouteTables tables_;
   AscendC::GlobalTensor<int32_t> words_;
   const ImageReader* image_ = nullptr;
-  int32_t tile_rows_ = 0, rank_ = 0, num_own_ = 0;
+  int32_t tile_rows_ = 0, rank_ = 0, num_tokens_ = 0, num_own_ = 0;
 };
 
 }  // namespace hpmoe

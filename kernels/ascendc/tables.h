@@ -16,12 +16,6 @@ struct RouteWords {
 };
 static_assert(offsetof(RouteWords, return_tokens) == offsetof(Route, return_tokens), "the first words of a Route");
 
-// Whether a rank may send fewer entries than it has.
-HPMOE_DEVICE inline bool drops(const RouteWords& route) {
-  const auto policy = static_cast<DropPolicy>(route.drop_policy);
-  return policy == DropPolicy::POSITION || policy == DropPolicy::PROBS || route.once_of >= 0;
-}
-
 // Before the tables of the first route: unit matrices of 16 x 16 in fractals, for an AIC to add rows by multiplying them; in
 // bfloat16, float16 and float32.
 constexpr int32_t kUnitBfloat16 = 0, kUnitFloat16 = 128, kUnitFloat32 = 256, kUnitWords = 512;
@@ -37,8 +31,9 @@ struct RouteTables {
   int32_t own_start;     // [R][narrow] rows of each expert of a rank that come from ranks before that rank
   int32_t before;        // [R][narrow] rows of each of this rank's experts that come from ranks before s
   int32_t ahead;         // [width] rows of each local expert that come from ranks before this one
-  int32_t chosen;        // [T * K] each entry's local expert, counted over all ranks, or -1 where it was dropped
-  int32_t place;         // [T * K] and its place among this rank's entries for it
+  int32_t chosen;        // [T * K] each entry's local expert, counted over all ranks, or -1 where it is not kept,
+  int32_t place;         // [T * K] and its place among this rank's entries for it; not filled where all are kept, unless
+                         // a route to ranks asks
   int32_t dropped;       // [width] entries that each expert has no capacity for
   int32_t lightest;      // [width] DropPolicy::PROBS: the key of each expert's lightest entry that is kept,
   int32_t last;          // [width] and the last entry of that key that is

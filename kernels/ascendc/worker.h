@@ -85,7 +85,7 @@ class Worker {
     frame.rank = &rank_;
     frame.task = task_at(frame.op, turn.task_template.op, number, place_of(word, index_bits));
     if (frame.op.route >= 0 && frame.op.route != last_route_) {
-      routing_.init(image, frame.op.route, rank_.num_aiv, rank_.args.tables, rank_.args.rank);
+      routing_.init(image, frame.op.route, rank_.num_aiv, rank_.args);
       last_route_ = frame.op.route;
     }
     frame.routing = routing_;

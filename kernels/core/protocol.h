@@ -13,10 +13,11 @@
 namespace hpmoe {
 
 constexpr int32_t kMagic = 0x484D4F45;
-constexpr int32_t kVersion = 5;
+constexpr int32_t kVersion = 6;
 constexpr int32_t kSectionAlignment = 64;
 constexpr int32_t kMaxOperands = 6;
 constexpr int32_t kWhole = 1 << 16;  // the share of an expert that has no copies
+constexpr int32_t kAbsent = -1;      // the id of no expert: its entry goes nowhere
 
 #define HPMOE_INDEX(X) X(STATIC, 0) X(SLOT_EXPERT, 1) X(ENTRY_TILE, 2) X(UNIT, 3) X(EXPERT, 4) X(PEER, 5) X(PEER_UNIT, 6)
 #define HPMOE_AMOUNT(X) X(ROWS, 0) X(COUNT, 1)

@@ -20,12 +20,8 @@ void keep_heaviest(int32_t* first, int32_t* last, int64_t rows, const float* top
 Routing::Routing(const Image& image, const Route& route, const Routing* experts)
     : route_(route), experts_(experts), ep_size_(image.header->ep_size), tile_rows_(image.header->tile_rows),
       shares_(image.shares_of(route)), copies_(ep_size_), ranks_(ep_size_) {
-  const auto policy = static_cast<DropPolicy>(route.drop_policy);
-  const bool drops = policy == DropPolicy::POSITION || policy == DropPolicy::PROBS || experts;
   for (RankRoute& rank : ranks_) {
     rank.dropped.resize(route.num_experts);
-    rank.is_kept.resize(drops ? static_cast<size_t>(route.num_tokens) * route.top_k : 0);
-    rank.kept_start.resize(drops ? static_cast<size_t>(route.num_tokens) + 1 : 0);
     rank.sent_start.resize(static_cast<size_t>(route.num_experts) + 1);
     rank.sent_entries.resize(static_cast<size_t>(route.num_tokens) * route.top_k);
     rank.source_start.resize(static_cast<size_t>(route.num_local_experts) * ep_size_ + 1);
@@ -46,27 +42,31 @@ Code Routing::sort_entries(int32_t rank, const int32_t* topk_ids, int64_t num_to
   RankRoute& mine = ranks_[rank];
   const std::vector<int32_t> ids(topk_ids, topk_ids + num_tokens * route_.top_k);  // whoever has them may write to them
   for (const int32_t id : ids) {
-    if (id < 0 || id >= route_.num_experts) {
+    if (id < kAbsent || id >= route_.num_experts) {
       status.value = id;
       status.threshold = route_.num_experts;
       return Code::INDEX_OUT_OF_RANGE;
     }
     ++mine.sent_start[id + 1];
   }
+  mine.sent_start[0] = 0;  // of kAbsent
   for (int32_t e = 0; e < route_.num_experts; ++e) mine.sent_start[e + 1] += mine.sent_start[e];
   std::vector<int32_t> next(mine.sent_start);
-  for (size_t i = 0; i < ids.size(); ++i) mine.sent_entries[next[ids[i]]++] = static_cast<int32_t>(i);
+  for (size_t i = 0; i < ids.size(); ++i)
+    if (ids[i] != kAbsent) mine.sent_entries[next[ids[i]]++] = static_cast<int32_t>(i);
+  note_kept(mine, num_tokens);
   return Code::OK;
 }
 
 Code Routing::drop_entries(int32_t rank, const float* topk_weights, int64_t num_tokens, Status& status) {
-  if (static_cast<DropPolicy>(route_.drop_policy) == DropPolicy::NONE) return Code::OK;
+  const auto policy = static_cast<DropPolicy>(route_.drop_policy);
+  if (policy == DropPolicy::NONE) return Code::OK;
   RankRoute& mine = ranks_[rank];
   const int64_t capacity = capacity_of_expert(route_, num_tokens), num_entries = num_tokens * route_.top_k;
-  if (mine.is_kept.empty()) return check_capacity(mine, capacity, status);
-  const bool by_weight = static_cast<DropPolicy>(route_.drop_policy) == DropPolicy::PROBS;
+  if (policy == DropPolicy::ERROR) return check_capacity(mine, capacity, status);
+  const bool by_weight = policy == DropPolicy::PROBS;
   for (int64_t i = 0; by_weight && i < num_entries; ++i) {
-    if (!std::isnan(topk_weights[i])) continue;
+    if (!std::isnan(topk_weights[i]) || !is_kept(rank, i)) continue;
     status.value = i / route_.top_k;
     status.threshold = i % route_.top_k;
     return Code::NOT_A_NUMBER;
@@ -83,12 +83,21 @@ Code Routing::drop_entries(int32_t rank, const float* topk_weights, int64_t num_
     mine.sent_start[e + 1] = kept;
     first = last;
   }
-  for (int32_t i = 0; i < kept; ++i) mine.is_kept[mine.sent_entries[i]] = 1;
-  count_kept(mine, num_tokens);
+  note_kept(mine, num_tokens);
   return Code::OK;
 }
 
+// Which entries are kept, where not all are.
+void Routing::note_kept(RankRoute& mine, int64_t num_tokens) const {
+  const int32_t kept = mine.sent_start.back();
+  if (kept == num_tokens * route_.top_k) return;
+  mine.is_kept.assign(num_tokens * route_.top_k, 0);
+  for (int32_t i = 0; i < kept; ++i) mine.is_kept[mine.sent_entries[i]] = 1;
+  count_kept(mine, num_tokens);
+}
+
 void Routing::count_kept(RankRoute& mine, int64_t num_tokens) const {
+  mine.kept_start.resize(num_tokens + 1);
   for (int64_t t = 0; t < num_tokens; ++t) {
     mine.kept_start[t + 1] = mine.kept_start[t];
     for (int32_t k = 0; k < route_.top_k; ++k) mine.kept_start[t + 1] += mine.is_kept[t * route_.top_k + k];
@@ -108,6 +117,7 @@ void Routing::sort_once(int32_t rank, int64_t num_tokens) {
     }
   }
   const auto peer = [&](int64_t entry) { return mine.expert[entry] < 0 ? -1 : mine.expert[entry] / num_local; };
+  mine.is_kept.resize(num_tokens * top_k);
   for (int64_t i = 0; i < num_tokens * top_k; ++i) {
     bool is_first = peer(i) >= 0;
     for (int64_t j = i - i % top_k; j < i; ++j) is_first = is_first && peer(j) != peer(i);

@@ -21,10 +21,10 @@ struct Slot {
 // One rank's part of a route.
 struct RankRoute {
   std::vector<int32_t> sent_start;    // [E + 1] where each expert's entries begin in sent_entries
-  std::vector<int32_t> sent_entries;  // [T * K] this rank's kept entries, sorted stably by expert
+  std::vector<int32_t> sent_entries;  // [T * K] first this rank's kept entries, sorted stably by expert
   std::vector<int32_t> dropped;       // [E] this rank's entries that each expert has no capacity for
-  std::vector<uint8_t> is_kept;       // [T * K] where entries may be dropped, else empty
-  std::vector<int32_t> kept_start;    // [T + 1] kept entries of the tokens before, where entries may be dropped
+  std::vector<uint8_t> is_kept;       // [T * K] where not all entries are kept, else empty
+  std::vector<int32_t> kept_start;    // [T + 1] kept entries of the tokens before, where not all are kept
   std::vector<int32_t> source_start;  // [L * R + 1] first received row of (local expert, source rank)
   std::vector<Slot> slots;            // [S]
   std::vector<int32_t> first_slot;    // [L]
@@ -62,6 +62,7 @@ class Routing {
   Routing(const Image& image, const Route& route, const Routing* experts);
 
   // The prologue. All ranks have sorted, dropped and divided before any places rows, and placed before any asks a question.
+  // An id of kAbsent is no expert: such an entry is not sorted, and not kept.
   // Each step returns the code of what went wrong and leaves its numbers in `status`. To ranks, sort_once is all of it up
   // to place_rows.
   void sort_once(int32_t rank, int64_t num_tokens);
@@ -127,6 +128,7 @@ class Routing {
 
   Code check_capacity(const RankRoute& mine, int64_t capacity, Status& status) const;
 
+  void note_kept(RankRoute& mine, int64_t num_tokens) const;
   void count_kept(RankRoute& mine, int64_t num_tokens) const;
 
   const Route route_;

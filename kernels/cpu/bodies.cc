@@ -24,6 +24,7 @@ Code run_body(const Frame& frame) {
     case Opcode::TAKE_COLS: return take_cols(frame);
     case Opcode::ADD_COLS: return add_cols(frame);
     case Opcode::CUMSUM: return cumsum(frame);
+    case Opcode::DRAW: return draw(frame);
     case Opcode::LAUNCH: return Code::OK;
     default: return Code::BAD_IMAGE;
   }

@@ -29,6 +29,7 @@ Code top_k(const Frame& frame);
 Code take_cols(const Frame& frame);
 Code add_cols(const Frame& frame);
 Code cumsum(const Frame& frame);
+Code draw(const Frame& frame);
 
 // Bodies of integers, which those of their names hand over to.
 bool is_of_integers(const Frame& frame);

@@ -1,11 +1,11 @@
-// What dropped entries leave: zeros where they have a value of their own, and their counts.
+// What entries that are not kept leave: zeros where they have a value of their own, and the counts of the dropped ones.
 #include <cstring>
 
 #include "bodies.h"
 
 namespace hpmoe {
 
-// out[t, k] = in[t * K + k], zero where the entry was dropped: nothing was sent back for it
+// out[t, k] = in[t * K + k], zero where the entry is not kept: nothing was sent back for it
 Code keep_entries(const Frame& frame) {
   const int64_t top_k = frame.routing->top_k(), size = element_size(frame.dtype(0));
   char* out = frame.base(0, frame.rank);

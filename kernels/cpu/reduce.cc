@@ -55,7 +55,7 @@ void add_scaled(int64_t n, float scale, const float* x, float* sum) {
 
 }  // namespace
 
-// out[t] = sum_k w[t, k] * in[t * K + k], k = 0, 1, ..., over the entries that were not dropped
+// out[t] = sum_k w[t, k] * in[t * K + k], k = 0, 1, ..., over the entries that are kept
 Code reduce_entries(const Frame& frame) {
   const int64_t top_k = frame.routing->top_k(), first = frame.unit.start;
   Writer out({frame.element(0, first, frame.first_col(0)), frame.buffer(0).cols, 1, frame.dtype(0)});

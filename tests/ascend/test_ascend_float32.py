@@ -114,9 +114,10 @@ def test_the_program_of_readme():
     """What a newcomer does first on the way to an NPU: another machine and target in README's first program."""
     lines = re.search(r"```python\n(.*?)```", README.read_text(), re.DOTALL)[1].splitlines()
     source = "\n".join(line[4:] for line in lines if line.startswith((">>> ", "... ")))
-    assert source.count("machine=hpmoe.cpu(num_workers=2)))") == 1
+    usual = "machine=hpmoe.cpu(num_workers=2)), hpmoe.fuse_persistent)"
+    assert source.count(usual) == 1
     names = {"npu": npu, "__name__": "readme"}
-    exec(source.replace("machine=hpmoe.cpu(num_workers=2)))", "machine=npu(2)), target='ascend-twin')"), names)
+    exec(source.replace(usual, "machine=npu(2)), hpmoe.fuse_persistent(target='ascend-twin'))"), names)
     out, (x, ids, *weights) = names["layer"](*names["args"]), [a.asnumpy() for a in names["args"]]
     size = out.size
     want, grads = numpy_moe_ffn((x, ids, *weights), 2 / size * out.asnumpy(), None, None)

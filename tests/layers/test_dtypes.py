@@ -360,11 +360,11 @@ def bad(dtype="bfloat16", **changes):
 
 
 REFUSED = {
-    "weights of the other half": (bad(topk_weights="float16"), "topk_weights is f16[4,2]; it must be bf16[4,2] or f32[4,2]"),
-    "float32 experts": (bad(gate_up_weight="float32"),
-                        "rows and weight dtypes are bfloat16 and float32; they must be equal"),
-    "half weights beside float32 rows": (bad("float32", topk_weights="float16"),
-                                         "topk_weights is f16[4,2]; it must be f32[4,2]"),
+    "double weights": (bad(topk_weights="float64"), "topk_weights is f64[4,2]; it must be bf16[4,2] or f32[4,2]"),
+    "experts of the other half": (bad(gate_up_weight="float16"),
+                                  "rows and weight dtypes are bfloat16 and float16; they must be equal"),
+    "half experts beside float32 rows": (bad("float32", gate_up_weight="float16"),
+                                         "rows and weight dtypes are float32 and float16; they must be equal"),
     "double": (bad("float64"), "tile tasks compute float32, bfloat16 and float16"),
 }
 
@@ -384,9 +384,10 @@ def test_what_mindspore_cannot_compute_for_a_trace_is_named():
         trace(lambda x: x * mint.sqrt(BF16), Aval((2, 3), "bfloat16"))
 
 
-def test_eager_combine_takes_float32_weights_beside_half_precision_only():
+def test_eager_combine_takes_float32_and_half_weights_beside_half_precision():
     rows, route = hpmoe.dispatch(Tensor(np.ones((2, 3), np.float16)), Tensor(np.int32([[0], [1]])), num_local_experts=2)
     assert hpmoe.combine(rows, route, Tensor(np.ones((2, 1), np.float32))).dtype == ms.float16
+    assert hpmoe.combine(rows, route, Tensor(np.ones((2, 1), np.float32)).astype(ms.bfloat16)).dtype == ms.float16
     with pytest.raises(hpmoe.ArgumentError,
-                       match=r"topk_weights is BFloat16 of shape \(2, 1\); it must be \[2, 1\] Float16"):
-        hpmoe.combine(rows, route, Tensor(np.ones((2, 1), np.float32)).astype(ms.bfloat16))
+                       match=r"topk_weights is Float64 of shape \(2, 1\); it must be \[2, 1\] Float16"):
+        hpmoe.combine(rows, route, Tensor(np.ones((2, 1), np.float64)))

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import error_cases_inputs  # noqa: F401  adds its cases
 import error_cases_options  # noqa: F401  adds its cases
+import error_cases_router  # noqa: F401  adds its cases
 import error_cases_transforms  # noqa: F401  adds its cases
 import pytest
 from error_cases_ascend import CASES
@@ -42,6 +43,7 @@ NOT_REACHED = {
     ("hpmoe/runtime/running.py", "capture_mode"): "test_graph_mode.py, where MindSpore records calls",
     ("hpmoe/interpreters/interpret.py", "cannot run"): "guards the interpreter's own books",
     ("hpmoe/verification/regions.py", "_Fault"): "verify raises it as a VerifyError",
+    ("hpmoe/support/mindspore_", ""): "a MindSpore that lacks a name; test_mindspore_names.py",
     ("hpmoe/support/", "native library"): "an installation without it; test_packaging.py",
     ("hpmoe/planner/", "not enough memory"): "test_planner.py",
     ("hpmoe/planner/", "ValueError(text)"): "verify names such tables before; test_planner.py",

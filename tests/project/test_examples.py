@@ -123,6 +123,12 @@ def test_capacity_drops_what_is_over_and_a_shared_expert_goes_first(printed):
     assert "begin with the shared expert: 24 of 24" in text
 
 
+def test_lora_trains_adapters_alone(printed):
+    text = printed("13_lora_on_experts.py")
+    assert "gradients of up_a, up_b, down_a, down_b are bitwise those with all weights trained" in text
+    assert 0 < numbers_after("a step with frozen experts takes", text)[0]
+
+
 def test_a_token_sent_once_gives_the_same_and_pays_between_nodes(printed):
     text = printed("08_send_a_token_once.py")
     differences = re.findall(r"\n  (?:output|d \w+) +(\S+) +(\S+)", text)

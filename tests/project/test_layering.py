@@ -22,7 +22,7 @@ LAYERS = (
     "scheduling timelines",
     "interpreters verification",
     "runtime",
-    "transforms moe",
+    "transforms moe router",
     "kernels",
     "tuning",
     "rewriting",

@@ -63,8 +63,8 @@ def sdist(fake_compiler, tmp_path_factory):
 
 
 def source_files():
-    """Every source in the three folders, relative to the root."""
-    kinds = {".py", ".h", ".cc", ".asc"}
+    """Every source and README in the three folders, relative to the root."""
+    kinds = {".py", ".h", ".cc", ".asc", ".md"}
     return [path.relative_to(ROOT) for folder in FOLDERS for path in (ROOT / folder).rglob("*") if path.suffix in kinds]
 
 

@@ -101,7 +101,7 @@ def raises(*args):
 @pytest.mark.parametrize("build, text", [
     (lambda: stages(policy=raises)["fused"], "assign_queues: policy raises raised RuntimeError: no idea"),
     (lambda: stages(order=raises)["fused"], "overlap_comm: order raises raised RuntimeError: no idea"),
-    (lambda: hpmoe.chain(lambda f: hpmoe.save_for_backward(f, policy=raises), fused()),
+    (lambda: hpmoe.chain(hpmoe.save_for_backward(policy=raises), fused()),
      "save_for_backward: policy raises raised RuntimeError: no idea")])
 def test_an_exception_in_a_users_function_names_it(build, text):
     args = tensors(LAYER.arguments())

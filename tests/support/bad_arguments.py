@@ -22,9 +22,9 @@ BAD_ARGUMENTS = {
     "too few hidden states": (0, lambda a: a[:3], "hidden_states is f32[3,4]; it must be [4, H]"),
     "narrow hidden states": (0, lambda a: a[:, :3], "rows and weight are f32[R,3] and f32[3,4,6]; they must be equal"),
     "double hidden states": (0, lambda a: a.astype(np.float64), "rows and weight dtypes are float64 and float32; they must"),
-    "half hidden states": (0, lambda a: a.astype(np.float16), "rows and weight dtypes are float16 and float32; they must"),
+    "half experts": (3, lambda a: a.astype(np.float16), "rows and weight dtypes are float32 and float16; they must"),
     "weights of fewer choices": (2, lambda a: a[:, :1], "topk_weights is f32[4,1]; it must be f32[4,2]"),
-    "half weights": (2, lambda a: a.astype(np.float16), "topk_weights is f16[4,2]; it must be f32[4,2]"),
+    "double weights": (2, lambda a: a.astype(np.float64), "topk_weights is f64[4,2]; it must be f32[4,2]"),
     "a matrix of experts": (3, lambda a: a[0], "weight is f32[4,6]; it must be 3-dimensional with 4 local experts first"),
     "an odd gate_up_weight": (3, lambda a: a[:, :, :5], "x is f32[R,5]; it must be an array whose last dimension is even"),
     "fewer down experts": (4, lambda a: a[:2], "weight is f32[2,3,4]; it must be 3-dimensional with 3 local experts first"),
@@ -33,9 +33,10 @@ BAD_ARGUMENTS = {
 }
 BAD_IDS = {
     "repeated": (repeated, r"topk_ids\[1\] is \[(\d), \1\]; it must be distinct experts for each token"),
-    "too large": (lambda a: a + 2,
-                  r"topk_ids\[\d, \d\] is [34]; it must be an expert id in 0\.\.2\. \d ids are out of range"),
-    "negative": (lambda a: a - 1, r"topk_ids\[\d, \d\] is -1; it must be an expert id in 0\.\.2\. \d ids are out of range"),
+    "too large": (lambda a: a + 2, r"topk_ids\[\d, \d\] is [34]; it must be an expert id in 0\.\.2, or -1 for none\. \d ids "
+                                   "are out of range"),
+    "negative": (lambda a: a - 2,
+                 r"topk_ids\[\d, \d\] is -2; it must be an expert id in 0\.\.2, or -1 for none\. \d ids are out of range"),
 }
 ONE = Layer(ep=1, T=4, E=3, K=2)
 

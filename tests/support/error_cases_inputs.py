@@ -34,7 +34,7 @@ def with_other_ids(program, *, which=0):
         if eqn.primitive is make_route:
             inputs = list(eqn.inputs)
             inputs[which] = builder.add(add, inputs[which], 1)
-            builder.equations.append(eqn.replace(inputs=tuple(inputs)))
+            builder.keep(eqn.replace(inputs=tuple(inputs)))
             return eqn.outputs
         return None
     return map_equations(program, rule)

@@ -24,6 +24,7 @@ from hpmoe import (
     moe_ffn,
     replicate_experts,
     save_for_backward,
+    select_grads,
     spmd,
     swiglu,
     tile_partition,
@@ -105,6 +106,8 @@ def _policy(*answers):
 
 cases("transforms", {
     "an unknown option": lambda: tile_partition(moe_ffn, row=3),
+    "an unknown option alone": lambda: tile_partition(row=3),
+    "an option that is missing": lambda: accumulate_grads()(moe_ffn),
     "an unknown target": lambda: fuse_persistent(assign_queues(tile_partition(moe_ffn)), target="tpu"),
     "no function": lambda: tile_partition(3),
     "chain of a number": lambda: chain(3),
@@ -132,6 +135,12 @@ cases("transforms", {
     "save policy of numbers": lambda: save_for_backward(lambda x: mint.exp(x) * x, policy=lambda eqn: 1).lower(
         X, direction="backward"),
     "save after tiles": lambda: save_for_backward(tile_partition(doubled), policy="everything"),
+    "select no gradient": lambda: select_grads(moe_ffn, of=()),
+    "select gradients by one name": lambda: select_grads(moe_ffn, of="w"),
+    "select the gradient of no argument": lambda: select_grads(lambda x, w: x @ w, of=("x", "v")).lower(*[
+        Aval((3, 3), "float32")] * 2),
+    "select other gradients than are accumulated": lambda: select_grads(
+        accumulate_grads(lambda x, w: x @ w, into={"w": array(3, 3)}), of=("x",)).lower(*[Aval((3, 3), "float32")] * 2),
     "accumulate nothing": lambda: accumulate_grads(moe_ffn, into={}),
     "accumulate into a number": lambda: accumulate_grads(moe_ffn, into={"w": 3}),
     "accumulate for no argument": lambda: accumulate_grads(lambda x, w: x @ w, into={"v": array(3, 3)}).lower(

@@ -34,11 +34,11 @@ class Expansion:
                     self.num_cells += self._num_rows(r, b) * buffer.cols
 
     def _keep(self, plan, ids, weights):
-        """For each rank the entries that are not dropped: expert by expert the first, or the heaviest, that fit."""
+        """For each rank the entries of experts that are not dropped: of each the first, or the heaviest, that fit."""
         out = []
         for rank in self.ranks:
             flat = np.asarray(ids[rank][:self.tokens[rank]]).reshape(-1)
-            kept = set(range(len(flat)))
+            kept = {i for i, e in enumerate(flat) if e >= 0}
             if plan.capacity is not None:
                 share = math.ceil(len(flat) / plan.num_experts * plan.capacity.factor)
                 for expert in range(plan.num_experts):
@@ -92,7 +92,7 @@ class Expansion:
         """{entry: (rank, local expert there)} of a rank's entries; of an expert with copies they go in runs to each."""
         flat = np.asarray(ids[:self.tokens[source]]).reshape(-1).tolist()
         own, out = plan.num_experts // self.flow.ep_size, {}
-        for expert in set(flat):
+        for expert in set(flat) - {-1}:
             entries = [i for i, e in enumerate(flat) if e == expert and i in kept]
             homes, left = [[expert // own, expert % own, 65536]], 65536 * (2 * source + 1) // (2 * self.flow.ep_size)
             for rank, slots in enumerate(plan.placement.experts if plan.placement else ()):
@@ -158,12 +158,17 @@ class Expansion:
             return list(range(start, max(start, min(start + self.flow.tile_rows, limit))))
         return [0]
 
+    def order(self, rank, back):
+        """The ranks in the order in which one sends rows out, or back."""
+        orders = self.flow.combine_order if back and self.flow.combine_order is not None else self.flow.peer_order
+        return orders[rank].tolist()
+
     def moved(self, rank, op, task):
         """For data sent: (destination rank, row of the receiver, entry of the token's rank) of each row."""
         back = op.opcode.endswith("BACK")
         peers = self.ranks
         if not op.opcode.startswith("ALL"):
-            peers = self.flow.peer_order[rank, task["peer"]::op.num_peers].tolist()
+            peers = self.order(rank, back)[task["peer"]::op.num_peers]
         out = []
         for peer in peers:
             owner, source = (rank, peer) if back else (peer, rank)
@@ -174,7 +179,8 @@ class Expansion:
 
     def notified(self, rank, op, task):
         """The data a notify task speaks for, as `moved`."""
-        back, peer = bool(params(op)[0]), int(self.flow.peer_order[rank, task["peer"]])
+        back = bool(params(op)[0])
+        peer = self.order(rank, back)[task["peer"]]
         owner, source = (rank, peer) if back else (peer, rank)
         rows, _ = self.received[op.domain.route][owner]
         return [(peer, i, r[2]) for i, r in enumerate(rows) if r[1] == source and task["row"] in (-1, r[0])]
@@ -308,7 +314,7 @@ class Expansion:
                                         key=lambda m: m[op.opcode == "REPLICATE" and 3 or 2][0])]
         data = self.notified(rank, op, task) if op.opcode == "NOTIFY" else self.moved(rank, op, task)
         back = op.opcode.endswith("BACK") or (op.opcode == "NOTIFY" and params(op)[0])
-        order = self.flow.peer_order[rank].tolist()
+        order = self.order(rank, back)
         out = {}
         for row in data:
             expert = self.received[op.domain.route][rank if back else row[0]][0][row[1]][0]

@@ -27,11 +27,10 @@ HALVES = tuple(U)
 
 def stages(rows=2, cols=3, machine=None, policy="critical_path", put_cols=None, num_peers=None, **comm):
     """Every prefix of the chain by name, with tiles small enough that several exist; puts for as many peers as told."""
-    tile = _with(tile_partition, rows=rows, cols=cols)
-    overlap, queues = _with(overlap_comm, cols=put_cols, **comm), _with(assign_queues, machine=machine or hpmoe.cpu(2),
-                                                                        policy=policy)
-    overlap = chain(overlap, _with(for_several, num_peers=num_peers)) if num_peers else overlap
-    fuse = _with(fuse_persistent, timeout=TIMEOUT)
+    tile = tile_partition(rows=rows, cols=cols)
+    overlap, queues = overlap_comm(cols=put_cols, **comm), assign_queues(machine=machine or hpmoe.cpu(2), policy=policy)
+    overlap = chain(overlap, for_several(num_peers=num_peers)) if num_peers else overlap
+    fuse = fuse_persistent(timeout=TIMEOUT)
     return {
         "plain": chain(),
         "tiles": tile,
@@ -40,10 +39,6 @@ def stages(rows=2, cols=3, machine=None, policy="critical_path", put_cols=None, 
         "blocking": chain(tile, queues, fuse),
         "fused": chain(tile, overlap, queues, fuse),
     }
-
-
-def _with(transform, **options):
-    return lambda f: transform(f, **options)
 
 
 @hpmoe.transform(requires="tiles")
@@ -144,14 +139,14 @@ def _wide(a):
 def numpy_moe_ffn(args, cotangent, num_tokens=None, kept=None):
     """Output and gradients of the MoE-FFN, token by token in float64; gradients derived by hand.
 
-    `kept` [ep, T, K] says which entries have an effect, all by default.
+    `kept` [ep, T, K] says which entries have an effect, all by default; those with an id of -1 have none.
     """
     x, ids, w, up, down = (a.astype(np.float64) if a.dtype == np.float32 else a for a in args)
     g = cotangent.astype(np.float64)
     out, dx, dw, d_up, d_down = (np.zeros_like(a) for a in (x, x, w, up, down))
     local, half = up.shape[1], down.shape[2]
     for r, t, k in np.ndindex(ids.shape):
-        if (num_tokens is not None and t >= num_tokens[r]) or (kept is not None and not kept[r, t, k]):
+        if (num_tokens is not None and t >= num_tokens[r]) or (kept is not None and not kept[r, t, k]) or ids[r, t, k] < 0:
             continue
         owner, e = divmod(int(ids[r, t, k]), local)
         h = x[r, t] @ up[owner, e]
@@ -171,12 +166,13 @@ def numpy_moe_ffn(args, cotangent, num_tokens=None, kept=None):
 
 
 def kept_by_hand(ids, weights, factor, policy, num_experts, num_tokens=None):
-    """[ep, T, K] bool and the drop counts [ep, E]: one token after the other takes a place while there is one."""
+    """[ep, T, K] bool and the drop counts [ep, E]: one token after the other takes a place while there is one; an id of -1
+    takes none."""
     kept, dropped = np.zeros(ids.shape, bool), np.zeros((len(ids), num_experts), np.int32)
     for r in range(len(ids)):
         n = ids.shape[1] if num_tokens is None else num_tokens[r]
         capacity = math.ceil(n * ids.shape[2] / num_experts * factor)
-        entries = [(t, k) for t in range(n) for k in range(ids.shape[2])]
+        entries = [(t, k) for t in range(n) for k in range(ids.shape[2]) if ids[r, t, k] >= 0]
         if policy == "probs":
             entries.sort(key=lambda at: -float(weights[r][at]))  # stable: of equal weights the first entry
         taken = np.zeros(num_experts, int)

@@ -31,9 +31,9 @@ SUBJECTS = (
     ("moe_ffn", TWO, {"rows": 1, "cols": 1, "put_cols": 1}),
     ("moe_ffn", TWO, {"rows": 1, "cols": 2, "returns": 1}),
     ("moe_ffn", ONE, {"rows": 1, "cols": 2, "returns": 2}),
-    ("moe_ffn", SINGLE, {"rows": 2, "cols": 2, "signal": "peer"}),
+    ("moe_ffn", SINGLE, {"rows": 2, "cols": 2, "signal": "peer", "order": "sequential", "combine_order": "ratr"}),
     ("moe_ffn", PAIRS, {"rows": 1, "cols": 2, "signal": "expert", "order": "sequential"}),
-    ("moe_ffn", THREE, {"rows": 2, "cols": 1, "signal": "tile"}),
+    ("moe_ffn", THREE, {"rows": 2, "cols": 1, "signal": "tile", "combine_order": "sequential"}),
     ("moe_ffn", THREE, {"rows": 1, "cols": 1, "num_peers": 2}),
     ("expert_biases", ONE, {"rows": 1, "cols": 2, "signal": "peer"}),
     ("softmax_weights", CHOICES, {"rows": 2, "cols": 1}),
@@ -119,10 +119,12 @@ def lowered(name, layer, options, direction, schedule):
 
 
 def every_case(layer, flow):
-    """Every number of tokens and every choice of experts of every rank through every route of its own ids, with some
-    weights. The order of a token's choices only names its entries; it is that of the experts, or the other way round."""
+    """Every number of tokens and every choice of experts, some of them none, of every rank through every route of its own
+    ids, with some weights. The order of a token's choices only names its entries; it is that of the experts, or the other
+    way round."""
     of_ids = [i for i, plan in enumerate(flow.routes) if plan.once_of < 0]
-    one_token = [c[::1 - 2 * (i % 2)] for i, c in enumerate(itertools.combinations(range(layer.E), layer.K))]
+    chosen = itertools.combinations([*range(layer.E), *[-1] * layer.K], layer.K)
+    one_token = [c[::1 - 2 * (i % 2)] for i, c in enumerate(dict.fromkeys(chosen))]
     rank = [(n, ids) for n in range(layer.T + 1) for ids in itertools.product(one_token, repeat=n * len(of_ids))]
     cases = []
     for ranks in itertools.product(rank, repeat=layer.ep):

@@ -74,7 +74,7 @@ def test_dense_weights_sums_of_gradients_and_other_uses():
 def test_parameters_of_a_cell_and_other_transforms_of_the_function():
     weight = ms.Parameter(ms.Tensor(np.ones((4, 3), np.float32)), name="weight")
     main = ms.ops.zeros((4, 3))
-    first = chain(lambda f: accumulate_grads(f, into={"weight": main}), lambda f: save_for_backward(f, policy="everything"))
+    first = chain(accumulate_grads(into={"weight": main}), save_for_backward(policy="everything"))
     f = stages()["fused"](first(lambda x: x @ weight))
     x = ms.Tensor(np.arange(8, dtype=np.float32).reshape(2, 4))
     ms.value_and_grad(lambda x: f(x).sum(), None, (weight,))(x)

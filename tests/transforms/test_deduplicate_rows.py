@@ -94,7 +94,7 @@ def test_dropped_entries_and_their_counts(stage, policy):
 def test_with_copies_main_gradients_and_save_policies():
     layer = Layer(ep=4, T=7, E=12, K=3, routing="one rank")
     loads = np.bincount(layer.arguments()[1].reshape(-1), minlength=layer.E)
-    assert_accumulates(lambda f: replicate_experts(f, loads=loads, replicas=2), layer, deduplicate_rows)
+    assert_accumulates(replicate_experts(loads=loads, replicas=2), layer, deduplicate_rows)
 
 
 @pytest.mark.parametrize("layer", [Layer(ep=1, T=5, E=4, K=2), Layer(ep=4, T=5, E=4, K=2), Layer(ep=2, T=5, E=8, K=1)])

@@ -37,7 +37,7 @@ def replicated(layer, replicas=1, loads=None):
     """replicate_experts by what the layer's own ids ask for, or loads that are far from it."""
     if loads is None:
         loads = np.bincount(layer.arguments()[1].reshape(-1), minlength=layer.E)
-    return lambda f: replicate_experts(f, loads=loads, replicas=replicas)
+    return replicate_experts(loads=loads, replicas=replicas)
 
 
 @pytest.fixture

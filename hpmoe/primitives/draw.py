@@ -1,0 +1,50 @@
+"""Random numbers that their seed and places decide: the same in every interpreter, kernel and recomputation."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from mindspore import Tensor
+
+from hpmoe.ir.avals import Aval
+from hpmoe.ir.program import Atom, Builder, Equation
+from hpmoe.primitives.outside_graphs import values_of
+from hpmoe.primitives.primitive import Primitive
+from hpmoe.support.errors import check_argument
+from hpmoe.tile_ops import col_modes, row_modes
+from hpmoe.tile_ops.draws import DRAW, uniform as drawn
+from hpmoe.tile_ops.params import Stream
+
+draw = Primitive("draw")
+
+
+@draw.infer
+def _(seed: Aval, *, shape: tuple[int, int], stream: int) -> Aval:
+    check_argument(seed.dtype == "int32" and seed.shape in ((), (1,)), "draw", "seed", seed, "one int32")
+    check_argument(len(shape) == 2 and all(isinstance(d, int) for d in shape), "draw", "shape", shape,
+                   "rows and columns, both known")
+    return Aval(tuple(shape), "float32")
+
+
+@draw.reference
+def _(seed: np.ndarray, *, shape: tuple[int, int], stream: int) -> np.ndarray:
+    return drawn(int(np.reshape(seed, ())), *map(range, shape), stream)
+
+
+@draw.eager
+def _(seed: Any, *, shape: tuple[int, int], stream: int) -> Any:
+    return Tensor(drawn(int(values_of("hpmoe.route", seed).reshape(())), *map(range, shape), stream))
+
+
+@draw.vjp
+def _(b: Builder, eqn: Equation, cotangents: list[Atom]) -> list[Atom | None]:
+    return [None]
+
+
+@draw.tile
+def _(tiler: Any, eqn: Equation) -> None:
+    (seed,), out = eqn.inputs, eqn.outputs[0]
+    tiler.new(out)
+    tiler.emit(DRAW, tiler.rows_of(out), tiler.at(out), tiler.at(seed, row_modes.ONE, col_modes.ONE, dtypes=("int32",)),
+               params=Stream(eqn.params["stream"]))

@@ -1,0 +1,48 @@
+"""The choice of experts: the best of each token's scores, of the best groups where these are limited."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+import numpy as np
+from mindspore import Tensor, mint
+
+from hpmoe.primitives.columns import add_columns, take_columns
+from hpmoe.primitives.top_k import top_k as best_of
+from hpmoe.support.errors import check_argument, is_int
+
+
+def check_sizes(who: str, num_experts: int, top_k: Any, num_groups: Any, topk_groups: Any) -> None:
+    """Raises ArgumentError unless each token can choose so many experts of so many groups."""
+    check_argument(is_int(top_k, 1, num_experts), who, "top_k", repr(top_k), f"an int in 1..{num_experts}")
+    check_argument(is_int(num_groups, 1, num_experts) and num_experts % num_groups == 0, who, "num_groups",
+                   repr(num_groups), f"an int that divides {num_experts} experts")
+    check_argument(is_int(topk_groups, 1, num_groups), who, "topk_groups", repr(topk_groups), f"an int in 1..{num_groups}")
+    of_groups = topk_groups * (num_experts // num_groups)
+    check_argument(top_k <= of_groups, who, "top_k", top_k, f"at most {of_groups}, the experts of {topk_groups} groups")
+
+
+def in_best_groups(scores: Any, num_groups: int, topk_groups: int) -> Any:
+    """Which experts are of the best groups of their token, bool [T, E]; a group's score is the sum of its two best."""
+    num_experts = scores.shape[1]
+    size = num_experts // num_groups
+    parts = (scores[:, first:first + size] for first in range(0, num_experts, size))
+    of_groups = mint.cat(tuple(mint.sum(best_of(p, k=min(2, size), largest=True)[0], -1, True) for p in parts), dim=-1)
+    _, groups = best_of(of_groups, k=topk_groups, largest=True)
+    group = Tensor(np.repeat(np.arange(num_groups, dtype=np.int32), size))
+    return take_columns(add_columns(1.0, groups, num_cols=num_groups), group) > 0
+
+
+def choose(scores: Any, top_k: int, num_groups: int, topk_groups: int, allowed: Any) -> tuple[Any, Any]:
+    """Ids int32 [T, K], best first, equals by id; and whether each is one that the token may choose, None for all.
+
+    An expert outside of the best groups, or not `allowed`, is chosen only for want of others.
+    """
+    if allowed is not None:
+        scores = mint.where(allowed, scores, -math.inf)
+    if topk_groups < num_groups:
+        scores = mint.where(in_best_groups(scores, num_groups, topk_groups), scores, -math.inf)
+    values, ids = best_of(scores, k=top_k, largest=True)
+    is_limited = allowed is not None or topk_groups < num_groups
+    return ids, values > -math.inf if is_limited else None

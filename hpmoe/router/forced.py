@@ -1,0 +1,92 @@
+"""Ids that no scores choose: of hash layers, and forced ones for measurements and tests of balance."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import mindspore as ms
+import numpy as np
+from mindspore import Tensor
+
+from hpmoe.primitives.draw import draw
+from hpmoe.primitives.outside_graphs import outside_graphs
+from hpmoe.primitives.top_k import top_k as best_of
+from hpmoe.router.noise import CHOICE, seed_tensor
+from hpmoe.router.scores import described
+from hpmoe.support.errors import check_argument, is_int
+
+
+def hash_ids(token_ids: Any, table: Any) -> Any:
+    """The experts of each token by its id in the vocabulary: table[token_ids]. Their weights are `router.weigh`'s.
+
+    Args:
+        token_ids: [T] int32.
+        table: [V, K] int32, the experts of each word.
+
+    Returns:
+        [T, K] int32.
+
+    Raises:
+        ArgumentError: an argument does not fit.
+
+    Source: Roller et al., Hash layers (arXiv 2106.04426); DeepSeek-V4's `tid2eid`.
+
+    Example:
+        >>> import mindspore as ms
+        >>> hash_ids(ms.Tensor([2, 0], ms.int32), ms.Tensor([[0, 1], [1, 2], [3, 0]], ms.int32)).asnumpy().tolist()
+        [[3, 0], [0, 1]]
+    """
+    outside_graphs("hpmoe.router.hash_ids")
+    for name, x, rank in (("token_ids", token_ids, 1), ("table", table, 2)):
+        is_one = isinstance(x, Tensor) and x.ndim == rank and x.dtype == ms.int32
+        check_argument(is_one, "hpmoe.router.hash_ids", name, described(x), f"an int32 Tensor {['[T]', '[V, K]'][rank - 1]}")
+    return table[token_ids]
+
+
+def _check_sizes(who: str, num_tokens: Any, num_experts: Any, top_k: Any) -> None:
+    check_argument(is_int(num_tokens, 0, 2**31 - 1), who, "num_tokens", repr(num_tokens), "an int that is not negative")
+    check_argument(is_int(num_experts, 1, 2**31 - 2), who, "num_experts", repr(num_experts), "a positive int")
+    check_argument(is_int(top_k, 1, num_experts), who, "top_k", repr(top_k), f"an int in 1..{num_experts}")
+
+
+def balanced_ids(num_tokens: int, num_experts: int, top_k: int) -> Any:
+    """Ids by which every expert gets equally many tokens, to within one: expert (t * K + k) mod E.
+
+    Args:
+        num_tokens, num_experts, top_k: sizes.
+
+    Returns:
+        [num_tokens, top_k] int32, distinct for each token.
+
+    Raises:
+        ArgumentError: a size does not fit.
+
+    Example:
+        >>> balanced_ids(3, 4, 2).asnumpy().tolist()
+        [[0, 1], [2, 3], [0, 1]]
+    """
+    _check_sizes("hpmoe.router.balanced_ids", num_tokens, num_experts, top_k)
+    return Tensor((np.arange(num_tokens * top_k) % num_experts).astype(np.int32).reshape(num_tokens, top_k))
+
+
+def uniform_ids(num_tokens: int, num_experts: int, top_k: int, seed: Any) -> Any:
+    """Ids drawn evenly from all choices of top_k experts.
+
+    Args:
+        num_tokens, num_experts, top_k: sizes.
+        seed: an int, or an int32 Tensor of one element.
+
+    Returns:
+        [num_tokens, top_k] int32, distinct for each token.
+
+    Raises:
+        ArgumentError: an argument does not fit.
+
+    Example:
+        >>> sorted(uniform_ids(1, 3, 3, seed=1).asnumpy()[0].tolist())
+        [0, 1, 2]
+    """
+    who = "hpmoe.router.uniform_ids"
+    outside_graphs(who)
+    _check_sizes(who, num_tokens, num_experts, top_k)
+    return best_of(draw(seed_tensor(who, seed), shape=(num_tokens, num_experts), stream=CHOICE), k=top_k, largest=True)[1]

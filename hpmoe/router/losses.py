@@ -1,0 +1,157 @@
+"""Losses that keep routers balanced and their logits small: scalars, differentiable by the logits, of one rank's tokens.
+
+p are probabilities [T, E]: softmax(z), or scores by their sum for each token. n_i counts the tokens that have expert i among
+the top_k of their raw scores, without bias and groups; it has no gradient.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import mindspore as ms
+import numpy as np
+from mindspore import Tensor, mint, ops
+
+from hpmoe.primitives.columns import add_columns
+from hpmoe.primitives.matmul import weight_grad
+from hpmoe.primitives.outside_graphs import outside_graphs
+from hpmoe.primitives.top_k import top_k as best_of
+from hpmoe.router.scores import LEAST_SUM, check_logits, check_score, described, probabilities, scores_of
+from hpmoe.support.errors import check_argument, is_int, is_number
+
+
+def _checked(who: str, logits: Any, score: str, coefficient: Any, top_k: Any = 1) -> Any:
+    check_score(who, score)
+    check_argument(is_number(coefficient), who, "coefficient", repr(coefficient), "a number")
+    z = check_logits(who, logits)
+    check_argument(is_int(top_k, 1, z.shape[1]), who, "top_k", repr(top_k), f"an int in 1..{z.shape[1]}")
+    return z
+
+
+def _choices(z: Any, top_k: int, score: str) -> Any:
+    """1 where an expert is among the top_k of a token's raw scores, float32 [T, E]."""
+    _, ids = best_of(ops.stop_gradient(scores_of(z, score)), k=top_k, largest=True)
+    return add_columns(1.0, ids, num_cols=z.shape[1])
+
+
+def aux_loss(logits: Any, top_k: int, *, score: str = "softmax", coefficient: float = 1.0) -> Any:
+    """The auxiliary loss of Switch and Megatron: coefficient * E / (K T^2) * sum_i n_i sum_t p_ti; 1 where balanced.
+
+    Args:
+        logits: [T, E].
+        top_k: experts that a token chooses.
+        score: as in `hpmoe.route`.
+        coefficient: factor of the loss.
+
+    Returns:
+        A scalar, float32. K times it is Hugging Face's.
+
+    Raises:
+        ArgumentError: an argument does not fit.
+
+    Formula: Fedus et al. (arXiv 2101.03961), as megatron-core and MindFormers have it for any K.
+
+    Example:
+        >>> import mindspore as ms
+        >>> float(aux_loss(ms.Tensor([[1.0, 0.0], [0.0, 1.0]]), 1)), float(aux_loss(ms.Tensor([[9.0, 0.0]] * 2), 1)) > 1.9
+        (1.0, True)
+    """
+    outside_graphs("hpmoe.router.aux_loss")
+    z = _checked("hpmoe.router.aux_loss", logits, score, coefficient, top_k)
+    share, mean = mint.mean(_choices(z, top_k, score), 0), mint.mean(probabilities(z, score), 0)
+    return mint.sum(share * mean) * (coefficient * z.shape[1] / top_k)
+
+
+def sequence_loss(logits: Any, top_k: int, num_sequences: int, *, score: str = "softmax", coefficient: float = 1.0) -> Any:
+    """The auxiliary loss of each sequence by itself, in the mean over sequences.
+
+    Args:
+        logits: [T, E], the tokens of equally long sequences one after another.
+        top_k: experts that a token chooses.
+        num_sequences: divides T.
+        score: as in `hpmoe.route`.
+        coefficient: factor of the loss.
+
+    Returns:
+        A scalar, float32.
+
+    Raises:
+        ArgumentError: an argument does not fit.
+
+    Formula: DeepSeek-V3's complementary loss (arXiv 2412.19437, equation 17), megatron-core's seq_aux_loss.
+
+    Example:
+        >>> import mindspore as ms
+        >>> logits = ms.Tensor([[9.0, 0.0], [9.0, 0.0], [0.0, 9.0], [0.0, 9.0]])
+        >>> float(aux_loss(logits, 1)), round(float(sequence_loss(logits, 1, 2)), 2)
+        (1.0, 2.0)
+    """
+    who = "hpmoe.router.sequence_loss"
+    outside_graphs(who)
+    z = _checked(who, logits, score, coefficient, top_k)
+    num_tokens, num_experts = z.shape
+    check_argument(is_int(num_sequences, 1, num_tokens) and num_tokens % num_sequences == 0, who, "num_sequences",
+                   repr(num_sequences), f"an int that divides {num_tokens} tokens")
+    length = num_tokens // num_sequences
+    mean = Tensor((np.kron(np.eye(num_sequences), np.ones((length, 1))) / length).astype(np.float32))
+    share, p = weight_grad(mean, _choices(z, top_k, score)), weight_grad(mean, probabilities(z, score))
+    return mint.sum(share * p) * (coefficient * num_experts / (top_k * num_sequences))
+
+
+def global_batch_loss(logits: Any, counts: Any, *, score: str = "softmax", coefficient: float = 1.0) -> Any:
+    """The auxiliary loss by counts of the global batch: coefficient * E * sum_i (n_i / sum n) * mean_t p_ti.
+
+    Args:
+        logits: [T, E], of this rank and step.
+        counts: [E], `router.tokens_per_expert` summed over all ranks and over the steps since these were last set to zero;
+            their mean over steps gives the same.
+        score: as in `hpmoe.route`.
+        coefficient: factor of the loss.
+
+    Returns:
+        A scalar, float32.
+
+    Raises:
+        ArgumentError: an argument does not fit.
+
+    Formula: Qiu et al., Demons in the detail (arXiv 2501.11873); megatron-core's global_aux_loss.
+
+    Example:
+        >>> import mindspore as ms
+        >>> logits = ms.Tensor([[9.0, 0.0]])
+        >>> [round(float(global_batch_loss(logits, ms.Tensor(n, ms.int32))), 2) for n in ([5, 5], [10, 0])]
+        [1.0, 2.0]
+    """
+    who = "hpmoe.router.global_batch_loss"
+    outside_graphs(who)
+    z = _checked(who, logits, score, coefficient)
+    is_counts = isinstance(counts, Tensor) and tuple(counts.shape) == (z.shape[1],)
+    check_argument(is_counts, who, "counts", described(counts), f"a Tensor [{z.shape[1]}], one number for each expert")
+    n = ops.stop_gradient(counts.astype(ms.float32))
+    share = n / (mint.sum(n, 0, True) + LEAST_SUM)
+    return mint.sum(share * mint.mean(probabilities(z, score), 0)) * (coefficient * z.shape[1])
+
+
+def z_loss(logits: Any, *, coefficient: float = 1.0) -> Any:
+    """The loss that keeps logits small: coefficient * mean over tokens of logsumexp(z)^2.
+
+    Args:
+        logits: [T, E].
+        coefficient: factor of the loss.
+
+    Returns:
+        A scalar, float32.
+
+    Raises:
+        ArgumentError: an argument does not fit.
+
+    Formula: Zoph et al., ST-MoE (arXiv 2202.08906), equation 5.
+
+    Example:
+        >>> import mindspore as ms
+        >>> round(float(z_loss(ms.Tensor([[0.0, 0.0]]))), 4)  # log(2)^2
+        0.4805
+    """
+    outside_graphs("hpmoe.router.z_loss")
+    z = _checked("hpmoe.router.z_loss", logits, "softmax", coefficient)
+    return mint.mean(mint.square(ops.logsumexp(z, 1, True))) * coefficient

@@ -1,0 +1,118 @@
+"""Noise that a seed decides: numbers depend on it, the kind of noise, the token's row and the column, and on nothing else.
+
+A seed is an int, which is fixed in a trace, or an int32 Tensor of one element, which a step may change without another
+trace. Each layer and each rank takes its own, as the same seed draws the same numbers. Gradients draw nothing again.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import mindspore as ms
+import numpy as np
+from mindspore import Tensor, mint, ops
+
+from hpmoe.primitives.draw import draw
+from hpmoe.primitives.outside_graphs import outside_graphs
+from hpmoe.router.scores import check_logits
+from hpmoe.support.errors import check_argument, is_int, is_number
+
+JITTER, GUMBEL, DROPOUT, CHOICE = range(4)  # streams
+
+
+def seed_tensor(who: str, seed: Any) -> Any:
+    """The seed as a tensor; ArgumentError where it is neither an int of 32 bits nor such a tensor."""
+    if isinstance(seed, Tensor):
+        check_argument(seed.dtype == ms.int32 and tuple(seed.shape) in ((), (1,)), who, "seed",
+                       f"{seed.dtype} of shape {seed.shape}", "an int32 Tensor of one element")
+        return seed
+    check_argument(is_int(seed, -2**31, 2**31 - 1), who, "seed", repr(seed), "an int of 32 bits, or an int32 Tensor")
+    return Tensor(np.array([seed], np.int32))
+
+
+def uniform(who: str, like: Any, seed: Any, stream: int) -> Any:
+    """float32 of the shape of `like`, above 0 and below 1."""
+    return draw(seed_tensor(who, seed), shape=tuple(like.shape), stream=stream)
+
+
+def check_share(who: str, argument: str, share: Any) -> None:
+    check_argument(is_number(share) and 0 <= share < 1, who, argument, repr(share), "a number from 0 to below 1")
+
+
+def jitter(x: Any, epsilon: float, seed: Any) -> Any:
+    """x times numbers drawn evenly from 1 - epsilon to 1 + epsilon: the input jitter of a router.
+
+    Args:
+        x: [T, N], a router's hidden states or logits.
+        epsilon: below 1.
+        seed: an int, or an int32 Tensor of one element.
+
+    Returns:
+        [T, N], of the dtype of x.
+
+    Raises:
+        ArgumentError: an argument does not fit.
+
+    Formula: Fedus et al., Switch Transformers (arXiv 2101.03961); Mixtral's `router_jitter_noise`.
+
+    Example:
+        >>> import mindspore as ms
+        >>> jitter(ms.Tensor([[1.0, 1.0]]), 0.1, seed=3).asnumpy().astype(float).round(3).tolist()
+        [[0.92, 0.962]]
+    """
+    outside_graphs("hpmoe.router.jitter")
+    check_share("hpmoe.router.jitter", "epsilon", epsilon)
+    wide = check_logits("hpmoe.router.jitter", x, "x")
+    return (wide * (uniform("hpmoe.router.jitter", x, seed, JITTER) * (2 * epsilon) + (1 - epsilon))).astype(x.dtype)
+
+
+def gumbel(logits: Any, seed: Any) -> Any:
+    """Logits with Gumbel noise, z - log(-log U): their k largest are a sample of k experts without replacement.
+
+    The first is drawn with the probabilities softmax(z), each later one with those of the experts that are left. For weights
+    without noise, `router.weigh(logits, ids)` of the ids chosen with it.
+
+    Args:
+        logits: [T, E].
+        seed: an int, or an int32 Tensor of one element.
+
+    Returns:
+        [T, E] float32.
+
+    Raises:
+        ArgumentError: an argument does not fit.
+
+    Formula: Kool et al., Stochastic beams and where to find them (arXiv 1903.06059).
+
+    Example:
+        >>> import mindspore as ms, hpmoe
+        >>> logits = ms.Tensor([[0.0, 0.0, 0.0, -99.0]])
+        >>> sorted(hpmoe.route(gumbel(logits, seed=5), 3)[0].asnumpy()[0].tolist())
+        [0, 1, 2]
+    """
+    outside_graphs("hpmoe.router.gumbel")
+    z = check_logits("hpmoe.router.gumbel", logits)
+    return z - mint.log(-mint.log(uniform("hpmoe.router.gumbel", z, seed, GUMBEL)))
+
+
+def straight_through(hard: Any, soft: Any) -> Any:
+    """The values of `hard` with the gradient of `soft`, two tensors of one shape.
+
+    Formula: Bengio et al., Estimating or propagating gradients through stochastic neurons (arXiv 1308.3432); with weights
+    relaxed by Gumbel noise, Jang et al. (arXiv 1611.01144).
+
+    Example:
+        >>> import mindspore as ms, hpmoe
+        >>> ids, soft = hpmoe.route(ms.Tensor([[1.0, 2.0, 0.0]]), 1, normalize=False, temperature=0.5, seed=1)
+        >>> straight_through(soft * 0 + 1, soft).asnumpy().tolist()
+        [[1.0]]
+    """
+    outside_graphs("hpmoe.router.straight_through")
+    return hard + (soft - ops.stop_gradient(soft))
+
+
+def kept_experts(who: str, logits: Any, rate: float, top_k: int, seed: Any) -> Any:
+    """Which experts each token may choose, bool [T, E]: all of them where fewer than top_k would be left."""
+    is_kept = uniform(who, logits, seed, DROPOUT) >= rate
+    left = mint.sum(is_kept.astype(ms.float32), -1, True)
+    return mint.logical_or(is_kept, left < top_k)

@@ -1,0 +1,106 @@
+"""hpmoe.route: from the logits of a router to the experts of each token and their weights."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from mindspore import Tensor, mint
+
+from hpmoe.primitives.columns import take_columns
+from hpmoe.primitives.outside_graphs import outside_graphs
+from hpmoe.router.choice import check_sizes, choose
+from hpmoe.router.noise import check_share, gumbel, jitter as jittered, kept_experts, seed_tensor
+from hpmoe.router.scores import check_logits, check_score, described, scores_of
+from hpmoe.router.weights import Fusion, check_scale, finished
+from hpmoe.support.errors import check_argument, is_number
+
+WHO = "hpmoe.route"
+
+
+def route(logits: Any, top_k: int, *, score: str = "softmax", bias: Any = None, num_groups: int = 1, topk_groups: int = 1,
+          normalize: bool = True, scale: float = 1.0, temperature: float | None = None, jitter: float = 0.0,
+          expert_dropout: float = 0.0, seed: Any = None, fusion: Fusion | None = None) -> tuple[Any, Any]:
+    """Chooses top_k experts for each token, and weighs them: the routers of most models, by their options.
+
+        DeepSeek-V3, GLM-4.5, Kimi K2: score="sigmoid", bias=b, num_groups=8, topk_groups=4, scale=2.5 (others: 1, 1, ...)
+        DeepSeek-V4: score="sqrt_softplus", scale=1.5; MiniMax-M2: score="sigmoid", bias=b
+        Qwen3-MoE, Mixtral: score="softmax", with normalize=False or True
+        gpt-oss: score="softmax_of_chosen", of logits with the router's bias added
+        Llama 4: top_k=1, score="sigmoid", normalize=False; the weight multiplies the expert's input, x * weights, and the
+        experts' outputs are combined without weights
+
+    With logits z, scores s = softmax(z), sigmoid(z), sqrt(softplus(z)) or z; c = s + bias; a group's score is the sum of its
+    two best c, and all but the topk_groups best groups are left out; ids = top-k of c; w = s[ids], or softmax(z[ids]) for
+    "softmax_of_chosen"; w / (sum w + 1e-20) where normalize; w * scale. Of equal c the smaller id comes first; NaN is the
+    largest. All is in float32. Ids have no gradient, and so neither has the bias.
+
+    Args:
+        logits: [T, E] float32, bfloat16 or float16: x @ w.T of a router's weight.
+        top_k: experts of each token, 1..E.
+        score: "softmax", "sigmoid", "sqrt_softplus" or "softmax_of_chosen".
+        bias: None, or [E] float32, which the choice counts in and the weights do not; see `router.update_bias`.
+        num_groups: into how many groups of consecutive experts the choice is divided; those of a node, say.
+        topk_groups: of how many groups a token's experts are.
+        normalize: whether the weights of a token add up to scale.
+        scale: factor of the weights.
+        temperature: None, or what logits are divided by, after Gumbel noise is added in training: experts are sampled
+            without replacement, and weights relaxed, softmax((z + g) / temperature); see `router.gumbel` and
+            `router.straight_through`.
+        jitter: epsilon, where logits are multiplied by numbers drawn from 1 - epsilon to 1 + epsilon; see `router.jitter`
+            for that of hidden states.
+        expert_dropout: the probability with which a token cannot choose an expert, each by itself; the others share its
+            weight. Where fewer than top_k experts would be left, all are.
+        seed: None in evaluation, where nothing is drawn: jitter, dropout and Gumbel noise are off. In training an int, or an
+            int32 Tensor of one element that each step may change without another trace; layers and ranks have their own.
+        fusion: a function of the chosen scores [T, K] to the weights [T, K], in place of normalize and scale.
+
+    Returns:
+        (topk_ids int32 [T, K], topk_weights float32 [T, K]), best first.
+
+    Raises:
+        ArgumentError: an argument does not fit.
+
+    Source: the models' configurations and code (transformers 5.23, megatron-core 0.16.1); groups: DeepSeek-V3 (arXiv
+    2412.19437); Gumbel: arXiv 1611.01144 and 1903.06059; expert dropout is ours: m ~ Bernoulli(1 - p), z = -inf where 0.
+
+    Example:
+        >>> import mindspore as ms, hpmoe
+        >>> ids, weights = hpmoe.route(ms.Tensor([[0.0, 2.0, 1.0, 2.0]]), 2, score="sigmoid", scale=2.5)
+        >>> ids.asnumpy().tolist(), weights.asnumpy().tolist()
+        ([[1, 3]], [[1.25, 1.25]])
+    """
+    outside_graphs(WHO)
+    z = check_logits(WHO, logits)
+    check_score(WHO, score)
+    check_sizes(WHO, z.shape[1], top_k, num_groups, topk_groups)
+    check_scale(WHO, scale)
+    _check_bias(bias, z.shape[1])
+    z, allowed = _disturbed(z, top_k, temperature, jitter, expert_dropout, seed)
+    if allowed is not None and score.startswith("softmax"):
+        z = mint.where(allowed, z, -math.inf)
+    scores = scores_of(z, score)
+    ids, is_chosen = choose(scores if bias is None else scores + bias, top_k, num_groups, topk_groups, allowed)
+    chosen = take_columns(scores, ids)
+    if is_chosen is not None:
+        chosen = mint.where(is_chosen, chosen, -math.inf if score == "softmax_of_chosen" else 0.0)
+    return ids, finished(chosen, score, normalize, scale, fusion)
+
+
+def _disturbed(z: Any, top_k: int, temperature: float | None, jitter: float, dropout: float, seed: Any) -> tuple[Any, Any]:
+    """Logits with their noise, and which experts each token may choose, None for all."""
+    check_share(WHO, "jitter", jitter)
+    check_share(WHO, "expert_dropout", dropout)
+    check_argument(temperature is None or (is_number(temperature) and temperature > 0), WHO, "temperature",
+                   repr(temperature), "a number above 0, or None")
+    seed = None if seed is None else seed_tensor(WHO, seed)
+    z = jittered(z, jitter, seed) if jitter and seed is not None else z
+    allowed = kept_experts(WHO, z, dropout, top_k, seed) if dropout and seed is not None else None
+    if temperature is None:
+        return z, allowed
+    return (z if seed is None else gumbel(z, seed)) / temperature, allowed
+
+
+def _check_bias(bias: Any, num_experts: int) -> None:
+    is_bias = bias is None or (isinstance(bias, Tensor) and tuple(bias.shape) == (num_experts,))
+    check_argument(is_bias, WHO, "bias", described(bias), f"a Tensor [{num_experts}], one number for each expert")

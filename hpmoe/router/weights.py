@@ -1,0 +1,61 @@
+"""The weights of chosen experts."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from mindspore import mint
+
+from hpmoe.primitives.columns import take_columns
+from hpmoe.primitives.outside_graphs import outside_graphs
+from hpmoe.router.scores import check_ids, check_logits, check_score, divided_by_sum, scores_of
+from hpmoe.support.errors import check_argument, is_number
+
+Fusion = Callable[[Any], Any]
+NO_LOGIT = -1e30  # whose softmax is 0 beside others, and a number where there are none
+
+
+def weigh(logits: Any, topk_ids: Any, *, score: str = "softmax", normalize: bool = True, scale: float = 1.0,
+          fusion: Fusion | None = None) -> Any:
+    """The weights of experts that were chosen elsewhere: replayed from another run, hashed, or forced.
+
+    Args:
+        logits: [T, E].
+        topk_ids: [T, K] int32, e.g. those that inference chose, to train on the same experts (router replay); -1 is no
+            expert, of weight 0.
+        score, normalize, scale, fusion: as in `hpmoe.route`.
+
+    Returns:
+        [T, K] float32, differentiable by logits.
+
+    Raises:
+        ArgumentError: an argument does not fit.
+
+    Source: hash layers of DeepSeek-V4 and router replay weigh what they did not choose: w = s[ids].
+
+    Example:
+        >>> import mindspore as ms
+        >>> weigh(ms.Tensor([[0.0, 0.0, 9.0]]), ms.Tensor([[1, 0]], ms.int32)).asnumpy().round(2).tolist()
+        [[0.5, 0.5]]
+    """
+    outside_graphs("hpmoe.router.weigh")
+    check_score("hpmoe.router.weigh", score)
+    check_scale("hpmoe.router.weigh", scale)
+    check_ids("hpmoe.router.weigh", topk_ids)
+    scores, is_expert = scores_of(check_logits("hpmoe.router.weigh", logits), score), topk_ids >= 0
+    chosen = mint.where(is_expert, take_columns(scores, topk_ids), NO_LOGIT if score == "softmax_of_chosen" else 0.0)
+    return mint.where(is_expert, finished(chosen, score, normalize, scale, fusion), 0.0)
+
+
+def check_scale(who: str, scale: Any) -> None:
+    check_argument(is_number(scale), who, "scale", repr(scale), "a number")
+
+
+def finished(chosen: Any, score: str, normalize: bool, scale: float, fusion: Fusion | None) -> Any:
+    """Weights from the scores of the chosen, [T, K]."""
+    chosen = mint.softmax(chosen, -1) if score == "softmax_of_chosen" else chosen
+    if fusion is not None:
+        return fusion(chosen)
+    weights = divided_by_sum(chosen) if normalize else chosen
+    return weights if scale == 1 else weights * scale

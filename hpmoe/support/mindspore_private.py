@@ -1,0 +1,181 @@
+"""All that hpmoe uses of MindSpore beyond what MindSpore documents: the one file to change for another MindSpore.
+
+hpmoe.support.mindspore_checks has a check of each that it does what it is used for; `hpmoe doctor` prints what they find.
+A name that MindSpore lacks raises where it is used, not where hpmoe is imported.
+"""
+
+from __future__ import annotations
+
+import functools
+import operator
+import sys
+import types
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import mindspore as ms
+from mindspore import Generator, Tensor, mint, ops
+
+
+class _Missing(type):
+    """The class of what stands for a name that MindSpore lacks: any use of it raises."""
+
+    def _refuse(cls, *unused: Any, **unused_too: Any) -> Any:
+        raise NotImplementedError(f"MindSpore {ms.__version__} has no {cls.__name__}; hpmoe doctor prints what needs it")
+
+    __call__ = __instancecheck__ = _refuse
+
+    def __getattr__(cls, name: str) -> Any:
+        return cls._refuse() if not name.startswith("__") else type.__getattribute__(cls, name)
+
+
+def _private(path: str) -> Any:
+    """What MindSpore has at a path below `mindspore`."""
+    try:
+        return operator.attrgetter(path)(ms)
+    except AttributeError:
+        return _Missing(f"mindspore.{path}", (), {})
+
+
+_executor = _private("graph.api._pynative_executor")
+_jit_context = _private("graph.jit_context.jit_context")
+_type_id_to_type = _private("_c_expression.typing.type_id_to_type")
+_method_call = _private("_c_expression.TensorOverloadCall")
+Differentiable = _private("common._grad_function._Function")  # `forward` and `backward` of a subclass are its gradient
+without_fallback = _private("_c_expression.NoFallbackGuard")  # a context in which MindSpore runs calls on tensors itself
+bfloat16 = _private("_c_expression.np_dtypes.bfloat16")  # NumPy's type of that name, of two bytes
+
+
+# Gradients.
+
+def takes_gradient() -> bool:
+    """Whether a gradient is being taken of what is called now."""
+    return _executor.grad_flag()
+
+
+def set_takes_gradient(flag: bool) -> None:
+    _executor.set_grad_flag(flag)
+
+
+def forget_gradient() -> None:
+    """Ends a gradient that an exception left; MindSpore would misread every later index."""
+    _executor.clear_res()
+
+
+def graph_takes_gradient() -> bool:
+    """Whether the graph being compiled is one of which a gradient is taken."""
+    return _executor.requires_grad()
+
+
+def gradient_depth() -> int:
+    """How many gradients being taken enclose this call; MindSpore's flag would stay set after an exception inside one."""
+    depth, frame = 0, sys._getframe()
+    while frame is not None:
+        depth += frame.f_code.co_name == "_pynative_forward_run"
+        frame = frame.f_back
+    return depth
+
+
+def has_gradient(tensor: Tensor) -> bool:
+    """Whether a tensor is differentiated, or the result of what is."""
+    return bool(tensor._requires_grad)
+
+
+def is_computed(tensor: Tensor) -> bool:
+    """Whether a tensor is the result of a differentiable computation, whose history ends with the gradient it is part of."""
+    return has_gradient(tensor) and not tensor._is_leaf
+
+
+def wait_for_calls() -> None:
+    """Waits until all calls so far have left MindSpore's queue for the device."""
+    _executor.sync()
+
+
+# Calls on tensors.
+
+FALLBACK = "__fallback__"  # the method that MindSpore hands every call on a tensor to, where its class has one
+# What an old-style primitive keeps to itself instead of passing it.
+_ATTRIBUTES = {"Unstack": ("axis",), "Stack": ("axis",), "Sort": ("axis", "descending")}
+
+
+def without_data(cls: type[Tensor], shape: tuple[int, ...], dtype: Any) -> Any:
+    """A tensor of a class of tensors that has no memory for its elements."""
+    return Tensor._make_subclass(cls, mint.empty(shape, dtype=dtype, device="meta"))
+
+
+def has_no_data(tensor: Tensor) -> bool:
+    return getattr(tensor, "is_meta", False)
+
+
+def read_call(func: Any, args: Sequence[Any]) -> tuple[str, tuple[Any, ...], bool]:
+    """The name, the arguments, and whether it is of a method, of a call that `__fallback__` is handed."""
+    name = getattr(func, "name", None) or getattr(func, "__name__", str(func))
+    if len(args) == 3 and args[1] == name and isinstance(args[2], tuple):
+        args = (*args[2], *(getattr(args[0], a) for a in _ATTRIBUTES.get(name, ())))
+    return name, tuple(args), isinstance(func, _method_call)
+
+
+def dtype_of_number(number: int) -> Any:
+    """MindSpore's type of the number that calls are handed in place of it."""
+    return _type_id_to_type(number)
+
+
+# Random numbers.
+
+STEP = "_step"  # the method that every draw from a Generator goes through
+
+
+def seed_and_offset(generator: Generator) -> tuple[Any, Any]:
+    """What `_step` returns, without a step."""
+    return generator._seed, generator._offset
+
+
+def is_idle_dropout(frame: types.FrameType) -> bool:
+    """Whether a caller of `_step` is a dropout that drops nothing."""
+    return frame.f_locals.get("training") is False
+
+
+def has_hidden_state(primitive: ops.Primitive) -> bool:
+    """Whether a primitive keeps a state of its own, as random ones do."""
+    return "side_effect_hidden" in primitive.attrs
+
+
+# Compiled graphs.
+
+def records_calls() -> bool:
+    """Whether `ms.jit(capture_mode="trace")` records what is called now."""
+    return _jit_context() is not None
+
+
+def forgetting_graph() -> Callable[[], None]:
+    """A function that makes MindSpore compile the graph being compiled now once more."""
+    frame = sys._getframe()
+    while frame is not None:
+        if frame.f_code.co_name == "compile" and frame.f_globals.get("__name__") == "mindspore.graph.api":
+            names = frame.f_locals
+            graphs = names["obj"].compile_cache if "obj" in names else frame.f_globals["ms_compile_cache"]
+            return functools.partial(graphs.discard, names["phase"])
+        frame = frame.f_back
+    return lambda: None
+
+
+def set_num_inputs(primitive: ops.Primitive, number: int) -> None:
+    primitive.add_prim_attr("inputs_num", number)
+
+
+class AskedByCompiler(ops.PrimitiveWithInfer):
+    """A primitive that the compiler asks for its result in place of an operator, through `__infer__`."""
+
+    def __init__(self, name: str):
+        super().__init__(name)
+        self.set_const_prim(True)
+        self.add_prim_attr("constexpr_prim", True)
+
+
+class WithGradient:
+    """Of a primitive: the compiler takes the function that its `find_rule()` gives for its gradient."""
+
+    find_rule: Callable[[], Callable[..., Any]]
+
+    def get_bprop(self) -> Callable[..., Any]:
+        return self.find_rule()

@@ -1,0 +1,353 @@
+"""Ids of -1, which are no expert, at every stage: against NumPy and JAX in float64, and against brute force."""
+
+import dataclasses
+
+import jax.numpy as jnp
+import mindspore as ms
+import numpy as np
+import pytest
+from absent import ABSENT, without
+from helpers import (
+    SMALL_NPU,
+    Layer,
+    assert_accumulates,
+    assert_close,
+    assert_every_access_ordered,
+    avals_of,
+    jax_moe_ffn,
+    jax_vjp,
+    kept_by_hand,
+    lowered,
+    numpy_moe_ffn,
+    run_spmd,
+    stages,
+    tensors,
+)
+from hypothesis import given, settings, strategies as st
+
+import hpmoe
+from hpmoe.ir.layout import Layout
+
+LAYERS = {
+    "several tiles": Layer(ep=2, T=7, E=6, K=3),
+    "one rank": Layer(ep=1, T=9, E=5, K=3),
+    "one choice": Layer(ep=2, T=6, K=1),
+    "eight ranks": Layer(ep=8, T=3, E=8, K=2, H=3, I=2),
+    "uneven": Layer(ep=3, T=6, E=6, K=4, num_tokens=(6, 0, 3)),
+    "no tokens": Layer(ep=2, T=0),
+    "one expert takes all": Layer(ep=2, T=8, E=4, K=1, routing="one expert"),
+}
+
+
+def capped(factor, policy):
+    def f(x, ids, w, up, down):
+        return hpmoe.moe_ffn(x, ids, w, up, down, capacity_factor=factor, drop_policy=policy, return_drop_counts=True)
+    return f
+
+
+def assert_equals_numpy(stage, layer, pattern, factor=None, policy="error", seed=0):
+    """Of a stage of moe_ffn: output, gradients and drop counts. What an id of -1 leaves is exactly zero."""
+    args, left = without(layer, pattern, seed)
+    cotangent, counts = layer.cotangent(), []
+    kept, dropped = kept_by_hand(args[1], args[2], factor or 1e9, policy, layer.E, layer.num_tokens)
+
+    def without_counts(*a):  # counts are checked by a second output, which no loss reads
+        out, count = hpmoe.spmd(stage(capped(factor, policy)), hpmoe.Mesh(layer.ep))(*a, num_tokens=layer.num_tokens)
+        counts.append(count.asnumpy())
+        return out
+
+    given, weight = tensors(args), ms.Tensor(cotangent)
+
+    def loss(x, w, up, down):
+        out = without_counts(x, given[1], w, up, down)
+        return (out * weight).sum(), out
+
+    (_, out), grads = ms.value_and_grad(loss, (0, 1, 2, 3), has_aux=True)(given[0], *given[2:])
+    got = [out.asnumpy(), *(g.asnumpy() for g in grads)]
+    want, want_grads = numpy_moe_ffn(args, cotangent, layer.num_tokens, kept)
+    assert_close(got, [want, *want_grads], pattern)
+    assert not got[2][~left].any() and not got[0][~left.any(axis=-1)].any() and not got[1][~left.any(axis=-1)].any()
+    assert (counts[0] == dropped).all()
+    return int(dropped.sum())
+
+
+@pytest.mark.parametrize("stage", stages())
+@pytest.mark.parametrize("name", LAYERS)
+def test_every_pattern_at_every_stage(name, stage):
+    for pattern in ABSENT:
+        assert_equals_numpy(stages()[stage], LAYERS[name], pattern)
+
+
+@pytest.mark.parametrize("stage", ["plain", "overlap", "blocking", "fused"])
+@pytest.mark.parametrize("policy, factor", [("error", 6.0), ("position", 0.4), ("probs", 0.4), ("probs", 0.01)])
+def test_every_drop_policy(policy, factor, stage):
+    """What goes nowhere takes no capacity, and its NaN decides nothing."""
+    dropped = [assert_equals_numpy(stages()[stage], LAYERS[name], pattern, factor, policy)
+               for pattern in ABSENT for name in ("several tiles", "uneven", "no tokens")]
+    assert any(dropped) == (policy != "error")
+
+
+def test_capacity_is_that_of_all_tokens():
+    """Ids of -1 neither fill an expert nor shrink it: 4 tokens, 2 experts and a factor of 1 leave room for 2."""
+    ids = np.array([[-1], [0], [-1], [0]], np.int32)
+    x = ms.Tensor(np.ones((4, 1), np.float32))
+    rows, route = hpmoe.dispatch(x, ms.Tensor(ids), num_local_experts=2, capacity_factor=1.0)
+    assert rows.shape == (2, 1) and hpmoe.drop_counts(route).asnumpy().tolist() == [0, 0]
+    with pytest.raises(hpmoe.ArgumentError, match="chose expert 0 is 3; it must be at most 2"):
+        hpmoe.dispatch(x, ms.Tensor(np.where(ids < 0, [[0], [0], [-1], [0]], ids).astype(np.int32)), num_local_experts=2,
+                       capacity_factor=1.0)
+
+
+@pytest.mark.parametrize("signal", ["tile", "expert", "peer"])
+@pytest.mark.parametrize("order", ["ratr", "sequential"])
+def test_every_schedule(order, signal):
+    for machine in (hpmoe.cpu(3), SMALL_NPU):
+        fused = stages(order=order, signal=signal, machine=machine)["fused"]
+        for pattern in ("all", "all of the first rank", "a part"):
+            assert_equals_numpy(fused, Layer(ep=3, T=5, E=6, num_tokens=(5, 0, 3)), pattern)
+
+
+@pytest.mark.parametrize("pattern", ABSENT)
+def test_against_jax(pattern):
+    layer = Layer(ep=4, T=5, E=8, K=3)
+    args, left = without(layer, pattern)
+    cotangent = layer.cotangent()
+    outs, grads = run_spmd(stages()["fused"](hpmoe.moe_ffn), layer.ep, args, [cotangent])
+    args[1], args[2] = np.where(left, args[1], 0), np.where(left, args[2], 0)
+    want, want_grads = jax_vjp(lambda x, ids, w, up, down: jax_moe_ffn(x, ids, jnp.where(left, w, 0), up, down), args,
+                               cotangent, (0, 2, 3, 4))
+    assert_close([*outs, *grads], [want, *want_grads])
+
+
+@settings(max_examples=25, deadline=None)
+@given(st.data())
+def test_any_layer(data):
+    ep = data.draw(st.integers(1, 8))
+    experts = ep * data.draw(st.integers(1, 3))
+    tokens = data.draw(st.integers(0, 6))
+    lengths = st.none() | st.tuples(*[st.integers(0, tokens)] * ep)
+    layer = Layer(ep=ep, T=tokens, H=3, I=2, E=experts, K=data.draw(st.integers(1, min(4, experts))),
+                  num_tokens=data.draw(lengths))
+    factor, policy = data.draw(st.sampled_from([(None, "error"), (0.3, "position"), (0.6, "probs")]))
+    transform = data.draw(st.sampled_from(list(TRANSFORMS)))
+    made = TRANSFORMS[transform](layer)
+    stage = stages(rows=data.draw(st.integers(1, 4)), signal=data.draw(st.sampled_from(["tile", "expert", "peer"])))[
+        data.draw(st.sampled_from(list(stages())))]
+    assert_equals_numpy(lambda f: stage(made(f)), layer, data.draw(st.sampled_from(list(ABSENT))), factor, policy,
+                        data.draw(st.integers(0, 99)))
+
+
+def replicating(layer):
+    """Copies of the first experts on the last ranks, planned from other loads than these."""
+    return lambda f: hpmoe.replicate_experts(f, loads=[2 ** (layer.E - e) for e in range(layer.E)], replicas=2)
+
+
+TRANSFORMS = {
+    "nothing": lambda layer: lambda f: f,
+    "deduplicate_rows": lambda layer: hpmoe.deduplicate_rows,
+    "replicate_experts": replicating,
+    "both": lambda layer: lambda f: hpmoe.deduplicate_rows(replicating(layer)(f)),
+}
+
+
+@pytest.mark.parametrize("policy, factor", [("error", None), ("position", 0.5), ("probs", 0.5)])
+@pytest.mark.parametrize("stage", ["plain", "overlap", "fused"])
+@pytest.mark.parametrize("transform", ["deduplicate_rows", "replicate_experts", "both"])
+def test_under_other_transforms(transform, stage, policy, factor):
+    for layer in (Layer(ep=2, T=7, E=8, K=4), Layer(ep=4, T=4, E=8, K=3, num_tokens=(4, 0, 2, 4))):
+        made = TRANSFORMS[transform](layer)
+        for pattern in ABSENT:
+            assert_equals_numpy(lambda f: stages()[stage](made(f)), layer, pattern, factor, policy)  # noqa: B023
+
+
+def test_a_token_goes_to_no_rank_where_it_has_no_expert():
+    """Deduplicated: token 0 has experts of rank 0 alone, token 1 of none, token 2 of both."""
+    ids = np.array([[[1, 0, -1], [-1, -1, -1], [-1, 3, 0]], [[-1, -1, -1]] * 3], np.int32)
+    layer = Layer(ep=2, T=3, E=4, K=3)
+    args = layer.arguments()
+    args[1] = ids
+    flow = stages()["overlap"](hpmoe.deduplicate_rows(hpmoe.moe_ffn)).lower(*avals_of(args), mesh=hpmoe.Mesh(2))
+    layout = Layout(flow, [list(ids)] * len(flow.routes), None)
+    by_expert, by_rank = sorted(layout.routings, key=lambda r: r.experts is not None)
+    assert by_expert.counts.tolist() == [[2, 1, 0, 1], [0, 0, 0, 0]]
+    assert by_rank.counts.tolist() == [[2, 1], [0, 0]]
+
+
+@pytest.mark.parametrize("pattern", ABSENT)
+def test_outside_a_trace(pattern):
+    """Call by call, by MindSpore's own gradients."""
+    layer = Layer(ep=1, T=9, E=5, K=3)
+    args, left = without(layer, pattern)
+    cotangent = layer.cotangent()
+    given, weight = [ms.Tensor(a[0]) for a in args], ms.Tensor(cotangent[0])
+
+    def loss(x, w, up, down):
+        out = hpmoe.moe_ffn(x, given[1], w, up, down)
+        return (out * weight).sum(), out
+
+    (_, out), grads = ms.value_and_grad(loss, (0, 1, 2, 3), has_aux=True)(given[0], *given[2:])
+    want, want_grads = numpy_moe_ffn(args, cotangent)
+    assert_close([out.asnumpy(), *(g.asnumpy() for g in grads)], [want[0], *(g[0] for g in want_grads)])
+
+
+@pytest.mark.parametrize("dtype", [ms.bfloat16, ms.float16])
+def test_half_precision(dtype):
+    """Where no token has an expert, too: everything is zero, in the dtype of its argument."""
+    layer = Layer(ep=2, T=6)
+    for pattern in ("all", "a part"):
+        args, _ = without(layer, pattern)
+        x, ids, *rest = tensors(args)
+        f = hpmoe.spmd(stages()["fused"](hpmoe.moe_ffn), hpmoe.Mesh(2))
+
+        def loss(x, w, up, down):
+            return f(x, ids, w, up, down).astype(ms.float32).sum()  # noqa: B023
+
+        grads = ms.grad(loss, (0, 1, 2, 3))(*(a.astype(dtype) for a in (x, *rest)))
+        want = numpy_moe_ffn(args, np.ones((2, 6, layer.H), np.float32))[1]
+        assert all(g.dtype == dtype for g in grads)
+        assert_close([g.astype(ms.float32).asnumpy() for g in grads], want, tolerance=5e-2)
+
+
+def test_two_routes_of_their_own():
+    layer = Layer(ep=2, T=7)
+    (x, ids, w, up, down), left = without(layer, "a part")
+    others = layer.arguments(1)[1]
+    others[:, ::2] = -1
+    other_weights = layer.arguments(1)[2]
+    cotangent = layer.cotangent()
+
+    def f(x, ids, w, up, down, others, v):
+        return hpmoe.moe_ffn(x, ids, w, up, down) + hpmoe.moe_ffn(x, others, v, up, down)
+
+    one = numpy_moe_ffn((x, ids, w, up, down), cotangent)
+    two = numpy_moe_ffn((x, others, other_weights, up, down), cotangent)
+    (dx, dw, d_up, d_down), (ex, dv, e_up, e_down) = one[1], two[1]
+    for name in ("plain", "queues", "fused"):
+        outs, grads = run_spmd(stages()[name](f), 2, (x, ids, w, up, down, others, other_weights), [cotangent],
+                               positions=(0, 2, 3, 4, 6))
+        assert_close([*outs, *grads], [one[0] + two[0], dx + ex, dw, d_up + e_up, d_down + e_down, dv], name)
+
+
+def test_a_shared_expert_takes_every_token():
+    layer = Layer(ep=2, T=5)
+    args, _ = without(layer, "all")
+    rng = np.random.default_rng(2)
+    shared = [rng.standard_normal(s).astype(np.float32) for s in ((layer.H, 4), (2, layer.H))]
+    f = hpmoe.spmd(stages()["fused"](hpmoe.moe_ffn), hpmoe.Mesh(2))
+    out = f(*tensors([*args, *(np.stack([a, a]) for a in shared)]))
+    h = args[0].astype(np.float64) @ shared[0]
+    assert_close([out.asnumpy()], [h[..., :2] / (1 + np.exp(-h[..., :2])) * h[..., 2:] @ shared[1]])
+
+
+@dataclasses.dataclass(frozen=True)
+class Absent(Layer):
+    """A layer whose own ids have some of -1."""
+
+    def ids(self, rng):
+        ids = super().ids(rng)
+        return np.where(ABSENT["a part"](ids, rng), -1, ids).astype(np.int32)
+
+
+@pytest.mark.parametrize("transform", TRANSFORMS)
+def test_main_gradients_and_every_save_policy(transform):
+    layer = Absent(ep=2, T=6, E=8, K=4)
+    assert_accumulates(lambda f: f, layer, after=TRANSFORMS[transform](layer))
+
+
+def test_in_a_compiled_graph():
+    """New ids of -1 compile nothing, and numbers are those of PyNative bit by bit."""
+    layer = Layer(ep=2, T=6)
+    f = hpmoe.spmd(stages()["fused"](hpmoe.moe_ffn), hpmoe.Mesh(2))
+
+    def loss(x, ids, w, up, down):
+        return (f(x, ids, w, up, down) ** 2).sum()
+
+    both = ms.value_and_grad(loss, (0, 2, 3, 4))
+    in_graph = ms.jit(both)
+    for pattern in ("none", "a part", "all"):
+        args = tensors(without(layer, pattern)[0])
+        (value, grads), (wanted, wanted_grads) = in_graph(*args), both(*args)
+        assert value.asnumpy() == wanted.asnumpy()
+        assert all((a.asnumpy() == b.asnumpy()).all() for a, b in zip(grads, wanted_grads, strict=True))
+
+
+# Plans, the simulator, and order.
+
+def test_planned_rows_are_those_that_are_sent():
+    """A rank receives what has an expert: the plan of nearly nothing is small."""
+    sizes = {}
+    for pattern in ("none", "most"):
+        args, left = without(Layer(ep=2, T=512, E=4, K=2), pattern)
+        ir = stages(rows=64, cols=64)["fused"](hpmoe.moe_ffn)
+        sizes[pattern] = hpmoe.spmd(ir, hpmoe.Mesh(2)).lower(*tensors(args)).flow.routes[0].max_rows
+        received = [int(((args[1] // 2 == r) & left).sum()) for r in range(2)]
+        assert max(received) <= sizes[pattern] <= 1.5 * max(received) + 64
+    assert sizes["most"] * 4 < sizes["none"]
+
+
+def test_a_simulated_launch_sends_less():
+    avals = [hpmoe.Aval(s, d) for s, d in [((256, 64), "float32"), ((256, 2), "int32"), ((256, 2), "float32"),
+                                           ((4, 64, 64), "float32"), ((4, 32, 64), "float32")]]
+    ids = np.argsort(np.random.default_rng(0).random((2, 256, 8)), axis=-1)[..., :2].astype(np.int32)
+    flow = stages(rows=32, cols=32, machine=SMALL_NPU)["queues"](hpmoe.moe_ffn).lower(*avals, mesh=hpmoe.Mesh(2))
+    none, half = (np.where(ABSENT[p](ids, np.random.default_rng(1)), -1, ids) for p in ("all", "a part"))
+    spans = [hpmoe.simulate(flow, routing=list(i)).span for i in (none, half, ids)]
+    assert spans[0] < spans[1] < spans[2]
+    with pytest.raises(hpmoe.ArgumentError, match=r"routing\[0\] is int32 of shape \(256, 2\) in -2..7; it must be ints of "
+                                                  r"shape \(256, 2\) in 0..7, or -1 for no expert"):
+        hpmoe.simulate(flow, routing=[np.where(ids[0] == 0, -2, ids[0]).astype(np.int32), ids[1]])
+
+
+@pytest.mark.parametrize("stage", ["tiles", "overlap", "queues"])
+def test_interpreted_in_any_order(stage):
+    layer = Layer(ep=3, T=5, E=6, K=2)
+    for pattern in ("all", "all of the first rank", "a part"):
+        args, left = without(layer, pattern)
+        flow = lowered(stages()[stage](hpmoe.moe_ffn), args, 3)
+        for seed in range(4):
+            out = hpmoe.interpret(flow, [[a[r] for a in args] for r in range(3)], seed=seed)
+            assert_close([np.stack([o[0] for o in out])], [numpy_moe_ffn(args, layer.cotangent())[0]])
+
+
+def test_every_access_is_ordered():
+    """Brute force over small flows of both directions: what goes nowhere is neither sent, read nor waited for."""
+    rng = np.random.default_rng(5)
+    for _ in range(24):
+        ep, tokens = int(rng.integers(1, 4)), int(rng.integers(0, 6))
+        lengths = None if rng.random() < 0.5 else tuple(int(n) for n in rng.integers(0, tokens + 1, ep))
+        layer = Layer(ep=ep, T=tokens, E=2 * ep, K=int(rng.integers(1, 3)), num_tokens=lengths)
+        args, _ = without(layer, str(rng.choice(list(ABSENT))))
+        options = {"rows": int(rng.integers(1, 4)), "signal": str(rng.choice(["tile", "expert", "peer"])),
+                   "machine": (hpmoe.cpu(3), SMALL_NPU)[rng.integers(2)]}
+        made = TRANSFORMS[str(rng.choice(list(TRANSFORMS)))](layer)
+        stage = stages(**options)[str(rng.choice(["tiles", "overlap", "queues"]))]
+        for direction in ("forward", "backward"):
+            assert_every_access_ordered(lowered(stage(made(hpmoe.moe_ffn)), args, ep, direction), args, lengths)
+
+
+# Errors.
+
+@pytest.mark.parametrize("stage", ["plain", "queues", "fused"])
+@pytest.mark.parametrize("wrong", [-2, -2**31, 4, 2**31 - 1])
+def test_other_ids_are_out_of_range(wrong, stage):
+    args, _ = without(Layer(ep=2, T=5), "one token")
+    args[1][1, 3, 1] = wrong
+    with pytest.raises(hpmoe.ArgumentError) as error:
+        hpmoe.spmd(stages()[stage](hpmoe.moe_ffn), hpmoe.Mesh(2))(*tensors(args))
+    assert str(error.value) == (f"hpmoe.dispatch on rank 1: topk_ids[3, 1] is {wrong}; it must be an expert id in 0..3, or "
+                                "-1 for none. 1 ids are out of range.")
+
+
+def test_a_token_repeats_no_expert_beside_one():
+    ids = ms.Tensor(np.array([[-1, 1, -1], [2, -1, 2]], np.int32))
+    with pytest.raises(hpmoe.ArgumentError, match=r"topk_ids\[1\] is \[2, -1, 2\]; it must be distinct experts"):
+        hpmoe.dispatch(ms.Tensor(np.ones((2, 1), np.float32)), ids, num_local_experts=3)
+
+
+@pytest.mark.parametrize("stage", ["plain", "fused"])
+def test_a_weight_that_decides_is_still_a_number(stage):
+    args, _ = without(Layer(ep=2, T=5), "a part")
+    rank, token, choice = np.argwhere(args[1] >= 0)[-1].tolist()
+    args[2][rank, token, choice] = np.nan
+    with pytest.raises(hpmoe.ArgumentError, match=rf"on rank {rank}: topk_weights\[{token}, {choice}\] is nan"):
+        hpmoe.spmd(stages()[stage](capped(0.5, "probs")), hpmoe.Mesh(2))(*tensors(args))

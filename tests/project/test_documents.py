@@ -1,0 +1,214 @@
+"""Every README does what it says: its blocks run, its commands are commands, its links lead somewhere."""
+
+import doctest
+import functools
+import importlib.util
+import os
+import re
+import shlex
+import subprocess
+import sys
+import types
+
+import documents
+import pytest
+from documents import ROOT, blocks_of, is_like
+
+from hpmoe import cli
+from hpmoe.commands import options
+
+DOCUMENTS = documents.documents()
+MOST_BYTES = 14_000
+LANGUAGES = {"python", "sh", "console", "diff", "text"}
+FOLLOWED = [d for d in DOCUMENTS if any(block.is_step for block in blocks_of(d))]
+
+# A command is parsed as it is written, and run with these flags after its own, which makes it quick.
+SMALL = ["--ep=2", "--tokens=64", "--hidden=32", "--intermediate=16", "--experts=8", "--top_k=2"]
+REDUCED = {
+    "demo": [*SMALL, "--repeats=1"],
+    "bench": [*SMALL, "--repeats=1", "--peers=none", "--nosuite"],
+    "memory": [*SMALL, "--policy=dispatched_rows"],
+    "plan": [*SMALL, "--runs=1"],
+    "show": [],
+    "doctor": [],
+    "simulate": [*SMALL, "--imbalance=1", "--most_ranks=2"],
+    "compare": [*SMALL, "--repeats=1"],
+    "tune": [*SMALL, "--budget=1", "--max_trials=2", "--fresh"],
+}
+# What takes minutes all the same, and the test of it.
+TESTED_ELSEWHERE = {
+    "hpmoe simulate --paper": "tests/commands/test_simulate_command.py",
+    "hpmoe calibrate": "tests/commands/test_calibrate.py",
+    "hpmoe calibrate --check": "tests/commands/test_calibrate.py",
+}
+COMMANDS = sorted({(document, command) for document in DOCUMENTS for block in blocks_of(document)
+                   if block.language in ("sh", "console") for command in documents.commands_in(block)})
+HPMOE = re.compile(r"(?:python -m )?hpmoe ")
+IN_CI = re.findall(r'^(?:JOB|TEST)="(.*)"$', (ROOT / ".ci" / "run").read_text(), re.MULTILINE)
+
+
+# Blocks.
+
+
+@pytest.mark.parametrize("document", DOCUMENTS)
+def test_every_block_says_what_it_is(document):
+    for block in blocks_of(document):
+        assert block.language in LANGUAGES, f"{document}:{block.line}"
+        assert block.language != "python" or block.is_session or block.file, f"{document}:{block.line}"
+        assert block.language != "text" or not re.search(r"^\$? ?(hpmoe|pip|pytest|python)\b", block.text, re.MULTILINE)
+    assert documents.text_of(document).count("```") == 2 * len(blocks_of(document))
+    assert not re.search(r"^ {4,}(hpmoe|pip|pytest|python3?|>>>) ", documents.prose_of(document), re.MULTILINE)
+
+
+@pytest.mark.parametrize("document", [d for d in DOCUMENTS if d not in FOLLOWED and any(b.is_session for b in blocks_of(d))])
+def test_sessions_run(document, monkeypatch, tmp_path):
+    """The sessions of a document are one; files that it writes go to a folder that is thrown away."""
+    text = "\n".join(block.text for block in blocks_of(document) if block.is_session)
+    session = doctest.DocTestParser().get_doctest(text, {}, document, document, 0)
+    module = types.ModuleType("session")
+    monkeypatch.setitem(sys.modules, "session", module)  # a graph compiler looks names up in the module of a function
+    monkeypatch.chdir(tmp_path)
+    session.globs = vars(module)
+    report, runner = [], doctest.DocTestRunner(optionflags=doctest.ELLIPSIS)
+    runner.run(session, out=report.append)
+    assert session.examples and not runner.failures, "".join(report)
+
+
+@pytest.mark.parametrize("document", FOLLOWED)
+def test_a_page_followed_step_by_step_works(document, tmp_path):
+    copy = documents.Copy(tmp_path)
+    for block in blocks_of(document):
+        copy.follow(block)
+
+
+@pytest.mark.parametrize("document, block", [
+    (document, block) for document in DOCUMENTS for block in blocks_of(document) if block.language == "console"])
+def test_commands_print_what_is_shown(document, block, tmp_path):
+    for command, want in documents.outputs_in(block):
+        done = shell(command, tmp_path, stderr=subprocess.STDOUT)
+        assert is_like(want, done.stdout), f"{document}:{block.line}: {command}\n{done.stdout}"
+
+
+# Commands.
+
+
+def shell(command, folder, **options):
+    path = f"{os.path.dirname(sys.executable)}:{os.environ['PATH']}"
+    return subprocess.run(command, shell=True, cwd=folder, text=True, timeout=120, check=False,
+                          env={**os.environ, "PATH": path, "XDG_CACHE_HOME": str(folder)},
+                          **{"stdout": subprocess.PIPE, "stderr": subprocess.PIPE, **options})
+
+
+def parsed(command):
+    """The name and the arguments of a command of hpmoe. Raises UsageError for a flag that is none."""
+    name, *args = shlex.split(HPMOE.sub("", command, count=1), comments=True)
+    if name != "--version":
+        options.parse(cli.define(name), args, getattr(cli.COMMANDS[name], "POSITIONAL", ()))
+    return name, args
+
+
+OURS = sorted({command for _, command in COMMANDS if HPMOE.match(command)})
+SHOWN_TO_FAIL = {command for document in DOCUMENTS for block in blocks_of(document) if block.language == "console"
+                 for command, want in documents.outputs_in(block) if want.startswith("hpmoe ")}
+
+
+@pytest.mark.parametrize("command", sorted({*OURS} - {*TESTED_ELSEWHERE} - SHOWN_TO_FAIL))
+def test_a_command_runs(command, capfd, monkeypatch, tmp_path):
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    name, args = parsed(command)
+    assert cli.main([name, *args, *REDUCED[name]]) == 0, capfd.readouterr().err
+    assert capfd.readouterr().out
+
+
+@pytest.mark.parametrize("command", TESTED_ELSEWHERE)
+def test_what_takes_minutes_is_tested_elsewhere(command):
+    assert command in OURS and parsed(command)
+    assert command.split()[1] in (ROOT / TESTED_ELSEWHERE[command]).read_text()
+
+
+@pytest.mark.parametrize("document", DOCUMENTS)
+def test_commands_in_sentences_have_known_flags(document):
+    for command in documents.inline_commands(document):
+        assert parsed(command)
+
+
+@pytest.mark.parametrize("document, command", [c for c in COMMANDS if not HPMOE.match(c[1])])
+def test_other_commands_name_what_there_is(document, command):
+    """Examples are run by test_examples.py, the two lines of README by .ci/run."""
+    if any(command in line for line in IN_CI):
+        return
+    match shlex.split(command):
+        case ["pip", "install", target]:
+            assert target == ".[bench]" and "\nbench = [" in (ROOT / "pyproject.toml").read_text()
+        case ["python", "-m", module]:
+            assert importlib.util.find_spec(module)
+        case ["python", path, *flags]:
+            source = (ROOT / path).read_text()
+            assert path.startswith("examples/") and all(flag in source for flag in flags if flag.startswith("--"))
+        case ["pytest", *flags, path]:
+            assert (ROOT / path).is_file() and {*flags} <= {"-q", "-s"}
+        case _:
+            raise AssertionError(f"{document}: nobody runs {command}")
+
+
+def test_readme_has_the_two_commands_of_ci():
+    shown = [block.text.strip() for block in blocks_of("README.md") if block.language == "sh"]
+    assert len(IN_CI) == 2 and {*IN_CI} <= {*shown}
+
+
+# Links and sizes.
+
+
+@functools.cache
+def linked(document):
+    """The documents that a document leads to. Raises AssertionError for a link that leads nowhere."""
+    found, here = set(), (ROOT / document).parent
+    for target in documents.links_of(document):
+        if target.startswith("https://"):
+            continue
+        path, _, anchor = target.partition("#")
+        file = (here / path).resolve() if path else ROOT / document
+        assert file.exists() and file.is_relative_to(ROOT), f"{document}: {target}"
+        name = str(file.relative_to(ROOT))
+        assert not anchor or anchor in documents.anchors_of(name), f"{document}: {target}"
+        found.add(name)
+    return found
+
+
+@pytest.mark.parametrize("document", DOCUMENTS)
+def test_links_lead_somewhere(document):
+    assert linked(document) is not None
+
+
+def test_every_document_is_reached_from_readme():
+    reached, ahead = set(), {"README.md"}
+    while ahead:
+        reached |= ahead
+        ahead = {name for document in ahead for name in linked(document) if name.endswith(".md")} - reached
+    assert {d for d in DOCUMENTS if not d.startswith(".github")} <= reached
+
+
+@pytest.mark.parametrize("document", [d for d in DOCUMENTS if d.endswith("README.md")])
+def test_a_document_opens_with_a_sentence(document):
+    title, empty, opening = documents.text_of(document).split("\n", 2)
+    assert title.startswith("# ") and not empty
+    sentence = opening.partition("\n\n")[0]
+    assert re.match(r"[A-Z`].*[.]$", sentence, re.DOTALL) and not sentence.startswith(("This ", "|"))
+
+
+def test_every_transform_is_in_the_table():
+    rows = re.findall(r"^\| `(\w+)\(f", documents.text_of("README.md"), re.MULTILINE)
+    files = [path.stem for path in (ROOT / "transforms").glob("*.py") if path.stem != "__init__"]
+    assert sorted(rows) == sorted([*files, "spmd"])
+
+
+def test_every_folder_of_the_package_is_in_the_layout():
+    shown = {name.split("/")[1] for name in linked("README.md") if name.startswith("hpmoe/")}
+    told = documents.text_of("README.md").partition("## Layout")[2]
+    folders = [path.parent.name for path in (ROOT / "hpmoe").glob("*/__init__.py")]
+    assert [name for name in folders if name not in shown and f"`{name}`" not in told] == []
+
+
+def test_readme_is_short():
+    assert len(documents.text_of("README.md").encode()) <= MOST_BYTES

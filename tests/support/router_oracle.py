@@ -1,0 +1,92 @@
+"""Routers and their losses in NumPy and float64, one token at a time, as the papers and the models' code state them."""
+
+import numpy as np
+
+
+def scores(z, score):
+    if score in ("softmax", "softmax_of_chosen"):
+        e = np.exp(z - z.max())
+        return e / e.sum()
+    return 1 / (1 + np.exp(-z)) if score == "sigmoid" else np.sqrt(np.logaddexp(0, z))
+
+
+def best(values, k):
+    """The k largest, of equals the smaller index first."""
+    return sorted(range(len(values)), key=lambda i: (-values[i], i))[:k]
+
+
+def route_token(z, k, score="softmax", bias=None, num_groups=1, topk_groups=1, normalize=True, scale=1.0, dropped=()):
+    z = z.astype(np.float64).copy()
+    if score.startswith("softmax"):
+        z[list(dropped)] = -np.inf
+    s = z if score == "softmax_of_chosen" else scores(z, score)
+    c = (s if bias is None else s + bias).copy()
+    c[list(dropped)] = -np.inf
+    groups = c.reshape(num_groups, -1)
+    kept = best([np.sort(g)[-2:].sum() for g in groups], topk_groups)
+    out = np.setdiff1d(np.arange(num_groups), kept)
+    c.reshape(num_groups, -1)[out] = -np.inf
+    ids = best(c, k)
+    w = scores(z[ids], "softmax") if score == "softmax_of_chosen" else s[ids]
+    w = w / (w.sum() + 1e-20) if normalize else w
+    return ids, w * scale
+
+
+def route(z, k, dropped=None, **options):
+    rows = [route_token(row, k, **options, **({} if dropped is None else {"dropped": np.flatnonzero(dropped[t])}))
+            for t, row in enumerate(z)]
+    return np.array([ids for ids, _ in rows]), np.array([w for _, w in rows])
+
+
+def probabilities(z, score):
+    p = np.array([scores(row.astype(np.float64), score) for row in z])
+    return p / p.sum(1, keepdims=True)
+
+
+def counts(z, k, score):
+    n = np.zeros(z.shape[1])
+    for row in z.astype(np.float64):
+        n[best(scores(row, score), k)] += 1
+    return n
+
+
+def aux_loss(z, k, score="softmax", n=None):
+    """E / (K T^2) sum_i n_i sum_t p_ti."""
+    tokens, experts = z.shape
+    n = counts(z, k, score) if n is None else n
+    return experts / (k * tokens**2) * sum(n[i] * sum(probabilities(z, score)[:, i]) for i in range(experts))
+
+
+def sequence_loss(z, k, sequences, score="softmax"):
+    return np.mean([aux_loss(part, k, score) for part in np.split(z, sequences)])
+
+
+def global_batch_loss(z, step_counts, k, score="softmax"):
+    """By the mean of all-reduced counts over steps, of ranks * T tokens each."""
+    n = np.mean(step_counts, axis=0)
+    tokens, experts = n.sum() / k, z.shape[1]
+    p = probabilities(z, score).mean(0) * tokens
+    return experts / (k * tokens**2) * (n * p).sum()
+
+
+def z_loss(z):
+    return np.mean([np.log(np.exp(row.astype(np.float64)).sum()) ** 2 for row in z])
+
+
+def update_bias(bias, n, rate):
+    return [b + rate * np.sign(np.mean(n) - m) for b, m in zip(bias, n, strict=True)]
+
+
+def philox(row, col, key):
+    """philox2x32-10 with Python's integers."""
+    left, right = row, col
+    for _ in range(10):
+        product = left * 0xD256D193
+        left, right = (product >> 32) ^ right ^ key, product & 0xFFFFFFFF
+        key = (key + 0x9E3779B9) & 0xFFFFFFFF
+    return left
+
+
+def uniform(seed, stream, tokens, experts):
+    key = (seed ^ (stream * 0x85EBCA6B)) & 0xFFFFFFFF
+    return np.array([[((philox(t, e, key) >> 9) + 0.5) / 2**23 for e in range(experts)] for t in range(tokens)])
