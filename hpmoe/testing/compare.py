@@ -39,4 +39,4 @@ def _difference(where: str, got: np.ndarray, want: np.ndarray, atol: float, by: 
     with np.errstate(invalid="ignore"):
         most = np.abs(np.asarray(got, np.float64) - want).max()
     return (f"{where} differs first at {list(index)}: {got[index]:.9g} {by}; it must be {want[index]:.9g}\n"
-            f"  {np.count_nonzero(~is_same)} of {want.size} elements differ, by at most {most:.3g}, where {atol:.3g} is allowed")
+            f"  {np.count_nonzero(~is_same)} of {want.size} elements differ, by up to {most:.3g}; {atol:.3g} is allowed")

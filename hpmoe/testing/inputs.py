@@ -73,7 +73,7 @@ def random_inputs(f: Callable[..., Any], avals: Sequence[Any], mesh: Mesh | None
         The arguments, a tuple of MindSpore tensors in the structure of `avals`, with the attribute `num_tokens`.
 
     Raises:
-        ArgumentError: routing or seed is none of these, or there are tokens to count for "uneven" and none has rows.
+        ArgumentError: routing or seed is none of these, or routing is "uneven" without a mesh.
 
     Example:
         >>> import hpmoe
@@ -89,6 +89,8 @@ def random_inputs(f: Callable[..., Any], avals: Sequence[Any], mesh: Mesh | None
     """
     check_argument(callable(routing) or is_name(routing, ROUTINGS), "random_inputs", "routing", repr(routing),
                    f"one of {', '.join(ROUTINGS)}, or a function of (rng, ep_size, num_tokens, top_k, num_experts)")
+    check_argument(routing != "uneven" or mesh is not None, "random_inputs", "routing", "'uneven'",
+                   "another one without a mesh", "What a call on a mesh takes is num_tokens.")
     check_argument(is_int(seed, 0, 2**63), "random_inputs", "seed", repr(seed), "an int that is not negative")
     ep_size, rng = as_mesh("random_inputs", mesh).ep_size, np.random.default_rng(seed)
     leaves, tree = optree.tree_flatten(tuple(avals))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import numpy as np
@@ -17,6 +17,7 @@ from hpmoe.runtime.staged import Staged
 from hpmoe.runtime.staged_function import StagedFunction, staged_of
 from hpmoe.runtime.transform import Chain, chain
 from hpmoe.support.errors import TransformError, check_argument
+from hpmoe.testing.reference import gradient_name
 from hpmoe.transforms.assign_queues import assign_queues
 from hpmoe.transforms.fuse_persistent import fuse_persistent
 from hpmoe.transforms.overlap_comm import overlap_comm
@@ -38,7 +39,7 @@ def applied(transform: Callable[..., Any], f: Callable[..., Any], tiles: Chain) 
             error = error or other
             continue
         check_argument(isinstance(staged, StagedFunction) or staged is f, "hpmoe.testing", "what the transform returns",
-                       f"a {type(staged).__name__}", "the staged function of a transform made by hpmoe.transform, or a chain")
+                       f"a {type(staged).__name__}", "a staged function, as what hpmoe.transform makes does")
         check_argument(not staged_of(staged).is_on_device, "hpmoe.testing", "the target of the transform",
                        "a device of its own", "\"cpu\" or \"ascend-twin\"")
         return staged
@@ -66,34 +67,38 @@ def small_tiles(program: Program) -> Chain:
 
 
 class Runs:
-    """Runs a function at any stage, and its gradients, without MindSpore's autograd, whose errors would hide its own."""
+    """Runs a function at any stage, and its gradients, without MindSpore's autograd, whose errors would hide its own.
+
+    Attributes:
+        is_batched: whether arrays have a leading rank axis.
+    """
 
     def __init__(self, staged: Staged, mesh: Mesh | None):
-        self._runner, self._is_batched = Runner(staged, mesh or Mesh(), batched=mesh is not None), mesh is not None
+        self.is_batched = mesh is not None
+        self._runner = Runner(staged, mesh or Mesh(), batched=self.is_batched)
 
     def forward(self, args: Sequence[Any], num_tokens: Sequence[int] | None, seed: int | None) -> list[list[np.ndarray]]:
-        """Each result, of each rank, of a call of which no gradient is taken."""
+        """Each result, of each rank, of a call of which no gradient is taken; by the interpreter under a seed."""
         call, tensors = self._runner.prepare(args, {}, num_tokens, seed)
-        return [self._of_ranks(x) for x in self._runner.backend.compute(call, [*tensors, *call.traced.program.captures])]
+        return self._of_ranks(self._runner.backend.compute(call, [*tensors, *call.traced.program.captures]))
 
     def both(self, args: Sequence[Any], cotangents: Sequence[Tensor], num_tokens: Sequence[int] | None,
-             seed: int | None) -> tuple[list[list[np.ndarray]], list[list[np.ndarray]]]:
-        """Each result and each gradient, of each rank; that of an argument with a main gradient is what it grows by."""
+             seed: int | None) -> tuple[list[str], list[list[np.ndarray]]]:
+        """The names of gradients, then each result and each of them, of each rank.
+
+        The gradient of an argument with a main gradient is what that grows by; frozen arguments have none.
+        """
         call, tensors = self._runner.prepare(args, {}, num_tokens, seed)
-        program, lin, num_args = call.traced.program, call.traced.linearized, call.traced.num_args
+        program, lin = call.traced.program, call.traced.linearized
         outs, saved = self._runner.backend.forward(call, [*tensors, *program.captures])
         mains = [program.main_grads.get(program.inputs[i]) for i in lin.differentiable]
         before = [None if main is None else main.asnumpy().copy() for main in mains]
-        grads = self._runner.backend.backward(call, saved, cotangents)
-        arrays = [main.asnumpy() - old if grad is None else to_array(grad)
-                  for grad, main, old in zip(grads, mains, before, strict=True)]
-        return [self._of_ranks(x) for x in outs], list(self._parts(arrays, [i < num_args for i in lin.differentiable]))
+        found = self._runner.backend.backward(call, saved, cotangents)
+        grads = [main.asnumpy() - old if grad is None else to_array(grad)
+                 for grad, main, old in zip(found, mains, before, strict=True)]
+        is_split = [self.is_batched and i < call.traced.num_args for i in lin.differentiable]
+        parts = [list(a) if split else [a] * program.ep_size for a, split in zip(grads, is_split, strict=True)]
+        return [gradient_name(program, i) for i in lin.differentiable], [*self._of_ranks(outs), *parts]
 
-    def _of_ranks(self, tensor: Tensor) -> list[np.ndarray]:
-        return list(to_array(tensor)) if self._is_batched else [to_array(tensor)]
-
-    def _parts(self, arrays: Sequence[np.ndarray], is_split: Sequence[bool]) -> Iterator[list[np.ndarray]]:
-        """Of each array that of each rank; all have the same of what is not split."""
-        ranks = self._runner.plans.mesh.ep_size
-        for array, split in zip(arrays, is_split, strict=True):
-            yield list(array) if split and self._is_batched else [array] * ranks
+    def _of_ranks(self, tensors: Sequence[Tensor]) -> list[list[np.ndarray]]:
+        return [list(to_array(x)) if self.is_batched else [to_array(x)] for x in tensors]

@@ -45,7 +45,7 @@ class Reference:
     @property
     def gradients(self) -> list[str]:
         """How gradients are called, `gradient of x`, in order."""
-        return [f"gradient of {self.program.input_names[i]}" for i in self.linearized.differentiable]
+        return [gradient_name(self.program, i) for i in self.linearized.differentiable]
 
     def forward(self, inputs: Sequence[Sequence[np.ndarray]], num_tokens: Sequence[int] | None) -> Values:
         """The results of each rank, of the program's inputs on each."""
@@ -71,6 +71,11 @@ class Reference:
         values = [v for p in programs for v in (*p.inputs, *(v for e in p.equations for v in e.outputs))]
         unit = max((UNITS.get(getattr(v.aval, "dtype", ""), 0.0) for v in values), default=0.0)
         return unit * (2 + num_roundings(programs))
+
+
+def gradient_name(program: Program, i: int) -> str:
+    """How the gradient of an input is called."""
+    return f"gradient of {program.input_names[i]}"
 
 
 def _by_name(names: Sequence[str], of_ranks: Sequence[Sequence[np.ndarray]]) -> Values:

@@ -14,8 +14,8 @@ from hpmoe.runtime.planned_rows import routes_of
 from hpmoe.runtime.rank_arrays import to_array
 from hpmoe.runtime.spmd import Spmd
 from hpmoe.runtime.staged import Staged, name_of
-from hpmoe.runtime.staged_function import StagedFunction, staged_of
-from hpmoe.runtime.transform import Chain, Curried, Transform
+from hpmoe.runtime.staged_function import StagedFunction
+from hpmoe.runtime.transform import shown_transform
 from hpmoe.support.dtypes import rounded
 from hpmoe.support.errors import ArgumentError, check_argument, is_int, is_number
 from hpmoe.testing.compare import assert_close
@@ -75,22 +75,91 @@ def assert_same(transform: Callable[..., Any], f: Callable[..., Any], avals: Seq
         ...
         AssertionError: double_rows: output of rank 0 differs first at [0, 0]: ... by the kernel; it must be ...
     """
-    _check(transform, f, orders, routings, tolerance)
-    local = optree.tree_unflatten(tree := optree.tree_structure(tuple(avals)),
-                                  local_leaves(optree.tree_leaves(tuple(avals)), mesh))
-    assert tree.num_leaves >= 0
-    reference = Reference(f, local, as_mesh("assert_same", mesh))
+    _check_arguments(f, orders, routings, tolerance)
+    leaves, tree = optree.tree_flatten(tuple(avals))
+    reference = Reference(f, optree.tree_unflatten(tree, local_leaves(leaves, mesh)), as_mesh("assert_same", mesh))
     tiles = small_tiles(reference.program)
     kernel = completed(applied(transform, f, tiles), tiles)
-    check = _Check(transform, reference, kernel, f, mesh, grads, tolerance)
-    refusals = []
-    for routing in routings if routes_of(reference.program) else [r for r in routings if r in ("uniform", "uneven")]:
+    tolerance = reference.tolerance(grads) if tolerance is None else tolerance
+    check = _Check(reference, Runs(Staged(f), mesh), Runs(kernel.staged, mesh), grads, tolerance)
+    tried, refusals = _distinct(routings, bool(routes_of(reference.program)), mesh), []
+    for routing in tried:
         inputs = random_inputs(f, avals, mesh, routing, seed)
         try:
-            want = check.wanted(inputs, seed)
+            wanted = check.wanted(inputs, seed)
         except ArgumentError as error:
             refusals.append(error)
             continue
-        check.all_agree(inputs, want, orders, seed, f"routing={name_of(routing) if callable(routing) else routing!r}")
-    if len(refusals) == len(routings):
+        name = name_of(routing) if callable(routing) else repr(routing)
+        try:
+            check.all_agree(inputs, wanted, range(seed, seed + orders))
+        except AssertionError as error:
+            of = f"random_inputs({name_of(f)}, {list(avals)}, mesh={mesh}, routing={name}, seed={seed})"
+            raise AssertionError(f"{shown_transform(transform)}: {error}\n  of {of}") from error.__cause__
+    if len(refusals) == len(tried):
         raise refusals[0]
+
+
+def _check_arguments(f: Any, orders: Any, routings: Any, tolerance: Any) -> None:
+    is_plain = callable(f) and not isinstance(f, (StagedFunction, Spmd))
+    check_argument(is_plain, "assert_same", "f", repr(f), "a plain function, which the transform is applied to")
+    check_argument(is_int(orders, 0), "assert_same", "orders", repr(orders), "an int that is not negative")
+    is_listed = isinstance(routings, (list, tuple)) and len(routings) > 0
+    check_argument(is_listed, "assert_same", "routings", repr(routings),
+                   f"a list of some of {', '.join(ROUTINGS)}, or functions")
+    check_argument(tolerance is None or is_number(tolerance) and tolerance >= 0, "assert_same", "tolerance", repr(tolerance),
+                   "a number that is not negative, or None")
+
+
+def _distinct(routings: Sequence[str | Draw], has_routes: bool, mesh: Mesh | None) -> list[str | Draw]:
+    """The routings that make a difference: those of ids where there are some, and of tokens where ranks may hold fewer."""
+    chosen = list(routings) if has_routes else ["uniform", *(r for r in routings if r == "uneven")]
+    return [r for r in chosen if r != "uneven" or mesh is not None] or ["uniform"]
+
+
+class _Check:
+    """Compares what runs compute with what a reference wants.
+
+    Attributes:
+        reference: the plain function in float64.
+        plain, kernel: runs of the plain function, and of it under the whole chain.
+        grads: whether gradients are compared.
+        tolerance: relative to the largest value of an array.
+    """
+
+    def __init__(self, reference: Reference, plain: Runs, kernel: Runs, grads: bool, tolerance: float):
+        self.reference, self.plain, self.kernel, self.tolerance = reference, plain, kernel, tolerance
+        self.grads = grads and bool(reference.linearized.differentiable and reference.linearized.cotangents)
+
+    def wanted(self, inputs: Inputs, seed: int) -> tuple[Values, list[Tensor]]:
+        """What must come out of inputs, and the cotangents that gradients are of."""
+        program = self.reference.program
+        arrays = [to_array(x) for x in optree.tree_leaves(tuple(inputs)) if isinstance(x, Tensor)]
+        shared = [to_array(x) for x in program.captures]
+        parts = [list(a) if self.plain.is_batched else [a] for a in arrays]
+        of_ranks = [[*(p[rank] for p in parts), *shared] for rank in range(program.ep_size)]
+        values = self.reference.forward(of_ranks, inputs.num_tokens)
+        if not self.grads:
+            return values, []
+        rng, drawn = np.random.default_rng([seed, 1]), []
+        for i in self.reference.linearized.cotangents:
+            wanted, dtype = values[self.reference.outputs[i]], program.outputs[i].aval.dtype
+            drawn.append([rounded(rng.standard_normal(w.shape), dtype) for w in wanted])
+        values |= self.reference.backward(of_ranks, list(zip(*drawn, strict=True)), inputs.num_tokens)
+        return values, [Tensor(np.stack(d) if self.plain.is_batched else d[0]) for d in drawn]
+
+    def all_agree(self, inputs: Inputs, wanted: tuple[Values, list[Tensor]], orders: Sequence[int]) -> None:
+        """Raises AssertionError for the first value that a run computes otherwise."""
+        values, cotangents = wanted
+        runs = [(self.plain, None, "by the plain function itself"), (self.kernel, None, "by the kernel"),
+                *((self.kernel, order, f"by the interpreter, order {order}") for order in orders)]
+        for run, order, by in runs:
+            if order is None or not self.grads:
+                self._compare(self.reference.outputs, run.forward(inputs, inputs.num_tokens, order), values, by)
+            if self.grads:
+                names, got = run.both(inputs, cotangents, inputs.num_tokens, order)
+                self._compare([*self.reference.outputs, *names], got, values, by)
+
+    def _compare(self, names: Sequence[str], got: Sequence[Sequence[np.ndarray]], want: Values, by: str) -> None:
+        for name, arrays in zip(names, got, strict=True):
+            assert_close(name, arrays, want[name], self.tolerance, by)
