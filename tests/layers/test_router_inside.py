@@ -194,6 +194,54 @@ def test_any_legal_order(seed):
     assert_close([got.asnumpy()], [expected(two_layers, layer)[0]])
 
 
+def noisy(x, gate, up, down, seed):
+    ids, weights = hpmoe.route(x @ gate, 2, jitter=0.2, expert_dropout=0.2, temperature=0.7, seed=seed)
+    return hpmoe.moe_ffn(x, ids, weights, up, down)
+
+
+def test_the_backward_never_draws_again():
+    """Not even where nothing is saved, and the seed is another one by then."""
+    args, seed = tensors(arguments(LAYERS["two ranks"])), ms.Tensor([5, 6], ms.int32)
+
+    def gradients(policy, seed):
+        staged = spmd(fused()(save_for_backward(noisy, policy=policy)), Mesh(2))
+
+        def loss(*given):
+            out = staged(*given, seed)
+            seed.asnumpy()[...] = 99  # after the forward pass
+            return (out ** 2).sum()
+
+        return [g.asnumpy() for g in ms.grad(loss, positions(routed_ffn))(*args)]
+
+    want = gradients("everything", seed.copy())
+    assert bitwise_equal(gradients(nothing, seed.copy()), want)
+    assert not np.allclose(gradients(nothing, seed + 1)[0], want[0])
+    backward = spmd(save_for_backward(noisy, policy=nothing), Mesh(2)).lower(*args, seed, direction="backward")
+    assert not any(e.primitive.name in ("draw", "top_k") for e in backward.equations)
+
+
+def test_choices_that_are_left_out():
+    """Top-p by ids of -1: experts until their probabilities add up to 0.6."""
+    layer = Layer(ep=2, T=7)
+    args, cotangent = arguments(layer), layer.cotangent()
+
+    def f(x, gate, up, down):
+        weights, ids = mint.topk(mint.softmax(x @ gate, dim=-1), 3, dim=-1)
+        before = mint.cumsum(weights, -1) - weights
+        return hpmoe.moe_ffn(x, mint.where(before < 0.6, ids.astype(ms.int32), -1), weights, up, down)
+
+    def in_jax(x, gate, up, down):
+        probs = jax.nn.softmax(jnp.einsum("rth,rhe->rte", x, gate))
+        weights, ids = jax.lax.top_k(probs, 3)
+        is_chosen = jnp.cumsum(weights, -1) - weights < 0.6
+        return jax_moe_ffn(x, ids, jnp.where(is_chosen, weights, 0), up, down)
+
+    want, want_grads = jax_vjp(in_jax, args, cotangent, (0, 1, 2, 3))
+    for stage in ("plain", "tiles", "fused"):
+        outs, grads = run_spmd(stages()[stage](f), 2, args, [cotangent], positions=(0, 1, 2, 3))
+        assert_close([*outs, *grads], [want, *want_grads])
+
+
 # Given ids in other forms.
 
 GIVEN = {
@@ -246,7 +294,7 @@ def test_ids_out_of_range_say_what_computed_them():
     for stage in ("plain", "tiles", "fused"):
         with pytest.raises(hpmoe.ArgumentError) as error:
             spmd(stages()[stage](f), Mesh(2))(*tensors(args))
-        assert "topk_ids[" in str(error.value) and "is 4; it must be an expert id in 0..3" in str(error.value)
+        assert "topk_ids[" in str(error.value) and "is 4; it must be an expert id in 0..3, or -1" in str(error.value)
         assert "They are computed by add, written at tests/layers/test_router_inside.py:" in str(error.value)
 
 
