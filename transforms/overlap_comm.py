@@ -36,8 +36,8 @@ def sequential(rank: int, ep_size: int) -> list[int]:
 ORDERS: dict[str, Order] = {"ratr": ratr, "sequential": sequential}
 
 
-def _check(order: str | Order = "ratr", signal: str = "tile", cols: int | Literal["auto"] | None = None,
-           returns: int | None = None, combine_order: str | Order | None = None) -> None:
+def _check(order: str | Order = "ratr", combine_order: str | Order | None = None, signal: str = "tile",
+           cols: int | Literal["auto"] | None = None, returns: int | None = None) -> None:
     for name, value in (("order", order), ("combine_order", "ratr" if combine_order is None else combine_order)):
         check_argument(callable(value) or is_name(value, ORDERS), "overlap_comm", name, repr(value),
                        "\"ratr\", \"sequential\" or a function (rank, ep_size) -> destinations")
@@ -49,9 +49,8 @@ def _check(order: str | Order = "ratr", signal: str = "tile", cols: int | Litera
 
 
 @transform(requires="tiles", once=True, check=_check)
-def overlap_comm(flow: Taskflow, *, order: str | Order = "ratr", signal: str = "tile",
-                 cols: int | Literal["auto"] | None = None, returns: int | None = None,
-                 combine_order: str | Order | None = None) -> Taskflow:
+def overlap_comm(flow: Taskflow, *, order: str | Order = "ratr", combine_order: str | Order | None = None,
+                 signal: str = "tile", cols: int | Literal["auto"] | None = None, returns: int | None = None) -> Taskflow:
     """Turns collectives into one-sided put + signal tile tasks on the vector side, so that they overlap the rest.
 
     Rewrite:
@@ -69,14 +68,14 @@ def overlap_comm(flow: Taskflow, *, order: str | Order = "ratr", signal: str = "
     Args:
         f: the staged function.
         order: "ratr", "sequential", or a function (rank, ep_size) -> the ranks in the order in which to send.
+        combine_order: the same for rows that go back from experts to their tokens: what combine sends, and in the backward
+            pass the gradients of what dispatch sent. Where None they go in the `order` of those that go out.
         signal: what one remote signal stands for: a "tile"; all rows for one "expert" of a peer; all rows for a "peer".
         cols: columns that one put moves; whole rows where None. Several workers share a transfer that is cut, so that rows
             arrive sooner, for more tasks. "auto" cuts where a worker of the machine that tile_partition was told would be
             long at it, the less the more puts there are, and has a put for several ranks where few have rows of one slot.
         returns: in how many events rows that come back are counted, each for as many tiles of tokens; one for each tile
             where None. A put back signals each event that it has rows of: with few, it is sooner done.
-        combine_order: as `order`, for rows that go back from experts to their tokens: what combine sends, and in the
-            backward pass the gradients of what dispatch sent. Where None as `order`, which then is for rows either way.
 
     Raises:
         ArgumentError: an option is none of these.

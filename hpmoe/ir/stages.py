@@ -106,11 +106,11 @@ def cut_at_routes(program: Program) -> tuple[Part, ...]:
           in (a,) : i32[4,1] }
         # layer_stage_1
         { lambda x:f32[4,3] w:f32[2,3,3] shared_0:i32[4,1]
-          let a:route[R]  = route[num_local_experts=2 ep_size=1] shared_0
-              b:f32[R,3]  = dispatch x a
-              c:f32[R,3]  = grouped_matmul b w a
-              d:f32[4,3]  = combine c a
-              e:f32[4,3]  = add d x
+          let a:route[R] = route[num_local_experts=2 ep_size=1] shared_0
+              b:f32[R,3] = dispatch x a
+              c:f32[R,3] = grouped_matmul b w a
+              d:f32[4,3] = combine c a
+              e:f32[4,3] = add d x
           in (e,) : f32[4,3] }
     """
     computed = _computed(program)

@@ -107,7 +107,7 @@ def _(tiler: Any, eqn: Equation) -> None:
     (rows, index), out = eqn.inputs, eqn.outputs[0]
     tiler.new(out)
     target, places = (tiler.at(v, cols=col_modes.ALL, dtypes=tiler.HELD) for v in (out, index))
-    added = tiler.read(rows, out.aval) if isinstance(rows, Literal) else tiler.at(rows, cols=col_modes.ALL,
+    added = tiler.read(rows, out) if isinstance(rows, Literal) else tiler.at(rows, cols=col_modes.ALL,
                                                                                   dtypes=tiler.HELD)
     tiler.emit(ADD_COLS, tiler.rows_of(out), target, added, places, cols=0)
 

@@ -76,7 +76,7 @@ def _primitive(function: Function, name: str = "") -> Primitive:
     @primitive.tile
     def _(tiler: Any, eqn: Equation) -> None:
         out = eqn.outputs[0]
-        tiler.map(function, out, *(tiler.read(a, out.aval) for a in eqn.inputs))
+        tiler.map(function, out, *(tiler.read(a, out) for a in eqn.inputs))
 
     return primitive
 

@@ -138,6 +138,16 @@ def units(machine: Machine) -> dict[str, range]:
     return {unit: queues for unit in ("aic", "aiv") if (queues := machine.queues_of(unit))}
 
 
+def unit_label(unit: str, count: int) -> str:
+    """The workers of a unit as a chart names them.
+
+    Example:
+        >>> unit_label("aic", 24), unit_label("worker", 1)
+        ('AIC 0..23', 'worker 0')
+    """
+    return f"{unit if unit == 'worker' else unit.upper()} 0{f'..{count - 1}' if count > 1 else ''}"
+
+
 def op_name(flow: Taskflow, op: TileOp) -> str:
     """`swiglu -> c`: the primitive, and the buffer its tasks write; `notify dispatch` where they write none."""
     if not op.operands:

@@ -12,7 +12,7 @@ from hpmoe.ir.taskflow_text import event_name, task_lines
 from hpmoe.verification.order import Order
 from hpmoe.verification.rows import Signal
 
-MOST_STEPS = 1 << 19  # of the search; past them the shortest cycle found so far is taken
+MOST_STEPS = 1 << 18  # of the search; past them the shortest cycle found so far is taken
 ANY = -1  # the rank of a task where it is the same on every rank
 
 
@@ -164,13 +164,16 @@ class MayLeads:
         return self._of_all[key]
 
 
-def find_cycle(order: Order, stuck: list[int], on_one_rank: EventLeads | None) -> list[Lead]:
-    """A shortest cycle among stuck tasks: of those that one rank has by itself in some routing, where this is given; else
-    of tasks that wait for one another on all ranks alike, else of such on certain ranks, else of what may be in some
-    routing."""
+def find_cycle(order: Order, stuck: list[int], on_one_rank: EventLeads | None,
+               is_possible: Callable[[list[Lead]], bool]) -> list[Lead]:
+    """A shortest cycle among stuck tasks: of those that wait for one another on all ranks alike, else on certain ranks, else
+    of what may be in some routing. Where one rank has a cycle by itself, one that is possible there, or that one's case has.
+    """
     flow = order.flow
-    searches = [Search(order, stuck, on_one_rank)] if on_one_rank else []
-    searches.append(Search(order, stuck, MayLeads(order, stuck, by_rank=False, everywhere=True)))
+    searches = [Search(order, stuck, MayLeads(order, stuck, by_rank=False, everywhere=True))]
+    if on_one_rank is not None:
+        cycle = searches[0].shortest()
+        return cycle if cycle and is_possible(cycle) else Search(order, stuck, on_one_rank).shortest()
     if flow.ep_size > 1 and flow.ep_size * len(stuck) <= MOST_STEPS:
         searches.append(Search(order, stuck, MayLeads(order, stuck, by_rank=True, everywhere=False), range(flow.ep_size)))
     searches.append(Search(order, stuck, MayLeads(order, stuck, by_rank=False, everywhere=False)))

@@ -37,6 +37,13 @@ def with_bias(x, ids, weights, gate_up, down, bias, _):
     return hpmoe.combine(hpmoe.grouped_matmul(act, down, route), route, weights)
 
 
+def heads(x, ids, weights, gate_up, down, *_):
+    rows, route = hpmoe.dispatch(x, ids, num_local_experts=4)
+    cut = rows.reshape(-1, 2, 2)
+    cut = mint.softmax(cut, -1) * cut.sum(1, keepdims=True)
+    return hpmoe.combine(cut.reshape(-1, 4), route, weights)
+
+
 def permuted(x, ids, weights, *experts):
     rows, indices = ops.moe_token_permute(x, ids)
     return ops.moe_token_unpermute(rows, indices, weights)
@@ -56,9 +63,12 @@ CLAIMS = {
                          lambda x, w: x.mean(-1, keepdim=True) + mint.amax(x, -1, True), lambda x, w: x.sum(0)],
                 [lambda x, w: mint.softmax(x, (0, 1))]),
     "`x @ w`": ([X, W], [lambda x, w: x @ w, lambda x, w: LINEAR(x)], [lambda x, w: mint.bmm(x[None], w[None])]),
-    "columns": ([X, IDS], [lambda x, i: x[:, 1:3], lambda x, i: mint.cat(mint.split(x, 2, -1), -1),
+    "columns": ([X, IDS], [lambda x, i: x[:, 1:3], lambda x, i: x[:, ::2] * x[:, 1::2],
+                           lambda x, i: mint.cat(mint.split(x, 2, -1), -1),
                            lambda x, i: x[i], lambda x, i: mint.nn.functional.pad(x, (1, 1))], [lambda x, i: x[x > 0]]),
-    "slices": ([X, W], [], [lambda x, w: x[2:5], lambda x, w: x.reshape(4, 8), lambda x, w: x.T,
+    "`[R, heads, N]`": (MOE, [heads, lambda x, *rest: mint.softmax(x.reshape(8, 2, 2), -1),
+                               lambda x, *rest: x.reshape(16, 2) * 2], []),
+    "slices": ([X, W], [], [lambda x, w: x[2:5], lambda x, w: x.T,
                             lambda x, w: mint.softmax(x, 0), lambda x, w: mint.amax(x, 0)]),
     "Python `if`": ([X, W], [looped], [lambda x, w: x if x.sum() > 0 else -x]),
     "in-place": ([X, W], [], [written, lambda x, w: mint.nn.functional.dropout(x, 0.5, True),
@@ -135,8 +145,9 @@ TRACED = {
                  lambda x, w, i, g, b: mint.stack(mint.unbind(x, 0), 1), lambda x, w, i, g, b: mint.split(x, 2, 0)[0],
                  lambda x, w, i, g, b: mint.chunk(x, 2, 0)[0], lambda x, w, i, g, b: F.pad(x, (1, 1, 1, 1)),
                  lambda x, w, i, g, b: mint.tile(x, (2, 1)), lambda x, w, i, g, b: ops.unstack(x, 0)[1]], []),
-    "`x[i]`": ([lambda x, w, i, g, b: x[0] + x[2:5][..., None, 1].sum() + x[i][0], lambda x, w, i, g, b: F.embedding(i, x)],
-               [lambda x, w, i, g, b: x[::2], lambda x, w, i, g, b: x[b], lambda x, w, i, g, b: x[i, i]]),
+    "`x[i]`": ([lambda x, w, i, g, b: x[0] + x[2:5][..., None, 1].sum() + x[i][0] + x[::2, [2, 0]].sum(),
+                lambda x, w, i, g, b: F.embedding(i, x)],
+               [lambda x, w, i, g, b: x[::-1], lambda x, w, i, g, b: x[b], lambda x, w, i, g, b: x[i, i]]),
     "dropout": ([lambda x, w, i, g, b: F.dropout(x, 0.5, False)], [lambda x, w, i, g, b: F.dropout(x, 0.5, True)]),
     "topk": ([*of_x(lambda x: mint.topk(x, 2)[1], lambda x: mint.sort(x, dim=0)[1], mint.argsort, mint.round,
                     lambda x: mint.cumsum(x, 0)), lambda x, w, i, g, b: mint.gather(x, 1, mint.topk(x, 2)[1]),
