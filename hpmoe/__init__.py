@@ -4,7 +4,7 @@ What there is, by what it is for:
     to choose experts: route; hpmoe.router has losses, counts, noise and forced choices beside it
     to write a layer: dispatch, grouped_matmul, swiglu, combine, drop_counts; permute, unpermute; moe_ffn, a whole one
     to make a kernel of it: tile_partition, overlap_comm, assign_queues, fuse_persistent; spmd, for all ranks of a Mesh
-    to change it before: save_for_backward, select_grads, accumulate_grads, deduplicate_rows, replicate_experts
+    to change it before: save_for_backward, select_grads, accumulate_grads, guard_values, deduplicate_rows, replicate_experts
     to put transforms together: chain, transform, tune; to write one: hpmoe.rewriting; to test it: hpmoe.testing
     to look at a stage: trace, vjp, Program, Aval, Taskflow, verify; to run it in NumPy: evaluate, interpret
     to predict or record a run: simulate, Machine, ascend_a2, ascend_a3, cpu, launch_kernels; measure; Timeline
@@ -59,6 +59,7 @@ from hpmoe.transforms.accumulate_grads import accumulate_grads as accumulate_gra
 from hpmoe.transforms.assign_queues import assign_queues as assign_queues
 from hpmoe.transforms.deduplicate_rows import deduplicate_rows as deduplicate_rows
 from hpmoe.transforms.fuse_persistent import fuse_persistent as fuse_persistent
+from hpmoe.transforms.guard_values import guard_values as guard_values
 from hpmoe.transforms.launch_kernels import launch_kernels as launch_kernels
 from hpmoe.transforms.overlap_comm import overlap_comm as overlap_comm
 from hpmoe.transforms.replicate_experts import replicate_experts as replicate_experts
@@ -75,7 +76,7 @@ __all__ = [
     "ArgumentError", "Aval", "LaunchError", "Machine", "Mesh", "Program", "ProgramError", "Taskflow", "Timeline",
     "TraceError", "TransformError", "VerifyError", "accumulate_grads", "ascend_a2", "ascend_a3", "assign_queues",
     "chain", "combine", "cpu", "deduplicate_rows", "dispatch", "drop_counts", "evaluate", "fuse_persistent",
-    "grouped_matmul", "interpret", "launch_kernels", "measure", "moe_ffn", "overlap_comm", "permute",
+    "grouped_matmul", "guard_values", "interpret", "launch_kernels", "measure", "moe_ffn", "overlap_comm", "permute",
     "replicate_experts", "route", "save_for_backward", "select_grads", "simulate", "spmd", "swiglu", "synchronize",
     "tile_partition", "trace", "transform", "tune", "unpermute", "verify", "vjp",
 ]

@@ -72,7 +72,7 @@ def vjp(program: Program) -> Program:
 def linearize(program: Program) -> Linearized:
     """Splits `program` into a forward that saves what the backward needs, and that backward."""
     builder = Builder()
-    outputs = [i for i, a in enumerate(program.outputs) if is_differentiable(a)]
+    outputs = [i for i, a in enumerate(program.outputs[:program.num_results]) if is_differentiable(a)]
     seeds = [Var(program.outputs[i].aval) for i in outputs]
     grads = _transpose(program, builder, [(program.outputs[i], seed) for i, seed in zip(outputs, seeds, strict=True)])
     wanted = [i for i, v in enumerate(program.inputs) if v in _sources(program)]

@@ -76,6 +76,8 @@ class Program:
         main_grads: float32 tensors that the gradients of some inputs are added to, in place.
         direction: "forward", or "backward" of what `hpmoe.vjp` made.
         frozen: inputs that no gradient is taken of.
+        reports: functions that are called with the last outputs, which are theirs and not the caller's: (array, whether its
+            first dimension is that of ranks).
 
     Raises:
         ProgramError: it breaks a rule, see check_program.
@@ -100,6 +102,7 @@ class Program:
     main_grads: Mapping[Var, Any] = dataclasses.field(default_factory=dict)
     direction: str = "forward"
     frozen: frozenset[Var] = frozenset()
+    reports: tuple[Callable[[Any, bool], None], ...] = ()
 
     level = "program"
 
@@ -108,6 +111,11 @@ class Program:
 
     def replace(self, **changes: Any) -> Program:
         return dataclasses.replace(self, **changes)
+
+    @property
+    def num_results(self) -> int:
+        """How many outputs, the first ones, are for the caller."""
+        return len(self.outputs) - len(self.reports)
 
     def __str__(self) -> str:
         from hpmoe.ir.program_text import program_text

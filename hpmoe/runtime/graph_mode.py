@@ -89,6 +89,8 @@ def _operator(layer, known):
     num_tokens = kwargs.pop("num_tokens", None) if hasattr(layer, "mesh") else None
     call, arrays = runner.prepare(args, kwargs, num_tokens)
     program = call.traced.program
+    check_argument(not program.reports, program.name, "guard_values in a graph", "asked to count",
+                   "outside of compiled graphs, which call nothing of Python's")
     for capture in program.captures:
         name = capture.name if isinstance(capture, Parameter) else "computed"
         check_argument(not isinstance(capture, Parameter) and not is_computed(capture), program.name, "a closed-over tensor",

@@ -50,7 +50,7 @@ class Rewrite:
         out = self.rewrite(ir, **options)
         if getattr(out, "level", None) is None:
             raise TransformError(f"{self.__name__}: the rewrite returned {type(out).__name__}; it must return IR")
-        if isinstance(out, (Program, Taskflow)) and len(out.outputs) != len(ir.outputs):
+        if isinstance(out, (Program, Taskflow)) and _num_outputs(out, ir) != _num_outputs(ir, out):
             raise TransformError(f"{self.__name__}: the rewrite returned {len(out.outputs)} outputs; it must return as many "
                                  f"as {ir.name} has, {len(ir.outputs)}")
         if out.provenance == ir.provenance:
@@ -83,6 +83,11 @@ class Rewrite:
 
     def __repr__(self) -> str:
         return self.__name__
+
+
+def _num_outputs(ir: Any, beside: Any) -> int:
+    """The outputs of IR that stay from it to what is made of it: all, but a Program may get others than results."""
+    return ir.num_results if isinstance(ir, Program) and isinstance(beside, Program) else len(ir.outputs)
 
 
 def name_of(f: Callable[..., Any]) -> str:

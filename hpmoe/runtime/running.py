@@ -49,7 +49,11 @@ class Runner:
         for x in [x for x in tensors if isinstance(x, Aval)]:  # the text of a tensor would be of its values
             check_argument(False, traced.program.name, "an array argument", f"{x!r}, an hpmoe.Aval",
                            "a tensor: a call computes with its values", "lower() takes Avals.")
-        return optree.tree_unflatten(traced.out_tree, autograd.run(self.backend, call, [*tensors, *traced.program.captures]))
+        outputs = autograd.run(self.backend, call, [*tensors, *traced.program.captures])
+        results = traced.program.num_results
+        for report, found in zip(traced.program.reports, outputs[results:], strict=True):
+            report(found.asnumpy(), self.plans.batched)
+        return optree.tree_unflatten(traced.out_tree, outputs[:results])
 
     def prepare(self, args: Sequence[Any], kwargs: Mapping[str, Any], num_tokens: Sequence[int] | None = None,
                 seed: int | None = None) -> tuple[Call, list[Any]]:

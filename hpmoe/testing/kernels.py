@@ -80,7 +80,8 @@ class Runs:
     def forward(self, args: Sequence[Any], num_tokens: Sequence[int] | None, seed: int | None) -> list[list[np.ndarray]]:
         """Each result, of each rank, of a call of which no gradient is taken; by the interpreter under a seed."""
         call, tensors = self._runner.prepare(args, {}, num_tokens, seed)
-        return self._of_ranks(self._runner.backend.compute(call, [*tensors, *call.traced.program.captures]))
+        program = call.traced.program
+        return self._of_ranks(self._runner.backend.compute(call, [*tensors, *program.captures])[:program.num_results])
 
     def both(self, args: Sequence[Any], cotangents: Sequence[Tensor], num_tokens: Sequence[int] | None,
              seed: int | None) -> tuple[list[str], list[list[np.ndarray]]]:
@@ -98,7 +99,7 @@ class Runs:
                  for grad, main, old in zip(found, mains, before, strict=True)]
         is_split = [self.is_batched and i < call.traced.num_args for i in lin.differentiable]
         parts = [list(a) if split else [a] * program.ep_size for a, split in zip(grads, is_split, strict=True)]
-        return [gradient_name(program, i) for i in lin.differentiable], [*self._of_ranks(outs), *parts]
+        return [gradient_name(program, i) for i in lin.differentiable], [*self._of_ranks(outs[:program.num_results]), *parts]
 
     def _of_ranks(self, tensors: Sequence[Tensor]) -> list[list[np.ndarray]]:
         return [list(to_array(x)) if self.is_batched else [to_array(x)] for x in tensors]

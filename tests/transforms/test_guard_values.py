@@ -1,0 +1,111 @@
+"""guard_values: what is out of range is counted and raised or replaced, in every runtime; the rest is as without a guard."""
+
+import mindspore as ms
+import numpy as np
+import pytest
+from helpers import Layer, assert_close, jax_vjp, run_spmd, stages, tensors
+from jax import numpy as jnp
+from mindspore import mint
+
+import hpmoe
+from hpmoe import LaunchError, guard_values
+from hpmoe.testing import assert_same
+
+BAD = (np.nan, np.inf, -np.inf, 7.0, -8.0)
+LAYER = Layer(ep=2, T=5, H=4)
+
+
+def bad_rows(seed=3, share=0.2):
+    """[ep, T, H], of which some are bad, a whole row too."""
+    rng = np.random.default_rng(seed)
+    x = np.clip(LAYER.arguments()[0], -2, 2)
+    x[rng.random(x.shape) < share] = rng.choice(BAD)
+    x[0, 1] = np.nan
+    x[1, 2, :2] = BAD[:2]
+    return x
+
+
+def filled(x, fill, low=-3.0, high=3.0):
+    """The oracle, in JAX."""
+    fine = (x >= low) & (x <= high)
+    clean = jnp.where(fine, x, 0)
+    mean = clean.sum(-1, keepdims=True) / jnp.maximum(fine.sum(-1, keepdims=True), 1)
+    return jnp.where(fine, x, mean if fill == "mean" else 0)
+
+
+@pytest.mark.parametrize("fill", ["zero", "mean"])
+@pytest.mark.parametrize("stage", stages())
+def test_rows_and_gradients_are_those_of_replaced_values(stage, fill):
+    x = bad_rows()
+    cotangent = LAYER.cotangent()
+
+    def f(x, w):
+        return (x * 2.0) @ w
+    w = np.random.default_rng(1).standard_normal((2, 4, 4)).astype(np.float32)
+    want = jax_vjp(lambda x, w: jnp.einsum("rth,rhn->rtn", filled(x, fill) * 2.0, w), [x, w], cotangent, (0, 1))
+    counts = {}
+    guarded = stages()[stage](guard_values(f, of=("x",), low=-3.0, high=3.0, fill=fill, counts=counts))
+    got = run_spmd(guarded, 2, [x, w], [cotangent], positions=(0, 1))
+    assert_close([*got[0], *got[1]], [want[0], *want[1]])
+    assert counts == {"x": int((~((x >= -3) & (x <= 3))).sum())}
+
+
+@pytest.mark.parametrize("stage", stages())
+def test_a_layer_without_anything_wrong_is_bitwise_as_before(stage):
+    args, cotangent = LAYER.arguments(), LAYER.cotangent()
+    counts = {}
+    plain = run_spmd(stages()[stage](hpmoe.moe_ffn), 2, args, [cotangent])
+    guarded = run_spmd(stages()[stage](guard_values(hpmoe.moe_ffn, counts=counts)), 2, args, [cotangent])
+    for got, want in zip([*guarded[0], *guarded[1]], [*plain[0], *plain[1]], strict=True):
+        np.testing.assert_array_equal(got, want)
+    assert counts == {"hidden_states": 0, "topk_weights": 0, "output": 0}
+
+
+@pytest.mark.parametrize("name", ["hidden_states", "topk_weights", "gate_up_weight"])
+@pytest.mark.parametrize("stage", ["tiles", "fused"])
+def test_what_is_wrong_is_raised_by_name_rank_and_row(name, stage):
+    args = LAYER.arguments()
+    args[["hidden_states", "", "topk_weights", "gate_up_weight"].index(name)][1, 1, 0] = np.nan
+    f = hpmoe.spmd(stages()[stage](guard_values(hpmoe.moe_ffn, of=(name,))), hpmoe.Mesh(2))
+    with pytest.raises(LaunchError, match=rf"{name} of moe_ffn has \d value.* the first in row \d+ of rank 1"):
+        f(*tensors(args))
+
+
+def test_an_output_that_overflows_is_raised_and_counts_add_up():
+    counts = {}
+    f = stages()["fused"](guard_values(lambda x: mint.exp(x), of=("output",), counts=counts))
+    for times in (1, 2):
+        with pytest.raises(LaunchError, match="output of <lambda> has 2 values that are NaN, infinite"):
+            f(ms.Tensor([[1.0, 200.0], [300.0, 0.0]]))
+        assert counts == {"output": 2 * times}
+
+
+@pytest.mark.parametrize("dtype", [ms.float16, ms.bfloat16])
+def test_half_precision(dtype):
+    x = ms.Tensor(np.array([[1.0, np.nan, 2.0], [np.inf, 3.0, 5.0]], np.float32)).astype(dtype)
+    f = stages()["fused"](guard_values(lambda x: x * 1.0, fill="mean", of=("x",)))
+    assert f(x).astype(ms.float32).asnumpy().tolist() == [[1.0, 1.5, 2.0], [4.0, 3.0, 5.0]]
+    assert f(x).dtype == dtype
+
+
+def test_padding_is_not_counted():
+    args, counts = LAYER.arguments(), {}
+    args[0][1, 3:] = np.nan
+    f = hpmoe.spmd(stages()["fused"](guard_values(hpmoe.moe_ffn, of=("hidden_states", "output"), counts=counts)), hpmoe.Mesh(2))
+    f(*tensors(args), num_tokens=[5, 3])
+    assert counts == {"hidden_states": 0, "output": 0}
+
+
+def test_it_computes_the_same_as_far_as_all_is_fine():
+    avals = [hpmoe.Aval(a.shape[1:], str(a.dtype)) for a in LAYER.arguments()]
+    assert_same(guard_values(fill="mean"), hpmoe.moe_ffn, avals, hpmoe.Mesh(2), orders=2)
+
+
+def test_a_compiled_graph_is_refused():
+    f = stages()["fused"](guard_values(lambda x: x * 2.0))
+
+    def call(x):
+        return f(x)
+    with pytest.raises(hpmoe.ArgumentError, match="guard_values in a graph"):
+        ms.jit(call)(ms.Tensor([[1.0]]))
+
