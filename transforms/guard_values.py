@@ -50,7 +50,8 @@ def _check(of: Sequence[str] | None = None, low: float | None = None, high: floa
     is_named = isinstance(of, (tuple, list)) and len(of) > 0 and all(isinstance(name, str) for name in of)
     check_argument(of is None or is_named, "guard_values", "of", repr(of), "a tuple of names, at least one, or None")
     for name, limit in (("low", low), ("high", high)):
-        check_argument(limit is None or is_number(limit), "guard_values", name, repr(limit), "a finite number or None")
+        check_argument(limit is None or (is_number(limit) and abs(limit) <= LARGEST), "guard_values", name, repr(limit),
+                       "a finite float32 number, or None")
     check_argument(low is None or high is None or low <= high, "guard_values", "low", low, f"at most high, {high}")
     check_argument(is_name(fill, FILLS), "guard_values", "fill", repr(fill), f"one of {', '.join(FILLS)}")
     check_argument(counts is None or isinstance(counts, MutableMapping), "guard_values", "counts", repr(counts),

@@ -21,6 +21,7 @@ from hpmoe import (
     dispatch,
     fuse_persistent,
     grouped_matmul,
+    guard_values,
     moe_ffn,
     overlap_comm,
     replicate_experts,
@@ -32,7 +33,7 @@ from hpmoe import (
     trace,
 )
 from hpmoe.costs.task_costs import task_costs
-from hpmoe.rewriting import likely_rows, requeue
+from hpmoe.rewriting import likely_rows, primitives, requeue
 from hpmoe.routing.balance import place_replicas
 
 
@@ -165,6 +166,16 @@ cases("transforms", {
     "save policy of numbers": lambda: save_for_backward(lambda x: mint.exp(x) * x, policy=lambda eqn: 1).lower(
         X, direction="backward"),
     "save after tiles": lambda: save_for_backward(tile_partition(doubled), policy="everything"),
+    "guard nothing": lambda: guard_values(moe_ffn, of=()),
+    "guard below infinity": lambda: guard_values(moe_ffn, high=float("inf")),
+    "guard an empty range": lambda: guard_values(moe_ffn, low=1.0, high=-1.0),
+    "guard with another fill": lambda: guard_values(moe_ffn, fill="median"),
+    "guard and count into a list": lambda: guard_values(moe_ffn, counts=[]),
+    "guard no argument": lambda: guard_values(lambda x: x, of=("y",)).lower(Aval((3, 3), "float32")),
+    "guard rows by one number": lambda: trace(lambda x: primitives.guard(x, 1.0, 0.0, 1.0, fill="zero"),
+                                              Aval((3, 3), "float32")),
+    "guard what is not a number": lambda: stages()["fused"](guard_values(lambda x: x * 1.0))(
+        ms.Tensor([[1.0], [float("nan")]])),
     "select no gradient": lambda: select_grads(moe_ffn, of=()),
     "select gradients by one name": lambda: select_grads(moe_ffn, of="w"),
     "select the gradient of no argument": lambda: select_grads(lambda x, w: x @ w, of=("x", "v")).lower(*[

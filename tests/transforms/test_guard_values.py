@@ -91,7 +91,8 @@ def test_half_precision(dtype):
 def test_padding_is_not_counted():
     args, counts = LAYER.arguments(), {}
     args[0][1, 3:] = np.nan
-    f = hpmoe.spmd(stages()["fused"](guard_values(hpmoe.moe_ffn, of=("hidden_states", "output"), counts=counts)), hpmoe.Mesh(2))
+    guarded = guard_values(hpmoe.moe_ffn, of=("hidden_states", "output"), counts=counts)
+    f = hpmoe.spmd(stages()["fused"](guarded), hpmoe.Mesh(2))
     f(*tensors(args), num_tokens=[5, 3])
     assert counts == {"hidden_states": 0, "output": 0}
 
