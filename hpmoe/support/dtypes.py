@@ -19,7 +19,7 @@ TENSORS = (*FLOATS, "float64", "complex64", "complex128", "bool", "int8", "int16
            "uint32", "uint64")
 
 _NUMPY = {name: np.dtype(name) for name in ("float16", "float32", "float64", "int32", "int64", "bool")}
-_NUMPY["bfloat16"] = np.dtype(bfloat16)
+_NUMPY["bfloat16"] = np.dtype(bfloat16())
 _NAMES = {dtype: name for name, dtype in _NUMPY.items()}
 
 

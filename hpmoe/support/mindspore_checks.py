@@ -138,7 +138,7 @@ def _numbers_stand_for_dtypes() -> bool:
 @_relied_on("np_dtypes.bfloat16", "bfloat16")
 def _bfloat16_is_of_numpy() -> bool:
     array = Tensor([1.5], ms.bfloat16).asnumpy()
-    return array.dtype == np.dtype(private.bfloat16) and array.itemsize == 2 and float(array.astype(np.float32)[0]) == 1.5
+    return array.dtype == np.dtype(private.bfloat16()) and array.itemsize == 2 and float(array.astype(np.float32)[0]) == 1.5
 
 
 # Random numbers.

@@ -43,7 +43,11 @@ _type_id_to_type = _private("_c_expression.typing.type_id_to_type")
 _method_call = _private("_c_expression.TensorOverloadCall")
 Differentiable = _private("common._grad_function._Function")  # `forward` and `backward` of a subclass are its gradient
 without_fallback = _private("_c_expression.NoFallbackGuard")  # a context in which MindSpore runs calls on tensors itself
-bfloat16 = _private("_c_expression.np_dtypes.bfloat16")  # NumPy's type of that name, of two bytes
+
+
+def bfloat16() -> type:
+    """NumPy's type of that name, of two bytes."""
+    return _private("_c_expression.np_dtypes.bfloat16")
 
 
 # Gradients.

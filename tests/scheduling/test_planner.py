@@ -171,4 +171,4 @@ def test_a_plan_counts_the_time_until_signals_are_seen(poll_us):
     of_machine, at_once = (plan(T=1024, direction="backward", machine=m, max_rows=2048)
                            for m in (machine, machine.replace(poll_us=0.0, signal_us=0.0, wait_us=0.0)))
     spans = [hpmoe.simulate(flow, machine, routing=ids).span for flow in (of_machine, at_once)]
-    assert spans[0] < 0.95 * spans[1]
+    assert spans[0] < 0.97 * spans[1]
