@@ -115,8 +115,7 @@ class Before:
         if kind == tf.SLOT_EXPERT:
             return row <= self.facts.slots.get(route, -1) and self.expert_of(route, row) == offset
         if kind == tf.ENTRY_TILE:
-            first = self.order.first_tile(route, offset)
-            is_told = op.primitive.is_blocking and op.primitive.is_back and first <= self.facts.tiles
+            is_told = op.primitive.is_blocking and op.primitive.is_back and (route, offset) in self.facts.counting
             return is_told or self._is_of_last_tokens(op, row, offset)
         if op.primitive.is_notice:
             return self.order.has_rows(self.facts, route, row) if row >= 0 else route in self.facts.slots
