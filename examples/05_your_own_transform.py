@@ -14,7 +14,8 @@ import mindspore as ms
 import numpy as np
 
 import hpmoe
-from hpmoe.rewriting import combine_rows, map_equations, mul, rebuild
+from hpmoe.rewriting import map_equations, rebuild
+from hpmoe.rewriting.primitives import combine, mul
 
 EP_SIZE, NUM_LOCAL_EXPERTS, TOP_K = 4, 2, 2
 NUM_TOKENS, HIDDEN_SIZE, INTERMEDIATE_SIZE = 96, 64, 48
@@ -30,10 +31,10 @@ def fold_scale(program):
         made_by = {v: e for e in builder.equations for v in e.outputs}
         for x, scale in (eqn.inputs, eqn.inputs[::-1]) if eqn.primitive is mul else ():
             source = made_by.get(x)
-            if source and source.primitive is combine_rows and len(source.inputs) == 3 and readers[x] == 1 \
+            if source and source.primitive is combine and len(source.inputs) == 3 and readers[x] == 1 \
                     and scale.aval.shape in ((), (x.aval.shape[0], 1)):
                 rows, route, weights = source.inputs
-                out = builder.add(combine_rows, rows, route, builder.add(mul, weights, scale))
+                out = builder.add(combine, rows, route, builder.add(mul, weights, scale))
                 readers[out] = readers[eqn.outputs[0]]
                 return [out]
         return None

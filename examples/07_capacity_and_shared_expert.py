@@ -41,7 +41,7 @@ def moe_with(**options):
 
 def most_rows(args, **options):
     """Received rows that a plan must have room for, whatever the routing."""
-    avals = [hpmoe.Aval(a.shape[1:], str(a.dtype).lower()) for a in args]
+    avals = [hpmoe.Aval(a.shape[1:], a.dtype) for a in args]
     flow = hpmoe.tile_partition(lambda *a: hpmoe.moe_ffn(*a, **options)).lower(*avals, mesh=hpmoe.Mesh(EP_SIZE))
     return flow.routes[0].max_rows
 

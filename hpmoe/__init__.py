@@ -5,7 +5,7 @@ What there is, by what it is for:
     to write a layer: dispatch, grouped_matmul, swiglu, combine, drop_counts; permute, unpermute; moe_ffn, a whole one
     to make a kernel of it: tile_partition, overlap_comm, assign_queues, fuse_persistent; spmd, for all ranks of a Mesh
     to change it before: save_for_backward, select_grads, accumulate_grads, deduplicate_rows, replicate_experts
-    to put transforms together: chain, transform, tune; to write one: the names of hpmoe.rewriting
+    to put transforms together: chain, transform, tune; to write one: hpmoe.rewriting; to test it: hpmoe.testing
     to look at a stage: trace, vjp, Program, Aval, Taskflow, verify; to run it in NumPy: evaluate, interpret
     to predict or record a run: simulate, Machine, ascend_a2, ascend_a3, cpu, launch_kernels; measure; Timeline
     on an NPU: synchronize
@@ -25,7 +25,6 @@ from hpmoe.support.versions import __version__ as __version__  # warns of anothe
 # isort: split
 import hpmoe.kernels.executable  # noqa: F401  registers the cpu target
 import hpmoe.kernels.twin_target  # noqa: F401  registers ascend-twin
-import hpmoe.rewriting  # noqa: F401  what a transform of one's own needs
 from hpmoe.autodiff.vjp import vjp as vjp
 from hpmoe.interpreters.evaluate import evaluate as evaluate
 from hpmoe.interpreters.interpret import interpret as interpret
@@ -68,6 +67,9 @@ from hpmoe.transforms.select_grads import select_grads as select_grads
 from hpmoe.transforms.tile_partition import tile_partition as tile_partition
 from hpmoe.tuning.tune import tune as tune
 from hpmoe.verification.verify import verify as verify
+
+# isort: split
+import hpmoe.rewriting  # noqa: F401  lists all primitives, which the others define
 
 __all__ = [
     "ArgumentError", "Aval", "LaunchError", "Machine", "Mesh", "Program", "ProgramError", "Taskflow", "Timeline",

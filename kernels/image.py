@@ -37,7 +37,7 @@ def unpack_image(image):
     header = image[: protocol.HEADER.itemsize].view(protocol.HEADER)[0]
     lengths = {name: int(header[f"num_{name}"]) for name in protocol.SECTIONS if f"num_{name}" in protocol.HEADER.names}
     lengths["queues"] += 1
-    lengths["peer_order"] = int(header["ep_size"]) ** 2
+    lengths["peer_order"] = 2 * int(header["ep_size"]) ** 2
     sections = {}
     for name, dtype in protocol.SECTIONS.items():
         start = int(header[f"{name}_offset"])

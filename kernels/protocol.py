@@ -20,7 +20,7 @@ from hpmoe.tile_ops.row_modes import RowMode
 from hpmoe.tile_ops.tile_primitive import TilePrimitive
 
 MAGIC = 0x484D4F45
-VERSION = 5
+VERSION = 6
 SECTION_ALIGNMENT = 64
 
 

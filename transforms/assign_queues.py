@@ -10,7 +10,9 @@ from hpmoe.costs.task_costs import task_costs
 from hpmoe.ir import taskflow as tf
 from hpmoe.machines.machine import Machine
 from hpmoe.machines.presets import cpu
-from hpmoe.planner.planner import prune_waits, renumbered, schedule
+from hpmoe.planner.planner import schedule
+from hpmoe.runtime.requeue import as_queues, transitive_reduction
+from hpmoe.runtime.rewrite import name_of
 from hpmoe.runtime.transform import transform
 from hpmoe.scheduling.early_gradients import early_gradients
 from hpmoe.scheduling.likely_slots import first_round, likely_costs
@@ -22,6 +24,7 @@ from hpmoe.verification.tasks import check_queues
 from hpmoe.verification.verify import verify
 
 Policy = Callable[[tf.Taskflow, Machine], Sequence[np.ndarray]]
+Priority = Callable[[tf.Taskflow], Sequence[float]]
 
 
 def _by_unit(flow: tf.Taskflow, machine: Machine) -> list[tuple[range, np.ndarray]]:
@@ -52,18 +55,22 @@ def stage_order(flow: tf.Taskflow, machine: Machine) -> list[np.ndarray]:
     return [np.concatenate(p) if p else np.zeros(0, np.int64) for p in parts]
 
 
-def critical_path(flow: tf.Taskflow, machine: Machine) -> list[np.ndarray]:
+def critical_path(flow: tf.Taskflow, machine: Machine, order: np.ndarray | None = None) -> list[np.ndarray]:
     """List scheduling: whenever a worker is free it takes the ready task with the longest path of costs to the end.
 
     Where the units are two, it takes the first ready one in `queue_order`; some vector workers compute while the others move
     rows, and vector tasks are dealt out evenly among them afterwards, in the order in which they began. Where rows come
     slower than they are multiplied, some matrix workers sum gradients of weights meanwhile.
+
+    Args:
+        order: of each task a number, the least of what is wanted most, [num_tasks] int64, in place of either.
     """
     if machine.unified:
-        return schedule(flow, task_costs(flow, machine), np.zeros(flow.num_tasks), (machine.num_queues,))[0]
+        return schedule(flow, task_costs(flow, machine), np.zeros(flow.num_tasks), (machine.num_queues,), order)[0]
     costs = likely_costs(flow, machine)
     likely = first_round(flow, costs)
-    order, computing = queue_order(flow, machine, likely), num_computing(flow, machine, likely)
+    computing = num_computing(flow, machine, likely)
+    order = queue_order(flow, machine, likely) if order is None else order
     movers = machine.num_aiv - computing
     early, gradients = early_gradients(flow, machine, likely, movers)
     of_op = np.array([0 if op.unit == "aic" else 2 if computing and is_computed(op) else 3 for op in flow.ops])
@@ -123,16 +130,18 @@ POLICIES: dict[str, Policy] = {"critical_path": critical_path, "round_robin": ro
                                "expert_barrier": expert_barrier}
 
 
-def _check(machine: Machine | None = None, policy: str | Policy = "critical_path") -> None:
+def _check(machine: Machine | None = None, policy: str | Policy = "critical_path", priority: Priority | None = None) -> None:
     check_argument(machine is None or isinstance(machine, Machine), "assign_queues", "machine", repr(machine),
                    "an hpmoe.Machine or None")
     check_argument(callable(policy) or is_name(policy, POLICIES), "assign_queues", "policy", repr(policy),
                    f"one of {', '.join(POLICIES)}, or a function (taskflow, machine) -> queues")
+    check_argument(priority is None or callable(priority), "assign_queues", "priority", repr(priority),
+                   "a function taskflow -> a number for each task, or None")
 
 
 @transform(requires="tiles", makes="queues", once=True, check=_check)
-def assign_queues(flow: tf.Taskflow, *, machine: Machine | None = None,
-                  policy: str | Policy = "critical_path") -> tf.Taskflow:
+def assign_queues(flow: tf.Taskflow, *, machine: Machine | None = None, policy: str | Policy = "critical_path",
+                  priority: Priority | None = None) -> tf.Taskflow:
     """Puts every task into a static in-order queue of a worker and keeps only the waits that this order does not imply.
 
     Rewrite:
@@ -150,58 +159,81 @@ def assign_queues(flow: tf.Taskflow, *, machine: Machine | None = None,
         policy: "critical_path" (list scheduling on task costs), "round_robin", "stage_order" (operator after operator),
             "expert_barrier" (as the paper's public implementation), or a function (taskflow, machine) -> one array of task
             indices for each queue, in order.
+        priority: which task list scheduling takes where several are ready, instead of its own choice: a function taskflow ->
+            a number for each task, [num_tasks], of which the largest is taken first, and of equal ones the first task. The
+            taskflow's `machine` is what the queues are for; `hpmoe.rewriting.likely_rows` tells how full slots are likely to
+            be. Whatever the numbers, no task is put before one that it waits for. Under another policy a task is in the
+            queue that this gives it, and the priority orders the queue.
 
     Raises:
-        ArgumentError: an option is none of these.
-        TransformError: applied out of order or twice, or a policy's queues are not a legal schedule.
+        ArgumentError: an option is none of these, or a priority gives no number, or NaN, for a task.
+        TransformError: applied out of order or twice, a policy's queues are not a legal schedule, or a function raises.
 
     Example:
         >>> import hpmoe
         >>> hpmoe.assign_queues(hpmoe.tile_partition(hpmoe.moe_ffn), machine=hpmoe.ascend_a3).level
         'queues'
+        >>> def last_rows_first(flow):
+        ...     return flow.tasks["row"]
+        >>> tiles = hpmoe.tile_partition(lambda x: x * 2.0, rows=2)
+        >>> staged = hpmoe.assign_queues(tiles, machine=hpmoe.cpu(1), priority=last_rows_first)
+        >>> print(staged.lower(hpmoe.Aval((6, 3), "float32")))
+        # <lambda> | tile_partition(rows=2, cols=1024) | assign_queues(cpu, critical_path, priority=last_rows_first)
+        taskflow <lambda>  ranks=1 tasks=3 events=0 waits=0 signals=0 slots=0
+          queue worker.0  3 tasks
+            t2 mul[rows 4:6, cols 0:3] x -> a wait -  signal -
+            t1 mul[rows 2:4, cols 0:3] x -> a wait -  signal -
+            t0 mul[rows 0:2, cols 0:3] x -> a wait -  signal -
     """
     machine = machine or flow.machine or cpu(ep_size=flow.ep_size)
     if policy == "expert_barrier":
         flow, machine = as_reference(flow, machine)
-    name = policy if isinstance(policy, str) else getattr(policy, "__name__", "policy")
-    if isinstance(policy, str):
-        queues = POLICIES[policy](flow, machine)  # what a signal's handler raises meanwhile is not the policy's
-    else:
-        queues = call_user("assign_queues", "policy", policy, flow, machine)
+    order = None if priority is None else _order_of(flow.replace(machine=machine), priority)
+    named = (policy if isinstance(policy, str) else name_of(policy),
+             *([f"priority={name_of(priority)}"] if priority is not None else ()))
+    queues = _queues(flow, machine, policy, order)
     try:
-        queues = tuple(_task_indices(q) for q in queues)
-        assigned = flow.replace(queues=queues, machine=machine,
-                                provenance=(*flow.provenance, f"assign_queues({machine.name}, {name})"))
+        assigned = flow.replace(queues=as_queues(queues), machine=machine, provenance=(
+            *flow.provenance, f"assign_queues({', '.join((machine.name, *named))})"))
         if callable(policy):
             check_queues(assigned)
+        if order is not None and policy != "critical_path":
+            assigned = _ordered(assigned, order)
+        if callable(policy):
             verify(assigned)
     except (VerifyError, TypeError, ValueError) as error:
-        raise TransformError(f"assign_queues: policy {name} made no legal schedule: {error}") from error
+        raise TransformError(f"assign_queues: policy {named[0]} made no legal schedule: {error}") from error
     return transitive_reduction(assigned)
 
 
-def _task_indices(queue: Sequence[int]) -> np.ndarray:
-    tasks = np.asarray(queue).reshape(-1)
-    if len(tasks) and tasks.dtype.kind not in "iu":
-        raise TypeError(f"a queue holds {tasks.dtype}; it must hold the indices of tasks")
-    tasks = tasks.astype(np.int64)
-    tasks.setflags(write=False)
-    return tasks
+def _queues(flow: tf.Taskflow, machine: Machine, policy: str | Policy, order: np.ndarray | None) -> Sequence[np.ndarray]:
+    """What a policy gives."""
+    if not isinstance(policy, str):
+        return call_user("assign_queues", "policy", policy, flow, machine)
+    if policy == "critical_path" and order is not None:
+        return critical_path(flow, machine, order)
+    return POLICIES[policy](flow, machine)
 
 
-def transitive_reduction(flow: tf.Taskflow) -> tf.Taskflow:
-    """The same schedule without the waits its order implies, and without the blocks of events nobody waits for any more."""
-    needed = prune_waits(flow)
-    waited_events = np.zeros(len(flow.events), bool)
-    waited_events[flow.waits["event"][needed]] = True
-    waited = np.zeros(len(flow.blocks), bool)
-    waited[flow.events["block"][waited_events]] = True
-    if waited.all():
-        return flow.replace(waits=flow.waits[needed])
-    kept = waited[flow.events["block"]]
-    number, number_of_block = np.where(kept, np.cumsum(kept) - 1, -1), np.cumsum(waited) - 1
-    events = flow.events[kept]
-    events["block"] = number_of_block[events["block"]]
-    blocks = tuple(flow.blocks[b].replace(first=int(number[flow.blocks[b].first])) for b in np.flatnonzero(waited))
-    waits, signals = renumbered(flow.waits, number, needed), renumbered(flow.signals, number)
-    return flow.replace(waits=waits, signals=signals, events=events, blocks=blocks)
+def _order_of(flow: tf.Taskflow, priority: Priority) -> np.ndarray:
+    """For each task how many have a larger priority, or come before it with an equal one, [num_tasks] int64."""
+    found = call_user("assign_queues", "priority", priority, flow)
+    try:
+        values = np.asarray(found)
+    except (TypeError, ValueError):
+        values = np.array(None)
+    got = f"{values.dtype} of shape {values.shape}" if values.dtype.kind != "O" else f"a {type(found).__name__}"
+    check_argument(values.dtype.kind in "biuf" and values.shape == (flow.num_tasks,), "assign_queues",
+                   f"what priority {name_of(priority)} returns", got, f"one real number for each of {flow.num_tasks} tasks")
+    for task in np.flatnonzero(np.isnan(values))[:1]:
+        check_argument(False, "assign_queues", f"what priority {name_of(priority)} returns", f"nan for task t{task}",
+                       f"one real number for each of {flow.num_tasks} tasks")
+    order = np.empty(flow.num_tasks, np.int64)
+    order[np.argsort(values[::-1], kind="stable")[::-1]] = np.arange(flow.num_tasks)
+    return np.ascontiguousarray(order[::-1])
+
+
+def _ordered(flow: tf.Taskflow, order: np.ndarray) -> tf.Taskflow:
+    """The taskflow with each queue in the order in which one worker would run all, of what is ready always the first."""
+    _, sequence = schedule(flow, np.ones(flow.num_tasks), np.zeros(flow.num_tasks), (1,), order)
+    return flow.replace(queues=as_queues(q[np.argsort(sequence[q])] for q in flow.queues))

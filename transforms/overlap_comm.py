@@ -36,10 +36,11 @@ def sequential(rank: int, ep_size: int) -> list[int]:
 ORDERS: dict[str, Order] = {"ratr": ratr, "sequential": sequential}
 
 
-def _check(order: str | Order = "ratr", signal: str = "tile",
+def _check(order: str | Order = "ratr", combine_order: str | Order | None = None, signal: str = "tile",
            cols: int | Literal["auto"] | None = None, returns: int | None = None) -> None:
-    check_argument(callable(order) or is_name(order, ORDERS), "overlap_comm", "order", repr(order),
-                   "\"ratr\", \"sequential\" or a function (rank, ep_size) -> destinations")
+    for name, value in (("order", order), ("combine_order", "ratr" if combine_order is None else combine_order)):
+        check_argument(callable(value) or is_name(value, ORDERS), "overlap_comm", name, repr(value),
+                       "\"ratr\", \"sequential\" or a function (rank, ep_size) -> destinations")
     check_argument(is_name(signal, SIGNALS), "overlap_comm", "signal", repr(signal), f"one of {', '.join(SIGNALS)}")
     check_argument(cols is None or is_name(cols, ("auto",)) or is_int(cols), "overlap_comm", "cols", repr(cols),
                    "an int in 1..2**30, \"auto\" or None")
@@ -48,8 +49,8 @@ def _check(order: str | Order = "ratr", signal: str = "tile",
 
 
 @transform(requires="tiles", once=True, check=_check)
-def overlap_comm(flow: Taskflow, *, order: str | Order = "ratr", signal: str = "tile",
-                 cols: int | Literal["auto"] | None = None, returns: int | None = None) -> Taskflow:
+def overlap_comm(flow: Taskflow, *, order: str | Order = "ratr", combine_order: str | Order | None = None,
+                 signal: str = "tile", cols: int | Literal["auto"] | None = None, returns: int | None = None) -> Taskflow:
     """Turns collectives into one-sided put + signal tile tasks on the vector side, so that they overlap the rest.
 
     Rewrite:
@@ -67,6 +68,8 @@ def overlap_comm(flow: Taskflow, *, order: str | Order = "ratr", signal: str = "
     Args:
         f: the staged function.
         order: "ratr", "sequential", or a function (rank, ep_size) -> the ranks in the order in which to send.
+        combine_order: the same for rows that go back from experts to their tokens: what combine sends, and in the backward
+            pass the gradients of what dispatch sent. Where None they go in the `order` of those that go out.
         signal: what one remote signal stands for: a "tile"; all rows for one "expert" of a peer; all rows for a "peer".
         cols: columns that one put moves; whole rows where None. Several workers share a transfer that is cut, so that rows
             arrive sooner, for more tasks. "auto" cuts where a worker of the machine that tile_partition was told would be
@@ -83,7 +86,8 @@ def overlap_comm(flow: Taskflow, *, order: str | Order = "ratr", signal: str = "
         >>> hpmoe.overlap_comm(hpmoe.tile_partition(hpmoe.moe_ffn), signal="peer").level
         'tiles'
     """
-    peer_order = _peer_order(ORDERS.get(order, order) if isinstance(order, str) else order, flow.ep_size)
+    peer_order = _peer_order("order", order, flow.ep_size)
+    back_order = None if combine_order is None else _peer_order("combine_order", combine_order, flow.ep_size)
     ops: list[TileOp] = []
     flow = flow.replace(routes=tuple(_with_returns(flow, plan, returns) for plan in flow.routes))
     for op in flow.ops:
@@ -91,16 +95,17 @@ def overlap_comm(flow: Taskflow, *, order: str | Order = "ratr", signal: str = "
             ops.append(_copies(flow, op))
         else:
             ops += _puts(flow, op, signal, cols) if op.primitive.is_blocking else [op]
-    return rebuild(flow, tuple(ops), peer_order=peer_order)
+    return rebuild(flow, tuple(ops), peer_order=peer_order, combine_order=back_order)
 
 
-def _peer_order(order: Order, ep_size: int) -> np.ndarray:
+def _peer_order(option: str, order: str | Order, ep_size: int) -> np.ndarray:
+    order = ORDERS[order] if isinstance(order, str) else order
     rows, ranks = np.empty((ep_size, ep_size), "i4"), list(range(ep_size))
     for rank in ranks:
-        row = call_user("overlap_comm", "order", order, rank, ep_size)
+        row = call_user("overlap_comm", option, order, rank, ep_size)
         row = list(row) if isinstance(row, (Sequence, np.ndarray)) else row
         if not isinstance(row, list) or sorted(row) != ranks:
-            raise TransformError(f"overlap_comm: order({rank}, {ep_size}) is {row}; it must name each of the ranks "
+            raise TransformError(f"overlap_comm: {option}({rank}, {ep_size}) is {row}; it must name each of the ranks "
                                  f"0..{ep_size - 1} once")
         rows[rank] = row
     return rows

@@ -120,6 +120,6 @@ def _placed(builder: Builder, eqn: Equation, routes: dict[Var, Placement], loads
     var, params = eqn.outputs[0], eqn.params
     if placement.most_copies:
         var, params = Var(dataclasses.replace(aval, placement=placement)), {**eqn.params, "placement": placement}
-    builder.equations.append(eqn.replace(params=params, outputs=(var,)))
+    builder.keep(eqn.replace(params=params, outputs=(var,)))
     routes[var] = placement
     return var

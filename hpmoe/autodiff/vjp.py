@@ -134,7 +134,7 @@ def _simplify(program: Program, equations: list[Equation],
             start = len(builder.equations)
             out = rule(builder, eqn, producer)
             if out is None:
-                builder.equations.append(eqn)
+                builder.keep(eqn)
             else:
                 mapping[eqn.outputs[0]] = out
             producer.update((v, e) for e in builder.equations[start:] for v in e.outputs)
@@ -216,7 +216,7 @@ def _accumulate(equations: Sequence[Equation], results: list[Atom],
             results[j] = builder.add(eqn.primitive, *eqn.inputs, main, source=eqn.source, **eqn.params)
             mains = [None if m is main else m for m in mains]
         else:
-            builder.equations.append(eqn)
+            builder.keep(eqn)
     for j, main in enumerate(mains):
         if main is not None:
             results[j] = builder.add(add, main, in_dtype(builder, results[j], "float32"))
@@ -273,7 +273,7 @@ def _split(program: Program, equations: tuple[Equation, ...], results: tuple[Ato
     cotangent_names = ["d_out"] if len(seeds) == 1 else [f"d_out_{i}" for i in range(len(seeds))]
     inputs = [*(program.inputs[i] for i in kept), *saved]
     backward = Program(
-        name=f"{program.name}_vjp", inputs=(*inputs, *given),
+        name=f"{program.name}_vjp", direction="backward", inputs=(*inputs, *given),
         input_names=(*(program.input_names[i] for i in kept), *(f"saved_{i}" for i in range(len(saved))),
                      *cotangent_names, *(f"main_{program.input_names[i]}" for i in mains)),
         equations=tuple(equations), outputs=results, ep_size=program.ep_size, provenance=program.provenance,

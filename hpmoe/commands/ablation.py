@@ -114,7 +114,7 @@ def draw(table: list[dict[str, Any]], path: Path, direction: str) -> None:
     from matplotlib import pyplot as plt
     cells = {(r["ep"], r["imbalance"], r["variant"]): r["makespan_ms"] for r in table}
     columns = list(dict.fromkeys((r["ep"], r["imbalance"]) for r in table))
-    figure, axes = plt.subplots(2, 1, figsize=(3 + 0.55 * len(columns), 5.6), layout="constrained", sharex=True)
+    figure, axes = plt.subplots(2, 1, figsize=(max(6.0, 3 + 0.55 * len(columns)), 5.6), layout="constrained", sharex=True)
     titles = {"off": "alone off (or added), against all on", "on": "alone on, against all off (or puts alone)"}
     for ax, (kind, title) in zip(axes, titles.items(), strict=True):
         mine = [(n, r) for n, _, r in variants(direction) if r and n.endswith(" on") == (kind == "on")]

@@ -40,7 +40,7 @@ def run(o: Any) -> int:
     names = [o.a, o.b]
     if None in names:
         raise options.UsageError("two schedules are compared, such as policy=critical_path policy=stage_order")
-    options.check_file("html", o.html)
+    options.check_file("html", o.html, ".html", ".htm")
     sides = [_side(o, name) for name in names]
     with Progress("hpmoe compare") as progress:
         lines = _measured(sides, o.repeats, progress) if o.measured else [_simulated(*side, progress) for side in sides]
@@ -95,7 +95,8 @@ def _call(o: Any) -> Callable[[], Any]:
     layer = simulate.layer_of(o)
     f = layer.with_copies(hpmoe.moe_ffn)
     f = hpmoe.deduplicate_rows(f) if o.dedup else f
-    return measured_call(o, layer.machine, layer.ids, o.policy, f, order=o.order, signal=o.signal)
+    return measured_call(o, layer.machine, layer.ids, o.policy, f, order=o.order, signal=o.signal,
+                         combine_order=o.combine_order)
 
 
 def _text(names: list[str], lines: list[Timeline], columns: list[dict[str, float]]) -> str:

@@ -55,7 +55,7 @@ def define(values: flags.FlagValues) -> None:
 
 def run(o: Any) -> int:
     options.check_sizes(o)
-    options.check_file("out", o.out)
+    options.check_file("out", o.out, ".json")
     ms.runtime.launch_blocking()
     with Progress("hpmoe demo") as progress:
         report, timelines = measured(o, progress)

@@ -82,7 +82,8 @@ def define_number(values: flags.FlagValues, name: str, default: float | None, te
     flags.DEFINE(Number(), name, default, text, flag_values=values)
 
 
-def define_choice(values: flags.FlagValues, name: str, default: str, text: str, words: Sequence[str]) -> None:
+def define_choice(values: flags.FlagValues, name: str, default: str | None, text: str,
+                  words: Sequence[str]) -> None:
     flags.DEFINE(Choice(words), name, default, f"{', '.join(words)}: {text}", flag_values=values)
 
 
@@ -136,8 +137,11 @@ def is_writable(path: Path) -> bool:
     return True
 
 
-def check_file(name: str, path: str | None) -> None:
-    """Raises UsageError where a file is asked for that cannot be written; before the work, that nothing is lost."""
+def check_file(name: str, path: str | None, *suffixes: str) -> None:
+    """Raises UsageError where a file is asked for that cannot be written or whose name does not end in one of the suffixes;
+    before the work, that nothing is lost."""
+    check_flag(not path or Path(path).suffix.lower() in suffixes, name, path,
+               f"a file whose name ends in {' or '.join(suffixes)}")
     check_flag(path is None or is_writable(Path(path)), name, path, "a file that can be written")
 
 
@@ -147,10 +151,7 @@ def check_picture(out: str | None) -> None:
         return
     check_flag(importlib.util.find_spec("matplotlib") is not None, "out", out,
                "left out where matplotlib is not installed; pip install '.[plot]'")
-    from matplotlib.figure import Figure
-    check_flag(Path(out).suffix[1:].lower() in Figure().canvas.get_supported_filetypes(), "out", out,
-               "a picture's name, which ends in .png, .svg, .pdf or what else matplotlib draws")
-    check_file("out", out)
+    check_file("out", out, ".png", ".svg")
 
 
 def did_you_mean(word: str, known: Sequence[str], prefix: str = "") -> str:

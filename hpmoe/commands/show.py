@@ -38,9 +38,15 @@ def define(values: flags.FlagValues) -> None:
     options.define_integer(values, "tile_rows", None, "rows of a tile and of a slot; the machine's where not given")
     options.define_integer(values, "tile_cols", None, "columns of a tile; the machine's where not given")
     options.define_choice(values, "machine", "cpu", "what the queues are for", MACHINES)
-    options.define_choice(values, "order", "ratr", "in which order a rank sends to the others", tuple(ORDERS))
+    define_orders(values)
     options.define_choice(values, "signal", "tile", "what one remote signal stands for", SIGNALS)
     options.define_choice(values, "policy", "critical_path", "how tasks get into queues", tuple(POLICIES))
+
+
+def define_orders(values: flags.FlagValues) -> None:
+    options.define_choice(values, "order", "ratr", "in which order a rank sends to the others", tuple(ORDERS))
+    options.define_choice(values, "combine_order", None, "in which it sends rows back; as --order where not given",
+                          tuple(ORDERS))
 
 
 def run(o: Any) -> int:
@@ -96,7 +102,7 @@ def rewritten(ir: Any, stage: str, o: Any) -> Any:
             rows, cols = o.tile_rows or machine.tile_rows, o.tile_cols or machine.tile_cols
             return hpmoe.tile_partition.apply_to(ir, rows=rows, cols=cols)
         case "overlap":
-            return hpmoe.overlap_comm.apply_to(ir, order=o.order, signal=o.signal)
+            return hpmoe.overlap_comm.apply_to(ir, order=o.order, signal=o.signal, combine_order=o.combine_order)
         case "queues":
             return hpmoe.assign_queues.apply_to(ir, machine=machine, policy=o.policy)
         case "kernel":

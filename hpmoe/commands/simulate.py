@@ -15,7 +15,7 @@ from hpmoe.commands.layer import ROOM, ROUTINGS, Layer, ids_of, utilisation
 from hpmoe.machines.kept_calibration import is_calibrated
 from hpmoe.support.progress import Progress
 from hpmoe.transforms.assign_queues import POLICIES
-from hpmoe.transforms.overlap_comm import ORDERS, SIGNALS
+from hpmoe.transforms.overlap_comm import SIGNALS
 
 SUMMARY = "predicts a layer's time on a model of a machine, fused and unfused"
 NOTES = """\
@@ -50,7 +50,7 @@ def define_schedule(values: flags.FlagValues, directions: tuple[str, ...] = ("fo
     options.define_number(values, "min_load", None, "rows that a copy must take; by default what hides its weights")
     options.define_integer(values, "tile_rows", None, "rows of a tile and of a slot; chosen for the machine where not given")
     options.define_integer(values, "tile_cols", None, "columns of a tile, the same")
-    options.define_choice(values, "order", "ratr", "in which order a rank sends to the others", tuple(ORDERS))
+    show.define_orders(values)
     options.define_choice(values, "signal", "tile", "what one remote signal stands for", SIGNALS)
     options.define_choice(values, "policy", "critical_path", "how tasks get into queues", tuple(POLICIES))
     options.define_switch(values, "dedup", "a token goes to a rank once, whatever number of its experts are there")
@@ -116,7 +116,7 @@ def layer_of(o: Any, room: str = "received") -> Layer:
 
 
 def fused(o: Any, layer: Layer) -> hpmoe.Timeline:
-    comm = {"order": o.order, "signal": o.signal}
+    comm = {"order": o.order, "signal": o.signal, "combine_order": o.combine_order}
     if o.policy == "expert_barrier" and o["signal"].using_default_value:
         del comm["signal"]
     return layer.fused(o.policy, **comm)

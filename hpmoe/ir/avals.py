@@ -7,6 +7,7 @@ import math
 
 from hpmoe.routing.capacity import MANY_MORE, Capacity, most_rows
 from hpmoe.routing.placement import Placement
+from hpmoe.support.dtypes import name_of_dtype
 from hpmoe.support.errors import check_argument, is_int
 
 MOST_DIMENSIONS = 32  # of an array of NumPy
@@ -27,18 +28,28 @@ class Rows:
 class Aval:
     """Shape and dtype of an array; a dimension is an int or a `Rows`.
 
+    Args:
+        shape: the dimensions; or a tensor, an array or an Aval, whose shape it is.
+        dtype: its name, a dtype of MindSpore or of NumPy; that of the array where it is left out.
+
     Raises:
-        ArgumentError: shape is not of such dimensions, of too many of them or of too large ones, or dtype no string.
+        ArgumentError: shape is not of such dimensions, of too many of them or of too large ones, or dtype no dtype.
 
     Example:
-        >>> Aval((4, 8), "float32")
-        f32[4,8]
+        >>> import mindspore as ms
+        >>> Aval((4, 8), "float32"), Aval((4, 8), ms.bfloat16), Aval(ms.Tensor([1, 2], ms.int32))
+        (f32[4,8], bf16[4,8], i32[2])
     """
 
     shape: tuple[int | Rows, ...]
-    dtype: str
+    dtype: str = ""
 
     def __post_init__(self) -> None:
+        if hasattr(self.shape, "shape") and hasattr(self.shape, "dtype"):
+            object.__setattr__(self, "dtype", self.dtype or self.shape.dtype)
+            object.__setattr__(self, "shape", tuple(self.shape.shape))
+        if not isinstance(self.dtype, str):
+            object.__setattr__(self, "dtype", name_of_dtype(self.dtype) or self.dtype)
         is_listed = isinstance(self.shape, (tuple, list))
         is_shape = is_listed and all(isinstance(d, Rows) or is_int(d, 0, 2**63) for d in self.shape)
         check_argument(is_shape, "hpmoe.Aval", "shape", repr(self.shape), "a tuple of ints that are not negative")
@@ -46,7 +57,8 @@ class Aval:
                        f"of at most {MOST_DIMENSIONS}")
         most = math.prod(max(1, int(d)) for d in self.shape if not isinstance(d, Rows))  # sizes of an empty one count, too
         check_argument(most <= MOST_ELEMENTS, "hpmoe.Aval", "shape", repr(self.shape), "of at most 2**59 elements")
-        check_argument(isinstance(self.dtype, str), "hpmoe.Aval", "dtype", repr(self.dtype), "a name such as \"float32\"")
+        check_argument(isinstance(self.dtype, str) and self.dtype != "", "hpmoe.Aval", "dtype", repr(self.dtype),
+                       "a name such as \"float32\", or a dtype of MindSpore or NumPy")
         object.__setattr__(self, "shape", tuple(d if isinstance(d, Rows) else int(d) for d in self.shape))
 
     def __repr__(self) -> str:

@@ -12,6 +12,7 @@ from hpmoe.routing.placement import Placement
 from hpmoe.routing.routing import Routing, make_routing, routing_to_ranks, rows_of_ranks
 from hpmoe.routing.slots import Slots, make_slots
 from hpmoe.support.errors import ArgumentError
+from hpmoe.tile_ops.params import Way
 
 
 class Move(NamedTuple):
@@ -94,12 +95,12 @@ class Layout:
         stops = np.cumsum(self.routings[route].tokens_per_expert(rank))
         return slice(int(stops[index - 1]) if index else 0, int(stops[index]))
 
-    def peer(self, rank: int, position: int) -> int:
-        return int(self.flow.peer_order[rank, position])
+    def peer(self, rank: int, position: int, way: Way | None) -> int:
+        return int(self.flow.order_of(way)[rank, position])
 
     def peers(self, rank: int, op: tf.TileOp, task: np.void) -> list[int]:
         """The ranks that a task of `rank` is for."""
-        return [self.peer(rank, position) for position in op.peers_of(int(task["peer"]), self.flow.ep_size)]
+        return [self.peer(rank, position, op.way) for position in op.peers_of(int(task["peer"]), self.flow.ep_size)]
 
     def moves(self, rank: int, op: tf.TileOp, row: int) -> list[Move]:
         """`moves_of` of the placement of the operation's route."""
@@ -117,7 +118,7 @@ class Layout:
             mine = flow.tasks["op"] == i
             row, route = flow.tasks["row"][mine], op.domain.route
             if op.primitive.is_put:
-                rows = np.array([self._rows_between(rank, peer, route, op.primitive.is_back)
+                rows = np.array([self._rows_between(rank, peer, route, op.way)
                                  for peer in range(flow.ep_size)])
                 of_tasks = np.array([rows[j::op.num_peers].sum(axis=0) for j in range(op.num_peers)])
                 out[mine] = of_tasks[flow.tasks["peer"][mine], row]
@@ -132,10 +133,10 @@ class Layout:
         local = self.routings[route].num_local_experts
         return slice(rank * local, (rank + 1) * local)
 
-    def _rows_between(self, rank: int, position: int, route: int, is_back: bool) -> list[int]:
+    def _rows_between(self, rank: int, position: int, route: int, way: Way) -> list[int]:
         """Of each slot, the rows that a put of `rank` moves to the peer at a position of its order."""
-        peer = self.peer(rank, position)
-        owner, source = (rank, peer) if is_back else (peer, rank)
+        peer = self.peer(rank, position, way)
+        owner, source = (rank, peer) if way is Way.BACK else (peer, rank)
         of_source = self.routings[route].source_of_row[owner] == source
         slots = self.slots[route][owner]
         before = np.concatenate([[0], np.cumsum(of_source)])
@@ -180,8 +181,9 @@ class Layout:
         """Rows between this rank and a peer, all of them or those of one expert."""
         local = routing.num_local_experts
         by_expert = extent in (tf.SENT_TO_EXPERT, tf.RETURNED_TO_FROM_EXPERT)
-        peer = self.peer(rank, index // local if by_expert else index)
-        source, owner = (rank, peer) if extent in (tf.SENT_TO, tf.SENT_TO_EXPERT) else (peer, rank)
+        way = Way.OUT if extent in (tf.SENT_TO, tf.SENT_TO_EXPERT) else Way.BACK
+        peer = self.peer(rank, index // local if by_expert else index, way)
+        source, owner = (rank, peer) if way is Way.OUT else (peer, rank)
         counts = routing.counts[source, owner * local:(owner + 1) * local]
         return int(counts[index % local] if by_expert else counts.sum())
 

@@ -7,8 +7,9 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any, NoReturn
 
 from hpmoe.ir.avals import Aval, RouteAval
-from hpmoe.support.errors import ProgramError
+from hpmoe.support.errors import ProgramError, is_name
 
+DIRECTIONS = ("forward", "backward")
 AROUND = 2  # equations on either side of the one that an error is about
 
 
@@ -73,6 +74,7 @@ class Program:
         saves: variables that the forward pass may save for the backward one, which computes again whatever else it needs;
             all of them where None.
         main_grads: float32 tensors that the gradients of some inputs are added to, in place.
+        direction: "forward", or "backward" of what `hpmoe.vjp` made.
         frozen: inputs that no gradient is taken of.
 
     Raises:
@@ -96,6 +98,7 @@ class Program:
     token_rows: Mapping[Var, int] | None = None
     saves: frozenset[Var] | None = None
     main_grads: Mapping[Var, Any] = dataclasses.field(default_factory=dict)
+    direction: str = "forward"
     frozen: frozenset[Var] = frozenset()
 
     level = "program"
@@ -117,6 +120,9 @@ def check_program(program: Program) -> None:
     """Raises ProgramError unless every variable is defined once, before use, with the shape its primitive gives."""
     if len(program.input_names) != len(program.inputs):
         raise ProgramError(f"program {program.name} has {len(program.inputs)} inputs and {len(program.input_names)} names")
+    if not is_name(program.direction, DIRECTIONS):
+        raise ProgramError(f"program {program.name} is of direction {program.direction!r}; it must be one of "
+                           f"{', '.join(DIRECTIONS)}")
     defined: set[Var] = set()
     for var in program.inputs:
         _define(program, defined, var, "the inputs")
@@ -186,6 +192,11 @@ class Builder:
         self.equations.append(Equation(primitive, atoms, dict(params), outputs, source))
         return outputs[0] if len(outputs) == 1 else outputs
 
+    def keep(self, eqn: Equation) -> Any:
+        """Appends an equation as it is; returns its output variable, or a tuple of them."""
+        self.equations.append(eqn)
+        return eqn.outputs[0] if len(eqn.outputs) == 1 else eqn.outputs
+
 
 def substitute(equations: Iterable[Equation], mapping: Mapping[Var, Atom]) -> tuple[Equation, ...]:
     """The same equations reading `mapping[v]` wherever they read `v`."""
@@ -215,16 +226,16 @@ def _stand_ins(program: Program, eqn: Equation, atoms: Sequence[Atom]) -> dict[V
 def map_equations(program: Program, rule: Callable[[Builder, Equation], Sequence[Atom] | None]) -> Program:
     """Rebuilds a program, letting `rule(builder, equation)` replace any equation by other atoms.
 
-    `rule` returns the atoms that stand for the equation's outputs, or None to keep it; equations whose results nobody
-    reads afterwards are dropped. This is all a Program -> Program transform needs. Raises ProgramError where a rule returns
-    something else.
+    `rule` returns the atoms that stand for the equation's outputs, or None to keep it; what it builds on an equation that
+    stays begins with `builder.keep(equation)`. Equations whose results nobody reads afterwards are dropped. This is all a
+    Program -> Program transform needs. Raises ProgramError where a rule returns something else.
     """
     builder, mapping = Builder(), {}
     for eqn in program.equations:
         (eqn,) = substitute([eqn], mapping)
         replaced = rule(builder, eqn)
         if replaced is None:
-            builder.equations.append(eqn)
+            builder.keep(eqn)
         else:
             mapping.update(_stand_ins(program, eqn, replaced))
     outputs = tuple(mapping.get(a, a) if isinstance(a, Var) else a for a in program.outputs)

@@ -18,6 +18,7 @@ import numpy as np
 from hpmoe.ir.tile_op import Access as Access, Buffer as Buffer, TileOp as TileOp, memory_of as memory_of
 from hpmoe.routing.route_plan import RoutePlan as RoutePlan
 from hpmoe.tile_ops.domains import Domain as Domain
+from hpmoe.tile_ops.params import Way
 
 TASK = np.dtype([("op", "i4"), ("peer", "i4"), ("row", "i4"), ("col", "i4"), ("cols", "i4")])
 WAIT = np.dtype([("task", "i4"), ("event", "i4"), ("kind", "i4")])
@@ -90,7 +91,7 @@ class Taskflow:
     """Tile tasks of one program, the same on every rank, and what orders them.
 
     Attributes:
-        name, ep_size, provenance: as of the Program.
+        name, ep_size, provenance, direction: as of the Program.
         tile_rows: rows of a slot or row tile.
         buffers, ops, routes: small tables of the objects above.
         inputs, outputs: buffer of each program input and output.
@@ -98,6 +99,7 @@ class Taskflow:
         events, waits, signals: EVENT, WAIT and SIGNAL arrays.
         blocks: what the events are about, for text and queries.
         peer_order: [ep, ep]; a task of peer j on rank r talks to rank peer_order[r, j].
+        combine_order: the same of tasks that send rows back to their tokens; where None, that is in `peer_order` too.
         machine: what it was tiled for, where tile_partition was told; after assign_queues, what it was assigned for.
         queues: after assign_queues, the task indices of each queue, in order.
         made: what its tables were made for; `verify` refuses operations or buffers changed since.
@@ -127,6 +129,8 @@ class Taskflow:
     machine: Any = None
     queues: tuple[np.ndarray, ...] = ()
     made: Made | None = None
+    combine_order: np.ndarray | None = None
+    direction: str = "forward"
 
     @property
     def level(self) -> str:
@@ -139,6 +143,10 @@ class Taskflow:
     @property
     def num_slots(self) -> int:
         return sum(r.num_slots for r in self.routes)
+
+    def order_of(self, way: Way | None) -> np.ndarray:
+        """The order of peers of tasks that send rows out, or that send them back, [ep, ep]."""
+        return self.combine_order if way is Way.BACK and self.combine_order is not None else self.peer_order
 
     def replace(self, **changes: Any) -> Taskflow:
         return dataclasses.replace(self, **changes)

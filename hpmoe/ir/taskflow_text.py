@@ -61,8 +61,13 @@ def taskflow_window(flow: tf.Taskflow, task: int) -> str:
     line = next((q for q in flow.queues if task in q), np.arange(flow.num_tasks))
     here = int(np.flatnonzero(line == task)[0]) if task in line else 0
     near = line[max(0, here - AROUND):here + AROUND + 1]
-    texts = _Lines(flow).tasks(near, elide=False)
+    texts = task_lines(flow, near)
     return "\n".join((">" if t == task else " ") + text for t, text in zip(near, texts, strict=True))
+
+
+def task_lines(flow: tf.Taskflow, tasks: np.ndarray) -> list[str]:
+    """A line for each of some tasks."""
+    return _Lines(flow).tasks(tasks, elide=False)
 
 
 def task_name(flow: tf.Taskflow, task: int) -> str:

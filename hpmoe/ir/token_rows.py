@@ -144,10 +144,10 @@ def _moved(tokens: list[np.ndarray], eqn: Equation) -> np.ndarray | None:
     if name == "transpose":
         return x.transpose(p["axes"])
     if name == "slice":
-        return x[(slice(None),) * p["axis"] + (slice(p["start"], p["stop"]),)]
-    if name == "pad":
-        width = [(p["before"], p["after"]) if i == p["axis"] else (0, 0) for i in range(x.ndim)]
-        return np.pad(x, width, mode="edge") if x.size else None
+        return x[(slice(None),) * p["axis"] + (slice(p["start"], p["stop"], p.get("step")),)]
+    if name == "pad":  # a zero is of the token of an element beside it
+        place = (np.arange(eqn.outputs[0].aval.shape[p["axis"]]) - p["before"]) // p.get("step", 1)
+        return np.take(x, place.clip(0, x.shape[p["axis"]] - 1), p["axis"]) if x.size else None
     if name == "concat":
         return np.concatenate(tokens, axis=p["axis"])
     first = x[(slice(None),) * p["axis"] + (slice(0, 1),)]

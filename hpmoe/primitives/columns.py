@@ -2,18 +2,20 @@
 
 from __future__ import annotations
 
+import dataclasses
 from typing import Any
 
 import numpy as np
-from mindspore import Tensor, ops
+from mindspore import Tensor, mint, ops
 
 from hpmoe.ir.avals import Aval
 from hpmoe.ir.program import Atom, Builder, Equation, Literal
 from hpmoe.primitives.outside_graphs import values_of
 from hpmoe.primitives.primitive import Primitive
+from hpmoe.primitives.reduction import broadcast_to
 from hpmoe.support.dtypes import INTEGERS
 from hpmoe.support.errors import check_argument
-from hpmoe.tile_ops import col_modes, columns as bodies
+from hpmoe.tile_ops import col_modes, columns as bodies, row_modes
 from hpmoe.tile_ops.columns import ADD_COLS, CUMSUM, TAKE_COLS
 from hpmoe.tile_ops.params import Running
 
@@ -32,37 +34,43 @@ def _check_index(who: str, rows: tuple[Any, ...], index: Aval) -> None:
     check_argument(index.shape[:-1] == rows, who, "index", index, f"of rows {list(rows)}, as what it is about")
 
 
-# out[..., j] = x[..., index[..., j]]; a negative index counts from the end
+# out[..., j] = x[..., index[..., j]]; a negative index counts from the end; one row of indices may serve all rows
 
 @take_columns.infer
 def _(x: Aval, index: Aval) -> Aval:
     check_rows("take_columns", x)
-    _check_index("take_columns", x.shape[:-1], index)
-    return Aval(index.shape, x.dtype)
+    if len(index.shape) != 1:
+        _check_index("take_columns", x.shape[:-1], index)
+    return Aval((*x.shape[:-1], index.shape[-1]), x.dtype)
 
 
 @take_columns.reference
 def _(x: np.ndarray, index: np.ndarray) -> np.ndarray:
-    return np.take_along_axis(x, index, axis=-1)
+    return x[..., index] if index.ndim == 1 else np.take_along_axis(x, index, axis=-1)
 
 
 @take_columns.eager
 def _(x: Any, index: Any) -> Any:
+    index = mint.broadcast_to(index, (*x.shape[:-1], index.shape[0])) if index.ndim == 1 else index
     return ops.gather_elements(x, x.ndim - 1, index)
 
 
 @take_columns.vjp
 def _(b: Builder, eqn: Equation, cotangents: list[Atom]) -> list[Atom | None]:
     x, index = eqn.inputs
+    if len(index.aval.shape) == 1:
+        index = b.add(broadcast_to, index, shape=cotangents[0].aval.shape)
     return [b.add(add_columns, cotangents[0], index, num_cols=x.aval.shape[-1]), None]
 
 
 @take_columns.tile
 def _(tiler: Any, eqn: Equation) -> None:
-    out = eqn.outputs[0]
+    (x, index), out = eqn.inputs, eqn.outputs[0]
     tiler.new(out)
-    operands = (tiler.at(v, cols=col_modes.ALL, dtypes=tiler.HELD) for v in (out, *eqn.inputs))
-    tiler.emit(TAKE_COLS, tiler.rows_of(out), *operands, cols=0)
+    made, read, places = (tiler.at(v, cols=col_modes.ALL, dtypes=tiler.HELD) for v in (out, x, index))
+    if len(index.aval.shape) == 1:
+        places = dataclasses.replace(places, rows=row_modes.ONE, buffer=tiler.regular(index))
+    tiler.emit(TAKE_COLS, tiler.rows_of(out), made, read, places, cols=0)
 
 
 # out[..., e] = the sum of rows[..., j] over the j whose index[..., j] is e; rows may be one number
@@ -99,7 +107,7 @@ def _(tiler: Any, eqn: Equation) -> None:
     (rows, index), out = eqn.inputs, eqn.outputs[0]
     tiler.new(out)
     target, places = (tiler.at(v, cols=col_modes.ALL, dtypes=tiler.HELD) for v in (out, index))
-    added = tiler.read(rows, out.aval) if isinstance(rows, Literal) else tiler.at(rows, cols=col_modes.ALL,
+    added = tiler.read(rows, out) if isinstance(rows, Literal) else tiler.at(rows, cols=col_modes.ALL,
                                                                                   dtypes=tiler.HELD)
     tiler.emit(ADD_COLS, tiler.rows_of(out), target, added, places, cols=0)
 

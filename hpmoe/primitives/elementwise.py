@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import functools
+import inspect
 from collections.abc import Sequence
 from typing import Any
 
@@ -57,6 +58,9 @@ def _primitive(function: Function, name: str = "") -> Primitive:
     def _(*avals: Aval) -> Aval:
         return _infer(primitive.name, function.result, *avals)
 
+    operands = [inspect.Parameter(x, inspect.Parameter.POSITIONAL_ONLY, annotation="Aval") for x in "xyz"[:function.inputs]]
+    primitive.rules["infer"].__signature__ = inspect.Signature(operands)
+
     @primitive.reference
     def _(*arrays: np.ndarray) -> np.ndarray:
         return function.numpy(*arrays)
@@ -72,7 +76,7 @@ def _primitive(function: Function, name: str = "") -> Primitive:
     @primitive.tile
     def _(tiler: Any, eqn: Equation) -> None:
         out = eqn.outputs[0]
-        tiler.map(function, out, *(tiler.read(a, out.aval) for a in eqn.inputs))
+        tiler.map(function, out, *(tiler.read(a, out) for a in eqn.inputs))
 
     return primitive
 

@@ -13,6 +13,7 @@ from hpmoe.ir.avals import Aval
 from hpmoe.ir.program import Atom, Builder, Equation, Var
 from hpmoe.primitives.differentiable import is_differentiable
 from hpmoe.primitives.in_float32 import in_float32
+from hpmoe.primitives.in_rows import has_groups, rows_by_group, sum_by_group
 from hpmoe.primitives.primitive import Primitive
 from hpmoe.support.errors import check_argument
 from hpmoe.tile_ops import col_modes, row_modes
@@ -57,6 +58,13 @@ def _(b: Builder, eqn: Equation, cotangents: list[Atom]) -> list[Atom | None]:
 
 @matmul.tile
 def _(tiler: Any, eqn: Equation) -> None:
+    if has_groups(tiler, eqn.inputs[0]):
+        rows_by_group(tiler, eqn, _tile)
+    else:
+        _tile(tiler, eqn)
+
+
+def _tile(tiler: Any, eqn: Equation) -> None:
     tile_matmul(tiler, eqn, row_modes.ONE, eqn.params.get("transpose", False))
 
 
@@ -104,6 +112,13 @@ def _(b: Builder, eqn: Equation, cotangents: list[Atom]) -> list[Atom | None]:
 
 @weight_grad.tile
 def _(tiler: Any, eqn: Equation) -> None:
+    if has_groups(tiler, eqn.inputs[0]):
+        sum_by_group(tiler, eqn, _tile_weight_grad)
+    else:
+        _tile_weight_grad(tiler, eqn)
+
+
+def _tile_weight_grad(tiler: Any, eqn: Equation) -> None:
     (x, _, *main), out = eqn.inputs, eqn.outputs[0]
     if tiler.buffer(x).route >= 0:
         _tile_received_weight_grad(tiler, eqn)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import inspect
 from collections.abc import Callable, Mapping
 from typing import Any
 
@@ -18,8 +20,15 @@ QUESTIONS = {
 }
 
 
+_signature = functools.cache(inspect.signature)
+
+
 def _find(name: str) -> Primitive:
     return REGISTRY[name]
+
+
+def _written_at(source: str) -> str:
+    return f"\n  written at {source}" if source else ""
 
 
 class Primitive:
@@ -43,6 +52,17 @@ class Primitive:
 
     def __repr__(self) -> str:
         return self.name
+
+    @property
+    def signature(self) -> str:
+        """How an equation of it is written: the atoms it takes, and its params by name."""
+        shown = []
+        for p in _signature(self.rules["infer"]).parameters.values():
+            if "Aval" in str(p.annotation):
+                shown.append(f"*{p.name}" if p.kind is p.VAR_POSITIONAL else p.name)
+            else:
+                shown.append(f"{p.name}=" + ("" if p.default is p.empty else repr(p.default)))
+        return f"{self.name}({', '.join(shown)})"
 
     def __reduce__(self) -> tuple[Any, ...]:
         """By its name: rewrites ask which primitive an equation is of, so a copy is the same object."""
@@ -68,11 +88,15 @@ class Primitive:
 
     def infer_avals(self, avals: tuple[Any, ...], params: Mapping[str, Any], source: str = "") -> tuple[Any, ...]:
         """Abstract outputs; ArgumentError with the user's line where the operands do not fit."""
+        rule = self.rule("infer", "the program builder")
         try:
-            out = self.rule("infer", "the program builder")(*avals, **params)
+            _signature(rule).bind(*avals, **params)
+        except TypeError as error:
+            raise ArgumentError(f"{self.name}: {error}; it is {self.signature}" + _written_at(source)) from None
+        try:
+            out = rule(*avals, **params)
         except ArgumentError as error:
-            raise ArgumentError(f"{error}" + (f"\n  written at {source}" if source and source not in str(error) else "")) \
-                from None
+            raise ArgumentError(f"{error}" + ("" if source in str(error) else _written_at(source))) from None
         return out if isinstance(out, tuple) else (out,)
 
     def __call__(self, *args: Any, **params: Any) -> Any:

@@ -10,14 +10,16 @@ import numpy as np
 
 from hpmoe.ir.avals import Aval, Rows
 from hpmoe.ir.program import Atom, Builder, Equation, Var
+from hpmoe.primitives.in_rows import is_last_of_rows, reduce_along
 from hpmoe.primitives.primitive import Primitive
 from hpmoe.primitives.shape import in_dtype, reshape
 from hpmoe.support.dtypes import INTEGERS
 from hpmoe.support.errors import check_argument
 from hpmoe.tile_ops import col_modes, row_modes
+from hpmoe.tile_ops.axes import GROUP_REDUCE
 from hpmoe.tile_ops.domains import AllRows
 from hpmoe.tile_ops.functions import COPY
-from hpmoe.tile_ops.params import ByColumns, Reduction
+from hpmoe.tile_ops.params import ByColumns, ByGroups, Reduction
 from hpmoe.tile_ops.reductions import COL_SUM, ROW_REDUCE
 
 reduce_sum = Primitive("reduce_sum")
@@ -53,21 +55,27 @@ def _(b: Builder, eqn: Equation, cotangents: list[Atom]) -> list[Atom | None]:
 @reduce_sum.tile
 def _(tiler: Any, eqn: Equation) -> None:
     x, axis = eqn.inputs[0], eqn.params["axis"]
-    if is_last(x.aval, axis):
+    rows = tiler.buffer(x).num_rows
+    if axis > 0 or len(x.aval.shape) == 1 or tiler.axis_in_row(x, 0):
         tile_over_columns(tiler, eqn, Reduction.SUM)
-    elif axis == 0 and len(x.aval.shape) <= 2:
+    elif x.aval.shape[0] == rows or tiler.buffer(x).route >= 0:
         _tile_over_rows(tiler, eqn)
+    elif x in tiler.groups and x.aval.shape[0] == rows * tiler.groups[x]:
+        _tile_over_groups(tiler, eqn)
     else:
-        tiler.refuse(f"reduces axis {axis} of {x.aval} and mixes rows")
-
-
-def is_last(x: Aval, axis: int) -> bool:
-    return axis == len(x.shape) - 1
+        tile_over_columns(tiler, eqn, Reduction.SUM)
 
 
 def tile_over_columns(tiler: Any, eqn: Equation, kind: Reduction) -> None:
-    """One value for each row. The elements of a vector that is stored in rows are summed over these first."""
-    (x,), out = eqn.inputs, eqn.outputs[0]
+    """One value for each row, or each group of its columns. The elements of a vector that is stored in rows are summed over
+    these first."""
+    (x,), out, axis = eqn.inputs, eqn.outputs[0], eqn.params["axis"]
+    if x in tiler.tokens and out in tiler.tokens and x.aval.shape[axis] == 1 and not tiler.axis_in_row(x, axis):
+        tiler.map(COPY, out, tiler.at(x))
+        return
+    if len(x.aval.shape) > 1 and not is_last_of_rows(tiler, x, axis):
+        reduce_along(tiler, eqn, axis, kind)
+        return
     if len(x.aval.shape) == 1 and (x in tiler.vectors or tiler.buffer(x).num_rows != 1):
         _tile_over_vector(tiler, eqn, kind)
         return
@@ -110,16 +118,30 @@ def _tile_over_rows(tiler: Any, eqn: Equation) -> None:
     (x,), out = eqn.inputs, eqn.outputs[0]
     cols = tiler.buffer(x).cols
     domain, mode = tiler.experts_of(x)
+    total = tiler.new(out, rows_and_cols=(1, cols)) if len(x.aval.shape) < 3 else tiler.new_as_one_row(out, out.aval.dtype)
+    total = dataclasses.replace(tiler.at(out, dtypes=tiler.HELD), buffer=total)
     if domain.route < 0:
-        tiler.new(out, rows_and_cols=(1, cols))
-        tiler.emit(COL_SUM, domain, tiler.at(out, dtypes=tiler.HELD), tiler.at(x, mode, dtypes=tiler.HELD))
+        tiler.emit(COL_SUM, domain, total, tiler.at(x, mode, dtypes=tiler.HELD))
         return
     partial = tiler.hidden(f"{tiler.names(out)}.by_expert", domain.num_rows, cols, _partial_dtype(x.aval))
     sums = tiler.at(x, mode, dtypes=tiler.HELD)
     tiler.emit(COL_SUM, domain, dataclasses.replace(sums, buffer=partial, rows=row_modes.OWN), sums)
-    tiler.new(out, rows_and_cols=(1, cols))
-    tiler.emit(COL_SUM, AllRows(1, height=domain.num_rows), tiler.at(out, dtypes=tiler.HELD),
+    tiler.emit(COL_SUM, AllRows(1, height=domain.num_rows), total,
                dataclasses.replace(sums, buffer=partial, rows=row_modes.ALL))
+
+
+def _tile_over_groups(tiler: Any, eqn: Equation) -> None:
+    """Rows of memory are summed first, then the rows of a token in what that gives."""
+    x, out = eqn.inputs[0], eqn.outputs[0]
+    domain, mode = tiler.experts_of(x)
+    b = tiler.buffer(x)
+    partial = tiler.hidden(f"{tiler.names(out)}.by_row", 1, b.cols)
+    tiler.emit(COL_SUM, domain, dataclasses.replace(tiler.at(x), buffer=partial), tiler.at(x, mode))
+    made = tiler.new_as_one_row(out, out.aval.dtype)
+    width = tiler.buffers[made].cols
+    whole = dataclasses.replace(tiler.at(x, cols=col_modes.ALL), buffer=partial)
+    tiler.emit(GROUP_REDUCE, tiler.domain_of(made), dataclasses.replace(whole, buffer=made), whole, cols=0,
+               params=ByGroups(Reduction.SUM, b.cols // width, width))
 
 
 def broadcast_shapes(who: str, *shapes: tuple[int | Rows, ...]) -> tuple[int | Rows, ...]:
@@ -155,7 +177,7 @@ def _(b: Builder, eqn: Equation, cotangents: list[Atom]) -> list[Atom | None]:
 @broadcast_to.tile
 def _(tiler: Any, eqn: Equation) -> None:
     out = eqn.outputs[0]
-    tiler.map(COPY, out, tiler.read(eqn.inputs[0], out.aval))
+    tiler.map(COPY, out, tiler.read(eqn.inputs[0], out))
 
 
 def unbroadcast(b: Builder, cotangent: Atom, aval: Aval) -> Atom | None:

@@ -11,9 +11,11 @@ import numpy as np
 from hpmoe.ir.avals import Aval, Rows
 from hpmoe.ir.program import Atom, Builder, Equation, Literal, Var
 from hpmoe.primitives.differentiable import is_differentiable
+from hpmoe.primitives.in_rows import is_last_of_rows, join_along, move_along
 from hpmoe.primitives.primitive import Primitive
 from hpmoe.support.dtypes import FLOATS, HALVES
 from hpmoe.support.errors import check_argument
+from hpmoe.tile_ops.axes import PICK, PLACE
 from hpmoe.tile_ops.functions import COPY, NOT_EQUAL
 
 reshape = Primitive("reshape")
@@ -46,10 +48,10 @@ def _(b: Builder, eqn: Equation, cotangents: list[Atom]) -> list[Atom | None]:
 
 @reshape.tile
 def _(tiler: Any, eqn: Equation) -> None:
-    """A reshape that keeps every row whole is another view of the same memory."""
+    """Another view of the same memory."""
     (x,), out = eqn.inputs, eqn.outputs[0]
     if isinstance(x, Literal):
-        tiler.map(COPY, out, tiler.read(x, out.aval))
+        tiler.map(COPY, out, tiler.read(x, out))
         return
     source, shape = tiler.buffer(x), out.aval.shape
     if any(isinstance(d, Rows) for d in shape):
@@ -57,66 +59,78 @@ def _(tiler: Any, eqn: Equation) -> None:
     else:
         is_column = source.cols == 1 and len(shape) == 1 and source.num_rows == math.prod(shape)
         num_rows, cols = (shape[0], 1) if is_column else tiler.laid_out(out)
-    if cols != source.cols and (num_rows or 0) > 1 and (source.num_rows or 0) > 1:
-        tiler.refuse(f"reshapes {x.aval} to {out.aval} across rows")
     tiler.buffer_of[out] = tiler.view(tiler.buffer_of[x], out, shape, cols, num_rows)
 
 
-def _check_last_axis(tiler: Any, eqn: Equation) -> None:
-    shape, axis = eqn.outputs[0].aval.shape, eqn.params["axis"]
-    if axis != len(shape) - 1 or len(shape) < 2:
-        tiler.refuse(f"works along axis {axis} of {len(shape)} and mixes rows; tiles cut and join along the last of several"
-                     " axes")
-
-
 @slice_axis.infer
-def _(x: Aval, *, axis: int, start: int, stop: int) -> Aval:
+def _(x: Aval, *, axis: int, start: int, stop: int, step: int = 1) -> Aval:
     size = x.shape[axis]
-    check_argument(isinstance(size, int) and 0 <= start <= stop <= size, "slice", "start and stop", (start, stop),
-                   f"within axis {axis} of {x}")
-    return Aval(x.shape[:axis] + (stop - start,) + x.shape[axis + 1:], x.dtype)
+    check_argument(isinstance(size, int) and 0 <= start <= stop <= size and step >= 1, "slice", "start, stop and step",
+                   (start, stop, step), f"within axis {axis} of {x}, and a step forward")
+    return Aval(x.shape[:axis] + (len(range(start, stop, step)),) + x.shape[axis + 1:], x.dtype)
 
 
 @slice_axis.reference
-def _(x: np.ndarray, *, axis: int, start: int, stop: int) -> np.ndarray:
-    return x[(slice(None),) * axis + (slice(start, stop),)].copy()
+def _(x: np.ndarray, *, axis: int, start: int, stop: int, step: int = 1) -> np.ndarray:
+    return x[(slice(None),) * axis + (slice(start, stop, step),)].copy()
 
 
 @slice_axis.vjp
 def _(b: Builder, eqn: Equation, cotangents: list[Atom]) -> list[Atom | None]:
-    p, size = eqn.params, eqn.inputs[0].aval.shape[eqn.params["axis"]]
-    return [b.add(pad_axis, cotangents[0], axis=p["axis"], before=p["start"], after=size - p["stop"])]
+    p, size, taken = eqn.params, eqn.inputs[0].aval.shape[eqn.params["axis"]], eqn.outputs[0].aval.shape[eqn.params["axis"]]
+    step, axis = p.get("step", 1), p["axis"]
+    if not taken:
+        return [None]
+    after = size - p["start"] - (taken - 1) * step - 1
+    return [b.add(pad_axis, cotangents[0], axis=axis, before=p["start"], after=after, **step_param(step))]
+
+
+def step_param(step: int) -> dict[str, int]:
+    """The parameter that says how far apart elements are, where they are not side by side."""
+    return {} if step == 1 else {"step": step}
 
 
 @slice_axis.tile
 def _(tiler: Any, eqn: Equation) -> None:
-    _check_last_axis(tiler, eqn)
-    (x,), out = eqn.inputs, eqn.outputs[0]
-    tiler.new(out)
-    tiler.copy_columns(out, tiler.at(x, offset=eqn.params["start"], dtypes=tiler.HELD), 0, out.aval.shape[-1])
+    (x,), out, axis = eqn.inputs, eqn.outputs[0], eqn.params["axis"]
+    start, step = eqn.params["start"], eqn.params.get("step", 1)
+    if step == 1 and is_last_of_rows(tiler, x, axis):
+        tiler.new(out)
+        tiler.copy_columns(out, tiler.at(x, offset=start, dtypes=tiler.HELD), 0, out.aval.shape[-1])
+    else:
+        move_along(tiler, eqn, PICK, axis, start, step)
 
 
 @pad_axis.infer
-def _(x: Aval, *, axis: int, before: int, after: int) -> Aval:
-    return Aval(x.shape[:axis] + (x.shape[axis] + before + after,) + x.shape[axis + 1:], x.dtype)
+def _(x: Aval, *, axis: int, before: int, after: int, step: int = 1) -> Aval:
+    """Zeros before, after and, with a step, between the elements."""
+    size = max(0, (x.shape[axis] - 1) * step + 1)
+    return Aval(x.shape[:axis] + (before + size + after,) + x.shape[axis + 1:], x.dtype)
 
 
 @pad_axis.reference
-def _(x: np.ndarray, *, axis: int, before: int, after: int) -> np.ndarray:
-    return np.pad(x, [(before, after) if i == axis else (0, 0) for i in range(x.ndim)])
+def _(x: np.ndarray, *, axis: int, before: int, after: int, step: int = 1) -> np.ndarray:
+    size = before + max(0, (x.shape[axis] - 1) * step + 1) + after
+    out = np.zeros(x.shape[:axis] + (size,) + x.shape[axis + 1:], x.dtype)
+    out[(slice(None),) * axis + (slice(before, size - after, step),)] = x
+    return out
 
 
 @pad_axis.vjp
 def _(b: Builder, eqn: Equation, cotangents: list[Atom]) -> list[Atom | None]:
-    axis, start = eqn.params["axis"], eqn.params["before"]
-    return [b.add(slice_axis, cotangents[0], axis=axis, start=start, stop=start + eqn.inputs[0].aval.shape[axis])]
+    axis, start, step = eqn.params["axis"], eqn.params["before"], eqn.params.get("step", 1)
+    stop = cotangents[0].aval.shape[axis] - eqn.params["after"]
+    return [b.add(slice_axis, cotangents[0], axis=axis, start=start, stop=stop, **step_param(step))]
 
 
 @pad_axis.tile
 def _(tiler: Any, eqn: Equation) -> None:
-    _check_last_axis(tiler, eqn)
-    (x,), out, before = eqn.inputs, eqn.outputs[0], eqn.params["before"]
-    cols, zero = x.aval.shape[-1], tiler.read(Literal(0.0), out.aval)
+    (x,), out, axis = eqn.inputs, eqn.outputs[0], eqn.params["axis"]
+    before, step = eqn.params["before"], eqn.params.get("step", 1)
+    if step > 1 or not is_last_of_rows(tiler, x, axis):
+        move_along(tiler, eqn, PLACE, axis, before, step)
+        return
+    cols, zero = x.aval.shape[-1], tiler.read(Literal(0.0), out)
     tiler.new(out)
     tiler.copy_columns(out, zero, 0, before)
     tiler.copy_columns(out, tiler.at(x, dtypes=tiler.HELD), before, cols)
@@ -149,12 +163,14 @@ def _(b: Builder, eqn: Equation, cotangents: list[Atom]) -> list[Atom | None]:
 
 @concat.tile
 def _(tiler: Any, eqn: Equation) -> None:
-    _check_last_axis(tiler, eqn)
-    out, offset = eqn.outputs[0], 0
-    tiler.new(out)
-    for x in eqn.inputs:
-        tiler.copy_columns(out, tiler.at(x, dtypes=tiler.HELD), offset, x.aval.shape[-1])
-        offset += x.aval.shape[-1]
+    out, axis, offset = eqn.outputs[0], eqn.params["axis"], 0
+    if all(is_last_of_rows(tiler, x, axis) for x in eqn.inputs):
+        tiler.new(out)
+        for x in eqn.inputs:
+            tiler.copy_columns(out, tiler.at(x, dtypes=tiler.HELD), offset, x.aval.shape[-1])
+            offset += x.aval.shape[-1]
+    else:
+        join_along(tiler, eqn, axis)
 
 
 @transpose.infer
@@ -171,6 +187,12 @@ def _(x: np.ndarray, *, axes: tuple[int, ...]) -> np.ndarray:
 @transpose.vjp
 def _(b: Builder, eqn: Equation, cotangents: list[Atom]) -> list[Atom | None]:
     return [b.add(transpose, cotangents[0], axes=tuple(int(i) for i in np.argsort(eqn.params["axes"])))]
+
+
+@transpose.tile
+def _(tiler: Any, eqn: Equation) -> None:
+    tiler.refuse(f"transposes {eqn.inputs[0].aval} and mixes rows; tiles keep the order of axes, but for a weight that a "
+                 "product reads turned, x @ w.T")
 
 
 @cast.infer
@@ -220,11 +242,11 @@ def is_widening(eqn: Equation) -> bool:
 def _(tiler: Any, eqn: Equation) -> None:
     (x,), out = eqn.inputs, eqn.outputs[0]
     if out.aval.dtype == "bool":
-        tiler.map(NOT_EQUAL, out, tiler.read(x, out.aval), tiler.read(Literal(0), x.aval))
+        tiler.map(NOT_EQUAL, out, tiler.read(x, out), tiler.read(Literal(0), out))
         return
     if out.aval.dtype not in tiler.HELD:
         tiler.refuse(f"casts {x.aval.dtype} to {out.aval.dtype}; tile tasks compute float32, bfloat16 and float16")
     if is_widening(eqn) or (out.aval.dtype in FLOATS and tiler.stored_as(x, out.aval.dtype)):
         tiler.buffer_of[out] = tiler.buffer_of[x]
     else:
-        tiler.map(COPY, out, tiler.read(x, out.aval))
+        tiler.map(COPY, out, tiler.read(x, out))

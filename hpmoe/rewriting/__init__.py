@@ -1,24 +1,58 @@
-"""The public names that a transform of one's own needs: the two levels of IR, how they are edited, and all primitives.
+"""All that a transform of your own needs: the two levels of IR, how they are edited, and all primitives by name.
 
-Of a Program: Program, Equation, Literal, Builder and `map_equations`; `equation.primitive is mul` asks which primitive an
-equation is of. Of a Taskflow: Taskflow, its TileOps with their Domain, Accesses (`row_modes`, `col_modes`) and Buffers, and
-`rebuild`, which derives tasks and dependencies anew. What lies in hpmoe/ir and elsewhere may move; these names stay.
+What lies in other modules below hpmoe may move; these names stay:
+    Program, its Equations, Vars and Literals: operators; `program.direction` is "forward" or "backward"
+    map_equations, Builder: a program with some equations replaced; `builder.add` appends one, `builder.keep` one as it is
+    primitives: the operators, by the names that programs print; `equation.primitive is primitives.mul`
+    Taskflow, its TileOps with their Domain, Accesses (`row_modes`, `col_modes`) and Buffers: tile tasks
+    rebuild: a taskflow of other tile operations, whose tasks and dependencies are derived anew
+    requeue: a taskflow with other queues, whose waits are derived anew
+    likely_rows, likely_shares: how full slots are likely to be, and whose rows they hold
+
+A transform is a function from IR to IR under `hpmoe.transform`; what it returns is checked. `hpmoe.testing` tests it.
 
 Example:
+    An equation is wrapped: it stays, and something computed of its output stands in its place. Made before gradients are
+    taken (`before_vjp=True`), a rewrite needs no gradient of its own, that of each primitive does:
+
     >>> import hpmoe
-    >>> from hpmoe.rewriting import add, map_equations, mul
-    >>> @hpmoe.transform(requires="program")
-    ... def double(program):
+    >>> from hpmoe.rewriting import Builder, map_equations, primitives
+    >>> @hpmoe.transform(requires="program", before_vjp=True)
+    ... def bound(program):
     ...     def rule(builder, eqn):
-    ...         x, *others = eqn.inputs
-    ...         if eqn.primitive is add and others == [x]:
-    ...             return [builder.add(mul, x, 2.0)]
+    ...         if eqn.primitive is primitives.matmul:
+    ...             return [builder.add(primitives.tanh, builder.keep(eqn))]
     ...     return map_equations(program, rule)
-    >>> print(double(lambda x: x + x).lower(hpmoe.Aval((3,), "float32")))
-    # <lambda> | double
-    { lambda x:f32[3]
-      let a:f32[3] = mul x 2.0
-      in (a,) : f32[3] }
+    >>> x, w = hpmoe.Aval((4, 3), "float32"), hpmoe.Aval((3, 2), "float32")
+    >>> f = bound(lambda x, w: x @ w)
+    >>> print(f.lower(x, w))
+    # <lambda> | bound
+    { lambda x:f32[4,3] w:f32[3,2]
+      let a:f32[4,2] = matmul x w
+          b:f32[4,2] = tanh a
+      in (b,) : f32[4,2] }
+    >>> print(f.lower(x, w, direction="backward"))
+    # <lambda>_vjp | bound
+    { lambda x:f32[4,3] w:f32[3,2] saved_0:f32[4,2] d_out:f32[4,2]
+    ...
+
+    Without `before_vjp` a rewrite gets the forward program and the backward one, each by itself, and tells them apart:
+
+    >>> @hpmoe.transform(requires="program")
+    ... def scale_gradients(program, *, by):
+    ...     if program.direction == "forward":
+    ...         return program
+    ...     builder = Builder()
+    ...     for eqn in program.equations:
+    ...         builder.keep(eqn)
+    ...     grads = tuple(builder.add(primitives.mul, grad, by) for grad in program.outputs)
+    ...     return program.replace(equations=tuple(builder.equations), outputs=grads)
+    >>> print(scale_gradients(by=0.5)(hpmoe.swiglu).lower(hpmoe.Aval((4, 2), "float32"), direction="backward"))
+    # swiglu_vjp | scale_gradients(by=0.5)
+    { lambda x:f32[4,2] d_out:f32[4,1]
+      let a:f32[4,2] = swiglu_grad d_out x
+          b:f32[4,2] = mul a 0.5
+      in (b,) : f32[4,2] }
 """
 
 from hpmoe.ir.program import (
@@ -26,136 +60,21 @@ from hpmoe.ir.program import (
     Equation as Equation,
     Literal as Literal,
     Program as Program,
+    Var as Var,
     map_equations as map_equations,
 )
-from hpmoe.ir.taskflow import (
-    Taskflow as Taskflow,
-)
+from hpmoe.ir.taskflow import Taskflow as Taskflow
 from hpmoe.ir.tile_op import (
     Access as Access,
     Buffer as Buffer,
     TileOp as TileOp,
 )
-from hpmoe.primitives.columns import (
-    add_columns as add_columns,
-    cumsum as cumsum,
-    take_columns as take_columns,
-)
-from hpmoe.primitives.dispatch import (
-    combine_rows as combine_rows,
-    dispatch_rows as dispatch_rows,
-)
-from hpmoe.primitives.draw import (
-    draw as draw,
-)
-from hpmoe.primitives.elementwise import (
-    absolute as absolute,
-    add as add,
-    cos as cos,
-    div as div,
-    equal as equal,
-    erf as erf,
-    exp as exp,
-    floor as floor,
-    floor_div as floor_div,
-    greater as greater,
-    greater_equal as greater_equal,
-    less as less,
-    less_equal as less_equal,
-    log as log,
-    maximum as maximum,
-    minimum as minimum,
-    mul as mul,
-    neg as neg,
-    not_equal as not_equal,
-    power as power,
-    reciprocal as reciprocal,
-    relu as relu,
-    remainder as remainder,
-    round_ as round_,
-    rsqrt as rsqrt,
-    select as select,
-    sigmoid as sigmoid,
-    sign as sign,
-    silu as silu,
-    sin as sin,
-    softplus as softplus,
-    sqrt as sqrt,
-    square as square,
-    stop_gradient as stop_gradient,
-    sub as sub,
-    tanh as tanh,
-)
-from hpmoe.primitives.entry_weights import (
-    combine_weights as combine_weights,
-    dispatch_weights as dispatch_weights,
-)
-from hpmoe.primitives.expert import (
-    expert_bias as expert_bias,
-    expert_sum as expert_sum,
-)
-from hpmoe.primitives.fan import (
-    fan_in as fan_in,
-    fan_out as fan_out,
-    route_to_ranks as route_to_ranks,
-)
-from hpmoe.primitives.gather import (
-    gather_rows as gather_rows,
-    scatter_rows as scatter_rows,
-)
-from hpmoe.primitives.grouped_matmul import (
-    grouped as grouped,
-    grouped_weight_grad as grouped_weight_grad,
-)
-from hpmoe.primitives.matmul import (
-    matmul as matmul,
-    weight_grad as weight_grad,
-)
-from hpmoe.primitives.permute import (
-    permute_rows as permute_rows,
-    sort_indices as sort_indices,
-    unpermute_rows as unpermute_rows,
-)
-from hpmoe.primitives.reduce_max import (
-    reduce_max as reduce_max,
-)
-from hpmoe.primitives.reduction import (
-    broadcast_to as broadcast_to,
-    reduce_sum as reduce_sum,
-)
-from hpmoe.primitives.replicate import (
-    replicate_weights as replicate_weights,
-    return_weight_grads as return_weight_grads,
-)
-from hpmoe.primitives.route import (
-    count_drops as count_drops,
-    make_route as make_route,
-)
-from hpmoe.primitives.row_dot import (
-    row_dot as row_dot,
-)
-from hpmoe.primitives.shape import (
-    cast as cast,
-    concat as concat,
-    pad_axis as pad_axis,
-    reshape as reshape,
-    slice_axis as slice_axis,
-    transpose as transpose,
-)
-from hpmoe.primitives.swiglu import (
-    gated as gated,
-    swiglu_grad as swiglu_grad,
-)
-from hpmoe.primitives.top_k import (
-    top_k as top_k,
-)
+from hpmoe.rewriting import primitives as primitives
+from hpmoe.runtime.requeue import requeue as requeue
+from hpmoe.scheduling.likely_slots import likely_rows as likely_rows, likely_shares as likely_shares
 from hpmoe.tile_ops import (
     col_modes as col_modes,
     row_modes as row_modes,
 )
-from hpmoe.tile_ops.domains import (
-    Domain as Domain,
-)
-from hpmoe.tiling.rebuild import (
-    rebuild as rebuild,
-)
+from hpmoe.tile_ops.domains import Domain as Domain
+from hpmoe.tiling.rebuild import rebuild as rebuild

@@ -31,7 +31,7 @@ def in_best_groups(scores: Any, num_groups: int, topk_groups: int) -> Any:
     of_groups = mint.cat(tuple(mint.sum(best_of(p, k=min(2, size), largest=True)[0], -1, True) for p in parts), dim=-1)
     _, groups = best_of(of_groups, k=topk_groups, largest=True)
     group = Tensor(np.repeat(np.arange(num_groups, dtype=np.int32), size))
-    return take_columns(add_columns(1.0, groups, num_cols=num_groups), mint.broadcast_to(group, tuple(scores.shape))) > 0
+    return take_columns(add_columns(1.0, groups, num_cols=num_groups), group) > 0
 
 
 def choose(scores: Any, top_k: int, num_groups: int, topk_groups: int, allowed: Any) -> tuple[Any, Any]:

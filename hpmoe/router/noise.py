@@ -35,8 +35,8 @@ def uniform(who: str, like: Any, seed: Any, stream: int) -> Any:
     return draw(seed_tensor(who, seed), shape=tuple(like.shape), stream=stream)
 
 
-def check_jitter(who: str, epsilon: Any) -> None:
-    check_argument(is_number(epsilon) and 0 <= epsilon < 1, who, "jitter", repr(epsilon), "a number in 0..1, below 1")
+def check_share(who: str, argument: str, share: Any) -> None:
+    check_argument(is_number(share) and 0 <= share < 1, who, argument, repr(share), "a number from 0 to below 1")
 
 
 def jitter(x: Any, epsilon: float, seed: Any) -> Any:
@@ -61,8 +61,8 @@ def jitter(x: Any, epsilon: float, seed: Any) -> Any:
         [[0.92, 0.962]]
     """
     outside_graphs("hpmoe.router.jitter")
-    check_jitter("hpmoe.router.jitter", epsilon)
-    wide = check_logits("hpmoe.router.jitter", x)
+    check_share("hpmoe.router.jitter", "epsilon", epsilon)
+    wide = check_logits("hpmoe.router.jitter", x, "x")
     return (wide * (uniform("hpmoe.router.jitter", x, seed, JITTER) * (2 * epsilon) + (1 - epsilon))).astype(x.dtype)
 
 

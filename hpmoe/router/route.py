@@ -10,7 +10,7 @@ from mindspore import Tensor, mint
 from hpmoe.primitives.columns import take_columns
 from hpmoe.primitives.outside_graphs import outside_graphs
 from hpmoe.router.choice import check_sizes, choose
-from hpmoe.router.noise import check_jitter, gumbel, jitter as jittered, kept_experts, seed_tensor
+from hpmoe.router.noise import check_share, gumbel, jitter as jittered, kept_experts, seed_tensor
 from hpmoe.router.scores import check_logits, check_score, described, scores_of
 from hpmoe.router.weights import Fusion, check_scale, finished
 from hpmoe.support.errors import check_argument, is_number
@@ -44,8 +44,9 @@ def route(logits: Any, top_k: int, *, score: str = "softmax", bias: Any = None, 
         topk_groups: of how many groups a token's experts are.
         normalize: whether the weights of a token add up to scale.
         scale: factor of the weights.
-        temperature: None, or what logits are divided by, after Gumbel noise is added in training: experts are sampled without
-            replacement, and weights relaxed, softmax((z + g) / temperature); see `router.gumbel`, `router.straight_through`.
+        temperature: None, or what logits are divided by, after Gumbel noise is added in training: experts are sampled
+            without replacement, and weights relaxed, softmax((z + g) / temperature); see `router.gumbel` and
+            `router.straight_through`.
         jitter: epsilon, where logits are multiplied by numbers drawn from 1 - epsilon to 1 + epsilon; see `router.jitter`
             for that of hidden states.
         expert_dropout: the probability with which a token cannot choose an expert, each by itself; the others share its
@@ -88,9 +89,8 @@ def route(logits: Any, top_k: int, *, score: str = "softmax", bias: Any = None, 
 
 def _disturbed(z: Any, top_k: int, temperature: float | None, jitter: float, dropout: float, seed: Any) -> tuple[Any, Any]:
     """Logits with their noise, and which experts each token may choose, None for all."""
-    check_jitter(WHO, jitter)
-    is_rate = is_number(dropout) and 0 <= dropout < 1
-    check_argument(is_rate, WHO, "expert_dropout", repr(dropout), "a number in 0..1, below 1")
+    check_share(WHO, "jitter", jitter)
+    check_share(WHO, "expert_dropout", dropout)
     check_argument(temperature is None or (is_number(temperature) and temperature > 0), WHO, "temperature",
                    repr(temperature), "a number above 0, or None")
     seed = None if seed is None else seed_tensor(WHO, seed)

@@ -18,10 +18,10 @@ def described(x: Any) -> str:
     return f"{x.dtype} of shape {tuple(x.shape)}" if isinstance(x, Tensor) else f"a {type(x).__name__}"
 
 
-def check_logits(who: str, logits: Any) -> Any:
+def check_logits(who: str, logits: Any, argument: str = "logits") -> Any:
     """The logits in float32; ArgumentError unless they are a float tensor [T, E]."""
     is_float = isinstance(logits, Tensor) and logits.dtype in (ms.float32, ms.bfloat16, ms.float16)
-    check_argument(is_float and logits.ndim == 2, who, "logits", described(logits), "a float Tensor [T, E]")
+    check_argument(is_float and logits.ndim == 2, who, argument, described(logits), "a float Tensor [T, E]")
     return logits if logits.dtype == ms.float32 else logits.astype(ms.float32)
 
 

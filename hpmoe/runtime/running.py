@@ -10,6 +10,7 @@ import optree
 from hpmoe import tracing
 from hpmoe.ir.avals import Aval
 from hpmoe.ir.padding import check_num_tokens
+from hpmoe.ir.program import DIRECTIONS
 from hpmoe.machines.machine import Mesh
 from hpmoe.runtime import autograd
 from hpmoe.runtime.array_backend import ArrayBackend
@@ -75,7 +76,7 @@ class Runner:
 
     def lower(self, args: Sequence[Any], kwargs: Mapping[str, Any], direction: str) -> Any:
         """The IR of the last stage, for the routing where `args` has all ids, and for any routing otherwise."""
-        check_argument(is_name(direction, ("forward", "backward")), "lower", "direction", repr(direction),
+        check_argument(is_name(direction, DIRECTIONS), "lower", "direction", repr(direction),
                        "\"forward\" or \"backward\"")
         traced, _, buckets = self.planned(args, kwargs)
         return self.plans.plan(traced.program if direction == "forward" else traced.linearized.backward, buckets)

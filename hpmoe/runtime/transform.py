@@ -114,8 +114,12 @@ class Chain:
         return f
 
     def __repr__(self) -> str:
-        shown = [repr(t) if isinstance(t, (Transform, Curried, Chain)) else name_of(t) for t in self.transforms]
-        return f"chain({', '.join(shown)})"
+        return f"chain({', '.join(map(shown_transform, self.transforms))})"
+
+
+def shown_transform(t: Any) -> str:
+    """A transform as messages show it: with its options, and another function by its name."""
+    return repr(t) if isinstance(t, (Transform, Curried, Chain)) or not callable(t) else name_of(t)
 
 
 def _of_callables(rewrite: inspect.Signature) -> inspect.Signature:

@@ -15,6 +15,7 @@ from hpmoe.costs.task_costs import task_costs
 from hpmoe.costs.work import put_rate
 from hpmoe.ir import taskflow as tf
 from hpmoe.machines.machine import Machine
+from hpmoe.support.errors import check_argument
 
 
 class LikelySlots:
@@ -33,7 +34,7 @@ class LikelySlots:
 
     def __init__(self, flow: tf.Taskflow, route: int):
         plan = flow.routes[route]
-        self.num_experts = plan.num_local_experts
+        self.num_experts, self.likely_rows = plan.num_local_experts, plan.likely_rows
         slot = np.arange(plan.num_slots)
         self.ep_size, self.tile_rows = flow.ep_size, flow.tile_rows
         filled = plan.likely_rows / (plan.num_local_experts * flow.tile_rows)
@@ -58,6 +59,16 @@ class LikelySlots:
         return (self.expert == self.num_experts) & (self.round == 0)
 
     @property
+    def rows_of_slots(self) -> np.ndarray:
+        """Of each slot, from all ranks, [num_slots] float64: all but the last of an expert are full."""
+        is_likely = ~self.is_spare & (self.round == 0)
+        is_last = is_likely & (np.diff(np.where(is_likely, self.expert, -1), append=-1) != 0)
+        rows = np.where(is_likely, float(self.tile_rows), 0.0)
+        left = self.likely_rows - rows[~is_last].sum()
+        rows[is_last] = min(max(left / max(1, is_last.sum()), 0.0), self.tile_rows)
+        return rows
+
+    @property
     def rows(self) -> float:
         """Of a slot, from one rank."""
         return self.tile_rows * min(1.0, self.per_expert / self.ep_size)
@@ -73,6 +84,72 @@ class LikelySlots:
     def source(self) -> np.ndarray:
         """How many ranks ahead the first likely source of each slot is, [num_slots]."""
         return np.minimum(self.place / self.per_expert * self.ep_size, self.ep_size - 1).astype(np.int64)
+
+
+def likely_rows(flow: tf.Taskflow) -> tuple[np.ndarray, ...]:
+    """How many rows each slot is likely to hold, as the scheduler plans: an array of each route, float64 [num_slots].
+
+    Every expert gets the same share of the `likely_rows` of its RoutePlan. Slots of an expert are full but the last, and
+    what is left is in the last ones in equal parts. Slots that no expert is likely to need have 0 rows. An operation whose
+    `domain.is_slots` has tasks for the slots of route `domain.route`, and `tasks["row"]` is the slot; of one that sends rows
+    out (`op.primitive.sends_rows`) it is a slot of the peer.
+
+    Raises:
+        ArgumentError: flow is no Taskflow.
+
+    Example:
+        >>> import hpmoe, numpy as np
+        >>> from hpmoe.rewriting import likely_rows
+        >>> def fullest_first(flow):
+        ...     rows, priority = likely_rows(flow), np.zeros(flow.num_tasks)
+        ...     for i, op in enumerate(flow.ops):
+        ...         if op.domain.is_slots:
+        ...             mine = flow.tasks["op"] == i
+        ...             priority[mine] = rows[op.domain.route][flow.tasks["row"][mine]]
+        ...     return priority
+        >>> tiles = hpmoe.tile_partition(hpmoe.moe_ffn, rows=64)
+        >>> layer = hpmoe.assign_queues(tiles, priority=fullest_first)
+        >>> x, ids, weights = hpmoe.Aval((256, 8), "float32"), hpmoe.Aval((256, 1), "int32"), hpmoe.Aval((256, 1), "float32")
+        >>> up, down = hpmoe.Aval((2, 8, 16), "float32"), hpmoe.Aval((2, 8, 8), "float32")
+        >>> [rows.tolist() for rows in likely_rows(layer.lower(x, ids, weights, up, down))]
+        [[64.0, 64.0, 64.0, 64.0, 0.0]]
+    """
+    _check_flow("likely_rows", flow)
+    return tuple(LikelySlots(flow, route).rows_of_slots for route in range(len(flow.routes)))
+
+
+def likely_shares(flow: tf.Taskflow) -> tuple[np.ndarray, ...]:
+    """Whose rows each slot is likely to hold, as the scheduler plans: an array of each route, float64 [num_slots, ep_size].
+
+    Column k is the share of a slot's rows that come from the rank k places after the slot's own, modulo ep_size, so column 0
+    is of the rank itself. A row of the array adds up to 1, or to 0 where no expert is likely to need the slot. Every rank
+    sends an expert as many rows as any other, and they lie in the order of these ranks.
+
+    Raises:
+        ArgumentError: flow is no Taskflow.
+
+    Example:
+        >>> import hpmoe
+        >>> from hpmoe.rewriting import likely_shares
+        >>> x, ids, weights = hpmoe.Aval((64, 8), "float32"), hpmoe.Aval((64, 1), "int32"), hpmoe.Aval((64, 1), "float32")
+        >>> up, down = hpmoe.Aval((1, 8, 16), "float32"), hpmoe.Aval((1, 8, 8), "float32")
+        >>> layer = hpmoe.spmd(hpmoe.tile_partition(hpmoe.moe_ffn, rows=32), hpmoe.Mesh(ep_size=2))
+        >>> flow = layer.lower(*(hpmoe.Aval((2, *a.shape), a.dtype) for a in (x, ids, weights, up, down)))
+        >>> likely_shares(flow)[0].tolist()
+        [[1.0, 0.0], [1.0, 0.0], [0.0, 1.0], [0.0, 1.0]]
+    """
+    _check_flow("likely_shares", flow)
+    return tuple(_normal(LikelySlots(flow, route)) for route in range(len(flow.routes)))
+
+
+def _normal(slots: LikelySlots) -> np.ndarray:
+    """Shares that add up to 1 where a slot is likely to have rows, and are 0 elsewhere."""
+    shares = np.where(slots.rows_of_slots[:, None] > 0, slots.shares(), 0.0)
+    return shares / np.where(shares.any(axis=1), shares.sum(axis=1), 1.0)[:, None]
+
+
+def _check_flow(who: str, flow: object) -> None:
+    check_argument(isinstance(flow, tf.Taskflow), f"hpmoe.rewriting.{who}", "flow", f"a {type(flow).__name__}", "a Taskflow")
 
 
 def likely_costs(flow: tf.Taskflow, machine: Machine) -> np.ndarray:
@@ -123,7 +200,7 @@ def link_stretch(flow: tf.Taskflow, machine: Machine) -> float:
 
 def sources_ahead(flow: tf.Taskflow, op: tf.TileOp) -> np.ndarray:
     """For each peer of a put how many ranks the source of its rows is after their receiver; as rank 0 has it."""
-    peers = flow.peer_order[0]
+    peers = flow.order_of(op.way)[0]
     return peers if op.primitive.is_back else -peers % flow.ep_size
 
 

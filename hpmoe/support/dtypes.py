@@ -7,6 +7,7 @@ output of an equation is stored, in a Taskflow every buffer that a task writes, 
 
 from __future__ import annotations
 
+import mindspore
 import numpy as np
 
 from hpmoe.support.mindspore_private import bfloat16
@@ -40,6 +41,21 @@ def dtype_name(dtype: np.dtype) -> str:
         'bfloat16'
     """
     return _NAMES.get(dtype, str(dtype))
+
+
+def name_of_dtype(dtype: object) -> str | None:
+    """The name of a dtype of MindSpore or of NumPy, or None for what is neither.
+
+    Example:
+        >>> import mindspore as ms
+        >>> name_of_dtype(ms.bfloat16), name_of_dtype(np.float32), name_of_dtype(3)
+        ('bfloat16', 'float32', None)
+    """
+    if isinstance(dtype, np.dtype) or (isinstance(dtype, type) and issubclass(dtype, (np.generic, bool))):
+        return dtype_name(np.dtype(dtype))
+    name = str(dtype).lower()
+    is_mindspores = name in TENSORS and getattr(mindspore, "bool_" if name == "bool" else name) == dtype
+    return name if is_mindspores else None
 
 
 def storage_dtype(name: str) -> str:

@@ -19,7 +19,7 @@ IDS = Operand(cols=WHOLE, is_integer=True)
 TOP_K = TilePrimitive("TOP_K", 23, targets=INTEGER_TARGETS, params=Choice, measured_as="ROW_REDUCE max", passes=16,
                       outputs=(ANY, IDS), inputs=(ANY,))
 TAKE_COLS = TilePrimitive("TAKE_COLS", 24, targets=INTEGER_TARGETS, measured_as="MAP copy", outputs=(ANY,),
-                          inputs=(Operand((row_modes.OWN, row_modes.ONE), WHOLE, may_be_integer=True), ANY))
+                          inputs=(ANY, Operand((row_modes.OWN, row_modes.ONE), WHOLE, may_be_integer=True)))
 ADD_COLS = TilePrimitive("ADD_COLS", 25, targets=INTEGER_TARGETS, measured_as="MAP copy", rounds=True, outputs=(ANY,),
                          inputs=(Operand(cols=WHOLE, may_be_number=True, may_be_integer=True), ANY))
 CUMSUM = TilePrimitive("CUMSUM", 26, targets=INTEGER_TARGETS, params=Running, measured_as="ROW_REDUCE sum", rounds=True,
@@ -59,7 +59,7 @@ def _(frame: Any) -> int:
 @TAKE_COLS.reference
 def _(frame: Any) -> int:
     out, x, index = frame.operands()
-    out[...] = np.take_along_axis(np.broadcast_to(x, (len(out), x.shape[1])), index, axis=1)
+    out[...] = np.take_along_axis(x, np.broadcast_to(index, out.shape), axis=1)
     return len(out)
 
 

@@ -1,6 +1,7 @@
 """All families of tile operations: whoever imports this knows every one."""
 
 from hpmoe.tile_ops import (
+    axes as axes,
     columns as columns,
     draws as draws,
     elementwise as elementwise,

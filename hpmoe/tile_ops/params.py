@@ -118,6 +118,30 @@ class ByColumns(Params):
 
 
 @dataclasses.dataclass(frozen=True)
+class ByGroups(Params):
+    """What the elements along an axis of each row are reduced by, its size, and the columns from one to the next."""
+
+    reduction: Reduction
+    size: int
+    inner: int
+
+    @property
+    def kind(self) -> str:
+        return self.reduction.name.lower()
+
+
+@dataclasses.dataclass(frozen=True)
+class AlongAxis(Params):
+    """The size of an axis of each row of the output, the columns from one of its elements to the next, and where elements
+    of the input stand: `step` apart, the first at `start`; picked from the input's axis, or placed along the output's."""
+
+    size: int
+    inner: int
+    start: int
+    step: int
+
+
+@dataclasses.dataclass(frozen=True)
 class Choice(Params):
     """Whether the largest of a row are chosen, or the smallest."""
 

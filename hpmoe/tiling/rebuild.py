@@ -3,23 +3,42 @@
 from __future__ import annotations
 
 import dataclasses
+from collections.abc import Sequence
+from numbers import Integral, Real
 from typing import Any
 
 from hpmoe.ir.limits import check_limits
-from hpmoe.ir.taskflow import Made, Taskflow, TileOp, make_tasks
+from hpmoe.ir.taskflow import Made, Taskflow, make_tasks
+from hpmoe.ir.tile_op import Access, TileOp
 from hpmoe.support.errors import TransformError, VerifyError
+from hpmoe.tile_ops.col_modes import ColMode
+from hpmoe.tile_ops.domains import Domain
+from hpmoe.tile_ops.params import Params
+from hpmoe.tile_ops.row_modes import RowMode
+from hpmoe.tile_ops.tile_primitive import TilePrimitive
 from hpmoe.tiling.dependencies import derive_dependencies
 from hpmoe.tiling.shared_memory import share_memory
+
+PARTS_OF_OP = {"primitive": TilePrimitive, "domain": Domain, "operands": tuple, "params": Params, "num_outputs": Integral,
+               "cols": Integral, "tile_cols": Integral, "num_peers": Integral}
+PARTS_OF_ACCESS = {"buffer": Integral, "rows": RowMode, "cols": ColMode, "offset": Integral, "value": Real}
 
 
 def rebuild(flow: Taskflow, ops: tuple[TileOp, ...], **changes: Any) -> Taskflow:
     """The taskflow of other tile operations over the same arrays: tasks, dependencies and shared memory are found anew.
 
+    Args:
+        flow: what it is of.
+        ops: TileOps, in an order in which they can run.
+        **changes: to other attributes of the taskflow, such as `buffers` or `peer_order`.
+
     Raises:
         VerifyError: a put without signals of its own has no notice, or a notice no put.
-        TransformError: it is too large, or operations, buffers and routes do not fit together so far that there are tasks.
-            All else that may be wrong with them `hpmoe.verify` says, which runs after each transform.
+        TransformError: a part of an operation is not of its class; or the taskflow is too large, or operations, buffers and
+            routes do not fit together so far that there are tasks. All else that may be wrong with them `hpmoe.verify` says,
+            which runs after each transform.
     """
+    _check_classes(ops)
     flow = flow.replace(ops=ops, queues=(), **changes)
     try:
         check_limits(flow.name, flow.ep_size, flow.buffers, ops, flow.routes)
@@ -31,6 +50,25 @@ def rebuild(flow: Taskflow, ops: tuple[TileOp, ...], **changes: Any) -> Taskflow
         raise TransformError(f"rebuild: operations, buffers and routes of {flow.name} do not fit together: "
                              f"{type(error).__name__}: {error}") from error
     return _with_note(flow.replace(events=events, waits=waits, signals=signals, blocks=blocks))
+
+
+def _check_classes(ops: Sequence[TileOp]) -> None:
+    """TransformError unless the parts of operations, and of their operands, are of their classes."""
+    for i, op in enumerate(ops):
+        _check_class(f"ops[{i}]", op, TileOp)
+        for name, cls in PARTS_OF_OP.items():
+            _check_class(f"{name} of ops[{i}], {op.label},", getattr(op, name), cls)
+        for k, access in enumerate(op.operands):
+            _check_class(f"operand {k} of ops[{i}], {op.label},", access, Access)
+            for name, cls in PARTS_OF_ACCESS.items():
+                _check_class(f"{name} of operand {k} of ops[{i}], {op.label},", getattr(access, name), cls)
+
+
+def _check_class(what: str, part: object, cls: type) -> None:
+    if not isinstance(part, cls) or isinstance(part, bool):
+        where = {RowMode: ", one of hpmoe.rewriting.row_modes", ColMode: ", one of hpmoe.rewriting.col_modes"}.get(cls, "")
+        kind = {Integral: "an int", Real: "a number", Access: "an Access"}.get(cls, f"a {cls.__name__}")
+        raise TransformError(f"rebuild: {what} is {part!r}, a {type(part).__name__}; it must be {kind}{where}")
 
 
 def _with_note(flow: Taskflow) -> Taskflow:

@@ -9,6 +9,14 @@ from hpmoe.ir.program import Program
 from hpmoe.tiling.rebuild import rebuild
 from hpmoe.tiling.tiler import Tiler
 
+NO_TILES = "has no tile rule: no tile task computes it"
+# Why some have none, and what computes the same.
+NO_RULE = {
+    "sort_indices": "mixes rows: it orders all tokens' choices. Write hpmoe.dispatch",
+    "permute": "mixes rows: it sorts rows by expert. Write hpmoe.dispatch, which does and sends them",
+    "unpermute": "mixes rows: it brings rows back to tokens. Write hpmoe.combine",
+}
+
 
 def tile_program(program: Program, tile_rows: int, tile_cols: int) -> tf.Taskflow:
     """The Taskflow of a Program, with blocking collectives and no queues."""
@@ -22,11 +30,11 @@ def tile_operations(program: Program, tile_rows: int, tile_cols: int) -> tf.Task
     for index, eqn in enumerate(program.equations):
         tiler.index = index
         if "tile" not in eqn.primitive.rules:
-            tiler.refuse("mixes rows or has no tile rule, so tiles of it cannot be computed one by one")
+            tiler.refuse(NO_RULE.get(eqn.primitive.name, NO_TILES))
         eqn.primitive.rules["tile"](tiler, eqn)
     outputs = tuple(tiler.output(a) for a in program.outputs)
     order = np.broadcast_to(np.arange(program.ep_size, dtype="i4"), (program.ep_size, program.ep_size))
     none = (np.zeros(0, dtype) for dtype in (tf.TASK, tf.EVENT, tf.WAIT, tf.SIGNAL))
     return tf.Taskflow(program.name, program.ep_size, program.provenance, tile_rows, tiler.with_roles(outputs),
                        tuple(tiler.ops), tuple(tiler.routes), tuple(tiler.buffer_of[v] for v in program.inputs), outputs,
-                       *none, (), peer_order=order)
+                       *none, (), peer_order=order, direction=program.direction)

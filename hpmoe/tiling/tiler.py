@@ -6,30 +6,28 @@ import collections
 import dataclasses
 import math
 from collections.abc import Sequence
-from typing import NoReturn
 
 from hpmoe.ir import taskflow as tf
-from hpmoe.ir.avals import Aval, RouteAval, Rows
-from hpmoe.ir.program import Atom, Equation, Literal, Program, Var, program_window
-from hpmoe.ir.program_text import Names
-from hpmoe.ir.token_rows import num_rows, token_vars
+from hpmoe.ir.avals import RouteAval
+from hpmoe.ir.program import Atom, Equation, Literal, Program, Var
 from hpmoe.support.dtypes import FLOATS, INTEGERS
-from hpmoe.support.errors import TransformError
 from hpmoe.tile_ops import col_modes, row_modes
+from hpmoe.tile_ops.axes import PICK
 from hpmoe.tile_ops.col_modes import ColMode
 from hpmoe.tile_ops.domains import AllRows, Domain, Experts, Once, Slots, Tiles
 from hpmoe.tile_ops.elementwise import MAP
 from hpmoe.tile_ops.functions import COPY, Function
-from hpmoe.tile_ops.params import NO_PARAMS, Elementwise, Params
+from hpmoe.tile_ops.params import NO_PARAMS, AlongAxis, Elementwise, Params
 from hpmoe.tile_ops.row_modes import RowMode
 from hpmoe.tile_ops.tile_primitive import TilePrimitive
+from hpmoe.tiling.buffers import Buffers, is_received
 
 COMPUTED = (*FLOATS, "bool")
 MOST_NUMBER = 1 << 24  # integers up to it are float32 numbers
 WHAT_TILES_COMPUTE = "tile tasks compute float32, bfloat16 and float16"
 
 
-class Tiler:
+class Tiler(Buffers):
     """Turns the equations of one Program into tile operations over buffers; the `tile` rules of primitives call it.
 
     A rule gives each output of its equation a buffer (`new`, `view`), says how each operand is touched (`at`, `read`), over
@@ -39,24 +37,14 @@ class Tiler:
     HELD = (*COMPUTED, *INTEGERS)  # what buffers hold that elementwise operations, sums and choices may be about
 
     def __init__(self, program: Program, tile_rows: int, tile_cols: int):
-        self.program, self.tile_rows, self.tile_cols = program, tile_rows, tile_cols
-        self.names = Names(program)
-        rows_of_token = token_vars(program)
-        self.tokens = {v for v, rows in rows_of_token.items() if rows == 1}
-        self.num_tokens = max((num_rows(v) or 0 for v in self.tokens), default=0)
-        # A vector of tokens has a row for each in memory, so that padding is rows there too.
-        self.vectors = {v: rows for v, rows in rows_of_token.items() if len(v.aval.shape) == 1}
-        self.tokens.update(self.vectors)
-        self.buffers: list[tf.Buffer] = []
+        super().__init__(program)
+        self.tile_rows, self.tile_cols = tile_rows, tile_cols
         self.ops: list[tf.TileOp] = []
         self.routes: list[tf.RoutePlan] = []
-        self.route_of: dict[Rows, int] = {}
-        self.buffer_of: dict[Var, int] = {}
         self.uses = collections.Counter([*(a for e in program.equations for a in e.inputs), *program.outputs])
-        self.index = 0
         self._outputs: list[int] = []
         for var in program.inputs:
-            if not _is_received(var.aval.shape):
+            if not is_received(var.aval.shape):
                 self.new(var, role="input")
         for self.index, eqn in enumerate(program.equations):
             if isinstance(eqn.outputs[0].aval, RouteAval):
@@ -64,14 +52,6 @@ class Tiler:
         for var in program.inputs:
             if var not in self.buffer_of:
                 self.new(var, role="input")
-
-    def refuse(self, why: str) -> NoReturn:
-        """Raises TransformError naming the current equation and showing the program around it."""
-        where = "a program without equations"
-        if self.program.equations:
-            where = f"equation {self.index} ({self.program.equations[self.index].primitive.name})"
-        raise TransformError(f"tile_partition: {where} of {self.program.name} {why}\n"
-                             + program_window(self.program, self.index))
 
     def _plan_route(self, eqn: Equation) -> None:
         """Routes are computed at kernel start, so the ids, and weights that decide what is dropped, must be inputs."""
@@ -104,62 +84,6 @@ class Tiler:
             max_rows=min(self.routes[of].max_rows, ranks.max_rows),
             likely_rows=min(self.routes[of].likely_rows, ranks.max_rows), once_of=of))
 
-    # Buffers.
-
-    def buffer(self, var: Var) -> tf.Buffer:
-        """The buffer of a variable."""
-        return self.buffers[self.buffer_of[var]]
-
-    def _add(self, buffer: tf.Buffer) -> int:
-        self.buffers.append(buffer)
-        return len(self.buffers) - 1
-
-    def new(self, var: Var, *, rows_and_cols: tuple[int, int] | None = None, role: str = "temporary",
-            dtype: str | None = None) -> int:
-        """A new buffer for a variable: all dimensions but the last are its rows unless `rows_and_cols` says otherwise.
-
-        Rows that are only moved keep the `dtype` they are stored in; it may be narrower than that of the variable.
-        """
-        shape, route, num_rows = var.aval.shape, -1, None
-        if _is_received(shape):
-            self._check_received("makes", var.aval)
-            route, cols = self.route_of[shape[0]], (shape[1] if len(shape) == 2 else 1)
-        else:
-            num_rows, cols = rows_and_cols or self.laid_out(var)
-        if cols < 1:
-            self.refuse(f"has {var.aval}, rows of no columns; tiles need at least one")
-        self.buffer_of[var] = self._add(tf.Buffer(self.names(var), shape, dtype or var.aval.dtype, role, cols, num_rows,
-                                                  route, _per_expert(shape), len(self.buffers)))
-        return self.buffer_of[var]
-
-    def laid_out(self, var: Var) -> tuple[int, int]:
-        """Rows and columns that a static variable is stored in: all dimensions but the last, and the last one."""
-        shape = var.aval.shape
-        if var in self.vectors:
-            return self.num_tokens, self.vectors[var]
-        return math.prod(shape[:-1]), shape[-1] if shape else 1
-
-    def _check_received(self, verb: str, aval: Aval) -> None:
-        if _is_received(aval.shape) and (len(aval.shape) > 2 or not isinstance(aval.shape[0], Rows)):
-            self.refuse(f"{verb} {aval}; received rows are [R] or [R, N]")
-
-    def view(self, source: int, var: Var, shape: tuple, cols: int, num_rows: int | None) -> int:
-        """The same memory as `source`, named after `var`, with other rows and columns."""
-        old = self.buffers[source]
-        return self._add(tf.Buffer(self.names(var), shape, old.dtype, old.role, cols, num_rows, old.route,
-                                   _per_expert(shape), old.storage))
-
-    def regular(self, var: Var) -> int:
-        """The buffer of a variable, or a view of it whose columns are the last dimension; a vector may be stored in rows."""
-        shape, b = var.aval.shape, self.buffer_of[var]
-        if _is_received(shape) or not shape or self.buffers[b].cols == shape[-1]:
-            return b
-        return self.view(b, var, shape, shape[-1], math.prod(shape[:-1]))
-
-    def hidden(self, name: str, num_rows: int, cols: int, dtype: str = "float32") -> int:
-        """A buffer that no variable stands for; float32 for partial sums, which are not rounded."""
-        return self._add(tf.Buffer(name, (num_rows, cols), dtype, "temporary", cols, num_rows, -1, 0, len(self.buffers)))
-
     def stored_as(self, x: Atom, dtype: str) -> bool:
         """Whether a float32 variable that only the current cast reads can be rounded where it is computed; done if so."""
         b = self.buffer_of.get(x)
@@ -181,10 +105,10 @@ class Tiler:
             and self.buffers[buffer].storage not in taken and self.buffers[buffer].dtype == atom.aval.dtype
         if not is_own:
             copied = Var(atom.aval)
-            source = self.read(atom, copied.aval)
-            laid_out = self.buffers[source.buffer] if source.buffer >= 0 and not _is_received(atom.aval.shape) else None
+            source = self.read(atom, copied)
+            laid_out = self.buffers[source.buffer] if source.buffer >= 0 and not is_received(atom.aval.shape) else None
             buffer = self.new(copied, rows_and_cols=(laid_out.num_rows, laid_out.cols) if laid_out else None)
-            domain = self._domain(buffer, isinstance(atom, Var) and atom in self.tokens)
+            domain = self.domain_of(buffer, isinstance(atom, Var) and atom in self.tokens)
             self.emit(MAP, domain, tf.Access(buffer), source, params=Elementwise(COPY), label="copy")
         self._outputs.append(buffer)
         return buffer
@@ -196,7 +120,8 @@ class Tiler:
 
     # Domains: which units an operation has a task for.
 
-    def _domain(self, buffer: int, clipped: bool) -> Domain:
+    def domain_of(self, buffer: int, clipped: bool = False) -> Domain:
+        """The row slots or row tiles of a buffer; `clipped` where its rows are those of tokens."""
         b = self.buffers[buffer]
         if b.route >= 0:
             return Slots(self.routes[b.route].num_slots, b.route)
@@ -205,7 +130,7 @@ class Tiler:
 
     def rows_of(self, var: Var) -> Domain:
         """The row slots or row tiles of a variable."""
-        return self._domain(self.buffer_of[var], var in self.tokens)
+        return self.domain_of(self.buffer_of[var], var in self.tokens)
 
     def experts_of(self, var: Var, blocks: int = 1, of: str | None = None) -> tuple[Domain, RowMode]:
         """For a sum over the rows of `var`: domain and row mode.
@@ -235,21 +160,64 @@ class Tiler:
         self._check_received("uses", var.aval)
         return tf.Access(self.buffer_of[var], rows, cols, offset)
 
-    def read(self, atom: Atom, out: Aval) -> tf.Access:
-        """How an operand is read by an elementwise operation of abstract output `out`, by NumPy's broadcasting."""
+    def read(self, atom: Atom, out: Var) -> tf.Access:
+        """How an operand is read by an elementwise operation that makes `out`, by NumPy's broadcasting."""
         if isinstance(atom, Literal):
             return tf.Access(-1, value=float(atom.value))
-        shape = atom.aval.shape
-        if shape == out.shape:
+        shape, made = atom.aval.shape, out.aval.shape
+        if shape == made:
             return self.at(atom, dtypes=self.HELD)
-        is_one_row = not _is_received(shape) and math.prod(shape[:-1]) == 1
+        is_one_row = not is_received(shape) and math.prod(shape[:-1]) == 1
         if is_one_row and (not shape or shape[-1] == 1):
             return self.at(atom, row_modes.ONE, col_modes.ONE, dtypes=self.HELD)
-        if len(shape) == len(out.shape) and shape[:-1] == out.shape[:-1] and shape[-1] == 1:
+        if self._has_rows_inside(out):
+            return self._spread(atom, out)
+        if len(shape) == len(made) and shape[:-1] == made[:-1] and shape[-1] == 1:
             return self.at(atom, cols=col_modes.ONE, dtypes=self.HELD)
-        if is_one_row and shape[-1] == out.shape[-1]:
+        if is_one_row and shape[-1] == made[-1]:
             return dataclasses.replace(self.at(atom, row_modes.ONE, dtypes=self.HELD), buffer=self.regular(atom))
-        self.refuse(f"broadcasts {atom.aval} to {out}; tiles take whole rows, one row, one column or one element")
+        if out in self.tokens or atom in self.tokens or is_received(made):
+            self.refuse(f"broadcasts {atom.aval} to {out.aval} and mixes rows; tiles take whole rows, one row, one column "
+                        "or one element")
+        return self._spread(atom, out)
+
+    def _has_rows_inside(self, out: Var) -> bool:
+        """Whether a row of memory holds several rows of the last axis."""
+        return out in self.groups or (is_received(out.aval.shape) and len(out.aval.shape) > 2)
+
+    def _spread(self, atom: Var, out: Var) -> tf.Access:
+        """An operand repeated along the axes of a row that it lacks: of the rows of `out`, or one row for all; where `out`
+        has no rows of tokens, along all axes."""
+        has_rows = self._has_rows_inside(out)
+        given, made = self._shapes(atom, out)
+        is_own = has_rows and given[0] == made[0] != 1
+        access = self.at(atom) if is_own else dataclasses.replace(self.at(atom, row_modes.ONE), buffer=self.as_one_row(atom))
+        for axis in range(int(has_rows), len(made)):
+            if given[axis] == made[axis]:
+                continue
+            given = (*given[:axis], made[axis], *given[axis + 1:])
+            along = AlongAxis(made[axis], math.prod(given[axis + 1:]), 0, 0)
+            wide = self.buffer_of[self.like(atom, *given[1:])] if is_own else self.hidden(
+                f"{self.names(out)}.row", 1, math.prod(given), self.buffers[access.buffer].dtype)
+            self.emit(PICK, self.domain_of(wide, is_own and out in self.tokens), tf.Access(wide),
+                      tf.Access(access.buffer, cols=col_modes.ALL), params=along, label="broadcast_to")
+            access = dataclasses.replace(access, buffer=wide)
+        if has_rows:
+            return access
+        rows, cols = self.laid_out(out)
+        return tf.Access(self.view(access.buffer, out, made, cols, rows))
+
+    def _shapes(self, atom: Var, out: Var) -> tuple[tuple, tuple]:
+        """The shapes of an operand and of `out`, equally long; rows that axes cut across tokens as [token, row, column]."""
+        made = out.aval.shape
+        given = (1,) * (len(made) - len(atom.aval.shape)) + atom.aval.shape
+        if out not in self.groups or made[0] == self.num_tokens:
+            return given, made
+        whole = self.num_tokens, self.groups[out]
+        rows = {1: (1, 1), math.prod(whole): whole}.get(math.prod(given[:-1]))
+        if rows is None:
+            self.refuse(f"broadcasts {atom.aval} to {out.aval} and mixes rows")
+        return (*rows, given[-1]), (*whole, made[-1])
 
     # Operations.
 
@@ -276,6 +244,7 @@ class Tiler:
             self.refuse("combines a column of per-row values with a plain vector; reshape one of them to [T, 1]")
         self._check_numbers(out, reads)
         self.new(out, rows_and_cols=stored.pop() if len(shape) == 1 and stored and out not in self.vectors else None)
+        reads = tuple(self._stored_like(a, out) if a.rows is row_modes.OWN and a.buffer >= 0 else a for a in reads)
         self.emit(MAP, self.rows_of(out), self.at(out, dtypes=self.HELD), *reads, params=Elementwise(function))
 
     def _check_numbers(self, out: Var, reads: Sequence[tf.Access]) -> None:
@@ -285,16 +254,15 @@ class Tiler:
         if most > MOST_NUMBER and not dtypes.isdisjoint(INTEGERS):
             self.refuse(f"takes {most:.0f} among integers; a kernel keeps numbers to {MOST_NUMBER}, so pass it as a tensor")
 
+    def _stored_like(self, access: tf.Access, out: Var) -> tf.Access:
+        """The same elements in the rows of `out`: of a vector of tokens one may have been made as a single row."""
+        read, made = self.buffers[access.buffer], self.buffer(out)
+        if len(out.aval.shape) != 1 or (read.num_rows, read.cols) == (made.num_rows, made.cols):
+            return access
+        return dataclasses.replace(access, buffer=self.view(access.buffer, out, out.aval.shape, made.cols, made.num_rows))
+
     def copy_columns(self, out: Var, source: tf.Access, offset: int, cols: int) -> None:
         """Writes columns [offset, offset + cols) of `out` from `source`."""
         if cols:
             target = self.at(out, offset=offset, dtypes=self.HELD)
             self.emit(MAP, self.rows_of(out), target, source, cols=cols, params=Elementwise(COPY))
-
-
-def _is_received(shape: tuple) -> bool:
-    return any(isinstance(d, Rows) for d in shape)
-
-
-def _per_expert(shape: tuple) -> int:
-    return shape[1] if len(shape) == 3 and not _is_received(shape) else 0

@@ -9,16 +9,19 @@ import numpy as np
 
 from hpmoe.timelines.critical_path import critical_path
 from hpmoe.timelines.over_time import most_of, time_inside
-from hpmoe.timelines.picture import COLORS, WAITING, color, shown_ranks, title
+from hpmoe.timelines.picture import COLORS, WAITING, colors_of, shown_ranks, title
 from hpmoe.timelines.releases import waiting_for
-from hpmoe.timelines.run import Run, format_us, op_name, units
+from hpmoe.timelines.run import Run, format_us, op_name, unit_label, units
 from hpmoe.timelines.text import after_last
 
 CELLS = 480
 STYLE = """body{font:14px/1.5 sans-serif;margin:2em auto;max-width:1200px;color:#222}svg{width:100%;background:#fff}
 table{border-collapse:collapse;margin:.5em 0}td,th{padding:.15em .8em;text-align:right;border-bottom:1px solid #ddd}
 td:first-child,th:first-child{text-align:left}pre{overflow-x:auto;font-size:12px}i{display:inline-block;width:1em;height:1em;
-margin:0 .3em 0 1em;vertical-align:-.15em}h2{margin-top:2em;font-size:17px}h3{font-size:14px;margin-bottom:.2em}"""
+margin:0 .3em 0 1em;vertical-align:-.15em}.row{display:flex;gap:.5em}.row>:first-child{width:7em;text-align:right;
+font-size:11px;line-height:1.2}.axis{position:relative;height:1.4em;width:100%;border-top:1px solid #888;font-size:11px}
+.axis b{position:absolute;font-weight:normal;border-left:1px solid #888;padding-left:.3em;white-space:nowrap}
+h2{margin-top:2em;font-size:17px}h3{font-size:14px;margin-bottom:.2em}"""
 
 
 def html(timelines: Sequence[Run], names: Sequence[str] = ()) -> str:
@@ -27,11 +30,11 @@ def html(timelines: Sequence[Run], names: Sequence[str] = ()) -> str:
     parts = ["<!doctype html><html><head><meta charset='utf-8'><title>hpmoe: runs</title>",
              f"<style>{STYLE}</style></head><body>",
              f"<h1>{escape(' and '.join(names))}</h1>", _numbers(timelines, names)]
-    longest = max((line.span for line in timelines), default=0.0)
-    for name, line in zip(names, timelines, strict=True):
+    longest, colors = max((line.span for line in timelines), default=0.0), colors_of(*timelines)
+    for name, line, mine in zip(names, timelines, colors, strict=True):
         parts += [f"<h2>{escape(name)}</h2>", f"<p>{escape(title(line))}<br>",
                   f"<code>{escape(' | '.join([line.flow.name, *line.flow.provenance]))}</code></p>",
-                  *_gantt(line, longest), *_curves(line, longest), _waiting(line),
+                  *_gantt(line, longest, mine), *_curves(line, longest), _waiting(line),
                   f"<h3>critical path</h3><pre>{escape(critical_path(line).text())}</pre>"]
     return "\n".join([*parts, "</body></html>"])
 
@@ -64,27 +67,46 @@ def format_number(value: float | None) -> str:
     return "-" if value is None else f"{value:,.1f}" if value >= 10 else f"{value:.3f}"
 
 
-def _gantt(line: Run, longest: float) -> Iterator[str]:
-    """A row for each worker, one rectangle for each stretch in which it did the same."""
-    flow, height = line.flow, 4 if len(line.flow.queues) > 16 else 12
-    width = CELLS * line.span / max(longest, 1e-12)
-    ranks = shown_ranks(line)
+def _gantt(line: Run, longest: float, colors: Sequence[str]) -> Iterator[str]:
+    """A row for each worker of each unit, one rectangle for each stretch in which it did the same; time below."""
+    flow, ranks = line.flow, shown_ranks(line)
     for rank, doing in zip(ranks, most_of(line, CELLS, ranks), strict=True):
         yield f"<h3>rank {rank}, {'simulated' if line.is_simulated else 'measured'}</h3>"
-        yield (f"<svg viewBox='0 0 {CELLS} {height * len(doing)}' preserveAspectRatio='none' "
-               f"style='height:{height * len(doing)}px' shape-rendering='crispEdges'>")
-        for q, row in enumerate(doing):
-            yield f"<g><title>{flow.machine.queue_name(q)}</title>"
-            starts = np.flatnonzero(np.diff(row, prepend=-1))
-            for a, b in zip(starts, [*starts[1:], len(row)], strict=True):
-                if row[a] <= len(flow.ops):
-                    fill = color(int(row[a])) if row[a] < len(flow.ops) else WAITING
-                    yield (f"<rect x='{a * width / CELLS:.4g}' y='{q * height}' width='{(b - a) * width / CELLS:.4g}' "
-                           f"height='{height - 1}' fill='{fill}'/>")
-            yield "</g>"
-        yield "</svg>"
-    legend = "".join(f"<i style='background:{color(i)}'></i>{escape(op_name(flow, op))}" for i, op in enumerate(flow.ops))
+        for unit, queues in units(flow.machine).items():
+            yield _row(unit_label(unit, len(queues)), _bars(line, doing, queues, longest, [*colors, WAITING]))
+        yield _time_axis(longest)
+    legend = "".join(f"<i style='background:{color}'></i>{escape(op_name(flow, op))}"
+                     for color, op in zip(colors, flow.ops, strict=True))
     yield f"<p>{legend}<i style='background:{WAITING}'></i>waiting</p>"
+
+
+def _row(label: str, svg: str) -> str:
+    return f"<div class='row'><span>{escape(label)}</span>{svg}</div>"
+
+
+def _bars(line: Run, doing: np.ndarray, queues: range, longest: float, fills: Sequence[str]) -> str:
+    height, width = 4 if len(line.flow.queues) > 16 else 12, CELLS * line.span / max(longest, 1e-12)
+    total = height * len(queues)
+    out = [f"<svg viewBox='0 0 {CELLS} {total}' preserveAspectRatio='none' style='height:{total}px' "
+           "shape-rendering='crispEdges'>"]
+    for place, q in enumerate(queues):
+        out.append(f"<g><title>{line.flow.machine.queue_name(q)}</title>")
+        starts = np.flatnonzero(np.diff(doing[q], prepend=-1))
+        for a, b in zip(starts, [*starts[1:], doing.shape[1]], strict=True):
+            if doing[q, a] < len(fills):
+                out.append(f"<rect x='{a * width / CELLS:.4g}' y='{place * height}' width='{(b - a) * width / CELLS:.4g}' "
+                           f"height='{height - 1}' fill='{fills[doing[q, a]]}'/>")
+        out.append("</g>")
+    return "".join([*out, "</svg>"])
+
+
+def _time_axis(longest: float) -> str:
+    """The times at round places from 0 to the end of the longest run, the same below every chart of the page."""
+    step = 10.0 ** np.floor(np.log10(max(longest, 1e-9) / 4))
+    step *= next(n for n in (1, 2, 5, 10) if longest / (n * step) <= 8)
+    ticks = "".join(f"<b style='left:{100 * t / max(longest, 1e-12):.2f}%'>{format_us(t) if t else '0'}</b>"
+                    for t in np.arange(0, longest * 0.97, step))
+    return f"<div class='row'><span>time</span><div class='axis'>{ticks}</div></div>"
 
 
 def _curves(line: Run, longest: float) -> Iterator[str]:
@@ -96,10 +118,11 @@ def _curves(line: Run, longest: float) -> Iterator[str]:
         mine = (line.queue >= queues.start) & (line.queue < queues.stop)
         busy = time_inside(edges, line.begin[mine], line.end[mine]) / np.diff(edges) / (len(queues) * line.flow.ep_size)
         points = " ".join(f"{a:.1f},{60 - 60 * b:.1f}" for a, b in zip(x, busy, strict=True))
-        lines.append(f"<polyline points='{points}' fill='none' stroke='{COLORS[i]}'/>")
-        legend.append(f"<i style='background:{COLORS[i]}'></i>{unit}")
-    yield (f"<h3>busy workers, 0 to 100 % of each unit, over {format_us(longest)}</h3>"
-           f"<svg viewBox='0 0 {CELLS} 60'>{''.join(lines)}</svg><p>{''.join(legend)}</p>")
+        lines.append(f"<polyline points='{points}' fill='none' stroke='{COLORS[i]}' vector-effect='non-scaling-stroke'/>")
+        legend.append(f"<i style='background:{COLORS[i]}'></i>{unit if unit == 'worker' else unit.upper()}")
+    svg = f"<svg viewBox='0 0 {CELLS} 60' preserveAspectRatio='none' style='height:120px'>{''.join(lines)}</svg>"
+    yield (f"<h3>busy workers of each unit, 0 to 100 %</h3>{_row('0 .. 100 %', svg)}{_time_axis(longest)}"
+           f"<p>{''.join(legend)}</p>")
 
 
 def _waiting(line: Run) -> str:

@@ -2,17 +2,20 @@
 
 from __future__ import annotations
 
+import colorsys
 import os
+import textwrap
 
 import numpy as np
 
 from hpmoe.timelines.over_time import most_of, time_inside
-from hpmoe.timelines.run import Run, op_name, units
+from hpmoe.timelines.run import Run, op_name, unit_label, units
 
 COLORS = ("#1b6ca8", "#d1495b", "#2e8b57", "#edae49", "#7b5ea7", "#00a6a6", "#8c564b", "#c45ab3", "#6b8e23", "#ff7f50",
           "#4b6584", "#a0522d")
 WAITING, NOTHING = "#d7dbe0", "#ffffff"
 RANKS_SHOWN = 4
+TITLE_WIDTH = 150  # characters of a line that the figure has room for
 CELLS = 800
 
 
@@ -24,8 +27,20 @@ def shown_ranks(line: Run) -> list[int]:
     return sorted({last, *(i * line.flow.ep_size // others for i in range(others))})
 
 
-def color(op: int) -> str:
-    return COLORS[op % len(COLORS)]
+def colors_of(*lines: Run) -> list[list[str]]:
+    """For each run the colors of its operations: those of one label, counted in order, have the same in all runs."""
+    keys = [_counted([op.label for op in line.flow.ops]) for line in lines]
+    place = {key: i for i, key in enumerate(dict.fromkeys(k for mine in keys for k in mine))}
+    return [[COLORS[i] if (i := place[k]) < len(COLORS) else _more_colors(i) for k in mine] for mine in keys]
+
+
+def _counted(labels: list[str]) -> list[tuple[str, int]]:
+    return [(label, labels[:i].count(label)) for i, label in enumerate(labels)]
+
+
+def _more_colors(i: int) -> str:
+    red, green, blue = colorsys.hls_to_rgb(i * 0.618034 % 1, 0.45 + 0.12 * (i % 3), 0.55)
+    return f"#{round(255 * red):02x}{round(255 * green):02x}{round(255 * blue):02x}"
 
 
 def title(line: Run) -> str:
@@ -42,9 +57,10 @@ def draw(line: Run, path: str | os.PathLike[str]) -> None:
     from matplotlib.figure import Figure
     from matplotlib.patches import Patch
 
-    flow, ranks = line.flow, shown_ranks(line)
+    flow, ranks, of_units = line.flow, shown_ranks(line), units(line.flow.machine)
     num_queues, span = len(flow.queues), max(line.span, 1e-9)
-    colors = ListedColormap([*map(color, range(len(flow.ops))), WAITING, NOTHING])
+    (of_ops,) = colors_of(line)
+    colors = ListedColormap([*of_ops, WAITING, NOTHING])
     with matplotlib.rc_context({"font.size": 8}):
         height = min(12.0, 0.6 + len(ranks) * max(0.6, 0.035 * num_queues))
         figure = Figure(figsize=(11, height + 2.2), layout="constrained")
@@ -53,13 +69,13 @@ def draw(line: Run, path: str | os.PathLike[str]) -> None:
         for ax, rank, doing in zip(axes, ranks, most_of(line, CELLS, ranks), strict=False):
             ax.imshow(doing, aspect="auto", interpolation="nearest", cmap=colors, vmin=-0.5, vmax=len(flow.ops) + 1.5,
                       extent=(0, span, num_queues, 0))
-            every = max(1, num_queues // 6)
-            ax.set_yticks(np.arange(0, num_queues, every) + 0.5,
-                          [flow.machine.queue_name(q) for q in range(0, num_queues, every)])
+            ax.set_yticks([(q.start + q.stop) / 2 for q in of_units.values()],
+                          [unit_label(unit, len(q)) for unit, q in of_units.items()])
             ax.set_ylabel(f"rank {rank}")
         _draw_utilisation(axes[-1], line)
-        figure.suptitle(title(line) + "\n" + " | ".join(flow.provenance), fontsize=8)
-        names = [Patch(color=color(i), label=op_name(flow, op)) for i, op in enumerate(flow.ops)]
+        figure.suptitle("\n".join(textwrap.fill(text, TITLE_WIDTH) for text in (title(line), " | ".join(flow.provenance))),
+                        fontsize=8)
+        names = [Patch(color=c, label=op_name(flow, op)) for c, op in zip(of_ops, flow.ops, strict=True)]
         figure.legend(handles=[*names, Patch(color=WAITING, label="waiting")], loc="outside lower center", ncols=5)
         figure.savefig(path, dpi=110)
 
@@ -70,7 +86,7 @@ def _draw_utilisation(ax, line: Run) -> None:
     for unit, queues in units(line.flow.machine).items():
         mine = (line.queue >= queues.start) & (line.queue < queues.stop)
         busy = time_inside(edges, line.begin[mine], line.end[mine]) / np.diff(edges) / (len(queues) * line.flow.ep_size)
-        ax.plot((edges[1:] + edges[:-1]) / 2, 100 * busy, label=unit, linewidth=1)
+        ax.plot((edges[1:] + edges[:-1]) / 2, 100 * busy, label=unit_label(unit, len(queues)), linewidth=1)
     ax.set_ylim(0, 105)
     ax.set_ylabel("busy, %")
     ax.set_xlabel("simulated us" if line.is_simulated else "measured us")

@@ -58,8 +58,10 @@ def _sent(line: Run, row_of: np.ndarray) -> tuple[np.ndarray, np.ndarray, np.nda
     signal, rank, other = (x.reshape(-1) for x in np.meshgrid(np.arange(len(flow.signals)), np.arange(ep), np.arange(ep),
                                                               indexing="ij"))
     remote, task = flow.signals["remote"][signal], flow.signals["task"][signal]
-    position, first = np.argsort(flow.peer_order, axis=1)[rank, other], flow.tasks["peer"][task]
-    apart = np.array([op.num_peers or ep for op in flow.ops])[flow.tasks["op"][task]]
+    op, first = flow.tasks["op"][task], flow.tasks["peer"][task]
+    orders = np.array([flow.order_of(o.way) for o in flow.ops], int).reshape(-1, ep, ep)
+    position = np.argsort(orders, axis=2)[op, rank, other]
+    apart = np.array([op.num_peers or ep for op in flow.ops])[op]
     is_for = (position >= first) & ((position - first) % apart == 0)
     arrives = (remote == tf.EVERY_RANK) | np.where(remote == tf.PEER, is_for, other == rank)
     return row_of[rank, task][arrives], other[arrives], signal[arrives]

@@ -138,6 +138,16 @@ def units(machine: Machine) -> dict[str, range]:
     return {unit: queues for unit in ("aic", "aiv") if (queues := machine.queues_of(unit))}
 
 
+def unit_label(unit: str, count: int) -> str:
+    """The workers of a unit as a chart names them.
+
+    Example:
+        >>> unit_label("aic", 24), unit_label("worker", 1)
+        ('AIC 0..23', 'worker 0')
+    """
+    return f"{unit if unit == 'worker' else unit.upper()} 0{f'..{count - 1}' if count > 1 else ''}"
+
+
 def op_name(flow: Taskflow, op: TileOp) -> str:
     """`swiglu -> c`: the primitive, and the buffer its tasks write; `notify dispatch` where they write none."""
     if not op.operands:
@@ -155,7 +165,8 @@ def other_ranks(line: Run) -> np.ndarray:
     flow, op = line.flow, line.flow.tasks["op"][line.task]
     peer = flow.tasks["peer"][line.task]
     next_peer = peer + np.array([tile_op.num_peers for tile_op in flow.ops], int)[op]
-    out = np.where((peer >= 0) & (next_peer >= flow.ep_size), flow.peer_order[line.rank, np.maximum(peer, 0)], -1)
+    orders = np.array([flow.order_of(o.way) for o in flow.ops], int).reshape(-1, flow.ep_size, flow.ep_size)
+    out = np.where((peer >= 0) & (next_peer >= flow.ep_size), orders[op, line.rank, np.maximum(peer, 0)], -1)
     for i, tile_op in enumerate(flow.ops):
         if not (tile_op.primitive.moves_copies and tile_op.domain.is_copies):
             continue

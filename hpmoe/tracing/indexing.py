@@ -13,7 +13,7 @@ from hpmoe.primitives.shape import reshape
 from hpmoe.tracing.calls import call
 from hpmoe.tracing.errors import not_traceable
 from hpmoe.tracing.recorder import Recorder
-from hpmoe.tracing.rules_shape import axis_of, cut, expand_dims, select_index, swap_axes
+from hpmoe.tracing.rules_shape import MOST_COPIES as MOST_KNOWN, axis_of, concat, cut, expand_dims, select_index, swap_axes
 from hpmoe.tracing.tracer import RowCount, Tracer
 
 
@@ -22,8 +22,8 @@ def getitem(r: Recorder, x: Any, index: Any) -> Any:
     parts = _expanded(x, index if isinstance(index, tuple) else (index,))
     arrays = [p for p in parts if isinstance(p, (Tracer, list, np.ndarray))]
     if len(arrays) > 1:
-        raise not_traceable("indexing with several tensors", "a gather takes whole rows", "x[rows][:, columns], or "
-                            "mint.where with a mask")
+        raise not_traceable("indexing with several tensors", "a gather takes whole rows",
+                            "x[rows][:, [0, 2]], columns by numbers, or mint.where with a mask")
     axis, gathered = 0, None
     for part in parts:
         if part is None:
@@ -53,26 +53,30 @@ def _expanded(x: Any, parts: tuple[Any, ...]) -> list[Any]:
 
 def _slice(r: Recorder, x: Any, axis: int, part: slice) -> Any:
     size = x.hpmoe_aval.shape[axis]
-    if part.step not in (None, 1):
-        raise not_traceable(f"a slice of step {part.step}", "slices are contiguous",
-                            "x.reshape(n // step, step)[:, 0], or x[int_tensor]; for every second column of a product, a "
-                            "weight whose columns were put side by side outside")
-    if any(isinstance(v, Tensor) for v in (part.start, part.stop)):
+    if any(isinstance(v, Tensor) for v in (part.start, part.stop, part.step)):
         raise not_traceable("a slice with a bound that is computed", "shapes are static", "Python ints as bounds")
     to_end = part.stop is None or (isinstance(part.stop, RowCount) and part.stop.rows is size)
-    if to_end and part.start in (None, 0):
+    if to_end and part.start in (None, 0) and part.step in (None, 1):
         return x
     if isinstance(size, Rows):
         raise not_traceable("a slice of the received rows", "their number is known only when the kernel runs",
                             "a slice of the columns; rows stay together")
     if any(isinstance(v, RowCount) for v in (part.start, part.stop)):
         raise not_traceable("a slice bounded by the number of received rows", "shapes are static", "Python ints as bounds")
-    start, stop, _ = part.indices(size)
-    return cut(r, x, axis, start, max(start, stop))
+    start, stop, step = part.indices(size)
+    if step < 0:
+        raise not_traceable(f"a slice of step {step}", "a step goes forward",
+                            f"the elements one by one, x[:, list(range(*slice({part.start}, {part.stop}, {step})"
+                            f".indices(x.shape[{axis}]))))]")
+    return cut(r, x, axis, start, max(start, stop), step)
 
 
 def gather(r: Recorder, x: Any, index: Any, axis: int) -> Any:
-    """x[..., index, ...] with `index` at `axis`."""
+    """x[..., index, ...] with `index` at `axis`; known numbers, at another axis than the first, are slices joined."""
+    if not isinstance(index, Tracer) and axis > 0:
+        known = np.asarray(index)
+        if known.ndim == 1 and known.dtype.kind in "iu" and 0 < len(known) <= MOST_KNOWN:
+            return _picked(r, x, axis, known)
     if not isinstance(index, Tracer):
         index = r.lift(Tensor(np.asarray(index)))
     if index.hpmoe_aval.dtype not in ("int32", "int64"):
@@ -88,6 +92,25 @@ def gather(r: Recorder, x: Any, index: Any, axis: int) -> Any:
         raise not_traceable(f"a gather at dimension {axis} with {index.hpmoe_aval}", "only rows take such an index",
                             "a one-dimensional index, or the dimension moved to the front")
     return swap_axes(r, r(gather_rows, swap_axes(r, x, 0, axis), index), 0, axis)
+
+
+def _picked(r: Recorder, x: Any, axis: int, index: np.ndarray) -> Any:
+    size = x.hpmoe_aval.shape[axis]
+    if (index < -size).any() or (index >= size).any():
+        raise IndexError(f"index {index.tolist()} is out of bounds for dimension {axis} of {x.hpmoe_aval}")
+    return concat(r, [cut(r, x, axis, *run) for run in _runs((index % size).tolist())], axis)
+
+
+def _runs(index: list[int]) -> list[tuple[int, int, int]]:
+    """(start, stop, step) of slices that, one after another, are an index."""
+    runs: list[list[int]] = []
+    for i in index:
+        last = runs[-1] if runs else []
+        if len(last) > 1 and i - last[-1] == last[1] - last[0] or len(last) == 1 and i > last[0]:
+            last.append(i)
+        else:
+            runs.append([i])
+    return [(run[0], run[-1] + 1, run[1] - run[0] if len(run) > 1 else 1) for run in runs]
 
 
 @call("Gather")

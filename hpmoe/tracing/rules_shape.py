@@ -94,8 +94,12 @@ def squeeze(r: Recorder, input: Any, dim: Any = ()) -> Any:
 @call("Transpose", "TransposeView", "DeprecatedTranspose", "DeprecatedPermute")
 def transpose(r: Recorder, input: Any, *axes: Any) -> Any:
     order = dims_of(axes) or tuple(reversed(range(len(input.hpmoe_aval.shape))))
-    order = tuple(axis_of(input, a) for a in order)
-    return input if order == tuple(range(len(order))) else r(s.transpose, input, axes=order)
+    order, dims = tuple(axis_of(input, a) for a in order), input.hpmoe_aval.shape
+    if order == tuple(range(len(order))):
+        return input
+    moved = [a for a in order if dims[a] != 1]
+    is_reshape = sorted(order) == list(range(len(dims))) and moved == sorted(moved)
+    return r(s.reshape, input, shape=tuple(dims[a] for a in order)) if is_reshape else r(s.transpose, input, axes=order)
 
 
 @call("TransposeExtView", "TransposeExt", "SwapAxes")
@@ -125,9 +129,9 @@ def broadcast_to(r: Recorder, input: Any, *shape: Any) -> Any:
 
 # Cuts.
 
-def cut(r: Recorder, x: Any, axis: int, start: int, stop: int) -> Any:
-    whole = (start, stop) == (0, x.hpmoe_aval.shape[axis])
-    return x if whole else r(s.slice_axis, x, axis=axis, start=start, stop=stop)
+def cut(r: Recorder, x: Any, axis: int, start: int, stop: int, step: int = 1) -> Any:
+    whole = (start, stop, step) == (0, x.hpmoe_aval.shape[axis], 1)
+    return x if whole else r(s.slice_axis, x, axis=axis, start=start, stop=stop, **s.step_param(step))
 
 
 def _cut_into(r: Recorder, x: Any, axis: int, sizes: Sequence[int]) -> tuple[Any, ...]:
@@ -202,13 +206,13 @@ def slice_all(r: Recorder, input: Any, begin: Sequence[int], size: Sequence[int]
 @call("StridedSlice")
 def strided_slice(r: Recorder, input: Any, begin: Sequence[int], end: Sequence[int], strides: Sequence[int],
                   *masks: int) -> Any:
-    if any(masks) or any(step != 1 for step in strides):
-        raise not_traceable("strided_slice with masks or steps", "slices are contiguous", "x[:, a:b]")
-    for axis, (start, stop) in enumerate(zip(begin, end, strict=True)):
+    if any(masks) or any(step < 1 for step in strides):
+        raise not_traceable("strided_slice with masks or a step back", "it has no primitive", "x[:, a:b:step]")
+    for axis, (start, stop, step) in enumerate(zip(begin, end, strides, strict=True)):
         size = input.hpmoe_aval.shape[axis]
-        if isinstance(size, Rows) or (start, stop) == (0, size):
+        if isinstance(size, Rows) or (start, stop, step) == (0, size, 1):
             continue
-        input = cut(r, input, axis, start, min(stop, size))
+        input = cut(r, input, axis, start, min(stop, size), step)
     return input
 
 

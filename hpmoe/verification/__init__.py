@@ -8,6 +8,6 @@ tasks                                   each tile is a task, in one queue
 events, counting                        signals add up to thresholds
 transitive_reduction, happens_before,   waits that are missing follow from others
     before, facts
-cycles                                  no task waits for itself, across ranks too
+cycles, shortest_cycle                  no task waits for itself, across ranks too; else which one does
 order, slot_experts, rows, facts, before, may_alias, fault   what these share
 """

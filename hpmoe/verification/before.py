@@ -115,8 +115,7 @@ class Before:
         if kind == tf.SLOT_EXPERT:
             return row <= self.facts.slots.get(route, -1) and self.expert_of(route, row) == offset
         if kind == tf.ENTRY_TILE:
-            first = self.order.first_tile(route, offset)
-            is_told = op.primitive.is_blocking and op.primitive.is_back and first <= self.facts.tiles
+            is_told = op.primitive.is_blocking and op.primitive.is_back and (route, offset) in self.facts.counting
             return is_told or self._is_of_last_tokens(op, row, offset)
         if op.primitive.is_notice:
             return self.order.has_rows(self.facts, route, row) if row >= 0 else route in self.facts.slots
@@ -145,8 +144,9 @@ class Before:
     def _moves_returned(self, op: tf.TileOp, task: Task) -> bool:
         """Whether a transfer moves, or tells of, rows of this rank of which the facts say that they go back to a peer."""
         route, slot, peer = self.facts.returned or (-1, -1, -1)
-        peers = op.peers_of(task.peer, self.order.flow.ep_size)
-        if route != op.domain.route or peer not in peers or not (op.way is Way.BACK or peer in self.order.own):
+        peers, own = op.peers_of(task.peer, self.order.flow.ep_size), self.order.own
+        is_for = peer in peers if op.way is Way.BACK else peer in own[Way.BACK] and not set(peers).isdisjoint(own[op.way])
+        if route != op.domain.route or not is_for:
             return False
         return op.primitive.is_notice and task.row in (-1, self.order.expert_of(self.facts, route, slot)) or (
             not op.primitive.is_notice and task.row == slot)

@@ -6,7 +6,8 @@ the rank that has this one at j ("from", s, e, j), of the peer at j ("of", s, e,
 its slot s ("to", s, e, j); tokens of tile i ("tile", i); entries of tile i with a row ("entries", i), that come back from
 slot s of the rank that has this one at j ("back", i, s, j), or of expert e there ("told", i, e, j); rows of slot s of expert
 e that are copies of tokens' rows in slot t of a route to ranks ("fan", s, e, t); and 1, on all ranks or on rank r alone
-("on", r). Where j is this rank itself, "from", "of" and "to" are the same rows, and called "of".
+("on", r). Positions are of the order in which rows go out, those of "of", "back" and "told" of that in which they come back.
+Of this rank itself "from", "of" and "to" are the same rows, and called "of", with OWN for j.
 """
 
 from __future__ import annotations
@@ -21,13 +22,15 @@ from hpmoe.ir.layout import moves_of, num_copies
 from hpmoe.tile_ops.params import Way
 from hpmoe.verification.rows import Signal, Task, op_spans
 
+WAY_OF = {"from": Way.OUT, "to": Way.OUT, "of": Way.BACK}  # the order that positions of an unknown are of
 Sum = collections.Counter  # unknown -> how often
 ONE: tuple = ("one",)
+OWN = -1  # the position of a rank that every rank has itself at
 
 
-def own_positions(flow: tf.Taskflow) -> list[int]:
+def own_positions(flow: tf.Taskflow, way: Way | None) -> list[int]:
     """Positions in the order of peers at which every rank has itself."""
-    return np.flatnonzero((flow.peer_order == np.arange(flow.ep_size)[:, None]).all(axis=0)).tolist()
+    return np.flatnonzero((flow.order_of(way) == np.arange(flow.ep_size)[:, None]).all(axis=0)).tolist()
 
 
 class Counting:
@@ -35,8 +38,9 @@ class Counting:
 
     def __init__(self, flow: tf.Taskflow):
         self.flow = flow
-        self.own = own_positions(flow)
-        self.pivot = min(set(range(flow.ep_size)) - set(self.own), default=0)  # of all peers the one that the others give
+        self.own = {way: own_positions(flow, way) for way in (*Way, None)}
+        self.pivots = {way: min(set(range(flow.ep_size)) - set(own), default=OWN)  # of all peers the one the others give
+                       for way, own in self.own.items()}
         clipped = [op.domain for op in flow.ops if op.domain.clipped]
         self.spans = op_spans(flow).tolist()
         self.tiles = range(-(-clipped[0].num_rows // flow.tile_rows) if clipped else 0)
@@ -47,7 +51,7 @@ class Counting:
         What a rank sends to itself may be read as sent by it or as sent to it, so both are tried.
         """
         signals = list(signals)
-        readings = (None, tf.LOCAL, tf.PEER) if self.own else (None,)
+        readings = (None, tf.LOCAL, tf.PEER) if any(self.own.values()) else (None,)
         return any(self._adds_up(event, signals, reading) for reading in readings)
 
     def _adds_up(self, event: int, signals: list[Signal], own: int | None) -> bool:
@@ -63,8 +67,8 @@ class Counting:
 
     def _is_for_itself(self, task: int) -> bool:
         """Whether a task is for no other rank than its own."""
-        peer = int(self.flow.tasks["peer"][task])
-        return peer in self.own and len(self.flow.ops[self.flow.tasks["op"][task]].peers_of(peer, self.flow.ep_size)) == 1
+        peer, op = int(self.flow.tasks["peer"][task]), self.flow.ops[self.flow.tasks["op"][task]]
+        return peer in self.own[op.way] and len(op.peers_of(peer, self.flow.ep_size)) == 1
 
     def threshold(self, event: np.void) -> Sum | None:
         """What an event waits for; None where it stands for nothing."""
@@ -105,7 +109,9 @@ class Counting:
                                               if expert in (None, e)]
 
     def _part(self, family: str, route: int, slot: int, expert: int, position: int) -> tuple:
-        return ("of" if position in self.own else family), route, slot, expert, position
+        if position in self.own[WAY_OF[family]]:
+            return "of", route, slot, expert, OWN
+        return family, route, slot, expert, position
 
     @staticmethod
     def _at(index: int, among: range) -> list[int] | None:
@@ -230,8 +236,9 @@ class Counting:
         return total
 
     def _from_peers(self, total: Sum) -> Sum:
-        for family, *place, j in [k for k in total if k[0] in ("from", "of") and k[-1] == self.pivot]:
-            rest = [self._part(family, *place, k) for k in range(self.flow.ep_size) if k != j]
+        for family, *place, j in [k for k in total if k[0] in ("from", "of") and k[-1] == self.pivots[WAY_OF[k[0]]]]:
+            parts = [self._part(family, *place, k) for k in range(self.flow.ep_size)]
+            rest = [part for part in parts if part != (family, *place, j)]
             self._eliminate(total, (family, *place, j), rest, {("slot", *place): 1})
         return total
 

@@ -6,10 +6,12 @@ a slot that is empty nothing comes and nobody waits for it, and rows of a slot a
 
 from __future__ import annotations
 
+import collections
 import dataclasses
 import itertools
 import math
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
+from typing import NamedTuple
 
 import numpy as np
 
@@ -17,20 +19,35 @@ from hpmoe.ir import taskflow as tf
 from hpmoe.planner.planner import find_runnable
 from hpmoe.verification.order import Order
 from hpmoe.verification.rows import Signal, Wait
+from hpmoe.verification.shortest_cycle import EventLeads, Lead, Node
 
 MAX_WORK = 1 << 19  # cases times edges; past it slots are taken to hold whatever makes a cycle
 
 Edges = list[list[int]]
 
 
-def find_stuck(flow: tf.Taskflow) -> np.ndarray:
-    """Tasks that may wait on a cycle through queue order and events in some routing, ascending."""
+class Stuck(NamedTuple):
+    """Tasks that may wait on a cycle, ascending. Where one rank by itself has a cycle in some case, its leads by events
+    there, and whether a cycle is one in any case."""
+
+    order: Order
+    tasks: list[int]
+    on_one_rank: EventLeads | None
+    is_possible: Callable[[list[Lead]], bool]
+
+
+def find_stuck(flow: tf.Taskflow) -> Stuck | None:
+    """Tasks that may wait on a cycle through queue order and events in some routing, or behind one."""
     done = find_runnable(flow)  # with ranks folded onto one, and a block of events as one
     if not done.all():
         order = Order(flow)
         done = find_runnable(flow.replace(waits=_one_by_one(order, flow.waits), signals=_one_by_one(order, flow.signals)))
-    stuck = np.flatnonzero(~done)
-    return stuck[:0] if len(stuck) and _Cases(order, stuck.tolist()).are_acyclic() else stuck
+    stuck = np.flatnonzero(~done).tolist()
+    if not stuck:
+        return None
+    cases = _Cases(order, stuck)
+    return None if cases.are_acyclic() else Stuck(order, stuck, cases.leads if cases.cyclic else None,
+                                                       cases.has_cycle)
 
 
 def _one_by_one(order: Order, table: np.ndarray) -> np.ndarray:
@@ -66,6 +83,7 @@ class _Cases:
 
     def __init__(self, order: Order, stuck: list[int]):
         self.order, self.flow, self.stuck = order, order.flow, stuck
+        self.cyclic: _Case | None = None  # in which a rank by itself has a cycle
         self.node = {t: n for n, t in enumerate(stuck)}
         line = [[self.node[t] for t in queue if t in self.node] for queue in order.lines]
         self.before: Edges = [[] for _ in stuck]
@@ -74,6 +92,9 @@ class _Cases:
                 self.before[b].append(a)
         self.waits = [(n, event, expert, self._feeders(event)) for n, t in enumerate(stuck) for w in order.waits_of(t)
                       for event, expert in order.events_of(w)]
+        self._waits_of = collections.defaultdict(list)
+        for i, (n, *_) in enumerate(self.waits):
+            self._waits_of[stuck[n]].append(i)
 
     def _feeders(self, event: int) -> list[tuple[int, Signal]]:
         return [(self.node[s.task], s) for s in self.order.producers_of(event) if s.task in self.node]
@@ -81,25 +102,46 @@ class _Cases:
     def are_acyclic(self) -> bool:
         """Whether there is no cycle whatever each rank's case is. What other ranks signal comes in every case, and a way
         from a wait for it, an entry, to a signal for other ranks, an exit, that is there in some case counts for all."""
-        plans, tiles = self.flow.routes, [op.domain.size for op in self.flow.ops if op.domain.clipped]
-        num_tiles = max(tiles, default=0)
         work = sum(map(len, (*self.before, *(f for *_, f in self.waits)))) + 1
-        bound = math.prod((1 + -(-p.max_rows // p.tile_rows)) ** p.num_local_experts for p in plans) * (num_tiles + 1)
+        bound = math.prod((1 + -(-p.max_rows // p.tile_rows)) ** p.num_local_experts for p in self.flow.routes)
+        bound *= self._num_tiles + 1
         if bound * work > MAX_WORK:
             return False
         arrives = [[p for p, s in feeders if not self.order.stays(s)] for *_, feeders in self.waits]
         leads: dict[int, int] = {p: 0 for before in arrives for p in before}  # for each exit the entries before it, as bits
-        for *experts, used in itertools.product(*map(_slots_of_experts, plans), range(num_tiles + 1)):
-            case = _Case(tuple(experts), used)
+        for case in self._all():
             marks = [0] * len(self.stuck)
             for i, (wait, before) in enumerate(zip(self.waits, arrives, strict=True)):
                 marks[wait[0]] |= int(bool(before) and self._is_waited_for(wait, case)) << i
             reached = _reached(self._edges(case), marks)
             if reached is None:
+                self.cyclic = case
                 return False
             for p in leads:
                 leads[p] |= reached[p] if self._has_rows(p, case) else 0
         return _reached(self._across_ranks(leads)) is not None
+
+    @property
+    def _num_tiles(self) -> int:
+        return max([op.domain.size for op in self.flow.ops if op.domain.clipped], default=0)
+
+    def _all(self) -> Iterator[_Case]:
+        for *experts, used in itertools.product(*map(_slots_of_experts, self.flow.routes), range(self._num_tiles + 1)):
+            yield _Case(tuple(experts), used)
+
+    def leads(self, node: Node) -> list[Lead]:
+        """The leads by events of a task in the case that has a cycle."""
+        return self._leads_in(self.cyclic, node)
+
+    def has_cycle(self, cycle: list[Lead]) -> bool:
+        """Whether all leads of a cycle are there on one rank in some case."""
+        by_event = [(lead, then.node) for lead, then in zip(cycle, [*cycle[1:], cycle[0]], strict=True) if lead.event >= 0]
+        return any(all(lead in self._leads_in(case, node) for lead, node in by_event) for case in self._all())
+
+    def _leads_in(self, case: _Case, node: Node) -> list[Lead]:
+        waits = (self.waits[i] for i in self._waits_of[node.task])
+        return [Lead(Node(node.rank, s.task), wait[1]) for wait in waits if self._is_waited_for(wait, case)
+                for p, s in wait[3] if self.order.stays(s) and self._adds(p, s, wait[1], case)]
 
     def _across_ranks(self, leads: dict[int, int]) -> Edges:
         """Edges among the entries and exits of every rank; of one that stands for all where those would be too many."""

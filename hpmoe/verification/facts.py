@@ -10,19 +10,21 @@ from hpmoe.ir import taskflow as tf
 
 @dataclasses.dataclass
 class Facts:
-    """What is not empty on one rank, slots and token tiles up to an index and experts, and the expert of a slot."""
+    """What is not empty on one rank, slots and token tiles up to an index and experts, and the expert of a slot; and which
+    events for returned rows, of a route, count any."""
 
     slots: dict[int, int] = dataclasses.field(default_factory=dict)
     tiles: int = -1
     experts: set[tuple[int, int]] = dataclasses.field(default_factory=set)
     expert_of: dict[tuple[int, int], int] = dataclasses.field(default_factory=dict)
+    counting: set[tuple[int, int]] = dataclasses.field(default_factory=set)
     returned: tuple[int, int, int] | None = None  # route, slot and position of a peer that rows of the slot go back to
     sent: tuple[int, int, int, int | None] | None = None  # route, slot of a peer, its position, expert if known
 
     def key(self) -> tuple:
         """Equal where the same is known."""
-        return (*(frozenset(d.items()) for d in (self.slots, self.expert_of)), frozenset(self.experts), self.tiles,
-                self.returned, self.sent)
+        return (*(frozenset(d.items()) for d in (self.slots, self.expert_of)), frozenset(self.experts),
+                frozenset(self.counting), self.tiles, self.returned, self.sent)
 
     def in_general(self) -> Facts:
         """Without those about single peers."""

@@ -176,6 +176,8 @@ class Proof(SlotExperts):
         is_own, peers, local = self.is_for_itself(signal.task), self.peers_of(signal.task), signal.remote == tf.LOCAL
         if op.way is not None and (is_own or local != (op.way is Way.BACK)):
             facts.tiles = max(facts.tiles, self.first_tile(op.domain.route, offset) if kind == tf.ENTRY_TILE else 0)
+            if kind == tf.ENTRY_TILE:
+                facts.counting.add((op.domain.route, offset))
             if not is_own:
                 return
         if op.primitive.puts_back and local and len(peers) == 1:

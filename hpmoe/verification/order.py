@@ -9,6 +9,7 @@ import numpy as np
 
 from hpmoe.ir import taskflow as tf
 from hpmoe.ir.layout import Move, moves_of
+from hpmoe.tile_ops.params import Way
 from hpmoe.verification.counting import own_positions
 from hpmoe.verification.rows import Signal, Task, Wait, op_spans
 
@@ -24,7 +25,7 @@ class Order:
         for q, line in enumerate(self.lines):
             for i, t in enumerate(line):
                 self.queue_of[t], self.position[t] = q, i
-        self.own = own_positions(flow)
+        self.own = {way: own_positions(flow, way) for way in (*Way, None)}
         self._spans = op_spans(flow).tolist()
         self._waits, self._signals, self._spread = (collections.defaultdict(list) for _ in range(3))
         for wait in map(Wait._make, flow.waits.tolist()):
@@ -44,7 +45,8 @@ class Order:
 
     def is_for_itself(self, task: int) -> bool:
         """Whether a task is for no other rank than its own."""
-        return self.flow.ep_size == 1 or (self.tasks[task].peer in self.own and len(self.peers_of(task)) == 1)
+        return self.flow.ep_size == 1 or (self.tasks[task].peer in self.own[self.op_of(task).way]
+                                          and len(self.peers_of(task)) == 1)
 
     def peers_of(self, task: int) -> range:
         """Positions of the ranks that a task is for."""
@@ -55,9 +57,10 @@ class Order:
         return signal.remote == tf.LOCAL or self.is_for_itself(signal.task)
 
     def returns(self, peer: int) -> int | None:
-        """The position in the order of peers of those who have this rank at position `peer`, if it is one for all ranks."""
-        order = self.flow.peer_order
-        places = np.unique(np.nonzero(order[order[:, peer]] == np.arange(len(order))[:, None])[1])
+        """The position at which those to whom a rank sends rows, at position `peer`, send them back, if it is one for all
+        ranks."""
+        out, back = (self.flow.order_of(way) for way in Way)
+        places = np.unique(np.nonzero(back[out[:, peer]] == np.arange(len(out))[:, None])[1])
         return int(places[0]) if len(places) == 1 else None
 
     def first_tile(self, route: int, returned: int) -> int:
@@ -117,7 +120,7 @@ class Order:
             return [(first + expert, None) for expert in sorted(moved)]
         if kind != tf.SLOT_EXPERT or not op.domain.is_slots:
             return [(first + i, None) for i in range(self.span(row))]
-        plan, order, sources = self.flow.routes[op.domain.route], self.flow.peer_order, None
+        plan, order, sources = self.flow.routes[op.domain.route], self.flow.order_of(op.way), None
         if op.primitive.puts_back:  # the rank that the rows are of, the last such on any rank
             own = np.arange(len(order))[:, None]
             sources = 1 + int(((order[:, list(self.peers_of(row.task))] - own) % len(order)).max())
@@ -132,7 +135,8 @@ class Order:
         """Whether what a task signals on rank `source` may be about an event of a rank."""
         if self.op_of(signal.task).primitive.moves_copies:
             return any((move.peer, move.expert) == (rank, event - signal.event) for move in self.moves(signal.task, source))
-        return any(peer < 0 or self.flow.peer_order[source, peer] == rank for peer in self.peers_of(signal.task))
+        order = self.flow.order_of(self.op_of(signal.task).way)
+        return any(peer < 0 or order[source, peer] == rank for peer in self.peers_of(signal.task))
 
     def slot_of(self, task: int) -> tuple[int, int] | None:
         """Route and index of the slot of this rank that a task is about, if any."""

@@ -45,7 +45,9 @@ def check_queues(flow: tf.Taskflow) -> None:
         return
     times = np.bincount(listed, minlength=flow.num_tasks)
     for t in np.flatnonzero(times != 1)[:1]:
-        fail(flow, f"task t{t} {task_name(flow, int(t))} is in the queues {times[t]} times, not once", int(t))
+        named = ", ".join(f"{flow.machine.queue_name(q)} at {i}" for q, queue in enumerate(flow.queues)
+                          for i in np.flatnonzero(np.asarray(queue) == t)) or "no queue"
+        fail(flow, f"task t{t} {task_name(flow, int(t))} is in {named}; it must be in one queue, once", int(t))
     is_aic, lengths = flow.units()[listed], [len(q) for q in flow.queues]
     for unit, is_it in (("aic", is_aic), ("aiv", ~is_aic)):
         refused = [q not in flow.machine.queues_of(unit) for q in range(len(flow.queues))]

@@ -16,6 +16,7 @@ from hpmoe.verification.fault import fail
 from hpmoe.verification.fingerprint import as_fingerprinted
 from hpmoe.verification.regions import region_fault
 from hpmoe.verification.rows import op_spans, spans
+from hpmoe.verification.shortest_cycle import cycle_text, find_cycle
 from hpmoe.verification.tasks import check_queues, check_tasks
 from hpmoe.verification.transitive_reduction import TransitiveReduction
 from hpmoe.verification.well_formed import check_sizes, check_well_formed
@@ -115,11 +116,12 @@ def _check_tokens(flow: tf.Taskflow) -> None:
 
 
 def _check_peer_order(flow: tf.Taskflow) -> None:
-    order = flow.peer_order
-    is_table = isinstance(order, np.ndarray) and order.dtype.kind in "iu" and order.shape == (flow.ep_size, flow.ep_size)
-    if not is_table or not _are_permutations(order):
-        raise VerifyError(f"verify: peer_order is {np.asarray(order).tolist()}; each row must name each of {flow.ep_size} "
-                          "ranks once")
+    for name in ("peer_order", *(["combine_order"] if flow.combine_order is not None else ())):
+        order, shape = getattr(flow, name), (flow.ep_size, flow.ep_size)
+        is_table = isinstance(order, np.ndarray) and order.dtype.kind in "iu" and order.shape == shape
+        if not is_table or not _are_permutations(order):
+            raise VerifyError(f"verify: {name} is {np.asarray(order).tolist()}; each row must name each of {flow.ep_size} "
+                              "ranks once")
 
 
 def _are_permutations(rows: np.ndarray) -> bool:
@@ -186,5 +188,9 @@ def _needed(derived: tf.Taskflow, present: np.ndarray) -> np.ndarray:
 
 def _check_acyclic(flow: tf.Taskflow) -> None:
     """No cycle through events and queue order, across ranks too."""
-    for t in find_stuck(flow)[:1]:
-        fail(flow, f"task t{t} {task_name(flow, int(t))} can never run: a cycle leads through what it waits for", int(t))
+    stuck = find_stuck(flow)
+    if stuck is not None:
+        cycle = find_cycle(*stuck)
+        t = min(lead.node.task for lead in cycle)
+        raise VerifyError(f"verify: task t{t} {task_name(flow, t)} can never run: a cycle leads through what it waits for\n"
+                          + cycle_text(stuck.order, cycle))

@@ -17,7 +17,7 @@ struct RankView {
   __aicore__ inline int32_t ep_size() const { return image.header().ep_size; }
   __aicore__ inline int32_t tile_rows() const { return image.header().tile_rows; }
   __aicore__ inline int32_t num_tokens() const { return args.num_tokens; }
-  __aicore__ inline int32_t peer(int32_t position) const { return image.peer(args.rank, position); }
+  __aicore__ inline int32_t peer(int32_t position, bool back) const { return image.peer(args.rank, position, back); }
 };
 
 // An operand as rows of global memory: row i of the unit begins at address + i * row_bytes.

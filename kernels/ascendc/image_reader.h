@@ -20,8 +20,8 @@ class ImageReader {
   __aicore__ inline EventRun event_run(int32_t i) const { return read<EventRun>(header_.event_runs_offset, i); }
   __aicore__ inline Wait wait(int32_t i) const { return read<Wait>(header_.waits_offset, i); }
   __aicore__ inline Signal signal(int32_t i) const { return read<Signal>(header_.signals_offset, i); }
-  __aicore__ inline int32_t peer(int32_t rank, int32_t position) const {
-    return word(header_.peer_order_offset, rank * header_.ep_size + position);
+  __aicore__ inline int32_t peer(int32_t rank, int32_t position, bool back) const {
+    return word(header_.peer_order_offset, (back * header_.ep_size + rank) * header_.ep_size + position);
   }
   __aicore__ inline RouteWords route(int32_t i) const {
     return read_row<RouteWords>(image_ + header_.routes_offset + i * sizeof(Route));

@@ -53,7 +53,7 @@ class Checker {
            fits(h.event_runs_offset, h.num_event_runs, sizeof(EventRun)) &&
            fits(h.waits_offset, h.num_waits, sizeof(Wait)) && fits(h.signals_offset, h.num_signals, sizeof(Signal)) &&
            fits(h.routes_offset, h.num_routes, sizeof(Route)) && fits(h.shares_offset, h.num_shares, sizeof(Share)) &&
-           fits(h.peer_order_offset, int64_t{h.ep_size} * h.ep_size, 4);
+           fits(h.peer_order_offset, int64_t{2} * h.ep_size * h.ep_size, 4);
   }
 
   const char* check_order() const {
@@ -62,7 +62,7 @@ class Checker {
     for (int32_t q = 0; q < h.num_queues; ++q) {
       if (image_.queues[q] > image_.queues[q + 1]) return "the queues do not cover the tasks";
     }
-    for (int64_t i = 0; i < int64_t{h.ep_size} * h.ep_size; ++i) {
+    for (int64_t i = 0; i < int64_t{2} * h.ep_size * h.ep_size; ++i) {
       if (!in_range(image_.peer_order[i], h.ep_size)) return "the peer order names a rank outside ep_size";
     }
     return nullptr;

@@ -171,8 +171,34 @@ class OpChecker {
       }
       case Opcode::ROW_REDUCE:
         return in_range(op.param[0], kNumReduction) ? nullptr : "a ROW_REDUCE has an unknown reduction";
+      case Opcode::PICK:
+      case Opcode::PLACE: return check_axis(op, opcode);
+      case Opcode::GROUP_REDUCE: return check_groups(op);
       default: return nullptr;
     }
+  }
+
+  // Columns are counted from the first one.
+  bool has_offset(const Op& op) const { return op.operands[0].offset != 0 || op.operands[1].offset != 0; }
+
+  const char* check_axis(const Op& op, Opcode opcode) const {
+    const int64_t size = op.param[0], inner = op.param[1], start = op.param[2], step = op.param[3];
+    const int64_t width = buffer(op, 0).cols, given = buffer(op, 1).cols, part = size * inner;
+    const char* const fault = "an op's columns are not along an axis of its rows";
+    if (size < 1 || inner < 1 || start < 0 || step < 0 || width % part || has_offset(op)) return fault;
+    const int64_t outer = width / part;
+    if (buffer(op, 0).dtype != buffer(op, 1).dtype || outer < 1 || given % (outer * inner)) return fault;
+    const int64_t there = given / (outer * inner);
+    const bool picks = opcode == Opcode::PICK;
+    const bool fits = picks ? start + (size - 1) * step < there : step >= 1 && start + (there - 1) * step < size;
+    return fits && there > 0 ? nullptr : fault;
+  }
+
+  const char* check_groups(const Op& op) const {
+    const int64_t size = op.param[1], inner = op.param[2], width = buffer(op, 0).cols;
+    if (!in_range(op.param[0], kNumReduction)) return "a GROUP_REDUCE has an unknown reduction";
+    const bool fits = size >= 1 && inner >= 1 && width % inner == 0 && width * size == buffer(op, 1).cols && !has_offset(op);
+    return fits ? nullptr : "a GROUP_REDUCE's groups are not those of its rows";
   }
 
   const char* check_gmm(const Op& op) const {

@@ -63,7 +63,10 @@ struct Image {
     return run + 1 < header->num_event_runs ? event_runs[run + 1].first : header->num_events;
   }
 
-  int32_t peer(int32_t rank, int32_t position) const { return peer_order[rank * header->ep_size + position]; }
+  // The rank at a position of the order in which `rank` sends rows out, or sends them back.
+  int32_t peer(int32_t rank, int32_t position, bool back) const {
+    return peer_order[(back * header->ep_size + rank) * header->ep_size + position];
+  }
 };
 
 // The first fault of an image as a sentence, or NULL: after this check a launch touches nothing outside the image,

@@ -13,7 +13,7 @@
 namespace hpmoe {
 
 constexpr int32_t kMagic = 0x484D4F45;
-constexpr int32_t kVersion = 5;
+constexpr int32_t kVersion = 6;
 constexpr int32_t kSectionAlignment = 64;
 constexpr int32_t kMaxOperands = 6;
 constexpr int32_t kWhole = 1 << 16;  // the share of an expert that has no copies

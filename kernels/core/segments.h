@@ -47,8 +47,8 @@ HPMOE_DEVICE inline auto segment_at(const Frame& frame, int32_t i) {
   const auto& routing = frame.routed();
   const int32_t me = place.me(), experts = routing.num_local_experts();
   const int32_t position = is_exchange(opcode) ? i / experts : position_of(frame.op, frame.task, is_put(opcode) ? i : 0);
-  const int32_t peer = place.peer(position);
   const bool back = goes_back(frame.op);
+  const int32_t peer = place.peer(position, back);
   const int32_t source = back ? peer : me, dest = back ? me : peer;
   if (is_put(opcode)) return routing.segment_in_slot(source, dest, routing.slot(dest, frame.task.row));
   return routing.segment(source, dest, is_exchange(opcode) ? i % experts : frame.task.row < 0 ? i : frame.task.row);

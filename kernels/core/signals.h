@@ -26,8 +26,8 @@ template <class Frame>
 HPMOE_DEVICE inline int32_t target_at(const Frame& frame, const Signal& signal, int32_t i) {
   switch (static_cast<Remote>(signal.remote)) {
     case Remote::LOCAL: break;
-    case Remote::PEER: return frame.place().peer(position_of(frame.op, frame.task, i));
-    case Remote::EVERY: return frame.place().peer(i);
+    case Remote::PEER: return frame.place().peer(position_of(frame.op, frame.task, i), goes_back(frame.op));
+    case Remote::EVERY: return frame.place().peer(i, false);
   }
   return frame.place().me();
 }

@@ -7,7 +7,7 @@ namespace {
 bool is_for(const Image& image, const Task& task, int32_t from, int32_t to) {
   const Op& op = image.ops[task.op];
   for (int32_t i = 0; i < num_task_peers(op, task, image.header->ep_size); ++i)
-    if (image.peer(from, position_of(op, task, i)) == to) return true;
+    if (image.peer(from, position_of(op, task, i), goes_back(op)) == to) return true;
   return false;
 }
 

@@ -20,7 +20,8 @@ constexpr int32_t kNumLaidOut = 3;
   X(PUT, 1) X(PUT_BACK, 2) X(REDUCE, 3) X(GMM, 4) X(WGRAD, 5) X(MAP, 6) X(SWIGLU, 7) X(SWIGLU_GRAD, 8) \
   X(ROW_REDUCE, 9) X(ROW_DOT, 10) X(COL_SUM, 11) X(ALL_TO_ALL, 12) X(ALL_TO_ALL_BACK, 13) X(NOTIFY, 14) \
   X(GATHER, 15) X(KEEP, 16) X(DROP_COUNTS, 17) X(LAUNCH, 18) X(REPLICATE, 19) X(RETURN_GRADS, 20) X(FAN_OUT, 21) \
-  X(FAN_IN, 22) X(TOP_K, 23) X(TAKE_COLS, 24) X(ADD_COLS, 25) X(CUMSUM, 26) X(DRAW, 27)
+  X(FAN_IN, 22) X(TOP_K, 23) X(TAKE_COLS, 24) X(ADD_COLS, 25) X(CUMSUM, 26) X(DRAW, 27) X(PICK, 28) X(PLACE, 29) \
+  X(GROUP_REDUCE, 30)
 #define HPMOE_MAP_CODE(X) \
   X(COPY, 0) X(NEG, 1) X(EXP, 2) X(LOG, 3) X(SQRT, 4) X(RSQRT, 5) X(SIGMOID, 6) X(TANH, 7) X(SILU, 8) X(RELU, 9) \
   X(ERF, 10) X(ABS, 11) X(RECIPROCAL, 12) X(SQUARE, 13) X(SIN, 14) X(COS, 15) X(SIGN, 16) X(SOFTPLUS, 17) \
@@ -120,13 +121,19 @@ constexpr OpRule kRules[] = {
     {"TOP_K", Opcode::TOP_K, 2, 3, false, 0x7,
      {{0x1, 0x2, kMayBeInteger}, {0x1, 0x2, kIsInteger}, {0x1, 0x2, kMayBeInteger}}},
     {"TAKE_COLS", Opcode::TAKE_COLS, 1, 3, false, 0x7,
-     {{0x1, 0x2, kMayBeInteger}, {0x5, 0x2, kMayBeInteger}, {0x1, 0x2, kMayBeInteger}}},
+     {{0x1, 0x2, kMayBeInteger}, {0x1, 0x2, kMayBeInteger}, {0x5, 0x2, kMayBeInteger}}},
     {"ADD_COLS", Opcode::ADD_COLS, 1, 3, false, 0x7,
      {{0x1, 0x2, kMayBeInteger}, {0x1, 0x2, kMayBeNumber | kMayBeInteger}, {0x1, 0x2, kMayBeInteger}}},
     {"CUMSUM", Opcode::CUMSUM, 1, 2, false, 0x7,
      {{0x1, 0x2, kMayBeInteger}, {0x1, 0x2, kMayBeInteger}}},
     {"DRAW", Opcode::DRAW, 1, 2, false, 0x2,
      {{0x1, 0x1, 0}, {0x4, 0x4, kIsInteger}}},
+    {"PICK", Opcode::PICK, 1, 2, false, 0x7,
+     {{0x1, 0x1, 0}, {0x1, 0x2, 0}}},
+    {"PLACE", Opcode::PLACE, 1, 2, false, 0x7,
+     {{0x1, 0x1, 0}, {0x1, 0x2, 0}}},
+    {"GROUP_REDUCE", Opcode::GROUP_REDUCE, 1, 2, false, 0x7,
+     {{0x1, 0x2, 0}, {0x1, 0x2, 0}}},
 };
 
 inline const OpRule* find_rule(int32_t opcode) {

@@ -1,8 +1,8 @@
 // The rows that a task and an event stand for, once the routing is known: the same on every target.
 //
 // A target brings its own Frame, of an op, a task and its unit. place() says where it runs: the rank me(), tile_rows(),
-// num_tokens() of the launch, ep_size() and peer(position) of its peer order. routed() answers questions about the op's
-// route.
+// num_tokens() of the launch, ep_size() and peer(position, back) of the order in
+// which it sends rows out or back. routed() answers questions about the op's route.
 #pragma once
 
 #include "core/decode.h"
@@ -41,7 +41,7 @@ HPMOE_DEVICE inline Unit find_unit(const Frame& frame) {
     case Domain::TILES: return cut<Unit>(clip(op.num_rows, op.clipped, num_tokens), task.row * tile_rows, tile_rows);
     case Domain::SLOTS: {
       const bool on_peer = is_put(opcode_of(op)) && !is_back(opcode_of(op));
-      const auto& slot = frame.routed().slot(on_peer ? place.peer(task.peer) : place.me(), task.row);
+      const auto& slot = frame.routed().slot(on_peer ? place.peer(task.peer, false) : place.me(), task.row);
       return {slot.start, slot.rows, slot.expert};
     }
     default: break;
@@ -77,11 +77,11 @@ HPMOE_DEVICE inline int64_t find_extent(const Place& place, const EventRun& run,
       const Unit tokens = cut<Unit>(num_tokens, index * return_tokens, return_tokens);
       return routing->kept_entries(me, tokens.start, tokens.rows);
     }
-    case Extent::SENT_TO: return routing->sent_to(me, place.peer(index));
-    case Extent::RETURNED_TO: return routing->sent_to(place.peer(index), me);
-    case Extent::SENT_TO_EXPERT: return routing->sent_to_expert(me, place.peer(index / experts), index % experts);
+    case Extent::SENT_TO: return routing->sent_to(me, place.peer(index, false));
+    case Extent::RETURNED_TO: return routing->sent_to(place.peer(index, true), me);
+    case Extent::SENT_TO_EXPERT: return routing->sent_to_expert(me, place.peer(index / experts, false), index % experts);
     case Extent::RETURNED_TO_FROM_EXPERT:
-      return routing->sent_to_expert(place.peer(index / experts), me, index % experts);
+      return routing->sent_to_expert(place.peer(index / experts, true), me, index % experts);
     case Extent::REPLICA: return routing->is_copy(me, index) ? 1 : 0;
     case Extent::REPLICAS: return routing->num_copies(me, index);
     default: return kUnknownExtent;

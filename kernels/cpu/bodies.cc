@@ -16,6 +16,9 @@ Code run_body(const Frame& frame) {
     case Opcode::ROW_DOT: return row_dot(frame);
     case Opcode::COL_SUM: return col_sum(frame);
     case Opcode::GATHER: return gather(frame);
+    case Opcode::PICK: return pick(frame);
+    case Opcode::PLACE: return place(frame);
+    case Opcode::GROUP_REDUCE: return group_reduce(frame);
     case Opcode::FAN_OUT: return fan_out(frame);
     case Opcode::FAN_IN: return fan_in(frame);
     case Opcode::KEEP: return keep_entries(frame);

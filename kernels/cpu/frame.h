@@ -27,7 +27,7 @@ struct Place {
   int32_t ep_size() const { return image.header->ep_size; }
   int32_t tile_rows() const { return image.header->tile_rows; }
   int64_t num_tokens() const { return launched; }
-  int32_t peer(int32_t position) const { return image.peer(rank, position); }
+  int32_t peer(int32_t position, bool back) const { return image.peer(rank, position, back); }
 };
 
 struct Frame {

@@ -301,8 +301,8 @@ def test_what_was_not_measured_is_not_met():
     ("--suite --experts=6", "flag --experts=6: it must be a multiple of 4 with --suite"),
     ("--ep=3", "flag --experts=16: it must be a multiple of --ep, which is 3"),
     ("--out=no/such/folder/x.png", "flag --out=no/such/folder/x.png: it must be a file that can be written"),
-    ("--out=x.foo", "flag --out=x.foo: it must be a picture's name, which ends in .png, "),
-    ("--out=picture", "flag --out=picture: it must be a picture's name, which ends in .png, "),
+    ("--out=x.foo", "flag --out=x.foo: it must be a file whose name ends in .png or .svg"),
+    ("--out=picture", "flag --out=picture: it must be a file whose name ends in .png or .svg"),
     ("--repeats=0", "flag --repeats=0: it must be an integer of at least 1"),
 ])
 def test_wrong_usage(capsys, args, text):

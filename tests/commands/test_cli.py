@@ -64,6 +64,8 @@ def test_the_package_runs_as_the_command():
     ("demo --experts=30", "hpmoe demo: flag --experts=30: it must be a multiple of --ep, which is 4"),
     ("demo --top_k=33", "hpmoe demo: flag --top_k=33: it must be at most --experts, which is 32"),
     ("demo --out=no/such/folder/x.json", "hpmoe demo: flag --out=no/such/folder/x.json: it must be a file that can be"),
+    ("demo --out=x.gif", "hpmoe demo: flag --out=x.gif: it must be a file whose name ends in .json"),
+    ("compare dedup dedup=0 --html=x.gif", "hpmoe compare: flag --html=x.gif: it must be a file whose name ends in .html"),
     ("demo --out=", "hpmoe demo: flag --out=: it must be a file that can be written"),
     ("demo --json=3", "hpmoe demo: flag --json=3: it must be true or false"),
     ("demo --dtype=float64", "hpmoe demo: flag --dtype=float64: it must be one of float32, bfloat16, float16; did you mean"),

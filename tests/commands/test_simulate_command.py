@@ -160,3 +160,5 @@ def test_ablation(capsys, tmp_path):
     assert "simulated" in capsys.readouterr().out
     assert main(["simulate", "--out=x.png"]) == 2
     assert "flag --out=x.png: it must be given with --ablation" in capsys.readouterr().err
+    assert main(["simulate", "--ablation", "--out=x.gif"]) == 2
+    assert "flag --out=x.gif: it must be a file whose name ends in .png or .svg" in capsys.readouterr().err

@@ -16,6 +16,7 @@ from helpers import (
     Layer,
     U,
     assert_close,
+    avals_of,
     dtype_names,
     fused,
     in_dtype,
@@ -36,6 +37,7 @@ from hpmoe import Aval, moe_ffn, trace, vjp
 from hpmoe.autodiff.vjp import linearize
 from hpmoe.commands.op_by_op import moe_ffn_op_by_op
 from hpmoe.support.dtypes import rounded, widen
+from hpmoe.testing import reference
 
 LAYERS = {
     "several tiles": Layer(ep=2, T=5),
@@ -49,15 +51,8 @@ LAYERS = {
 
 def num_roundings(f, args, ep=1):
     """Equations on the longest path from an input of `f` through its forward and backward program."""
-    shapes = [Aval(a.shape[1:], str(a.dtype)) for a in args]
-    parts = linearize(trace(f, *shapes, mesh=hpmoe.Mesh(ep)))
-    depth = {}
-    for program in (parts.forward, parts.backward):
-        start = max(depth.values(), default=0)  # the backward reads what the forward computed
-        for eqn in program.equations:
-            before = (depth.get(a, start) for a in eqn.inputs)
-            depth.update(dict.fromkeys(eqn.outputs, 1 + max(before, default=start)))
-    return max(depth.values())
+    parts = linearize(trace(f, *avals_of(args), mesh=hpmoe.Mesh(ep)))
+    return reference.num_roundings([parts.forward, parts.backward])
 
 
 # Against the oracles.

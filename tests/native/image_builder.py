@@ -115,7 +115,7 @@ class ImageBuilder:
         sections["tasks"] = np.array([template << index_bits | index for template, index in tasks], TASK)
         sections["queues"] = np.cumsum([0, *map(len, self.queues)], dtype=np.int32)
         ranks = np.arange(self.ep_size, dtype=np.int32)
-        sections["peer_order"] = ((ranks[:, None] + ranks) % self.ep_size).reshape(-1).astype(np.int32)
+        sections["peer_order"] = np.tile(((ranks[:, None] + ranks) % self.ep_size).reshape(-1), 2).astype(np.int32)
         return pack_image(sections, ep_size=self.ep_size, tile_rows=self.tile_rows, index_bits=index_bits,
                           num_events=len(sections["event_runs"]))
 

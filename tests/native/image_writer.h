@@ -71,7 +71,7 @@ struct ImageWriter {
       }
       starts.push_back(static_cast<int32_t>(tasks.size()));
     }
-    for (int r = 0; r < ep_size; ++r)
+    for (int r = 0; r < 2 * ep_size; ++r)
       for (int j = 0; j < ep_size; ++j) peer_order.push_back((r + j) % ep_size);
     words_.assign(kSectionAlignment / 4 * 2, 0);
     Header h{};

@@ -37,6 +37,13 @@ def with_bias(x, ids, weights, gate_up, down, bias, _):
     return hpmoe.combine(hpmoe.grouped_matmul(act, down, route), route, weights)
 
 
+def heads(x, ids, weights, gate_up, down, *_):
+    rows, route = hpmoe.dispatch(x, ids, num_local_experts=4)
+    cut = rows.reshape(-1, 2, 2)
+    cut = mint.softmax(cut, -1) * cut.sum(1, keepdims=True)
+    return hpmoe.combine(cut.reshape(-1, 4), route, weights)
+
+
 def permuted(x, ids, weights, *experts):
     rows, indices = ops.moe_token_permute(x, ids)
     return ops.moe_token_unpermute(rows, indices, weights)
@@ -54,21 +61,28 @@ CLAIMS = {
                             lambda x, w: mint.where((x > 0) & ~(x > 1), x, 0), lambda x, w: ops.gelu(mint.exp(x))], []),
     "softmax": ([X, W], [lambda x, w: mint.softmax(x, -1), lambda x, w: mint.nn.functional.layer_norm(x, (4,)),
                          lambda x, w: x.mean(-1, keepdim=True) + mint.amax(x, -1, True), lambda x, w: x.sum(0)],
-                [lambda x, w: mint.max(x, -1)[0]]),
+                [lambda x, w: mint.softmax(x, (0, 1))]),
     "`x @ w`": ([X, W], [lambda x, w: x @ w, lambda x, w: LINEAR(x)], [lambda x, w: mint.bmm(x[None], w[None])]),
-    "columns": ([X, IDS], [lambda x, i: x[:, 1:3], lambda x, i: mint.cat(mint.split(x, 2, -1), -1),
+    "columns": ([X, IDS], [lambda x, i: x[:, 1:3], lambda x, i: x[:, ::2] * x[:, 1::2],
+                           lambda x, i: mint.cat(mint.split(x, 2, -1), -1),
                            lambda x, i: x[i], lambda x, i: mint.nn.functional.pad(x, (1, 1))], [lambda x, i: x[x > 0]]),
-    "slices": ([X, W], [], [lambda x, w: x[2:5], lambda x, w: x.reshape(4, 8), lambda x, w: x.T,
+    "`[R, heads, N]`": (MOE, [heads, lambda x, *rest: mint.softmax(x.reshape(8, 2, 2), -1),
+                               lambda x, *rest: x.reshape(16, 2) * 2], []),
+    "slices": ([X, W], [], [lambda x, w: x[2:5], lambda x, w: x.T,
                             lambda x, w: mint.softmax(x, 0), lambda x, w: mint.amax(x, 0)]),
     "Python `if`": ([X, W], [looped], [lambda x, w: x if x.sum() > 0 else -x]),
     "in-place": ([X, W], [], [written, lambda x, w: mint.nn.functional.dropout(x, 0.5, True),
                               lambda x, w: np.maximum.reduce(x), lambda x, w: x + ms.Tensor(np.random.rand(4), F32)]),
     "`dispatch`": (MOE, [with_bias], []),
     "`permute`": (MOE, [], [permuted]),
-    "the router": ([X, W], [], [lambda x, w: mint.topk(x, 2, -1)[0]]),
+    "the router": ([X, W], [lambda x, w: hpmoe.route(x @ w, 2), lambda x, w: mint.gather(x, 1, mint.topk(x, 2)[1]),
+                            lambda x, w: mint.cumsum(mint.sort(x)[0], -1),
+                            lambda x, w: mint.nn.functional.one_hot(mint.topk(x, 1)[1][:, 0], 4)],
+                   [lambda x, w: mint.topk(x, 2, 0)[0]]),
     "shared expert": (MOE, [capped], []),
-    "float32": ([X, IDS], [lambda x, i: x.astype(ms.bfloat16) * 2, lambda x, i: x.astype(ms.float16) * 2],
-                [lambda x, i: x.astype(ms.float64), lambda x, i: i + 1]),
+    "float32": ([X, IDS], [lambda x, i: x.astype(ms.bfloat16) * 2, lambda x, i: x.astype(ms.float16) * 2,
+                           lambda x, i: mint.sum((i + 1).astype(ms.int64))],
+                [lambda x, i: x.astype(ms.float64)]),
 }
 
 
@@ -122,8 +136,8 @@ TRACED = {
                  lambda x, w, i, g, b: mint.logsumexp(x, -1), lambda x, w, i, g, b: F.layer_norm(x, (4,), g),
                  lambda x, w, i, g, b: ops.rms_norm(x, g)[0]], []),
     "sum": ([lambda x, w, i, g, b: x.sum() + x.mean() + mint.var(x) + mint.std(x), lambda x, w, i, g, b: mint.norm(x),
-             lambda x, w, i, g, b: b.any() | b.all(), lambda x, w, i, g, b: mint.amax(x, 0) + mint.amin(x, 0)],
-            [lambda x, w, i, g, b: mint.max(x, 0)]),
+             lambda x, w, i, g, b: b.any() | b.all(), lambda x, w, i, g, b: mint.amax(x, 0) + mint.amin(x, 0),
+             lambda x, w, i, g, b: mint.max(x, 0)[1] + mint.argmax(x, 0)], []),
     "`@`": ([lambda x, w, i, g, b: x @ w + mint.matmul(x, w) + F.linear(x, w.T),
              lambda x, w, i, g, b: mint.addmm(x @ w, x, w), lambda x, w, i, g, b: mint.outer(g, g)],
             [lambda x, w, i, g, b: mint.bmm(x[None], w[None])]),
@@ -131,10 +145,14 @@ TRACED = {
                  lambda x, w, i, g, b: mint.stack(mint.unbind(x, 0), 1), lambda x, w, i, g, b: mint.split(x, 2, 0)[0],
                  lambda x, w, i, g, b: mint.chunk(x, 2, 0)[0], lambda x, w, i, g, b: F.pad(x, (1, 1, 1, 1)),
                  lambda x, w, i, g, b: mint.tile(x, (2, 1)), lambda x, w, i, g, b: ops.unstack(x, 0)[1]], []),
-    "`x[i]`": ([lambda x, w, i, g, b: x[0] + x[2:5][..., None, 1].sum() + x[i][0], lambda x, w, i, g, b: F.embedding(i, x)],
-               [lambda x, w, i, g, b: x[::2], lambda x, w, i, g, b: x[b], lambda x, w, i, g, b: x[i, i]]),
+    "`x[i]`": ([lambda x, w, i, g, b: x[0] + x[2:5][..., None, 1].sum() + x[i][0] + x[::2, [2, 0]].sum(),
+                lambda x, w, i, g, b: F.embedding(i, x)],
+               [lambda x, w, i, g, b: x[::-1], lambda x, w, i, g, b: x[b], lambda x, w, i, g, b: x[i, i]]),
     "dropout": ([lambda x, w, i, g, b: F.dropout(x, 0.5, False)], [lambda x, w, i, g, b: F.dropout(x, 0.5, True)]),
-    "topk": ([], of_x(lambda x: mint.topk(x, 2), mint.sort, mint.argmax, lambda x: mint.cumsum(x, 0))),
+    "topk": ([*of_x(lambda x: mint.topk(x, 2)[1], lambda x: mint.sort(x, dim=0)[1], mint.argsort, mint.round,
+                    lambda x: mint.cumsum(x, 0)), lambda x, w, i, g, b: mint.gather(x, 1, mint.topk(x, 2)[1]),
+              lambda x, w, i, g, b: F.one_hot(i, 5), lambda x, w, i, g, b: x.scatter_add(1, mint.topk(x, 4)[1], x)], []),
+    "conv": ([], of_x(lambda x: ops.cumprod(x, 0), lambda x: mint.median(x, 0))),
 }
 
 

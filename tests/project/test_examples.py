@@ -40,7 +40,8 @@ def numbers_after(pattern, text):
 
 
 def test_examples_are_numbered_and_say_how_to_run_them():
-    assert [name[:3] for name in NAMES] == [f"{i:02}_" for i in range(1, len(NAMES) + 1)]
+    numbers = [int(name[:2]) for name in NAMES]
+    assert numbers == sorted(set(numbers)) and all(name[2] == "_" for name in NAMES)
     for name in NAMES:
         assert f"python examples/{name}" in load(name)["__doc__"]
 
@@ -104,6 +105,9 @@ def test_training_agrees_and_learns(printed, tmp_path):
     assert rows[-1][1] < rows[0][1] - 2
     assert max(abs(fused - plain) for _, fused, plain, _ in rows) < 1e-4
     assert 0 < numbers_after("of the final weights", text)[0] < 1e-3
+    same = re.search(r"of the losses (\S+) nats per byte in (\d+) steps .*; in the (\d+) after these \S+, and (\d+) ", text)
+    losses, steps, after, elsewhere = map(float, same.groups())
+    assert losses < 1e-5 and steps + after == 24 and (after > 0) == (elsewhere > 0)
     assert all(x > 0 for x in numbers_after("(?:fused|op by op)", text.splitlines()[-1].replace(",", "")))
     assert picture.exists() or "* both" in text
 

@@ -26,6 +26,7 @@ LAYERS = (
     "kernels",
     "tuning",
     "rewriting",
+    "testing",
     "__init__",
     "peers calibration",
     "commands",

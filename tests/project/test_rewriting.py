@@ -8,21 +8,65 @@ import pytest
 
 import hpmoe
 from hpmoe import rewriting
-from hpmoe.primitives.primitive import REGISTRY, Primitive
+from hpmoe.primitives.primitive import REGISTRY
+from hpmoe.rewriting import primitives
 
 ROOT = Path(__file__).parents[2]
-OTHERS = ("Access Buffer Builder Domain Equation Literal Program Taskflow TileOp col_modes map_equations rebuild "
-          "row_modes").split()
+PUBLIC = {"hpmoe", "hpmoe.rewriting", "hpmoe.rewriting.primitives", "hpmoe.testing"}
+NAMES = ("Access Buffer Builder Domain Equation Literal Program Taskflow TileOp Var col_modes likely_rows likely_shares "
+         "map_equations primitives rebuild requeue row_modes").split()
 
 
-def test_every_primitive_is_there_by_one_name():
-    primitives = {name: value for name, value in vars(rewriting).items() if isinstance(value, Primitive)}
-    assert sorted(p.name for p in primitives.values()) == sorted(REGISTRY)
+def test_names_are_the_listed_ones():
+    names = [n for n in vars(rewriting) if not n.startswith("_")]
+    assert sorted(names) == NAMES and rewriting.Program is hpmoe.Program and rewriting.Taskflow is hpmoe.Taskflow
 
 
-def test_all_else_is_listed():
-    names = [n for n, v in vars(rewriting).items() if not n.startswith("_") and not isinstance(v, Primitive)]
-    assert sorted(names) == OTHERS and rewriting.Program is hpmoe.Program and rewriting.Taskflow is hpmoe.Taskflow
+def test_every_primitive_is_there_by_the_name_that_programs_print():
+    assert dir(primitives) == sorted(REGISTRY)
+    assert all(getattr(primitives, name) is primitive for name, primitive in REGISTRY.items())
+
+
+def test_help_lists_how_each_primitive_is_written():
+    told = primitives.__doc__.split("All of them:\n")[1]
+    assert re.findall(r"^    (\w+)\(.*\)$", told, re.MULTILINE) == sorted(REGISTRY)
+    assert {"    matmul(x, w, transpose=False)", "    mul(x, y)", "    grouped_matmul(x, w, route, *replicas, transpose=)",
+            "    concat(*xs, axis=)"} <= set(told.splitlines())
+
+
+def test_a_name_that_is_none_is_refused_with_those_like_it():
+    with pytest.raises(AttributeError, match="'groupd_matmul' is no primitive; like it: grouped_matmul"):
+        _ = primitives.groupd_matmul
+    with pytest.raises(ImportError, match="frobnicate"):
+        exec("from hpmoe.rewriting.primitives import frobnicate", {})
+
+
+X, W = hpmoe.Aval((4, 3), "float32"), hpmoe.Aval((3, 2), "float32")
+
+
+def test_direction_is_data_of_the_ir_whatever_its_name_and_the_rewrites():
+    @hpmoe.transform
+    def anonymous(ir):
+        return ir.replace(name="f")
+    @hpmoe.transform(requires="program")
+    def remade(program):
+        return rewriting.map_equations(program, lambda builder, eqn: None)
+    tiles = hpmoe.chain(remade, anonymous, hpmoe.tile_partition(rows=2), anonymous, hpmoe.assign_queues)
+    for f in (anonymous(lambda x, w: x @ w), remade(lambda x, w: x @ w), tiles(lambda x, w: x @ w)):
+        assert [f.lower(X, W, direction=d).direction for d in ("forward", "backward")] == ["forward", "backward"]
+
+
+def test_a_rewrite_gets_each_direction_and_one_before_gradients_the_forward_alone():
+    seen = []
+
+    def note(program):
+        seen.append(program.direction)
+        return program
+    for before_vjp in (False, True):
+        f = hpmoe.transform(requires="program", before_vjp=before_vjp)(note)(lambda x, w: x @ w)
+        f.lower(X, W)
+        f.lower(X, W, direction="backward")
+    assert seen == ["forward", "backward", "forward"]
 
 
 def code_of(path):
@@ -40,4 +84,4 @@ def test_what_users_read_imports_public_names(path):
     imported = {node.module for node in ast.walk(ast.parse(code_of(path))) if isinstance(node, ast.ImportFrom)}
     imported |= {a.name for node in ast.walk(ast.parse(code_of(path))) if isinstance(node, ast.Import) for a in node.names}
     ours = {name for name in imported if name.split(".")[0] == "hpmoe"}
-    assert ours and ours <= {"hpmoe", "hpmoe.rewriting"}
+    assert ours and ours <= PUBLIC

@@ -1,4 +1,4 @@
-"""hpmoe.route and hpmoe.router against a float64 oracle: eager, as a program, and as a kernel; their gradients; their laws."""
+"""hpmoe.route and hpmoe.router against a float64 oracle: eager, as a program and as a kernel; gradients; laws."""
 
 import jax
 import mindspore as ms

@@ -30,9 +30,14 @@ def sent(x, ids):
     return hpmoe.dispatch(x, ids, num_local_experts=2)[0]
 
 
+def routed(x):
+    return hpmoe.route(x, 2)[1]
+
+
 ARGUMENTS = tensors(a[0] for a in Layer(ep=1).arguments())
 CALLS = {"moe_ffn": (hpmoe.moe_ffn, ARGUMENTS), "moe_ffn inside": (layer_and_more, ARGUMENTS), "swiglu": (gated_twice, [X]),
-         "dispatch": (sent, [X, IDS]), "permute": (hpmoe.permute, [X, IDS]), "unpermute": (hpmoe.unpermute, [X, IDS])}
+         "dispatch": (sent, [X, IDS]), "route": (routed, [X]), "permute": (hpmoe.permute, [X, IDS]),
+         "unpermute": (hpmoe.unpermute, [X, IDS])}
 
 
 @pytest.mark.parametrize("call", CALLS)

@@ -100,5 +100,4 @@ MIXED = {
     "maximum over rows": (lambda x: mint.amax(x, dim=0), "reduce_max"),
     "some rows": (lambda x: x[:2] * 2.0, "slice"),
     "joined rows": (lambda x: mint.cat([x, x]), "concat"),
-    "reshape across rows": (lambda x: x.reshape(2, 6) * 2.0, "reshape"),
 }

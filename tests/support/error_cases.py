@@ -188,7 +188,8 @@ cases("in a trace", {
     "weights of other experts": _in_trace(lambda rows, route: grouped_matmul(rows, array(3, 3, 2), route)),
     "matmul of other widths": lambda: trace(lambda x: x @ x, X),
 
-    "slice of step 2 by an operation": lambda: trace(lambda x: ops.strided_slice(x, (0, 0), (4, 3), (2, 1)), X),
+    "slice of step -1 by an operation": lambda: trace(lambda x: ops.strided_slice(x, (3, 0), (0, 3), (-1, 1)), X),
+    "a known index out of bounds": lambda: trace(lambda x: x[:, [0, 3]], X),
     "gather with batch_dims": lambda: trace(lambda x: ops.gather(x, Tensor([[0], [1], [0], [1]]), 1, 1), X),
     "bias of three dimensions": lambda: trace(lambda x, b: ops.BiasAdd()(x, b), Aval((2, 3, 4), "float32"),
                                               Aval((3,), "float32")),

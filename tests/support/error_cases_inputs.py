@@ -31,7 +31,7 @@ def routed(x, ids):
 def with_other_ids(program):
     def rule(builder, eqn):
         if eqn.primitive is make_route:
-            builder.equations.append(eqn.replace(inputs=(builder.add(add, eqn.inputs[0], 1),)))
+            builder.keep(eqn.replace(inputs=(builder.add(add, eqn.inputs[0], 1),)))
             return eqn.outputs
         return None
     return map_equations(program, rule)

@@ -101,7 +101,24 @@ cases("verify", {
     "memory of a result": _mutated(_in_the_memory_of_an_output),
     "columns outside of a buffer": _mutated(_outside_its_buffer),
 })
-cases("rebuild", {"a route that is none": _with_domain(lambda domain: dataclasses.replace(domain, route=7))})
+def _rebuilt(**changes):
+    """The first operation of a layer, or its first operand, with another part."""
+    def call():
+        flow = by_hand.queued(signal="tile")
+        op, of_op = flow.ops[0], {name: part for name, part in changes.items() if hasattr(flow.ops[0], name)}
+        of_access = {name: part for name, part in changes.items() if name not in of_op}
+        first = dataclasses.replace(op.operands[0], **of_access)
+        rebuild(flow, (op.replace(**{"operands": (first, *op.operands[1:]), **of_op}), *flow.ops[1:]))
+    return call
+
+
+cases("rebuild", {
+    "a route that is none": _with_domain(lambda domain: dataclasses.replace(domain, route=7)),
+    "a name for a mode of rows": _rebuilt(rows="own"),
+    "an offset that is true": _rebuilt(offset=True),
+    "a number of columns in words": _rebuilt(tile_cols="all"),
+    "no tuple of operands": _rebuilt(operands=None),
+})
 cases("verify", {f.__name__.replace("_", " "): _mutated(f) for f in by_hand.MUTATIONS})
 cases("verify", {name: _mutated(lambda flow, changes=changes: flow.replace(made=None, **changes(flow)))
                  for name, (changes, _) in by_hand.BY_HAND.items()})
@@ -158,12 +175,17 @@ def multiplies_a_vector(program):
 F32, BF16, I32 = "float32", "bfloat16", "int32"
 cases("built", {
     "a sum of two dtypes": _built("add", (F32, 4, 3), (BF16, 4, 3)),
+    "a sum of one": _built("add", (F32, 4, 3)),
+    "a product without a param that it has": lambda: Builder().add(REGISTRY["reduce_max"], Var(X), axis=0),
+    "a product with a param that it has not": lambda: Builder().add(REGISTRY["exp"], Var(X), axis=0, source="user.py:1"),
     "a product of two dtypes": _built("matmul", (F32, 4, 3), (BF16, 3, 2)),
     "a product of rows and a vector": _built("matmul", (F32, 4, 3), (F32, 3)),
     "columns of a vector": _built("take_columns", (F32, 4), (I32, 2)),
     "columns by floats": _built("take_columns", (F32, 4, 3), (F32, 4, 2)),
     "columns of other rows": _built("take_columns", (F32, 4, 3), (I32, 2, 2)),
     "columns added without an index each": _built("add_columns", (F32, 4, 3), (I32, 4, 2), num_cols=3),
+    "a draw by a float": _built("draw", (F32, 1), shape=(4, 3), stream=0),
+    "a draw of a vector": _built("draw", (I32, 1), shape=(4,), stream=0),
     "more choices than columns": _built("top_k", (F32, 4, 3), k=4, largest=True),
     "a weight gradient of other rows": _built("weight_grad", (F32, 4, 3), (F32, 5, 3)),
     "a main gradient of another shape": _built("weight_grad", (F32, 4, 3), (F32, 4, 2), (F32, 3, 3)),
@@ -190,6 +212,8 @@ cases("IR", {
     "launch a lost signal": _stuck(lambda flow: compile_cpu(flow, timeout=0.5).run([[ROWS]])),
     "simulate a lost signal": _stuck(lambda flow: simulate(flow)),
     "verify no taskflow": lambda: hpmoe.verify(3),
+    "a program of no direction": lambda: trace(doubled, X).replace(direction="sideways"),
+    "a primitive by no name": lambda: hpmoe.rewriting.primitives.combin,
     "a rule that returns too few": lambda: map_equations(trace(doubled, X), lambda builder, eqn: []),
     "a rule that returns a number": lambda: map_equations(trace(doubled, X), lambda builder, eqn: [2.0]),
     "vjp of no program": lambda: hpmoe.vjp(3),

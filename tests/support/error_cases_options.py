@@ -39,7 +39,7 @@ cases("no number", {
     "num_out_tokens=True": lambda: permute(array(2, 3), Tensor(np.zeros((2, 1), np.int32)), True),
     "num_tokens of lists": lambda: spmd(doubled, Mesh(1))(array(1, 4, 3), num_tokens=[[1], [1, 2]]),
     "Aval of nan": lambda: Aval((float("nan"), 3), "float32"),
-    "Aval of a class": lambda: Aval((2, 3), ms.float32),
+    "Aval of a class": lambda: Aval((2, 3), ms.Tensor),
     "Aval of an unknown dtype": lambda: trace(doubled, Aval((2, 3), "quad")),
 })
 cases("no function", {

@@ -22,6 +22,7 @@ from hpmoe import (
     fuse_persistent,
     grouped_matmul,
     moe_ffn,
+    overlap_comm,
     replicate_experts,
     save_for_backward,
     select_grads,
@@ -31,6 +32,7 @@ from hpmoe import (
     trace,
 )
 from hpmoe.costs.task_costs import task_costs
+from hpmoe.rewriting import likely_rows, requeue
 from hpmoe.routing.balance import place_replicas
 
 
@@ -90,7 +92,7 @@ def returns_another(program):
 
 def _three_dimensions(x, ids):
     rows, route = dispatch(x, ids, num_local_experts=4)
-    return combine(mint.exp(rows.reshape(-1, 3, 1)).reshape(-1, 3), route)
+    return combine(mint.exp(rows.reshape(1, -1, 3)).reshape(-1, 3), route)
 
 
 SHARED = array(3, 3)
@@ -102,6 +104,19 @@ def _shared_name():
 
 def _policy(*answers):
     return lambda: assign_queues(tile_partition(doubled), policy=answers[0], machine=cpu(1)).lower(X)
+
+
+def _priority(answer):
+    tiles = tile_partition(lambda x: (x * 2.0).sum(-1), rows=2)
+    return lambda: assign_queues(tiles, priority=answer, machine=cpu(1)).lower(X)
+
+
+def _tiles():
+    return tile_partition(doubled, rows=2).lower(X)
+
+
+def _two_ranks():
+    return spmd(stages(machine=cpu(1))["queues"](moe_ffn), Mesh(2)).lower(*tensors(Layer().arguments()))
 
 
 cases("transforms", {
@@ -126,6 +141,21 @@ cases("transforms", {
     "policy of floats": _policy(lambda flow, machine: [task_costs(flow, machine)]),
     "policy backwards": lambda: assign_queues(tile_partition(lambda x: (x * 2.0).sum(-1)), machine=cpu(1),
                                               policy=lambda flow, machine: [np.arange(flow.num_tasks)[::-1]]).lower(X),
+    "priority is a word": lambda: assign_queues(tile_partition(doubled), priority="largest"),
+    "priority raises": _priority(_raises),
+    "priority of fewer tasks": _priority(lambda flow: [1.0]),
+    "priority of nan": _priority(lambda flow: np.full(flow.num_tasks, np.nan)),
+    "priority of lists": _priority(lambda flow: [[1.0], 2.0]),
+    "requeue a word": lambda: requeue("flow", []),
+    "requeue for a word": lambda: requeue(_tiles(), [], machine="cpu"),
+    "requeue nothing": lambda: requeue(_tiles(), None),
+    "requeue into nothing": lambda: requeue(_tiles(), [], machine=cpu(1)),
+    "requeue a task twice": lambda: requeue(_tiles(), [[0, 1, 0], [1]], machine=cpu(2)),
+    "requeue across ranks": lambda: requeue(_two_ranks(), [np.arange(_two_ranks().num_tasks)[::-1]]),
+    "likely rows of a word": lambda: likely_rows("flow"),
+    "combine order of a number": lambda: overlap_comm(tile_partition(doubled), combine_order=1),
+    "combine order of one rank": lambda: spmd(stages(combine_order=lambda r, n: [0] * n)["overlap"](moe_ffn), Mesh(2)).lower(
+        *tensors(Layer().arguments())),
     "order raises": lambda: spmd(stages(order=_raises)["overlap"](moe_ffn), Mesh(2)).lower(*tensors(Layer().arguments())),
     "order of one rank": lambda: spmd(stages(order=lambda r, n: [0] * n)["overlap"](moe_ffn), Mesh(2)).lower(
         *tensors(Layer().arguments())),
@@ -178,6 +208,9 @@ cases("transforms", {
     "no columns": _lowered(doubled, Aval((4, 0), "float32")),
     "a cast to int8": _lowered(lambda x: x.astype(ms.int8)),
     "a large number among integers": _lowered(lambda x, ids: ids + 2**30, X, IDS),
+    "a broadcast across tokens": _lowered(lambda x, y: x.reshape(2, 4, 2) + y, Aval((4, 4), "float32"),
+                                          Aval((4, 2), "float32")),
+    "a scatter": lambda: tile_partition(lambda x, i: x[i]).lower(X, Aval((2,), "int32"), direction="backward"),
     "a sum over the middle": _lowered(lambda x: x.sum(1), Aval((2, 4, 3), "float32")),
     "a broadcast of some rows": _lowered(lambda x, y: x + y, Aval((2, 4, 3), "float32"), X),
     "a column beside a vector": _lowered(lambda first, x, v: x.sum(-1) + v, X, Aval((5, 3), "float32"),

@@ -158,12 +158,17 @@ class Expansion:
             return list(range(start, max(start, min(start + self.flow.tile_rows, limit))))
         return [0]
 
+    def order(self, rank, back):
+        """The ranks in the order in which one sends rows out, or back."""
+        orders = self.flow.combine_order if back and self.flow.combine_order is not None else self.flow.peer_order
+        return orders[rank].tolist()
+
     def moved(self, rank, op, task):
         """For data sent: (destination rank, row of the receiver, entry of the token's rank) of each row."""
         back = op.opcode.endswith("BACK")
         peers = self.ranks
         if not op.opcode.startswith("ALL"):
-            peers = self.flow.peer_order[rank, task["peer"]::op.num_peers].tolist()
+            peers = self.order(rank, back)[task["peer"]::op.num_peers]
         out = []
         for peer in peers:
             owner, source = (rank, peer) if back else (peer, rank)
@@ -174,7 +179,8 @@ class Expansion:
 
     def notified(self, rank, op, task):
         """The data a notify task speaks for, as `moved`."""
-        back, peer = bool(params(op)[0]), int(self.flow.peer_order[rank, task["peer"]])
+        back = bool(params(op)[0])
+        peer = self.order(rank, back)[task["peer"]]
         owner, source = (rank, peer) if back else (peer, rank)
         rows, _ = self.received[op.domain.route][owner]
         return [(peer, i, r[2]) for i, r in enumerate(rows) if r[1] == source and task["row"] in (-1, r[0])]
@@ -308,7 +314,7 @@ class Expansion:
                                         key=lambda m: m[op.opcode == "REPLICATE" and 3 or 2][0])]
         data = self.notified(rank, op, task) if op.opcode == "NOTIFY" else self.moved(rank, op, task)
         back = op.opcode.endswith("BACK") or (op.opcode == "NOTIFY" and params(op)[0])
-        order = self.flow.peer_order[rank].tolist()
+        order = self.order(rank, back)
         out = {}
         for row in data:
             expert = self.received[op.domain.route][rank if back else row[0]][0][row[1]][0]

@@ -15,6 +15,7 @@ import hpmoe
 from hpmoe import accumulate_grads, assign_queues, chain, fuse_persistent, overlap_comm, save_for_backward, tile_partition
 from hpmoe.ir.layout import Layout
 from hpmoe.support.dtypes import dtype_name, rounded, widen
+from hpmoe.testing import assert_same
 from hpmoe.tiling.rebuild import rebuild
 
 TOLERANCE = 1e-5
@@ -253,17 +254,19 @@ def assert_equals_numpy(f, layer):
     assert_close([*outs, *grads], [want, *want_grads])
 
 
-def assert_accumulates(transform, layer, after=lambda f: f):
-    """Of moe_ffn under a transform, with main gradients and any save policy, and under another one `after` these: its
-    output, its gradients and what the main gradients grow by."""
-    args, cotangent = layer.arguments(), layer.cotangent()
-    want, want_grads = numpy_moe_ffn(args, cotangent)
-    for policy in ("everything", "recompute_swiglu", "dispatched_rows", lambda eqn: False):
-        mains = {"gate_up_weight": ms.ops.ones(args[3].shape), "down_weight": ms.ops.ones(args[4].shape)}
-        f = save_for_backward(accumulate_grads(transform(hpmoe.moe_ffn), into=mains), policy=policy)
-        outs, grads = run_spmd(fused()(after(f)), layer.ep, args, [cotangent])
-        assert_close([*outs, *grads[:2]], [want, *want_grads[:2]])
-        assert_close([m.asnumpy() - 1 for m in mains.values()], want_grads[2:])
+def assert_stays_moe_ffn(transform, layer, **options):
+    """That moe_ffn on arguments like a layer's is the same under a transform; on routings of assert_same's own."""
+    assert_same(transform, hpmoe.moe_ffn, avals_of(layer.arguments()), hpmoe.Mesh(layer.ep), **{"orders": 1, **options})
+
+
+def assert_accumulates(transform, layer, after=None):
+    """The same with main gradients and any save policy, and under another transform `after` these."""
+    *_, up, down = layer.arguments()
+    for policy in ("everything", "recompute_swiglu", "dispatched_rows", nothing):
+        mains = {"gate_up_weight": ms.ops.ones(up.shape), "down_weight": ms.ops.ones(down.shape)}
+        mine = chain(transform, accumulate_grads(into=mains), save_for_backward(policy=policy))
+        mine = chain(mine, after, fused()) if after else chain(mine, fused())
+        assert_stays_moe_ffn(mine, layer, routings=["uniform", "empty_ranks"])
 
 
 def assert_every_access_ordered(flow, args, num_tokens=None):

@@ -207,8 +207,8 @@ def extent_of(x, rank, extent, index, route):
         return sum(e == rank * own + index for mine in placed for e in mine) if index < own else 0
     by_expert = extent in (tf.SENT_TO_EXPERT, tf.RETURNED_TO_FROM_EXPERT)
     position, expert = divmod(index, plan.num_local_experts) if by_expert else (index, None)
-    peer = int(flow.peer_order[rank, position])
     out = extent in (tf.SENT_TO, tf.SENT_TO_EXPERT)
+    peer = x.order(rank, not out)[position]
     rows = x.received[route][peer if out else rank][0]
     return sum(source == (rank if out else peer) and expert in (None, e) for e, source, _ in rows)
 

@@ -30,7 +30,8 @@ def signal_of_rows(flow):
     layout = Layout(flow, [list(LAYER.arguments()[1])] * len(flow.routes), None)
     for i, signal in enumerate(flow.signals):
         task = flow.tasks[signal["task"]]
-        code, peers = flow.ops[task["op"]].opcode, [layout.peer(r, task["peer"]) for r in range(LAYER.ep)]
+        op = flow.ops[task["op"]]
+        code, peers = op.opcode, [layout.peer(r, task["peer"], op.way) for r in range(LAYER.ep)]
         if signal["remote"] == tf.PEER and peers[0] != 0 and (code == "NOTIFY" or code == "PUT" and any(
                 len(layout.put_rows(r, 0, p, task["row"])) for r, p in enumerate(peers))):
             return i

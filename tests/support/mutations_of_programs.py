@@ -6,6 +6,8 @@ import numpy as np
 from mutation import in_table, mutation, other
 from other_objects import COLS, ROWS, names_of, other_domains
 
+from hpmoe.tile_ops.params import Way
+
 # Tasks.
 
 @mutation(anew=True)
@@ -42,6 +44,13 @@ def another_order_of_peers(rng, flow):
     order = flow.peer_order.copy()
     order[rng.integers(flow.ep_size)] = rng.permutation(flow.ep_size)
     return flow.replace(peer_order=order)
+
+
+@mutation(anew=True)
+def another_order_of_those_who_get_rows_back(rng, flow):
+    order = flow.order_of(Way.BACK).copy()
+    order[rng.integers(flow.ep_size)] = rng.permutation(flow.ep_size)
+    return flow.replace(combine_order=order)
 
 
 @mutation(0.5, anew=True)

@@ -20,4 +20,5 @@ def random_layer(rng):
 def random_options(rng):
     return {"rows": int(rng.integers(1, 4)), "cols": int(rng.choice([1, 2, 3, 100])), "signal": str(rng.choice(SIGNALS)),
             "order": str(rng.choice(["ratr", "sequential"])), "policy": str(rng.choice(POLICIES)),
-            "machine": MACHINES[rng.integers(3)], "put_cols": (None, 2)[rng.integers(2)]}
+            "machine": MACHINES[rng.integers(3)], "put_cols": (None, 2)[rng.integers(2)],
+            "combine_order": (None, "ratr", "sequential")[rng.integers(3)]}

@@ -102,7 +102,7 @@ CATALOGUE = {
     "class_dimension": (lambda x: ops.one_hot(x.astype(ms.int32), 4, axis=0), "its classes in dimension 0", "axis=-1"),
     "decimals": (lambda x: mint.round(x, decimals=1), "rounding to 1 decimals", r"mint\.round"),
     "stack": (lambda x: ops.stack((x, x)), "ops.stack", "mint.stack"),
-    "step": (lambda x: x[::2], "slice of step 2", "reshape"),
+    "step": (lambda x: x[:, ::-1], "slice of step -1", r"x\[:, list\(range"),
     "two_tensors": (lambda x: x[Tensor([0]), Tensor([1])], "several tensors", "mint.where"),
     "integer_division": (lambda x: mint.div(x.astype(ms.int32), 2, rounding_mode="trunc"), "rounding_mode='trunc'", "floor"),
     "mean_of_integers": (lambda x: mint.mean(x.astype(ms.int32)), r"a mean of i32\[3,4\]", "astype"),

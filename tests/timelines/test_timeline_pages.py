@@ -5,10 +5,12 @@ import re
 from html.parser import HTMLParser
 
 import pytest
+from matplotlib.figure import Figure
 from simulated_layers import NPU, plan
 from small_timelines import handmade, two_task_flow
 
 import hpmoe
+from hpmoe.commands import ablation
 from hpmoe.timelines.chrome import BINS, chrome_json
 from hpmoe.timelines.html import html
 
@@ -46,6 +48,47 @@ def test_a_page_needs_nothing_else(line):
     for words in ("aic busy", "exposed communication", "waiting for grouped_matmul", " | ".join(line.flow.provenance)):
         assert words in text
     assert len(line.html()) < 2_000_000
+
+
+def test_an_operation_has_one_color_in_both_halves_of_a_page(line):
+    """Also where one half has operations that the other lacks, and more of them than there are colors by hand."""
+    other = hpmoe.simulate(plan(T=2048, H=1024, signal="peer", direction="backward"))
+    halves = html([other, line]).split("<h2>")[1:]
+    colors = [dict(re.findall(r"background:(#\w+)'></i>([a-z_]+) -&gt;", half)[::-1]) for half in halves]
+    colors = [{label: color for color, label in half.items()} for half in colors]
+    assert len(colors[0]) > 5 and {"dispatch", "combine"} <= colors[0].keys() & colors[1].keys()
+    for label in colors[0].keys() & colors[1].keys():
+        assert colors[0][label] == colors[1][label]
+    for run, half in zip((other, line), halves, strict=True):
+        assert len(set(re.findall(r"background:(#\w+)", half.split("busy workers")[0]))) == len(run.flow.ops) + 1
+
+
+def test_a_page_has_a_time_axis_and_names_its_units(line):
+    measured = handmade(two_task_flow(2), (0, 1, 5), (2, 3, 9))
+    text = html([line, measured])
+    axes = re.findall(r"<div class='axis'>(.*?)</div>", text)
+    assert len(axes) == 2 + 1 + measured.flow.ep_size + 1 and len(set(axes)) == 1  # a chart for each rank, and the curves
+    ticks = re.findall(r"left:([\d.]+)%'>([^<]+)</b>", axes[0])
+    assert ticks[0] == ("0.00", "0") and 3 <= len(ticks) <= 9
+    assert all(label.endswith((" us", " ms")) for _, label in ticks[1:])
+    place, label = ticks[-1]
+    us = float(label.split()[0]) * (1e3 if label.endswith("ms") else 1)
+    assert float(place) / 100 == pytest.approx(us / line.span, abs=1e-3)
+    assert f"AIC 0..{NPU.num_aic - 1}" in text and f"AIV 0..{NPU.num_aiv - 1}" in text and "worker 0" in text
+
+
+def test_titles_of_pictures_are_inside_them(line, monkeypatch, tmp_path):
+    figures = []
+    monkeypatch.setattr(Figure, "savefig", lambda self, *args, **options: figures.append(self))
+    hpmoe.simulate(plan(ep=4, T=256, signal="expert", direction="backward")).picture(tmp_path / "run.png")
+    row = {"ep": 4, "imbalance": 1, "makespan_ms": 1.0}
+    ablation.draw([row | {"variant": name} for name, _, _ in ablation.variants("forward")], tmp_path / "x.png", "forward")
+    assert len(figures) == 2
+    for figure in figures:
+        figure.canvas.draw()
+        for text in (figure._suptitle, *(ax.title for ax in figure.axes)):
+            box = text.get_window_extent()
+            assert box.x0 >= 0 and box.x1 <= figure.bbox.width and box.y1 <= figure.bbox.height, text.get_text()
 
 
 @pytest.mark.parametrize("suffix", ["png", "svg"])

@@ -13,6 +13,7 @@ from mindspore import Tensor, mint, ops
 import hpmoe
 from hpmoe import Aval
 from hpmoe.kernels.ascend_rules import check_flow
+from hpmoe.primitives.columns import take_columns
 from hpmoe.support.dtypes import numpy_dtype
 from hpmoe.support.errors import ArgumentError, LaunchError
 
@@ -222,3 +223,13 @@ def test_an_npu_refuses_by_name():
 def test_ids_that_only_go_through_int64_are_not_cast():
     text = str(hpmoe.trace(lambda x: mint.topk(x, 2)[1].astype(ms.int32), Aval((T, E), "float32")))
     assert "cast" not in text and "top_k[k=2 largest=True]" in text
+
+
+def test_one_row_of_indices_serves_all_rows():
+    """As hpmoe.route expands groups to their experts; with its gradient."""
+    x, index = np.random.default_rng(2).standard_normal((T, E)).astype(np.float32), np.array([2, 2, 0, E - 1, -1], np.int32)
+    for stage in ("program", "fused"):
+        f = staged(stage, rows=4)(lambda x: take_columns(x, Tensor(index)))
+        np.testing.assert_array_equal(f(Tensor(x)).asnumpy(), x[:, index])
+        grad = ms.grad(staged(stage, rows=4)(lambda x: mint.sum(mint.square(take_columns(x, Tensor(index))))))(Tensor(x))
+        np.testing.assert_allclose(grad.asnumpy(), jax.grad(lambda x: (x[:, index] ** 2).sum())(x), rtol=1e-6)

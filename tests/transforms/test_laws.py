@@ -37,7 +37,8 @@ def layers(draw):
 
 schedules = st.fixed_dictionaries({
     "rows": st.integers(1, 5), "cols": st.integers(1, 7), "signal": st.sampled_from(["tile", "expert", "peer"]),
-    "order": st.sampled_from(["ratr", "sequential"]), "machine": st.sampled_from([cpu(1), cpu(2)]),
+    "order": st.sampled_from(["ratr", "sequential"]), "combine_order": st.sampled_from([None, "ratr", "sequential"]),
+    "machine": st.sampled_from([cpu(1), cpu(2)]),
     "policy": st.sampled_from(["critical_path", "round_robin", "stage_order"])})
 
 

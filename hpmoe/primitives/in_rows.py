@@ -1,0 +1,135 @@
+"""Tile rules of what works along an axis inside the rows of memory, and of what works on each group of a row's columns."""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+from hpmoe.ir.avals import Aval
+from hpmoe.ir.program import Equation, Var
+from hpmoe.ir.tile_op import Access
+from hpmoe.tile_ops import col_modes
+from hpmoe.tile_ops.axes import GROUP_REDUCE, PLACE
+from hpmoe.tile_ops.elementwise import MAP
+from hpmoe.tile_ops.functions import ADD
+from hpmoe.tile_ops.params import AlongAxis, ByGroups, Elementwise, Reduction
+from hpmoe.tile_ops.tile_primitive import TilePrimitive
+
+
+def is_last_of_rows(tiler: Any, x: Any, axis: int) -> bool:
+    """Whether an axis is all that a row in memory is."""
+    shape = x.aval.shape
+    return len(shape) > 1 and axis == len(shape) - 1 and (not isinstance(x, Var) or tiler.buffer(x).cols == shape[-1])
+
+
+def mixes_rows(tiler: Any, x: Any, axis: int) -> None:
+    """Refuses what works along an axis whose elements are in different rows."""
+    name = tiler.program.equations[tiler.index].primitive.name
+    tiler.refuse(f"works along axis {axis} of {x.aval} and mixes rows: {name} of tiles is inside a row, and the first axis, "
+                 "of tokens or received rows, stays whole")
+
+
+def move_along(tiler: Any, eqn: Equation, primitive: TilePrimitive, axis: int, start: int, step: int) -> None:
+    """Picks from an axis, or places along it."""
+    (x,), out = eqn.inputs, eqn.outputs[0]
+    size, (inner, given, domain) = out.aval.shape[axis], _seen(tiler, x, axis)
+    made = _made(tiler, x, axis, out, size, given)
+    tiler.emit(primitive, domain, Access(made), given, params=AlongAxis(size, inner, start, step))
+
+
+def join_along(tiler: Any, eqn: Equation, axis: int) -> None:
+    """Each operand is placed among zeros, and these are added up."""
+    out, start, parts = eqn.outputs[0], 0, []
+    size = out.aval.shape[axis]
+    for x in eqn.inputs:
+        inner, given, domain = _seen(tiler, x, axis)
+        parts.append(_made(tiler, x, axis, Var(out.aval), size, given, is_token=out in tiler.tokens))
+        tiler.emit(PLACE, domain, Access(parts[-1]), given, params=AlongAxis(size, inner, start, 1))
+        start += x.aval.shape[axis]
+    for i, part in enumerate(parts[1:], 2):
+        last = _made(tiler, x, axis, out if i == len(parts) else Var(out.aval), size, given, is_token=out in tiler.tokens)
+        tiler.emit(MAP, domain, Access(last), Access(parts[0]), Access(part), params=Elementwise(ADD))
+        parts[0] = last
+
+
+def reduce_along(tiler: Any, eqn: Equation, axis: int, reduction: Reduction) -> None:
+    """One value for each place along the other axes."""
+    (x,), out = eqn.inputs, eqn.outputs[0]
+    inner, given, domain = _seen(tiler, x, axis)
+    made = _made(tiler, x, axis, out, 1, given, dtype=out.aval.dtype)
+    tiler.emit(GROUP_REDUCE, domain, Access(made, cols=col_modes.ALL), given, cols=0,
+               params=ByGroups(reduction, x.aval.shape[axis], inner))
+
+
+def _seen(tiler: Any, x: Any, axis: int) -> tuple[int, Access, Any]:
+    """The columns from one element of an axis of `x` to the next, how `x` is read, and over which units. What has no rows
+    of tokens is seen as a single row."""
+    given, inside = tiler.at(x, cols=col_modes.ALL), tiler.axis_in_row(x, axis)
+    if inside is not None:
+        return inside[1], given, tiler.rows_of(x)
+    if x in tiler.tokens or tiler.buffer(x).route >= 0:
+        mixes_rows(tiler, x, axis)
+    given = Access(tiler.as_one_row(x), cols=col_modes.ALL)
+    return math.prod(x.aval.shape[axis + 1:]), given, tiler.domain_of(given.buffer)
+
+
+def _made(tiler: Any, x: Any, axis: int, out: Var, size: int, given: Access, dtype: str = "", is_token: bool = False) -> int:
+    """A new buffer for `out`, whose axis has another size than that of `x`, with the rows in which that is read."""
+    read = tiler.buffers[given.buffer]
+    dtype = dtype or read.dtype
+    if given.buffer != tiler.buffer_of[x]:
+        return tiler.new_as_one_row(out, dtype)
+    if is_token:
+        tiler.tokens.add(out)
+    return tiler.new(out, rows_and_cols=(read.num_rows, read.cols // x.aval.shape[axis] * size), dtype=dtype)
+
+
+# What works on rows of the last axis, of which a row in memory holds several.
+
+def has_groups(tiler: Any, x: Any) -> bool:
+    """Whether a row in memory holds several rows of the last axis."""
+    return len(x.aval.shape) > 1 and tiler.buffer(x).cols != x.aval.shape[-1]
+
+
+def by_group(tiler: Any, eqn: Equation, rule: Callable[[Any, Equation], None]) -> list[Var]:
+    """Applies a tile rule to each group of columns that is a row of the last axis; returns what each made, of which the rows
+    are those of the first operand or, for what is no row, none."""
+    first, out = eqn.inputs[0], eqn.outputs[0]
+    made = []
+    for g in range(tiler.buffer(first).cols // first.aval.shape[-1]):
+        inputs = tuple(_group(tiler, a, g) if isinstance(a, Var) and has_groups(tiler, a) else a for a in eqn.inputs)
+        has_rows = len(out.aval.shape) == len(first.aval.shape) and out.aval.shape[:-1] == first.aval.shape[:-1]
+        part = Var(Aval((inputs[0].aval.shape[0], out.aval.shape[-1]), out.aval.dtype) if has_rows else out.aval)
+        if has_rows and inputs[0] in tiler.tokens:
+            tiler.tokens.add(part)
+        rule(tiler, eqn.replace(inputs=inputs, outputs=(part,)))
+        made.append(part)
+    return made
+
+
+def _group(tiler: Any, x: Var, g: int) -> Var:
+    width = x.aval.shape[-1]
+    part = tiler.like(x, width)
+    tiler.copy_columns(part, tiler.at(x, offset=g * width), 0, width)
+    return part
+
+
+def rows_by_group(tiler: Any, eqn: Equation, rule: Callable[[Any, Equation], None]) -> None:
+    """Applies a tile rule of rows to each group of columns; what they make stands side by side."""
+    out, width = eqn.outputs[0], eqn.outputs[0].aval.shape[-1]
+    parts = by_group(tiler, eqn, rule)
+    rows = tiler.buffer(parts[0]).num_rows
+    tiler.new(out, rows_and_cols=(rows, width * len(parts)))
+    for g, part in enumerate(parts):
+        tiler.copy_columns(out, tiler.at(part), g * width, width)
+
+
+def sum_by_group(tiler: Any, eqn: Equation, rule: Callable[[Any, Equation], None]) -> None:
+    """Applies a tile rule of sums over rows to each group of columns, and adds up what they make."""
+    total, *parts = by_group(tiler, eqn.replace(inputs=eqn.inputs[:2]), rule)
+    out, main = eqn.outputs[0], eqn.inputs[2:]
+    for i, part in enumerate([*parts, *main], 1):
+        last = out if i == len(parts) + len(main) else Var(total.aval)
+        tiler.map(ADD, last, tiler.at(total), tiler.at(part))
+        total = last

@@ -1,0 +1,99 @@
+"""requeue: a taskflow in other queues, with the waits that these do not imply."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+import numpy as np
+
+from hpmoe.ir.taskflow import Taskflow
+from hpmoe.machines.machine import Machine
+from hpmoe.machines.presets import cpu
+from hpmoe.planner.planner import prune_waits, renumbered
+from hpmoe.support.errors import check_argument
+from hpmoe.tiling.rebuild import rebuild
+from hpmoe.verification.tasks import check_queues
+from hpmoe.verification.verify import verify
+
+
+def requeue(flow: Taskflow, queues: Sequence[Sequence[int]], *, machine: Machine | None = None) -> Taskflow:
+    """The taskflow in other queues: what its tasks wait for is derived anew, and proved.
+
+    Events and waits come from what the operations touch, by `rebuild`, and not from the flow's own tables, which have lost
+    what its present queues imply. So tasks may go anywhere that their unit and what they read allow.
+
+    Args:
+        flow: with or without queues.
+        queues: for each queue of the machine, in its order, the numbers of its tasks in the order in which they run; as
+            `flow.queues` has them. Each task is in one queue, once, of its unit. `machine.queue_name(q)` is "aic.0" and so
+            on, `machine.queues_of("aiv")` the queues that take a unit, `flow.units()` says which tasks are for "aic".
+        machine: whose queues they are; where None the flow's, or the CPU of this process.
+
+    Raises:
+        ArgumentError: flow is no Taskflow, machine no Machine, or queues no sequence.
+        VerifyError: a task is in no queue or several, unknown or in a queue of the other unit, there are more or fewer
+            queues than the machine has, or tasks would wait for one another: then the text lists a shortest cycle.
+
+    Example:
+        >>> import hpmoe
+        >>> from hpmoe.rewriting import requeue
+        >>> @hpmoe.transform(requires="queues")
+        ... def swap_workers(flow):
+        ...     return requeue(flow, flow.queues[::-1])
+        >>> tiles = hpmoe.tile_partition(lambda x: (x * x) * 2.0, rows=2)
+        >>> staged = swap_workers(hpmoe.assign_queues(tiles, machine=hpmoe.cpu(2), policy="stage_order"))
+        >>> print(staged.lower(hpmoe.Aval((4, 3), "float32")))
+        # <lambda> | tile_partition(rows=2, cols=1024) | assign_queues(cpu, stage_order) | swap_workers
+        taskflow <lambda>  ranks=1 tasks=4 events=0 waits=0 signals=0 slots=0
+          queue worker.0  2 tasks
+            t1 mul[rows 2:4, cols 0:3] x -> a wait -  signal -
+            t3 mul[rows 2:4, cols 0:3] a -> b wait -  signal -
+          queue worker.1  2 tasks
+            t0 mul[rows 0:2, cols 0:3] x -> a wait -  signal -
+            t2 mul[rows 0:2, cols 0:3] a -> b wait -  signal -
+    """
+    who = "hpmoe.rewriting.requeue"
+    check_argument(isinstance(flow, Taskflow), who, "flow", f"a {type(flow).__name__}", "a Taskflow")
+    check_argument(machine is None or isinstance(machine, Machine), who, "machine", repr(machine),
+                   "an hpmoe.Machine or None")
+    try:
+        arrays = as_queues(queues)
+    except (TypeError, ValueError) as error:
+        check_argument(False, who, "queues", f"a {type(queues).__name__} that is no list of lists: {error}",
+                       "the numbers of the tasks of each queue")
+    flow = rebuild(flow, flow.ops)
+    assigned = flow.replace(queues=arrays, machine=machine or flow.machine or cpu(ep_size=flow.ep_size))
+    check_queues(assigned)
+    verify(assigned)
+    return transitive_reduction(assigned)
+
+
+def as_queues(queues: Iterable[Sequence[int]]) -> tuple[np.ndarray, ...]:
+    """Read-only arrays of what the queues hold, int64 where these are whole numbers."""
+    return tuple(map(_as_queue, queues))
+
+
+def _as_queue(queue: Sequence[int]) -> np.ndarray:
+    tasks = np.array(queue).reshape(-1)
+    if not len(tasks) or tasks.dtype.kind in "iu":
+        tasks = tasks.astype(np.int64)
+    tasks.setflags(write=False)
+    return tasks
+
+
+def transitive_reduction(flow: Taskflow) -> Taskflow:
+    """The same schedule without the waits its order implies, and without the blocks of events nobody waits for any more."""
+    needed = prune_waits(flow)
+    waited_events = np.zeros(len(flow.events), bool)
+    waited_events[flow.waits["event"][needed]] = True
+    waited = np.zeros(len(flow.blocks), bool)
+    waited[flow.events["block"][waited_events]] = True
+    if waited.all():
+        return flow.replace(waits=flow.waits[needed])
+    kept = waited[flow.events["block"]]
+    number, number_of_block = np.where(kept, np.cumsum(kept) - 1, -1), np.cumsum(waited) - 1
+    events = flow.events[kept]
+    events["block"] = number_of_block[events["block"]]
+    blocks = tuple(flow.blocks[b].replace(first=int(number[flow.blocks[b].first])) for b in np.flatnonzero(waited))
+    waits, signals = renumbered(flow.waits, number, needed), renumbered(flow.signals, number)
+    return flow.replace(waits=waits, signals=signals, events=events, blocks=blocks)

@@ -1,0 +1,160 @@
+"""Random arguments of a function on the ranks of a mesh, by routings that kernels find hard."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
+
+import numpy as np
+import optree
+from mindspore import Tensor
+
+from hpmoe.ir.avals import Aval
+from hpmoe.ir.program import Program
+from hpmoe.ir.token_rows import count_tokens, token_sources, token_vars
+from hpmoe.machines.machine import Mesh, as_mesh
+from hpmoe.routing.workload import drawn_ids
+from hpmoe.runtime.planned_rows import routes_of
+from hpmoe.support.dtypes import FLOATS, rounded
+from hpmoe.support.errors import call_user, check_argument, is_int, is_name
+from hpmoe.tracing.entry import argument_aval, trace_with_tree
+
+Draw = Callable[[np.random.Generator, int, int, int, int], np.ndarray]
+INDEXES = {"gather": lambda eqn: eqn.inputs[0].aval.shape[0], "scatter": lambda eqn: eqn.params["num_rows"]}
+
+
+def _uniform(rng: np.random.Generator, ep_size: int, num_tokens: int, top_k: int, num_experts: int) -> np.ndarray:
+    return drawn_ids(ep_size, num_tokens, top_k, num_experts, seed=rng)
+
+
+def _one_expert(rng: np.random.Generator, ep_size: int, num_tokens: int, top_k: int, num_experts: int) -> np.ndarray:
+    last = np.full((ep_size, num_tokens, 1), num_experts - 1, np.int32)
+    others = drawn_ids(ep_size, num_tokens, top_k - 1, num_experts - 1, seed=rng) if top_k > 1 else last[..., :0]
+    return np.concatenate([last, others], axis=-1)
+
+
+def _empty_ranks(rng: np.random.Generator, ep_size: int, num_tokens: int, top_k: int, num_experts: int) -> np.ndarray:
+    return drawn_ids(ep_size, num_tokens, top_k, max(top_k, num_experts // ep_size), seed=rng)
+
+
+ROUTINGS: dict[str, Draw] = {
+    "uniform": _uniform, "one_expert": _one_expert, "empty_ranks": _empty_ranks, "uneven": _uniform}
+
+
+class Inputs(tuple):
+    """The arguments of a function, as a call takes them.
+
+    Attributes:
+        num_tokens: how many leading tokens of each rank count, for `spmd(f, mesh)(*inputs, num_tokens=inputs.num_tokens)`;
+            None where all do.
+    """
+
+    num_tokens: tuple[int, ...] | None = None
+
+
+def random_inputs(f: Callable[..., Any], avals: Sequence[Any], mesh: Mesh | None = None, routing: str | Draw = "uniform",
+                  seed: int = 0) -> Inputs:
+    """Random arguments of a function: floats are normal, weights scaled by their rows, and ids route tokens as told.
+
+    Args:
+        f: a plain function of one rank's arrays; it is traced, and what it dispatches by are the ids.
+        avals: its arguments on one rank: `hpmoe.Aval`s, alone or in lists, tuples and dicts; tensors and arrays are taken
+            as they are (on a mesh with the rank axis first), and so is anything else, such as a number.
+        mesh: with one, arrays have the leading rank axis that `spmd(f, mesh)` takes, also if it is of one rank.
+        routing: to which experts tokens go, each to distinct ones:
+            "uniform": any;
+            "one_expert": the first choice of every token is the last expert, so with top_k of 1 that takes all;
+            "empty_ranks": experts of the first rank alone, as far as top_k allows, so that the others receive nothing;
+            "uneven": any, and ranks hold fewer tokens than their arrays have rows, the last one of several none;
+            or a function (rng, ep_size, num_tokens, top_k, num_experts) -> int [ep_size, num_tokens, top_k].
+        seed: of what is drawn; the same arguments and seed give the same inputs.
+
+    Returns:
+        The arguments, a tuple of MindSpore tensors in the structure of `avals`, with the attribute `num_tokens`.
+
+    Raises:
+        ArgumentError: routing or seed is none of these, or routing is "uneven" without a mesh.
+
+    Example:
+        >>> import hpmoe
+        >>> from hpmoe.testing import random_inputs
+        >>> avals = [hpmoe.Aval(*a) for a in [((3, 4), "float32"), ((3, 1), "int32"), ((3, 1), "float32"),
+        ...                                   ((2, 4, 6), "float32"), ((2, 3, 4), "float32")]]
+        >>> inputs = random_inputs(hpmoe.moe_ffn, avals, hpmoe.Mesh(2), routing="one_expert")
+        >>> inputs[1].asnumpy().reshape(2, 3).tolist(), inputs.num_tokens
+        ([[3, 3, 3], [3, 3, 3]], None)
+        >>> inputs = random_inputs(hpmoe.moe_ffn, avals, hpmoe.Mesh(2), routing="uneven")
+        >>> hpmoe.spmd(hpmoe.moe_ffn, hpmoe.Mesh(2))(*inputs, num_tokens=inputs.num_tokens).shape, inputs.num_tokens
+        ((2, 3, 4), (2, 0))
+    """
+    check_argument(callable(routing) or is_name(routing, ROUTINGS), "random_inputs", "routing", repr(routing),
+                   f"one of {', '.join(ROUTINGS)}, or a function of (rng, ep_size, num_tokens, top_k, num_experts)")
+    check_argument(routing != "uneven" or mesh is not None, "random_inputs", "routing", "'uneven'",
+                   "another one without a mesh", "What a call on a mesh takes is num_tokens.")
+    check_argument(is_int(seed, 0, 2**63), "random_inputs", "seed", repr(seed), "an int that is not negative")
+    ep_size, rng = as_mesh("random_inputs", mesh).ep_size, np.random.default_rng(seed)
+    leaves, tree = optree.tree_flatten(tuple(avals))
+    program, _ = trace_with_tree(f, optree.tree_unflatten(tree, local_leaves(leaves, mesh)), as_mesh("random_inputs", mesh))
+    draws = _Draws(program, ep_size, ROUTINGS[routing] if isinstance(routing, str) else routing, rng)
+    position = iter(range(len(program.inputs)))
+    arrays = [leaf if argument_aval(leaf) is None else _given(leaf, draws(next(position)), mesh) for leaf in leaves]
+    inputs = Inputs(optree.tree_unflatten(tree, arrays))
+    if routing == "uneven":
+        inputs.num_tokens = _uneven(ep_size, count_tokens(token_sources(program)))
+    return inputs
+
+
+def local_leaves(leaves: Iterable[Any], mesh: Mesh | None) -> list[Any]:
+    """What one rank has of arguments: arrays on a mesh are given for all ranks."""
+    return [leaf if isinstance(leaf, Aval) or (aval := argument_aval(leaf)) is None
+            else Aval(aval.shape[1:] if mesh is not None else aval.shape, aval.dtype) for leaf in leaves]
+
+
+def _given(leaf: Any, drawn: np.ndarray, mesh: Mesh | None) -> Tensor:
+    """A tensor as it was given, or the one that is drawn."""
+    if isinstance(leaf, Tensor):
+        return leaf
+    return Tensor(leaf if isinstance(leaf, np.ndarray) else np.ascontiguousarray(drawn if mesh is not None else drawn[0]))
+
+
+def _uneven(ep_size: int, num_tokens: int) -> tuple[int, ...]:
+    """From one token less than there are rows down to none."""
+    if ep_size == 1:
+        return (num_tokens // 2,)
+    return tuple(-(-max(0, num_tokens - 1) * (ep_size - 1 - rank) // (ep_size - 1)) for rank in range(ep_size))
+
+
+class _Draws:
+    """Draws the inputs of a program, one after the other."""
+
+    def __init__(self, program: Program, ep_size: int, routing: Draw, rng: np.random.Generator):
+        self.program, self.ep_size, self.routing, self.rng = program, ep_size, routing, rng
+        self.routes = {route.ids: route.aval for route in reversed(routes_of(program))}
+        self.tokens = token_vars(program)
+
+    def __call__(self, position: int) -> np.ndarray:
+        """[ep, ...], for all ranks."""
+        var = self.program.inputs[position]
+        shape, dtype = (self.ep_size, *var.aval.shape), var.aval.dtype
+        if position in self.routes:
+            return rounded(self._ids(position, shape), dtype)
+        if dtype in FLOATS or dtype == "float64":
+            is_weight = len(shape) > 2 and var not in self.tokens
+            scale = max(1, shape[-2]) ** -0.5 if is_weight else 1.0
+            return rounded(self.rng.standard_normal(shape) * scale, dtype)
+        return self.rng.integers(0, self._bound(position), shape).astype(dtype)
+
+    def _ids(self, position: int, shape: tuple[int, ...]) -> np.ndarray:
+        aval = self.routes[position]
+        ids = np.asarray(call_user("random_inputs", "routing", self.routing, self.rng, self.ep_size, aval.num_tokens,
+                                   aval.top_k, aval.num_experts))
+        check_argument(ids.shape == shape and ids.dtype.kind in "iu", "random_inputs", "what routing returns",
+                       f"{ids.dtype} of shape {ids.shape}", f"ints of shape {shape}")
+        return ids
+
+    def _bound(self, position: int) -> int:
+        """What whole numbers of an input are less than: the rows that they are an index of, and 2 where of none."""
+        var = self.program.inputs[position]
+        rows = [INDEXES[e.primitive.name](e) for e in self.program.equations
+                if e.primitive.name in INDEXES and e.inputs[1] is var]
+        return min([n for n in rows if isinstance(n, int) and n > 0], default=2)

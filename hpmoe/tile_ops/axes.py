@@ -1,0 +1,98 @@
+"""Tile operations along an axis inside a row: columns picked at a step, columns placed among zeros, and sums or maxima.
+
+A row of [outer, size, inner] elements has its columns in that order; `outer` is what the width of the row leaves.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+
+from hpmoe.tile_ops import col_modes
+from hpmoe.tile_ops.params import AlongAxis, ByGroups, Reduction
+from hpmoe.tile_ops.tile_primitive import Operand, TilePrimitive
+
+WHOLE_ROWS = Operand(cols=(col_modes.ALL,))
+TARGETS = ("cpu",)
+
+PICK = TilePrimitive("PICK", 28, targets=TARGETS, outputs=(Operand(by_column=True),), inputs=(WHOLE_ROWS,),
+                     params=AlongAxis, only_moves=True, measured_as="MAP copy")
+PLACE = TilePrimitive("PLACE", 29, targets=TARGETS, outputs=(Operand(by_column=True),), inputs=(WHOLE_ROWS,),
+                      params=AlongAxis, only_moves=True, measured_as="MAP copy")
+GROUP_REDUCE = TilePrimitive("GROUP_REDUCE", 30, targets=TARGETS, outputs=(WHOLE_ROWS,), inputs=(WHOLE_ROWS,),
+                             params=ByGroups, rounds=True, passes=4, measured_as="ROW_REDUCE")
+
+
+def _axes(frame: Any) -> tuple[np.ndarray, Any, slice, int]:
+    """The output, the input as [rows, outer, size, inner], the task's own columns and the output's `outer`."""
+    out, x = frame.operands()
+    p, width = frame.params, frame.array(0).shape[1]
+    outer = width // (p.size * p.inner)
+    return out, x.reshape(len(x), outer, -1, p.inner), frame.own(0), outer
+
+
+@PICK.reference
+def _(frame: Any) -> int:
+    out, x, own, _ = _axes(frame)
+    p = frame.params
+    out[...] = x[:, :, p.start + p.step * np.arange(p.size)].reshape(len(x), -1)[:, own]
+    return len(out)
+
+
+@PLACE.reference
+def _(frame: Any) -> int:
+    out, x, own, outer = _axes(frame)
+    p = frame.params
+    whole = np.zeros((len(x), outer, p.size, p.inner), x.dtype)
+    whole[:, :, p.start + p.step * np.arange(x.shape[2])] = x
+    out[...] = whole.reshape(len(x), -1)[:, own]
+    return len(out)
+
+
+@GROUP_REDUCE.reference
+def _(frame: Any) -> int:
+    out, x = frame.operands()
+    p = frame.params
+    groups = x.reshape(len(x), -1, p.size, p.inner)
+    out[...] = (np.max if p.reduction is Reduction.MAX else np.sum)(groups, axis=2).reshape(out.shape)
+    return len(out)
+
+
+def _size_there(op: Any, buffers: Any) -> int:
+    """The size of the input's axis; 0 where the widths do not fit."""
+    p, width, given = op.params, op.width(0, buffers), op.width(1, buffers)
+    outer, rest = divmod(width, max(1, p.size * p.inner))
+    return 0 if rest or not outer or given % (outer * p.inner) else given // (outer * p.inner)
+
+
+@PICK.fits
+def _(op: Any, buffers: Any, plan: Any) -> str:
+    p = op.params
+    fits = p.start >= 0 and p.step >= 0 and p.start + (p.size - 1) * p.step < _size_there(op, buffers)
+    return _whole_fault(op, buffers) or ("" if fits else _faulty(op, buffers))
+
+
+@PLACE.fits
+def _(op: Any, buffers: Any, plan: Any) -> str:
+    p, there = op.params, _size_there(op, buffers)
+    fits = there > 0 and p.start >= 0 and p.step >= 1 and p.start + (there - 1) * p.step < p.size
+    return _whole_fault(op, buffers) or ("" if fits else _faulty(op, buffers))
+
+
+@GROUP_REDUCE.fits
+def _(op: Any, buffers: Any, plan: Any) -> str:
+    p, width, given = op.params, op.width(0, buffers), op.width(1, buffers)
+    fits = p.size >= 1 and p.inner >= 1 and given == width * p.size and width % p.inner == 0
+    return _whole_fault(op, buffers) or ("" if fits else _faulty(op, buffers))
+
+
+def _faulty(op: Any, buffers: Any) -> str:
+    return f"makes rows of {op.width(0, buffers)} columns of rows of {op.width(1, buffers)} by {op.params}"
+
+
+def _whole_fault(op: Any, buffers: Any) -> str:
+    """Columns are counted from the first one, and those of the tasks are all that there are."""
+    if any(a.offset for a in op.operands):
+        return "begins at another column than the first"
+    return "leaves columns out" if op.cols and op.cols != op.width(0, buffers) else ""

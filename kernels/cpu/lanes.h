@@ -1,0 +1,24 @@
+// Sums and maxima in fixed lanes, so that their order never depends on how elements are cut into chunks.
+#pragma once
+
+#include "rows.h"
+#include "vector_math.h"
+
+namespace hpmoe {
+
+constexpr int64_t kLanes = 16;
+
+// Lane j takes the elements j, j + kLanes, ... of a row, whose chunks are whole numbers of lanes.
+static_assert(kChunk % kLanes == 0, "the next chunk begins at lane 0");
+
+void sum_lanes(int64_t n, const float* x, float* __restrict lanes);
+void dot_lanes(int64_t n, const float* x, const float* y, float* __restrict lanes);
+void max_lanes(int64_t n, const float* x, float* __restrict lanes);
+float sum_of(float* lanes);
+float max_of(float* lanes);
+
+// Element by element.
+void add(int64_t n, const float* x, float* sum);
+void take_larger(int64_t n, const float* x, float* largest);
+
+}  // namespace hpmoe

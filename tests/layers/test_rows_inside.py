@@ -1,0 +1,175 @@
+"""Strided columns, [R, heads, N] rows and reshapes across a token's own row, at every stage against JAX in float64."""
+
+import jax
+import jax.numpy as jnp
+import numpy as np
+import pytest
+from helpers import Layer, assert_close, entry_weights, jax_vjp, run_spmd, stages, tensors
+from mindspore import mint
+
+import hpmoe
+
+H, HEADS, N = 12, 3, 4
+
+
+def heads(rows):
+    return rows.reshape(-1, HEADS, N)
+
+
+def flat(rows):
+    return rows.reshape(-1, rows.shape[1] * rows.shape[2])
+
+
+def cut(rows):
+    """`heads` in JAX, on any leading axes."""
+    return rows.reshape(*rows.shape[:-1], HEADS, N)
+
+
+def joined(rows):
+    return rows.reshape(*rows.shape[:-2], -1)
+
+
+def rms_norm(h, mean, rsqrt, weight):
+    return h * rsqrt(mean(h * h) + 1e-6) * weight
+
+
+# For each change of received rows: in MindSpore, in JAX on any leading axes, and the shapes of further weights.
+CHANGES = {
+    "every second": (lambda r: r[:, ::2] * r[:, 1::2], lambda r: r[..., ::2] * r[..., 1::2], ()),
+    "every third, from within": (lambda r: r[:, 1:11:3] - r[..., 2::3], lambda r: r[..., 1:11:3] - r[..., 2::3], ()),
+    "a step past the end": (lambda r: r[:, 3::99] * r[:, :4], lambda r: r[..., 3::99] * r[..., :4], ()),
+    "every second head": (lambda r: flat(heads(r)[:, ::2]), lambda r: joined(cut(r)[..., ::2, :]), ()),
+    "columns of heads": (lambda r: flat(heads(r)[..., 1::2]), lambda r: joined(cut(r)[..., 1::2]), ()),
+    "softmax of heads": (lambda r: flat(mint.softmax(heads(r), -1)), lambda r: joined(jax.nn.softmax(cut(r), -1)), ()),
+    "softmax over heads": (lambda r: flat(mint.softmax(heads(r), 1)), lambda r: joined(jax.nn.softmax(cut(r), -2)), ()),
+    "a norm of heads": (
+        lambda r, w: flat(rms_norm(heads(r), lambda h: mint.mean(h, -1, keepdim=True), mint.rsqrt, w)),
+        lambda r, w: joined(rms_norm(cut(r), lambda h: h.mean(-1, keepdims=True), jax.lax.rsqrt, w)), ((N,),)),
+    "weights of heads": (lambda r, a, b: flat(heads(r) * a + b), lambda r, a, b: joined(cut(r) * a + b),
+                         ((HEADS, 1), (HEADS, N))),
+    "one matrix for all heads": (lambda r, w: flat(mint.matmul(heads(r), w)), lambda r, w: joined(cut(r) @ w), ((N, 5),)),
+    "a matrix for each head": (
+        lambda r, w: mint.cat([mint.matmul(heads(r)[:, i], w[i]) for i in range(HEADS)], -1),
+        lambda r, w: joined(jnp.einsum("...hn,hnm->...hm", cut(r), w)), ((HEADS, N, 5),)),
+    "SwiGLU of heads": (lambda r: flat(hpmoe.swiglu(heads(r))), lambda r: joined(
+        jax.nn.silu(cut(r)[..., :N // 2]) * cut(r)[..., N // 2:]), ()),
+    "rotated heads": (
+        lambda r: flat(mint.cat([-heads(r)[..., N // 2:], heads(r)[..., :N // 2]], -1)) * r,
+        lambda r: joined(jnp.concatenate([-cut(r)[..., N // 2:], cut(r)[..., :N // 2]], -1)) * r, ()),
+    "put in turn": (lambda r: mint.cat([r[:, :6, None], r[:, 6:, None]], -1).reshape(-1, H) * r,
+                    lambda r: joined(jnp.stack([r[..., :6], r[..., 6:]], -1)) * r, ()),
+    "the largest of a head": (lambda r: flat(heads(r) * mint.amax(heads(r), -1, keepdim=True)),
+                              lambda r: joined(cut(r) * cut(r).max(-1, keepdims=True)), ()),
+    "the mean of heads": (lambda r: flat(heads(r) * mint.mean(heads(r), 1, keepdim=True)),
+                          lambda r: joined(cut(r) * cut(r).mean(-2, keepdims=True)), ()),
+}
+LAYERS = {"two ranks": Layer(ep=2, T=5, H=H), "uneven": Layer(ep=3, T=4, H=H, E=6, num_tokens=(0, 4, 1))}
+
+
+def with_change(change):
+    """A layer whose received rows are multiplied, changed, and go back."""
+    def layer(x, ids, weights, expert_weight, *more):
+        rows, route = hpmoe.dispatch(x, ids, num_local_experts=expert_weight.shape[0])
+        return hpmoe.combine(change(hpmoe.grouped_matmul(rows, expert_weight, route), *more), route, weights)
+    return layer
+
+
+def arguments(layer, shapes):
+    rng = np.random.default_rng(2)
+    x, ids, weights, *_ = layer.arguments()
+    local = rng.standard_normal((layer.ep, layer.E // layer.ep, H, H)).astype(np.float32) / 4
+    one = [rng.standard_normal(s).astype(np.float32) for s in shapes]
+    return [x, ids, weights, local, *(np.repeat(a[None], layer.ep, 0) for a in one)]
+
+
+@pytest.mark.parametrize("name", CHANGES)
+@pytest.mark.parametrize("layer", LAYERS)
+def test_received_rows(name, layer):
+    change, in_jax, shapes = CHANGES[name]
+    layer = LAYERS[layer]
+    args, ep = arguments(layer, shapes), layer.ep
+    lengths = layer.num_tokens or (layer.T,) * ep
+    mask = (np.arange(layer.T) < np.array(lengths)[:, None])[..., None]
+
+    def oracle(x, ids, weights, local, *more):
+        rows = jnp.einsum("rth,rtkhn->rtkn", x, entry_weights(local, ids))
+        changed = jnp.stack([in_jax(rows[r], *(m[r] for m in more)) for r in range(ep)])
+        return jnp.einsum("rtk,rtkh->rth", weights, changed) * mask
+
+    positions = [0, 2, 3]
+    width = jax.eval_shape(oracle, *args).shape
+    cotangent = np.random.default_rng(3).standard_normal(width).astype(np.float32)
+    want, want_grads = jax_vjp(oracle, args, cotangent, positions)
+    for stage in stages().values():
+        (out,), grads = run_spmd(stage(with_change(change)), ep, args, [cotangent], layer.num_tokens, positions)
+        assert_close([out, *grads], [want, *want_grads])
+
+
+@pytest.mark.parametrize("name", [name for name, (_, _, shapes) in CHANGES.items() if shapes])
+def test_gradients_of_shared_weights(name):
+    """On one rank, where they are of all rows."""
+    change, in_jax, shapes = CHANGES[name]
+    layer = Layer(ep=1, T=5, H=H)
+    args = arguments(layer, shapes)
+
+    def oracle(x, ids, weights, local, *more):
+        rows = jnp.einsum("rth,rtkhn->rtkn", x, entry_weights(local, ids))
+        return jnp.einsum("rtk,rtkh->rth", weights, in_jax(rows[0], *(m[0] for m in more))[None])
+
+    cotangent = np.ones(jax.eval_shape(oracle, *args).shape, np.float32)
+    positions = list(range(4, len(args)))
+    want, want_grads = jax_vjp(oracle, args, cotangent, positions)
+    for stage in stages().values():
+        (out,), grads = run_spmd(stage(with_change(change)), 1, args, [cotangent], positions=positions)
+        assert_close([out, *grads], [want, *want_grads])
+
+
+@pytest.mark.parametrize("name", CHANGES)
+@pytest.mark.parametrize("num_tokens", [None, (3, 0)])
+def test_tokens(name, num_tokens):
+    """The same on tokens, without a route; padding holds NaN and stays out."""
+    change, in_jax, shapes = CHANGES[name]
+    rng = np.random.default_rng(4)
+    args = [rng.standard_normal((2, 5, H)).astype(np.float32),
+            *(np.repeat(rng.standard_normal(s).astype(np.float32)[None], 2, 0) for s in shapes)]
+    mask = (np.arange(5) < np.array(num_tokens or (5, 5))[:, None])[..., None]
+    f = lambda x, *more: change(x * 1.5, *more)  # noqa: E731
+
+    def oracle(x, *more):
+        return jnp.stack([in_jax(x[r] * 1.5, *(m[r] for m in more)) for r in range(2)]) * mask
+
+    cotangent = rng.standard_normal(jax.eval_shape(oracle, *args).shape).astype(np.float32)
+    positions = list(range(len(args)))
+    want, want_grads = jax_vjp(oracle, args, cotangent, positions)
+    given = [np.where(mask, args[0], np.nan).astype(np.float32), *args[1:]]
+    for stage in stages().values():
+        (out,), grads = run_spmd(stage(f), 2, given, [cotangent], num_tokens, positions)
+        out, grads[0] = np.where(mask, out, 0), np.where(mask, grads[0], 0)
+        assert_close([out, *grads], [want, *want_grads])
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+def test_halves_move_as_they_are(dtype):
+    """Picked and placed elements are the very bits."""
+    layer = Layer(ep=1, T=5, H=H)
+    x, ids, *_ = layer.arguments()
+    half = hpmoe.support.dtypes.rounded(x[0], dtype)
+
+    def f(x, ids):
+        rows, route = hpmoe.dispatch(x, ids, num_local_experts=4)
+        return hpmoe.combine(mint.cat([rows[:, 1::2], rows[:, ::2]], -1), route)
+
+    fused = stages()["fused"](f)
+    got = fused(*tensors([half, ids[0]])).asnumpy()
+    want = 2 * half.astype(np.float32)[:, [*range(1, H, 2), *range(0, H, 2)]]
+    assert np.array_equal(got.astype(np.float32), want)
+
+
+def test_a_target_without_a_body_refuses_by_name():
+    layer = with_change(lambda r: r[:, ::2])
+    args = [hpmoe.Aval((5, H), "float32"), hpmoe.Aval((5, 2), "int32"), hpmoe.Aval((5, 2), "float32"),
+            hpmoe.Aval((4, H, H), "float32")]
+    queued = hpmoe.assign_queues(hpmoe.overlap_comm(hpmoe.tile_partition(layer)), machine=hpmoe.ascend_a3)
+    with pytest.raises(hpmoe.ArgumentError, match="slice: its tile body is PICK"):
+        hpmoe.fuse_persistent(queued, target="ascend-twin").lower(*args)
+    assert hpmoe.simulate(queued.lower(*args)).span > 0

@@ -1,0 +1,108 @@
+"""overlap_comm(combine_order=): rows come back in an order of their own, whatever the other order is, in every runtime."""
+
+import functools
+
+import numpy as np
+import pytest
+from ascend_helpers import LayerRun
+from helpers import SMALL_NPU, Layer, assert_close, avals_of, numpy_moe_ffn, run_spmd, stages
+
+import hpmoe
+from hpmoe import ArgumentError, TransformError, VerifyError
+from hpmoe.tile_ops.params import Way
+from hpmoe.timelines.run import other_ranks
+
+
+def random_order(rank, ep_size):
+    """Of each rank another one: no position is that of the rank itself on all of them."""
+    return np.random.default_rng(rank).permutation(ep_size).tolist()
+
+
+def backwards(rank, ep_size):
+    return [(rank - i) % ep_size for i in range(ep_size)]
+
+
+ORDERS = [("ratr", "sequential"), ("sequential", "ratr"), (random_order, "ratr"), ("ratr", random_order),
+          (backwards, random_order), ("sequential", backwards)]
+FOUR = Layer(ep=4, T=4, E=8, K=2, num_tokens=(4, 0, 3, 1))
+
+
+@pytest.mark.parametrize("signal", ["tile", "expert", "peer"])
+@pytest.mark.parametrize("order, combine_order", ORDERS, ids=lambda o: getattr(o, "__name__", o))
+def test_same_bits_whatever_the_two_orders(order, combine_order, signal):
+    """In the interpreter and in the kernel, forward and backward."""
+    args, cotangent = FOUR.arguments(), FOUR.cotangent()
+    want, want_grads = numpy_moe_ffn(args, cotangent, FOUR.num_tokens)
+    for stage in ("overlap", "fused"):
+        (outs, grads), (others, other_grads) = (
+            run_spmd(stages(signal=signal, **orders)[stage](hpmoe.moe_ffn), FOUR.ep, args, [cotangent], FOUR.num_tokens)
+            for orders in ({}, {"order": order, "combine_order": combine_order}))
+        assert_close([*others, *other_grads], [want, *want_grads])
+        for a, b in zip((*outs, *grads), (*others, *other_grads), strict=True):
+            np.testing.assert_array_equal(a, b)
+
+
+@pytest.mark.parametrize("make", [hpmoe.deduplicate_rows,
+                                  functools.partial(hpmoe.replicate_experts, loads=[9, 1, 1, 1, 1, 1, 1, 1], replicas=1)],
+                         ids=["deduplicate_rows", "replicate_experts"])
+def test_with_other_routes(make):
+    args, cotangent = FOUR.arguments(), FOUR.cotangent()
+    want, want_grads = numpy_moe_ffn(args, cotangent, FOUR.num_tokens)
+    f = stages(order=backwards, combine_order=random_order, num_peers=3)["fused"](make(hpmoe.moe_ffn))
+    outs, grads = run_spmd(f, FOUR.ep, args, [cotangent], FOUR.num_tokens)
+    assert_close([*outs, *grads], [want, *want_grads])
+
+
+@pytest.mark.parametrize("order, combine_order, signal", [("ratr", "sequential", "tile"), (backwards, random_order, "peer"),
+                                                          ("sequential", random_order, "expert")], ids=str)
+def test_on_the_twin(order, combine_order, signal):
+    layer = Layer(ep=3, T=9, H=32, I=16, E=6, K=2)
+    LayerRun(layer, order=order, combine_order=combine_order, signal=signal, rows=4).assert_close_to_float64()
+
+
+def lowered(direction="forward", **options):
+    return stages(machine=SMALL_NPU, **options)["queues"](hpmoe.moe_ffn).lower(
+        *avals_of(FOUR.arguments()), mesh=hpmoe.Mesh(4), direction=direction)
+
+
+@pytest.mark.parametrize("direction", ["forward", "backward"])
+def test_the_simulator_sends_to_whom_the_order_of_the_way_names(direction):
+    flow = lowered(direction, order="sequential", combine_order=backwards)
+    assert flow.peer_order.tolist() == [[0, 1, 2, 3]] * 4
+    assert flow.combine_order.tolist() == [backwards(rank, 4) for rank in range(4)]
+    line = hpmoe.simulate(flow)
+    sent, ways = other_ranks(line), np.array([-1 if op.way is None else op.way for op in flow.ops])[flow.tasks["op"]]
+    for way, order in ((Way.OUT, flow.peer_order), (Way.BACK, flow.combine_order)):
+        mine = (ways[line.task] == way) & (flow.tasks["peer"][line.task] >= 0)
+        assert mine.any()
+        np.testing.assert_array_equal(sent[mine], order[line.rank[mine], flow.tasks["peer"][line.task[mine]]])
+    together = hpmoe.simulate(lowered(direction, order="sequential"))
+    assert not np.array_equal(other_ranks(together), sent)
+
+
+def test_as_before_where_it_is_not_given():
+    plain, same = lowered(order="sequential"), lowered(order="sequential", combine_order="sequential")
+    assert plain.combine_order is None and np.array_equal(same.combine_order, plain.peer_order)
+    assert "overlap_comm(order=sequential, signal=tile)" in plain.provenance
+    assert "overlap_comm(order=sequential, combine_order=sequential, signal=tile)" in same.provenance
+    assert "overlap_comm(order=ratr, combine_order=<lambda>, signal=tile)" in lowered(
+        combine_order=lambda rank, ep: backwards(rank, ep)).provenance
+
+
+@pytest.mark.parametrize("change", [
+    lambda order: order + 0.5, lambda order: order[:1], lambda order: np.zeros_like(order), lambda order: order.tolist()])
+def test_what_is_no_order_is_refused(change):
+    flow = lowered(combine_order="sequential")
+    with pytest.raises(VerifyError, match="combine_order is .*; each row must name each of 4 ranks once"):
+        hpmoe.verify(flow.replace(combine_order=change(flow.combine_order)))
+
+
+@pytest.mark.parametrize("value", ["fastest", 3, ["ratr", "ratr"]], ids=str)
+def test_what_is_no_option(value):
+    with pytest.raises(ArgumentError, match="overlap_comm: combine_order is .*; it must be \"ratr\", \"sequential\" or"):
+        hpmoe.overlap_comm(hpmoe.tile_partition(hpmoe.moe_ffn), combine_order=value)
+
+
+def test_an_order_that_leaves_a_rank_out():
+    with pytest.raises(TransformError, match=r"combine_order\(0, 4\) is \[0, 0, 0, 0\]; it must name each of the ranks"):
+        lowered(combine_order=lambda rank, ep: [0] * ep)
