@@ -24,7 +24,8 @@ def moe_ffn(hidden_states: Any, topk_ids: Any, topk_weights: Any, gate_up_weight
 
     Args:
         hidden_states: [T, H].
-        topk_ids: [T, K] int32, distinct global expert ids of each token, or -1 for no expert, any number of times.
+        topk_ids: [T, K] int32 or int64, distinct global expert ids of each token, or -1 for no expert, any number of times;
+            given, or computed by the function that calls it.
         topk_weights: [T, K], in float32 or half precision; where the id is -1 it is never read, and its gradient is zero.
         gate_up_weight: [num_local_experts, H, 2I], the gate's columns first; like all weights of the dtype of hidden_states,
             or float32 beside half precision, which it is rounded to.

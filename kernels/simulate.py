@@ -8,6 +8,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from hpmoe.costs.work import WORK, Work
+from hpmoe.ir.stages import Stages
 from hpmoe.ir.taskflow import Taskflow
 from hpmoe.kernels.diagnosis import make_error
 from hpmoe.kernels.native import Rank, Status, load
@@ -32,9 +33,9 @@ class _Machine(ctypes.Structure):
             ("node_size", ctypes.c_int64)]
 
 
-def simulate(flow: Taskflow, machine: Machine | None = None, *, routing: Sequence[np.ndarray] | float | None = None,
+def simulate(flow: Taskflow | Stages, machine: Machine | None = None, *, routing: Sequence[np.ndarray] | float | None = None,
              mesh: Mesh | None = None, seed: int = 0, topk_weights: Sequence[np.ndarray] | None = None,
-             num_tokens: Sequence[int] | None = None) -> Timeline:
+             num_tokens: Sequence[int] | None = None) -> Timeline | tuple[Timeline, ...]:
     """Runs a taskflow's queues on a model of a machine: when each worker of each rank would wait and work.
 
     Workers walk their queues in order, wait for events until these have counted what the routing makes their thresholds,
@@ -42,7 +43,7 @@ def simulate(flow: Taskflow, machine: Machine | None = None, *, routing: Sequenc
     shares memory and link bandwidth with whatever uses them at that moment; see `Machine`. The result is deterministic.
 
     Args:
-        flow: with queues, as `assign_queues` makes it.
+        flow: with queues, as `assign_queues` makes it; or Stages of such.
         machine: what to run it on, with as many queues of each kind as the flow; the one it was assigned for where None.
         routing: for each rank its topk_ids [T, K], the same for every route; perfectly balanced where None. A number is an
             imbalance: one rank receives that many times the rows of the mean, the others share the rest.
@@ -53,7 +54,7 @@ def simulate(flow: Taskflow, machine: Machine | None = None, *, routing: Sequenc
         num_tokens: tokens of each rank; all rows of topk_ids by default.
 
     Returns:
-        A Timeline; its times are simulated.
+        A Timeline, whose times are simulated; of Stages one for each, whose launches follow one another.
 
     Raises:
         ArgumentError: the flow has no queues, or routing, weights, mesh or machine do not fit it.
@@ -67,6 +68,9 @@ def simulate(flow: Taskflow, machine: Machine | None = None, *, routing: Sequenc
         >>> hpmoe.simulate(flow).summary()
         'simulated 25.1 us, 65 % busy, 0.0 us waiting'
     """
+    if isinstance(flow, Stages):
+        options = {"routing": routing, "mesh": mesh, "seed": seed, "topk_weights": topk_weights, "num_tokens": num_tokens}
+        return tuple(simulate(stage, machine, **options) for stage in flow)
     machine = _machine(flow, machine, mesh)
     arrays, lengths = inputs_of(flow, routing, seed, topk_weights), lengths_of(flow, num_tokens)
     trace, known = _run(flow, machine, _ranks(flow, arrays, lengths))

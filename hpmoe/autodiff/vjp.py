@@ -7,8 +7,10 @@ from collections.abc import Iterable, Sequence
 
 from hpmoe.ir.avals import Aval, RouteAval
 from hpmoe.ir.program import Atom, Builder, Equation, Literal, Program, Var, live_equations, substitute
+from hpmoe.ir.stages import deciding_vars, views_of_inputs
 from hpmoe.ir.token_rows import token_vars
 from hpmoe.primitives.differentiable import is_differentiable
+from hpmoe.primitives.draw import draw
 from hpmoe.primitives.elementwise import add, mul
 from hpmoe.primitives.grouped_matmul import grouped, grouped_weight_grad
 from hpmoe.primitives.matmul import weight_grad
@@ -237,11 +239,15 @@ def _token_rows(program: Program, kept: Iterable[Var], cotangents: dict[Atom, At
 
 
 def _recomputed(program: Program, wanted: Iterable[Var]) -> list[Equation]:
-    """The forward equations that the backward runs again: routes, widening casts, what is neither input nor saved."""
-    again, needed = [], set(wanted)
+    """The forward equations that the backward runs again: routes, widening casts, given ids in another shape, and what is
+    neither input nor saved. What decides routes is always saved, and what is drawn: so all ids are given to the backward."""
+    again, needed, views = [], set(wanted), views_of_inputs(program)
+    deciding = {a for e in program.equations for a in deciding_vars(e)}
     for eqn in reversed(program.equations):
-        is_saved = program.saves is None or not program.saves.isdisjoint(eqn.outputs)
-        is_free = isinstance(eqn.outputs[0].aval, RouteAval) or is_widening(eqn)
+        is_kept = eqn.primitive is draw or not deciding.isdisjoint(eqn.outputs)
+        is_saved = is_kept or program.saves is None or not program.saves.isdisjoint(eqn.outputs)
+        is_view_of_ids = eqn.outputs[0] in views and not is_differentiable(eqn.outputs[0])
+        is_free = isinstance(eqn.outputs[0].aval, RouteAval) or is_widening(eqn) or is_view_of_ids
         if needed.isdisjoint(eqn.outputs) or (is_saved and not is_free):
             continue
         again.append(eqn)

@@ -10,18 +10,19 @@ import numpy as np
 from hpmoe.ir.avals import RouteAval, Rows
 from hpmoe.ir.padding import check_num_tokens, padding_fault, rank_lengths
 from hpmoe.ir.program import Atom, Equation, Literal, Program, Var
+from hpmoe.ir.stages import Stages
 from hpmoe.ir.token_rows import token_vars
 from hpmoe.routing.routing import Route
 from hpmoe.support.dtypes import FLOATS, rounded, widen
 from hpmoe.support.errors import check_argument, check_inputs, is_name
 
 
-def evaluate(program: Program, inputs: Sequence[Sequence[np.ndarray]], num_tokens: Sequence[int] | None = None,
+def evaluate(program: Program | Stages, inputs: Sequence[Sequence[np.ndarray]], num_tokens: Sequence[int] | None = None,
              dtype: str | None = None) -> list[list[np.ndarray]]:
     """Computes the outputs of every rank; the output of each equation is rounded to its dtype.
 
     Args:
-        program: what to run.
+        program: what to run; of Stages each runs after those before it.
         inputs: for each of `program.ep_size` ranks, one array for each program input, rounded to that input's dtype.
         num_tokens: how many leading tokens of each rank count; all by default.
         dtype: "float64" computes every float in double precision, of inputs as they are, and rounds nothing, as an oracle
@@ -40,6 +41,8 @@ def evaluate(program: Program, inputs: Sequence[Sequence[np.ndarray]], num_token
         >>> hpmoe.evaluate(program, [[np.arange(3.0)]])[0][0].tolist()
         [1.0, 2.0, 5.0]
     """
+    if isinstance(program, Stages):
+        return program.run(inputs, lambda stage, mine: evaluate(stage, mine, num_tokens, dtype))
     check_argument(isinstance(program, Program), "hpmoe.evaluate", "program", f"a {type(program).__name__}",
                    "a Program, as hpmoe.trace makes it")
     check_inputs("hpmoe.evaluate", inputs, program.ep_size,

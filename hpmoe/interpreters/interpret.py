@@ -12,21 +12,22 @@ from hpmoe.interpreters.task_bodies import Moved, TaskBodies
 from hpmoe.ir import taskflow as tf
 from hpmoe.ir.layout import Layout
 from hpmoe.ir.padding import rank_lengths
+from hpmoe.ir.stages import Stages
 from hpmoe.ir.taskflow_text import event_name, task_name
 from hpmoe.support.dtypes import stored
 from hpmoe.support.errors import LaunchError, check_argument, check_inputs, is_int
 
 
-def interpret(flow: tf.Taskflow, inputs: Sequence[Sequence[np.ndarray]], num_tokens: Sequence[int] | None = None,
+def interpret(flow: tf.Taskflow | Stages, inputs: Sequence[Sequence[np.ndarray]], num_tokens: Sequence[int] | None = None,
               seed: int | None = None, keep: list[list[np.ndarray]] | None = None) -> list[list[np.ndarray]]:
     """Runs the tasks of all ranks one at a time, each as soon as its waits are met.
 
     Args:
-        flow: with or without queues; with queues each queue runs in order.
+        flow: with or without queues; with queues each queue runs in order. Of Stages each runs after those before it.
         inputs: for each rank, one array for each program input.
         num_tokens: tokens of each rank; all by default.
         seed: picks among the tasks that may run next; None takes them in program order.
-        keep: where given, receives every buffer of every rank.
+        keep: where given, receives every buffer of every rank, of Stages for one after the other.
 
     Returns:
         For each rank, the list of outputs.
@@ -42,6 +43,8 @@ def interpret(flow: tf.Taskflow, inputs: Sequence[Sequence[np.ndarray]], num_tok
         >>> flow.num_tasks, hpmoe.interpret(flow, [[np.arange(3.0).reshape(3, 1)]], seed=7)[0][0].tolist()
         (6, [[1.0], [2.0], [5.0]])
     """
+    if isinstance(flow, Stages):
+        return flow.run(inputs, lambda stage, mine: interpret(stage, mine, num_tokens, seed, keep))
     check_argument(isinstance(flow, tf.Taskflow), "hpmoe.interpret", "flow", f"a {type(flow).__name__}",
                    "a Taskflow, as f.lower(*args) makes it after tile_partition")
     check_argument(seed is None or is_int(seed, least=0, most=2**64), "hpmoe.interpret", "seed",
@@ -60,9 +63,11 @@ class _Run:
     def __init__(self, flow: tf.Taskflow, inputs: Sequence[Sequence[np.ndarray]], num_tokens: Sequence[int] | None):
         self.flow, self.ranks = flow, range(flow.ep_size)
         position = {b: i for i, b in enumerate(flow.inputs)}
-        ids = [[np.asarray(inputs[r][position[plan.ids]]) for r in self.ranks] for plan in flow.routes]
-        weights = [[inputs[r][position[plan.weights]] for r in self.ranks] if plan.drops_by_weight else None
-                   for plan in flow.routes]
+        def choices(b: int, plan: tf.RoutePlan) -> list[np.ndarray]:
+            return [np.reshape(inputs[r][position[b]], (plan.num_tokens, plan.top_k)) for r in self.ranks]
+
+        ids = [choices(plan.ids, plan) for plan in flow.routes]
+        weights = [choices(plan.weights, plan) if plan.drops_by_weight else None for plan in flow.routes]
         self.layout = Layout(flow, ids, num_tokens, weights)
         self.memory = [[self._allocate(r, b, inputs[r], position) for b in range(len(flow.buffers))] for r in self.ranks]
         for r in self.ranks:

@@ -207,7 +207,8 @@ def received_rows(flow: tf.Taskflow, inputs: Sequence[Sequence[np.ndarray]],
                 out[rank].append(min(out[rank][plan.once_of], tokens))
             continue
         position = flow.inputs.index(plan.ids)
-        ids = [arrays[position][:None if num_tokens is None else num_tokens[rank]] for rank, arrays in enumerate(inputs)]
+        ids = [np.reshape(arrays[position], (plan.num_tokens, plan.top_k))[:None if num_tokens is None else num_tokens[rank]]
+               for rank, arrays in enumerate(inputs)]
         received = rows_of_ranks(ids, plan.num_experts, plan.capacity, plan.placement)
         _check_planned(plan, received)
         for mine, rows in zip(out, received, strict=True):

@@ -46,7 +46,8 @@ def dispatch(hidden_states: Any, topk_ids: Any, *, num_local_experts: int, capac
 
     Args:
         hidden_states: [T, H].
-        topk_ids: [T, K] int32, distinct global expert ids of each token, or -1 any number of times.
+        topk_ids: [T, K] int32 or int64, distinct global expert ids of each token, or -1 any number of times; given, or
+            computed by the function.
         num_local_experts: experts of this rank, `weight.shape[0]`; the model has that many times the ranks of the mesh.
         capacity_factor: a positive number, or None where experts take all entries.
         drop_policy: what happens to entries over capacity: "error" raises; "position" drops the last ones in the order of

@@ -63,8 +63,9 @@ def check_tensor(who: str, argument: str, x: Any) -> None:
 def _(ids: Aval, *weights: Aval, num_local_experts: int, ep_size: int, capacity_factor: float | None = None,
       drop_policy: str = "error", max_rows: int | None = None, likely_rows: int | None = None,
       placement: Placement | None = None) -> RouteAval:
-    check_argument(isinstance(ids, Aval) and len(ids.shape) == 2 and ids.dtype == "int32", "hpmoe.dispatch", "topk_ids",
-                   ids, "[T, K] int32", "Cast with topk_ids.astype(mindspore.int32), before the call.")
+    check_argument(isinstance(ids, Aval) and len(ids.shape) == 2 and ids.dtype in ("int32", "int64"), "hpmoe.dispatch",
+                   "topk_ids", ids, "[T, K] int32 or int64", "Cast with topk_ids.astype(mindspore.int32), before the call.")
+    check_argument(all(isinstance(d, int) for d in ids.shape), "hpmoe.dispatch", "topk_ids", ids, "ids of tokens")
     num_tokens, top_k = ids.shape
     num_experts = num_local_experts * ep_size
     check_argument(1 <= top_k <= num_experts, "hpmoe.dispatch", "top_k", top_k, f"in 1..{num_experts}",
@@ -80,6 +81,8 @@ def _(ids: list[np.ndarray], *weights: list[np.ndarray], num_local_experts: int,
       capacity_factor: float | None = None, drop_policy: str = "error", max_rows: int | None = None,
       likely_rows: int | None = None, placement: Placement | None = None) -> list[Route]:
     capacity = make_capacity(capacity_factor, drop_policy)
+    for mine, count in zip(ids, num_tokens or [None] * ep_size, strict=True):
+        check_topk_ids(mine[:count], num_local_experts * ep_size)
     routing = make_routing(ids, num_local_experts * ep_size, num_tokens, capacity, *weights, placement=placement)
     return [Route(routing, rank) for rank in range(ep_size)]
 
@@ -87,8 +90,8 @@ def _(ids: list[np.ndarray], *weights: list[np.ndarray], num_local_experts: int,
 @make_route.eager
 def _(topk_ids: Any, *weights: Any, num_local_experts: int, capacity_factor: float | None = None,
       drop_policy: str = "error") -> Route:
-    is_ids = isinstance(topk_ids, Tensor) and topk_ids.ndim == 2 and topk_ids.dtype == ms_dtype.int32
-    check_argument(is_ids, "hpmoe.dispatch", "topk_ids", _describe(topk_ids), "a [T, K] int32 Tensor",
+    is_ids = isinstance(topk_ids, Tensor) and topk_ids.ndim == 2 and topk_ids.dtype in (ms_dtype.int32, ms_dtype.int64)
+    check_argument(is_ids, "hpmoe.dispatch", "topk_ids", _describe(topk_ids), "a [T, K] int32 or int64 Tensor",
                    "Cast with topk_ids.astype(mindspore.int32).")
     ids = values_of("hpmoe.dispatch", topk_ids)
     check_argument(1 <= ids.shape[1] <= num_local_experts, "hpmoe.dispatch", "top_k", ids.shape[1],

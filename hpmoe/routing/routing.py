@@ -116,14 +116,18 @@ class Route:
         return self.routing.dropped[self.rank]
 
 
-def check_topk_ids(topk_ids: np.ndarray, num_experts: int, who: str = "hpmoe.dispatch") -> None:
-    """Raises ArgumentError unless each token names distinct experts in 0..num_experts-1, or ABSENT any number of times."""
+def check_topk_ids(topk_ids: np.ndarray, num_experts: int, who: str = "hpmoe.dispatch", maker: str = "") -> None:
+    """Raises ArgumentError unless each token names distinct experts in 0..num_experts-1, or ABSENT any number of times.
+
+    `maker` is a sentence about what computed the ids, nothing of given ones.
+    """
     unsigned = topk_ids.view(f"u{topk_ids.itemsize}")  # where negative ids are large ones
     has_absent = bool(topk_ids.size) and unsigned.max() >= num_experts
     if has_absent and (bad := np.argwhere((topk_ids < ABSENT) | (topk_ids >= num_experts))).size:
         where = tuple(int(i) for i in bad[0])
         check_argument(False, who, f"topk_ids{list(where)}", int(topk_ids[where]),
-                       f"an expert id in 0..{num_experts - 1}, or {ABSENT} for none", f"{len(bad)} ids are out of range.")
+                       f"an expert id in 0..{num_experts - 1}, or {ABSENT} for none",
+                       f"{len(bad)} ids are out of range.{maker}")
     if topk_ids.shape[-1] == 1:
         return
     ordered = np.sort(topk_ids, axis=-1)
@@ -134,7 +138,8 @@ def check_topk_ids(topk_ids: np.ndarray, num_experts: int, who: str = "hpmoe.dis
         repeated = np.argwhere(is_repeated)
         token = tuple(int(i) for i in repeated[0][:-1])
         check_argument(False, who, f"topk_ids{list(token)}", topk_ids[token].tolist(), "distinct experts for each token",
-                       "A router's top-k gives distinct ids; add the weights of repeated ones beforehand.")
+                       "A router's top-k gives distinct ids; add the weights of repeated ones beforehand."
+                       + maker)
 
 
 def make_routing(topk_ids: Sequence[np.ndarray], num_experts: int, num_tokens: Sequence[int] | None = None,

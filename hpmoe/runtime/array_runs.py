@@ -9,16 +9,18 @@ import numpy as np
 
 from hpmoe.interpreters.evaluate import evaluate
 from hpmoe.interpreters.interpret import interpret
-from hpmoe.ir.program import Program
+from hpmoe.ir.program import Equation, Program
+from hpmoe.ir.stages import Part, cut_at_routes, run_parts
 from hpmoe.ir.taskflow import Taskflow
 from hpmoe.routing.capacity import check_topk_weights
 from hpmoe.routing.routing import check_topk_ids, rows_of_ranks
 from hpmoe.runtime.one_call import Call, Traced
-from hpmoe.runtime.planned_rows import PlannedRows, routes_of, rows_of_received
+from hpmoe.runtime.planned_rows import PlannedRows, routes_of, rows_of_any, rows_of_received
 from hpmoe.runtime.plans import Plans
 from hpmoe.runtime.rank_arrays import Arrays, stacked, summed
 from hpmoe.support.dtypes import rounded
-from hpmoe.support.errors import ProgramError
+
+NO_MAKERS: Mapping[Any, Equation] = {}
 
 
 class ArrayRuns:
@@ -35,7 +37,8 @@ class ArrayRuns:
 
     def run(self, call: Call, program: Program, arrays: Sequence[np.ndarray]) -> Arrays:
         """What every rank computes of the traced program or of its linearized forward."""
-        return self._launch(call, program, self.per_rank(call.traced, arrays, range(len(arrays))))
+        inputs = self.per_rank(call.traced, arrays, range(len(arrays)))
+        return run_parts(program, inputs, lambda part, mine: self._launch(call, part, mine))
 
     def gradients(self, call: Call, kept: Sequence[np.ndarray], saved: Arrays,
                   cotangents: Sequence[np.ndarray]) -> list[np.ndarray | None]:
@@ -49,7 +52,8 @@ class ArrayRuns:
         mains = self._main_grads(traced)
         arrays = [[*mine, *saved[r], *(g[r] if self.batched else g for g in cotangents),
                    *(parts[r] for parts in mains.values())] for r, mine in enumerate(inputs)]
-        columns = zip(*self._launch(call, lin.backward, arrays, mains), strict=True)
+        (backward,) = cut_at_routes(lin.backward)
+        columns = zip(*self._launch(call, backward, arrays, mains), strict=True)
         return [None if j in mains else self._joined(parts) if i < traced.num_args else summed(parts)
                 for j, (i, parts) in enumerate(zip(lin.differentiable, columns, strict=True))]
 
@@ -58,10 +62,10 @@ class ArrayRuns:
         dtypes = [a.aval.dtype for a in traced.program.outputs]
         return [self._joined([rounded(r[i], dtype) for r in outputs]) for i, dtype in enumerate(dtypes)]
 
-    def _launch(self, call: Call, program: Program, inputs: Arrays,
+    def _launch(self, call: Call, part: Part, inputs: Arrays,
                 into: Mapping[int, list[np.ndarray]] | None = None) -> Arrays:
-        ir = self.plans.plan(program, received_rows(program, inputs, call.lengths))
-        return run_ir(ir, inputs, call.lengths, call.seed, into)
+        ir = self.plans.plan(part.program, received_rows(part.program, inputs, call.lengths, part.makers))
+        return run_ir(ir, _with_int32_ids(part.program, inputs), call.lengths, call.seed, into)
 
     def _main_grads(self, traced: Traced) -> dict[int, list[np.ndarray]]:
         """For each result of the backward that has a main gradient, that of each rank, sharing memory with the tensor."""
@@ -85,24 +89,42 @@ class ArrayRuns:
         return array if array.flags.c_contiguous else array.copy()
 
 
-def received_rows(program: Program, inputs: Arrays, lengths: tuple[int, ...] | None) -> dict[Any, PlannedRows]:
-    """Checks the ids of every route and returns the planned rows of each."""
+def received_rows(program: Program, inputs: Arrays, lengths: tuple[int, ...] | None,
+                  makers: Mapping[Any, Equation] = NO_MAKERS) -> dict[Any, PlannedRows]:
+    """Checks the ids of every route and returns the planned rows of each: for any routing where ids are not computed yet.
+
+    `makers` are the equations that made ids and weights among the inputs.
+    """
     buckets = {}
     for key, aval, at_ids, at_weights in routes_of(program):
         if at_ids is None:
-            raise ProgramError(f"{program.name}: a route is by {key[0].aval} ids that the program computes; the kernel "
-                               "needs topk_ids as an argument")
+            buckets[key] = rows_of_any(aval)
+            continue
         real = []
         for rank, arrays in enumerate(inputs):
             stop = None if lengths is None else lengths[rank]
-            ids = arrays[at_ids][:stop]
-            check_topk_ids(ids, aval.num_experts, "hpmoe.dispatch" + (f" on rank {rank}" if aval.ep_size > 1 else ""))
+            ids = arrays[at_ids].reshape(-1, aval.top_k)[:stop]
+            check_topk_ids(ids, aval.num_experts, "hpmoe.dispatch" + (f" on rank {rank}" if aval.ep_size > 1 else ""),
+                           _origin(makers.get(key[0])))
             if at_weights is not None:
-                check_topk_weights(ids, arrays[at_weights][:stop], rank, aval.ep_size)
+                check_topk_weights(ids, arrays[at_weights].reshape(-1, aval.top_k)[:stop], rank, aval.ep_size)
             real.append(ids)
         received = rows_of_ranks(real, aval.num_experts, aval.capacity, aval.placement)
         buckets[key] = rows_of_received(max(received), aval)
     return buckets
+
+
+def _with_int32_ids(program: Program, inputs: Arrays) -> Arrays:
+    """The inputs with ids, which are checked, as kernels read them."""
+    wide = {route.ids for route in routes_of(program) if program.inputs[route.ids].aval.dtype == "int64"}
+    return [[a.astype(np.int32) if i in wide else a for i, a in enumerate(mine)] for mine in inputs] if wide else inputs
+
+
+def _origin(maker: Equation | None) -> str:
+    """What computed the ids, for an error; nothing of given ones."""
+    if maker is None:
+        return ""
+    return f" They are computed by {maker.primitive.name}" + (f", written at {maker.source}." if maker.source else ".")
 
 
 def run_ir(ir: Any, inputs: Arrays, num_tokens: Sequence[int] | None, seed: int | None,

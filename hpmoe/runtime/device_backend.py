@@ -14,6 +14,7 @@ from mindspore import Tensor
 
 from hpmoe.ir.avals import Aval
 from hpmoe.ir.program import Program
+from hpmoe.ir.stages import Part, run_parts
 from hpmoe.runtime.device_graph import DeviceGraphCall
 from hpmoe.runtime.one_call import Call, Traced
 from hpmoe.runtime.planned_rows import PlannedRows, any_rows
@@ -78,8 +79,10 @@ class DeviceBackend:
     def _launch(self, call: Call, program: Program, tensors: Sequence[Tensor],
                 into: Mapping[int, Tensor] | None = None) -> list[Tensor]:
         """The outputs of a program, once the stream has come to them; those in `into` end up there."""
-        outputs = self.kernel(program).launch_here(tensors, call.lengths and call.lengths[0], into or {})
-        return [in_dtype(x, atom.aval.dtype) for x, atom in zip(outputs, program.outputs, strict=True)]
+        def launch(part: Part, inputs: list[list[Tensor]]) -> list[list[Tensor]]:
+            outputs = self.kernel(part.program).launch_here(inputs[0], call.lengths and call.lengths[0], into or {})
+            return [[in_dtype(x, atom.aval.dtype) for x, atom in zip(outputs, part.program.outputs, strict=True)]]
+        return run_parts(program, [tensors], launch)[0]
 
 
 def _main_grads(traced: Traced) -> dict[int, Tensor]:

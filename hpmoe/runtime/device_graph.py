@@ -13,6 +13,7 @@ from mindspore import ops
 
 from hpmoe.ir.avals import Aval
 from hpmoe.ir.program import Program
+from hpmoe.ir.stages import cut_at_routes
 from hpmoe.runtime.graph_operators import NOTHING, GraphCall, inferred
 from hpmoe.runtime.one_call import Call
 from hpmoe.support.errors import check_argument
@@ -33,6 +34,9 @@ class DeviceGraphCall(GraphCall):
         check_argument(not call.traced.program.captures, name, "a closed-over tensor", "not among its arguments",
                        "an argument of the function in graph mode")
         check_argument(call.lengths is None, name, "num_tokens in a graph", call.lengths, "left out on a device")
+        num_launches = len(cut_at_routes(call.traced.program))
+        check_argument(num_launches == 1, name, "the number of its launches in a graph", num_launches,
+                       "1 on a device: topk_ids given as an argument", "Outside of graphs ids may be computed.")
         super().__init__(call, num_args)
         self.kernel_of = kernel_of
 

@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
+import collections
 import dataclasses
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 from hpmoe.ir.layout import received_rows
+from hpmoe.ir.program import Program
+from hpmoe.ir.stages import cut_at_routes
 from hpmoe.ir.taskflow import Taskflow
+from hpmoe.runtime.rank_arrays import Arrays
 from hpmoe.runtime.running import Runner
 from hpmoe.support.errors import check_argument
 from hpmoe.tiling.shared_memory import memory_bytes
 
 MIB = 2 ** 20
+NO_KINDS: Mapping[Any, str] = {}
 
 
 @dataclasses.dataclass(frozen=True)
 class MemoryUse:
-    """Bytes of all ranks together that are held while one kernel runs.
+    """Bytes of all ranks together that are held while one kernel runs, or the launches of a function that computes ids.
 
     Attributes:
         inputs: what the caller gives: arguments, in the backward pass those that it reads, and cotangents.
@@ -80,40 +85,63 @@ class MemoryReport:
 def memory_report(runner: Runner, args: Sequence[Any], kwargs: Mapping[str, Any]) -> MemoryReport:
     """The MemoryReport of a Runner's function for arguments like `args`: for their ids, or any routing without arrays."""
     traced, arrays, buckets = runner.planned(args, kwargs)
-    lin, own = traced.linearized, len(traced.program.outputs)
+    lin = traced.linearized
+    if len(cut_at_routes(traced.program)) > 1:  # what it computes decides the rows
+        arrays = None
     kept = None if arrays is None else [[mine[i] for i in lin.kept_inputs] for mine in arrays]
-    num_saved = len(lin.forward.outputs) - own
+    first, count = len(lin.kept_inputs), len(traced.program.outputs)
+    saved = lin.forward.outputs[count:]
 
-    def use(program: Any, arrays: Any, is_saved: Any) -> MemoryUse:
-        ir = runner.plans.plan(program, buckets)
-        flow = getattr(ir, "flow", ir)
-        check_argument(isinstance(flow, Taskflow), "memory", "f", "at the level of programs", "staged by tile_partition")
-        return memory_use(flow, arrays, is_saved(flow))
+    def use(program: Program, arrays: Arrays | None, kinds: Mapping[Any, str] = NO_KINDS) -> MemoryUse:
+        flows = [_flow_of(runner.plans.plan(part.program, buckets)) for part in cut_at_routes(program)]
+        return memory_use(program, flows, arrays, kinds)
 
-    first = len(lin.kept_inputs)
-    forward = use(lin.forward, arrays, lambda flow: flow.outputs[own:])
-    name = str(runner.plans.plan(lin.forward, buckets)).splitlines()[0]
-    return MemoryReport(name, runner.plans.mesh.ep_size, use(traced.program, arrays, lambda flow: ()), forward,
-                        use(lin.backward, kept, lambda flow: flow.inputs[first:first + num_saved]))
+    head = " | ".join([f"# {traced.program.name}", *runner.plans.plan_all(lin.forward, buckets).provenance])
+    return MemoryReport(head, runner.plans.mesh.ep_size, use(traced.program, arrays),
+                        use(lin.forward, arrays, dict.fromkeys(range(count, count + len(saved)), "saved")),
+                        use(lin.backward, kept, dict.fromkeys(lin.backward.inputs[first:first + len(saved)], "saved")))
 
 
-def memory_use(flow: Taskflow, arrays: Sequence[Sequence[Any]] | None, saved: Sequence[int] = ()) -> MemoryUse:
-    """Bytes of a taskflow's buffers on all ranks.
+def _flow_of(ir: Any) -> Taskflow:
+    flow = getattr(ir, "flow", ir)
+    check_argument(isinstance(flow, Taskflow), "memory", "f", "at the level of programs", "staged by tile_partition")
+    return flow
+
+
+def memory_use(program: Program, flows: Sequence[Taskflow], arrays: Arrays | None, kinds: Mapping[Any, str]) -> MemoryUse:
+    """Bytes of the launches of a program on all ranks; what one hands to another is held as long as there are any.
 
     Args:
-        flow: at any stage.
+        program: what is launched.
+        flows: of its parts, at any stage.
         arrays: for each rank the program's inputs, or as many of them as hold the ids; where None, as for the most rows
-            that the plan is for.
-        saved: buffers that count as saved.
+            that the plans are for.
+        kinds: what inputs, and outputs by position, count as in place of that: "saved".
     """
+    launches, counted = [], set()
+    for part, flow in zip(cut_at_routes(program), flows, strict=True):
+        new = set(program.inputs).difference(counted)
+        given = [kinds.get(v, "input") if v in new else "held" for v in part.program.inputs]
+        made = [kinds.get(place, "output") for place in part.places]
+        made += ["shared"] * (len(flow.outputs) - len(made))
+        counted.update(part.program.inputs)
+        launches.append(_bytes_by_kind(flow, arrays, dict(zip(
+            (flow.buffers[b].storage for b in (*flow.inputs, *flow.outputs)), (*given, *made), strict=False))))
+    total = sum(launches, collections.Counter())
+    most = max(launch["temporary"] for launch in launches)
+    return MemoryUse(total["input"], total["output"], total["saved"], most + total["shared"],
+                     total["apart"] + total["shared"])
+
+
+def _bytes_by_kind(flow: Taskflow, arrays: Arrays | None, kinds: Mapping[int, str]) -> collections.Counter[str]:
+    """Bytes of buffers on all ranks by kind: temporary, apart (what these would take without sharing), or what `kinds` has
+    for their storage."""
     rows = received_rows(flow, arrays, None) if arrays is not None else \
         [[plan.max_rows for plan in flow.routes]] * flow.ep_size
-    kept = {flow.buffers[b].storage for b in saved}
-    sums = dict.fromkeys(("input", "output", "saved", "temporary", "apart"), 0)
     apart = flow.replace(buffers=tuple(dataclasses.replace(b, memory=-1) for b in flow.buffers))
+    sums: collections.Counter[str] = collections.Counter()
     for received in rows:
         for b, size in memory_bytes(flow, received).items():
-            sums["saved" if b in kept else flow.buffers[b].role] += size
-        sums["apart"] += sum(n for b, n in memory_bytes(apart, received).items() if flow.buffers[b].role == "temporary")
-    return MemoryUse(sums["input"], sums["output"], sums["saved"], sums["temporary"], sums["apart"])
-
+            sums[kinds.get(b, "temporary")] += size
+        sums["apart"] += sum(n for b, n in memory_bytes(apart, received).items() if b not in kinds)
+    return sums

@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 
 from hpmoe.ir.avals import RouteAval
 from hpmoe.ir.program import Equation, Program
+from hpmoe.ir.stages import views_of_inputs
 
 LEAST = 64  # rows of a bucket
 PLANNED = "max_rows", "likely_rows"  # options of a route that say what it is planned for
@@ -55,25 +56,25 @@ class PlannedRoute(NamedTuple):
     Attributes:
         key: what it is in the forward and in the backward program: its ids and weights, and its options.
         aval: of the route.
-        ids: which input of the program its ids are.
+        ids: which input of the program its ids are, also in another shape; None where they are computed.
         weights: which one its weights are, where it reads any.
     """
 
     key: tuple[Any, ...]
     aval: RouteAval
-    ids: int
+    ids: int | None
     weights: int | None
 
 
 @functools.lru_cache(maxsize=256)
 def routes_of(program: Program) -> tuple[PlannedRoute, ...]:
     """The routes of a program, in order."""
-    position = {v: i for i, v in enumerate(program.inputs)}
+    views, position = views_of_inputs(program), {v: i for i, v in enumerate(program.inputs)}
     routes = []
     for eqn in program.equations:
         if isinstance(eqn.outputs[0].aval, RouteAval):
             key = (*eqn.inputs, *(option for option in eqn.params.items() if option[0] not in PLANNED))
-            ids, *weights = (position.get(a) for a in eqn.inputs)
+            ids, *weights = (position.get(views.get(a)) for a in eqn.inputs)
             routes.append(PlannedRoute(key, eqn.outputs[0].aval, ids, weights[0] if weights else None))
     return tuple(routes)
 

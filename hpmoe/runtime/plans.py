@@ -13,6 +13,7 @@ from mindspore import Tensor
 from hpmoe import tracing
 from hpmoe.ir.avals import Aval
 from hpmoe.ir.program import Program
+from hpmoe.ir.stages import Stages, cut_at_routes
 from hpmoe.machines.machine import Mesh
 from hpmoe.runtime.arguments import Arguments, Parameters
 from hpmoe.runtime.one_call import Traced
@@ -102,6 +103,12 @@ class Plans:
     def _shape_and_dtype(self, x: Tensor | Aval) -> tuple[tuple[int, ...], str]:
         """Those of one rank's part of an array."""
         return x.shape[1:] if self.batched else x.shape, _lowercase(x.dtype)
+
+    def plan_all(self, program: Program, buckets: Mapping[Any, PlannedRows]) -> Any:
+        """The IR of the last stage for a Program; Stages of it where computed ids cut the program."""
+        parts = cut_at_routes(program)
+        irs = tuple(self.plan(part.program, buckets) for part in parts)
+        return irs[0] if len(parts) == 1 else Stages(program, irs)
 
     def plan(self, program: Program, buckets: Mapping[Any, PlannedRows]) -> Any:
         """The IR of the last stage for a Program and the planned rows of its routes, lowered once."""

@@ -8,6 +8,7 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 from hpmoe.ir.program import Program
+from hpmoe.ir.stages import Stages
 from hpmoe.ir.taskflow import Taskflow
 from hpmoe.support.errors import TransformError, is_name
 from hpmoe.verification.verify import verify
@@ -41,7 +42,10 @@ class Rewrite:
         functools.update_wrapper(self, rewrite)
 
     def apply_to(self, ir: Any, **options: Any) -> Any:
-        """The checked rewrite: IR of the required level in, verified IR with this transform in its provenance out."""
+        """The checked rewrite: IR of the required level in, verified IR with this transform in its provenance out; of Stages
+        that of each."""
+        if isinstance(ir, Stages):
+            return Stages(ir.program, tuple(self.apply_to(stage, **options) for stage in ir))
         self.check_level(ir.level, ir.name)
         out = self.rewrite(ir, **options)
         if getattr(out, "level", None) is None:

@@ -79,7 +79,7 @@ class Runner:
         check_argument(is_name(direction, DIRECTIONS), "lower", "direction", repr(direction),
                        "\"forward\" or \"backward\"")
         traced, _, buckets = self.planned(args, kwargs)
-        return self.plans.plan(traced.program if direction == "forward" else traced.linearized.backward, buckets)
+        return self.plans.plan_all(traced.program if direction == "forward" else traced.linearized.backward, buckets)
 
     def planned(self, args: Sequence[Any],
                 kwargs: Mapping[str, Any]) -> tuple[Traced, Arrays | None, dict[Any, PlannedRows]]:

@@ -55,7 +55,8 @@ class StagedFunction(Graphed):
 
         Returns:
             A Program, a Taskflow or an Executable, by the stage; printing it shows it. Where all ids are given it is the
-            plan that a call would use, otherwise one for any routing.
+            plan that a call would use, otherwise one for any routing. Of a forward pass that computes ids, Stages: a
+            sequence with one for each launch.
         """
         return self._runner_on("lower", mesh).lower(args, kwargs, direction)
 

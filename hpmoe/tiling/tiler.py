@@ -10,6 +10,7 @@ from collections.abc import Sequence
 from hpmoe.ir import taskflow as tf
 from hpmoe.ir.avals import RouteAval
 from hpmoe.ir.program import Atom, Equation, Literal, Program, Var
+from hpmoe.ir.stages import deciding_vars, views_of_inputs
 from hpmoe.support.dtypes import FLOATS, INTEGERS
 from hpmoe.tile_ops import col_modes, row_modes
 from hpmoe.tile_ops.axes import PICK
@@ -23,6 +24,8 @@ from hpmoe.tile_ops.tile_primitive import TilePrimitive
 from hpmoe.tiling.buffers import Buffers, is_received
 
 COMPUTED = (*FLOATS, "bool")
+ONLY_BEFORE = ("a kernel reads them when it starts. A function is cut there after its rewrites with before_vjp=True, not "
+               "after others")
 MOST_NUMBER = 1 << 24  # integers up to it are float32 numbers
 WHAT_TILES_COMPUTE = "tile tasks compute float32, bfloat16 and float16"
 
@@ -38,14 +41,12 @@ class Tiler(Buffers):
 
     def __init__(self, program: Program, tile_rows: int, tile_cols: int):
         super().__init__(program)
-        self.tile_rows, self.tile_cols = tile_rows, tile_cols
+        self.tile_rows, self.tile_cols, self.views = tile_rows, tile_cols, views_of_inputs(program)
         self.ops: list[tf.TileOp] = []
         self.routes: list[tf.RoutePlan] = []
         self.uses = collections.Counter([*(a for e in program.equations for a in e.inputs), *program.outputs])
         self._outputs: list[int] = []
-        for var in program.inputs:
-            if not is_received(var.aval.shape):
-                self.new(var, role="input")
+        self._add_inputs()
         for self.index, eqn in enumerate(program.equations):
             if isinstance(eqn.outputs[0].aval, RouteAval):
                 self._plan_route(eqn)
@@ -53,16 +54,26 @@ class Tiler(Buffers):
             if var not in self.buffer_of:
                 self.new(var, role="input")
 
+    def _add_inputs(self) -> None:
+        """Buffers of the inputs but received rows. What decides a route has a row for each token, and ids are int32."""
+        choices = {self.views.get(a): a.aval for e in self.program.equations for a in deciding_vars(e)}
+        for var in self.program.inputs:
+            decided = choices.get(var)
+            dtype = "int32" if decided and decided.dtype == "int64" else None
+            if not is_received(var.aval.shape):
+                self.new(var, rows_and_cols=decided and decided.shape, role="input", dtype=dtype)
+
     def _plan_route(self, eqn: Equation) -> None:
         """Routes are computed at kernel start, so the ids, and weights that decide what is dropped, must be inputs."""
         (ids, *weights), out = eqn.inputs, eqn.outputs[0]
         if out.aval.once:
             self._plan_route_to_ranks(ids.aval, out.aval)
             return
-        if ids not in self.buffer_of:
-            self.refuse("routes by ids that the program computes; the kernel needs topk_ids as an argument")
-        if any(w not in self.buffer_of for w in weights):
-            self.refuse("drops by weights that the program computes; the kernel needs topk_weights as an argument")
+        if ids not in self.views:
+            self.refuse(f"routes by ids that the program computes; {ONLY_BEFORE}")
+        if any(w not in self.views for w in weights):
+            self.refuse(f"drops by weights that the program computes; {ONLY_BEFORE}")
+        ids, *weights = (self.buffer_of[self.views[a]] for a in (ids, *weights))
         aval: RouteAval = out.aval
         if self.routes and aval.num_tokens != self.routes[0].num_tokens:
             self.refuse(f"routes {aval.num_tokens} tokens after a route of {self.routes[0].num_tokens}; a rank has one "
@@ -70,10 +81,9 @@ class Tiler(Buffers):
         self.route_of[aval.rows] = len(self.routes)
         most = eqn.params.get("max_rows")
         likely = eqn.params.get("likely_rows") or most or aval.likely_rows
-        self.routes.append(tf.RoutePlan(self.buffer_of[ids], aval.num_experts, aval.num_local_experts, aval.top_k,
-                                        aval.num_tokens, most or aval.max_rows, likely, self.tile_rows, aval.ep_size,
-                                        self.tile_rows, aval.capacity, *(self.buffer_of[w] for w in weights),
-                                        placement=aval.placement))
+        self.routes.append(tf.RoutePlan(ids, aval.num_experts, aval.num_local_experts, aval.top_k, aval.num_tokens,
+                                        most or aval.max_rows, likely, self.tile_rows, aval.ep_size, self.tile_rows,
+                                        aval.capacity, *weights, placement=aval.placement))
 
     def _plan_route_to_ranks(self, experts: RouteAval, ranks: RouteAval) -> None:
         """No more rows than the experts' ranks receive, and no token twice."""

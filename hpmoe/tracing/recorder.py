@@ -133,12 +133,15 @@ class Recorder:
         key = (*map(self.atom, operands), *params.items())
         if key not in self._routes:
             options = {"num_local_experts": params.pop("num_local_experts"), "ep_size": self.ep_size, **params}
-            self._routes[key] = self(primitive, *operands, **options)
-            if key[0] not in self.inputs and key[0] not in self.captures:
-                raise not_traceable(f"a dispatch by {operands[0].hpmoe_aval} ids that the function computes",
-                                    "a kernel reads ids when it starts, before it computes anything",
-                                    "ids as they are in an argument; compute, cast or cut them before the call")
+            self._routes[key] = self(primitive, self._not_widened(operands[0]), *operands[1:], **options)
         return self._routes[key]
+
+    def _not_widened(self, ids: Any) -> Any:
+        """int64 ids as the int32 ones that they were before a cast, if they were."""
+        made_by = next((e for e in self.builder.equations if getattr(ids, "hpmoe_atom", None) in e.outputs), None)
+        is_widened = made_by is not None and made_by.primitive.name == "cast" and ids.hpmoe_aval.dtype == "int64"
+        source = made_by.inputs[0] if is_widened else None
+        return self._wrap(source) if is_widened and source.aval.dtype == "int32" else ids
 
     def __call__(self, primitive: Any, *operands: Any, **params: Any) -> Any:
         out = self.builder.add(primitive, *(self.atom(a) for a in operands), source=user_source(), **params)

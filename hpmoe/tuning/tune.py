@@ -12,6 +12,7 @@ import numpy as np
 from hpmoe.ir.avals import RouteAval
 from hpmoe.ir.limits import MOST_ROWS
 from hpmoe.ir.program import Program
+from hpmoe.ir.stages import cut_at_routes
 from hpmoe.kernels.simulated_inputs import given_ids
 from hpmoe.machines.kept_calibration import is_calibrated
 from hpmoe.machines.machine import Machine, Mesh
@@ -50,9 +51,9 @@ def tune(f: Callable[..., Any], *args: Any, machine: Machine | None = None, mesh
         machine: what to be fast on; this CPU where None, as `hpmoe calibrate` measured it if it has.
         mesh: the ranks of a function that is not under spmd; one by default.
         direction: the pass whose time counts: "forward", "backward" or "both".
-        routing: topk_ids [T, K] of each rank, the same for every route; those in `args` where all arrays are given, else
-            perfectly balanced. Weights that decide what is dropped are those in `args` or, where not all arrays are given,
-            all equal.
+        routing: topk_ids [T, K] of each rank, the same for every route; those in `args` where all arrays are given and no
+            ids are computed, else perfectly balanced. Weights that decide what is dropped are those in `args` or, where not
+            all arrays are given or they are computed, all equal.
         space: other values to try of some settings, the first one as default: "rows", "cols" of tile_partition, "order",
             "signal", "put_cols", "returns" of overlap_comm, "policy" of assign_queues, "dedup" with or without
             deduplicate_rows.
@@ -82,7 +83,7 @@ def tune(f: Callable[..., Any], *args: Any, machine: Machine | None = None, mesh
     machine = machine or cpu(ep_size=mesh.ep_size, calibrated=is_calibrated())
     traced, inputs, _ = Runner(staged, mesh, batched=is_spmd).planned(args, kwargs)
     ids, weights = _ids(traced.program, routing, inputs, mesh.ep_size), _weights(traced.program, inputs, mesh.ep_size)
-    programs = {d: staged.apply(_sized(p, ids)) for d, p in _programs(traced, direction).items()}
+    programs = {d: staged.apply(_sized(p, ids)) for d, p in _launches(_programs(traced, direction)).items()}
     values = space_of(staged.apply(traced.program), machine, mesh.ep_size, space or {})
     key = kept.key_of(programs, machine, values, [ids, weights], max_trials) if cache else None
     found = kept.load(key, budget_s, values, least_us=len(programs) * machine.launch_us)
@@ -106,6 +107,16 @@ def _programs(traced: Traced, direction: str) -> dict[str, Program]:
         return {direction: traced.program}
     lin = traced.linearized
     return {d: {"forward": lin.forward, "backward": lin.backward}[d] for d in DIRECTIONS[direction]}
+
+
+def _launches(programs: dict[str, Program]) -> dict[str, Program]:
+    """The program of each launch: those of a pass that computes ids are several."""
+    launches = {}
+    for name, program in programs.items():
+        first, *later = cut_at_routes(program)
+        launches[name] = first.program
+        launches.update({f"{name} {i}": part.program for i, part in enumerate(later, 1)})
+    return launches
 
 
 def _check(f: Any, machine: Any, mesh: Any, direction: Any, space: Any, budget_s: Any, max_trials: Any) -> None:
@@ -142,9 +153,9 @@ def _ids(program: Program, routing: Sequence[np.ndarray] | None, inputs: Any, ep
     aval = routes[0].outputs[0].aval
     if routing is not None:
         return np.stack(given_ids("hpmoe.tune", routing, ep_size, *routes[0].inputs[0].aval.shape, aval.num_experts))
-    if inputs is not None:
-        position = program.inputs.index(routes[0].inputs[0])
-        return np.stack([rank[position] for rank in inputs])
+    position = routes_of(program)[0].ids
+    if inputs is not None and position is not None:
+        return np.stack([rank[position].reshape(-1, aval.top_k) for rank in inputs])
     entries = ep_size * aval.num_tokens * aval.top_k
     check_argument(entries <= MOST_ROWS, "hpmoe.tune", "the number of ids of all ranks", f"{entries:,}",
                    f"at most {MOST_ROWS:,}")
@@ -155,9 +166,11 @@ def _weights(program: Program, inputs: Any, ep_size: int) -> np.ndarray | None:
     """Of all ranks, [ep, T, K], the weights that decide what is dropped: those among the arguments, else all equal; None
     where none do."""
     for route in routes_of(program):
-        if route.weights is not None:
-            return np.stack([rank[route.weights] for rank in inputs]) if inputs is not None else np.zeros(
-                (ep_size, route.aval.num_tokens, route.aval.top_k), np.float32)
+        if route.aval.capacity is None or route.aval.capacity.policy != "probs":
+            continue
+        if inputs is not None and route.weights is not None:
+            return np.stack([rank[route.weights].reshape(-1, route.aval.top_k) for rank in inputs])
+        return np.zeros((ep_size, route.aval.num_tokens, route.aval.top_k), np.float32)
     return None
 
 

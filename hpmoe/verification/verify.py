@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from hpmoe.ir import taskflow as tf
+from hpmoe.ir.stages import Stages
 from hpmoe.ir.taskflow_text import event_name, task_name
 from hpmoe.planner.planner import find_runnable, kept_waits, prune_waits
 from hpmoe.support.errors import VerifyError, check_argument
@@ -22,8 +23,8 @@ from hpmoe.verification.transitive_reduction import TransitiveReduction
 from hpmoe.verification.well_formed import check_sizes, check_well_formed
 
 
-def verify(flow: tf.Taskflow) -> None:
-    """Raises VerifyError unless the taskflow is a correct schedule whatever the routing.
+def verify(flow: tf.Taskflow | Stages) -> None:
+    """Raises VerifyError unless the taskflow is a correct schedule whatever the routing; of Stages, unless each of them is.
 
     Proved of the operations themselves, whoever made them, for any rows that the slots have room for. Each is one that its
     body can run, on operands that fit together. It has a task for each unit there is, no fewer and no more: for all slots of
@@ -56,6 +57,10 @@ def verify(flow: tf.Taskflow) -> None:
         hpmoe.VerifyError: verify: swiglu has 1 tasks of swiglu, its 2 tiles need 2
         >    t0 swiglu[rows 0:4, cols 0:3] x -> a wait -  signal -
     """
+    if isinstance(flow, Stages):
+        for stage in flow:
+            verify(stage)
+        return
     check_argument(isinstance(flow, tf.Taskflow), "hpmoe.verify", "flow", f"a {type(flow).__name__}",
                    "a Taskflow, as f.lower(*args) makes it after tile_partition")
     check_well_formed(flow)

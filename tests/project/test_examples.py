@@ -148,6 +148,16 @@ def test_a_token_sent_once_gives_the_same_and_pays_between_nodes(printed):
     assert float(rows[2][1]) < float(rows[2][2])
 
 
+def test_a_router_inside_is_two_launches_and_one_back(printed):
+    text = printed("09_router_inside.py")
+    assert "launches: layer_stage_0, layer_stage_1, layer_vjp" in text
+    first, last = text[text.index("# layer_stage_0"):text.index("launches:")].split("# layer_stage_1")
+    assert "top_k" in first and "dispatch" not in first and "top_k" not in last and "swiglu" in last
+    differences = re.findall(r"\n  (?:loss|d \w+) +(\S+)", text)
+    assert len(differences) == 7
+    assert max(map(float, differences)) < TOLERANCE
+
+
 @pytest.mark.parametrize("path", [None, "none.png"])
 def test_training_draws_text_without_matplotlib_and_where_no_picture_is_asked_for(monkeypatch, capsys, tmp_path, path):
     monkeypatch.chdir(tmp_path)

@@ -15,7 +15,7 @@ def repeated(ids):
 
 BAD_ARGUMENTS = {
     "float ids": (1, lambda a: a.astype(np.float32), "topk_ids is f32[4,2]; it must be [T, K] int32"),
-    "int64 ids": (1, lambda a: a.astype(np.int64), "topk_ids is i64[4,2]; it must be [T, K] int32"),
+    "int16 ids": (1, lambda a: a.astype(np.int16), "topk_ids is int16[4,2]; it must be [T, K] int32 or int64"),
     "ids without choices": (1, lambda a: a[:, 0], "topk_ids is i32[4]; it must be [T, K] int32"),
     "too many choices": (1, lambda a: np.zeros((4, 5), np.int32), "top_k is 5; it must be in 1..3"),
     "hidden states of another rank": (0, lambda a: a[None], "hidden_states is f32[1,4,4]; it must be [4, H]"),

@@ -98,6 +98,10 @@ def _differentiated_twice():
     ms.grad(lambda x: ms.grad(lambda x: f(x, *rest).astype(ms.float32).sum())(x).astype(ms.float32).sum())(x)
 
 
+def _by_computed_ids(x, ids):
+    return hpmoe.combine(*hpmoe.dispatch(x, ids + 0, num_local_experts=2))
+
+
 X = ms.ops.ones((16, 32), ms.bfloat16)
 
 
@@ -138,6 +142,7 @@ cases("device", {name: functools.partial(_alone, call) for name, call in {
     "a gradient of a gradient": _differentiated_twice,
     "a closed-over tensor in a graph": _later(_in_a_graph, lambda x: x * X, X),
     "num_tokens in a graph": _later(_in_a_graph, lambda x: x * 2.0, X, num_tokens=3),
+    "computed ids in a graph": _later(_in_a_graph, _by_computed_ids, *_tensors()[:2]),
 }.items()})
 
 cases("ascend", {

@@ -27,11 +27,14 @@ def routed(x, ids):
     return combine(*dispatch(x, ids, num_local_experts=4))
 
 
-@hpmoe.transform(requires="program", before_vjp=True)
-def with_other_ids(program):
+@hpmoe.transform(requires="program")
+def with_other_ids(program, *, which=0):
+    """Adds 1 to the ids of a route, or to its weights, which is too late."""
     def rule(builder, eqn):
         if eqn.primitive is make_route:
-            builder.keep(eqn.replace(inputs=(builder.add(add, eqn.inputs[0], 1),)))
+            inputs = list(eqn.inputs)
+            inputs[which] = builder.add(add, inputs[which], 1)
+            builder.keep(eqn.replace(inputs=tuple(inputs)))
             return eqn.outputs
         return None
     return map_equations(program, rule)
@@ -41,15 +44,18 @@ def _derived(change):
     return lambda: fused()(lambda x, ids: routed(x, change(ids)))(array(4, 3), TOKEN_IDS)
 
 
+def dropping(x, ids, w):
+    return combine(*dispatch(x, ids, num_local_experts=4, capacity_factor=0.5, drop_policy="probs", topk_weights=w))
+
+
 cases("ids", {
-    "plus nothing": _derived(lambda ids: ids + 0),
-    "of one choice": _derived(lambda ids: ids[:, :1]),
-    "cast": _derived(lambda ids: ids.astype(ms.int64).astype(ms.int32)),
-    "reshaped": _derived(lambda ids: ids.reshape(8).reshape(4, 2)),
-    "chosen": _derived(lambda ids: mint.where(ids > 1, ids, 3 - ids)),
-    "of a traced layer": lambda: trace(lambda x, ids: routed(x, ids + 0), X, IDS),
-    "that a transform computes": lambda: tile_partition(with_other_ids(routed)).lower(X, IDS),
-    "that a transform computes, called": lambda: with_other_ids(routed)(array(4, 3), TOKEN_IDS),
+    "computed and too large": _derived(lambda ids: ids + 3),
+    "computed and repeated": _derived(lambda ids: mint.where(ids > 0, 0, ids)),
+    "of received rows": lambda: trace(lambda x, ids: routed(x, dispatch(x, ids, num_local_experts=4)[0] > 0), X, IDS),
+    "that are received": lambda: trace(lambda x, ids: routed(x, dispatch(ids, ids, num_local_experts=4)[0]), X, IDS),
+    "that a later transform computes": lambda: tile_partition(with_other_ids(routed)).lower(X, IDS),
+    "whose weights a later transform computes": lambda: tile_partition(with_other_ids(dropping, which=1)).lower(
+        X, IDS, Aval((4, 2), "float32")),
 })
 cases("a shape for a tensor", {
     "in a trace": lambda: trace(mint.nn.functional.silu, (8, 6)),

@@ -195,10 +195,6 @@ cases("transforms", {
     "launch_kernels after overlap_comm": lambda: spmd(hpmoe.launch_kernels(stages()["overlap"](moe_ffn)), Mesh(2)).lower(
         *tensors(Layer().arguments())),
     "memory of a plain function": lambda: hpmoe.transform(lambda ir: ir)(doubled).memory(X),
-    "ids that are computed": _lowered(lambda x, ids: combine(*dispatch(x, ids + 1, num_local_experts=4)), X, IDS),
-    "weights that are computed": _lowered(
-        lambda x, ids, w: combine(*dispatch(x, ids, num_local_experts=4, capacity_factor=0.5, drop_policy="probs",
-                                            topk_weights=w * 2.0)), X, IDS, Aval((4, 2), "float32")),
     "two numbers of tokens": _lowered(two_lengths, X, IDS, Aval((6, 3), "float32"), Aval((6, 2), "int32")),
     "doubles": _lowered(doubled, Aval((4, 3), "float64")),
     "more rows than 32 bits count": _lowered(doubled, Aval((2**20, 2**12, 4), "float32")),

@@ -90,7 +90,9 @@ def of_buffer(flow, buffer):
     yield from fields(buffer, ("cols", "rows_per_expert"), numbers)
     yield from fields(buffer, ("num_rows",), lambda rows: (0, 1) if rows is None else (None, *numbers(rows)))
     yield from fields(buffer, ("route",), others_of(range(-1, len(flow.routes) + 1)))
-    yield from fields(buffer, ("storage", "memory"), others_of(indices))
+    is_view = flow.buffers[buffer.storage] is not buffer  # then of another array it is another value
+    yield from fields(buffer, ("storage",), others_of(indices), same=not is_view)
+    yield from fields(buffer, ("memory",), others_of(indices))
     yield from fields(buffer, ("role",), others_of(("input", "output", "saved", "temporary", "nothing")))
     yield from fields(buffer, ("dtype",), others_of(("float32", "bfloat16", "int32", "nothing")), same=False)
     yield from fields(buffer, ("name",), others_of(("another name",)))

@@ -54,7 +54,8 @@ def test_with_other_routes(make):
 
 
 @pytest.mark.parametrize("order, combine_order, signal", [("ratr", "sequential", "tile"), (backwards, random_order, "peer"),
-                                                          ("sequential", random_order, "expert")], ids=str)
+                                                          ("sequential", random_order, "expert")],
+                         ids=lambda o: getattr(o, "__name__", o))
 def test_on_the_twin(order, combine_order, signal):
     layer = Layer(ep=3, T=9, H=32, I=16, E=6, K=2)
     LayerRun(layer, order=order, combine_order=combine_order, signal=signal, rows=4).assert_close_to_float64()

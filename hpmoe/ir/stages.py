@@ -1,0 +1,229 @@
+"""A Program that computes ids is cut at its routes: a stage is all that can run before the next exchange of counts.
+
+A kernel reads the ids of its routes when it starts. So ids that are computed are outputs of one stage and given to the next.
+A stage holds just what leads to the ids of later ones, and the last one everything else, which overlaps its exchanges.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import functools
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from typing import Any
+
+from hpmoe.ir.avals import Aval, RouteAval
+from hpmoe.ir.program import Atom, Equation, Program, Var
+from hpmoe.ir.token_rows import token_vars
+from hpmoe.support.dtypes import HALVES
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Part:
+    """One of the Programs that a Program is cut into; what others make is an input of it.
+
+    Attributes:
+        program: returns outputs of the whole first, then what later parts read.
+        places: which outputs of the whole its first ones are.
+        makers: the equations of earlier parts that made the ids and weights of its routes.
+    """
+
+    program: Program
+    places: tuple[int, ...]
+    makers: Mapping[Var, Equation]
+
+
+@dataclasses.dataclass(frozen=True, eq=False)
+class Stages:
+    """The IR of several stages, in the order they run in; printing shows one after the other.
+
+    Attributes:
+        program: what was cut.
+        irs: what each part of it was lowered to: Programs, Taskflows or Executables.
+    """
+
+    program: Program
+    irs: tuple[Any, ...]
+
+    @property
+    def level(self) -> str:
+        return self.irs[0].level
+
+    @property
+    def provenance(self) -> tuple[str, ...]:
+        return self.irs[0].provenance
+
+    def run(self, inputs: Sequence[Sequence[Any]], run: Callable[[Any, list[list[Any]]], Sequence[Sequence[Any]]]
+            ) -> list[list[Any]]:
+        """What the program computes, stage by stage: `run` is from an IR and its inputs, for each rank, to its outputs."""
+        irs = iter(self.irs)
+        return run_parts(self.program, inputs, lambda part, mine: run(next(irs), mine))
+
+    def __len__(self) -> int:
+        return len(self.irs)
+
+    def __iter__(self) -> Iterator[Any]:
+        return iter(self.irs)
+
+    def __getitem__(self, index: int) -> Any:
+        return self.irs[index]
+
+    def __str__(self) -> str:
+        return "\n".join(map(str, self.irs))
+
+    __repr__ = __str__
+
+
+def views_of_inputs(program: Program) -> dict[Var, Var]:
+    """Variables that are an input, or one in another shape, and which input that is."""
+    views = {v: v for v in program.inputs}
+    for eqn in program.equations:
+        if eqn.primitive.name == "reshape" and eqn.inputs[0] in views:
+            views[eqn.outputs[0]] = views[eqn.inputs[0]]
+    return views
+
+
+def deciding_vars(eqn: Equation) -> tuple[Atom, ...]:
+    """The ids of a route, and the weights by which it drops; none of an equation that is no route by ids."""
+    is_route = isinstance(eqn.outputs[0].aval, RouteAval)
+    return tuple(a for a in eqn.inputs if isinstance(a.aval, Aval)) if is_route else ()
+
+
+@functools.lru_cache(maxsize=256)
+def cut_at_routes(program: Program) -> tuple[Part, ...]:
+    """The parts of a program, of which each runs after those before it; one where all ids are given.
+
+    Example:
+        >>> import hpmoe
+        >>> def layer(x, ids, w):
+        ...     rows, route = hpmoe.dispatch(x, ids[:, :1], num_local_experts=2)
+        ...     return hpmoe.combine(hpmoe.grouped_matmul(rows, w, route), route) + x
+        >>> avals = [hpmoe.Aval((4, 3), "float32"), hpmoe.Aval((4, 2), "int32"), hpmoe.Aval((2, 3, 3), "float32")]
+        >>> for part in cut_at_routes(hpmoe.trace(layer, *avals)):
+        ...     print(part.program)
+        # layer_stage_0
+        { lambda ids:i32[4,2]
+          let a:i32[4,1] = slice[axis=1 start=0 stop=1] ids
+          in (a,) : i32[4,1] }
+        # layer_stage_1
+        { lambda x:f32[4,3] w:f32[2,3,3] shared_0:i32[4,1]
+          let a:route[R] = route[num_local_experts=2 ep_size=1] shared_0
+              b:f32[R,3] = dispatch x a
+              c:f32[R,3] = grouped_matmul b w a
+              d:f32[4,3] = combine c a
+              e:f32[4,3] = add d x
+          in (e,) : f32[4,3] }
+    """
+    computed = _computed(program)
+    last = _num_stages(program, computed) - 1
+    if not last:
+        return (Part(program, tuple(range(len(program.outputs))), {}),)
+    stage_of = _latest_stages(program, computed, last)
+    made_at = {v: s for e, s in zip(program.equations, stage_of, strict=True) for v in e.outputs}
+    drafts, read = [], set()
+    for stage in reversed(range(last + 1)):
+        places = tuple(i for i, a in enumerate(program.outputs) if made_at.get(a, last) == stage)
+        outputs = (*(program.outputs[i] for i in places), *(v for v, at in made_at.items() if at == stage and v in read))
+        equations = _equations_at(program, stage_of, stage, outputs, computed)
+        drafts.append((equations, places, outputs))
+        read.update(_read(equations, outputs))
+    names = dict(zip(program.inputs, program.input_names, strict=True))
+    names.update((v, f"shared_{i}") for i, v in enumerate(v for v in made_at if v in read))
+    tokens = token_vars(program)
+    return tuple(_part(program, stage, *draft, names, tokens) for stage, draft in enumerate(reversed(drafts)))
+
+
+def _computed(program: Program) -> set[Atom]:
+    """The ids and weights of routes that are not given."""
+    views = views_of_inputs(program)
+    return {a for e in program.equations for a in deciding_vars(e) if a not in views}
+
+
+def _num_stages(program: Program, computed: set[Atom]) -> int:
+    """How many exchanges by computed ids wait for one another, and what comes before them."""
+    first: dict[Atom, int] = {}
+    for eqn in program.equations:
+        waits = [first.get(a, 0) + (a in computed and a in deciding_vars(eqn)) for a in eqn.inputs]
+        first.update((v, max(waits, default=0)) for v in eqn.outputs)
+    return 1 + max(first.values(), default=0)
+
+
+def _latest_stages(program: Program, computed: set[Atom], last: int) -> list[int]:
+    """For each equation the stage that it belongs to: the last one before which nothing waits for it."""
+    latest: dict[Atom, int] = {}
+    stages = []
+    for eqn in reversed(program.equations):
+        at = min(latest.get(v, last) for v in eqn.outputs)
+        stages.append(at)
+        for a in eqn.inputs:
+            latest[a] = min(latest.get(a, last), at - (a in computed and a in deciding_vars(eqn)))
+    return stages[::-1]
+
+
+def _equations_at(program: Program, stage_of: Sequence[int], stage: int, outputs: Iterable[Atom],
+                  computed: set[Atom]) -> tuple[Equation, ...]:
+    """The equations of a stage, in order; those of earlier ones that cost nothing are repeated where they are read."""
+    found, needed = [], set(outputs)
+    for eqn, at in zip(reversed(program.equations), reversed(stage_of), strict=True):
+        is_repeated = at < stage and _is_free(eqn) and eqn.outputs[0] in needed and eqn.outputs[0] not in computed
+        if at == stage or is_repeated:
+            found.append(eqn)
+            needed.update(eqn.inputs)
+    return tuple(reversed(found))
+
+
+def _is_free(eqn: Equation) -> bool:
+    """Whether a kernel does nothing for it: a route, which it computes when it starts, another shape, a widening cast."""
+    x, out = eqn.inputs[0].aval if eqn.inputs else None, eqn.outputs[0].aval
+    is_widening = eqn.primitive.name == "cast" and x.dtype in HALVES and out.dtype == "float32"
+    return isinstance(out, RouteAval) or eqn.primitive.name == "reshape" or is_widening
+
+
+def _read(equations: Iterable[Equation], outputs: Iterable[Atom]) -> set[Var]:
+    """What equations and outputs read that the equations do not make."""
+    made = {v for e in equations for v in e.outputs}
+    return {a for a in (*(a for e in equations for a in e.inputs), *outputs) if isinstance(a, Var) and a not in made}
+
+
+def _part(program: Program, stage: int, equations: tuple[Equation, ...], places: tuple[int, ...], outputs: tuple[Atom, ...],
+          names: Mapping[Var, str], tokens: Mapping[Var, int]) -> Part:
+    read = _read(equations, outputs)
+    inputs = tuple(v for v in names if v in read)
+    known = read.union(v for e in equations for v in e.outputs)
+    decided = {a for e in equations for a in deciding_vars(e)}
+    return Part(program.replace(
+        name=f"{program.name}_stage_{stage}", inputs=inputs, input_names=tuple(names[v] for v in inputs),
+        equations=equations, outputs=outputs, captures=(), saves=None, main_grads={}, frozen=frozenset(),
+        token_rows={v: n for v, n in tokens.items() if v in known}), places,
+        {v: _maker(program, v) for v in inputs if v in decided and v not in program.inputs})
+
+
+def _maker(program: Program, var: Var) -> Equation:
+    """The equation that computed a variable, before it was cast or put into another shape."""
+    made_by = {v: e for e in program.equations for v in e.outputs}
+    eqn = made_by[var]
+    while eqn.primitive.name in ("cast", "reshape") and eqn.inputs[0] in made_by:
+        eqn = made_by[eqn.inputs[0]]
+    return eqn
+
+
+def run_parts(program: Program, inputs: Sequence[Sequence[Any]],
+              run: Callable[[Part, list[list[Any]]], Sequence[Sequence[Any]]]) -> list[list[Any]]:
+    """What a program computes, part by part.
+
+    Args:
+        program: what is cut.
+        inputs: for each rank, the values of its inputs.
+        run: from a part and the values of that one's inputs, for each rank, to its outputs.
+
+    Returns:
+        For each rank, the outputs.
+    """
+    values = [dict(zip(program.inputs, mine, strict=True)) for mine in inputs]
+    results: list[list[Any]] = [[None] * len(program.outputs) for _ in inputs]
+    for part in cut_at_routes(program):
+        of_ranks = run(part, [[mine[v] for v in part.program.inputs] for mine in values])
+        for mine, result, outputs in zip(values, results, of_ranks, strict=True):
+            for place, value in zip(part.places, outputs, strict=False):
+                result[place] = value
+            mine.update(zip(part.program.outputs, outputs, strict=True))
+    return results

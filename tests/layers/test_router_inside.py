@@ -1,0 +1,308 @@
+"""Layers whose router is inside the function: values and all gradients against JAX, at every stage of the chain."""
+
+import functools
+
+import jax
+import mindspore as ms
+import numpy as np
+import pytest
+from helpers import (
+    Layer,
+    assert_close,
+    bitwise_equal,
+    fused,
+    in_dtype,
+    jax_moe_ffn,
+    jax_vjp,
+    kept_by_hand,
+    nothing,
+    run_spmd,
+    stages,
+    tensors,
+)
+from jax import numpy as jnp
+from mindspore import mint
+from router_layers import (
+    LAYERS,
+    arguments,
+    expected,
+    jax_router,
+    num_layers,
+    positions,
+    routed_ffn,
+    router,
+    side_by_side,
+    two_layers,
+)
+
+import hpmoe
+from hpmoe import Mesh, save_for_backward, spmd
+from hpmoe.ir.stages import Stages
+
+
+def check(f, layer, staged):
+    outs, grads = run_spmd(staged, layer.ep, arguments(layer, num_layers(f)), [layer.cotangent()], layer.num_tokens,
+                           positions(f))
+    want, want_grads = expected(f, layer)
+    assert_close([*outs, *grads], [want, *want_grads])
+    return [*outs, *grads]
+
+
+@pytest.mark.parametrize("stage", stages())
+@pytest.mark.parametrize("name", LAYERS)
+def test_every_stage(name, stage):
+    check(routed_ffn, LAYERS[name], stages()[stage](routed_ffn))
+
+
+@pytest.mark.parametrize("stage", ["plain", "tiles", "fused"])
+@pytest.mark.parametrize("name", ["one rank", "two ranks", "uneven"])
+@pytest.mark.parametrize("f", [two_layers, side_by_side])
+def test_two_layers(f, name, stage):
+    check(f, LAYERS[name], stages()[stage](f))
+
+
+@pytest.mark.parametrize("policy", ["recompute_swiglu", "dispatched_rows", nothing])
+@pytest.mark.parametrize("f", [routed_ffn, two_layers])
+def test_whatever_is_saved_gradients_are_the_same(f, policy):
+    layer = LAYERS["two ranks"]
+    everything = check(f, layer, fused()(f))
+    assert bitwise_equal(check(f, layer, fused()(save_for_backward(f, policy=policy))), everything)
+
+
+@pytest.mark.parametrize("name", ["two ranks", "uneven"])
+@pytest.mark.parametrize("f", [routed_ffn, two_layers])
+def test_tokens_sent_once(f, name):
+    check(f, LAYERS[name], fused()(hpmoe.deduplicate_rows(f)))
+
+
+@pytest.mark.parametrize("f", [routed_ffn, side_by_side])
+def test_copies_of_experts(f):
+    layer = LAYERS["two ranks"]
+    plain = check(f, layer, fused()(f))
+    copied = check(f, layer, fused()(hpmoe.replicate_experts(f, loads=[9, 1, 1, 1])))
+    assert bitwise_equal(copied[:3], plain[:3])
+
+
+def test_main_gradients():
+    layer = LAYERS["two ranks"]
+    args = arguments(layer)
+    main = ms.ops.ones(args[2].shape)
+    f = fused()(hpmoe.accumulate_grads(routed_ffn, into={"up": main}))
+    want, want_grads = expected(routed_ffn, layer)
+    outs, (dx, d_gate, _, d_down) = run_spmd(f, 2, args, [layer.cotangent()], positions=(0, 1, 2, 3))
+    assert_close([*outs, dx, d_gate, main.asnumpy() - 1, d_down], [want, *want_grads])
+
+
+@pytest.mark.parametrize("dtype", ["bfloat16", "float16"])
+def test_half_precision(dtype):
+    """In stages as in one program: rounding is where values are stored, which a cut does not move."""
+    layer = LAYERS["two ranks"]
+    args = in_dtype(arguments(layer), dtype)
+    run = [run_spmd(f(routed_ffn), 2, args, [layer.cotangent()], positions=positions(routed_ffn))
+           for f in (stages()["plain"], stages()["tiles"], fused())]
+    want, *others = ([a.astype(np.float32) for a in (*outs, *grads)] for outs, grads in run)
+    for got in others:
+        assert_close(got, want, tolerance=0.05)
+
+
+def test_capacity_drops_by_weights_that_are_computed():
+    layer = Layer(ep=2, T=8)
+    args, cotangent = arguments(layer), layer.cotangent()
+
+    def f(x, gate, up, down):
+        ids, weights = router(x, gate, 2)
+        rows, route = hpmoe.dispatch(x, ids, num_local_experts=2, capacity_factor=0.75, drop_policy="probs",
+                                     topk_weights=weights)
+        out = hpmoe.grouped_matmul(hpmoe.swiglu(hpmoe.grouped_matmul(rows, up, route)), down, route)
+        return hpmoe.combine(out, route, weights), hpmoe.drop_counts(route)
+
+    ids, weights = (np.asarray(a) for a in jax_router(args[0], args[1], 2))
+    kept, dropped = kept_by_hand(ids, weights, 0.75, "probs", 4)
+
+    def in_jax(x, gate, up, down):
+        ids, weights = jax_router(x, gate, 2)
+        return jax_moe_ffn(x, ids, jnp.where(kept, weights, 0), up, down)
+
+    want, want_grads = jax_vjp(in_jax, args, cotangent, (0, 1, 2, 3))
+    counts = np.zeros(dropped.shape, np.float32)
+    for stage in ("plain", "tiles", "fused"):
+        for policy in ("everything", nothing):
+            staged = stages()[stage](save_for_backward(f, policy=policy))
+            outs, grads = run_spmd(staged, 2, args, [cotangent, counts], positions=(0, 1, 2, 3))
+            assert dropped.any() and (outs[1] == dropped).all()
+            assert_close([outs[0], *grads], [want, *want_grads])
+
+
+def test_a_shared_expert_and_an_auxiliary_loss():
+    """What leads to no ids is in the last launch; the loss of the router has gradients as its weights do."""
+    layer = LAYERS["two ranks"]
+    rng = np.random.default_rng(7)
+    args = [*arguments(layer), *(rng.standard_normal(s).astype(np.float32) for s in [(2, 4, 10), (2, 5, 4)])]
+    cotangents = [layer.cotangent(), np.ones(2, np.float32)]
+
+    def f(x, gate, up, down, shared_up, shared_down):
+        probs = mint.softmax(x @ gate, dim=-1)
+        weights, ids = mint.topk(probs, 2, dim=-1)
+        out = hpmoe.moe_ffn(x, ids, weights, up, down) + hpmoe.swiglu(x @ shared_up) @ shared_down
+        return out, (probs.mean(0) ** 2).sum()
+
+    def in_jax(x, gate, up, down, shared_up, shared_down):
+        probs = jax.nn.softmax(jnp.einsum("rth,rhe->rte", x, gate))
+        weights, ids = jax.lax.top_k(probs, 2)
+        to_gate, value = jnp.split(jnp.einsum("rth,rhn->rtn", x, shared_up), 2, axis=-1)
+        shared = jnp.einsum("rti,rih->rth", jax.nn.silu(to_gate) * value, shared_down)
+        return jax_moe_ffn(x, ids, weights, up, down) + shared, (probs.mean(1) ** 2).sum(-1)
+
+    want, want_grads = jax_vjp(in_jax, args, tuple(cotangents), tuple(range(6)))
+    for stage in ("plain", "fused"):
+        outs, grads = run_spmd(stages()[stage](f), 2, args, cotangents, positions=tuple(range(6)))
+        assert_close([*outs, *grads], [*want, *want_grads])
+    first, last = fused()(f).lower(*(hpmoe.Aval(a.shape[1:], "float32") for a in args), mesh=Mesh(2))
+    assert [sum(op.label == "swiglu" for op in k.flow.ops) for k in (first, last)] == [0, 2]
+
+
+@pytest.mark.parametrize("f, forward", [(routed_ffn, 2), (side_by_side, 2), (two_layers, 3)])
+def test_launches(f, forward):
+    """One for each exchange of ids that are computed, and one before them; one for all of the backward."""
+    layer = LAYERS["two ranks"]
+    args, staged = tensors(arguments(layer, num_layers(f))), spmd(fused()(f), Mesh(2))
+    grad = ms.grad(lambda *a: staged(*a).sum(), positions(f))
+    _, timelines = hpmoe.measure(grad, *args)
+    name = f.__name__
+    assert [t.flow.name for t in timelines] == [*(f"{name}_stage_{i}" for i in range(forward)), f"{name}_vjp"]
+
+
+def test_a_function_under_a_transform_of_ones_own():
+    seen = []
+
+    @hpmoe.transform(requires="tiles")
+    def noted(flow):
+        seen.append(flow.name)
+        return flow
+
+    layer = LAYERS["two ranks"]
+    staged = hpmoe.chain(hpmoe.tile_partition, noted, hpmoe.overlap_comm, hpmoe.assign_queues, hpmoe.fuse_persistent)
+    check(routed_ffn, layer, staged(routed_ffn))
+    assert set(seen) == {"routed_ffn_stage_0", "routed_ffn_stage_1", "routed_ffn_vjp"}
+
+
+@pytest.mark.parametrize("seed", range(3))
+def test_any_legal_order(seed):
+    layer = LAYERS["uneven"]
+    staged = spmd(fused()(two_layers), Mesh(layer.ep))
+    got = staged.interpret(*tensors(arguments(layer, 2)), seed=seed, num_tokens=layer.num_tokens)
+    assert_close([got.asnumpy()], [expected(two_layers, layer)[0]])
+
+
+def noisy(x, gate, up, down, seed):
+    ids, weights = hpmoe.route(x @ gate, 2, jitter=0.2, expert_dropout=0.2, temperature=0.7, seed=seed)
+    return hpmoe.moe_ffn(x, ids, weights, up, down)
+
+
+def test_the_backward_never_draws_again():
+    """Not even where nothing is saved, and the seed is another one by then."""
+    args, seed = tensors(arguments(LAYERS["two ranks"])), ms.Tensor([5, 6], ms.int32)
+
+    def gradients(policy, seed):
+        staged = spmd(fused()(save_for_backward(noisy, policy=policy)), Mesh(2))
+
+        def loss(*given):
+            out = staged(*given, seed)
+            seed.asnumpy()[...] = 99  # after the forward pass
+            return (out ** 2).sum()
+
+        return [g.asnumpy() for g in ms.grad(loss, positions(routed_ffn))(*args)]
+
+    want = gradients("everything", seed.copy())
+    assert bitwise_equal(gradients(nothing, seed.copy()), want)
+    assert not np.allclose(gradients(nothing, seed + 1)[0], want[0])
+    backward = spmd(save_for_backward(noisy, policy=nothing), Mesh(2)).lower(*args, seed, direction="backward")
+    assert not any(e.primitive.name in ("draw", "top_k") for e in backward.equations)
+
+
+def test_choices_that_are_left_out():
+    """Top-p by ids of -1: experts until their probabilities add up to 0.6."""
+    layer = Layer(ep=2, T=7)
+    args, cotangent = arguments(layer), layer.cotangent()
+
+    def f(x, gate, up, down):
+        weights, ids = mint.topk(mint.softmax(x @ gate, dim=-1), 3, dim=-1)
+        before = mint.cumsum(weights, -1) - weights
+        return hpmoe.moe_ffn(x, mint.where(before < 0.6, ids.astype(ms.int32), -1), weights, up, down)
+
+    def in_jax(x, gate, up, down):
+        probs = jax.nn.softmax(jnp.einsum("rth,rhe->rte", x, gate))
+        weights, ids = jax.lax.top_k(probs, 3)
+        is_chosen = jnp.cumsum(weights, -1) - weights < 0.6
+        return jax_moe_ffn(x, ids, jnp.where(is_chosen, weights, 0), up, down)
+
+    want, want_grads = jax_vjp(in_jax, args, cotangent, (0, 1, 2, 3))
+    for stage in ("plain", "tiles", "fused"):
+        outs, grads = run_spmd(stages()[stage](f), 2, args, [cotangent], positions=(0, 1, 2, 3))
+        assert_close([*outs, *grads], [want, *want_grads])
+
+
+# Given ids in other forms.
+
+GIVEN = {
+    "of batches": lambda ids, ep: (ids.reshape(ep, 3, 2, 2), lambda x: x.reshape(-1, 2)),
+    "flat": lambda ids, ep: (ids.reshape(ep, 12), lambda x: x.reshape(6, 2)),
+    "in other groups": lambda ids, ep: (ids.reshape(ep, 4, 3), lambda x: x.reshape(6, 2)),
+    "int64": lambda ids, ep: (ids.astype(np.int64), lambda x: x),
+    "int64 of batches": lambda ids, ep: (ids.astype(np.int64).reshape(ep, 2, 3, 2), lambda x: x.reshape(-1, 2)),
+    "cast": lambda ids, ep: (ids.astype(np.int64), lambda x: x.astype(ms.int32)),
+    "cut": lambda ids, ep: (np.concatenate([ids, ids + 9], -1), lambda x: x[:, :2]),
+    "shifted": lambda ids, ep: (ids + 1, lambda x: x - 1),
+    "chosen": lambda ids, ep: (np.where(ids > 1, ids, -1 - ids), lambda x: mint.where(x > 1, x, -1 - x)),
+}
+ONE_LAUNCH = ("of batches", "flat", "in other groups", "int64", "int64 of batches")
+
+
+@functools.cache
+def of_given_ids():
+    layer = Layer(ep=2, T=6)
+    return layer, layer.arguments(), jax_vjp(jax_moe_ffn, layer.arguments(), layer.cotangent(), (0, 2, 3, 4))
+
+
+@pytest.mark.parametrize("stage", stages())
+@pytest.mark.parametrize("name", GIVEN)
+def test_given_ids_in_another_form(name, stage):
+    layer, args, (want, want_grads) = of_given_ids()
+    ids, back = GIVEN[name](args[1], layer.ep)
+
+    def f(x, ids, weights, up, down):
+        return hpmoe.moe_ffn(x, back(ids), weights, up, down)
+
+    staged, given = stages()[stage](f), [args[0], ids, *args[2:]]
+    outs, grads = run_spmd(staged, 2, given, [layer.cotangent()])
+    assert_close([*outs, *grads], [want, *want_grads])
+    lowered = spmd(staged, Mesh(2)).lower(*tensors(given))
+    assert isinstance(lowered, Stages) == (name not in ONE_LAUNCH)
+    (padded,), _ = run_spmd(staged, 2, given, [layer.cotangent()], num_tokens=(4, 1))
+    assert_close([padded[0, :4], padded[1, :1]], [want[0, :4], want[1, :1]])
+    assert not padded[0, 4:].any() and not padded[1, 1:].any()
+
+
+# What is wrong.
+
+def test_ids_out_of_range_say_what_computed_them():
+    layer, args, _ = of_given_ids()
+
+    def f(x, ids, weights, up, down):
+        return hpmoe.moe_ffn(x, ids + 1, weights, up, down)
+
+    for stage in ("plain", "tiles", "fused"):
+        with pytest.raises(hpmoe.ArgumentError) as error:
+            spmd(stages()[stage](f), Mesh(2))(*tensors(args))
+        assert "topk_ids[" in str(error.value) and "is 4; it must be an expert id in 0..3, or -1" in str(error.value)
+        assert "They are computed by add, written at tests/layers/test_router_inside.py:" in str(error.value)
+
+
+def test_repeated_ids_say_what_computed_them():
+    layer, args, _ = of_given_ids()
+
+    def f(x, ids, weights, up, down):
+        return hpmoe.moe_ffn(x, ids * 0, weights, up, down)
+
+    with pytest.raises(hpmoe.ArgumentError, match="distinct experts for each token(.|\n)*computed by mul, written at"):
+        spmd(fused()(f), Mesh(2))(*tensors(args))
