@@ -31,6 +31,7 @@ TRAITS = {"kIsInteger": lambda o: o.is_integer, "kIsCutByBody": lambda o: o.is_c
 
 HEAD = """// The tile operations and elementwise functions as hpmoe/tile_ops defines them: codes, rules and facts.
 // Made by tile_ops_header.py; a test holds the two equal.
+// clang-format off: lists and tables, a member or an operation after the other
 #pragma once
 
 #include <cstdint>
@@ -136,7 +137,7 @@ def _wrapped(indent: str, items: Iterable[str], end: str = "") -> str:
 
 def _rule(primitive: TilePrimitive) -> str:
     domains = sum({1 << domain.number for domain in primitive.domains})
-    operands = ", ".join(map(_operand, primitive.outputs + primitive.inputs))
+    operands = _wrapped("      ", [f"{_operand(o)}," for o in primitive.outputs + primitive.inputs]).strip(" ,")
     return (f'    {{"{primitive.name}", Opcode::{primitive.name}, {len(primitive.outputs)}, {primitive.required}, '
             f"{str(primitive.needs_route).lower()}, {domains:#x},\n     {{{operands}}}}},")
 

@@ -90,6 +90,15 @@ class RouteAval:
     once: bool = False
 
     @property
+    def shape(self) -> tuple[int | Rows, ...]:
+        """That of the table of received rows."""
+        return (self.rows,)
+
+    @property
+    def dtype(self) -> str:
+        return "route"
+
+    @property
     def num_own_experts(self) -> int:
         """Experts that each rank owns."""
         return self.num_experts // self.ep_size

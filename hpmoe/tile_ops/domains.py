@@ -21,6 +21,8 @@ class Domain:
         clipped: whether rows past a rank's number of tokens do not exist; of tiles alone.
         of_tokens: whether rows past a rank's number of tokens are left out of a sum.
         first: the first unit.
+        first_expert, height: the first expert that units are about, and rows of its matrix; of some domains.
+        by_expert: whether units are experts of a peer; of notices alone.
         is_slots, is_tiles, is_copies: whether units are slots of received rows, static tiles of rows, or blocks of copies.
         counts_once: whether a task counts as one, whatever rows there are.
         in_blocks: whether units are blocks of rows of matrices.
@@ -35,6 +37,9 @@ class Domain:
     clipped: ClassVar[bool] = False
     of_tokens: ClassVar[bool] = False
     first: ClassVar[int] = 0
+    first_expert: ClassVar[int] = 0
+    height: ClassVar[int] = 0
+    by_expert: ClassVar[bool] = False
     is_slots: ClassVar[bool] = False
     is_tiles: ClassVar[bool] = False
     is_copies: ClassVar[bool] = False

@@ -51,6 +51,13 @@ class Params:
 
     is_transposed: ClassVar[bool] = False
     function: ClassVar[Function | None] = None
+    way: ClassVar[Way | None] = None
+    buffer: ClassVar[int] = -1
+    block: ClassVar[int] = 0
+    height: ClassVar[int] = 0
+    row_bytes: ClassVar[int] = 0
+    is_collective: ClassVar[bool] = False
+    syncs_host: ClassVar[bool] = False
 
     def are_of_their_types(self) -> bool:
         """Whether each attribute is of its class, and no number in place of another's member."""

@@ -19,6 +19,7 @@ constexpr int32_t kMaxOperands = 6;
 constexpr int32_t kWhole = 1 << 16;  // the share of an expert that has no copies
 constexpr int32_t kAbsent = -1;      // the id of no expert: its entry goes nowhere
 
+// clang-format off: a list, several members a line
 #define HPMOE_INDEX(X) X(STATIC, 0) X(SLOT_EXPERT, 1) X(ENTRY_TILE, 2) X(UNIT, 3) X(EXPERT, 4) X(PEER, 5) X(PEER_UNIT, 6)
 #define HPMOE_AMOUNT(X) X(ROWS, 0) X(COUNT, 1)
 #define HPMOE_REMOTE(X) X(LOCAL, 0) X(PEER, 1) X(EVERY, 2)
@@ -32,6 +33,7 @@ constexpr int32_t kAbsent = -1;      // the id of no expert: its entry goes nowh
   X(OK, 0) X(TIMEOUT, 1) X(ABORTED_PEER, 2) X(OUT_OF_MEMORY, 3) X(BAD_IMAGE, 4) X(INTERRUPTED, 5) X(WRONG_COUNT, 6)  \
   X(SLOT_OVERFLOW, 7) X(INDEX_OUT_OF_RANGE, 8) X(OVER_CAPACITY, 9) X(NOT_A_NUMBER, 10)  \
   X(NO_ROOM, 11)
+// clang-format on
 
 #define HPMOE_MEMBER(name, value) name = value,
 enum class Index : int32_t { HPMOE_INDEX(HPMOE_MEMBER) };

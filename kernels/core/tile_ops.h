@@ -1,5 +1,6 @@
 // The tile operations and elementwise functions as hpmoe/tile_ops defines them: codes, rules and facts.
 // Made by tile_ops_header.py; a test holds the two equal.
+// clang-format off: lists and tables, a member or an operation after the other
 #pragma once
 
 #include <cstdint>
@@ -83,7 +84,8 @@ constexpr OpRule kRules[] = {
     {"WGRAD", Opcode::WGRAD, 1, 3, false, 0x8,
      {{0x1, 0x1, 0}, {0x12, 0x2, 0}, {0x12, 0x1, 0}, {0x201, 0x1, 0}, {0x201, 0x1, 0}}},
     {"MAP", Opcode::MAP, 1, 2, false, 0x7,
-     {{0x1, 0x1, kMayBeInteger}, {0xd, 0x5, kMayBeNumber | kMayBeInteger}, {0xd, 0x5, kMayBeNumber | kMayBeInteger}, {0xd, 0x5, kMayBeNumber | kMayBeInteger}}},
+     {{0x1, 0x1, kMayBeInteger}, {0xd, 0x5, kMayBeNumber | kMayBeInteger},
+      {0xd, 0x5, kMayBeNumber | kMayBeInteger}, {0xd, 0x5, kMayBeNumber | kMayBeInteger}}},
     {"SWIGLU", Opcode::SWIGLU, 1, 3, false, 0x7,
      {{0x1, 0x1, 0}, {0x1, 0x1, 0}, {0x1, 0x1, 0}}},
     {"SWIGLU_GRAD", Opcode::SWIGLU_GRAD, 2, 5, false, 0x7,

@@ -17,6 +17,7 @@ void add_line(std::string& text, const char* owner, const char* name, int64_t fi
 #define TYPE(type) add_line(text, #type, ".", 0, sizeof(type));
 #define FIELD(type, name) add_line(text, #type, #name, offsetof(type, name), sizeof(type::name));
 
+// clang-format off: a list, several members a line
 void add_tables(std::string& text) {
   TYPE(Header) FIELD(Header, magic) FIELD(Header, version) FIELD(Header, image_bytes) FIELD(Header, num_tasks)
     FIELD(Header, num_queues) FIELD(Header, num_templates) FIELD(Header, num_ops) FIELD(Header, num_buffers)
@@ -75,6 +76,7 @@ void add_enums(std::string& text) {
   { const char* owner = "Code"; HPMOE_CODE(ADD) }
 #undef ADD
 }
+// clang-format on
 
 std::string layout_text() {
   std::string text;

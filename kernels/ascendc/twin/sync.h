@@ -7,9 +7,11 @@ namespace AscendC {
 
 using TEventID = int8_t;
 
+// clang-format off: a list, several members a line
 #define HPMOE_TWIN_EVENTS(X)                                                                                          \
   X(MTE2, MTE1) X(MTE1, MTE2) X(MTE1, M) X(M, MTE1) X(MTE2, V) X(V, MTE2) X(MTE3, V) X(V, MTE3) X(M, FIX) X(FIX, M)     \
   X(MTE3, MTE2) X(MTE2, MTE3) X(S, V) X(V, S) X(S, MTE2) X(MTE2, S) X(S, MTE3) X(MTE3, S) X(FIX, MTE3)
+// clang-format on
 
 enum class HardEvent : uint8_t {
 #define HPMOE_TWIN_EVENT(from, to) from##_##to,
