@@ -46,9 +46,9 @@ class Traced:
         return linearize(self.program)
 
     def asked(self, needed: Sequence[bool]) -> Traced:
-        """The same, without gradients of the inputs that are not needed; it is made once."""
+        """The same, without gradients of the inputs that are not needed; it is made once. A main gradient is needed."""
         denied = frozenset(v for v, is_needed in zip(self.program.inputs, needed, strict=True)
-                           if is_differentiable(v) and not is_needed)
+                           if is_differentiable(v) and not is_needed and v not in self.program.main_grads)
         if denied <= self.program.frozen:
             return self
         if denied not in self._asked:

@@ -187,11 +187,11 @@ def cycle_text(order: Order, cycle: list[Lead]) -> str:
     lines = task_lines(order.flow, np.array([lead.node.task for lead in cycle]))
     then = [*cycle[1:], cycle[0]]
     wide = max(map(len, lines))
-    return "\n".join(f"{line:<{wide}}  # {_step(order, *pair)}" for line, pair in
+    return "\n".join(f"{line:<{wide}}  # {_line(order, *pair)}" for line, pair in
                      zip(lines, zip(cycle, then, strict=True), strict=True))
 
 
-def _step(order: Order, lead: Lead, then: Lead) -> str:
+def _line(order: Order, lead: Lead, then: Lead) -> str:
     """`aic.0, then t4 of a peer: event !a.0`."""
     (rank, task), flow = lead.node, order.flow
     crosses = lead.event >= 0 and not any(order.stays(s) for s in order.producers_of(lead.event) if s.task == task)
