@@ -19,6 +19,7 @@ from pathlib import Path
 from types import ModuleType
 
 from hpmoe.support.host import cache_folder
+from hpmoe.support.known import known
 
 KERNELS = Path(__file__).resolve().parent
 HOST = KERNELS / "ascendc" / "host"
@@ -96,7 +97,8 @@ class Operator:
         if not self.is_built():
             raise ImportError(f"{path} is not built: hpmoe build --target=ascend")
         loader = ExtensionFileLoader(self.name, str(path))
-        module = importlib.util.module_from_spec(importlib.util.spec_from_file_location(self.name, path, loader=loader))
+        spec = known(importlib.util.spec_from_file_location(self.name, path, loader=loader))
+        module = importlib.util.module_from_spec(spec)
         loader.exec_module(module)
         return module
 

@@ -16,6 +16,7 @@ import numpy as np
 from mindspore import Tensor, communication, ops
 
 from hpmoe.support.errors import LaunchError, check_argument
+from hpmoe.support.known import known
 from hpmoe.support.mindspore_private import wait_for_calls
 
 ROUNDING = 2 << 20  # a page of the device
@@ -26,11 +27,15 @@ NUMBERS = itertools.count()  # of kernels that graphs launch
 class Ranks(Protocol):
     """The processes that launch together."""
 
-    rank: int
-    size: int
+    @property
+    def rank(self) -> int: ...
+
+    @property
+    def size(self) -> int: ...
 
     def share(self, make: Callable[[], bytes]) -> bytes:
         """What rank 0 makes, on every rank."""
+        ...
 
 
 @dataclasses.dataclass(frozen=True)
@@ -47,7 +52,7 @@ class WorldRanks:
         if self.rank == 0:
             made = make()
             words[0], words[1:1 + len(made)] = len(made), list(made)
-        words = ops.Broadcast(0)((Tensor(words),))[0].asnumpy()
+        words = known(ops.Broadcast(0)((Tensor(words),)))[0].asnumpy()
         return bytes(words[1:1 + words[0]].tolist())
 
 

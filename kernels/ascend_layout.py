@@ -8,6 +8,7 @@ from collections.abc import Sequence
 
 from hpmoe.ir.taskflow import Buffer, Taskflow, memory_of
 from hpmoe.support.dtypes import storage_dtype
+from hpmoe.support.known import known
 from hpmoe.tiling.shared_memory import memory_bytes
 
 ALIGNMENT = 512  # bytes: what a fast copy begins at
@@ -79,7 +80,7 @@ def lay_out(flow: Taskflow) -> Layout:
 
 
 def _rows(buffer: Buffer, most: Sequence[int]) -> int:
-    return buffer.num_rows if buffer.route < 0 else most[buffer.route]
+    return known(buffer.num_rows) if buffer.route < 0 else most[buffer.route]
 
 
 def _shape(buffer: Buffer, most: Sequence[int]) -> tuple[int, ...]:

@@ -13,6 +13,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import mindspore
+import numpy as np
 from mindspore import Tensor, mint
 
 from hpmoe.ir.taskflow import Taskflow
@@ -31,6 +32,7 @@ from hpmoe.support.dtypes import storage_dtype
 from hpmoe.support.errors import ArgumentError, LaunchError
 from hpmoe.support.mindspore_private import wait_for_calls
 
+NO_COUNTERS = np.zeros((0, 0), np.int64)  # of the host: they lie in the heap
 HEAPS: dict[Any, SymmetricHeap] = {}  # by number of ranks, opened by the first launch
 
 
@@ -45,9 +47,9 @@ class AscendExecutable(Executable):
         on_failure: called before the error of a failed launch is raised.
     """
 
-    layout: Layout = None
+    layout: Layout = dataclasses.field(kw_only=True)
     sizes: tuple[int, int] = (0, 0)
-    find_heap: Callable[[int], SymmetricHeap] = None
+    find_heap: Callable[[int], SymmetricHeap] = dataclasses.field(kw_only=True)
     on_failure: list[Callable[[], None]] = dataclasses.field(default_factory=list)
 
     target = "ascend"
@@ -130,8 +132,8 @@ def compile_ascend(flow: Taskflow, timeout: float,
     image, library = pack(flow, "ascend"), twin_target.load()
     check_image(image)
     sizes = library.hpmoe_twin_counters(image.ctypes.data), library.hpmoe_twin_table_words(image.ctypes.data)
-    return AscendExecutable(flow, image, timeout, flow.provenance, None, None, layout=lay_out(flow), sizes=sizes,
-                            find_heap=find_heap)
+    return AscendExecutable(flow, image, timeout, flow.provenance, NO_COUNTERS, NO_COUNTERS, layout=lay_out(flow),
+                            sizes=sizes, find_heap=find_heap)
 
 
 def synchronize() -> None:

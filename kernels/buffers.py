@@ -10,6 +10,7 @@ from hpmoe.ir.taskflow import Taskflow, memory_of
 from hpmoe.kernels.memory import ALIGNMENT, Lease, Pool
 from hpmoe.support.dtypes import stored
 from hpmoe.support.errors import check_argument
+from hpmoe.support.known import known
 from hpmoe.support.loading import address
 
 
@@ -49,7 +50,7 @@ class Places:
     def num_rows(self, b: int, received: Sequence[int]) -> int:
         """Rows of a buffer on a rank that receives `received` rows through each route."""
         buffer = self.buffers[b]
-        return buffer.num_rows if buffer.route < 0 else received[buffer.route]
+        return known(buffer.num_rows) if buffer.route < 0 else received[buffer.route]
 
     def sizes(self, received: Sequence[int]) -> dict[int, int]:
         """Bytes of each memory on such a rank, of a row at least, in whole cache lines."""
@@ -92,7 +93,7 @@ class Placed:
     def _make_result(self, b: int, pool: Pool, padded: bool) -> None:
         """The ranks' parts lie one after the other, so that they are one array for whoever stacks them."""
         places, buffer = self._places, self._places.buffers[b]
-        rows = max(buffer.num_rows, 1)
+        rows = max(known(buffer.num_rows), 1)
         step = rows * buffer.row_bytes
         memory = pool.lease([places.ep_size * step])
         together = memory.array(0).view(places.dtypes[b]).reshape(places.ep_size, rows, buffer.cols)

@@ -94,10 +94,10 @@ class BuildNative(Command):
 
     def run(self):
         for name in LIBRARIES:
-            compile_library(name, None if self.editable_mode else Path(self.build_lib, name))
+            compile_library(name, None if self.editable_mode else Path(str(self.build_lib), name))
 
     def get_outputs(self):
-        return [str(Path(self.build_lib, name)) for name in LIBRARIES]
+        return [str(Path(str(self.build_lib), name)) for name in LIBRARIES]
 
     def get_output_mapping(self):
         beside = [str(folder / Path(name).name) for name, (folder, _) in LIBRARIES.items()]

@@ -4,7 +4,7 @@ import ctypes
 import dataclasses
 import sys
 import threading
-from _signal import getsignal  # that of signal looks for an enum's member first, which takes longer than all else here
+from _signal import getsignal  # pyright: ignore[reportMissingImports]  that of signal looks for an enum's member first, which takes longer than all else here
 from array import array as c_array
 from signal import SIGINT
 
@@ -136,7 +136,7 @@ class Demands:
         table = sections["buffers"]
         dtypes = map(ELEMENT_TYPES.get, table["dtype"].tolist())
         return Demands(
-            *(int(header[name]) for name in ("ep_size", "num_events", "num_tasks")),
+            int(header["ep_size"]), int(header["num_events"]), int(header["num_tasks"]),
             min(sections["routes"]["num_tokens"].tolist(), default=None),
             list(zip(table["cols"].tolist(), table["rows"].tolist(), dtypes, strict=True)),
             _received_buffers(sections),
@@ -174,7 +174,7 @@ class Demands:
             check_argument(False, "launch", name, describe(array), f"a contiguous int64{list(shape)}")
         for rank, arrays in enumerate(buffers):
             check_argument(len(arrays) == len(self.buffers), "launch", f"len(buffers[{rank}])", len(arrays),
-                           len(self.buffers))
+                           str(len(self.buffers)))
             for i, (array, (cols, rows, dtype)) in enumerate(zip(arrays, self.buffers, strict=True)):
                 if array.dtype != dtype or array.size % cols or array.size < rows * cols or not array.flags.c_contiguous:
                     wanted = f"a contiguous {dtype} array of {rows or 'some'} rows and {cols} columns"
@@ -186,12 +186,12 @@ def _received_buffers(sections):
     found = [set() for _ in sections["routes"]]
     stated, once_of = sections["buffers"]["rows"], sections["routes"]["once_of"]
     for op in sections["ops"]:
-        received = {Rows.PEER, Rows.EXPERT, Rows.FAN}
+        received = {Rows["PEER"], Rows["EXPERT"], Rows["FAN"]}
         primitive = PRIMITIVES.get(int(op["opcode"]))
-        if op["domain"] == Domain.SLOTS or primitive and primitive.is_blocking and primitive.is_back:
-            received.add(Rows.OWN)
+        if op["domain"] == Domain["SLOTS"] or primitive and primitive.is_blocking and primitive.is_back:
+            received.add(Rows["OWN"])
         for operand in op["operands"][:op["num_operands"]]:
             if op["route"] >= 0 and operand["rows"] in received and operand["buffer"] >= 0 and not stated[operand["buffer"]]:
-                route = once_of[op["route"]] if operand["rows"] == Rows.FAN else op["route"]
+                route = once_of[op["route"]] if operand["rows"] == Rows["FAN"] else op["route"]
                 found[route].add(int(operand["buffer"]))
     return [sorted(buffers) for buffers in found]

@@ -4,6 +4,8 @@ import numpy as np
 
 from hpmoe.kernels import protocol
 
+HEADER_NAMES = frozenset(protocol.HEADER.names or ())
+
 
 def pack_image(sections, *, ep_size, tile_rows, num_events, index_bits):
     """Lays out a dict of section arrays (names and dtypes of protocol.SECTIONS) as one image.
@@ -19,7 +21,7 @@ def pack_image(sections, *, ep_size, tile_rows, num_events, index_bits):
         if sections[name].dtype != dtype:
             raise ValueError(f"pack_image: section {name!r} has dtype {sections[name].dtype}, expected {dtype}")
         header[f"{name}_offset"] = offset
-        if f"num_{name}" in protocol.HEADER.names:
+        if f"num_{name}" in HEADER_NAMES:
             header[f"num_{name}"] = len(sections[name])
         offset = _aligned(offset + sections[name].nbytes)
     header["num_queues"] = len(sections["queues"]) - 1
@@ -35,7 +37,7 @@ def pack_image(sections, *, ep_size, tile_rows, num_events, index_bits):
 def unpack_image(image):
     """Views an image as (header, dict of section arrays), without copying; the inverse of pack_image."""
     header = image[: protocol.HEADER.itemsize].view(protocol.HEADER)[0]
-    lengths = {name: int(header[f"num_{name}"]) for name in protocol.SECTIONS if f"num_{name}" in protocol.HEADER.names}
+    lengths = {name: int(header[f"num_{name}"]) for name in protocol.SECTIONS if f"num_{name}" in HEADER_NAMES}
     lengths["queues"] += 1
     lengths["peer_order"] = 2 * int(header["ep_size"]) ** 2
     sections = {}

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
+from numpy.typing import DTypeLike
 
 from hpmoe.support.loading import address
 from hpmoe.support.locks import new_plain_lock
@@ -56,12 +57,12 @@ class Pool:
                 self._lock.release()
         return lease
 
-    def empty(self, shape: tuple[int, ...], dtype: np.typing.DTypeLike) -> np.ndarray:
+    def empty(self, shape: tuple[int, ...], dtype: DTypeLike) -> np.ndarray:
         """An uninitialised array in memory of the pool."""
         dtype = np.dtype(dtype)
         return self.lease([math.prod(shape) * dtype.itemsize]).array(0).view(dtype).reshape(shape)
 
-    def zeros(self, shape: tuple[int, ...], dtype: np.typing.DTypeLike) -> np.ndarray:
+    def zeros(self, shape: tuple[int, ...], dtype: DTypeLike) -> np.ndarray:
         out = self.empty(shape, dtype)
         out[...] = 0
         return out
@@ -133,5 +134,5 @@ class _Leased(weakref.ref):
     __slots__ = ("blocks",)
 
     def __init__(self, lease: Lease, give_back: Any):
-        super().__init__(lease, give_back)
+        super().__init__(lease, give_back)  # pyright: ignore[reportCallIssue]  typeshed has its arguments in __new__ alone
         self.blocks = lease.blocks

@@ -14,6 +14,7 @@ from hpmoe.kernels.protocol import DropPolicy, Dtype
 from hpmoe.kernels.target_bodies import check_bodies
 from hpmoe.support.dtypes import storage_dtype
 from hpmoe.support.errors import TransformError
+from hpmoe.support.known import known
 from hpmoe.tile_ops.params import Way
 
 
@@ -94,7 +95,7 @@ def _routes(routes: Sequence[RoutePlan]) -> dict[str, np.ndarray]:
 def _shares(route: RoutePlan) -> np.ndarray:
     parts = route.placement.parts if route.placement else np.zeros((0, 3))
     out = np.zeros(len(parts), protocol.SHARE)
-    for name, column in zip(out.dtype.names, parts.T, strict=True):
+    for name, column in zip(known(out.dtype.names), parts.T, strict=True):
         out[name] = column
     return out
 

@@ -34,7 +34,8 @@ Opcode = IntEnum("Opcode", _members(TilePrimitive.members.values()))
 MapCode = IntEnum("MapCode", _members(Function.members.values()))
 Rows = IntEnum("Rows", _members(RowMode.members.values()))
 Cols = IntEnum("Cols", _members(mode for mode in ColMode.members.values() if mode is not BLOCK))
-Domain = IntEnum("Domain", {domain.__name__.upper(): domain.number for domain in (Once, Tiles, Slots, Experts, Copies)})
+_DOMAINS = {domain.__name__.upper(): domain.number for domain in (Once, Tiles, Slots, Experts, Copies)}
+Domain = IntEnum("Domain", list(_DOMAINS.items()))
 
 
 class Index(IntEnum):

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Sequence
+from typing import Any, overload
 
 import numpy as np
 
@@ -16,6 +17,7 @@ from hpmoe.kernels.packing import pack
 from hpmoe.kernels.protocol import Code
 from hpmoe.kernels.simulated_inputs import inputs_of, lengths_of
 from hpmoe.machines.machine import Machine, Mesh
+from hpmoe.routing.routing import PerRank
 from hpmoe.support.errors import LaunchError, check_argument
 from hpmoe.timelines.run import RATES, Simulated
 from hpmoe.timelines.timeline import Timeline
@@ -33,7 +35,19 @@ class _Machine(ctypes.Structure):
             ("node_size", ctypes.c_int64)]
 
 
-def simulate(flow: Taskflow | Stages, machine: Machine | None = None, *, routing: Sequence[np.ndarray] | float | None = None,
+@overload
+def simulate(flow: Taskflow, machine: Machine | None = None, *, routing: PerRank | float | None = None,
+             mesh: Mesh | None = None, seed: int = 0, topk_weights: Sequence[np.ndarray] | None = None,
+             num_tokens: Sequence[int] | None = None) -> Timeline: ...
+
+
+@overload
+def simulate(flow: Stages, machine: Machine | None = None, *, routing: PerRank | float | None = None,
+             mesh: Mesh | None = None, seed: int = 0, topk_weights: Sequence[np.ndarray] | None = None,
+             num_tokens: Sequence[int] | None = None) -> tuple[Timeline, ...]: ...
+
+
+def simulate(flow: Taskflow | Stages, machine: Machine | None = None, *, routing: PerRank | float | None = None,
              mesh: Mesh | None = None, seed: int = 0, topk_weights: Sequence[np.ndarray] | None = None,
              num_tokens: Sequence[int] | None = None) -> Timeline | tuple[Timeline, ...]:
     """Runs a taskflow's queues on a model of a machine: when each worker of each rank would wait and work.
@@ -69,7 +83,8 @@ def simulate(flow: Taskflow | Stages, machine: Machine | None = None, *, routing
         'simulated 25.1 us, 65 % busy, 0.0 us waiting'
     """
     if isinstance(flow, Stages):
-        options = {"routing": routing, "mesh": mesh, "seed": seed, "topk_weights": topk_weights, "num_tokens": num_tokens}
+        options: dict[str, Any] = {"routing": routing, "mesh": mesh, "seed": seed, "topk_weights": topk_weights,
+                                   "num_tokens": num_tokens}
         return tuple(simulate(stage, machine, **options) for stage in flow)
     machine = _machine(flow, machine, mesh)
     arrays, lengths = inputs_of(flow, routing, seed, topk_weights), lengths_of(flow, num_tokens)
@@ -122,7 +137,7 @@ def _run(flow: Taskflow, machine: Machine, ranks: ctypes.Array) -> tuple[np.ndar
 
 
 def _native(machine: Machine) -> _Machine:
-    values = {name: getattr(machine, name) for name, _ in _Machine._fields_ if hasattr(machine, name)}
+    values = {name: getattr(machine, name) for name, *_ in _Machine._fields_ if hasattr(machine, name)}
     return _Machine(**values, worker_node_link_bytes_per_us=machine.worker_link_bytes_per_us)
 
 
@@ -132,7 +147,7 @@ def _ranks(flow: Taskflow, arrays: list[dict[int, np.ndarray]], lengths: list[in
         for buffer, array in mine.items():
             addresses[rank, buffer] = array.ctypes.data
         ranks[rank].buffers, ranks[rank].num_tokens = addresses[rank].ctypes.data, lengths[rank]
-    ranks.addresses = addresses  # lives as long as they do
+    vars(ranks)["addresses"] = addresses  # lives as long as they do
     return ranks
 
 

@@ -8,11 +8,12 @@ import numpy as np
 
 from hpmoe.ir.taskflow import RoutePlan, Taskflow
 from hpmoe.routing.capacity import ABSENT
+from hpmoe.routing.routing import PerRank
 from hpmoe.routing.workload import balanced_ids, imbalanced_ids
 from hpmoe.support.dtypes import numpy_dtype
 from hpmoe.support.errors import check_argument, is_int, is_number
 
-Routing = Sequence[np.ndarray] | float | None
+Routing = PerRank | float | None
 
 
 def lengths_of(flow: Taskflow, num_tokens: Sequence[int] | None) -> list[int]:
@@ -38,16 +39,16 @@ def inputs_of(flow: Taskflow, routing: Routing, seed: int, topk_weights: Sequenc
     return out
 
 
-def _ids(plan: RoutePlan, routing: Routing, seed: int) -> Sequence[np.ndarray]:
+def _ids(plan: RoutePlan, routing: Routing, seed: int) -> PerRank:
     sizes = (plan.ep_size, plan.num_tokens, plan.top_k, plan.num_experts)
     if routing is None or (is_number(routing) and routing == 1):
         return balanced_ids(*sizes)
-    if is_number(routing):
-        return imbalanced_ids(*sizes, imbalance=routing, seed=seed)
+    if isinstance(routing, (int, float, np.number)):
+        return imbalanced_ids(*sizes, imbalance=float(routing), seed=seed)
     return given_ids("hpmoe.simulate", routing, *sizes, ", or an imbalance")
 
 
-def given_ids(who: str, routing: Sequence[np.ndarray], ep_size: int, num_tokens: int, top_k: int, num_experts: int,
+def given_ids(who: str, routing: PerRank, ep_size: int, num_tokens: int, top_k: int, num_experts: int,
               other: str = "") -> list[np.ndarray]:
     """topk_ids of each rank as int32; ArgumentError where they are not ints of these sizes, or `other`."""
     is_list, shape = _is_list(routing), (num_tokens, top_k)

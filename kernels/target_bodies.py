@@ -17,7 +17,7 @@ def check_bodies(flow: Taskflow, target: str, who: str) -> None:
 
 def _check_op(flow: Taskflow, op: TileOp, target: str, who: str) -> None:
     operations = {p.name for p in TilePrimitive.members.values() if target in p.targets}
-    _check_name(who, "its tile body", getattr(op.primitive, "name", op.primitive), operations)
+    _check_name(who, "its tile body", str(getattr(op.primitive, "name", op.primitive)), operations)
     if op.params.function is not None:
         functions = {f.name for f in Function.members.values() if target in f.targets}
         _check_name(who, "its function", op.params.function.name, functions)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from enum import IntEnum
 from pathlib import Path
 
 from hpmoe.kernels import protocol
@@ -100,8 +101,8 @@ HPMOE_DEVICE constexpr bool has_bit(uint64_t facts, Opcode opcode) {{
 
 def header_text() -> str:
     """The header."""
-    enums = (protocol.Opcode, protocol.MapCode, protocol.Domain, protocol.Rows, protocol.Cols, protocol.Reduction,
-             Way, LaidOut)
+    enums: tuple[type[IntEnum], ...] = (
+        protocol.Opcode, protocol.MapCode, protocol.Domain, protocol.Rows, protocol.Cols, protocol.Reduction, Way, LaidOut)
     names = ("OPCODE", "MAP_CODE", "DOMAIN", "ROWS", "COLS", "REDUCTION", "WAY", "LAID_OUT")
     lists = "".join(_list(name, [(e.name, e.value) for e in enum]) for name, enum in zip(names, enums, strict=True))
     sizes = "".join(f"constexpr int32_t kNum{cls.__name__} = {len(cls)};\n"

@@ -72,9 +72,9 @@ class TwinExecutable(Executable):
         counts: what the last launch moved and computed.
     """
 
-    tables: np.ndarray = None
-    state: list[int] = None
-    counts: Counts = None
+    tables: np.ndarray = dataclasses.field(kw_only=True)
+    state: list[int] = dataclasses.field(kw_only=True)
+    counts: Counts = dataclasses.field(kw_only=True)
 
     target = "ascend-twin"
 

@@ -1,5 +1,7 @@
 """The packed image read back as tables: what each task of its queues is, waits for and signals."""
 
+from typing import Any
+
 import numpy as np
 
 from hpmoe.ir import taskflow as tf
@@ -25,12 +27,12 @@ def read_tasks(header, sections):
     return tasks, template
 
 
-def read_table(header, sections, name, dtype):
+def read_table(header: Any, sections: Any, name: str, dtype: np.dtype) -> np.ndarray:
     """The `name` ("waits" or "signals") of all tasks as a table of taskflow.py: `task` is a place in the queues."""
     tasks, template = read_tasks(header, sections)
     templates, rows, one = sections["templates"][template], sections[name], name[:-1]
     counts = templates[f"num_{name}"].astype(np.int64)
-    out = np.zeros(counts.sum(), dtype)
+    out: Any = np.zeros(counts.sum(), dtype)
     out["task"] = np.repeat(np.arange(len(tasks)), counts)
     which = np.arange(len(out)) - np.repeat(np.cumsum(counts) - counts, counts) + templates[f"first_{one}"][out["task"]]
     row, task = rows[which], tasks[out["task"]]
@@ -39,6 +41,6 @@ def read_table(header, sections, name, dtype):
               Index.PEER_UNIT: task["peer"] * op["num_units"] + task["row"]}
     out["event"] = row["event"] + np.select([row["kind"] == k for k in offset], list(offset.values()), 0)
     out["kind"] = np.where(np.isin(row["kind"], FOUND_LATER), row["kind"], Index.STATIC)
-    for column in set(dtype.names) - {"task", "event", "kind"}:
+    for column in set(dtype.names or ()) - {"task", "event", "kind"}:
         out[column] = row[column]
     return out

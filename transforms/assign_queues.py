@@ -19,6 +19,7 @@ from hpmoe.scheduling.likely_slots import first_round, likely_costs
 from hpmoe.scheduling.queue_order import late_sums, queue_order
 from hpmoe.scheduling.vector_workers import dealt, is_computed, num_computing
 from hpmoe.support.errors import TransformError, VerifyError, call_user, check_argument, is_name
+from hpmoe.support.known import known
 from hpmoe.tiling.rebuild import rebuild
 from hpmoe.verification.tasks import check_queues
 from hpmoe.verification.verify import verify
@@ -185,7 +186,7 @@ def assign_queues(flow: tf.Taskflow, *, machine: Machine | None = None, policy: 
             t1 mul[rows 2:4, cols 0:3] x -> a wait -  signal -
             t0 mul[rows 0:2, cols 0:3] x -> a wait -  signal -
     """
-    machine = machine or flow.machine or cpu(ep_size=flow.ep_size)
+    machine = known(machine or flow.machine or cpu(ep_size=flow.ep_size))
     if policy == "expert_barrier":
         flow, machine = as_reference(flow, machine)
     order = None if priority is None else _order_of(flow.replace(machine=machine), priority)

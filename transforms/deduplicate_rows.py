@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from hpmoe.ir.avals import RouteAval
+from hpmoe.ir.avals import RouteAval, as_route
 from hpmoe.ir.program import Atom, Builder, Equation, Program, Var, map_equations
 from hpmoe.primitives.dispatch import combine_rows, dispatch_rows
 from hpmoe.primitives.entry_weights import dispatch_weights
@@ -69,7 +69,7 @@ def deduplicate_rows(program: Program) -> Program:
 
 def _sent_once(builder: Builder, eqn: Equation, ranks: dict[Atom, Var]) -> list[Atom] | None:
     """The right side of the rewrite; `ranks` has the routes to ranks that are made already."""
-    if eqn.primitive not in MOVES or not _can_repeat(eqn.inputs[1].aval):
+    if eqn.primitive not in MOVES or not _can_repeat(as_route(eqn.inputs[1].aval)):
         return None
     rows, route, *weights = eqn.inputs
     if route not in ranks:
@@ -84,7 +84,7 @@ def _sent_once(builder: Builder, eqn: Equation, ranks: dict[Atom, Var]) -> list[
 
 def can_deduplicate(program: Program) -> bool:
     """Whether `deduplicate_rows` would change the program."""
-    routes = [e.inputs[1].aval for e in program.equations if e.primitive in MOVES]
+    routes = [as_route(e.inputs[1].aval) for e in program.equations if e.primitive in MOVES]
     return any(map(_can_repeat, routes)) and not any(e.primitive is route_to_ranks for e in program.equations)
 
 

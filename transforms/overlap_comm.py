@@ -12,6 +12,7 @@ from hpmoe.costs.put_sizes import likely_puts, whole_row_groups
 from hpmoe.ir.taskflow import RoutePlan, Taskflow, TileOp
 from hpmoe.runtime.transform import transform
 from hpmoe.support.errors import TransformError, call_user, check_argument, is_int, is_name
+from hpmoe.support.known import known
 from hpmoe.tile_ops import col_modes
 from hpmoe.tile_ops.domains import Copies, Notices, Slots
 from hpmoe.tile_ops.params import MatrixBlock, Notice, Way
@@ -125,7 +126,7 @@ def _copies(flow: Taskflow, op: TileOp) -> TileOp:
             if w.primitive.makes_blocks and flow.buffers[w.operands[0].buffer].storage == source]
     rows = min([*made, height]) if made else min(flow.tile_rows, height)
     blocks = -(-height // rows)
-    count = plan.num_replicas if op.primitive.is_back else plan.placement.most_copies
+    count = plan.num_replicas if op.primitive.is_back else known(plan.placement).most_copies
     return op.replace(domain=Copies(count * blocks, op.domain.route, blocks=blocks, count=count),
                       params=MatrixBlock(rows, height))
 
@@ -137,7 +138,7 @@ def _puts(flow: Taskflow, op: TileOp, signal: str, cols: int | str | None) -> li
     num_peers = whole_row_groups(plan)
     if cols == "auto":
         num_peers, cols = likely_puts(flow, op, flow.machine) if flow.machine else (num_peers, None)
-    if cols is not None and cols < width:
+    if cols is not None and int(cols) < width:
         cols = int(cols)
         operands = tuple(dataclasses.replace(a, cols=col_modes.OWN) for a in op.operands)
         op = op.replace(cols=width, tile_cols=cols, operands=operands)

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
+from hpmoe.ir.avals import as_route
 from hpmoe.ir.program import Atom, Builder, Equation, Program, Var, map_equations, program_window
 from hpmoe.primitives.expert import expert_bias
 from hpmoe.primitives.grouped_matmul import grouped
@@ -111,9 +113,9 @@ class _Rule:
 
 
 def _placed(builder: Builder, eqn: Equation, routes: dict[Var, Placement], loads: Sequence[float] | np.ndarray,
-            **options: float) -> Var:
+            **options: Any) -> Var:
     """The route with a placement, of the same received rows; as it was where nothing is worth copying."""
-    aval = eqn.outputs[0].aval
+    aval = as_route(eqn.outputs[0].aval)
     check_argument(len(loads) == aval.num_experts, "replicate_experts", "loads", f"of {len(loads)} experts",
                    f"of the {aval.num_experts} of a route on {aval.ep_size} ranks")
     placement = place_replicas(loads, ep_size=aval.ep_size, **options)

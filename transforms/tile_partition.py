@@ -61,9 +61,10 @@ def tile_partition(program: Program, *, rows: Size = None, cols: Size = None,
             t1 swiglu[rows 4:8, cols 0:3] x -> a wait -  signal -
     """
     on = machine or cpu()
-    given = [None if size == "auto" else int(size or default)
-             for size, default in ((rows, on.tile_rows), (cols, on.tile_cols))]
-    tile_rows, tile_cols = given if None not in given else choose_tile(program, on, *given)
+    tile_rows, tile_cols = (None if size == "auto" else int(size or default)
+                            for size, default in ((rows, on.tile_rows), (cols, on.tile_cols)))
+    if tile_rows is None or tile_cols is None:
+        tile_rows, tile_cols = choose_tile(program, on, tile_rows, tile_cols)
     flow = tile_program(program, tile_rows, tile_cols)
     return flow.replace(machine=machine,
                         provenance=(*program.provenance, f"tile_partition(rows={tile_rows}, cols={tile_cols})"))

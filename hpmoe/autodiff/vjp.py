@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Iterable, Sequence
 
-from hpmoe.ir.avals import Aval, RouteAval
+from hpmoe.ir.avals import Aval, RouteAval, fixed
 from hpmoe.ir.program import Atom, Builder, Equation, Literal, Program, Var, live_equations, substitute
 from hpmoe.ir.stages import deciding_vars, views_of_inputs
 from hpmoe.ir.token_rows import token_vars
@@ -18,6 +18,7 @@ from hpmoe.primitives.reduction import broadcast_to
 from hpmoe.primitives.row_dot import row_dot
 from hpmoe.primitives.shape import cast_back, dtype_param, in_dtype, is_widening
 from hpmoe.support.errors import check_argument
+from hpmoe.support.known import known
 
 
 @dataclasses.dataclass(frozen=True)
@@ -84,9 +85,9 @@ def linearize(program: Program) -> Linearized:
     return _split(program, equations, tuple(results), tuple(outputs), seeds, tuple(wanted), mains)
 
 
-def _transpose(program: Program, builder: Builder, seeds: list[tuple[Atom, Var]]) -> dict[Var, Atom]:
+def _transpose(program: Program, builder: Builder, seeds: list[tuple[Atom, Var]]) -> dict[Atom, Atom]:
     """Runs the vjp rules from the last equation to the first, summing the cotangents of each variable."""
-    grads: dict[Var, Atom] = {}
+    grads: dict[Atom, Atom] = {}
 
     def accumulate(atom: Atom, grad: Atom | None) -> None:
         if grad is not None and is_differentiable(atom):
@@ -128,7 +129,7 @@ def _zeros(builder: Builder, var: Var) -> Var:
 def _simplify(program: Program, equations: list[Equation],
               results: list[Atom]) -> tuple[tuple[Equation, ...], list[Atom]]:
     """Moves per-row factors behind matmuls, so that routing weights need no saved expert output; merges equals."""
-    producer = {v: e for e in (*program.equations, *equations) for v in e.outputs}
+    producer: dict[Atom, Equation] = {v: e for e in (*program.equations, *equations) for v in e.outputs}
     for rule in (cast_back, _dot_before_matmul, _scale_after_matmul, _scale_narrow_side):
         builder, mapping = Builder(), {}
         for eqn in equations:
@@ -155,7 +156,7 @@ def _is_row_scale(eqn: Equation | None) -> bool:
     return isinstance(x, Var) and isinstance(c, Var) and c.aval.shape == (x.aval.shape[0], 1) and x.aval.shape[1] != 1
 
 
-def _dot_before_matmul(b: Builder, eqn: Equation, producer: dict[Var, Equation]) -> Atom | None:
+def _dot_before_matmul(b: Builder, eqn: Equation, producer: dict[Atom, Equation]) -> Atom | None:
     """row_dot(g, a @ W) -> row_dot(g @ W^T, a)."""
     if eqn.primitive is not row_dot:
         return None
@@ -168,28 +169,28 @@ def _dot_before_matmul(b: Builder, eqn: Equation, producer: dict[Var, Equation])
     return b.add(row_dot, back, act, **eqn.params)
 
 
-def _scale_after_matmul(b: Builder, eqn: Equation, producer: dict[Var, Equation]) -> Atom | None:
+def _scale_after_matmul(b: Builder, eqn: Equation, producer: dict[Atom, Equation]) -> Atom | None:
     """(g * c) @ W -> (g @ W) * c for per-row scalars c."""
     source = producer.get(eqn.inputs[0])
     if eqn.primitive is not grouped or not _is_row_scale(source):
         return None
-    g, scale = source.inputs
+    g, scale = known(source).inputs
     return b.add(mul, b.add(grouped, g, *eqn.inputs[1:], **eqn.params), scale)
 
 
-def _scale_narrow_side(b: Builder, eqn: Equation, producer: dict[Var, Equation]) -> Atom | None:
+def _scale_narrow_side(b: Builder, eqn: Equation, producer: dict[Atom, Equation]) -> Atom | None:
     """x^T @ (g * c) -> (x * c)^T @ g where x has fewer columns than g."""
     if eqn.primitive is not grouped_weight_grad:
         return None
     x, g, *others = eqn.inputs
     source = producer.get(g)
-    if not _is_row_scale(source) or x.aval.shape[1] > g.aval.shape[1]:
+    if not _is_row_scale(source) or fixed(x.aval.shape[1:])[0] > fixed(g.aval.shape[1:])[0]:
         return None
-    g, scale = source.inputs
+    g, scale = known(source).inputs
     return b.add(grouped_weight_grad, b.add(mul, x, scale), g, *others, **eqn.params)
 
 
-def _merge_equal(equations: list[Equation]) -> tuple[list[Equation], dict[Var, Atom]]:
+def _merge_equal(equations: list[Equation]) -> tuple[list[Equation], dict[Atom, Atom]]:
     """One equation for each value computed; routes stay apart, each has rows of its own."""
     kept, mapping, seen = [], {}, {}
     for eqn in equations:
@@ -266,7 +267,7 @@ def _outside(equations: Iterable[Equation], results: Iterable[Atom], local: Iter
     return list(dict.fromkeys(v for v in read if v not in defined))
 
 
-def _split(program: Program, equations: tuple[Equation, ...], results: tuple[Atom, ...], outputs: tuple[int, ...],
+def _split(program: Program, equations: Sequence[Equation], results: tuple[Atom, ...], outputs: tuple[int, ...],
            seeds: list[Var], wanted: tuple[int, ...], mains: dict[int, Var]) -> Linearized:
     """Decides which forward values the backward reads from inputs, recomputes, or has saved for it."""
     given = [*seeds, *mains.values()]

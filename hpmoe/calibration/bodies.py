@@ -20,6 +20,7 @@ from hpmoe.costs.footprint import block_heights
 from hpmoe.costs.work import Work
 from hpmoe.ir.layout import Layout
 from hpmoe.support.dtypes import FLOATS, rounded, storage_dtype
+from hpmoe.support.known import known
 from hpmoe.timelines.timeline import Timeline
 
 # Small enough for a round of all to take under a second, and far enough apart in every size to tell what small ones lose.
@@ -86,8 +87,8 @@ def samples(line: Timeline, us: np.ndarray, ids: np.ndarray | None,
             machine: hpmoe.Machine) -> Iterator[tuple[str, str, Samples]]:
     """(kind, dtype, Samples) of each operation of a launch on one rank; `us` is what each task took, in queue order."""
     flow = line.flow
-    layout = Layout(flow, [ids] * len(flow.routes), None)
-    missed = hpmoe.simulate(flow, machine, routing=ids).simulated.missed
+    layout = Layout(flow, [known(ids)] * len(flow.routes), None)
+    missed = known(hpmoe.simulate(flow, machine, routing=ids).simulated).missed
     memory_us = missed * machine.host_cores / machine.memory_bytes_per_us
     rows, row_work = layout.task_rows(0)[line.task], Work(flow, UNIT).entries(flow.tasks[line.task])["core_row"]
     for i, op in enumerate(flow.ops):

@@ -36,10 +36,10 @@ def row(c: Contestant, flops: dict[str, int], own: dict[str, float | None], ceil
     for which, turns in c.turns.items():
         if (median := c.milliseconds(which)) is None:
             continue
-        gflops = flops[which] / median / 1e6
+        gflops, ours = flops[which] / median / 1e6, own[which]
         passes[which] = {
             "ms": median, "min_ms": min(turns), "max_ms": max(turns), "quartiles_ms": quartiles(turns), "turns_ms": turns,
-            "times_hpmoe": median / own[which] if own[which] else None, "gflops": gflops,
+            "times_hpmoe": median / ours if ours else None, "gflops": gflops,
             "of_ceiling": gflops / ceiling if ceiling else None, "peak_mib": c.peak_mib[which], "errors": c.errors[which]}
     return {**who(c), "passes": passes}
 

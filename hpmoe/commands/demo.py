@@ -7,7 +7,7 @@ import statistics
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import Any, cast
 
 import mindspore as ms
 import numpy as np
@@ -102,7 +102,7 @@ def in_float32(args: tuple[ms.Tensor, ...]) -> tuple[ms.Tensor, ...]:
 
 def passes(f: Callable[..., Any], args: tuple[ms.Tensor, ...], cotangent: ms.Tensor) -> dict[str, Callable[[], Any]]:
     """What is timed of one side."""
-    grad = ms.value_and_grad(lambda *a: (f(*a).astype(ms.float32) * cotangent).sum(), tuple(GRADIENTS.values()))
+    grad = ms.value_and_grad(lambda *a: (f(*a).astype(ms.float32) * cotangent).sum(), cast(Any, tuple(GRADIENTS.values())))
     return dict(zip(PASSES, (lambda: f(*args), lambda: grad(*args)), strict=True))
 
 

@@ -26,6 +26,7 @@ from hpmoe.kernels.twin_target import load as load_twin
 from hpmoe.machines.npu_bins import BINS, bin_name
 from hpmoe.planner import planner
 from hpmoe.support import host, mindspore_checks
+from hpmoe.support.known import known
 from hpmoe.support.versions import numbers, untested_mindspore, version
 
 SUMMARY = "says what is installed, and which targets are usable and why others are not"
@@ -74,8 +75,8 @@ def requirements() -> dict[str, str]:
         lines = metadata.requires("hpmoe") or []
     except metadata.PackageNotFoundError:
         lines = []
-    plain = [re.match(r"([\w.-]+)\s*(.*)", line).groups() for line in lines if ";" not in line]
-    return dict(sorted(plain))
+    plain = [known(re.match(r"([\w.-]+)\s*(.*)", line)) for line in lines if ";" not in line]
+    return {match[1]: match[2] for match in sorted(plain, key=lambda match: match[1])}
 
 
 def package(name: str, needs: str) -> dict[str, Any]:

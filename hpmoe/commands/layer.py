@@ -17,6 +17,7 @@ from hpmoe.routing.routing import rows_of_ranks
 from hpmoe.routing.workload import balanced_ids, drawn_ids, imbalanced_ids
 from hpmoe.runtime.planned_rows import PlannedRows, routes_of, rows_of_any, rows_of_received, with_planned_rows
 from hpmoe.support.dtypes import numpy_dtype
+from hpmoe.support.known import known
 from hpmoe.timelines.run import RATES
 from hpmoe.transforms.assign_queues import Policy
 
@@ -135,7 +136,8 @@ def utilisation(line: hpmoe.Timeline, machine: hpmoe.Machine) -> dict[str, float
     busy = line.utilisation()
     out = {unit: float(busy[:, list(machine.queues_of(unit))].mean()) for unit in ("aic", "aiv")}
     shared = line.flow.ep_size if machine.host_cores else 1  # ranks that have one memory, whose traffic is that of the first
-    of_rate = dict(zip(RATES, line.traffic[:, :, 0].mean(axis=0) / max(line.span, 1e-9), strict=True))
+    of_rate: dict[str, float] = dict(zip(
+        RATES, (known(line.traffic)[:, :, 0].mean(axis=0) / max(line.span, 1e-9)).tolist(), strict=True))
     for name in ("egress", "ingress"):
         out[name] = float(max(of_rate[name] / machine.link_bytes_per_us,
                               of_rate[f"node_{name}"] / machine.node_link_bytes_per_us))

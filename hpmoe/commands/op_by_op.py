@@ -5,6 +5,7 @@ from __future__ import annotations
 import mindspore as ms
 import numpy as np
 from mindspore import mint, ops
+from mindspore.mint.nn import functional
 
 from hpmoe.primitives.in_float32 import in_float32
 
@@ -49,7 +50,7 @@ def moe_ffn_op_by_op(hidden_states: ms.Tensor, topk_ids: ms.Tensor, topk_weights
     outputs = []
     for expert, x in zip(used.tolist(), mint.split(rows, counts[used].tolist()), strict=True):
         gate, up = mint.chunk(mint.matmul(x, gate_up[expert]), 2, -1)
-        outputs.append(mint.matmul(mint.nn.functional.silu(gate) * up, down[expert]))
+        outputs.append(mint.matmul(functional.silu(gate) * up, down[expert]))
     summed = mint.index_add(mint.zeros((num_tokens, hidden_size)), 0, tokens, mint.cat(outputs) * weights)
     return summed.reshape(hidden_states.shape)
 

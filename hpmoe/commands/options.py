@@ -184,7 +184,7 @@ def with_underscores(values: flags.FlagValues, args: Sequence[str]) -> list[str]
         name = defined.get(dashed.lstrip("-").replace("_", "-"))
         is_flag = name is not None and arg.startswith("-") and not is_value
         out.append(f"--{name}{equals}{value}" if is_flag else arg)
-        is_value = is_flag and not equals and name in values and not values[name].boolean
+        is_value = is_flag and not equals and name is not None and name in values and not values[name].boolean
     return out
 
 

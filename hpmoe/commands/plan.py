@@ -72,7 +72,8 @@ class Clock:
     """Milliseconds of each step of one direction, and of the processor in all of them."""
 
     def __init__(self) -> None:
-        self.ms, self.cpu_ms = dict.fromkeys(STEPS, 0.0), 0.0
+        self.ms: dict[str, float] = dict.fromkeys(STEPS, 0.0)
+        self.cpu_ms = 0.0
 
     def __call__(self, step: str, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
         begin, cpu_begin = time.perf_counter(), time.thread_time()
@@ -115,7 +116,7 @@ def profiled(o: Any) -> list[dict[str, Any]]:
     """The functions in which one run spends the most time of its own."""
     profile = cProfile.Profile()
     profile.runcall(plan, o)
-    stats = pstats.Stats(profile).stats.items()
+    stats = vars(pstats.Stats(profile))["stats"].items()
     own = sorted(((seconds * 1e3, calls, where) for where, (_, calls, seconds, _, _) in stats), reverse=True)[:PROFILED]
     return [{"ms": ms, "calls": calls, "function": name if file == "~" else f"{Path(file).name}:{line} {name}"}
             for ms, calls, (file, line, name) in own]

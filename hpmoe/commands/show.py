@@ -114,9 +114,10 @@ def counts(ir: Any) -> dict[str, Any]:
     """The numbers of a stage, by its kind."""
     if isinstance(ir, hpmoe.Program):
         return {"equations": len(ir.equations)}
-    flow = ir if isinstance(ir, Taskflow) else ir.flow
+    is_flow = isinstance(ir, Taskflow)
+    flow = ir if is_flow else ir.flow
     out = {"tasks": flow.num_tasks, "events": len(flow.events), "waits": len(flow.waits),
            "signals": len(flow.signals), "slots": flow.num_slots}
     if flow.queues:
         out["queues"] = {flow.machine.queue_name(q): len(tasks) for q, tasks in enumerate(flow.queues)}
-    return out if flow is ir else {**out, "image_bytes": len(ir.image)}
+    return out if is_flow else {**out, "image_bytes": len(ir.image)}

@@ -9,6 +9,7 @@ from absl import flags
 
 import hpmoe
 from hpmoe.commands import options, show, simulate
+from hpmoe.support.known import known
 
 SUMMARY = "searches the fastest tiles, orders, signals and queues on a model of a machine"
 NOTES = """\
@@ -40,7 +41,7 @@ def run(o: Any) -> int:
         trials = [{**dict(t.settings), "simulated_ms": t.us and t.us / 1e3, "error": t.error} for t in tuned.trials]
         print(json.dumps({"simulated": True, **options.sizes(o), "dtype": o.dtype, "machine": layer.machine.name,
                           "direction": o.direction, "imbalance": o.imbalance, "trials": trials, "chosen": tuned.settings,
-                          "makespan_ms": tuned.best.us / 1e3, "default_ms": tuned.trials[0].us / 1e3,
+                          "makespan_ms": known(tuned.best.us) / 1e3, "default_ms": known(tuned.trials[0].us) / 1e3,
                           "reason": tuned.reason, "cached": tuned.is_cached}))
     else:
         print(tuned)

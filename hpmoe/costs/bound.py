@@ -76,7 +76,7 @@ def rank_bounds(flow: tf.Taskflow, machine: Machine, ids: np.ndarray) -> list[Bo
 
 def _on_one_computer(bounds: list[Bound], machine: Machine) -> list[Bound]:
     """Those of ranks that share cores, memory and L2, from what each would need alone: every one has to do all."""
-    totals = {n: sum(getattr(b, n) for b in bounds) for n in ("weights", "memory", "l2")}
+    totals: dict[str, float] = {n: sum(getattr(b, n) for b in bounds) for n in ("weights", "memory", "l2")}
     matrix, vector = (sum(getattr(b, unit) for b in bounds) * len(machine.queues_of(unit)) / machine.host_cores
                       for unit in ("aic", "aiv"))
     totals["aic"] = max(matrix, *(b.aic for b in bounds))

@@ -7,6 +7,7 @@ from typing import NamedTuple
 import numpy as np
 
 from hpmoe.ir import taskflow as tf
+from hpmoe.support.known import known
 from hpmoe.tile_ops import row_modes
 
 FOOTPRINT = np.dtype([("first", "i8"), ("part", "i8"), ("fixed", "f8"), ("row", "f8")])
@@ -96,7 +97,7 @@ def returned_matrices(flow: tf.Taskflow, op: tf.TileOp) -> float:
     if not any(access.rows is row_modes.RETURNED for access in op.operands):
         return 0.0
     plan = flow.routes[op.domain.route]
-    return plan.placement.most_copies / plan.num_own_experts
+    return known(plan.placement).most_copies / plan.num_own_experts
 
 
 def is_transfer(op: tf.TileOp) -> bool:

@@ -11,6 +11,7 @@ from hpmoe.costs.task_costs import rows_of_expert
 from hpmoe.costs.work import Work, core_us, link_rate
 from hpmoe.ir import taskflow as tf
 from hpmoe.machines.machine import Machine
+from hpmoe.support.known import known
 from hpmoe.tiling.next_ops import next_ops
 
 APART = 1.25  # longest tasks by which the last ones of static queues end apart
@@ -129,7 +130,7 @@ def _units(flow: tf.Taskflow, op: tf.TileOp) -> tuple[list[tuple[float, int]], i
     experts = plan.num_local_experts if plan else 1
     if op.domain.sums_rows:
         return [(rows_of_expert(op, plan), op.domain.size)], experts
-    rows = plan.likely_rows / experts if op.domain.is_slots else float(max(1, op.domain.num_rows))
+    rows = known(plan).likely_rows / experts if op.domain.is_slots else float(max(1, op.domain.num_rows))
     times = experts if op.domain.is_slots else 1
     whole, rest = divmod(rows, flow.tile_rows)
     return [(n, count) for n, count in ((float(flow.tile_rows), int(whole) * times), (rest, times)) if n and count], times

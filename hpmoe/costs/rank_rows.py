@@ -6,6 +6,7 @@ import numpy as np
 
 from hpmoe.ir import taskflow as tf
 from hpmoe.ir.layout import Layout
+from hpmoe.support.known import known
 
 
 class RankRows:
@@ -26,7 +27,7 @@ class RankRows:
     def of_token(self, op: tf.TileOp, rank: int) -> float:
         """Of tokens sent once, the rows that the rank's experts have of each; see Work.by_routing."""
         routing = self.layout.routings[op.domain.route] if op.has_fan else None
-        return routing.experts.num_rows(rank) / max(1, routing.num_rows(rank)) if routing else 0.0
+        return known(routing.experts).num_rows(rank) / max(1, routing.num_rows(rank)) if routing else 0.0
 
     def moved(self, op: tf.TileOp, rank: int, node_size: int) -> tuple[np.ndarray, float]:
         """Of a put, those that leave and reach the rank, inside its node and between nodes, [4]; and those that stay."""
@@ -37,7 +38,7 @@ class RankRows:
         to_rank = routing.counts.reshape(self.ep_size, self.ep_size, -1).sum(axis=2)
         if op.primitive.moves_copies:
             to_rank = np.zeros_like(to_rank)
-            for owner, copies in enumerate(routing.placement.copies):
+            for owner, copies in enumerate(known(routing.placement).copies):
                 np.add.at(to_rank[owner], [copy.host for copy in copies], op.params.height)
         sent = to_rank.T if op.primitive.is_back else to_rank
         for peer in range(self.ep_size):

@@ -9,6 +9,7 @@ import numpy as np
 from hpmoe.costs.work import Work, core_us, link_rate
 from hpmoe.ir import taskflow as tf
 from hpmoe.machines.machine import Machine
+from hpmoe.support.known import known
 
 
 def task_costs(flow: tf.Taskflow, machine: Machine) -> np.ndarray:
@@ -40,9 +41,9 @@ def _full_rows(flow: tf.Taskflow, op: tf.TileOp) -> float:
     if op.primitive.is_notice:
         return 0.0
     if op.primitive.is_blocking:
-        return float(plan.max_rows)
+        return float(known(plan).max_rows)
     if op.primitive.moves_copies:
-        copies = sum(map(len, plan.placement.copies)) / plan.ep_size  # of a rank, in the mean
+        copies = sum(map(len, known(known(plan).placement).copies)) / flow.ep_size  # of a rank, in the mean
         return op.params.block * copies / (op.domain.num_rows if op.domain.is_copies else 1)
     if op.domain.is_slots:
         return flow.tile_rows / (op.num_peers or 1)

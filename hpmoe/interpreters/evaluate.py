@@ -15,6 +15,7 @@ from hpmoe.ir.token_rows import token_vars
 from hpmoe.routing.routing import Route
 from hpmoe.support.dtypes import FLOATS, rounded, widen
 from hpmoe.support.errors import check_argument, check_inputs, is_name
+from hpmoe.support.known import known
 
 
 def evaluate(program: Program | Stages, inputs: Sequence[Sequence[np.ndarray]], num_tokens: Sequence[int] | None = None,
@@ -58,7 +59,7 @@ def evaluate(program: Program | Stages, inputs: Sequence[Sequence[np.ndarray]], 
 
     def define(var: Var, values: list[Any]) -> None:
         if var in tokens:
-            values = [_without_padding(v, tokens[var] * n) for v, n in zip(values, num_tokens, strict=True)]
+            values = [_without_padding(v, tokens[var] * n) for v, n in zip(values, known(num_tokens), strict=True)]
         env[var] = values
 
     for i, var in enumerate(program.inputs):

@@ -16,6 +16,7 @@ from hpmoe.ir.stages import Stages
 from hpmoe.ir.taskflow_text import event_name, task_name
 from hpmoe.support.dtypes import stored
 from hpmoe.support.errors import LaunchError, check_argument, check_inputs, is_int
+from hpmoe.support.known import known
 
 
 def interpret(flow: tf.Taskflow | Stages, inputs: Sequence[Sequence[np.ndarray]], num_tokens: Sequence[int] | None = None,
@@ -85,7 +86,7 @@ class _Run:
 
     def _matrix(self, rank: int, b: int) -> tuple[int, int]:
         buffer = self.flow.buffers[b]
-        rows = buffer.num_rows if buffer.route < 0 else self.layout.routings[buffer.route].num_rows(rank)
+        rows = known(buffer.num_rows) if buffer.route < 0 else self.layout.routings[buffer.route].num_rows(rank)
         return rows, buffer.cols
 
     def _allocate(self, rank: int, b: int, inputs: Sequence[np.ndarray], position: dict[int, int]) -> np.ndarray:
@@ -159,7 +160,7 @@ class _Run:
         if (signal["amount"], signal["remote"], kind) == (tf.COUNT, tf.LOCAL, tf.STATIC):
             self.counters[rank, event] += 1
             return
-        if op.primitive.moves_copies:
+        if isinstance(moved, list):  # of copies
             for move in moved:
                 self.counters[move.peer, event + move.expert] += move.rows
             return
@@ -168,7 +169,7 @@ class _Run:
             amount = 1 if signal["amount"] == tf.COUNT else (what if isinstance(what, int) else len(what))
             where = rank if signal["remote"] == tf.LOCAL else target
             if kind == tf.ENTRY_TILE:
-                np.add.at(self.counters[where], event + self._units(rank, op, task, what), 1)
+                np.add.at(self.counters[where], event + self._units(rank, op, task, np.asarray(what)), 1)
                 continue
             owner = target if op.primitive.is_put and not op.primitive.is_back else rank
             place = int(self.layout.slots[op.domain.route][owner].expert[task["row"]]) if kind == tf.SLOT_EXPERT else 0

@@ -11,6 +11,7 @@ from hpmoe.ir import taskflow as tf
 from hpmoe.ir.layout import Layout, Move
 from hpmoe.routing.routing import Routing
 from hpmoe.support.dtypes import widen
+from hpmoe.support.known import known
 from hpmoe.tile_ops import col_modes, row_modes
 from hpmoe.tile_ops.params import Params
 from hpmoe.tile_ops.tokens import fanned
@@ -124,7 +125,7 @@ class TaskBodies:
         if not primitive.needs_route and not primitive.sums_rows and frame.rows.stop <= frame.rows.start:
             return frame.rows.stop - frame.rows.start
         with np.errstate(over="ignore"):  # a stored value out of the range of its dtype is an infinity
-            return primitive.body(frame)
+            return known(primitive.body)(frame)
 
     def fanned_slots(self, rank: int, task: np.void) -> np.ndarray:
         """The slots of the rows that a task has copied to experts, of each its own."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from typing import Any, cast
 
 from hpmoe.routing.capacity import MANY_MORE, Capacity, most_rows
 from hpmoe.routing.placement import Placement
@@ -45,9 +46,10 @@ class Aval:
     dtype: str = ""
 
     def __post_init__(self) -> None:
-        if hasattr(self.shape, "shape") and hasattr(self.shape, "dtype"):
-            object.__setattr__(self, "dtype", self.dtype or self.shape.dtype)
-            object.__setattr__(self, "shape", tuple(self.shape.shape))
+        given: Any = self.shape
+        if hasattr(given, "shape") and hasattr(given, "dtype"):
+            object.__setattr__(self, "dtype", self.dtype or given.dtype)
+            object.__setattr__(self, "shape", tuple(given.shape))
         if not isinstance(self.dtype, str):
             object.__setattr__(self, "dtype", name_of_dtype(self.dtype) or self.dtype)
         is_listed = isinstance(self.shape, (tuple, list))
@@ -126,3 +128,14 @@ class RouteAval:
 
     def __repr__(self) -> str:
         return "route"
+
+
+def as_route(aval: Aval | RouteAval) -> RouteAval:
+    """What is known of a value that is a route."""
+    assert isinstance(aval, RouteAval)
+    return aval
+
+
+def fixed(shape: tuple[int | Rows, ...]) -> tuple[int, ...]:
+    """A shape of which no dimension is of received rows."""
+    return cast("tuple[int, ...]", shape)

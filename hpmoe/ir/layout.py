@@ -9,9 +9,10 @@ import numpy as np
 
 from hpmoe.ir import taskflow as tf
 from hpmoe.routing.placement import Placement
-from hpmoe.routing.routing import Routing, make_routing, routing_to_ranks, rows_of_ranks
+from hpmoe.routing.routing import PerRank, Routing, make_routing, routing_to_ranks, rows_of_ranks
 from hpmoe.routing.slots import Slots, make_slots
 from hpmoe.support.errors import ArgumentError
+from hpmoe.support.known import known
 from hpmoe.tile_ops.params import Way
 
 
@@ -59,14 +60,14 @@ class Layout:
         slots: for each route, the Slots of each rank.
     """
 
-    def __init__(self, flow: tf.Taskflow, ids: Sequence[Sequence[np.ndarray]], num_tokens: Sequence[int] | None,
+    def __init__(self, flow: tf.Taskflow, ids: Sequence[PerRank], num_tokens: Sequence[int] | None,
                  weights: Sequence[Sequence[np.ndarray] | None] | None = None):
         """`ids` and `weights` are those of each route: a topk_ids for each rank, and topk_weights where they decide."""
         self.flow = flow
         self.routings: list[Routing] = []
         for i, plan in enumerate(flow.routes):
             self.routings.append(routing_to_ranks(self.routings[plan.once_of]) if plan.once_of >= 0 else make_routing(
-                ids[i], plan.num_experts, num_tokens, plan.capacity, weights and weights[i], plan.placement))
+                ids[i], plan.num_experts, num_tokens, plan.capacity, weights[i] if weights else None, plan.placement))
         for routing, plan in zip(self.routings, flow.routes, strict=True):
             _check_planned(plan, [routing.num_rows(r) for r in range(flow.ep_size)])
         self.slots: list[list[Slots]] = [
@@ -104,7 +105,7 @@ class Layout:
 
     def moves(self, rank: int, op: tf.TileOp, row: int) -> list[Move]:
         """`moves_of` of the placement of the operation's route."""
-        return moves_of(self.flow.routes[op.domain.route].placement, op, rank, row)
+        return moves_of(known(self.flow.routes[op.domain.route].placement), op, rank, row)
 
     def put_rows(self, rank: int, route: int, peer: int, slot: int) -> np.ndarray:
         """Rows of slot `slot` of rank `peer` that come from `rank`."""
@@ -118,7 +119,7 @@ class Layout:
             mine = flow.tasks["op"] == i
             row, route = flow.tasks["row"][mine], op.domain.route
             if op.primitive.is_put:
-                rows = np.array([self._rows_between(rank, peer, route, op.way)
+                rows = np.array([self._rows_between(rank, peer, route, known(op.way))
                                  for peer in range(flow.ep_size)])
                 of_tasks = np.array([rows[j::op.num_peers].sum(axis=0) for j in range(op.num_peers)])
                 out[mine] = of_tasks[flow.tasks["peer"][mine], row]
@@ -166,7 +167,7 @@ class Layout:
         if extent == tf.RECEIVED:
             return routing.num_rows(rank)
         if extent in (tf.REPLICA, tf.REPLICAS):
-            return num_copies(routing.placement, extent, rank, index)
+            return num_copies(known(routing.placement), extent, rank, index)
         return self._sent(rank, extent, index, routing)
 
     def _token_extent(self, rank: int, extent: int, index: int) -> int:

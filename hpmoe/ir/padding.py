@@ -6,10 +6,11 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from hpmoe.ir.avals import RouteAval
+from hpmoe.ir.avals import RouteAval, fixed
 from hpmoe.ir.program import Equation, Program, Var, program_window
 from hpmoe.ir.token_rows import count_tokens, linked_vars, num_rows, routed, token_of_element, token_sources, token_vars
 from hpmoe.support.errors import ArgumentError, check_argument
+from hpmoe.support.known import known
 
 Fault = tuple[int, str]
 
@@ -76,10 +77,10 @@ def _mixes(eqn: Equation, x: Var, num_tokens: int) -> str:
         return "takes a maximum over tokens"
     if name == "gather":
         return f"picks rows of {x.aval}, which are tokens, by an index"
-    if name != "reduce_sum" or (axis > 0 and axis == len(x.aval.shape) - 1):
+    if name != "reduce_sum" or (known(axis) > 0 and axis == len(x.aval.shape) - 1):
         return mixed
-    tokens = token_of_element(x.aval.shape, num_tokens)
+    tokens = token_of_element(fixed(x.aval.shape), num_tokens)
     tokens = tokens[..., :1] if tokens.ndim > 1 else tokens
-    if (np.count_nonzero(np.diff(tokens, axis=axis), axis=axis) != max(0, num_tokens - 1)).any():
+    if np.any(np.count_nonzero(np.diff(tokens, axis=known(axis)), axis=axis) != max(0, num_tokens - 1)):
         return mixed
     return "takes a mean over tokens, and would divide by the rows of padding too" if eqn.params.get("mean") else ""

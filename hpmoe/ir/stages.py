@@ -15,6 +15,7 @@ from hpmoe.ir.avals import Aval, RouteAval
 from hpmoe.ir.program import Atom, Equation, Program, Var
 from hpmoe.ir.token_rows import token_vars
 from hpmoe.support.dtypes import HALVES
+from hpmoe.support.known import known
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -73,9 +74,9 @@ class Stages:
     __repr__ = __str__
 
 
-def views_of_inputs(program: Program) -> dict[Var, Var]:
+def views_of_inputs(program: Program) -> dict[Atom, Var]:
     """Variables that are an input, or one in another shape, and which input that is."""
-    views = {v: v for v in program.inputs}
+    views: dict[Atom, Var] = {v: v for v in program.inputs}
     for eqn in program.equations:
         if eqn.primitive.name == "reshape" and eqn.inputs[0] in views:
             views[eqn.outputs[0]] = views[eqn.inputs[0]]
@@ -118,7 +119,7 @@ def cut_at_routes(program: Program) -> tuple[Part, ...]:
     if not last:
         return (Part(program, tuple(range(len(program.outputs))), {}),)
     stage_of = _latest_stages(program, computed, last)
-    made_at = {v: s for e, s in zip(program.equations, stage_of, strict=True) for v in e.outputs}
+    made_at: dict[Atom, int] = {v: s for e, s in zip(program.equations, stage_of, strict=True) for v in e.outputs}
     drafts, read = [], set()
     for stage in reversed(range(last + 1)):
         places = tuple(i for i, a in enumerate(program.outputs) if made_at.get(a, last) == stage)
@@ -126,10 +127,11 @@ def cut_at_routes(program: Program) -> tuple[Part, ...]:
         equations = _equations_at(program, stage_of, stage, outputs, computed)
         drafts.append((equations, places, outputs))
         read.update(_read(equations, outputs))
-    names = dict(zip(program.inputs, program.input_names, strict=True))
+    names: dict[Atom, str] = dict(zip(program.inputs, program.input_names, strict=True))
     names.update((v, f"shared_{i}") for i, v in enumerate(v for v in made_at if v in read))
     tokens = token_vars(program)
-    return tuple(_part(program, stage, *draft, names, tokens) for stage, draft in enumerate(reversed(drafts)))
+    return tuple(_part(program, stage, equations, places, outputs, names, tokens)
+                 for stage, (equations, places, outputs) in enumerate(reversed(drafts)))
 
 
 def _computed(program: Program) -> set[Atom]:
@@ -174,7 +176,7 @@ def _equations_at(program: Program, stage_of: Sequence[int], stage: int, outputs
 def _is_free(eqn: Equation) -> bool:
     """Whether a kernel does nothing for it: a route, which it computes when it starts, another shape, a widening cast."""
     x, out = eqn.inputs[0].aval if eqn.inputs else None, eqn.outputs[0].aval
-    is_widening = eqn.primitive.name == "cast" and x.dtype in HALVES and out.dtype == "float32"
+    is_widening = eqn.primitive.name == "cast" and known(x).dtype in HALVES and out.dtype == "float32"
     return isinstance(out, RouteAval) or eqn.primitive.name == "reshape" or is_widening
 
 
@@ -185,7 +187,7 @@ def _read(equations: Iterable[Equation], outputs: Iterable[Atom]) -> set[Var]:
 
 
 def _part(program: Program, stage: int, equations: tuple[Equation, ...], places: tuple[int, ...], outputs: tuple[Atom, ...],
-          names: Mapping[Var, str], tokens: Mapping[Var, int]) -> Part:
+          names: Mapping[Atom, str], tokens: Mapping[Var, int]) -> Part:
     read = _read(equations, outputs)
     inputs = tuple(v for v in names if v in read)
     known = read.union(v for e in equations for v in e.outputs)
@@ -218,7 +220,7 @@ def run_parts(program: Program, inputs: Sequence[Sequence[Any]],
     Returns:
         For each rank, the outputs.
     """
-    values = [dict(zip(program.inputs, mine, strict=True)) for mine in inputs]
+    values: list[dict[Atom, Any]] = [dict(zip(program.inputs, mine, strict=True)) for mine in inputs]
     results: list[list[Any]] = [[None] * len(program.outputs) for _ in inputs]
     for part in cut_at_routes(program):
         of_ranks = run(part, [[mine[v] for v in part.program.inputs] for mine in values])

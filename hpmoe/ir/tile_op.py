@@ -169,8 +169,8 @@ class TileOp:
     @property
     def words(self) -> tuple[int, int, int, int]:
         """What its body is told beside its operands, as in a kernel's image."""
-        words = (*self.params.words(), 0, 0, 0, 0)[:4]
-        return (words[0], *self.domain.summed_words) if self.primitive.sums_rows else words
+        first, *more = (*self.params.words(), 0, 0, 0, 0)[:4]
+        return (first, *self.domain.summed_words) if self.primitive.sums_rows else (first, more[0], more[1], more[2])
 
     def replace(self, **changes: Any) -> TileOp:
         return dataclasses.replace(self, **changes)

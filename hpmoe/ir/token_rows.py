@@ -7,11 +7,13 @@ the last dimension, or an element of a vector.
 from __future__ import annotations
 
 import math
+from collections.abc import Sequence
 
 import numpy as np
 
-from hpmoe.ir.avals import Aval, Rows
+from hpmoe.ir.avals import Aval, Rows, fixed
 from hpmoe.ir.program import Atom, Equation, Program, Var
+from hpmoe.support.known import known
 
 MOVING = ("slice", "pad", "concat", "transpose", "reduce_sum", "reduce_max")  # along any axis
 MIXING = ("sort_indices", "permute", "unpermute")
@@ -31,7 +33,7 @@ def token_vars(program: Program) -> dict[Var, int]:
         size = len(tokens)
         for linked in links:
             if not tokens.keys().isdisjoint(linked):
-                tokens.update((v, max(1, num_rows(v) // max(1, num_tokens))) for v in linked)
+                tokens.update((v, max(1, known(num_rows(v)) // max(1, num_tokens))) for v in linked)
     return tokens
 
 
@@ -71,7 +73,7 @@ def row_shape(var: Var) -> tuple[int, ...] | None:
     shape = var.aval.shape
     if not shape or any(isinstance(d, Rows) for d in shape):
         return None
-    return shape if len(shape) == 1 else shape[:-1]
+    return fixed(shape if len(shape) == 1 else shape[:-1])
 
 
 # Which variables of an equation have rows of the same tokens: if one of them has rows of tokens, all of them have.
@@ -97,7 +99,7 @@ def linked_vars(eqn: Equation, num_tokens: int) -> list[Var]:
     return [v for v in variables if v is out or _same_tokens(v, out, num_tokens)]
 
 
-def _with_whole_tokens(atoms: list[Atom], num_tokens: int) -> list[Var]:
+def _with_whole_tokens(atoms: Sequence[Atom], num_tokens: int) -> list[Var]:
     """The static variables among the atoms whose number of rows is a multiple of that of tokens."""
     variables = [a for a in atoms if isinstance(a, Var) and isinstance(a.aval, Aval)]
     return [v for v in variables if (rows := num_rows(v)) is not None and rows % max(1, num_tokens) == 0]
@@ -105,7 +107,7 @@ def _with_whole_tokens(atoms: list[Atom], num_tokens: int) -> list[Var]:
 
 def _same_tokens(x: Var, out: Var, num_tokens: int) -> bool:
     """Whether each row of `out` is computed from a row of x of the same token, by broadcasting."""
-    mine, whole = row_shape(x), row_shape(out)
+    mine, whole = known(row_shape(x)), known(row_shape(out))
     if (len(x.aval.shape) == 1) != (len(out.aval.shape) == 1):
         return False
     if mine == whole or num_tokens <= 1:
@@ -127,8 +129,8 @@ def _stays_with_tokens(eqn: Equation, num_tokens: int) -> bool:
         return True
     if axis == 0 and num_tokens <= 1:  # of one token there is no telling whether an axis of one row is that of tokens
         return False
-    moved = _moved([token_of_element(a.aval.shape, num_tokens) for a in eqn.inputs], eqn)
-    return moved is not None and _equal_views(moved, token_of_element(out.aval.shape, num_tokens))
+    moved = _moved([token_of_element(fixed(a.aval.shape), num_tokens) for a in eqn.inputs], eqn)
+    return moved is not None and _equal_views(moved, token_of_element(fixed(out.aval.shape), num_tokens))
 
 
 def token_of_element(shape: tuple[int, ...], num_tokens: int) -> np.ndarray:

@@ -15,6 +15,7 @@ import numpy as np
 from hpmoe.peers import SIDES, Side, matmul_alone, numpy_loop
 from hpmoe.peers.layer_problem import PASSES, RESULTS, LayerProblem
 from hpmoe.peers.process import Process, WorkerError
+from hpmoe.support.known import known
 
 # max|a - b| / max|b| against float64, for each result; half precision rounds what it stores between the steps.
 TOLERANCE = {"float32": 1e-5, "bfloat16": 3e-2}
@@ -76,7 +77,7 @@ class Contest:
         finally:
             for c in contestants:
                 if c.process is not None:
-                    c.process.close()
+                    known(c.process).close()
         return contestants
 
     def _may_enter(self, c: Contestant, problem: LayerProblem) -> bool:
@@ -96,20 +97,20 @@ class Contest:
         """Builds a side in its process and checks what it computes."""
         self.progress(f"starting {c.side.title}")
         try:
-            passes = c.process.ask("build")["passes"]
+            passes = known(c.process).ask("build")["passes"]
             for which in passes:
                 self.progress(f"warming up and checking {c.side.title}, {which}")
                 with tempfile.TemporaryDirectory(dir=problem.folder) as folder:
-                    c.process.ask("check", which=which, save=folder)
+                    known(c.process).ask("check", which=which, save=folder)
                     c.errors[which] = errors(Path(folder), want[which])
-                c.process.ask("turn", which=which)
+                known(c.process).ask("turn", which=which)
                 c.turns[which] = []
-                c.peak_mib[which] = c.process.ask("peak")["mib"]
+                c.peak_mib[which] = known(c.process).ask("peak")["mib"]
         except WorkerError as error:
             return c.fail("failed", str(error))
         worst = max((e, name) for found in c.errors.values() for name, e in found.items())
         if not worst[0] <= TOLERANCE[problem.dtype]:
-            c.process.close()
+            known(c.process).close()
             c.fail("wrong", f"{worst[1]}: error {worst[0]:.1e}, above {TOLERANCE[problem.dtype]:.0e}")
 
     def _start(self, side: Side, variant: str, problem: LayerProblem) -> Process:
@@ -120,6 +121,7 @@ class Contest:
         key = c.side.package, c.side.ceiling, problem.dtype
         if len(c.side.variants) > 1 and key not in self.chosen:
             times: dict[str, float] = {}
+            last: WorkerError | None = None
             for variant in c.side.variants:
                 self.progress(f"trying {c.side.title}, {variant}")
                 try:
@@ -129,7 +131,7 @@ class Contest:
                 except WorkerError as error:
                     last = error
             if not times:
-                raise last
+                raise known(last)
             self.chosen[key] = min(times, key=times.__getitem__)
         return self.chosen.get(key, next(iter(c.side.variants)))
 
@@ -145,9 +147,9 @@ class Contest:
 
     def _turn(self, c: Contestant, which: str) -> None:
         try:
-            c.turns[which].append(statistics.median(c.process.ask("turn", which=which)["ms"]))
+            c.turns[which].append(statistics.median(known(c.process).ask("turn", which=which)["ms"]))
             if which == list(c.turns)[-1]:
-                c.peak_mib[which] = c.process.ask("peak")["mib"]
+                c.peak_mib[which] = known(c.process).ask("peak")["mib"]
         except WorkerError as error:
             c.fail("failed", str(error))
 
@@ -155,7 +157,7 @@ class Contest:
 def reference(problem: LayerProblem) -> dict[str, dict[str, np.ndarray]]:
     """What each pass should give, in float64, by pass and result."""
     passes, _ = numpy_loop.layer(problem, np.float64)
-    full = dict(zip(RESULTS, passes["forward + backward"](), strict=True))
+    full: dict[str, np.ndarray] = dict(zip(RESULTS, passes["forward + backward"](), strict=True))
     return {"forward": {"output": full["output"]}, "forward + backward": full,
             "matmul": {"product": matmul_alone.first_rows(problem.dtype)}}
 

@@ -18,7 +18,7 @@ def numpy(problem):
 
 
 def torch(problem):
-    import torch
+    import torch  # pyright: ignore[reportMissingImports]  an extra
     a, b = (torch.from_numpy(x).to(getattr(torch, problem.dtype)) for x in operands())
     out = torch.empty_like(a)
     return passes(lambda: torch.mm(a, b, out=out), lambda t: t.float().numpy())
@@ -33,7 +33,9 @@ def jax(problem):
 
 def onednn(problem):
     """dnnl_sgemm of the library in MindSpore, which works on the calling thread: one for each core, on rows of its own."""
-    folder = importlib.util.find_spec("mindspore").submodule_search_locations[0]
+    spec = importlib.util.find_spec("mindspore")
+    assert spec is not None and spec.submodule_search_locations is not None
+    folder = spec.submodule_search_locations[0]
     sgemm = ctypes.CDLL(str(min(Path(folder, "lib").glob("libdnnl.so*")))).dnnl_sgemm
     a, b = operands()
     out, threads = np.empty((SIZE, SIZE), np.float32), len(os.sched_getaffinity(0))

@@ -1,9 +1,13 @@
 """The layer as MindSpore operators, one after another in blocking mode or under ms.jit: a loop over experts."""
 
+from typing import Any
+
 import mindspore as ms
 from mindspore import mint, ops
+from mindspore.mint.nn import functional
 
 ms.runtime.launch_blocking()
+vjp: Any = ms.vjp  # whose annotations know no function
 
 
 def op_by_op(problem):
@@ -29,13 +33,13 @@ def layer(problem, transform, sum_rows):
         outputs = []
         for i in range(len(used)):
             gate, up = mint.chunk(mint.matmul(received[i], matrices[used[i]]), 2, -1)
-            outputs.append(mint.matmul(mint.nn.functional.silu(gate) * up, matrices[experts + used[i]]))
+            outputs.append(mint.matmul(functional.silu(gate) * up, matrices[experts + used[i]]))
         return sum_rows(mint.cat(outputs) * scales, rows, problem.num_tokens)
 
     f = transform(moe_ffn)
 
     def with_gradients(cotangent, *given):
-        out, back = ms.vjp(moe_ffn, *given)
+        out, back = vjp(moe_ffn, *given)
         return out, back(cotangent)
 
     g = transform(with_gradients)

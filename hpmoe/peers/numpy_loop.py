@@ -5,7 +5,7 @@ from functools import cached_property
 import numpy as np
 
 
-def layer(problem, dtype=np.float32):
+def layer(problem, dtype: type[np.floating] = np.float32):
     """The passes of the layer in `dtype`, and how its results become NumPy arrays."""
     loop = Layer(problem, dtype)
     return {"forward": loop.forward, "forward + backward": loop.forward_backward}, np.asarray

@@ -16,6 +16,7 @@ from pathlib import Path
 from typing import Any
 
 from hpmoe.peers import Side
+from hpmoe.support.known import known
 
 WORKER = Path(__file__).with_name("worker.py")
 THREADS = ("OMP_NUM_THREADS", "OPENBLAS_NUM_THREADS", "MKL_NUM_THREADS")
@@ -40,8 +41,8 @@ class Process:
         """The answer to one command. Raises WorkerError, after which the process is gone."""
         self._child.send_signal(signal.SIGCONT)
         try:
-            self._child.stdin.write(json.dumps({"do": do, **fields}) + "\n")
-            self._child.stdin.flush()
+            known(self._child.stdin).write(json.dumps({"do": do, **fields}) + "\n")
+            known(self._child.stdin).flush()
         except BrokenPipeError:
             pass  # it has ended; reading finds out how
         answer = self._read_line()
@@ -50,7 +51,7 @@ class Process:
 
     def _read_line(self) -> str:
         deadline, text = time.monotonic() + self.timeout, b""
-        out = self._child.stdout.fileno()
+        out = known(self._child.stdout).fileno()
         while not text.endswith(b"\n"):
             if not select.select([out], [], [], max(0.0, deadline - time.monotonic()))[0]:
                 raise self._failed(f"did not answer in {self.timeout:g} s")
@@ -73,7 +74,7 @@ class Process:
         self._child.wait()
         for stream in (self._child.stdin, self._child.stdout, self._log):
             with contextlib.suppress(BrokenPipeError):
-                stream.close()
+                known(stream).close()
 
     def __enter__(self) -> Process:
         return self

@@ -1,6 +1,6 @@
 """The layer in PyTorch, eager and compiled: a loop over experts, whose matrices are leaves of their own."""
 
-import torch
+import torch  # pyright: ignore[reportMissingImports]  an extra
 
 
 def eager(problem):

@@ -26,6 +26,7 @@ MIN_SECONDS, MAX_RUNS = 0.05, 20  # of the timed runs of one turn
 def load(name: str) -> Any:
     """A file of this folder as a module, without the folder on sys.path."""
     spec = importlib.util.spec_from_file_location(name, Path(FOLDER, f"{name}.py"))
+    assert spec is not None and spec.loader is not None
     sys.modules[name] = module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
     return module

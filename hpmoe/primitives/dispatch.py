@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from mindspore import Tensor, dtype as ms_dtype, mint, ops
 
-from hpmoe.ir.avals import Aval, RouteAval
+from hpmoe.ir.avals import Aval, RouteAval, as_route
 from hpmoe.ir.program import Atom, Builder, Equation
 from hpmoe.primitives.differentiable import is_differentiable
 from hpmoe.primitives.elementwise import check_weights, mul
@@ -248,7 +248,7 @@ def _(tiler: Any, eqn: Equation) -> None:
     """Rows go back to their tokens' rank, where each token's entries are summed in the order of its choices."""
     (rows, route), out = eqn.inputs[:2], eqn.outputs[0]
     entries = tile_return(tiler, rows, route, tiler.hidden(
-        f"{tiler.names(out)}.entries", route.aval.num_tokens * route.aval.top_k, rows.aval.shape[1],
+        f"{tiler.names(out)}.entries", as_route(route.aval).num_tokens * as_route(route.aval).top_k, rows.aval.shape[1],
         tiler.buffer(rows).dtype))
     tiler.new(out)
     domain = dataclasses.replace(tiler.rows_of(out), route=tiler.once(route).route)

@@ -29,12 +29,12 @@ def _(seed: Aval, *, shape: tuple[int, int], stream: int) -> Aval:
 
 @draw.reference
 def _(seed: np.ndarray, *, shape: tuple[int, int], stream: int) -> np.ndarray:
-    return drawn(int(np.reshape(seed, ())), *map(range, shape), stream)
+    return drawn(int(np.reshape(seed, ())), range(shape[0]), range(shape[1]), stream)
 
 
 @draw.eager
 def _(seed: Any, *, shape: tuple[int, int], stream: int) -> Any:
-    return Tensor(drawn(int(values_of("hpmoe.route", seed).reshape(())), *map(range, shape), stream))
+    return Tensor(drawn(int(values_of("hpmoe.route", seed).reshape(())), range(shape[0]), range(shape[1]), stream))
 
 
 @draw.vjp

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from hpmoe.ir.avals import Aval, RouteAval
+from hpmoe.ir.avals import Aval, RouteAval, fixed
 from hpmoe.ir.program import Atom, Builder, Equation
 from hpmoe.primitives.primitive import Primitive
 from hpmoe.primitives.sending import send, send_back, tile_return
@@ -46,9 +46,9 @@ def _(tiler: Any, eqn: Equation) -> None:
                dataclasses.replace(entries, buffer=column), cols=0)
 
 
-def _as_column(weights: Aval) -> tuple[tuple[int, int], int, int]:
+def _as_column(weights: Aval | RouteAval) -> tuple[tuple[int, int], int, int]:
     """[T, K] as shape, columns and rows of one column with a row for each entry."""
-    entries = weights.shape[0] * weights.shape[1]
+    entries = math.prod(fixed(weights.shape))
     return (entries, 1), 1, entries
 
 
@@ -72,7 +72,7 @@ def _(tiler: Any, eqn: Equation) -> None:
     (values, route), out = eqn.inputs, eqn.outputs[0]
     dtype = tiler.buffer(values).dtype
     entries = tile_return(tiler, values, route, tiler.hidden(
-        f"{tiler.names(out)}.entries", math.prod(out.aval.shape), 1, dtype))
+        f"{tiler.names(out)}.entries", math.prod(fixed(out.aval.shape)), 1, dtype))
     tiler.new(out, dtype=dtype)
     domain = dataclasses.replace(tiler.rows_of(out), route=tiler.once(route).route)
     tiler.emit(KEEP, domain, tiler.at(out, cols=col_modes.ALL), entries, cols=0)

@@ -18,6 +18,7 @@ from hpmoe.primitives.primitive import Primitive
 from hpmoe.primitives.replicate import return_weight_grads
 from hpmoe.primitives.route import check_route, check_tensor
 from hpmoe.support.errors import ProgramError, check_argument
+from hpmoe.support.known import known
 from hpmoe.tile_ops import row_modes
 
 grouped = Primitive("grouped_matmul")
@@ -126,20 +127,20 @@ def _(tiler: Any, eqn: Equation) -> None:
 def _(x: Aval, g: Aval, route: RouteAval, *more: Aval, of: str | None = None) -> Aval:
     """Of all local experts; of the copies alone ("replicas"); or of the rank's own, to which what the ranks with copies have
     returned is added ("owners")."""
-    experts = {"owners": route.num_own_experts, "replicas": route.num_replicas}.get(of, route.num_local_experts)
+    experts = {"owners": route.num_own_experts, "replicas": route.num_replicas}.get(of or "", route.num_local_experts)
     out = Aval((experts, x.shape[1], g.shape[1]), x.dtype)
     if of == "owners":
-        returned, *more = more
-        expected = Aval((route.placement.most_copies, *out.shape[1:]), x.dtype)
+        returned, more = more[0], more[1:]
+        expected = Aval((known(route.placement).most_copies, *out.shape[1:]), x.dtype)
         check_argument(returned == expected, "grouped_weight_grad", "returned gradients", returned, f"{expected}")
-    return accumulated("grouped_weight_grad", out, tuple(more))
+    return accumulated("grouped_weight_grad", out, more)
 
 
 @grouped_weight_grad.reference
 def _(x: np.ndarray, g: np.ndarray, route: Any, *more: np.ndarray, of: str | None = None) -> np.ndarray:
     counts, placement, returned = route.tokens_per_expert, route.routing.placement, ()
     if of == "owners":
-        (returned, *more), counts = more, counts[:placement.num_own]
+        returned, more, counts = more[0], more[1:], counts[:placement.num_own]
     groups = _groups(counts)
     if of == "replicas":
         groups = [(e - placement.num_own, rows) for e, rows in groups if e >= placement.num_own]

@@ -6,7 +6,7 @@ import math
 from collections.abc import Callable
 from typing import Any
 
-from hpmoe.ir.avals import Aval
+from hpmoe.ir.avals import Aval, fixed
 from hpmoe.ir.program import Equation, Var
 from hpmoe.ir.tile_op import Access
 from hpmoe.tile_ops import col_modes
@@ -33,7 +33,7 @@ def mixes_rows(tiler: Any, x: Any, axis: int) -> None:
 def move_along(tiler: Any, eqn: Equation, primitive: TilePrimitive, axis: int, start: int, step: int) -> None:
     """Picks from an axis, or places along it."""
     (x,), out = eqn.inputs, eqn.outputs[0]
-    size, (inner, given, domain) = out.aval.shape[axis], _seen(tiler, x, axis)
+    size, (inner, given, domain) = fixed(out.aval.shape)[axis], _seen(tiler, x, axis)
     made = _made(tiler, x, axis, out, size, given)
     tiler.emit(primitive, domain, Access(made), given, params=AlongAxis(size, inner, start, step))
 
@@ -41,12 +41,12 @@ def move_along(tiler: Any, eqn: Equation, primitive: TilePrimitive, axis: int, s
 def join_along(tiler: Any, eqn: Equation, axis: int) -> None:
     """Each operand is placed among zeros, and these are added up."""
     out, start, parts = eqn.outputs[0], 0, []
-    size = out.aval.shape[axis]
+    size = fixed(out.aval.shape)[axis]
     for x in eqn.inputs:
         inner, given, domain = _seen(tiler, x, axis)
         parts.append(_made(tiler, x, axis, Var(out.aval), size, given, is_token=out in tiler.tokens))
         tiler.emit(PLACE, domain, Access(parts[-1]), given, params=AlongAxis(size, inner, start, 1))
-        start += x.aval.shape[axis]
+        start += fixed(x.aval.shape)[axis]
     for i, part in enumerate(parts[1:], 2):
         last = _made(tiler, x, axis, out if i == len(parts) else Var(out.aval), size, given, is_token=out in tiler.tokens)
         tiler.emit(MAP, domain, Access(last), Access(parts[0]), Access(part), params=Elementwise(ADD))
@@ -59,7 +59,7 @@ def reduce_along(tiler: Any, eqn: Equation, axis: int, reduction: Reduction) -> 
     inner, given, domain = _seen(tiler, x, axis)
     made = _made(tiler, x, axis, out, 1, given, dtype=out.aval.dtype)
     tiler.emit(GROUP_REDUCE, domain, Access(made, cols=col_modes.ALL), given, cols=0,
-               params=ByGroups(reduction, x.aval.shape[axis], inner))
+               params=ByGroups(reduction, fixed(x.aval.shape)[axis], inner))
 
 
 def _seen(tiler: Any, x: Any, axis: int) -> tuple[int, Access, Any]:
@@ -109,7 +109,7 @@ def by_group(tiler: Any, eqn: Equation, rule: Callable[[Any, Equation], None]) -
 
 
 def _group(tiler: Any, x: Var, g: int) -> Var:
-    width = x.aval.shape[-1]
+    width = fixed(x.aval.shape)[-1]
     part = tiler.like(x, width)
     tiler.copy_columns(part, tiler.at(x, offset=g * width), 0, width)
     return part
@@ -117,7 +117,7 @@ def _group(tiler: Any, x: Var, g: int) -> Var:
 
 def rows_by_group(tiler: Any, eqn: Equation, rule: Callable[[Any, Equation], None]) -> None:
     """Applies a tile rule of rows to each group of columns; what they make stands side by side."""
-    out, width = eqn.outputs[0], eqn.outputs[0].aval.shape[-1]
+    out, width = eqn.outputs[0], fixed(eqn.outputs[0].aval.shape)[-1]
     parts = by_group(tiler, eqn, rule)
     rows = tiler.buffer(parts[0]).num_rows
     tiler.new(out, rows_and_cols=(rows, width * len(parts)))

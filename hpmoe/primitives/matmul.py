@@ -9,8 +9,8 @@ from typing import Any
 import numpy as np
 from mindspore import mint
 
-from hpmoe.ir.avals import Aval
-from hpmoe.ir.program import Atom, Builder, Equation, Var
+from hpmoe.ir.avals import Aval, fixed
+from hpmoe.ir.program import Atom, Builder, Equation
 from hpmoe.primitives.differentiable import is_differentiable
 from hpmoe.primitives.in_float32 import in_float32
 from hpmoe.primitives.in_rows import has_groups, rows_by_group, sum_by_group
@@ -21,6 +21,7 @@ from hpmoe.tile_ops.domains import AllRows
 from hpmoe.tile_ops.matmuls import GMM, WGRAD
 from hpmoe.tile_ops.params import Matmul, WeightBlock
 from hpmoe.tile_ops.reductions import COL_SUM
+from hpmoe.tile_ops.row_modes import RowMode
 
 matmul = Primitive("matmul")
 weight_grad = Primitive("weight_grad")
@@ -31,7 +32,7 @@ def _(x: Aval, w: Aval, *, transpose: bool = False) -> Aval:
     check_argument(len(w.shape) == 2 and len(x.shape) >= 1, "matmul", "operands", f"{x} and {w}",
                    "rows [..., K] and one weight matrix")
     inner, outer = (w.shape[1], w.shape[0]) if transpose else w.shape
-    check_argument(x.shape[-1] == inner, "matmul", "operands", f"{x} and {w}" + (" transposed" if transpose else ""),
+    check_argument(x.shape[-1:] == (inner,), "matmul", "operands", f"{x} and {w}" + (" transposed" if transpose else ""),
                    "equal in their inner dimension")
     check_argument(x.dtype == w.dtype, "matmul", "operand dtypes", f"{x.dtype} and {w.dtype}", "equal")
     return Aval((*x.shape[:-1], outer), x.dtype)
@@ -68,7 +69,7 @@ def _tile(tiler: Any, eqn: Equation) -> None:
     tile_matmul(tiler, eqn, row_modes.ONE, eqn.params.get("transpose", False))
 
 
-def tile_matmul(tiler: Any, eqn: Equation, weight_rows: str, transposed: bool) -> None:
+def tile_matmul(tiler: Any, eqn: Equation, weight_rows: RowMode, transposed: bool) -> None:
     """One task for each unit of rows and range of output columns, over the whole inner dimension."""
     (x, w), out, replicas = eqn.inputs[:2], eqn.outputs[0], eqn.inputs[3:]
     if len(x.aval.shape) < 2:
@@ -130,7 +131,7 @@ def _tile_weight_grad(tiler: Any, eqn: Equation) -> None:
 def _tile_received_weight_grad(tiler: Any, eqn: Equation) -> None:
     """Received rows are summed by expert first, then over experts, each gradient as one long row."""
     x, out = eqn.inputs[0], eqn.outputs[0]
-    route, (rows, cols) = tiler.routes[tiler.buffer(x).route], out.aval.shape
+    route, (rows, cols) = tiler.routes[tiler.buffer(x).route], fixed(out.aval.shape)
     experts, width = route.num_local_experts, rows * cols
     partial = tiler.hidden(f"{tiler.names(out)}.by_expert", experts * rows, cols)
     tiler.new(out)
@@ -141,14 +142,14 @@ def _tile_received_weight_grad(tiler: Any, eqn: Equation) -> None:
                dataclasses.replace(total, buffer=long_parts, rows=row_modes.ALL))
 
 
-def tile_weight_grad(tiler: Any, eqn: Equation, out: Any, main: Sequence[Var] = (), of: str | None = None,
+def tile_weight_grad(tiler: Any, eqn: Equation, out: Any, main: Sequence[Atom] = (), of: str | None = None,
                      returned: Sequence[Any] = ()) -> None:
     """One task for each block of weight rows and range of columns of `out`, for all local experts or those that `of` says.
 
     A float32 array `main` is read where `out` is written, and added, and so is what other ranks have `returned`.
     """
     x, g = eqn.inputs[:2]
-    height = x.aval.shape[-1]
+    height = fixed(x.aval.shape)[-1]
     block = max(1, min(tiler.tile_cols, height))
     domain, mode = tiler.experts_of(x, blocks=-(-height // block), of=of)
     tiler.emit(WGRAD, domain, out, tiler.at(x, mode, col_modes.BLOCK), tiler.at(g, mode), *returned, *map(tiler.at, main),

@@ -2,12 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from typing import Any
 
 import numpy as np
 from mindspore import Tensor, mint, ops
 
-from hpmoe.ir.avals import Aval
+from hpmoe.ir.avals import Aval, fixed
 from hpmoe.ir.program import Atom, Builder, Equation
 from hpmoe.primitives.differentiable import is_differentiable
 from hpmoe.primitives.elementwise import check_weights, mul
@@ -99,7 +100,7 @@ def unpermute(permuted: Any, sorted_indices: Any, probs: Any = None) -> Any:
 def _(indices: Aval) -> Aval:
     check_argument(len(indices.shape) in (1, 2) and indices.dtype in ("int32", "int64"), "hpmoe.permute", "indices",
                    indices, "[N, K] or [N] of int32 or int64")
-    return Aval((int(np.prod(indices.shape)),), "int32")
+    return Aval((math.prod(fixed(indices.shape)),), "int32")
 
 
 @sort_indices.reference
@@ -126,14 +127,15 @@ def _(b: Builder, eqn: Equation, cotangents: list[Atom]) -> list[Atom | None]:
 def _check_places(who: str, places: Aval, num_entries: int | None, top_k: int) -> None:
     check_argument(len(places.shape) == 1 and places.dtype == "int32", who, "sorted_indices", places, "int32 [N * K]",
                    "It is the second result of hpmoe.permute.")
-    fits = places.shape[0] == num_entries if num_entries is not None else places.shape[0] % top_k == 0
+    given = fixed(places.shape)[0]
+    fits = given == num_entries if num_entries is not None else given % top_k == 0
     check_argument(fits, who, "sorted_indices", places, f"[N * {top_k}] for the same N tokens")
 
 
 @permute_rows.infer
 def _(x: Aval, places: Aval, *, top_k: int, num_rows: int) -> Aval:
     check_argument(len(x.shape) == 2, "hpmoe.permute", "tokens", x, "[N, H]")
-    _check_places("hpmoe.permute", places, x.shape[0] * top_k, top_k)
+    _check_places("hpmoe.permute", places, fixed(x.shape)[0] * top_k, top_k)
     return Aval((num_rows, x.shape[1]), x.dtype)
 
 
@@ -141,7 +143,7 @@ def _(x: Aval, places: Aval, *, top_k: int, num_rows: int) -> Aval:
 def _(rows: Aval, places: Aval, *probs: Aval, top_k: int) -> Aval:
     check_argument(len(rows.shape) == 2, "hpmoe.unpermute", "permuted", rows, "[M, H]")
     _check_places("hpmoe.unpermute", places, None, top_k)
-    num_tokens = places.shape[0] // top_k
+    num_tokens = fixed(places.shape)[0] // top_k
     for p in probs:
         check_weights("hpmoe.unpermute", "probs", p, (num_tokens, top_k), rows.dtype)
     return Aval((num_tokens, rows.shape[1]), rows.dtype)

@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from hpmoe.ir.avals import Aval, Rows
+from hpmoe.ir.avals import Aval, RouteAval, Rows, fixed
 from hpmoe.ir.program import Atom, Builder, Equation, Var
 from hpmoe.primitives.in_rows import is_last_of_rows, reduce_along
 from hpmoe.primitives.primitive import Primitive
@@ -109,7 +109,7 @@ def _tile_over_vector(tiler: Any, eqn: Equation, kind: Reduction) -> None:
     tiler.emit(ROW_REDUCE, tiler.rows_of(out), made, whole, cols=0, params=ByColumns(kind))
 
 
-def _partial_dtype(x: Aval) -> str:
+def _partial_dtype(x: Aval | RouteAval) -> str:
     return x.dtype if x.dtype in INTEGERS else "float32"
 
 
@@ -180,7 +180,7 @@ def _(tiler: Any, eqn: Equation) -> None:
     tiler.map(COPY, out, tiler.read(eqn.inputs[0], out))
 
 
-def unbroadcast(b: Builder, cotangent: Atom, aval: Aval) -> Atom | None:
+def unbroadcast(b: Builder, cotangent: Atom, aval: Aval | RouteAval) -> Atom | None:
     """Sums a cotangent over the dimensions along which an operand of abstract value `aval` was broadcast."""
     if not isinstance(cotangent, Var) or cotangent.aval.shape == aval.shape:
         return cotangent
@@ -192,7 +192,7 @@ def unbroadcast(b: Builder, cotangent: Atom, aval: Aval) -> Atom | None:
         cotangent = b.add(reduce_sum, cotangent, axis=last, keepdims=True)
         axes.remove(last)
     if len(axes) > 1 and axes == list(range(len(axes))) and all(isinstance(d, int) for d in shape):
-        rows = math.prod(shape[:len(axes)])  # leading dimensions are summed as the rows of one matrix
+        rows = math.prod(fixed(shape[:len(axes)]))  # leading dimensions are summed as the rows of one matrix
         cotangent = b.add(reshape, cotangent, shape=(rows, *cotangent.aval.shape[len(axes):]))
         axes = [0]
     for axis in reversed(axes):

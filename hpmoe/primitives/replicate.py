@@ -6,11 +6,12 @@ from typing import Any
 
 import numpy as np
 
-from hpmoe.ir.avals import Aval, RouteAval
+from hpmoe.ir.avals import Aval, RouteAval, fixed
 from hpmoe.ir.program import Equation
 from hpmoe.primitives.primitive import Primitive
 from hpmoe.routing.routing import Route
 from hpmoe.support.errors import check_argument
+from hpmoe.support.known import known
 from hpmoe.tile_ops import col_modes, row_modes
 from hpmoe.tile_ops.params import MatrixBlock
 from hpmoe.tile_ops.transfers import REPLICATE, RETURN_GRADS
@@ -35,7 +36,7 @@ def _(w: Aval, route: RouteAval) -> Aval:
 
 @replicate_weights.reference
 def _(weights: list[np.ndarray], routes: list[Route]) -> list[np.ndarray]:
-    placement = routes[0].routing.placement
+    placement = known(routes[0].routing.placement)
     out = [np.zeros((placement.num_replicas, *w.shape[1:]), w.dtype) for w in weights]
     for owner, copies in enumerate(placement.copies):
         for expert, host, slot in copies:
@@ -53,12 +54,12 @@ def _(grads: Aval, route: RouteAval) -> Aval:
     check_placed("return_weight_grads", route)
     check_argument(len(grads.shape) == 3 and grads.shape[0] == route.num_replicas, "return_weight_grads", "gradients", grads,
                    f"[{route.num_replicas}, K, N], a matrix for each copy on the rank")
-    return Aval((route.placement.most_copies, *grads.shape[1:]), grads.dtype)
+    return Aval((known(route.placement).most_copies, *grads.shape[1:]), grads.dtype)
 
 
 @return_weight_grads.reference
 def _(grads: list[np.ndarray], routes: list[Route]) -> list[np.ndarray]:
-    placement = routes[0].routing.placement
+    placement = known(routes[0].routing.placement)
     out = [np.zeros((placement.most_copies, *g.shape[1:]), g.dtype) for g in grads]
     for owner, copies in enumerate(placement.copies):
         for i, (_, host, slot) in enumerate(copies):
@@ -78,7 +79,7 @@ def tile_copies(tiler: Any, eqn: Equation, back: bool) -> None:
     """
     (source, route), out = eqn.inputs, eqn.outputs[0]
     tiler.new(out, dtype=tiler.buffer(source).dtype)
-    primitive, height = RETURN_GRADS if back else REPLICATE, out.aval.shape[1]
+    primitive, height = RETURN_GRADS if back else REPLICATE, fixed(out.aval.shape)[1]
     to, of = (row_modes.RETURNED, row_modes.REPLICA) if back else (row_modes.REPLICA, row_modes.ALL)
     tiler.emit(primitive, tiler.once(route), tiler.at(out, to, col_modes.ALL), tiler.at(source, of, col_modes.ALL), cols=0,
                params=MatrixBlock(height, height))

@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from mindspore import Tensor, dtype as ms_dtype
 
-from hpmoe.ir.avals import Aval, RouteAval, Rows
+from hpmoe.ir.avals import Aval, RouteAval, Rows, fixed
 from hpmoe.ir.program import Atom, Builder, Equation
 from hpmoe.primitives.outside_graphs import outside_graphs, values_of
 from hpmoe.primitives.primitive import Primitive
@@ -66,7 +66,7 @@ def _(ids: Aval, *weights: Aval, num_local_experts: int, ep_size: int, capacity_
     check_argument(isinstance(ids, Aval) and len(ids.shape) == 2 and ids.dtype in ("int32", "int64"), "hpmoe.dispatch",
                    "topk_ids", ids, "[T, K] int32 or int64", "Cast with topk_ids.astype(mindspore.int32), before the call.")
     check_argument(all(isinstance(d, int) for d in ids.shape), "hpmoe.dispatch", "topk_ids", ids, "ids of tokens")
-    num_tokens, top_k = ids.shape
+    num_tokens, top_k = fixed(ids.shape)
     num_experts = num_local_experts * ep_size
     check_argument(1 <= top_k <= num_experts, "hpmoe.dispatch", "top_k", top_k, f"in 1..{num_experts}",
                    f"There are {num_local_experts} local experts on each of {ep_size} ranks.")
@@ -101,8 +101,9 @@ def _(topk_ids: Any, *weights: Any, num_local_experts: int, capacity_factor: flo
         is_float = isinstance(w, Tensor) and w.shape == ids.shape and str(w.dtype).lower() in FLOATS
         check_argument(is_float, "hpmoe.dispatch", "topk_weights", _describe(w),
                        f"a float Tensor of shape {list(ids.shape)}, as topk_ids")
-    weights = [[values_of("hpmoe.dispatch", w)] for w in weights]
-    return Route(make_routing([ids], num_local_experts, None, make_capacity(capacity_factor, drop_policy), *weights))
+    values = [[values_of("hpmoe.dispatch", w)] for w in weights]
+    return Route(make_routing([ids], num_local_experts, None, make_capacity(capacity_factor, drop_policy),
+                              values[0] if values else None))
 
 
 def _describe(x: Any) -> str:

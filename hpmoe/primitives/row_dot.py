@@ -6,7 +6,7 @@ from typing import Any
 
 import numpy as np
 
-from hpmoe.ir.avals import Aval
+from hpmoe.ir.avals import Aval, RouteAval
 from hpmoe.ir.program import Atom, Builder, Equation, Var
 from hpmoe.primitives.elementwise import mul
 from hpmoe.primitives.primitive import Primitive
@@ -35,7 +35,7 @@ def _(b: Builder, eqn: Equation, cotangents: list[Atom]) -> list[Atom | None]:
     return [b.add(mul, y, cotangents[0]), b.add(mul, x, cotangents[0])]
 
 
-def dots_for(b: Builder, x: Atom, y: Atom, wanted: Aval) -> Var:
+def dots_for(b: Builder, x: Atom, y: Atom, wanted: Aval | RouteAval) -> Var:
     """row_dot(x, y), one scalar for each row, in the dtype of `wanted`: to be rounded no earlier than that."""
     return b.add(row_dot, x, y, **dtype_param(wanted.dtype, x.aval.dtype))
 

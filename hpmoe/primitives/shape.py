@@ -8,7 +8,7 @@ from typing import Any
 
 import numpy as np
 
-from hpmoe.ir.avals import Aval, Rows
+from hpmoe.ir.avals import Aval, Rows, fixed
 from hpmoe.ir.program import Atom, Builder, Equation, Literal, Var
 from hpmoe.primitives.differentiable import is_differentiable
 from hpmoe.primitives.in_rows import is_last_of_rows, join_along, move_along
@@ -57,7 +57,7 @@ def _(tiler: Any, eqn: Equation) -> None:
     if any(isinstance(d, Rows) for d in shape):
         cols, num_rows = math.prod(d for d in shape if isinstance(d, int)), None
     else:
-        is_column = source.cols == 1 and len(shape) == 1 and source.num_rows == math.prod(shape)
+        is_column = source.cols == 1 and len(shape) == 1 and source.num_rows == math.prod(fixed(shape))
         num_rows, cols = (shape[0], 1) if is_column else tiler.laid_out(out)
     tiler.buffer_of[out] = tiler.view(tiler.buffer_of[x], out, shape, cols, num_rows)
 
@@ -85,7 +85,7 @@ def _(b: Builder, eqn: Equation, cotangents: list[Atom]) -> list[Atom | None]:
     return [b.add(pad_axis, cotangents[0], axis=axis, before=p["start"], after=after, **step_param(step))]
 
 
-def step_param(step: int) -> dict[str, int]:
+def step_param(step: int) -> dict[str, Any]:
     """The parameter that says how far apart elements are, where they are not side by side."""
     return {} if step == 1 else {"step": step}
 
@@ -104,7 +104,7 @@ def _(tiler: Any, eqn: Equation) -> None:
 @pad_axis.infer
 def _(x: Aval, *, axis: int, before: int, after: int, step: int = 1) -> Aval:
     """Zeros before, after and, with a step, between the elements."""
-    size = max(0, (x.shape[axis] - 1) * step + 1)
+    size = max(0, (fixed(x.shape)[axis] - 1) * step + 1)
     return Aval(x.shape[:axis] + (before + size + after,) + x.shape[axis + 1:], x.dtype)
 
 
@@ -143,7 +143,7 @@ def _(*xs: Aval, axis: int) -> Aval:
     for x in xs[1:]:
         same = x.dtype == first.dtype and x.shape[:axis] + x.shape[axis + 1:] == first.shape[:axis] + first.shape[axis + 1:]
         check_argument(same, "concat", "operands", f"{first} and {x}", f"equal but for axis {axis}")
-    return Aval(first.shape[:axis] + (sum(x.shape[axis] for x in xs),) + first.shape[axis + 1:], first.dtype)
+    return Aval(first.shape[:axis] + (sum(fixed(x.shape)[axis] for x in xs),) + first.shape[axis + 1:], first.dtype)
 
 
 @concat.reference
@@ -168,7 +168,7 @@ def _(tiler: Any, eqn: Equation) -> None:
         tiler.new(out)
         for x in eqn.inputs:
             tiler.copy_columns(out, tiler.at(x, dtypes=tiler.HELD), offset, x.aval.shape[-1])
-            offset += x.aval.shape[-1]
+            offset += fixed(x.aval.shape)[-1]
     else:
         join_along(tiler, eqn, axis)
 
@@ -223,7 +223,7 @@ def in_dtype(b: Builder, atom: Atom, dtype: str) -> Atom:
     return atom if isinstance(atom, Literal) or atom.aval.dtype == dtype else b.add(cast, atom, dtype=dtype)
 
 
-def cast_back(b: Builder, eqn: Equation, producers: Mapping[Var, Equation]) -> Atom | None:
+def cast_back(b: Builder, eqn: Equation, producers: Mapping[Atom, Equation]) -> Atom | None:
     """cast[bfloat16] (cast[float32] x:bf16) -> x, and so of an integer by way of a wider one."""
     source = producers.get(eqn.inputs[0]) if eqn.primitive is cast else None
     if source is None or source.primitive is not cast:

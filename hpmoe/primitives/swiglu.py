@@ -6,8 +6,9 @@ from typing import Any
 
 import numpy as np
 from mindspore import mint
+from mindspore.mint.nn import functional
 
-from hpmoe.ir.avals import Aval
+from hpmoe.ir.avals import Aval, fixed
 from hpmoe.ir.program import Atom, Builder, Equation
 from hpmoe.primitives.elementwise import silu
 from hpmoe.primitives.in_float32 import in_float32
@@ -49,7 +50,7 @@ def swiglu(x: Any) -> Any:
 def _(x: Aval) -> Aval:
     check_argument(len(x.shape) >= 1 and isinstance(x.shape[-1], int) and x.shape[-1] % 2 == 0, "swiglu", "x", x,
                    "an array whose last dimension is even")
-    return Aval((*x.shape[:-1], x.shape[-1] // 2), x.dtype)
+    return Aval((*x.shape[:-1], fixed(x.shape)[-1] // 2), x.dtype)
 
 
 def _halves(x: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
@@ -70,7 +71,7 @@ def _(x: Any) -> Any:
     check_argument(x.ndim >= 1 and x.shape[-1] % 2 == 0, "hpmoe.swiglu", "x", f"of shape {x.shape}",
                    "a tensor whose last dimension is even")
     gate, up = mint.chunk(x, 2, -1)
-    return mint.nn.functional.silu(gate) * up
+    return functional.silu(gate) * up
 
 
 @gated.vjp
@@ -87,7 +88,7 @@ def _(tiler: Any, eqn: Equation) -> None:
         rows_by_group(tiler, eqn, gated.rules["tile"])
         return
     tiler.new(out)
-    tiler.emit(SWIGLU, tiler.rows_of(out), tiler.at(out), tiler.at(x), tiler.at(x, offset=out.aval.shape[-1]))
+    tiler.emit(SWIGLU, tiler.rows_of(out), tiler.at(out), tiler.at(x), tiler.at(x, offset=fixed(out.aval.shape)[-1]))
 
 
 @swiglu_grad.infer

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 from mindspore import Tensor, ops
 
-from hpmoe.ir.avals import Aval
+from hpmoe.ir.avals import Aval, fixed
 from hpmoe.ir.program import Atom, Builder, Equation
 from hpmoe.primitives.columns import add_columns, check_rows
 from hpmoe.primitives.outside_graphs import values_of
@@ -27,7 +27,7 @@ top_k = Primitive("top_k")
 @top_k.infer
 def _(x: Aval, *, k: int, largest: bool) -> tuple[Aval, Aval]:
     check_rows("top_k", x)
-    check_argument(1 <= k <= x.shape[-1], "top_k", "k", k, f"in 1..{x.shape[-1]}, the columns of {x}")
+    check_argument(1 <= k <= fixed(x.shape)[-1], "top_k", "k", k, f"in 1..{x.shape[-1]}, the columns of {x}")
     shape = (*x.shape[:-1], k)
     return Aval(shape, x.dtype), Aval(shape, "int32")
 

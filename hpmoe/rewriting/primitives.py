@@ -31,4 +31,4 @@ def __dir__() -> list[str]:
     return sorted(REGISTRY)
 
 
-__doc__ += "\n".join(f"    {REGISTRY[name].signature}" for name in sorted(REGISTRY))
+__doc__ = (__doc__ or "") + "\n".join(f"    {REGISTRY[name].signature}" for name in sorted(REGISTRY))

@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from hpmoe.support.errors import check_argument, is_name, is_number
+from hpmoe.support.known import known
 
 ABSENT = -1  # the id of no expert: its entry goes nowhere
 DROP_POLICIES = ("error", "position", "probs")
@@ -87,7 +88,7 @@ def kept_counts(ids: np.ndarray, num_experts: int, capacity: Capacity | None, ra
     counts = chosen_counts(ids, num_experts)
     if capacity is None:
         return counts
-    limit = capacity.limit(*ids.shape, num_experts)
+    limit = capacity.limit(ids.shape[0], ids.shape[1], num_experts)
     if capacity.policy == "error" and counts.max(initial=0) > limit:
         _refuse(ids, counts, limit, capacity, rank, ep_size)
     return np.minimum(counts, limit)
@@ -128,10 +129,10 @@ def kept_entries(ids: np.ndarray, num_experts: int, capacity: Capacity, weights:
     flat = ids.reshape(-1)
     order = np.argsort(flat, kind="stable")
     if capacity.policy == "probs":
-        order = np.lexsort((-weights.reshape(-1).astype(np.float64), flat))
+        order = np.lexsort((-known(weights).reshape(-1).astype(np.float64), flat))
     counts = chosen_counts(ids, num_experts)
     order = order[len(flat) - counts.sum():]  # those of no expert come first
     place = np.arange(len(order)) - np.repeat(np.cumsum(counts) - counts, counts)
     kept = np.zeros(len(flat), bool)
-    kept[order[place < capacity.limit(*ids.shape, num_experts)]] = True
+    kept[order[place < capacity.limit(ids.shape[0], ids.shape[1], num_experts)]] = True
     return kept

@@ -11,6 +11,9 @@ import numpy as np
 from hpmoe.routing.capacity import ABSENT, Capacity, check_topk_weights, chosen_counts, kept_counts, kept_entries
 from hpmoe.routing.placement import Placement
 from hpmoe.support.errors import ArgumentError, check_argument
+from hpmoe.support.known import known
+
+PerRank = Sequence[np.ndarray] | np.ndarray  # for each rank an array, or one of all, [ep, ...]
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -59,7 +62,7 @@ class Routing:
         out = []
         for rank in range(self.ep_size):
             mine, theirs = (r.source_of_row[rank] * self.max_tokens + r.entry_of_row[rank] // self.top_k
-                            for r in (self, self.experts))
+                            for r in (self, known(self.experts)))
             out.append(np.searchsorted(mine, theirs))
         return tuple(out)
 
@@ -142,7 +145,7 @@ def check_topk_ids(topk_ids: np.ndarray, num_experts: int, who: str = "hpmoe.dis
                        + maker)
 
 
-def make_routing(topk_ids: Sequence[np.ndarray], num_experts: int, num_tokens: Sequence[int] | None = None,
+def make_routing(topk_ids: PerRank, num_experts: int, num_tokens: Sequence[int] | None = None,
                  capacity: Capacity | None = None, topk_weights: Sequence[np.ndarray] | None = None,
                  placement: Placement | None = None) -> Routing:
     """Places the entries of all ranks.
@@ -170,7 +173,7 @@ def make_routing(topk_ids: Sequence[np.ndarray], num_experts: int, num_tokens: S
     real = [np.asarray(ids[:n]) for ids, n in zip(topk_ids, lengths, strict=True)]
     counts = np.stack([kept_counts(ids, num_experts, capacity, r, ep_size) for r, ids in enumerate(real)])
     chosen = np.stack([chosen_counts(ids, num_experts) for ids in real])
-    kept = tuple(_kept(real[r], num_experts, capacity, topk_weights and topk_weights[r], r, ep_size)
+    kept = tuple(_kept(real[r], num_experts, capacity, topk_weights[r] if topk_weights else None, r, ep_size)
                  for r in range(ep_size))
     dropped = (chosen - counts).astype(np.int32)
     order = tuple(_sorted_by_expert(ids.reshape(-1), k) for ids, k in zip(real, kept, strict=True))
@@ -178,11 +181,13 @@ def make_routing(topk_ids: Sequence[np.ndarray], num_experts: int, num_tokens: S
     if placement is not None:
         order = tuple(_divided(o, counts[r], placement, r) for r, o in enumerate(order))
         counts, local = np.stack([_of_copies(c, placement, r) for r, c in enumerate(counts)]), placement.num_local
+    entries, sources = _received(order, counts, local)
     return Routing(num_experts, local, top_k, lengths, max(map(len, topk_ids)), counts.astype(np.int64), dropped, kept,
-                   order, *_received(order, counts, local), placement)
+                   order, entries, sources, placement)
 
 
-def _received(order: Sequence[np.ndarray], counts: np.ndarray, local: int) -> tuple[tuple[np.ndarray, ...], ...]:
+def _received(order: Sequence[np.ndarray], counts: np.ndarray,
+              local: int) -> tuple[tuple[np.ndarray, ...], tuple[np.ndarray, ...]]:
     """For each rank, the entry and the source of each row that it receives."""
     ep_size = len(order)
     first = np.concatenate([np.zeros((ep_size, 1), np.int64), np.cumsum(counts, axis=1)], axis=1)
@@ -215,12 +220,12 @@ def routing_to_ranks(experts: Routing) -> Routing:
         kept.append((peers >= 0) & ~np.stack(again, axis=1).reshape(-1))
         order.append(_sorted_by_expert(peers, kept[rank]))
         counts.append(np.bincount(peers[kept[rank]], minlength=ep_size))
+    entries, sources = _received(order, np.stack(counts), 1)
     return Routing(ep_size, 1, experts.top_k, experts.num_tokens, experts.max_tokens, np.stack(counts),
-                   np.zeros((ep_size, ep_size), np.int32), tuple(kept), tuple(order), *_received(order, np.stack(counts), 1),
-                   experts=experts)
+                   np.zeros((ep_size, ep_size), np.int32), tuple(kept), tuple(order), entries, sources, experts=experts)
 
 
-def rows_of_ranks(topk_ids: Sequence[np.ndarray], num_experts: int, capacity: Capacity | None = None,
+def rows_of_ranks(topk_ids: PerRank, num_experts: int, capacity: Capacity | None = None,
                   placement: Placement | None = None) -> list[int]:
     """Rows that each rank receives by the ids of all ranks' tokens; raises as `kept_counts`.
 
@@ -271,7 +276,7 @@ def _sorted_by_expert(ids: np.ndarray, kept: np.ndarray) -> np.ndarray:
 def add_choices(out: np.ndarray, ranks: Route, index: np.ndarray, rows: np.ndarray) -> None:
     """Adds rows of a rank's experts, of those the ones at `index`, to their tokens' rows, in the order of the choices."""
     routing, rank = ranks.routing, ranks.rank
-    choice = routing.experts.entry_of_row[rank][index] % routing.top_k
+    choice = known(routing.experts).entry_of_row[rank][index] % routing.top_k
     for k in range(routing.top_k):
         mine = choice == k
         out[routing.sources[rank][index[mine]]] += rows[mine]

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import numpy as np
 import optree
@@ -48,7 +48,7 @@ class Parameters:
             args, kwargs = self._bind(args, kwargs)
         else:  # what binding gives, at a fraction of its cost
             args, kwargs = (*args, *self._defaults[len(args)]), self._named_defaults
-        leaves, tree = optree.tree_flatten((args, kwargs), none_is_leaf=True)
+        leaves, tree = optree.tree_flatten(cast(Any, (args, kwargs)), none_is_leaf=True)
         for i, x in enumerate(leaves):
             if isinstance(x, np.ndarray):
                 check_argument(is_tensor_like(x), tracing.function_name(self.function), f"array argument {i}",

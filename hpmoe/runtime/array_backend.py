@@ -50,7 +50,8 @@ class ArrayBackend:
         return [Tensor.from_numpy(a) for a in self.runs.results(call.traced, outputs)], saved
 
     def backward(self, call: Call, saved: Any, cotangents: Sequence[Tensor]) -> list[Tensor | None]:
-        grads = self.runs.gradients(call, *saved, to_arrays(cotangents))
+        kept, residuals = saved
+        grads = self.runs.gradients(call, kept, residuals, to_arrays(cotangents))
         return [None if grad is None else Tensor.from_numpy(grad) for grad in grads]
 
     def in_graph(self, call: Call, num_args: int) -> ArrayGraphCall:

@@ -12,13 +12,14 @@ from typing import Any
 import numpy as np
 from mindspore import ops
 
-from hpmoe.ir.avals import Aval, RouteAval
+from hpmoe.ir.avals import Aval, RouteAval, fixed
 from hpmoe.runtime.array_runs import ArrayRuns
 from hpmoe.runtime.graph_operators import NOTHING, GraphCall, inferred
 from hpmoe.runtime.one_call import Call
 from hpmoe.runtime.rank_arrays import Arrays, to_arrays
 from hpmoe.support.dtypes import numpy_dtype, storage_dtype
 from hpmoe.support.errors import ProgramError
+from hpmoe.support.known import known
 from hpmoe.support.mindspore_private import WithGradient, set_num_inputs
 
 
@@ -42,7 +43,7 @@ class ArrayGraphCall(GraphCall):
             except BaseException:  # also Ctrl-C
                 self.forget_graph()
                 raise
-            return results if len(results) > 1 else results[0]
+            return results if len(results) > 1 else next(iter(results))
         return _Operator(kernel, num_inputs, avals, rule)
 
     def forward(self, *given: np.ndarray) -> list[np.ndarray]:
@@ -59,10 +60,10 @@ class ArrayGraphCall(GraphCall):
             kept.append(self._as_array(next(given), i) if is_given else self.captures[i - self.num_args])
         rest = list(given)
         split = len(rest) - len(lin.cotangents)
-        cotangents = [x.reshape(self._whole(self.program.outputs[i].aval).shape)
+        cotangents = [x.reshape(fixed(self._whole(self.program.outputs[i].aval).shape))
                       for i, x in zip(lin.cotangents, rest[split:], strict=True)]
         grads = self.runs.gradients(self.call, kept, self._unpacked(rest[:split]), cotangents)
-        return [g for i, g in zip(lin.differentiable, grads, strict=True) if i < self.num_args]
+        return [known(g) for i, g in zip(lin.differentiable, grads, strict=True) if i < self.num_args]
 
     def output_avals(self) -> list[Aval]:
         saved = self.saved_avals
@@ -73,9 +74,9 @@ class ArrayGraphCall(GraphCall):
         wanted = self.call.traced.linearized.differentiable
         return [_carrier(self._whole(self.program.inputs[i].aval)) for i in wanted if i < self.num_args]
 
-    def _whole(self, aval: Aval) -> Aval:
+    def _whole(self, aval: Aval | RouteAval) -> Aval:
         """An array of one rank as the caller has it."""
-        return Aval((self.runs.ep_size, *aval.shape), aval.dtype) if self.runs.batched else aval
+        return Aval((self.runs.ep_size, *aval.shape), aval.dtype) if self.runs.batched else Aval(aval.shape, aval.dtype)
 
     def _as_array(self, given: Any, i: int) -> np.ndarray:
         """What MindSpore hands over for input i of the program: a Python number where it has no dimensions."""
@@ -107,7 +108,7 @@ class ArrayGraphCall(GraphCall):
     def _packed(self, saved: Arrays) -> list[np.ndarray]:
         avals = self.saved_avals
         if not self.saves:
-            return [np.zeros(NOTHING.shape, NOTHING.dtype) for _ in avals]
+            return [np.zeros(fixed(NOTHING.shape), NOTHING.dtype) for _ in avals]
         parts = [[np.atleast_1d(x) for x in column] for column in zip(*saved, strict=True)]
         counts = [np.array([[len(x) for x in column] for column in parts], np.int32)] if parts else []
         return counts + [_end_to_end(column, aval) for column, aval in zip(parts, avals[1:], strict=True)]
@@ -129,7 +130,7 @@ def _carrier(aval: Aval) -> Aval:
 
 def _handed_over(array: np.ndarray, aval: Aval) -> np.ndarray:
     """The array as MindSpore takes it from a kernel: bfloat16 by its bits, which NumPy's buffers have no letter for."""
-    out = np.ascontiguousarray(array, numpy_dtype(aval.dtype)).reshape(aval.shape)
+    out = np.ascontiguousarray(array, numpy_dtype(aval.dtype)).reshape(fixed(aval.shape))
     return out.view(np.uint16) if aval.dtype == "bfloat16" else out
 
 
@@ -138,7 +139,7 @@ def _end_to_end(parts: Sequence[np.ndarray], aval: Aval) -> np.ndarray:
     dtype = numpy_dtype(aval.dtype)
     if parts[0].shape == aval.shape:
         return np.ascontiguousarray(parts[0], dtype)
-    out = np.zeros(aval.shape, dtype)
+    out = np.zeros(fixed(aval.shape), dtype)
     np.concatenate(parts, out=out[:sum(map(len, parts))], casting="unsafe")
     return out
 

@@ -19,6 +19,7 @@ from hpmoe.runtime.planned_rows import PlannedRows, routes_of, rows_of_any, rows
 from hpmoe.runtime.plans import Plans
 from hpmoe.runtime.rank_arrays import Arrays, stacked, summed
 from hpmoe.support.dtypes import rounded
+from hpmoe.support.known import known
 
 NO_MAKERS: Mapping[Any, Equation] = {}
 
@@ -116,7 +117,7 @@ def received_rows(program: Program, inputs: Arrays, lengths: tuple[int, ...] | N
 
 def _with_int32_ids(program: Program, inputs: Arrays) -> Arrays:
     """The inputs with ids, which are checked, as kernels read them."""
-    wide = {route.ids for route in routes_of(program) if program.inputs[route.ids].aval.dtype == "int64"}
+    wide = {i for i in (route.ids for route in routes_of(program)) if program.inputs[known(i)].aval.dtype == "int64"}
     return [[a.astype(np.int32) if i in wide else a for i, a in enumerate(mine)] for mine in inputs] if wide else inputs
 
 

@@ -19,21 +19,27 @@ class Backend(Protocol):
 
     def lengths_of(self, num_tokens: Any) -> tuple[int, ...]:
         """The numbers of tokens that a user gave, checked."""
+        ...
 
     def check(self, call: Call) -> None:
         """Raises ArgumentError for a call that it cannot run."""
 
     def planned(self, traced: Traced, tensors: Sequence[Tensor | Aval]) -> tuple[Arrays | None, dict[Any, PlannedRows]]:
         """The rows of each route that a call of these tensors would be planned for; the arrays of each rank, if it looks."""
+        ...
 
     def compute(self, call: Call, tensors: Sequence[Tensor]) -> list[Tensor]:
         """The outputs, of which no gradient is taken."""
+        ...
 
     def forward(self, call: Call, tensors: Sequence[Tensor]) -> tuple[list[Tensor], Any]:
         """The outputs, and what the backward reads."""
+        ...
 
     def backward(self, call: Call, saved: Any, cotangents: Sequence[Tensor]) -> list[Tensor | None]:
         """The gradients of the differentiable inputs; None for one that is added to a main gradient instead."""
+        ...
 
     def in_graph(self, call: Call, num_args: int) -> GraphCall:
         """The operators that the call, of so many array arguments, becomes in a compiled graph."""
+        ...

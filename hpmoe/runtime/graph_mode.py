@@ -6,6 +6,8 @@ the shapes at hand, and what the compiler goes on with is the operator of hpmoe.
 
 from __future__ import annotations
 
+from typing import Any
+
 import optree
 from mindspore import Parameter, Tensor, jit_class, ops
 
@@ -14,10 +16,10 @@ from hpmoe.runtime.graph_operators import picked
 from hpmoe.support.errors import check_argument
 from hpmoe.support.mindspore_private import is_computed
 
+constexpr: Any = ops.constexpr  # whose annotations know no arguments
 UNKNOWN = "known when the graph is compiled"
 
 
-@jit_class  # makes the graph compiler look up attributes of the object, among them `__call__`
 class Graphed:
     """What a callable with a `_runner` is, so that a compiled graph can call it."""
 
@@ -43,6 +45,8 @@ class Graphed:
         operator, order, structure, is_single = _operator(self, known)
         outputs = operator(*picked(tensors, order))
         return _arranged(structure, (outputs,) if is_single else outputs)
+
+jit_class(Graphed)  # makes the graph compiler look up attributes of the object, among them `__call__`
 
 
 # The compiler parses these two, so they are written in the Python that it knows.
@@ -79,13 +83,14 @@ def _arranged(structure, outputs):
     return result
 
 
-@ops.constexpr(reuse_result=False)
+@constexpr(reuse_result=False)
 def _operator(layer, known):
     """The operator of a call in a graph, the tensors it takes, where its outputs go, whether it has a single one."""
     runner = layer._runner
     check_argument(known, "hpmoe", "an argument in a graph", "of unknown type", UNKNOWN)
     avals = []
-    args, kwargs = _recovered(iter(known), avals)
+    given: Any = _recovered(iter(known), avals)
+    args, kwargs = given
     num_tokens = kwargs.pop("num_tokens", None) if hasattr(layer, "mesh") else None
     call, arrays = runner.prepare(args, kwargs, num_tokens)
     program = call.traced.program

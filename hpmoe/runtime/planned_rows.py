@@ -6,8 +6,8 @@ import functools
 from collections.abc import Sequence
 from typing import Any, NamedTuple
 
-from hpmoe.ir.avals import RouteAval
-from hpmoe.ir.program import Equation, Program
+from hpmoe.ir.avals import RouteAval, as_route
+from hpmoe.ir.program import Equation, Program, Var
 from hpmoe.ir.stages import views_of_inputs
 
 LEAST = 64  # rows of a bucket
@@ -69,13 +69,14 @@ class PlannedRoute(NamedTuple):
 @functools.lru_cache(maxsize=256)
 def routes_of(program: Program) -> tuple[PlannedRoute, ...]:
     """The routes of a program, in order."""
-    views, position = views_of_inputs(program), {v: i for i, v in enumerate(program.inputs)}
+    position: dict[Var | None, int] = {v: i for i, v in enumerate(program.inputs)}
+    views = views_of_inputs(program)
     routes = []
     for eqn in program.equations:
         if isinstance(eqn.outputs[0].aval, RouteAval):
             key = (*eqn.inputs, *(option for option in eqn.params.items() if option[0] not in PLANNED))
             ids, *weights = (position.get(views.get(a)) for a in eqn.inputs)
-            routes.append(PlannedRoute(key, eqn.outputs[0].aval, ids, weights[0] if weights else None))
+            routes.append(PlannedRoute(key, as_route(eqn.outputs[0].aval), ids, weights[0] if weights else None))
     return tuple(routes)
 
 

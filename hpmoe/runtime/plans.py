@@ -5,13 +5,13 @@ from __future__ import annotations
 import collections
 import functools
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, cast
 
 import optree
 from mindspore import Tensor
 
 from hpmoe import tracing
-from hpmoe.ir.avals import Aval
+from hpmoe.ir.avals import Aval, fixed
 from hpmoe.ir.program import Program
 from hpmoe.ir.stages import Stages, cut_at_routes
 from hpmoe.machines.machine import Mesh
@@ -80,7 +80,7 @@ class Plans:
     def _trace_anew(self, given: Arguments) -> Traced:
         avals = [Aval(*self._shape_and_dtype(x)) if is_array else x
                  for x, is_array in zip(given.leaves, given.is_array, strict=True)]
-        args, kwargs = optree.tree_unflatten(given.tree, avals)
+        args, kwargs = cast(Any, optree.tree_unflatten(given.tree, avals))
         program, out_tree = tracing.trace_with_tree(self.staged.function, args, self.mesh, kwargs)
         program = self.staged.apply_before_vjp(program)
         self._check_outputs(program)
@@ -102,7 +102,7 @@ class Plans:
 
     def _shape_and_dtype(self, x: Tensor | Aval) -> tuple[tuple[int, ...], str]:
         """Those of one rank's part of an array."""
-        return x.shape[1:] if self.batched else x.shape, _lowercase(x.dtype)
+        return fixed(x.shape[1:] if self.batched else x.shape), _lowercase(x.dtype)
 
     def plan_all(self, program: Program, buckets: Mapping[Any, PlannedRows]) -> Any:
         """The IR of the last stage for a Program; Stages of it where computed ids cut the program."""

@@ -68,12 +68,12 @@ def requeue(flow: Taskflow, queues: Sequence[Sequence[int]], *, machine: Machine
     return transitive_reduction(assigned)
 
 
-def as_queues(queues: Iterable[Sequence[int]]) -> tuple[np.ndarray, ...]:
+def as_queues(queues: Iterable[Sequence[int] | np.ndarray]) -> tuple[np.ndarray, ...]:
     """Read-only arrays of what the queues hold, int64 where these are whole numbers."""
     return tuple(map(_as_queue, queues))
 
 
-def _as_queue(queue: Sequence[int]) -> np.ndarray:
+def _as_queue(queue: Sequence[int] | np.ndarray) -> np.ndarray:
     tasks = np.array(queue).reshape(-1)
     if not len(tasks) or tasks.dtype.kind in "iu":
         tasks = tasks.astype(np.int64)

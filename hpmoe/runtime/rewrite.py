@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, cast
 
 from hpmoe.ir.program import Program
 from hpmoe.ir.stages import Stages
@@ -39,7 +39,7 @@ class Rewrite:
         self.rewrite, self.requires, self.makes, self.once, self.check = rewrite, requires, makes, once, check
         self.before_vjp = before_vjp
         self.__name__ = name_of(rewrite)  # that a functools.partial has none of
-        functools.update_wrapper(self, rewrite)
+        functools.update_wrapper(cast("Callable[..., Any]", self), rewrite)
 
     def apply_to(self, ir: Any, **options: Any) -> Any:
         """The checked rewrite: IR of the required level in, verified IR with this transform in its provenance out; of Stages
@@ -79,7 +79,7 @@ class Rewrite:
 
     def __reduce__(self) -> str:
         """By its name: it stands where its function is defined."""
-        return self.__qualname__
+        return vars(self)["__qualname__"]
 
     def __repr__(self) -> str:
         return self.__name__

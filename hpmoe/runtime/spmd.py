@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, cast
 
 import optree
 
@@ -33,7 +33,7 @@ class Spmd(Graphed):
         return Runner(staged_of(self.function), self.mesh, batched=True)
 
     def __call__(self, *args: Any, num_tokens: Sequence[int] | None = None, **kwargs: Any) -> Any:
-        if any(getattr(x, "hpmoe_record", None) for x in optree.tree_leaves((args, kwargs))):
+        if any(getattr(x, "hpmoe_record", None) for x in optree.tree_leaves(cast(Any, (args, kwargs)))):
             raise not_traceable(f"a call of {self!r}", "spmd runs all ranks, and a traced function is what one of them does",
                                 "the function it is of, and spmd around the whole")
         return self._runner.call(args, kwargs, num_tokens)

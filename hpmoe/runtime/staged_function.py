@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
 import optree
 
@@ -33,7 +33,7 @@ class StagedFunction(Graphed):
         self._let_graphs_call()
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        if any(getattr(x, "hpmoe_record", None) for x in optree.tree_leaves((args, kwargs))):
+        if any(getattr(x, "hpmoe_record", None) for x in optree.tree_leaves(cast(Any, (args, kwargs)))):
             return self.staged.function(*args, **kwargs)
         return self._runner.call(args, kwargs)
 

@@ -12,6 +12,7 @@ from hpmoe.machines.machine import Machine
 from hpmoe.scheduling.likely_slots import LikelySlots, grids_of
 from hpmoe.scheduling.op_order import op_order
 from hpmoe.scheduling.vector_workers import num_computing
+from hpmoe.support.known import known
 from hpmoe.tile_ops.params import Way
 
 L2_SHARE = 0.5  # of what a rank's L2 holds, for rows that are read once for each part of columns
@@ -151,7 +152,7 @@ def _back_as_made(flow: tf.Taskflow, made: tf.TileOp, machine: Machine, order: n
 def _weight_bytes(flow: tf.Taskflow, op: tf.TileOp) -> int:
     """Of the weights that an operation multiplies by, of all experts."""
     weight = flow.buffers[op.operands[2].buffer]
-    return weight.num_rows * weight.row_bytes if op.primitive.operand(2).is_weight else 0
+    return known(weight.num_rows) * weight.row_bytes if op.primitive.operand(2).is_weight else 0
 
 
 def _copies_in_turn(flow: tf.Taskflow, grids: Sequence[slice], order: np.ndarray) -> None:
@@ -163,7 +164,7 @@ def _copies_in_turn(flow: tf.Taskflow, grids: Sequence[slice], order: np.ndarray
             multiplied = {storage[a.buffer] for a in (*op.outputs, *put.outputs)}
             if put.primitive.sends_rows and put.domain.size and any(multiplied <= r for r in read):
                 plan = flow.routes[op.domain.route]
-                slot = min(int(plan.placement.own_share * plan.max_rows / flow.tile_rows), put.domain.size - 1)
+                slot = min(int(known(plan.placement).own_share * plan.max_rows / flow.tile_rows), put.domain.size - 1)
                 order[copies] = order[rows].reshape(put.domain.size, -1)[slot].min()
 
 

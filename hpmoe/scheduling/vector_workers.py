@@ -14,6 +14,7 @@ from hpmoe.machines.machine import Machine
 from hpmoe.planner.planner import DEALT, deal
 from hpmoe.scheduling.likely_slots import LikelySlots, grids_of, link_stretch, sources_ahead
 from hpmoe.scheduling.put_turns import put_turns
+from hpmoe.support.known import known
 
 QUEUE_US = 300.0  # of what the workers of a group send to one rank at a time, on its link
 UNEVEN = 1.15  # peers of a worker, the most over the mean, not reached
@@ -58,7 +59,8 @@ def dealt(flow: tf.Taskflow, machine: Machine, queues: list[np.ndarray], sequenc
     for op, tasks, shape in grids_of(flow):
         slots = LikelySlots(flow, op.domain.route) if op.domain.is_slots else None
         if op.primitive.is_put:
-            worker[tasks].reshape(shape)[:] = _putters(flow, op, machine, slots, sequence[tasks].reshape(shape), computing)
+            worker[tasks].reshape(shape)[:] = _putters(
+                flow, op, machine, known(slots), sequence[tasks].reshape(shape), computing)
         elif slots and op.unit == "aic":
             of_task = worker[tasks].reshape(shape)  # a view
             of_task[slots.is_spare] = -1

@@ -100,6 +100,8 @@ class LaunchError(RuntimeError):
 
     __module__ = "hpmoe"
 
+    status: dict[str, Any]  # of the launch; where it was a native one
+
 
 def check_argument(condition: bool, who: str, argument: str, got: object, expected: str, hint: str = "") -> None:
     """Raises ArgumentError unless `condition` holds.
@@ -124,7 +126,7 @@ def is_int(value: object, least: int = 1, most: int = 2**30) -> bool:
         >>> [is_int(value) for value in (3, np.int64(3), 0, True, 3.0)]
         [True, True, False, False, False]
     """
-    return isinstance(value, (int, np.integer)) and not isinstance(value, bool) and least <= value <= most
+    return isinstance(value, (int, np.integer)) and not isinstance(value, bool) and bool(least <= value <= most)
 
 
 def is_number(value: object) -> bool:

@@ -24,7 +24,7 @@ class Watch:
     def end(self) -> None:
         """Ctrl-C goes to this thread's handler from now on."""
         self._has_ended = True
-        signal.pthread_kill(self._thread.ident, signal.SIGINT)
+        signal.pthread_kill(self._thread.ident or 0, signal.SIGINT)
         self._thread.join()
         signal.pthread_sigmask(signal.SIG_UNBLOCK, _INTERRUPT)
 

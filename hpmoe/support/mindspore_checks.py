@@ -10,6 +10,7 @@ from typing import Any
 import mindspore as ms
 import numpy as np
 from mindspore import Generator, Tensor, mint, ops
+from mindspore.mint.nn import functional
 
 from hpmoe.support import mindspore_private as private
 
@@ -20,6 +21,11 @@ CHECKS: dict[str, tuple[str, Callable[[], bool]]] = {}
 def faults() -> dict[str, str]:
     """What is wrong with each name of CHECKS, and what that costs; nothing where it is as hpmoe uses it."""
     return {names: _fault(loses, check) for names, (loses, check) in CHECKS.items()}
+
+
+def _number(tensor: Any) -> float:
+    """Of a tensor of one element, which MindSpore calls anything."""
+    return float(tensor.asnumpy().item())
 
 
 def _fault(loses: str, check: Callable[[], bool]) -> str:
@@ -49,7 +55,7 @@ def _flag_says_that_a_gradient_is_taken() -> bool:
     private.forget_gradient()
     private.set_takes_gradient(False)
     private.wait_for_calls()
-    return [*flags, private.takes_gradient(), float(grad)] == [False, True, True, False, 6.0]
+    return [*flags, private.takes_gradient(), _number(grad)] == [False, True, True, False, 6.0]
 
 
 @_relied_on("_Function", "gradients of staged functions")
@@ -64,7 +70,7 @@ def _backward_is_what_a_gradient_runs() -> bool:
         def backward(ctx: Any, grad: Tensor) -> Any:
             return None, grad * ctx.factor
 
-    return float(ms.grad(lambda x: Doubled.apply(7.0, x))(Tensor(3.0))) == 7
+    return _number(ms.grad(lambda x: Doubled.apply(7.0, x))(Tensor(3.0))) == 7
 
 
 @_relied_on("_pynative_forward_run", "the refusal of gradients of gradients")
@@ -165,7 +171,7 @@ def _draws_are_seen() -> bool:
     original, x = vars(Generator)[private.STEP], Tensor([1.0, 2.0])
     setattr(Generator, private.STEP, step)
     try:
-        idle = [_is_idle_draw(lambda t=t: mint.nn.functional.dropout(x, 0.5, training=t)) for t in (True, False)]
+        idle = [_is_idle_draw(lambda t=t: functional.dropout(x, 0.5, training=t)) for t in (True, False)]
         idle.append(_is_idle_draw(lambda: mint.randn(2)))
     finally:
         setattr(Generator, private.STEP, original)
@@ -217,17 +223,17 @@ def _graphs_ask_and_are_forgotten() -> bool:
     asked, tripled = _Asked(), _Tripled()
 
     @ms.jit
-    def f(x: Tensor) -> Tensor:
+    def f(x: Tensor) -> Any:
         asked("word")
         return tripled(x)
 
     x = Tensor([2.0])
-    value, count = float(f(x)[0]), len(asked.asked)
+    value, count = _number(f(x)), len(asked.asked)
     f(x)
     kept = len(asked.asked) == count
     asked.asked[-1][2]()
     f(x)
     again = len(asked.asked) > count
-    grad = float(ms.grad(f)(x)[0])
+    grad = _number(ms.grad(f)(x))
     flags = asked.asked[0][1], asked.asked[-1][1]
     return (value, grad, kept, again, flags, asked.asked[0][0]) == (6, 5, True, True, (False, True), "word")

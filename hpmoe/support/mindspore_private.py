@@ -20,10 +20,14 @@ from mindspore import Generator, Tensor, mint, ops
 class _Missing(type):
     """The class of what stands for a name that MindSpore lacks: any use of it raises."""
 
-    def _refuse(cls, *unused: Any, **unused_too: Any) -> Any:
+    def _refuse(cls) -> Any:
         raise NotImplementedError(f"MindSpore {ms.__version__} has no {cls.__name__}; hpmoe doctor prints what needs it")
 
-    __call__ = __instancecheck__ = _refuse
+    def __call__(cls, *unused: Any, **unused_too: Any) -> Any:
+        cls._refuse()
+
+    def __instancecheck__(cls, value: Any) -> bool:
+        return cls._refuse()
 
     def __getattr__(cls, name: str) -> Any:
         return cls._refuse() if not name.startswith("__") else type.__getattribute__(cls, name)

@@ -6,6 +6,8 @@ import re
 import warnings
 from importlib import metadata
 
+from hpmoe.support.known import known
+
 MINDSPORE = (2, 10)  # the newest that is tested
 
 
@@ -24,7 +26,7 @@ def numbers(version: str) -> tuple[int, ...]:
         >>> numbers("2.10.0rc1"), numbers("2")
         ((2, 10), (2,))
     """
-    parts = [int(n) for n in re.match(r"\d*(?:\.\d+)*", version).group().split(".") if n]
+    parts = [int(n) for n in known(re.match(r"\d*(?:\.\d+)*", version)).group().split(".") if n]
     while parts and parts[-1] == 0:
         parts.pop()
     return tuple(parts)

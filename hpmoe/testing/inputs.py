@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import optree
 from mindspore import Tensor
 
-from hpmoe.ir.avals import Aval
+from hpmoe.ir.avals import Aval, fixed
 from hpmoe.ir.program import Program
 from hpmoe.ir.token_rows import count_tokens, token_sources, token_vars
 from hpmoe.machines.machine import Mesh, as_mesh
@@ -93,8 +93,9 @@ def random_inputs(f: Callable[..., Any], avals: Sequence[Any], mesh: Mesh | None
                    "another one without a mesh", "What a call on a mesh takes is num_tokens.")
     check_argument(is_int(seed, 0, 2**63), "random_inputs", "seed", repr(seed), "an int that is not negative")
     ep_size, rng = as_mesh("random_inputs", mesh).ep_size, np.random.default_rng(seed)
-    leaves, tree = optree.tree_flatten(tuple(avals))
-    program, _ = trace_with_tree(f, optree.tree_unflatten(tree, local_leaves(leaves, mesh)), as_mesh("random_inputs", mesh))
+    leaves, tree = optree.tree_flatten(cast(Any, tuple(avals)))
+    program, _ = trace_with_tree(f, cast(Any, optree.tree_unflatten(tree, local_leaves(leaves, mesh))),
+                                 as_mesh("random_inputs", mesh))
     draws = _Draws(program, ep_size, ROUTINGS[routing] if isinstance(routing, str) else routing, rng)
     position = iter(range(len(program.inputs)))
     arrays = [leaf if argument_aval(leaf) is None else _given(leaf, draws(next(position)), mesh) for leaf in leaves]
@@ -135,12 +136,12 @@ class _Draws:
     def __call__(self, position: int) -> np.ndarray:
         """[ep, ...], for all ranks."""
         var = self.program.inputs[position]
-        shape, dtype = (self.ep_size, *var.aval.shape), var.aval.dtype
+        dtype, shape = var.aval.dtype, tuple([self.ep_size, *fixed(var.aval.shape)])
         if position in self.routes:
             return rounded(self._ids(position, shape), dtype)
         if dtype in FLOATS or dtype == "float64":
             is_weight = len(shape) > 2 and var not in self.tokens
-            scale = max(1, shape[-2]) ** -0.5 if is_weight else 1.0
+            scale = max(1, *shape[-2:-1]) ** -0.5 if is_weight else 1.0
             return rounded(self.rng.standard_normal(shape) * scale, dtype)
         return self.rng.integers(0, self._bound(position), shape).astype(dtype)
 

@@ -8,6 +8,7 @@ from typing import Any
 import numpy as np
 from mindspore import Tensor
 
+from hpmoe.ir.avals import fixed
 from hpmoe.ir.program import Program
 from hpmoe.machines.machine import Mesh
 from hpmoe.machines.presets import cpu
@@ -17,6 +18,7 @@ from hpmoe.runtime.staged import Staged
 from hpmoe.runtime.staged_function import StagedFunction, staged_of
 from hpmoe.runtime.transform import Chain, chain
 from hpmoe.support.errors import TransformError, check_argument
+from hpmoe.support.known import known
 from hpmoe.testing.reference import gradient_name
 from hpmoe.transforms.assign_queues import assign_queues
 from hpmoe.transforms.fuse_persistent import fuse_persistent
@@ -31,7 +33,7 @@ def applied(transform: Callable[..., Any], f: Callable[..., Any], tiles: Chain) 
 
     Raises TransformError where it applies at no level.
     """
-    error = None
+    error: TransformError | None = None
     for start in (chain(), tiles, chain(tiles, overlap_comm, assign_queues(machine=cpu(2)))):
         try:
             staged = transform(start(f))
@@ -43,7 +45,7 @@ def applied(transform: Callable[..., Any], f: Callable[..., Any], tiles: Chain) 
         check_argument(not staged_of(staged).is_on_device, "hpmoe.testing", "the target of the transform",
                        "a device of its own", "\"cpu\" or \"ascend-twin\"")
         return staged
-    raise error
+    raise known(error)
 
 
 def completed(staged: Any, tiles: Chain) -> StagedFunction:
@@ -60,7 +62,7 @@ def completed(staged: Any, tiles: Chain) -> StagedFunction:
 
 def small_tiles(program: Program) -> Chain:
     """tile_partition with tiles of a third of the rows and half of the columns that there are, so that there are several."""
-    shapes = [v.aval.shape for v in program.inputs if len(getattr(v.aval, "shape", ())) > 1]
+    shapes = [fixed(v.aval.shape) for v in program.inputs if len(getattr(v.aval, "shape", ())) > 1]
     rows = max((-(-s[0] // 3) for s in shapes if len(s) == 2), default=1)
     cols = max((-(-s[-1] // 2) for s in shapes), default=1)
     return chain(tile_partition(rows=max(1, rows), cols=max(1, cols)))
@@ -95,7 +97,7 @@ class Runs:
         mains = [program.main_grads.get(program.inputs[i]) for i in lin.differentiable]
         before = [None if main is None else main.asnumpy().copy() for main in mains]
         found = self._runner.backend.backward(call, saved, cotangents)
-        grads = [main.asnumpy() - old if grad is None else to_array(grad)
+        grads = [known(main).asnumpy() - old if grad is None else to_array(grad)
                  for grad, main, old in zip(found, mains, before, strict=True)]
         is_split = [self.is_batched and i < call.traced.num_args for i in lin.differentiable]
         parts = [list(a) if split else [a] * program.ep_size for a, split in zip(grads, is_split, strict=True)]

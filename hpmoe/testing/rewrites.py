@@ -63,8 +63,8 @@ def assert_rewrite(transform: Callable[..., Any], before: str | IR | tuple[Calla
     is_call = isinstance(before, tuple) and len(before) == 2 and callable(before[0])
     check_argument(is_call or isinstance(before, (str, Program, Taskflow)), "assert_rewrite", "before", repr(before)[:60],
                    "the text of a Program, a Program, a Taskflow, or (f, avals)")
-    if is_call:
-        out = _lowered(transform, *before, mesh, direction)
+    if isinstance(before, tuple):
+        out = _lowered(transform, before[0], before[1], mesh, direction)
     else:
         out = apply_to(transform, parse_program(before, direction) if isinstance(before, str) else before)
     want, got = _lines(after), _lines(str(out))

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import optree
@@ -76,8 +76,9 @@ def assert_same(transform: Callable[..., Any], f: Callable[..., Any], avals: Seq
         AssertionError: double_rows: output of rank 0 differs first at [0, 0]: ... by the kernel; it must be ...
     """
     _check_arguments(f, orders, routings, tolerance)
-    leaves, tree = optree.tree_flatten(tuple(avals))
-    reference = Reference(f, optree.tree_unflatten(tree, local_leaves(leaves, mesh)), as_mesh("assert_same", mesh))
+    leaves, tree = optree.tree_flatten(cast(Any, tuple(avals)))
+    local = cast(Any, optree.tree_unflatten(tree, local_leaves(leaves, mesh)))
+    reference = Reference(f, local, as_mesh("assert_same", mesh))
     tiles = small_tiles(reference.program)
     kernel = completed(applied(transform, f, tiles), tiles)
     tolerance = reference.tolerance(grads) if tolerance is None else tolerance
@@ -134,7 +135,7 @@ class _Check:
     def wanted(self, inputs: Inputs, seed: int) -> tuple[Values, list[Tensor]]:
         """What must come out of inputs, and the cotangents that gradients are of."""
         program = self.reference.program
-        arrays = [to_array(x) for x in optree.tree_leaves(tuple(inputs)) if isinstance(x, Tensor)]
+        arrays = [to_array(x) for x in optree.tree_leaves(cast(Any, tuple(inputs))) if isinstance(x, Tensor)]
         shared = [to_array(x) for x in program.captures]
         parts = [list(a) if self.plain.is_batched else [a] for a in arrays]
         of_ranks = [[*(p[rank] for p in parts), *shared] for rank in range(program.ep_size)]

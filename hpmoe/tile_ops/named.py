@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any, ClassVar, Self
+from typing import TYPE_CHECKING, Any, ClassVar
 
 from hpmoe.support.errors import ProgramError
+
+if TYPE_CHECKING:
+    from typing_extensions import Self
 
 
 class Named:

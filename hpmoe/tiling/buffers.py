@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import math
-from typing import NoReturn
+from typing import NoReturn, cast
 
 from hpmoe.ir import taskflow as tf
-from hpmoe.ir.avals import Aval, Rows
-from hpmoe.ir.program import Program, Var, program_window
+from hpmoe.ir.avals import Aval, RouteAval, Rows, fixed
+from hpmoe.ir.program import Atom, Program, Var, program_window
 from hpmoe.ir.program_text import Names
 from hpmoe.ir.token_rows import num_rows, token_vars
 from hpmoe.support.errors import TransformError
@@ -30,7 +30,7 @@ class Buffers:
         self.tokens.update(self.groups)
         self.buffers: list[tf.Buffer] = []
         self.route_of: dict[Rows, int] = {}
-        self.buffer_of: dict[Var, int] = {}
+        self.buffer_of: dict[Atom, int] = {}
 
     def refuse(self, why: str) -> NoReturn:
         """Raises TransformError naming the current equation and showing the program around it."""
@@ -48,7 +48,7 @@ class Buffers:
         self.buffers.append(buffer)
         return len(self.buffers) - 1
 
-    def new(self, var: Var, *, rows_and_cols: tuple[int, int] | None = None, role: str = "temporary",
+    def new(self, var: Var, *, rows_and_cols: tuple[int | None, int] | None = None, role: str = "temporary",
             dtype: str | None = None) -> int:
         """A new buffer for a variable: all dimensions but the last are its rows unless `rows_and_cols` says otherwise.
 
@@ -57,7 +57,7 @@ class Buffers:
         shape, route, num_rows = var.aval.shape, -1, None
         if is_received(shape):
             self._check_received("makes", var.aval)
-            route, cols = self.route_of[shape[0]], math.prod(shape[1:])
+            route, cols = self.route_of[cast(Rows, shape[0])], math.prod(fixed(shape[1:]))
         else:
             num_rows, cols = rows_and_cols or self.laid_out(var)
         if cols < 1:
@@ -69,14 +69,14 @@ class Buffers:
     def laid_out(self, var: Var) -> tuple[int, int]:
         """Rows and columns that a static variable is stored in: one row for each token, or all dimensions but the last,
         and the last one."""
-        shape = var.aval.shape
+        shape = fixed(var.aval.shape)
         if var in self.vectors:
             return self.num_tokens, self.vectors[var]
         if var in self.groups:
             return self.num_tokens, self.groups[var] * shape[-1]
         return math.prod(shape[:-1]), shape[-1] if shape else 1
 
-    def _check_received(self, verb: str, aval: Aval) -> None:
+    def _check_received(self, verb: str, aval: Aval | RouteAval) -> None:
         if is_received(aval.shape) and (not isinstance(aval.shape[0], Rows) or is_received(aval.shape[1:])):
             self.refuse(f"{verb} {aval}; received rows are the first dimension, [R] or [R, ...]")
 
@@ -91,7 +91,7 @@ class Buffers:
         shape, b = var.aval.shape, self.buffer_of[var]
         if is_received(shape) or var in self.groups or not shape or self.buffers[b].cols == shape[-1]:
             return b
-        return self.view(b, var, shape, shape[-1], math.prod(shape[:-1]))
+        return self.view(b, var, shape, fixed(shape)[-1], math.prod(fixed(shape[:-1])))
 
     def hidden(self, name: str, num_rows: int, cols: int, dtype: str = "float32") -> int:
         """A buffer that no variable stands for; float32 for partial sums, which are not rounded."""
@@ -99,12 +99,12 @@ class Buffers:
 
     def as_one_row(self, var: Var) -> int:
         """A view of a static variable as a single row of all its elements."""
-        total = math.prod(var.aval.shape)
+        total = math.prod(fixed(var.aval.shape))
         return self.view(self.buffer_of[var], var, (1, total), total, 1)
 
     def new_as_one_row(self, var: Var, dtype: str) -> int:
         """A new buffer that is a single row of all elements of a static variable, which is seen as it would be laid out."""
-        total, (rows, cols) = math.prod(var.aval.shape), self.laid_out(var)
+        total, (rows, cols) = math.prod(fixed(var.aval.shape)), self.laid_out(var)
         row = self.hidden(f"{self.names(var)}.row", 1, total, dtype)
         self.buffer_of[var] = self.view(row, var, var.aval.shape, cols, rows)
         return row
@@ -120,7 +120,7 @@ class Buffers:
 
     def axis_in_row(self, var: Var, axis: int) -> tuple[int, int] | None:
         """Size of an axis that lies inside the rows in memory, and the columns from one of its elements to the next."""
-        tail = var.aval.shape[axis:]
+        tail = fixed(var.aval.shape[axis:])
         part = 0 if is_received(tail) else math.prod(tail)
         return (tail[0], part // tail[0]) if part and self.buffer(var).cols % part == 0 else None
 

@@ -19,6 +19,7 @@ import functools
 from collections.abc import Sequence
 
 from hpmoe.ir import taskflow as tf
+from hpmoe.support.known import known
 from hpmoe.tiling.lifetimes import ALL, UNIT, Lifetimes, lifetimes_of
 
 UNWANTED = ALL + 1
@@ -35,7 +36,7 @@ def share_memory(buffers: tuple[tf.Buffer, ...], ops: tuple[tf.TileOp, ...],
     """
     buffers = tuple(dataclasses.replace(b, memory=-1) if b.memory >= 0 else b for b in buffers)
     life = Lifetimes(buffers, ops, routes)
-    sizes = {s: b.row_bytes * (b.num_rows if b.route < 0 else routes[b.route].max_rows)
+    sizes = {s: b.row_bytes * (known(b.num_rows) if b.route < 0 else routes[b.route].max_rows)
              for s, b in enumerate(buffers) if b.storage == s and not life.refusal(s)}
     memories: list[list[int]] = []
     for new in sorted(sizes, key=lambda s: life.writers[s][0]):
@@ -76,7 +77,7 @@ def memory_bytes(flow: tf.Taskflow, received: Sequence[int]) -> dict[int, int]:
     """Bytes of each memory, by its first storage, on a rank that receives `received` rows through each route."""
     out: dict[int, int] = {}
     for b, buffer in enumerate(flow.buffers):
-        rows = buffer.num_rows if buffer.route < 0 else received[buffer.route]
+        rows = known(buffer.num_rows) if buffer.route < 0 else received[buffer.route]
         home = tf.memory_of(flow.buffers, b)
         out[home] = max(out.get(home, 0), rows * buffer.row_bytes)
     return out

@@ -34,7 +34,7 @@ def tile_operations(program: Program, tile_rows: int, tile_cols: int) -> tf.Task
         eqn.primitive.rules["tile"](tiler, eqn)
     outputs = tuple(tiler.output(a) for a in program.outputs)
     order = np.broadcast_to(np.arange(program.ep_size, dtype="i4"), (program.ep_size, program.ep_size))
-    none = (np.zeros(0, dtype) for dtype in (tf.TASK, tf.EVENT, tf.WAIT, tf.SIGNAL))
+    tasks, events, waits, signals = (np.zeros(0, dtype) for dtype in (tf.TASK, tf.EVENT, tf.WAIT, tf.SIGNAL))
     return tf.Taskflow(program.name, program.ep_size, program.provenance, tile_rows, tiler.with_roles(outputs),
                        tuple(tiler.ops), tuple(tiler.routes), tuple(tiler.buffer_of[v] for v in program.inputs), outputs,
-                       *none, (), peer_order=order, direction=program.direction)
+                       tasks, events, waits, signals, (), peer_order=order, direction=program.direction)

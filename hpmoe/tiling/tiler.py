@@ -6,12 +6,14 @@ import collections
 import dataclasses
 import math
 from collections.abc import Sequence
+from typing import cast
 
 from hpmoe.ir import taskflow as tf
-from hpmoe.ir.avals import RouteAval
+from hpmoe.ir.avals import RouteAval, as_route, fixed
 from hpmoe.ir.program import Atom, Equation, Literal, Program, Var
 from hpmoe.ir.stages import deciding_vars, views_of_inputs
 from hpmoe.support.dtypes import FLOATS, INTEGERS
+from hpmoe.support.known import known
 from hpmoe.tile_ops import col_modes, row_modes
 from hpmoe.tile_ops.axes import PICK
 from hpmoe.tile_ops.col_modes import ColMode
@@ -61,20 +63,20 @@ class Tiler(Buffers):
             decided = choices.get(var)
             dtype = "int32" if decided and decided.dtype == "int64" else None
             if not is_received(var.aval.shape):
-                self.new(var, rows_and_cols=decided and decided.shape, role="input", dtype=dtype)
+                self.new(var, rows_and_cols=decided and cast("tuple[int, int]", decided.shape), role="input", dtype=dtype)
 
     def _plan_route(self, eqn: Equation) -> None:
         """Routes are computed at kernel start, so the ids, and weights that decide what is dropped, must be inputs."""
         (ids, *weights), out = eqn.inputs, eqn.outputs[0]
-        if out.aval.once:
-            self._plan_route_to_ranks(ids.aval, out.aval)
+        aval = as_route(out.aval)
+        if aval.once:
+            self._plan_route_to_ranks(as_route(ids.aval), aval)
             return
         if ids not in self.views:
             self.refuse(f"routes by ids that the program computes; {ONLY_BEFORE}")
         if any(w not in self.views for w in weights):
             self.refuse(f"drops by weights that the program computes; {ONLY_BEFORE}")
         ids, *weights = (self.buffer_of[self.views[a]] for a in (ids, *weights))
-        aval: RouteAval = out.aval
         if self.routes and aval.num_tokens != self.routes[0].num_tokens:
             self.refuse(f"routes {aval.num_tokens} tokens after a route of {self.routes[0].num_tokens}; a rank has one "
                         "number of tokens, so give each to a function of its own")
@@ -113,11 +115,11 @@ class Tiler(Buffers):
         taken = {self.buffers[b].storage for b in self._outputs}
         is_own = buffer is not None and self.buffers[self.buffers[buffer].storage].role != "input" \
             and self.buffers[buffer].storage not in taken and self.buffers[buffer].dtype == atom.aval.dtype
-        if not is_own:
+        if buffer is None or not is_own:
             copied = Var(atom.aval)
             source = self.read(atom, copied)
             laid_out = self.buffers[source.buffer] if source.buffer >= 0 and not is_received(atom.aval.shape) else None
-            buffer = self.new(copied, rows_and_cols=(laid_out.num_rows, laid_out.cols) if laid_out else None)
+            buffer = self.new(copied, rows_and_cols=(known(laid_out.num_rows), laid_out.cols) if laid_out else None)
             domain = self.domain_of(buffer, isinstance(atom, Var) and atom in self.tokens)
             self.emit(MAP, domain, tf.Access(buffer), source, params=Elementwise(COPY), label="copy")
         self._outputs.append(buffer)
@@ -135,8 +137,8 @@ class Tiler(Buffers):
         b = self.buffers[buffer]
         if b.route >= 0:
             return Slots(self.routes[b.route].num_slots, b.route)
-        clipped = clipped and b.num_rows == self.num_tokens
-        return Tiles(-(-b.num_rows // self.tile_rows), num_rows=b.num_rows, clipped=clipped)
+        rows = known(b.num_rows)
+        return Tiles(-(-rows // self.tile_rows), num_rows=rows, clipped=clipped and rows == self.num_tokens)
 
     def rows_of(self, var: Var) -> Domain:
         """The row slots or row tiles of a variable."""
@@ -151,14 +153,14 @@ class Tiler(Buffers):
         b, domain = self.buffer(var), self.rows_of(var)
         if b.route >= 0:
             plan = self.routes[b.route]
-            experts = {"owners": plan.num_own_experts, "replicas": plan.num_replicas}.get(of, plan.num_local_experts)
+            experts = {"owners": plan.num_own_experts, "replicas": plan.num_replicas}.get(of or "", plan.num_local_experts)
             first = plan.num_own_experts if of == "replicas" else 0
             return Experts(experts * blocks, b.route, blocks=blocks, count=experts, first_expert=first), row_modes.EXPERT
-        return AllRows(blocks, blocks=blocks, height=b.num_rows, of_tokens=domain.clipped), row_modes.ALL
+        return AllRows(blocks, blocks=blocks, height=known(b.num_rows), of_tokens=domain.clipped), row_modes.ALL
 
     def once(self, route: Var) -> Once:
         """One task for all of a route."""
-        return Once(1, self.route_of[route.aval.rows])
+        return Once(1, self.route_of[as_route(route.aval).rows])
 
     # Operands.
 
@@ -177,7 +179,7 @@ class Tiler(Buffers):
         shape, made = atom.aval.shape, out.aval.shape
         if shape == made:
             return self.at(atom, dtypes=self.HELD)
-        is_one_row = not is_received(shape) and math.prod(shape[:-1]) == 1
+        is_one_row = not is_received(shape) and math.prod(fixed(shape[:-1])) == 1
         if is_one_row and (not shape or shape[-1] == 1):
             return self.at(atom, row_modes.ONE, col_modes.ONE, dtypes=self.HELD)
         if self._has_rows_inside(out):
@@ -224,7 +226,7 @@ class Tiler(Buffers):
         if out not in self.groups or made[0] == self.num_tokens:
             return given, made
         whole = self.num_tokens, self.groups[out]
-        rows = {1: (1, 1), math.prod(whole): whole}.get(math.prod(given[:-1]))
+        rows = {1: (1, 1), math.prod(whole): whole}.get(math.prod(fixed(given[:-1])))
         if rows is None:
             self.refuse(f"broadcasts {atom.aval} to {out.aval} and mixes rows")
         return (*rows, given[-1]), (*whole, made[-1])

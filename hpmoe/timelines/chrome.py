@@ -9,6 +9,7 @@ from typing import Any
 import numpy as np
 
 from hpmoe.ir.taskflow_text import event_name, task_name
+from hpmoe.support.known import known
 from hpmoe.timelines.over_time import time_inside
 from hpmoe.timelines.releases import releases
 from hpmoe.timelines.run import RATES, Run, is_transfer, op_name
@@ -73,7 +74,7 @@ def _task_events(line: Run, at: float) -> Iterator[dict[str, Any]]:
             yield {"name": "wait", "cat": "wait", "cname": "grey", "ph": "X", "pid": rank, "tid": q,
                    "ts": wait_begin, "dur": round(begin - wait_begin, 3),
                    "args": {"task": f"t{t}", "for": awaited.get(t, [])}}
-        args = {"task": f"t{t}", "op": op_name(flow, op), "flow": flow.name}
+        args: dict[str, str | int] = {"task": f"t{t}", "op": op_name(flow, op), "flow": flow.name}
         if op.domain.is_slots:
             args["slot"] = int(flow.tasks["row"][t])
         yield {"name": labels[t], "cat": op.unit, "ph": "X", "pid": rank, "tid": q, "ts": begin,
@@ -128,14 +129,14 @@ def _shares(line: Run, rank: int, edges: np.ndarray) -> Iterator[tuple[str, list
 
 def link_shares(line: Run, rank: int, edges: np.ndarray) -> dict[str, np.ndarray]:
     """What a simulated rank uses, between edges, of memory bandwidth and of each link that carries anything, as shares."""
-    known = line.simulated
-    rate = {"memory": known.machine.memory_bytes_per_us, "egress": known.machine.link_bytes_per_us,
-            "node_egress": known.machine.node_link_bytes_per_us}
+    seen = known(line.simulated)
+    rate = {"memory": seen.machine.memory_bytes_per_us, "egress": seen.machine.link_bytes_per_us,
+            "node_egress": seen.machine.node_link_bytes_per_us}
     rate |= {"ingress": rate["egress"], "node_ingress": rate["node_egress"]}
-    times = np.arange(known.served.shape[2] + 1) * known.bin_us
+    times = np.arange(seen.served.shape[2] + 1) * seen.bin_us
     out = {}
     for name in LINKS:
-        served = np.concatenate([[0.0], np.cumsum(known.served[rank, RATES.index(name)])])
+        served = np.concatenate([[0.0], np.cumsum(seen.served[rank, RATES.index(name)])])
         if served[-1] > 0:
             out[name] = np.diff(np.interp(edges, times, served)) / np.maximum(np.diff(edges), 1e-12) / rate[name]
     return out

@@ -8,6 +8,7 @@ import numpy as np
 
 from hpmoe.ir.taskflow import Taskflow, TileOp
 from hpmoe.machines.machine import Machine
+from hpmoe.support.known import known
 
 RATES = ("l2", "memory", "egress", "ingress", "node_egress", "node_ingress")
 
@@ -170,7 +171,7 @@ def other_ranks(line: Run) -> np.ndarray:
     for i, tile_op in enumerate(flow.ops):
         if not (tile_op.primitive.moves_copies and tile_op.domain.is_copies):
             continue
-        placement, mine = flow.routes[tile_op.domain.route].placement, op == i
+        placement, mine = known(flow.routes[tile_op.domain.route].placement), op == i
         to = np.tile(np.arange(flow.ep_size)[:, None], tile_op.domain.size // tile_op.domain.blocks)
         for rank in range(flow.ep_size):
             targets = [e // placement.num_own if e >= 0 else rank for e in placement.experts[rank]] \

@@ -21,13 +21,14 @@ from mindspore.ops import Primitive
 
 from hpmoe.support import mindspore_private
 from hpmoe.tracing.errors import not_traceable
+from hpmoe.tracing.tracer import Trace
 
-GLOBAL = {"Python's random": random._inst, "numpy.random": np.random.mtrand._rand}
+GLOBAL = {"Python's random": random._inst, "numpy.random": vars(np.random)["mtrand"]._rand}
 _RANDOM = re.compile("Dropout|Rand|Normal(?!ize)|Uniform|Bernoulli|Multinomial|Cauchy|Exponential")
 _READING = frozenset({"getstate", "get_state", "__reduce__", "__getstate__"})
 
 
-def refuse_draw(recorder: Any, what: str, source: str | None = None) -> NoReturn:
+def refuse_draw(recorder: Trace, what: str, source: str | None = None) -> NoReturn:
     recorder.fail(not_traceable(what, "a Program gives the same result for the same inputs", "pass the random numbers as an "
                                 "argument; call cell.set_train(False) where dropout is off", source))
 

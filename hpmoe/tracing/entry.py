@@ -6,7 +6,7 @@ import contextlib
 import inspect
 import re
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, cast
 
 import numpy as np
 import optree
@@ -59,14 +59,14 @@ def trace_with_tree(f: Callable[..., Any], args: Sequence[Any], mesh: Mesh | Non
                     kwargs: Mapping[str, Any] | None = None) -> tuple[Program, optree.PyTreeSpec]:
     """As `trace`, and the tree of `f`'s result, whose leaves are the Program's outputs in order."""
     check_argument(callable(f), "hpmoe.trace", "f", f"a {type(f).__name__}", "a function of tensors")
-    paths, leaves, tree = optree.tree_flatten_with_path((tuple(args), dict(kwargs or {})))
+    paths, leaves, tree = optree.tree_flatten_with_path(cast(Any, (tuple(args), dict(kwargs or {}))))
     names = argument_names(f, paths)
     given = [leaf if (aval := argument_aval(leaf)) is None else aval for leaf in leaves]
     for name, leaf in zip(names, given, strict=True):
         check_argument(not isinstance(leaf, Aval) or leaf.dtype in TENSORS, "hpmoe.trace", name,
                        f"of dtype {getattr(leaf, 'dtype', None)}", f"of a dtype of MindSpore: {', '.join(TENSORS)}")
     ep_size, before = as_mesh("hpmoe.trace", mesh).ep_size, states()
-    traced = _trace_once(f, names, given, tree, ep_size, contextlib.nullcontext)
+    traced = _trace_once(f, names, given, tree, ep_size, lambda recorder: contextlib.nullcontext())
     return traced if states() == before else _trace_once(f, names, given, tree, ep_size, refusing_draws)
 
 
@@ -74,10 +74,12 @@ def _trace_once(f: Callable[..., Any], names: Sequence[str], given: Sequence[Any
                 watched: Callable[[Recorder], contextlib.AbstractContextManager[None]]) -> tuple[Program, optree.PyTreeSpec]:
     recorder = Recorder(ep_size)
     args = [recorder.input(leaf) if isinstance(leaf, Aval) else leaf for leaf in given]
-    named = {name: arg.hpmoe_atom for name, arg, leaf in zip(names, args, given, strict=True) if isinstance(leaf, Aval)}
+    named: dict[str, Any] = {name: arg.hpmoe_atom for name, arg, leaf in zip(names, args, given, strict=True)
+                             if isinstance(leaf, Aval)}
     with recording(recorder):
         with watched(recorder):
-            result = _run(f, *optree.tree_unflatten(tree, args), recorder)
+            given_args, given_kwargs = cast(Any, optree.tree_unflatten(tree, args))
+            result = _run(f, given_args, given_kwargs, recorder)
         results, out_tree = optree.tree_flatten(result)
         outputs = tuple(_output_atom(f, r, recorder) for r in results)
     program = recognize(Program(

@@ -11,7 +11,7 @@ from hpmoe.primitives.matmul import matmul
 from hpmoe.primitives.shape import cast_back, slice_axis, transpose
 from hpmoe.primitives.swiglu import gated
 
-Producers = dict[Var, Equation]
+Producers = dict[Atom, Equation]
 
 
 def recognize(program: Program) -> Program:

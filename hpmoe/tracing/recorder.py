@@ -140,8 +140,8 @@ class Recorder:
         """int64 ids as the int32 ones that they were before a cast, if they were."""
         made_by = next((e for e in self.builder.equations if getattr(ids, "hpmoe_atom", None) in e.outputs), None)
         is_widened = made_by is not None and made_by.primitive.name == "cast" and ids.hpmoe_aval.dtype == "int64"
-        source = made_by.inputs[0] if is_widened else None
-        return self._wrap(source) if is_widened and source.aval.dtype == "int32" else ids
+        source = made_by.inputs[0] if made_by is not None and is_widened else None
+        return self._wrap(source) if isinstance(source, Var) and source.aval.dtype == "int32" else ids
 
     def __call__(self, primitive: Any, *operands: Any, **params: Any) -> Any:
         out = self.builder.add(primitive, *(self.atom(a) for a in operands), source=user_source(), **params)
@@ -171,7 +171,8 @@ class Recorder:
 
     def is_constant(self, value: Any, number: float) -> bool:
         """Whether `value` is a plain tensor (no Parameter) that holds nothing but `number`."""
-        tensor = self.captures.get(getattr(value, "hpmoe_atom", None))
+        atom = getattr(value, "hpmoe_atom", None)
+        tensor = self.captures.get(atom) if isinstance(atom, Var) else None
         return tensor is not None and not isinstance(tensor, Parameter) and bool((widen(tensor.asnumpy()) == number).all())
 
     def _wrap(self, var: Var) -> Any:

@@ -9,6 +9,7 @@ from hpmoe.primitives import elementwise as e
 from hpmoe.primitives.reduce_max import reduce_max
 from hpmoe.primitives.reduction import reduce_sum
 from hpmoe.primitives.shape import reshape
+from hpmoe.support.known import known
 from hpmoe.tracing.calls import call
 from hpmoe.tracing.errors import not_traceable
 from hpmoe.tracing.promote import emit, in_float32, promote_dtypes, to_dtype, to_float, wide
@@ -32,7 +33,7 @@ def _one_axis(x: Any, dim: Any) -> int:
 @call("Softmax")
 @in_float32
 def softmax(r: Recorder, input: Any, dim: Any = -1, dtype: Any = None) -> Any:
-    x, axis = to_dtype(r, input, r.dtype_name(dtype)) if dtype else input, _one_axis(input, dim)
+    x, axis = to_dtype(r, input, known(r.dtype_name(dtype))) if dtype else input, _one_axis(input, dim)
     powers = emit(r, e.exp, _shifted(r, x, axis))
     return emit(r, e.div, powers, r(reduce_sum, powers, axis=axis, keepdims=True))
 
@@ -40,7 +41,7 @@ def softmax(r: Recorder, input: Any, dim: Any = -1, dtype: Any = None) -> Any:
 @call("LogSoftmax", "LogSoftmaxExt")
 @in_float32
 def log_softmax(r: Recorder, input: Any, dim: Any = -1, dtype: Any = None) -> Any:
-    x, axis = to_dtype(r, input, r.dtype_name(dtype)) if dtype else input, _one_axis(input, dim)
+    x, axis = to_dtype(r, input, known(r.dtype_name(dtype))) if dtype else input, _one_axis(input, dim)
     shifted = _shifted(r, x, axis)
     total = r(reduce_sum, emit(r, e.exp, shifted), axis=axis, keepdims=True)
     return emit(r, e.sub, shifted, emit(r, e.log, total))

@@ -16,6 +16,7 @@ from hpmoe.ir.avals import Rows
 from hpmoe.primitives import columns, elementwise as e
 from hpmoe.primitives.top_k import top_k
 from hpmoe.support.dtypes import numpy_dtype
+from hpmoe.support.known import known
 from hpmoe.tracing.calls import call
 from hpmoe.tracing.errors import not_traceable
 from hpmoe.tracing.promote import emit, to_dtype
@@ -116,7 +117,7 @@ def argmin(r: Recorder, input: Any, dim: int | None = None, keepdim: bool = Fals
 
 @call("Argmax")
 def argmax_old(r: Recorder, input: Any, dim: int = -1, output_type: Any = "int32") -> Any:
-    return to_dtype(r, _place(r, input, dim, False, True), r.dtype_name(output_type))
+    return to_dtype(r, _place(r, input, dim, False, True), known(r.dtype_name(output_type)))
 
 
 # Elements by an index.
@@ -153,7 +154,7 @@ def one_hot(r: Recorder, indices: Any, depth: int, on_value: Any = 1, off_value:
         raise not_traceable(f"one_hot with its classes in dimension {dim}", "rows stay together", "axis=-1")
     classes = r.lift(Tensor(np.arange(depth, dtype=numpy_dtype(indices.hpmoe_aval.dtype))))
     hits = emit(r, e.equal, expand_dims(r, indices, -1), classes)
-    dtype = on_value.hpmoe_aval.dtype if isinstance(on_value, Tracer) else r.dtype_name(indices.dtype)
+    dtype = on_value.hpmoe_aval.dtype if isinstance(on_value, Tracer) else known(r.dtype_name(indices.dtype))
     values = [getattr(getattr(v, "hpmoe_atom", None), "value", v) for v in (on_value, off_value)]
     return to_dtype(r, hits, dtype) if values == [1, 0] else emit(r, e.select, hits, on_value, off_value, dtype=dtype)
 

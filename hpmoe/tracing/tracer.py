@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import math
-from typing import Any, NoReturn
+from typing import Any, NoReturn, Protocol
 
 import mindspore
 from mindspore import Tensor
 
-from hpmoe.ir.avals import Aval, RouteAval, Rows
+from hpmoe.ir.avals import Aval, RouteAval, Rows, as_route, fixed
 from hpmoe.ir.program import Atom
 from hpmoe.support.mindspore_private import FALLBACK, without_data
 from hpmoe.tracing.errors import not_traceable
@@ -19,8 +19,23 @@ WRITE_INSTEAD = "a new value: y = x + d, mint.where(mask, v, x), or mint.cat of 
 ROWS_INSTEAD = "-1 in reshape, zeros_like(rows) for an array of as many rows, or leave the rows axis as it is"
 
 
+class Trace(Protocol):
+    """What a tracer asks of the recorder of its trace."""
+
+    def call(self, func: Any, args: Any, kwargs: dict[str, Any]) -> Any: ...
+    def call_named(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any: ...
+    def record(self, primitive: Any, args: tuple[Any, ...], params: dict[str, Any]) -> Any: ...
+    def fail(self, error: Exception) -> NoReturn: ...
+
+
+class Refusing(Protocol):
+    """What stands for a value that is not there."""
+
+    def hpmoe_refuse(self, what: str, why: str, instead: str) -> NoReturn: ...
+
+
 def _refused_by(what: str, why: str, instead: str) -> Any:
-    def method(self: Any, *args: Any, **kwargs: Any) -> NoReturn:
+    def method(self: Refusing, *args: Any, **kwargs: Any) -> NoReturn:
         self.hpmoe_refuse(what, why, instead)
     return method
 
@@ -28,7 +43,7 @@ def _refused_by(what: str, why: str, instead: str) -> Any:
 class RowCount:
     """The number of received rows, as it shows in `rows.shape`; its value is known only when the kernel runs."""
 
-    def __init__(self, rows: Rows, recorder: Any):
+    def __init__(self, rows: Rows, recorder: Trace):
         self.rows, self.recorder = rows, recorder
 
     def __repr__(self) -> str:
@@ -64,7 +79,7 @@ _refuse_dunders(RowCount, "int index float", "reading the number of received row
 class RouteTracer:
     """The route of a traced `hpmoe.dispatch`; it goes into `grouped_matmul` and `combine`, and nowhere else."""
 
-    def __init__(self, var: Atom, recorder: Any):
+    def __init__(self, var: Atom, recorder: Trace):
         self.hpmoe_atom, self.hpmoe_recorder = var, recorder
 
     def hpmoe_record(self, primitive: Any, args: tuple, params: dict) -> Any:
@@ -75,7 +90,7 @@ class RouteTracer:
 
     @property
     def aval(self) -> RouteAval:
-        return self.hpmoe_atom.aval
+        return as_route(self.hpmoe_atom.aval)
 
     num_tokens = property(lambda self: self.aval.num_tokens)
     top_k = property(lambda self: self.aval.top_k)
@@ -100,6 +115,10 @@ _refuse_dunders(RouteTracer, f"{_ARITHMETIC} lt le gt ge bool int float len iter
 class Tracer(Tensor):
     """A tensor that has a shape and a dtype and no data; MindSpore hands every call on it to the recorder."""
 
+    hpmoe_atom: Atom
+    hpmoe_aval: Aval
+    hpmoe_recorder: Trace
+
     def hpmoe_record(self, primitive: Any, args: tuple, params: dict) -> Any:
         return self.hpmoe_recorder.record(primitive, args, params)
 
@@ -114,7 +133,7 @@ class Tracer(Tensor):
     def size(self) -> int:
         if any(isinstance(d, Rows) for d in self.hpmoe_aval.shape):
             self.hpmoe_refuse("the size of received rows {aval}", _ROWS_WHY, ROWS_INSTEAD)
-        return math.prod(self.hpmoe_aval.shape)
+        return math.prod(fixed(self.hpmoe_aval.shape))
 
     def numel(self) -> int:
         return self.size
@@ -149,7 +168,13 @@ class Tracer(Tensor):
         return self
 
     data = property(contiguous)
-    value = __copy__ = __deepcopy__ = contiguous
+    value = contiguous
+
+    def __copy__(self) -> Tracer:
+        return self
+
+    def __deepcopy__(self, memodict: Any) -> Tracer:
+        return self
 
     __array_ufunc__ = None  # NumPy then leaves `array * tracer` to the tracer
 
@@ -187,7 +212,7 @@ for _name in "assign_value assign_value_cpp set_ itemset set_dtype requires_grad
     setattr(Tracer, _name, _refused_by(f".{_name}() on {{aval}}", "a Program is pure", WRITE_INSTEAD))
 
 
-def make_tracer(atom: Atom, aval: Aval, recorder: Any) -> Tracer:
+def make_tracer(atom: Atom, aval: Aval, recorder: Trace) -> Tracer:
     """A tracer for `atom`, whose abstract value is `aval` (a literal has no dtype of its own)."""
     sizes = tuple(d if isinstance(d, int) else 1 for d in aval.shape)
     tracer = without_data(Tracer, sizes, getattr(mindspore, "bool_" if aval.dtype == "bool" else aval.dtype))

@@ -8,6 +8,8 @@ import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
+from hpmoe.support.known import known
+
 EXHAUSTED = "no other value of any one setting is faster"
 
 
@@ -31,7 +33,7 @@ class Trial:
 
 def best_of(trials: Sequence[Trial]) -> Trial:
     """The fastest, of equals the one tried first."""
-    return min((t for t in trials if t.us is not None), key=lambda t: t.us)
+    return min((t for t in trials if t.us is not None), key=lambda t: known(t.us))
 
 
 def search(space: Mapping[str, Sequence[Any]], evaluate: Callable[[dict[str, Any]], float], budget_s: float,
@@ -80,10 +82,10 @@ def _proposed(space: Mapping[str, Sequence[Any]], starts: Sequence[dict[str, Any
     for name in itertools.cycle(space):
         if unchanged == len(space):
             return
-        before = best_of(trials).us
+        before = known(best_of(trials).us)
         for value in space[name]:
             yield {**dict(best_of(trials).settings), name: value}
-        unchanged = 1 if best_of(trials).us < before else unchanged + 1
+        unchanged = 1 if known(best_of(trials).us) < before else unchanged + 1
 
 
 def _try(settings: dict[str, Any], evaluate: Callable[[dict[str, Any]], float], trials: list[Trial],

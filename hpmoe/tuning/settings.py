@@ -68,7 +68,7 @@ class Simulations:
         total = 0.0
         for direction in self._programs:
             flow = queues.apply_to(self._apply(direction, steps))
-            routing = {"routing": self._ids, "topk_weights": self._weights} if flow.routes else {}
+            routing: dict[str, Any] = {"routing": self._ids, "topk_weights": self._weights} if flow.routes else {}
             total += self._machine.launch_us + simulate(flow, **routing).span
         return total
 

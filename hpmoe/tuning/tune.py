@@ -9,7 +9,7 @@ from typing import Any
 
 import numpy as np
 
-from hpmoe.ir.avals import RouteAval
+from hpmoe.ir.avals import RouteAval, as_route, fixed
 from hpmoe.ir.limits import MOST_ROWS
 from hpmoe.ir.program import Program
 from hpmoe.ir.stages import cut_at_routes
@@ -17,7 +17,7 @@ from hpmoe.kernels.simulated_inputs import given_ids
 from hpmoe.machines.kept_calibration import is_calibrated
 from hpmoe.machines.machine import Machine, Mesh
 from hpmoe.machines.presets import cpu
-from hpmoe.routing.routing import rows_of_ranks
+from hpmoe.routing.routing import PerRank, rows_of_ranks
 from hpmoe.routing.workload import balanced_ids
 from hpmoe.runtime.one_call import Traced
 from hpmoe.runtime.planned_rows import routes_of, rows_of_received, with_planned_rows
@@ -35,7 +35,7 @@ DIRECTIONS = {"forward": ("forward",), "backward": ("backward",), "both": ("forw
 
 
 def tune(f: Callable[..., Any], *args: Any, machine: Machine | None = None, mesh: Mesh | None = None,
-         direction: str = "both", routing: Sequence[np.ndarray] | None = None,
+         direction: str = "both", routing: PerRank | None = None,
          space: Mapping[str, Sequence[Any]] | None = None, budget_s: float = 10.0, max_trials: int | None = None,
          verbose: bool = False, cache: bool = True, **kwargs: Any) -> Tuned:
     """Searches tiles, signals, peer order, policies and `deduplicate_rows` with the simulator; nothing is computed.
@@ -145,21 +145,21 @@ def _check(f: Any, machine: Any, mesh: Any, direction: Any, space: Any, budget_s
                        "a list of True and False" if name == "dedup" else f"a list of values of {name}")
 
 
-def _ids(program: Program, routing: Sequence[np.ndarray] | None, inputs: Any, ep_size: int) -> np.ndarray | None:
+def _ids(program: Program, routing: PerRank | None, inputs: Any, ep_size: int) -> np.ndarray | None:
     """topk_ids of all ranks, [ep, T, K]: those given, those among the arguments, or balanced ones; None without a route."""
     routes = [e for e in program.equations if isinstance(e.outputs[0].aval, RouteAval)]
     if not routes:
         return None
-    aval = routes[0].outputs[0].aval
+    aval, (num_tokens, top_k) = as_route(routes[0].outputs[0].aval), fixed(routes[0].inputs[0].aval.shape)
     if routing is not None:
-        return np.stack(given_ids("hpmoe.tune", routing, ep_size, *routes[0].inputs[0].aval.shape, aval.num_experts))
+        return np.stack(given_ids("hpmoe.tune", routing, ep_size, num_tokens, top_k, aval.num_experts))
     position = routes_of(program)[0].ids
     if inputs is not None and position is not None:
         return np.stack([rank[position].reshape(-1, aval.top_k) for rank in inputs])
     entries = ep_size * aval.num_tokens * aval.top_k
     check_argument(entries <= MOST_ROWS, "hpmoe.tune", "the number of ids of all ranks", f"{entries:,}",
                    f"at most {MOST_ROWS:,}")
-    return balanced_ids(ep_size, *routes[0].inputs[0].aval.shape, aval.num_experts)
+    return balanced_ids(ep_size, num_tokens, top_k, aval.num_experts)
 
 
 def _weights(program: Program, inputs: Any, ep_size: int) -> np.ndarray | None:

@@ -9,6 +9,7 @@ from typing import Any
 from hpmoe.machines.machine import Machine
 from hpmoe.runtime.staged_function import StagedFunction
 from hpmoe.runtime.transform import chain
+from hpmoe.support.known import known
 from hpmoe.timelines.run import format_us
 from hpmoe.transforms.fuse_persistent import fuse_persistent
 from hpmoe.tuning.search import Trial, best_of
@@ -49,7 +50,7 @@ class Tuned:
     @property
     def reason(self) -> str:
         """Why these settings."""
-        default, best = self.trials[0].us, self.best.us
+        default, best = known(self.trials[0].us), known(self.best.us)
         gain = f"{_quicker(default, best):.2f} times as fast as" if best < default else "nothing tried is faster than"
         return f"{self.best}: {gain} the default; {len(self.trials)} tried, {self.why_ended}"
 
@@ -62,7 +63,7 @@ class Tuned:
         rows = [["", "simulated", "", *names]]
         for t in self.trials:
             mark = "*" if t is self.best else ""
-            times = ["failed", ""] if t.us is None else [format_us(t.us), f"{_quicker(self.trials[0].us, t.us):.2f}x"]
+            times = ["failed", ""] if t.us is None else [format_us(t.us), f"{_quicker(known(self.trials[0].us), t.us):.2f}x"]
             rows.append([mark, *times, *(str(getattr(v, "__name__", v)) for _, v in t.settings)])
         widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
         errors = ["", *(t.error for t in self.trials)]

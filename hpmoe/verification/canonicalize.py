@@ -8,8 +8,10 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
+from typing import Any
 
 from hpmoe.ir import taskflow as tf
+from hpmoe.support.known import known
 from hpmoe.tile_ops import col_modes, row_modes
 from hpmoe.tile_ops.params import Notice, Params, Way
 from hpmoe.tile_ops.row_modes import Ready
@@ -33,9 +35,9 @@ def _order(access: tf.Access) -> tuple:
 
 def _params(op: tf.TileOp, buffers: Sequence[tf.Buffer], routes: Sequence[tf.RoutePlan]) -> Params:
     """What its body is told, where that makes a difference."""
-    params = op.params
+    params: Any = op.params
     if op.primitive.is_notice:  # by which buffer its put is found makes none
-        return Notice(Way.OUT if _is_alike_both_ways(op, buffers, routes) else params.way, -1)
+        return Notice(Way.OUT if _is_alike_both_ways(op, buffers, routes) else known(params.way), -1)
     if params.is_transposed and _is_alike_both_ways(op, buffers, routes):
         return dataclasses.replace(params, is_transposed=False)
     if op.primitive.makes_blocks and op.domain.blocks == 1:

@@ -19,6 +19,7 @@ import numpy as np
 
 from hpmoe.ir import taskflow as tf
 from hpmoe.ir.layout import moves_of, num_copies
+from hpmoe.support.known import known
 from hpmoe.tile_ops.params import Way
 from hpmoe.verification.rows import Signal, Task, op_spans
 
@@ -85,19 +86,19 @@ class Counting:
             return [ONE]
         if extent in (tf.TILE, tf.TOKENS):
             tiles = list(self.tiles) or None if extent == tf.TOKENS else self._at(index, self.tiles)
-            return tiles and [("tile", i) for i in tiles]
+            return None if tiles is None else [("tile", i) for i in tiles]
         plan, peers = self.flow.routes[route], range(self.flow.ep_size)
         if extent in (tf.ENTRIES, tf.TILE_ENTRIES):
             returns = range(plan.num_returns)
             chosen = list(returns) if extent == tf.ENTRIES else self._at(index, returns)
-            return chosen and [("entries", route, i) for i in chosen]
+            return None if chosen is None else [("entries", route, i) for i in chosen]
         if extent == tf.SLOT:
             slots = self._at(index, range(plan.num_slots))
-            return slots and [("slot", route, s, e) for s, e in self._cells(plan) if s == index]
+            return None if slots is None else [("slot", route, s, e) for s, e in self._cells(plan) if s == index]
         if extent in (tf.EXPERT, tf.RECEIVED):
             experts = range(plan.num_local_experts)
             experts = experts if extent == tf.RECEIVED else self._at(index, experts)
-            return experts and [("slot", route, s, e) for s, e in self._cells(plan) if e in experts]
+            return None if experts is None else [("slot", route, s, e) for s, e in self._cells(plan) if e in experts]
         if extent in (tf.REPLICA, tf.REPLICAS):
             if plan.placement is None or index not in range(plan.num_local_experts):
                 return None
@@ -105,8 +106,8 @@ class Counting:
         by_expert = extent in (tf.SENT_TO_EXPERT, tf.RETURNED_TO_FROM_EXPERT)
         position, expert = divmod(index, plan.num_local_experts) if by_expert else (index, None)
         family = "to" if extent in (tf.SENT_TO, tf.SENT_TO_EXPERT) else "of"
-        return self._at(position, peers) and [self._part(family, route, s, e, position) for s, e in self._cells(plan)
-                                              if expert in (None, e)]
+        return None if self._at(position, peers) is None else [
+            self._part(family, route, s, e, position) for s, e in self._cells(plan) if expert in (None, e)]
 
     def _part(self, family: str, route: int, slot: int, expert: int, position: int) -> tuple:
         if position in self.own[WAY_OF[family]]:
@@ -152,7 +153,7 @@ class Counting:
             return None
         placement, rows = self.flow.routes[op.domain.route].placement, Sum()
         for rank in range(self.flow.ep_size):
-            for move in moves_of(placement, op, rank, task.row):
+            for move in moves_of(known(placement), op, rank, task.row):
                 rows["on", move.peer] += move.rows * (move.expert == expert)
         return rows
 
@@ -236,7 +237,9 @@ class Counting:
         return total
 
     def _from_peers(self, total: Sum) -> Sum:
-        for family, *place, j in [k for k in total if k[0] in ("from", "of") and k[-1] == self.pivots[WAY_OF[k[0]]]]:
+        pivots = [k for k in total if k[0] in ("from", "of") and k[-1] == self.pivots[WAY_OF[k[0]]]]
+        for family, route, slot, expert, j in pivots:
+            place = route, slot, expert
             parts = [self._part(family, *place, k) for k in range(self.flow.ep_size)]
             rest = [part for part in parts if part != (family, *place, j)]
             self._eliminate(total, (family, *place, j), rest, {("slot", *place): 1})

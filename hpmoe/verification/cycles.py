@@ -17,6 +17,7 @@ import numpy as np
 
 from hpmoe.ir import taskflow as tf
 from hpmoe.planner.planner import find_runnable
+from hpmoe.support.known import known
 from hpmoe.verification.order import Order
 from hpmoe.verification.rows import Signal, Wait
 from hpmoe.verification.shortest_cycle import EventLeads, Lead, Node
@@ -126,12 +127,13 @@ class _Cases:
         return max([op.domain.size for op in self.flow.ops if op.domain.clipped], default=0)
 
     def _all(self) -> Iterator[_Case]:
-        for *experts, used in itertools.product(*map(_slots_of_experts, self.flow.routes), range(self._num_tiles + 1)):
-            yield _Case(tuple(experts), used)
+        for experts in itertools.product(*map(_slots_of_experts, self.flow.routes)):
+            for used in range(self._num_tiles + 1):
+                yield _Case(experts, used)
 
     def leads(self, node: Node) -> list[Lead]:
         """The leads by events of a task in the case that has a cycle."""
-        return self._leads_in(self.cyclic, node)
+        return self._leads_in(known(self.cyclic), node)
 
     def has_cycle(self, cycle: list[Lead]) -> bool:
         """Whether all leads of a cycle are there on one rank in some case."""

@@ -10,6 +10,7 @@ import numpy as np
 
 from hpmoe.ir import taskflow as tf
 from hpmoe.support.errors import VerifyError
+from hpmoe.support.known import known
 from hpmoe.verification.canonicalize import canonical_buffer, canonical_op, canonical_route, is_alike_in_padding
 
 
@@ -29,7 +30,7 @@ def as_fingerprinted(flow: tf.Taskflow) -> tf.Taskflow:
                               "hpmoe.rewriting.rebuild")
         if not all(map(_is_of_kind, new, old)):
             _refuse(name, new, old, [_is_of_kind(*pair) for pair in zip(new, old, strict=True)].index(False))
-        mine, theirs = (_canonical_forms(f, name, is_anywhere, counts_returns) for f in (flow, flow.made))
+        mine, theirs = (_canonical_forms(f, name, is_anywhere, counts_returns) for f in (flow, known(flow.made)))
         if name == "ops":
             mine = _without_padding(flow, mine, theirs)
         for i in [i for i, (x, y) in enumerate(zip(mine, theirs, strict=True)) if x != y][:1]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from hpmoe.ir import taskflow as tf
 from hpmoe.support.intervals import Interval, meet
+from hpmoe.support.known import known
 from hpmoe.tile_ops import col_modes, row_modes
 
 
@@ -28,7 +29,7 @@ def _bytes(flow: tf.Taskflow, task: int, access: tf.Access) -> tuple[Interval, I
     """Bytes from the first to the last row that a task may touch of a buffer, whatever the routing, and those of a row."""
     place = flow.tasks[task]
     row, op, buffer = int(place["row"]), flow.ops[place["op"]], flow.buffers[access.buffer]
-    rows, size, columns = (0, buffer.num_rows), buffer.row_bytes, (0, buffer.cols)
+    rows, size, columns = (0, buffer.num_rows or 0), buffer.row_bytes, (0, buffer.cols)
     if buffer.route >= 0:
         plan = flow.routes[buffer.route]
         rows = 0, plan.max_rows
@@ -36,7 +37,8 @@ def _bytes(flow: tf.Taskflow, task: int, access: tf.Access) -> tuple[Interval, I
             others = min(row, plan.num_local_experts - 1)  # slots that are not full: one for each expert before
             rows = others + (row - others) * plan.tile_rows, min(plan.max_rows, (row + 1) * plan.tile_rows)
     elif op.domain.is_tiles and access.rows is row_modes.OWN:
-        rows = row * flow.tile_rows, min(buffer.num_rows, (row + 1) * flow.tile_rows)
+        rows = row * flow.tile_rows, min(known(buffer.num_rows), (row + 1) * flow.tile_rows)
     if access.cols is col_modes.OWN and op.cols:
         columns = int(place["col"]) + access.offset, int(place["col"] + place["cols"]) + access.offset
-    return (rows[0] * size, rows[1] * size), tuple(c * size // buffer.cols for c in columns)
+    first, last = (c * size // buffer.cols for c in columns)
+    return (rows[0] * size, rows[1] * size), (first, last)

@@ -9,6 +9,7 @@ import numpy as np
 
 from hpmoe.ir import taskflow as tf
 from hpmoe.ir.layout import Move, moves_of
+from hpmoe.support.known import known
 from hpmoe.tile_ops.params import Way
 from hpmoe.verification.counting import own_positions
 from hpmoe.verification.rows import Signal, Task, Wait, op_spans
@@ -82,7 +83,7 @@ class Order:
     def signals_about(self, event: int) -> list[Signal]:
         """Signals that may be about an event."""
         if event not in self._about:
-            about = list(self._signals.get(event, ()))
+            about: list[Signal] = list(self._signals.get(event, ()))
             low, high = (bisect.bisect_right(self._firsts, e) for e in (event - self._widest, event))
             for first in self._firsts[low:high]:
                 about += [s for s in self._spread[first] if event < first + self.span(s)]
@@ -129,7 +130,7 @@ class Order:
     def moves(self, task: int, rank: int) -> list[Move]:
         """What a task that moves copies, or their gradients, moves from a rank."""
         op = self.op_of(task)
-        return moves_of(self.flow.routes[op.domain.route].placement, op, rank, self.tasks[task].row)
+        return moves_of(known(self.flow.routes[op.domain.route].placement), op, rank, self.tasks[task].row)
 
     def reaches(self, signal: Signal, event: int, source: int, rank: int) -> bool:
         """Whether what a task signals on rank `source` may be about an event of a rank."""

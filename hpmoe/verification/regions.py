@@ -78,7 +78,7 @@ class _Regions:
         self._require(buffer.cols >= 1 and (buffer.num_rows or 0) >= 0,
                       f"{name} has {buffer.num_rows} rows of {buffer.cols} columns")
         same = (buffer.num_rows, buffer.cols) == (root.num_rows, root.cols) if root.route >= 0 or buffer.route >= 0 else \
-            buffer.num_rows * buffer.cols == root.num_rows * root.cols
+            (buffer.num_rows or 0) * buffer.cols == (root.num_rows or 0) * root.cols
         self._require(same and buffer.route == root.route, f"{name} is a view of {root.name} and of another size")
         self._require(buffer.dtype == root.dtype, f"{name} of {buffer.dtype} is a view of {root.name} of {root.dtype}")
         self._require(buffer.rows_per_expert >= 0 and not (buffer.num_rows or 0) % (buffer.rows_per_expert or 1),

@@ -6,6 +6,7 @@ import dataclasses
 from collections.abc import Sequence
 
 from hpmoe.ir import taskflow as tf
+from hpmoe.support.known import known
 from hpmoe.tile_ops import row_modes
 from hpmoe.tile_ops.row_modes import Ready
 from hpmoe.verification.units import block_and_height
@@ -56,21 +57,21 @@ def rows_of(op: tf.TileOp, i: int, buffers: Sequence[tf.Buffer], routes: Sequenc
 
     primitive, mode, is_output = op.primitive, access.rows, i < op.num_outputs
     if primitive.moves_copies and mode is row_modes.ALL:
-        return rows("first", plan.num_own_experts * op.params.height)
+        return rows("first", known(plan).num_own_experts * op.params.height)
     if primitive.is_blocking and primitive.is_back and not is_output:
-        return rows("received", plan.max_rows, route)
+        return rows("received", known(plan).max_rows, route)
     if primitive.sums_rows and mode is not row_modes.RETURNED and not primitive.operand(i).is_summed:
         return rows("first", op.domain.num_rows * block_and_height(op, buffers)[1])
     if mode is row_modes.FAN:
-        return rows("received", routes[plan.once_of].max_rows, plan.once_of)
+        return rows("received", routes[known(plan).once_of].max_rows, known(plan).once_of)
     if mode in (row_modes.EXPERT, row_modes.PEER) or (mode is row_modes.OWN and op.domain.is_slots):
-        return rows("received", plan.max_rows, route)
+        return rows("received", known(plan).max_rows, route)
     if mode is row_modes.ENTRIES:
-        return rows("entries", plan.num_tokens * plan.top_k, route)
+        return rows("entries", known(plan).num_tokens * known(plan).top_k, route)
     if mode is row_modes.TOKENS:
-        return rows("entries" if plan.top_k == 1 else "first", plan.num_tokens, route, True)
+        return rows("entries" if known(plan).top_k == 1 else "first", known(plan).num_tokens, route, True)
     if mode.ready is Ready.COPIES:
-        count = plan.num_replicas if mode is row_modes.REPLICA else plan.placement.most_copies
+        count = known(plan).num_replicas if mode is row_modes.REPLICA else known(known(plan).placement).most_copies
         return rows(mode.name, count * (buffer.rows_per_expert or 1), route)
     return rows("first", _first_rows(op, access, buffer, plan), -1, _is_clipped(op, access))
 
@@ -78,7 +79,7 @@ def rows_of(op: tf.TileOp, i: int, buffers: Sequence[tf.Buffer], routes: Sequenc
 def _first_rows(op: tf.TileOp, access: tf.Access, buffer: tf.Buffer, plan: tf.RoutePlan | None) -> int:
     if access.rows is row_modes.SLOT_EXPERT:
         has_copies = any(a.rows is row_modes.REPLICA for a in op.operands)
-        experts = plan.num_own_experts if has_copies else plan.num_local_experts
+        experts = known(plan).num_own_experts if has_copies else known(plan).num_local_experts
         return experts * (buffer.rows_per_expert or 1)
     if access.rows is row_modes.OWN:
         return op.domain.num_rows if op.domain.is_tiles else 1

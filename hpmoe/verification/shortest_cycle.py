@@ -9,6 +9,7 @@ from typing import NamedTuple
 import numpy as np
 
 from hpmoe.ir.taskflow_text import event_name, task_lines
+from hpmoe.support.known import known
 from hpmoe.verification.order import Order
 from hpmoe.verification.rows import Signal
 
@@ -173,7 +174,7 @@ def find_cycle(order: Order, stuck: list[int], on_one_rank: EventLeads | None,
     searches = [Search(order, stuck, MayLeads(order, stuck, by_rank=False, everywhere=True))]
     if on_one_rank is not None:
         cycle = searches[0].shortest()
-        return cycle if cycle and is_possible(cycle) else Search(order, stuck, on_one_rank).shortest()
+        return cycle if cycle and is_possible(cycle) else known(Search(order, stuck, on_one_rank).shortest())
     if flow.ep_size > 1 and flow.ep_size * len(stuck) <= MOST_STEPS:
         searches.append(Search(order, stuck, MayLeads(order, stuck, by_rank=True, everywhere=False), range(flow.ep_size)))
     searches.append(Search(order, stuck, MayLeads(order, stuck, by_rank=False, everywhere=False)))

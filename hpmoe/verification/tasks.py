@@ -40,7 +40,9 @@ def check_queues(flow: tf.Taskflow) -> None:
     bad = np.flatnonzero((listed < 0) | (listed >= flow.num_tasks))
     if len(bad):
         raise VerifyError(f"verify: a queue names task t{listed[bad[0]]}; there are {flow.num_tasks}")
-    takes = sum(np.isin(np.arange(len(flow.queues)), flow.machine.queues_of(u)) * bit for u, bit in UNITS.items())
+    takes = np.zeros(len(flow.queues), int)
+    for unit, bit in UNITS.items():
+        takes += np.isin(np.arange(len(flow.queues)), flow.machine.queues_of(unit)) * bit
     if are_queues(flow, np.array([UNITS[op.unit] for op in flow.ops], np.uint8), takes):
         return
     times = np.bincount(listed, minlength=flow.num_tasks)

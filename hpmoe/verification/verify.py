@@ -107,7 +107,7 @@ def _check_regions(flow: tf.Taskflow) -> None:
     fault = region_fault(flow.buffers, flow.ops, flow.routes, flow.inputs, flow.outputs, flow.tile_rows)
     if fault is not None:
         tasks = np.flatnonzero(flow.tasks["op"] == fault[1]) if fault[1] is not None else ()
-        fail(flow, fault[0], int(tasks[0]) if len(tasks) else None)
+        fail(flow, fault[0], next(map(int, tasks), None))
 
 
 def _check_tokens(flow: tf.Taskflow) -> None:

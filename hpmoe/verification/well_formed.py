@@ -22,8 +22,8 @@ def check_well_formed(flow: tf.Taskflow) -> None:
     for name, dtype in TABLES:
         table = getattr(flow, name)
         if not isinstance(table, np.ndarray) or table.dtype != dtype or table.ndim != 1:
-            raise VerifyError(f"verify: {name} is a {type(table).__name__}; it must be an array of {len(dtype)} columns: "
-                              f"{', '.join(dtype.names)}")
+            raise VerifyError(f"verify: {name} is a {type(table).__name__}; it must be an array of "
+                              f"{len(dtype.names or ())} columns: {', '.join(dtype.names or ())}")
     for name, cls in (("machine", Machine), ("made", tf.Made)):
         found = getattr(flow, name)
         if not isinstance(found, (cls, type(None))):

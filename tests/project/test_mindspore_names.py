@@ -52,7 +52,7 @@ def used_in(text):
                         if node.module not in PUBLIC or alias.name.startswith("_") or alias.name in KNOWN)
         elif isinstance(node, (ast.Attribute, ast.FunctionDef)):
             name = node.attr if isinstance(node, ast.Attribute) else node.name
-            if name in KNOWN or is_private(name) and name not in DEFINED | OTHERS:
+            if name not in DEFINED | OTHERS if is_private(name) else name in KNOWN:
                 yield name
         elif isinstance(node, ast.Constant) and node.value in KNOWN:
             yield node.value
