@@ -106,15 +106,15 @@ def guard_values(program: Program, *, of: Sequence[str] | None = None, low: floa
         reports.append(_Report(program.name, name, fill == "raise", counts))
         found.append(count)
         return out
-    chosen = _chosen(program, of)
-    instead = {v: guarded(name, v) for name, v in chosen.items() if name != "output"}
+    names = _chosen(program, of)
+    instead = {v: guarded(n, v) for n, v in zip(program.input_names, program.inputs, strict=True) if n in names}
     for eqn in program.equations:
         is_route = isinstance(eqn.outputs[0].aval, RouteAval)  # which reads what is given
         builder.equations.append(eqn if is_route else substitute([eqn], instead)[0])
     outputs = [instead.get(v, v) for v in program.outputs]
-    if "output" in chosen:
-        names = ["output"] if len(outputs) == 1 else [f"output {i}" for i in range(len(outputs))]
-        outputs = [guarded(n, v) if _has_rows(v) else v for n, v in zip(names, outputs, strict=True)]
+    if "output" in names:
+        places = [""] if len(outputs) == 1 else [f" {i}" for i in range(len(outputs))]
+        outputs = [guarded(f"output{i}", v) if _has_rows(v) else v for i, v in zip(places, outputs, strict=True)]
     return program.replace(equations=tuple(builder.equations), outputs=(*outputs, *found), reports=tuple(reports))
 
 
@@ -122,13 +122,13 @@ def _has_rows(value: Atom) -> bool:
     return is_differentiable(value) and len(value.aval.shape) > 1
 
 
-def _chosen(program: Program, of: Sequence[str] | None) -> dict[str, Atom | None]:
-    """What is guarded, by name."""
+def _chosen(program: Program, of: Sequence[str] | None) -> list[str]:
+    """The names of what is guarded."""
     rows = {name: v for name, v in zip(program.input_names, program.inputs, strict=True) if _has_rows(v)}
     if of is None:
         tokens = token_vars(program)
-        return {**{name: v for name, v in rows.items() if v in tokens}, "output": None}
+        return [*(name for name, v in rows.items() if v in tokens), "output"]
     for name in of:
         check_argument(name in rows or name == "output", "guard_values", "a name in of", repr(name),
                        f"a floating-point argument of {program.name} with rows, or output: {', '.join([*rows, 'output'])}")
-    return {name: rows.get(name) for name in of}
+    return list(of)

@@ -42,9 +42,9 @@ int hpmoe_find_runnable(const HpmoeFlow* flow, const HpmoeGraph* graph, uint8_t*
   return guarded([&] { hpmoe::find_runnable(*flow, graph->graph, done); });
 }
 
-int hpmoe_schedule(const HpmoeFlow* flow, const HpmoeGraph* graph, const double* costs, double seen_us,
-                   const int64_t* order, const uint8_t* kind, const int32_t* kind_starts, int32_t num_kinds,
-                   int32_t* queue_starts, int32_t* queue_tasks, int32_t* sequence) {
+int hpmoe_schedule(const HpmoeFlow* flow, const HpmoeGraph* graph, const double* costs, double seen_us, const int64_t* order,
+                   const uint8_t* kind, const int32_t* kind_starts, int32_t num_kinds, int32_t* queue_starts,
+                   int32_t* queue_tasks, int32_t* sequence) {
   return guarded([&] {
     const hpmoe::Schedule made = hpmoe::schedule(*flow, graph->graph, costs, seen_us, order, kind, kind_starts, num_kinds);
     std::copy(made.sequence.begin(), made.sequence.end(), sequence);
@@ -59,8 +59,7 @@ int hpmoe_schedule(const HpmoeFlow* flow, const HpmoeGraph* graph, const double*
 
 int hpmoe_deal(const HpmoeFlow* flow, const int32_t* sequence, const HpmoeDealt* of_op, int64_t num_ops, int32_t* queue,
                int32_t num_queues, int32_t* queue_starts, int32_t* queue_tasks) {
-  return guarded(
-      [&] { hpmoe::deal(*flow, sequence, of_op, num_ops, queue, num_queues, queue_starts, queue_tasks); });
+  return guarded([&] { hpmoe::deal(*flow, sequence, of_op, num_ops, queue, num_queues, queue_starts, queue_tasks); });
 }
 
 int hpmoe_are_queues(const HpmoeFlow* flow, const uint8_t* unit_of_op, int64_t num_ops, const uint8_t* units_of_queue,

@@ -51,8 +51,8 @@ int64_t expand(const HpmoeGrid* grids, int64_t num_ops, const HpmoeRule* rules, 
           const int64_t begin = count;
           for (const HpmoeRule* r : of_column) {
             if (r->block >= 0 && unit % grid.blocks != r->block) continue;
-            const int32_t event =
-                r->event + unit / r->units * r->by_unit + unit / grid.blocks * r->by_expert + peer * r->by_peer;
+            const int32_t event = r->event + unit / r->units * r->by_unit + unit / grid.blocks * r->by_expert +
+                                  peer * r->by_peer;
             if (count == room) throw BadTable();
             rows[count++] = make_row(*r, task, event, rows);
           }
@@ -78,8 +78,8 @@ int64_t expand_waits(const HpmoeGrid* grids, int64_t num_ops, const HpmoeRule* r
   });
 }
 
-int64_t expand_signals(const HpmoeGrid* grids, int64_t num_ops, const HpmoeRule* rules, int64_t num_rules,
-                       HpmoeSignal* rows, int64_t room) {
+int64_t expand_signals(const HpmoeGrid* grids, int64_t num_ops, const HpmoeRule* rules, int64_t num_rules, HpmoeSignal* rows,
+                       int64_t room) {
   return expand(grids, num_ops, rules, num_rules, rows, room, [](int64_t, int64_t last) { return last; });
 }
 

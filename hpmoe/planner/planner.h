@@ -53,9 +53,9 @@ int hpmoe_find_runnable(const HpmoeFlow* flow, const HpmoeGraph* graph, uint8_t*
 // kind_starts [num_kinds + 1]: the queues of kind k are kind_starts[k] .. kind_starts[k + 1] - 1; kind [num_tasks].
 // Fills queue_starts [kind_starts[num_kinds] + 1] and queue_tasks [num_tasks], and sequence [num_tasks] with how many tasks
 // began before each; tasks on a cycle are in no queue and have -1.
-int hpmoe_schedule(const HpmoeFlow* flow, const HpmoeGraph* graph, const double* costs, double seen_us,
-                   const int64_t* order, const uint8_t* kind, const int32_t* kind_starts, int32_t num_kinds,
-                   int32_t* queue_starts, int32_t* queue_tasks, int32_t* sequence);
+int hpmoe_schedule(const HpmoeFlow* flow, const HpmoeGraph* graph, const double* costs, double seen_us, const int64_t* order,
+                   const uint8_t* kind, const int32_t* kind_starts, int32_t num_kinds, int32_t* queue_starts,
+                   int32_t* queue_tasks, int32_t* sequence);
 
 // Where tasks of an op are dealt out: num_queues queues from first_queue on.
 struct HpmoeDealt {

@@ -19,9 +19,16 @@ struct Place {
 class Pruner {
  public:
   Pruner(const HpmoeFlow& flow, const Graph& graph, const uint8_t* is_unit)
-      : flow_(flow), graph_(graph), producers_(bundles_of(graph_.feeds, flow.num_events)), places_(flow.num_tasks),
-        is_remote_(flow.num_events), last_(flow.num_events), is_unit_(is_unit), before_(flow.num_events),
-        is_known_(flow.num_events), made_in_(flow.num_events, -1) {
+      : flow_(flow),
+        graph_(graph),
+        producers_(bundles_of(graph_.feeds, flow.num_events)),
+        places_(flow.num_tasks),
+        is_remote_(flow.num_events),
+        last_(flow.num_events),
+        is_unit_(is_unit),
+        before_(flow.num_events),
+        is_known_(flow.num_events),
+        made_in_(flow.num_events, -1) {
     for (int32_t q = 0; q < flow.num_queues; ++q)
       for (int32_t i = flow.queue_starts[q]; i < flow.queue_starts[q + 1]; ++i) places_[flow.queue_tasks[i]] = {q, i};
     for (int64_t i = 0; i < flow.num_signals; ++i)
@@ -76,9 +83,8 @@ class Pruner {
   };
 
   static bool are_alike(const Range& a, const Range& b) {
-    return std::equal(a.first, a.last, b.first, b.last, [](const HpmoeWait& x, const HpmoeWait& y) {
-      return x.event == y.event && x.kind == y.kind;
-    });
+    return std::equal(a.first, a.last, b.first, b.last,
+                      [](const HpmoeWait& x, const HpmoeWait& y) { return x.event == y.event && x.kind == y.kind; });
   }
 
   Range waits_of(int32_t task) const {
@@ -102,10 +108,10 @@ class Pruner {
   bool is_implied(int32_t wait, const Range& waits) {
     const HpmoeWait& mine = waits.first[wait];
     return mine.kind == 0 && std::any_of(waits.begin(), waits.end(), [&](const HpmoeWait& other) {
-      if (other.kind != 0 || &other == &mine) return false;
-      const std::vector<int32_t>& earlier = before(other.event);
-      return std::find(earlier.begin(), earlier.end(), mine.event) != earlier.end();
-    });
+             if (other.kind != 0 || &other == &mine) return false;
+             const std::vector<int32_t>& earlier = before(other.event);
+             return std::find(earlier.begin(), earlier.end(), mine.event) != earlier.end();
+           });
   }
 
   bool is_same_unit(int32_t a, int32_t b) const {

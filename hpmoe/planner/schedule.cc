@@ -182,8 +182,8 @@ bool runs_in_order(const Graph& graph) {
 Schedule schedule(const HpmoeFlow& flow, const Graph& graph, const double* costs, double seen_us, const int64_t* order,
                   const uint8_t* kind, const int32_t* kind_starts, int32_t num_kinds) {
   const Lists consumers = bundles_of(graph.needs, flow.num_events);
-  const std::vector<int32_t> by_urgency =
-      order ? order_tasks(flow, order) : sort_stably(find_urgency(graph, consumers, flow.num_tasks, costs));
+  const std::vector<int32_t> by_urgency = order ? order_tasks(flow, order)
+                                                : sort_stably(find_urgency(graph, consumers, flow.num_tasks, costs));
   std::vector<int32_t> place(flow.num_tasks);
   for (int32_t i = 0; i < flow.num_tasks; ++i) place[by_urgency[i]] = i;
   Progress progress(graph);

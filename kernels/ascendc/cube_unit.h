@@ -139,8 +139,9 @@ class CubeUnit {
     const Fractals<T> a = l1_a<T>(i), b = l1_b<T>(i);
     if (step.added >= 0) {
       const uint64_t from = p.added.address + step.added * p.added.step;
-      const int32_t unit = p.dtype == Dtype::BFLOAT16 ? kUnitBfloat16
-                           : p.dtype == Dtype::FLOAT16 ? kUnitFloat16 : kUnitFloat32;
+      const int32_t unit = p.dtype == Dtype::BFLOAT16  ? kUnitBfloat16
+                           : p.dtype == Dtype::FLOAT16 ? kUnitFloat16
+                                                       : kUnitFloat32;
       load_unit(a, p.added.unit + unit * sizeof(int32_t), step.m);
       load_l1(b, element<T>(from, step.m0, step.n0, p.added.ld), step.m, step.n, p.added.ld, true);
       return;

@@ -9,8 +9,11 @@ namespace hpmoe {
 class Heaviest {
  public:
   __aicore__ inline Heaviest(PrologueUnit& on, int32_t number)
-      : on_(on), route_(on.rank.image.route(number)), tables_(on.rank.image.tables(number, on.rank.num_aiv)),
-        weights_(deciding_weights(on, route_)), capacity_(on.capacity(number)) {
+      : on_(on),
+        route_(on.rank.image.route(number)),
+        tables_(on.rank.image.tables(number, on.rank.num_aiv)),
+        weights_(deciding_weights(on, route_)),
+        capacity_(on.capacity(number)) {
     UbWords ub(on);
     all_ = ub.take(tables_.width);
     before_ = ub.take(tables_.width);

@@ -21,9 +21,7 @@ __aicore__ inline void map_one(VectorUnit& unit, MapCode code, const Floats& a, 
     case MapCode::SQRT: return AscendC::Sqrt(a, a, count);
     case MapCode::ABS: return AscendC::Abs(a, a, count);
     case MapCode::SQUARE: return AscendC::Mul(a, a, a, count);
-    case MapCode::SILU:
-      one_plus_exp(x, a, count);
-      return AscendC::Div(a, a, x, count);
+    case MapCode::SILU: one_plus_exp(x, a, count); return AscendC::Div(a, a, x, count);
     case MapCode::SIGMOID:
       one_plus_exp(x, a, count);
       AscendC::Duplicate(a, 1.0f, count);

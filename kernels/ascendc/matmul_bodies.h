@@ -25,9 +25,21 @@ __aicore__ inline Product gmm(const Frame& frame) {
   const Buffer out = frame.buffer(0), x = frame.buffer(1), w = frame.buffer(of);
   const int64_t row = frame.first_row(of, w), col = frame.first_col(of);
   const uint64_t weight = is_turned ? frame.element(of, w, row + col, 0) : frame.element(of, w, row, col);
-  return {frame.rows(1).address, weight, frame.rows(0).address, x.cols, w.cols, out.cols,
-          frame.unit.rows, frame.task.cols, frame.num_cols(1, x), false, is_turned, false,
-          static_cast<Dtype>(x.dtype), static_cast<Dtype>(out.dtype), {}};
+  return {frame.rows(1).address,
+          weight,
+          frame.rows(0).address,
+          x.cols,
+          w.cols,
+          out.cols,
+          frame.unit.rows,
+          frame.task.cols,
+          frame.num_cols(1, x),
+          false,
+          is_turned,
+          false,
+          static_cast<Dtype>(x.dtype),
+          static_cast<Dtype>(out.dtype),
+          {}};
 }
 
 // The first operand from the fourth on whose rows are of this mode, or -1.
@@ -63,10 +75,21 @@ __aicore__ inline Product wgrad(const Frame& frame) {
   const bool adds = find_operand(frame.op, Rows::OWN) >= 0;
   const Added added = find_returned(frame, find_operand(frame.op, Rows::RETURNED), k0);
   const int64_t row = static_cast<int64_t>(frame.unit.expert - frame.op.param[3]) * num_k + k0;
-  return {frame.element(1, x, frame.unit.start, first + k0), frame.element(2, dy, frame.unit.start, frame.first_col(2)),
-          frame.element(0, out, row, frame.first_col(0)), x.cols, dy.cols, out.cols,
-          adds && frame.unit.rows == 0 && added.which == 0 ? 0 : k1 - k0, frame.task.cols, frame.unit.rows, true, false,
-          adds, static_cast<Dtype>(x.dtype), static_cast<Dtype>(out.dtype), added};
+  return {frame.element(1, x, frame.unit.start, first + k0),
+          frame.element(2, dy, frame.unit.start, frame.first_col(2)),
+          frame.element(0, out, row, frame.first_col(0)),
+          x.cols,
+          dy.cols,
+          out.cols,
+          adds && frame.unit.rows == 0 && added.which == 0 ? 0 : k1 - k0,
+          frame.task.cols,
+          frame.unit.rows,
+          true,
+          false,
+          adds,
+          static_cast<Dtype>(x.dtype),
+          static_cast<Dtype>(out.dtype),
+          added};
 }
 
 }  // namespace hpmoe

@@ -162,8 +162,7 @@ class Prologue {
     return Code::OK;
   }
   // to[e] = sums[first + e + 1] - sums[first + e]
-  __aicore__ inline void write_differences(int32_t to, const Words& sums, int32_t first, const Words& work,
-                                           int32_t count) {
+  __aicore__ inline void write_differences(int32_t to, const Words& sums, int32_t first, const Words& work, int32_t count) {
     for (int32_t e = 0; e < count; ++e) work.SetValue(e, sums.GetValue(first + e + 1) - sums.GetValue(first + e));
     on_.publish();
     on_.write(on_.word(to), work, count);

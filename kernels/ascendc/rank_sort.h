@@ -9,7 +9,9 @@ namespace hpmoe {
 class RankSort {
  public:
   __aicore__ inline RankSort(PrologueUnit& on, int32_t number)
-      : on_(on), route_(on.rank.image.route(number)), tables_(on.rank.image.tables(number, on.rank.num_aiv)),
+      : on_(on),
+        route_(on.rank.image.route(number)),
+        tables_(on.rank.image.tables(number, on.rank.num_aiv)),
         experts_(on.rank.image.tables(route_.once_of, on.rank.num_aiv)),
         num_local_(on.rank.image.route(route_.once_of).num_local_experts) {
     UbWords ub(on);

@@ -32,8 +32,8 @@ class EntryPieces {
   Piece piece_{};
 };
 
-// out[t] = sum_k w[t, k] * in[t * K + k], k = 0, 1, ..., over the entries that are kept: `chosen` has a number below 0 for the
-// others, or is 0 where there are none.
+// out[t] = sum_k w[t, k] * in[t * K + k], k = 0, 1, ..., over the entries that are kept: `chosen` has a number below 0 for
+// the others, or is 0 where there are none.
 struct ReduceEntries {
   VectorUnit& unit;
   Rows2d out, in, weights;

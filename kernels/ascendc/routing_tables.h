@@ -95,7 +95,11 @@ class RoutingTables {
     const int32_t global_expert = dest * route_.num_local_experts + expert;
     const int32_t before = dest == rank_ ? at(tables_.before, source, tables_.narrow, expert)
                                          : words_.GetValue(tables_.ahead + global_expert);
-    return {source, dest, expert, sent_to_expert(source, dest, expert), expert_start(dest, expert) + before,
+    return {source,
+            dest,
+            expert,
+            sent_to_expert(source, dest, expert),
+            expert_start(dest, expert) + before,
             at(tables_.sent, source, tables_.width, global_expert)};
   }
   __aicore__ inline Segment segment_in_slot(int32_t source, int32_t dest, const Unit& slot) const {

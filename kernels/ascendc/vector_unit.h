@@ -186,8 +186,7 @@ class VectorUnit {
 // How an op's rows are cut into pieces: whole rows where several fit, else parts of one row.
 class Pieces {
  public:
-  __aicore__ inline Pieces(int32_t num_rows, int32_t num_cols, int32_t elements)
-      : num_rows_(num_rows), num_cols_(num_cols) {
+  __aicore__ inline Pieces(int32_t num_rows, int32_t num_cols, int32_t elements) : num_rows_(num_rows), num_cols_(num_cols) {
     cols_ = least(num_cols, elements / kLane * kLane);
     pitch_ = round_up(cols_, kLane);
     rows_ = most(least(elements / pitch_, kMaxRows), 1);

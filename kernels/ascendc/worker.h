@@ -185,8 +185,8 @@ class Worker {
     } left{};
     left.status.status = status_;
     left.status.next_task = place_;
-    AscendC::GlobalTensor<int32_t> line =
-        global_at<int32_t>(rank_.args.status + static_cast<uint64_t>(queue_) * sizeof(CoreStatus));
+    AscendC::GlobalTensor<int32_t> line = global_at<int32_t>(rank_.args.status +
+                                                             static_cast<uint64_t>(queue_) * sizeof(CoreStatus));
     for (int32_t i = 0; i < kStatusWords; ++i) line.SetValue(i, left.words[i]);
     AscendC::DataCacheCleanAndInvalid<int32_t, AscendC::CacheLine::SINGLE_CACHE_LINE, AscendC::DcciDst::CACHELINE_OUT>(line);
   }

@@ -41,8 +41,7 @@ struct HpmoeTables {
 // words in the order of the grids, and no section needs more rows than num_tasks, num_waits and num_signals of the tables.
 // 0 ok, 1 not enough memory, 2 a table points nowhere, 3 a word cannot name all templates.
 int hpmoe_pack_templates(const HpmoeTables* tables, hpmoe::TaskWord* tasks, hpmoe::TaskTemplate* templates,
-                         hpmoe::Wait* waits,
-                     hpmoe::Signal* signals, int64_t* sizes);
+                         hpmoe::Wait* waits, hpmoe::Signal* signals, int64_t* sizes);
 
 // Runs the image on all ranks and returns when every thread has left.
 // num_threads: these serve the queues of all ranks, the calling one among them; 0: one for each core that it may run on.

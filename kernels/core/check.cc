@@ -72,9 +72,8 @@ class Checker {
     const Header& h = *image_.header;
     if (!in_range(task_template.op, h.num_ops)) return "a task names an op that does not exist";
     if (task_template.num_waits < 0 || task_template.first_wait < 0 ||
-        int64_t{task_template.first_wait} + task_template.num_waits > h.num_waits ||
-        task_template.num_signals < 0 || task_template.first_signal < 0 ||
-        int64_t{task_template.first_signal} + task_template.num_signals > h.num_signals) {
+        int64_t{task_template.first_wait} + task_template.num_waits > h.num_waits || task_template.num_signals < 0 ||
+        task_template.first_signal < 0 || int64_t{task_template.first_signal} + task_template.num_signals > h.num_signals) {
       return "a template's waits or signals lie outside their tables";
     }
     return check_events_of_template(image_, task_template);

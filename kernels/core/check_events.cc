@@ -40,8 +40,7 @@ const char* check_signal(const Op& op, const Signal& signal) {
   if (by_tile && ((!is_transfer(opcode) && !by_fan) || moves_copies(opcode) || signal.amount != int16_t(Amount::ROWS)))
     return "only a transfer signals rows by token tile";
   const bool finds_peer = (is_exchange(opcode) || moves_copies(opcode)) && signal.amount == int16_t(Amount::ROWS);
-  if (signal.remote == int32_t(Remote::PEER) && op.num_peers == 0 && !finds_peer)
-    return "a local task signals a peer";
+  if (signal.remote == int32_t(Remote::PEER) && op.num_peers == 0 && !finds_peer) return "a local task signals a peer";
   return nullptr;
 }
 
@@ -84,8 +83,8 @@ const char* check_events_of_template(const Image& image, const TaskTemplate& tas
     if (!in_range(kind, 7) || kind == int32_t(Index::ENTRY_TILE)) return "a wait's kind is unknown";
   }
   for (int32_t i = 0; i < task_template.num_signals; ++i) {
-    if (const char* fault = check_signal(image.ops[task_template.op],
-                                         image.signals[task_template.first_signal + i])) return fault;
+    if (const char* fault = check_signal(image.ops[task_template.op], image.signals[task_template.first_signal + i]))
+      return fault;
   }
   return nullptr;
 }

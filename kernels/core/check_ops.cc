@@ -94,8 +94,7 @@ class OpChecker {
     const bool by_expert = static_cast<Rows>(operand.rows) == Rows::SLOT_EXPERT;
     if (applies_function(rule.opcode) && by_expert && buffer.rows_per_expert > 0)
       return "a MAP takes one row an expert, not a matrix";
-    if (buffer.rows > 0 && needed_rows(op, operand) > buffer.rows)
-      return "an operand's buffer has too few rows for its op";
+    if (buffer.rows > 0 && needed_rows(op, operand) > buffer.rows) return "an operand's buffer has too few rows for its op";
     return nullptr;
   }
 
@@ -140,8 +139,8 @@ class OpChecker {
       }
       case Opcode::KEEP: {
         const Route& route = image_.routes[op.route];
-        const bool fits = op.num_rows <= route.num_tokens && buffer(op, 0).cols == route.top_k &&
-                          buffer(op, 1).cols == 1 && buffer(op, 0).dtype == buffer(op, 1).dtype;
+        const bool fits = op.num_rows <= route.num_tokens && buffer(op, 0).cols == route.top_k && buffer(op, 1).cols == 1 &&
+                          buffer(op, 0).dtype == buffer(op, 1).dtype;
         return fits ? nullptr : "a KEEP's operands are not a value for each entry of its route";
       }
       case Opcode::DROP_COUNTS:
@@ -170,7 +169,11 @@ class OpChecker {
       case Opcode::TAKE_COLS:
       case Opcode::ADD_COLS: {
         const bool is_number = op.operands[1].buffer < 0;
-        const bool fits = is_integer(dtype(op, 2)) && same_columns(op, opcode == Opcode::TAKE_COLS ? 0 : is_number ? 2 : 1, 2);
+        const bool fits = is_integer(dtype(op, 2)) && same_columns(op,
+                                                                   opcode == Opcode::TAKE_COLS ? 0
+                                                                   : is_number                 ? 2
+                                                                                               : 1,
+                                                                   2);
         return fits && (is_number || same_kind(op, 0, 1)) ? nullptr : "an op has other indices than elements";
       }
       case Opcode::ROW_REDUCE:

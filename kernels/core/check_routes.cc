@@ -63,8 +63,7 @@ bool is_once_ok(const Image& image, const Route& r) {
 
 bool is_route_ok(const Image& image, const Route& r) {
   const Header& h = *image.header;
-  if (!in_range(r.ids_buffer, h.num_buffers) || r.num_local_experts < 1 || r.num_slots < 0 || r.num_tokens < 0)
-    return false;
+  if (!in_range(r.ids_buffer, h.num_buffers) || r.num_local_experts < 1 || r.num_slots < 0 || r.num_tokens < 0) return false;
   const Buffer& ids = image.buffers[r.ids_buffer];
   const int64_t entries = int64_t{r.num_tokens} * r.top_k;
   return are_experts_ok(image, r) && r.top_k >= 1 && ids.cols == r.top_k && ids.dtype == int32_t(Dtype::INT32) &&

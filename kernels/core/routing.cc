@@ -18,8 +18,13 @@ void keep_heaviest(int32_t* first, int32_t* last, int64_t rows, const float* top
 }  // namespace
 
 Routing::Routing(const Image& image, const Route& route, const Routing* experts)
-    : route_(route), experts_(experts), ep_size_(image.header->ep_size), tile_rows_(image.header->tile_rows),
-      shares_(image.shares_of(route)), copies_(ep_size_), ranks_(ep_size_) {
+    : route_(route),
+      experts_(experts),
+      ep_size_(image.header->ep_size),
+      tile_rows_(image.header->tile_rows),
+      shares_(image.shares_of(route)),
+      copies_(ep_size_),
+      ranks_(ep_size_) {
   for (RankRoute& rank : ranks_) {
     rank.dropped.resize(route.num_experts);
     rank.sent_start.resize(static_cast<size_t>(route.num_experts) + 1);
@@ -186,8 +191,7 @@ Code Routing::place_rows(int32_t rank, Status& status) {
     }
   }
   mine.source_start.back() = static_cast<int32_t>(row);
-  for (; used < route_.num_slots; ++used)
-    mine.slots[used] = {route_.num_local_experts - 1, static_cast<int32_t>(row), 0};
+  for (; used < route_.num_slots; ++used) mine.slots[used] = {route_.num_local_experts - 1, static_cast<int32_t>(row), 0};
   const int64_t most = max_rows_of(route_, tile_rows_);
   const bool too_many_slots = needed > route_.num_slots;
   if (!too_many_slots && row <= most) return Code::OK;

@@ -36,7 +36,7 @@ struct RankRoute {
 struct Segment {
   int32_t source, dest, expert;
   int64_t rows;
-  int64_t first_row;       // on dest, among its received rows
+  int64_t first_row;  // on dest, among its received rows
   const int32_t* entries;  // on source, one a row; NULL where rows are those of a matrix
   int64_t first_source_row = 0;  // of a matrix, on source
 
@@ -82,9 +82,7 @@ class Routing {
   int64_t sent_to_expert(int32_t source, int32_t dest, int32_t expert) const;
   int64_t sent_to(int32_t source, int32_t dest) const;
 
-  bool is_kept(int32_t rank, int64_t entry) const {
-    return ranks_[rank].is_kept.empty() || ranks_[rank].is_kept[entry];
-  }
+  bool is_kept(int32_t rank, int64_t entry) const { return ranks_[rank].is_kept.empty() || ranks_[rank].is_kept[entry]; }
   // Kept entries of tokens [first, first + num_tokens) of a rank.
   int64_t kept_entries(int32_t rank, int64_t first, int64_t num_tokens) const {
     const std::vector<int32_t>& start = ranks_[rank].kept_start;

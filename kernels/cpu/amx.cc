@@ -233,8 +233,8 @@ HPMOE_AMX void amx_gemm(const Sizes& s, const Matrix& a, const Matrix& b, const 
   const bool many_k = s.k > k_step;
   const int64_t ld = many_k ? n_step : kPanel, sum_rows = many_k ? padded(s.m) : kPanel;
   thread_local Scratch<uint16_t> scratch;
-  uint16_t* const of_b = scratch.at_least(n_step * k_step + (a.transposed ? padded(std::min(s.m, MC)) : kPanel) * k_step
-                                          + 2 * sum_rows * ld);
+  uint16_t* const of_b = scratch.at_least(n_step * k_step + (a.transposed ? padded(std::min(s.m, MC)) : kPanel) * k_step +
+                                          2 * sum_rows * ld);
   float* const sum = reinterpret_cast<float*>(of_b + n_step * k_step);
   uint16_t* const of_a = of_b + n_step * k_step + 2 * sum_rows * ld;
   configure_tiles();

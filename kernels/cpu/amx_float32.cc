@@ -196,8 +196,10 @@ HPMOE_AMX void multiply_row(const Sizes& s, const uint16_t* a, const Memory& mem
     const int64_t cols = s.n - j;
     const uint16_t* const left = memory.b + j / kLines * steps * kStep;
     float* const sums = memory.sums[before.sums == memory.sums[0]];
-    const Block block{sums, reinterpret_cast<float*>(c.data) + j, c.ld, s.m, first(cols), first(cols - kLines), add,
-                      streams && cols >= kPanel};
+    const Block block{sums,        reinterpret_cast<float*>(c.data) + j,
+                      c.ld,        s.m,
+                      first(cols), first(cols - kLines),
+                      add,         streams && cols >= kPanel};
     const uint16_t* const right = cols > kLines ? left + steps * kStep : left;
     multiply(steps, a, a + steps * kStep, left, right, before, block, next);
     before = block;

@@ -29,9 +29,7 @@ HPMOE_AMX inline bool fits(const Range& range) {
          !_mm512_cmpge_epi16_mask(range.most, _mm512_set1_epi16(kLimit - 1));
 }
 
-constexpr __mmask16 first(int64_t n) {
-  return n >= 16 ? 0xFFFF : n <= 0 ? 0 : static_cast<__mmask16>((1u << n) - 1u);
-}
+constexpr __mmask16 first(int64_t n) { return n >= 16 ? 0xFFFF : n <= 0 ? 0 : static_cast<__mmask16>((1u << n) - 1u); }
 
 // Pairs of bfloat16: the upper halves of float32.
 HPMOE_AMX HPMOE_INLINE __m512i zip(__m512i even, __m512i odd) {

@@ -60,8 +60,7 @@ int hpmoe_launch(const void* image, int64_t image_bytes, const HpmoeRank* ranks,
 }
 
 int hpmoe_pack_templates(const HpmoeTables* tables, hpmoe::TaskWord* tasks, hpmoe::TaskTemplate* templates,
-                         hpmoe::Wait* waits,
-                     hpmoe::Signal* signals, int64_t* sizes) {
+                         hpmoe::Wait* waits, hpmoe::Signal* signals, int64_t* sizes) {
   try {
     const hpmoe::PackedTemplates packed = hpmoe::find_templates(*tables);
     std::copy(packed.tasks.begin(), packed.tasks.end(), tasks);

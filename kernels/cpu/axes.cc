@@ -58,7 +58,8 @@ void place_row(const Axis& axis, const Element* x, int64_t col, int64_t end, Ele
     const Element* const from = x + o * axis.there * axis.inner;
     const int64_t to = o * axis.size * axis.inner;
     const auto ahead = [&](int64_t j) { return std::max((j - axis.start + axis.step - 1) / axis.step, int64_t{0}); };
-    const int64_t begin = first > axis.start ? ahead(first) : 0, stop = std::min(last > axis.start ? ahead(last) : 0, axis.there);
+    const int64_t begin = first > axis.start ? ahead(first) : 0,
+                  stop = std::min(last > axis.start ? ahead(last) : 0, axis.there);
     if (axis.inner == 1) {
       for (int64_t q = begin; q < stop; ++q) out[to + axis.start + q * axis.step] = from[q];
       return;
@@ -127,8 +128,7 @@ Code group_reduce(const Frame& frame) {
   Writer out(frame.view(0));
   Reader x(frame.view(1));
   for (int64_t row = 0; row < frame.unit.rows; ++row)
-    inner == 1 ? reduce_neighbours(x, out, row, width, size, is_max)
-               : reduce_apart(x, out, row, width, size, inner, is_max);
+    inner == 1 ? reduce_neighbours(x, out, row, width, size, is_max) : reduce_apart(x, out, row, width, size, inner, is_max);
   return Code::OK;
 }
 

@@ -113,17 +113,11 @@ Code cumsum_of(const Frame& frame) {
 Code top_k(const Frame& frame) { return is_integer(frame.dtype(2)) ? top_k_of<int64_t>(frame) : top_k_of<float>(frame); }
 
 // out[t, k] = x[t, index[t, k]]; a negative index counts from the end
-Code take_cols(const Frame& frame) {
-  return is_integer(frame.dtype(1)) ? take_of<int64_t>(frame) : take_of<float>(frame);
-}
+Code take_cols(const Frame& frame) { return is_integer(frame.dtype(1)) ? take_of<int64_t>(frame) : take_of<float>(frame); }
 
 // out[t, e] = sum of in[t, k] over the k whose index[t, k] is e
-Code add_cols(const Frame& frame) {
-  return is_integer(frame.dtype(0)) ? add_of<int64_t>(frame) : add_of<float>(frame);
-}
+Code add_cols(const Frame& frame) { return is_integer(frame.dtype(0)) ? add_of<int64_t>(frame) : add_of<float>(frame); }
 
-Code cumsum(const Frame& frame) {
-  return is_integer(frame.dtype(1)) ? cumsum_of<int64_t>(frame) : cumsum_of<float>(frame);
-}
+Code cumsum(const Frame& frame) { return is_integer(frame.dtype(1)) ? cumsum_of<int64_t>(frame) : cumsum_of<float>(frame); }
 
 }  // namespace hpmoe

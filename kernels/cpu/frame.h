@@ -44,9 +44,7 @@ struct Frame {
 
   const Buffer& buffer(int i) const { return image.buffers[op.operands[i].buffer]; }
   Dtype dtype(int i) const { return static_cast<Dtype>(buffer(i).dtype); }
-  char* base(int i, int32_t on_rank) const {
-    return static_cast<char*>(ranks[on_rank].buffers[op.operands[i].buffer]);
-  }
+  char* base(int i, int32_t on_rank) const { return static_cast<char*>(ranks[on_rank].buffers[op.operands[i].buffer]); }
   char* element(int i, int64_t row, int64_t col) const {
     return base(i, rank) + (row * buffer(i).cols + col) * element_size(dtype(i));
   }

@@ -59,8 +59,7 @@ void multiply_panels(int64_t kc, const float* a, const float* b, float* c, int64
 }
 
 // Panels of `width` lines side by side, padded with zeros: packed[panel][k][line].
-void pack(const float* x, int64_t line_stride, int64_t k_stride, int64_t lines, int64_t kc, int64_t width,
-          float* packed) {
+void pack(const float* x, int64_t line_stride, int64_t k_stride, int64_t lines, int64_t kc, int64_t width, float* packed) {
   for (int64_t first = 0; first < lines; first += width, packed += width * kc) {
     const int64_t count = std::min(width, lines - first);
     const float* from = x + first * line_stride;
@@ -89,8 +88,8 @@ void own_gemm(const Sizes& s, const Matrix& a, const Matrix& b, const Matrix& c,
         pack(x + i0 * a_row + k0 * a_k, a_row, a_k, mc, kc, MR, packed_a);
         for (int64_t j = 0; j < nc; j += NR) {
           for (int64_t i = 0; i < mc; i += MR) {
-            multiply_panels(kc, packed_a + i * kc, packed_b + j * kc, out + (i0 + i) * c.ld + j0 + j,
-                            c.ld, std::min(MR, mc - i), std::min(NR, nc - j));
+            multiply_panels(kc, packed_a + i * kc, packed_b + j * kc, out + (i0 + i) * c.ld + j0 + j, c.ld,
+                            std::min(MR, mc - i), std::min(NR, nc - j));
           }
         }
       }
@@ -109,8 +108,7 @@ void multiply_float32(const Sizes& s, const Matrix& a, const Matrix& b, const Ma
 }
 
 // The part [k0, k0 + kc) of x, `lines` lines wide, as float32: in place, or converted into scratch.
-Matrix part_in_float32(const Matrix& x, bool k_is_row, int64_t lines, int64_t k0, int64_t kc,
-                       Scratch<float>& scratch) {
+Matrix part_in_float32(const Matrix& x, bool k_is_row, int64_t lines, int64_t k0, int64_t kc, Scratch<float>& scratch) {
   const int64_t rows = k_is_row ? kc : lines, cols = k_is_row ? lines : kc;
   char* const data = x.data + k0 * (k_is_row ? x.ld : 1) * element_size(x.dtype);
   if (x.dtype == Dtype::FLOAT32) return {data, x.dtype, x.ld, x.transposed};
@@ -164,8 +162,8 @@ void gemm(const Sizes& s, const Matrix& a, const Matrix& b, const Matrix& c, boo
   const bool narrows = c.dtype != Dtype::FLOAT32;
   float* const wide = narrows ? sums.at_least(s.m * s.n) : nullptr;
   const Matrix sum = narrows ? Matrix{reinterpret_cast<char*>(wide), Dtype::FLOAT32, s.n} : c;
-  const bool is_done =
-      skinny_gemm(s, a, b, sum, accumulate) || (both_bf16 && dnnl_gemm(g_bf16_gemm, s, a, b, sum, accumulate));
+  const bool is_done = skinny_gemm(s, a, b, sum, accumulate) ||
+                       (both_bf16 && dnnl_gemm(g_bf16_gemm, s, a, b, sum, accumulate));
   if (!is_done) multiply_converted(s, a, b, sum, accumulate);
   for (int64_t i = 0; i < s.m && narrows; ++i) {
     from_float32(c.dtype, wide + i * s.n, s.n, c.data + i * c.ld * element_size(c.dtype));

@@ -56,9 +56,11 @@ Code guard(const Frame& frame) {
       from_float32(out.dtype, given.data(), cols, out.at(row, 0));
       continue;
     }
-    const float part = fill == kZero ? 0.0f : sum_where(fill == kMean, x, low, high, given) /
-                                                  static_cast<float>(std::max<int64_t>(cols - outside, 1));
-    replace(cols, x.data(), low, high, given.data(), fill == kSpread ? part : 0.0f, fill == kMean ? part : 0.0f, made.data());
+    const float part = fill == kZero ? 0.0f
+                                     : sum_where(fill == kMean, x, low, high, given) /
+                                           static_cast<float>(std::max<int64_t>(cols - outside, 1));
+    replace(cols, x.data(), low, high, given.data(), fill == kSpread ? part : 0.0f, fill == kMean ? part : 0.0f,
+            made.data());
     from_float32(out.dtype, made.data(), cols, out.at(row, 0));
   }
   return Code::OK;

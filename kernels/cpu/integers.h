@@ -10,7 +10,8 @@
 
 namespace hpmoe {
 
-// As the processor's own conversion: the least number where there is none, for what is not a number and what is out of range.
+// As the processor's own conversion: the least number where there is none, for what is not a number and what is out of
+// range.
 template <class Int>
 Int truncated(float value) {
   constexpr float kEnd = -static_cast<float>(std::numeric_limits<Int>::min());

@@ -10,15 +10,14 @@ namespace hpmoe {
   for (int64_t j = 0; i + j < n; ++j) lanes[j] = (expression);
 
 HPMOE_MULTIVERSION
-void sum_lanes(int64_t n, const float* x, float* __restrict lanes) { HPMOE_LANES(i, n, lanes[j] + x[i + j]) }
+void sum_lanes(int64_t n, const float* x, float* __restrict lanes){HPMOE_LANES(i, n, lanes[j] + x[i + j])}
 
-HPMOE_MULTIVERSION
-void dot_lanes(int64_t n, const float* x, const float* y, float* __restrict lanes) {
-  HPMOE_LANES(i, n, lanes[j] + x[i + j] * y[i + j])
+HPMOE_MULTIVERSION void dot_lanes(int64_t n, const float* x, const float* y,
+                                  float* __restrict lanes){HPMOE_LANES(i, n, lanes[j] + x[i + j] * y[i + j])}
+
+HPMOE_MULTIVERSION void max_lanes(int64_t n, const float* x, float* __restrict lanes) {
+  HPMOE_LANES(i, n, maximum_(lanes[j], x[i + j]))
 }
-
-HPMOE_MULTIVERSION
-void max_lanes(int64_t n, const float* x, float* __restrict lanes) { HPMOE_LANES(i, n, maximum_(lanes[j], x[i + j])) }
 
 namespace {
 

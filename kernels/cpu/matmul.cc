@@ -35,8 +35,10 @@ int find_operand(const Op& op, Rows rows) {
 void add_returned(const Frame& frame, int returned, int64_t k0, int64_t k1, const float* main, int64_t ld, float* sum) {
   const int64_t cols = frame.task.cols, num_k = frame.buffer(returned).rows_per_expert;
   for (int64_t i = 0; i < k1 - k0; ++i) {
-    if (main) std::copy_n(main + i * ld, cols, sum + i * cols);
-    else std::fill_n(sum + i * cols, cols, 0.0f);
+    if (main)
+      std::copy_n(main + i * ld, cols, sum + i * cols);
+    else
+      std::fill_n(sum + i * cols, cols, 0.0f);
   }
   const std::vector<Copy>& copies = frame.routing->copies(frame.rank);
   for (size_t c = 0; c < copies.size(); ++c) {

@@ -83,8 +83,8 @@ HPMOE_AVX512 void multiply_dots(int64_t k, const float* a, const typename Terms:
   for (int64_t j = 0; j < NR_DOT; ++j) line[j] = b + std::min(j, cols - 1) * ldb;
   constexpr int kPadded = (kRows + 3) / 4 * 4;
   __m512 sum[kPadded][NR_DOT];
-  HPMOE_UNROLL for (int i = 0; i < kPadded; ++i)
-    HPMOE_UNROLL for (int j = 0; j < NR_DOT; ++j) sum[i][j] = _mm512_setzero_ps();
+  HPMOE_UNROLL for (int i = 0; i < kPadded; ++i) HPMOE_UNROLL for (int j = 0; j < NR_DOT; ++j)
+      sum[i][j] = _mm512_setzero_ps();
   for (int64_t at = 0; at < k; at += 16 * Terms::kTerms, a += 16 * kRows) {
     __m512 x[NR_DOT];
     HPMOE_UNROLL for (int j = 0; j < NR_DOT; ++j) x[j] = Terms::along(line[j] + at, k - at);
@@ -180,8 +180,8 @@ void multiply_by_dots(const Sizes& s, const Matrix& left, const Matrix& right, c
 }
 
 bool has_avx512() {
-  static const bool has =
-      __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512bw");
+  static const bool has = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512vl") &&
+                          __builtin_cpu_supports("avx512bw");
   return has;
 }
 

@@ -32,7 +32,8 @@ struct PackedTemplates {
   bool is(const TaskTemplate& task_template, Range<HpmoeTableWait> waited, WaitOf wait_of, Range<HpmoeTableSignal> signalled,
           SignalOf signal_of) const {
     if (task_template.num_waits != waited.last - waited.first ||
-        task_template.num_signals != signalled.last - signalled.first) return false;
+        task_template.num_signals != signalled.last - signalled.first)
+      return false;
     const Wait* wait = waits.data() + task_template.first_wait;
     for (const HpmoeTableWait& each : waited) {
       const HpmoeTableWait row = wait_of(each);

@@ -70,11 +70,10 @@ struct Bfloat16Terms {
   HPMOE_AVX512 static void across(const uint16_t* row, int64_t ld, int64_t rows, int64_t cols, __m512* lanes) {
     const __m512i even = _mm512_maskz_loadu_epi16(first_halves(rows > 0 ? cols : 0), row);
     const __m512i odd = _mm512_maskz_loadu_epi16(first_halves(rows > 1 ? cols : 0), row + ld);
-    alignas(64) static constexpr uint16_t kPairs[2][32] = {
-        {0, 32, 1, 33, 2, 34, 3, 35, 4, 36, 5, 37, 6, 38, 7, 39,
-         8, 40, 9, 41, 10, 42, 11, 43, 12, 44, 13, 45, 14, 46, 15, 47},
-        {16, 48, 17, 49, 18, 50, 19, 51, 20, 52, 21, 53, 22, 54, 23, 55,
-         24, 56, 25, 57, 26, 58, 27, 59, 28, 60, 29, 61, 30, 62, 31, 63}};
+    alignas(64) static constexpr uint16_t kPairs[2][32] = {{0, 32, 1, 33, 2,  34, 3,  35, 4,  36, 5,  37, 6,  38, 7,  39,
+                                                            8, 40, 9, 41, 10, 42, 11, 43, 12, 44, 13, 45, 14, 46, 15, 47},
+                                                           {16, 48, 17, 49, 18, 50, 19, 51, 20, 52, 21, 53, 22, 54, 23, 55,
+                                                            24, 56, 25, 57, 26, 58, 27, 59, 28, 60, 29, 61, 30, 62, 31, 63}};
     for (int i = 0; i < 2; ++i)
       lanes[i] = _mm512_castsi512_ps(_mm512_permutex2var_epi16(even, _mm512_load_si512(kPairs[i]), odd));
   }

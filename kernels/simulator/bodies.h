@@ -21,10 +21,14 @@ class Bodies {
  public:
   Bodies(const Image& image, const HpmoeMachine& machine, const HpmoeWork* work, int64_t num_parts, int32_t num_bins,
          Happenings& happenings)
-      : machine_(machine), work_(work), num_parts_(num_parts), rates_(machine, image.header->ep_size, num_bins),
+      : machine_(machine),
+        work_(work),
+        num_parts_(num_parts),
+        rates_(machine, image.header->ep_size, num_bins),
         ranks_of_l2_(rates_.has_host() ? image.header->ep_size : 1),
         caches_(image.header->ep_size / ranks_of_l2_, L2(ranks_of_l2_ * num_parts, machine.l2_bytes)),
-        pending_(image.header->ep_size * image.header->num_queues), happenings_(happenings) {}
+        pending_(image.header->ep_size * image.header->num_queues),
+        happenings_(happenings) {}
 
   // The body of a worker's task begins; `missed` becomes the bytes that L2 did not hold. True where it has ended at once.
   bool begin(int32_t worker, const Frame& frame, double now, double& missed) {

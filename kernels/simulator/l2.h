@@ -37,9 +37,7 @@ class L2 {
         case HPMOE_OF_EXPERT: touch_slots_of_expert(frame, t, out); break;
         case HPMOE_TOGETHER: touch(t.first, bytes, out); break;
         case HPMOE_STREAM:
-        case HPMOE_FAN:
-          out.bytes += bytes;
-          out.missed += bytes;
+        case HPMOE_FAN: out.bytes += bytes; out.missed += bytes;
       }
     }
     return out;

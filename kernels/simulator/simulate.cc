@@ -24,8 +24,13 @@ class Simulation {
  public:
   Simulation(const Image& image, const HpmoeRank* ranks, const HpmoeMachine& machine, const HpmoeWork* work,
              int64_t num_parts, int32_t num_bins, const Results& out)
-      : image_(image), ranks_(ranks), machine_(machine), out_(out), num_ranks_(image.header->ep_size),
-        num_queues_(image.header->num_queues), has_host_(machine.host_cores > 0),
+      : image_(image),
+        ranks_(ranks),
+        machine_(machine),
+        out_(out),
+        num_ranks_(image.header->ep_size),
+        num_queues_(image.header->num_queues),
+        has_host_(machine.host_cores > 0),
         bodies_(image_, machine_, work, num_parts, num_bins, happenings_),
         threads_(num_threads(), num_ranks_ * num_queues_) {}
 
@@ -90,9 +95,7 @@ class Simulation {
 
   Frame frame_of(int32_t rank, const Task& task) const { return make_frame(image_, ranks_, routings_, rank, task); }
 
-  int64_t* times(int32_t rank, int32_t place) const {
-    return out_.trace + row_of(rank, place) * 3;
-  }
+  int64_t* times(int32_t rank, int32_t place) const { return out_.trace + row_of(rank, place) * 3; }
   int64_t row_of(int32_t rank, int32_t place) const { return int64_t{rank} * image_.header->num_tasks + place; }
   static int64_t in_ns(double us) { return std::llround(us * 1e3); }
 
@@ -246,8 +249,10 @@ class Simulation {
       const Task task = image_.task(worker.place);
       const int64_t event = event_of(frame_of(rank, task), image_.waits_of(task).first[worker.num_waits_met]);
       const int64_t threshold = find_thresholds(image_, routings_, rank, ranks_[rank].num_tokens)[event];
-      return {static_cast<int32_t>(Code::TIMEOUT), rank, static_cast<int32_t>(w) % num_queues_, worker.place,
-              static_cast<int32_t>(event), worker.num_waits_met, threshold - missing_[rank][event], threshold};
+      return {static_cast<int32_t>(Code::TIMEOUT),   rank,
+              static_cast<int32_t>(w) % num_queues_, worker.place,
+              static_cast<int32_t>(event),           worker.num_waits_met,
+              threshold - missing_[rank][event],     threshold};
     }
     return {};
   }
@@ -273,9 +278,9 @@ class Simulation {
 }  // namespace hpmoe
 
 extern "C" int hpmoe_simulate(const void* image, int64_t image_bytes, const HpmoeRank* ranks, int32_t num_ranks,
-                              const HpmoeMachine* machine, const HpmoeWork* work, int64_t num_parts,
-                              int64_t* trace, int64_t* released_by, double* missed, double* totals, double* served,
-                              int32_t num_bins, HpmoeStatus* status) {
+                              const HpmoeMachine* machine, const HpmoeWork* work, int64_t num_parts, int64_t* trace,
+                              int64_t* released_by, double* missed, double* totals, double* served, int32_t num_bins,
+                              HpmoeStatus* status) {
   using hpmoe::Code;
   if (hpmoe::find_fault(image, image_bytes) || hpmoe::Image(image).header->ep_size != num_ranks) {
     *status = {static_cast<int32_t>(Code::BAD_IMAGE), -1, -1, -1, -1, -1, 0, 0};

@@ -258,7 +258,7 @@ void test_interrupts_of_many_threads(int num_threads, int rounds) {
 int main(int argc, char** argv) {
   const int scale = argc > 1 ? std::atoi(argv[1]) : 1;
   const Variant dropping[] = {{Dtype::FLOAT32, DropPolicy::POSITION, 0.5}, {Dtype::FLOAT16, DropPolicy::PROBS, 0.5},
-                              {Dtype::BFLOAT16, DropPolicy::PROBS, 1.0}, {Dtype::BFLOAT16, DropPolicy::ERROR, 4.0},
+                              {Dtype::BFLOAT16, DropPolicy::PROBS, 1.0},   {Dtype::BFLOAT16, DropPolicy::ERROR, 4.0},
                               {Dtype::FLOAT32, DropPolicy::NONE, 0, true}, {Dtype::BFLOAT16, DropPolicy::PROBS, 0.5, true}};
   for (int num_queues : {1, 2, 3}) {
     for (int num_threads : {1, 3, kManyThreads}) {

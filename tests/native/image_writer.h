@@ -49,7 +49,7 @@ struct ImageWriter {
     const int first = num_aic > 0 && !is_product ? num_aic : 0, count = is_product ? num_aic : num_queues - first;
     queues[first + task_template % count].push_back({op, peer, row, col, cols, task_template});
     templates.push_back({op, static_cast<int32_t>(waits.size()), static_cast<int32_t>(events_waited.size()),
-                     static_cast<int32_t>(signals.size()), static_cast<int32_t>(signalled.size())});
+                         static_cast<int32_t>(signals.size()), static_cast<int32_t>(signalled.size())});
     for (int event : events_waited) waits.push_back({event, 0});
     signals.insert(signals.end(), signalled);
     Op& grid = ops[op];

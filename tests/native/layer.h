@@ -48,8 +48,16 @@ inline Operand own(int buffer, Cols cols = Cols::OWN, int offset = 0) { return o
 // arrived, summed;
 // all weights there; all slots down.
 enum Events {
-  ARRIVED = 0, UP = S, ACT = 2 * S, DOWN = 3 * S, HOME = 4 * S, CAME = HOME + kTiles, SUMMED = CAME + Z,
-  WEIGHED = SUMMED + Z, DONE, kNumEvents
+  ARRIVED = 0,
+  UP = S,
+  ACT = 2 * S,
+  DOWN = 3 * S,
+  HOME = 4 * S,
+  CAME = HOME + kTiles,
+  SUMMED = CAME + Z,
+  WEIGHED = SUMMED + Z,
+  DONE,
+  kNumEvents
 };
 
 // From a token that came once to the rows of its experts, half of the columns a task; weights go to each of these rows.
@@ -100,8 +108,8 @@ struct Ops {
 
 inline Ops add_ops(ImageWriter& w, const Variant& variant, int way) {
   Ops ops;
-  ops.put = w.op(Opcode::PUT, Domain::SLOTS, {operand(variant.is_once ? ONCE : A, Rows::PEER, Cols::ALL),
-                                              operand(X, Rows::TOKENS, Cols::ALL)});
+  ops.put = w.op(Opcode::PUT, Domain::SLOTS,
+                 {operand(variant.is_once ? ONCE : A, Rows::PEER, Cols::ALL), operand(X, Rows::TOKENS, Cols::ALL)});
   ops.up = w.op(Opcode::GMM, Domain::SLOTS, {own(HALVES), own(A, Cols::ALL), operand(W1, Rows::SLOT_EXPERT, Cols::OWN)});
   ops.act = w.op(Opcode::SWIGLU, Domain::SLOTS, {own(C), own(HALVES), own(HALVES, Cols::OWN, I)});
   ops.down = w.op(Opcode::GMM, Domain::SLOTS, {own(D), own(C, Cols::ALL), operand(W2, Rows::SLOT_EXPERT, Cols::OWN)});

@@ -39,8 +39,16 @@ struct RandomFlow {
   }
 
   HpmoeFlow view() const {
-    return {tasks.data(), waits.data(), signals.data(), events.data(), starts.data(), order.data(),
-            int64_t(tasks.size()), int64_t(waits.size()), int64_t(signals.size()), int64_t(events.size()),
+    return {tasks.data(),
+            waits.data(),
+            signals.data(),
+            events.data(),
+            starts.data(),
+            order.data(),
+            int64_t(tasks.size()),
+            int64_t(waits.size()),
+            int64_t(signals.size()),
+            int64_t(events.size()),
             starts.empty() ? 0 : int64_t(starts.size()) - 1};
   }
 };
@@ -116,10 +124,12 @@ void test_random_flow(std::mt19937& random) {
   check(hpmoe_renumber_waits(flow.waits.data(), int64_t(flow.waits.size()), needed.data(), number.data(),
                              int64_t(number.size()), left.data(), &num_left) == HPMOE_OK &&
             hpmoe_renumber_signals(flow.signals.data(), int64_t(added.size()), number.data(), int64_t(number.size()),
-                                   added.data(), &num_added) == HPMOE_OK && num_added == int64_t(added.size()),
+                                   added.data(), &num_added) == HPMOE_OK &&
+            num_added == int64_t(added.size()),
         "tables are numbered anew");
   check(hpmoe_renumber_signals(flow.signals.data(), int64_t(added.size()), number.data(), 0, added.data(), &num_added) ==
-            HPMOE_BAD_TABLE, "every event has a number");
+            HPMOE_BAD_TABLE,
+        "every event has a number");
   left.resize(num_left);
   std::vector<uint8_t> has(flow.waits.size() + 1);
   uint8_t is_reduced = 0;
@@ -149,9 +159,11 @@ void test_rules(std::mt19937& random) {
   const auto room = static_cast<int64_t>(waits.size()), count = static_cast<int64_t>(rules.size());
   check(hpmoe_expand_waits(grids, 3, rules.data(), count, waits.data(), room, &num_waits) == HPMOE_OK &&
             hpmoe_expand_signals(grids, 3, rules.data(), count, signals.data(), room, &num_signals) == HPMOE_OK &&
-            num_waits <= num_signals && num_signals <= room, "rules are expanded");
+            num_waits <= num_signals && num_signals <= room,
+        "rules are expanded");
   check(num_signals == 0 || hpmoe_expand_signals(grids, 3, rules.data(), count, signals.data(), num_signals - 1,
-                                                 &num_signals) == HPMOE_BAD_TABLE, "there must be room");
+                                                 &num_signals) == HPMOE_BAD_TABLE,
+        "there must be room");
 }
 
 void test_bad_tables(std::mt19937& random) {

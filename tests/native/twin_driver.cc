@@ -37,14 +37,21 @@ struct Twin : Arrays {
   Twin(const std::vector<int32_t>& image, const Variant& variant) : Arrays(7, variant), image(image) {
     for (int i = 0; i < kNumArrays; ++i) is_symmetric.push_back(i == A || i == BACK || i == ONCE || i == THERE);
     for (int r = 0; r < R; ++r) {
-      for (int64_t count : {hpmoe_twin_counters(image.data()) * kLineWords, int64_t{kNumEvents},
-                            2 * hpmoe_twin_table_words(image.data())})
+      for (int64_t count :
+           {hpmoe_twin_counters(image.data()) * kLineWords, int64_t{kNumEvents}, 2 * hpmoe_twin_table_words(image.data())})
         lines.emplace_back(count);
       for (int i = 0; i < kNumArrays; ++i) sizes[r].push_back(int64_t(arrays[r][i == ENTRIES ? WEIGHTS : i].size()));
     }
     for (int r = 0; r < R; ++r)
-      ranks[r] = {pointers[r].data(), sizes[r].data(), is_symmetric.data(), lines[3 * r].begin(), lines[3 * r + 1].begin(),
-                  lines[3 * r + 2].begin(), num_tokens[r], nullptr, nullptr};
+      ranks[r] = {pointers[r].data(),
+                  sizes[r].data(),
+                  is_symmetric.data(),
+                  lines[3 * r].begin(),
+                  lines[3 * r + 1].begin(),
+                  lines[3 * r + 2].begin(),
+                  num_tokens[r],
+                  nullptr,
+                  nullptr};
   }
 
   int run(uint64_t seed) {
@@ -84,7 +91,7 @@ void test_failures(const Variant& variant) {
 
 int main(int argc, char** argv) {
   const int scale = argc > 1 ? std::atoi(argv[1]) : 1;
-  const Variant variants[] = {{Dtype::BFLOAT16, DropPolicy::NONE, 0}, {Dtype::FLOAT16, DropPolicy::NONE, 0},
+  const Variant variants[] = {{Dtype::BFLOAT16, DropPolicy::NONE, 0},    {Dtype::FLOAT16, DropPolicy::NONE, 0},
                               {Dtype::BFLOAT16, DropPolicy::ERROR, 4.0}, {Dtype::FLOAT16, DropPolicy::POSITION, 0.5},
                               {Dtype::BFLOAT16, DropPolicy::PROBS, 0.5}, {Dtype::BFLOAT16, DropPolicy::NONE, 0, true},
                               {Dtype::FLOAT32, DropPolicy::NONE, 0}};

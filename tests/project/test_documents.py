@@ -42,7 +42,8 @@ TESTED_ELSEWHERE = {
     "hpmoe calibrate --check": "tests/commands/test_calibrate.py",
 }
 COMMANDS = sorted({(document, command) for document in DOCUMENTS if not document.startswith(".github")
-                   for block in blocks_of(document) if block.language in ("sh", "console") for command in documents.commands_in(block)})
+                   for block in blocks_of(document) if block.language in ("sh", "console")
+                   for command in documents.commands_in(block)})
 HPMOE = re.compile(r"(?:python -m )?hpmoe ")
 IN_CI = re.findall(r'^(?:JOB|TEST)="(.*)"$', (ROOT / ".ci" / "run").read_text(), re.MULTILINE)
 

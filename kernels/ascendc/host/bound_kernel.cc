@@ -112,8 +112,7 @@ void BoundKernel::launch(const std::vector<void*>& tensors, int32_t num_tokens, 
   }
 }
 
-void BoundKernel::enqueue(const std::vector<void*>& tensors, int32_t num_tokens, void* stream,
-                          std::shared_ptr<void> owner) {
+void BoundKernel::enqueue(const std::vector<void*>& tensors, int32_t num_tokens, void* stream, std::shared_ptr<void> owner) {
   if (is_told_) reset();
   Record& record = ring_[next_];
   if (record.is_under_way) {
@@ -150,9 +149,16 @@ void BoundKernel::prepare(const Record& record, const std::vector<void*>& tensor
   for (int32_t r = 0; r < image.header->num_routes; ++r)
     buffers[layout_.places.size() + r] = static_cast<uint64_t>(capacity_of_expert(image.routes[r], num_tokens));
   const uint64_t tables = tables_offset_ + epoch_ % 2 * in_whole_lines(layout_.table_words * 4);
-  const LaunchArgs args{address(image_), address(record.device + table), address(symmetric_ + counters_offset_),
-                        address(targets_), address(symmetric_ + tables), address(record.device + status_offset_),
-                        timeout_cycles_, rank_, num_tokens, epoch_,
+  const LaunchArgs args{address(image_),
+                        address(record.device + table),
+                        address(symmetric_ + counters_offset_),
+                        address(targets_),
+                        address(symmetric_ + tables),
+                        address(record.device + status_offset_),
+                        timeout_cycles_,
+                        rank_,
+                        num_tokens,
+                        epoch_,
                         image.header->num_queues / 3};
   std::memcpy(record.host, &args, sizeof(args));
 }

@@ -66,9 +66,7 @@ class LaunchMod final : public KernelBase {
   }
 
  private:
-  int64_t attribute(const std::string& name) const {
-    return mindspore::GetValue<int64_t>(primitive_->GetAttr(name));
-  }
+  int64_t attribute(const std::string& name) const { return mindspore::GetValue<int64_t>(primitive_->GetAttr(name)); }
 };
 
 }  // namespace

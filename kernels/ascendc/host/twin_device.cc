@@ -88,8 +88,14 @@ void World::run_together(int32_t num_ranks) {
       symmetric[rank].push_back(span.is_symmetric);
     }
     const auto words = [](uint64_t address) { return reinterpret_cast<int32_t*>(address); };
-    ranks[rank] = {reinterpret_cast<void**>(args.buffers), sizes[rank].data(), symmetric[rank].data(), words(args.counters),
-                   words(args.targets), words(args.tables - args.epoch % 2 * table_bytes), args.num_tokens, write_unmet,
+    ranks[rank] = {reinterpret_cast<void**>(args.buffers),
+                   sizes[rank].data(),
+                   symmetric[rank].data(),
+                   words(args.counters),
+                   words(args.targets),
+                   words(args.tables - args.epoch % 2 * table_bytes),
+                   args.num_tokens,
+                   write_unmet,
                    members.at(rank)};
   }
   HpmoeStatus status{};

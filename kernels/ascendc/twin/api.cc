@@ -37,9 +37,9 @@ hpmoe::RouteTables last_tables(const hpmoe::Image& image) {
   hpmoe::RouteTables tables{};
   for (int32_t r = 0; r < image.header->num_routes; ++r) {
     const hpmoe::Route& route = image.routes[r];
-    const hpmoe::RouteWords words{route.ids_buffer, route.num_experts, route.num_local_experts, route.top_k,
-                                  route.num_slots, route.num_tokens, route.max_rows, route.drop_policy,
-                                  route.weights_buffer, route.first_share, route.once_of, route.return_tokens};
+    const hpmoe::RouteWords words{route.ids_buffer,     route.num_experts, route.num_local_experts, route.top_k,
+                                  route.num_slots,      route.num_tokens,  route.max_rows,          route.drop_policy,
+                                  route.weights_buffer, route.first_share, route.once_of,           route.return_tokens};
     tables = hpmoe::lay_out(words, image.header->ep_size, image.header->num_queues / 3 * 2,
                             r > 0 ? tables.end : hpmoe::kUnitWords);
   }
@@ -102,8 +102,8 @@ class TwinLaunch {
     }
     for (int32_t r = 0; r < h.num_routes; ++r)
       pointers[h.num_buffers + r] = static_cast<uint64_t>(hpmoe::capacity_of_expert(image_.routes[r], mine.num_tokens));
-    memory_.add({"the table of buffers", rank, -1, pointers_.back().begin(),
-                 sizeof(uint64_t) * (h.num_buffers + h.num_routes)});
+    memory_.add(
+        {"the table of buffers", rank, -1, pointers_.back().begin(), sizeof(uint64_t) * (h.num_buffers + h.num_routes)});
     memory_.add({"the counters", rank, 0, reinterpret_cast<uint8_t*>(mine.counters), counter_words() * sizeof(int32_t)});
     memory_.add({"the targets", rank, -1, reinterpret_cast<uint8_t*>(mine.targets), sizeof(int32_t) * h.num_events});
   }
@@ -120,14 +120,21 @@ class TwinLaunch {
     }
     statuses_.emplace_back(sizeof(hpmoe::CoreStatus) * image_.header->num_queues);
     args_.emplace_back(sizeof(hpmoe::LaunchArgs));
-    memory_.add({"the status block", rank, -1, statuses_.back().begin(),
-                 sizeof(hpmoe::CoreStatus) * image_.header->num_queues});
+    memory_.add(
+        {"the status block", rank, -1, statuses_.back().begin(), sizeof(hpmoe::CoreStatus) * image_.header->num_queues});
     memory_.add({"the arguments", rank, -1, args_.back().begin(), sizeof(hpmoe::LaunchArgs)});
     const auto address = [](const void* pointer) { return reinterpret_cast<uint64_t>(pointer); };
     const double cycles = std::min(timeout_s, 1e9) * 50e6;
-    const hpmoe::LaunchArgs args{address(image_copy_.begin()), address(pointers_[rank].begin()), address(mine.counters),
-                                 address(mine.targets), address(tables), address(statuses_.back().begin()),
-                                 static_cast<int64_t>(cycles), rank, static_cast<int32_t>(mine.num_tokens), epoch,
+    const hpmoe::LaunchArgs args{address(image_copy_.begin()),
+                                 address(pointers_[rank].begin()),
+                                 address(mine.counters),
+                                 address(mine.targets),
+                                 address(tables),
+                                 address(statuses_.back().begin()),
+                                 static_cast<int64_t>(cycles),
+                                 rank,
+                                 static_cast<int32_t>(mine.num_tokens),
+                                 epoch,
                                  num_blocks_};
     std::memcpy(args_.back().begin(), &args, sizeof(args));
   }
@@ -148,9 +155,11 @@ class TwinLaunch {
   }
 
   void wait_for_end(size_t first, size_t count) {
-    twin::current().wait_until([this, first, count] {
-      return std::all_of(&cores_[first], &cores_[first] + count, [](const auto& core) { return core->has_ended(); });
-    }, "the launch before this one");
+    twin::current().wait_until(
+        [this, first, count] {
+          return std::all_of(&cores_[first], &cores_[first] + count, [](const auto& core) { return core->has_ended(); });
+        },
+        "the launch before this one");
   }
 
   // Some ranks begin when others are well under way.
@@ -177,9 +186,7 @@ class TwinLaunch {
     core.cache.leave_stale(args);
   }
 
-  uint64_t counter_words() const {
-    return static_cast<uint64_t>(num_counters(image_)) * hpmoe::kCounterWords;
-  }
+  uint64_t counter_words() const { return static_cast<uint64_t>(num_counters(image_)) * hpmoe::kCounterWords; }
 
   void to_this_launch(HpmoeStatus& status) const {
     const int32_t base = before_[status.rank][status.event];
@@ -225,9 +232,7 @@ int32_t hpmoe_twin_abi_version(void) { return kTwinAbiVersion; }
 void hpmoe_twin_use_kernel(HpmoeKernel kernel) { chosen_kernel = kernel ? kernel : hpmoe_persistent; }
 
 int64_t hpmoe_twin_table_words(const void* image) { return table_words(hpmoe::Image(image)); }
-int64_t hpmoe_twin_counters(const void* image) {
-  return num_counters(hpmoe::Image(image));
-}
+int64_t hpmoe_twin_counters(const void* image) { return num_counters(hpmoe::Image(image)); }
 
 int hpmoe_twin_launch(const void* image, int64_t image_bytes, const HpmoeTwinRank* ranks, int32_t num_ranks, int32_t epoch,
                       int32_t num_launches, double timeout_s, uint64_t seed, HpmoeStatus* status, twin::Counts* counts,

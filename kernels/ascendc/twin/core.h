@@ -25,7 +25,12 @@ class Core {
   static constexpr int kNumPipes = PIPE_ALL;
 
   Core(int rank, bool is_aic, int block, int sub_block, GlobalMemory& memory, Counts& counts)
-      : rank(rank), is_aic(is_aic), block(block), sub_block(sub_block), global(memory), counts(counts),
+      : rank(rank),
+        is_aic(is_aic),
+        block(block),
+        sub_block(sub_block),
+        global(memory),
+        counts(counts),
         local_{LocalMemory(Memory::UB), LocalMemory(Memory::L1), LocalMemory(Memory::L0A), LocalMemory(Memory::L0B),
                LocalMemory(Memory::L0C)} {}
 
@@ -140,7 +145,8 @@ Core& current();
 void set_current(Core* core);
 
 // What a load of MTE2 finds in global memory, within its arrays. It may pass what the scalar unit has looked at before
-// it, but not the last wait of MTE2 for the scalar unit, or barrier of all pipes: that was `since` so many stores. This one does.
+// it, but not the last wait of MTE2 for the scalar unit, or barrier of all pipes: that was `since` so many stores. This one
+// does.
 inline std::vector<uint8_t> loaded(Core& core, size_t since, const void* address, uint64_t bytes, const char* what) {
   core.global.region_of(address, bytes, what);
   return core.global.journal.read(&core, since, static_cast<const uint8_t*>(address), bytes);

@@ -192,14 +192,17 @@ void Mmad(const LocalTensor<C>& c, const LocalTensor<A>& a, const LocalTensor<B>
   const uint64_t m = (p.m + 15u) / 16, n = (p.n + 15u) / 16;
   const detail::Depth depth = detail::depth_of<A>(p);
   const bool is_kept_in_order = (p.m / 16) * (p.n / 16) >= 10, rounds = core.rounds_float32;
-  core.work(PIPE_M, "Mmad", [=, &core] {
-    if (m * n * depth.num_k == 0) return;
-    const std::vector<float> wide_a = detail::widen(a, m * depth.row, core, rounds);
-    const std::vector<float> wide_b = detail::widen(b, n * depth.num_k, core, rounds);
-    auto* out = reinterpret_cast<float*>(c.bytes(core, m * n * 1024, "Mmad", 1024));
-    detail::multiply(wide_a.data(), wide_b.data(), out, p, depth);
-    core.counts.cube_flops += static_cast<int64_t>(2 * m * 16 * n * 16 * depth.num_k * depth.c0);
-  }, is_kept_in_order);
+  core.work(
+      PIPE_M, "Mmad",
+      [=, &core] {
+        if (m * n * depth.num_k == 0) return;
+        const std::vector<float> wide_a = detail::widen(a, m * depth.row, core, rounds);
+        const std::vector<float> wide_b = detail::widen(b, n * depth.num_k, core, rounds);
+        auto* out = reinterpret_cast<float*>(c.bytes(core, m * n * 1024, "Mmad", 1024));
+        detail::multiply(wide_a.data(), wide_b.data(), out, p, depth);
+        core.counts.cube_flops += static_cast<int64_t>(2 * m * 16 * n * 16 * depth.num_k * depth.c0);
+      },
+      is_kept_in_order);
 }
 
 // Fractals of L0C to rows of global memory, rounded to their dtype. Rows may have any number of columns; whoever writes

@@ -23,8 +23,7 @@ struct Allocation {
 
 class LocalMemory {
  public:
-  explicit LocalMemory(Memory memory)
-      : memory_(memory), bytes_(kMemoryBytes[static_cast<int>(memory)], 0xFF) {}
+  explicit LocalMemory(Memory memory) : memory_(memory), bytes_(kMemoryBytes[static_cast<int>(memory)], 0xFF) {}
 
   Allocation allocate(uint32_t bytes) {
     const int i = static_cast<int>(memory_);

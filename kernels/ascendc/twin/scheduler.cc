@@ -8,7 +8,7 @@ namespace {
 int64_t clock_cycles = 0;
 
 constexpr int64_t kIdleJump = 1'000'000'000;  // 20 s of the 50 MHz counter
-constexpr int kLooksOfAWait = 4;               // after which a core has looked at its counter, wherever in its loop it was
+constexpr int kLooksOfAWait = 4;  // after which a core has looked at its counter, wherever in its loop it was
 
 }  // namespace
 

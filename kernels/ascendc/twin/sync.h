@@ -17,7 +17,7 @@ enum class HardEvent : uint8_t {
 #define HPMOE_TWIN_EVENT(from, to) from##_##to,
   HPMOE_TWIN_EVENTS(HPMOE_TWIN_EVENT)
 #undef HPMOE_TWIN_EVENT
-  MAX
+      MAX
 };
 
 namespace detail {

@@ -11,9 +11,7 @@
 
 namespace AscendC {
 
-enum class TPosition : uint8_t {
-  GM, A1, A2, B1, B2, C1, C2, CO1, CO2, VECIN, VECOUT, VECCALC, LCM = VECCALC
-};
+enum class TPosition : uint8_t { GM, A1, A2, B1, B2, C1, C2, CO1, CO2, VECIN, VECOUT, VECCALC, LCM = VECCALC };
 
 namespace detail {
 

@@ -35,45 +35,50 @@ template <class T, class Function>
 void binary(const char* what, const LocalTensor<T>& out, const LocalTensor<T>& a, const LocalTensor<T>& b, int64_t count,
             Function f) {
   twin::Core& core = twin::current();
-  vector_work(what, count, [=, &core] {
-    const T *x = operand(core, a, count, what), *y = operand(core, b, count, what);
-    T* z = operand(core, out, count, what);
-    for (int64_t i = 0; i < count; ++i) z[i] = f(x[i], y[i]);
-  }, out, a, b);
+  vector_work(
+      what, count,
+      [=, &core] {
+        const T *x = operand(core, a, count, what), *y = operand(core, b, count, what);
+        T* z = operand(core, out, count, what);
+        for (int64_t i = 0; i < count; ++i) z[i] = f(x[i], y[i]);
+      },
+      out, a, b);
 }
 
 template <class T, class Function>
 void unary(const char* what, const LocalTensor<T>& out, const LocalTensor<T>& a, int64_t count, Function f) {
   twin::Core& core = twin::current();
-  vector_work(what, count, [=, &core] {
-    const T* x = operand(core, a, count, what);
-    T* z = operand(core, out, count, what);
-    for (int64_t i = 0; i < count; ++i) z[i] = f(x[i]);
-  }, out, a);
+  vector_work(
+      what, count,
+      [=, &core] {
+        const T* x = operand(core, a, count, what);
+        T* z = operand(core, out, count, what);
+        for (int64_t i = 0; i < count; ++i) z[i] = f(x[i]);
+      },
+      out, a);
 }
-
 
 }  // namespace detail
 
-#define HPMOE_TWIN_BINARY(name, expression)                                                                       \
-  template <class T>                                                                                                \
-  void name(const LocalTensor<T>& out, const LocalTensor<T>& a, const LocalTensor<T>& b, const int32_t& count) {    \
-    static_assert(std::is_same_v<T, float> || std::is_same_v<T, int32_t>, "there is no bfloat16 arithmetic");       \
-    detail::binary(#name, out, a, b, count, [](T x, T y) -> T { return expression; });                              \
+#define HPMOE_TWIN_BINARY(name, expression)                                                                      \
+  template <class T>                                                                                             \
+  void name(const LocalTensor<T>& out, const LocalTensor<T>& a, const LocalTensor<T>& b, const int32_t& count) { \
+    static_assert(std::is_same_v<T, float> || std::is_same_v<T, int32_t>, "there is no bfloat16 arithmetic");    \
+    detail::binary(#name, out, a, b, count, [](T x, T y) -> T { return expression; });                           \
   }
 HPMOE_TWIN_BINARY(Add, x + y)
 HPMOE_TWIN_BINARY(Sub, x - y)
-HPMOE_TWIN_BINARY(Mul, x * y)
+HPMOE_TWIN_BINARY(Mul, x* y)
 HPMOE_TWIN_BINARY(Div, x / y)
 HPMOE_TWIN_BINARY(Max, x > y ? x : y)
 HPMOE_TWIN_BINARY(Min, x < y ? x : y)
 #undef HPMOE_TWIN_BINARY
 
-#define HPMOE_TWIN_UNARY(name, expression)                                                \
-  template <class T>                                                                      \
-  void name(const LocalTensor<T>& out, const LocalTensor<T>& a, const int32_t& count) {   \
-    static_assert(std::is_same_v<T, float>, "float32");                                   \
-    detail::unary(#name, out, a, count, [](T x) -> T { return expression; });             \
+#define HPMOE_TWIN_UNARY(name, expression)                                              \
+  template <class T>                                                                    \
+  void name(const LocalTensor<T>& out, const LocalTensor<T>& a, const int32_t& count) { \
+    static_assert(std::is_same_v<T, float>, "float32");                                 \
+    detail::unary(#name, out, a, count, [](T x) -> T { return expression; });           \
   }
 HPMOE_TWIN_UNARY(Exp, std::exp(x))
 HPMOE_TWIN_UNARY(Ln, std::log(x))
@@ -81,14 +86,14 @@ HPMOE_TWIN_UNARY(Abs, std::fabs(x))
 HPMOE_TWIN_UNARY(Sqrt, std::sqrt(x))
 #undef HPMOE_TWIN_UNARY
 
-#define HPMOE_TWIN_SCALAR(name, expression)                                                                  \
-  template <class T>                                                                                         \
-  void name(const LocalTensor<T>& out, const LocalTensor<T>& a, const T& scalar, const int32_t& count) {     \
-    static_assert(std::is_same_v<T, float>, "float32");                                                      \
-    detail::unary(#name, out, a, count, [scalar](T x) -> T { return expression; });                          \
+#define HPMOE_TWIN_SCALAR(name, expression)                                                              \
+  template <class T>                                                                                     \
+  void name(const LocalTensor<T>& out, const LocalTensor<T>& a, const T& scalar, const int32_t& count) { \
+    static_assert(std::is_same_v<T, float>, "float32");                                                  \
+    detail::unary(#name, out, a, count, [scalar](T x) -> T { return expression; });                      \
   }
 HPMOE_TWIN_SCALAR(Adds, x + scalar)
-HPMOE_TWIN_SCALAR(Muls, x * scalar)
+HPMOE_TWIN_SCALAR(Muls, x* scalar)
 HPMOE_TWIN_SCALAR(Mins, x > scalar ? scalar : x)
 HPMOE_TWIN_SCALAR(Maxs, x < scalar ? scalar : x)
 #undef HPMOE_TWIN_SCALAR
@@ -103,9 +108,8 @@ void Axpy(const LocalTensor<T>& out, const LocalTensor<U>& a, const U& scalar, c
 template <class T>
 void Duplicate(const LocalTensor<T>& out, const T& scalar, const int32_t& count) {
   twin::Core& core = twin::current();
-  detail::vector_work("Duplicate", count, [=, &core] {
-    std::fill_n(detail::operand(core, out, count, "Duplicate"), count, scalar);
-  }, out);
+  detail::vector_work(
+      "Duplicate", count, [=, &core] { std::fill_n(detail::operand(core, out, count, "Duplicate"), count, scalar); }, out);
 }
 
 // Whole numbers of float32.
@@ -147,12 +151,15 @@ inline void Compare(const LocalTensor<float>& a, const LocalTensor<float>& b, CM
                     const BinaryRepeatParams& p) {
   twin::require(mask == detail::kRepeatFloats && p.is_dense, "Compare: the kernel compares whole repeats");
   twin::Core& core = twin::current();
-  detail::vector_work("Compare", detail::kRepeatFloats, [=, &core] {
-    const float* x = detail::operand(core, a, detail::kRepeatFloats, "Compare");
-    const float* y = detail::operand(core, b, detail::kRepeatFloats, "Compare");
-    core.compared = 0;
-    for (int i = 0; i < detail::kRepeatFloats; ++i) core.compared |= uint64_t{detail::compares(mode, x[i], y[i])} << i;
-  }, a, b);
+  detail::vector_work(
+      "Compare", detail::kRepeatFloats,
+      [=, &core] {
+        const float* x = detail::operand(core, a, detail::kRepeatFloats, "Compare");
+        const float* y = detail::operand(core, b, detail::kRepeatFloats, "Compare");
+        core.compared = 0;
+        for (int i = 0; i < detail::kRepeatFloats; ++i) core.compared |= uint64_t{detail::compares(mode, x[i], y[i])} << i;
+      },
+      a, b);
 }
 template <class T, SELMODE mode>
 void Select(const LocalTensor<T>& out, const LocalTensor<T>& yes, const LocalTensor<T>& no, uint8_t repeats,
@@ -160,12 +167,15 @@ void Select(const LocalTensor<T>& out, const LocalTensor<T>& yes, const LocalTen
   static_assert(std::is_same_v<T, float> && mode == SELMODE::VSEL_CMPMASK_SPR, "choices the kernel makes");
   twin::require(repeats == 1 && p.is_dense, "Select: the kernel chooses in whole repeats");
   twin::Core& core = twin::current();
-  detail::vector_work("Select", detail::kRepeatFloats, [=, &core] {
-    const T* x = detail::operand(core, yes, detail::kRepeatFloats, "Select");
-    const T* y = detail::operand(core, no, detail::kRepeatFloats, "Select");
-    T* z = detail::operand(core, out, detail::kRepeatFloats, "Select");
-    for (int i = 0; i < detail::kRepeatFloats; ++i) z[i] = (core.compared >> i & 1) != 0 ? x[i] : y[i];
-  }, out, yes, no);
+  detail::vector_work(
+      "Select", detail::kRepeatFloats,
+      [=, &core] {
+        const T* x = detail::operand(core, yes, detail::kRepeatFloats, "Select");
+        const T* y = detail::operand(core, no, detail::kRepeatFloats, "Select");
+        T* z = detail::operand(core, out, detail::kRepeatFloats, "Select");
+        for (int i = 0; i < detail::kRepeatFloats; ++i) z[i] = (core.compared >> i & 1) != 0 ? x[i] : y[i];
+      },
+      out, yes, no);
 }
 
 template <class T, class U>
@@ -175,15 +185,18 @@ void Cast(const LocalTensor<T>& out, const LocalTensor<U>& a, const RoundMode& m
   twin::require(mode == (widens ? RoundMode::CAST_NONE : RoundMode::CAST_RINT), "Cast: the round mode does not fit");
   twin::Core& core = twin::current();
   const bool saturates = core.saturates;
-  detail::vector_work("Cast", count, [=, &core] {
-    const U* x = detail::operand(core, a, count, "Cast");
-    T* z = detail::operand(core, out, count, "Cast");
-    if constexpr (widens) {
-      twin::widen(x, count, z);
-    } else {
-      twin::narrow(x, count, z, saturates);
-    }
-  }, out, a);
+  detail::vector_work(
+      "Cast", count,
+      [=, &core] {
+        const U* x = detail::operand(core, a, count, "Cast");
+        T* z = detail::operand(core, out, count, "Cast");
+        if constexpr (widens) {
+          twin::widen(x, count, z);
+        } else {
+          twin::narrow(x, count, z, saturates);
+        }
+      },
+      out, a);
 }
 
 namespace detail {
@@ -196,18 +209,21 @@ void reduce(const char* what, const LocalTensor<T>& out, const LocalTensor<T>& a
   static_assert(std::is_same_v<T, float>, "float32");
   twin::Core& core = twin::current();
   for (const HardEvent event : {HardEvent::V_S, HardEvent::S_V, HardEvent::S_MTE3}) free_flag(static_cast<int>(event), what);
-  vector_work(what, count, [=, &core] {
-    const float* x = operand(core, a, count, what);
-    std::vector<float> part(x, x + count);
-    const int32_t num_kept = (kept * ((count + 63) / 64) + 7) / 8 * 8;
-    std::fill_n(operand(core, work, num_kept, what), num_kept, std::numeric_limits<float>::quiet_NaN());
-    while (part.size() > 1) {
-      for (size_t i = 0; i + 1 < part.size(); i += 2) part[i / 2] = f(part[i], part[i + 1]);
-      if (part.size() % 2) part[part.size() / 2] = part.back();
-      part.resize((part.size() + 1) / 2);
-    }
-    operand(core, out, 1, what)[0] = part[0];
-  }, out, a, work);
+  vector_work(
+      what, count,
+      [=, &core] {
+        const float* x = operand(core, a, count, what);
+        std::vector<float> part(x, x + count);
+        const int32_t num_kept = (kept * ((count + 63) / 64) + 7) / 8 * 8;
+        std::fill_n(operand(core, work, num_kept, what), num_kept, std::numeric_limits<float>::quiet_NaN());
+        while (part.size() > 1) {
+          for (size_t i = 0; i + 1 < part.size(); i += 2) part[i / 2] = f(part[i], part[i + 1]);
+          if (part.size() % 2) part[part.size() / 2] = part.back();
+          part.resize((part.size() + 1) / 2);
+        }
+        operand(core, out, 1, what)[0] = part[0];
+      },
+      out, a, work);
 }
 
 }  // namespace detail
