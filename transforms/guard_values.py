@@ -111,7 +111,7 @@ def guard_values(program: Program, *, of: Sequence[str] | None = None, low: floa
     for eqn in program.equations:
         is_route = isinstance(eqn.outputs[0].aval, RouteAval)  # which reads what is given
         builder.equations.append(eqn if is_route else substitute([eqn], instead)[0])
-    outputs = [instead.get(v, v) for v in program.outputs]
+    outputs = [instead.get(v, v) if isinstance(v, Var) else v for v in program.outputs]
     if "output" in names:
         places = [""] if len(outputs) == 1 else [f" {i}" for i in range(len(outputs))]
         outputs = [guarded(f"output{i}", v) if _has_rows(v) else v for i, v in zip(places, outputs, strict=True)]
