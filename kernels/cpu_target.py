@@ -4,7 +4,7 @@ import ctypes
 import dataclasses
 import sys
 import threading
-from _signal import getsignal  # pyright: ignore[reportMissingImports]  that of signal looks for an enum's member first, which takes longer than all else here
+from _signal import getsignal  # pyright: ignore[reportMissingImports]  faster than that of signal
 from array import array as c_array
 from signal import SIGINT
 
