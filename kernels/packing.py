@@ -15,6 +15,7 @@ from hpmoe.kernels.target_bodies import check_bodies
 from hpmoe.support.dtypes import storage_dtype
 from hpmoe.support.errors import TransformError
 from hpmoe.support.known import known
+from hpmoe.tile_ops import row_modes
 from hpmoe.tile_ops.params import Way
 
 
@@ -110,8 +111,9 @@ def _route(route: RoutePlan, first_share: int) -> tuple:
 
 def _operand(op: TileOp, i: int) -> tuple:
     access = op.operands[i]
-    cols = op.primitive.operand(i).image_cols(access.cols)
-    return access.buffer, access.rows.number, cols, access.offset, access.value, (0, 0)
+    returns = i == 1 and op.primitive.is_blocking and op.primitive.is_back  # which asks nobody whose rows they are
+    rows, cols = row_modes.OWN if returns else access.rows, op.primitive.operand(i).image_cols(access.cols)
+    return access.buffer, rows.number, cols, access.offset, access.value, (0, 0)
 
 
 def _op(op: TileOp) -> tuple:

@@ -43,7 +43,7 @@ def _ids(plan: RoutePlan, routing: Routing, seed: int) -> PerRank:
     sizes = (plan.ep_size, plan.num_tokens, plan.top_k, plan.num_experts)
     if routing is None or (is_number(routing) and routing == 1):
         return balanced_ids(*sizes)
-    if isinstance(routing, (int, float, np.number)):
+    if isinstance(routing, (int, float, np.number)) and is_number(routing):
         return imbalanced_ids(*sizes, imbalance=float(routing), seed=seed)
     return given_ids("hpmoe.simulate", routing, *sizes, ", or an imbalance")
 

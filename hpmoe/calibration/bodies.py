@@ -87,7 +87,7 @@ def samples(line: Timeline, us: np.ndarray, ids: np.ndarray | None,
             machine: hpmoe.Machine) -> Iterator[tuple[str, str, Samples]]:
     """(kind, dtype, Samples) of each operation of a launch on one rank; `us` is what each task took, in queue order."""
     flow = line.flow
-    layout = Layout(flow, [known(ids)] * len(flow.routes), None)
+    layout = Layout(flow, [] if ids is None else [ids] * len(flow.routes), None)
     missed = known(hpmoe.simulate(flow, machine, routing=ids).simulated).missed
     memory_us = missed * machine.host_cores / machine.memory_bytes_per_us
     rows, row_work = layout.task_rows(0)[line.task], Work(flow, UNIT).entries(flow.tasks[line.task])["core_row"]

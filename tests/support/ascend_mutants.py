@@ -172,7 +172,7 @@ MUTANTS = (
     *shown_in(
         "shared float32",
         mutant("a unit matrix of another type", "cube_unit.h",
-               ("p.dtype == Dtype::FLOAT16 ? kUnitFloat16 : kUnitFloat32", "kUnitFloat16")),
+               ("p.dtype == Dtype::FLOAT16 ? kUnitFloat16\n" + " " * 55 + ": kUnitFloat32", "kUnitFloat16")),
         mutant("a unit matrix of left halves", "fractals.h", ("unit + i % num_beside * kFractalBytes", "unit")),
         mutant("ones in the left half only", "prologue.h",
                ("kUnitFloat32 + i / 8 * 128 + i * 8 + i % 8", "kUnitFloat32 + i * 8 + i % 8")),
