@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from typing import cast
 
 import numpy as np
 
@@ -45,7 +46,7 @@ def _ids(plan: RoutePlan, routing: Routing, seed: int) -> PerRank:
         return balanced_ids(*sizes)
     if isinstance(routing, (int, float, np.number)) and is_number(routing):
         return imbalanced_ids(*sizes, imbalance=float(routing), seed=seed)
-    return given_ids("hpmoe.simulate", routing, *sizes, ", or an imbalance")
+    return given_ids("hpmoe.simulate", cast(PerRank, routing), *sizes, ", or an imbalance")
 
 
 def given_ids(who: str, routing: PerRank, ep_size: int, num_tokens: int, top_k: int, num_experts: int,

@@ -132,7 +132,8 @@ class RouteAval:
 
 def as_route(aval: Aval | RouteAval) -> RouteAval:
     """What is known of a value that is a route."""
-    assert isinstance(aval, RouteAval)
+    if not isinstance(aval, RouteAval):  # as of a taskflow or program whose parts do not fit together
+        raise TypeError(f"{aval} is no route")
     return aval
 
 
