@@ -45,7 +45,7 @@ def _ids(plan: RoutePlan, routing: Routing, seed: int) -> PerRank:
     if routing is None or (is_number(routing) and routing == 1):
         return balanced_ids(*sizes)
     if isinstance(routing, (int, float, np.number)) and is_number(routing):
-        return imbalanced_ids(*sizes, imbalance=float(routing), seed=seed)
+        return imbalanced_ids(*sizes, imbalance=cast(float, routing), seed=seed)
     return given_ids("hpmoe.simulate", cast(PerRank, routing), *sizes, ", or an imbalance")
 
 

@@ -138,7 +138,7 @@ def test_what_cannot_be_simulated():
         with pytest.raises(ArgumentError,
                            match="machine is ascend_a3 of such rates .*; it must be one on which it takes less"):
             hpmoe.simulate(flow, NPU.replace(**slow))
-    with pytest.raises(ArgumentError, match="imbalance is 3.0; it must be from 1 to 2"):
+    with pytest.raises(ArgumentError, match="imbalance is 3; it must be from 1 to 2"):
         hpmoe.simulate(flow, routing=3)
     stuck = flow.replace(signals=flow.signals[flow.signals["task"] != flow.signals["task"][0]])
     with pytest.raises(LaunchError, match="hpmoe.simulate: moe_ffn gets stuck: rank 0, queue 0, task"):
