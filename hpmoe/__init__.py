@@ -34,6 +34,7 @@ from hpmoe.ir.taskflow import Taskflow as Taskflow
 from hpmoe.kernels.ascend_target import synchronize as synchronize
 from hpmoe.kernels.simulate import simulate as simulate
 from hpmoe.machines.machine import Machine as Machine, Mesh as Mesh
+from hpmoe.machines.machine_files import load_machine as load_machine
 from hpmoe.machines.presets import ascend_a2 as ascend_a2, ascend_a3 as ascend_a3, cpu as cpu
 from hpmoe.moe import moe_ffn as moe_ffn
 from hpmoe.primitives.dispatch import combine as combine, dispatch as dispatch

@@ -122,7 +122,7 @@ def _run(flow: Taskflow, machine: Machine, ranks: ctypes.Array) -> tuple[np.ndar
     traffic = np.zeros((flow.ep_size, len(RATES), 2))
     served = np.zeros(1 + flow.ep_size * len(RATES) * NUM_BINS)
     status = Status()
-    load().hpmoe_simulate(image.ctypes.data, image.nbytes, ranks, flow.ep_size, ctypes.byref(_native(machine)),
+    load().hpmoe_simulate(image.ctypes.data, image.nbytes, ranks, flow.ep_size, ctypes.byref(_native(machine, flow.ep_size)),
                           table.ctypes.data, work.footprints.num_parts,
                           *(a.ctypes.data for a in (trace, released_by, missed, traffic, served)),
                           NUM_BINS, ctypes.byref(status))
@@ -136,8 +136,9 @@ def _run(flow: Taskflow, machine: Machine, ranks: ctypes.Array) -> tuple[np.ndar
                             served[1:].reshape(flow.ep_size, len(RATES), NUM_BINS))
 
 
-def _native(machine: Machine) -> _Machine:
+def _native(machine: Machine, ep_size: int) -> _Machine:
     values = {name: getattr(machine, name) for name, *_ in _Machine._fields_ if hasattr(machine, name)}
+    values["link_bytes_per_us"] = machine.link_rate(ep_size)
     return _Machine(**values, worker_node_link_bytes_per_us=machine.worker_link_bytes_per_us)
 
 

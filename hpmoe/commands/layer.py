@@ -76,7 +76,7 @@ class Layer:
         given = getattr(self.o, "min_load", None)
         flops = self.machine.num_aic * self.machine.matmul_rate(self.o.dtype)
         size = numpy_dtype(self.o.dtype).itemsize
-        return given if given is not None else flops / 2 * size / self.machine.link_bytes_per_us
+        return given if given is not None else flops / 2 * size / self.machine.link_rate(self.o.ep)
 
     def with_copies(self, f: Callable[..., Any]) -> Callable[..., Any]:
         """A function of the layer, with as many copies of its experts as there is room for."""
@@ -139,6 +139,6 @@ def utilisation(line: hpmoe.Timeline, machine: hpmoe.Machine) -> dict[str, float
     of_rate: dict[str, float] = dict(zip(
         RATES, (known(line.traffic)[:, :, 0].mean(axis=0) / max(line.span, 1e-9)).tolist(), strict=True))
     for name in ("egress", "ingress"):
-        out[name] = float(max(of_rate[name] / machine.link_bytes_per_us,
+        out[name] = float(max(of_rate[name] / machine.link_rate(line.flow.ep_size),
                               of_rate[f"node_{name}"] / machine.node_link_bytes_per_us))
     return {**out, "memory": float(of_rate["memory"] * shared / machine.memory_bytes_per_us)}

@@ -14,6 +14,7 @@ from typing import Any
 import hpmoe
 from hpmoe.autodiff.vjp import linearize
 from hpmoe.commands import options, show
+from hpmoe.commands.machine import define_machine, machine_of
 from hpmoe.ir.program import Program
 from hpmoe.ir.taskflow import make_tasks
 from hpmoe.kernels.packing import pack
@@ -39,7 +40,7 @@ PROFILED = 20
 def define(values: Any) -> None:
     options.define_sizes(values, ep=8, tokens=4096, hidden=7168, intermediate=2048, experts=256, top_k=8)
     options.define_dtype(values)
-    options.define_choice(values, "machine", "ascend_a3", "what the queues are for", show.MACHINES)
+    define_machine(values, "ascend_a3", "what the queues are for")
     options.define_integer(values, "rows", None, "received rows of a rank to plan for; tokens * top_k where not given")
     options.define_integer(values, "runs", 5, "measured runs, after one that is not")
     options.define_switch(values, "profile", "list the functions that take the most time in one more run")
@@ -95,7 +96,7 @@ def plan(o: Any) -> dict[str, dict[str, Any]]:
 
 
 def _lower(o: Any, program: Program, clock: Clock) -> dict[str, Any]:
-    machine = hpmoe.cpu(ep_size=o.ep) if o.machine == "cpu" else getattr(hpmoe, o.machine)
+    machine = machine_of(o)
     flow: Any = with_planned_rows(program, [PlannedRows(planned_rows(o), planned_rows(o))] * len(routes_of(program)))
     for transform, arguments in ((hpmoe.tile_partition, {"rows": machine.tile_rows, "cols": machine.tile_cols}),
                                  (hpmoe.overlap_comm, {}), (hpmoe.assign_queues, {"machine": machine})):

@@ -10,6 +10,7 @@ from absl import flags
 
 import hpmoe
 from hpmoe.commands import options
+from hpmoe.commands.machine import define_machine, machine_of
 from hpmoe.ir.taskflow import Taskflow
 from hpmoe.support.progress import Progress
 from hpmoe.transforms.assign_queues import POLICIES
@@ -27,7 +28,6 @@ STAGES = {
     "queues": "tasks in the order of each worker",
     "kernel": "packed for one launch",
 }
-MACHINES = ("cpu", "ascend_a3", "ascend_a2")
 
 
 def define(values: flags.FlagValues) -> None:
@@ -37,7 +37,7 @@ def define(values: flags.FlagValues) -> None:
     options.define_dtype(values)
     options.define_integer(values, "tile_rows", None, "rows of a tile and of a slot; the machine's where not given")
     options.define_integer(values, "tile_cols", None, "columns of a tile; the machine's where not given")
-    options.define_choice(values, "machine", "cpu", "what the queues are for", MACHINES)
+    define_machine(values, "cpu", "what the queues are for")
     define_orders(values)
     options.define_choice(values, "signal", "tile", "what one remote signal stands for", SIGNALS)
     options.define_choice(values, "policy", "critical_path", "how tasks get into queues", tuple(POLICIES))
@@ -96,7 +96,7 @@ def avals(o: Any) -> list[hpmoe.Aval]:
 
 
 def rewritten(ir: Any, stage: str, o: Any) -> Any:
-    machine = hpmoe.cpu(ep_size=o.ep) if o.machine == "cpu" else getattr(hpmoe, o.machine)
+    machine = machine_of(o)
     match stage:
         case "tiles":
             rows, cols = o.tile_rows or machine.tile_rows, o.tile_cols or machine.tile_cols

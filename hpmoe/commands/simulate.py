@@ -11,7 +11,9 @@ from absl import flags
 
 import hpmoe
 from hpmoe.commands import ablation, micro, options, paper_table, show
+from hpmoe.commands.bands import bands, sensitivity, sensitivity_text
 from hpmoe.commands.layer import ROOM, ROUTINGS, Layer, ids_of, utilisation
+from hpmoe.commands.machine import define_machine, machine_of
 from hpmoe.machines.kept_calibration import is_calibrated
 from hpmoe.support.progress import Progress
 from hpmoe.transforms.assign_queues import POLICIES
@@ -31,6 +33,8 @@ MOST_DRAWS = 2**30  # one for each expert of each token, half a minute
 def define(values: flags.FlagValues) -> None:
     define_schedule(values)
     define_room(values)
+    options.define_integer(values, "bands", 8, "machines, within the ranges of its constants, that bands are of", least=0)
+    options.define_switch(values, "sensitivity", "which constants of the machine the figures hinge on")
     options.define_switch(values, "paper", "HyperParallel-MoE's table: paper, simulated, error")
     options.define_switch(values, "ablation", "what each technique is worth, balanced and not")
     options.define_integer(values, "most_ranks", 64, "ranks up to which --ablation goes")
@@ -42,7 +46,7 @@ def define_schedule(values: flags.FlagValues, directions: tuple[str, ...] = ("fo
     options.define_sizes(values, ep=8, tokens=4096, hidden=7168, intermediate=2048, experts=64, top_k=8)
     options.define_choice(values, "dtype", "bfloat16", "of rows and expert weights", options.FLOATS)
     options.define_choice(values, "direction", directions[0], "which pass", directions)
-    options.define_choice(values, "machine", "ascend_a3", "the model", show.MACHINES)
+    define_machine(values, "ascend_a3", "the model")
     options.define_number(values, "imbalance", 1.0, "most over mean received rows of a rank, balanced otherwise")
     options.define_choice(values, "routing", "balanced", "how tokens choose experts", ROUTINGS)
     options.define_integer(values, "seed", 0, "of a routing that is not balanced: who takes what", least=0)
@@ -79,7 +83,7 @@ def _paper(o: Any, progress: Progress) -> tuple[dict[str, Any], str]:
 
 
 def _ablation(o: Any, progress: Progress) -> tuple[dict[str, Any], str]:
-    machine = machine_of(o)
+    machine = machine_of(o, is_calibrated())
     table = ablation.rows(o, machine, o.most_ranks, progress)
     if o.out:
         ablation.draw(table, Path(o.out), o.direction)
@@ -105,13 +109,8 @@ def check_schedule(o: Any) -> None:
                            f"at most {tokens} with --ep={o.ep}, --experts={o.experts} and --routing={o.routing}")
 
 
-def machine_of(o: Any) -> hpmoe.Machine:
-    """With what `hpmoe calibrate` measured of this CPU, where it has."""
-    return hpmoe.cpu(ep_size=o.ep, calibrated=is_calibrated()) if o.machine == "cpu" else getattr(hpmoe, o.machine)
-
-
 def layer_of(o: Any, room: str = "received") -> Layer:
-    return Layer(o, o.direction, machine_of(o), ids_of(o, o.imbalance, o.routing, o.seed), o.replicas,
+    return Layer(o, o.direction, machine_of(o, is_calibrated()), ids_of(o, o.imbalance, o.routing, o.seed), o.replicas,
                  tuned=o.policy == "critical_path", dedup=o.dedup, room=room)
 
 
@@ -137,26 +136,47 @@ def simulated(o: Any, progress: Progress) -> dict[str, Any]:
         plain = dataclasses.replace(layer, dedup=False)
         without |= {"dedup": True, "without_dedup_ms": layer.span_us(fused(o, plain)) / 1e3}
     progress("baseline")
-    makespan, baseline, bound = (us / 1e3 for us in (layer.span_us(line), layer.baseline().span, layer.bound_us(line)))
+    unfused = layer.baseline()
+    makespan, baseline, bound = (us / 1e3 for us in (layer.span_us(line), unfused.span, layer.bound_us(line)))
+    sure = {"bands": bands(layer, (line, unfused), o.bands, progress)}
+    if o.sensitivity:
+        sure["sensitivity"] = sensitivity(layer, (line, unfused), progress)
     return {**options.sizes(o), "dtype": o.dtype, "machine": machine.name, "policy": o.policy, "direction": o.direction,
             "routing": o.routing, "imbalance": layer.imbalance, "room": o.room, "makespan_ms": makespan,
             "baseline_ms": baseline, "bound_ms": bound, "speedup": baseline / makespan,
-            "makespan_over_bound": makespan / bound, **without, "utilisation": utilisation(line, machine)}
+            "makespan_over_bound": makespan / bound, **without, **sure, "utilisation": utilisation(line, machine)}
 
 
 def text(o: Any, result: dict[str, Any]) -> str:
     sizes = ", ".join(f"{k}={v}" for k, v in options.sizes(o).items())
-    fused, ratio = f"fused, {o.policy}", result["makespan_over_bound"]
+    ratio, speedup = result["makespan_over_bound"], result["speedup"]
     known = "" if result["machine"] != "cpu" else " as measured" if is_calibrated() else " not measured, see hpmoe calibrate"
     routing = f"{o.routing} routing, imbalance {result['imbalance']:.3g}"
+    in_use = ", ".join(f"{k} {v:.0%}".replace("%", " %") for k, v in result["utilisation"].items())
+    within = result["bands"]
+    bands = {side: f"  {_digits(low)} to {_digits(high)}" for side, (low, high) in within.items()}
     lines = [f"{result['machine']}{known}, {o.direction}, {sizes}, {o.dtype}, {routing}: simulated",
-             f"  {fused:24}{result['makespan_ms']:10.3f} ms  {ratio:.3f} times the bound",
-             f"  {'unfused':24}{result['baseline_ms']:10.3f} ms  {result['speedup']:.2f} times the fused",
-             *([f"  {'fused, without copies':24}{result['without_replicas_ms']:10.3f} ms  "
-                f"{result['without_replicas_ms'] / result['makespan_ms']:.2f} times the one with"] if o.replicas else []),
-             *([f"  {'fused, without dedup':24}{result['without_dedup_ms']:10.3f} ms  "
-                f"{result['without_dedup_ms'] / result['makespan_ms']:.2f} times the one with"] if o.dedup else []),
-             f"  {'bound':24}{result['bound_ms']:10.3f} ms  no schedule of these tiles is faster",
-             "  in use while fused      " + ", ".join(f"{k} {v:.0%}".replace("%", " %")
-                                                      for k, v in result["utilisation"].items())]
+             _line(f"fused, {o.policy}", result["makespan_ms"], bands.get("fused", ""), f"{ratio:.3f} times the bound"),
+             _line("unfused", result["baseline_ms"], bands.get("unfused", ""),
+                   f"{speedup:.2f} times the fused{bands.get('speedup', '')}")]
+    for name, label in (("replicas", "copies"), ("dedup", "dedup")):
+        if name in result:
+            other = result[f"without_{name}_ms"]
+            lines.append(_line(f"fused, without {label}", other, "", f"{other / result['makespan_ms']:.2f} times the one with"))
+    lines += [_line("bound", result["bound_ms"], "", "no schedule of these tiles is faster"),
+              f"  {'in use while fused':24}{in_use}"]
+    if within:
+        lines.append(f"  x to y: on {o.bands} machines drawn from the ranges of the constants of {result['machine']}")
+    if o.sensitivity:
+        nominal = {"fused": result["makespan_ms"], "unfused": result["baseline_ms"], "speedup": speedup}
+        lines += ["", sensitivity_text(result["sensitivity"], nominal)]
     return "\n".join(lines)
+
+
+def _line(name: str, ms: float, band: str, what: str) -> str:
+    return f"  {name:24}{_digits(ms):>9} ms{band:<18}  {what}"
+
+
+def _digits(value: float) -> str:
+    """Three of them, which is more than any model is good for."""
+    return f"{value:.3g}" if value < 1000 else f"{value:.0f}"

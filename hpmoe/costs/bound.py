@@ -113,7 +113,7 @@ class _RankBounds:
 
     def _links_us(self, needs: Sequence[Needs]) -> tuple[float, float]:
         """egress, ingress: each the slower of links in the node and between nodes."""
-        rates = [[self.machine.link_bytes_per_us], [self.machine.node_link_bytes_per_us]]
+        rates = [[self.machine.link_rate(self.flow.ep_size)], [self.machine.node_link_bytes_per_us]]
         egress, ingress = (sum((n.links for n in needs), np.zeros(4)).reshape(2, 2) / rates).max(axis=0)
         return egress, ingress
 

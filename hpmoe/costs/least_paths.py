@@ -115,7 +115,7 @@ class LeastPaths:
         is_other, leaves_node = ranks != rank, ranks // machine.node_size != rank // machine.node_size
         way = np.where(leaves_node, machine.node_remote_us, machine.remote_us)
         seen = np.where(is_other, machine.signal_us + way + self.look, crossing) if is_seen else 0.0
-        link = np.where(leaves_node, machine.node_link_bytes_per_us, machine.link_bytes_per_us)
+        link = np.where(leaves_node, machine.node_link_bytes_per_us, machine.link_rate(self.flow.ep_size))
         link = np.where(is_other, np.minimum(link, machine.worker_link_bytes_per_us), np.inf)
         us = [np.maximum(machine.task_us + core_us(w, rows), rows * w["link_row"] / link) + seen for w in self.work[index]]
         of_slots = np.where(rows > 0, np.minimum.reduce(us), 0.0).max(axis=1, initial=0.0)

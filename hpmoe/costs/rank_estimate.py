@@ -89,7 +89,7 @@ def _exchange(flow: tf.Taskflow, op: tf.TileOp, machine: Machine) -> Stage:
         return Stage()
     cols = likely_puts(flow, op, machine)[1] or sent.cols
     of_node = min(ep_size, machine.node_size)
-    link = max((of_node - 1) / machine.link_bytes_per_us, (ep_size - of_node) / machine.node_link_bytes_per_us)
+    link = max((of_node - 1) / machine.link_rate(ep_size), (ep_size - of_node) / machine.node_link_bytes_per_us)
     rate = link_rate(machine, ep_size) if ep_size > 1 else machine.copy_bytes_per_us / 2  # read and written
     us = machine.task_us + rows * sent.row_bytes * cols / sent.cols / rate
     remote = max(1, ep_size - 1) / ep_size

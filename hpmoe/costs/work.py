@@ -193,7 +193,7 @@ def device_copy_rate(machine: Machine) -> float:
 
 def link_rate(machine: Machine, ep_size: int) -> float:
     """Bytes for each microsecond that one worker sends to the farthest ranks while others leave it the link."""
-    link = machine.link_bytes_per_us if ep_size <= machine.node_size else machine.node_link_bytes_per_us
+    link = machine.link_rate(ep_size) if ep_size <= machine.node_size else machine.node_link_bytes_per_us
     return min(machine.worker_link_bytes_per_us, link)
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 
+from hpmoe.machines.constant import Constant
 from hpmoe.machines.npu_bins import BINS, FLOPS_PER_CYCLE, bin_name
 from hpmoe.support.errors import check_argument, is_int, is_number
 
@@ -98,6 +99,8 @@ class Machine:
         node_size: ranks whose links are those of one node.
         link_bytes_per_us, worker_link_bytes_per_us: each direction of a rank's link inside a node, and at most for one
             worker.
+        near_size: ranks near each other in a node; rows to those farther off in it take the same link, and longer.
+        far_link_bytes_per_us: what it does with them.
         node_link_bytes_per_us: the same link between nodes.
         task_us: decoding a task and beginning its body.
         wait_us: looking at one wait of a task, when it is met.
@@ -111,6 +114,7 @@ class Machine:
         host_cores: where above 0, every rank is threads of one computer: the workers of all ranks share so many cores, and
             L2 and memory are those of all ranks together.
         bodies: measured kinds of tasks; the others take what the rates above say.
+        constants: what is known of the numbers above, by their names; it does not count where machines are compared.
 
     Raises:
         ArgumentError: a count is not a positive int, a rate not a number from 1e-30 to 1e30, a cost not one from 0 to 1e30,
@@ -157,7 +161,10 @@ class Machine:
     collective_us: float
     host_cores: float = 0.0
     repoll_us: float = 0.0
+    near_size: int = 2**30
+    far_link_bytes_per_us: float = MOST_RATE
     bodies: tuple[Body, ...] = ()
+    constants: tuple[tuple[str, Constant], ...] = dataclasses.field(default=(), compare=False, repr=False)
 
     def __post_init__(self) -> None:
         least = {"num_aiv": 0 if self.unified is True else 1}
@@ -183,7 +190,9 @@ class Machine:
         check_argument(condition, "hpmoe.Machine", name, repr(getattr(self, name)), expected)
 
     def replace(self, **changes: object) -> Machine:
-        return dataclasses.replace(self, **changes)
+        """Another machine; what was known of the numbers that change is not known of it."""
+        constants = tuple((name, constant) for name, constant in self.constants if name not in changes)
+        return dataclasses.replace(self, **{"constants": constants, **changes})
 
     def of_bin(self, name: str) -> Machine:
         """This NPU as its dies are sold under a name: with that many cores, their clock and L2, all else as it is.
@@ -207,6 +216,21 @@ class Machine:
     @property
     def num_queues(self) -> int:
         return self.num_aic + self.num_aiv
+
+    def link_rate(self, ep_size: int) -> float:
+        """Bytes for each microsecond of a rank's link inside a node, each way, among so many ranks that get the same of it.
+
+        Example:
+            >>> import hpmoe
+            >>> machine = hpmoe.ascend_a3.replace(near_size=2, link_bytes_per_us=100.0, far_link_bytes_per_us=50.0)
+            >>> machine.link_rate(2), machine.link_rate(3)
+            (100.0, 66.66666666666667)
+        """
+        others = min(ep_size, self.node_size) - 1
+        near = min(self.near_size - 1, others)
+        if near == others:
+            return self.link_bytes_per_us
+        return others / (near / self.link_bytes_per_us + (others - near) / self.far_link_bytes_per_us)
 
     def matmul_rate(self, dtype: str) -> float:
         """Flops for each microsecond of one AIC on a full tile of a dtype."""

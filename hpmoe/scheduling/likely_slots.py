@@ -194,7 +194,7 @@ def _sum_of_tasks(of_peers: np.ndarray, num_peers: int) -> np.ndarray:
 def link_stretch(flow: tf.Taskflow, machine: Machine) -> float:
     """How much longer puts take when all workers send than when one does, as links are shared."""
     of_node = min(flow.ep_size, machine.node_size)
-    us = max((of_node - 1) / machine.link_bytes_per_us, (flow.ep_size - of_node) / machine.node_link_bytes_per_us)
+    us = max((of_node - 1) / machine.link_rate(flow.ep_size), (flow.ep_size - of_node) / machine.node_link_bytes_per_us)
     return max(1.0, machine.num_aiv * put_rate(machine, flow.ep_size) * us / flow.ep_size)
 
 

@@ -79,7 +79,7 @@ def _putters(flow: tf.Taskflow, op: tf.TileOp, machine: Machine, slots: LikelySl
     """
     workers, ahead, sent = _senders(flow, machine, computing), sources_ahead(flow, op), flow.buffers[op.operands[1].buffer]
     sent = slots.rows * (op.tile_cols or sent.cols) * sent.stored_dtype.itemsize
-    wanted = round(workers * flow.ep_size * sent / (machine.link_bytes_per_us * QUEUE_US))
+    wanted = round(workers * flow.ep_size * sent / (machine.link_rate(flow.ep_size) * QUEUE_US))
     node_size = machine.node_size if machine.node_size > 1 else flow.ep_size
     places = min(op.num_peers, node_size)  # ranks of one place in every node are in one group
     groups = next(g for g in range(min(max(wanted, 1), places, workers), 0, -1)

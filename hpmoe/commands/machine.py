@@ -1,0 +1,64 @@
+"""hpmoe machine: a model of a machine as a file, with the unit, source and range of every number."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+from absl import flags
+
+import hpmoe
+from hpmoe.commands import options
+from hpmoe.machines.kept_calibration import is_calibrated
+from hpmoe.machines.machine_files import load_machine, machine_text, preset_names
+from hpmoe.machines.npu_bins import BINS
+from hpmoe.support.errors import ArgumentError
+
+SUMMARY = "prints a model of a machine as a file to change, which --machine=FILE takes"
+NOTES = f"""\
+hpmoe machine ascend_a3 > mine.toml; then hpmoe simulate --machine=mine.toml. The machines that come with hpmoe are
+{', '.join(preset_names())} and cpu, which is this one, as hpmoe calibrate measured it if it has.
+Of the NPUs there are bins: {', '.join(f'ascend_a2.{name}' for name in list(BINS)[:2])}, ...
+A file may be like one of them and hold only what differs: `like = "ascend_a3"`."""
+POSITIONAL = ("which",)
+
+
+class MachineName(flags.ArgumentParser):
+    """The name of a machine, or a file that describes one."""
+
+    def parse(self, argument: Any) -> str:
+        if argument != "cpu":
+            try:
+                load_machine(argument)
+            except ArgumentError as error:
+                raise ValueError(str(error)) from None
+        return argument
+
+
+def define_machine(values: flags.FlagValues, default: str, text: str) -> None:
+    flags.DEFINE(MachineName(), "machine", default, f"cpu, {', '.join(preset_names())}, or a .toml file: {text}",
+                 flag_values=values)
+
+
+def machine_of(o: Any, calibrated: bool = False) -> hpmoe.Machine:
+    """That of the flag; this CPU by its measurements where they are wanted and there."""
+    return hpmoe.cpu(ep_size=o.ep, calibrated=calibrated) if o.machine == "cpu" else load_machine(o.machine)
+
+
+def define(values: flags.FlagValues) -> None:
+    flags.DEFINE(MachineName(), "which", "ascend_a3", "the machine", flag_values=values)
+    flags.DEFINE_string("out", None, "the .toml file to write; stdout where not given", flag_values=values)
+
+
+def run(o: Any) -> int:
+    options.check_file("out", o.out, ".toml")
+    machine = hpmoe.cpu(calibrated=is_calibrated()) if o.which == "cpu" else load_machine(o.which)
+    text = machine_text(machine)
+    if o.out:
+        Path(o.out).write_text(text, encoding="utf-8")
+    if o.json:
+        print(json.dumps({"name": machine.name, "toml": text}))
+    elif not o.out:
+        print(text, end="")
+    return 0

@@ -1,0 +1,164 @@
+"""Machines as TOML files: every number with its unit, its source, and the range that it may lie in."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+
+from hpmoe.machines.constant import Constant
+from hpmoe.machines.machine import Body, Machine
+from hpmoe.machines.units import units_of
+from hpmoe.support.errors import ArgumentError, check_argument, is_number
+
+FOLDER = Path(__file__).parent / "files"
+NUMBERS = {f.name: f.type for f in dataclasses.fields(Machine) if f.type in ("int", "float")}
+OPTIONAL = ("host_cores", "repoll_us", "near_size", "far_link_bytes_per_us")
+KEYS = ("value", "unit", "source", "range")
+WHO = "hpmoe.load_machine"
+
+
+def preset_names() -> list[str]:
+    """The machines that come with hpmoe, beside this CPU.
+
+    Example:
+        >>> preset_names()
+        ['ascend_950pr', 'ascend_a2', 'ascend_a3', 'gb200_nvl72', 'h100_nvl8']
+    """
+    return sorted(path.stem for path in FOLDER.glob("*.toml"))
+
+
+def load_machine(which: str | Path) -> Machine:
+    """A machine that comes with hpmoe, or that a TOML file describes.
+
+    A file has `name` and `unified`, and a table for each number of a Machine: `value`, `unit`, `source` and, where it is not
+    sure, `range = [low, high]`. With `like`, the name of a machine that comes with hpmoe, it needs only what differs.
+    `hpmoe machine ascend_a3` writes one to begin with.
+
+    Args:
+        which: the path of a file whose name ends in .toml; or "ascend_a3" or another name of those that come with hpmoe,
+            with a bin after it where it has some, "ascend_a2.910B3".
+
+    Raises:
+        ArgumentError: there is no such machine, or the file cannot be read or is not of that form; the text names the table.
+
+    Example:
+        >>> import hpmoe, tempfile
+        >>> with tempfile.NamedTemporaryFile("w+", suffix=".toml") as file:
+        ...     _ = file.write('''name = "mine"
+        ... like = "ascend_a3"
+        ... [link_bytes_per_us]
+        ... value = 98
+        ... unit = "GB/s"
+        ... source = "the half of it"''')
+        ...     file.flush()
+        ...     mine = hpmoe.load_machine(file.name)
+        >>> mine.name, mine.link_bytes_per_us, mine.num_aic
+        ('mine', 98000.0, 24)
+        >>> hpmoe.load_machine("gb200_nvl72").node_size
+        72
+    """
+    name, _, sold_as = str(which).partition(".")
+    if name in preset_names() and sold_as != "toml":
+        machine = _read(FOLDER / f"{name}.toml")
+        return machine.of_bin(sold_as) if sold_as else machine
+    check_argument(str(which).endswith(".toml"), WHO, "which", repr(which),
+                   f"one of {', '.join(preset_names())}, or a file whose name ends in .toml")
+    return _read(Path(which))
+
+
+def machine_text(machine: Machine) -> str:
+    """A machine as a file that load_machine reads."""
+    parts = [f"name = {json.dumps(machine.name)}\nunified = {str(machine.unified).lower()}"]
+    constants = dict(machine.constants)
+    parts += [_table(field, getattr(machine, field), constants.get(field)) for field in NUMBERS]
+    parts += ["[[bodies]]\n" + "\n".join(f"{name} = {json.dumps(value)}" for name, value in dataclasses.asdict(body).items())
+              for body in machine.bodies]
+    return "\n\n".join(parts) + "\n"
+
+
+def _table(field: str, value: float, constant: Constant | None) -> str:
+    units = units_of(field)
+    unit = constant.unit if constant else next(iter(units))
+    lines = [f"[{field}]", f"value = {_in_unit(value, units[unit])}", f"unit = {json.dumps(unit)}",
+             f"source = {json.dumps(constant.source if constant else 'set by a user', ensure_ascii=False)}"]
+    if constant and not constant.is_sure:
+        lines.append("range = [{}, {}]".format(*(_in_unit(x, units[unit]) for x in (constant.low, constant.high))))
+    return "\n".join(lines)
+
+
+def _read(path: Path) -> Machine:
+    try:
+        with open(path, "rb") as file:
+            found = tomllib.load(file)
+    except (OSError, ValueError) as error:
+        raise ArgumentError(f"{WHO}: {path} cannot be read as TOML: {error}") from None
+    try:
+        return _machine(found)
+    except ArgumentError as error:
+        raise ArgumentError(f"{path}: {error}") from None
+
+
+def _in_unit(value: float, factor: float) -> str:
+    """The shortest text that is that number again once multiplied by the factor."""
+    if isinstance(value, int):
+        return str(value)
+    texts = (format(value / factor, f".{digits}g") for digits in range(1, 18))
+    return next((text for text in texts if float(text) * factor == value), repr(value / factor))
+
+
+def _machine(found: Mapping[str, object]) -> Machine:
+    like = found.get("like")
+    check_argument(like is None or like in preset_names(), WHO, "like", repr(like), f"one of {', '.join(preset_names())}")
+    known = {"name", "unified", "like", "bodies", *NUMBERS}
+    unknown = sorted(set(found) - known)
+    check_argument(not unknown, WHO, f"the table {unknown[:1]}", "unknown", f"one of {', '.join(sorted(known))}")
+    needed = {"name", *(() if like else ("unified", *(n for n in NUMBERS if n not in OPTIONAL)))}
+    missing = sorted(needed - set(found))
+    check_argument(not missing, WHO, ", ".join(missing), "missing", "there", "With like = \"ascend_a3\" only what differs is.")
+    fields: dict[str, object] = {n: found[n] for n in ("name", "unified") if n in found}
+    tables = {name: _number(name, found[name]) for name in NUMBERS if name in found}
+    fields |= {name: value for name, (value, _) in tables.items()}
+    if "bodies" in found:
+        fields["bodies"] = _bodies(found["bodies"])
+    base = load_machine(str(like)) if like else None
+    constants = {**dict(base.constants if base else ()), **{name: constant for name, (_, constant) in tables.items()}}
+    fields["constants"] = tuple((name, constants[name]) for name in NUMBERS if name in constants)
+    return base.replace(**fields) if base else Machine(**fields)  # pyright: ignore[reportArgumentType]  Machine checks them
+
+
+def _number(name: str, table: object) -> tuple[float, Constant]:
+    check_argument(isinstance(table, dict), WHO, name, repr(table), "a table with value, unit and source")
+    assert isinstance(table, dict)
+    for key in sorted(set(table) - set(KEYS)):
+        check_argument(False, WHO, f"{name}.{key}", "unknown", f"one of {', '.join(KEYS)}")
+    units, unit, source = units_of(name), table.get("unit"), table.get("source")
+    check_argument(unit in units, WHO, f"{name}.unit", repr(unit), f"one of {', '.join(units)}")
+    check_argument(isinstance(source, str) and bool(source), WHO, f"{name}.source", repr(source),
+                   "a str that says who measured it, or that it is assumed")
+    given = [table.get("value"), *_range(name, table)]
+    for value in given:
+        check_argument(is_number(value), WHO, f"{name}.value", repr(value), "a number")
+    value, low, high = (x if NUMBERS[name] == "int" else float(x) * units[str(unit)] for x in given)
+    check_argument(low <= value <= high, WHO, f"{name}.value", f"{given[0]} outside of {given[1:]}", "in its range")
+    return value, Constant(str(source), float(low), float(high), str(unit))
+
+
+def _range(name: str, table: Mapping[str, object]) -> list[object]:
+    found = table.get("range", [table.get("value")] * 2)
+    check_argument(isinstance(found, list) and len(found) == 2, WHO, f"{name}.range", repr(found), "[low, high]")
+    return list(found) if isinstance(found, list) else []
+
+
+def _bodies(found: object) -> tuple[Body, ...]:
+    check_argument(isinstance(found, list) and all(isinstance(b, dict) for b in found), WHO, "bodies", repr(found),
+                   "an array of tables")
+    names = [f.name for f in dataclasses.fields(Body)]
+    out = []
+    for body in found if isinstance(found, list) else []:
+        wrong = sorted(set(body) ^ set(names))
+        check_argument(not wrong, WHO, "the keys of a table of bodies", ", ".join(body), ", ".join(names))
+        out.append(Body(**body))
+    return tuple(out)
