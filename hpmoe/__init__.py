@@ -7,7 +7,7 @@ What there is, by what it is for:
     to change it before: save_for_backward, select_grads, accumulate_grads, guard_values, deduplicate_rows, replicate_experts
     to put transforms together: chain, transform, tune; to write one: hpmoe.rewriting; to test it: hpmoe.testing
     to look at a stage: trace, vjp, Program, Aval, Taskflow, verify; to run it in NumPy: evaluate, interpret
-    to predict or record a run: simulate, Machine, ascend_a2, ascend_a3, cpu, launch_kernels; measure; Timeline
+    to predict or record a run: simulate, Machine, load_machine, ascend_a2, ascend_a3, cpu, launch_kernels; measure; Timeline
     on an NPU: synchronize
     what is raised: ArgumentError, TraceError, ProgramError, TransformError, VerifyError, LaunchError
 
@@ -77,7 +77,8 @@ __all__ = [
     "ArgumentError", "Aval", "LaunchError", "Machine", "Mesh", "Program", "ProgramError", "Taskflow", "Timeline",
     "TraceError", "TransformError", "VerifyError", "accumulate_grads", "ascend_a2", "ascend_a3", "assign_queues",
     "chain", "combine", "cpu", "deduplicate_rows", "dispatch", "drop_counts", "evaluate", "fuse_persistent",
-    "grouped_matmul", "guard_values", "interpret", "launch_kernels", "measure", "moe_ffn", "overlap_comm", "permute",
+    "grouped_matmul", "guard_values", "interpret", "launch_kernels", "load_machine", "measure", "moe_ffn", "overlap_comm",
+    "permute",
     "replicate_experts", "route", "save_for_backward", "select_grads", "simulate", "spmd", "swiglu", "synchronize",
     "tile_partition", "trace", "transform", "tune", "unpermute", "verify", "vjp",
 ]

@@ -1,4 +1,4 @@
-"""The command `hpmoe`: demo, bench, show, plan, simulate, compare, calibrate, tune, memory, build and doctor."""
+"""The command `hpmoe`, and what all of its commands have in common."""
 
 from __future__ import annotations
 
@@ -13,14 +13,14 @@ from collections.abc import Sequence
 import mindspore as ms
 from absl import flags
 
-from hpmoe.commands import bench, build, calibrate, compare, demo, doctor, memory, plan, show, simulate, tune
+from hpmoe.commands import bench, build, calibrate, compare, demo, doctor, machine, memory, plan, show, simulate, tune
 from hpmoe.commands.options import UsageError, define_switch, did_you_mean, flags_text, parse
 from hpmoe.support.errors import ArgumentError, LaunchError, TransformError
 from hpmoe.support.interrupts import end_watch
 from hpmoe.support.versions import __version__
 
 COMMANDS = {"demo": demo, "bench": bench, "show": show, "plan": plan, "simulate": simulate, "compare": compare,
-            "calibrate": calibrate, "tune": tune, "memory": memory, "build": build, "doctor": doctor}
+            "machine": machine, "calibrate": calibrate, "tune": tune, "memory": memory, "build": build, "doctor": doctor}
 
 
 def main(argv: Sequence[str] | None = None) -> int:

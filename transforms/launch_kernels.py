@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from hpmoe.ir.taskflow import Taskflow, TileOp
 from hpmoe.runtime.transform import transform
-from hpmoe.support.errors import TransformError
+from hpmoe.support.errors import TransformError, check_argument
 from hpmoe.tile_ops.domains import Once
 from hpmoe.tile_ops.params import LaidOut, Launched
 from hpmoe.tile_ops.transfers import LAUNCH
@@ -14,7 +14,7 @@ from hpmoe.tiling.rebuild import rebuild
 
 
 @transform(requires="tiles", once=True)
-def launch_kernels(flow: Taskflow) -> Taskflow:
+def launch_kernels(flow: Taskflow, *, direct: bool = False) -> Taskflow:
     """Puts a launch before each operation: it waits for all that was launched before, and all of the operation for it.
 
     What MindSpore does op by op, as a Taskflow that the simulator can set beside a fused one. Collectives stay blocking, and
@@ -22,6 +22,9 @@ def launch_kernels(flow: Taskflow) -> Taskflow:
     destination before rows are sent, by expert when they have come, and back again; their cost is that of reading and
     writing the rows once. Rows that `deduplicate_rows` sends once need no layout by expert: copying them to their experts
     and adding them up are operations of their own. The host learns the sizes of the first collective by a synchronisation.
+
+    Kernels of decoding frameworks put each row where it belongs, and back, into places that are kept for it: `direct` has
+    neither layouts nor a synchronisation.
 
     Rewrite:
         all_to_all[] x -> a
@@ -35,8 +38,10 @@ def launch_kernels(flow: Taskflow) -> Taskflow:
 
     Args:
         f: the staged function.
+        direct: collectives put rows where they belong.
 
     Raises:
+        ArgumentError: direct is no bool.
         TransformError: applied out of order or twice, or after overlap_comm.
 
     Example:
@@ -45,13 +50,15 @@ def launch_kernels(flow: Taskflow) -> Taskflow:
         >>> [op.opcode for op in staged.lower(hpmoe.Aval((8, 6), "float32")).ops]
         ['LAUNCH', 'SWIGLU']
     """
+    check_argument(isinstance(direct, bool), "launch_kernels", "direct", repr(direct), "True or False")
     if any(op.num_peers for op in flow.ops):
         raise TransformError("launch_kernels: f is under overlap_comm, whose puts need a kernel that lasts; an unfused "
                              "program has blocking collectives")
     ops: list[TileOp] = []
     is_first = True
     for op in flow.ops:
-        ops += _kernels(flow, op, is_first and op.primitive.is_blocking)
+        is_alone = direct and op.primitive.is_blocking and not op.primitive.moves_copies
+        ops += _direct(op) if is_alone else _kernels(flow, op, is_first and op.primitive.is_blocking)
         is_first &= not op.primitive.is_blocking
     return rebuild(flow, tuple(ops))
 
@@ -74,6 +81,10 @@ def _kernels(flow: Taskflow, op: TileOp, syncs_host: bool) -> Iterator[TileOp]:
     yield op
     if not (is_back or is_once):
         yield _launch(op, "sort", LaidOut.RECEIVED_ROWS, moved)
+
+
+def _direct(op: TileOp) -> tuple[TileOp, TileOp]:
+    return _launch(op, op.label, is_collective=True), op
 
 
 def _launch(op: TileOp, label: str, rows: LaidOut = LaidOut.NO_ROWS, bytes_of_row: int = 0, is_collective: bool = False,

@@ -54,5 +54,5 @@ def sensitivity_text(rows: list[dict[str, Any]], nominal: dict[str, float]) -> s
                      f"{high['speedup']:7.2f}")
     matter = [row for row in rows if any(abs(row[end][side] / nominal[side] - 1) >= 0.02
                                          for end in ("at_low", "at_high") for side in SIDES)]
-    lines += ["", "what moves a figure by 2 % or more hinges on", *(f"  {row['constant']}: {row['source']}" for row in matter)]
-    return "\n".join(lines if matter else lines[:-2])
+    sources = [f"  {row['constant']}: {row['source']}" for row in matter]
+    return "\n".join([*lines, "", "what moves a figure by 2 % or more hinges on", *sources] if matter else lines)

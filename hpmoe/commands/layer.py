@@ -23,6 +23,7 @@ from hpmoe.transforms.assign_queues import Policy
 
 ROUTINGS = "balanced", "uniform", "zipf"
 ROOM = "received", "bucket", "all"
+MOST_DECODED = 512  # tokens of a rank
 
 
 def ids_of(o: Any, imbalance: float = 1.0, routing: str = "balanced", seed: int = 0) -> np.ndarray:
@@ -86,21 +87,26 @@ class Layer:
 
     @functools.cached_property
     def tiles(self) -> hpmoe.Taskflow:
-        return self._tiles(self.replicas, self.tuned, self.dedup)
+        return self._tiles(self.replicas, self.tuned, self.dedup, self.room)
 
-    def _tiles(self, replicas: int, tuned: bool, dedup: bool) -> hpmoe.Taskflow:
+    @property
+    def decodes(self) -> bool:
+        """Whether a rank has so few tokens that an unfused program has the kernels of decoding."""
+        return self.o.tokens <= MOST_DECODED
+
+    def _tiles(self, replicas: int, tuned: bool, dedup: bool, room: str) -> hpmoe.Taskflow:
         program = show.program(self.o, self.direction, lambda p: hpmoe.replicate_experts.apply_to(
             p, loads=self.loads, replicas=replicas, min_load=self.min_load) if replicas else p)
-        program = with_planned_rows(program, [self._planned_rows(route.aval) for route in routes_of(program)])
+        program = with_planned_rows(program, [self._planned_rows(route.aval, room) for route in routes_of(program)])
         program = hpmoe.deduplicate_rows.apply_to(program) if dedup else program
         rows, cols = (getattr(self.o, n, None) or ("auto" if tuned else None) for n in ("tile_rows", "tile_cols"))
         return hpmoe.tile_partition.apply_to(program, rows=rows, cols=cols, machine=self.machine)
 
-    def _planned_rows(self, aval: RouteAval) -> PlannedRows:
-        if self.room == "all":
+    def _planned_rows(self, aval: RouteAval, room: str) -> PlannedRows:
+        if room == "all":
             return rows_of_any(aval)
         rows = max(rows_of_ranks(self.ids, self.o.experts, placement=aval.placement))
-        return rows_of_received(rows, aval) if self.room == "bucket" else PlannedRows(rows, rows)
+        return rows_of_received(rows, aval) if room == "bucket" else PlannedRows(rows, rows)
 
     def fused(self, policy: str | Policy = "critical_path", machine: hpmoe.Machine | None = None,
               **comm: Any) -> hpmoe.Timeline:
@@ -117,8 +123,9 @@ class Layer:
         return hpmoe.simulate(flow, machine, routing=self.ids)
 
     def baseline(self, dedup: bool = False) -> hpmoe.Timeline:
-        """One kernel after another, without copies; each deals its tiles out in turn."""
-        flow = hpmoe.launch_kernels.apply_to(self._tiles(replicas=0, tuned=False, dedup=dedup))
+        """One kernel after another, without copies, for the rows that there are; each deals its tiles out in turn."""
+        tiles = self._tiles(replicas=0, tuned=False, dedup=dedup, room="received")
+        flow = hpmoe.launch_kernels.apply_to(tiles, direct=self.decodes)
         flow = hpmoe.assign_queues.apply_to(flow, machine=self.machine, policy="round_robin")
         return hpmoe.simulate(flow, routing=self.ids)
 

@@ -17,8 +17,8 @@ from hpmoe.support.errors import ArgumentError
 
 SUMMARY = "prints a model of a machine as a file to change, which --machine=FILE takes"
 NOTES = f"""\
-hpmoe machine ascend_a3 > mine.toml; then hpmoe simulate --machine=mine.toml. The machines that come with hpmoe are
-{', '.join(preset_names())} and cpu, which is this one, as hpmoe calibrate measured it if it has.
+hpmoe machine ascend_a3 > mine.toml, then hpmoe simulate --machine=mine.toml. Those that come with hpmoe:
+{', '.join(preset_names())}; and cpu, this one, as hpmoe calibrate measured it if it has.
 Of the NPUs there are bins: {', '.join(f'ascend_a2.{name}' for name in list(BINS)[:2])}, ...
 A file may be like one of them and hold only what differs: `like = "ascend_a3"`."""
 POSITIONAL = ("which",)
@@ -37,7 +37,7 @@ class MachineName(flags.ArgumentParser):
 
 
 def define_machine(values: flags.FlagValues, default: str, text: str) -> None:
-    flags.DEFINE(MachineName(), "machine", default, f"cpu, {', '.join(preset_names())}, or a .toml file: {text}",
+    flags.DEFINE(MachineName(), "machine", default, f"{text}: cpu, a name that hpmoe machine lists, or a .toml file",
                  flag_values=values)
 
 

@@ -15,7 +15,7 @@ PAPER = {(4, "forward"): (16.3, 10.2), (8, "forward"): (17.3, 10.3), (16, "forwa
 SIZES = {"tokens": 4096, "hidden": 7168, "intermediate": 2048, "top_k": 8, "dtype": "bfloat16"}
 ASSUMED = ("4096 tokens of top-8 on each rank, 32,768 rows received by each: the paper does not say so, but its times and "
            "the peak of the machine imply it;\n8 experts on each rank; three constants of ascend_a3 were fitted to EP 8 "
-           "(see hpmoe/machines/presets.py), with EP 4 and 16 in view: these are no blind predictions")
+           "(see hpmoe machine ascend_a3), with EP 4 and 16 in view: these are no blind predictions")
 OTHER = "with 16,384 rows received by each rank (2048 tokens) the same model gives"
 
 

@@ -161,8 +161,8 @@ class Machine:
     collective_us: float
     host_cores: float = 0.0
     repoll_us: float = 0.0
-    near_size: int = 2**30
-    far_link_bytes_per_us: float = MOST_RATE
+    near_size: int = MOST_QUEUES
+    far_link_bytes_per_us: float = 1e9
     bodies: tuple[Body, ...] = ()
     constants: tuple[tuple[str, Constant], ...] = dataclasses.field(default=(), compare=False, repr=False)
 

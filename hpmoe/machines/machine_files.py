@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 import json
-import tomllib
 from collections.abc import Mapping
 from pathlib import Path
+
+import tomllib
 
 from hpmoe.machines.constant import Constant
 from hpmoe.machines.machine import Body, Machine
@@ -117,7 +118,7 @@ def _machine(found: Mapping[str, object]) -> Machine:
     check_argument(not unknown, WHO, f"the table {unknown[:1]}", "unknown", f"one of {', '.join(sorted(known))}")
     needed = {"name", *(() if like else ("unified", *(n for n in NUMBERS if n not in OPTIONAL)))}
     missing = sorted(needed - set(found))
-    check_argument(not missing, WHO, ", ".join(missing), "missing", "there", "With like = \"ascend_a3\" only what differs is.")
+    check_argument(not missing, WHO, ", ".join(missing), "missing", "there", "With like = \"ascend_a3\" it may be.")
     fields: dict[str, object] = {n: found[n] for n in ("name", "unified") if n in found}
     tables = {name: _number(name, found[name]) for name in NUMBERS if name in found}
     fields |= {name: value for name, (value, _) in tables.items()}

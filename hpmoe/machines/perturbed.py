@@ -28,14 +28,19 @@ def drawn(machine: Machine, count: int, seed: int = 0) -> Iterator[Machine]:
     rng, constants = np.random.default_rng(seed), uncertain(machine)
     parts = [rng.permutation(count) + rng.random(count) for _ in constants]
     for place in np.transpose(parts) / count if constants else ():
-        yield machine.replace(**{name: _between(known, share)
+        yield machine.replace(**{name: _as_in(machine, name, _between(known, share))
                                  for (name, known), share in zip(constants.items(), place.tolist(), strict=True)})
 
 
 def at_ends(machine: Machine) -> Iterator[tuple[str, Machine, Machine]]:
     """For each constant that is not sure, its name, and the machine with it at the low and at the high end."""
     for name, known in uncertain(machine).items():
-        yield name, machine.replace(**{name: known.low}), machine.replace(**{name: known.high})
+        low, high = (machine.replace(**{name: _as_in(machine, name, end)}) for end in (known.low, known.high))
+        yield name, low, high
+
+
+def _as_in(machine: Machine, name: str, value: float) -> float:
+    return round(value) if isinstance(getattr(machine, name), int) else value
 
 
 def _between(known: Constant, share: float) -> float:

@@ -30,6 +30,7 @@ REDUCED = {
     "memory": [*SMALL, "--policy=dispatched_rows"],
     "plan": [*SMALL, "--runs=1"],
     "show": [],
+    "machine": [],
     "doctor": [],
     "simulate": [*SMALL, "--imbalance=1", "--most_ranks=2"],
     "compare": [*SMALL, "--repeats=1"],
@@ -38,6 +39,7 @@ REDUCED = {
 # What takes minutes all the same, and the test of it.
 TESTED_ELSEWHERE = {
     "hpmoe simulate --paper": "tests/commands/test_simulate_command.py",
+    "hpmoe simulate --validate": "tests/commands/test_simulate_command.py",
     "hpmoe calibrate": "tests/commands/test_calibrate.py",
     "hpmoe calibrate --check": "tests/commands/test_calibrate.py",
 }

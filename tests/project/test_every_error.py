@@ -56,6 +56,8 @@ NOT_REACHED = {
     ("hpmoe/tuning/kept.py", ""): "depends on what lies in the user's cache; test_tune.py",
     ("hpmoe/machines/kept_calibration.py", ""): "depends on what lies in the user's cache; test_calibrate.py",
     ("hpmoe/commands/calibrate.py", "UsageError"): "depends on what lies in the user's cache; test_calibrate.py",
+    ("hpmoe/commands/machine.py", "ValueError"): "test_machine_files.py",
+    ("hpmoe/machines/machine_files.py", ""): "of files; test_machine_files.py",
     ("hpmoe/commands/memory.py", "the process of"): "test_memory_report.py",
     ("hpmoe/commands/options.py", "where matplotlib is not"): "an installation without it; test_bench.py",
     ("hpmoe/testing/__init__.py", "ImportError"): "an installation without chex or hypothesis; test_inputs.py",

@@ -50,6 +50,7 @@ cases("no name", {
     "order": lambda: overlap_comm(tile_partition(doubled), order=["ratr"]),
     "signal": lambda: overlap_comm(tile_partition(doubled), signal=np.array([1, 2])),
     "policy": lambda: assign_queues(tile_partition(doubled), policy=["round_robin"]),
+    "direct": lambda: hpmoe.launch_kernels(tile_partition(doubled), direct=1).lower(X),
     "save policy": lambda: save_for_backward(doubled, policy={}),
     "target": lambda: fuse_persistent(assign_queues(tile_partition(doubled)), target=["cpu"]),
     "mesh of lower": lambda: tile_partition(doubled).lower(X, mesh=2),

@@ -1,0 +1,135 @@
+"""Machines as files: what is written is read back, what differs is enough, and what is wrong is named."""
+
+import dataclasses
+
+import numpy as np
+import pytest
+
+import hpmoe
+from hpmoe.cli import main
+from hpmoe.commands.bands import bands, sensitivity, spans
+from hpmoe.commands.layer import Layer, ids_of
+from hpmoe.commands.published_work import Sizes, exchange_us, sent_bytes
+from hpmoe.machines.machine_files import machine_text, preset_names
+from hpmoe.machines.perturbed import at_ends, drawn, uncertain
+from hpmoe.support.errors import ArgumentError
+
+SIZES = Sizes(ep=4, tokens=256, hidden=512, intermediate=256, experts=8, top_k=2)
+FLAGS = [f"--{name}={value}" for name, value in dataclasses.asdict(SIZES).items()]
+QUIET = str  # what a progress line is given goes nowhere
+
+
+def written(folder, text):
+    path = folder / "mine.toml"
+    path.write_text(text)
+    return str(path)
+
+
+@pytest.mark.parametrize("name", [*preset_names(), "ascend_a2.910B3"])
+def test_a_machine_written_is_the_one_read(tmp_path, name):
+    machine = hpmoe.load_machine(name)
+    again = hpmoe.load_machine(written(tmp_path, machine_text(machine)))
+    assert again == machine and dict(machine.constants).items() <= dict(again.constants).items()
+
+
+def test_this_cpu_with_measured_bodies_is_written_too(tmp_path):
+    bodies = (hpmoe.machines.machine.Body("GMM", "float32", 0.75, 6.5, 10.0, 20.0, 0.0),)
+    machine = hpmoe.cpu(2).replace(bodies=bodies)
+    assert hpmoe.load_machine(written(tmp_path, machine_text(machine))) == machine
+
+
+@pytest.mark.parametrize("name", preset_names())
+def test_every_number_that_comes_with_hpmoe_has_a_source_and_lies_in_its_range(name):
+    machine = hpmoe.load_machine(name)
+    numbers = {"num_aic", "num_aiv", "matmul_flops_per_us", "link_bytes_per_us", "memory_bytes_per_us", "launch_us"}
+    assert numbers <= set(dict(machine.constants))
+    for field, known in machine.constants:
+        assert known.source and known.low <= getattr(machine, field) <= known.high
+
+
+def test_units_are_those_of_the_file(tmp_path):
+    text = 'name = "mine"\nlike = "ascend_a3"\n[{}]\nvalue = {}\nunit = "{}"\nsource = "me"'
+    for field, value, unit, wanted in (("link_bytes_per_us", 98, "GB/s", 98e3), ("l2_bytes", 96, "MiB", 96 * 2**20),
+                                       ("poll_us", 700, "ns", 0.7), ("num_aic", 8, "workers", 8)):
+        machine = hpmoe.load_machine(written(tmp_path, text.format(field, value, unit)))
+        assert getattr(machine, field) == pytest.approx(wanted) and machine.num_aiv == 48
+
+
+@pytest.mark.parametrize("text, message", [
+    ("name = 1", "unified"), ("x", "cannot be read as TOML"), ('name = "a"\nlike = "b"', "like is 'b'; it must be one of"),
+    ('name = "a"\nlike = "ascend_a3"\nlink = 1', "unknown"),
+    ('name = "a"\nlike = "ascend_a3"\nlink_bytes_per_us = 1', "a table with value, unit and source"),
+    ('name = "a"\nlike = "ascend_a3"\n[poll_us]\nvalue = 1\nunit = "GB/s"\nsource = "me"', "poll_us.unit is 'GB/s'"),
+    ('name = "a"\nlike = "ascend_a3"\n[poll_us]\nvalue = 1\nunit = "us"', "poll_us.source is None"),
+    ('name = "a"\nlike = "ascend_a3"\n[poll_us]\nvalue = 1\nunit = "us"\nsource = "me"\nx = 1', "poll_us.x is unknown"),
+    ('name = "a"\nlike = "ascend_a3"\n[poll_us]\nvalue = "1"\nunit = "us"\nsource = "me"', "poll_us.value is '1'"),
+    ('name = "a"\nlike = "ascend_a3"\n[poll_us]\nvalue = 1\nunit = "us"\nsource = "me"\nrange = [2, 3]', "in its range"),
+    ('name = "a"\nlike = "ascend_a3"\n[poll_us]\nvalue = 1\nunit = "us"\nsource = "me"\nrange = 2', "range is 2"),
+    ('name = "a"\nlike = "ascend_a3"\n[num_aic]\nvalue = 0\nunit = "workers"\nsource = "me"', "num_aic is 0"),
+    ('name = "a"\nlike = "ascend_a3"\n[[bodies]]\nkind = "GMM"', "the keys of a table of bodies"),
+    ('name = "a"\nlike = "ascend_a3"\nbodies = 3', "bodies is 3"),
+])
+def test_what_is_wrong_is_named(tmp_path, text, message):
+    with pytest.raises(ArgumentError) as error:
+        hpmoe.load_machine(written(tmp_path, text))
+    assert message in str(error.value) and "mine.toml" in str(error.value)
+
+
+def test_commands_take_files_and_write_them(tmp_path, capsys):
+    path = str(tmp_path / "mine.toml")
+    assert main(["machine", "h100_nvl8", f"--out={path}"]) == 0 and hpmoe.load_machine(path).num_aic == 132
+    assert main(["machine", "h100_nvl8"]) == 0 and capsys.readouterr().out == (tmp_path / "mine.toml").read_text()
+    assert main(["machine", path, "--json"]) == 0 and '"name": "h100_nvl8"' in capsys.readouterr().out
+    for command in ("simulate", "plan"):
+        assert main([command, *FLAGS, f"--machine={path}"]) == 0 and "mine.toml" not in capsys.readouterr().err
+    assert main(["simulate", "--machine=ascend_a4"]) == 2
+    assert "which is 'ascend_a4'; it must be one of ascend_950pr, " in capsys.readouterr().err
+
+
+def test_a_machine_that_is_not_there_is_said(tmp_path):
+    for which, message in (("ascend_a4", "one of ascend_950pr, "), (tmp_path / "no.toml", "cannot be read")):
+        with pytest.raises(ArgumentError, match=message):
+            hpmoe.load_machine(which)
+
+
+def test_what_a_machine_changes_is_no_longer_known_of_it():
+    machine = hpmoe.ascend_a3.replace(poll_us=0.5)
+    assert "poll_us" in uncertain(hpmoe.ascend_a3) and "poll_us" not in dict(machine.constants)
+
+
+def test_drawn_machines_fill_the_ranges():
+    machines = list(drawn(hpmoe.ascend_a3, 16, seed=3))
+    for name, known in uncertain(hpmoe.ascend_a3).items():
+        places = np.log([getattr(m, name) / known.low for m in machines]) / np.log(known.high / known.low)
+        assert sorted((places * 16 * (1 - 1e-12)).astype(int)) == list(range(16))
+    ends = {name: (getattr(low, name), getattr(high, name)) for name, low, high in at_ends(hpmoe.ascend_a3)}
+    assert ends == {name: (known.low, known.high) for name, known in uncertain(hpmoe.ascend_a3).items()}
+
+
+def test_bands_hold_the_figure_and_sensitivity_ranks_constants():
+    layer = Layer(SIZES, "forward", hpmoe.ascend_a3, ids_of(SIZES))
+    lines = layer.fused(), layer.baseline()
+    nominal, found = spans(layer, lines, hpmoe.ascend_a3), bands(layer, lines, 4, QUIET)
+    assert nominal["fused"] == pytest.approx(layer.span_us(lines[0]) / 1e3)
+    assert all(low <= nominal[side] <= high and low < high for side, (low, high) in found.items())
+    rows = sensitivity(layer, lines, QUIET)
+    assert rows[0]["constant"] == "launch_us" and rows[0]["at_low"]["fused"] < rows[0]["at_high"]["fused"]
+    sure = hpmoe.ascend_a3.replace(constants=())
+    exact = Layer(SIZES, "forward", sure, ids_of(SIZES))
+    assert bands(exact, lines, 4, QUIET) == {} and sensitivity(exact, lines, QUIET) == []
+
+
+def test_far_ranks_take_the_link_longer():
+    machine = hpmoe.ascend_a3.replace(near_size=4, link_bytes_per_us=90.0, far_link_bytes_per_us=30.0)
+    assert machine.link_rate(1) == machine.link_rate(4) == 90.0
+    assert machine.link_rate(8) == pytest.approx(7 / (3 / 90 + 4 / 30))
+    assert machine.replace(node_size=2).link_rate(8) == 90.0  # all others are of other nodes
+
+
+def test_exchanges_of_others_are_limited_by_their_links():
+    sizes = Sizes(ep=4, tokens=1024, hidden=1024, intermediate=1, experts=8, top_k=2)
+    slow = hpmoe.ascend_a3.replace(link_bytes_per_us=1e4)
+    assert sent_bytes(sizes, False) == 1024 * 2 * 1024 * 2.0 > sent_bytes(sizes, True)
+    for way in ("dispatch", "combine"):
+        assert exchange_us(slow, way, sizes) >= 0.7 * sent_bytes(sizes, False) / 1e4
+        assert exchange_us(slow, way, sizes, True) < exchange_us(slow, way, sizes)
