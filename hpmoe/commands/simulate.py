@@ -143,7 +143,7 @@ def simulated(o: Any, progress: Progress) -> dict[str, Any]:
     progress("baseline")
     unfused = layer.baseline()
     makespan, baseline, bound = (us / 1e3 for us in (layer.span_us(line), unfused.span, layer.bound_us(line)))
-    sure = {"bands": bands(layer, (line, unfused), o.bands, progress)}
+    sure: dict[str, Any] = {"bands": bands(layer, (line, unfused), o.bands, progress)}
     if o.sensitivity:
         sure["sensitivity"] = sensitivity(layer, (line, unfused), progress)
     return {**options.sizes(o), "dtype": o.dtype, "machine": machine.name, "policy": o.policy, "direction": o.direction,
