@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import json
 from pathlib import Path
-from typing import Any
 
 from absl import flags
 
@@ -13,6 +12,7 @@ import hpmoe
 from hpmoe.commands import ablation, micro, options, paper_table, show
 from hpmoe.commands.layer import ROOM, ROUTINGS, Layer, ids_of, utilisation
 from hpmoe.machines.kept_calibration import is_calibrated
+from hpmoe.support.kept_files import Fields
 from hpmoe.support.progress import Progress
 from hpmoe.transforms.assign_queues import POLICIES
 from hpmoe.transforms.overlap_comm import SIGNALS
@@ -60,7 +60,7 @@ def define_room(values: flags.FlagValues) -> None:
     options.define_choice(values, "room", "received", "received rows that the plan has room for", ROOM)
 
 
-def run(o: Any) -> int:
+def run(o: flags.FlagValues) -> int:
     options.check_sizes(o)
     options.check_flag(o.out is None or o.ablation, "out", o.out, "given with --ablation")
     options.check_picture(o.out)
@@ -70,7 +70,7 @@ def run(o: Any) -> int:
     return 0
 
 
-def _paper(o: Any, progress: Progress) -> tuple[dict[str, Any], str]:
+def _paper(o: flags.FlagValues, progress: Progress) -> tuple[Fields, str]:
     table, other = (paper_table.rows(tokens, progress) for tokens in (4096, 2048))
     progress("micro-benchmarks")
     small = micro.rows()
@@ -78,7 +78,7 @@ def _paper(o: Any, progress: Progress) -> tuple[dict[str, Any], str]:
     return result, f"{paper_table.text(table, other)}\n\n{micro.text(small)}"
 
 
-def _ablation(o: Any, progress: Progress) -> tuple[dict[str, Any], str]:
+def _ablation(o: flags.FlagValues, progress: Progress) -> tuple[Fields, str]:
     machine = machine_of(o)
     table = ablation.rows(o, machine, o.most_ranks, progress)
     if o.out:
@@ -86,13 +86,13 @@ def _ablation(o: Any, progress: Progress) -> tuple[dict[str, Any], str]:
     return {"machine": machine.name, "direction": o.direction, "rows": table}, ablation.text(table, o, machine)
 
 
-def _one(o: Any, progress: Progress) -> tuple[dict[str, Any], str]:
+def _one(o: flags.FlagValues, progress: Progress) -> tuple[Fields, str]:
     check_schedule(o)
     result = simulated(o, progress)
     return result, text(o, result)
 
 
-def check_schedule(o: Any) -> None:
+def check_schedule(o: flags.FlagValues) -> None:
     options.check_sizes(o)
     most = min(o.ep, o.experts / o.top_k)
     options.check_flag(1 <= o.imbalance <= most, "imbalance", f"{o.imbalance:g}", f"from 1 to {most:g} for these sizes")
@@ -105,24 +105,24 @@ def check_schedule(o: Any) -> None:
                            f"at most {tokens} with --ep={o.ep}, --experts={o.experts} and --routing={o.routing}")
 
 
-def machine_of(o: Any) -> hpmoe.Machine:
+def machine_of(o: flags.FlagValues) -> hpmoe.Machine:
     """With what `hpmoe calibrate` measured of this CPU, where it has."""
     return hpmoe.cpu(ep_size=o.ep, calibrated=is_calibrated()) if o.machine == "cpu" else getattr(hpmoe, o.machine)
 
 
-def layer_of(o: Any, room: str = "received") -> Layer:
+def layer_of(o: flags.FlagValues, room: str = "received") -> Layer:
     return Layer(o, o.direction, machine_of(o), ids_of(o, o.imbalance, o.routing, o.seed), o.replicas,
                  tuned=o.policy == "critical_path", dedup=o.dedup, room=room)
 
 
-def fused(o: Any, layer: Layer) -> hpmoe.Timeline:
+def fused(o: flags.FlagValues, layer: Layer) -> hpmoe.Timeline:
     comm = {"order": o.order, "signal": o.signal, "combine_order": o.combine_order}
     if o.policy == "expert_barrier" and o["signal"].using_default_value:
         del comm["signal"]
     return layer.fused(o.policy, **comm)
 
 
-def simulated(o: Any, progress: Progress) -> dict[str, Any]:
+def simulated(o: flags.FlagValues, progress: Progress) -> Fields:
     """Makespan, baseline and bound of the configuration in milliseconds, and shares in use."""
     progress("planning")
     layer = layer_of(o, o.room)
@@ -144,7 +144,7 @@ def simulated(o: Any, progress: Progress) -> dict[str, Any]:
             "makespan_over_bound": makespan / bound, **without, "utilisation": utilisation(line, machine)}
 
 
-def text(o: Any, result: dict[str, Any]) -> str:
+def text(o: flags.FlagValues, result: Fields) -> str:
     sizes = ", ".join(f"{k}={v}" for k, v in options.sizes(o).items())
     fused, ratio = f"fused, {o.policy}", result["makespan_over_bound"]
     known = "" if result["machine"] != "cpu" else " as measured" if is_calibrated() else " not measured, see hpmoe calibrate"

@@ -173,7 +173,7 @@ class TileOp:
         first, *more = (*self.params.words(), 0, 0, 0, 0)[:4]
         return (first, *self.domain.summed_words) if self.primitive.sums_rows else (first, more[0], more[1], more[2])
 
-    def replace(self, **changes: Any) -> TileOp:
+    def replace(self, **changes: object) -> TileOp:
         return dataclasses.replace(self, **changes)
 
     @property
