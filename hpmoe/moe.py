@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from typing import Any
 
+from mindspore import Tensor
+
 from hpmoe.primitives.dispatch import combine, dispatch
 from hpmoe.primitives.grouped_matmul import grouped_matmul
 from hpmoe.primitives.in_float32 import weight_beside
@@ -14,9 +16,9 @@ from hpmoe.primitives.swiglu import swiglu
 from hpmoe.support.errors import check_argument
 
 
-def moe_ffn(hidden_states: Any, topk_ids: Any, topk_weights: Any, gate_up_weight: Any, down_weight: Any,
-            shared_gate_up_weight: Any = None, shared_down_weight: Any = None, *, capacity_factor: float | None = None,
-            drop_policy: str = "error", return_drop_counts: bool = False) -> Any:
+def moe_ffn(hidden_states: Tensor, topk_ids: Tensor, topk_weights: Tensor, gate_up_weight: Tensor, down_weight: Tensor,
+            shared_gate_up_weight: Tensor | None = None, shared_down_weight: Tensor | None = None, *,
+            capacity_factor: float | None = None, drop_policy: str = "error", return_drop_counts: bool = False) -> Any:
     """A mixture-of-experts feed-forward layer: dispatch, grouped matmul, SwiGLU, grouped matmul, combine.
 
     A shared expert takes every token. Its matmuls wait for no other rank, so matrix units compute them while rows are under
@@ -65,7 +67,7 @@ def moe_ffn(hidden_states: Any, topk_ids: Any, topk_weights: Any, gate_up_weight
     rows, route = dispatch(hidden_states, topk_ids, num_local_experts=gate_up_weight.shape[0],
                            capacity_factor=capacity_factor, drop_policy=drop_policy, topk_weights=topk_weights)
     shared = None
-    if has_shared:
+    if shared_gate_up_weight is not None and shared_down_weight is not None:
         act = swiglu(matmul(hidden_states, weight_beside(hidden_states, shared_gate_up_weight), transpose=False))
         shared = matmul(act, weight_beside(hidden_states, shared_down_weight), transpose=False)
     gate_up = grouped_matmul(rows, gate_up_weight, route)

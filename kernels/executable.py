@@ -53,7 +53,7 @@ class Executable:
     def name(self) -> str:
         return self.flow.name
 
-    def replace(self, **changes: Any) -> Executable:
+    def replace(self, **changes: object) -> Executable:
         return dataclasses.replace(self, **changes)
 
     def run(self, inputs: Sequence[Sequence[np.ndarray]], num_tokens: Sequence[int] | None = None,

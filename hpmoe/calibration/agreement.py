@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from types import SimpleNamespace
-from typing import Any
 
 import numpy as np
 
@@ -12,6 +11,7 @@ import hpmoe
 from hpmoe.calibration.cpu import Measurement
 from hpmoe.calibration.measured_call import measured_call
 from hpmoe.calibration.runs import Runs, Yardstick
+from hpmoe.support.kept_files import Fields
 
 LIMIT = 0.15
 MOST_TIMES = 2  # the time for all is spent
@@ -34,14 +34,14 @@ class Case:
         runs: those of its call.
     """
 
-    def __init__(self, shape: dict[str, Any], seed: int):
+    def __init__(self, shape: Fields, seed: int):
         self.shape = shape
         o = SimpleNamespace(**shape, seed=seed, tile_rows=None, tile_cols=None)
         rng = np.random.default_rng(seed)
         self.ids = rng.random((o.ep, o.tokens, o.experts)).argsort(-1)[..., :o.top_k].astype(np.int32)
         self.runs = Runs(measured_call(o, hpmoe.cpu(ep_size=o.ep), self.ids))
 
-    def row(self, fields: dict[str, Any], yardstick: Yardstick) -> dict[str, Any]:
+    def row(self, fields: Fields, yardstick: Yardstick) -> Fields:
         """The shape, simulated and measured milliseconds, by how much the first is off, on a machine of these fields; the
         standard error of the second as a share of it, its runs, how many of them count, and the slowest as a multiple of the
         quickest.
@@ -57,7 +57,7 @@ class Case:
                 "counted": len(self.runs.counted(yardstick)[0]), "spread": max(spans) / min(spans)}
 
 
-def agreement(budget_s: float, progress: Callable[[str], None]) -> list[dict[str, Any]]:
+def agreement(budget_s: float, progress: Callable[[str], None]) -> list[Fields]:
     """A row for each shape, run in the very rounds in which the machine is measured: speed changes with the minutes.
 
     Where a shape is off by more than LIMIT, machine and shapes are measured for as long once more, and all runs together

@@ -6,7 +6,6 @@ import collections
 import dataclasses
 import time
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import numpy as np
 
@@ -18,6 +17,7 @@ from hpmoe.calibration.runs import QUIET, Runs, Yardstick
 from hpmoe.kernels.native import few_terms, skinny_rows
 from hpmoe.machines.machine import Body
 from hpmoe.support.host import num_cores
+from hpmoe.support.kept_files import Fields
 from hpmoe.tile_ops.matmuls import GMM
 from hpmoe.tile_ops.tile_primitive import TilePrimitive
 from hpmoe.tile_ops.transfers import PUT
@@ -69,7 +69,7 @@ class Measurement:
             runs.run(self.yardstick)
         self._overheads.run()
 
-    def result(self) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    def result(self) -> tuple[Fields, list[Fields]]:
         """The measured fields of a Machine, and for each kind of task and dtype its row of the table: kind, dtype, samples,
         rate (flops or bytes a microsecond, of a large task), lost rows, cols and inner, most_rows, error (median).
 
@@ -80,7 +80,7 @@ class Measurement:
         return {**memory, **_fields(table, self._overheads)}, [row for row, _ in table]
 
 
-def _table(timed: list[Subject], yardstick: Yardstick, machine: hpmoe.Machine) -> list[tuple[dict[str, Any], Body]]:
+def _table(timed: list[Subject], yardstick: Yardstick, machine: hpmoe.Machine) -> list[tuple[Fields, Body]]:
     gathered: dict[tuple[str, str], list[Samples]] = collections.defaultdict(list)
     for subject in timed:
         for kind, dtype, samples in subject.tasks(yardstick, machine):
@@ -114,7 +114,7 @@ def _operation(kind: str) -> TilePrimitive:
     return TilePrimitive.named(kind.partition(" ")[0])
 
 
-def _fields(table: list[tuple[dict[str, Any], Body]], overheads: Overheads) -> dict[str, Any]:
+def _fields(table: list[tuple[Fields, Body]], overheads: Overheads) -> Fields:
     rate = {(b.kind, b.dtype): b.share for _, b in table if not b.most_rows}
     matmul = max(share for (kind, _), share in rate.items() if kind == GMM.name)
     vector = rate["MAP add", "float32"]

@@ -13,10 +13,11 @@ from hpmoe.routing.workload import layer_inputs
 from hpmoe.runtime.array_runs import ArrayRuns
 from hpmoe.runtime.rank_arrays import to_arrays
 from hpmoe.runtime.running import Runner
+from hpmoe.support.trees import Function
 
 
 def measured_call(o: Any, machine: hpmoe.Machine, ids: np.ndarray, policy: str = "critical_path",
-                  f: Callable[..., Any] = hpmoe.moe_ffn, **comm: str) -> Callable[[], Any]:
+                  f: Function = hpmoe.moe_ffn, **comm: str) -> Callable[[], Any]:
     """A call of the layer on this CPU, tiles and sizes as the flags say: its forward or both passes, one launch each.
 
     Nothing of MindSpore runs in it, whose threads keep cores busy for a while after they had something to do.

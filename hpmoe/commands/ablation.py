@@ -8,10 +8,12 @@ from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
+from absl import flags
 
 import hpmoe
 from hpmoe.commands.layer import Layer, ids_of
 from hpmoe.commands.orders import by_destination, interleaved
+from hpmoe.support.kept_files import Fields
 from hpmoe.support.progress import Progress
 from hpmoe.transforms.assign_queues import POLICIES
 
@@ -58,7 +60,7 @@ def span_us(layer: Layer, on: frozenset[str]) -> float:
     return layer.span_us(layer.fused(policy if "spread" in on else by_destination(policy), machine, **comm))
 
 
-def cases(o: Any, most_ranks: int) -> list[tuple[Any, float]]:
+def cases(o: flags.FlagValues, most_ranks: int) -> list[tuple[Any, float]]:
     """(sizes, imbalance) of each column: 4, 16, 64 ranks, with as many experts each as in the flags."""
     out, ep = [], min(4, most_ranks)
     while ep <= most_ranks:
@@ -69,7 +71,7 @@ def cases(o: Any, most_ranks: int) -> list[tuple[Any, float]]:
     return out
 
 
-def rows(o: Any, machine: hpmoe.Machine, most_ranks: int, progress: Progress) -> list[dict[str, Any]]:
+def rows(o: flags.FlagValues, machine: hpmoe.Machine, most_ranks: int, progress: Progress) -> list[Fields]:
     """A row for each number of ranks, imbalance and variant."""
     out, columns, mine = [], cases(o, most_ranks), list(variants(o.direction))
     for sizes, imbalance in columns:
@@ -89,7 +91,7 @@ def distinct_ranks(ids: np.ndarray, num_local_experts: int) -> float:
     return float((1 + (np.diff(ranks, axis=-1) > 0).sum(axis=-1)).mean() / ids.shape[-1])
 
 
-def text(table: list[dict[str, Any]], o: Any, machine: hpmoe.Machine) -> str:
+def text(table: list[Fields], o: flags.FlagValues, machine: hpmoe.Machine) -> str:
     """A line for each variant, a column for each number of ranks and imbalance."""
     cells = {(r["ep"], r["imbalance"], r["variant"]): r for r in table}
     columns = list(dict.fromkeys((r["ep"], r["imbalance"]) for r in table))
@@ -107,7 +109,7 @@ def text(table: list[dict[str, Any]], o: Any, machine: hpmoe.Machine) -> str:
     return "\n".join([*lines, *(f"{name}: {what}" for name, what in {**TECHNIQUES, "dedup": DEDUP}.items())])
 
 
-def draw(table: list[dict[str, Any]], path: Path, direction: str) -> None:
+def draw(table: list[Fields], path: Path, direction: str) -> None:
     """Two maps of techniques and columns: how much longer the layer takes without one, and how much less with it."""
     import matplotlib
     matplotlib.use("Agg")

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import hpmoe
 from hpmoe.commands.layer import Layer
 from hpmoe.machines.perturbed import at_ends, drawn, uncertain
+from hpmoe.support.kept_files import Fields
 from hpmoe.support.progress import Progress
 
 SIDES = ("fused", "unfused", "speedup")
@@ -29,7 +28,7 @@ def bands(layer: Layer, lines: tuple[hpmoe.Timeline, hpmoe.Timeline], count: int
     return {side: (min(f[side] for f in found), max(f[side] for f in found)) for side in SIDES} if found[1:] else {}
 
 
-def sensitivity(layer: Layer, lines: tuple[hpmoe.Timeline, hpmoe.Timeline], progress: Progress) -> list[dict[str, Any]]:
+def sensitivity(layer: Layer, lines: tuple[hpmoe.Timeline, hpmoe.Timeline], progress: Progress) -> list[Fields]:
     """For each constant what the figures are with it alone at either end, those first on which most hinges."""
     out, constants = [], uncertain(layer.machine)
     for name, *ends in at_ends(layer.machine):
@@ -41,7 +40,7 @@ def sensitivity(layer: Layer, lines: tuple[hpmoe.Timeline, hpmoe.Timeline], prog
                   - abs(row["at_low"]["fused"] / row["at_high"]["fused"] - 1))
 
 
-def sensitivity_text(rows: list[dict[str, Any]], nominal: dict[str, float]) -> str:
+def sensitivity_text(rows: list[Fields], nominal: dict[str, float]) -> str:
     """A line for each constant, and the sources of those that move a figure by 2 % at least."""
     lines = ["simulated, with one constant at a time at either end of its range; the schedules stay as they are",
              f"{'':28}{'from':>11}{'to':>11}{'fused, %':>16}{'unfused, %':>16}{'speed-up':>16}",

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 import tempfile
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from absl import flags
@@ -18,6 +17,7 @@ from hpmoe.peers.layer_problem import LayerProblem
 from hpmoe.routing.workload import drawn_ids
 from hpmoe.support import host
 from hpmoe.support.dtypes import FLOATS, numpy_dtype
+from hpmoe.support.kept_files import Fields
 from hpmoe.support.progress import Progress
 
 SUMMARY = "times a MoE-FFN beside the same one in other frameworks and beside plain matmuls"
@@ -47,7 +47,7 @@ def define(values: flags.FlagValues) -> None:
     flags.DEFINE_string("out", None, "where to draw the result, such as bench.png; needs matplotlib", flag_values=values)
 
 
-def run(o: Any) -> int:
+def run(o: flags.FlagValues) -> int:
     names = ["hpmoe", *peers(o.peers)]
     todo = cases(o)
     options.check_picture(o.out)
@@ -83,7 +83,7 @@ def peers(wanted: str) -> list[str]:
     return [name for name in PEERS if name in names]
 
 
-def cases(o: Any) -> list[dict[str, Any]]:
+def cases(o: flags.FlagValues) -> list[Fields]:
     """What is measured: a name, sizes, and the routing."""
     options.check_sizes(o)
     base = case(o, ep=o.ep, tokens=o.tokens, routing=o.routing)
@@ -95,18 +95,18 @@ def cases(o: Any) -> list[dict[str, Any]]:
     return [base, case(o, tokens=64), case(o, tokens=o.tokens, routing="zipf"), case(o, ep=4, tokens=max(1, o.tokens // 4))]
 
 
-def case(o: Any, tokens: int, ep: int = 1, routing: str = "uniform") -> dict[str, Any]:
+def case(o: flags.FlagValues, tokens: int, ep: int = 1, routing: str = "uniform") -> Fields:
     name = f"{f'{ep} ranks x ' if ep > 1 else ''}{tokens} tokens{', Zipf' if routing == 'zipf' else ''}"
     return {"name": name, **options.sizes(o), "ep": ep, "tokens": tokens, "routing": routing}
 
 
-def machine() -> dict[str, Any]:
+def machine() -> Fields:
     packages = sorted({side.package for side in SIDES.values()})
     return {"cpu": host.cpu_name(), "cores": host.num_cores(), "hpmoe_gemm": products_name(),
             "versions": {name: version(name) for name in packages if version(name)}}
 
 
-def measured(what: dict[str, Any], dtype: str, seed: int, contest: Contest, names: list[str]) -> dict[str, Any]:
+def measured(what: Fields, dtype: str, seed: int, contest: Contest, names: list[str]) -> Fields:
     """One case in one dtype: the contest and what follows from it."""
     sizes = {name: value for name, value in what.items() if name not in ("name", "routing")}
     with tempfile.TemporaryDirectory(prefix="hpmoe_bench_") as folder:

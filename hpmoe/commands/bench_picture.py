@@ -8,11 +8,12 @@ import matplotlib
 from matplotlib.figure import Figure
 
 from hpmoe.peers.layer_problem import PASSES
+from hpmoe.support.kept_files import Fields
 
 COLORS = {"forward": ("#1b6ca8", "#9aa5b1"), "forward + backward": ("#7fb3d9", "#cfd6dd")}  # hpmoe's, the peers'
 
 
-def draw(report: dict[str, Any], out: str) -> None:
+def draw(report: Fields, out: str) -> None:
     """Writes the picture to a file whose suffix says its kind."""
     dtypes = list(dict.fromkeys(case["dtype"] for case in report["cases"]))
     names = list(dict.fromkeys(case["name"] for case in report["cases"]))
@@ -31,7 +32,7 @@ def draw(report: dict[str, Any], out: str) -> None:
         figure.savefig(out, dpi=90)
 
 
-def panel(axes: Any, case: dict[str, Any], sides: dict[str, str], labels: bool) -> None:
+def panel(axes: Any, case: Fields, sides: dict[str, str], labels: bool) -> None:
     rows = {r["side"]: r for r in case["sides"]}
     for i, side in enumerate(sides):
         for k, which in enumerate(PASSES):

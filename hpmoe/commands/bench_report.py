@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Sequence
-from typing import Any
 
 from hpmoe.peers.contest import Contestant
 from hpmoe.peers.layer_problem import PASSES
 from hpmoe.peers.matmul_alone import SIZE
+from hpmoe.support.kept_files import Fields
 
 # What the fused layer is meant to reach on one rank, by dtype: times faster than which peers.
 GOALS = {"float32": (1.6, "the fastest peer", ()), "bfloat16": (1.3, "PyTorch", ("torch", "torch_compile"))}
@@ -16,7 +16,7 @@ GOAL_OF_CEILING = 0.8
 GOAL_SIZES = {"ep": 1, "tokens": 2048, "hidden": 1024, "intermediate": 512, "experts": 16, "top_k": 4}
 
 
-def summary(flops: dict[str, int], contestants: Sequence[Contestant]) -> dict[str, Any]:
+def summary(flops: dict[str, int], contestants: Sequence[Contestant]) -> Fields:
     """The part of a case's report that the contest decides."""
     ceilings = {c.name: 2 * SIZE ** 3 / ms / 1e6 for c in contestants if (ms := c.milliseconds("matmul"))}
     ceiling = max(ceilings.values(), default=None)
@@ -30,7 +30,7 @@ def summary(flops: dict[str, int], contestants: Sequence[Contestant]) -> dict[st
     }
 
 
-def row(c: Contestant, flops: dict[str, int], own: dict[str, float | None], ceiling: float | None) -> dict[str, Any]:
+def row(c: Contestant, flops: dict[str, int], own: dict[str, float | None], ceiling: float | None) -> Fields:
     """One side of one case."""
     passes = {}
     for which, turns in c.turns.items():
@@ -61,7 +61,7 @@ def quartiles(values: Sequence[float]) -> list[float]:
     return [first, third]
 
 
-def fastest(layers: Sequence[Contestant], which: str, own: float | None) -> dict[str, Any] | None:
+def fastest(layers: Sequence[Contestant], which: str, own: float | None) -> Fields | None:
     """The fastest peer at a pass and how many times longer than hpmoe it takes; None where there is no peer."""
     times = {c.name: (ms, c.side.title) for c in layers if c.name != "hpmoe" and (ms := c.milliseconds(which))}
     if not times:
@@ -71,7 +71,7 @@ def fastest(layers: Sequence[Contestant], which: str, own: float | None) -> dict
     return {"side": name, "title": title, "ms": ms, "times_hpmoe": ms / own if own else None}
 
 
-def goals(case: dict[str, Any]) -> list[tuple[str, float | None, bool]]:
+def goals(case: Fields) -> list[tuple[str, float | None, bool]]:
     """(what, the figure, whether it is met) for the case that the goals are about, nothing for others."""
     if case["sizes"] != GOAL_SIZES or case["routing"] != "uniform":
         return []
@@ -94,7 +94,7 @@ def goals(case: dict[str, Any]) -> list[tuple[str, float | None, bool]]:
     return out
 
 
-def case_lines(case: dict[str, Any]) -> list[str]:
+def case_lines(case: Fields) -> list[str]:
     """A case for a terminal."""
     s = case["sizes"]
     lines = [f"== {case['name']}, {case['dtype']}: {s['ep']} rank{'s' * (s['ep'] > 1)}, hidden {s['hidden']}, intermediate "
@@ -115,7 +115,7 @@ def case_lines(case: dict[str, Any]) -> list[str]:
     return [*lines, ""]
 
 
-def overview(cases: Sequence[dict[str, Any]]) -> list[str]:
+def overview(cases: Sequence[Fields]) -> list[str]:
     """A row for each case and pass, in Markdown."""
     lines = ["| case | dtype | pass | hpmoe | fastest peer | its time | ratio | of the ceiling | peak |",
              "|---|---|---|---|---|---|---|---|---|"]
@@ -132,7 +132,7 @@ def overview(cases: Sequence[dict[str, Any]]) -> list[str]:
     return lines
 
 
-def pass_line(title: str, p: dict[str, Any]) -> str:
+def pass_line(title: str, p: Fields) -> str:
     def shown(value: float | None, text: str) -> str:
         return "-" if value is None else text.format(value)
 
@@ -141,12 +141,12 @@ def pass_line(title: str, p: dict[str, Any]) -> str:
             f"{shown(p['of_ceiling'], '{:.0%}'):>9}{p['peak_mib']:>10.0f}{max(p['errors'].values()):>10.1e}")
 
 
-def problem_line(r: dict[str, Any]) -> str:
+def problem_line(r: Fields) -> str:
     words = {"none": "-", "not installed": "not installed", "wrong": "WRONG", "failed": "FAILED"}
     return f"  {r['title']}: {words[r['status']]}: {r['note']}"
 
 
-def closing_lines(report: dict[str, Any]) -> list[str]:
+def closing_lines(report: Fields) -> list[str]:
     """The machine, and where there are several cases the table of them all."""
     m = report["machine"]
     lines = [*overview(report["cases"]), ""] if len(report["cases"]) > 1 else []

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from typing import Any
 
 from absl import flags
 
@@ -21,7 +20,7 @@ def define(values: flags.FlagValues) -> None:
     options.define_choice(values, "target", "ascend", "what to compile", ("ascend",))
 
 
-def run(o: Any) -> int:
+def run(o: flags.FlagValues) -> int:
     missing = ascend_build.build()
     built = None if missing else str(ascend_build.compiled_path())
     if o.json:

@@ -6,7 +6,6 @@ import json
 import os
 import tempfile
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from absl import flags
@@ -15,6 +14,7 @@ from hpmoe.calibration.agreement import LIMIT, agreement
 from hpmoe.calibration.cpu import Measurement, is_matmul
 from hpmoe.commands import options
 from hpmoe.machines.kept_calibration import calibration_key, calibration_path, store_calibration
+from hpmoe.support.kept_files import Fields
 from hpmoe.support.progress import Progress
 
 SUMMARY = "measures this CPU for hpmoe.cpu(calibrated=True), or checks what such a measurement predicts"
@@ -35,12 +35,12 @@ def define(values: flags.FlagValues) -> None:
     options.define_switch(values, "check", "compare simulated and measured times of ten layers")
 
 
-def run(o: Any) -> int:
+def run(o: flags.FlagValues) -> int:
     options.check_flag(0 <= o.budget <= 600, "budget", f"{o.budget:g}", "seconds from 0 to 600")
     return _check(o) if o.check else _calibrate(o)
 
 
-def _calibrate(o: Any) -> int:
+def _calibrate(o: flags.FlagValues) -> int:
     path = _writable_path()
     with Progress("hpmoe calibrate") as progress:
         measurement = Measurement(progress)
@@ -66,7 +66,7 @@ def _writable_path() -> Path:
         raise options.UsageError(f"the result cannot be kept ({error}); set XDG_CACHE_HOME to a folder that can") from None
 
 
-def _check(o: Any) -> int:
+def _check(o: flags.FlagValues) -> int:
     with Progress("hpmoe calibrate") as progress:
         rows = agreement(o.budget, progress)
     is_ok = all(abs(row["error"]) <= LIMIT for row in rows)
@@ -74,7 +74,7 @@ def _check(o: Any) -> int:
     return 0 if is_ok else 1
 
 
-def text(fields: dict[str, Any], table: list[dict[str, Any]], path: Path) -> str:
+def text(fields: Fields, table: list[Fields], path: Path) -> str:
     """What was measured, for a terminal."""
     key = calibration_key()
     lines = [f"{key['cpu']}, {key['cores']} cores, hpmoe {key['hpmoe']}", "",
@@ -92,7 +92,7 @@ def text(fields: dict[str, Any], table: list[dict[str, Any]], path: Path) -> str
     return "\n".join(lines)
 
 
-def agreement_text(rows: list[dict[str, Any]]) -> str:
+def agreement_text(rows: list[Fields]) -> str:
     """A line for each layer: simulated, measured, error."""
     lines = [f"{'dtype':10}{'direction':>10}" + "".join(f"{letter:>6}" for letter in ("ep", *"THIEK"))
              + f"{'simulated':>13}{'measured':>20}{'error':>8}{'runs':>10}"]

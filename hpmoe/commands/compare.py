@@ -36,7 +36,7 @@ def define(values: flags.FlagValues) -> None:
     flags.DEFINE_string("html", None, "also write a page with both timelines into this file", flag_values=values)
 
 
-def run(o: Any) -> int:
+def run(o: flags.FlagValues) -> int:
     names = [o.a, o.b]
     if None in names:
         raise options.UsageError("two schedules are compared, such as policy=critical_path policy=stage_order")
@@ -56,7 +56,7 @@ def run(o: Any) -> int:
     return 0
 
 
-def _side(o: Any, settings: str) -> tuple[str, Any]:
+def _side(o: flags.FlagValues, settings: str) -> tuple[str, Any]:
     """What is wanted of a schedule: "fused" or "unfused", and the command's flags with its settings."""
     words = [w.strip() for w in settings.split(",") if w.strip()]
     kind = "unfused" if "unfused" in words else "fused"
@@ -72,7 +72,7 @@ def _side(o: Any, settings: str) -> tuple[str, Any]:
     return kind, values
 
 
-def _simulated(kind: str, o: Any, progress: Callable[[str], None]) -> Timeline:
+def _simulated(kind: str, o: flags.FlagValues, progress: Callable[[str], None]) -> Timeline:
     progress(f"simulating {o.policy if kind == 'fused' else kind}")
     layer = simulate.layer_of(o, o.room)
     return simulate.fused(o, layer) if kind == "fused" else layer.baseline(o.dedup)
@@ -91,7 +91,7 @@ def _measured(sides: list[tuple[str, Any]], repeats: int, progress: Callable[[st
     return [sorted(mine, key=lambda line: line.span)[repeats // 2] for mine in runs]
 
 
-def _call(o: Any) -> Callable[[], Any]:
+def _call(o: flags.FlagValues) -> Callable[[], Any]:
     layer = simulate.layer_of(o)
     f = layer.with_copies(hpmoe.moe_ffn)
     f = hpmoe.deduplicate_rows(f) if o.dedup else f

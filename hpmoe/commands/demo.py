@@ -20,7 +20,9 @@ from hpmoe.kernels.native import products_name
 from hpmoe.routing.workload import layer_inputs
 from hpmoe.support import host
 from hpmoe.support.dtypes import widen
+from hpmoe.support.kept_files import Fields
 from hpmoe.support.progress import Progress
+from hpmoe.support.trees import Function
 from hpmoe.timelines.chrome import chrome_json
 from hpmoe.timelines.timeline import Timeline
 
@@ -53,7 +55,7 @@ def define(values: flags.FlagValues) -> None:
     flags.DEFINE_string("out", None, "where to write the timeline of a measured run, such as run.json", flag_values=values)
 
 
-def run(o: Any) -> int:
+def run(o: flags.FlagValues) -> int:
     options.check_sizes(o)
     options.check_file("out", o.out, ".json")
     ms.runtime.launch_blocking()
@@ -66,7 +68,7 @@ def run(o: Any) -> int:
     return 0 if report["ok"] else 1
 
 
-def measured(o: Any, progress: Callable[[str], None]) -> tuple[dict[str, Any], tuple[Timeline, ...]]:
+def measured(o: flags.FlagValues, progress: Callable[[str], None]) -> tuple[Fields, tuple[Timeline, ...]]:
     """Everything the report says, and the Timeline of each direction of one more run."""
     progress("making inputs")
     args, cotangent = layer_inputs(o)
@@ -100,7 +102,7 @@ def in_float32(args: tuple[ms.Tensor, ...]) -> tuple[ms.Tensor, ...]:
     return tuple(ms.Tensor(widen(a.asnumpy())) for a in args)
 
 
-def passes(f: Callable[..., Any], args: tuple[ms.Tensor, ...], cotangent: ms.Tensor) -> dict[str, Callable[[], Any]]:
+def passes(f: Function, args: tuple[ms.Tensor, ...], cotangent: ms.Tensor) -> dict[str, Callable[[], Any]]:
     """What is timed of one side."""
     grad = ms.value_and_grad(lambda *a: (f(*a).astype(ms.float32) * cotangent).sum(), cast(Any, tuple(GRADIENTS.values())))
     return dict(zip(PASSES, (lambda: f(*args), lambda: grad(*args)), strict=True))
@@ -138,13 +140,13 @@ def relative_error(a: np.ndarray, b: np.ndarray) -> float:
     return float(np.abs(a - b).max() / max(np.abs(b).max(), np.finfo(np.float32).tiny))
 
 
-def schedule(line: Timeline) -> dict[str, Any]:
+def schedule(line: Timeline) -> Fields:
     flow = line.flow
     return {"tasks": flow.num_tasks, "events": len(flow.events), "waits": len(flow.waits), "slots": flow.num_slots,
             "span_us": line.span, "waiting_us": line.waiting, "utilisation": line.utilisation().round(4).tolist()}
 
 
-def report_lines(r: dict[str, Any], timelines: tuple[Timeline, ...]) -> list[str]:
+def report_lines(r: Fields, timelines: tuple[Timeline, ...]) -> list[str]:
     """The report for a terminal."""
     machine, size = r["machine"], r["sizes"]
     lines = [f"MoE-FFN on {size['ep']} virtual ranks: {size['tokens']} tokens a rank, hidden {size['hidden']}, "

@@ -13,7 +13,6 @@ import sys
 from collections.abc import Mapping
 from importlib import metadata
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from absl import flags
@@ -26,6 +25,7 @@ from hpmoe.kernels.twin_target import load as load_twin
 from hpmoe.machines.npu_bins import BINS, bin_name
 from hpmoe.planner import planner
 from hpmoe.support import host, mindspore_checks
+from hpmoe.support.kept_files import Fields
 from hpmoe.support.known import known
 from hpmoe.support.versions import numbers, untested_mindspore, version
 
@@ -39,13 +39,13 @@ def define(values: flags.FlagValues) -> None:
     """No flags of its own."""
 
 
-def run(o: Any) -> int:
+def run(o: flags.FlagValues) -> int:
     report = diagnosis()
     print(json.dumps(report) if o.json else "\n".join(report_lines(report)))
     return 0 if report["ok"] else 1
 
 
-def diagnosis() -> dict[str, Any]:
+def diagnosis() -> Fields:
     packages = {name: package(name, needs) for name, needs in requirements().items()}
     optional = {name: version(name) for name in OTHERS}
     targets = {"cpu": cpu_target(), "ascend-twin": twin_target(),
@@ -79,7 +79,7 @@ def requirements() -> dict[str, str]:
     return {match[1]: match[2] for match in sorted(plain, key=lambda match: match[1])}
 
 
-def package(name: str, needs: str) -> dict[str, Any]:
+def package(name: str, needs: str) -> Fields:
     found = version(name)
     return {"version": found, "needs": needs, "fits": found is not None and fits(found, needs),
             "untested": untested_mindspore() if name == "mindspore" else ""}
@@ -101,7 +101,7 @@ def fits(version: str, needs: str) -> bool:
     return True
 
 
-def compiler(environment: Mapping[str, str]) -> dict[str, Any]:
+def compiler(environment: Mapping[str, str]) -> Fields:
     """The C++ compiler an installation from source would use: what CXX names, else g++, else clang++."""
     wanted = shlex.split(environment.get("CXX", ""))[:1] or ["g++", "clang++"]
     path = next(filter(None, map(shutil.which, wanted)), None)
@@ -114,7 +114,7 @@ def compiler(environment: Mapping[str, str]) -> dict[str, Any]:
 # Targets.
 
 
-def native() -> dict[str, Any]:
+def native() -> Fields:
     """The native libraries and the matrix products that the runtime uses."""
     try:
         library, gemm = find_library(), gemm_name()
@@ -125,7 +125,7 @@ def native() -> dict[str, Any]:
     return {"library": str(library), "gemm": gemm, "gemm_library": blas, "products": products_name(), "why": ""}
 
 
-def cpu_target() -> dict[str, Any]:
+def cpu_target() -> Fields:
     """Usable where a small kernel on two virtual ranks agrees with the reference."""
     if not (loaded := native())["library"]:
         return {"usable": False, "why": [f"the native library does not load: {loaded['why']}"]}
@@ -151,7 +151,7 @@ def self_test() -> float:
     return max(float(np.abs(a - b).max()) for got, want in pairs for a, b in zip(got, want, strict=True))
 
 
-def ascend_target(environment: Mapping[str, str], devices: Path) -> dict[str, Any]:
+def ascend_target(environment: Mapping[str, str], devices: Path) -> Fields:
     """What the Ascend kernel would need and is not here; and what the NPU is, where there is one."""
     missing = run_needs(environment, devices)
     found = [npu_line(find_npu(environment))] if any(devices.glob(NPUS)) else []
@@ -173,7 +173,7 @@ def npu_line(npu: Npu | str) -> str:
     return f"NPU: {npu.chip} of {npu.num_aic} AIC and {npu.num_aiv} AIV; plan for it with hpmoe.ascend_{family}.{plan}"
 
 
-def twin_target() -> dict[str, Any]:
+def twin_target() -> Fields:
     """The same kernel's source on a CPU."""
     try:
         load_twin()
@@ -185,7 +185,7 @@ def twin_target() -> dict[str, Any]:
 # Text.
 
 
-def report_lines(r: dict[str, Any]) -> list[str]:
+def report_lines(r: Fields) -> list[str]:
     native, compiler, packages = r["native"], r["compiler"], r["packages"]
     rows = [("hpmoe", f"{r['hpmoe']['version'] or 'not installed as a package'}, {r['hpmoe']['folder']}"),
             ("python", f"{r['python']['version']}, {r['python']['executable']}"),

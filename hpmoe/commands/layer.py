@@ -11,6 +11,7 @@ import numpy as np
 
 import hpmoe
 from hpmoe.commands import show
+from hpmoe.commands.options import Options
 from hpmoe.costs.bound import rank_bounds
 from hpmoe.ir.avals import RouteAval
 from hpmoe.routing.routing import rows_of_ranks
@@ -18,6 +19,7 @@ from hpmoe.routing.workload import balanced_ids, drawn_ids, imbalanced_ids
 from hpmoe.runtime.planned_rows import PlannedRows, routes_of, rows_of_any, rows_of_received, with_planned_rows
 from hpmoe.support.dtypes import numpy_dtype
 from hpmoe.support.known import known
+from hpmoe.support.trees import Function
 from hpmoe.timelines.run import RATES
 from hpmoe.transforms.assign_queues import Policy
 
@@ -26,7 +28,7 @@ ROOM = "received", "bucket", "all"
 MOST_DECODED = 512  # tokens of a rank
 
 
-def ids_of(o: Any, imbalance: float = 1.0, routing: str = "balanced", seed: int = 0) -> np.ndarray:
+def ids_of(o: Options, imbalance: float = 1.0, routing: str = "balanced", seed: int = 0) -> np.ndarray:
     """topk_ids of all ranks, [ep, T, K], for sizes as the flags of a command name them."""
     sizes = o.ep, o.tokens, o.top_k, o.experts
     if routing != "balanced":
@@ -50,7 +52,7 @@ class Layer:
         room: how many received rows a plan has room for: what the fullest rank "received", the "bucket" of that, or "all".
     """
 
-    o: Any
+    o: Options
     direction: str
     machine: hpmoe.Machine
     ids: np.ndarray
@@ -79,7 +81,7 @@ class Layer:
         size = numpy_dtype(self.o.dtype).itemsize
         return given if given is not None else flops / 2 * size / self.machine.link_rate(self.o.ep)
 
-    def with_copies(self, f: Callable[..., Any]) -> Callable[..., Any]:
+    def with_copies(self, f: Function) -> Callable[..., Any]:
         """A function of the layer, with as many copies of its experts as there is room for."""
         if not self.replicas:
             return f

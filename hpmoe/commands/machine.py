@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from pathlib import Path
-from typing import Any
 
 from absl import flags
 
@@ -27,7 +26,7 @@ POSITIONAL = ("which",)
 class MachineName(flags.ArgumentParser):
     """The name of a machine, or a file that describes one."""
 
-    def parse(self, argument: Any) -> str:
+    def parse(self, argument: str) -> str:
         if argument != "cpu":
             try:
                 load_machine(argument)
@@ -41,7 +40,7 @@ def define_machine(values: flags.FlagValues, default: str, text: str) -> None:
                  flag_values=values)
 
 
-def machine_of(o: Any, calibrated: bool = False) -> hpmoe.Machine:
+def machine_of(o: flags.FlagValues, calibrated: bool = False) -> hpmoe.Machine:
     """That of the flag; this CPU by its measurements where they are wanted and there."""
     return hpmoe.cpu(ep_size=o.ep, calibrated=calibrated) if o.machine == "cpu" else load_machine(o.machine)
 
@@ -51,7 +50,7 @@ def define(values: flags.FlagValues) -> None:
     flags.DEFINE_string("out", None, "the .toml file to write; stdout where not given", flag_values=values)
 
 
-def run(o: Any) -> int:
+def run(o: flags.FlagValues) -> int:
     options.check_file("out", o.out, ".toml")
     machine = hpmoe.cpu(calibrated=is_calibrated()) if o.which == "cpu" else load_machine(o.which)
     text = machine_text(machine)

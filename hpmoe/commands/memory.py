@@ -16,11 +16,14 @@ from absl import flags
 import hpmoe
 from hpmoe.commands import demo, options
 from hpmoe.commands.op_by_op import moe_ffn_op_by_op
+from hpmoe.commands.options import Options
 from hpmoe.kernels.executable import POOL
 from hpmoe.peers.worker import PR_SET_PDEATHSIG, forget_peak, status_kib
 from hpmoe.routing.workload import layer_inputs
 from hpmoe.runtime.memory import MIB, MemoryReport
+from hpmoe.support.kept_files import Fields
 from hpmoe.support.progress import Progress
+from hpmoe.support.trees import Function
 from hpmoe.transforms.save_for_backward import POLICIES
 
 SUMMARY = "prints the memory of each save policy, planned and measured, beside MindSpore op by op"
@@ -42,7 +45,7 @@ def define(values: flags.FlagValues) -> None:
     options.define_integer(values, "seed", 0, "seed of the random inputs", least=0)
 
 
-def run(o: Any) -> int:
+def run(o: flags.FlagValues) -> int:
     options.check_sizes(o)
     sides = [*(POLICIES if o.policy == "all" else [o.policy]), OP_BY_OP]
     asked = {**options.sizes(o), "dtype": o.dtype, "seed": o.seed}
@@ -55,7 +58,7 @@ def run(o: Any) -> int:
     return 0
 
 
-def in_process(asked: dict[str, Any]) -> dict[str, Any]:
+def in_process(asked: Fields) -> Fields:
     """What `measured` returns, from a process of its own."""
     ends_with_parent = f"import ctypes; ctypes.CDLL(None).prctl({PR_SET_PDEATHSIG}, {signal.SIGKILL:d})"
     code = f"{ends_with_parent}; import sys; from hpmoe.commands import memory; memory.answer(sys.argv[1])"
@@ -73,7 +76,7 @@ def answer(asked: str) -> None:
         sys.exit(str(error) or "not enough memory")
 
 
-def measured(o: Any) -> dict[str, Any]:
+def measured(o: Options) -> Fields:
     """MiB of one side, by column and part; what op by op has no plan for is left out."""
     ms.runtime.launch_blocking()
     f = side_of(o)
@@ -81,7 +84,7 @@ def measured(o: Any) -> dict[str, Any]:
     for call in calls(f, SimpleNamespace(**{**vars(o), **small}))[1].values():
         call()  # libraries are loaded, threads are started
     args, passes = calls(f, o)
-    out: dict[str, Any] = {} if o.side == OP_BY_OP else planned(f.memory(*args))
+    out: Fields = {} if o.side == OP_BY_OP else planned(f.memory(*args))
     gc.collect()
     base, out["pool"], out["process"] = status_kib("VmRSS"), {}, {}
     for name, call in passes.items():
@@ -94,7 +97,7 @@ def measured(o: Any) -> dict[str, Any]:
     return out
 
 
-def side_of(o: Any) -> Any:
+def side_of(o: Options) -> Any:
     if o.side == OP_BY_OP:
         return moe_ffn_op_by_op
     kept = hpmoe.save_for_backward(hpmoe.moe_ffn, policy=o.side)
@@ -102,20 +105,20 @@ def side_of(o: Any) -> Any:
     return hpmoe.spmd(staged, hpmoe.Mesh(o.ep))
 
 
-def calls(f: Any, o: Any) -> tuple[Any, dict[str, Any]]:
+def calls(f: Function, o: Options) -> tuple[Any, Fields]:
     """Arguments of these sizes, and the passes on them."""
     args, cotangent = layer_inputs(o)
     return args, demo.passes(f, args, cotangent)
 
 
-def planned(report: MemoryReport) -> dict[str, Any]:
+def planned(report: MemoryReport) -> Fields:
     alone = report.inference.outputs + report.inference.temporaries
     peaks = dict(zip(demo.PASSES, (alone, report.training_peak), strict=True))
     return {"saved": {"saved": report.saved / MIB}, "plan": {name: n / MIB for name, n in peaks.items()},
             "temporaries": {"forward": report.forward.temporaries / MIB, "backward": report.backward.temporaries / MIB}}
 
 
-def report_lines(asked: dict[str, Any], rows: dict[str, dict[str, Any]]) -> list[str]:
+def report_lines(asked: Fields, rows: dict[str, Fields]) -> list[str]:
     """The table for a terminal."""
     size = "rank" if asked["ep"] == 1 else "ranks"
     lines = [f"MoE-FFN on {asked['ep']} {size}: {asked['tokens']} tokens a rank, hidden {asked['hidden']}, intermediate "

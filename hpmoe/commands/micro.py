@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import heapq
 from collections.abc import Iterable
-from typing import Any
 
 import numpy as np
 from mindspore import Tensor
 
 import hpmoe
+from hpmoe.support.kept_files import Fields
 from hpmoe.support.known import known
 from hpmoe.timelines.run import RATES
 
@@ -56,7 +56,7 @@ def shared_queue_us(bodies: Iterable[float], machine: hpmoe.Machine) -> float:
     return counter_is_free
 
 
-def rows() -> list[dict[str, Any]]:
+def rows() -> list[Fields]:
     """A row for each measurement, microseconds with the launch."""
     out = []
     for (num_rows, what), measured in PAPER.items():
@@ -72,7 +72,7 @@ def rows() -> list[dict[str, Any]]:
     return out
 
 
-def text(table: list[dict[str, Any]]) -> str:
+def text(table: list[Fields]) -> str:
     lines = [f"SwiGLU + Add, {COLS} columns, us", f"{'rows':>7} {'':12}{'paper':>8}{'simulated':>11}{'from memory, MB':>17}"]
     for row in table:
         paper = "-" if row["paper_us"] is None else row["paper_us"]

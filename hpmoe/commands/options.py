@@ -8,6 +8,7 @@ import math
 import os
 from collections.abc import Sequence
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 from absl import flags
@@ -16,6 +17,7 @@ from hpmoe.ir.limits import MOST_EXPERTS, MOST_RANKS, MOST_ROWS
 from hpmoe.support.dtypes import FLOATS
 
 MOST = 2**30
+Options = flags.FlagValues | SimpleNamespace  # what flags say, by name
 
 
 class UsageError(Exception):
@@ -28,7 +30,7 @@ class Integer(flags.ArgumentParser):
     def __init__(self, least: int = 1):
         self.least = least
 
-    def parse(self, argument: Any) -> int:
+    def parse(self, argument: str) -> int:
         try:
             value = int(argument)
         except ValueError:
@@ -42,7 +44,7 @@ class Integer(flags.ArgumentParser):
 class Number(flags.ArgumentParser):
     """A finite number."""
 
-    def parse(self, argument: Any) -> float:
+    def parse(self, argument: str) -> float:
         try:
             value = float(argument)
         except ValueError:
@@ -58,7 +60,7 @@ class Choice(flags.ArgumentParser):
     def __init__(self, words: Sequence[str]):
         self.words = tuple(words)
 
-    def parse(self, argument: Any) -> str:
+    def parse(self, argument: str) -> str:
         if argument not in self.words:
             raise ValueError(f"it must be one of {', '.join(self.words)}{did_you_mean(argument, self.words)}")
         return argument
@@ -67,7 +69,7 @@ class Choice(flags.ArgumentParser):
 class Switch(flags.BooleanParser):
     """True or false; --name and --noname say it shorter."""
 
-    def parse(self, argument: Any) -> bool:
+    def parse(self, argument: str) -> bool:
         try:
             return super().parse(argument)
         except ValueError:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from types import SimpleNamespace
-from typing import Any
 
 import hpmoe
 from hpmoe.commands.layer import Layer, ids_of
+from hpmoe.support.kept_files import Fields
 from hpmoe.support.progress import Progress
 
 # arXiv 2605.23764: dispatch to combine, balanced routing, milliseconds: unfused, fused.
@@ -19,7 +19,7 @@ ASSUMED = ("4096 tokens of top-8 on each rank, 32,768 rows received by each: the
 OTHER = "with 16,384 rows received by each rank (2048 tokens) the same model gives"
 
 
-def rows(tokens: int, progress: Progress) -> list[dict[str, Any]]:
+def rows(tokens: int, progress: Progress) -> list[Fields]:
     """One row for each EP and direction."""
     out = []
     for (ep, direction), (baseline, fused) in PAPER.items():
@@ -34,7 +34,7 @@ def rows(tokens: int, progress: Progress) -> list[dict[str, Any]]:
     return out
 
 
-def text(table: list[dict[str, Any]], other: list[dict[str, Any]]) -> str:
+def text(table: list[Fields], other: list[Fields]) -> str:
     lines = [f"HyperParallel-MoE, ms; simulated figures by the model of ascend_a3\n{ASSUMED}\n", _head(), *map(_line, table),
              "\nfused: the paper's schedule, tiles dealt out in program order, whole rows put, tile events (round_robin)\n"
              "expert_barrier: the same layer, simulated, by a model of the paper's public implementation", "", OTHER,
@@ -48,7 +48,7 @@ def _head() -> str:
     return f"{'':13}{names}{'speed-up':^18}  expert_barrier\n{'EP':>3} {'':9}{parts}{parts}{'paper':>8}{'simulated':>10}"
 
 
-def _line(row: dict[str, Any]) -> str:
+def _line(row: Fields) -> str:
     def cells(name: str) -> str:
         paper, simulated = row[f"paper_{name}_ms"], row[f"{name}_ms"]
         return f"{paper:8.1f}{simulated:11.2f}{simulated / paper - 1:+7.1%}  "

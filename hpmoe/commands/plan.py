@@ -7,9 +7,10 @@ import json
 import pstats
 import statistics
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+
+from absl import flags
 
 import hpmoe
 from hpmoe.autodiff.vjp import linearize
@@ -20,7 +21,9 @@ from hpmoe.ir.taskflow import make_tasks
 from hpmoe.kernels.packing import pack
 from hpmoe.planner import planner
 from hpmoe.runtime.planned_rows import PlannedRows, routes_of, with_planned_rows
+from hpmoe.support.kept_files import Fields
 from hpmoe.support.progress import Progress
+from hpmoe.support.trees import Function
 from hpmoe.tiling.dependencies import derive_dependencies
 from hpmoe.tiling.lifetimes import lifetimes_of
 from hpmoe.tiling.shared_memory import memory_fault
@@ -46,7 +49,7 @@ def define(values: Any) -> None:
     options.define_switch(values, "profile", "list the functions that take the most time in one more run")
 
 
-def run(o: Any) -> int:
+def run(o: flags.FlagValues) -> int:
     options.check_sizes(o)
     with Progress("hpmoe plan") as progress:
         progress("warming up")
@@ -65,7 +68,7 @@ def run(o: Any) -> int:
     return 0
 
 
-def planned_rows(o: Any) -> int:
+def planned_rows(o: flags.FlagValues) -> int:
     return o.rows or o.tokens * o.top_k
 
 
@@ -76,7 +79,7 @@ class Clock:
         self.ms: dict[str, float] = dict.fromkeys(STEPS, 0.0)
         self.cpu_ms = 0.0
 
-    def __call__(self, step: str, function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, step: str, function: Function, *args: Any, **kwargs: Any) -> Any:
         begin, cpu_begin = time.perf_counter(), time.thread_time()
         result = function(*args, **kwargs)
         self.cpu_ms += (time.thread_time() - cpu_begin) * 1e3
@@ -84,7 +87,7 @@ class Clock:
         return result
 
 
-def plan(o: Any) -> dict[str, dict[str, Any]]:
+def plan(o: flags.FlagValues) -> dict[str, Fields]:
     """Plans both directions once and returns the milliseconds of each step and the sizes of each plan."""
     for cached in (derive_dependencies, make_tasks, lifetimes_of, memory_fault, region_fault):
         cached.cache_clear()
@@ -95,7 +98,7 @@ def plan(o: Any) -> dict[str, dict[str, Any]]:
     return {"forward": _lower(o, linearized.forward, forward), "backward": _lower(o, linearized.backward, backward)}
 
 
-def _lower(o: Any, program: Program, clock: Clock) -> dict[str, Any]:
+def _lower(o: flags.FlagValues, program: Program, clock: Clock) -> Fields:
     machine = machine_of(o)
     flow: Any = with_planned_rows(program, [PlannedRows(planned_rows(o), planned_rows(o))] * len(routes_of(program)))
     for transform, arguments in ((hpmoe.tile_partition, {"rows": machine.tile_rows, "cols": machine.tile_cols}),
@@ -108,12 +111,12 @@ def _lower(o: Any, program: Program, clock: Clock) -> dict[str, Any]:
     return {"ms": {**clock.ms, "total": sum(clock.ms.values()), "processor": clock.cpu_ms}, **sizes}
 
 
-def summary(runs: list[dict[str, Any]]) -> dict[str, Any]:
+def summary(runs: list[Fields]) -> Fields:
     """The median of each step over several runs, and the sizes, which are the same in all."""
     return {**runs[0], "ms": {step: statistics.median(r["ms"][step] for r in runs) for step in runs[0]["ms"]}}
 
 
-def profiled(o: Any) -> list[dict[str, Any]]:
+def profiled(o: flags.FlagValues) -> list[Fields]:
     """The functions in which one run spends the most time of its own."""
     profile = cProfile.Profile()
     profile.runcall(plan, o)
@@ -123,7 +126,7 @@ def profiled(o: Any) -> list[dict[str, Any]]:
             for ms, calls, (file, line, name) in own]
 
 
-def text(o: Any, directions: dict[str, dict[str, Any]], profile: list[dict[str, Any]]) -> str:
+def text(o: flags.FlagValues, directions: dict[str, Fields], profile: list[Fields]) -> str:
     head = (f"plan for one of {o.ep} ranks on {o.machine}: " + ", ".join(f"{k}={v}" for k, v in options.sizes(o).items())
             + f", at most {planned_rows(o)} received rows; median of {o.runs} runs, ms")
     lines = [head, f"{'':16}" + "".join(f"{d:>12}" for d in directions)]

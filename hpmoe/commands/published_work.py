@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+from types import SimpleNamespace
 
 import numpy as np
 from mindspore import Tensor
@@ -85,7 +86,7 @@ def two_level_us(machine: hpmoe.Machine, way: str, sizes: Sizes, node_size: int)
 @functools.lru_cache(maxsize=64)
 def layer_us(machine: hpmoe.Machine, sizes: Sizes, is_fused: bool, direction: str = "forward") -> float:
     """A MoE-FFN from dispatch to combine, in one kernel or in one after another."""
-    layer = Layer(sizes, direction, machine, sizes.ids, tuned=True)
+    layer = Layer(SimpleNamespace(**dataclasses.asdict(sizes)), direction, machine, sizes.ids, tuned=True)
     return layer.span_us(layer.fused()) if is_fused else layer.baseline().span
 
 

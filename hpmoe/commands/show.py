@@ -11,7 +11,9 @@ from absl import flags
 import hpmoe
 from hpmoe.commands import options
 from hpmoe.commands.machine import define_machine, machine_of
+from hpmoe.commands.options import Options
 from hpmoe.ir.taskflow import Taskflow
+from hpmoe.support.kept_files import Fields
 from hpmoe.support.progress import Progress
 from hpmoe.transforms.assign_queues import POLICIES
 from hpmoe.transforms.overlap_comm import ORDERS, SIGNALS
@@ -49,7 +51,7 @@ def define_orders(values: flags.FlagValues) -> None:
                           tuple(ORDERS))
 
 
-def run(o: Any) -> int:
+def run(o: flags.FlagValues) -> int:
     options.check_sizes(o)
     options.check_flag(o.stage != "kernel" or o.machine == "cpu", "machine", o.machine,
                        "cpu for --stage=kernel; what is packed for an NPU is not shown")
@@ -62,7 +64,7 @@ def run(o: Any) -> int:
     return 0
 
 
-def stages(o: Any, progress: Progress) -> Iterator[dict[str, Any]]:
+def stages(o: flags.FlagValues, progress: Progress) -> Iterator[Fields]:
     """Each wanted stage of each wanted direction, made from the one before."""
     wanted = tuple(STAGES) if o.stage == "all" else (o.stage,)
     for direction in ("forward", "backward") if o.direction == "both" else (o.direction,):
@@ -81,13 +83,14 @@ def stages(o: Any, progress: Progress) -> Iterator[dict[str, Any]]:
                 break
 
 
-def program(o: Any, direction: str, rewrite: Callable[[hpmoe.Program], hpmoe.Program] = lambda p: p) -> hpmoe.Program:
+def program(o: Options, direction: str,
+            rewrite: Callable[[hpmoe.Program], hpmoe.Program] = lambda p: p) -> hpmoe.Program:
     """The traced MoE-FFN of these sizes, from shapes alone; `rewrite` is applied before its gradient is taken."""
     traced = rewrite(hpmoe.trace(hpmoe.moe_ffn, *avals(o), mesh=hpmoe.Mesh(o.ep)))
     return traced if direction == "forward" else hpmoe.vjp(traced)
 
 
-def avals(o: Any) -> list[hpmoe.Aval]:
+def avals(o: Options) -> list[hpmoe.Aval]:
     """The arguments of moe_ffn on one rank."""
     local = o.experts // o.ep
     shapes = [(o.dtype, o.tokens, o.hidden), ("int32", o.tokens, o.top_k), ("float32", o.tokens, o.top_k),
@@ -95,7 +98,7 @@ def avals(o: Any) -> list[hpmoe.Aval]:
     return [hpmoe.Aval(tuple(s), dtype) for dtype, *s in shapes]
 
 
-def rewritten(ir: Any, stage: str, o: Any) -> Any:
+def rewritten(ir: Any, stage: str, o: flags.FlagValues) -> Any:
     machine = machine_of(o)
     match stage:
         case "tiles":
@@ -110,7 +113,7 @@ def rewritten(ir: Any, stage: str, o: Any) -> Any:
     return ir
 
 
-def counts(ir: Any) -> dict[str, Any]:
+def counts(ir: Any) -> Fields:
     """The numbers of a stage, by its kind."""
     if isinstance(ir, hpmoe.Program):
         return {"equations": len(ir.equations)}

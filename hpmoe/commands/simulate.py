@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 import json
 from pathlib import Path
-from typing import Any
 
 from absl import flags
 
@@ -15,6 +14,7 @@ from hpmoe.commands.bands import bands, sensitivity, sensitivity_text
 from hpmoe.commands.layer import MOST_DECODED, ROOM, ROUTINGS, Layer, ids_of, utilisation
 from hpmoe.commands.machine import define_machine, machine_of
 from hpmoe.machines.kept_calibration import is_calibrated
+from hpmoe.support.kept_files import Fields
 from hpmoe.support.progress import Progress
 from hpmoe.transforms.assign_queues import POLICIES
 from hpmoe.transforms.overlap_comm import SIGNALS
@@ -62,7 +62,7 @@ def define_room(values: flags.FlagValues) -> None:
     options.define_choice(values, "room", "received", "received rows that the plan has room for", ROOM)
 
 
-def run(o: Any) -> int:
+def run(o: flags.FlagValues) -> int:
     options.check_sizes(o)
     options.check_flag(o.out is None or o.ablation, "out", o.out, "given with --ablation")
     options.check_picture(o.out)
@@ -73,7 +73,7 @@ def run(o: Any) -> int:
     return 0
 
 
-def _paper(o: Any, progress: Progress) -> tuple[dict[str, Any], str]:
+def _paper(o: flags.FlagValues, progress: Progress) -> tuple[Fields, str]:
     table, other = (paper_table.rows(tokens, progress) for tokens in (4096, 2048))
     progress("micro-benchmarks")
     small = micro.rows()
@@ -81,13 +81,13 @@ def _paper(o: Any, progress: Progress) -> tuple[dict[str, Any], str]:
     return result, f"{paper_table.text(table, other)}\n\n{micro.text(small)}"
 
 
-def _validate(o: Any, progress: Progress) -> tuple[dict[str, Any], str]:
+def _validate(o: flags.FlagValues, progress: Progress) -> tuple[Fields, str]:
     table = validation.rows(progress)
     found = validation.summary(table)
     return {"rows": table, **found}, validation.text(table, found)
 
 
-def _ablation(o: Any, progress: Progress) -> tuple[dict[str, Any], str]:
+def _ablation(o: flags.FlagValues, progress: Progress) -> tuple[Fields, str]:
     machine = machine_of(o, is_calibrated())
     table = ablation.rows(o, machine, o.most_ranks, progress)
     if o.out:
@@ -95,13 +95,13 @@ def _ablation(o: Any, progress: Progress) -> tuple[dict[str, Any], str]:
     return {"machine": machine.name, "direction": o.direction, "rows": table}, ablation.text(table, o, machine)
 
 
-def _one(o: Any, progress: Progress) -> tuple[dict[str, Any], str]:
+def _one(o: flags.FlagValues, progress: Progress) -> tuple[Fields, str]:
     check_schedule(o)
     result = simulated(o, progress)
     return result, text(o, result)
 
 
-def check_schedule(o: Any) -> None:
+def check_schedule(o: flags.FlagValues) -> None:
     options.check_sizes(o)
     most = min(o.ep, o.experts / o.top_k)
     options.check_flag(1 <= o.imbalance <= most, "imbalance", f"{o.imbalance:g}", f"from 1 to {most:g} for these sizes")
@@ -114,19 +114,19 @@ def check_schedule(o: Any) -> None:
                            f"at most {tokens} with --ep={o.ep}, --experts={o.experts} and --routing={o.routing}")
 
 
-def layer_of(o: Any, room: str = "received") -> Layer:
+def layer_of(o: flags.FlagValues, room: str = "received") -> Layer:
     return Layer(o, o.direction, machine_of(o, is_calibrated()), ids_of(o, o.imbalance, o.routing, o.seed), o.replicas,
                  tuned=o.policy == "critical_path", dedup=o.dedup, room=room)
 
 
-def fused(o: Any, layer: Layer) -> hpmoe.Timeline:
+def fused(o: flags.FlagValues, layer: Layer) -> hpmoe.Timeline:
     comm = {"order": o.order, "signal": o.signal, "combine_order": o.combine_order}
     if o.policy == "expert_barrier" and o["signal"].using_default_value:
         del comm["signal"]
     return layer.fused(o.policy, **comm)
 
 
-def simulated(o: Any, progress: Progress) -> dict[str, Any]:
+def simulated(o: flags.FlagValues, progress: Progress) -> Fields:
     """Makespan, baseline and bound of the configuration in milliseconds, and shares in use."""
     progress("planning")
     layer = layer_of(o, o.room)
@@ -143,7 +143,7 @@ def simulated(o: Any, progress: Progress) -> dict[str, Any]:
     progress("baseline")
     unfused = layer.baseline()
     makespan, baseline, bound = (us / 1e3 for us in (layer.span_us(line), unfused.span, layer.bound_us(line)))
-    sure: dict[str, Any] = {"bands": bands(layer, (line, unfused), o.bands, progress)}
+    sure: Fields = {"bands": bands(layer, (line, unfused), o.bands, progress)}
     if o.sensitivity:
         sure["sensitivity"] = sensitivity(layer, (line, unfused), progress)
     return {**options.sizes(o), "dtype": o.dtype, "machine": machine.name, "policy": o.policy, "direction": o.direction,
@@ -152,7 +152,7 @@ def simulated(o: Any, progress: Progress) -> dict[str, Any]:
             "makespan_over_bound": makespan / bound, **without, **sure, "utilisation": utilisation(line, machine)}
 
 
-def text(o: Any, result: dict[str, Any]) -> str:
+def text(o: flags.FlagValues, result: Fields) -> str:
     sizes = ", ".join(f"{k}={v}" for k, v in options.sizes(o).items())
     ratio, speedup = result["makespan_over_bound"], result["speedup"]
     known = "" if result["machine"] != "cpu" else " as measured" if is_calibrated() else " not measured, see hpmoe calibrate"

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-from typing import Any
 
 from absl import flags
 
@@ -28,7 +27,7 @@ def define(values: flags.FlagValues) -> None:
     options.define_switch(values, "fresh", "search anew, also where a result is kept")
 
 
-def run(o: Any) -> int:
+def run(o: flags.FlagValues) -> int:
     simulate.check_schedule(o)
     options.check_flag(o.budget >= 0, "budget", f"{o.budget:g}", "seconds, not below 0")
     layer = simulate.layer_of(o)

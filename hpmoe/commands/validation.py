@@ -4,16 +4,16 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Iterable, Sequence
-from typing import Any
 
 from hpmoe.commands import paper_table
 from hpmoe.commands.published import published
+from hpmoe.support.kept_files import Fields
 from hpmoe.support.progress import Progress
 
 PAPER = "HyperParallel-MoE (arXiv 2605.23764)"
 
 
-def rows(progress: Progress) -> list[dict[str, Any]]:
+def rows(progress: Progress) -> list[Fields]:
     """One for each figure: source, work, unit, published, simulated, blind, missing."""
     out = []
     for row in paper_table.rows(4096, progress):
@@ -27,7 +27,7 @@ def rows(progress: Progress) -> list[dict[str, Any]]:
     return out
 
 
-def summary(table: Sequence[dict[str, Any]]) -> dict[str, Any]:
+def summary(table: Sequence[Fields]) -> Fields:
     """Median and worst error of rows that were fitted, of blind ones, and of these without each source in turn."""
     blind = [row for row in table if row["blind"]]
     sources = dict.fromkeys(row["source"] for row in blind)
@@ -35,7 +35,7 @@ def summary(table: Sequence[dict[str, Any]]) -> dict[str, Any]:
             "blind_without": {source: _errors(row for row in blind if row["source"] != source) for source in sources}}
 
 
-def text(table: Sequence[dict[str, Any]], found: dict[str, Any]) -> str:
+def text(table: Sequence[Fields], found: Fields) -> str:
     width = max(len(row["work"]) for row in table)
     lines = ["published beside simulated; f: a constant of the machine was fitted to it, or had it in view"]
     source = None
@@ -51,12 +51,12 @@ def text(table: Sequence[dict[str, Any]], found: dict[str, Any]) -> str:
     return "\n".join(lines)
 
 
-def _row(source: str, work: str, unit: str, figure: float, simulated: float, is_blind: bool, missing: str) -> dict[str, Any]:
+def _row(source: str, work: str, unit: str, figure: float, simulated: float, is_blind: bool, missing: str) -> Fields:
     return {"source": source, "work": work, "unit": unit, "published": figure, "simulated": simulated, "blind": is_blind,
             "error": simulated / figure - 1, "missing": missing}
 
 
-def _errors(table: Iterable[dict[str, Any]]) -> dict[str, float]:
+def _errors(table: Iterable[Fields]) -> dict[str, float]:
     errors = [abs(row["error"]) for row in table]
     return {"rows": len(errors), "median": statistics.median(errors), "worst": max(errors)}
 

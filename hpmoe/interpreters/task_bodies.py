@@ -8,16 +8,14 @@ from collections.abc import Sequence
 import numpy as np
 
 from hpmoe.ir import taskflow as tf
-from hpmoe.ir.layout import Layout, Move
+from hpmoe.ir.layout import Layout
 from hpmoe.routing.routing import Routing
 from hpmoe.support.dtypes import widen
 from hpmoe.support.known import known
 from hpmoe.tile_ops import col_modes, row_modes
+from hpmoe.tile_ops.frame import Move, Moved
 from hpmoe.tile_ops.params import Params
 from hpmoe.tile_ops.tokens import fanned
-
-# What a task has done: the rows it made ready, the rows or entries that it sent to each rank, or the matrices it moved.
-Moved = int | dict[int, np.ndarray] | dict[int, int] | list[Move]
 
 
 class TaskFrame:

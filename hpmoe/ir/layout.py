@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import NamedTuple
 
 import numpy as np
 
@@ -13,17 +12,8 @@ from hpmoe.routing.routing import PerRank, Routing, make_routing, routing_to_ran
 from hpmoe.routing.slots import Slots, make_slots
 from hpmoe.support.errors import ArgumentError
 from hpmoe.support.known import known
+from hpmoe.tile_ops.frame import Move
 from hpmoe.tile_ops.params import Way
-
-
-class Move(NamedTuple):
-    """`rows` rows of matrices from `source` on, to `target` on of rank `peer`, where they are of local expert `expert`."""
-
-    peer: int
-    expert: int
-    source: int
-    target: int
-    rows: int
 
 
 def moves_of(plan: Placement, op: tf.TileOp, rank: int, row: int) -> list[Move]:

@@ -52,7 +52,7 @@ class Equation:
     outputs: tuple[Var, ...]
     source: str = ""
 
-    def replace(self, **changes: Any) -> Equation:
+    def replace(self, **changes: object) -> Equation:
         return dataclasses.replace(self, **changes)
 
 
@@ -109,7 +109,7 @@ class Program:
     def __post_init__(self) -> None:
         check_program(self)
 
-    def replace(self, **changes: Any) -> Program:
+    def replace(self, **changes: object) -> Program:
         return dataclasses.replace(self, **changes)
 
     @property

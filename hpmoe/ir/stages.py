@@ -9,13 +9,26 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any
+from typing import Any, Generic, Protocol, TypeVar
 
 from hpmoe.ir.avals import Aval, RouteAval
 from hpmoe.ir.program import Atom, Equation, Program, Var
 from hpmoe.ir.token_rows import token_vars
 from hpmoe.support.dtypes import HALVES
 from hpmoe.support.known import known
+
+
+class IR(Protocol):
+    """What a program was lowered to: a Program, a Taskflow, or an Executable."""
+
+    @property
+    def level(self) -> str: ...
+    @property
+    def provenance(self) -> tuple[str, ...]: ...
+
+
+Lowered = TypeVar("Lowered", bound=IR)
+V = TypeVar("V")
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -34,7 +47,7 @@ class Part:
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Stages:
+class Stages(Generic[Lowered]):
     """The IR of several stages, in the order they run in; printing shows one after the other.
 
     Attributes:
@@ -43,7 +56,7 @@ class Stages:
     """
 
     program: Program
-    irs: tuple[Any, ...]
+    irs: tuple[Lowered, ...]
 
     @property
     def level(self) -> str:
@@ -53,8 +66,8 @@ class Stages:
     def provenance(self) -> tuple[str, ...]:
         return self.irs[0].provenance
 
-    def run(self, inputs: Sequence[Sequence[Any]], run: Callable[[Any, list[list[Any]]], Sequence[Sequence[Any]]]
-            ) -> list[list[Any]]:
+    def run(self, inputs: Sequence[Sequence[V]], run: Callable[[Lowered, list[list[V]]], Sequence[Sequence[V]]]
+            ) -> list[list[V]]:
         """What the program computes, stage by stage: `run` is from an IR and its inputs, for each rank, to its outputs."""
         irs = iter(self.irs)
         return run_parts(self.program, inputs, lambda part, mine: run(next(irs), mine))
@@ -62,10 +75,10 @@ class Stages:
     def __len__(self) -> int:
         return len(self.irs)
 
-    def __iter__(self) -> Iterator[Any]:
+    def __iter__(self) -> Iterator[Lowered]:
         return iter(self.irs)
 
-    def __getitem__(self, index: int) -> Any:
+    def __getitem__(self, index: int) -> Lowered:
         return self.irs[index]
 
     def __str__(self) -> str:
@@ -208,8 +221,8 @@ def _maker(program: Program, var: Var) -> Equation:
     return eqn
 
 
-def run_parts(program: Program, inputs: Sequence[Sequence[Any]],
-              run: Callable[[Part, list[list[Any]]], Sequence[Sequence[Any]]]) -> list[list[Any]]:
+def run_parts(program: Program, inputs: Sequence[Sequence[V]],
+              run: Callable[[Part, list[list[V]]], Sequence[Sequence[V]]]) -> list[list[V]]:
     """What a program computes, part by part.
 
     Args:
@@ -220,7 +233,7 @@ def run_parts(program: Program, inputs: Sequence[Sequence[Any]],
     Returns:
         For each rank, the outputs.
     """
-    values: list[dict[Atom, Any]] = [dict(zip(program.inputs, mine, strict=True)) for mine in inputs]
+    values: list[dict[Atom, V]] = [dict(zip(program.inputs, mine, strict=True)) for mine in inputs]
     results: list[list[Any]] = [[None] * len(program.outputs) for _ in inputs]
     for part in cut_at_routes(program):
         of_ranks = run(part, [[mine[v] for v in part.program.inputs] for mine in values])

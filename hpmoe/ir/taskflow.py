@@ -69,7 +69,7 @@ class EventBlock:
     size: int
     dynamic: bool
 
-    def replace(self, **changes: Any) -> EventBlock:
+    def replace(self, **changes: object) -> EventBlock:
         return dataclasses.replace(self, **changes)
 
 
@@ -148,7 +148,7 @@ class Taskflow:
         """The order of peers of tasks that send rows out, or that send them back, [ep, ep]."""
         return self.combine_order if way is Way.BACK and self.combine_order is not None else self.peer_order
 
-    def replace(self, **changes: Any) -> Taskflow:
+    def replace(self, **changes: object) -> Taskflow:
         return dataclasses.replace(self, **changes)
 
     def units(self) -> np.ndarray:

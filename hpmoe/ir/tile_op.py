@@ -12,6 +12,7 @@ from hpmoe.support.dtypes import numpy_dtype, storage_dtype
 from hpmoe.tile_ops import col_modes, row_modes
 from hpmoe.tile_ops.col_modes import ColMode
 from hpmoe.tile_ops.domains import Domain
+from hpmoe.tile_ops.frame import Buffers
 from hpmoe.tile_ops.params import NO_PARAMS, Params, Way
 from hpmoe.tile_ops.row_modes import RowMode
 from hpmoe.tile_ops.tile_primitive import TilePrimitive
@@ -172,7 +173,7 @@ class TileOp:
         first, *more = (*self.params.words(), 0, 0, 0, 0)[:4]
         return (first, *self.domain.summed_words) if self.primitive.sums_rows else (first, more[0], more[1], more[2])
 
-    def replace(self, **changes: Any) -> TileOp:
+    def replace(self, **changes: object) -> TileOp:
         return dataclasses.replace(self, **changes)
 
     @property
@@ -190,7 +191,7 @@ class TileOp:
             return access.offset, access.offset + self.cols
         return access.offset, 1 if access.cols is col_modes.ONE else total
 
-    def width(self, i: int, buffers: Sequence[Buffer]) -> int:
+    def width(self, i: int, buffers: Buffers) -> int:
         """Columns of operand i from its offset on."""
         return buffers[self.operands[i].buffer].cols - self.operands[i].offset
 

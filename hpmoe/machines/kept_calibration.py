@@ -13,7 +13,7 @@ from typing import Any
 from hpmoe.machines.machine import Body
 from hpmoe.support.errors import ArgumentError, is_number
 from hpmoe.support.host import cache_folder, cpu_name, num_cores
-from hpmoe.support.kept_files import read_object, write_object
+from hpmoe.support.kept_files import Fields, read_object, write_object
 
 # What is measured; the rest of a Machine is what hpmoe.cpu says.
 RATES = ("matmul_flops_per_us", "matmul_float32_ratio", "vector_bytes_per_us", "copy_bytes_per_us", "l2_bytes",
@@ -21,7 +21,7 @@ RATES = ("matmul_flops_per_us", "matmul_float32_ratio", "vector_bytes_per_us", "
          "wait_us", "poll_us", "signal_us", "launch_us", "host_cores")
 
 
-def calibration_key() -> dict[str, Any]:
+def calibration_key() -> Fields:
     """What a calibration holds for."""
     return {"cpu": cpu_name(), "cores": num_cores(), "hpmoe": metadata.version("hpmoe")}
 
@@ -32,7 +32,7 @@ def calibration_path() -> Path:
     return cache_folder() / f"cpu-{hashlib.sha256(key.encode()).hexdigest()[:16]}.json"
 
 
-def store_calibration(fields: dict[str, Any]) -> Path:
+def store_calibration(fields: Fields) -> Path:
     """Writes the measured fields of a Machine; the file it wrote. Raises OSError where it cannot."""
     bodies = [list(dataclasses.astuple(b)) for b in fields["bodies"]]
     path = calibration_path()
@@ -40,7 +40,7 @@ def store_calibration(fields: dict[str, Any]) -> Path:
     return path
 
 
-def load_calibration() -> dict[str, Any]:
+def load_calibration() -> Fields:
     """The measured fields of a Machine for this CPU.
 
     Raises:
@@ -66,11 +66,11 @@ def is_calibrated() -> bool:
         return False
 
 
-def _fields(stored: dict[str, Any]) -> dict[str, Any]:
+def _fields(stored: Fields) -> Fields:
     if stored["key"] != calibration_key():
         raise ValueError(f"it is of {stored['key']}")
     machine = stored["machine"]
-    out: dict[str, Any] = {name: _checked(name, machine[name], *_range_of(name)) for name in RATES}
+    out: Fields = {name: _checked(name, machine[name], *_range_of(name)) for name in RATES}
     out["bodies"] = tuple(_body(*fields) for fields in machine["bodies"])
     return out
 

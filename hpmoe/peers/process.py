@@ -13,9 +13,9 @@ import tempfile
 import time
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from hpmoe.peers import Side
+from hpmoe.support.kept_files import Fields
 from hpmoe.support.known import known
 
 WORKER = Path(__file__).with_name("worker.py")
@@ -37,7 +37,7 @@ class Process:
             stdout=subprocess.PIPE, stderr=self._log, text=True,
             env={**os.environ, **dict.fromkeys(THREADS, str(threads)), **variant})
 
-    def ask(self, do: str, **fields: str) -> dict[str, Any]:
+    def ask(self, do: str, **fields: str) -> Fields:
         """The answer to one command. Raises WorkerError, after which the process is gone."""
         self._child.send_signal(signal.SIGCONT)
         try:

@@ -18,6 +18,8 @@ from typing import Any
 
 import numpy as np
 
+from hpmoe.support.kept_files import Fields
+
 FOLDER = str(Path(__file__).resolve().parent)
 PR_SET_PDEATHSIG = 1
 MIN_SECONDS, MAX_RUNS = 0.05, 20  # of the timed runs of one turn
@@ -38,16 +40,16 @@ class Worker:
     def __init__(self, folder: str, module: str, entry: str):
         self.problem = load("layer_problem").LayerProblem.read(folder)
         self.entry = getattr(load(module), entry)
-        self.passes: dict[str, Any] = {}
+        self.passes: Fields = {}
 
-    def build(self) -> dict[str, Any]:
+    def build(self) -> Fields:
         """Makes the side; memory is counted from here on."""
         forget_peak()
         self.base = status_kib("VmRSS")
         self.passes, self.to_numpy = self.entry(self.problem)
         return {"passes": list(self.passes)}
 
-    def check(self, which: str, save: str) -> dict[str, Any]:
+    def check(self, which: str, save: str) -> Fields:
         """Runs a pass once and saves its results as `save`/0.npy, 1.npy, ...; tells the seconds that took."""
         begin = time.perf_counter()
         results = self.passes[which]()
@@ -66,7 +68,7 @@ class Worker:
                 out = np.lib.format.open_memmap(path, "w+", np.float32, shape)
             out[i if parts is result else ...] = array
 
-    def turn(self, which: str) -> dict[str, Any]:
+    def turn(self, which: str) -> Fields:
         """Milliseconds of each timed run of a pass; one untimed run before them finds the caches as it leaves them."""
         f, times = self.passes[which], []
         f()
@@ -76,7 +78,7 @@ class Worker:
             times.append(time.perf_counter() - begin)
         return {"ms": [t * 1e3 for t in times]}
 
-    def peak(self) -> dict[str, Any]:
+    def peak(self) -> Fields:
         """The largest memory since `build`, beyond what the imports had taken."""
         return {"mib": (status_kib("VmHWM") - self.base) / 1024}
 

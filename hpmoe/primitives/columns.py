@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
 
 import numpy as np
 from mindspore import Tensor, mint, ops
 
-from hpmoe.ir.avals import Aval
+from hpmoe.ir.avals import Aval, Rows
 from hpmoe.ir.program import Atom, Builder, Equation, Literal
 from hpmoe.primitives.outside_graphs import values_of
 from hpmoe.primitives.primitive import Primitive
 from hpmoe.primitives.reduction import broadcast_to
+from hpmoe.primitives.tiler import Tiler
 from hpmoe.support.dtypes import INTEGERS
 from hpmoe.support.errors import check_argument
 from hpmoe.tile_ops import col_modes, columns as bodies, row_modes
@@ -29,7 +29,7 @@ def check_rows(who: str, x: Aval) -> None:
     check_argument(len(x.shape) >= 2 and isinstance(x.shape[-1], int), who, "x", x, "an array of rows, [..., N]")
 
 
-def _check_index(who: str, rows: tuple[Any, ...], index: Aval) -> None:
+def _check_index(who: str, rows: tuple[int | Rows, ...], index: Aval) -> None:
     check_argument(index.dtype in INTEGERS, who, "index", index, "an integer array")
     check_argument(index.shape[:-1] == rows, who, "index", index, f"of rows {list(rows)}, as what it is about")
 
@@ -50,7 +50,7 @@ def _(x: np.ndarray, index: np.ndarray) -> np.ndarray:
 
 
 @take_columns.eager
-def _(x: Any, index: Any) -> Any:
+def _(x: Tensor, index: Tensor) -> Tensor:
     index = mint.broadcast_to(index, (*x.shape[:-1], index.shape[0])) if index.ndim == 1 else index
     return ops.gather_elements(x, x.ndim - 1, index)
 
@@ -64,7 +64,7 @@ def _(b: Builder, eqn: Equation, cotangents: list[Atom]) -> list[Atom | None]:
 
 
 @take_columns.tile
-def _(tiler: Any, eqn: Equation) -> None:
+def _(tiler: Tiler, eqn: Equation) -> None:
     (x, index), out = eqn.inputs, eqn.outputs[0]
     tiler.new(out)
     made, read, places = (tiler.at(v, cols=col_modes.ALL, dtypes=tiler.HELD) for v in (out, x, index))
@@ -84,12 +84,12 @@ def _(rows: Aval, index: Aval, *, num_cols: int, dtype: str | None = None) -> Av
 
 
 @add_columns.reference
-def _(rows: Any, index: np.ndarray, *, num_cols: int, dtype: str | None = None) -> np.ndarray:
+def _(rows: np.ndarray | float, index: np.ndarray, *, num_cols: int, dtype: str | None = None) -> np.ndarray:
     return bodies.add_columns(rows, index, num_cols, np.asarray(rows).dtype)
 
 
 @add_columns.eager
-def _(rows: Any, index: Any, *, num_cols: int, dtype: str | None = None) -> Any:
+def _(rows: Tensor | float, index: Tensor, *, num_cols: int, dtype: str | None = None) -> Tensor:
     places, name = values_of("hpmoe.router", index), dtype or str(getattr(rows, "dtype", "float32")).lower()
     zeros, added = (Tensor(np.full(shape, value, name)) for shape, value in (
         ((*places.shape[:-1], num_cols), 0), (places.shape, 0 if isinstance(rows, Tensor) else rows)))
@@ -103,7 +103,7 @@ def _(b: Builder, eqn: Equation, cotangents: list[Atom]) -> list[Atom | None]:
 
 
 @add_columns.tile
-def _(tiler: Any, eqn: Equation) -> None:
+def _(tiler: Tiler, eqn: Equation) -> None:
     (rows, index), out = eqn.inputs, eqn.outputs[0]
     tiler.new(out)
     target, places = (tiler.at(v, cols=col_modes.ALL, dtypes=tiler.HELD) for v in (out, index))
@@ -131,7 +131,7 @@ def _(b: Builder, eqn: Equation, cotangents: list[Atom]) -> list[Atom | None]:
 
 
 @cumsum.tile
-def _(tiler: Any, eqn: Equation) -> None:
+def _(tiler: Tiler, eqn: Equation) -> None:
     out = eqn.outputs[0]
     tiler.new(out)
     operands = (tiler.at(v, cols=col_modes.ALL, dtypes=tiler.HELD) for v in (out, *eqn.inputs))

@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
 
 import numpy as np
 from mindspore import Tensor, dtype as ms_dtype, mint, ops
 
-from hpmoe.ir.avals import Aval, RouteAval, as_route
+from hpmoe.ir.avals import Aval, RouteAval, as_route, fixed
 from hpmoe.ir.program import Atom, Builder, Equation
 from hpmoe.primitives.differentiable import is_differentiable
 from hpmoe.primitives.elementwise import check_weights, mul
@@ -19,6 +18,7 @@ from hpmoe.primitives.primitive import Primitive
 from hpmoe.primitives.route import check_route, check_tensor, make_route
 from hpmoe.primitives.row_dot import dots_for
 from hpmoe.primitives.sending import send, send_back, tile_return
+from hpmoe.primitives.tiler import Tiler
 from hpmoe.routing.capacity import make_capacity
 from hpmoe.routing.routing import Route
 from hpmoe.support.errors import check_argument, is_int
@@ -30,8 +30,8 @@ dispatch_rows = Primitive("dispatch", collective=True)
 combine_rows = Primitive("combine", collective=True)
 
 
-def dispatch(hidden_states: Any, topk_ids: Any, *, num_local_experts: int, capacity_factor: float | None = None,
-             drop_policy: str = "error", topk_weights: Any = None) -> tuple[Any, Any]:
+def dispatch(hidden_states: Tensor, topk_ids: Tensor, *, num_local_experts: int, capacity_factor: float | None = None,
+             drop_policy: str = "error", topk_weights: Tensor | None = None) -> tuple[Tensor, Route]:
     """Sends each token's row to the ranks of its experts, compacted there by expert.
 
     With a capacity_factor an expert takes at most ceil(num_tokens * top_k / num_experts * capacity_factor) entries of each
@@ -93,7 +93,7 @@ def dispatch(hidden_states: Any, topk_ids: Any, *, num_local_experts: int, capac
     return dispatch_rows(hidden_states, route), route
 
 
-def combine(rows: Any, route: Any, topk_weights: Any = None) -> Any:
+def combine(rows: Tensor, route: Route, topk_weights: Tensor | None = None) -> Tensor:
     """Sends each row back to its token and sums a token's rows, weighted where weights are given.
 
     Args:
@@ -137,7 +137,7 @@ def _(xs: list[np.ndarray], routes: list[Route]) -> list[np.ndarray]:
 
 @dispatch_rows.eager
 @in_float32
-def _(x: Any, route: Route) -> Any:
+def _(x: Tensor, route: Route) -> Tensor:
     check_route("hpmoe.dispatch", route)
     check_argument(isinstance(x, Tensor) and x.ndim == 2 and x.shape[0] == route.routing.num_tokens[0], "hpmoe.dispatch",
                    "hidden_states", f"of shape {getattr(x, 'shape', None)}",
@@ -154,7 +154,7 @@ def _(b: Builder, eqn: Equation, cotangents: list[Atom]) -> list[Atom | None]:
 
 
 @dispatch_rows.tile
-def _(tiler: Any, eqn: Equation) -> None:
+def _(tiler: Tiler, eqn: Equation) -> None:
     (x, route), out = eqn.inputs, eqn.outputs[0]
     tiler.new(out, dtype=tiler.buffer(x).dtype)
     tiler.emit(ALL_TO_ALL, tiler.once(route), tiler.at(out, row_modes.PEER, col_modes.ALL),
@@ -193,7 +193,7 @@ def _kept_weights(weights: np.ndarray, kept: np.ndarray) -> np.ndarray:
 
 
 @combine_rows.eager
-def _(rows: Any, route: Route, *weights: Any) -> Any:
+def _(rows: Tensor, route: Route, *weights: Tensor) -> Tensor:
     check_route("hpmoe.combine", route)
     num_tokens, top_k = route.routing.num_tokens[0], route.routing.top_k
     for argument, given in (("rows", rows), *(("topk_weights", w) for w in weights)):
@@ -211,7 +211,7 @@ def _(rows: Any, route: Route, *weights: Any) -> Any:
 
 
 @in_float32
-def _sum_entries(rows: Any, route: Route, *weights: Any) -> Any:
+def _sum_entries(rows: Tensor, route: Route, *weights: Tensor) -> Tensor:
     num_tokens, top_k = route.routing.num_tokens[0], route.routing.top_k
     (_, row), = route.routing.row_of_entry()
     back = _gather_or_zero(rows, row).reshape(num_tokens, top_k, rows.shape[1])
@@ -221,7 +221,7 @@ def _sum_entries(rows: Any, route: Route, *weights: Any) -> Any:
     return mint.sum(back, 1)
 
 
-def _gather_or_zero(x: Any, index: np.ndarray) -> Any:
+def _gather_or_zero(x: Tensor, index: np.ndarray) -> Tensor:
     """Rows of x, zeros where the index is negative."""
     if (index < 0).any():
         x = mint.cat([x, mint.zeros((1, x.shape[1]), dtype=x.dtype)])
@@ -244,12 +244,12 @@ def _(b: Builder, eqn: Equation, cotangents: list[Atom]) -> list[Atom | None]:
 
 
 @combine_rows.tile
-def _(tiler: Any, eqn: Equation) -> None:
+def _(tiler: Tiler, eqn: Equation) -> None:
     """Rows go back to their tokens' rank, where each token's entries are summed in the order of its choices."""
     (rows, route), out = eqn.inputs[:2], eqn.outputs[0]
+    aval, cols = as_route(route.aval), fixed(rows.aval.shape[1:])[0]
     entries = tile_return(tiler, rows, route, tiler.hidden(
-        f"{tiler.names(out)}.entries", as_route(route.aval).num_tokens * as_route(route.aval).top_k, rows.aval.shape[1],
-        tiler.buffer(rows).dtype))
+        f"{tiler.names(out)}.entries", aval.num_tokens * aval.top_k, cols, tiler.buffer(rows).dtype))
     tiler.new(out)
     domain = dataclasses.replace(tiler.rows_of(out), route=tiler.once(route).route)
     weights = (tiler.at(w, cols=col_modes.ALL) for w in eqn.inputs[2:])

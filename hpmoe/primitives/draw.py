@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 from mindspore import Tensor
 
@@ -11,6 +9,7 @@ from hpmoe.ir.avals import Aval
 from hpmoe.ir.program import Atom, Builder, Equation
 from hpmoe.primitives.outside_graphs import values_of
 from hpmoe.primitives.primitive import Primitive
+from hpmoe.primitives.tiler import Tiler
 from hpmoe.support.errors import check_argument
 from hpmoe.tile_ops import col_modes, row_modes
 from hpmoe.tile_ops.draws import DRAW, uniform as drawn
@@ -33,7 +32,7 @@ def _(seed: np.ndarray, *, shape: tuple[int, int], stream: int) -> np.ndarray:
 
 
 @draw.eager
-def _(seed: Any, *, shape: tuple[int, int], stream: int) -> Any:
+def _(seed: Tensor, *, shape: tuple[int, int], stream: int) -> Tensor:
     return Tensor(drawn(int(values_of("hpmoe.route", seed).reshape(())), range(shape[0]), range(shape[1]), stream))
 
 
@@ -43,7 +42,7 @@ def _(b: Builder, eqn: Equation, cotangents: list[Atom]) -> list[Atom | None]:
 
 
 @draw.tile
-def _(tiler: Any, eqn: Equation) -> None:
+def _(tiler: Tiler, eqn: Equation) -> None:
     (seed,), out = eqn.inputs, eqn.outputs[0]
     tiler.new(out)
     tiler.emit(DRAW, tiler.rows_of(out), tiler.at(out), tiler.at(seed, row_modes.ONE, col_modes.ONE, dtypes=("int32",)),

@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 
@@ -14,6 +13,7 @@ from hpmoe.ir.program import Atom, Builder, Equation
 from hpmoe.primitives.differentiable import is_differentiable
 from hpmoe.primitives.primitive import REGISTRY, Primitive
 from hpmoe.primitives.reduction import broadcast_shapes, unbroadcast
+from hpmoe.primitives.tiler import Tiler
 from hpmoe.support.dtypes import HALVES
 from hpmoe.support.errors import check_argument
 from hpmoe.tile_ops import functions
@@ -74,7 +74,7 @@ def _primitive(function: Function, name: str = "") -> Primitive:
                 for g, a in zip(raw, eqn.inputs, strict=True)]
 
     @primitive.tile
-    def _(tiler: Any, eqn: Equation) -> None:
+    def _(tiler: Tiler, eqn: Equation) -> None:
         out = eqn.outputs[0]
         tiler.map(function, out, *(tiler.read(a, out) for a in eqn.inputs))
 

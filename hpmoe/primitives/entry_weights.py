@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from typing import Any
 
 import numpy as np
 
@@ -12,6 +11,7 @@ from hpmoe.ir.avals import Aval, RouteAval, fixed
 from hpmoe.ir.program import Atom, Builder, Equation
 from hpmoe.primitives.primitive import Primitive
 from hpmoe.primitives.sending import send, send_back, tile_return
+from hpmoe.primitives.tiler import Tiler
 from hpmoe.routing.routing import Route
 from hpmoe.tile_ops import col_modes, row_modes
 from hpmoe.tile_ops.tokens import KEEP
@@ -37,7 +37,7 @@ def _(b: Builder, eqn: Equation, cotangents: list[Atom]) -> list[Atom | None]:
 
 
 @dispatch_weights.tile
-def _(tiler: Any, eqn: Equation) -> None:
+def _(tiler: Tiler, eqn: Equation) -> None:
     (weights, route), out = eqn.inputs, eqn.outputs[0]
     entries = tiler.at(weights, row_modes.ENTRIES, col_modes.ALL)
     column = tiler.view(entries.buffer, weights, *_as_column(weights.aval))
@@ -68,7 +68,7 @@ def _(b: Builder, eqn: Equation, cotangents: list[Atom]) -> list[Atom | None]:
 
 
 @combine_weights.tile
-def _(tiler: Any, eqn: Equation) -> None:
+def _(tiler: Tiler, eqn: Equation) -> None:
     (values, route), out = eqn.inputs, eqn.outputs[0]
     dtype = tiler.buffer(values).dtype
     entries = tile_return(tiler, values, route, tiler.hidden(

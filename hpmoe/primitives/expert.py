@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 from mindspore import Tensor, mint, ops
 
@@ -13,6 +11,8 @@ from hpmoe.primitives.in_float32 import in_float32
 from hpmoe.primitives.primitive import Primitive
 from hpmoe.primitives.replicate import check_placed
 from hpmoe.primitives.route import check_tensor
+from hpmoe.primitives.tiler import Tiler
+from hpmoe.routing.routing import Route
 from hpmoe.support.errors import check_argument
 from hpmoe.tile_ops import row_modes
 from hpmoe.tile_ops.functions import ADD
@@ -47,13 +47,13 @@ def _(x: Aval, bias: Aval, route: RouteAval) -> Aval:
 
 
 @expert_bias.reference
-def _(x: np.ndarray, bias: np.ndarray, route: Any) -> np.ndarray:
+def _(x: np.ndarray, bias: np.ndarray, route: Route) -> np.ndarray:
     return x + bias[route.expert_of_row]
 
 
 @expert_bias.eager
 @in_float32
-def _(x: Any, bias: Any, route: Any) -> Any:
+def _(x: Tensor, bias: Tensor, route: Route) -> Tensor:
     check_tensor("hpmoe.grouped_matmul", "bias", bias)
     expected = (len(route.tokens_per_expert), x.shape[1])
     check_argument(bias.shape == expected, "hpmoe.grouped_matmul", "bias", f"of shape {bias.shape}", f"of shape {expected}")
@@ -68,7 +68,7 @@ def _(b: Builder, eqn: Equation, cotangents: list[Atom]) -> list[Atom | None]:
 
 
 @expert_bias.tile
-def _(tiler: Any, eqn: Equation) -> None:
+def _(tiler: Tiler, eqn: Equation) -> None:
     (x, bias), out = eqn.inputs[:2], eqn.outputs[0]
     tiler.map(ADD, out, tiler.at(x), tiler.at(bias, row_modes.SLOT_EXPERT))
 
@@ -79,14 +79,14 @@ def _(x: Aval, route: RouteAval) -> Aval:
 
 
 @expert_sum.reference
-def _(x: np.ndarray, route: Any) -> np.ndarray:
+def _(x: np.ndarray, route: Route) -> np.ndarray:
     out = np.zeros((len(route.tokens_per_expert), x.shape[1]), x.dtype)
     np.add.at(out, route.expert_of_row, x)
     return out
 
 
 @expert_sum.tile
-def _(tiler: Any, eqn: Equation) -> None:
+def _(tiler: Tiler, eqn: Equation) -> None:
     x, out = eqn.inputs[0], eqn.outputs[0]
     domain, mode = tiler.experts_of(x)
     tiler.new(out)

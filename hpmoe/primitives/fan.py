@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from hpmoe.ir.avals import Aval, RouteAval, Rows
@@ -11,6 +9,7 @@ from hpmoe.ir.program import Atom, Builder, Equation
 from hpmoe.primitives.elementwise import mul
 from hpmoe.primitives.primitive import Primitive
 from hpmoe.primitives.row_dot import dots_for
+from hpmoe.primitives.tiler import Tiler
 from hpmoe.routing.routing import Route, add_choices, routing_to_ranks
 from hpmoe.tile_ops import col_modes, row_modes
 from hpmoe.tile_ops.tokens import FAN_IN, FAN_OUT
@@ -37,7 +36,7 @@ def _(b: Builder, eqn: Equation, cotangents: list[Atom]) -> list[Atom | None]:
 
 
 @route_to_ranks.tile
-def _(tiler: Any, eqn: Equation) -> None:
+def _(tiler: Tiler, eqn: Equation) -> None:
     """A route makes no tasks: the kernel computes it when it starts."""
 
 
@@ -59,7 +58,7 @@ def _(b: Builder, eqn: Equation, cotangents: list[Atom]) -> list[Atom | None]:
 
 
 @fan_out.tile
-def _(tiler: Any, eqn: Equation) -> None:
+def _(tiler: Tiler, eqn: Equation) -> None:
     x, out = eqn.inputs[0], eqn.outputs[0]
     tiler.new(out, dtype=tiler.buffer(x).dtype)
     tiler.emit(FAN_OUT, tiler.rows_of(x), tiler.at(out, row_modes.FAN), tiler.at(x))
@@ -87,7 +86,7 @@ def _(b: Builder, eqn: Equation, cotangents: list[Atom]) -> list[Atom | None]:
 
 
 @fan_in.tile
-def _(tiler: Any, eqn: Equation) -> None:
+def _(tiler: Tiler, eqn: Equation) -> None:
     (rows, _, _, *weights), out = eqn.inputs, eqn.outputs[0]
     tiler.new(out)
     tiler.emit(FAN_IN, tiler.rows_of(out), tiler.at(out), tiler.at(rows, row_modes.FAN),

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
 
 import numpy as np
 
-from hpmoe.ir.avals import Aval
+from hpmoe.ir.avals import Aval, fixed
 from hpmoe.ir.program import Atom, Builder, Equation
 from hpmoe.primitives.primitive import Primitive
+from hpmoe.primitives.tiler import Tiler
 from hpmoe.support.errors import check_argument
 from hpmoe.tile_ops import col_modes, row_modes
 from hpmoe.tile_ops.tokens import GATHER
@@ -37,11 +37,11 @@ def _(b: Builder, eqn: Equation, cotangents: list[Atom]) -> list[Atom | None]:
 
 
 @gather_rows.tile
-def _(tiler: Any, eqn: Equation) -> None:
+def _(tiler: Tiler, eqn: Equation) -> None:
     (x, index), out = eqn.inputs, eqn.outputs[0]
     if index.aval.dtype != "int32" or len(index.aval.shape) != 1 or len(x.aval.shape) != 2:
         tiler.refuse(f"gathers {x.aval} by {index.aval}; tiles gather rows of a matrix by a vector of int32")
-    count = index.aval.shape[0]
+    (count,) = fixed(index.aval.shape)
     column = tiler.view(tiler.buffer_of[index], index, (count, 1), 1, count)
     tiler.new(out)
     whole_rows = tiler.at(out, cols=col_modes.ALL, dtypes=tiler.HELD)

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
-from mindspore import mint, ops
+from mindspore import Tensor, mint, ops
 
 from hpmoe.ir.avals import Aval, RouteAval
 from hpmoe.ir.program import Atom, Builder, Equation
@@ -17,6 +15,8 @@ from hpmoe.primitives.outside_graphs import outside_graphs
 from hpmoe.primitives.primitive import Primitive
 from hpmoe.primitives.replicate import return_weight_grads
 from hpmoe.primitives.route import check_route, check_tensor
+from hpmoe.primitives.tiler import Tiler
+from hpmoe.routing.routing import Route
 from hpmoe.support.errors import ProgramError, check_argument
 from hpmoe.support.known import known
 from hpmoe.tile_ops import row_modes
@@ -25,7 +25,7 @@ grouped = Primitive("grouped_matmul")
 grouped_weight_grad = Primitive("grouped_weight_grad")
 
 
-def grouped_matmul(rows: Any, weight: Any, route: Any, *, bias: Any = None) -> Any:
+def grouped_matmul(rows: Tensor, weight: Tensor, route: Route, *, bias: Tensor | None = None) -> Tensor:
     """Multiplies each received row by the weight matrix of its expert, and adds the expert's bias where one is given.
 
     Args:
@@ -72,7 +72,7 @@ def _groups(counts: np.ndarray) -> list[tuple[int, slice]]:
 
 
 @grouped.reference
-def _(x: np.ndarray, w: np.ndarray, route: Any, *replicas: np.ndarray, transpose: bool) -> np.ndarray:
+def _(x: np.ndarray, w: np.ndarray, route: Route, *replicas: np.ndarray, transpose: bool) -> np.ndarray:
     out = np.zeros((len(x), w.shape[1] if transpose else w.shape[2]), x.dtype)
     for e, rows in _groups(route.tokens_per_expert):
         weight = w[e] if e < len(w) else replicas[0][e - len(w)]
@@ -81,7 +81,7 @@ def _(x: np.ndarray, w: np.ndarray, route: Any, *replicas: np.ndarray, transpose
 
 
 @grouped.eager
-def _(x: Any, w: Any, route: Any, *, transpose: bool) -> Any:
+def _(x: Tensor, w: Tensor, route: Route, *, transpose: bool) -> Tensor:
     check_route("hpmoe.grouped_matmul", route)
     for argument, given in (("rows", x), ("weight", w)):
         check_tensor("hpmoe.grouped_matmul", argument, given)
@@ -98,7 +98,7 @@ def _(x: Any, w: Any, route: Any, *, transpose: bool) -> Any:
 
 
 @in_float32
-def _matmul_by_expert(x: Any, w: Any, counts: list[int], transpose: bool) -> Any:
+def _matmul_by_expert(x: Tensor, w: Tensor, counts: list[int], transpose: bool) -> Tensor:
     weights = ops.unstack(w, 0)
     parts = [mint.matmul(p, mint.transpose(weights[e], 0, 1) if transpose else weights[e])
              for e, p in enumerate(mint.split(x, counts, 0)) if counts[e]]
@@ -119,7 +119,7 @@ def _(b: Builder, eqn: Equation, cotangents: list[Atom]) -> list[Atom | None]:
 
 
 @grouped.tile
-def _(tiler: Any, eqn: Equation) -> None:
+def _(tiler: Tiler, eqn: Equation) -> None:
     tile_matmul(tiler, eqn, row_modes.SLOT_EXPERT, eqn.params["transpose"])
 
 
@@ -137,16 +137,18 @@ def _(x: Aval, g: Aval, route: RouteAval, *more: Aval, of: str | None = None) ->
 
 
 @grouped_weight_grad.reference
-def _(x: np.ndarray, g: np.ndarray, route: Any, *more: np.ndarray, of: str | None = None) -> np.ndarray:
-    counts, placement, returned = route.tokens_per_expert, route.routing.placement, ()
+def _(x: np.ndarray, g: np.ndarray, route: Route, *more: np.ndarray, of: str | None = None) -> np.ndarray:
+    counts, placement, returned, copies = route.tokens_per_expert, route.routing.placement, (), ()
     if of == "owners":
-        returned, more, counts = more[0], more[1:], counts[:placement.num_own]
+        returned, more, counts = more[0], more[1:], counts[:known(placement).num_own]
+        copies = known(placement).copies[route.rank]
     groups = _groups(counts)
     if of == "replicas":
-        groups = [(e - placement.num_own, rows) for e, rows in groups if e >= placement.num_own]
+        own = known(placement).num_own
+        groups = [(e - own, rows) for e, rows in groups if e >= own]
     out = more[0].copy() if more else np.zeros(
-        (placement.num_replicas if of == "replicas" else len(counts), x.shape[1], g.shape[1]), x.dtype)
-    for copy, grad in zip(placement.copies[route.rank] if of == "owners" else (), returned, strict=False):
+        (known(placement).num_replicas if of == "replicas" else len(counts), x.shape[1], g.shape[1]), x.dtype)
+    for copy, grad in zip(copies, returned, strict=False):
         out[copy.expert] += grad
     for e, rows in groups:
         out[e] += x[rows].T @ g[rows]
@@ -163,7 +165,7 @@ def _(b: Builder, eqn: Equation, cotangents: list[Atom]) -> list[Atom | None]:
 
 
 @grouped_weight_grad.tile
-def _(tiler: Any, eqn: Equation) -> None:
+def _(tiler: Tiler, eqn: Equation) -> None:
     of, more = eqn.params.get("of"), eqn.inputs[3:]
     tiler.new(eqn.outputs[0])
     returned = [tiler.at(more[0], row_modes.RETURNED)] if of == "owners" else []

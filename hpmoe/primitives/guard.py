@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from hpmoe.ir.avals import Aval
 from hpmoe.ir.program import Atom, Builder, Equation
 from hpmoe.primitives.primitive import Primitive
+from hpmoe.primitives.tiler import Tiler
 from hpmoe.support.errors import check_argument
 from hpmoe.tile_ops import col_modes
 from hpmoe.tile_ops.guards import GUARD, guarded
@@ -39,10 +38,10 @@ def _(b: Builder, eqn: Equation, cotangents: list[Atom]) -> list[Atom | None]:
 
 
 @guard.tile
-def _(tiler: Any, eqn: Equation) -> None:
+def _(tiler: Tiler, eqn: Equation) -> None:
     (values, tested, low, high), outputs = eqn.inputs, eqn.outputs
     for out in outputs:
         tiler.new(out)
     rows = (tiler.at(v, cols=col_modes.ALL) for v in (*outputs, values, tested))
-    limits = (tiler.read(limit, outputs[0].aval) for limit in (low, high))
+    limits = (tiler.read(limit, outputs[0]) for limit in (low, high))
     tiler.emit(GUARD, tiler.rows_of(values), *rows, *limits, cols=0, params=Filled(Fill[eqn.params["fill"].upper()]))

@@ -7,14 +7,14 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable
-from typing import Any
+from typing import TypeGuard
 
 from mindspore import Tensor, dtype as ms_dtype
 
 HALVES = (ms_dtype.bfloat16, ms_dtype.float16)
 
 
-def in_float32(rule: Callable[..., Any]) -> Callable[..., Any]:
+def in_float32(rule: Callable[..., Tensor]) -> Callable[..., Tensor]:
     """The eager rule on its half-precision tensors in float32, its result in the dtype of its first argument.
 
     Example:
@@ -24,7 +24,7 @@ def in_float32(rule: Callable[..., Any]) -> Callable[..., Any]:
         Tensor(shape=[1], dtype=BFloat16, value= [4])
     """
     @functools.wraps(rule)
-    def computed(x: Any, *args: Any, **params: Any) -> Any:
+    def computed(x: Tensor, *args: object, **params: object) -> Tensor:
         operands = (x, *args)
         if not any(map(is_half, operands)):
             return rule(*operands, **params)
@@ -33,16 +33,16 @@ def in_float32(rule: Callable[..., Any]) -> Callable[..., Any]:
     return computed
 
 
-def is_half(x: Any) -> bool:
+def is_half(x: object) -> TypeGuard[Tensor]:
     return isinstance(x, Tensor) and x.dtype in HALVES
 
 
-def weight_beside(rows: Any, weight: Any) -> Any:
+def weight_beside(rows: Tensor, weight: Tensor) -> Tensor:
     """A float32 weight of rows in half precision, rounded to their dtype, as `auto_mixed_precision` does it in a Dense."""
     is_master = is_half(rows) and isinstance(weight, Tensor) and weight.dtype == ms_dtype.float32
     return weight.astype(rows.dtype) if is_master else weight
 
 
-def factor_beside(rows: Any, factor: Any) -> Any:
+def factor_beside(rows: Tensor, factor: Tensor) -> Tensor:
     """A factor in another half precision than the rows' dtype, widened to float32, which loses nothing."""
     return factor.astype(ms_dtype.float32) if is_half(factor) and factor.dtype != rows.dtype else factor

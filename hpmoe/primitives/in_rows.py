@@ -3,34 +3,34 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
-from typing import Any
 
 from hpmoe.ir.avals import Aval, fixed
-from hpmoe.ir.program import Equation, Var
+from hpmoe.ir.program import Atom, Equation, Var
 from hpmoe.ir.tile_op import Access
+from hpmoe.primitives.tiler import Tiler, TileRule
 from hpmoe.tile_ops import col_modes
 from hpmoe.tile_ops.axes import GROUP_REDUCE, PLACE
+from hpmoe.tile_ops.domains import Domain
 from hpmoe.tile_ops.elementwise import MAP
 from hpmoe.tile_ops.functions import ADD
 from hpmoe.tile_ops.params import AlongAxis, ByGroups, Elementwise, Reduction
 from hpmoe.tile_ops.tile_primitive import TilePrimitive
 
 
-def is_last_of_rows(tiler: Any, x: Any, axis: int) -> bool:
+def is_last_of_rows(tiler: Tiler, x: Atom, axis: int) -> bool:
     """Whether an axis is all that a row in memory is."""
     shape = x.aval.shape
     return len(shape) > 1 and axis == len(shape) - 1 and (not isinstance(x, Var) or tiler.buffer(x).cols == shape[-1])
 
 
-def mixes_rows(tiler: Any, x: Any, axis: int) -> None:
+def mixes_rows(tiler: Tiler, x: Atom, axis: int) -> None:
     """Refuses what works along an axis whose elements are in different rows."""
     name = tiler.program.equations[tiler.index].primitive.name
     tiler.refuse(f"works along axis {axis} of {x.aval} and mixes rows: {name} of tiles is inside a row, and the first axis, "
                  "of tokens or received rows, stays whole")
 
 
-def move_along(tiler: Any, eqn: Equation, primitive: TilePrimitive, axis: int, start: int, step: int) -> None:
+def move_along(tiler: Tiler, eqn: Equation, primitive: TilePrimitive, axis: int, start: int, step: int) -> None:
     """Picks from an axis, or places along it."""
     (x,), out = eqn.inputs, eqn.outputs[0]
     size, (inner, given, domain) = fixed(out.aval.shape)[axis], _seen(tiler, x, axis)
@@ -38,7 +38,7 @@ def move_along(tiler: Any, eqn: Equation, primitive: TilePrimitive, axis: int, s
     tiler.emit(primitive, domain, Access(made), given, params=AlongAxis(size, inner, start, step))
 
 
-def join_along(tiler: Any, eqn: Equation, axis: int) -> None:
+def join_along(tiler: Tiler, eqn: Equation, axis: int) -> None:
     """Each operand is placed among zeros, and these are added up."""
     out, start, parts = eqn.outputs[0], 0, []
     size = fixed(out.aval.shape)[axis]
@@ -53,7 +53,7 @@ def join_along(tiler: Any, eqn: Equation, axis: int) -> None:
         parts[0] = last
 
 
-def reduce_along(tiler: Any, eqn: Equation, axis: int, reduction: Reduction) -> None:
+def reduce_along(tiler: Tiler, eqn: Equation, axis: int, reduction: Reduction) -> None:
     """One value for each place along the other axes."""
     (x,), out = eqn.inputs, eqn.outputs[0]
     inner, given, domain = _seen(tiler, x, axis)
@@ -62,7 +62,7 @@ def reduce_along(tiler: Any, eqn: Equation, axis: int, reduction: Reduction) -> 
                params=ByGroups(reduction, fixed(x.aval.shape)[axis], inner))
 
 
-def _seen(tiler: Any, x: Any, axis: int) -> tuple[int, Access, Any]:
+def _seen(tiler: Tiler, x: Atom, axis: int) -> tuple[int, Access, Domain]:
     """The columns from one element of an axis of `x` to the next, how `x` is read, and over which units. What has no rows
     of tokens is seen as a single row."""
     given, inside = tiler.at(x, cols=col_modes.ALL), tiler.axis_in_row(x, axis)
@@ -71,10 +71,11 @@ def _seen(tiler: Any, x: Any, axis: int) -> tuple[int, Access, Any]:
     if x in tiler.tokens or tiler.buffer(x).route >= 0:
         mixes_rows(tiler, x, axis)
     given = Access(tiler.as_one_row(x), cols=col_modes.ALL)
-    return math.prod(x.aval.shape[axis + 1:]), given, tiler.domain_of(given.buffer)
+    return math.prod(fixed(x.aval.shape[axis + 1:])), given, tiler.domain_of(given.buffer)
 
 
-def _made(tiler: Any, x: Any, axis: int, out: Var, size: int, given: Access, dtype: str = "", is_token: bool = False) -> int:
+def _made(tiler: Tiler, x: Atom, axis: int, out: Var, size: int, given: Access, dtype: str = "",
+          is_token: bool = False) -> int:
     """A new buffer for `out`, whose axis has another size than that of `x`, with the rows in which that is read."""
     read = tiler.buffers[given.buffer]
     dtype = dtype or read.dtype
@@ -82,22 +83,22 @@ def _made(tiler: Any, x: Any, axis: int, out: Var, size: int, given: Access, dty
         return tiler.new_as_one_row(out, dtype)
     if is_token:
         tiler.tokens.add(out)
-    return tiler.new(out, rows_and_cols=(read.num_rows, read.cols // x.aval.shape[axis] * size), dtype=dtype)
+    return tiler.new(out, rows_and_cols=(read.num_rows, read.cols // fixed(x.aval.shape)[axis] * size), dtype=dtype)
 
 
 # What works on rows of the last axis, of which a row in memory holds several.
 
-def has_groups(tiler: Any, x: Any) -> bool:
+def has_groups(tiler: Tiler, x: Atom) -> bool:
     """Whether a row in memory holds several rows of the last axis."""
     return len(x.aval.shape) > 1 and tiler.buffer(x).cols != x.aval.shape[-1]
 
 
-def by_group(tiler: Any, eqn: Equation, rule: Callable[[Any, Equation], None]) -> list[Var]:
+def by_group(tiler: Tiler, eqn: Equation, rule: TileRule) -> list[Var]:
     """Applies a tile rule to each group of columns that is a row of the last axis; returns what each made, of which the rows
     are those of the first operand or, for what is no row, none."""
     first, out = eqn.inputs[0], eqn.outputs[0]
     made = []
-    for g in range(tiler.buffer(first).cols // first.aval.shape[-1]):
+    for g in range(tiler.buffer(first).cols // fixed(first.aval.shape)[-1]):
         inputs = tuple(_group(tiler, a, g) if isinstance(a, Var) and has_groups(tiler, a) else a for a in eqn.inputs)
         has_rows = len(out.aval.shape) == len(first.aval.shape) and out.aval.shape[:-1] == first.aval.shape[:-1]
         part = Var(Aval((inputs[0].aval.shape[0], out.aval.shape[-1]), out.aval.dtype) if has_rows else out.aval)
@@ -108,14 +109,14 @@ def by_group(tiler: Any, eqn: Equation, rule: Callable[[Any, Equation], None]) -
     return made
 
 
-def _group(tiler: Any, x: Var, g: int) -> Var:
+def _group(tiler: Tiler, x: Var, g: int) -> Var:
     width = fixed(x.aval.shape)[-1]
     part = tiler.like(x, width)
     tiler.copy_columns(part, tiler.at(x, offset=g * width), 0, width)
     return part
 
 
-def rows_by_group(tiler: Any, eqn: Equation, rule: Callable[[Any, Equation], None]) -> None:
+def rows_by_group(tiler: Tiler, eqn: Equation, rule: TileRule) -> None:
     """Applies a tile rule of rows to each group of columns; what they make stands side by side."""
     out, width = eqn.outputs[0], fixed(eqn.outputs[0].aval.shape)[-1]
     parts = by_group(tiler, eqn, rule)
@@ -125,7 +126,7 @@ def rows_by_group(tiler: Any, eqn: Equation, rule: Callable[[Any, Equation], Non
         tiler.copy_columns(out, tiler.at(part), g * width, width)
 
 
-def sum_by_group(tiler: Any, eqn: Equation, rule: Callable[[Any, Equation], None]) -> None:
+def sum_by_group(tiler: Tiler, eqn: Equation, rule: TileRule) -> None:
     """Applies a tile rule of sums over rows to each group of columns, and adds up what they make."""
     total, *parts = by_group(tiler, eqn.replace(inputs=eqn.inputs[:2]), rule)
     out, main = eqn.outputs[0], eqn.inputs[2:]

@@ -4,17 +4,18 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
-from mindspore import mint
+from mindspore import Tensor, mint
 
 from hpmoe.ir.avals import Aval, fixed
 from hpmoe.ir.program import Atom, Builder, Equation
+from hpmoe.ir.tile_op import Access
 from hpmoe.primitives.differentiable import is_differentiable
 from hpmoe.primitives.in_float32 import in_float32
 from hpmoe.primitives.in_rows import has_groups, rows_by_group, sum_by_group
 from hpmoe.primitives.primitive import Primitive
+from hpmoe.primitives.tiler import Tiler
 from hpmoe.support.errors import check_argument
 from hpmoe.tile_ops import col_modes, row_modes
 from hpmoe.tile_ops.domains import AllRows
@@ -45,7 +46,7 @@ def _(x: np.ndarray, w: np.ndarray, *, transpose: bool = False) -> np.ndarray:
 
 @matmul.eager
 @in_float32
-def _(x: Any, w: Any, *, transpose: bool = False) -> Any:
+def _(x: Tensor, w: Tensor, *, transpose: bool = False) -> Tensor:
     return mint.matmul(x, mint.transpose(w, 0, 1) if transpose else w)
 
 
@@ -58,18 +59,18 @@ def _(b: Builder, eqn: Equation, cotangents: list[Atom]) -> list[Atom | None]:
 
 
 @matmul.tile
-def _(tiler: Any, eqn: Equation) -> None:
+def _(tiler: Tiler, eqn: Equation) -> None:
     if has_groups(tiler, eqn.inputs[0]):
         rows_by_group(tiler, eqn, _tile)
     else:
         _tile(tiler, eqn)
 
 
-def _tile(tiler: Any, eqn: Equation) -> None:
+def _tile(tiler: Tiler, eqn: Equation) -> None:
     tile_matmul(tiler, eqn, row_modes.ONE, eqn.params.get("transpose", False))
 
 
-def tile_matmul(tiler: Any, eqn: Equation, weight_rows: RowMode, transposed: bool) -> None:
+def tile_matmul(tiler: Tiler, eqn: Equation, weight_rows: RowMode, transposed: bool) -> None:
     """One task for each unit of rows and range of output columns, over the whole inner dimension."""
     (x, w), out, replicas = eqn.inputs[:2], eqn.outputs[0], eqn.inputs[3:]
     if len(x.aval.shape) < 2:
@@ -101,7 +102,7 @@ def _(x: np.ndarray, g: np.ndarray, *main: np.ndarray) -> np.ndarray:
 
 
 @weight_grad.eager
-def _(x: Any, g: Any) -> Any:
+def _(x: Tensor, g: Tensor) -> Tensor:
     return mint.matmul(mint.transpose(x, 0, 1), g)
 
 
@@ -112,14 +113,14 @@ def _(b: Builder, eqn: Equation, cotangents: list[Atom]) -> list[Atom | None]:
 
 
 @weight_grad.tile
-def _(tiler: Any, eqn: Equation) -> None:
+def _(tiler: Tiler, eqn: Equation) -> None:
     if has_groups(tiler, eqn.inputs[0]):
         sum_by_group(tiler, eqn, _tile_weight_grad)
     else:
         _tile_weight_grad(tiler, eqn)
 
 
-def _tile_weight_grad(tiler: Any, eqn: Equation) -> None:
+def _tile_weight_grad(tiler: Tiler, eqn: Equation) -> None:
     (x, _, *main), out = eqn.inputs, eqn.outputs[0]
     if tiler.buffer(x).route >= 0:
         _tile_received_weight_grad(tiler, eqn)
@@ -128,7 +129,7 @@ def _tile_weight_grad(tiler: Any, eqn: Equation) -> None:
     tile_weight_grad(tiler, eqn, tiler.at(out), main)
 
 
-def _tile_received_weight_grad(tiler: Any, eqn: Equation) -> None:
+def _tile_received_weight_grad(tiler: Tiler, eqn: Equation) -> None:
     """Received rows are summed by expert first, then over experts, each gradient as one long row."""
     x, out = eqn.inputs[0], eqn.outputs[0]
     route, (rows, cols) = tiler.routes[tiler.buffer(x).route], fixed(out.aval.shape)
@@ -142,8 +143,8 @@ def _tile_received_weight_grad(tiler: Any, eqn: Equation) -> None:
                dataclasses.replace(total, buffer=long_parts, rows=row_modes.ALL))
 
 
-def tile_weight_grad(tiler: Any, eqn: Equation, out: Any, main: Sequence[Atom] = (), of: str | None = None,
-                     returned: Sequence[Any] = ()) -> None:
+def tile_weight_grad(tiler: Tiler, eqn: Equation, out: Access, main: Sequence[Atom] = (), of: str | None = None,
+                     returned: Sequence[Access] = ()) -> None:
     """One task for each block of weight rows and range of columns of `out`, for all local experts or those that `of` says.
 
     A float32 array `main` is read where `out` is written, and added, and so is what other ranks have `returned`.

@@ -5,9 +5,10 @@ What such a graph can contain is the call of a staged function, see hpmoe.runtim
 
 from __future__ import annotations
 
-from typing import Any, NoReturn
+from typing import NoReturn
 
 import numpy as np
+from mindspore import Tensor
 
 from hpmoe.support.errors import ProgramError
 from hpmoe.support.mindspore_private import AskedByCompiler, records_calls
@@ -25,7 +26,7 @@ class _OutsideGraphs(AskedByCompiler):
     def __init__(self):
         super().__init__("hpmoe_outside_graphs")
 
-    def __infer__(self, who: dict[str, Any]) -> NoReturn:
+    def __infer__(self, who: dict[str, str]) -> NoReturn:
         _refuse(who["value"])
 
     def __call__(self, who: str) -> None:
@@ -36,7 +37,7 @@ class _OutsideGraphs(AskedByCompiler):
 outside_graphs = _OutsideGraphs()
 
 
-def values_of(who: str, tensor: Any) -> np.ndarray:
+def values_of(who: str, tensor: Tensor) -> np.ndarray:
     """A tensor's values; ProgramError while ms.jit(capture_mode="trace") records, which would keep them as constants."""
     if records_calls():
         _refuse(who)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import numpy as np
 from mindspore import Tensor, mint, ops
@@ -25,7 +24,7 @@ permute_rows = Primitive("permute")
 unpermute_rows = Primitive("unpermute")
 
 
-def permute(tokens: Any, indices: Any, num_out_tokens: int = 0, padded_mode: bool = False) -> tuple[Any, Any]:
+def permute(tokens: Tensor, indices: Tensor, num_out_tokens: int = 0, padded_mode: bool = False) -> tuple[Tensor, Tensor]:
     """Copies each token's row once for each of its experts, the copies sorted stably by expert.
 
     Args:
@@ -63,7 +62,7 @@ def permute(tokens: Any, indices: Any, num_out_tokens: int = 0, padded_mode: boo
     return permute_rows(tokens, order, top_k=top_k, num_rows=num_out_tokens or entries), order
 
 
-def unpermute(permuted: Any, sorted_indices: Any, probs: Any = None) -> Any:
+def unpermute(permuted: Tensor, sorted_indices: Tensor, probs: Tensor | None = None) -> Tensor:
     """Brings permuted rows back to their tokens and sums each token's rows, weighted by `probs`.
 
     Args:
@@ -112,7 +111,7 @@ def _(indices: np.ndarray) -> np.ndarray:
 
 
 @sort_indices.eager
-def _(indices: Any) -> Any:
+def _(indices: Tensor) -> Tensor:
     sort_indices.rules["infer"](Aval(tuple(indices.shape), str(indices.dtype).lower()))
     return Tensor(sort_indices.rules["reference"](values_of("hpmoe.permute", indices)))
 
@@ -169,12 +168,12 @@ def _(rows: np.ndarray, places: np.ndarray, *probs: np.ndarray, top_k: int) -> n
     return (entries * probs[0][:, :, None] if probs else entries).sum(axis=1)
 
 
-def _aval(tensor: Any) -> Aval:
+def _aval(tensor: Tensor) -> Aval:
     return Aval(tuple(tensor.shape), str(tensor.dtype).lower())
 
 
 @permute_rows.eager
-def _(x: Any, places: Any, *, top_k: int, num_rows: int) -> Any:
+def _(x: Tensor, places: Tensor, *, top_k: int, num_rows: int) -> Tensor:
     permute_rows.rules["infer"](_aval(x), _aval(places), top_k=top_k, num_rows=num_rows)
     if num_rows == 0:
         return mint.zeros((0, x.shape[1]), dtype=x.dtype)
@@ -182,7 +181,7 @@ def _(x: Any, places: Any, *, top_k: int, num_rows: int) -> Any:
 
 
 @unpermute_rows.eager
-def _(rows: Any, places: Any, *probs: Any, top_k: int) -> Any:
+def _(rows: Tensor, places: Tensor, *probs: Tensor, top_k: int) -> Tensor:
     out = unpermute_rows.rules["infer"](_aval(rows), _aval(places), *map(_aval, probs), top_k=top_k)
     if 0 in (*out.shape, rows.shape[0]):
         return mint.zeros(out.shape, dtype=rows.dtype)
@@ -190,7 +189,7 @@ def _(rows: Any, places: Any, *probs: Any, top_k: int) -> Any:
 
 
 @in_float32
-def _sum_choices(rows: Any, place: np.ndarray, *probs: Any, shape: tuple[int, int], top_k: int) -> Any:
+def _sum_choices(rows: Tensor, place: np.ndarray, *probs: Tensor, shape: tuple[int, int], top_k: int) -> Tensor:
     entries = ops.gather(rows, Tensor(np.minimum(place, len(rows) - 1)), 0)
     if (place >= len(rows)).any():
         entries = entries * Tensor((place < len(rows))[:, None]).astype(rows.dtype)

@@ -5,9 +5,13 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Any, TypeVar
 
+from hpmoe.ir.avals import Aval, RouteAval
 from hpmoe.support.errors import ArgumentError, ProgramError
+
+Rule = Callable[..., Any]  # of what its question says, see Primitive
+R = TypeVar("R", bound=Rule)
 
 REGISTRY: dict[str, Primitive] = {}
 
@@ -47,7 +51,7 @@ class Primitive:
         if name in REGISTRY:
             raise ProgramError(f"primitive {name} is defined twice")
         self.name, self.collective = name, collective
-        self.rules: dict[str, Callable[..., Any]] = {}
+        self.rules: dict[str, Rule] = {}
         REGISTRY[name] = self
 
     def __repr__(self) -> str:
@@ -64,12 +68,12 @@ class Primitive:
                 shown.append(f"{p.name}=" + ("" if p.default is p.empty else repr(p.default)))
         return f"{self.name}({', '.join(shown)})"
 
-    def __reduce__(self) -> tuple[Any, ...]:
+    def __reduce__(self) -> tuple[Callable[[str], Primitive], tuple[str]]:
         """By its name: rewrites ask which primitive an equation is of, so a copy is the same object."""
         return _find, (self.name,)
 
-    def _register(self, question: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
-        def keep(rule: Callable[..., Any]) -> Callable[..., Any]:
+    def _register(self, question: str) -> Callable[[R], R]:
+        def keep(rule: R) -> R:
             self.rules[question] = rule
             return rule
         return keep
@@ -80,13 +84,14 @@ class Primitive:
     vjp = property(lambda self: self._register("vjp"))
     tile = property(lambda self: self._register("tile"))
 
-    def rule(self, question: str, asker: str) -> Callable[..., Any]:
+    def rule(self, question: str, asker: str) -> Rule:
         """The rule that answers `question`; ProgramError naming primitive, question and asker where there is none."""
         if question not in self.rules:
             raise ProgramError(f"{asker} asked {self.name} {QUESTIONS[question]}, and it has no {question} rule")
         return self.rules[question]
 
-    def infer_avals(self, avals: tuple[Any, ...], params: Mapping[str, Any], source: str = "") -> tuple[Any, ...]:
+    def infer_avals(self, avals: tuple[Aval | RouteAval, ...], params: Mapping[str, object],
+                    source: str = "") -> tuple[Aval | RouteAval, ...]:
         """Abstract outputs; ArgumentError with the user's line where the operands do not fit."""
         rule = self.rule("infer", "the program builder")
         try:
@@ -99,7 +104,7 @@ class Primitive:
             raise ArgumentError(f"{error}" + ("" if source in str(error) else _written_at(source))) from None
         return out if isinstance(out, tuple) else (out,)
 
-    def __call__(self, *args: Any, **params: Any) -> Any:
+    def __call__(self, *args: object, **params: object) -> Any:
         """Records an equation where an argument is being traced, otherwise runs on MindSpore tensors."""
         for arg in args:
             record = getattr(arg, "hpmoe_record", None)

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from hpmoe.ir.avals import Aval
@@ -12,6 +10,7 @@ from hpmoe.primitives.elementwise import div, equal, mul
 from hpmoe.primitives.primitive import Primitive
 from hpmoe.primitives.reduction import reduce_sum, reduced, tile_over_columns
 from hpmoe.primitives.shape import cast, reshape
+from hpmoe.primitives.tiler import Tiler
 from hpmoe.tile_ops.params import Reduction
 
 reduce_max = Primitive("reduce_max")
@@ -38,5 +37,5 @@ def _(b: Builder, eqn: Equation, cotangents: list[Atom]) -> list[Atom | None]:
 
 
 @reduce_max.tile
-def _(tiler: Any, eqn: Equation) -> None:
+def _(tiler: Tiler, eqn: Equation) -> None:
     tile_over_columns(tiler, eqn, Reduction.MAX)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from typing import Any
 
 import numpy as np
 
@@ -13,8 +12,10 @@ from hpmoe.ir.program import Atom, Builder, Equation, Var
 from hpmoe.primitives.in_rows import is_last_of_rows, reduce_along
 from hpmoe.primitives.primitive import Primitive
 from hpmoe.primitives.shape import in_dtype, reshape
+from hpmoe.primitives.tiler import Tiler
 from hpmoe.support.dtypes import INTEGERS
 from hpmoe.support.errors import check_argument
+from hpmoe.support.known import known
 from hpmoe.tile_ops import col_modes, row_modes
 from hpmoe.tile_ops.axes import GROUP_REDUCE
 from hpmoe.tile_ops.domains import AllRows
@@ -53,20 +54,20 @@ def _(b: Builder, eqn: Equation, cotangents: list[Atom]) -> list[Atom | None]:
 
 
 @reduce_sum.tile
-def _(tiler: Any, eqn: Equation) -> None:
+def _(tiler: Tiler, eqn: Equation) -> None:
     x, axis = eqn.inputs[0], eqn.params["axis"]
     rows = tiler.buffer(x).num_rows
     if axis > 0 or len(x.aval.shape) == 1 or tiler.axis_in_row(x, 0):
         tile_over_columns(tiler, eqn, Reduction.SUM)
     elif x.aval.shape[0] == rows or tiler.buffer(x).route >= 0:
         _tile_over_rows(tiler, eqn)
-    elif x in tiler.groups and x.aval.shape[0] == rows * tiler.groups[x]:
+    elif x in tiler.groups and x.aval.shape[0] == known(rows) * tiler.groups[x]:
         _tile_over_groups(tiler, eqn)
     else:
         tile_over_columns(tiler, eqn, Reduction.SUM)
 
 
-def tile_over_columns(tiler: Any, eqn: Equation, kind: Reduction) -> None:
+def tile_over_columns(tiler: Tiler, eqn: Equation, kind: Reduction) -> None:
     """One value for each row, or each group of its columns. The elements of a vector that is stored in rows are summed over
     these first."""
     (x,), out, axis = eqn.inputs, eqn.outputs[0], eqn.params["axis"]
@@ -87,7 +88,7 @@ def tile_over_columns(tiler: Any, eqn: Equation, kind: Reduction) -> None:
         tiler.buffer_of[out] = tiler.regular(out)
 
 
-def _tile_over_vector(tiler: Any, eqn: Equation, kind: Reduction) -> None:
+def _tile_over_vector(tiler: Tiler, eqn: Equation, kind: Reduction) -> None:
     """One value of a vector that is stored in rows."""
     (x,), out = eqn.inputs, eqn.outputs[0]
     whole, cols = tiler.at(x, cols=col_modes.ALL, dtypes=tiler.HELD), tiler.buffer(x).cols
@@ -113,7 +114,7 @@ def _partial_dtype(x: Aval | RouteAval) -> str:
     return x.dtype if x.dtype in INTEGERS else "float32"
 
 
-def _tile_over_rows(tiler: Any, eqn: Equation) -> None:
+def _tile_over_rows(tiler: Tiler, eqn: Equation) -> None:
     """One task for each column range; received rows are summed by expert first."""
     (x,), out = eqn.inputs, eqn.outputs[0]
     cols = tiler.buffer(x).cols
@@ -130,7 +131,7 @@ def _tile_over_rows(tiler: Any, eqn: Equation) -> None:
                dataclasses.replace(sums, buffer=partial, rows=row_modes.ALL))
 
 
-def _tile_over_groups(tiler: Any, eqn: Equation) -> None:
+def _tile_over_groups(tiler: Tiler, eqn: Equation) -> None:
     """Rows of memory are summed first, then the rows of a token in what that gives."""
     x, out = eqn.inputs[0], eqn.outputs[0]
     domain, mode = tiler.experts_of(x)
@@ -175,7 +176,7 @@ def _(b: Builder, eqn: Equation, cotangents: list[Atom]) -> list[Atom | None]:
 
 
 @broadcast_to.tile
-def _(tiler: Any, eqn: Equation) -> None:
+def _(tiler: Tiler, eqn: Equation) -> None:
     out = eqn.outputs[0]
     tiler.map(COPY, out, tiler.read(eqn.inputs[0], out))
 

@@ -2,13 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from hpmoe.ir.avals import Aval, RouteAval, fixed
 from hpmoe.ir.program import Equation
 from hpmoe.primitives.primitive import Primitive
+from hpmoe.primitives.tiler import Tiler
 from hpmoe.routing.routing import Route
 from hpmoe.support.errors import check_argument
 from hpmoe.support.known import known
@@ -45,7 +44,7 @@ def _(weights: list[np.ndarray], routes: list[Route]) -> list[np.ndarray]:
 
 
 @replicate_weights.tile
-def _(tiler: Any, eqn: Equation) -> None:
+def _(tiler: Tiler, eqn: Equation) -> None:
     tile_copies(tiler, eqn, back=False)
 
 
@@ -68,11 +67,11 @@ def _(grads: list[np.ndarray], routes: list[Route]) -> list[np.ndarray]:
 
 
 @return_weight_grads.tile
-def _(tiler: Any, eqn: Equation) -> None:
+def _(tiler: Tiler, eqn: Equation) -> None:
     tile_copies(tiler, eqn, back=True)
 
 
-def tile_copies(tiler: Any, eqn: Equation, back: bool) -> None:
+def tile_copies(tiler: Tiler, eqn: Equation, back: bool) -> None:
     """Matrices to the ranks that hold copies, or from them: one task for all of a rank's.
 
     Its params are the rows that a task moves of a matrix, and those of a matrix.

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 from mindspore import Tensor, dtype as ms_dtype
 
@@ -11,6 +9,7 @@ from hpmoe.ir.avals import Aval, RouteAval, Rows, fixed
 from hpmoe.ir.program import Atom, Builder, Equation
 from hpmoe.primitives.outside_graphs import outside_graphs, values_of
 from hpmoe.primitives.primitive import Primitive
+from hpmoe.primitives.tiler import Tiler
 from hpmoe.routing.capacity import make_capacity
 from hpmoe.routing.placement import Placement
 from hpmoe.routing.routing import Route, check_topk_ids, make_routing
@@ -23,7 +22,7 @@ make_route = Primitive("route", collective=True)
 count_drops = Primitive("drop_counts", collective=True)
 
 
-def drop_counts(route: Any) -> Any:
+def drop_counts(route: Route) -> Tensor:
     """How many entries of this rank's tokens each expert had no capacity for. An id of -1 is no expert and not counted.
 
     Args:
@@ -47,14 +46,14 @@ def drop_counts(route: Any) -> Any:
     return count_drops(route)
 
 
-def check_route(who: str, route: Any) -> None:
+def check_route(who: str, route: object) -> None:
     """Raises ArgumentError unless `route` is one: of tensors, of a trace, or abstract."""
     is_traced = isinstance(getattr(route, "aval", None), RouteAval)
     check_argument(is_traced or isinstance(route, (RouteAval, Route)), who, "route", route,
                    "the second result of hpmoe.dispatch")
 
 
-def check_tensor(who: str, argument: str, x: Any) -> None:
+def check_tensor(who: str, argument: str, x: object) -> None:
     """Raises ArgumentError unless `x` is a MindSpore tensor: what an eager rule asks before it looks at a shape."""
     check_argument(isinstance(x, Tensor), who, argument, f"a {type(x).__name__}", "a mindspore.Tensor")
 
@@ -88,7 +87,7 @@ def _(ids: list[np.ndarray], *weights: list[np.ndarray], num_local_experts: int,
 
 
 @make_route.eager
-def _(topk_ids: Any, *weights: Any, num_local_experts: int, capacity_factor: float | None = None,
+def _(topk_ids: Tensor, *weights: Tensor, num_local_experts: int, capacity_factor: float | None = None,
       drop_policy: str = "error") -> Route:
     is_ids = isinstance(topk_ids, Tensor) and topk_ids.ndim == 2 and topk_ids.dtype in (ms_dtype.int32, ms_dtype.int64)
     check_argument(is_ids, "hpmoe.dispatch", "topk_ids", _describe(topk_ids), "a [T, K] int32 or int64 Tensor",
@@ -106,7 +105,7 @@ def _(topk_ids: Any, *weights: Any, num_local_experts: int, capacity_factor: flo
                               values[0] if values else None))
 
 
-def _describe(x: Any) -> str:
+def _describe(x: object) -> str:
     return f"{x.dtype} of shape {x.shape}" if isinstance(x, Tensor) else type(x).__name__
 
 
@@ -116,7 +115,7 @@ def _(b: Builder, eqn: Equation, cotangents: list[Atom]) -> list[Atom | None]:
 
 
 @make_route.tile
-def _(tiler: Any, eqn: Equation) -> None:
+def _(tiler: Tiler, eqn: Equation) -> None:
     """A route makes no tasks: the kernel computes it when it starts."""
 
 
@@ -134,7 +133,7 @@ def _(routes: list[Route]) -> list[np.ndarray]:
 
 
 @count_drops.eager
-def _(route: Route) -> Any:
+def _(route: Route) -> Tensor:
     return Tensor(route.dropped)
 
 
@@ -144,7 +143,7 @@ def _(b: Builder, eqn: Equation, cotangents: list[Atom]) -> list[Atom | None]:
 
 
 @count_drops.tile
-def _(tiler: Any, eqn: Equation) -> None:
+def _(tiler: Tiler, eqn: Equation) -> None:
     out = eqn.outputs[0]
     tiler.new(out)
     tiler.emit(DROP_COUNTS, tiler.once(eqn.inputs[0]), tiler.at(out, cols=col_modes.ALL, dtypes=("int32",)), cols=0)

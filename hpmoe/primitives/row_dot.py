@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from hpmoe.ir.avals import Aval, RouteAval
@@ -11,6 +9,7 @@ from hpmoe.ir.program import Atom, Builder, Equation, Var
 from hpmoe.primitives.elementwise import mul
 from hpmoe.primitives.primitive import Primitive
 from hpmoe.primitives.shape import dtype_param
+from hpmoe.primitives.tiler import Tiler
 from hpmoe.support.errors import check_argument
 from hpmoe.tile_ops import col_modes
 from hpmoe.tile_ops.reductions import ROW_DOT
@@ -41,7 +40,7 @@ def dots_for(b: Builder, x: Atom, y: Atom, wanted: Aval | RouteAval) -> Var:
 
 
 @row_dot.tile
-def _(tiler: Any, eqn: Equation) -> None:
+def _(tiler: Tiler, eqn: Equation) -> None:
     (x, y), out = eqn.inputs, eqn.outputs[0]
     tiler.new(out)
     operands = (tiler.at(v, cols=col_modes.ALL) for v in (out, x, y))

@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
 
 import numpy as np
 
 from hpmoe.ir.program import Atom
+from hpmoe.ir.tile_op import Access
+from hpmoe.primitives.tiler import Tiler
 from hpmoe.routing.routing import Route
 from hpmoe.tile_ops import col_modes, row_modes
 from hpmoe.tile_ops.transfers import ALL_TO_ALL_BACK
@@ -37,7 +38,7 @@ def send_back(rows: list[np.ndarray], routes: list[Route]) -> list[np.ndarray]:
     return out
 
 
-def tile_return(tiler: Any, rows: Atom, route: Atom, entries: int) -> Any:
+def tile_return(tiler: Tiler, rows: Atom, route: Atom, entries: int) -> Access:
     """Sends rows back to buffer `entries`, one row for each entry; returns how it is accessed."""
     source = tiler.at(rows, cols=col_modes.ALL)
     access = dataclasses.replace(source, buffer=entries, rows=row_modes.ENTRIES)

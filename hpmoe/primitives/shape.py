@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from typing import Any
+from typing import TypedDict
 
 import numpy as np
 
@@ -13,6 +13,7 @@ from hpmoe.ir.program import Atom, Builder, Equation, Literal, Var
 from hpmoe.primitives.differentiable import is_differentiable
 from hpmoe.primitives.in_rows import is_last_of_rows, join_along, move_along
 from hpmoe.primitives.primitive import Primitive
+from hpmoe.primitives.tiler import Tiler
 from hpmoe.support.dtypes import FLOATS, HALVES
 from hpmoe.support.errors import check_argument
 from hpmoe.tile_ops.axes import PICK, PLACE
@@ -47,7 +48,7 @@ def _(b: Builder, eqn: Equation, cotangents: list[Atom]) -> list[Atom | None]:
 
 
 @reshape.tile
-def _(tiler: Any, eqn: Equation) -> None:
+def _(tiler: Tiler, eqn: Equation) -> None:
     """Another view of the same memory."""
     (x,), out = eqn.inputs, eqn.outputs[0]
     if isinstance(x, Literal):
@@ -58,7 +59,7 @@ def _(tiler: Any, eqn: Equation) -> None:
         cols, num_rows = math.prod(d for d in shape if isinstance(d, int)), None
     else:
         is_column = source.cols == 1 and len(shape) == 1 and source.num_rows == math.prod(fixed(shape))
-        num_rows, cols = (shape[0], 1) if is_column else tiler.laid_out(out)
+        num_rows, cols = (fixed(shape)[0], 1) if is_column else tiler.laid_out(out)
     tiler.buffer_of[out] = tiler.view(tiler.buffer_of[x], out, shape, cols, num_rows)
 
 
@@ -85,18 +86,24 @@ def _(b: Builder, eqn: Equation, cotangents: list[Atom]) -> list[Atom | None]:
     return [b.add(pad_axis, cotangents[0], axis=axis, before=p["start"], after=after, **step_param(step))]
 
 
-def step_param(step: int) -> dict[str, Any]:
+class Step(TypedDict, total=False):
+    """Elements that are not side by side are so far apart."""
+
+    step: int
+
+
+def step_param(step: int) -> Step:
     """The parameter that says how far apart elements are, where they are not side by side."""
     return {} if step == 1 else {"step": step}
 
 
 @slice_axis.tile
-def _(tiler: Any, eqn: Equation) -> None:
+def _(tiler: Tiler, eqn: Equation) -> None:
     (x,), out, axis = eqn.inputs, eqn.outputs[0], eqn.params["axis"]
     start, step = eqn.params["start"], eqn.params.get("step", 1)
     if step == 1 and is_last_of_rows(tiler, x, axis):
         tiler.new(out)
-        tiler.copy_columns(out, tiler.at(x, offset=start, dtypes=tiler.HELD), 0, out.aval.shape[-1])
+        tiler.copy_columns(out, tiler.at(x, offset=start, dtypes=tiler.HELD), 0, fixed(out.aval.shape)[-1])
     else:
         move_along(tiler, eqn, PICK, axis, start, step)
 
@@ -124,13 +131,13 @@ def _(b: Builder, eqn: Equation, cotangents: list[Atom]) -> list[Atom | None]:
 
 
 @pad_axis.tile
-def _(tiler: Any, eqn: Equation) -> None:
+def _(tiler: Tiler, eqn: Equation) -> None:
     (x,), out, axis = eqn.inputs, eqn.outputs[0], eqn.params["axis"]
     before, step = eqn.params["before"], eqn.params.get("step", 1)
     if step > 1 or not is_last_of_rows(tiler, x, axis):
         move_along(tiler, eqn, PLACE, axis, before, step)
         return
-    cols, zero = x.aval.shape[-1], tiler.read(Literal(0.0), out)
+    cols, zero = fixed(x.aval.shape[-1:])[0], tiler.read(Literal(0.0), out)
     tiler.new(out)
     tiler.copy_columns(out, zero, 0, before)
     tiler.copy_columns(out, tiler.at(x, dtypes=tiler.HELD), before, cols)
@@ -162,12 +169,12 @@ def _(b: Builder, eqn: Equation, cotangents: list[Atom]) -> list[Atom | None]:
 
 
 @concat.tile
-def _(tiler: Any, eqn: Equation) -> None:
+def _(tiler: Tiler, eqn: Equation) -> None:
     out, axis, offset = eqn.outputs[0], eqn.params["axis"], 0
     if all(is_last_of_rows(tiler, x, axis) for x in eqn.inputs):
         tiler.new(out)
         for x in eqn.inputs:
-            tiler.copy_columns(out, tiler.at(x, dtypes=tiler.HELD), offset, x.aval.shape[-1])
+            tiler.copy_columns(out, tiler.at(x, dtypes=tiler.HELD), offset, fixed(x.aval.shape)[-1])
             offset += fixed(x.aval.shape)[-1]
     else:
         join_along(tiler, eqn, axis)
@@ -190,7 +197,7 @@ def _(b: Builder, eqn: Equation, cotangents: list[Atom]) -> list[Atom | None]:
 
 
 @transpose.tile
-def _(tiler: Any, eqn: Equation) -> None:
+def _(tiler: Tiler, eqn: Equation) -> None:
     tiler.refuse(f"transposes {eqn.inputs[0].aval} and mixes rows; tiles keep the order of axes, but for a weight that a "
                  "product reads turned, x @ w.T")
 
@@ -239,7 +246,7 @@ def is_widening(eqn: Equation) -> bool:
 
 
 @cast.tile
-def _(tiler: Any, eqn: Equation) -> None:
+def _(tiler: Tiler, eqn: Equation) -> None:
     (x,), out = eqn.inputs, eqn.outputs[0]
     if out.aval.dtype == "bool":
         tiler.map(NOT_EQUAL, out, tiler.read(x, out), tiler.read(Literal(0), out))

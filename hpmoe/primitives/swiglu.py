@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
-from mindspore import mint
+from mindspore import Tensor, mint
 from mindspore.mint.nn import functional
 
 from hpmoe.ir.avals import Aval, fixed
@@ -16,6 +14,7 @@ from hpmoe.primitives.in_rows import has_groups, rows_by_group
 from hpmoe.primitives.outside_graphs import outside_graphs
 from hpmoe.primitives.primitive import Primitive
 from hpmoe.primitives.route import check_tensor
+from hpmoe.primitives.tiler import Tiler
 from hpmoe.support.errors import check_argument
 from hpmoe.tile_ops.elementwise import SWIGLU, SWIGLU_GRAD, swiglu_grad as tile_swiglu_grad
 
@@ -23,7 +22,7 @@ gated = Primitive("swiglu")
 swiglu_grad = Primitive("swiglu_grad")
 
 
-def swiglu(x: Any) -> Any:
+def swiglu(x: Tensor) -> Tensor:
     """SwiGLU over the last dimension: silu of its first half times its second half.
 
     Args:
@@ -66,7 +65,7 @@ def _(x: np.ndarray) -> np.ndarray:
 
 @gated.eager
 @in_float32
-def _(x: Any) -> Any:
+def _(x: Tensor) -> Tensor:
     check_tensor("hpmoe.swiglu", "x", x)
     check_argument(x.ndim >= 1 and x.shape[-1] % 2 == 0, "hpmoe.swiglu", "x", f"of shape {x.shape}",
                    "a tensor whose last dimension is even")
@@ -80,7 +79,7 @@ def _(b: Builder, eqn: Equation, cotangents: list[Atom]) -> list[Atom | None]:
 
 
 @gated.tile
-def _(tiler: Any, eqn: Equation) -> None:
+def _(tiler: Tiler, eqn: Equation) -> None:
     (x,), out = eqn.inputs, eqn.outputs[0]
     if len(out.aval.shape) < 2:
         tiler.refuse(f"makes {out.aval}; SwiGLU tiles take rows [..., 2I]")
@@ -102,8 +101,8 @@ def _(g: np.ndarray, x: np.ndarray) -> np.ndarray:
 
 
 @swiglu_grad.tile
-def _(tiler: Any, eqn: Equation) -> None:
-    (g, x), out, half = eqn.inputs, eqn.outputs[0], eqn.inputs[0].aval.shape[-1]
+def _(tiler: Tiler, eqn: Equation) -> None:
+    (g, x), out, half = eqn.inputs, eqn.outputs[0], fixed(eqn.inputs[0].aval.shape)[-1]
     if has_groups(tiler, x):
         rows_by_group(tiler, eqn, swiglu_grad.rules["tile"])
         return

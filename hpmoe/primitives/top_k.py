@@ -6,8 +6,6 @@ largest: first among the largest, last among the smallest.
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 from mindspore import Tensor, ops
 
@@ -16,6 +14,7 @@ from hpmoe.ir.program import Atom, Builder, Equation
 from hpmoe.primitives.columns import add_columns, check_rows
 from hpmoe.primitives.outside_graphs import values_of
 from hpmoe.primitives.primitive import Primitive
+from hpmoe.primitives.tiler import Tiler
 from hpmoe.support.errors import check_argument
 from hpmoe.tile_ops import col_modes
 from hpmoe.tile_ops.columns import TOP_K, top_k as indices_of
@@ -39,7 +38,7 @@ def _(x: np.ndarray, *, k: int, largest: bool) -> tuple[np.ndarray, np.ndarray]:
 
 
 @top_k.eager
-def _(x: Any, *, k: int, largest: bool) -> tuple[Any, Any]:
+def _(x: Tensor, *, k: int, largest: bool) -> tuple[Tensor, Tensor]:
     ids = Tensor(indices_of(values_of("hpmoe.route", x), k, largest))
     return ops.gather_elements(x, x.ndim - 1, ids), ids
 
@@ -50,7 +49,7 @@ def _(b: Builder, eqn: Equation, cotangents: list[Atom]) -> list[Atom | None]:
 
 
 @top_k.tile
-def _(tiler: Any, eqn: Equation) -> None:
+def _(tiler: Tiler, eqn: Equation) -> None:
     (x,), outputs = eqn.inputs, eqn.outputs
     for out in outputs:
         tiler.new(out)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 import numpy as np
 from mindspore import Tensor, mint
@@ -13,7 +12,7 @@ from hpmoe.primitives.top_k import top_k as best_of
 from hpmoe.support.errors import check_argument, is_int
 
 
-def check_sizes(who: str, num_experts: int, top_k: Any, num_groups: Any, topk_groups: Any) -> None:
+def check_sizes(who: str, num_experts: int, top_k: int, num_groups: int, topk_groups: int) -> None:
     """Raises ArgumentError unless each token can choose so many experts of so many groups."""
     check_argument(is_int(top_k, 1, num_experts), who, "top_k", repr(top_k), f"an int in 1..{num_experts}")
     check_argument(is_int(num_groups, 1, num_experts) and num_experts % num_groups == 0, who, "num_groups",
@@ -23,7 +22,7 @@ def check_sizes(who: str, num_experts: int, top_k: Any, num_groups: Any, topk_gr
     check_argument(top_k <= of_groups, who, "top_k", top_k, f"at most {of_groups}, the experts of {topk_groups} groups")
 
 
-def in_best_groups(scores: Any, num_groups: int, topk_groups: int) -> Any:
+def in_best_groups(scores: Tensor, num_groups: int, topk_groups: int) -> Tensor:
     """Which experts are of the best groups of their token, bool [T, E]; a group's score is the sum of its two best."""
     num_experts = scores.shape[1]
     size = num_experts // num_groups
@@ -34,7 +33,8 @@ def in_best_groups(scores: Any, num_groups: int, topk_groups: int) -> Any:
     return take_columns(add_columns(1.0, groups, num_cols=num_groups), group) > 0
 
 
-def choose(scores: Any, top_k: int, num_groups: int, topk_groups: int, allowed: Any) -> tuple[Any, Any]:
+def choose(scores: Tensor, top_k: int, num_groups: int, topk_groups: int, allowed: Tensor | None
+           ) -> tuple[Tensor, Tensor | None]:
     """Ids int32 [T, K], best first, equals by id; and whether each is one that the token may choose, None for all.
 
     An expert outside of the best groups, or not `allowed`, is chosen only for want of others.

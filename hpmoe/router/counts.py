@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import mindspore as ms
 from mindspore import Tensor, mint
 
@@ -13,7 +11,7 @@ from hpmoe.router.scores import check_ids, described
 from hpmoe.support.errors import check_argument, is_int, is_number
 
 
-def tokens_per_expert(topk_ids: Any, *, num_experts: int) -> Any:
+def tokens_per_expert(topk_ids: Tensor, *, num_experts: int) -> Tensor:
     """How many of a rank's tokens chose each expert; an id of -1 is no expert and not counted.
 
     Args:
@@ -40,7 +38,7 @@ def tokens_per_expert(topk_ids: Any, *, num_experts: int) -> Any:
     return mint.sum(rows, 0).astype(ms.int32)
 
 
-def update_bias(bias: Any, counts: Any, *, rate: float = 1e-3) -> Any:
+def update_bias(bias: Tensor | None, counts: Tensor, *, rate: float = 1e-3) -> Tensor:
     """The bias of the next step: raised where an expert got fewer tokens than the mean, lowered where it got more.
 
     b + rate * sign(mean n - n), once a step, outside of the gradient.

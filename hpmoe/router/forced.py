@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import mindspore as ms
 import numpy as np
 from mindspore import Tensor
@@ -16,7 +14,7 @@ from hpmoe.router.scores import described
 from hpmoe.support.errors import check_argument, is_int
 
 
-def hash_ids(token_ids: Any, table: Any) -> Any:
+def hash_ids(token_ids: Tensor, table: Tensor) -> Tensor:
     """The experts of each token by its id in the vocabulary: table[token_ids]. Their weights are `router.weigh`'s.
 
     Args:
@@ -43,13 +41,13 @@ def hash_ids(token_ids: Any, table: Any) -> Any:
     return table[token_ids]
 
 
-def _check_sizes(who: str, num_tokens: Any, num_experts: Any, top_k: Any) -> None:
+def _check_sizes(who: str, num_tokens: int, num_experts: int, top_k: int) -> None:
     check_argument(is_int(num_tokens, 0, 2**31 - 1), who, "num_tokens", repr(num_tokens), "an int that is not negative")
     check_argument(is_int(num_experts, 1, 2**31 - 2), who, "num_experts", repr(num_experts), "a positive int")
     check_argument(is_int(top_k, 1, num_experts), who, "top_k", repr(top_k), f"an int in 1..{num_experts}")
 
 
-def balanced_ids(num_tokens: int, num_experts: int, top_k: int) -> Any:
+def balanced_ids(num_tokens: int, num_experts: int, top_k: int) -> Tensor:
     """Ids by which every expert gets equally many tokens, to within one: expert (t * K + k) mod E.
 
     Args:
@@ -69,7 +67,7 @@ def balanced_ids(num_tokens: int, num_experts: int, top_k: int) -> Any:
     return Tensor((np.arange(num_tokens * top_k) % num_experts).astype(np.int32).reshape(num_tokens, top_k))
 
 
-def uniform_ids(num_tokens: int, num_experts: int, top_k: int, seed: Any) -> Any:
+def uniform_ids(num_tokens: int, num_experts: int, top_k: int, seed: int | Tensor | None) -> Tensor:
     """Ids drawn evenly from all choices of top_k experts.
 
     Args:

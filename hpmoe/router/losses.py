@@ -6,8 +6,6 @@ the top_k of their raw scores, without bias and groups; it has no gradient.
 
 from __future__ import annotations
 
-from typing import Any
-
 import mindspore as ms
 import numpy as np
 from mindspore import Tensor, mint, ops
@@ -20,7 +18,7 @@ from hpmoe.router.scores import LEAST_SUM, check_logits, check_score, described,
 from hpmoe.support.errors import check_argument, is_int, is_number
 
 
-def _checked(who: str, logits: Any, score: str, coefficient: Any, top_k: Any = 1) -> Any:
+def _checked(who: str, logits: Tensor, score: str, coefficient: float, top_k: int = 1) -> Tensor:
     check_score(who, score)
     check_argument(is_number(coefficient), who, "coefficient", repr(coefficient), "a number")
     z = check_logits(who, logits)
@@ -28,13 +26,13 @@ def _checked(who: str, logits: Any, score: str, coefficient: Any, top_k: Any = 1
     return z
 
 
-def _choices(z: Any, top_k: int, score: str) -> Any:
+def _choices(z: Tensor, top_k: int, score: str) -> Tensor:
     """1 where an expert is among the top_k of a token's raw scores, float32 [T, E]."""
     _, ids = best_of(ops.stop_gradient(scores_of(z, score)), k=top_k, largest=True)
     return add_columns(1.0, ids, num_cols=z.shape[1])
 
 
-def aux_loss(logits: Any, top_k: int, *, score: str = "softmax", coefficient: float = 1.0) -> Any:
+def aux_loss(logits: Tensor, top_k: int, *, score: str = "softmax", coefficient: float = 1.0) -> Tensor:
     """The auxiliary loss of Switch and Megatron: coefficient * E / (K T^2) * sum_i n_i sum_t p_ti; 1 where balanced.
 
     Args:
@@ -62,7 +60,8 @@ def aux_loss(logits: Any, top_k: int, *, score: str = "softmax", coefficient: fl
     return mint.sum(share * mean) * (coefficient * z.shape[1] / top_k)
 
 
-def sequence_loss(logits: Any, top_k: int, num_sequences: int, *, score: str = "softmax", coefficient: float = 1.0) -> Any:
+def sequence_loss(logits: Tensor, top_k: int, num_sequences: int, *, score: str = "softmax",
+                  coefficient: float = 1.0) -> Tensor:
     """The auxiliary loss of each sequence by itself, in the mean over sequences.
 
     Args:
@@ -98,7 +97,7 @@ def sequence_loss(logits: Any, top_k: int, num_sequences: int, *, score: str = "
     return mint.sum(share * p) * (coefficient * num_experts / (top_k * num_sequences))
 
 
-def global_batch_loss(logits: Any, counts: Any, *, score: str = "softmax", coefficient: float = 1.0) -> Any:
+def global_batch_loss(logits: Tensor, counts: Tensor, *, score: str = "softmax", coefficient: float = 1.0) -> Tensor:
     """The auxiliary loss by counts of the global batch: coefficient * E * sum_i (n_i / sum n) * mean_t p_ti.
 
     Args:
@@ -132,7 +131,7 @@ def global_batch_loss(logits: Any, counts: Any, *, score: str = "softmax", coeff
     return mint.sum(share * mint.mean(probabilities(z, score), 0)) * (coefficient * z.shape[1])
 
 
-def z_loss(logits: Any, *, coefficient: float = 1.0) -> Any:
+def z_loss(logits: Tensor, *, coefficient: float = 1.0) -> Tensor:
     """The loss that keeps logits small: coefficient * mean over tokens of logsumexp(z)^2.
 
     Args:

@@ -6,8 +6,6 @@ trace. Each layer and each rank takes its own, as the same seed draws the same n
 
 from __future__ import annotations
 
-from typing import Any
-
 import mindspore as ms
 import numpy as np
 from mindspore import Tensor, mint, ops
@@ -20,7 +18,7 @@ from hpmoe.support.errors import check_argument, is_int, is_number
 JITTER, GUMBEL, DROPOUT, CHOICE = range(4)  # streams
 
 
-def seed_tensor(who: str, seed: Any) -> Any:
+def seed_tensor(who: str, seed: int | Tensor | None) -> Tensor:
     """The seed as a tensor; ArgumentError where it is neither an int of 32 bits nor such a tensor."""
     if isinstance(seed, Tensor):
         check_argument(seed.dtype == ms.int32 and tuple(seed.shape) in ((), (1,)), who, "seed",
@@ -30,16 +28,16 @@ def seed_tensor(who: str, seed: Any) -> Any:
     return Tensor(np.array([seed], np.int32))
 
 
-def uniform(who: str, like: Any, seed: Any, stream: int) -> Any:
+def uniform(who: str, like: Tensor, seed: int | Tensor | None, stream: int) -> Tensor:
     """float32 of the shape of `like`, above 0 and below 1."""
     return draw(seed_tensor(who, seed), shape=tuple(like.shape), stream=stream)
 
 
-def check_share(who: str, argument: str, share: Any) -> None:
+def check_share(who: str, argument: str, share: float) -> None:
     check_argument(is_number(share) and 0 <= share < 1, who, argument, repr(share), "a number from 0 to below 1")
 
 
-def jitter(x: Any, epsilon: float, seed: Any) -> Any:
+def jitter(x: Tensor, epsilon: float, seed: int | Tensor | None) -> Tensor:
     """x times numbers drawn evenly from 1 - epsilon to 1 + epsilon: the input jitter of a router.
 
     Args:
@@ -66,7 +64,7 @@ def jitter(x: Any, epsilon: float, seed: Any) -> Any:
     return (wide * (uniform("hpmoe.router.jitter", x, seed, JITTER) * (2 * epsilon) + (1 - epsilon))).astype(x.dtype)
 
 
-def gumbel(logits: Any, seed: Any) -> Any:
+def gumbel(logits: Tensor, seed: int | Tensor | None) -> Tensor:
     """Logits with Gumbel noise, z - log(-log U): their k largest are a sample of k experts without replacement.
 
     The first is drawn with the probabilities softmax(z), each later one with those of the experts that are left. For weights
@@ -95,7 +93,7 @@ def gumbel(logits: Any, seed: Any) -> Any:
     return z - mint.log(-mint.log(uniform("hpmoe.router.gumbel", z, seed, GUMBEL)))
 
 
-def straight_through(hard: Any, soft: Any) -> Any:
+def straight_through(hard: Tensor, soft: Tensor) -> Tensor:
     """The values of `hard` with the gradient of `soft`, two tensors of one shape.
 
     Formula: Bengio et al., Estimating or propagating gradients through stochastic neurons (arXiv 1308.3432); with weights
@@ -111,7 +109,7 @@ def straight_through(hard: Any, soft: Any) -> Any:
     return hard + (soft - ops.stop_gradient(soft))
 
 
-def kept_experts(who: str, logits: Any, rate: float, top_k: int, seed: Any) -> Any:
+def kept_experts(who: str, logits: Tensor, rate: float, top_k: int, seed: int | Tensor | None) -> Tensor:
     """Which experts each token may choose, bool [T, E]: all of them where fewer than top_k would be left."""
     is_kept = uniform(who, logits, seed, DROPOUT) >= rate
     left = mint.sum(is_kept.astype(ms.float32), -1, True)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 from mindspore import Tensor, mint
 
@@ -18,9 +17,10 @@ from hpmoe.support.errors import check_argument, is_number
 WHO = "hpmoe.route"
 
 
-def route(logits: Any, top_k: int, *, score: str = "softmax", bias: Any = None, num_groups: int = 1, topk_groups: int = 1,
-          normalize: bool = True, scale: float = 1.0, temperature: float | None = None, jitter: float = 0.0,
-          expert_dropout: float = 0.0, seed: Any = None, fusion: Fusion | None = None) -> tuple[Any, Any]:
+def route(logits: Tensor, top_k: int, *, score: str = "softmax", bias: Tensor | None = None, num_groups: int = 1,
+          topk_groups: int = 1, normalize: bool = True, scale: float = 1.0, temperature: float | None = None,
+          jitter: float = 0.0, expert_dropout: float = 0.0, seed: int | Tensor | None = None,
+          fusion: Fusion | None = None) -> tuple[Tensor, Tensor]:
     """Chooses top_k experts for each token, and weighs them: the routers of most models, by their options.
 
         DeepSeek-V3, GLM-4.5, Kimi K2: score="sigmoid", bias=b, num_groups=8, topk_groups=4, scale=2.5 (others: 1, 1, ...)
@@ -87,7 +87,8 @@ def route(logits: Any, top_k: int, *, score: str = "softmax", bias: Any = None, 
     return ids, finished(chosen, score, normalize, scale, fusion)
 
 
-def _disturbed(z: Any, top_k: int, temperature: float | None, jitter: float, dropout: float, seed: Any) -> tuple[Any, Any]:
+def _disturbed(z: Tensor, top_k: int, temperature: float | None, jitter: float, dropout: float,
+               seed: int | Tensor | None) -> tuple[Tensor, Tensor | None]:
     """Logits with their noise, and which experts each token may choose, None for all."""
     check_share(WHO, "jitter", jitter)
     check_share(WHO, "expert_dropout", dropout)
@@ -101,6 +102,6 @@ def _disturbed(z: Any, top_k: int, temperature: float | None, jitter: float, dro
     return (z if seed is None else gumbel(z, seed)) / temperature, allowed
 
 
-def _check_bias(bias: Any, num_experts: int) -> None:
+def _check_bias(bias: Tensor | None, num_experts: int) -> None:
     is_bias = bias is None or (isinstance(bias, Tensor) and tuple(bias.shape) == (num_experts,))
     check_argument(is_bias, WHO, "bias", described(bias), f"a Tensor [{num_experts}], one number for each expert")

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import mindspore as ms
 from mindspore import Tensor, mint
 
@@ -14,27 +12,27 @@ LEAST_SUM = 1e-20  # added to what weights are divided by
 SMALL = -4.0  # where softplus(z) is e^z to a few percent
 
 
-def described(x: Any) -> str:
+def described(x: object) -> str:
     return f"{x.dtype} of shape {tuple(x.shape)}" if isinstance(x, Tensor) else f"a {type(x).__name__}"
 
 
-def check_logits(who: str, logits: Any, argument: str = "logits") -> Any:
+def check_logits(who: str, logits: Tensor, argument: str = "logits") -> Tensor:
     """The logits in float32; ArgumentError unless they are a float tensor [T, E]."""
     is_float = isinstance(logits, Tensor) and logits.dtype in (ms.float32, ms.bfloat16, ms.float16)
     check_argument(is_float and logits.ndim == 2, who, argument, described(logits), "a float Tensor [T, E]")
     return logits if logits.dtype == ms.float32 else logits.astype(ms.float32)
 
 
-def check_ids(who: str, topk_ids: Any) -> None:
+def check_ids(who: str, topk_ids: Tensor) -> None:
     is_ids = isinstance(topk_ids, Tensor) and topk_ids.ndim == 2 and topk_ids.dtype == ms.int32
     check_argument(is_ids, who, "topk_ids", described(topk_ids), "an int32 Tensor [T, K]")
 
 
-def check_score(who: str, score: Any) -> None:
+def check_score(who: str, score: str) -> None:
     check_argument(is_name(score, SCORES), who, "score", repr(score), f"one of {', '.join(SCORES)}")
 
 
-def scores_of(logits: Any, score: str) -> Any:
+def scores_of(logits: Tensor, score: str) -> Tensor:
     """[T, E]: softmax(z), sigmoid(z), sqrt(softplus(z)), or z itself where the softmax is that of the chosen."""
     if score == "softmax":
         return mint.softmax(logits, -1)
@@ -45,7 +43,7 @@ def scores_of(logits: Any, score: str) -> Any:
     return logits
 
 
-def _sqrt_softplus(z: Any) -> Any:
+def _sqrt_softplus(z: Tensor) -> Tensor:
     """With a series where log(1 + e^z) would lose its digits, so that low scores keep their order and their slope."""
     low, high = mint.clamp(z, max=SMALL), mint.clamp(z, min=SMALL)
     e = mint.exp(low)
@@ -53,12 +51,12 @@ def _sqrt_softplus(z: Any) -> Any:
     return mint.where(z < SMALL, tail, mint.sqrt(mint.log(mint.exp(-mint.abs(high)) + 1.0) + mint.clamp(high, min=0.0)))
 
 
-def probabilities(logits: Any, score: str) -> Any:
+def probabilities(logits: Tensor, score: str) -> Tensor:
     """[T, E], adding up to 1 for each token: the softmax, or the scores by their sum."""
     if score.startswith("softmax"):
         return mint.softmax(logits, -1)
     return divided_by_sum(scores_of(logits, score))
 
 
-def divided_by_sum(x: Any) -> Any:
+def divided_by_sum(x: Tensor) -> Tensor:
     return x / (mint.sum(x, -1, True) + LEAST_SUM)

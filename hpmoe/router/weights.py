@@ -3,21 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
-from mindspore import mint
+from mindspore import Tensor, mint
 
 from hpmoe.primitives.columns import take_columns
 from hpmoe.primitives.outside_graphs import outside_graphs
 from hpmoe.router.scores import check_ids, check_logits, check_score, divided_by_sum, scores_of
 from hpmoe.support.errors import check_argument, is_number
 
-Fusion = Callable[[Any], Any]
+Fusion = Callable[[Tensor], Tensor]
 NO_LOGIT = -1e30  # whose softmax is 0 beside others, and a number where there are none
 
 
-def weigh(logits: Any, topk_ids: Any, *, score: str = "softmax", normalize: bool = True, scale: float = 1.0,
-          fusion: Fusion | None = None) -> Any:
+def weigh(logits: Tensor, topk_ids: Tensor, *, score: str = "softmax", normalize: bool = True, scale: float = 1.0,
+          fusion: Fusion | None = None) -> Tensor:
     """The weights of experts that were chosen elsewhere: replayed from another run, hashed, or forced.
 
     Args:
@@ -48,14 +47,14 @@ def weigh(logits: Any, topk_ids: Any, *, score: str = "softmax", normalize: bool
     return mint.where(is_expert, finished(chosen, score, normalize, scale, fusion), 0.0)
 
 
-def check_scale(who: str, scale: Any) -> None:
+def check_scale(who: str, scale: float) -> None:
     check_argument(is_number(scale), who, "scale", repr(scale), "a number")
 
 
-def finished(chosen: Any, score: str, normalize: bool, scale: float, fusion: Fusion | None) -> Any:
+def finished(chosen: Tensor, score: str, normalize: bool, scale: float, fusion: Fusion | None) -> Tensor:
     """Weights from the scores of the chosen, [T, K]."""
     chosen = mint.softmax(chosen, -1) if score == "softmax_of_chosen" else chosen
     if fusion is not None:
         return fusion(chosen)
     weights = divided_by_sum(chosen) if normalize else chosen
-    return weights if scale == 1 else weights * scale
+    return weights if scale == 1 else mint.mul(weights, scale)

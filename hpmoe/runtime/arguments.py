@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any, NamedTuple, cast
+from collections.abc import Mapping, Sequence
+from typing import Any, NamedTuple
 
 import numpy as np
 import optree
@@ -16,6 +16,7 @@ from hpmoe.ir.avals import Aval
 from hpmoe.runtime.rank_arrays import is_tensor_like
 from hpmoe.runtime.staged import signature_of
 from hpmoe.support.errors import check_argument
+from hpmoe.support.trees import Function, flatten
 
 
 class Arguments(NamedTuple):
@@ -37,7 +38,7 @@ class Parameters:
         function: plain.
     """
 
-    def __init__(self, function: Callable[..., Any]):
+    def __init__(self, function: Function):
         self.function = function
         self._signature = signature_of(function)
         self._defaults, self._named_defaults = _defaults(self._signature)
@@ -48,7 +49,7 @@ class Parameters:
             args, kwargs = self._bind(args, kwargs)
         else:  # what binding gives, at a fraction of its cost
             args, kwargs = (*args, *self._defaults[len(args)]), self._named_defaults
-        leaves, tree = optree.tree_flatten(cast(Any, (args, kwargs)), none_is_leaf=True)
+        leaves, tree = flatten((args, kwargs), none_is_leaf=True)
         for i, x in enumerate(leaves):
             if isinstance(x, np.ndarray):
                 check_argument(is_tensor_like(x), tracing.function_name(self.function), f"array argument {i}",

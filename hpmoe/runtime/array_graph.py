@@ -21,6 +21,7 @@ from hpmoe.support.dtypes import numpy_dtype, storage_dtype
 from hpmoe.support.errors import ProgramError
 from hpmoe.support.known import known
 from hpmoe.support.mindspore_private import WithGradient, set_num_inputs
+from hpmoe.support.trees import Function
 
 
 class ArrayGraphCall(GraphCall):
@@ -147,7 +148,7 @@ def _end_to_end(parts: Sequence[np.ndarray], aval: Aval) -> np.ndarray:
 class _Operator(WithGradient, ops.Custom):
     """An operator whose kernel is a function in Python."""
 
-    def __init__(self, kernel: Callable[..., Any], num_inputs: int, avals: Callable[[], list[Aval]],
+    def __init__(self, kernel: Function, num_inputs: int, avals: Callable[[], list[Aval]],
                  rule: Callable[[], Any]):
         super().__init__(kernel, lambda *shapes: shapes, lambda *dtypes: dtypes, "pyfunc")
         set_num_inputs(self, num_inputs)

@@ -5,9 +5,8 @@ from __future__ import annotations
 import collections
 import functools
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple, cast
+from typing import Any, NamedTuple
 
-import optree
 from mindspore import Tensor
 
 from hpmoe import tracing
@@ -22,6 +21,7 @@ from hpmoe.runtime.staged import Staged
 from hpmoe.support.errors import check_argument
 from hpmoe.support.locks import new_lock
 from hpmoe.support.mindspore_private import is_computed, takes_gradient
+from hpmoe.support.trees import unflatten
 
 CACHE_SIZE = 64
 
@@ -80,7 +80,7 @@ class Plans:
     def _trace_anew(self, given: Arguments) -> Traced:
         avals = [Aval(*self._shape_and_dtype(x)) if is_array else x
                  for x, is_array in zip(given.leaves, given.is_array, strict=True)]
-        args, kwargs = cast(Any, optree.tree_unflatten(given.tree, avals))
+        args, kwargs = unflatten(given.tree, avals)
         program, out_tree = tracing.trace_with_tree(self.staged.function, args, self.mesh, kwargs)
         program = self.staged.apply_before_vjp(program)
         self._check_outputs(program)

@@ -11,6 +11,7 @@ from hpmoe.ir.program import Program
 from hpmoe.ir.stages import Stages
 from hpmoe.ir.taskflow import Taskflow
 from hpmoe.support.errors import TransformError, is_name
+from hpmoe.support.trees import Function
 from hpmoe.verification.verify import verify
 
 LEVELS = {
@@ -29,7 +30,7 @@ class Rewrite:
         requires, makes, once, check, before_vjp: see `hpmoe.transform`.
     """
 
-    def __init__(self, rewrite: Callable[..., Any], requires: str | None, makes: str | None, once: bool,
+    def __init__(self, rewrite: Function, requires: str | None, makes: str | None, once: bool,
                  check: Callable[..., None] | None, before_vjp: bool):
         for level in (requires, makes):
             if level is not None and not is_name(level, LEVELS):
@@ -90,7 +91,7 @@ def _num_outputs(ir: Any, beside: Any) -> int:
     return ir.num_results if isinstance(ir, Program) and isinstance(beside, Program) else len(ir.outputs)
 
 
-def name_of(f: Callable[..., Any]) -> str:
+def name_of(f: Function) -> str:
     """A plain function as messages show it: by its name and without an address."""
     return getattr(f, "__name__", type(f).__name__)
 

@@ -3,10 +3,8 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable, Sequence
-from typing import Any, cast
-
-import optree
+from collections.abc import Sequence
+from typing import Any
 
 from hpmoe.machines.machine import Mesh
 from hpmoe.runtime.graph_mode import Graphed
@@ -15,13 +13,14 @@ from hpmoe.runtime.plans import CacheInfo
 from hpmoe.runtime.running import Runner
 from hpmoe.runtime.staged_function import staged_of
 from hpmoe.support.errors import ArgumentError, check_argument
+from hpmoe.support.trees import Function, is_traced
 from hpmoe.tracing.errors import not_traceable
 
 
 class Spmd(Graphed):
     """A per-rank function on all virtual ranks of a mesh; see `spmd`."""
 
-    def __init__(self, function: Callable[..., Any], mesh: Mesh):
+    def __init__(self, function: Function, mesh: Mesh):
         self.function, self.mesh = function, mesh
         self.__name__ = getattr(function, "__name__", "spmd")
         self.__doc__ = getattr(function, "__doc__", None)
@@ -33,7 +32,7 @@ class Spmd(Graphed):
         return Runner(staged_of(self.function), self.mesh, batched=True)
 
     def __call__(self, *args: Any, num_tokens: Sequence[int] | None = None, **kwargs: Any) -> Any:
-        if any(getattr(x, "hpmoe_record", None) for x in optree.tree_leaves(cast(Any, (args, kwargs)))):
+        if is_traced((args, kwargs)):
             raise not_traceable(f"a call of {self!r}", "spmd runs all ranks, and a traced function is what one of them does",
                                 "the function it is of, and spmd around the whole")
         return self._runner.call(args, kwargs, num_tokens)
@@ -57,7 +56,7 @@ class Spmd(Graphed):
         return f"spmd of {staged_of(self.function)} on {self.mesh}"
 
 
-def spmd(f: Callable[..., Any], mesh: Mesh) -> Spmd:
+def spmd(f: Function, mesh: Mesh) -> Spmd:
     """Runs a per-rank function, at any stage of the chain, on all virtual ranks of a mesh in this process.
 
     Every array argument and result has a leading rank axis: hidden_states [ep, T, H], weights [ep, E_local, ...]. The

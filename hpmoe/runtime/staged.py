@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import dataclasses
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 from hpmoe.ir.program import Program
 from hpmoe.runtime.rewrite import Rewrite, name_of
 from hpmoe.runtime.targets import find_target
 from hpmoe.support.errors import TransformError
+from hpmoe.support.trees import Function
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -36,7 +37,7 @@ class Staged:
         stages: innermost first; none of a plain function.
     """
 
-    function: Callable[..., Any]
+    function: Function
     stages: tuple[Stage, ...] = ()
 
     def then(self, rewrite: Rewrite, options: Mapping[str, Any]) -> Staged:
@@ -80,7 +81,7 @@ class Staged:
         return " of ".join([*map(str, reversed(self.stages)), name_of(self.function)])
 
 
-def signature_of(f: Callable[..., Any]) -> inspect.Signature:
+def signature_of(f: Function) -> inspect.Signature:
     """The parameters of a plain function; TransformError where Python knows none, as of np.add."""
     try:
         return inspect.signature(f)

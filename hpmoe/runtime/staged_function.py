@@ -3,10 +3,7 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Callable
-from typing import Any, cast
-
-import optree
+from typing import Any
 
 from hpmoe.ir.program import Program
 from hpmoe.machines.machine import Mesh, as_mesh
@@ -15,6 +12,7 @@ from hpmoe.runtime.memory import MemoryReport, memory_report
 from hpmoe.runtime.plans import CacheInfo
 from hpmoe.runtime.running import Runner
 from hpmoe.runtime.staged import Staged
+from hpmoe.support.trees import Function, is_traced
 
 
 class StagedFunction(Graphed):
@@ -26,14 +24,14 @@ class StagedFunction(Graphed):
         level: what `lower` returns: "program", "tiles", "queues" or "kernel".
     """
 
-    def __init__(self, function: Callable[..., Any], staged: Staged):
+    def __init__(self, function: Function, staged: Staged):
         self.function, self.staged, self.level = function, staged, staged.level
         functools.update_wrapper(self, function, updated=())
         self.__signature__ = staged.signature
         self._let_graphs_call()
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        if any(getattr(x, "hpmoe_record", None) for x in optree.tree_leaves(cast(Any, (args, kwargs)))):
+        if is_traced((args, kwargs)):
             return self.staged.function(*args, **kwargs)
         return self._runner.call(args, kwargs)
 
@@ -84,6 +82,6 @@ class StagedFunction(Graphed):
         return str(self.staged)
 
 
-def staged_of(f: Callable[..., Any]) -> Staged:
+def staged_of(f: Function) -> Staged:
     """What is known of a callable, plain or staged."""
     return f.staged if isinstance(f, StagedFunction) else Staged(f)

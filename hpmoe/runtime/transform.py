@@ -13,12 +13,13 @@ from hpmoe.runtime.spmd import Spmd
 from hpmoe.runtime.staged import Staged, signature_of
 from hpmoe.runtime.staged_function import StagedFunction, staged_of
 from hpmoe.support.errors import TransformError
+from hpmoe.support.trees import Function
 
 
 class Transform(Rewrite):
     """A transform of callables, made by `transform`: called with a function it stages it; see Rewrite."""
 
-    def __init__(self, rewrite: Callable[..., Any], requires: str | None, makes: str | None, once: bool,
+    def __init__(self, rewrite: Function, requires: str | None, makes: str | None, once: bool,
                  check: Callable[..., None] | None, before_vjp: bool):
         super().__init__(rewrite, requires, makes, once, check, before_vjp)
         self.__signature__ = _of_callables(signature_of(rewrite))
@@ -108,7 +109,7 @@ class Chain:
 
     transforms: tuple[Callable[..., Any], ...]
 
-    def __call__(self, f: Callable[..., Any]) -> Any:
+    def __call__(self, f: Function) -> Any:
         for t in self.transforms:
             f = t(f)
         return f
@@ -130,7 +131,7 @@ def _of_callables(rewrite: inspect.Signature) -> inspect.Signature:
     return inspect.Signature([f, *options], return_annotation="StagedFunction")
 
 
-def transform(rewrite: Callable[..., Any] | None = None, *, requires: str | None = None, makes: str | None = None,
+def transform(rewrite: Function | None = None, *, requires: str | None = None, makes: str | None = None,
               once: bool = False, check: Callable[..., None] | None = None, before_vjp: bool = False) -> Any:
     """Makes a transform of callables from a rewrite of IR; a decorator.
 

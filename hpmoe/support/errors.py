@@ -1,10 +1,12 @@
 """The exceptions that hpmoe raises, and the one wording of argument errors."""
 
 import re
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 import numpy as np
+
+from hpmoe.support.trees import Function
 
 
 class ArgumentError(ValueError):
@@ -144,7 +146,7 @@ def is_name(value: object, names: Iterable[str]) -> bool:
     return isinstance(value, str) and value in names
 
 
-def call_user(who: str, what: str, function: Callable[..., Any], *args: Any) -> Any:
+def call_user(who: str, what: str, function: Function, *args: Any) -> Any:
     """What a user's function returns; TransformError, with theirs as its cause, where it raises, MemoryError for that.
 
     Example:

@@ -13,10 +13,12 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
+Fields = dict[str, Any]  # a JSON object
+
 MOST_BYTES = 16 << 20
 
 
-def read_object(path: Path) -> dict[str, Any]:
+def read_object(path: Path) -> Fields:
     """The JSON object that a file holds.
 
     Raises:
@@ -46,7 +48,7 @@ def _read_bytes(path: Path) -> bytes:
     return content
 
 
-def write_object(path: Path, fields: dict[str, Any]) -> None:
+def write_object(path: Path, fields: Fields) -> None:
     """Puts a JSON object in place, for its user alone, its folder too: whoever reads it finds the old one or the new one.
 
     Raises:

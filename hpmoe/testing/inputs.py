@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any, cast
+from typing import Any
 
 import numpy as np
 import optree
@@ -17,6 +17,7 @@ from hpmoe.routing.workload import drawn_ids
 from hpmoe.runtime.planned_rows import routes_of
 from hpmoe.support.dtypes import FLOATS, rounded
 from hpmoe.support.errors import call_user, check_argument, is_int, is_name
+from hpmoe.support.trees import Function, flatten, unflatten
 from hpmoe.tracing.entry import argument_aval, trace_with_tree
 
 Draw = Callable[[np.random.Generator, int, int, int, int], np.ndarray]
@@ -52,7 +53,7 @@ class Inputs(tuple):
     num_tokens: tuple[int, ...] | None = None
 
 
-def random_inputs(f: Callable[..., Any], avals: Sequence[Any], mesh: Mesh | None = None, routing: str | Draw = "uniform",
+def random_inputs(f: Function, avals: Sequence[Any], mesh: Mesh | None = None, routing: str | Draw = "uniform",
                   seed: int = 0) -> Inputs:
     """Random arguments of a function: floats are normal, weights scaled by their rows, and ids route tokens as told.
 
@@ -93,8 +94,8 @@ def random_inputs(f: Callable[..., Any], avals: Sequence[Any], mesh: Mesh | None
                    "another one without a mesh", "What a call on a mesh takes is num_tokens.")
     check_argument(is_int(seed, 0, 2**63), "random_inputs", "seed", repr(seed), "an int that is not negative")
     ep_size, rng = as_mesh("random_inputs", mesh).ep_size, np.random.default_rng(seed)
-    leaves, tree = optree.tree_flatten(cast(Any, tuple(avals)))
-    program, _ = trace_with_tree(f, cast(Any, optree.tree_unflatten(tree, local_leaves(leaves, mesh))),
+    leaves, tree = flatten(tuple(avals))
+    program, _ = trace_with_tree(f, unflatten(tree, local_leaves(leaves, mesh)),
                                  as_mesh("random_inputs", mesh))
     draws = _Draws(program, ep_size, ROUTINGS[routing] if isinstance(routing, str) else routing, rng)
     position = iter(range(len(program.inputs)))

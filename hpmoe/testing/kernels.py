@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -19,6 +19,7 @@ from hpmoe.runtime.staged_function import StagedFunction, staged_of
 from hpmoe.runtime.transform import Chain, chain
 from hpmoe.support.errors import TransformError, check_argument
 from hpmoe.support.known import known
+from hpmoe.support.trees import Function
 from hpmoe.testing.reference import gradient_name
 from hpmoe.transforms.assign_queues import assign_queues
 from hpmoe.transforms.fuse_persistent import fuse_persistent
@@ -28,7 +29,7 @@ from hpmoe.transforms.tile_partition import tile_partition
 TIMEOUT = 10.0  # seconds without progress, after which a launch is given up
 
 
-def applied(transform: Callable[..., Any], f: Callable[..., Any], tiles: Chain) -> Any:
+def applied(transform: Function, f: Function, tiles: Chain) -> Any:
     """The function under a transform of any level, after the default transforms of the levels below it.
 
     Raises TransformError where it applies at no level.

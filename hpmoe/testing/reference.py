@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -12,6 +12,7 @@ from hpmoe.autodiff.vjp import Linearized, linearize
 from hpmoe.interpreters.evaluate import evaluate
 from hpmoe.ir.program import Program, Var
 from hpmoe.machines.machine import Mesh
+from hpmoe.support.trees import Function
 from hpmoe.tracing.entry import trace_with_tree
 
 # Of results, relative to the largest: one rounding of half precision; in float32 also sums in another order.
@@ -27,7 +28,7 @@ class Reference:
         linearized: its two directions; only asked for where gradients are.
     """
 
-    def __init__(self, f: Callable[..., Any], avals: Sequence[Any], mesh: Mesh):
+    def __init__(self, f: Function, avals: Sequence[Any], mesh: Mesh):
         self.program, self._out_tree = trace_with_tree(f, tuple(avals), mesh)
         self._linearized: Linearized | None = None
 

@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
-from typing import Any, cast
+from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
-import optree
 from mindspore import Tensor
 
 from hpmoe.machines.machine import Mesh, as_mesh
@@ -18,13 +17,14 @@ from hpmoe.runtime.staged_function import StagedFunction
 from hpmoe.runtime.transform import shown_transform
 from hpmoe.support.dtypes import rounded
 from hpmoe.support.errors import ArgumentError, check_argument, is_int, is_number
+from hpmoe.support.trees import Function, flatten, unflatten
 from hpmoe.testing.compare import assert_close
 from hpmoe.testing.inputs import ROUTINGS, Draw, Inputs, local_leaves, random_inputs
 from hpmoe.testing.kernels import Runs, applied, completed, small_tiles
 from hpmoe.testing.reference import Reference, Values
 
 
-def assert_same(transform: Callable[..., Any], f: Callable[..., Any], avals: Sequence[Any], mesh: Mesh | None = None,
+def assert_same(transform: Function, f: Function, avals: Sequence[Any], mesh: Mesh | None = None,
                 grads: bool = True, orders: int = 20, *, routings: Sequence[str | Draw] = tuple(ROUTINGS), seed: int = 0,
                 tolerance: float | None = None) -> None:
     """Asserts that a function computes the same under a transform as alone, forward and in every gradient.
@@ -76,8 +76,8 @@ def assert_same(transform: Callable[..., Any], f: Callable[..., Any], avals: Seq
         AssertionError: double_rows: output of rank 0 differs first at [0, 0]: ... by the kernel; it must be ...
     """
     _check_arguments(f, orders, routings, tolerance)
-    leaves, tree = optree.tree_flatten(cast(Any, tuple(avals)))
-    local = cast(Any, optree.tree_unflatten(tree, local_leaves(leaves, mesh)))
+    leaves, tree = flatten(tuple(avals))
+    local = unflatten(tree, local_leaves(leaves, mesh))
     reference = Reference(f, local, as_mesh("assert_same", mesh))
     tiles = small_tiles(reference.program)
     kernel = completed(applied(transform, f, tiles), tiles)
@@ -135,7 +135,7 @@ class _Check:
     def wanted(self, inputs: Inputs, seed: int) -> tuple[Values, list[Tensor]]:
         """What must come out of inputs, and the cotangents that gradients are of."""
         program = self.reference.program
-        arrays = [to_array(x) for x in optree.tree_leaves(cast(Any, tuple(inputs))) if isinstance(x, Tensor)]
+        arrays = [to_array(x) for x in flatten(tuple(inputs))[0] if isinstance(x, Tensor)]
         shared = [to_array(x) for x in program.captures]
         parts = [list(a) if self.plain.is_batched else [a] for a in arrays]
         of_ranks = [[*(p[rank] for p in parts), *shared] for rank in range(program.ep_size)]

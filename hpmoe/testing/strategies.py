@@ -14,7 +14,7 @@ Example:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -29,6 +29,7 @@ from hpmoe.primitives.dispatch import combine, dispatch
 from hpmoe.primitives.grouped_matmul import grouped_matmul
 from hpmoe.primitives.swiglu import swiglu
 from hpmoe.runtime.transform import Chain, chain
+from hpmoe.support.trees import Function
 from hpmoe.testing.inputs import ROUTINGS, Draw
 from hpmoe.transforms.assign_queues import POLICIES, assign_queues
 from hpmoe.transforms.fuse_persistent import fuse_persistent
@@ -39,7 +40,7 @@ from hpmoe.transforms.tile_partition import tile_partition
 class Layer(NamedTuple):
     """A function of one rank's arrays, what these are, and the ranks: `assert_same(transform, *layer)`."""
 
-    f: Callable[..., Any]
+    f: Function
     avals: tuple[Aval, ...]
     mesh: Mesh
 
@@ -122,8 +123,8 @@ def _skewed(power: int) -> Draw:
 
 
 @st.composite
-def chains(draw: st.DrawFn, program: Callable[..., Any] | None = None,
-           tiles: Callable[..., Any] | None = None) -> Chain:
+def chains(draw: st.DrawFn, program: Function | None = None,
+           tiles: Function | None = None) -> Chain:
     """Whole chains to a kernel: small tiles, any signals, orders and policies, with and without overlap_comm.
 
     Args:

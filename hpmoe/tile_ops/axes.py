@@ -5,12 +5,12 @@ A row of [outer, size, inner] elements has its columns in that order; `outer` is
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
+from hpmoe.routing.route_plan import RoutePlan
 from hpmoe.tile_ops import col_modes
-from hpmoe.tile_ops.params import AlongAxis, ByGroups, Reduction
+from hpmoe.tile_ops.frame import Buffers, Frame, Operation
+from hpmoe.tile_ops.params import AlongAxis, ByGroups, Params, Reduction
 from hpmoe.tile_ops.tile_primitive import Operand, TilePrimitive
 
 WHOLE_ROWS = Operand(cols=(col_modes.ALL,))
@@ -24,7 +24,7 @@ GROUP_REDUCE = TilePrimitive("GROUP_REDUCE", 30, targets=TARGETS, outputs=(WHOLE
                              params=ByGroups, rounds=True, passes=4, measured_as="ROW_REDUCE")
 
 
-def _axes(frame: Any) -> tuple[np.ndarray, Any, slice, int]:
+def _axes(frame: Frame[AlongAxis]) -> tuple[np.ndarray, np.ndarray, slice, int]:
     """The output, the input as [rows, outer, size, inner], the task's own columns and the output's `outer`."""
     out, x = frame.operands()
     p, width = frame.params, frame.array(0).shape[1]
@@ -33,7 +33,7 @@ def _axes(frame: Any) -> tuple[np.ndarray, Any, slice, int]:
 
 
 @PICK.reference
-def _(frame: Any) -> int:
+def _(frame: Frame[AlongAxis]) -> int:
     out, x, own, _ = _axes(frame)
     p = frame.params
     out[...] = x[:, :, p.start + p.step * np.arange(p.size)].reshape(len(x), -1)[:, own]
@@ -41,7 +41,7 @@ def _(frame: Any) -> int:
 
 
 @PLACE.reference
-def _(frame: Any) -> int:
+def _(frame: Frame[AlongAxis]) -> int:
     out, x, own, outer = _axes(frame)
     p = frame.params
     whole = np.zeros((len(x), outer, p.size, p.inner), x.dtype)
@@ -51,7 +51,7 @@ def _(frame: Any) -> int:
 
 
 @GROUP_REDUCE.reference
-def _(frame: Any) -> int:
+def _(frame: Frame[ByGroups]) -> int:
     out, x = frame.operands()
     p = frame.params
     groups = x.reshape(len(x), -1, p.size, p.inner)
@@ -59,7 +59,7 @@ def _(frame: Any) -> int:
     return len(out)
 
 
-def _size_there(op: Any, buffers: Any) -> int:
+def _size_there(op: Operation[AlongAxis], buffers: Buffers) -> int:
     """The size of the input's axis; 0 where the widths do not fit."""
     p, width, given = op.params, op.width(0, buffers), op.width(1, buffers)
     outer, rest = divmod(width, max(1, p.size * p.inner))
@@ -67,31 +67,31 @@ def _size_there(op: Any, buffers: Any) -> int:
 
 
 @PICK.fits
-def _(op: Any, buffers: Any, plan: Any) -> str:
+def _(op: Operation[AlongAxis], buffers: Buffers, plan: RoutePlan | None) -> str:
     p = op.params
     fits = p.start >= 0 and p.step >= 0 and p.start + (p.size - 1) * p.step < _size_there(op, buffers)
     return _whole_fault(op, buffers) or ("" if fits else _faulty(op, buffers))
 
 
 @PLACE.fits
-def _(op: Any, buffers: Any, plan: Any) -> str:
+def _(op: Operation[AlongAxis], buffers: Buffers, plan: RoutePlan | None) -> str:
     p, there = op.params, _size_there(op, buffers)
     fits = there > 0 and p.start >= 0 and p.step >= 1 and p.start + (there - 1) * p.step < p.size
     return _whole_fault(op, buffers) or ("" if fits else _faulty(op, buffers))
 
 
 @GROUP_REDUCE.fits
-def _(op: Any, buffers: Any, plan: Any) -> str:
+def _(op: Operation[ByGroups], buffers: Buffers, plan: RoutePlan | None) -> str:
     p, width, given = op.params, op.width(0, buffers), op.width(1, buffers)
     fits = p.size >= 1 and p.inner >= 1 and given == width * p.size and width % p.inner == 0
     return _whole_fault(op, buffers) or ("" if fits else _faulty(op, buffers))
 
 
-def _faulty(op: Any, buffers: Any) -> str:
+def _faulty(op: Operation[Params], buffers: Buffers) -> str:
     return f"makes rows of {op.width(0, buffers)} columns of rows of {op.width(1, buffers)} by {op.params}"
 
 
-def _whole_fault(op: Any, buffers: Any) -> str:
+def _whole_fault(op: Operation[Params], buffers: Buffers) -> str:
     """Columns are counted from the first one, and those of the tasks are all that there are."""
     if any(a.offset for a in op.operands):
         return "begins at another column than the first"

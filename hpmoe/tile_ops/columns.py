@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
+from numpy.typing import DTypeLike
 
+from hpmoe.routing.route_plan import RoutePlan
 from hpmoe.support.dtypes import INTEGERS
 from hpmoe.tile_ops import col_modes, row_modes
-from hpmoe.tile_ops.params import Choice, Running
+from hpmoe.tile_ops.frame import Buffers, Frame, Operation
+from hpmoe.tile_ops.params import Choice, Params, Running
 from hpmoe.tile_ops.tile_primitive import INTEGER_TARGETS, Operand, TilePrimitive
 from hpmoe.tile_ops.tokens import is_integer
 
@@ -34,7 +35,7 @@ def top_k(x: np.ndarray, k: int, largest: bool) -> np.ndarray:
     return order[..., :k].astype(np.int32)
 
 
-def add_columns(rows: np.ndarray | float, index: np.ndarray, num_cols: int, dtype: Any) -> np.ndarray:
+def add_columns(rows: np.ndarray | float, index: np.ndarray, num_cols: int, dtype: DTypeLike) -> np.ndarray:
     """Zeros [..., num_cols] with each element of rows added to the column that its index names, first to last."""
     out = np.zeros((*index.shape[:-1], num_cols), dtype)
     flat, places = out.reshape(-1, num_cols), index.reshape(-1, index.shape[-1])
@@ -49,7 +50,7 @@ def cumsum(x: np.ndarray, reverse: bool) -> np.ndarray:
 
 
 @TOP_K.reference
-def _(frame: Any) -> int:
+def _(frame: Frame[Choice]) -> int:
     values, ids, x = frame.operands()
     ids[...] = top_k(x, ids.shape[1], frame.params.largest)
     values[...] = np.take_along_axis(x, ids, axis=1)
@@ -57,28 +58,28 @@ def _(frame: Any) -> int:
 
 
 @TAKE_COLS.reference
-def _(frame: Any) -> int:
+def _(frame: Frame[Params]) -> int:
     out, x, index = frame.operands()
     out[...] = np.take_along_axis(x, np.broadcast_to(index, out.shape), axis=1)
     return len(out)
 
 
 @ADD_COLS.reference
-def _(frame: Any) -> int:
+def _(frame: Frame[Params]) -> int:
     out, rows, index = frame.operands()
     out[...] = add_columns(rows, index, out.shape[1], np.int64 if out.dtype.kind == "i" else np.float32)
     return len(out)
 
 
 @CUMSUM.reference
-def _(frame: Any) -> int:
+def _(frame: Frame[Running]) -> int:
     out, x = frame.operands()
     out[...] = cumsum(x, frame.params.reverse)
     return len(out)
 
 
 @TOP_K.fits
-def _(op: Any, buffers: Any, plan: Any) -> str:
+def _(op: Operation[Choice], buffers: Buffers, plan: RoutePlan | None) -> str:
     chosen, ids, width = (op.width(i, buffers) for i in range(3))
     if chosen != ids or chosen > width:
         return f"chooses {chosen} values and {ids} indices of {width}"
@@ -86,24 +87,24 @@ def _(op: Any, buffers: Any, plan: Any) -> str:
 
 
 @TAKE_COLS.fits
-def _(op: Any, buffers: Any, plan: Any) -> str:
+def _(op: Operation[Params], buffers: Buffers, plan: RoutePlan | None) -> str:
     return _index_fault(op, 0, buffers) or _same_dtype_fault(op, 0, 1, buffers)
 
 
 @ADD_COLS.fits
-def _(op: Any, buffers: Any, plan: Any) -> str:
+def _(op: Operation[Params], buffers: Buffers, plan: RoutePlan | None) -> str:
     if op.operands[1].buffer < 0:
         return _index_fault(op, 2, buffers)
     return _index_fault(op, 1, buffers) or _same_dtype_fault(op, 0, 1, buffers)
 
 
 @CUMSUM.fits
-def _(op: Any, buffers: Any, plan: Any) -> str:
+def _(op: Operation[Running], buffers: Buffers, plan: RoutePlan | None) -> str:
     out, width = op.width(0, buffers), op.width(1, buffers)
     return _same_dtype_fault(op, 0, 1, buffers) if out == width else f"makes rows of {out} columns of {width}"
 
 
-def _index_fault(op: Any, beside: int, buffers: Any) -> str:
+def _index_fault(op: Operation[Params], beside: int, buffers: Buffers) -> str:
     """Indices are integers, one for each element of the operand that stands beside them."""
     if buffers[op.operands[2].buffer].dtype not in INTEGERS:
         return f"takes indices of {buffers[op.operands[2].buffer].dtype}"
@@ -111,6 +112,6 @@ def _index_fault(op: Any, beside: int, buffers: Any) -> str:
     return "" if picked == places else f"has {places} indices for {picked} columns"
 
 
-def _same_dtype_fault(op: Any, i: int, j: int, buffers: Any) -> str:
+def _same_dtype_fault(op: Operation[Params], i: int, j: int, buffers: Buffers) -> str:
     is_same = is_integer(op, i, buffers) == is_integer(op, j, buffers)
     return "" if is_same else "makes integers of floats, or floats of integers"

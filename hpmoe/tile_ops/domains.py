@@ -3,9 +3,26 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any, ClassVar
+from typing import ClassVar, Protocol
 
 import numpy as np
+
+from hpmoe.routing.route_plan import RoutePlan
+from hpmoe.routing.routing import Routing
+from hpmoe.routing.slots import Slots as RowSlots
+from hpmoe.support.known import known
+
+
+class Layout(Protocol):
+    """Where the rows of a routing lie; see `hpmoe.ir.layout.Layout`."""
+
+    routings: list[Routing]
+    slots: list[list[RowSlots]]
+
+    def limit(self, rank: int, domain: Domain) -> int: ...
+    def tile(self, rank: int, domain: Domain, index: int) -> slice: ...
+    def slot(self, rank: int, route: int, index: int) -> slice: ...
+    def expert(self, rank: int, route: int, index: int) -> slice: ...
 
 
 @dataclasses.dataclass(frozen=True)
@@ -47,15 +64,15 @@ class Domain:
     in_blocks: ClassVar[bool] = False
     sums_rows: ClassVar[bool] = False
 
-    def rows(self, layout: Any, rank: int, unit: int) -> slice:
+    def rows(self, layout: Layout, rank: int, unit: int) -> slice:
         """The rows of a unit on a rank, in a Layout."""
         return slice(0, 1)
 
-    def rows_of_units(self, layout: Any, rank: int) -> tuple[np.ndarray, np.ndarray]:
+    def rows_of_units(self, layout: Layout, rank: int) -> tuple[np.ndarray, np.ndarray]:
         """Of each unit on a rank the number of rows, and of which of the operation's experts they are."""
         return np.ones(self.size), np.zeros(self.size, int)
 
-    def units_there(self, plan: Any, tile_rows: int) -> tuple[int, str]:
+    def units_there(self, plan: RoutePlan | None, tile_rows: int) -> tuple[int, str]:
         """How many units there are to be a task for, by a RoutePlan, and why."""
         return 1, "it runs once"
 
@@ -100,10 +117,11 @@ class Notices(Domain):
     def first(self) -> int:
         return 0 if self.by_expert else -1
 
-    def units_there(self, plan: Any, tile_rows: int) -> tuple[int, str]:
+    def units_there(self, plan: RoutePlan | None, tile_rows: int) -> tuple[int, str]:
         if not self.by_expert:
             return super().units_there(plan, tile_rows)
-        return plan.num_local_experts, f"a rank has {plan.num_local_experts} experts to tell of"
+        experts = known(plan).num_local_experts
+        return experts, f"a rank has {experts} experts to tell of"
 
     def unit_text(self, unit: int, tile_rows: int) -> str:
         return f"expert {unit}" if unit >= 0 else ""
@@ -118,14 +136,14 @@ class Tiles(Domain):
     number: ClassVar[int] = 1
     is_tiles: ClassVar[bool] = True
 
-    def rows(self, layout: Any, rank: int, unit: int) -> slice:
+    def rows(self, layout: Layout, rank: int, unit: int) -> slice:
         return layout.tile(rank, self, unit)
 
-    def rows_of_units(self, layout: Any, rank: int) -> tuple[np.ndarray, np.ndarray]:
+    def rows_of_units(self, layout: Layout, rank: int) -> tuple[np.ndarray, np.ndarray]:
         tiles = [self.rows(layout, rank, i) for i in range(self.size)]
         return np.array([t.stop - t.start for t in tiles], float), np.zeros(self.size, int)
 
-    def units_there(self, plan: Any, tile_rows: int) -> tuple[int, str]:
+    def units_there(self, plan: RoutePlan | None, tile_rows: int) -> tuple[int, str]:
         most = -(-self.num_rows // tile_rows)
         return most, f"its {self.num_rows} rows are {most} tiles of {tile_rows}"
 
@@ -144,15 +162,16 @@ class Slots(Domain):
     number: ClassVar[int] = 2
     is_slots: ClassVar[bool] = True
 
-    def rows(self, layout: Any, rank: int, unit: int) -> slice:
+    def rows(self, layout: Layout, rank: int, unit: int) -> slice:
         return layout.slot(rank, self.route, unit)
 
-    def rows_of_units(self, layout: Any, rank: int) -> tuple[np.ndarray, np.ndarray]:
+    def rows_of_units(self, layout: Layout, rank: int) -> tuple[np.ndarray, np.ndarray]:
         slots = layout.slots[self.route][rank]
         return slots.rows.astype(float), slots.expert
 
-    def units_there(self, plan: Any, tile_rows: int) -> tuple[int, str]:
-        return plan.num_slots, f"its route has {plan.num_slots} slots"
+    def units_there(self, plan: RoutePlan | None, tile_rows: int) -> tuple[int, str]:
+        slots = known(plan).num_slots
+        return slots, f"its route has {slots} slots"
 
     def row_unit(self) -> tuple | None:
         return "slot", self.route
@@ -190,10 +209,10 @@ class Experts(Blocks):
     def summed_words(self) -> tuple[int, int, int]:
         return 0, 0, self.first_expert
 
-    def rows(self, layout: Any, rank: int, unit: int) -> slice:
+    def rows(self, layout: Layout, rank: int, unit: int) -> slice:
         return layout.expert(rank, self.route, unit // self.blocks)
 
-    def rows_of_units(self, layout: Any, rank: int) -> tuple[np.ndarray, np.ndarray]:
+    def rows_of_units(self, layout: Layout, rank: int) -> tuple[np.ndarray, np.ndarray]:
         rows = layout.routings[self.route].tokens_per_expert(rank)[self.first_expert:self.first_expert + self.count]
         return np.repeat(rows, self.blocks).astype(float), np.repeat(np.arange(len(rows)), self.blocks)
 
@@ -212,10 +231,10 @@ class AllRows(Blocks):
     num_rows: ClassVar[int] = 1
     sums_rows: ClassVar[bool] = True
 
-    def rows(self, layout: Any, rank: int, unit: int) -> slice:
+    def rows(self, layout: Layout, rank: int, unit: int) -> slice:
         return slice(0, layout.limit(rank, Tiles(0, num_rows=self.height, clipped=self.of_tokens)))
 
-    def rows_of_units(self, layout: Any, rank: int) -> tuple[np.ndarray, np.ndarray]:
+    def rows_of_units(self, layout: Layout, rank: int) -> tuple[np.ndarray, np.ndarray]:
         return np.repeat(float(self.height), self.blocks), np.zeros(self.blocks, int)
 
     def unit_text(self, unit: int, tile_rows: int) -> str:

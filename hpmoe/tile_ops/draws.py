@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from hpmoe.tile_ops import col_modes, row_modes
 from hpmoe.tile_ops.domains import Tiles
+from hpmoe.tile_ops.frame import Frame
 from hpmoe.tile_ops.params import Stream
 from hpmoe.tile_ops.tile_primitive import INTEGER_TARGETS, Operand, TilePrimitive
 
@@ -46,7 +45,7 @@ def uniform(seed: int, rows: range, cols: range, stream: int) -> np.ndarray:
 
 
 @DRAW.reference
-def _(frame: Any) -> int:
+def _(frame: Frame[Stream]) -> int:
     out, seed = frame.operands()
     rows, cols = frame.rows, frame.own(0)
     out[...] = uniform(seed[0, 0], range(rows.start, rows.stop), range(cols.start, cols.stop), frame.params.stream)

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
+from hpmoe.routing.route_plan import RoutePlan
 from hpmoe.support.dtypes import INTEGERS
 from hpmoe.tile_ops import col_modes, row_modes
+from hpmoe.tile_ops.frame import Buffers, Frame, Operation
 from hpmoe.tile_ops.functions import COPY, OF_INTEGERS, SILU, TARGETS
-from hpmoe.tile_ops.params import Elementwise
+from hpmoe.tile_ops.params import Elementwise, Params
 from hpmoe.tile_ops.tile_primitive import Operand, TilePrimitive
 
 OUT = Operand(by_column=True)
@@ -23,7 +23,7 @@ SWIGLU_GRAD = TilePrimitive("SWIGLU_GRAD", 8, targets=TARGETS, outputs=(OUT,) * 
 
 
 @MAP.reference
-def _(frame: Any) -> int:
+def _(frame: Frame[Elementwise]) -> int:
     out, *inputs = frame.operands()
     function = frame.params.function
     if any(isinstance(x, np.ndarray) and x.dtype.kind == "i" for x in inputs):
@@ -34,7 +34,7 @@ def _(frame: Any) -> int:
 
 
 @MAP.fits
-def _(op: Any, buffers: Any, plan: Any) -> str:
+def _(op: Operation[Elementwise], buffers: Buffers, plan: RoutePlan | None) -> str:
     for access in op.operands:
         if access.buffer >= 0 and access.rows is row_modes.SLOT_EXPERT and buffers[access.buffer].rows_per_expert:
             buffer = buffers[access.buffer]
@@ -45,14 +45,14 @@ def _(op: Any, buffers: Any, plan: Any) -> str:
 
 
 @SWIGLU.reference
-def _(frame: Any) -> int:
+def _(frame: Frame[Params]) -> int:
     out, gate, up = frame.operands()
     out[...] = SILU.numpy(gate) * up
     return len(out)
 
 
 @SWIGLU_GRAD.reference
-def _(frame: Any) -> int:
+def _(frame: Frame[Params]) -> int:
     d_gate, d_up, g, gate, up = frame.operands()
     d_gate[...], d_up[...] = swiglu_grad(g, gate, up)
     return len(d_gate)

@@ -4,15 +4,21 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any
+from typing import Any, Protocol, TypeVar
 
 import numpy as np
 
 from hpmoe.tile_ops.named import Named
 
 TARGETS = ("cpu", "ascend")
-# Adds an equation that applies a function to atoms or numbers, and gives its result.
-Apply = Callable[..., Any]
+V = TypeVar("V")  # an atom of a Program
+Gradient = Callable[..., list[Any]]  # of Apply and as many atoms as the function says
+
+
+class Apply(Protocol[V]):
+    """Adds an equation that applies a function to atoms or numbers, and gives its result."""
+
+    def __call__(self, function: Function, /, *operands: V | float) -> V: ...
 
 
 class Function(Named):
@@ -30,7 +36,7 @@ class Function(Named):
     """
 
     def __init__(self, name: str, number: int, inputs: int, numpy: Callable[..., np.ndarray],
-                 grad: Callable[..., list[Any]] | None = None, *, result: str | None = None, passes: int = 0,
+                 grad: Gradient | None = None, *, result: str | None = None, passes: int = 0,
                  commutes: bool = False, targets: tuple[str, ...] = TARGETS):
         super().__init__(name, number)
         self.inputs, self.numpy, self.grad, self.result = inputs, numpy, grad, result
@@ -59,23 +65,24 @@ def _remainder(x: np.ndarray, y: np.ndarray) -> np.ndarray:
         return np.remainder(x, y)
 
 
-def _erf_grad(f: Apply, g: Any, y: Any, x: Any) -> list[Any]:
+def _erf_grad(f: Apply[V], g: V, y: V, x: V) -> list[V]:
     return [f(MUL, g, f(MUL, 2 / math.sqrt(math.pi), f(EXP, f(NEG, f(MUL, x, x)))))]
 
 
-def _silu_grad(f: Apply, g: Any, y: Any, x: Any) -> list[Any]:
+def _silu_grad(f: Apply[V], g: V, y: V, x: V) -> list[V]:
     s = f(SIGMOID, x)
     return [f(MUL, g, f(MUL, s, f(ADD, 1.0, f(MUL, x, f(SUB, 1.0, s)))))]
 
 
-def _pow_grad(f: Apply, g: Any, y: Any, x: Any, n: Any) -> list[Any]:
-    less = n.value - 1.0 if hasattr(n, "value") else f(SUB, n, 1.0)
-    return [f(MUL, g, f(MUL, n, f(POW, x, less))), None if hasattr(n, "value") else f(MUL, g, f(MUL, y, f(LOG, x)))]
+def _pow_grad(f: Apply[V], g: V, y: V, x: V, n: V) -> list[V | None]:
+    number = getattr(n, "value", None)
+    less = f(SUB, n, 1.0) if number is None else number - 1.0
+    return [f(MUL, g, f(MUL, n, f(POW, x, less))), None if number is not None else f(MUL, g, f(MUL, y, f(LOG, x)))]
 
 
-def _choice_grad(test: Function) -> Callable[..., list[Any]]:
+def _choice_grad(test: Function) -> Gradient:
     """Gradient of a choice by `test`: to the chosen input, half each where both are equal."""
-    def grad(f: Apply, g: Any, z: Any, x: Any, y: Any) -> list[Any]:
+    def grad(f: Apply[V], g: V, z: V, x: V, y: V) -> list[V]:
         first, tie, half = f(test, x, y), f(EQUAL, x, y), f(MUL, g, 0.5)
         return [f(SELECT, tie, half, f(SELECT, first, *sides)) for sides in ((g, 0.0), (0.0, g))]
     return grad

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
+from hpmoe.routing.route_plan import RoutePlan
 from hpmoe.tile_ops import col_modes
+from hpmoe.tile_ops.frame import Buffers, Frame, Operation
 from hpmoe.tile_ops.params import Fill, Filled
 from hpmoe.tile_ops.tile_primitive import Operand, TilePrimitive
 
@@ -34,13 +34,13 @@ def guarded(values: np.ndarray, tested: np.ndarray, low: float, high: float,
 
 
 @GUARD.reference
-def _(frame: Any) -> int:
+def _(frame: Frame[Filled]) -> int:
     out, counts, values, tested, low, high = frame.operands()
     out[...], counts[...] = guarded(values, tested, low, high, frame.params.fill)
     return len(out)
 
 
 @GUARD.fits
-def _(op: Any, buffers: Any, plan: Any) -> str:
+def _(op: Operation[Filled], buffers: Buffers, plan: RoutePlan | None) -> str:
     out, counts, values, tested = (op.width(i, buffers) for i in range(4))
     return "" if out == values == tested and counts == 1 else f"guards {values} columns by {tested} into {out} and {counts}"

@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from typing import Any
-
+from hpmoe.routing.route_plan import RoutePlan
 from hpmoe.support.dtypes import widen
+from hpmoe.support.known import known
 from hpmoe.tile_ops import col_modes, row_modes
 from hpmoe.tile_ops.domains import AllRows, Experts
+from hpmoe.tile_ops.frame import Buffers, Frame, Operation
 from hpmoe.tile_ops.functions import TARGETS
 from hpmoe.tile_ops.params import Matmul, WeightBlock
 from hpmoe.tile_ops.reductions import sum_fault
@@ -32,7 +33,7 @@ WGRAD = TilePrimitive(
 
 
 @GMM.reference
-def _(frame: Any) -> int:
+def _(frame: Frame[Matmul]) -> int:
     """One of the weights has rows: the rank's own experts', or the copies'."""
     out, x, *weights = frame.operands()
     w = next(w for w in weights if len(w))
@@ -41,7 +42,7 @@ def _(frame: Any) -> int:
 
 
 @WGRAD.reference
-def _(frame: Any) -> int:
+def _(frame: Frame[WeightBlock]) -> int:
     x, g = (widen(frame.array(i)[frame.rows, frame.columns(i)]) for i in (1, 2))
     op, k = frame.op, x.shape[1]
     expert, block = divmod(frame.unit - op.domain.first, op.domain.blocks)
@@ -52,13 +53,13 @@ def _(frame: Any) -> int:
     more = [frame.array(i)[tile] for i, a in added if a.rows is row_modes.OWN]
     for i in (i for i, a in added if a.rows is row_modes.RETURNED):
         more += [widen(frame.array(i)[c * k + low:c * k + high, tile[1]])
-                 for c, copy in enumerate(frame.routing.placement.copies[frame.rank]) if copy.expert == expert]
+                 for c, copy in enumerate(known(frame.routing.placement).copies[frame.rank]) if copy.expert == expert]
     frame.array(0)[tile] = sum(more, total)
     return 1
 
 
 @GMM.fits
-def _(op: Any, buffers: Any, plan: Any) -> str:
+def _(op: Operation[Matmul], buffers: Buffers, plan: RoutePlan | None) -> str:
     turned, inner = op.params.is_transposed, op.width(1, buffers)
     weights = [(a, buffers[a.buffer]) for a in op.operands[2:]]
     for access, weight in weights:
@@ -68,7 +69,7 @@ def _(op: Any, buffers: Any, plan: Any) -> str:
             return f"takes columns {access.cols} of {shape}"
         if (weight.cols if turned else height) != inner:
             return f"multiplies rows of {inner} columns by {shape}"
-        if turned and not 0 <= access.offset <= height - op.cols:
+        if turned and not 0 <= access.offset <= known(height) - op.cols:
             return f"takes rows {access.offset}:{access.offset + op.cols} of {shape}"
     alike = {(a.offset, b.cols, b.rows_per_expert, b.dtype) for a, b in weights}
     if len(weights) == 2 and (op.operands[2].rows is not row_modes.SLOT_EXPERT or len(alike) > 1):
@@ -77,7 +78,7 @@ def _(op: Any, buffers: Any, plan: Any) -> str:
 
 
 @WGRAD.fits
-def _(op: Any, buffers: Any, plan: Any) -> str:
+def _(op: Operation[WeightBlock], buffers: Buffers, plan: RoutePlan | None) -> str:
     out, height, modes = buffers[op.operands[0].buffer], op.width(1, buffers), [a.rows for a in op.operands[3:]]
     if out.rows_per_expert not in (0, height):
         return f"makes matrices of {height} rows in {out.name}, which has those of {out.rows_per_expert}"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import TYPE_CHECKING, Any, ClassVar
 
 from hpmoe.support.errors import ProgramError
@@ -41,5 +42,5 @@ class Named:
     def __lt__(self, other: Self) -> bool:
         return self.number < other.number
 
-    def __reduce__(self) -> tuple[Any, ...]:
+    def __reduce__(self) -> tuple[Callable[[str], Named], tuple[str]]:
         return type(self).named, (self.name,)

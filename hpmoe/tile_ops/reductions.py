@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
 
 import numpy as np
 
+from hpmoe.routing.route_plan import RoutePlan
 from hpmoe.support.dtypes import widen
 from hpmoe.tile_ops import col_modes, row_modes
 from hpmoe.tile_ops.domains import AllRows, Experts
+from hpmoe.tile_ops.frame import Buffers, Frame, Operation
 from hpmoe.tile_ops.functions import TARGETS
-from hpmoe.tile_ops.params import ByColumns, Reduction
+from hpmoe.tile_ops.params import ByColumns, Params, Reduction
 from hpmoe.tile_ops.tile_primitive import Operand, TilePrimitive
 
 ONE_COLUMN = Operand(cols=(col_modes.ALL, col_modes.ONE), takes_one_column=True)
@@ -35,28 +36,28 @@ COL_SUM = TilePrimitive(
 
 
 @ROW_REDUCE.reference
-def _(frame: Any) -> int:
+def _(frame: Frame[ByColumns]) -> int:
     out, x = frame.operands()
     out[...] = (np.max if frame.params.reduction is Reduction.MAX else np.sum)(x, axis=1, keepdims=True)
     return len(out)
 
 
 @ROW_DOT.reference
-def _(frame: Any) -> int:
+def _(frame: Frame[Params]) -> int:
     out, x, y = frame.operands()
     out[...] = np.sum(x * y, axis=1, keepdims=True)
     return len(out)
 
 
 @COL_SUM.reference
-def _(frame: Any) -> int:
+def _(frame: Frame[Params]) -> int:
     frame.array(0)[frame.unit, frame.own(0)] = widen(frame.array(1)[frame.rows, frame.own(1)]).sum(axis=0)
     return 1
 
 
 @ROW_REDUCE.fits
 @ROW_DOT.fits
-def _(op: Any, buffers: Any, plan: Any) -> str:
+def _(op: Operation[Params], buffers: Buffers, plan: RoutePlan | None) -> str:
     if op.operands[0].cols is col_modes.ALL and op.width(0, buffers) != 1:
         return f"makes one column of {op.width(0, buffers)}"
     widths = [op.width(i, buffers) for i in range(1, len(op.operands))]
@@ -64,7 +65,7 @@ def _(op: Any, buffers: Any, plan: Any) -> str:
 
 
 @COL_SUM.fits
-def sum_fault(op: Any, buffers: Any, plan: Any) -> str:
+def sum_fault(op: Operation[Params], buffers: Buffers, plan: RoutePlan | None) -> str:
     """All rows of a static array are summed, or those of each expert."""
     mode = row_modes.EXPERT if op.domain.route >= 0 else row_modes.ALL
     for access in op.operands[1:3]:

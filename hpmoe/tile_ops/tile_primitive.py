@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
 from enum import Enum
-from typing import Any
+from typing import Any, TypeVar
 
 from hpmoe.support.dtypes import INTEGERS
 from hpmoe.tile_ops import col_modes, row_modes
 from hpmoe.tile_ops.col_modes import ColMode
 from hpmoe.tile_ops.domains import Domain, Once, Slots, Tiles
+from hpmoe.tile_ops.frame import Body, Fault
 from hpmoe.tile_ops.named import Named
 from hpmoe.tile_ops.params import NoParams, Params, Way
 from hpmoe.tile_ops.row_modes import RowMode
+
+B = TypeVar("B", bound=Body[Any])  # of whatever params the operation has
+F = TypeVar("F", bound=Fault[Any])
 
 ROW_DOMAINS = (Once, Tiles, Slots)
 INTEGER_TARGETS = ("cpu",)
@@ -116,15 +119,15 @@ class TilePrimitive(Named):
         self.sums_choices = sums_choices
         self.rounds, self.commutes, self.cost, self.only_moves = rounds, commutes, cost, only_moves
         self.measured_as, self.passes, self.verb, self.targets = measured_as or name, passes, verb, targets
-        self.body: Callable[[Any], Any] | None = None
-        self.fault: Callable[[Any, Any, Any], str] = lambda op, buffers, plan: ""
+        self.body: Body[Any] | None = None
+        self.fault: Fault[Any] = lambda op, buffers, plan: ""
 
-    def reference(self, body: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    def reference(self, body: B) -> B:
         """Registers the body in NumPy."""
         self.body = body
         return body
 
-    def fits(self, fault: Callable[[Any, Any, Any], str]) -> Callable[[Any, Any, Any], str]:
+    def fits(self, fault: F) -> F:
         """Registers what may be wrong with an operation's sizes: of (TileOp, buffers, RoutePlan), a text or ""."""
         self.fault = fault
         return fault

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
+from hpmoe.routing.route_plan import RoutePlan
 from hpmoe.routing.routing import Route, add_choices
 from hpmoe.support.dtypes import INTEGERS, widen
+from hpmoe.support.known import known
 from hpmoe.tile_ops import col_modes, row_modes
 from hpmoe.tile_ops.domains import Once, Slots, Tiles
+from hpmoe.tile_ops.frame import Buffers, Frame, Operation
 from hpmoe.tile_ops.functions import TARGETS
+from hpmoe.tile_ops.params import Params
 from hpmoe.tile_ops.tile_primitive import Operand, TilePrimitive
 
 WHOLE = (col_modes.ALL,)
@@ -45,7 +47,7 @@ FAN_IN = TilePrimitive(
 
 
 @REDUCE.reference
-def _(frame: Any) -> int:
+def _(frame: Frame[Params]) -> int:
     tile, top_k = frame.rows, frame.routing.top_k
     entries = widen(frame.array(1)[tile.start * top_k:tile.stop * top_k, frame.own(1)])
     parts, kept = entries.reshape(-1, top_k, entries.shape[1]), frame.kept()
@@ -58,14 +60,14 @@ def _(frame: Any) -> int:
 
 
 @GATHER.reference
-def _(frame: Any) -> int:
+def _(frame: Frame[Params]) -> int:
     out, x, index = frame.operands()
     out[...] = x[index[:, 0]]
     return len(out)
 
 
 @KEEP.reference
-def _(frame: Any) -> int:
+def _(frame: Frame[Params]) -> int:
     kept = frame.kept()
     out, entries = (frame.array(i).reshape(-1, kept.shape[1])[frame.rows] for i in (0, 1))
     out[...] = np.where(kept, widen(entries), 0)  # a mask of two dimensions fails on MindSpore's bfloat16 arrays
@@ -73,20 +75,20 @@ def _(frame: Any) -> int:
 
 
 @DROP_COUNTS.reference
-def _(frame: Any) -> int:
+def _(frame: Frame[Params]) -> int:
     frame.array(0)[0] = frame.routing.dropped[frame.rank]
     return 1
 
 
 @FAN_OUT.reference
-def _(frame: Any) -> int:
+def _(frame: Frame[Params]) -> int:
     to, sources = fanned(frame)
     frame.whole(0)[to] = frame.whole(1)[sources]
     return frame.rows.stop - frame.rows.start
 
 
 @FAN_IN.reference
-def _(frame: Any) -> int:
+def _(frame: Frame[Params]) -> int:
     index, _ = fanned(frame)
     out, received = frame.whole(0), frame.whole(1)
     weighted = len(frame.op.operands) > 2
@@ -97,7 +99,7 @@ def _(frame: Any) -> int:
     return frame.rows.stop - frame.rows.start
 
 
-def fanned(frame: Any) -> tuple[np.ndarray, np.ndarray]:
+def fanned(frame: Frame[Params]) -> tuple[np.ndarray, np.ndarray]:
     """The rows of the rank's experts that are of the tokens of a task's unit, and these tokens' rows."""
     unit, sources = frame.rows, frame.routing.sources[frame.rank]
     mine = np.flatnonzero((unit.start <= sources) & (sources < unit.stop))
@@ -105,21 +107,22 @@ def fanned(frame: Any) -> tuple[np.ndarray, np.ndarray]:
 
 
 @REDUCE.fits
-def _(op: Any, buffers: Any, plan: Any) -> str:
+def _(op: Operation[Params], buffers: Buffers, plan: RoutePlan | None) -> str:
+    plan = known(plan)
     if len(op.operands) > 2 and op.width(2, buffers) != plan.top_k:
         return f"has {op.width(2, buffers)} weights for each of a token's {plan.top_k} choices"
     return _tokens_fault(op, plan)
 
 
 @KEEP.fits
-def _(op: Any, buffers: Any, plan: Any) -> str:
-    out, entries = (buffers[a.buffer] for a in op.operands)
+def _(op: Operation[Params], buffers: Buffers, plan: RoutePlan | None) -> str:
+    plan, (out, entries) = known(plan), (buffers[a.buffer] for a in op.operands)
     if (op.width(0, buffers), out.cols, entries.cols) != (plan.top_k, plan.top_k, 1):
         return f"keeps {entries.cols} columns of entries in {op.width(0, buffers)}, of {plan.top_k} choices"
     return _tokens_fault(op, plan)
 
 
-def _tokens_fault(op: Any, plan: Any) -> str:
+def _tokens_fault(op: Operation[Params], plan: RoutePlan) -> str:
     """Its rows are tokens, as only these have choices."""
     if op.domain.num_rows != plan.num_tokens or not op.domain.clipped:
         kept = "" if op.domain.clipped else ", padding included"
@@ -128,23 +131,23 @@ def _tokens_fault(op: Any, plan: Any) -> str:
 
 
 @DROP_COUNTS.fits
-def _(op: Any, buffers: Any, plan: Any) -> str:
-    counted = op.width(0, buffers)
-    return f"counts {counted} experts of {plan.num_experts}" if counted != plan.num_experts else ""
+def _(op: Operation[Params], buffers: Buffers, plan: RoutePlan | None) -> str:
+    counted, experts = op.width(0, buffers), known(plan).num_experts
+    return f"counts {counted} experts of {experts}" if counted != experts else ""
 
 
 @FAN_IN.fits
-def _(op: Any, buffers: Any, plan: Any) -> str:
+def _(op: Operation[Params], buffers: Buffers, plan: RoutePlan | None) -> str:
     return "" if len(op.operands) < 3 or op.width(2, buffers) == 1 else f"has {op.width(2, buffers)} weights for a row"
 
 
-def is_integer(op: Any, i: int, buffers: Any) -> bool:
+def is_integer(op: Operation[Params], i: int, buffers: Buffers) -> bool:
     """Whether an operand of an operation is of integers."""
     return buffers[op.operands[i].buffer].dtype in INTEGERS
 
 
 @GATHER.fits
-def _(op: Any, buffers: Any, plan: Any) -> str:
+def _(op: Operation[Params], buffers: Buffers, plan: RoutePlan | None) -> str:
     out, source = op.width(0, buffers), op.width(1, buffers)
     if out != source:
         return f"gathers rows of {source} columns in {out}"

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
+from hpmoe.routing.route_plan import RoutePlan
 from hpmoe.tile_ops import col_modes, row_modes
 from hpmoe.tile_ops.domains import Copies, Notices, Once, Slots
+from hpmoe.tile_ops.frame import Buffers, Frame, Move, Operation
 from hpmoe.tile_ops.functions import TARGETS
-from hpmoe.tile_ops.params import Launched, MatrixBlock, Notice, Way
+from hpmoe.tile_ops.params import Launched, MatrixBlock, Notice, Params, Way
 from hpmoe.tile_ops.tile_primitive import Cost, Operand, Payload, TilePrimitive
 
 PARTS, WHOLE = (col_modes.OWN, col_modes.ALL), (col_modes.ALL,)
@@ -55,17 +55,17 @@ LAUNCH = TilePrimitive(
 
 
 @PUT.reference
-def _(frame: Any) -> dict[int, np.ndarray]:
+def _(frame: Frame[Params]) -> dict[int, np.ndarray]:
     return {peer: _send(frame, peer, frame.rows_sent(frame.rank, peer)) for peer in frame.peers}
 
 
 @ALL_TO_ALL.reference
-def _(frame: Any) -> dict[int, np.ndarray]:
+def _(frame: Frame[Params]) -> dict[int, np.ndarray]:
     sources = frame.routing.source_of_row
     return {peer: _send(frame, peer, np.flatnonzero(sources[peer] == frame.rank)) for peer in frame.ranks}
 
 
-def _send(frame: Any, peer: int, received: np.ndarray) -> np.ndarray:
+def _send(frame: Frame[Params], peer: int, received: np.ndarray) -> np.ndarray:
     """Rows of tokens go to where a peer receives them; their entries."""
     entries = frame.routing.entry_of_row[peer][received]
     index = entries if frame.op.operands[1].rows is row_modes.ENTRIES else entries // frame.routing.top_k
@@ -74,17 +74,17 @@ def _send(frame: Any, peer: int, received: np.ndarray) -> np.ndarray:
 
 
 @PUT_BACK.reference
-def _(frame: Any) -> dict[int, np.ndarray]:
+def _(frame: Frame[Params]) -> dict[int, np.ndarray]:
     return {peer: _return(frame, peer, frame.rows_sent(peer, frame.rank)) for peer in frame.peers}
 
 
 @ALL_TO_ALL_BACK.reference
-def _(frame: Any) -> dict[int, np.ndarray]:
+def _(frame: Frame[Params]) -> dict[int, np.ndarray]:
     sources = frame.routing.source_of_row[frame.rank]
     return {peer: _return(frame, peer, np.flatnonzero(sources == peer)) for peer in frame.ranks}
 
 
-def _return(frame: Any, peer: int, received: np.ndarray) -> np.ndarray:
+def _return(frame: Frame[Params], peer: int, received: np.ndarray) -> np.ndarray:
     """Received rows go back to the entries that they are of; these entries."""
     entries = frame.routing.entry_of_row[frame.rank][received]
     frame.whole(0, peer)[entries] = frame.whole(1)[received]
@@ -92,7 +92,7 @@ def _return(frame: Any, peer: int, received: np.ndarray) -> np.ndarray:
 
 
 @NOTIFY.reference
-def _(frame: Any) -> dict[int, int]:
+def _(frame: Frame[Notice]) -> dict[int, int]:
     routing, (peer,), expert = frame.routing, frame.peers, frame.unit
     source, owner = (frame.rank, peer) if frame.params.way is Way.OUT else (peer, frame.rank)
     local = routing.num_local_experts
@@ -102,7 +102,7 @@ def _(frame: Any) -> dict[int, int]:
 
 @REPLICATE.reference
 @RETURN_GRADS.reference
-def _(frame: Any) -> list:
+def _(frame: Frame[MatrixBlock]) -> list[Move]:
     moves = frame.moves()
     for peer, _, first, target, count in moves:
         frame.array(0, peer)[target:target + count] = frame.array(1)[first:first + count]
@@ -110,13 +110,13 @@ def _(frame: Any) -> list:
 
 
 @LAUNCH.reference
-def _(frame: Any) -> int:
+def _(frame: Frame[Params]) -> int:
     return 1
 
 
 @REPLICATE.fits
 @RETURN_GRADS.fits
-def _(op: Any, buffers: Any, plan: Any) -> str:
+def _(op: Operation[MatrixBlock], buffers: Buffers, plan: RoutePlan | None) -> str:
     for buffer in (buffers[a.buffer] for a in op.operands):
         if buffer.rows_per_expert != op.params.height:
             return f"moves matrices of {op.params.height} rows, and those of {buffer.name} have {buffer.rows_per_expert}"

@@ -40,7 +40,7 @@ class Buffers:
         raise TransformError(f"tile_partition: {where} of {self.program.name} {why}\n"
                              + program_window(self.program, self.index))
 
-    def buffer(self, var: Var) -> tf.Buffer:
+    def buffer(self, var: Atom) -> tf.Buffer:
         """The buffer of a variable."""
         return self.buffers[self.buffer_of[var]]
 
@@ -80,13 +80,13 @@ class Buffers:
         if is_received(aval.shape) and (not isinstance(aval.shape[0], Rows) or is_received(aval.shape[1:])):
             self.refuse(f"{verb} {aval}; received rows are the first dimension, [R] or [R, ...]")
 
-    def view(self, source: int, var: Var, shape: tuple, cols: int, num_rows: int | None) -> int:
+    def view(self, source: int, var: Atom, shape: tuple, cols: int, num_rows: int | None) -> int:
         """The same memory as `source`, named after `var`, with other rows and columns."""
         old = self.buffers[source]
         return self._add(tf.Buffer(self.names(var), shape, old.dtype, old.role, cols, num_rows, old.route,
                                    _per_expert(shape, num_rows), old.storage))
 
-    def regular(self, var: Var) -> int:
+    def regular(self, var: Atom) -> int:
         """The buffer of a variable, or a view of it whose columns are the last dimension; a vector may be stored in rows."""
         shape, b = var.aval.shape, self.buffer_of[var]
         if is_received(shape) or var in self.groups or not shape or self.buffers[b].cols == shape[-1]:
@@ -97,7 +97,7 @@ class Buffers:
         """A buffer that no variable stands for; float32 for partial sums, which are not rounded."""
         return self._add(tf.Buffer(name, (num_rows, cols), dtype, "temporary", cols, num_rows, -1, 0, len(self.buffers)))
 
-    def as_one_row(self, var: Var) -> int:
+    def as_one_row(self, var: Atom) -> int:
         """A view of a static variable as a single row of all its elements."""
         total = math.prod(fixed(var.aval.shape))
         return self.view(self.buffer_of[var], var, (1, total), total, 1)
@@ -109,7 +109,7 @@ class Buffers:
         self.buffer_of[var] = self.view(row, var, var.aval.shape, cols, rows)
         return row
 
-    def like(self, var: Var, *inner: int) -> Var:
+    def like(self, var: Atom, *inner: int) -> Var:
         """A variable of the rows of `var`, each of the shape `inner`, that no equation makes; it has a buffer."""
         rows = self.buffer(var).num_rows
         made = Var(Aval((var.aval.shape[0] if rows is None else rows, *inner), var.aval.dtype))
@@ -118,7 +118,7 @@ class Buffers:
         self.new(made, rows_and_cols=(rows or 0, math.prod(inner)), dtype=self.buffer(var).dtype)
         return made
 
-    def axis_in_row(self, var: Var, axis: int) -> tuple[int, int] | None:
+    def axis_in_row(self, var: Atom, axis: int) -> tuple[int, int] | None:
         """Size of an axis that lies inside the rows in memory, and the columns from one of its elements to the next."""
         tail = fixed(var.aval.shape[axis:])
         part = 0 if is_received(tail) else math.prod(tail)

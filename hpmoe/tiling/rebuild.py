@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 from numbers import Integral, Real
-from typing import Any
 
 from hpmoe.ir.limits import check_limits
 from hpmoe.ir.taskflow import Made, Taskflow, make_tasks
@@ -24,7 +23,7 @@ PARTS_OF_OP = {"primitive": TilePrimitive, "domain": Domain, "operands": tuple, 
 PARTS_OF_ACCESS = {"buffer": Integral, "rows": RowMode, "cols": ColMode, "offset": Integral, "value": Real}
 
 
-def rebuild(flow: Taskflow, ops: tuple[TileOp, ...], **changes: Any) -> Taskflow:
+def rebuild(flow: Taskflow, ops: tuple[TileOp, ...], **changes: object) -> Taskflow:
     """The taskflow of other tile operations over the same arrays: tasks, dependencies and shared memory are found anew.
 
     Args:

@@ -140,11 +140,11 @@ class Tiler(Buffers):
         rows = known(b.num_rows)
         return Tiles(-(-rows // self.tile_rows), num_rows=rows, clipped=clipped and rows == self.num_tokens)
 
-    def rows_of(self, var: Var) -> Domain:
+    def rows_of(self, var: Atom) -> Domain:
         """The row slots or row tiles of a variable."""
         return self.domain_of(self.buffer_of[var], var in self.tokens)
 
-    def experts_of(self, var: Var, blocks: int = 1, of: str | None = None) -> tuple[Domain, RowMode]:
+    def experts_of(self, var: Atom, blocks: int = 1, of: str | None = None) -> tuple[Domain, RowMode]:
         """For a sum over the rows of `var`: domain and row mode.
 
         Received rows are summed by expert, in `blocks` units each: by all local ones, the rank's own ("owners") or the
@@ -158,13 +158,13 @@ class Tiler(Buffers):
             return Experts(experts * blocks, b.route, blocks=blocks, count=experts, first_expert=first), row_modes.EXPERT
         return AllRows(blocks, blocks=blocks, height=known(b.num_rows), of_tokens=domain.clipped), row_modes.ALL
 
-    def once(self, route: Var) -> Once:
+    def once(self, route: Atom) -> Once:
         """One task for all of a route."""
         return Once(1, self.route_of[as_route(route.aval).rows])
 
     # Operands.
 
-    def at(self, var: Var, rows: RowMode = row_modes.OWN, cols: ColMode = col_modes.OWN, offset: int = 0,
+    def at(self, var: Atom, rows: RowMode = row_modes.OWN, cols: ColMode = col_modes.OWN, offset: int = 0,
            dtypes: tuple[str, ...] = COMPUTED) -> tf.Access:
         """How a float variable is touched, or one of other `dtypes`; see Access."""
         if var.aval.dtype not in dtypes:

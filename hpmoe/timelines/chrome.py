@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import json
 from collections.abc import Iterator, Sequence
-from typing import Any
 
 import numpy as np
 
 from hpmoe.ir.taskflow_text import event_name, task_name
+from hpmoe.support.kept_files import Fields
 from hpmoe.support.known import known
 from hpmoe.timelines.over_time import time_inside
 from hpmoe.timelines.releases import releases
@@ -31,7 +31,7 @@ def chrome_json(timelines: Sequence[Run], *, max_arrows: int = 10_000) -> str:
         timelines: the runs.
         max_arrows: of each run; those of the longest waits are drawn.
     """
-    events: list[dict[str, Any]] = []
+    events: list[Fields] = []
     names: dict[tuple[int, int], str] = {}
     kinds = set()
     last = 0.0
@@ -50,7 +50,7 @@ def chrome_json(timelines: Sequence[Run], *, max_arrows: int = 10_000) -> str:
                        "traceEvents": [*_name_events(names, kinds == {"simulated"}), *events]}, separators=(",", ":"))
 
 
-def _name_events(names: dict[tuple[int, int], str], simulated: bool) -> Iterator[dict[str, Any]]:
+def _name_events(names: dict[tuple[int, int], str], simulated: bool) -> Iterator[Fields]:
     for rank in sorted({rank for rank, _ in names}):
         name = f"rank {rank}" + (", simulated" if simulated else "")
         yield {"name": "process_name", "ph": "M", "pid": rank, "tid": 0, "args": {"name": name}}
@@ -60,7 +60,7 @@ def _name_events(names: dict[tuple[int, int], str], simulated: bool) -> Iterator
         yield {"name": "thread_sort_index", "ph": "M", "pid": rank, "tid": q, "args": {"sort_index": q}}
 
 
-def _task_events(line: Run, at: float) -> Iterator[dict[str, Any]]:
+def _task_events(line: Run, at: float) -> Iterator[Fields]:
     flow = line.flow
     labels = [task_name(flow, t) for t in range(flow.num_tasks)]
     awaited: dict[int, list[str]] = {}
@@ -81,7 +81,7 @@ def _task_events(line: Run, at: float) -> Iterator[dict[str, Any]]:
                "dur": round(end - begin, 3), "args": args}
 
 
-def _arrows(line: Run, at: float, max_arrows: int, prefix: str) -> Iterator[dict[str, Any]]:
+def _arrows(line: Run, at: float, max_arrows: int, prefix: str) -> Iterator[Fields]:
     """From inside the task that signalled to the beginning of the task that waited."""
     by = releases(line)
     rows = np.flatnonzero(by >= 0)
@@ -95,7 +95,7 @@ def _arrows(line: Run, at: float, max_arrows: int, prefix: str) -> Iterator[dict
             yield {**event, "bp": "e"} if phase == "f" else event
 
 
-def _counters(line: Run, at: float) -> Iterator[dict[str, Any]]:
+def _counters(line: Run, at: float) -> Iterator[Fields]:
     edges = np.linspace(0.0, line.span, BINS + 1)
     for rank in range(line.flow.ep_size):
         for name, values in _shares(line, rank, edges):
@@ -105,7 +105,7 @@ def _counters(line: Run, at: float) -> Iterator[dict[str, Any]]:
             yield _counter(rank, name, at + line.span, 0.0)
 
 
-def _counter(rank: int, name: str, ts: float, value: float) -> dict[str, Any]:
+def _counter(rank: int, name: str, ts: float, value: float) -> Fields:
     return {"name": name, "ph": "C", "pid": rank, "tid": 0, "ts": round(float(ts), 3), "args": {"value": value}}
 
 

@@ -6,11 +6,15 @@ import difflib
 import functools
 import inspect
 from collections.abc import Callable
-from typing import Any
+from typing import Any, TypeVar
 
 from hpmoe.tracing.errors import not_traceable
+from hpmoe.tracing.tracer import Trace
 
-CALLS: dict[str, Callable[..., Any]] = {}
+Rule = Callable[..., Any]  # of a recorder and what MindSpore's operation is given, in its order
+F = TypeVar("F", bound=Rule)
+
+CALLS: dict[str, Rule] = {}
 
 # The same argument has several names, by entry point.
 _KEYWORDS = {"axis": "dim", "axes": "dim", "keep_dims": "keepdim", "keepdims": "keepdim", "dims": "dim"}
@@ -19,20 +23,20 @@ _COLLECTIVES = ("AllReduce", "AllGather", "ReduceScatter", "AlltoAll", "Broadcas
 _SIZES = ("MaskedSelect", "NonZero", "Unique")
 
 
-def call(*names: str) -> Callable[[Callable[..., Any]], Callable[..., Any]]:
+def call(*names: str) -> Callable[[F], F]:
     """Registers `rule(recorder, *args, **kwargs)` for MindSpore's operation names."""
-    def register(rule: Callable[..., Any]) -> Callable[..., Any]:
+    def register(rule: F) -> F:
         for name in names:
             CALLS[name] = _with_keywords(name, rule)
         return rule
     return register
 
 
-def _with_keywords(name: str, rule: Callable[..., Any]) -> Callable[..., Any]:
+def _with_keywords(name: str, rule: Rule) -> Rule:
     signature = inspect.signature(rule)
 
     @functools.wraps(rule)
-    def checked(recorder: Any, *args: Any, **kwargs: Any) -> Any:
+    def checked(recorder: Trace, *args: object, **kwargs: object) -> Any:
         kwargs = {_KEYWORDS.get(k, k): v for k, v in kwargs.items()}
         try:
             signature.bind(recorder, *args, **kwargs)
@@ -47,7 +51,7 @@ def _usual(signature: inspect.Signature) -> str:
     return "(" + ", ".join(str(p).split(":")[0] for p in list(signature.parameters.values())[1:]) + ")"
 
 
-def find_call(name: str) -> Callable[..., Any]:
+def find_call(name: str) -> Rule:
     """The rule for `name`; TraceError saying why there is none, and what comes nearest."""
     rule = CALLS.get(name) or CALLS.get(name.removeprefix("Deprecated"))
     if rule is not None:

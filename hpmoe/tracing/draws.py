@@ -12,6 +12,7 @@ import random
 import re
 import sys
 import threading
+import types
 from collections.abc import Iterator
 from typing import Any, NoReturn
 
@@ -33,30 +34,30 @@ def refuse_draw(recorder: Trace, what: str, source: str | None = None) -> NoRetu
                                 "argument; call cell.set_train(False) where dropout is off", source))
 
 
-def refuse_operation(recorder: Any, primitive: Primitive) -> None:
+def refuse_operation(recorder: Trace, primitive: Primitive) -> None:
     """Fails where a MindSpore operation, of whatever operands, is a random one."""
     if mindspore_private.has_hidden_state(primitive) or _RANDOM.search(primitive.name):
         refuse_draw(recorder, f"the random operation {primitive.name}")
 
 
-def refuse_generator(recorder: Any, generator: Generator) -> tuple[Any, Any]:
+def refuse_generator(recorder: Trace, generator: Generator) -> tuple[object, object]:
     """Fails where a generator of MindSpore is asked for its next seed and offset; dropout that is off ignores them."""
     if not mindspore_private.is_idle_dropout(sys._getframe(2)):
         refuse_draw(recorder, "a draw from a generator of MindSpore")
     return mindspore_private.seed_and_offset(generator)
 
 
-def states() -> tuple[Any, Any]:
+def states() -> tuple[object, bytes]:
     """The states of the generators in GLOBAL, which any function reaches."""
     return random.getstate(), pickle.dumps(np.random.get_state(legacy=False))
 
 
 @contextlib.contextmanager
-def refusing_draws(recorder: Any) -> Iterator[None]:
+def refusing_draws(recorder: Trace) -> Iterator[None]:
     """Fails where this thread draws from a global generator; at the end where one moved and no other thread could."""
     before, other_profiler = states(), sys.getprofile()
 
-    def watch(frame: Any, event: str, called: Any) -> None:
+    def watch(frame: types.FrameType, event: str, called: Any) -> None:
         owner = getattr(called, "__self__", None) if event == "c_call" and called.__name__ not in _READING else None
         for name, generator in GLOBAL.items():
             if owner is generator:

@@ -6,7 +6,6 @@ import contextlib
 import inspect
 import re
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any, cast
 
 import numpy as np
 import optree
@@ -17,6 +16,7 @@ from hpmoe.ir.program import Atom, Program, Var, live_equations
 from hpmoe.machines.machine import Mesh, as_mesh
 from hpmoe.support.dtypes import TENSORS
 from hpmoe.support.errors import ArgumentError, TraceError, check_argument, is_int
+from hpmoe.support.trees import Function, PyTree, unflatten
 from hpmoe.tracing.draws import refusing_draws, states
 from hpmoe.tracing.errors import explain, not_traceable, short_path
 from hpmoe.tracing.pynative import recording
@@ -25,7 +25,7 @@ from hpmoe.tracing.recorder import Recorder, tensor_aval
 from hpmoe.tracing.tracer import RouteTracer
 
 
-def trace(f: Callable[..., Any], *args: Any, mesh: Mesh | None = None, **kwargs: Any) -> Program:
+def trace(f: Function, *args: object, mesh: Mesh | None = None, **kwargs: object) -> Program:
     """Runs `f` once on abstract tensors and records what it computes; no tensor gets memory.
 
     Args:
@@ -55,11 +55,12 @@ def trace(f: Callable[..., Any], *args: Any, mesh: Mesh | None = None, **kwargs:
     return trace_with_tree(f, args, mesh, kwargs)[0]
 
 
-def trace_with_tree(f: Callable[..., Any], args: Sequence[Any], mesh: Mesh | None = None,
-                    kwargs: Mapping[str, Any] | None = None) -> tuple[Program, optree.PyTreeSpec]:
+def trace_with_tree(f: Function, args: Sequence[object], mesh: Mesh | None = None,
+                    kwargs: Mapping[str, object] | None = None) -> tuple[Program, optree.PyTreeSpec]:
     """As `trace`, and the tree of `f`'s result, whose leaves are the Program's outputs in order."""
     check_argument(callable(f), "hpmoe.trace", "f", f"a {type(f).__name__}", "a function of tensors")
-    paths, leaves, tree = optree.tree_flatten_with_path(cast(Any, (tuple(args), dict(kwargs or {}))))
+    arguments: PyTree = (tuple(args), dict(kwargs or {}))
+    paths, leaves, tree = optree.tree_flatten_with_path(arguments)
     names = argument_names(f, paths)
     given = [leaf if (aval := argument_aval(leaf)) is None else aval for leaf in leaves]
     for name, leaf in zip(names, given, strict=True):
@@ -70,26 +71,25 @@ def trace_with_tree(f: Callable[..., Any], args: Sequence[Any], mesh: Mesh | Non
     return traced if states() == before else _trace_once(f, names, given, tree, ep_size, refusing_draws)
 
 
-def _trace_once(f: Callable[..., Any], names: Sequence[str], given: Sequence[Any], tree: optree.PyTreeSpec, ep_size: int,
+def _trace_once(f: Function, names: Sequence[str], given: Sequence[object], tree: optree.PyTreeSpec, ep_size: int,
                 watched: Callable[[Recorder], contextlib.AbstractContextManager[None]]) -> tuple[Program, optree.PyTreeSpec]:
     recorder = Recorder(ep_size)
     args = [recorder.input(leaf) if isinstance(leaf, Aval) else leaf for leaf in given]
-    named: dict[str, Any] = {name: arg.hpmoe_atom for name, arg, leaf in zip(names, args, given, strict=True)
-                             if isinstance(leaf, Aval)}
+    named = [name for name, leaf in zip(names, given, strict=True) if isinstance(leaf, Aval)]
     with recording(recorder):
         with watched(recorder):
-            given_args, given_kwargs = cast(Any, optree.tree_unflatten(tree, args))
+            given_args, given_kwargs = unflatten(tree, args)
             result = _run(f, given_args, given_kwargs, recorder)
         results, out_tree = optree.tree_flatten(result)
         outputs = tuple(_output_atom(f, r, recorder) for r in results)
     program = recognize(Program(
-        name=function_name(f), inputs=(*named.values(), *recorder.captures),
+        name=function_name(f), inputs=(*recorder.inputs, *recorder.captures),
         input_names=(*named, *("" for _ in recorder.captures)),
         equations=live_equations(recorder.builder.equations, outputs), outputs=outputs, ep_size=ep_size))
     return _with_captures(program, recorder.captures), out_tree
 
 
-def argument_aval(leaf: Any) -> Aval | None:
+def argument_aval(leaf: object) -> Aval | None:
     """The abstract value of an argument's leaf, or None for one that is no tensor."""
     if isinstance(leaf, Aval):
         return leaf
@@ -100,13 +100,13 @@ def argument_aval(leaf: Any) -> Aval | None:
     return None
 
 
-def function_name(f: Callable[..., Any]) -> str:
+def function_name(f: Function) -> str:
     while hasattr(f, "func"):
         f = f.func
     return getattr(f, "__name__", type(f).__name__)
 
 
-def argument_names(f: Callable[..., Any], paths: Sequence[tuple[Any, ...]]) -> list[str]:
+def argument_names(f: Function, paths: Sequence[tuple[PyTree, ...]]) -> list[str]:
     """`x` for the argument x, `x_key_0` for a leaf inside it; distinct. Paths are those of (args, kwargs)."""
     function = getattr(f, "construct", f)
     try:
@@ -125,7 +125,7 @@ def argument_names(f: Callable[..., Any], paths: Sequence[tuple[Any, ...]]) -> l
     return names
 
 
-def _run(f: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], recorder: Recorder) -> Any:
+def _run(f: Function, args: tuple[object, ...], kwargs: dict[str, object], recorder: Recorder) -> PyTree:
     try:
         result = f(*args, **kwargs)
     except (TraceError, ArgumentError):
@@ -142,7 +142,7 @@ def _run(f: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any], r
     return result
 
 
-def _shape_for_tensor(f: Callable[..., Any], args: tuple[Any, ...], kwargs: dict[str, Any]) -> ArgumentError | None:
+def _shape_for_tensor(f: Function, args: tuple[object, ...], kwargs: dict[str, object]) -> ArgumentError | None:
     """The error of a function that failed and was given the sizes of a tensor in place of one; None where it was not."""
     for path, value in (*(((False, i), x) for i, x in enumerate(args)), *(((True, k), x) for k, x in kwargs.items())):
         if isinstance(value, (tuple, list)) and value and all(is_int(d, 0, 2**63) for d in value):
@@ -152,7 +152,7 @@ def _shape_for_tensor(f: Callable[..., Any], args: tuple[Any, ...], kwargs: dict
     return None
 
 
-def _output_atom(f: Callable[..., Any], value: Any, recorder: Recorder) -> Atom:
+def _output_atom(f: Function, value: object, recorder: Recorder) -> Atom:
     if isinstance(value, Tensor):
         return recorder.materialize(recorder.lift(value)).hpmoe_atom
     kind = "a route" if isinstance(value, RouteTracer) else f"a value of type {type(value).__name__}"

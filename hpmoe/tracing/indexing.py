@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 from mindspore import Tensor
 
@@ -13,12 +11,21 @@ from hpmoe.primitives.shape import reshape
 from hpmoe.tracing.calls import call
 from hpmoe.tracing.errors import not_traceable
 from hpmoe.tracing.recorder import Recorder
-from hpmoe.tracing.rules_shape import MOST_COPIES as MOST_KNOWN, axis_of, concat, cut, expand_dims, select_index, swap_axes
+from hpmoe.tracing.rules_shape import (
+    MOST_COPIES as MOST_KNOWN,
+    axis_of,
+    concat,
+    cut,
+    expand_dims,
+    select_index,
+    static_size,
+    swap_axes,
+)
 from hpmoe.tracing.tracer import RowCount, Tracer
 
 
 @call("__getitem__")
-def getitem(r: Recorder, x: Any, index: Any) -> Any:
+def getitem(r: Recorder, x: Tracer, index: Tracer) -> Tracer:
     parts = _expanded(x, index if isinstance(index, tuple) else (index,))
     arrays = [p for p in parts if isinstance(p, (Tracer, list, np.ndarray))]
     if len(arrays) > 1:
@@ -40,7 +47,7 @@ def getitem(r: Recorder, x: Any, index: Any) -> Any:
     return x if gathered is None else gather(r, x, gathered[0], gathered[1])
 
 
-def _expanded(x: Any, parts: tuple[Any, ...]) -> list[Any]:
+def _expanded(x: Tracer, parts: tuple[object, ...]) -> list[object]:
     """The index with its ellipsis written out."""
     used = sum(p is not None and p is not Ellipsis for p in parts)
     rank = len(x.hpmoe_aval.shape)
@@ -51,7 +58,7 @@ def _expanded(x: Any, parts: tuple[Any, ...]) -> list[Any]:
     return [*parts[:place], *fill, *(p for p in parts[place + 1:] if p is not Ellipsis)]
 
 
-def _slice(r: Recorder, x: Any, axis: int, part: slice) -> Any:
+def _slice(r: Recorder, x: Tracer, axis: int, part: slice) -> Tracer:
     size = x.hpmoe_aval.shape[axis]
     if any(isinstance(v, Tensor) for v in (part.start, part.stop, part.step)):
         raise not_traceable("a slice with a bound that is computed", "shapes are static", "Python ints as bounds")
@@ -71,7 +78,7 @@ def _slice(r: Recorder, x: Any, axis: int, part: slice) -> Any:
     return cut(r, x, axis, start, max(start, stop), step)
 
 
-def gather(r: Recorder, x: Any, index: Any, axis: int) -> Any:
+def gather(r: Recorder, x: Tracer, index: Tracer, axis: int) -> Tracer:
     """x[..., index, ...] with `index` at `axis`; known numbers, at another axis than the first, are slices joined."""
     if not isinstance(index, Tracer) and axis > 0:
         known = np.asarray(index)
@@ -94,8 +101,8 @@ def gather(r: Recorder, x: Any, index: Any, axis: int) -> Any:
     return swap_axes(r, r(gather_rows, swap_axes(r, x, 0, axis), index), 0, axis)
 
 
-def _picked(r: Recorder, x: Any, axis: int, index: np.ndarray) -> Any:
-    size = x.hpmoe_aval.shape[axis]
+def _picked(r: Recorder, x: Tracer, axis: int, index: np.ndarray) -> Tracer:
+    size = static_size(x, axis, "a gather")
     if (index < -size).any() or (index >= size).any():
         raise IndexError(f"index {index.tolist()} is out of bounds for dimension {axis} of {x.hpmoe_aval}")
     return concat(r, [cut(r, x, axis, *run) for run in _runs((index % size).tolist())], axis)
@@ -114,24 +121,25 @@ def _runs(index: list[int]) -> list[tuple[int, int, int]]:
 
 
 @call("Gather")
-def gather_old(r: Recorder, input: Any, indices: Any, dim: Any = 0, batch_dims: int = 0) -> Any:
+def gather_old(r: Recorder, input: Tracer, indices: Tracer, dim: int = 0, batch_dims: int = 0) -> Tracer:
     if batch_dims:
         raise not_traceable("gather with batch_dims", "it has no primitive", "x[index]")
     return gather(r, input, indices, axis_of(input, dim))
 
 
 @call("IndexSelect")
-def index_select(r: Recorder, input: Any, dim: int, index: Any) -> Any:
+def index_select(r: Recorder, input: Tracer, dim: int, index: Tracer) -> Tracer:
     return gather(r, input, index, axis_of(input, dim))
 
 
 @call("Embedding")
-def embedding(r: Recorder, input: Any, weight: Any, padding_idx: Any = None, max_norm: Any = None, *options: Any) -> Any:
+def embedding(r: Recorder, input: Tracer, weight: Tracer, padding_idx: int | None = None, max_norm: float | None = None,
+              *options: object) -> Tracer:
     if max_norm is not None:
         raise not_traceable("embedding with max_norm", "it writes to the weight", "max_norm=None")
     return gather(r, weight, input, 0)
 
 
 @call("Take")
-def take(r: Recorder, input: Any, index: Any) -> Any:
+def take(r: Recorder, input: Tracer, index: Tracer) -> Tracer:
     return gather(r, r(reshape, input, shape=(input.size,)), index, 0)

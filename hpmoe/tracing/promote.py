@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import functools
 import inspect
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Sequence
+from typing import TypeVar, overload
 
+from hpmoe.ir.avals import Rows
 from hpmoe.ir.program import Var
 from hpmoe.primitives.differentiable import FLOATS
+from hpmoe.primitives.primitive import Primitive
 from hpmoe.primitives.reduction import broadcast_to
 from hpmoe.primitives.shape import cast, dtype_param
 from hpmoe.support.dtypes import HALVES
+from hpmoe.tracing.calls import Rule
 from hpmoe.tracing.errors import not_traceable
 from hpmoe.tracing.recorder import Recorder
-from hpmoe.tracing.tracer import Tracer
+from hpmoe.tracing.tracer import Operand, Tracer
+
+X = TypeVar("X")
 
 _RANK = {"bool": 0, "int8": 1, "uint8": 1, "int16": 2, "int32": 3, "int64": 4, "float16": 5, "bfloat16": 5,
          "float32": 6, "float64": 7}
@@ -24,7 +29,7 @@ def _kind(dtype: str) -> int:
     return 0 if dtype == "bool" else 2 if dtype in FLOATS else 1
 
 
-def promote_dtypes(dtypes: Sequence[str], numbers: Sequence[Any]) -> str:
+def promote_dtypes(dtypes: Sequence[str], numbers: Sequence[object]) -> str:
     """The common dtype of tensors and Python numbers; a number only matters where it is of a wider kind.
 
     Example:
@@ -42,7 +47,7 @@ def promote_dtypes(dtypes: Sequence[str], numbers: Sequence[Any]) -> str:
     return best
 
 
-def scaled_dtype(operands: Sequence[Any], numbers: Sequence[Any] = ()) -> str:
+def scaled_dtype(operands: Sequence[Operand], numbers: Sequence[object] = ()) -> str:
     """The dtype of a product or quotient: beside dimensions, a tensor without any counts as a number of its kind."""
     tensors = [o.hpmoe_aval for o in operands if isinstance(o, Tracer)]
     arrays = [a.dtype for a in tensors if a.shape != ()] or [a.dtype for a in tensors]
@@ -51,37 +56,41 @@ def scaled_dtype(operands: Sequence[Any], numbers: Sequence[Any] = ()) -> str:
     return promote_dtypes(wider, []) if wider else best
 
 
-def to_dtype(r: Recorder, x: Any, dtype: str) -> Any:
+@overload
+def to_dtype(r: Recorder, x: Tracer, dtype: str) -> Tracer: ...
+@overload
+def to_dtype(r: Recorder, x: Operand, dtype: str) -> Operand: ...
+def to_dtype(r: Recorder, x: Operand, dtype: str) -> Operand:
     return x if not isinstance(x, Tracer) or x.hpmoe_aval.dtype == dtype else r(cast, r.materialize(x), dtype=dtype)
 
 
-def to_float(r: Recorder, x: Any) -> Any:
+def to_float(r: Recorder, x: Tracer) -> Tracer:
     return to_dtype(r, x, "float32") if x.hpmoe_aval.dtype not in FLOATS else x
 
 
-def refuse_integers(x: Any, what: str) -> None:
+def refuse_integers(x: Tracer, what: str) -> None:
     """Raises TraceError for what MindSpore rounds to an integer on some devices and not on others."""
     if x.hpmoe_aval.dtype not in FLOATS:
         raise not_traceable(f"{what} of {x.hpmoe_aval}", "only floats have it", "x.astype(mindspore.float32) first")
 
 
-def emit(r: Recorder, primitive: Any, *operands: Any, dtype: str | None = None) -> Any:
+def emit(r: Recorder, primitive: Primitive, *operands: Operand, dtype: str | None = None) -> Tracer:
     """The equation of an elementwise primitive on operands brought to one dtype; a bool stays, it counts as 0 or 1."""
     tensors = [o.hpmoe_aval.dtype for o in operands if isinstance(o, Tracer)]
     dtype = dtype or promote_dtypes(tensors, [o for o in operands if not isinstance(o, Tracer)])
     cast_all = [to_dtype(r, o, dtype) if isinstance(o, Tracer) and isinstance(o.hpmoe_atom, Var) and (
         o.hpmoe_aval.dtype != "bool" or len(tensors) == 1) else o for o in operands]
-    if dtype != "float32" and all(getattr(o, "hpmoe_aval", None) is None or o.hpmoe_aval.shape == () for o in operands):
+    if dtype != "float32" and all(not isinstance(o, Tracer) or o.hpmoe_aval.shape == () for o in operands):
         cast_all = [to_dtype(r, r.materialize(o), dtype) for o in cast_all]
     return r(primitive, *cast_all)
 
 
-def in_float32(rule: Callable[..., Any]) -> Callable[..., Any]:
+def in_float32(rule: Rule) -> Rule:
     """A rule of several equations, on half-precision operands computed in float32 and its results rounded once."""
     signature = inspect.signature(rule)
 
     @functools.wraps(rule)
-    def computed(r: Recorder, *args: Any, **kwargs: Any) -> Any:
+    def computed(r: Recorder, *args: object, **kwargs: object) -> object:
         dtypes = [o.hpmoe_aval.dtype for o in (*args, *kwargs.values()) if isinstance(o, Tracer)]
         if not any(d in HALVES for d in dtypes):
             return rule(r, *args, **kwargs)
@@ -91,12 +100,12 @@ def in_float32(rule: Callable[..., Any]) -> Callable[..., Any]:
     return computed
 
 
-def wide(r: Recorder, x: Any) -> Any:
+def wide(r: Recorder, x: X) -> X:
     """What a half-precision tensor is computed from, its values in float32; anything else as it is."""
     return to_dtype(r, x, "float32") if isinstance(x, Tracer) and x.hpmoe_aval.dtype in HALVES else x
 
 
-def full(r: Recorder, shape: tuple[Any, ...], value: Any, dtype: str) -> Any:
+def full(r: Recorder, shape: tuple[int | Rows, ...], value: Operand, dtype: str) -> Tracer:
     """An array of one value."""
     usual = value.hpmoe_aval.dtype if isinstance(value, Tracer) else "float32"
     return r(broadcast_to, value, shape=shape, **dtype_param(dtype, usual))

@@ -5,8 +5,8 @@ from __future__ import annotations
 import contextlib
 import threading
 import weakref
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any, TypeVar
 
 from mindspore import Generator, Parameter, Tensor
 from mindspore.ops import Primitive
@@ -22,21 +22,22 @@ from hpmoe.support.mindspore_private import (
 )
 from hpmoe.tracing.draws import refuse_generator, refuse_operation
 from hpmoe.tracing.errors import not_traceable
-from hpmoe.tracing.tracer import WRITE_INSTEAD
+from hpmoe.tracing.tracer import WRITE_INSTEAD, Trace
 
 
 class _Running:
     """A trace while it runs: whoever looks for it finds it gone once its frame is."""
 
-    def __init__(self, recorder: Any):
+    def __init__(self, recorder: Trace):
         self.recorder = recorder
 
 
+S = TypeVar("S")
 _LOCAL = threading.local()
 _LOCK = new_lock()
 
 
-def current_recorder() -> Any:
+def current_recorder() -> Trace | None:
     """The innermost trace of this thread, or None."""
     stack = getattr(_LOCAL, "stack", ())
     while stack:
@@ -47,7 +48,8 @@ def current_recorder() -> Any:
     return None
 
 
-def _fallback(self: Tensor, func: Any, args: Any, kwargs: Any = None) -> Any:
+def _fallback(self: Tensor, func: Callable[..., object], args: Sequence[object],
+              kwargs: dict[str, Any] | None = None) -> object:
     """MindSpore asks this of a plain tensor beside a tracer, and of a Parameter always."""
     recorder = current_recorder()
     if recorder is None:  # a Parameter of another thread
@@ -56,28 +58,28 @@ def _fallback(self: Tensor, func: Any, args: Any, kwargs: Any = None) -> Any:
     return recorder.call(func, args, kwargs or {})
 
 
-def _record(self: Tensor) -> Any:
+def _record(self: Tensor) -> Callable[..., object]:
     recorder = current_recorder()
     if recorder is None:
         raise AttributeError("hpmoe_record")
     return recorder.record
 
 
-def _getitem(self: Parameter, index: Any) -> Any:
+def _getitem(self: Parameter, index: object) -> object:
     recorder = current_recorder()
     if recorder is None:
         return Tensor.__getitem__(self, index)
     return recorder.call_named("__getitem__", (self, index), {})
 
 
-def _iter(self: Parameter) -> Any:
+def _iter(self: Parameter) -> Iterator[Tensor]:
     return (self[i] for i in range(len(self)))
 
 
-def _refused(name: str) -> Callable[..., Any]:
+def _refused(name: str) -> Callable[..., object]:
     original = getattr(Parameter, name, None) or getattr(Tensor, name)
 
-    def method(self: Parameter, *args: Any, **kwargs: Any) -> Any:
+    def method(self: Parameter, *args: object, **kwargs: object) -> object:
         recorder = current_recorder()
         if recorder is None:
             return original(self, *args, **kwargs)
@@ -86,11 +88,11 @@ def _refused(name: str) -> Callable[..., Any]:
     return method
 
 
-def _checked(cls: type, name: str, check: Callable[[Any, Any], Any]) -> Callable[..., Any]:
+def _checked(cls: type, name: str, check: Callable[[Trace, S], object]) -> Callable[..., object]:
     """A method that a trace asks `check` about first; what that returns, if anything, is its result."""
     original = vars(cls)[name]
 
-    def method(self: Any, *args: Any) -> Any:
+    def method(self: S, *args: object) -> object:
         recorder = current_recorder()
         found = check(recorder, self) if recorder is not None else None
         return original(self, *args) if found is None else found
@@ -98,7 +100,7 @@ def _checked(cls: type, name: str, check: Callable[[Any, Any], Any]) -> Callable
     return method
 
 
-_PATCHES: tuple[tuple[type, str, Any], ...] = (
+_PATCHES: tuple[tuple[type, str, object], ...] = (
     (Tensor, FALLBACK, _fallback), (Tensor, "hpmoe_record", property(_record)),
     (Parameter, "__getitem__", _getitem), (Parameter, "__iter__", _iter),
     (Primitive, "__call__", _checked(Primitive, "__call__", refuse_operation)),
@@ -127,7 +129,7 @@ def _unpatch(running: _Running) -> None:
 
 
 @contextlib.contextmanager
-def recording(recorder: Any) -> Iterator[None]:
+def recording(recorder: Trace) -> Iterator[None]:
     """Makes `recorder` the one that MindSpore calls of this thread reach, and ends its life afterwards.
 
     The executor's grad flag stays as it is: what the function computes from closed-over tensors alone keeps its history.

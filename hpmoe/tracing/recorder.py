@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from typing import Any, NoReturn
 
 import numpy as np
@@ -9,6 +10,7 @@ from mindspore import Parameter, Tensor
 
 from hpmoe.ir.avals import Aval, RouteAval
 from hpmoe.ir.program import Atom, Builder, Literal, Var
+from hpmoe.primitives.primitive import Primitive
 from hpmoe.primitives.reduction import broadcast_to
 from hpmoe.primitives.shape import dtype_param
 from hpmoe.support.dtypes import widen
@@ -23,7 +25,7 @@ from hpmoe.support.mindspore_private import (
 )
 from hpmoe.tracing.calls import CALLS, find_call
 from hpmoe.tracing.errors import not_traceable, user_source
-from hpmoe.tracing.tracer import RouteTracer, RowCount, Tracer, make_tracer
+from hpmoe.tracing.tracer import Operand, RouteTracer, RowCount, Tracer, make_tracer
 
 _LIFTED = (Tensor, np.ndarray)
 
@@ -38,7 +40,7 @@ class Recorder:
     Attributes:
         ep_size: ranks of the mesh, given to routes.
         pending: the first error raised inside a MindSpore call, which may reach the user in another form.
-        inputs: variables of the arguments.
+        inputs: variables of the arguments, in order.
         captures: variables of the tensors met that are no arguments.
     """
 
@@ -46,10 +48,10 @@ class Recorder:
         self.ep_size, self.builder, self.active = ep_size, Builder(), True
         self.gradient_depth = gradient_depth() if takes_gradient() else None
         self.pending: Exception | None = None
-        self.inputs: set[Var] = set()
+        self.inputs: list[Var] = []
         self.captures: dict[Var, Tensor] = {}
         self._captured: dict[int, Var] = {}
-        self._routes: dict[Any, Any] = {}
+        self._routes: dict[tuple[object, ...], RouteTracer] = {}
 
     def fail(self, error: Exception) -> NoReturn:
         self.pending = self.pending or error
@@ -57,18 +59,18 @@ class Recorder:
 
     def input(self, aval: Aval) -> Tracer:
         var = Var(aval)
-        self.inputs.add(var)
+        self.inputs.append(var)
         return make_tracer(var, aval, self)
 
     # What a MindSpore call becomes.
 
-    def call(self, func: Any, args: Any, kwargs: dict[str, Any]) -> Any:
+    def call(self, func: object, args: Sequence[object], kwargs: dict[str, Any]) -> Any:
         name, operands, is_method = read_call(func, args)
         if is_method and f"Tensor.{name}" in CALLS:
             name = f"Tensor.{name}"
         return self.call_named(name, operands, kwargs)
 
-    def call_named(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+    def call_named(self, name: str, args: tuple[object, ...], kwargs: dict[str, Any]) -> Any:
         try:
             self._check_usable(name)
             rule = find_call(name)
@@ -87,7 +89,7 @@ class Recorder:
                                 f"the gradient through {name} would silently be zero",
                                 "ms.grad of the staged callable, or hpmoe.vjp(hpmoe.trace(f, *args))")
 
-    def lift(self, value: Any) -> Any:
+    def lift(self, value: object) -> Any:
         """Tensors become tracers, also inside lists and tuples; everything else stays."""
         if isinstance(value, Tracer):
             if value.hpmoe_recorder is not self:
@@ -117,7 +119,7 @@ class Recorder:
 
     # Equations.
 
-    def record(self, primitive: Any, args: tuple[Any, ...], params: dict[str, Any]) -> Any:
+    def record(self, primitive: Primitive, args: tuple[object, ...], params: dict[str, Any]) -> Any:
         """The equation `primitive[params] args`, as tracers of its outputs; what `Primitive.__call__` asks for."""
         try:
             self._check_usable(primitive.name)
@@ -128,7 +130,7 @@ class Recorder:
         except (TraceError, ArgumentError) as error:
             self.fail(error)
 
-    def _route(self, primitive: Any, *operands: Any, **params: Any) -> Any:
+    def _route(self, primitive: Primitive, *operands: Operand, **params: object) -> RouteTracer:
         """The route of some ids and options, made once: rows of two dispatches by the same ids correspond."""
         key = (*map(self.atom, operands), *params.items())
         if key not in self._routes:
@@ -136,18 +138,18 @@ class Recorder:
             self._routes[key] = self(primitive, self._not_widened(operands[0]), *operands[1:], **options)
         return self._routes[key]
 
-    def _not_widened(self, ids: Any) -> Any:
+    def _not_widened(self, ids: Tracer) -> Tracer:
         """int64 ids as the int32 ones that they were before a cast, if they were."""
         made_by = next((e for e in self.builder.equations if getattr(ids, "hpmoe_atom", None) in e.outputs), None)
         is_widened = made_by is not None and made_by.primitive.name == "cast" and ids.hpmoe_aval.dtype == "int64"
         source = made_by.inputs[0] if made_by is not None and is_widened else None
         return self._wrap(source) if isinstance(source, Var) and source.aval.dtype == "int32" else ids
 
-    def __call__(self, primitive: Any, *operands: Any, **params: Any) -> Any:
+    def __call__(self, primitive: Primitive, *operands: object, **params: object) -> Any:
         out = self.builder.add(primitive, *(self.atom(a) for a in operands), source=user_source(), **params)
         return tuple(map(self._wrap, out)) if isinstance(out, tuple) else self._wrap(out)
 
-    def atom(self, value: Any) -> Atom:
+    def atom(self, value: object) -> Atom:
         if isinstance(value, (Tracer, RouteTracer)):
             return value.hpmoe_atom
         if isinstance(value, (bool, int, float, np.generic)):
@@ -157,23 +159,23 @@ class Recorder:
         raise not_traceable(f"an operand of type {type(value).__name__}", "equations take tensors, routes and numbers",
                             "a mindspore.Tensor")
 
-    def materialize(self, value: Any) -> Any:
+    def materialize(self, value: Operand) -> Tracer:
         """`value` as a variable: a number or a literal becomes an array."""
         if isinstance(value, Tracer) and isinstance(value.hpmoe_atom, Literal):
             return self(broadcast_to, value.hpmoe_atom.value, shape=(), **dtype_param(value.hpmoe_aval.dtype, "float32"))
         return value if isinstance(value, Tracer) else self(broadcast_to, value, shape=())
 
-    def dtype_name(self, dtype: Any) -> str | None:
+    def dtype_name(self, dtype: object) -> str | None:
         """The name of a dtype given as MindSpore's type, its number or a string."""
         if dtype is None or isinstance(dtype, str):
             return dtype
         return str(dtype_of_number(dtype) if isinstance(dtype, int) else dtype).lower()
 
-    def is_constant(self, value: Any, number: float) -> bool:
+    def is_constant(self, value: object, number: float) -> bool:
         """Whether `value` is a plain tensor (no Parameter) that holds nothing but `number`."""
         atom = getattr(value, "hpmoe_atom", None)
         tensor = self.captures.get(atom) if isinstance(atom, Var) else None
         return tensor is not None and not isinstance(tensor, Parameter) and bool((widen(tensor.asnumpy()) == number).all())
 
-    def _wrap(self, var: Var) -> Any:
+    def _wrap(self, var: Var) -> Tracer | RouteTracer:
         return RouteTracer(var, self) if isinstance(var.aval, RouteAval) else make_tracer(var, var.aval, self)

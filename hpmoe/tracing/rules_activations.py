@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 from hpmoe.primitives import elementwise as e
 from hpmoe.primitives.swiglu import gated
@@ -14,21 +13,22 @@ from hpmoe.tracing.recorder import Recorder
 from hpmoe.tracing.rules_arithmetic import expm1, scaled
 from hpmoe.tracing.rules_choices import clamp, hardtanh, select
 from hpmoe.tracing.rules_shape import axis_of, cut, static_size
+from hpmoe.tracing.tracer import Tracer
 
 
 @call("ReLU6")
-def relu6(r: Recorder, input: Any) -> Any:
+def relu6(r: Recorder, input: Tracer) -> Tracer:
     return clamp(r, emit(r, e.relu, input), max=6.0)
 
 
 @call("LeakyReLUExt", "LeakyReLU")
-def leaky_relu(r: Recorder, input: Any, negative_slope: float = 0.01) -> Any:
+def leaky_relu(r: Recorder, input: Tracer, negative_slope: float = 0.01) -> Tracer:
     return emit(r, e.select, emit(r, e.greater, input, 0.0), input, emit(r, e.mul, input, negative_slope))
 
 
 @call("EluExt", "Elu")
 @in_float32
-def elu(r: Recorder, input: Any, alpha: float = 1.0) -> Any:
+def elu(r: Recorder, input: Tracer, alpha: float = 1.0) -> Tracer:
     is_above = emit(r, e.greater, input, 0.0)
     below = expm1(r, emit(r, e.select, is_above, 0.0, input))
     return emit(r, e.select, is_above, input, scaled(r, below, alpha))
@@ -36,20 +36,20 @@ def elu(r: Recorder, input: Any, alpha: float = 1.0) -> Any:
 
 @call("SeLU", "SeLUExt")
 @in_float32
-def selu(r: Recorder, input: Any) -> Any:
+def selu(r: Recorder, input: Tracer) -> Tracer:
     refuse_integers(input, "a SeLU")
     return emit(r, e.mul, elu(r, input, 1.6732632423543772), 1.0507009873554805)
 
 
 @call("CeLU")
 @in_float32
-def celu(r: Recorder, input: Any, alpha: float = 1.0) -> Any:
+def celu(r: Recorder, input: Tracer, alpha: float = 1.0) -> Tracer:
     return scaled(r, elu(r, scaled(r, input, 1 / alpha)), alpha)
 
 
 @call("GeluExt")
 @in_float32
-def gelu(r: Recorder, input: Any, approximate: str = "none") -> Any:
+def gelu(r: Recorder, input: Tracer, approximate: str = "none") -> Tracer:
     if approximate == "tanh":
         return gelu_tanh(r, input)
     inner = emit(r, e.erf, emit(r, e.mul, input, math.sqrt(0.5)))
@@ -58,7 +58,7 @@ def gelu(r: Recorder, input: Any, approximate: str = "none") -> Any:
 
 @call("GeLU")
 @in_float32
-def gelu_tanh(r: Recorder, input: Any) -> Any:
+def gelu_tanh(r: Recorder, input: Tracer) -> Tracer:
     cube = emit(r, e.mul, emit(r, e.mul, emit(r, e.square, input), input), 0.044715)
     inner = emit(r, e.mul, emit(r, e.add, input, cube), math.sqrt(2 / math.pi))
     return emit(r, e.mul, emit(r, e.mul, input, 0.5), emit(r, e.add, emit(r, e.tanh, inner), 1.0))
@@ -66,7 +66,7 @@ def gelu_tanh(r: Recorder, input: Any) -> Any:
 
 @call("SoftplusExt")
 @in_float32
-def softplus(r: Recorder, input: Any, beta: float = 1, threshold: float = 20) -> Any:
+def softplus(r: Recorder, input: Tracer, beta: float = 1, threshold: float = 20) -> Tracer:
     x = scaled(r, input, beta)
     out = scaled(r, emit(r, e.softplus, x), 1 / beta)
     # Above 20 the two are the same in float32.
@@ -75,34 +75,34 @@ def softplus(r: Recorder, input: Any, beta: float = 1, threshold: float = 20) ->
 
 @call("LogSigmoid")
 @in_float32
-def log_sigmoid(r: Recorder, input: Any) -> tuple[Any, Any]:
+def log_sigmoid(r: Recorder, input: Tracer) -> tuple[Tracer, Tracer]:
     out = emit(r, e.neg, emit(r, e.softplus, emit(r, e.neg, input)))
     return out, out
 
 
 @call("MishExt")
 @in_float32
-def mish(r: Recorder, input: Any) -> Any:
+def mish(r: Recorder, input: Tracer) -> Tracer:
     return emit(r, e.mul, input, emit(r, e.tanh, emit(r, e.softplus, input)))
 
 
 @call("HSigmoid")
 @in_float32
-def hard_sigmoid(r: Recorder, input: Any) -> Any:
+def hard_sigmoid(r: Recorder, input: Tracer) -> Tracer:
     refuse_integers(input, "a hard sigmoid")
     return emit(r, e.mul, hardtanh(r, emit(r, e.add, input, 3.0), 0.0, 6.0), 1 / 6)
 
 
 @call("HSwish")
 @in_float32
-def hard_swish(r: Recorder, input: Any) -> Any:
+def hard_swish(r: Recorder, input: Tracer) -> Tracer:
     refuse_integers(input, "a hard swish")
     return emit(r, e.mul, input, emit(r, e.mul, clamp(r, emit(r, e.add, input, 3.0), 0.0, 6.0), 1 / 6))
 
 
 @call("GLU")
 @in_float32
-def glu(r: Recorder, input: Any, dim: int = -1) -> Any:
+def glu(r: Recorder, input: Tracer, dim: int = -1) -> Tracer:
     axis = axis_of(input, dim)
     half, odd = divmod(static_size(input, axis, "a glu"), 2)
     if odd:
@@ -111,7 +111,7 @@ def glu(r: Recorder, input: Any, dim: int = -1) -> Any:
 
 
 @call("Swiglu")
-def swiglu(r: Recorder, input: Any, dim: int = -1) -> Any:
+def swiglu(r: Recorder, input: Tracer, dim: int = -1) -> Tracer:
     if dim % len(input.hpmoe_aval.shape) != len(input.hpmoe_aval.shape) - 1:
         raise not_traceable(f"ops.swiglu over dimension {dim}", "the gate and up halves are of the last one",
                             "ops.swiglu(x, -1)")

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 from hpmoe.primitives import elementwise as e
 from hpmoe.primitives.differentiable import FLOATS
+from hpmoe.primitives.primitive import Primitive
 from hpmoe.support.dtypes import INTEGERS
-from hpmoe.tracing.calls import call
+from hpmoe.tracing.calls import Rule, call
 from hpmoe.tracing.errors import not_traceable
 from hpmoe.tracing.promote import emit, in_float32, promote_dtypes, scaled_dtype, to_dtype, to_float
 from hpmoe.tracing.recorder import Recorder
-from hpmoe.tracing.tracer import Tracer
+from hpmoe.tracing.tracer import Operand, Tracer
 
 _FLOAT_UNARY = {
     "Exp": e.exp, "Log": e.log, "Sqrt": e.sqrt, "Rsqrt": e.rsqrt, "Sigmoid": e.sigmoid, "Tanh": e.tanh, "SiLU": e.silu,
@@ -28,14 +28,14 @@ _BINARY = {
 }
 
 
-def _unary(primitive: Any, to_floats: bool) -> Any:
-    def rule(r: Recorder, input: Any) -> Any:
+def _unary(primitive: Primitive, to_floats: bool) -> Rule:
+    def rule(r: Recorder, input: Tracer) -> Tracer:
         return emit(r, primitive, to_float(r, input) if to_floats else input)
     return rule
 
 
-def _binary(primitive: Any) -> Any:
-    def rule(r: Recorder, input: Any, other: Any) -> Any:
+def _binary(primitive: Primitive) -> Rule:
+    def rule(r: Recorder, input: Operand, other: Operand) -> Tracer:
         return emit(r, primitive, input, other)
     return rule
 
@@ -49,27 +49,27 @@ for _name, _primitive in _BINARY.items():
 
 
 @call("Mul", "Muls")
-def mul(r: Recorder, input: Any, other: Any) -> Any:
+def mul(r: Recorder, input: Operand, other: Operand) -> Tracer:
     return emit(r, e.mul, input, other, dtype=scaled_dtype((input, other)))
 
 
-def scaled(r: Recorder, x: Any, factor: Any) -> Any:
+def scaled(r: Recorder, x: Operand, factor: Operand) -> Tracer:
     return x if isinstance(factor, (int, float)) and factor == 1 else mul(r, x, factor)
 
 
 @call("AddExt")
-def add(r: Recorder, input: Any, other: Any, alpha: Any = 1) -> Any:
+def add(r: Recorder, input: Operand, other: Operand, alpha: Operand = 1) -> Tracer:
     return emit(r, e.add, input, scaled(r, other, alpha))
 
 
 @call("Sub", "SubScalar", "SubExt")
-def sub(r: Recorder, input: Any, other: Any, alpha: Any = 1) -> Any:
+def sub(r: Recorder, input: Operand, other: Operand, alpha: Operand = 1) -> Tracer:
     if all(x.hpmoe_aval.dtype == "bool" if isinstance(x, Tracer) else isinstance(x, bool) for x in (input, other)):
         raise not_traceable("a difference of truth values", "it has no primitive", "a != b, or x.astype(mindspore.float32)")
     return emit(r, e.sub, input, scaled(r, other, alpha))
 
 
-def _integers(*operands: Any) -> str:
+def _integers(*operands: Operand) -> str:
     """The integer dtype that numbers and tensors have in common, or "" where they have none."""
     dtype = promote_dtypes([o.hpmoe_aval.dtype for o in operands if isinstance(o, Tracer)],
                            [o for o in operands if not isinstance(o, Tracer)])
@@ -77,7 +77,7 @@ def _integers(*operands: Any) -> str:
 
 
 @call("Div", "Divs", "RealDiv", "DivMod", "DivMods")
-def div(r: Recorder, input: Any, other: Any, rounding_mode: str | None = None) -> Any:
+def div(r: Recorder, input: Operand, other: Operand, rounding_mode: str | None = None) -> Tracer:
     if rounding_mode == "floor" and (integers := _integers(input, other)):
         return emit(r, e.floor_div, input, other, dtype=integers)
     dtype = scaled_dtype((input, other), [0.0])
@@ -89,14 +89,14 @@ def div(r: Recorder, input: Any, other: Any, rounding_mode: str | None = None) -
 
 
 @call("Pow", "PowTensorScalar", "PowScalarTensor", "PowTensor")
-def power(r: Recorder, input: Any, exponent: Any) -> Any:
+def power(r: Recorder, input: Operand, exponent: Operand) -> Tracer:
     if not isinstance(exponent, Tracer) and exponent == 2:
         return emit(r, e.square, input)
     return emit(r, e.power, input, exponent)
 
 
 @call("Round")
-def round_(r: Recorder, input: Any, decimals: int = 0) -> Any:
+def round_(r: Recorder, input: Tracer, decimals: int = 0) -> Tracer:
     """Halves go to the even number; no gradient."""
     if decimals != 0:
         raise not_traceable(f"rounding to {decimals} decimals", "MindSpore has it on some devices only",
@@ -105,53 +105,53 @@ def round_(r: Recorder, input: Any, decimals: int = 0) -> Any:
 
 
 @call("IsFinite")
-def is_finite(r: Recorder, x: Any) -> Any:
+def is_finite(r: Recorder, x: Tracer) -> Tracer:
     return emit(r, e.less, emit(r, e.absolute, x), math.inf)
 
 
 @call("IsInf")
-def is_infinite(r: Recorder, x: Any) -> Any:
+def is_infinite(r: Recorder, x: Tracer) -> Tracer:
     return emit(r, e.equal, emit(r, e.absolute, x), math.inf)
 
 
 @call("Addcmul", "AddcmulExt")
 @in_float32
-def addcmul(r: Recorder, input: Any, tensor1: Any, tensor2: Any, value: Any = 1) -> Any:
+def addcmul(r: Recorder, input: Tracer, tensor1: Tracer, tensor2: Tracer, value: Operand = 1) -> Tracer:
     return emit(r, e.add, input, scaled(r, emit(r, e.mul, tensor1, tensor2), value))
 
 
 @call("Addcdiv", "AddcdivExt")
 @in_float32
-def addcdiv(r: Recorder, input: Any, tensor1: Any, tensor2: Any, value: Any = 1) -> Any:
+def addcdiv(r: Recorder, input: Tracer, tensor1: Tracer, tensor2: Tracer, value: Operand = 1) -> Tracer:
     return emit(r, e.add, input, scaled(r, div(r, tensor1, tensor2), value))
 
 
 @call("Lerp", "LerpScalar")
 @in_float32
-def lerp(r: Recorder, input: Any, end: Any, weight: Any) -> Any:
+def lerp(r: Recorder, input: Tracer, end: Tracer, weight: Operand) -> Tracer:
     return emit(r, e.add, input, emit(r, e.mul, emit(r, e.sub, end, input), weight))
 
 
-def _refined(r: Recorder, rough: Any, x: Any, near_zero: Any) -> Any:
+def _refined(r: Recorder, rough: Tracer, x: Tracer, near_zero: Tracer) -> Tracer:
     """`near_zero` where |x| < 1/2 and `rough`, which cancels there, elsewhere; the gradient is that of `rough`."""
     correction = emit(r, e.select, emit(r, e.less, emit(r, e.absolute, x), 0.5), emit(r, e.sub, near_zero, rough), 0.0)
     return emit(r, e.add, rough, emit(r, e.stop_gradient, correction))
 
 
-def expm1(r: Recorder, x: Any) -> Any:
+def expm1(r: Recorder, x: Tracer) -> Tracer:
     y = emit(r, e.exp, x)
     near_zero = emit(r, e.mul, emit(r, e.tanh, emit(r, e.mul, x, 0.5)), emit(r, e.add, y, 1.0))
     return _refined(r, emit(r, e.sub, y, 1.0), x, near_zero)
 
 
-def _log1p(r: Recorder, x: Any) -> Any:
+def _log1p(r: Recorder, x: Tracer) -> Tracer:
     y = emit(r, e.add, x, 1.0)
     lost = emit(r, e.sub, x, emit(r, e.sub, y, 1.0))  # by rounding y
     rough = emit(r, e.log, y)
     return _refined(r, rough, x, emit(r, e.add, rough, emit(r, e.div, lost, y)))
 
 
-def _sinh(r: Recorder, x: Any) -> Any:
+def _sinh(r: Recorder, x: Tracer) -> Tracer:
     up, down = emit(r, e.exp, x), emit(r, e.exp, emit(r, e.neg, x))
     near_zero = emit(r, e.mul, emit(r, e.tanh, x), emit(r, e.mul, emit(r, e.add, up, down), 0.5))
     return _refined(r, emit(r, e.mul, emit(r, e.sub, up, down), 0.5), x, near_zero)
@@ -171,8 +171,8 @@ _COMPOSED = {
 }
 
 
-def _composed(build: Any) -> Any:
-    def rule(r: Recorder, input: Any) -> Any:
+def _composed(build: Rule) -> Rule:
+    def rule(r: Recorder, input: Tracer) -> Tracer:
         return build(r, to_float(r, input))
     return in_float32(rule)
 
@@ -182,39 +182,39 @@ for _name, _build in _COMPOSED.items():
 
 
 @call("FloorDiv", "FloorDivScalar")
-def floor_div(r: Recorder, input: Any, other: Any) -> Any:
+def floor_div(r: Recorder, input: Operand, other: Operand) -> Tracer:
     return div(r, input, other, "floor")
 
 
 @call("RemainderTensorScalar", "RemainderTensorTensor", "RemainderScalarTensor", "FloorMod")
 @in_float32
-def remainder(r: Recorder, input: Any, other: Any) -> Any:
+def remainder(r: Recorder, input: Operand, other: Operand) -> Tracer:
     if integers := _integers(input, other):
         return emit(r, e.remainder, input, other, dtype=integers)
     return emit(r, e.sub, input, emit(r, e.mul, floor_div(r, input, other), other))
 
 
 @call("LogicalNot")
-def logical_not(r: Recorder, input: Any) -> Any:
+def logical_not(r: Recorder, input: Tracer) -> Tracer:
     return r(e.equal, to_dtype(r, input, "bool"), False)
 
 
 @call("LogicalAnd")
-def logical_and(r: Recorder, input: Any, other: Any) -> Any:
+def logical_and(r: Recorder, input: Operand, other: Operand) -> Tracer:
     return r(e.minimum, to_dtype(r, input, "bool"), to_dtype(r, other, "bool"))
 
 
 @call("LogicalXor")
-def logical_xor(r: Recorder, input: Any, other: Any) -> Any:
+def logical_xor(r: Recorder, input: Operand, other: Operand) -> Tracer:
     return r(e.not_equal, to_dtype(r, input, "bool"), to_dtype(r, other, "bool"))
 
 
 @call("LogicalOr")
-def logical_or(r: Recorder, input: Any, other: Any) -> Any:
+def logical_or(r: Recorder, input: Operand, other: Operand) -> Tracer:
     return r(e.maximum, to_dtype(r, input, "bool"), to_dtype(r, other, "bool"))
 
 
-def _bitwise(r: Recorder, input: Any, other: Any, rule: Any, sign: str) -> Any:
+def _bitwise(r: Recorder, input: Operand, other: Operand, rule: Rule, sign: str) -> Tracer:
     for x in (input, other):
         if not isinstance(x, Tracer) or x.hpmoe_aval.dtype != "bool":
             raise not_traceable(f"{sign} on integers", "only bool tensors have it", "arithmetic and comparisons")
@@ -222,10 +222,10 @@ def _bitwise(r: Recorder, input: Any, other: Any, rule: Any, sign: str) -> Any:
 
 
 @call("BitwiseAndTensor", "BitwiseAndScalar")
-def bitwise_and(r: Recorder, input: Any, other: Any) -> Any:
+def bitwise_and(r: Recorder, input: Operand, other: Operand) -> Tracer:
     return _bitwise(r, input, other, logical_and, "&")
 
 
 @call("BitwiseOrTensor", "BitwiseOrScalar")
-def bitwise_or(r: Recorder, input: Any, other: Any) -> Any:
+def bitwise_or(r: Recorder, input: Operand, other: Operand) -> Tracer:
     return _bitwise(r, input, other, logical_or, "|")

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from hpmoe.primitives import elementwise as e
 from hpmoe.primitives.reduction import broadcast_to
 from hpmoe.tracing.calls import call
@@ -11,11 +9,11 @@ from hpmoe.tracing.draws import refuse_draw
 from hpmoe.tracing.errors import not_traceable
 from hpmoe.tracing.promote import emit, full, promote_dtypes, to_dtype
 from hpmoe.tracing.recorder import Recorder
-from hpmoe.tracing.tracer import Tracer
+from hpmoe.tracing.tracer import Operand, Tracer
 
 
 @call("Select", "Where")
-def select(r: Recorder, condition: Any, input: Any, other: Any) -> Any:
+def select(r: Recorder, condition: Tracer, input: Tracer, other: Operand) -> Tracer:
     dtype = promote_dtypes([o.hpmoe_aval.dtype for o in (input, other) if isinstance(o, Tracer)],
                            [o for o in (input, other) if not isinstance(o, Tracer)])
     values = [to_dtype(r, o, dtype) for o in (input, other)]
@@ -23,24 +21,24 @@ def select(r: Recorder, condition: Any, input: Any, other: Any) -> Any:
 
 
 @call("Tensor.Select", "DeprecatedSelect", "DeprecatedWhere")
-def select_method(r: Recorder, input: Any, condition: Any, y: Any) -> Any:
+def select_method(r: Recorder, input: Tracer, condition: Tracer, y: Tracer) -> Tracer:
     return select(r, condition, input, y)
 
 
 @call("MaskedFill", "MaskedFillScalar")
-def masked_fill(r: Recorder, input: Any, mask: Any, value: Any) -> Any:
+def masked_fill(r: Recorder, input: Tracer, mask: Tracer, value: Operand) -> Tracer:
     return emit(r, e.select, mask, value, input, dtype=input.hpmoe_aval.dtype)
 
 
 @call("FuncDropoutExt")
-def dropout(r: Recorder, input: Any, p: Any, training: Any, *unused: Any) -> Any:
+def dropout(r: Recorder, input: Tracer, p: float, training: bool, *unused: object) -> Tracer:
     if training:
         refuse_draw(r, "the random operation FuncDropoutExt")
     return input
 
 
 @call("ClampScalar", "ClampTensor")
-def clamp(r: Recorder, input: Any, min: Any = None, max: Any = None) -> Any:
+def clamp(r: Recorder, input: Tracer, min: Operand | None = None, max: Operand | None = None) -> Tracer:
     """What equals a bound keeps its gradient."""
     if min is None and max is None:
         raise not_traceable("a clamp without bounds", "it does nothing", "the tensor as it is, or min= or max=")
@@ -49,7 +47,7 @@ def clamp(r: Recorder, input: Any, min: Any = None, max: Any = None) -> Any:
 
 
 @call("Hardtanh")
-def hardtanh(r: Recorder, input: Any, min_val: Any = -1.0, max_val: Any = 1.0) -> Any:
+def hardtanh(r: Recorder, input: Tracer, min_val: Operand = -1.0, max_val: Operand = 1.0) -> Tracer:
     """What equals a bound has no gradient."""
     out = select(r, emit(r, e.less_equal, input, min_val), min_val, input)
     return select(r, emit(r, e.greater_equal, out, max_val), max_val, out)
@@ -57,25 +55,25 @@ def hardtanh(r: Recorder, input: Any, min_val: Any = -1.0, max_val: Any = 1.0) -
 
 # Arrays of one value.
 
-def _like(r: Recorder, input: Any, value: Any, dtype: Any) -> Any:
+def _like(r: Recorder, input: Tracer, value: Operand, dtype: object) -> Tracer:
     return full(r, input.hpmoe_aval.shape, value, r.dtype_name(dtype) or input.hpmoe_aval.dtype)
 
 
 @call("ZerosLike", "ZerosLikeExt")
-def zeros_like(r: Recorder, input: Any, dtype: Any = None) -> Any:
+def zeros_like(r: Recorder, input: Tracer, dtype: object = None) -> Tracer:
     return _like(r, input, 0.0, dtype)
 
 
 @call("OnesLike", "OnesLikeExt")
-def ones_like(r: Recorder, input: Any, dtype: Any = None) -> Any:
+def ones_like(r: Recorder, input: Tracer, dtype: object = None) -> Tracer:
     return _like(r, input, 1.0, dtype)
 
 
 @call("FullLike")
-def full_like(r: Recorder, input: Any, fill_value: Any, dtype: Any = None) -> Any:
+def full_like(r: Recorder, input: Tracer, fill_value: Operand, dtype: object = None) -> Tracer:
     return _like(r, input, fill_value, dtype)
 
 
 @call("ExpandAs")
-def expand_as(r: Recorder, input: Any, other: Any) -> Any:
+def expand_as(r: Recorder, input: Tracer, other: Tracer) -> Tracer:
     return r(broadcast_to, input, shape=other.hpmoe_aval.shape)

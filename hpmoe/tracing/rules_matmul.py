@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 from hpmoe.primitives import elementwise as e
 from hpmoe.primitives.matmul import matmul as matmul_primitive
 from hpmoe.primitives.shape import reshape
@@ -12,10 +10,11 @@ from hpmoe.tracing.errors import not_traceable
 from hpmoe.tracing.promote import emit, promote_dtypes, to_dtype
 from hpmoe.tracing.recorder import Recorder
 from hpmoe.tracing.rules_shape import swap_axes
+from hpmoe.tracing.tracer import Operand, Tracer
 
 
 @call("MatMulExt", "Mm", "Mv", "Dot", "MatMul", "BatchMatMulExt", "BatchMatMul", "Matmul")
-def matmul(r: Recorder, input: Any, other: Any, transpose_a: bool = False, transpose_b: bool = False) -> Any:
+def matmul(r: Recorder, input: Tracer, other: Tracer, transpose_a: bool = False, transpose_b: bool = False) -> Tracer:
     left, right = len(input.hpmoe_aval.shape), len(other.hpmoe_aval.shape)
     if right > 2:
         raise not_traceable(f"a batched matmul of {input.hpmoe_aval} and {other.hpmoe_aval}",
@@ -36,27 +35,27 @@ def matmul(r: Recorder, input: Any, other: Any, transpose_a: bool = False, trans
 
 
 @call("Dense", "Linear")
-def linear(r: Recorder, input: Any, weight: Any, bias: Any = None) -> Any:
+def linear(r: Recorder, input: Tracer, weight: Tracer, bias: Tracer | None = None) -> Tracer:
     out = matmul(r, input, weight, transpose_b=len(weight.hpmoe_aval.shape) == 2)
     return out if bias is None else emit(r, e.add, out, bias)
 
 
 @call("Addmm")
-def addmm(r: Recorder, input: Any, mat1: Any, mat2: Any, beta: Any = 1, alpha: Any = 1) -> Any:
+def addmm(r: Recorder, input: Tracer, mat1: Tracer, mat2: Tracer, beta: Operand = 1, alpha: Operand = 1) -> Tracer:
     product = matmul(r, mat1, mat2)
     product = product if alpha == 1 else emit(r, e.mul, product, alpha)
     return emit(r, e.add, input if beta == 1 else emit(r, e.mul, input, beta), product)
 
 
 @call("BiasAdd")
-def bias_add(r: Recorder, input: Any, bias: Any, data_format: Any = 0) -> Any:
+def bias_add(r: Recorder, input: Tracer, bias: Tracer, data_format: object = 0) -> Tracer:
     if len(input.hpmoe_aval.shape) != 2:
         raise not_traceable(f"BiasAdd on {input.hpmoe_aval}", "it is for matrices", "x + bias")
     return emit(r, e.add, input, bias)
 
 
 @call("Outer")
-def outer(r: Recorder, input: Any, vec2: Any) -> Any:
+def outer(r: Recorder, input: Tracer, vec2: Tracer) -> Tracer:
     for x in (input, vec2):
         if len(x.hpmoe_aval.shape) != 1:
             raise not_traceable(f"an outer product with {x.hpmoe_aval}", "it is of two vectors", "x.flatten()")

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-from typing import Any
 
 from hpmoe.primitives import elementwise as e
 from hpmoe.primitives.reduce_max import reduce_max
@@ -16,14 +15,17 @@ from hpmoe.tracing.promote import emit, in_float32, promote_dtypes, to_dtype, to
 from hpmoe.tracing.recorder import Recorder
 from hpmoe.tracing.rules_reduce import axes_of, mean
 from hpmoe.tracing.rules_shape import axis_of, dims_of
+from hpmoe.tracing.tracer import Axes, Sizes, Tracer
+
+Normed = tuple[Tracer, Tracer, Tracer]
 
 
-def _shifted(r: Recorder, x: Any, axis: int) -> Any:
+def _shifted(r: Recorder, x: Tracer, axis: int) -> Tracer:
     peak = r(e.stop_gradient, r(reduce_max, x, axis=axis, keepdims=True))
     return emit(r, e.sub, x, peak)
 
 
-def _one_axis(x: Any, dim: Any) -> int:
+def _one_axis(x: Tracer, dim: Axes) -> int:
     axes = axes_of(x, -1 if dim is None else dim)
     if len(axes) != 1:
         raise not_traceable("softmax over several dimensions", "it is over one", "softmax over one dimension")
@@ -32,7 +34,7 @@ def _one_axis(x: Any, dim: Any) -> int:
 
 @call("Softmax")
 @in_float32
-def softmax(r: Recorder, input: Any, dim: Any = -1, dtype: Any = None) -> Any:
+def softmax(r: Recorder, input: Tracer, dim: Axes = -1, dtype: object = None) -> Tracer:
     x, axis = to_dtype(r, input, known(r.dtype_name(dtype))) if dtype else input, _one_axis(input, dim)
     powers = emit(r, e.exp, _shifted(r, x, axis))
     return emit(r, e.div, powers, r(reduce_sum, powers, axis=axis, keepdims=True))
@@ -40,7 +42,7 @@ def softmax(r: Recorder, input: Any, dim: Any = -1, dtype: Any = None) -> Any:
 
 @call("LogSoftmax", "LogSoftmaxExt")
 @in_float32
-def log_softmax(r: Recorder, input: Any, dim: Any = -1, dtype: Any = None) -> Any:
+def log_softmax(r: Recorder, input: Tracer, dim: Axes = -1, dtype: object = None) -> Tracer:
     x, axis = to_dtype(r, input, known(r.dtype_name(dtype))) if dtype else input, _one_axis(input, dim)
     shifted = _shifted(r, x, axis)
     total = r(reduce_sum, emit(r, e.exp, shifted), axis=axis, keepdims=True)
@@ -49,7 +51,7 @@ def log_softmax(r: Recorder, input: Any, dim: Any = -1, dtype: Any = None) -> An
 
 @call("LogSumExp")
 @in_float32
-def log_sum_exp(r: Recorder, input: Any, dim: Any, keepdim: bool = False) -> Any:
+def log_sum_exp(r: Recorder, input: Tracer, dim: Axes, keepdim: bool = False) -> Tracer:
     """An infinite maximum is not taken off, so that it stays the result."""
     input, axis = to_float(r, input), _one_axis(input, dim)
     peak = r(reduce_max, input, axis=axis, keepdims=True)
@@ -60,14 +62,15 @@ def log_sum_exp(r: Recorder, input: Any, dim: Any, keepdim: bool = False) -> Any
     return out if keepdim else r(reshape, out, shape=dims[:axis] + dims[axis + 1:])
 
 
-def _affine(r: Recorder, x: Any, weight: Any, bias: Any) -> Any:
+def _affine(r: Recorder, x: Tracer, weight: Tracer | None, bias: Tracer | None) -> Tracer:
     """x * weight + bias; the ones and zeros MindSpore makes up where the user gave none are left out."""
     if weight is not None and not r.is_constant(weight, 1.0):
         x = emit(r, e.mul, x, weight)
     return x if bias is None or r.is_constant(bias, 0.0) else emit(r, e.add, x, bias)
 
 
-def _layer_norm(r: Recorder, x: Any, normalized: int, weight: Any, bias: Any, eps: float) -> tuple[Any, Any, Any]:
+def _layer_norm(r: Recorder, x: Tracer, normalized: int, weight: Tracer | None, bias: Tracer | None,
+                eps: float) -> Normed:
     """(normalized over the last dimensions, mean, 1 / deviation), the three results MindSpore gives."""
     axes = list(range(len(x.hpmoe_aval.shape)))[-normalized:]
     dtype = promote_dtypes([o.hpmoe_aval.dtype for o in (x, weight, bias) if o is not None], [])
@@ -80,8 +83,8 @@ def _layer_norm(r: Recorder, x: Any, normalized: int, weight: Any, bias: Any, ep
 
 
 @call("LayerNormExt")
-def layer_norm(r: Recorder, input: Any, normalized_shape: Any, weight: Any = None, bias: Any = None,
-               eps: float = 1e-5) -> Any:
+def layer_norm(r: Recorder, input: Tracer, normalized_shape: Sizes, weight: Tracer | None = None, bias: Tracer | None = None,
+               eps: float = 1e-5) -> Normed:
     sizes, dims = dims_of((normalized_shape,)), input.hpmoe_aval.shape
     if dims[len(dims) - len(sizes):] != sizes:
         raise not_traceable(f"layer_norm of {input.hpmoe_aval} over {sizes}", "these are not its last dimensions",
@@ -90,15 +93,15 @@ def layer_norm(r: Recorder, input: Any, normalized_shape: Any, weight: Any = Non
 
 
 @call("LayerNorm")
-def layer_norm_old(r: Recorder, input: Any, gamma: Any, beta: Any, begin_norm_axis: int = 1, begin_params_axis: int = 1,
-                   epsilon: float = 1e-7) -> Any:
+def layer_norm_old(r: Recorder, input: Tracer, gamma: Tracer, beta: Tracer, begin_norm_axis: int = 1,
+                   begin_params_axis: int = 1, epsilon: float = 1e-7) -> Normed:
     normalized = len(input.hpmoe_aval.shape) - axis_of(input, begin_norm_axis)
     return _layer_norm(r, input, normalized, gamma, beta, epsilon)
 
 
 @call("RmsNorm")
 @in_float32
-def rms_norm(r: Recorder, x: Any, gamma: Any, epsilon: float = 1e-6) -> Any:
+def rms_norm(r: Recorder, x: Tracer, gamma: Tracer, epsilon: float = 1e-6) -> tuple[Tracer, Tracer]:
     rank, normalized = len(x.hpmoe_aval.shape), len(gamma.hpmoe_aval.shape)
     square = mean(r, emit(r, e.square, x), list(range(rank - normalized, rank)), True)
     scale = emit(r, e.rsqrt, emit(r, e.add, square, epsilon))

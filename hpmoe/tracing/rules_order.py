@@ -6,9 +6,6 @@ the one with the smaller index comes first, and NaN counts as the largest.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
-
 import numpy as np
 from mindspore import Tensor
 
@@ -17,15 +14,17 @@ from hpmoe.primitives import columns, elementwise as e
 from hpmoe.primitives.top_k import top_k
 from hpmoe.support.dtypes import numpy_dtype
 from hpmoe.support.known import known
-from hpmoe.tracing.calls import call
+from hpmoe.tracing.calls import Rule, call
 from hpmoe.tracing.errors import not_traceable
 from hpmoe.tracing.promote import emit, to_dtype
 from hpmoe.tracing.recorder import Recorder
 from hpmoe.tracing.rules_shape import axis_of, expand_dims, reshape, select_index, static_size, swap_axes
-from hpmoe.tracing.tracer import Tracer
+from hpmoe.tracing.tracer import Operand, Tracer
+
+Chosen = tuple[Tracer, Tracer]  # values and their indices
 
 
-def _along_last(r: Recorder, x: Any, axis: int, act: Callable[..., Any], *others: Any) -> Any:
+def _along_last(r: Recorder, x: Tracer, axis: int, act: Rule, *others: Tracer) -> Tracer:
     """`act` on arrays whose last dimension is `axis` of x and the others, its results turned back."""
     rank = len(x.hpmoe_aval.shape)
     if rank == 1:
@@ -36,7 +35,7 @@ def _along_last(r: Recorder, x: Any, axis: int, act: Callable[..., Any], *others
     return tuple(map(back, out)) if isinstance(out, tuple) else back(out)
 
 
-def _chosen(r: Recorder, x: Any, k: int | None, dim: int, largest: bool, ids_dtype: str) -> tuple[Any, Any]:
+def _chosen(r: Recorder, x: Tracer, k: int | None, dim: int, largest: bool, ids_dtype: str) -> Chosen:
     """The k first in order, all of them where None, and their indices."""
     axis = axis_of(x, dim)
     size = static_size(x, axis, "a choice by order")
@@ -49,81 +48,81 @@ def _chosen(r: Recorder, x: Any, k: int | None, dim: int, largest: bool, ids_dty
 
 
 @call("TopkExt")
-def topk(r: Recorder, input: Any, k: int, dim: int = -1, largest: bool = True, sorted: bool = True) -> tuple[Any, Any]:
+def topk(r: Recorder, input: Tracer, k: int, dim: int = -1, largest: bool = True, sorted: bool = True) -> Chosen:
     return _chosen(r, input, k, dim, largest, "int64")
 
 
 @call("TopK")
-def topk_old(r: Recorder, input: Any, k: int, sorted: bool = True) -> tuple[Any, Any]:
+def topk_old(r: Recorder, input: Tracer, k: int, sorted: bool = True) -> Chosen:
     return _chosen(r, input, k, -1, True, "int32")
 
 
 @call("SortExt")
-def sort(r: Recorder, input: Any, dim: int = -1, descending: bool = False, stable: bool = False) -> tuple[Any, Any]:
+def sort(r: Recorder, input: Tracer, dim: int = -1, descending: bool = False, stable: bool = False) -> Chosen:
     return _chosen(r, input, None, dim, descending, "int64")
 
 
 @call("Sort")
-def sort_old(r: Recorder, input: Any, dim: int = -1, descending: bool = False) -> tuple[Any, Any]:
+def sort_old(r: Recorder, input: Tracer, dim: int = -1, descending: bool = False) -> Chosen:
     return _chosen(r, input, None, dim, descending, "int32")
 
 
 @call("ArgSort")
-def argsort(r: Recorder, input: Any, dim: int = -1, descending: bool = False, stable: bool = False) -> Any:
+def argsort(r: Recorder, input: Tracer, dim: int = -1, descending: bool = False, stable: bool = False) -> Tracer:
     return _chosen(r, input, None, dim, descending, "int64")[1]
 
 
-def _extreme(r: Recorder, x: Any, dim: int, keepdim: bool, largest: bool, ids_dtype: str) -> tuple[Any, Any]:
+def _extreme(r: Recorder, x: Tracer, dim: int, keepdim: bool, largest: bool, ids_dtype: str) -> Chosen:
     axis = axis_of(x, dim)
     found = _chosen(r, x, 1, dim, largest, ids_dtype)
-    return found if keepdim else tuple(select_index(r, v, axis, 0) for v in found)
+    return found if keepdim else (select_index(r, found[0], axis, 0), select_index(r, found[1], axis, 0))
 
 
 @call("MaxDim")
-def max_with_index(r: Recorder, input: Any, dim: int, keepdim: bool = False) -> tuple[Any, Any]:
+def max_with_index(r: Recorder, input: Tracer, dim: int, keepdim: bool = False) -> Chosen:
     return _extreme(r, input, dim, keepdim, True, "int64")
 
 
 @call("MinDim")
-def min_with_index(r: Recorder, input: Any, dim: int, keepdim: bool = False) -> tuple[Any, Any]:
+def min_with_index(r: Recorder, input: Tracer, dim: int, keepdim: bool = False) -> Chosen:
     return _extreme(r, input, dim, keepdim, False, "int64")
 
 
 @call("ArgMaxWithValue")
-def max_with_index_old(r: Recorder, input: Any, dim: int = 0, keepdim: bool = False) -> tuple[Any, Any]:
+def max_with_index_old(r: Recorder, input: Tracer, dim: int = 0, keepdim: bool = False) -> Chosen:
     return _extreme(r, input, dim, keepdim, True, "int32")
 
 
 @call("ArgMinWithValue")
-def min_with_index_old(r: Recorder, input: Any, dim: int = 0, keepdim: bool = False) -> tuple[Any, Any]:
+def min_with_index_old(r: Recorder, input: Tracer, dim: int = 0, keepdim: bool = False) -> Chosen:
     return _extreme(r, input, dim, keepdim, False, "int32")
 
 
-def _place(r: Recorder, x: Any, dim: int | None, keepdim: bool, largest: bool) -> Any:
+def _place(r: Recorder, x: Tracer, dim: int | None, keepdim: bool, largest: bool) -> Tracer:
     if dim is None:
         return _extreme(r, reshape(r, x, (x.size,)), 0, False, largest, "int64")[1]
     return _extreme(r, x, dim, keepdim, largest, "int64")[1]
 
 
 @call("ArgMaxExt", "DeprecatedArgmax")
-def argmax(r: Recorder, input: Any, dim: int | None = None, keepdim: bool = False) -> Any:
+def argmax(r: Recorder, input: Tracer, dim: int | None = None, keepdim: bool = False) -> Tracer:
     return _place(r, input, dim, keepdim, True)
 
 
 @call("ArgMinExt", "DeprecatedArgmin")
-def argmin(r: Recorder, input: Any, dim: int | None = None, keepdim: bool = False) -> Any:
+def argmin(r: Recorder, input: Tracer, dim: int | None = None, keepdim: bool = False) -> Tracer:
     return _place(r, input, dim, keepdim, False)
 
 
 @call("Argmax")
-def argmax_old(r: Recorder, input: Any, dim: int = -1, output_type: Any = "int32") -> Any:
+def argmax_old(r: Recorder, input: Tracer, dim: int = -1, output_type: object = "int32") -> Tracer:
     return to_dtype(r, _place(r, input, dim, False, True), known(r.dtype_name(output_type)))
 
 
 # Elements by an index.
 
 @call("GatherD")
-def gather_elements(r: Recorder, input: Any, dim: int, index: Any) -> Any:
+def gather_elements(r: Recorder, input: Tracer, dim: int, index: Tracer) -> Tracer:
     x, axis = r.materialize(input), axis_of(input, dim)
     mine, its = x.hpmoe_aval.shape, index.hpmoe_aval.shape
     beside = len(mine) == len(its) and mine[:axis] + mine[axis + 1:] == its[:axis] + its[axis + 1:]
@@ -135,7 +134,7 @@ def gather_elements(r: Recorder, input: Any, dim: int, index: Any) -> Any:
 
 
 @call("ScatterAddExt")
-def scatter_add(r: Recorder, input: Any, dim: int, index: Any, src: Any) -> Any:
+def scatter_add(r: Recorder, input: Tracer, dim: int, index: Tracer, src: Tracer) -> Tracer:
     x, axis = r.materialize(input), axis_of(input, dim)
     if src.hpmoe_aval.shape != index.hpmoe_aval.shape:
         raise not_traceable(f"a scatter of {src.hpmoe_aval} by {index.hpmoe_aval}", "each element has an index",
@@ -146,7 +145,8 @@ def scatter_add(r: Recorder, input: Any, dim: int, index: Any, src: Any) -> Any:
 
 
 @call("OneHotExt", "OneHot")
-def one_hot(r: Recorder, indices: Any, depth: int, on_value: Any = 1, off_value: Any = 0, dim: int = -1) -> Any:
+def one_hot(r: Recorder, indices: Tracer, depth: int, on_value: Operand = 1, off_value: Operand = 0,
+            dim: int = -1) -> Tracer:
     """An index that names no class has a row of `off_value` alone."""
     if not isinstance(depth, int) or depth < 1:
         raise not_traceable(f"one_hot of {depth} classes", "their number would depend on values", "num_classes= the experts")
@@ -161,19 +161,19 @@ def one_hot(r: Recorder, indices: Any, depth: int, on_value: Any = 1, off_value:
 
 # Running sums.
 
-def _running(r: Recorder, x: Any, dim: int, reverse: bool = False) -> Any:
+def _running(r: Recorder, x: Tracer, dim: int, reverse: bool = False) -> Tracer:
     axis = axis_of(x, dim)
     static_size(x, axis, "a running sum")
     return _along_last(r, x, axis, lambda v: r(columns.cumsum, v, reverse=reverse))
 
 
 @call("CumsumExt")
-def cumsum(r: Recorder, input: Any, dim: int, dtype: Any = None) -> Any:
+def cumsum(r: Recorder, input: Tracer, dim: int, dtype: object = None) -> Tracer:
     own = input.hpmoe_aval.dtype
     return _running(r, to_dtype(r, input, r.dtype_name(dtype) or ("int64" if own in ("bool", "int32") else own)), dim)
 
 
 @call("CumSum")
-def cumsum_old(r: Recorder, input: Any, dim: int, exclusive: bool = False, reverse: bool = False) -> Any:
+def cumsum_old(r: Recorder, input: Tracer, dim: int, exclusive: bool = False, reverse: bool = False) -> Tracer:
     total = _running(r, input, dim, reverse)
     return emit(r, e.sub, total, input) if exclusive else total

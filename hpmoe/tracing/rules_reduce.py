@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
 
-from hpmoe.ir.avals import Rows
+from hpmoe.ir.avals import Rows, fixed
 from hpmoe.primitives import elementwise as e
+from hpmoe.primitives.primitive import Primitive
 from hpmoe.primitives.reduce_max import reduce_max
 from hpmoe.primitives.reduction import reduce_sum
 from hpmoe.primitives.shape import dtype_param
@@ -18,22 +18,23 @@ from hpmoe.tracing.promote import emit, in_float32, refuse_integers, to_dtype, t
 from hpmoe.tracing.recorder import Recorder
 from hpmoe.tracing.rules_arithmetic import logical_not
 from hpmoe.tracing.rules_shape import axis_of
+from hpmoe.tracing.tracer import Axes, Tracer
 
 
-def axes_of(x: Any, dim: Any) -> list[int]:
+def axes_of(x: Tracer, dim: Axes) -> list[int]:
     rank = len(x.hpmoe_aval.shape)
     if dim is None or (isinstance(dim, (list, tuple)) and not dim):
         return list(range(rank))
     return sorted({axis_of(x, d) for d in (dim if isinstance(dim, (list, tuple)) else (dim,))})
 
 
-def _reduce(r: Recorder, primitive: Any, x: Any, axes: Sequence[int], keepdim: bool) -> Any:
+def _reduce(r: Recorder, primitive: Primitive, x: Tracer, axes: Sequence[int], keepdim: bool) -> Tracer:
     for axis in reversed(axes):
         x = r(primitive, x, axis=axis, keepdims=keepdim)
     return x
 
 
-def _total(r: Recorder, x: Any, axes: Sequence[int], keepdim: bool, dtype: str, mean: bool = False) -> Any:
+def _total(r: Recorder, x: Tracer, axes: Sequence[int], keepdim: bool, dtype: str, mean: bool = False) -> Tracer:
     """The sum over some axes in a dtype; half-precision numbers are not cast before, and rounded after the last sum only."""
     own = x.hpmoe_aval.dtype
     if own not in HALVES or not axes:
@@ -43,7 +44,7 @@ def _total(r: Recorder, x: Any, axes: Sequence[int], keepdim: bool, dtype: str, 
     return to_dtype(r, _sum(r, x, axes[:-1], keepdim, mean), dtype)
 
 
-def _sum(r: Recorder, x: Any, axes: Sequence[int], keepdim: bool, mean: bool, **params: Any) -> Any:
+def _sum(r: Recorder, x: Tracer, axes: Sequence[int], keepdim: bool, mean: bool, **params: object) -> Tracer:
     """Sums over axes; one that may be of rows says whether it is for a mean, where it matters how many rows there are."""
     for axis in reversed(axes):
         rank = len(x.hpmoe_aval.shape)
@@ -53,14 +54,14 @@ def _sum(r: Recorder, x: Any, axes: Sequence[int], keepdim: bool, mean: bool, **
 
 
 @call("SumExt")
-def sum_(r: Recorder, input: Any, dim: Any = None, keepdim: bool = False, dtype: Any = None) -> Any:
+def sum_(r: Recorder, input: Tracer, dim: Axes = None, keepdim: bool = False, dtype: object = None) -> Tracer:
     name = r.dtype_name(dtype) if dtype else None
     name = name or ("int64" if input.hpmoe_aval.dtype in ("bool", "int32") else input.hpmoe_aval.dtype)
     return _total(r, input, axes_of(input, dim), keepdim, name)
 
 
 @call("ReduceSum")
-def reduce_sum_(r: Recorder, input: Any, dim: Any = None, keepdim: bool = False, skip_mode: bool = False) -> Any:
+def reduce_sum_(r: Recorder, input: Tracer, dim: Axes = None, keepdim: bool = False, skip_mode: bool = False) -> Tracer:
     if skip_mode:
         raise not_traceable("ReduceSum with skip_mode", "no axes would mean none or all of them", "mint.sum(x, axes)")
     if input.hpmoe_aval.dtype == "bool":
@@ -69,12 +70,12 @@ def reduce_sum_(r: Recorder, input: Any, dim: Any = None, keepdim: bool = False,
 
 
 @call("DeprecatedSum")
-def sum_method(r: Recorder, input: Any, dim: Any = None, dtype: Any = None, keepdim: bool = False) -> Any:
+def sum_method(r: Recorder, input: Tracer, dim: Axes = None, dtype: object = None, keepdim: bool = False) -> Tracer:
     return sum_(r, input, dim, keepdim, dtype)
 
 
 @call("MeanExt", "ReduceMean", "DeprecatedMean")
-def mean(r: Recorder, input: Any, dim: Any = None, keepdim: bool = False, dtype: Any = None) -> Any:
+def mean(r: Recorder, input: Tracer, dim: Axes = None, keepdim: bool = False, dtype: object = None) -> Tracer:
     axes = axes_of(input, dim)
     sizes = [input.hpmoe_aval.shape[a] for a in axes]
     if any(isinstance(n, Rows) for n in sizes):
@@ -85,58 +86,59 @@ def mean(r: Recorder, input: Any, dim: Any = None, keepdim: bool = False, dtype:
     x = to_float(r, input)
     name = r.dtype_name(dtype) or x.hpmoe_aval.dtype
     total = _total(r, x, axes, keepdim, "float32" if name in HALVES else name, mean=True)
-    count = math.prod(sizes)
+    count = math.prod(fixed(tuple(sizes)))
     return to_dtype(r, emit(r, e.mul, total, 1.0 / count if count else math.inf), name)  # 0 / 0 is not a number
 
 
 @call("Max", "ReduceMax", "DeprecatedMax", "AmaxExt")
-def max_(r: Recorder, input: Any, dim: Any = None, keepdim: bool = False) -> Any:
+def max_(r: Recorder, input: Tracer, dim: Axes = None, keepdim: bool = False) -> Tracer:
     return _reduce(r, reduce_max, input, axes_of(input, dim), keepdim)
 
 
 @call("Any", "ReduceAny")
-def any_(r: Recorder, input: Any, dim: Any = None, keepdim: bool = False) -> Any:
+def any_(r: Recorder, input: Tracer, dim: Axes = None, keepdim: bool = False) -> Tracer:
     return max_(r, to_dtype(r, input, "bool"), dim, keepdim)
 
 
 @call("All", "ReduceAll")
-def all_(r: Recorder, input: Any, dim: Any = None, keepdim: bool = False) -> Any:
+def all_(r: Recorder, input: Tracer, dim: Axes = None, keepdim: bool = False) -> Tracer:
     return logical_not(r, any_(r, logical_not(r, input), dim, keepdim))
 
 
 @call("Min", "ReduceMin", "DeprecatedMin")
-def min_(r: Recorder, input: Any, dim: Any = None, keepdim: bool = False) -> Any:
+def min_(r: Recorder, input: Tracer, dim: Axes = None, keepdim: bool = False) -> Tracer:
     return emit(r, e.neg, max_(r, emit(r, e.neg, input), dim, keepdim))
 
 
 @call("Var")
 @in_float32
-def variance(r: Recorder, input: Any, dim: Any = None, correction: int = 1, keepdim: bool = False) -> Any:
+def variance(r: Recorder, input: Tracer, dim: Axes = None, correction: int = 1, keepdim: bool = False) -> Tracer:
     axes = axes_of(input, dim)
     centered = emit(r, e.sub, input, mean(r, input, axes, True))
-    count = math.prod(input.hpmoe_aval.shape[a] for a in axes)
+    count = math.prod(fixed(tuple(input.hpmoe_aval.shape[a] for a in axes)))
     total = _reduce(r, reduce_sum, emit(r, e.square, centered), axes, keepdim)
     return emit(r, e.mul, total, 1.0 / (count - correction) if count > correction else math.inf)  # 0 / 0 is not a number
 
 
 @call("Std")
 @in_float32
-def deviation(r: Recorder, input: Any, dim: Any = None, correction: int = 1, keepdim: bool = False) -> Any:
+def deviation(r: Recorder, input: Tracer, dim: Axes = None, correction: int = 1, keepdim: bool = False) -> Tracer:
     return emit(r, e.sqrt, variance(r, input, dim, correction, keepdim))
 
 
 @call("DeprecatedVar")
-def variance_method(r: Recorder, input: Any, dim: Any = None, ddof: int = 0, keepdim: bool = False) -> Any:
+def variance_method(r: Recorder, input: Tracer, dim: Axes = None, ddof: int = 0, keepdim: bool = False) -> Tracer:
     return variance(r, input, dim, ddof, keepdim)
 
 
 @call("DeprecatedStd")
-def deviation_method(r: Recorder, input: Any, dim: Any = None, ddof: int = 0, keepdim: bool = False) -> Any:
+def deviation_method(r: Recorder, input: Tracer, dim: Axes = None, ddof: int = 0, keepdim: bool = False) -> Tracer:
     return deviation(r, input, dim, ddof, keepdim)
 
 
 @call("Tensor.Std")
-def deviation_of(r: Recorder, input: Any, dim: Any = None, correction: int | None = None, keepdim: bool = False) -> Any:
+def deviation_of(r: Recorder, input: Tracer, dim: Axes = None, correction: int | None = None,
+                 keepdim: bool = False) -> Tracer:
     if correction is None:
         raise not_traceable("x.std() without what it divides by", "that differs between MindSpore's back ends",
                             "x.std(axis, ddof), with ddof=0 for n and 1 for n - 1, or mint.std(x), for n - 1")
@@ -145,7 +147,8 @@ def deviation_of(r: Recorder, input: Any, dim: Any = None, correction: int | Non
 
 @call("LinalgVectorNorm", "Norm")
 @in_float32
-def vector_norm(r: Recorder, x: Any, ord: Any = 2, dim: Any = None, keepdim: bool = False, dtype: Any = None) -> Any:
+def vector_norm(r: Recorder, x: Tracer, ord: float = 2, dim: Axes = None, keepdim: bool = False,
+                dtype: object = None) -> Tracer:
     if ord != 2:
         raise not_traceable(f"a norm of order {ord}", "it has no primitive", "ord=2, or sums of mint.abs(x)")
     return emit(r, e.sqrt, sum_(r, emit(r, e.square, x), dim, keepdim))

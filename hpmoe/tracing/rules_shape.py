@@ -8,25 +8,24 @@ from typing import Any
 
 from mindspore import TensorType
 
-from hpmoe.ir.avals import Rows
+from hpmoe.ir.avals import Rows, fixed
 from hpmoe.primitives import reduction, shape as s
 from hpmoe.tracing.calls import call
 from hpmoe.tracing.errors import not_traceable
 from hpmoe.tracing.promote import full, promote_dtypes, to_dtype
 from hpmoe.tracing.recorder import Recorder
-from hpmoe.tracing.tracer import RowCount, Tracer
+from hpmoe.tracing.tracer import Operand, RowCount, Sizes, Tracer
 
 MOST_COPIES = 1 << 12  # in one dimension of mint.tile
 
 
-def dims_of(shape: Sequence[Any]) -> tuple[Any, ...]:
+def dims_of(shape: Sequence[Sizes]) -> tuple[int | Rows, ...]:
     """A shape written as numbers or as one sequence; `rows.shape[0]` stands for the rows dimension."""
-    if len(shape) == 1 and isinstance(shape[0], (list, tuple)):
-        shape = shape[0]
-    return tuple(d.rows if isinstance(d, RowCount) else int(d) for d in shape)
+    listed: Sequence[Any] = shape[0] if len(shape) == 1 and isinstance(shape[0], (list, tuple)) else shape
+    return tuple(d.rows if isinstance(d, RowCount) else d if isinstance(d, Rows) else int(d) for d in listed)
 
 
-def axis_of(x: Any, dim: int, new: int = 0) -> int:
+def axis_of(x: Tracer, dim: int, new: int = 0) -> int:
     """Which axis a dimension names, in an array of `new` dimensions more."""
     rank = len(x.hpmoe_aval.shape) + new
     if not -rank <= dim < rank:
@@ -35,7 +34,7 @@ def axis_of(x: Any, dim: int, new: int = 0) -> int:
     return dim % rank
 
 
-def static_size(x: Any, axis: int, what: str) -> int:
+def static_size(x: Tracer, axis: int, what: str) -> int:
     size = x.hpmoe_aval.shape[axis]
     if not isinstance(size, int):
         raise not_traceable(f"{what} along the received rows", "their number is known only when the kernel runs",
@@ -43,7 +42,7 @@ def static_size(x: Any, axis: int, what: str) -> int:
     return size
 
 
-def resolved(x: Any, shape: tuple[Any, ...]) -> tuple[Any, ...]:
+def resolved(x: Tracer, shape: tuple[int | Rows, ...]) -> tuple[int | Rows, ...]:
     """`shape` with its -1 worked out, symbolic where the received rows are not named elsewhere."""
     if -1 not in shape:
         return shape
@@ -58,13 +57,13 @@ def resolved(x: Any, shape: tuple[Any, ...]) -> tuple[Any, ...]:
 
 
 @call("Reshape", "View")
-def reshape(r: Recorder, input: Any, *shape: Any) -> Any:
+def reshape(r: Recorder, input: Tracer, *shape: Sizes) -> Tracer:
     target = resolved(input, dims_of(shape))
     return input if target == input.hpmoe_aval.shape else r(s.reshape, input, shape=target)
 
 
 @call("FlattenExt")
-def flatten(r: Recorder, input: Any, start_dim: int = 0, end_dim: int = -1) -> Any:
+def flatten(r: Recorder, input: Tracer, start_dim: int = 0, end_dim: int = -1) -> Tracer:
     dims = input.hpmoe_aval.shape
     if not dims:
         return r(s.reshape, input, shape=(1,))
@@ -73,18 +72,18 @@ def flatten(r: Recorder, input: Any, start_dim: int = 0, end_dim: int = -1) -> A
 
 
 @call("Flatten")
-def flatten_rows(r: Recorder, input: Any) -> Any:
+def flatten_rows(r: Recorder, input: Tracer) -> Tracer:
     return reshape(r, input, (input.hpmoe_aval.shape[0], -1))
 
 
 @call("ExpandDims", "ExpandDimsView", "Unsqueeze")
-def expand_dims(r: Recorder, input: Any, dim: int) -> Any:
+def expand_dims(r: Recorder, input: Tracer, dim: int) -> Tracer:
     dims, axis = input.hpmoe_aval.shape, axis_of(input, dim, new=1)
     return r(s.reshape, input, shape=(*dims[:axis], 1, *dims[axis:]))
 
 
 @call("Squeeze")
-def squeeze(r: Recorder, input: Any, dim: Any = ()) -> Any:
+def squeeze(r: Recorder, input: Tracer, dim: int | list[int] | tuple[int, ...] = ()) -> Tracer:
     dims = input.hpmoe_aval.shape
     axes = [axis_of(input, d) for d in (dim if isinstance(dim, (list, tuple)) else (dim,))] or range(len(dims))
     target = tuple(d for i, d in enumerate(dims) if not (i in axes and isinstance(d, int) and d == 1))
@@ -92,8 +91,8 @@ def squeeze(r: Recorder, input: Any, dim: Any = ()) -> Any:
 
 
 @call("Transpose", "TransposeView", "DeprecatedTranspose", "DeprecatedPermute")
-def transpose(r: Recorder, input: Any, *axes: Any) -> Any:
-    order = dims_of(axes) or tuple(reversed(range(len(input.hpmoe_aval.shape))))
+def transpose(r: Recorder, input: Tracer, *axes: Sizes) -> Tracer:
+    order = fixed(dims_of(axes)) or tuple(reversed(range(len(input.hpmoe_aval.shape))))
     order, dims = tuple(axis_of(input, a) for a in order), input.hpmoe_aval.shape
     if order == tuple(range(len(order))):
         return input
@@ -103,7 +102,7 @@ def transpose(r: Recorder, input: Any, *axes: Any) -> Any:
 
 
 @call("TransposeExtView", "TransposeExt", "SwapAxes")
-def swap_axes(r: Recorder, input: Any, dim0: int, dim1: int) -> Any:
+def swap_axes(r: Recorder, input: Tracer, dim0: int, dim1: int) -> Tracer:
     order = list(range(len(input.hpmoe_aval.shape)))
     a, b = axis_of(input, dim0), axis_of(input, dim1)
     order[a], order[b] = order[b], order[a]
@@ -111,7 +110,7 @@ def swap_axes(r: Recorder, input: Any, dim0: int, dim1: int) -> Any:
 
 
 @call("TExt")
-def matrix_transpose(r: Recorder, input: Any) -> Any:
+def matrix_transpose(r: Recorder, input: Tracer) -> Tracer:
     if len(input.hpmoe_aval.shape) > 2:
         raise not_traceable(f"t of {input.hpmoe_aval}", "mint.t and Tensor.t differ in what they make of it",
                             "mint.transpose(x, 0, 1)")
@@ -119,7 +118,7 @@ def matrix_transpose(r: Recorder, input: Any) -> Any:
 
 
 @call("BroadcastTo", "BroadcastToView")
-def broadcast_to(r: Recorder, input: Any, *shape: Any) -> Any:
+def broadcast_to(r: Recorder, input: Tracer, *shape: Sizes) -> Tracer:
     dims = input.hpmoe_aval.shape
     target = dims_of(shape)
     lead = len(target) - len(dims)
@@ -129,12 +128,12 @@ def broadcast_to(r: Recorder, input: Any, *shape: Any) -> Any:
 
 # Cuts.
 
-def cut(r: Recorder, x: Any, axis: int, start: int, stop: int, step: int = 1) -> Any:
+def cut(r: Recorder, x: Tracer, axis: int, start: int, stop: int | Rows, step: int = 1) -> Tracer:
     whole = (start, stop, step) == (0, x.hpmoe_aval.shape[axis], 1)
     return x if whole else r(s.slice_axis, x, axis=axis, start=start, stop=stop, **s.step_param(step))
 
 
-def _cut_into(r: Recorder, x: Any, axis: int, sizes: Sequence[int]) -> tuple[Any, ...]:
+def _cut_into(r: Recorder, x: Tracer, axis: int, sizes: Sequence[int]) -> tuple[Tracer, ...]:
     total = x.hpmoe_aval.shape[axis]
     if sum(sizes) != total or min(sizes, default=0) < 0:
         raise not_traceable(f"cutting {total} of {x.hpmoe_aval} into {list(sizes)}", "the parts are not the whole",
@@ -150,7 +149,7 @@ def _pieces(total: int, size: int) -> list[int]:
 
 
 @call("SplitTensor", "SplitTensorView", "SplitWithSize", "SplitWithSizeView", "DeprecatedSplit")
-def split(r: Recorder, tensor: Any, split_size_or_sections: Any, dim: int = 0) -> tuple[Any, ...]:
+def split(r: Recorder, tensor: Tracer, split_size_or_sections: int | Sequence[int], dim: int = 0) -> tuple[Tracer, ...]:
     axis = axis_of(tensor, dim)
     total = static_size(tensor, axis, "a split")
     sizes = split_size_or_sections
@@ -158,13 +157,13 @@ def split(r: Recorder, tensor: Any, split_size_or_sections: Any, dim: int = 0) -
 
 
 @call("Split")
-def split_evenly(r: Recorder, input: Any, dim: int = 0, output_num: int = 1) -> tuple[Any, ...]:
+def split_evenly(r: Recorder, input: Tracer, dim: int = 0, output_num: int = 1) -> tuple[Tracer, ...]:
     axis = axis_of(input, dim)
     return _cut_into(r, input, axis, [static_size(input, axis, "a split") // output_num] * output_num)
 
 
 @call("Chunk", "ChunkView")
-def chunk(r: Recorder, input: Any, chunks: int, dim: int = 0) -> tuple[Any, ...]:
+def chunk(r: Recorder, input: Tracer, chunks: int, dim: int = 0) -> tuple[Tracer, ...]:
     axis = axis_of(input, dim)
     total = static_size(input, axis, "a chunk")
     if chunks < 1:
@@ -173,13 +172,13 @@ def chunk(r: Recorder, input: Any, chunks: int, dim: int = 0) -> tuple[Any, ...]
 
 
 @call("Unstack", "UnstackExt", "UnstackExtView")
-def unbind(r: Recorder, input: Any, dim: int = 0) -> tuple[Any, ...]:
+def unbind(r: Recorder, input: Tracer, dim: int = 0) -> tuple[Tracer, ...]:
     axis = axis_of(input, dim)
     return tuple(select_index(r, input, axis, i) for i in range(static_size(input, axis, "unbind")))
 
 
 @call("SelectExt", "SelectExtView")
-def select_index(r: Recorder, input: Any, dim: int, index: int) -> Any:
+def select_index(r: Recorder, input: Tracer, dim: int, index: int) -> Tracer:
     axis = axis_of(input, dim)
     dims, size = input.hpmoe_aval.shape, static_size(input, axis, "an index")
     if not -size <= index < size:
@@ -189,14 +188,14 @@ def select_index(r: Recorder, input: Any, dim: int, index: int) -> Any:
 
 
 @call("Narrow", "NarrowView")
-def narrow(r: Recorder, input: Any, dim: int, start: int, length: int) -> Any:
+def narrow(r: Recorder, input: Tracer, dim: int, start: int, length: int) -> Tracer:
     axis = axis_of(input, dim)
     start += static_size(input, axis, "a narrow") if start < 0 else 0
     return cut(r, input, axis, start, start + length)
 
 
 @call("Slice")
-def slice_all(r: Recorder, input: Any, begin: Sequence[int], size: Sequence[int]) -> Any:
+def slice_all(r: Recorder, input: Tracer, begin: Sequence[int], size: Sequence[int]) -> Tracer:
     for axis, (start, length) in enumerate(zip(begin, size, strict=True)):
         stop = input.hpmoe_aval.shape[axis] if length == -1 else start + length
         input = cut(r, input, axis, start, stop)
@@ -204,8 +203,8 @@ def slice_all(r: Recorder, input: Any, begin: Sequence[int], size: Sequence[int]
 
 
 @call("StridedSlice")
-def strided_slice(r: Recorder, input: Any, begin: Sequence[int], end: Sequence[int], strides: Sequence[int],
-                  *masks: int) -> Any:
+def strided_slice(r: Recorder, input: Tracer, begin: Sequence[int], end: Sequence[int], strides: Sequence[int],
+                  *masks: int) -> Tracer:
     if any(masks) or any(step < 1 for step in strides):
         raise not_traceable("strided_slice with masks or a step back", "it has no primitive", "x[:, a:b:step]")
     for axis, (start, stop, step) in enumerate(zip(begin, end, strides, strict=True)):
@@ -219,7 +218,7 @@ def strided_slice(r: Recorder, input: Any, begin: Sequence[int], end: Sequence[i
 # Joins.
 
 @call("Concat", "Cat")
-def concat(r: Recorder, tensors: Sequence[Any], dim: int = 0) -> Any:
+def concat(r: Recorder, tensors: Sequence[Tracer], dim: int = 0) -> Tracer:
     axis = axis_of(tensors[0], dim)
     for x in tensors:
         static_size(x, axis, "a concat")
@@ -232,17 +231,16 @@ def concat(r: Recorder, tensors: Sequence[Any], dim: int = 0) -> Any:
 
 
 @call("Stack", "StackExt")
-def stack(r: Recorder, tensors: Sequence[Any], dim: int = 0) -> Any:
+def stack(r: Recorder, tensors: Sequence[Tracer], dim: int = 0) -> Tracer:
     tensors = [tensors] if isinstance(tensors, Tracer) else tensors  # ops.stack takes one tensor, too
     axis = axis_of(tensors[0], dim, new=1)
     return concat(r, [expand_dims(r, x, axis) for x in tensors], axis)
 
 
 @call("Tile", "Repeat")
-def tile(r: Recorder, input: Any, *dims: Any) -> Any:
-    counts = dims_of(dims)
-    dims = input.hpmoe_aval.shape
-    out = r(s.reshape, input, shape=(*(1,) * (len(counts) - len(dims)), *dims)) if len(counts) > len(dims) else input
+def tile(r: Recorder, input: Tracer, *dims: Sizes) -> Tracer:
+    counts, shape = fixed(dims_of(dims)), input.hpmoe_aval.shape
+    out = r(s.reshape, input, shape=(*(1,) * (len(counts) - len(shape)), *shape)) if len(counts) > len(shape) else input
     counts = (1,) * (len(out.hpmoe_aval.shape) - len(counts)) + counts
     if min(counts, default=1) < 1:
         raise not_traceable(f"{min(counts)} copies of {input.hpmoe_aval}", "there is one at least", "positive counts")
@@ -255,7 +253,7 @@ def tile(r: Recorder, input: Any, *dims: Any) -> Any:
 
 
 @call("ConstantPadND")
-def pad(r: Recorder, input: Any, padding: Sequence[int], value: Any = 0) -> Any:
+def pad(r: Recorder, input: Tracer, padding: Sequence[int], value: Operand = 0) -> Tracer:
     if value != 0:
         raise not_traceable(f"padding with {value}", "padding is zeros", "value=0, or mint.cat with a full tensor")
     pairs = list(zip(padding[::2], padding[1::2], strict=True))
@@ -272,7 +270,7 @@ def pad(r: Recorder, input: Any, padding: Sequence[int], value: Any = 0) -> Any:
 # Conversions.
 
 @call("Cast", "ToDtype", "ToDevice", "ToOther")
-def convert(r: Recorder, input: Any, dtype: Any = None, *rest: Any, **options: Any) -> Any:
+def convert(r: Recorder, input: Tracer, dtype: object = None, *rest: object, **options: object) -> Tracer:
     if isinstance(dtype, Tracer):
         return to_dtype(r, input, dtype.hpmoe_aval.dtype)
     name = r.dtype_name(dtype)
@@ -280,20 +278,20 @@ def convert(r: Recorder, input: Any, dtype: Any = None, *rest: Any, **options: A
 
 
 @call("Clone", "Identity", "Contiguous", "Depend")
-def identity(r: Recorder, input: Any, *rest: Any) -> Any:
+def identity(r: Recorder, input: Tracer, *rest: object) -> Tracer:
     return input
 
 
 @call("typeof")
-def type_of(r: Recorder, input: Any) -> Any:
+def type_of(r: Recorder, input: Tracer) -> Tracer:
     return TensorType(input.dtype)
 
 
 @call("NewZeros")
-def new_zeros(r: Recorder, input: Any, *size: Any, dtype: Any = None) -> Any:
+def new_zeros(r: Recorder, input: Tracer, *size: Sizes, dtype: object = None) -> Tracer:
     return full(r, dims_of(size), 0.0, r.dtype_name(dtype) or input.hpmoe_aval.dtype)
 
 
 @call("NewOnes")
-def new_ones(r: Recorder, input: Any, *size: Any, dtype: Any = None) -> Any:
+def new_ones(r: Recorder, input: Tracer, *size: Sizes, dtype: object = None) -> Tracer:
     return full(r, dims_of(size), 1.0, r.dtype_name(dtype) or input.hpmoe_aval.dtype)

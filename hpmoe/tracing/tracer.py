@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+from collections.abc import Callable, Iterator, Sequence
 from typing import Any, NoReturn, Protocol
 
 import mindspore
@@ -10,6 +11,7 @@ from mindspore import Tensor
 
 from hpmoe.ir.avals import Aval, RouteAval, Rows, as_route, fixed
 from hpmoe.ir.program import Atom
+from hpmoe.primitives.primitive import Primitive
 from hpmoe.support.mindspore_private import FALLBACK, without_data
 from hpmoe.tracing.errors import not_traceable
 
@@ -22,9 +24,11 @@ ROWS_INSTEAD = "-1 in reshape, zeros_like(rows) for an array of as many rows, or
 class Trace(Protocol):
     """What a tracer asks of the recorder of its trace."""
 
-    def call(self, func: Any, args: Any, kwargs: dict[str, Any]) -> Any: ...
-    def call_named(self, name: str, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any: ...
-    def record(self, primitive: Any, args: tuple[Any, ...], params: dict[str, Any]) -> Any: ...
+    active: bool
+
+    def call(self, func: object, args: Sequence[object], kwargs: dict[str, Any]) -> Any: ...
+    def call_named(self, name: str, args: tuple[object, ...], kwargs: dict[str, Any]) -> Any: ...
+    def record(self, primitive: Primitive, args: tuple[object, ...], params: dict[str, Any]) -> Any: ...
     def fail(self, error: Exception) -> NoReturn: ...
 
 
@@ -34,8 +38,8 @@ class Refusing(Protocol):
     def hpmoe_refuse(self, what: str, why: str, instead: str) -> NoReturn: ...
 
 
-def _refused_by(what: str, why: str, instead: str) -> Any:
-    def method(self: Refusing, *args: Any, **kwargs: Any) -> NoReturn:
+def _refused_by(what: str, why: str, instead: str) -> Callable[..., NoReturn]:
+    def method(self: Refusing, *args: object, **kwargs: object) -> NoReturn:
         self.hpmoe_refuse(what, why, instead)
     return method
 
@@ -64,6 +68,10 @@ class RowCount:
         self.recorder.fail(not_traceable(what, why, instead))
 
 
+Size = int | RowCount | Rows
+Sizes = Size | list[Size] | tuple[Size, ...]  # a size of a shape, or all of them
+
+
 def _refuse_dunders(cls: type, names: str, what: str, why: str, instead: str) -> None:
     for name in names.split():
         setattr(cls, f"__{name}__", _refused_by(what, why, instead))
@@ -82,7 +90,7 @@ class RouteTracer:
     def __init__(self, var: Atom, recorder: Trace):
         self.hpmoe_atom, self.hpmoe_recorder = var, recorder
 
-    def hpmoe_record(self, primitive: Any, args: tuple, params: dict) -> Any:
+    def hpmoe_record(self, primitive: Primitive, args: tuple, params: dict) -> Any:
         return self.hpmoe_recorder.record(primitive, args, params)
 
     def hpmoe_refuse(self, what: str, why: str, instead: str) -> NoReturn:
@@ -98,7 +106,7 @@ class RouteTracer:
     num_local_experts = property(lambda self: self.aval.num_local_experts)
     ep_size = property(lambda self: self.aval.ep_size)
 
-    def __getattr__(self, name: str) -> Any:
+    def __getattr__(self, name: str) -> NoReturn:
         if name.startswith(("_", "hpmoe_")):
             raise AttributeError(name)
         self.hpmoe_refuse(f"route.{name}", "a route has no data while it is traced",
@@ -119,7 +127,7 @@ class Tracer(Tensor):
     hpmoe_aval: Aval
     hpmoe_recorder: Trace
 
-    def hpmoe_record(self, primitive: Any, args: tuple, params: dict) -> Any:
+    def hpmoe_record(self, primitive: Primitive, args: tuple, params: dict) -> Any:
         return self.hpmoe_recorder.record(primitive, args, params)
 
     def hpmoe_refuse(self, what: str, why: str, instead: str) -> NoReturn:
@@ -148,23 +156,23 @@ class Tracer(Tensor):
             return size
         self.hpmoe_refuse("len of received rows {aval}", _ROWS_WHY, ROWS_INSTEAD)
 
-    def __iter__(self) -> Any:
+    def __iter__(self) -> Iterator[Tracer]:
         return (self[i] for i in range(len(self)))
 
-    def __getitem__(self, index: Any) -> Any:
+    def __getitem__(self, index: object) -> Tracer:
         return self.hpmoe_recorder.call_named("__getitem__", (self, index), {})
 
-    def reshape(self, *shape: Any) -> Any:
+    def reshape(self, *shape: Sizes) -> Tracer:
         return self.hpmoe_recorder.call_named("Reshape", (self, *shape), {})
 
     view = reshape
 
-    def broadcast_to(self, *shape: Any) -> Any:
+    def broadcast_to(self, *shape: Sizes) -> Tracer:
         return self.hpmoe_recorder.call_named("BroadcastTo", (self, *shape), {})
 
     expand = broadcast_to
 
-    def contiguous(self, *unused: Any) -> Any:
+    def contiguous(self, *unused: object) -> Tracer:
         return self
 
     data = property(contiguous)
@@ -173,12 +181,12 @@ class Tracer(Tensor):
     def __copy__(self) -> Tracer:
         return self
 
-    def __deepcopy__(self, memodict: Any) -> Tracer:
+    def __deepcopy__(self, memodict: object) -> Tracer:
         return self
 
     __array_ufunc__ = None  # NumPy then leaves `array * tracer` to the tracer
 
-    def __array_function__(self, func: Any, types: Any, args: Any, kwargs: Any) -> NoReturn:
+    def __array_function__(self, func: Callable[..., object], *unused: object) -> NoReturn:
         self.hpmoe_refuse(f"numpy.{func.__name__} of {{aval}}", "NumPy works on data",
                           "the mint function of this meaning")
 
@@ -193,7 +201,7 @@ class Tracer(Tensor):
     __hash__ = Tensor.__hash__
 
 
-def _fallback(self: Tracer, func: Any, args: Any, kwargs: Any = None) -> Any:
+def _fallback(self: Tracer, func: object, args: Sequence[object], kwargs: dict[str, Any] | None = None) -> Any:
     return self.hpmoe_recorder.call(func, args, kwargs or {})
 
 
@@ -218,3 +226,8 @@ def make_tracer(atom: Atom, aval: Aval, recorder: Trace) -> Tracer:
     tracer = without_data(Tracer, sizes, getattr(mindspore, "bool_" if aval.dtype == "bool" else aval.dtype))
     tracer.hpmoe_atom, tracer.hpmoe_aval, tracer.hpmoe_recorder = atom, aval, recorder
     return tracer
+
+
+# What MindSpore hands a rule beside its tensors.
+Operand = Tracer | bool | int | float
+Axes = int | list[int] | tuple[int, ...] | None

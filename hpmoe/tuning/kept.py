@@ -18,10 +18,10 @@ from hpmoe.machines.machine import MOST_RATE, Machine
 from hpmoe.runtime.planned_rows import routes_of
 from hpmoe.support.errors import is_number
 from hpmoe.support.host import cache_folder
-from hpmoe.support.kept_files import read_object, write_object
+from hpmoe.support.kept_files import Fields, read_object, write_object
 from hpmoe.tuning.search import EXHAUSTED, Trial
 
-_kept: dict[str, dict[str, Any]] = {}  # searches of this process by their key
+_kept: dict[str, Fields] = {}  # searches of this process by their key
 
 
 def key_of(programs: dict[str, Program], machine: Machine, space: dict[str, list[Any]],

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from collections.abc import Callable, Hashable, Mapping, Sequence
+from collections.abc import Hashable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -26,6 +26,7 @@ from hpmoe.runtime.spmd import Spmd
 from hpmoe.runtime.staged_function import staged_of
 from hpmoe.support.errors import check_argument, is_int, is_name, is_number
 from hpmoe.support.progress import Progress
+from hpmoe.support.trees import Function
 from hpmoe.tuning import kept
 from hpmoe.tuning.search import Trial, search
 from hpmoe.tuning.settings import NAMES, Simulations, space_of, starts_of
@@ -34,7 +35,7 @@ from hpmoe.tuning.tuned import Tuned
 DIRECTIONS = {"forward": ("forward",), "backward": ("backward",), "both": ("forward", "backward")}
 
 
-def tune(f: Callable[..., Any], *args: Any, machine: Machine | None = None, mesh: Mesh | None = None,
+def tune(f: Function, *args: Any, machine: Machine | None = None, mesh: Mesh | None = None,
          direction: str = "both", routing: PerRank | None = None,
          space: Mapping[str, Sequence[Any]] | None = None, budget_s: float = 10.0, max_trials: int | None = None,
          verbose: bool = False, cache: bool = True, **kwargs: Any) -> Tuned:

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
 from typing import Any
 
 from hpmoe.machines.machine import Machine
 from hpmoe.runtime.staged_function import StagedFunction
 from hpmoe.runtime.transform import chain
 from hpmoe.support.known import known
+from hpmoe.support.trees import Function
 from hpmoe.timelines.run import format_us
 from hpmoe.transforms.fuse_persistent import fuse_persistent
 from hpmoe.tuning.search import Trial, best_of
@@ -54,7 +54,7 @@ class Tuned:
         gain = f"{_quicker(default, best):.2f} times as fast as" if best < default else "nothing tried is faster than"
         return f"{self.best}: {gain} the default; {len(self.trials)} tried, {self.why_ended}"
 
-    def __call__(self, f: Callable[..., Any]) -> StagedFunction:
+    def __call__(self, f: Function) -> StagedFunction:
         """The function under the chosen chain, ready to be called, or put under spmd for several ranks."""
         return chain(*transforms_of(self.settings, self.machine), fuse_persistent)(f)
 

@@ -8,8 +8,9 @@ import collections
 import numpy as np
 
 from hpmoe.ir import taskflow as tf
-from hpmoe.ir.layout import Move, moves_of
+from hpmoe.ir.layout import moves_of
 from hpmoe.support.known import known
+from hpmoe.tile_ops.frame import Move
 from hpmoe.tile_ops.params import Way
 from hpmoe.verification.counting import own_positions
 from hpmoe.verification.rows import Signal, Task, Wait, op_spans

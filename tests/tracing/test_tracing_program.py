@@ -244,3 +244,12 @@ def test_parts_without_columns_are_left_out_of_a_concat(f):
     assert names(program) == ["mul"]
     with pytest.raises(ArgumentError, match="concat: operands are "):
         trace(lambda x, y: mint.cat([x, y[:, :0]], dim=-1), abstract(3, 1), abstract(2, 4))
+
+
+def test_received_rows_are_flattened_to_rows():
+    def f(x, ids):
+        rows, route = dispatch(x, ids, num_local_experts=2)
+        return combine(mint.flatten(rows.reshape(-1, 2, 3), 1), route)
+    x, ids = array(4, 6), np.int32([[0], [1], [1], [0]])
+    out = evaluate(trace(f, x, ids), [[x, ids]])
+    np.testing.assert_array_equal(out[0][0], x)
