@@ -66,6 +66,8 @@ def _(op: Any, buffers: Any, plan: Any) -> str:
 @COL_SUM.fits
 def sum_fault(op: Any, buffers: Any, plan: Any) -> str:
     """All rows of a static array are summed, or those of each expert."""
+    if isinstance(op.domain, AllRows) != (plan is None):
+        return "sums all rows where a route brings those of experts" if plan else "sums rows of experts that no route brings"
     mode = row_modes.EXPERT if op.domain.route >= 0 else row_modes.ALL
     for access in op.operands[1:3]:
         buffer = buffers[access.buffer]
