@@ -37,7 +37,8 @@ def pytest_addoption(parser):
 
 
 def pytest_collection_modifyitems(config, items):
-    """Examples that nobody has seen yet, where there are more than those of a default run."""
+    """Examples that nobody has seen yet, where there are more than those of a default run; ids are those of any process."""
+    assert not [item.nodeid for item in items if " at 0x" in item.nodeid], "a test id with an address; give it one by ids="
     times = config.getoption("--examples")
     laws = {item.obj for item in items if hasattr(item.obj, "_hypothesis_internal_use_settings")} if times > 1 else ()
     for law in laws:
@@ -64,6 +65,19 @@ def golden(request):
         return path.read_text(encoding="utf-8")
 
     return stored
+
+
+@pytest.fixture
+def in_a_folder_of_its_own(monkeypatch, tmp_path):
+    """Where MindSpore may write what it knows of a graph that does not compile, and networks that it has rewritten."""
+    monkeypatch.chdir(tmp_path)
+
+
+@pytest.fixture
+def graph_mode():
+    mindspore.set_context(mode=mindspore.GRAPH_MODE)
+    yield
+    mindspore.set_context(mode=mindspore.PYNATIVE_MODE)
 
 
 BUILDS = []

@@ -23,9 +23,9 @@ def deduplicate_rows(program: Program) -> Program:
     experts on EP ranks drawn at random, EP (1 - (1 - 1 / EP)^K) ranks are distinct: 5.3 of 8 experts at EP 8, 7.5 at EP 64.
 
     Results are those without it up to the order of float32 sums; in half precision, what a rank sends back is rounded once
-    more. It pays where links are what a layer waits for and several of a token's experts share a rank. The sums begin when
-    the rank's last expert is done, so that little of the way back overlaps the matmuls: where these take longer than the
-    links it costs time. `hpmoe simulate --ablation` shows both.
+    more. Ids of -1, which are no expert, go to no rank. It pays where links are what a layer waits for and several of a
+    token's experts share a rank. The sums begin when the rank's last expert is done, so that little of the way back
+    overlaps the matmuls: where these take longer than the links it costs time. `hpmoe simulate --ablation` shows both.
 
     Rewrite:
         b = dispatch x a                  ->  r = route_to_ranks a      u = dispatch x r            b = fan_out u r a

@@ -51,7 +51,7 @@ def replicate_experts(program: Program, *, loads: Sequence[float] | np.ndarray, 
 
     Args:
         f: the function.
-        loads: [num_experts], the expected load of each expert of all ranks, in any unit.
+        loads: [num_experts], the expected load of each expert of all ranks, in any unit; ids of -1 are no load.
         replicas: how many copies each rank has room for.
         min_load: what a copy must take at least to be made, in the unit of the loads; where these are rows of a step, as
             many as a rank computes while an expert's weights are under way.

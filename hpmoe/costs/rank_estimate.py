@@ -17,7 +17,7 @@ from hpmoe.tiling.next_ops import next_ops
 APART = 1.25  # longest tasks by which the last ones of static queues end apart
 
 
-class Stage(NamedTuple):
+class Demand(NamedTuple):
     """What an operation asks of a rank.
 
     Attributes:
@@ -49,44 +49,44 @@ def estimated_us(flow: tf.Taskflow, machine: Machine) -> tuple[float, float]:
         flow: of `tile_operations`.
     """
     work = Work(flow, machine)
-    stages = [_stage(flow, i, work, machine) for i in range(len(flow.ops))]
+    demands = [_demand(flow, i, work, machine) for i in range(len(flow.ops))]
     is_matrix = [machine.unified or op.unit == "aic" for op in flow.ops]
-    matrix = list(itertools.compress(stages, is_matrix))
-    vector = [stage for stage, other in zip(stages, is_matrix, strict=True) if not other]
-    shared = max(sum(s.memory for s in stages) / machine.memory_bytes_per_us,
-                 sum(s.l2 for s in stages) / machine.l2_bytes_per_us)
-    link, returned = sum(s.link for s in stages), max((s.returned for s in stages), default=0.0)
+    matrix = list(itertools.compress(demands, is_matrix))
+    vector = [demand for demand, other in zip(demands, is_matrix, strict=True) if not other]
+    shared = max(sum(s.memory for s in demands) / machine.memory_bytes_per_us,
+                 sum(s.l2 for s in demands) / machine.l2_bytes_per_us)
+    link, returned = sum(s.link for s in demands), max((s.returned for s in demands), default=0.0)
     of_matrix = max(_share(matrix, machine, "aic"), shared) + APART * max((s.longest for s in matrix), default=0.0)
     of_vector = max(_share(vector, machine, "aiv"), link) + max((s.longest for s in vector), default=0.0)
-    return max(of_matrix, of_vector, _longest_path(flow, stages)) + returned, of_matrix + returned
+    return max(of_matrix, of_vector, _longest_path(flow, demands)) + returned, of_matrix + returned
 
 
-def _share(stages: list[Stage], machine: Machine, unit: str) -> float:
+def _share(demands: list[Demand], machine: Machine, unit: str) -> float:
     """Microseconds of each worker of a unit."""
-    return sum(s.busy for s in stages) / len(machine.queues_of(unit))
+    return sum(s.busy for s in demands) / len(machine.queues_of(unit))
 
 
-def _longest_path(flow: tf.Taskflow, stages: list[Stage]) -> float:
+def _longest_path(flow: tf.Taskflow, demands: list[Demand]) -> float:
     """Microseconds until one task of each operation on a path was seen."""
-    us, then = [0.0] * len(stages), next_ops(flow)
-    for i in reversed(range(len(stages))):
-        us[i] = stages[i].latency + max((us[j] for j in then[i]), default=0.0)
+    us, then = [0.0] * len(demands), next_ops(flow)
+    for i in reversed(range(len(demands))):
+        us[i] = demands[i].latency + max((us[j] for j in then[i]), default=0.0)
     return max(us, default=0.0)
 
 
-def _stage(flow: tf.Taskflow, index: int, work: Work, machine: Machine) -> Stage:
+def _demand(flow: tf.Taskflow, index: int, work: Work, machine: Machine) -> Demand:
     op = flow.ops[index]
     if op.primitive.moves_copies:
-        return Stage()
+        return Demand()
     return _exchange(flow, op, machine) if op.primitive.is_blocking else _tasks(flow, index, work, machine)
 
 
-def _exchange(flow: tf.Taskflow, op: tf.TileOp, machine: Machine) -> Stage:
+def _exchange(flow: tf.Taskflow, op: tf.TileOp, machine: Machine) -> Demand:
     """As puts of the size that suits the machine, each of what a slot is likely to have of one rank."""
     plan, sent, ep_size = flow.routes[op.domain.route], flow.buffers[op.operands[0].buffer], flow.ep_size
     rows = min(flow.tile_rows, plan.likely_rows / (plan.num_local_experts * ep_size))
     if not rows:
-        return Stage()
+        return Demand()
     cols = likely_puts(flow, op, machine)[1] or sent.cols
     of_node = min(ep_size, machine.node_size)
     link = max((of_node - 1) / machine.link_rate(ep_size), (ep_size - of_node) / machine.node_link_bytes_per_us)
@@ -94,11 +94,11 @@ def _exchange(flow: tf.Taskflow, op: tf.TileOp, machine: Machine) -> Stage:
     us = machine.task_us + rows * sent.row_bytes * cols / sent.cols / rate
     remote = max(1, ep_size - 1) / ep_size
     seen = machine.signal_us + machine.poll_us + (machine.remote_us if of_node == ep_size else machine.node_remote_us)
-    return Stage((us + machine.signal_us) * plan.likely_rows / rows * -(-sent.cols // cols) * remote, us, us + seen,
+    return Demand((us + machine.signal_us) * plan.likely_rows / rows * -(-sent.cols // cols) * remote, us, us + seen,
                  link * plan.likely_rows / ep_size * sent.row_bytes)
 
 
-def _tasks(flow: tf.Taskflow, index: int, work: Work, machine: Machine) -> Stage:
+def _tasks(flow: tf.Taskflow, index: int, work: Work, machine: Machine) -> Demand:
     op = flow.ops[index]
     units, experts = _units(flow, op)
     num_units = sum(count for _, count in units)
@@ -121,7 +121,7 @@ def _tasks(flow: tf.Taskflow, index: int, work: Work, machine: Machine) -> Stage
                                 + fixed[footprints["part"] == STREAM].sum() * num_units)
     if op.primitive.makes_blocks and op.domain.first > 0:
         returned = op.params.block * flow.buffers[op.operands[0].buffer].row_bytes / link_rate(machine, flow.ep_size)
-    return Stage(busy, longest, longest + machine.poll_us, 0.0, l2, memory, returned)
+    return Demand(busy, longest, longest + machine.poll_us, 0.0, l2, memory, returned)
 
 
 def _units(flow: tf.Taskflow, op: tf.TileOp) -> tuple[list[tuple[float, int]], int]:

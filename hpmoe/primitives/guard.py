@@ -10,38 +10,68 @@ from hpmoe.primitives.primitive import Primitive
 from hpmoe.primitives.tiler import Tiler
 from hpmoe.support.errors import check_argument
 from hpmoe.tile_ops import col_modes
-from hpmoe.tile_ops.guards import GUARD, guarded
-from hpmoe.tile_ops.params import Fill, Filled
+from hpmoe.tile_ops.guards import COUNT_OUTSIDE, FILL_OUTSIDE, filled, is_inside
+from hpmoe.tile_ops.params import NO_PARAMS, Fill, Filled, Params
+from hpmoe.tile_ops.tile_primitive import TilePrimitive
 
 LARGEST = float(np.finfo(np.float32).max)  # of the dtypes that tile tasks compute in; what exceeds it is infinite there
-guard = Primitive("guard")
+count_outside = Primitive("count_outside")
+fill_outside = Primitive("fill_outside")
 
 
-@guard.infer
-def _(values: Aval, tested: Aval, low: Aval, high: Aval, *, fill: str) -> tuple[Aval, Aval]:
-    fits = len(values.shape) > 0 and values.shape == tested.shape
-    check_argument(fits, "guard", "values and tested", f"{values} and {tested}", "rows of the same shape")
-    return values, Aval((*values.shape[:-1], 1), "float32")
+def _counts_of(tested: Aval) -> Aval:
+    return Aval((*tested.shape[:-1], 1), "float32")
 
 
-@guard.reference
-def _(values: np.ndarray, tested: np.ndarray, low: float, high: float, *, fill: str) -> tuple[np.ndarray, np.ndarray]:
-    return guarded(values, tested, low, high, Fill[fill.upper()])
+@count_outside.infer
+def _(tested: Aval, low: Aval, high: Aval) -> Aval:
+    check_argument(len(tested.shape) > 0, "count_outside", "tested", tested, "rows")
+    return _counts_of(tested)
 
 
-@guard.vjp
+@fill_outside.infer
+def _(values: Aval, tested: Aval, counts: Aval, low: Aval, high: Aval, *, fill: str) -> Aval:
+    fits = values.shape == tested.shape and counts == _counts_of(tested)
+    check_argument(fits, "fill_outside", "values, tested and counts", f"{values}, {tested} and {counts}",
+                   "rows of the same shape, and a count of each")
+    return values
+
+
+@count_outside.reference
+def _(tested: np.ndarray, low: float, high: float) -> np.ndarray:
+    return np.sum(~is_inside(tested, low, high), axis=-1, keepdims=True).astype(np.float32)
+
+
+@fill_outside.reference
+def _(values: np.ndarray, tested: np.ndarray, counts: np.ndarray, low: float, high: float, *, fill: str) -> np.ndarray:
+    return filled(values, tested, low, high, Fill[fill.upper()])
+
+
+@count_outside.vjp
+def _(b: Builder, eqn: Equation, cotangents: list[Atom]) -> list[Atom | None]:
+    return [None, None, None]
+
+
+@fill_outside.vjp
 def _(b: Builder, eqn: Equation, cotangents: list[Atom]) -> list[Atom | None]:
     """A value in range has its own gradient and, where it is in a mean, its share of those of what the mean stands for."""
-    _, tested, low, high = eqn.inputs
     fill = "spread" if eqn.params["fill"] == "mean" else "zero"
-    return [b.add(guard, cotangents[0], tested, low, high, fill=fill)[0], None, None, None]
+    return [b.add(fill_outside, cotangents[0], *eqn.inputs[1:], fill=fill), None, None, None, None]
 
 
-@guard.tile
+@count_outside.tile
 def _(tiler: Tiler, eqn: Equation) -> None:
-    (values, tested, low, high), outputs = eqn.inputs, eqn.outputs
-    for out in outputs:
-        tiler.new(out)
-    rows = (tiler.at(v, cols=col_modes.ALL) for v in (*outputs, values, tested))
-    limits = (tiler.read(limit, outputs[0]) for limit in (low, high))
-    tiler.emit(GUARD, tiler.rows_of(values), *rows, *limits, cols=0, params=Filled(Fill[eqn.params["fill"].upper()]))
+    _emit(tiler, eqn, COUNT_OUTSIDE)
+
+
+@fill_outside.tile
+def _(tiler: Tiler, eqn: Equation) -> None:
+    _emit(tiler, eqn, FILL_OUTSIDE, Filled(Fill[eqn.params["fill"].upper()]))
+
+
+def _emit(tiler: Tiler, eqn: Equation, primitive: TilePrimitive, params: Params = NO_PARAMS) -> None:
+    """Tasks on whole rows; the last two inputs are the range."""
+    rows, limits, out = eqn.inputs[:-2], eqn.inputs[-2:], eqn.outputs[0]
+    tiler.new(out)
+    operands = [tiler.at(v, cols=col_modes.ALL) for v in (out, *rows)] + [tiler.read(limit, out) for limit in limits]
+    tiler.emit(primitive, tiler.rows_of(rows[0]), *operands, cols=0, params=params)

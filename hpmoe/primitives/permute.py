@@ -27,6 +27,10 @@ unpermute_rows = Primitive("unpermute")
 def permute(tokens: Tensor, indices: Tensor, num_out_tokens: int = 0, padded_mode: bool = False) -> tuple[Tensor, Tensor]:
     """Copies each token's row once for each of its experts, the copies sorted stably by expert.
 
+    Ids are sorted as numbers. So an id of -1, which is no expert to `hpmoe.dispatch`, has a row here, before those of expert
+    0. To leave such entries out give them an id past the last expert, and `num_out_tokens` the number of the others:
+    `unpermute` takes the rows that are cut off for zero.
+
     Args:
         tokens: [N, H].
         indices: [N, K] or [N], int32 or int64, the experts of each token.
@@ -46,6 +50,8 @@ def permute(tokens: Tensor, indices: Tensor, num_out_tokens: int = 0, padded_mod
         >>> permuted, sorted_indices = permute(x, experts)
         >>> permuted.asnumpy()[:, 0].tolist(), sorted_indices.asnumpy().tolist()
         ([1.0, 2.0, 1.0, 2.0], [2, 0, 1, 3])
+        >>> permute(x, ms.Tensor(np.array([[1, 3], [0, 3]], np.int32)), num_out_tokens=2)[0].asnumpy()[:, 0].tolist()
+        [2.0, 1.0]
     """
     outside_graphs("hpmoe.permute")
     check_argument(not padded_mode, "hpmoe.permute", "padded_mode", padded_mode, "False",

@@ -105,13 +105,13 @@ class Plans:
         return fixed(x.shape[1:] if self.batched else x.shape), _lowercase(x.dtype)
 
     def plan_all(self, program: Program, buckets: Mapping[Any, PlannedRows]) -> Any:
-        """The IR of the last stage for a Program; Stages of it where computed ids cut the program."""
+        """What the last step of the chain makes of a Program; Stages where computed ids cut the program."""
         parts = cut_at_routes(program)
         irs = tuple(self.plan(part.program, buckets) for part in parts)
         return irs[0] if len(parts) == 1 else Stages(program, irs)
 
     def plan(self, program: Program, buckets: Mapping[Any, PlannedRows]) -> Any:
-        """The IR of the last stage for a Program and the planned rows of its routes, lowered once."""
+        """What the last step of the chain makes of a Program and the planned rows of its routes, lowered once."""
         rows = tuple(buckets[route.key] for route in routes_of(program))
         key = (id(program), rows)
         with self._lock:

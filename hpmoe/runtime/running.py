@@ -79,7 +79,7 @@ class Runner:
                                f"[{ep_size}, ...], one part for each rank of the mesh")
 
     def lower(self, args: Sequence[Any], kwargs: Mapping[str, Any], direction: str) -> Any:
-        """The IR of the last stage, for the routing where `args` has all ids, and for any routing otherwise."""
+        """What the last step of the chain makes, for the routing where `args` has all ids, and for any routing otherwise."""
         check_argument(is_name(direction, DIRECTIONS), "lower", "direction", repr(direction),
                        "\"forward\" or \"backward\"")
         traced, _, buckets = self.planned(args, kwargs)

@@ -15,7 +15,7 @@ from hpmoe.support.trees import Function
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
-class Stage:
+class Step:
     """One rewrite of a chain and the options that it runs with."""
 
     rewrite: Rewrite
@@ -30,33 +30,33 @@ class Stage:
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Staged:
-    """A plain function and the stages that its IR goes through.
+    """A plain function and the steps of the chain that its IR goes through.
 
     Attributes:
         function: plain.
-        stages: innermost first; none of a plain function.
+        steps: innermost first; none of a plain function.
     """
 
     function: Function
-    stages: tuple[Stage, ...] = ()
+    steps: tuple[Step, ...] = ()
 
     def then(self, rewrite: Rewrite, options: Mapping[str, Any]) -> Staged:
-        return Staged(self.function, (*self.stages, Stage(rewrite, options)))
+        return Staged(self.function, (*self.steps, Step(rewrite, options)))
 
     @property
     def level(self) -> str:
-        """What the last stage makes: "program", "tiles", "queues" or "kernel"."""
-        return next((s.rewrite.makes for s in reversed(self.stages) if s.rewrite.makes), "program")
+        """What the last step makes: "program", "tiles", "queues" or "kernel"."""
+        return next((s.rewrite.makes for s in reversed(self.steps) if s.rewrite.makes), "program")
 
     @property
     def is_before_vjp(self) -> bool:
-        """Whether all stages rewrite the traced Program, so that a gradient is taken of their result."""
-        return all(s.rewrite.before_vjp for s in self.stages)
+        """Whether all steps rewrite the traced Program, so that a gradient is taken of their result."""
+        return all(s.rewrite.before_vjp for s in self.steps)
 
     @property
     def is_on_device(self) -> bool:
         """Whether it ends in a kernel for a device of its own."""
-        target = self.stages[-1].options.get("target") if self.level == "kernel" else None
+        target = self.steps[-1].options.get("target") if self.level == "kernel" else None
         return target is not None and find_target(target).on_device
 
     @property
@@ -66,19 +66,19 @@ class Staged:
 
     def apply_before_vjp(self, program: Program) -> Program:
         """Applies to the traced Program the rewrites that its two directions are made from."""
-        for stage in self.stages:
-            program = stage.apply_to(program) if stage.rewrite.before_vjp else program
+        for step in self.steps:
+            program = step.apply_to(program) if step.rewrite.before_vjp else program
         return program
 
     def apply(self, program: Program) -> Any:
         """Applies the other rewrites to a Program of one direction."""
         ir = program
-        for stage in self.stages:
-            ir = ir if stage.rewrite.before_vjp else stage.apply_to(ir)
+        for step in self.steps:
+            ir = ir if step.rewrite.before_vjp else step.apply_to(ir)
         return ir
 
     def __str__(self) -> str:
-        return " of ".join([*map(str, reversed(self.stages)), name_of(self.function)])
+        return " of ".join([*map(str, reversed(self.steps)), name_of(self.function)])
 
 
 def signature_of(f: Function) -> inspect.Signature:

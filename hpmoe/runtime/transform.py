@@ -64,7 +64,7 @@ class Transform(Rewrite):
     def _check_place(self, staged: Staged) -> None:
         """TransformError unless it may be the next transform of a function."""
         name = self.__name__
-        if self.once and name in [s.rewrite.__name__ for s in staged.stages]:
+        if self.once and name in [s.rewrite.__name__ for s in staged.steps]:
             raise TransformError(f"{name}: it is applied twice; {staged} is already made by it")
         self.check_level(staged.level, str(staged))
         if self.before_vjp and not staged.is_before_vjp:

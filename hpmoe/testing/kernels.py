@@ -52,7 +52,7 @@ def applied(transform: Function, f: Function, tiles: Chain) -> Any:
 def completed(staged: Any, tiles: Chain) -> StagedFunction:
     """The kernel of a function that is staged so far."""
     known = staged_of(staged)
-    names = {stage.rewrite.__name__ for stage in known.stages}
+    names = {step.rewrite.__name__ for step in known.steps}
     rest = {"program": [tiles], "tiles": [], "queues": None, "kernel": None}[known.level]
     if rest is not None:
         rest += [] if names & {"overlap_comm", "launch_kernels"} else [overlap_comm]

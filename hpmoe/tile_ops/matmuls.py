@@ -84,6 +84,8 @@ def _(op: Operation[WeightBlock], buffers: Buffers, plan: RoutePlan | None) -> s
         return f"makes matrices of {height} rows in {out.name}, which has those of {out.rows_per_expert}"
     if len(set(modes)) < len(modes):
         return "adds two arrays of a kind"
+    if row_modes.RETURNED in modes and op.domain.first != 0:
+        return "adds what copies returned to experts that are not the rank's own"
     for access in op.operands[3:]:
         buffer = buffers[access.buffer]
         is_main = (buffer.num_rows, buffer.dtype, out.dtype) == (out.num_rows, "float32", "float32")

@@ -67,6 +67,8 @@ def _(op: Operation[Params], buffers: Buffers, plan: RoutePlan | None) -> str:
 @COL_SUM.fits
 def sum_fault(op: Operation[Params], buffers: Buffers, plan: RoutePlan | None) -> str:
     """All rows of a static array are summed, or those of each expert."""
+    if isinstance(op.domain, AllRows) != (plan is None):
+        return "sums all rows where a route brings those of experts" if plan else "sums rows of experts that no route brings"
     mode = row_modes.EXPERT if op.domain.route >= 0 else row_modes.ALL
     for access in op.operands[1:3]:
         buffer = buffers[access.buffer]

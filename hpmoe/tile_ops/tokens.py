@@ -68,8 +68,9 @@ def _(frame: Frame[Params]) -> int:
 
 @KEEP.reference
 def _(frame: Frame[Params]) -> int:
-    kept = frame.kept()
-    out, entries = (frame.array(i).reshape(-1, kept.shape[1])[frame.rows] for i in (0, 1))
+    tile, kept = frame.rows, frame.kept()
+    out, top_k = frame.array(0)[tile], kept.shape[1]
+    entries = frame.array(1)[tile.start * top_k:tile.stop * top_k].reshape(out.shape)
     out[...] = np.where(kept, widen(entries), 0)  # a mask of two dimensions fails on MindSpore's bfloat16 arrays
     return len(out)
 

@@ -46,6 +46,8 @@ def _grid_fault(op: tf.TileOp) -> str:
     is_put = op.primitive.is_put or op.primitive.is_notice
     if (op.num_peers > 0) != is_put:
         return f"has tasks for {op.num_peers} peers; {op.opcode} has them for {'one at least' if is_put else 'none'}"
+    if op.signal == "peer" and not is_put:
+        return "signals by peer; only puts and what tells of them do"
     if op.cols < 0 or (op.cols and op.tile_cols < 1):
         return f"divides {op.cols} columns into tiles of {op.tile_cols}"
     if any(a.cols is col_modes.OWN for a in op.operands if a.buffer >= 0) and not op.cols:

@@ -158,10 +158,11 @@ class OpChecker {
       case Opcode::CUMSUM:
         if (!same_columns(op, 0, 1)) return "an op's operands differ in columns";
         return same_kind(op, 0, 1) ? nullptr : "an op makes integers of floats, or floats of integers";
-      case Opcode::GUARD: {
-        const bool fits = same_columns(op, 0, 2) && same_columns(op, 0, 3) && width(op, 1) == 1 && in_range(op.param[0], 3);
-        return fits ? nullptr : "a GUARD's rows differ in columns";
+      case Opcode::FILL_OUTSIDE: {
+        const bool fits = same_columns(op, 0, 1) && same_columns(op, 0, 2) && width(op, 3) == 1 && in_range(op.param[0], 3);
+        return fits ? nullptr : "a FILL_OUTSIDE's rows differ in columns";
       }
+      case Opcode::COUNT_OUTSIDE: return width(op, 0) == 1 ? nullptr : "a COUNT_OUTSIDE makes more than one column";
       case Opcode::TOP_K: {
         const bool fits = same_columns(op, 0, 1) && width(op, 0) <= width(op, 2) && same_kind(op, 0, 2);
         return fits ? nullptr : "a TOP_K's choices are not values and indices of its rows";

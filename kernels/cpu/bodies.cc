@@ -27,7 +27,8 @@ Code run_body(const Frame& frame) {
     case Opcode::TAKE_COLS: return take_cols(frame);
     case Opcode::ADD_COLS: return add_cols(frame);
     case Opcode::CUMSUM: return cumsum(frame);
-    case Opcode::GUARD: return guard(frame);
+    case Opcode::FILL_OUTSIDE: return fill_outside(frame);
+    case Opcode::COUNT_OUTSIDE: return count_outside(frame);
     case Opcode::DRAW: return draw(frame);
     case Opcode::LAUNCH: return Code::OK;
     default: return Code::BAD_IMAGE;

@@ -32,7 +32,8 @@ Code top_k(const Frame& frame);
 Code take_cols(const Frame& frame);
 Code add_cols(const Frame& frame);
 Code cumsum(const Frame& frame);
-Code guard(const Frame& frame);
+Code count_outside(const Frame& frame);
+Code fill_outside(const Frame& frame);
 Code draw(const Frame& frame);
 
 // Bodies of integers, which those of their names hand over to.

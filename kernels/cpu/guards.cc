@@ -1,4 +1,4 @@
-// Rows with another value where a tested one is NaN or out of range, and how many of a row are.
+// How many values of a row are NaN or out of a range, and rows with others in their place.
 #include <algorithm>
 #include <vector>
 
@@ -12,10 +12,10 @@ enum Fill { kZero, kMean, kSpread };
 
 // NaN is in no range.
 HPMOE_MULTIVERSION
-int64_t count_outside(int64_t n, const float* x, float low, float high) {
-  int32_t outside = 0;
-  for (int64_t i = 0; i < n; ++i) outside += !(x[i] >= low && x[i] <= high);
-  return outside;
+int32_t num_outside(int64_t n, const float* x, float low, float high) {
+  int32_t inside = 0;
+  for (int64_t i = 0; i < n; ++i) inside += static_cast<int32_t>(x[i] >= low) & static_cast<int32_t>(x[i] <= high);
+  return static_cast<int32_t>(n) - inside;
 }
 
 HPMOE_MULTIVERSION
@@ -37,28 +37,38 @@ void load(const View& from, int64_t row, std::vector<float>& values) {
 
 }  // namespace
 
+Code count_outside(const Frame& frame) {
+  Writer counts(frame.view(0));
+  Reader tested(frame.view(1));
+  const float low = frame.op.operands[2].value, high = frame.op.operands[3].value;
+  const int64_t cols = frame.num_cols(1);
+  int64_t outside = 0;
+  for_each_chunk(frame.unit.rows, cols, [&](int64_t row, int64_t col, int64_t n) {
+    if (col == 0) outside = 0;
+    outside += num_outside(n, tested.chunk(row, col, n), low, high);
+    if (col + n == cols) counts.store_one(row, static_cast<float>(outside));
+  });
+  return Code::OK;
+}
+
 // Rows without anything to replace, nearly all of them, are copied.
-Code guard(const Frame& frame) {
-  const View out = frame.view(0), counts = frame.view(1), values = frame.view(2), tested = frame.view(3);
+Code fill_outside(const Frame& frame) {
+  const View out = frame.view(0), values = frame.view(1), tested = frame.view(2), counts = frame.view(3);
   const int64_t cols = frame.num_cols(0);
   const float low = frame.op.operands[4].value, high = frame.op.operands[5].value;
   const auto fill = static_cast<Fill>(frame.op.param[0]);
-  const bool is_same = values.data == tested.data;
-  std::vector<float> x(cols), other(is_same ? 0 : cols), made(cols);
+  std::vector<float> x(cols), given(cols), made(cols);
   for (int64_t row = 0; row < frame.unit.rows; ++row) {
-    load(tested, row, x);
-    if (!is_same) load(values, row, other);
-    const std::vector<float>& given = is_same ? x : other;
-    const int64_t outside = count_outside(cols, x.data(), low, high);
-    const float count = static_cast<float>(outside);
-    from_float32(counts.dtype, &count, 1, counts.at(row, 0));
-    if (!outside) {
-      from_float32(out.dtype, given.data(), cols, out.at(row, 0));
+    float outside;
+    to_float32(counts.dtype, counts.at(row, 0), 1, &outside);
+    if (outside == 0) {
+      copy_row(values.dtype, values.at(row, 0), cols, out.dtype, out.at(row, 0));
       continue;
     }
-    const float part = fill == kZero ? 0.0f
-                                     : sum_where(fill == kMean, x, low, high, given) /
-                                           static_cast<float>(std::max<int64_t>(cols - outside, 1));
+    load(tested, row, x);
+    load(values, row, given);
+    const float others = std::max(static_cast<float>(cols) - outside, 1.0f);
+    const float part = fill == kZero ? 0.0f : sum_where(fill == kMean, x, low, high, given) / others;
     replace(cols, x.data(), low, high, given.data(), fill == kSpread ? part : 0.0f, fill == kMean ? part : 0.0f,
             made.data());
     from_float32(out.dtype, made.data(), cols, out.at(row, 0));

@@ -21,18 +21,22 @@ def without_run(layer, pattern, factor=None, policy="error", dtype=ms.bfloat16, 
     return run, left
 
 
+def deduplicating_copies(f):
+    return hpmoe.deduplicate_rows(hpmoe.replicate_experts(f, loads=[9, 9, 1, 1], replicas=2))
+
+
 @pytest.mark.parametrize("layer, options", [
     (Layer(ep=1, T=20, H=32, I=16, E=4, K=2), {}),
     (Layer(ep=2, T=20, H=48, I=32, E=8, K=3, num_tokens=(20, 7)), {"blocks": 2, "signal": "expert"}),
     (Layer(ep=2, T=9, H=32, I=16, E=4, K=1), {"signal": "peer"}),
     (Layer(ep=3, T=11, H=16, I=16, E=6, K=2), {"rows": 4, "wrap": hpmoe.deduplicate_rows}),
-    (Layer(ep=2, T=13, H=32, I=24, E=4, K=2), {"rows": 4, "wrap": lambda f: hpmoe.deduplicate_rows(
-        hpmoe.replicate_experts(f, loads=[9, 9, 1, 1], replicas=2))}),
+    (Layer(ep=2, T=13, H=32, I=24, E=4, K=2), {"rows": 4, "wrap": deduplicating_copies}),
     (Layer(ep=2, T=20, H=32, I=16, E=8, K=3), {"factor": 0.5, "policy": "position", "blocks": 2}),
     (Layer(ep=2, T=20, H=32, I=16, E=8, K=3, num_tokens=(20, 0)), {"factor": 0.5, "policy": "probs", "blocks": 2}),
     (Layer(ep=1, T=9, H=32, I=16, E=4, K=2), {"factor": 0.5, "policy": "probs", "dtype": ms.float16}),
     (Layer(ep=2, T=9, H=32, I=16, E=4, K=2), {"factor": 4.0, "dtype": ms.float32}),
-], ids=str)
+], ids=["one rank", "signals by expert", "signals by peer", "deduplicated", "deduplicated copies", "dropped by position",
+        "dropped by weight", "float16", "float32"])
 def test_an_id_of_no_expert_goes_nowhere(layer, options):
     for pattern in ("none", "all", "all of the first rank", "all but one token", "first choices", "one expert", "a part"):
         run, left = without_run(layer, pattern, **options)

@@ -7,6 +7,7 @@ import mindspore as ms
 import numpy as np
 import pytest
 from absent import ABSENT, without
+from capped import assert_drops_by_hand, capped
 from helpers import (
     SMALL_NPU,
     Layer,
@@ -16,7 +17,6 @@ from helpers import (
     avals_of,
     jax_moe_ffn,
     jax_vjp,
-    kept_by_hand,
     lowered,
     numpy_moe_ffn,
     run_spmd,
@@ -39,36 +39,12 @@ LAYERS = {
 }
 
 
-def capped(factor, policy):
-    def f(x, ids, w, up, down):
-        return hpmoe.moe_ffn(x, ids, w, up, down, capacity_factor=factor, drop_policy=policy, return_drop_counts=True)
-    return f
-
-
 def assert_equals_numpy(stage, layer, pattern, factor=None, policy="error", seed=0):
     """Of a stage of moe_ffn: output, gradients and drop counts. What an id of -1 leaves is exactly zero."""
     args, left = without(layer, pattern, seed)
-    cotangent, counts = layer.cotangent(), []
-    kept, dropped = kept_by_hand(args[1], args[2], factor or 1e9, policy, layer.E, layer.num_tokens)
-
-    def without_counts(*a):  # counts are checked by a second output, which no loss reads
-        out, count = hpmoe.spmd(stage(capped(factor, policy)), hpmoe.Mesh(layer.ep))(*a, num_tokens=layer.num_tokens)
-        counts.append(count.asnumpy())
-        return out
-
-    given, weight = tensors(args), ms.Tensor(cotangent)
-
-    def loss(x, w, up, down):
-        out = without_counts(x, given[1], w, up, down)
-        return (out * weight).sum(), out
-
-    (_, out), grads = ms.value_and_grad(loss, (0, 1, 2, 3), has_aux=True)(given[0], *given[2:])
-    got = [out.asnumpy(), *(g.asnumpy() for g in grads)]
-    want, want_grads = numpy_moe_ffn(args, cotangent, layer.num_tokens, kept)
-    assert_close(got, [want, *want_grads], pattern)
-    assert not got[2][~left].any() and not got[0][~left.any(axis=-1)].any() and not got[1][~left.any(axis=-1)].any()
-    assert (counts[0] == dropped).all()
-    return int(dropped.sum())
+    (out, d_x, d_weights, *_), dropped = assert_drops_by_hand(stage, layer, args, factor, policy, pattern)
+    assert not d_weights[~left].any() and not out[~left.any(axis=-1)].any() and not d_x[~left.any(axis=-1)].any()
+    return dropped
 
 
 @pytest.mark.parametrize("stage", stages())

@@ -8,13 +8,9 @@ from mindspore import amp, mint, nn
 
 import hpmoe
 
+pytestmark = pytest.mark.usefixtures("in_a_folder_of_its_own")
+
 HALVES = (ms.float16, ms.bfloat16)
-
-
-@pytest.fixture(autouse=True)
-def _in_a_folder_of_its_own(tmp_path, monkeypatch):
-    """auto_mixed_precision writes the networks that it has rewritten into the current folder."""
-    monkeypatch.chdir(tmp_path)
 
 
 class Moe(nn.Cell):

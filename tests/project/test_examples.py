@@ -133,6 +133,13 @@ def test_lora_trains_adapters_alone(printed):
     assert 0 < numbers_after("a step with frozen experts takes", text)[0]
 
 
+def test_a_guarded_layer_counts_replaces_and_says_what_the_look_costs(printed):
+    text = printed("14_guard_a_layer.py", "--tokens=16", "--repeats=1")
+    assert "found {'hidden_states': 1, 'topk_weights': 0, 'output': 0}; finite everywhere: True; tokens that differ: [1]\n" \
+        in text
+    assert len(numbers_after("guards", text)) == 8 and all(0 < share < 100 for share in numbers_after("guards", text))
+
+
 def test_a_token_sent_once_gives_the_same_and_pays_between_nodes(printed):
     text = printed("08_send_a_token_once.py")
     differences = re.findall(r"\n  (?:output|d \w+) +(\S+) +(\S+)", text)

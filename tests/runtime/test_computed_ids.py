@@ -10,20 +10,9 @@ import hpmoe
 from hpmoe import Aval, Mesh, save_for_backward, spmd
 from hpmoe.ir.stages import Stages
 
+pytestmark = pytest.mark.usefixtures("in_a_folder_of_its_own")
+
 LAYER = LAYERS["two ranks"]
-
-
-@pytest.fixture(autouse=True)
-def elsewhere(monkeypatch, tmp_path):
-    """MindSpore writes what it knows of a graph that does not compile into the working directory."""
-    monkeypatch.chdir(tmp_path)
-
-
-@pytest.fixture
-def graph_mode():
-    ms.set_context(mode=ms.GRAPH_MODE)
-    yield
-    ms.set_context(mode=ms.PYNATIVE_MODE)
 
 
 def loss_of(f):

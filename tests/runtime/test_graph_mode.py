@@ -15,18 +15,7 @@ from hpmoe.kernels.executable import POOL
 from hpmoe.runtime import array_runs
 from hpmoe.runtime.graph_operators import GraphCall
 
-
-@pytest.fixture(autouse=True)
-def elsewhere(monkeypatch, tmp_path):
-    """MindSpore writes what it knows of a graph that does not compile into the working directory."""
-    monkeypatch.chdir(tmp_path)
-
-
-@pytest.fixture
-def graph_mode():
-    ms.set_context(mode=ms.GRAPH_MODE)
-    yield
-    ms.set_context(mode=ms.PYNATIVE_MODE)
+pytestmark = pytest.mark.usefixtures("in_a_folder_of_its_own")
 
 
 @pytest.fixture

@@ -9,13 +9,9 @@ from mindspore.graph import jit_context
 import hpmoe
 from hpmoe import ProgramError
 
+pytestmark = pytest.mark.usefixtures("in_a_folder_of_its_own")
+
 X, IDS = ms.Tensor(np.ones((4, 4), np.float32)), ms.Tensor(np.zeros((4, 1), np.int32))
-
-
-@pytest.fixture(autouse=True)
-def elsewhere(monkeypatch, tmp_path):
-    """MindSpore writes what it knows of a graph that does not compile into the working directory."""
-    monkeypatch.chdir(tmp_path)
 
 
 def layer_and_more(*args):

@@ -11,6 +11,9 @@ from hpmoe.tiling.rebuild import rebuild
 # Params that say how the work is cut, and not what it is.
 CUTS = (("WGRAD", "block"), ("REPLICATE", "block"), ("RETURN_GRADS", "block"), ("NOTIFY", "buffer"))
 
+# Attributes of domains that say which rows an operation is about.
+OTHER_ROWS = ("clipped", "of_tokens", "height", "first_expert")
+
 
 def mutations(flow):
     """Every (name, whether it is still the same function, function without arguments that makes the mutant)."""
@@ -69,7 +72,7 @@ def of_domain(flow, domain):
         choices = others_of(range(-1, len(flow.routes) + 1)) if name == "route" else numbers
         if isinstance(getattr(domain, name), bool):
             choices = others_of((False, True))
-        yield from fields(domain, (name,), choices, same=name not in ("clipped", "of_tokens", "height"))
+        yield from fields(domain, (name,), choices, same=name not in OTHER_ROWS)
     if "blocks" in names_of(domain):
         yield "twice as many blocks", True, dataclasses.replace(domain, size=2 * domain.size, blocks=2 * domain.blocks)
     if "num_rows" in names_of(domain):

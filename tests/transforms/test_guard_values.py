@@ -61,6 +61,17 @@ def test_a_layer_without_anything_wrong_is_bitwise_as_before(stage):
     assert counts == {"hidden_states": 0, "topk_weights": 0, "output": 0}
 
 
+def test_a_guard_that_raises_only_reads():
+    args = [hpmoe.Aval(a.shape[1:], str(a.dtype)) for a in LAYER.arguments()]
+    looks = guard_values(hpmoe.moe_ffn)
+    lowered = looks.lower(*args)
+    names = [eqn.primitive.name for eqn in lowered.equations]
+    assert names.count("count_outside") == 3 and "fill_outside" not in names
+    backward, plain = (hpmoe.save_for_backward(f, policy="everything").lower(*args, direction="backward")
+                       for f in (looks, hpmoe.moe_ffn))
+    assert str(backward).splitlines()[1:] == str(plain).splitlines()[1:]
+
+
 @pytest.mark.parametrize("name", ["hidden_states", "topk_weights", "gate_up_weight"])
 @pytest.mark.parametrize("stage", ["tiles", "fused"])
 def test_what_is_wrong_is_raised_by_name_rank_and_row(name, stage):

@@ -152,9 +152,9 @@ def test_what_is_known_of_a_stage_is_data():
     """A function is wrapped once more by each transform; its description is one list, and nobody changes it."""
     tiled = tile_partition(hpmoe.moe_ffn, rows=8)
     staged, inner = hpmoe.overlap_comm(tiled).staged, tiled.staged
-    assert (staged.function, list(map(str, staged.stages))) == (hpmoe.moe_ffn, [
+    assert (staged.function, list(map(str, staged.steps))) == (hpmoe.moe_ffn, [
         "tile_partition(rows=8)", "overlap_comm(order=ratr, signal=tile)"])
-    assert (inner.stages, staged.level, inner.level) == (staged.stages[:1], "tiles", "tiles")
+    assert (inner.steps, staged.level, inner.level) == (staged.steps[:1], "tiles", "tiles")
     for field in ("function", "stages"):
         with pytest.raises(dataclasses.FrozenInstanceError):
             setattr(staged, field, ())

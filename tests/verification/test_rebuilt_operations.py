@@ -15,6 +15,7 @@ from rebuilt import Rebuilt, harm, judged
 import hpmoe
 from hpmoe import TransformError, VerifyError
 from hpmoe.tile_ops import col_modes
+from hpmoe.tile_ops.domains import AllRows
 from hpmoe.tile_ops.params import WeightBlock
 from hpmoe.tiling.rebuild import rebuild
 
@@ -94,6 +95,30 @@ def test_other_blocks_are_refused_unless_they_cover_the_same():
     with pytest.raises(VerifyError, match=r"cuts matrices of \d rows into 3 blocks of 2"):
         hpmoe.verify(in_blocks(3))
     hpmoe.verify(in_blocks(1, 16))
+
+
+@pytest.mark.parametrize("name, layer, opcode, change, message", [
+    ("moe_ffn", TWO, "WGRAD", lambda op: op.replace(domain=AllRows(1, op.domain.route, height=1)),
+     "sums all rows where a route brings those of experts"),
+    ("replicating_and_accumulating", SINGLE, "WGRAD", lambda op: op.replace(
+        domain=dataclasses.replace(op.domain, first_expert=1)), "adds what copies returned to experts that are not"),
+    ("replicating_and_accumulating", SINGLE, "RETURN_GRADS", lambda op: op.replace(signal="peer"),
+     "signals by peer; only puts and what tells of them do")])
+def test_other_rows_and_signals_than_an_operation_has_are_refused(name, layer, opcode, change, message):
+    flow = Rebuilt(name, layer, {"rows": 1, "cols": 2}, "backward", "overlap").flow
+    with pytest.raises(VerifyError, match=message):
+        hpmoe.verify(changed(flow, opcode, change))
+
+
+@pytest.mark.parametrize("subject", SUBJECTS, ids=lambda s: f"{s[0]} {s[1].ep}")
+def test_the_columns_of_a_weight_gradient_are_nobody_elses_choice(subject):
+    """Of its tokens it takes the columns of its block, and no mode of any operand can be another."""
+    flow = Rebuilt(*subject, "backward", "overlap").flow
+    every = [make for what, _, make in mutations(flow) if "WGRAD operands" in what.partition("] ")[2] and ".cols " in what]
+    assert every or all(op.opcode != "WGRAD" for op in flow.ops)
+    for make in every:
+        with pytest.raises(VerifyError, match="takes columns|touches columns|takes its own columns"):
+            hpmoe.verify(make())
 
 
 def test_what_cannot_be_tasks_at_all_is_refused_by_name():

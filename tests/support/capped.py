@@ -1,0 +1,41 @@
+"""A MoE-FFN with a capacity, beside the same computed token by token."""
+
+import mindspore as ms
+from helpers import assert_close, kept_by_hand, numpy_moe_ffn, tensors
+
+import hpmoe
+
+
+def capped(factor, policy):
+    """moe_ffn that returns its drop counts too."""
+    def f(x, ids, w, up, down):
+        return hpmoe.moe_ffn(x, ids, w, up, down, capacity_factor=factor, drop_policy=policy, return_drop_counts=True)
+    return f
+
+
+def assert_drops_by_hand(stage, layer, args, factor=None, policy="error", message=""):
+    """Of a stage of moe_ffn: output, gradients and drop counts.
+
+    Returns:
+        The output and the gradients of hidden_states, topk_weights and both weights, and how many entries were dropped.
+    """
+    cotangent, counts = layer.cotangent(), []
+    kept, dropped = kept_by_hand(args[1], args[2], factor or 1e9, policy, layer.E, layer.num_tokens)
+
+    def without_counts(*a):  # counts are checked by a second output, which no loss reads
+        out, count = hpmoe.spmd(stage(capped(factor, policy)), hpmoe.Mesh(layer.ep))(*a, num_tokens=layer.num_tokens)
+        counts.append(count)
+        return out
+
+    given, weight = tensors(args), ms.Tensor(cotangent)
+
+    def loss(x, w, up, down):
+        out = without_counts(x, given[1], w, up, down)
+        return (out * weight).sum(), out
+
+    (_, out), grads = ms.value_and_grad(loss, (0, 1, 2, 3), has_aux=True)(given[0], *given[2:])
+    got = [out.asnumpy(), *(g.asnumpy() for g in grads)]
+    want, want_grads = numpy_moe_ffn(args, cotangent, layer.num_tokens, kept)
+    assert_close(got, [want, *want_grads], message)
+    assert counts[0].dtype == ms.int32 and counts[0].asnumpy().tolist() == dropped.tolist()
+    return got, int(dropped.sum())
