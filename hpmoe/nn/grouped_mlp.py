@@ -121,8 +121,10 @@ class GroupedMLP(nn.Cell):
         return found
 
     def construct(self, hidden_states, topk_weights, topk_ids):
-        rows = mint.reshape(hidden_states, rows_shape(self.who, hidden_states.shape, self.hidden_size, self.ep_size))
-        top_k = topk_ids.shape[-1]
-        ids = mint.reshape(topk_ids, rows_shape(self.who, topk_ids.shape, top_k, self.ep_size, "topk_ids"))
-        weights = mint.reshape(topk_weights, rows_shape(self.who, topk_weights.shape, top_k, self.ep_size, "topk_weights"))
+        rows = self._rows(hidden_states, self.hidden_size, "hidden_states")
+        ids = self._rows(topk_ids, None, "topk_ids")
+        weights = self._rows(topk_weights, None, "topk_weights")
         return mint.reshape(self.compute(rows, weights, ids, self.tensors()), hidden_states.shape)
+
+    def _rows(self, x, size, argument):
+        return mint.reshape(x, rows_shape(self.who, getattr(x, "shape", None), size, self.ep_size, argument))

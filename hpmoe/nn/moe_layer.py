@@ -124,7 +124,7 @@ class MoELayer(nn.Cell):
         self.compute = transformed(who, f, transforms, mesh, IN_AXES, Frozen(self))
 
     def construct(self, hidden_states, with_losses=False):
-        shape = hidden_states.shape
+        shape = getattr(hidden_states, "shape", None)
         rows = mint.reshape(hidden_states, rows_shape(self.who, shape, self.router.hidden_size, self.ep_size))
         expert_bias = self.expert_bias if self.has_expert_bias else None
         shared_experts = self.shared_experts.tensors() if self.has_shared else None
@@ -152,9 +152,14 @@ class MoELayer(nn.Cell):
         Args:
             counts: [E], the tokens of each expert over the steps since the last update; None are those of the last call.
 
+        Raises:
+            ArgumentError: counts are no Tensor [E], or the layer has no such bias.
+
         Formula: Wang et al., Auxiliary-loss-free load balancing (arXiv 2408.15664); `hpmoe.router.update_bias`.
         """
-        n = mint.reshape(self.tokens_per_expert if counts is None else counts, (-1,)).astype(ms.float32)
+        counts = self.tokens_per_expert if counts is None else counts
+        check_counts(self.who, self.has_expert_bias, getattr(counts, "shape", None), self.tokens_per_expert.shape)
+        n = counts.astype(ms.float32)
         ops.assign(self.expert_bias, self.expert_bias + mint.sign(mint.mean(n) - n) * self.rate)
 
 
@@ -178,3 +183,10 @@ def sequences_of_rank(who: str, shape: Sequence[int], ep_size: int, kind: str) -
     check_argument(sequences % (ep_size or 1) == 0, who, "hidden_states", f"of shape {tuple(shape)}, {sequences} sequences",
                    f"of a number of sequences that {ep_size} ranks divide")
     return sequences // (ep_size or 1)
+
+
+@constexpr
+def check_counts(who: str, has_expert_bias: bool, shape: Any, expected: Sequence[int]) -> None:
+    check_argument(has_expert_bias, who, "moe_router_enable_expert_bias", "False", "True where the bias is updated")
+    check_argument(shape is not None and tuple(shape) == tuple(expected), f"{who}.update_expert_bias", "counts",
+                   "no tensor" if shape is None else f"of shape {tuple(shape)}", f"a Tensor of shape {tuple(expected)}")

@@ -30,7 +30,8 @@ def transformed(who: str, f: Callable[..., Any], transforms: Any, mesh: Mesh | N
     check_argument(transforms is None or callable(transforms), who, "transforms", repr(transforms),
                    "a transform, such as hpmoe.chain(...), or None for one kernel")
     staged = (chain(tile_partition, overlap_comm, assign_queues, fuse_persistent) if transforms is None else transforms)(f)
-    check_argument(callable(staged), who, "transforms", repr(transforms), "a transform, which returns a function")
+    check_argument(callable(staged), who, "transforms", f"a function that returns a {type(staged).__name__}",
+                   "a transform, which returns a function")
     computed = staged if mesh is None else spmd(staged, mesh, tuple(in_axes))
     computed.frozen_arguments = frozen
     return computed
@@ -46,13 +47,15 @@ def num_ranks(who: str, mesh: Any, num_moe_experts: int) -> int:
 
 
 @constexpr
-def rows_shape(who: str, shape: Sequence[int], size: int, ep_size: int, argument: str = "hidden_states") -> Sequence[int]:
-    """Of [..., size] as the per-rank function takes it, on all ranks."""
-    check_argument(len(shape) > 1 and shape[-1] == size, who, argument, f"of shape {tuple(shape)}", f"[..., {size}]")
+def rows_shape(who: str, shape: Any, size: int | None, ep_size: int, argument: str = "hidden_states") -> Sequence[int]:
+    """Of [..., size], or of any size, as the per-rank function takes it, on all ranks."""
+    expected = f"a Tensor [..., {'K' if size is None else size}]"
+    check_argument(shape is not None, who, argument, "no tensor", expected)
+    check_argument(len(shape) > 1 and size in (None, shape[-1]), who, argument, f"of shape {tuple(shape)}", expected)
     rows = math.prod(shape[:-1])
     check_argument(not ep_size or rows % ep_size == 0, who, argument, f"of shape {tuple(shape)}, {rows} tokens",
                    f"of a number of tokens that {ep_size} ranks divide")
-    return (ep_size, rows // ep_size, size) if ep_size else (rows, size)
+    return (ep_size, rows // ep_size, shape[-1]) if ep_size else (rows, shape[-1])
 
 
 def by_rank(weight: Any, ep_size: int) -> Any:

@@ -111,7 +111,7 @@ class TopKRouter(nn.Cell):
         return found
 
     def construct(self, hidden_states, expert_bias=None):
-        rows = mint.reshape(hidden_states, rows_shape(self.who, hidden_states.shape, self.hidden_size, 0))
+        rows = mint.reshape(hidden_states, rows_shape(self.who, getattr(hidden_states, "shape", None), self.hidden_size, 0))
         ids, weights = self.compute(rows, self.tensors(), expert_bias)
         shape = (*hidden_states.shape[:-1], -1)
         return mint.reshape(ids, shape), mint.reshape(weights, shape)

@@ -75,8 +75,8 @@ def spmd(f: Callable[..., Any], mesh: Mesh, in_axes: Any = 0) -> Spmd:
     Args:
         f: the per-rank function, plain or staged; spmd is outermost.
         mesh: how many ranks there are.
-        in_axes: 0 or None for all arguments, or a tuple with one of these for each positional argument, or a tree of them
-            like the argument. What is passed by name alone has a rank axis.
+        in_axes: 0 or None for all arguments; or a tuple with one of these, or a tree of them like the argument, for each
+            positional argument, where what is only named has a rank axis.
 
     Raises:
         ArgumentError: in_axes does not fit; an array's leading axis is not the number of ranks; or num_tokens does not fit,
