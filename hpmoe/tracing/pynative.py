@@ -88,22 +88,28 @@ def _refused(name: str) -> Callable[..., object]:
     return method
 
 
-def _checked(cls: type, name: str, check: Callable[[Trace, S], object]) -> Callable[..., object]:
+def _checked(cls: type, name: str, check: Callable[..., object]) -> Callable[..., object]:
     """A method that a trace asks `check` about first; what that returns, if anything, is its result."""
     original = vars(cls)[name]
 
     def method(self: S, *args: object) -> object:
         recorder = current_recorder()
-        found = check(recorder, self) if recorder is not None else None
+        found = check(recorder, self, *args) if recorder is not None else None
         return original(self, *args) if found is None else found
 
     return method
 
 
+def _operation(recorder: Trace, primitive: Primitive, *args: object) -> object:
+    """Refuses a random operation, and records what MindSpore runs without asking tracers while it compiles a gradient."""
+    refuse_operation(recorder, primitive)
+    return recorder.call_named(primitive.name, args, {}) if primitive.name == "StopGradient" else None
+
+
 _PATCHES: tuple[tuple[type, str, object], ...] = (
     (Tensor, FALLBACK, _fallback), (Tensor, "hpmoe_record", property(_record)),
     (Parameter, "__getitem__", _getitem), (Parameter, "__iter__", _iter),
-    (Primitive, "__call__", _checked(Primitive, "__call__", refuse_operation)),
+    (Primitive, "__call__", _checked(Primitive, "__call__", _operation)),
     (Generator, STEP, _checked(Generator, STEP, refuse_generator)),
     *((Parameter, name, _refused(name)) for name in ("__setitem__", "set_data", "assign_value")),
 )

@@ -27,6 +27,7 @@ LAYERS = (
     "tuning",
     "rewriting",
     "testing",
+    "nn",
     "__init__",
     "peers calibration",
     "commands",
