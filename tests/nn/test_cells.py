@@ -1,4 +1,4 @@
-"""Cells as MindSpore users treat them: compiled graphs, recomputation, frozen parameters, checkpoints, Model.train, copies."""
+"""Cells as MindSpore users treat them: graphs, recomputation, frozen parameters, checkpoints, Model.train, copies."""
 
 import copy
 
