@@ -22,7 +22,7 @@ from hpmoe.support.mindspore_private import (
 )
 from hpmoe.tracing.draws import refuse_generator, refuse_operation
 from hpmoe.tracing.errors import not_traceable
-from hpmoe.tracing.tracer import WRITE_INSTEAD
+from hpmoe.tracing.tracer import WRITE_INSTEAD, Tracer
 
 
 class _Running:
@@ -98,10 +98,21 @@ def _checked(cls: type, name: str, check: Callable[[Any, Any], Any]) -> Callable
     return method
 
 
+def _call_primitive(self: Primitive, *args: Any) -> Any:
+    """A call of a MindSpore operation that is an object; while a graph is compiled it is not reported."""
+    recorder = current_recorder()
+    if recorder is not None:
+        refuse_operation(recorder, self)
+        if any(isinstance(a, (Tracer, Parameter)) for a in args):
+            return recorder.call(self, (self, self.name, args), {})
+    return _CALL(self, *args)
+
+
+_CALL = Primitive.__call__
 _PATCHES: tuple[tuple[type, str, Any], ...] = (
     (Tensor, FALLBACK, _fallback), (Tensor, "hpmoe_record", property(_record)),
     (Parameter, "__getitem__", _getitem), (Parameter, "__iter__", _iter),
-    (Primitive, "__call__", _checked(Primitive, "__call__", refuse_operation)),
+    (Primitive, "__call__", _call_primitive),
     (Generator, STEP, _checked(Generator, STEP, refuse_generator)),
     *((Parameter, name, _refused(name)) for name in ("__setitem__", "set_data", "assign_value")),
 )
