@@ -30,7 +30,7 @@ def _(weights: Aval, route: RouteAval) -> Aval:
 
 @dispatch_weights.eager
 @in_float32
-def _(weights: Any, route: Route) -> Any:
+def _(weights: Tensor, route: Route) -> Tensor:
     return ops.gather(weights.reshape(-1, 1), Tensor(route.routing.entry_of_row[0].astype(np.int32)), 0)
 
 

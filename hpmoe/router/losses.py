@@ -66,7 +66,8 @@ def balance_terms(z: Tensor, top_k: int, score: str) -> tuple[Tensor, Tensor]:
     return mint.mean(_choices(z, top_k, score), 0), mint.mean(probabilities(z, score), 0)
 
 
-def sequence_loss(logits: Tensor, top_k: int, num_sequences: int, *, score: str = "softmax", coefficient: float = 1.0) -> Tensor:
+def sequence_loss(logits: Tensor, top_k: int, num_sequences: int, *, score: str = "softmax",
+                  coefficient: float = 1.0) -> Tensor:
     """The auxiliary loss of each sequence by itself, in the mean over sequences.
 
     Args:

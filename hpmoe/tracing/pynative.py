@@ -22,7 +22,7 @@ from hpmoe.support.mindspore_private import (
 )
 from hpmoe.tracing.draws import refuse_generator, refuse_operation
 from hpmoe.tracing.errors import not_traceable
-from hpmoe.tracing.tracer import WRITE_INSTEAD, Trace
+from hpmoe.tracing.tracer import WRITE_INSTEAD, Trace, Tracer
 
 
 class _Running:
@@ -100,16 +100,21 @@ def _checked(cls: type, name: str, check: Callable[..., object]) -> Callable[...
     return method
 
 
-def _operation(recorder: Trace, primitive: Primitive, *args: object) -> object:
-    """Refuses a random operation, and records what MindSpore runs without asking tracers while it compiles a gradient."""
-    refuse_operation(recorder, primitive)
-    return recorder.call_named(primitive.name, args, {}) if primitive.name == "StopGradient" else None
+def _call_primitive(self: Primitive, *args: object) -> object:
+    """A call of a MindSpore operation that is an object; while a graph is compiled it is not reported."""
+    recorder = current_recorder()
+    if recorder is not None:
+        refuse_operation(recorder, self)
+        if any(isinstance(a, (Tracer, Parameter)) for a in args):
+            return recorder.call(self, (self, self.name, args), {})
+    return _CALL(self, *args)
 
 
+_CALL = Primitive.__call__
 _PATCHES: tuple[tuple[type, str, object], ...] = (
     (Tensor, FALLBACK, _fallback), (Tensor, "hpmoe_record", property(_record)),
     (Parameter, "__getitem__", _getitem), (Parameter, "__iter__", _iter),
-    (Primitive, "__call__", _checked(Primitive, "__call__", _operation)),
+    (Primitive, "__call__", _call_primitive),
     (Generator, STEP, _checked(Generator, STEP, refuse_generator)),
     *((Parameter, name, _refused(name)) for name in ("__setitem__", "set_data", "assign_value")),
 )

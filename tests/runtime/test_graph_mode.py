@@ -66,6 +66,18 @@ def test_values_and_gradients_are_those_of_pynative_whatever_the_routing(operato
     assert [call.saves for call in operators] == [False, True, True]
 
 
+@pytest.mark.parametrize("f", [lambda x: ops.stop_gradient(x) * x, lambda x: ops.TopK()(x, 2)[0],
+                               lambda x: hpmoe.router.aux_loss(x, 2).reshape(1)])
+def test_operations_that_are_objects_are_traced_while_a_graph_is_compiled(f):
+    """It meets the function first, before any other call has traced it."""
+    x = ms.Tensor(np.random.default_rng(0).standard_normal((4, 3)).astype(np.float32))
+    layer = fused()(f)
+
+    def loss(x):
+        return layer(x).sum()
+    assert_bitwise(ms.jit(ms.value_and_grad(loss))(x), ms.value_and_grad(loss)(x))
+
+
 def test_gradients_agree_with_jax():
     layer, case = moe_layer(), Layer(T=7, K=3)
     args, cotangent = case.arguments(), case.cotangent()
