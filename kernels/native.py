@@ -41,7 +41,7 @@ class Rows(ctypes.Structure):
     """HpmoeRows of core/abi.h."""
 
     _fields_ = [("place", ctypes.c_void_p),
-                *((name, ctypes.c_int64) for name in ("num_tokens", "top_k", "start", "num_rows"))]
+                *((name, ctypes.c_int64) for name in ("num_entries", "top_k", "start", "num_rows"))]
 
 
 class Tables(ctypes.Structure):
@@ -133,8 +133,8 @@ def load():
         "hpmoe_few_terms": (ctypes.c_int64, [ctypes.c_int32]),
         "hpmoe_sort": (ctypes.c_int64, [ctypes.c_void_p, ctypes.c_int64, ctypes.c_void_p, ctypes.c_void_p]),
         "hpmoe_spread_rows": (ctypes.c_int64, [rows, ctypes.c_void_p, ctypes.c_int64, ctypes.c_void_p]),
-        "hpmoe_collect_rows": (ctypes.c_int64, [rows, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int32, ctypes.c_void_p,
-                                                ctypes.c_int64, ctypes.c_void_p]),
+        "hpmoe_collect_rows": (ctypes.c_int64, [rows, ctypes.c_void_p, ctypes.c_int64, ctypes.c_void_p, ctypes.c_int32,
+                                                ctypes.c_void_p, ctypes.c_int64, ctypes.c_void_p]),
         "hpmoe_collect_rows_grad": (ctypes.c_int64, [rows, ctypes.c_void_p, ctypes.c_int32, ctypes.c_void_p, ctypes.c_void_p,
                                                      ctypes.c_int64, ctypes.c_void_p, ctypes.c_void_p]),
         "hpmoe_copy_streamed": (None, [ctypes.c_void_p, ctypes.c_int64, ctypes.c_void_p]),

@@ -32,14 +32,9 @@ class Entries(NamedTuple):
     num_rows: int
     start: int
 
-    @property
-    def num_tokens(self) -> int:
-        return len(self.places) // self.top_k
 
-
-def _c_rows(e: Entries, num_tokens: int | None = None) -> Any:
-    return ctypes.byref(Rows(address(e.places), e.num_tokens if num_tokens is None else num_tokens, e.top_k, e.start,
-                             e.num_rows))
+def _c_rows(e: Entries) -> Any:
+    return ctypes.byref(Rows(address(e.places), len(e.places), e.top_k, e.start, e.num_rows))
 
 
 def _check(code: int) -> None:
@@ -69,9 +64,9 @@ def spread(x: np.ndarray, e: Entries) -> np.ndarray:
 def collect(rows: np.ndarray, e: Entries, weights: np.ndarray | None, dtype: str,
             first: np.ndarray | None = None) -> np.ndarray:
     """The weighted sums of tokens' rows; `first`, where given, says which entries each token has."""
-    num_tokens = e.num_tokens if first is None else len(first) - 1
+    num_tokens = len(e.places) // e.top_k if first is None else len(first) - 1
     out = MEMORY.empty((num_tokens, rows.shape[1]), rows.dtype)
-    _check(load().hpmoe_collect_rows(_c_rows(e, num_tokens), None if first is None else address(first),
+    _check(load().hpmoe_collect_rows(_c_rows(e), None if first is None else address(first), num_tokens,
                                      None if weights is None else address(weights), Dtype[dtype.upper()], address(rows),
                                      rows.shape[1], address(out)))
     return out

@@ -9,7 +9,7 @@
 namespace {
 
 hpmoe::Places places_of(const HpmoeRows& rows) {
-  return {rows.place, rows.num_tokens, rows.top_k, rows.start, rows.num_rows};
+  return {rows.place, rows.num_entries, rows.top_k, rows.start, rows.num_rows};
 }
 
 // job(places, is_taken) where no row has two entries.
@@ -45,11 +45,11 @@ int64_t hpmoe_spread_rows(const HpmoeRows* rows, const void* x, int64_t row_byte
   });
 }
 
-int64_t hpmoe_collect_rows(const HpmoeRows* rows, const int64_t* first, const float* weights, int32_t dtype,
-                           const void* from, int64_t cols, void* out) {
+int64_t hpmoe_collect_rows(const HpmoeRows* rows, const int64_t* first, int64_t num_tokens, const float* weights,
+                           int32_t dtype, const void* from, int64_t cols, void* out) {
   try {
-    hpmoe::collect_rows(places_of(*rows), first, weights, static_cast<hpmoe::Dtype>(dtype), static_cast<const char*>(from),
-                        cols, static_cast<char*>(out));
+    hpmoe::collect_rows(places_of(*rows), first, num_tokens, weights, static_cast<hpmoe::Dtype>(dtype),
+                        static_cast<const char*>(from), cols, static_cast<char*>(out));
     return 0;
   } catch (const std::exception&) {
     return -1;

@@ -10,8 +10,9 @@ namespace hpmoe {
 
 struct Places {
   const int32_t* place;
-  int64_t num_tokens, top_k, start, num_rows;
+  int64_t num_entries, top_k, start, num_rows;
 
+  int64_t num_tokens() const { return num_entries / top_k; }
   // The row of an entry, or -1.
   int64_t row(int64_t entry) const {
     const int64_t at = place[entry] - start;
@@ -28,8 +29,8 @@ void spread_rows(const Places& places, const uint8_t* is_taken, const char* x, i
 // out[t] = sum over k of weights[t, k] * rows[row of (t, k)], in the order of k, in float32, rounded once. Without weights
 // (NULL) they are 1. Where `first` is given, [num_tokens + 1], token t has the entries from first[t] to first[t + 1]
 // instead.
-void collect_rows(const Places& places, const int64_t* first, const float* weights, Dtype dtype, const char* rows,
-                  int64_t cols, char* out);
+void collect_rows(const Places& places, const int64_t* first, int64_t num_tokens, const float* weights, Dtype dtype,
+                  const char* rows, int64_t cols, char* out);
 
 // The gradients of collect_rows with weights: d_rows[row of (t, k)] = weights[t, k] * d_out[t], d_weights[t, k] = the dot
 // product of d_out[t] and rows[row of (t, k)]; other rows and weights get zero.

@@ -84,7 +84,7 @@ struct Rows {
   }
 
   static float* values(const Guarded& of) { return reinterpret_cast<float*>(of.data); }
-  Places places() const { return {place.data(), tokens, top_k, start, num_rows}; }
+  Places places() const { return {place.data(), tokens * top_k, top_k, start, num_rows}; }
 
   void check_all() const {
     std::vector<uint8_t> taken(num_rows);
@@ -92,7 +92,7 @@ struct Rows {
     const Guarded spread(4 * num_rows * cols), sums(4 * tokens * cols), d_rows(4 * num_rows * cols);
     std::vector<float> d_weights(tokens * top_k);
     spread_rows(places(), taken.data(), x.data, 4 * cols, spread.data);
-    collect_rows(places(), nullptr, weights.data(), Dtype::FLOAT32, rows.data, cols, sums.data);
+    collect_rows(places(), nullptr, tokens, weights.data(), Dtype::FLOAT32, rows.data, cols, sums.data);
     collect_rows_grad(places(), taken.data(), weights.data(), Dtype::FLOAT32, rows.data, x.data, cols, d_rows.data,
                       d_weights.data());
     std::vector<float> want(num_rows * cols), want_grad(num_rows * cols);
@@ -129,8 +129,8 @@ void test_rows(unsigned seed) {
 void test_repeated() {
   const std::vector<int32_t> place{3, 1, 2, 1};
   std::vector<uint8_t> taken(4);
-  check(find_repeated({place.data(), 2, 2, 0, 4}, taken.data()) == 1, "a place that two entries have is found");
-  check(find_repeated({place.data(), 2, 2, 2, 2}, taken.data()) < 0, "outside of the range nothing is looked at");
+  check(find_repeated({place.data(), 4, 2, 0, 4}, taken.data()) == 1, "a place that two entries have is found");
+  check(find_repeated({place.data(), 4, 2, 2, 2}, taken.data()) < 0, "outside of the range nothing is looked at");
 }
 
 // Results past the caches, of rows of odd sizes.
