@@ -85,7 +85,8 @@ def permuted(o: Any) -> int:
         report["cases"].append(case)
         if not o.json:
             print("\n".join(bench_permute.lines(case)), flush=True)
-    print(json.dumps(report) if o.json else bench_permute.NOTES)
+    report["sort"] = bench_permute.sort_times()
+    print(json.dumps(report) if o.json else f"{bench_permute.sort_line(report['sort'])}\n{bench_permute.NOTES}")
     return 0
 
 

@@ -24,6 +24,7 @@ from hpmoe.support.loading import address
 TOKENS, HIDDEN = (4096, 65_536), (1024, 2048, 4096, 7168)
 TOP_K, EXPERTS, RANKS = 8, 256, 8
 MOST_BYTES = 2**32
+SORTED = (2**16, 2**18, 2**20, 2**22, 2**24)
 NOTES = """\
 Medians of turns, in which each side runs once. Forward: expert ids to permuted rows; the sort alone is a part of it.
 Backward: from the gradients of rows to those of tokens, a sum for each. Of the copy: the bytes of the rows per second, of
@@ -123,9 +124,9 @@ def requests(ids: np.ndarray, places: np.ndarray) -> list[int]:
     """Runs of rows that lie one after the other at both ends: unsorted, sorted by rank, and by rank and expert.
 
     Example:
-        >>> ids = np.array([[0, 128], [0, 1], [1, 128]], np.int32)
+        >>> ids = np.array([[0, 1], [0, 1], [0, 1]], np.int32)
         >>> requests(ids, token_rows.sorted_places(ids))
-        [6, 5, 3]
+        [6, 6, 2]
     """
     flat = ids.reshape(-1)
     orders = (np.arange(flat.size), np.argsort(flat // (EXPERTS // RANKS), kind="stable"), np.argsort(places))
@@ -134,6 +135,20 @@ def requests(ids: np.ndarray, places: np.ndarray) -> list[int]:
         goes_on = (np.diff(places[order]) == 1) & (flat[order][1:] == flat[order][:-1])
         found.append(int(flat.size - np.count_nonzero(goes_on)))
     return found
+
+
+def sort_times(entries: tuple[int, ...] = SORTED, experts: int = 1024) -> dict[str, Any]:
+    """Seconds that a sort takes of so many entries, the best of three, and the slope of their logarithms; 1 is linear."""
+    rng, seconds = np.random.default_rng(0), []
+    for count in entries:
+        ids, taken = rng.integers(0, experts, count, np.int32), []
+        for _ in range(3):
+            start = time.perf_counter()
+            token_rows.sorted_places(ids)
+            taken.append(time.perf_counter() - start)
+        seconds.append(min(taken))
+    return {"entries": entries, "experts": experts, "seconds": seconds,
+            "slope": float(np.polyfit(np.log(entries), np.log(seconds), 1)[0])}
 
 
 def reports(tokens: tuple[int, ...], hidden: tuple[int, ...], dtypes: tuple[str, ...],
@@ -150,6 +165,12 @@ def reports(tokens: tuple[int, ...], hidden: tuple[int, ...], dtypes: tuple[str,
                 else:
                     yield {"tokens": count, "hidden": width, "dtype": dtype, "bytes": size,
                            "skipped": f"its rows take {size / 1e9:.1f} GB, more than {most / 1e9:.1f}"}
+
+
+def sort_line(sort: dict[str, Any]) -> str:
+    """The text of sort_times."""
+    times = ", ".join(f"{n} in {1e3 * t:.1f}" for n, t in zip(sort["entries"], sort["seconds"], strict=True))
+    return f"sort by {sort['experts']} experts, ms: {times}; log-log slope {sort['slope']:.2f}"
 
 
 def lines(report: dict[str, Any]) -> list[str]:

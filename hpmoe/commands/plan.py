@@ -9,7 +9,10 @@ import statistics
 import time
 from collections.abc import Callable
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
+
+import numpy as np
 
 import hpmoe
 from hpmoe.autodiff.vjp import linearize
@@ -34,6 +37,7 @@ rows planned for, as many as a rank sends where not given. Each run starts with 
 
 STEPS = ("trace", "vjp", "tile_partition", "overlap_comm", "assign_queues", "verify", "pack")
 PROFILED = 20
+EXPERTS = (64, 128, 256, 512, 1024)
 
 
 def define(values: Any) -> None:
@@ -42,10 +46,13 @@ def define(values: Any) -> None:
     options.define_choice(values, "machine", "ascend_a3", "what the queues are for", show.MACHINES)
     options.define_integer(values, "rows", None, "received rows of a rank to plan for; tokens * top_k where not given")
     options.define_integer(values, "runs", 5, "measured runs, after one that is not")
+    options.define_switch(values, "growth", "instead: how the time grows with the number of experts")
     options.define_switch(values, "profile", "list the functions that take the most time in one more run")
 
 
 def run(o: Any) -> int:
+    if o.growth:
+        return over_experts(o)
     options.check_sizes(o)
     with Progress("hpmoe plan") as progress:
         progress("warming up")
@@ -61,6 +68,28 @@ def run(o: Any) -> int:
                           "runs": o.runs, **directions, **({"profile": profile} if o.profile else {})}))
     else:
         print(text(o, directions, profile))
+    return 0
+
+
+def over_experts(o: Any) -> int:
+    """What --growth prints: a slope of 1 is time that grows as the number of experts does."""
+    many = [SimpleNamespace(**{**o.flag_values_dict(), "experts": experts}) for experts in EXPERTS]
+    times: dict[str, list[float]] = {"forward": [], "backward": []}
+    with Progress("hpmoe plan") as progress:
+        for each in many:
+            options.check_sizes(each)
+            progress(f"{each.experts} experts")
+            runs = [plan(each) for _ in range(o.runs + 1)][1:]
+            for direction, ms in times.items():
+                ms.append(statistics.median(r[direction]["ms"]["processor"] for r in runs))
+    slopes = {direction: float(np.polyfit(np.log(EXPERTS), np.log(ms), 1)[0]) for direction, ms in times.items()}
+    if o.json:
+        print(json.dumps({"experts": EXPERTS, "processor_ms": times, "slope": slopes}))
+        return 0
+    print(f"{'experts':16}{'forward':>12}{'backward':>12}  ms of the processor, median of {o.runs} runs")
+    for experts, *ms in zip(EXPERTS, *times.values(), strict=True):
+        print(f"{experts:<16}" + "".join(f"{x:12.2f}" for x in ms))
+    print(f"{'log-log slope':16}" + "".join(f"{x:12.2f}" for x in slopes.values()))
     return 0
 
 
