@@ -105,7 +105,7 @@ class _Collect(NamedTuple):
     e: Entries
 
     def forward(self, dtype: str, rows: np.ndarray, *probs: np.ndarray) -> np.ndarray:
-        return collect(rows, self.e, *map(_weights, probs), dtype) if probs else collect(rows, self.e, None, dtype)
+        return collect(rows, self.e, _weights(probs[0]) if probs else None, dtype)
 
     def backward(self, dtype: str, grad: np.ndarray, rows: np.ndarray, *probs: np.ndarray) -> list[np.ndarray]:
         if not probs:

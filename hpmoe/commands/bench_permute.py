@@ -78,7 +78,7 @@ class Case:
     def _torch(self) -> dict[str, Callable[[], Any]]:
         if importlib.util.find_spec("torch") is None or self.dtype == "bfloat16":
             return {}
-        import torch
+        import torch  # pyright: ignore[reportMissingImports]  an extra
         x, ids = torch.from_numpy(self.x), torch.from_numpy(self.ids)
         grad = torch.from_numpy(self.rows)
 

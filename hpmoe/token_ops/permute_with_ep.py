@@ -36,9 +36,9 @@ def permute_with_ep(tokens: Any, indices: Any, probs: Any = None,
     Example:
         >>> import mindspore as ms, numpy as np, hpmoe
         >>> x, experts = ms.Tensor([[1.0], [2.0]]), ms.Tensor(np.array([[1, 0], [0, 2]], np.int32))
-        >>> permuted, places, probs = hpmoe.permute_with_ep(x, experts, ms.Tensor([[0.1, 0.2], [0.3, 0.4]]), (1, 3))
-        >>> permuted.asnumpy()[:, 0].tolist(), places.asnumpy().tolist(), probs.asnumpy().round(1).tolist()
-        ([2.0, 1.0], [2, 0, 1, 3], [0.3, 0.1])
+        >>> permuted, places, probs = hpmoe.permute_with_ep(x, experts, ms.Tensor([[0.5, 0.25], [0.75, 1.0]]), (1, 3))
+        >>> permuted.asnumpy()[:, 0].tolist(), places.asnumpy().tolist(), probs.asnumpy().tolist()
+        ([2.0, 1.0], [2, 0, 1, 3], [0.75, 0.5])
     """
     who = "hpmoe.permute_with_ep"
     checks.check_rows(who, "tokens", tokens)
