@@ -3,7 +3,9 @@
 What there is, by what it is for:
     to choose experts: route; hpmoe.router has losses, counts, noise and forced choices beside it
     layers as Cells, with Parameters: hpmoe.nn
-    to write a layer: dispatch, grouped_matmul, swiglu, combine, drop_counts; permute, unpermute; moe_ffn, a whole one
+    to write a layer: dispatch, grouped_matmul, swiglu, combine, drop_counts; moe_ffn, a whole one
+    to write one as Megatron and MindFormers do: permute, exchange, exchange_back, unpermute; of CANN's operators also
+        permute_with_ep, unpermute_with_ep, init_routing
     to make a kernel of it: tile_partition, overlap_comm, assign_queues, fuse_persistent; spmd, for all ranks of a Mesh
     to change it before: save_for_backward, select_grads, accumulate_grads, guard_values, deduplicate_rows, replicate_experts
     to put transforms together: chain, transform, tune; to write one: hpmoe.rewriting; to test it: hpmoe.testing
@@ -25,6 +27,7 @@ from hpmoe.support.versions import __version__ as __version__  # warns of anothe
 
 # isort: split
 import hpmoe.kernels.executable  # noqa: F401  registers the cpu target
+import hpmoe.kernels.token_rows  # noqa: F401  how token operators run on tensors
 import hpmoe.kernels.twin_target  # noqa: F401  registers ascend-twin
 from hpmoe.autodiff.vjp import vjp as vjp
 from hpmoe.interpreters.evaluate import evaluate as evaluate
@@ -40,7 +43,6 @@ from hpmoe.machines.presets import ascend_a2 as ascend_a2, ascend_a3 as ascend_a
 from hpmoe.moe import moe_ffn as moe_ffn
 from hpmoe.primitives.dispatch import combine as combine, dispatch as dispatch
 from hpmoe.primitives.grouped_matmul import grouped_matmul as grouped_matmul
-from hpmoe.primitives.permute import permute as permute, unpermute as unpermute
 from hpmoe.primitives.route import drop_counts as drop_counts
 from hpmoe.primitives.swiglu import swiglu as swiglu
 from hpmoe.router.route import route as route
@@ -56,6 +58,15 @@ from hpmoe.support.errors import (
 )
 from hpmoe.timelines.measure import measure as measure
 from hpmoe.timelines.timeline import Timeline as Timeline
+from hpmoe.token_ops import (
+    exchange as exchange,
+    exchange_back as exchange_back,
+    init_routing as init_routing,
+    permute as permute,
+    permute_with_ep as permute_with_ep,
+    unpermute as unpermute,
+    unpermute_with_ep as unpermute_with_ep,
+)
 from hpmoe.tracing import trace as trace
 from hpmoe.transforms.accumulate_grads import accumulate_grads as accumulate_grads
 from hpmoe.transforms.assign_queues import assign_queues as assign_queues
@@ -78,9 +89,9 @@ import hpmoe.rewriting  # noqa: F401  lists all primitives, which the others def
 __all__ = [
     "ArgumentError", "Aval", "LaunchError", "Machine", "Mesh", "Program", "ProgramError", "Taskflow", "Timeline",
     "TraceError", "TransformError", "VerifyError", "accumulate_grads", "ascend_a2", "ascend_a3", "assign_queues",
-    "chain", "combine", "cpu", "deduplicate_rows", "dispatch", "drop_counts", "evaluate", "fuse_persistent",
-    "grouped_matmul", "guard_values", "interpret", "launch_kernels", "load_machine", "measure", "moe_ffn", "overlap_comm",
-    "permute",
-    "replicate_experts", "route", "save_for_backward", "select_grads", "simulate", "spmd", "swiglu", "synchronize",
-    "tile_partition", "trace", "transform", "tune", "unpermute", "verify", "vjp",
+    "chain", "combine", "cpu", "deduplicate_rows", "dispatch", "drop_counts", "evaluate", "exchange", "exchange_back",
+    "fuse_persistent", "grouped_matmul", "guard_values", "init_routing", "interpret", "launch_kernels", "load_machine",
+    "measure", "moe_ffn", "overlap_comm", "permute", "permute_with_ep", "replicate_experts", "route", "save_for_backward",
+    "select_grads", "simulate", "spmd", "swiglu", "synchronize", "tile_partition", "trace", "transform", "tune",
+    "unpermute", "unpermute_with_ep", "verify", "vjp",
 ]

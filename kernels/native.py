@@ -13,7 +13,7 @@ from hpmoe.kernels.protocol import Dtype
 from hpmoe.support import loading
 
 FOLDER = Path(__file__).parent
-ABI_VERSION = 11
+ABI_VERSION = 12
 
 
 class Rank(ctypes.Structure):
@@ -35,6 +35,13 @@ class Status(ctypes.Structure):
         ("value", ctypes.c_int64),
         ("threshold", ctypes.c_int64),
     ]
+
+
+class Rows(ctypes.Structure):
+    """HpmoeRows of core/abi.h."""
+
+    _fields_ = [("place", ctypes.c_void_p),
+                *((name, ctypes.c_int64) for name in ("num_entries", "top_k", "start", "num_rows"))]
 
 
 class Tables(ctypes.Structure):
@@ -112,6 +119,7 @@ def load():
         *(ctypes.c_int32, ctypes.c_double, ctypes.c_void_p, ctypes.c_int32),  # threads, timeout, trace, interruptible
         ctypes.POINTER(Status),
     ]
+    rows = ctypes.POINTER(Rows)
     signatures = {
         "hpmoe_launch": (ctypes.c_int, launch),
         "hpmoe_simulate": (ctypes.c_int, simulate),
@@ -123,6 +131,13 @@ def load():
         "hpmoe_use_amx": (ctypes.c_int, [ctypes.c_int, ctypes.c_int]),
         "hpmoe_skinny_rows": (ctypes.c_int64, [ctypes.c_int32, ctypes.c_int]),
         "hpmoe_few_terms": (ctypes.c_int64, [ctypes.c_int32]),
+        "hpmoe_sort": (ctypes.c_int64, [ctypes.c_void_p, ctypes.c_int64, ctypes.c_void_p, ctypes.c_void_p]),
+        "hpmoe_spread_rows": (ctypes.c_int64, [rows, ctypes.c_void_p, ctypes.c_int64, ctypes.c_void_p]),
+        "hpmoe_collect_rows": (ctypes.c_int64, [rows, ctypes.c_void_p, ctypes.c_int64, ctypes.c_void_p, ctypes.c_int32,
+                                                ctypes.c_void_p, ctypes.c_int64, ctypes.c_void_p]),
+        "hpmoe_collect_rows_grad": (ctypes.c_int64, [rows, ctypes.c_void_p, ctypes.c_int32, ctypes.c_void_p, ctypes.c_void_p,
+                                                     ctypes.c_int64, ctypes.c_void_p, ctypes.c_void_p]),
+        "hpmoe_copy_streamed": (None, [ctypes.c_void_p, ctypes.c_int64, ctypes.c_void_p]),
         "hpmoe_layout": (ctypes.c_char_p, []),
     }
     runtime = loading.load_library(find_library(), "hpmoe_abi_version", ABI_VERSION, signatures)

@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 from absl import flags
 
-from hpmoe.commands import bench_report, options
+from hpmoe.commands import bench_permute, bench_report, options
 from hpmoe.kernels.native import products_name
 from hpmoe.peers import SIDES
 from hpmoe.peers.contest import Contest, version
@@ -27,6 +27,7 @@ turns, and a turn is one untimed run and then timed ones for 50 ms. Latency is t
 and gradient is checked against float64 before. Peak memory is what a process takes beyond its imports: inputs,
 compilation and results included. The ceiling is the fastest library's median at a 3072 x 3072 x 3072 product.
 Exits with 1 where a side computes something else, ends or hangs. Sides not installed: pip install '.[bench]'
+--permute times token operators instead, in this process; --tokens and --hidden pick one of its cases.
 Peers: """ + ", ".join(name for name, side in SIDES.items() if name != "hpmoe" and not side.ceiling) + """
 Ceilings: """ + ", ".join(name for name, side in SIDES.items() if side.ceiling)
 
@@ -40,6 +41,7 @@ def define(values: flags.FlagValues) -> None:
     options.define_choice(values, "dtype", "both", "of everything but the ids", tuple(DTYPES))
     options.define_choice(values, "routing", "uniform", "how experts are drawn", ("uniform", "zipf"))
     options.define_switch(values, "suite", "these sizes, 64 tokens, Zipf routing, and 4 ranks of a quarter of the tokens")
+    options.define_switch(values, "permute", "instead: rows permuted and brought back, beside a copy and other frameworks")
     options.define_integer(values, "seed", 0, "seed of the random inputs", least=0)
     options.define_integer(values, "repeats", 7, "turns of each side")
     options.define_integer(values, "timeout", 600, "seconds that a side may take to start, compile or run once")
@@ -48,6 +50,8 @@ def define(values: flags.FlagValues) -> None:
 
 
 def run(o: flags.FlagValues) -> int:
+    if o.permute:
+        return permuted(o)
     names = ["hpmoe", *peers(o.peers)]
     todo = cases(o)
     options.check_picture(o.out)
@@ -70,6 +74,20 @@ def run(o: flags.FlagValues) -> int:
     else:
         print("\n".join(bench_report.closing_lines(report)))
     return 0 if report["ok"] else 1
+
+
+def permuted(o: flags.FlagValues) -> int:
+    """What --permute prints."""
+    tokens, hidden = ((getattr(o, name),) if o[name].present else every for name, every in
+                      (("tokens", bench_permute.TOKENS), ("hidden", bench_permute.HIDDEN)))
+    report = {"machine": machine(), "repeats": o.repeats, "cases": []}
+    for case in bench_permute.reports(tokens, hidden, DTYPES[o.dtype], o.repeats):
+        report["cases"].append(case)
+        if not o.json:
+            print("\n".join(bench_permute.lines(case)), flush=True)
+    report["sort"] = bench_permute.sort_times()
+    print(json.dumps(report) if o.json else f"{bench_permute.sort_line(report['sort'])}\n{bench_permute.NOTES}")
+    return 0
 
 
 def peers(wanted: str) -> list[str]:

@@ -8,8 +8,10 @@ import pstats
 import statistics
 import time
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
+import numpy as np
 from absl import flags
 
 import hpmoe
@@ -38,6 +40,7 @@ rows planned for, as many as a rank sends where not given. Each run starts with 
 
 STEPS = ("trace", "vjp", "tile_partition", "overlap_comm", "assign_queues", "verify", "pack")
 PROFILED = 20
+EXPERTS = (64, 128, 256, 512, 1024)
 
 
 def define(values: Any) -> None:
@@ -46,10 +49,13 @@ def define(values: Any) -> None:
     define_machine(values, "ascend_a3", "what the queues are for")
     options.define_integer(values, "rows", None, "received rows of a rank to plan for; tokens * top_k where not given")
     options.define_integer(values, "runs", 5, "measured runs, after one that is not")
+    options.define_switch(values, "growth", "instead: how the time grows with the number of experts")
     options.define_switch(values, "profile", "list the functions that take the most time in one more run")
 
 
 def run(o: flags.FlagValues) -> int:
+    if o.growth:
+        return over_experts(o)
     options.check_sizes(o)
     with Progress("hpmoe plan") as progress:
         progress("warming up")
@@ -68,7 +74,29 @@ def run(o: flags.FlagValues) -> int:
     return 0
 
 
-def planned_rows(o: flags.FlagValues) -> int:
+def over_experts(o: flags.FlagValues) -> int:
+    """What --growth prints: a slope of 1 is time that grows as the number of experts does."""
+    many = [SimpleNamespace(**{**o.flag_values_dict(), "experts": experts}) for experts in EXPERTS]
+    times: dict[str, list[float]] = {"forward": [], "backward": []}
+    with Progress("hpmoe plan") as progress:
+        for each in many:
+            options.check_sizes(each)
+            progress(f"{each.experts} experts")
+            runs = [plan(each) for _ in range(o.runs + 1)][1:]
+            for direction, ms in times.items():
+                ms.append(statistics.median(r[direction]["ms"]["processor"] for r in runs))
+    slopes = {direction: float(np.polyfit(np.log(EXPERTS), np.log(ms), 1)[0]) for direction, ms in times.items()}
+    if o.json:
+        print(json.dumps({"experts": EXPERTS, "processor_ms": times, "slope": slopes}))
+        return 0
+    print(f"{'experts':16}{'forward':>12}{'backward':>12}  ms of the processor, median of {o.runs} runs")
+    for experts, *ms in zip(EXPERTS, *times.values(), strict=True):
+        print(f"{experts:<16}" + "".join(f"{x:12.2f}" for x in ms))
+    print(f"{'log-log slope':16}" + "".join(f"{x:12.2f}" for x in slopes.values()))
+    return 0
+
+
+def planned_rows(o: options.Options) -> int:
     return o.rows or o.tokens * o.top_k
 
 
@@ -87,7 +115,7 @@ class Clock:
         return result
 
 
-def plan(o: flags.FlagValues) -> dict[str, Fields]:
+def plan(o: options.Options) -> dict[str, Fields]:
     """Plans both directions once and returns the milliseconds of each step and the sizes of each plan."""
     for cached in (derive_dependencies, make_tasks, lifetimes_of, memory_fault, region_fault):
         cached.cache_clear()
@@ -98,7 +126,7 @@ def plan(o: flags.FlagValues) -> dict[str, Fields]:
     return {"forward": _lower(o, linearized.forward, forward), "backward": _lower(o, linearized.backward, backward)}
 
 
-def _lower(o: flags.FlagValues, program: Program, clock: Clock) -> Fields:
+def _lower(o: options.Options, program: Program, clock: Clock) -> Fields:
     machine = machine_of(o)
     flow: Any = with_planned_rows(program, [PlannedRows(planned_rows(o), planned_rows(o))] * len(routes_of(program)))
     for transform, arguments in ((hpmoe.tile_partition, {"rows": machine.tile_rows, "cols": machine.tile_cols}),

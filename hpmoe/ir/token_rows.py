@@ -16,7 +16,7 @@ from hpmoe.ir.program import Atom, Equation, Program, Var
 from hpmoe.support.known import known
 
 MOVING = ("slice", "pad", "concat", "transpose", "reduce_sum", "reduce_max")  # along any axis
-MIXING = ("sort_indices", "permute", "unpermute")
+MIXING = ("sort_indices", "permute", "unpermute", "expert_places", "expert_counts")
 
 
 def token_vars(program: Program) -> dict[Var, int]:

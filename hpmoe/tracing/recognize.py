@@ -4,11 +4,16 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
+from hpmoe.ir.avals import as_route
 from hpmoe.ir.program import Atom, Builder, Equation, Program, Var, map_equations
+from hpmoe.primitives.dispatch import combine_rows, dispatch_rows
 from hpmoe.primitives.elementwise import mul, sigmoid, silu
+from hpmoe.primitives.exchange import exchange_rows, return_rows
 from hpmoe.primitives.grouped_matmul import grouped
 from hpmoe.primitives.matmul import matmul
-from hpmoe.primitives.shape import cast_back, slice_axis, transpose
+from hpmoe.primitives.permute import permute_rows, sort_indices, unpermute_rows
+from hpmoe.primitives.route import make_route
+from hpmoe.primitives.shape import cast, cast_back, slice_axis, transpose
 from hpmoe.primitives.swiglu import gated
 
 Producers = dict[Atom, Equation]
@@ -16,7 +21,7 @@ Producers = dict[Atom, Equation]
 
 def recognize(program: Program) -> Program:
     """The same program with matmul(x, transpose(w)), its like for experts, x * sigmoid(x) and silu(gate) * up as one
-    primitive each."""
+    primitive each, and so permute with exchange, and exchange_back with unpermute."""
     producers: Producers = {}
 
     def replace(builder: Builder, eqn: Equation) -> Sequence[Atom] | None:
@@ -75,4 +80,35 @@ def _are_halves(gate: Equation, up: Equation) -> bool:
             and dict(up.params) == {"axis": axis, "start": half, "stop": 2 * half})
 
 
-RULES: tuple[Callable[[Builder, Equation, Producers], Atom | None], ...] = (cast_back, _transposed_matmul, _silu, _swiglu)
+def _dispatch(b: Builder, eqn: Equation, producers: Producers) -> Atom | None:
+    """exchange of what permute sorted by the ids of the route -> dispatch"""
+    source = _made_by(permute_rows, eqn.inputs[0], producers) if eqn.primitive is exchange_rows else None
+    if source is None or source.params.get("start", 0) or not _same_ids(source.inputs[1], eqn.inputs[1], producers):
+        return None
+    return b.add(dispatch_rows, source.inputs[0], eqn.inputs[1], source=eqn.source)
+
+
+def _combine(b: Builder, eqn: Equation, producers: Producers) -> Atom | None:
+    """unpermute by the ids of the route of what exchange_back gives -> combine"""
+    source = _made_by(return_rows, eqn.inputs[0], producers) if eqn.primitive is unpermute_rows else None
+    if source is None or eqn.params.get("start", 0) or not _same_ids(eqn.inputs[1], source.inputs[1], producers):
+        return None
+    rows, route = source.inputs
+    if eqn.params["top_k"] != as_route(route.aval).top_k:
+        return None
+    return b.add(combine_rows, rows, route, *eqn.inputs[2:], source=eqn.source)
+
+
+def _same_ids(places: Atom, route: Atom, producers: Producers) -> bool:
+    """Whether entries are sorted by the ids that a route is made of."""
+    by, made = _made_by(sort_indices, places, producers), _made_by(make_route, route, producers)
+    return by is not None and made is not None and _uncast(by.inputs[0], producers) is _uncast(made.inputs[0], producers)
+
+
+def _uncast(ids: Atom, producers: Producers) -> Atom:
+    source = _made_by(cast, ids, producers)
+    return ids if source is None or source.inputs[0].aval.dtype != "int32" or ids.aval.dtype != "int64" else source.inputs[0]
+
+
+RULES: tuple[Callable[[Builder, Equation, Producers], Atom | None], ...] = (
+    cast_back, _transposed_matmul, _silu, _swiglu, _dispatch, _combine)

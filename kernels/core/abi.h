@@ -72,6 +72,21 @@ int hpmoe_use_amx(int allowed, int core_is_shared);
 int64_t hpmoe_skinny_rows(int32_t dtype, int transposed);
 int64_t hpmoe_few_terms(int32_t dtype);
 
+// Tokens' rows outside of launches, on all cores; see core/radix_sort.h and cpu/token_rows.h, which these hand over to.
+// HpmoeRows: the rows of entries, top_k of each token. All but copy_streamed return 0, -1 where memory is short, or 1 + a
+// row that two entries have.
+struct HpmoeRows {
+  const int32_t* place;
+  int64_t num_entries, top_k, start, num_rows;
+};
+int64_t hpmoe_sort(const int32_t* keys, int64_t n, int32_t* order, int32_t* place);
+int64_t hpmoe_spread_rows(const HpmoeRows* rows, const void* x, int64_t row_bytes, void* out);
+int64_t hpmoe_collect_rows(const HpmoeRows* rows, const int64_t* first, int64_t num_tokens, const float* weights,
+                           int32_t dtype, const void* from, int64_t cols, void* out);
+int64_t hpmoe_collect_rows_grad(const HpmoeRows* rows, const float* weights, int32_t dtype, const void* from,
+                                const void* d_out, int64_t cols, void* d_from, float* d_weights);
+void hpmoe_copy_streamed(const void* from, int64_t bytes, void* to);
+
 // Lines "Struct field offset size", "Struct . 0 sizeof" and "Enum MEMBER value".
 const char* hpmoe_layout(void);
 

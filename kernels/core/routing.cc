@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cmath>
 
+#include "core/radix_sort.h"
+
 namespace hpmoe {
 namespace {
 
@@ -13,6 +15,13 @@ void keep_heaviest(int32_t* first, int32_t* last, int64_t rows, const float* top
   };
   std::nth_element(first, first + rows, last, is_heavier);
   std::sort(first, first + rows);
+}
+
+// The entries whose key is not kAbsent, `present` of them, sorted stably by it.
+void sort_present(const std::vector<int32_t>& keys, int32_t present, std::vector<int32_t>& entries) {
+  const auto n = static_cast<int64_t>(keys.size());
+  sort_stably(keys.data(), n, entries.data(), nullptr, undivided());
+  if (present < n) std::copy(entries.data() + n - present, entries.data() + n, entries.data());
 }
 
 }  // namespace
@@ -56,9 +65,7 @@ Code Routing::sort_entries(int32_t rank, const int32_t* topk_ids, int64_t num_to
   }
   mine.sent_start[0] = 0;  // of kAbsent
   for (int32_t e = 0; e < route_.num_experts; ++e) mine.sent_start[e + 1] += mine.sent_start[e];
-  std::vector<int32_t> next(mine.sent_start);
-  for (size_t i = 0; i < ids.size(); ++i)
-    if (ids[i] != kAbsent) mine.sent_entries[next[ids[i]]++] = static_cast<int32_t>(i);
+  sort_present(ids, mine.sent_start.back(), mine.sent_entries);
   note_kept(mine, num_tokens);
   return Code::OK;
 }
@@ -121,18 +128,19 @@ void Routing::sort_once(int32_t rank, int64_t num_tokens) {
       mine.place[all.sent_entries[i]] = i - all.sent_start[e];
     }
   }
-  const auto peer = [&](int64_t entry) { return mine.expert[entry] < 0 ? -1 : mine.expert[entry] / num_local; };
+  const auto peer = [&](int64_t entry) { return mine.expert[entry] < 0 ? kAbsent : mine.expert[entry] / num_local; };
+  std::vector<int32_t> peers(num_tokens * top_k, kAbsent);
   mine.is_kept.resize(num_tokens * top_k);
   for (int64_t i = 0; i < num_tokens * top_k; ++i) {
     bool is_first = peer(i) >= 0;
     for (int64_t j = i - i % top_k; j < i; ++j) is_first = is_first && peer(j) != peer(i);
     mine.is_kept[i] = is_first;
-    if (is_first) ++mine.sent_start[peer(i) + 1];
+    if (!is_first) continue;
+    peers[i] = peer(i);
+    ++mine.sent_start[peers[i] + 1];
   }
   for (int32_t r = 0; r < ep_size_; ++r) mine.sent_start[r + 1] += mine.sent_start[r];
-  std::vector<int32_t> next(mine.sent_start);
-  for (int64_t i = 0; i < num_tokens * top_k; ++i)
-    if (mine.is_kept[i]) mine.sent_entries[next[peer(i)]++] = static_cast<int32_t>(i);
+  sort_present(peers, mine.sent_start.back(), mine.sent_entries);
   count_kept(mine, num_tokens);
 }
 

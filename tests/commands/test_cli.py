@@ -359,6 +359,17 @@ def test_show_of_real_sizes_needs_no_memory(capsys):
 # Plan.
 
 
+def test_plan_over_experts_fits_a_slope(capsys, monkeypatch):
+    monkeypatch.setattr(plan, "EXPERTS", (2, 4))
+    sizes = ["--ep=2", "--tokens=8", "--hidden=8", "--intermediate=4", "--top_k=1", "--runs=1", "--growth"]
+    status, out, _ = run(capsys, "plan", *sizes, "--json")
+    planned = json.loads(out)
+    (fast, slow), slope = planned["processor_ms"]["forward"], planned["slope"]["forward"]
+    assert status == 0 and 2 ** slope == pytest.approx(slow / fast)
+    status, out, _ = run(capsys, "plan", *sizes)
+    assert status == 0 and "log-log slope" in out
+
+
 def test_plan_times_every_step_and_counts_what_it_planned(capsys):
     sizes = ["--ep=4", "--tokens=256", "--hidden=512", "--intermediate=256", "--experts=16", "--top_k=4", "--runs=2"]
     status, out, _ = run(capsys, "plan", *sizes, "--json", "--profile", "--rows=600")

@@ -49,6 +49,12 @@ def permuted(x, ids, weights, *experts):
     return ops.moe_token_unpermute(rows, indices, weights)
 
 
+def exchanged(x, ids, weights, *experts):
+    rows, indices = ops.moe_token_permute(x, ids)
+    received, route = hpmoe.exchange(rows, ids, num_local_experts=4)
+    return ops.moe_token_unpermute(hpmoe.exchange_back(received, route), indices, weights)
+
+
 def capped(*args):
     *args, shared_gate_up, shared_down = args
     return hpmoe.moe_ffn(*args, shared_gate_up_weight=shared_gate_up, shared_down_weight=shared_down, capacity_factor=1.0,
@@ -74,7 +80,7 @@ CLAIMS = {
     "in-place": ([X, W], [], [written, lambda x, w: mint.nn.functional.dropout(x, 0.5, True),
                               lambda x, w: np.maximum.reduce(x), lambda x, w: x + ms.Tensor(np.random.rand(4), F32)]),
     "`dispatch`": (MOE, [with_bias], []),
-    "`permute`": (MOE, [], [permuted]),
+    "`permute`": (MOE, [exchanged], [permuted]),
     "the router": ([X, W], [lambda x, w: hpmoe.route(x @ w, 2), lambda x, w: mint.gather(x, 1, mint.topk(x, 2)[1]),
                             lambda x, w: mint.cumsum(mint.sort(x)[0], -1),
                             lambda x, w: mint.nn.functional.one_hot(mint.topk(x, 1)[1][:, 0], 4)],

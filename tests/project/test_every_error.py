@@ -10,6 +10,7 @@ import error_cases_nn  # noqa: F401  adds its cases
 import error_cases_options  # noqa: F401  adds its cases
 import error_cases_router  # noqa: F401  adds its cases
 import error_cases_testing  # noqa: F401  adds its cases
+import error_cases_tokens  # noqa: F401  adds its cases
 import error_cases_transforms  # noqa: F401  adds its cases
 import pytest
 from error_cases_ascend import CASES
@@ -31,6 +32,7 @@ NOT_REACHED = {
     ("hpmoe/tracing/tracer.py", "AttributeError"): "Python's protocol for a missing attribute",
     ("hpmoe/tracing/pynative.py", "AttributeError"): "Python's protocol for a missing attribute",
     ("hpmoe/tracing/pynative.py", "raise interrupt"): "Ctrl-C while a trace ends; test_tracing_errors.py",
+    ("kernels/token_rows.py", "no memory to move"): "raised where the system has no memory left",
     ("kernels/ascend_rules.py", "its operand dtypes"): "both operands of a product have one dtype",
     ("kernels/ascend_rules.py", "its result"): "a product has the dtype of its operands, or of a main gradient",
     ("kernels/ascend_rules.py", "the copies of"): "needs more copies than a placement makes of a small layer",

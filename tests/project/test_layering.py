@@ -24,7 +24,7 @@ LAYERS = (
     "runtime",
     "transforms moe router",
     "kernels",
-    "tuning",
+    "tuning token_ops",
     "rewriting",
     "testing",
     "nn",

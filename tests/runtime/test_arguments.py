@@ -11,6 +11,7 @@ from mindspore import Tensor, ops
 
 from hpmoe.runtime.arguments import Parameters
 from hpmoe.runtime.rank_arrays import to_array
+from hpmoe.runtime.rank_axes import RankAxes
 
 FUNCTIONS = {
     "positional": lambda x, y: None,
@@ -32,10 +33,10 @@ def test_arguments_are_bound_as_python_binds_them(function, count, kwargs):
         bound = inspect.signature(function).bind(*args, **kwargs)
     except TypeError as error:
         with pytest.raises(TypeError, match=str(error)):
-            Parameters(function).flatten(args, kwargs)
+            Parameters(function, RankAxes(None)).flatten(args, kwargs)
         return
     bound.apply_defaults()
-    given = Parameters(function).flatten(args, kwargs)
+    given = Parameters(function, RankAxes(None)).flatten(args, kwargs)
     flat = optree.tree_flatten((bound.args, bound.kwargs), none_is_leaf=True)
     assert (str(given.leaves), given.tree) == (str(flat[0]), flat[1])
     assert given.is_array == [isinstance(x, Tensor) for x in given.leaves]

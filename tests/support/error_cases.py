@@ -157,7 +157,6 @@ cases("called", {
     "ids that are a list": lambda: dispatch(array(2, 3), [[0], [1]], num_local_experts=2),
     "tokens of another number": lambda: dispatch(array(3, 3), numbers((0,), (1,)), num_local_experts=2),
     "odd swiglu": lambda: swiglu(array(2, 3)),
-    "permute with padding": lambda: permute(array(2, 3), numbers((0,), (1,)), padded_mode=True),
     "permute to too many": lambda: permute(array(2, 3), numbers((0,), (1,)), 99),
     "permute by floats": lambda: permute(array(2, 3), array(2, 1)),
     "permute of too few": lambda: permute(array(3, 3), numbers((0,), (1,))),

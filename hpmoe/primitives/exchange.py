@@ -1,0 +1,91 @@
+"""Exchange: rows that are sorted by expert on the ranks of their tokens, to the ranks of the experts, and back.
+
+After `permute`, and before `unpermute`, of the same ids, these are dispatch and combine; see hpmoe.tracing.recognize.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+from mindspore import mint
+
+from hpmoe.ir.avals import Aval, RouteAval
+from hpmoe.ir.program import Atom, Builder, Equation
+from hpmoe.primitives.primitive import Primitive
+from hpmoe.primitives.route import check_route
+from hpmoe.primitives.sending import send, send_back
+from hpmoe.routing.routing import Route
+from hpmoe.support.errors import check_argument
+
+exchange_rows = Primitive("exchange", collective=True)
+return_rows = Primitive("exchange_back", collective=True)
+
+
+def _entries(routes: list[Route]) -> list[np.ndarray]:
+    """For each rank its entries in the order of their experts; those of no expert come first."""
+    routing = routes[0].routing
+    return [np.concatenate([np.flatnonzero(~kept), order]) for kept, order in zip(routing.kept, routing.order, strict=True)]
+
+
+@exchange_rows.infer
+def _(rows: Aval, route: RouteAval) -> Aval:
+    check_route("hpmoe.exchange", route)
+    entries = route.num_tokens * route.top_k
+    check_argument(len(rows.shape) == 2 and rows.shape[0] == entries, "hpmoe.exchange", "rows", rows,
+                   f"[{entries}, H], the rows of all entries, as hpmoe.permute sorts them")
+    return Aval((route.rows, rows.shape[1]), rows.dtype)
+
+
+@exchange_rows.reference
+def _(rows: list[np.ndarray], routes: list[Route]) -> list[np.ndarray]:
+    by_entry = [np.zeros_like(mine) for mine in rows]
+    for mine, given, entries in zip(by_entry, rows, _entries(routes), strict=True):
+        mine[entries] = given[:len(entries)]
+    return send(by_entry, routes, 1)
+
+
+@exchange_rows.eager
+def _(rows: Any, route: Route) -> Any:
+    check_route("hpmoe.exchange", route)
+    entries = len(route.routing.kept[0])
+    check_argument(rows.ndim == 2 and rows.shape[0] == entries, "hpmoe.exchange", "rows", f"of shape {rows.shape}",
+                   f"[{entries}, H], the rows of all entries, as hpmoe.permute sorts them")
+    return rows if route.num_rows == entries else mint.narrow(rows, 0, entries - route.num_rows, route.num_rows)
+
+
+@exchange_rows.vjp
+def _(b: Builder, eqn: Equation, cotangents: list[Atom]) -> list[Atom | None]:
+    return [b.add(return_rows, cotangents[0], eqn.inputs[1]), None]
+
+
+@return_rows.infer
+def _(rows: Aval, route: RouteAval) -> Aval:
+    check_route("hpmoe.exchange_back", route)
+    check_argument(len(rows.shape) == 2 and rows.shape[0] is route.rows, "hpmoe.exchange_back", "rows", rows,
+                   "received rows [R, H] of this route")
+    return Aval((route.num_tokens * route.top_k, rows.shape[1]), rows.dtype)
+
+
+@return_rows.reference
+def _(rows: list[np.ndarray], routes: list[Route]) -> list[np.ndarray]:
+    out = []
+    for back, entries in zip(send_back(rows, routes), _entries(routes), strict=True):
+        mine = np.zeros_like(back)
+        mine[:len(entries)] = back[entries]
+        out.append(mine)
+    return out
+
+
+@return_rows.eager
+def _(rows: Any, route: Route) -> Any:
+    check_route("hpmoe.exchange_back", route)
+    check_argument(rows.ndim == 2 and rows.shape[0] == route.num_rows, "hpmoe.exchange_back", "rows",
+                   f"of shape {rows.shape}", f"[{route.num_rows}, H], one for each received row")
+    absent = len(route.routing.kept[0]) - route.num_rows
+    return mint.cat([mint.zeros((absent, rows.shape[1]), dtype=rows.dtype), rows]) if absent else rows
+
+
+@return_rows.vjp
+def _(b: Builder, eqn: Equation, cotangents: list[Atom]) -> list[Atom | None]:
+    return [b.add(exchange_rows, cotangents[0], eqn.inputs[1]), None]

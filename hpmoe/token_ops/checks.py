@@ -1,0 +1,75 @@
+"""What token operators ask of their arguments: shapes, dtypes and limits, the same for tensors and for those of a trace."""
+
+from __future__ import annotations
+
+import math
+from typing import Any
+
+from hpmoe.primitives.route import check_tensor
+from hpmoe.support.dtypes import FLOATS
+from hpmoe.support.errors import check_argument, is_int
+
+MOST_CHOICES = 512
+MOST_ENTRIES = 16_777_214
+
+
+def check_rows(who: str, argument: str, x: Any) -> None:
+    """Raises ArgumentError unless `x` is a matrix of floats."""
+    check_tensor(who, argument, x)
+    check_argument(len(x.shape) == 2, who, argument, f"of shape {tuple(x.shape)}", "[N, H]")
+    check_argument(str(x.dtype).lower() in FLOATS, who, argument, f"of {x.dtype}", f"of {', '.join(FLOATS)}")
+
+
+def check_choices(who: str, argument: str, indices: Any, tokens: Any) -> int:
+    """The choices of each token; ArgumentError unless `indices` are integers for these tokens, within the limits."""
+    check_tensor(who, argument, indices)
+    check_argument(len(indices.shape) in (1, 2), who, argument, f"of shape {tuple(indices.shape)}", "[N, K] or [N]")
+    check_integers(who, argument, indices)
+    check_argument(indices.shape[0] == tokens.shape[0], who, argument, f"of shape {tuple(indices.shape)}",
+                   f"for the same N tokens, {tokens.shape[0]}")
+    top_k = indices.shape[1] if len(indices.shape) == 2 else 1
+    check_argument(1 <= top_k <= MOST_CHOICES, who, "top_k", top_k, f"in 1..{MOST_CHOICES}")
+    check_entries(who, argument, indices)
+    return top_k
+
+
+def check_integers(who: str, argument: str, indices: Any) -> None:
+    check_argument(str(indices.dtype).lower() in ("int32", "int64"), who, argument, f"of {indices.dtype}", "int32 or int64")
+
+
+def check_entries(who: str, argument: str, indices: Any) -> None:
+    """Raises ArgumentError where there are more entries than CANN's operators take."""
+    entries = math.prod(indices.shape)
+    check_argument(entries <= MOST_ENTRIES, who, argument, f"{entries} entries", f"at most {MOST_ENTRIES}")
+
+
+def check_places(who: str, sorted_indices: Any, top_k: int) -> None:
+    """Raises ArgumentError unless `sorted_indices` are places of the entries of tokens with `top_k` choices."""
+    check_tensor(who, "sorted_indices", sorted_indices)
+    fits = len(sorted_indices.shape) == 1 and str(sorted_indices.dtype).lower() == "int32" and \
+        sorted_indices.shape[0] % top_k == 0
+    check_argument(fits, who, "sorted_indices", f"{sorted_indices.dtype} of shape {tuple(sorted_indices.shape)}",
+                   f"int32 [N * {top_k}]", "It is the second result of hpmoe.permute.")
+    check_entries(who, "sorted_indices", sorted_indices)
+
+
+def check_probs(who: str, probs: Any) -> int:
+    """The choices of each token, by its weights."""
+    check_tensor(who, "probs", probs)
+    check_argument(len(probs.shape) == 2, who, "probs", f"of shape {tuple(probs.shape)}", "[N, K]")
+    check_argument(1 <= probs.shape[1] <= MOST_CHOICES, who, "top_k", probs.shape[1], f"in 1..{MOST_CHOICES}")
+    return probs.shape[1]
+
+
+def check_count(who: str, argument: str, count: Any, most: int) -> None:
+    check_argument(is_int(count, least=0, most=most), who, argument, count, f"an int in 0..{most}")
+
+
+def check_range(who: str, given: Any, entries: int) -> tuple[int, int]:
+    """(start, end) of sorted entries; all of them where none are given."""
+    if given is None or (isinstance(given, (tuple, list)) and not given):
+        return 0, entries
+    is_pair = isinstance(given, (tuple, list)) and len(given) == 2 and all(is_int(x, 0, entries) for x in given)
+    check_argument(is_pair and given[0] <= given[1], who, "range", repr(given),
+                   f"(start, end) with 0 <= start <= end <= {entries}, or None")
+    return int(given[0]), int(given[1])

@@ -1,0 +1,267 @@
+#include "token_rows.h"
+
+#include <algorithm>
+#include <cstring>
+
+#include "bits.h"
+#include "lanes.h"
+#include "parallel.h"
+
+#if defined(__SSE2__)
+#include <emmintrin.h>
+#endif
+
+namespace hpmoe {
+namespace {
+
+constexpr int64_t kStreamed = int64_t{16} << 20;  // bytes of a result that does not stay in the caches
+constexpr int64_t kGrain = int64_t{256} << 10;    // bytes that are worth another thread
+constexpr int64_t kBlock = 2048;                  // columns at a time
+constexpr int64_t kTogether = 8;                  // rows at a time
+static_assert(kBlock % kLanes == 0, "the next block begins at lane 0");
+
+// Writes rows, past the caches where all of them are too many for these.
+class RowWriter {
+ public:
+  explicit RowWriter(int64_t bytes) : is_streamed_(bytes >= kStreamed) {}
+  ~RowWriter() {
+#if defined(__SSE2__)
+    _mm_sfence();
+#endif
+  }
+
+  void write(char* to, const char* from, int64_t bytes) const {
+#if defined(__SSE2__)
+    if (is_streamed_) {
+      const int64_t head = std::min<int64_t>(bytes, -reinterpret_cast<intptr_t>(to) & 15);
+      std::memcpy(to, from, head);
+      int64_t i = head;
+      for (; i + 16 <= bytes; i += 16) {
+        _mm_stream_si128(reinterpret_cast<__m128i*>(to + i), _mm_loadu_si128(reinterpret_cast<const __m128i*>(from + i)));
+      }
+      std::memcpy(to + i, from + i, bytes - i);
+      return;
+    }
+#endif
+    std::memcpy(to, from, bytes);
+  }
+
+ private:
+  const bool is_streamed_;
+};
+
+// job(first, last) of consecutive ranges of n items, each with so many bytes to move.
+template <class Job>
+void divided(int64_t n, int64_t item_bytes, Job job) {
+  const Parts parts = parts_for(n, std::max<int64_t>(1, kGrain / std::max<int64_t>(1, item_bytes)));
+  parts.run([&](int32_t part) { job(n * part / parts.count, n * (part + 1) / parts.count); });
+}
+
+// visit(row, col, n) for blocks of the columns of rows first to last - 1.
+template <class Visit>
+void for_each_block(int64_t first, int64_t last, int64_t cols, Visit visit) {
+  for (int64_t row = first; row < last; ++row) {
+    for (int64_t col = 0; col < cols; col += kBlock) visit(row, col, std::min(kBlock, cols - col));
+  }
+}
+
+void zero_rows(const uint8_t* is_taken, int64_t num_rows, int64_t row_bytes, char* out) {
+  for (int64_t row = 0; row < num_rows; ++row) {
+    if (!is_taken[row]) std::memset(out + row * row_bytes, 0, row_bytes);
+  }
+}
+
+using Lanes = float __attribute__((vector_size(kLanes * sizeof(float))));
+using Bits = uint32_t __attribute__((vector_size(kLanes * sizeof(uint32_t))));
+using Halves = uint16_t __attribute__((vector_size(kLanes * sizeof(uint16_t))));
+
+struct OfFloat32 {
+  using Element = float;
+  static HPMOE_INLINE void load(const float* from, Lanes& to) { std::memcpy(&to, from, sizeof to); }
+  static HPMOE_INLINE float one(float x) { return x; }
+};
+
+struct OfBfloat16 {
+  using Element = uint16_t;
+  static HPMOE_INLINE void load(const uint16_t* from, Lanes& to) {
+    Halves halves;
+    std::memcpy(&halves, from, sizeof halves);
+    const Bits bits = __builtin_convertvector(halves, Bits) << 16;
+    std::memcpy(&to, &bits, sizeof to);
+  }
+  static HPMOE_INLINE float one(uint16_t x) { return bits_as<float>(uint32_t{x} << 16); }
+};
+
+// sum += the weighted rows, one after the other. They are read side by side: of a row alone no more would be on its way from
+// memory than a processor fetches ahead by itself, which ends with a page.
+template <class Of>
+HPMOE_INLINE void add_rows(int64_t n, int64_t num_rows, const float* weights, const void* const* rows, float* sum) {
+  using Element = typename Of::Element;
+  int64_t i = 0;
+  for (; i + 2 * kLanes <= n; i += 2 * kLanes) {
+    Lanes low, high, x;
+    OfFloat32::load(sum + i, low);
+    OfFloat32::load(sum + i + kLanes, high);
+    for (int64_t r = 0; r < num_rows; ++r) {
+      const auto* const row = static_cast<const Element*>(rows[r]) + i;
+      Of::load(row, x);
+      low += weights[r] * x;
+      Of::load(row + kLanes, x);
+      high += weights[r] * x;
+    }
+    std::memcpy(sum + i, &low, sizeof low);
+    std::memcpy(sum + i + kLanes, &high, sizeof high);
+  }
+  for (; i < n; ++i) {
+    for (int64_t r = 0; r < num_rows; ++r) sum[i] += weights[r] * Of::one(static_cast<const Element*>(rows[r])[i]);
+  }
+}
+
+HPMOE_MULTIVERSION
+void add_float32(int64_t n, int64_t num_rows, const float* weights, const void* const* rows, float* sum) {
+  add_rows<OfFloat32>(n, num_rows, weights, rows, sum);
+}
+
+HPMOE_MULTIVERSION
+void add_bfloat16(int64_t n, int64_t num_rows, const float* weights, const void* const* rows, float* sum) {
+  add_rows<OfBfloat16>(n, num_rows, weights, rows, sum);
+}
+
+void fetch(const char* from, int64_t bytes) {
+  for (int64_t i = 0; i < bytes; i += 64) __builtin_prefetch(from + i, 0, 2);
+}
+
+// scaled = weight * grad, and the dot product of grad and the row is returned: one pass for both.
+template <class Of>
+HPMOE_INLINE float scale_and_dot(int64_t n, float weight, const float* grad, const void* row, float* scaled) {
+  const auto* const x = static_cast<const typename Of::Element*>(row);
+  Lanes dots{};
+  int64_t i = 0;
+  for (; i + kLanes <= n; i += kLanes) {
+    Lanes g, there;
+    OfFloat32::load(grad + i, g);
+    Of::load(x + i, there);
+    dots += g * there;
+    g *= weight;
+    std::memcpy(scaled + i, &g, sizeof g);
+  }
+  alignas(64) float lanes[kLanes];
+  std::memcpy(lanes, &dots, sizeof lanes);
+  for (int64_t j = 0; i < n; ++i, ++j) {
+    lanes[j] += grad[i] * Of::one(x[i]);
+    scaled[i] = weight * grad[i];
+  }
+  return sum_of(lanes);
+}
+
+HPMOE_MULTIVERSION
+float scale_and_dot_float32(int64_t n, float weight, const float* grad, const void* row, float* scaled) {
+  return scale_and_dot<OfFloat32>(n, weight, grad, row, scaled);
+}
+
+HPMOE_MULTIVERSION
+float scale_and_dot_bfloat16(int64_t n, float weight, const float* grad, const void* row, float* scaled) {
+  return scale_and_dot<OfBfloat16>(n, weight, grad, row, scaled);
+}
+
+// Columns [col, col + n) of a row as float32: themselves, or what `scratch` gets of them.
+const float* as_float32(Dtype dtype, const char* row, int64_t col, int64_t n, float* scratch) {
+  if (dtype == Dtype::FLOAT32) return reinterpret_cast<const float*>(row) + col;
+  to_float32(dtype, row + col * element_size(dtype), n, scratch);
+  return scratch;
+}
+
+// The same columns for what reads bfloat16 itself.
+const void* as_read(Dtype dtype, const char* row, int64_t col, int64_t n, float* scratch) {
+  return dtype == Dtype::BFLOAT16 ? row + col * element_size(dtype)
+                                  : static_cast<const void*>(as_float32(dtype, row, col, n, scratch));
+}
+
+void write_rounded(const RowWriter& writer, Dtype dtype, const float* from, int64_t n, char* to) {
+  if (dtype == Dtype::FLOAT32) return writer.write(to, reinterpret_cast<const char*>(from), n * sizeof *from);
+  alignas(64) uint16_t rounded[kBlock];
+  from_float32(dtype, from, n, rounded);
+  writer.write(to, reinterpret_cast<const char*>(rounded), n * element_size(dtype));
+}
+
+}  // namespace
+
+int64_t find_repeated(const Places& places, uint8_t* is_taken) {
+  std::fill_n(is_taken, places.num_rows, 0);
+  for (int64_t entry = 0; entry < places.num_entries; ++entry) {
+    const int64_t row = places.row(entry);
+    if (row < 0) continue;
+    if (is_taken[row]) return row;
+    is_taken[row] = 1;
+  }
+  return -1;
+}
+
+void spread_rows(const Places& places, const uint8_t* is_taken, const char* x, int64_t row_bytes, char* out) {
+  divided(places.num_tokens(), places.top_k * row_bytes, [&](int64_t first, int64_t last) {
+    const RowWriter writer(places.num_rows * row_bytes);
+    for (int64_t entry = first * places.top_k; entry < last * places.top_k; ++entry) {
+      const int64_t row = places.row(entry);
+      if (row >= 0) writer.write(out + row * row_bytes, x + entry / places.top_k * row_bytes, row_bytes);
+    }
+  });
+  zero_rows(is_taken, places.num_rows, row_bytes, out);
+}
+
+void collect_rows(const Places& places, const int64_t* first_of, int64_t num_tokens, const float* weights, Dtype dtype,
+                  const char* rows, int64_t cols, char* out) {
+  const int64_t size = element_size(dtype), row_bytes = cols * size;
+  divided(num_tokens, (places.top_k + 1) * row_bytes, [&](int64_t first, int64_t last) {
+    const RowWriter writer(num_tokens * row_bytes);
+    alignas(64) float sum[kBlock], scratch[kTogether][kBlock], factors[kTogether];
+    const void* together[kTogether];
+    for_each_block(first, last, cols, [&](int64_t token, int64_t col, int64_t n) {
+      const int64_t begin = first_of ? first_of[token] : token * places.top_k;
+      const int64_t end = first_of ? first_of[token + 1] : begin + places.top_k;
+      std::fill_n(sum, n, 0.0f);
+      int64_t count = 0;
+      for (int64_t entry = begin; entry < end; ++entry) {
+        const int64_t row = places.row(entry);
+        if (row >= 0) {
+          factors[count] = weights ? weights[entry] : 1.0f;
+          together[count] = as_read(dtype, rows + row * row_bytes, col, n, scratch[count]);
+          ++count;
+        }
+        if (count < kTogether && entry + 1 < end) continue;
+        (dtype == Dtype::BFLOAT16 ? add_bfloat16 : add_float32)(n, count, factors, together, sum);
+        count = 0;
+      }
+      write_rounded(writer, dtype, sum, n, out + token * row_bytes + col * size);
+    });
+  });
+}
+
+void collect_rows_grad(const Places& places, const uint8_t* is_taken, const float* weights, Dtype dtype, const char* rows,
+                       const char* d_out, int64_t cols, char* d_rows, float* d_weights) {
+  const int64_t size = element_size(dtype), row_bytes = cols * size;
+  const auto pass = dtype == Dtype::BFLOAT16 ? scale_and_dot_bfloat16 : scale_and_dot_float32;
+  divided(places.num_tokens(), 2 * places.top_k * row_bytes, [&](int64_t first, int64_t last) {
+    const RowWriter writer(places.num_rows * row_bytes);
+    alignas(64) float scaled[kBlock], grads[kBlock], scratch[kBlock];
+    std::fill(d_weights + first * places.top_k, d_weights + last * places.top_k, 0.0f);
+    for_each_block(first, last, cols, [&](int64_t token, int64_t col, int64_t n) {
+      const float* const grad = as_float32(dtype, d_out + token * row_bytes, col, n, grads);
+      for (int64_t entry = token * places.top_k; entry < (token + 1) * places.top_k; ++entry) {
+        const int64_t row = places.row(entry);
+        if (row < 0) continue;
+        d_weights[entry] += pass(n, weights[entry], grad, as_read(dtype, rows + row * row_bytes, col, n, scratch), scaled);
+        const int64_t next = entry + 1 < places.num_entries ? places.row(entry + 1) : -1;
+        if (next >= 0) fetch(rows + next * row_bytes + col * size, n * size);  // it comes while this one is written
+        write_rounded(writer, dtype, scaled, n, d_rows + row * row_bytes + col * size);
+      }
+    });
+  });
+  zero_rows(is_taken, places.num_rows, row_bytes, d_rows);
+}
+
+void copy_streamed(const char* from, int64_t bytes, char* to) {
+  divided(bytes, 1,
+          [&](int64_t first, int64_t last) { RowWriter(kStreamed).write(to + first, from + first, last - first); });
+}
+
+}  // namespace hpmoe

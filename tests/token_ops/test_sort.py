@@ -1,0 +1,29 @@
+"""The native sort of entries: stable, of any number of entries and experts, and what a launch sorts by."""
+
+import numpy as np
+import pytest
+
+from hpmoe.kernels.token_rows import sorted_places
+
+
+def check(keys):
+    order = np.full(keys.size, -1, np.int32)
+    places = sorted_places(keys, order)
+    assert (places[order] == np.arange(keys.size, dtype=np.int32)).all()  # so that each entry comes once
+    by_key_and_entry = keys[order] * np.int64(2**32) + order
+    assert (by_key_and_entry[1:] > by_key_and_entry[:-1]).all()
+
+
+@pytest.mark.parametrize("experts", [1, 2, 255, 256, 257, 1024, 70_000])
+@pytest.mark.parametrize("entries", [1, 1000, 40_000])
+def test_of_every_number_of_experts(entries, experts):
+    check(np.random.default_rng(entries).integers(-1, experts, entries).astype(np.int32))
+
+
+def test_of_sixteen_million_entries_of_a_thousand_experts():
+    check(np.random.default_rng(0).integers(0, 1024, 2**24, np.int32))
+
+
+@pytest.mark.parametrize("keys", [[], [5], [2**31 - 1, -2**31, 0, -1, 2**31 - 1], [7] * 100_000])
+def test_of_odd_keys(keys):
+    check(np.array(keys, np.int32))
