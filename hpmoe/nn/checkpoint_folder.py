@@ -21,7 +21,7 @@ FOLDER = "a folder of safetensors files, one such file, or a mapping of names to
 
 
 def open_arrays(who: str, source: Any, prefix: str) -> dict[str, Stored]:
-    """Arrays whose names start with a prefix, by what follows it; of a folder's files, those alone that have some are opened.
+    """Arrays whose names start with a prefix, by what follows it; only files that have some are opened.
 
     Raises:
         ArgumentError: the source is of another kind, files are missing or broken, or no name starts with the prefix.
@@ -47,7 +47,7 @@ def _of_path(who: str, path: Path, prefix: str) -> dict[str, Stored]:
     wanted = {name: file for name, file in places.items() if name.startswith(prefix)} or dict(list(places.items())[:1])
     files = {file: open_file(who, path / file) for file in sorted(set(wanted.values()))}
     lost = [f"{name} in {file}" for name, file in wanted.items() if name not in files[file]]
-    check_argument(not lost, who, "folder_or_state", f"without {', '.join(lost[:8])}", f"a folder that has what its {INDEX} says")
+    check_argument(not lost, who, "folder_or_state", f"without {', '.join(lost[:8])}", "one with all that its index names")
     return {name: files[file][name] for name, file in wanted.items()}
 
 

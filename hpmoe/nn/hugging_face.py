@@ -36,7 +36,7 @@ def load_hugging_face(layer: nn.Cell, folder_or_state: Any, prefix: str = "", *,
         allow_rounding: whether values may be rounded to a Parameter's dtype.
 
     Raises:
-        ArgumentError: an argument does not fit, or arrays are missing, unknown, or of another shape or dtype; they are listed.
+        ArgumentError: an argument does not fit, or arrays are missing, unknown, or of another shape or dtype, and listed.
 
     Example:
         >>> import numpy as np, hpmoe
@@ -84,8 +84,8 @@ def save_hugging_face(layer: nn.Cell, folder: str | os.PathLike, prefix: str = "
                       dtype: Any = None) -> None:
     """Writes a layer's Parameters as a type of Hugging Face models has them.
 
-    Without a prefix the folder gets model.safetensors. With one it gets a file named after it, and an entry for each array in
-    its index: so layers of a model are saved one by one.
+    Without a prefix the folder gets model.safetensors. With one it gets a file named after it, and its arrays are added to
+    the folder's index: layers of a model are saved one by one.
 
     Args:
         layer: a `MoELayer`, or a Cell with Parameters of its names.
@@ -112,7 +112,8 @@ def save_hugging_face(layer: nn.Cell, folder: str | os.PathLike, prefix: str = "
     prefix = _dotted(SAVE, prefix)
     check_argument(is_name(model_type, FORMATS), SAVE, "model_type", repr(model_type), f"one of {', '.join(FORMATS)}")
     check_argument(isinstance(fused, bool), SAVE, "fused", repr(fused), "True or False")
-    check_argument(dtype is None or name_of_dtype(dtype) in FLOATS, SAVE, "dtype", repr(dtype), f"{', '.join(FLOATS)} or None")
+    check_argument(dtype is None or name_of_dtype(dtype) in FLOATS, SAVE, "dtype", repr(dtype),
+                   f"mindspore.{', '.join(FLOATS)} or None")
     own, total = parameters["experts.weight1"].shape[0], parameters["router.weight"].shape[0]
     check_argument(own == total, SAVE, "layer", f"one of {own} of {total} experts", "one that holds all")
     entries = FORMATS[model_type][fused]

@@ -75,7 +75,8 @@ def check_names(who: str, match: Match) -> None:
     faults = [f"without {listed(match.missing)}"] if match.missing else []
     faults += [f"with {listed(match.unknown)}, for which the layer has no Parameter"] if match.unknown else []
     faults += [f"of a format without the layer's {listed(match.homeless)}"] if match.homeless else []
-    check_argument(not faults, who, "folder_or_state", ", ".join(faults), "a checkpoint of the layer's Parameters and no others")
+    check_argument(not faults, who, "folder_or_state", ", ".join(faults),
+                   "a checkpoint of the layer's Parameters and no others")
 
 
 def check_arrays(who: str, match: Match, arrays: Mapping[str, Stored], parameters: Mapping[str, tuple[str, tuple]],

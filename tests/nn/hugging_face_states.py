@@ -6,7 +6,7 @@ import numpy as np
 
 import hpmoe
 
-H, I, E = 8, 6, 4
+H, N, E = 8, 6, 4  # hidden size, that of an expert, number of experts
 SHARED = 5
 MODELS = ("qwen3_moe", "deepseek_v3", "glm4_moe", "kimi_k2", "mixtral", "gpt_oss")
 HAS_SHARED = ("deepseek_v3", "glm4_moe", "kimi_k2")
@@ -19,8 +19,8 @@ def make_block(model_type, fused=False, seed=0):
     def draw(*shape):
         return rng.standard_normal(shape).astype(np.float32)
 
-    router, gate, up, down = draw(E, H), draw(E, I, H), draw(E, I, H), draw(E, H, I)
-    options = {"hidden_size": H, "moe_ffn_hidden_size": I, "num_moe_experts": E, "moe_router_topk": 2}
+    router, gate, up, down = draw(E, H), draw(E, N, H), draw(E, N, H), draw(E, H, N)
+    options = {"hidden_size": H, "moe_ffn_hidden_size": N, "num_moe_experts": E, "moe_router_topk": 2}
     ours = {"router.weight": router, "experts.weight1": np.concatenate((gate, up), 1).transpose(0, 2, 1),
             "experts.weight2": down.transpose(0, 2, 1)}
     if model_type == "gpt_oss":
@@ -42,10 +42,10 @@ def make_block(model_type, fused=False, seed=0):
 
 
 def gpt_oss(ours, draw):
-    ours |= {"router.bias": draw(E), "experts.bias1": draw(E, 2 * I), "experts.bias2": draw(E, H)}
+    ours |= {"router.bias": draw(E), "experts.bias1": draw(E, 2 * N), "experts.bias2": draw(E, H)}
 
     def alternating(x):
-        return np.stack((x[..., :I], x[..., I:]), -1).reshape(x.shape)
+        return np.stack((x[..., :N], x[..., N:]), -1).reshape(x.shape)
     return {"router.weight": ours["router.weight"], "router.bias": ours["router.bias"],
             "experts.gate_up_proj": alternating(ours["experts.weight1"]),
             "experts.gate_up_proj_bias": alternating(ours["experts.bias1"]),

@@ -180,4 +180,5 @@ def test_shared_experts_are_those_of_the_table():
     """The models with a shared expert are those whose format has one."""
     from hpmoe.nn.formats import FORMATS
     assert sorted(FORMATS) == sorted(MODELS)
-    assert {name for name, (files, _) in FORMATS.items() if any("shared" in entry.name for entry in files)} == set(HAS_SHARED)
+    with_shared = {name for name, (files, _) in FORMATS.items() if any("shared" in entry.name for entry in files)}
+    assert with_shared == set(HAS_SHARED)
