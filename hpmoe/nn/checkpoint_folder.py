@@ -47,7 +47,7 @@ def _of_path(who: str, path: Path, prefix: str) -> dict[str, Stored]:
     wanted = {name: file for name, file in places.items() if name.startswith(prefix)} or dict(list(places.items())[:1])
     files = {file: open_file(who, path / file) for file in sorted(set(wanted.values()))}
     lost = [f"{name} in {file}" for name, file in wanted.items() if name not in files[file]]
-    check_argument(not lost, who, "folder_or_state", f"without {', '.join(lost[:8])}", "one with all that its index names")
+    check_argument(not lost, who, "folder_or_state", f"one without {', '.join(lost[:8])}", "one that has what its index says")
     return {name: files[file][name] for name, file in wanted.items()}
 
 
@@ -60,7 +60,7 @@ def read_index(who: str, folder: Path) -> dict[str, str]:
         places = json.loads(path.read_text(encoding="utf-8"))["weight_map"]
     except (ValueError, KeyError, TypeError):
         places = None
-    check_argument(isinstance(places, dict), who, "folder_or_state", f"with {path} of another format",
+    check_argument(isinstance(places, dict), who, "folder_or_state", f"one with {path} of another format",
                    'a folder whose index has a "weight_map"')
     return dict(places)
 

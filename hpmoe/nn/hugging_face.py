@@ -11,7 +11,7 @@ from mindspore import Parameter, Tensor, nn
 
 from hpmoe.nn.checkpoint_folder import add_file, open_arrays
 from hpmoe.nn.formats import FORMATS, UNSTORED, Entry, pairs, stored_shape
-from hpmoe.nn.matching import Place, check_arrays, check_homes, check_names, closest_match, places_of
+from hpmoe.nn.matching import Place, check_match, closest_match, homeless_of, places_of
 from hpmoe.nn.safetensors import Stored
 from hpmoe.support.dtypes import FLOATS, dtype_name, name_of_dtype, numpy_dtype, rounded
 from hpmoe.support.errors import check_argument, is_name
@@ -55,9 +55,8 @@ def load_hugging_face(layer: nn.Cell, folder_or_state: Any, prefix: str = "", *,
     check_argument(is_share, LOAD, "experts", repr(experts), f"a range of {own} of the {total} experts, as the layer holds")
     check_argument(isinstance(allow_rounding, bool), LOAD, "allow_rounding", repr(allow_rounding), "True or False")
     match = closest_match(parameters, arrays, held, total)
-    check_names(LOAD, match)
-    kinds = {name: (dtype_of(p), tuple(p.shape)) for name, p in parameters.items()}
-    check_arrays(LOAD, match, arrays, kinds, total, allow_rounding)
+    kinds = {name: (name_of_dtype(p.dtype), tuple(p.shape)) for name, p in parameters.items()}
+    check_match(LOAD, match, arrays, kinds, total, allow_rounding)
     for name, (dtype, shape) in kinds.items():
         array = np.empty(shape, numpy_dtype(dtype))
         for stored, place in match.places.items():
@@ -117,7 +116,8 @@ def save_hugging_face(layer: nn.Cell, folder: str | os.PathLike, prefix: str = "
     own, total = parameters["experts.weight1"].shape[0], parameters["router.weight"].shape[0]
     check_argument(own == total, SAVE, "layer", f"one of {own} of {total} experts", "one that holds all")
     entries = FORMATS[model_type][fused]
-    check_homes(SAVE, model_type, entries, parameters)
+    homeless = ", ".join(homeless_of(entries, parameters))
+    check_argument(not homeless, SAVE, "layer", f"one with {homeless}", f"one whose Parameters a {model_type} has too")
     arrays = {name: p.asnumpy() for name, p in parameters.items()}
     add_file(SAVE, Path(folder), prefix, {
         prefix + name: _stored(place, arrays[place.entry.parameter], total, name_of_dtype(dtype))
@@ -158,7 +158,3 @@ def _parameters(who: str, layer: Any) -> dict[str, Parameter]:
 def _dotted(who: str, prefix: Any) -> str:
     check_argument(isinstance(prefix, str), who, "prefix", f"a {type(prefix).__name__}", "a str")
     return prefix and prefix.rstrip(".") + "."
-
-
-def dtype_of(parameter: Parameter) -> str:
-    return name_of_dtype(parameter.dtype) or str(parameter.dtype)

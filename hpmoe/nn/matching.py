@@ -3,26 +3,25 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Mapping
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from hpmoe.nn.formats import FORMATS, Entry, stored_shape
-from hpmoe.nn.safetensors import CODES, Stored
+from hpmoe.nn.safetensors import Stored
 from hpmoe.support.dtypes import FLOATS
 from hpmoe.support.errors import check_argument
 
-SHOWN = 12
+SHOWN = 20  # names of a kind in an error
 
 
 class Place(NamedTuple):
-    """Where an array of a checkpoint belongs: its entry of the format, and the experts that it has, none where it is no
-    expert's."""
+    """Where an array of a checkpoint belongs: its entry of the format, and the experts it has, where it is of experts."""
 
     entry: Entry
     experts: range
 
 
 def places_of(entries: Collection[Entry], parameters: Collection[str], num_experts: int) -> dict[str, Place]:
-    """The places of all arrays of a format that Parameters are made of, by name."""
+    """The places of all arrays of a format that are of the Parameters, by the arrays' names."""
     found = {}
     for entry in entries:
         if entry.parameter not in parameters:
@@ -35,75 +34,60 @@ def places_of(entries: Collection[Entry], parameters: Collection[str], num_exper
 
 
 class Match(NamedTuple):
-    """A checkpoint's names beside those of one format."""
+    """The names of a checkpoint beside those of one format."""
 
     places: dict[str, Place]  # of what is to be read
     missing: list[str]
     unknown: list[str]
-    homeless: list[str]  # Parameters
-
-    @property
-    def num_faults(self) -> int:
-        return len(self.missing) + len(self.unknown) + len(self.homeless)
+    homeless: list[str]  # Parameters that the format has no array for
 
 
-def closest_match(parameters: Collection[str], names: Collection[str], experts: range, num_experts: int) -> Match:
-    """The names of a checkpoint in the format that fits best; of arrays of one expert those of `experts` are to be read."""
+def closest_match(parameters: Collection[str], names: Collection[str], held: range, num_experts: int) -> Match:
+    """The names of a checkpoint beside those of the format that fits best; of arrays of one expert, of `held` ones."""
     formats = dict.fromkeys(entries for both in FORMATS.values() for entries in both)
-    return min((_match(entries, parameters, names, experts, num_experts) for entries in formats),
-               key=lambda match: match.num_faults)
+    return min((_match(entries, parameters, names, held, num_experts) for entries in formats),
+               key=lambda match: sum(map(len, match[1:])))
 
 
-def _match(entries: Collection[Entry], parameters: Collection[str], names: Collection[str], experts: range,
+def _match(entries: Collection[Entry], parameters: Collection[str], names: Collection[str], held: range,
            num_experts: int) -> Match:
     known = places_of(entries, parameters, num_experts)
-    wanted = {name: place for name, place in known.items()
-              if not place.entry.is_apart or place.experts.start in experts}
-    covered = {entry.parameter for entry in entries}
+    wanted = {name: place for name, place in known.items() if not place.entry.is_apart or place.experts.start in held}
     return Match(wanted, [name for name in wanted if name not in names], [name for name in names if name not in known],
-                 [name for name in parameters if name not in covered])
+                 homeless_of(entries, parameters))
 
 
-def listed(names: Collection[str]) -> str:
-    """Names as a text shows them, all where they are few."""
+def homeless_of(entries: Collection[Entry], parameters: Collection[str]) -> list[str]:
+    """The Parameters that a format has no array for."""
+    covered = {entry.parameter for entry in entries}
+    return [name for name in parameters if name not in covered]
+
+
+def check_match(who: str, match: Match, arrays: Mapping[str, Stored], kinds: Mapping[str, tuple[str, tuple[int, ...]]],
+                num_experts: int, allow_rounding: bool) -> None:
+    """ArgumentError with a list of all that differs, unless a checkpoint is of a layer's names, shapes and dtypes.
+
+    `kinds` are (dtype, shape) of the Parameters, by name.
+    """
+    shapes, coded, rounded = [], [], []
+    for name in match.places.keys() - set(match.missing):
+        entry, stored = match.places[name].entry, arrays[name]
+        dtype, shape = kinds[entry.parameter]
+        expected = stored_shape(entry, shape, num_experts)
+        if stored.shape != expected:
+            shapes.append(f"{name} {stored.shape} for {expected}")
+        if stored.dtype not in (*FLOATS, "float64"):
+            coded.append(f"{name} of {stored.dtype}")
+        elif not allow_rounding and dtype not in ("float32", stored.dtype):
+            rounded.append(f"{name} of {stored.dtype} to {dtype}")
+    faults = {"missing": match.missing, "without a Parameter": match.unknown, "without an array": match.homeless,
+              "of another shape": sorted(shapes), "of a dtype to be converted first": sorted(coded),
+              "to be rounded, with allow_rounding=True": sorted(rounded)}
+    told = "".join(f"\n  {what}: {_listed(names)}" for what, names in faults.items() if names)
+    check_argument(not told, who, "folder_or_state", "one of other arrays than the layer's Parameters",
+                   "one of these and no others", f"What differs is{told}")
+
+
+def _listed(names: Collection[str]) -> str:
     more = len(names) - SHOWN
     return ", ".join(list(names)[:SHOWN]) + (f" and {more} more" if more > 0 else "")
-
-
-def check_names(who: str, match: Match) -> None:
-    """ArgumentError unless the arrays of a checkpoint are those of the Parameters, with a list of what is not."""
-    faults = [f"without {listed(match.missing)}"] if match.missing else []
-    faults += [f"with {listed(match.unknown)}, for which the layer has no Parameter"] if match.unknown else []
-    faults += [f"of a format without the layer's {listed(match.homeless)}"] if match.homeless else []
-    check_argument(not faults, who, "folder_or_state", ", ".join(faults),
-                   "a checkpoint of the layer's Parameters and no others")
-
-
-def check_arrays(who: str, match: Match, arrays: Mapping[str, Stored], parameters: Mapping[str, tuple[str, tuple]],
-                 num_experts: int, allow_rounding: bool) -> None:
-    """ArgumentError unless arrays have the shapes and dtypes that Parameters ask for, with a list of those that have not.
-
-    Parameters are (dtype, shape) by name.
-    """
-    shapes, unread, narrowed = [], [], []
-    for name, place in match.places.items():
-        dtype, shape = parameters[place.entry.parameter]
-        expected = stored_shape(place.entry, shape, num_experts)
-        if arrays[name].shape != expected:
-            shapes.append(f"{name} of shape {arrays[name].shape} for {expected}")
-        if arrays[name].dtype not in FLOATS:
-            unread.append(f"{name} of {arrays[name].dtype}")
-        elif arrays[name].dtype != dtype and dtype != "float32":
-            narrowed.append(f"{name} of {arrays[name].dtype} for {dtype}")
-    check_argument(not shapes, who, "folder_or_state", f"with {listed(shapes)}", "a checkpoint of the layer's shapes")
-    check_argument(not unread, who, "folder_or_state", f"with {listed(unread)}", f"of {', '.join(CODES)}",
-                   "Dequantize the checkpoint first.")
-    check_argument(not narrowed or allow_rounding, who, "folder_or_state", f"with {listed(narrowed)}",
-                   "of dtypes that Parameters hold exactly", "Or pass allow_rounding=True.")
-
-
-def check_homes(who: str, model_type: str, entries: Collection[Entry], parameters: Collection[Any]) -> None:
-    """ArgumentError unless a format has an array for each Parameter."""
-    covered = {entry.parameter for entry in entries}
-    homeless = [name for name in parameters if name not in covered]
-    check_argument(not homeless, who, "layer", f"one with {listed(homeless)}", f"one whose Parameters {model_type} has too")

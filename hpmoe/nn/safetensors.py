@@ -11,9 +11,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from hpmoe.support.dtypes import numpy_dtype
-from hpmoe.support.errors import check_argument
+from hpmoe.support.errors import ArgumentError, check_argument
 
-DTYPES = {"F32": "float32", "BF16": "bfloat16", "F16": "float16"}
+DTYPES = {"F64": "float64", "F32": "float32", "BF16": "bfloat16", "F16": "float16"}
 CODES = {name: code for code, name in DTYPES.items()}
 
 
@@ -34,7 +34,7 @@ def open_file(who: str, path: Path) -> dict[str, Stored]:
     Raises:
         ArgumentError: the file is not there, is of another format, or is shorter than its table says.
     """
-    check_argument(path.is_file(), who, "folder_or_state", f"without the file {path}", "a folder with all its files")
+    check_argument(path.is_file(), who, "folder_or_state", f"one without the file {path}", "a folder with all its files")
     size = path.stat().st_size
     with open(path, "rb") as file:
         length = int.from_bytes(file.read(8), "little")
@@ -42,13 +42,9 @@ def open_file(who: str, path: Path) -> dict[str, Stored]:
     try:
         table = json.loads(text)
         table.pop("__metadata__", None)
-        found = {name: _stored(path, entry, 8 + length, size) for name, entry in table.items()}
-        fault = None
+        return {name: _stored(path, entry, 8 + length, size) for name, entry in table.items()}
     except (ValueError, KeyError, TypeError, AttributeError) as error:
-        found, fault = {}, error
-    check_argument(fault is None, who, "folder_or_state", f"with {path}, which is cut off or of another format ({fault})",
-                   "of whole safetensors files")
-    return found
+        raise ArgumentError(f"{who}: {path} is cut off, or no safetensors file: {error}") from error
 
 
 def _stored(path: Path, entry: Mapping[str, Any], start: int, size: int) -> Stored:
