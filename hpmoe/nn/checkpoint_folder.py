@@ -47,7 +47,7 @@ def _of_path(who: str, path: Path, prefix: str) -> dict[str, Stored]:
     wanted = {name: file for name, file in places.items() if name.startswith(prefix)} or dict(list(places.items())[:1])
     files = {file: open_file(who, path / file) for file in sorted(set(wanted.values()))}
     lost = [f"{name} in {file}" for name, file in wanted.items() if name not in files[file]]
-    check_argument(not lost, who, "folder_or_state", f"one without {', '.join(lost[:8])}", "one that has what its index says")
+    check_argument(not lost, who, "folder_or_state", f"one without {', '.join(lost[:8])}", "one with what its index says")
     return {name: files[file][name] for name, file in wanted.items()}
 
 
