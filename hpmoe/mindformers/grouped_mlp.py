@@ -9,8 +9,9 @@ from mindspore import mint
 
 from hpmoe.machines.machine import Mesh
 from hpmoe.nn.activations import clamped_swiglu
-from hpmoe.nn.grouped_mlp import Activation, run_experts
+from hpmoe.nn.grouped_mlp import Activation, Experts
 from hpmoe.nn.on_ranks import transformed
+from hpmoe.nn.parameters import Frozen
 from hpmoe.primitives.swiglu import swiglu
 from hpmoe.support.errors import check_argument
 
@@ -33,8 +34,7 @@ def make_grouped_mlp(base: Any, distributed: type, transforms: Any, mesh: Mesh |
     class GroupedMLP(base):
         def __init__(self, config):
             super().__init__(config)
-            check_argument(not config.moe_apply_probs_on_input, WHO, "moe_apply_probs_on_input", "True", "False")
-            self.activation = activation_of(config)
+            self.computes = Experts(activation_of(config), config.moe_apply_probs_on_input, None, "error")
             self.is_only_sharded = False  # `make_style` says so
             self.calls = {}
 
@@ -54,7 +54,8 @@ def make_grouped_mlp(base: Any, distributed: type, transforms: Any, mesh: Mesh |
                                f"sharded over {num_ranks} ranks by a style that sends tokens itself",
                                "sharded by ExpertParallel or DeredundancyExpertParallel, not by OverlapExpertParallel")
                 ranks = None if num_ranks == 1 else mesh or Mesh(ep_size=num_ranks)
-                self.calls[num_ranks] = transformed(WHO, _function(self.activation), transforms, ranks, 0)
+                self.calls[num_ranks] = transformed(WHO, _function(self.computes), transforms, ranks, (0,) * 5,
+                                                     Frozen(self))
             return self.calls[num_ranks]
 
     for name in ("__name__", "__qualname__", "__doc__"):
@@ -66,9 +67,9 @@ def _local(tensor: Any, distributed: type) -> Any:
     return tensor.to_local() if isinstance(tensor, distributed) else tensor
 
 
-def _function(activation: Activation) -> Callable[..., Any]:
+def _function(experts: Experts) -> Callable[..., Any]:
     def grouped_mlp(tokens, topk_ids, topk_weights, weight1, weight2):
-        return run_experts(tokens, topk_ids, topk_weights, {"weight1": weight1, "weight2": weight2}, activation, False)
+        return experts(tokens, topk_ids, topk_weights, {"weight1": weight1, "weight2": weight2})
     return grouped_mlp
 
 
