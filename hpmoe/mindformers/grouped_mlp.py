@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from mindspore import mint
+from mindspore.mint.nn import functional
 
 from hpmoe.machines.machine import Mesh
 from hpmoe.nn.activations import clamped_swiglu
@@ -76,7 +77,7 @@ def _function(experts: Experts) -> Callable[..., Any]:
 def activation_of(config: Any) -> Activation:
     """What MindFormers computes between the two matmuls, of rows [R, 2I], the gate's columns first, or [R, I] without it."""
     name, clamp = config.hidden_act.lower(), config.activation_func_clamp_value
-    functions = {"silu": mint.nn.functional.silu, "gelu": mint.nn.functional.gelu}
+    functions = {"silu": functional.silu, "gelu": functional.gelu}
     if name == "fusedswiglu" and config.gated_linear_unit:
         return swiglu if clamp is None else clamped_swiglu(clamp)
     check_argument(name in functions, WHO, "hidden_act", repr(config.hidden_act),

@@ -56,10 +56,11 @@ def read_index(who: str, folder: Path) -> dict[str, str]:
     path = folder / INDEX
     if not path.is_file():
         return {}
+    places: Any = None
     try:
         places = json.loads(path.read_text(encoding="utf-8"))["weight_map"]
     except (ValueError, KeyError, TypeError):
-        places = None
+        pass
     check_argument(isinstance(places, dict), who, "folder_or_state", f"one with {path} of another format",
                    'a folder whose index has a "weight_map"')
     return dict(places)

@@ -55,7 +55,7 @@ def load_hugging_face(layer: nn.Cell, folder_or_state: Any, prefix: str = "", *,
     check_argument(is_share, LOAD, "experts", repr(experts), f"a range of {own} of the {total} experts, as the layer holds")
     check_argument(isinstance(allow_rounding, bool), LOAD, "allow_rounding", repr(allow_rounding), "True or False")
     match = closest_match(parameters, arrays, held, total)
-    kinds = {name: (name_of_dtype(p.dtype), tuple(p.shape)) for name, p in parameters.items()}
+    kinds = {name: (str(name_of_dtype(p.dtype)), tuple(p.shape)) for name, p in parameters.items()}
     check_match(LOAD, match, arrays, kinds, total, allow_rounding)
     for name, (dtype, shape) in kinds.items():
         array = np.empty(shape, numpy_dtype(dtype))

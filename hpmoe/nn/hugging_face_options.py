@@ -53,7 +53,7 @@ def hugging_face_options(config: Any) -> dict[str, Any]:
         (4, 8, 12)
     """
     fields = _fields(config)
-    model_type = fields.get("model_type")
+    model_type: Any = fields.get("model_type")
     check_argument(is_name(model_type, MODELS), WHO, "config", f"one of model_type {model_type!r}",
                    f"one of {', '.join(MODELS)}")
     names, options = MODELS[model_type]

@@ -49,7 +49,8 @@ def open_file(who: str, path: Path) -> dict[str, Stored]:
 
 def _stored(path: Path, entry: Mapping[str, Any], start: int, size: int) -> Stored:
     begin, end = entry["data_offsets"]
-    shape, dtype = tuple(entry["shape"]), DTYPES.get(entry["dtype"], entry["dtype"])
+    shape, code = tuple(entry["shape"]), str(entry["dtype"])
+    dtype = DTYPES.get(code, code)
     if start + end > size:
         raise ValueError(f"an array ends at byte {start + end} of {size}")
     row = (end - begin) // max(shape[0], 1) if shape else end - begin
