@@ -52,14 +52,9 @@ def mixed_precision(x, topk_ids, topk_weights, gate_up_weight, down_weight):
 
 
 def replicated_weights(x, topk_ids, topk_weights, gate_up_weight, down_weight, shared_in, shared_out):
-    """Every rank has the same weights of a shared expert; see `on_all_ranks`, which sums their gradients."""
+    """Every rank has the same weights of a shared expert: they are given once, and `spmd(in_axes=)` sums their gradients."""
     shared = mint.matmul(mint.nn.functional.silu(mint.matmul(x, shared_in)), shared_out)
     return hpmoe.moe_ffn(x, topk_ids, topk_weights, gate_up_weight, down_weight) + shared
-
-
-def on_all_ranks(weight):
-    """A copy for each rank. The gradient of what is copied is the sum of the copies' gradients."""
-    return mint.broadcast_to(weight, (EP_SIZE, *weight.shape))
 
 
 rng = np.random.default_rng(0)
@@ -96,12 +91,13 @@ def recipes():
             ("replicated weights", replicated_weights, (x, ids, weights, gate_up, down, *shared), (5, 6))]
 
 
-def value_and_grads(layer, args, everywhere, cotangent):
-    """The output of a layer of all ranks, and the gradient of every argument but the ids."""
+def value_and_grads(f, args, everywhere, cotangent):
+    """The output of a layer on all ranks, and the gradient of every argument but the ids."""
     positions = tuple(i for i in range(len(args)) if i != 1)
+    layer = hpmoe.spmd(f, hpmoe.Mesh(EP_SIZE), in_axes=tuple(None if i in everywhere else 0 for i in range(len(args))))
 
     def loss(*args):
-        out = layer(*(on_all_ranks(a) if i in everywhere else a for i, a in enumerate(args)))
+        out = layer(*args)
         return (out * cotangent).sum(), out
     (_, out), grads = ms.value_and_grad(loss, positions, has_aux=True)(*args)
     return [out, *grads]
@@ -112,12 +108,11 @@ def difference(got, want):
 
 
 def main():
-    mesh = hpmoe.Mesh(EP_SIZE)
     for name, f, args, everywhere in recipes():
         plain = hpmoe.moe_ffn if f is mixed_precision else f
         cotangent = normal(*args[0].shape)
-        got = value_and_grads(hpmoe.spmd(to_kernel(f), mesh), args, everywhere, cotangent)
-        want = value_and_grads(hpmoe.spmd(plain, mesh), args, everywhere, cotangent)
+        got = value_and_grads(to_kernel(f), args, everywhere, cotangent)
+        want = value_and_grads(plain, args, everywhere, cotangent)
         apart = difference(got, want)
         assert apart < (3e-2 if f is mixed_precision else 1e-5), f"{name}: {apart}"
         print(f"{name:<24} output and {len(got) - 1} gradients: {apart:.1e} apart")

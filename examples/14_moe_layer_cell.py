@@ -33,7 +33,7 @@ class Regression(ms.nn.Cell):
 
 
 class Balance(ms.train.Callback):
-    """Moves the bias of a layer after each step, and notes the loss and how much more than the mean the busiest expert got."""
+    """Moves the bias of a layer after each step; notes losses, and how many times the mean the busiest expert got."""
 
     def __init__(self, layer):
         super().__init__()

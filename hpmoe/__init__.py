@@ -2,6 +2,7 @@
 
 What there is, by what it is for:
     to choose experts: route; hpmoe.router has losses, counts, noise and forced choices beside it
+    layers as Cells, with Parameters: hpmoe.nn
     to write a layer: dispatch, grouped_matmul, swiglu, combine, drop_counts; permute, unpermute; moe_ffn, a whole one
     to make a kernel of it: tile_partition, overlap_comm, assign_queues, fuse_persistent; spmd, for all ranks of a Mesh
     to change it before: save_for_backward, select_grads, accumulate_grads, guard_values, deduplicate_rows, replicate_experts

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from typing import Any
 
 from mindspore import mint
+from mindspore.mint.nn import functional
 
 from hpmoe.support.errors import check_argument, is_number
 
@@ -31,7 +32,7 @@ def clamped_swiglu(limit: float) -> Callable[[Any], Any]:
 
     def clamped(x: Any) -> Any:
         gate, up = mint.split(x, x.shape[-1] // 2, dim=-1)
-        return mint.nn.functional.silu(mint.clamp(gate, max=limit)) * mint.clamp(up, -limit, limit)
+        return functional.silu(mint.clamp(gate, max=limit)) * mint.clamp(up, -limit, limit)
     return clamped
 
 

@@ -106,7 +106,7 @@ class MoELayer(nn.Cell):
         check_flags(who, use_shared_expert_gating=use_shared_expert_gating,
                     moe_router_enable_expert_bias=moe_router_enable_expert_bias)
         self.has_shared = moe_shared_expert_intermediate_size is not None
-        if self.has_shared:
+        if moe_shared_expert_intermediate_size is not None:
             check_sizes(who, moe_shared_expert_intermediate_size=moe_shared_expert_intermediate_size)
             self.shared_experts = SharedExperts(hidden_size, moe_shared_expert_intermediate_size, gated_linear_unit,
                                                 use_shared_expert_gating, add_bias_linear, init_method_std, dtype)

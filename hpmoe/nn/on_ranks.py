@@ -29,10 +29,11 @@ def transformed(who: str, f: Callable[..., Any], transforms: Any, mesh: Mesh | N
     """The per-rank function through the transforms, by default to one kernel, on the ranks of the mesh."""
     check_argument(transforms is None or callable(transforms), who, "transforms", repr(transforms),
                    "a transform, such as hpmoe.chain(...), or None for one kernel")
-    staged = (chain(tile_partition, overlap_comm, assign_queues, fuse_persistent) if transforms is None else transforms)(f)
+    to_kernel = chain(tile_partition, overlap_comm, assign_queues, fuse_persistent) if transforms is None else transforms
+    staged: Any = to_kernel(f)
     check_argument(callable(staged), who, "transforms", f"a function that returns a {type(staged).__name__}",
                    "a transform, which returns a function")
-    computed = staged if mesh is None else spmd(staged, mesh, tuple(in_axes))
+    computed: Any = staged if mesh is None else spmd(staged, mesh, tuple(in_axes))
     computed.frozen_arguments = frozen
     return computed
 

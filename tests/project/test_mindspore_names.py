@@ -13,7 +13,7 @@ from hpmoe.support import mindspore_checks, mindspore_private
 OWN = "hpmoe.support.mindspore_private"
 CHECKS = "hpmoe.support.mindspore_checks"  # says what each of its checks is of
 # What MindSpore documents: modules to import from, or names of `mindspore`, which lead to them.
-PUBLIC = {"mindspore", "mindspore.mint", "mindspore.mint.nn", "mindspore.ops"}
+PUBLIC = {"mindspore", "mindspore.common.initializer", "mindspore.mint", "mindspore.mint.nn", "mindspore.ops"}
 # Private attributes of others than MindSpore: Python's, NumPy's, ctypes', absl's.
 OTHERS = {"_inst", "_rand", "_exit", "_getframe", "_replace", "_fields_", "_DummyThread", "_is_owned", "_at_fork_reinit"}
 # What else MindSpore does not document, also where it is a string.

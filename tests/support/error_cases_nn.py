@@ -4,7 +4,6 @@ import mindspore as ms
 from error_cases import cases
 from mindspore import Tensor, ops
 
-import hpmoe
 from hpmoe import Mesh, nn, spmd
 
 X = ops.ones((2, 6, 8))
