@@ -40,7 +40,7 @@ def define_machine(values: flags.FlagValues, default: str, text: str) -> None:
                  flag_values=values)
 
 
-def machine_of(o: flags.FlagValues, calibrated: bool = False) -> hpmoe.Machine:
+def machine_of(o: options.Options, calibrated: bool = False) -> hpmoe.Machine:
     """That of the flag; this CPU by its measurements where they are wanted and there."""
     return hpmoe.cpu(ep_size=o.ep, calibrated=calibrated) if o.machine == "cpu" else load_machine(o.machine)
 

@@ -9,7 +9,10 @@ Example:
 
 from hpmoe.nn.activations import clamped_swiglu as clamped_swiglu, gpt_oss_swiglu as gpt_oss_swiglu
 from hpmoe.nn.grouped_mlp import GroupedMLP as GroupedMLP
+from hpmoe.nn.hugging_face import load_hugging_face as load_hugging_face, save_hugging_face as save_hugging_face
+from hpmoe.nn.hugging_face_options import hugging_face_options as hugging_face_options
 from hpmoe.nn.moe_layer import MoELayer as MoELayer
 from hpmoe.nn.top_k_router import TopKRouter as TopKRouter
 
-__all__ = ["GroupedMLP", "MoELayer", "TopKRouter", "clamped_swiglu", "gpt_oss_swiglu"]
+__all__ = ["GroupedMLP", "MoELayer", "TopKRouter", "clamped_swiglu", "gpt_oss_swiglu", "hugging_face_options",
+           "load_hugging_face", "save_hugging_face"]

@@ -36,22 +36,30 @@ def clamped_swiglu(limit: float) -> Callable[[Any], Any]:
     return clamped
 
 
-def gpt_oss_swiglu(x: Any) -> Any:
-    """The activation of gpt-oss: (u + 1) * g * sigmoid(1.702 g), of g clamped to at most 7 and u to -7..7.
+def gpt_oss_swiglu(limit: float = 7.0, alpha: float = 1.702) -> Callable[[Any], Any]:
+    """The activation of gpt-oss: (u + 1) * g * sigmoid(alpha * g), of g clamped to at most limit and u to -limit..limit.
 
     Args:
-        x: [R, 2I].
+        limit: a positive number, its `swiglu_limit`.
+        alpha: a number, its `swiglu_alpha`.
 
     Returns:
-        [R, I].
+        A function of [R, 2I] to [R, I].
 
-    Source: gpt-oss's `swiglu_limit` and `alpha`.
+    Raises:
+        ArgumentError: limit is not a positive number, or alpha is no number.
 
     Example:
         >>> import mindspore as ms
-        >>> gpt_oss_swiglu(ms.Tensor([[30.0, 1.0]])).asnumpy().round(2).tolist()
+        >>> gpt_oss_swiglu()(ms.Tensor([[30.0, 1.0]])).asnumpy().round(2).tolist()
         [[14.0]]
     """
-    gate, up = mint.split(x, x.shape[-1] // 2, dim=-1)
-    gate, up = mint.clamp(gate, max=7.0), mint.clamp(up, -7.0, 7.0)
-    return (up + 1) * (gate * mint.sigmoid(gate * 1.702))
+    who = "hpmoe.nn.gpt_oss_swiglu"
+    check_argument(is_number(limit) and limit > 0, who, "limit", repr(limit), "a positive number")
+    check_argument(is_number(alpha), who, "alpha", repr(alpha), "a number")
+
+    def clamped(x: Any) -> Any:
+        gate, up = mint.split(x, x.shape[-1] // 2, dim=-1)
+        gate, up = mint.clamp(gate, max=limit), mint.clamp(up, -limit, limit)
+        return (up + 1) * (gate * mint.sigmoid(gate * alpha))
+    return clamped

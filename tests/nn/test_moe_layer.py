@@ -31,7 +31,7 @@ OPTIONS = {
                     {"score": "sigmoid", "scale": 2.5, "num_groups": 2, "topk_groups": 1}),
     "DeepSeek-V4": ({"moe_router_score_function": "sqrtsoftplus", "activation": clamped_swiglu(1.5)},
                     {"score": "sqrt_softplus", "activation": layer_oracle.clamped_swiglu}),
-    "gpt-oss": ({"add_bias_linear": True, "activation": gpt_oss_swiglu}, {"activation": layer_oracle.gpt_oss_swiglu}),
+    "gpt-oss": ({"add_bias_linear": True, "activation": gpt_oss_swiglu()}, {"activation": layer_oracle.gpt_oss_swiglu}),
     "Llama 4": ({"moe_router_score_function": "sigmoid", "moe_router_topk": 1, "norm_topk_prob": False,
                  "moe_apply_probs_on_input": True, "moe_shared_expert_intermediate_size": 4},
                 {"score": "sigmoid", "k": 1, "normalize": False, "on_input": True}),

@@ -5,7 +5,9 @@ import re
 import sys
 from pathlib import Path
 
+import error_cases_checkpoints  # noqa: F401  adds its cases
 import error_cases_inputs  # noqa: F401  adds its cases
+import error_cases_mindformers  # noqa: F401  adds its cases
 import error_cases_nn  # noqa: F401  adds its cases
 import error_cases_options  # noqa: F401  adds its cases
 import error_cases_router  # noqa: F401  adds its cases
@@ -64,6 +66,7 @@ NOT_REACHED = {
     ("hpmoe/commands/memory.py", "the process of"): "test_memory_report.py",
     ("hpmoe/commands/options.py", "where matplotlib is not"): "an installation without it; test_bench.py",
     ("hpmoe/testing/__init__.py", "ImportError"): "an installation without chex or hypothesis; test_inputs.py",
+    ("hpmoe/mindformers/grouped_mlp.py", ""): "in MindFormers' modules; tests/reference/test_mindformers.py",
     ("hpmoe/peers/", ""): "other libraries in processes of their own; test_bench.py",
     ("kernels/__init__.py", "ImportError"): "a source folder imported by its bare name; test_layering.py",
     ("transforms/__init__.py", "ImportError"): "a source folder imported by its bare name; test_layering.py",

@@ -28,6 +28,7 @@ LAYERS = (
     "rewriting",
     "testing",
     "nn",
+    "mindformers",
     "__init__",
     "peers calibration",
     "commands",

@@ -1,0 +1,5 @@
+"""MindFormers' mixture-of-experts layers with hpmoe's kernels in them; see `enable`."""
+
+from hpmoe.mindformers.switch import disable as disable, enable as enable
+
+__all__ = ["disable", "enable"]

@@ -1,0 +1,69 @@
+"""enable and disable: hpmoe's classes in the places where MindFormers takes its own from."""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import Any
+
+from hpmoe.machines.machine import Mesh
+from hpmoe.mindformers.expert_parallel import make_style
+from hpmoe.mindformers.grouped_mlp import make_grouped_mlp
+from hpmoe.support.errors import check_argument
+
+WHO = "hpmoe.mindformers.enable"
+REPLACED: list[tuple[Any, str, Any]] = []  # module, name, what it was
+
+
+def enable(*, transforms: Any = None, mesh: Mesh | None = None) -> None:
+    """From now on MindFormers builds its PyNative mixture-of-experts layers with hpmoe's kernels in them.
+
+    Call it before the model is built. `MoELayer` then makes a subclass of GroupedMLP, with the same Parameters: one launch
+    forward and one backward. ExpertParallel and DeredundancyExpertParallel shard weights as before and send no tokens.
+
+    Args:
+        transforms: of the function of one rank, `hpmoe.chain(...)`; None makes one kernel for the CPU of it. On NPUs it ends
+            in `hpmoe.fuse_persistent(target="ascend")`.
+        mesh: the ranks that share the experts; None are those that MindFormers shards them over, which then are the
+            processes of MindSpore's world.
+
+    Raises:
+        ImportError: there is no MindFormers 2.1.
+        ArgumentError: an argument does not fit.
+
+    Example:
+        >>> import hpmoe.mindformers
+        >>> try:
+        ...     hpmoe.mindformers.enable()                  # then build and train a model as before
+        ... except ImportError as error:
+        ...     print(error)
+        hpmoe.mindformers.enable: MindFormers 2.1 is needed: ...
+    """
+    check_argument(transforms is None or callable(transforms), WHO, "transforms", repr(transforms),
+                   "a transform, such as hpmoe.chain(...), or None for one kernel")
+    check_argument(mesh is None or isinstance(mesh, Mesh), WHO, "mesh", repr(mesh), "an hpmoe.Mesh, or None")
+    disable()
+    try:
+        experts = import_module("mindformers.pynative.transformers.moe.experts")
+        layers = import_module("mindformers.pynative.transformers.moe.moe_layer")
+        styles = import_module("mindformers.pynative.distributed.expert_parallel")
+        models = import_module("mindformers.pynative.base_models.gpt.parallelize")
+        grouped_mlp = make_grouped_mlp(experts.GroupedMLP, experts.DTensor, transforms, mesh)
+        replaced = {(layers, "GroupedMLP"): grouped_mlp}
+        for name in ("ExpertParallel", "DeredundancyExpertParallel"):
+            replaced[models, name] = make_style(getattr(styles, name), styles.distribute_module, grouped_mlp)
+    except (ImportError, AttributeError) as error:
+        raise ImportError(f"{WHO}: MindFormers 2.1 is needed: {error}") from error
+    for (module, name), new in replaced.items():
+        REPLACED.append((module, name, getattr(module, name)))
+        setattr(module, name, new)
+
+
+def disable() -> None:
+    """From now on MindFormers builds its layers as it did; those there are stay as they are.
+
+    Example:
+        >>> import hpmoe.mindformers
+        >>> hpmoe.mindformers.disable()
+    """
+    while REPLACED:
+        setattr(*REPLACED.pop())

@@ -1,0 +1,160 @@
+"""Parameters of a layer from checkpoints of Hugging Face models, and back."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from mindspore import Parameter, Tensor, nn
+
+from hpmoe.nn.checkpoint_folder import add_file, open_arrays
+from hpmoe.nn.formats import FORMATS, UNSTORED, Entry, pairs, stored_shape
+from hpmoe.nn.matching import Place, check_match, closest_match, homeless_of, places_of
+from hpmoe.nn.safetensors import Stored
+from hpmoe.support.dtypes import FLOATS, dtype_name, name_of_dtype, numpy_dtype, rounded
+from hpmoe.support.errors import check_argument, is_name
+
+LOAD, SAVE = "hpmoe.nn.load_hugging_face", "hpmoe.nn.save_hugging_face"
+
+
+def load_hugging_face(layer: nn.Cell, folder_or_state: Any, prefix: str = "", *, experts: range | None = None,
+                      allow_rounding: bool = False) -> None:
+    """Sets a layer's Parameters to a mixture-of-experts block of a Hugging Face model.
+
+    The names tell the format: that of Qwen3-MoE, DeepSeek-V3, GLM-4.5 and Kimi K2, of Mixtral or of gpt-oss, with an array
+    for each expert or one of all. All names, shapes and dtypes are compared before the first Parameter is set; then one
+    expert is read at a time.
+
+    Args:
+        layer: a `MoELayer`, or a Cell with Parameters of its names.
+        folder_or_state: a folder with model.safetensors or with several files and their index; one such file; or a mapping
+            of names to arrays of NumPy, MindSpore or PyTorch.
+        prefix: what the block's names start with, as in "model.layers.3.mlp"; nothing else may start with it and a dot.
+        experts: which of the checkpoint's experts the layer holds, as one rank's does; no others are read. None is all.
+        allow_rounding: whether values may be rounded to a Parameter's dtype.
+
+    Raises:
+        ArgumentError: an argument does not fit, or arrays are missing, unknown, or of another shape or dtype, and listed.
+
+    Example:
+        >>> import numpy as np, hpmoe
+        >>> layer = hpmoe.nn.MoELayer(hidden_size=4, moe_ffn_hidden_size=3, num_moe_experts=2, moe_router_topk=1)
+        >>> shapes = {"gate.weight": (2, 4), "experts.gate_up_proj": (2, 6, 4), "experts.down_proj": (2, 4, 3)}
+        >>> state = {name: np.random.default_rng(0).random(shape, np.float32) for name, shape in shapes.items()}
+        >>> hpmoe.nn.load_hugging_face(layer, state)
+        >>> bool((layer.experts.weight2[1].asnumpy() == state["experts.down_proj"][1].T).all())
+        True
+    """
+    parameters = _parameters(LOAD, layer)
+    arrays = open_arrays(LOAD, folder_or_state, _dotted(LOAD, prefix))
+    own, total = parameters["experts.weight1"].shape[0], parameters["router.weight"].shape[0]
+    held = range(total) if experts is None else experts
+    is_share = isinstance(held, range) and held.step == 1 and 0 <= held.start and held.stop <= total and len(held) == own
+    check_argument(is_share, LOAD, "experts", repr(experts), f"a range of {own} of the {total} experts, as the layer holds")
+    check_argument(isinstance(allow_rounding, bool), LOAD, "allow_rounding", repr(allow_rounding), "True or False")
+    match = closest_match(parameters, arrays, held, total)
+    kinds = {name: (str(name_of_dtype(p.dtype)), tuple(p.shape)) for name, p in parameters.items()}
+    check_match(LOAD, match, arrays, kinds, total, allow_rounding)
+    for name, (dtype, shape) in kinds.items():
+        array = np.empty(shape, numpy_dtype(dtype))
+        for stored, place in match.places.items():
+            if place.entry.parameter == name:
+                _read(array, arrays[stored], place, held)
+        parameters[name].set_data(Tensor.from_numpy(array))
+
+
+def _read(array: np.ndarray, stored: Stored, place: Place, held: range) -> None:
+    """Reads an array of a checkpoint, or what it has of the held experts, into a Parameter's array."""
+    entry = place.entry
+    if not entry.of_experts:
+        return _copy(entry, array, stored.read(0, stored.shape[0]))
+    for e in held if not entry.is_apart else place.experts:
+        _copy(entry, array[e - held.start], stored.read(0, stored.shape[0]) if entry.is_apart else stored.read(e, e + 1)[0])
+
+
+def _copy(entry: Entry, array: np.ndarray, stored: np.ndarray) -> None:
+    for mine, theirs in pairs(entry, array, stored):
+        mine[...] = rounded(theirs, dtype_name(mine.dtype))
+
+
+def save_hugging_face(layer: nn.Cell, folder: str | os.PathLike, prefix: str = "", *, model_type: str, fused: bool = False,
+                      dtype: Any = None) -> None:
+    """Writes a layer's Parameters as a type of Hugging Face models has them.
+
+    Without a prefix the folder gets model.safetensors. With one it gets a file named after it, and its arrays are added to
+    the folder's index: layers of a model are saved one by one.
+
+    Args:
+        layer: a `MoELayer`, or a Cell with Parameters of its names.
+        folder: where to; it is made where there is none.
+        prefix: what names are to start with, as in "model.layers.3.mlp".
+        model_type: "qwen3_moe", "deepseek_v3", "glm4_moe", "kimi_k2", "mixtral" or "gpt_oss".
+        fused: whether all experts are in one array, as transformers has them in memory; those of gpt-oss always are.
+        dtype: MindSpore's float32, bfloat16 or float16, which all is rounded to but the experts' bias; None rounds nothing.
+
+    Raises:
+        ArgumentError: an argument does not fit, the layer has Parameters that models of this type have not or not all
+            experts, or the folder has another model's files.
+
+    Example:
+        >>> import hpmoe, pathlib, tempfile
+        >>> layer = hpmoe.nn.MoELayer(hidden_size=4, moe_ffn_hidden_size=3, num_moe_experts=2, moe_router_topk=1)
+        >>> with tempfile.TemporaryDirectory() as folder:
+        ...     hpmoe.nn.save_hugging_face(layer, folder, "model.layers.0.mlp", model_type="qwen3_moe")
+        ...     sorted(path.name for path in pathlib.Path(folder).iterdir())
+        ['model.layers.0.mlp.safetensors', 'model.safetensors.index.json']
+    """
+    parameters = _parameters(SAVE, layer)
+    check_argument(isinstance(folder, (str, os.PathLike)), SAVE, "folder", f"a {type(folder).__name__}", "a path")
+    prefix = _dotted(SAVE, prefix)
+    check_argument(is_name(model_type, FORMATS), SAVE, "model_type", repr(model_type), f"one of {', '.join(FORMATS)}")
+    check_argument(isinstance(fused, bool), SAVE, "fused", repr(fused), "True or False")
+    check_argument(dtype is None or name_of_dtype(dtype) in FLOATS, SAVE, "dtype", repr(dtype),
+                   f"mindspore.{', '.join(FLOATS)} or None")
+    own, total = parameters["experts.weight1"].shape[0], parameters["router.weight"].shape[0]
+    check_argument(own == total, SAVE, "layer", f"one of {own} of {total} experts", "one that holds all")
+    entries = FORMATS[model_type][fused]
+    homeless = ", ".join(homeless_of(entries, parameters))
+    check_argument(not homeless, SAVE, "layer", f"one with {homeless}", f"one whose Parameters a {model_type} has too")
+    arrays = {name: p.asnumpy() for name, p in parameters.items()}
+    add_file(SAVE, Path(folder), prefix, {
+        prefix + name: _stored(place, arrays[place.entry.parameter], total, name_of_dtype(dtype))
+        for name, place in places_of(entries, parameters, total).items()})
+
+
+def _stored(place: Place, array: np.ndarray, num_experts: int, dtype: str | None) -> Stored:
+    """What a checkpoint has of a Parameter's array at a place; it is laid out where it is read."""
+    entry = place.entry
+    dtype = dtype_name(array.dtype) if dtype is None or entry.parameter == "expert_bias" else dtype
+    shape = stored_shape(entry, array.shape, num_experts)
+
+    def read(start: int, stop: int) -> np.ndarray:
+        out = np.empty(shape, numpy_dtype(dtype))
+        if not entry.of_experts:
+            _write(entry, array, out)
+        for e in place.experts:
+            _write(entry, array[e], out if entry.is_apart else out[e])
+        return out[start:stop]
+    return Stored(dtype, shape, read)
+
+
+def _write(entry: Entry, array: np.ndarray, stored: np.ndarray) -> None:
+    for mine, theirs in pairs(entry, array, stored):
+        theirs[...] = rounded(mine, dtype_name(theirs.dtype))
+
+
+def _parameters(who: str, layer: Any) -> dict[str, Parameter]:
+    """What a checkpoint has of a layer, by the names of MoELayer."""
+    check_argument(isinstance(layer, nn.Cell), who, "layer", f"a {type(layer).__name__}", "a MoELayer, or a Cell like it")
+    found = {name: p for name, p in layer.parameters_and_names() if name not in UNSTORED}
+    check_argument({"router.weight", "experts.weight1"} <= set(found), who, "layer",
+                   f"a {type(layer).__name__} with Parameters {', '.join(found) or 'none'}",
+                   "one that has router.weight and experts.weight1, as MoELayer")
+    return found
+
+
+def _dotted(who: str, prefix: Any) -> str:
+    check_argument(isinstance(prefix, str), who, "prefix", f"a {type(prefix).__name__}", "a str")
+    return prefix and prefix.rstrip(".") + "."

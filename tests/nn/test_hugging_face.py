@@ -1,0 +1,184 @@
+"""Checkpoints of Hugging Face models: layouts, files byte for byte, shards, a rank's own experts, and what does not fit."""
+
+import json
+import tracemalloc
+
+import mindspore as ms
+import ml_dtypes
+import numpy as np
+import pytest
+from hugging_face_states import HAS_SHARED, MODELS, E, make_block, make_layer, prefixed
+from mindspore import nn
+from safetensors.numpy import save_file
+
+import hpmoe
+from hpmoe.nn import load_hugging_face, safetensors, save_hugging_face
+
+PREFIX = "model.layers.1.mlp."
+INDEX = "model.safetensors.index.json"
+
+
+def write(path, arrays):
+    save_file({name: np.ascontiguousarray(array) for name, array in arrays.items()}, path, metadata={"format": "pt"})
+
+
+def check_holds(layer, ours, experts=slice(None)):
+    found = {name: p.asnumpy() for name, p in layer.parameters_and_names() if name != "tokens_per_expert"}
+    assert sorted(found) == sorted(ours)
+    for name, array in found.items():
+        np.testing.assert_array_equal(array, ours[name][experts] if name.startswith("experts.") else ours[name], name)
+
+
+def write_model(folder, blocks):
+    """A model of some blocks by their prefix, each array in one of three files."""
+    arrays = {name: array for prefix, block in blocks.items() for name, array in prefixed(prefix, block.theirs).items()}
+    arrays["model.embed_tokens.weight"] = np.zeros((3, 2), np.float32)
+    places = {name: f"model-0000{i % 3 + 1}-of-00003.safetensors" for i, name in enumerate(sorted(arrays))}
+    for file in set(places.values()):
+        write(folder / file, {name: array for name, array in arrays.items() if places[name] == file})
+    (folder / INDEX).write_text(json.dumps({"metadata": {"total_size": 1}, "weight_map": places}))
+
+
+@pytest.mark.parametrize("fused", [False, True])
+@pytest.mark.parametrize("model_type", MODELS)
+def test_layouts_and_files(model_type, fused, tmp_path):
+    """What is loaded stands where it belongs, and what is saved is the file that the safetensors library writes."""
+    block = make_block(model_type, fused)
+    write(tmp_path / "model.safetensors", block.theirs)
+    layer = make_layer(block)
+    load_hugging_face(layer, tmp_path)
+    check_holds(layer, block.ours)
+    save_hugging_face(layer, tmp_path / "saved", model_type=model_type, fused=fused)
+    assert (tmp_path / "saved/model.safetensors").read_bytes() == (tmp_path / "model.safetensors").read_bytes()
+
+
+@pytest.mark.parametrize("make", [lambda x: x, ms.Tensor])
+def test_arrays_in_memory(make):
+    block = make_block("gpt_oss")
+    layer = make_layer(block)
+    load_hugging_face(layer, prefixed(PREFIX, {name: make(array) for name, array in block.theirs.items()}), PREFIX)
+    check_holds(layer, block.ours)
+
+
+@pytest.mark.parametrize("model_type", ["deepseek_v3", "gpt_oss"])
+def test_bfloat16_is_kept_to_the_bit(model_type, tmp_path):
+    """In a bfloat16 layer and, since float32 holds it, in a float32 one; the experts' bias is float32 in either."""
+    block = make_block(model_type)
+    halves = {name: array if "correction" in name else array.astype(ml_dtypes.bfloat16)
+              for name, array in block.theirs.items()}
+    write(tmp_path / "model.safetensors", halves)
+    for dtype, saved in ((ms.bfloat16, None), (ms.float32, ms.bfloat16)):
+        layer = make_layer(block, dtype=dtype)
+        load_hugging_face(layer, tmp_path)
+        assert layer.experts.weight1.dtype == dtype
+        save_hugging_face(layer, tmp_path / str(dtype), model_type=model_type, dtype=saved)
+        assert (tmp_path / str(dtype) / "model.safetensors").read_bytes() == (tmp_path / "model.safetensors").read_bytes()
+    layer = make_layer(block, dtype=ms.bfloat16)
+    load_hugging_face(layer, halves)
+    assert (layer.router.weight.astype(ms.float32).asnumpy() == halves[
+        "router.weight" if model_type == "gpt_oss" else "gate.weight"].astype(np.float32)).all()
+
+
+def test_rounding_is_asked_for():
+    block = make_block("qwen3_moe")
+    layer = make_layer(block, dtype=ms.float16)
+    with pytest.raises(hpmoe.ArgumentError, match="allow_rounding=True: experts.0.down_proj.weight of float32 to float16, "):
+        load_hugging_face(layer, block.theirs)
+    load_hugging_face(layer, block.theirs, allow_rounding=True)
+    check_holds(layer, {name: array.astype(np.float16) for name, array in block.ours.items()})
+
+
+def test_layers_of_a_model_in_several_files(tmp_path):
+    """Each layer is found by its prefix, saved to a file of its own, and found there again."""
+    blocks = {f"model.layers.{i}.mlp.": make_block("deepseek_v3", seed=i) for i in (1, 2, 11)}
+    write_model(tmp_path, blocks)
+    for again in range(2):
+        for prefix, block in blocks.items():
+            layer = make_layer(block)
+            load_hugging_face(layer, tmp_path / "saved" if again else tmp_path, prefix.rstrip(".") if again else prefix)
+            check_holds(layer, block.ours)
+            save_hugging_face(layer, tmp_path / "saved", prefix, model_type="deepseek_v3")
+    index = json.loads((tmp_path / "saved" / INDEX).read_text())
+    sizes = [array.nbytes for block in blocks.values() for array in block.theirs.values()]
+    assert index["metadata"]["total_size"] == sum(sizes) and len(index["weight_map"]) == len(sizes)
+    assert sorted(path.name for path in (tmp_path / "saved").iterdir()) == sorted(
+        [*(f"{prefix}safetensors" for prefix in blocks), INDEX])
+
+
+class Share(nn.Cell):
+    """A rank's part of a layer: the whole router, and some of the experts."""
+
+    def __init__(self, options, num_local_experts):
+        super().__init__()
+        sizes = {"hidden_size": options["hidden_size"], "num_moe_experts": options["num_moe_experts"]}
+        self.router = hpmoe.nn.TopKRouter(**sizes)
+        self.experts = hpmoe.nn.GroupedMLP(**sizes | {"num_moe_experts": num_local_experts},
+                                           moe_ffn_hidden_size=options["moe_ffn_hidden_size"])
+
+
+@pytest.mark.parametrize("model_type,fused", [("qwen3_moe", False), ("mixtral", False), ("qwen3_moe", True)])
+def test_a_rank_reads_its_own_experts_alone(model_type, fused, tmp_path, monkeypatch):
+    """Not a byte of others is read, and nearly nothing but the Parameters is held on the way."""
+    block = make_block(model_type, fused)
+    write(tmp_path / "model.safetensors", block.theirs)
+    sizes = []
+    read = np.fromfile
+
+    def counted(path, dtype, count, offset):
+        sizes.append(count)
+        return read(path, dtype, count, offset=offset)
+    monkeypatch.setattr(safetensors.np, "fromfile", counted)
+    for rank in range(E // 2):
+        layer = Share(block.options, 2)
+        load_hugging_face(layer, tmp_path, experts=range(2 * rank, 2 * rank + 2))
+        check_holds(layer, block.ours, slice(2 * rank, 2 * rank + 2))
+        assert sum(sizes) == sum(p.nbytes for p in layer.get_parameters())
+        sizes.clear()
+
+
+def test_peak_memory_of_a_rank(tmp_path):
+    """A rank of 16 needs its Parameters and the array of one expert, of a file that is 16 times as large."""
+    num_experts, hidden, intermediate = 16, 128, 512
+    rng = np.random.default_rng(0)
+    state = {"gate.weight": rng.random((num_experts, hidden), np.float32),
+             "experts.gate_up_proj": rng.random((num_experts, 2 * intermediate, hidden), np.float32),
+             "experts.down_proj": rng.random((num_experts, hidden, intermediate), np.float32)}
+    write(tmp_path / "model.safetensors", state)
+    layer = Share({"hidden_size": hidden, "num_moe_experts": num_experts, "moe_ffn_hidden_size": intermediate}, 1)
+    tracemalloc.start()
+    load_hugging_face(layer, tmp_path, experts=range(5, 6))
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    np.testing.assert_array_equal(layer.experts.weight2[0].asnumpy(), state["experts.down_proj"][5].T)
+    own = sum(p.nbytes for p in layer.get_parameters())
+    one = 2 * intermediate * hidden * 4
+    assert peak < own + one + 100_000 < sum(array.nbytes for array in state.values()) / 8
+
+
+def test_no_parameter_is_set_where_one_does_not_fit():
+    block = make_block("glm4_moe")
+    layer = make_layer(block)
+    before = {name: p.asnumpy().copy() for name, p in layer.parameters_and_names()}
+    state = block.theirs | {"experts.3.up_proj.weight": block.theirs["experts.3.up_proj.weight"].T}
+    with pytest.raises(hpmoe.ArgumentError, match=r"experts.3.up_proj.weight \(8, 6\) for \(6, 8\)"):
+        load_hugging_face(layer, state)
+    for name, p in layer.parameters_and_names():
+        np.testing.assert_array_equal(p.asnumpy(), before[name])
+
+
+def test_a_model_is_not_overwritten_in_part(tmp_path):
+    block = make_block("deepseek_v3")
+    write_model(tmp_path, {PREFIX: block})
+    layer = make_layer(block)
+    with pytest.raises(hpmoe.ArgumentError, match="model-00001-of-00003.safetensors"):
+        save_hugging_face(layer, tmp_path, PREFIX, model_type="deepseek_v3")
+    with pytest.raises(hpmoe.ArgumentError, match=INDEX):
+        save_hugging_face(layer, tmp_path, model_type="deepseek_v3")
+
+
+def test_shared_experts_are_those_of_the_table():
+    """The models with a shared expert are those whose format has one."""
+    from hpmoe.nn.formats import FORMATS
+    assert sorted(FORMATS) == sorted(MODELS)
+    with_shared = {name for name, (files, _) in FORMATS.items() if any("shared" in entry.name for entry in files)}
+    assert with_shared == set(HAS_SHARED)

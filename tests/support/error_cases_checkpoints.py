@@ -1,0 +1,112 @@
+"""More of error_cases.py: checkpoints that do not fit a layer, and files that are none."""
+
+import json
+import tempfile
+from pathlib import Path
+
+import mindspore as ms
+import numpy as np
+from error_cases import cases
+from mindspore import nn
+
+from hpmoe.nn import MoELayer, gpt_oss_swiglu, hugging_face_options, load_hugging_face, save_hugging_face
+from hpmoe.nn.safetensors import Stored, write_file
+
+OPTIONS = {"hidden_size": 4, "moe_ffn_hidden_size": 3, "num_moe_experts": 2, "moe_router_topk": 1}
+STATE = {"gate.weight": np.ones((2, 4), np.float32), "experts.gate_up_proj": np.ones((2, 6, 4), np.float32),
+         "experts.down_proj": np.ones((2, 4, 3), np.float32)}
+MIXTRAL = {"model_type": "mixtral", "hidden_size": 8, "intermediate_size": 6, "num_local_experts": 4,
+           "num_experts_per_tok": 2}
+
+
+def _load(state=STATE, prefix="", *, layer=None, **options):
+    return lambda: load_hugging_face(layer or MoELayer(**OPTIONS), state, prefix, **options)
+
+
+def _save(folder="saved", prefix="", *, layer=None, model_type="qwen3_moe", **options):
+    return lambda: save_hugging_face(layer or MoELayer(**OPTIONS), folder, prefix, model_type=model_type, **options)
+
+
+def _in_folder(files, f):
+    """Calls f with a folder that has some files, by name; in the text of its error the folder is called FOLDER."""
+    def call():
+        with tempfile.TemporaryDirectory() as folder:
+            for name, data in files.items():
+                (Path(folder) / name).write_bytes(data)
+            try:
+                f(Path(folder))
+            except ValueError as error:
+                raise type(error)(str(error).replace(folder, "FOLDER")).with_traceback(error.__traceback__) from None
+    return call
+
+
+def _file(entries=None, data=b""):
+    text = json.dumps(entries).encode()
+    return len(text).to_bytes(8, "little") + text + data
+
+
+def _model_beside(folder):
+    write_file(folder / "model.safetensors", {"a": Stored("float32", (1,), lambda start, stop: np.ones(1, np.float32))})
+    _save(folder, "model.layers.0.mlp")()
+
+
+def _share():
+    layer = nn.Cell()
+    layer.router, layer.experts = MoELayer(**OPTIONS).router, MoELayer(**OPTIONS | {"num_moe_experts": 1}).experts
+    return layer
+
+
+INDEX = "model.safetensors.index.json"
+ENTRY = {"dtype": "F32", "shape": [2], "data_offsets": [0, 8]}
+cases("load_hugging_face", {
+    "no layer": _load(layer=nn.Cell()),
+    "no Cell": _load(layer=OPTIONS),
+    "no folder": _load(3),
+    "a folder that is not there": _load("no such folder"),
+    "a folder of no files": _in_folder({}, lambda folder: _load(folder)()),
+    "a prefix of no name": _load(prefix="model.layers.7.mlp"),
+    "a prefix of nothing": _load({}, "model"),
+    "a prefix that is a number": _load(prefix=3),
+    "names of another model": _load({"c_fc.weight": STATE["gate.weight"]}),
+    "missing, unknown, another shape": _load({"gate.weight": STATE["gate.weight"].T, "experts.0.gate_proj.weight": np.ones(
+        (3, 4), np.float32), "experts.0.up_proj.weight_scale_inv": np.ones((1, 1), np.float32)}),
+    "a Parameter that the model has not": _load(layer=MoELayer(**OPTIONS, moe_shared_expert_intermediate_size=2)),
+    "quantized": _load(STATE | {"experts.down_proj": STATE["experts.down_proj"].astype(np.int8)}),
+    "to be rounded": _load(layer=MoELayer(**OPTIONS, dtype=ms.bfloat16)),
+    "rounding of words": _load(allow_rounding="yes"),
+    "experts of a whole layer": _load(experts=range(1)),
+    "experts beyond the last": _load(layer=_share(), experts=range(2, 3)),
+    "experts as a list": _load(layer=_share(), experts=[1]),
+    "a rank's layer and no experts": _load(layer=_share()),
+    "a file of words": _in_folder({"model.safetensors": b"pytorch"}, lambda folder: _load(folder)()),
+    "a file cut off": _in_folder({"model.safetensors": _file({"a": ENTRY}, b"1234")}, lambda folder: _load(folder)()),
+    "a file of too many bytes": _in_folder({"model.safetensors": _file({"a": ENTRY | {"shape": [3]}}, b"12345678")},
+                                           lambda folder: _load(folder)()),
+    "an index of words": _in_folder({INDEX: b"{}"}, lambda folder: _load(folder)()),
+    "an index of missing files": _in_folder({INDEX: b'{"weight_map": {"gate.weight": "1.safetensors"}}'},
+                                            lambda folder: _load(folder)()),
+    "an index of missing arrays": _in_folder(
+        {INDEX: b'{"weight_map": {"gate.weight": "1.safetensors"}}', "1.safetensors": _file({"a": ENTRY}, b"12345678")},
+        lambda folder: _load(folder)()),
+})
+cases("save_hugging_face", {
+    "no folder": _save(3),
+    "another model": _save(model_type="llama"),
+    "fused by words": _save(fused="yes"),
+    "in integers": _save(dtype=ms.int32),
+    "a Parameter that the model has not": _save(layer=MoELayer(**OPTIONS, add_bias_linear=True)),
+    "some of the experts": _save(layer=_share()),
+    "beside another model": _in_folder({}, _model_beside),
+})
+cases("hugging_face_options", {
+    "no configuration": lambda: hugging_face_options(3),
+    "a file that is not there": lambda: hugging_face_options("config.json"),
+    "another model": lambda: hugging_face_options({"model_type": "llama"}),
+    "missing fields": lambda: hugging_face_options({"model_type": "qwen3_moe", "hidden_size": 8}),
+    "another activation and jitter": lambda: hugging_face_options(
+        {**MIXTRAL, "hidden_act": "gelu", "router_jitter_noise": 0.1}),
+})
+cases("gpt_oss_swiglu", {
+    "no limit": lambda: gpt_oss_swiglu(0),
+    "alpha of words": lambda: gpt_oss_swiglu(alpha="1.702"),
+})
