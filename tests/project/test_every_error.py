@@ -5,6 +5,7 @@ import re
 import sys
 from pathlib import Path
 
+import error_cases_balance  # noqa: F401  adds its cases
 import error_cases_inputs  # noqa: F401  adds its cases
 import error_cases_options  # noqa: F401  adds its cases
 import error_cases_router  # noqa: F401  adds its cases

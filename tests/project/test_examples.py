@@ -158,6 +158,24 @@ def test_a_router_inside_is_two_launches_and_one_back(printed):
     assert max(map(float, differences)) < TOLERANCE
 
 
+def test_drifting_loads_are_balanced_and_training_goes_on_as_if_nothing_moved(printed):
+    text = printed("14_balance_drifting_loads.py", "--steps", "4", "--tokens", "64", "--hidden", "32",
+                   "--simulated_ranks", "4", "--simulated_tokens", "1024")
+    assert "fixed and relocated are the same bit for bit: True" in text
+    assert numbers_after("with copies they differ by", text)[0] < 1e-6
+    loads = re.findall(r"copies, load of the fullest rank ([\d.]+) -> ([\d.]+) of the mean", text)
+    assert len(loads) >= 4 and all(float(after) < float(before) for before, after in loads)
+    assert text.count("seen before, nothing is planned") >= 1
+    shared, simulated = text.split("2 ranks that share all cores")[1].split("simulated: 4 ranks")
+    assert len(re.findall(r"ms  [\d.]+x", shared)) == 9
+    gains = [[float(x) for x in re.findall(r"ms  ([\d.]+)x", line)] for line in simulated.splitlines() if "ms  " in line]
+    assert [len(row) for row in gains] == [3, 3, 3] and all(fixed == 1 < copied for fixed, _, copied in (gains[0], gains[2]))
+    workers = {line[2:20].strip(): list(map(float, line[20:].split())) for line in simulated.splitlines()[-3:]}
+    for each in workers.values():
+        assert len(each) == 16 and min(each[:3]) > 2 * max(each[3:])
+    assert sum(workers["relocated, copies"]) > sum(workers["fixed"])
+
+
 @pytest.mark.parametrize("path", [None, "none.png"])
 def test_training_draws_text_without_matplotlib_and_where_no_picture_is_asked_for(monkeypatch, capsys, tmp_path, path):
     monkeypatch.chdir(tmp_path)

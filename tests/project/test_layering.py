@@ -24,7 +24,7 @@ LAYERS = (
     "runtime",
     "transforms moe router",
     "kernels",
-    "tuning",
+    "tuning balance",
     "rewriting",
     "testing",
     "__init__",
