@@ -70,6 +70,7 @@ from hpmoe.tuning.tune import tune as tune
 from hpmoe.verification.verify import verify as verify
 
 # isort: split
+import hpmoe.nn  # noqa: F401  hpmoe.nn.MoELayer
 import hpmoe.rewriting  # noqa: F401  lists all primitives, which the others define
 
 __all__ = [

@@ -39,7 +39,7 @@ def refuse_operation(recorder: Any, primitive: Primitive) -> None:
         refuse_draw(recorder, f"the random operation {primitive.name}")
 
 
-def refuse_generator(recorder: Any, generator: Generator) -> tuple[Any, Any]:
+def refuse_generator(recorder: Any, generator: Generator, *increment: Any) -> tuple[Any, Any]:
     """Fails where a generator of MindSpore is asked for its next seed and offset; dropout that is off ignores them."""
     if not mindspore_private.is_idle_dropout(sys._getframe(2)):
         refuse_draw(recorder, "a draw from a generator of MindSpore")

@@ -86,22 +86,28 @@ def _refused(name: str) -> Callable[..., Any]:
     return method
 
 
-def _checked(cls: type, name: str, check: Callable[[Any, Any], Any]) -> Callable[..., Any]:
+def _checked(cls: type, name: str, check: Callable[..., Any]) -> Callable[..., Any]:
     """A method that a trace asks `check` about first; what that returns, if anything, is its result."""
     original = vars(cls)[name]
 
     def method(self: Any, *args: Any) -> Any:
         recorder = current_recorder()
-        found = check(recorder, self) if recorder is not None else None
+        found = check(recorder, self, *args) if recorder is not None else None
         return original(self, *args) if found is None else found
 
     return method
 
 
+def _operation(recorder: Any, primitive: Primitive, *args: Any) -> Any:
+    """Refuses a random operation, and records what MindSpore runs without asking tracers while it compiles a gradient."""
+    refuse_operation(recorder, primitive)
+    return recorder.call_named(primitive.name, args, {}) if primitive.name == "StopGradient" else None
+
+
 _PATCHES: tuple[tuple[type, str, Any], ...] = (
     (Tensor, FALLBACK, _fallback), (Tensor, "hpmoe_record", property(_record)),
     (Parameter, "__getitem__", _getitem), (Parameter, "__iter__", _iter),
-    (Primitive, "__call__", _checked(Primitive, "__call__", refuse_operation)),
+    (Primitive, "__call__", _checked(Primitive, "__call__", _operation)),
     (Generator, STEP, _checked(Generator, STEP, refuse_generator)),
     *((Parameter, name, _refused(name)) for name in ("__setitem__", "set_data", "assign_value")),
 )

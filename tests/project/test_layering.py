@@ -27,6 +27,7 @@ LAYERS = (
     "tuning balance",
     "rewriting",
     "testing",
+    "nn",
     "__init__",
     "peers calibration",
     "commands",

@@ -1,0 +1,15 @@
+"""Cells: the parts of a mixture-of-experts layer with their Parameters, named and laid out as MindFormers' PyNative.
+
+Example:
+    >>> import mindspore as ms, hpmoe
+    >>> layer = hpmoe.nn.MoELayer(hidden_size=16, moe_ffn_hidden_size=8, num_moe_experts=4, moe_router_topk=2)
+    >>> layer(ms.ops.ones((2, 3, 16))).shape
+    (2, 3, 16)
+"""
+
+from hpmoe.nn.activations import clamped_swiglu as clamped_swiglu, gpt_oss_swiglu as gpt_oss_swiglu
+from hpmoe.nn.grouped_mlp import GroupedMLP as GroupedMLP
+from hpmoe.nn.moe_layer import MoELayer as MoELayer
+from hpmoe.nn.top_k_router import TopKRouter as TopKRouter
+
+__all__ = ["GroupedMLP", "MoELayer", "TopKRouter", "clamped_swiglu", "gpt_oss_swiglu"]

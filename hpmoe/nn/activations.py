@@ -1,0 +1,56 @@
+"""Activations of experts beside `hpmoe.swiglu`: from rows [R, 2I], the gate's columns first, to rows [R, I]."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+from mindspore import mint
+
+from hpmoe.support.errors import check_argument, is_number
+
+
+def clamped_swiglu(limit: float) -> Callable[[Any], Any]:
+    """SwiGLU of clamped columns, as DeepSeek-V4 has it: silu(min(g, limit)) * clamp(u, -limit, limit).
+
+    Args:
+        limit: a positive number; DeepSeek-V4's `swiglu_limit`, MindFormers' `activation_func_clamp_value`.
+
+    Returns:
+        A function of [R, 2I] to [R, I].
+
+    Raises:
+        ArgumentError: limit is not a positive number.
+
+    Example:
+        >>> import mindspore as ms
+        >>> clamped_swiglu(10.0)(ms.Tensor([[30.0, -12.0]])).asnumpy().round(2).tolist()
+        [[-100.0]]
+    """
+    check_argument(is_number(limit) and limit > 0, "hpmoe.nn.clamped_swiglu", "limit", repr(limit), "a positive number")
+
+    def clamped(x: Any) -> Any:
+        gate, up = mint.split(x, x.shape[-1] // 2, dim=-1)
+        return mint.nn.functional.silu(mint.clamp(gate, max=limit)) * mint.clamp(up, -limit, limit)
+    return clamped
+
+
+def gpt_oss_swiglu(x: Any) -> Any:
+    """The activation of gpt-oss: (u + 1) * g * sigmoid(1.702 g), of g clamped to at most 7 and u to -7..7.
+
+    Args:
+        x: [R, 2I].
+
+    Returns:
+        [R, I].
+
+    Source: gpt-oss's `swiglu_limit` and `alpha`.
+
+    Example:
+        >>> import mindspore as ms
+        >>> gpt_oss_swiglu(ms.Tensor([[30.0, 1.0]])).asnumpy().round(2).tolist()
+        [[14.0]]
+    """
+    gate, up = mint.split(x, x.shape[-1] // 2, dim=-1)
+    gate, up = mint.clamp(gate, max=7.0), mint.clamp(up, -7.0, 7.0)
+    return (up + 1) * (gate * mint.sigmoid(gate * 1.702))

@@ -1,0 +1,202 @@
+"""MoELayer: router, experts and a shared expert, as one function through the transforms."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import mindspore as ms
+from mindspore import mint, nn, ops
+
+from hpmoe.machines.machine import Mesh
+from hpmoe.nn.grouped_mlp import Activation, GroupedMLP, run_experts
+from hpmoe.nn.on_ranks import constexpr, num_ranks, on_all, rows_shape, transformed
+from hpmoe.nn.parameters import check_flags, check_sizes, zeros
+from hpmoe.nn.shared_experts import SharedExperts, run_shared
+from hpmoe.nn.top_k_router import Choice, TopKRouter
+from hpmoe.primitives.swiglu import swiglu
+from hpmoe.router.counts import tokens_per_expert
+from hpmoe.router.losses import aux_loss, sequence_loss, z_loss
+from hpmoe.support.errors import check_argument, is_name, is_number
+
+BALANCING = ("aux_loss", "seq_aux_loss")
+
+
+@dataclasses.dataclass(frozen=True)
+class Losses:
+    """The losses of a router: their coefficients, and over what the auxiliary one is."""
+
+    kind: str
+    aux: float
+    z: float
+
+    def __call__(self, logits: Any, choice: Choice, num_sequences: int) -> Any:
+        """Their sum, a scalar of one rank's logits."""
+        options = {"score": choice.score, "coefficient": self.aux}
+        total = z_loss(logits, coefficient=self.z) if self.z else None
+        if self.aux or total is None:
+            aux = (aux_loss(logits, choice.top_k, **options) if self.kind == "aux_loss" else
+                   sequence_loss(logits, choice.top_k, num_sequences, **options))
+            total = aux if total is None else total + aux
+        return total
+
+
+class MoELayer(nn.Cell):
+    """A mixture-of-experts layer: router, experts and a shared expert as one function, by default one kernel each way.
+
+    Names of arguments and Parameters are MindFormers', the layout of Parameters that of its PyNative layers.
+
+    Args:
+        hidden_size: H.
+        moe_ffn_hidden_size: I, of an expert.
+        num_moe_experts: E, of all ranks together.
+        moe_router_topk: K, experts of each token.
+        moe_router_score_function, norm_topk_prob, moe_router_topk_scaling_factor, moe_router_num_groups,
+            moe_router_group_topk: see `TopKRouter`.
+        moe_router_enable_expert_bias: whether the choice counts in a bias that `update_expert_bias` moves.
+        moe_router_bias_update_rate: how far.
+        moe_aux_loss_coeff, moe_z_loss_coeff: factors of the losses that a call `with_losses` returns; see `hpmoe.router`.
+        moe_router_load_balancing_type: "aux_loss", over all tokens of a rank, or "seq_aux_loss", over each sequence.
+        moe_shared_expert_intermediate_size: of the shared expert, or of all of them together; None is none.
+        use_shared_expert_gating: whether sigmoid(x @ gate.T) multiplies the shared expert's output.
+        activation, gated_linear_unit, moe_apply_probs_on_input: see `GroupedMLP`.
+        add_bias_linear: whether router, experts and shared expert have biases.
+        init_method_std: the standard deviation that weights are drawn with.
+        dtype: of the Parameters; beside hidden states in half precision float32 ones are rounded, and trained as they are.
+        transforms: of the function of one rank, `hpmoe.chain(...)`; None makes one kernel of it.
+        mesh: virtual ranks that share tokens and experts evenly, in order; None is one rank.
+
+    Inputs:
+        hidden_states: [..., S, H], float32 or half precision.
+        with_losses: whether losses are returned too.
+
+    Outputs:
+        [..., S, H]; with losses (that, their sum, a float32 scalar, in the mean over ranks).
+
+    Parameters:
+        router.weight [E, H]; experts.weight1 [E, H, 2I], the gate's columns first; experts.weight2 [E, I, H];
+        shared_experts.linear_fc1.weight [2S, H], rows of gate and up alternating; shared_experts.linear_fc2.weight [H, S];
+        shared_experts.shared_experts_gate.weight [1, H]; router.bias [E], experts.bias1 [E, 2I], experts.bias2 [E, H];
+        and, not trained, expert_bias [E] float32 and tokens_per_expert [E] int32, the counts of the last call.
+
+    Raises:
+        ArgumentError: an argument does not fit.
+
+    Example:
+        >>> import mindspore as ms, hpmoe
+        >>> layer = hpmoe.nn.MoELayer(hidden_size=16, moe_ffn_hidden_size=8, num_moe_experts=4, moe_router_topk=2,
+        ...                           moe_router_enable_expert_bias=True, moe_aux_loss_coeff=0.01)
+        >>> out, loss = layer(ms.ops.ones((2, 3, 16)), with_losses=True)
+        >>> out.shape, loss.shape, int(layer.tokens_per_expert.sum())
+        ((2, 3, 16), (), 12)
+        >>> layer.update_expert_bias()
+        >>> sorted(p.name for p in layer.get_parameters())
+        ['expert_bias', 'experts.weight1', 'experts.weight2', 'router.weight', 'tokens_per_expert']
+    """
+
+    def __init__(self, *, hidden_size: int, moe_ffn_hidden_size: int, num_moe_experts: int, moe_router_topk: int = 2,
+                 moe_router_score_function: str = "softmax", norm_topk_prob: bool = True,
+                 moe_router_topk_scaling_factor: float | None = None, moe_router_num_groups: int | None = None,
+                 moe_router_group_topk: int | None = None, moe_router_enable_expert_bias: bool = False,
+                 moe_router_bias_update_rate: float = 1e-3, moe_aux_loss_coeff: float = 0.0,
+                 moe_z_loss_coeff: float | None = None, moe_router_load_balancing_type: str = "aux_loss",
+                 moe_shared_expert_intermediate_size: int | None = None, use_shared_expert_gating: bool = False,
+                 activation: Activation = swiglu, gated_linear_unit: bool = True, add_bias_linear: bool = False,
+                 moe_apply_probs_on_input: bool = False, init_method_std: float = 0.02, dtype: Any = ms.float32,
+                 transforms: Any = None, mesh: Mesh | None = None):
+        super().__init__()
+        self.who = "hpmoe.nn.MoELayer"
+        drawn = {"add_bias_linear": add_bias_linear, "init_method_std": init_method_std, "dtype": dtype,
+                 "transforms": transforms}
+        self.router = TopKRouter(
+            hidden_size=hidden_size, num_moe_experts=num_moe_experts, moe_router_topk=moe_router_topk,
+            moe_router_score_function=moe_router_score_function, norm_topk_prob=norm_topk_prob,
+            moe_router_topk_scaling_factor=moe_router_topk_scaling_factor, moe_router_num_groups=moe_router_num_groups,
+            moe_router_group_topk=moe_router_group_topk, **drawn)
+        self.experts = GroupedMLP(
+            hidden_size=hidden_size, moe_ffn_hidden_size=moe_ffn_hidden_size, num_moe_experts=num_moe_experts,
+            activation=activation, gated_linear_unit=gated_linear_unit, moe_apply_probs_on_input=moe_apply_probs_on_input,
+            mesh=mesh, **drawn)
+        check_flags(self.who, use_shared_expert_gating=use_shared_expert_gating,
+                    moe_router_enable_expert_bias=moe_router_enable_expert_bias)
+        self.has_shared = moe_shared_expert_intermediate_size is not None
+        if self.has_shared:
+            check_sizes(self.who, moe_shared_expert_intermediate_size=moe_shared_expert_intermediate_size)
+            self.shared_experts = SharedExperts(hidden_size, moe_shared_expert_intermediate_size, gated_linear_unit,
+                                                use_shared_expert_gating, add_bias_linear, init_method_std, dtype)
+        self.has_expert_bias = moe_router_enable_expert_bias
+        if self.has_expert_bias:
+            self.expert_bias = zeros("expert_bias", (num_moe_experts,), ms.float32, requires_grad=False)
+        check_argument(is_number(moe_router_bias_update_rate), self.who, "moe_router_bias_update_rate",
+                       repr(moe_router_bias_update_rate), "a number")
+        self.rate = float(moe_router_bias_update_rate)
+        self.tokens_per_expert = zeros("tokens_per_expert", (num_moe_experts,), ms.int32, requires_grad=False)
+        self.ep_size = num_ranks(self.who, mesh, num_moe_experts)
+        self.losses = make_losses(self.who, moe_router_load_balancing_type, moe_aux_loss_coeff, moe_z_loss_coeff)
+        self.compute = transformed(
+            self.who, per_rank_function(self.router.choice, self.losses, activation, gated_linear_unit,
+                                        moe_apply_probs_on_input), transforms, mesh, 0)
+
+    def construct(self, hidden_states, with_losses=False):
+        shape = hidden_states.shape
+        rows = mint.reshape(hidden_states, rows_shape(self.who, shape, self.router.hidden_size, self.ep_size))
+        num_sequences = sequences_of_rank(self.who, shape, self.ep_size, self.losses.kind) if with_losses else 0
+        out, counts, losses = self.compute(rows, self._router(), self.experts.tensors(), self._shared(), num_sequences)
+        ops.assign(self.tokens_per_expert, ops.reduce_sum(counts, 0) if self.ep_size else counts)
+        out = mint.reshape(out, shape)
+        return (out, mint.mean(losses)) if with_losses else out
+
+    def _router(self):
+        found = {}
+        for name, x in self.router.tensors(self.expert_bias if self.has_expert_bias else None).items():
+            found[name] = on_all(x, self.ep_size)
+        return found
+
+    def _shared(self):
+        return self.shared_experts.tensors(self.ep_size) if self.has_shared else None
+
+    def update_expert_bias(self, counts=None):
+        """Raises the bias of experts that got fewer tokens than the mean, lowers that of those that got more, by the rate.
+
+        Args:
+            counts: [E], the tokens of each expert over the steps since the last update; None are those of the last call.
+
+        Formula: Wang et al., Auxiliary-loss-free load balancing (arXiv 2408.15664); `hpmoe.router.update_bias`.
+        """
+        n = mint.reshape(self.tokens_per_expert if counts is None else counts, (-1,)).astype(ms.float32)
+        ops.assign(self.expert_bias, self.expert_bias + mint.sign(mint.mean(n) - n) * self.rate)
+
+
+def per_rank_function(choice: Choice, losses: Losses, activation: Activation, gated: bool, on_input: bool) -> Any:
+    """What one rank computes: (output [T, H], counts [E], losses), of its tokens, weights and number of sequences."""
+
+    def moe_layer(hidden_states, router, experts, shared, num_sequences):
+        logits, ids, weights = choice(hidden_states, router)
+        out = run_experts(hidden_states, ids, weights, experts, activation, on_input)
+        out = out if shared is None else out + run_shared(hidden_states, shared, activation, gated)
+        counts = tokens_per_expert(ids, num_experts=logits.shape[1])
+        return out, counts, losses(logits, choice, num_sequences) if num_sequences else ()
+    return moe_layer
+
+
+def make_losses(who: str, kind: Any, aux: Any, z: Any) -> Losses:
+    """Losses by MindFormers' names of their options."""
+    check_argument(is_name(kind, BALANCING), who, "moe_router_load_balancing_type", repr(kind),
+                   f"one of {', '.join(BALANCING)}")
+    z = 0.0 if z is None else z
+    check_argument(is_number(aux), who, "moe_aux_loss_coeff", repr(aux), "a number")
+    check_argument(is_number(z), who, "moe_z_loss_coeff", repr(z), "a number, or None")
+    return Losses(kind, float(aux), float(z))
+
+
+@constexpr
+def sequences_of_rank(who: str, shape: tuple[int, ...], ep_size: int, kind: str) -> int:
+    """How many sequences of [..., S, H] a rank has; 1 where no loss asks."""
+    if kind == "aux_loss":
+        return 1
+    sequences = 1
+    for dim in shape[:-2]:
+        sequences *= dim
+    check_argument(sequences % (ep_size or 1) == 0, who, "hidden_states", f"of shape {tuple(shape)}, {sequences} sequences",
+                   f"of a number of sequences that {ep_size} ranks divide")
+    return sequences // (ep_size or 1)

@@ -1,0 +1,136 @@
+"""TopKRouter: a router's weight, and the experts that it chooses."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import mindspore as ms
+from mindspore import mint, nn
+
+from hpmoe.nn.on_ranks import rows_shape, transformed
+from hpmoe.nn.parameters import check_drawn, check_flags, check_sizes, normal, zeros
+from hpmoe.primitives.matmul import matmul
+from hpmoe.router.route import route
+from hpmoe.support.errors import check_argument, is_int, is_name, is_number
+
+SCORES = {"softmax": "softmax", "sigmoid": "sigmoid", "sqrtsoftplus": "sqrt_softplus"}  # as hpmoe.route calls them
+
+
+@dataclasses.dataclass(frozen=True)
+class Choice:
+    """How experts are chosen: the options of `hpmoe.route`."""
+
+    top_k: int
+    score: str
+    num_groups: int
+    topk_groups: int
+    normalize: bool
+    scale: float
+
+    def __call__(self, hidden_states: Any, router: dict[str, Any]) -> tuple[Any, Any, Any]:
+        """(logits [T, E], topk_ids, topk_weights) of hidden states [T, H] and a router's tensors, all in float32."""
+        logits = matmul(_wide(hidden_states), _wide(router["weight"]), transpose=True)
+        if "bias" in router:
+            logits = logits + _wide(router["bias"])
+        ids, weights = route(logits, self.top_k, score=self.score, bias=router.get("expert_bias"),
+                             num_groups=self.num_groups, topk_groups=self.topk_groups, normalize=self.normalize,
+                             scale=self.scale)
+        return logits, ids, weights
+
+
+def _wide(x: Any) -> Any:
+    return x if x.dtype == ms.float32 else x.astype(ms.float32)
+
+
+class TopKRouter(nn.Cell):
+    """Chooses experts for each token and weighs them, by the logits x @ weight.T, as `hpmoe.route` does it.
+
+    Args:
+        hidden_size: H.
+        num_moe_experts: E.
+        moe_router_topk: K, experts of each token.
+        moe_router_score_function: "softmax", "sigmoid" or "sqrtsoftplus" of the logits.
+        norm_topk_prob: whether the weights of a token add up to the scaling factor.
+        moe_router_topk_scaling_factor: what weights are multiplied by; None is 1.
+        moe_router_num_groups, moe_router_group_topk: groups of experts, and of how many a token's experts are; None is 1.
+        add_bias_linear: whether a bias is added to the logits.
+        init_method_std: the standard deviation that the weight is drawn with.
+        dtype: of the Parameters; logits are float32 whatever it is.
+        transforms: of the function that chooses; None makes one kernel of it.
+
+    Inputs:
+        hidden_states: [..., H], float32 or half precision.
+        expert_bias: None, or [E] float32, which the choice counts in and the weights do not.
+
+    Outputs:
+        (topk_ids int32 [..., K], topk_weights float32 [..., K]), best first.
+
+    Parameters:
+        weight [E, H]; bias [E] where add_bias_linear.
+
+    Raises:
+        ArgumentError: an argument does not fit.
+
+    Example:
+        >>> import mindspore as ms, hpmoe
+        >>> router = hpmoe.nn.TopKRouter(hidden_size=8, num_moe_experts=4, moe_router_topk=2)
+        >>> ids, weights = router(ms.ops.ones((5, 8)))
+        >>> ids.shape, weights.asnumpy().sum(-1).round(3).tolist()
+        ((5, 2), [1.0, 1.0, 1.0, 1.0, 1.0])
+    """
+
+    def __init__(self, *, hidden_size: int, num_moe_experts: int, moe_router_topk: int = 2,
+                 moe_router_score_function: str = "softmax", norm_topk_prob: bool = True,
+                 moe_router_topk_scaling_factor: float | None = None, moe_router_num_groups: int | None = None,
+                 moe_router_group_topk: int | None = None, add_bias_linear: bool = False, init_method_std: float = 0.02,
+                 dtype: Any = ms.float32, transforms: Any = None):
+        super().__init__()
+        self.who = "hpmoe.nn.TopKRouter"
+        check_sizes(self.who, hidden_size=hidden_size, num_moe_experts=num_moe_experts)
+        check_flags(self.who, norm_topk_prob=norm_topk_prob, add_bias_linear=add_bias_linear)
+        check_drawn(self.who, init_method_std, dtype)
+        self.choice = make_choice(self.who, num_moe_experts, moe_router_topk, moe_router_score_function, norm_topk_prob,
+                                  moe_router_topk_scaling_factor, moe_router_num_groups, moe_router_group_topk)
+        self.hidden_size = hidden_size
+        self.weight = normal("weight", (num_moe_experts, hidden_size), init_method_std, dtype)
+        self.has_bias = add_bias_linear
+        if add_bias_linear:
+            self.bias = zeros("bias", (num_moe_experts,), dtype)
+        choice = self.choice
+
+        def top_k_router(hidden_states, router):
+            return choice(hidden_states, router)[1:]
+        self.compute = transformed(self.who, top_k_router, transforms, None, None)
+
+    def tensors(self, expert_bias):
+        """What the choice reads, by name."""
+        found = {"weight": self.weight}
+        if self.has_bias:
+            found["bias"] = self.bias
+        if expert_bias is not None:
+            found["expert_bias"] = expert_bias
+        return found
+
+    def construct(self, hidden_states, expert_bias=None):
+        rows = mint.reshape(hidden_states, rows_shape(self.who, hidden_states.shape, self.hidden_size, 0))
+        ids, weights = self.compute(rows, self.tensors(expert_bias))
+        shape = (*hidden_states.shape[:-1], -1)
+        return mint.reshape(ids, shape), mint.reshape(weights, shape)
+
+
+def make_choice(who: str, num_moe_experts: int, moe_router_topk: Any, moe_router_score_function: Any, norm_topk_prob: bool,
+                moe_router_topk_scaling_factor: Any, moe_router_num_groups: Any, moe_router_group_topk: Any) -> Choice:
+    """A Choice by MindFormers' names of its options."""
+    check_argument(is_name(moe_router_score_function, tuple(SCORES)), who, "moe_router_score_function",
+                   repr(moe_router_score_function), f"one of {', '.join(SCORES)}")
+    scale = 1.0 if moe_router_topk_scaling_factor is None else moe_router_topk_scaling_factor
+    check_argument(is_number(scale), who, "moe_router_topk_scaling_factor", repr(scale), "a number, or None")
+    groups = 1 if moe_router_num_groups is None else moe_router_num_groups
+    best = 1 if moe_router_group_topk is None else moe_router_group_topk
+    check_argument(is_int(groups, 1, num_moe_experts) and num_moe_experts % groups == 0, who, "moe_router_num_groups",
+                   repr(groups), f"an int that divides the {num_moe_experts} experts, or None")
+    check_argument(is_int(best, 1, groups), who, "moe_router_group_topk", repr(best), f"an int in 1..{groups}, or None")
+    most = num_moe_experts // groups * best
+    check_argument(is_int(moe_router_topk, 1, most), who, "moe_router_topk", repr(moe_router_topk), f"an int in 1..{most}")
+    return Choice(moe_router_topk, SCORES[moe_router_score_function], groups, best, norm_topk_prob, float(scale))
