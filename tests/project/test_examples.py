@@ -158,6 +158,38 @@ def test_a_router_inside_is_two_launches_and_one_back(printed):
     assert max(map(float, differences)) < TOLERANCE
 
 
+GPT_LOSSES = re.compile(r"^ +(\d+) +([\d.]+)(?: +([\d.]+))? +\d+ s left", re.MULTILINE)
+
+
+def test_a_gpt_is_resumed_bit_for_bit_and_trains_as_in_plain_mindspore(printed, tmp_path):
+    saved, picture = str(tmp_path / "gpt.ckpt"), tmp_path / "losses.png"
+    flags = ["--steps", "4", "--batch", "1", "--save_every", "3"]
+    whole = printed("10_train_gpt_moe.py", *flags, "--checkpoint", saved, "--plot", str(picture))
+    rest = printed("10_train_gpt_moe.py", *flags, "--resume", saved, "--alone")
+    losses = [list(map(float, row)) for row in GPT_LOSSES.findall(whole)]
+    assert [step for step, *_ in losses] == [0, 1, 2, 3]
+    assert abs(losses[0][1] - math.log(256)) < 0.5 and losses[-1][1] < losses[0][1] - 0.1
+    assert max(abs(fused - plain) for _, fused, plain in losses) < 2e-5
+    assert 0 < numbers_after("largest difference of the losses", whole)[0] < 1e-5
+    ends = [re.search(r"fused: (loss \S+, state [0-9a-f]{16}),", text)[1] for text in (whole, rest)]
+    assert ends[0] == ends[1] and len(GPT_LOSSES.findall(rest)) == 1
+    assert [line.split()[1] for line in rest.splitlines() if re.match(r"layer \d", line)] == ["0", "1", "2", "3"]
+    assert picture.stat().st_size > 0
+
+
+def test_a_gpt_learns_in_bfloat16(printed):
+    text = printed("10_train_gpt_moe.py", "--steps", "2", "--batch", "1", "--dtype", "bfloat16", "--alone")
+    first, last = (float(row[1]) for row in GPT_LOSSES.findall(text))
+    assert abs(first - math.log(256)) < 0.5 and last < first
+    assert "plain" not in text
+
+
+def test_a_gpt_is_not_drawn_without_matplotlib(monkeypatch, capsys, tmp_path):
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+    load("10_train_gpt_moe.py")["plot"]({}, tmp_path / "none.png")
+    assert "matplotlib is not installed" in capsys.readouterr().out and list(tmp_path.iterdir()) == []
+
+
 def test_drifting_loads_are_balanced_and_training_goes_on_as_if_nothing_moved(printed):
     text = printed("14_balance_drifting_loads.py", "--steps", "4", "--tokens", "64", "--hidden", "32",
                    "--simulated_ranks", "4", "--simulated_tokens", "1024")
