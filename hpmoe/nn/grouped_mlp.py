@@ -8,8 +8,9 @@ from typing import Any
 import mindspore as ms
 from mindspore import mint, nn
 
+from hpmoe.balance.moving import physical_ids
 from hpmoe.machines.machine import Mesh
-from hpmoe.nn.on_ranks import by_rank, num_ranks, rows_shape, transformed
+from hpmoe.nn.on_ranks import by_rank, num_ranks, on_all, rows_shape, transformed
 from hpmoe.nn.parameters import check_drawn, check_flags, check_sizes, normal, zeros
 from hpmoe.primitives.dispatch import combine, dispatch
 from hpmoe.primitives.grouped_matmul import grouped_matmul
@@ -22,6 +23,7 @@ Activation = Callable[[Any], Any]
 def run_experts(hidden_states: Any, topk_ids: Any, topk_weights: Any, experts: dict[str, Any], activation: Activation,
                 on_input: bool) -> Any:
     """What each token's experts compute of it, weighted and summed, [T, H]; `on_input` weighs what they are given."""
+    topk_ids = physical_ids(topk_ids, experts["places"]) if "places" in experts else topk_ids
     given = hidden_states * topk_weights.astype(hidden_states.dtype) if on_input else hidden_states
     rows, route = dispatch(given, topk_ids, num_local_experts=experts["weight1"].shape[0])
     hidden = activation(grouped_matmul(rows, experts["weight1"], route, bias=experts.get("bias1")))
@@ -90,6 +92,7 @@ class GroupedMLP(nn.Cell):
         def grouped_mlp(hidden_states, topk_weights, topk_ids, experts):
             return run_experts(hidden_states, topk_ids, topk_weights, experts, activation, moe_apply_probs_on_input)
         self.compute = transformed(self.who, grouped_mlp, transforms, mesh, 0)
+        self.places = None  # where each expert lies, [E] int32, when a Balancer has moved them
         self.ep_size = num_ranks(self.who, mesh, num_moe_experts)
 
     def tensors(self):
@@ -98,6 +101,8 @@ class GroupedMLP(nn.Cell):
         if self.has_bias:
             found["bias1"] = by_rank(self.bias1, self.ep_size)
             found["bias2"] = by_rank(self.bias2, self.ep_size)
+        if self.places is not None:
+            found["places"] = on_all(self.places, self.ep_size)
         return found
 
     def construct(self, hidden_states, topk_weights, topk_ids):

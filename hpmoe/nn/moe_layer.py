@@ -8,6 +8,8 @@ from typing import Any
 import mindspore as ms
 from mindspore import mint, nn, ops
 
+from hpmoe.balance.balancer import Balancer
+from hpmoe.balance.moving import states_of
 from hpmoe.machines.machine import Mesh
 from hpmoe.nn.grouped_mlp import Activation, GroupedMLP, run_experts
 from hpmoe.nn.on_ranks import constexpr, num_ranks, on_all, rows_shape, transformed
@@ -17,6 +19,7 @@ from hpmoe.nn.top_k_router import Choice, TopKRouter
 from hpmoe.primitives.swiglu import swiglu
 from hpmoe.router.counts import tokens_per_expert
 from hpmoe.router.losses import aux_loss, sequence_loss, z_loss
+from hpmoe.runtime.transform import chain
 from hpmoe.support.errors import check_argument, is_name, is_number
 
 BALANCING = ("aux_loss", "seq_aux_loss")
@@ -133,9 +136,13 @@ class MoELayer(nn.Cell):
         self.tokens_per_expert = zeros("tokens_per_expert", (num_moe_experts,), ms.int32, requires_grad=False)
         self.ep_size = num_ranks(self.who, mesh, num_moe_experts)
         self.losses = make_losses(self.who, moe_router_load_balancing_type, moe_aux_loss_coeff, moe_z_loss_coeff)
-        self.compute = transformed(
-            self.who, per_rank_function(self.router.choice, self.losses, activation, gated_linear_unit,
-                                        moe_apply_probs_on_input), transforms, mesh, 0)
+        per_rank = per_rank_function(self.router.choice, self.losses, activation, gated_linear_unit,
+                                     moe_apply_probs_on_input)
+
+        def make(copies):
+            return transformed(self.who, copies(per_rank), transforms, mesh, 0)
+        self.make, self.balancer = make, None
+        self.compute = make(chain())
 
     def construct(self, hidden_states, with_losses=False):
         shape = hidden_states.shape
@@ -165,6 +172,34 @@ class MoELayer(nn.Cell):
         """
         n = mint.reshape(self.tokens_per_expert if counts is None else counts, (-1,)).astype(ms.float32)
         ops.assign(self.expert_bias, self.expert_bias + mint.sign(mint.mean(n) - n) * self.rate)
+
+    def balance(self, *, every, **options):
+        """Has experts moved between the ranks of the mesh, and hot ones copied, by `rebalance`.
+
+        Args:
+            every: calls of `rebalance` between two decisions.
+            options: others of `hpmoe.balance.Balancer`, which `balancer` is from now on: replicas, min_load, min_gain.
+        """
+        check_argument(self.ep_size > 0, f"{self.who}.balance", "mesh", None, "an hpmoe.Mesh: experts move between ranks")
+        self.balancer = Balancer(self.make, num_experts=self.tokens_per_expert.shape[0], ep_size=self.ep_size, every=every,
+                                 **options)
+
+    def rebalance(self, optimizer):
+        """Ends a training step: every so many of them experts may move, by the tokens that chose them since.
+
+        Args:
+            optimizer: what updates the experts' weights; its state is moved along.
+
+        Returns:
+            An `hpmoe.balance.Move`, or None where nothing moved.
+        """
+        check_argument(self.balancer is not None, f"{self.who}.rebalance", "self", "not balanced",
+                       "balanced first: layer.balance(every=100)")
+        weights = list(self.experts.get_parameters())
+        trained = [weight for weight in weights if weight.requires_grad]
+        move = self.balancer.step(self.tokens_per_expert, [*weights, *states_of(optimizer, trained)])
+        self.compute, self.experts.places = self.balancer.layer, self.balancer.places
+        return move
 
 
 def per_rank_function(choice: Choice, losses: Losses, activation: Activation, gated: bool, on_input: bool) -> Any:

@@ -44,6 +44,10 @@ cases("balance", {
     "replicas below zero": lambda: balancer(replicas=-1),
     "a gain of nothing": lambda: balancer(min_gain=None),
     "a step of other experts": lambda: balancer().step([1, 2, 3]),
+    "a layer on one rank": lambda: hpmoe.nn.MoELayer(
+        hidden_size=4, moe_ffn_hidden_size=4, num_moe_experts=4).balance(every=1),
+    "a layer not balanced": lambda: hpmoe.nn.MoELayer(
+        hidden_size=4, moe_ffn_hidden_size=4, num_moe_experts=4).rebalance(None),
     "workers of no run": lambda: balance.workers_per_expert(None, []),
     "workers of a function without experts": lambda: balance.workers_per_expert(hpmoe.simulate(
         hpmoe.assign_queues(hpmoe.tile_partition(hpmoe.swiglu)).lower(hpmoe.Aval((4, 6), "float32"))), []),
