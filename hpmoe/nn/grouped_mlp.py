@@ -92,7 +92,7 @@ class GroupedMLP(nn.Cell):
         def grouped_mlp(hidden_states, topk_weights, topk_ids, experts):
             return run_experts(hidden_states, topk_ids, topk_weights, experts, activation, moe_apply_probs_on_input)
         self.compute = transformed(self.who, grouped_mlp, transforms, mesh, 0)
-        self.places = None  # where each expert lies, [E] int32, when a Balancer has moved them
+        self.places: Any = None  # where each expert lies, [E] int32, when a Balancer has moved them
         self.ep_size = num_ranks(self.who, mesh, num_moe_experts)
 
     def tensors(self):

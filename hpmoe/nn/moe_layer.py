@@ -141,7 +141,8 @@ class MoELayer(nn.Cell):
 
         def make(copies):
             return transformed(self.who, copies(per_rank), transforms, mesh, 0)
-        self.make, self.balancer = make, None
+        self.make = make
+        self.balancer: Any = None
         self.compute = make(chain())
 
     def construct(self, hidden_states, with_losses=False):
