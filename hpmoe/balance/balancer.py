@@ -151,8 +151,8 @@ class Balancer:
         self._take(taken)
         copies = sum(map(len, taken.placement.copies)) if taken.placement else 0
         moved = sum(a != b for a, b in zip(before.experts, taken.experts, strict=True))
-        self.moves.append(Move(self._steps, moved, copies, *(
-            round(each.imbalance(loads, self._ep_size), 3) for each in (before, taken)), is_new))
+        was, now = (round(each.imbalance(loads, self._ep_size), 3) for each in (before, taken))
+        self.moves.append(Move(self._steps, moved, copies, was, now, is_new))
         return self.moves[-1]
 
     def _best(self, loads: np.ndarray) -> Arrangement:
