@@ -46,7 +46,7 @@ class PlainMoELayer(hpmoe.nn.MoELayer):
         weights = chosen / mint.sum(chosen, -1, True)
         flat = ids.asnumpy().reshape(-1)
         counts, order = np.bincount(flat, minlength=NUM_EXPERTS), flat.argsort(kind="stable").astype(np.int32)
-        ops.assign(self.tokens_per_expert, ms.Tensor(counts.astype(np.int32)))
+        ops.assign(self.tokens_per_expert, ms.Tensor(counts.astype(np.float32)))
         rows = ms.Tensor(order // TOP_K)
         used = np.flatnonzero(counts)
         received = mint.split(ops.gather(x, rows, 0), tuple(map(int, counts[used])))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 from collections.abc import Callable
 from typing import Any
 
@@ -10,25 +11,37 @@ from mindspore import mint, nn
 
 from hpmoe.balance.moving import physical_ids
 from hpmoe.machines.machine import Mesh
-from hpmoe.nn.on_ranks import by_rank, num_ranks, on_all, rows_shape, transformed
-from hpmoe.nn.parameters import check_drawn, check_flags, check_sizes, normal, zeros
+from hpmoe.nn.on_ranks import by_rank, num_ranks, rows_shape, transformed
+from hpmoe.nn.parameters import Frozen, check_drawn, check_flags, check_sizes, normal, zeros
 from hpmoe.primitives.dispatch import combine, dispatch
+from hpmoe.primitives.entry_weights import dispatch_weights
 from hpmoe.primitives.grouped_matmul import grouped_matmul
 from hpmoe.primitives.swiglu import swiglu
-from hpmoe.support.errors import check_argument
+from hpmoe.routing.capacity import DROP_POLICIES
+from hpmoe.support.errors import check_argument, is_name, is_number
 
 Activation = Callable[[Any], Any]
 
 
-def run_experts(hidden_states: Any, topk_ids: Any, topk_weights: Any, experts: dict[str, Any], activation: Activation,
-                on_input: bool) -> Any:
-    """What each token's experts compute of it, weighted and summed, [T, H]; `on_input` weighs what they are given."""
-    topk_ids = physical_ids(topk_ids, experts["places"]) if "places" in experts else topk_ids
-    given = hidden_states * topk_weights.astype(hidden_states.dtype) if on_input else hidden_states
-    rows, route = dispatch(given, topk_ids, num_local_experts=experts["weight1"].shape[0])
-    hidden = activation(grouped_matmul(rows, experts["weight1"], route, bias=experts.get("bias1")))
-    out = grouped_matmul(hidden, experts["weight2"], route, bias=experts.get("bias2"))
-    return combine(out, route, None if on_input else topk_weights)
+@dataclasses.dataclass(frozen=True)
+class Experts:
+    """What experts compute: the options of `GroupedMLP`."""
+
+    activation: Activation
+    on_input: bool
+    capacity_factor: float | None
+    drop_policy: str
+
+    def __call__(self, hidden_states: Any, topk_ids: Any, topk_weights: Any, experts: dict[str, Any]) -> Any:
+        """What each token's experts make of it, weighted and summed, [T, H], by an experts' tensors."""
+        topk_ids = physical_ids(topk_ids, experts["places"]) if "places" in experts else topk_ids
+        rows, route = dispatch(hidden_states, topk_ids, num_local_experts=experts["weight1"].shape[0],
+                               capacity_factor=self.capacity_factor, drop_policy=self.drop_policy, topk_weights=topk_weights)
+        if self.on_input:
+            rows = rows * dispatch_weights(topk_weights.astype(rows.dtype), route)
+        hidden = self.activation(grouped_matmul(rows, experts["weight1"], route, bias=experts.get("bias1")))
+        out = grouped_matmul(hidden, experts["weight2"], route, bias=experts.get("bias2"))
+        return combine(out, route, None if self.on_input else topk_weights)
 
 
 class GroupedMLP(nn.Cell):
@@ -42,8 +55,9 @@ class GroupedMLP(nn.Cell):
             hpmoe traces. `hpmoe.swiglu` by default.
         gated_linear_unit: whether weight1 has columns of a gate; without, it is [E, H, I], and so are the activation's rows.
         add_bias_linear: whether experts have biases.
-        moe_apply_probs_on_input: whether weights multiply what experts are given instead of what they return; of one expert
-            for each token, as in Llama 4.
+        moe_apply_probs_on_input: whether weights multiply what experts are given, as in Llama 4, not what they return.
+        moe_expert_capacity_factor, moe_token_drop_policy: how many entries an expert takes of each rank, and which are
+            dropped, "probs", "position" or "error"; see `hpmoe.dispatch`. None takes all.
         init_method_std: the standard deviation that weights are drawn with.
         dtype: of the Parameters; beside hidden states in half precision float32 ones are rounded, and trained as they are.
         transforms: of the function of one rank; None makes one kernel of it.
@@ -72,28 +86,34 @@ class GroupedMLP(nn.Cell):
 
     def __init__(self, *, hidden_size: int, moe_ffn_hidden_size: int, num_moe_experts: int, activation: Activation = swiglu,
                  gated_linear_unit: bool = True, add_bias_linear: bool = False, moe_apply_probs_on_input: bool = False,
+                 moe_expert_capacity_factor: float | None = None, moe_token_drop_policy: str = "probs",
                  init_method_std: float = 0.02, dtype: Any = ms.float32, transforms: Any = None, mesh: Mesh | None = None):
         super().__init__()
-        self.who = "hpmoe.nn.GroupedMLP"
-        check_sizes(self.who, hidden_size=hidden_size, moe_ffn_hidden_size=moe_ffn_hidden_size,
-                    num_moe_experts=num_moe_experts)
-        check_flags(self.who, gated_linear_unit=gated_linear_unit, add_bias_linear=add_bias_linear,
+        self.who = who = "hpmoe.nn.GroupedMLP"
+        check_sizes(who, hidden_size=hidden_size, moe_ffn_hidden_size=moe_ffn_hidden_size, num_moe_experts=num_moe_experts)
+        check_flags(who, gated_linear_unit=gated_linear_unit, add_bias_linear=add_bias_linear,
                     moe_apply_probs_on_input=moe_apply_probs_on_input)
-        check_drawn(self.who, init_method_std, dtype)
-        check_argument(callable(activation), self.who, "activation", repr(activation), "a function of rows")
-        self.hidden_size, self.has_bias = hidden_size, add_bias_linear
+        check_drawn(who, init_method_std, dtype)
+        check_argument(callable(activation), who, "activation", repr(activation), "a function of rows")
+        check_argument(moe_expert_capacity_factor is None or (is_number(moe_expert_capacity_factor)
+                                                              and moe_expert_capacity_factor > 0),
+                       who, "moe_expert_capacity_factor", repr(moe_expert_capacity_factor), "a positive number, or None")
+        check_argument(is_name(moe_token_drop_policy, DROP_POLICIES), who, "moe_token_drop_policy",
+                       repr(moe_token_drop_policy), f"one of {', '.join(DROP_POLICIES)}")
+        self.hidden_size, self.has_bias, self.ep_size = hidden_size, add_bias_linear, num_ranks(who, mesh, num_moe_experts)
         wide = moe_ffn_hidden_size * (2 if gated_linear_unit else 1)
         self.weight1 = normal("weight1", (num_moe_experts, hidden_size, wide), init_method_std, dtype)
         self.weight2 = normal("weight2", (num_moe_experts, moe_ffn_hidden_size, hidden_size), init_method_std, dtype)
         if add_bias_linear:
             self.bias1 = zeros("bias1", (num_moe_experts, wide), dtype)
             self.bias2 = zeros("bias2", (num_moe_experts, hidden_size), dtype)
+        self.places: Any = None  # where each expert lies, [E] int32, when a Balancer has moved them
+        self.run = run = Experts(activation, moe_apply_probs_on_input, moe_expert_capacity_factor,
+                                 moe_token_drop_policy if moe_expert_capacity_factor is not None else "error")
 
         def grouped_mlp(hidden_states, topk_weights, topk_ids, experts):
-            return run_experts(hidden_states, topk_ids, topk_weights, experts, activation, moe_apply_probs_on_input)
-        self.compute = transformed(self.who, grouped_mlp, transforms, mesh, 0)
-        self.places: Any = None  # where each expert lies, [E] int32, when a Balancer has moved them
-        self.ep_size = num_ranks(self.who, mesh, num_moe_experts)
+            return run(hidden_states, topk_ids, topk_weights, experts)
+        self.compute = transformed(who, grouped_mlp, transforms, mesh, (0, 0, 0, 0), Frozen(self, "experts_"))
 
     def tensors(self):
         """What experts read, by name; with a rank axis where there is a mesh."""
@@ -102,12 +122,14 @@ class GroupedMLP(nn.Cell):
             found["bias1"] = by_rank(self.bias1, self.ep_size)
             found["bias2"] = by_rank(self.bias2, self.ep_size)
         if self.places is not None:
-            found["places"] = on_all(self.places, self.ep_size)
+            found["places"] = mint.broadcast_to(self.places, (self.ep_size, *self.places.shape))
         return found
 
     def construct(self, hidden_states, topk_weights, topk_ids):
-        rows = mint.reshape(hidden_states, rows_shape(self.who, hidden_states.shape, self.hidden_size, self.ep_size))
-        top_k = topk_ids.shape[-1]
-        ids = mint.reshape(topk_ids, rows_shape(self.who, topk_ids.shape, top_k, self.ep_size, "topk_ids"))
-        weights = mint.reshape(topk_weights, rows_shape(self.who, topk_weights.shape, top_k, self.ep_size, "topk_weights"))
+        rows = self._rows(hidden_states, self.hidden_size, "hidden_states")
+        ids = self._rows(topk_ids, None, "topk_ids")
+        weights = self._rows(topk_weights, None, "topk_weights")
         return mint.reshape(self.compute(rows, weights, ids, self.tensors()), hidden_states.shape)
+
+    def _rows(self, x, size, argument):
+        return mint.reshape(x, rows_shape(self.who, getattr(x, "shape", None), size, self.ep_size, argument))

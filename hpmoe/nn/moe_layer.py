@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-import dataclasses
+import math
+from collections.abc import Sequence
 from typing import Any
 
 import mindspore as ms
@@ -11,37 +12,18 @@ from mindspore import mint, nn, ops
 from hpmoe.balance.balancer import Balancer
 from hpmoe.balance.moving import states_of
 from hpmoe.machines.machine import Mesh
-from hpmoe.nn.grouped_mlp import Activation, GroupedMLP, run_experts
-from hpmoe.nn.on_ranks import constexpr, num_ranks, on_all, rows_shape, transformed
-from hpmoe.nn.parameters import check_flags, check_sizes, zeros
+from hpmoe.nn.grouped_mlp import Activation, Experts, GroupedMLP
+from hpmoe.nn.on_ranks import constexpr, num_ranks, rows_shape, transformed
+from hpmoe.nn.parameters import Frozen, check_flags, check_sizes, zeros
+from hpmoe.nn.router_losses import Losses, make_losses
 from hpmoe.nn.shared_experts import SharedExperts, run_shared
 from hpmoe.nn.top_k_router import Choice, TopKRouter
 from hpmoe.primitives.swiglu import swiglu
 from hpmoe.router.counts import tokens_per_expert
-from hpmoe.router.losses import aux_loss, sequence_loss, z_loss
 from hpmoe.runtime.transform import chain
-from hpmoe.support.errors import check_argument, is_name, is_number
+from hpmoe.support.errors import check_argument, is_number
 
-BALANCING = ("aux_loss", "seq_aux_loss")
-
-
-@dataclasses.dataclass(frozen=True)
-class Losses:
-    """The losses of a router: their coefficients, and over what the auxiliary one is."""
-
-    kind: str
-    aux: float
-    z: float
-
-    def __call__(self, logits: Any, choice: Choice, num_sequences: int) -> Any:
-        """Their sum, a scalar of one rank's logits."""
-        options = {"score": choice.score, "coefficient": self.aux}
-        total = z_loss(logits, coefficient=self.z) if self.z else None
-        if self.aux or total is None:
-            aux = (aux_loss(logits, choice.top_k, **options) if self.kind == "aux_loss" else
-                   sequence_loss(logits, choice.top_k, num_sequences, **options))
-            total = aux if total is None else total + aux
-        return total
+IN_AXES = (0, None, None, 0, None, None)  # of tokens, router, expert_bias, experts, shared expert, number of sequences
 
 
 class MoELayer(nn.Cell):
@@ -59,10 +41,12 @@ class MoELayer(nn.Cell):
         moe_router_enable_expert_bias: whether the choice counts in a bias that `update_expert_bias` moves.
         moe_router_bias_update_rate: how far.
         moe_aux_loss_coeff, moe_z_loss_coeff: factors of the losses that a call `with_losses` returns; see `hpmoe.router`.
-        moe_router_load_balancing_type: "aux_loss", over all tokens of a rank, or "seq_aux_loss", over each sequence.
+        moe_router_load_balancing_type: the auxiliary loss: "aux_loss" of each rank's tokens, "seq_aux_loss" of each
+            sequence, "global_aux_loss" of the tokens of all ranks.
         moe_shared_expert_intermediate_size: of the shared expert, or of all of them together; None is none.
         use_shared_expert_gating: whether sigmoid(x @ gate.T) multiplies the shared expert's output.
-        activation, gated_linear_unit, moe_apply_probs_on_input: see `GroupedMLP`.
+        activation, gated_linear_unit, moe_apply_probs_on_input, moe_expert_capacity_factor, moe_token_drop_policy: see
+            `GroupedMLP`.
         add_bias_linear: whether router, experts and shared expert have biases.
         init_method_std: the standard deviation that weights are drawn with.
         dtype: of the Parameters; beside hidden states in half precision float32 ones are rounded, and trained as they are.
@@ -80,7 +64,7 @@ class MoELayer(nn.Cell):
         router.weight [E, H]; experts.weight1 [E, H, 2I], the gate's columns first; experts.weight2 [E, I, H];
         shared_experts.linear_fc1.weight [2S, H], rows of gate and up alternating; shared_experts.linear_fc2.weight [H, S];
         shared_experts.shared_experts_gate.weight [1, H]; router.bias [E], experts.bias1 [E, 2I], experts.bias2 [E, H];
-        and, not trained, expert_bias [E] float32 and tokens_per_expert [E] int32, the counts of the last call.
+        and, not trained, expert_bias [E] and tokens_per_expert [E], what experts got in the last call, both float32.
 
     Raises:
         ArgumentError: an argument does not fit.
@@ -105,10 +89,11 @@ class MoELayer(nn.Cell):
                  moe_z_loss_coeff: float | None = None, moe_router_load_balancing_type: str = "aux_loss",
                  moe_shared_expert_intermediate_size: int | None = None, use_shared_expert_gating: bool = False,
                  activation: Activation = swiglu, gated_linear_unit: bool = True, add_bias_linear: bool = False,
-                 moe_apply_probs_on_input: bool = False, init_method_std: float = 0.02, dtype: Any = ms.float32,
+                 moe_apply_probs_on_input: bool = False, moe_expert_capacity_factor: float | None = None,
+                 moe_token_drop_policy: str = "probs", init_method_std: float = 0.02, dtype: Any = ms.float32,
                  transforms: Any = None, mesh: Mesh | None = None):
         super().__init__()
-        self.who = "hpmoe.nn.MoELayer"
+        self.who = who = "hpmoe.nn.MoELayer"
         drawn = {"add_bias_linear": add_bias_linear, "init_method_std": init_method_std, "dtype": dtype,
                  "transforms": transforms}
         self.router = TopKRouter(
@@ -119,49 +104,55 @@ class MoELayer(nn.Cell):
         self.experts = GroupedMLP(
             hidden_size=hidden_size, moe_ffn_hidden_size=moe_ffn_hidden_size, num_moe_experts=num_moe_experts,
             activation=activation, gated_linear_unit=gated_linear_unit, moe_apply_probs_on_input=moe_apply_probs_on_input,
-            mesh=mesh, **drawn)
-        check_flags(self.who, use_shared_expert_gating=use_shared_expert_gating,
+            moe_expert_capacity_factor=moe_expert_capacity_factor, moe_token_drop_policy=moe_token_drop_policy, mesh=mesh,
+            **drawn)
+        check_flags(who, use_shared_expert_gating=use_shared_expert_gating,
                     moe_router_enable_expert_bias=moe_router_enable_expert_bias)
         self.has_shared = moe_shared_expert_intermediate_size is not None
         if self.has_shared:
-            check_sizes(self.who, moe_shared_expert_intermediate_size=moe_shared_expert_intermediate_size)
+            check_sizes(who, moe_shared_expert_intermediate_size=moe_shared_expert_intermediate_size)
             self.shared_experts = SharedExperts(hidden_size, moe_shared_expert_intermediate_size, gated_linear_unit,
                                                 use_shared_expert_gating, add_bias_linear, init_method_std, dtype)
         self.has_expert_bias = moe_router_enable_expert_bias
         if self.has_expert_bias:
             self.expert_bias = zeros("expert_bias", (num_moe_experts,), ms.float32, requires_grad=False)
-        check_argument(is_number(moe_router_bias_update_rate), self.who, "moe_router_bias_update_rate",
+        check_argument(is_number(moe_router_bias_update_rate), who, "moe_router_bias_update_rate",
                        repr(moe_router_bias_update_rate), "a number")
         self.rate = float(moe_router_bias_update_rate)
-        self.tokens_per_expert = zeros("tokens_per_expert", (num_moe_experts,), ms.int32, requires_grad=False)
-        self.ep_size = num_ranks(self.who, mesh, num_moe_experts)
-        self.losses = make_losses(self.who, moe_router_load_balancing_type, moe_aux_loss_coeff, moe_z_loss_coeff)
-        per_rank = per_rank_function(self.router.choice, self.losses, activation, gated_linear_unit,
-                                     moe_apply_probs_on_input)
+        self.tokens_per_expert = zeros("tokens_per_expert", (num_moe_experts,), ms.float32, requires_grad=False)
+        self.ep_size = num_ranks(who, mesh, num_moe_experts)
+        self.losses = make_losses(who, moe_router_load_balancing_type, moe_aux_loss_coeff, moe_z_loss_coeff)
+        self.factor = self.losses.aux * num_moe_experts / moe_router_topk
+        f = per_rank_function(self.router.choice, self.experts.run, self.losses, gated_linear_unit)
 
         def make(copies):
-            return transformed(self.who, copies(per_rank), transforms, mesh, 0)
+            return transformed(who, copies(f), transforms, mesh, IN_AXES, Frozen(self))
         self.make = make
-        self.balancer: Any = None
         self.compute = make(chain())
+        self.balancer: Any = None
 
     def construct(self, hidden_states, with_losses=False):
-        shape = hidden_states.shape
+        shape = getattr(hidden_states, "shape", None)
         rows = mint.reshape(hidden_states, rows_shape(self.who, shape, self.router.hidden_size, self.ep_size))
+        expert_bias = self.expert_bias if self.has_expert_bias else None
+        shared_experts = self.shared_experts.tensors() if self.has_shared else None
         num_sequences = sequences_of_rank(self.who, shape, self.ep_size, self.losses.kind) if with_losses else 0
-        out, counts, losses = self.compute(rows, self._router(), self.experts.tensors(), self._shared(), num_sequences)
-        ops.assign(self.tokens_per_expert, ops.reduce_sum(counts, 0) if self.ep_size else counts)
+        out, counts, losses = self.compute(rows, self.router.tensors(), expert_bias, self.experts.tensors(), shared_experts,
+                                           num_sequences)
+        counts = counts.astype(ms.float32)
+        ops.assign(self.tokens_per_expert, mint.sum(counts, 0) if self.ep_size else counts)
         out = mint.reshape(out, shape)
-        return (out, mint.mean(losses)) if with_losses else out
+        return (out, self.sum_of(losses)) if with_losses else out
 
-    def _router(self):
-        found = {}
-        for name, x in self.router.tensors(self.expert_bias if self.has_expert_bias else None).items():
-            found[name] = on_all(x, self.ep_size)
-        return found
-
-    def _shared(self):
-        return self.shared_experts.tensors(self.ep_size) if self.has_shared else None
+    def sum_of(self, losses):
+        """One scalar of the losses of all ranks."""
+        total = mint.mean(losses[0])
+        if self.losses.kind == "global_aux_loss":
+            share, probability = losses[1], losses[2]
+            if self.ep_size:
+                share, probability = mint.mean(share, 0), mint.mean(probability, 0)
+            total = total + mint.sum(share * probability) * self.factor
+        return total
 
     def update_expert_bias(self, counts=None):
         """Raises the bias of experts that got fewer tokens than the mean, lowers that of those that got more, by the rate.
@@ -169,9 +160,14 @@ class MoELayer(nn.Cell):
         Args:
             counts: [E], the tokens of each expert over the steps since the last update; None are those of the last call.
 
+        Raises:
+            ArgumentError: counts are no Tensor [E], or the layer has no such bias.
+
         Formula: Wang et al., Auxiliary-loss-free load balancing (arXiv 2408.15664); `hpmoe.router.update_bias`.
         """
-        n = mint.reshape(self.tokens_per_expert if counts is None else counts, (-1,)).astype(ms.float32)
+        counts = self.tokens_per_expert if counts is None else counts
+        check_counts(self.who, self.has_expert_bias, getattr(counts, "shape", None), self.tokens_per_expert.shape)
+        n = counts.astype(ms.float32)
         ops.assign(self.expert_bias, self.expert_bias + mint.sign(mint.mean(n) - n) * self.rate)
 
     def balance(self, *, every, **options):
@@ -180,6 +176,9 @@ class MoELayer(nn.Cell):
         Args:
             every: calls of `rebalance` between two decisions.
             options: others of `hpmoe.balance.Balancer`, which `balancer` is from now on: replicas, min_load, min_gain.
+
+        Raises:
+            ArgumentError: the layer has no mesh, or an option does not fit.
         """
         check_argument(self.ep_size > 0, f"{self.who}.balance", "mesh", None, "an hpmoe.Mesh: experts move between ranks")
         self.balancer = Balancer(self.make, num_experts=self.tokens_per_expert.shape[0], ep_size=self.ep_size, every=every,
@@ -193,6 +192,9 @@ class MoELayer(nn.Cell):
 
         Returns:
             An `hpmoe.balance.Move`, or None where nothing moved.
+
+        Raises:
+            ArgumentError: the layer is not balanced, or the optimizer does not have its weights.
         """
         check_argument(self.balancer is not None, f"{self.who}.rebalance", "self", "not balanced",
                        "balanced first: layer.balance(every=100)")
@@ -203,36 +205,30 @@ class MoELayer(nn.Cell):
         return move
 
 
-def per_rank_function(choice: Choice, losses: Losses, activation: Activation, gated: bool, on_input: bool) -> Any:
+def per_rank_function(choice: Choice, run_experts: Experts, losses: Losses, gated: bool) -> Any:
     """What one rank computes: (output [T, H], counts [E], losses), of its tokens, weights and number of sequences."""
 
-    def moe_layer(hidden_states, router, experts, shared, num_sequences):
-        logits, ids, weights = choice(hidden_states, router)
-        out = run_experts(hidden_states, ids, weights, experts, activation, on_input)
-        out = out if shared is None else out + run_shared(hidden_states, shared, activation, gated)
+    def moe_layer(hidden_states, router, expert_bias, experts, shared_experts, num_sequences):
+        logits, ids, weights = choice(hidden_states, router, expert_bias)
+        out = run_experts(hidden_states, ids, weights, experts)
+        if shared_experts is not None:
+            out = out + run_shared(hidden_states, shared_experts, run_experts.activation, gated)
         counts = tokens_per_expert(ids, num_experts=logits.shape[1])
         return out, counts, losses(logits, choice, num_sequences) if num_sequences else ()
     return moe_layer
 
 
-def make_losses(who: str, kind: Any, aux: Any, z: Any) -> Losses:
-    """Losses by MindFormers' names of their options."""
-    check_argument(is_name(kind, BALANCING), who, "moe_router_load_balancing_type", repr(kind),
-                   f"one of {', '.join(BALANCING)}")
-    z = 0.0 if z is None else z
-    check_argument(is_number(aux), who, "moe_aux_loss_coeff", repr(aux), "a number")
-    check_argument(is_number(z), who, "moe_z_loss_coeff", repr(z), "a number, or None")
-    return Losses(kind, float(aux), float(z))
-
-
 @constexpr
-def sequences_of_rank(who: str, shape: tuple[int, ...], ep_size: int, kind: str) -> int:
+def sequences_of_rank(who: str, shape: Sequence[int], ep_size: int, kind: str) -> int:
     """How many sequences of [..., S, H] a rank has; 1 where no loss asks."""
-    if kind == "aux_loss":
-        return 1
-    sequences = 1
-    for dim in shape[:-2]:
-        sequences *= dim
+    sequences = math.prod(shape[:-2]) if kind == "seq_aux_loss" else ep_size or 1
     check_argument(sequences % (ep_size or 1) == 0, who, "hidden_states", f"of shape {tuple(shape)}, {sequences} sequences",
                    f"of a number of sequences that {ep_size} ranks divide")
     return sequences // (ep_size or 1)
+
+
+@constexpr
+def check_counts(who: str, has_expert_bias: bool, shape: Any, expected: Sequence[int]) -> None:
+    check_argument(has_expert_bias, who, "moe_router_enable_expert_bias", "False", "True where the bias is updated")
+    check_argument(shape is not None and tuple(shape) == tuple(expected), f"{who}.update_expert_bias", "counts",
+                   "no tensor" if shape is None else f"of shape {tuple(shape)}", f"a Tensor of shape {tuple(expected)}")

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import Any
 
 import mindspore as ms
-from mindspore import Parameter
+from mindspore import Parameter, nn
 from mindspore.common.initializer import Normal, initializer
 
 from hpmoe.support.errors import check_argument, is_int, is_number
@@ -21,6 +21,21 @@ def normal(name: str, shape: Sequence[int], std: float, dtype: Any) -> Parameter
 
 def zeros(name: str, shape: Sequence[int], dtype: Any, requires_grad: bool = True) -> Parameter:
     return Parameter(initializer("zeros", list(shape), dtype), name=name, requires_grad=requires_grad)
+
+
+class Frozen:
+    """Gives the names of the arguments of a Cell's function that are Parameters which are not trained.
+
+    Attributes:
+        cell: of whose Parameters.
+        prefix: what the function calls the argument that has all of them.
+    """
+
+    def __init__(self, cell: nn.Cell, prefix: str = ""):
+        self.cell, self.prefix = cell, prefix
+
+    def __call__(self) -> set[str]:
+        return {self.prefix + name.replace(".", "_") for name, p in self.cell.parameters_and_names() if not p.requires_grad}
 
 
 def check_sizes(who: str, **sizes: Any) -> None:
@@ -39,4 +54,5 @@ def check_drawn(who: str, init_method_std: Any, dtype: Any) -> None:
     """ArgumentError unless weights can be drawn with this deviation in this dtype."""
     check_argument(is_number(init_method_std) and init_method_std >= 0, who, "init_method_std", repr(init_method_std),
                    "a number of at least 0")
-    check_argument(dtype in FLOATS, who, "dtype", repr(dtype), "mindspore.float32, bfloat16 or float16")
+    check_argument(any(dtype is known for known in FLOATS), who, "dtype", repr(dtype),
+                   "mindspore.float32, bfloat16 or float16")

@@ -1,4 +1,4 @@
-"""SharedExperts: the expert that takes every token, as MindFormers' SharedExpertMLP lays it out."""
+"""SharedExperts: the expert that takes every token, laid out as MindFormers' SharedExpertMLP."""
 
 from __future__ import annotations
 
@@ -7,25 +7,24 @@ from typing import Any
 
 from mindspore import mint, nn
 
-from hpmoe.nn.on_ranks import on_all
 from hpmoe.nn.parameters import normal, zeros
 from hpmoe.primitives.in_float32 import weight_beside
 from hpmoe.primitives.matmul import matmul
 
 
 def run_shared(hidden_states: Any, shared: dict[str, Any], activation: Callable[[Any], Any], gated: bool) -> Any:
-    """[T, H] of [T, H]; in fc1 columns of gate and up alternate."""
-    hidden = _linear(hidden_states, shared, "fc1")
+    """[T, H] of [T, H]; columns of gate and up alternate after the first layer."""
+    hidden = _linear(hidden_states, shared, "linear_fc1")
     hidden = activation(mint.cat((hidden[:, ::2], hidden[:, 1::2]), -1) if gated else hidden)
-    out = _linear(hidden, shared, "fc2")
-    if "gate" in shared:
-        out = out * mint.sigmoid(matmul(hidden_states, weight_beside(hidden_states, shared["gate"]), transpose=True))
-    return out
+    out = _linear(hidden, shared, "linear_fc2")
+    return out * mint.sigmoid(_linear(hidden_states, shared, GATE)) if f"{GATE}_weight" in shared else out
+
+
+GATE = "shared_experts_gate"
 
 
 def _linear(x: Any, shared: dict[str, Any], name: str) -> Any:
-    out = matmul(x, weight_beside(x, shared[name]), transpose=True)
-    bias = shared.get(f"{name}_bias")
+    out, bias = matmul(x, weight_beside(x, shared[f"{name}_weight"]), transpose=True), shared.get(f"{name}_bias")
     return out if bias is None else out + weight_beside(x, bias)
 
 
@@ -43,8 +42,8 @@ class SharedExperts(nn.Cell):
     """Parameters of the shared expert, which `MoELayer` runs beside the others.
 
     Parameters:
-        linear_fc1.weight [2I, H], where rows of gate and up alternate, or [I, H] without a gate; linear_fc2.weight [H, I];
-        biases where asked for; shared_experts_gate.weight [1, H] of a gate in front of it.
+        linear_fc1.weight [2S, H], where rows of gate and up alternate, or [S, H] without a gate; linear_fc2.weight [H, S];
+        linear_fc1.bias and linear_fc2.bias where asked for; shared_experts_gate.weight [1, H] of a gate in front of it.
     """
 
     def __init__(self, hidden_size: int, intermediate_size: int, gated: bool, gate: bool, has_bias: bool, std: float,
@@ -57,12 +56,12 @@ class SharedExperts(nn.Cell):
         if gate:
             self.shared_experts_gate = Weights((1, hidden_size), std, dtype)
 
-    def tensors(self, ep_size):
+    def tensors(self):
         """What it reads, by name."""
-        found = {"fc1": on_all(self.linear_fc1.weight, ep_size), "fc2": on_all(self.linear_fc2.weight, ep_size)}
+        found = {"linear_fc1_weight": self.linear_fc1.weight, "linear_fc2_weight": self.linear_fc2.weight}
         if self.has_bias:
-            found["fc1_bias"] = on_all(self.linear_fc1.bias, ep_size)
-            found["fc2_bias"] = on_all(self.linear_fc2.bias, ep_size)
+            found["linear_fc1_bias"] = self.linear_fc1.bias
+            found["linear_fc2_bias"] = self.linear_fc2.bias
         if self.has_gate:
-            found["gate"] = on_all(self.shared_experts_gate.weight, ep_size)
+            found["shared_experts_gate_weight"] = self.shared_experts_gate.weight
         return found

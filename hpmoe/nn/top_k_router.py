@@ -9,7 +9,7 @@ import mindspore as ms
 from mindspore import mint, nn
 
 from hpmoe.nn.on_ranks import rows_shape, transformed
-from hpmoe.nn.parameters import check_drawn, check_flags, check_sizes, normal, zeros
+from hpmoe.nn.parameters import Frozen, check_drawn, check_flags, check_sizes, normal, zeros
 from hpmoe.primitives.matmul import matmul
 from hpmoe.router.route import route
 from hpmoe.support.errors import check_argument, is_int, is_name, is_number
@@ -28,12 +28,12 @@ class Choice:
     normalize: bool
     scale: float
 
-    def __call__(self, hidden_states: Any, router: dict[str, Any]) -> tuple[Any, Any, Any]:
-        """(logits [T, E], topk_ids, topk_weights) of hidden states [T, H] and a router's tensors, all in float32."""
+    def __call__(self, hidden_states: Any, router: dict[str, Any], expert_bias: Any) -> tuple[Any, Any, Any]:
+        """(logits [T, E], topk_ids, topk_weights) of hidden states [T, H], in float32, by a router's tensors."""
         logits = matmul(_wide(hidden_states), _wide(router["weight"]), transpose=True)
         if "bias" in router:
             logits = logits + _wide(router["bias"])
-        ids, weights = route(logits, self.top_k, score=self.score, bias=router.get("expert_bias"),
+        ids, weights = route(logits, self.top_k, score=self.score, bias=expert_bias,
                              num_groups=self.num_groups, topk_groups=self.topk_groups, normalize=self.normalize,
                              scale=self.scale)
         return logits, ids, weights
@@ -99,22 +99,20 @@ class TopKRouter(nn.Cell):
             self.bias = zeros("bias", (num_moe_experts,), dtype)
         choice = self.choice
 
-        def top_k_router(hidden_states, router):
-            return choice(hidden_states, router)[1:]
-        self.compute = transformed(self.who, top_k_router, transforms, None, None)
+        def top_k_router(hidden_states, router, expert_bias):
+            return choice(hidden_states, router, expert_bias)[1:]
+        self.compute = transformed(self.who, top_k_router, transforms, None, (), Frozen(self, "router_"))
 
-    def tensors(self, expert_bias):
+    def tensors(self):
         """What the choice reads, by name."""
         found = {"weight": self.weight}
         if self.has_bias:
             found["bias"] = self.bias
-        if expert_bias is not None:
-            found["expert_bias"] = expert_bias
         return found
 
     def construct(self, hidden_states, expert_bias=None):
-        rows = mint.reshape(hidden_states, rows_shape(self.who, hidden_states.shape, self.hidden_size, 0))
-        ids, weights = self.compute(rows, self.tensors(expert_bias))
+        rows = mint.reshape(hidden_states, rows_shape(self.who, getattr(hidden_states, "shape", None), self.hidden_size, 0))
+        ids, weights = self.compute(rows, self.tensors(), expert_bias)
         shape = (*hidden_states.shape[:-1], -1)
         return mint.reshape(ids, shape), mint.reshape(weights, shape)
 

@@ -7,9 +7,11 @@ import math
 from typing import Any
 
 import numpy as np
+from mindspore import Tensor, ops
 
 from hpmoe.ir.avals import Aval, RouteAval, fixed
 from hpmoe.ir.program import Atom, Builder, Equation
+from hpmoe.primitives.in_float32 import in_float32
 from hpmoe.primitives.primitive import Primitive
 from hpmoe.primitives.sending import send, send_back, tile_return
 from hpmoe.routing.routing import Route
@@ -24,6 +26,12 @@ combine_weights = Primitive("combine_weights", collective=True)
 @dispatch_weights.infer
 def _(weights: Aval, route: RouteAval) -> Aval:
     return Aval((route.rows, 1), weights.dtype)
+
+
+@dispatch_weights.eager
+@in_float32
+def _(weights: Any, route: Route) -> Any:
+    return ops.gather(weights.reshape(-1, 1), Tensor(route.routing.entry_of_row[0].astype(np.int32)), 0)
 
 
 @dispatch_weights.reference

@@ -58,8 +58,14 @@ def aux_loss(logits: Any, top_k: int, *, score: str = "softmax", coefficient: fl
     """
     outside_graphs("hpmoe.router.aux_loss")
     z = _checked("hpmoe.router.aux_loss", logits, score, coefficient, top_k)
-    share, mean = mint.mean(_choices(z, top_k, score), 0), mint.mean(probabilities(z, score), 0)
+    share, mean = balance_terms(z, top_k, score)
     return mint.sum(share * mean) * (coefficient * z.shape[1] / top_k)
+
+
+def balance_terms(z: Any, top_k: int, score: str) -> tuple[Any, Any]:
+    """n / T and mean p, [E] each, of float32 logits: the loss is of their product, and ranks of as many tokens have the mean
+    of theirs."""
+    return mint.mean(_choices(z, top_k, score), 0), mint.mean(probabilities(z, score), 0)
 
 
 def sequence_loss(logits: Any, top_k: int, num_sequences: int, *, score: str = "softmax", coefficient: float = 1.0) -> Any:

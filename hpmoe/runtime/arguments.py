@@ -14,20 +14,28 @@ from mindspore import Tensor
 from hpmoe import tracing
 from hpmoe.ir.avals import Aval
 from hpmoe.runtime.rank_arrays import is_tensor_like
+from hpmoe.runtime.rank_axes import RankAxes
 from hpmoe.runtime.staged import signature_of
 from hpmoe.support.errors import check_argument
 
 
 class Arguments(NamedTuple):
-    """What a call is given: leaves of (args, kwargs), their tree, and which of them are arrays, Tensors or Avals."""
+    """What a call is given: leaves of (args, kwargs), their tree, which of them are arrays, Tensors or Avals, and which of
+    them have a rank axis."""
 
     leaves: list[Any]
     tree: Any
     is_array: list[bool]
+    is_split: Sequence[bool]
 
     @property
     def arrays(self) -> list[Any]:
         return [x for x, is_array in zip(self.leaves, self.is_array, strict=True) if is_array]
+
+    @property
+    def split_arrays(self) -> list[bool]:
+        """Of each array whether it has a rank axis."""
+        return [split for split, is_array in zip(self.is_split, self.is_array, strict=True) if is_array]
 
 
 class Parameters:
@@ -35,10 +43,11 @@ class Parameters:
 
     Attributes:
         function: plain.
+        axes: which arguments have a rank axis.
     """
 
-    def __init__(self, function: Callable[..., Any]):
-        self.function = function
+    def __init__(self, function: Callable[..., Any], axes: RankAxes):
+        self.function, self.axes = function, axes
         self._signature = signature_of(function)
         self._defaults, self._named_defaults = _defaults(self._signature)
 
@@ -55,7 +64,8 @@ class Parameters:
                                f"of type {type(x).__name__} and dtype {x.dtype}",
                                "an array without a mask, of a dtype of MindSpore")
                 leaves[i] = Tensor(x)
-        return Arguments(leaves, tree, [_is_array(type(x)) for x in leaves])
+        is_array = [_is_array(type(x)) for x in leaves]
+        return Arguments(leaves, tree, is_array, self.axes.split(tree, is_array))
 
     def _bind(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
         """The arguments as the signature has them, with defaults."""

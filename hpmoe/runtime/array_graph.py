@@ -72,10 +72,12 @@ class ArrayGraphCall(GraphCall):
 
     def gradient_avals(self) -> list[Aval]:
         wanted = self.call.traced.linearized.differentiable
-        return [_carrier(self._whole(self.program.inputs[i].aval)) for i in wanted if i < self.num_args]
+        replicated = self.call.traced.replicated
+        return [_carrier(aval if i in replicated else self._whole(aval))
+                for i, aval in ((i, self.program.inputs[i].aval) for i in wanted if i < self.num_args)]
 
     def _whole(self, aval: Aval | RouteAval) -> Aval:
-        """An array of one rank as the caller has it."""
+        """An array of one rank as the caller has that of all."""
         return Aval((self.runs.ep_size, *aval.shape), aval.dtype) if self.runs.batched else Aval(aval.shape, aval.dtype)
 
     def _as_array(self, given: Any, i: int) -> np.ndarray:

@@ -54,9 +54,14 @@ class ArrayRuns:
         arrays = [[*mine, *saved[r], *(g[r] if self.batched else g for g in cotangents),
                    *(parts[r] for parts in mains.values())] for r, mine in enumerate(inputs)]
         (backward,) = cut_at_routes(lin.backward)
+        grads: list[np.ndarray | None] = []
         columns = zip(*self._launch(call, backward, arrays, mains), strict=True)
-        return [None if j in mains else self._joined(parts) if i < traced.num_args else summed(parts)
-                for j, (i, parts) in enumerate(zip(lin.differentiable, columns, strict=True))]
+        for j, (i, parts) in enumerate(zip(lin.differentiable, columns, strict=True)):
+            is_summed = self.batched and i in traced.replicated
+            if is_summed and j in mains:
+                mains[j][0][...] = summed(parts)
+            grads.append(None if j in mains else summed(parts) if is_summed else self._joined(parts))
+        return grads
 
     def results(self, traced: Traced, outputs: Arrays) -> list[np.ndarray]:
         """The program's own outputs, without saved values, as arrays of their declared dtypes."""
@@ -74,14 +79,15 @@ class ArrayRuns:
         for j, i in enumerate(traced.linearized.differentiable):
             if program.inputs[i] in program.main_grads:
                 array = program.main_grads[program.inputs[i]].asnumpy()
-                mains[j] = list(array) if self.batched else [array]
+                others = (np.zeros_like(array) for _ in range(self.ep_size - 1))
+                mains[j] = [array, *others] if i in traced.replicated else list(array)
         return mains
 
     def per_rank(self, traced: Traced, arrays: Sequence[np.ndarray], positions: Iterable[int]) -> Arrays:
-        """For each rank its part of the arrays, program inputs; captures go to all whole."""
+        """For each rank its part of the arrays, program inputs; replicated ones go to all whole."""
         if not self.batched:
             return [list(arrays)]
-        is_split = [i < traced.num_args for i in positions]
+        is_split = [i not in traced.replicated for i in positions]
         return [[a[r] if split else a for a, split in zip(arrays, is_split, strict=True)] for r in range(self.ep_size)]
 
     def _joined(self, parts: Sequence[np.ndarray]) -> np.ndarray:

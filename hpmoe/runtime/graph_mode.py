@@ -6,6 +6,8 @@ the shapes at hand, and what the compiler goes on with is the operator of hpmoe.
 
 from __future__ import annotations
 
+import dataclasses
+from collections.abc import Callable, Collection
 from typing import Any
 
 import optree
@@ -21,7 +23,13 @@ UNKNOWN = "known when the graph is compiled"
 
 
 class Graphed:
-    """What a callable with a `_runner` is, so that a compiled graph can call it."""
+    """What a callable with a `_runner` is, so that a compiled graph can call it.
+
+    Attributes:
+        frozen_arguments: None, or gives the names of arguments that no gradient is wanted of, which a graph cannot see.
+    """
+
+    frozen_arguments: Callable[[], Collection[str]] | None = None
 
     @property
     def __code__(self):
@@ -93,6 +101,10 @@ def _operator(layer, known):
     args, kwargs = given
     num_tokens = kwargs.pop("num_tokens", None) if hasattr(layer, "mesh") else None
     call, arrays = runner.prepare(args, kwargs, num_tokens)
+    if layer.frozen_arguments is not None:
+        frozen = layer.frozen_arguments()
+        needed = [name not in frozen for name in call.traced.program.input_names]
+        call = dataclasses.replace(call, traced=call.traced.asked(needed))
     program = call.traced.program
     check_argument(not program.reports, program.name, "guard_values in a graph", "asked to count",
                    "outside of compiled graphs, which call nothing of Python's")

@@ -20,10 +20,16 @@ from hpmoe.support.errors import ProgramError
 
 
 class Traced:
-    """What is known once the shapes of a call are: its Program, both directions, and the output tree."""
+    """What is known once the shapes of a call are: its Program, both directions, and the output tree.
 
-    def __init__(self, program: Program, out_tree: Any):
-        self.program, self.out_tree = program, out_tree
+    Attributes:
+        program: what it computes.
+        out_tree: of what it returns.
+        replicated: the inputs that all ranks are given whole, and whose gradients are summed over ranks; also captures.
+    """
+
+    def __init__(self, program: Program, out_tree: Any, replicated: frozenset[int]):
+        self.program, self.out_tree, self.replicated = program, out_tree, replicated
         self._asked: dict[frozenset[Var], Traced] = {}
 
     @functools.cached_property
@@ -52,7 +58,8 @@ class Traced:
         if denied <= self.program.frozen:
             return self
         if denied not in self._asked:
-            self._asked[denied] = Traced(self.program.replace(frozen=self.program.frozen | denied), self.out_tree)
+            program = self.program.replace(frozen=self.program.frozen | denied)
+            self._asked[denied] = Traced(program, self.out_tree, self.replicated)
         return self._asked[denied]
 
     @functools.cached_property

@@ -18,6 +18,7 @@ from hpmoe.machines.machine import Mesh
 from hpmoe.runtime.arguments import Arguments, Parameters
 from hpmoe.runtime.one_call import Traced
 from hpmoe.runtime.planned_rows import PlannedRows, routes_of, with_planned_rows
+from hpmoe.runtime.rank_axes import RankAxes
 from hpmoe.runtime.staged import Staged
 from hpmoe.support.errors import check_argument
 from hpmoe.support.locks import new_lock
@@ -44,9 +45,9 @@ class Plans:
         batched: whether arrays carry a leading rank axis (spmd) or belong to the one rank there is.
     """
 
-    def __init__(self, staged: Staged, mesh: Mesh, batched: bool):
+    def __init__(self, staged: Staged, mesh: Mesh, batched: bool, in_axes: Any = 0):
         self.staged, self.mesh, self.batched = staged, mesh, batched
-        self._parameters = Parameters(staged.function)
+        self._parameters = Parameters(staged.function, RankAxes(in_axes if batched else None))
         self._traced: collections.OrderedDict[Any, Traced] = collections.OrderedDict()
         self._plans: collections.OrderedDict[Any, Any] = collections.OrderedDict()
         self._hits = self._misses = 0
@@ -62,8 +63,8 @@ class Plans:
         """The Program for these shapes, traced once."""
         # 1, 1.0 and True are equal and may trace differently; a closed-over scalar is no constant under a gradient.
         key = (given.tree, takes_gradient(), *[
-            (Aval, *self._shape_and_dtype(x)) if is_array else (type(x), x)
-            for x, is_array in zip(given.leaves, given.is_array, strict=True)])
+            (Aval, *_shape_and_dtype(x, split)) if is_array else (type(x), x)
+            for x, is_array, split in zip(given.leaves, given.is_array, given.is_split, strict=True)])
         with self._lock:
             try:
                 traced = self._traced.get(key)
@@ -78,14 +79,16 @@ class Plans:
             return traced
 
     def _trace_anew(self, given: Arguments) -> Traced:
-        avals = [Aval(*self._shape_and_dtype(x)) if is_array else x
-                 for x, is_array in zip(given.leaves, given.is_array, strict=True)]
+        avals = [Aval(*_shape_and_dtype(x, split)) if is_array else x
+                 for x, is_array, split in zip(given.leaves, given.is_array, given.is_split, strict=True)]
         args, kwargs = cast(Any, optree.tree_unflatten(given.tree, avals))
         program, out_tree = tracing.trace_with_tree(self.staged.function, args, self.mesh, kwargs)
         program = self.staged.apply_before_vjp(program)
         self._check_outputs(program)
-        self._check_main_grads(program)
-        return Traced(program, out_tree)
+        split = given.split_arrays
+        replicated = frozenset(i for i in range(len(program.inputs)) if i >= len(split) or not split[i])
+        self._check_main_grads(program, replicated)
+        return Traced(program, out_tree, replicated)
 
     def _check_outputs(self, program: Program) -> None:
         """Received rows differ in number from rank to rank, so they have no place in an array with a rank axis."""
@@ -93,16 +96,12 @@ class Plans:
             check_argument(all(isinstance(d, int) for d in atom.aval.shape), "spmd", f"output {i} of {program.name}",
                            atom.aval, "of equal shape on every rank", "Return received rows through hpmoe.combine.")
 
-    def _check_main_grads(self, program: Program) -> None:
-        names = dict(zip(program.inputs, program.input_names, strict=True))
-        for var, main in program.main_grads.items():
-            shape = (self.mesh.ep_size, *var.aval.shape) if self.batched else var.aval.shape
-            check_argument(main.shape == shape, "accumulate_grads", f"into[{names[var]!r}]", f"of shape {main.shape}",
-                           f"of shape {shape}, as the argument")
-
-    def _shape_and_dtype(self, x: Tensor | Aval) -> tuple[tuple[int, ...], str]:
-        """Those of one rank's part of an array."""
-        return fixed(x.shape[1:] if self.batched else x.shape), _lowercase(x.dtype)
+    def _check_main_grads(self, program: Program, replicated: frozenset[int]) -> None:
+        for i, (var, name) in enumerate(zip(program.inputs, program.input_names, strict=True)):
+            shape = var.aval.shape if i in replicated else (self.mesh.ep_size, *var.aval.shape)
+            main = program.main_grads.get(var)
+            check_argument(main is None or main.shape == shape, "accumulate_grads", f"into[{name!r}]",
+                           f"of shape {getattr(main, 'shape', None)}", f"of shape {shape}, as the argument")
 
     def plan_all(self, program: Program, buckets: Mapping[Any, PlannedRows]) -> Any:
         """The IR of the last stage for a Program; Stages of it where computed ids cut the program."""
@@ -125,6 +124,11 @@ class Plans:
             if len(self._plans) > CACHE_SIZE:
                 self._plans.popitem(last=False)
             return ir
+
+
+def _shape_and_dtype(x: Tensor | Aval, is_split: bool) -> tuple[tuple[int, ...], str]:
+    """Those of one rank's part of an array."""
+    return fixed(x.shape[1:] if is_split else x.shape), _lowercase(x.dtype)
 
 
 @functools.lru_cache

@@ -34,8 +34,10 @@ class Runner:
         backend: the device that its kernel is bound for, or arrays of all ranks.
     """
 
-    def __init__(self, staged: Staged, mesh: Mesh, batched: bool):
-        self.plans = Plans(staged, mesh, batched and not staged.is_on_device)
+    def __init__(self, staged: Staged, mesh: Mesh, batched: bool, in_axes: Any = 0):
+        check_argument(in_axes == 0 or not staged.is_on_device, "spmd", "in_axes", repr(in_axes),
+                       "0 where ranks are processes, each with its own arrays")
+        self.plans = Plans(staged, mesh, batched and not staged.is_on_device, in_axes)
         self.backend: Backend = (DeviceBackend if staged.is_on_device else ArrayBackend)(self.plans)
 
     def call(self, args: Sequence[Any], kwargs: Mapping[str, Any], num_tokens: Sequence[int] | None = None,
@@ -62,7 +64,7 @@ class Runner:
             check_alone(self.plans.mesh.ep_size)
         given = self.plans.flatten(args, kwargs)
         tensors = given.arrays
-        self._check_rank_axis(tensors)
+        self._check_rank_axis(tensors, given.split_arrays)
         lengths = None if num_tokens is None else self.backend.lengths_of(num_tokens)
         traced = self.plans.trace(given)
         if lengths is not None:
@@ -71,10 +73,10 @@ class Runner:
         self.backend.check(call)
         return call, tensors
 
-    def _check_rank_axis(self, tensors: Sequence[Any]) -> None:
+    def _check_rank_axis(self, tensors: Sequence[Any], is_split: Sequence[bool]) -> None:
         ep_size = self.plans.mesh.ep_size
-        for i, shape in enumerate(x.shape for x in tensors) if self.plans.batched else ():
-            if not shape or shape[0] != ep_size:
+        for i, shape in enumerate(x.shape for x in tensors):
+            if is_split[i] and (not shape or shape[0] != ep_size):
                 check_argument(False, "spmd", f"array argument {i}", f"of shape {tuple(shape)}",
                                f"[{ep_size}, ...], one part for each rank of the mesh")
 

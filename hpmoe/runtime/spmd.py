@@ -12,6 +12,7 @@ from hpmoe.machines.machine import Mesh
 from hpmoe.runtime.graph_mode import Graphed
 from hpmoe.runtime.memory import MemoryReport, memory_report
 from hpmoe.runtime.plans import CacheInfo
+from hpmoe.runtime.rank_axes import check_in_axes
 from hpmoe.runtime.running import Runner
 from hpmoe.runtime.staged_function import staged_of
 from hpmoe.support.errors import ArgumentError, check_argument
@@ -21,8 +22,8 @@ from hpmoe.tracing.errors import not_traceable
 class Spmd(Graphed):
     """A per-rank function on all virtual ranks of a mesh; see `spmd`."""
 
-    def __init__(self, function: Callable[..., Any], mesh: Mesh):
-        self.function, self.mesh = function, mesh
+    def __init__(self, function: Callable[..., Any], mesh: Mesh, in_axes: Any = 0):
+        self.function, self.mesh, self.in_axes = function, mesh, in_axes
         self.__name__ = getattr(function, "__name__", "spmd")
         self.__doc__ = getattr(function, "__doc__", None)
         self.__signature__ = staged_of(function).signature
@@ -30,7 +31,7 @@ class Spmd(Graphed):
 
     @functools.cached_property
     def _runner(self) -> Runner:
-        return Runner(staged_of(self.function), self.mesh, batched=True)
+        return Runner(staged_of(self.function), self.mesh, batched=True, in_axes=self.in_axes)
 
     def __call__(self, *args: Any, num_tokens: Sequence[int] | None = None, **kwargs: Any) -> Any:
         if any(getattr(x, "hpmoe_record", None) for x in optree.tree_leaves(cast(Any, (args, kwargs)))):
@@ -57,12 +58,16 @@ class Spmd(Graphed):
         return f"spmd of {staged_of(self.function)} on {self.mesh}"
 
 
-def spmd(f: Callable[..., Any], mesh: Mesh) -> Spmd:
+def spmd(f: Callable[..., Any], mesh: Mesh, in_axes: Any = 0) -> Spmd:
     """Runs a per-rank function, at any stage of the chain, on all virtual ranks of a mesh in this process.
 
     Every array argument and result has a leading rank axis: hidden_states [ep, T, H], weights [ep, E_local, ...]. The
     result is as differentiable as `f`. Ranks may hold fewer than T tokens: pass `num_tokens=[n_0, ...]` with a call; rows
     past a rank's number are padding, and zero in the result.
+
+    With `in_axes`, as jax.vmap has it, an argument whose axis is None is replicated: it is given once, without a rank axis,
+    and all ranks read it; its gradient is the sum of theirs, in float32, in the order of ranks, rounded once. That is how a
+    router's weight or a shared expert's is given.
 
     Where `f` ends in fuse_persistent(target="ascend") the ranks are the processes of MindSpore's world: each calls it with
     its own arrays, without a rank axis, and with its own `num_tokens`, an int.
@@ -70,10 +75,13 @@ def spmd(f: Callable[..., Any], mesh: Mesh) -> Spmd:
     Args:
         f: the per-rank function, plain or staged; spmd is outermost.
         mesh: how many ranks there are.
+        in_axes: 0 or None for all arguments; or a tuple with one of these, or a tree of them like the argument, for each
+            positional argument, where what is only named has a rank axis.
 
     Raises:
-        ArgumentError: an array's leading axis is not the number of ranks; or num_tokens does not fit, or is given where the
-            function would count padding in: beside dispatching it may work on each token alone, and sum over all tokens.
+        ArgumentError: in_axes does not fit; an array's leading axis is not the number of ranks; or num_tokens does not fit,
+            or is given where the function would count padding in: beside dispatching it may work on each token alone, and
+            sum over all tokens.
 
     Example:
         >>> import mindspore as ms, numpy as np, hpmoe
@@ -82,8 +90,12 @@ def spmd(f: Callable[..., Any], mesh: Mesh) -> Spmd:
         >>> ids = ms.Tensor(np.zeros((2, 4, 1)), ms.int32)
         >>> hpmoe.spmd(hpmoe.moe_ffn, hpmoe.Mesh(ep_size=2))(x, ids, ms.ops.ones((2, 4, 1)), up, down).shape
         (2, 4, 8)
+        >>> scaled = hpmoe.spmd(lambda x, w: x * w, hpmoe.Mesh(ep_size=2), in_axes=(0, None))
+        >>> ms.grad(lambda x, w: scaled(x, w).sum(), 1)(x, ms.ops.ones((8,))).shape
+        (8,)
     """
     if not callable(f) or isinstance(f, Spmd):
         raise ArgumentError(f"spmd: f is {f!r}; it must be a per-rank function, plain or staged, and not under spmd yet")
     check_argument(isinstance(mesh, Mesh), "spmd", "mesh", repr(mesh), "an hpmoe.Mesh")
-    return Spmd(f, mesh)
+    check_in_axes(in_axes)
+    return Spmd(f, mesh, in_axes)

@@ -81,7 +81,7 @@ def tune(f: Callable[..., Any], *args: Any, machine: Machine | None = None, mesh
     is_spmd = isinstance(f, Spmd)
     staged, mesh = (staged_of(f.function), f.mesh) if is_spmd else (staged_of(f), mesh or Mesh())
     machine = machine or cpu(ep_size=mesh.ep_size, calibrated=is_calibrated())
-    traced, inputs, _ = Runner(staged, mesh, batched=is_spmd).planned(args, kwargs)
+    traced, inputs, _ = Runner(staged, mesh, is_spmd, f.in_axes if isinstance(f, Spmd) else 0).planned(args, kwargs)
     ids, weights = _ids(traced.program, routing, inputs, mesh.ep_size), _weights(traced.program, inputs, mesh.ep_size)
     programs = {d: staged.apply(_sized(p, ids)) for d, p in _launches(_programs(traced, direction)).items()}
     values = space_of(staged.apply(traced.program), machine, mesh.ep_size, space or {})

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import error_cases_balance  # noqa: F401  adds its cases
 import error_cases_inputs  # noqa: F401  adds its cases
+import error_cases_nn  # noqa: F401  adds its cases
 import error_cases_options  # noqa: F401  adds its cases
 import error_cases_router  # noqa: F401  adds its cases
 import error_cases_testing  # noqa: F401  adds its cases

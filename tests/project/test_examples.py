@@ -133,6 +133,14 @@ def test_lora_trains_adapters_alone(printed):
     assert 0 < numbers_after("a step with frozen experts takes", text)[0]
 
 
+def test_a_layer_of_cells_is_trained_balanced_saved_and_frozen(printed):
+    text = printed("14_moe_layer_cell.py")
+    losses, imbalances = numbers_after("loss", text), numbers_after("busiest expert", text)
+    assert losses[0] > 3 * losses[-1] and imbalances[0] > imbalances[-1]
+    assert numbers_after("on two ranks:", text)[0] < TOLERANCE
+    assert numbers_after("backward kernel:", text)[0] > numbers_after("with frozen experts:", text)[0]
+
+
 def test_a_token_sent_once_gives_the_same_and_pays_between_nodes(printed):
     text = printed("08_send_a_token_once.py")
     differences = re.findall(r"\n  (?:output|d \w+) +(\S+) +(\S+)", text)
@@ -191,7 +199,7 @@ def test_a_gpt_is_not_drawn_without_matplotlib(monkeypatch, capsys, tmp_path):
 
 
 def test_drifting_loads_are_balanced_and_training_goes_on_as_if_nothing_moved(printed):
-    text = printed("14_balance_drifting_loads.py", "--steps", "4", "--tokens", "64", "--hidden", "32",
+    text = printed("16_balance_drifting_loads.py", "--steps", "4", "--tokens", "64", "--hidden", "32",
                    "--simulated_ranks", "4", "--simulated_tokens", "1024")
     assert "fixed and relocated are the same bit for bit: True" in text
     assert numbers_after("with copies they differ by", text)[0] < 1e-6

@@ -134,6 +134,7 @@ cases("device", {name: functools.partial(_alone, call) for name, call in {
     "arrays": lambda: _on_device(moe_ffn).lower(*_layer()).run([[]]),
     "interpreted": lambda: _on_device(moe_ffn).interpret(*_tensors()),
     "num_tokens of all ranks": _called(num_tokens=[16]),
+    "replicated arguments": lambda: spmd(_on_device(moe_ffn), Mesh(1), in_axes=None)(*_tensors()),
     "received rows": lambda: _on_device(lambda x, ids: hpmoe.dispatch(x, ids, num_local_experts=2)[0])(*_tensors()[:2]),
     "a failed launch": _called((1, 0, 2, 0, 0, 0, 3, 4, "")),
     "another rank's failure": _called((2, 0, 2, 0, 0, 0, 3, 4, "")),

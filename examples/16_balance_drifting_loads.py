@@ -1,6 +1,6 @@
 """Loads that drift: experts change ranks and hot ones get copies while training, and weights and Adam's moments go along.
 
-    python examples/14_balance_drifting_loads.py [--steps 12] [--tokens 768] [--hidden 384]
+    python examples/16_balance_drifting_loads.py [--steps 12] [--tokens 768] [--hidden 384]
 
 Of 16 experts three take 60 % of the tokens, and others do from phase to phase: A, B, then A again. The same batches train
 three layers that start alike: one whose experts stay, one whose experts are relocated every few steps, and one whose hot

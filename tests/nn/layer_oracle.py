@@ -1,0 +1,61 @@
+"""A whole layer in NumPy and float64, one token at a time, and what its gradients must be along random directions."""
+
+import numpy as np
+import router_oracle
+
+SCORES = {"sqrtsoftplus": "sqrt_softplus"}
+
+
+def swiglu(x):
+    gate, up = np.split(x, 2, -1)
+    return gate / (1 + np.exp(-gate)) * up
+
+
+def clamped_swiglu(x, limit=1.5):
+    gate, up = np.split(x, 2, -1)
+    return swiglu(np.concatenate([np.minimum(gate, limit), np.clip(up, -limit, limit)], -1))
+
+
+def gpt_oss_swiglu(x):
+    gate, up = np.split(x, 2, -1)
+    gate, up = np.minimum(gate, 7), np.clip(up, -7, 7)
+    return (up + 1) * gate / (1 + np.exp(-1.702 * gate))
+
+
+def squared_relu(x):
+    return np.maximum(x, 0) ** 2
+
+
+def shared_expert(x, p, activation, gated):
+    """Rows of gate and up alternate in linear_fc1."""
+    hidden = x @ p["shared_experts.linear_fc1.weight"].T + p.get("shared_experts.linear_fc1.bias", 0)
+    hidden = activation(np.concatenate([hidden[0::2], hidden[1::2]]) if gated else hidden)
+    out = hidden @ p["shared_experts.linear_fc2.weight"].T + p.get("shared_experts.linear_fc2.bias", 0)
+    if "shared_experts.shared_experts_gate.weight" in p:
+        out = out / (1 + np.exp(-x @ p["shared_experts.shared_experts_gate.weight"][0]))
+    return out
+
+
+def layer(x, p, activation=swiglu, gated=True, on_input=False, kept=None, **routing):
+    """(output [T, H], logits [T, E], ids [T, K]) of tokens [T, H] and parameters by name."""
+    logits = x @ p["router.weight"].T + p.get("router.bias", 0)
+    ids, weights = router_oracle.route(logits, bias=p.get("expert_bias"), **routing)
+    out = np.zeros_like(x)
+    for t, k in np.ndindex(ids.shape):
+        e, w = ids[t, k], weights[t, k]
+        if kept is not None and not kept[t, k]:
+            continue
+        hidden = activation((w if on_input else 1) * x[t] @ p["experts.weight1"][e]
+                            + (p["experts.bias1"][e] if "experts.bias1" in p else 0))
+        made = hidden @ p["experts.weight2"][e] + (p["experts.bias2"][e] if "experts.bias2" in p else 0)
+        out[t] += made if on_input else w * made
+    if "shared_experts.linear_fc1.weight" in p:
+        out += np.stack([shared_expert(row, p, activation, gated) for row in x])
+    return out, logits, ids
+
+
+def along(f, params, name, direction, step=1e-6):
+    """The derivative of a scalar function of parameters by name, along a direction of one of them."""
+    def at(sign):
+        return f({**params, name: params[name] + sign * step * direction})
+    return (at(1) - at(-1)) / (2 * step)

@@ -1,0 +1,237 @@
+"""Cells as MindSpore users treat them: compiled graphs, recomputation, frozen parameters, checkpoints, Model.train, copies."""
+
+import copy
+
+import mindspore as ms
+import numpy as np
+import pytest
+from helpers import assert_close, bitwise_equal
+from mindspore import amp, nn
+
+import hpmoe
+from hpmoe import router
+from hpmoe.nn import GroupedMLP, MoELayer, TopKRouter
+
+OPTIONS = {"moe_router_enable_expert_bias": True, "moe_aux_loss_coeff": 0.1, "moe_shared_expert_intermediate_size": 6,
+           "init_method_std": 0.4}
+NAMES = ["expert_bias", "experts.weight1", "experts.weight2", "router.weight", "shared_experts.linear_fc1.weight",
+         "shared_experts.linear_fc2.weight", "tokens_per_expert"]
+TWO_RANKS = {"mesh": hpmoe.Mesh(2)}
+
+
+@pytest.fixture(autouse=True)
+def _elsewhere(monkeypatch, tmp_path):
+    """MindSpore writes files into the working directory."""
+    monkeypatch.chdir(tmp_path)
+    yield
+    ms.set_context(mode=ms.PYNATIVE_MODE)
+
+
+def make_layer(**options):
+    ms.set_seed(3)
+    return MoELayer(hidden_size=8, moe_ffn_hidden_size=5, num_moe_experts=4, **{**OPTIONS, **options})
+
+
+class Network(nn.Cell):
+    """The loss of a layer, as Model.train takes it."""
+
+    def __init__(self, layer):
+        super().__init__()
+        self.layer = layer
+
+    def construct(self, x, target):
+        out, loss = self.layer(x, with_losses=True)
+        return ((out - target) ** 2).mean() + loss
+
+
+def batch():
+    rng = np.random.default_rng(4)
+    return [ms.Tensor(rng.standard_normal((2, 6, 8)), ms.float32) for _ in range(2)]
+
+
+def run(network, wrap=lambda f: f):
+    """The loss, the gradients of all trained parameters and the counts, as arrays."""
+    value, grads = wrap(ms.value_and_grad(network, None, network.trainable_params()))(*batch())
+    return [x.asnumpy() for x in (value, *grads, network.layer.tokens_per_expert)]
+
+
+@pytest.mark.parametrize("options", [{}, TWO_RANKS], ids=["one rank", "two ranks"])
+def test_graphs_compute_what_pynative_does(options):
+    want = run(Network(make_layer(**options)))
+    assert bitwise_equal(run(Network(make_layer(**options)), ms.jit), want)
+    ms.set_context(mode=ms.GRAPH_MODE)
+    assert bitwise_equal(run(Network(make_layer(**options))), want)
+
+
+@pytest.mark.parametrize("mode", [ms.PYNATIVE_MODE, ms.GRAPH_MODE])
+def test_recomputed_gradients_and_counts_are_the_same(mode):
+    want = run(Network(make_layer()))
+    ms.set_context(mode=mode)
+    network = Network(make_layer())
+    network.layer.recompute()
+    assert bitwise_equal(run(network), want)
+
+
+@pytest.mark.parametrize("policy", ["recompute_swiglu", "dispatched_rows"])
+def test_whatever_is_saved_the_gradients_are_the_same(policy):
+    to_kernel = hpmoe.chain(hpmoe.save_for_backward(policy=policy), hpmoe.tile_partition, hpmoe.assign_queues,
+                            hpmoe.fuse_persistent)
+    assert bitwise_equal(run(Network(make_layer(transforms=to_kernel))), run(Network(make_layer())))
+
+
+def tasks_of_backward(network, wrap):
+    found, launches = hpmoe.measure(run, network, wrap)
+    (backward,) = [launch.flow for launch in launches if launch.flow.name.endswith("_vjp")]
+    return found, backward.num_tasks
+
+
+@pytest.mark.parametrize("options", [{}, TWO_RANKS], ids=["one rank", "two ranks"])
+@pytest.mark.parametrize("wrap", [lambda f: f, ms.jit], ids=["pynative", "jit"])
+def test_frozen_parameters_cost_no_work(wrap, options):
+    everything, all_tasks = tasks_of_backward(Network(make_layer(**options)), wrap)
+    network = Network(make_layer(**options))
+    for p in (network.layer.experts.weight1, network.layer.shared_experts.linear_fc1.weight):
+        p.requires_grad = False
+    found, tasks = tasks_of_backward(network, wrap)
+    assert tasks < all_tasks - 1
+    names = [p.name.removeprefix("layer.") for p in Network(make_layer()).trainable_params()]
+    kept = [i for i, n in enumerate(names) if n not in ("experts.weight1", "shared_experts.linear_fc1.weight")]
+    assert bitwise_equal(found, [everything[0], *(everything[1 + i] for i in kept), everything[-1]])
+
+
+def test_a_checkpoint_has_the_names_of_mindformers_and_comes_back(tmp_path):
+    layer = make_layer()
+    layer(batch()[0])
+    layer.update_expert_bias()
+    ms.save_checkpoint(layer, str(tmp_path / "layer.ckpt"))
+    saved = ms.load_checkpoint(str(tmp_path / "layer.ckpt"))
+    assert sorted(saved) == NAMES
+    other = make_layer(init_method_std=0.1, **TWO_RANKS)
+    assert ms.load_param_into_net(other, saved, strict_load=True) == ([], [])
+    assert bitwise_equal([p.asnumpy() for p in other.get_parameters()], [p.asnumpy() for p in layer.get_parameters()])
+    assert (other.expert_bias.asnumpy() != 0).any()
+
+
+class Balance(ms.train.Callback):
+    """Balances the experts of a layer after each step, and notes losses."""
+
+    def __init__(self, layer):
+        super().__init__()
+        self.layer, self.losses = layer, []
+
+    def on_train_step_end(self, run_context):
+        self.layer.update_expert_bias()
+        self.losses.append(run_context.original_args().net_outputs.asnumpy())
+
+
+def train(mode):
+    ms.set_context(mode=mode)
+    network = Network(make_layer())
+    balance = Balance(network.layer)
+    data = ms.dataset.NumpySlicesDataset(tuple([b.asnumpy()] * 3 for b in batch()), ["x", "target"], shuffle=False)
+    model = ms.train.Model(network, optimizer=nn.Adam(network.trainable_params(), 0.02))
+    model.train(1, data, callbacks=[balance], dataset_sink_mode=False)
+    return [*balance.losses, *(p.asnumpy() for p in network.get_parameters())]
+
+
+def test_model_train_is_the_same_in_both_modes_and_a_loop_by_hand():
+    found = train(ms.PYNATIVE_MODE)
+    assert found[0] > found[1] > found[2]
+    assert bitwise_equal(train(ms.GRAPH_MODE), found)
+    ms.set_context(mode=ms.PYNATIVE_MODE)
+    network, losses = Network(make_layer()), []
+    optimizer = nn.Adam(network.trainable_params(), 0.02)
+    for _ in range(3):
+        value, grads = ms.value_and_grad(network, None, optimizer.parameters)(*batch())
+        optimizer(grads)
+        network.layer.update_expert_bias()
+        losses.append(value.asnumpy())
+    assert_close([*losses, *(p.asnumpy() for p in network.get_parameters())], found)
+
+
+def test_the_bias_moves_by_the_counts_and_only_the_choice_sees_it():
+    layer, (x, _) = make_layer(moe_router_bias_update_rate=0.5), batch()
+    layer(x)
+    want = router.update_bias(layer.expert_bias, layer.tokens_per_expert, rate=0.5).asnumpy()
+    layer.update_expert_bias()
+    np.testing.assert_array_equal(layer.expert_bias.asnumpy(), want)
+    layer.update_expert_bias(ms.Tensor([3, 1, 2, 2], ms.int32))
+    np.testing.assert_array_equal(layer.expert_bias.asnumpy() - want, [-0.5, 0.5, 0, 0])
+    layer.expert_bias.set_data(ms.Tensor([9.0, 9.0, -9.0, -9.0]))
+    layer(x)
+    assert layer.tokens_per_expert.asnumpy().tolist() == [12, 12, 0, 0]
+
+
+def test_the_bias_moves_in_a_compiled_step():
+    layer, (x, _) = make_layer(), batch()
+
+    @ms.jit
+    def step(x):
+        out = layer(x)
+        layer.update_expert_bias()
+        return out
+    step(x)
+    want = make_layer()
+    want(x)
+    want.update_expert_bias()
+    assert bitwise_equal([layer.expert_bias.asnumpy()], [want.expert_bias.asnumpy()])
+    assert (layer.expert_bias.asnumpy() != 0).any()
+
+
+@pytest.mark.parametrize("level", ["O2", "O3", "auto"])
+def test_mixed_precision_keeps_float32_gradients(level):
+    want = run(Network(make_layer()))
+    network = amp.auto_mixed_precision(Network(make_layer()), level, ms.float16)
+    value, grads = ms.value_and_grad(network, None, network.trainable_params())(*batch())
+    for got, exact in zip((value, *grads), want, strict=False):
+        assert got.dtype == ms.float32
+        np.testing.assert_allclose(got.asnumpy(), exact, atol=0.02 * np.abs(exact).max())
+
+
+@pytest.mark.parametrize("half", [ms.bfloat16, ms.float16])
+def test_half_hidden_states_beside_parameters_of_both_precisions(half):
+    x = batch()[0]
+    exact = make_layer()(x).asnumpy()
+    for dtype in (ms.float32, half):
+        layer = make_layer(dtype=dtype)
+        assert layer.experts.weight1.dtype == layer.router.weight.dtype == dtype
+        out = layer(x.astype(half))
+        assert out.dtype == half
+        np.testing.assert_allclose(out.astype(ms.float32).asnumpy(), exact, atol=0.05 * np.abs(exact).max())
+
+
+def test_a_copy_is_a_layer_of_its_own():
+    layer, (x, _) = make_layer(), batch()
+    out = layer(x).asnumpy()
+    other = copy.deepcopy(layer)
+    other.experts.weight1.set_data(2 * other.experts.weight1)
+    other.experts.weight2.requires_grad = False
+    assert bitwise_equal([layer(x).asnumpy()], [out]) and (other(x).asnumpy() != out).any()
+    assert other.compute.frozen_arguments() == {"expert_bias", "tokens_per_expert", "experts_weight2"}
+    assert layer.compute.frozen_arguments() == {"expert_bias", "tokens_per_expert"}
+
+
+@pytest.mark.parametrize("options", [{}, TWO_RANKS], ids=["one rank", "two ranks"])
+def test_router_and_experts_alone_are_the_layer(options):
+    layer, (x, _) = make_layer(moe_shared_expert_intermediate_size=None), batch()
+    choose = TopKRouter(hidden_size=8, num_moe_experts=4)
+    experts = GroupedMLP(hidden_size=8, moe_ffn_hidden_size=5, num_moe_experts=4, **options)
+    choose.weight.set_data(layer.router.weight)
+    for name in ("weight1", "weight2"):
+        getattr(experts, name).set_data(getattr(layer.experts, name))
+    ids, weights = choose(x)
+    assert ids.shape == weights.shape == (2, 6, 2) and ids.dtype == ms.int32
+    assert_close([experts(x, weights, ids).asnumpy(), ms.jit(experts)(x, weights, ids).asnumpy()], [layer(x).asnumpy()] * 2)
+    ids = ids.asnumpy()
+    ids[0] = -1
+    out = experts(x, weights, ms.Tensor(ids)).asnumpy()
+    assert (out[0] == 0).all() and (out[1] != 0).any()
+
+
+def test_the_program_says_names_of_parameters():
+    layer = make_layer()
+    x = batch()[0].reshape(-1, 8)
+    stages = layer.compute.lower(x, layer.router.tensors(), layer.expert_bias, layer.experts.tensors(),
+                                 layer.shared_experts.tensors(), 1)
+    names = stages.program.input_names
+    assert names[:5] == ("hidden_states", "router_weight", "expert_bias", "experts_weight1", "experts_weight2")
