@@ -9,6 +9,7 @@ from typing import Any
 import mindspore as ms
 from mindspore import mint, nn
 
+from hpmoe.balance.moving import physical_ids
 from hpmoe.machines.machine import Mesh
 from hpmoe.nn.on_ranks import by_rank, num_ranks, rows_shape, transformed
 from hpmoe.nn.parameters import Frozen, check_drawn, check_flags, check_sizes, normal, zeros
@@ -33,6 +34,7 @@ class Experts:
 
     def __call__(self, hidden_states: Any, topk_ids: Any, topk_weights: Any, experts: dict[str, Any]) -> Any:
         """What each token's experts make of it, weighted and summed, [T, H], by an experts' tensors."""
+        topk_ids = physical_ids(topk_ids, experts["places"]) if "places" in experts else topk_ids
         rows, route = dispatch(hidden_states, topk_ids, num_local_experts=experts["weight1"].shape[0],
                                capacity_factor=self.capacity_factor, drop_policy=self.drop_policy, topk_weights=topk_weights)
         if self.on_input:
@@ -105,6 +107,7 @@ class GroupedMLP(nn.Cell):
         if add_bias_linear:
             self.bias1 = zeros("bias1", (num_moe_experts, wide), dtype)
             self.bias2 = zeros("bias2", (num_moe_experts, hidden_size), dtype)
+        self.places: Any = None  # where each expert lies, [E] int32, when a Balancer has moved them
         self.run = run = Experts(activation, moe_apply_probs_on_input, moe_expert_capacity_factor,
                                  moe_token_drop_policy if moe_expert_capacity_factor is not None else "error")
 
@@ -118,6 +121,8 @@ class GroupedMLP(nn.Cell):
         if self.has_bias:
             found["bias1"] = by_rank(self.bias1, self.ep_size)
             found["bias2"] = by_rank(self.bias2, self.ep_size)
+        if self.places is not None:
+            found["places"] = mint.broadcast_to(self.places, (self.ep_size, *self.places.shape))
         return found
 
     def construct(self, hidden_states, topk_weights, topk_ids):

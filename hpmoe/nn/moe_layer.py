@@ -9,6 +9,8 @@ from typing import Any
 import mindspore as ms
 from mindspore import mint, nn, ops
 
+from hpmoe.balance.balancer import Balancer
+from hpmoe.balance.moving import states_of
 from hpmoe.machines.machine import Mesh
 from hpmoe.nn.grouped_mlp import Activation, Experts, GroupedMLP
 from hpmoe.nn.on_ranks import constexpr, num_ranks, rows_shape, transformed
@@ -18,6 +20,7 @@ from hpmoe.nn.shared_experts import SharedExperts, run_shared
 from hpmoe.nn.top_k_router import Choice, TopKRouter
 from hpmoe.primitives.swiglu import swiglu
 from hpmoe.router.counts import tokens_per_expert
+from hpmoe.runtime.transform import chain
 from hpmoe.support.errors import check_argument, is_number
 
 IN_AXES = (0, None, None, 0, None, None)  # of tokens, router, expert_bias, experts, shared expert, number of sequences
@@ -121,7 +124,12 @@ class MoELayer(nn.Cell):
         self.losses = make_losses(who, moe_router_load_balancing_type, moe_aux_loss_coeff, moe_z_loss_coeff)
         self.factor = self.losses.aux * num_moe_experts / moe_router_topk
         f = per_rank_function(self.router.choice, self.experts.run, self.losses, gated_linear_unit)
-        self.compute = transformed(who, f, transforms, mesh, IN_AXES, Frozen(self))
+
+        def make(copies):
+            return transformed(who, copies(f), transforms, mesh, IN_AXES, Frozen(self))
+        self.make = make
+        self.compute = make(chain())
+        self.balancer: Any = None
 
     def construct(self, hidden_states, with_losses=False):
         shape = getattr(hidden_states, "shape", None)
@@ -161,6 +169,40 @@ class MoELayer(nn.Cell):
         check_counts(self.who, self.has_expert_bias, getattr(counts, "shape", None), self.tokens_per_expert.shape)
         n = counts.astype(ms.float32)
         ops.assign(self.expert_bias, self.expert_bias + mint.sign(mint.mean(n) - n) * self.rate)
+
+    def balance(self, *, every, **options):
+        """Has experts moved between the ranks of the mesh, and hot ones copied, by `rebalance`.
+
+        Args:
+            every: calls of `rebalance` between two decisions.
+            options: others of `hpmoe.balance.Balancer`, which `balancer` is from now on: replicas, min_load, min_gain.
+
+        Raises:
+            ArgumentError: the layer has no mesh, or an option does not fit.
+        """
+        check_argument(self.ep_size > 0, f"{self.who}.balance", "mesh", None, "an hpmoe.Mesh: experts move between ranks")
+        self.balancer = Balancer(self.make, num_experts=self.tokens_per_expert.shape[0], ep_size=self.ep_size, every=every,
+                                 **options)
+
+    def rebalance(self, optimizer):
+        """Ends a training step: every so many of them experts may move, by the tokens that chose them since.
+
+        Args:
+            optimizer: what updates the experts' weights; its state is moved along.
+
+        Returns:
+            An `hpmoe.balance.Move`, or None where nothing moved.
+
+        Raises:
+            ArgumentError: the layer is not balanced, or the optimizer does not have its weights.
+        """
+        check_argument(self.balancer is not None, f"{self.who}.rebalance", "self", "not balanced",
+                       "balanced first: layer.balance(every=100)")
+        weights = list(self.experts.get_parameters())
+        trained = [weight for weight in weights if weight.requires_grad]
+        move = self.balancer.step(self.tokens_per_expert, [*weights, *states_of(optimizer, trained)])
+        self.compute, self.experts.places = self.balancer.layer, self.balancer.places
+        return move
 
 
 def per_rank_function(choice: Choice, run_experts: Experts, losses: Losses, gated: bool) -> Any:

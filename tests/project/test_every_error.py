@@ -5,6 +5,7 @@ import re
 import sys
 from pathlib import Path
 
+import error_cases_balance  # noqa: F401  adds its cases
 import error_cases_checkpoints  # noqa: F401  adds its cases
 import error_cases_inputs  # noqa: F401  adds its cases
 import error_cases_mindformers  # noqa: F401  adds its cases

@@ -173,6 +173,56 @@ def test_a_router_inside_is_two_launches_and_one_back(printed):
     assert max(map(float, differences)) < TOLERANCE
 
 
+GPT_LOSSES = re.compile(r"^ +(\d+) +([\d.]+)(?: +([\d.]+))? +\d+ s left", re.MULTILINE)
+
+
+def test_a_gpt_is_resumed_bit_for_bit_and_trains_as_in_plain_mindspore(printed, tmp_path):
+    saved, picture = str(tmp_path / "gpt.ckpt"), tmp_path / "losses.png"
+    flags = ["--steps", "4", "--batch", "1", "--save_every", "3"]
+    whole = printed("10_train_gpt_moe.py", *flags, "--checkpoint", saved, "--plot", str(picture))
+    rest = printed("10_train_gpt_moe.py", *flags, "--resume", saved, "--alone")
+    losses = [list(map(float, row)) for row in GPT_LOSSES.findall(whole)]
+    assert [step for step, *_ in losses] == [0, 1, 2, 3]
+    assert abs(losses[0][1] - math.log(256)) < 0.5 and losses[-1][1] < losses[0][1] - 0.1
+    assert max(abs(fused - plain) for _, fused, plain in losses) < 2e-5
+    assert 0 < numbers_after("largest difference of the losses", whole)[0] < 1e-5
+    ends = [re.search(r"fused: (loss \S+, state [0-9a-f]{16}),", text)[1] for text in (whole, rest)]
+    assert ends[0] == ends[1] and len(GPT_LOSSES.findall(rest)) == 1
+    assert [line.split()[1] for line in rest.splitlines() if re.match(r"layer \d", line)] == ["0", "1", "2", "3"]
+    assert picture.stat().st_size > 0
+
+
+def test_a_gpt_learns_in_bfloat16(printed):
+    text = printed("10_train_gpt_moe.py", "--steps", "2", "--batch", "1", "--dtype", "bfloat16", "--alone")
+    first, last = (float(row[1]) for row in GPT_LOSSES.findall(text))
+    assert abs(first - math.log(256)) < 0.5 and last < first
+    assert "plain" not in text
+
+
+def test_a_gpt_is_not_drawn_without_matplotlib(monkeypatch, capsys, tmp_path):
+    monkeypatch.setitem(sys.modules, "matplotlib.figure", None)
+    load("10_train_gpt_moe.py")["plot"]({}, tmp_path / "none.png")
+    assert "matplotlib is not installed" in capsys.readouterr().out and list(tmp_path.iterdir()) == []
+
+
+def test_drifting_loads_are_balanced_and_training_goes_on_as_if_nothing_moved(printed):
+    text = printed("16_balance_drifting_loads.py", "--steps", "4", "--tokens", "64", "--hidden", "32",
+                   "--simulated_ranks", "4", "--simulated_tokens", "1024")
+    assert "fixed and relocated are the same bit for bit: True" in text
+    assert numbers_after("with copies they differ by", text)[0] < 1e-6
+    loads = re.findall(r"copies, load of the fullest rank ([\d.]+) -> ([\d.]+) of the mean", text)
+    assert len(loads) >= 4 and all(float(after) < float(before) for before, after in loads)
+    assert text.count("seen before, nothing is planned") >= 1
+    shared, simulated = text.split("2 ranks that share all cores")[1].split("simulated: 4 ranks")
+    assert len(re.findall(r"ms  [\d.]+x", shared)) == 9
+    gains = [[float(x) for x in re.findall(r"ms  ([\d.]+)x", line)] for line in simulated.splitlines() if "ms  " in line]
+    assert [len(row) for row in gains] == [3, 3, 3] and all(fixed == 1 < copied for fixed, _, copied in (gains[0], gains[2]))
+    workers = {line[2:20].strip(): list(map(float, line[20:].split())) for line in simulated.splitlines()[-3:]}
+    for each in workers.values():
+        assert len(each) == 16 and min(each[:3]) > 2 * max(each[3:])
+    assert sum(workers["relocated, copies"]) > sum(workers["fixed"])
+
+
 @pytest.mark.parametrize("path", [None, "none.png"])
 def test_training_draws_text_without_matplotlib_and_where_no_picture_is_asked_for(monkeypatch, capsys, tmp_path, path):
     monkeypatch.chdir(tmp_path)

@@ -24,7 +24,7 @@ LAYERS = (
     "runtime",
     "transforms moe router",
     "kernels",
-    "tuning token_ops",
+    "tuning balance token_ops",
     "rewriting",
     "testing",
     "nn",

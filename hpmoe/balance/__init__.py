@@ -1,0 +1,14 @@
+"""Loads of experts: watched, and balanced by moving experts between ranks and by copies of hot ones.
+
+What is here:
+    LoadMonitor: tokens of each expert, by layer and step, and what a table of them says
+    Balancer: where a layer's experts lie, decided anew every few steps
+    physical_ids: ids of experts -> ids of the places where these lie
+    move_experts, states_of: weights, and what an optimizer keeps of them, go along
+    workers_per_expert: how many workers each expert had in a run
+"""
+
+from hpmoe.balance.balancer import Balancer as Balancer, Move as Move
+from hpmoe.balance.monitor import LoadMonitor as LoadMonitor, LoadRow as LoadRow
+from hpmoe.balance.moving import move_experts as move_experts, physical_ids as physical_ids, states_of as states_of
+from hpmoe.balance.workers import workers_per_expert as workers_per_expert

@@ -1,0 +1,192 @@
+"""Balancer: where the experts of a layer lie, decided anew every few steps from what tokens chose."""
+
+from __future__ import annotations
+
+import collections
+import dataclasses
+from collections.abc import Callable, Iterable
+from typing import Any, NamedTuple
+
+import numpy as np
+from mindspore import Tensor
+
+from hpmoe.balance.counts import summed_counts
+from hpmoe.balance.moving import move_experts
+from hpmoe.balance.relocation import relocated
+from hpmoe.routing.balance import place_replicas
+from hpmoe.routing.placement import WHOLE, Placement
+from hpmoe.support.errors import check_argument, is_int, is_number
+from hpmoe.transforms.replicate_experts import replicate_experts
+
+WHO = "hpmoe.balance.Balancer"
+MOST_SEEN = 16  # arrangements whose layers, and so whose plans, are kept
+
+
+class Move(NamedTuple):
+    """What a step of a Balancer changed.
+
+    Attributes:
+        step: after how many steps.
+        moved: experts that lie elsewhere now.
+        copies: of hot experts, from now on.
+        before, after: load of the most loaded rank over the mean, by the counts of these steps, as it was and as it is.
+        is_new: whether this arrangement was never there before; coming back to another one plans nothing.
+    """
+
+    step: int
+    moved: int
+    copies: int
+    before: float
+    after: float
+    is_new: bool
+
+
+@dataclasses.dataclass(frozen=True)
+class Arrangement:
+    """The expert at each place, and the copies; `placement` is None where there are none."""
+
+    experts: tuple[int, ...]
+    placement: Placement | None = None
+
+    def imbalance(self, loads: np.ndarray, ep_size: int) -> float:
+        """Load of the most loaded rank over the mean."""
+        held = loads[list(self.experts)]
+        if self.placement is not None:
+            expert, first, last = self.placement.parts.T
+            held = np.where(expert >= 0, held[expert], 0.0) * (last - first) / WHOLE
+        return float(held.reshape(ep_size, -1).sum(1).max() * ep_size / max(loads.sum(), 1e-300))
+
+
+def _unchanged(f: Any) -> Any:
+    return f
+
+
+class Balancer:
+    """Where the experts of a layer lie, decided anew every `every` steps from what tokens chose since.
+
+    Experts of the most loaded rank change places with those of others. Where ranks then still differ and have room for
+    `replicas` copies, hot experts get copies (`hpmoe.replicate_experts`). Nothing happens that would gain less than
+    `min_gain`. An arrangement that was there before is taken again where it does as well as a new one: then nothing is
+    planned. Places are data, so relocation alone never plans anything.
+
+    Weights lie in the order of places. Results are those without a Balancer, whatever it does; weight gradients of copied
+    experts are the same products, summed in another order.
+
+    Args:
+        make: from a transform to the layer: lambda copies: spmd(chain(copies, tile_partition, ...)(f), mesh). The transform
+            is `replicate_experts` for an arrangement, or returns its function unchanged.
+        num_experts: of all ranks.
+        ep_size: ranks.
+        every: steps between two decisions.
+        replicas: copies that each rank has room for; with 0 experts are relocated alone.
+        min_load: rows of a step that a copy must take to be made; see `hpmoe.replicate_experts`.
+        min_gain: what a change must take from the load of the most loaded rank, in means of ranks.
+
+    Attributes:
+        layer: what `make` made for the present arrangement.
+        places: [E] int32 Tensor, where each expert lies, for `hpmoe.balance.physical_ids`.
+        experts: [E], the expert at each place.
+        moves: of all steps, each a Move.
+
+    Raises:
+        ArgumentError: an option is not as said, or counts of a step are not of the experts.
+
+    Example:
+        >>> import hpmoe
+        >>> def to_layer(copies):
+        ...     return hpmoe.spmd(hpmoe.chain(copies, hpmoe.tile_partition)(hpmoe.moe_ffn), hpmoe.Mesh(2))
+        >>> balancer = Balancer(to_layer, num_experts=4, ep_size=2, every=1)
+        >>> balancer.step([6, 6, 2, 2])
+        Move(step=1, moved=2, copies=0, before=1.5, after=1.0, is_new=True)
+        >>> balancer.experts.tolist(), balancer.places.asnumpy().tolist()
+        ([2, 1, 0, 3], [2, 1, 0, 3])
+    """
+
+    def __init__(self, make: Callable[[Callable[..., Any]], Callable[..., Any]], *, num_experts: int, ep_size: int,
+                 every: int, replicas: int = 0, min_load: float = 0.0, min_gain: float = 0.1) -> None:
+        check_argument(callable(make), WHO, "make", repr(make), "a function from a transform to a layer")
+        check_argument(is_int(ep_size), WHO, "ep_size", repr(ep_size), "a positive int")
+        check_argument(is_int(num_experts) and num_experts % ep_size == 0, WHO, "num_experts", repr(num_experts),
+                       f"a positive multiple of {ep_size} ranks")
+        check_argument(is_int(every), WHO, "every", repr(every), "a positive int")
+        check_argument(is_int(replicas, 0), WHO, "replicas", repr(replicas), "an int that is not negative")
+        for name, value in (("min_load", min_load), ("min_gain", min_gain)):
+            check_argument(is_number(value) and value >= 0, WHO, name, repr(value), "a number that is not negative")
+        self._make, self._ep_size, self._every = make, ep_size, every
+        self._replicas, self._min_load, self._min_gain = replicas, min_load, min_gain
+        self._counted, self._steps = np.zeros(num_experts), 0
+        self._layers: dict[Placement | None, Callable[..., Any]] = {}
+        self._seen: collections.OrderedDict[Arrangement, None] = collections.OrderedDict()
+        self.moves: list[Move] = []
+        self._take(Arrangement(tuple(range(num_experts))))
+
+    @property
+    def experts(self) -> np.ndarray:
+        return np.array(self._now.experts)
+
+    @property
+    def layer(self) -> Callable[..., Any]:
+        return self._layers[self._now.placement]
+
+    def step(self, counts: Any, tensors: Iterable[Tensor] = ()) -> Move | None:
+        """Ends a training step; every so many of them experts may move, and then `tensors` are reordered in place.
+
+        Args:
+            counts: [..., E], the tokens that chose each expert in this step, by logical ids, of each rank or of all.
+            tensors: all that is kept for each expert: weights, `states_of` an optimizer, main weights and gradients.
+
+        Returns:
+            What changed, or None.
+        """
+        self._counted += summed_counts(f"{WHO}.step", counts, len(self._counted))
+        self._steps += 1
+        if self._steps % self._every:
+            return None
+        loads, self._counted = self._counted / self._every, np.zeros_like(self._counted)
+        before, taken = self._now, self._best(loads)
+        if taken == before:
+            return None
+        move_experts(tensors, before.experts, taken.experts)
+        is_new = taken not in self._seen
+        self._take(taken)
+        copies = sum(map(len, taken.placement.copies)) if taken.placement else 0
+        moved = sum(a != b for a, b in zip(before.experts, taken.experts, strict=True))
+        was, now = (round(each.imbalance(loads, self._ep_size), 3) for each in (before, taken))
+        self.moves.append(Move(self._steps, moved, copies, was, now, is_new))
+        return self.moves[-1]
+
+    def _best(self, loads: np.ndarray) -> Arrangement:
+        """The present arrangement, else one that was there before, else a new one: the first that does about as well."""
+        new = self._new(loads)
+        enough = new.imbalance(loads, self._ep_size) + self._min_gain
+        known = [self._now, *(each for each in reversed(self._seen) if each != self._now)]
+        return next((each for each in known if each.imbalance(loads, self._ep_size) <= enough), new)
+
+    def _new(self, loads: np.ndarray) -> Arrangement:
+        experts = relocated(self.experts, loads, self._ep_size)
+        arrangement = Arrangement(tuple(map(int, experts)))
+        if not self._replicas:
+            return arrangement
+        placement = place_replicas(loads[experts], ep_size=self._ep_size, replicas=self._replicas, min_load=self._min_load)
+        return dataclasses.replace(arrangement, placement=placement) if placement.most_copies else arrangement
+
+    def _take(self, arrangement: Arrangement) -> None:
+        """Makes it the present one; layers of arrangements that were not there for long are forgotten."""
+        self._now = arrangement
+        self._seen[arrangement] = None
+        self._seen.move_to_end(arrangement)
+        if len(self._seen) > MOST_SEEN:
+            self._seen.popitem(last=False)
+        kept = {each.placement for each in self._seen}
+        self._layers = {placement: layer for placement, layer in self._layers.items() if placement in kept}
+        if arrangement.placement not in self._layers:
+            self._layers[arrangement.placement] = self._make(self._copies(arrangement.placement))
+        self.places = Tensor(np.argsort(arrangement.experts).astype(np.int32))
+
+    def _copies(self, placement: Placement | None) -> Callable[..., Any]:
+        if placement is None:
+            return _unchanged
+        return replicate_experts(loads=placement.loads, replicas=self._replicas, min_load=self._min_load)
+
+    def __repr__(self) -> str:
+        return f"Balancer(ep_size={self._ep_size}, experts={list(self._now.experts)}, moves={len(self.moves)})"

@@ -1,0 +1,101 @@
+"""LoadMonitor: tokens of each expert, by layer and step, and what they say of the balance."""
+
+from __future__ import annotations
+
+import collections
+from typing import Any, NamedTuple
+
+import numpy as np
+
+from hpmoe.balance.counts import summed_counts
+from hpmoe.support.errors import check_argument, is_int
+
+WHO = "hpmoe.balance.LoadMonitor"
+
+
+class LoadRow(NamedTuple):
+    """What some steps of a layer say; loads are in means of all experts, so 1.0 is balance.
+
+    Attributes:
+        layer: its name.
+        steps: how many steps these are.
+        tokens: entries (token, choice) of a step, their mean.
+        max_over_mean: of the most loaded expert.
+        p50, p90, p99: percentiles over the experts, linear between two of them.
+        hottest: the most loaded expert, the first of equal ones.
+        unused: experts that no token chose.
+    """
+
+    layer: str
+    steps: int
+    tokens: float
+    max_over_mean: float
+    p50: float
+    p90: float
+    p99: float
+    hottest: int
+    unused: int
+
+
+class LoadMonitor:
+    """Tokens of each expert, by layer and step; printed, it is a table with a row for each layer.
+
+    Args:
+        keep: steps of a layer that are kept, the last ones.
+
+    Raises:
+        ArgumentError: keep is no positive int; or from a method, a layer that was never recorded, or counts that are none.
+
+    Example:
+        >>> monitor = LoadMonitor()
+        >>> monitor.record("layer 0", [6, 1, 1, 0])
+        >>> monitor.record("layer 0", [[1, 1, 1, 0], [3, 1, 1, 0]])
+        >>> print(monitor)
+        layer    steps  tokens  max/mean   p50   p90   p99  hottest  unused
+        layer 0      2       8      2.50  0.75  1.98  2.45        0       1
+        >>> monitor.counts("layer 0").tolist()
+        [[6, 1, 1, 0], [4, 2, 2, 0]]
+    """
+
+    def __init__(self, *, keep: int = 1000) -> None:
+        check_argument(is_int(keep), WHO, "keep", repr(keep), "a positive int")
+        self._keep = keep
+        self._counts: dict[str, collections.deque[np.ndarray]] = {}
+
+    def record(self, layer: str, counts: Any) -> None:
+        """Adds a step of a layer.
+
+        Args:
+            layer: its name.
+            counts: [..., E], of each rank or of all, as `hpmoe.router.tokens_per_expert` gives them; a Tensor or an array.
+        """
+        steps = self._counts.setdefault(layer, collections.deque(maxlen=self._keep))
+        steps.append(summed_counts(f"{WHO}.record", counts, len(steps[0]) if steps else None).astype(np.int64))
+
+    @property
+    def layers(self) -> tuple[str, ...]:
+        """The layers, in the order in which they were first recorded."""
+        return tuple(self._counts)
+
+    def counts(self, layer: str, last: int | None = None) -> np.ndarray:
+        """The tokens of each expert over all ranks, int64 [steps, E], of the steps kept or of the last ones of them."""
+        check_argument(layer in self._counts, f"{WHO}.counts", "layer", repr(layer), f"one of {list(self._counts)}")
+        check_argument(last is None or is_int(last), f"{WHO}.counts", "last", repr(last), "a positive int or None")
+        return np.stack(self._counts[layer])[-last if last else None:]
+
+    def row(self, layer: str, last: int | None = None) -> LoadRow:
+        """What the steps kept, or the last ones of them, say of a layer."""
+        counts = self.counts(layer, last)
+        loads = counts.mean(0)
+        shares = loads / max(loads.mean(), 1e-300)
+        p50, p90, p99 = map(float, np.percentile(shares, (50, 90, 99)))
+        return LoadRow(layer, len(counts), float(loads.sum()), float(shares.max()), p50, p90, p99, int(shares.argmax()),
+                       int((loads == 0).sum()))
+
+    def __str__(self) -> str:
+        rows = [self.row(layer) for layer in self._counts]
+        width = max([len("layer"), *(len(r.layer) for r in rows)])
+        lines = [f"{'layer':<{width}}  steps  tokens  max/mean   p50   p90   p99  hottest  unused"]
+        lines += [f"{r.layer:<{width}}  {r.steps:>5}  {r.tokens:>6.0f}  {r.max_over_mean:>8.2f}  {r.p50:.2f}  {r.p90:.2f}  "
+                  f"{r.p99:.2f}  {r.hottest:>7}  {r.unused:>6}" for r in rows]
+        return "\n".join(lines)

@@ -1,0 +1,113 @@
+"""Experts lie at places: ids are mapped to them, and weights with what belongs to them are moved there."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import mindspore as ms
+import numpy as np
+from mindspore import Parameter, Tensor, mint, nn
+
+from hpmoe.primitives.columns import take_columns
+from hpmoe.primitives.outside_graphs import outside_graphs
+from hpmoe.support.errors import check_argument
+
+
+def physical_ids(topk_ids: Any, places: Any) -> Any:
+    """The places of the experts that tokens chose, places[topk_ids]; -1, no expert, stays -1. Eager or traced.
+
+    Args:
+        topk_ids: [..., K] int32, logical ids.
+        places: [E] int32, where each expert lies: place p is the p-th expert of all ranks' weights, rank by rank.
+
+    Returns:
+        [..., K] int32, what `hpmoe.dispatch` and `hpmoe.moe_ffn` take.
+
+    Raises:
+        ArgumentError: an argument is no int32 Tensor of that rank.
+
+    Example:
+        >>> import mindspore as ms
+        >>> physical_ids(ms.Tensor([[0, 2], [1, -1]], ms.int32), ms.Tensor([2, 0, 1], ms.int32)).asnumpy().tolist()
+        [[2, 1], [0, -1]]
+    """
+    who = "hpmoe.balance.physical_ids"
+    outside_graphs(who)
+    for name, x, fits, wanted in (("topk_ids", topk_ids, lambda n: n >= 2, "[..., K]"),
+                                  ("places", places, lambda n: n == 1, "[E]")):
+        is_one = isinstance(x, Tensor) and x.dtype == ms.int32 and fits(x.ndim)
+        got = f"{str(x.dtype).lower()}{list(x.shape)}" if isinstance(x, Tensor) else f"a {type(x).__name__}"
+        check_argument(is_one, who, name, got, f"an int32 Tensor {wanted}")
+    # A table of one row serves all rows where it stands in each of them: tiles are of whole rows.
+    table = places.reshape(*[1] * (topk_ids.ndim - 1), -1) + topk_ids[..., :1] * 0
+    return mint.where(topk_ids < 0, topk_ids, take_columns(table, mint.where(topk_ids < 0, 0, topk_ids).astype(ms.int32)))
+
+
+def move_experts(tensors: Iterable[Tensor], before: Sequence[int] | np.ndarray, after: Sequence[int] | np.ndarray) -> None:
+    """Reorders experts in place, bit for bit: weights, moments of an optimizer, float32 main weights and gradients.
+
+    Args:
+        tensors: [E, ...] or [ep, E / ep, ...], Parameters or Tensors of any dtype; each keeps its memory.
+        before, after: [E], the expert that lies at each place, then and now: `Balancer.experts`. To store experts in their
+            own order, `after` is range(E).
+
+    Raises:
+        ArgumentError: the two are not the same experts in some order, or a tensor is not of so many experts.
+
+    Example:
+        >>> import mindspore as ms
+        >>> weight = ms.Tensor([[0.0], [1.0], [2.0]])
+        >>> move_experts([weight], before=[0, 1, 2], after=[2, 0, 1])
+        >>> weight.asnumpy().tolist()
+        [[2.0], [0.0], [1.0]]
+    """
+    who = "hpmoe.balance.move_experts"
+    old, new = (np.asarray(order).reshape(-1) for order in (before, after))
+    check_argument(sorted(old) == sorted(new) == list(range(len(old))), who, "after", f"{new.tolist()}, from {old.tolist()}",
+                   "the same experts, each once")
+    tensors = list(tensors)
+    for i, tensor in enumerate(tensors):
+        is_tensor = isinstance(tensor, Tensor)
+        check_argument(is_tensor and len(old) in (*tensor.shape[:1], int(np.prod(tensor.shape[:2]))), who, f"tensors[{i}]",
+                       f"of shape {tuple(tensor.shape)}" if is_tensor else f"a {type(tensor).__name__}",
+                       f"a Tensor of {len(old)} experts, [E, ...] or [ep, E / ep, ...]")
+    if (old == new).all():
+        return
+    source = np.argsort(old)[new]
+    for tensor in tensors:
+        values = tensor.asnumpy()
+        tensor.copy_(Tensor(values.reshape(len(old), -1)[source].reshape(values.shape)))
+
+
+def states_of(optimizer: nn.Cell, parameters: Iterable[Parameter]) -> list[Parameter]:
+    """What an optimizer of MindSpore keeps of some parameters: moments, accumulators, whatever has their names and shapes.
+
+    Args:
+        optimizer: of `mindspore.nn`, `mindspore.mint.optim` or `mindspore.experimental.optim`, which name the state of
+            parameter "w" as in "moment1.w".
+        parameters: such as the weights of experts.
+
+    Returns:
+        The states, in the order of the optimizer; not the parameters themselves.
+
+    Raises:
+        ArgumentError: the optimizer is no Cell, or does not have a parameter.
+
+    Example:
+        >>> import mindspore as ms
+        >>> from mindspore.mint import optim
+        >>> weight = ms.Parameter(ms.Tensor([[0.0], [1.0]]), name="experts.weight1")
+        >>> [state.name for state in states_of(optim.AdamW([weight]), [weight])]
+        ['exp_avg.experts.weight1', 'exp_avg_sq.experts.weight1']
+    """
+    who = "hpmoe.balance.states_of"
+    check_argument(isinstance(optimizer, nn.Cell), who, "optimizer", f"a {type(optimizer).__name__}",
+                   "an optimizer of MindSpore, which is a Cell")
+    of_optimizer = list(optimizer.get_parameters())
+    states = []
+    for parameter in parameters:
+        check_argument(any(p is parameter for p in of_optimizer), who, "parameters", getattr(parameter, "name", parameter),
+                       "parameters that the optimizer updates")
+        states += [p for p in of_optimizer if p.name.endswith(f".{parameter.name}") and p.shape == parameter.shape]
+    return states

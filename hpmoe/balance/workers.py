@@ -1,0 +1,58 @@
+"""Workers of an expert: slots of rows are dealt to all workers of a rank, so an expert has as many as its rows need."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from hpmoe.ir.layout import Layout
+from hpmoe.support.errors import check_argument
+from hpmoe.timelines.run import Run, is_transfer
+
+
+def workers_per_expert(line: Run, topk_ids: np.ndarray | Sequence[np.ndarray]) -> np.ndarray:
+    """How many workers of all ranks, on average over a run, compute on rows of each expert, and on those of its copies.
+
+    Counted are tasks on received rows: matmuls, activations. Workers that move rows, and sums of weight gradients, are not.
+
+    Args:
+        line: a run, measured or simulated, of a taskflow with one routing.
+        topk_ids: for each rank, [T, K], the ids that the kernel was given: places, where a Balancer is at work.
+
+    Returns:
+        [E] float64, by place.
+
+    Raises:
+        ArgumentError: line is no Timeline, or its function dispatches nothing.
+
+    Example:
+        >>> import hpmoe
+        >>> shapes = (8, 4), (8, 1), (8, 1), (2, 4, 6), (2, 3, 4)
+        >>> avals = [hpmoe.Aval(shape, "int32" if i == 1 else "float32") for i, shape in enumerate(shapes)]
+        >>> tiles = hpmoe.tile_partition(hpmoe.moe_ffn, rows=2, cols=4)
+        >>> flow = hpmoe.assign_queues(tiles, machine=hpmoe.cpu(num_workers=4)).lower(*avals)
+        >>> ids = [np.array([[0]] * 6 + [[1]] * 2)]
+        >>> hot, cold = workers_per_expert(hpmoe.simulate(flow, routing=ids), ids)
+        >>> bool(2.5 < hot / cold < 3.5)
+        True
+    """
+    who = "hpmoe.balance.workers_per_expert"
+    check_argument(isinstance(line, Run), who, "line", f"a {type(line).__name__}", "an hpmoe.Timeline")
+    flow = line.flow
+    check_argument(bool(flow.routes), who, "line", f"of {flow.name}, which dispatches nothing", "of a layer with experts")
+    layout = Layout(flow, [topk_ids] * len(flow.routes), None)
+    busy = np.zeros(flow.routes[0].num_experts)
+    op_of_row = flow.tasks["op"][line.task]
+    for i, op in enumerate(flow.ops):
+        if not op.domain.is_slots or is_transfer(op):
+            continue
+        plan = flow.routes[op.domain.route]
+        for rank, slots in enumerate(layout.slots[op.domain.route]):
+            mine = (line.rank == rank) & (op_of_row == i)
+            slot = flow.tasks["row"][line.task[mine]]
+            took = np.where(slots.rows[slot] > 0, (line.end - line.begin)[mine], 0.0)
+            physical = rank * plan.num_local_experts + slots.expert[slot]
+            expert = physical if plan.placement is None else plan.placement.parts[physical, 0]
+            np.add.at(busy, np.maximum(expert, 0), np.where(expert < 0, 0.0, took))
+    return busy / max(line.span, 1e-300)
