@@ -58,6 +58,8 @@ def run(o: flags.FlagValues) -> int:
         Path(o.out).write_text(text, encoding="utf-8")
     if o.json:
         print(json.dumps({"name": machine.name, "toml": text}))
-    elif not o.out:
+    elif o.out:
+        print(f"{machine.name}: written to {o.out}")
+    else:
         print(text, end="")
     return 0

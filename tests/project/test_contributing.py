@@ -38,7 +38,12 @@ def fault(words):
         return None if os.access(ROOT / program, os.X_OK) else f"{program} cannot be run"
     if program not in TOOLS:
         return f"{program} is not known"
-    missing = [a for a in arguments if program == "pytest" and not a.startswith("--") and not (ROOT / a).exists()]
+    if program != "pytest":
+        return None
+    paths = [a for a in arguments if not a.startswith("-")]
+    if "-m" in arguments and f'"{(marker := paths.pop(0))}: ' not in PROJECT:
+        return f"no marker {marker}"
+    missing = [path for path in paths if not (ROOT / path).exists()]
     return f"no {missing}" if missing else None
 
 
@@ -49,7 +54,7 @@ def test_a_command_of_the_guide_exists(line, request):
         assert isinstance(request.config.getoption(flag), bool)
 
 
-@pytest.mark.parametrize("line", ["pytest tests/nowhere", "python -m hpmoe.nowhere", "hpmoe nothing", ".ci/nothing", "make"])
+@pytest.mark.parametrize("line", ["pytest tests/nowhere", "pytest -m nowhere", "python -m hpmoe.nowhere", "hpmoe nothing", ".ci/nothing", "make"])
 def test_a_planted_fault_is_found(line):
     assert fault(*parts(line)) is not None
 

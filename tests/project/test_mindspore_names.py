@@ -14,8 +14,9 @@ OWN = "hpmoe.support.mindspore_private"
 CHECKS = "hpmoe.support.mindspore_checks"  # says what each of its checks is of
 # What MindSpore documents: modules to import from, or names of `mindspore`, which lead to them.
 PUBLIC = {"mindspore", "mindspore.common.initializer", "mindspore.mint", "mindspore.mint.nn", "mindspore.ops"}
-# Private attributes of others than MindSpore: Python's, NumPy's, ctypes', absl's.
-OTHERS = {"_inst", "_rand", "_exit", "_getframe", "_replace", "_fields_", "_DummyThread", "_is_owned", "_at_fork_reinit"}
+# Private attributes of others than MindSpore: Python's, NumPy's, ctypes', absl's, MindFormers'.
+OTHERS = {"_inst", "_rand", "_exit", "_getframe", "_replace", "_fields_", "_DummyThread", "_is_owned", "_at_fork_reinit",
+          "_get_parameter_shard_plan"}
 # What else MindSpore does not document, also where it is a string.
 KNOWN = {"__fallback__", "__ms_class__", "is_meta", "side_effect_hidden", "constexpr_prim", "inputs_num", "get_bprop",
          "set_const_prim", "compile_cache", "ms_compile_cache", "_step", "_requires_grad", "_is_leaf", "_make_subclass",
