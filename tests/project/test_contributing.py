@@ -54,7 +54,8 @@ def test_a_command_of_the_guide_exists(line, request):
         assert isinstance(request.config.getoption(flag), bool)
 
 
-@pytest.mark.parametrize("line", ["pytest tests/nowhere", "pytest -m nowhere", "python -m hpmoe.nowhere", "hpmoe nothing", ".ci/nothing", "make"])
+@pytest.mark.parametrize("line", ["pytest tests/nowhere", "pytest -m nowhere", "python -m hpmoe.nowhere", "hpmoe nothing",
+                                  ".ci/nothing", "make"])
 def test_a_planted_fault_is_found(line):
     assert fault(*parts(line)) is not None
 
