@@ -44,7 +44,7 @@ def scores_of(logits: Tensor, score: str) -> Tensor:
 
 
 def softmax(z: Tensor) -> Tensor:
-    """Of rows. On a CPU all gradients of MindSpore 2.10's are wrong where the first one in a process is of a single column."""
+    """Of rows. All gradients of MindSpore 2.10's are wrong on a CPU where the first in a process is of a single column."""
     powers = mint.exp(z - ops.stop_gradient(mint.amax(z, -1, True)))
     return powers / mint.sum(powers, -1, True)
 
