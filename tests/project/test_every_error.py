@@ -47,7 +47,6 @@ NOT_REACHED = {
     ("kernels/twin_target.py", "breaks a rule"): "the kernel keeps them; test_ascend_mutants.py",
     ("hpmoe/runtime/graph_mode.py", "of unknown type"): "test_graph_mode.py, with the other two that say so",
     ("hpmoe/primitives/outside_graphs.py", ""): "in a graph that MindSpore compiles; test_outside_graphs.py",
-    ("hpmoe/runtime/graph_mode.py", "guard_values in a graph"): "test_guard_values.py, in a compiled graph",
     ("hpmoe/runtime/running.py", "capture_mode"): "test_graph_mode.py, where MindSpore records calls",
     ("hpmoe/interpreters/interpret.py", "cannot run"): "guards the interpreter's own books",
     ("hpmoe/verification/regions.py", "_Fault"): "verify raises it as a VerifyError",
