@@ -22,7 +22,6 @@ from hpmoe.runtime.plans import Plans
 from hpmoe.runtime.rank_arrays import Arrays, to_arrays
 from hpmoe.runtime.staged import Staged
 from hpmoe.support.errors import ProgramError, check_argument, is_name
-from hpmoe.support.launchers import check_alone
 from hpmoe.support.mindspore_private import records_calls
 
 
@@ -59,8 +58,6 @@ class Runner:
     def prepare(self, args: Sequence[Any], kwargs: Mapping[str, Any], num_tokens: Sequence[int] | None = None,
                 seed: int | None = None) -> tuple[Call, list[Any]]:
         """The call of these arguments, checked and traced, and the arrays (tensors or Avals) among them."""
-        if self.plans.batched:
-            check_alone(self.plans.mesh.ep_size)
         given = self.plans.flatten(args, kwargs)
         tensors = given.arrays
         self._check_rank_axis(tensors, given.split_arrays)

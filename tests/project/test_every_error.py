@@ -67,6 +67,8 @@ NOT_REACHED = {
     ("hpmoe/commands/options.py", "where matplotlib is not"): "an installation without it; test_bench.py",
     ("hpmoe/testing/__init__.py", "ImportError"): "an installation without chex or hypothesis; test_inputs.py",
     ("hpmoe/mindformers/grouped_mlp.py", ""): "in MindFormers' modules; tests/reference/test_mindformers.py",
+    ("hpmoe/ranks/", ""): "several processes; tests/ranks",
+    ("hpmoe/commands/launch.py", ""): "of a command line; tests/ranks/test_starting.py",
     ("hpmoe/peers/", ""): "other libraries in processes of their own; test_bench.py",
     ("kernels/__init__.py", "ImportError"): "a source folder imported by its bare name; test_layering.py",
     ("transforms/__init__.py", "ImportError"): "a source folder imported by its bare name; test_layering.py",
