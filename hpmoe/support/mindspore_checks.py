@@ -9,7 +9,7 @@ from typing import Any
 
 import mindspore as ms
 import numpy as np
-from mindspore import Generator, Tensor, mint, ops
+from mindspore import Generator, Tensor, amp, mint, nn, ops
 from mindspore.mint.nn import functional
 
 from hpmoe.support import mindspore_private as private
@@ -237,3 +237,25 @@ def _graphs_ask_and_are_forgotten() -> bool:
     grad = _number(ms.grad(f)(x))
     flags = asked.asked[0][1], asked.asked[-1][1]
     return (value, grad, kept, again, flags, asked.asked[0][0]) == (6, 5, True, True, (False, True), "word")
+
+
+class _Whole(nn.Cell):
+    def construct(self, x: Any) -> Any:
+        return [y for y in (x,)][0]
+
+
+class _Around(nn.Cell):
+    def __init__(self) -> None:
+        super().__init__()
+        self.whole = _Whole()
+
+    def construct(self, x: Any) -> Any:
+        y = self.whole(x)
+        return y
+
+
+@_relied_on("rewrite: _subtree_black_list, _function_parse_black_list", "mixed precision at level O1")
+def _rewriting_keeps_cells() -> bool:
+    private.keep_whole(_Whole)
+    around = amp.auto_mixed_precision(_Around(), "O1")
+    return type(around.whole) is _Whole and _number(around(Tensor([2.0]))) == 2.0
