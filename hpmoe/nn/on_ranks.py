@@ -82,7 +82,7 @@ class _InGraph(AskedByCompiler):
 in_graph = _InGraph()
 
 
-def reshaped(x: Any, shape: Sequence[int]) -> Any:
+def reshaped(x: Any, shape: Any) -> Any:
     """A tensor of another shape. Graphs for CPUs have no Reshape of bfloat16; float32, which holds it exactly, has one."""
     if in_graph() and x.dtype == ms.bfloat16:
         return mint.reshape(x.astype(ms.float32), shape).astype(ms.bfloat16)

@@ -172,6 +172,7 @@ def set_num_inputs(primitive: ops.Primitive, number: int) -> None:
 
 
 _whole_cells = _private("rewrite.common.namespace._subtree_black_list")
+_is_rewritten = _private("rewrite.common.namespace.is_subtree")
 _whole_functions = _private("rewrite.parsers.assign_parser.AssignParser._function_parse_black_list")
 
 
@@ -195,6 +196,16 @@ def keep_whole(kind: type) -> type:
     if isinstance(known, list):
         known.append(kind if is_cell else _Any(kind))
     return kind
+
+
+def rewrite_again() -> None:
+    """Takes back the last `keep_whole` of a Cell, and that of a function."""
+    del _whole_cells[-1:], _whole_functions[-1:]
+
+
+def is_rewritten(value: Any) -> bool:
+    """Whether rewriting of sources replaces a Cell, or a function."""
+    return _is_rewritten(value) if isinstance(value, nn.Cell) else value not in list(_whole_functions)
 
 
 class AskedByCompiler(ops.PrimitiveWithInfer):
