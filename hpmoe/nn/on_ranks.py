@@ -10,6 +10,7 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import mindspore as ms
 from mindspore import mint, ops
 
 from hpmoe.machines.machine import Mesh
@@ -17,6 +18,7 @@ from hpmoe.ranks.world import World
 from hpmoe.runtime.spmd import spmd
 from hpmoe.runtime.transform import chain
 from hpmoe.support.errors import check_argument
+from hpmoe.support.mindspore_private import AskedByCompiler
 from hpmoe.transforms.assign_queues import assign_queues
 from hpmoe.transforms.fuse_persistent import fuse_persistent
 from hpmoe.transforms.overlap_comm import overlap_comm
@@ -64,4 +66,27 @@ def rows_shape(who: str, shape: Any, size: int | None, ep_size: int, argument: s
 
 def by_rank(weight: Any, ep_size: int) -> Any:
     """A weight of all experts, [E, ...], as each rank has its own."""
-    return mint.reshape(weight, (ep_size, -1, *weight.shape[1:])) if ep_size else weight
+    return reshaped(weight, (ep_size, -1, *weight.shape[1:])) if ep_size else weight
+
+
+class _InGraph(AskedByCompiler):
+    """False when Python calls it, True when the graph compiler asks."""
+
+    def __init__(self):
+        super().__init__("hpmoe_in_graph")
+
+    def __infer__(self):
+        return {"shape": (), "dtype": ms.bool_, "value": True}
+
+    def __call__(self):
+        return False
+
+
+in_graph = _InGraph()
+
+
+def reshaped(x: Any, shape: Any) -> Any:
+    """A tensor of another shape. Graphs for CPUs have no Reshape of bfloat16; float32, which holds it exactly, has one."""
+    if in_graph() and x.dtype == ms.bfloat16:
+        return mint.reshape(x.astype(ms.float32), shape).astype(ms.bfloat16)
+    return mint.reshape(x, shape)
