@@ -13,14 +13,29 @@ from collections.abc import Sequence
 import mindspore as ms
 from absl import flags
 
-from hpmoe.commands import bench, build, calibrate, compare, demo, doctor, machine, memory, plan, show, simulate, tune
+from hpmoe.commands import (
+    ascend_check,
+    bench,
+    build,
+    calibrate,
+    compare,
+    demo,
+    doctor,
+    machine,
+    memory,
+    plan,
+    show,
+    simulate,
+    tune,
+)
 from hpmoe.commands.options import UsageError, define_switch, did_you_mean, flags_text, parse
 from hpmoe.support.errors import ArgumentError, LaunchError, TransformError
 from hpmoe.support.interrupts import end_watch
 from hpmoe.support.versions import __version__
 
 COMMANDS = {"demo": demo, "bench": bench, "show": show, "plan": plan, "simulate": simulate, "compare": compare,
-            "machine": machine, "calibrate": calibrate, "tune": tune, "memory": memory, "build": build, "doctor": doctor}
+            "machine": machine, "calibrate": calibrate, "tune": tune, "memory": memory, "build": build,
+            "ascend-check": ascend_check, "doctor": doctor}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -104,7 +119,7 @@ def define(name: str) -> flags.FlagValues:
 
 
 def help_text() -> str:
-    commands = "\n".join(f"  hpmoe {name:<10}{command.SUMMARY}" for name, command in COMMANDS.items())
+    commands = "\n".join(f"  hpmoe {name:<13}{command.SUMMARY}" for name, command in COMMANDS.items())
     return ("hpmoe: transforms that turn a pure MoE-FFN written with MindSpore into one persistent kernel\n\n"
             f"{commands}\n\nhpmoe COMMAND --help lists the flags of a command, where - is as good as _, as in --top-k=4;\n"
             "hpmoe --version prints the version.")
