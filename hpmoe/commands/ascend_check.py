@@ -18,15 +18,15 @@ from hpmoe.kernels.ascend_build import DEVICES, run_needs
 from hpmoe.kernels.ascend_device import Npu, find_npu
 from hpmoe.machines.machine import Machine
 from hpmoe.machines.machine_files import machine_text
-from hpmoe.support.launchers import launched_processes
+from hpmoe.ranks.launchers import find_launched
 from hpmoe.support.progress import Progress
 
 SUMMARY = "checks the Ascend kernel step by step on an NPU or its twin, and measures a machine file"
 NOTES = f"""\
 {len(LADDER)} checks, from one launch to layers on all ranks, each of which the next ones stand on; it stops at the first
-that fails and exits with 1. Every number is compared with NumPy in float64. On an NPU it takes what `hpmoe build
---target=ascend` compiled, one rank for each process that msrun starts; what needs two ranks is left out without. On
-ascend-twin it executes the source of the kernel on this CPU, two ranks in this process: nothing of an NPU but its rules.
+that fails and exits with 1. Every number is compared with NumPy in float64. On an NPU it takes what hpmoe build
+compiled, one rank for each process that msrun starts; what needs two ranks is left out without. On
+ascend-twin it executes the source of the kernel on this CPU, two ranks in this process: of an NPU only its rules.
 --out writes --machine with the rates that were measured, for hpmoe simulate --machine=FILE."""
 
 
@@ -34,7 +34,7 @@ def define(values: flags.FlagValues) -> None:
     options.define_choice(values, "target", "ascend", "what to check", ("ascend", "ascend-twin"))
     flags.DEFINE_string("machine", "ascend_a3", "what kernels are planned for, a name that hpmoe machine lists, or a file",
                         flag_values=values)
-    options.define_switch(values, "keep_going", "go on after a check that failed")
+    options.define_switch(values, "all", "go on after a check that failed")
     flags.DEFINE_string("out", None, "the .toml file to write what was measured to", flag_values=values)
 
 
@@ -45,7 +45,7 @@ def run(o: flags.FlagValues) -> int:
     device = _twin(machine) if o.target == "ascend-twin" else _npu(machine)
     rungs: list[Rung] = []
     with Progress("hpmoe ascend-check") as progress:
-        for rung in climb(device, o.keep_going, progress):
+        for rung in climb(device, o.all, progress):
             rungs.append(rung)
             if not o.json:
                 print(_line(len(rungs), rung), flush=True)
@@ -76,13 +76,13 @@ def _npu(machine: Machine) -> Device:
     missing = run_needs(os.environ, DEVICES)
     if missing:
         raise ImportError("\n  ".join(["--target=ascend cannot run here; --target=ascend-twin can", *missing]))
-    npu, launched = find_npu(os.environ), launched_processes()
+    npu, launched = find_npu(os.environ), find_launched()
     if isinstance(npu, Npu):
         machine = machine.replace(num_aic=npu.num_aic, num_aiv=npu.num_aiv)
     if launched is None:
         return Device("ascend", machine, is_small=False)
     communication.init()
-    return Device("ascend", machine, launched[1], communication.get_rank(), is_small=False)
+    return Device("ascend", machine, launched.size, communication.get_rank(), is_small=False)
 
 
 def _line(number: int, rung: Rung) -> str:

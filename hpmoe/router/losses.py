@@ -14,7 +14,7 @@ from hpmoe.primitives.columns import add_columns
 from hpmoe.primitives.matmul import weight_grad
 from hpmoe.primitives.outside_graphs import outside_graphs
 from hpmoe.primitives.top_k import top_k as best_of
-from hpmoe.router.scores import LEAST_SUM, check_logits, check_score, described, probabilities, scores_of
+from hpmoe.router.scores import LEAST_SUM, check_logits, check_score, described, probabilities
 from hpmoe.support.errors import check_argument, is_int, is_number
 
 
@@ -26,9 +26,9 @@ def _checked(who: str, logits: Tensor, score: str, coefficient: float, top_k: in
     return z
 
 
-def _choices(z: Tensor, top_k: int, score: str) -> Tensor:
-    """1 where an expert is among the top_k of a token's raw scores, float32 [T, E]."""
-    _, ids = best_of(ops.stop_gradient(scores_of(z, score)), k=top_k, largest=True)
+def _choices(z: Tensor, top_k: int) -> Tensor:
+    """1 where an expert is among the top_k of a token's raw scores, which rise with the logits; float32 [T, E]."""
+    _, ids = best_of(ops.stop_gradient(z), k=top_k, largest=True)
     return add_columns(1.0, ids, num_cols=z.shape[1])
 
 
@@ -63,7 +63,7 @@ def aux_loss(logits: Tensor, top_k: int, *, score: str = "softmax", coefficient:
 def balance_terms(z: Tensor, top_k: int, score: str) -> tuple[Tensor, Tensor]:
     """n / T and mean p, [E] each, of float32 logits: the loss is of their product, and ranks of as many tokens have the mean
     of theirs."""
-    return mint.mean(_choices(z, top_k, score), 0), mint.mean(probabilities(z, score), 0)
+    return mint.mean(_choices(z, top_k), 0), mint.mean(probabilities(z, score), 0)
 
 
 def sequence_loss(logits: Tensor, top_k: int, num_sequences: int, *, score: str = "softmax",
@@ -99,7 +99,7 @@ def sequence_loss(logits: Tensor, top_k: int, num_sequences: int, *, score: str 
                    repr(num_sequences), f"an int that divides {num_tokens} tokens")
     length = num_tokens // num_sequences
     mean = Tensor((np.kron(np.eye(num_sequences), np.ones((length, 1))) / length).astype(np.float32))
-    share, p = weight_grad(mean, _choices(z, top_k, score)), weight_grad(mean, probabilities(z, score))
+    share, p = weight_grad(mean, _choices(z, top_k)), weight_grad(mean, probabilities(z, score))
     return mint.sum(share * p) * (coefficient * num_experts / (top_k * num_sequences))
 
 
