@@ -353,6 +353,22 @@ def test_losses_and_their_gradients(name, score, run):
     np.testing.assert_allclose((ms.grad(f)(Tensor(z)).asnumpy() * direction).sum(), slope, rtol=2e-3, atol=1e-6)
 
 
+@pytest.mark.parametrize("run", [RUNS["program"], RUNS["kernel"]], ids=["program", "kernel"])
+@pytest.mark.parametrize("name", LOSSES)
+def test_losses_are_of_real_tokens(name, run):
+    """Beside num_tokens: those of a rank's own rows, 0 without any; padding has no gradient."""
+    ours, theirs = LOSSES[name]
+    z, lengths = logits(5, tokens=36).reshape(3, 12, E), (12, 0, 8)
+    f = hpmoe.spmd(run(lambda z: (ours(z, 3, "sigmoid"), z)), hpmoe.Mesh(3))
+    got = f(Tensor(z), num_tokens=lengths)[0].asnumpy()
+    of_some = (np.mean([0.5 * oracle.aux_loss(part, 3, "sigmoid") for part in (z[2, :4], z[2, 4:8])])
+               if name == "sequence" else theirs(z[2, :8], 3, "sigmoid"))  # two of three sequences have tokens
+    want = [theirs(z[0], 3, "sigmoid"), 0, of_some]
+    np.testing.assert_allclose(got, want, rtol=1e-5)
+    grad = ms.grad(lambda z: f(z, num_tokens=lengths)[0].sum())(Tensor(z)).asnumpy()
+    assert np.isfinite(grad).all() and grad[0].any() and not grad[1].any() and not grad[2, 8:].any()
+
+
 @pytest.mark.parametrize("name", ["aux", "sequence", "global"])
 def test_losses_rise_with_imbalance(name):
     """From 1, where all experts get the same, with every push towards one of them."""
