@@ -7,6 +7,7 @@ from typing import Any
 
 import numpy as np
 from mindspore import mint
+from mindspore.mint.nn import functional
 
 import hpmoe
 from hpmoe.bring_up.device import CheckFailed, Device, random
@@ -80,7 +81,7 @@ FUNCTIONS = {
     "tanh and rsqrt": lambda x, y: mint.tanh(x) * mint.rsqrt(y * y + 1.0),
     "erf": lambda x, y: mint.erf(x), "sine": lambda x, y: mint.sin(x * 4.0), "cosine": lambda x, y: mint.cos(x * 4.0),
     "sign": lambda x, y: mint.sign(x), "floor": lambda x, y: mint.floor(x * 4.0),
-    "softplus": lambda x, y: mint.nn.functional.softplus(x), "powers": lambda x, y: mint.pow(mint.abs(x) + 0.5, y),
+    "softplus": lambda x, y: functional.softplus(x), "powers": lambda x, y: mint.pow(mint.abs(x) + 0.5, y),
     "largest and smallest": lambda x, y: mint.maximum(x, y) * mint.minimum(x, 1.0),
     "comparisons": lambda x, y: mint.where(mint.greater(x, y), x, y * 2.0) + mint.where(mint.eq(x, y), x, y),
     "where, of a column": lambda x, y: mint.where(mint.greater(mint.sum(x, -1, True), 0.0), x, y),
@@ -109,7 +110,7 @@ def gathers(device: Device) -> str:
     rng = np.random.default_rng(5)
     for cols in (24, 9001):
         table, index = random(rng, 8, cols), rng.integers(-8, 8, (40,)).astype(np.int32)
-        device.compare(lambda x, i: mint.nn.functional.embedding(i, x), [[table, index]], exact=True)
+        device.compare(lambda x, i: functional.embedding(i, x), [[table, index]], exact=True)
     return "rows of 24 and 9001 columns, bit for bit"
 
 

@@ -121,7 +121,8 @@ class Device:
             out = kernel(*given)
             return (out.astype(ms.float32) * cotangent.astype(ms.float32)).sum(), out
 
-        (_, out), found = ms.value_and_grad(loss, linearized.differentiable, has_aux=True)(*tensors)
+        take: Any = ms.value_and_grad
+        (_, out), found = take(loss, linearized.differentiable, has_aux=True)(*tensors)
         backward = [[*(mine[i] for i in linearized.kept_inputs), *outputs[num_outputs:], w]
                     for mine, outputs, w in zip(inputs, forward, weights, strict=True)]
         want = [[outputs[0] for outputs in forward],

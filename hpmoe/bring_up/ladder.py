@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 import time
 from collections.abc import Callable, Iterator
-from typing import NamedTuple
 
 from hpmoe.bring_up import bodies, layers
 from hpmoe.bring_up.device import CheckFailed, Device
@@ -13,7 +13,8 @@ from hpmoe.support.errors import ArgumentError, LaunchError
 LADDER: dict[str, Callable[[Device], str]] = {**bodies.CHECKS, **layers.ONE_RANK, **layers.ALL_RANKS}
 
 
-class Rung(NamedTuple):
+@dataclasses.dataclass(frozen=True)
+class Rung:
     """A check that was done: its name, whether it passed (None where it was left out), what it says, and seconds."""
 
     name: str

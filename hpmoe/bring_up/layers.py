@@ -131,7 +131,7 @@ def transformed(device: Device) -> str:
 def all_ranks(device: Device) -> str:
     """A layer of several blocks on all ranks, forward and backward; on an NPU also of the size of a real one."""
     ranks = device.num_ranks
-    sizes = [{"tokens": 40, "hidden": 64, "intermediate": 48, "experts": 4 * ranks}]
+    sizes: list[dict[str, Any]] = [{"tokens": 40, "hidden": 64, "intermediate": 48, "experts": 4 * ranks}]
     if not device.is_small:
         sizes.append({"tokens": 512, "hidden": 7168, "intermediate": 2048, "experts": 8 * ranks, "top_k": 2})
     worst = max(device.compare(hpmoe.moe_ffn, layer_inputs(ranks, **size), grads=True, blocks=device.machine.num_aic)

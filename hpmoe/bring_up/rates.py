@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import dataclasses
 import datetime
 import time
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 
@@ -19,7 +20,8 @@ REPEATS, LAUNCHES = 5, 20
 LEAST_US = 1e-3  # what a launch took at least, besides that of nothing
 
 
-class Rate(NamedTuple):
+@dataclasses.dataclass(frozen=True)
+class Rate:
     """A number of a Machine as measured: the median of some repeats, and the least and the largest of them."""
 
     field: str

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import os
 from pathlib import Path
@@ -53,7 +54,8 @@ def run(o: flags.FlagValues) -> int:
         rates = _measure(device, o, progress) if o.out and is_ok else []
     if o.json:
         print(json.dumps({"ok": is_ok, "target": o.target, "ranks": device.num_ranks, "out": o.out if rates else None,
-                          "checks": [rung._asdict() for rung in rungs], "rates": [rate._asdict() for rate in rates]}))
+                          "checks": [dataclasses.asdict(rung) for rung in rungs],
+                          "rates": [dataclasses.asdict(rate) for rate in rates]}))
     else:
         print("\n".join([*map(_rate_line, rates), *([f"written to {o.out}"] if rates else []),
                          "passed" if is_ok else "FAILED"]))
