@@ -31,7 +31,6 @@ REDUCED = {
     "plan": [*SMALL, "--runs=1"],
     "show": [],
     "machine": [],
-    "ascend-check": [],
     "doctor": [],
     "simulate": [*SMALL, "--imbalance=1", "--most_ranks=2"],
     "compare": [*SMALL, "--repeats=1"],
@@ -108,8 +107,8 @@ def parsed(command):
     name, *args = shlex.split(HPMOE.sub("", command, count=1), comments=True)
     if name != "--version":
         values = cli.define(name)
-    own = options.split_flags(values, args)[0] if name == "launch" else args
-    options.parse(values, own, getattr(cli.COMMANDS[name], "POSITIONAL", ()))
+        own = options.split_flags(values, args)[0] if name == "launch" else args  # the rest is of the script
+        options.parse(values, own, getattr(cli.COMMANDS[name], "POSITIONAL", ()))
     return name, args
 
 
