@@ -14,6 +14,7 @@ import mindspore as ms
 from mindspore import mint, ops
 
 from hpmoe.machines.machine import Mesh
+from hpmoe.ranks.world import World
 from hpmoe.runtime.spmd import spmd
 from hpmoe.runtime.transform import chain
 from hpmoe.support.errors import check_argument
@@ -43,6 +44,8 @@ def transformed(who: str, f: Callable[..., Any], transforms: Any, mesh: Mesh | N
 def num_ranks(who: str, mesh: Any, num_moe_experts: int) -> int:
     """How many ranks arrays have an axis of; 0 for one rank without one."""
     check_argument(mesh is None or isinstance(mesh, Mesh), who, "mesh", repr(mesh), "an hpmoe.Mesh, or None for one rank")
+    check_argument(not isinstance(mesh, World), who, "mesh", repr(mesh), "virtual ranks, an hpmoe.Mesh",
+                   "Ranks that are processes call hpmoe.spmd on the function.")
     ep_size = 0 if mesh is None else mesh.ep_size
     check_argument(not ep_size or num_moe_experts % ep_size == 0, who, "num_moe_experts", num_moe_experts,
                    f"divisible by the {ep_size} ranks of the mesh")

@@ -106,7 +106,9 @@ def parsed(command):
     """The name and the arguments of a command of hpmoe. Raises UsageError for a flag that is none."""
     name, *args = shlex.split(HPMOE.sub("", command, count=1), comments=True)
     if name != "--version":
-        options.parse(cli.define(name), args, getattr(cli.COMMANDS[name], "POSITIONAL", ()))
+        values = cli.define(name)
+        own = options.split_flags(values, args)[0] if name == "launch" else args  # the rest is of the script
+        options.parse(values, own, getattr(cli.COMMANDS[name], "POSITIONAL", ()))
     return name, args
 
 
