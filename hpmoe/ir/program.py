@@ -77,7 +77,7 @@ class Program:
         direction: "forward", or "backward" of what `hpmoe.vjp` made.
         frozen: inputs that no gradient is taken of.
         reports: functions that are called with the last outputs, which are theirs and not the caller's: (array, whether its
-            first dimension is that of ranks).
+            first dimension is that of ranks), to an error that the call ends with, or None.
 
     Raises:
         ProgramError: it breaks a rule, see check_program.
@@ -102,7 +102,7 @@ class Program:
     main_grads: Mapping[Var, Any] = dataclasses.field(default_factory=dict)
     direction: str = "forward"
     frozen: frozenset[Var] = frozenset()
-    reports: tuple[Callable[[Any, bool], None], ...] = ()
+    reports: tuple[Callable[[Any, bool], Exception | None], ...] = ()
 
     level = "program"
 
