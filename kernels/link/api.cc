@@ -1,5 +1,6 @@
 // The C functions of core/abi.h for ranks that are processes.
 #include <algorithm>
+#include <cstring>
 #include <exception>
 
 #include "core/abi.h"
@@ -56,12 +57,17 @@ void* hpmoe_link_heap(HpmoeLink* link, int32_t rank) { return link_of(link)->hea
 int64_t hpmoe_link_take(HpmoeLink* link, int64_t bytes) { return link_of(link)->space().take(bytes); }
 void hpmoe_link_give(HpmoeLink* link, int64_t offset) { link_of(link)->space().give(offset); }
 
-void* hpmoe_link_payload(HpmoeLink* link, int64_t bytes) { return link_of(link)->next_payload(bytes); }
-
-int hpmoe_link_meet(HpmoeLink* link, const char* what, uint64_t key, double timeout_s, int32_t interruptible,
-                    HpmoeStatus* status) {
+int hpmoe_link_meet(HpmoeLink* link, const char* what, uint64_t key, const void* payload, int64_t bytes, double timeout_s,
+                    int32_t interruptible, HpmoeStatus* status) {
   hpmoe::InterruptWatch watch(interruptible != 0);
-  const Code code = link_of(link)->meet({what, key, timeout_s}, watch);
+  const hpmoe::Call call = {what, key, timeout_s};
+  char* to = nullptr;
+  Code code = link_of(link)->begin(call, bytes, watch, &to);
+  if (code == Code::OUT_OF_MEMORY) return report(status, status_of(code, -1));
+  if (code == Code::OK) {
+    std::memcpy(to, payload, bytes);
+    code = link_of(link)->meet(call, watch);
+  }
   if (code == Code::OK) return report(status, {});
   const hpmoe::Failure failure = link_of(link)->failure();
   HpmoeStatus end = code == Code::PEER_FAILED ? status_of(code, failure.origin) : failure.status;

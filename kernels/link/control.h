@@ -1,5 +1,5 @@
-// What the processes of a machine know of each other: the first bytes of each rank's heap, written by their owner and read by
-// all. Zeros are a rank that has not begun.
+// What the processes of a machine know of each other: the first bytes of each rank's heap, written by their owner and read
+// by all. Zeros are a rank that has not begun.
 #pragma once
 
 #include <atomic>
@@ -30,7 +30,7 @@ struct alignas(kLine) Control {
   std::atomic<int32_t> has_left;  // its program has ended
   alignas(kLine) std::atomic<int64_t> progress_ns;  // when a task of it last ended: CLOCK_MONOTONIC is one for the machine
   alignas(kLine) std::atomic<uint32_t> rung;  // times that its bell was
-  std::atomic<uint32_t> sleepers;             // threads that wait for it
+  std::atomic<uint32_t> sleepers;  // threads that wait for it
   // By parity: a rank comes to a meeting when all have read those of the one before the last.
   alignas(kLine) Notice notices[2];
   alignas(kLine) Failure failures[2];

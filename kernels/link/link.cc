@@ -43,47 +43,74 @@ std::unique_ptr<Link> Link::open(int32_t rank, const std::vector<Member>& member
   return link->space_->take(1) < 0 ? nullptr : std::move(link);
 }
 
-char* Link::next_payload(int64_t bytes) {
-  auto& payload = payloads_[(number_ + 1) % 2];
-  if (payload.room < bytes) {
-    const int64_t offset = space_->take(2 * bytes);
-    if (offset < 0) return nullptr;
-    space_->give(payload.offset);  // of the first one nothing
-    payload = {offset, 0, 2 * bytes};
+Code Link::begin(const Call& call, int64_t bytes, const InterruptWatch& watch, char** payload) {
+  ++number_;
+  phase_ = Phase::MEETING;
+  if (has_skipped_) {
+    const Code code = wait(call, watch, [this] { return have_all_read(); });
+    if (code != Code::OK) return code;
   }
-  payload.bytes = bytes;
-  return heap(rank_).at(payload.offset);
+  has_skipped_ = false;
+  auto& own = payloads_[number_ % 2];
+  if (own.room < bytes) {
+    const int64_t offset = space_->take(2 * bytes);
+    if (offset < 0) {
+      --number_;
+      phase_ = Phase::BETWEEN;
+      return Code::OUT_OF_MEMORY;
+    }
+    space_->give(own.offset);  // of the first one nothing
+    own = {offset, 0, 2 * bytes};
+  }
+  own.bytes = bytes;
+  *payload = heap(rank_).at(own.offset);
+  return Code::OK;
 }
 
 Code Link::meet(const Call& call, const InterruptWatch& watch) {
-  ++number_;
-  phase_ = Phase::MEETING;
   Notice& notice = mine().notices[number_ % 2];
   const auto& payload = payloads_[number_ % 2];
   notice = {number_, call.key, payload.offset, payload.bytes, is_unsettled_, {}};
   copy_text(call.what, notice.what);
   mine().told.store(number_, std::memory_order_seq_cst);
   wake_all();
-  const std::atomic<bool> has_failed{false};
-  const Watchdog watchdog(call.timeout_s, watch, has_failed, this);
   std::fill(seen_ns_.begin(), seen_ns_.end(), 0);
   const int64_t began = now_ns();
-  Code code = watchdog.wait_until([&] { return have_all_come(began); });
-  if (code == Code::OK) code = compare_notices();
+  const Code code = wait(call, watch, [&] { return have_all_come(began); });
+  if (code != Code::OK) return code;
+  was_unsettled_ = is_unsettled_ = false;
+  for (int32_t rank = 0; rank < size(); ++rank) was_unsettled_ |= control(rank).notices[number_ % 2].is_unsettled != 0;
+  phase_ = Phase::BETWEEN;
+  return Code::OK;
+}
+
+// What this rank waits for in a meeting; where it does not come about, the rank has failed in it.
+template <class Ready>
+Code Link::wait(const Call& call, const InterruptWatch& watch, Ready ready) {
+  const std::atomic<bool> has_failed{false};
+  const Watchdog watchdog(call.timeout_s, watch, has_failed, this);
+  Code code = watchdog.wait_until(ready);
+  if (code == Code::OK && mine().told.load(std::memory_order_relaxed) == number_) code = compare_notices();
   if (code == Code::TIMEOUT) {
     int32_t late = 0;
     while (late + 1 < size() && has_come(late)) ++late;
     code = note_failure({status_of(Code::PEER_LATE, late), rank_, {}});
   }
   if (code == Code::INTERRUPTED) note_failure({status_of(code, rank_), rank_, {}});
-  if (code != Code::OK) {
-    fail(failure());
-    return code;
+  if (code != Code::OK) fail(failure());
+  return code;
+}
+
+// Whether nobody reads any more what this rank told in the meeting before the last. Who has come to one has read it; this
+// rank failed before all had come to the last, so that some may be there still.
+bool Link::have_all_read() const {
+  const int64_t last = number_ - 1;
+  for (int32_t rank = 0; rank < size(); ++rank) {
+    const Control& peer = control(rank);
+    if (rank != rank_ && peer.told.load(std::memory_order_seq_cst) < last && peer.failed[last % 2].load() < last)
+      return false;
   }
-  was_unsettled_ = is_unsettled_ = false;
-  for (int32_t rank = 0; rank < size(); ++rank) was_unsettled_ |= control(rank).notices[number_ % 2].is_unsettled != 0;
-  phase_ = Phase::BETWEEN;
-  return Code::OK;
+  return true;
 }
 
 bool Link::have_all_come(int64_t began) {
@@ -126,6 +153,7 @@ void Link::fail(const Failure& failure) {
   } else {
     is_unsettled_ = true;  // who came too may be putting rows into arrays of this rank
   }
+  has_skipped_ = true;
   phase_ = Phase::BETWEEN;
   mine().failures[number_ % 2] = failure;
   mine().failed[number_ % 2].store(number_, std::memory_order_seq_cst);

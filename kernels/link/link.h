@@ -1,5 +1,5 @@
-// The processes of a machine that launch together: what each tells the others, how they wait for each other, and how they learn
-// that one has failed, died or left.
+// The processes of a machine that launch together: what each tells the others, how they wait for each other, and how they
+// learn that one has failed, died or left.
 #pragma once
 
 #include <atomic>
@@ -38,8 +38,8 @@ class Link {
   const Heap& heap(int32_t rank) const { return *heaps_[rank]; }
   HeapSpace& space() { return *space_; }
 
-  // Where the payload of the next meeting goes, so many bytes; NULL where the heap has no room.
-  char* next_payload(int64_t bytes);
+  // A meeting begins with where its payload goes. OUT_OF_MEMORY: there is none, as if it had not begun; else as meet().
+  Code begin(const Call& call, int64_t bytes, const InterruptWatch& watch, char** payload);
   // Returns when every rank has come to the same call. What one tells before, the others see after.
   // Otherwise this rank has failed in it: PEER_LATE, PEER_DIED, PEER_LEFT, PEER_FAILED, OTHER_CALL or INTERRUPTED.
   Code meet(const Call& call, const InterruptWatch& watch);
@@ -52,7 +52,8 @@ class Link {
   // From the last meeting on this rank is in a launch, until it has ended it or failed.
   void begin_launch();
   void end_launch();
-  // It has failed in the meeting or the launch it is in, or, where it is in none, in the next one: who waits for it learns why.
+  // It has failed in the meeting or the launch it is in, or, where it is in none, in the next one: who waits for it learns
+  // why.
   void fail(const Failure& failure);
   // Its program has ended.
   void leave();
@@ -76,6 +77,9 @@ class Link {
   Control& control(int32_t rank) const { return *reinterpret_cast<Control*>(heaps_[rank]->data()); }
   bool has_come(int32_t rank) const { return control(rank).told.load(std::memory_order_seq_cst) >= number_; }
   bool have_all_come(int64_t began);
+  bool have_all_read() const;
+  template <class Ready>
+  Code wait(const Call& call, const InterruptWatch& watch, Ready ready);
   Code compare_notices();
   bool is_dead(int32_t rank) const;
   Code note_failure(const Failure& failure);
@@ -88,7 +92,7 @@ class Link {
 
   enum class Phase { BETWEEN, MEETING, LAUNCHING } phase_ = Phase::BETWEEN;
   int64_t number_ = 0;  // of the meeting that this rank has come to last, or failed in
-  bool is_unsettled_ = false, was_unsettled_ = false;
+  bool is_unsettled_ = false, was_unsettled_ = false, has_skipped_ = false;
   struct {
     int64_t offset = 0, bytes = 0, room = 0;
   } payloads_[2];

@@ -29,10 +29,13 @@ Code MappedPeers::meet(std::vector<Routing>& routings, const InterruptWatch& wat
   for (const Routing& routing : routings) bytes += routing.told_words() * int64_t{sizeof(int32_t)};
   do {
     begin_counting(image_.header->num_events);  // once all have left a launch that failed
-    char* const payload = link_.next_payload(bytes);
-    if (!payload) return Code::OUT_OF_MEMORY;
-    tell(routings, reinterpret_cast<int64_t*>(payload));
-    const Code code = link_.meet(call_, watch);
+    char* payload = nullptr;
+    Code code = link_.begin(call_, bytes, watch, &payload);
+    if (code == Code::OUT_OF_MEMORY) return code;
+    if (code == Code::OK) {
+      tell(routings, reinterpret_cast<int64_t*>(payload));
+      code = link_.meet(call_, watch);
+    }
     has_failed_to_meet_ = code != Code::OK;
     if (has_failed_to_meet_) return code;
   } while (link_.was_unsettled());
@@ -50,9 +53,7 @@ Status MappedPeers::end(const Status& status) {
     case Code::PEER_DIED:
     case Code::PEER_LEFT:
     case Code::PEER_LATE:
-    case Code::OTHER_CALL:
-      end = link_.failure().status;
-      break;
+    case Code::OTHER_CALL: end = link_.failure().status; break;
     case Code::PEER_FAILED: end.rank = link_.failure().origin; break;
     default:
       if (!has_failed_to_meet_) link_.fail({status, first(), {}});
@@ -102,7 +103,8 @@ void MappedPeers::tell(const std::vector<Routing>& routings, int64_t* words) con
 void MappedPeers::hear(int32_t rank, const int64_t* words, std::vector<Routing>& routings) {
   const Heap& heap = link_.heap(rank);
   HpmoeRank& theirs = ranks_[rank];
-  theirs = {buffers_[rank].data(), nullptr, words[NUM_TOKENS], reinterpret_cast<int64_t*>(heap.at(words[COUNTERS])), nullptr};
+  theirs = {buffers_[rank].data(), nullptr, words[NUM_TOKENS], reinterpret_cast<int64_t*>(heap.at(words[COUNTERS])),
+            nullptr};
   words += BUFFERS;
   for (void*& buffer : buffers_[rank]) {
     const int64_t offset = *words++;

@@ -7,8 +7,8 @@ namespace hpmoe {
 
 class MappedPeers : public Peers {
  public:
-  // `mine`: this rank's arrays; those that others put into, and its counters, a line each, lie in its heap. `counts`: for each
-  // route by ids, int32 [ranks, ranks * local experts]: the rows of each rank for each expert.
+  // `mine`: this rank's arrays; those that others put into, and its counters, a line each, lie in its heap. `counts`: for
+  // each route by ids, int32 [ranks, ranks * local experts]: the rows of each rank for each expert.
   MappedPeers(Link& link, const Call& call, const Image& image, const HpmoeRank& mine, const int32_t* counts);
 
   Code meet(std::vector<Routing>& routings, const InterruptWatch& watch, Status& status) override;

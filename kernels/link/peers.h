@@ -27,7 +27,8 @@ class Peers {
   // Of ranks served elsewhere what is known after meet(): arrays that are put into, counters, tokens.
   const HpmoeRank* ranks() const { return ranks_.data(); }
 
-  // Returns when every rank is in this launch and has sorted, and its arrays are known; else why not, with numbers in the status.
+  // Returns when every rank is in this launch and has sorted, and its arrays are known; else why not, with numbers in the
+  // status.
   virtual Code meet(std::vector<Routing>&, const InterruptWatch&, Status&) { return Code::OK; }
 
   // The launch has ended so; returns how, as far as other processes know more of it.

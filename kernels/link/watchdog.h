@@ -81,9 +81,7 @@ class Watchdog {
 #endif
   }
 
-  int64_t latest_progress() const {
-    return link_ ? link_->latest_progress() : progress_ns_.load(std::memory_order_relaxed);
-  }
+  int64_t latest_progress() const { return link_ ? link_->latest_progress() : progress_ns_.load(std::memory_order_relaxed); }
 
   const int64_t timeout_ns_;
   const InterruptWatch& watch_;

@@ -75,6 +75,8 @@ NOT_REACHED = {
     ("kernels/build_native.py", ""): "an installation without a compiler; test_packaging.py",
     ("kernels/buffers.py", ""): "a call brings what its function was traced for; test_faults.py runs a kernel itself",
     ("kernels/cpu_target.py", ""): "launch gets what Executable packed; test_native_runtime.py calls it itself",
+    ("kernels/link.py", ""): "several processes; tests/ranks",
+    ("kernels/executable.py", "link.size"): "a world has the ranks of its kernels; test_link.py",
     ("kernels/native.py", "use_blas"): "`hpmoe bench` alone loads a library by name; test_native_bodies.py",
     ("kernels/packing.py", "pack:"): "verify names such tables before; test_packing.py",
     ("kernels/target_bodies.py", ""): "no transform makes such an operation; test_every_body.py",
