@@ -45,7 +45,7 @@ class Link:
         self._names = [member.name for member in group.members]
         cores = sorted(os.sched_getaffinity(0))
         said = [(ABI_VERSION, VERSION), cores]
-        told = [eval_words(data) for data in group.all_gather("a heap", repr(said).encode())]
+        told = [_read_words(data) for data in group.all_gather("a heap", repr(said).encode())]
         for rank, (version, _) in enumerate(told):
             if version != said[0]:
                 raise _failed(f"{self._names[rank]} has another version of hpmoe's kernels", rank)
@@ -226,7 +226,7 @@ class _HeapBlock:
             load().hpmoe_link_give(self._handle, self._offset)
 
 
-def eval_words(data: bytes) -> Any:
+def _read_words(data: bytes) -> Any:
     """What `repr` wrote of tuples and numbers."""
     return ast.literal_eval(data.decode())
 
@@ -238,7 +238,7 @@ def _key(*parts: bytes) -> int:
 def _array_at(start: int, size: int, dtype: np.dtype) -> np.ndarray:
     if not size:
         return np.zeros(0, dtype)
-    return np.frombuffer((ctypes.c_char * (size * dtype.itemsize)).from_address(start), dtype)
+    return np.ctypeslib.as_array((ctypes.c_uint8 * (size * dtype.itemsize)).from_address(start)).view(dtype)
 
 
 def _failed(text: str, rank: int) -> LaunchError:

@@ -13,7 +13,7 @@ from hpmoe.kernels.protocol import Dtype
 from hpmoe.support import loading
 
 FOLDER = Path(__file__).parent
-ABI_VERSION = 13
+ABI_VERSION = 14
 
 
 class Rank(ctypes.Structure):
