@@ -22,7 +22,6 @@ from hpmoe.kernels.diagnosis import make_error
 from hpmoe.kernels.memory import Pool
 from hpmoe.kernels.native import ABI_VERSION, Failure, Rank, Status, load
 from hpmoe.kernels.protocol import VERSION, Code
-from hpmoe.ranks.links import register_link
 from hpmoe.ranks.rendezvous import Group
 from hpmoe.support.dtypes import dtype_name, rounded, widen
 from hpmoe.support.errors import LaunchError
@@ -34,9 +33,14 @@ COUNTER_WORDS = 8  # from one counter to the next: a cache line
 
 
 class Link:
-    """See hpmoe.ranks.links.Link. Each rank has a heap that all map; it is a file without a name, gone when they are.
+    """Memory that the processes of a group share; what all of them call, each does.
+
+    Each rank has a heap that all map: a file without a name, gone when they are.
 
     Attributes:
+        rank, size: of this process in the group.
+        num_threads: this process's share of the cores.
+        exchanges: of counts, so far.
         pool: memory in this rank's heap.
     """
 
@@ -256,4 +260,3 @@ def _leave() -> None:
 
 
 atexit.register(_leave)
-register_link(Link)

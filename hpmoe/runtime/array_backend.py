@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
 from typing import Any
 
@@ -22,6 +23,9 @@ class ArrayBackend:
 
     def __init__(self, plans: Plans):
         self.runs = ArrayRuns(plans)
+
+    def calling(self) -> contextlib.AbstractContextManager[None]:
+        return contextlib.nullcontext()
 
     def lengths_of(self, num_tokens: Any) -> tuple[int, ...]:
         """One number for each rank."""

@@ -1,8 +1,9 @@
-"""Backend: what runs calls. There is one on arrays of all ranks, and one on tensors of this rank's device."""
+"""Backend: what runs calls. There is one on arrays of all ranks, one of ranks that are processes, and one on a device."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from typing import Any, Protocol
 
 from mindspore import Tensor
@@ -16,6 +17,10 @@ from hpmoe.runtime.rank_arrays import Arrays
 
 class Backend(Protocol):
     """Runs the programs of a call: tensors in, tensors out. What a forward saves for its backward is its own affair."""
+
+    def calling(self) -> AbstractContextManager[None]:
+        """Around all of a call: tells the other ranks of an error, where they are processes."""
+        ...
 
     def lengths_of(self, num_tokens: Any) -> tuple[int, ...]:
         """The numbers of tokens that a user gave, checked."""
