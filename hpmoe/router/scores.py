@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import mindspore as ms
 from mindspore import Tensor, mint, ops
-from mindspore.mint.nn import functional
 
 from hpmoe.support.errors import check_argument, is_name
 
@@ -57,7 +56,7 @@ def _sqrt_softplus(z: Tensor) -> Tensor:
     low, high = mint.where(is_low, z, SMALL), mint.where(is_low, SMALL, z)
     e = mint.exp(low)
     tail = mint.exp(low * 0.5) * mint.sqrt(1.0 - e * (1 / 2 - e * (1 / 3 - e * (1 / 4))))
-    largest = ops.stop_gradient(functional.relu(high))
+    largest = ops.stop_gradient(mint.clamp(high, min=0.0))
     return mint.where(is_low, tail, mint.sqrt(mint.log(mint.exp(high - largest) + mint.exp(-largest)) + largest))
 
 

@@ -8,7 +8,7 @@ import numpy as np
 
 from hpmoe.interpreters.evaluate import evaluate
 from hpmoe.interpreters.interpret import interpret
-from hpmoe.ir.program import Equation, Program
+from hpmoe.ir.program import Equation, Program, Var
 from hpmoe.ir.stages import AnyIR, Part, cut_at_routes, run_parts
 from hpmoe.ir.taskflow import Taskflow
 from hpmoe.routing.capacity import check_topk_weights
