@@ -131,7 +131,7 @@ def load():
         "hpmoe_use_amx": (ctypes.c_int, [ctypes.c_int, ctypes.c_int]),
         "hpmoe_skinny_rows": (ctypes.c_int64, [ctypes.c_int32, ctypes.c_int]),
         "hpmoe_few_terms": (ctypes.c_int64, [ctypes.c_int32]),
-        "hpmoe_sort": (ctypes.c_int64, [ctypes.c_void_p, ctypes.c_int64, ctypes.c_void_p, ctypes.c_void_p]),
+        "hpmoe_sort": (ctypes.c_int64, [ctypes.c_void_p, ctypes.c_int64, *[ctypes.c_void_p] * 3]),
         "hpmoe_spread_rows": (ctypes.c_int64, [rows, ctypes.c_void_p, ctypes.c_int64, ctypes.c_void_p]),
         "hpmoe_collect_rows": (ctypes.c_int64, [rows, ctypes.c_void_p, ctypes.c_int64, ctypes.c_void_p, ctypes.c_int32,
                                                 ctypes.c_void_p, ctypes.c_int64, ctypes.c_void_p]),

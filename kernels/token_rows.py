@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ctypes
+import functools
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -15,6 +16,7 @@ from hpmoe.kernels.protocol import Dtype
 from hpmoe.primitives.gather import gather_rows, scatter_rows
 from hpmoe.primitives.outside_graphs import values_of
 from hpmoe.primitives.permute import check_experts, expert_counts, expert_places, permute_rows, sort_indices, unpermute_rows
+from hpmoe.primitives.route import make_route, route_of_tensors
 from hpmoe.support.dtypes import widen
 from hpmoe.support.errors import ProgramError, check_argument
 from hpmoe.support.loading import address
@@ -49,8 +51,10 @@ def sorted_places(keys: np.ndarray, order: np.ndarray | None = None) -> np.ndarr
     """Where each key comes in a stable sort; `order` gets which key comes where."""
     if keys.dtype != np.int32:
         keys = np.unique(keys, return_inverse=True)[1].astype(np.int32)
-    keys, places = np.ascontiguousarray(keys.reshape(-1)), np.empty(keys.size, np.int32)
-    _check(load().hpmoe_sort(address(keys), keys.size, None if order is None else address(order), address(places)))
+    keys = np.ascontiguousarray(keys.reshape(-1))
+    places, scratch = MEMORY.empty(keys.shape, np.int32), MEMORY.empty(keys.shape, np.int32)
+    _check(load().hpmoe_sort(address(keys), keys.size, None if order is None else address(order), address(places),
+                             address(scratch)))
     return places
 
 
@@ -176,6 +180,15 @@ def _aval(tensor: Tensor) -> Aval:
 
 def _places(tensor: Tensor) -> np.ndarray:
     return np.ascontiguousarray(values_of(WHO, tensor))
+
+
+def _order(ids: np.ndarray) -> np.ndarray:
+    order = np.empty(ids.size, np.int32)
+    sorted_places(ids, order)
+    return order
+
+
+make_route.eager(functools.partial(route_of_tensors, _order))
 
 
 @sort_indices.eager

@@ -24,7 +24,7 @@ from hpmoe.support.loading import address
 TOKENS, HIDDEN = (4096, 65_536), (1024, 2048, 4096, 7168)
 TOP_K, EXPERTS, RANKS = 8, 256, 8
 MOST_BYTES = 2**32
-SORTED = (2**16, 2**18, 2**20, 2**22, 2**24)
+SORTED, SORTS = (2**16, 2**18, 2**20, 2**22, 2**24), 9
 NOTES = """\
 Medians of turns, in which each side runs once. Forward: expert ids to permuted rows; the sort alone is a part of it.
 Backward: from the gradients of rows to those of tokens, a sum for each. Of the copy: the bytes of the rows per second, of
@@ -138,15 +138,14 @@ def requests(ids: np.ndarray, places: np.ndarray) -> list[int]:
 
 
 def sort_times(entries: tuple[int, ...] = SORTED, experts: int = 1024) -> dict[str, Any]:
-    """Seconds that a sort takes of so many entries, the best of three, and the slope of their logarithms; 1 is linear."""
-    rng, seconds = np.random.default_rng(0), []
-    for count in entries:
-        ids, taken = rng.integers(0, experts, count, np.int32), []
-        for _ in range(3):
+    """Seconds that a sort takes of so many entries, the best of turns, and the slope of their logarithms; 1 is linear."""
+    ids = [np.random.default_rng(0).integers(0, experts, count, np.int32) for count in entries]
+    seconds = [float("inf")] * len(entries)
+    for _ in range(SORTS):
+        for i, mine in enumerate(ids):
             start = time.perf_counter()
-            token_rows.sorted_places(ids)
-            taken.append(time.perf_counter() - start)
-        seconds.append(min(taken))
+            token_rows.sorted_places(mine)
+            seconds[i] = min(seconds[i], time.perf_counter() - start)
     return {"entries": entries, "experts": experts, "seconds": seconds,
             "slope": float(np.polyfit(np.log(entries), np.log(seconds), 1)[0])}
 

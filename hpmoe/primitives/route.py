@@ -10,7 +10,7 @@ from hpmoe.ir.program import Atom, Builder, Equation
 from hpmoe.primitives.outside_graphs import outside_graphs, values_of
 from hpmoe.primitives.primitive import Primitive
 from hpmoe.primitives.tiler import Tiler
-from hpmoe.routing.capacity import make_capacity
+from hpmoe.routing.capacity import Sort, make_capacity
 from hpmoe.routing.placement import Placement
 from hpmoe.routing.routing import Route, check_topk_ids, make_routing
 from hpmoe.support.dtypes import FLOATS
@@ -86,9 +86,9 @@ def _(ids: list[np.ndarray], *weights: list[np.ndarray], num_local_experts: int,
     return [Route(routing, rank) for rank in range(ep_size)]
 
 
-@make_route.eager
-def _(topk_ids: Tensor, *weights: Tensor, num_local_experts: int, capacity_factor: float | None = None,
-      drop_policy: str = "error") -> Route:
+def route_of_tensors(sort: Sort, topk_ids: Tensor, *weights: Tensor, num_local_experts: int,
+                     capacity_factor: float | None = None, drop_policy: str = "error") -> Route:
+    """The route on tensors, of one rank; `sort` as for make_routing. Its eager rule is in hpmoe.kernels.token_rows."""
     is_ids = isinstance(topk_ids, Tensor) and topk_ids.ndim == 2 and topk_ids.dtype in (ms_dtype.int32, ms_dtype.int64)
     check_argument(is_ids, "hpmoe.dispatch", "topk_ids", _describe(topk_ids), "a [T, K] int32 or int64 Tensor",
                    "Cast with topk_ids.astype(mindspore.int32).")
@@ -102,7 +102,7 @@ def _(topk_ids: Tensor, *weights: Tensor, num_local_experts: int, capacity_facto
                        f"a float Tensor of shape {list(ids.shape)}, as topk_ids")
     values = [[values_of("hpmoe.dispatch", w)] for w in weights]
     return Route(make_routing([ids], num_local_experts, None, make_capacity(capacity_factor, drop_policy),
-                              values[0] if values else None))
+                              values[0] if values else None, sort=sort))
 
 
 def _describe(x: object) -> str:

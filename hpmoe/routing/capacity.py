@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Callable
 
 import numpy as np
 
@@ -12,7 +13,13 @@ from hpmoe.support.known import known
 
 ABSENT = -1  # the id of no expert: its entry goes nowhere
 DROP_POLICIES = ("error", "position", "probs")
+Sort = Callable[[np.ndarray], np.ndarray]  # which entry comes where in a stable sort of ids
 MANY_MORE = 2.5  # times the likely rows, of a plan most slots of which are likely to be empty
+
+
+def stable_order(ids: np.ndarray) -> np.ndarray:
+    """The `Sort` of NumPy."""
+    return np.argsort(ids, kind="stable")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -113,7 +120,8 @@ def check_topk_weights(ids: np.ndarray, weights: np.ndarray, rank: int = 0, ep_s
                    "a number: drop_policy=\"probs\" keeps the entries with the largest")
 
 
-def kept_entries(ids: np.ndarray, num_experts: int, capacity: Capacity, weights: np.ndarray | None) -> np.ndarray:
+def kept_entries(ids: np.ndarray, num_experts: int, capacity: Capacity, weights: np.ndarray | None,
+                 sort: Sort = stable_order) -> np.ndarray:
     """Which entries of a rank stay, [tokens * top_k] bool; those of no expert do not.
 
     Each expert keeps its first entries ("position"), or those of the largest weights, of equal ones the first ("probs").
@@ -126,8 +134,9 @@ def kept_entries(ids: np.ndarray, num_experts: int, capacity: Capacity, weights:
         [False, True, True, True]
     """
     flat = ids.reshape(-1)
-    order = np.argsort(flat, kind="stable")
-    if capacity.policy == "probs":
+    if capacity.policy == "position":
+        order = sort(flat)
+    else:
         order = np.lexsort((-known(weights).reshape(-1).astype(np.float64), flat))
     counts = chosen_counts(ids, num_experts)
     order = order[len(flat) - counts.sum():]  # those of no expert come first

@@ -8,7 +8,16 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from hpmoe.routing.capacity import ABSENT, Capacity, check_topk_weights, chosen_counts, kept_counts, kept_entries
+from hpmoe.routing.capacity import (
+    ABSENT,
+    Capacity,
+    Sort,
+    check_topk_weights,
+    chosen_counts,
+    kept_counts,
+    kept_entries,
+    stable_order,
+)
 from hpmoe.routing.placement import Placement
 from hpmoe.support.errors import ArgumentError, check_argument
 from hpmoe.support.known import known
@@ -147,7 +156,7 @@ def check_topk_ids(topk_ids: np.ndarray, num_experts: int, who: str = "hpmoe.dis
 
 def make_routing(topk_ids: PerRank, num_experts: int, num_tokens: Sequence[int] | None = None,
                  capacity: Capacity | None = None, topk_weights: Sequence[np.ndarray] | None = None,
-                 placement: Placement | None = None) -> Routing:
+                 placement: Placement | None = None, sort: Sort = stable_order) -> Routing:
     """Places the entries of all ranks.
 
     Args:
@@ -157,6 +166,7 @@ def make_routing(topk_ids: PerRank, num_experts: int, num_tokens: Sequence[int] 
         capacity: what each expert takes of each rank at most; everything by default.
         topk_weights: for each rank, [tokens, top_k]; read where the policy is "probs".
         placement: which ranks hold copies of experts, and what they take; none where None.
+        sort: which entry comes where in a stable sort of ids.
 
     Raises:
         ArgumentError: an expert is over its capacity and nothing may be dropped, or a weight that decides is not a number.
@@ -173,10 +183,10 @@ def make_routing(topk_ids: PerRank, num_experts: int, num_tokens: Sequence[int] 
     real = [np.asarray(ids[:n]) for ids, n in zip(topk_ids, lengths, strict=True)]
     counts = np.stack([kept_counts(ids, num_experts, capacity, r, ep_size) for r, ids in enumerate(real)])
     chosen = np.stack([chosen_counts(ids, num_experts) for ids in real])
-    kept = tuple(_kept(real[r], num_experts, capacity, topk_weights[r] if topk_weights else None, r, ep_size)
+    kept = tuple(_kept(real[r], num_experts, capacity, topk_weights[r] if topk_weights else None, r, ep_size, sort)
                  for r in range(ep_size))
     dropped = (chosen - counts).astype(np.int32)
-    order = tuple(_sorted_by_expert(ids.reshape(-1), k) for ids, k in zip(real, kept, strict=True))
+    order = tuple(o[k[o]] for o, k in zip((sort(ids.reshape(-1)) for ids in real), kept, strict=True))
     local = num_experts // ep_size
     if placement is not None:
         order = tuple(_divided(o, counts[r], placement, r) for r, o in enumerate(order))
@@ -218,7 +228,8 @@ def routing_to_ranks(experts: Routing) -> Routing:
         of_token = peers.reshape(-1, experts.top_k)
         again = [(of_token[:, :k] == of_token[:, k:k + 1]).any(axis=1) for k in range(experts.top_k)]
         kept.append((peers >= 0) & ~np.stack(again, axis=1).reshape(-1))
-        order.append(_sorted_by_expert(peers, kept[rank]))
+        in_order = stable_order(peers)
+        order.append(in_order[kept[rank][in_order]])
         counts.append(np.bincount(peers[kept[rank]], minlength=ep_size))
     entries, sources = _received(order, np.stack(counts), 1)
     return Routing(ep_size, 1, experts.top_k, experts.num_tokens, experts.max_tokens, np.stack(counts),
@@ -258,19 +269,13 @@ def _divided(order: np.ndarray, counts: np.ndarray, placement: Placement, rank: 
 
 
 def _kept(ids: np.ndarray, num_experts: int, capacity: Capacity | None, weights: np.ndarray | None, rank: int,
-          ep_size: int) -> np.ndarray:
+          ep_size: int, sort: Sort) -> np.ndarray:
     if capacity is None or not capacity.drops:
         return ids.reshape(-1) != ABSENT
     if capacity.policy == "probs":
         weights = np.asarray(weights)[:len(ids)]
         check_topk_weights(ids, weights, rank, ep_size)
-    return kept_entries(ids, num_experts, capacity, weights)
-
-
-def _sorted_by_expert(ids: np.ndarray, kept: np.ndarray) -> np.ndarray:
-    """The kept entries, sorted stably by expert."""
-    order = np.argsort(ids, kind="stable")
-    return order[kept[order]]
+    return kept_entries(ids, num_experts, capacity, weights, sort)
 
 
 def add_choices(out: np.ndarray, ranks: Route, index: np.ndarray, rows: np.ndarray) -> None:

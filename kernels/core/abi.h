@@ -79,7 +79,7 @@ struct HpmoeRows {
   const int32_t* place;
   int64_t num_entries, top_k, start, num_rows;
 };
-int64_t hpmoe_sort(const int32_t* keys, int64_t n, int32_t* order, int32_t* place);
+int64_t hpmoe_sort(const int32_t* keys, int64_t n, int32_t* order, int32_t* place, int32_t* scratch);
 int64_t hpmoe_spread_rows(const HpmoeRows* rows, const void* x, int64_t row_bytes, void* out);
 int64_t hpmoe_collect_rows(const HpmoeRows* rows, const int64_t* first, int64_t num_tokens, const float* weights,
                            int32_t dtype, const void* from, int64_t cols, void* out);

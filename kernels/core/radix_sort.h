@@ -1,5 +1,5 @@
 // A stable sort of entries by whole numbers, 8 bits at a time. Ids count experts rank by rank and ranks node by node: of up
-// to 256 experts one pass sorts by all of that, of more the last pass is by node and rank and the one before it by expert.
+// to 256 experts one level sorts by all of that, of more the first level is by node and rank, the second one by expert.
 #pragma once
 
 #include <cstdint>
@@ -17,7 +17,9 @@ struct Parts {
 Parts undivided();
 
 // Sorts n entries by their keys, of equal ones the first first. order[i] is the entry that comes i-th, place[entry] where it
-// comes; either may be NULL. Throws std::bad_alloc. Time is linear in n for each 8 bits in which keys differ.
-void sort_stably(const int32_t* keys, int64_t n, int32_t* order, int32_t* place, const Parts& parts);
+// comes; either may be NULL. `scratch` is room for n more, or NULL. Throws std::bad_alloc. Time is linear in n for each 8
+// bits in which keys differ.
+void sort_stably(const int32_t* keys, int64_t n, int32_t* order, int32_t* place, const Parts& parts,
+                 int32_t* scratch = nullptr);
 
 }  // namespace hpmoe

@@ -30,9 +30,9 @@ int64_t with_distinct_rows(const HpmoeRows& rows, Job job) {
 
 extern "C" {
 
-int64_t hpmoe_sort(const int32_t* keys, int64_t n, int32_t* order, int32_t* place) {
+int64_t hpmoe_sort(const int32_t* keys, int64_t n, int32_t* order, int32_t* place, int32_t* scratch) {
   try {
-    hpmoe::sort_stably(keys, n, order, place, hpmoe::parts_for(n, 1 << 14));
+    hpmoe::sort_stably(keys, n, order, place, hpmoe::parts_for(n, 1 << 14), scratch);
     return 0;
   } catch (const std::exception&) {
     return -1;

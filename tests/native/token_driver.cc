@@ -53,7 +53,8 @@ void test_sort(int64_t n, int32_t least, int32_t most, int32_t parts, unsigned s
   for (int32_t& key : keys) key = draw(random);
   std::iota(want.begin(), want.end(), 0);
   std::stable_sort(want.begin(), want.end(), [&](int32_t a, int32_t b) { return keys[a] < keys[b]; });
-  sort_stably(keys.data(), n, order.data(), place.data(), on_all_cores(parts));
+  std::vector<int32_t> scratch(n);
+  sort_stably(keys.data(), n, order.data(), place.data(), on_all_cores(parts), seed % 2 ? scratch.data() : nullptr);
   check(order == want, "entries are sorted stably");
   for (int64_t i = 0; i < n; ++i) check(place[want[i]] == i, "each entry knows its place");
 }
