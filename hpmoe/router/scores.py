@@ -57,7 +57,7 @@ def _sqrt_softplus(z: Tensor) -> Tensor:
     e = mint.exp(low)
     tail = mint.exp(low * 0.5) * mint.sqrt(1.0 - e * (1 / 2 - e * (1 / 3 - e * (1 / 4))))
     largest = ops.stop_gradient(mint.clamp(high, min=0.0))
-    return mint.where(is_low, tail, mint.sqrt(mint.log(mint.exp(high - largest) + mint.exp(-largest)) + largest))
+    return mint.where(is_low, tail, mint.sqrt(mint.log(mint.exp(high - largest) + mint.exp(mint.neg(largest))) + largest))
 
 
 def probabilities(logits: Tensor, score: str) -> Tensor:
