@@ -11,6 +11,7 @@ What there is, by what it is for:
     to put transforms together: chain, transform, tune; to write one: hpmoe.rewriting; to test it: hpmoe.testing
     to look at a stage: trace, vjp, Program, Aval, Taskflow, verify; to run it in NumPy: evaluate, interpret
     to predict or record a run: simulate, Machine, load_machine, ascend_a2, ascend_a3, cpu, launch_kernels; measure; Timeline
+    ranks as processes: world; all_reduce_gradients
     on an NPU: synchronize
     what is raised: ArgumentError, TraceError, ProgramError, TransformError, VerifyError, LaunchError
 
@@ -45,6 +46,8 @@ from hpmoe.primitives.dispatch import combine as combine, dispatch as dispatch
 from hpmoe.primitives.grouped_matmul import grouped_matmul as grouped_matmul
 from hpmoe.primitives.route import drop_counts as drop_counts
 from hpmoe.primitives.swiglu import swiglu as swiglu
+from hpmoe.ranks.gradients import all_reduce_gradients as all_reduce_gradients
+from hpmoe.ranks.world import world as world
 from hpmoe.router.route import route as route
 from hpmoe.runtime.spmd import spmd as spmd
 from hpmoe.runtime.transform import chain as chain, transform as transform
@@ -89,10 +92,10 @@ import hpmoe.rewriting  # noqa: F401  lists all primitives, which the others def
 
 __all__ = [
     "ArgumentError", "Aval", "LaunchError", "Machine", "Mesh", "Program", "ProgramError", "Taskflow", "Timeline",
-    "TraceError", "TransformError", "VerifyError", "accumulate_grads", "ascend_a2", "ascend_a3", "assign_queues",
-    "chain", "combine", "cpu", "deduplicate_rows", "dispatch", "drop_counts", "evaluate", "exchange", "exchange_back",
-    "fuse_persistent", "grouped_matmul", "guard_values", "init_routing", "interpret", "launch_kernels", "load_machine",
-    "measure", "moe_ffn", "overlap_comm", "permute", "permute_with_ep", "replicate_experts", "route", "save_for_backward",
-    "select_grads", "simulate", "spmd", "swiglu", "synchronize", "tile_partition", "trace", "transform", "tune",
-    "unpermute", "unpermute_with_ep", "verify", "vjp",
+    "TraceError", "TransformError", "VerifyError", "accumulate_grads", "all_reduce_gradients", "ascend_a2", "ascend_a3",
+    "assign_queues", "chain", "combine", "cpu", "deduplicate_rows", "dispatch", "drop_counts", "evaluate", "exchange",
+    "exchange_back", "fuse_persistent", "grouped_matmul", "guard_values", "init_routing", "interpret", "launch_kernels",
+    "load_machine", "measure", "moe_ffn", "overlap_comm", "permute", "permute_with_ep", "replicate_experts", "route",
+    "save_for_backward", "select_grads", "simulate", "spmd", "swiglu", "synchronize", "tile_partition", "trace",
+    "transform", "tune", "unpermute", "unpermute_with_ep", "verify", "vjp", "world",
 ]

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import numpy as np
 
 from hpmoe.ir.avals import RouteAval, fixed
 from hpmoe.ir.program import Equation, Program, Var, program_window
 from hpmoe.ir.token_rows import count_tokens, linked_vars, num_rows, routed, token_of_element, token_sources, token_vars
-from hpmoe.support.errors import ArgumentError, check_argument
+from hpmoe.support.errors import ArgumentError, check_argument, is_int
 from hpmoe.support.known import known
 
 Fault = tuple[int, str]
@@ -26,6 +27,13 @@ def rank_lengths(who: str, num_tokens: Sequence[int], ep_size: int) -> tuple[int
     lengths = tuple(given.tolist())
     check_argument(min(lengths) >= 0, who, "num_tokens", list(lengths), "not negative")
     return lengths
+
+
+def own_length(num_tokens: Any) -> tuple[int, ...]:
+    """The tokens of the one rank that this process is, as a tuple of one; ArgumentError for what is no such number."""
+    check_argument(is_int(num_tokens, least=0), "spmd", "num_tokens", num_tokens,
+                   "an int that is not negative, this rank's own")
+    return (int(num_tokens),)
 
 
 def check_num_tokens(who: str, program: Program, num_tokens: Sequence[int], fault: Fault | None) -> None:

@@ -31,6 +31,7 @@ class Entry(NamedTuple):
 # Where a Parameter has columns of gate and up: along which axis, and whether the one comes after the other.
 GATED = {"experts.weight1": (-1, "stacked"), "experts.bias1": (-1, "stacked"),
          "shared_experts.linear_fc1.weight": (0, "alternating")}
+SHARED = ("shared_experts.linear_fc1.weight", "shared_experts.linear_fc2.weight")
 UNSTORED = ("tokens_per_expert",)  # Parameters that no checkpoint has
 
 

@@ -11,7 +11,7 @@ from mindspore import mint, nn
 
 from hpmoe.balance.moving import physical_ids
 from hpmoe.machines.machine import Mesh
-from hpmoe.nn.on_ranks import by_rank, num_ranks, rows_shape, transformed
+from hpmoe.nn.on_ranks import by_rank, num_ranks, reshaped, rows_shape, transformed
 from hpmoe.nn.parameters import Frozen, check_drawn, check_flags, check_sizes, normal, zeros
 from hpmoe.primitives.dispatch import combine, dispatch
 from hpmoe.primitives.entry_weights import dispatch_weights
@@ -19,6 +19,7 @@ from hpmoe.primitives.grouped_matmul import grouped_matmul
 from hpmoe.primitives.swiglu import swiglu
 from hpmoe.routing.capacity import DROP_POLICIES
 from hpmoe.support.errors import check_argument, is_name, is_number
+from hpmoe.support.mindspore_private import keep_whole
 
 Activation = Callable[[Any], Any]
 
@@ -44,6 +45,7 @@ class Experts:
         return combine(out, route, None if self.on_input else topk_weights)
 
 
+@keep_whole
 class GroupedMLP(nn.Cell):
     """The experts of a layer: two grouped matmuls and an activation between them, of rows sent to whom the router chose.
 
@@ -129,7 +131,7 @@ class GroupedMLP(nn.Cell):
         rows = self._rows(hidden_states, self.hidden_size, "hidden_states")
         ids = self._rows(topk_ids, None, "topk_ids")
         weights = self._rows(topk_weights, None, "topk_weights")
-        return mint.reshape(self.compute(rows, weights, ids, self.tensors()), hidden_states.shape)
+        return reshaped(self.compute(rows, weights, ids, self.tensors()), hidden_states.shape)
 
     def _rows(self, x, size, argument):
-        return mint.reshape(x, rows_shape(self.who, getattr(x, "shape", None), size, self.ep_size, argument))
+        return reshaped(x, rows_shape(self.who, getattr(x, "shape", None), size, self.ep_size, argument))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ import numpy as np
 from mindspore import Parameter, Tensor, nn
 
 from hpmoe.nn.checkpoint_folder import add_file, open_arrays
-from hpmoe.nn.formats import FORMATS, UNSTORED, Entry, pairs, stored_shape
+from hpmoe.nn.formats import FORMATS, SHARED, UNSTORED, Entry, pairs, stored_shape
 from hpmoe.nn.matching import Place, check_match, closest_match, homeless_of, places_of
 from hpmoe.nn.safetensors import Stored
 from hpmoe.support.dtypes import FLOATS, dtype_name, name_of_dtype, numpy_dtype, rounded
@@ -118,10 +119,19 @@ def save_hugging_face(layer: nn.Cell, folder: str | os.PathLike, prefix: str = "
     entries = FORMATS[model_type][fused]
     homeless = ", ".join(homeless_of(entries, parameters))
     check_argument(not homeless, SAVE, "layer", f"one with {homeless}", f"one whose Parameters a {model_type} has too")
-    arrays = {name: p.asnumpy() for name, p in parameters.items()}
+    arrays = _no_shared_expert(entries, parameters) | {name: p.asnumpy() for name, p in parameters.items()}
     add_file(SAVE, Path(folder), prefix, {
         prefix + name: _stored(place, arrays[place.entry.parameter], total, name_of_dtype(dtype))
-        for name, place in places_of(entries, parameters, total).items()})
+        for name, place in places_of(entries, arrays, total).items()})
+
+
+def _no_shared_expert(entries: Collection[Entry], parameters: Mapping[str, Parameter]) -> dict[str, np.ndarray]:
+    """The arrays of a shared expert of width 0, which files of models with one have where a layer has none."""
+    first, last = SHARED
+    weight = parameters["router.weight"]
+    has_room = any(entry.parameter == first for entry in entries) and first not in parameters
+    empty = np.empty((0, weight.shape[1]), numpy_dtype(str(name_of_dtype(weight.dtype))))
+    return {first: empty, last: empty.T} if has_room else {}
 
 
 def _stored(place: Place, array: np.ndarray, num_experts: int, dtype: str | None) -> Stored:

@@ -42,19 +42,25 @@ class Match(NamedTuple):
     homeless: list[str]  # Parameters that the format has no array for
 
 
-def closest_match(parameters: Collection[str], names: Collection[str], held: range, num_experts: int) -> Match:
+def closest_match(parameters: Collection[str], names: Mapping[str, Stored], held: range, num_experts: int) -> Match:
     """The names of a checkpoint beside those of the format that fits best; of arrays of one expert, of `held` ones."""
     formats = dict.fromkeys(entries for both in FORMATS.values() for entries in both)
     return min((_match(entries, parameters, names, held, num_experts) for entries in formats),
                key=lambda match: sum(map(len, match[1:])))
 
 
-def _match(entries: Collection[Entry], parameters: Collection[str], names: Collection[str], held: range,
+def _match(entries: Collection[Entry], parameters: Collection[str], names: Mapping[str, Stored], held: range,
            num_experts: int) -> Match:
     known = places_of(entries, parameters, num_experts)
     wanted = {name: place for name, place in known.items() if not place.entry.is_apart or place.experts.start in held}
-    return Match(wanted, [name for name in wanted if name not in names], [name for name in names if name not in known],
+    return Match(wanted, [name for name in wanted if name not in names],
+                 [name for name in names if name not in known and not _is_empty(names[name])],
                  homeless_of(entries, parameters))
+
+
+def _is_empty(stored: Stored) -> bool:
+    """Whether an array has no elements, as those of no shared expert have."""
+    return 0 in stored.shape
 
 
 def homeless_of(entries: Collection[Entry], parameters: Collection[str]) -> list[str]:

@@ -13,7 +13,7 @@ from hpmoe.balance.balancer import Balancer
 from hpmoe.balance.moving import states_of
 from hpmoe.machines.machine import Mesh
 from hpmoe.nn.grouped_mlp import Activation, Experts, GroupedMLP
-from hpmoe.nn.on_ranks import constexpr, num_ranks, rows_shape, transformed
+from hpmoe.nn.on_ranks import constexpr, num_ranks, reshaped, rows_shape, transformed
 from hpmoe.nn.parameters import Frozen, check_flags, check_sizes, zeros
 from hpmoe.nn.router_losses import Losses, make_losses
 from hpmoe.nn.shared_experts import SharedExperts, run_shared
@@ -22,10 +22,12 @@ from hpmoe.primitives.swiglu import swiglu
 from hpmoe.router.counts import tokens_per_expert
 from hpmoe.runtime.transform import chain
 from hpmoe.support.errors import check_argument, is_number
+from hpmoe.support.mindspore_private import keep_whole
 
 IN_AXES = (0, None, None, 0, None, None)  # of tokens, router, expert_bias, experts, shared expert, number of sequences
 
 
+@keep_whole
 class MoELayer(nn.Cell):
     """A mixture-of-experts layer: router, experts and a shared expert as one function, by default one kernel each way.
 
@@ -133,7 +135,7 @@ class MoELayer(nn.Cell):
 
     def construct(self, hidden_states, with_losses=False):
         shape = getattr(hidden_states, "shape", None)
-        rows = mint.reshape(hidden_states, rows_shape(self.who, shape, self.router.hidden_size, self.ep_size))
+        rows = reshaped(hidden_states, rows_shape(self.who, shape, self.router.hidden_size, self.ep_size))
         expert_bias = self.expert_bias if self.has_expert_bias else None
         shared_experts = self.shared_experts.tensors() if self.has_shared else None
         num_sequences = sequences_of_rank(self.who, shape, self.ep_size, self.losses.kind) if with_losses else 0
@@ -141,7 +143,7 @@ class MoELayer(nn.Cell):
                                            num_sequences)
         counts = counts.astype(ms.float32)
         ops.assign(self.tokens_per_expert, mint.sum(counts, 0) if self.ep_size else counts)
-        out = mint.reshape(out, shape)
+        out = reshaped(out, shape)
         return (out, self.sum_of(losses)) if with_losses else out
 
     def sum_of(self, losses):

@@ -10,12 +10,15 @@ import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
+import mindspore as ms
 from mindspore import mint, ops
 
 from hpmoe.machines.machine import Mesh
+from hpmoe.ranks.world import World
 from hpmoe.runtime.spmd import spmd
 from hpmoe.runtime.transform import chain
 from hpmoe.support.errors import check_argument
+from hpmoe.support.mindspore_private import AskedByCompiler
 from hpmoe.transforms.assign_queues import assign_queues
 from hpmoe.transforms.fuse_persistent import fuse_persistent
 from hpmoe.transforms.overlap_comm import overlap_comm
@@ -41,6 +44,8 @@ def transformed(who: str, f: Callable[..., Any], transforms: Any, mesh: Mesh | N
 def num_ranks(who: str, mesh: Any, num_moe_experts: int) -> int:
     """How many ranks arrays have an axis of; 0 for one rank without one."""
     check_argument(mesh is None or isinstance(mesh, Mesh), who, "mesh", repr(mesh), "an hpmoe.Mesh, or None for one rank")
+    check_argument(not isinstance(mesh, World), who, "mesh", repr(mesh), "virtual ranks, an hpmoe.Mesh",
+                   "Ranks that are processes call hpmoe.spmd on the function.")
     ep_size = 0 if mesh is None else mesh.ep_size
     check_argument(not ep_size or num_moe_experts % ep_size == 0, who, "num_moe_experts", num_moe_experts,
                    f"divisible by the {ep_size} ranks of the mesh")
@@ -61,4 +66,27 @@ def rows_shape(who: str, shape: Any, size: int | None, ep_size: int, argument: s
 
 def by_rank(weight: Any, ep_size: int) -> Any:
     """A weight of all experts, [E, ...], as each rank has its own."""
-    return mint.reshape(weight, (ep_size, -1, *weight.shape[1:])) if ep_size else weight
+    return reshaped(weight, (ep_size, -1, *weight.shape[1:])) if ep_size else weight
+
+
+class _InGraph(AskedByCompiler):
+    """False when Python calls it, True when the graph compiler asks."""
+
+    def __init__(self):
+        super().__init__("hpmoe_in_graph")
+
+    def __infer__(self):
+        return {"shape": (), "dtype": ms.bool_, "value": True}
+
+    def __call__(self):
+        return False
+
+
+in_graph = _InGraph()
+
+
+def reshaped(x: Any, shape: Any) -> Any:
+    """A tensor of another shape. Graphs for CPUs have no Reshape of bfloat16; float32, which holds it exactly, has one."""
+    if in_graph() and x.dtype == ms.bfloat16:
+        return mint.reshape(x.astype(ms.float32), shape).astype(ms.bfloat16)
+    return mint.reshape(x, shape)

@@ -6,13 +6,14 @@ import dataclasses
 from typing import Any
 
 import mindspore as ms
-from mindspore import mint, nn
+from mindspore import nn
 
-from hpmoe.nn.on_ranks import rows_shape, transformed
+from hpmoe.nn.on_ranks import reshaped, rows_shape, transformed
 from hpmoe.nn.parameters import Frozen, check_drawn, check_flags, check_sizes, normal, zeros
 from hpmoe.primitives.matmul import matmul
 from hpmoe.router.route import route
 from hpmoe.support.errors import check_argument, is_int, is_name, is_number
+from hpmoe.support.mindspore_private import keep_whole
 
 SCORES = {"softmax": "softmax", "sigmoid": "sigmoid", "sqrtsoftplus": "sqrt_softplus"}  # as hpmoe.route calls them
 
@@ -43,6 +44,7 @@ def _wide(x: Any) -> Any:
     return x if x.dtype == ms.float32 else x.astype(ms.float32)
 
 
+@keep_whole
 class TopKRouter(nn.Cell):
     """Chooses experts for each token and weighs them, by the logits x @ weight.T, as `hpmoe.route` does it.
 
@@ -111,10 +113,10 @@ class TopKRouter(nn.Cell):
         return found
 
     def construct(self, hidden_states, expert_bias=None):
-        rows = mint.reshape(hidden_states, rows_shape(self.who, getattr(hidden_states, "shape", None), self.hidden_size, 0))
+        rows = reshaped(hidden_states, rows_shape(self.who, getattr(hidden_states, "shape", None), self.hidden_size, 0))
         ids, weights = self.compute(rows, self.tensors(), expert_bias)
         shape = (*hidden_states.shape[:-1], -1)
-        return mint.reshape(ids, shape), mint.reshape(weights, shape)
+        return reshaped(ids, shape), reshaped(weights, shape)
 
 
 def make_choice(who: str, num_moe_experts: int, moe_router_topk: Any, moe_router_score_function: Any, norm_topk_prob: bool,

@@ -1,1 +1,1 @@
-"""Ranks as processes: launchers, and how processes of a host find each other."""
+"""Ranks as processes: launchers, how processes of a host find each other, and `world`."""

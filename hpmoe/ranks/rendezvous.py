@@ -48,15 +48,16 @@ class Group:
     Attributes:
         rank, size: of this process among them.
         members: one for each rank.
+        connections: of rank 0 to all others, in order; of others to rank 0 alone.
     """
 
     def __init__(self, rank: int, members: Sequence[Member], connections: Sequence[socket.socket], timeout: float):
         self.rank, self.size, self.members = rank, len(members), tuple(members)
-        self._connections, self._timeout = connections, timeout  # to all others from rank 0 on, else to rank 0
+        self.connections, self._timeout = connections, timeout
 
     def close(self) -> None:
         """Closes the connections; members stay known."""
-        for connection in self._connections:
+        for connection in self.connections:
             connection.close()
 
     def all_gather(self, what: str, data: bytes) -> list[bytes]:
@@ -75,7 +76,7 @@ class Group:
         deadline = time.monotonic() + self._timeout
         if self.rank == 0:
             return self._collect(what, data, files, deadline)
-        (hub,) = self._connections
+        (hub,) = self.connections
         try:
             send(hub, {"what": what}, data, files)
             words, together, shared = receive(hub, deadline)
@@ -87,22 +88,22 @@ class Group:
 
     def _collect(self, what: str, data: bytes, files: list[int], deadline: float) -> tuple[list[bytes], list[int]]:
         parts, shared = [data], [os.dup(file) for file in files]
-        for rank, connection in enumerate(self._connections, 1):
+        for rank, connection in enumerate(self.connections, 1):
             try:
                 words, part, theirs = receive(connection, deadline)
             except GoneError as error:
-                tell_fault(self._connections, f"{self.members[rank].name} is gone: {error}", rank)
+                tell_fault(self.connections, f"{self.members[rank].name} is gone: {error}", rank)
             if words["what"] != what:
-                tell_fault(self._connections, f"{self.members[rank].name} gives {words['what']} where "
+                tell_fault(self.connections, f"{self.members[rank].name} gives {words['what']} where "
                                               f"{self.members[0].name} gives {what}", rank)
             parts.append(part)
             shared += theirs
         ends = [sum(map(len, parts[:i + 1])) for i in range(len(parts))]
-        for rank, connection in enumerate(self._connections, 1):
+        for rank, connection in enumerate(self.connections, 1):
             try:
                 send(connection, {"ends": ends}, b"".join(parts), shared)
             except GoneError as error:
-                tell_fault(self._connections, f"{self.members[rank].name} is gone: {error}", rank)
+                tell_fault(self.connections, f"{self.members[rank].name} is gone: {error}", rank)
         return parts, shared
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Sequence
 
 import numpy as np
@@ -25,6 +26,9 @@ class ArrayBackend:
 
     def __init__(self, plans: Plans):
         self.runs = ArrayRuns(plans)
+
+    def calling(self) -> contextlib.AbstractContextManager[None]:
+        return contextlib.nullcontext()
 
     def lengths_of(self, num_tokens: PyTree) -> tuple[int, ...]:
         """One number for each rank."""

@@ -99,16 +99,16 @@ class ArrayGraphCall(GraphCall):
             return []
         routes = {e.outputs[0].aval.rows: e.outputs[0].aval for e in lin.forward.equations
                   if isinstance(e.outputs[0].aval, RouteAval)}
-        ep_size, avals = self.runs.ep_size, []
+        num_here, avals = self.runs.num_here, []
         for atom in lin.forward.outputs[len(self.program.outputs):]:
             first, *rest = atom.aval.shape or (1,)
             if isinstance(first, int):
-                rows = ep_size * first
+                rows = num_here * first
             else:
                 route = routes[first]
-                rows = min(ep_size * route.max_rows, route.ep_size * route.num_tokens * route.top_k)
+                rows = min(num_here * route.max_rows, route.ep_size * route.num_tokens * route.top_k)
             avals.append(Aval((rows, *rest), storage_dtype(atom.aval.dtype)))
-        return [Aval((len(avals), ep_size), "int32"), *avals] if avals else []
+        return [Aval((len(avals), num_here), "int32"), *avals] if avals else []
 
     def _packed(self, saved: Arrays) -> list[np.ndarray]:
         avals = self.saved_avals
@@ -120,7 +120,7 @@ class ArrayGraphCall(GraphCall):
 
     def _unpacked(self, arrays: Sequence[np.ndarray]) -> Arrays:
         if not arrays:
-            return [[] for _ in range(self.runs.ep_size)]
+            return [[] for _ in range(self.runs.num_here)]
         avals = [a.aval for a in self.call.traced.linearized.forward.outputs[len(self.program.outputs):]]
         ends = np.cumsum(arrays[0], axis=1)
         return [[x[end - n:end].reshape([d if isinstance(d, int) else n for d in aval.shape])

@@ -29,11 +29,13 @@ class ArrayRuns:
     Attributes:
         plans: what it runs.
         ep_size: number of ranks.
-        batched: whether arrays carry a leading rank axis.
+        batched: whether arrays carry a leading rank axis; else they are of one rank.
+        num_here: ranks whose arrays are here.
     """
 
     def __init__(self, plans: Plans):
         self.plans, self.ep_size, self.batched = plans, plans.mesh.ep_size, plans.batched
+        self.num_here = self.ep_size if self.batched else 1
 
     def run(self, call: Call, program: Program, arrays: Sequence[np.ndarray]) -> Arrays:
         """What every rank computes of the traced program or of its linearized forward."""
@@ -70,7 +72,7 @@ class ArrayRuns:
     def _launch(self, call: Call, part: Part, inputs: Arrays,
                 into: Mapping[int, list[np.ndarray]] | None = None) -> Arrays:
         ir = self.plans.plan(part.program, received_rows(part.program, inputs, call.lengths, part.makers))
-        return run_ir(ir, _with_int32_ids(part.program, inputs), call.lengths, call.seed, into)
+        return run_ir(ir, with_int32_ids(part.program, inputs), call.lengths, call.seed, into)
 
     def _main_grads(self, traced: Traced) -> dict[int, list[np.ndarray]]:
         """For each result of the backward that has a main gradient, that of each rank, sharing memory with the tensor."""
@@ -78,7 +80,7 @@ class ArrayRuns:
         for j, i in enumerate(traced.linearized.differentiable):
             if program.inputs[i] in program.main_grads:
                 array = program.main_grads[program.inputs[i]].asnumpy()
-                others = (np.zeros_like(array) for _ in range(self.ep_size - 1))
+                others = (np.zeros_like(array) for _ in range(self.num_here - 1))
                 mains[j] = [array, *others] if i in traced.replicated else list(array)
         return mains
 
@@ -120,7 +122,7 @@ def received_rows(program: Program, inputs: Arrays, lengths: tuple[int, ...] | N
     return buckets
 
 
-def _with_int32_ids(program: Program, inputs: Arrays) -> Arrays:
+def with_int32_ids(program: Program, inputs: Arrays) -> Arrays:
     """The inputs with ids, which are checked, as kernels read them."""
     wide = {i for i in (route.ids for route in routes_of(program)) if program.inputs[known(i)].aval.dtype == "int64"}
     return [[a.astype(np.int32) if i in wide else a for i, a in enumerate(mine)] for mine in inputs] if wide else inputs

@@ -1,8 +1,9 @@
-"""Backend: what runs calls. There is one on arrays of all ranks, and one on tensors of this rank's device."""
+"""Backend: what runs calls. There is one on arrays of all ranks, one of ranks that are processes, and one on a device."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import AbstractContextManager
 from typing import Protocol, TypeVar
 
 from mindspore import Tensor
@@ -19,6 +20,10 @@ S = TypeVar("S")  # what the forward keeps for the backward
 
 class Backend(Protocol[S]):
     """Runs the programs of a call: tensors in, tensors out. What a forward saves for its backward is its own affair."""
+
+    def calling(self) -> AbstractContextManager[None]:
+        """Around all of a call: tells the other ranks of an error, where they are processes."""
+        ...
 
     def lengths_of(self, num_tokens: PyTree) -> tuple[int, ...]:
         """The numbers of tokens that a user gave, checked."""

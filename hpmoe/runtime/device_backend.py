@@ -6,19 +6,21 @@ every plan is one for as many received rows as there can be.
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Mapping, Sequence
 
 import mindspore
 from mindspore import Tensor
 
 from hpmoe.ir.avals import Aval
+from hpmoe.ir.padding import own_length
 from hpmoe.ir.program import Program
 from hpmoe.ir.stages import Part, run_parts
 from hpmoe.runtime.device_graph import DeviceGraphCall, DeviceKernel
 from hpmoe.runtime.one_call import Call, Traced
 from hpmoe.runtime.planned_rows import PlannedRows, RouteKey, any_rows
 from hpmoe.runtime.plans import Plans
-from hpmoe.support.errors import check_argument, is_int
+from hpmoe.support.errors import check_argument
 from hpmoe.support.trees import PyTree
 
 
@@ -38,11 +40,12 @@ class DeviceBackend:
     def __init__(self, plans: Plans):
         self.plans = plans
 
+    def calling(self) -> contextlib.AbstractContextManager[None]:
+        return contextlib.nullcontext()
+
     def lengths_of(self, num_tokens: PyTree) -> tuple[int, ...]:
         """This rank's own number, as a tuple of one."""
-        check_argument(is_int(num_tokens, least=0), "spmd", "num_tokens", num_tokens,
-                       "an int that is not negative, this rank's own")
-        return (int(num_tokens),)
+        return own_length(num_tokens)
 
     def check(self, call: Call) -> None:
         program = call.traced.program

@@ -16,7 +16,7 @@ from mindspore import Parameter, Tensor, jit_class, ops
 from hpmoe.ir.avals import Aval
 from hpmoe.runtime.graph_operators import picked
 from hpmoe.support.errors import check_argument
-from hpmoe.support.mindspore_private import is_computed
+from hpmoe.support.mindspore_private import is_computed, keep_whole
 
 constexpr: Any = ops.constexpr  # whose annotations know no arguments
 UNKNOWN = "known when the graph is compiled"
@@ -54,6 +54,7 @@ class Graphed:
         outputs = operator(*picked(tensors, order))
         return _arranged(structure, (outputs,) if is_single else outputs)
 
+keep_whole(Graphed)
 jit_class(Graphed)  # makes the graph compiler look up attributes of the object, among them `__call__`
 
 

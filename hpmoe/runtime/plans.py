@@ -42,12 +42,12 @@ class Plans:
     Attributes:
         staged: the function and its rewrites.
         mesh: the ranks.
-        batched: whether arrays carry a leading rank axis (spmd) or belong to the one rank there is.
+        batched: whether arrays carry a leading rank axis (spmd) or belong to the one rank that this process is.
     """
 
     def __init__(self, staged: Staged, mesh: Mesh, batched: bool, in_axes: PyTree = 0):
         self.staged, self.mesh, self.batched = staged, mesh, batched
-        self._parameters = Parameters(staged.function, RankAxes(in_axes if batched else None))
+        self._parameters = Parameters(staged.function, RankAxes(in_axes, is_alone=not batched))
         self._traced: collections.OrderedDict[tuple[object, ...], Traced] = collections.OrderedDict()
         self._plans: collections.OrderedDict[tuple[object, ...], tuple[Program, AnyIR]] = collections.OrderedDict()
         self._hits = self._misses = 0

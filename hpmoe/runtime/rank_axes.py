@@ -24,21 +24,22 @@ class RankAxes:
 
     Attributes:
         in_axes: 0 or None for all arguments; or a tuple or list of these for each, which may be a tree of them.
+        is_alone: whether each rank gives its own arrays, so that none has an axis; `in_axes` fits all the same.
     """
 
-    def __init__(self, in_axes: PyTree):
-        self.in_axes = in_axes
+    def __init__(self, in_axes: PyTree, is_alone: bool = False):
+        self.in_axes, self.is_alone = in_axes, is_alone
         self._of_tree = functools.lru_cache(maxsize=256)(self._found)
 
     def split(self, tree: optree.PyTreeSpec, is_array: Sequence[bool]) -> Sequence[bool]:
         """For each leaf of (args, kwargs), whether it has a rank axis."""
         if self.in_axes is None or type(self.in_axes) is int:
-            return [self.in_axes == 0] * len(is_array)
+            return [self.in_axes == 0 and not self.is_alone] * len(is_array)
         found = self._of_tree(tree)
         is_said = all(axis >= 0 for axis, is_one in zip(found, is_array, strict=True) if is_one)
         check_argument(is_said, "spmd", "in_axes", repr(self.in_axes),
                        "long enough for all positional arguments with arrays")
-        return [axis == 1 for axis in found]
+        return [axis == 1 and not self.is_alone for axis in found]
 
     def _found(self, tree: optree.PyTreeSpec) -> tuple[int, ...]:
         """1 for each leaf with a rank axis, 0 without; -1 of positional arguments that in_axes does not reach."""

@@ -13,6 +13,7 @@ from hpmoe.ir.padding import check_num_tokens
 from hpmoe.ir.program import DIRECTIONS
 from hpmoe.ir.stages import AnyIR
 from hpmoe.machines.machine import Mesh
+from hpmoe.ranks.world import World
 from hpmoe.runtime import autograd
 from hpmoe.runtime.array_backend import ArrayBackend
 from hpmoe.runtime.backend import Backend
@@ -20,6 +21,7 @@ from hpmoe.runtime.device_backend import DeviceBackend
 from hpmoe.runtime.one_call import Call, Traced
 from hpmoe.runtime.planned_rows import PlannedRows, RouteKey
 from hpmoe.runtime.plans import Plans
+from hpmoe.runtime.process_backend import ProcessBackend
 from hpmoe.runtime.rank_arrays import Arrays, to_arrays
 from hpmoe.runtime.staged import Staged
 from hpmoe.support.errors import ProgramError, check_argument, is_name
@@ -32,14 +34,20 @@ class Runner:
 
     Attributes:
         plans: the function, the ranks, and what was made for them.
-        backend: the device that its kernel is bound for, or arrays of all ranks.
+        backend: the device that its kernel is bound for, arrays of all ranks, or those of this process's rank.
     """
 
     def __init__(self, staged: Staged, mesh: Mesh, batched: bool, in_axes: PyTree = 0):
         check_argument(in_axes == 0 or not staged.is_on_device, "spmd", "in_axes", repr(in_axes),
                        "0 where ranks are processes, each with its own arrays")
-        self.plans = Plans(staged, mesh, batched and not staged.is_on_device, in_axes)
-        self.backend: Backend = (DeviceBackend if staged.is_on_device else ArrayBackend)(self.plans)
+        has_axis = batched and not staged.is_on_device and not isinstance(mesh, World)
+        self.plans = Plans(staged, mesh, has_axis, in_axes)
+        self.backend: Backend = self._make_backend(mesh)
+
+    def _make_backend(self, mesh: Mesh) -> Backend:
+        if self.plans.staged.is_on_device:
+            return DeviceBackend(self.plans)
+        return ProcessBackend(self.plans, mesh) if isinstance(mesh, World) else ArrayBackend(self.plans)
 
     def call(self, args: Sequence[PyTree], kwargs: Mapping[str, PyTree], num_tokens: Sequence[int] | None = None,
              seed: int | None = None) -> PyTree:
@@ -47,6 +55,11 @@ class Runner:
         if records_calls():
             raise ProgramError(f"{tracing.function_name(self.plans.staged.function)}: ms.jit(capture_mode=\"trace\") does "
                                "not see what a kernel computes, and would keep it as a constant; use capture_mode=\"ast\"")
+        with self.backend.calling():
+            return self._call(args, kwargs, num_tokens, seed)
+
+    def _call(self, args: Sequence[PyTree], kwargs: Mapping[str, PyTree], num_tokens: Sequence[int] | None,
+              seed: int | None) -> PyTree:
         call, tensors = self.prepare(args, kwargs, num_tokens, seed)
         traced = call.traced
         for x in [x for x in tensors if isinstance(x, Aval)]:  # the text of a tensor would be of its values

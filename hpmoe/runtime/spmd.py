@@ -68,12 +68,15 @@ def spmd(f: Function, mesh: Mesh, in_axes: PyTree = 0) -> Spmd:
     and all ranks read it; its gradient is the sum of theirs, in float32, in the order of ranks, rounded once. That is how a
     router's weight or a shared expert's is given.
 
+    On `hpmoe.world()` each process is one rank, and calls it with its own arrays, without a rank axis, and its own
+    `num_tokens`, an int. The gradient of an argument of axis None is this rank's part; `hpmoe.all_reduce_gradients` sums.
+
     Where `f` ends in fuse_persistent(target="ascend") the ranks are the processes of MindSpore's world: each calls it with
     its own arrays, without a rank axis, and with its own `num_tokens`, an int.
 
     Args:
         f: the per-rank function, plain or staged; spmd is outermost.
-        mesh: how many ranks there are.
+        mesh: how many ranks there are, or `hpmoe.world()`.
         in_axes: 0 or None for all arguments; or a tuple with one of these, or a tree of them like the argument, for each
             positional argument, where what is only named has a rank axis.
 

@@ -191,6 +191,12 @@ def _sum_of_tasks(of_peers: np.ndarray, num_peers: int) -> np.ndarray:
     return out
 
 
+def workers_sending(flow: tf.Taskflow, machine: Machine, movers: int) -> float:
+    """How many workers' work so many workers that put rows do, by the costs of puts while all workers send: where fewer
+    share a link, each sends faster."""
+    return min(machine.num_aiv, movers * link_stretch(flow, machine))
+
+
 def link_stretch(flow: tf.Taskflow, machine: Machine) -> float:
     """How much longer puts take when all workers send than when one does, as links are shared."""
     of_node = min(flow.ep_size, machine.node_size)

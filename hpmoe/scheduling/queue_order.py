@@ -9,7 +9,7 @@ import numpy as np
 
 from hpmoe.ir import taskflow as tf
 from hpmoe.machines.machine import Machine
-from hpmoe.scheduling.likely_slots import LikelySlots, grids_of
+from hpmoe.scheduling.likely_slots import LikelySlots, grids_of, workers_sending
 from hpmoe.scheduling.op_order import op_order
 from hpmoe.scheduling.vector_workers import num_computing
 from hpmoe.support.known import known
@@ -108,11 +108,12 @@ def _order_way_back(flow: tf.Taskflow, machine: Machine, costs: np.ndarray, rank
                     order: np.ndarray) -> None:
     """Where rows take long to go back, has them go back as made, or experts finished half by half."""
     moved = dict.fromkeys(Way, 0.0)
-    movers = machine.num_aiv - num_computing(flow, machine, costs)
+    sending = workers_sending(flow, machine, machine.num_aiv - num_computing(flow, machine, costs))
     grids = [tasks for _, tasks, _ in grids_of(flow)]
-    for op, tasks in zip(flow.ops, grids, strict=True):
+    for op, tasks, shape in grids_of(flow):
         if op.primitive.is_put:
-            moved[op.primitive.way] += costs[tasks].sum() / movers
+            is_likely = ~LikelySlots(flow, op.domain.route).is_spare
+            moved[op.primitive.way] += costs[tasks].reshape(shape)[is_likely].sum() / sending
     sent_back = {flow.buffers[op.operands[1].buffer].storage for op in flow.ops if op.primitive.puts_back}
     matrix = [i for i in ranked if flow.ops[i].unit == "aic"]
     made = [n for n, i in enumerate(matrix) if flow.buffers[flow.ops[i].operands[0].buffer].storage in sent_back]

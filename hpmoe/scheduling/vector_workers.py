@@ -16,8 +16,8 @@ from hpmoe.scheduling.likely_slots import LikelySlots, grids_of, link_stretch, s
 from hpmoe.scheduling.put_turns import put_turns
 from hpmoe.support.known import known
 
-QUEUE_US = 300.0  # of what the workers of a group send to one rank at a time, on its link
-UNEVEN = 1.15  # peers of a worker, the most over the mean, not reached
+QUEUE_US = 150.0  # of what the workers of a group send to one rank at a time, on its link
+UNEVEN = 1.03  # peers of a worker, the most over the mean, not reached
 COMPUTING = 2  # workers for what is computed, over their share of the work
 WORTH_US = 160.0  # of moving, the least for which some workers only compute: with few rows each, whose turn it is is chance
 SENDING = 5.0  # times the workers that fill a link, of which more would only share it

@@ -9,7 +9,7 @@ from typing import Any
 
 import mindspore as ms
 import numpy as np
-from mindspore import Generator, Tensor, mint, ops
+from mindspore import Generator, Tensor, mint, nn, ops
 from mindspore.mint.nn import functional
 
 from hpmoe.support import mindspore_private as private
@@ -237,3 +237,17 @@ def _graphs_ask_and_are_forgotten() -> bool:
     grad = _number(ms.grad(f)(x))
     flags = asked.asked[0][1], asked.asked[-1][1]
     return (value, grad, kept, again, flags, asked.asked[0][0]) == (6, 5, True, True, (False, True), "word")
+
+
+class _Whole(nn.Cell):
+    pass
+
+
+@_relied_on("rewrite: _subtree_black_list, is_subtree, _function_parse_black_list", "mixed precision at level O1")
+def _rewriting_keeps_cells() -> bool:
+    before = private.is_rewritten(_Whole()), private.is_rewritten(_five)
+    private.keep_whole(_Whole)
+    private.keep_whole(type(_five))
+    after = private.is_rewritten(_Whole()), private.is_rewritten(_five)
+    private.rewrite_again()
+    return (before, after) == ((True, True), (False, False))

@@ -14,7 +14,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 
 import mindspore as ms
-from mindspore import Generator, Tensor, mint, ops
+from mindspore import Generator, Tensor, mint, nn, ops
 
 
 class _Missing(type):
@@ -169,6 +169,43 @@ def forgetting_graph() -> Callable[[], None]:
 
 def set_num_inputs(primitive: ops.Primitive, number: int) -> None:
     primitive.add_prim_attr("inputs_num", number)
+
+
+_whole_cells = _private("rewrite.common.namespace._subtree_black_list")
+_is_rewritten = _private("rewrite.common.namespace.is_subtree")
+_whole_functions = _private("rewrite.parsers.assign_parser.AssignParser._function_parse_black_list")
+
+
+class _Any:
+    """Equal to all instances of a class."""
+
+    def __init__(self, kind: type):
+        self.kind = kind
+
+    def __eq__(self, other: object) -> bool:
+        return isinstance(other, self.kind)
+
+    def __hash__(self) -> int:
+        return hash(self.kind)
+
+
+def keep_whole(kind: type) -> type:
+    """Of a class of Cells or functions: level O1 of mixed precision, which rewrites sources, takes those as they are."""
+    is_cell = issubclass(kind, nn.Cell)
+    known = _whole_cells if is_cell else _whole_functions
+    if isinstance(known, list):
+        known.append(kind if is_cell else _Any(kind))
+    return kind
+
+
+def rewrite_again() -> None:
+    """Takes back the last `keep_whole` of a Cell, and that of a function."""
+    del _whole_cells[-1:], _whole_functions[-1:]
+
+
+def is_rewritten(value: Any) -> bool:
+    """Whether rewriting of sources replaces a Cell, or a function."""
+    return _is_rewritten(value) if isinstance(value, nn.Cell) else value not in list(_whole_functions)
 
 
 class AskedByCompiler(ops.PrimitiveWithInfer):

@@ -12,7 +12,6 @@ from mindspore import Tensor
 from hpmoe.ir.avals import Rows
 from hpmoe.primitives import columns, elementwise as e
 from hpmoe.primitives.top_k import top_k
-from hpmoe.support.dtypes import numpy_dtype
 from hpmoe.support.known import known
 from hpmoe.tracing.calls import Rule, call
 from hpmoe.tracing.errors import not_traceable
@@ -152,8 +151,8 @@ def one_hot(r: Recorder, indices: Tracer, depth: int, on_value: Operand = 1, off
         raise not_traceable(f"one_hot of {depth} classes", "their number would depend on values", "num_classes= the experts")
     if dim not in (-1, len(indices.hpmoe_aval.shape)):
         raise not_traceable(f"one_hot with its classes in dimension {dim}", "rows stay together", "axis=-1")
-    classes = r.lift(Tensor(np.arange(depth, dtype=numpy_dtype(indices.hpmoe_aval.dtype))))
-    hits = emit(r, e.equal, expand_dims(r, indices, -1), classes)
+    classes = r.lift(Tensor(np.arange(depth, dtype=np.float32)))  # tiles spread floats alone along the axes of a row
+    hits = emit(r, e.equal, expand_dims(r, to_dtype(r, indices, "float32"), -1), classes)
     dtype = on_value.hpmoe_aval.dtype if isinstance(on_value, Tracer) else known(r.dtype_name(indices.dtype))
     values = [getattr(getattr(v, "hpmoe_atom", None), "value", v) for v in (on_value, off_value)]
     return to_dtype(r, hits, dtype) if values == [1, 0] else emit(r, e.select, hits, on_value, off_value, dtype=dtype)

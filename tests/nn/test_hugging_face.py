@@ -52,6 +52,20 @@ def test_layouts_and_files(model_type, fused, tmp_path):
     assert (tmp_path / "saved/model.safetensors").read_bytes() == (tmp_path / "model.safetensors").read_bytes()
 
 
+@pytest.mark.parametrize("fused", [False, True])
+def test_no_shared_expert_is_one_of_width_zero(fused, tmp_path):
+    """As transformers has it where n_shared_experts is 0: arrays without elements, in files too."""
+    block = make_block("deepseek_v3", fused)
+    theirs = dict(block.theirs)
+    for name in filter(lambda name: "shared" in name, theirs):
+        theirs[name] = theirs[name][:, :0] if "down" in name else theirs[name][:0]
+    write(tmp_path / "model.safetensors", theirs)
+    layer = hpmoe.nn.MoELayer(**{name: x for name, x in block.options.items() if "shared" not in name})
+    load_hugging_face(layer, tmp_path)
+    save_hugging_face(layer, tmp_path / "saved", model_type="deepseek_v3", fused=fused)
+    assert (tmp_path / "saved/model.safetensors").read_bytes() == (tmp_path / "model.safetensors").read_bytes()
+
+
 @pytest.mark.parametrize("make", [lambda x: x, ms.Tensor])
 def test_arrays_in_memory(make):
     block = make_block("gpt_oss")

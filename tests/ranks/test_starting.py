@@ -12,6 +12,7 @@ from command_line import run
 
 from hpmoe.ranks.starting import Ranks, divided, start_ranks
 
+pytestmark = pytest.mark.filterwarnings("ignore:os.fork:RuntimeWarning")  # of JAX, which no forked process here calls
 PRINT = """
 import json, os, sys
 names = ("RANK", "LOCAL_RANK", "RANK_ID", "WORLD_SIZE", "MARK")
@@ -119,7 +120,6 @@ def test_a_signal_reaches_all_ranks(script, tmp_path, capfd, numbers, begin, sta
     assert signal.getsignal(signal.SIGINT) is before
 
 
-@pytest.mark.filterwarnings("ignore:os.fork:RuntimeWarning")  # of JAX, which the forked process does not call
 def test_no_rank_outlives_a_launcher_that_is_killed(script, tmp_path):
     command = [*script(WAIT.replace("BEGIN", "")), str(tmp_path)]
     launcher = os.fork()

@@ -36,6 +36,8 @@ CASES = {
     "deepseek_v3, other groups": ("DeepseekV3", "MoE", deepseek(
         n_routed_experts=12, num_experts_per_tok=5, n_group=3, topk_group=2, n_shared_experts=2, routed_scaling_factor=1.3,
         norm_topk_prob=False)),
+    "deepseek_v3, no shared expert": ("DeepseekV3", "MoE", deepseek(
+        n_routed_experts=6, num_experts_per_tok=2, n_group=1, topk_group=1, n_shared_experts=0)),
     "kimi_k2": ("DeepseekV3", "MoE", deepseek(n_routed_experts=12, num_experts_per_tok=8, n_group=1, topk_group=1,
                                               routed_scaling_factor=2.827)),
     "kimi_k2, one of many": ("DeepseekV3", "MoE", deepseek(n_routed_experts=24, num_experts_per_tok=1, n_group=1,
@@ -94,7 +96,7 @@ def as_ours(theirs):
                 "experts.weight2": down, "experts.bias2": theirs["experts.down_proj_bias"]}
     ours = {"router.weight": theirs["gate.weight"], "experts.weight1": gate_up.transpose(0, 2, 1),
             "experts.weight2": down.transpose(0, 2, 1)}
-    if "shared_experts.up_proj.weight" in theirs:
+    if theirs.get("shared_experts.up_proj.weight", np.empty(0)).size:
         gate, up = (theirs[f"shared_experts.{half}_proj.weight"] for half in ("gate", "up"))
         ours["shared_experts.linear_fc1.weight"] = np.stack((gate, up), 1).reshape(-1, gate.shape[1])
         ours["shared_experts.linear_fc2.weight"] = theirs["shared_experts.down_proj.weight"]

@@ -114,3 +114,14 @@ cases("a wrong type", {
     "a kind": lambda: Body(3, "float32", 1.0),
     "unified": lambda: hpmoe.ascend_a3.replace(unified=np.ones(3)),
 })
+
+cases("ranks that are processes", {
+    "as many as there are not": lambda: hpmoe.world(ep_size=2),
+    "a number of them": lambda: hpmoe.world(ep_size=0),
+    "a time to come": lambda: hpmoe.world(timeout=-1),
+    "gradients of no mesh": lambda: hpmoe.all_reduce_gradients(array(2), 2),
+    "gradients over nothing": lambda: hpmoe.all_reduce_gradients(array(2), Mesh(2), over="all"),
+    "gradients that are none": lambda: hpmoe.all_reduce_gradients([1.0], Mesh(2)),
+    "a number of tokens": lambda: spmd(doubled, hpmoe.world())(array(4, 3), num_tokens=[1]),
+    "a Cell": lambda: hpmoe.nn.GroupedMLP(hidden_size=4, moe_ffn_hidden_size=2, num_moe_experts=2, mesh=hpmoe.world()),
+})

@@ -80,6 +80,8 @@ CASES = {
     "argmax": lambda x, i: mint.argmax(x, 1, True),
     "one_hot": lambda x, i: F.one_hot(i[:, 0], E),
     "old one_hot": lambda x, i: ops.one_hot(i[:, 1], 5, 2.0, -1.0),
+    "one_hot of choices": lambda x, i: (F.one_hot(i.astype(ms.int64), E).astype(ms.float32).sum(1),
+                                        ops.one_hot(i, E, 1.0, 0.0)),
     "logsumexp": lambda x, i: mint.logsumexp(x, 1, True),
     "integers": lambda x, i: (i * 3 - 7, i // 2, (i - 4) // 3, (i - 4) % 3, -i, mint.abs(i - 4), mint.maximum(i, 4)),
     "wide integers": lambda x, i: i.astype(ms.int64) * 1000003 * 1000003,

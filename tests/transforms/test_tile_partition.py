@@ -20,7 +20,7 @@ def test_the_tile_is_chosen_by_the_machine_and_the_sizes(direction):
 
 
 @pytest.mark.parametrize("constant, factor, worst, node_size, sizes", [
-    ("worker_l2_bytes_per_us", 2, 1.0, 384, ODD_SIZES),
+    ("worker_l2_bytes_per_us", 2, 1.04, 384, ODD_SIZES),
     ("accumulator_bytes", 10, 1.0, 384, ODD_SIZES),
     ("num_aiv", 4, 1.12, 1, {"tokens": 256, "hidden": 5120, "intermediate": 1536, "top_k": 3, "experts": 3}),
 ])

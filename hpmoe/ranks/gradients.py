@@ -1,0 +1,54 @@
+"""Gradients of what several ranks hold alike: one sum over processes, the same on all and from run to run."""
+
+from __future__ import annotations
+
+import contextlib
+from typing import Any
+
+import numpy as np
+import optree
+from mindspore import Tensor
+
+from hpmoe.machines.machine import Mesh
+from hpmoe.ranks.world import World
+from hpmoe.support.errors import check_argument, is_name
+
+OVER = ("world", "data_parallel")
+
+
+def all_reduce_gradients(grads: Any, mesh: Mesh, over: str = "world") -> Any:
+    """Sums gradients over the processes of a world: in float32, in the order of ranks, rounded once, the same on all.
+
+    A gradient that a process computes is of its own tokens. Of what all ranks hold alike, a router or a shared expert, the
+    whole is their sum. Where there is nothing to sum, as on the virtual ranks of a Mesh, gradients stay as they are.
+
+    Args:
+        grads: a tensor, or a tuple, list or dict of them, with the same shapes on all ranks.
+        mesh: where they were computed.
+        over: "world", of Parameters that all ranks hold alike; "data_parallel", of experts, which one rank of each group of
+            ep_size ranks holds alike.
+
+    Returns:
+        The sums, nested as `grads`.
+
+    Raises:
+        ArgumentError: an argument does not fit.
+        LaunchError: a rank has ended, or sums something else.
+
+    Example:
+        >>> import mindspore as ms, hpmoe
+        >>> hpmoe.all_reduce_gradients((ms.Tensor([1.0, 2.0]),), hpmoe.world())[0].asnumpy().tolist()
+        [1.0, 2.0]
+    """
+    who = "hpmoe.all_reduce_gradients"
+    check_argument(isinstance(mesh, Mesh), who, "mesh", repr(mesh), "an hpmoe.Mesh or hpmoe.world()")
+    check_argument(is_name(over, OVER), who, "over", repr(over), "\"world\" or \"data_parallel\"")
+    link = None if not isinstance(mesh, World) else mesh.everyone if over == "world" else mesh.same_experts
+    with contextlib.nullcontext() if link is None else link.calling(who):
+        leaves, tree = optree.tree_flatten(grads)
+        for i, leaf in enumerate(leaves):
+            check_argument(isinstance(leaf, Tensor), who, f"gradient {i}", f"a {type(leaf).__name__}", "a Tensor")
+        if link is None:
+            return grads
+        sums = link.sum([np.ascontiguousarray(leaf.asnumpy()) for leaf in leaves])
+    return optree.tree_unflatten(tree, [Tensor.from_numpy(s) for s in sums])

@@ -1,0 +1,162 @@
+"""World: the ranks of the launcher as processes; a Mesh of which each process is one rank."""
+
+from __future__ import annotations
+
+import dataclasses
+import os
+from collections.abc import Sequence
+
+import numpy as np
+
+from hpmoe.machines.machine import Mesh
+from hpmoe.ranks.launchers import Launched, find_launched, is_scheduler
+from hpmoe.ranks.link import Link
+from hpmoe.ranks.rendezvous import Group, Member, meet
+from hpmoe.ranks.scheduler import serve_scheduler
+from hpmoe.support.errors import LaunchError, check_argument, is_int, is_number
+from hpmoe.support.locks import new_lock
+
+TIMEOUT_S = 300.0  # for the last rank to come
+
+
+@dataclasses.dataclass(frozen=True)
+class World(Mesh):
+    """The ranks of the launcher as processes, this one among them; see `world`.
+
+    Attributes:
+        ep_size: the ranks that share experts, and launch together.
+        rank, size: of this process among all that were started.
+        link: to the ranks that this one shares experts with; None where it is alone.
+        everyone: to all ranks.
+        same_experts: to the ranks that hold the same experts, one of each group.
+    """
+
+    rank: int = 0
+    size: int = 1
+    link: Link | None = dataclasses.field(default=None, compare=False, repr=False)
+    everyone: Link | None = dataclasses.field(default=None, compare=False, repr=False)
+    same_experts: Link | None = dataclasses.field(default=None, compare=False, repr=False)
+
+    @property
+    def ep_rank(self) -> int:
+        """Of this process among those that it shares experts with."""
+        return self.rank % self.ep_size
+
+    def report(self) -> str:
+        """How long each rank has waited for each other one, in milliseconds.
+
+        All ranks call it together.
+        """
+        if self.everyone is None:
+            return "1 rank"
+        mine = np.zeros(self.size)
+        for link, ranks in self._links():
+            mine[ranks] += link.waits * 1e3
+        return _matrix([np.frombuffer(row) for row in self.everyone.meet("the report of waits", mine.tobytes())])
+
+    def _links(self) -> list[tuple[Link, list[int]]]:
+        """Each link once, with the ranks at its ends."""
+        first = self.rank - self.ep_rank
+        ends = [(self.link, range(first, first + self.ep_size)), (self.everyone, range(self.size)),
+                (self.same_experts, range(self.ep_rank, self.size, self.ep_size))]
+        found = {id(link): (link, list(ranks)) for link, ranks in ends if link is not None}
+        return list(found.values())
+
+    def __deepcopy__(self, memo: object) -> World:
+        return self
+
+    def __reduce__(self) -> tuple[object, ...]:
+        return world, (self.ep_size,)
+
+
+def _matrix(rows: Sequence[np.ndarray]) -> str:
+    lines = ["ms that a rank (row) has waited for another (column)",
+             "        " + "".join(f"{f'rank {r}':>10}" for r in range(len(rows)))]
+    return "\n".join(lines + [f"rank {r:<3}" + "".join(f"{x:>10.1f}" for x in row) for r, row in enumerate(rows)])
+
+
+class _Process:
+    """What this process knows of its run: who it is, those it has met, and the worlds that it is a rank of."""
+
+    def __init__(self) -> None:
+        self.pid, self.lock = os.getpid(), new_lock()
+        self.everyone: tuple[Group, Link] | None = None
+        self.worlds: dict[int, World] = {}
+        self.failure: LaunchError | None = None
+
+    def find(self, launched: Launched, ep_size: int, timeout: float) -> World:
+        if self.failure is not None:
+            raise self.failure
+        try:
+            if self.everyone is None:
+                names = [f"rank {r}" for r in range(launched.size)]
+                group = meet(launched.run, "", launched.rank, names, timeout)
+                self.everyone = group, Link(group)
+            if ep_size not in self.worlds:
+                self.worlds[ep_size] = self._make(launched, ep_size, timeout)
+        except LaunchError as error:
+            self.failure = error
+            raise
+        return self.worlds[ep_size]
+
+    def _make(self, launched: Launched, ep_size: int, timeout: float) -> World:
+        rank, size = launched.rank, launched.size
+        first = rank - rank % ep_size
+        return World(ep_size, rank, size, self._link(launched, range(first, first + ep_size), timeout), self._everyone(),
+                     self._link(launched, range(rank % ep_size, size, ep_size), timeout))
+
+    def _everyone(self) -> Link:
+        assert self.everyone is not None
+        return self.everyone[1]
+
+    def _link(self, launched: Launched, ranks: range, timeout: float) -> Link | None:
+        """To some of the ranks, this one among them."""
+        if len(ranks) in (1, launched.size):
+            return self._everyone() if len(ranks) == launched.size else None
+        assert self.everyone is not None
+        known: dict[str, Member] = {member.name: member for member in self.everyone[0].members}
+        names = [f"rank {r}" for r in ranks]
+        return Link(meet(launched.run, " ".join(names), ranks.index(launched.rank), names, timeout, known))
+
+
+_process = _Process()
+
+
+def world(ep_size: int | None = None, *, timeout: float = TIMEOUT_S) -> World:
+    """The ranks of the launcher as a Mesh: every process is one rank, and brings its own tensors, without a rank axis.
+
+    Start the script with `hpmoe launch -n N`, `msrun --worker_num=N`, `mpirun -n N` or `srun -n N`. Not launched, it is one
+    rank. All ranks call this, and there is nothing to close. In the process of MindSpore's scheduler, where msrun runs the
+    script too, it does not return: it serves the scheduler and ends the process.
+
+    Args:
+        ep_size: how many ranks share experts; all where None. It divides the number of processes, and where it is smaller
+            there are several such groups, rank by rank, with their own tokens and copies of the same experts.
+        timeout: seconds for the last rank to come.
+
+    Raises:
+        ArgumentError: ep_size does not divide the number of processes.
+        LaunchError: a rank did not come, ended before it did, or is of another user, version or size.
+
+    Example:
+        >>> import hpmoe
+        >>> mesh = hpmoe.world()
+        >>> mesh.rank, mesh.size, mesh.ep_size
+        (0, 1, 1)
+    """
+    check_argument(ep_size is None or is_int(ep_size), "hpmoe.world", "ep_size", repr(ep_size), "a positive int, or None")
+    is_time = is_number(timeout) and timeout > 0
+    check_argument(is_time, "hpmoe.world", "timeout", repr(timeout), "a number of seconds above 0")
+    if is_scheduler():
+        serve_scheduler()
+    launched = find_launched()
+    size = 1 if launched is None else launched.size
+    how = "no launcher started others: hpmoe launch -n N does" if launched is None else f"{launched.launcher} started {size}"
+    check_argument(ep_size is None or size % ep_size == 0, "hpmoe.world", "ep_size", ep_size,
+                   f"a divisor of {size}, the number of processes", f"Here {how}.")
+    if launched is None:
+        return World(1)
+    check_argument(os.getpid() == _process.pid, "hpmoe.world", "this process", "forked from a rank",
+                   "the one that the launcher started")
+    with _process.lock:
+        return _process.find(launched, ep_size or size, float(timeout))

@@ -1,0 +1,47 @@
+"""What test_world.py starts as three ranks, of which one fails in the midst of calls; the others say what they are told."""
+
+import os
+import signal
+import sys
+import time
+
+import mindspore as ms
+import numpy as np
+
+import hpmoe
+
+what, victim = sys.argv[1], 1
+mesh = hpmoe.world()
+x = ms.Tensor(np.ones((4, 8), np.float32))
+ids = ms.Tensor(np.zeros((4, 1), np.int32))
+weights = ms.Tensor(np.ones((4, 1), np.float32))
+up, down = ms.Tensor(np.ones((1, 8, 4), np.float32)), ms.Tensor(np.ones((1, 2, 8), np.float32))
+layer = hpmoe.spmd(hpmoe.moe_ffn, mesh)
+try:
+    for step in range(8):
+        if step == 4 and mesh.rank == victim:
+            if what == "kill":
+                print(f"at {time.monotonic()}", flush=True)
+                os.kill(os.getpid(), signal.SIGKILL)
+            if what == "raise":
+                raise ValueError("of the user")
+            if what == "leave":
+                sys.exit(0)
+            if what == "shape":
+                x = ms.Tensor(np.ones((4, 16), np.float32))
+                up, down = ms.Tensor(np.ones((1, 16, 4), np.float32)), ms.Tensor(np.ones((1, 2, 16), np.float32))
+            if what == "stop":
+                if os.fork() == 0:
+                    time.sleep(4)
+                    os.kill(os.getppid(), signal.SIGCONT)
+                    os._exit(0)
+                os.kill(os.getpid(), signal.SIGSTOP)
+        layer(x, ids, weights, up, down)
+    print(f"rank {mesh.rank} ends", flush=True)
+except hpmoe.LaunchError as error:
+    print(f"rank {mesh.rank} told {error} {error.status['rank']} {time.monotonic()}", flush=True)
+    if what != "shape":  # who is dead stays dead
+        try:
+            layer(x, ids, weights, up, down)
+        except hpmoe.LaunchError as again:
+            assert str(again) == str(error)

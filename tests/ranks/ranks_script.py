@@ -1,0 +1,114 @@
+"""What test_world.py starts as several ranks: many small cases in one run, each beside virtual ranks."""
+
+import sys
+
+import mindspore as ms
+import numpy as np
+
+import hpmoe
+
+EP = int(sys.argv[1])
+mesh = hpmoe.world(EP)
+me = mesh.ep_rank
+virtual = hpmoe.Mesh(EP)
+to_kernel = hpmoe.chain(hpmoe.tile_partition(rows=8, cols=8), hpmoe.overlap_comm, hpmoe.assign_queues(machine=hpmoe.cpu(2)),
+                        hpmoe.fuse_persistent(timeout=60.0))
+STAGES = {"plain": hpmoe.chain(), "tiles": hpmoe.tile_partition(rows=8, cols=8), "fused": to_kernel}
+rng = np.random.default_rng(mesh.rank // EP)  # each group has its own data
+T, H, W, E, K = 12, 8, 4, 2 * EP, 2
+
+
+def tensor(*shape, dtype=ms.float32):
+    return ms.Tensor(rng.standard_normal((EP, *shape)).astype(np.float32), dtype)
+
+
+def same(mine, whole):
+    assert mine.shape == whole.shape[1:] and mine.asnumpy().tobytes() == whole.asnumpy()[me].tobytes(), (mine, whole[me])
+
+
+ids = ms.Tensor(np.array([[rng.permutation(E)[:K] for _ in range(T)] for _ in range(EP)], np.int32))
+one = ms.Tensor(np.broadcast_to(np.array([0, 1], np.int32), (EP, T, K)).copy())
+args = (tensor(T, H), ids, tensor(T, K), tensor(E // EP, H, 2 * W), tensor(E // EP, W, H))
+
+
+def own(args):
+    return tuple(a[me] for a in args)
+
+
+def check(f, args, **options):
+    """Outputs and gradients of this rank are those of virtual ranks, bit for bit."""
+    layers = hpmoe.spmd(f, virtual), hpmoe.spmd(f, mesh)
+    cut = {"num_tokens": options["num_tokens"][me]} if options else {}
+    found = []
+    for layer, given, more in ((layers[0], args, options), (layers[1], own(args), cut)):
+        def loss(*args, layer=layer, more=more):
+            out = layer(*args, **more)
+            wide = out.astype(ms.float32)
+            return (wide * wide).sum(), out
+        found.append(ms.value_and_grad(loss, (0, 2, 3, 4), has_aux=True)(*given))
+    ((_, whole), grads), ((_, mine), own_grads) = found
+    same(mine, whole)
+    [same(a, b) for a, b in zip(own_grads, grads, strict=True)]
+
+
+for stage in STAGES.values():
+    check(stage(hpmoe.moe_ffn), args)
+check(to_kernel(hpmoe.moe_ffn), (args[0], one, *args[2:]))  # some ranks receive nothing
+check(to_kernel(hpmoe.moe_ffn), args, num_tokens=list(range(T, T - EP, -1)))
+check(to_kernel(hpmoe.moe_ffn), args, num_tokens=[T] + [0] * (EP - 1))
+check(to_kernel(hpmoe.moe_ffn), tuple(a.astype(ms.bfloat16) if a.dtype == ms.float32 else a for a in args))
+check(hpmoe.save_for_backward(hpmoe.moe_ffn, policy="dispatched_rows"), args)
+
+in_graph = hpmoe.spmd(to_kernel(hpmoe.moe_ffn), mesh)
+
+
+def graph_loss(*args):
+    return (in_graph(*args) ** 2).sum()
+
+
+eager, compiled = ms.grad(graph_loss, (0, 2, 3, 4)), ms.jit(ms.grad(graph_loss, (0, 2, 3, 4)))
+for a, b in zip(eager(*own(args)), compiled(*own(args)), strict=True):
+    assert a.asnumpy().tobytes() == b.asnumpy().tobytes()
+
+# A router inside, replicated: its gradient is this rank's part, and one call sums it.
+to_logits = ms.Tensor(np.random.default_rng(5).standard_normal((H, E)), ms.float32)
+
+
+def routed(x, to_logits, up, down):
+    ids, weights = hpmoe.route(x @ to_logits, K)
+    return hpmoe.moe_ffn(x, ids, weights, up, down)
+
+
+AXES = (0, None, 0, 0)
+layers = hpmoe.spmd(to_kernel(routed), virtual, AXES), hpmoe.spmd(to_kernel(routed), mesh, AXES)
+given = (args[0], to_logits, *args[3:]), (args[0][me], to_logits, args[3][me], args[4][me])
+grads = [ms.grad(lambda *a, f=f: (f(*a) ** 2).sum(), (0, 1, 2, 3))(*a) for f, a in zip(layers, given, strict=True)]
+[same(grads[1][i], grads[0][i]) for i in (0, 2, 3)]
+if mesh.size == EP:
+    assert (hpmoe.all_reduce_gradients(grads[1][1], mesh) == grads[0][1]).all()
+
+# Sums over all ranks, and over those with the same experts.
+parts = [np.random.default_rng(100 + r).standard_normal((3, 5)).astype(np.float32) for r in range(mesh.size)]
+total, over = np.zeros((3, 5), np.float32), np.zeros((3, 5), np.float32)
+for r, part in enumerate(parts):
+    total = total + part
+    over = over + part if r % EP == me else over
+a, b = ms.Tensor(parts[mesh.rank]), ms.Tensor(parts[mesh.rank]).astype(ms.bfloat16)
+found = hpmoe.all_reduce_gradients({"a": a, "b": [b]}, mesh)
+assert (found["a"].asnumpy() == total).all() and found["b"][0].dtype == ms.bfloat16
+(found,) = hpmoe.all_reduce_gradients((a,), mesh, over="data_parallel")
+assert (found.asnumpy() == over).all()
+
+# An error of one rank is an error of all in its group, and the next call begins anew.
+layer = hpmoe.spmd(to_kernel(hpmoe.moe_ffn), mesh)
+bad = list(own(args))
+if me == EP - 1:
+    bad[1] = ms.Tensor(np.full((T, K), E + 3, np.int32)) if len(sys.argv) > 2 else ms.Tensor(np.zeros((T + 1, K), np.int32))
+try:
+    layer(*bad)
+except Exception as error:
+    print(f"rank {mesh.rank} {type(error).__name__} {str(error).splitlines()[0]}", flush=True)
+same(layer(*own(args)), hpmoe.spmd(to_kernel(hpmoe.moe_ffn), virtual)(*args))
+report = mesh.report().splitlines()
+assert len(report) == mesh.size + 2, report
+print(f"rank {mesh.rank} of {mesh.size} ok", flush=True)

@@ -1,0 +1,121 @@
+"""What processes of a group do together: here each rank is a thread, with connections of its own."""
+
+import secrets
+import time
+
+import numpy as np
+import pytest
+from test_rendezvous import names_of, on_threads
+
+from hpmoe import LaunchError
+from hpmoe.ranks.link import Link
+from hpmoe.ranks.rendezvous import meet
+from hpmoe.support.dtypes import numpy_dtype
+
+
+@pytest.fixture
+def run_ranks():
+    """Runs f(link) on each of so many ranks: what it returns or raises."""
+    groups = []
+
+    def run(size, f):
+        run_of = secrets.token_bytes(32)
+
+        def rank_of(rank):
+            groups.append(meet(run_of, "", rank, names_of(size), 10))
+            return f(Link(groups[-1]))
+        return on_threads(size, rank_of)
+
+    yield run
+    [group.close() for group in groups]
+
+
+def test_ranks_give_each_other_bytes_many_times(run_ranks):
+    def f(link):
+        return [link.meet("bytes", bytes([link.rank, step])) for step in range(50)]
+
+    for found in run_ranks(3, f):
+        assert found == [[bytes([r, step]) for r in range(3)] for step in range(50)]
+
+
+@pytest.mark.parametrize("dtype", ["float32", "bfloat16", "float16"])
+def test_sums_are_in_float32_in_the_order_of_ranks_and_rounded_once(run_ranks, dtype):
+    rng = np.random.default_rng(0)
+    parts = [[(rng.standard_normal(n) * 10.0 ** rng.integers(-3, 4, n)).astype(numpy_dtype(dtype)) for n in (1001, 0, 3)]
+             for _ in range(3)]
+    wanted = []
+    for column in zip(*parts, strict=True):
+        total = np.zeros(len(column[0]), np.float32)
+        for part in column:
+            total = total + part.astype(np.float32)
+        wanted.append(total.astype(numpy_dtype(dtype)))
+    for found in run_ranks(3, lambda link: link.sum(parts[link.rank])):
+        assert [a.tobytes() for a in found] == [a.tobytes() for a in wanted]
+
+
+def test_an_error_of_one_rank_is_one_of_all_and_the_next_call_begins_anew(run_ranks):
+    def f(link):
+        told = []
+        for step in range(6):
+            try:
+                with link.calling("a layer"):
+                    link.meet("before", b"")
+                    if step % 3 == link.rank:
+                        raise ValueError(f"no {step}")
+                    link.meet("after", b"")
+            except (ValueError, LaunchError) as error:
+                told.append(f"{type(error).__name__} {error}")
+        return told, link.meet("last", bytes([link.rank]))
+
+    for rank, (told, last) in enumerate(run_ranks(3, f)):
+        assert last == [bytes([r]) for r in range(3)]
+        for step, words in enumerate(told):
+            mine = f"ValueError no {step}"
+            assert words == (mine if step % 3 == rank else f"LaunchError rank {step % 3}, in a layer: ValueError: no {step}")
+
+
+def test_an_error_after_all_have_met_harms_the_rank_alone(run_ranks):
+    def f(link):
+        for step in range(4):
+            try:
+                with link.calling("a layer"):
+                    link.meet("all", b"")
+                    if link.rank == step % 2:
+                        raise ValueError
+            except ValueError:
+                pass
+        return link.meet("last", b"x")
+
+    assert run_ranks(2, f) == [[b"x", b"x"]] * 2
+
+
+def test_ranks_that_do_different_things_are_told_and_go_on(run_ranks):
+    def f(link):
+        with pytest.raises(LaunchError) as error:
+            link.meet(("a layer", "a sum")[link.rank], b"")
+        with pytest.raises(LaunchError, match="rank 1 does a layer where rank 0 does a layer"):
+            link.meet("a layer", b"", key=str(link.rank))
+        return str(error.value), error.value.status, link.meet("last", b"x")
+
+    assert run_ranks(2, f) == [("rank 1 does a sum where rank 0 does a layer", {"rank": 1}, [b"x", b"x"])] * 2
+
+
+def test_waits_are_of_the_rank_that_came_last(run_ranks):
+    def f(link):
+        time.sleep(0.2 * (link.rank == 1))
+        link.meet("all", b"")
+        return link.waits
+
+    waits = run_ranks(3, f)
+    assert [int(np.argmax(w)) for w in (waits[0], waits[2])] == [1, 1] and waits[1][1] == 0 < waits[0][1]
+
+
+def test_a_rank_that_does_not_come_is_named(run_ranks, monkeypatch):
+    monkeypatch.setattr("hpmoe.ranks.link.TIMEOUT_S", 0.3)
+
+    def f(link):
+        if link.rank == 1:
+            return "elsewhere"
+        return link.meet("all", b"")
+
+    assert list(map(str, run_ranks(2, f))) == ["rank 1 did not come within 0.3 s", "elsewhere"]

@@ -1,0 +1,74 @@
+"""Scripts as several processes: the numbers of virtual ranks, groups, launchers, and what survivors are told."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+import hpmoe
+from hpmoe.ranks.starting import start_ranks
+
+pytestmark = pytest.mark.filterwarnings("ignore:os.fork:RuntimeWarning")  # of JAX, which no process that is started so calls
+FOLDER = Path(__file__).parent
+SCRIPT, FAULTS = (str(FOLDER / name) for name in ("ranks_script.py", "fault_script.py"))
+
+
+@pytest.fixture
+def launch(tmp_path, monkeypatch, capfd):
+    """The exit status, the lines on stdout, and stderr of a script on so many ranks."""
+    monkeypatch.chdir(tmp_path)  # MindSpore writes there what it knows of graphs
+
+    def launched(size, *command):
+        status = start_ranks([sys.executable, *command], size)
+        out, err = capfd.readouterr()
+        return status, sorted(line for line in out.splitlines() if "WARNING" not in line), err
+    return launched
+
+
+def test_not_launched_it_is_one_rank():
+    mesh = hpmoe.world()
+    assert (mesh.rank, mesh.size, mesh.ep_size, mesh.ep_rank, mesh.report()) == (0, 1, 1, 0, "1 rank")
+    assert isinstance(mesh, hpmoe.Mesh)
+
+
+def test_two_processes_have_the_numbers_of_virtual_ranks(launch):
+    status, lines, err = launch(2, SCRIPT, "2")
+    assert (status, lines[1], lines[3]) == (0, "rank 0 of 2 ok", "rank 1 of 2 ok"), err
+    assert "rank 1, in a call of moe_ffn: ArgumentError: hpmoe.dispatch: hidden_states" in lines[0]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("size, ep_size", [(4, 2), (4, 4), (3, 1)])
+def test_groups_of_processes_have_the_numbers_of_virtual_ranks(launch, size, ep_size):
+    status, lines, err = launch(size, SCRIPT, str(ep_size), "ids")
+    assert (status, [line for line in lines if line.endswith("ok")]) == (
+        0, [f"rank {rank} of {size} ok" for rank in range(size)]), err
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("what, status, told", [
+    ("kill", 137, "rank 1 has ended"), ("raise", 1, "rank 1 has ended"), ("leave", 0, "rank 1 has ended"),
+    ("shape", 0, "rank 1 does moe_ffn(hidden_states:f32[4,16]"),
+])
+def test_survivors_are_told_of_the_rank_and_go_on_to_their_end(launch, what, status, told):
+    found, lines, err = launch(3, FAULTS, what)
+    named = [line for line in lines if " told " in line]
+    assert found == status and len(named) == (3 if what == "shape" else 2), (lines, err)
+    for line in named:
+        assert re.match(rf"rank \d told {re.escape(told)}.* 1 \S+$", line)
+
+
+@pytest.mark.slow
+def test_a_stopped_rank_is_waited_for(launch):
+    assert launch(3, FAULTS, "stop")[:2] == (0, [f"rank {rank} ends" for rank in range(3)])
+
+
+@pytest.mark.slow
+def test_msrun_starts_a_world_and_its_scheduler_ends(tmp_path):
+    command = [sys.executable, "-c", "from mindspore.parallel.cluster.run import main; main()", "--worker_num=2",
+               "--local_worker_num=2", "--master_port=8861", "--log_dir=log", "--join=True", SCRIPT, "2"]
+    done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=200, check=False)
+    logs = [(tmp_path / "log" / f"worker_{rank}.log").read_text() for rank in range(2)]
+    assert done.returncode == 0 and all(f"rank {rank} of 2 ok" in log for rank, log in enumerate(logs)), logs
