@@ -14,6 +14,7 @@ import mindspore as ms
 from absl import flags
 
 from hpmoe.commands import (
+    ascend_check,
     bench,
     build,
     calibrate,
@@ -35,7 +36,7 @@ from hpmoe.support.versions import __version__
 
 COMMANDS = {"demo": demo, "launch": launch, "bench": bench, "show": show, "plan": plan, "simulate": simulate,
             "compare": compare, "machine": machine, "calibrate": calibrate, "tune": tune, "memory": memory, "build": build,
-            "doctor": doctor}
+            "ascend-check": ascend_check, "doctor": doctor}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -124,7 +125,7 @@ def define(name: str) -> flags.FlagValues:
 
 
 def help_text() -> str:
-    commands = "\n".join(f"  hpmoe {name:<10}{command.SUMMARY}" for name, command in COMMANDS.items())
+    commands = "\n".join(f"  hpmoe {name:<13}{command.SUMMARY}" for name, command in COMMANDS.items())
     return ("hpmoe: transforms that turn a pure MoE-FFN written with MindSpore into one persistent kernel\n\n"
             f"{commands}\n\nhpmoe COMMAND --help lists the flags of a command, where - is as good as _, as in --top-k=4;\n"
             "hpmoe --version prints the version.")

@@ -14,8 +14,8 @@ from hpmoe.ranks.starting import start_ranks
 
 SUMMARY = "starts a script as several ranks, each a process: hpmoe launch -n 4 script.py its arguments"
 NOTES = """\
-What follows the script is passed on to it. Each rank has its own number in RANK, LOCAL_RANK and RANK_ID, and how many there
-are in WORLD_SIZE; hpmoe.world() reads them. Folder and environment are this process's, cores are divided among ranks.
+What follows the script is passed on to it. Each rank has its own number in RANK, LOCAL_RANK and RANK_ID, and how many
+there are in WORLD_SIZE; hpmoe.world() reads them. Folder and environment are this process's, cores are divided.
 
 Where a rank fails, a line on stderr says how. The others go on: they raise an error where they need that rank. Ctrl-C and
 SIGTERM reach all. Exits with the status of the first rank that failed, 128 and its number after a signal."""

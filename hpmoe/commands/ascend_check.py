@@ -1,0 +1,96 @@
+"""hpmoe ascend-check: the checks of a first day on an NPU, and the machine file that it measures."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+import os
+from pathlib import Path
+
+from absl import flags
+from mindspore import communication
+
+from hpmoe.bring_up.device import Device
+from hpmoe.bring_up.ladder import LADDER, Rung, climb
+from hpmoe.bring_up.rates import Rate, measured_machine
+from hpmoe.commands import options
+from hpmoe.commands.machine import load_machine
+from hpmoe.kernels.ascend_build import DEVICES, run_needs
+from hpmoe.kernels.ascend_device import Npu, find_npu
+from hpmoe.machines.machine import Machine
+from hpmoe.machines.machine_files import machine_text
+from hpmoe.ranks.launchers import find_launched
+from hpmoe.support.progress import Progress
+
+SUMMARY = "checks the Ascend kernel step by step on an NPU or its twin, and measures a machine file"
+NOTES = f"""\
+{len(LADDER)} checks, from one launch to layers on all ranks, each of which the next ones stand on; it stops at the first
+that fails and exits with 1. Every number is compared with NumPy in float64. On an NPU it takes what hpmoe build
+compiled, one rank for each process that msrun starts; what needs two ranks is left out without. On
+ascend-twin it executes the source of the kernel on this CPU, two ranks in this process: of an NPU only its rules.
+--out writes --machine with the rates that were measured, for hpmoe simulate --machine=FILE."""
+
+
+def define(values: flags.FlagValues) -> None:
+    options.define_choice(values, "target", "ascend", "what to check", ("ascend", "ascend-twin"))
+    flags.DEFINE_string("machine", "ascend_a3", "what kernels are planned for, a name that hpmoe machine lists, or a file",
+                        flag_values=values)
+    options.define_switch(values, "all", "go on after a check that failed")
+    flags.DEFINE_string("out", None, "the .toml file to write what was measured to", flag_values=values)
+
+
+def run(o: flags.FlagValues) -> int:
+    options.check_file("out", o.out, ".toml")
+    machine = load_machine(o.machine)
+    options.check_flag(not machine.unified, "machine", o.machine, "an NPU, with AIC and AIV")
+    device = _twin(machine) if o.target == "ascend-twin" else _npu(machine)
+    rungs: list[Rung] = []
+    with Progress("hpmoe ascend-check") as progress:
+        for rung in climb(device, o.all, progress):
+            rungs.append(rung)
+            if not o.json:
+                print(_line(len(rungs), rung), flush=True)
+        is_ok = all(rung.passed is not False for rung in rungs)
+        rates = _measure(device, o, progress) if o.out and is_ok else []
+    if o.json:
+        print(json.dumps({"ok": is_ok, "target": o.target, "ranks": device.num_ranks, "out": o.out if rates else None,
+                          "checks": [dataclasses.asdict(rung) for rung in rungs],
+                          "rates": [dataclasses.asdict(rate) for rate in rates]}))
+    else:
+        print("\n".join([*map(_rate_line, rates), *([f"written to {o.out}"] if rates else []),
+                         "passed" if is_ok else "FAILED"]))
+    return 0 if is_ok else 1
+
+
+def _measure(device: Device, o: flags.FlagValues, progress: Progress) -> list[Rate]:
+    measured, rates = measured_machine(device, Path(o.out).stem, progress)
+    if not device.rank:
+        Path(o.out).write_text(machine_text(measured), encoding="utf-8")
+    return rates
+
+
+def _twin(machine: Machine) -> Device:
+    return Device("ascend-twin", machine.replace(num_aic=2, num_aiv=4), num_ranks=2)
+
+
+def _npu(machine: Machine) -> Device:
+    """This process's NPU, with the cores that it has; ImportError where it lacks something."""
+    missing = run_needs(os.environ, DEVICES)
+    if missing:
+        raise ImportError("\n  ".join(["--target=ascend cannot run here; --target=ascend-twin can", *missing]))
+    npu, launched = find_npu(os.environ), find_launched()
+    if isinstance(npu, Npu):
+        machine = machine.replace(num_aic=npu.num_aic, num_aiv=npu.num_aiv)
+    if launched is None:
+        return Device("ascend", machine, is_small=False)
+    communication.init()
+    return Device("ascend", machine, launched.size, communication.get_rank(), is_small=False)
+
+
+def _line(number: int, rung: Rung) -> str:
+    word = {True: "ok", False: "FAILED", None: "-"}[rung.passed]
+    return f"{number:2} {word:7}{rung.name:32}{rung.says}"
+
+
+def _rate_line(rate: Rate) -> str:
+    return f"   {rate.field:32}{rate.value:.4g} ({rate.low:.4g} .. {rate.high:.4g}), {rate.what}"

@@ -1,0 +1,118 @@
+"""hpmoe ascend-check: on the twin it passes from end to end, and a kernel that is wrong falls off the ladder."""
+
+import dataclasses
+import json
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+from ascend_helpers import own_targets
+from binding_helpers import start_build, targets, wait_for_build
+from command_line import run
+
+import hpmoe
+from hpmoe.bring_up import bodies, layers
+from hpmoe.bring_up.device import CheckFailed, Device
+from hpmoe.bring_up.ladder import LADDER
+from hpmoe.commands import ascend_check
+from hpmoe.kernels.ascend_device import Npu
+from hpmoe.kernels.twin_target import TwinExecutable, compile_twin
+from hpmoe.runtime.targets import register_target
+
+
+def test_the_twin_climbs_to_the_top_and_writes_a_machine(capsys, tmp_path):
+    path = tmp_path / "mine.toml"
+    status, out, err = run(capsys, "ascend-check", "--target=ascend-twin", f"--out={path}", "--json")
+    report = json.loads(out)
+    assert (status, report["ok"], report["ranks"]) == (0, True, 2), (report, err)
+    assert [check["name"] for check in report["checks"]] == list(LADDER)
+    measured = {rate["field"] for rate in report["rates"]}
+    assert measured == {"launch_us", "matmul_efficiency", "worker_memory_bytes_per_us", "memory_bytes_per_us",
+                        "link_bytes_per_us"}
+    machine = hpmoe.load_machine(path)
+    constants = dict(machine.constants)
+    assert all("on the twin" in constants[field].source for field in measured)
+    assert "on the twin" not in constants["signal_us"].source and machine.signal_us == hpmoe.ascend_a3.signal_us
+    assert run(capsys, "simulate", f"--machine={path}", "--ep=2", "--experts=4", "--top-k=1", "--tokens=8")[0] == 0
+
+
+def crooked(change):
+    """A target: the twin, whose outputs are changed."""
+    class Crooked(TwinExecutable):
+        def run(self, *args, **kwargs):
+            return change(super().run(*args, **kwargs))
+
+    def compile_crooked(flow, timeout):
+        kernel = compile_twin(flow, timeout)
+        return Crooked(**{field.name: getattr(kernel, field.name) for field in dataclasses.fields(kernel) if field.init})
+    return compile_crooked
+
+
+def off_by_one_number(outputs):
+    last = outputs[-1][0].reshape(-1)
+    last[-1:] = (-2 * np.abs(last.astype(np.float32)).max(keepdims=True) - 1).astype(last.dtype)
+    return outputs
+
+
+CAREFUL = (bodies.launches, bodies.identity_products, bodies.float32_products, bodies.weight_gradients, bodies.functions,
+           bodies.gathers, layers.one_rank, layers.rows_of_ranks, layers.many_launches, layers.transformed, layers.all_ranks)
+
+
+@pytest.mark.parametrize("check", CAREFUL, ids=lambda check: check.__name__)
+def test_one_wrong_number_of_one_rank_is_found(check):
+    with own_targets():
+        register_target("crooked", crooked(off_by_one_number))
+        with pytest.raises(CheckFailed):
+            check(Device("crooked", hpmoe.ascend_a3.replace(num_aic=1, num_aiv=2), 2))
+
+
+def test_what_saturates_or_changes_is_found():
+    rng = np.random.default_rng(0)
+
+    def saturated(outputs):
+        return [[np.minimum(x.astype(np.float32), 1e38).astype(x.dtype) for x in arrays] for arrays in outputs]
+
+    def drawn(outputs):
+        return [[(x.astype(np.float32) + rng.random()).astype(x.dtype) for x in arrays] for arrays in outputs]
+
+    with own_targets():
+        for change, check in ((saturated, bodies.overflow), (drawn, layers.same_bits), (drawn, layers.bad_ids),
+                              (drawn, layers.lost_signal)):
+            register_target("crooked", crooked(change))
+            with pytest.raises(CheckFailed):
+                check(Device("crooked", hpmoe.ascend_a3.replace(num_aic=1, num_aiv=2), 2))
+
+
+def test_it_stops_at_the_first_that_fails_unless_told_to_go_on(capsys, monkeypatch):
+    def failing(device):
+        raise CheckFailed("the output of rank 0 at [0] is 1")
+
+    monkeypatch.setattr("hpmoe.bring_up.ladder.LADDER", {"a": str, "b": failing, "c": str})
+    status, out, _ = run(capsys, "ascend-check", "--target=ascend-twin", "--out=unwritten.toml")
+    assert status == 1 and [line.split()[:2] for line in out.splitlines()] == [["1", "ok"], ["2", "FAILED"], ["FAILED"]]
+    status, out, _ = run(capsys, "ascend-check", "--target=ascend-twin", "--all")
+    assert status == 1 and [line.split()[1] for line in out.splitlines()[:3]] == ["ok", "FAILED", "ok"]
+
+
+def test_the_target_ascend_names_what_is_missing_here(capsys):
+    status, out, err = run(capsys, "ascend-check")
+    assert (status, out) == (1, "") and "no CANN toolkit" in err and "--target=ascend-twin can" in err
+    status, _, err = run(capsys, "ascend-check", "--machine=cpu", "--target=ascend-twin")
+    assert status == 2
+
+
+def test_an_npu_climbs_as_far_as_one_rank_reaches(capsys, monkeypatch):
+    """The path of an NPU, with the host side of the twin in place of CANN."""
+    wait_for_build(start_build())
+    with own_targets():
+        names, heaps = targets(1)
+        monkeypatch.setattr(ascend_check, "run_needs", lambda environment, devices: [])
+        monkeypatch.setattr(ascend_check, "find_npu", lambda environment: Npu("a twin", 1, 2))
+        monkeypatch.setattr(ascend_check, "Device", lambda target, machine, **options: Device(names[0], machine))
+        monkeypatch.setattr(hpmoe, "synchronize", lambda: [executable.check(kernel, wait=True) for heap in heaps
+                                                          for executable, kernel in heap.kernels()])
+        monkeypatch.setattr(bodies, "LAUNCHES", 10)
+        status, out, err = run(capsys, "ascend-check", "--json")
+    report = SimpleNamespace(**json.loads(out))
+    assert (status, report.ok, report.ranks) == (0, True, 1), (report, err)
+    assert [check["passed"] for check in report.checks] == [None if name in layers.ALL_RANKS else True for name in LADDER]
