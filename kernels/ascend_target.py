@@ -99,6 +99,11 @@ class AscendExecutable(Executable):
         raise self._explained(make_error(Status(*words), self.image))
 
     @property
+    def made(self) -> tuple[tuple[tuple[int, ...], str], ...]:
+        """Shape and dtype of each tensor that outputs are written to."""
+        return self.layout.made
+
+    @property
     def symmetric_bytes(self) -> int:
         """What the kernel takes of the symmetric heap: buffers, counters, two routing tables, each from a line on."""
         counters, words = self.sizes

@@ -18,7 +18,7 @@ class Places:
     """What is known of the buffers of a taskflow before it is launched.
 
     Attributes:
-        buffers, ep_size: of the taskflow.
+        buffers: of the taskflow.
         dtypes: of each buffer's array.
         arrays: buffers that are arrays of their own, and which input they are; None for outputs of known size.
         home: of every other buffer, the storage whose memory it lies in.
@@ -27,7 +27,7 @@ class Places:
     """
 
     def __init__(self, flow: Taskflow):
-        self.buffers, self.ep_size = flow.buffers, flow.ep_size
+        self.buffers = flow.buffers
         self.dtypes = [buffer.stored_dtype for buffer in flow.buffers]
         position = {b: i for i, b in enumerate(flow.inputs)}
         self.arrays = {b: position.get(b) for b, buffer in enumerate(flow.buffers)
@@ -95,11 +95,11 @@ class Placed:
         places, buffer = self._places, self._places.buffers[b]
         rows = max(known(buffer.num_rows), 1)
         step = rows * buffer.row_bytes
-        memory = pool.lease([places.ep_size * step])
-        together = memory.array(0).view(places.dtypes[b]).reshape(places.ep_size, rows, buffer.cols)
+        memory = pool.lease([len(self.addresses) * step])
+        together = memory.array(0).view(places.dtypes[b]).reshape(len(self.addresses), rows, buffer.cols)
         if padded:
             together[...] = 0
-        for rank in range(places.ep_size):
+        for rank in range(len(self.addresses)):
             self._arrays[rank][b] = together[rank, :buffer.num_rows]
             self.addresses[rank][b] = memory.address(0) + rank * step
 

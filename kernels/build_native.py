@@ -19,7 +19,7 @@ KERNELS = Path(__file__).resolve().parent
 # In a source tree this folder lies beside hpmoe/, in an installed one inside it.
 PLANNER = next(p for p in (KERNELS.parent / "hpmoe" / "planner", KERNELS.parent / "planner") if p.is_dir())
 # For each library, where it lies in the package, the folder it lies in here, and its sources there.
-LIBRARIES = {"hpmoe/kernels/_native.so": (KERNELS, ("core/*.cc", "cpu/*.cc", "simulator/*.cc")),
+LIBRARIES = {"hpmoe/kernels/_native.so": (KERNELS, ("core/*.cc", "cpu/*.cc", "link/*.cc", "simulator/*.cc")),
              "hpmoe/kernels/_twin.so": (KERNELS, ("ascendc/*.cpp", "ascendc/twin/*.cc", "core/image.cc", "core/stuck.cc",
                                                   "cpu/convert.cc")),
              "hpmoe/planner/_planner.so": (PLANNER, ("*.cc",))}

@@ -68,7 +68,7 @@ class Launches:
             for table, n, counts in zip(tables, num_tokens, self._counts, strict=True)))
         status = Status()
         handler = getsignal(SIGINT)
-        is_interruptible = callable(handler) and _runs_for_main_thread()
+        is_interruptible = callable(handler) and runs_for_main_thread()
         load().hpmoe_launch(
             *(self._image_address, self.image.nbytes, ranks, len(ranks)),
             *(0, timeout, None if trace is None else address(trace), is_interruptible, ctypes.byref(status)),
@@ -79,7 +79,7 @@ class Launches:
             raise make_error(status, self.image)
 
 
-def _runs_for_main_thread():
+def runs_for_main_thread():
     """Whether this is the main thread, or one that Python did not start: MindSpore calls kernels of a graph on its own.
 
     There nobody else minds Ctrl-C, and MindSpore's handler would end the process.

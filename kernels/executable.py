@@ -4,20 +4,22 @@ from __future__ import annotations
 
 import dataclasses
 import functools
+import hashlib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from hpmoe.ir.layout import received_rows
+from hpmoe.ir.layout import received_by_counts, received_rows
 from hpmoe.ir.taskflow import Taskflow
 from hpmoe.ir.taskflow_text import event_name, task_name
 from hpmoe.kernels.buffers import Placed, Places
 from hpmoe.kernels.cpu_target import Demands, Launches, launch, sealed
+from hpmoe.kernels.link import Link
 from hpmoe.kernels.memory import Pool
 from hpmoe.kernels.packing import pack
 from hpmoe.runtime.targets import find_target, register_target
-from hpmoe.support.errors import LaunchError
+from hpmoe.support.errors import LaunchError, check_argument
 from hpmoe.support.locks import new_lock
 from hpmoe.timelines.measure import new_trace
 
@@ -89,6 +91,43 @@ class Executable:
         if keep is not None:
             keep.extend(placed.ranks())
         return [[flow.buffers[b].user_view(placed.array(rank, b)) for b in flow.outputs] for rank in range(flow.ep_size)]
+
+    def run_rank(self, link: Link, inputs: Sequence[np.ndarray], counts: Sequence[np.ndarray],
+                 num_tokens: Sequence[int] | None = None, trace: np.ndarray | None = None,
+                 into: Mapping[int, np.ndarray] | None = None) -> list[np.ndarray]:
+        """Launches this process's rank, while the other processes launch theirs.
+
+        Args:
+            link: to the other ranks.
+            inputs: of this rank, one array for each program input.
+            counts: for each route by ids, int [ep, ep * num_local_experts], the rows of each rank for each expert.
+            num_tokens: tokens of each rank; all by default.
+            trace, into: as of `run`; of the trace this rank's part is filled.
+
+        Returns:
+            This rank's outputs.
+
+        Raises:
+            LaunchError: as `run`, and where another rank fails, dies, does not come or launches another kernel.
+        """
+        flow, me = self.flow, link.rank
+        check_argument(link.size == flow.ep_size, "launch", "link.size", link.size, f"{flow.ep_size}, as the kernel")
+        results = {flow.outputs[j]: [array] for j, array in (into or {}).items()}
+        received = received_by_counts(flow, counts, num_tokens)[me]
+        placed = Placed(self._places, link.pool, [inputs], [received], num_tokens is not None, results)
+        length = self._num_tokens if num_tokens is None else int(num_tokens[me])
+        told = np.concatenate([np.zeros(0, np.int32), *(np.asarray(c, np.int32).reshape(-1) for c in counts)])
+        trace = new_trace(flow) if trace is None else trace
+        try:
+            link.launch(self, placed.addresses[0], placed.received[0], told, length, trace, placed)
+        except LaunchError as error:
+            raise self._explained(error) from None
+        return [flow.buffers[b].user_view(placed.array(0, b)) for b in flow.outputs]
+
+    @functools.cached_property
+    def image_key(self) -> int:
+        """Alike for kernels that are alike, on any process."""
+        return int.from_bytes(hashlib.blake2b(self.image.tobytes(), digest_size=8).digest(), "little")
 
     def _launch(self, placed: Placed, num_tokens: list[int], trace: np.ndarray | None) -> None:
         if self._demands is None or trace is not None:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import collections
 import math
 import weakref
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Callable, Sequence
+from typing import Any, Protocol
 
 import numpy as np
 from numpy.typing import DTypeLike
@@ -34,8 +34,10 @@ class Pool:
         True
     """
 
-    def __init__(self) -> None:
-        self._free: list[_Block] = []
+    def __init__(self, make: Callable[[int], Block] | None = None) -> None:
+        """`make`: blocks of so many bytes; of this process's own memory where None."""
+        self._make = make or _Block
+        self._free: list[Block] = []
         self._leased: set[_Leased] = set()
         self._returned: collections.deque[_Leased] = collections.deque()
         self._used_bytes = self.peak_bytes = 0
@@ -43,7 +45,7 @@ class Pool:
 
     def lease(self, sizes: Sequence[int]) -> Lease:
         """So many uninitialised bytes each, aligned to cache lines; new ones where the pool is being asked already."""
-        lease, take = Lease(sizes), _Block
+        lease, take = Lease(sizes), self._make
         is_mine = self._lock.acquire(blocking=False)  # or another thread asks, or this one did before a signal's handler ran
         try:
             if is_mine:
@@ -51,7 +53,7 @@ class Pool:
                 self._leased.add(_Leased(lease, self._returned.append))
                 take = self._take
             for size in sizes:
-                lease.blocks.append(take(max(1, size)))
+                lease.blocks.append(take(max(1, size)) if is_mine else take(max(1, size) + ALIGNMENT))
         finally:
             if is_mine:
                 self._lock.release()
@@ -67,7 +69,7 @@ class Pool:
         out[...] = 0
         return out
 
-    def _take(self, size: int) -> _Block:
+    def _take(self, size: int) -> Block:
         """The tightest free block that is not twice too large, or a new one; what would exceed the peak is let go."""
         block = self._find(size)
         self._used_bytes += block.nbytes
@@ -81,22 +83,36 @@ class Pool:
             self._used_bytes -= sum([block.nbytes for block in leased.blocks])
             self._free += leased.blocks
 
-    def _find(self, size: int) -> _Block:
+    def _find(self, size: int) -> Block:
         fitting = [(b.nbytes, i) for i, b in enumerate(self._free) if size <= b.nbytes - ALIGNMENT <= 2 * size]
         if fitting:
             return self._free.pop(min(fitting)[1])
         while self._free and sum(b.nbytes for b in self._free) + self._used_bytes + size > self.peak_bytes:
             self._free.pop(0)
-        return _Block(size)
+        return self._make(size + ALIGNMENT)
+
+
+class Block(Protocol):
+    """Memory that is free again when nothing refers to this.
+
+    Attributes:
+        nbytes: of all of it; ALIGNMENT fewer may be used.
+        start: where these begin, on a cache line.
+    """
+
+    @property
+    def nbytes(self) -> int: ...
+    @property
+    def start(self) -> int: ...
 
 
 class _Block:
-    """Memory of the system's, with room to align what is in it."""
+    """Memory of this process."""
 
     __slots__ = ("array", "nbytes", "start")
 
     def __init__(self, size: int):
-        self.array = np.empty(size + ALIGNMENT, np.uint8)
+        self.array = np.empty(size, np.uint8)
         self.nbytes = self.array.nbytes
         self.start = -(-address(self.array) // ALIGNMENT) * ALIGNMENT
 
@@ -107,7 +123,7 @@ class Lease:
     __slots__ = ("__weakref__", "_sizes", "blocks")
 
     def __init__(self, sizes: Sequence[int]):
-        self._sizes, self.blocks = sizes, list[_Block]()
+        self._sizes, self.blocks = sizes, list[Block]()
 
     def address(self, i: int) -> int:
         """Where the i-th begins."""

@@ -13,7 +13,7 @@ from hpmoe.kernels.protocol import Dtype
 from hpmoe.support import loading
 
 FOLDER = Path(__file__).parent
-ABI_VERSION = 12
+ABI_VERSION = 14
 
 
 class Rank(ctypes.Structure):
@@ -35,6 +35,12 @@ class Status(ctypes.Structure):
         ("value", ctypes.c_int64),
         ("threshold", ctypes.c_int64),
     ]
+
+
+class Failure(ctypes.Structure):
+    """HpmoeFailure of core/abi.h."""
+
+    _fields_ = [("status", Status), ("origin", ctypes.c_int32), ("text", ctypes.c_char * 212)]
 
 
 class Rows(ctypes.Structure):
@@ -102,6 +108,27 @@ def use_amx(allowed, core_is_shared=None):
     return bool(load().hpmoe_use_amx(bool(allowed), -1 if core_is_shared is None else core_is_shared))
 
 
+def _link_signatures():
+    """Of ranks that are processes."""
+    handle, number, words, status = ctypes.c_void_p, ctypes.c_int64, ctypes.POINTER(ctypes.c_int32), ctypes.POINTER(Status)
+    call = [handle, ctypes.c_char_p, ctypes.c_uint64]
+    return {
+        "hpmoe_heap_make": (ctypes.c_int32, [number]),
+        "hpmoe_link_open": (handle, [ctypes.c_int32, ctypes.c_int32, words, words, words]),
+        "hpmoe_link_heap": (handle, [handle, ctypes.c_int32]),
+        "hpmoe_link_take": (number, [handle, number]),
+        "hpmoe_link_give": (None, [handle, number]),
+        "hpmoe_link_meet": (ctypes.c_int, [*call, ctypes.c_char_p, number, ctypes.c_double, ctypes.c_int32, status]),
+        "hpmoe_link_told": (handle, [handle, ctypes.c_int32, ctypes.POINTER(number)]),
+        "hpmoe_link_fail": (None, [handle, ctypes.c_char_p]),
+        "hpmoe_link_failure": (None, [handle, ctypes.POINTER(Failure)]),
+        "hpmoe_link_leave": (None, [handle]),
+        "hpmoe_link_waited_ns": (number, [handle, ctypes.c_int32]),
+        "hpmoe_link_launch": (ctypes.c_int, [*call, handle, number, ctypes.POINTER(Rank), handle, ctypes.c_int32,
+                                             ctypes.c_double, handle, ctypes.c_int32, status]),
+    }
+
+
 @lru_cache(maxsize=1)
 def load():
     """The loaded library with its signatures declared, using MindSpore's oneDNN where it can be loaded."""
@@ -139,6 +166,7 @@ def load():
                                                      ctypes.c_int64, ctypes.c_void_p, ctypes.c_void_p]),
         "hpmoe_copy_streamed": (None, [ctypes.c_void_p, ctypes.c_int64, ctypes.c_void_p]),
         "hpmoe_layout": (ctypes.c_char_p, []),
+        **_link_signatures(),
     }
     runtime = loading.load_library(find_library(), "hpmoe_abi_version", ABI_VERSION, signatures)
     blas = find_blas()

@@ -119,6 +119,13 @@ class Code(IntEnum):
     OVER_CAPACITY = 9
     NOT_A_NUMBER = 10
     NO_ROOM = 11
+    PEER_DIED = 12
+    PEER_LEFT = 13
+    PEER_LATE = 14
+    PEER_FAILED = 15
+    OTHER_CALL = 16
+    IDS_CHANGED = 17
+    NOT_SHARED = 18
 
 
 ENUMS = (Opcode, MapCode, Domain, Rows, Cols, Index, Amount, Remote, Extent, Dtype, Reduction, DropPolicy, Code)

@@ -193,9 +193,7 @@ def received_rows(flow: tf.Taskflow, inputs: Sequence[Sequence[np.ndarray]],
     out: list[list[int]] = [[] for _ in range(flow.ep_size)]
     for plan in flow.routes:
         if plan.once_of >= 0:
-            tokens = flow.ep_size * plan.num_tokens if num_tokens is None else sum(num_tokens)
-            for rank in range(flow.ep_size):
-                out[rank].append(min(out[rank][plan.once_of], tokens))
+            _append_once(out, plan, num_tokens)
             continue
         position = flow.inputs.index(plan.ids)
         ids = [np.reshape(arrays[position], (plan.num_tokens, plan.top_k))[:None if num_tokens is None else num_tokens[rank]]
@@ -205,3 +203,25 @@ def received_rows(flow: tf.Taskflow, inputs: Sequence[Sequence[np.ndarray]],
         for mine, rows in zip(out, received, strict=True):
             mine.append(rows)
     return out
+
+
+def received_by_counts(flow: tf.Taskflow, counts: Sequence[np.ndarray], num_tokens: Sequence[int] | None) -> list[list[int]]:
+    """The same by the rows of each rank for each expert, [ep, ep * num_local_experts] of each route by ids."""
+    out: list[list[int]] = [[] for _ in range(flow.ep_size)]
+    left = iter(counts)
+    for plan in flow.routes:
+        if plan.once_of >= 0:
+            _append_once(out, plan, num_tokens)
+            continue
+        of_ranks = np.asarray(next(left)).sum(axis=0).reshape(flow.ep_size, -1).sum(axis=1)
+        for rank, rows in enumerate(of_ranks.tolist()):
+            out[rank].append(rows)
+        _check_planned(plan, of_ranks.tolist())
+    return out
+
+
+def _append_once(received: list[list[int]], plan: tf.RoutePlan, num_tokens: Sequence[int] | None) -> None:
+    """To the rows that each rank receives those through a route to ranks."""
+    tokens = len(received) * plan.num_tokens if num_tokens is None else sum(num_tokens)
+    for mine in received:
+        mine.append(min(mine[plan.once_of], tokens))

@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Generic, Protocol, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 from hpmoe.ir.avals import Aval, RouteAval
 from hpmoe.ir.program import Atom, Equation, Program, Var
@@ -27,6 +27,7 @@ class IR(Protocol):
     def provenance(self) -> tuple[str, ...]: ...
 
 
+AnyIR = Any  # a Program, Taskflow, Executable or Stages: which, only the level says
 Lowered = TypeVar("Lowered", bound=IR)
 V = TypeVar("V")
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 import optree
@@ -17,20 +17,20 @@ from hpmoe.runtime.rank_arrays import is_tensor_like
 from hpmoe.runtime.rank_axes import RankAxes
 from hpmoe.runtime.staged import signature_of
 from hpmoe.support.errors import check_argument
-from hpmoe.support.trees import Function, flatten
+from hpmoe.support.trees import Function, PyTree, flatten
 
 
 class Arguments(NamedTuple):
     """What a call is given: leaves of (args, kwargs), their tree, which of them are arrays, Tensors or Avals, and which of
     them have a rank axis."""
 
-    leaves: list[Any]
-    tree: Any
+    leaves: list[PyTree]
+    tree: optree.PyTreeSpec
     is_array: list[bool]
     is_split: Sequence[bool]
 
     @property
-    def arrays(self) -> list[Any]:
+    def arrays(self) -> list[Tensor | Aval]:
         return [x for x, is_array in zip(self.leaves, self.is_array, strict=True) if is_array]
 
     @property
@@ -52,7 +52,7 @@ class Parameters:
         self._signature = signature_of(function)
         self._defaults, self._named_defaults = _defaults(self._signature)
 
-    def flatten(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Arguments:
+    def flatten(self, args: Sequence[PyTree], kwargs: Mapping[str, PyTree]) -> Arguments:
         """The arguments with defaults filled in. Raises TypeError and ArgumentError for what the function cannot take."""
         if kwargs or len(args) not in self._defaults:
             args, kwargs = self._bind(args, kwargs)
@@ -68,7 +68,7 @@ class Parameters:
         is_array = [_is_array(type(x)) for x in leaves]
         return Arguments(leaves, tree, is_array, self.axes.split(tree, is_array))
 
-    def _bind(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    def _bind(self, args: Sequence[PyTree], kwargs: Mapping[str, PyTree]) -> tuple[tuple[PyTree, ...], dict[str, PyTree]]:
         """The arguments as the signature has them, with defaults."""
         try:
             bound = self._signature.bind(*args, **kwargs)
@@ -92,7 +92,7 @@ def _is_array(kind: type) -> bool:
     return issubclass(kind, (Tensor, Aval))
 
 
-def _defaults(signature: inspect.Signature) -> tuple[dict[int, tuple[Any, ...]], dict[str, Any]]:
+def _defaults(signature: inspect.Signature) -> tuple[dict[int, tuple[PyTree, ...]], dict[str, PyTree]]:
     """What follows each number of positional arguments that needs no others, and the defaults of what is only named.
 
     None of either where some of them may be any number of arguments, or one that is only named has no default.

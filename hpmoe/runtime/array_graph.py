@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import numpy as np
 from mindspore import ops
+from numpy.typing import ArrayLike
 
 from hpmoe.ir.avals import Aval, RouteAval, fixed
 from hpmoe.runtime.array_runs import ArrayRuns
@@ -35,10 +35,11 @@ class ArrayGraphCall(GraphCall):
         super().__init__(call, num_args)
         self.runs, self.captures = runs, to_arrays(self.program.captures)
 
-    def operator(self, direction: str, num_inputs: int, avals: Callable[[], list[Aval]], rule: Callable[[], Any]) -> Any:
+    def operator(self, direction: str, num_inputs: int, avals: Callable[[], list[Aval]],
+                 rule: Callable[[], Function]) -> ops.Primitive:
         compute = self.forward if direction == "forward" else self.backward
 
-        def kernel(*arrays: np.ndarray) -> Any:
+        def kernel(*arrays: np.ndarray) -> np.ndarray | tuple[np.ndarray, ...]:
             try:
                 results = tuple(map(_handed_over, compute(*arrays), avals()))
             except BaseException:  # also Ctrl-C
@@ -82,7 +83,7 @@ class ArrayGraphCall(GraphCall):
         has_axis = self.runs.batched and not is_replicated
         return Aval((self.runs.ep_size, *aval.shape) if has_axis else aval.shape, aval.dtype)
 
-    def _as_array(self, given: Any, i: int) -> np.ndarray:
+    def _as_array(self, given: ArrayLike, i: int) -> np.ndarray:
         """What MindSpore hands over for input i of the program: a Python number where it has no dimensions."""
         make = np.array if i in self.call.traced.deciding else np.asarray  # see Traced.arrays_of
         return make(given, numpy_dtype(self.program.inputs[i].aval.dtype))
@@ -152,7 +153,7 @@ class _Operator(WithGradient, ops.Custom):
     """An operator whose kernel is a function in Python."""
 
     def __init__(self, kernel: Function, num_inputs: int, avals: Callable[[], list[Aval]],
-                 rule: Callable[[], Any]):
+                 rule: Callable[[], Function]):
         super().__init__(kernel, lambda *shapes: shapes, lambda *dtypes: dtypes, "pyfunc")
         set_num_inputs(self, num_inputs)
         self.avals, self.find_rule = avals, rule

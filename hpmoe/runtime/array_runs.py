@@ -3,25 +3,24 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
 
 import numpy as np
 
 from hpmoe.interpreters.evaluate import evaluate
 from hpmoe.interpreters.interpret import interpret
-from hpmoe.ir.program import Equation, Program
-from hpmoe.ir.stages import Part, cut_at_routes, run_parts
+from hpmoe.ir.program import Equation, Program, Var
+from hpmoe.ir.stages import AnyIR, Part, cut_at_routes, run_parts
 from hpmoe.ir.taskflow import Taskflow
 from hpmoe.routing.capacity import check_topk_weights
 from hpmoe.routing.routing import check_topk_ids, rows_of_ranks
 from hpmoe.runtime.one_call import Call, Traced
-from hpmoe.runtime.planned_rows import PlannedRows, routes_of, rows_of_any, rows_of_received
+from hpmoe.runtime.planned_rows import PlannedRows, RouteKey, routes_of, rows_of_any, rows_of_received
 from hpmoe.runtime.plans import Plans
 from hpmoe.runtime.rank_arrays import Arrays, stacked, summed
 from hpmoe.support.dtypes import rounded
 from hpmoe.support.known import known
 
-NO_MAKERS: Mapping[Any, Equation] = {}
+NO_MAKERS: Mapping[Var, Equation] = {}
 
 
 class ArrayRuns:
@@ -99,7 +98,7 @@ class ArrayRuns:
 
 
 def received_rows(program: Program, inputs: Arrays, lengths: tuple[int, ...] | None,
-                  makers: Mapping[Any, Equation] = NO_MAKERS) -> dict[Any, PlannedRows]:
+                  makers: Mapping[Var, Equation] = NO_MAKERS) -> dict[RouteKey, PlannedRows]:
     """Checks the ids of every route and returns the planned rows of each: for any routing where ids are not computed yet.
 
     `makers` are the equations that made ids and weights among the inputs.
@@ -136,7 +135,7 @@ def _origin(maker: Equation | None) -> str:
     return f" They are computed by {maker.primitive.name}" + (f", written at {maker.source}." if maker.source else ".")
 
 
-def run_ir(ir: Any, inputs: Arrays, num_tokens: Sequence[int] | None, seed: int | None,
+def run_ir(ir: AnyIR, inputs: Arrays, num_tokens: Sequence[int] | None, seed: int | None,
             into: Mapping[int, Sequence[np.ndarray]] | None = None) -> Arrays:
     """Computes the outputs of all ranks: a Program and a Taskflow in NumPy, a kernel natively unless a seed is given.
 
@@ -150,7 +149,7 @@ def run_ir(ir: Any, inputs: Arrays, num_tokens: Sequence[int] | None, seed: int 
     return outputs
 
 
-def _outputs(ir: Any, inputs: Arrays, num_tokens: Sequence[int] | None, seed: int | None,
+def _outputs(ir: AnyIR, inputs: Arrays, num_tokens: Sequence[int] | None, seed: int | None,
              into: Mapping[int, Sequence[np.ndarray]]) -> Arrays:
     if isinstance(ir, Program):
         return evaluate(ir, inputs, num_tokens)

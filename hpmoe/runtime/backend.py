@@ -4,32 +4,35 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from contextlib import AbstractContextManager
-from typing import Any, Protocol
+from typing import Protocol, TypeVar
 
 from mindspore import Tensor
 
 from hpmoe.ir.avals import Aval
 from hpmoe.runtime.graph_operators import GraphCall
 from hpmoe.runtime.one_call import Call, Traced
-from hpmoe.runtime.planned_rows import PlannedRows
+from hpmoe.runtime.planned_rows import PlannedRows, RouteKey
 from hpmoe.runtime.rank_arrays import Arrays
+from hpmoe.support.trees import PyTree
+
+S = TypeVar("S")  # what the forward keeps for the backward
 
 
-class Backend(Protocol):
+class Backend(Protocol[S]):
     """Runs the programs of a call: tensors in, tensors out. What a forward saves for its backward is its own affair."""
 
     def calling(self) -> AbstractContextManager[None]:
         """Around all of a call: tells the other ranks of an error, where they are processes."""
         ...
 
-    def lengths_of(self, num_tokens: Any) -> tuple[int, ...]:
+    def lengths_of(self, num_tokens: PyTree) -> tuple[int, ...]:
         """The numbers of tokens that a user gave, checked."""
         ...
 
     def check(self, call: Call) -> None:
         """Raises ArgumentError for a call that it cannot run."""
 
-    def planned(self, traced: Traced, tensors: Sequence[Tensor | Aval]) -> tuple[Arrays | None, dict[Any, PlannedRows]]:
+    def planned(self, traced: Traced, tensors: Sequence[Tensor | Aval]) -> tuple[Arrays | None, dict[RouteKey, PlannedRows]]:
         """The rows of each route that a call of these tensors would be planned for; the arrays of each rank, if it looks."""
         ...
 
@@ -37,11 +40,11 @@ class Backend(Protocol):
         """The outputs, of which no gradient is taken."""
         ...
 
-    def forward(self, call: Call, tensors: Sequence[Tensor]) -> tuple[list[Tensor], Any]:
+    def forward(self, call: Call, tensors: Sequence[Tensor]) -> tuple[list[Tensor], S]:
         """The outputs, and what the backward reads."""
         ...
 
-    def backward(self, call: Call, saved: Any, cotangents: Sequence[Tensor]) -> list[Tensor | None]:
+    def backward(self, call: Call, saved: S, cotangents: Sequence[Tensor]) -> list[Tensor | None]:
         """The gradients of the differentiable inputs; None for one that is added to a main gradient instead."""
         ...
 

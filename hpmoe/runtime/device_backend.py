@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import contextlib
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import mindspore
 from mindspore import Tensor
@@ -17,11 +16,12 @@ from hpmoe.ir.avals import Aval
 from hpmoe.ir.padding import own_length
 from hpmoe.ir.program import Program
 from hpmoe.ir.stages import Part, run_parts
-from hpmoe.runtime.device_graph import DeviceGraphCall
+from hpmoe.runtime.device_graph import DeviceGraphCall, DeviceKernel
 from hpmoe.runtime.one_call import Call, Traced
-from hpmoe.runtime.planned_rows import PlannedRows, any_rows
+from hpmoe.runtime.planned_rows import PlannedRows, RouteKey, any_rows
 from hpmoe.runtime.plans import Plans
 from hpmoe.support.errors import check_argument
+from hpmoe.support.trees import PyTree
 
 
 def in_dtype(tensor: Tensor, name: str) -> Tensor:
@@ -43,7 +43,7 @@ class DeviceBackend:
     def calling(self) -> contextlib.AbstractContextManager[None]:
         return contextlib.nullcontext()
 
-    def lengths_of(self, num_tokens: Any) -> tuple[int, ...]:
+    def lengths_of(self, num_tokens: PyTree) -> tuple[int, ...]:
         """This rank's own number, as a tuple of one."""
         return own_length(num_tokens)
 
@@ -55,18 +55,18 @@ class DeviceBackend:
             check_argument(all(isinstance(d, int) for d in atom.aval.shape), program.name, f"output {i}", atom.aval,
                            "of a shape that is known before the launch", "Return received rows through hpmoe.combine.")
 
-    def planned(self, traced: Traced, tensors: Sequence[Tensor | Aval]) -> tuple[None, dict[Any, PlannedRows]]:
+    def planned(self, traced: Traced, tensors: Sequence[Tensor | Aval]) -> tuple[None, dict[RouteKey, PlannedRows]]:
         return None, any_rows(traced.program)
 
     def compute(self, call: Call, tensors: Sequence[Tensor]) -> list[Tensor]:
         return self._launch(call, call.traced.program, tensors)
 
-    def forward(self, call: Call, tensors: Sequence[Tensor]) -> tuple[list[Tensor], Any]:
+    def forward(self, call: Call, tensors: Sequence[Tensor]) -> tuple[list[Tensor], list[Tensor]]:
         lin, count = call.traced.linearized, len(call.traced.program.outputs)
         outputs = self._launch(call, lin.forward, tensors)
         return outputs[:count], [*(tensors[i] for i in lin.kept_inputs), *outputs[count:]]
 
-    def backward(self, call: Call, saved: Any, cotangents: Sequence[Tensor]) -> list[Tensor | None]:
+    def backward(self, call: Call, saved: list[Tensor], cotangents: Sequence[Tensor]) -> list[Tensor | None]:
         program, lin, mains = call.traced.program, call.traced.linearized, _main_grads(call.traced)
         cotangents = [in_dtype(g, program.outputs[i].aval.dtype) for i, g in zip(lin.cotangents, cotangents, strict=True)]
         results = self._launch(call, lin.backward, [*saved, *cotangents, *mains.values()], mains)
@@ -75,7 +75,7 @@ class DeviceBackend:
     def in_graph(self, call: Call, num_args: int) -> DeviceGraphCall:
         return DeviceGraphCall(call, num_args, self.kernel)
 
-    def kernel(self, program: Program) -> Any:
+    def kernel(self, program: Program) -> DeviceKernel:
         """The kernel of a program, for any routing."""
         return self.plans.plan(program, any_rows(program))
 
@@ -83,7 +83,7 @@ class DeviceBackend:
                 into: Mapping[int, Tensor] | None = None) -> list[Tensor]:
         """The outputs of a program, once the stream has come to them; those in `into` end up there."""
         def launch(part: Part, inputs: list[list[Tensor]]) -> list[list[Tensor]]:
-            outputs = self.kernel(part.program).launch_here(inputs[0], call.lengths and call.lengths[0], into or {})
+            outputs = self.kernel(part.program).launch_here(inputs[0], call.lengths[0] if call.lengths else None, into or {})
             return [[in_dtype(x, atom.aval.dtype) for x, atom in zip(outputs, part.program.outputs, strict=True)]]
         return run_parts(program, [tensors], launch)[0]
 

@@ -6,10 +6,10 @@ among the attributes. Tensors stay on the device, as outside of graphs.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Mapping, Sequence
+from typing import Protocol
 
-from mindspore import ops
+from mindspore import Tensor, ops
 
 from hpmoe.ir.avals import Aval
 from hpmoe.ir.program import Program
@@ -18,8 +18,20 @@ from hpmoe.runtime.graph_operators import NOTHING, GraphCall, inferred
 from hpmoe.runtime.one_call import Call
 from hpmoe.support.errors import check_argument
 from hpmoe.support.mindspore_private import WithGradient
+from hpmoe.support.trees import Function
 
 NAME = "Custom_HpmoeLaunch"
+
+
+class DeviceKernel(Protocol):
+    """The kernel of a target whose ranks are processes; see `hpmoe.kernels.ascend_target.AscendExecutable`."""
+
+    on_failure: list[Callable[[], None]]
+
+    @property
+    def made(self) -> Sequence[tuple[tuple[int, ...], str]]: ...
+    def graph_attributes(self) -> Mapping[str, int]: ...
+    def launch_here(self, tensors: Sequence[Tensor], num_tokens: int | None, into: Mapping[int, Tensor]) -> list[Tensor]: ...
 
 
 class DeviceGraphCall(GraphCall):
@@ -29,7 +41,7 @@ class DeviceGraphCall(GraphCall):
         kernel_of: gives the kernel of a program.
     """
 
-    def __init__(self, call: Call, num_args: int, kernel_of: Callable[[Program], Any]):
+    def __init__(self, call: Call, num_args: int, kernel_of: Callable[[Program], DeviceKernel]):
         name = call.traced.program.name
         check_argument(not call.traced.program.captures, name, "a closed-over tensor", "not among its arguments",
                        "an argument of the function in graph mode")
@@ -40,7 +52,8 @@ class DeviceGraphCall(GraphCall):
         super().__init__(call, num_args)
         self.kernel_of = kernel_of
 
-    def operator(self, direction: str, num_inputs: int, avals: Callable[[], list[Aval]], rule: Callable[[], Any]) -> Any:
+    def operator(self, direction: str, num_inputs: int, avals: Callable[[], list[Aval]],
+                 rule: Callable[[], Function]) -> ops.Primitive:
         backward = self.call.traced.linearized.backward if direction == "backward" else None
         return _Launch(lambda: self._kernel(backward or self.forward_program()), avals, rule)
 
@@ -52,7 +65,7 @@ class DeviceGraphCall(GraphCall):
     def gradient_avals(self) -> list[Aval]:
         return _made(self._kernel(self.call.traced.linearized.backward))
 
-    def _kernel(self, program: Program) -> Any:
+    def _kernel(self, program: Program) -> DeviceKernel:
         """A graph in which a launch failed is compiled anew before its next run."""
         kernel = self.kernel_of(program)
         if self.forget_graph not in kernel.on_failure:
@@ -63,7 +76,8 @@ class DeviceGraphCall(GraphCall):
 class _Launch(WithGradient, ops.PrimitiveWithInfer):
     """A launch of a kernel, which is asked for when the compiler infers shapes."""
 
-    def __init__(self, find_kernel: Callable[[], Any], avals: Callable[[], list[Aval]], rule: Callable[[], Any]):
+    def __init__(self, find_kernel: Callable[[], DeviceKernel], avals: Callable[[], list[Aval]],
+                 rule: Callable[[], Function]):
         super().__init__(NAME)
         self.find_kernel, self.avals, self.find_rule = find_kernel, avals, rule
 
@@ -73,6 +87,6 @@ class _Launch(WithGradient, ops.PrimitiveWithInfer):
         return inferred(self.avals())
 
 
-def _made(kernel: Any) -> list[Aval]:
+def _made(kernel: DeviceKernel) -> list[Aval]:
     """The tensors that a kernel writes its outputs to."""
-    return [Aval(shape or (1,), dtype) for shape, dtype in kernel.layout.made]
+    return [Aval(shape or (1,), dtype) for shape, dtype in kernel.made]

@@ -9,7 +9,7 @@ from __future__ import annotations
 import abc
 import linecache
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NoReturn
 
 import mindspore
 from mindspore import ops
@@ -19,6 +19,7 @@ from hpmoe.ir.program import Program
 from hpmoe.runtime.one_call import Call
 from hpmoe.support.errors import check_argument
 from hpmoe.support.mindspore_private import forgetting_graph, graph_takes_gradient
+from hpmoe.support.trees import Function
 
 NOTHING = Aval((1,), "float32")  # in place of a saved value
 
@@ -41,14 +42,14 @@ class GraphCall(abc.ABC):
     def forward_program(self) -> Program:
         return self.call.traced.linearized.forward if self.saves else self.program
 
-    def forward_operator(self) -> Any:
+    def forward_operator(self) -> ops.Primitive:
         """Its gradient is asked for by the compiler when it takes one; it infers shapes anew afterwards."""
         return self.operator("forward", self.num_args, self.output_avals, lambda: _gradient_rule(self))
 
     def backward_operator(self, num_inputs: int) -> Any:
         return self.operator("backward", num_inputs, self.gradient_avals, self._refuse_gradient)
 
-    def _refuse_gradient(self) -> Any:
+    def _refuse_gradient(self) -> NoReturn:
         raise self.call.second_derivative()
 
     @abc.abstractmethod
@@ -60,7 +61,8 @@ class GraphCall(abc.ABC):
         """What the backward operator returns: a gradient of each differentiable argument."""
 
     @abc.abstractmethod
-    def operator(self, direction: str, num_inputs: int, avals: Callable[[], list[Aval]], rule: Callable[[], Any]) -> Any:
+    def operator(self, direction: str, num_inputs: int, avals: Callable[[], list[Aval]],
+                 rule: Callable[[], Function]) -> ops.Primitive:
         """The MindSpore primitive that runs the programs of a direction.
 
         Args:
@@ -71,7 +73,7 @@ class GraphCall(abc.ABC):
         """
 
 
-def inferred(avals: Sequence[Aval]) -> dict[str, Any]:
+def inferred(avals: Sequence[Aval]) -> dict[str, object]:
     """What the compiler takes for the shapes and dtypes of an operator's outputs."""
     shapes = [list(a.shape) for a in avals]
     dtypes = [getattr(mindspore, "bool_" if a.dtype == "bool" else a.dtype) for a in avals]
@@ -88,7 +90,7 @@ def picked(values, positions):
     return result
 
 
-def _gradient_rule(site: GraphCall) -> Callable[..., Any]:
+def _gradient_rule(site: GraphCall) -> Function:
     """The function that the compiler parses as the gradient of the forward operator, which saves values from now on."""
     check_argument(not site.program.main_grads, site.program.name, "a gradient in a graph", "added to a main gradient",
                    "one that the graph returns, which may drop what is done in place")
@@ -118,7 +120,7 @@ def _gradient_rule(site: GraphCall) -> Callable[..., Any]:
     return _with_parameters(num_args, rule)
 
 
-def _with_parameters(num_args: int, rule: Callable[..., Any]) -> Callable[..., Any]:
+def _with_parameters(num_args: int, rule: Function) -> Function:
     """The rule as a function of so many parameters and (out, dout): the compiler takes no *args here, and reads source."""
     names = "".join(f"x{i}, " for i in range(num_args))
     source = (f"def bound(rule):\n    def bprop({names}out, dout):\n        return rule(({names}), out, dout)\n"

@@ -5,19 +5,19 @@ from __future__ import annotations
 import collections
 import dataclasses
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 from hpmoe.ir.layout import received_rows
-from hpmoe.ir.program import Program
-from hpmoe.ir.stages import cut_at_routes
+from hpmoe.ir.program import Program, Var
+from hpmoe.ir.stages import AnyIR, cut_at_routes
 from hpmoe.ir.taskflow import Taskflow
 from hpmoe.runtime.rank_arrays import Arrays
 from hpmoe.runtime.running import Runner
 from hpmoe.support.errors import check_argument
+from hpmoe.support.trees import PyTree
 from hpmoe.tiling.shared_memory import memory_bytes
 
 MIB = 2 ** 20
-NO_KINDS: Mapping[Any, str] = {}
+NO_KINDS: Mapping[Var | int, str] = {}
 
 
 @dataclasses.dataclass(frozen=True)
@@ -82,7 +82,7 @@ class MemoryReport:
     __repr__ = __str__
 
 
-def memory_report(runner: Runner, args: Sequence[Any], kwargs: Mapping[str, Any]) -> MemoryReport:
+def memory_report(runner: Runner, args: Sequence[PyTree], kwargs: Mapping[str, PyTree]) -> MemoryReport:
     """The MemoryReport of a Runner's function for arguments like `args`: for their ids, or any routing without arrays."""
     traced, arrays, buckets = runner.planned(args, kwargs)
     lin = traced.linearized
@@ -92,7 +92,7 @@ def memory_report(runner: Runner, args: Sequence[Any], kwargs: Mapping[str, Any]
     first, count = len(lin.kept_inputs), len(traced.program.outputs)
     saved = lin.forward.outputs[count:]
 
-    def use(program: Program, arrays: Arrays | None, kinds: Mapping[Any, str] = NO_KINDS) -> MemoryUse:
+    def use(program: Program, arrays: Arrays | None, kinds: Mapping[Var | int, str] = NO_KINDS) -> MemoryUse:
         flows = [_flow_of(runner.plans.plan(part.program, buckets)) for part in cut_at_routes(program)]
         return memory_use(program, flows, arrays, kinds)
 
@@ -102,13 +102,14 @@ def memory_report(runner: Runner, args: Sequence[Any], kwargs: Mapping[str, Any]
                         use(lin.backward, kept, dict.fromkeys(lin.backward.inputs[first:first + len(saved)], "saved")))
 
 
-def _flow_of(ir: Any) -> Taskflow:
+def _flow_of(ir: AnyIR) -> Taskflow:
     flow = getattr(ir, "flow", ir)
     check_argument(isinstance(flow, Taskflow), "memory", "f", "at the level of programs", "staged by tile_partition")
     return flow
 
 
-def memory_use(program: Program, flows: Sequence[Taskflow], arrays: Arrays | None, kinds: Mapping[Any, str]) -> MemoryUse:
+def memory_use(program: Program, flows: Sequence[Taskflow], arrays: Arrays | None,
+               kinds: Mapping[Var | int, str]) -> MemoryUse:
     """Bytes of the launches of a program on all ranks; what one hands to another is held as long as there are any.
 
     Args:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Iterable, Sequence
-from typing import Any
 
 import numpy as np
+import optree
 from mindspore import Tensor
 
 from hpmoe.autodiff.vjp import Linearized, linearize
@@ -28,7 +28,7 @@ class Traced:
         replicated: the inputs that all ranks are given whole, and whose gradients are summed over ranks; also captures.
     """
 
-    def __init__(self, program: Program, out_tree: Any, replicated: frozenset[int]):
+    def __init__(self, program: Program, out_tree: optree.PyTreeSpec, replicated: frozenset[int]):
         self.program, self.out_tree, self.replicated = program, out_tree, replicated
         self._asked: dict[frozenset[Var], Traced] = {}
 

@@ -50,6 +50,8 @@ def rows_of_received(received: int, aval: RouteAval) -> PlannedRows:
     return PlannedRows(most, even if received - even < most - received else most)
 
 
+RouteKey = tuple[Any, ...]  # its ids and weights, then names and values of its options
+
 class PlannedRoute(NamedTuple):
     """A route of a program.
 
@@ -60,7 +62,7 @@ class PlannedRoute(NamedTuple):
         weights: which one its weights are, where it reads any.
     """
 
-    key: tuple[Any, ...]
+    key: RouteKey
     aval: RouteAval
     ids: int | None
     weights: int | None
@@ -80,7 +82,7 @@ def routes_of(program: Program) -> tuple[PlannedRoute, ...]:
     return tuple(routes)
 
 
-def any_rows(program: Program) -> dict[Any, PlannedRows]:
+def any_rows(program: Program) -> dict[RouteKey, PlannedRows]:
     """The planned rows of each route, for any routing."""
     return {route.key: rows_of_any(route.aval) for route in routes_of(program)}
 

@@ -5,24 +5,24 @@ from __future__ import annotations
 import collections
 import functools
 from collections.abc import Mapping, Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from mindspore import Tensor
 
 from hpmoe import tracing
 from hpmoe.ir.avals import Aval, fixed
 from hpmoe.ir.program import Program
-from hpmoe.ir.stages import Stages, cut_at_routes
+from hpmoe.ir.stages import AnyIR, Stages, cut_at_routes
 from hpmoe.machines.machine import Mesh
 from hpmoe.runtime.arguments import Arguments, Parameters
 from hpmoe.runtime.one_call import Traced
-from hpmoe.runtime.planned_rows import PlannedRows, routes_of, with_planned_rows
+from hpmoe.runtime.planned_rows import PlannedRows, RouteKey, routes_of, with_planned_rows
 from hpmoe.runtime.rank_axes import RankAxes
 from hpmoe.runtime.staged import Staged
 from hpmoe.support.errors import check_argument
 from hpmoe.support.locks import new_lock
 from hpmoe.support.mindspore_private import is_computed, takes_gradient
-from hpmoe.support.trees import unflatten
+from hpmoe.support.trees import PyTree, unflatten
 
 CACHE_SIZE = 64
 
@@ -45,18 +45,18 @@ class Plans:
         batched: whether arrays carry a leading rank axis (spmd) or belong to the one rank that this process is.
     """
 
-    def __init__(self, staged: Staged, mesh: Mesh, batched: bool, in_axes: Any = 0):
+    def __init__(self, staged: Staged, mesh: Mesh, batched: bool, in_axes: PyTree = 0):
         self.staged, self.mesh, self.batched = staged, mesh, batched
         self._parameters = Parameters(staged.function, RankAxes(in_axes, is_alone=not batched))
-        self._traced: collections.OrderedDict[Any, Traced] = collections.OrderedDict()
-        self._plans: collections.OrderedDict[Any, Any] = collections.OrderedDict()
+        self._traced: collections.OrderedDict[tuple[object, ...], Traced] = collections.OrderedDict()
+        self._plans: collections.OrderedDict[tuple[object, ...], tuple[Program, AnyIR]] = collections.OrderedDict()
         self._hits = self._misses = 0
         self._lock = new_lock()  # calls may come from several threads
 
     def cache_info(self) -> CacheInfo:
         return CacheInfo(self._hits, self._misses, CACHE_SIZE, len(self._plans))
 
-    def flatten(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> Arguments:
+    def flatten(self, args: Sequence[PyTree], kwargs: Mapping[str, PyTree]) -> Arguments:
         return self._parameters.flatten(args, kwargs)
 
     def trace(self, given: Arguments) -> Traced:
@@ -103,13 +103,13 @@ class Plans:
             check_argument(main is None or main.shape == shape, "accumulate_grads", f"into[{name!r}]",
                            f"of shape {getattr(main, 'shape', None)}", f"of shape {shape}, as the argument")
 
-    def plan_all(self, program: Program, buckets: Mapping[Any, PlannedRows]) -> Any:
+    def plan_all(self, program: Program, buckets: Mapping[RouteKey, PlannedRows]) -> AnyIR:
         """What the last step of the chain makes of a Program; Stages where computed ids cut the program."""
         parts = cut_at_routes(program)
         irs = tuple(self.plan(part.program, buckets) for part in parts)
         return irs[0] if len(parts) == 1 else Stages(program, irs)
 
-    def plan(self, program: Program, buckets: Mapping[Any, PlannedRows]) -> Any:
+    def plan(self, program: Program, buckets: Mapping[RouteKey, PlannedRows]) -> AnyIR:
         """What the last step of the chain makes of a Program and the planned rows of its routes, lowered once."""
         rows = tuple(buckets[route.key] for route in routes_of(program))
         key = (id(program), rows)
@@ -132,6 +132,6 @@ def _shape_and_dtype(x: Tensor | Aval, is_split: bool) -> tuple[tuple[int, ...],
 
 
 @functools.lru_cache
-def _lowercase(dtype: Any) -> str:
+def _lowercase(dtype: object) -> str:
     """The name of a dtype of MindSpore, or of an Aval."""
     return str(dtype).lower()

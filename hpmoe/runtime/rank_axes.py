@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
-from typing import Any, cast
 
 import optree
 
 from hpmoe.support.errors import check_argument
+from hpmoe.support.trees import PyTree, unflatten
 
 
-def check_in_axes(in_axes: Any) -> None:
+def check_in_axes(in_axes: PyTree) -> None:
     """ArgumentError unless it is 0, None, or a tuple or list of trees of these."""
     is_axes = all(axis is None or (type(axis) is int and axis == 0) for axis in _leaves(in_axes))
     is_each = in_axes is None or isinstance(in_axes, (int, tuple, list))
@@ -27,11 +27,11 @@ class RankAxes:
         is_alone: whether each rank gives its own arrays, so that none has an axis; `in_axes` fits all the same.
     """
 
-    def __init__(self, in_axes: Any, is_alone: bool = False):
+    def __init__(self, in_axes: PyTree, is_alone: bool = False):
         self.in_axes, self.is_alone = in_axes, is_alone
         self._of_tree = functools.lru_cache(maxsize=256)(self._found)
 
-    def split(self, tree: Any, is_array: Sequence[bool]) -> Sequence[bool]:
+    def split(self, tree: optree.PyTreeSpec, is_array: Sequence[bool]) -> Sequence[bool]:
         """For each leaf of (args, kwargs), whether it has a rank axis."""
         if self.in_axes is None or type(self.in_axes) is int:
             return [self.in_axes == 0 and not self.is_alone] * len(is_array)
@@ -41,9 +41,9 @@ class RankAxes:
                        "long enough for all positional arguments with arrays")
         return [axis == 1 and not self.is_alone for axis in found]
 
-    def _found(self, tree: Any) -> tuple[int, ...]:
+    def _found(self, tree: optree.PyTreeSpec) -> tuple[int, ...]:
         """1 for each leaf with a rank axis, 0 without; -1 of positional arguments that in_axes does not reach."""
-        args, kwargs = cast(Any, optree.tree_unflatten(tree, range(tree.num_leaves)))
+        args, kwargs = unflatten(tree, range(tree.num_leaves))
         check_argument(len(self.in_axes) <= len(args), "spmd", "in_axes", repr(self.in_axes),
                        f"of at most {len(args)} entries, one for each positional argument")
         axes = []
@@ -51,7 +51,7 @@ class RankAxes:
             axes += self._of_argument(i, arg) if i < len(self.in_axes) else [-1] * len(_leaves(arg))
         return (*axes, *[1] * len(_leaves(kwargs)))
 
-    def _of_argument(self, i: int, arg: Any) -> list[int]:
+    def _of_argument(self, i: int, arg: PyTree) -> list[int]:
         try:
             axes = optree.broadcast_prefix(self.in_axes[i], arg, none_is_leaf=True)
         except ValueError as error:
@@ -59,5 +59,5 @@ class RankAxes:
         return [int(axis is not None) for axis in axes]
 
 
-def _leaves(x: Any) -> list[Any]:
+def _leaves(x: PyTree) -> list[PyTree]:
     return optree.tree_leaves(x, none_is_leaf=True)

@@ -5,10 +5,10 @@ from __future__ import annotations
 import functools
 import inspect
 from collections.abc import Callable, Mapping
-from typing import Any, cast
+from typing import cast
 
 from hpmoe.ir.program import Program
-from hpmoe.ir.stages import Stages
+from hpmoe.ir.stages import AnyIR, Stages
 from hpmoe.ir.taskflow import Taskflow
 from hpmoe.support.errors import TransformError, is_name
 from hpmoe.support.trees import Function
@@ -40,9 +40,9 @@ class Rewrite:
         self.rewrite, self.requires, self.makes, self.once, self.check = rewrite, requires, makes, once, check
         self.before_vjp = before_vjp
         self.__name__ = name_of(rewrite)  # that a functools.partial has none of
-        functools.update_wrapper(cast("Callable[..., Any]", self), rewrite)
+        functools.update_wrapper(cast("Function", self), rewrite)
 
-    def apply_to(self, ir: Any, **options: Any) -> Any:
+    def apply_to(self, ir: AnyIR, **options: object) -> AnyIR:
         """The checked rewrite: IR of the required level in, verified IR with this transform in its provenance out; of Stages
         that of each."""
         if isinstance(ir, Stages):
@@ -71,7 +71,7 @@ class Rewrite:
                              f"{advice}\n"
                              "  the order is fuse_persistent(assign_queues(overlap_comm(tile_partition(f))))")
 
-    def label(self, options: Mapping[str, Any]) -> str:
+    def label(self, options: Mapping[str, object]) -> str:
         """The rewrite as printed: its name and the options it runs with, those that are None left out."""
         bound = inspect.signature(self.rewrite).bind(None, **options)
         bound.apply_defaults()
@@ -86,7 +86,7 @@ class Rewrite:
         return self.__name__
 
 
-def _num_outputs(ir: Any, beside: Any) -> int:
+def _num_outputs(ir: Program | Taskflow, beside: AnyIR) -> int:
     """The outputs of IR that stay from it to what is made of it: all, but a Program may get others than results."""
     return ir.num_results if isinstance(ir, Program) and isinstance(beside, Program) else len(ir.outputs)
 
@@ -96,12 +96,12 @@ def name_of(f: Function) -> str:
     return getattr(f, "__name__", type(f).__name__)
 
 
-def shown_options(options: Mapping[str, Any]) -> str:
+def shown_options(options: Mapping[str, object]) -> str:
     """Options as printed, those that are None left out."""
     return ", ".join(f"{name}={_shown(value)}" for name, value in options.items() if value is not None)
 
 
-def _shown(option: Any) -> str:
+def _shown(option: object) -> str:
     """An option as printed: named things by their name, a dict by its keys."""
     if isinstance(option, Mapping):
         return ", ".join(map(str, option))

@@ -3,14 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import optree
+from mindspore import Tensor
 
 from hpmoe import tracing
 from hpmoe.ir.avals import Aval
 from hpmoe.ir.padding import check_num_tokens
 from hpmoe.ir.program import DIRECTIONS
+from hpmoe.ir.stages import AnyIR
 from hpmoe.machines.machine import Mesh
 from hpmoe.ranks.world import World
 from hpmoe.runtime import autograd
@@ -18,13 +19,14 @@ from hpmoe.runtime.array_backend import ArrayBackend
 from hpmoe.runtime.backend import Backend
 from hpmoe.runtime.device_backend import DeviceBackend
 from hpmoe.runtime.one_call import Call, Traced
-from hpmoe.runtime.planned_rows import PlannedRows
+from hpmoe.runtime.planned_rows import PlannedRows, RouteKey
 from hpmoe.runtime.plans import Plans
 from hpmoe.runtime.process_backend import ProcessBackend
 from hpmoe.runtime.rank_arrays import Arrays, to_arrays
 from hpmoe.runtime.staged import Staged
 from hpmoe.support.errors import ProgramError, check_argument, is_name
 from hpmoe.support.mindspore_private import records_calls
+from hpmoe.support.trees import PyTree
 
 
 class Runner:
@@ -35,7 +37,7 @@ class Runner:
         backend: the device that its kernel is bound for, arrays of all ranks, or those of this process's rank.
     """
 
-    def __init__(self, staged: Staged, mesh: Mesh, batched: bool, in_axes: Any = 0):
+    def __init__(self, staged: Staged, mesh: Mesh, batched: bool, in_axes: PyTree = 0):
         check_argument(in_axes == 0 or not staged.is_on_device, "spmd", "in_axes", repr(in_axes),
                        "0 where ranks are processes, each with its own arrays")
         has_axis = batched and not staged.is_on_device and not isinstance(mesh, World)
@@ -47,8 +49,8 @@ class Runner:
             return DeviceBackend(self.plans)
         return ProcessBackend(self.plans, mesh) if isinstance(mesh, World) else ArrayBackend(self.plans)
 
-    def call(self, args: Sequence[Any], kwargs: Mapping[str, Any], num_tokens: Sequence[int] | None = None,
-             seed: int | None = None) -> Any:
+    def call(self, args: Sequence[PyTree], kwargs: Mapping[str, PyTree], num_tokens: Sequence[int] | None = None,
+             seed: int | None = None) -> PyTree:
         """What the function computes: by the kernel or interpreter of its stage, or under `seed` by the interpreter."""
         if records_calls():
             raise ProgramError(f"{tracing.function_name(self.plans.staged.function)}: ms.jit(capture_mode=\"trace\") does "
@@ -56,8 +58,8 @@ class Runner:
         with self.backend.calling():
             return self._call(args, kwargs, num_tokens, seed)
 
-    def _call(self, args: Sequence[Any], kwargs: Mapping[str, Any], num_tokens: Sequence[int] | None,
-              seed: int | None) -> Any:
+    def _call(self, args: Sequence[PyTree], kwargs: Mapping[str, PyTree], num_tokens: Sequence[int] | None,
+              seed: int | None) -> PyTree:
         call, tensors = self.prepare(args, kwargs, num_tokens, seed)
         traced = call.traced
         for x in [x for x in tensors if isinstance(x, Aval)]:  # the text of a tensor would be of its values
@@ -68,8 +70,8 @@ class Runner:
         traced.report(to_arrays(outputs[results:]), self.plans.batched)
         return optree.tree_unflatten(traced.out_tree, outputs[:results])
 
-    def prepare(self, args: Sequence[Any], kwargs: Mapping[str, Any], num_tokens: Sequence[int] | None = None,
-                seed: int | None = None) -> tuple[Call, list[Any]]:
+    def prepare(self, args: Sequence[PyTree], kwargs: Mapping[str, PyTree], num_tokens: Sequence[int] | None = None,
+                seed: int | None = None) -> tuple[Call, list[Tensor | Aval]]:
         """The call of these arguments, checked and traced, and the arrays (tensors or Avals) among them."""
         given = self.plans.flatten(args, kwargs)
         tensors = given.arrays
@@ -82,22 +84,22 @@ class Runner:
         self.backend.check(call)
         return call, tensors
 
-    def _check_rank_axis(self, tensors: Sequence[Any], is_split: Sequence[bool]) -> None:
+    def _check_rank_axis(self, tensors: Sequence[Tensor | Aval], is_split: Sequence[bool]) -> None:
         ep_size = self.plans.mesh.ep_size
         for i, shape in enumerate(x.shape for x in tensors):
             if is_split[i] and (not shape or shape[0] != ep_size):
                 check_argument(False, "spmd", f"array argument {i}", f"of shape {tuple(shape)}",
                                f"[{ep_size}, ...], one part for each rank of the mesh")
 
-    def lower(self, args: Sequence[Any], kwargs: Mapping[str, Any], direction: str) -> Any:
+    def lower(self, args: Sequence[PyTree], kwargs: Mapping[str, PyTree], direction: str) -> AnyIR:
         """What the last step of the chain makes, for the routing where `args` has all ids, and for any routing otherwise."""
         check_argument(is_name(direction, DIRECTIONS), "lower", "direction", repr(direction),
                        "\"forward\" or \"backward\"")
         traced, _, buckets = self.planned(args, kwargs)
         return self.plans.plan_all(traced.program if direction == "forward" else traced.linearized.backward, buckets)
 
-    def planned(self, args: Sequence[Any],
-                kwargs: Mapping[str, Any]) -> tuple[Traced, Arrays | None, dict[Any, PlannedRows]]:
+    def planned(self, args: Sequence[PyTree],
+                kwargs: Mapping[str, PyTree]) -> tuple[Traced, Arrays | None, dict[RouteKey, PlannedRows]]:
         """What is traced for `args`, the arrays of each rank where all are given, and the planned rows of each route."""
         given = self.plans.flatten(args, kwargs)
         traced = self.plans.trace(given)

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
-from typing import Any
 
+from hpmoe.ir.stages import AnyIR
 from hpmoe.machines.machine import Mesh
 from hpmoe.runtime.graph_mode import Graphed
 from hpmoe.runtime.memory import MemoryReport, memory_report
@@ -14,14 +14,14 @@ from hpmoe.runtime.rank_axes import check_in_axes
 from hpmoe.runtime.running import Runner
 from hpmoe.runtime.staged_function import staged_of
 from hpmoe.support.errors import ArgumentError, check_argument
-from hpmoe.support.trees import Function, is_traced
+from hpmoe.support.trees import Function, PyTree, is_traced
 from hpmoe.tracing.errors import not_traceable
 
 
 class Spmd(Graphed):
     """A per-rank function on all virtual ranks of a mesh; see `spmd`."""
 
-    def __init__(self, function: Function, mesh: Mesh, in_axes: Any = 0):
+    def __init__(self, function: Function, mesh: Mesh, in_axes: PyTree = 0):
         self.function, self.mesh, self.in_axes = function, mesh, in_axes
         self.__name__ = getattr(function, "__name__", "spmd")
         self.__doc__ = getattr(function, "__doc__", None)
@@ -32,21 +32,21 @@ class Spmd(Graphed):
     def _runner(self) -> Runner:
         return Runner(staged_of(self.function), self.mesh, batched=True, in_axes=self.in_axes)
 
-    def __call__(self, *args: Any, num_tokens: Sequence[int] | None = None, **kwargs: Any) -> Any:
+    def __call__(self, *args: PyTree, num_tokens: Sequence[int] | None = None, **kwargs: PyTree) -> PyTree:
         if is_traced((args, kwargs)):
             raise not_traceable(f"a call of {self!r}", "spmd runs all ranks, and a traced function is what one of them does",
                                 "the function it is of, and spmd around the whole")
         return self._runner.call(args, kwargs, num_tokens)
 
-    def interpret(self, *args: Any, seed: int = 0, num_tokens: Sequence[int] | None = None, **kwargs: Any) -> Any:
+    def interpret(self, *args: PyTree, seed: int = 0, num_tokens: Sequence[int] | None = None, **kwargs: PyTree) -> PyTree:
         """What a call computes, by the reference interpreter, in the legal order of tasks that `seed` picks."""
         return self._runner.call(args, kwargs, num_tokens, seed)
 
-    def lower(self, *args: Any, direction: str = "forward", **kwargs: Any) -> Any:
+    def lower(self, *args: PyTree, direction: str = "forward", **kwargs: PyTree) -> AnyIR:
         """The IR of one rank, the same on all; `args` carry the leading rank axis as in a call. See StagedFunction.lower."""
         return self._runner.lower(args, kwargs, direction)
 
-    def memory(self, *args: Any, **kwargs: Any) -> MemoryReport:
+    def memory(self, *args: PyTree, **kwargs: PyTree) -> MemoryReport:
         """The bytes that the plans take on all ranks, forward and backward. See StagedFunction.memory."""
         return memory_report(self._runner, args, kwargs)
 
@@ -57,7 +57,7 @@ class Spmd(Graphed):
         return f"spmd of {staged_of(self.function)} on {self.mesh}"
 
 
-def spmd(f: Function, mesh: Mesh, in_axes: Any = 0) -> Spmd:
+def spmd(f: Function, mesh: Mesh, in_axes: PyTree = 0) -> Spmd:
     """Runs a per-rank function, at any stage of the chain, on all virtual ranks of a mesh in this process.
 
     Every array argument and result has a leading rank axis: hidden_states [ep, T, H], weights [ep, E_local, ...]. The

@@ -8,6 +8,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from hpmoe.ir.program import Program
+from hpmoe.ir.stages import AnyIR
 from hpmoe.runtime.rewrite import Rewrite, name_of
 from hpmoe.runtime.targets import find_target
 from hpmoe.support.errors import TransformError
@@ -21,7 +22,7 @@ class Step:
     rewrite: Rewrite
     options: Mapping[str, Any]
 
-    def apply_to(self, ir: Any) -> Any:
+    def apply_to(self, ir: AnyIR) -> AnyIR:
         return self.rewrite.apply_to(ir, **self.options)
 
     def __str__(self) -> str:
@@ -40,7 +41,7 @@ class Staged:
     function: Function
     steps: tuple[Step, ...] = ()
 
-    def then(self, rewrite: Rewrite, options: Mapping[str, Any]) -> Staged:
+    def then(self, rewrite: Rewrite, options: Mapping[str, object]) -> Staged:
         return Staged(self.function, (*self.steps, Step(rewrite, options)))
 
     @property
@@ -70,9 +71,9 @@ class Staged:
             program = step.apply_to(program) if step.rewrite.before_vjp else program
         return program
 
-    def apply(self, program: Program) -> Any:
+    def apply(self, program: Program) -> AnyIR:
         """Applies the other rewrites to a Program of one direction."""
-        ir = program
+        ir: AnyIR = program
         for step in self.steps:
             ir = ir if step.rewrite.before_vjp else step.apply_to(ir)
         return ir

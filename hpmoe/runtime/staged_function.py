@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import functools
-from typing import Any
 
 from hpmoe.ir.program import Program
+from hpmoe.ir.stages import AnyIR
 from hpmoe.machines.machine import Mesh, as_mesh
 from hpmoe.runtime.graph_mode import Graphed
 from hpmoe.runtime.memory import MemoryReport, memory_report
 from hpmoe.runtime.plans import CacheInfo
 from hpmoe.runtime.running import Runner
 from hpmoe.runtime.staged import Staged
-from hpmoe.support.trees import Function, is_traced
+from hpmoe.support.trees import Function, PyTree, is_traced
 
 
 class StagedFunction(Graphed):
@@ -30,12 +30,12 @@ class StagedFunction(Graphed):
         self.__signature__ = staged.signature
         self._let_graphs_call()
 
-    def __call__(self, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, *args: PyTree, **kwargs: PyTree) -> PyTree:
         if is_traced((args, kwargs)):
             return self.staged.function(*args, **kwargs)
         return self._runner.call(args, kwargs)
 
-    def interpret(self, *args: Any, seed: int = 0, **kwargs: Any) -> Any:
+    def interpret(self, *args: PyTree, seed: int = 0, **kwargs: PyTree) -> PyTree:
         """What a call computes, by the reference interpreter, in the legal order of tasks that `seed` picks."""
         return self._runner.call(args, kwargs, seed=seed)
 
@@ -43,7 +43,7 @@ class StagedFunction(Graphed):
     def _runner(self) -> Runner:
         return Runner(self.staged, Mesh(1), batched=False)
 
-    def lower(self, *args: Any, mesh: Mesh | None = None, direction: str = "forward", **kwargs: Any) -> Any:
+    def lower(self, *args: PyTree, mesh: Mesh | None = None, direction: str = "forward", **kwargs: PyTree) -> AnyIR:
         """The IR of this stage for arguments like `args`.
 
         Args:
@@ -58,7 +58,7 @@ class StagedFunction(Graphed):
         """
         return self._runner_on("lower", mesh).lower(args, kwargs, direction)
 
-    def memory(self, *args: Any, mesh: Mesh | None = None, **kwargs: Any) -> MemoryReport:
+    def memory(self, *args: PyTree, mesh: Mesh | None = None, **kwargs: PyTree) -> MemoryReport:
         """The bytes that the plans for arguments like `args` take, forward and backward.
 
         Exact for the routing where all arrays are given, as for `lower`, and otherwise for as many rows as can be received.
@@ -70,7 +70,7 @@ class StagedFunction(Graphed):
         ranks = as_mesh(who, mesh)
         return self._runner if ranks.ep_size == 1 else Runner(self.staged, ranks, batched=False)
 
-    def apply(self, program: Program) -> Any:
+    def apply(self, program: Program) -> AnyIR:
         """Applies the rewrites of all stages, innermost first, to a Program of one direction."""
         return self.staged.apply(program)
 

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from typing import Any
 
 from hpmoe.support.errors import check_argument, is_name
+from hpmoe.support.trees import Function
 
 
 @dataclasses.dataclass(frozen=True)
@@ -19,7 +20,7 @@ class Target:
         missing: what this machine lacks of what the target needs, one sentence each.
     """
 
-    compiler: Callable[..., Any]
+    compiler: Function
     on_device: bool = False
     missing: Callable[[], list[str]] = list
 
@@ -27,7 +28,7 @@ class Target:
 _TARGETS: dict[str, Target] = {}
 
 
-def register_target(name: str, compiler: Callable[..., Any], **attributes: Any) -> None:
+def register_target(name: str, compiler: Function, **attributes: Any) -> None:
     """Makes fuse_persistent(target=name) call this compiler; for the attributes see Target."""
     _TARGETS[name] = Target(compiler, **attributes)
 

@@ -8,12 +8,13 @@ import inspect
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from hpmoe.ir.stages import AnyIR
 from hpmoe.runtime.rewrite import Rewrite, name_of, shown_options
 from hpmoe.runtime.spmd import Spmd
 from hpmoe.runtime.staged import Staged, signature_of
 from hpmoe.runtime.staged_function import StagedFunction, staged_of
 from hpmoe.support.errors import TransformError
-from hpmoe.support.trees import Function
+from hpmoe.support.trees import Function, PyTree
 
 
 class Transform(Rewrite):
@@ -24,7 +25,7 @@ class Transform(Rewrite):
         super().__init__(rewrite, requires, makes, once, check, before_vjp)
         self.__signature__ = _of_callables(signature_of(rewrite))
 
-    def __call__(self, *args: Any, **options: Any) -> StagedFunction | Curried:
+    def __call__(self, *args: PyTree, **options: object) -> StagedFunction | Curried:
         """Stages a function, called as `__signature__` says; with options alone it is the transform that has them."""
         name = self.__name__
         if not args and "f" not in options:
@@ -43,7 +44,7 @@ class Transform(Rewrite):
         self._check_options(options)
         return StagedFunction(f, staged.then(self, options))
 
-    def _bind(self, *args: Any, **options: Any) -> tuple[tuple[Any, ...], dict[str, Any]]:
+    def _bind(self, *args: PyTree, **options: object) -> tuple[tuple[PyTree, ...], dict[str, PyTree]]:
         """The function and the options; TypeError where it does not take them."""
         try:
             bound = self.__signature__.bind_partial(*args, **options)
@@ -51,12 +52,12 @@ class Transform(Rewrite):
             raise TypeError(f"{self.__name__}: {error}") from None
         return bound.args, bound.kwargs
 
-    def _check_options(self, options: Mapping[str, Any]) -> None:
+    def _check_options(self, options: Mapping[str, object]) -> None:
         """Refuses bad options, once all are there that it needs."""
         if self.check is not None and not self._missing(options):
             self.check(**options)
 
-    def _missing(self, options: Mapping[str, Any]) -> list[str]:
+    def _missing(self, options: Mapping[str, object]) -> list[str]:
         """The options that must be given and are not."""
         parameters = list(self.__signature__.parameters.values())[1:]
         return [p.name for p in parameters if p.default is p.empty and p.kind is not p.VAR_KEYWORD and p.name not in options]
@@ -82,7 +83,7 @@ class Curried:
     """
 
     transform: Transform
-    options: Mapping[str, Any]
+    options: Mapping[str, object]
 
     @property
     def __name__(self) -> str:
@@ -92,10 +93,10 @@ class Curried:
     def __signature__(self) -> inspect.Signature:
         return self.transform.__signature__
 
-    def __call__(self, *args: Any, **options: Any) -> StagedFunction | Curried:
+    def __call__(self, *args: PyTree, **options: object) -> StagedFunction | Curried:
         return self.transform(*args, **{**self.options, **options})
 
-    def apply_to(self, ir: Any, **options: Any) -> Any:
+    def apply_to(self, ir: AnyIR, **options: object) -> AnyIR:
         """The checked rewrite of IR with these options; see Rewrite."""
         return self.transform.apply_to(ir, **{**self.options, **options})
 
@@ -107,7 +108,7 @@ class Curried:
 class Chain:
     """Transforms as one, the first one innermost; see `chain`."""
 
-    transforms: tuple[Callable[..., Any], ...]
+    transforms: tuple[Function, ...]
 
     def __call__(self, f: Function) -> Any:
         for t in self.transforms:
@@ -118,7 +119,7 @@ class Chain:
         return f"chain({', '.join(map(shown_transform, self.transforms))})"
 
 
-def shown_transform(t: Any) -> str:
+def shown_transform(t: Function) -> str:
     """A transform as messages show it: with its options, and another function by its name."""
     return repr(t) if isinstance(t, (Transform, Curried, Chain)) or not callable(t) else name_of(t)
 
@@ -127,7 +128,7 @@ def _of_callables(rewrite: inspect.Signature) -> inspect.Signature:
     """What a transform takes, of what its rewrite does: a function instead of IR, and options by name."""
     options = [p if p.kind is p.VAR_KEYWORD else p.replace(kind=p.KEYWORD_ONLY)
                for p in list(rewrite.parameters.values())[1:] if p.kind is not p.VAR_POSITIONAL]
-    f = inspect.Parameter("f", inspect.Parameter.POSITIONAL_OR_KEYWORD, annotation="Callable[..., Any]")
+    f = inspect.Parameter("f", inspect.Parameter.POSITIONAL_OR_KEYWORD, annotation="Function")
     return inspect.Signature([f, *options], return_annotation="StagedFunction")
 
 
@@ -173,7 +174,7 @@ def transform(rewrite: Function | None = None, *, requires: str | None = None, m
     return Transform(rewrite, requires, makes, once, check, before_vjp)
 
 
-def chain(*transforms: Callable[..., Any]) -> Chain:
+def chain(*transforms: Function) -> Chain:
     """Composes transforms, the first one innermost; `chain()` is the identity.
 
     Args:

@@ -52,6 +52,51 @@ int hpmoe_pack_templates(const HpmoeTables* tables, hpmoe::TaskWord* tasks, hpmo
 int hpmoe_launch(const void* image, int64_t image_bytes, const HpmoeRank* ranks, int32_t num_ranks, int32_t num_threads,
                  double timeout_s, int64_t* trace, int32_t interruptible, HpmoeStatus* status);
 
+// Ranks that are processes of this machine; see link/link.h, which these hand over to. One call of a link at a time, in the
+// same order on every rank.
+struct HpmoeLink;
+
+// How a rank failed: what it says of itself or of another one. `text` is of an error of the host, or the call that another
+// rank was at where the code is OTHER_CALL.
+struct HpmoeFailure {
+  HpmoeStatus status;
+  int32_t origin;
+  char text[212];
+};
+
+// A new file for a rank's heap, or -errno.
+int32_t hpmoe_heap_make(int64_t bytes);
+
+// heap_fds, pids, pidfds: of every rank; a descriptor of pidfds becomes readable when its process ends. They stay the
+// caller's, and open. NULL where a heap cannot be mapped.
+HpmoeLink* hpmoe_link_open(int32_t rank, int32_t size, const int32_t* heap_fds, const int32_t* pids, const int32_t* pidfds);
+void hpmoe_link_close(HpmoeLink* link);
+
+// A rank's heap; parts of the own one: the offset of so many bytes, -1 where there is no more room, and back.
+void* hpmoe_link_heap(HpmoeLink* link, int32_t rank);
+int64_t hpmoe_link_take(HpmoeLink* link, int64_t bytes);
+void hpmoe_link_give(HpmoeLink* link, int64_t offset);
+
+// A meeting of all ranks, and what each has told in the last one, until the next. `key` must be alike on all ranks.
+int hpmoe_link_meet(HpmoeLink* link, const char* what, uint64_t key, const void* payload, int64_t bytes, double timeout_s,
+                    int32_t interruptible, HpmoeStatus* status);
+const void* hpmoe_link_told(HpmoeLink* link, int32_t rank, int64_t* bytes);
+
+// This rank has failed outside of a meeting and a launch; the others' next call says so. And how the last call failed.
+void hpmoe_link_fail(HpmoeLink* link, const char* text);
+void hpmoe_link_failure(HpmoeLink* link, HpmoeFailure* failure);
+// This rank's program has ended.
+void hpmoe_link_leave(HpmoeLink* link);
+// How long this rank has waited for another one to come to meetings.
+int64_t hpmoe_link_waited_ns(HpmoeLink* link, int32_t rank);
+
+// hpmoe_launch of this process's rank. `mine`: what others put into and the counters, each 64 bytes after the one before,
+// lie in its heap. counts: of each route by ids, int32 [size, size * local experts], the rows of each rank for every expert.
+// trace: NULL or [size][num_tasks][3], of which this rank's part is filled.
+int hpmoe_link_launch(HpmoeLink* link, const char* what, uint64_t key, const void* image, int64_t image_bytes,
+                      const HpmoeRank* mine, const int32_t* counts, int32_t num_threads, double timeout_s, int64_t* trace,
+                      int32_t interruptible, HpmoeStatus* status);
+
 // Grows with every change of this file; the host refuses a library of another number.
 int32_t hpmoe_abi_version(void);
 

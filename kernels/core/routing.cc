@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <numeric>
 
 #include "core/radix_sort.h"
 
@@ -177,8 +178,35 @@ void Routing::divide_entries(int32_t rank) {
   mine.sent_entries.swap(entries);
 }
 
+int64_t Routing::told_words() const { return experts_ ? num_destinations() + 3 * num_entries() : num_entries(); }
+
+void Routing::tell(int32_t rank, int32_t* words) const {
+  const RankRoute& mine = ranks_[rank];
+  words = std::copy_n(mine.sent_entries.begin(), num_entries(), words);
+  if (!experts_) return;
+  words = std::copy_n(mine.expert.begin(), num_entries(), words);
+  words = std::copy_n(mine.place.begin(), num_entries(), words);
+  std::adjacent_difference(mine.sent_start.begin() + 1, mine.sent_start.end(), words);
+}
+
+void Routing::hear(int32_t rank, const int32_t* words, const int32_t* counts) {
+  RankRoute& theirs = ranks_[rank];
+  theirs.told = {words, words + num_entries(), words + 2 * num_entries()};
+  theirs.sent_start.assign(num_destinations() + 1, 0);
+  const int32_t* const first = counts ? counts : words + 3 * num_entries();
+  std::partial_sum(first, first + num_destinations(), theirs.sent_start.begin() + 1);
+}
+
+bool Routing::has_counts(int32_t rank, const int32_t* counts) const {
+  const std::vector<int32_t>& start = ranks_[rank].sent_start;
+  for (int32_t e = 0; e < num_destinations(); ++e)
+    if (start[e + 1] - start[e] != counts[e]) return false;
+  return true;
+}
+
 Code Routing::place_rows(int32_t rank, Status& status) {
   RankRoute& mine = ranks_[rank];
+  if (!mine.told.entries) mine.told = {mine.sent_entries.data(), mine.expert.data(), mine.place.data()};
   int64_t row = 0;
   int32_t used = 0;
   int64_t needed = 0;
@@ -240,15 +268,15 @@ void Routing::find_rows_of_experts(int32_t source, int32_t dest, int32_t entry, 
   const int32_t num_local = experts_->route_.num_local_experts, first = entry - entry % route_.top_k;
   rows.clear();
   for (int32_t i = first; i < first + route_.top_k; ++i) {
-    const int32_t e = from.expert[i] - dest * num_local;
-    if (from.expert[i] < 0 || e < 0 || e >= num_local) continue;
-    rows.push_back({e, experts_->source_start(dest, e, source) + from.place[i]});
+    const int32_t e = from.told.expert[i] - dest * num_local;
+    if (from.told.expert[i] < 0 || e < 0 || e >= num_local) continue;
+    rows.push_back({e, experts_->source_start(dest, e, source) + from.told.place[i]});
   }
 }
 
 Segment Routing::segment(int32_t source, int32_t dest, int32_t expert) const {
   const int32_t e = dest * route_.num_local_experts + expert;
-  const int32_t* entries = ranks_[source].sent_entries.data() + ranks_[source].sent_start[e];
+  const int32_t* entries = ranks_[source].told.entries + ranks_[source].sent_start[e];
   return {source, dest, expert, sent_to_expert(source, dest, expert), source_start(dest, expert, source), entries};
 }
 

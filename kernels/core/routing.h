@@ -30,6 +30,10 @@ struct RankRoute {
   std::vector<int32_t> first_slot;    // [L]
   // Of a route to ranks: each entry's expert, counted over all ranks, or -1, and its place among this rank's entries for it.
   std::vector<int32_t> expert, place;  // [T * K]
+  // Where the last three that peers read lie: above, or of a rank of another process in its memory. NULL until placed.
+  struct {
+    const int32_t *entries = nullptr, *expert = nullptr, *place = nullptr;
+  } told;
 };
 
 // The rows one rank sends to one local expert of another (cut to a slot, where one is asked for).
@@ -70,6 +74,14 @@ class Routing {
   Code drop_entries(int32_t rank, const float* topk_weights, int64_t num_tokens, Status& status);
   void divide_entries(int32_t rank);
   Code place_rows(int32_t rank, Status& status);
+
+  // Between processes: what one tells of its rank once that has sorted, so many words, and what the others take of it before
+  // they place rows. `counts` are its rows for all ranks' experts, which had been told before; none of a route to ranks.
+  int64_t told_words() const;
+  void tell(int32_t rank, int32_t* words) const;
+  void hear(int32_t rank, const int32_t* words, const int32_t* counts);
+  // Whether those counts are of what the rank has sorted.
+  bool has_counts(int32_t rank, const int32_t* counts) const;
 
   const Slot& slot(int32_t rank, int32_t index) const { return ranks_[rank].slots[index]; }
   // The slot of a received row of an expert.
@@ -120,6 +132,8 @@ class Routing {
   int32_t return_tokens() const { return route_.return_tokens; }
 
  private:
+  int32_t num_destinations() const { return ep_size_ * route_.num_local_experts; }
+  int64_t num_entries() const { return int64_t{route_.num_tokens} * route_.top_k; }
   int64_t source_start(int32_t rank, int32_t expert, int32_t source) const {
     return ranks_[rank].source_start[static_cast<size_t>(expert) * ep_size_ + source];
   }

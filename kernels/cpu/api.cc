@@ -6,7 +6,7 @@
 #include "core/abi.h"
 #include "few_terms.h"
 #include "gemm.h"
-#include "interrupt.h"
+#include "link/interrupt.h"
 #include "launch.h"
 #include "skinny_gemm.h"
 #include "task_templates.h"
@@ -48,7 +48,8 @@ int hpmoe_launch(const void* image, int64_t image_bytes, const HpmoeRank* ranks,
   if (fault.code != 0) return report(status, fault);
   try {
     hpmoe::InterruptWatch watch(interruptible != 0);
-    hpmoe::Launch launch(image, ranks, timeout_s, trace, watch);
+    hpmoe::Peers peers(ranks, num_ranks);
+    hpmoe::Launch launch(hpmoe::Image(image), peers, timeout_s, trace, watch);
     HpmoeStatus end = launch.run(num_threads > 0 ? num_threads : hpmoe::num_cores());
     if (watch.end() && end.code == static_cast<int32_t>(Code::OK)) {
       end = {static_cast<int32_t>(Code::INTERRUPTED), -1, -1, -1, -1, -1, 0, 0};
@@ -80,7 +81,7 @@ int hpmoe_pack_templates(const HpmoeTables* tables, hpmoe::TaskWord* tasks, hpmo
   }
 }
 
-int32_t hpmoe_abi_version(void) { return 12; }
+int32_t hpmoe_abi_version(void) { return 14; }
 
 const char* hpmoe_image_fault(const void* image, int64_t image_bytes) { return hpmoe::find_fault(image, image_bytes); }
 

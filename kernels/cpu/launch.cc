@@ -19,26 +19,27 @@ Status make_status(Code code, int32_t rank, int32_t queue, int32_t task) {
 
 }  // namespace
 
-Launch::Launch(const void* image, const HpmoeRank* ranks, double timeout_s, int64_t* trace, const InterruptWatch& watch)
+Launch::Launch(const Image& image, Peers& peers, double timeout_s, int64_t* trace, const InterruptWatch& watch)
     : image_(image),
-      ranks_(ranks, ranks + image_.header->ep_size),
+      peers_(peers),
       trace_(trace),
       watch_(watch),
-      watchdog_(timeout_s, watch, failed_),
+      watchdog_(timeout_s, watch, failed_, peers.link()),
       routings_(make_routings(image_)),
       states_(image_.header->ep_size),
-      workers_(static_cast<size_t>(image_.header->ep_size) * image_.header->num_queues) {}
+      workers_(static_cast<size_t>(peers.num_served()) * image_.header->num_queues) {}
 
 Status Launch::run(int32_t num_threads) {
-  begin_epoch();
+  peers_.begin_counting(image_.header->num_events);  // the last launch may have failed, or have been cut off by a fork
   make_workers();
   serve_all(std::min(num_threads, static_cast<int32_t>(workers_.size())));
+  if (peers_.link()) await_signals();
   if (status_.code == static_cast<int32_t>(Code::TIMEOUT)) status_ = diagnose(status_);
   if (status_.code == static_cast<int32_t>(Code::INTERRUPTED)) {
-    status_.task = workers_[status_.rank * image_.header->num_queues + status_.queue].next_task;
+    status_.task = workers_of(status_.rank)[status_.queue].next_task;
   }
   check_counts();
-  return status_;
+  return peers_.end(status_);
 }
 
 void Launch::make_workers() {
@@ -46,7 +47,7 @@ void Launch::make_workers() {
   int32_t num_unfinished = 0;
   for (size_t i = 0; i < workers_.size(); ++i) {
     Worker& worker = workers_[i];
-    worker.rank = static_cast<int32_t>(i) / num_queues;
+    worker.rank = peers_.first() + static_cast<int32_t>(i) / num_queues;
     worker.queue = static_cast<int32_t>(i) % num_queues;
     worker.next_task = image_.queues[worker.queue];
     num_unfinished += worker.next_task < image_.queues[worker.queue + 1];
@@ -63,15 +64,23 @@ void Launch::serve_all(int32_t num_threads) {
   if (num_threads > 0) pool.work();
 }
 
-// What the counters hold now is where this launch begins: the last one may have failed, or have been cut off by a fork.
-void Launch::begin_epoch() {
-  for (const HpmoeRank& rank : ranks_) std::copy_n(rank.counters, image_.header->num_events, rank.bases);
+// The last signals of other processes: after these nobody writes to the arrays of the ranks served here.
+void Launch::await_signals() {
+  for (int32_t rank = peers_.first(); rank < peers_.last() && !failed_; ++rank) {
+    const std::vector<int64_t>& thresholds = states_[rank].thresholds;
+    int32_t e = 0;
+    const Code code = watchdog_.wait_until([&] {
+      while (e < image_.header->num_events && peers_.counted(rank, e) >= thresholds[e]) ++e;
+      return e == image_.header->num_events;
+    });
+    if (code != Code::OK) fail(make_status(code, rank, 0, -1));
+  }
 }
 
 void Launch::check_counts() {
-  for (int32_t rank = 0; rank < image_.header->ep_size && !failed_; ++rank) {
+  for (int32_t rank = peers_.first(); rank < peers_.last() && !failed_; ++rank) {
     for (int32_t e = 0; e < image_.header->num_events; ++e) {
-      const int64_t value = ranks_[rank].counters[e] - ranks_[rank].bases[e];
+      const int64_t value = peers_.counted(rank, e);
       if (value == states_[rank].thresholds[e]) continue;
       Status status = make_status(Code::WRONG_COUNT, rank, -1, -1);
       status.event = e;
@@ -98,9 +107,8 @@ void Launch::serve(int32_t thread, int32_t num_threads) {
 
 // The ranks go round among the threads, which meet after each step.
 template <class Step>
-bool Launch::take_step(int32_t thread, int32_t num_threads, std::atomic<int32_t>& num_done, Step step) {
-  const int32_t ep_size = image_.header->ep_size;
-  for (int32_t rank = thread; rank < ep_size; rank += num_threads) {
+bool Launch::take_step(int32_t thread, int32_t num_threads, Ranks ranks, std::atomic<int32_t>& num_done, Step step) {
+  for (int32_t rank = ranks.first + thread; rank < ranks.last; rank += num_threads) {
     for (size_t i = 0; i < routings_.size(); ++i) {
       Status status = make_status(Code::OK, rank, 0, -1);
       const Code code = step(rank, i, status);
@@ -111,28 +119,44 @@ bool Launch::take_step(int32_t thread, int32_t num_threads, std::atomic<int32_t>
     }
     num_done.fetch_add(1, std::memory_order_acq_rel);
   }
-  const Code code = watchdog_.wait_until([&] { return num_done.load(std::memory_order_acquire) == ep_size; });
-  if (code != Code::OK) fail(make_status(code, thread % ep_size, 0, -1));
+  const int32_t num_ranks = ranks.last - ranks.first;
+  const Code code = watchdog_.wait_until([&] { return num_done.load(std::memory_order_acquire) == num_ranks; });
+  if (code != Code::OK) fail(make_status(code, ranks.first + thread % num_ranks, 0, -1));
+  return code == Code::OK;
+}
+
+// The first thread meets the other processes.
+bool Launch::meet(int32_t thread) {
+  if (!peers_.link()) return true;
+  Status status = make_status(Code::OK, peers_.first(), 0, -1);
+  const Code code = thread == 0 ? peers_.meet(routings_, watch_, status)
+                                : watchdog_.wait_until([this] { return has_met_.load(std::memory_order_acquire); });
+  if (code == Code::OK) {
+    watchdog_.note_progress(now_ns());
+    has_met_.store(true, std::memory_order_release);
+  } else {
+    status.code = static_cast<int32_t>(code);
+    fail(status);
+  }
   return code == Code::OK;
 }
 
 bool Launch::prepare(int32_t thread, int32_t num_threads) {
+  const Ranks served = {peers_.first(), peers_.last()}, all = {0, peers_.size()};
   const auto sort = [&](int32_t rank, size_t i, Status& status) {
-    return sort_and_drop(image_, ranks_[rank], image_.routes[i], rank, routings_[i], status);
+    return sort_and_drop(image_, peers_.ranks()[rank], image_.routes[i], rank, routings_[i], status);
   };
   const auto place = [&](int32_t rank, size_t i, Status& status) {
     const Code code = routings_[i].place_rows(rank, status);
     if (code != Code::OK) return code;
-    return check_room(ranks_[rank], static_cast<int32_t>(i), routings_[i].received(rank), status);
+    return check_room(peers_.ranks()[rank], static_cast<int32_t>(i), routings_[i].received(rank), status);
   };
-  if (!routings_.empty()) {
-    if (!take_step(thread, num_threads, num_sorted_, sort)) return false;
-    if (!take_step(thread, num_threads, num_placed_, place)) return false;
-  }
-  for (int32_t rank = thread; rank < image_.header->ep_size; rank += num_threads) {
-    states_[rank].thresholds = find_thresholds(image_, routings_, rank, ranks_[rank].num_tokens);
-    const int32_t num_queues = image_.header->num_queues;
-    for (int32_t q = 0; q < num_queues; ++q) workers_[rank * num_queues + q].wait_began_ns = now_ns();
+  if (!routings_.empty() && !take_step(thread, num_threads, served, num_sorted_, sort)) return false;
+  if (!meet(thread)) return false;
+  if (!routings_.empty() && !take_step(thread, num_threads, all, num_placed_, place)) return false;
+  for (int32_t rank = served.first + thread; rank < served.last; rank += num_threads) {
+    states_[rank].thresholds = find_thresholds(image_, routings_, rank, peers_.ranks()[rank].num_tokens);
+    for (int32_t q = 0; q < image_.header->num_queues; ++q) workers_of(rank)[q].wait_began_ns = now_ns();
     states_[rank].is_ready.store(true, std::memory_order_release);
   }
   return true;
@@ -189,14 +213,12 @@ bool Launch::take_task(Worker& worker) {
 }
 
 Frame Launch::frame_of(int32_t rank, const Task& task) const {
-  return make_frame(image_, ranks_.data(), routings_, rank, task);
+  return make_frame(image_, peers_.ranks(), routings_, rank, task);
 }
 
 Code Launch::run_task(const Frame& frame) {
   const auto opcode = opcode_of(frame.op);
-  const auto add = [&](int32_t target, int64_t event, int64_t amount) {
-    add_to_counter(ranks_[target].counters + event, amount);
-  };
+  const auto add = [&](int32_t target, int64_t event, int64_t amount) { peers_.add(target, event, amount); };
   if (is_transfer(opcode)) {
     for_each_segment(frame, [&](const Segment& segment) {
       if (!is_notice(opcode)) copy_segment(frame, segment);
@@ -212,11 +234,10 @@ Code Launch::run_task(const Frame& frame) {
 }
 
 Status Launch::find_unmet_wait(const Worker& worker, const Frame& frame) const {
-  const HpmoeRank& mine = ranks_[worker.rank];
   Status status = make_status(Code::TIMEOUT, worker.rank, worker.queue, worker.next_task);
   for (const Wait& wait : image_.waits_of(frame.task)) {
     const int64_t event = event_of(frame, wait);
-    status.value = read_counter(mine.counters + event) - mine.bases[event];
+    status.value = peers_.counted(worker.rank, event);
     status.threshold = states_[worker.rank].thresholds[event];
     if (status.value >= status.threshold) continue;
     status.event = static_cast<int32_t>(event);

@@ -1,4 +1,4 @@
-// One launch: the queues of all ranks, served by a few threads, and what they share.
+// One launch: the queues of the ranks that this process serves, served by a few threads, and what these share.
 #pragma once
 
 #include <atomic>
@@ -9,19 +9,15 @@
 #include "core/image.h"
 #include "core/routing.h"
 #include "frame.h"
-#include "interrupt.h"
-#include "watchdog.h"
+#include "link/interrupt.h"
+#include "link/peers.h"
+#include "link/watchdog.h"
 
 namespace hpmoe {
 
-// Counters are plain int64 of the caller; these two make them atomic. A wait that sees a counter's value sees what
-// was written before every addition to it.
-inline void add_to_counter(int64_t* counter, int64_t amount) { __atomic_fetch_add(counter, amount, __ATOMIC_ACQ_REL); }
-inline int64_t read_counter(const int64_t* counter) { return __atomic_load_n(counter, __ATOMIC_ACQUIRE); }
-
 class Launch {
  public:
-  Launch(const void* image, const HpmoeRank* ranks, double timeout_s, int64_t* trace, const InterruptWatch& watch);
+  Launch(const Image& image, Peers& peers, double timeout_s, int64_t* trace, const InterruptWatch& watch);
 
   // Serves all queues with this many threads, the calling one among them, until all have left.
   Status run(int32_t num_threads);
@@ -39,13 +35,19 @@ class Launch {
     std::atomic<bool> is_held{false};
   };
 
+  struct Ranks {
+    int32_t first, last;
+  };
+
   void make_workers();
+  Worker* workers_of(int32_t rank) { return &workers_[size_t(rank - peers_.first()) * image_.header->num_queues]; }
   void serve_all(int32_t num_threads);
-  void begin_epoch();
+  void await_signals();
   void check_counts();
   void serve(int32_t thread, int32_t num_threads);
   template <class Step>
-  bool take_step(int32_t thread, int32_t num_threads, std::atomic<int32_t>& num_done, Step step);
+  bool take_step(int32_t thread, int32_t num_threads, Ranks ranks, std::atomic<int32_t>& num_done, Step step);
+  bool meet(int32_t thread);
   bool prepare(int32_t thread, int32_t num_threads);
   bool advance_any(int32_t thread, int32_t num_threads);
   bool advance(Worker& worker);
@@ -60,18 +62,19 @@ class Launch {
   void fail(const Status& status);
 
   const Image image_;
-  const std::vector<HpmoeRank> ranks_;
+  Peers& peers_;
   int64_t* const trace_;
   const InterruptWatch& watch_;
   Watchdog watchdog_;
 
   std::vector<Routing> routings_;
   std::vector<RankState> states_;
+  std::atomic<bool> has_met_{false};
   std::atomic<int32_t> num_sorted_{0}, num_placed_{0};  // ranks that have done each step of the prologue
 
   std::atomic<bool> failed_{false};
   Status status_{};
-  std::vector<Worker> workers_;               // [num_ranks * num_queues]
+  std::vector<Worker> workers_;               // [served ranks * num_queues]
   std::atomic<int32_t> num_unfinished_{0};    // workers with tasks left
 };
 

@@ -16,7 +16,7 @@
 #include <vector>
 
 #include "core/abi.h"
-#include "cpu/interrupt.h"
+#include "link/interrupt.h"
 #include "layer.h"
 #include "simulator/simulate.h"
 

@@ -1,0 +1,262 @@
+"""Link: the processes of a machine that launch together, through memory that all of them map; the Python side of link/."""
+
+from __future__ import annotations
+
+import ast
+import atexit
+import contextlib
+import ctypes
+import hashlib
+import os
+import sys
+import weakref
+from _signal import getsignal  # pyright: ignore[reportMissingImports]  faster than that of signal
+from collections.abc import Iterator, Sequence
+from signal import SIGINT
+from typing import Any
+
+import numpy as np
+
+from hpmoe.kernels.cpu_target import runs_for_main_thread
+from hpmoe.kernels.diagnosis import make_error
+from hpmoe.kernels.memory import Pool
+from hpmoe.kernels.native import ABI_VERSION, Failure, Rank, Status, load
+from hpmoe.kernels.protocol import VERSION, Code
+from hpmoe.ranks.rendezvous import Group
+from hpmoe.support.dtypes import dtype_name, rounded, widen
+from hpmoe.support.errors import LaunchError
+from hpmoe.support.loading import address
+from hpmoe.support.locks import new_lock
+
+TIMEOUT_S = 60.0
+COUNTER_WORDS = 8  # from one counter to the next: a cache line
+
+
+class Link:
+    """Memory that the processes of a group share; what all of them call, each does.
+
+    Each rank has a heap that all map: a file without a name, gone when they are.
+
+    Attributes:
+        rank, size: of this process in the group.
+        num_threads: this process's share of the cores.
+        exchanges: of counts, so far.
+        pool: memory in this rank's heap.
+    """
+
+    def __init__(self, group: Group, timeout: float = TIMEOUT_S, heap_bytes: int | None = None):
+        self.rank, self.size, self.timeout, self.exchanges = group.rank, group.size, timeout, 0
+        self._names = [member.name for member in group.members]
+        cores = sorted(os.sched_getaffinity(0))
+        said = [(ABI_VERSION, VERSION), cores]
+        told = [_read_words(data) for data in group.all_gather("a heap", repr(said).encode())]
+        for rank, (version, _) in enumerate(told):
+            if version != said[0]:
+                raise _failed(f"{self._names[rank]} has another version of hpmoe's kernels", rank)
+        self.num_threads = max(1, int(sum(1 / sum(core in theirs for _, theirs in told) for core in cores)))
+        size = heap_bytes or os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")
+        file = load().hpmoe_heap_make(size)
+        if file < 0:
+            raise LaunchError(f"hpmoe.world: no memory for processes to share: {os.strerror(-file)}")
+        files = group.share(file)
+        words = [(ctypes.c_int32 * self.size)(*each) for each in (
+            files, [m.pid for m in group.members], [m.pidfd for m in group.members])]
+        self._handle = load().hpmoe_link_open(self.rank, self.size, *words)
+        if not self._handle:
+            raise LaunchError("hpmoe.world: the memory that processes share cannot be mapped; is address space limited?")
+        self._heaps = [load().hpmoe_link_heap(self._handle, r) for r in range(self.size)]
+        self.pool = Pool(self._take)
+        self._counters: weakref.WeakKeyDictionary[Any, tuple[np.ndarray, np.ndarray]] = weakref.WeakKeyDictionary()
+        self._kept: list[Any] = []  # what others may read or write until all have met again
+        self._depth, self._has_told, self._lock = 0, False, new_lock()
+        _open.append(self)
+
+    def meet(self, what: str, payload: bytes, key: bytes = b"", timeout: float | None = None) -> list[bytes]:
+        """What each rank gives. `what` says in words what that is; `key` is the same on all ranks.
+
+        Raises:
+            LaunchError: a rank died, ended, failed, is at another call or did not come in time; `status["rank"]` is the one.
+        """
+        with self._lock:
+            library, status, length = load(), Status(), ctypes.c_int64()
+            handler = getsignal(SIGINT)
+            library.hpmoe_link_meet(self._handle, what.encode(), _key(what.encode(), key), payload, len(payload),
+                                    timeout or self.timeout, callable(handler) and runs_for_main_thread(), status)
+            self._check(status, what, handler)
+            self._kept.clear()
+            told = []
+            for rank in range(self.size):
+                at = library.hpmoe_link_told(self._handle, rank, length)
+                told.append(ctypes.string_at(at, length.value))
+            return told
+
+    def exchange(self, what: str, counts: np.ndarray, key: bytes = b"") -> np.ndarray:
+        """The int32 counts of each rank, [size, ...]."""
+        told = self.meet(what, np.ascontiguousarray(counts, np.int32).tobytes(), key + str(counts.shape).encode())
+        self.exchanges += 1
+        return np.stack([np.frombuffer(data, np.int32).reshape(counts.shape) for data in told])
+
+    def sum(self, arrays: list[np.ndarray]) -> list[np.ndarray]:
+        """The sum over ranks of each array, in float32 in the order of ranks, rounded once: each rank sums a part."""
+        key = str([(dtype_name(a.dtype), a.shape) for a in arrays]).encode()
+        mine = self.pool.lease([a.nbytes for a in arrays])
+        sums = self.pool.lease([a.nbytes for a in arrays])
+        for i, array in enumerate(arrays):
+            mine.array(i)[...] = np.ascontiguousarray(array).reshape(-1).view(np.uint8)
+        parts = self._told_arrays("a sum over ranks", mine, arrays, key)
+        for i, array in enumerate(arrays):
+            own, out = self._part(array.size, self.rank), sums.array(i).view(array.dtype)
+            total = sum(widen(of_rank[i][own]) for of_rank in parts)
+            out[own] = rounded(np.asarray(total), dtype_name(array.dtype))
+        found = self._told_arrays("the sums of all ranks", sums, arrays, key)
+        results = []
+        for i, array in enumerate(arrays):
+            pieces = [found[rank][i][self._part(array.size, rank)] for rank in range(self.size)]
+            results.append(np.concatenate(pieces).reshape(array.shape))
+        self._kept += [mine, sums]
+        return results
+
+    def _told_arrays(self, what: str, lease: Any, arrays: Sequence[np.ndarray], key: bytes) -> list[list[np.ndarray]]:
+        """Of each rank, the flat arrays that it has laid out as a lease of its own heap."""
+        offsets = np.array([lease.address(i) - self._heaps[self.rank] for i in range(len(arrays))], np.int64)
+        told = self.meet(what, offsets.tobytes(), key)
+        return [[_array_at(self._heaps[rank] + int(offset), array.size, array.dtype)
+                 for offset, array in zip(np.frombuffer(data, np.int64), arrays, strict=True)]
+                for rank, data in enumerate(told)]
+
+    def _part(self, size: int, rank: int) -> slice:
+        return slice(size * rank // self.size, size * (rank + 1) // self.size)
+
+    @contextlib.contextmanager
+    def calling(self, what: str) -> Iterator[None]:
+        """Around all of a call: an error inside is raised by the calls of all other ranks too."""
+        if self._depth == 0:
+            self._has_told = False
+        self._depth += 1
+        try:
+            yield
+        except BaseException as error:
+            if self._depth == 1 and not self._has_told:
+                load().hpmoe_link_fail(self._handle, f"{what}: {type(error).__name__}: {error}".encode())
+            raise
+        finally:
+            self._depth -= 1
+
+    @property
+    def waits(self) -> np.ndarray:
+        """float64 [size], the seconds that this rank has waited for each one to come to what all call."""
+        return np.array([load().hpmoe_link_waited_ns(self._handle, r) for r in range(self.size)], np.float64) * 1e-9
+
+    def launch(self, executable: Any, addresses: Sequence[int], room: Sequence[int], counts: np.ndarray, num_tokens: int,
+               trace: np.ndarray | None, keep: Any) -> None:
+        """This rank's part of a launch. `counts`: int32, of all routes by ids; `keep`: the memory that others write to."""
+        with self._lock:
+            counters, bases = self._counters_of(executable)
+            buffers, rooms = (np.array(x, np.int64) for x in (addresses, room))
+            mine = Rank(address(buffers), address(rooms), num_tokens, address(counters), address(bases))
+            status, handler, what = Status(), getsignal(SIGINT), executable.name.encode()
+            load().hpmoe_link_launch(
+                self._handle, what, executable.image_key, address(executable.image), executable.image.nbytes, mine,
+                address(counts), self.num_threads, executable.timeout, None if trace is None else address(trace),
+                callable(handler) and runs_for_main_thread(), status)
+            if status.code:
+                self._kept.append((keep, counters))
+                self._check(status, executable.name, handler, executable.image)
+            else:
+                self._kept.clear()
+
+    def _counters_of(self, executable: Any) -> tuple[np.ndarray, np.ndarray]:
+        if executable not in self._counters:
+            num_events = executable.counters.shape[1]
+            counters = self.pool.zeros((max(num_events, 1) * COUNTER_WORDS,), np.int64)
+            self._counters[executable] = counters, np.zeros(max(num_events, 1), np.int64)
+        return self._counters[executable]
+
+    def _check(self, status: Status, what: str, handler: Any, image: np.ndarray | None = None) -> None:
+        """Raises what has gone wrong, on this rank or on another one."""
+        if not status.code:
+            return
+        self._has_told = status.rank >= 0
+        if status.code == Code.OUT_OF_MEMORY and status.rank < 0:
+            raise MemoryError(f"{what}: the memory that processes share has no room for it")
+        if status.code == Code.INTERRUPTED:
+            handler(SIGINT, sys._getframe())  # raises KeyboardInterrupt, unless the user has a handler of their own
+            if status.rank < 0:
+                return
+        failure = Failure()
+        load().hpmoe_link_failure(self._handle, failure)
+        raise self._error(status, failure, what, image)
+
+    def _error(self, status: Status, failure: Failure, what: str, image: np.ndarray | None) -> LaunchError:
+        text = failure.text.decode(errors="replace")
+        name = self._names[status.rank] if 0 <= status.rank < self.size else self._names[self.rank]
+        match status.code:
+            case Code.PEER_DIED:
+                said = f"{name} died during {what}, or before it."
+            case Code.PEER_LEFT:
+                said = f"{name} has ended its program, and this rank is at {what}."
+            case Code.PEER_LATE:
+                said = f"{name} has not come to {what} in time."
+            case Code.OTHER_CALL:
+                said = f"{name} is at {text or 'another call'} where this rank is at {what}, or calls it with other shapes."
+            case Code.PEER_FAILED if text and failure.status.code == Code.PEER_FAILED:
+                said = f"{name} failed: {text}"
+            case Code.PEER_FAILED if failure.status.code in (Code.PEER_LATE, Code.OTHER_CALL):
+                said = f"{name} gave up {what}: {self._error(failure.status, failure, what, image)}"
+            case Code.PEER_FAILED:
+                said = f"{name} failed: {make_error(failure.status, image)}"
+            case _:
+                return make_error(status, image)
+        return _failed(said, status.rank)
+
+    def _take(self, size: int) -> _HeapBlock:
+        return _HeapBlock(self._handle, self._heaps[self.rank], size)
+
+
+class _HeapBlock:
+    """Whole pages of this rank's heap."""
+
+    __slots__ = ("_handle", "_offset", "nbytes", "start")
+
+    def __init__(self, handle: int, heap: int, size: int):
+        self._handle, self.nbytes = handle, size
+        self._offset = load().hpmoe_link_take(handle, size)
+        if self._offset < 0:
+            raise MemoryError(f"hpmoe: the memory that processes share has no room for {size} bytes more")
+        self.start = heap + self._offset
+
+    def __del__(self) -> None:
+        if getattr(self, "_offset", -1) >= 0:
+            load().hpmoe_link_give(self._handle, self._offset)
+
+
+def _read_words(data: bytes) -> Any:
+    """What `repr` wrote of tuples and numbers."""
+    return ast.literal_eval(data.decode())
+
+
+def _key(*parts: bytes) -> int:
+    return int.from_bytes(hashlib.blake2b(b"\0".join(parts), digest_size=8).digest(), "little")
+
+
+def _array_at(start: int, size: int, dtype: np.dtype) -> np.ndarray:
+    if not size:
+        return np.zeros(0, dtype)
+    return np.ctypeslib.as_array((ctypes.c_uint8 * (size * dtype.itemsize)).from_address(start)).view(dtype)
+
+
+def _failed(text: str, rank: int) -> LaunchError:
+    error = LaunchError(text)
+    error.status = {"rank": rank}
+    return error
+
+
+_open: list[Link] = []
+
+
+def _leave() -> None:
+    for link in _open:
+        load().hpmoe_link_leave(link._handle)
+
+
+atexit.register(_leave)

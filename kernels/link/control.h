@@ -1,0 +1,52 @@
+// What the processes of a machine know of each other: the first bytes of each rank's heap, written by their owner and read
+// by all. Zeros are a rank that has not begun.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <cstring>
+
+#include "core/abi.h"
+
+namespace hpmoe {
+
+constexpr int64_t kLine = 64;
+
+// Meetings are numbered from 1 on, alike on every rank.
+struct Notice {
+  int64_t number;
+  uint64_t key;                    // alike on every rank that is at the same call
+  int64_t payload, payload_bytes;  // where in its heap
+  int64_t is_unsettled;            // its last launch failed: until this meeting others may have written to its arrays
+  char what[88];                   // the call in words
+};
+
+using Failure = HpmoeFailure;
+
+struct alignas(kLine) Control {
+  alignas(kLine) std::atomic<int64_t> told;       // the last meeting that this rank has come to
+  alignas(kLine) std::atomic<int64_t> failed[2];  // by parity, the last one that it failed in
+  std::atomic<int64_t> ended;                     // the last one whose launch it has ended
+  std::atomic<int32_t> has_left;  // its program has ended
+  alignas(kLine) std::atomic<int64_t> progress_ns;  // when a task of it last ended: CLOCK_MONOTONIC is one for the machine
+  alignas(kLine) std::atomic<uint32_t> rung;  // times that its bell was
+  std::atomic<uint32_t> sleepers;  // threads that wait for it
+  // By parity: a rank comes to a meeting when all have read those of the one before the last.
+  alignas(kLine) Notice notices[2];
+  alignas(kLine) Failure failures[2];
+};
+
+static_assert(sizeof(Notice) == 2 * kLine, "a notice is two lines");
+static_assert(sizeof(Failure) == 4 * kLine, "a failure is four lines");
+static_assert(sizeof(Control) == 16 * kLine, "what a rank is asked about lies on lines of its own");
+static_assert(std::atomic<int64_t>::is_always_lock_free && std::atomic<uint32_t>::is_always_lock_free,
+              "processes share them");
+
+// As much of a text as there is room for.
+template <size_t Size>
+void copy_text(const char* from, char (&to)[Size]) {
+  std::strncpy(to, from, Size - 1);
+  to[Size - 1] = 0;
+}
+
+}  // namespace hpmoe

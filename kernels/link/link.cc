@@ -1,0 +1,234 @@
+#include "link/link.h"
+
+#include <poll.h>
+
+#include <algorithm>
+#include <cstdio>
+#include <cstring>
+
+#include "link/watchdog.h"
+
+namespace hpmoe {
+namespace {
+
+constexpr int64_t kBetweenLooks = 1'000'000;
+
+Status status_of(Code code, int32_t rank) { return {static_cast<int32_t>(code), rank, -1, -1, -1, -1, 0, 0}; }
+
+// The letter of a process in /proc/PID/stat, which follows its name in brackets; '?' where there is none.
+char state_of(int32_t pid) {
+  char path[32], text[512];
+  std::snprintf(path, sizeof path, "/proc/%d/stat", pid);
+  std::FILE* const file = std::fopen(path, "re");
+  if (!file) return '?';
+  const size_t size = std::fread(text, 1, sizeof text - 1, file);
+  std::fclose(file);
+  text[size] = 0;
+  const char* const bracket = std::strrchr(text, ')');
+  return bracket && bracket[1] ? bracket[2] : '?';
+}
+
+}  // namespace
+
+Link::Link(int32_t rank, const std::vector<Member>& members)
+    : rank_(rank), members_(members), waited_ns_(members.size()), seen_ns_(members.size()) {}
+
+std::unique_ptr<Link> Link::open(int32_t rank, const std::vector<Member>& members) {
+  std::unique_ptr<Link> link(new Link(rank, members));
+  for (const Member& member : members) {
+    link->heaps_.push_back(std::make_unique<Heap>(member.heap_fd));
+    if (!link->heaps_.back()->data()) return nullptr;
+  }
+  link->space_ = std::make_unique<HeapSpace>(*link->heaps_[rank], members[rank].heap_fd, sizeof(Control));
+  return link->space_->take(1) < 0 ? nullptr : std::move(link);
+}
+
+Code Link::begin(const Call& call, int64_t bytes, const InterruptWatch& watch, char** payload) {
+  ++number_;
+  phase_ = Phase::MEETING;
+  if (has_skipped_) {
+    const Code code = wait(call, watch, [this] { return have_all_read(); });
+    if (code != Code::OK) return code;
+  }
+  has_skipped_ = false;
+  auto& own = payloads_[number_ % 2];
+  if (own.room < bytes) {
+    const int64_t offset = space_->take(2 * bytes);
+    if (offset < 0) {
+      --number_;
+      phase_ = Phase::BETWEEN;
+      return Code::OUT_OF_MEMORY;
+    }
+    space_->give(own.offset);  // of the first one nothing
+    own = {offset, 0, 2 * bytes};
+  }
+  own.bytes = bytes;
+  *payload = heap(rank_).at(own.offset);
+  return Code::OK;
+}
+
+Code Link::meet(const Call& call, const InterruptWatch& watch) {
+  Notice& notice = mine().notices[number_ % 2];
+  const auto& payload = payloads_[number_ % 2];
+  notice = {number_, call.key, payload.offset, payload.bytes, is_unsettled_, {}};
+  copy_text(call.what, notice.what);
+  mine().told.store(number_, std::memory_order_seq_cst);
+  wake_all();
+  std::fill(seen_ns_.begin(), seen_ns_.end(), 0);
+  const int64_t began = now_ns();
+  const Code code = wait(call, watch, [&] { return have_all_come(began); });
+  if (code != Code::OK) return code;
+  was_unsettled_ = is_unsettled_ = false;
+  for (int32_t rank = 0; rank < size(); ++rank) was_unsettled_ |= control(rank).notices[number_ % 2].is_unsettled != 0;
+  phase_ = Phase::BETWEEN;
+  return Code::OK;
+}
+
+// What this rank waits for in a meeting; where it does not come about, the rank has failed in it.
+template <class Ready>
+Code Link::wait(const Call& call, const InterruptWatch& watch, Ready ready) {
+  const std::atomic<bool> has_failed{false};
+  const Watchdog watchdog(call.timeout_s, watch, has_failed, this);
+  Code code = watchdog.wait_until(ready);
+  if (code == Code::OK && mine().told.load(std::memory_order_relaxed) == number_) code = compare_notices();
+  if (code == Code::TIMEOUT) {
+    int32_t late = 0;
+    while (late + 1 < size() && has_come(late)) ++late;
+    code = note_failure({status_of(Code::PEER_LATE, late), rank_, {}});
+  }
+  if (code == Code::INTERRUPTED) note_failure({status_of(code, rank_), rank_, {}});
+  if (code != Code::OK) fail(failure());
+  return code;
+}
+
+// Whether nobody reads any more what this rank told in the meeting before the last. Who has come to one has read it; this
+// rank failed before all had come to the last, so that some may be there still.
+bool Link::have_all_read() const {
+  const int64_t last = number_ - 1;
+  for (int32_t rank = 0; rank < size(); ++rank) {
+    const Control& peer = control(rank);
+    if (rank != rank_ && peer.told.load(std::memory_order_seq_cst) < last && peer.failed[last % 2].load() < last)
+      return false;
+  }
+  return true;
+}
+
+bool Link::have_all_come(int64_t began) {
+  bool have_all = true;
+  for (int32_t rank = 0; rank < size(); ++rank) {
+    if (seen_ns_[rank]) continue;
+    if (!has_come(rank)) {
+      have_all = false;
+      continue;
+    }
+    seen_ns_[rank] = now_ns();
+    waited_ns_[rank] += rank == rank_ ? 0 : seen_ns_[rank] - began;
+  }
+  return have_all;
+}
+
+// Whether all are at the same call. One may have come here and failed, and be at a later one now.
+Code Link::compare_notices() {
+  const int64_t number = number_;
+  for (int32_t rank = 0; rank < size(); ++rank) {
+    if (control(rank).failed[number % 2].load(std::memory_order_acquire) >= number) return find_trouble(now_ns());
+  }
+  for (int32_t rank = 0; rank < size(); ++rank) {
+    const Notice notice = control(rank).notices[number % 2];
+    if (notice.number == number && notice.key == mine().notices[number % 2].key) continue;
+    Failure other{status_of(Code::OTHER_CALL, rank), rank_, {}};
+    copy_text(notice.what, other.text);
+    return note_failure(other);
+  }
+  return Code::OK;
+}
+
+const char* Link::told(int32_t rank) const { return heap(rank).at(control(rank).notices[number_ % 2].payload); }
+
+int64_t Link::told_bytes(int32_t rank) const { return control(rank).notices[number_ % 2].payload_bytes; }
+
+void Link::fail(const Failure& failure) {
+  if (phase_ == Phase::BETWEEN) {
+    ++number_;
+  } else {
+    is_unsettled_ = true;  // who came too may be putting rows into arrays of this rank
+  }
+  has_skipped_ = true;
+  phase_ = Phase::BETWEEN;
+  mine().failures[number_ % 2] = failure;
+  mine().failed[number_ % 2].store(number_, std::memory_order_seq_cst);
+  wake_all();
+}
+
+void Link::begin_launch() { phase_ = Phase::LAUNCHING; }
+
+void Link::end_launch() {
+  phase_ = Phase::BETWEEN;
+  mine().ended.store(number_, std::memory_order_release);
+}
+
+void Link::leave() {
+  mine().has_left.store(1, std::memory_order_seq_cst);
+  wake_all();
+}
+
+void Link::wake_all() const {
+  for (int32_t rank = 0; rank < size(); ++rank)
+    if (rank != rank_) wake(rank);
+}
+
+Code Link::find_trouble(int64_t now) {
+  const int64_t number = number_;
+  for (int32_t rank = 0; rank < size(); ++rank) {
+    if (rank == rank_ || control(rank).failed[number % 2].load(std::memory_order_acquire) < number) continue;
+    return note_failure(control(rank).failures[number % 2]);
+  }
+  int64_t last = looked_ns_.load(std::memory_order_relaxed);
+  if (now - last < kBetweenLooks || !looked_ns_.compare_exchange_strong(last, now)) return Code::OK;
+  for (int32_t rank = 0; rank < size(); ++rank) {
+    const Control& peer = control(rank);
+    const bool is_launching = phase_ == Phase::LAUNCHING;
+    if (rank == rank_ || (is_launching ? peer.ended : peer.told).load(std::memory_order_acquire) >= number) continue;
+    const bool has_left = peer.has_left.load(std::memory_order_acquire) != 0;
+    if (!has_left && !is_dead(rank)) continue;
+    if (peer.failed[number % 2].load(std::memory_order_acquire) >= number) return find_trouble(now);  // it said why
+    return note_failure({status_of(has_left ? Code::PEER_LEFT : Code::PEER_DIED, rank), rank_, {}});
+  }
+  return Code::OK;
+}
+
+// The code that this rank ends with: what another one says of a third is as true here, what it did itself is its own.
+Code Link::note_failure(const Failure& failure) {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  failure_ = failure;
+  failure_.text[sizeof failure_.text - 1] = 0;
+  const auto code = static_cast<Code>(failure_.status.code);
+  const bool is_theirs = failure_.origin != rank_ && code != Code::PEER_DIED && code != Code::PEER_LEFT;
+  return is_theirs ? Code::PEER_FAILED : code;
+}
+
+Failure Link::failure() const {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  return failure_;
+}
+
+bool Link::is_dead(int32_t rank) const {
+  pollfd end = {members_[rank].pidfd, POLLIN, 0};
+  return poll(&end, 1, 0) > 0;
+}
+
+bool Link::is_any_stopped() const {
+  return std::any_of(members_.begin(), members_.end(), [](const Member& member) {
+    const char state = state_of(member.pid);
+    return state == 'T' || state == 't';
+  });
+}
+
+int64_t Link::latest_progress() const {
+  int64_t latest = 0;
+  for (int32_t rank = 0; rank < size(); ++rank)
+    latest = std::max(latest, control(rank).progress_ns.load(std::memory_order_relaxed));
+  return latest;
+}
+
+}  // namespace hpmoe

@@ -1,0 +1,106 @@
+// The processes of a machine that launch together: what each tells the others, how they wait for each other, and how they
+// learn that one has failed, died or left.
+#pragma once
+
+#include <atomic>
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <vector>
+
+#include "link/bell.h"
+#include "link/control.h"
+#include "link/heap.h"
+#include "link/interrupt.h"
+
+namespace hpmoe {
+
+// A process, its heap's file, and a descriptor that becomes readable when it ends.
+struct Member {
+  int32_t heap_fd, pid, pidfd;
+};
+
+// What all ranks do together: `key` is alike on all of them, `what` in words.
+struct Call {
+  const char* what;
+  uint64_t key;
+  double timeout_s;
+};
+
+// Calls come one at a time; waits and wakes from any thread.
+class Link {
+ public:
+  // NULL where a heap cannot be mapped.
+  static std::unique_ptr<Link> open(int32_t rank, const std::vector<Member>& members);
+
+  int32_t rank() const { return rank_; }
+  int32_t size() const { return static_cast<int32_t>(members_.size()); }
+  const Heap& heap(int32_t rank) const { return *heaps_[rank]; }
+  HeapSpace& space() { return *space_; }
+
+  // A meeting begins with where its payload goes. OUT_OF_MEMORY: there is none, as if it had not begun; else as meet().
+  Code begin(const Call& call, int64_t bytes, const InterruptWatch& watch, char** payload);
+  // Returns when every rank has come to the same call. What one tells before, the others see after.
+  // Otherwise this rank has failed in it: PEER_LATE, PEER_DIED, PEER_LEFT, PEER_FAILED, OTHER_CALL or INTERRUPTED.
+  Code meet(const Call& call, const InterruptWatch& watch);
+  // The payload of a rank in the last meeting, until the one after the next.
+  const char* told(int32_t rank) const;
+  int64_t told_bytes(int32_t rank) const;
+  // Whether until the last meeting some rank may have been in a launch that failed.
+  bool was_unsettled() const { return was_unsettled_; }
+
+  // From the last meeting on this rank is in a launch, until it has ended it or failed.
+  void begin_launch();
+  void end_launch();
+  // It has failed in the meeting or the launch it is in, or, where it is in none, in the next one: who waits for it learns
+  // why.
+  void fail(const Failure& failure);
+  // Its program has ended.
+  void leave();
+
+  Control& mine() const { return control(rank_); }
+  void wake(int32_t rank) const { ring(control(rank)); }
+  // In waits: OK, or why nothing more will come; failure() says more.
+  Code find_trouble(int64_t now);
+  // The last one that was found.
+  Failure failure() const;
+  // When any rank last ended a task.
+  int64_t latest_progress() const;
+  // Whether a rank is stopped, as by SIGSTOP: it is slow then, not stuck.
+  bool is_any_stopped() const;
+  // Nanoseconds that this rank has waited for each to come to meetings.
+  int64_t waited_ns(int32_t rank) const { return waited_ns_[rank]; }
+
+ private:
+  Link(int32_t rank, const std::vector<Member>& members);
+
+  Control& control(int32_t rank) const { return *reinterpret_cast<Control*>(heaps_[rank]->data()); }
+  bool has_come(int32_t rank) const { return control(rank).told.load(std::memory_order_seq_cst) >= number_; }
+  bool have_all_come(int64_t began);
+  bool have_all_read() const;
+  template <class Ready>
+  Code wait(const Call& call, const InterruptWatch& watch, Ready ready);
+  Code compare_notices();
+  bool is_dead(int32_t rank) const;
+  Code note_failure(const Failure& failure);
+  void wake_all() const;
+
+  const int32_t rank_;
+  const std::vector<Member> members_;
+  std::vector<std::unique_ptr<Heap>> heaps_;
+  std::unique_ptr<HeapSpace> space_;
+
+  enum class Phase { BETWEEN, MEETING, LAUNCHING } phase_ = Phase::BETWEEN;
+  int64_t number_ = 0;  // of the meeting that this rank has come to last, or failed in
+  bool is_unsettled_ = false, was_unsettled_ = false, has_skipped_ = false;
+  struct {
+    int64_t offset = 0, bytes = 0, room = 0;
+  } payloads_[2];
+  std::vector<int64_t> waited_ns_, seen_ns_;
+
+  std::atomic<int64_t> looked_ns_{0};
+  mutable std::mutex mutex_;  // of the failure
+  Failure failure_{};
+};
+
+}  // namespace hpmoe

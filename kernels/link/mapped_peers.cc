@@ -1,0 +1,129 @@
+#include "link/mapped_peers.h"
+
+namespace hpmoe {
+namespace {
+
+// The payload of a launch's meeting: these words, where each buffer lies in the heap or -1, then what each routing tells.
+enum Word { NUM_TOKENS, COUNTERS, BUFFERS };
+
+std::vector<HpmoeRank> only(const HpmoeRank& mine, int32_t rank, int32_t size) {
+  std::vector<HpmoeRank> ranks(size);
+  ranks[rank] = mine;
+  return ranks;
+}
+
+}  // namespace
+
+MappedPeers::MappedPeers(Link& link, const Call& call, const Image& image, const HpmoeRank& mine, const int32_t* counts)
+    : Peers(only(mine, link.rank(), link.size()), link.rank(), link.rank() + 1, kLine / int64_t{sizeof(int64_t)}, &link),
+      link_(link),
+      call_(call),
+      image_(image),
+      counts_(counts),
+      buffers_(link.size(), std::vector<void*>(image.header->num_buffers)) {}
+
+Code MappedPeers::meet(std::vector<Routing>& routings, const InterruptWatch& watch, Status& status) {
+  for (const Code code : {check_counts(routings, status), check_shared(status)})
+    if (code != Code::OK) return code;
+  int64_t bytes = (BUFFERS + int64_t{image_.header->num_buffers}) * int64_t{sizeof(int64_t)};
+  for (const Routing& routing : routings) bytes += routing.told_words() * int64_t{sizeof(int32_t)};
+  do {
+    begin_counting(image_.header->num_events);  // once all have left a launch that failed
+    char* payload = nullptr;
+    Code code = link_.begin(call_, bytes, watch, &payload);
+    if (code == Code::OUT_OF_MEMORY) return code;
+    if (code == Code::OK) {
+      tell(routings, reinterpret_cast<int64_t*>(payload));
+      code = link_.meet(call_, watch);
+    }
+    has_failed_to_meet_ = code != Code::OK;
+    if (has_failed_to_meet_) return code;
+  } while (link_.was_unsettled());
+  link_.begin_launch();
+  for (int32_t rank = 0; rank < size(); ++rank) {
+    if (rank != first()) hear(rank, reinterpret_cast<const int64_t*>(link_.told(rank)), routings);
+  }
+  return Code::OK;
+}
+
+Status MappedPeers::end(const Status& status) {
+  Status end = status;
+  switch (static_cast<Code>(status.code)) {
+    case Code::OK: link_.end_launch(); return end;
+    case Code::PEER_DIED:
+    case Code::PEER_LEFT:
+    case Code::PEER_LATE:
+    case Code::OTHER_CALL: end = link_.failure().status; break;
+    case Code::PEER_FAILED: end.rank = link_.failure().origin; break;
+    default:
+      if (!has_failed_to_meet_) link_.fail({status, first(), {}});
+      return end;
+  }
+  if (!has_failed_to_meet_) link_.fail(link_.failure());
+  return end;
+}
+
+// Ids are read again here, by which time somebody may have written to them.
+Code MappedPeers::check_counts(const std::vector<Routing>& routings, Status& status) const {
+  for (int32_t i = 0; i < image_.header->num_routes; ++i) {
+    const int32_t* const counts = counts_of(i, first());
+    if (!counts || routings[i].has_counts(first(), counts)) continue;
+    status.wait = i;
+    return Code::IDS_CHANGED;
+  }
+  return Code::OK;
+}
+
+Code MappedPeers::check_shared(Status& status) const {
+  for (int32_t i = 0; i < image_.header->num_ops; ++i) {
+    const Op& op = image_.ops[i];
+    if (!is_transfer(opcode_of(op)) || is_notice(opcode_of(op))) continue;
+    const int32_t buffer = op.operands[0].buffer;
+    if (link_.heap(first()).offset_of(ranks()[first()].buffers[buffer]) >= 0) continue;
+    status.value = buffer;
+    return Code::NOT_SHARED;
+  }
+  return Code::OK;
+}
+
+void MappedPeers::tell(const std::vector<Routing>& routings, int64_t* words) const {
+  const HpmoeRank& mine = ranks()[first()];
+  const Heap& heap = link_.heap(first());
+  words[NUM_TOKENS] = mine.num_tokens;
+  words[COUNTERS] = heap.offset_of(mine.counters);
+  words += BUFFERS;
+  for (int32_t b = 0; b < image_.header->num_buffers; ++b) *words++ = heap.offset_of(mine.buffers[b]);
+  auto* table = reinterpret_cast<int32_t*>(words);
+  for (const Routing& routing : routings) {
+    routing.tell(first(), table);
+    table += routing.told_words();
+  }
+}
+
+void MappedPeers::hear(int32_t rank, const int64_t* words, std::vector<Routing>& routings) {
+  const Heap& heap = link_.heap(rank);
+  HpmoeRank& theirs = ranks_[rank];
+  theirs = {buffers_[rank].data(), nullptr, words[NUM_TOKENS], reinterpret_cast<int64_t*>(heap.at(words[COUNTERS])),
+            nullptr};
+  words += BUFFERS;
+  for (void*& buffer : buffers_[rank]) {
+    const int64_t offset = *words++;
+    buffer = offset < 0 ? nullptr : heap.at(offset);
+  }
+  const auto* table = reinterpret_cast<const int32_t*>(words);
+  for (int32_t i = 0; i < image_.header->num_routes; ++i) {
+    routings[i].hear(rank, table, counts_of(i, rank));
+    table += routings[i].told_words();
+  }
+}
+
+// NULL of a route to ranks, whose counts are told with the rest.
+const int32_t* MappedPeers::counts_of(int32_t route, int32_t rank) const {
+  if (image_.routes[route].once_of >= 0) return nullptr;
+  const int32_t* counts = counts_;
+  const auto row = [&](int32_t i) { return int64_t{size()} * image_.routes[i].num_local_experts; };
+  for (int32_t i = 0; i < route; ++i) counts += image_.routes[i].once_of < 0 ? size() * row(i) : 0;
+  return counts + rank * row(route);
+}
+
+}  // namespace hpmoe

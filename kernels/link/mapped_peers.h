@@ -1,0 +1,32 @@
+// One rank of a launch whose others are processes of this machine: it puts into their heaps.
+#pragma once
+
+#include "link/peers.h"
+
+namespace hpmoe {
+
+class MappedPeers : public Peers {
+ public:
+  // `mine`: this rank's arrays; those that others put into, and its counters, a line each, lie in its heap. `counts`: for
+  // each route by ids, int32 [ranks, ranks * local experts]: the rows of each rank for each expert.
+  MappedPeers(Link& link, const Call& call, const Image& image, const HpmoeRank& mine, const int32_t* counts);
+
+  Code meet(std::vector<Routing>& routings, const InterruptWatch& watch, Status& status) override;
+  Status end(const Status& status) override;
+
+ private:
+  Code check_counts(const std::vector<Routing>& routings, Status& status) const;
+  Code check_shared(Status& status) const;
+  void tell(const std::vector<Routing>& routings, int64_t* words) const;
+  void hear(int32_t rank, const int64_t* words, std::vector<Routing>& routings);
+  const int32_t* counts_of(int32_t route, int32_t rank) const;
+
+  Link& link_;
+  const Call call_;
+  const Image image_;
+  const int32_t* const counts_;
+  std::vector<std::vector<void*>> buffers_;  // of each rank
+  bool has_failed_to_meet_ = false;
+};
+
+}  // namespace hpmoe

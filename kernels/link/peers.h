@@ -1,0 +1,66 @@
+// How the ranks that a launch serves reach all ranks: their arrays and their counters.
+#pragma once
+
+#include <cstdint>
+#include <utility>
+#include <vector>
+
+#include "core/abi.h"
+#include "core/image.h"
+#include "core/routing.h"
+#include "link/link.h"
+
+namespace hpmoe {
+
+// This class is for all ranks in this process, each served by it; see mapped_peers.h for one rank among processes.
+class Peers {
+ public:
+  Peers(const HpmoeRank* ranks, int32_t num_ranks) : Peers({ranks, ranks + num_ranks}, 0, num_ranks, 1, nullptr) {}
+  virtual ~Peers() = default;
+  Peers(const Peers&) = delete;
+
+  int32_t size() const { return static_cast<int32_t>(ranks_.size()); }
+  // The ranks that are served here: first() .. last() - 1.
+  int32_t first() const { return first_; }
+  int32_t last() const { return last_; }
+  int32_t num_served() const { return last_ - first_; }
+  // Of ranks served elsewhere what is known after meet(): arrays that are put into, counters, tokens.
+  const HpmoeRank* ranks() const { return ranks_.data(); }
+
+  // Returns when every rank is in this launch and has sorted, and its arrays are known; else why not, with numbers in the
+  // status.
+  virtual Code meet(std::vector<Routing>&, const InterruptWatch&, Status&) { return Code::OK; }
+
+  // The launch has ended so; returns how, as far as other processes know more of it.
+  virtual Status end(const Status& status) { return status; }
+
+  // A wait that sees a counter's value sees what was written before every addition to it.
+  void add(int32_t rank, int64_t event, int64_t amount) const {
+    __atomic_fetch_add(ranks_[rank].counters + event * step_, amount, __ATOMIC_SEQ_CST);
+    if (link_) link_->wake(rank);
+  }
+  int64_t counted(int32_t rank, int64_t event) const {
+    return __atomic_load_n(ranks_[rank].counters + event * step_, __ATOMIC_ACQUIRE) - ranks_[rank].bases[event];
+  }
+  // What the counters of the ranks served here hold now is where a launch begins.
+  void begin_counting(int64_t num_events) const {
+    for (int32_t rank = first_; rank < last_; ++rank)
+      for (int64_t e = 0; e < num_events; ++e) ranks_[rank].bases[e] = ranks_[rank].counters[e * step_];
+  }
+
+  // Who the other processes are; NULL where there are none.
+  Link* link() const { return link_; }
+
+ protected:
+  Peers(std::vector<HpmoeRank> ranks, int32_t first, int32_t last, int64_t step, Link* link)
+      : ranks_(std::move(ranks)), first_(first), last_(last), step_(step), link_(link) {}
+
+  std::vector<HpmoeRank> ranks_;
+
+ private:
+  const int32_t first_, last_;
+  const int64_t step_;  // from one counter to the next
+  Link* const link_;
+};
+
+}  // namespace hpmoe

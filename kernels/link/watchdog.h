@@ -1,0 +1,94 @@
+// How the threads of a launch wait: as long as a task ends anywhere now and then.
+#pragma once
+
+#include <algorithm>
+#include <atomic>
+#include <chrono>
+#include <cstdint>
+#include <thread>
+
+#include "core/protocol.h"
+#include "link/interrupt.h"
+#include "link/link.h"
+
+namespace hpmoe {
+
+inline int64_t now_ns() {
+  using namespace std::chrono;
+  return duration_cast<nanoseconds>(steady_clock::now().time_since_epoch()).count();
+}
+
+class Watchdog {
+ public:
+  // `has_failed`: whether a thread of the launch has, so that the others leave. `link`: to the other processes, or NULL.
+  Watchdog(double timeout_s, const InterruptWatch& watch, const std::atomic<bool>& has_failed, Link* link)
+      : timeout_ns_(in_nanoseconds(timeout_s)),
+        watch_(watch),
+        has_failed_(has_failed),
+        link_(link),
+        progress_ns_(link ? link->mine().progress_ns : own_progress_ns_) {}
+
+  // A task has ended, or the first are about to begin.
+  void note_progress(int64_t now) { progress_ns_.store(now, std::memory_order_relaxed); }
+
+  // OK once ready() holds, else why not: TIMEOUT when no task has ended anywhere for that long, INTERRUPTED, ABORTED_PEER
+  // when another thread has failed, or what the link finds.
+  template <class Ready>
+  Code wait_until(Ready ready) const {
+    for (int i = 0; i < kSpins; ++i) {
+      if (ready()) return Code::OK;
+      pause_briefly();
+    }
+    int64_t waited = 0, progress = latest_progress(), last = now_ns();
+    for (int64_t looks = 0; !ready(); ++looks) {
+      if (has_failed_.load(std::memory_order_relaxed)) return Code::ABORTED_PEER;
+      if (watch_.is_interrupted()) return Code::INTERRUPTED;
+      const int64_t now = now_ns(), latest = latest_progress();
+      watch_.keep(now);
+      waited = latest == progress ? waited + std::min(now - last, kLongestLook) : 0;
+      if (waited > timeout_ns_) {
+        if (!link_ || !link_->is_any_stopped()) return Code::TIMEOUT;
+        waited = 0;
+      }
+      last = now;
+      progress = latest;
+      if (!link_ || looks < kYields) {
+        std::this_thread::yield();
+      } else if (const Code code = link_->find_trouble(now); code != Code::OK) {
+        return code;
+      } else if (sleep_until_rung(link_->mine(), kLongestSleep, ready)) {
+        return Code::OK;
+      }
+    }
+    return Code::OK;
+  }
+
+ private:
+  static constexpr int kSpins = 200, kYields = 20;
+  // Of the time between two looks no more than this is waiting: the process may have been stopped, or the machine asleep.
+  static constexpr int64_t kLongestLook = 50'000'000;
+  // Who does not ring, as it died before it could, is missed for no longer.
+  static constexpr int64_t kLongestSleep = 2'000'000;
+
+  static int64_t in_nanoseconds(double seconds) {
+    constexpr double kMost = 1e9;  // some thirty years: infinity is a timeout too
+    return static_cast<int64_t>((seconds < kMost ? seconds > 0 ? seconds : 0 : kMost) * 1e9);
+  }
+
+  static void pause_briefly() {
+#if defined(__x86_64__)
+    __builtin_ia32_pause();
+#endif
+  }
+
+  int64_t latest_progress() const { return link_ ? link_->latest_progress() : progress_ns_.load(std::memory_order_relaxed); }
+
+  const int64_t timeout_ns_;
+  const InterruptWatch& watch_;
+  const std::atomic<bool>& has_failed_;
+  Link* const link_;
+  std::atomic<int64_t> own_progress_ns_{0};
+  std::atomic<int64_t>& progress_ns_;
+};
+
+}  // namespace hpmoe
