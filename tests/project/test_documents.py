@@ -31,6 +31,7 @@ REDUCED = {
     "plan": [*SMALL, "--runs=1"],
     "show": [],
     "machine": [],
+    "ascend-check": [],
     "doctor": [],
     "simulate": [*SMALL, "--imbalance=1", "--most_ranks=2"],
     "compare": [*SMALL, "--repeats=1"],
