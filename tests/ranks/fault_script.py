@@ -7,6 +7,7 @@ import time
 
 import mindspore as ms
 import numpy as np
+from whole_lines import say
 
 import hpmoe
 
@@ -21,7 +22,7 @@ try:
     for step in range(8):
         if step == 4 and mesh.rank == victim:
             if what == "kill":
-                print(f"at {time.monotonic()}", flush=True)
+                say(f"at {time.monotonic()}")
                 os.kill(os.getpid(), signal.SIGKILL)
             if what == "raise":
                 raise ValueError("of the user")
@@ -37,9 +38,9 @@ try:
                     os._exit(0)
                 os.kill(os.getpid(), signal.SIGSTOP)
         layer(x, ids, weights, up, down)
-    print(f"rank {mesh.rank} ends", flush=True)
+    say(f"rank {mesh.rank} ends")
 except hpmoe.LaunchError as error:
-    print(f"rank {mesh.rank} told {error} {error.status['rank']} {time.monotonic()}", flush=True)
+    say(f"rank {mesh.rank} told {error} {error.status['rank']} {time.monotonic()}")
     if what != "shape":  # who is dead stays dead
         try:
             layer(x, ids, weights, up, down)

@@ -4,6 +4,7 @@ import sys
 
 import mindspore as ms
 import numpy as np
+from whole_lines import say
 
 import hpmoe
 
@@ -107,8 +108,8 @@ if me == EP - 1:
 try:
     layer(*bad)
 except Exception as error:
-    print(f"rank {mesh.rank} {type(error).__name__} {str(error).splitlines()[0]}", flush=True)
+    say(f"rank {mesh.rank} {type(error).__name__} {str(error).splitlines()[0]}")
 same(layer(*own(args)), hpmoe.spmd(to_kernel(hpmoe.moe_ffn), virtual)(*args))
 report = mesh.report().splitlines()
 assert len(report) == mesh.size + 2, report
-print(f"rank {mesh.rank} of {mesh.size} ok", flush=True)
+say(f"rank {mesh.rank} of {mesh.size} ok")
