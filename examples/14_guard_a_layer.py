@@ -73,7 +73,7 @@ def share(call, args, repeats):
     for launches in zip(*runs, strict=True):
         took = np.min([line.end - line.begin for line in launches], axis=0)
         flow = launches[0].flow
-        is_guard = np.array([op.opcode in ("COUNT_OUTSIDE", "FILL_OUTSIDE") for op in flow.ops])
+        is_guard = np.array([op.opcode in ("COUNT_OUTSIDE", "FILL_OUTSIDE", "COUNT_AND_FILL") for op in flow.ops])
         total += took.sum()
         guards += took[is_guard[flow.tasks["op"][launches[0].task]]].sum()
     return guards / total
@@ -88,7 +88,7 @@ def main():
     plain = passes(to_kernel(hpmoe.moe_ffn))
     for dtype in (ms.float32, ms.bfloat16):
         args = make_args(options.tokens, dtype)
-        for fill in ("raise", "zero"):
+        for fill in ("raise", "zero", "mean"):
             for name, call in passes(to_kernel(hpmoe.guard_values(hpmoe.moe_ffn, fill=fill))).items():
                 for warm_up in (call, plain[name]):
                     warm_up(*args)

@@ -1,4 +1,7 @@
-"""COUNT_OUTSIDE: how many values of a row are out of a range. FILL_OUTSIDE: others stand in their place."""
+"""COUNT_OUTSIDE: how many values of a row are out of a range. FILL_OUTSIDE: others stand in their place.
+
+COUNT_AND_FILL does both at once, so that a row comes from memory once.
+"""
 
 from __future__ import annotations
 
@@ -16,6 +19,8 @@ FILL_OUTSIDE = TilePrimitive("FILL_OUTSIDE", 31, targets=("cpu",), params=Filled
                              outputs=(ROW,), inputs=(ROW, ROW, ROW, LIMIT, LIMIT))
 COUNT_OUTSIDE = TilePrimitive("COUNT_OUTSIDE", 32, targets=("cpu",), measured_as="ROW_REDUCE sum", outputs=(ROW,),
                               inputs=(ROW, LIMIT, LIMIT))
+COUNT_AND_FILL = TilePrimitive("COUNT_AND_FILL", 33, targets=("cpu",), params=Filled, measured_as="MAP copy",
+                               outputs=(ROW, ROW), inputs=(ROW, LIMIT, LIMIT))
 
 
 def is_inside(tested: np.ndarray, low: float, high: float) -> np.ndarray:
@@ -52,6 +57,14 @@ def _(frame: Frame[Filled]) -> int:
     return len(out)
 
 
+@COUNT_AND_FILL.reference
+def _(frame: Frame[Filled]) -> int:
+    out, counts, tested, low, high = frame.operands()
+    counts[...] = np.sum(~is_inside(tested, low, high), axis=-1, keepdims=True)
+    out[...] = filled(tested, tested, low, high, frame.params.fill)
+    return len(out)
+
+
 @COUNT_OUTSIDE.fits
 def _(op: Operation, buffers: Buffers, plan: RoutePlan | None) -> str:
     return "" if op.width(0, buffers) == 1 else f"counts into {op.width(0, buffers)} columns"
@@ -62,3 +75,10 @@ def _(op: Operation[Filled], buffers: Buffers, plan: RoutePlan | None) -> str:
     out, values, tested, counts = (op.width(i, buffers) for i in range(4))
     fits = out == values == tested and counts == 1
     return "" if fits else f"fills {values} columns by {tested} and {counts} counts into {out}"
+
+
+@COUNT_AND_FILL.fits
+def _(op: Operation[Filled], buffers: Buffers, plan: RoutePlan | None) -> str:
+    out, counts, tested = (op.width(i, buffers) for i in range(3))
+    fits = out == tested and counts == 1
+    return "" if fits else f"fills {tested} columns into {out}, and {counts} counts"
