@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import numpy as np
 
 from hpmoe.ir.avals import Aval
@@ -10,9 +12,10 @@ from hpmoe.primitives.primitive import Primitive
 from hpmoe.primitives.tiler import Tiler
 from hpmoe.support.errors import check_argument
 from hpmoe.tile_ops import col_modes
-from hpmoe.tile_ops.guards import COUNT_AND_FILL, COUNT_OUTSIDE, FILL_OUTSIDE, filled, is_inside
+from hpmoe.tile_ops.guards import COUNT_AND_FILL, COUNT_OUTSIDE, FILL_OUTSIDE, REDUCE_AND_FILL, filled, is_inside
 from hpmoe.tile_ops.params import NO_PARAMS, Fill, Filled, Params
 from hpmoe.tile_ops.tile_primitive import TilePrimitive
+from hpmoe.tile_ops.tokens import REDUCE
 
 LARGEST = float(np.finfo(np.float32).max)  # of the dtypes that tile tasks compute in; what exceeds it is infinite there
 count_outside = Primitive("count_outside")
@@ -80,7 +83,18 @@ def _(tiler: Tiler, eqn: Equation) -> None:
 
 @count_and_fill.tile
 def _(tiler: Tiler, eqn: Equation) -> None:
-    _emit(tiler, eqn, COUNT_AND_FILL, Filled(Fill[eqn.params["fill"].upper()]))
+    """A pass of its own; the sum of what experts sent back is looked at by the task that makes it."""
+    params, (tested, *limits), (out, counts) = Filled(Fill[eqn.params["fill"].upper()]), eqn.inputs, eqn.outputs
+    summing = tiler.take_back(tested, REDUCE)
+    if summing is None:
+        _emit(tiler, eqn, COUNT_AND_FILL, params)
+        return
+    tiler.buffer_of[out] = tiler.buffer_of[tested]
+    tiler.new(counts)
+    entries, *weights = (dataclasses.replace(a, cols=col_modes.ALL) for a in summing.inputs)
+    operands = [tiler.at(v, cols=col_modes.ALL) for v in (out, counts)]
+    tiler.emit(REDUCE_AND_FILL, summing.domain, *operands, entries, *(tiler.read(limit, out) for limit in limits), *weights,
+               cols=0, params=params)
 
 
 @fill_outside.tile

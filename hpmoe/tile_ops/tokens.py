@@ -45,18 +45,22 @@ FAN_IN = TilePrimitive(
     inputs=(Operand((row_modes.FAN,)), Operand((row_modes.FAN,), WHOLE)))
 
 
-
 @REDUCE.reference
 def _(frame: Frame[Params]) -> int:
+    frame.array(0)[frame.rows, frame.own(0)] = sums_of_entries(frame, 1, weights=2)
+    return frame.rows.stop - frame.rows.start
+
+
+def sums_of_entries(frame: Frame[Params], entries: int, weights: int) -> np.ndarray:
+    """Of a task's tokens, the weighted sum of what the experts of each sent back, in the order of its choices."""
     tile, top_k = frame.rows, frame.routing.top_k
-    entries = widen(frame.array(1)[tile.start * top_k:tile.stop * top_k, frame.own(1)])
-    parts, kept = entries.reshape(-1, top_k, entries.shape[1]), frame.kept()
+    rows = widen(frame.array(entries)[tile.start * top_k:tile.stop * top_k, frame.columns(entries)])
+    parts, kept = rows.reshape(-1, top_k, rows.shape[1]), frame.kept()
     total = np.zeros_like(parts[:, 0])
     for k in range(top_k):
-        weight = widen(frame.whole(2)[tile, k:k + 1]) if len(frame.op.operands) > 2 else 1.0
+        weight = widen(frame.whole(weights)[tile, k:k + 1]) if len(frame.op.operands) > weights else 1.0
         total += np.where(kept[:, k:k + 1], parts[:, k] * weight, 0)
-    frame.array(0)[tile, frame.own(0)] = total
-    return tile.stop - tile.start
+    return total
 
 
 @GATHER.reference
@@ -109,9 +113,13 @@ def fanned(frame: Frame[Params]) -> tuple[np.ndarray, np.ndarray]:
 
 @REDUCE.fits
 def _(op: Operation[Params], buffers: Buffers, plan: RoutePlan | None) -> str:
-    plan = known(plan)
-    if len(op.operands) > 2 and op.width(2, buffers) != plan.top_k:
-        return f"has {op.width(2, buffers)} weights for each of a token's {plan.top_k} choices"
+    return entries_fault(op, 2, buffers, known(plan))
+
+
+def entries_fault(op: Operation[Params], weights: int, buffers: Buffers, plan: RoutePlan) -> str:
+    """What does not fit together of an operation that sums entries, operand `weights` being their weights."""
+    if len(op.operands) > weights and op.width(weights, buffers) != plan.top_k:
+        return f"has {op.width(weights, buffers)} weights for each of a token's {plan.top_k} choices"
     return _tokens_fault(op, plan)
 
 

@@ -4,6 +4,7 @@
 
 #include "bits.h"
 #include "bodies.h"
+#include "entry_sums.h"
 #include "lanes.h"
 
 namespace hpmoe {
@@ -59,7 +60,8 @@ void load(const View& from, int64_t row, std::vector<float>& values) {
   to_float32(from.dtype, from.at(row, 0), values.size(), values.data());
 }
 
-// Fills rows by those that are tested. Rows without anything to replace, nearly all of them, are copied.
+// Fills rows by those that are tested. Rows without anything to replace, nearly all of them, are copied, or left as they
+// are.
 class Filler {
  public:
   Filler(Fill fill, int64_t cols, float low, float high)
@@ -68,7 +70,7 @@ class Filler {
   void operator()(const View& out, const View& values, const View& tested, int64_t row, int64_t outside) {
     const auto cols = static_cast<int64_t>(made_.size());
     if (outside == 0) {
-      copy_row(values.dtype, values.at(row, 0), cols, out.dtype, out.at(row, 0));
+      if (out.data != values.data) copy_row(values.dtype, values.at(row, 0), cols, out.dtype, out.at(row, 0));
       return;
     }
     load(tested, row, tested_);
@@ -84,6 +86,34 @@ class Filler {
   const Fill fill_;
   const float low_, high_;
   std::vector<float> tested_, values_, made_;
+};
+
+// Operand 0 is made of what is tested, operand 1 counts it, and operands 3 and 4 are the range.
+class CountAndFill {
+ public:
+  CountAndFill(const Frame& frame, int tested)
+      : cols_(frame.num_cols(0)),
+        low_(frame.op.operands[3].value),
+        high_(frame.op.operands[4].value),
+        out_(frame.view(0)),
+        tested_(frame.view(tested)),
+        counts_(frame.view(1)),
+        reader_(tested_),
+        filler_(static_cast<Fill>(frame.op.param[0]), cols_, low_, high_) {}
+
+  void operator()(int64_t row) {
+    const int64_t outside = num_outside(tested_, reader_, row, cols_, low_, high_);
+    filler_(out_, tested_, tested_, row, outside);
+    counts_.store_one(row, static_cast<float>(outside));
+  }
+
+ private:
+  const int64_t cols_;
+  const float low_, high_;
+  const View out_, tested_;
+  Writer counts_;
+  Reader reader_;
+  Filler filler_;
 };
 
 }  // namespace
@@ -111,16 +141,18 @@ Code fill_outside(const Frame& frame) {
 }
 
 Code count_and_fill(const Frame& frame) {
-  const View out = frame.view(0), tested = frame.view(2);
-  Writer counts(frame.view(1));
-  Reader reader(tested);
-  const float low = frame.op.operands[3].value, high = frame.op.operands[4].value;
-  const int64_t cols = frame.num_cols(0);
-  Filler filler(static_cast<Fill>(frame.op.param[0]), cols, low, high);
+  CountAndFill guard(frame, 2);
+  for (int64_t row = 0; row < frame.unit.rows; ++row) guard(row);
+  return Code::OK;
+}
+
+// The sum of a token's entries is looked at while it is in a cache.
+Code reduce_and_fill(const Frame& frame) {
+  EntrySums sum(frame, 0, 2, 5);
+  CountAndFill guard(frame, 0);
   for (int64_t row = 0; row < frame.unit.rows; ++row) {
-    const int64_t outside = num_outside(tested, reader, row, cols, low, high);
-    filler(out, tested, tested, row, outside);
-    counts.store_one(row, static_cast<float>(outside));
+    sum(row);
+    guard(row);
   }
   return Code::OK;
 }
