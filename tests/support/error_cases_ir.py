@@ -285,6 +285,7 @@ def _accumulating():
 cases("graph mode", {
     "a parameter closed over": _compiled(lambda x: x * PARAMETER, array(2, 3)),
     "a dict": _compiled(lambda x: {"a": x + 1.0}, array(2, 3)),
+    "an empty output": _compiled(lambda x: hpmoe.permute_with_ep(x, x.astype(ms.int32), None, (1, 1))[0], array(2, 3)),
     "an empty array": _compiled(doubled, Tensor(np.zeros((0, 3), np.float32))),
     "a value that changes": lambda: _call_with(ms.mutable(2.0)),
     "a shape that changes": lambda: ms.enable_dynamic(x=Tensor(shape=(None, 3), dtype=ms.float32))(ms.jit(_scaled))(
