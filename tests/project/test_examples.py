@@ -312,3 +312,9 @@ def test_two_microbatches_in_one_launch_agree_and_end_sooner_than_two_launches(p
     assert 0 < numbers_after("differ from the plain function by at most", text)[0] < TOLERANCE
     apart, together = (numbers_after(what, text)[0] for what in ("one after the other", "both microbatches in one launch"))
     assert together < 0.95 * apart
+
+
+def test_ranks_that_are_processes_are_one_rank_where_nobody_launches_them(printed):
+    text = printed("11_ranks_are_processes.py")
+    losses = numbers_after("loss", text)
+    assert len(losses) == 4 and losses == sorted(losses, reverse=True) and text.endswith("1 rank\n")
