@@ -13,14 +13,29 @@ from collections.abc import Sequence
 import mindspore as ms
 from absl import flags
 
-from hpmoe.commands import bench, build, calibrate, compare, demo, doctor, machine, memory, plan, show, simulate, tune
-from hpmoe.commands.options import UsageError, define_switch, did_you_mean, flags_text, parse
+from hpmoe.commands import (
+    bench,
+    build,
+    calibrate,
+    compare,
+    demo,
+    doctor,
+    launch,
+    machine,
+    memory,
+    plan,
+    show,
+    simulate,
+    tune,
+)
+from hpmoe.commands.options import UsageError, define_switch, did_you_mean, flags_text, parse, split_flags
 from hpmoe.support.errors import ArgumentError, LaunchError, TransformError
 from hpmoe.support.interrupts import end_watch
 from hpmoe.support.versions import __version__
 
-COMMANDS = {"demo": demo, "bench": bench, "show": show, "plan": plan, "simulate": simulate, "compare": compare,
-            "machine": machine, "calibrate": calibrate, "tune": tune, "memory": memory, "build": build, "doctor": doctor}
+COMMANDS = {"demo": demo, "launch": launch, "bench": bench, "show": show, "plan": plan, "simulate": simulate,
+            "compare": compare, "machine": machine, "calibrate": calibrate, "tune": tune, "memory": memory, "build": build,
+            "doctor": doctor}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -75,14 +90,19 @@ def _run(args: list[str]) -> int:
         raise UsageError(f"unknown {'flag' if name.startswith('-') else 'command'} {name!r}"
                          f"{did_you_mean(name, list(COMMANDS))}")
     values = define(name)
-    options = parse(values, args[1:], getattr(COMMANDS[name], "POSITIONAL", ()))
+    command = COMMANDS[name]
+    own, script = split_flags(values, args[1:]) if command is launch else (args[1:], [])
+    options = parse(values, own, getattr(command, "POSITIONAL", ()))
     if options.help:
         print(command_help(name, values))
         return 0
+    if command is launch:
+        end_watch()
+        return launch.run(options, script)
     _keep_ctrl_c()
     with warnings.catch_warnings():
         warnings.showwarning = lambda message, *_: print(f"warning: {message}", file=sys.stderr)
-        return COMMANDS[name].run(options)
+        return command.run(options)
 
 
 def _keep_ctrl_c() -> None:

@@ -19,6 +19,7 @@ from hpmoe.kernels.simulated_inputs import inputs_of, lengths_of
 from hpmoe.machines.machine import Machine, Mesh
 from hpmoe.routing.routing import PerRank
 from hpmoe.support.errors import LaunchError, check_argument
+from hpmoe.support.known import known
 from hpmoe.timelines.run import RATES, Simulated
 from hpmoe.timelines.timeline import Timeline
 
@@ -96,10 +97,10 @@ def _machine(flow: Taskflow, machine: Machine | None, mesh: Mesh | None) -> Mach
     """What to run a flow on, after checking that all fit each other."""
     check_argument(isinstance(flow, Taskflow) and bool(flow.queues), "hpmoe.simulate", "flow",
                    "without queues" if isinstance(flow, Taskflow) else f"a {type(flow).__name__}", "what assign_queues made")
-    on = flow.machine if machine is None else machine
-    check_argument(isinstance(on, Machine) and _workers(on) == _workers(flow.machine), "hpmoe.simulate", "machine",
+    on = known(flow.machine) if machine is None else machine
+    check_argument(isinstance(on, Machine) and _workers(on) == _workers(known(flow.machine)), "hpmoe.simulate", "machine",
                    f"{on.name} of {_workers(on)}" if isinstance(on, Machine) else repr(machine),
-                   f"an hpmoe.Machine of {_workers(flow.machine)}, as the flow has")
+                   f"an hpmoe.Machine of {_workers(known(flow.machine))}, as the flow has")
     is_its_own = mesh is None or isinstance(mesh, Mesh) and mesh == Mesh(flow.ep_size)
     check_argument(is_its_own, "hpmoe.simulate", "mesh", repr(mesh),
                    f"{Mesh(flow.ep_size)}, which the flow was made for, or None")

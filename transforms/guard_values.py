@@ -33,16 +33,17 @@ class _Report:
     must_raise: bool
     counts: MutableMapping[str, int] | None
 
-    def __call__(self, found: np.ndarray, has_ranks: bool) -> None:
-        """Takes the counts of each row, on all ranks where the first dimension is theirs."""
+    def __call__(self, found: np.ndarray, has_ranks: bool) -> LaunchError | None:
+        """Takes the counts of each row, on all ranks where the first dimension is theirs; an error is to be raised."""
         total = int(found.sum())
         if self.counts is not None:
             self.counts[self.value] = self.counts.get(self.value, 0) + total
-        if total and self.must_raise:
-            rank, *row = np.argwhere(found.reshape(len(found) if has_ranks else 1, -1))[0].tolist()
-            raise LaunchError(f"guard_values: {self.value} of {self.function} has {total} value{'s' * (total > 1)} that "
-                              f"{'are' if total > 1 else 'is'} NaN, infinite or out of range, the first in row {row[0]}"
-                              + (f" of rank {rank}" if has_ranks else ""))
+        if not total or not self.must_raise:
+            return None
+        rank, *row = np.argwhere(found.reshape(len(found) if has_ranks else 1, -1))[0].tolist()
+        return LaunchError(f"guard_values: {self.value} of {self.function} has {total} value{'s' * (total > 1)} that "
+                           f"{'are' if total > 1 else 'is'} NaN, infinite or out of range, the first in row {row[0]}"
+                           + (f" of rank {rank}" if has_ranks else ""))
 
 
 def _check(of: Sequence[str] | None = None, low: float | None = None, high: float | None = None, fill: str = "raise",
@@ -78,15 +79,17 @@ def guard_values(program: Program, *, of: Sequence[str] | None = None, low: floa
 
     Args:
         f: the function.
-        of: names of floating-point arguments of two dimensions or more, as the printed program has them, and "output"
-            for what is returned; by default all that have a row for each token, and the output.
+        of: names of floating-point arguments of two dimensions or more, as the printed program has them; "output" for what
+            is returned; and where they are computed "layer_input", "routing_weights" and "layer_output", what each layer of
+            the function dispatches and combines. By default all that have a row for each token, but for "layer_output".
         low, high: the range, with both ends; without one all finite numbers are in it.
         fill: "raise"; "zero"; or "mean", that of the row's values in range, 0 where there are none.
-        counts: a dict for this layer; a call adds to `counts[name]` how many values it found, on all ranks.
+        counts: a dict for this function; a call adds to `counts[name]` how many values it found, on all ranks, before any
+            error. Of several outputs, or layers, the name has the number: "routing_weights 1".
 
     Raises:
         LaunchError: fill is "raise" and there are such values; after the call, with the name, the rank and the first row.
-        ArgumentError: an option is none of these; or a call with a guard is compiled into a graph, which cannot count.
+        ArgumentError: an option is none of these.
         TransformError: applied to a function that is staged already, or twice.
 
     Example:
@@ -109,13 +112,18 @@ def guard_values(program: Program, *, of: Sequence[str] | None = None, low: floa
         return value if fill == "raise" else builder.add(fill_outside, value, value, found[-1], *limits, fill=fill)
     names = _chosen(program, of)
     instead = {v: guarded(n, v) for n, v in zip(program.input_names, program.inputs, strict=True) if n in names}
+    computed = _of_layers(program)
     for eqn in program.equations:
         is_route = isinstance(eqn.outputs[0].aval, RouteAval)  # which reads what is given
         builder.equations.append(eqn if is_route else substitute([eqn], instead)[0])
+        for v in eqn.outputs:
+            name, place = computed.get(v, ("", ""))
+            if name in names:
+                instead[v] = guarded(name + place, v)
     outputs = [instead.get(v, v) if isinstance(v, Var) else v for v in program.outputs]
     if "output" in names:
-        places = [""] if len(outputs) == 1 else [f" {i}" for i in range(len(outputs))]
-        outputs = [guarded(f"output{i}", v) if _has_rows(v) else v for i, v in zip(places, outputs, strict=True)]
+        of_outputs = _numbered(outputs)
+        outputs = [guarded(f"output{place}", v) if _has_rows(v) else v for v, place in zip(outputs, of_outputs, strict=True)]
     return program.replace(equations=tuple(builder.equations), outputs=(*outputs, *found), reports=tuple(reports))
 
 
@@ -123,13 +131,34 @@ def _has_rows(value: Atom) -> bool:
     return is_differentiable(value) and len(value.aval.shape) > 1
 
 
+def _numbered(values: Sequence[object]) -> list[str]:
+    """What is added to the name of each of several."""
+    return [""] if len(values) == 1 else [f" {i}" for i in range(len(values))]
+
+
+def _of_layers(program: Program) -> dict[Atom, tuple[str, str]]:
+    """What the program computes as a layer's input, routing weights or output: which of these, and of which layer."""
+    combines = [eqn for eqn in program.equations if eqn.primitive.name == "combine"]
+    sent = {eqn.inputs[1]: eqn.inputs[0] for eqn in program.equations if eqn.primitive.name == "dispatch"}
+    computed: dict[Atom, tuple[str, str]] = {}
+    for eqn, place in zip(combines, _numbered(combines), strict=True):
+        values = ("layer_input", sent.get(eqn.inputs[1])), ("layer_output", eqn.outputs[0]), *(
+            ("routing_weights", weights) for weights in eqn.inputs[2:])
+        for name, value in values:
+            if isinstance(value, Var) and value not in program.inputs and _has_rows(value):
+                computed.setdefault(value, (name, place))
+    return computed
+
+
 def _chosen(program: Program, of: Sequence[str] | None) -> list[str]:
     """The names of what is guarded."""
     rows = {name: v for name, v in zip(program.input_names, program.inputs, strict=True) if _has_rows(v)}
+    of_layers = dict.fromkeys(name for name, _ in _of_layers(program).values())
     if of is None:
         tokens = token_vars(program)
-        return [*(name for name, v in rows.items() if v in tokens), "output"]
+        return [*(name for name, v in rows.items() if v in tokens), *(n for n in of_layers if n != "layer_output"), "output"]
+    others = [*rows, *of_layers, "output"]
     for name in of:
-        check_argument(name in rows or name == "output", "guard_values", "a name in of", repr(name),
-                       f"a floating-point argument of {program.name} with rows, or output: {', '.join([*rows, 'output'])}")
+        check_argument(name in others, "guard_values", "a name in of", repr(name),
+                       f"a floating-point argument of {program.name} with rows, or what it computes: {', '.join(others)}")
     return list(of)

@@ -76,8 +76,9 @@ class Switch(flags.BooleanParser):
             raise ValueError("it must be true or false") from None
 
 
-def define_integer(values: flags.FlagValues, name: str, default: int | None, text: str, least: int = 1) -> None:
-    flags.DEFINE(Integer(least), name, default, text, flag_values=values)
+def define_integer(values: flags.FlagValues, name: str, default: int | None, text: str, least: int = 1,
+                   **more: Any) -> None:
+    flags.DEFINE(Integer(least), name, default, text, flag_values=values, **more)
 
 
 def define_number(values: flags.FlagValues, name: str, default: float | None, text: str) -> None:
@@ -188,6 +189,25 @@ def with_underscores(values: flags.FlagValues, args: Sequence[str]) -> list[str]
         out.append(f"--{name}{equals}{value}" if is_flag else arg)
         is_value = is_flag and not equals and name is not None and name in values and not values[name].boolean
     return out
+
+
+def split_flags(values: flags.FlagValues, args: Sequence[str]) -> tuple[list[str], list[str]]:
+    """The flags that arguments begin with, and all from the first word on that is none.
+
+    Example:
+        >>> values = flags.FlagValues()
+        >>> define_integer(values, "ranks", None, "how many", short_name="n")
+        >>> split_flags(values, ["-n", "2", "--ranks=3", "train.py", "-n", "4"])
+        (['-n', '2', '--ranks=3'], ['train.py', '-n', '4'])
+    """
+    end, is_value = 0, False
+    for arg in args:
+        if not is_value and not arg.startswith("-"):
+            break
+        name = arg.lstrip("-").replace("-", "_")
+        is_value = not is_value and name in values and not values[name].boolean
+        end += 1
+    return list(args[:end]), list(args[end:])
 
 
 def parse(values: flags.FlagValues, args: Sequence[str], positional: Sequence[str] = ()) -> flags.FlagValues:

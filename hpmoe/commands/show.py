@@ -14,6 +14,7 @@ from hpmoe.commands.machine import define_machine, machine_of
 from hpmoe.commands.options import Options
 from hpmoe.ir.taskflow import Taskflow
 from hpmoe.support.kept_files import Fields
+from hpmoe.support.known import known
 from hpmoe.support.progress import Progress
 from hpmoe.transforms.assign_queues import POLICIES
 from hpmoe.transforms.overlap_comm import ORDERS, SIGNALS
@@ -122,5 +123,5 @@ def counts(ir: Any) -> Fields:
     out = {"tasks": flow.num_tasks, "events": len(flow.events), "waits": len(flow.waits),
            "signals": len(flow.signals), "slots": flow.num_slots}
     if flow.queues:
-        out["queues"] = {flow.machine.queue_name(q): len(tasks) for q, tasks in enumerate(flow.queues)}
+        out["queues"] = {known(flow.machine).queue_name(q): len(tasks) for q, tasks in enumerate(flow.queues)}
     return out if is_flow else {**out, "image_bytes": len(ir.image)}

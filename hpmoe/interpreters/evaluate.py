@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 
@@ -16,6 +15,8 @@ from hpmoe.routing.routing import Route
 from hpmoe.support.dtypes import FLOATS, rounded, widen
 from hpmoe.support.errors import check_argument, check_inputs, is_name
 from hpmoe.support.known import known
+
+Value = np.ndarray | Route | float  # of one rank
 
 
 def evaluate(program: Program | Stages, inputs: Sequence[Sequence[np.ndarray]], num_tokens: Sequence[int] | None = None,
@@ -54,21 +55,22 @@ def evaluate(program: Program | Stages, inputs: Sequence[Sequence[np.ndarray]], 
     if num_tokens is not None and program.token_rows is None:
         check_num_tokens("hpmoe.evaluate", program, num_tokens, padding_fault(program))
     ranks = range(program.ep_size)
-    env: dict[Var, list[Any]] = {}
+    env: dict[Var, list[Value]] = {}
     tokens = token_vars(program) if num_tokens is not None else {}
 
-    def define(var: Var, values: list[Any]) -> None:
+    def define(var: Var, values: Sequence[Value]) -> None:
         if var in tokens:
-            values = [_without_padding(v, tokens[var] * n) for v, n in zip(values, known(num_tokens), strict=True)]
-        env[var] = values
+            values = [_without_padding(np.asarray(v), tokens[var] * n)
+                      for v, n in zip(values, known(num_tokens), strict=True)]
+        env[var] = list(values)
 
     for i, var in enumerate(program.inputs):
         define(var, [_stored(inputs[r][i], var.aval.dtype, dtype) for r in ranks])
 
-    def read(atom: Atom) -> list[Any]:
+    def read(atom: Atom) -> list[Value]:
         return [atom.value] * len(ranks) if isinstance(atom, Literal) else env[atom]
 
-    def operand(atom: Atom) -> list[Any]:
+    def operand(atom: Atom) -> list[Value]:
         return [widen(v) if isinstance(v, np.ndarray) else v for v in read(atom)]
 
     for eqn in program.equations:
@@ -88,16 +90,17 @@ def _without_padding(array: np.ndarray, num_rows: int) -> np.ndarray:
     return array
 
 
-def _stored(value: Any, declared: str, dtype: str | None) -> np.ndarray:
+def _stored(value: np.ndarray | float, declared: str, dtype: str | None) -> np.ndarray:
     return rounded(value, dtype if dtype and declared in FLOATS else declared)
 
 
-def _routes(env: dict[Var, list[Any]]) -> dict[Rows, list[Route]]:
-    return {v.aval.rows: routes for v, routes in env.items() if isinstance(v.aval, RouteAval)}
+def _routes(env: dict[Var, list[Value]]) -> dict[Rows, list[Route]]:
+    return {v.aval.rows: [route for route in values if isinstance(route, Route)]
+            for v, values in env.items() if isinstance(v.aval, RouteAval)}
 
 
-def _run_equation(eqn: Equation, operands: list[list[Any]], routes: dict[Rows, list[Route]],
-                  num_tokens: Sequence[int] | None) -> list[list[Any]]:
+def _run_equation(eqn: Equation, operands: list[list[Value]], routes: dict[Rows, list[Route]],
+                  num_tokens: Sequence[int] | None) -> list[list[Value]]:
     reference = eqn.primitive.rule("reference", "evaluate")
     if eqn.primitive.collective:
         extra = {"num_tokens": num_tokens} if eqn.primitive.name == "route" else {}

@@ -46,7 +46,7 @@ class Aval:
     dtype: str = ""
 
     def __post_init__(self) -> None:
-        given: Any = self.shape
+        given: Any = self.shape  # or whatever else a user hands in
         if hasattr(given, "shape") and hasattr(given, "dtype"):
             object.__setattr__(self, "dtype", self.dtype or given.dtype)
             object.__setattr__(self, "shape", tuple(given.shape))

@@ -77,6 +77,8 @@ def _mixes(eqn: Equation, x: Var, num_tokens: int) -> str:
         return "takes a maximum over tokens"
     if name == "gather":
         return f"picks rows of {x.aval}, which are tokens, by an index"
+    if name == "weight_grad":  # sums products of rows over all tokens
+        return ""
     if name != "reduce_sum" or (known(axis) > 0 and axis == len(x.aval.shape) - 1):
         return mixed
     tokens = token_of_element(fixed(x.aval.shape), num_tokens)

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from typing import Any, NoReturn
+from typing import Any, NoReturn, Protocol
+
+import numpy as np
+from mindspore import Tensor
 
 from hpmoe.ir.avals import Aval, RouteAval
 from hpmoe.support.errors import ProgramError, is_name
@@ -40,15 +43,28 @@ class Literal:
 
 
 Atom = Var | Literal
+Params = Mapping[str, Any]  # by name, what the rules of a primitive, which may be a user's, are told beside atoms
+
+
+class Operator(Protocol):
+    """What an equation is of; see `hpmoe.primitives.primitive.Primitive`."""
+
+    name: str
+    collective: bool
+    rules: dict[str, Callable[..., Any]]
+
+    def infer_avals(self, avals: tuple[Aval | RouteAval, ...], params: Params,
+                    source: str = "") -> tuple[Aval | RouteAval, ...]: ...
+    def rule(self, question: str, asker: str) -> Callable[..., Any]: ...
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
 class Equation:
     """`outputs = primitive[params] inputs`, with the user's line it came from."""
 
-    primitive: Any
+    primitive: Operator
     inputs: tuple[Atom, ...]
-    params: Mapping[str, Any]
+    params: Params
     outputs: tuple[Var, ...]
     source: str = ""
 
@@ -77,7 +93,7 @@ class Program:
         direction: "forward", or "backward" of what `hpmoe.vjp` made.
         frozen: inputs that no gradient is taken of.
         reports: functions that are called with the last outputs, which are theirs and not the caller's: (array, whether its
-            first dimension is that of ranks).
+            first dimension is that of ranks), to an error that the call ends with, or None.
 
     Raises:
         ProgramError: it breaks a rule, see check_program.
@@ -95,14 +111,14 @@ class Program:
     equations: tuple[Equation, ...]
     outputs: tuple[Atom, ...]
     ep_size: int = 1
-    captures: tuple[Any, ...] = ()
+    captures: tuple[Tensor, ...] = ()
     provenance: tuple[str, ...] = ()
     token_rows: Mapping[Var, int] | None = None
     saves: frozenset[Var] | None = None
-    main_grads: Mapping[Var, Any] = dataclasses.field(default_factory=dict)
+    main_grads: Mapping[Var, Tensor] = dataclasses.field(default_factory=dict)
     direction: str = "forward"
     frozen: frozenset[Var] = frozenset()
-    reports: tuple[Callable[[Any, bool], None], ...] = ()
+    reports: tuple[Callable[[np.ndarray, bool], Exception | None], ...] = ()
 
     level = "program"
 
@@ -177,9 +193,9 @@ def _define(program: Program, defined: set[Var], var: Var, where: str) -> None:
     defined.add(var)
 
 
-def _same_avals(expected: Sequence[Any], got: Sequence[Any]) -> bool:
+def _same_avals(expected: Sequence[Aval | RouteAval], got: Sequence[Aval | RouteAval]) -> bool:
     """Avals agree; a route's fresh Rows differs each time a shape rule runs, so routes compare by their numbers."""
-    def key(aval: Any) -> Any:
+    def key(aval: Aval | RouteAval) -> object:
         if isinstance(aval, RouteAval):
             return dataclasses.replace(aval, rows=None)
         return aval
@@ -192,7 +208,7 @@ class Builder:
     def __init__(self) -> None:
         self.equations: list[Equation] = []
 
-    def add(self, primitive: Any, *inputs: Atom | float | int, source: str = "", **params: Any) -> Any:
+    def add(self, primitive: Operator, *inputs: Atom | float | int, source: str = "", **params: Any) -> Any:
         """Appends an equation; returns its output variable, or a tuple of them."""
         atoms = tuple(a if isinstance(a, (Var, Literal)) else Literal(a) for a in inputs)
         avals = primitive.infer_avals(tuple(a.aval for a in atoms), params, source)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import dataclasses
 import functools
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from typing import Any, Generic, Protocol, TypeVar
+from typing import Generic, Protocol, TypeVar
 
 from hpmoe.ir.avals import Aval, RouteAval
 from hpmoe.ir.program import Atom, Equation, Program, Var
@@ -234,11 +234,11 @@ def run_parts(program: Program, inputs: Sequence[Sequence[V]],
         For each rank, the outputs.
     """
     values: list[dict[Atom, V]] = [dict(zip(program.inputs, mine, strict=True)) for mine in inputs]
-    results: list[list[Any]] = [[None] * len(program.outputs) for _ in inputs]
+    results: list[dict[int, V]] = [{} for _ in inputs]
     for part in cut_at_routes(program):
         of_ranks = run(part, [[mine[v] for v in part.program.inputs] for mine in values])
         for mine, result, outputs in zip(values, results, of_ranks, strict=True):
             for place, value in zip(part.places, outputs, strict=False):
                 result[place] = value
             mine.update(zip(part.program.outputs, outputs, strict=True))
-    return results
+    return [[result[place] for place in range(len(program.outputs))] for result in results]

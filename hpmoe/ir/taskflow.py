@@ -11,11 +11,11 @@ import dataclasses
 import functools
 import math
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 
 from hpmoe.ir.tile_op import Access as Access, Buffer as Buffer, TileOp as TileOp, memory_of as memory_of
+from hpmoe.machines.machine import Machine
 from hpmoe.routing.route_plan import RoutePlan as RoutePlan
 from hpmoe.tile_ops.domains import Domain as Domain
 from hpmoe.tile_ops.params import Way
@@ -126,7 +126,7 @@ class Taskflow:
     signals: np.ndarray
     blocks: tuple[EventBlock, ...]
     peer_order: np.ndarray
-    machine: Any = None
+    machine: Machine | None = None
     queues: tuple[np.ndarray, ...] = ()
     made: Made | None = None
     combine_order: np.ndarray | None = None

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from hpmoe.ir import taskflow as tf
+from hpmoe.support.known import known
 
 TASKS_SHOWN = 2
 AROUND = 2  # tasks on either side of the one that an error is about
@@ -40,10 +41,10 @@ def _queue_lines(flow: tf.Taskflow) -> list[str]:
     """The first queues of each unit with their tasks; the rest are counted."""
     writer, lines, hidden = _Lines(flow), [], 0
     for q, tasks in enumerate(flow.queues):
-        unit, number = flow.machine.queue_name(q).split(".")
+        unit, number = known(flow.machine).queue_name(q).split(".")
         if int(number) >= QUEUES_SHOWN:
             hidden += 1
-            if q + 1 == len(flow.queues) or flow.machine.queue_name(q + 1).split(".")[0] != unit:
+            if q + 1 == len(flow.queues) or known(flow.machine).queue_name(q + 1).split(".")[0] != unit:
                 lines.append(f"  ... {_count(hidden, 'more queue')} {unit}.{QUEUES_SHOWN} to {unit}.{number}")
                 hidden = 0
             continue

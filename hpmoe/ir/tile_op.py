@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 
+from hpmoe.ir.avals import Rows
 from hpmoe.support.dtypes import numpy_dtype, storage_dtype
 from hpmoe.tile_ops import col_modes, row_modes
 from hpmoe.tile_ops.col_modes import ColMode
@@ -36,7 +36,7 @@ class Buffer:
     """
 
     name: str
-    shape: tuple[Any, ...]
+    shape: tuple[int | Rows, ...]
     dtype: str
     role: str
     cols: int

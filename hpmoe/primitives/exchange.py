@@ -5,10 +5,8 @@ After `permute`, and before `unpermute`, of the same ids, these are dispatch and
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
-from mindspore import mint
+from mindspore import Tensor, mint
 
 from hpmoe.ir.avals import Aval, RouteAval
 from hpmoe.ir.program import Atom, Builder, Equation
@@ -46,7 +44,7 @@ def _(rows: list[np.ndarray], routes: list[Route]) -> list[np.ndarray]:
 
 
 @exchange_rows.eager
-def _(rows: Any, route: Route) -> Any:
+def _(rows: Tensor, route: Route) -> Tensor:
     check_route("hpmoe.exchange", route)
     entries = len(route.routing.kept[0])
     check_argument(rows.ndim == 2 and rows.shape[0] == entries, "hpmoe.exchange", "rows", f"of shape {rows.shape}",
@@ -78,7 +76,7 @@ def _(rows: list[np.ndarray], routes: list[Route]) -> list[np.ndarray]:
 
 
 @return_rows.eager
-def _(rows: Any, route: Route) -> Any:
+def _(rows: Tensor, route: Route) -> Tensor:
     check_route("hpmoe.exchange_back", route)
     check_argument(rows.ndim == 2 and rows.shape[0] == route.num_rows, "hpmoe.exchange_back", "rows",
                    f"of shape {rows.shape}", f"[{route.num_rows}, H], one for each received row")

@@ -33,16 +33,12 @@ def in_best_groups(scores: Tensor, num_groups: int, topk_groups: int) -> Tensor:
     return take_columns(add_columns(1.0, groups, num_cols=num_groups), group) > 0
 
 
-def choose(scores: Tensor, top_k: int, num_groups: int, topk_groups: int, allowed: Tensor | None
-           ) -> tuple[Tensor, Tensor | None]:
+def choose(order: Tensor, top_k: int, allowed: Tensor | None) -> tuple[Tensor, Tensor | None]:
     """Ids int32 [T, K], best first, equals by id; and whether each is one that the token may choose, None for all.
 
-    An expert outside of the best groups, or not `allowed`, is chosen only for want of others.
+    An expert that is not `allowed` is chosen only for want of others.
     """
     if allowed is not None:
-        scores = mint.where(allowed, scores, -math.inf)
-    if topk_groups < num_groups:
-        scores = mint.where(in_best_groups(scores, num_groups, topk_groups), scores, -math.inf)
-    values, ids = best_of(scores, k=top_k, largest=True)
-    is_limited = allowed is not None or topk_groups < num_groups
-    return ids, values > -math.inf if is_limited else None
+        order = mint.where(allowed, order, -math.inf)
+    values, ids = best_of(order, k=top_k, largest=True)
+    return ids, values > -math.inf if allowed is not None else None

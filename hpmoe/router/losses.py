@@ -1,7 +1,8 @@
 """Losses that keep routers balanced and their logits small: scalars, differentiable by the logits, of one rank's tokens.
 
 p are probabilities [T, E]: softmax(z), or scores by their sum for each token. n_i counts the tokens that have expert i among
-the top_k of their raw scores, without bias and groups; it has no gradient.
+the top_k of their raw scores, without bias and groups; it has no gradient. T are a rank's real tokens beside `num_tokens`;
+of none every loss is 0.
 """
 
 from __future__ import annotations
@@ -14,7 +15,7 @@ from hpmoe.primitives.columns import add_columns
 from hpmoe.primitives.matmul import weight_grad
 from hpmoe.primitives.outside_graphs import outside_graphs
 from hpmoe.primitives.top_k import top_k as best_of
-from hpmoe.router.scores import LEAST_SUM, check_logits, check_score, described, probabilities, scores_of
+from hpmoe.router.scores import LEAST_SUM, check_logits, check_score, described, probabilities
 from hpmoe.support.errors import check_argument, is_int, is_number
 
 
@@ -26,9 +27,9 @@ def _checked(who: str, logits: Tensor, score: str, coefficient: float, top_k: in
     return z
 
 
-def _choices(z: Tensor, top_k: int, score: str) -> Tensor:
-    """1 where an expert is among the top_k of a token's raw scores, float32 [T, E]."""
-    _, ids = best_of(ops.stop_gradient(scores_of(z, score)), k=top_k, largest=True)
+def _choices(z: Tensor, top_k: int) -> Tensor:
+    """1 where an expert is among the top_k of a token's raw scores, which rise with the logits; float32 [T, E]."""
+    _, ids = best_of(ops.stop_gradient(z), k=top_k, largest=True)
     return add_columns(1.0, ids, num_cols=z.shape[1])
 
 
@@ -63,7 +64,14 @@ def aux_loss(logits: Tensor, top_k: int, *, score: str = "softmax", coefficient:
 def balance_terms(z: Tensor, top_k: int, score: str) -> tuple[Tensor, Tensor]:
     """n / T and mean p, [E] each, of float32 logits: the loss is of their product, and ranks of as many tokens have the mean
     of theirs."""
-    return mint.mean(_choices(z, top_k, score), 0), mint.mean(probabilities(z, score), 0)
+    return _mean(_choices(z, top_k)), _mean(probabilities(z, score))
+
+
+def _mean(rows: Tensor) -> Tensor:
+    """Of [T, N] over tokens, of which it counts those that are real: the sum over all of a number that each has."""
+    first = rows[:, :1]
+    ones = mint.logical_or(first == first, first != first).astype(ms.float32)
+    return mint.sum(rows, 0) / (mint.sum(ones, 0) + LEAST_SUM)
 
 
 def sequence_loss(logits: Tensor, top_k: int, num_sequences: int, *, score: str = "softmax",
@@ -98,9 +106,11 @@ def sequence_loss(logits: Tensor, top_k: int, num_sequences: int, *, score: str 
     check_argument(is_int(num_sequences, 1, num_tokens) and num_tokens % num_sequences == 0, who, "num_sequences",
                    repr(num_sequences), f"an int that divides {num_tokens} tokens")
     length = num_tokens // num_sequences
-    mean = Tensor((np.kron(np.eye(num_sequences), np.ones((length, 1))) / length).astype(np.float32))
-    share, p = weight_grad(mean, _choices(z, top_k, score)), weight_grad(mean, probabilities(z, score))
-    return mint.sum(share * p) * (coefficient * num_experts / (top_k * num_sequences))
+    member = Tensor(np.kron(np.eye(num_sequences), np.ones((length, 1))).astype(np.float32))
+    n, p = weight_grad(member, _choices(z, top_k)), weight_grad(member, probabilities(z, score))
+    tokens = mint.sum(n, -1, True) / top_k
+    losses = mint.sum(n * p, -1, True) / (tokens * tokens + LEAST_SUM)
+    return mint.sum(losses) / (mint.sum((tokens > 0).astype(ms.float32)) + LEAST_SUM) * (coefficient * num_experts / top_k)
 
 
 def global_batch_loss(logits: Tensor, counts: Tensor, *, score: str = "softmax", coefficient: float = 1.0) -> Tensor:
@@ -134,7 +144,7 @@ def global_batch_loss(logits: Tensor, counts: Tensor, *, score: str = "softmax",
     check_argument(is_counts, who, "counts", described(counts), f"a Tensor [{z.shape[1]}], one number for each expert")
     n = ops.stop_gradient(counts.astype(ms.float32))
     share = n / (mint.sum(n, 0, True) + LEAST_SUM)
-    return mint.sum(share * mint.mean(probabilities(z, score), 0)) * (coefficient * z.shape[1])
+    return mint.sum(share * _mean(probabilities(z, score))) * (coefficient * z.shape[1])
 
 
 def z_loss(logits: Tensor, *, coefficient: float = 1.0) -> Tensor:
@@ -159,4 +169,4 @@ def z_loss(logits: Tensor, *, coefficient: float = 1.0) -> Tensor:
     """
     outside_graphs("hpmoe.router.z_loss")
     z = _checked("hpmoe.router.z_loss", logits, "softmax", coefficient)
-    return mint.mean(mint.square(ops.logsumexp(z, 1, True))) * coefficient
+    return mint.sum(_mean(mint.square(ops.logsumexp(z, 1, True)))) * coefficient

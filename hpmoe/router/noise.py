@@ -109,8 +109,10 @@ def straight_through(hard: Tensor, soft: Tensor) -> Tensor:
     return hard + (soft - ops.stop_gradient(soft))
 
 
-def kept_experts(who: str, logits: Tensor, rate: float, top_k: int, seed: int | Tensor | None) -> Tensor:
-    """Which experts each token may choose, bool [T, E]: all of them where fewer than top_k would be left."""
+def kept_experts(who: str, logits: Tensor, rate: float, top_k: int, seed: int | Tensor | None,
+                 among: Tensor | None) -> Tensor:
+    """Which experts are not dropped, bool [T, E]: all of them for a token that fewer than top_k of those `among` which it
+    chooses would be left to; None are all."""
     is_kept = uniform(who, logits, seed, DROPOUT) >= rate
-    left = mint.sum(is_kept.astype(ms.float32), -1, True)
-    return mint.logical_or(is_kept, left < top_k)
+    left = is_kept if among is None else mint.logical_and(is_kept, among)
+    return mint.logical_or(is_kept, mint.sum(left.astype(ms.float32), -1, True) < top_k)

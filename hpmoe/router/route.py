@@ -8,7 +8,7 @@ from mindspore import Tensor, mint
 
 from hpmoe.primitives.columns import take_columns
 from hpmoe.primitives.outside_graphs import outside_graphs
-from hpmoe.router.choice import check_sizes, choose
+from hpmoe.router.choice import check_sizes, choose, in_best_groups
 from hpmoe.router.noise import check_share, gumbel, jitter as jittered, kept_experts, seed_tensor
 from hpmoe.router.scores import check_logits, check_score, described, scores_of
 from hpmoe.router.weights import Fusion, check_scale, finished
@@ -49,8 +49,8 @@ def route(logits: Tensor, top_k: int, *, score: str = "softmax", bias: Tensor | 
             `router.straight_through`.
         jitter: epsilon, where logits are multiplied by numbers drawn from 1 - epsilon to 1 + epsilon; see `router.jitter`
             for that of hidden states.
-        expert_dropout: the probability with which a token cannot choose an expert, each by itself; the others share its
-            weight. Where fewer than top_k experts would be left, all are.
+        expert_dropout: the probability with which a token cannot choose an expert of its groups, each by itself; the others
+            share its weight. Where fewer than top_k experts would be left, all are.
         seed: None in evaluation, where nothing is drawn: jitter, dropout and Gumbel noise are off. In training an int, or an
             int32 Tensor of one element that each step may change without another trace; layers and ranks have their own.
         fusion: a function of the chosen scores [T, K] to the weights [T, K], in place of normalize and scale.
@@ -76,30 +76,37 @@ def route(logits: Tensor, top_k: int, *, score: str = "softmax", bias: Tensor | 
     check_sizes(WHO, z.shape[1], top_k, num_groups, topk_groups)
     check_scale(WHO, scale)
     _check_bias(bias, z.shape[1])
-    z, allowed = _disturbed(z, top_k, temperature, jitter, expert_dropout, seed)
-    if allowed is not None and score.startswith("softmax"):
-        z = mint.where(allowed, z, -math.inf)
+    check_share(WHO, "expert_dropout", expert_dropout)
+    seed = None if seed is None else seed_tensor(WHO, seed)
+    z = _noisy(z, temperature, jitter, seed)
     scores = scores_of(z, score)
-    ids, is_chosen = choose(scores if bias is None else scores + bias, top_k, num_groups, topk_groups, allowed)
+    allowed = in_best_groups(_biased(scores, bias), num_groups, topk_groups) if topk_groups < num_groups else None
+    if expert_dropout and seed is not None:
+        kept = kept_experts(WHO, z, expert_dropout, top_k, seed, allowed)
+        allowed = kept if allowed is None else mint.logical_and(kept, allowed)
+        if score.startswith("softmax"):
+            z = mint.where(kept, z, -math.inf)
+            scores = scores_of(z, score)
+    # Scores rise with their logits, which float32 keeps apart where it rounds scores to the same.
+    ids, is_chosen = choose(z if bias is None else _biased(scores, bias), top_k, allowed)
     chosen = take_columns(scores, ids)
     if is_chosen is not None:
         chosen = mint.where(is_chosen, chosen, -math.inf if score == "softmax_of_chosen" else 0.0)
     return ids, finished(chosen, score, normalize, scale, fusion)
 
 
-def _disturbed(z: Tensor, top_k: int, temperature: float | None, jitter: float, dropout: float,
-               seed: int | Tensor | None) -> tuple[Tensor, Tensor | None]:
-    """Logits with their noise, and which experts each token may choose, None for all."""
+def _biased(scores: Tensor, bias: Tensor | None) -> Tensor:
+    return scores if bias is None else scores + bias
+
+
+def _noisy(z: Tensor, temperature: float | None, jitter: float, seed: Tensor | None) -> Tensor:
     check_share(WHO, "jitter", jitter)
-    check_share(WHO, "expert_dropout", dropout)
     check_argument(temperature is None or (is_number(temperature) and temperature > 0), WHO, "temperature",
                    repr(temperature), "a number above 0, or None")
-    seed = None if seed is None else seed_tensor(WHO, seed)
     z = jittered(z, jitter, seed) if jitter and seed is not None else z
-    allowed = kept_experts(WHO, z, dropout, top_k, seed) if dropout and seed is not None else None
     if temperature is None:
-        return z, allowed
-    return (z if seed is None else gumbel(z, seed)) / temperature, allowed
+        return z
+    return (z if seed is None else gumbel(z, seed)) / temperature
 
 
 def _check_bias(bias: Tensor | None, num_experts: int) -> None:

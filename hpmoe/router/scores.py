@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import mindspore as ms
-from mindspore import Tensor, mint
+from mindspore import Tensor, mint, ops
 
 from hpmoe.support.errors import check_argument, is_name
 
@@ -35,7 +35,7 @@ def check_score(who: str, score: str) -> None:
 def scores_of(logits: Tensor, score: str) -> Tensor:
     """[T, E]: softmax(z), sigmoid(z), sqrt(softplus(z)), or z itself where the softmax is that of the chosen."""
     if score == "softmax":
-        return mint.softmax(logits, -1)
+        return softmax(logits)
     if score == "sigmoid":
         return mint.sigmoid(logits)
     if score == "sqrt_softplus":
@@ -43,18 +43,27 @@ def scores_of(logits: Tensor, score: str) -> Tensor:
     return logits
 
 
+def softmax(z: Tensor) -> Tensor:
+    """Of rows. All gradients of MindSpore 2.10's are wrong on a CPU where the first in a process is of a single column."""
+    powers = mint.exp(z - ops.stop_gradient(mint.amax(z, -1, True)))
+    return powers / mint.sum(powers, -1, True)
+
+
 def _sqrt_softplus(z: Tensor) -> Tensor:
-    """With a series where log(1 + e^z) would lose its digits, so that low scores keep their order and their slope."""
-    low, high = mint.clamp(z, max=SMALL), mint.clamp(z, min=SMALL)
+    """With a series where log(1 + e^z) would lose its digits, so that low scores keep their order and their slope, and
+    without a function that has a kink, as logits are often exactly 0."""
+    is_low = z < SMALL
+    low, high = mint.where(is_low, z, SMALL), mint.where(is_low, SMALL, z)
     e = mint.exp(low)
     tail = mint.exp(low * 0.5) * mint.sqrt(1.0 - e * (1 / 2 - e * (1 / 3 - e * (1 / 4))))
-    return mint.where(z < SMALL, tail, mint.sqrt(mint.log(mint.exp(-mint.abs(high)) + 1.0) + mint.clamp(high, min=0.0)))
+    largest = ops.stop_gradient(mint.clamp(high, min=0.0))
+    return mint.where(is_low, tail, mint.sqrt(mint.log(mint.exp(high - largest) + mint.exp(-largest)) + largest))
 
 
 def probabilities(logits: Tensor, score: str) -> Tensor:
     """[T, E], adding up to 1 for each token: the softmax, or the scores by their sum."""
     if score.startswith("softmax"):
-        return mint.softmax(logits, -1)
+        return softmax(logits)
     return divided_by_sum(scores_of(logits, score))
 
 

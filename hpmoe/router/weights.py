@@ -8,7 +8,7 @@ from mindspore import Tensor, mint
 
 from hpmoe.primitives.columns import take_columns
 from hpmoe.primitives.outside_graphs import outside_graphs
-from hpmoe.router.scores import check_ids, check_logits, check_score, divided_by_sum, scores_of
+from hpmoe.router.scores import check_ids, check_logits, check_score, divided_by_sum, scores_of, softmax
 from hpmoe.support.errors import check_argument, is_number
 
 Fusion = Callable[[Tensor], Tensor]
@@ -53,7 +53,7 @@ def check_scale(who: str, scale: float) -> None:
 
 def finished(chosen: Tensor, score: str, normalize: bool, scale: float, fusion: Fusion | None) -> Tensor:
     """Weights from the scores of the chosen, [T, K]."""
-    chosen = mint.softmax(chosen, -1) if score == "softmax_of_chosen" else chosen
+    chosen = softmax(chosen) if score == "softmax_of_chosen" else chosen
     if fusion is not None:
         return fusion(chosen)
     weights = divided_by_sum(chosen) if normalize else chosen

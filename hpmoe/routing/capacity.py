@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import math
-from typing import Any
 
 import numpy as np
 
@@ -58,7 +57,7 @@ def most_rows(num_tokens: int, top_k: int, num_experts: int, num_local_experts: 
     return ep_size * of_rank
 
 
-def make_capacity(capacity_factor: Any, drop_policy: str) -> Capacity | None:
+def make_capacity(capacity_factor: float | None, drop_policy: str) -> Capacity | None:
     """The Capacity of these options, checked; None where nothing bounds an expert."""
     check_argument(is_name(drop_policy, DROP_POLICIES), "hpmoe.dispatch", "drop_policy", repr(drop_policy),
                    f"one of {', '.join(DROP_POLICIES)}")

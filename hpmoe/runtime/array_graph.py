@@ -50,8 +50,9 @@ class ArrayGraphCall(GraphCall):
     def forward(self, *given: np.ndarray) -> list[np.ndarray]:
         arrays = [self._as_array(x, i) for i, x in enumerate(given)]
         outputs = self.runs.run(self.call, self.forward_program(), [*arrays, *self.captures])
-        count = len(self.program.outputs)
-        return self.runs.results(self.call.traced, outputs) + self._packed([r[count:] for r in outputs])
+        count, results = len(self.program.outputs), self.runs.results(self.call.traced, outputs)
+        self.call.traced.report(results[self.program.num_results:], self.runs.batched)
+        return results + self._packed([r[count:] for r in outputs])
 
     def backward(self, *arrays: np.ndarray) -> list[np.ndarray]:
         lin = self.call.traced.linearized

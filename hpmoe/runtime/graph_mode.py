@@ -106,15 +106,14 @@ def _operator(layer, known):
         needed = [name not in frozen for name in call.traced.program.input_names]
         call = dataclasses.replace(call, traced=call.traced.asked(needed))
     program = call.traced.program
-    check_argument(not program.reports, program.name, "guard_values in a graph", "asked to count",
-                   "outside of compiled graphs, which call nothing of Python's")
     for capture in program.captures:
         name = capture.name if isinstance(capture, Parameter) else "computed"
         check_argument(not isinstance(capture, Parameter) and not is_computed(capture), program.name, "a closed-over tensor",
                        f"{name}, whose gradient a compiled graph would lose", "an argument of the function in graph mode")
     order = tuple(next(i for i, x in enumerate(avals) if x is a) for a in arrays)
     in_graph = runner.backend.in_graph(call, len(arrays))
-    places = [i if a.aval.shape or runner.plans.batched else -1 - i for i, a in enumerate(program.outputs)]
+    results = program.outputs[:program.num_results]
+    places = [i if a.aval.shape or runner.plans.batched else -1 - i for i, a in enumerate(results)]
     structure = optree.tree_unflatten(call.traced.out_tree, places)
     is_single = len(in_graph.output_avals()) == 1
     return in_graph.forward_operator(), order, _in_tuples(structure, program.name), is_single

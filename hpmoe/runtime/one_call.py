@@ -62,6 +62,12 @@ class Traced:
             self._asked[denied] = Traced(program, self.out_tree, self.replicated)
         return self._asked[denied]
 
+    def report(self, found: Sequence[np.ndarray], has_ranks: bool) -> None:
+        """Hands the outputs that are no results to what reports them; raises the first error, once all are told."""
+        errors = [report(array, has_ranks) for report, array in zip(self.program.reports, found, strict=True)]
+        for error in filter(None, errors):
+            raise error
+
     @functools.cached_property
     def padding_fault(self) -> tuple[int, str] | None:
         return padding_fault(self.program)

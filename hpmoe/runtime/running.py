@@ -19,10 +19,9 @@ from hpmoe.runtime.device_backend import DeviceBackend
 from hpmoe.runtime.one_call import Call, Traced
 from hpmoe.runtime.planned_rows import PlannedRows
 from hpmoe.runtime.plans import Plans
-from hpmoe.runtime.rank_arrays import Arrays
+from hpmoe.runtime.rank_arrays import Arrays, to_arrays
 from hpmoe.runtime.staged import Staged
 from hpmoe.support.errors import ProgramError, check_argument, is_name
-from hpmoe.support.launchers import check_alone
 from hpmoe.support.mindspore_private import records_calls
 
 
@@ -53,15 +52,12 @@ class Runner:
                            "a tensor: a call computes with its values", "lower() takes Avals.")
         outputs = autograd.run(self.backend, call, [*tensors, *traced.program.captures])
         results = traced.program.num_results
-        for report, found in zip(traced.program.reports, outputs[results:], strict=True):
-            report(found.asnumpy(), self.plans.batched)
+        traced.report(to_arrays(outputs[results:]), self.plans.batched)
         return optree.tree_unflatten(traced.out_tree, outputs[:results])
 
     def prepare(self, args: Sequence[Any], kwargs: Mapping[str, Any], num_tokens: Sequence[int] | None = None,
                 seed: int | None = None) -> tuple[Call, list[Any]]:
         """The call of these arguments, checked and traced, and the arrays (tensors or Avals) among them."""
-        if self.plans.batched:
-            check_alone(self.plans.mesh.ep_size)
         given = self.plans.flatten(args, kwargs)
         tensors = given.arrays
         self._check_rank_axis(tensors, given.split_arrays)

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import mindspore
 import numpy as np
+from numpy.typing import ArrayLike
 
 from hpmoe.support.mindspore_private import bfloat16
 
@@ -87,7 +88,7 @@ def widen(array: np.ndarray) -> np.ndarray:
     return array.astype(np.float32) if _NAMES.get(array.dtype) in HALVES else array
 
 
-def rounded(array: np.ndarray, name: str) -> np.ndarray:
+def rounded(array: ArrayLike, name: str) -> np.ndarray:
     """What is stored: the array in the dtype of a name; values out of range become infinities.
 
     Example:

@@ -2,11 +2,12 @@
 
 import re
 from collections.abc import Iterable, Sequence
-from typing import Any
+from typing import TypeGuard
 
 import numpy as np
+from numpy.typing import ArrayLike
 
-from hpmoe.support.trees import Function
+from hpmoe.support.trees import Function, PyTree
 
 
 class ArgumentError(ValueError):
@@ -102,7 +103,7 @@ class LaunchError(RuntimeError):
 
     __module__ = "hpmoe"
 
-    status: dict[str, Any]  # of the launch; where it was a native one
+    status: dict[str, object]  # of the launch; where it was a native one
 
 
 def check_argument(condition: bool, who: str, argument: str, got: object, expected: str, hint: str = "") -> None:
@@ -121,7 +122,7 @@ def check_argument(condition: bool, who: str, argument: str, got: object, expect
         raise ArgumentError(f"{who}: {argument} {are} {got}; {they} must be {expected}.{' ' + hint if hint else ''}")
 
 
-def is_int(value: object, least: int = 1, most: int = 2**30) -> bool:
+def is_int(value: object, least: int = 1, most: int = 2**30) -> TypeGuard[int]:
     """Whether an argument is a whole number in a range, Python's or NumPy's; True and False are none.
 
     Example:
@@ -131,7 +132,7 @@ def is_int(value: object, least: int = 1, most: int = 2**30) -> bool:
     return isinstance(value, (int, np.integer)) and not isinstance(value, bool) and bool(least <= value <= most)
 
 
-def is_number(value: object) -> bool:
+def is_number(value: object) -> TypeGuard[float]:
     """Whether an argument is a real number, Python's or NumPy's, and no NaN; True and False are none.
 
     Example:
@@ -141,12 +142,12 @@ def is_number(value: object) -> bool:
     return isinstance(value, (int, float, np.integer, np.floating)) and not isinstance(value, bool) and value == value
 
 
-def is_name(value: object, names: Iterable[str]) -> bool:
+def is_name(value: object, names: Iterable[str]) -> TypeGuard[str]:
     """Whether an argument is one of some names; what cannot be compared with them is not."""
     return isinstance(value, str) and value in names
 
 
-def call_user(who: str, what: str, function: Function, *args: Any) -> Any:
+def call_user(who: str, what: str, function: Function, *args: object) -> PyTree:
     """What a user's function returns; TransformError, with theirs as its cause, where it raises, MemoryError for that.
 
     Example:
@@ -163,7 +164,8 @@ def call_user(who: str, what: str, function: Function, *args: Any) -> Any:
         raise kind(f"{who}: {what} {name} raised {type(error).__name__}: {error}") from error
 
 
-def check_inputs(who: str, inputs: Sequence[Sequence[Any]], ep_size: int, expected: Sequence[tuple[str, tuple]]) -> None:
+def check_inputs(who: str, inputs: Sequence[Sequence[ArrayLike]], ep_size: int,
+                 expected: Sequence[tuple[str, tuple]]) -> None:
     """Raises ArgumentError unless there is, for each rank, one array for each (name, shape); symbolic dimensions fit any.
 
     Example:

@@ -2,13 +2,25 @@
 
 import os
 import threading
+import types
 import weakref
-from typing import Any
-
-_LOCKS: weakref.WeakSet[Any] = weakref.WeakSet()
+from typing import Any, Protocol
 
 
-def new_lock() -> Any:
+class Lock(Protocol):
+    """What Python's locks have in common; their classes have no names to annotate with."""
+
+    def acquire(self, blocking: bool = True, timeout: float = -1) -> bool: ...
+    def release(self) -> None: ...
+    def __enter__(self) -> bool: ...
+    def __exit__(self, kind: type[BaseException] | None, error: BaseException | None,
+                 trace: types.TracebackType | None, /) -> None: ...
+
+
+_LOCKS: weakref.WeakSet[Any] = weakref.WeakSet()  # of locks, of whose reset after a fork Python's annotations say nothing
+
+
+def new_lock() -> Lock:
     """A lock that its thread may take again, as a signal's handler does that makes a call in the midst of another.
 
     Example:
@@ -21,7 +33,7 @@ def new_lock() -> Any:
     return lock
 
 
-def new_plain_lock() -> Any:
+def new_plain_lock() -> Lock:
     """A lock that whoever holds it is refused too; to be taken without waiting."""
     lock = threading.Lock()
     _LOCKS.add(lock)

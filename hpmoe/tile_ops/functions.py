@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any, Protocol, TypeVar
 
 import numpy as np
@@ -12,7 +12,7 @@ from hpmoe.tile_ops.named import Named
 
 TARGETS = ("cpu", "ascend")
 V = TypeVar("V")  # an atom of a Program
-Gradient = Callable[..., list[Any]]  # of Apply and as many atoms as the function says
+Gradient = Callable[..., Sequence[Any]]  # of Apply and as many atoms, of whatever kind, as the function says
 
 
 class Apply(Protocol[V]):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, ClassVar
+from typing import TYPE_CHECKING, ClassVar
 
 from hpmoe.support.errors import ProgramError
 
@@ -20,7 +20,7 @@ class Named:
         members: of the family, by name.
     """
 
-    members: ClassVar[dict[str, Any]]
+    members: ClassVar[dict[str, Self]]
 
     def __init_subclass__(cls) -> None:
         cls.members = {}

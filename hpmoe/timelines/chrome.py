@@ -44,7 +44,7 @@ def chrome_json(timelines: Sequence[Run], *, max_arrows: int = 10_000) -> str:
         kinds.add("simulated" if line.is_simulated else "measured")
         for rank in range(line.flow.ep_size):
             for q in range(len(line.flow.queues)):
-                names[rank, q] = line.flow.machine.queue_name(q)
+                names[rank, q] = known(line.flow.machine).queue_name(q)
     events.sort(key=lambda e: (e["ts"], -e.get("dur", 0.0)))
     return json.dumps({"displayTimeUnit": "ns", "otherData": {"times": " and ".join(sorted(kinds))},
                        "traceEvents": [*_name_events(names, kinds == {"simulated"}), *events]}, separators=(",", ":"))
@@ -113,9 +113,9 @@ def _shares(line: Run, rank: int, edges: np.ndarray) -> Iterator[tuple[str, list
     """Each counter of a rank: its name and a value between neighbouring edges."""
     flow, width = line.flow, max(line.span / BINS, 1e-12)
     mine, matrix = line.rank == rank, flow.units()[line.task]
-    num_matrix = len(flow.machine.queues_of("aic"))
+    num_matrix = len(known(flow.machine).queues_of("aic"))
     for name, chosen, count in (("matrix workers busy %", mine & matrix, num_matrix),
-                                ("vector work, busy workers %", mine & ~matrix, len(flow.machine.queues_of("aiv")))):
+                                ("vector work, busy workers %", mine & ~matrix, len(known(flow.machine).queues_of("aiv")))):
         busy = time_inside(edges, line.begin[chosen], line.end[chosen]) / width / max(count, 1)
         yield name, (100 * busy).clip(0, 100).round(1).tolist()
     if line.simulated is None:

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 import numpy as np
 
 from hpmoe.ir.taskflow_text import task_name
+from hpmoe.support.known import known
 from hpmoe.timelines.releases import releases
 from hpmoe.timelines.run import Run, format_us, op_name
 
@@ -156,6 +157,6 @@ def _text(path: CriticalPath) -> Iterator[str]:
 def _place(path: CriticalPath, steps: list[Step]) -> str:
     """The ranks and workers of some pieces."""
     ranks = sorted({s.rank for s in steps})
-    names = list(dict.fromkeys(path.line.flow.machine.queue_name(s.queue) for s in steps))
+    names = list(dict.fromkeys(known(path.line.flow.machine).queue_name(s.queue) for s in steps))
     where = f"rank {ranks[0]}" if len(ranks) == 1 else f"{len(ranks)} ranks"
     return f"{where}, {names[0]}" if len(names) == 1 else f"{where}, {len(names)} workers"

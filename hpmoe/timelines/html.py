@@ -7,6 +7,7 @@ from html import escape
 
 import numpy as np
 
+from hpmoe.support.known import known
 from hpmoe.timelines.critical_path import critical_path
 from hpmoe.timelines.over_time import most_of, time_inside
 from hpmoe.timelines.picture import COLORS, WAITING, colors_of, shown_ranks, title
@@ -72,7 +73,7 @@ def _gantt(line: Run, longest: float, colors: Sequence[str]) -> Iterator[str]:
     flow, ranks = line.flow, shown_ranks(line)
     for rank, doing in zip(ranks, most_of(line, CELLS, ranks), strict=True):
         yield f"<h3>rank {rank}, {'simulated' if line.is_simulated else 'measured'}</h3>"
-        for unit, queues in units(flow.machine).items():
+        for unit, queues in units(known(flow.machine)).items():
             yield _row(unit_label(unit, len(queues)), _bars(line, doing, queues, longest, [*colors, WAITING]))
         yield _time_axis(longest)
     legend = "".join(f"<i style='background:{color}'></i>{escape(op_name(flow, op))}"
@@ -90,7 +91,7 @@ def _bars(line: Run, doing: np.ndarray, queues: range, longest: float, fills: Se
     out = [f"<svg viewBox='0 0 {CELLS} {total}' preserveAspectRatio='none' style='height:{total}px' "
            "shape-rendering='crispEdges'>"]
     for place, q in enumerate(queues):
-        out.append(f"<g><title>{line.flow.machine.queue_name(q)}</title>")
+        out.append(f"<g><title>{known(line.flow.machine).queue_name(q)}</title>")
         starts = np.flatnonzero(np.diff(doing[q], prepend=-1))
         for a, b in zip(starts, [*starts[1:], doing.shape[1]], strict=True):
             if doing[q, a] < len(fills):
@@ -114,7 +115,7 @@ def _curves(line: Run, longest: float) -> Iterator[str]:
     edges = np.linspace(0.0, max(line.span, 1e-12), 201)
     x = edges[1:] / max(longest, 1e-12) * CELLS
     legend, lines = [], []
-    for i, (unit, queues) in enumerate(units(line.flow.machine).items()):
+    for i, (unit, queues) in enumerate(units(known(line.flow.machine)).items()):
         mine = (line.queue >= queues.start) & (line.queue < queues.stop)
         busy = time_inside(edges, line.begin[mine], line.end[mine]) / np.diff(edges) / (len(queues) * line.flow.ep_size)
         points = " ".join(f"{a:.1f},{60 - 60 * b:.1f}" for a, b in zip(x, busy, strict=True))

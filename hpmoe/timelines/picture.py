@@ -8,6 +8,7 @@ import textwrap
 
 import numpy as np
 
+from hpmoe.support.known import known
 from hpmoe.timelines.over_time import most_of, time_inside
 from hpmoe.timelines.run import Run, op_name, unit_label, units
 
@@ -57,7 +58,7 @@ def draw(line: Run, path: str | os.PathLike[str]) -> None:
     from matplotlib.figure import Figure
     from matplotlib.patches import Patch
 
-    flow, ranks, of_units = line.flow, shown_ranks(line), units(line.flow.machine)
+    flow, ranks, of_units = line.flow, shown_ranks(line), units(known(line.flow.machine))
     num_queues, span = len(flow.queues), max(line.span, 1e-9)
     (of_ops,) = colors_of(line)
     colors = ListedColormap([*of_ops, WAITING, NOTHING])
@@ -83,7 +84,7 @@ def draw(line: Run, path: str | os.PathLike[str]) -> None:
 def _draw_utilisation(ax, line: Run) -> None:
     """The share of the workers of each unit, over all ranks, that is in task bodies."""
     edges = np.linspace(0.0, max(line.span, 1e-9), 201)
-    for unit, queues in units(line.flow.machine).items():
+    for unit, queues in units(known(line.flow.machine)).items():
         mine = (line.queue >= queues.start) & (line.queue < queues.stop)
         busy = time_inside(edges, line.begin[mine], line.end[mine]) / np.diff(edges) / (len(queues) * line.flow.ep_size)
         ax.plot((edges[1:] + edges[:-1]) / 2, 100 * busy, label=unit_label(unit, len(queues)), linewidth=1)

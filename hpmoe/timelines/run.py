@@ -73,7 +73,7 @@ class Run:
     @property
     def machine(self) -> Machine:
         """What the run was simulated on, or what its queues were assigned for."""
-        return self.simulated.machine if self.simulated else self.flow.machine
+        return self.simulated.machine if self.simulated else known(self.flow.machine)
 
     @property
     def span(self) -> float:
@@ -94,7 +94,7 @@ class Run:
     def unit_utilisation(self) -> dict[str, np.ndarray]:
         """The share of `span` that the workers of each unit, "aic" and "aiv" or "worker", spent in bodies; each [ep]."""
         share = self.utilisation()
-        return {unit: share[:, queues].mean(axis=1) for unit, queues in units(self.flow.machine).items()}
+        return {unit: share[:, queues].mean(axis=1) for unit, queues in units(known(self.flow.machine)).items()}
 
     def exposed_communication(self) -> np.ndarray:
         """Microseconds in which transfers from or to a rank are under way and none of its matrix workers is busy, [ep].

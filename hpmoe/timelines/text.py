@@ -7,6 +7,7 @@ from collections.abc import Iterator
 
 import numpy as np
 
+from hpmoe.support.known import known
 from hpmoe.timelines.critical_path import critical_path
 from hpmoe.timelines.over_time import most_of
 from hpmoe.timelines.releases import waiting_for
@@ -23,7 +24,7 @@ def _gantt(line: Run, width: int) -> Iterator[str]:
     yield " | ".join([f"# {flow.name}", *flow.provenance])
     yield (f"timeline {flow.name}  ranks={flow.ep_size} workers={flow.ep_size * len(flow.queues)} "
            f"tasks={flow.num_tasks}  {line.summary()}")
-    names = [flow.machine.queue_name(q) for q in range(len(flow.queues))]
+    names = [known(flow.machine).queue_name(q) for q in range(len(flow.queues))]
     share, doing = line.utilisation(), most_of(line, width)
     letters = [*map(_letter, range(len(flow.ops))), ".", " "]
     for rank in range(flow.ep_size):

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import math
-from typing import Any
+from collections.abc import Sequence
+
+from mindspore import Tensor
 
 from hpmoe.primitives.route import check_tensor
 from hpmoe.support.dtypes import FLOATS
@@ -13,14 +15,14 @@ MOST_CHOICES = 512
 MOST_ENTRIES = 16_777_214
 
 
-def check_rows(who: str, argument: str, x: Any) -> None:
+def check_rows(who: str, argument: str, x: Tensor) -> None:
     """Raises ArgumentError unless `x` is a matrix of floats."""
     check_tensor(who, argument, x)
     check_argument(len(x.shape) == 2, who, argument, f"of shape {tuple(x.shape)}", "[N, H]")
     check_argument(str(x.dtype).lower() in FLOATS, who, argument, f"of {x.dtype}", f"of {', '.join(FLOATS)}")
 
 
-def check_choices(who: str, argument: str, indices: Any, tokens: Any) -> int:
+def check_choices(who: str, argument: str, indices: Tensor, tokens: Tensor) -> int:
     """The choices of each token; ArgumentError unless `indices` are integers for these tokens, within the limits."""
     check_tensor(who, argument, indices)
     check_argument(len(indices.shape) in (1, 2), who, argument, f"of shape {tuple(indices.shape)}", "[N, K] or [N]")
@@ -33,17 +35,17 @@ def check_choices(who: str, argument: str, indices: Any, tokens: Any) -> int:
     return top_k
 
 
-def check_integers(who: str, argument: str, indices: Any) -> None:
+def check_integers(who: str, argument: str, indices: Tensor) -> None:
     check_argument(str(indices.dtype).lower() in ("int32", "int64"), who, argument, f"of {indices.dtype}", "int32 or int64")
 
 
-def check_entries(who: str, argument: str, indices: Any) -> None:
+def check_entries(who: str, argument: str, indices: Tensor) -> None:
     """Raises ArgumentError where there are more entries than CANN's operators take."""
     entries = math.prod(indices.shape)
     check_argument(entries <= MOST_ENTRIES, who, argument, f"{entries} entries", f"at most {MOST_ENTRIES}")
 
 
-def check_places(who: str, sorted_indices: Any, top_k: int) -> None:
+def check_places(who: str, sorted_indices: Tensor, top_k: int) -> None:
     """Raises ArgumentError unless `sorted_indices` are places of the entries of tokens with `top_k` choices."""
     check_tensor(who, "sorted_indices", sorted_indices)
     fits = len(sorted_indices.shape) == 1 and str(sorted_indices.dtype).lower() == "int32" and \
@@ -53,7 +55,7 @@ def check_places(who: str, sorted_indices: Any, top_k: int) -> None:
     check_entries(who, "sorted_indices", sorted_indices)
 
 
-def check_probs(who: str, probs: Any) -> int:
+def check_probs(who: str, probs: Tensor) -> int:
     """The choices of each token, by its weights."""
     check_tensor(who, "probs", probs)
     check_argument(len(probs.shape) == 2, who, "probs", f"of shape {tuple(probs.shape)}", "[N, K]")
@@ -61,11 +63,11 @@ def check_probs(who: str, probs: Any) -> int:
     return probs.shape[1]
 
 
-def check_count(who: str, argument: str, count: Any, most: int) -> None:
+def check_count(who: str, argument: str, count: object, most: int) -> None:
     check_argument(is_int(count, least=0, most=most), who, argument, count, f"an int in 0..{most}")
 
 
-def check_range(who: str, given: Any, entries: int) -> tuple[int, int]:
+def check_range(who: str, given: Sequence[int] | None, entries: int) -> tuple[int, int]:
     """(start, end) of sorted entries; all of them where none are given."""
     if given is None or (isinstance(given, (tuple, list)) and not given):
         return 0, entries

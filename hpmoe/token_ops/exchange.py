@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
+from mindspore import Tensor
 
 from hpmoe.primitives.exchange import exchange_rows, return_rows
 from hpmoe.primitives.outside_graphs import outside_graphs
 from hpmoe.primitives.route import check_tensor, make_route
+from hpmoe.routing.routing import Route
 from hpmoe.support.errors import check_argument, is_int
 
 
-def exchange(rows: Any, topk_ids: Any, *, num_local_experts: int) -> tuple[Any, Any]:
+def exchange(rows: Tensor, topk_ids: Tensor, *, num_local_experts: int) -> tuple[Tensor, Route]:
     """Sends rows that `hpmoe.permute` sorted by `topk_ids` to the ranks of their experts, grouped there by expert.
 
     It is the all-to-all of Megatron's and MindFormers' token dispatchers with the sort of chunks after it; the counts it
@@ -47,7 +48,7 @@ def exchange(rows: Any, topk_ids: Any, *, num_local_experts: int) -> tuple[Any, 
     return exchange_rows(rows, route), route
 
 
-def exchange_back(rows: Any, route: Any) -> Any:
+def exchange_back(rows: Tensor, route: Route) -> Tensor:
     """Sends received rows back to the ranks of their tokens, in the order that `hpmoe.exchange` took them from.
 
     Args:

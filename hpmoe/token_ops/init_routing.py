@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from mindspore import Tensor
 
 from hpmoe.primitives.permute import expert_counts, expert_places, permute_rows, sort_indices
 from hpmoe.support.errors import check_argument, is_int, is_name
@@ -13,8 +13,8 @@ COUNTS = ("none", "cumsum", "count")
 
 
 @operator
-def init_routing(x: Any, expert_idx: Any, active_num: int = 0, expert_capacity: int = 0, expert_num: int = 0,
-                 drop_pad_mode: int = 0, counts: str = "none") -> tuple[Any, Any, Any]:
+def init_routing(x: Tensor, expert_idx: Tensor, active_num: int = 0, expert_capacity: int = 0, expert_num: int = 0,
+                 drop_pad_mode: int = 0, counts: str = "none") -> tuple[Tensor, Tensor, Tensor | None]:
     """Copies each token's row once for each of its experts: sorted by expert, or into the places that each expert has.
 
     The gradient of a token is the sum of those of its rows, in the order of its choices; a dropped one adds nothing.
@@ -67,7 +67,7 @@ def init_routing(x: Any, expert_idx: Any, active_num: int = 0, expert_capacity: 
     return permute_rows(x, places, top_k=top_k, num_rows=min(active_num or entries, entries)), places, counted
 
 
-def _with_places(who: str, x: Any, expert_idx: Any, capacity: int, num_experts: int) -> tuple[Any, Any]:
+def _with_places(who: str, x: Tensor, expert_idx: Tensor, capacity: int, num_experts: int) -> tuple[Tensor, Tensor]:
     num_tokens = x.shape[0]
     check_argument(is_int(capacity, 1, num_tokens), who, "expert_capacity", capacity, f"an int in 1..{num_tokens}")
     num_rows = num_experts * capacity

@@ -2,19 +2,20 @@
 
 from __future__ import annotations
 
-from typing import Any
+from mindspore import Tensor
 
 from hpmoe.token_ops.permute import permute, unpermute
 from hpmoe.tracing.calls import call
+from hpmoe.tracing.tracer import Trace
 
 
 @call("MoeTokenPermute")
-def moe_token_permute(recorder: Any, tokens: Any, indices: Any, num_out_tokens: Any = None,
-                      padded_mode: bool = False) -> Any:
+def moe_token_permute(recorder: Trace, tokens: Tensor, indices: Tensor, num_out_tokens: int | None = None,
+                      padded_mode: bool = False) -> Tensor:
     return permute(tokens, indices, num_out_tokens or 0, padded_mode)
 
 
 @call("MoeTokenUnpermute")
-def moe_token_unpermute(recorder: Any, permuted_tokens: Any, sorted_indices: Any, probs: Any = None,
-                        padded_mode: bool = False, restore_shape: Any = None) -> Any:
+def moe_token_unpermute(recorder: Trace, permuted_tokens: Tensor, sorted_indices: Tensor, probs: Tensor | None = None,
+                        padded_mode: bool = False, restore_shape: tuple[int, int] | None = None) -> Tensor:
     return unpermute(permuted_tokens, sorted_indices, probs, padded_mode, restore_shape)

@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
+
+from mindspore import Tensor
 
 from hpmoe.primitives.gather import gather_rows, scatter_rows
 from hpmoe.primitives.in_float32 import in_float32
 from hpmoe.primitives.permute import permute_rows, sort_indices, unpermute_rows
 from hpmoe.primitives.route import check_tensor
 from hpmoe.support.errors import check_argument, is_int
+from hpmoe.support.known import known
 from hpmoe.token_ops import checks
 from hpmoe.token_ops.operator import operator
 
 
 @operator
-def permute(tokens: Any, indices: Any, num_out_tokens: int = 0, padded_mode: bool = False) -> tuple[Any, Any]:
+def permute(tokens: Tensor, indices: Tensor, num_out_tokens: int = 0, padded_mode: bool = False) -> tuple[Tensor, Tensor]:
     """Copies each token's row once for each of its experts, the copies sorted stably by expert.
 
     With S = argsort(argsort(indices, stable)): out[S[i]] = tokens[i // K]; the gradient of a token is the sum of those of
@@ -56,8 +59,8 @@ def permute(tokens: Any, indices: Any, num_out_tokens: int = 0, padded_mode: boo
 
 
 @operator
-def unpermute(permuted: Any, sorted_indices: Any, probs: Any = None, padded_mode: bool = False,
-              restore_shape: tuple[int, int] | None = None) -> Any:
+def unpermute(permuted: Tensor, sorted_indices: Tensor, probs: Tensor | None = None, padded_mode: bool = False,
+              restore_shape: tuple[int, int] | None = None) -> Tensor:
     """Brings permuted rows back to their tokens and sums each token's rows, weighted by `probs`, in the order of choices.
 
     Args:
@@ -98,7 +101,7 @@ def unpermute(permuted: Any, sorted_indices: Any, probs: Any = None, padded_mode
     return unpermute_rows(permuted, sorted_indices, probs, top_k=top_k)
 
 
-def _pick_tokens(who: str, tokens: Any, indices: Any, num_out_tokens: int) -> tuple[Any, Any]:
+def _pick_tokens(who: str, tokens: Tensor, indices: Tensor, num_out_tokens: int) -> tuple[Tensor, Tensor]:
     check_tensor(who, "indices", indices)
     check_argument(len(indices.shape) == 2 and str(indices.dtype).lower() == "int32", who, "indices",
                    f"{indices.dtype} of shape {tuple(indices.shape)}", "int32 [E, C] with padded_mode=True")
@@ -108,20 +111,20 @@ def _pick_tokens(who: str, tokens: Any, indices: Any, num_out_tokens: int) -> tu
     return gather_rows(tokens, picked), picked
 
 
-def _sum_picked(who: str, permuted: Any, picked: Any, probs: Any, shape: Any) -> Any:
+def _sum_picked(who: str, permuted: Tensor, picked: Tensor, probs: Tensor | None, shape: Sequence[int] | None) -> Tensor:
     checks.check_places(who, picked, 1)
     rows, cols = permuted.shape
     is_shape = isinstance(shape, (tuple, list)) and len(shape) == 2 and is_int(shape[0]) and shape[1] == cols
     check_argument(is_shape, who, "restore_shape", shape, f"(N, {cols}) with padded_mode=True")
     check_argument(picked.shape[0] == rows, who, "sorted_indices", f"of shape {tuple(picked.shape)}", f"[{rows}]")
     if probs is None:
-        return scatter_rows(permuted, picked, num_rows=shape[0])
+        return scatter_rows(permuted, picked, num_rows=known(shape)[0])
     check_tensor(who, "probs", probs)
     check_argument(len(probs.shape) == 2 and probs.shape[0] * probs.shape[1] == rows, who, "probs",
                    f"of shape {tuple(probs.shape)}", f"[E, C] with E * C = {rows}")
-    return scatter_rows(_scaled(permuted, probs.reshape(-1, 1)), picked, num_rows=shape[0])
+    return scatter_rows(_scaled(permuted, probs.reshape(-1, 1)), picked, num_rows=known(shape)[0])
 
 
 @in_float32
-def _scaled(rows: Any, factors: Any) -> Any:
+def _scaled(rows: Tensor, factors: Tensor) -> Tensor:
     return rows * factors

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from mindspore import Tensor
 
 from hpmoe.primitives.permute import permute_rows, sort_indices, unpermute_rows
 from hpmoe.support.errors import check_argument
@@ -11,8 +11,8 @@ from hpmoe.token_ops.operator import operator
 
 
 @operator
-def permute_with_ep(tokens: Any, indices: Any, probs: Any = None,
-                    range: tuple[int, int] | None = None) -> tuple[Any, Any, Any]:
+def permute_with_ep(tokens: Tensor, indices: Tensor, probs: Tensor | None = None,
+                    range: tuple[int, int] | None = None) -> tuple[Tensor, Tensor, Tensor | None]:
     """As `hpmoe.permute`, of the sorted rows those from start to end - 1; and the weights of their entries.
 
     With S as there: out[S[i] - start] = tokens[i // K] where start <= S[i] < end. Gradients are gathered inside the range
@@ -56,8 +56,8 @@ def permute_with_ep(tokens: Any, indices: Any, probs: Any = None,
 
 
 @operator
-def unpermute_with_ep(permuted: Any, sorted_indices: Any, probs: Any = None,
-                      range: tuple[int, int] | None = None) -> Any:
+def unpermute_with_ep(permuted: Tensor, sorted_indices: Tensor, probs: Tensor | None = None,
+                      range: tuple[int, int] | None = None) -> Tensor:
     """As `hpmoe.unpermute` of the rows that `hpmoe.permute_with_ep` gave; entries outside the range contribute zero.
 
     Args:

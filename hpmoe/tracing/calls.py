@@ -36,7 +36,7 @@ def _with_keywords(name: str, rule: Rule) -> Rule:
     signature = inspect.signature(rule)
 
     @functools.wraps(rule)
-    def checked(recorder: Trace, *args: object, **kwargs: object) -> Any:
+    def checked(recorder: Trace, *args: object, **kwargs: object) -> object:
         kwargs = {_KEYWORDS.get(k, k): v for k, v in kwargs.items()}
         try:
             signature.bind(recorder, *args, **kwargs)

@@ -14,7 +14,7 @@ import sys
 import threading
 import types
 from collections.abc import Iterator
-from typing import Any, NoReturn
+from typing import NoReturn
 
 import numpy as np
 from mindspore import Generator
@@ -57,8 +57,9 @@ def refusing_draws(recorder: Trace) -> Iterator[None]:
     """Fails where this thread draws from a global generator; at the end where one moved and no other thread could."""
     before, other_profiler = states(), sys.getprofile()
 
-    def watch(frame: types.FrameType, event: str, called: Any) -> None:
-        owner = getattr(called, "__self__", None) if event == "c_call" and called.__name__ not in _READING else None
+    def watch(frame: types.FrameType, event: str, called: object) -> None:
+        is_draw = event == "c_call" and getattr(called, "__name__", "") not in _READING
+        owner = getattr(called, "__self__", None) if is_draw else None
         for name, generator in GLOBAL.items():
             if owner is generator:
                 sys.setprofile(None)

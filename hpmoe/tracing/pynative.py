@@ -6,7 +6,6 @@ import contextlib
 import threading
 import weakref
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any, TypeVar
 
 from mindspore import Generator, Parameter, Tensor
 from mindspore.ops import Primitive
@@ -32,7 +31,6 @@ class _Running:
         self.recorder = recorder
 
 
-S = TypeVar("S")
 _LOCAL = threading.local()
 _LOCK = new_lock()
 
@@ -49,7 +47,7 @@ def current_recorder() -> Trace | None:
 
 
 def _fallback(self: Tensor, func: Callable[..., object], args: Sequence[object],
-              kwargs: dict[str, Any] | None = None) -> object:
+              kwargs: dict[str, object] | None = None) -> object:
     """MindSpore asks this of a plain tensor beside a tracer, and of a Parameter always."""
     recorder = current_recorder()
     if recorder is None:  # a Parameter of another thread
@@ -92,7 +90,7 @@ def _checked(cls: type, name: str, check: Callable[..., object]) -> Callable[...
     """A method that a trace asks `check` about first; what that returns, if anything, is its result."""
     original = vars(cls)[name]
 
-    def method(self: S, *args: object) -> object:
+    def method(self: object, *args: object) -> object:
         recorder = current_recorder()
         found = check(recorder, self, *args) if recorder is not None else None
         return original(self, *args) if found is None else found

@@ -64,13 +64,13 @@ class Recorder:
 
     # What a MindSpore call becomes.
 
-    def call(self, func: object, args: Sequence[object], kwargs: dict[str, Any]) -> Any:
+    def call(self, func: object, args: Sequence[object], kwargs: dict[str, object]) -> object:
         name, operands, is_method = read_call(func, args)
         if is_method and f"Tensor.{name}" in CALLS:
             name = f"Tensor.{name}"
         return self.call_named(name, operands, kwargs)
 
-    def call_named(self, name: str, args: tuple[object, ...], kwargs: dict[str, Any]) -> Any:
+    def call_named(self, name: str, args: tuple[object, ...], kwargs: dict[str, object]) -> Any:
         try:
             self._check_usable(name)
             rule = find_call(name)
@@ -119,7 +119,7 @@ class Recorder:
 
     # Equations.
 
-    def record(self, primitive: Primitive, args: tuple[object, ...], params: dict[str, Any]) -> Any:
+    def record(self, primitive: Primitive, args: tuple[object, ...], params: dict[str, object]) -> object:
         """The equation `primitive[params] args`, as tracers of its outputs; what `Primitive.__call__` asks for."""
         try:
             self._check_usable(primitive.name)

@@ -26,9 +26,9 @@ class Trace(Protocol):
 
     active: bool
 
-    def call(self, func: object, args: Sequence[object], kwargs: dict[str, Any]) -> Any: ...
-    def call_named(self, name: str, args: tuple[object, ...], kwargs: dict[str, Any]) -> Any: ...
-    def record(self, primitive: Primitive, args: tuple[object, ...], params: dict[str, Any]) -> Any: ...
+    def call(self, func: object, args: Sequence[object], kwargs: dict[str, object]) -> object: ...
+    def call_named(self, name: str, args: tuple[object, ...], kwargs: dict[str, object]) -> Any: ...
+    def record(self, primitive: Primitive, args: tuple[object, ...], params: dict[str, object]) -> object: ...
     def fail(self, error: Exception) -> NoReturn: ...
 
 
@@ -90,7 +90,7 @@ class RouteTracer:
     def __init__(self, var: Atom, recorder: Trace):
         self.hpmoe_atom, self.hpmoe_recorder = var, recorder
 
-    def hpmoe_record(self, primitive: Primitive, args: tuple, params: dict) -> Any:
+    def hpmoe_record(self, primitive: Primitive, args: tuple, params: dict) -> object:
         return self.hpmoe_recorder.record(primitive, args, params)
 
     def hpmoe_refuse(self, what: str, why: str, instead: str) -> NoReturn:
@@ -127,14 +127,14 @@ class Tracer(Tensor):
     hpmoe_aval: Aval
     hpmoe_recorder: Trace
 
-    def hpmoe_record(self, primitive: Primitive, args: tuple, params: dict) -> Any:
+    def hpmoe_record(self, primitive: Primitive, args: tuple, params: dict) -> object:
         return self.hpmoe_recorder.record(primitive, args, params)
 
     def hpmoe_refuse(self, what: str, why: str, instead: str) -> NoReturn:
         self.hpmoe_recorder.fail(not_traceable(what.replace("{aval}", repr(self.hpmoe_aval)), why, instead))
 
     @property
-    def shape(self) -> tuple[Any, ...]:
+    def shape(self) -> tuple[int | RowCount, ...]:
         return tuple(RowCount(d, self.hpmoe_recorder) if isinstance(d, Rows) else d for d in self.hpmoe_aval.shape)
 
     @property
@@ -201,7 +201,7 @@ class Tracer(Tensor):
     __hash__ = Tensor.__hash__
 
 
-def _fallback(self: Tracer, func: object, args: Sequence[object], kwargs: dict[str, Any] | None = None) -> Any:
+def _fallback(self: Tracer, func: object, args: Sequence[object], kwargs: dict[str, object] | None = None) -> object:
     return self.hpmoe_recorder.call(func, args, kwargs or {})
 
 

@@ -8,12 +8,11 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Sequence
-from typing import Any
 
 from hpmoe.ir import taskflow as tf
 from hpmoe.support.known import known
 from hpmoe.tile_ops import col_modes, row_modes
-from hpmoe.tile_ops.params import Notice, Params, Way
+from hpmoe.tile_ops.params import Matmul, Notice, Params, Way, WeightBlock
 from hpmoe.tile_ops.row_modes import Ready
 
 
@@ -35,12 +34,12 @@ def _order(access: tf.Access) -> tuple:
 
 def _params(op: tf.TileOp, buffers: Sequence[tf.Buffer], routes: Sequence[tf.RoutePlan]) -> Params:
     """What its body is told, where that makes a difference."""
-    params: Any = op.params
+    params = op.params
     if op.primitive.is_notice:  # by which buffer its put is found makes none
         return Notice(Way.OUT if _is_alike_both_ways(op, buffers, routes) else known(params.way), -1)
-    if params.is_transposed and _is_alike_both_ways(op, buffers, routes):
+    if isinstance(params, Matmul) and params.is_transposed and _is_alike_both_ways(op, buffers, routes):
         return dataclasses.replace(params, is_transposed=False)
-    if op.primitive.makes_blocks and op.domain.blocks == 1:
+    if isinstance(params, WeightBlock) and op.domain.blocks == 1:
         heights = [buffers[a.buffer].cols for a in op.operands[1:2] if 0 <= a.buffer < len(buffers)]
         return dataclasses.replace(params, block=min(params.block, *heights)) if heights else params  # of a lone block
     return params

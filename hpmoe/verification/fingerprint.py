@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 from enum import Enum
-from typing import Any, NoReturn
+from typing import NoReturn
 
 import numpy as np
 
@@ -18,7 +18,7 @@ def as_fingerprinted(flow: tf.Taskflow) -> tf.Taskflow:
     """The taskflow over the operations and buffers that its tables were made for, from which its own may differ in what
     nobody asks for, and in the memory and the rows of buffers: those are judged as they are now."""
     changes = {}
-    is_anywhere = not flow.queues or flow.machine.unified  # whether a task may be in any queue
+    is_anywhere = not flow.queues or known(flow.machine).unified  # whether a task may be in any queue
     counts_returns = bool((flow.events["extent"] == tf.TILE_ENTRIES).any())
     for name in [f.name for f in dataclasses.fields(tf.Made)] if flow.made is not None else ():
         new, old = getattr(flow, name), getattr(flow.made, name)
@@ -40,7 +40,7 @@ def as_fingerprinted(flow: tf.Taskflow) -> tf.Taskflow:
     return flow.replace(**changes) if changes else flow
 
 
-def _refuse(name: str, new: tuple[Any, ...], old: tuple[Any, ...], i: int) -> NoReturn:
+def _refuse(name: str, new: tuple[object, ...], old: tuple[object, ...], i: int) -> NoReturn:
     then, now = ", ".join(_unlike(old[i], new[i])), ", ".join(_unlike(new[i], old[i]))
     raise VerifyError(f"verify: {name}[{i}] is not what the tasks were made for; make them anew with "
                       f"hpmoe.rewriting.rebuild\n  made for {then}\n  now      {now}")

@@ -11,7 +11,6 @@ import collections
 import dataclasses
 import functools
 from collections.abc import Iterator
-from typing import Any
 
 from hpmoe.ir import taskflow as tf
 from hpmoe.tile_ops.params import Way
@@ -111,9 +110,9 @@ class Proof(SlotExperts):
                                   for s in self._signals_for.get(key, ())))
 
     @functools.cached_property
-    def _signals_for(self) -> dict[Any, list[Signal]]:
+    def _signals_for(self) -> dict[object, list[Signal]]:
         """All signals by their task and by their way, operation and row; by their way those that may be of many units."""
-        out: dict[Any, list[Signal]] = collections.defaultdict(list)
+        out: dict[object, list[Signal]] = collections.defaultdict(list)
         for signal in map(Signal._make, self.flow.signals.tolist()):
             op = self.op_of(signal.task)
             way = op.way, op.domain.route

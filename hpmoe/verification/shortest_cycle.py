@@ -197,6 +197,6 @@ def _line(order: Order, lead: Lead, then: Lead) -> str:
     (rank, task), flow = lead.node, order.flow
     crosses = lead.event >= 0 and not any(order.stays(s) for s in order.producers_of(lead.event) if s.task == task)
     here, there = (f"rank {rank} ", f" of rank {then.node.rank}") if rank != ANY else ("", " of a peer")
-    queue = f"{here}{flow.machine.queue_name(order.queue_of[task])}, " if flow.queues else here
+    queue = f"{here}{known(flow.machine).queue_name(order.queue_of[task])}, " if flow.queues else here
     by = f"event {event_name(flow, lead.event)}" if lead.event >= 0 else "queue order"
     return f"{queue}then t{then.node.task}{there if crosses else ''}: {by}"

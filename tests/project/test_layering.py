@@ -12,6 +12,7 @@ FOLDERS = {"hpmoe": "hpmoe", "hpmoe.transforms": "transforms", "hpmoe.kernels": 
 LAYERS = (
     "support",
     "routing machines",
+    "ranks",
     "tile_ops",
     "ir",
     "primitives",

@@ -87,6 +87,28 @@ def test_extreme_logits_have_weights_and_gradients(score, run):
     assert np.isfinite(ms.grad(f)(Tensor(z)).asnumpy()).all()
 
 
+@EVERYWHERE
+@pytest.mark.parametrize("score", SCORES)
+def test_scores_that_round_to_the_same_keep_the_order_of_their_logits(score, run):
+    z = logits(scale=60.0)
+    assert_routes(route_by(run, z, 6, score=score), oracle.route(z, 6, score=score))
+
+
+@EVERYWHERE
+@pytest.mark.parametrize("score", SCORES)
+def test_the_logits_of_a_router_that_begins_with_zeros_have_their_slope(score, run):
+    """And those at which a formula changes."""
+    at = np.array([0.0, -4.0])
+    z = np.repeat(at, 3).reshape(2, 3).astype(np.float32)
+    c = Tensor(np.array([[1.0, 0.0]] * 2, np.float32))
+    got = ms.grad(run(lambda z: mint.sum(hpmoe.route(z, 2, score=score, normalize=False)[1] * c)))(Tensor(z)).asnumpy()
+    s = 1 / (1 + np.exp(-at))
+    slopes = {"softmax": [[2 / 9, -1 / 9, -1 / 9]] * 2, "softmax_of_chosen": [[1 / 4, -1 / 4, 0]] * 2,
+              "sigmoid": np.outer(s * (1 - s), [1, 0, 0]),
+              "sqrt_softplus": np.outer(s / 2 / np.log1p(np.exp(at))**0.5, [1, 0, 0])}
+    np.testing.assert_allclose(got, slopes[score], rtol=2e-5, atol=1e-8)
+
+
 @pytest.mark.parametrize("dtype", [ms.bfloat16, ms.float16])
 def test_half_precision_logits_are_routed_in_float32(dtype):
     half = Tensor(logits()).astype(dtype)
@@ -222,12 +244,15 @@ def test_expert_dropout(rate, score, run):
 
 
 @EVERYWHERE
-def test_where_too_few_experts_are_left_none_is_dropped(run):
-    z = logits(experts=4)
-    dropped = np.float32(oracle.uniform(5, 2, T, 4)) < 0.5
-    few = (~dropped).sum(1) < 3
-    assert 0 < few.sum() < T
-    assert_routes(route_by(run, z, 3, expert_dropout=0.5, seed=seeded(5)), oracle.route(z, 3, dropped & ~few[:, None]))
+@pytest.mark.parametrize("options", [{}, {"num_groups": 4, "topk_groups": 2}, {"score": "softmax_of_chosen", "num_groups": 4,
+                                     "topk_groups": 2}, {"score": "sigmoid", "bias": BIAS[:8], "num_groups": 2}])
+def test_where_too_few_experts_are_left_none_is_dropped(options, run):
+    """Of those in the best groups, which all are chosen from, dropped or not."""
+    z = logits(experts=8)
+    dropped = np.float32(oracle.uniform(5, 2, T, 8)) < 0.5
+    assert 0 < ((~dropped).sum(1) < 4).sum() < T
+    ours = {name: Tensor(v) if name == "bias" else v for name, v in options.items()}
+    assert_routes(route_by(run, z, 4, expert_dropout=0.5, seed=seeded(5), **ours), oracle.route(z, 4, dropped, **options))
 
 
 @EVERYWHERE
@@ -326,6 +351,22 @@ def test_losses_and_their_gradients(name, score, run):
     at = lambda h: theirs(z.astype(np.float64) + h * direction, 3, score)  # noqa: E731
     slope = (at(1e-6) - at(-1e-6)) / 2e-6
     np.testing.assert_allclose((ms.grad(f)(Tensor(z)).asnumpy() * direction).sum(), slope, rtol=2e-3, atol=1e-6)
+
+
+@pytest.mark.parametrize("run", [RUNS["program"], RUNS["kernel"]], ids=["program", "kernel"])
+@pytest.mark.parametrize("name", LOSSES)
+def test_losses_are_of_real_tokens(name, run):
+    """Beside num_tokens: those of a rank's own rows, 0 without any; padding has no gradient."""
+    ours, theirs = LOSSES[name]
+    z, lengths = logits(5, tokens=36).reshape(3, 12, E), (12, 0, 8)
+    f = hpmoe.spmd(run(lambda z: (ours(z, 3, "sigmoid"), z)), hpmoe.Mesh(3))
+    got = f(Tensor(z), num_tokens=lengths)[0].asnumpy()
+    of_some = (np.mean([0.5 * oracle.aux_loss(part, 3, "sigmoid") for part in (z[2, :4], z[2, 4:8])])
+               if name == "sequence" else theirs(z[2, :8], 3, "sigmoid"))  # two of three sequences have tokens
+    want = [theirs(z[0], 3, "sigmoid"), 0, of_some]
+    np.testing.assert_allclose(got, want, rtol=1e-5)
+    grad = ms.grad(lambda z: f(z, num_tokens=lengths)[0].sum())(Tensor(z)).asnumpy()
+    assert np.isfinite(grad).all() and grad[0].any() and not grad[1].any() and not grad[2, 8:].any()
 
 
 @pytest.mark.parametrize("name", ["aux", "sequence", "global"])

@@ -1,8 +1,6 @@
-"""Error cases of what is handed in: sizes, ids, shapes in place of tensors, notifications, processes."""
+"""Error cases of what is handed in: sizes, ids, shapes in place of tensors, notifications."""
 
 import dataclasses
-import os
-from unittest import mock
 
 import mindspore as ms
 import numpy as np
@@ -115,17 +113,4 @@ cases("a wrong type", {
     "a share": lambda: Body("GMM", "float32", float("nan")),
     "a kind": lambda: Body(3, "float32", 1.0),
     "unified": lambda: hpmoe.ascend_a3.replace(unified=np.ones(3)),
-})
-
-
-def _launched(**environment):
-    def call():
-        with mock.patch.dict(os.environ, environment):
-            spmd(doubled, Mesh(2))(array(2, 4, 3))
-    return call
-
-
-cases("processes", {
-    "of msrun": _launched(MS_ROLE="MS_WORKER", MS_WORKER_NUM="4"),
-    "of mpirun": _launched(OMPI_COMM_WORLD_RANK="3", OMPI_COMM_WORLD_SIZE="4"),
 })

@@ -16,17 +16,22 @@ def best(values, k):
 
 
 def route_token(z, k, score="softmax", bias=None, num_groups=1, topk_groups=1, normalize=True, scale=1.0, dropped=()):
-    z = z.astype(np.float64).copy()
+    """Without a bias experts are compared by z, as scores rise with it and round to the same."""
+    z, b = z.astype(np.float64), 0 if bias is None else bias
+    def scored(z):
+        return z if score == "softmax_of_chosen" else scores(z, score)
+    groups = (scored(z) + b).reshape(num_groups, -1)
+    left_out = np.setdiff1d(np.arange(num_groups), best([np.sort(g)[-2:].sum() for g in groups], topk_groups))
+    out = np.zeros(z.shape, bool)
+    out.reshape(num_groups, -1)[left_out] = True
+    is_dropped = np.isin(np.arange(len(z)), dropped)
+    if (~out & ~is_dropped).sum() < k:
+        is_dropped[:] = False
     if score.startswith("softmax"):
-        z[list(dropped)] = -np.inf
-    s = z if score == "softmax_of_chosen" else scores(z, score)
-    c = (s if bias is None else s + bias).copy()
-    c[list(dropped)] = -np.inf
-    groups = c.reshape(num_groups, -1)
-    kept = best([np.sort(g)[-2:].sum() for g in groups], topk_groups)
-    out = np.setdiff1d(np.arange(num_groups), kept)
-    c.reshape(num_groups, -1)[out] = -np.inf
-    ids = best(c, k)
+        z = np.where(is_dropped, -np.inf, z)
+    s = scored(z)
+    c = z if bias is None else s + bias
+    ids = best(np.where(out | is_dropped, -np.inf, c), k)
     w = scores(z[ids], "softmax") if score == "softmax_of_chosen" else s[ids]
     w = w / (w.sum() + 1e-20) if normalize else w
     return ids, w * scale

@@ -6,6 +6,7 @@ import pytest
 from helpers import Layer, assert_close, jax_vjp, run_spmd, stages, tensors
 from jax import numpy as jnp
 from mindspore import mint
+from router_layers import arguments, side_by_side, two_layers
 
 import hpmoe
 from hpmoe import LaunchError, guard_values
@@ -113,11 +114,46 @@ def test_it_computes_the_same_as_far_as_all_is_fine():
     assert_same(guard_values(fill="mean"), hpmoe.moe_ffn, avals, hpmoe.Mesh(2), orders=2)
 
 
-def test_a_compiled_graph_is_refused():
-    f = stages()["fused"](guard_values(lambda x: x * 2.0))
+@pytest.mark.parametrize("fill", ["zero", "mean", "raise"])
+def test_in_a_compiled_graph(fill):
+    """Counts and errors are those of PyNative, call by call, and a graph that raised goes on."""
+    counts, x, fine = {}, ms.Tensor(bad_rows()), ms.Tensor(np.zeros((2, 5, 4), np.float32))
+    guarded = guard_values(lambda x: mint.exp(x), low=-3.0, high=3.0, fill=fill, counts=counts)
+    f, seen = hpmoe.spmd(stages()["fused"](guarded), hpmoe.Mesh(2)), []
 
-    def call(x):
-        return f(x)
-    with pytest.raises(hpmoe.ArgumentError, match="guard_values in a graph"):
-        ms.jit(call)(ms.Tensor([[1.0]]))
+    def loss(x):
+        return (f(x) * 2.0).sum()
+    eager = ms.value_and_grad(loss)
+    for run in (ms.jit(eager), ms.value_and_grad(ms.jit(loss)), eager):
+        for given in (x, fine, x):
+            counts.clear()
+            try:
+                result = [a.asnumpy().tolist() for a in run(given)]
+            except LaunchError as error:
+                result = str(error)
+            seen.append((result, dict(counts)))
+    assert seen[:3] == seen[3:6] == seen[6:]
+    assert isinstance(seen[0][0], str) == (fill == "raise") and seen[0][1]["x"] and seen[1][1] == {"x": 0, "output": 0}
 
+
+def test_routing_weights_that_are_computed_are_guarded_layer_by_layer():
+    """A router's weight that is NaN makes all weights of its layer NaN, and no other's."""
+    args = arguments(LAYER, 2)
+    args[4][1, :, 1] = np.inf
+    counts = {}
+    guarded = guard_values(side_by_side, fill="zero", counts=counts)
+    hpmoe.spmd(stages()["fused"](guarded), hpmoe.Mesh(2))(*tensors(args))
+    assert counts == {"x": 0, "routing_weights 0": 0, "routing_weights 1": LAYER.T * 3, "output": 0}
+    raising = hpmoe.spmd(stages()["fused"](guard_values(two_layers)), hpmoe.Mesh(2))
+    with pytest.raises(LaunchError, match=r"routing_weights 1 of two_layers has \d+ values .* the first in row 0 of rank 1"):
+        raising(*tensors(args))
+
+
+def test_what_layers_take_and_return_is_guarded_by_name():
+    args, counts = arguments(LAYER, 2), {}
+    args[3][0] *= 1e30
+    of = ("layer_input", "layer_output")
+    run = hpmoe.spmd(stages()["plain"](guard_values(two_layers, of=of, high=1e9, low=-1e9, fill="zero", counts=counts)),
+                     hpmoe.Mesh(2))
+    assert np.isfinite(run(*tensors(args)).asnumpy()).all()
+    assert counts.pop("layer_output 0") > 0 and counts == {"layer_output 1": 0, "layer_input 1": 0}

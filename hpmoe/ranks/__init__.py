@@ -1,0 +1,1 @@
+"""Ranks as processes: launchers, and how processes of a host find each other."""

@@ -1,0 +1,99 @@
+"""Launchers, which start a script as several processes: which one started this process, and as which of its ranks."""
+
+from __future__ import annotations
+
+import dataclasses
+import hashlib
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import NamedTuple
+
+SECRET = "HPMOE_SECRET"  # of a run of `hpmoe launch`, hexadecimal
+
+
+class Launcher(NamedTuple):
+    """What a launcher tells the processes that it starts.
+
+    Attributes:
+        name: of its command.
+        rank, size: the variables of a process's rank and of how many there are.
+        run: those that together tell this run from others; where there are none, the launcher's own process does.
+    """
+
+    name: str
+    rank: str
+    size: str
+    run: tuple[str, ...] = ()
+
+
+# The first that fits counts: who is started under another launcher has the variables of both. Slurm sets the number of an
+# allocation also where the script is started once; that of a step counts what srun started.
+LAUNCHERS = (
+    Launcher("hpmoe launch", "RANK", "WORLD_SIZE", (SECRET,)),
+    Launcher("msrun", "RANK_ID", "MS_WORKER_NUM", ("MS_SCHED_HOST", "MS_SCHED_PORT")),
+    Launcher("msrun", "RANK_ID", "RANK_SIZE"),  # with a rank table, without a scheduler
+    Launcher("mpirun", "OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),
+    Launcher("mpirun", "PMI_RANK", "PMI_SIZE"),  # of MPICH and Intel MPI
+    Launcher("srun", "SLURM_PROCID", "SLURM_STEP_NUM_TASKS", ("SLURM_JOB_ID", "SLURM_STEP_ID")),
+)
+
+
+@dataclasses.dataclass(frozen=True)
+class Launched:
+    """How a process was started.
+
+    Attributes:
+        launcher: the name of its command.
+        rank, size: of all processes that it started together.
+        run: 32 bytes that only processes of this run and user have.
+    """
+
+    launcher: str
+    rank: int
+    size: int
+    run: bytes = dataclasses.field(repr=False)
+
+
+def find_launched(environment: Mapping[str, str] = os.environ) -> Launched | None:
+    """How this process was started beside others; None for one on its own.
+
+    Example:
+        >>> find_launched({"OMPI_COMM_WORLD_RANK": "3", "OMPI_COMM_WORLD_SIZE": "4"})
+        Launched(launcher='mpirun', rank=3, size=4)
+        >>> find_launched({"SLURM_NTASKS": "4", "SLURM_PROCID": "0"})
+    """
+    for launcher in LAUNCHERS:
+        rank, size = environment.get(launcher.rank, ""), environment.get(launcher.size, "")
+        if not all(name in environment for name in launcher.run) or not rank.isdecimal() or not size.isdecimal():
+            continue
+        if int(size) > 1 and int(rank) < int(size):
+            return Launched(launcher.name, int(rank), int(size), _run_of(launcher, environment))
+    return None
+
+
+def is_scheduler(environment: Mapping[str, str] = os.environ) -> bool:
+    """Whether this is the process that msrun starts beside the ranks, with the same script."""
+    return environment.get("MS_ROLE") == "MS_SCHED"
+
+
+def _run_of(launcher: Launcher, environment: Mapping[str, str]) -> bytes:
+    """What processes of one run have in common: a secret, or what names the run on this computer."""
+    told = [environment[name] for name in launcher.run] or [_launching_process(launcher.rank)]
+    return hashlib.sha256("\0".join(["hpmoe", str(os.getuid()), launcher.name, *told]).encode()).digest()
+
+
+def _launching_process(variable: str) -> str:
+    """The nearest process above this one that was not started with a variable: its number and when it began."""
+    pid = os.getppid()
+    while pid > 1:
+        try:
+            is_told = any(entry.startswith(f"{variable}=".encode())
+                          for entry in Path(f"/proc/{pid}/environ").read_bytes().split(b"\0"))
+            fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        except OSError:  # another user's, so none of ours
+            return str(pid)
+        if not is_told:
+            return f"{pid} {fields[19]}"
+        pid = int(fields[1])
+    return str(pid)

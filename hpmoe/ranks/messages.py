@@ -1,0 +1,96 @@
+"""Messages between processes of one user over Unix sockets: words, bytes, and open files with them."""
+
+from __future__ import annotations
+
+import array
+import json
+import os
+import select
+import socket
+import struct
+import time
+from collections.abc import Sequence
+
+from hpmoe.support.kept_files import Fields
+
+_HEADER = struct.Struct("<IQI")  # bytes of the words, of the data, and how many files
+_CREDENTIALS = struct.Struct("3i")  # of a peer: process, user, group
+MOST_FILES = 253  # that Linux takes with one message
+
+
+class GoneError(OSError):
+    """The other end has closed, or was not there in time."""
+
+
+def user_of(connection: socket.socket) -> int:
+    """The user whose process is at the other end."""
+    return _CREDENTIALS.unpack(connection.getsockopt(socket.SOL_SOCKET, socket.SO_PEERCRED, _CREDENTIALS.size))[1]
+
+
+def send(connection: socket.socket, words: Fields, data: bytes = b"", files: Sequence[int] = ()) -> None:
+    """Sends a message; `files` are descriptors, of which the other end gets its own.
+
+    Raises:
+        GoneError: the other end has closed.
+    """
+    text = json.dumps(words).encode()
+    head = _HEADER.pack(len(text), len(data), len(files))
+    try:
+        if files:
+            socket.send_fds(connection, [head], files)
+        else:
+            connection.sendall(head)
+        connection.sendall(text + data)
+    except OSError as error:
+        raise GoneError(*error.args) from None
+
+
+def receive(connection: socket.socket, deadline: float) -> tuple[Fields, bytes, list[int]]:
+    """A message: its words, data, and files, which are closed on exec.
+
+    Raises:
+        GoneError: the other end has closed, or no whole message came before `deadline`, of time.monotonic().
+    """
+    head, files = b"", array.array("i")
+    while len(head) < _HEADER.size:
+        _wait_for(connection, deadline)
+        try:
+            got, ancillary, _, _ = connection.recvmsg(
+                _HEADER.size - len(head), socket.CMSG_SPACE(MOST_FILES * files.itemsize), socket.MSG_CMSG_CLOEXEC)
+        except ConnectionError as error:
+            raise GoneError("the other end has closed") from error
+        for level, kind, content in ancillary:
+            if (level, kind) == (socket.SOL_SOCKET, socket.SCM_RIGHTS):
+                files.frombytes(content[:len(content) - len(content) % files.itemsize])
+        if not got:
+            _close(files)
+            raise GoneError("the other end has closed")
+        head += got
+    num_words, num_data, num_files = _HEADER.unpack(head)
+    body = bytearray()
+    try:
+        while len(body) < num_words + num_data:
+            _wait_for(connection, deadline)
+            got = connection.recv(min(num_words + num_data - len(body), 1 << 20))
+            if not got:
+                raise GoneError("the other end has closed")
+            body += got
+    except OSError:
+        _close(files)
+        raise
+    if len(files) != num_files:
+        _close(files)
+        raise GoneError(f"{num_files} open files were sent and {len(files)} came: the limit of open files is reached")
+    return json.loads(bytes(body[:num_words])), bytes(body[num_words:]), list(files)
+
+
+def _wait_for(connection: socket.socket, deadline: float) -> None:
+    poll = select.poll()
+    poll.register(connection, select.POLLIN)
+    if not poll.poll(max(0.0, deadline - time.monotonic()) * 1e3):
+        raise GoneError("no answer in time")
+
+
+def _close(files: Sequence[int]) -> None:
+    for file in files:
+        os.close(file)

@@ -1,0 +1,70 @@
+"""How a process finds out what launcher started it, and that processes of one run find the same name of it."""
+
+import os
+import subprocess
+import sys
+
+import pytest
+
+from hpmoe.ranks.launchers import find_launched, is_scheduler
+
+RUN = {"MS_SCHED_HOST": "127.0.0.1", "MS_SCHED_PORT": "8118"}
+STARTED = {
+    "hpmoe launch": {"RANK": "3", "WORLD_SIZE": "4", "HPMOE_SECRET": "00"},
+    "msrun": {"MS_ROLE": "MS_WORKER", "MS_WORKER_NUM": "4", "RANK_ID": "3", **RUN},
+    "msrun, with a rank table": {"RANK_ID": "3", "RANK_SIZE": "4"},
+    "mpirun": {"OMPI_COMM_WORLD_RANK": "3", "OMPI_COMM_WORLD_SIZE": "4"},
+    "mpirun, MPICH's": {"PMI_RANK": "3", "PMI_SIZE": "4"},
+    "srun": {"SLURM_PROCID": "3", "SLURM_STEP_NUM_TASKS": "4", "SLURM_NTASKS": "4", "SLURM_JOB_ID": "7",
+             "SLURM_STEP_ID": "0"},
+}
+ALONE = {
+    "nobody": {},
+    "msrun of one": {"MS_ROLE": "MS_WORKER", "MS_WORKER_NUM": "1", "RANK_ID": "0", **RUN},
+    "mpirun of one": {"OMPI_COMM_WORLD_RANK": "0", "OMPI_COMM_WORLD_SIZE": "1"},
+    "a Slurm allocation of many tasks": {"SLURM_NTASKS": "16", "SLURM_PROCID": "0", "SLURM_JOB_ID": "7"},
+    "an srun of one there": {"SLURM_NTASKS": "16", "SLURM_PROCID": "0", "SLURM_STEP_NUM_TASKS": "1", "SLURM_JOB_ID": "7",
+                             "SLURM_STEP_ID": "0"},
+    "a variable that somebody exports": {"MS_WORKER_NUM": "8", "RANK_SIZE": "8", "PMI_SIZE": "8", "WORLD_SIZE": "8"},
+    "torchrun, which is none": {"RANK": "3", "WORLD_SIZE": "4"},
+    "what is no number": {"RANK_ID": "0", "RANK_SIZE": "many", "PMI_RANK": "", "PMI_SIZE": ""},
+    "a rank too many": {"PMI_RANK": "4", "PMI_SIZE": "4"},
+}
+
+
+@pytest.mark.parametrize("launcher", STARTED)
+def test_a_process_of_several_knows_its_rank(launcher):
+    found = find_launched(STARTED[launcher])
+    assert (found.launcher, found.rank, found.size) == (launcher.partition(",")[0], 3, 4)
+
+
+@pytest.mark.parametrize("launcher", ALONE)
+def test_a_process_on_its_own_is_none_of_several(launcher):
+    assert find_launched(ALONE[launcher]) is None
+
+
+def test_hpmoe_launch_comes_first():
+    assert find_launched({**STARTED["srun"], **STARTED["hpmoe launch"], "RANK": "1"}).rank == 1
+
+
+def test_the_scheduler_of_msrun_is_told_from_ranks():
+    assert is_scheduler({"MS_ROLE": "MS_SCHED"}) and not is_scheduler(STARTED["msrun"]) and not is_scheduler({})
+
+
+def test_another_secret_port_or_job_is_another_run():
+    changed = {"hpmoe launch": ("HPMOE_SECRET", "01"), "msrun": ("MS_SCHED_PORT", "8119"), "srun": ("SLURM_STEP_ID", "1")}
+    for launcher, (name, value) in changed.items():
+        told = STARTED[launcher]
+        assert find_launched(told).run == find_launched(dict(told)).run != find_launched({**told, name: value}).run
+
+
+def test_processes_under_one_launcher_agree_on_its_run_and_others_do_not():
+    """The launcher here is a shell, which says nothing of itself; the second rank stands behind a shell of its own."""
+    code = ("import sys; sys.path.insert(0, sys.argv[1]); import launchers; "
+            "print(launchers.find_launched().run.hex())")
+    folder = os.path.dirname(sys.modules[find_launched.__module__].__file__)
+    rank = f"{sys.executable} -S -c '{code}' {folder}"
+    script = f"export PMI_SIZE=2; PMI_RANK=0 {rank}; PMI_RANK=1 sh -c \"{rank}; true\""
+    runs = [subprocess.run(["sh", "-c", script + "; true"], capture_output=True, text=True, check=True).stdout.split()
+            for _ in range(2)]
+    assert len({*runs[0]}) == len({*runs[1]}) == 1 and len(runs[0]) == 2 and runs[0][0] != runs[1][0]
