@@ -7,7 +7,7 @@ import math
 from hpmoe.ir import taskflow as tf
 from hpmoe.machines.machine import Machine
 
-# Words of UB that kernels/ascendc/ reads and writes by its scalar unit: for each entry that a core counts and sorts, for each
+# Words of UB that kernels/ascendc reads and writes by its scalar unit: for each entry that a core counts and sorts, for each
 # expert's list of that, for each expert of each rank whose rows it places, for each event whose threshold it finds.
 OF_ENTRY, OF_LIST, OF_PLACE, OF_EVENT = 20, 20, 11, 30
 MEETINGS = 4  # of all vector workers: when they have counted, sorted, placed rows, set thresholds
@@ -23,14 +23,14 @@ def start_us(flow: tf.Taskflow, machine: Machine) -> float:
         >>> avals = [hpmoe.Aval(s, "int32" if i == 1 else "bfloat16") for i, s in enumerate(shapes)]
         >>> flow = hpmoe.overlap_comm(moe).lower(*avals)
         >>> round(start_us(flow, hpmoe.ascend_a3)), round(start_us(flow, hpmoe.ascend_a3.replace(scalar_us=0.0, dma_us=0.0)))
-        (149, 25)
+        (159, 20)
     """
     return machine.launch_us + prologue_us(flow, machine)
 
 
 def prologue_us(flow: tf.Taskflow, machine: Machine) -> float:
     """Microseconds in which the vector workers sort the entries of each route, tell the other ranks, place the rows of all
-    ranks and set the thresholds of events, by what kernels/ascendc/prologue.h does one after the other; nothing where no rows
+    ranks and set the thresholds of events, by what kernels/ascendc/prologue.h does in turn; nothing where no rows
     are routed, or on a machine that says nothing of it."""
     if not flow.routes or not (machine.scalar_us or machine.dma_us):
         return 0.0

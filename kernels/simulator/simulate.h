@@ -30,8 +30,8 @@ enum HpmoePart : int64_t {
   HPMOE_FAN,         // rows of experts, of tokens that came once: `row` bytes for each of those
 };
 
-// An array: parts first .. are its own. `fixed` bytes and `row` bytes for each row of the task (or moved by it). `whole`: of a
-// UNIT or OF_EXPERT what the array has for each row, of a WEIGHT and what is TOGETHER the bytes of the part, so that what
+// An array: parts first .. are its own. `fixed` bytes and `row` bytes for each row of the task (or moved by it). `whole`: of
+// a UNIT or OF_EXPERT what the array has for each row, of a WEIGHT and what is TOGETHER the bytes of the part, so that what
 // several tasks touch of it in turn is known to be new, or 0.
 struct HpmoeFootprint {
   int64_t first, part;

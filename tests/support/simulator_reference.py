@@ -12,7 +12,7 @@ from expansion import Expansion
 from judge import extent_of
 from tile_words import kind, moves_copies, params
 
-from hpmoe.costs.footprint import FAN, OF_EXPERT, STREAM, TOGETHER, UNIT, WEIGHT
+from hpmoe.costs.footprint import FAN, STREAM, TOGETHER, UNIT, WEIGHT
 from hpmoe.costs.work import Work
 from hpmoe.ir import taskflow as tf
 
