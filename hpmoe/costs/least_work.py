@@ -58,7 +58,7 @@ class LeastWork:
         streamed = np.zeros(2)
         for writes in (True, False):
             is_new = np.isinf(least)
-            for op, tile, (first, kind, fixed, row) in self._known_footprints(writes):
+            for op, tile, (first, kind, fixed, row, _) in self._known_footprints(writes):
                 rows, experts = self.rows.of_units(op, rank)
                 if kind == STREAM:
                     streamed += [fixed * (rows > 0).sum() * (op.unit == "aic"), fixed * (rows > 0).sum()]
