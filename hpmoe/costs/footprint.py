@@ -12,7 +12,7 @@ from hpmoe.tile_ops import row_modes
 
 FOOTPRINT = np.dtype([("first", "i8"), ("part", "i8"), ("fixed", "f8"), ("row", "f8"), ("whole", "f8")])
 # Which part of an array a footprint is in, as in simulate.h: what several tasks read of one part may still be in L2.
-UNIT, WEIGHT, OF_EXPERT, TOGETHER, STREAM, FAN = range(6)
+UNIT, WEIGHT, DENSE, OF_EXPERT, TOGETHER, STREAM, FAN = range(7)
 
 
 class Footprint(NamedTuple):
@@ -20,11 +20,11 @@ class Footprint(NamedTuple):
 
     Attributes:
         first: number of the first part of the array, among those of all arrays.
-        part: UNIT, WEIGHT, OF_EXPERT, TOGETHER, STREAM or FAN.
+        part: UNIT, WEIGHT, DENSE, OF_EXPERT, TOGETHER, STREAM or FAN.
         fixed: bytes, whatever rows the task has.
         row: bytes for each of its rows.
-        whole: of UNIT and OF_EXPERT what the array has for each row, of WEIGHT and TOGETHER bytes of the part; 0 where that
-            is not asked for.
+        whole: of UNIT and OF_EXPERT what the array has for each row, of WEIGHT, DENSE and TOGETHER bytes of the part; 0
+            where that is not asked for.
     """
 
     first: int
@@ -43,7 +43,7 @@ class Footprints:
 
     def __init__(self, flow: tf.Taskflow):
         self.flow, self.num_parts = flow, 0
-        self._first: dict[tuple[int, str], int] = {}
+        self._first: dict[tuple[int, str, int], int] = {}
 
     def of(self, op: tf.TileOp, i: int, cols: int, height: float) -> Footprint | None:
         """What a task of so many columns, in a block so high, touches of operand i; None for a few bytes."""
@@ -68,7 +68,7 @@ class Footprints:
             experts = self.flow.routes[op.domain.route].num_local_experts if by_expert else 1
             first = self._part(buffer.storage, f"weight in {tiles}", experts * tiles)
             fixed = self.flow.buffers[op.operands[1].buffer].cols * cols * size
-            return Footprint(first, WEIGHT, fixed, 0.0, fixed)
+            return Footprint(first, WEIGHT if by_expert else DENSE, fixed, 0.0, fixed)
         if access.rows in (row_modes.OWN, row_modes.EXPERT):
             part = UNIT if access.rows is row_modes.OWN else OF_EXPERT
             return self._of_units(buffer, part, width * size)
@@ -98,8 +98,8 @@ class Footprints:
         return Footprint(self._part(buffer.storage, "together", 1), TOGETHER, 0.0, row, whole)
 
     def _part(self, storage: int, kind: str, count: int) -> int:
-        """The first of the `count` parts of a kind that a storage has."""
-        key = (storage, kind)
+        """The first of the `count` parts of a kind that a storage has; arrays cut otherwise that share it have others."""
+        key = (storage, kind, count)
         if key not in self._first:
             self._first[key] = self.num_parts
             self.num_parts += count

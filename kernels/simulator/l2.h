@@ -36,11 +36,10 @@ class L2 {
             touch(t.first + frame.task.row, bytes, static_cast<double>(frame.unit.rows) * t.whole, out);
           }
           break;
-        case HPMOE_WEIGHT: {
-          const int64_t tile = frame.op.tile_cols > 0 ? frame.task.col / frame.op.tile_cols : 0;
-          touch(t.first + frame.unit.expert * num_column_tiles(frame.op) + tile, bytes, t.whole, out);
+        case HPMOE_WEIGHT:
+          touch(t.first + frame.unit.expert * num_column_tiles(frame.op) + tile_of(frame), bytes, t.whole, out);
           break;
-        }
+        case HPMOE_DENSE: touch(t.first + tile_of(frame), bytes, t.whole, out); break;
         case HPMOE_OF_EXPERT: touch_slots_of_expert(frame, frame.unit.expert, t, out); break;
         case HPMOE_TOGETHER: gather(t.first, bytes, t.whole, out); break;
         case HPMOE_STREAM:
@@ -72,6 +71,8 @@ class L2 {
   }
 
  private:
+  static int64_t tile_of(const Frame& frame) { return frame.op.tile_cols > 0 ? frame.task.col / frame.op.tile_cols : 0; }
+
   struct Part {
     double touched = -1, held = 0;  // what had come in when it was last touched; bytes of it
   };

@@ -24,6 +24,7 @@ struct HpmoeMachine {
 enum HpmoePart : int64_t {
   HPMOE_UNIT,        // the rows of its unit
   HPMOE_WEIGHT,      // the columns of its tile, of the weight of its slot's expert
+  HPMOE_DENSE,       // the same of one weight that all rows are multiplied by
   HPMOE_OF_EXPERT,   // all rows of its expert, slot by slot
   HPMOE_TOGETHER,    // some or all of an array that is taken as one part
   HPMOE_STREAM,      // what no other task touches
@@ -31,8 +32,8 @@ enum HpmoePart : int64_t {
 };
 
 // An array: parts first .. are its own. `fixed` bytes and `row` bytes for each row of the task (or moved by it). `whole`: of
-// a UNIT or OF_EXPERT what the array has for each row, of a WEIGHT and what is TOGETHER the bytes of the part, so that what
-// several tasks touch of it in turn is known to be new, or 0.
+// a UNIT or OF_EXPERT what the array has for each row, of a WEIGHT, of DENSE and of what is TOGETHER the bytes of the part,
+// so that what several tasks touch of it in turn is known to be new, or 0.
 struct HpmoeFootprint {
   int64_t first, part;
   double fixed, row, whole;

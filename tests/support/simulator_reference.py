@@ -12,7 +12,7 @@ from expansion import Expansion
 from judge import extent_of
 from tile_words import kind, moves_copies, params
 
-from hpmoe.costs.footprint import FAN, STREAM, TOGETHER, UNIT, WEIGHT
+from hpmoe.costs.footprint import DENSE, FAN, STREAM, TOGETHER, UNIT, WEIGHT
 from hpmoe.costs.work import Work
 from hpmoe.ir import taskflow as tf
 
@@ -254,8 +254,9 @@ class Reference:
             elif part == TOGETHER:  # rows from anywhere in it
                 held = min(self.held_of(rank, first), self.m.l2_bytes, whole)
                 missed += self.bring(rank, first, size * (1 - held / whole) if whole else size)
-            elif part == WEIGHT:
-                missed += self.fill(rank, first + task.expert * len(task.op.col_ranges()) + task.tile, size, whole)
+            elif part in (WEIGHT, DENSE):
+                expert = task.expert if part == WEIGHT else 0
+                missed += self.fill(rank, first + expert * len(task.op.col_ranges()) + task.tile, size, whole)
             elif part == UNIT and not task.op.opcode.startswith("ALL"):
                 unit = len(self.x.unit(rank, task.op, entry)) if kind(task.op) in ("slots", "tiles") else 1
                 missed += self.fill(rank, first + task.row, size, unit * whole)
