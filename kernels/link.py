@@ -148,8 +148,9 @@ class Link:
         return np.array([load().hpmoe_link_waited_ns(self._handle, r) for r in range(self.size)], np.float64) * 1e-9
 
     def launch(self, executable: Any, addresses: Sequence[int], room: Sequence[int], counts: np.ndarray, num_tokens: int,
-               trace: np.ndarray | None, keep: Any) -> None:
-        """This rank's part of a launch. `counts`: int32, of all routes by ids; `keep`: the memory that others write to."""
+               record: Sequence[np.ndarray | None], keep: Any) -> None:
+        """This rank's part of a launch. `counts`: int32, of all routes by ids; `record`: what is filled, a trace and the
+        bytes moved; `keep`: the memory that others write to."""
         with self._lock:
             counters, bases = self._counters_of(executable)
             buffers, rooms = (np.array(x, np.int64) for x in (addresses, room))
@@ -157,7 +158,8 @@ class Link:
             status, handler, what = Status(), getsignal(SIGINT), executable.name.encode()
             load().hpmoe_link_launch(
                 self._handle, what, executable.image_key, address(executable.image), executable.image.nbytes, mine,
-                address(counts), self.num_threads, executable.timeout, None if trace is None else address(trace),
+                address(counts), self.num_threads, executable.timeout,
+                *(None if array is None else address(array) for array in record),
                 callable(handler) and runs_for_main_thread(), status)
             if status.code:
                 self._kept.append((keep, counters))

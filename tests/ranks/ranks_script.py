@@ -54,6 +54,10 @@ def check(f, args, **options):
 
 for stage in STAGES.values():
     check(stage(hpmoe.moe_ffn), args)
+for f in (hpmoe.moe_ffn, hpmoe.deduplicate_rows(hpmoe.moe_ffn)):
+    (_, (whole,)), (_, (mine,)) = (hpmoe.measure(hpmoe.spmd(to_kernel(f), m), *given)
+                                   for m, given in ((virtual, args), (mesh, own(args))))
+    assert (mine.moved[me] == whole.moved[me]).all()
 check(to_kernel(hpmoe.moe_ffn), (args[0], one, *args[2:]))  # some ranks receive nothing
 check(to_kernel(hpmoe.moe_ffn), args, num_tokens=list(range(T, T - EP, -1)))
 check(to_kernel(hpmoe.moe_ffn), args, num_tokens=[T] + [0] * (EP - 1))
