@@ -9,7 +9,6 @@ from __future__ import annotations
 import contextlib
 import pickle
 from collections.abc import Mapping
-from typing import Any
 
 import numpy as np
 
@@ -24,6 +23,7 @@ from hpmoe.runtime.planned_rows import routes_of
 from hpmoe.runtime.plans import Plans
 from hpmoe.runtime.rank_arrays import Arrays
 from hpmoe.support.known import known
+from hpmoe.support.trees import PyTree
 
 
 class ProcessBackend(ArrayBackend):
@@ -37,7 +37,7 @@ class ProcessBackend(ArrayBackend):
         link = self.runs.link
         return contextlib.nullcontext() if link is None else link.calling(f"a call of {self.name}")
 
-    def lengths_of(self, num_tokens: Any) -> tuple[int, ...]:
+    def lengths_of(self, num_tokens: PyTree) -> tuple[int, ...]:
         """This rank's own number, as a tuple of one."""
         return own_length(num_tokens)
 
