@@ -11,6 +11,7 @@ import hpmoe
 from hpmoe.commands import show
 from hpmoe.commands.options import Options
 from hpmoe.costs.bound import rank_bounds
+from hpmoe.costs.start import start_us
 from hpmoe.ir.avals import RouteAval
 from hpmoe.routing.routing import rows_of_ranks
 from hpmoe.routing.workload import balanced_ids, drawn_ids, imbalanced_ids
@@ -130,12 +131,12 @@ class Layer:
         return hpmoe.simulate(flow, routing=self.ids)
 
     def bound_us(self, line: hpmoe.Timeline) -> float:
-        """Of what a fused run ran, on all ranks, with the launch."""
-        return self.machine.launch_us + max(b.total for b in rank_bounds(line.flow, self.machine, self.ids))
+        """Of what a fused run ran, on all ranks, with the launch and the prologue."""
+        return start_us(line.flow, self.machine) + max(b.total for b in rank_bounds(line.flow, self.machine, self.ids))
 
     def span_us(self, line: hpmoe.Timeline) -> float:
-        """Of a fused run, with its one launch."""
-        return self.machine.launch_us + line.span
+        """Of a fused run, with its one launch and its prologue."""
+        return start_us(line.flow, self.machine) + line.span
 
 
 def utilisation(line: hpmoe.Timeline, machine: hpmoe.Machine) -> dict[str, float]:

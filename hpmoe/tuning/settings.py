@@ -6,6 +6,7 @@ import functools
 
 import numpy as np
 
+from hpmoe.costs.start import start_us
 from hpmoe.ir.avals import RouteAval
 from hpmoe.ir.program import Program
 from hpmoe.ir.stages import AnyIR
@@ -73,7 +74,7 @@ class Simulations:
             weights = self._weights if flow.routes else None
             timeline = simulate(flow, routing=self._ids if flow.routes else None,
                                 topk_weights=None if weights is None else list(weights))
-            total += self._machine.launch_us + timeline.span
+            total += start_us(flow, self._machine) + timeline.span
         return total
 
     def _applied(self, direction: str, steps: tuple[Step, ...]) -> AnyIR:
