@@ -326,3 +326,9 @@ def test_quantised_rows_err_by_their_formats_and_save_bytes(printed):
     simulated = text.split("simulated")[1]
     plain, short = (numbers_after(rf"  {name} +\d+\.\d", simulated)[0] for name in ("bfloat16 rows", "int8"))
     assert 0.4 < short / plain < 0.7
+
+
+def test_ranks_that_are_processes_are_one_rank_where_nobody_launches_them(printed):
+    text = printed("11_ranks_are_processes.py")
+    losses = numbers_after("loss", text)
+    assert len(losses) == 4 and losses == sorted(losses, reverse=True) and text.endswith("1 rank\n")
