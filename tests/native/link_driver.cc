@@ -81,7 +81,7 @@ class Rank {
     for (int array : {OUT, KEPT, DROPPED}) std::memset(layer.pointers[array], 0, bytes(layer, array));
     const auto size = int64_t(layer.image.size()) * 4;
     const int code = hpmoe_link_launch(link_, "a layer", which, layer.image.data(), size, &mine, layer.counts.data(), 2,
-                                       timeout, nullptr, interruptible, status);
+                                       timeout, nullptr, nullptr, interruptible, status);
     if (code != 0) {
       renew_counters(layer);
       return code;
