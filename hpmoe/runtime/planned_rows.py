@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from hpmoe.ir.avals import RouteAval, as_route
 from hpmoe.ir.program import Equation, Program, Var
 from hpmoe.ir.stages import views_of_inputs
+from hpmoe.support.trees import PyTree
 
 LEAST = 64  # rows of a bucket
 PLANNED = "max_rows", "likely_rows"  # options of a route that say what it is planned for
@@ -50,7 +51,7 @@ def rows_of_received(received: int, aval: RouteAval) -> PlannedRows:
     return PlannedRows(most, even if received - even < most - received else most)
 
 
-RouteKey = tuple[Any, ...]  # its ids and weights, then names and values of its options
+RouteKey = tuple[PyTree, ...]  # its ids and weights, then names and values of its options
 
 class PlannedRoute(NamedTuple):
     """A route of a program.

@@ -10,8 +10,7 @@ from pathlib import Path
 
 import numpy as np
 
-CType = type[ctypes._SimpleCData] | type[ctypes._Pointer]
-Signatures = Mapping[str, tuple[CType | None, Sequence[CType]]]  # the type of a function's result, and those it takes
+Signatures = Mapping[str, tuple[type | None, Sequence[type]]]  # the type of a function's result, and those it takes
 
 BUILD_IT = "install the package again, or in a source tree run `python -m hpmoe.kernels.build_native`"
 

@@ -52,7 +52,7 @@ def completed(staged: Function, tiles: Chain) -> StagedFunction:
     """The kernel of a function that is staged so far."""
     known = staged_of(staged)
     names = {step.rewrite.__name__ for step in known.steps}
-    rest = {"program": [tiles], "tiles": [], "queues": None, "kernel": None}[known.level]
+    rest: list[Function] | None = {"program": [tiles], "tiles": [], "queues": None, "kernel": None}[known.level]
     if rest is not None:
         rest += [] if names & {"overlap_comm", "launch_kernels"} else [overlap_comm]
         rest.append(assign_queues(machine=cpu(2)))
