@@ -117,7 +117,7 @@ def received_rows(program: Program, inputs: Arrays, lengths: tuple[int, ...] | N
             if at_weights is not None:
                 check_topk_weights(ids, arrays[at_weights].reshape(-1, aval.top_k)[:stop], rank, aval.ep_size)
             real.append(ids)
-        received = rows_of_ranks(real, aval.num_experts, aval.capacity, aval.placement)
+        received = rows_of_ranks(real, aval.num_experts, aval.capacity, aval.placement, aval.alignment)
         buckets[key] = rows_of_received(max(received), aval)
     return buckets
 

@@ -74,8 +74,9 @@ class Bodies {
     for_each_segment(frame, [&](const Segment& segment) {
       if (is_notice(opcode)) return;
       send(worker, frame, segment, work.link_row, now);
-      moved.rows += static_cast<double>(segment.rows);
-      if (target_of(frame.op, segment) == frame.rank) moved.written += static_cast<double>(segment.rows) * work.link_row;
+      const auto rows = static_cast<double>(is_back(opcode) ? segment.num_entries() : segment.rows);
+      moved.rows += rows;
+      if (target_of(frame.op, segment) == frame.rank) moved.written += rows * work.link_row;
     });
     return moved;
   }
@@ -83,7 +84,7 @@ class Bodies {
   // Puts a segment on the links between its two ranks.
   void send(int32_t worker, const Frame& frame, const Segment& segment, double row_bytes, double now) {
     const int32_t to = target_of(frame.op, segment);
-    const double bytes = static_cast<double>(segment.rows) * row_bytes;
+    const double bytes = static_cast<double>(segment.num_entries()) * row_bytes;
     moved_[int64_t{frame.rank} * num_ranks_ + to] += bytes;
     if (to == frame.rank) return;
     const bool leaves = leaves_node(machine_, frame.rank, to);

@@ -47,6 +47,10 @@ def _without_bias(x, ids, w):
     return combine(grouped_matmul(rows, w, route), route)
 
 
+def _aligned(x, ids):
+    return hpmoe.combine(*hpmoe.dispatch(x, ids, num_local_experts=2, expert_alignment=8))
+
+
 def _raises(*args):
     raise RuntimeError("no idea")
 
@@ -191,6 +195,7 @@ cases("transforms", {
         lambda x, w: x @ w, into={"w": mint.zeros((2, 3)).T}).lower(X, Aval((3, 2), "float32"), direction="backward"),
     "accumulate into another shape": lambda: accumulate_grads(lambda x, w: x @ w, into={"w": array(2, 3)})(
         array(4, 3), array(3, 3)),
+    "padding to send once": lambda: deduplicate_rows(_aligned).lower(X, Aval((4, 1), "int32")),
     "nothing to send once": lambda: deduplicate_rows(doubled).lower(X),
     "replicas of no number": lambda: replicate_experts(moe_ffn, loads=[1, 1], replicas=0),
     "a least load of words": lambda: replicate_experts(moe_ffn, loads=[1, 1], min_load="all"),
