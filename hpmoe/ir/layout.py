@@ -8,8 +8,8 @@ import numpy as np
 
 from hpmoe.ir import taskflow as tf
 from hpmoe.routing.placement import Placement
-from hpmoe.routing.routing import PerRank, Routing, make_routing, routing_to_ranks, rows_of_ranks
-from hpmoe.routing.slots import Slots, make_slots, padded
+from hpmoe.routing.routing import PerRank, Routing, make_routing, routing_to_ranks, rows_by_counts, rows_of_ranks
+from hpmoe.routing.slots import Slots, make_slots
 from hpmoe.support.errors import ArgumentError
 from hpmoe.support.known import known
 from hpmoe.tile_ops.frame import Move
@@ -215,11 +215,10 @@ def received_by_counts(flow: tf.Taskflow, counts: Sequence[np.ndarray], num_toke
         if plan.once_of >= 0:
             _append_once(out, plan, num_tokens)
             continue
-        of_experts = padded(np.asarray(next(left)).sum(axis=0), plan.alignment)
-        of_ranks = of_experts.reshape(flow.ep_size, -1).sum(axis=1)
-        for rank, rows in enumerate(of_ranks.tolist()):
-            out[rank].append(rows)
-        _check_planned(plan, of_ranks.tolist())
+        of_ranks = rows_by_counts(np.asarray(next(left)).sum(axis=0), flow.ep_size, plan.alignment)
+        for mine, rows in zip(out, of_ranks, strict=True):
+            mine.append(rows)
+        _check_planned(plan, of_ranks)
     return out
 
 

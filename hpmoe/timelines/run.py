@@ -60,7 +60,7 @@ class Run:
         origin: microseconds of that first moment on the clock of the run.
         simulated: of a simulated run, what else the simulation knows of it; None where the run was measured.
         moved: [ep, ep], how many bytes the transfers of each rank copied to arrays of each, its own too, counted as they
-            were copied; of a measured rank that is a process, its own row. None where nobody counted.
+            were copied; of a measured rank that is a process, at least its own row. None where nobody counted.
     """
 
     flow: Taskflow

@@ -147,6 +147,12 @@ def test_what_is_saved_for_the_backward(policy):
         np.testing.assert_allclose(mine, theirs, rtol=1e-5, atol=1e-5)
 
 
+def test_beside_quantised_rows():
+    layer = Layer(T=7)
+    for mine, theirs in zip(*(run(hpmoe.quantize_rows(aligned(a)), layer) for a in (4, 1)), strict=True):
+        np.testing.assert_array_equal(mine, theirs)
+
+
 def test_in_a_graph():
     layer = Layer()
     given = tensors(layer.arguments())
