@@ -22,13 +22,14 @@ from hpmoe.kernels.diagnosis import make_error
 from hpmoe.kernels.memory import Pool
 from hpmoe.kernels.native import ABI_VERSION, Failure, Rank, Status, load
 from hpmoe.kernels.protocol import VERSION, Code
+from hpmoe.ranks.link import register_link
 from hpmoe.ranks.rendezvous import Group
 from hpmoe.support.dtypes import dtype_name, rounded, widen
 from hpmoe.support.errors import LaunchError
 from hpmoe.support.loading import address
 from hpmoe.support.locks import new_lock
 
-TIMEOUT_S = 60.0
+TIMEOUT_S = 300.0  # for the last rank to come to a meeting
 COUNTER_WORDS = 8  # from one counter to the next: a cache line
 
 
@@ -262,3 +263,4 @@ def _leave() -> None:
 
 
 atexit.register(_leave)
+register_link(Link)

@@ -73,18 +73,23 @@ class Bodies {
     Moved moved{0, 0};
     for_each_segment(frame, [&](const Segment& segment) {
       if (is_notice(opcode)) return;
-      send(worker, frame, segment, work.link_row, now);
+      send(worker, frame, segment, work, now);
       moved.rows += static_cast<double>(segment.rows);
       if (target_of(frame.op, segment) == frame.rank) moved.written += static_cast<double>(segment.rows) * work.link_row;
     });
     return moved;
   }
 
-  // Puts a segment on the links between its two ranks.
-  void send(int32_t worker, const Frame& frame, const Segment& segment, double row_bytes, double now) {
+  // Puts a segment on the links between its two ranks, and in the L2 of the other, which brings it to memory.
+  void send(int32_t worker, const Frame& frame, const Segment& segment, const HpmoeWork& work, double now) {
     const int32_t to = target_of(frame.op, segment);
-    const double bytes = static_cast<double>(segment.rows) * row_bytes;
+    const double bytes = static_cast<double>(segment.rows) * work.link_row;
     moved_[int64_t{frame.rank} * num_ranks_ + to] += bytes;
+    if (segment.rows > 0 && work.landing.row > 0) {
+      L2& cache = caches_[to / ranks_of_l2_];
+      const double landed = cache.land(frame, segment, to, work.landing, to % ranks_of_l2_ * num_parts_);
+      demand(worker, frame, rates_.of(to, HPMOE_MEMORY), landed, now);
+    }
     if (to == frame.rank) return;
     const bool leaves = leaves_node(machine_, frame.rank, to);
     demand(worker, frame, rates_.of(frame.rank, leaves ? HPMOE_NODE_EGRESS : HPMOE_EGRESS), bytes, now);
