@@ -5,7 +5,6 @@ from __future__ import annotations
 import dataclasses
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import numpy as np
 from absl import flags
@@ -98,7 +97,7 @@ def fastest(table: list[Fields]) -> dict[int, str]:
 
 def text(table: list[Fields], o: flags.FlagValues, machine: hpmoe.Machine) -> str:
     """A line for each scheme, a column for each number of nodes; then the megabytes that cross between nodes."""
-    cells: dict[tuple[int, str], Any] = {(r["nodes"], r["scheme"]): r for r in table}
+    cells: dict[tuple[int, str], Fields] = {(r["nodes"], r["scheme"]): r for r in table}
     chosen = fastest(table)
     lines = [f"{machine.name}, {o.direction}, {machine.node_size} ranks a node, {o.tokens} tokens a rank, "
              f"hidden {o.hidden}, intermediate {o.intermediate}, top {o.top_k}, {o.experts // o.ep} experts a rank, "
