@@ -202,6 +202,7 @@ cases("transforms", {
     "quantise to another dtype": lambda: quantize_rows(moe_ffn, dtype="int4"),
     "a scale of no columns": lambda: quantize_rows(moe_ffn, scale=0),
     "a scale of mxfp8 for other columns": lambda: quantize_rows(moe_ffn, dtype="mxfp8", scale=16),
+    "quantise what combine": lambda: quantize_rows(moe_ffn, combine="int8"),
     "another quantised backward": lambda: quantize_rows(moe_ffn, backward="int8"),
     "quantise to an unknown dtype": lambda: trace(lambda x: primitives.quantize(x, dtype="int4"), Aval((3, 3), "float32")),
     "quantise by no block": lambda: trace(lambda x: primitives.quantize(x, dtype="int8", block=-1), Aval((3, 3), "float32")),
