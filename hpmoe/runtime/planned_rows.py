@@ -46,7 +46,7 @@ def rows_of_any(aval: RouteAval) -> PlannedRows:
 def rows_of_received(received: int, aval: RouteAval) -> PlannedRows:
     """For a routing by which the rank with the most rows receives so many, and those like it. Two deviations over the mean
     are likely, as where experts are chosen alike, or as many as there is room for, whichever is nearer."""
-    most, sent = row_bucket(received, aval.max_rows), aval.num_tokens * aval.top_k
+    most, sent = row_bucket(received, aval.max_rows), aval.num_tokens * aval.top_k + aval.likely_padding
     even = min(most, max(LEAST, sent + int(2 * sent ** 0.5)))
     return PlannedRows(most, even if received - even < most - received else most)
 

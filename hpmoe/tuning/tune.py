@@ -182,5 +182,6 @@ def _sized(program: Program, ids: np.ndarray | None) -> Program:
         return program
     rows = []
     for aval in (route.aval for route in routes_of(program)):
-        rows.append(rows_of_received(max(rows_of_ranks(ids, aval.num_experts, aval.capacity, aval.placement)), aval))
+        received = rows_of_ranks(ids, aval.num_experts, aval.capacity, aval.placement, aval.alignment)
+        rows.append(rows_of_received(max(received), aval))
     return with_planned_rows(program, rows)
