@@ -1,6 +1,6 @@
 """Guards: a layer counts NaN, infinities and values out of a range, replaces them, and pays little for the look.
 
-    python examples/14_guard_a_layer.py --tokens=2048 --repeats=25
+    python examples/14_guard_a_layer.py --tokens=2048 --repeats=15
 
 The layer meets a token with a NaN first. Then it is timed beside the same layer without a guard, in turn. How much longer it
 takes is the median over pairs of calls; on a machine that does other things, that is less exact than the share of the time

@@ -6,30 +6,50 @@ import ast
 import atexit
 import contextlib
 import ctypes
+import functools
 import hashlib
 import os
 import sys
 import weakref
 from _signal import getsignal  # pyright: ignore[reportMissingImports]  faster than that of signal
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from signal import SIGINT
-from typing import Any
+from types import FrameType
+from typing import Protocol
 
 import numpy as np
 
 from hpmoe.kernels.cpu_target import runs_for_main_thread
 from hpmoe.kernels.diagnosis import make_error
-from hpmoe.kernels.memory import Pool
+from hpmoe.kernels.memory import Lease, Pool
 from hpmoe.kernels.native import ABI_VERSION, Failure, Rank, Status, load
 from hpmoe.kernels.protocol import VERSION, Code
+from hpmoe.ranks.link import register_link
 from hpmoe.ranks.rendezvous import Group
+from hpmoe.ranks.starting import ended
 from hpmoe.support.dtypes import dtype_name, rounded, widen
 from hpmoe.support.errors import LaunchError
 from hpmoe.support.loading import address
 from hpmoe.support.locks import new_lock
+from hpmoe.support.trees import PyTree
 
-TIMEOUT_S = 60.0
+TIMEOUT_S = 300.0  # for the last rank to come to a meeting
 COUNTER_WORDS = 8  # from one counter to the next: a cache line
+
+
+class Launched(Protocol):
+    """What a link launches; see Executable."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def image(self) -> np.ndarray: ...
+    @functools.cached_property
+    def image_key(self) -> int: ...
+    @property
+    def timeout(self) -> float: ...
+    @property
+    def counters(self) -> np.ndarray: ...
 
 
 class Link:
@@ -62,12 +82,13 @@ class Link:
         words = [(ctypes.c_int32 * self.size)(*each) for each in (
             files, [m.pid for m in group.members], [m.pidfd for m in group.members])]
         self._handle = load().hpmoe_link_open(self.rank, self.size, *words)
-        if not self._handle:
-            raise LaunchError("hpmoe.world: the memory that processes share cannot be mapped; is address space limited?")
+        for rank, is_open in enumerate(group.all_gather("a map of the heaps", b"1" if self._handle else b"")):
+            if not is_open:
+                raise _failed(f"{self._names[rank]} has no address space for the memory that processes share", rank)
         self._heaps = [load().hpmoe_link_heap(self._handle, r) for r in range(self.size)]
         self.pool = Pool(self._take)
-        self._counters: weakref.WeakKeyDictionary[Any, tuple[np.ndarray, np.ndarray]] = weakref.WeakKeyDictionary()
-        self._kept: list[Any] = []  # what others may read or write until all have met again
+        self._counters: weakref.WeakKeyDictionary[Launched, tuple[np.ndarray, np.ndarray]] = weakref.WeakKeyDictionary()
+        self._kept: list[object] = []  # what others may read or write until all have met again
         self._depth, self._has_told, self._lock = 0, False, new_lock()
         _open.append(self)
 
@@ -116,7 +137,7 @@ class Link:
         self._kept += [mine, sums]
         return results
 
-    def _told_arrays(self, what: str, lease: Any, arrays: Sequence[np.ndarray], key: bytes) -> list[list[np.ndarray]]:
+    def _told_arrays(self, what: str, lease: Lease, arrays: Sequence[np.ndarray], key: bytes) -> list[list[np.ndarray]]:
         """Of each rank, the flat arrays that it has laid out as a lease of its own heap."""
         offsets = np.array([lease.address(i) - self._heaps[self.rank] for i in range(len(arrays))], np.int64)
         told = self.meet(what, offsets.tobytes(), key)
@@ -147,9 +168,10 @@ class Link:
         """float64 [size], the seconds that this rank has waited for each one to come to what all call."""
         return np.array([load().hpmoe_link_waited_ns(self._handle, r) for r in range(self.size)], np.float64) * 1e-9
 
-    def launch(self, executable: Any, addresses: Sequence[int], room: Sequence[int], counts: np.ndarray, num_tokens: int,
-               trace: np.ndarray | None, keep: Any) -> None:
-        """This rank's part of a launch. `counts`: int32, of all routes by ids; `keep`: the memory that others write to."""
+    def launch(self, executable: Launched, addresses: Sequence[int], room: Sequence[int], counts: np.ndarray,
+               num_tokens: int, record: Sequence[np.ndarray | None], keep: object) -> None:
+        """This rank's part of a launch. `counts`: int32, of all routes by ids; `record`: what is filled, a trace and the
+        bytes moved; `keep`: the memory that others write to."""
         with self._lock:
             counters, bases = self._counters_of(executable)
             buffers, rooms = (np.array(x, np.int64) for x in (addresses, room))
@@ -157,22 +179,24 @@ class Link:
             status, handler, what = Status(), getsignal(SIGINT), executable.name.encode()
             load().hpmoe_link_launch(
                 self._handle, what, executable.image_key, address(executable.image), executable.image.nbytes, mine,
-                address(counts), self.num_threads, executable.timeout, None if trace is None else address(trace),
+                address(counts), self.num_threads, executable.timeout,
+                *(None if array is None else address(array) for array in record),
                 callable(handler) and runs_for_main_thread(), status)
             if status.code:
-                self._kept.append((keep, counters))
+                self._kept.append((keep, self._counters.pop(executable)))
                 self._check(status, executable.name, handler, executable.image)
             else:
                 self._kept.clear()
 
-    def _counters_of(self, executable: Any) -> tuple[np.ndarray, np.ndarray]:
+    def _counters_of(self, executable: Launched) -> tuple[np.ndarray, np.ndarray]:
         if executable not in self._counters:
             num_events = executable.counters.shape[1]
             counters = self.pool.zeros((max(num_events, 1) * COUNTER_WORDS,), np.int64)
             self._counters[executable] = counters, np.zeros(max(num_events, 1), np.int64)
         return self._counters[executable]
 
-    def _check(self, status: Status, what: str, handler: Any, image: np.ndarray | None = None) -> None:
+    def _check(self, status: Status, what: str, handler: Callable[[int, FrameType | None], object],
+               image: np.ndarray | None = None) -> None:
         """Raises what has gone wrong, on this rank or on another one."""
         if not status.code:
             return
@@ -192,9 +216,9 @@ class Link:
         name = self._names[status.rank] if 0 <= status.rank < self.size else self._names[self.rank]
         match status.code:
             case Code.PEER_DIED:
-                said = f"{name} died during {what}, or before it."
+                said = f"{name} {_how_it_ended(status.value)} during {what}, or before it."
             case Code.PEER_LEFT:
-                said = f"{name} has ended its program, and this rank is at {what}."
+                said = f"{name} has ended its program{text and ' with ' + text}, and this rank is at {what}."
             case Code.PEER_LATE:
                 said = f"{name} has not come to {what} in time."
             case Code.OTHER_CALL:
@@ -230,7 +254,7 @@ class _HeapBlock:
             load().hpmoe_link_give(self._handle, self._offset)
 
 
-def _read_words(data: bytes) -> Any:
+def _read_words(data: bytes) -> PyTree:
     """What `repr` wrote of tuples and numbers."""
     return ast.literal_eval(data.decode())
 
@@ -245,6 +269,10 @@ def _array_at(start: int, size: int, dtype: np.dtype) -> np.ndarray:
     return np.ctypeslib.as_array((ctypes.c_uint8 * (size * dtype.itemsize)).from_address(start)).view(dtype)
 
 
+def _how_it_ended(status: int) -> str:
+    return "died" if status < 0 else ended(os.waitstatus_to_exitcode(status))
+
+
 def _failed(text: str, rank: int) -> LaunchError:
     error = LaunchError(text)
     error.status = {"rank": rank}
@@ -255,8 +283,12 @@ _open: list[Link] = []
 
 
 def _leave() -> None:
+    """What Python has printed of an error that ended the program is told to the other ranks."""
+    error = getattr(sys, "last_value", None)
+    words = "" if error is None else f"{type(error).__name__}: {error}"
     for link in _open:
-        load().hpmoe_link_leave(link._handle)
+        load().hpmoe_link_leave(link._handle, words.encode())
 
 
 atexit.register(_leave)
+register_link(Link)

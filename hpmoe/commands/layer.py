@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 
@@ -13,6 +11,7 @@ import hpmoe
 from hpmoe.commands import show
 from hpmoe.commands.options import Options
 from hpmoe.costs.bound import rank_bounds
+from hpmoe.costs.start import start_us
 from hpmoe.ir.avals import RouteAval
 from hpmoe.routing.routing import rows_of_ranks
 from hpmoe.routing.workload import balanced_ids, drawn_ids, imbalanced_ids
@@ -49,6 +48,7 @@ class Layer:
         tuned: whether tiles and puts of the persistent kernel are of the sizes that the machine model chooses, where the
             flags give none; else the machine's default tile and puts of whole rows.
         dedup: whether the persistent kernel sends a token to a rank once.
+        quantize: the format in which rows are dispatched, see hpmoe.quantize_rows; None as they are.
         room: how many received rows a plan has room for: what the fullest rank "received", the "bucket" of that, or "all".
     """
 
@@ -59,6 +59,7 @@ class Layer:
     replicas: int = 0
     tuned: bool = False
     dedup: bool = False
+    quantize: str | None = None
     room: str = "received"
 
     @property
@@ -81,7 +82,7 @@ class Layer:
         size = numpy_dtype(self.o.dtype).itemsize
         return given if given is not None else flops / 2 * size / self.machine.link_rate(self.o.ep)
 
-    def with_copies(self, f: Function) -> Callable[..., Any]:
+    def with_copies(self, f: Function) -> Function:
         """A function of the layer, with as many copies of its experts as there is room for."""
         if not self.replicas:
             return f
@@ -101,6 +102,7 @@ class Layer:
             p, loads=self.loads, replicas=replicas, min_load=self.min_load) if replicas else p)
         program = with_planned_rows(program, [self._planned_rows(route.aval, room) for route in routes_of(program)])
         program = hpmoe.deduplicate_rows.apply_to(program) if dedup else program
+        program = hpmoe.quantize_rows.apply_to(program, dtype=self.quantize) if self.quantize else program
         rows, cols = (getattr(self.o, n, None) or ("auto" if tuned else None) for n in ("tile_rows", "tile_cols"))
         return hpmoe.tile_partition.apply_to(program, rows=rows, cols=cols, machine=self.machine)
 
@@ -111,12 +113,12 @@ class Layer:
         return rows_of_received(rows, aval) if room == "bucket" else PlannedRows(rows, rows)
 
     def fused(self, policy: str | Policy = "critical_path", machine: hpmoe.Machine | None = None,
-              **comm: Any) -> hpmoe.Timeline:
+              **comm: str) -> hpmoe.Timeline:
         """The persistent kernel; expert_barrier gets signals for each expert, as the policy it is modelled on."""
         machine = machine or self.machine
         comm = {"signal": "expert", **comm} if policy == "expert_barrier" else comm
-        comm = {"cols": "auto", "returns": 2, **comm} if self.tuned else comm
-        flow = hpmoe.overlap_comm.apply_to(self.tiles, **comm)
+        tuned = {"cols": "auto", "returns": 2} if self.tuned else {}
+        flow = hpmoe.overlap_comm.apply_to(self.tiles, **tuned | comm)
         return hpmoe.simulate(hpmoe.assign_queues.apply_to(flow, machine=machine, policy=policy), routing=self.ids)
 
     def blocking(self, policy: str | Policy, machine: hpmoe.Machine) -> hpmoe.Timeline:
@@ -132,12 +134,17 @@ class Layer:
         return hpmoe.simulate(flow, routing=self.ids)
 
     def bound_us(self, line: hpmoe.Timeline) -> float:
-        """Of what a fused run ran, on all ranks, with the launch."""
-        return self.machine.launch_us + max(b.total for b in rank_bounds(line.flow, self.machine, self.ids))
+        """Of what a fused run ran, on all ranks, with the launch and the prologue."""
+        return start_us(line.flow, self.machine) + max(b.total for b in rank_bounds(line.flow, self.machine, self.ids))
 
     def span_us(self, line: hpmoe.Timeline) -> float:
-        """Of a fused run, with its one launch."""
-        return self.machine.launch_us + line.span
+        """Of a fused run, with its one launch and its prologue."""
+        return start_us(line.flow, self.machine) + line.span
+
+
+def sent_bytes(line: hpmoe.Timeline) -> float:
+    """Bytes that a rank sends to others, mean of all ranks."""
+    return float(known(line.traffic)[:, [RATES.index("egress"), RATES.index("node_egress")], 0].sum(axis=1).mean())
 
 
 def utilisation(line: hpmoe.Timeline, machine: hpmoe.Machine) -> dict[str, float]:

@@ -95,7 +95,8 @@ class _Run:
         if b in position:
             return np.ascontiguousarray(stored(inputs[position[b]], buffer.dtype), dtype).reshape(self._matrix(rank, b))
         is_padded = buffer.role == "output" and self.layout.num_tokens is not None and buffer.route < 0
-        return np.full(self._matrix(rank, b), 0 if is_padded or dtype.kind == "i" else np.nan, dtype)
+        unwritten = {"i": 0, "u": 0xFF}.get(dtype.kind, np.nan)  # bytes of which scales are NaN
+        return np.full(self._matrix(rank, b), 0 if is_padded else unwritten, dtype)
 
     def _share_memory(self, arrays: list[np.ndarray]) -> None:
         """Moves the arrays of buffers that live in one memory into one block of bytes, which read as NaN."""
@@ -176,8 +177,9 @@ class _Run:
             self.counters[where, event + place] += amount
 
     def _units(self, rank: int, op: tf.TileOp, task: np.void, entries: np.ndarray) -> np.ndarray:
-        """Of each entry that a task sent back its event for returned rows, of each row that it fanned out its slot."""
+        """Of each entry that a task sent back its event for returned rows, padding's with the first tokens; of each row that
+        it fanned out its slot."""
         if op.fans_out:
             return self.bodies.fanned_slots(rank, task)
         plan = self.flow.routes[op.domain.route]
-        return entries // (plan.top_k * plan.return_tokens)
+        return np.maximum(entries, 0) // (plan.top_k * plan.return_tokens)

@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Mapping
 
 import mindspore as ms
-from mindspore import mint, nn
+from mindspore import Tensor, mint, nn
 
 from hpmoe.balance.moving import physical_ids
 from hpmoe.machines.machine import Mesh
-from hpmoe.nn.on_ranks import by_rank, num_ranks, reshaped, rows_shape, transformed
+from hpmoe.nn.on_ranks import by_rank, num_ranks, own_experts, reshaped, rows_shape, transformed
 from hpmoe.nn.parameters import Frozen, check_drawn, check_flags, check_sizes, normal, zeros
 from hpmoe.primitives.dispatch import combine, dispatch
 from hpmoe.primitives.entry_weights import dispatch_weights
@@ -20,8 +19,9 @@ from hpmoe.primitives.swiglu import swiglu
 from hpmoe.routing.capacity import DROP_POLICIES
 from hpmoe.support.errors import check_argument, is_name, is_number
 from hpmoe.support.mindspore_private import keep_whole
+from hpmoe.support.trees import Function
 
-Activation = Callable[[Any], Any]
+Activation = Callable[[Tensor], Tensor]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -33,7 +33,8 @@ class Experts:
     capacity_factor: float | None
     drop_policy: str
 
-    def __call__(self, hidden_states: Any, topk_ids: Any, topk_weights: Any, experts: dict[str, Any]) -> Any:
+    def __call__(self, hidden_states: Tensor, topk_ids: Tensor, topk_weights: Tensor, experts: Mapping[str, Tensor]
+                 ) -> Tensor:
         """What each token's experts make of it, weighted and summed, [T, H], by an experts' tensors."""
         topk_ids = physical_ids(topk_ids, experts["places"]) if "places" in experts else topk_ids
         rows, route = dispatch(hidden_states, topk_ids, num_local_experts=experts["weight1"].shape[0],
@@ -63,7 +64,8 @@ class GroupedMLP(nn.Cell):
         init_method_std: the standard deviation that weights are drawn with.
         dtype: of the Parameters; beside hidden states in half precision float32 ones are rounded, and trained as they are.
         transforms: of the function of one rank; None makes one kernel of it.
-        mesh: virtual ranks that share tokens and experts evenly, in order; None is one rank.
+        mesh: virtual ranks that share tokens and experts evenly, in order; or `hpmoe.world()`, where each process has
+            its own tokens and Parameters of its own experts alone, E / ep of them. None is one rank.
 
     Inputs:
         hidden_states: [..., H], float32 or half precision.
@@ -89,7 +91,8 @@ class GroupedMLP(nn.Cell):
     def __init__(self, *, hidden_size: int, moe_ffn_hidden_size: int, num_moe_experts: int, activation: Activation = swiglu,
                  gated_linear_unit: bool = True, add_bias_linear: bool = False, moe_apply_probs_on_input: bool = False,
                  moe_expert_capacity_factor: float | None = None, moe_token_drop_policy: str = "probs",
-                 init_method_std: float = 0.02, dtype: Any = ms.float32, transforms: Any = None, mesh: Mesh | None = None):
+                 init_method_std: float = 0.02, dtype: object = ms.float32, transforms: Function | None = None,
+                 mesh: Mesh | None = None):
         super().__init__()
         self.who = who = "hpmoe.nn.GroupedMLP"
         check_sizes(who, hidden_size=hidden_size, moe_ffn_hidden_size=moe_ffn_hidden_size, num_moe_experts=num_moe_experts)
@@ -104,20 +107,22 @@ class GroupedMLP(nn.Cell):
                        repr(moe_token_drop_policy), f"one of {', '.join(DROP_POLICIES)}")
         self.hidden_size, self.has_bias, self.ep_size = hidden_size, add_bias_linear, num_ranks(who, mesh, num_moe_experts)
         wide = moe_ffn_hidden_size * (2 if gated_linear_unit else 1)
-        self.weight1 = normal("weight1", (num_moe_experts, hidden_size, wide), init_method_std, dtype)
-        self.weight2 = normal("weight2", (num_moe_experts, moe_ffn_hidden_size, hidden_size), init_method_std, dtype)
+        shapes = (num_moe_experts, hidden_size, wide), (num_moe_experts, moe_ffn_hidden_size, hidden_size)
+        self.weight1, self.weight2 = (own_experts(normal(name, shape, init_method_std, dtype), mesh)
+                                      for name, shape in zip(("weight1", "weight2"), shapes, strict=True))
         if add_bias_linear:
-            self.bias1 = zeros("bias1", (num_moe_experts, wide), dtype)
-            self.bias2 = zeros("bias2", (num_moe_experts, hidden_size), dtype)
-        self.places: Any = None  # where each expert lies, [E] int32, when a Balancer has moved them
+            self.bias1 = own_experts(zeros("bias1", (num_moe_experts, wide), dtype), mesh)
+            self.bias2 = own_experts(zeros("bias2", (num_moe_experts, hidden_size), dtype), mesh)
+        self.places: Tensor | None = None  # where each expert lies, [E] int32, when a Balancer has moved them
         self.run = run = Experts(activation, moe_apply_probs_on_input, moe_expert_capacity_factor,
                                  moe_token_drop_policy if moe_expert_capacity_factor is not None else "error")
 
-        def grouped_mlp(hidden_states, topk_weights, topk_ids, experts):
+        def grouped_mlp(hidden_states: Tensor, topk_weights: Tensor, topk_ids: Tensor,
+                        experts: Mapping[str, Tensor]) -> Tensor:
             return run(hidden_states, topk_ids, topk_weights, experts)
         self.compute = transformed(who, grouped_mlp, transforms, mesh, (0, 0, 0, 0), Frozen(self, "experts_"))
 
-    def tensors(self):
+    def tensors(self) -> Mapping[str, Tensor]:
         """What experts read, by name; with a rank axis where there is a mesh."""
         found = {"weight1": by_rank(self.weight1, self.ep_size), "weight2": by_rank(self.weight2, self.ep_size)}
         if self.has_bias:
@@ -127,11 +132,11 @@ class GroupedMLP(nn.Cell):
             found["places"] = mint.broadcast_to(self.places, (self.ep_size, *self.places.shape))
         return found
 
-    def construct(self, hidden_states, topk_weights, topk_ids):
+    def construct(self, hidden_states: Tensor, topk_weights: Tensor, topk_ids: Tensor) -> Tensor:
         rows = self._rows(hidden_states, self.hidden_size, "hidden_states")
         ids = self._rows(topk_ids, None, "topk_ids")
         weights = self._rows(topk_weights, None, "topk_weights")
         return reshaped(self.compute(rows, weights, ids, self.tensors()), hidden_states.shape)
 
-    def _rows(self, x, size, argument):
+    def _rows(self, x: Tensor, size: int | None, argument: str) -> Tensor:
         return reshaped(x, rows_shape(self.who, getattr(x, "shape", None), size, self.ep_size, argument))

@@ -51,17 +51,20 @@ class Capacity:
 
 
 def most_rows(num_tokens: int, top_k: int, num_experts: int, num_local_experts: int, ep_size: int,
-              capacity: Capacity | None) -> int:
-    """The most rows that a rank can receive, whatever the routing.
+              capacity: Capacity | None, alignment: int = 1) -> int:
+    """The most rows that a rank can receive, whatever the routing; with those that fill an expert's up to a multiple.
 
     Example:
         >>> most_rows(100, top_k=4, num_experts=16, num_local_experts=2, ep_size=8, capacity=None)
         1600
+        >>> most_rows(1, top_k=2, num_experts=16, num_local_experts=4, ep_size=1, capacity=None, alignment=8)
+        16
     """
     of_rank = num_tokens * min(top_k, num_local_experts)
     if capacity is not None:
         of_rank = min(of_rank, num_local_experts * capacity.limit(num_tokens, top_k, num_experts))
-    return ep_size * of_rank
+    rows = ep_size * of_rank
+    return rows + min(rows, num_local_experts) * (alignment - 1)
 
 
 def make_capacity(capacity_factor: float | None, drop_policy: str) -> Capacity | None:
@@ -73,6 +76,19 @@ def make_capacity(capacity_factor: float | None, drop_policy: str) -> Capacity |
     is_factor = is_number(capacity_factor) and 0 < capacity_factor < math.inf
     check_argument(is_factor, "hpmoe.dispatch", "capacity_factor", repr(capacity_factor), "a positive finite number or None")
     return Capacity(float(capacity_factor), drop_policy)
+
+
+def heaviest_first(weights: np.ndarray, sort: Sort = stable_order) -> np.ndarray:
+    """Which weight comes where in a stable sort from the largest down, [n]; a sort of integers does it in two steps.
+
+    Example:
+        >>> heaviest_first(np.array([0.5, -0.0, 2.0, 0.0, -1.0], np.float32)).tolist()
+        [2, 0, 1, 3, 4]
+    """
+    bits = (0.0 - weights.astype(np.float64)).view(np.int64)  # of both zeros the same
+    keys = np.where(bits < 0, bits ^ np.int64(2**63 - 1), bits)  # integers in the order of the numbers
+    order = sort(((keys & 0xFFFFFFFF) - 2**31).astype(np.int32))
+    return order[sort((keys >> 32).astype(np.int32)[order])]
 
 
 def chosen_counts(ids: np.ndarray, num_experts: int) -> np.ndarray:
@@ -137,7 +153,8 @@ def kept_entries(ids: np.ndarray, num_experts: int, capacity: Capacity, weights:
     if capacity.policy == "position":
         order = sort(flat)
     else:
-        order = np.lexsort((-known(weights).reshape(-1).astype(np.float64), flat))
+        order = heaviest_first(known(weights).reshape(-1), sort)
+        order = order[sort(flat[order])]
     counts = chosen_counts(ids, num_experts)
     order = order[len(flat) - counts.sum():]  # those of no expert come first
     place = np.arange(len(order)) - np.repeat(np.cumsum(counts) - counts, counts)

@@ -16,7 +16,7 @@ from hpmoe.tile_ops.domains import Tiles
 from hpmoe.tile_ops.frame import Buffers, Frame, Operation
 from hpmoe.tile_ops.params import Fill, Filled, Params
 from hpmoe.tile_ops.tile_primitive import Operand, TilePrimitive
-from hpmoe.tile_ops.tokens import WHOLE_ROWS, entries_fault, sums_of_entries
+from hpmoe.tile_ops.tokens import WHOLE_ROWS, choices_fault, sum_choices
 
 ROW = Operand(cols=(col_modes.ALL,))
 LIMIT = Operand(cols=(col_modes.ALL,), may_be_number=True)
@@ -24,10 +24,10 @@ FILL_OUTSIDE = TilePrimitive("FILL_OUTSIDE", 31, targets=("cpu",), params=Filled
                              outputs=(ROW,), inputs=(ROW, ROW, ROW, LIMIT, LIMIT))
 COUNT_OUTSIDE = TilePrimitive("COUNT_OUTSIDE", 32, targets=("cpu",), measured_as="ROW_REDUCE sum", outputs=(ROW,),
                               inputs=(ROW, LIMIT, LIMIT))
-COUNT_AND_FILL = TilePrimitive("COUNT_AND_FILL", 33, targets=("cpu",), params=Filled, measured_as="MAP copy",
+COUNT_AND_FILL = TilePrimitive("COUNT_AND_FILL", 36, targets=("cpu",), params=Filled, measured_as="MAP copy",
                                outputs=(ROW, ROW), inputs=(ROW, LIMIT, LIMIT))
 REDUCE_AND_FILL = TilePrimitive(
-    "REDUCE_AND_FILL", 34, targets=("cpu",), params=Filled, measured_as="REDUCE", needs_route=True, sums_choices=True,
+    "REDUCE_AND_FILL", 37, targets=("cpu",), params=Filled, measured_as="REDUCE", needs_route=True, sums_choices=True,
     domains=(Tiles,), required=5, outputs=(ROW, ROW),
     inputs=(Operand((row_modes.ENTRIES,), (col_modes.ALL,)), LIMIT, LIMIT, WHOLE_ROWS))
 
@@ -76,9 +76,10 @@ def _(frame: Frame[Filled]) -> int:
 @REDUCE_AND_FILL.reference
 def _(frame: Frame[Filled]) -> int:
     out, counts, _, low, high, *_ = frame.operands()
-    out[...] = sums_of_entries(frame, 2, weights=5)
+    tile, top_k = frame.rows, frame.routing.top_k
+    made = sum_choices(frame, widen(frame.array(2)[tile.start * top_k:tile.stop * top_k, frame.columns(2)]), weights=5)
     _count_and_fill(out, counts, widen(out), low, high, frame.params.fill)
-    return len(out)
+    return made
 
 
 def _count_and_fill(out: np.ndarray, counts: np.ndarray, tested: np.ndarray, low: float, high: float, fill: Fill) -> None:
@@ -110,4 +111,4 @@ def _(op: Operation[Filled], buffers: Buffers, plan: RoutePlan | None) -> str:
     out, counts, entries = (op.width(i, buffers) for i in range(3))
     if out != entries or counts != 1:
         return f"sums {entries} columns into {out}, and {counts} counts"
-    return entries_fault(op, 5, buffers, known(plan))
+    return choices_fault(op, buffers, known(plan), weights=5)

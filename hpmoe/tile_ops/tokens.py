@@ -37,8 +37,8 @@ DROP_COUNTS = TilePrimitive(
     outputs=(Operand(cols=WHOLE, takes_whole_rows=True, is_integer=True),))
 FAN_OUT = TilePrimitive(
     "FAN_OUT", 21, targets=TARGETS, needs_route=True, only_moves=True, domains=(Slots,), measured_as="MAP copy",
-    outputs=(Operand((row_modes.FAN,)),),
-    inputs=(Operand(),))
+    outputs=(Operand((row_modes.FAN,), may_be_bytes=True),),
+    inputs=(Operand(may_be_bytes=True),))
 FAN_IN = TilePrimitive(
     "FAN_IN", 22, targets=TARGETS, needs_route=True, rounds=True, domains=(Slots,), measured_as="REDUCE", required=2,
     outputs=(Operand(),),
@@ -47,20 +47,20 @@ FAN_IN = TilePrimitive(
 
 @REDUCE.reference
 def _(frame: Frame[Params]) -> int:
-    frame.array(0)[frame.rows, frame.own(0)] = sums_of_entries(frame, 1, weights=2)
-    return frame.rows.stop - frame.rows.start
-
-
-def sums_of_entries(frame: Frame[Params], entries: int, weights: int) -> np.ndarray:
-    """Of a task's tokens, the weighted sum of what the experts of each sent back, in the order of its choices."""
     tile, top_k = frame.rows, frame.routing.top_k
-    rows = widen(frame.array(entries)[tile.start * top_k:tile.stop * top_k, frame.columns(entries)])
-    parts, kept = rows.reshape(-1, top_k, rows.shape[1]), frame.kept()
+    return sum_choices(frame, widen(frame.array(1)[tile.start * top_k:tile.stop * top_k, frame.own(1)]))
+
+
+def sum_choices(frame: Frame[Params], entries: np.ndarray, weights: int = 2) -> int:
+    """Sums the entries of each of the task's tokens, in float32 and weighted where there is an operand `weights`."""
+    tile, top_k = frame.rows, frame.routing.top_k
+    parts, kept = entries.reshape(-1, top_k, entries.shape[1]), frame.kept()
     total = np.zeros_like(parts[:, 0])
     for k in range(top_k):
         weight = widen(frame.whole(weights)[tile, k:k + 1]) if len(frame.op.operands) > weights else 1.0
         total += np.where(kept[:, k:k + 1], parts[:, k] * weight, 0)
-    return total
+    frame.whole(0)[tile] = total
+    return tile.stop - tile.start
 
 
 @GATHER.reference
@@ -113,11 +113,11 @@ def fanned(frame: Frame[Params]) -> tuple[np.ndarray, np.ndarray]:
 
 @REDUCE.fits
 def _(op: Operation[Params], buffers: Buffers, plan: RoutePlan | None) -> str:
-    return entries_fault(op, 2, buffers, known(plan))
+    return choices_fault(op, buffers, known(plan))
 
 
-def entries_fault(op: Operation[Params], weights: int, buffers: Buffers, plan: RoutePlan) -> str:
-    """What does not fit together of an operation that sums entries, operand `weights` being their weights."""
+def choices_fault(op: Operation[Params], buffers: Buffers, plan: RoutePlan, weights: int = 2) -> str:
+    """Its rows are tokens, with a weight for each choice where there is an operand `weights`."""
     if len(op.operands) > weights and op.width(weights, buffers) != plan.top_k:
         return f"has {op.width(weights, buffers)} weights for each of a token's {plan.top_k} choices"
     return _tokens_fault(op, plan)

@@ -12,7 +12,7 @@ from hpmoe.ir import taskflow as tf
 from hpmoe.ir.avals import RouteAval, as_route, fixed
 from hpmoe.ir.program import Atom, Equation, Literal, Program, Var
 from hpmoe.ir.stages import deciding_vars, views_of_inputs
-from hpmoe.support.dtypes import FLOATS, INTEGERS
+from hpmoe.support.dtypes import BYTES, FLOATS, INTEGERS
 from hpmoe.support.known import known
 from hpmoe.tile_ops import col_modes, row_modes
 from hpmoe.tile_ops.axes import PICK
@@ -40,6 +40,7 @@ class Tiler(Buffers):
     """
 
     HELD = (*COMPUTED, *INTEGERS)  # what buffers hold that elementwise operations, sums and choices may be about
+    MOVED = (*COMPUTED, BYTES)  # what rows on their way between ranks may be of
 
     def __init__(self, program: Program, tile_rows: int, tile_cols: int):
         super().__init__(program)
@@ -85,7 +86,7 @@ class Tiler(Buffers):
         likely = eqn.params.get("likely_rows") or most or aval.likely_rows
         self.routes.append(tf.RoutePlan(ids, aval.num_experts, aval.num_local_experts, aval.top_k, aval.num_tokens,
                                         most or aval.max_rows, likely, self.tile_rows, aval.ep_size, self.tile_rows,
-                                        aval.capacity, *weights, placement=aval.placement))
+                                        aval.capacity, *weights, placement=aval.placement, alignment=aval.alignment))
 
     def _plan_route_to_ranks(self, experts: RouteAval, ranks: RouteAval) -> None:
         """No more rows than the experts' ranks receive, and no token twice."""

@@ -13,7 +13,7 @@
 namespace hpmoe {
 
 constexpr int32_t kMagic = 0x484D4F45;
-constexpr int32_t kVersion = 6;
+constexpr int32_t kVersion = 7;
 constexpr int32_t kSectionAlignment = 64;
 constexpr int32_t kMaxOperands = 6;
 constexpr int32_t kWhole = 1 << 16;  // the share of an expert that has no copies
@@ -27,7 +27,7 @@ constexpr int32_t kAbsent = -1;      // the id of no expert: its entry goes nowh
   X(ONE, 0) X(SLOT, 1) X(EXPERT, 2) X(RECEIVED, 3) X(TILE, 4) X(STATIC_TILE, 5) X(TOKENS, 6) X(ENTRIES, 7)           \
   X(TILE_ENTRIES, 8) X(SENT_TO, 9) X(SENT_TO_EXPERT, 10) X(RETURNED_TO, 11) X(RETURNED_TO_FROM_EXPERT, 12)        \
   X(REPLICA, 13) X(REPLICAS, 14)
-#define HPMOE_DTYPE(X) X(FLOAT32, 0) X(INT32, 1) X(BFLOAT16, 2) X(FLOAT16, 3) X(INT64, 4)
+#define HPMOE_DTYPE(X) X(FLOAT32, 0) X(INT32, 1) X(BFLOAT16, 2) X(FLOAT16, 3) X(INT64, 4) X(UINT8, 5)
 #define HPMOE_DROP_POLICY(X) X(NONE, 0) X(ERROR, 1) X(POSITION, 2) X(PROBS, 3)
 #define HPMOE_CODE(X)                                                                                                \
   X(OK, 0) X(TIMEOUT, 1) X(ABORTED_PEER, 2) X(OUT_OF_MEMORY, 3) X(BAD_IMAGE, 4) X(INTERRUPTED, 5) X(WRONG_COUNT, 6)  \
@@ -89,9 +89,10 @@ struct Buffer {
 // ep_size, the rest are room for copies, and the shares of all ranks' local experts begin at first_share.
 // once_of is -1, or of a route to ranks, where each counts as one expert and gets a token once at most, an earlier route:
 // that to their experts. An event for rows that come back is for those of return_tokens tokens.
+// Where a local expert has rows, zeros fill them up to a multiple of `alignment`.
 struct Route {
   int32_t ids_buffer, num_experts, num_local_experts, top_k, num_slots, num_tokens, max_rows, drop_policy;
-  int32_t weights_buffer, first_share, once_of, return_tokens;
+  int32_t weights_buffer, first_share, once_of, return_tokens, alignment, reserved;
   double capacity_factor;
 };
 
@@ -135,7 +136,7 @@ static_assert(sizeof(Signal) == 12 && offsetof(Signal, remote) == 8,
               "a signal is three words, the second holds kind and amount");
 static_assert(sizeof(EventRun) == 20, "a run of events is five words");
 static_assert(sizeof(Buffer) == 16, "a buffer is four words");
-static_assert(sizeof(Route) == 56 && offsetof(Route, capacity_factor) == 48, "a route is twelve words and a double");
+static_assert(sizeof(Route) == 64 && offsetof(Route, capacity_factor) == 56, "a route is fourteen words and a double");
 static_assert(sizeof(Share) == 12, "a share is three words");
 static_assert(sizeof(Operand) == 24 && offsetof(Operand, value) == 12,
               "an operand is six words, the second holds both modes");

@@ -8,14 +8,6 @@
 #include "lanes.h"
 
 namespace hpmoe {
-namespace {
-
-HPMOE_MULTIVERSION
-void add_scaled(int64_t n, float scale, const float* x, float* sum) {
-  for (int64_t i = 0; i < n; ++i) sum[i] += scale * x[i];
-}
-
-}  // namespace
 
 EntrySums::EntrySums(const Frame& frame, int out, int entries, int weights)
     : frame_(frame),

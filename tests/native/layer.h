@@ -15,7 +15,10 @@
 namespace hpmoe {
 
 // R ranks, E experts, K a token, T tokens, H hidden, I inner, B rows a tile, S slots a rank, Z slots of tokens sent once.
-constexpr int R = 2, E = 4, L = E / R, K = 2, T = 10, H = 6, I = 5, B = 4, S = (R * T * K + B - 1) / B + L,
+#ifndef LAYER_RANKS
+#define LAYER_RANKS 2
+#endif
+constexpr int R = LAYER_RANKS, E = 4, L = E / R, K = 2, T = 10, H = 6, I = 5, B = 4, S = (R * T * K + B - 1) / B + L,
               Z = (R * T + B - 1) / B + 1;
 constexpr int kTiles = (T + B - 1) / B;
 // ENTRIES is WEIGHTS, a row for each entry. ONCE, THERE and SUMS are tokens that came once, weights and what goes back of
@@ -86,8 +89,9 @@ inline void add_arrays(ImageWriter& w, const Variant& variant) {
     w.buffers.push_back({kCols[i], per_expert, int32_t(variant.dtype_of(i)), kRows[i]});
   }
   const int weights = variant.policy == DropPolicy::PROBS ? WEIGHTS : -1;
-  w.routes.push_back({IDS, E, L, K, S, T, 0, int32_t(variant.policy), weights, 0, -1, w.tile_rows, variant.factor});
-  if (variant.is_once) w.routes.push_back({IDS, R, 1, K, Z, T, 0, int32_t(DropPolicy::NONE), -1, 0, 0, w.tile_rows, 0});
+  w.routes.push_back({IDS, E, L, K, S, T, 0, int32_t(variant.policy), weights, 0, -1, w.tile_rows, 1, 0, variant.factor});
+  if (variant.is_once)
+    w.routes.push_back({IDS, R, 1, K, Z, T, 0, int32_t(DropPolicy::NONE), -1, 0, 0, w.tile_rows, 1, 0, 0});
 }
 
 // `way`: the route of what goes over links.
@@ -226,28 +230,32 @@ struct Arrays {
   }
 
   void check_drops() const {
-    for (int r = 0; r < R; ++r) {
-      const std::vector<bool> is_kept = kept(r);
-      const std::vector<float> weights = values(r, WEIGHTS), masked = values(r, KEPT);
-      std::vector<int> dropped(E);
-      for (int i = 0; i < num_tokens[r] * K; ++i) {
-        dropped[integer(r, IDS, i)] += !is_kept[i];
-        check(masked[i] == (is_kept[i] ? weights[i] : 0.0f), "the value of an entry, zero where it is dropped");
-      }
-      for (int e = 0; e < E; ++e) check(integer(r, DROPPED, e) == dropped[e], "the number of dropped entries");
+    for (int r = 0; r < R; ++r) check_drops(r);
+  }
+
+  void check_drops(int r) const {
+    const std::vector<bool> is_kept = kept(r);
+    const std::vector<float> weights = values(r, WEIGHTS), masked = values(r, KEPT);
+    std::vector<int> dropped(E);
+    for (int i = 0; i < num_tokens[r] * K; ++i) {
+      dropped[integer(r, IDS, i)] += !is_kept[i];
+      check(masked[i] == (is_kept[i] ? weights[i] : 0.0f), "the value of an entry, zero where it is dropped");
     }
+    for (int e = 0; e < E; ++e) check(integer(r, DROPPED, e) == dropped[e], "the number of dropped entries");
   }
 
   void check_results() const {
+    for (int r = 0; r < R; ++r) check_results(r);
+  }
+
+  void check_results(int r) const {
     const float tolerance = variant.dtype == Dtype::FLOAT32 ? 1e-5f : variant.dtype == Dtype::FLOAT16 ? 4e-3f : 3e-2f;
-    for (int r = 0; r < R; ++r) {
-      const std::vector<bool> is_kept = kept(r);
-      const std::vector<float> out = values(r, OUT);
-      for (int i = 0; i < num_tokens[r] * H; ++i) {
-        double size = 0;
-        const double wanted = expected(r, i / H, i % H, is_kept, &size);
-        check(std::fabs(out[i] - wanted) <= tolerance * (1 + size), "the layer's value");
-      }
+    const std::vector<bool> is_kept = kept(r);
+    const std::vector<float> out = values(r, OUT);
+    for (int i = 0; i < num_tokens[r] * H; ++i) {
+      double size = 0;
+      const double wanted = expected(r, i / H, i % H, is_kept, &size);
+      check(std::fabs(out[i] - wanted) <= tolerance * (1 + size), "the layer's value");
     }
   }
 
