@@ -48,7 +48,7 @@ def title(line: Run) -> str:
     """One line that says whose run it is, and whether it is simulated."""
     ranks = shown_ranks(line)
     some = "" if len(ranks) == line.flow.ep_size else f"; ranks {', '.join(map(str, ranks))} of {line.flow.ep_size}"
-    return f"{line.flow.name}: {line.summary()} ({'simulated' if line.is_simulated else 'measured'}){some}"
+    return f"{line.flow.name}: {'' if line.is_simulated else 'measured '}{line.summary()}{some}"
 
 
 def draw(line: Run, path: str | os.PathLike[str]) -> None:

@@ -46,7 +46,7 @@ def test_a_page_needs_nothing_else(line):
     page.feed(text)
     assert page.open == [] and not {"script", "link", "img", "iframe"} & page.tags
     assert not re.search(r"https?:|src=|href=|url\(|@import", text)
-    assert "a &lt;b&gt;" in text and "critical path, simulated" in text and "(measured)" in text
+    assert "a &lt;b&gt;" in text and "critical path, simulated" in text and ": measured " in text
     for words in ("aic busy", "exposed communication", "waiting for grouped_matmul", " | ".join(line.flow.provenance)):
         assert words in text
     assert len(line.html()) < 2_000_000
