@@ -25,6 +25,7 @@ from hpmoe.commands import (
     machine,
     memory,
     plan,
+    plan_layer,
     show,
     simulate,
     tune,
@@ -35,8 +36,8 @@ from hpmoe.support.interrupts import end_watch
 from hpmoe.support.versions import __version__
 
 COMMANDS = {"demo": demo, "launch": launch, "bench": bench, "show": show, "plan": plan, "simulate": simulate,
-            "compare": compare, "machine": machine, "calibrate": calibrate, "tune": tune, "memory": memory, "build": build,
-            "ascend-check": ascend_check, "doctor": doctor}
+            "plan-layer": plan_layer, "compare": compare, "machine": machine, "calibrate": calibrate, "tune": tune,
+            "memory": memory, "build": build, "ascend-check": ascend_check, "doctor": doctor}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
