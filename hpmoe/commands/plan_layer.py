@@ -24,9 +24,12 @@ from hpmoe.support.progress import Progress
 from hpmoe.tiling.shared_memory import memory_bytes
 
 SUMMARY = "predicts a known model's MoE layer on a cluster, for each number of ranks that its experts may be spread over"
+OF_WORKLOADS = "\n".join(f"  {name}: {what}" for name, what in WORKLOADS.items())
 NOTES = f"""\
-All times are simulated, of routed experts alone. --routing is one of {', '.join(ROUTINGS)}, a .npy file of recorded
-topk_ids [tokens, K], or a public workload: {'; '.join(f'{name}: {what}' for name, what in WORKLOADS.items())}."""
+All times are simulated, of routed experts alone. --routing is {', '.join(ROUTINGS)}, a .npy file of recorded topk_ids
+[tokens, K], or a public workload:
+{OF_WORKLOADS}
+"""
 PASSES = "forward", "backward"
 GIB = 2**30
 

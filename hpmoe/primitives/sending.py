@@ -40,7 +40,7 @@ def send_back(rows: list[np.ndarray], routes: list[Route]) -> list[np.ndarray]:
 
 def tile_return(tiler: Tiler, rows: Atom, route: Atom, entries: int) -> Access:
     """Sends rows back to buffer `entries`, one row for each entry; returns how it is accessed."""
-    source = tiler.at(rows, cols=col_modes.ALL)
+    source = tiler.at(rows, cols=col_modes.ALL, dtypes=tiler.MOVED)
     access = dataclasses.replace(source, buffer=entries, rows=row_modes.ENTRIES)
     tiler.emit(ALL_TO_ALL_BACK, tiler.once(route), access, source, cols=0)
     return access
