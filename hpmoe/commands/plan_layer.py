@@ -23,7 +23,7 @@ from hpmoe.support.known import known
 from hpmoe.support.progress import Progress
 from hpmoe.tiling.shared_memory import memory_bytes
 
-SUMMARY = "predicts a known model's MoE layer on a cluster, for each number of ranks that its experts may be spread over"
+SUMMARY = "predicts a known model's MoE layer on a cluster, by how its experts are spread over ranks"
 OF_WORKLOADS = "\n".join(f"  {name}: {what}" for name, what in WORKLOADS.items())
 NOTES = f"""\
 All times are simulated, of routed experts alone. --routing is {', '.join(ROUTINGS)}, a .npy file of recorded topk_ids

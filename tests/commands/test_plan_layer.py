@@ -79,7 +79,8 @@ def test_recorded_ids(capsys, tmp_path):
 
 @pytest.mark.parametrize("array, expected", [
     (None, "cannot be read as a .npy file"), (np.ones((9, 2)), "float64(9, 2); it must be a file of integers [..., 2]"),
-    (np.ones((9, 3), int), "it must be a file of integers [..., 2]"), (np.ones((3, 2), int), "of 3 tokens; it must be one of "),
+    (np.ones((9, 3), int), "it must be a file of integers [..., 2]"),
+    (np.ones((3, 2), int), "of 3 tokens; it must be one of "),
     (np.full((4, 2), 8), "ids from 8 to 8; it must be one with ids from -1 to 7")], ids=str)
 def test_files_that_hold_no_ids(tmp_path, array, expected):
     path = tmp_path / "ids.npy"
