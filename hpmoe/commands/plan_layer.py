@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 from types import SimpleNamespace
-from typing import NamedTuple
 
 import numpy as np
 from absl import flags
@@ -34,7 +34,8 @@ PASSES = "forward", "backward"
 GIB = 2**30
 
 
-class Model(NamedTuple):
+@dataclasses.dataclass(frozen=True)
+class Model:
     """Sizes of the routed experts of a layer, from the model's published config.json."""
 
     hidden: int
@@ -78,8 +79,8 @@ def run(o: flags.FlagValues) -> int:
         options.check_sizes(sizes_of(o, ep))
     with Progress("hpmoe plan-layer") as progress:
         table = [row(o, ep, progress) for ep in spreads]
-    result: Fields = {"simulated": True, "model": o.model, **MODELS[o.model]._asdict(), "ranks": o.ranks, "tokens": o.tokens,
-                      "dtype": o.dtype, "machine": o.machine, "routing": o.routing, "rows": table}
+    result: Fields = {"simulated": True, "model": o.model, **dataclasses.asdict(MODELS[o.model]), "ranks": o.ranks,
+                      "tokens": o.tokens, "dtype": o.dtype, "machine": o.machine, "routing": o.routing, "rows": table}
     print(json.dumps(result) if o.json else text(o, table))
     return 0
 
@@ -95,7 +96,7 @@ def spreads_of(ranks: int, experts: int) -> list[int]:
 
 
 def sizes_of(o: options.Options, ep: int) -> SimpleNamespace:
-    return SimpleNamespace(ep=ep, tokens=o.tokens, dtype=o.dtype, **MODELS[o.model]._asdict())
+    return SimpleNamespace(ep=ep, tokens=o.tokens, dtype=o.dtype, **dataclasses.asdict(MODELS[o.model]))
 
 
 def routing_of(o: options.Options, sizes: SimpleNamespace) -> np.ndarray:
@@ -145,7 +146,7 @@ def held(flow: hpmoe.Taskflow, received: list[int]) -> int:
 
 def text(o: options.Options, table: list[Fields]) -> str:
     model = MODELS[o.model]
-    sizes = ", ".join(f"{name} {size}" for name, size in model._asdict().items())
+    sizes = ", ".join(f"{name} {size}" for name, size in dataclasses.asdict(model).items())
     lines = [f"{o.model} ({sizes}), a layer's routed experts, {o.ranks} ranks of {o.machine}, {o.tokens} tokens each, "
              f"{o.dtype}, {o.routing}: simulated",
              f"{'EP':>5}{'TP':>4}{'DP':>5}{'forward, ms':>24}{'backward, ms':>24}{'tokens a second':>28}"

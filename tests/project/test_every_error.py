@@ -82,6 +82,7 @@ NOT_REACHED = {
     ("kernels/link.py", ""): "several processes; tests/ranks",
     ("kernels/executable.py", "link.size"): "a world has the ranks of its kernels",
     ("kernels/executable.py", "raise self._explained"): "several processes; test_replayed_launches.py",
+    ("kernels/simulate.py", "MOST_TASKS"): "of tens of millions of tasks; test_simulate.py",
     ("kernels/native.py", "use_blas"): "`hpmoe bench` alone loads a library by name; test_native_bodies.py",
     ("kernels/packing.py", "pack:"): "verify names such tables before; test_packing.py",
     ("kernels/target_bodies.py", ""): "no transform makes such an operation; test_every_body.py",
