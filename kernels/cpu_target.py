@@ -23,7 +23,7 @@ ANY_ROWS = 2**63 - 1
 ELEMENT_TYPES = {code: numpy_dtype(code.name.lower()) for code in Dtype}
 
 
-def launch(image, buffers, num_tokens, counters, bases, timeout, trace=None):
+def launch(image, buffers, num_tokens, counters, bases, timeout, trace=None, moved=None):
     """Runs an image once on all its ranks and returns when every worker has left; Ctrl-C ends it early.
 
     Args:
@@ -35,6 +35,8 @@ def launch(image, buffers, num_tokens, counters, bases, timeout, trace=None):
         timeout: seconds without any task ending, anywhere, after which a wait fails.
         trace: None, or int64 [ep_size, num_tasks, 3] for the steady-clock nanoseconds at which each task began to
             wait, began its body and had signalled.
+        moved: None, or int64 [ep_size, ep_size], to which is added how many bytes transfers of each rank have copied to
+            arrays of each.
 
     Raises:
         ArgumentError: an array has another shape, dtype or layout than the image states.
@@ -44,9 +46,9 @@ def launch(image, buffers, num_tokens, counters, bases, timeout, trace=None):
     demands = Demands.read(image)
     if demands is None:
         raise _broken(image)
-    demands.check_arrays(buffers, num_tokens, counters, bases, trace)
+    demands.check_arrays(buffers, num_tokens, counters, bases, trace, moved)
     addresses = [[address(x) for x in arrays] for arrays in buffers]
-    Launches(image, counters, bases).launch(addresses, demands.room_in(buffers), num_tokens, timeout, trace)
+    Launches(image, counters, bases).launch(addresses, demands.room_in(buffers), num_tokens, timeout, trace, moved)
 
 
 class Launches:
@@ -59,7 +61,7 @@ class Launches:
         step = counters.strides[0]
         self._counts = [(address(counters) + r * step, address(bases) + r * step) for r in range(len(counters))]
 
-    def launch(self, addresses, room, num_tokens, timeout, trace=None):
+    def launch(self, addresses, room, num_tokens, timeout, trace=None, moved=None):
         """What the function `launch` does; for each rank, the addresses of its buffers, and for each route how many
         received rows these have room for."""
         tables = [c_array("q", [*rows, *mine]) for rows, mine in zip(room, addresses, strict=True)]
@@ -71,7 +73,8 @@ class Launches:
         is_interruptible = callable(handler) and runs_for_main_thread()
         load().hpmoe_launch(
             *(self._image_address, self.image.nbytes, ranks, len(ranks)),
-            *(0, timeout, None if trace is None else address(trace), is_interruptible, ctypes.byref(status)),
+            *(0, timeout, *(None if array is None else address(array) for array in (trace, moved))),
+            *(is_interruptible, ctypes.byref(status)),
         )
         if status.code == Code.INTERRUPTED:
             handler(SIGINT, sys._getframe())  # raises KeyboardInterrupt, unless the user has a handler of their own
@@ -147,12 +150,13 @@ class Demands:
         return [[min((arrays[b].size // self.buffers[b][0] for b in mine), default=ANY_ROWS) for mine in self.received]
                 for arrays in buffers]
 
-    def counters_fault(self, counters, bases, trace=None):
+    def counters_fault(self, counters, bases, trace=None, moved=None):
         """The first array of launches that is not of the image's sizes, as (name, array, shape wanted); or None."""
         for name, array, shape in (
             ("counters", counters, (self.ep_size, self.num_events)),
             ("bases", bases, (self.ep_size, self.num_events)),
             ("trace", trace, (self.ep_size, self.num_tasks, 3)),
+            ("moved", moved, (self.ep_size, self.ep_size)),
         ):
             if array is not None and (array.dtype != np.int64 or array.shape != shape or not array.flags.c_contiguous):
                 return name, array, shape
@@ -165,11 +169,11 @@ class Demands:
             if count < 0 or (self.max_tokens is not None and count > self.max_tokens):
                 check_argument(False, "launch", f"num_tokens[{rank}]", count, f"between 0 and {self.max_tokens}")
 
-    def check_arrays(self, buffers, num_tokens, counters, bases, trace):
+    def check_arrays(self, buffers, num_tokens, counters, bases, trace, moved):
         check_argument(len(buffers) == self.ep_size, "launch", "len(buffers)", len(buffers),
                        f"{self.ep_size}, one list a rank")
         self.check_num_tokens(num_tokens)
-        if fault := self.counters_fault(counters, bases, trace):
+        if fault := self.counters_fault(counters, bases, trace, moved):
             name, array, shape = fault
             check_argument(False, "launch", name, describe(array), f"a contiguous int64{list(shape)}")
         for rank, arrays in enumerate(buffers):

@@ -21,7 +21,7 @@ from hpmoe.kernels.packing import pack
 from hpmoe.runtime.targets import find_target, register_target
 from hpmoe.support.errors import LaunchError, check_argument
 from hpmoe.support.locks import new_lock
-from hpmoe.timelines.measure import new_trace
+from hpmoe.timelines.measure import new_record
 
 POOL = Pool()
 
@@ -82,10 +82,10 @@ class Executable:
         given = None if num_tokens is None else [int(n) for n in num_tokens]
         placed = Placed(self._places, POOL, inputs, received_rows(flow, inputs, given), given is not None, results)
         lengths = [self._num_tokens] * flow.ep_size if given is None else given
-        trace = new_trace(flow) if trace is None else trace
+        trace, moved = new_record(flow) if trace is None else (trace, None)
         with self.lock:
             try:
-                self._launch(placed, lengths, trace)
+                self._launch(placed, lengths, trace, moved)
             except LaunchError as error:
                 raise self._explained(error) from None
         if keep is not None:
@@ -117,9 +117,9 @@ class Executable:
         placed = Placed(self._places, link.pool, [inputs], [received], num_tokens is not None, results)
         length = self._num_tokens if num_tokens is None else int(num_tokens[me])
         told = np.concatenate([np.zeros(0, np.int32), *(np.asarray(c, np.int32).reshape(-1) for c in counts)])
-        trace = new_trace(flow) if trace is None else trace
+        trace, moved = new_record(flow) if trace is None else (trace, None)
         try:
-            link.launch(self, placed.addresses[0], placed.received[0], told, length, trace, placed)
+            link.launch(self, placed.addresses[0], placed.received[0], told, length, (trace, moved), placed)
         except LaunchError as error:
             raise self._explained(error) from None
         return [flow.buffers[b].user_view(placed.array(0, b)) for b in flow.outputs]
@@ -129,9 +129,9 @@ class Executable:
         """Alike for kernels that are alike, on any process."""
         return int.from_bytes(hashlib.blake2b(self.image.tobytes(), digest_size=8).digest(), "little")
 
-    def _launch(self, placed: Placed, num_tokens: list[int], trace: np.ndarray | None) -> None:
+    def _launch(self, placed: Placed, num_tokens: list[int], trace: np.ndarray | None, moved: np.ndarray | None) -> None:
         if self._demands is None or trace is not None:
-            return launch(self.image, placed.read_ranks(), num_tokens, self.counters, self.bases, self.timeout, trace)
+            return launch(self.image, placed.read_ranks(), num_tokens, self.counters, self.bases, self.timeout, trace, moved)
         self._demands.check_num_tokens(num_tokens)
         self._launches.launch(placed.addresses, placed.received, num_tokens, self.timeout)
 

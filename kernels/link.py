@@ -22,13 +22,14 @@ from hpmoe.kernels.diagnosis import make_error
 from hpmoe.kernels.memory import Pool
 from hpmoe.kernels.native import ABI_VERSION, Failure, Rank, Status, load
 from hpmoe.kernels.protocol import VERSION, Code
+from hpmoe.ranks.link import register_link
 from hpmoe.ranks.rendezvous import Group
 from hpmoe.support.dtypes import dtype_name, rounded, widen
 from hpmoe.support.errors import LaunchError
 from hpmoe.support.loading import address
 from hpmoe.support.locks import new_lock
 
-TIMEOUT_S = 60.0
+TIMEOUT_S = 300.0  # for the last rank to come to a meeting
 COUNTER_WORDS = 8  # from one counter to the next: a cache line
 
 
@@ -148,8 +149,9 @@ class Link:
         return np.array([load().hpmoe_link_waited_ns(self._handle, r) for r in range(self.size)], np.float64) * 1e-9
 
     def launch(self, executable: Any, addresses: Sequence[int], room: Sequence[int], counts: np.ndarray, num_tokens: int,
-               trace: np.ndarray | None, keep: Any) -> None:
-        """This rank's part of a launch. `counts`: int32, of all routes by ids; `keep`: the memory that others write to."""
+               record: Sequence[np.ndarray | None], keep: Any) -> None:
+        """This rank's part of a launch. `counts`: int32, of all routes by ids; `record`: what is filled, a trace and the
+        bytes moved; `keep`: the memory that others write to."""
         with self._lock:
             counters, bases = self._counters_of(executable)
             buffers, rooms = (np.array(x, np.int64) for x in (addresses, room))
@@ -157,7 +159,8 @@ class Link:
             status, handler, what = Status(), getsignal(SIGINT), executable.name.encode()
             load().hpmoe_link_launch(
                 self._handle, what, executable.image_key, address(executable.image), executable.image.nbytes, mine,
-                address(counts), self.num_threads, executable.timeout, None if trace is None else address(trace),
+                address(counts), self.num_threads, executable.timeout,
+                *(None if array is None else address(array) for array in record),
                 callable(handler) and runs_for_main_thread(), status)
             if status.code:
                 self._kept.append((keep, counters))
@@ -260,3 +263,4 @@ def _leave() -> None:
 
 
 atexit.register(_leave)
+register_link(Link)

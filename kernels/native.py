@@ -13,7 +13,7 @@ from hpmoe.kernels.protocol import Dtype
 from hpmoe.support import loading
 
 FOLDER = Path(__file__).parent
-ABI_VERSION = 14
+ABI_VERSION = 15
 
 
 class Rank(ctypes.Structure):
@@ -125,7 +125,7 @@ def _link_signatures():
         "hpmoe_link_leave": (None, [handle]),
         "hpmoe_link_waited_ns": (number, [handle, ctypes.c_int32]),
         "hpmoe_link_launch": (ctypes.c_int, [*call, handle, number, ctypes.POINTER(Rank), handle, ctypes.c_int32,
-                                             ctypes.c_double, handle, ctypes.c_int32, status]),
+                                             ctypes.c_double, handle, handle, ctypes.c_int32, status]),
     }
 
 
@@ -137,13 +137,14 @@ def load():
         *(ctypes.POINTER(Rank), ctypes.c_int32),
         *(ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int64),  # machine, work, parts
         *(ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p, ctypes.c_void_p),  # trace, released_by, missed, totals
-        *(ctypes.c_void_p, ctypes.c_int32),  # served, bins
+        *(ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int32),  # served, moved, bins
         ctypes.POINTER(Status),
     ]
     launch = [
         *(ctypes.c_void_p, ctypes.c_int64),  # image
         *(ctypes.POINTER(Rank), ctypes.c_int32),
-        *(ctypes.c_int32, ctypes.c_double, ctypes.c_void_p, ctypes.c_int32),  # threads, timeout, trace, interruptible
+        *(ctypes.c_int32, ctypes.c_double),  # threads, timeout
+        *(ctypes.c_void_p, ctypes.c_void_p, ctypes.c_int32),  # trace, moved, interruptible
         ctypes.POINTER(Status),
     ]
     rows = ctypes.POINTER(Rows)

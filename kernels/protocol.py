@@ -93,6 +93,7 @@ class Dtype(IntEnum):
     BFLOAT16 = 2
     FLOAT16 = 3
     INT64 = 4
+    UINT8 = 5
 
 
 class DropPolicy(IntEnum):

@@ -89,8 +89,8 @@ def simulate(flow: Taskflow | Stages, machine: Machine | None = None, *, routing
         return tuple(simulate(stage, machine, **options) for stage in flow)
     machine = _machine(flow, machine, mesh)
     arrays, lengths = inputs_of(flow, routing, seed, topk_weights), lengths_of(flow, num_tokens)
-    trace, known = _run(flow, machine, _ranks(flow, arrays, lengths))
-    return Timeline.from_trace(flow, trace, known)
+    trace, known, moved = _run(flow, machine, _ranks(flow, arrays, lengths))
+    return Timeline.from_trace(flow, trace, known, moved)
 
 
 def _machine(flow: Taskflow, machine: Machine | None, mesh: Mesh | None) -> Machine:
@@ -113,19 +113,20 @@ def _workers(machine: Machine) -> str:
     return f"{machine.num_aic} AIC and {machine.num_aiv} AIV queues"
 
 
-def _run(flow: Taskflow, machine: Machine, ranks: ctypes.Array) -> tuple[np.ndarray, Simulated]:
-    """The trace of a run, and what else is known of it."""
+def _run(flow: Taskflow, machine: Machine, ranks: ctypes.Array) -> tuple[np.ndarray, Simulated, np.ndarray]:
+    """The trace of a run, what else is known of it, and the bytes moved from rank to rank."""
     work, image = Work(flow, machine), pack(flow)
     table = np.ascontiguousarray(work.by_routing.reshape(-1), WORK)
     trace = np.zeros((flow.ep_size, flow.num_tasks, 3), np.int64)
     released_by = np.full(flow.ep_size * flow.num_tasks, -1, np.int64)
     missed = np.zeros(flow.ep_size * flow.num_tasks)
     traffic = np.zeros((flow.ep_size, len(RATES), 2))
+    moved = np.zeros((flow.ep_size, flow.ep_size))
     served = np.zeros(1 + flow.ep_size * len(RATES) * NUM_BINS)
     status = Status()
     load().hpmoe_simulate(image.ctypes.data, image.nbytes, ranks, flow.ep_size, ctypes.byref(_native(machine, flow.ep_size)),
                           table.ctypes.data, work.footprints.num_parts,
-                          *(a.ctypes.data for a in (trace, released_by, missed, traffic, served)),
+                          *(a.ctypes.data for a in (trace, released_by, missed, traffic, served, moved)),
                           NUM_BINS, ctypes.byref(status))
     check_argument(status.code != Code.TIMEOUT or status.rank >= 0, "hpmoe.simulate", "machine",
                    f"{machine.name} of such rates and costs that the run takes centuries",
@@ -134,7 +135,7 @@ def _run(flow: Taskflow, machine: Machine, ranks: ctypes.Array) -> tuple[np.ndar
         fault = load().hpmoe_image_fault(image.ctypes.data, image.nbytes) or b""
         raise _explained(flow, make_error(status, image, fault.decode()))
     return trace, Simulated(machine, traffic, released_by, missed, float(served[0]),
-                            served[1:].reshape(flow.ep_size, len(RATES), NUM_BINS))
+                            served[1:].reshape(flow.ep_size, len(RATES), NUM_BINS)), moved
 
 
 def _native(machine: Machine, ep_size: int) -> _Machine:

@@ -10,6 +10,7 @@ from hpmoe.kernels import protocol
 from hpmoe.kernels.protocol import PRIMITIVES
 from hpmoe.tile_ops.functions import Function
 from hpmoe.tile_ops.params import Elementwise, LaidOut, Way
+from hpmoe.tile_ops.row_formats import BlockScale, Element
 from hpmoe.tile_ops.row_modes import FAN
 from hpmoe.tile_ops.tile_primitive import Operand, Payload, TilePrimitive
 
@@ -28,7 +29,8 @@ FACTS: Mapping[str, tuple[str, Callable[[TilePrimitive], bool]]] = {
     "applies_function": ("Its param[0] is the code of an elementwise function.", lambda p: p.params is Elementwise),
 }
 TRAITS = {"kIsInteger": lambda o: o.is_integer, "kIsCutByBody": lambda o: o.is_cut_by_body,
-          "kMayBeNumber": lambda o: o.may_be_number, "kMayBeInteger": lambda o: o.may_be_integer}
+          "kMayBeNumber": lambda o: o.may_be_number, "kMayBeInteger": lambda o: o.may_be_integer,
+          "kIsBytes": lambda o: o.is_bytes, "kMayBeBytes": lambda o: o.may_be_bytes}
 
 HEAD = """// The tile operations and elementwise functions as hpmoe/tile_ops defines them: codes, rules and facts.
 // Made by tile_ops_header.py; a test holds the two equal.
@@ -52,11 +54,13 @@ enum class Cols : int16_t { HPMOE_COLS(HPMOE_MEMBER) };
 enum class Reduction : int32_t { HPMOE_REDUCTION(HPMOE_MEMBER) };
 enum class Way : int32_t { HPMOE_WAY(HPMOE_MEMBER) };
 enum class LaidOut : int32_t { HPMOE_LAID_OUT(HPMOE_MEMBER) };
+enum class Element : int32_t { HPMOE_ELEMENT(HPMOE_MEMBER) };
+enum class BlockScale : int32_t { HPMOE_BLOCK_SCALE(HPMOE_MEMBER) };
 #undef HPMOE_MEMBER
 """
 RULES = """
 // Its elements are int32; bodies know which part of it a task takes; a number may stand in its place; its elements may be
-// integers as well as floats.
+// integers as well as floats; they are bytes, or may be bytes as well as floats.
 {traits}
 
 // Which modes an operand may have, a bit a mode, and which of these traits; `rows` 0 ends an opcode's list.
@@ -102,8 +106,10 @@ HPMOE_DEVICE constexpr bool has_bit(uint64_t facts, Opcode opcode) {{
 def header_text() -> str:
     """The header."""
     enums: tuple[type[IntEnum], ...] = (
-        protocol.Opcode, protocol.MapCode, protocol.Domain, protocol.Rows, protocol.Cols, protocol.Reduction, Way, LaidOut)
-    names = ("OPCODE", "MAP_CODE", "DOMAIN", "ROWS", "COLS", "REDUCTION", "WAY", "LAID_OUT")
+        protocol.Opcode, protocol.MapCode, protocol.Domain, protocol.Rows, protocol.Cols, protocol.Reduction, Way, LaidOut,
+        Element, BlockScale)
+    names = ("OPCODE", "MAP_CODE", "DOMAIN", "ROWS", "COLS", "REDUCTION", "WAY", "LAID_OUT", "ELEMENT",
+             "BLOCK_SCALE")
     lists = "".join(_list(name, [(e.name, e.value) for e in enum]) for name, enum in zip(names, enums, strict=True))
     sizes = "".join(f"constexpr int32_t kNum{cls.__name__} = {len(cls)};\n"
                     for cls in enums[2:])

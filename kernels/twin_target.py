@@ -78,7 +78,7 @@ class TwinExecutable(Executable):
 
     target = "ascend-twin"
 
-    def _launch(self, placed, num_tokens, trace):
+    def _launch(self, placed, num_tokens, trace, moved):
         if trace is not None:
             raise ArgumentError("hpmoe.measure: the twin of an NPU has no times; measure the cpu target, or hpmoe.simulate")
         buffers = placed.read_ranks()

@@ -284,6 +284,7 @@ def _split(program: Program, equations: Sequence[Equation], results: tuple[Atom,
         input_names=(*(program.input_names[i] for i in kept), *(f"saved_{i}" for i in range(len(saved))),
                      *cotangent_names, *(f"main_{program.input_names[i]}" for i in mains)),
         equations=tuple(equations), outputs=results, ep_size=program.ep_size, provenance=program.provenance,
+        cotangents=frozenset(seeds),
         token_rows=_token_rows(program, [*inputs, *(v for e in again for v in e.outputs)], {
             **{seed: program.outputs[i] for i, seed in zip(outputs, seeds, strict=True)},
             **{result: program.inputs[i] for i, result in zip(wanted, results, strict=True)}}))

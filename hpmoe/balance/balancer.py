@@ -5,17 +5,18 @@ from __future__ import annotations
 import collections
 import dataclasses
 from collections.abc import Callable, Iterable
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from mindspore import Tensor
 
-from hpmoe.balance.counts import summed_counts
+from hpmoe.balance.counts import Counts, summed_counts
 from hpmoe.balance.moving import move_experts
 from hpmoe.balance.relocation import relocated
 from hpmoe.routing.balance import place_replicas
 from hpmoe.routing.placement import WHOLE, Placement
 from hpmoe.support.errors import check_argument, is_int, is_number
+from hpmoe.support.trees import Function
 from hpmoe.transforms.replicate_experts import replicate_experts
 
 WHO = "hpmoe.balance.Balancer"
@@ -57,7 +58,7 @@ class Arrangement:
         return float(held.reshape(ep_size, -1).sum(1).max() * ep_size / max(loads.sum(), 1e-300))
 
 
-def _unchanged(f: Any) -> Any:
+def _unchanged(f: Function) -> Function:
     return f
 
 
@@ -102,7 +103,7 @@ class Balancer:
         ([2, 1, 0, 3], [2, 1, 0, 3])
     """
 
-    def __init__(self, make: Callable[[Callable[..., Any]], Callable[..., Any]], *, num_experts: int, ep_size: int,
+    def __init__(self, make: Callable[[Function], Function], *, num_experts: int, ep_size: int,
                  every: int, replicas: int = 0, min_load: float = 0.0, min_gain: float = 0.1) -> None:
         check_argument(callable(make), WHO, "make", repr(make), "a function from a transform to a layer")
         check_argument(is_int(ep_size), WHO, "ep_size", repr(ep_size), "a positive int")
@@ -115,7 +116,7 @@ class Balancer:
         self._make, self._ep_size, self._every = make, ep_size, every
         self._replicas, self._min_load, self._min_gain = replicas, min_load, min_gain
         self._counted, self._steps = np.zeros(num_experts), 0
-        self._layers: dict[Placement | None, Callable[..., Any]] = {}
+        self._layers: dict[Placement | None, Function] = {}
         self._seen: collections.OrderedDict[Arrangement, None] = collections.OrderedDict()
         self.moves: list[Move] = []
         self._take(Arrangement(tuple(range(num_experts))))
@@ -125,10 +126,10 @@ class Balancer:
         return np.array(self._now.experts)
 
     @property
-    def layer(self) -> Callable[..., Any]:
+    def layer(self) -> Function:
         return self._layers[self._now.placement]
 
-    def step(self, counts: Any, tensors: Iterable[Tensor] = ()) -> Move | None:
+    def step(self, counts: Counts, tensors: Iterable[Tensor] = ()) -> Move | None:
         """Ends a training step; every so many of them experts may move, and then `tensors` are reordered in place.
 
         Args:
@@ -183,7 +184,7 @@ class Balancer:
             self._layers[arrangement.placement] = self._make(self._copies(arrangement.placement))
         self.places = Tensor(np.argsort(arrangement.experts).astype(np.int32))
 
-    def _copies(self, placement: Placement | None) -> Callable[..., Any]:
+    def _copies(self, placement: Placement | None) -> Function:
         if placement is None:
             return _unchanged
         return replicate_experts(loads=placement.loads, replicas=self._replicas, min_load=self._min_load)

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 from mindspore import Tensor
+from numpy.typing import ArrayLike
 
 from hpmoe.support.errors import check_argument
 
+Counts = Tensor | ArrayLike
 
-def summed_counts(who: str, counts: Any, num_experts: int | None = None) -> np.ndarray:
+
+def summed_counts(who: str, counts: Counts, num_experts: int | None = None) -> np.ndarray:
     """The tokens of each expert over all ranks, [E] float64, of [..., E] counts of a MindSpore Tensor or of NumPy's."""
     try:
         array = np.asarray(counts.asnumpy() if isinstance(counts, Tensor) else counts, np.float64)

@@ -3,11 +3,11 @@
 from __future__ import annotations
 
 import collections
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
-from hpmoe.balance.counts import summed_counts
+from hpmoe.balance.counts import Counts, summed_counts
 from hpmoe.support.errors import check_argument, is_int
 
 WHO = "hpmoe.balance.LoadMonitor"
@@ -62,7 +62,7 @@ class LoadMonitor:
         self._keep = keep
         self._counts: dict[str, collections.deque[np.ndarray]] = {}
 
-    def record(self, layer: str, counts: Any) -> None:
+    def record(self, layer: str, counts: Counts) -> None:
         """Adds a step of a layer.
 
         Args:

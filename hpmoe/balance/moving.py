@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from typing import Any
 
 import mindspore as ms
 import numpy as np
@@ -14,7 +13,7 @@ from hpmoe.primitives.outside_graphs import outside_graphs
 from hpmoe.support.errors import check_argument
 
 
-def physical_ids(topk_ids: Any, places: Any) -> Any:
+def physical_ids(topk_ids: Tensor, places: Tensor) -> Tensor:
     """The places of the experts that tokens chose, places[topk_ids]; -1, no expert, stays -1. Eager or traced.
 
     Args:

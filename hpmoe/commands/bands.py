@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hpmoe
 from hpmoe.commands.layer import Layer
+from hpmoe.costs.start import start_us
 from hpmoe.machines.perturbed import at_ends, drawn, uncertain
 from hpmoe.support.kept_files import Fields
 from hpmoe.support.progress import Progress
@@ -14,7 +15,7 @@ SIDES = ("fused", "unfused", "speedup")
 def spans(layer: Layer, lines: tuple[hpmoe.Timeline, hpmoe.Timeline], machine: hpmoe.Machine) -> dict[str, float]:
     """Milliseconds of two schedules, fused and unfused, as they are on another machine, and their ratio."""
     fused, unfused = (hpmoe.simulate(line.flow, machine, routing=layer.ids).span for line in lines)
-    fused += machine.launch_us
+    fused += start_us(lines[0].flow, machine)
     return {"fused": fused / 1e3, "unfused": unfused / 1e3, "speedup": unfused / fused}
 
 

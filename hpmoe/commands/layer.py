@@ -13,6 +13,7 @@ import hpmoe
 from hpmoe.commands import show
 from hpmoe.commands.options import Options
 from hpmoe.costs.bound import rank_bounds
+from hpmoe.costs.start import start_us
 from hpmoe.ir.avals import RouteAval
 from hpmoe.routing.routing import rows_of_ranks
 from hpmoe.routing.workload import balanced_ids, drawn_ids, imbalanced_ids
@@ -49,6 +50,7 @@ class Layer:
         tuned: whether tiles and puts of the persistent kernel are of the sizes that the machine model chooses, where the
             flags give none; else the machine's default tile and puts of whole rows.
         dedup: whether the persistent kernel sends a token to a rank once.
+        quantize: the format in which rows are dispatched, see hpmoe.quantize_rows; None as they are.
         room: how many received rows a plan has room for: what the fullest rank "received", the "bucket" of that, or "all".
     """
 
@@ -59,6 +61,7 @@ class Layer:
     replicas: int = 0
     tuned: bool = False
     dedup: bool = False
+    quantize: str | None = None
     room: str = "received"
 
     @property
@@ -101,6 +104,7 @@ class Layer:
             p, loads=self.loads, replicas=replicas, min_load=self.min_load) if replicas else p)
         program = with_planned_rows(program, [self._planned_rows(route.aval, room) for route in routes_of(program)])
         program = hpmoe.deduplicate_rows.apply_to(program) if dedup else program
+        program = hpmoe.quantize_rows.apply_to(program, dtype=self.quantize) if self.quantize else program
         rows, cols = (getattr(self.o, n, None) or ("auto" if tuned else None) for n in ("tile_rows", "tile_cols"))
         return hpmoe.tile_partition.apply_to(program, rows=rows, cols=cols, machine=self.machine)
 
@@ -132,12 +136,17 @@ class Layer:
         return hpmoe.simulate(flow, routing=self.ids)
 
     def bound_us(self, line: hpmoe.Timeline) -> float:
-        """Of what a fused run ran, on all ranks, with the launch."""
-        return self.machine.launch_us + max(b.total for b in rank_bounds(line.flow, self.machine, self.ids))
+        """Of what a fused run ran, on all ranks, with the launch and the prologue."""
+        return start_us(line.flow, self.machine) + max(b.total for b in rank_bounds(line.flow, self.machine, self.ids))
 
     def span_us(self, line: hpmoe.Timeline) -> float:
-        """Of a fused run, with its one launch."""
-        return self.machine.launch_us + line.span
+        """Of a fused run, with its one launch and its prologue."""
+        return start_us(line.flow, self.machine) + line.span
+
+
+def sent_bytes(line: hpmoe.Timeline) -> float:
+    """Bytes that a rank sends to others, mean of all ranks."""
+    return float(known(line.traffic)[:, [RATES.index("egress"), RATES.index("node_egress")], 0].sum(axis=1).mean())
 
 
 def utilisation(line: hpmoe.Timeline, machine: hpmoe.Machine) -> dict[str, float]:

@@ -11,11 +11,12 @@ from absl import flags
 import hpmoe
 from hpmoe.commands import ablation, micro, options, paper_table, show, validation
 from hpmoe.commands.bands import bands, sensitivity, sensitivity_text
-from hpmoe.commands.layer import MOST_DECODED, ROOM, ROUTINGS, Layer, ids_of, utilisation
+from hpmoe.commands.layer import MOST_DECODED, ROOM, ROUTINGS, Layer, ids_of, sent_bytes, utilisation
 from hpmoe.commands.machine import define_machine, machine_of
 from hpmoe.machines.kept_calibration import is_calibrated
 from hpmoe.support.kept_files import Fields
 from hpmoe.support.progress import Progress
+from hpmoe.tile_ops.row_formats import FORMATS
 from hpmoe.transforms.assign_queues import POLICIES
 from hpmoe.transforms.overlap_comm import SIGNALS
 
@@ -56,6 +57,8 @@ def define_schedule(values: flags.FlagValues, directions: tuple[str, ...] = ("fo
     options.define_choice(values, "signal", "tile", "what one remote signal stands for", SIGNALS)
     options.define_choice(values, "policy", "critical_path", "how tasks get into queues", tuple(POLICIES))
     options.define_switch(values, "dedup", "a token goes to a rank once, whatever number of its experts are there")
+    options.define_choice(values, "quantize", None, "the format in which rows are dispatched; as they are where not given",
+                          tuple(FORMATS))
 
 
 def define_room(values: flags.FlagValues) -> None:
@@ -116,7 +119,7 @@ def check_schedule(o: flags.FlagValues) -> None:
 
 def layer_of(o: flags.FlagValues, room: str = "received") -> Layer:
     return Layer(o, o.direction, machine_of(o, is_calibrated()), ids_of(o, o.imbalance, o.routing, o.seed), o.replicas,
-                 tuned=o.policy == "critical_path", dedup=o.dedup, room=room)
+                 tuned=o.policy == "critical_path", dedup=o.dedup, quantize=o.quantize, room=room)
 
 
 def fused(o: flags.FlagValues, layer: Layer) -> hpmoe.Timeline:
@@ -140,6 +143,11 @@ def simulated(o: flags.FlagValues, progress: Progress) -> Fields:
         progress("without dedup")
         plain = dataclasses.replace(layer, dedup=False)
         without |= {"dedup": True, "without_dedup_ms": layer.span_us(fused(o, plain)) / 1e3}
+    if o.quantize:
+        progress("without quantize")
+        plain = fused(o, dataclasses.replace(layer, quantize=None))
+        without |= {"quantize": o.quantize, "without_quantize_ms": layer.span_us(plain) / 1e3,
+                    "without_quantize_sent_mb": sent_bytes(plain) / 1e6}
     progress("baseline")
     unfused = layer.baseline()
     makespan, baseline, bound = (us / 1e3 for us in (layer.span_us(line), unfused.span, layer.bound_us(line)))
@@ -149,7 +157,8 @@ def simulated(o: flags.FlagValues, progress: Progress) -> Fields:
     return {**options.sizes(o), "dtype": o.dtype, "machine": machine.name, "policy": o.policy, "direction": o.direction,
             "routing": o.routing, "imbalance": layer.imbalance, "room": o.room, "makespan_ms": makespan,
             "baseline_ms": baseline, "bound_ms": bound, "speedup": baseline / makespan,
-            "makespan_over_bound": makespan / bound, **without, **sure, "utilisation": utilisation(line, machine)}
+            "makespan_over_bound": makespan / bound, "sent_mb": sent_bytes(line) / 1e6, **without, **sure,
+            "utilisation": utilisation(line, machine)}
 
 
 def text(o: flags.FlagValues, result: Fields) -> str:
@@ -165,11 +174,14 @@ def text(o: flags.FlagValues, result: Fields) -> str:
              _line(f"fused, {o.policy}", result["makespan_ms"], bands.get("fused", ""), f"{ratio:.3f} times the bound"),
              _line(unfused, result["baseline_ms"], bands.get("unfused", ""),
                    f"{speedup:.2f} times the fused{bands.get('speedup', '')}")]
-    for name, label in (("replicas", "copies"), ("dedup", "dedup")):
+    for name, label in (("replicas", "copies"), ("dedup", "dedup"), ("quantize", "quantize")):
         if name in result:
             other = result[f"without_{name}_ms"]
             times = f"{other / result['makespan_ms']:.2f} times the one with"
             lines.append(_line(f"fused, without {label}", other, "", times))
+    if "quantize" in result:
+        lines.append(f"  {'sent by a rank':24}{_digits(result['sent_mb']):>9} MB  "
+                     f"{_digits(result['without_quantize_sent_mb'])} MB without quantize")
     lines += [_line("bound", result["bound_ms"], "", "no schedule of these tiles is faster"),
               f"  {'in use while fused':24}{in_use}"]
     if within:

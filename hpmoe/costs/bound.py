@@ -9,6 +9,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from hpmoe.costs.least_paths import LeastPaths
+from hpmoe.costs.least_traffic import LeastTraffic
 from hpmoe.costs.least_work import LeastWork, Needs
 from hpmoe.costs.rank_rows import RankRows
 from hpmoe.costs.work import Work
@@ -27,8 +28,8 @@ class Bound:
             taskflow with queues with the signals that these tasks send.
         aiv: the same of its vector tasks, or of all tasks where they take the same workers.
         egress, ingress: of its link, at full rate.
-        weights: of its memory, at full rate, for what matrix tasks alone touch: each part of an array once.
-        memory: the same for all tasks.
+        weights: of its memory, at full rate, for what matrix tasks alone touch; see LeastTraffic.
+        memory: the same for all tasks, with rows that come.
         l2: of its L2, at full rate, for all that any task touches.
         fill: before any of its matrix tasks can begin: all rows of one slot have come, see LeastPaths.
         drain: after the last one has ended, until the rows that it made are summed where they are wanted.
@@ -93,6 +94,7 @@ class _RankBounds:
         self.flow, self.machine, self.rows = flow, machine, RankRows(flow, layout)
         work = Work(flow, machine)
         self.work = LeastWork(flow, machine, work, self.rows)
+        self.traffic = LeastTraffic(flow, machine, work, self.rows)
         self.paths = LeastPaths(flow, machine, work.by_routing, layout, self.rows.of_tasks,
                                 [of_op.max(initial=0.0) for of_op in self.work.signals])
 
@@ -120,9 +122,9 @@ class _RankBounds:
     def _memory_us(self, rank: int) -> tuple[float, float]:
         """weights, memory."""
         machine = self.machine
-        weights, memory = self.work.touched_bytes(rank) / [
-            min(machine.memory_bytes_per_us, self._workers_at_once(units) * machine.worker_memory_bytes_per_us)
-            for units in (("aic",), ("aic", "aiv"))]
+        of_workers = self._workers_at_once(("aic",)) * machine.worker_memory_bytes_per_us
+        rates = min(machine.memory_bytes_per_us, of_workers), machine.memory_bytes_per_us  # rows come by others' workers too
+        weights, memory = self.traffic.bytes_of(rank) / rates
         return weights, memory
 
     def _l2_us(self, needs: Sequence[Needs]) -> float:

@@ -10,9 +10,9 @@ from hpmoe.ir import taskflow as tf
 from hpmoe.support.known import known
 from hpmoe.tile_ops import row_modes
 
-FOOTPRINT = np.dtype([("first", "i8"), ("part", "i8"), ("fixed", "f8"), ("row", "f8")])
+FOOTPRINT = np.dtype([("first", "i8"), ("part", "i8"), ("fixed", "f8"), ("row", "f8"), ("whole", "f8")])
 # Which part of an array a footprint is in, as in simulate.h: what several tasks read of one part may still be in L2.
-UNIT, WEIGHT, OF_EXPERT, TOGETHER, STREAM, FAN = range(6)
+UNIT, WEIGHT, DENSE, OF_EXPERT, TOGETHER, STREAM, FAN = range(7)
 
 
 class Footprint(NamedTuple):
@@ -20,15 +20,18 @@ class Footprint(NamedTuple):
 
     Attributes:
         first: number of the first part of the array, among those of all arrays.
-        part: UNIT, WEIGHT, OF_EXPERT, TOGETHER, STREAM or FAN.
+        part: UNIT, WEIGHT, DENSE, OF_EXPERT, TOGETHER, STREAM or FAN.
         fixed: bytes, whatever rows the task has.
         row: bytes for each of its rows.
+        whole: of UNIT and OF_EXPERT what the array has for each row, of WEIGHT, DENSE and TOGETHER bytes of the part; 0
+            where that is not asked for.
     """
 
     first: int
     part: int
     fixed: float
     row: float
+    whole: float = 0.0
 
 
 class Footprints:
@@ -40,7 +43,7 @@ class Footprints:
 
     def __init__(self, flow: tf.Taskflow):
         self.flow, self.num_parts = flow, 0
-        self._first: dict[tuple[int, str], int] = {}
+        self._first: dict[tuple[int, str, int], int] = {}
 
     def of(self, op: tf.TileOp, i: int, cols: int, height: float) -> Footprint | None:
         """What a task of so many columns, in a block so high, touches of operand i; None for a few bytes."""
@@ -64,20 +67,39 @@ class Footprints:
             tiles, by_expert = op.grid[2], access.rows is row_modes.SLOT_EXPERT
             experts = self.flow.routes[op.domain.route].num_local_experts if by_expert else 1
             first = self._part(buffer.storage, f"weight in {tiles}", experts * tiles)
-            return Footprint(first, WEIGHT, self.flow.buffers[op.operands[1].buffer].cols * cols * size, 0.0)
+            fixed = self.flow.buffers[op.operands[1].buffer].cols * cols * size
+            return Footprint(first, WEIGHT if by_expert else DENSE, fixed, 0.0, fixed)
         if access.rows in (row_modes.OWN, row_modes.EXPERT):
-            route, rows = buffer.route, buffer.num_rows or 1
-            units = self.flow.routes[route].num_slots if route >= 0 else -(-rows // self.flow.tile_rows)
             part = UNIT if access.rows is row_modes.OWN else OF_EXPERT
-            return Footprint(self._part(buffer.storage, "unit", units), part, 0.0, width * size)
+            return self._of_units(buffer, part, width * size)
         if access.rows in (row_modes.ENTRIES, row_modes.TOKENS, row_modes.ALL):
             rows = self.flow.routes[op.domain.route].top_k if primitive.needs_route and op.domain.is_tiles else 1
-            return Footprint(self._part(buffer.storage, "together", 1), TOGETHER, 0.0, rows * width * size)
+            return self._together(buffer, rows * width * size)
         return None
 
+    def landing(self, op: tf.TileOp, cols: int) -> Footprint:
+        """Where the rows that a task moves come in on the rank that they go to; of no bytes where it moves none."""
+        access = op.operands[0] if op.num_outputs else None
+        if access is None or access.buffer < 0 or not is_transfer(op) or op.primitive.moves_copies:
+            return Footprint(0, UNIT, 0.0, 0.0)
+        buffer = self.flow.buffers[access.buffer]
+        size = access.cols.width(cols, buffer.cols, 0) * float(buffer.stored_dtype.itemsize)
+        if access.rows is row_modes.ENTRIES:
+            return self._together(buffer, size)
+        return self._of_units(buffer, UNIT, size)
+
+    def _of_units(self, buffer: tf.Buffer, part: int, row: float) -> Footprint:
+        route, rows = buffer.route, buffer.num_rows or 1
+        units = self.flow.routes[route].num_slots if route >= 0 else -(-rows // self.flow.tile_rows)
+        return Footprint(self._part(buffer.storage, "unit", units), part, 0.0, row, float(buffer.row_bytes))
+
+    def _together(self, buffer: tf.Buffer, row: float) -> Footprint:
+        whole = float((buffer.num_rows or 0) * buffer.row_bytes)
+        return Footprint(self._part(buffer.storage, "together", 1), TOGETHER, 0.0, row, whole)
+
     def _part(self, storage: int, kind: str, count: int) -> int:
-        """The first of the `count` parts of a kind that a storage has."""
-        key = (storage, kind)
+        """The first of the `count` parts of a kind that a storage has; arrays cut otherwise that share it have others."""
+        key = (storage, kind, count)
         if key not in self._first:
             self._first[key] = self.num_parts
             self.num_parts += count

@@ -1,15 +1,12 @@
-"""The least that the tasks of a rank ask of its workers, links, L2 and memory, whoever runs them in whatever order."""
+"""The least that the tasks of a rank ask of its workers, links and L2, whoever runs them in whatever order."""
 
 from __future__ import annotations
 
-import itertools
 import math
-from collections.abc import Iterator
 from typing import NamedTuple
 
 import numpy as np
 
-from hpmoe.costs.footprint import OF_EXPERT, STREAM, UNIT, WEIGHT, Footprint, block_heights
 from hpmoe.costs.rank_rows import RankRows
 from hpmoe.costs.work import Work, core_us, with_fans
 from hpmoe.ir import taskflow as tf
@@ -46,32 +43,6 @@ class LeastWork:
         return [self._of_moved(i, op, rank) if op.num_peers or op.primitive.moves_copies else self._of_tiles(i, op, rank)
                 for i, op in enumerate(self.flow.ops)]
 
-    def touched_bytes(self, rank: int) -> np.ndarray:
-        """Bytes of all parts of arrays that matrix tasks alone touch, and of all that any task does, [2].
-
-        What is written is touched first by a writer, so its readers do not count; of what readers touch first, the least
-        that one does of a slot's rows, after which L2 takes all of them as held. Of arrays that are one part only, little is
-        known of the first touch, so they are left out.
-        """
-        num_parts = self.work.footprints.num_parts
-        least, by_vector = np.full(num_parts, np.inf), np.zeros(num_parts, bool)
-        streamed = np.zeros(2)
-        for writes in (True, False):
-            is_new = np.isinf(least)
-            for op, tile, (first, kind, fixed, row) in self._known_footprints(writes):
-                rows, experts = self.rows.of_units(op, rank)
-                if kind == STREAM:
-                    streamed += [fixed * (rows > 0).sum() * (op.unit == "aic"), fixed * (rows > 0).sum()]
-                    continue
-                of_units = self.rows.layout.slots[op.domain.route][rank].rows if kind == OF_EXPERT else rows
-                units = np.flatnonzero(of_units)
-                places = first + (experts[units] * op.grid[2] + tile if kind == WEIGHT else units)
-                by_vector[places] |= op.unit == "aiv"
-                fresh = is_new[places]
-                np.minimum.at(least, places[fresh], fixed + row * (of_units[units[fresh]] if not op.num_peers else 1.0))
-        least[np.isinf(least)] = 0.0
-        return streamed + [least[~by_vector].sum(), least.sum()]
-
     def _of_moved(self, index: int, op: tf.TileOp, rank: int) -> Needs:
         """Of an operation that moves rows, or weights, between ranks."""
         machine, work = self.machine, self.work.by_routing[index]
@@ -102,17 +73,6 @@ class LeastWork:
             return float(core.sum())
         l2_bytes_per_us = min(machine.worker_l2_bytes_per_us, machine.l2_bytes_per_us)
         return float(np.maximum(core, _touched(work, rows) / l2_bytes_per_us).sum())
-
-    def _known_footprints(self, writes: bool) -> Iterator[tuple[tf.TileOp, int, Footprint]]:
-        """Each operation, its column tiles and the parts of arrays that tasks of these write, or read; see Footprints.of."""
-        for op in self.flow.ops:
-            most, last = block_heights(self.flow, op)
-            mean_height = most + (last - most) / op.domain.blocks
-            operands = range(op.num_outputs) if writes else range(op.num_outputs, len(op.operands))
-            for i, (tile, (_, cols)) in itertools.product(operands, enumerate(op.col_ranges())):
-                footprint = self.work.footprints.of(op, i, cols, mean_height)
-                if footprint is not None and footprint.part in (UNIT, WEIGHT, OF_EXPERT, STREAM):
-                    yield op, tile, footprint
 
 
 def _signals(flow: tf.Taskflow, machine: Machine) -> list[np.ndarray]:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 from typing import NamedTuple
 
-from hpmoe.costs.footprint import STREAM, WEIGHT
+from hpmoe.costs.footprint import DENSE, STREAM, WEIGHT
 from hpmoe.costs.put_sizes import likely_puts
 from hpmoe.costs.task_costs import rows_of_expert
 from hpmoe.costs.work import Work, core_us, link_rate
@@ -118,6 +118,7 @@ def _tasks(flow: tf.Taskflow, index: int, work: Work, machine: Machine) -> Deman
             us += machine.wait_us + machine.signal_us
             busy, longest, l2 = busy + times * count * us, max(longest, us), l2 + times * count * passed
         memory += times * float(fixed[footprints["part"] == WEIGHT][:1].sum() * experts
+                                + fixed[footprints["part"] == DENSE][:1].sum()
                                 + fixed[footprints["part"] == STREAM].sum() * num_units)
     if op.primitive.makes_blocks and op.domain.first > 0:
         returned = op.params.block * flow.buffers[op.operands[0].buffer].row_bytes / link_rate(machine, flow.ep_size)

@@ -24,7 +24,7 @@ from hpmoe.support.dtypes import storage_dtype
 MAX_FOOTPRINTS = MAX_OPERANDS + 2  # of each operand, and once more of the two that a product multiplies
 WORK = np.dtype([("core_fixed", "f8"), ("core_row", "f8"), ("few_fixed", "f8"), ("few_row", "f8"), ("core_fan", "f8"),
                  ("link_row", "f8"), ("skinny_rows", "i8"), ("granule", "i8"), ("num_footprints", "i8"),
-                 ("footprints", FOOTPRINT, MAX_FOOTPRINTS)])
+                 ("landing", FOOTPRINT), ("footprints", FOOTPRINT, MAX_FOOTPRINTS)])
 # Machine.vector_bytes_per_us is of bodies whose instructions work through five bytes for each that is moved, as SwiGLU's do.
 COMPUTED_PER_MOVED = 5
 
@@ -69,7 +69,7 @@ class Work:
     def _fill(self, work: np.void, op: tf.TileOp, cols: int, height: int) -> None:
         footprints = [t for i in range(len(op.operands)) if (t := self.footprints.of(op, i, cols, height)) is not None]
         footprints += self._read_again(op, cols, height, footprints)
-        work["num_footprints"] = len(footprints)
+        work["num_footprints"], work["landing"] = len(footprints), self.footprints.landing(op, cols)
         for i, footprint in enumerate(footprints):
             work["footprints"][i] = footprint
         if op.primitive.is_matmul:

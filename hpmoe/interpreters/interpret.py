@@ -95,7 +95,8 @@ class _Run:
         if b in position:
             return np.ascontiguousarray(stored(inputs[position[b]], buffer.dtype), dtype).reshape(self._matrix(rank, b))
         is_padded = buffer.role == "output" and self.layout.num_tokens is not None and buffer.route < 0
-        return np.full(self._matrix(rank, b), 0 if is_padded or dtype.kind == "i" else np.nan, dtype)
+        unwritten = {"i": 0, "u": 0xFF}.get(dtype.kind, np.nan)  # bytes of which scales are NaN
+        return np.full(self._matrix(rank, b), 0 if is_padded else unwritten, dtype)
 
     def _share_memory(self, arrays: list[np.ndarray]) -> None:
         """Moves the arrays of buffers that live in one memory into one block of bytes, which read as NaN."""

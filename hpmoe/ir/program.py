@@ -91,6 +91,7 @@ class Program:
             all of them where None.
         main_grads: float32 tensors that the gradients of some inputs are added to, in place.
         direction: "forward", or "backward" of what `hpmoe.vjp` made.
+        cotangents: inputs of a backward Program that are gradients of what the forward one returns.
         frozen: inputs that no gradient is taken of.
         reports: functions that are called with the last outputs, which are theirs and not the caller's: (array, whether its
             first dimension is that of ranks), to an error that the call ends with, or None.
@@ -117,6 +118,7 @@ class Program:
     saves: frozenset[Var] | None = None
     main_grads: Mapping[Var, Tensor] = dataclasses.field(default_factory=dict)
     direction: str = "forward"
+    cotangents: frozenset[Var] = frozenset()
     frozen: frozenset[Var] = frozenset()
     reports: tuple[Callable[[np.ndarray, bool], Exception | None], ...] = ()
 

@@ -108,6 +108,9 @@ class Machine:
         repoll_us: between two looks of a worker at an event that it waits for; 0 where it looks all the time.
         signal_us: of the worker, for each signal.
         remote_us, node_remote_us: until a signal arrives on another rank, of the node or of another one.
+        scalar_us: of a vector worker, for one word that its scalar unit reads or writes near it; 0 where the prologue of a
+            kernel, which places rows, takes next to nothing.
+        dma_us: of a small transfer between memory and a worker, from asking to its end.
         launch_us: of a kernel.
         host_sync_us: of the host waiting for a device.
         collective_us: of a collective, besides its bytes.
@@ -161,6 +164,8 @@ class Machine:
     collective_us: float
     host_cores: float = 0.0
     repoll_us: float = 0.0
+    scalar_us: float = 0.0
+    dma_us: float = 0.0
     near_size: int = MOST_QUEUES
     far_link_bytes_per_us: float = 1e9
     bodies: tuple[Body, ...] = ()

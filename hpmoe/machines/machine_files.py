@@ -16,7 +16,7 @@ from hpmoe.support.errors import ArgumentError, check_argument, is_number
 
 FOLDER = Path(__file__).parent / "files"
 NUMBERS = {f.name: f.type for f in dataclasses.fields(Machine) if f.type in ("int", "float")}
-OPTIONAL = ("host_cores", "repoll_us", "near_size", "far_link_bytes_per_us")
+OPTIONAL = ("host_cores", "repoll_us", "scalar_us", "dma_us", "near_size", "far_link_bytes_per_us")
 KEYS = ("value", "unit", "source", "range")
 WHO = "hpmoe.load_machine"
 

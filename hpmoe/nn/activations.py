@@ -3,15 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
-from mindspore import mint
+from mindspore import Tensor, mint
 from mindspore.mint.nn import functional
 
 from hpmoe.support.errors import check_argument, is_number
 
 
-def clamped_swiglu(limit: float) -> Callable[[Any], Any]:
+def clamped_swiglu(limit: float) -> Callable[[Tensor], Tensor]:
     """SwiGLU of clamped columns, as DeepSeek-V4 has it: silu(min(g, limit)) * clamp(u, -limit, limit).
 
     Args:
@@ -30,13 +29,13 @@ def clamped_swiglu(limit: float) -> Callable[[Any], Any]:
     """
     check_argument(is_number(limit) and limit > 0, "hpmoe.nn.clamped_swiglu", "limit", repr(limit), "a positive number")
 
-    def clamped(x: Any) -> Any:
+    def clamped(x: Tensor) -> Tensor:
         gate, up = mint.split(x, x.shape[-1] // 2, dim=-1)
         return functional.silu(mint.clamp(gate, max=limit)) * mint.clamp(up, -limit, limit)
     return clamped
 
 
-def gpt_oss_swiglu(limit: float = 7.0, alpha: float = 1.702) -> Callable[[Any], Any]:
+def gpt_oss_swiglu(limit: float = 7.0, alpha: float = 1.702) -> Callable[[Tensor], Tensor]:
     """The activation of gpt-oss: (u + 1) * g * sigmoid(alpha * g), of g clamped to at most limit and u to -limit..limit.
 
     Args:
@@ -58,7 +57,7 @@ def gpt_oss_swiglu(limit: float = 7.0, alpha: float = 1.702) -> Callable[[Any], 
     check_argument(is_number(limit) and limit > 0, who, "limit", repr(limit), "a positive number")
     check_argument(is_number(alpha), who, "alpha", repr(alpha), "a number")
 
-    def clamped(x: Any) -> Any:
+    def clamped(x: Tensor) -> Tensor:
         gate, up = mint.split(x, x.shape[-1] // 2, dim=-1)
         gate, up = mint.clamp(gate, max=limit), mint.clamp(up, -limit, limit)
         return (up + 1) * (gate * mint.sigmoid(gate * alpha))

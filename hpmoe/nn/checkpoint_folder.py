@@ -15,19 +15,20 @@ from hpmoe.nn.safetensors import Stored, open_file, write_file
 from hpmoe.support.dtypes import dtype_name, numpy_dtype
 from hpmoe.support.errors import check_argument
 
+Array = Any  # of NumPy, MindSpore, or PyTorch, which need not be installed
 INDEX = "model.safetensors.index.json"
 SINGLE = "model.safetensors"
 FOLDER = "a folder of safetensors files, one such file, or a mapping of names to arrays"
 
 
-def open_arrays(who: str, source: Any, prefix: str) -> dict[str, Stored]:
+def open_arrays(who: str, source: str | os.PathLike[str] | Mapping[str, Array], prefix: str) -> dict[str, Stored]:
     """Arrays whose names start with a prefix, by what follows it; only files that have some are opened.
 
     Raises:
         ArgumentError: the source is of another kind, files are missing or broken, or no name starts with the prefix.
     """
     if isinstance(source, Mapping):
-        found: Mapping[str, Any] = {str(name): value for name, value in source.items()}
+        found: Mapping[str, Array] = {str(name): value for name, value in source.items()}
     else:
         check_argument(isinstance(source, (str, os.PathLike)), who, "folder_or_state", f"a {type(source).__name__}", FOLDER)
         found = _of_path(who, Path(source), prefix)
@@ -56,17 +57,17 @@ def read_index(who: str, folder: Path) -> dict[str, str]:
     path = folder / INDEX
     if not path.is_file():
         return {}
-    places: Any = None
+    places = None
     try:
         places = json.loads(path.read_text(encoding="utf-8"))["weight_map"]
     except (ValueError, KeyError, TypeError):
         pass
     check_argument(isinstance(places, dict), who, "folder_or_state", f"one with {path} of another format",
                    'a folder whose index has a "weight_map"')
-    return dict(places)
+    return dict(places or {})
 
 
-def _in_memory(value: Any) -> Stored:
+def _in_memory(value: Array) -> Stored:
     """An array of NumPy, MindSpore or PyTorch."""
     if hasattr(value, "detach"):
         value = value.detach().cpu()

@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Mapping
 
 import mindspore as ms
-from mindspore import mint, nn
+from mindspore import Tensor, mint, nn
 
 from hpmoe.balance.moving import physical_ids
 from hpmoe.machines.machine import Mesh
@@ -20,8 +19,9 @@ from hpmoe.primitives.swiglu import swiglu
 from hpmoe.routing.capacity import DROP_POLICIES
 from hpmoe.support.errors import check_argument, is_name, is_number
 from hpmoe.support.mindspore_private import keep_whole
+from hpmoe.support.trees import Function
 
-Activation = Callable[[Any], Any]
+Activation = Callable[[Tensor], Tensor]
 
 
 @dataclasses.dataclass(frozen=True)
@@ -33,7 +33,8 @@ class Experts:
     capacity_factor: float | None
     drop_policy: str
 
-    def __call__(self, hidden_states: Any, topk_ids: Any, topk_weights: Any, experts: dict[str, Any]) -> Any:
+    def __call__(self, hidden_states: Tensor, topk_ids: Tensor, topk_weights: Tensor, experts: Mapping[str, Tensor]
+                 ) -> Tensor:
         """What each token's experts make of it, weighted and summed, [T, H], by an experts' tensors."""
         topk_ids = physical_ids(topk_ids, experts["places"]) if "places" in experts else topk_ids
         rows, route = dispatch(hidden_states, topk_ids, num_local_experts=experts["weight1"].shape[0],
@@ -89,7 +90,8 @@ class GroupedMLP(nn.Cell):
     def __init__(self, *, hidden_size: int, moe_ffn_hidden_size: int, num_moe_experts: int, activation: Activation = swiglu,
                  gated_linear_unit: bool = True, add_bias_linear: bool = False, moe_apply_probs_on_input: bool = False,
                  moe_expert_capacity_factor: float | None = None, moe_token_drop_policy: str = "probs",
-                 init_method_std: float = 0.02, dtype: Any = ms.float32, transforms: Any = None, mesh: Mesh | None = None):
+                 init_method_std: float = 0.02, dtype: object = ms.float32, transforms: Function | None = None,
+                 mesh: Mesh | None = None):
         super().__init__()
         self.who = who = "hpmoe.nn.GroupedMLP"
         check_sizes(who, hidden_size=hidden_size, moe_ffn_hidden_size=moe_ffn_hidden_size, num_moe_experts=num_moe_experts)
@@ -109,15 +111,16 @@ class GroupedMLP(nn.Cell):
         if add_bias_linear:
             self.bias1 = zeros("bias1", (num_moe_experts, wide), dtype)
             self.bias2 = zeros("bias2", (num_moe_experts, hidden_size), dtype)
-        self.places: Any = None  # where each expert lies, [E] int32, when a Balancer has moved them
+        self.places: Tensor | None = None  # where each expert lies, [E] int32, when a Balancer has moved them
         self.run = run = Experts(activation, moe_apply_probs_on_input, moe_expert_capacity_factor,
                                  moe_token_drop_policy if moe_expert_capacity_factor is not None else "error")
 
-        def grouped_mlp(hidden_states, topk_weights, topk_ids, experts):
+        def grouped_mlp(hidden_states: Tensor, topk_weights: Tensor, topk_ids: Tensor,
+                        experts: Mapping[str, Tensor]) -> Tensor:
             return run(hidden_states, topk_ids, topk_weights, experts)
         self.compute = transformed(who, grouped_mlp, transforms, mesh, (0, 0, 0, 0), Frozen(self, "experts_"))
 
-    def tensors(self):
+    def tensors(self) -> Mapping[str, Tensor]:
         """What experts read, by name; with a rank axis where there is a mesh."""
         found = {"weight1": by_rank(self.weight1, self.ep_size), "weight2": by_rank(self.weight2, self.ep_size)}
         if self.has_bias:
@@ -127,11 +130,11 @@ class GroupedMLP(nn.Cell):
             found["places"] = mint.broadcast_to(self.places, (self.ep_size, *self.places.shape))
         return found
 
-    def construct(self, hidden_states, topk_weights, topk_ids):
+    def construct(self, hidden_states: Tensor, topk_weights: Tensor, topk_ids: Tensor) -> Tensor:
         rows = self._rows(hidden_states, self.hidden_size, "hidden_states")
         ids = self._rows(topk_ids, None, "topk_ids")
         weights = self._rows(topk_weights, None, "topk_weights")
         return reshaped(self.compute(rows, weights, ids, self.tensors()), hidden_states.shape)
 
-    def _rows(self, x, size, argument):
+    def _rows(self, x: Tensor, size: int | None, argument: str) -> Tensor:
         return reshaped(x, rows_shape(self.who, getattr(x, "shape", None), size, self.ep_size, argument))

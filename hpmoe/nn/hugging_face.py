@@ -5,12 +5,11 @@ from __future__ import annotations
 import os
 from collections.abc import Collection, Mapping
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from mindspore import Parameter, Tensor, nn
 
-from hpmoe.nn.checkpoint_folder import add_file, open_arrays
+from hpmoe.nn.checkpoint_folder import Array, add_file, open_arrays
 from hpmoe.nn.formats import FORMATS, SHARED, UNSTORED, Entry, pairs, stored_shape
 from hpmoe.nn.matching import Place, check_match, closest_match, homeless_of, places_of
 from hpmoe.nn.safetensors import Stored
@@ -20,8 +19,8 @@ from hpmoe.support.errors import check_argument, is_name
 LOAD, SAVE = "hpmoe.nn.load_hugging_face", "hpmoe.nn.save_hugging_face"
 
 
-def load_hugging_face(layer: nn.Cell, folder_or_state: Any, prefix: str = "", *, experts: range | None = None,
-                      allow_rounding: bool = False) -> None:
+def load_hugging_face(layer: nn.Cell, folder_or_state: str | os.PathLike[str] | Mapping[str, Array], prefix: str = "", *,
+                      experts: range | None = None, allow_rounding: bool = False) -> None:
     """Sets a layer's Parameters to a mixture-of-experts block of a Hugging Face model.
 
     The names tell the format: that of Qwen3-MoE, DeepSeek-V3, GLM-4.5 and Kimi K2, of Mixtral or of gpt-oss, with an array
@@ -81,7 +80,7 @@ def _copy(entry: Entry, array: np.ndarray, stored: np.ndarray) -> None:
 
 
 def save_hugging_face(layer: nn.Cell, folder: str | os.PathLike, prefix: str = "", *, model_type: str, fused: bool = False,
-                      dtype: Any = None) -> None:
+                      dtype: object = None) -> None:
     """Writes a layer's Parameters as a type of Hugging Face models has them.
 
     Without a prefix the folder gets model.safetensors. With one it gets a file named after it, and its arrays are added to
@@ -155,7 +154,7 @@ def _write(entry: Entry, array: np.ndarray, stored: np.ndarray) -> None:
         theirs[...] = rounded(mine, dtype_name(theirs.dtype))
 
 
-def _parameters(who: str, layer: Any) -> dict[str, Parameter]:
+def _parameters(who: str, layer: nn.Cell) -> dict[str, Parameter]:
     """What a checkpoint has of a layer, by the names of MoELayer."""
     check_argument(isinstance(layer, nn.Cell), who, "layer", f"a {type(layer).__name__}", "a MoELayer, or a Cell like it")
     found = {name: p for name, p in layer.parameters_and_names() if name not in UNSTORED}
@@ -165,6 +164,6 @@ def _parameters(who: str, layer: Any) -> dict[str, Parameter]:
     return found
 
 
-def _dotted(who: str, prefix: Any) -> str:
+def _dotted(who: str, prefix: str) -> str:
     check_argument(isinstance(prefix, str), who, "prefix", f"a {type(prefix).__name__}", "a str")
     return prefix and prefix.rstrip(".") + "."

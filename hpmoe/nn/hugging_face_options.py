@@ -6,23 +6,27 @@ import json
 import os
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Any
 
 from hpmoe.nn.activations import gpt_oss_swiglu
 from hpmoe.support.errors import check_argument, is_name
+from hpmoe.support.kept_files import Fields
 
 WHO = "hpmoe.nn.hugging_face_options"
 
-# Fields by option; where there are several names, transformers writes either.
-_OF_ALL = {"hidden_size": ("hidden_size",), "moe_router_topk": ("num_experts_per_tok",),
-           "num_moe_experts": ("n_routed_experts", "num_experts", "num_local_experts")}
-_FINE = {"moe_ffn_hidden_size": ("moe_intermediate_size",), "norm_topk_prob": ("norm_topk_prob",)}
-_COARSE = {"moe_ffn_hidden_size": ("intermediate_size",)}
-_BIASED = {**_FINE, "moe_router_topk_scaling_factor": ("routed_scaling_factor",), "moe_router_num_groups": ("n_group",),
-           "moe_router_group_topk": ("topk_group",)}
-_SIGMOID = {"moe_router_score_function": "sigmoid", "moe_router_enable_expert_bias": True}
+Config = str | os.PathLike[str] | Fields
+Names = dict[str, tuple[str, ...]]  # fields by option; where there are several, transformers writes either
+
+_OF_ALL: Names = {
+    "hidden_size": ("hidden_size",), "moe_router_topk": ("num_experts_per_tok",),
+    "num_moe_experts": ("n_routed_experts", "num_experts", "num_local_experts")}
+_FINE: Names = {"moe_ffn_hidden_size": ("moe_intermediate_size",), "norm_topk_prob": ("norm_topk_prob",)}
+_COARSE: Names = {"moe_ffn_hidden_size": ("intermediate_size",)}
+_BIASED: Names = {
+    **_FINE, "moe_router_topk_scaling_factor": ("routed_scaling_factor",), "moe_router_num_groups": ("n_group",),
+    "moe_router_group_topk": ("topk_group",)}
+_SIGMOID: Fields = {"moe_router_score_function": "sigmoid", "moe_router_enable_expert_bias": True}
 # By model_type: its fields, and options that it has whatever its fields.
-MODELS: dict[str, tuple[dict[str, tuple[str, ...]], dict[str, Any]]] = {
+MODELS: dict[str, tuple[Names, Fields]] = {
     "qwen3_moe": (_FINE, {}), "mixtral": (_COARSE, {"norm_topk_prob": True}),
     "gpt_oss": (_COARSE, {"norm_topk_prob": True, "add_bias_linear": True}),
     "deepseek_v3": (_BIASED, _SIGMOID), "glm4_moe": (_BIASED, _SIGMOID), "kimi_k2": (_BIASED, _SIGMOID)}
@@ -30,7 +34,7 @@ MODELS: dict[str, tuple[dict[str, tuple[str, ...]], dict[str, Any]]] = {
 _FIXED = {"hidden_act": "silu", "scoring_func": "sigmoid", "router_jitter_noise": 0.0}
 
 
-def hugging_face_options(config: Any) -> dict[str, Any]:
+def hugging_face_options(config: Config) -> Fields:
     """The options with which `MoELayer` computes what a Hugging Face model's mixture-of-experts blocks do.
 
     Args:
@@ -53,10 +57,10 @@ def hugging_face_options(config: Any) -> dict[str, Any]:
         (4, 8, 12)
     """
     fields = _fields(config)
-    model_type: Any = fields.get("model_type")
+    model_type = fields.get("model_type")
     check_argument(is_name(model_type, MODELS), WHO, "config", f"one of model_type {model_type!r}",
                    f"one of {', '.join(MODELS)}")
-    names, options = MODELS[model_type]
+    names, options = MODELS[fields["model_type"]]
     names = {**_OF_ALL, **names}
     missing = [" or ".join(known) for known in names.values() if not any(field in fields for field in known)]
     check_argument(not missing, WHO, "config", f"one without {', '.join(missing)}", f"a whole configuration of {model_type}")
@@ -72,11 +76,13 @@ def hugging_face_options(config: Any) -> dict[str, Any]:
     return options
 
 
-def _fields(config: Any) -> Mapping[str, Any]:
+def _fields(config: Config) -> Fields:
     if isinstance(config, (str, os.PathLike)):
         path = Path(config)
         path = path / "config.json" if path.is_dir() else path
         check_argument(path.is_file(), WHO, "config", f"{str(path)!r}, which is not there", "a config.json, or its folder")
-        config = json.loads(path.read_text(encoding="utf-8"))
-    check_argument(isinstance(config, Mapping), WHO, "config", f"a {type(config).__name__}", "a dict, or the path of one")
-    return config.get("text_config") or config
+        fields: Fields = json.loads(path.read_text(encoding="utf-8"))
+    else:
+        fields = config
+    check_argument(isinstance(fields, Mapping), WHO, "config", f"a {type(fields).__name__}", "a dict, or the path of one")
+    return fields.get("text_config") or fields

@@ -3,13 +3,13 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from typing import Any
+from collections.abc import Mapping, Sequence
+from typing import cast
 
 import mindspore as ms
-from mindspore import mint, nn, ops
+from mindspore import Tensor, mint, nn, ops
 
-from hpmoe.balance.balancer import Balancer
+from hpmoe.balance.balancer import Balancer, Move
 from hpmoe.balance.moving import states_of
 from hpmoe.machines.machine import Mesh
 from hpmoe.nn.grouped_mlp import Activation, Experts, GroupedMLP
@@ -23,6 +23,7 @@ from hpmoe.router.counts import tokens_per_expert
 from hpmoe.runtime.transform import chain
 from hpmoe.support.errors import check_argument, is_number
 from hpmoe.support.mindspore_private import keep_whole
+from hpmoe.support.trees import Function, PyTree
 
 IN_AXES = (0, None, None, 0, None, None)  # of tokens, router, expert_bias, experts, shared expert, number of sequences
 
@@ -94,8 +95,8 @@ class MoELayer(nn.Cell):
                  moe_shared_expert_intermediate_size: int | None = None, use_shared_expert_gating: bool = False,
                  activation: Activation = swiglu, gated_linear_unit: bool = True, add_bias_linear: bool = False,
                  moe_apply_probs_on_input: bool = False, moe_expert_capacity_factor: float | None = None,
-                 moe_token_drop_policy: str = "probs", init_method_std: float = 0.02, dtype: Any = ms.float32,
-                 transforms: Any = None, mesh: Mesh | None = None):
+                 moe_token_drop_policy: str = "probs", init_method_std: float = 0.02, dtype: object = ms.float32,
+                 transforms: Function | None = None, mesh: Mesh | None = None):
         super().__init__()
         self.who = who = "hpmoe.nn.MoELayer"
         drawn = {"add_bias_linear": add_bias_linear, "init_method_std": init_method_std, "dtype": dtype,
@@ -129,15 +130,16 @@ class MoELayer(nn.Cell):
         self.factor = self.losses.aux * num_moe_experts / moe_router_topk
         f = per_rank_function(self.router.choice, self.experts.run, self.losses, gated_linear_unit)
 
-        def make(copies):
+        def make(copies: Function) -> Function:
             return transformed(who, copies(f), transforms, mesh, IN_AXES, Frozen(self))
         self.make = make
         self.compute = make(chain())
-        self.balancer: Any = None
+        self.balancer: Balancer | None = None
 
-    def construct(self, hidden_states, with_losses=False, num_tokens=None):
-        shape = getattr(hidden_states, "shape", None)
-        rows = reshaped(hidden_states, rows_shape(self.who, shape, self.router.hidden_size, self.ep_size))
+    def construct(self, hidden_states: Tensor, with_losses: bool = False, num_tokens: Sequence[int] | None = None) -> PyTree:
+        given = getattr(hidden_states, "shape", None)
+        rows = reshaped(hidden_states, rows_shape(self.who, given, self.router.hidden_size, self.ep_size))
+        shape = hidden_states.shape
         expert_bias = self.expert_bias if self.has_expert_bias else None
         shared_experts = self.shared_experts.tensors() if self.has_shared else None
         num_sequences = sequences_of_rank(self.who, shape, self.ep_size, self.losses.kind) if with_losses else 0
@@ -152,7 +154,7 @@ class MoELayer(nn.Cell):
         out = reshaped(out, shape)
         return (out, self.sum_of(losses)) if with_losses else out
 
-    def sum_of(self, losses):
+    def sum_of(self, losses: Sequence[Tensor]) -> Tensor:
         """One scalar of the losses of all ranks."""
         total = mint.mean(losses[0])
         if self.losses.kind == "global_aux_loss":
@@ -162,7 +164,7 @@ class MoELayer(nn.Cell):
             total = total + mint.sum(share * probability) * self.factor
         return total
 
-    def update_expert_bias(self, counts=None):
+    def update_expert_bias(self, counts: Tensor | None = None) -> None:
         """Raises the bias of experts that got fewer tokens than the mean, lowers that of those that got more, by the rate.
 
         Args:
@@ -178,7 +180,7 @@ class MoELayer(nn.Cell):
         n = counts.astype(ms.float32)
         ops.assign(self.expert_bias, self.expert_bias + mint.sign(mint.mean(n) - n) * self.rate)
 
-    def balance(self, *, every, **options):
+    def balance(self, *, every: int, **options: PyTree) -> None:
         """Has experts moved between the ranks of the mesh, and hot ones copied, by `rebalance`.
 
         Args:
@@ -192,7 +194,7 @@ class MoELayer(nn.Cell):
         self.balancer = Balancer(self.make, num_experts=self.tokens_per_expert.shape[0], ep_size=self.ep_size, every=every,
                                  **options)
 
-    def rebalance(self, optimizer):
+    def rebalance(self, optimizer: nn.Optimizer) -> Move | None:
         """Ends a training step: every so many of them experts may move, by the tokens that chose them since.
 
         Args:
@@ -208,15 +210,18 @@ class MoELayer(nn.Cell):
                        "balanced first: layer.balance(every=100)")
         weights = list(self.experts.get_parameters())
         trained = [weight for weight in weights if weight.requires_grad]
-        move = self.balancer.step(self.tokens_per_expert, [*weights, *states_of(optimizer, trained)])
-        self.compute, self.experts.places = self.balancer.layer, self.balancer.places
+        balancer = cast(Balancer, self.balancer)
+        move = balancer.step(self.tokens_per_expert, [*weights, *states_of(optimizer, trained)])
+        self.compute, self.experts.places = balancer.layer, balancer.places
         return move
 
 
-def per_rank_function(choice: Choice, run_experts: Experts, losses: Losses, gated: bool) -> Any:
+def per_rank_function(choice: Choice, run_experts: Experts, losses: Losses, gated: bool) -> Function:
     """What one rank computes: (output [T, H], counts [E], losses), of its tokens, weights and number of sequences."""
 
-    def moe_layer(hidden_states, router, expert_bias, experts, shared_experts, num_sequences):
+    def moe_layer(hidden_states: Tensor, router: Mapping[str, Tensor], expert_bias: Tensor | None,
+                  experts: Mapping[str, Tensor], shared_experts: Mapping[str, Tensor] | None,
+                  num_sequences: int) -> tuple[PyTree, ...]:
         logits, ids, weights = choice(hidden_states, router, expert_bias)
         out = run_experts(hidden_states, ids, weights, experts)
         if shared_experts is not None:
@@ -236,12 +241,12 @@ def sequences_of_rank(who: str, shape: Sequence[int], ep_size: int, kind: str) -
 
 
 @constexpr
-def check_ranks(who: str, num_tokens: Any, ep_size: int) -> None:
+def check_ranks(who: str, num_tokens: Sequence[int] | None, ep_size: int) -> None:
     check_argument(num_tokens is None or ep_size > 0, who, "num_tokens", repr(num_tokens), "None where there is no mesh")
 
 
 @constexpr
-def check_counts(who: str, has_expert_bias: bool, shape: Any, expected: Sequence[int]) -> None:
+def check_counts(who: str, has_expert_bias: bool, shape: Sequence[int] | None, expected: Sequence[int]) -> None:
     check_argument(has_expert_bias, who, "moe_router_enable_expert_bias", "False", "True where the bias is updated")
     check_argument(shape is not None and tuple(shape) == tuple(expected), f"{who}.update_expert_bias", "counts",
                    "no tensor" if shape is None else f"of shape {tuple(shape)}", f"a Tensor of shape {tuple(expected)}")

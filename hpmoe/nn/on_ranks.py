@@ -8,10 +8,10 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import TypeVar, cast
 
 import mindspore as ms
-from mindspore import mint, ops
+from mindspore import Tensor, mint, ops
 
 from hpmoe.machines.machine import Mesh
 from hpmoe.ranks.world import World
@@ -19,29 +19,35 @@ from hpmoe.runtime.spmd import spmd
 from hpmoe.runtime.transform import chain
 from hpmoe.support.errors import check_argument
 from hpmoe.support.mindspore_private import AskedByCompiler
+from hpmoe.support.trees import Function, PyTree
 from hpmoe.transforms.assign_queues import assign_queues
 from hpmoe.transforms.fuse_persistent import fuse_persistent
 from hpmoe.transforms.overlap_comm import overlap_comm
 from hpmoe.transforms.tile_partition import tile_partition
 
-constexpr: Any = ops.constexpr  # whose annotations know no arguments
+F = TypeVar("F", bound=Function)
 
 
-def transformed(who: str, f: Callable[..., Any], transforms: Any, mesh: Mesh | None, in_axes: Sequence[Any],
-                frozen: Callable[[], set[str]]) -> Any:
+def constexpr(f: F) -> F:
+    """What a graph knows the result of when it is compiled, and does not look into."""
+    return cast(F, ops.constexpr(f))
+
+
+def transformed(who: str, f: Function, transforms: Function | None, mesh: Mesh | None, in_axes: Sequence[PyTree],
+                frozen: Callable[[], set[str]]) -> Function:
     """The per-rank function through the transforms, by default to one kernel, on the ranks of the mesh."""
     check_argument(transforms is None or callable(transforms), who, "transforms", repr(transforms),
                    "a transform, such as hpmoe.chain(...), or None for one kernel")
     to_kernel = chain(tile_partition, overlap_comm, assign_queues, fuse_persistent) if transforms is None else transforms
-    staged: Any = to_kernel(f)
+    staged: Function = to_kernel(f)
     check_argument(callable(staged), who, "transforms", f"a function that returns a {type(staged).__name__}",
                    "a transform, which returns a function")
-    computed: Any = staged if mesh is None else spmd(staged, mesh, tuple(in_axes))
+    computed = staged if mesh is None else spmd(staged, mesh, tuple(in_axes))
     computed.frozen_arguments = frozen
     return computed
 
 
-def num_ranks(who: str, mesh: Any, num_moe_experts: int) -> int:
+def num_ranks(who: str, mesh: Mesh | None, num_moe_experts: int) -> int:
     """How many ranks arrays have an axis of; 0 for one rank without one."""
     check_argument(mesh is None or isinstance(mesh, Mesh), who, "mesh", repr(mesh), "an hpmoe.Mesh, or None for one rank")
     check_argument(not isinstance(mesh, World), who, "mesh", repr(mesh), "virtual ranks, an hpmoe.Mesh",
@@ -53,10 +59,12 @@ def num_ranks(who: str, mesh: Any, num_moe_experts: int) -> int:
 
 
 @constexpr
-def rows_shape(who: str, shape: Any, size: int | None, ep_size: int, argument: str = "hidden_states") -> Sequence[int]:
+def rows_shape(who: str, shape: Sequence[int] | None, size: int | None, ep_size: int,
+               argument: str = "hidden_states") -> tuple[int, ...]:
     """Of [..., size], or of any size, as the per-rank function takes it, on all ranks."""
     expected = f"a Tensor [..., {'K' if size is None else size}]"
     check_argument(shape is not None, who, argument, "no tensor", expected)
+    shape = list(shape or ())
     check_argument(len(shape) > 1 and size in (None, shape[-1]), who, argument, f"of shape {tuple(shape)}", expected)
     rows = math.prod(shape[:-1])
     check_argument(not ep_size or rows % ep_size == 0, who, argument, f"of shape {tuple(shape)}, {rows} tokens",
@@ -64,7 +72,7 @@ def rows_shape(who: str, shape: Any, size: int | None, ep_size: int, argument: s
     return (ep_size, rows // ep_size, shape[-1]) if ep_size else (rows, shape[-1])
 
 
-def by_rank(weight: Any, ep_size: int) -> Any:
+def by_rank(weight: Tensor, ep_size: int) -> Tensor:
     """A weight of all experts, [E, ...], as each rank has its own."""
     return reshaped(weight, (ep_size, -1, *weight.shape[1:])) if ep_size else weight
 
@@ -85,7 +93,7 @@ class _InGraph(AskedByCompiler):
 in_graph = _InGraph()
 
 
-def reshaped(x: Any, shape: Any) -> Any:
+def reshaped(x: Tensor, shape: Sequence[int]) -> Tensor:
     """A tensor of another shape. Graphs for CPUs have no Reshape of bfloat16; float32, which holds it exactly, has one."""
     if in_graph() and x.dtype == ms.bfloat16:
         return mint.reshape(x.astype(ms.float32), shape).astype(ms.bfloat16)

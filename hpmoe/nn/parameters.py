@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import mindspore as ms
 from mindspore import Parameter, nn
@@ -14,12 +13,12 @@ from hpmoe.support.errors import check_argument, is_int, is_number
 FLOATS = (ms.float32, ms.bfloat16, ms.float16)
 
 
-def normal(name: str, shape: Sequence[int], std: float, dtype: Any) -> Parameter:
+def normal(name: str, shape: Sequence[int], std: float, dtype: object) -> Parameter:
     """A weight drawn from a normal distribution, by `ms.set_seed`."""
     return Parameter(initializer(Normal(std), list(shape), dtype), name=name)
 
 
-def zeros(name: str, shape: Sequence[int], dtype: Any, requires_grad: bool = True) -> Parameter:
+def zeros(name: str, shape: Sequence[int], dtype: object, requires_grad: bool = True) -> Parameter:
     return Parameter(initializer("zeros", list(shape), dtype), name=name, requires_grad=requires_grad)
 
 
@@ -38,19 +37,19 @@ class Frozen:
         return {self.prefix + name.replace(".", "_") for name, p in self.cell.parameters_and_names() if not p.requires_grad}
 
 
-def check_sizes(who: str, **sizes: Any) -> None:
+def check_sizes(who: str, **sizes: object) -> None:
     """ArgumentError unless all are positive ints."""
     for name, size in sizes.items():
         check_argument(is_int(size), who, name, repr(size), "a positive int")
 
 
-def check_flags(who: str, **flags: Any) -> None:
+def check_flags(who: str, **flags: object) -> None:
     """ArgumentError unless all are bools."""
     for name, flag in flags.items():
         check_argument(isinstance(flag, bool), who, name, repr(flag), "True or False")
 
 
-def check_drawn(who: str, init_method_std: Any, dtype: Any) -> None:
+def check_drawn(who: str, init_method_std: object, dtype: object) -> None:
     """ArgumentError unless weights can be drawn with this deviation in this dtype."""
     check_argument(is_number(init_method_std) and init_method_std >= 0, who, "init_method_std", repr(init_method_std),
                    "a number of at least 0")

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
+
+from mindspore import Tensor
 
 from hpmoe.nn.top_k_router import Choice
 from hpmoe.router.losses import aux_loss, balance_terms, sequence_loss, z_loss
@@ -20,7 +21,7 @@ class Losses:
     aux: float
     z: float
 
-    def __call__(self, logits: Any, choice: Choice, num_sequences: int) -> tuple[Any, ...]:
+    def __call__(self, logits: Tensor, choice: Choice, num_sequences: int) -> tuple[Tensor, ...]:
         """Of one rank's logits: its loss, a scalar; of the global kind without the auxiliary one, whose terms [E] follow."""
         z = z_loss(logits, coefficient=self.z)
         if self.kind == "global_aux_loss":
@@ -30,7 +31,7 @@ class Losses:
         return (z + sequence_loss(logits, choice.top_k, num_sequences, score=choice.score, coefficient=self.aux),)
 
 
-def make_losses(who: str, kind: Any, aux: Any, z: Any) -> Losses:
+def make_losses(who: str, kind: str, aux: float, z: float | None) -> Losses:
     """Losses by the arguments of a layer."""
     check_argument(is_name(kind, KINDS), who, "moe_router_load_balancing_type", repr(kind), f"one of {', '.join(KINDS)}")
     z = 0.0 if z is None else z

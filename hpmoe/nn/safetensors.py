@@ -6,12 +6,13 @@ import json
 import os
 from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 
 from hpmoe.support.dtypes import numpy_dtype
 from hpmoe.support.errors import ArgumentError, check_argument
+from hpmoe.support.kept_files import Fields
 
 DTYPES = {"F64": "float64", "F32": "float32", "BF16": "bfloat16", "F16": "float16"}
 CODES = {name: code for code, name in DTYPES.items()}
@@ -47,7 +48,7 @@ def open_file(who: str, path: Path) -> dict[str, Stored]:
         raise ArgumentError(f"{who}: {path} is cut off, or no safetensors file: {error}") from error
 
 
-def _stored(path: Path, entry: Mapping[str, Any], start: int, size: int) -> Stored:
+def _stored(path: Path, entry: Fields, start: int, size: int) -> Stored:
     begin, end = entry["data_offsets"]
     shape, code = tuple(entry["shape"]), str(entry["dtype"])
     dtype = DTYPES.get(code, code)
@@ -66,7 +67,7 @@ def _stored(path: Path, entry: Mapping[str, Any], start: int, size: int) -> Stor
 def write_file(path: Path, arrays: Mapping[str, Stored]) -> None:
     """Writes arrays one after another, as the safetensors library orders them; the file appears when it is whole."""
     order = sorted(arrays, key=lambda name: (list(CODES).index(arrays[name].dtype), name))
-    table: dict[str, Any] = {"__metadata__": {"format": "pt"}}  # transformers reads no file without
+    table: Fields = {"__metadata__": {"format": "pt"}}  # transformers reads no file without
     end = 0
     for name in order:
         dtype, shape, _ = arrays[name]

@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from collections.abc import Callable, Mapping
 
-from mindspore import mint, nn
+from mindspore import Tensor, mint, nn
 
 from hpmoe.nn.parameters import normal, zeros
 from hpmoe.primitives.in_float32 import weight_beside
 from hpmoe.primitives.matmul import matmul
 
 
-def run_shared(hidden_states: Any, shared: dict[str, Any], activation: Callable[[Any], Any], gated: bool) -> Any:
+def run_shared(hidden_states: Tensor, shared: Mapping[str, Tensor], activation: Callable[[Tensor], Tensor],
+               gated: bool) -> Tensor:
     """[T, H] of [T, H]; columns of gate and up alternate after the first layer."""
     hidden = _linear(hidden_states, shared, "linear_fc1")
     hidden = activation(mint.cat((hidden[:, ::2], hidden[:, 1::2]), -1) if gated else hidden)
@@ -23,7 +23,7 @@ def run_shared(hidden_states: Any, shared: dict[str, Any], activation: Callable[
 GATE = "shared_experts_gate"
 
 
-def _linear(x: Any, shared: dict[str, Any], name: str) -> Any:
+def _linear(x: Tensor, shared: Mapping[str, Tensor], name: str) -> Tensor:
     out, bias = matmul(x, weight_beside(x, shared[f"{name}_weight"]), transpose=True), shared.get(f"{name}_bias")
     return out if bias is None else out + weight_beside(x, bias)
 
@@ -31,7 +31,7 @@ def _linear(x: Any, shared: dict[str, Any], name: str) -> Any:
 class Weights(nn.Cell):
     """Parameters of a linear layer: weight [out, in], and a bias [out] where asked for."""
 
-    def __init__(self, shape: tuple[int, int], std: float, dtype: Any, has_bias: bool = False):
+    def __init__(self, shape: tuple[int, int], std: float, dtype: object, has_bias: bool = False):
         super().__init__()
         self.weight = normal("weight", shape, std, dtype)
         if has_bias:
@@ -47,7 +47,7 @@ class SharedExperts(nn.Cell):
     """
 
     def __init__(self, hidden_size: int, intermediate_size: int, gated: bool, gate: bool, has_bias: bool, std: float,
-                 dtype: Any):
+                 dtype: object):
         super().__init__()
         self.has_bias, self.has_gate = has_bias, gate
         wide = intermediate_size * (2 if gated else 1)
@@ -56,7 +56,7 @@ class SharedExperts(nn.Cell):
         if gate:
             self.shared_experts_gate = Weights((1, hidden_size), std, dtype)
 
-    def tensors(self):
+    def tensors(self) -> Mapping[str, Tensor]:
         """What it reads, by name."""
         found = {"linear_fc1_weight": self.linear_fc1.weight, "linear_fc2_weight": self.linear_fc2.weight}
         if self.has_bias:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
+from collections.abc import Mapping
 
 import mindspore as ms
-from mindspore import nn
+from mindspore import Tensor, nn
 
 from hpmoe.nn.on_ranks import reshaped, rows_shape, transformed
 from hpmoe.nn.parameters import Frozen, check_drawn, check_flags, check_sizes, normal, zeros
@@ -14,6 +14,7 @@ from hpmoe.primitives.matmul import matmul
 from hpmoe.router.route import route
 from hpmoe.support.errors import check_argument, is_int, is_name, is_number
 from hpmoe.support.mindspore_private import keep_whole
+from hpmoe.support.trees import Function
 
 SCORES = {"softmax": "softmax", "sigmoid": "sigmoid", "sqrtsoftplus": "sqrt_softplus"}  # as hpmoe.route calls them
 
@@ -29,7 +30,8 @@ class Choice:
     normalize: bool
     scale: float
 
-    def __call__(self, hidden_states: Any, router: dict[str, Any], expert_bias: Any) -> tuple[Any, Any, Any]:
+    def __call__(self, hidden_states: Tensor, router: Mapping[str, Tensor], expert_bias: Tensor | None
+                 ) -> tuple[Tensor, Tensor, Tensor]:
         """(logits [T, E], topk_ids, topk_weights) of hidden states [T, H], in float32, by a router's tensors."""
         logits = matmul(_wide(hidden_states), _wide(router["weight"]), transpose=True)
         if "bias" in router:
@@ -40,7 +42,7 @@ class Choice:
         return logits, ids, weights
 
 
-def _wide(x: Any) -> Any:
+def _wide(x: Tensor) -> Tensor:
     return x if x.dtype == ms.float32 else x.astype(ms.float32)
 
 
@@ -86,7 +88,7 @@ class TopKRouter(nn.Cell):
                  moe_router_score_function: str = "softmax", norm_topk_prob: bool = True,
                  moe_router_topk_scaling_factor: float | None = None, moe_router_num_groups: int | None = None,
                  moe_router_group_topk: int | None = None, add_bias_linear: bool = False, init_method_std: float = 0.02,
-                 dtype: Any = ms.float32, transforms: Any = None):
+                 dtype: object = ms.float32, transforms: Function | None = None):
         super().__init__()
         self.who = "hpmoe.nn.TopKRouter"
         check_sizes(self.who, hidden_size=hidden_size, num_moe_experts=num_moe_experts)
@@ -101,26 +103,28 @@ class TopKRouter(nn.Cell):
             self.bias = zeros("bias", (num_moe_experts,), dtype)
         choice = self.choice
 
-        def top_k_router(hidden_states, router, expert_bias):
+        def top_k_router(hidden_states: Tensor, router: Mapping[str, Tensor], expert_bias: Tensor | None
+                         ) -> tuple[Tensor, ...]:
             return choice(hidden_states, router, expert_bias)[1:]
         self.compute = transformed(self.who, top_k_router, transforms, None, (), Frozen(self, "router_"))
 
-    def tensors(self):
+    def tensors(self) -> Mapping[str, Tensor]:
         """What the choice reads, by name."""
         found = {"weight": self.weight}
         if self.has_bias:
             found["bias"] = self.bias
         return found
 
-    def construct(self, hidden_states, expert_bias=None):
+    def construct(self, hidden_states: Tensor, expert_bias: Tensor | None = None) -> tuple[Tensor, Tensor]:
         rows = reshaped(hidden_states, rows_shape(self.who, getattr(hidden_states, "shape", None), self.hidden_size, 0))
         ids, weights = self.compute(rows, self.tensors(), expert_bias)
         shape = (*hidden_states.shape[:-1], -1)
         return reshaped(ids, shape), reshaped(weights, shape)
 
 
-def make_choice(who: str, num_moe_experts: int, moe_router_topk: Any, moe_router_score_function: Any, norm_topk_prob: bool,
-                moe_router_topk_scaling_factor: Any, moe_router_num_groups: Any, moe_router_group_topk: Any) -> Choice:
+def make_choice(who: str, num_moe_experts: int, moe_router_topk: int, moe_router_score_function: str, norm_topk_prob: bool,
+                moe_router_topk_scaling_factor: float | None, moe_router_num_groups: int | None,
+                moe_router_group_topk: int | None) -> Choice:
     """A Choice by MindFormers' names of its options."""
     check_argument(is_name(moe_router_score_function, tuple(SCORES)), who, "moe_router_score_function",
                    repr(moe_router_score_function), f"one of {', '.join(SCORES)}")

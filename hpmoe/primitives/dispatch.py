@@ -157,8 +157,8 @@ def _(b: Builder, eqn: Equation, cotangents: list[Atom]) -> list[Atom | None]:
 def _(tiler: Tiler, eqn: Equation) -> None:
     (x, route), out = eqn.inputs, eqn.outputs[0]
     tiler.new(out, dtype=tiler.buffer(x).dtype)
-    tiler.emit(ALL_TO_ALL, tiler.once(route), tiler.at(out, row_modes.PEER, col_modes.ALL),
-               tiler.at(x, row_modes.TOKENS, col_modes.ALL), cols=0)
+    tiler.emit(ALL_TO_ALL, tiler.once(route), tiler.at(out, row_modes.PEER, col_modes.ALL, dtypes=tiler.MOVED),
+               tiler.at(x, row_modes.TOKENS, col_modes.ALL, dtypes=tiler.MOVED), cols=0)
 
 
 @combine_rows.infer

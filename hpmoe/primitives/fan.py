@@ -61,7 +61,8 @@ def _(b: Builder, eqn: Equation, cotangents: list[Atom]) -> list[Atom | None]:
 def _(tiler: Tiler, eqn: Equation) -> None:
     x, out = eqn.inputs[0], eqn.outputs[0]
     tiler.new(out, dtype=tiler.buffer(x).dtype)
-    tiler.emit(FAN_OUT, tiler.rows_of(x), tiler.at(out, row_modes.FAN), tiler.at(x))
+    tiler.emit(FAN_OUT, tiler.rows_of(x), tiler.at(out, row_modes.FAN, dtypes=tiler.MOVED),
+               tiler.at(x, dtypes=tiler.MOVED))
 
 
 @fan_in.infer

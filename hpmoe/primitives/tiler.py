@@ -21,6 +21,7 @@ class Tiler(Protocol):
     """See `hpmoe.tiling.tiler.Tiler`, which says what each does."""
 
     HELD: tuple[str, ...]
+    MOVED: tuple[str, ...]
     program: Program
     index: int
     names: Names

@@ -10,7 +10,7 @@ import numpy as np
 
 from hpmoe.machines.machine import Mesh
 from hpmoe.ranks.launchers import Launched, find_launched, is_scheduler
-from hpmoe.ranks.link import Link
+from hpmoe.ranks.link import Link, make_link
 from hpmoe.ranks.rendezvous import Group, Member, meet
 from hpmoe.ranks.scheduler import serve_scheduler
 from hpmoe.support.errors import LaunchError, check_argument, is_int, is_number
@@ -91,7 +91,7 @@ class _Process:
             if self.everyone is None:
                 names = [f"rank {r}" for r in range(launched.size)]
                 group = meet(launched.run, "", launched.rank, names, timeout)
-                self.everyone = group, Link(group)
+                self.everyone = group, make_link(group)
             if ep_size not in self.worlds:
                 self.worlds[ep_size] = self._make(launched, ep_size, timeout)
         except LaunchError as error:
@@ -116,7 +116,7 @@ class _Process:
         assert self.everyone is not None
         known: dict[str, Member] = {member.name: member for member in self.everyone[0].members}
         names = [f"rank {r}" for r in ranks]
-        return Link(meet(launched.run, " ".join(names), ranks.index(launched.rank), names, timeout, known))
+        return make_link(meet(launched.run, " ".join(names), ranks.index(launched.rank), names, timeout, known))
 
 
 _process = _Process()

@@ -75,6 +75,19 @@ def make_capacity(capacity_factor: float | None, drop_policy: str) -> Capacity |
     return Capacity(float(capacity_factor), drop_policy)
 
 
+def heaviest_first(weights: np.ndarray, sort: Sort = stable_order) -> np.ndarray:
+    """Which weight comes where in a stable sort from the largest down, [n]; a sort of integers does it in two steps.
+
+    Example:
+        >>> heaviest_first(np.array([0.5, -0.0, 2.0, 0.0, -1.0], np.float32)).tolist()
+        [2, 0, 1, 3, 4]
+    """
+    bits = (0.0 - weights.astype(np.float64)).view(np.int64)  # of both zeros the same
+    keys = np.where(bits < 0, bits ^ np.int64(2**63 - 1), bits)  # integers in the order of the numbers
+    order = sort(((keys & 0xFFFFFFFF) - 2**31).astype(np.int32))
+    return order[sort((keys >> 32).astype(np.int32)[order])]
+
+
 def chosen_counts(ids: np.ndarray, num_experts: int) -> np.ndarray:
     """How many entries have each expert's id, [num_experts].
 
@@ -137,7 +150,8 @@ def kept_entries(ids: np.ndarray, num_experts: int, capacity: Capacity, weights:
     if capacity.policy == "position":
         order = sort(flat)
     else:
-        order = np.lexsort((-known(weights).reshape(-1).astype(np.float64), flat))
+        order = heaviest_first(known(weights).reshape(-1), sort)
+        order = order[sort(flat[order])]
     counts = chosen_counts(ids, num_experts)
     order = order[len(flat) - counts.sum():]  # those of no expert come first
     place = np.arange(len(order)) - np.repeat(np.cumsum(counts) - counts, counts)

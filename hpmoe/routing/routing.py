@@ -249,11 +249,21 @@ def rows_of_ranks(topk_ids: PerRank, num_experts: int, capacity: Capacity | None
         return [int(np.count_nonzero(topk_ids[0] != ABSENT))]
     total = np.zeros(ep_size, np.int64)
     for rank, ids in enumerate(topk_ids):
-        counts = kept_counts(ids, num_experts, capacity, rank, ep_size)
-        if placement is not None:
-            counts = _of_copies(counts, placement, rank)
+        counts = counts_of_rank(ids, num_experts, capacity, placement, rank, ep_size)
         total += counts.reshape(ep_size, -1).sum(axis=1)
     return total.tolist()
+
+
+def counts_of_rank(ids: np.ndarray, num_experts: int, capacity: Capacity | None, placement: Placement | None, rank: int,
+                   ep_size: int) -> np.ndarray:
+    """A rank's row of `Routing.counts`, by the ids of its tokens; raises as `kept_counts`.
+
+    Example:
+        >>> counts_of_rank(np.array([[1, 0], [1, 2]]), 4, None, None, rank=0, ep_size=2).tolist()
+        [1, 2, 1, 0]
+    """
+    counts = kept_counts(ids, num_experts, capacity, rank, ep_size)
+    return counts if placement is None else _of_copies(counts, placement, rank)
 
 
 def _of_copies(counts: np.ndarray, placement: Placement, rank: int) -> np.ndarray:

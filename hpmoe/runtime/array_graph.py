@@ -41,7 +41,8 @@ class ArrayGraphCall(GraphCall):
 
         def kernel(*arrays: np.ndarray) -> np.ndarray | tuple[np.ndarray, ...]:
             try:
-                results = tuple(map(_handed_over, compute(*arrays), avals()))
+                with self.runs.calling():
+                    results = tuple(map(_handed_over, compute(*arrays), avals()))
             except BaseException:  # also Ctrl-C
                 self.forget_graph()
                 raise
@@ -108,6 +109,7 @@ class ArrayGraphCall(GraphCall):
                 route = routes[first]
                 rows = min(num_here * route.max_rows, route.ep_size * route.num_tokens * route.top_k)
             avals.append(Aval((rows, *rest), storage_dtype(atom.aval.dtype)))
+        avals += self.runs.told_avals(lin.forward)
         return [Aval((len(avals), num_here), "int32"), *avals] if avals else []
 
     def _packed(self, saved: Arrays) -> list[np.ndarray]:
@@ -121,7 +123,8 @@ class ArrayGraphCall(GraphCall):
     def _unpacked(self, arrays: Sequence[np.ndarray]) -> Arrays:
         if not arrays:
             return [[] for _ in range(self.runs.num_here)]
-        avals = [a.aval for a in self.call.traced.linearized.forward.outputs[len(self.program.outputs):]]
+        forward = self.call.traced.linearized.forward
+        avals = [*(a.aval for a in forward.outputs[len(self.program.outputs):]), *self.runs.told_avals(forward)]
         ends = np.cumsum(arrays[0], axis=1)
         return [[x[end - n:end].reshape([d if isinstance(d, int) else n for d in aval.shape])
                  for x, aval, n, end in zip(arrays[1:], avals, arrays[0][:, rank], ends[:, rank], strict=True)]

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import contextlib
 from collections.abc import Iterable, Mapping, Sequence
 
 import numpy as np
 
 from hpmoe.interpreters.evaluate import evaluate
 from hpmoe.interpreters.interpret import interpret
+from hpmoe.ir.avals import Aval
 from hpmoe.ir.program import Equation, Program, Var
 from hpmoe.ir.stages import AnyIR, Part, cut_at_routes, run_parts
 from hpmoe.ir.taskflow import Taskflow
 from hpmoe.routing.capacity import check_topk_weights
 from hpmoe.routing.routing import check_topk_ids, rows_of_ranks
 from hpmoe.runtime.one_call import Call, Traced
-from hpmoe.runtime.planned_rows import PlannedRows, RouteKey, routes_of, rows_of_any, rows_of_received
+from hpmoe.runtime.planned_rows import PlannedRoute, PlannedRows, RouteKey, routes_of, rows_of_any, rows_of_received
 from hpmoe.runtime.plans import Plans
 from hpmoe.runtime.rank_arrays import Arrays, stacked, summed
 from hpmoe.support.dtypes import rounded
@@ -36,6 +38,14 @@ class ArrayRuns:
     def __init__(self, plans: Plans):
         self.plans, self.ep_size, self.batched = plans, plans.mesh.ep_size, plans.batched
         self.num_here = self.ep_size if self.batched else 1
+
+    def calling(self) -> contextlib.AbstractContextManager[None]:
+        """See Backend."""
+        return contextlib.nullcontext()
+
+    def told_avals(self, program: Program) -> list[Aval]:
+        """What `run` returns of a program's step beyond its outputs, for the backward."""
+        return []
 
     def run(self, call: Call, program: Program, arrays: Sequence[np.ndarray]) -> Arrays:
         """What every rank computes of the traced program or of its linearized forward."""
@@ -104,22 +114,27 @@ def received_rows(program: Program, inputs: Arrays, lengths: tuple[int, ...] | N
     `makers` are the equations that made ids and weights among the inputs.
     """
     buckets = {}
-    for key, aval, at_ids, at_weights in routes_of(program):
-        if at_ids is None:
+    for route in routes_of(program):
+        key, aval = route.key, route.aval
+        if route.ids is None:
             buckets[key] = rows_of_any(aval)
             continue
-        real = []
-        for rank, arrays in enumerate(inputs):
-            stop = None if lengths is None else lengths[rank]
-            ids = arrays[at_ids].reshape(-1, aval.top_k)[:stop]
-            check_topk_ids(ids, aval.num_experts, "hpmoe.dispatch" + (f" on rank {rank}" if aval.ep_size > 1 else ""),
-                           _origin(makers.get(key[0])))
-            if at_weights is not None:
-                check_topk_weights(ids, arrays[at_weights].reshape(-1, aval.top_k)[:stop], rank, aval.ep_size)
-            real.append(ids)
+        real = [checked_ids(route, arrays, None if lengths is None else lengths[rank], rank, makers)
+                for rank, arrays in enumerate(inputs)]
         received = rows_of_ranks(real, aval.num_experts, aval.capacity, aval.placement)
         buckets[key] = rows_of_received(max(received), aval)
     return buckets
+
+
+def checked_ids(route: PlannedRoute, inputs: Sequence[np.ndarray], num_tokens: int | None, rank: int,
+                makers: Mapping[Var, Equation]) -> np.ndarray:
+    """The ids of a rank's tokens, once they and the weights that decide are checked."""
+    aval, who = route.aval, "hpmoe.dispatch" + (f" on rank {rank}" if route.aval.ep_size > 1 else "")
+    ids = inputs[known(route.ids)].reshape(-1, aval.top_k)[:num_tokens]
+    check_topk_ids(ids, aval.num_experts, who, _origin(makers.get(route.key[0])))
+    if route.weights is not None:
+        check_topk_weights(ids, inputs[route.weights].reshape(-1, aval.top_k)[:num_tokens], rank, aval.ep_size)
+    return ids
 
 
 def with_int32_ids(program: Program, inputs: Arrays) -> Arrays:
@@ -142,11 +157,16 @@ def run_ir(ir: AnyIR, inputs: Arrays, num_tokens: Sequence[int] | None, seed: in
     Where `into` has arrays of an output, one a rank, its values end up there.
     """
     outputs = _outputs(ir, inputs, num_tokens, seed, into or {})
-    for j, arrays in (into or {}).items():
+    put_into(into or {}, outputs)
+    return outputs
+
+
+def put_into(into: Mapping[int, Sequence[np.ndarray]], outputs: Arrays) -> None:
+    """Copies outputs to where they are wanted, unless they lie there."""
+    for j, arrays in into.items():
         for rank, array in enumerate(arrays):
             if not np.may_share_memory(outputs[rank][j], array):
                 array[...] = outputs[rank][j]
-    return outputs
 
 
 def _outputs(ir: AnyIR, inputs: Arrays, num_tokens: Sequence[int] | None, seed: int | None,

@@ -84,6 +84,8 @@ def _told_apart(x):
 
 def _arranged(structure, outputs):
     """The operator's outputs in the structure that the function returns them in."""
+    if structure is None:
+        return None
     if isinstance(structure, int):
         return outputs[structure] if structure >= 0 else ops.reshape(outputs[-1 - structure], ())
     result = ()
@@ -114,6 +116,9 @@ def _operator(layer, known):
     order = tuple(next(i for i, x in enumerate(avals) if x is a) for a in arrays)
     in_graph = runner.backend.in_graph(call, len(arrays))
     results = program.outputs[:program.num_results]
+    for a in results:
+        check_argument(0 not in a.aval.shape, program.name, "its output in a graph", f"of shape {a.aval.shape}",
+                       "of at least one element, as MindSpore takes an empty one from no operator of a graph")
     places = [i if a.aval.shape or runner.plans.batched else -1 - i for i, a in enumerate(results)]
     structure = optree.tree_unflatten(call.traced.out_tree, places)
     is_single = len(in_graph.output_avals()) == 1
@@ -124,8 +129,8 @@ def _in_tuples(structure, name):
     """The structure with tuples for lists, which a graph would build at run time, not knowing what is in them."""
     if isinstance(structure, (tuple, list)):
         return tuple(_in_tuples(item, name) for item in structure)
-    check_argument(isinstance(structure, int), name, "its output in a graph", f"a {type(structure).__name__}",
-                   "a tensor, or a tuple of them")
+    check_argument(structure is None or isinstance(structure, int), name, "its output in a graph",
+                   f"a {type(structure).__name__}", "a tensor, None, or a tuple of them")
     return structure
 
 

@@ -1,26 +1,33 @@
 """Calls where each rank is a process: it brings its own arrays, without a rank axis, and gets its own results.
 
-Each process computes what all ranks do that share experts with it, from all their arrays, and keeps its own part: bitwise
-what virtual ranks give.
+The ranks tell each other once a step how many rows go where; from that all choose the same plan, for forward and backward.
+A kernel is launched by every process for its own rank. Below that level each computes, from the arrays of all, what all
+ranks do, and keeps its part: bitwise the same.
 """
 
 from __future__ import annotations
 
 import contextlib
+import dataclasses
+import functools
 import pickle
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Any
 
 import numpy as np
+from mindspore import Tensor
 
+from hpmoe.ir.avals import Aval
 from hpmoe.ir.padding import own_length
+from hpmoe.ir.program import Program
 from hpmoe.ir.stages import Part
 from hpmoe.ranks.link import Link
 from hpmoe.ranks.world import World
-from hpmoe.runtime.array_backend import ArrayBackend
-from hpmoe.runtime.array_runs import ArrayRuns, received_rows, run_ir, with_int32_ids
+from hpmoe.routing.routing import counts_of_rank
+from hpmoe.runtime.array_backend import ArrayBackend, Saved
+from hpmoe.runtime.array_runs import ArrayRuns, checked_ids, put_into, run_ir, with_int32_ids
+from hpmoe.runtime.exchanged import ALL_TOKENS, Exchanged, exchanged_avals, routes_by_ids
 from hpmoe.runtime.one_call import Call
-from hpmoe.runtime.planned_rows import routes_of
 from hpmoe.runtime.plans import Plans
 from hpmoe.runtime.rank_arrays import Arrays
 from hpmoe.support.known import known
@@ -31,15 +38,14 @@ class ProcessBackend(ArrayBackend):
 
     def __init__(self, plans: Plans, world: World):
         self.runs = ProcessRuns(plans, world.link)
-        self.name = getattr(plans.staged.function, "__name__", "a function")
-
-    def calling(self) -> contextlib.AbstractContextManager[None]:
-        link = self.runs.link
-        return contextlib.nullcontext() if link is None else link.calling(f"a call of {self.name}")
 
     def lengths_of(self, num_tokens: Any) -> tuple[int, ...]:
         """This rank's own number, as a tuple of one."""
         return own_length(num_tokens)
+
+    def backward(self, call: Call, saved: Saved, cotangents: Sequence[Tensor]) -> list[Tensor | None]:
+        with self.calling():
+            return super().backward(call, saved, cotangents)
 
 
 class ProcessRuns(ArrayRuns):
@@ -51,28 +57,66 @@ class ProcessRuns(ArrayRuns):
 
     def __init__(self, plans: Plans, link: Link | None):
         super().__init__(plans)
-        self.link = link
+        self.link, self.name = link, getattr(plans.staged.function, "__name__", "a function")
+
+    def calling(self) -> contextlib.AbstractContextManager[None]:
+        return contextlib.nullcontext() if self.link is None else self.link.calling(f"a call of {self.name}")
+
+    def told_avals(self, program: Program) -> list[Aval]:
+        return [] if self.link is None else exchanged_avals(routes_by_ids(program))
+
+    def run(self, call: Call, program: Program, arrays: Sequence[np.ndarray]) -> Arrays:
+        exchanged = Exchanged()
+        (outputs,) = super().run(dataclasses.replace(call, exchanged=exchanged), program, arrays)
+        return [[*outputs, *(exchanged.as_array(program) for _ in self.told_avals(program))]]
+
+    def gradients(self, call: Call, kept: Sequence[np.ndarray], saved: Arrays,
+                  cotangents: Sequence[np.ndarray]) -> list[np.ndarray | None]:
+        (values,), forward, exchanged = saved, call.traced.linearized.forward, Exchanged()
+        if self.told_avals(forward):
+            *values, told = values
+            exchanged.add(routes_by_ids(forward), told)
+        return super().gradients(dataclasses.replace(call, exchanged=exchanged), kept, [values], cotangents)
 
     def _launch(self, call: Call, part: Part, inputs: Arrays,
                 into: Mapping[int, list[np.ndarray]] | None = None) -> Arrays:
-        program, rank = part.program, known(self.link).rank if self.link else 0
+        program, into = part.program, into or {}
         if self.link is None or program.ep_size == 1:  # nothing goes to other ranks
             return super()._launch(call, part, inputs, into)
-        of_ranks, lengths = self._gathered(self.link, call, part, inputs)
-        of_ranks[rank] = inputs[0]
-        everywhere = {j: [mine if r == rank else np.zeros_like(mine) for r in range(self.ep_size)]
-                      for j, (mine,) in (into or {}).items()}
-        ir = self.plans.plan(program, received_rows(program, of_ranks, lengths, part.makers))
-        return [run_ir(ir, with_int32_ids(program, of_ranks), lengths, call.seed, everywhere)[rank]]
+        exchanged = known(call.exchanged)
+        self._exchange(self.link, exchanged, call, part, inputs[0])
+        ir = self.plans.plan(program, exchanged.planned_rows(program))
+        if ir.level == "kernel" and call.seed is None:
+            (own,), counts = with_int32_ids(program, inputs), exchanged.of_program(program)
+            outputs = [ir.run_rank(self.link, own, counts, exchanged.lengths, into={j: mine for j, (mine,) in into.items()})]
+        else:
+            of_ranks = self._gathered(self.link, part, inputs)
+            everywhere = {j: [np.zeros_like(mine) for _ in of_ranks] for j, (mine,) in into.items()}
+            outputs = [run_ir(ir, with_int32_ids(program, of_ranks), exchanged.lengths, call.seed,
+                              everywhere)[self.link.rank]]
+        put_into(into, outputs)
+        return outputs
 
-    def _gathered(self, link: Link, call: Call, part: Part, inputs: Arrays) -> tuple[Arrays, tuple[int, ...] | None]:
-        """The arrays of all ranks, and their numbers of tokens; None where no rank has padding."""
-        program = part.program
+    def _exchange(self, link: Link, exchanged: Exchanged, call: Call, part: Part, inputs: Sequence[np.ndarray]) -> None:
+        """Tells all ranks what is not known yet of a program's routes."""
         own = None if call.lengths is None else call.lengths[0]
-        shapes = ", ".join(f"{name}:{v.aval}" for name, v in zip(program.input_names, program.inputs, strict=True))
-        given = link.meet(f"{program.name}({shapes})", pickle.dumps((inputs[0], own), protocol=5), str(program))
-        of_ranks, lengths = zip(*map(pickle.loads, given), strict=True)
-        if all(length is None for length in lengths):
-            return list(of_ranks), None
-        whole = routes_of(program)[0].aval.num_tokens
-        return list(of_ranks), tuple(whole if length is None else length for length in lengths)
+        counts = [np.array([ALL_TOKENS if own is None else own])]
+        missing = exchanged.missing(part.program)
+        for route in missing:
+            ids, aval = checked_ids(route, inputs, own, link.rank, part.makers), route.aval
+            counts.append(counts_of_rank(ids, aval.num_experts, aval.capacity, aval.placement, link.rank, link.size))
+        if missing:
+            what, key = _described(part.program)
+            exchanged.add(missing, link.exchange(what, np.concatenate(counts), key))
+
+    def _gathered(self, link: Link, part: Part, inputs: Arrays) -> Arrays:
+        """The arrays of all ranks."""
+        what, key = _described(part.program)
+        return [pickle.loads(data) for data in link.meet(what, pickle.dumps(inputs[0], protocol=5), key)]
+
+
+@functools.lru_cache(maxsize=256)
+def _described(program: Program) -> tuple[str, bytes]:
+    """A program in words, and as bytes that are those of no other."""
+    shapes = ", ".join(f"{name}:{v.aval}" for name, v in zip(program.input_names, program.inputs, strict=True))
+    return f"{program.name}({shapes})", str(program).encode()

@@ -16,10 +16,11 @@ from hpmoe.support.mindspore_private import bfloat16
 FLOATS = ("float32", "bfloat16", "float16")
 HALVES = ("bfloat16", "float16")
 INTEGERS = ("int32", "int64")
+BYTES = "uint8"  # of rows that are moved and not computed from, as quantised ones are
 TENSORS = (*FLOATS, "float64", "complex64", "complex128", "bool", "int8", "int16", "int32", "int64", "uint8", "uint16",
            "uint32", "uint64")
 
-_NUMPY = {name: np.dtype(name) for name in ("float16", "float32", "float64", "int32", "int64", "bool")}
+_NUMPY = {name: np.dtype(name) for name in ("float16", "float32", "float64", "int32", "int64", "bool", BYTES)}
 _NUMPY["bfloat16"] = np.dtype(bfloat16())
 _NAMES = {dtype: name for name, dtype in _NUMPY.items()}
 
@@ -68,7 +69,7 @@ def storage_dtype(name: str) -> str:
         >>> storage_dtype("bool"), storage_dtype("bfloat16"), storage_dtype("float64")
         ('float32', 'bfloat16', 'float32')
     """
-    return name if name in (*FLOATS, *INTEGERS) else "float32"
+    return name if name in (*FLOATS, *INTEGERS, BYTES) else "float32"
 
 
 def stored(array: np.ndarray, name: str) -> np.ndarray:

@@ -7,6 +7,7 @@ from hpmoe.tile_ops import (
     elementwise as elementwise,
     guards as guards,
     matmuls as matmuls,
+    quantized as quantized,
     reductions as reductions,
     tokens as tokens,
     transfers as transfers,

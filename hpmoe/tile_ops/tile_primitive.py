@@ -6,7 +6,7 @@ import dataclasses
 from enum import Enum
 from typing import Any, TypeVar
 
-from hpmoe.support.dtypes import INTEGERS
+from hpmoe.support.dtypes import BYTES, INTEGERS
 from hpmoe.tile_ops import col_modes, row_modes
 from hpmoe.tile_ops.col_modes import ColMode
 from hpmoe.tile_ops.domains import Domain, Once, Slots, Tiles
@@ -54,6 +54,7 @@ class Operand:
         may_be_number: whether a number may stand in its place.
         is_integer: whether its elements are int32.
         may_be_integer: whether they may be int32 or int64 as well as floats; only kernels in INTEGER_TARGETS take these.
+        is_bytes, may_be_bytes: whether its elements are bytes, or may be bytes as well as floats.
     """
 
     rows: tuple[RowMode, ...] = (row_modes.OWN,)
@@ -67,9 +68,13 @@ class Operand:
     may_be_number: bool = False
     is_integer: bool = False
     may_be_integer: bool = False
+    is_bytes: bool = False
+    may_be_bytes: bool = False
 
     def takes(self, dtype: str) -> bool:
         """Whether its elements may be stored in a dtype."""
+        if dtype == BYTES or self.is_bytes:
+            return dtype == BYTES and (self.is_bytes or self.may_be_bytes)
         if dtype in INTEGERS and self.may_be_integer:
             return True
         return dtype == "int32" if self.is_integer else dtype not in INTEGERS

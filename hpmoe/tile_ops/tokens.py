@@ -37,8 +37,8 @@ DROP_COUNTS = TilePrimitive(
     outputs=(Operand(cols=WHOLE, takes_whole_rows=True, is_integer=True),))
 FAN_OUT = TilePrimitive(
     "FAN_OUT", 21, targets=TARGETS, needs_route=True, only_moves=True, domains=(Slots,), measured_as="MAP copy",
-    outputs=(Operand((row_modes.FAN,)),),
-    inputs=(Operand(),))
+    outputs=(Operand((row_modes.FAN,), may_be_bytes=True),),
+    inputs=(Operand(may_be_bytes=True),))
 FAN_IN = TilePrimitive(
     "FAN_IN", 22, targets=TARGETS, needs_route=True, rounds=True, domains=(Slots,), measured_as="REDUCE", required=2,
     outputs=(Operand(),),

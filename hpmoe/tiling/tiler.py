@@ -12,7 +12,7 @@ from hpmoe.ir import taskflow as tf
 from hpmoe.ir.avals import RouteAval, as_route, fixed
 from hpmoe.ir.program import Atom, Equation, Literal, Program, Var
 from hpmoe.ir.stages import deciding_vars, views_of_inputs
-from hpmoe.support.dtypes import FLOATS, INTEGERS
+from hpmoe.support.dtypes import BYTES, FLOATS, INTEGERS
 from hpmoe.support.known import known
 from hpmoe.tile_ops import col_modes, row_modes
 from hpmoe.tile_ops.axes import PICK
@@ -40,6 +40,7 @@ class Tiler(Buffers):
     """
 
     HELD = (*COMPUTED, *INTEGERS)  # what buffers hold that elementwise operations, sums and choices may be about
+    MOVED = (*COMPUTED, BYTES)  # what rows on their way between ranks may be of
 
     def __init__(self, program: Program, tile_rows: int, tile_cols: int):
         super().__init__(program)

@@ -12,7 +12,7 @@ from hpmoe.support.trees import Function
 from hpmoe.timelines.timeline import Timeline
 
 # A launch may come from MindSpore's own backward thread, so the open calls of `measure` are not thread-local.
-_open: list[list[tuple[Taskflow, np.ndarray]]] = []
+_open: list[list[tuple[Taskflow, np.ndarray, np.ndarray]]] = []
 
 
 def measure(f: Function, *args: Any, **kwargs: Any) -> tuple[Any, tuple[Timeline, ...]]:
@@ -33,19 +33,21 @@ def measure(f: Function, *args: Any, **kwargs: Any) -> tuple[Any, tuple[Timeline
         ['swiglu', 'swiglu_vjp']
     """
     check_argument(callable(f), "hpmoe.measure", "f", f"a {type(f).__name__}", "a function")
-    launches: list[tuple[Taskflow, np.ndarray]] = []
+    launches: list[tuple[Taskflow, np.ndarray, np.ndarray]] = []
     _open.append(launches)
     try:
         result = f(*args, **kwargs)
     finally:
         _open[:] = [other for other in _open if other is not launches]
-    return result, tuple(Timeline.from_trace(flow, trace) for flow, trace in launches)
+    return result, tuple(Timeline.from_trace(flow, trace, moved=moved) for flow, trace, moved in launches)
 
 
-def new_trace(flow: Taskflow) -> np.ndarray | None:
-    """The array that a launch of `flow` fills, int64 [ep, num_tasks, 3]; None where nobody measures."""
+def new_record(flow: Taskflow) -> tuple[np.ndarray, np.ndarray] | tuple[None, None]:
+    """What a launch of `flow` fills, int64: its times [ep, num_tasks, 3] and the bytes that it moves from rank to rank, [ep,
+    ep]; None where nobody measures."""
     if not _open:
-        return None
+        return None, None
     trace = np.zeros((flow.ep_size, flow.num_tasks, 3), np.int64)
-    _open[-1].append((flow, trace))
-    return trace
+    moved = np.zeros((flow.ep_size, flow.ep_size), np.int64)
+    _open[-1].append((flow, trace, moved))
+    return trace, moved

@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
+from typing import NamedTuple
 
 import numpy as np
 
 from hpmoe.ir.taskflow import Taskflow, TileOp
 from hpmoe.machines.machine import Machine
+from hpmoe.support.errors import check_argument, is_int
 from hpmoe.support.known import known
 
 RATES = ("l2", "memory", "egress", "ingress", "node_egress", "node_ingress")
@@ -36,6 +38,14 @@ class Simulated:
     served: np.ndarray
 
 
+class LinkBytes(NamedTuple):
+    """Bytes that stayed in their rank, took a link inside a node, or one between nodes."""
+
+    in_rank: int
+    in_node: int
+    across_nodes: int
+
+
 @dataclasses.dataclass(frozen=True, eq=False)
 class Run:
     """One run of a Taskflow's queues on all ranks: a row for each task of each rank, in queue order.
@@ -49,6 +59,8 @@ class Run:
         wait_begin, begin, end: [ep * num_tasks] float, when its worker came to it, began its body and had signalled.
         origin: microseconds of that first moment on the clock of the run.
         simulated: of a simulated run, what else the simulation knows of it; None where the run was measured.
+        moved: [ep, ep], how many bytes the transfers of each rank copied to arrays of each, its own too, counted as they
+            were copied; of a measured rank that is a process, at least its own row. None where nobody counted.
     """
 
     flow: Taskflow
@@ -60,6 +72,7 @@ class Run:
     end: np.ndarray
     origin: float = 0.0
     simulated: Simulated | None = None
+    moved: np.ndarray | None = None
 
     @property
     def is_simulated(self) -> bool:
@@ -74,6 +87,31 @@ class Run:
     def machine(self) -> Machine:
         """What the run was simulated on, or what its queues were assigned for."""
         return self.simulated.machine if self.simulated else known(self.flow.machine)
+
+    def link_bytes(self, node_size: int | None = None) -> LinkBytes:
+        """Bytes that transfers moved, by the links that they took.
+
+        Args:
+            node_size: ranks r with the same r // node_size are one node; by default that of the machine.
+
+        Raises:
+            ArgumentError: node_size is no positive int, or nobody counted the bytes of this run.
+
+        Example:
+            >>> import hpmoe
+            >>> def array(*shape, dtype="float32"): return hpmoe.Aval((4, *shape), dtype)
+            >>> args = [array(64, 16), array(64, 2, dtype="int32"), array(64, 2), array(2, 16, 32), array(2, 16, 16)]
+            >>> f = hpmoe.assign_queues(hpmoe.overlap_comm(hpmoe.tile_partition(hpmoe.moe_ffn)), machine=hpmoe.ascend_a3)
+            >>> hpmoe.simulate(hpmoe.spmd(f, hpmoe.Mesh(4)).lower(*args)).link_bytes(node_size=2)
+            LinkBytes(in_rank=16384, in_node=16384, across_nodes=32768)
+        """
+        size = self.machine.node_size if node_size is None else node_size
+        check_argument(is_int(size, 1), "Timeline.link_bytes", "node_size", repr(node_size), "a positive int")
+        check_argument(self.moved is not None, "Timeline.link_bytes", "timeline", "of a trace without bytes",
+                       "of hpmoe.measure or hpmoe.simulate")
+        moved, rank = known(self.moved), np.arange(self.flow.ep_size)
+        is_own, is_near = rank[:, None] == rank, rank[:, None] // size == rank // size
+        return LinkBytes(*(int(moved[links].sum()) for links in (is_own, is_near & ~is_own, ~is_near)))
 
     @property
     def span(self) -> float:

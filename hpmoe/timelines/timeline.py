@@ -29,13 +29,14 @@ class Timeline(Run):
     """
 
     @classmethod
-    def from_trace(cls, flow: Taskflow, trace: np.ndarray, simulated: Simulated | None = None) -> Timeline:
+    def from_trace(cls, flow: Taskflow, trace: np.ndarray, simulated: Simulated | None = None,
+                   moved: np.ndarray | None = None) -> Timeline:
         """The Timeline of a launch.
 
         Args:
             flow: what was launched.
             trace: int64 [ep, num_tasks, 3] nanoseconds, tasks in the order of the queues.
-            simulated: see Timeline.
+            simulated, moved: see Timeline.
 
         Raises:
             ArgumentError: the taskflow has no queues, or the trace is of another shape.
@@ -60,7 +61,7 @@ class Timeline(Run):
         lengths = [len(q) for q in flow.queues]
         return cls(flow, np.repeat(np.arange(flow.ep_size), flow.num_tasks),
                    np.tile(np.repeat(np.arange(len(lengths)), lengths), flow.ep_size),
-                   np.tile(np.concatenate(flow.queues), flow.ep_size), wait_begin, begin, end, first / 1e3, simulated)
+                   np.tile(np.concatenate(flow.queues), flow.ep_size), wait_begin, begin, end, first / 1e3, simulated, moved)
 
     def waiting_for(self) -> dict[str, float]:
         """Microseconds all workers together waited, by what they waited for, the longest first; they add up to `waiting`.

@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from hpmoe.costs.start import start_us
 from hpmoe.ir.avals import RouteAval
 from hpmoe.ir.program import Program
 from hpmoe.kernels.simulate import simulate
@@ -69,7 +70,7 @@ class Simulations:
         for direction in self._programs:
             flow = queues.apply_to(self._apply(direction, steps))
             routing: dict[str, Any] = {"routing": self._ids, "topk_weights": self._weights} if flow.routes else {}
-            total += self._machine.launch_us + simulate(flow, **routing).span
+            total += start_us(flow, self._machine) + simulate(flow, **routing).span
         return total
 
     def _applied(self, direction: str, steps: tuple[Any, ...]) -> Any:

@@ -47,10 +47,11 @@ int hpmoe_pack_templates(const HpmoeTables* tables, hpmoe::TaskWord* tasks, hpmo
 // num_threads: these serve the queues of all ranks, the calling one among them; 0: one for each core that it may run on.
 // Never more than queues.
 // trace: NULL or [num_ranks][num_tasks][3] steady-clock nanoseconds: wait begins, body begins, signals are out.
+// moved: NULL or [num_ranks][num_ranks], to which is added how many bytes transfers of a rank have copied to arrays of each.
 // interruptible: SIGINT ends the launch with INTERRUPTED, of rank -1 where all had ended, and reaches no handler: the host
 // passes it on. timeout_s: a wait fails when no task of the launch has ended for that long.
 int hpmoe_launch(const void* image, int64_t image_bytes, const HpmoeRank* ranks, int32_t num_ranks, int32_t num_threads,
-                 double timeout_s, int64_t* trace, int32_t interruptible, HpmoeStatus* status);
+                 double timeout_s, int64_t* trace, int64_t* moved, int32_t interruptible, HpmoeStatus* status);
 
 // Ranks that are processes of this machine; see link/link.h, which these hand over to. One call of a link at a time, in the
 // same order on every rank.
@@ -92,10 +93,10 @@ int64_t hpmoe_link_waited_ns(HpmoeLink* link, int32_t rank);
 
 // hpmoe_launch of this process's rank. `mine`: what others put into and the counters, each 64 bytes after the one before,
 // lie in its heap. counts: of each route by ids, int32 [size, size * local experts], the rows of each rank for every expert.
-// trace: NULL or [size][num_tasks][3], of which this rank's part is filled.
+// trace: NULL or [size][num_tasks][3], moved: NULL or [size][size], of which this rank's part is filled.
 int hpmoe_link_launch(HpmoeLink* link, const char* what, uint64_t key, const void* image, int64_t image_bytes,
                       const HpmoeRank* mine, const int32_t* counts, int32_t num_threads, double timeout_s, int64_t* trace,
-                      int32_t interruptible, HpmoeStatus* status);
+                      int64_t* moved, int32_t interruptible, HpmoeStatus* status);
 
 // Grows with every change of this file; the host refuses a library of another number.
 int32_t hpmoe_abi_version(void);

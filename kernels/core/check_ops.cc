@@ -4,6 +4,7 @@
 
 #include "core/check_routes.h"
 #include "core/dtypes.h"
+#include "core/row_format.h"
 
 namespace hpmoe {
 namespace {
@@ -74,6 +75,7 @@ class OpChecker {
 
   static bool takes_dtype(int traits, Dtype dtype) {
     if (is_integer(dtype) && traits & kMayBeInteger) return true;
+    if (dtype == Dtype::UINT8 || traits & kIsBytes) return dtype == Dtype::UINT8 && traits & (kIsBytes | kMayBeBytes);
     return traits & kIsInteger ? dtype == Dtype::INT32 : is_float(dtype);
   }
 
@@ -151,6 +153,8 @@ class OpChecker {
         if (image_.routes[op.route].once_of < 0) return "a fan's route is not one to ranks";
         return opcode == Opcode::FAN_IN || buffer(op, 0).dtype == buffer(op, 1).dtype ? nullptr
                                                                                       : "a transfer's two rows differ";
+      case Opcode::QUANTIZE: return check_quantized(op, 0, 1);
+      case Opcode::DEQUANTIZE: return check_quantized(op, 1, 0);
       case Opcode::NOTIFY: return in_range(op.param[0], kNumWay) ? nullptr : "a NOTIFY tells of no way that rows go";
       case Opcode::LAUNCH: return in_range(op.param[0], kNumLaidOut) ? nullptr : "a LAUNCH lays out rows of an unknown kind";
       case Opcode::ROW_DOT: return same_columns(op, 1, 2) ? nullptr : "an op's operands differ in columns";
@@ -225,6 +229,13 @@ class OpChecker {
         return "a GMM's copies are not like its weights";
     }
     return weight_k == 0 || weight_k == num_k ? nullptr : "a GMM's inner sizes differ";
+  }
+
+  const char* check_quantized(const Op& op, int packed, int plain) const {
+    if (!is_row_format(op.param)) return "an op has quantised rows of an unknown format";
+    return buffer(op, packed).cols == packed_cols(row_format_of(op.param), buffer(op, plain).cols)
+               ? nullptr
+               : "an op has quantised rows of other bytes than their format";
   }
 
   const char* check_transfer(const Op& op) const {

@@ -27,7 +27,7 @@ constexpr int32_t kAbsent = -1;      // the id of no expert: its entry goes nowh
   X(ONE, 0) X(SLOT, 1) X(EXPERT, 2) X(RECEIVED, 3) X(TILE, 4) X(STATIC_TILE, 5) X(TOKENS, 6) X(ENTRIES, 7)           \
   X(TILE_ENTRIES, 8) X(SENT_TO, 9) X(SENT_TO_EXPERT, 10) X(RETURNED_TO, 11) X(RETURNED_TO_FROM_EXPERT, 12)        \
   X(REPLICA, 13) X(REPLICAS, 14)
-#define HPMOE_DTYPE(X) X(FLOAT32, 0) X(INT32, 1) X(BFLOAT16, 2) X(FLOAT16, 3) X(INT64, 4)
+#define HPMOE_DTYPE(X) X(FLOAT32, 0) X(INT32, 1) X(BFLOAT16, 2) X(FLOAT16, 3) X(INT64, 4) X(UINT8, 5)
 #define HPMOE_DROP_POLICY(X) X(NONE, 0) X(ERROR, 1) X(POSITION, 2) X(PROBS, 3)
 #define HPMOE_CODE(X)                                                                                                \
   X(OK, 0) X(TIMEOUT, 1) X(ABORTED_PEER, 2) X(OUT_OF_MEMORY, 3) X(BAD_IMAGE, 4) X(INTERRUPTED, 5) X(WRONG_COUNT, 6)  \

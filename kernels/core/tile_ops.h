@@ -15,13 +15,15 @@ constexpr int32_t kNumCols = 3;
 constexpr int32_t kNumReduction = 2;
 constexpr int32_t kNumWay = 2;
 constexpr int32_t kNumLaidOut = 3;
+constexpr int32_t kNumElement = 2;
+constexpr int32_t kNumBlockScale = 2;
 
 #define HPMOE_OPCODE(X) \
   X(PUT, 1) X(PUT_BACK, 2) X(REDUCE, 3) X(GMM, 4) X(WGRAD, 5) X(MAP, 6) X(SWIGLU, 7) X(SWIGLU_GRAD, 8) \
   X(ROW_REDUCE, 9) X(ROW_DOT, 10) X(COL_SUM, 11) X(ALL_TO_ALL, 12) X(ALL_TO_ALL_BACK, 13) X(NOTIFY, 14) \
   X(GATHER, 15) X(KEEP, 16) X(DROP_COUNTS, 17) X(LAUNCH, 18) X(REPLICATE, 19) X(RETURN_GRADS, 20) X(FAN_OUT, 21) \
   X(FAN_IN, 22) X(TOP_K, 23) X(TAKE_COLS, 24) X(ADD_COLS, 25) X(CUMSUM, 26) X(DRAW, 27) X(PICK, 28) X(PLACE, 29) \
-  X(GROUP_REDUCE, 30) X(FILL_OUTSIDE, 31) X(COUNT_OUTSIDE, 32)
+  X(GROUP_REDUCE, 30) X(FILL_OUTSIDE, 31) X(COUNT_OUTSIDE, 32) X(QUANTIZE, 33) X(DEQUANTIZE, 34)
 #define HPMOE_MAP_CODE(X) \
   X(COPY, 0) X(NEG, 1) X(EXP, 2) X(LOG, 3) X(SQRT, 4) X(RSQRT, 5) X(SIGMOID, 6) X(TANH, 7) X(SILU, 8) X(RELU, 9) \
   X(ERF, 10) X(ABS, 11) X(RECIPROCAL, 12) X(SQUARE, 13) X(SIN, 14) X(COS, 15) X(SIGN, 16) X(SOFTPLUS, 17) \
@@ -41,6 +43,10 @@ constexpr int32_t kNumLaidOut = 3;
   X(OUT, 0) X(BACK, 1)
 #define HPMOE_LAID_OUT(X) \
   X(NO_ROWS, 0) X(SENT_ROWS, 1) X(RECEIVED_ROWS, 2)
+#define HPMOE_ELEMENT(X) \
+  X(INT8, 0) X(E4M3, 1)
+#define HPMOE_BLOCK_SCALE(X) \
+  X(FLOAT32, 0) X(E8M0, 1)
 
 #define HPMOE_MEMBER(name, value) name = value,
 enum class Opcode : int32_t { HPMOE_OPCODE(HPMOE_MEMBER) };
@@ -51,11 +57,13 @@ enum class Cols : int16_t { HPMOE_COLS(HPMOE_MEMBER) };
 enum class Reduction : int32_t { HPMOE_REDUCTION(HPMOE_MEMBER) };
 enum class Way : int32_t { HPMOE_WAY(HPMOE_MEMBER) };
 enum class LaidOut : int32_t { HPMOE_LAID_OUT(HPMOE_MEMBER) };
+enum class Element : int32_t { HPMOE_ELEMENT(HPMOE_MEMBER) };
+enum class BlockScale : int32_t { HPMOE_BLOCK_SCALE(HPMOE_MEMBER) };
 #undef HPMOE_MEMBER
 
 // Its elements are int32; bodies know which part of it a task takes; a number may stand in its place; its elements may be
-// integers as well as floats.
-constexpr int kIsInteger = 1, kIsCutByBody = 2, kMayBeNumber = 4, kMayBeInteger = 8;
+// integers as well as floats; they are bytes, or may be bytes as well as floats.
+constexpr int kIsInteger = 1, kIsCutByBody = 2, kMayBeNumber = 4, kMayBeInteger = 8, kIsBytes = 16, kMayBeBytes = 32;
 
 // Which modes an operand may have, a bit a mode, and which of these traits; `rows` 0 ends an opcode's list.
 struct OperandRule {
@@ -115,7 +123,7 @@ constexpr OpRule kRules[] = {
     {"RETURN_GRADS", Opcode::RETURN_GRADS, 1, 2, true, 0x11,
      {{0x200, 0x2, 0}, {0x100, 0x2, 0}}},
     {"FAN_OUT", Opcode::FAN_OUT, 1, 2, true, 0x4,
-     {{0x400, 0x1, 0}, {0x1, 0x1, 0}}},
+     {{0x400, 0x1, kMayBeBytes}, {0x1, 0x1, kMayBeBytes}}},
     {"FAN_IN", Opcode::FAN_IN, 1, 2, true, 0x4,
      {{0x1, 0x1, 0}, {0x400, 0x1, 0}, {0x400, 0x2, 0}}},
     {"TOP_K", Opcode::TOP_K, 2, 3, false, 0x7,
@@ -139,6 +147,10 @@ constexpr OpRule kRules[] = {
       {0x1, 0x2, kMayBeNumber}}},
     {"COUNT_OUTSIDE", Opcode::COUNT_OUTSIDE, 1, 4, false, 0x7,
      {{0x1, 0x2, 0}, {0x1, 0x2, 0}, {0x1, 0x2, kMayBeNumber}, {0x1, 0x2, kMayBeNumber}}},
+    {"QUANTIZE", Opcode::QUANTIZE, 1, 2, false, 0x7,
+     {{0x1, 0x2, kIsBytes}, {0x1, 0x2, 0}}},
+    {"DEQUANTIZE", Opcode::DEQUANTIZE, 1, 2, false, 0x7,
+     {{0x1, 0x2, 0}, {0x1, 0x2, kIsBytes}}},
 };
 
 inline const OpRule* find_rule(int32_t opcode) {

@@ -42,14 +42,14 @@ HpmoeStatus find_bad_argument(const hpmoe::Image& image, const HpmoeRank* ranks,
 extern "C" {
 
 int hpmoe_launch(const void* image, int64_t image_bytes, const HpmoeRank* ranks, int32_t num_ranks, int32_t num_threads,
-                 double timeout_s, int64_t* trace, int32_t interruptible, HpmoeStatus* status) {
+                 double timeout_s, int64_t* trace, int64_t* moved, int32_t interruptible, HpmoeStatus* status) {
   if (hpmoe::find_fault(image, image_bytes)) return report(status, bad_image(-1, 0, 0));
   const HpmoeStatus fault = find_bad_argument(hpmoe::Image(image), ranks, num_ranks);
   if (fault.code != 0) return report(status, fault);
   try {
     hpmoe::InterruptWatch watch(interruptible != 0);
     hpmoe::Peers peers(ranks, num_ranks);
-    hpmoe::Launch launch(hpmoe::Image(image), peers, timeout_s, trace, watch);
+    hpmoe::Launch launch(hpmoe::Image(image), peers, timeout_s, {trace, moved}, watch);
     HpmoeStatus end = launch.run(num_threads > 0 ? num_threads : hpmoe::num_cores());
     if (watch.end() && end.code == static_cast<int32_t>(Code::OK)) {
       end = {static_cast<int32_t>(Code::INTERRUPTED), -1, -1, -1, -1, -1, 0, 0};
@@ -81,7 +81,7 @@ int hpmoe_pack_templates(const HpmoeTables* tables, hpmoe::TaskWord* tasks, hpmo
   }
 }
 
-int32_t hpmoe_abi_version(void) { return 14; }
+int32_t hpmoe_abi_version(void) { return 15; }
 
 const char* hpmoe_image_fault(const void* image, int64_t image_bytes) { return hpmoe::find_fault(image, image_bytes); }
 

@@ -8,14 +8,16 @@ namespace hpmoe {
 // Runs the body of a task that is no transfer: OK, or INDEX_OUT_OF_RANGE for an index that points nowhere.
 Code run_body(const Frame& frame);
 
-// Copies the rows of a segment, from source to dest or back; rows of a matrix always to dest.
-void copy_segment(const Frame& frame, const Segment& segment);
+// Copies the rows of a segment, from source to dest or back; rows of a matrix always to dest. Returns the bytes copied.
+int64_t copy_segment(const Frame& frame, const Segment& segment);
 
 Code gmm(const Frame& frame);
 Code wgrad(const Frame& frame);
 Code map(const Frame& frame);
 Code swiglu(const Frame& frame);
 Code swiglu_grad(const Frame& frame);
+Code quantize(const Frame& frame);
+Code dequantize(const Frame& frame);
 Code reduce_entries(const Frame& frame);
 Code row_reduce(const Frame& frame);
 Code row_dot(const Frame& frame);

@@ -67,7 +67,8 @@ void to_float32(Dtype dtype, const void* from, int64_t n, float* to) {
     case Dtype::FLOAT16: return widen_float16(n, static_cast<const uint16_t*>(from), to);
     case Dtype::FLOAT32: std::memcpy(to, from, n * sizeof(float)); return;
     case Dtype::INT32:
-    case Dtype::INT64: break;
+    case Dtype::INT64:
+    case Dtype::UINT8: break;
   }
   std::fill_n(to, n, std::numeric_limits<float>::quiet_NaN());
 }
@@ -78,7 +79,8 @@ void from_float32(Dtype dtype, const float* from, int64_t n, void* to) {
     case Dtype::FLOAT16: return narrow_float16(n, from, static_cast<uint16_t*>(to));
     case Dtype::FLOAT32: std::memcpy(to, from, n * sizeof(float)); return;
     case Dtype::INT32:
-    case Dtype::INT64: break;
+    case Dtype::INT64:
+    case Dtype::UINT8: break;
   }
   std::fill_n(static_cast<float*>(to), n, std::numeric_limits<float>::quiet_NaN());
 }

@@ -19,10 +19,10 @@ Status make_status(Code code, int32_t rank, int32_t queue, int32_t task) {
 
 }  // namespace
 
-Launch::Launch(const Image& image, Peers& peers, double timeout_s, int64_t* trace, const InterruptWatch& watch)
+Launch::Launch(const Image& image, Peers& peers, double timeout_s, const Record& record, const InterruptWatch& watch)
     : image_(image),
       peers_(peers),
-      trace_(trace),
+      record_(record),
       watch_(watch),
       watchdog_(timeout_s, watch, failed_, peers.link()),
       routings_(make_routings(image_)),
@@ -193,15 +193,15 @@ bool Launch::take_task(Worker& worker) {
   const Task task = image_.task(worker.next_task);
   const Frame frame = frame_of(worker.rank, task);
   if (find_unmet_wait(worker, frame).event >= 0) return false;
-  const int64_t began = trace_ ? now_ns() : 0;
+  const int64_t began = record_.trace ? now_ns() : 0;
   const Code code = watch_.is_interrupted() ? Code::INTERRUPTED : run_task(frame);
   if (code != Code::OK) {
     fail(make_status(code, worker.rank, worker.queue, worker.next_task));
     return false;
   }
   const int64_t ended = now_ns();
-  if (trace_) {
-    int64_t* const times = trace_ + (int64_t{worker.rank} * image_.header->num_tasks + worker.next_task) * 3;
+  if (record_.trace) {
+    int64_t* const times = record_.trace + (int64_t{worker.rank} * image_.header->num_tasks + worker.next_task) * 3;
     times[0] = worker.wait_began_ns;
     times[1] = began;
     times[2] = ended;
@@ -221,7 +221,7 @@ Code Launch::run_task(const Frame& frame) {
   const auto add = [&](int32_t target, int64_t event, int64_t amount) { peers_.add(target, event, amount); };
   if (is_transfer(opcode)) {
     for_each_segment(frame, [&](const Segment& segment) {
-      if (!is_notice(opcode)) copy_segment(frame, segment);
+      if (!is_notice(opcode)) move(frame, segment);
       for_each_segment_signal(frame, segment, add);
     });
   } else {
@@ -231,6 +231,13 @@ Code Launch::run_task(const Frame& frame) {
   }
   for_each_unit_signal(frame, Amount::COUNT, 1, add);
   return Code::OK;
+}
+
+void Launch::move(const Frame& frame, const Segment& segment) {
+  const int64_t bytes = copy_segment(frame, segment);
+  if (!record_.moved) return;
+  int64_t* const moved = record_.moved + int64_t{frame.rank} * peers_.size() + target_of(frame.op, segment);
+  __atomic_fetch_add(moved, bytes, __ATOMIC_RELAXED);  // other workers of the rank add to it, too
 }
 
 Status Launch::find_unmet_wait(const Worker& worker, const Frame& frame) const {

@@ -15,9 +15,14 @@
 
 namespace hpmoe {
 
+// What a launch writes down of itself, see core/abi.h; NULL what nobody asks for.
+struct Record {
+  int64_t *trace, *moved;
+};
+
 class Launch {
  public:
-  Launch(const Image& image, Peers& peers, double timeout_s, int64_t* trace, const InterruptWatch& watch);
+  Launch(const Image& image, Peers& peers, double timeout_s, const Record& record, const InterruptWatch& watch);
 
   // Serves all queues with this many threads, the calling one among them, until all have left.
   Status run(int32_t num_threads);
@@ -53,6 +58,7 @@ class Launch {
   bool advance(Worker& worker);
   bool take_task(Worker& worker);
   Code run_task(const Frame& frame);
+  void move(const Frame& frame, const Segment& segment);
   Frame frame_of(int32_t rank, const Task& task) const;
   // The first wait of the worker's next task that is not over; its event is -1 where there is none.
   Status find_unmet_wait(const Worker& worker, const Frame& frame) const;
@@ -63,7 +69,7 @@ class Launch {
 
   const Image image_;
   Peers& peers_;
-  int64_t* const trace_;
+  const Record record_;
   const InterruptWatch& watch_;
   Watchdog watchdog_;
 

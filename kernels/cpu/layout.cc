@@ -53,10 +53,11 @@ void add_op_tables(std::string& text) {
 
 void add_work(std::string& text) {
   TYPE(HpmoeFootprint) FIELD(HpmoeFootprint, first) FIELD(HpmoeFootprint, part) FIELD(HpmoeFootprint, fixed)
-    FIELD(HpmoeFootprint, row)
+    FIELD(HpmoeFootprint, row) FIELD(HpmoeFootprint, whole)
   TYPE(HpmoeWork) FIELD(HpmoeWork, core_fixed) FIELD(HpmoeWork, core_row) FIELD(HpmoeWork, few_fixed)
     FIELD(HpmoeWork, few_row) FIELD(HpmoeWork, core_fan) FIELD(HpmoeWork, link_row) FIELD(HpmoeWork, skinny_rows)
-    FIELD(HpmoeWork, granule) FIELD(HpmoeWork, num_footprints) FIELD(HpmoeWork, footprints)
+    FIELD(HpmoeWork, granule) FIELD(HpmoeWork, num_footprints) FIELD(HpmoeWork, landing)
+    FIELD(HpmoeWork, footprints)
 }
 
 void add_enums(std::string& text) {

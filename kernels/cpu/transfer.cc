@@ -13,14 +13,14 @@ int64_t entry_row(const Operand& operand, int32_t entry, int32_t top_k) {
 
 }  // namespace
 
-void copy_segment(const Frame& frame, const Segment& segment) {
+int64_t copy_segment(const Frame& frame, const Segment& segment) {
   const bool back = goes_back(frame.op);
   const int64_t size = element_size(frame.dtype(0)), stride = frame.buffer(0).cols * size, bytes = frame.num_cols(0) * size;
   char* out = frame.base(0, target_of(frame.op, segment)) + frame.first_col(0) * size;
   const char* in = frame.base(1, frame.rank) + frame.first_col(1) * size;
   if (!segment.entries) {
     std::memcpy(out + segment.first_row * stride, in + segment.first_source_row * stride, segment.rows * stride);
-    return;
+    return segment.rows * stride;
   }
   const Operand& token_side = frame.op.operands[back ? 0 : 1];
   for (int64_t i = 0; i < segment.rows; ++i) {
@@ -28,6 +28,7 @@ void copy_segment(const Frame& frame, const Segment& segment) {
     const int64_t entry = entry_row(token_side, segment.entries[i], frame.routing->top_k());
     std::memcpy(out + (back ? entry : received) * stride, in + (back ? received : entry) * stride, bytes);
   }
+  return segment.rows * bytes;
 }
 
 }  // namespace hpmoe

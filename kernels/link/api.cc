@@ -94,7 +94,7 @@ int64_t hpmoe_link_waited_ns(HpmoeLink* link, int32_t rank) { return link_of(lin
 
 int hpmoe_link_launch(HpmoeLink* link, const char* what, uint64_t key, const void* image, int64_t image_bytes,
                       const HpmoeRank* mine, const int32_t* counts, int32_t num_threads, double timeout_s, int64_t* trace,
-                      int32_t interruptible, HpmoeStatus* status) {
+                      int64_t* moved, int32_t interruptible, HpmoeStatus* status) {
   if (hpmoe::find_fault(image, image_bytes) || !fits(hpmoe::Image(image), link_of(link)->size(), *mine)) {
     return fail_before(link_of(link), Code::BAD_IMAGE, status);
   }
@@ -102,7 +102,7 @@ int hpmoe_link_launch(HpmoeLink* link, const char* what, uint64_t key, const voi
   try {
     hpmoe::InterruptWatch watch(interruptible != 0);
     hpmoe::MappedPeers peers(*link_of(link), {what, key, timeout_s}, view, *mine, counts);
-    hpmoe::Launch launch(view, peers, timeout_s, trace, watch);
+    hpmoe::Launch launch(view, peers, timeout_s, {trace, moved}, watch);
     HpmoeStatus end = launch.run(num_threads);
     if (watch.end() && end.code == static_cast<int32_t>(Code::OK)) end = status_of(Code::INTERRUPTED, -1);
     return report(status, end);

@@ -127,18 +127,19 @@ bool Link::have_all_come(int64_t began) {
   return have_all;
 }
 
-// Whether all are at the same call. One may have come here and failed, and be at a later one now.
+// Whether all are at the same call: what each says itself comes before what a failed one says of others. One may have
+// failed without a word, or after it, and be at a later call now.
 Code Link::compare_notices() {
   const int64_t number = number_;
   for (int32_t rank = 0; rank < size(); ++rank) {
-    if (control(rank).failed[number % 2].load(std::memory_order_acquire) >= number) return find_trouble(now_ns());
-  }
-  for (int32_t rank = 0; rank < size(); ++rank) {
     const Notice notice = control(rank).notices[number % 2];
-    if (notice.number == number && notice.key == mine().notices[number % 2].key) continue;
+    if (notice.number != number || notice.key == mine().notices[number % 2].key) continue;
     Failure other{status_of(Code::OTHER_CALL, rank), rank_, {}};
     copy_text(notice.what, other.text);
     return note_failure(other);
+  }
+  for (int32_t rank = 0; rank < size(); ++rank) {
+    if (control(rank).failed[number % 2].load(std::memory_order_acquire) >= number) return find_trouble(now_ns());
   }
   return Code::OK;
 }

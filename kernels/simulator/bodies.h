@@ -20,14 +20,16 @@ namespace hpmoe {
 class Bodies {
  public:
   Bodies(const Image& image, const HpmoeMachine& machine, const HpmoeWork* work, int64_t num_parts, int32_t num_bins,
-         Happenings& happenings)
+         double* moved, Happenings& happenings)
       : machine_(machine),
         work_(work),
         num_parts_(num_parts),
+        num_ranks_(image.header->ep_size),
         rates_(machine, image.header->ep_size, num_bins),
         ranks_of_l2_(rates_.has_host() ? image.header->ep_size : 1),
         caches_(image.header->ep_size / ranks_of_l2_, L2(ranks_of_l2_ * num_parts, machine.l2_bytes)),
         pending_(image.header->ep_size * image.header->num_queues),
+        moved_(moved),
         happenings_(happenings) {}
 
   // The body of a worker's task begins; `missed` becomes the bytes that L2 did not hold. True where it has ended at once.
@@ -71,18 +73,24 @@ class Bodies {
     Moved moved{0, 0};
     for_each_segment(frame, [&](const Segment& segment) {
       if (is_notice(opcode)) return;
-      send(worker, frame, segment, work.link_row, now);
+      send(worker, frame, segment, work, now);
       moved.rows += static_cast<double>(segment.rows);
       if (target_of(frame.op, segment) == frame.rank) moved.written += static_cast<double>(segment.rows) * work.link_row;
     });
     return moved;
   }
 
-  // Puts a segment on the links between its two ranks.
-  void send(int32_t worker, const Frame& frame, const Segment& segment, double row_bytes, double now) {
+  // Puts a segment on the links between its two ranks, and in the L2 of the other, which brings it to memory.
+  void send(int32_t worker, const Frame& frame, const Segment& segment, const HpmoeWork& work, double now) {
     const int32_t to = target_of(frame.op, segment);
+    const double bytes = static_cast<double>(segment.rows) * work.link_row;
+    moved_[int64_t{frame.rank} * num_ranks_ + to] += bytes;
+    if (segment.rows > 0 && work.landing.row > 0) {
+      L2& cache = caches_[to / ranks_of_l2_];
+      const double landed = cache.land(frame, segment, to, work.landing, to % ranks_of_l2_ * num_parts_);
+      demand(worker, frame, rates_.of(to, HPMOE_MEMORY), landed, now);
+    }
     if (to == frame.rank) return;
-    const double bytes = static_cast<double>(segment.rows) * row_bytes;
     const bool leaves = leaves_node(machine_, frame.rank, to);
     demand(worker, frame, rates_.of(frame.rank, leaves ? HPMOE_NODE_EGRESS : HPMOE_EGRESS), bytes, now);
     demand(worker, frame, rates_.of(to, leaves ? HPMOE_NODE_INGRESS : HPMOE_INGRESS), bytes, now);
@@ -122,10 +130,12 @@ class Bodies {
   const HpmoeMachine& machine_;
   const HpmoeWork* const work_;
   const int64_t num_parts_;       // of a rank's arrays
+  const int32_t num_ranks_;
   Rates rates_;
   const int32_t ranks_of_l2_;     // those that have one L2
   std::vector<L2> caches_;        // [num_ranks / ranks_of_l2]
   std::vector<int32_t> pending_;  // parts of each worker's body that have not ended
+  double* const moved_;  // see simulate.h
   Happenings& happenings_;
 };
 

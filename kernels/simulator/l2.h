@@ -1,6 +1,7 @@
 // What a task brings through an L2, and how much of that L2 does not hold.
 #pragma once
 
+#include <algorithm>
 #include <cstdint>
 #include <vector>
 
@@ -13,10 +14,10 @@ struct Passed {
   double bytes = 0, missed = 0;
 };
 
-// Which parts of its ranks' arrays L2 still holds: those touched within its size of bytes.
+// How much of the parts of its ranks' arrays L2 still holds: of those touched within its size of bytes.
 class L2 {
  public:
-  L2(int64_t num_parts, double size) : size_(size), last_touch_(num_parts, -1.0) {}
+  L2(int64_t num_parts, double size) : size_(size), parts_(num_parts) {}
 
   // All that a task touches, `rows` of them its own; the parts of its rank's arrays begin at `first_part`.
   Passed pass(const Frame& frame, const HpmoeWork& work, double rows, int64_t first_part) {
@@ -28,14 +29,19 @@ class L2 {
       const auto part = static_cast<HpmoePart>(t.part);
       const double bytes = t.fixed + (part == HPMOE_FAN ? fans : rows) * t.row;
       switch (part) {
-        case HPMOE_UNIT: touch(t.first + frame.task.row, bytes, out); break;
-        case HPMOE_WEIGHT: {
-          const int64_t tile = frame.op.tile_cols > 0 ? frame.task.col / frame.op.tile_cols : 0;
-          touch(t.first + frame.unit.expert * num_column_tiles(frame.op) + tile, bytes, out);
+        case HPMOE_UNIT:
+          if (is_exchange(opcode_of(frame.op))) {
+            for (int32_t e = 0; e < frame.routing->num_local_experts(); ++e) touch_slots_of_expert(frame, e, t, out);
+          } else {
+            touch(t.first + frame.task.row, bytes, static_cast<double>(frame.unit.rows) * t.whole, out);
+          }
           break;
-        }
-        case HPMOE_OF_EXPERT: touch_slots_of_expert(frame, t, out); break;
-        case HPMOE_TOGETHER: touch(t.first, bytes, out); break;
+        case HPMOE_WEIGHT:
+          touch(t.first + frame.unit.expert * num_column_tiles(frame.op) + tile_of(frame), bytes, t.whole, out);
+          break;
+        case HPMOE_DENSE: touch(t.first + tile_of(frame), bytes, t.whole, out); break;
+        case HPMOE_OF_EXPERT: touch_slots_of_expert(frame, frame.unit.expert, t, out); break;
+        case HPMOE_TOGETHER: gather(t.first, bytes, t.whole, out); break;
         case HPMOE_STREAM:
         case HPMOE_FAN: out.bytes += bytes; out.missed += bytes;
       }
@@ -43,31 +49,83 @@ class L2 {
     return out;
   }
 
- private:
-  // From now on the part is held.
-  void touch(int64_t part, double bytes, Passed& out) {
-    out.bytes += bytes;
-    const double last = last_touch_[part];
-    if (last < 0 || passed_ - last > size_) {
-      passed_ += bytes;
-      out.missed += bytes;
+  // Rows of a segment that come in on rank `to`, the parts of whose arrays begin at `first_part`: the bytes of them that
+  // memory gets.
+  double land(const Frame& frame, const Segment& segment, int32_t to, const HpmoeFootprint& landing, int64_t first_part) {
+    Passed out;
+    const double bytes = static_cast<double>(segment.rows) * landing.row;
+    const int64_t first = first_part + landing.first;
+    if (landing.part == HPMOE_TOGETHER) {
+      Part& all = look_at(first);
+      take(all, bytes, out);
+      all.held = std::min(all.held, landing.whole);
+    } else if (!is_exchange(opcode_of(frame.op))) {
+      const auto rows = static_cast<double>(frame.routing->slot(to, frame.task.row).rows);
+      touch(first + frame.task.row, bytes, rows * landing.whole, out);
+    } else {
+      for_slots_of_expert(*frame.routing, to, segment.expert, [&](int32_t slot, double rows, double all) {
+        touch(first + slot, bytes * rows / all, rows * landing.whole, out);
+      });
     }
-    last_touch_[part] = passed_;
+    return out.missed;
   }
 
-  void touch_slots_of_expert(const Frame& frame, const HpmoeFootprint& t, Passed& out) {
-    if (frame.unit.rows == 0) return;  // it may have no slot at all
+ private:
+  static int64_t tile_of(const Frame& frame) { return frame.op.tile_cols > 0 ? frame.task.col / frame.op.tile_cols : 0; }
+
+  struct Part {
+    double touched = -1, held = 0;  // what had come in when it was last touched; bytes of it
+  };
+
+  Part& look_at(int64_t index) {
+    Part& part = parts_[index];
+    if (passed_ - part.touched > size_) part.held = 0;
+    return part;
+  }
+
+  void take(Part& part, double missed, Passed& out) {
+    out.missed += missed;
+    passed_ += missed;
+    part.held += missed;
+    part.touched = passed_;
+  }
+
+  // What tasks touch of a part one after the other is new until they have touched all of it.
+  void touch(int64_t index, double bytes, double whole, Passed& out) {
+    Part& part = look_at(index);
+    out.bytes += bytes;
+    take(part, std::clamp((whole > 0 ? whole : bytes) - part.held, 0.0, bytes), out);
+  }
+
+  // Rows from all over a part: the share of it that is held, and fits, is.
+  void gather(int64_t index, double bytes, double whole, Passed& out) {
+    Part& part = look_at(index);
+    out.bytes += bytes;
+    take(part, whole > 0 ? bytes * (1 - std::min({part.held, size_, whole}) / whole) : bytes, out);
+  }
+
+  // Calls visit(slot, its rows, those of the expert) for those of an expert that have rows.
+  template <class Visit>
+  static void for_slots_of_expert(const Routing& routing, int32_t rank, int32_t expert, Visit visit) {
+    const int64_t all = routing.expert_rows(rank, expert);
+    if (all == 0) return;  // it may have no slot at all
     int32_t slot = 0;
-    while (frame.routing->slot(frame.rank, slot).expert < frame.unit.expert) ++slot;
-    for (int64_t done = 0; done < frame.unit.rows; ++slot) {  // the one that is not full may be any of them
-      const int64_t rows = frame.routing->slot(frame.rank, slot).rows;
-      touch(t.first + slot, static_cast<double>(rows) * t.row, out);
+    while (routing.slot(rank, slot).expert < expert) ++slot;
+    for (int64_t done = 0; done < all; ++slot) {  // the one that is not full may be any of them
+      const int64_t rows = routing.slot(rank, slot).rows;
+      visit(slot, static_cast<double>(rows), static_cast<double>(all));
       done += rows;
     }
   }
 
+  void touch_slots_of_expert(const Frame& frame, int32_t expert, const HpmoeFootprint& t, Passed& out) {
+    for_slots_of_expert(*frame.routing, frame.rank, expert, [&](int32_t slot, double rows, double) {
+      touch(t.first + slot, rows * t.row, rows * t.whole, out);
+    });
+  }
+
   double size_, passed_ = 0;  // bytes that came in
-  std::vector<double> last_touch_;
+  std::vector<Part> parts_;
 };
 
 }  // namespace hpmoe

@@ -31,7 +31,7 @@ class Simulation {
         num_ranks_(image.header->ep_size),
         num_queues_(image.header->num_queues),
         has_host_(machine.host_cores > 0),
-        bodies_(image_, machine_, work, num_parts, num_bins, happenings_),
+        bodies_(image_, machine_, work, num_parts, num_bins, out.moved, happenings_),
         threads_(num_threads(), num_ranks_ * num_queues_) {}
 
   Status run() {
@@ -279,14 +279,14 @@ class Simulation {
 
 extern "C" int hpmoe_simulate(const void* image, int64_t image_bytes, const HpmoeRank* ranks, int32_t num_ranks,
                               const HpmoeMachine* machine, const HpmoeWork* work, int64_t num_parts, int64_t* trace,
-                              int64_t* released_by, double* missed, double* totals, double* served, int32_t num_bins,
-                              HpmoeStatus* status) {
+                              int64_t* released_by, double* missed, double* totals, double* served, double* moved,
+                              int32_t num_bins, HpmoeStatus* status) {
   using hpmoe::Code;
   if (hpmoe::find_fault(image, image_bytes) || hpmoe::Image(image).header->ep_size != num_ranks) {
     *status = {static_cast<int32_t>(Code::BAD_IMAGE), -1, -1, -1, -1, -1, 0, 0};
   } else {
     try {
-      const hpmoe::Results out = {trace, released_by, missed, totals, served};
+      const hpmoe::Results out = {trace, released_by, missed, totals, served, moved};
       *status = hpmoe::Simulation(hpmoe::Image(image), ranks, *machine, work, num_parts, num_bins, out).run();
     } catch (const std::exception&) {
       *status = {static_cast<int32_t>(Code::OUT_OF_MEMORY), -1, -1, -1, -1, -1, 0, 0};

@@ -24,16 +24,19 @@ struct HpmoeMachine {
 enum HpmoePart : int64_t {
   HPMOE_UNIT,        // the rows of its unit
   HPMOE_WEIGHT,      // the columns of its tile, of the weight of its slot's expert
+  HPMOE_DENSE,       // the same of one weight that all rows are multiplied by
   HPMOE_OF_EXPERT,   // all rows of its expert, slot by slot
   HPMOE_TOGETHER,    // some or all of an array that is taken as one part
   HPMOE_STREAM,      // what no other task touches
   HPMOE_FAN,         // rows of experts, of tokens that came once: `row` bytes for each of those
 };
 
-// An array: parts first .. are its own. `fixed` bytes and `row` bytes for each row of the task (or moved by it).
+// An array: parts first .. are its own. `fixed` bytes and `row` bytes for each row of the task (or moved by it). `whole`: of
+// a UNIT or OF_EXPERT what the array has for each row, of a WEIGHT, of DENSE and of what is TOGETHER the bytes of the part,
+// so that what several tasks touch of it in turn is known to be new, or 0.
 struct HpmoeFootprint {
   int64_t first, part;
-  double fixed, row;
+  double fixed, row, whole;
 };
 
 // of each operand, and once more of the two that a product multiplies
@@ -42,15 +45,15 @@ constexpr int kMaxFootprints = hpmoe::kMaxOperands + 2;
 // A task of an op takes core_fixed + rows (in whole granules) * core_row microseconds of its worker, one of at most
 // skinny_rows rows, where that is above 0, the same of few_fixed and few_row, or none for no rows at all; and core_fan for
 // each row that experts have of tokens that came once. Of a transfer the rows are those that it moves, with link_row bytes
-// each.
+// each; where these come in is `landing`, whose `row` is 0 where that is not known.
 struct HpmoeWork {
   double core_fixed, core_row, few_fixed, few_row, core_fan, link_row;
   int64_t skinny_rows, granule, num_footprints;
-  HpmoeFootprint footprints[kMaxFootprints];
+  HpmoeFootprint landing, footprints[kMaxFootprints];
 };
 
 static_assert(sizeof(HpmoeMachine) == 18 * 8, "eighteen words of eight bytes");
-static_assert(sizeof(HpmoeWork) == 9 * 8 + kMaxFootprints * 4 * 8, "words of eight bytes");
+static_assert(sizeof(HpmoeWork) == 9 * 8 + (1 + kMaxFootprints) * 5 * 8, "words of eight bytes");
 
 enum { HPMOE_L2, HPMOE_MEMORY, HPMOE_EGRESS, HPMOE_INGRESS, HPMOE_NODE_EGRESS, HPMOE_NODE_INGRESS, HPMOE_NUM_RATES };
 
@@ -60,11 +63,12 @@ enum { HPMOE_L2, HPMOE_MEMORY, HPMOE_EGRESS, HPMOE_INGRESS, HPMOE_NODE_EGRESS, H
 // whose signal ended the last sleep before a task, as rank * num_tasks + its place in the order of the queues, or -1.
 // missed [num_ranks][num_tasks]: bytes of each task that L2 did not hold.
 // totals [num_ranks][HPMOE_NUM_RATES][2]: bytes of all demands, and microseconds with a demand. served [1 + num_ranks *
-// HPMOE_NUM_RATES * num_bins]: microseconds of a bin, then the bytes that went over each rate in each bin. A schedule that
+// HPMOE_NUM_RATES * num_bins]: microseconds of a bin, then the bytes that went over each rate in each bin. moved
+// [num_ranks][num_ranks]: bytes that transfers of a rank copy to arrays of each. A schedule that
 // gets stuck is reported as a launch that timed out, on rank -1 where a run would take longer than a trace can say.
 int hpmoe_simulate(const void* image, int64_t image_bytes, const HpmoeRank* ranks, int32_t num_ranks,
                    const HpmoeMachine* machine, const HpmoeWork* work, int64_t num_parts, int64_t* trace,
-                   int64_t* released_by, double* missed, double* totals, double* served, int32_t num_bins,
+                   int64_t* released_by, double* missed, double* totals, double* served, double* moved, int32_t num_bins,
                    HpmoeStatus* status);
 
 }  // extern "C"

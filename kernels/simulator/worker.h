@@ -27,7 +27,7 @@ struct Met {
 // What a run is written into; see simulate.h.
 struct Results {
   int64_t *trace, *released_by;
-  double *missed, *totals, *served;
+  double *missed, *totals, *served, *moved;
 };
 
 }  // namespace hpmoe

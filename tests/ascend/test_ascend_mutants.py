@@ -134,6 +134,7 @@ def how_caught(layers, right, monkeypatch, shows_in=""):
     return None
 
 
+@pytest.mark.slow
 def test_every_planted_fault_is_caught(chosen, layers, monkeypatch, capsys):
     chosen(0)
     right = {name: run.assert_close_to_float64() for name, run in layers.items()}

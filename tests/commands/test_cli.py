@@ -65,7 +65,7 @@ def test_the_package_runs_as_the_command():
     ("demo --top_k=33", "hpmoe demo: flag --top_k=33: it must be at most --experts, which is 32"),
     ("demo --out=no/such/folder/x.json", "hpmoe demo: flag --out=no/such/folder/x.json: it must be a file that can be"),
     ("demo --out=x.gif", "hpmoe demo: flag --out=x.gif: it must be a file whose name ends in .json"),
-    ("compare dedup dedup=0 --html=x.gif", "hpmoe compare: flag --html=x.gif: it must be a file whose name ends in .html"),
+    ("compare dedup dedup=0 --out=x.gif", "hpmoe compare: flag --out=x.gif: it must be a file whose name ends in .html or .png or .svg"),
     ("demo --out=", "hpmoe demo: flag --out=: it must be a file that can be written"),
     ("demo --json=3", "hpmoe demo: flag --json=3: it must be true or false"),
     ("demo --dtype=float64", "hpmoe demo: flag --dtype=float64: it must be one of float32, bfloat16, float16; did you mean"),
@@ -103,10 +103,10 @@ def test_every_flag_with_an_underscore_may_have_dashes(name):
 
 @pytest.mark.parametrize("args, name, value", [
     ("--policy=critical-path", "policy", None),
-    ("--html --top-k", "html", "--top-k"),
-    ("--html=--top-k", "html", "--top-k"),
+    ("--out --top-k", "out", "--top-k"),
+    ("--out=--top-k", "out", "--top-k"),
     ("-html a-b.html", "html", "a-b.html"),
-    ("--html x --no-dedup", "dedup", False),
+    ("--out x --no-dedup", "dedup", False),
     ("--dedup --no-measured", "measured", False),
     ("--dedup --top-k 4", "top_k", 4),
     ("-- --top-k", "a", "--top-k"),

@@ -58,7 +58,7 @@ struct Host : Arrays {
 
   int run(const std::vector<int32_t>& image, double timeout, HpmoeStatus* status, bool interruptible = false) {
     const auto size = int64_t(image.size()) * 4;
-    return hpmoe_launch(image.data(), size, ranks, R, num_threads, timeout, nullptr, interruptible, status);
+    return hpmoe_launch(image.data(), size, ranks, R, num_threads, timeout, nullptr, nullptr, interruptible, status);
   }
 
   // The span of a run in which a task takes a microsecond, a row and a byte one more, and every rate is shared; in `status`
@@ -69,9 +69,9 @@ struct Host : Arrays {
     const std::vector<HpmoeWork> work(size_t(4) * h->num_ops, {0, 1, 0, 2, 1, 1, 3, 1, 1, {{0, HPMOE_STREAM, 1, 1}}});
     const size_t rows = size_t(R) * h->num_tasks, bins = 8;
     std::vector<int64_t> trace(3 * rows), released_by(rows);
-    std::vector<double> missed(rows), totals(R * HPMOE_NUM_RATES * 2), served(1 + R * HPMOE_NUM_RATES * bins);
+    std::vector<double> missed(rows), totals(R * HPMOE_NUM_RATES * 2), served(1 + R * HPMOE_NUM_RATES * bins), moved(R * R);
     hpmoe_simulate(image.data(), int64_t(image.size()) * 4, ranks, R, &machine, work.data(), 1, trace.data(),
-                   released_by.data(), missed.data(), totals.data(), served.data(), bins, status);
+                   released_by.data(), missed.data(), totals.data(), served.data(), moved.data(), bins, status);
     return trace.empty() ? 0 : double(*std::max_element(trace.begin(), trace.end())) / 1e3;
   }
 };

@@ -54,6 +54,10 @@ def check(f, args, **options):
 
 for stage in STAGES.values():
     check(stage(hpmoe.moe_ffn), args)
+for f in (hpmoe.moe_ffn, hpmoe.deduplicate_rows(hpmoe.moe_ffn)):
+    (_, (whole,)), (_, (mine,)) = (hpmoe.measure(hpmoe.spmd(to_kernel(f), m), *given)
+                                   for m, given in ((virtual, args), (mesh, own(args))))
+    assert (mine.moved[me] == whole.moved[me]).all()
 check(to_kernel(hpmoe.moe_ffn), (args[0], one, *args[2:]))  # some ranks receive nothing
 check(to_kernel(hpmoe.moe_ffn), args, num_tokens=list(range(T, T - EP, -1)))
 check(to_kernel(hpmoe.moe_ffn), args, num_tokens=[T] + [0] * (EP - 1))
@@ -110,6 +114,23 @@ try:
 except Exception as error:
     say(f"rank {mesh.rank} {type(error).__name__} {str(error).splitlines()[0]}")
 same(layer(*own(args)), hpmoe.spmd(to_kernel(hpmoe.moe_ffn), virtual)(*args))
+
+
+def kept_loss(policy):
+    kept = hpmoe.spmd(to_kernel(hpmoe.save_for_backward(hpmoe.moe_ffn, policy=policy)), mesh)
+
+    def loss(*args):
+        return (kept(*args) ** 2).sum()
+    return loss
+
+
+# Counts are told once a step, whatever is recomputed, forward and backward, eager and compiled.
+for policy in ("everything", "recompute_swiglu", "dispatched_rows") if mesh.link is not None else ():
+    eager = ms.grad(kept_loss(policy), (0, 2, 3, 4))
+    for grad in (eager, ms.jit(eager)):
+        before = mesh.link.exchanges
+        [g.asnumpy() for g in grad(*own(args))]  # a graph runs on
+        assert mesh.link.exchanges == before + 1, (policy, mesh.link.exchanges - before)
 report = mesh.report().splitlines()
 assert len(report) == mesh.size + 2, report
 say(f"rank {mesh.rank} of {mesh.size} ok")

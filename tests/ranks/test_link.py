@@ -8,7 +8,7 @@ import pytest
 from test_rendezvous import names_of, on_threads
 
 from hpmoe import LaunchError
-from hpmoe.ranks.link import Link
+from hpmoe.kernels.link import Link
 from hpmoe.ranks.rendezvous import meet
 from hpmoe.support.dtypes import numpy_dtype
 
@@ -18,12 +18,13 @@ def run_ranks():
     """Runs f(link) on each of so many ranks: what it returns or raises."""
     groups = []
 
-    def run(size, f):
+    def run(size, f, timeout=20.0):
         run_of = secrets.token_bytes(32)
 
         def rank_of(rank):
-            groups.append(meet(run_of, "", rank, names_of(size), 10))
-            return f(Link(groups[-1]))
+            group = meet(run_of, "", rank, names_of(size), 10)
+            groups.append(group)
+            return f(Link(group, timeout, heap_bytes=1 << 24))
         return on_threads(size, rank_of)
 
     yield run
@@ -70,34 +71,37 @@ def test_an_error_of_one_rank_is_one_of_all_and_the_next_call_begins_anew(run_ra
     for rank, (told, last) in enumerate(run_ranks(3, f)):
         assert last == [bytes([r]) for r in range(3)]
         for step, words in enumerate(told):
-            mine = f"ValueError no {step}"
-            assert words == (mine if step % 3 == rank else f"LaunchError rank {step % 3}, in a layer: ValueError: no {step}")
+            mine, told_of = f"ValueError no {step}", f"LaunchError rank {step % 3} failed: a layer: ValueError: no {step}"
+            assert words == (mine if step % 3 == rank else told_of)
 
 
-def test_an_error_after_all_have_met_harms_the_rank_alone(run_ranks):
+def test_an_error_after_all_have_met_is_told_in_the_next_call(run_ranks):
     def f(link):
-        for step in range(4):
+        told = []
+        for step in range(4 + link.rank):  # the other rank loses a call
             try:
                 with link.calling("a layer"):
                     link.meet("all", b"")
-                    if link.rank == step % 2:
-                        raise ValueError
-            except ValueError:
-                pass
-        return link.meet("last", b"x")
+                    if (link.rank, step) == (0, 1):
+                        raise ValueError("late")
+            except (ValueError, LaunchError) as error:
+                told.append(str(error))
+        return told
 
-    assert run_ranks(2, f) == [[b"x", b"x"]] * 2
+    assert run_ranks(2, f) == [["late"], ["rank 0 failed: a layer: ValueError: late"]]
 
 
 def test_ranks_that_do_different_things_are_told_and_go_on(run_ranks):
     def f(link):
         with pytest.raises(LaunchError) as error:
             link.meet(("a layer", "a sum")[link.rank], b"")
-        with pytest.raises(LaunchError, match="rank 1 does a layer where rank 0 does a layer"):
-            link.meet("a layer", b"", key=str(link.rank))
-        return str(error.value), error.value.status, link.meet("last", b"x")
+        with pytest.raises(LaunchError, match=f"rank {1 - link.rank} is at a layer .* calls it with other shapes"):
+            link.meet("a layer", b"", key=bytes([link.rank]))
+        return str(error.value).partition(",")[0], error.value.status, link.meet("last", b"x")
 
-    assert run_ranks(2, f) == [("rank 1 does a sum where rank 0 does a layer", {"rank": 1}, [b"x", b"x"])] * 2
+    assert run_ranks(2, f) == [
+        ("rank 1 is at a sum where this rank is at a layer", {"rank": 1}, [b"x", b"x"]),
+        ("rank 0 is at a layer where this rank is at a sum", {"rank": 0}, [b"x", b"x"])]
 
 
 def test_waits_are_of_the_rank_that_came_last(run_ranks):
@@ -110,12 +114,10 @@ def test_waits_are_of_the_rank_that_came_last(run_ranks):
     assert [int(np.argmax(w)) for w in (waits[0], waits[2])] == [1, 1] and waits[1][1] == 0 < waits[0][1]
 
 
-def test_a_rank_that_does_not_come_is_named(run_ranks, monkeypatch):
-    monkeypatch.setattr("hpmoe.ranks.link.TIMEOUT_S", 0.3)
-
+def test_a_rank_that_does_not_come_is_named(run_ranks):
     def f(link):
         if link.rank == 1:
             return "elsewhere"
         return link.meet("all", b"")
 
-    assert list(map(str, run_ranks(2, f))) == ["rank 1 did not come within 0.3 s", "elsewhere"]
+    assert list(map(str, run_ranks(2, f, 0.3))) == ["rank 1 has not come to all in time.", "elsewhere"]

@@ -301,7 +301,7 @@ def returns_dict(x):
      "function in graph mode."),
     (not_traceable, (2, 3), TraceError, ".asnumpy() of f32[2,3] is not traceable"),
     (returns_dict, (2, 3), ArgumentError,
-     "returns_dict: its output in a graph is a dict; it must be a tensor, or a tuple of them."),
+     "returns_dict: its output in a graph is a dict; it must be a tensor, None, or a tuple of them."),
     (scaled, (0, 3), ArgumentError, "hpmoe: an array in a graph is of shape (0, 3); it must be of at least one element"),
 ])
 def test_what_a_graph_cannot_hold_is_an_error_when_it_is_compiled(function, shape, error, text):

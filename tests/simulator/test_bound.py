@@ -6,13 +6,14 @@ import hypothesis
 import numpy as np
 import pytest
 from hypothesis import given, strategies as st
-from random_machines import COSTS, NS, RATES, anything
+from random_machines import COSTS, NS, RATES as RATES_OF_MACHINES, anything
 from simulated_layers import plan
 
 import hpmoe
 from hpmoe import Aval, Mesh
 from hpmoe.costs.bound import rank_bounds
 from hpmoe.routing.workload import balanced_ids
+from hpmoe.timelines.run import RATES
 
 ROWS, HIDDEN, OUT = 128, 256, 64
 MACHINE = hpmoe.ascend_a3.replace(num_aic=1, num_aiv=4, poll_us=7.0, wait_us=3.0, signal_us=11.0, remote_us=23.0,
@@ -77,7 +78,7 @@ def odd_machines(draw, base):
     """A machine with the same workers of which some constants are out of all proportion, or nothing."""
     rng = np.random.default_rng(draw(st.integers(0, 10_000)))
     off = {name: getattr(base, name) * float(rng.choice([1, 1, 1e3, 1e-3, 2.0 ** rng.uniform(-6, 6)]))
-           for name in (*RATES, *COSTS, "l2_bytes")}
+           for name in (*RATES_OF_MACHINES, *COSTS, "l2_bytes")}
     nothing = {n: 0.0 for n in COSTS if rng.random() < 0.2}
     cores = float(rng.choice([0, 0, 0, 0.5, 1, 2.5]))
     return base.replace(**off | nothing, host_cores=cores, repoll_us=float(rng.choice([0, 0, 20])),
@@ -92,3 +93,24 @@ def test_no_odd_machine_beats_its_bound(data):
     bounds = rank_bounds(flow, machine, ids)
     assert hpmoe.simulate(flow, machine, routing=ids).span * (1 + 1e-9) + NS >= max(b.total for b in bounds), bounds
     assert all(getattr(b, f.name) >= 0 for b in bounds for f in dataclasses.fields(b))
+
+
+@hypothesis.settings(max_examples=20, derandomize=True)
+@given(anything)
+def test_memory_brings_no_less_than_the_bound_says(case):
+    """And hardly more where L2 holds everything."""
+    flow, ids = case
+    for l2_bytes, most in ((flow.machine.l2_bytes, np.inf), (1e15, 1.2)):
+        machine = flow.machine.replace(l2_bytes=l2_bytes)
+        came = hpmoe.simulate(flow, machine, routing=ids).traffic[:, RATES.index("memory"), 0]
+        least = np.array([b.memory for b in rank_bounds(flow, machine, ids)]) * machine.memory_bytes_per_us
+        assert (least <= came * (1 + 1e-9) + 1e-6).all() and (came <= most * least + 1e-6).all()
+
+
+def test_rows_that_come_and_gathered_rows_are_counted_by_hand():
+    """Each rank gets half of its 128 rows from the other one; L2 holds everything."""
+    flow, ids = chain(MACHINE)
+    bound = rank_bounds(flow, MACHINE, ids)[0]
+    sent = HIDDEN * 2 * ROWS // 2 * -np.expm1(-2)  # of 64 tokens, each gathered twice
+    arrays = 2 * ROWS * (HIDDEN + OUT + OUT) + 2 * HIDDEN * OUT + 2 * OUT * ROWS // 2  # received, multiplied, summed
+    assert bound.memory * MACHINE.memory_bytes_per_us == pytest.approx(sent + arrays)

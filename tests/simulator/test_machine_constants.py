@@ -35,6 +35,7 @@ COUNTS = {
     "worker_link_bytes_per_us": FUSED, "node_link_bytes_per_us": {"nodes"},
     "remote_us": {"node", "far", "unfused", "host"}, "node_remote_us": {"nodes"}, "host_cores": {"host"},
     **dict.fromkeys(("launch_us", "host_sync_us", "collective_us"), {"unfused"}),
+    **dict.fromkeys(("scalar_us", "dma_us"), set()),  # of what comes before the first task
 }
 PLANNED = {"name", "num_aic", "num_aiv", "unified", "tile_rows", "tile_cols"}  # of transforms; a flow has what they were
 RATES = {n for n in COUNTS if n.endswith("_per_us")} | {"matmul_efficiency", "matmul_float32_ratio"}

@@ -90,7 +90,9 @@ def test_bytes_are_conserved(case):
     for rate in ("l2", "egress", "ingress", "node_egress", "node_ingress"):
         np.testing.assert_allclose(*(x.traffic[:, SHARED.index(rate), 0] for x in (line, fast)))
     missed = np.bincount(line.rank, line.simulated.missed, flow.ep_size)
-    np.testing.assert_allclose(missed, line.traffic[:, SHARED.index("memory"), 0])
+    landed = line.traffic[:, SHARED.index("memory"), 0] - missed  # rows of other ranks, and of its own that it sends itself
+    came = sum(line.traffic[:, SHARED.index(name), 0] for name in ("l2", "ingress", "node_ingress"))
+    assert (landed >= -1e-6).all() and (landed <= came * (1 + 1e-9)).all()
     assert (missed <= line.traffic[:, SHARED.index("l2"), 0] * (1 + 1e-9)).all()
     for node in ("", "node_"):
         out, into = (line.traffic[:, SHARED.index(f"{node}{way}"), 0].sum() for way in ("egress", "ingress"))

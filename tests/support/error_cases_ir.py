@@ -10,6 +10,7 @@ from helpers import Layer, stages, tensors
 from mindspore import Tensor, mint
 from mutation import changed
 from other_objects import as_domain
+from small_timelines import handmade, two_task_flow
 from tile_words import kind
 
 import hpmoe
@@ -227,6 +228,8 @@ cases("IR", {
     "interpret more rows than planned": _layer(hpmoe.interpret),
     "launch more rows than planned": _layer(lambda flow, args: compile_cpu(flow, timeout=1.0).run(args)),
     "timeline of tiles": lambda: hpmoe.Timeline.from_trace(_flow(), np.zeros((1, 1, 2))),
+    "bytes of links that nobody counted": lambda: handmade(two_task_flow(), (0, 0, 1), (1, 1, 2)).link_bytes(),
+    "bytes of links of no node": lambda: handmade(two_task_flow(), (0, 0, 1), (1, 1, 2)).link_bytes(0),
     "timeline of another trace": lambda: hpmoe.Timeline.from_trace(_flow(machine=cpu(1)), np.zeros((1, 1, 2))),
     "simulate more rows than planned": _layer(lambda flow, args: simulate(flow, routing=[a[1] for a in args])),
     "simulate drops by no weights": lambda: simulate(_dropping(), routing=[np.zeros((4, 1), np.int32)]),
@@ -282,6 +285,7 @@ def _accumulating():
 cases("graph mode", {
     "a parameter closed over": _compiled(lambda x: x * PARAMETER, array(2, 3)),
     "a dict": _compiled(lambda x: {"a": x + 1.0}, array(2, 3)),
+    "an empty output": _compiled(lambda x: hpmoe.permute_with_ep(x, x.astype(ms.int32), None, (1, 1))[0], array(2, 3)),
     "an empty array": _compiled(doubled, Tensor(np.zeros((0, 3), np.float32))),
     "a value that changes": lambda: _call_with(ms.mutable(2.0)),
     "a shape that changes": lambda: ms.enable_dynamic(x=Tensor(shape=(None, 3), dtype=ms.float32))(ms.jit(_scaled))(
@@ -298,7 +302,7 @@ cases("command", {line: lambda line=line: cli._run(line.split()) for line in (
     "calibrate --budget=-1", "tune --budget=-1", "tune --max_trials=0",
     "simulate --imbalance=x", "compare policy=round_robin", "compare unfused unfused --measured",
     "compare policy=round_robin machine=ascend_a3 --measured",
-    "compare policy=round_robin unfused --html=no/such/folder/x.html",
+    "compare policy=round_robin unfused --out=no/such/folder/x.html",
     "simulate --imbalance=99", "simulate --imbalance=2 --routing=zipf",
     "simulate --experts=65536 --tokens=9999 --routing=uniform", "simulate --out=x.png",
     "simulate --ablation --out=no/such/folder/x.png",

@@ -40,6 +40,7 @@ SUBJECTS = (
     ("dense_with_bias", DENSE, {"rows": 2, "cols": 2}),
     ("summed_over_tokens", SINGLE, {"rows": 1, "cols": 2, "signal": "expert"}),
     ("deduplicating", PAIRS, {"rows": 1, "cols": 2}),
+    ("quantising", PAIRS, {"rows": 1, "cols": 2}),
     ("replicating", SINGLE, {"rows": 1, "cols": 2, "signal": "expert"}),
 )
 WIDE = Layer(ep=1, T=2, H=3, I=3, E=3, K=2)
@@ -91,6 +92,7 @@ def saving(policy):
 
 MADE = {"accumulating": accumulating, "replicating": replicating, "recomputing": saving("dispatched_rows"),
         "recomputing_swiglu": saving("recompute_swiglu"), "saving_nothing": saving(lambda eqn: False),
+        "quantising": lambda layer: hpmoe.quantize_rows(hpmoe.moe_ffn, backward="quantized"),
         "deduplicating": lambda layer: hpmoe.deduplicate_rows(hpmoe.moe_ffn),
         "replicating_and_accumulating": lambda layer: replicating(layer, accumulating(layer))}
 WITH_CAPACITY = {f.__name__: f for f in (dropping, dropping_the_lightest, in_capacity)}

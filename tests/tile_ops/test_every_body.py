@@ -188,6 +188,18 @@ def test_a_reduction_that_is_none_is_refused():
                                                       (COLS, ROWS, Dtype.FLOAT32, OWN_ALL)], (code,))
 
 
+@pytest.mark.parametrize("packed, dtype, param", [
+    (COLS + 4, Dtype.UINT8, (2, 0, 0)), (COLS + 4, Dtype.UINT8, (0, 2, 0)), (COLS + 1, Dtype.UINT8, (0, 1, 0)),
+    (COLS + 4, Dtype.UINT8, (0, 0, -1)), (COLS + 5, Dtype.UINT8, (0, 0, 0)), (COLS + 4, Dtype.FLOAT32, (0, 0, 0))])
+@pytest.mark.parametrize("opcode", [Opcode.QUANTIZE, Opcode.DEQUANTIZE])
+def test_quantised_rows_of_no_format_are_refused(opcode, packed, dtype, param):
+    def rows(packed, dtype):
+        operands = [(packed, ROWS, dtype, OWN_ALL), (COLS, ROWS, Dtype.FLOAT32, OWN_ALL)]
+        return operands if opcode == Opcode.QUANTIZE else operands[::-1]
+    on_cpu(opcode, rows(COLS + 4, Dtype.UINT8), (0, 0, 0))
+    assert_refused_everywhere(opcode, rows(packed, dtype), param)
+
+
 def test_an_extent_that_is_none_is_refused():
     builder, buffers = one_task(Opcode.MAP, [(COLS, ROWS, Dtype.FLOAT32, OWN)] * 2)
     builder.route(1, 1, 1, 1)

@@ -3,7 +3,8 @@
 import numpy as np
 import pytest
 
-from hpmoe.kernels.token_rows import sorted_places
+from hpmoe.kernels.token_rows import _order, sorted_places
+from hpmoe.routing.capacity import heaviest_first, stable_order
 
 
 def check(keys):
@@ -27,3 +28,11 @@ def test_of_sixteen_million_entries_of_a_thousand_experts():
 @pytest.mark.parametrize("keys", [[], [5], [2**31 - 1, -2**31, 0, -1, 2**31 - 1], [7] * 100_000])
 def test_of_odd_keys(keys):
     check(np.array(keys, np.int32))
+
+
+@pytest.mark.parametrize("sort", [stable_order, _order])
+@pytest.mark.parametrize("dtype", ["float16", "float32", "float64"])
+def test_from_the_heaviest_down(dtype, sort):
+    drawn = np.random.default_rng(0).standard_normal(3000).round(2)
+    weights = np.concatenate([drawn, [0.0, -0.0, np.inf, -np.inf, 1e-300, -1e-300, 6e-8, -6e-8]]).astype(dtype)
+    np.testing.assert_array_equal(heaviest_first(weights, sort), np.lexsort([-weights]))

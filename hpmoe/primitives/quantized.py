@@ -1,0 +1,65 @@
+"""Rows of floats as quantised rows of bytes, and back; see hpmoe.tile_ops.row_formats for what is rounded and how."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from hpmoe.ir.avals import Aval
+from hpmoe.ir.program import Equation
+from hpmoe.primitives.primitive import Primitive
+from hpmoe.primitives.tiler import Tiler
+from hpmoe.support.dtypes import BYTES, FLOATS, rounded
+from hpmoe.support.errors import check_argument
+from hpmoe.tile_ops import col_modes
+from hpmoe.tile_ops.quantized import DEQUANTIZE, QUANTIZE
+from hpmoe.tile_ops.row_formats import dequantized, format_of, quantized
+
+quantize = Primitive("quantize")
+dequantize = Primitive("dequantize")
+
+
+@quantize.infer
+def _(x: Aval, *, dtype: str, block: int = 0) -> Aval:
+    check_argument(len(x.shape) == 2 and x.dtype in FLOATS, "quantize", "rows", x, "[rows, columns] of floats")
+    return Aval((x.shape[0], format_of(dtype, block).packed_cols(_cols(x))), BYTES)
+
+
+@quantize.reference
+def _(x: np.ndarray, *, dtype: str, block: int = 0) -> np.ndarray:
+    return quantized(x, format_of(dtype, block))
+
+
+@quantize.tile
+def _(tiler: Tiler, eqn: Equation) -> None:
+    (x,), out = eqn.inputs, eqn.outputs[0]
+    tiler.new(out)
+    tiler.emit(QUANTIZE, tiler.rows_of(x), tiler.at(out, cols=col_modes.ALL, dtypes=(BYTES,)),
+               tiler.at(x, cols=col_modes.ALL), cols=0, params=format_of(eqn.params["dtype"], eqn.params.get("block", 0)))
+
+
+@dequantize.infer
+def _(packed: Aval, *, dtype: str, to: str, block: int = 0) -> Aval:
+    cols = format_of(dtype, block).cols_of(_cols(packed)) if len(packed.shape) == 2 else -1
+    check_argument(packed.dtype == BYTES and cols > 0, "dequantize", "rows", packed, f"rows that quantize made, of {dtype}")
+    check_argument(to in FLOATS, "dequantize", "to", repr(to), f"one of {', '.join(FLOATS)}")
+    return Aval((packed.shape[0], cols), to)
+
+
+@dequantize.reference
+def _(packed: np.ndarray, *, dtype: str, to: str, block: int = 0) -> np.ndarray:
+    form = format_of(dtype, block)
+    return rounded(dequantized(packed, form.cols_of(packed.shape[1]), form), to)
+
+
+@dequantize.tile
+def _(tiler: Tiler, eqn: Equation) -> None:
+    (packed,), out = eqn.inputs, eqn.outputs[0]
+    tiler.new(out)
+    tiler.emit(DEQUANTIZE, tiler.rows_of(packed), tiler.at(out, cols=col_modes.ALL),
+               tiler.at(packed, cols=col_modes.ALL, dtypes=(BYTES,)), cols=0,
+               params=format_of(eqn.params["dtype"], eqn.params.get("block", 0)))
+
+
+def _cols(aval: Aval) -> int:
+    cols = aval.shape[1]
+    return cols if isinstance(cols, int) else -1

@@ -1,0 +1,36 @@
+// The format of quantised rows: elements of one byte, then a scale for each block of them; see tile_ops/row_formats.py.
+#pragma once
+
+#include <cstdint>
+
+#include "core/marks.h"
+#include "core/tile_ops.h"
+
+namespace hpmoe {
+
+// block: columns of a block, 0 where it is a whole row.
+struct RowFormat {
+  Element element;
+  BlockScale scale;
+  int32_t block;
+};
+
+HPMOE_DEVICE inline RowFormat row_format_of(const int32_t* param) {
+  return {static_cast<Element>(param[0]), static_cast<BlockScale>(param[1]), param[2]};
+}
+
+// Whether an op's params are those of a format that there is: int8 has float32 scales alone.
+HPMOE_DEVICE inline bool is_row_format(const int32_t* param) {
+  const bool is_known = param[0] >= 0 && param[0] < kNumElement && param[1] >= 0 && param[1] < kNumBlockScale;
+  const RowFormat format = row_format_of(param);
+  return is_known && param[2] >= 0 && (format.element == Element::E4M3 || format.scale == BlockScale::FLOAT32);
+}
+
+HPMOE_DEVICE inline int64_t scale_bytes(const RowFormat& format) { return format.scale == BlockScale::E8M0 ? 1 : 4; }
+
+HPMOE_DEVICE inline int64_t packed_cols(const RowFormat& format, int64_t cols) {
+  const int64_t block = format.block > 0 ? format.block : cols;
+  return cols + (cols + block - 1) / block * scale_bytes(format);
+}
+
+}  // namespace hpmoe

@@ -1,0 +1,139 @@
+// Rows of floats as rows of bytes, elements and scales, and back: bit by bit what tile_ops/row_formats.py says.
+#include <algorithm>
+#include <cmath>
+#include <cstring>
+#include <limits>
+#include <vector>
+
+#include "bits.h"
+#include "bodies.h"
+#include "core/row_format.h"
+
+namespace hpmoe {
+namespace {
+
+constexpr uint32_t kInfinity = 0x7F800000u;
+constexpr uint32_t kLargestExponent = 8;  // of an element of e4m3
+constexpr uint8_t kNanCode = 255;         // of an e8m0 scale
+constexpr float kLargestInt8 = 127.0f, kLargestE4m3 = 448.0f;
+
+// The bits of the largest magnitude; those of infinities and NaN are the largest of all.
+HPMOE_MULTIVERSION
+uint32_t top_bits(int64_t n, const float* x) {
+  uint32_t top = 0;
+  for (int64_t i = 0; i < n; ++i) {
+    const uint32_t magnitude = bits_as<uint32_t>(x[i]) & 0x7FFFFFFFu;
+    top = magnitude > top ? magnitude : top;
+  }
+  return top;
+}
+
+HPMOE_MULTIVERSION
+void to_int8(int64_t n, const float* x, float scale, uint8_t* out) {
+  for (int64_t i = 0; i < n; ++i) {
+    const float rounded = std::nearbyintf(x[i] / scale);
+    const float kept = std::min(std::max(rounded, -kLargestInt8), kLargestInt8);
+    out[i] = static_cast<uint8_t>(static_cast<int8_t>(static_cast<int32_t>(kept)));
+  }
+}
+
+HPMOE_MULTIVERSION
+void to_e4m3(int64_t n, const float* x, float scale, uint8_t* out) {
+  for (int64_t i = 0; i < n; ++i) {
+    const float scaled = x[i] / scale, magnitude = std::min(std::fabs(scaled), kLargestE4m3);
+    const uint32_t bits = bits_as<uint32_t>(magnitude);
+    const uint32_t normal = ((bits + 0x7FFFFu + (bits >> 20 & 1u)) >> 20) - (120u << 3);
+    const uint32_t subnormal = static_cast<uint32_t>(static_cast<int32_t>(std::nearbyintf(magnitude * 512.0f)));
+    out[i] = static_cast<uint8_t>(choose(magnitude < 0x1p-6f, subnormal, normal) |
+                                  (bits_as<uint32_t>(scaled) >> 24 & 0x80u));
+  }
+}
+
+HPMOE_MULTIVERSION
+void from_int8(int64_t n, const uint8_t* in, float scale, float* out) {
+  for (int64_t i = 0; i < n; ++i) out[i] = static_cast<float>(static_cast<int8_t>(in[i])) * scale;
+}
+
+// No element that was made here is NaN.
+HPMOE_MULTIVERSION
+void from_e4m3(int64_t n, const uint8_t* in, float scale, float* out) {
+  for (int64_t i = 0; i < n; ++i) {
+    const uint32_t code = in[i], magnitude = code & 127u;
+    const uint32_t normal = (magnitude << 20) + (120u << 23);
+    const uint32_t subnormal = bits_as<uint32_t>(static_cast<float>(static_cast<int32_t>(magnitude)) * 0x1p-9f);
+    out[i] = bits_as<float>(choose(magnitude < 8u, subnormal, normal) | (code & 128u) << 24) * scale;
+  }
+}
+
+float e8m0_value(uint8_t code) {
+  return code == kNanCode ? std::numeric_limits<float>::quiet_NaN() : std::ldexp(1.0f, int{code} - 127);
+}
+
+// Writes the scale of a block whose largest magnitude has these bits, and returns it.
+float put_scale(const RowFormat& format, uint32_t top, uint8_t* to) {
+  if (format.scale == BlockScale::E8M0) {
+    *to = top < kInfinity ? static_cast<uint8_t>(std::max(top >> 23, kLargestExponent) - kLargestExponent) : kNanCode;
+    return e8m0_value(*to);
+  }
+  const float largest = format.element == Element::INT8 ? kLargestInt8 : kLargestE4m3;
+  const float scale = top < kInfinity ? bits_as<float>(top) / largest : std::numeric_limits<float>::quiet_NaN();
+  std::memcpy(to, &scale, sizeof(scale));
+  return scale;
+}
+
+float get_scale(const RowFormat& format, const uint8_t* from) {
+  if (format.scale == BlockScale::E8M0) return e8m0_value(*from);
+  float scale;
+  std::memcpy(&scale, from, sizeof(scale));
+  return scale;
+}
+
+// Calls visit(first column, columns, place of its scale in the row) for the blocks of a row.
+template <class Visit>
+void for_each_block(const RowFormat& format, int64_t cols, Visit visit) {
+  const int64_t block = format.block > 0 ? format.block : cols;
+  for (int64_t col = 0, i = 0; col < cols; col += block, ++i)
+    visit(col, std::min(block, cols - col), cols + i * scale_bytes(format));
+}
+
+}  // namespace
+
+Code quantize(const Frame& frame) {
+  const View out = frame.view(0), in = frame.view(1);
+  const RowFormat format = row_format_of(frame.op.param);
+  const int64_t cols = frame.num_cols(1);
+  std::vector<float> x(cols);
+  for (int64_t row = 0; row < frame.unit.rows; ++row) {
+    to_float32(in.dtype, in.at(row, 0), cols, x.data());
+    auto* const to = reinterpret_cast<uint8_t*>(out.at(row, 0));
+    for_each_block(format, cols, [&](int64_t col, int64_t n, int64_t place) {
+      const float scale = put_scale(format, top_bits(n, x.data() + col), to + place);
+      if (!(scale > 0.0f)) {
+        std::memset(to + col, 0, n);
+      } else if (format.element == Element::INT8) {
+        to_int8(n, x.data() + col, scale, to + col);
+      } else {
+        to_e4m3(n, x.data() + col, scale, to + col);
+      }
+    });
+  }
+  return Code::OK;
+}
+
+Code dequantize(const Frame& frame) {
+  const View out = frame.view(0), in = frame.view(1);
+  const RowFormat format = row_format_of(frame.op.param);
+  const int64_t cols = frame.num_cols(0);
+  std::vector<float> x(cols);
+  for (int64_t row = 0; row < frame.unit.rows; ++row) {
+    const auto* const from = reinterpret_cast<const uint8_t*>(in.at(row, 0));
+    for_each_block(format, cols, [&](int64_t col, int64_t n, int64_t place) {
+      const float scale = get_scale(format, from + place);
+      (format.element == Element::INT8 ? from_int8 : from_e4m3)(n, from + col, scale, x.data() + col);
+    });
+    from_float32(out.dtype, x.data(), cols, out.at(row, 0));
+  }
+  return Code::OK;
+}
+
+}  // namespace hpmoe

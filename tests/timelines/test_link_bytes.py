@@ -1,0 +1,129 @@
+"""Bytes by link, counted by launches and by the simulator as rows are copied, beside what the ids say."""
+
+import mindspore as ms
+import numpy as np
+import pytest
+from small_timelines import handmade, two_task_flow
+
+import hpmoe
+from hpmoe.routing.workload import balanced_ids
+
+EP, TOKENS, HIDDEN, LOCAL, TOP_K, NODE = 4, 24, 8, 3, 4, 2
+EXPERTS, ROW, ENTRY = EP * LOCAL, HIDDEN * 4, 4
+
+
+def drawn(weights=None):
+    rng = np.random.default_rng(3)
+    draws = [rng.choice(EXPERTS, TOP_K, replace=False, p=weights) for _ in range(EP * TOKENS)]
+    return np.array(draws, np.int32).reshape(EP, TOKENS, TOP_K)
+
+
+def skewed():
+    weights = 1.0 / np.arange(1, EXPERTS + 1) ** 2
+    return drawn(weights / weights.sum())
+
+
+def one_expert():
+    ids = np.full((EP, TOKENS, TOP_K), -1, np.int32)
+    ids[..., 0] = 7
+    return ids
+
+
+def absent():
+    ids = drawn()
+    ids[np.random.default_rng(4).random(ids.shape) < 0.4] = -1
+    ids[2] = -1
+    return ids
+
+
+ROUTINGS = {
+    "random": (drawn, None), "balanced": (lambda: balanced_ids(EP, TOKENS, TOP_K, EXPERTS).astype(np.int32), None),
+    "one expert": (one_expert, None), "empty ranks": (drawn, [0, TOKENS, 5, 0]), "skewed": (skewed, None),
+    "absent ids": (absent, None)}
+
+
+def rows_between(ids, num_tokens, once):
+    """Rows of each rank for each, [EP, EP], by a loop over tokens; of a token one for each rank where `once`."""
+    rows = np.zeros((EP, EP), int)
+    for source in range(EP):
+        for token in ids[source][:None if num_tokens is None else num_tokens[source]]:
+            owners = [int(e) // LOCAL for e in token if e >= 0]
+            for owner in set(owners) if once else owners:
+                rows[source, owner] += 1
+    return rows
+
+
+def by_link(moved):
+    """Of [EP, EP] bytes those that stay in their rank, in their node, and the others, by a loop over pairs."""
+    out = [0, 0, 0]
+    for a in range(EP):
+        for b in range(EP):
+            out[0 if a == b else 1 if a // NODE == b // NODE else 2] += int(moved[a, b])
+    return tuple(out)
+
+
+def expected(ids, num_tokens, dedup, backward):
+    """Out and back; once to a rank, the routing weights go with them; weights' gradients come back by entry."""
+    entries = rows_between(ids, num_tokens, once=False)
+    rows = rows_between(ids, num_tokens, once=dedup)
+    weights = entries * ENTRY * (dedup or backward) + entries.T * ENTRY * backward
+    return (rows + rows.T) * ROW + weights
+
+
+def arguments(ids):
+    rng = np.random.default_rng(5)
+
+    def tensor(*shape):
+        return ms.Tensor(rng.standard_normal((EP, *shape)), ms.float32)
+
+    return tensor(TOKENS, HIDDEN), ms.Tensor(ids), tensor(TOKENS, TOP_K), tensor(LOCAL, HIDDEN, 12), tensor(LOCAL, 6, HIDDEN)
+
+
+def layer(dedup, target, machine):
+    f = hpmoe.deduplicate_rows(hpmoe.moe_ffn) if dedup else hpmoe.moe_ffn
+    f = hpmoe.assign_queues(hpmoe.overlap_comm(hpmoe.tile_partition(f, rows=8)), machine=machine)
+    return hpmoe.spmd(hpmoe.fuse_persistent(f) if target else f, hpmoe.Mesh(EP))
+
+
+@pytest.fixture(scope="module", params=[False, True], ids=["direct", "once to a rank"])
+def scheme(request):
+    return request.param, layer(request.param, True, hpmoe.cpu(2))
+
+
+@pytest.mark.parametrize("name", ROUTINGS)
+def test_launches_copy_the_bytes_that_the_ids_say(name, scheme):
+    make, num_tokens = ROUTINGS[name]
+    dedup, f = scheme
+    ids, given = make(), {} if num_tokens is None else {"num_tokens": num_tokens}
+    _, lines = hpmoe.measure(ms.grad(lambda *a: f(*a, **given).sum(), (0, 2, 3, 4)), *arguments(ids))
+    for line, backward in zip(lines, (False, True), strict=True):
+        moved = expected(ids, num_tokens, dedup, backward)
+        np.testing.assert_array_equal(line.moved, moved)
+        assert line.link_bytes(NODE) == by_link(moved)
+
+
+@pytest.mark.parametrize("name", ROUTINGS)
+@pytest.mark.parametrize("dedup", [False, True])
+def test_the_simulator_counts_the_same(name, dedup):
+    make, num_tokens = ROUTINGS[name]
+    ids, machine = make(), hpmoe.ascend_a3.replace(node_size=NODE)
+    avals = [hpmoe.Aval((EP, *shape), dtype) for shape, dtype in (
+        ((TOKENS, HIDDEN), "float32"), ((TOKENS, TOP_K), "int32"), ((TOKENS, TOP_K), "float32"),
+        ((LOCAL, HIDDEN, 12), "float32"), ((LOCAL, 6, HIDDEN), "float32"))]
+    line = hpmoe.simulate(layer(dedup, False, machine).lower(*avals), routing=ids, num_tokens=num_tokens)
+    assert line.link_bytes() == by_link(expected(ids, num_tokens, dedup, backward=False))
+
+
+def test_balanced_tokens_cross_nodes_as_the_formula_of_an_all_to_all_says():
+    _, (line,) = hpmoe.measure(layer(False, True, hpmoe.cpu(2)), *arguments(ROUTINGS["balanced"][0]()))
+    links = line.link_bytes(NODE)
+    assert links.in_node + links.across_nodes == 2 * EP * TOKENS * TOP_K * ROW * (EP - 1) // EP
+    assert links.across_nodes == 2 * EP * TOKENS * TOP_K * ROW * (EP - NODE) // EP
+
+
+def test_bytes_of_no_node_and_of_a_run_that_nobody_counted_are_errors():
+    line = handmade(two_task_flow(), (0, 0, 1), (1, 1, 2))
+    with pytest.raises(hpmoe.ArgumentError, match="of a trace without bytes"):
+        line.link_bytes()
+    with pytest.raises(hpmoe.ArgumentError, match="node_size is 0; it must be a positive int"):
+        line.link_bytes(0)

@@ -1,0 +1,105 @@
+"""quantize_rows: rows are dispatched as elements of one byte and scales, and read as floats again where they arrive."""
+
+from __future__ import annotations
+
+from hpmoe.ir.program import Atom, Builder, Equation, Program, Var, map_equations
+from hpmoe.primitives.dispatch import dispatch_rows
+from hpmoe.primitives.quantized import dequantize, quantize
+from hpmoe.runtime.transform import transform
+from hpmoe.support.dtypes import BYTES
+from hpmoe.support.errors import TransformError, check_argument, is_int, is_name
+from hpmoe.tile_ops.row_formats import FORMATS
+
+BACKWARDS = ("straight_through", "quantized")
+SCALES = {"int8": "token", "float8_e4m3fn": "token", "mxfp8": 32}
+
+
+def _check(dtype: str = "int8", scale: str | int | None = None, backward: str = "straight_through") -> None:
+    check_argument(is_name(dtype, FORMATS), "quantize_rows", "dtype", repr(dtype), f"one of {', '.join(FORMATS)}")
+    if dtype == "mxfp8":
+        check_argument(scale is None or (is_int(scale) and scale == 32), "quantize_rows", "scale", repr(scale),
+                       "None or 32, the columns of a block of mxfp8")
+    else:
+        check_argument(scale is None or is_name(scale, ("token",)) or is_int(scale), "quantize_rows", "scale", repr(scale),
+                       "\"token\", the columns of a block, an int in 1..2**30, or None")
+    check_argument(is_name(backward, BACKWARDS), "quantize_rows", "backward", repr(backward),
+                   f"one of {', '.join(BACKWARDS)}")
+
+
+@transform(requires="program", once=True, check=_check)
+def quantize_rows(program: Program, *, dtype: str = "int8", scale: str | int | None = None,
+                  backward: str = "straight_through") -> Program:
+    """Dispatches rows as elements of one byte and scales: about half the bytes of bfloat16 rows, a quarter of float32.
+
+    The ranks of tokens quantise each row once, and the ranks of experts read the rows that arrive as floats again, all in
+    tile tasks of the same kernel. What is rounded, saturated, and done with zeros, NaN and infinities is written in
+    `hpmoe.tile_ops.row_formats`; a row, or block, with a NaN or an infinity arrives as NaN.
+
+    Gradients are straight-through: those of the function of the rows that arrived, passed on to the rows that were sent as
+    if nothing had been rounded. What `combine` sends back stays as it is.
+
+    Rewrite:
+        b = dispatch x a  ->  q = quantize[dtype=int8] x    p = dispatch q a    b = dequantize[dtype=int8 to=float32] p
+
+    Requires: a plain function with a dispatch; what rewrites the function gradients are taken of comes before it.
+    Ensures: the same function of rows that are rounded on their way; nothing else is.
+
+    Args:
+        f: the function.
+        dtype: "int8"; "float8_e4m3fn"; or "mxfp8", float8_e4m3fn with an e8m0 scale for each 32 columns (OCP MX).
+        scale: "token", a float32 scale for each row; or an int, one for each block of so many columns; None for "token", and
+            for the 32 columns of mxfp8, which has no others.
+        backward: "straight_through", where gradients travel as they are; or "quantized", where the gradients that the
+            backward pass dispatches, those of what `combine` returned, are quantised in the same way.
+
+    Raises:
+        ArgumentError: an option is none of these.
+        TransformError: applied out of order or twice; f has no dispatch.
+
+    Example:
+        >>> import hpmoe
+        >>> avals = [hpmoe.Aval(shape, "float32") for shape in [(4, 64), (4, 2), (4, 2), (2, 64, 6), (2, 3, 64)]]
+        >>> avals[1] = hpmoe.Aval((4, 2), "int32")
+        >>> print(hpmoe.quantize_rows(hpmoe.moe_ffn).lower(*avals, mesh=hpmoe.Mesh(2)))
+        # moe_ffn | quantize_rows(dtype=int8, backward=straight_through)
+        { lambda hidden_states:f32[4,64] topk_ids:i32[4,2] topk_weights:f32[4,2] gate_up_weight:f32[2,64,6]
+                 down_weight:f32[2,3,64]
+          let a:route[R]  = route[num_local_experts=2 ep_size=2 max_rows=16] topk_ids
+              b:u8[4,68]  = quantize[dtype=int8] hidden_states
+              c:u8[R,68]  = dispatch b a
+              d:f32[R,64] = dequantize[dtype=int8 to=float32] c
+              e:f32[R,6]  = grouped_matmul d gate_up_weight a
+              f:f32[R,3]  = swiglu e
+              g:f32[R,64] = grouped_matmul f down_weight a
+              h:f32[4,64] = combine g a topk_weights
+          in (h,) : f32[4,64] }
+    """
+    is_whole = program.token_rows is None  # a stage before the exchanges has none of them
+    if is_whole and not any(e.primitive is dispatch_rows for e in program.equations):
+        raise TransformError(f"quantize_rows: {program.name} has no dispatch, so it sends no rows to experts")
+    block = SCALES[dtype] if scale is None else scale
+    form = {"dtype": dtype, **({} if block == "token" else {"block": block})}
+    exact = _gradients(program) if backward == "straight_through" else set()
+    sent: dict[Atom, Var] = {}
+    return map_equations(program, lambda builder, eqn: _quantized(builder, eqn, form, exact, sent))
+
+
+def _quantized(builder: Builder, eqn: Equation, form: dict[str, object], exact: set[Atom],
+               sent: dict[Atom, Var]) -> list[Atom] | None:
+    """The right side of the rewrite; `sent` has what is quantised already."""
+    if eqn.primitive is not dispatch_rows or eqn.inputs[0] in exact or eqn.inputs[0].aval.dtype == BYTES:
+        return None
+    rows, route = eqn.inputs
+    if rows not in sent:
+        sent[rows] = builder.add(quantize, rows, source=eqn.source, **form)
+    packed = builder.add(dispatch_rows, sent[rows], route, source=eqn.source)
+    return [builder.add(dequantize, packed, **form, to=rows.aval.dtype, source=eqn.source)]
+
+
+def _gradients(program: Program) -> set[Atom]:
+    """What a backward program computes from the gradients that it is given; all else it computes again."""
+    found: set[Atom] = set(program.cotangents)
+    for eqn in program.equations:
+        if not found.isdisjoint(eqn.inputs):
+            found.update(eqn.outputs)
+    return found
