@@ -24,6 +24,7 @@ from hpmoe.kernels.native import ABI_VERSION, Failure, Rank, Status, load
 from hpmoe.kernels.protocol import VERSION, Code
 from hpmoe.ranks.link import register_link
 from hpmoe.ranks.rendezvous import Group
+from hpmoe.ranks.starting import ended
 from hpmoe.support.dtypes import dtype_name, rounded, widen
 from hpmoe.support.errors import LaunchError
 from hpmoe.support.loading import address
@@ -63,8 +64,9 @@ class Link:
         words = [(ctypes.c_int32 * self.size)(*each) for each in (
             files, [m.pid for m in group.members], [m.pidfd for m in group.members])]
         self._handle = load().hpmoe_link_open(self.rank, self.size, *words)
-        if not self._handle:
-            raise LaunchError("hpmoe.world: the memory that processes share cannot be mapped; is address space limited?")
+        for rank, is_open in enumerate(group.all_gather("a map of the heaps", b"1" if self._handle else b"")):
+            if not is_open:
+                raise _failed(f"{self._names[rank]} has no address space for the memory that processes share", rank)
         self._heaps = [load().hpmoe_link_heap(self._handle, r) for r in range(self.size)]
         self.pool = Pool(self._take)
         self._counters: weakref.WeakKeyDictionary[Any, tuple[np.ndarray, np.ndarray]] = weakref.WeakKeyDictionary()
@@ -163,7 +165,7 @@ class Link:
                 *(None if array is None else address(array) for array in record),
                 callable(handler) and runs_for_main_thread(), status)
             if status.code:
-                self._kept.append((keep, counters))
+                self._kept.append((keep, self._counters.pop(executable)))
                 self._check(status, executable.name, handler, executable.image)
             else:
                 self._kept.clear()
@@ -195,9 +197,9 @@ class Link:
         name = self._names[status.rank] if 0 <= status.rank < self.size else self._names[self.rank]
         match status.code:
             case Code.PEER_DIED:
-                said = f"{name} died during {what}, or before it."
+                said = f"{name} {_how_it_ended(status.value)} during {what}, or before it."
             case Code.PEER_LEFT:
-                said = f"{name} has ended its program, and this rank is at {what}."
+                said = f"{name} has ended its program{text and ' with ' + text}, and this rank is at {what}."
             case Code.PEER_LATE:
                 said = f"{name} has not come to {what} in time."
             case Code.OTHER_CALL:
@@ -248,6 +250,10 @@ def _array_at(start: int, size: int, dtype: np.dtype) -> np.ndarray:
     return np.ctypeslib.as_array((ctypes.c_uint8 * (size * dtype.itemsize)).from_address(start)).view(dtype)
 
 
+def _how_it_ended(status: int) -> str:
+    return "died" if status < 0 else ended(os.waitstatus_to_exitcode(status))
+
+
 def _failed(text: str, rank: int) -> LaunchError:
     error = LaunchError(text)
     error.status = {"rank": rank}
@@ -258,8 +264,11 @@ _open: list[Link] = []
 
 
 def _leave() -> None:
+    """What Python has printed of an error that ended the program is told to the other ranks."""
+    error = getattr(sys, "last_value", None)
+    words = "" if error is None else f"{type(error).__name__}: {error}"
     for link in _open:
-        load().hpmoe_link_leave(link._handle)
+        load().hpmoe_link_leave(link._handle, words.encode())
 
 
 atexit.register(_leave)

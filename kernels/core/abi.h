@@ -58,7 +58,8 @@ int hpmoe_launch(const void* image, int64_t image_bytes, const HpmoeRank* ranks,
 struct HpmoeLink;
 
 // How a rank failed: what it says of itself or of another one. `text` is of an error of the host, or the call that another
-// rank was at where the code is OTHER_CALL.
+// rank was at where the code is OTHER_CALL, or the last words of one that left. PEER_DIED: the value is as of waitpid(), or
+// -1.
 struct HpmoeFailure {
   HpmoeStatus status;
   int32_t origin;
@@ -86,14 +87,15 @@ const void* hpmoe_link_told(HpmoeLink* link, int32_t rank, int64_t* bytes);
 // This rank has failed outside of a meeting and a launch; the others' next call says so. And how the last call failed.
 void hpmoe_link_fail(HpmoeLink* link, const char* text);
 void hpmoe_link_failure(HpmoeLink* link, HpmoeFailure* failure);
-// This rank's program has ended.
-void hpmoe_link_leave(HpmoeLink* link);
+// This rank's program has ended; `last_words`: how, where that is known, for the others' errors.
+void hpmoe_link_leave(HpmoeLink* link, const char* last_words);
 // How long this rank has waited for another one to come to meetings.
 int64_t hpmoe_link_waited_ns(HpmoeLink* link, int32_t rank);
 
 // hpmoe_launch of this process's rank. `mine`: what others put into and the counters, each 64 bytes after the one before,
 // lie in its heap. counts: of each route by ids, int32 [size, size * local experts], the rows of each rank for every expert.
-// trace: NULL or [size][num_tasks][3], moved: NULL or [size][size], of which this rank's part is filled.
+// trace: NULL or [size][num_tasks][3], moved: NULL or [size][size], of which this rank's part is filled. After a launch that
+// failed the next has counters of its own, zeros: until all have met again, others may still add to these.
 int hpmoe_link_launch(HpmoeLink* link, const char* what, uint64_t key, const void* image, int64_t image_bytes,
                       const HpmoeRank* mine, const int32_t* counts, int32_t num_threads, double timeout_s, int64_t* trace,
                       int64_t* moved, int32_t interruptible, HpmoeStatus* status);

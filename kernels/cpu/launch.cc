@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <exception>
+#include <limits>
 
 #include "arithmetic.h"
 #include "bodies.h"
@@ -125,12 +126,13 @@ bool Launch::take_step(int32_t thread, int32_t num_threads, Ranks ranks, std::at
   return code == Code::OK;
 }
 
-// The first thread meets the other processes.
+// The first thread meets the other processes, and it alone says of which one it has waited too long.
 bool Launch::meet(int32_t thread) {
   if (!peers_.link()) return true;
   Status status = make_status(Code::OK, peers_.first(), 0, -1);
+  const Watchdog patient(std::numeric_limits<double>::infinity(), watch_, failed_, peers_.link());
   const Code code = thread == 0 ? peers_.meet(routings_, watch_, status)
-                                : watchdog_.wait_until([this] { return has_met_.load(std::memory_order_acquire); });
+                                : patient.wait_until([this] { return has_met_.load(std::memory_order_acquire); });
   if (code == Code::OK) {
     watchdog_.note_progress(now_ns());
     has_met_.store(true, std::memory_order_release);

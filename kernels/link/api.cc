@@ -88,7 +88,7 @@ void hpmoe_link_fail(HpmoeLink* link, const char* text) {
 
 void hpmoe_link_failure(HpmoeLink* link, HpmoeFailure* failure) { *failure = link_of(link)->failure(); }
 
-void hpmoe_link_leave(HpmoeLink* link) { link_of(link)->leave(); }
+void hpmoe_link_leave(HpmoeLink* link, const char* last_words) { link_of(link)->leave(last_words); }
 
 int64_t hpmoe_link_waited_ns(HpmoeLink* link, int32_t rank) { return link_of(link)->waited_ns(rank); }
 

@@ -17,8 +17,7 @@ struct Notice {
   int64_t number;
   uint64_t key;                    // alike on every rank that is at the same call
   int64_t payload, payload_bytes;  // where in its heap
-  int64_t is_unsettled;            // its last launch failed: until this meeting others may have written to its arrays
-  char what[88];                   // the call in words
+  char what[96];                   // the call in words
 };
 
 using Failure = HpmoeFailure;
@@ -34,11 +33,12 @@ struct alignas(kLine) Control {
   // By parity: a rank comes to a meeting when all have read those of the one before the last.
   alignas(kLine) Notice notices[2];
   alignas(kLine) Failure failures[2];
+  char last_words[3 * kLine];  // before has_left is set
 };
 
 static_assert(sizeof(Notice) == 2 * kLine, "a notice is two lines");
 static_assert(sizeof(Failure) == 4 * kLine, "a failure is four lines");
-static_assert(sizeof(Control) == 16 * kLine, "what a rank is asked about lies on lines of its own");
+static_assert(sizeof(Control) == 19 * kLine, "what a rank is asked about lies on lines of its own");
 static_assert(std::atomic<int64_t>::is_always_lock_free && std::atomic<uint32_t>::is_always_lock_free,
               "processes share them");
 

@@ -1,11 +1,8 @@
 #include "link/link.h"
 
-#include <poll.h>
-
 #include <algorithm>
-#include <cstdio>
-#include <cstring>
 
+#include "link/process.h"
 #include "link/watchdog.h"
 
 namespace hpmoe {
@@ -14,19 +11,6 @@ namespace {
 constexpr int64_t kBetweenLooks = 1'000'000;
 
 Status status_of(Code code, int32_t rank) { return {static_cast<int32_t>(code), rank, -1, -1, -1, -1, 0, 0}; }
-
-// The letter of a process in /proc/PID/stat, which follows its name in brackets; '?' where there is none.
-char state_of(int32_t pid) {
-  char path[32], text[512];
-  std::snprintf(path, sizeof path, "/proc/%d/stat", pid);
-  std::FILE* const file = std::fopen(path, "re");
-  if (!file) return '?';
-  const size_t size = std::fread(text, 1, sizeof text - 1, file);
-  std::fclose(file);
-  text[size] = 0;
-  const char* const bracket = std::strrchr(text, ')');
-  return bracket && bracket[1] ? bracket[2] : '?';
-}
 
 }  // namespace
 
@@ -70,7 +54,7 @@ Code Link::begin(const Call& call, int64_t bytes, const InterruptWatch& watch, c
 Code Link::meet(const Call& call, const InterruptWatch& watch) {
   Notice& notice = mine().notices[number_ % 2];
   const auto& payload = payloads_[number_ % 2];
-  notice = {number_, call.key, payload.offset, payload.bytes, is_unsettled_, {}};
+  notice = {number_, call.key, payload.offset, payload.bytes, {}};
   copy_text(call.what, notice.what);
   mine().told.store(number_, std::memory_order_seq_cst);
   wake_all();
@@ -78,8 +62,6 @@ Code Link::meet(const Call& call, const InterruptWatch& watch) {
   const int64_t began = now_ns();
   const Code code = wait(call, watch, [&] { return have_all_come(began); });
   if (code != Code::OK) return code;
-  was_unsettled_ = is_unsettled_ = false;
-  for (int32_t rank = 0; rank < size(); ++rank) was_unsettled_ |= control(rank).notices[number_ % 2].is_unsettled != 0;
   phase_ = Phase::BETWEEN;
   return Code::OK;
 }
@@ -149,11 +131,7 @@ const char* Link::told(int32_t rank) const { return heap(rank).at(control(rank).
 int64_t Link::told_bytes(int32_t rank) const { return control(rank).notices[number_ % 2].payload_bytes; }
 
 void Link::fail(const Failure& failure) {
-  if (phase_ == Phase::BETWEEN) {
-    ++number_;
-  } else {
-    is_unsettled_ = true;  // who came too may be putting rows into arrays of this rank
-  }
+  if (phase_ == Phase::BETWEEN) ++number_;
   has_skipped_ = true;
   phase_ = Phase::BETWEEN;
   mine().failures[number_ % 2] = failure;
@@ -168,7 +146,8 @@ void Link::end_launch() {
   mine().ended.store(number_, std::memory_order_release);
 }
 
-void Link::leave() {
+void Link::leave(const char* last_words) {
+  copy_text(last_words, mine().last_words);
   mine().has_left.store(1, std::memory_order_seq_cst);
   wake_all();
 }
@@ -191,9 +170,9 @@ Code Link::find_trouble(int64_t now) {
     const bool is_launching = phase_ == Phase::LAUNCHING;
     if (rank == rank_ || (is_launching ? peer.ended : peer.told).load(std::memory_order_acquire) >= number) continue;
     const bool has_left = peer.has_left.load(std::memory_order_acquire) != 0;
-    if (!has_left && !is_dead(rank)) continue;
+    if (!has_left && !has_ended(members_[rank].pidfd)) continue;
     if (peer.failed[number % 2].load(std::memory_order_acquire) >= number) return find_trouble(now);  // it said why
-    return note_failure({status_of(has_left ? Code::PEER_LEFT : Code::PEER_DIED, rank), rank_, {}});
+    return note_failure(end_of(rank));
   }
   return Code::OK;
 }
@@ -213,16 +192,21 @@ Failure Link::failure() const {
   return failure_;
 }
 
-bool Link::is_dead(int32_t rank) const {
-  pollfd end = {members_[rank].pidfd, POLLIN, 0};
-  return poll(&end, 1, 0) > 0;
+// Of a rank that has left, its last words; of another one, how its process ended.
+Failure Link::end_of(int32_t rank) const {
+  const Control& peer = control(rank);
+  if (peer.has_left.load(std::memory_order_acquire) == 0) {
+    Failure end{status_of(Code::PEER_DIED, rank), rank_, {}};
+    end.status.value = how_it_ended(members_[rank].pid, members_[rank].pidfd);
+    return end;
+  }
+  Failure end{status_of(Code::PEER_LEFT, rank), rank_, {}};
+  copy_text(peer.last_words, end.text);
+  return end;
 }
 
 bool Link::is_any_stopped() const {
-  return std::any_of(members_.begin(), members_.end(), [](const Member& member) {
-    const char state = state_of(member.pid);
-    return state == 'T' || state == 't';
-  });
+  return std::any_of(members_.begin(), members_.end(), [](const Member& member) { return is_stopped(member.pid); });
 }
 
 int64_t Link::latest_progress() const {

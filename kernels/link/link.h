@@ -46,8 +46,6 @@ class Link {
   // The payload of a rank in the last meeting, until the one after the next.
   const char* told(int32_t rank) const;
   int64_t told_bytes(int32_t rank) const;
-  // Whether until the last meeting some rank may have been in a launch that failed.
-  bool was_unsettled() const { return was_unsettled_; }
 
   // From the last meeting on this rank is in a launch, until it has ended it or failed.
   void begin_launch();
@@ -55,8 +53,8 @@ class Link {
   // It has failed in the meeting or the launch it is in, or, where it is in none, in the next one: who waits for it learns
   // why.
   void fail(const Failure& failure);
-  // Its program has ended.
-  void leave();
+  // Its program has ended, and says so.
+  void leave(const char* last_words);
 
   Control& mine() const { return control(rank_); }
   void wake(int32_t rank) const { ring(control(rank)); }
@@ -81,7 +79,7 @@ class Link {
   template <class Ready>
   Code wait(const Call& call, const InterruptWatch& watch, Ready ready);
   Code compare_notices();
-  bool is_dead(int32_t rank) const;
+  Failure end_of(int32_t rank) const;
   Code note_failure(const Failure& failure);
   void wake_all() const;
 
@@ -92,7 +90,7 @@ class Link {
 
   enum class Phase { BETWEEN, MEETING, LAUNCHING } phase_ = Phase::BETWEEN;
   int64_t number_ = 0;  // of the meeting that this rank has come to last, or failed in
-  bool is_unsettled_ = false, was_unsettled_ = false, has_skipped_ = false;
+  bool has_skipped_ = false;
   struct {
     int64_t offset = 0, bytes = 0, room = 0;
   } payloads_[2];

@@ -27,18 +27,15 @@ Code MappedPeers::meet(std::vector<Routing>& routings, const InterruptWatch& wat
     if (code != Code::OK) return code;
   int64_t bytes = (BUFFERS + int64_t{image_.header->num_buffers}) * int64_t{sizeof(int64_t)};
   for (const Routing& routing : routings) bytes += routing.told_words() * int64_t{sizeof(int32_t)};
-  do {
-    begin_counting(image_.header->num_events);  // once all have left a launch that failed
-    char* payload = nullptr;
-    Code code = link_.begin(call_, bytes, watch, &payload);
-    if (code == Code::OUT_OF_MEMORY) return code;
-    if (code == Code::OK) {
-      tell(routings, reinterpret_cast<int64_t*>(payload));
-      code = link_.meet(call_, watch);
-    }
-    has_failed_to_meet_ = code != Code::OK;
-    if (has_failed_to_meet_) return code;
-  } while (link_.was_unsettled());
+  char* payload = nullptr;
+  Code code = link_.begin(call_, bytes, watch, &payload);
+  if (code == Code::OUT_OF_MEMORY) return code;
+  if (code == Code::OK) {
+    tell(routings, reinterpret_cast<int64_t*>(payload));
+    code = link_.meet(call_, watch);
+  }
+  has_failed_to_meet_ = code != Code::OK;
+  if (has_failed_to_meet_) return code;
   link_.begin_launch();
   for (int32_t rank = 0; rank < size(); ++rank) {
     if (rank != first()) hear(rank, reinterpret_cast<const int64_t*>(link_.told(rank)), routings);

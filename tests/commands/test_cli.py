@@ -105,7 +105,7 @@ def test_every_flag_with_an_underscore_may_have_dashes(name):
     ("--policy=critical-path", "policy", None),
     ("--out --top-k", "out", "--top-k"),
     ("--out=--top-k", "out", "--top-k"),
-    ("-html a-b.html", "html", "a-b.html"),
+    ("-out a-b.html", "out", "a-b.html"),
     ("--out x --no-dedup", "dedup", False),
     ("--dedup --no-measured", "measured", False),
     ("--dedup --top-k 4", "top_k", 4),

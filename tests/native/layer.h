@@ -15,7 +15,10 @@
 namespace hpmoe {
 
 // R ranks, E experts, K a token, T tokens, H hidden, I inner, B rows a tile, S slots a rank, Z slots of tokens sent once.
-constexpr int R = 2, E = 4, L = E / R, K = 2, T = 10, H = 6, I = 5, B = 4, S = (R * T * K + B - 1) / B + L,
+#ifndef LAYER_RANKS
+#define LAYER_RANKS 2
+#endif
+constexpr int R = LAYER_RANKS, E = 4, L = E / R, K = 2, T = 10, H = 6, I = 5, B = 4, S = (R * T * K + B - 1) / B + L,
               Z = (R * T + B - 1) / B + 1;
 constexpr int kTiles = (T + B - 1) / B;
 // ENTRIES is WEIGHTS, a row for each entry. ONCE, THERE and SUMS are tokens that came once, weights and what goes back of
@@ -226,28 +229,32 @@ struct Arrays {
   }
 
   void check_drops() const {
-    for (int r = 0; r < R; ++r) {
-      const std::vector<bool> is_kept = kept(r);
-      const std::vector<float> weights = values(r, WEIGHTS), masked = values(r, KEPT);
-      std::vector<int> dropped(E);
-      for (int i = 0; i < num_tokens[r] * K; ++i) {
-        dropped[integer(r, IDS, i)] += !is_kept[i];
-        check(masked[i] == (is_kept[i] ? weights[i] : 0.0f), "the value of an entry, zero where it is dropped");
-      }
-      for (int e = 0; e < E; ++e) check(integer(r, DROPPED, e) == dropped[e], "the number of dropped entries");
+    for (int r = 0; r < R; ++r) check_drops(r);
+  }
+
+  void check_drops(int r) const {
+    const std::vector<bool> is_kept = kept(r);
+    const std::vector<float> weights = values(r, WEIGHTS), masked = values(r, KEPT);
+    std::vector<int> dropped(E);
+    for (int i = 0; i < num_tokens[r] * K; ++i) {
+      dropped[integer(r, IDS, i)] += !is_kept[i];
+      check(masked[i] == (is_kept[i] ? weights[i] : 0.0f), "the value of an entry, zero where it is dropped");
     }
+    for (int e = 0; e < E; ++e) check(integer(r, DROPPED, e) == dropped[e], "the number of dropped entries");
   }
 
   void check_results() const {
+    for (int r = 0; r < R; ++r) check_results(r);
+  }
+
+  void check_results(int r) const {
     const float tolerance = variant.dtype == Dtype::FLOAT32 ? 1e-5f : variant.dtype == Dtype::FLOAT16 ? 4e-3f : 3e-2f;
-    for (int r = 0; r < R; ++r) {
-      const std::vector<bool> is_kept = kept(r);
-      const std::vector<float> out = values(r, OUT);
-      for (int i = 0; i < num_tokens[r] * H; ++i) {
-        double size = 0;
-        const double wanted = expected(r, i / H, i % H, is_kept, &size);
-        check(std::fabs(out[i] - wanted) <= tolerance * (1 + size), "the layer's value");
-      }
+    const std::vector<bool> is_kept = kept(r);
+    const std::vector<float> out = values(r, OUT);
+    for (int i = 0; i < num_tokens[r] * H; ++i) {
+      double size = 0;
+      const double wanted = expected(r, i / H, i % H, is_kept, &size);
+      check(std::fabs(out[i] - wanted) <= tolerance * (1 + size), "the layer's value");
     }
   }
 

@@ -41,6 +41,7 @@ REDUCED = {
 TESTED_ELSEWHERE = {
     "hpmoe simulate --paper": "tests/commands/test_simulate_command.py",
     "hpmoe simulate --validate": "tests/commands/test_simulate_command.py",
+    "hpmoe simulate --machine=ascend_a2 --nodes=8 --out=nodes.png": "tests/commands/test_nodes.py",
     "hpmoe calibrate": "tests/commands/test_calibrate.py",
     "hpmoe calibrate --check": "tests/commands/test_calibrate.py",
 }

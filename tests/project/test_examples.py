@@ -312,3 +312,23 @@ def test_two_microbatches_in_one_launch_agree_and_end_sooner_than_two_launches(p
     assert 0 < numbers_after("differ from the plain function by at most", text)[0] < TOLERANCE
     apart, together = (numbers_after(what, text)[0] for what in ("one after the other", "both microbatches in one launch"))
     assert together < 0.95 * apart
+
+
+def test_quantised_rows_err_by_their_formats_and_save_bytes(printed):
+    """Errors of bfloat16 are of its rounding, those of eight bits larger; half the bytes take about half as long."""
+    text = printed("18_quantised_rows.py")
+    rows = {name: [float(x) for x in re.search(rf"^  {name}  +(.*)$", text, re.M).group(1).split()]
+            for name in ("bfloat16 rows", "int8", "float8_e4m3fn", "mxfp8")}
+    assert max(rows["bfloat16 rows"][:5]) < 2.0 ** -7
+    assert all(0.005 < error < 0.1 for name in ("int8", "float8_e4m3fn", "mxfp8") for error in rows[name][:5])
+    out, back = rows["bfloat16 rows"][5:]
+    assert rows["int8"][5] == rows["float8_e4m3fn"][5] < rows["mxfp8"][5] < 0.77 * out and rows["int8"][6] == back
+    simulated = text.split("simulated")[1]
+    plain, short = (numbers_after(rf"  {name} +\d+\.\d", simulated)[0] for name in ("bfloat16 rows", "int8"))
+    assert 0.4 < short / plain < 0.7
+
+
+def test_ranks_that_are_processes_are_one_rank_where_nobody_launches_them(printed):
+    text = printed("11_ranks_are_processes.py")
+    losses = numbers_after("loss", text)
+    assert len(losses) == 4 and losses == sorted(losses, reverse=True) and text.endswith("1 rank\n")

@@ -24,4 +24,4 @@ def test_as_virtual_ranks_and_after_an_error_of_one(num_ranks=2):
 
 def test_others_learn_which_rank_died():
     code, text = ends_of(3, "killed")
-    assert code != 0 and text.count("rank 2 died during") == 2, text
+    assert code != 0 and text.count("rank 2 was killed by SIGKILL during") == 2, text

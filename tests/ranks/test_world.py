@@ -72,3 +72,18 @@ def test_msrun_starts_a_world_and_its_scheduler_ends(tmp_path):
     done = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, timeout=200, check=False)
     logs = [(tmp_path / "log" / f"worker_{rank}.log").read_text() for rank in range(2)]
     assert done.returncode == 0 and all(f"rank {rank} of 2 ok" in log for rank, log in enumerate(logs)), logs
+
+
+EXAMPLE = str(FOLDER.parents[1] / "examples" / "11_ranks_are_processes.py")
+
+
+def losses(lines):
+    return [line for line in lines if line.startswith("step")]
+
+
+@pytest.mark.slow
+def test_the_example_prints_the_same_on_any_number_of_ranks(launch):
+    (_, alone, _), (_, two, _), (status, four, err) = (launch(size, EXAMPLE) for size in (1, 2, 4))
+    assert status == 0 and len(losses(alone)) == 4 and losses(alone) == losses(two) == losses(four), err
+    assert float(losses(alone)[-1].split()[-1]) < 0.6 * float(losses(alone)[0].split()[-1])
+    assert sum(re.match(r"rank \d( +\d+\.\d){4}$", line) is not None for line in four) == 4
