@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Sequence
-from typing import Any, overload
+from typing import overload
 
 import numpy as np
 
@@ -84,9 +84,8 @@ def simulate(flow: Taskflow | Stages, machine: Machine | None = None, *, routing
         'simulated 25.1 us, 65 % busy, 0.0 us waiting'
     """
     if isinstance(flow, Stages):
-        options: dict[str, Any] = {"routing": routing, "mesh": mesh, "seed": seed, "topk_weights": topk_weights,
-                                   "num_tokens": num_tokens}
-        return tuple(simulate(stage, machine, **options) for stage in flow)
+        return tuple(simulate(stage, machine, routing=routing, mesh=mesh, seed=seed, topk_weights=topk_weights,
+                              num_tokens=num_tokens) for stage in flow)
     machine = _machine(flow, machine, mesh)
     arrays, lengths = inputs_of(flow, routing, seed, topk_weights), lengths_of(flow, num_tokens)
     trace, known, moved = _run(flow, machine, _ranks(flow, arrays, lengths))

@@ -5,7 +5,6 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 from absl import flags
 
@@ -13,6 +12,7 @@ import hpmoe
 from hpmoe.calibration.measured_call import measured_call
 from hpmoe.commands import options, show, simulate
 from hpmoe.support.progress import Progress
+from hpmoe.support.trees import PyTree
 from hpmoe.timelines.html import format_number, html, numbers
 from hpmoe.timelines.side_by_side import draw_side_by_side
 from hpmoe.timelines.timeline import Timeline
@@ -65,7 +65,7 @@ def _is_picture(out: str | None) -> bool:
     return out is not None and Path(out).suffix.lower() != ".html"
 
 
-def _side(o: flags.FlagValues, settings: str) -> tuple[str, Any]:
+def _side(o: flags.FlagValues, settings: str) -> tuple[str, flags.FlagValues]:
     """What is wanted of a schedule: "fused" or "unfused", and the command's flags with its settings."""
     words = [w.strip() for w in settings.split(",") if w.strip()]
     kind = "unfused" if "unfused" in words else "fused"
@@ -87,7 +87,7 @@ def _simulated(kind: str, o: flags.FlagValues, progress: Callable[[str], None]) 
     return simulate.fused(o, layer) if kind == "fused" else layer.baseline(o.dedup)
 
 
-def _measured(sides: list[tuple[str, Any]], repeats: int, progress: Callable[[str], None]) -> list[Timeline]:
+def _measured(sides: list[tuple[str, flags.FlagValues]], repeats: int, progress: Callable[[str], None]) -> list[Timeline]:
     """The median run of each; they take turns, after one run that does not count."""
     calls = [_call(o) for _, o in sides]
     runs: list[list[Timeline]] = [[] for _ in sides]
@@ -100,7 +100,7 @@ def _measured(sides: list[tuple[str, Any]], repeats: int, progress: Callable[[st
     return [sorted(mine, key=lambda line: line.span)[repeats // 2] for mine in runs]
 
 
-def _call(o: flags.FlagValues) -> Callable[[], Any]:
+def _call(o: flags.FlagValues) -> Callable[[], PyTree]:
     layer = simulate.layer_of(o)
     f = layer.with_copies(hpmoe.moe_ffn)
     f = hpmoe.deduplicate_rows(f) if o.dedup else f

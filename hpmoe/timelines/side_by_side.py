@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import os
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -12,6 +13,10 @@ from hpmoe.support.known import known
 from hpmoe.timelines.over_time import most_of
 from hpmoe.timelines.picture import CELLS, COLORS, NOTHING, WAITING
 from hpmoe.timelines.run import Run, format_us, unit_label, units
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.colors import Colormap
 
 LEGEND_COLUMNS = 4
 
@@ -51,7 +56,7 @@ def draw_side_by_side(lines: Sequence[Run], names: Sequence[str], equations: str
         figure.savefig(path, dpi=110)
 
 
-def _draw_rank(ax, line: Run, colors) -> None:
+def _draw_rank(ax: Axes, line: Run, colors: Colormap) -> None:
     """What each worker of the rank that ends last did."""
     (doing,), num_queues = most_of(line, CELLS, [int(line.rank[np.argmax(line.end)])]), len(line.flow.queues)
     ax.imshow(doing, aspect="auto", interpolation="nearest", cmap=colors, vmin=-0.5, vmax=len(line.flow.ops) + 1.5,

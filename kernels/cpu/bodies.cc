@@ -31,6 +31,7 @@ Code run_body(const Frame& frame) {
     case Opcode::COUNT_OUTSIDE: return count_outside(frame);
     case Opcode::QUANTIZE: return quantize(frame);
     case Opcode::DEQUANTIZE: return dequantize(frame);
+    case Opcode::REDUCE_QUANTIZED: return reduce_quantized(frame);
     case Opcode::DRAW: return draw(frame);
     case Opcode::LAUNCH: return Code::OK;
     default: return Code::BAD_IMAGE;

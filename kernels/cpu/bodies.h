@@ -18,6 +18,7 @@ Code swiglu(const Frame& frame);
 Code swiglu_grad(const Frame& frame);
 Code quantize(const Frame& frame);
 Code dequantize(const Frame& frame);
+Code reduce_quantized(const Frame& frame);
 Code reduce_entries(const Frame& frame);
 Code row_reduce(const Frame& frame);
 Code row_dot(const Frame& frame);

@@ -7,14 +7,6 @@
 #include "lanes.h"
 
 namespace hpmoe {
-namespace {
-
-HPMOE_MULTIVERSION
-void add_scaled(int64_t n, float scale, const float* x, float* sum) {
-  for (int64_t i = 0; i < n; ++i) sum[i] += scale * x[i];
-}
-
-}  // namespace
 
 // out[t] = sum_k w[t, k] * in[t * K + k], k = 0, 1, ..., over the entries that are kept
 Code reduce_entries(const Frame& frame) {
