@@ -33,7 +33,7 @@ def define(values: flags.FlagValues) -> None:
     simulate.define_room(values)
     options.define_switch(values, "measured", "run both on this CPU; --machine is cpu")
     options.define_integer(values, "repeats", 5, "measured runs of each, of which the median counts")
-    flags.DEFINE_string("out", None, "also draw both timelines: a .png or .svg picture, or an .html page", flag_values=values)
+    flags.DEFINE_string("out", None, "also draw both timelines, a .png or .svg picture or .html page", flag_values=values)
 
 
 def run(o: flags.FlagValues) -> int:

@@ -17,18 +17,20 @@ from hpmoe.timelines.text import after_last
 
 CELLS = 480
 DETAILS = ("waiting for ", "after ", "critical path: ")  # how the numbers begin that stand below the runs
-STYLE = """body{font:14px/1.5 sans-serif;margin:2em auto;padding:0 1em;max-width:1200px;color:#222}svg{width:100%;background:#fff}
+STYLE = """body{font:14px/1.5 sans-serif;margin:2em auto;padding:0 1em;max-width:1200px;color:#222}
+svg{width:100%;background:#fff}
 table{border-collapse:collapse;margin:.5em 0}td,th{padding:.15em .8em;text-align:right;border-bottom:1px solid #ddd}
 td:first-child,th:first-child{text-align:left}pre{overflow-x:auto;font-size:12px}i{display:inline-block;width:1em;height:1em;
 margin:0 .3em 0 1em;vertical-align:-.15em}.row{display:flex;gap:.5em}.row>:first-child{width:7em;text-align:right;
 font-size:11px;line-height:1.2}.axis{position:relative;height:1.4em;width:100%;border-top:1px solid #888;font-size:11px}
 .axis b{position:absolute;font-weight:normal;border-left:1px solid #888;padding-left:.3em;white-space:nowrap}
 h2{margin-top:2em;font-size:17px}h3{font-size:14px;margin-bottom:.2em}code{overflow-wrap:anywhere}
-@media(max-width:600px){h1{font-size:20px}td,th{padding:.15em .3em;font-size:12px}pre{font-size:10px}.row>:first-child{width:4.5em}}"""
+@media(max-width:600px){h1{font-size:20px}td,th{padding:.15em .3em;font-size:12px}pre{font-size:10px}
+.row>:first-child{width:4.5em}}"""
 
 
 def html(timelines: Sequence[Run], names: Sequence[str] = ()) -> str:
-    """The page: span and use; for each run what its workers did, waiting, and the critical path; what of these took how long."""
+    """The page: spans and use of units; of each run what its workers did, waiting, and the critical path."""
     names = [*names, *(line.flow.name for line in timelines[len(names):])]
     parts = ["<!doctype html><html lang='en'><head><meta charset='utf-8'><title>hpmoe: runs</title>",
              "<meta name='viewport' content='width=device-width, initial-scale=1'>",

@@ -1,4 +1,4 @@
-"""One picture of several runs of a layer: the layer as equations, and below it what the workers of a rank did in each run."""
+"""One picture of several runs of a layer: the layer as equations, below it what the workers of a rank did in each run."""
 
 from __future__ import annotations
 
@@ -22,14 +22,13 @@ LEGEND_COLUMNS = 4
 
 
 def draw_side_by_side(lines: Sequence[Run], names: Sequence[str], equations: str, path: str | os.PathLike[str]) -> None:
-    """Writes the picture to a file whose suffix says its kind: of each run the rank that ends last, on one axis of time; operations of
-    one kind have one color.
+    """Writes the picture: of each run the rank that ends last, on one axis of time; operations of one kind have one color.
 
     Args:
         lines: the runs.
         names: what each is called.
         equations: the text above them.
-        path: of a PNG or SVG file.
+        path: of a file whose suffix says its kind.
     """
     import matplotlib
     from matplotlib.colors import ListedColormap
