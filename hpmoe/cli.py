@@ -134,4 +134,4 @@ def help_text() -> str:
 
 def command_help(name: str, values: flags.FlagValues) -> str:
     command = COMMANDS[name]
-    return f"hpmoe {name}: {command.SUMMARY}\n\n{flags_text(values)}\n\n{command.NOTES}"
+    return "\n\n".join(filter(None, [f"hpmoe {name}: {command.SUMMARY}", flags_text(values), command.NOTES]))
