@@ -302,7 +302,7 @@ cases("command", {line: lambda line=line: cli._run(line.split()) for line in (
     "calibrate --budget=-1", "tune --budget=-1", "tune --max_trials=0",
     "simulate --imbalance=x", "compare policy=round_robin", "compare unfused unfused --measured",
     "compare policy=round_robin machine=ascend_a3 --measured",
-    "compare policy=round_robin unfused --html=no/such/folder/x.html",
+    "compare policy=round_robin unfused --out=no/such/folder/x.html",
     "simulate --imbalance=99", "simulate --imbalance=2 --routing=zipf",
     "simulate --experts=65536 --tokens=9999 --routing=uniform", "simulate --out=x.png",
     "simulate --nodes=1 --machine=cpu", "simulate --nodes=64 --machine=ascend_a2",
