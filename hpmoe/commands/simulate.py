@@ -21,9 +21,8 @@ from hpmoe.tile_ops.row_formats import FORMATS
 from hpmoe.transforms.assign_queues import POLICIES
 from hpmoe.transforms.overlap_comm import SIGNALS
 
-SUMMARY = "predicts a layer's time on a model of a machine, fused and unfused"
-NOTES = """\
-All times are simulated. Unfused, a rank of 512 tokens or fewer has the kernels of decoding."""
+SUMMARY = "predicts (simulates) a layer's time on a model of a machine, fused and unfused"
+NOTES = ""
 
 MOST_IDS = 2**28  # of all ranks, a GiB
 MOST_DRAWS = 2**30  # one for each expert of each token, half a minute
@@ -59,7 +58,7 @@ def define_schedule(values: flags.FlagValues, directions: tuple[str, ...] = ("fo
     options.define_choice(values, "signal", "tile", "what one remote signal stands for", SIGNALS)
     options.define_choice(values, "policy", "critical_path", "how tasks get into queues", tuple(POLICIES))
     options.define_switch(values, "dedup", "a token goes to a rank once, whatever number of its experts are there")
-    options.define_choice(values, "quantize", None, "the format in which rows are dispatched; as they are where not given",
+    options.define_choice(values, "quantize", None, "of dispatched rows; as they are where not given",
                           tuple(FORMATS))
 
 
