@@ -109,6 +109,12 @@ class Tiler(Buffers):
         self.buffers[b] = dataclasses.replace(self.buffers[b], dtype=dtype)
         return True
 
+    def take_back(self, x: Atom, primitive: TilePrimitive) -> tf.TileOp | None:
+        """The last operation, if it is of this primitive and makes what only the current equation reads; it is removed."""
+        last = self.ops[-1] if self.ops and self.uses[x] == 1 else None
+        makes_it = last and last.primitive is primitive and last.operands[0].buffer == self.buffer_of.get(x)
+        return self.ops.pop() if makes_it else None
+
     def output(self, atom: Atom) -> int:
         """The buffer that holds a program output: its own memory, never that of an input or another output."""
         self.index = max(0, len(self.program.equations) - 1)

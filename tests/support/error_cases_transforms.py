@@ -178,6 +178,8 @@ cases("transforms", {
     "guard and count into a list": lambda: guard_values(moe_ffn, counts=[]),
     "guard no argument": lambda: guard_values(lambda x: x, of=("y",)).lower(Aval((3, 3), "float32")),
     "count one number": lambda: trace(lambda x: primitives.count_outside(x, 0.0, 1.0), Aval((), "float32")),
+    "count and fill one number": lambda: trace(lambda x: primitives.count_and_fill(x, 0.0, 1.0, fill="zero"),
+                                               Aval((), "float32")),
     "fill rows by one number": lambda: trace(lambda x: primitives.fill_outside(x, 1.0, x, 0.0, 1.0, fill="zero"),
                                              Aval((3, 3), "float32")),
     "guard what is not a number": lambda: stages()["fused"](guard_values(lambda x: x * 1.0))(
