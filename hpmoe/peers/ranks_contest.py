@@ -28,6 +28,7 @@ from hpmoe.support.kept_files import Fields
 from hpmoe.support.known import known
 from hpmoe.timelines.measure import measure
 
+EXCHANGES = 500  # in a turn
 TURN_S = 0.1  # a turn is one untimed run, and then as many as fit
 SIZES = ("tokens", "hidden", "intermediate", "experts", "top_k")
 Passes = Mapping[str, Callable[[], list[ms.Tensor]]]
@@ -118,9 +119,13 @@ def contest(link: Link, mesh: hpmoe.Mesh, given: Fields) -> Fields:
     return report
 
 
-def exchange_us(link: Link, times: int = 2000) -> dict[str, float]:
-    """Microseconds of an exchange of 64 bytes with every peer: a meeting, and stores and loads of shared memory alone."""
-    return {name: 1e6 * link.time_exchange(times, is_bare) for name, is_bare in (("meeting", False), ("bare", True))}
+def exchange_us(link: Link) -> dict[str, float]:
+    """Microseconds of an exchange of 64 bytes with every peer: a meeting, and stores and loads of shared memory alone.
+
+    Medians of turns: in a short one that the system interrupts, nearly all is that.
+    """
+    turns = [(link.time_exchange(EXCHANGES, False), link.time_exchange(EXCHANGES, True)) for _ in range(31)]
+    return {name: 1e6 * statistics.median(each) for name, each in zip(("meeting", "bare"), zip(*turns, strict=True), strict=True)}
 
 
 def main() -> None:
