@@ -22,7 +22,8 @@ QUANTISED = {
     "float8_e4m3fn": [hpmoe.quantize_rows(dtype="float8_e4m3fn")],
     "float8_e4m3fn, scale=128": [hpmoe.quantize_rows(dtype="float8_e4m3fn", scale=128)],
     "mxfp8": [hpmoe.quantize_rows(dtype="mxfp8")],
-    "int8, gradients too": [hpmoe.quantize_rows(dtype="int8", backward="quantized")],
+    "int8, both ways": [hpmoe.quantize_rows(dtype="int8", combine=True)],
+    "int8, gradients too": [hpmoe.quantize_rows(dtype="int8", combine=True, backward="quantized")],
 }
 
 to_kernel = (hpmoe.tile_partition, hpmoe.overlap_comm, hpmoe.assign_queues, hpmoe.fuse_persistent)
@@ -103,7 +104,7 @@ def show_simulated(rng):
     machine = hpmoe.ascend_a3.replace(node_size=1)
     print(f"\nsimulated, {ep_size} ranks, each a node, {num_tokens} tokens each, forward")
     print("  rows are dispatched as      MB out of all ranks   median put out, us    ms")
-    for name in ("bfloat16 rows", "int8", "mxfp8"):
+    for name in ("bfloat16 rows", "int8", "mxfp8", "int8, both ways"):
         stages = hpmoe.chain(*QUANTISED[name], hpmoe.tile_partition(machine=machine), hpmoe.overlap_comm(),
                              hpmoe.assign_queues(machine=machine))
         flow = stages(hpmoe.moe_ffn).lower(*avals, mesh=hpmoe.Mesh(ep_size))

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from hpmoe.ir.program import Atom, Builder, Equation, Program, Var, map_equations
-from hpmoe.primitives.dispatch import dispatch_rows
-from hpmoe.primitives.quantized import dequantize, quantize
+from hpmoe.primitives.dispatch import combine_rows, dispatch_rows
+from hpmoe.primitives.quantized import combine_quantized, dequantize, quantize
 from hpmoe.runtime.transform import transform
 from hpmoe.support.dtypes import BYTES
 from hpmoe.support.errors import TransformError, check_argument, is_int, is_name
@@ -14,7 +14,8 @@ BACKWARDS = ("straight_through", "quantized")
 SCALES = {"int8": "token", "float8_e4m3fn": "token", "mxfp8": 32}
 
 
-def _check(dtype: str = "int8", scale: str | int | None = None, backward: str = "straight_through") -> None:
+def _check(dtype: str = "int8", scale: str | int | None = None, combine: bool = False,
+           backward: str = "straight_through") -> None:
     check_argument(is_name(dtype, FORMATS), "quantize_rows", "dtype", repr(dtype), f"one of {', '.join(FORMATS)}")
     if dtype == "mxfp8":
         check_argument(scale is None or (is_int(scale) and scale == 32), "quantize_rows", "scale", repr(scale),
@@ -22,13 +23,14 @@ def _check(dtype: str = "int8", scale: str | int | None = None, backward: str = 
     else:
         check_argument(scale is None or is_name(scale, ("token",)) or is_int(scale), "quantize_rows", "scale", repr(scale),
                        "\"token\", the columns of a block, an int in 1..2**30, or None")
+    check_argument(isinstance(combine, bool), "quantize_rows", "combine", repr(combine), "True or False")
     check_argument(is_name(backward, BACKWARDS), "quantize_rows", "backward", repr(backward),
                    f"one of {', '.join(BACKWARDS)}")
 
 
 @transform(requires="program", once=True, check=_check)
 def quantize_rows(program: Program, *, dtype: str = "int8", scale: str | int | None = None,
-                  backward: str = "straight_through") -> Program:
+                  combine: bool = False, backward: str = "straight_through") -> Program:
     """Dispatches rows as elements of one byte and scales: about half the bytes of bfloat16 rows, a quarter of float32.
 
     The ranks of tokens quantise each row once, and the ranks of experts read the rows that arrive as floats again, all in
@@ -36,10 +38,12 @@ def quantize_rows(program: Program, *, dtype: str = "int8", scale: str | int | N
     `hpmoe.tile_ops.row_formats`; a row, or block, with a NaN or an infinity arrives as NaN.
 
     Gradients are straight-through: those of the function of the rows that arrived, passed on to the rows that were sent as
-    if nothing had been rounded. What `combine` sends back stays as it is.
+    if nothing had been rounded. What `combine` sends back stays as it is, unless it is told to be quantised, too: each row
+    of an expert, before it is weighted and summed in float32; the gradient of its weight is that of the row before.
 
     Rewrite:
         b = dispatch x a  ->  q = quantize[dtype=int8] x    p = dispatch q a    b = dequantize[dtype=int8 to=float32] p
+        e = combine d a w ->  q = quantize[dtype=int8] d    e = combine_quantized[dtype=int8 to=float32] q a w      (combine)
 
     Requires: a plain function with a dispatch; what rewrites the function gradients are taken of comes before it.
     Ensures: the same function of rows that are rounded on their way; nothing else is.
@@ -49,8 +53,11 @@ def quantize_rows(program: Program, *, dtype: str = "int8", scale: str | int | N
         dtype: "int8"; "float8_e4m3fn"; or "mxfp8", float8_e4m3fn with an e8m0 scale for each 32 columns (OCP MX).
         scale: "token", a float32 scale for each row; or an int, one for each block of so many columns; None for "token", and
             for the 32 columns of mxfp8, which has no others.
+        combine: whether the rows that experts return are quantised as well. `deduplicate_rows`, which has one sum come back,
+            then comes before.
         backward: "straight_through", where gradients travel as they are; or "quantized", where the gradients that the
-            backward pass dispatches, those of what `combine` returned, are quantised in the same way.
+            backward pass dispatches, those of what `combine` returned, are quantised in the same way; with `combine` also
+            those that it returns.
 
     Raises:
         ArgumentError: an option is none of these.
@@ -61,7 +68,7 @@ def quantize_rows(program: Program, *, dtype: str = "int8", scale: str | int | N
         >>> avals = [hpmoe.Aval(shape, "float32") for shape in [(4, 64), (4, 2), (4, 2), (2, 64, 6), (2, 3, 64)]]
         >>> avals[1] = hpmoe.Aval((4, 2), "int32")
         >>> print(hpmoe.quantize_rows(hpmoe.moe_ffn).lower(*avals, mesh=hpmoe.Mesh(2)))
-        # moe_ffn | quantize_rows(dtype=int8, backward=straight_through)
+        # moe_ffn | quantize_rows(dtype=int8, combine=False, backward=straight_through)
         { lambda hidden_states:f32[4,64] topk_ids:i32[4,2] topk_weights:f32[4,2] gate_up_weight:f32[2,64,6]
                  down_weight:f32[2,3,64]
           let a:route[R]  = route[num_local_experts=2 ep_size=2 max_rows=16] topk_ids
@@ -80,20 +87,25 @@ def quantize_rows(program: Program, *, dtype: str = "int8", scale: str | int | N
     block = SCALES[dtype] if scale is None else scale
     form = {"dtype": dtype, **({} if block == "token" else {"block": block})}
     exact = _gradients(program) if backward == "straight_through" else set()
+    moves = (dispatch_rows, combine_rows) if combine else (dispatch_rows,)
     sent: dict[Atom, Var] = {}
-    return map_equations(program, lambda builder, eqn: _quantized(builder, eqn, form, exact, sent))
+
+    def rule(builder: Builder, eqn: Equation) -> list[Atom] | None:
+        is_quantised = eqn.primitive in moves and eqn.inputs[0] not in exact and eqn.inputs[0].aval.dtype != BYTES
+        return _quantized(builder, eqn, form, sent) if is_quantised else None
+    return map_equations(program, rule)
 
 
-def _quantized(builder: Builder, eqn: Equation, form: dict[str, object], exact: set[Atom],
-               sent: dict[Atom, Var]) -> list[Atom] | None:
+def _quantized(builder: Builder, eqn: Equation, form: dict[str, object], sent: dict[Atom, Var]) -> list[Atom]:
     """The right side of the rewrite; `sent` has what is quantised already."""
-    if eqn.primitive is not dispatch_rows or eqn.inputs[0] in exact or eqn.inputs[0].aval.dtype == BYTES:
-        return None
-    rows, route = eqn.inputs
+    rows, route, *weights = eqn.inputs
+    to, source = rows.aval.dtype, eqn.source
     if rows not in sent:
-        sent[rows] = builder.add(quantize, rows, source=eqn.source, **form)
-    packed = builder.add(dispatch_rows, sent[rows], route, source=eqn.source)
-    return [builder.add(dequantize, packed, **form, to=rows.aval.dtype, source=eqn.source)]
+        sent[rows] = builder.add(quantize, rows, source=source, **form)
+    if eqn.primitive is combine_rows:
+        return [builder.add(combine_quantized, sent[rows], route, *weights, **form, to=to, source=source)]
+    return [builder.add(dequantize, builder.add(dispatch_rows, sent[rows], route, source=source), **form, to=to,
+                        source=source)]
 
 
 def _gradients(program: Program) -> set[Atom]:

@@ -54,6 +54,7 @@ def define(values: flags.FlagValues) -> None:
 
 def run(o: flags.FlagValues) -> int:
     if o.permute:
+        options.check_flag(o.out is None, "out", o.out, "left out with --permute, whose result is a text")
         return permuted(o)
     if o.processes is not None:
         return of_processes(o)

@@ -7,7 +7,7 @@ import statistics
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, cast
+from typing import cast
 
 import mindspore as ms
 import numpy as np
@@ -22,7 +22,7 @@ from hpmoe.support import host
 from hpmoe.support.dtypes import widen
 from hpmoe.support.kept_files import Fields
 from hpmoe.support.progress import Progress
-from hpmoe.support.trees import Function
+from hpmoe.support.trees import Function, PyTree
 from hpmoe.timelines.chrome import chrome_json
 from hpmoe.timelines.timeline import Timeline
 
@@ -102,19 +102,20 @@ def in_float32(args: tuple[ms.Tensor, ...]) -> tuple[ms.Tensor, ...]:
     return tuple(ms.Tensor(widen(a.asnumpy())) for a in args)
 
 
-def passes(f: Function, args: tuple[ms.Tensor, ...], cotangent: ms.Tensor) -> dict[str, Callable[[], Any]]:
+def passes(f: Function, args: tuple[ms.Tensor, ...], cotangent: ms.Tensor) -> dict[str, Callable[[], PyTree]]:
     """What is timed of one side."""
-    grad = ms.value_and_grad(lambda *a: (f(*a).astype(ms.float32) * cotangent).sum(), cast(Any, tuple(GRADIENTS.values())))
+    grad = cast(Function, ms.value_and_grad)(
+        lambda *a: (f(*a).astype(ms.float32) * cotangent).sum(), tuple(GRADIENTS.values()))
     return dict(zip(PASSES, (lambda: f(*args), lambda: grad(*args)), strict=True))
 
 
-def arrays_of(calls: dict[str, Callable[[], Any]]) -> list[np.ndarray]:
+def arrays_of(calls: dict[str, Callable[[], PyTree]]) -> list[np.ndarray]:
     """The output and the gradients of one run of each pass."""
     output, (_, grads) = (calls[p]() for p in PASSES)
     return [widen(t.asnumpy()) for t in (output, *grads)]
 
 
-def latencies(sides: dict[str, dict[str, Callable[[], Any]]], repeats: int,
+def latencies(sides: dict[str, dict[str, Callable[[], PyTree]]], repeats: int,
               progress: Callable[[str], None]) -> dict[str, dict[str, float]]:
     """Median milliseconds of each pass and side, the sides taking turns, and op_by_op / hpmoe."""
     times: dict[tuple[str, str], list[float]] = {(p, side): [] for p in PASSES for side in sides}

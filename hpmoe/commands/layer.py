@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 
@@ -84,7 +82,7 @@ class Layer:
         size = numpy_dtype(self.o.dtype).itemsize
         return given if given is not None else flops / 2 * size / self.machine.link_rate(self.o.ep)
 
-    def with_copies(self, f: Function) -> Callable[..., Any]:
+    def with_copies(self, f: Function) -> Function:
         """A function of the layer, with as many copies of its experts as there is room for."""
         if not self.replicas:
             return f
@@ -115,12 +113,12 @@ class Layer:
         return rows_of_received(rows, aval) if room == "bucket" else PlannedRows(rows, rows)
 
     def fused(self, policy: str | Policy = "critical_path", machine: hpmoe.Machine | None = None,
-              **comm: Any) -> hpmoe.Timeline:
+              **comm: str) -> hpmoe.Timeline:
         """The persistent kernel; expert_barrier gets signals for each expert, as the policy it is modelled on."""
         machine = machine or self.machine
         comm = {"signal": "expert", **comm} if policy == "expert_barrier" else comm
-        comm = {"cols": "auto", "returns": 2, **comm} if self.tuned else comm
-        flow = hpmoe.overlap_comm.apply_to(self.tiles, **comm)
+        tuned = {"cols": "auto", "returns": 2} if self.tuned else {}
+        flow = hpmoe.overlap_comm.apply_to(self.tiles, **tuned | comm)
         return hpmoe.simulate(hpmoe.assign_queues.apply_to(flow, machine=machine, policy=policy), routing=self.ids)
 
     def blocking(self, policy: str | Policy, machine: hpmoe.Machine) -> hpmoe.Timeline:

@@ -9,10 +9,11 @@ from pathlib import Path
 from absl import flags
 
 import hpmoe
-from hpmoe.commands import ablation, micro, options, paper_table, show, validation
+from hpmoe.commands import ablation, micro, nodes, options, paper_table, show, validation
 from hpmoe.commands.bands import bands, sensitivity, sensitivity_text
 from hpmoe.commands.layer import MOST_DECODED, ROOM, ROUTINGS, Layer, ids_of, sent_bytes, utilisation
 from hpmoe.commands.machine import define_machine, machine_of
+from hpmoe.ir.limits import MOST_RANKS
 from hpmoe.machines.kept_calibration import is_calibrated
 from hpmoe.support.kept_files import Fields
 from hpmoe.support.progress import Progress
@@ -20,9 +21,8 @@ from hpmoe.tile_ops.row_formats import FORMATS
 from hpmoe.transforms.assign_queues import POLICIES
 from hpmoe.transforms.overlap_comm import SIGNALS
 
-SUMMARY = "predicts a layer's time on a model of a machine, fused and unfused"
-NOTES = """\
-All times are simulated. Unfused, a rank of 512 tokens or fewer has the kernels of decoding."""
+SUMMARY = "predicts (simulates) a layer's time on a model of a machine, fused and unfused"
+NOTES = ""
 
 MOST_IDS = 2**28  # of all ranks, a GiB
 MOST_DRAWS = 2**30  # one for each expert of each token, half a minute
@@ -37,7 +37,8 @@ def define(values: flags.FlagValues) -> None:
     options.define_switch(values, "validate", "everything published, by the paper and others, beside the model")
     options.define_switch(values, "ablation", "what each technique is worth, balanced and not")
     options.define_integer(values, "most_ranks", 64, "ranks up to which --ablation goes")
-    flags.DEFINE_string("out", None, "a PNG or SVG file for the picture of --ablation", flag_values=values)
+    options.define_integer(values, "nodes", None, "schemes of communication, on 1, 2, 4 .. so many nodes of the machine")
+    flags.DEFINE_string("out", None, "a PNG or SVG file for the picture of --ablation or --nodes", flag_values=values)
 
 
 def define_schedule(values: flags.FlagValues, directions: tuple[str, ...] = ("forward", "backward")) -> None:
@@ -57,7 +58,7 @@ def define_schedule(values: flags.FlagValues, directions: tuple[str, ...] = ("fo
     options.define_choice(values, "signal", "tile", "what one remote signal stands for", SIGNALS)
     options.define_choice(values, "policy", "critical_path", "how tasks get into queues", tuple(POLICIES))
     options.define_switch(values, "dedup", "a token goes to a rank once, whatever number of its experts are there")
-    options.define_choice(values, "quantize", None, "the format in which rows are dispatched; as they are where not given",
+    options.define_choice(values, "quantize", None, "of dispatched rows; as they are where not given",
                           tuple(FORMATS))
 
 
@@ -67,10 +68,10 @@ def define_room(values: flags.FlagValues) -> None:
 
 def run(o: flags.FlagValues) -> int:
     options.check_sizes(o)
-    options.check_flag(o.out is None or o.ablation, "out", o.out, "given with --ablation")
+    options.check_flag(o.out is None or o.ablation or o.nodes, "out", o.out, "given with --ablation or --nodes")
     options.check_picture(o.out)
     with Progress("hpmoe simulate") as progress:
-        of = _paper if o.paper else _validate if o.validate else _ablation if o.ablation else _one
+        of = _paper if o.paper else _validate if o.validate else _ablation if o.ablation else _nodes if o.nodes else _one
         result, shown = of(o, progress)
     print(json.dumps({"simulated": True, **result}) if o.json else shown)
     return 0
@@ -98,6 +99,18 @@ def _ablation(o: flags.FlagValues, progress: Progress) -> tuple[Fields, str]:
     return {"machine": machine.name, "direction": o.direction, "rows": table}, ablation.text(table, o, machine)
 
 
+def _nodes(o: flags.FlagValues, progress: Progress) -> tuple[Fields, str]:
+    machine = machine_of(o, is_calibrated())
+    most = MOST_RANKS // machine.node_size
+    options.check_flag(o.nodes <= most, "nodes", o.nodes, f"at most {most}, of {machine.node_size} ranks on {machine.name}")
+    check_draws(o, o.nodes * machine.node_size)
+    table = nodes.rows(o, machine, progress)
+    if o.out:
+        nodes.draw(table, Path(o.out), f"{machine.name}, {o.direction}")
+    result = {"machine": machine.name, "direction": o.direction, "rows": table, "fastest": nodes.fastest(table)}
+    return result, nodes.text(table, o, machine)
+
+
 def _one(o: flags.FlagValues, progress: Progress) -> tuple[Fields, str]:
     check_schedule(o)
     result = simulated(o, progress)
@@ -112,9 +125,15 @@ def check_schedule(o: flags.FlagValues) -> None:
     options.check_flag(o.tokens <= tokens, "tokens", o.tokens, f"at most {tokens} with --ep={o.ep} and --top_k={o.top_k}")
     if o.routing != "balanced":
         options.check_flag(o.imbalance == 1, "imbalance", f"{o.imbalance:g}", f"1 with --routing={o.routing}")
-        tokens = MOST_DRAWS // (o.ep * o.experts)
-        options.check_flag(o.tokens <= tokens, "tokens", o.tokens,
-                           f"at most {tokens} with --ep={o.ep}, --experts={o.experts} and --routing={o.routing}")
+        check_draws(o, o.ep)
+
+
+def check_draws(o: flags.FlagValues, ep: int) -> None:
+    """Raises UsageError where the routing of so many ranks takes too long to draw."""
+    experts = o.experts // o.ep * ep
+    tokens = MOST_DRAWS // (ep * experts)
+    options.check_flag(o.tokens <= tokens, "tokens", o.tokens,
+                       f"at most {tokens} where they draw from {experts} experts on {ep} ranks")
 
 
 def layer_of(o: flags.FlagValues, room: str = "received") -> Layer:

@@ -57,7 +57,7 @@ def routed(eqn: Equation) -> list[Atom]:
         return list(eqn.inputs)
     if eqn.primitive.name in ("dispatch", "dispatch_weights"):
         return [eqn.inputs[0]]
-    if eqn.primitive.name in ("combine", "combine_weights"):
+    if eqn.primitive.name in ("combine", "combine_quantized", "combine_weights"):
         return [*eqn.inputs[2:], *eqn.outputs]
     return []
 

@@ -1,10 +1,11 @@
 """The layer by hpmoe: one persistent kernel each way, on virtual ranks where there are several."""
 
-from typing import Any, cast
+from typing import cast
 
 import mindspore as ms
 
 import hpmoe
+from hpmoe.support.trees import Function
 
 ms.runtime.launch_blocking()
 
@@ -32,7 +33,7 @@ def passes_of(mesh, ids, args, cotangent):
         return f(x, ids, weights, gate_up, down)
 
     def forward_backward():
-        out, back = cast(Any, ms.vjp(layer, *args))
+        out, back = cast(Function, ms.vjp)(layer, *args)
         return [out, *back(cotangent)]
 
     return ({"forward": lambda: [layer(*args)], "forward + backward": forward_backward},

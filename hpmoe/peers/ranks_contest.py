@@ -125,7 +125,8 @@ def exchange_us(link: Link) -> dict[str, float]:
     Medians of turns: in a short one that the system interrupts, nearly all is that.
     """
     turns = [(link.time_exchange(EXCHANGES, False), link.time_exchange(EXCHANGES, True)) for _ in range(31)]
-    return {name: 1e6 * statistics.median(each) for name, each in zip(("meeting", "bare"), zip(*turns, strict=True), strict=True)}
+    meeting, bare = (1e6 * statistics.median(each) for each in zip(*turns, strict=True))
+    return {"meeting": meeting, "bare": bare}
 
 
 def main() -> None:

@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import numpy as np
 
-from hpmoe.ir.avals import Aval
+from hpmoe.ir.avals import Aval, RouteAval, as_route
 from hpmoe.ir.program import Equation
+from hpmoe.primitives.dispatch import combine_rows
 from hpmoe.primitives.primitive import Primitive
+from hpmoe.primitives.sending import tile_return
 from hpmoe.primitives.tiler import Tiler
+from hpmoe.routing.routing import Route
 from hpmoe.support.dtypes import BYTES, FLOATS, rounded
 from hpmoe.support.errors import check_argument
 from hpmoe.tile_ops import col_modes
-from hpmoe.tile_ops.quantized import DEQUANTIZE, QUANTIZE
+from hpmoe.tile_ops.quantized import DEQUANTIZE, QUANTIZE, REDUCE_QUANTIZED
 from hpmoe.tile_ops.row_formats import dequantized, format_of, quantized
 
 quantize = Primitive("quantize")
 dequantize = Primitive("dequantize")
+combine_quantized = Primitive("combine_quantized", collective=True)
 
 
 @quantize.infer
@@ -57,6 +63,34 @@ def _(tiler: Tiler, eqn: Equation) -> None:
     tiler.new(out)
     tiler.emit(DEQUANTIZE, tiler.rows_of(packed), tiler.at(out, cols=col_modes.ALL),
                tiler.at(packed, cols=col_modes.ALL, dtypes=(BYTES,)), cols=0,
+               params=format_of(eqn.params["dtype"], eqn.params.get("block", 0)))
+
+
+@combine_quantized.infer
+def _(packed: Aval, route: RouteAval, *weights: Aval, dtype: str, to: str, block: int = 0) -> Aval:
+    rows = dequantize.rule("infer", "combine_quantized")(packed, dtype=dtype, to=to, block=block)
+    return combine_rows.rule("infer", "combine_quantized")(rows, route, *weights)
+
+
+@combine_quantized.reference
+def _(packed: list[np.ndarray], routes: list[Route], *weights: list[np.ndarray], dtype: str, to: str,
+      block: int = 0) -> list[np.ndarray]:
+    form = format_of(dtype, block)
+    rows = [dequantized(mine, form.cols_of(mine.shape[1]), form) for mine in packed]
+    return combine_rows.rule("reference", "combine_quantized")(rows, routes, *weights)
+
+
+@combine_quantized.tile
+def _(tiler: Tiler, eqn: Equation) -> None:
+    """Rows of bytes go back to their tokens' rank, where they are read as floats as they are summed."""
+    (packed, route), out = eqn.inputs[:2], eqn.outputs[0]
+    aval = as_route(route.aval)
+    entries = tile_return(tiler, packed, route, tiler.hidden(
+        f"{tiler.names(out)}.entries", aval.num_tokens * aval.top_k, tiler.buffer(packed).cols, BYTES))
+    tiler.new(out)
+    domain = dataclasses.replace(tiler.rows_of(out), route=tiler.once(route).route)
+    weights = (tiler.at(w, cols=col_modes.ALL) for w in eqn.inputs[2:])
+    tiler.emit(REDUCE_QUANTIZED, domain, tiler.at(out, cols=col_modes.ALL), entries, *weights, cols=0,
                params=format_of(eqn.params["dtype"], eqn.params.get("block", 0)))
 
 

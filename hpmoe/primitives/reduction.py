@@ -119,8 +119,8 @@ def _tile_over_rows(tiler: Tiler, eqn: Equation) -> None:
     (x,), out = eqn.inputs, eqn.outputs[0]
     cols = tiler.buffer(x).cols
     domain, mode = tiler.experts_of(x)
-    total = tiler.new(out, rows_and_cols=(1, cols)) if len(x.aval.shape) < 3 else tiler.new_as_one_row(out, out.aval.dtype)
-    total = dataclasses.replace(tiler.at(out, dtypes=tiler.HELD), buffer=total)
+    made = tiler.new(out, rows_and_cols=(1, cols)) if len(x.aval.shape) < 3 else tiler.new_as_one_row(out, out.aval.dtype)
+    total = dataclasses.replace(tiler.at(out, dtypes=tiler.HELD), buffer=made)
     if domain.route < 0:
         tiler.emit(COL_SUM, domain, total, tiler.at(x, mode, dtypes=tiler.HELD))
         return

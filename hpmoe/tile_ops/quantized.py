@@ -1,12 +1,16 @@
-"""QUANTIZE: rows of floats as rows of bytes, elements and scales. DEQUANTIZE: such rows as floats again."""
+"""QUANTIZE: rows of floats as rows of bytes, elements and scales. DEQUANTIZE: such rows as floats again.
+REDUCE_QUANTIZED: such rows, sent back, summed to tokens."""
 
 from __future__ import annotations
 
 from hpmoe.routing.route_plan import RoutePlan
-from hpmoe.tile_ops import col_modes
+from hpmoe.support.known import known
+from hpmoe.tile_ops import col_modes, row_modes
+from hpmoe.tile_ops.domains import Tiles
 from hpmoe.tile_ops.frame import Buffers, Frame, Operation
 from hpmoe.tile_ops.row_formats import RowFormat, dequantized, quantized
 from hpmoe.tile_ops.tile_primitive import Operand, TilePrimitive
+from hpmoe.tile_ops.tokens import choices_fault, sum_choices
 
 FLOATS = Operand(cols=(col_modes.ALL,))
 BYTES = Operand(cols=(col_modes.ALL,), is_bytes=True)
@@ -15,6 +19,10 @@ QUANTIZE = TilePrimitive("QUANTIZE", 33, targets=("cpu",), params=RowFormat, mea
                          inputs=(FLOATS,))
 DEQUANTIZE = TilePrimitive("DEQUANTIZE", 34, targets=("cpu",), params=RowFormat, measured_as="MAP copy", rounds=True,
                            outputs=(FLOATS,), inputs=(BYTES,))
+REDUCE_QUANTIZED = TilePrimitive(
+    "REDUCE_QUANTIZED", 35, targets=("cpu",), params=RowFormat, verb="reduce", needs_route=True, sums_choices=True,
+    rounds=True, domains=(Tiles,), required=2, measured_as="REDUCE", outputs=(FLOATS,),
+    inputs=(Operand((row_modes.ENTRIES,), (col_modes.ALL,), is_bytes=True), FLOATS))
 
 
 @QUANTIZE.reference
@@ -29,6 +37,19 @@ def _(frame: Frame[RowFormat]) -> int:
     out, packed = frame.operands()
     out[...] = dequantized(packed, out.shape[1], frame.params)
     return len(out)
+
+
+@REDUCE_QUANTIZED.reference
+def _(frame: Frame[RowFormat]) -> int:
+    top_k, cols = frame.routing.top_k, frame.array(0).shape[1]
+    entries = frame.array(1)[frame.rows.start * top_k:frame.rows.stop * top_k]
+    return sum_choices(frame, dequantized(entries, cols, frame.params))
+
+
+@REDUCE_QUANTIZED.fits
+def _(op: Operation[RowFormat], buffers: Buffers, plan: RoutePlan | None) -> str:
+    packed, cols = op.width(1, buffers), op.width(0, buffers)
+    return _fault(op.params, packed, cols) or choices_fault(op, buffers, known(plan))
 
 
 @QUANTIZE.fits

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
 
 import numpy as np
 
 from hpmoe.ir.taskflow import Taskflow
 from hpmoe.ranks.link import Link
 from hpmoe.support.errors import check_argument
-from hpmoe.support.trees import Function
+from hpmoe.support.trees import Function, PyTree
 from hpmoe.timelines.timeline import Timeline
 
 
@@ -38,7 +37,7 @@ class _Record:
 _open: list[list[_Record]] = []
 
 
-def measure(f: Function, *args: Any, **kwargs: Any) -> tuple[Any, tuple[Timeline, ...]]:
+def measure(f: Function, *args: PyTree, **kwargs: PyTree) -> tuple[PyTree, tuple[Timeline, ...]]:
     """Calls `f` and records every launch of a persistent kernel in it, forward or backward.
 
     Where ranks are processes all of them call it together, and each gets the timelines of all.

@@ -132,13 +132,10 @@ class OpChecker {
       case Opcode::ALL_TO_ALL_BACK: return check_transfer(op);
       case Opcode::REPLICATE:
       case Opcode::RETURN_GRADS: return check_copies(image_, op);
-      case Opcode::REDUCE: {
-        const Route& route = image_.routes[op.route];
-        if (op.num_rows > route.num_tokens) return "a REDUCE has more rows than its route has tokens";
-        if (!same_columns(op, 0, 1)) return "an op's operands differ in columns";
-        if (op.num_operands > 2 && buffer(op, 2).cols < route.top_k) return "a REDUCE has fewer weights than entries";
-        return nullptr;
-      }
+      case Opcode::REDUCE_QUANTIZED:
+        if (const char* fault = check_quantized(op, 1, 0)) return fault;
+        return check_reduce(op);
+      case Opcode::REDUCE: return same_columns(op, 0, 1) ? check_reduce(op) : "an op's operands differ in columns";
       case Opcode::KEEP: {
         const Route& route = image_.routes[op.route];
         const bool fits = op.num_rows <= route.num_tokens && buffer(op, 0).cols == route.top_k && buffer(op, 1).cols == 1 &&
@@ -165,6 +162,18 @@ class OpChecker {
       case Opcode::FILL_OUTSIDE: {
         const bool fits = same_columns(op, 0, 1) && same_columns(op, 0, 2) && width(op, 3) == 1 && in_range(op.param[0], 3);
         return fits ? nullptr : "a FILL_OUTSIDE's rows differ in columns";
+      }
+      case Opcode::REDUCE_AND_FILL: {
+        const Route& route = image_.routes[op.route];
+        if (op.num_rows > route.num_tokens) return "a REDUCE_AND_FILL has more rows than its route has tokens";
+        const bool is_weighted = op.num_operands > 5;
+        if (is_weighted && buffer(op, 5).cols < route.top_k) return "a REDUCE_AND_FILL has fewer weights than entries";
+        const bool fits = same_columns(op, 0, 2) && width(op, 1) == 1 && in_range(op.param[0], 3);
+        return fits ? nullptr : "a REDUCE_AND_FILL's rows differ in columns";
+      }
+      case Opcode::COUNT_AND_FILL: {
+        const bool fits = same_columns(op, 0, 2) && width(op, 1) == 1 && in_range(op.param[0], 3);
+        return fits ? nullptr : "a COUNT_AND_FILL's rows differ in columns";
       }
       case Opcode::COUNT_OUTSIDE: return width(op, 0) == 1 ? nullptr : "a COUNT_OUTSIDE makes more than one column";
       case Opcode::TOP_K: {
@@ -229,6 +238,13 @@ class OpChecker {
         return "a GMM's copies are not like its weights";
     }
     return weight_k == 0 || weight_k == num_k ? nullptr : "a GMM's inner sizes differ";
+  }
+
+  const char* check_reduce(const Op& op) const {
+    const Route& route = image_.routes[op.route];
+    if (op.num_rows > route.num_tokens) return "a REDUCE has more rows than its route has tokens";
+    if (op.num_operands > 2 && buffer(op, 2).cols < route.top_k) return "a REDUCE has fewer weights than entries";
+    return nullptr;
   }
 
   const char* check_quantized(const Op& op, int packed, int plain) const {

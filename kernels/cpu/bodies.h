@@ -18,6 +18,7 @@ Code swiglu(const Frame& frame);
 Code swiglu_grad(const Frame& frame);
 Code quantize(const Frame& frame);
 Code dequantize(const Frame& frame);
+Code reduce_quantized(const Frame& frame);
 Code reduce_entries(const Frame& frame);
 Code row_reduce(const Frame& frame);
 Code row_dot(const Frame& frame);
@@ -35,6 +36,8 @@ Code take_cols(const Frame& frame);
 Code add_cols(const Frame& frame);
 Code cumsum(const Frame& frame);
 Code count_outside(const Frame& frame);
+Code count_and_fill(const Frame& frame);
+Code reduce_and_fill(const Frame& frame);
 Code fill_outside(const Frame& frame);
 Code draw(const Frame& frame);
 

@@ -45,6 +45,11 @@ void add(int64_t n, const float* x, float* sum) {
 }
 
 HPMOE_MULTIVERSION
+void add_scaled(int64_t n, float scale, const float* x, float* sum) {
+  for (int64_t i = 0; i < n; ++i) sum[i] += scale * x[i];
+}
+
+HPMOE_MULTIVERSION
 void take_larger(int64_t n, const float* x, float* largest) {
   for (int64_t i = 0; i < n; ++i) largest[i] = maximum_(largest[i], x[i]);
 }

@@ -19,6 +19,7 @@ float max_of(float* lanes);
 
 // Element by element.
 void add(int64_t n, const float* x, float* sum);
+void add_scaled(int64_t n, float scale, const float* x, float* sum);
 void take_larger(int64_t n, const float* x, float* largest);
 
 }  // namespace hpmoe

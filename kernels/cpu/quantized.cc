@@ -8,6 +8,7 @@
 #include "bits.h"
 #include "bodies.h"
 #include "core/row_format.h"
+#include "lanes.h"
 
 namespace hpmoe {
 namespace {
@@ -96,6 +97,15 @@ void for_each_block(const RowFormat& format, int64_t cols, Visit visit) {
     visit(col, std::min(block, cols - col), cols + i * scale_bytes(format));
 }
 
+// A row of bytes as floats.
+void read_row(const RowFormat& format, const char* row, std::vector<float>& x) {
+  const auto* const from = reinterpret_cast<const uint8_t*>(row);
+  for_each_block(format, x.size(), [&](int64_t col, int64_t n, int64_t place) {
+    (format.element == Element::INT8 ? from_int8 : from_e4m3)(n, from + col, get_scale(format, from + place),
+                                                              x.data() + col);
+  });
+}
+
 }  // namespace
 
 Code quantize(const Frame& frame) {
@@ -123,15 +133,28 @@ Code quantize(const Frame& frame) {
 Code dequantize(const Frame& frame) {
   const View out = frame.view(0), in = frame.view(1);
   const RowFormat format = row_format_of(frame.op.param);
-  const int64_t cols = frame.num_cols(0);
-  std::vector<float> x(cols);
+  std::vector<float> x(frame.num_cols(0));
   for (int64_t row = 0; row < frame.unit.rows; ++row) {
-    const auto* const from = reinterpret_cast<const uint8_t*>(in.at(row, 0));
-    for_each_block(format, cols, [&](int64_t col, int64_t n, int64_t place) {
-      const float scale = get_scale(format, from + place);
-      (format.element == Element::INT8 ? from_int8 : from_e4m3)(n, from + col, scale, x.data() + col);
-    });
-    from_float32(out.dtype, x.data(), cols, out.at(row, 0));
+    read_row(format, in.at(row, 0), x);
+    from_float32(out.dtype, x.data(), x.size(), out.at(row, 0));
+  }
+  return Code::OK;
+}
+
+// out[t] = sum_k w[t, k] * in[t * K + k], k = 0, 1, ..., over the entries that are kept
+Code reduce_quantized(const Frame& frame) {
+  const RowFormat format = row_format_of(frame.op.param);
+  const int64_t top_k = frame.routing->top_k(), cols = frame.num_cols(0);
+  std::vector<float> weights(top_k, 1.0f), x(cols), sum(cols);
+  for (int64_t token = frame.unit.start; token < frame.unit.start + frame.unit.rows; ++token) {
+    if (frame.op.num_operands > 2) to_float32(frame.dtype(2), frame.element(2, token, 0), top_k, weights.data());
+    std::fill(sum.begin(), sum.end(), 0.0f);
+    for (int64_t entry = token * top_k; entry < (token + 1) * top_k; ++entry) {
+      if (!frame.routing->is_kept(frame.rank, entry)) continue;
+      read_row(format, frame.element(1, entry, 0), x);
+      add_scaled(cols, weights[entry - token * top_k], x.data(), sum.data());
+    }
+    from_float32(frame.dtype(0), sum.data(), cols, frame.element(0, token, 0));
   }
   return Code::OK;
 }

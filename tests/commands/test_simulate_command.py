@@ -76,7 +76,7 @@ def test_what_is_refused(capsys):
     assert main(["simulate", *SIZES, "--imbalance=2", "--routing=zipf"]) == 2
     assert "flag --imbalance=2: it must be 1 with --routing=zipf" in capsys.readouterr().err
     assert main(["simulate", "--experts=65536", "--tokens=9999", "--routing=zipf"]) == 2
-    words = "flag --tokens=9999: it must be at most 2048 with --ep=8, --experts=65536 and --routing=zipf"
+    words = "flag --tokens=9999: it must be at most 2048 where they draw from 65536 experts on 8 ranks"
     assert words in capsys.readouterr().err
 
 
@@ -162,7 +162,7 @@ def test_ablation(capsys, tmp_path):
     assert main([*flags, "--most_ranks=2"]) == 0
     assert "simulated" in capsys.readouterr().out
     assert main(["simulate", "--out=x.png"]) == 2
-    assert "flag --out=x.png: it must be given with --ablation" in capsys.readouterr().err
+    assert "flag --out=x.png: it must be given with --ablation or --nodes" in capsys.readouterr().err
     assert main(["simulate", "--ablation", "--out=x.gif"]) == 2
     assert "flag --out=x.gif: it must be a file whose name ends in .png or .svg" in capsys.readouterr().err
 

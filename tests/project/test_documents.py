@@ -28,6 +28,7 @@ REDUCED = {
     "demo": [*SMALL, "--repeats=1"],
     "bench": [*SMALL, "--repeats=1", "--peers=none", "--nosuite"],
     "memory": [*SMALL, "--policy=dispatched_rows"],
+    "plan-layer": ["--model=gpt-oss", "--ranks=4", "--tokens=32", "--layouts=1", "--bands=1"],
     "plan": [*SMALL, "--runs=1"],
     "show": [],
     "machine": [],
@@ -41,6 +42,7 @@ REDUCED = {
 TESTED_ELSEWHERE = {
     "hpmoe simulate --paper": "tests/commands/test_simulate_command.py",
     "hpmoe simulate --validate": "tests/commands/test_simulate_command.py",
+    "hpmoe simulate --machine=ascend_a2 --nodes=8 --out=nodes.png": "tests/commands/test_nodes.py",
     "hpmoe calibrate": "tests/commands/test_calibrate.py",
     "hpmoe calibrate --check": "tests/commands/test_calibrate.py",
 }

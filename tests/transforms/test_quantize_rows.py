@@ -162,6 +162,45 @@ def test_rows_dispatched_again_in_the_backward_pass_are_rounded_as_before(policy
     assert_close([*out, *grads], [numpy_moe_ffn(rows, cotangent)[0], *numpy_moe_ffn(rows, sent)[1]])
 
 
+def there_and_back(x, ids, w):
+    return hpmoe.combine(*hpmoe.dispatch(x, ids, num_local_experts=3), w)
+
+
+def summed(rows, w, ids):
+    """Rows [ep, T, K, H] of each token, weighted and summed, without those of no expert."""
+    return np.einsum("rtkh,rtk->rth", rows.astype(np.float64), np.where(ids < 0, 0, w))
+
+
+@pytest.mark.parametrize("backward", ["straight_through", "quantized"])
+@pytest.mark.parametrize("stage", stages())
+def test_rows_that_come_back_are_rounded_too(stage, backward):
+    """Each before it is weighted and summed; gradients both ways where asked for. Some entries go nowhere."""
+    layer, options = Layer(ep=2, T=7, H=40, E=6, K=3), FORMATS["e4m3 by 4"]
+    x, ids, w, *_ = layer.arguments()
+    ids[np.random.default_rng(5).random(ids.shape) < 0.2] = -1
+    cotangent = layer.cotangent()
+    f = stages()[stage](quantize_rows(there_and_back, **options, combine=True, backward=backward))
+    (out,), (dx, dw) = run_spmd(f, 2, [x, ids, w], [cotangent], positions=(0, 2))
+
+    def sent(rows):
+        return rounded_rows(rows, options) if backward == "quantized" else rows
+    arrived = rounded_rows(x, options)
+    back = np.repeat(rounded_rows(arrived, options)[:, :, None], layer.K, axis=2)
+    grads = sent(cotangent)[:, :, None] * w[..., None]
+    ones = np.ones_like(w)
+    want_dw = np.where(ids < 0, 0, np.einsum("rth,rth->rt", sent(cotangent), arrived)[..., None])
+    assert_close([out, dx, dw], [summed(back, w, ids), summed(sent(grads), ones, ids), want_dw])
+
+
+def test_sums_that_come_back_once_are_rounded():
+    """A rank returns one sum of a token's rows, quantised; what that costs is within a step of each sum."""
+    layer = Layer(ep=2, T=6, H=6, E=6, K=4)
+    args, cotangent = layer.arguments(), layer.cotangent()
+    outs = [run_spmd(fused()(chain(deduplicate_rows, f)(moe_ffn)), 2, args, [cotangent])[0][0]
+            for f in (chain(), quantize_rows(combine=True))]
+    assert 1e-4 < np.abs(outs[0] - outs[1]).max() < 0.05 * np.abs(outs[0]).max()
+
+
 def test_half_precision():
     """A row that arrives is rounded to bfloat16 once more, and repeats bit by bit."""
     layer = Layer(ep=2, T=16, E=8, K=4, H=8, I=4)
@@ -178,9 +217,10 @@ def test_bytes_on_links_of_a_simulated_run(dtype, size):
     to_queues = chain(hpmoe.tile_partition, hpmoe.overlap_comm, hpmoe.assign_queues(machine=machine))
     owners = args[1] // (layer.E // layer.ep)
     leaving = int((owners != np.arange(layer.ep)[:, None, None]).sum())
-    lines = [hpmoe.simulate(lowered(to_queues(f), args, 4), routing=args[1]) for f in (moe_ffn, quantize_rows(moe_ffn))]
+    lines = [hpmoe.simulate(lowered(to_queues(f), args, 4), routing=args[1])
+             for f in (moe_ffn, quantize_rows(moe_ffn), quantize_rows(moe_ffn, combine=True))]
     sent = [line.traffic[:, RATES.index("egress"), 0].sum() for line in lines]
-    assert sent == [leaving * 128 * size, leaving * (68 + 64 * size)]
+    assert sent == [leaving * 128 * size, leaving * (68 + 64 * size), leaving * (68 + 68)]
 
 
 def test_refused_by_name_where_there_is_no_body():
