@@ -44,6 +44,10 @@ float16: about one for each array stored between an input and the gradient furth
 TOLERANCES = {"float32": 1e-5, "bfloat16": 8 * 2.0 ** -8, "float16": 8 * 2.0 ** -11}
 GRADIENTS = {"hidden_states": 0, "topk_weights": 2, "gate_up_weight": 3, "down_weight": 4}
 DIRECTIONS = ("forward", "backward")
+NEXT = {"hpmoe show": "the same layer as every transform leaves it",
+        "hpmoe compare unfused fused --out=a.html": "its time on an NPU, simulated, one kernel after another and fused",
+        "hpmoe bench": "this CPU, beside JAX and PyTorch where they are installed",
+        "hpmoe launch -n 2 your_script.py": "ranks as processes: mesh=hpmoe.world() in the script"}
 PASSES = ("forward", "forward + backward")
 
 
@@ -168,6 +172,7 @@ def report_lines(r: Fields, timelines: tuple[Timeline, ...]) -> list[str]:
               f"timeline of one run: {r['timeline'] or '--out=FILE writes it'} (open in ui.perfetto.dev or chrome://tracing)"]
     for direction, line in zip(DIRECTIONS, timelines, strict=True):
         lines += [f"  {direction}: {line.summary()}", *("  " + row for row in line.text(64).splitlines()[2:])]
+    lines += ["", "what to try next:", *(f"  {command:<43}{what}" for command, what in NEXT.items())]
     if not r["ok"]:
         lines += ["", f"FAILED: an error is above {r['tolerance']:.0e}"]
     return lines

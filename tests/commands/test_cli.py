@@ -40,6 +40,13 @@ def test_help_of_a_command_names_every_flag(capsys, name, flag):
     assert len(out.splitlines()) <= 35 and max(map(len, out.splitlines())) <= 120
 
 
+@pytest.mark.parametrize("command", demo.NEXT)
+def test_what_demo_ends_with_is_a_command(command):
+    program, name, *args = command.split()
+    assert program == "hpmoe" and cli.COMMANDS[name]
+    options.parse(cli.define(name), [a for a in args if a.startswith("--")])
+
+
 def test_version(capsys):
     assert run(capsys, "--version")[:2] == (0, f"hpmoe {hpmoe.__version__}\n")
 
