@@ -75,6 +75,9 @@ def tile_over_columns(tiler: Tiler, eqn: Equation, kind: Reduction) -> None:
         tiler.map(COPY, out, tiler.at(x))
         return
     if len(x.aval.shape) > 1 and not is_last_of_rows(tiler, x, axis):
+        if x.aval.dtype in INTEGERS:
+            tiler.refuse(f"reduces {x.aval} along an axis inside its rows, which tile tasks do to floats alone; cast it to "
+                         "float32, exact up to 2^24")
         reduce_along(tiler, eqn, axis, kind)
         return
     if len(x.aval.shape) == 1 and (x in tiler.vectors or tiler.buffer(x).num_rows != 1):
