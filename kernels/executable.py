@@ -116,7 +116,7 @@ class Executable:
         placed = Placed(self._places, link.pool, [inputs], [received], num_tokens is not None, results)
         length = self._num_tokens if num_tokens is None else int(num_tokens[me])
         told = np.concatenate([np.zeros(0, np.int32), *(np.asarray(c, np.int32).reshape(-1) for c in counts)])
-        trace, moved = new_record(flow) if trace is None else (trace, None)
+        trace, moved = new_record(flow, link) if trace is None else (trace, None)
         try:
             link.launch(self, placed.addresses[0], placed.received[0], told, length, (trace, moved), placed)
         except LaunchError as error:

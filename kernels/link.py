@@ -168,6 +168,14 @@ class Link:
         """float64 [size], the seconds that this rank has waited for each one to come to what all call."""
         return np.array([load().hpmoe_link_waited_ns(self._handle, r) for r in range(self.size)], np.float64) * 1e-9
 
+    def time_exchange(self, times: int, is_bare: bool) -> float:
+        """Seconds of an exchange of 64 bytes with every other rank: of a meeting, or of stores and loads alone.
+
+        All ranks call it.
+        """
+        with self._lock:
+            return load().hpmoe_link_time(self._handle, times, is_bare)
+
     def launch(self, executable: Launched, addresses: Sequence[int], room: Sequence[int], counts: np.ndarray,
                num_tokens: int, record: Sequence[np.ndarray | None], keep: object) -> None:
         """This rank's part of a launch. `counts`: int32, of all routes by ids; `record`: what is filled, a trace and the

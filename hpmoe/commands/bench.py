@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 from absl import flags
 
-from hpmoe.commands import bench_permute, bench_report, options
+from hpmoe.commands import bench_permute, bench_processes, bench_report, options
 from hpmoe.kernels.native import products_name
 from hpmoe.peers import SIDES
 from hpmoe.peers.contest import Contest, version
@@ -33,6 +33,7 @@ Ceilings: """ + ", ".join(name for name, side in SIDES.items() if side.ceiling)
 
 PEERS = tuple(name for name in SIDES if name != "hpmoe")
 DTYPES = {"both": ("float32", "bfloat16"), "float32": ("float32",), "bfloat16": ("bfloat16",)}
+SIZES = ("tokens", "hidden", "intermediate", "experts", "top_k")
 assert {d for names in DTYPES.values() for d in names} <= set(FLOATS)
 
 
@@ -42,6 +43,8 @@ def define(values: flags.FlagValues) -> None:
     options.define_choice(values, "routing", "uniform", "how experts are drawn", ("uniform", "zipf"))
     options.define_switch(values, "suite", "these sizes, 64 tokens, Zipf routing, and 4 ranks of a quarter of the tokens")
     options.define_switch(values, "permute", "instead: rows permuted and brought back, beside a copy and other frameworks")
+    options.define_integer(values, "processes", None, "instead: so many ranks, each a process, beside PyTorch with gloo; "
+                           "--tokens are of a rank")
     options.define_integer(values, "seed", 0, "seed of the random inputs", least=0)
     options.define_integer(values, "repeats", 7, "turns of each side")
     options.define_integer(values, "timeout", 600, "seconds that a side may take to start, compile or run once")
@@ -53,6 +56,8 @@ def run(o: flags.FlagValues) -> int:
     if o.permute:
         options.check_flag(o.out is None, "out", o.out, "left out with --permute, whose result is a text")
         return permuted(o)
+    if o.processes is not None:
+        return of_processes(o)
     names = ["hpmoe", *peers(o.peers)]
     todo = cases(o)
     options.check_picture(o.out)
@@ -89,6 +94,28 @@ def permuted(o: flags.FlagValues) -> int:
     report["sort"] = bench_permute.sort_times()
     print(json.dumps(report) if o.json else f"{bench_permute.sort_line(report['sort'])}\n{bench_permute.NOTES}")
     return 0
+
+
+def of_processes(o: flags.FlagValues) -> int:
+    """What --processes prints."""
+    options.check_sizes(o)
+    sides, sizes = bench_processes.sides_of(o.peers), options.sizes(o)
+    todo = list(bench_processes.cases(o.processes, {name: sizes[name] for name in SIZES}, o.suite))
+    options.check_picture(o.out)
+    report = {"machine": machine(), "seed": o.seed, "repeats": o.repeats, "cases": []}
+    if not o.json:
+        print("\n".join(bench_processes.HEAD), flush=True)
+    for what in todo:
+        for dtype in DTYPES[o.dtype]:
+            case = bench_processes.measured(o.processes, what, dtype, sides, o.seed, o.repeats)
+            report["cases"].append(case)
+            if not o.json and case["status"] == 0:
+                print("\n".join(bench_processes.rows(case)), flush=True)
+    report["ok"] = all(case["status"] == 0 for case in report["cases"])
+    if o.out and report["ok"]:
+        bench_processes.draw(report, o.out)
+    print(json.dumps(report) if o.json else "\n".join(["", *bench_processes.closing_lines(report), bench_processes.NOTES]))
+    return 0 if report["ok"] else 1
 
 
 def peers(wanted: str) -> list[str]:

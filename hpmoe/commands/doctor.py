@@ -18,6 +18,7 @@ import numpy as np
 from absl import flags
 
 import hpmoe
+from hpmoe.commands import doctor_ranks
 from hpmoe.kernels.ascend_build import DEVICES, NPUS, run_needs
 from hpmoe.kernels.ascend_device import Npu, find_npu
 from hpmoe.kernels.native import find_blas, find_library, gemm_name, products_name
@@ -63,6 +64,7 @@ def diagnosis() -> Fields:
         "private_names": faults,
         "native": native(),
         "targets": targets,
+        "ranks": doctor_ranks.ranks(),
     }
 
 
@@ -210,4 +212,4 @@ def report_lines(r: Fields) -> list[str]:
     for name, target in r["targets"].items():
         lines.append(f"  {name:<14}{'usable' if target['usable'] else 'NOT USABLE'}")
         lines += [f"    {why}" for why in target["why"]]
-    return lines
+    return lines + doctor_ranks.lines(r["ranks"])

@@ -67,7 +67,7 @@ def rank_bounds(flow: tf.Taskflow, machine: Machine, ids: np.ndarray) -> list[Bo
         >>> from hpmoe.routing.workload import balanced_ids
         >>> flow = hpmoe.tile_partition(hpmoe.swiglu, rows=128, cols=256).lower(hpmoe.Aval((8192, 4096), "bfloat16"))
         >>> [round(b.total) for b in rank_bounds(flow, hpmoe.ascend_a3, balanced_ids(1, 8, 1, 1))]
-        [24]
+        [87]
     """
     zeros = [[np.zeros(r.shape, numpy_dtype("float32")) for r in ids] if plan.weights >= 0 else None for plan in flow.routes]
     bounds_of = _RankBounds(flow, machine, Layout(flow, [list(ids)] * len(flow.routes), None, zeros))

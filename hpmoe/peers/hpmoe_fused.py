@@ -21,16 +21,20 @@ def fused(problem):
     x, weights, gate_up, down, cotangent = (
         stacked(name).astype(dtype)
         for name in ("hidden_states", "topk_weights", "gate_up_weight", "down_weight", "cotangent"))
-    ids = stacked("topk_ids")
+    return passes_of(hpmoe.Mesh(problem.ep), stacked("topk_ids"), (x, weights, gate_up, down), cotangent)
+
+
+def passes_of(mesh, ids, args, cotangent):
+    """The same, of tensors on a mesh."""
     staged = hpmoe.chain(hpmoe.tile_partition, hpmoe.overlap_comm, hpmoe.assign_queues, hpmoe.fuse_persistent)
-    f = hpmoe.spmd(staged(hpmoe.moe_ffn), hpmoe.Mesh(problem.ep))
+    f = hpmoe.spmd(staged(hpmoe.moe_ffn), mesh)
 
     def layer(x, weights, gate_up, down):
         return f(x, ids, weights, gate_up, down)
 
     def forward_backward():
-        out, back = cast(Function, ms.vjp)(layer, x, weights, gate_up, down)
+        out, back = cast(Function, ms.vjp)(layer, *args)
         return [out, *back(cotangent)]
 
-    return ({"forward": lambda: [layer(x, weights, gate_up, down)], "forward + backward": forward_backward},
+    return ({"forward": lambda: [layer(*args)], "forward + backward": forward_backward},
             lambda t: t.astype(ms.float32).asnumpy())

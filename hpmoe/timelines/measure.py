@@ -2,19 +2,45 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import numpy as np
 
 from hpmoe.ir.taskflow import Taskflow
+from hpmoe.ranks.link import Link
 from hpmoe.support.errors import check_argument
 from hpmoe.support.trees import Function, PyTree
 from hpmoe.timelines.timeline import Timeline
 
+
+@dataclasses.dataclass
+class _Record:
+    """A launch: what it fills, and the link to the processes that fill the rest."""
+
+    flow: Taskflow
+    trace: np.ndarray
+    moved: np.ndarray
+    link: Link | None
+
+    def complete(self) -> Timeline:
+        """With the parts of all ranks, whose clock is one: that of the machine."""
+        trace, moved = self.trace, self.moved
+        if self.link is not None:
+            mine = np.concatenate([trace, moved], None).tobytes()
+            parts = self.link.meet(f"what is measured of {self.flow.name}", mine)
+            whole = np.sum([np.frombuffer(part, np.int64) for part in parts], 0)
+            trace, moved = whole[:trace.size].reshape(trace.shape), whole[trace.size:].reshape(moved.shape)
+        return Timeline.from_trace(self.flow, trace, moved=moved)
+
+
 # A launch may come from MindSpore's own backward thread, so the open calls of `measure` are not thread-local.
-_open: list[list[tuple[Taskflow, np.ndarray, np.ndarray]]] = []
+_open: list[list[_Record]] = []
 
 
 def measure(f: Function, *args: PyTree, **kwargs: PyTree) -> tuple[PyTree, tuple[Timeline, ...]]:
     """Calls `f` and records every launch of a persistent kernel in it, forward or backward.
+
+    Where ranks are processes all of them call it together, and each gets the timelines of all.
 
     Args:
         f: any function; its launches are those of the staged callables made by fuse_persistent that it calls.
@@ -31,21 +57,21 @@ def measure(f: Function, *args: PyTree, **kwargs: PyTree) -> tuple[PyTree, tuple
         ['swiglu', 'swiglu_vjp']
     """
     check_argument(callable(f), "hpmoe.measure", "f", f"a {type(f).__name__}", "a function")
-    launches: list[tuple[Taskflow, np.ndarray, np.ndarray]] = []
+    launches: list[_Record] = []
     _open.append(launches)
     try:
         result = f(*args, **kwargs)
     finally:
         _open[:] = [other for other in _open if other is not launches]
-    return result, tuple(Timeline.from_trace(flow, trace, moved=moved) for flow, trace, moved in launches)
+    return result, tuple(record.complete() for record in launches)
 
 
-def new_record(flow: Taskflow) -> tuple[np.ndarray, np.ndarray] | tuple[None, None]:
+def new_record(flow: Taskflow, link: Link | None = None) -> tuple[np.ndarray, np.ndarray] | tuple[None, None]:
     """What a launch of `flow` fills, int64: its times [ep, num_tasks, 3] and the bytes that it moves from rank to rank, [ep,
-    ep]; None where nobody measures."""
+    ep]; None where nobody measures. `link`: to the processes of the other ranks, where this one fills its own part."""
     if not _open:
         return None, None
     trace = np.zeros((flow.ep_size, flow.num_tasks, 3), np.int64)
     moved = np.zeros((flow.ep_size, flow.ep_size), np.int64)
-    _open[-1].append((flow, trace, moved))
+    _open[-1].append(_Record(flow, trace, moved, link))
     return trace, moved

@@ -1,6 +1,7 @@
 """What hpmoe doctor finds on a machine, and what hpmoe build compiles for an NPU."""
 
 import json
+import os
 import re
 import shutil
 import subprocess
@@ -9,7 +10,7 @@ import sys
 import pytest
 from command_line import run
 
-from hpmoe.commands import doctor
+from hpmoe.commands import doctor, doctor_ranks
 from hpmoe.kernels import ascend_build
 from hpmoe.kernels.build_native import find_compiler
 
@@ -197,3 +198,21 @@ def test_doctor_names_the_compiler(environment, why):
 ])
 def test_version_bounds(version, needs, expected):
     assert doctor.fits(version, needs) is expected
+
+
+def test_doctor_says_what_ranks_as_processes_need(capsys, monkeypatch, tmp_path):
+    launcher = tmp_path / "msrun"
+    launcher.write_text("#!/bin/sh\n")
+    launcher.chmod(0o755)
+    monkeypatch.setenv("PATH", str(tmp_path))
+    monkeypatch.setattr(os, "sched_getaffinity", lambda pid: {0, 1, 2})
+    found = doctor_ranks.ranks()
+    assert found["launchers"] == {"msrun": str(launcher), "mpirun": None, "srun": None}
+    assert found["cores"] == {2: [1, 2], 4: [1, 1, 1, 1], 8: [1] * 8}
+    text = "\n".join(doctor_ranks.lines(found))
+    for line in ("  mpirun        not found", "  2 ranks       1 .. 2 cores a rank",
+                 "  8 ranks       1 core a rank, shared with other ranks",
+                 "  pidfd         works: the end of a rank is noticed at once", "  memfd         works"):
+        assert line in text.splitlines(), text
+    monkeypatch.setattr(os, "pidfd_open", lambda pid: os.open(tmp_path / "none", os.O_RDONLY))
+    assert doctor_ranks.limits()["pidfd"].startswith("MISSING: No such file")

@@ -1,5 +1,6 @@
 """What test_world.py starts as several ranks: many small cases in one run, each beside virtual ranks."""
 
+import json
 import sys
 
 import mindspore as ms
@@ -63,7 +64,10 @@ for stage in STAGES.values():
 for f in (hpmoe.moe_ffn, hpmoe.deduplicate_rows(hpmoe.moe_ffn)):
     (_, (whole,)), (_, (mine,)) = (hpmoe.measure(hpmoe.spmd(to_kernel(f), m), *given)
                                    for m, given in ((virtual, args), (mesh, own(args))))
-    assert (mine.moved[me] == whole.moved[me]).all()
+    assert (mine.moved == whole.moved).all()
+    events = [e for e in json.loads(mine.chrome_json())["traceEvents"] if e["ph"] == "X" and e["name"] != "wait"]
+    assert len(events) == EP * mine.flow.num_tasks and {e["pid"] for e in events} == set(range(EP))
+    assert max(e["ts"] for e in events) < 60e6  # microseconds: the clocks of all ranks are one
 check(to_kernel(hpmoe.moe_ffn), (args[0], one, *args[2:]))  # some ranks receive nothing
 check(to_kernel(hpmoe.moe_ffn), args, num_tokens=list(range(T, T - EP, -1)))
 check(to_kernel(hpmoe.moe_ffn), args, num_tokens=[T] + [0] * (EP - 1))
