@@ -49,7 +49,7 @@ def test_groups_of_processes_have_the_numbers_of_virtual_ranks(launch, size, ep_
 
 @pytest.mark.slow
 @pytest.mark.parametrize("what, status, told", [
-    ("kill", 137, "rank 1 died during"), ("raise", 1, "rank 1 has ended its program"),
+    ("kill", 137, "rank 1 was killed by SIGKILL during"), ("raise", 1, "rank 1 has ended its program"),
     ("leave", 0, "rank 1 has ended its program"), ("shape", 0, "rank 1 is at moe_ffn(hidden_states:f32[4,16]"),
 ])
 def test_survivors_are_told_of_the_rank_and_go_on_to_their_end(launch, what, status, told):
