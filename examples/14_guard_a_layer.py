@@ -1,6 +1,6 @@
 """Guards: a layer counts NaN, infinities and values out of a range, replaces them, and pays little for the look.
 
-    python examples/14_guard_a_layer.py --tokens=2048 --repeats=25
+    python examples/14_guard_a_layer.py --tokens=2048 --repeats=15
 
 The layer meets a token with a NaN first. Then it is timed beside the same layer without a guard, in turn. How much longer it
 takes is the median over pairs of calls; on a machine that does other things, that is less exact than the share of the time
@@ -8,6 +8,7 @@ inside tasks that the guard's own tasks take, each at its fastest.
 """
 
 import argparse
+import collections
 import statistics
 import time
 
@@ -66,17 +67,24 @@ def ratio(guarded, plain, args, repeats):
     return statistics.median(ratios)
 
 
-def share(call, args, repeats):
-    """Of the time inside tasks, that of the guard's, each task at its fastest."""
+def time_by_opcode(call, args, repeats):
+    """Time inside tasks, each at its fastest."""
     runs = [hpmoe.measure(call, *args)[1] for _ in range(repeats)]
-    total = guards = 0.0
+    total = collections.Counter()
     for launches in zip(*runs, strict=True):
         took = np.min([line.end - line.begin for line in launches], axis=0)
         flow = launches[0].flow
-        is_guard = np.array([op.opcode in ("COUNT_OUTSIDE", "FILL_OUTSIDE") for op in flow.ops])
-        total += took.sum()
-        guards += took[is_guard[flow.tasks["op"][launches[0].task]]].sum()
-    return guards / total
+        for op, us in zip(flow.tasks["op"][launches[0].task], took, strict=True):
+            total[flow.ops[op].opcode] += us
+    return total
+
+
+def share(guarded, plain, args, repeats):
+    """Of the time inside tasks, that of guards; of a task that also sums what experts sent back, what it takes longer."""
+    took, without = (time_by_opcode(call, args, repeats) for call in (guarded, plain))
+    added = sum(us for opcode, us in took.items() if opcode not in without)
+    sums = without["REDUCE"] if "REDUCE_AND_FILL" in took else 0.0
+    return (added - sums) / took.total()
 
 
 def main():
@@ -88,11 +96,11 @@ def main():
     plain = passes(to_kernel(hpmoe.moe_ffn))
     for dtype in (ms.float32, ms.bfloat16):
         args = make_args(options.tokens, dtype)
-        for fill in ("raise", "zero"):
+        for fill in ("raise", "zero", "mean"):
             for name, call in passes(to_kernel(hpmoe.guard_values(hpmoe.moe_ffn, fill=fill))).items():
                 for warm_up in (call, plain[name]):
                     warm_up(*args)
-                slower, part = ratio(call, plain[name], args, options.repeats), share(call, args, options.repeats)
+                slower, part = (f(call, plain[name], args, options.repeats) for f in (ratio, share))
                 print(f"{str(dtype).lower():<9} {fill:<6} {name:<19} {slower:6.3f} of the time, "
                       f"guards {part:6.2%} of that in tasks")
 

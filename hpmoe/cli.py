@@ -25,6 +25,7 @@ from hpmoe.commands import (
     machine,
     memory,
     plan,
+    plan_layer,
     show,
     simulate,
     tune,
@@ -35,8 +36,8 @@ from hpmoe.support.interrupts import end_watch
 from hpmoe.support.versions import __version__
 
 COMMANDS = {"demo": demo, "launch": launch, "bench": bench, "show": show, "plan": plan, "simulate": simulate,
-            "compare": compare, "machine": machine, "calibrate": calibrate, "tune": tune, "memory": memory, "build": build,
-            "ascend-check": ascend_check, "doctor": doctor}
+            "plan-layer": plan_layer, "compare": compare, "machine": machine, "calibrate": calibrate, "tune": tune,
+            "memory": memory, "build": build, "ascend-check": ascend_check, "doctor": doctor}
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -133,4 +134,4 @@ def help_text() -> str:
 
 def command_help(name: str, values: flags.FlagValues) -> str:
     command = COMMANDS[name]
-    return f"hpmoe {name}: {command.SUMMARY}\n\n{flags_text(values)}\n\n{command.NOTES}"
+    return "\n\n".join(filter(None, [f"hpmoe {name}: {command.SUMMARY}", flags_text(values), command.NOTES]))

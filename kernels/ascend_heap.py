@@ -69,6 +69,17 @@ def world_ranks(ep_size: int) -> Ranks:
     return WorldRanks(communication.get_rank(), size)
 
 
+class Bound(Protocol):
+    """What is bound to a device; see AscendExecutable. Devices and kernels are objects of the operator's module."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def symmetric_bytes(self) -> int: ...
+    def bind(self, device: Any, rank: int) -> Any: ...
+    def check(self, kernel: Any, wait: bool = False) -> None: ...
+
+
 class SymmetricHeap:
     """The device of this rank, and the kernels bound to it.
 
@@ -82,11 +93,11 @@ class SymmetricHeap:
         self.operator, self.ranks, self.size = operator, ranks, size
         self._used = 0
         self._device: Any = None
-        self._kernels: weakref.WeakKeyDictionary[Any, Any] = weakref.WeakKeyDictionary()
-        self._evicted: weakref.WeakSet[Any] = weakref.WeakSet()
-        self._numbers: dict[Any, int] = {}
+        self._kernels: weakref.WeakKeyDictionary[Bound, Any] = weakref.WeakKeyDictionary()
+        self._evicted: weakref.WeakSet[Bound] = weakref.WeakSet()
+        self._numbers: dict[Bound, int] = {}
 
-    def kernel_of(self, executable: Any) -> Any:
+    def kernel_of(self, executable: Bound) -> Any:
         """The executable's kernel, bound where it is not."""
         if executable not in self._kernels:
             need = _need(executable)
@@ -96,7 +107,7 @@ class SymmetricHeap:
             self._bind(executable)
         return self._kernels[executable]
 
-    def number_of(self, executable: Any) -> int:
+    def number_of(self, executable: Bound) -> int:
         """The number by which a compiled graph finds the executable's kernel, which stays in the heap from now on."""
         kernel = self.kernel_of(executable)
         if executable not in self._numbers:
@@ -104,14 +115,14 @@ class SymmetricHeap:
             self.operator.name_kernel(self._numbers[executable], kernel)
         return self._numbers[executable]
 
-    def _bind(self, executable: Any) -> None:
+    def _bind(self, executable: Bound) -> None:
         try:
             self._kernels[executable] = executable.bind(self._device, self.ranks.rank)
         except RuntimeError as error:
             raise LaunchError(f"{executable.name}: {error}") from None
         self._used += _need(executable)
 
-    def kernels(self) -> list[tuple[Any, Any]]:
+    def kernels(self) -> list[tuple[Bound, Any]]:
         """Executables and their kernels."""
         return list(self._kernels.items())
 
@@ -144,5 +155,5 @@ class SymmetricHeap:
         self._device, self._used = None, 0
 
 
-def _need(executable: Any) -> int:
+def _need(executable: Bound) -> int:
     return -(-executable.symmetric_bytes // ROUNDING) * ROUNDING

@@ -10,7 +10,7 @@ import atexit
 import dataclasses
 import os
 from collections.abc import Callable, Mapping, Sequence
-from typing import Any
+from typing import Any, NoReturn
 
 import mindspore
 import numpy as np
@@ -33,7 +33,7 @@ from hpmoe.support.errors import ArgumentError, LaunchError
 from hpmoe.support.mindspore_private import wait_for_calls
 
 NO_COUNTERS = np.zeros((0, 0), np.int64)  # of the host: they lie in the heap
-HEAPS: dict[Any, SymmetricHeap] = {}  # by number of ranks, opened by the first launch
+HEAPS: dict[int, SymmetricHeap] = {}  # by number of ranks, opened by the first launch
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -54,7 +54,7 @@ class AscendExecutable(Executable):
 
     target = "ascend"
 
-    def run(self, *args: Any, **kwargs: Any) -> Any:
+    def run(self, *args: object, **kwargs: object) -> NoReturn:
         raise ArgumentError(f"{self.name}: the kernel is bound for a device, and runs on this rank's tensors in a call; "
                             "bind it for target=\"cpu\" to run it on arrays")
 

@@ -26,7 +26,7 @@ LIBRARIES = {"hpmoe/kernels/_native.so": (KERNELS, ("core/*.cc", "cpu/*.cc", "li
 FLAGS = ("-std=c++17", "-O3", "-Wall", "-Wextra", "-fPIC", "-shared", "-pthread")
 
 
-def find_compiler():
+def find_compiler() -> list[str]:
     """The C++ compiler as a command list: what CXX names, else g++, else clang++."""
     try:
         wanted = shlex.split(os.environ.get("CXX", ""))
@@ -42,7 +42,7 @@ def find_compiler():
     )
 
 
-def compile_library(name, library=None):
+def compile_library(name: str, library: str | Path | None = None) -> None:
     """Compiles the library `name` of LIBRARIES into the file `library`, beside its sources where None.
 
     It is replaced in one step: a running process may have it open.
@@ -66,7 +66,7 @@ def compile_library(name, library=None):
         partial.unlink(missing_ok=True)
 
 
-def forget_unfinished(library):
+def forget_unfinished(library: Path) -> None:
     """Removes what builds left that were killed; their names end in the number of a process."""
     for path in library.parent.glob(f"{library.name}.*"):
         number = path.suffix[1:]
@@ -85,36 +85,36 @@ class BuildNative(Command):
 
     user_options = [("build-lib=", "d", "directory to build into")]
 
-    def initialize_options(self):
+    def initialize_options(self) -> None:
         self.build_lib = None
         self.editable_mode = False
 
-    def finalize_options(self):
+    def finalize_options(self) -> None:
         self.set_undefined_options("build", ("build_lib", "build_lib"))
 
-    def run(self):
+    def run(self) -> None:
         for name in LIBRARIES:
             compile_library(name, None if self.editable_mode else Path(str(self.build_lib), name))
 
-    def get_outputs(self):
+    def get_outputs(self) -> list[str]:
         return [str(Path(str(self.build_lib), name)) for name in LIBRARIES]
 
-    def get_output_mapping(self):
+    def get_output_mapping(self) -> dict[str, str]:
         beside = [str(folder / Path(name).name) for name, (folder, _) in LIBRARIES.items()]
         return dict(zip(self.get_outputs(), beside, strict=True)) if self.editable_mode else {}
 
-    def get_source_files(self):
+    def get_source_files(self) -> list[str]:
         return []  # the sources are package data
 
 
 class BdistWheel(bdist_wheel):
     """A wheel of one platform and any Python 3: ctypes does not depend on the interpreter's ABI."""
 
-    def finalize_options(self):
+    def finalize_options(self) -> None:
         self.distribution.has_ext_modules = lambda: True
         super().finalize_options()
 
-    def get_tag(self):
+    def get_tag(self) -> tuple[str, str, str]:
         return "py3", "none", super().get_tag()[2]
 
 

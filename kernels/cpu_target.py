@@ -1,29 +1,33 @@
 """Runs packed images on this machine: the queues of every rank, served by as many threads as there are cores."""
 
+from __future__ import annotations
+
 import ctypes
 import dataclasses
 import sys
 import threading
 from _signal import getsignal  # pyright: ignore[reportMissingImports]  faster than that of signal
 from array import array as c_array
+from collections.abc import Sequence
 from signal import SIGINT
 
 import numpy as np
 
 from hpmoe.kernels.buffers import describe
 from hpmoe.kernels.diagnosis import make_error
-from hpmoe.kernels.image import unpack_image
+from hpmoe.kernels.image import Sections, unpack_image
 from hpmoe.kernels.native import Rank, Status, load
 from hpmoe.kernels.protocol import PRIMITIVES, Code, Domain, Dtype, Rows
 from hpmoe.support.dtypes import numpy_dtype
-from hpmoe.support.errors import check_argument
+from hpmoe.support.errors import LaunchError, check_argument
 from hpmoe.support.loading import address
 
 ANY_ROWS = 2**63 - 1
 ELEMENT_TYPES = {code: numpy_dtype(code.name.lower()) for code in Dtype}
 
 
-def launch(image, buffers, num_tokens, counters, bases, timeout, trace=None, moved=None):
+def launch(image: np.ndarray, buffers: Sequence[Sequence[np.ndarray]], num_tokens: Sequence[int], counters: np.ndarray,
+           bases: np.ndarray, timeout: float, trace: np.ndarray | None = None, moved: np.ndarray | None = None) -> None:
     """Runs an image once on all its ranks and returns when every worker has left; Ctrl-C ends it early.
 
     Args:
@@ -54,14 +58,15 @@ def launch(image, buffers, num_tokens, counters, bases, timeout, trace=None, mov
 class Launches:
     """Launches of an image with arrays that are known to be what it demands; the addresses that stay are looked up once."""
 
-    def __init__(self, image, counters, bases):
+    def __init__(self, image: np.ndarray, counters: np.ndarray, bases: np.ndarray):
         self.image, self._kept = image, (counters, bases)
         self._num_routes = int(unpack_image(image)[0]["num_routes"])
         self._image_address = address(image)
         step = counters.strides[0]
         self._counts = [(address(counters) + r * step, address(bases) + r * step) for r in range(len(counters))]
 
-    def launch(self, addresses, room, num_tokens, timeout, trace=None, moved=None):
+    def launch(self, addresses: Sequence[Sequence[int]], room: Sequence[Sequence[int]], num_tokens: Sequence[int],
+               timeout: float, trace: np.ndarray | None = None, moved: np.ndarray | None = None) -> None:
         """What the function `launch` does; for each rank, the addresses of its buffers, and for each route how many
         received rows these have room for."""
         tables = [c_array("q", [*rows, *mine]) for rows, mine in zip(room, addresses, strict=True)]
@@ -82,7 +87,7 @@ class Launches:
             raise make_error(status, self.image)
 
 
-def runs_for_main_thread():
+def runs_for_main_thread() -> bool:
     """Whether this is the main thread, or one that Python did not start: MindSpore calls kernels of a graph on its own.
 
     There nobody else minds Ctrl-C, and MindSpore's handler would end the process.
@@ -91,23 +96,23 @@ def runs_for_main_thread():
     return thread is threading.main_thread() or isinstance(thread, threading._DummyThread)
 
 
-def _has_ended(status):
+def _has_ended(status: Status) -> bool:
     """Whether all tasks were done when the interrupt came."""
     return status.code == Code.INTERRUPTED and status.rank < 0
 
 
-def sealed(image):
+def sealed(image: np.ndarray) -> np.ndarray:
     """The same bytes where nothing can write to them. Raises ArgumentError for what is no image."""
     _check_image(image)
     return image if isinstance(image.base, bytes) else np.frombuffer(image.tobytes(), np.uint8)
 
 
-def _check_image(image):
+def _check_image(image: np.ndarray) -> None:
     if image.dtype != np.uint8 or image.ndim != 1 or not image.flags.c_contiguous:
         check_argument(False, "launch", "image", describe(image), "a contiguous uint8[image_bytes]")
 
 
-def _broken(image):
+def _broken(image: np.ndarray) -> LaunchError:
     fault = load().hpmoe_image_fault(image.ctypes.data, image.nbytes)
     return make_error(Status(code=Code.BAD_IMAGE), fault=fault.decode())
 
@@ -127,11 +132,11 @@ class Demands:
     num_events: int
     num_tasks: int
     max_tokens: int | None
-    buffers: list
-    received: list
+    buffers: list[tuple[int, int, np.dtype | None]]
+    received: list[list[int]]
 
     @staticmethod
-    def read(image):
+    def read(image: np.ndarray) -> Demands | None:
         """Those of a sound image; None of a broken one."""
         if load().hpmoe_image_fault(image.ctypes.data, image.nbytes) is not None:
             return None
@@ -145,12 +150,13 @@ class Demands:
             _received_buffers(sections),
         )
 
-    def room_in(self, buffers):
+    def room_in(self, buffers: Sequence[Sequence[np.ndarray]]) -> list[list[int]]:
         """For each rank and each route, the received rows that the arrays of a launch have room for."""
         return [[min((arrays[b].size // self.buffers[b][0] for b in mine), default=ANY_ROWS) for mine in self.received]
                 for arrays in buffers]
 
-    def counters_fault(self, counters, bases, trace=None, moved=None):
+    def counters_fault(self, counters: np.ndarray, bases: np.ndarray, trace: np.ndarray | None = None,
+                       moved: np.ndarray | None = None) -> tuple[str, np.ndarray, tuple[int, ...]] | None:
         """The first array of launches that is not of the image's sizes, as (name, array, shape wanted); or None."""
         for name, array, shape in (
             ("counters", counters, (self.ep_size, self.num_events)),
@@ -162,14 +168,15 @@ class Demands:
                 return name, array, shape
         return None
 
-    def check_num_tokens(self, num_tokens):
+    def check_num_tokens(self, num_tokens: Sequence[int]) -> None:
         check_argument(len(num_tokens) == self.ep_size, "launch", "len(num_tokens)", len(num_tokens),
                        f"{self.ep_size}, one a rank")
         for rank, count in enumerate(num_tokens):
             if count < 0 or (self.max_tokens is not None and count > self.max_tokens):
                 check_argument(False, "launch", f"num_tokens[{rank}]", count, f"between 0 and {self.max_tokens}")
 
-    def check_arrays(self, buffers, num_tokens, counters, bases, trace, moved):
+    def check_arrays(self, buffers: Sequence[Sequence[np.ndarray]], num_tokens: Sequence[int], counters: np.ndarray,
+                     bases: np.ndarray, trace: np.ndarray | None, moved: np.ndarray | None) -> None:
         check_argument(len(buffers) == self.ep_size, "launch", "len(buffers)", len(buffers),
                        f"{self.ep_size}, one list a rank")
         self.check_num_tokens(num_tokens)
@@ -185,9 +192,9 @@ class Demands:
                     check_argument(False, "launch", f"buffers[{rank}][{i}]", describe(array), wanted)
 
 
-def _received_buffers(sections):
+def _received_buffers(sections: Sections) -> list[list[int]]:
     """For each route, the buffers of no stated rows that have one for each row that a rank receives through it."""
-    found = [set() for _ in sections["routes"]]
+    found: list[set[int]] = [set() for _ in sections["routes"]]
     stated, once_of = sections["buffers"]["rows"], sections["routes"]["once_of"]
     for op in sections["ops"]:
         received = {Rows["PEER"], Rows["EXPERT"], Rows["FAN"]}

@@ -1,5 +1,10 @@
 """Puts into words what went wrong in a launch: the native status read beside the image it came from."""
 
+from __future__ import annotations
+
+import ctypes
+import enum
+
 import numpy as np
 
 from hpmoe.ir import taskflow as tf
@@ -7,24 +12,26 @@ from hpmoe.kernels.image import unpack_image
 from hpmoe.kernels.protocol import PRIMITIVES, Code, Dtype, MapCode, Opcode, Reduction
 from hpmoe.kernels.unpacking import read_table, read_tasks
 from hpmoe.support.errors import LaunchError
+from hpmoe.support.kept_files import Fields
+from hpmoe.support.known import known
 from hpmoe.tile_ops.params import ByColumns, Elementwise
 
 MAX_NAMED = 8
 
 
-def make_error(status, image=None, fault=""):
+def make_error(status: ctypes.Structure, image: np.ndarray | None = None, fault: str = "") -> LaunchError:
     """The LaunchError of a failed native Status, which stands in its `status` attribute as a dict.
 
     The image names its tasks; `fault` says what is wrong with a broken one.
     """
-    fields = {name: getattr(status, name) for name, _ in status._fields_}
+    fields: Fields = {field[0]: getattr(status, field[0]) for field in status._fields_}
     fields["code"] = Code(fields["code"])
     error = LaunchError(_sentence(fields, image, fault))
     error.status = fields
     return error
 
 
-def _sentence(status, image, fault):
+def _sentence(status: Fields, image: np.ndarray | None, fault: str) -> str:
     rank, value, threshold = status["rank"], status["value"], status["threshold"]
     match status["code"]:
         case Code.TIMEOUT if status["event"] < 0:
@@ -76,8 +83,8 @@ def _sentence(status, image, fault):
             return f"the launch ended with code {code.name}."
 
 
-def _task(status, image):
-    header, sections = unpack_image(image)
+def _task(status: Fields, image: np.ndarray | None) -> str:
+    header, sections = unpack_image(known(image))
     task = read_tasks(header, sections)[0][status["task"]]
     opcode = _name(Opcode, sections["ops"][task["op"]]["opcode"])
     return (
@@ -86,26 +93,27 @@ def _task(status, image):
     )
 
 
-def _asked(place, image):
+def _asked(place: int, image: np.ndarray | None) -> str:
     """The body that a task asks for: its opcode, its function, and the dtypes of its operands."""
-    header, sections = unpack_image(image)
+    header, sections = unpack_image(known(image))
     op = sections["ops"][read_tasks(header, sections)[0][place]["op"]]
     primitive = PRIMITIVES.get(int(op["opcode"]))
     function = {Elementwise: MapCode, ByColumns: Reduction}.get(primitive.params) if primitive else None
     words = [_name(Opcode, op["opcode"]), *([_name(function, op["param"][0])] if function else [])]
     buffers = op["operands"]["buffer"][:max(int(op["num_operands"]), 0)]
-    dtypes = [_name(Dtype, sections["buffers"]["dtype"][b]).lower() for b in buffers if 0 <= b < len(sections["buffers"])]
+    codes = sections["buffers"]["dtype"]
+    dtypes = [_name(Dtype, int(codes[b])).lower() for b in buffers if 0 <= b < len(codes)]
     return f"{' '.join(words)} of {', '.join(dtypes) or 'no operands'}"
 
 
-def _name(enum, value):
+def _name(kind: type[enum.IntEnum], value: int) -> str:
     """The name of a member, or the number that is none."""
-    return enum(value).name if value in enum.__members__.values() else f"{enum.__name__} {value}"
+    return kind(value).name if value in kind.__members__.values() else f"{kind.__name__} {value}"
 
 
-def _signallers(event, image):
+def _signallers(event: int, image: np.ndarray | None) -> str:
     """Which tasks could have added to the event: exact for a static index, all before it for one found at run time."""
-    signals = read_table(*unpack_image(image), "signals", tf.SIGNAL)
+    signals = read_table(*unpack_image(known(image)), "signals", tf.SIGNAL)
     hits = np.where(signals["kind"] == tf.STATIC, signals["event"] == event, signals["event"] <= event)
     found = np.unique(signals["task"][hits])
     if not found.size:

@@ -6,7 +6,6 @@ import dataclasses
 import functools
 import hashlib
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import numpy as np
 
@@ -20,7 +19,7 @@ from hpmoe.kernels.memory import Pool
 from hpmoe.kernels.packing import pack
 from hpmoe.runtime.targets import find_target, register_target
 from hpmoe.support.errors import LaunchError, check_argument
-from hpmoe.support.locks import new_lock
+from hpmoe.support.locks import Lock, new_lock
 from hpmoe.timelines.measure import new_record
 
 POOL = Pool()
@@ -43,7 +42,7 @@ class Executable:
     provenance: tuple[str, ...]
     counters: np.ndarray
     bases: np.ndarray
-    lock: Any = dataclasses.field(default_factory=new_lock)
+    lock: Lock = dataclasses.field(default_factory=new_lock)
 
     level = "kernel"
     target = "cpu"
@@ -171,7 +170,7 @@ class Executable:
         explained.status = status
         return explained
 
-    def __reduce__(self) -> tuple[Any, ...]:
+    def __reduce__(self) -> tuple[object, ...]:
         """A copy is compiled anew, with counters of its own."""
         return _compiled, (self.flow, self.target, self.timeout, self.provenance)
 
@@ -191,7 +190,7 @@ def compile_cpu(flow: Taskflow, timeout: float) -> Executable:
     return Executable(flow, pack(flow), timeout, flow.provenance, np.zeros(shape, np.int64), np.zeros(shape, np.int64))
 
 
-def _compiled(flow: Taskflow, target: str, timeout: float, provenance: tuple[str, ...]) -> Any:
+def _compiled(flow: Taskflow, target: str, timeout: float, provenance: tuple[str, ...]) -> Executable:
     return find_target(target).compiler(flow, timeout=timeout).replace(provenance=provenance)
 
 

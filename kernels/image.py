@@ -1,13 +1,18 @@
 """The packed image as one array: a header and its sections, put together and told apart again."""
 
+from __future__ import annotations
+
+from collections.abc import Mapping
+
 import numpy as np
 
 from hpmoe.kernels import protocol
 
+Sections = Mapping[str, np.ndarray]  # by name, of the dtypes of protocol.SECTIONS
 HEADER_NAMES = frozenset(protocol.HEADER.names or ())
 
 
-def pack_image(sections, *, ep_size, tile_rows, num_events, index_bits):
+def pack_image(sections: Sections, *, ep_size: int, tile_rows: int, num_events: int, index_bits: int) -> np.ndarray:
     """Lays out a dict of section arrays (names and dtypes of protocol.SECTIONS) as one image.
 
     Returns a contiguous uint8 array. Raises KeyError for a missing section, ValueError when a section's dtype is wrong.
@@ -34,7 +39,7 @@ def pack_image(sections, *, ep_size, tile_rows, num_events, index_bits):
     return image
 
 
-def unpack_image(image):
+def unpack_image(image: np.ndarray) -> tuple[np.void, Sections]:
     """Views an image as (header, dict of section arrays), without copying; the inverse of pack_image."""
     header = image[: protocol.HEADER.itemsize].view(protocol.HEADER)[0]
     lengths = {name: int(header[f"num_{name}"]) for name in protocol.SECTIONS if f"num_{name}" in HEADER_NAMES}
@@ -47,5 +52,5 @@ def unpack_image(image):
     return header, sections
 
 
-def _aligned(offset):
+def _aligned(offset: int) -> int:
     return -(-offset // protocol.SECTION_ALIGNMENT) * protocol.SECTION_ALIGNMENT

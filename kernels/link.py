@@ -6,20 +6,22 @@ import ast
 import atexit
 import contextlib
 import ctypes
+import functools
 import hashlib
 import os
 import sys
 import weakref
 from _signal import getsignal  # pyright: ignore[reportMissingImports]  faster than that of signal
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from signal import SIGINT
-from typing import Any
+from types import FrameType
+from typing import Protocol
 
 import numpy as np
 
 from hpmoe.kernels.cpu_target import runs_for_main_thread
 from hpmoe.kernels.diagnosis import make_error
-from hpmoe.kernels.memory import Pool
+from hpmoe.kernels.memory import Lease, Pool
 from hpmoe.kernels.native import ABI_VERSION, Failure, Rank, Status, load
 from hpmoe.kernels.protocol import VERSION, Code
 from hpmoe.ranks.link import register_link
@@ -29,9 +31,25 @@ from hpmoe.support.dtypes import dtype_name, rounded, widen
 from hpmoe.support.errors import LaunchError
 from hpmoe.support.loading import address
 from hpmoe.support.locks import new_lock
+from hpmoe.support.trees import PyTree
 
 TIMEOUT_S = 300.0  # for the last rank to come to a meeting
 COUNTER_WORDS = 8  # from one counter to the next: a cache line
+
+
+class Launched(Protocol):
+    """What a link launches; see Executable."""
+
+    @property
+    def name(self) -> str: ...
+    @property
+    def image(self) -> np.ndarray: ...
+    @functools.cached_property
+    def image_key(self) -> int: ...
+    @property
+    def timeout(self) -> float: ...
+    @property
+    def counters(self) -> np.ndarray: ...
 
 
 class Link:
@@ -69,8 +87,8 @@ class Link:
                 raise _failed(f"{self._names[rank]} has no address space for the memory that processes share", rank)
         self._heaps = [load().hpmoe_link_heap(self._handle, r) for r in range(self.size)]
         self.pool = Pool(self._take)
-        self._counters: weakref.WeakKeyDictionary[Any, tuple[np.ndarray, np.ndarray]] = weakref.WeakKeyDictionary()
-        self._kept: list[Any] = []  # what others may read or write until all have met again
+        self._counters: weakref.WeakKeyDictionary[Launched, tuple[np.ndarray, np.ndarray]] = weakref.WeakKeyDictionary()
+        self._kept: list[object] = []  # what others may read or write until all have met again
         self._depth, self._has_told, self._lock = 0, False, new_lock()
         _open.append(self)
 
@@ -119,7 +137,7 @@ class Link:
         self._kept += [mine, sums]
         return results
 
-    def _told_arrays(self, what: str, lease: Any, arrays: Sequence[np.ndarray], key: bytes) -> list[list[np.ndarray]]:
+    def _told_arrays(self, what: str, lease: Lease, arrays: Sequence[np.ndarray], key: bytes) -> list[list[np.ndarray]]:
         """Of each rank, the flat arrays that it has laid out as a lease of its own heap."""
         offsets = np.array([lease.address(i) - self._heaps[self.rank] for i in range(len(arrays))], np.int64)
         told = self.meet(what, offsets.tobytes(), key)
@@ -150,8 +168,8 @@ class Link:
         """float64 [size], the seconds that this rank has waited for each one to come to what all call."""
         return np.array([load().hpmoe_link_waited_ns(self._handle, r) for r in range(self.size)], np.float64) * 1e-9
 
-    def launch(self, executable: Any, addresses: Sequence[int], room: Sequence[int], counts: np.ndarray, num_tokens: int,
-               record: Sequence[np.ndarray | None], keep: Any) -> None:
+    def launch(self, executable: Launched, addresses: Sequence[int], room: Sequence[int], counts: np.ndarray,
+               num_tokens: int, record: Sequence[np.ndarray | None], keep: object) -> None:
         """This rank's part of a launch. `counts`: int32, of all routes by ids; `record`: what is filled, a trace and the
         bytes moved; `keep`: the memory that others write to."""
         with self._lock:
@@ -170,14 +188,15 @@ class Link:
             else:
                 self._kept.clear()
 
-    def _counters_of(self, executable: Any) -> tuple[np.ndarray, np.ndarray]:
+    def _counters_of(self, executable: Launched) -> tuple[np.ndarray, np.ndarray]:
         if executable not in self._counters:
             num_events = executable.counters.shape[1]
             counters = self.pool.zeros((max(num_events, 1) * COUNTER_WORDS,), np.int64)
             self._counters[executable] = counters, np.zeros(max(num_events, 1), np.int64)
         return self._counters[executable]
 
-    def _check(self, status: Status, what: str, handler: Any, image: np.ndarray | None = None) -> None:
+    def _check(self, status: Status, what: str, handler: Callable[[int, FrameType | None], object],
+               image: np.ndarray | None = None) -> None:
         """Raises what has gone wrong, on this rank or on another one."""
         if not status.code:
             return
@@ -235,7 +254,7 @@ class _HeapBlock:
             load().hpmoe_link_give(self._handle, self._offset)
 
 
-def _read_words(data: bytes) -> Any:
+def _read_words(data: bytes) -> PyTree:
     """What `repr` wrote of tuples and numbers."""
     return ast.literal_eval(data.decode())
 

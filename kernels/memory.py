@@ -5,8 +5,8 @@ from __future__ import annotations
 import collections
 import math
 import weakref
-from collections.abc import Callable, Sequence
-from typing import Any, Protocol
+from collections.abc import Callable, Mapping, Sequence
+from typing import Protocol
 
 import numpy as np
 from numpy.typing import DTypeLike
@@ -140,7 +140,7 @@ class _Bytes:
 
     __slots__ = ("__array_interface__", "_lease")
 
-    def __init__(self, lease: Lease, interface: dict[str, Any]):
+    def __init__(self, lease: Lease, interface: Mapping[str, object]):
         self._lease, self.__array_interface__ = lease, interface
 
 
@@ -149,6 +149,6 @@ class _Leased(weakref.ref):
 
     __slots__ = ("blocks",)
 
-    def __init__(self, lease: Lease, give_back: Any):
+    def __init__(self, lease: Lease, give_back: Callable[[_Leased], None]):
         super().__init__(lease, give_back)  # pyright: ignore[reportCallIssue]  typeshed has its arguments in __new__ alone
         self.blocks = lease.blocks

@@ -4,6 +4,8 @@
 True
 """
 
+from __future__ import annotations
+
 import ctypes
 from functools import lru_cache
 from importlib.util import find_spec
@@ -58,12 +60,12 @@ class Tables(ctypes.Structure):
     ]
 
 
-def find_library():
+def find_library() -> Path:
     """The path of the runtime's compiled library. Raises ImportError when it has not been built."""
     return loading.find_library(FOLDER, "_native*.so")
 
 
-def find_blas():
+def find_blas() -> Path | None:
     """The path of the oneDNN that MindSpore bundles, or None."""
     spec = find_spec("mindspore")
     if spec is None or not spec.submodule_search_locations:
@@ -72,7 +74,7 @@ def find_blas():
     return found[0] if found else None
 
 
-def use_blas(path):
+def use_blas(path: str | Path | None) -> None:
     """Takes dnnl_sgemm from the shared library at `path`; None goes back to the library's own loop.
 
     Raises OSError when the file does not load or has no dnnl_sgemm.
@@ -82,33 +84,33 @@ def use_blas(path):
         raise OSError(f"use_blas: {path} {'cannot be loaded' if failed == 1 else 'has no dnnl_sgemm'}")
 
 
-def gemm_name():
+def gemm_name() -> str:
     """The matrix product of vector units: "dnnl_sgemm" of MindSpore's oneDNN, or "own"."""
     return load().hpmoe_gemm_name().decode()
 
 
-def products_name():
+def products_name() -> str:
     """What multiplies matrices, in words."""
     return f"AMX, elsewhere {gemm_name()}" if load().hpmoe_uses_amx() else gemm_name()
 
 
-def skinny_rows(dtype, transposed=False):
+def skinny_rows(dtype: str, transposed: bool = False) -> int:
     """Up to how many rows a product with a matrix, transposed or not, takes a way of its own; 0 where none does."""
     return load().hpmoe_skinny_rows(Dtype[dtype.upper()], transposed)
 
 
-def few_terms(dtype):
+def few_terms(dtype: str) -> int:
     """Up to how many rows a weight's gradient takes a way of its own; 0 where none does."""
     return load().hpmoe_few_terms(Dtype[dtype.upper()])
 
 
-def use_amx(allowed, core_is_shared=None):
+def use_amx(allowed: bool, core_is_shared: bool | None = None) -> bool:
     """Lets bfloat16 and float32 products use the matrix units of the core (AMX), or not; returns whether they do. They
     measure whether the core's other hardware thread is busy, unless told by `core_is_shared`: the bits are the same."""
     return bool(load().hpmoe_use_amx(bool(allowed), -1 if core_is_shared is None else core_is_shared))
 
 
-def _link_signatures():
+def _link_signatures() -> loading.Signatures:
     """Of ranks that are processes."""
     handle, number, words, status = ctypes.c_void_p, ctypes.c_int64, ctypes.POINTER(ctypes.c_int32), ctypes.POINTER(Status)
     call = [handle, ctypes.c_char_p, ctypes.c_uint64]
@@ -130,7 +132,7 @@ def _link_signatures():
 
 
 @lru_cache(maxsize=1)
-def load():
+def load() -> ctypes.CDLL:
     """The loaded library with its signatures declared, using MindSpore's oneDNN where it can be loaded."""
     simulate = [
         *(ctypes.c_void_p, ctypes.c_int64),  # image

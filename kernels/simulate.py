@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import ctypes
 from collections.abc import Sequence
-from typing import Any, overload
+from typing import overload
 
 import numpy as np
 
@@ -24,6 +24,8 @@ from hpmoe.timelines.run import RATES, Simulated
 from hpmoe.timelines.timeline import Timeline
 
 NUM_BINS = 512  # of the time over which traffic is counted
+MOST_TASKS = 2**25  # of all ranks; what is known of each takes some BYTES_OF_TASK at most
+BYTES_OF_TASK = 160
 
 
 class _Machine(ctypes.Structure):
@@ -72,7 +74,8 @@ def simulate(flow: Taskflow | Stages, machine: Machine | None = None, *, routing
         A Timeline, whose times are simulated; of Stages one for each, whose launches follow one another.
 
     Raises:
-        ArgumentError: the flow has no queues, or routing, weights, mesh or machine do not fit it.
+        ArgumentError: the flow has no queues or more than 2**25 tasks on all ranks, which take 5 GiB; or routing, weights,
+            mesh or machine do not fit it.
         LaunchError: the schedule gets stuck; the text names task and event. Or the routing is over a capacity whose policy
             is "error", or over what the plan has room for.
 
@@ -84,10 +87,13 @@ def simulate(flow: Taskflow | Stages, machine: Machine | None = None, *, routing
         'simulated 25.1 us, 65 % busy, 0.0 us waiting'
     """
     if isinstance(flow, Stages):
-        options: dict[str, Any] = {"routing": routing, "mesh": mesh, "seed": seed, "topk_weights": topk_weights,
-                                   "num_tokens": num_tokens}
-        return tuple(simulate(stage, machine, **options) for stage in flow)
+        return tuple(simulate(stage, machine, routing=routing, mesh=mesh, seed=seed, topk_weights=topk_weights,
+                              num_tokens=num_tokens) for stage in flow)
     machine = _machine(flow, machine, mesh)
+    tasks = flow.ep_size * flow.num_tasks
+    check_argument(tasks <= MOST_TASKS, "hpmoe.simulate", "flow",
+                   f"of {tasks} tasks on {flow.ep_size} ranks, which take {tasks * BYTES_OF_TASK / 2**30:.1f} GiB",
+                   f"of at most {MOST_TASKS} on all ranks: by fewer tokens or ranks, larger tiles, or room for fewer rows")
     arrays, lengths = inputs_of(flow, routing, seed, topk_weights), lengths_of(flow, num_tokens)
     trace, known, moved = _run(flow, machine, _ranks(flow, arrays, lengths))
     return Timeline.from_trace(flow, trace, known, moved)

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-import ctypes
 import functools
-from typing import Any, NamedTuple
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple, Protocol
 
 import numpy as np
 from mindspore import Tensor
@@ -35,8 +35,8 @@ class Entries(NamedTuple):
     start: int
 
 
-def _c_rows(e: Entries) -> Any:
-    return ctypes.byref(Rows(address(e.places), len(e.places), e.top_k, e.start, e.num_rows))
+def _c_rows(e: Entries) -> Rows:
+    return Rows(address(e.places), len(e.places), e.top_k, e.start, e.num_rows)
 
 
 def _check(code: int) -> None:
@@ -95,6 +95,15 @@ def scatter_sum(rows: np.ndarray, index: np.ndarray, num_rows: int, dtype: str) 
 
 # On tensors. Each operation has a forward and a backward on arrays, and a name of the dtype of what is summed.
 
+class _Operation(Protocol):
+    """What moves rows: of arrays, and of the gradient of what it makes of them."""
+
+    @property
+    def forward(self) -> Callable[..., np.ndarray]: ...
+    @property
+    def backward(self) -> Callable[..., list[np.ndarray]]: ...
+
+
 class _Spread(NamedTuple):
     e: Entries
 
@@ -147,7 +156,7 @@ class _DifferentiableRows(Differentiable):
     """An operation on rows as one of autograd."""
 
     @staticmethod
-    def forward(ctx: Any, operation: Any, *tensors: Tensor) -> Tensor:
+    def forward(ctx: Any, operation: _Operation, *tensors: Tensor) -> Tensor:
         ctx.operation, ctx.arrays, ctx.dtype = operation, _arrays(tensors), _dtype(tensors[0])
         ctx.is_nested = gradient_depth() > 1
         return Tensor.from_numpy(operation.forward(ctx.dtype, *ctx.arrays))
@@ -160,13 +169,13 @@ class _DifferentiableRows(Differentiable):
         return None, *map(Tensor.from_numpy, ctx.operation.backward(ctx.dtype, *_arrays([grad]), *ctx.arrays))
 
 
-def _run(operation: Any, *tensors: Tensor) -> Tensor:
+def _run(operation: _Operation, *tensors: Tensor) -> Tensor:
     if takes_gradient():
         return _DifferentiableRows.apply(operation, *tensors)
     return Tensor.from_numpy(operation.forward(_dtype(tensors[0]), *_arrays(tensors)))
 
 
-def _arrays(tensors: Any) -> list[np.ndarray]:
+def _arrays(tensors: Sequence[Tensor]) -> list[np.ndarray]:
     return [np.ascontiguousarray(values_of(WHO, x)) for x in tensors]
 
 

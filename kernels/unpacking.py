@@ -1,17 +1,18 @@
 """The packed image read back as tables: what each task of its queues is, waits for and signals."""
 
-from typing import Any
+from __future__ import annotations
 
 import numpy as np
 
 from hpmoe.ir import taskflow as tf
+from hpmoe.kernels.image import Sections
 from hpmoe.kernels.protocol import Index
 
 # The kinds whose index the kernel finds from the routing.
 FOUND_LATER = (Index.SLOT_EXPERT, Index.ENTRY_TILE)
 
 
-def read_tasks(header, sections):
+def read_tasks(header: np.void, sections: Sections) -> tuple[np.ndarray, np.ndarray]:
     """The tasks queue by queue as a taskflow.TASK array, and the template of each."""
     words, ops = sections["tasks"], sections["ops"]
     template, index = words >> header["index_bits"], words & ((1 << int(header["index_bits"])) - 1)
@@ -27,12 +28,12 @@ def read_tasks(header, sections):
     return tasks, template
 
 
-def read_table(header: Any, sections: Any, name: str, dtype: np.dtype) -> np.ndarray:
+def read_table(header: np.void, sections: Sections, name: str, dtype: np.dtype) -> np.ndarray:
     """The `name` ("waits" or "signals") of all tasks as a table of taskflow.py: `task` is a place in the queues."""
     tasks, template = read_tasks(header, sections)
     templates, rows, one = sections["templates"][template], sections[name], name[:-1]
     counts = templates[f"num_{name}"].astype(np.int64)
-    out: Any = np.zeros(counts.sum(), dtype)
+    out = np.zeros(int(counts.sum()), dtype)
     out["task"] = np.repeat(np.arange(len(tasks)), counts)
     which = np.arange(len(out)) - np.repeat(np.cumsum(counts) - counts, counts) + templates[f"first_{one}"][out["task"]]
     row, task = rows[which], tasks[out["task"]]

@@ -11,7 +11,7 @@ from hpmoe.ir.avals import RouteAval
 from hpmoe.ir.program import Atom, Builder, Literal, Program, Var, substitute
 from hpmoe.ir.token_rows import token_vars
 from hpmoe.primitives.differentiable import is_differentiable
-from hpmoe.primitives.guard import LARGEST, count_outside, fill_outside
+from hpmoe.primitives.guard import LARGEST, count_and_fill, count_outside
 from hpmoe.runtime.transform import transform
 from hpmoe.support.errors import LaunchError, check_argument, is_name, is_number
 
@@ -64,15 +64,15 @@ def guard_values(program: Program, *, of: Sequence[str] | None = None, low: floa
                  fill: str = "raise", counts: MutableMapping[str, int] | None = None) -> Program:
     """Detects values that are NaN, infinite or out of a range in what a layer takes and returns, counts and replaces them.
 
-    Tile tasks of the same kernel look at each row: a pass that only reads, and a copy where values are to be replaced.
+    Tile tasks of the same kernel look at each row: a pass that only reads, and also copies where values are to be replaced.
     Gradients are those of what is computed: a replaced value has none, and with "mean" the others have their share of what
     stands in its place.
 
     Rewrite:
         b = dispatch x a
         ->
-        b = count_outside x low high     c = fill_outside[fill=zero] x x b low high     d = dispatch c a
-        and b, how many of each row, leaves the program too; with "raise" nothing is filled: d = dispatch x a
+        b, c = count_and_fill[fill=zero] x low high     d = dispatch b a
+        and c, how many of each row, leaves the program too; with "raise" nothing is filled: c = count_outside x low high
 
     Requires: a plain function; the innermost of a chain, but for others of its kind.
     Ensures: the same function of values that are in range.
@@ -107,9 +107,12 @@ def guard_values(program: Program, *, of: Sequence[str] | None = None, low: floa
     builder, reports, found = Builder(), [], []
 
     def guarded(name: str, value: Atom) -> Atom:
-        found.append(builder.add(count_outside, value, *limits))
-        reports.append(_Report(program.name, name, fill == "raise", counts))
-        return value if fill == "raise" else builder.add(fill_outside, value, value, found[-1], *limits, fill=fill)
+        must_raise = fill == "raise"
+        made, count = ((value, builder.add(count_outside, value, *limits)) if must_raise else
+                       builder.add(count_and_fill, value, *limits, fill=fill))
+        found.append(count)
+        reports.append(_Report(program.name, name, must_raise, counts))
+        return made
     names = _chosen(program, of)
     instead = {v: guarded(n, v) for n, v in zip(program.input_names, program.inputs, strict=True) if n in names}
     computed = _of_layers(program)

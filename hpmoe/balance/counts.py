@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+from typing import TypeAlias
+
 import numpy as np
 from mindspore import Tensor
 from numpy.typing import ArrayLike
 
 from hpmoe.support.errors import check_argument
 
-Counts = Tensor | ArrayLike
+Counts: TypeAlias = Tensor | ArrayLike
 
 
 def summed_counts(who: str, counts: Counts, num_experts: int | None = None) -> np.ndarray:

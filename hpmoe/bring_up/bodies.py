@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
 
 import numpy as np
-from mindspore import mint
+from mindspore import Tensor, mint
 from mindspore.mint.nn import functional
 
 import hpmoe
@@ -64,7 +63,7 @@ def weight_gradients(device: Device) -> str:
     rows = (0, 1, 17, 24, 300)
     ids = rng.permutation(np.repeat(np.arange(len(rows)), rows)).astype(np.int32)[:, None]
 
-    def layer(x: Any, ids: Any, weight: Any) -> Any:
+    def layer(x: Tensor, ids: Tensor, weight: Tensor) -> Tensor:
         received, route = hpmoe.dispatch(x, ids, num_local_experts=len(rows))
         return hpmoe.combine(hpmoe.grouped_matmul(received, weight, route), route)
 

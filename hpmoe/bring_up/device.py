@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 import mindspore as ms
 import numpy as np
@@ -13,12 +12,14 @@ import hpmoe
 from hpmoe.autodiff.vjp import linearize
 from hpmoe.interpreters.evaluate import evaluate
 from hpmoe.ir.program import Program
+from hpmoe.ir.stages import AnyIR
 from hpmoe.machines.machine import Machine, Mesh
 from hpmoe.runtime.targets import find_target
 from hpmoe.support.dtypes import numpy_dtype
+from hpmoe.support.trees import Function, PyTree
 
 Arrays = Sequence[np.ndarray]
-Transform = Callable[..., Any]
+value_and_grad: Function = ms.value_and_grad  # whose annotations know no positions of arguments in a list
 # Of the largest number of an array: half precision is rounded at every stored array, float32 at every addition.
 TOLERANCE = {"bfloat16": 2e-2, "float16": 3e-3, "float32": 4e-6}
 MARGIN = 1e-30  # below it a difference is none
@@ -48,8 +49,8 @@ class Device:
     timeout: float = 60.0
     is_small: bool = True
 
-    def bind(self, f: Callable[..., Any], ranks: int = 1, tile: tuple[int, int] = (16, 32),
-             before: Transform | None = None, blocks: int = 1) -> Callable[..., Any]:
+    def bind(self, f: Function, ranks: int = 1, tile: tuple[int, int] = (16, 32),
+             before: Function | None = None, blocks: int = 1) -> Function:
         """A function as one kernel of so many blocks, after `before`: of a rank's tensors, or where all ranks are of this
         process of theirs."""
         machine = self.machine.replace(num_aic=blocks, num_aiv=2 * blocks)
@@ -75,7 +76,7 @@ class Device:
         found = wide.asnumpy()
         return list(found) if ranks > 1 and self.rank is None else [found]
 
-    def run(self, kernel: Any, arrays: Arrays) -> list[np.ndarray]:
+    def run(self, kernel: AnyIR, arrays: Arrays) -> list[np.ndarray]:
         """A launch of an executable of one rank on its arrays: its outputs."""
         if not find_target(self.target).on_device:
             return [np.asarray(out).astype(np.float32) for out in kernel.run([arrays])[0]]
@@ -83,8 +84,8 @@ class Device:
         hpmoe.synchronize()
         return [self.split(out, 1)[0] for out in outputs]
 
-    def compare(self, f: Callable[..., Any], inputs: Sequence[Arrays], *, grads: bool = False, exact: bool = False,
-                tolerance: float | None = None, **options: Any) -> float:
+    def compare(self, f: Function, inputs: Sequence[Arrays], *, grads: bool = False, exact: bool = False,
+                tolerance: float | None = None, **options: PyTree) -> float:
         """Runs a function, and its gradients, and returns the largest difference from NumPy in float64.
 
         Args:
@@ -108,7 +109,7 @@ class Device:
             return self._differs(["the output"], got, want, allowed)
         return self._compare_gradients(kernel, program, inputs, tensors, allowed)
 
-    def _compare_gradients(self, kernel: Callable[..., Any], program: Program, inputs: Sequence[Arrays],
+    def _compare_gradients(self, kernel: Function, program: Program, inputs: Sequence[Arrays],
                            tensors: list[ms.Tensor], allowed: float) -> float:
         ranks, linearized = len(inputs), linearize(program)
         forward = evaluate(linearized.forward, inputs, dtype="float64")
@@ -121,8 +122,7 @@ class Device:
             out = kernel(*given)
             return (out.astype(ms.float32) * cotangent.astype(ms.float32)).sum(), out
 
-        take: Any = ms.value_and_grad
-        (_, out), found = take(loss, linearized.differentiable, has_aux=True)(*tensors)
+        (_, out), found = value_and_grad(loss, linearized.differentiable, has_aux=True)(*tensors)
         backward = [[*(mine[i] for i in linearized.kept_inputs), *outputs[num_outputs:], w]
                     for mine, outputs, w in zip(inputs, forward, weights, strict=True)]
         want = [[outputs[0] for outputs in forward],
@@ -150,7 +150,7 @@ class Device:
         return worst
 
 
-def _program(f: Callable[..., Any], inputs: Sequence[Arrays]) -> Program:
+def _program(f: Function, inputs: Sequence[Arrays]) -> Program:
     return hpmoe.trace(f, *(hpmoe.Aval(a.shape, str(a.dtype)) for a in inputs[0]), mesh=Mesh(len(inputs)))
 
 

@@ -4,20 +4,19 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Sequence
-from typing import Any
 
 import numpy as np
-from mindspore import mint
+from mindspore import Tensor, mint
 
 import hpmoe
-from hpmoe.bring_up.device import Arrays, CheckFailed, Device, Transform, random
+from hpmoe.bring_up.device import Arrays, CheckFailed, Device, random
 from hpmoe.kernels.image import unpack_image
 from hpmoe.runtime.targets import find_target
 from hpmoe.support.errors import LaunchError
+from hpmoe.support.trees import Function
 
 LAUNCHES, SMALL_LAUNCHES = 10_000, 60
 WAIT = 1.0  # seconds that a task waits for a signal that does not come
-Layer = Callable[..., Any]
 
 
 def layer_inputs(ranks: int, tokens: int = 7, hidden: int = 32, intermediate: int = 16, experts: int = 2, top_k: int = 2,
@@ -59,7 +58,7 @@ def bad_ids(device: Device) -> str:
     return "named, and the next launch is right"
 
 
-def moved(x: Any, ids: Any) -> Any:
+def moved(x: Tensor, ids: Tensor) -> Tensor:
     """Rows of tokens to the ranks of their experts, two a rank, and back."""
     rows, route = hpmoe.dispatch(x, ids, num_local_experts=2)
     return hpmoe.combine(rows, route)
@@ -119,7 +118,7 @@ def transformed(device: Device) -> str:
     ranks, worst = device.num_ranks, 0.0
     capped = [lambda *args, policy=policy: hpmoe.moe_ffn(*args, capacity_factor=0.75, drop_policy=policy)
               for policy in ("position", "probs")]
-    variants: Sequence[tuple[Layer, Transform | None]] = [
+    variants: Sequence[tuple[Function, Function | None]] = [
         *((f, None) for f in capped), (hpmoe.moe_ffn, hpmoe.deduplicate_rows),
         (hpmoe.moe_ffn, hpmoe.replicate_experts(loads=[9, *[1] * (2 * ranks - 1)], replicas=1))]
     inputs = layer_inputs(ranks, tokens=24, experts=2 * ranks, hot=True)
@@ -131,10 +130,10 @@ def transformed(device: Device) -> str:
 def all_ranks(device: Device) -> str:
     """A layer of several blocks on all ranks, forward and backward; on an NPU also of the size of a real one."""
     ranks = device.num_ranks
-    sizes: list[dict[str, Any]] = [{"tokens": 40, "hidden": 64, "intermediate": 48, "experts": 4 * ranks}]
+    sizes = [(40, 64, 48, 4 * ranks)]
     if not device.is_small:
-        sizes.append({"tokens": 512, "hidden": 7168, "intermediate": 2048, "experts": 8 * ranks, "top_k": 2})
-    worst = max(device.compare(hpmoe.moe_ffn, layer_inputs(ranks, **size), grads=True, blocks=device.machine.num_aic)
+        sizes.append((512, 7168, 2048, 8 * ranks))
+    worst = max(device.compare(hpmoe.moe_ffn, layer_inputs(ranks, *size), grads=True, blocks=device.machine.num_aic)
                 for size in sizes)
     return f"{ranks} ranks of {device.machine.num_aic} blocks, {len(sizes)} sizes, error at most {worst:.1e}"
 

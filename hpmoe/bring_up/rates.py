@@ -6,7 +6,6 @@ import dataclasses
 import datetime
 import time
 from collections.abc import Callable, Iterator, Sequence
-from typing import Any
 
 import numpy as np
 
@@ -15,6 +14,7 @@ from hpmoe.bring_up.device import Arrays, Device, random
 from hpmoe.bring_up.layers import layer_inputs, moved
 from hpmoe.machines.constant import Constant
 from hpmoe.machines.machine import Machine
+from hpmoe.support.trees import Function, PyTree
 
 REPEATS, LAUNCHES = 5, 20
 LEAST_US = 1e-3  # what a launch took at least, besides that of nothing
@@ -78,7 +78,7 @@ def _rates(device: Device) -> Iterator[Rate]:
                       f"{tokens} rows of {hidden} numbers of bfloat16 to {ranks} ranks and back")
 
 
-def _times_us(device: Device, f: Callable[..., Any], inputs: Sequence[Arrays], **options: Any) -> list[float]:
+def _times_us(device: Device, f: Function, inputs: Sequence[Arrays], **options: PyTree) -> list[float]:
     """Microseconds of a launch in each repeat, of a row of launches that nothing waits for in between."""
     kernel, tensors = device.bind(f, len(inputs), **options), device.tensors(inputs)
     count, found = 2 if device.is_small else LAUNCHES, []

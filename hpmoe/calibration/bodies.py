@@ -5,7 +5,6 @@ from __future__ import annotations
 import functools
 from collections.abc import Callable, Iterator
 from types import SimpleNamespace
-from typing import Any
 
 import mindspore as ms
 import numpy as np
@@ -21,6 +20,7 @@ from hpmoe.costs.work import Work
 from hpmoe.ir.layout import Layout
 from hpmoe.support.dtypes import FLOATS, rounded, storage_dtype
 from hpmoe.support.known import known
+from hpmoe.support.trees import PyTree
 from hpmoe.timelines.timeline import Timeline
 
 # Small enough for a round of all to take under a second, and far enough apart in every size to tell what small ones lose.
@@ -52,7 +52,7 @@ class Subject:
         runs: those of the call.
     """
 
-    def __init__(self, make: Callable[[hpmoe.Machine], Callable[[], Any]], ids: np.ndarray | None = None):
+    def __init__(self, make: Callable[[hpmoe.Machine], Callable[[], PyTree]], ids: np.ndarray | None = None):
         self.ids = ids
         self.runs = Runs(make(hpmoe.cpu()))
 
@@ -78,7 +78,7 @@ def subjects() -> list[Subject]:
     return out
 
 
-def _functions(args: list[ms.Tensor], machine: hpmoe.Machine) -> Callable[[], Any]:
+def _functions(args: list[ms.Tensor], machine: hpmoe.Machine) -> Callable[[], PyTree]:
     staged = hpmoe.assign_queues(hpmoe.tile_partition(one_of_each, rows=64, cols=512), machine=machine)
     return functools.partial(hpmoe.fuse_persistent(staged), *args)
 

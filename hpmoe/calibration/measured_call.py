@@ -3,21 +3,22 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any
+from types import SimpleNamespace
 
 import mindspore as ms
 import numpy as np
+from absl import flags
 
 import hpmoe
 from hpmoe.routing.workload import layer_inputs
 from hpmoe.runtime.array_runs import ArrayRuns
 from hpmoe.runtime.rank_arrays import to_arrays
 from hpmoe.runtime.running import Runner
-from hpmoe.support.trees import Function
+from hpmoe.support.trees import Function, PyTree
 
 
-def measured_call(o: Any, machine: hpmoe.Machine, ids: np.ndarray, policy: str = "critical_path",
-                  f: Function = hpmoe.moe_ffn, **comm: str) -> Callable[[], Any]:
+def measured_call(o: SimpleNamespace | flags.FlagValues, machine: hpmoe.Machine, ids: np.ndarray,
+                  policy: str = "critical_path", f: Function = hpmoe.moe_ffn, **comm: str) -> Callable[[], PyTree]:
     """A call of the layer on this CPU, tiles and sizes as the flags say: its forward or both passes, one launch each.
 
     Nothing of MindSpore runs in it, whose threads keep cores busy for a while after they had something to do.
@@ -35,7 +36,7 @@ def measured_call(o: Any, machine: hpmoe.Machine, ids: np.ndarray, policy: str =
     lin = call.traced.linearized
     kept = [arrays[i] for i in lin.kept_inputs]
 
-    def both() -> Any:
+    def both() -> PyTree:
         outputs = runs.run(call, lin.forward, arrays)
         return runs.gradients(call, kept, [rank[len(call.traced.program.outputs):] for rank in outputs], d_out)
     return both

@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Iterator
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import numpy as np
 from absl import flags
@@ -60,7 +59,7 @@ def span_us(layer: Layer, on: frozenset[str]) -> float:
     return layer.span_us(layer.fused(policy if "spread" in on else by_destination(policy), machine, **comm))
 
 
-def cases(o: flags.FlagValues, most_ranks: int) -> list[tuple[Any, float]]:
+def cases(o: flags.FlagValues, most_ranks: int) -> list[tuple[SimpleNamespace, float]]:
     """(sizes, imbalance) of each column: 4, 16, 64 ranks, with as many experts each as in the flags."""
     out, ep = [], min(4, most_ranks)
     while ep <= most_ranks:

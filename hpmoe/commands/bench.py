@@ -51,6 +51,7 @@ def define(values: flags.FlagValues) -> None:
 
 def run(o: flags.FlagValues) -> int:
     if o.permute:
+        options.check_flag(o.out is None, "out", o.out, "left out with --permute, whose result is a text")
         return permuted(o)
     names = ["hpmoe", *peers(o.peers)]
     todo = cases(o)

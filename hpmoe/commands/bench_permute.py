@@ -6,7 +6,6 @@ import importlib.util
 import statistics
 import time
 from collections.abc import Callable, Iterator
-from typing import Any
 
 import mindspore as ms
 import numpy as np
@@ -19,11 +18,14 @@ from hpmoe.routing.workload import drawn_ids
 from hpmoe.support.dtypes import numpy_dtype
 from hpmoe.support.errors import LaunchError
 from hpmoe.support.host import free_bytes
+from hpmoe.support.kept_files import Fields
 from hpmoe.support.loading import address
+from hpmoe.support.trees import PyTree
 
 TOKENS, HIDDEN = (4096, 65_536), (1024, 2048, 4096, 7168)
 TOP_K, EXPERTS, RANKS = 8, 256, 8
 MOST_BYTES = 2**32
+Call = Callable[[], PyTree]  # an array or a tensor, of whatever framework
 SORTED, SORTS = (2**16, 2**18, 2**20, 2**22, 2**24), 9
 NOTES = """\
 Medians of turns, in which each side runs once. Forward: expert ids to permuted rows; the sort alone is a part of it.
@@ -48,7 +50,7 @@ class Case:
         self.places = token_rows.sorted_places(self.ids)
         self.entries = token_rows.Entries(self.places, TOP_K, self.places.size, 0)
         self.rows = token_rows.spread(self.x, self.entries)
-        self.sides: dict[str, Callable[[], Any]] = {
+        self.sides: dict[str, Call] = {
             "copy": self._copy,
             "sort": lambda: token_rows.sorted_places(self.ids),
             "hpmoe forward": self._forward(),
@@ -62,11 +64,11 @@ class Case:
         load().hpmoe_copy_streamed(address(self.rows), self.rows.nbytes, address(out))
         return out
 
-    def _forward(self) -> Callable[[], Any]:
+    def _forward(self) -> Call:
         x, ids = Tensor.from_numpy(self.x), Tensor(self.ids)
         return lambda: hpmoe.permute(x, ids)[0]
 
-    def _mindspore(self) -> Callable[[], Any]:
+    def _mindspore(self) -> Call:
         bits = self.x.view(np.float16) if self.dtype == "bfloat16" else self.x  # it has no gather of bfloat16
         x, ids, kept = Tensor.from_numpy(bits), Tensor(self.ids.astype(np.float32)), self.places.size
 
@@ -75,14 +77,14 @@ class Case:
             return ops.gather(x, ops.floor_divide(order[:kept], TOP_K), 0)
         return forward
 
-    def _torch(self) -> dict[str, Callable[[], Any]]:
+    def _torch(self) -> dict[str, Call]:
         if importlib.util.find_spec("torch") is None or self.dtype == "bfloat16":
             return {}
         import torch  # pyright: ignore[reportMissingImports]  an extra
         x, ids = torch.from_numpy(self.x), torch.from_numpy(self.ids)
         grad = torch.from_numpy(self.rows)
 
-        def tokens() -> Any:
+        def tokens():
             return torch.sort(ids.reshape(-1), stable=True)[1] // TOP_K
         by_row = tokens()
         return {"torch forward": lambda: x.index_select(0, tokens()),
@@ -100,7 +102,7 @@ class Case:
         if not np.array_equal(mine.view(np.uint8), theirs.view(np.uint8)):
             raise LaunchError("hpmoe and MindSpore permute rows differently")
 
-    def measured(self, repeats: int) -> dict[str, Any]:
+    def measured(self, repeats: int) -> Fields:
         """Seconds of each side and what follows from them."""
         taken: dict[str, list[float]] = {name: [] for name in self.sides}
         self._check()
@@ -137,7 +139,7 @@ def requests(ids: np.ndarray, places: np.ndarray) -> list[int]:
     return found
 
 
-def sort_times(entries: tuple[int, ...] = SORTED, experts: int = 1024) -> dict[str, Any]:
+def sort_times(entries: tuple[int, ...] = SORTED, experts: int = 1024) -> Fields:
     """Seconds that a sort takes of so many entries, the best of turns, and the slope of their logarithms; 1 is linear."""
     ids = [np.random.default_rng(0).integers(0, experts, count, np.int32) for count in entries]
     seconds = [float("inf")] * len(entries)
@@ -151,7 +153,7 @@ def sort_times(entries: tuple[int, ...] = SORTED, experts: int = 1024) -> dict[s
 
 
 def reports(tokens: tuple[int, ...], hidden: tuple[int, ...], dtypes: tuple[str, ...],
-            repeats: int) -> Iterator[dict[str, Any]]:
+            repeats: int) -> Iterator[Fields]:
     """A report of each case; one that has no room says so."""
     ms.runtime.launch_blocking()
     for count in tokens:
@@ -166,13 +168,13 @@ def reports(tokens: tuple[int, ...], hidden: tuple[int, ...], dtypes: tuple[str,
                            "skipped": f"its rows take {size / 1e9:.1f} GB, more than {most / 1e9:.1f}"}
 
 
-def sort_line(sort: dict[str, Any]) -> str:
+def sort_line(sort: Fields) -> str:
     """The text of sort_times."""
     times = ", ".join(f"{n} in {1e3 * t:.1f}" for n, t in zip(sort["entries"], sort["seconds"], strict=True))
     return f"sort by {sort['experts']} experts, ms: {times}; log-log slope {sort['slope']:.2f}"
 
 
-def lines(report: dict[str, Any]) -> list[str]:
+def lines(report: Fields) -> list[str]:
     """The text of a report."""
     head = f"{report['tokens']} tokens x {report['hidden']} {report['dtype']}, {report['bytes'] / 1e9:.2f} GB of rows"
     if "skipped" in report:

@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import matplotlib
+from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 
 from hpmoe.peers.layer_problem import PASSES
@@ -32,7 +31,7 @@ def draw(report: Fields, out: str) -> None:
         figure.savefig(out, dpi=90)
 
 
-def panel(axes: Any, case: Fields, sides: dict[str, str], labels: bool) -> None:
+def panel(axes: Axes, case: Fields, sides: dict[str, str], labels: bool) -> None:
     rows = {r["side"]: r for r in case["sides"]}
     for i, side in enumerate(sides):
         for k, which in enumerate(PASSES):

@@ -5,24 +5,24 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 from absl import flags
 
 import hpmoe
 from hpmoe.calibration.measured_call import measured_call
-from hpmoe.commands import options, simulate
+from hpmoe.commands import options, show, simulate
 from hpmoe.support.progress import Progress
+from hpmoe.support.trees import PyTree
 from hpmoe.timelines.html import format_number, html, numbers
+from hpmoe.timelines.side_by_side import draw_side_by_side
 from hpmoe.timelines.timeline import Timeline
 
 SUMMARY = "lays two schedules side by side: where their time goes, and their ratio"
 NOTES = """\
-hpmoe compare A B: each is settings separated by commas, of any flag above, or "unfused"; flags hold for both, such as
-  hpmoe compare policy=critical_path policy=stage_order,signal=peer --ep=4 --tokens=1024 --html=page.html
-  hpmoe compare dedup dedup=false --machine=ascend_a2 --ep=16 --experts=128
-Simulated unless --measured is given, which runs both in turn on this CPU, as virtual ranks that share its cores; there
-choose sizes that it can hold. A worker's time is that of the mean worker; the ratio is B / A."""
+hpmoe compare A B: each is "fused", "unfused", or settings separated by commas, of any flag above, as in
+  hpmoe compare policy=critical_path policy=stage_order,signal=peer --ep=4 --tokens=1024 --out=page.html
+Flags hold for both. Simulated unless --measured is given, which runs both in turn on this CPU, as virtual ranks that
+share its cores; there choose sizes that it can hold. Times of workers are of the mean worker; the ratio is B / A."""
 POSITIONAL = ("a", "b")
 
 
@@ -33,21 +33,26 @@ def define(values: flags.FlagValues) -> None:
     simulate.define_room(values)
     options.define_switch(values, "measured", "run both on this CPU; --machine is cpu")
     options.define_integer(values, "repeats", 5, "measured runs of each, of which the median counts")
-    flags.DEFINE_string("html", None, "also write a page with both timelines into this file", flag_values=values)
+    flags.DEFINE_string("out", None, "also draw both timelines, a .png or .svg picture or .html page", flag_values=values)
 
 
 def run(o: flags.FlagValues) -> int:
     names = [o.a, o.b]
     if None in names:
         raise options.UsageError("two schedules are compared, such as policy=critical_path policy=stage_order")
-    options.check_file("html", o.html, ".html", ".htm")
+    options.check_file("out", o.out, ".html", ".png", ".svg")
+    if _is_picture(o.out):
+        options.check_picture(o.out)
     sides = [_side(o, name) for name in names]
     with Progress("hpmoe compare") as progress:
         lines = _measured(sides, o.repeats, progress) if o.measured else [_simulated(*side, progress) for side in sides]
         columns = [numbers(line) for line in lines]
-        if o.html is not None:
-            progress(f"writing {o.html}")
-            Path(o.html).write_text(html(lines, names), encoding="utf-8")
+        if o.out is not None:
+            progress(f"writing {o.out}")
+            if _is_picture(o.out):
+                draw_side_by_side(lines, names, str(show.program(o, o.direction)), o.out)
+            else:
+                Path(o.out).write_text(html(lines, names), encoding="utf-8")
     if o.json:
         print(json.dumps({"simulated": not o.measured, "a": {"schedule": o.a, **columns[0]},
                           "b": {"schedule": o.b, **columns[1]}, "ratio": lines[1].span / max(lines[0].span, 1e-9)}))
@@ -56,7 +61,11 @@ def run(o: flags.FlagValues) -> int:
     return 0
 
 
-def _side(o: flags.FlagValues, settings: str) -> tuple[str, Any]:
+def _is_picture(out: str | None) -> bool:
+    return out is not None and Path(out).suffix.lower() != ".html"
+
+
+def _side(o: flags.FlagValues, settings: str) -> tuple[str, flags.FlagValues]:
     """What is wanted of a schedule: "fused" or "unfused", and the command's flags with its settings."""
     words = [w.strip() for w in settings.split(",") if w.strip()]
     kind = "unfused" if "unfused" in words else "fused"
@@ -66,7 +75,7 @@ def _side(o: flags.FlagValues, settings: str) -> tuple[str, Any]:
     simulate.define_room(values)
     common = [f"--{name}={o[name].value}" for name in values if not o[name].using_default_value]
     machine = ["--machine=cpu", "--dtype=float32"] if o.measured else []
-    options.parse(values, [*machine, *common, *(f"--{w}" for w in words if w != "unfused")])
+    options.parse(values, [*machine, *common, *(f"--{w}" for w in words if w not in ("fused", "unfused"))])
     options.check_flag(not o.measured or values.machine == "cpu", "machine", values.machine, "cpu where runs are measured")
     simulate.check_schedule(values)
     return kind, values
@@ -78,7 +87,7 @@ def _simulated(kind: str, o: flags.FlagValues, progress: Callable[[str], None]) 
     return simulate.fused(o, layer) if kind == "fused" else layer.baseline(o.dedup)
 
 
-def _measured(sides: list[tuple[str, Any]], repeats: int, progress: Callable[[str], None]) -> list[Timeline]:
+def _measured(sides: list[tuple[str, flags.FlagValues]], repeats: int, progress: Callable[[str], None]) -> list[Timeline]:
     """The median run of each; they take turns, after one run that does not count."""
     calls = [_call(o) for _, o in sides]
     runs: list[list[Timeline]] = [[] for _ in sides]
@@ -91,7 +100,7 @@ def _measured(sides: list[tuple[str, Any]], repeats: int, progress: Callable[[st
     return [sorted(mine, key=lambda line: line.span)[repeats // 2] for mine in runs]
 
 
-def _call(o: flags.FlagValues) -> Callable[[], Any]:
+def _call(o: flags.FlagValues) -> Callable[[], PyTree]:
     layer = simulate.layer_of(o)
     f = layer.with_copies(hpmoe.moe_ffn)
     f = hpmoe.deduplicate_rows(f) if o.dedup else f

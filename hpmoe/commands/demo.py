@@ -7,7 +7,7 @@ import statistics
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any, cast
+from typing import cast
 
 import mindspore as ms
 import numpy as np
@@ -22,7 +22,7 @@ from hpmoe.support import host
 from hpmoe.support.dtypes import widen
 from hpmoe.support.kept_files import Fields
 from hpmoe.support.progress import Progress
-from hpmoe.support.trees import Function
+from hpmoe.support.trees import Function, PyTree
 from hpmoe.timelines.chrome import chrome_json
 from hpmoe.timelines.timeline import Timeline
 
@@ -44,6 +44,10 @@ float16: about one for each array stored between an input and the gradient furth
 TOLERANCES = {"float32": 1e-5, "bfloat16": 8 * 2.0 ** -8, "float16": 8 * 2.0 ** -11}
 GRADIENTS = {"hidden_states": 0, "topk_weights": 2, "gate_up_weight": 3, "down_weight": 4}
 DIRECTIONS = ("forward", "backward")
+NEXT = {"hpmoe show": "the same layer as every transform leaves it",
+        "hpmoe compare unfused fused --out=a.html": "its time on an NPU, simulated, one kernel after another and fused",
+        "hpmoe bench": "this CPU, beside JAX and PyTorch where they are installed",
+        "hpmoe launch -n 2 your_script.py": "ranks as processes: mesh=hpmoe.world() in the script"}
 PASSES = ("forward", "forward + backward")
 
 
@@ -102,19 +106,20 @@ def in_float32(args: tuple[ms.Tensor, ...]) -> tuple[ms.Tensor, ...]:
     return tuple(ms.Tensor(widen(a.asnumpy())) for a in args)
 
 
-def passes(f: Function, args: tuple[ms.Tensor, ...], cotangent: ms.Tensor) -> dict[str, Callable[[], Any]]:
+def passes(f: Function, args: tuple[ms.Tensor, ...], cotangent: ms.Tensor) -> dict[str, Callable[[], PyTree]]:
     """What is timed of one side."""
-    grad = ms.value_and_grad(lambda *a: (f(*a).astype(ms.float32) * cotangent).sum(), cast(Any, tuple(GRADIENTS.values())))
+    grad = cast(Function, ms.value_and_grad)(
+        lambda *a: (f(*a).astype(ms.float32) * cotangent).sum(), tuple(GRADIENTS.values()))
     return dict(zip(PASSES, (lambda: f(*args), lambda: grad(*args)), strict=True))
 
 
-def arrays_of(calls: dict[str, Callable[[], Any]]) -> list[np.ndarray]:
+def arrays_of(calls: dict[str, Callable[[], PyTree]]) -> list[np.ndarray]:
     """The output and the gradients of one run of each pass."""
     output, (_, grads) = (calls[p]() for p in PASSES)
     return [widen(t.asnumpy()) for t in (output, *grads)]
 
 
-def latencies(sides: dict[str, dict[str, Callable[[], Any]]], repeats: int,
+def latencies(sides: dict[str, dict[str, Callable[[], PyTree]]], repeats: int,
               progress: Callable[[str], None]) -> dict[str, dict[str, float]]:
     """Median milliseconds of each pass and side, the sides taking turns, and op_by_op / hpmoe."""
     times: dict[tuple[str, str], list[float]] = {(p, side): [] for p in PASSES for side in sides}
@@ -167,6 +172,7 @@ def report_lines(r: Fields, timelines: tuple[Timeline, ...]) -> list[str]:
               f"timeline of one run: {r['timeline'] or '--out=FILE writes it'} (open in ui.perfetto.dev or chrome://tracing)"]
     for direction, line in zip(DIRECTIONS, timelines, strict=True):
         lines += [f"  {direction}: {line.summary()}", *("  " + row for row in line.text(64).splitlines()[2:])]
+    lines += ["", "what to try next:", *(f"  {command:<43}{what}" for command, what in NEXT.items())]
     if not r["ok"]:
         lines += ["", f"FAILED: an error is above {r['tolerance']:.0e}"]
     return lines

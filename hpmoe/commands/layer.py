@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import dataclasses
 import functools
-from collections.abc import Callable
-from typing import Any
 
 import numpy as np
 
@@ -86,15 +84,16 @@ class Layer:
         size = numpy_dtype(self.o.dtype).itemsize
         return given if given is not None else flops / 2 * size / self.machine.link_rate(self.o.ep)
 
-    def with_copies(self, f: Function) -> Callable[..., Any]:
+    def with_copies(self, f: Function) -> Function:
         """A function of the layer, with as many copies of its experts as there is room for."""
         if not self.replicas:
             return f
         return hpmoe.replicate_experts(f, loads=self.loads, replicas=self.replicas, min_load=self.min_load)
 
-    def with_quantised_rows(self, f: Function) -> Callable[..., Any]:
+    def with_quantised_rows(self, f: Function) -> Function:
         """A function of the layer, whose rows travel in the format that was asked for."""
-        return hpmoe.quantize_rows(f, **quantised_rows(self.quantize)) if self.quantize else f
+        dtype, combine = quantised_rows(self.quantize)
+        return hpmoe.quantize_rows(f, dtype=dtype, combine=combine) if dtype else f
 
     @functools.cached_property
     def tiles(self) -> hpmoe.Taskflow:
@@ -110,7 +109,8 @@ class Layer:
             p, loads=self.loads, replicas=replicas, min_load=self.min_load) if replicas else p)
         program = with_planned_rows(program, [self._planned_rows(route.aval, room) for route in routes_of(program)])
         program = hpmoe.deduplicate_rows.apply_to(program) if dedup else program
-        program = hpmoe.quantize_rows.apply_to(program, **quantised_rows(self.quantize)) if self.quantize else program
+        dtype, combine = quantised_rows(self.quantize)
+        program = hpmoe.quantize_rows.apply_to(program, dtype=dtype, combine=combine) if dtype else program
         rows, cols = (getattr(self.o, n, None) or ("auto" if tuned else None) for n in ("tile_rows", "tile_cols"))
         return hpmoe.tile_partition.apply_to(program, rows=rows, cols=cols, machine=self.machine)
 
@@ -121,12 +121,12 @@ class Layer:
         return rows_of_received(rows, aval) if room == "bucket" else PlannedRows(rows, rows)
 
     def fused(self, policy: str | Policy = "critical_path", machine: hpmoe.Machine | None = None,
-              **comm: Any) -> hpmoe.Timeline:
+              **comm: str) -> hpmoe.Timeline:
         """The persistent kernel; expert_barrier gets signals for each expert, as the policy it is modelled on."""
         machine = machine or self.machine
         comm = {"signal": "expert", **comm} if policy == "expert_barrier" else comm
-        comm = {"cols": "auto", "returns": 2, **comm} if self.tuned else comm
-        flow = hpmoe.overlap_comm.apply_to(self.tiles, **comm)
+        tuned = {"cols": "auto", "returns": 2} if self.tuned else {}
+        flow = hpmoe.overlap_comm.apply_to(self.tiles, **tuned | comm)
         return hpmoe.simulate(hpmoe.assign_queues.apply_to(flow, machine=machine, policy=policy), routing=self.ids)
 
     def blocking(self, policy: str | Policy, machine: hpmoe.Machine) -> hpmoe.Timeline:
@@ -150,10 +150,10 @@ class Layer:
         return start_us(line.flow, self.machine) + line.span
 
 
-def quantised_rows(quantize: str) -> dict[str, Any]:
-    """Options of hpmoe.quantize_rows that one of QUANTISED stands for."""
-    dtype, _, back = quantize.partition("+")
-    return {"dtype": dtype, "combine": bool(back)}
+def quantised_rows(quantize: str | None) -> tuple[str, bool]:
+    """The dtype and `combine` of hpmoe.quantize_rows that one of QUANTISED stands for."""
+    dtype, _, back = (quantize or "").partition("+")
+    return dtype, bool(back)
 
 
 def sent_bytes(line: hpmoe.Timeline) -> float:

@@ -7,8 +7,8 @@ import json
 import signal
 import subprocess
 import sys
+from collections.abc import Callable
 from types import SimpleNamespace
-from typing import Any
 
 import mindspore as ms
 from absl import flags
@@ -23,7 +23,7 @@ from hpmoe.routing.workload import layer_inputs
 from hpmoe.runtime.memory import MIB, MemoryReport
 from hpmoe.support.kept_files import Fields
 from hpmoe.support.progress import Progress
-from hpmoe.support.trees import Function
+from hpmoe.support.trees import Function, PyTree
 from hpmoe.transforms.save_for_backward import POLICIES
 
 SUMMARY = "prints the memory of each save policy, planned and measured, beside MindSpore op by op"
@@ -97,7 +97,7 @@ def measured(o: Options) -> Fields:
     return out
 
 
-def side_of(o: Options) -> Any:
+def side_of(o: Options) -> Function:
     if o.side == OP_BY_OP:
         return moe_ffn_op_by_op
     kept = hpmoe.save_for_backward(hpmoe.moe_ffn, policy=o.side)
@@ -105,7 +105,7 @@ def side_of(o: Options) -> Any:
     return hpmoe.spmd(staged, hpmoe.Mesh(o.ep))
 
 
-def calls(f: Function, o: Options) -> tuple[Any, Fields]:
+def calls(f: Function, o: Options) -> tuple[tuple[ms.Tensor, ...], dict[str, Callable[[], PyTree]]]:
     """Arguments of these sizes, and the passes on them."""
     args, cotangent = layer_inputs(o)
     return args, demo.passes(f, args, cotangent)

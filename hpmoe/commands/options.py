@@ -9,7 +9,6 @@ import os
 from collections.abc import Sequence
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 from absl import flags
 
@@ -69,7 +68,7 @@ class Choice(flags.ArgumentParser):
 class Switch(flags.BooleanParser):
     """True or false; --name and --noname say it shorter."""
 
-    def parse(self, argument: str) -> bool:
+    def parse(self, argument: str | int) -> bool:
         try:
             return super().parse(argument)
         except ValueError:
@@ -77,8 +76,8 @@ class Switch(flags.BooleanParser):
 
 
 def define_integer(values: flags.FlagValues, name: str, default: int | None, text: str, least: int = 1,
-                   **more: Any) -> None:
-    flags.DEFINE(Integer(least), name, default, text, flag_values=values, **more)
+                   short_name: str | None = None) -> None:
+    flags.DEFINE(Integer(least), name, default, text, flag_values=values, short_name=short_name)
 
 
 def define_number(values: flags.FlagValues, name: str, default: float | None, text: str) -> None:
@@ -90,8 +89,8 @@ def define_choice(values: flags.FlagValues, name: str, default: str | None, text
     flags.DEFINE(Choice(words), name, default, f"{', '.join(words)}: {text}", flag_values=values)
 
 
-def define_switch(values: flags.FlagValues, name: str, text: str, **options: Any) -> None:
-    flags.DEFINE_boolean(name, False, text, flag_values=values, **options)
+def define_switch(values: flags.FlagValues, name: str, text: str, short_name: str | None = None) -> None:
+    flags.DEFINE_boolean(name, False, text, flag_values=values, short_name=short_name)
     values[name].parser = Switch()
 
 
@@ -107,7 +106,7 @@ def define_dtype(values: flags.FlagValues) -> None:
     define_choice(values, "dtype", "float32", "of rows and expert weights; routing weights are float32", FLOATS)
 
 
-def check_sizes(o: Any) -> None:
+def check_sizes(o: Options) -> None:
     """Raises UsageError where the sizes do not fit each other, or no taskflow has room for them."""
     check_flag(o.experts % o.ep == 0, "experts", o.experts, f"a multiple of --ep, which is {o.ep}")
     check_flag(o.top_k <= o.experts, "top_k", o.top_k, f"at most --experts, which is {o.experts}")
@@ -118,7 +117,7 @@ def check_sizes(o: Any) -> None:
         check_flag(size <= most, name, size, f"at most {most} with these experts")
 
 
-def sizes(o: Any) -> dict[str, int]:
+def sizes(o: Options) -> dict[str, int]:
     return {name: getattr(o, name) for name in ("ep", "tokens", "hidden", "intermediate", "experts", "top_k")}
 
 
@@ -179,7 +178,8 @@ def with_underscores(values: flags.FlagValues, args: Sequence[str]) -> list[str]
     """
     defined = {name.replace("_", "-"): name for name in values}
     defined |= {f"no-{dashed}": f"no{name}" for dashed, name in defined.items() if values[name].boolean}
-    out, is_value = [], False
+    out: list[str] = []
+    is_value = False
     for i, arg in enumerate(args):
         if arg == "--" and not is_value:
             return [*out, *args[i:]]

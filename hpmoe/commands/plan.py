@@ -9,7 +9,6 @@ import statistics
 import time
 from pathlib import Path
 from types import SimpleNamespace
-from typing import Any
 
 import numpy as np
 from absl import flags
@@ -19,13 +18,14 @@ from hpmoe.autodiff.vjp import linearize
 from hpmoe.commands import options, show
 from hpmoe.commands.machine import define_machine, machine_of
 from hpmoe.ir.program import Program
+from hpmoe.ir.stages import AnyIR
 from hpmoe.ir.taskflow import make_tasks
 from hpmoe.kernels.packing import pack
 from hpmoe.planner import planner
 from hpmoe.runtime.planned_rows import PlannedRows, routes_of, with_planned_rows
 from hpmoe.support.kept_files import Fields
 from hpmoe.support.progress import Progress
-from hpmoe.support.trees import Function
+from hpmoe.support.trees import Function, PyTree
 from hpmoe.tiling.dependencies import derive_dependencies
 from hpmoe.tiling.lifetimes import lifetimes_of
 from hpmoe.tiling.shared_memory import memory_fault
@@ -43,7 +43,7 @@ PROFILED = 20
 EXPERTS = (64, 128, 256, 512, 1024)
 
 
-def define(values: Any) -> None:
+def define(values: flags.FlagValues) -> None:
     options.define_sizes(values, ep=8, tokens=4096, hidden=7168, intermediate=2048, experts=256, top_k=8)
     options.define_dtype(values)
     define_machine(values, "ascend_a3", "what the queues are for")
@@ -107,7 +107,7 @@ class Clock:
         self.ms: dict[str, float] = dict.fromkeys(STEPS, 0.0)
         self.cpu_ms = 0.0
 
-    def __call__(self, step: str, function: Function, *args: Any, **kwargs: Any) -> Any:
+    def __call__(self, step: str, function: Function, *args: PyTree, **kwargs: PyTree) -> PyTree:
         begin, cpu_begin = time.perf_counter(), time.thread_time()
         result = function(*args, **kwargs)
         self.cpu_ms += (time.thread_time() - cpu_begin) * 1e3
@@ -128,7 +128,7 @@ def plan(o: options.Options) -> dict[str, Fields]:
 
 def _lower(o: options.Options, program: Program, clock: Clock) -> Fields:
     machine = machine_of(o)
-    flow: Any = with_planned_rows(program, [PlannedRows(planned_rows(o), planned_rows(o))] * len(routes_of(program)))
+    flow: AnyIR = with_planned_rows(program, [PlannedRows(planned_rows(o), planned_rows(o))] * len(routes_of(program)))
     for transform, arguments in ((hpmoe.tile_partition, {"rows": machine.tile_rows, "cols": machine.tile_cols}),
                                  (hpmoe.overlap_comm, {}), (hpmoe.assign_queues, {"machine": machine})):
         flow = clock(transform.__name__, transform.rewrite, flow, **arguments)

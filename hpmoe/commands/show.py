@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Iterator
-from typing import Any
 
 from absl import flags
 
@@ -12,6 +11,7 @@ import hpmoe
 from hpmoe.commands import options
 from hpmoe.commands.machine import define_machine, machine_of
 from hpmoe.commands.options import Options
+from hpmoe.ir.stages import AnyIR
 from hpmoe.ir.taskflow import Taskflow
 from hpmoe.support.kept_files import Fields
 from hpmoe.support.known import known
@@ -99,7 +99,7 @@ def avals(o: Options) -> list[hpmoe.Aval]:
     return [hpmoe.Aval(tuple(s), dtype) for dtype, *s in shapes]
 
 
-def rewritten(ir: Any, stage: str, o: flags.FlagValues) -> Any:
+def rewritten(ir: AnyIR, stage: str, o: flags.FlagValues) -> AnyIR:
     machine = machine_of(o)
     match stage:
         case "tiles":
@@ -114,7 +114,7 @@ def rewritten(ir: Any, stage: str, o: flags.FlagValues) -> Any:
     return ir
 
 
-def counts(ir: Any) -> Fields:
+def counts(ir: AnyIR) -> Fields:
     """The numbers of a stage, by its kind."""
     if isinstance(ir, hpmoe.Program):
         return {"equations": len(ir.equations)}

@@ -20,9 +20,8 @@ from hpmoe.support.progress import Progress
 from hpmoe.transforms.assign_queues import POLICIES
 from hpmoe.transforms.overlap_comm import SIGNALS
 
-SUMMARY = "predicts a layer's time on a model of a machine, fused and unfused"
-NOTES = """\
-All times are simulated. Unfused, a rank of 512 tokens or fewer has the kernels of decoding."""
+SUMMARY = "predicts (simulates) a layer's time on a model of a machine, fused and unfused"
+NOTES = ""
 
 MOST_IDS = 2**28  # of all ranks, a GiB
 MOST_DRAWS = 2**30  # one for each expert of each token, half a minute

@@ -177,8 +177,9 @@ class _Run:
             self.counters[where, event + place] += amount
 
     def _units(self, rank: int, op: tf.TileOp, task: np.void, entries: np.ndarray) -> np.ndarray:
-        """Of each entry that a task sent back its event for returned rows, of each row that it fanned out its slot."""
+        """Of each entry that a task sent back its event for returned rows, padding's with the first tokens; of each row that
+        it fanned out its slot."""
         if op.fans_out:
             return self.bodies.fanned_slots(rank, task)
         plan = self.flow.routes[op.domain.route]
-        return entries // (plan.top_k * plan.return_tokens)
+        return np.maximum(entries, 0) // (plan.top_k * plan.return_tokens)

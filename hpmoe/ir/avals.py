@@ -79,6 +79,7 @@ class RouteAval:
         ep_size: expert-parallel ranks.
         capacity: what each expert takes of each rank at most, or None for everything.
         placement: which ranks hold copies of experts, or None for no copies.
+        alignment: an expert's rows are filled up to a multiple of it.
         once: whether it is a route to ranks, each of which counts as one expert and gets a token once at most.
     """
 
@@ -90,6 +91,7 @@ class RouteAval:
     capacity: Capacity | None = None
     placement: Placement | None = None
     once: bool = False
+    alignment: int = 1
 
     @property
     def shape(self) -> tuple[int | Rows, ...]:
@@ -117,13 +119,19 @@ class RouteAval:
     @property
     def max_rows(self) -> int:
         """The most rows a rank can receive, whatever the routing."""
-        return most_rows(self.num_tokens, self.top_k, self.num_experts, self.num_local_experts, self.ep_size, self.capacity)
+        return most_rows(self.num_tokens, self.top_k, self.num_experts, self.num_local_experts, self.ep_size, self.capacity,
+                         self.alignment)
+
+    @property
+    def likely_padding(self) -> int:
+        """The rows that fill up those of a rank's experts: in the mean half of the most that there can be."""
+        return self.num_local_experts * (self.alignment - 1) // 2
 
     @property
     def likely_rows(self) -> int:
         """The rows that a rank is likely to receive where nothing is known of the routing: as many as it sends, where
         experts have a capacity or many more could come; else as many as could."""
-        sent = self.num_tokens * self.top_k
+        sent = self.num_tokens * self.top_k + self.likely_padding
         return min(self.max_rows, sent) if self.capacity or self.max_rows > MANY_MORE * sent else self.max_rows
 
     def __repr__(self) -> str:

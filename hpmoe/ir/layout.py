@@ -8,7 +8,7 @@ import numpy as np
 
 from hpmoe.ir import taskflow as tf
 from hpmoe.routing.placement import Placement
-from hpmoe.routing.routing import PerRank, Routing, make_routing, routing_to_ranks, rows_of_ranks
+from hpmoe.routing.routing import PerRank, Routing, make_routing, routing_to_ranks, rows_by_counts, rows_of_ranks
 from hpmoe.routing.slots import Slots, make_slots
 from hpmoe.support.errors import ArgumentError
 from hpmoe.support.known import known
@@ -57,7 +57,8 @@ class Layout:
         self.routings: list[Routing] = []
         for i, plan in enumerate(flow.routes):
             self.routings.append(routing_to_ranks(self.routings[plan.once_of]) if plan.once_of >= 0 else make_routing(
-                ids[i], plan.num_experts, num_tokens, plan.capacity, weights[i] if weights else None, plan.placement))
+                ids[i], plan.num_experts, num_tokens, plan.capacity, weights[i] if weights else None, plan.placement,
+                alignment=plan.alignment))
         for routing, plan in zip(self.routings, flow.routes, strict=True):
             _check_planned(plan, [routing.num_rows(r) for r in range(flow.ep_size)])
         self.slots: list[list[Slots]] = [
@@ -149,7 +150,8 @@ class Layout:
         if extent in (tf.ENTRIES, tf.TILE_ENTRIES):
             entries = self.flow.routes[route].return_tokens * routing.top_k
             start, stop = (0, None) if extent == tf.ENTRIES else (index * entries, (index + 1) * entries)
-            return int(routing.kept[rank][start:stop].sum())
+            padding = 0 if start else routing.padding[rank]  # which is counted with the first tokens
+            return int(routing.kept[rank][start:stop].sum()) + padding
         if extent == tf.SLOT:
             return int(self.slots[route][rank].rows[index])
         if extent == tf.EXPERT:
@@ -198,7 +200,7 @@ def received_rows(flow: tf.Taskflow, inputs: Sequence[Sequence[np.ndarray]],
         position = flow.inputs.index(plan.ids)
         ids = [np.reshape(arrays[position], (plan.num_tokens, plan.top_k))[:None if num_tokens is None else num_tokens[rank]]
                for rank, arrays in enumerate(inputs)]
-        received = rows_of_ranks(ids, plan.num_experts, plan.capacity, plan.placement)
+        received = rows_of_ranks(ids, plan.num_experts, plan.capacity, plan.placement, plan.alignment)
         _check_planned(plan, received)
         for mine, rows in zip(out, received, strict=True):
             mine.append(rows)
@@ -213,10 +215,10 @@ def received_by_counts(flow: tf.Taskflow, counts: Sequence[np.ndarray], num_toke
         if plan.once_of >= 0:
             _append_once(out, plan, num_tokens)
             continue
-        of_ranks = np.asarray(next(left)).sum(axis=0).reshape(flow.ep_size, -1).sum(axis=1)
-        for rank, rows in enumerate(of_ranks.tolist()):
-            out[rank].append(rows)
-        _check_planned(plan, of_ranks.tolist())
+        of_ranks = rows_by_counts(np.asarray(next(left)).sum(axis=0), flow.ep_size, plan.alignment)
+        for mine, rows in zip(out, of_ranks, strict=True):
+            mine.append(rows)
+        _check_planned(plan, of_ranks)
     return out
 
 

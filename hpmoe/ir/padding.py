@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 
@@ -12,6 +11,7 @@ from hpmoe.ir.program import Equation, Program, Var, program_window
 from hpmoe.ir.token_rows import count_tokens, linked_vars, num_rows, routed, token_of_element, token_sources, token_vars
 from hpmoe.support.errors import ArgumentError, check_argument, is_int
 from hpmoe.support.known import known
+from hpmoe.support.trees import PyTree
 
 Fault = tuple[int, str]
 
@@ -29,7 +29,7 @@ def rank_lengths(who: str, num_tokens: Sequence[int], ep_size: int) -> tuple[int
     return lengths
 
 
-def own_length(num_tokens: Any) -> tuple[int, ...]:
+def own_length(num_tokens: PyTree) -> tuple[int, ...]:
     """The tokens of the one rank that this process is, as a tuple of one; ArgumentError for what is no such number."""
     check_argument(is_int(num_tokens, least=0), "spmd", "num_tokens", num_tokens,
                    "an int that is not negative, this rank's own")

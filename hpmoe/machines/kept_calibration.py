@@ -8,7 +8,6 @@ import json
 import os
 from importlib import metadata
 from pathlib import Path
-from typing import Any
 
 from hpmoe.machines.machine import Body
 from hpmoe.support.errors import ArgumentError, is_number
@@ -82,12 +81,12 @@ def _range_of(name: str) -> tuple[float, float]:
     return (0.0, 1e6) if name.endswith("_us") else (0.0, 1e15) if name == "l2_bytes" else (1e-3, 1e6)
 
 
-def _body(kind: Any, dtype: Any, share: Any, *lost: Any) -> Body:
+def _body(kind: str, dtype: str, share: object, *lost: object) -> Body:
     return Body(kind, dtype, _checked(f"the share of {kind}", share, 1e-6, 1e6),
                 *(_checked(f"what {kind} loses", size, 0.0, 1e9) for size in lost))
 
 
-def _checked(name: str, value: Any, least: float, most: float) -> float:
+def _checked(name: str, value: object, least: float, most: float) -> float:
     if not is_number(value) or not least <= value <= most:
         raise ValueError(f"{name} is {value!r}, not from {least:g} to {most:g}")
     return float(value)

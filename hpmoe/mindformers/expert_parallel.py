@@ -2,11 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
+from hpmoe.support.trees import Function
 
 
-def make_style(base: Any, distribute: Callable[..., Any], grouped_mlp: Any) -> Any:
+def make_style(base: type, distribute: Function, grouped_mlp: type) -> type:
     """A subclass of a style; what it does to other modules than `grouped_mlp`, those with LoRA say, stays as it is.
 
     Args:

@@ -2,10 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from typing import Any
-
-from mindspore import mint
+from mindspore import Tensor, mint
 from mindspore.mint.nn import functional
 
 from hpmoe.machines.machine import Mesh
@@ -15,11 +12,12 @@ from hpmoe.nn.on_ranks import transformed
 from hpmoe.nn.parameters import Frozen
 from hpmoe.primitives.swiglu import swiglu
 from hpmoe.support.errors import check_argument
+from hpmoe.support.trees import Function, PyTree
 
 WHO = "hpmoe.mindformers"
 
 
-def make_grouped_mlp(base: Any, distributed: type, transforms: Any, mesh: Mesh | None) -> Any:
+def make_grouped_mlp(base: type, distributed: type, transforms: Function | None, mesh: Mesh | None) -> type:
     """A subclass of MindFormers' GroupedMLP, with its Parameters and their names.
 
     Where weights are sharded, each process gives its own tokens and experts to one launch of all ranks, which sends rows to
@@ -64,17 +62,17 @@ def make_grouped_mlp(base: Any, distributed: type, transforms: Any, mesh: Mesh |
     return GroupedMLP
 
 
-def _local(tensor: Any, distributed: type) -> Any:
+def _local(tensor: Tensor, distributed: type) -> Tensor:
     return tensor.to_local() if isinstance(tensor, distributed) else tensor
 
 
-def _function(experts: Experts) -> Callable[..., Any]:
-    def grouped_mlp(tokens, topk_ids, topk_weights, weight1, weight2):
+def _function(experts: Experts) -> Function:
+    def grouped_mlp(tokens: Tensor, topk_ids: Tensor, topk_weights: Tensor, weight1: Tensor, weight2: Tensor) -> Tensor:
         return experts(tokens, topk_ids, topk_weights, {"weight1": weight1, "weight2": weight2})
     return grouped_mlp
 
 
-def activation_of(config: Any) -> Activation:
+def activation_of(config: PyTree) -> Activation:
     """What MindFormers computes between the two matmuls, of rows [R, 2I], the gate's columns first, or [R, I] without it."""
     name, clamp = config.hidden_act.lower(), config.activation_func_clamp_value
     functions = {"silu": functional.silu, "gelu": functional.gelu}
@@ -84,7 +82,7 @@ def activation_of(config: Any) -> Activation:
                    "'silu' or 'gelu', or with gated_linear_unit 'fusedswiglu'")
     f = functions[name]
 
-    def gated(x: Any) -> Any:
+    def gated(x: Tensor) -> Tensor:
         gate, up = mint.split(x, x.shape[-1] // 2, dim=-1)
         return f(gate) * up
     return gated if config.gated_linear_unit else f

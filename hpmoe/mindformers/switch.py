@@ -3,18 +3,19 @@
 from __future__ import annotations
 
 from importlib import import_module
-from typing import Any
+from types import ModuleType
 
 from hpmoe.machines.machine import Mesh
 from hpmoe.mindformers.expert_parallel import make_style
 from hpmoe.mindformers.grouped_mlp import make_grouped_mlp
 from hpmoe.support.errors import check_argument
+from hpmoe.support.trees import Function
 
 WHO = "hpmoe.mindformers.enable"
-REPLACED: list[tuple[Any, str, Any]] = []  # module, name, what it was
+REPLACED: list[tuple[ModuleType, str, object]] = []  # module, name, what it was
 
 
-def enable(*, transforms: Any = None, mesh: Mesh | None = None) -> None:
+def enable(*, transforms: Function | None = None, mesh: Mesh | None = None) -> None:
     """From now on MindFormers builds its PyNative mixture-of-experts layers with hpmoe's kernels in them.
 
     Call it before the model is built. `MoELayer` then makes a subclass of GroupedMLP, with the same Parameters: one launch

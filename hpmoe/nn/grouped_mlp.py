@@ -10,7 +10,7 @@ from mindspore import Tensor, mint, nn
 
 from hpmoe.balance.moving import physical_ids
 from hpmoe.machines.machine import Mesh
-from hpmoe.nn.on_ranks import by_rank, num_ranks, reshaped, rows_shape, transformed
+from hpmoe.nn.on_ranks import by_rank, num_ranks, own_experts, reshaped, rows_shape, transformed
 from hpmoe.nn.parameters import Frozen, check_drawn, check_flags, check_sizes, normal, zeros
 from hpmoe.primitives.dispatch import combine, dispatch
 from hpmoe.primitives.entry_weights import dispatch_weights
@@ -64,7 +64,8 @@ class GroupedMLP(nn.Cell):
         init_method_std: the standard deviation that weights are drawn with.
         dtype: of the Parameters; beside hidden states in half precision float32 ones are rounded, and trained as they are.
         transforms: of the function of one rank; None makes one kernel of it.
-        mesh: virtual ranks that share tokens and experts evenly, in order; None is one rank.
+        mesh: virtual ranks that share tokens and experts evenly, in order; or `hpmoe.world()`, where each process has
+            its own tokens and Parameters of its own experts alone, E / ep of them. None is one rank.
 
     Inputs:
         hidden_states: [..., H], float32 or half precision.
@@ -106,11 +107,12 @@ class GroupedMLP(nn.Cell):
                        repr(moe_token_drop_policy), f"one of {', '.join(DROP_POLICIES)}")
         self.hidden_size, self.has_bias, self.ep_size = hidden_size, add_bias_linear, num_ranks(who, mesh, num_moe_experts)
         wide = moe_ffn_hidden_size * (2 if gated_linear_unit else 1)
-        self.weight1 = normal("weight1", (num_moe_experts, hidden_size, wide), init_method_std, dtype)
-        self.weight2 = normal("weight2", (num_moe_experts, moe_ffn_hidden_size, hidden_size), init_method_std, dtype)
+        shapes = (num_moe_experts, hidden_size, wide), (num_moe_experts, moe_ffn_hidden_size, hidden_size)
+        self.weight1, self.weight2 = (own_experts(normal(name, shape, init_method_std, dtype), mesh)
+                                      for name, shape in zip(("weight1", "weight2"), shapes, strict=True))
         if add_bias_linear:
-            self.bias1 = zeros("bias1", (num_moe_experts, wide), dtype)
-            self.bias2 = zeros("bias2", (num_moe_experts, hidden_size), dtype)
+            self.bias1 = own_experts(zeros("bias1", (num_moe_experts, wide), dtype), mesh)
+            self.bias2 = own_experts(zeros("bias2", (num_moe_experts, hidden_size), dtype), mesh)
         self.places: Tensor | None = None  # where each expert lies, [E] int32, when a Balancer has moved them
         self.run = run = Experts(activation, moe_apply_probs_on_input, moe_expert_capacity_factor,
                                  moe_token_drop_policy if moe_expert_capacity_factor is not None else "error")

@@ -19,6 +19,8 @@ from hpmoe.nn.router_losses import Losses, make_losses
 from hpmoe.nn.shared_experts import SharedExperts, run_shared
 from hpmoe.nn.top_k_router import Choice, TopKRouter
 from hpmoe.primitives.swiglu import swiglu
+from hpmoe.ranks.gradients import all_reduce_gradients
+from hpmoe.ranks.world import World
 from hpmoe.router.counts import tokens_per_expert
 from hpmoe.runtime.transform import chain
 from hpmoe.support.errors import check_argument, is_number
@@ -54,16 +56,17 @@ class MoELayer(nn.Cell):
         init_method_std: the standard deviation that weights are drawn with.
         dtype: of the Parameters; beside hidden states in half precision float32 ones are rounded, and trained as they are.
         transforms: of the function of one rank, `hpmoe.chain(...)`; None makes one kernel of it.
-        mesh: virtual ranks that share tokens and experts evenly, in order; None is one rank.
+        mesh: virtual ranks that share tokens and experts evenly, in order; or `hpmoe.world()`, where each process has
+            its own tokens and Parameters of its own experts alone, E / ep of them. None is one rank.
 
     Inputs:
         hidden_states: [..., S, H], float32 or half precision.
         with_losses: whether losses are returned too.
-        num_tokens: how many of each rank's tokens are real, an int for each, where there is a mesh; the others are
-            padding, which no expert gets and whose output is zero. None is all.
+        num_tokens: how many of each rank's tokens are real, an int for each, where there is a mesh, or one int of this
+            process; the others are padding, which no expert gets and whose output is zero. None is all.
 
     Outputs:
-        [..., S, H]; with losses (that, their sum, a float32 scalar, in the mean over ranks).
+        [..., S, H]; with losses (that, their sum, a float32 scalar, in the mean over ranks; of a process its part of that).
 
     Parameters:
         router.weight [E, H]; experts.weight1 [E, H, 2I], the gate's columns first; experts.weight2 [E, I, H];
@@ -125,7 +128,11 @@ class MoELayer(nn.Cell):
                        repr(moe_router_bias_update_rate), "a number")
         self.rate = float(moe_router_bias_update_rate)
         self.tokens_per_expert = zeros("tokens_per_expert", (num_moe_experts,), ms.float32, requires_grad=False)
-        self.ep_size = num_ranks(who, mesh, num_moe_experts)
+        self.ep_size, self.mesh = num_ranks(who, mesh, num_moe_experts), mesh
+        self.has_mesh = mesh is not None
+        self.num_processes = mesh.size if isinstance(mesh, World) else 1
+        check_argument(self.num_processes == 1 or moe_router_load_balancing_type != "global_aux_loss", who,
+                       "moe_router_load_balancing_type", "\"global_aux_loss\"", "another one where ranks are processes")
         self.losses = make_losses(who, moe_router_load_balancing_type, moe_aux_loss_coeff, moe_z_loss_coeff)
         self.factor = self.losses.aux * num_moe_experts / moe_router_topk
         f = per_rank_function(self.router.choice, self.experts.run, self.losses, gated_linear_unit)
@@ -136,14 +143,15 @@ class MoELayer(nn.Cell):
         self.compute = make(chain())
         self.balancer: Balancer | None = None
 
-    def construct(self, hidden_states: Tensor, with_losses: bool = False, num_tokens: Sequence[int] | None = None) -> PyTree:
+    def construct(self, hidden_states: Tensor, with_losses: bool = False,
+                  num_tokens: Sequence[int] | int | None = None) -> PyTree:
         given = getattr(hidden_states, "shape", None)
         rows = reshaped(hidden_states, rows_shape(self.who, given, self.router.hidden_size, self.ep_size))
         shape = hidden_states.shape
         expert_bias = self.expert_bias if self.has_expert_bias else None
         shared_experts = self.shared_experts.tensors() if self.has_shared else None
         num_sequences = sequences_of_rank(self.who, shape, self.ep_size, self.losses.kind) if with_losses else 0
-        check_ranks(self.who, num_tokens, self.ep_size)
+        check_ranks(self.who, num_tokens, self.has_mesh)
         args = rows, self.router.tensors(), expert_bias, self.experts.tensors(), shared_experts, num_sequences
         if num_tokens is None:
             out, counts, losses = self.compute(*args)
@@ -162,13 +170,15 @@ class MoELayer(nn.Cell):
             if self.ep_size:
                 share, probability = mint.mean(share, 0), mint.mean(probability, 0)
             total = total + mint.sum(share * probability) * self.factor
-        return total
+        return total / self.num_processes if self.num_processes > 1 else total
 
     def update_expert_bias(self, counts: Tensor | None = None) -> None:
         """Raises the bias of experts that got fewer tokens than the mean, lowers that of those that got more, by the rate.
 
         Args:
             counts: [E], the tokens of each expert over the steps since the last update; None are those of the last call.
+
+        Where ranks are processes all call it together, each with the counts of its own tokens.
 
         Raises:
             ArgumentError: counts are no Tensor [E], or the layer has no such bias.
@@ -178,6 +188,8 @@ class MoELayer(nn.Cell):
         counts = self.tokens_per_expert if counts is None else counts
         check_counts(self.who, self.has_expert_bias, getattr(counts, "shape", None), self.tokens_per_expert.shape)
         n = counts.astype(ms.float32)
+        if self.num_processes > 1:
+            n = all_reduce_gradients(n, cast(World, self.mesh))
         ops.assign(self.expert_bias, self.expert_bias + mint.sign(mint.mean(n) - n) * self.rate)
 
     def balance(self, *, every: int, **options: PyTree) -> None:
@@ -190,7 +202,8 @@ class MoELayer(nn.Cell):
         Raises:
             ArgumentError: the layer has no mesh, or an option does not fit.
         """
-        check_argument(self.ep_size > 0, f"{self.who}.balance", "mesh", None, "an hpmoe.Mesh: experts move between ranks")
+        check_argument(self.ep_size > 0, f"{self.who}.balance", "mesh", repr(self.mesh),
+                       "an hpmoe.Mesh: experts move between virtual ranks")
         self.balancer = Balancer(self.make, num_experts=self.tokens_per_expert.shape[0], ep_size=self.ep_size, every=every,
                                  **options)
 
@@ -241,8 +254,8 @@ def sequences_of_rank(who: str, shape: Sequence[int], ep_size: int, kind: str) -
 
 
 @constexpr
-def check_ranks(who: str, num_tokens: Sequence[int] | None, ep_size: int) -> None:
-    check_argument(num_tokens is None or ep_size > 0, who, "num_tokens", repr(num_tokens), "None where there is no mesh")
+def check_ranks(who: str, num_tokens: Sequence[int] | int | None, has_mesh: bool) -> None:
+    check_argument(num_tokens is None or has_mesh, who, "num_tokens", repr(num_tokens), "None where there is no mesh")
 
 
 @constexpr

@@ -1,7 +1,8 @@
-"""How a Cell calls its per-rank function: through a chain of transforms, on one rank or on the virtual ranks of a mesh.
+"""How a Cell calls its per-rank function: through a chain of transforms, on one rank or on the ranks of a mesh.
 
-Tokens [..., H] become rows [T, H], or [ep, T / ep, H] where there is a mesh, each rank in turn having the next ones; weights
-[E, ...] of experts become [ep, E / ep, ...]. So Parameters and outputs are the same whatever the mesh.
+Tokens [..., H] become rows [T, H], or [ep, T / ep, H] on virtual ranks, each in turn having the next ones; weights [E,
+...] of experts become [ep, E / ep, ...]. So Parameters and outputs are the same whatever the mesh. Where ranks are
+processes each has its own tokens, and Parameters of its own experts alone, [E / ep, ...].
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from collections.abc import Callable, Sequence
 from typing import TypeVar, cast
 
 import mindspore as ms
-from mindspore import Tensor, mint, ops
+from mindspore import Parameter, Tensor, mint, ops
 
 from hpmoe.machines.machine import Mesh
 from hpmoe.ranks.world import World
@@ -48,14 +49,21 @@ def transformed(who: str, f: Function, transforms: Function | None, mesh: Mesh |
 
 
 def num_ranks(who: str, mesh: Mesh | None, num_moe_experts: int) -> int:
-    """How many ranks arrays have an axis of; 0 for one rank without one."""
+    """How many ranks arrays have an axis of; 0 for one rank without one, as where ranks are processes."""
     check_argument(mesh is None or isinstance(mesh, Mesh), who, "mesh", repr(mesh), "an hpmoe.Mesh, or None for one rank")
-    check_argument(not isinstance(mesh, World), who, "mesh", repr(mesh), "virtual ranks, an hpmoe.Mesh",
-                   "Ranks that are processes call hpmoe.spmd on the function.")
     ep_size = 0 if mesh is None else mesh.ep_size
     check_argument(not ep_size or num_moe_experts % ep_size == 0, who, "num_moe_experts", num_moe_experts,
                    f"divisible by the {ep_size} ranks of the mesh")
-    return ep_size
+    return 0 if isinstance(mesh, World) else ep_size
+
+
+def own_experts(weight: Parameter, mesh: Mesh | None) -> Parameter:
+    """A Parameter of all experts, [E, ...]; where ranks are processes, of this one's alone, with the same values."""
+    if not isinstance(mesh, World) or mesh.ep_size == 1:
+        return weight
+    local = weight.shape[0] // mesh.ep_size
+    mine = weight[mesh.ep_rank * local:(mesh.ep_rank + 1) * local].copy()
+    return Parameter(mine, name=weight.name, requires_grad=weight.requires_grad)
 
 
 @constexpr

@@ -1,10 +1,11 @@
 """The layer by hpmoe: one persistent kernel each way, on virtual ranks where there are several."""
 
-from typing import Any, cast
+from typing import cast
 
 import mindspore as ms
 
 import hpmoe
+from hpmoe.support.trees import Function
 
 ms.runtime.launch_blocking()
 
@@ -28,7 +29,7 @@ def fused(problem):
         return f(x, ids, weights, gate_up, down)
 
     def forward_backward():
-        out, back = cast(Any, ms.vjp(layer, x, weights, gate_up, down))
+        out, back = cast(Function, ms.vjp)(layer, x, weights, gate_up, down)
         return [out, *back(cotangent)]
 
     return ({"forward": lambda: [layer(x, weights, gate_up, down)], "forward + backward": forward_backward},

@@ -1,13 +1,13 @@
 """The layer as MindSpore operators, one after another in blocking mode or under ms.jit: a loop over experts."""
 
-from typing import Any
-
 import mindspore as ms
 from mindspore import mint, ops
 from mindspore.mint.nn import functional
 
+from hpmoe.support.trees import Function
+
 ms.runtime.launch_blocking()
-vjp: Any = ms.vjp  # whose annotations know no function
+vjp: Function = ms.vjp  # whose annotations know no function
 
 
 def op_by_op(problem):

@@ -5,7 +5,7 @@ from __future__ import annotations
 import dataclasses
 
 import numpy as np
-from mindspore import Tensor, dtype as ms_dtype, mint, ops
+from mindspore import Tensor, dtype as ms_dtype, mint
 
 from hpmoe.ir.avals import Aval, RouteAval, as_route, fixed
 from hpmoe.ir.program import Atom, Builder, Equation
@@ -17,7 +17,7 @@ from hpmoe.primitives.outside_graphs import outside_graphs
 from hpmoe.primitives.primitive import Primitive
 from hpmoe.primitives.route import check_route, check_tensor, make_route
 from hpmoe.primitives.row_dot import dots_for
-from hpmoe.primitives.sending import send, send_back, tile_return
+from hpmoe.primitives.sending import gather_or_zero, send, send_back, tile_return
 from hpmoe.primitives.tiler import Tiler
 from hpmoe.routing.capacity import make_capacity
 from hpmoe.routing.routing import Route
@@ -26,12 +26,15 @@ from hpmoe.tile_ops import col_modes, row_modes
 from hpmoe.tile_ops.tokens import REDUCE
 from hpmoe.tile_ops.transfers import ALL_TO_ALL
 
+MOST_ALIGNMENT = 65_536  # past it a rank's padding alone may be more rows than a kernel counts
+
 dispatch_rows = Primitive("dispatch", collective=True)
 combine_rows = Primitive("combine", collective=True)
 
 
 def dispatch(hidden_states: Tensor, topk_ids: Tensor, *, num_local_experts: int, capacity_factor: float | None = None,
-             drop_policy: str = "error", topk_weights: Tensor | None = None) -> tuple[Tensor, Route]:
+             drop_policy: str = "error", topk_weights: Tensor | None = None,
+             expert_alignment: int = 1) -> tuple[Tensor, Route]:
     """Sends each token's row to the ranks of its experts, compacted there by expert.
 
     With a capacity_factor an expert takes at most ceil(num_tokens * top_k / num_experts * capacity_factor) entries of each
@@ -44,6 +47,11 @@ def dispatch(hidden_states: Tensor, topk_ids: Tensor, *, num_local_experts: int,
     whatever it is, and gets a gradient of zero; a token without any expert gets zeros. capacity_factor still counts all
     num_tokens * top_k entries.
 
+    With an expert_alignment the rows of each expert that has any are filled up to a multiple of it with rows of zeros, which
+    come after its others, for kernels that take groups of such sizes. The receiving rank makes them where it places its own
+    rows; they cross no link. They count in `route.tokens_per_expert`, are computed like any other rows, and go nowhere in
+    `combine`; no gradient comes to them.
+
     Args:
         hidden_states: [T, H].
         topk_ids: [T, K] int32 or int64, distinct global expert ids of each token, or -1 any number of times; given, or
@@ -53,6 +61,7 @@ def dispatch(hidden_states: Tensor, topk_ids: Tensor, *, num_local_experts: int,
         drop_policy: what happens to entries over capacity: "error" raises; "position" drops the last ones in the order of
             tokens; "probs" drops those of the smallest topk_weights, of equal ones the last.
         topk_weights: [T, K] floats, read by "probs" alone; those of experts must be numbers.
+        expert_alignment: the multiple, at most 65,536; 1 adds no rows.
 
     Returns:
         (rows, route): received rows [R, H], ordered by (local expert, source rank, token), and the route that
@@ -75,21 +84,26 @@ def dispatch(hidden_states: Tensor, topk_ids: Tensor, *, num_local_experts: int,
         >>> rows, route = hpmoe.dispatch(x, ms.Tensor(np.array([[1], [-1], [0]], np.int32)), num_local_experts=2)
         >>> rows.asnumpy().tolist(), hpmoe.combine(rows, route).asnumpy().tolist()
         ([[3.0], [1.0]], [[1.0], [0.0], [3.0]])
+        >>> rows, route = hpmoe.dispatch(x, ids, num_local_experts=3, expert_alignment=2)
+        >>> rows.asnumpy().tolist(), route.tokens_per_expert.tolist()
+        ([[2.0], [3.0], [1.0], [0.0]], [2, 2, 0])
     """
     outside_graphs("hpmoe.dispatch")
     check_argument(is_int(num_local_experts), "hpmoe.dispatch", "num_local_experts", repr(num_local_experts),
                    "a positive int, weight.shape[0]")
-    capacity, num_local_experts = make_capacity(capacity_factor, drop_policy), int(num_local_experts)
-    if capacity is None:
-        route = make_route(topk_ids, num_local_experts=num_local_experts)
-        return dispatch_rows(hidden_states, route), route
-    weights = ()
-    if drop_policy == "probs":
+    check_argument(is_int(expert_alignment, 1, MOST_ALIGNMENT), "hpmoe.dispatch", "expert_alignment", repr(expert_alignment),
+                   f"an int in 1..{MOST_ALIGNMENT}")
+    capacity, weights = make_capacity(capacity_factor, drop_policy), ()
+    options: dict[str, object] = {"num_local_experts": int(num_local_experts)}
+    if expert_alignment > 1:
+        options["expert_alignment"] = int(expert_alignment)
+    if capacity is not None:
+        options.update(capacity_factor=capacity.factor, drop_policy=drop_policy)
+    if capacity is not None and drop_policy == "probs":
         check_argument(topk_weights is not None, "hpmoe.dispatch", "topk_weights", "None",
                        "given: drop_policy=\"probs\" keeps the entries with the largest")
         weights = (topk_weights,)
-    route = make_route(topk_ids, *weights, num_local_experts=num_local_experts, capacity_factor=capacity.factor,
-                       drop_policy=drop_policy)
+    route = make_route(topk_ids, *weights, **options)
     return dispatch_rows(hidden_states, route), route
 
 
@@ -144,8 +158,7 @@ def _(x: Tensor, route: Route) -> Tensor:
                    f"[{route.routing.num_tokens[0]}, H], as many rows as topk_ids")
     if route.num_rows == 0:
         return mint.zeros((0, x.shape[1]), dtype=x.dtype)
-    token = route.routing.entry_of_row[0] // route.routing.top_k
-    return ops.gather(x, Tensor(token.astype(np.int32)), 0)
+    return gather_or_zero(x, route.routing.entry_of_row[0] // route.routing.top_k)
 
 
 @dispatch_rows.vjp
@@ -214,19 +227,11 @@ def _(rows: Tensor, route: Route, *weights: Tensor) -> Tensor:
 def _sum_entries(rows: Tensor, route: Route, *weights: Tensor) -> Tensor:
     num_tokens, top_k = route.routing.num_tokens[0], route.routing.top_k
     (_, row), = route.routing.row_of_entry()
-    back = _gather_or_zero(rows, row).reshape(num_tokens, top_k, rows.shape[1])
+    back = gather_or_zero(rows, row).reshape(num_tokens, top_k, rows.shape[1])
     for w in weights:
         entry = np.where(row < 0, -1, np.arange(len(row)))
-        back = back * _gather_or_zero(w.reshape(-1, 1), entry).reshape(num_tokens, top_k, 1)
+        back = back * gather_or_zero(w.reshape(-1, 1), entry).reshape(num_tokens, top_k, 1)
     return mint.sum(back, 1)
-
-
-def _gather_or_zero(x: Tensor, index: np.ndarray) -> Tensor:
-    """Rows of x, zeros where the index is negative."""
-    if (index < 0).any():
-        x = mint.cat([x, mint.zeros((1, x.shape[1]), dtype=x.dtype)])
-        index = np.where(index < 0, x.shape[0] - 1, index)
-    return ops.gather(x, Tensor(index.astype(np.int32)), 0)
 
 
 @combine_rows.vjp

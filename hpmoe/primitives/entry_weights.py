@@ -6,13 +6,13 @@ import dataclasses
 import math
 
 import numpy as np
-from mindspore import Tensor, ops
+from mindspore import Tensor
 
 from hpmoe.ir.avals import Aval, RouteAval, fixed
 from hpmoe.ir.program import Atom, Builder, Equation
 from hpmoe.primitives.in_float32 import in_float32
 from hpmoe.primitives.primitive import Primitive
-from hpmoe.primitives.sending import send, send_back, tile_return
+from hpmoe.primitives.sending import gather_or_zero, send, send_back, tile_return
 from hpmoe.primitives.tiler import Tiler
 from hpmoe.routing.routing import Route
 from hpmoe.tile_ops import col_modes, row_modes
@@ -31,7 +31,7 @@ def _(weights: Aval, route: RouteAval) -> Aval:
 @dispatch_weights.eager
 @in_float32
 def _(weights: Tensor, route: Route) -> Tensor:
-    return ops.gather(weights.reshape(-1, 1), Tensor(route.routing.entry_of_row[0].astype(np.int32)), 0)
+    return gather_or_zero(weights.reshape(-1, 1), route.routing.entry_of_row[0])
 
 
 @dispatch_weights.reference

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import dataclasses
+
 import numpy as np
 
 from hpmoe.ir.avals import Aval
@@ -10,13 +12,15 @@ from hpmoe.primitives.primitive import Primitive
 from hpmoe.primitives.tiler import Tiler
 from hpmoe.support.errors import check_argument
 from hpmoe.tile_ops import col_modes
-from hpmoe.tile_ops.guards import COUNT_OUTSIDE, FILL_OUTSIDE, filled, is_inside
+from hpmoe.tile_ops.guards import COUNT_AND_FILL, COUNT_OUTSIDE, FILL_OUTSIDE, REDUCE_AND_FILL, filled, is_inside
 from hpmoe.tile_ops.params import NO_PARAMS, Fill, Filled, Params
 from hpmoe.tile_ops.tile_primitive import TilePrimitive
+from hpmoe.tile_ops.tokens import REDUCE
 
 LARGEST = float(np.finfo(np.float32).max)  # of the dtypes that tile tasks compute in; what exceeds it is infinite there
 count_outside = Primitive("count_outside")
 fill_outside = Primitive("fill_outside")
+count_and_fill = Primitive("count_and_fill")
 
 
 def _counts_of(tested: Aval) -> Aval:
@@ -27,6 +31,12 @@ def _counts_of(tested: Aval) -> Aval:
 def _(tested: Aval, low: Aval, high: Aval) -> Aval:
     check_argument(len(tested.shape) > 0, "count_outside", "tested", tested, "rows")
     return _counts_of(tested)
+
+
+@count_and_fill.infer
+def _(tested: Aval, low: Aval, high: Aval, *, fill: str) -> tuple[Aval, Aval]:
+    check_argument(len(tested.shape) > 0, "count_and_fill", "tested", tested, "rows")
+    return tested, _counts_of(tested)
 
 
 @fill_outside.infer
@@ -42,6 +52,12 @@ def _(tested: np.ndarray, low: float, high: float) -> np.ndarray:
     return np.sum(~is_inside(tested, low, high), axis=-1, keepdims=True).astype(np.float32)
 
 
+@count_and_fill.reference
+def _(tested: np.ndarray, low: float, high: float, *, fill: str) -> tuple[np.ndarray, np.ndarray]:
+    counts = np.sum(~is_inside(tested, low, high), axis=-1, keepdims=True).astype(np.float32)
+    return filled(tested, tested, low, high, Fill[fill.upper()]), counts
+
+
 @fill_outside.reference
 def _(values: np.ndarray, tested: np.ndarray, counts: np.ndarray, low: float, high: float, *, fill: str) -> np.ndarray:
     return filled(values, tested, low, high, Fill[fill.upper()])
@@ -52,16 +68,33 @@ def _(b: Builder, eqn: Equation, cotangents: list[Atom]) -> list[Atom | None]:
     return [None, None, None]
 
 
-@fill_outside.vjp
+@count_and_fill.vjp
 def _(b: Builder, eqn: Equation, cotangents: list[Atom]) -> list[Atom | None]:
     """A value in range has its own gradient and, where it is in a mean, its share of those of what the mean stands for."""
     fill = "spread" if eqn.params["fill"] == "mean" else "zero"
-    return [b.add(fill_outside, cotangents[0], *eqn.inputs[1:], fill=fill), None, None, None, None]
+    (tested, *limits), counts = eqn.inputs, eqn.outputs[1]
+    return [b.add(fill_outside, cotangents[0], tested, counts, *limits, fill=fill), None, None]
 
 
 @count_outside.tile
 def _(tiler: Tiler, eqn: Equation) -> None:
     _emit(tiler, eqn, COUNT_OUTSIDE)
+
+
+@count_and_fill.tile
+def _(tiler: Tiler, eqn: Equation) -> None:
+    """A pass of its own; the sum of what experts sent back is looked at by the task that makes it."""
+    params, (tested, *limits), (out, counts) = Filled(Fill[eqn.params["fill"].upper()]), eqn.inputs, eqn.outputs
+    summing = tiler.take_back(tested, REDUCE)
+    if summing is None:
+        _emit(tiler, eqn, COUNT_AND_FILL, params)
+        return
+    tiler.buffer_of[out] = tiler.buffer_of[tested]
+    tiler.new(counts)
+    entries, *weights = (dataclasses.replace(a, cols=col_modes.ALL) for a in summing.inputs)
+    operands = [tiler.at(v, cols=col_modes.ALL) for v in (out, counts)]
+    tiler.emit(REDUCE_AND_FILL, summing.domain, *operands, entries, *(tiler.read(limit, out) for limit in limits), *weights,
+               cols=0, params=params)
 
 
 @fill_outside.tile
@@ -71,7 +104,9 @@ def _(tiler: Tiler, eqn: Equation) -> None:
 
 def _emit(tiler: Tiler, eqn: Equation, primitive: TilePrimitive, params: Params = NO_PARAMS) -> None:
     """Tasks on whole rows; the last two inputs are the range."""
-    rows, limits, out = eqn.inputs[:-2], eqn.inputs[-2:], eqn.outputs[0]
-    tiler.new(out)
-    operands = [tiler.at(v, cols=col_modes.ALL) for v in (out, *rows)] + [tiler.read(limit, out) for limit in limits]
+    rows, limits, outputs = eqn.inputs[:-2], eqn.inputs[-2:], eqn.outputs
+    for out in outputs:
+        tiler.new(out)
+    operands = [tiler.at(v, cols=col_modes.ALL) for v in (*outputs, *rows)]
+    operands += [tiler.read(limit, outputs[0]) for limit in limits]
     tiler.emit(primitive, tiler.rows_of(rows[0]), *operands, cols=0, params=params)

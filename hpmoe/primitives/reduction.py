@@ -75,6 +75,9 @@ def tile_over_columns(tiler: Tiler, eqn: Equation, kind: Reduction) -> None:
         tiler.map(COPY, out, tiler.at(x))
         return
     if len(x.aval.shape) > 1 and not is_last_of_rows(tiler, x, axis):
+        if x.aval.dtype in INTEGERS:
+            tiler.refuse(f"reduces {x.aval} along an axis inside its rows, which tile tasks do to floats alone; cast it to "
+                         "float32, exact up to 2^24")
         reduce_along(tiler, eqn, axis, kind)
         return
     if len(x.aval.shape) == 1 and (x in tiler.vectors or tiler.buffer(x).num_rows != 1):
@@ -119,8 +122,8 @@ def _tile_over_rows(tiler: Tiler, eqn: Equation) -> None:
     (x,), out = eqn.inputs, eqn.outputs[0]
     cols = tiler.buffer(x).cols
     domain, mode = tiler.experts_of(x)
-    total = tiler.new(out, rows_and_cols=(1, cols)) if len(x.aval.shape) < 3 else tiler.new_as_one_row(out, out.aval.dtype)
-    total = dataclasses.replace(tiler.at(out, dtypes=tiler.HELD), buffer=total)
+    made = tiler.new(out, rows_and_cols=(1, cols)) if len(x.aval.shape) < 3 else tiler.new_as_one_row(out, out.aval.dtype)
+    total = dataclasses.replace(tiler.at(out, dtypes=tiler.HELD), buffer=made)
     if domain.route < 0:
         tiler.emit(COL_SUM, domain, total, tiler.at(x, mode, dtypes=tiler.HELD))
         return

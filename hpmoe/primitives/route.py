@@ -61,7 +61,7 @@ def check_tensor(who: str, argument: str, x: object) -> None:
 @make_route.infer
 def _(ids: Aval, *weights: Aval, num_local_experts: int, ep_size: int, capacity_factor: float | None = None,
       drop_policy: str = "error", max_rows: int | None = None, likely_rows: int | None = None,
-      placement: Placement | None = None) -> RouteAval:
+      placement: Placement | None = None, expert_alignment: int = 1) -> RouteAval:
     check_argument(isinstance(ids, Aval) and len(ids.shape) == 2 and ids.dtype in ("int32", "int64"), "hpmoe.dispatch",
                    "topk_ids", ids, "[T, K] int32 or int64", "Cast with topk_ids.astype(mindspore.int32), before the call.")
     check_argument(all(isinstance(d, int) for d in ids.shape), "hpmoe.dispatch", "topk_ids", ids, "ids of tokens")
@@ -72,22 +72,24 @@ def _(ids: Aval, *weights: Aval, num_local_experts: int, ep_size: int, capacity_
     for w in weights:
         check_argument(isinstance(w, Aval) and w.shape == ids.shape and w.dtype in FLOATS, "hpmoe.dispatch", "topk_weights",
                        w, f"a float of shape {list(ids.shape)}, as topk_ids")
-    return RouteAval(Rows(), num_tokens, top_k, num_experts, ep_size, make_capacity(capacity_factor, drop_policy), placement)
+    return RouteAval(Rows(), num_tokens, top_k, num_experts, ep_size, make_capacity(capacity_factor, drop_policy), placement,
+                     alignment=expert_alignment)
 
 
 @make_route.reference
 def _(ids: list[np.ndarray], *weights: list[np.ndarray], num_local_experts: int, ep_size: int, num_tokens: list[int],
       capacity_factor: float | None = None, drop_policy: str = "error", max_rows: int | None = None,
-      likely_rows: int | None = None, placement: Placement | None = None) -> list[Route]:
+      likely_rows: int | None = None, placement: Placement | None = None, expert_alignment: int = 1) -> list[Route]:
     capacity = make_capacity(capacity_factor, drop_policy)
     for mine, count in zip(ids, num_tokens or [None] * ep_size, strict=True):
         check_topk_ids(mine[:count], num_local_experts * ep_size)
-    routing = make_routing(ids, num_local_experts * ep_size, num_tokens, capacity, *weights, placement=placement)
+    routing = make_routing(ids, num_local_experts * ep_size, num_tokens, capacity, *weights, placement=placement,
+                           alignment=expert_alignment)
     return [Route(routing, rank) for rank in range(ep_size)]
 
 
 def route_of_tensors(sort: Sort, topk_ids: Tensor, *weights: Tensor, num_local_experts: int,
-                     capacity_factor: float | None = None, drop_policy: str = "error") -> Route:
+                     capacity_factor: float | None = None, drop_policy: str = "error", expert_alignment: int = 1) -> Route:
     """The route on tensors, of one rank; `sort` as for make_routing. Its eager rule is in hpmoe.kernels.token_rows."""
     is_ids = isinstance(topk_ids, Tensor) and topk_ids.ndim == 2 and topk_ids.dtype in (ms_dtype.int32, ms_dtype.int64)
     check_argument(is_ids, "hpmoe.dispatch", "topk_ids", _describe(topk_ids), "a [T, K] int32 or int64 Tensor",
@@ -102,7 +104,7 @@ def route_of_tensors(sort: Sort, topk_ids: Tensor, *weights: Tensor, num_local_e
                        f"a float Tensor of shape {list(ids.shape)}, as topk_ids")
     values = [[values_of("hpmoe.dispatch", w)] for w in weights]
     return Route(make_routing([ids], num_local_experts, None, make_capacity(capacity_factor, drop_policy),
-                              values[0] if values else None, sort=sort))
+                              values[0] if values else None, sort=sort, alignment=expert_alignment))
 
 
 def _describe(x: object) -> str:

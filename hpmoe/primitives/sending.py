@@ -5,22 +5,31 @@ from __future__ import annotations
 import dataclasses
 
 import numpy as np
+from mindspore import Tensor, mint, ops
 
 from hpmoe.ir.program import Atom
 from hpmoe.ir.tile_op import Access
 from hpmoe.primitives.tiler import Tiler
-from hpmoe.routing.routing import Route
+from hpmoe.routing.routing import PADDING, Route
 from hpmoe.tile_ops import col_modes, row_modes
 from hpmoe.tile_ops.transfers import ALL_TO_ALL_BACK
 
 
+def gather_or_zero(x: Tensor, index: np.ndarray) -> Tensor:
+    """Rows of x, zeros where the index is negative."""
+    if (index < 0).any():
+        x = mint.cat([x, mint.zeros((1, x.shape[1]), dtype=x.dtype)])
+        index = np.where(index < 0, x.shape[0] - 1, index)
+    return ops.gather(x, Tensor(index.astype(np.int32)), 0)
+
+
 def send(xs: list[np.ndarray], routes: list[Route], entries_per_row: int) -> list[np.ndarray]:
-    """out[d][row] = xs[source of row][entry of row // entries_per_row]."""
+    """out[d][row] = xs[source of row][entry of row // entries_per_row]; zero for padding."""
     routing, out = routes[0].routing, []
     for rank in range(routing.ep_size):
         rows = np.zeros((routing.num_rows(rank), xs[0].shape[1]), xs[0].dtype)
         for source, x in enumerate(xs):
-            mine = routing.source_of_row[rank] == source
+            mine = (routing.source_of_row[rank] == source) & (routing.entry_of_row[rank] != PADDING)
             rows[mine] = x[routing.entry_of_row[rank][mine] // entries_per_row]
         out.append(rows)
     return out

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-from typing import Any
 
 import numpy as np
 import optree
@@ -12,11 +11,12 @@ from mindspore import Tensor
 from hpmoe.machines.machine import Mesh
 from hpmoe.ranks.world import World
 from hpmoe.support.errors import check_argument, is_name
+from hpmoe.support.trees import PyTree
 
 OVER = ("world", "data_parallel")
 
 
-def all_reduce_gradients(grads: Any, mesh: Mesh, over: str = "world") -> Any:
+def all_reduce_gradients(grads: PyTree, mesh: Mesh, over: str = "world") -> PyTree:
     """Sums gradients over the processes of a world: in float32, in the order of ranks, rounded once, the same on all.
 
     A gradient that a process computes is of its own tokens. Of what all ranks hold alike, a router or a shared expert, the

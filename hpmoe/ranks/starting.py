@@ -12,7 +12,6 @@ import sys
 import threading
 import time
 from collections.abc import Sequence
-from typing import Any
 
 from hpmoe.ranks.launchers import SECRET, find_launched
 from hpmoe.ranks.rendezvous import tell_end
@@ -110,7 +109,7 @@ class Ranks:
         run = known(find_launched(self._environments[rank])).run if len(self.processes) > 1 else b""
         threading.Thread(target=tell_end, args=(run, rank, how, self._is_over), daemon=True).start()
 
-    def _pass_on(self, number: int, frame: Any) -> None:
+    def _pass_on(self, number: int, frame: object) -> None:
         self._interrupts += number == signal.SIGINT
         if number != signal.SIGINT:
             self._kill_at = min(self._kill_at, time.monotonic() + PATIENCE_S)

@@ -51,17 +51,20 @@ class Capacity:
 
 
 def most_rows(num_tokens: int, top_k: int, num_experts: int, num_local_experts: int, ep_size: int,
-              capacity: Capacity | None) -> int:
-    """The most rows that a rank can receive, whatever the routing.
+              capacity: Capacity | None, alignment: int = 1) -> int:
+    """The most rows that a rank can receive, whatever the routing; with those that fill an expert's up to a multiple.
 
     Example:
         >>> most_rows(100, top_k=4, num_experts=16, num_local_experts=2, ep_size=8, capacity=None)
         1600
+        >>> most_rows(1, top_k=2, num_experts=16, num_local_experts=4, ep_size=1, capacity=None, alignment=8)
+        16
     """
     of_rank = num_tokens * min(top_k, num_local_experts)
     if capacity is not None:
         of_rank = min(of_rank, num_local_experts * capacity.limit(num_tokens, top_k, num_experts))
-    return ep_size * of_rank
+    rows = ep_size * of_rank
+    return rows + min(rows, num_local_experts) * (alignment - 1)
 
 
 def make_capacity(capacity_factor: float | None, drop_policy: str) -> Capacity | None:

@@ -6,7 +6,7 @@ import dataclasses
 
 from hpmoe.routing.capacity import MANY_MORE, Capacity
 from hpmoe.routing.placement import Placement
-from hpmoe.routing.slots import max_slots
+from hpmoe.routing.slots import max_slots, padded
 
 
 @dataclasses.dataclass(frozen=True)
@@ -17,7 +17,7 @@ class RoutePlan:
     `num_experts` are the model's; `num_local_experts` of each rank, with the copies it holds under `placement`. `weights` is
     the buffer of the topk_weights that decide what is dropped, or -1. `once_of` is -1, or of a route to ranks, which takes a
     token to a rank once, the index of the route whose experts' ranks these are. One event is for the rows of `return_tokens`
-    tokens that come back, whole tiles of them.
+    tokens that come back, whole tiles of them. An expert's rows are filled up to a multiple of `alignment`.
     """
 
     ids: int
@@ -34,6 +34,7 @@ class RoutePlan:
     weights: int = -1
     placement: Placement | None = None
     once_of: int = -1
+    alignment: int = 1
 
     @property
     def num_own_experts(self) -> int:
@@ -74,5 +75,6 @@ class RoutePlan:
         most = self.num_tokens
         if self.capacity is not None and self.once_of < 0:
             most = self.capacity.limit(self.num_tokens, self.top_k, self.num_experts)
-        whole, part = (-(-n * most // self.tile_rows) for n in (self.ep_size, sources or self.ep_size))
+        whole, part = (-(-padded(n * most, self.alignment) // self.tile_rows)
+                       for n in (self.ep_size, sources or self.ep_size))
         return min(max_slots(self.max_rows, num_experts, self.tile_rows), (num_experts - 1) * whole + min(whole, part + 1))

@@ -19,9 +19,11 @@ from hpmoe.routing.capacity import (
     stable_order,
 )
 from hpmoe.routing.placement import Placement
+from hpmoe.routing.slots import padded
 from hpmoe.support.errors import ArgumentError, check_argument
 from hpmoe.support.known import known
 
+PADDING = -1  # in place of the entry of a row that is of none
 PerRank = Sequence[np.ndarray] | np.ndarray  # for each rank an array, or one of all, [ep, ...]
 
 
@@ -30,7 +32,8 @@ class Routing:
     """Placement of all ranks' entries; entry i of a rank is choice i % top_k of token i // top_k.
 
     A rank's received rows are compact and ordered by (local expert, source rank, entry). Entries that are dropped, or whose
-    id is ABSENT, have no row.
+    id is ABSENT, have no row. Rows of zeros that fill an expert's up to a multiple come after these; they are counted as
+    sent by the rank that has them, and are of no entry, PADDING.
 
     Attributes:
         num_experts, top_k: of the model.
@@ -44,6 +47,7 @@ class Routing:
         entry_of_row: for each rank, the entry that each received row came from.
         source_of_row: for each rank, the rank that each received row came from.
         placement: which ranks hold copies of experts, or None.
+        padding: [ep], the rows of zeros that each rank has.
         experts: of a routing to ranks, each of which counts as one expert then, the routing to the experts; else None.
     """
 
@@ -60,6 +64,10 @@ class Routing:
     source_of_row: tuple[np.ndarray, ...]
     placement: Placement | None = None
     experts: Routing | None = None
+
+    @functools.cached_property
+    def padding(self) -> tuple[int, ...]:
+        return tuple(int((entries == PADDING).sum()) for entries in self.entry_of_row)
 
     @property
     def ep_size(self) -> int:
@@ -98,7 +106,7 @@ class Routing:
         placed = [(np.full(len(k), -1), np.full(len(k), -1)) for k in self.kept]
         for rank in range(self.ep_size):
             for source in range(self.ep_size):
-                rows = np.flatnonzero(self.source_of_row[rank] == source)
+                rows = np.flatnonzero((self.source_of_row[rank] == source) & (self.entry_of_row[rank] != PADDING))
                 entries = self.entry_of_row[rank][rows]
                 placed[source][0][entries], placed[source][1][entries] = rank, rows
         return placed
@@ -156,7 +164,7 @@ def check_topk_ids(topk_ids: np.ndarray, num_experts: int, who: str = "hpmoe.dis
 
 def make_routing(topk_ids: PerRank, num_experts: int, num_tokens: Sequence[int] | None = None,
                  capacity: Capacity | None = None, topk_weights: Sequence[np.ndarray] | None = None,
-                 placement: Placement | None = None, sort: Sort = stable_order) -> Routing:
+                 placement: Placement | None = None, sort: Sort = stable_order, alignment: int = 1) -> Routing:
     """Places the entries of all ranks.
 
     Args:
@@ -167,6 +175,7 @@ def make_routing(topk_ids: PerRank, num_experts: int, num_tokens: Sequence[int] 
         topk_weights: for each rank, [tokens, top_k]; read where the policy is "probs".
         placement: which ranks hold copies of experts, and what they take; none where None.
         sort: which entry comes where in a stable sort of ids.
+        alignment: the rows of an expert that has any are filled up to a multiple of it.
 
     Raises:
         ArgumentError: an expert is over its capacity and nothing may be dropped, or a weight that decides is not a number.
@@ -191,20 +200,32 @@ def make_routing(topk_ids: PerRank, num_experts: int, num_tokens: Sequence[int] 
     if placement is not None:
         order = tuple(_divided(o, counts[r], placement, r) for r, o in enumerate(order))
         counts, local = np.stack([_of_copies(c, placement, r) for r, c in enumerate(counts)]), placement.num_local
-    entries, sources = _received(order, counts, local)
+    entries, sources = _received(order, counts, local, alignment)
+    if alignment > 1:
+        counts = counts + _padding(counts, local, alignment)
     return Routing(num_experts, local, top_k, lengths, max(map(len, topk_ids)), counts.astype(np.int64), dropped, kept,
                    order, entries, sources, placement)
 
 
-def _received(order: Sequence[np.ndarray], counts: np.ndarray,
-              local: int) -> tuple[tuple[np.ndarray, ...], tuple[np.ndarray, ...]]:
+def _padding(counts: np.ndarray, local: int, alignment: int) -> np.ndarray:
+    """What fills the rows of each rank for each expert up to a multiple: each rank's own, [ep, ep * local]."""
+    ep_size, rows = len(counts), counts.sum(axis=0)
+    is_own = np.arange(ep_size * local) // local == np.arange(ep_size)[:, None]
+    return np.where(is_own, padded(rows, alignment) - rows, 0)
+
+
+def _received(order: Sequence[np.ndarray], counts: np.ndarray, local: int,
+              alignment: int = 1) -> tuple[tuple[np.ndarray, ...], tuple[np.ndarray, ...]]:
     """For each rank, the entry and the source of each row that it receives."""
     ep_size = len(order)
     first = np.concatenate([np.zeros((ep_size, 1), np.int64), np.cumsum(counts, axis=1)], axis=1)
     entries, sources = [], []
     for rank in range(ep_size):
-        pieces = [(source, order[source][first[source, e]:first[source, e + 1]])
-                  for e in range(rank * local, (rank + 1) * local) for source in range(ep_size)]
+        pieces = []
+        for e in range(rank * local, (rank + 1) * local):
+            pieces += [(source, order[source][first[source, e]:first[source, e + 1]]) for source in range(ep_size)]
+            rows = int(counts[:, e].sum())
+            pieces.append((rank, np.full(padded(rows, alignment) - rows, PADDING)))
         entries.append(np.concatenate([p for _, p in pieces]).astype(np.int64))
         sources.append(np.repeat([s for s, _ in pieces], [len(p) for _, p in pieces]))
     return tuple(entries), tuple(sources)
@@ -237,7 +258,7 @@ def routing_to_ranks(experts: Routing) -> Routing:
 
 
 def rows_of_ranks(topk_ids: PerRank, num_experts: int, capacity: Capacity | None = None,
-                  placement: Placement | None = None) -> list[int]:
+                  placement: Placement | None = None, alignment: int = 1) -> list[int]:
     """Rows that each rank receives by the ids of all ranks' tokens; raises as `kept_counts`.
 
     Example:
@@ -245,13 +266,22 @@ def rows_of_ranks(topk_ids: PerRank, num_experts: int, capacity: Capacity | None
         [7, 1]
     """
     ep_size = len(topk_ids)
-    if ep_size == 1 and capacity is None:
+    if ep_size == 1 and capacity is None and alignment == 1:
         return [int(np.count_nonzero(topk_ids[0] != ABSENT))]
-    total = np.zeros(ep_size, np.int64)
+    total: np.ndarray | int = 0
     for rank, ids in enumerate(topk_ids):
-        counts = counts_of_rank(ids, num_experts, capacity, placement, rank, ep_size)
-        total += counts.reshape(ep_size, -1).sum(axis=1)
-    return total.tolist()
+        total = total + counts_of_rank(ids, num_experts, capacity, placement, rank, ep_size)
+    return rows_by_counts(np.asarray(total), ep_size, alignment)
+
+
+def rows_by_counts(of_experts: np.ndarray, ep_size: int, alignment: int = 1) -> list[int]:
+    """Rows that each rank receives, by how many entries of all ranks each physical expert takes, [ep * num_local_experts].
+
+    Example:
+        >>> rows_by_counts(np.array([3, 0, 4, 5]), ep_size=2, alignment=4)
+        [4, 12]
+    """
+    return padded(of_experts.astype(np.int64), alignment).reshape(ep_size, -1).sum(axis=1).tolist()
 
 
 def counts_of_rank(ids: np.ndarray, num_experts: int, capacity: Capacity | None, placement: Placement | None, rank: int,

@@ -7,6 +7,7 @@ holds, and how many rows, follows from the numbers of rows of the experts when a
 from __future__ import annotations
 
 import dataclasses
+from typing import overload
 
 import numpy as np
 
@@ -18,6 +19,22 @@ class Slots:
     expert: np.ndarray
     start: np.ndarray
     rows: np.ndarray
+
+
+@overload
+def padded(rows: int, multiple: int) -> int: ...
+@overload
+def padded(rows: np.ndarray, multiple: int) -> np.ndarray: ...
+
+
+def padded(rows: int | np.ndarray, multiple: int) -> int | np.ndarray:
+    """The next multiple from `rows` on: how many rows an expert has with its padding. Of none there are none.
+
+    Example:
+        >>> padded(0, 8), padded(9, 8)
+        (0, 16)
+    """
+    return rows + -rows % multiple
 
 
 def max_slots(max_rows: int, num_local_experts: int, tile_rows: int) -> int:

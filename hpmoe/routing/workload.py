@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from typing import Any
+from types import SimpleNamespace
 
 import mindspore as ms
 import numpy as np
+from absl import flags
 
 from hpmoe.support.dtypes import rounded
 from hpmoe.support.errors import check_argument
@@ -90,7 +91,7 @@ def drawn_ids(ep_size: int, num_tokens: int, top_k: int, num_experts: int, is_zi
     return out.reshape(ep_size, num_tokens, top_k)
 
 
-def layer_inputs(o: Any) -> tuple[tuple[ms.Tensor, ...], ms.Tensor]:
+def layer_inputs(o: SimpleNamespace | flags.FlagValues) -> tuple[tuple[ms.Tensor, ...], ms.Tensor]:
     """Random arguments of moe_ffn stacked over ranks, every token with distinct experts, and a cotangent of its output.
 
     Args:

@@ -107,7 +107,8 @@ class ArrayGraphCall(GraphCall):
                 rows = num_here * first
             else:
                 route = routes[first]
-                rows = min(num_here * route.max_rows, route.ep_size * route.num_tokens * route.top_k)
+                padding = num_here * route.num_local_experts * (route.alignment - 1)
+                rows = min(num_here * route.max_rows, route.ep_size * route.num_tokens * route.top_k + padding)
             avals.append(Aval((rows, *rest), storage_dtype(atom.aval.dtype)))
         avals += self.runs.told_avals(lin.forward)
         return [Aval((len(avals), num_here), "int32"), *avals] if avals else []

@@ -8,6 +8,7 @@ import numpy as np
 
 from hpmoe.ir.avals import Aval
 from hpmoe.ir.program import Program
+from hpmoe.routing.routing import rows_by_counts
 from hpmoe.runtime.planned_rows import PlannedRoute, PlannedRows, RouteKey, routes_of, rows_of_any, rows_of_received
 
 ALL_TOKENS = -1  # of a rank without padding
@@ -48,8 +49,8 @@ class Exchanged:
             if route.aval.once:
                 rows[route.key] = rows_of_any(route.aval)
             else:
-                of_ranks = self.counts[route.key].sum(axis=0).reshape(route.aval.ep_size, -1).sum(axis=1)
-                rows[route.key] = rows_of_received(int(of_ranks.max()), route.aval)
+                received = rows_by_counts(self.counts[route.key].sum(axis=0), route.aval.ep_size, route.aval.alignment)
+                rows[route.key] = rows_of_received(max(received), route.aval)
         return rows
 
     def as_array(self, program: Program) -> np.ndarray:

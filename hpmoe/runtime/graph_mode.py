@@ -8,7 +8,6 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable, Collection
-from typing import Any
 
 import optree
 from mindspore import Parameter, Tensor, jit_class, ops
@@ -17,8 +16,9 @@ from hpmoe.ir.avals import Aval
 from hpmoe.runtime.graph_operators import picked
 from hpmoe.support.errors import check_argument
 from hpmoe.support.mindspore_private import is_computed, keep_whole
+from hpmoe.support.trees import Function, PyTree
 
-constexpr: Any = ops.constexpr  # whose annotations know no arguments
+constexpr: Function = ops.constexpr  # whose annotations know no arguments
 UNKNOWN = "known when the graph is compiled"
 
 
@@ -100,7 +100,7 @@ def _operator(layer, known):
     runner = layer._runner
     check_argument(known, "hpmoe", "an argument in a graph", "of unknown type", UNKNOWN)
     avals = []
-    given: Any = _recovered(iter(known), avals)
+    given: PyTree = _recovered(iter(known), avals)
     args, kwargs = given
     num_tokens = kwargs.pop("num_tokens", None) if hasattr(layer, "mesh") else None
     call, arrays = runner.prepare(args, kwargs, num_tokens)

@@ -9,7 +9,7 @@ from __future__ import annotations
 import abc
 import linecache
 from collections.abc import Callable, Sequence
-from typing import Any, NoReturn
+from typing import NoReturn
 
 import mindspore
 from mindspore import ops
@@ -19,7 +19,7 @@ from hpmoe.ir.program import Program
 from hpmoe.runtime.one_call import Call
 from hpmoe.support.errors import check_argument
 from hpmoe.support.mindspore_private import forgetting_graph, graph_takes_gradient
-from hpmoe.support.trees import Function
+from hpmoe.support.trees import Function, PyTree
 
 NOTHING = Aval((1,), "float32")  # in place of a saved value
 
@@ -46,7 +46,7 @@ class GraphCall(abc.ABC):
         """Its gradient is asked for by the compiler when it takes one; it infers shapes anew afterwards."""
         return self.operator("forward", self.num_args, self.output_avals, lambda: _gradient_rule(self))
 
-    def backward_operator(self, num_inputs: int) -> Any:
+    def backward_operator(self, num_inputs: int) -> Function:
         return self.operator("backward", num_inputs, self.gradient_avals, self._refuse_gradient)
 
     def _refuse_gradient(self) -> NoReturn:
@@ -127,6 +127,6 @@ def _with_parameters(num_args: int, rule: Function) -> Function:
               "    return bprop\n")
     name = f"<gradient of {num_args} inputs>"
     linecache.cache[name] = (len(source), None, source.splitlines(keepends=True), name)
-    namespace: dict[str, Any] = {"__name__": __name__}
+    namespace: dict[str, PyTree] = {"__name__": __name__}
     exec(compile(source, name, "exec"), namespace)
     return namespace["bound"](rule)

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import functools
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 from hpmoe.ir.avals import RouteAval, as_route
 from hpmoe.ir.program import Equation, Program, Var
 from hpmoe.ir.stages import views_of_inputs
+from hpmoe.support.trees import PyTree
 
 LEAST = 64  # rows of a bucket
 PLANNED = "max_rows", "likely_rows"  # options of a route that say what it is planned for
@@ -45,12 +46,12 @@ def rows_of_any(aval: RouteAval) -> PlannedRows:
 def rows_of_received(received: int, aval: RouteAval) -> PlannedRows:
     """For a routing by which the rank with the most rows receives so many, and those like it. Two deviations over the mean
     are likely, as where experts are chosen alike, or as many as there is room for, whichever is nearer."""
-    most, sent = row_bucket(received, aval.max_rows), aval.num_tokens * aval.top_k
+    most, sent = row_bucket(received, aval.max_rows), aval.num_tokens * aval.top_k + aval.likely_padding
     even = min(most, max(LEAST, sent + int(2 * sent ** 0.5)))
     return PlannedRows(most, even if received - even < most - received else most)
 
 
-RouteKey = tuple[Any, ...]  # its ids and weights, then names and values of its options
+RouteKey = tuple[PyTree, ...]  # its ids and weights, then names and values of its options
 
 class PlannedRoute(NamedTuple):
     """A route of a program.

@@ -12,7 +12,6 @@ import dataclasses
 import functools
 import pickle
 from collections.abc import Mapping, Sequence
-from typing import Any
 
 import numpy as np
 from mindspore import Tensor
@@ -31,6 +30,7 @@ from hpmoe.runtime.one_call import Call
 from hpmoe.runtime.plans import Plans
 from hpmoe.runtime.rank_arrays import Arrays
 from hpmoe.support.known import known
+from hpmoe.support.trees import PyTree
 
 
 class ProcessBackend(ArrayBackend):
@@ -39,7 +39,7 @@ class ProcessBackend(ArrayBackend):
     def __init__(self, plans: Plans, world: World):
         self.runs = ProcessRuns(plans, world.link)
 
-    def lengths_of(self, num_tokens: Any) -> tuple[int, ...]:
+    def lengths_of(self, num_tokens: PyTree) -> tuple[int, ...]:
         """This rank's own number, as a tuple of one."""
         return own_length(num_tokens)
 

@@ -5,14 +5,13 @@ from __future__ import annotations
 import dataclasses
 import inspect
 from collections.abc import Mapping
-from typing import Any
 
 from hpmoe.ir.program import Program
 from hpmoe.ir.stages import AnyIR
 from hpmoe.runtime.rewrite import Rewrite, name_of
 from hpmoe.runtime.targets import find_target
 from hpmoe.support.errors import TransformError
-from hpmoe.support.trees import Function
+from hpmoe.support.trees import Function, PyTree
 
 
 @dataclasses.dataclass(frozen=True, eq=False)
@@ -20,7 +19,7 @@ class Step:
     """One rewrite of a chain and the options that it runs with."""
 
     rewrite: Rewrite
-    options: Mapping[str, Any]
+    options: Mapping[str, PyTree]
 
     def apply_to(self, ir: AnyIR) -> AnyIR:
         return self.rewrite.apply_to(ir, **self.options)
@@ -41,7 +40,7 @@ class Staged:
     function: Function
     steps: tuple[Step, ...] = ()
 
-    def then(self, rewrite: Rewrite, options: Mapping[str, object]) -> Staged:
+    def then(self, rewrite: Rewrite, options: Mapping[str, PyTree]) -> Staged:
         return Staged(self.function, (*self.steps, Step(rewrite, options)))
 
     @property

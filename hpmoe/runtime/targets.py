@@ -4,10 +4,9 @@ from __future__ import annotations
 
 import dataclasses
 from collections.abc import Callable
-from typing import Any
 
 from hpmoe.support.errors import check_argument, is_name
-from hpmoe.support.trees import Function
+from hpmoe.support.trees import Function, PyTree
 
 
 @dataclasses.dataclass(frozen=True)
@@ -28,7 +27,7 @@ class Target:
 _TARGETS: dict[str, Target] = {}
 
 
-def register_target(name: str, compiler: Function, **attributes: Any) -> None:
+def register_target(name: str, compiler: Function, **attributes: PyTree) -> None:
     """Makes fuse_persistent(target=name) call this compiler; for the attributes see Target."""
     _TARGETS[name] = Target(compiler, **attributes)
 

@@ -6,7 +6,7 @@ import dataclasses
 import functools
 import inspect
 from collections.abc import Callable, Mapping
-from typing import Any
+from typing import Generic, TypeVar, overload
 
 from hpmoe.ir.stages import AnyIR
 from hpmoe.runtime.rewrite import Rewrite, name_of, shown_options
@@ -25,7 +25,11 @@ class Transform(Rewrite):
         super().__init__(rewrite, requires, makes, once, check, before_vjp)
         self.__signature__ = _of_callables(signature_of(rewrite))
 
-    def __call__(self, *args: PyTree, **options: object) -> StagedFunction | Curried:
+    @overload
+    def __call__(self, f: Function, **options: object) -> StagedFunction: ...
+    @overload
+    def __call__(self, **options: object) -> Curried: ...
+    def __call__(self, *args: PyTree, **options: PyTree) -> StagedFunction | Curried:
         """Stages a function, called as `__signature__` says; with options alone it is the transform that has them."""
         name = self.__name__
         if not args and "f" not in options:
@@ -93,7 +97,11 @@ class Curried:
     def __signature__(self) -> inspect.Signature:
         return self.transform.__signature__
 
-    def __call__(self, *args: PyTree, **options: object) -> StagedFunction | Curried:
+    @overload
+    def __call__(self, f: Function, **options: object) -> StagedFunction: ...
+    @overload
+    def __call__(self, **options: object) -> Curried: ...
+    def __call__(self, *args: PyTree, **options: PyTree) -> StagedFunction | Curried:
         return self.transform(*args, **{**self.options, **options})
 
     def apply_to(self, ir: AnyIR, **options: object) -> AnyIR:
@@ -104,16 +112,20 @@ class Curried:
         return f"{self.transform!r}({shown_options(self.options)})"
 
 
+Out = TypeVar("Out", covariant=True)  # what transforms make of a function
+
+
 @dataclasses.dataclass(frozen=True, eq=False)
-class Chain:
+class Chain(Generic[Out]):
     """Transforms as one, the first one innermost; see `chain`."""
 
-    transforms: tuple[Function, ...]
+    transforms: tuple[Callable[[Function], Out], ...]
 
-    def __call__(self, f: Function) -> Any:
+    def __call__(self, f: Function) -> Out:
+        out: PyTree = f
         for t in self.transforms:
-            f = t(f)
-        return f
+            out = t(out)
+        return out
 
     def __repr__(self) -> str:
         return f"chain({', '.join(map(shown_transform, self.transforms))})"
@@ -132,8 +144,14 @@ def _of_callables(rewrite: inspect.Signature) -> inspect.Signature:
     return inspect.Signature([f, *options], return_annotation="StagedFunction")
 
 
+@overload
+def transform(rewrite: Function, *, requires: str | None = None, makes: str | None = None, once: bool = False,
+              check: Callable[..., None] | None = None, before_vjp: bool = False) -> Transform: ...
+@overload
+def transform(rewrite: None = None, *, requires: str | None = None, makes: str | None = None, once: bool = False,
+              check: Callable[..., None] | None = None, before_vjp: bool = False) -> Callable[[Function], Transform]: ...
 def transform(rewrite: Function | None = None, *, requires: str | None = None, makes: str | None = None,
-              once: bool = False, check: Callable[..., None] | None = None, before_vjp: bool = False) -> Any:
+              once: bool = False, check: Callable[..., None] | None = None, before_vjp: bool = False) -> PyTree:
     """Makes a transform of callables from a rewrite of IR; a decorator.
 
     Args:
@@ -174,7 +192,7 @@ def transform(rewrite: Function | None = None, *, requires: str | None = None, m
     return Transform(rewrite, requires, makes, once, check, before_vjp)
 
 
-def chain(*transforms: Function) -> Chain:
+def chain(*transforms: Callable[[Function], Out]) -> Chain[Out]:
     """Composes transforms, the first one innermost; `chain()` is the identity.
 
     Args:

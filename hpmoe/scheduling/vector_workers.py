@@ -77,8 +77,8 @@ def _putters(flow: tf.Taskflow, op: tf.TileOp, machine: Machine, slots: LikelySl
     Peers are in groups, and every group has workers of its own: so many that what they send to one rank at a time, where
     those of every rank do, is on its link for QUEUE_US. Else the first rows of a hot rank would come with its last.
     """
-    workers, ahead, sent = _senders(flow, machine, computing), sources_ahead(flow, op), flow.buffers[op.operands[1].buffer]
-    sent = slots.rows * (op.tile_cols or sent.cols) * sent.stored_dtype.itemsize
+    workers, ahead, buffer = _senders(flow, machine, computing), sources_ahead(flow, op), flow.buffers[op.operands[1].buffer]
+    sent = slots.rows * (op.tile_cols or buffer.cols) * buffer.stored_dtype.itemsize
     wanted = round(workers * flow.ep_size * sent / (machine.link_rate(flow.ep_size) * QUEUE_US))
     node_size = machine.node_size if machine.node_size > 1 else flow.ep_size
     places = min(op.num_peers, node_size)  # ranks of one place in every node are in one group

@@ -1,14 +1,21 @@
 """Finds and loads the package's compiled libraries."""
 
+from __future__ import annotations
+
 import ctypes
 import os
 import struct
+from collections.abc import Mapping, Sequence
 from pathlib import Path
+
+import numpy as np
+
+Signatures = Mapping[str, tuple[type | None, Sequence[type]]]  # the type of a function's result, and those it takes
 
 BUILD_IT = "install the package again, or in a source tree run `python -m hpmoe.kernels.build_native`"
 
 
-def find_library(folder, pattern):
+def find_library(folder: Path, pattern: str) -> Path:
     """The path of the compiled library in `folder`. Raises ImportError when it has not been built."""
     found = sorted(Path(folder).glob(pattern))
     if found:
@@ -19,7 +26,7 @@ def find_library(folder, pattern):
     )
 
 
-def check_whole(path):
+def check_whole(path: Path) -> None:
     """Raises ImportError where the end of an ELF file is missing: the process would die of such a library."""
     with open(path, "rb") as file:
         size, start = os.fstat(file.fileno()).st_size, file.read(64)
@@ -28,7 +35,7 @@ def check_whole(path):
         raise ImportError(f"hpmoe's native library {path} ends too early, after {size:,} bytes: {BUILD_IT}")
 
 
-def load_library(path, version_name, version, signatures):
+def load_library(path: Path, version_name: str, version: int, signatures: Signatures) -> ctypes.CDLL:
     """Loads the library at `path`, checks that its function `version_name` returns `version`, and declares its functions.
 
     `signatures` maps each name to (result type, list of argument types). Calls release the GIL. Raises ImportError where
@@ -47,6 +54,6 @@ def load_library(path, version_name, version, signatures):
     return library
 
 
-def address(array):
+def address(array: np.ndarray) -> int:
     """Where an array's values begin; quicker than `array.ctypes.data`."""
     return array.__array_interface__["data"][0]

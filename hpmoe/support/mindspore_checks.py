@@ -13,6 +13,7 @@ from mindspore import Generator, Tensor, mint, nn, ops
 from mindspore.mint.nn import functional
 
 from hpmoe.support import mindspore_private as private
+from hpmoe.support.trees import Function
 
 # What a check is of -> what does not work without it, and the check.
 CHECKS: dict[str, tuple[str, Callable[[], bool]]] = {}
@@ -101,7 +102,7 @@ class _Seen(Tensor):
     """A tensor that notes its calls."""
 
 
-def _calls(f: Callable[[Any], Any]) -> list[tuple[Any, tuple[Any, ...]]]:
+def _calls(f: Function) -> list[tuple[Any, tuple[Any, ...]]]:
     """What `__fallback__` of a tensor without data is handed while `f` works on it."""
     found: list[tuple[Any, tuple[Any, ...]]] = []
     setattr(_Seen, private.FALLBACK, lambda self, func, args, kwargs=None: found.append((func, tuple(args))))
@@ -154,7 +155,7 @@ class _Drawn(Exception):
     """Ends a draw before it reaches a device."""
 
 
-def _is_idle_draw(draw: Callable[[], Any]) -> bool | None:
+def _is_idle_draw(draw: Function) -> bool | None:
     """What is said of a caller of `_step`; None where it is not called."""
     try:
         draw()

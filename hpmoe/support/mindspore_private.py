@@ -11,23 +11,25 @@ import operator
 import sys
 import types
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, NoReturn
 
 import mindspore as ms
 from mindspore import Generator, Tensor, mint, nn, ops
+
+from hpmoe.support.trees import Function
 
 
 class _Missing(type):
     """The class of what stands for a name that MindSpore lacks: any use of it raises."""
 
-    def _refuse(cls) -> Any:
+    def _refuse(cls) -> NoReturn:
         raise NotImplementedError(f"MindSpore {ms.__version__} has no {cls.__name__}; hpmoe doctor prints what needs it")
 
-    def __call__(cls, *unused: Any, **unused_too: Any) -> Any:
+    def __call__(cls, *unused: object, **unused_too: object) -> NoReturn:
         cls._refuse()
 
-    def __instancecheck__(cls, value: Any) -> bool:
-        return cls._refuse()
+    def __instancecheck__(cls, value: object) -> bool:
+        cls._refuse()
 
     def __getattr__(cls, name: str) -> Any:
         return cls._refuse() if not name.startswith("__") else type.__getattribute__(cls, name)
@@ -77,7 +79,8 @@ def graph_takes_gradient() -> bool:
 
 def gradient_depth() -> int:
     """How many gradients being taken enclose this call; MindSpore's flag would stay set after an exception inside one."""
-    depth, frame = 0, sys._getframe()
+    depth = 0
+    frame: types.FrameType | None = sys._getframe()
     while frame is not None:
         depth += frame.f_code.co_name == "_pynative_forward_run"
         frame = frame.f_back
@@ -106,7 +109,7 @@ FALLBACK = "__fallback__"  # the method that MindSpore hands every call on a ten
 _ATTRIBUTES = {"Unstack": ("axis",), "Stack": ("axis",), "Sort": ("axis", "descending")}
 
 
-def without_data(cls: type[Tensor], shape: tuple[int, ...], dtype: Any) -> Any:
+def without_data(cls: type[Tensor], shape: tuple[int, ...], dtype: object) -> Tensor:
     """A tensor of a class of tensors that has no memory for its elements."""
     return Tensor._make_subclass(cls, mint.empty(shape, dtype=dtype, device="meta"))
 
@@ -115,7 +118,7 @@ def has_no_data(tensor: Tensor) -> bool:
     return getattr(tensor, "is_meta", False)
 
 
-def read_call(func: Any, args: Sequence[Any]) -> tuple[str, tuple[Any, ...], bool]:
+def read_call(func: object, args: Sequence[Any]) -> tuple[str, tuple[Any, ...], bool]:
     """The name, the arguments, and whether it is of a method, of a call that `__fallback__` is handed."""
     name = getattr(func, "name", None) or getattr(func, "__name__", str(func))
     if len(args) == 3 and args[1] == name and isinstance(args[2], tuple):
@@ -133,7 +136,7 @@ def dtype_of_number(number: int) -> Any:
 STEP = "_step"  # the method that every draw from a Generator goes through
 
 
-def seed_and_offset(generator: Generator) -> tuple[Any, Any]:
+def seed_and_offset(generator: Generator) -> tuple[Tensor, Tensor]:
     """What `_step` returns, without a step."""
     return generator._seed, generator._offset
 
@@ -157,7 +160,7 @@ def records_calls() -> bool:
 
 def forgetting_graph() -> Callable[[], None]:
     """A function that makes MindSpore compile the graph being compiled now once more."""
-    frame = sys._getframe()
+    frame: types.FrameType | None = sys._getframe()
     while frame is not None:
         if frame.f_code.co_name == "compile" and frame.f_globals.get("__name__") == "mindspore.graph.api":
             names = frame.f_locals
@@ -203,7 +206,7 @@ def rewrite_again() -> None:
     del _whole_cells[-1:], _whole_functions[-1:]
 
 
-def is_rewritten(value: Any) -> bool:
+def is_rewritten(value: object) -> bool:
     """Whether rewriting of sources replaces a Cell, or a function."""
     return _is_rewritten(value) if isinstance(value, nn.Cell) else value not in list(_whole_functions)
 
@@ -220,7 +223,7 @@ class AskedByCompiler(ops.PrimitiveWithInfer):
 class WithGradient:
     """Of a primitive: the compiler takes the function that its `find_rule()` gives for its gradient."""
 
-    find_rule: Callable[[], Callable[..., Any]]
+    find_rule: Callable[[], Function]
 
-    def get_bprop(self) -> Callable[..., Any]:
+    def get_bprop(self) -> Function:
         return self.find_rule()

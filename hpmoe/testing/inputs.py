@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from typing import Any
 
 import numpy as np
 import optree
@@ -17,7 +16,7 @@ from hpmoe.routing.workload import drawn_ids
 from hpmoe.runtime.planned_rows import routes_of
 from hpmoe.support.dtypes import FLOATS, rounded
 from hpmoe.support.errors import call_user, check_argument, is_int, is_name
-from hpmoe.support.trees import Function, flatten, unflatten
+from hpmoe.support.trees import Function, PyTree, flatten, unflatten
 from hpmoe.tracing.entry import argument_aval, trace_with_tree
 
 Draw = Callable[[np.random.Generator, int, int, int, int], np.ndarray]
@@ -53,7 +52,7 @@ class Inputs(tuple):
     num_tokens: tuple[int, ...] | None = None
 
 
-def random_inputs(f: Function, avals: Sequence[Any], mesh: Mesh | None = None, routing: str | Draw = "uniform",
+def random_inputs(f: Function, avals: Sequence[PyTree], mesh: Mesh | None = None, routing: str | Draw = "uniform",
                   seed: int = 0) -> Inputs:
     """Random arguments of a function: floats are normal, weights scaled by their rows, and ids route tokens as told.
 
@@ -106,13 +105,13 @@ def random_inputs(f: Function, avals: Sequence[Any], mesh: Mesh | None = None, r
     return inputs
 
 
-def local_leaves(leaves: Iterable[Any], mesh: Mesh | None) -> list[Any]:
+def local_leaves(leaves: Iterable[PyTree], mesh: Mesh | None) -> list[PyTree]:
     """What one rank has of arguments: arrays on a mesh are given for all ranks."""
     return [leaf if isinstance(leaf, Aval) or (aval := argument_aval(leaf)) is None
             else Aval(aval.shape[1:] if mesh is not None else aval.shape, aval.dtype) for leaf in leaves]
 
 
-def _given(leaf: Any, drawn: np.ndarray, mesh: Mesh | None) -> Tensor:
+def _given(leaf: Tensor | np.ndarray | Aval, drawn: np.ndarray, mesh: Mesh | None) -> Tensor:
     """A tensor as it was given, or the one that is drawn."""
     if isinstance(leaf, Tensor):
         return leaf

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 from mindspore import Tensor
@@ -19,7 +18,7 @@ from hpmoe.runtime.staged_function import StagedFunction, staged_of
 from hpmoe.runtime.transform import Chain, chain
 from hpmoe.support.errors import TransformError, check_argument
 from hpmoe.support.known import known
-from hpmoe.support.trees import Function
+from hpmoe.support.trees import Function, PyTree
 from hpmoe.testing.reference import gradient_name
 from hpmoe.transforms.assign_queues import assign_queues
 from hpmoe.transforms.fuse_persistent import fuse_persistent
@@ -29,7 +28,7 @@ from hpmoe.transforms.tile_partition import tile_partition
 TIMEOUT = 10.0  # seconds without progress, after which a launch is given up
 
 
-def applied(transform: Function, f: Function, tiles: Chain) -> Any:
+def applied(transform: Function, f: Function, tiles: Chain) -> Function:
     """The function under a transform of any level, after the default transforms of the levels below it.
 
     Raises TransformError where it applies at no level.
@@ -49,11 +48,11 @@ def applied(transform: Function, f: Function, tiles: Chain) -> Any:
     raise known(error)
 
 
-def completed(staged: Any, tiles: Chain) -> StagedFunction:
+def completed(staged: Function, tiles: Chain) -> StagedFunction:
     """The kernel of a function that is staged so far."""
     known = staged_of(staged)
     names = {step.rewrite.__name__ for step in known.steps}
-    rest = {"program": [tiles], "tiles": [], "queues": None, "kernel": None}[known.level]
+    rest: list[Function] | None = {"program": [tiles], "tiles": [], "queues": None, "kernel": None}[known.level]
     if rest is not None:
         rest += [] if names & {"overlap_comm", "launch_kernels"} else [overlap_comm]
         rest.append(assign_queues(machine=cpu(2)))
@@ -80,13 +79,13 @@ class Runs:
         self.is_batched = mesh is not None
         self._runner = Runner(staged, mesh or Mesh(), batched=self.is_batched)
 
-    def forward(self, args: Sequence[Any], num_tokens: Sequence[int] | None, seed: int | None) -> list[list[np.ndarray]]:
+    def forward(self, args: Sequence[PyTree], num_tokens: Sequence[int] | None, seed: int | None) -> list[list[np.ndarray]]:
         """Each result, of each rank, of a call of which no gradient is taken; by the interpreter under a seed."""
         call, tensors = self._runner.prepare(args, {}, num_tokens, seed)
         program = call.traced.program
         return self._of_ranks(self._runner.backend.compute(call, [*tensors, *program.captures])[:program.num_results])
 
-    def both(self, args: Sequence[Any], cotangents: Sequence[Tensor], num_tokens: Sequence[int] | None,
+    def both(self, args: Sequence[PyTree], cotangents: Sequence[Tensor], num_tokens: Sequence[int] | None,
              seed: int | None) -> tuple[list[str], list[list[np.ndarray]]]:
         """The names of gradients, then each result and each of them, of each rank.
 

@@ -7,12 +7,12 @@ import dataclasses
 import inspect
 import re
 from collections.abc import Iterator
-from typing import Any
 
 from hpmoe.ir.avals import SHORT_DTYPE, Aval, RouteAval, Rows
 from hpmoe.ir.program import Atom, Equation, Literal, Program, Var
 from hpmoe.primitives.primitive import REGISTRY, Primitive
 from hpmoe.support.errors import ArgumentError
+from hpmoe.support.trees import PyTree
 
 DTYPES = {short: name for name, short in SHORT_DTYPE.items()}
 TYPED = re.compile(r"([^\s:]+):(\w+)\[([^\]]*)\]")
@@ -98,7 +98,7 @@ class _Parser:
         outputs = tuple(self._result(*result, aval) for result, aval in zip(results, avals, strict=True))
         return Equation(primitive, atoms, given, outputs)
 
-    def _result(self, name: str, dtype: str, shape: str, aval: Any) -> Var:
+    def _result(self, name: str, dtype: str, shape: str, aval: Aval | RouteAval) -> Var:
         """What an equation defines, of the type that it is written with; a route by the rows that it is written with."""
         if isinstance(aval, RouteAval):
             aval = dataclasses.replace(aval, rows=self.rows.setdefault(shape, Rows()))
@@ -108,7 +108,7 @@ class _Parser:
         return var
 
 
-def _value(text: str) -> Any:
+def _value(text: str) -> PyTree:
     """A param's value: a number, True, a tuple of numbers, or a name."""
     try:
         return ast.literal_eval(text)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 import optree
@@ -12,7 +11,7 @@ from hpmoe.autodiff.vjp import Linearized, linearize
 from hpmoe.interpreters.evaluate import evaluate
 from hpmoe.ir.program import Program, Var
 from hpmoe.machines.machine import Mesh
-from hpmoe.support.trees import Function
+from hpmoe.support.trees import Function, PyTree
 from hpmoe.tracing.entry import trace_with_tree
 
 # Of results, relative to the largest: one rounding of half precision; in float32 also sums in another order.
@@ -28,7 +27,7 @@ class Reference:
         linearized: its two directions; only asked for where gradients are.
     """
 
-    def __init__(self, f: Function, avals: Sequence[Any], mesh: Mesh):
+    def __init__(self, f: Function, avals: Sequence[PyTree], mesh: Mesh):
         self.program, self._out_tree = trace_with_tree(f, tuple(avals), mesh)
         self._linearized: Linearized | None = None
 
@@ -85,7 +84,7 @@ def _by_name(names: Sequence[str], of_ranks: Sequence[Sequence[np.ndarray]]) -> 
 
 def num_roundings(programs: Sequence[Program]) -> int:
     """Equations on the longest path from an input through programs, each of which may read what those before computed."""
-    depth: dict[Any, int] = {}
+    depth: dict[Var, int] = {}
     for program in programs:
         start = max(depth.values(), default=0)
         for eqn in program.equations:

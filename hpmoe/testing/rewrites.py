@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import difflib
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 from hpmoe.ir.program import Program
+from hpmoe.ir.stages import AnyIR
 from hpmoe.ir.taskflow import Taskflow
 from hpmoe.machines.machine import Mesh, as_mesh
 from hpmoe.runtime.staged_function import StagedFunction
 from hpmoe.runtime.transform import Chain, Curried, Transform, shown_transform
 from hpmoe.support.errors import check_argument
-from hpmoe.support.trees import Function
+from hpmoe.support.trees import Function, PyTree
 from hpmoe.testing.kernels import applied, small_tiles
 from hpmoe.testing.program_parser import parse_program
 from hpmoe.tracing.entry import trace_with_tree
@@ -20,7 +20,7 @@ from hpmoe.tracing.entry import trace_with_tree
 IR = Program | Taskflow
 
 
-def assert_rewrite(transform: Function, before: str | IR | tuple[Callable[..., Any], Sequence[Any]], after: str,
+def assert_rewrite(transform: Function, before: str | IR | tuple[Function, Sequence[PyTree]], after: str,
                    mesh: Mesh | None = None, direction: str = "forward") -> None:
     """Asserts the text that a transform makes of a program, forward or backward, which no numbers are needed for.
 
@@ -76,8 +76,8 @@ def assert_rewrite(transform: Function, before: str | IR | tuple[Callable[..., A
         raise AssertionError(f"assert_rewrite: {shown_transform(transform)} makes another text\n{difference}")
 
 
-def _lowered(transform: Function, f: Function, avals: Sequence[Any], mesh: Mesh | None,
-             direction: str) -> Any:
+def _lowered(transform: Function, f: Function, avals: Sequence[PyTree], mesh: Mesh | None,
+             direction: str) -> AnyIR:
     program, _ = trace_with_tree(f, tuple(avals), as_mesh("assert_rewrite", mesh))
     staged = applied(transform, f, small_tiles(program))
     check_argument(isinstance(staged, StagedFunction), "assert_rewrite", "transform", shown_transform(transform),
@@ -85,7 +85,7 @@ def _lowered(transform: Function, f: Function, avals: Sequence[Any], mesh: Mesh 
     return staged.lower(*avals, mesh=mesh, direction=direction)
 
 
-def apply_to(transform: Function, ir: IR) -> Any:
+def apply_to(transform: Function, ir: AnyIR) -> AnyIR:
     """The IR that a transform, or one of a chain after the other, makes of other IR."""
     if isinstance(transform, Chain):
         for t in transform.transforms:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import numpy as np
 from mindspore import Tensor
@@ -17,14 +16,14 @@ from hpmoe.runtime.staged_function import StagedFunction
 from hpmoe.runtime.transform import shown_transform
 from hpmoe.support.dtypes import rounded
 from hpmoe.support.errors import ArgumentError, check_argument, is_int, is_number
-from hpmoe.support.trees import Function, flatten, unflatten
+from hpmoe.support.trees import Function, PyTree, flatten, unflatten
 from hpmoe.testing.compare import assert_close
 from hpmoe.testing.inputs import ROUTINGS, Draw, Inputs, local_leaves, random_inputs
 from hpmoe.testing.kernels import Runs, applied, completed, small_tiles
 from hpmoe.testing.reference import Reference, Values
 
 
-def assert_same(transform: Function, f: Function, avals: Sequence[Any], mesh: Mesh | None = None,
+def assert_same(transform: Function, f: Function, avals: Sequence[PyTree], mesh: Mesh | None = None,
                 grads: bool = True, orders: int = 20, *, routings: Sequence[str | Draw] = tuple(ROUTINGS), seed: int = 0,
                 tolerance: float | None = None) -> None:
     """Asserts that a function computes the same under a transform as alone, forward and in every gradient.
@@ -101,7 +100,7 @@ def assert_same(transform: Function, f: Function, avals: Sequence[Any], mesh: Me
         raise refusals[0]
 
 
-def _check_arguments(f: Any, orders: Any, routings: Any, tolerance: Any) -> None:
+def _check_arguments(f: Function, orders: int, routings: Sequence[str | Draw], tolerance: float | None) -> None:
     is_plain = callable(f) and not isinstance(f, (StagedFunction, Spmd))
     check_argument(is_plain, "assert_same", "f", repr(f), "a plain function, which the transform is applied to")
     check_argument(is_int(orders, 0), "assert_same", "orders", repr(orders), "an int that is not negative")

@@ -15,11 +15,11 @@ Example:
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, NamedTuple
+from typing import NamedTuple
 
 import numpy as np
 from hypothesis import strategies as st
-from mindspore import mint
+from mindspore import Tensor, mint
 
 from hpmoe.ir.avals import Aval
 from hpmoe.machines.machine import Mesh
@@ -45,19 +45,19 @@ class Layer(NamedTuple):
     mesh: Mesh
 
 
-def _scaled(x: Any, ids: Any, weights: Any, up: Any, down: Any) -> Any:
+def _scaled(x: Tensor, ids: Tensor, weights: Tensor, up: Tensor, down: Tensor) -> Tensor:
     return 2.5 * moe_ffn(x, ids, weights, up, down)
 
 
-def _residual(x: Any, ids: Any, weights: Any, up: Any, down: Any) -> Any:
+def _residual(x: Tensor, ids: Tensor, weights: Tensor, up: Tensor, down: Tensor) -> Tensor:
     return x + moe_ffn(x, ids, weights, up, down)
 
 
-def _dropping(x: Any, ids: Any, weights: Any, up: Any, down: Any) -> Any:
+def _dropping(x: Tensor, ids: Tensor, weights: Tensor, up: Tensor, down: Tensor) -> Tensor:
     return moe_ffn(x, ids, weights, up, down, capacity_factor=0.7, drop_policy="position", return_drop_counts=True)
 
 
-def _unweighted(x: Any, ids: Any, weights: Any, up: Any, down: Any) -> Any:
+def _unweighted(x: Tensor, ids: Tensor, weights: Tensor, up: Tensor, down: Tensor) -> Tensor:
     rows, route = dispatch(mint.tanh(x), ids, num_local_experts=up.shape[0])
     return combine(grouped_matmul(swiglu(grouped_matmul(rows, up, route)), down, route), route)
 

@@ -45,20 +45,19 @@ FAN_IN = TilePrimitive(
     inputs=(Operand((row_modes.FAN,)), Operand((row_modes.FAN,), WHOLE)))
 
 
-
 @REDUCE.reference
 def _(frame: Frame[Params]) -> int:
     tile, top_k = frame.rows, frame.routing.top_k
     return sum_choices(frame, widen(frame.array(1)[tile.start * top_k:tile.stop * top_k, frame.own(1)]))
 
 
-def sum_choices(frame: Frame[Params], entries: np.ndarray) -> int:
-    """Sums the entries of each of the task's tokens, in float32 and weighted where there are weights."""
+def sum_choices(frame: Frame[Params], entries: np.ndarray, weights: int = 2) -> int:
+    """Sums the entries of each of the task's tokens, in float32 and weighted where there is an operand `weights`."""
     tile, top_k = frame.rows, frame.routing.top_k
     parts, kept = entries.reshape(-1, top_k, entries.shape[1]), frame.kept()
     total = np.zeros_like(parts[:, 0])
     for k in range(top_k):
-        weight = widen(frame.whole(2)[tile, k:k + 1]) if len(frame.op.operands) > 2 else 1.0
+        weight = widen(frame.whole(weights)[tile, k:k + 1]) if len(frame.op.operands) > weights else 1.0
         total += np.where(kept[:, k:k + 1], parts[:, k] * weight, 0)
     frame.whole(0)[tile] = total
     return tile.stop - tile.start
@@ -117,10 +116,10 @@ def _(op: Operation[Params], buffers: Buffers, plan: RoutePlan | None) -> str:
     return choices_fault(op, buffers, known(plan))
 
 
-def choices_fault(op: Operation[Params], buffers: Buffers, plan: RoutePlan) -> str:
-    """Its rows are tokens, with a weight for each choice where there are weights."""
-    if len(op.operands) > 2 and op.width(2, buffers) != plan.top_k:
-        return f"has {op.width(2, buffers)} weights for each of a token's {plan.top_k} choices"
+def choices_fault(op: Operation[Params], buffers: Buffers, plan: RoutePlan, weights: int = 2) -> str:
+    """Its rows are tokens, with a weight for each choice where there is an operand `weights`."""
+    if len(op.operands) > weights and op.width(weights, buffers) != plan.top_k:
+        return f"has {op.width(weights, buffers)} weights for each of a token's {plan.top_k} choices"
     return _tokens_fault(op, plan)
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 import numpy as np
 
 from hpmoe.routing.route_plan import RoutePlan
+from hpmoe.routing.routing import PADDING
 from hpmoe.tile_ops import col_modes, row_modes
 from hpmoe.tile_ops.domains import Copies, Notices, Once, Slots
 from hpmoe.tile_ops.frame import Buffers, Frame, Move, Operation
@@ -66,10 +67,12 @@ def _(frame: Frame[Params]) -> dict[int, np.ndarray]:
 
 
 def _send(frame: Frame[Params], peer: int, received: np.ndarray) -> np.ndarray:
-    """Rows of tokens go to where a peer receives them; their entries."""
+    """Rows of tokens go to where a peer receives them, and zeros to those of no entry; their entries."""
     entries = frame.routing.entry_of_row[peer][received]
     index = entries if frame.op.operands[1].rows is row_modes.ENTRIES else entries // frame.routing.top_k
-    frame.whole(0, peer)[received] = frame.whole(1)[index]
+    is_row = entries != PADDING
+    frame.whole(0, peer)[received[is_row]] = frame.whole(1)[index[is_row]]
+    frame.whole(0, peer)[received[~is_row]] = 0
     return entries
 
 
@@ -87,7 +90,8 @@ def _(frame: Frame[Params]) -> dict[int, np.ndarray]:
 def _return(frame: Frame[Params], peer: int, received: np.ndarray) -> np.ndarray:
     """Received rows go back to the entries that they are of; these entries."""
     entries = frame.routing.entry_of_row[frame.rank][received]
-    frame.whole(0, peer)[entries] = frame.whole(1)[received]
+    is_row = entries != PADDING
+    frame.whole(0, peer)[entries[is_row]] = frame.whole(1)[received[is_row]]
     return entries
 
 

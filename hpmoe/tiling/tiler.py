@@ -86,7 +86,7 @@ class Tiler(Buffers):
         likely = eqn.params.get("likely_rows") or most or aval.likely_rows
         self.routes.append(tf.RoutePlan(ids, aval.num_experts, aval.num_local_experts, aval.top_k, aval.num_tokens,
                                         most or aval.max_rows, likely, self.tile_rows, aval.ep_size, self.tile_rows,
-                                        aval.capacity, *weights, placement=aval.placement))
+                                        aval.capacity, *weights, placement=aval.placement, alignment=aval.alignment))
 
     def _plan_route_to_ranks(self, experts: RouteAval, ranks: RouteAval) -> None:
         """No more rows than the experts' ranks receive, and no token twice."""
@@ -108,6 +108,12 @@ class Tiler(Buffers):
             return False
         self.buffers[b] = dataclasses.replace(self.buffers[b], dtype=dtype)
         return True
+
+    def take_back(self, x: Atom, primitive: TilePrimitive) -> tf.TileOp | None:
+        """The last operation, if it is of this primitive and makes what only the current equation reads; it is removed."""
+        last = self.ops[-1] if self.ops and self.uses[x] == 1 else None
+        makes_it = last and last.primitive is primitive and last.operands[0].buffer == self.buffer_of.get(x)
+        return self.ops.pop() if makes_it else None
 
     def output(self, atom: Atom) -> int:
         """The buffer that holds a program output: its own memory, never that of an input or another output."""

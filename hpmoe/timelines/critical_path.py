@@ -13,6 +13,7 @@ from hpmoe.timelines.releases import releases
 from hpmoe.timelines.run import Run, format_us, op_name
 
 RUNS_SHOWN = 40
+LEAST_NAMED = 0.005  # share of the path; what takes less is added up
 
 
 @dataclasses.dataclass(frozen=True)
@@ -137,8 +138,12 @@ def _where(line: Run, row: int) -> str:
 def _text(path: CriticalPath) -> Iterator[str]:
     total, flow = max(path.line.span, 1e-12), path.line.flow
     kind = "simulated " if path.line.is_simulated else ""
-    shares = ", ".join(f"{name} {us / total:.1%}".replace("%", " %") for name, us in path.shares().items())
-    yield f"critical path, {kind}{format_us(path.line.span)}: {shares}"
+    shares = {name: us / total for name, us in path.shares().items()}
+    named = {name: share for name, share in shares.items() if share >= LEAST_NAMED}
+    if len(named) < len(shares):
+        named["others"] = sum(shares.values()) - sum(named.values())
+    parts = ", ".join(f"{name} {share:.1%}".replace("%", " %") for name, share in named.items())
+    yield f"critical path, {kind}{format_us(path.line.span)}: {parts}"
     runs = path.runs()
     shown = sorted(sorted(range(len(runs)), key=lambda i: runs[i][0].begin - runs[i][-1].end)[:RUNS_SHOWN])
     yield f"{'at us':>10} {'us':>9} {'waits us':>9} {'tasks':>6}"

@@ -16,27 +16,33 @@ from hpmoe.timelines.run import Run, format_us, op_name, unit_label, units
 from hpmoe.timelines.text import after_last
 
 CELLS = 480
-STYLE = """body{font:14px/1.5 sans-serif;margin:2em auto;max-width:1200px;color:#222}svg{width:100%;background:#fff}
+DETAILS = ("waiting for ", "after ", "critical path: ")  # how the numbers begin that stand below the runs
+STYLE = """body{font:14px/1.5 sans-serif;margin:2em auto;padding:0 1em;max-width:1200px;color:#222}
+svg{width:100%;background:#fff}
 table{border-collapse:collapse;margin:.5em 0}td,th{padding:.15em .8em;text-align:right;border-bottom:1px solid #ddd}
 td:first-child,th:first-child{text-align:left}pre{overflow-x:auto;font-size:12px}i{display:inline-block;width:1em;height:1em;
 margin:0 .3em 0 1em;vertical-align:-.15em}.row{display:flex;gap:.5em}.row>:first-child{width:7em;text-align:right;
 font-size:11px;line-height:1.2}.axis{position:relative;height:1.4em;width:100%;border-top:1px solid #888;font-size:11px}
 .axis b{position:absolute;font-weight:normal;border-left:1px solid #888;padding-left:.3em;white-space:nowrap}
-h2{margin-top:2em;font-size:17px}h3{font-size:14px;margin-bottom:.2em}"""
+h2{margin-top:2em;font-size:17px}h3{font-size:14px;margin-bottom:.2em}code{overflow-wrap:anywhere}
+@media(max-width:600px){h1{font-size:20px}td,th{padding:.15em .3em;font-size:12px}pre{font-size:10px}
+.row>:first-child{width:4.5em}}"""
 
 
 def html(timelines: Sequence[Run], names: Sequence[str] = ()) -> str:
-    """The page: for each run what its workers did, the use of each unit, waiting, and the critical path with its tasks."""
+    """The page: spans and use of units; of each run what its workers did, waiting, and the critical path."""
     names = [*names, *(line.flow.name for line in timelines[len(names):])]
-    parts = ["<!doctype html><html><head><meta charset='utf-8'><title>hpmoe: runs</title>",
+    parts = ["<!doctype html><html lang='en'><head><meta charset='utf-8'><title>hpmoe: runs</title>",
+             "<meta name='viewport' content='width=device-width, initial-scale=1'>",
              f"<style>{STYLE}</style></head><body>",
-             f"<h1>{escape(' and '.join(names))}</h1>", _numbers(timelines, names)]
+             f"<h1>{escape(' and '.join(names))}</h1>", _numbers(timelines, names, are_headline=True)]
     longest, colors = max((line.span for line in timelines), default=0.0), colors_of(*timelines)
     for name, line, mine in zip(names, timelines, colors, strict=True):
         parts += [f"<h2>{escape(name)}</h2>", f"<p>{escape(title(line))}<br>",
                   f"<code>{escape(' | '.join([line.flow.name, *line.flow.provenance]))}</code></p>",
                   *_gantt(line, longest, mine), *_curves(line, longest), _waiting(line),
                   f"<h3>critical path</h3><pre>{escape(critical_path(line).text())}</pre>"]
+    parts += ["<h2>waiting and critical path, side by side</h2>", _numbers(timelines, names, are_headline=False)]
     return "\n".join([*parts, "</body></html>"])
 
 
@@ -53,9 +59,9 @@ def numbers(line: Run) -> dict[str, float]:
     return out
 
 
-def _numbers(timelines: Sequence[Run], names: Sequence[str]) -> str:
+def _numbers(timelines: Sequence[Run], names: Sequence[str], are_headline: bool) -> str:
     columns = [numbers(line) for line in timelines]
-    keys = dict.fromkeys(k for c in columns for k in c)
+    keys = [k for k in dict.fromkeys(k for c in columns for k in c) if k.startswith(DETAILS) != are_headline]
     rows = "".join("".join([f"<tr><td>{escape(k)}</td>", *(f"<td>{format_number(c.get(k))}</td>" for c in columns), "</tr>"])
                    for k in keys)
     head = "".join(f"<th>{escape(name)}<br>{'simulated' if line.is_simulated else 'measured'}</th>"

@@ -2,20 +2,18 @@
 
 from __future__ import annotations
 
-from typing import Any
-
 import numpy as np
 
 from hpmoe.ir.taskflow import Taskflow
 from hpmoe.support.errors import check_argument
-from hpmoe.support.trees import Function
+from hpmoe.support.trees import Function, PyTree
 from hpmoe.timelines.timeline import Timeline
 
 # A launch may come from MindSpore's own backward thread, so the open calls of `measure` are not thread-local.
 _open: list[list[tuple[Taskflow, np.ndarray, np.ndarray]]] = []
 
 
-def measure(f: Function, *args: Any, **kwargs: Any) -> tuple[Any, tuple[Timeline, ...]]:
+def measure(f: Function, *args: PyTree, **kwargs: PyTree) -> tuple[PyTree, tuple[Timeline, ...]]:
     """Calls `f` and records every launch of a persistent kernel in it, forward or backward.
 
     Args:

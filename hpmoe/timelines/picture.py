@@ -29,14 +29,14 @@ def shown_ranks(line: Run) -> list[int]:
 
 
 def colors_of(*lines: Run) -> list[list[str]]:
-    """For each run the colors of its operations: those of one label, counted in order, have the same in all runs."""
-    keys = [_counted([op.label for op in line.flow.ops]) for line in lines]
+    """For each run the colors of its operations: those of one name, counted in order, have the same in all runs."""
+    keys = [_counted([op_name(line.flow, op).split(" -> ")[0] for op in line.flow.ops]) for line in lines]
     place = {key: i for i, key in enumerate(dict.fromkeys(k for mine in keys for k in mine))}
     return [[COLORS[i] if (i := place[k]) < len(COLORS) else _more_colors(i) for k in mine] for mine in keys]
 
 
-def _counted(labels: list[str]) -> list[tuple[str, int]]:
-    return [(label, labels[:i].count(label)) for i, label in enumerate(labels)]
+def _counted(names: list[str]) -> list[tuple[str, int]]:
+    return [(name, names[:i].count(name)) for i, name in enumerate(names)]
 
 
 def _more_colors(i: int) -> str:
@@ -48,7 +48,7 @@ def title(line: Run) -> str:
     """One line that says whose run it is, and whether it is simulated."""
     ranks = shown_ranks(line)
     some = "" if len(ranks) == line.flow.ep_size else f"; ranks {', '.join(map(str, ranks))} of {line.flow.ep_size}"
-    return f"{line.flow.name}: {line.summary()} ({'simulated' if line.is_simulated else 'measured'}){some}"
+    return f"{line.flow.name}: {'' if line.is_simulated else 'measured '}{line.summary()}{some}"
 
 
 def draw(line: Run, path: str | os.PathLike[str]) -> None:

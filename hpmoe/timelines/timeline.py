@@ -57,7 +57,9 @@ class Timeline(Run):
         check_argument(trace.shape == shape, "Timeline.from_trace", "trace", f"of shape {trace.shape}",
                        f"of shape {shape}")
         first = int(trace.min()) if trace.size else 0
-        wait_begin, begin, end = ((trace - first) / 1e3).reshape(-1, 3).T
+        times = np.subtract(trace, first, dtype=float)
+        times /= 1e3
+        wait_begin, begin, end = times.reshape(-1, 3).T
         lengths = [len(q) for q in flow.queues]
         return cls(flow, np.repeat(np.arange(flow.ep_size), flow.num_tasks),
                    np.tile(np.repeat(np.arange(len(lengths)), lengths), flow.ep_size),

@@ -41,7 +41,7 @@ def _short_path(filename: str, directory: str) -> str:
 
 def user_source() -> str:
     """`file:line` of the innermost frame outside hpmoe and MindSpore; empty where there is none."""
-    frame = sys._getframe(1)
+    frame: types.FrameType | None = sys._getframe(1)
     while frame is not None and is_library_frame(frame):
         frame = frame.f_back
     return f"{short_path(frame.f_code.co_filename)}:{frame.f_lineno}" if frame else ""

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import math
 from collections.abc import Sequence
-from typing import Any
 
 from mindspore import TensorType
 
 from hpmoe.ir.avals import Rows, fixed
 from hpmoe.primitives import reduction, shape as s
+from hpmoe.support.trees import PyTree
 from hpmoe.tracing.calls import call
 from hpmoe.tracing.errors import not_traceable
 from hpmoe.tracing.promote import full, promote_dtypes, to_dtype
@@ -21,7 +21,7 @@ MOST_COPIES = 1 << 12  # in one dimension of mint.tile
 
 def dims_of(shape: Sequence[Sizes]) -> tuple[int | Rows, ...]:
     """A shape written as numbers or as one sequence; `rows.shape[0]` stands for the rows dimension."""
-    listed: Sequence[Any] = shape[0] if len(shape) == 1 and isinstance(shape[0], (list, tuple)) else shape
+    listed: Sequence[PyTree] = shape[0] if len(shape) == 1 and isinstance(shape[0], (list, tuple)) else shape
     return tuple(d.rows if isinstance(d, RowCount) else d if isinstance(d, Rows) else int(d) for d in listed)
 
 

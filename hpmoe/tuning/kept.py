@@ -6,10 +6,9 @@ import dataclasses
 import hashlib
 import json
 import warnings
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from importlib import metadata
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 
@@ -19,12 +18,12 @@ from hpmoe.runtime.planned_rows import routes_of
 from hpmoe.support.errors import is_number
 from hpmoe.support.host import cache_folder
 from hpmoe.support.kept_files import Fields, read_object, write_object
-from hpmoe.tuning.search import EXHAUSTED, Trial
+from hpmoe.tuning.search import EXHAUSTED, Space, Trial
 
 _kept: dict[str, Fields] = {}  # searches of this process by their key
 
 
-def key_of(programs: dict[str, Program], machine: Machine, space: dict[str, list[Any]],
+def key_of(programs: dict[str, Program], machine: Machine, space: Space,
            inputs: Sequence[np.ndarray | None], max_trials: int | None) -> str | None:
     """The same for the same search; None where functions are in the space, which say nothing that could be compared."""
     if any(callable(v) for values in space.values() for v in values):
@@ -36,12 +35,12 @@ def key_of(programs: dict[str, Program], machine: Machine, space: dict[str, list
     return hashlib.sha256(json.dumps(what, sort_keys=True, default=repr).encode()).hexdigest()
 
 
-def _placements(program: Program) -> list[Any]:
+def _placements(program: Program) -> list[tuple[object, ...] | None]:
     """Of every route all that is known of its copies, of which the text of a program shows a few."""
     return [r.aval.placement and dataclasses.astuple(r.aval.placement) for r in routes_of(program)]
 
 
-def load(key: str | None, budget_s: float, space: Mapping[str, Sequence[Any]], least_us: float
+def load(key: str | None, budget_s: float, space: Space, least_us: float
          ) -> tuple[list[Trial], str] | None:
     """The trials kept under a key; None where there are none, where they ended for a smaller budget, or where one of them is
     not of these settings or was quicker than `least_us`, which no simulation is."""
@@ -57,7 +56,7 @@ def load(key: str | None, budget_s: float, space: Mapping[str, Sequence[Any]], l
         return None  # a file of something else is written anew
 
 
-def _trial(settings: Any, us: Any, error: Any, space: Mapping[str, Sequence[Any]], least_us: float) -> Trial:
+def _trial(settings: Iterable[tuple[str, object]], us: object, error: object, space: Space, least_us: float) -> Trial:
     """A trial from what is kept of it; ValueError or KeyError where it can be none."""
     known = {name: {json.dumps(v, default=int): v for v in values} for name, values in space.items()}
     values = tuple((name, known[name][json.dumps(value)]) for name, value in settings)

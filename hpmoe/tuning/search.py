@@ -5,11 +5,13 @@ from __future__ import annotations
 import dataclasses
 import itertools
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Hashable, Iterator, Mapping, Sequence
 
 from hpmoe.support.known import known
 
+Value = Hashable  # of a setting: a name, a number, None or a function
+Settings = Mapping[str, Value]
+Space = Mapping[str, Sequence[Value]]  # the values of each setting, the default first
 EXHAUSTED = "no other value of any one setting is faster"
 
 
@@ -23,7 +25,7 @@ class Trial:
         error: why it failed, "" where it did not.
     """
 
-    settings: tuple[tuple[str, Any], ...]
+    settings: tuple[tuple[str, Value], ...]
     us: float | None
     error: str = ""
 
@@ -36,8 +38,8 @@ def best_of(trials: Sequence[Trial]) -> Trial:
     return min((t for t in trials if t.us is not None), key=lambda t: known(t.us))
 
 
-def search(space: Mapping[str, Sequence[Any]], evaluate: Callable[[dict[str, Any]], float], budget_s: float,
-           max_trials: int | None, report: Callable[[str], None], starts: Sequence[dict[str, Any]] = ()
+def search(space: Space, evaluate: Callable[[Settings], float], budget_s: float,
+           max_trials: int | None, report: Callable[[str], None], starts: Sequence[Settings] = ()
            ) -> tuple[list[Trial], str]:
     """Tries the first value of every setting, then one by one the others of each setting, round and round while it helps.
 
@@ -60,7 +62,9 @@ def search(space: Mapping[str, Sequence[Any]], evaluate: Callable[[dict[str, Any
         >>> [str(t) for t in trials], why
         (['x=0, y=0', 'x=1, y=0', 'x=2, y=0', 'x=2, y=5'], 'no other value of any one setting is faster')
     """
-    begin, trials, tried = time.monotonic(), [], set()
+    begin = time.monotonic()
+    trials: list[Trial] = []
+    tried: set[tuple[str, ...]] = set()
     for settings in _proposed(space, starts or [{name: values[0] for name, values in space.items()}], trials):
         values = tuple(map(repr, settings.values()))
         if values in tried:
@@ -74,8 +78,8 @@ def search(space: Mapping[str, Sequence[Any]], evaluate: Callable[[dict[str, Any
     return trials, EXHAUSTED
 
 
-def _proposed(space: Mapping[str, Sequence[Any]], starts: Sequence[dict[str, Any]], trials: Sequence[Trial]
-              ) -> Iterator[dict[str, Any]]:
+def _proposed(space: Space, starts: Sequence[Settings], trials: Sequence[Trial]
+              ) -> Iterator[Settings]:
     """Settings to try after `trials`, which grow meanwhile."""
     yield from starts
     unchanged = 0
@@ -88,7 +92,7 @@ def _proposed(space: Mapping[str, Sequence[Any]], starts: Sequence[dict[str, Any
         unchanged = 1 if known(best_of(trials).us) < before else unchanged + 1
 
 
-def _try(settings: dict[str, Any], evaluate: Callable[[dict[str, Any]], float], trials: list[Trial],
+def _try(settings: Settings, evaluate: Callable[[Settings], float], trials: list[Trial],
          report: Callable[[str], None]) -> None:
     trial = Trial(tuple(settings.items()), None)
     report(f"trial {len(trials) + 1}: {trial}")

@@ -3,30 +3,32 @@
 from __future__ import annotations
 
 import functools
-from collections.abc import Mapping, Sequence
-from typing import Any
 
 import numpy as np
 
 from hpmoe.costs.start import start_us
 from hpmoe.ir.avals import RouteAval
 from hpmoe.ir.program import Program
+from hpmoe.ir.stages import AnyIR
 from hpmoe.kernels.simulate import simulate
 from hpmoe.machines.machine import Machine
-from hpmoe.runtime.transform import Curried
+from hpmoe.runtime.transform import Curried, Transform
 from hpmoe.transforms.assign_queues import POLICIES, assign_queues
 from hpmoe.transforms.deduplicate_rows import can_deduplicate, deduplicate_rows
 from hpmoe.transforms.overlap_comm import ORDERS, SIGNALS, overlap_comm
 from hpmoe.transforms.tile_partition import tile_partition
+from hpmoe.tuning.search import Settings, Space, Value
+
+Step = tuple[Transform, tuple[tuple[str, object], ...]]  # and its options
 
 # Of which transform's option each is: dedup says whether deduplicate_rows is applied, put_cols is overlap_comm's cols.
 NAMES = ("dedup", "policy", "signal", "order", "rows", "cols", "put_cols", "returns")
 
 
-def space_of(program: Program, machine: Machine, ep_size: int, given: Mapping[str, Sequence[Any]]) -> dict[str, list[Any]]:
+def space_of(program: Program, machine: Machine, ep_size: int, given: Space) -> dict[str, list[Value]]:
     """The settings that make a difference and their values, the default first; those that are given instead of others."""
     rows, cols = machine.tile_rows, machine.tile_cols
-    values: dict[str, list[Any]] = {
+    values: dict[str, list[Value]] = {
         "policy": list(POLICIES), "rows": [rows, "auto", rows // 2, rows // 4, rows // 8, 2 * rows],
         "cols": [cols, "auto", cols // 2, cols // 4, 2 * cols]}
     if any(isinstance(e.outputs[0].aval, RouteAval) for e in program.equations):
@@ -39,14 +41,14 @@ def space_of(program: Program, machine: Machine, ep_size: int, given: Mapping[st
             for name in NAMES if name in values}
 
 
-def starts_of(space: Mapping[str, Sequence[Any]]) -> list[dict[str, Any]]:
+def starts_of(space: Space) -> list[Settings]:
     """From where to search: the default of all settings, and all sizes chosen by the machine together."""
     default = {name: values[0] for name, values in space.items()}
     by_machine = {name: "auto" if "auto" in values else values[0] for name, values in space.items()}
     return [default] if by_machine == default else [default, by_machine]
 
 
-def transforms_of(settings: Mapping[str, Any], machine: Machine) -> list[Curried]:
+def transforms_of(settings: Settings, machine: Machine) -> list[Curried]:
     """The transforms of a chain up to its queues."""
     once = [deduplicate_rows()] if settings.get("dedup") else []
     tiles = tile_partition(rows=settings["rows"], cols=settings["cols"], machine=machine)
@@ -63,17 +65,19 @@ class Simulations:
         self._programs, self._machine, self._ids, self._weights = programs, machine, ids, weights
         self._apply = functools.lru_cache(maxsize=32)(self._applied)
 
-    def __call__(self, settings: dict[str, Any]) -> float:
+    def __call__(self, settings: Settings) -> float:
         *shared, queues = transforms_of(settings, self._machine)
         steps = tuple((s.transform, tuple(s.options.items())) for s in shared)
         total = 0.0
         for direction in self._programs:
             flow = queues.apply_to(self._apply(direction, steps))
-            routing: dict[str, Any] = {"routing": self._ids, "topk_weights": self._weights} if flow.routes else {}
-            total += start_us(flow, self._machine) + simulate(flow, **routing).span
+            weights = self._weights if flow.routes else None
+            timeline = simulate(flow, routing=self._ids if flow.routes else None,
+                                topk_weights=None if weights is None else list(weights))
+            total += start_us(flow, self._machine) + timeline.span
         return total
 
-    def _applied(self, direction: str, steps: tuple[Any, ...]) -> Any:
+    def _applied(self, direction: str, steps: tuple[Step, ...]) -> AnyIR:
         if not steps:
             return self._programs[direction]
         transform, options = steps[-1]

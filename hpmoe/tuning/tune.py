@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import sys
-from collections.abc import Hashable, Mapping, Sequence
-from typing import Any
+from collections.abc import Hashable, Mapping
 
 import numpy as np
 
@@ -21,24 +20,25 @@ from hpmoe.routing.routing import PerRank, rows_of_ranks
 from hpmoe.routing.workload import balanced_ids
 from hpmoe.runtime.one_call import Traced
 from hpmoe.runtime.planned_rows import routes_of, rows_of_received, with_planned_rows
+from hpmoe.runtime.rank_arrays import Arrays
 from hpmoe.runtime.running import Runner
 from hpmoe.runtime.spmd import Spmd
 from hpmoe.runtime.staged_function import staged_of
 from hpmoe.support.errors import check_argument, is_int, is_name, is_number
 from hpmoe.support.progress import Progress
-from hpmoe.support.trees import Function
+from hpmoe.support.trees import Function, PyTree
 from hpmoe.tuning import kept
-from hpmoe.tuning.search import Trial, search
+from hpmoe.tuning.search import Space, Trial, search
 from hpmoe.tuning.settings import NAMES, Simulations, space_of, starts_of
 from hpmoe.tuning.tuned import Tuned
 
 DIRECTIONS = {"forward": ("forward",), "backward": ("backward",), "both": ("forward", "backward")}
 
 
-def tune(f: Function, *args: Any, machine: Machine | None = None, mesh: Mesh | None = None,
+def tune(f: Function, *args: PyTree, machine: Machine | None = None, mesh: Mesh | None = None,
          direction: str = "both", routing: PerRank | None = None,
-         space: Mapping[str, Sequence[Any]] | None = None, budget_s: float = 10.0, max_trials: int | None = None,
-         verbose: bool = False, cache: bool = True, **kwargs: Any) -> Tuned:
+         space: Space | None = None, budget_s: float = 10.0, max_trials: int | None = None,
+         verbose: bool = False, cache: bool = True, **kwargs: PyTree) -> Tuned:
     """Searches tiles, signals, peer order, policies and `deduplicate_rows` with the simulator; nothing is computed.
 
     The first trial is the default chain, so the choice is never slower than that on the model; the second one takes all
@@ -95,7 +95,7 @@ def tune(f: Function, *args: Any, machine: Machine | None = None, mesh: Mesh | N
     return Tuned(traced.program.name, machine, mesh.ep_size, direction, tuple(found[0]), found[1], is_cached)
 
 
-def _searched(space: dict[str, list[Any]], run: Simulations, budget_s: float, max_trials: int | None, verbose: bool
+def _searched(space: Space, run: Simulations, budget_s: float, max_trials: int | None, verbose: bool
               ) -> tuple[list[Trial], str]:
     shown = Progress("hpmoe.tune") if verbose or sys.stderr.isatty() else contextlib.nullcontext(lambda what: None)
     with shown as report:
@@ -120,7 +120,8 @@ def _launches(programs: dict[str, Program]) -> dict[str, Program]:
     return launches
 
 
-def _check(f: Any, machine: Any, mesh: Any, direction: Any, space: Any, budget_s: Any, max_trials: Any) -> None:
+def _check(f: Function, machine: Machine | None, mesh: Mesh | None, direction: str, space: Space | None, budget_s: float,
+           max_trials: int | None) -> None:
     inner = f.function if isinstance(f, Spmd) else f
     is_plain = callable(inner) and staged_of(inner).level == "program"
     check_argument(is_plain, "hpmoe.tune", "f", str(staged_of(inner)) if callable(inner) else repr(f),
@@ -146,7 +147,7 @@ def _check(f: Any, machine: Any, mesh: Any, direction: Any, space: Any, budget_s
                        "a list of True and False" if name == "dedup" else f"a list of values of {name}")
 
 
-def _ids(program: Program, routing: PerRank | None, inputs: Any, ep_size: int) -> np.ndarray | None:
+def _ids(program: Program, routing: PerRank | None, inputs: Arrays | None, ep_size: int) -> np.ndarray | None:
     """topk_ids of all ranks, [ep, T, K]: those given, those among the arguments, or balanced ones; None without a route."""
     routes = [e for e in program.equations if isinstance(e.outputs[0].aval, RouteAval)]
     if not routes:
@@ -163,7 +164,7 @@ def _ids(program: Program, routing: PerRank | None, inputs: Any, ep_size: int) -
     return balanced_ids(ep_size, num_tokens, top_k, aval.num_experts)
 
 
-def _weights(program: Program, inputs: Any, ep_size: int) -> np.ndarray | None:
+def _weights(program: Program, inputs: Arrays | None, ep_size: int) -> np.ndarray | None:
     """Of all ranks, [ep, T, K], the weights that decide what is dropped: those among the arguments, else all equal; None
     where none do."""
     for route in routes_of(program):
@@ -181,5 +182,6 @@ def _sized(program: Program, ids: np.ndarray | None) -> Program:
         return program
     rows = []
     for aval in (route.aval for route in routes_of(program)):
-        rows.append(rows_of_received(max(rows_of_ranks(ids, aval.num_experts, aval.capacity, aval.placement)), aval))
+        received = rows_of_ranks(ids, aval.num_experts, aval.capacity, aval.placement, aval.alignment)
+        rows.append(rows_of_received(max(received), aval))
     return with_planned_rows(program, rows)

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import dataclasses
-from typing import Any
 
 from hpmoe.machines.machine import Machine
 from hpmoe.runtime.staged_function import StagedFunction
@@ -12,7 +11,7 @@ from hpmoe.support.known import known
 from hpmoe.support.trees import Function
 from hpmoe.timelines.run import format_us
 from hpmoe.transforms.fuse_persistent import fuse_persistent
-from hpmoe.tuning.search import Trial, best_of
+from hpmoe.tuning.search import Trial, Value, best_of
 from hpmoe.tuning.settings import transforms_of
 
 
@@ -43,7 +42,7 @@ class Tuned:
         return best_of(self.trials)
 
     @property
-    def settings(self) -> dict[str, Any]:
+    def settings(self) -> dict[str, Value]:
         """The chosen value of each setting that was tried, see `tune`."""
         return dict(self.best.settings)
 

@@ -17,6 +17,7 @@ import numpy as np
 
 from hpmoe.ir import taskflow as tf
 from hpmoe.planner.planner import find_runnable
+from hpmoe.routing.slots import padded
 from hpmoe.support.known import known
 from hpmoe.verification.order import Order
 from hpmoe.verification.rows import Signal, Wait
@@ -72,7 +73,7 @@ class _Case:
 
 def _slots_of_experts(plan: tf.RoutePlan) -> Iterator[tuple[int, ...]]:
     """Experts of the slots with rows, for every number of rows that the slots have room for."""
-    most = -(-min(plan.max_rows, plan.ep_size * plan.num_tokens) // plan.tile_rows)
+    most = -(-min(plan.max_rows, padded(plan.ep_size * plan.num_tokens, plan.alignment)) // plan.tile_rows)
     for counts in itertools.product(range(most + 1), repeat=plan.num_local_experts):
         fewest_rows = sum((n - 1) * plan.tile_rows + 1 for n in counts if n)
         if fewest_rows <= plan.max_rows and sum(counts) <= plan.num_slots:

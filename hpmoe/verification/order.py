@@ -123,7 +123,7 @@ class Order:
         if kind != tf.SLOT_EXPERT or not op.domain.is_slots:
             return [(first + i, None) for i in range(self.span(row))]
         plan, order, sources = self.flow.routes[op.domain.route], self.flow.order_of(op.way), None
-        if op.primitive.puts_back:  # the rank that the rows are of, the last such on any rank
+        if op.primitive.puts_back and plan.alignment == 1:  # the rank that the rows are of, the last such on any rank
             own = np.arange(len(order))[:, None]
             sources = 1 + int(((order[:, list(self.peers_of(row.task))] - own) % len(order)).max())
         return [(first + e, e) for e in range(plan.num_local_experts) if task.row < plan.slots_of(e + 1, sources)]

@@ -75,7 +75,7 @@ def _can_be(plan: tf.RoutePlan, index: int, flow: tf.Taskflow) -> bool:
     numbers = plan.num_experts, plan.num_local_experts, plan.top_k, plan.tile_rows
     if min(numbers) < 1 or plan.num_tokens < 0 or not 0 <= plan.likely_rows <= plan.max_rows \
             or (plan.ep_size, plan.tile_rows, plan.num_tokens) != (flow.ep_size, flow.tile_rows, flow.routes[0].num_tokens) \
-            or plan.num_experts % plan.ep_size or not -1 <= plan.once_of < index:
+            or plan.alignment < 1 or plan.num_experts % plan.ep_size or not -1 <= plan.once_of < index:
         return False
     place = plan.placement
     copies = place.num_replicas if place is not None else 0
@@ -91,8 +91,8 @@ def _can_be(plan: tf.RoutePlan, index: int, flow: tf.Taskflow) -> bool:
 
 def _takes_once(plan: tf.RoutePlan, of: tf.RoutePlan) -> bool:
     """Whether a route takes to a rank, once, whatever token another one takes to some of its experts."""
-    return (plan.num_experts, plan.num_local_experts, plan.top_k, plan.ids, plan.capacity) == \
-        (plan.ep_size, 1, of.top_k, of.ids, None) and of.once_of < 0 \
+    return (plan.num_experts, plan.num_local_experts, plan.top_k, plan.ids, plan.capacity, plan.alignment, of.alignment) == \
+        (plan.ep_size, 1, of.top_k, of.ids, None, 1, 1) and of.once_of < 0 \
         and plan.max_rows >= min(of.max_rows, plan.ep_size * plan.num_tokens)
 
 

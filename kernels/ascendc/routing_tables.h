@@ -78,6 +78,9 @@ class RoutingTables {
     return kept;
   }
 
+  // Rows of zeros that fill up those of experts: the host refuses a route that has any.
+  __aicore__ inline int32_t padding(int32_t) const { return 0; }
+
   __aicore__ inline Unit slot(int32_t rank, int32_t index) const {
     const int32_t last = route_.num_local_experts;
     int32_t e = 0;

@@ -163,6 +163,18 @@ class OpChecker {
         const bool fits = same_columns(op, 0, 1) && same_columns(op, 0, 2) && width(op, 3) == 1 && in_range(op.param[0], 3);
         return fits ? nullptr : "a FILL_OUTSIDE's rows differ in columns";
       }
+      case Opcode::REDUCE_AND_FILL: {
+        const Route& route = image_.routes[op.route];
+        if (op.num_rows > route.num_tokens) return "a REDUCE_AND_FILL has more rows than its route has tokens";
+        const bool is_weighted = op.num_operands > 5;
+        if (is_weighted && buffer(op, 5).cols < route.top_k) return "a REDUCE_AND_FILL has fewer weights than entries";
+        const bool fits = same_columns(op, 0, 2) && width(op, 1) == 1 && in_range(op.param[0], 3);
+        return fits ? nullptr : "a REDUCE_AND_FILL's rows differ in columns";
+      }
+      case Opcode::COUNT_AND_FILL: {
+        const bool fits = same_columns(op, 0, 2) && width(op, 1) == 1 && in_range(op.param[0], 3);
+        return fits ? nullptr : "a COUNT_AND_FILL's rows differ in columns";
+      }
       case Opcode::COUNT_OUTSIDE: return width(op, 0) == 1 ? nullptr : "a COUNT_OUTSIDE makes more than one column";
       case Opcode::TOP_K: {
         const bool fits = same_columns(op, 0, 1) && width(op, 0) <= width(op, 2) && same_kind(op, 0, 2);

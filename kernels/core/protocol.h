@@ -13,7 +13,7 @@
 namespace hpmoe {
 
 constexpr int32_t kMagic = 0x484D4F45;
-constexpr int32_t kVersion = 6;
+constexpr int32_t kVersion = 7;
 constexpr int32_t kSectionAlignment = 64;
 constexpr int32_t kMaxOperands = 6;
 constexpr int32_t kWhole = 1 << 16;  // the share of an expert that has no copies
@@ -89,9 +89,10 @@ struct Buffer {
 // ep_size, the rest are room for copies, and the shares of all ranks' local experts begin at first_share.
 // once_of is -1, or of a route to ranks, where each counts as one expert and gets a token once at most, an earlier route:
 // that to their experts. An event for rows that come back is for those of return_tokens tokens.
+// Where a local expert has rows, zeros fill them up to a multiple of `alignment`.
 struct Route {
   int32_t ids_buffer, num_experts, num_local_experts, top_k, num_slots, num_tokens, max_rows, drop_policy;
-  int32_t weights_buffer, first_share, once_of, return_tokens;
+  int32_t weights_buffer, first_share, once_of, return_tokens, alignment, reserved;
   double capacity_factor;
 };
 
@@ -135,7 +136,7 @@ static_assert(sizeof(Signal) == 12 && offsetof(Signal, remote) == 8,
               "a signal is three words, the second holds kind and amount");
 static_assert(sizeof(EventRun) == 20, "a run of events is five words");
 static_assert(sizeof(Buffer) == 16, "a buffer is four words");
-static_assert(sizeof(Route) == 56 && offsetof(Route, capacity_factor) == 48, "a route is twelve words and a double");
+static_assert(sizeof(Route) == 64 && offsetof(Route, capacity_factor) == 56, "a route is fourteen words and a double");
 static_assert(sizeof(Share) == 12, "a share is three words");
 static_assert(sizeof(Operand) == 24 && offsetof(Operand, value) == 12,
               "an operand is six words, the second holds both modes");

@@ -42,6 +42,7 @@ Routing::Routing(const Image& image, const Route& route, const Routing* experts)
     rank.source_start.resize(static_cast<size_t>(route.num_local_experts) * ep_size_ + 1);
     rank.slots.resize(route.num_slots);
     rank.first_slot.resize(route.num_local_experts);
+    rank.padding.resize(route.num_local_experts);
     rank.expert.resize(experts ? static_cast<size_t>(route.num_tokens) * route.top_k : 0);
     rank.place.resize(rank.expert.size());
   }
@@ -214,8 +215,11 @@ Code Routing::place_rows(int32_t rank, Status& status) {
     const int64_t first = row;
     for (int32_t source = 0; source < ep_size_; ++source) {
       mine.source_start[static_cast<size_t>(e) * ep_size_ + source] = static_cast<int32_t>(row);
-      row += sent_to_expert(source, rank, e);
+      row += entries_for(source, rank, e);
     }
+    const int64_t filled = ceil_div(row - first, route_.alignment) * route_.alignment;
+    mine.padding[e] = static_cast<int32_t>(filled - (row - first));
+    row = first + filled;
     const int64_t slots = ceil_div(row - first, tile_rows_);
     const int64_t own = (source_start(rank, e, rank) - first) / tile_rows_;
     needed += slots;
@@ -236,14 +240,19 @@ Code Routing::place_rows(int32_t rank, Status& status) {
   return Code::SLOT_OVERFLOW;
 }
 
-int64_t Routing::sent_to_expert(int32_t source, int32_t dest, int32_t expert) const {
+int64_t Routing::entries_for(int32_t source, int32_t dest, int32_t expert) const {
   const int32_t e = dest * route_.num_local_experts + expert;
   return ranks_[source].sent_start[e + 1] - ranks_[source].sent_start[e];
 }
 
+int64_t Routing::sent_to_expert(int32_t source, int32_t dest, int32_t expert) const {
+  return entries_for(source, dest, expert) + (source == dest ? padding(dest, expert) : 0);
+}
+
 int64_t Routing::sent_to(int32_t source, int32_t dest) const {
   const int32_t first = dest * route_.num_local_experts;
-  return ranks_[source].sent_start[first + route_.num_local_experts] - ranks_[source].sent_start[first];
+  const int64_t entries = ranks_[source].sent_start[first + route_.num_local_experts] - ranks_[source].sent_start[first];
+  return entries + (source == dest ? padding(dest) : 0);
 }
 
 int64_t Routing::num_copies(int32_t rank, int32_t expert) const {
@@ -277,15 +286,28 @@ void Routing::find_rows_of_experts(int32_t source, int32_t dest, int32_t entry, 
 Segment Routing::segment(int32_t source, int32_t dest, int32_t expert) const {
   const int32_t e = dest * route_.num_local_experts + expert;
   const int32_t* entries = ranks_[source].told.entries + ranks_[source].sent_start[e];
-  return {source, dest, expert, sent_to_expert(source, dest, expert), source_start(dest, expert, source), entries};
+  const int64_t rows = sent_to_expert(source, dest, expert), zeros = rows - entries_for(source, dest, expert);
+  return {source,
+          dest,
+          expert,
+          rows,
+          source_start(dest, expert, source),
+          entries,
+          0,
+          zeros,
+          expert_start(dest, expert + 1) - zeros};
 }
 
 Segment Routing::segment_in_slot(int32_t source, int32_t dest, const Slot& slot) const {
   Segment part = segment(source, dest, slot.expert);
+  const int64_t end = slot.start + slot.rows;
   const int64_t first = std::max<int64_t>(part.first_row, slot.start);
-  const int64_t last = std::min<int64_t>(part.first_row + part.rows, slot.start + slot.rows);
-  part.rows = std::max<int64_t>(last - first, 0);
-  if (part.rows == 0) return part;
+  const int64_t entries = std::max<int64_t>(std::min(part.first_row + part.num_entries(), end) - first, 0);
+  const int64_t zeros_end = std::min(part.first_padding + part.padding, end);
+  part.first_padding = std::max<int64_t>(part.first_padding, slot.start);
+  part.padding = std::max<int64_t>(zeros_end - part.first_padding, 0);
+  part.rows = entries + part.padding;
+  if (entries == 0) return part;
   part.entries += first - part.first_row;
   part.first_row = first;
   return part;

@@ -4,10 +4,13 @@
 // Received rows of a rank are ordered by (local expert, source rank, entry) and cut, expert by expert, into slots. Those of
 // an expert are numbered from the one where the rank's own rows begin on, and round: whoever works through slots in their
 // order finds its own rows first and then, on every rank, those of the ranks after it.
+// Where an expert's rows are filled up to a multiple, the rows of zeros come last; they count as rows that the rank sends to
+// itself, and on their way back as entries of its first tokens.
 // Where ranks hold copies of experts, E counts these too once entries are divided.
 #pragma once
 
 #include <cstdint>
+#include <numeric>
 #include <vector>
 
 #include "core/image.h"
@@ -20,14 +23,15 @@ struct Slot {
 
 // One rank's part of a route.
 struct RankRoute {
-  std::vector<int32_t> sent_start;    // [E + 1] where each expert's entries begin in sent_entries
+  std::vector<int32_t> sent_start;  // [E + 1] where each expert's entries begin in sent_entries
   std::vector<int32_t> sent_entries;  // [T * K] first this rank's kept entries, sorted stably by expert
-  std::vector<int32_t> dropped;       // [E] this rank's entries that each expert has no capacity for
-  std::vector<uint8_t> is_kept;       // [T * K] where not all entries are kept, else empty
-  std::vector<int32_t> kept_start;    // [T + 1] kept entries of the tokens before, where not all are kept
+  std::vector<int32_t> dropped;  // [E] this rank's entries that each expert has no capacity for
+  std::vector<uint8_t> is_kept;  // [T * K] where not all entries are kept, else empty
+  std::vector<int32_t> kept_start;  // [T + 1] kept entries of the tokens before, where not all are kept
   std::vector<int32_t> source_start;  // [L * R + 1] first received row of (local expert, source rank)
-  std::vector<Slot> slots;            // [S]
-  std::vector<int32_t> first_slot;    // [L]
+  std::vector<Slot> slots;  // [S]
+  std::vector<int32_t> first_slot;  // [L]
+  std::vector<int32_t> padding;  // [L] rows of zeros at the end of each local expert's
   // Of a route to ranks: each entry's expert, counted over all ranks, or -1, and its place among this rank's entries for it.
   std::vector<int32_t> expert, place;  // [T * K]
   // Where the last three that peers read lie: above, or of a rank of another process in its memory. NULL until placed.
@@ -36,13 +40,17 @@ struct RankRoute {
   } told;
 };
 
-// The rows one rank sends to one local expert of another (cut to a slot, where one is asked for).
+// The rows one rank sends to one local expert of another (cut to a slot, where one is asked for). The last `padding` of them
+// are zeros, from first_padding on.
 struct Segment {
   int32_t source, dest, expert;
   int64_t rows;
   int64_t first_row;  // on dest, among its received rows
   const int32_t* entries;  // on source, one a row; NULL where rows are those of a matrix
   int64_t first_source_row = 0;  // of a matrix, on source
+  int64_t padding = 0, first_padding = 0;
+
+  int64_t num_entries() const { return rows - padding; }
 
   static Segment of_matrix(int32_t source, int32_t dest, int32_t expert, int64_t rows, int64_t first_row, int64_t from) {
     return {source, dest, expert, rows, first_row, nullptr, from};
@@ -101,6 +109,11 @@ class Routing {
     return start.empty() ? num_tokens * route_.top_k : start[first + num_tokens] - start[first];
   }
   int64_t all_kept_entries(int32_t rank, int64_t num_tokens) const { return kept_entries(rank, 0, num_tokens); }
+  // Rows of zeros of a rank, or of its expert.
+  int64_t padding(int32_t rank) const {
+    return std::accumulate(ranks_[rank].padding.begin(), ranks_[rank].padding.end(), int64_t{0});
+  }
+  int64_t padding(int32_t rank, int32_t expert) const { return ranks_[rank].padding[expert]; }
   const std::vector<int32_t>& dropped(int32_t rank) const { return ranks_[rank].dropped; }
 
   // Of a route to ranks: the routing to their experts, and the rows that those of `dest` have of the token of an entry, in
@@ -138,6 +151,7 @@ class Routing {
     return ranks_[rank].source_start[static_cast<size_t>(expert) * ep_size_ + source];
   }
 
+  int64_t entries_for(int32_t source, int32_t dest, int32_t expert) const;
   Code check_capacity(const RankRoute& mine, int64_t capacity, Status& status) const;
 
   void note_kept(RankRoute& mine, int64_t num_tokens) const;

@@ -29,6 +29,8 @@ Code run_body(const Frame& frame) {
     case Opcode::CUMSUM: return cumsum(frame);
     case Opcode::FILL_OUTSIDE: return fill_outside(frame);
     case Opcode::COUNT_OUTSIDE: return count_outside(frame);
+    case Opcode::COUNT_AND_FILL: return count_and_fill(frame);
+    case Opcode::REDUCE_AND_FILL: return reduce_and_fill(frame);
     case Opcode::QUANTIZE: return quantize(frame);
     case Opcode::DEQUANTIZE: return dequantize(frame);
     case Opcode::REDUCE_QUANTIZED: return reduce_quantized(frame);

@@ -36,6 +36,8 @@ Code take_cols(const Frame& frame);
 Code add_cols(const Frame& frame);
 Code cumsum(const Frame& frame);
 Code count_outside(const Frame& frame);
+Code count_and_fill(const Frame& frame);
+Code reduce_and_fill(const Frame& frame);
 Code fill_outside(const Frame& frame);
 Code draw(const Frame& frame);
 

@@ -50,7 +50,7 @@ void pack(const Matrix& x, int64_t k, int64_t n, int64_t width, float* line, flo
   }
 }
 
-void copy(const char* from, int64_t bytes, bool streams, char* to) {
+void copy(const char* from, int64_t bytes, [[maybe_unused]] bool streams, char* to) {
   int64_t done = 0;
 #if defined(__SSE2__)
   for (const auto width = static_cast<int64_t>(sizeof(__m128i)); streams && done + width <= bytes; done += width)

@@ -2,7 +2,12 @@
 // the loader picks. The sanitizers' runtimes are not up yet when it does, so there they are compiled once.
 #pragma once
 
-#if defined(__x86_64__) && defined(__GLIBC__) && !defined(__clang__) && __GNUC__ >= 12 && !defined(__SANITIZE_THREAD__) && \
+#if defined(__clang__)
+#define HPMOE_KNOWS_CLONES (__clang_major__ >= 18)
+#else
+#define HPMOE_KNOWS_CLONES (__GNUC__ >= 12)
+#endif
+#if defined(__x86_64__) && defined(__GLIBC__) && HPMOE_KNOWS_CLONES && !defined(__SANITIZE_THREAD__) && \
     !defined(__SANITIZE_ADDRESS__)
 #define HPMOE_MULTIVERSION __attribute__((target_clones("default", "arch=x86-64-v3", "arch=x86-64-v4")))
 #else

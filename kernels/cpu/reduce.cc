@@ -4,27 +4,39 @@
 #include <vector>
 
 #include "bodies.h"
+#include "entry_sums.h"
 #include "lanes.h"
 
 namespace hpmoe {
 
-// out[t] = sum_k w[t, k] * in[t * K + k], k = 0, 1, ..., over the entries that are kept
-Code reduce_entries(const Frame& frame) {
-  const int64_t top_k = frame.routing->top_k(), first = frame.unit.start;
-  Writer out({frame.element(0, first, frame.first_col(0)), frame.buffer(0).cols, 1, frame.dtype(0)});
-  Reader in({frame.element(1, first * top_k, frame.first_col(1)), frame.buffer(1).cols, 1, frame.dtype(1)});
-  const bool weighted = frame.op.num_operands > 2;
-  std::vector<float> weights(top_k, 1.0f);
-  for_each_chunk(frame.unit.rows, frame.num_cols(0), [&](int64_t row, int64_t col, int64_t n) {
-    if (weighted && col == 0) to_float32(frame.dtype(2), frame.element(2, first + row, 0), top_k, weights.data());
-    float* const sum = out.chunk(row, col);
+EntrySums::EntrySums(const Frame& frame, int out, int entries, int weights)
+    : frame_(frame),
+      weights_operand_(weights < frame.op.num_operands ? weights : 0),
+      top_k_(frame.routing->top_k()),
+      first_(frame.unit.start),
+      cols_(frame.num_cols(out)),
+      out_({frame.element(out, first_, frame.first_col(out)), frame.buffer(out).cols, 1, frame.dtype(out)}),
+      in_({frame.element(entries, first_ * top_k_, frame.first_col(entries)), frame.buffer(entries).cols, 1,
+           frame.dtype(entries)}),
+      weights_(top_k_, 1.0f) {}
+
+void EntrySums::operator()(int64_t row) {
+  const int w = weights_operand_;
+  if (w) to_float32(frame_.dtype(w), frame_.element(w, first_ + row, 0), top_k_, weights_.data());
+  for_each_chunk(1, cols_, [&](int64_t, int64_t col, int64_t n) {
+    float* const sum = out_.chunk(row, col);
     std::fill_n(sum, n, 0.0f);
-    for (int64_t k = 0; k < top_k; ++k) {
-      if (!frame.routing->is_kept(frame.rank, (first + row) * top_k + k)) continue;
-      add_scaled(n, weights[k], in.chunk(row * top_k + k, col, n), sum);
+    for (int64_t k = 0; k < top_k_; ++k) {
+      if (!frame_.routing->is_kept(frame_.rank, (first_ + row) * top_k_ + k)) continue;
+      add_scaled(n, weights_[k], in_.chunk(row * top_k_ + k, col, n), sum);
     }
-    out.store(row, col, n);
+    out_.store(row, col, n);
   });
+}
+
+Code reduce_entries(const Frame& frame) {
+  EntrySums sum(frame, 0, 1, 2);
+  for (int64_t row = 0; row < frame.unit.rows; ++row) sum(row);
   return Code::OK;
 }
 

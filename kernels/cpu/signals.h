@@ -60,9 +60,10 @@ void for_each_segment_signal(const Frame& frame, const Segment& segment, Visit v
       visit(target, event, segment.rows);
       continue;
     }
+    if (segment.padding > 0) visit(target, event, segment.padding);
     const auto returned = [&](int64_t row) { return segment.entries[row] / return_entries; };
-    for (int64_t row = 0, first = 0; row < segment.rows; first = row) {
-      while (row < segment.rows && returned(row) == returned(first)) ++row;
+    for (int64_t row = 0, first = 0; row < segment.num_entries(); first = row) {
+      while (row < segment.num_entries() && returned(row) == returned(first)) ++row;
       visit(target, event + returned(first), row - first);
     }
   }

@@ -23,12 +23,13 @@ int64_t copy_segment(const Frame& frame, const Segment& segment) {
     return segment.rows * stride;
   }
   const Operand& token_side = frame.op.operands[back ? 0 : 1];
-  for (int64_t i = 0; i < segment.rows; ++i) {
+  for (int64_t i = 0; i < segment.num_entries(); ++i) {
     const int64_t received = segment.first_row + i;
     const int64_t entry = entry_row(token_side, segment.entries[i], frame.routing->top_k());
     std::memcpy(out + (back ? entry : received) * stride, in + (back ? received : entry) * stride, bytes);
   }
-  return segment.rows * bytes;
+  for (int64_t i = 0; !back && i < segment.padding; ++i) std::memset(out + (segment.first_padding + i) * stride, 0, bytes);
+  return segment.num_entries() * bytes;
 }
 
 }  // namespace hpmoe

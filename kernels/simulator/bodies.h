@@ -74,8 +74,9 @@ class Bodies {
     for_each_segment(frame, [&](const Segment& segment) {
       if (is_notice(opcode)) return;
       send(worker, frame, segment, work, now);
-      moved.rows += static_cast<double>(segment.rows);
-      if (target_of(frame.op, segment) == frame.rank) moved.written += static_cast<double>(segment.rows) * work.link_row;
+      const auto rows = static_cast<double>(is_back(opcode) ? segment.num_entries() : segment.rows);
+      moved.rows += rows;
+      if (target_of(frame.op, segment) == frame.rank) moved.written += rows * work.link_row;
     });
     return moved;
   }
@@ -83,7 +84,7 @@ class Bodies {
   // Puts a segment on the links between its two ranks, and in the L2 of the other, which brings it to memory.
   void send(int32_t worker, const Frame& frame, const Segment& segment, const HpmoeWork& work, double now) {
     const int32_t to = target_of(frame.op, segment);
-    const double bytes = static_cast<double>(segment.rows) * work.link_row;
+    const double bytes = static_cast<double>(segment.num_entries()) * work.link_row;
     moved_[int64_t{frame.rank} * num_ranks_ + to] += bytes;
     if (segment.rows > 0 && work.landing.row > 0) {
       L2& cache = caches_[to / ranks_of_l2_];

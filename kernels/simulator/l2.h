@@ -53,7 +53,8 @@ class L2 {
   // memory gets.
   double land(const Frame& frame, const Segment& segment, int32_t to, const HpmoeFootprint& landing, int64_t first_part) {
     Passed out;
-    const double bytes = static_cast<double>(segment.rows) * landing.row;
+    const bool back = is_back(opcode_of(frame.op));
+    const double bytes = static_cast<double>(back ? segment.num_entries() : segment.rows) * landing.row;
     const int64_t first = first_part + landing.first;
     if (landing.part == HPMOE_TOGETHER) {
       Part& all = look_at(first);

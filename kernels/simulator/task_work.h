@@ -51,7 +51,7 @@ inline bool does_nothing(const Frame& frame) {
   const auto opcode = opcode_of(frame.op);
   bool has_rows = false;
   if (is_transfer(opcode)) {
-    for_each_segment(frame, [&](const Segment& segment) { has_rows |= segment.rows > 0; });
+    for (int32_t i = 0; i < num_segments(frame) && !has_rows; ++i) has_rows = segment_at(frame, i).rows > 0;
   } else {
     has_rows = frame.unit.rows > 0 || is_launch(opcode) || static_cast<Domain>(frame.op.domain) == Domain::EXPERTS;
   }

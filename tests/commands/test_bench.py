@@ -303,6 +303,7 @@ def test_what_was_not_measured_is_not_met():
     ("--out=no/such/folder/x.png", "flag --out=no/such/folder/x.png: it must be a file that can be written"),
     ("--out=x.foo", "flag --out=x.foo: it must be a file whose name ends in .png or .svg"),
     ("--out=picture", "flag --out=picture: it must be a file whose name ends in .png or .svg"),
+    ("--permute --out=x.png", "flag --out=x.png: it must be left out with --permute, whose result is a text"),
     ("--repeats=0", "flag --repeats=0: it must be an integer of at least 1"),
 ])
 def test_wrong_usage(capsys, args, text):

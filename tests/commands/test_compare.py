@@ -11,7 +11,7 @@ SMALL = ["--ep=2", "--tokens=256", "--hidden=256", "--intermediate=128", "--expe
 def test_two_simulated_schedules(capsys, tmp_path):
     page = tmp_path / "page.html"
     args = ["compare", "policy=critical_path", "policy=stage_order,signal=peer", *SMALL, "--imbalance=1.5"]
-    status, out, err = run(capsys, *args, "--json", f"--html={page}")
+    status, out, err = run(capsys, *args, "--json", f"--out={page}")
     report = json.loads(out)
     assert (status, err, report["simulated"]) == (0, "", True)
     assert report["ratio"] == report["b"]["span us"] / report["a"]["span us"]
@@ -19,11 +19,18 @@ def test_two_simulated_schedules(capsys, tmp_path):
         path = sum(v for k, v in side.items() if k.startswith("critical path"))
         assert path == pytest.approx(side["span us"]) and 0 < side["aic busy"] < 1
     text = page.read_text()
-    assert "policy=stage_order,signal=peer" in text and "http" not in text and text.count("<h2>") == 2
+    assert "policy=stage_order,signal=peer" in text and "http" not in text and text.count("<h2>") == 3
     status, out, _ = run(capsys, *args)
     lines = out.splitlines()
     assert status == 0 and lines[0].startswith("A = policy=critical_path: simulated ") and lines[3].startswith("simulated ")
     assert len({len(row) for row in lines[3:]}) == 1
+
+
+def test_a_picture_of_the_layer_and_both_schedules(capsys, tmp_path):
+    status, *_ = run(capsys, "compare", "unfused", "fused", *SMALL, "--json", f"--out={tmp_path / 'both.svg'}")
+    text = (tmp_path / "both.svg").read_text()
+    assert status == 0 and all(f"<!-- {name}: " in text for name in ("unfused", "fused"))
+    assert "dispatch hidden_states a" in text and text.count("<!-- grouped_matmul -->") == 1
 
 
 def test_equal_schedules_are_equal_and_a_setting_of_one_side_is_its_own(capsys):
@@ -64,7 +71,7 @@ def test_two_measured_schedules(capsys):
     (["polcy=critical_path", "unfused"], "unknown flag --polcy; did you mean --policy?"),
     (["unfused", "policy=round_robin", "--measured"], "flag --measured=true: it must be false where a schedule is unfused"),
     (["", "machine=ascend_a3", "--measured"], "flag --machine=ascend_a3: it must be cpu where runs are measured"),
-    (["", "", "--html=no/such/folder/x.html"], "flag --html=no/such/folder/x.html: it must be a file that can be written"),
+    (["", "", "--out=no/such/folder/x.html"], "flag --out=no/such/folder/x.html: it must be a file that can be written"),
 ])
 def test_wrong_usage(capsys, args, text):
     status, out, err = run(capsys, "compare", *args)

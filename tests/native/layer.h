@@ -89,8 +89,9 @@ inline void add_arrays(ImageWriter& w, const Variant& variant) {
     w.buffers.push_back({kCols[i], per_expert, int32_t(variant.dtype_of(i)), kRows[i]});
   }
   const int weights = variant.policy == DropPolicy::PROBS ? WEIGHTS : -1;
-  w.routes.push_back({IDS, E, L, K, S, T, 0, int32_t(variant.policy), weights, 0, -1, w.tile_rows, variant.factor});
-  if (variant.is_once) w.routes.push_back({IDS, R, 1, K, Z, T, 0, int32_t(DropPolicy::NONE), -1, 0, 0, w.tile_rows, 0});
+  w.routes.push_back({IDS, E, L, K, S, T, 0, int32_t(variant.policy), weights, 0, -1, w.tile_rows, 1, 0, variant.factor});
+  if (variant.is_once)
+    w.routes.push_back({IDS, R, 1, K, Z, T, 0, int32_t(DropPolicy::NONE), -1, 0, 0, w.tile_rows, 1, 0, 0});
 }
 
 // `way`: the route of what goes over links.

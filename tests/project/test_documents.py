@@ -28,6 +28,7 @@ REDUCED = {
     "demo": [*SMALL, "--repeats=1"],
     "bench": [*SMALL, "--repeats=1", "--peers=none", "--nosuite"],
     "memory": [*SMALL, "--policy=dispatched_rows"],
+    "plan-layer": ["--model=gpt-oss", "--ranks=4", "--tokens=32", "--layouts=1", "--bands=1"],
     "plan": [*SMALL, "--runs=1"],
     "show": [],
     "machine": [],

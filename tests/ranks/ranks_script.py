@@ -52,6 +52,12 @@ def check(f, args, **options):
     [same(a, b) for a, b in zip(own_grads, grads, strict=True)]
 
 
+def in_groups_of_eight(x, topk_ids, topk_weights, gate_up, down):
+    rows, route = hpmoe.dispatch(x, topk_ids, num_local_experts=2, expert_alignment=8)
+    act = hpmoe.swiglu(hpmoe.grouped_matmul(rows, gate_up, route))
+    return hpmoe.combine(hpmoe.grouped_matmul(act, down, route), route, topk_weights)
+
+
 for stage in STAGES.values():
     check(stage(hpmoe.moe_ffn), args)
 for f in (hpmoe.moe_ffn, hpmoe.deduplicate_rows(hpmoe.moe_ffn)):
@@ -62,6 +68,7 @@ check(to_kernel(hpmoe.moe_ffn), (args[0], one, *args[2:]))  # some ranks receive
 check(to_kernel(hpmoe.moe_ffn), args, num_tokens=list(range(T, T - EP, -1)))
 check(to_kernel(hpmoe.moe_ffn), args, num_tokens=[T] + [0] * (EP - 1))
 check(to_kernel(hpmoe.moe_ffn), tuple(a.astype(ms.bfloat16) if a.dtype == ms.float32 else a for a in args))
+check(to_kernel(in_groups_of_eight), args)
 check(hpmoe.save_for_backward(hpmoe.moe_ffn, policy="dispatched_rows"), args)
 
 in_graph = hpmoe.spmd(to_kernel(hpmoe.moe_ffn), mesh)

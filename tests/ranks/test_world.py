@@ -74,6 +74,15 @@ def test_msrun_starts_a_world_and_its_scheduler_ends(tmp_path):
     assert done.returncode == 0 and all(f"rank {rank} of 2 ok" in log for rank, log in enumerate(logs)), logs
 
 
+@pytest.mark.slow
+@pytest.mark.parametrize("mode", ["eager", "graph"])
+@pytest.mark.parametrize("size", [2, 4])
+def test_a_cell_trains_as_on_virtual_ranks(launch, size, mode):
+    status, lines, err = launch(size, str(FOLDER / "layer_script.py"), mode, "3")
+    assert (status, [line for line in lines if line.startswith("rank")]) == (
+        0, [f"rank {rank} is as virtual ranks after 3 steps" for rank in range(size)]), err
+
+
 EXAMPLE = str(FOLDER.parents[1] / "examples" / "11_ranks_are_processes.py")
 
 

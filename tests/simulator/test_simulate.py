@@ -1,5 +1,7 @@
 """simulate: conservation, bounds, determinism, and the same waits and signals as a launch."""
 
+import sys
+
 import numpy as np
 import pytest
 from helpers import Layer, tensors
@@ -178,3 +180,13 @@ def test_the_flow_of_a_call_simulates_too():
     staged = hpmoe.assign_queues(hpmoe.tile_partition(hpmoe.moe_ffn, rows=2, cols=3), machine=NPU)
     line = hpmoe.simulate(hpmoe.spmd(staged, Mesh(2)).lower(*args), routing=args[1].asnumpy(), num_tokens=(9, 4))
     assert line.span > 0 and len(line.text().splitlines()) > 10
+
+
+def test_more_tasks_than_memory_is_meant_for_are_refused(monkeypatch):
+    flow = plan()
+    monkeypatch.setattr(sys.modules["hpmoe.kernels.simulate"], "MOST_TASKS", 2 * flow.num_tasks)
+    hpmoe.simulate(flow)
+    monkeypatch.setattr(sys.modules["hpmoe.kernels.simulate"], "MOST_TASKS", 2 * flow.num_tasks - 1)
+    with pytest.raises(ArgumentError, match=rf"hpmoe.simulate: flow is of {2 * flow.num_tasks} tasks on 2 ranks, which take "
+                                            rf"0.0 GiB; it must be of at most {2 * flow.num_tasks - 1} on all ranks"):
+        hpmoe.simulate(flow)

@@ -302,7 +302,7 @@ cases("command", {line: lambda line=line: cli._run(line.split()) for line in (
     "calibrate --budget=-1", "tune --budget=-1", "tune --max_trials=0",
     "simulate --imbalance=x", "compare policy=round_robin", "compare unfused unfused --measured",
     "compare policy=round_robin machine=ascend_a3 --measured",
-    "compare policy=round_robin unfused --html=no/such/folder/x.html",
+    "compare policy=round_robin unfused --out=no/such/folder/x.html",
     "simulate --imbalance=99", "simulate --imbalance=2 --routing=zipf",
     "simulate --experts=65536 --tokens=9999 --routing=uniform", "simulate --out=x.png",
     "simulate --nodes=1 --machine=cpu", "simulate --nodes=64 --machine=ascend_a2",
@@ -313,4 +313,4 @@ cases("command", {line: lambda line=line: cli._run(line.split()) for line in (
     "show --stage=kernel --machine=ascend_a3",
     "show --ep=8192 --experts=8192", "show --experts=4194306", "show --hidden=1073741824", "simulate --tokens=8388608",
     "bench --suite --ep=4", "bench --suite --routing=zipf", "bench --suite --experts=30", "bench --peers=jaxx",
-    "bench --out=no/such/folder/x.png", "bench --out=picture")})
+    "bench --out=no/such/folder/x.png", "bench --out=picture", "bench --permute --out=x.png")})

@@ -35,6 +35,8 @@ cases("no number", {
     "ranks=0": lambda: cpu(ep_size=0),
     "timeout=nan": lambda: fuse_persistent(assign_queues(tile_partition(doubled)), timeout=float("nan")),
     "replicas=True": lambda: replicate_experts(moe_ffn, loads=[1, 2], replicas=True),
+    "expert_alignment=0": lambda: dispatch(array(2, 3), Tensor(np.zeros((2, 1), np.int32)), num_local_experts=1,
+                                          expert_alignment=0),
     "num_local_experts=True": lambda: dispatch(array(2, 3), Tensor(np.zeros((2, 1), np.int32)), num_local_experts=True),
     "num_out_tokens=True": lambda: permute(array(2, 3), Tensor(np.zeros((2, 1), np.int32)), True),
     "num_tokens of lists": lambda: spmd(doubled, Mesh(1))(array(1, 4, 3), num_tokens=[[1], [1, 2]]),

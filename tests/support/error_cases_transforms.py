@@ -48,6 +48,10 @@ def _without_bias(x, ids, w):
     return combine(grouped_matmul(rows, w, route), route)
 
 
+def _aligned(x, ids):
+    return hpmoe.combine(*hpmoe.dispatch(x, ids, num_local_experts=2, expert_alignment=8))
+
+
 def _raises(*args):
     raise RuntimeError("no idea")
 
@@ -173,7 +177,10 @@ cases("transforms", {
     "guard with another fill": lambda: guard_values(moe_ffn, fill="median"),
     "guard and count into a list": lambda: guard_values(moe_ffn, counts=[]),
     "guard no argument": lambda: guard_values(lambda x: x, of=("y",)).lower(Aval((3, 3), "float32")),
+    "sum choices as integers": _lowered(lambda ids: mint.sum(mint.nn.functional.one_hot(ids.astype(ms.int64), 6), 1), IDS),
     "count one number": lambda: trace(lambda x: primitives.count_outside(x, 0.0, 1.0), Aval((), "float32")),
+    "count and fill one number": lambda: trace(lambda x: primitives.count_and_fill(x, 0.0, 1.0, fill="zero"),
+                                               Aval((), "float32")),
     "fill rows by one number": lambda: trace(lambda x: primitives.fill_outside(x, 1.0, x, 0.0, 1.0, fill="zero"),
                                              Aval((3, 3), "float32")),
     "guard what is not a number": lambda: stages()["fused"](guard_values(lambda x: x * 1.0))(
@@ -192,6 +199,7 @@ cases("transforms", {
         lambda x, w: x @ w, into={"w": mint.zeros((2, 3)).T}).lower(X, Aval((3, 2), "float32"), direction="backward"),
     "accumulate into another shape": lambda: accumulate_grads(lambda x, w: x @ w, into={"w": array(2, 3)})(
         array(4, 3), array(3, 3)),
+    "padding to send once": lambda: deduplicate_rows(_aligned).lower(X, Aval((4, 1), "int32")),
     "nothing to send once": lambda: deduplicate_rows(doubled).lower(X),
     "nothing to quantise": lambda: quantize_rows(doubled).lower(X),
     "quantise to another dtype": lambda: quantize_rows(moe_ffn, dtype="int4"),

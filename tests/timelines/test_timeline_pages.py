@@ -13,6 +13,8 @@ import hpmoe
 from hpmoe.commands import ablation
 from hpmoe.timelines.chrome import BINS, chrome_json
 from hpmoe.timelines.html import html
+from hpmoe.timelines.picture import colors_of
+from hpmoe.timelines.run import op_name
 
 
 @pytest.fixture(scope="module")
@@ -44,7 +46,7 @@ def test_a_page_needs_nothing_else(line):
     page.feed(text)
     assert page.open == [] and not {"script", "link", "img", "iframe"} & page.tags
     assert not re.search(r"https?:|src=|href=|url\(|@import", text)
-    assert "a &lt;b&gt;" in text and "critical path, simulated" in text and "(measured)" in text
+    assert "a &lt;b&gt;" in text and "critical path, simulated" in text and ": measured " in text
     for words in ("aic busy", "exposed communication", "waiting for grouped_matmul", " | ".join(line.flow.provenance)):
         assert words in text
     assert len(line.html()) < 2_000_000
@@ -53,7 +55,7 @@ def test_a_page_needs_nothing_else(line):
 def test_an_operation_has_one_color_in_both_halves_of_a_page(line):
     """Also where one half has operations that the other lacks, and more of them than there are colors by hand."""
     other = hpmoe.simulate(plan(T=2048, H=1024, signal="peer", direction="backward"))
-    halves = html([other, line]).split("<h2>")[1:]
+    halves = html([other, line]).split("<h2>")[1:3]
     colors = [dict(re.findall(r"background:(#\w+)'></i>([a-z_]+) -&gt;", half)[::-1]) for half in halves]
     colors = [{label: color for color, label in half.items()} for half in colors]
     assert len(colors[0]) > 5 and {"dispatch", "combine"} <= colors[0].keys() & colors[1].keys()
@@ -61,6 +63,15 @@ def test_an_operation_has_one_color_in_both_halves_of_a_page(line):
         assert colors[0][label] == colors[1][label]
     for run, half in zip((other, line), halves, strict=True):
         assert len(set(re.findall(r"background:(#\w+)", half.split("busy workers")[0]))) == len(run.flow.ops) + 1
+
+
+def test_notices_take_no_color_of_another_operation(line):
+    """Where one half signals each peer, it has notices between a combine's puts and its sum."""
+    other = hpmoe.simulate(plan(signal="peer"))
+    mine, theirs = (dict(zip([op_name(run.flow, op) for op in run.flow.ops], colors, strict=True))
+                    for run, colors in zip((line, other), colors_of(line, other), strict=True))
+    assert mine.keys() < theirs.keys() and {name: theirs[name] for name in mine} == mine
+    assert len(set(theirs.values())) == len(theirs)
 
 
 def test_a_page_has_a_time_axis_and_names_its_units(line):

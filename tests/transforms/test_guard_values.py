@@ -5,7 +5,7 @@ import numpy as np
 import pytest
 from helpers import Layer, assert_close, jax_vjp, run_spmd, stages, tensors
 from jax import numpy as jnp
-from mindspore import mint
+from mindspore import mint, nn
 from router_layers import arguments, side_by_side, two_layers
 
 import hpmoe
@@ -159,3 +159,65 @@ def test_what_layers_take_and_return_is_guarded_by_name():
                      hpmoe.Mesh(2))
     assert np.isfinite(run(*tensors(args)).asnumpy()).all()
     assert counts.pop("layer_output 0") > 0 and counts == {"layer_output 1": 0, "layer_input 1": 0}
+
+
+@pytest.mark.parametrize("fill", ["zero", "mean"])
+@pytest.mark.parametrize("dtype", [ms.float32, ms.bfloat16, ms.float16])
+@pytest.mark.parametrize("weighted", [True, False])
+def test_the_sum_of_what_experts_sent_back_is_looked_at_where_it_is_made(weighted, dtype, fill):
+    """The same task sums and looks, at what is stored, and other values stay bitwise what they were."""
+    def f(x, ids, w):
+        rows, route = hpmoe.dispatch(x, ids, num_local_experts=2)
+        return hpmoe.combine(rows * 2.0, route, *[w] * weighted)
+    layer, counts, x = Layer(ep=2, T=5, H=20), {}, np.random.default_rng(2).standard_normal((2, 5, 20))
+    x[1, 2, 3], x[0, 4, 7] = np.nan, 9e3
+    args = [ms.Tensor(x, ms.float32).astype(dtype), *tensors(layer.arguments()[1:3])]
+    guarded = guard_values(f, of=("output",), low=-1.0, high=2.0, fill=fill, counts=counts)
+    avals = [hpmoe.Aval(a.shape[1:], a.dtype) for a in args]
+    assert stages()["tiles"](guarded).lower(*avals, mesh=hpmoe.Mesh(2)).ops[-1].opcode == "REDUCE_AND_FILL"
+    for stage in stages().values():
+        plain, looks = (hpmoe.spmd(stage(g), hpmoe.Mesh(2)) for g in (f, guarded))
+        for num_tokens in (None, [5, 3]):
+            counts.clear()
+            want, got = (run(*args, num_tokens=num_tokens).astype(ms.float32).asnumpy() for run in (plain, looks))
+            is_fine = (want >= -1) & (want <= 2)
+            np.testing.assert_array_equal(got[is_fine], want[is_fine])
+            np.testing.assert_allclose(got, filled(want, fill, -1.0, 2.0), rtol=1e-2 if dtype != ms.float32 else 1e-6)
+            assert counts == {"output": int((~is_fine).sum())} and counts["output"] > 9
+
+
+class Guarded(nn.Cell):
+    """A layer of a Parameter, guarded, and its loss."""
+
+    def __init__(self, layer, size):
+        super().__init__()
+        self.layer, self.shift = layer, ms.Parameter(ms.Tensor(np.linspace(-1, 1, size), ms.float32), name="shift")
+
+    def construct(self, x):
+        return (self.layer(x + self.shift) * 2.0).sum()
+
+
+def guarded_cell(fill, counts, batches):
+    """What a Cell, its gradients and a step of an optimizer give for each batch, with the counts of its guard."""
+    guarded = guard_values(lambda x: x * 3.0, low=-3.0, high=3.0, fill=fill, counts=counts)
+    net, seen = Guarded(stages()["fused"](guarded), 4), []
+    step = nn.TrainOneStepCell(net, nn.SGD(net.trainable_params(), 0.01)) if fill != "raise" else net
+    for x in batches:
+        counts.clear()
+        try:
+            result = step(ms.Tensor(x)).asnumpy().tobytes()
+        except LaunchError as error:
+            result = str(error)
+        seen.append((result, net.shift.asnumpy().tobytes(), dict(counts)))
+    return seen
+
+
+@pytest.mark.parametrize("fill", ["zero", "mean", "raise"])
+def test_in_a_cell_in_graph_mode(fill, request):
+    """Values, steps, counts and errors are those of PyNative, call by call."""
+    batches, counts = [np.array(bad_rows()[0]), np.zeros((5, 4), np.float32), np.array(bad_rows()[1])], {}
+    want = guarded_cell(fill, counts, batches)
+    request.getfixturevalue("graph_mode")
+    assert guarded_cell(fill, counts, batches) == want
+    assert [seen[2]["x"] > 0 for seen in want] == [True, False, True]
+    assert [" has " in str(seen[0]) for seen in want] == [fill == "raise", False, fill == "raise"]

@@ -1,0 +1,166 @@
+"""hpmoe plan-layer: what the MoE part of a known model takes on a cluster, by how its experts are spread over ranks."""
+
+from __future__ import annotations
+
+import dataclasses
+import json
+from types import SimpleNamespace
+
+import numpy as np
+from absl import flags
+
+import hpmoe
+from hpmoe.commands import options
+from hpmoe.commands.layer import ROUTINGS, Layer, ids_of
+from hpmoe.commands.machine import define_machine, machine_of
+from hpmoe.costs.start import start_us
+from hpmoe.machines.kept_calibration import is_calibrated
+from hpmoe.machines.perturbed import drawn
+from hpmoe.routing.public_workloads import WORKLOADS, recorded_ids, workload_ids
+from hpmoe.routing.routing import rows_of_ranks
+from hpmoe.support.kept_files import Fields
+from hpmoe.support.known import known
+from hpmoe.support.progress import Progress
+from hpmoe.tiling.shared_memory import memory_bytes
+
+SUMMARY = "predicts a known model's MoE layer on a cluster, by how its experts are spread over ranks"
+OF_WORKLOADS = "\n".join(f"  {name}: {what}" for name, what in WORKLOADS.items())
+NOTES = f"""\
+All times are simulated, of routed experts alone. --routing is {', '.join(ROUTINGS)}, a .npy file of recorded topk_ids
+[tokens, K], or a public workload:
+{OF_WORKLOADS}
+"""
+PASSES = "forward", "backward"
+GIB = 2**30
+
+
+@dataclasses.dataclass(frozen=True)
+class Model:
+    """Sizes of the routed experts of a layer, from the model's published config.json."""
+
+    hidden: int
+    intermediate: int
+    experts: int
+    top_k: int
+
+
+MODELS = {"deepseek-v3": Model(7168, 2048, 256, 8), "qwen3-235b": Model(4096, 1536, 128, 8),
+          "kimi-k2": Model(7168, 2048, 384, 8), "gpt-oss": Model(2880, 2880, 128, 4)}
+
+
+class RoutingName(flags.ArgumentParser):
+    """A kind of routing, a public workload, or a file of recorded ids."""
+
+    def parse(self, argument: str) -> str:
+        words = (*ROUTINGS, *WORKLOADS)
+        if argument not in words and not argument.endswith(".npy"):
+            raise ValueError(f"it must be one of {', '.join(words)}, or a .npy file{options.did_you_mean(argument, words)}")
+        return argument
+
+
+def define(values: flags.FlagValues) -> None:
+    options.define_choice(values, "model", "deepseek-v3", "whose routed experts", tuple(MODELS))
+    options.define_integer(values, "ranks", 32, "ranks of the cluster")
+    options.define_integer(values, "tokens", 4096, "tokens of each rank")
+    options.define_integer(values, "layouts", 4, "at most so many numbers of ranks, the largest first")
+    options.define_integer(values, "tp", 1, "ranks that share an expert: 1, as hpmoe does not cut experts")
+    options.define_choice(values, "dtype", "bfloat16", "of rows and expert weights", options.FLOATS)
+    define_machine(values, "ascend_a3", "the model of a rank")
+    flags.DEFINE(RoutingName(), "routing", "balanced", "how tokens choose experts; see below", flag_values=values)
+    options.define_integer(values, "seed", 0, "of a routing that is drawn", least=0)
+    options.define_integer(values, "step", 0, "of a public workload that changes from step to step", least=0)
+    options.define_integer(values, "bands", 4, "machines, within the ranges of its constants, that bands are of", least=0)
+
+
+def run(o: flags.FlagValues) -> int:
+    options.check_flag(o.tp == 1, "tp", o.tp, "1: hpmoe does not cut an expert among ranks (tensor parallelism)")
+    spreads = spreads_of(o.ranks, MODELS[o.model].experts)[:o.layouts]
+    for ep in spreads:
+        options.check_sizes(sizes_of(o, ep))
+    with Progress("hpmoe plan-layer") as progress:
+        table = [row(o, ep, progress) for ep in spreads]
+    result: Fields = {"simulated": True, "model": o.model, **dataclasses.asdict(MODELS[o.model]), "ranks": o.ranks,
+                      "tokens": o.tokens, "dtype": o.dtype, "machine": o.machine, "routing": o.routing, "rows": table}
+    print(json.dumps(result) if o.json else text(o, table))
+    return 0
+
+
+def spreads_of(ranks: int, experts: int) -> list[int]:
+    """Numbers of ranks that hold all experts once: those that divide both, the largest first.
+
+    Example:
+        >>> spreads_of(64, 384)
+        [64, 32, 16, 8, 4, 2, 1]
+    """
+    return [ep for ep in range(ranks, 0, -1) if ranks % ep == 0 and experts % ep == 0]
+
+
+def sizes_of(o: options.Options, ep: int) -> SimpleNamespace:
+    return SimpleNamespace(ep=ep, tokens=o.tokens, dtype=o.dtype, **dataclasses.asdict(MODELS[o.model]))
+
+
+def routing_of(o: options.Options, sizes: SimpleNamespace) -> np.ndarray:
+    """topk_ids of the ranks that hold all experts once, [ep, T, K]."""
+    if o.routing in ROUTINGS:
+        return ids_of(sizes, routing=o.routing, seed=o.seed)
+    shape = sizes.ep, sizes.tokens, sizes.top_k, sizes.experts
+    return workload_ids(o.routing, *shape, o.seed, o.step) if o.routing in WORKLOADS else recorded_ids(o.routing, *shape)
+
+
+def row(o: options.Options, ep: int, progress: Progress) -> Fields:
+    """One layout: milliseconds, exposed communication, GiB of the fullest rank, tokens a second, and their bands."""
+    sizes = sizes_of(o, ep)
+    machine, ids = machine_of(SimpleNamespace(machine=o.machine, ep=ep), is_calibrated()), routing_of(o, sizes)
+    lines = []
+    for direction in PASSES:
+        progress(f"EP {ep}, {direction}")
+        lines.append(Layer(sizes, direction, machine, ids, tuned=True).fused())
+    found = [figures(o, lines, ids, None)]
+    for i, other in enumerate(drawn(machine, o.bands), 1):
+        progress(f"EP {ep}, machine {i} of {o.bands} in the ranges of its constants")
+        found.append(figures(o, lines, ids, other))
+    received = rows_of_ranks(ids, sizes.experts)
+    return {"ep": ep, "tp": 1, "dp": o.ranks // ep, **found[0],
+            "exposed_ms": sum(float(line.exposed_communication().mean()) for line in lines) / 1e3,
+            "memory_gib": max(held(line.flow, received) for line in lines) / GIB,
+            "imbalance": max(received) / max(1e-9, float(np.mean(received))),
+            "bands": {name: [min(f[name] for f in found), max(f[name] for f in found)] for name in found[0]}
+            if found[1:] else {}}
+
+
+def figures(o: options.Options, lines: list[hpmoe.Timeline], ids: np.ndarray,
+            other: hpmoe.Machine | None) -> dict[str, float]:
+    """Milliseconds of both passes, and tokens a second of all ranks, as scheduled, on another machine where one is given."""
+    ms = []
+    for line in lines:
+        span = line.span if other is None else hpmoe.simulate(line.flow, other, routing=ids).span
+        ms.append((span + start_us(line.flow, other or known(line.flow.machine))) / 1e3)
+    tokens = o.ranks * np.count_nonzero((ids >= 0).any(axis=-1)) / len(ids)
+    return {"forward_ms": ms[0], "backward_ms": ms[1], "tokens_per_second": float(tokens / sum(ms) * 1e3)}
+
+
+def held(flow: hpmoe.Taskflow, received: list[int]) -> int:
+    """Bytes of all arrays of a pass on the fullest rank: weights, and backward their gradients and what was saved."""
+    return sum(memory_bytes(flow, [max(received)] * len(flow.routes)).values())
+
+
+def text(o: options.Options, table: list[Fields]) -> str:
+    model = MODELS[o.model]
+    sizes = ", ".join(f"{name} {size}" for name, size in dataclasses.asdict(model).items())
+    lines = [f"{o.model} ({sizes}), a layer's routed experts, {o.ranks} ranks of {o.machine}, {o.tokens} tokens each, "
+             f"{o.dtype}, {o.routing}: simulated",
+             f"{'EP':>5}{'TP':>4}{'DP':>5}{'forward, ms':>24}{'backward, ms':>24}{'tokens a second':>28}"
+             f"{'exposed, ms':>13}{'GiB a rank':>12}{'imbalance':>11}"]
+    for r in table:
+        shown = "".join(f"{_banded(r, name, scale):>{width}}" for name, scale, width in (
+            ("forward_ms", 1, 24), ("backward_ms", 1, 24), ("tokens_per_second", 1e-6, 26)))
+        lines.append(f"{r['ep']:>5}{r['tp']:>4}{r['dp']:>5}{shown} M{r['exposed_ms']:>13.2g}{r['memory_gib']:>12.3g}"
+                     f"{r['imbalance']:>11.3g}")
+    lines += [f"x to y: on {o.bands} machines drawn from the ranges of the constants"] if o.bands else []
+    return "\n".join([*lines, "exposed: communication of both passes with no matrix worker busy, mean of ranks"])
+
+
+def _banded(r: Fields, name: str, scale: float) -> str:
+    if name not in r["bands"]:
+        return f"{r[name] * scale:.3g}"
+    return " to ".join(f"{end * scale:.2g}" for end in r["bands"][name])

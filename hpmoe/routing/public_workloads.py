@@ -1,0 +1,85 @@
+"""Routings that are not made up here: the public imbalance workloads W0 to W7, and recorded ids from a file."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import numpy as np
+
+from hpmoe.routing.workload import balanced_ids, drawn_ids
+from hpmoe.support.errors import ArgumentError, check_argument
+
+WORKLOADS = {
+    "W0": "balanced", "W1": "a fixed quarter of the experts is hot",
+    "W2": "the same, experts next to each other, on few ranks",
+    "W3": "every other expert is hot", "W4": "ranks have from half to all of the tokens",
+    "W5": "half of the experts get none", "W6": "the hot quarter moves on every third step",
+    "W7": "every fourth step half of the tokens go to the hot quarter"}
+
+
+def workload_ids(name: str, ep_size: int, num_tokens: int, top_k: int, num_experts: int, seed: int = 0,
+                 step: int = 0) -> np.ndarray:
+    """A step of one of the token-imbalance workloads proposed for Megatron-LM (its pull request 7488), drawn here anew.
+
+    The hot set is a quarter of all experts, or top_k of them; three of four tokens choose in it alone, the fourth among all.
+    W1 and W2 have the first quarter, and differ in what the source measures beside it; W3 every other expert; W5 the upper
+    half for all tokens; in W6 the quarter moves on with every third step; in W7 half of the tokens of every fourth step are
+    hot. How uneven the ranks' tokens of W4 are, the source does not say: here from half to all, evenly, the rest being -1.
+
+    Returns:
+        [ep, T, K] int32, distinct experts for each token.
+
+    Raises:
+        ArgumentError: no such workload.
+
+    Example:
+        >>> [np.bincount(workload_ids(w, 4, 64, 2, 8).reshape(-1), minlength=8).max().item() for w in ("W0", "W5")]
+        [64, 136]
+    """
+    check_argument(name in WORKLOADS, "workload_ids", "name", repr(name), f"one of {', '.join(WORKLOADS)}")
+    if name == "W0":
+        return balanced_ids(ep_size, num_tokens, top_k, num_experts)
+    every, width = np.arange(num_experts), min(num_experts, max(top_k, num_experts // 4))
+    hot = {"W3": every[::2], "W5": every[num_experts // 2:], "W6": (every[:width] + step // 3 * width) % num_experts}
+    chosen = hot.get(name, every[:width])
+    chosen = chosen if len(chosen) >= top_k else every
+    rng = np.random.default_rng((seed, step, int(name[1])))
+    ids = drawn_ids(ep_size, num_tokens, top_k, num_experts, seed=rng)
+    token = np.arange(num_tokens)
+    is_hot = {"W4": token < 0, "W5": token >= 0, "W7": (token % 2 == 0) & (step % 4 == 3)}.get(name, token % 4 > 0)
+    of_hot = chosen[drawn_ids(ep_size, num_tokens, top_k, len(chosen), seed=rng)]
+    ids[:, is_hot] = of_hot[:, is_hot]
+    if name == "W4":
+        lengths = np.linspace(num_tokens, -(-num_tokens // 2), ep_size).astype(int)
+        ids[token >= lengths[:, None]] = -1
+    return ids
+
+
+def recorded_ids(path: str | os.PathLike[str], ep_size: int, num_tokens: int, top_k: int, num_experts: int) -> np.ndarray:
+    """topk_ids that a run has recorded, dealt out to ranks in order.
+
+    Args:
+        path: a .npy file of integers [..., K], tokens in order; its first ep * T are taken. -1 is no expert.
+
+    Returns:
+        [ep, T, K] int32.
+
+    Raises:
+        ArgumentError: the file cannot be read, has too few tokens, another K, or ids that are no experts.
+    """
+    who, file = "recorded_ids", str(Path(path))
+    try:
+        ids = np.load(file, allow_pickle=False)
+    except (OSError, ValueError, EOFError) as error:
+        raise ArgumentError(f"{who}: path is {file!r}, which cannot be read as a .npy file ({error})") from None
+    is_ids = isinstance(ids, np.ndarray) and ids.ndim >= 2 and ids.dtype.kind in "iu" and ids.shape[-1] == top_k
+    check_argument(is_ids, who, "path", f"{file!r} of {getattr(ids, 'dtype', 'several arrays')}{getattr(ids, 'shape', '')}",
+                   f"a file of integers [..., {top_k}]")
+    tokens = ids.reshape(-1, top_k)
+    check_argument(len(tokens) >= ep_size * num_tokens, who, "path", f"{file!r} of {len(tokens)} tokens",
+                   f"one of at least {ep_size * num_tokens}: {num_tokens} for each of {ep_size} ranks")
+    used = tokens[:ep_size * num_tokens].astype(np.int64)
+    check_argument(bool(((used >= -1) & (used < num_experts)).all()), who, "path",
+                   f"{file!r} with ids from {used.min()} to {used.max()}", f"one with ids from -1 to {num_experts - 1}")
+    return used.astype(np.int32).reshape(ep_size, num_tokens, top_k)

@@ -1,0 +1,199 @@
+"""dispatch(expert_alignment=): zeros fill each expert's rows up to a multiple, in the plain function, tiles and kernels, and
+change nothing else."""
+
+import mindspore as ms
+import numpy as np
+import pytest
+from helpers import Layer, stages, tensors
+from mindspore import mint
+
+import hpmoe
+from hpmoe import ArgumentError, Aval, Mesh
+from hpmoe.interpreters.evaluate import evaluate
+from hpmoe.interpreters.interpret import interpret
+from hpmoe.ir.layout import Layout
+from hpmoe.tiling.tile_program import tile_program
+
+LAYERS = {"balanced": Layer(), "one rank": Layer(ep=1, T=7, E=5), "four ranks": Layer(ep=4, E=8, K=3),
+          "one expert": Layer(routing="one expert"), "fewer tokens": Layer(num_tokens=(5, 0))}
+
+
+def aligned(alignment, **options):
+    def moe_ffn(x, topk_ids, topk_weights, gate_up, down):
+        weights = {"topk_weights": topk_weights} if options.get("drop_policy") == "probs" else {}
+        rows, route = hpmoe.dispatch(x, topk_ids, num_local_experts=gate_up.shape[0], expert_alignment=alignment, **options,
+                                     **weights)
+        act = hpmoe.swiglu(hpmoe.grouped_matmul(rows, gate_up, route))
+        return hpmoe.combine(hpmoe.grouped_matmul(act, down, route), route, topk_weights)
+    return moe_ffn
+
+
+def run(f, layer, stage="fused", options=None, mesh=None, **calling):
+    """Outputs and gradients of all ranks."""
+    given = tensors(layer.arguments(**calling))
+    staged = hpmoe.spmd(stages(**(options or {}))[stage](f), Mesh(layer.ep))
+    lengths = {"num_tokens": layer.num_tokens} if layer.num_tokens else {}
+    grads = ms.grad(lambda *a: (staged(*a, **lengths) ** 2).sum(), (0, 2, 3, 4))(*given)
+    return [t.asnumpy() for t in (staged(*given, **lengths), *grads)]
+
+
+@pytest.mark.parametrize("alignment", [2, 3, 16])
+@pytest.mark.parametrize("name", LAYERS)
+def test_a_kernel_computes_the_same_bits(name, alignment):
+    for mine, theirs in zip(run(aligned(alignment), LAYERS[name]), run(aligned(1), LAYERS[name]), strict=True):
+        np.testing.assert_array_equal(mine, theirs)
+
+
+OPTIONS = {
+    "by peer": ({"signal": "peer"}, {}), "by expert": ({"signal": "expert"}, {}), "puts for several": ({"num_peers": 1}, {}),
+    "an order": ({"order": "sequential"}, {}), "a way back": ({"combine_order": "sequential"}, {}),
+    "position": ({}, {"capacity_factor": 0.8, "drop_policy": "position"}),
+    "probs": ({}, {"capacity_factor": 0.8, "drop_policy": "probs"}), "error": ({}, {"capacity_factor": 4.0}),
+}
+
+
+@pytest.mark.parametrize("name", OPTIONS)
+def test_beside_other_options(name):
+    comm, options = OPTIONS[name]
+    layer = Layer(ep=2, T=9, E=4, K=2)
+    for mine, theirs in zip(run(aligned(4, **options), layer, options=comm), run(aligned(1, **options), layer), strict=True):
+        np.testing.assert_allclose(mine, theirs, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("stage", ["plain", "tiles", "overlap", "queues", "blocking"])
+def test_every_stage(stage):
+    layer = Layer(T=7)
+    for mine, theirs in zip(run(aligned(4), layer, stage), run(aligned(1), layer), strict=True):
+        np.testing.assert_allclose(mine, theirs, rtol=1e-4, atol=1e-4)
+
+
+def groups(ids, local, alignment):
+    """For each rank its received rows as (local expert, source, entry), and None for those of zeros, by counting."""
+    out = []
+    for rank in range(len(ids)):
+        rows = []
+        for e in range(local):
+            mine = [(e, s, i) for s, of in enumerate(ids) for i, x in enumerate(of.reshape(-1)) if x == rank * local + e]
+            rows += mine + [None] * (-len(mine) % alignment)
+        out.append(rows)
+    return out
+
+
+def ids_of(rng, ep, tokens, experts, top_k):
+    ids = rng.random((ep, tokens, experts)).argsort(-1)[..., :top_k].astype(np.int32)
+    ids[rng.random(ids.shape) < 0.2] = -1
+    ids[ids == experts - 1] = -1  # of which nobody has any
+    return ids
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_rows_lie_in_groups_of_a_multiple(seed):
+    rng = np.random.default_rng(seed)
+    ep, local, alignment, tile = int(rng.integers(1, 4)), 3, int(rng.integers(2, 7)), int(rng.integers(1, 5))
+    ids, x = ids_of(rng, ep, 6, ep * local, 2), rng.standard_normal((ep, 6, 4)).astype(np.float32)
+
+    def sent(x, ids):
+        return hpmoe.dispatch(x, ids, num_local_experts=local, expert_alignment=alignment)[0]
+    program = hpmoe.trace(sent, Aval((6, 4), "float32"), Aval((6, 2), "int32"), mesh=Mesh(ep))
+    given = [[x[r], ids[r]] for r in range(ep)]
+    overlapped = hpmoe.overlap_comm.apply_to(tile_program(program, tile, 3))
+    results = [evaluate(program, given), interpret(overlapped, given, seed=seed)]
+    if ep == 1:
+        rows, route = hpmoe.dispatch(ms.Tensor(x[0]), ms.Tensor(ids[0]), num_local_experts=local, expert_alignment=alignment)
+        results.append([[rows.asnumpy()]])
+        assert not (route.tokens_per_expert % alignment).any() and route.tokens_per_expert[-1] == 0
+    for rank, rows in enumerate(groups(ids, local, alignment)):
+        want = np.array([x[row[1], row[2] // 2] if row else np.zeros(4) for row in rows], np.float32).reshape(-1, 4)
+        for outs in results:
+            np.testing.assert_array_equal(outs[rank][0], want)
+
+
+def counted(x, ids):
+    """A sum to which a row of zeros adds 1, and the gradients of it."""
+    rows, _ = hpmoe.dispatch(x, ids, num_local_experts=2, expert_alignment=4)
+    return mint.exp(rows).sum(0)
+
+
+@pytest.mark.parametrize("stage", ["plain", "fused"])
+def test_rows_of_zeros_are_computed_as_others(stage):
+    rng = np.random.default_rng(0)
+    ids, x = ids_of(rng, 2, 6, 4, 2), rng.standard_normal((2, 6, 4)).astype(np.float32)
+    layer = hpmoe.spmd(stages()[stage](counted), Mesh(2))
+    given = ms.Tensor(x), ms.Tensor(ids)
+    want, d_x = np.zeros((2, 4)), np.zeros(x.shape)
+    for rank, rows in enumerate(groups(ids, 2, 4)):
+        for row in rows:
+            value = np.exp(x[row[1], row[2] // 2].astype(np.float64)) if row else np.ones(4)
+            want[rank] += value
+            if row:
+                d_x[row[1], row[2] // 2] += value
+    np.testing.assert_allclose(layer(*given).asnumpy(), want, rtol=1e-5)
+    np.testing.assert_allclose(ms.grad(lambda x: layer(x, given[1]).sum())(given[0]).asnumpy(), d_x, rtol=1e-5)
+
+
+def test_beside_copies_of_experts():
+    layer = Layer(ep=2, T=9, E=4, K=2)
+    loads = np.array([[9, 1, 1, 1]] * 2)
+    mine, theirs = (run(hpmoe.replicate_experts(aligned(a), loads=loads.sum(0), replicas=1), layer) for a in (4, 1))
+    for a, b in zip(mine, theirs, strict=True):
+        np.testing.assert_allclose(a, b, rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("policy", ["recompute_swiglu", "dispatched_rows"])
+def test_what_is_saved_for_the_backward(policy):
+    layer = Layer(T=7)
+    for mine, theirs in zip(run(hpmoe.save_for_backward(aligned(4), policy=policy), layer), run(aligned(1), layer),
+                            strict=True):
+        np.testing.assert_allclose(mine, theirs, rtol=1e-5, atol=1e-5)
+
+
+def test_beside_quantised_rows():
+    layer = Layer(T=7)
+    for mine, theirs in zip(*(run(hpmoe.quantize_rows(aligned(a)), layer) for a in (4, 1)), strict=True):
+        np.testing.assert_array_equal(mine, theirs)
+
+
+def test_in_a_graph():
+    layer = Layer()
+    given = tensors(layer.arguments())
+    call = hpmoe.spmd(stages()["fused"](aligned(8)), Mesh(2))
+
+    def loss(*args):
+        return (call(*args) ** 2).sum()
+
+    for mine, theirs in zip(ms.jit(ms.grad(loss, (0, 2, 3, 4)))(*given), run(aligned(1), layer)[1:], strict=True):
+        np.testing.assert_array_equal(mine.asnumpy(), theirs)
+
+
+def test_empty_experts_and_ranges_cost_nothing():
+    """The same rows cross between ranks, and an expert without rows has no slot: as many hold rows as groups ask for."""
+    layer = Layer(ep=2, T=8, E=4, K=1)
+    args = layer.arguments()
+    args[1] = np.zeros_like(args[1])  # all tokens to the first expert
+    avals = [Aval(a.shape[1:], str(a.dtype)) for a in args]
+    moved, slots = [], []
+    for alignment in (1, 8):
+        flow = stages(rows=8)["queues"](aligned(alignment)).lower(*avals, mesh=Mesh(2))
+        timeline = hpmoe.simulate(flow, routing=args[1])
+        moved.append(timeline.moved.tolist())
+        slots.append([int((s.rows > 0).sum()) for s in Layout(flow, [args[1]], None).slots[0]])
+    assert moved[0] == moved[1] and slots == [[2, 0], [2, 0]]
+
+
+@pytest.mark.parametrize("alignment", [0, -4, 2.0, "8", True, 65_537])
+def test_other_multiples_are_refused(alignment):
+    with pytest.raises(ArgumentError, match=r"expert_alignment is .*; it must be an int in 1..65536"):
+        hpmoe.trace(aligned(alignment), *[Aval(a.shape[1:], str(a.dtype)) for a in Layer().arguments()], mesh=Mesh(2))
+
+
+def test_where_it_cannot_be_it_is_refused_by_name():
+    avals = [Aval(a.shape[1:], str(a.dtype)) for a in Layer().arguments()]
+    with pytest.raises(ArgumentError, match="deduplicate_rows: expert_alignment of dispatch is 4; it must be 1"):
+        hpmoe.deduplicate_rows(aligned(4)).lower(*avals, mesh=Mesh(2))
+
+
+def test_it_is_in_the_texts():
+    avals = [Aval(a.shape[1:], str(a.dtype)) for a in Layer().arguments()]
+    assert "route[num_local_experts=2 ep_size=2 expert_alignment=4" in str(hpmoe.trace(aligned(4), *avals, mesh=Mesh(2)))
+    flow = hpmoe.tile_partition(aligned(4), rows=2).lower(*avals, mesh=Mesh(2))
+    assert "top_k=2, groups of a multiple of 4, at most" in str(flow)

@@ -1,0 +1,23 @@
+// The host side of the Ascend kernel on the twin: ranks bind a kernel without tasks and launch it, and a rank out of reach
+// is refused.
+#include <cstdio>
+#include <cstring>
+
+#include "ascendc/twin/api.h"
+#include "layer.h"
+
+extern "C" int bind_and_launch(const char* image, int64_t image_bytes, int32_t num_ranks, int64_t num_counters,
+                               int64_t table_words, uint32_t num_cores, int32_t unreached, char* said);
+
+int main() {
+  constexpr int kRanks = 2, kTileRows = 4, kQueues = 3;
+  const std::vector<int32_t> image = hpmoe::ImageWriter(kRanks, kTileRows, kQueues, 1).pack();
+  char said[4096] = "";
+  const auto launch = [&](int32_t unreached) {
+    return bind_and_launch(reinterpret_cast<const char*>(image.data()), int64_t(image.size()) * 4, kRanks,
+                           hpmoe_twin_counters(image.data()), hpmoe_twin_table_words(image.data()), 24, unreached, said);
+  };
+  for (int i = 0; i < 20; ++i) hpmoe::check(launch(-1) == 0, said);
+  hpmoe::check(launch(1) == -1 && std::strstr(said, "rank 1"), "a rank out of reach is named");
+  std::puts("host driver: ok");
+}
