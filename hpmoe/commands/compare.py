@@ -104,7 +104,7 @@ def _call(o: flags.FlagValues) -> Callable[[], PyTree]:
     layer = simulate.layer_of(o)
     f = layer.with_copies(hpmoe.moe_ffn)
     f = hpmoe.deduplicate_rows(f) if o.dedup else f
-    f = hpmoe.quantize_rows(f, dtype=o.quantize) if o.quantize else f
+    f = layer.with_quantised_rows(f)
     return measured_call(o, layer.machine, layer.ids, o.policy, f, order=o.order, signal=o.signal,
                          combine_order=o.combine_order)
 

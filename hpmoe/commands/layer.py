@@ -19,11 +19,13 @@ from hpmoe.runtime.planned_rows import PlannedRows, routes_of, rows_of_any, rows
 from hpmoe.support.dtypes import numpy_dtype
 from hpmoe.support.known import known
 from hpmoe.support.trees import Function
+from hpmoe.tile_ops.row_formats import FORMATS
 from hpmoe.timelines.run import RATES
 from hpmoe.transforms.assign_queues import Policy
 
 ROUTINGS = "balanced", "uniform", "zipf"
 ROOM = "received", "bucket", "all"
+QUANTISED = *FORMATS, *(f"{dtype}+combine" for dtype in FORMATS)
 MOST_DECODED = 512  # tokens of a rank
 
 
@@ -48,7 +50,7 @@ class Layer:
         tuned: whether tiles and puts of the persistent kernel are of the sizes that the machine model chooses, where the
             flags give none; else the machine's default tile and puts of whole rows.
         dedup: whether the persistent kernel sends a token to a rank once.
-        quantize: the format in which rows are dispatched, see hpmoe.quantize_rows; None as they are.
+        quantize: one of QUANTISED, the format in which rows are dispatched, with "+combine" also returned; None as they are.
         room: how many received rows a plan has room for: what the fullest rank "received", the "bucket" of that, or "all".
     """
 
@@ -88,6 +90,11 @@ class Layer:
             return f
         return hpmoe.replicate_experts(f, loads=self.loads, replicas=self.replicas, min_load=self.min_load)
 
+    def with_quantised_rows(self, f: Function) -> Function:
+        """A function of the layer, whose rows travel in the format that was asked for."""
+        dtype, combine = quantised_rows(self.quantize)
+        return hpmoe.quantize_rows(f, dtype=dtype, combine=combine) if dtype else f
+
     @functools.cached_property
     def tiles(self) -> hpmoe.Taskflow:
         return self._tiles(self.replicas, self.tuned, self.dedup, self.room)
@@ -102,7 +109,8 @@ class Layer:
             p, loads=self.loads, replicas=replicas, min_load=self.min_load) if replicas else p)
         program = with_planned_rows(program, [self._planned_rows(route.aval, room) for route in routes_of(program)])
         program = hpmoe.deduplicate_rows.apply_to(program) if dedup else program
-        program = hpmoe.quantize_rows.apply_to(program, dtype=self.quantize) if self.quantize else program
+        dtype, combine = quantised_rows(self.quantize)
+        program = hpmoe.quantize_rows.apply_to(program, dtype=dtype, combine=combine) if dtype else program
         rows, cols = (getattr(self.o, n, None) or ("auto" if tuned else None) for n in ("tile_rows", "tile_cols"))
         return hpmoe.tile_partition.apply_to(program, rows=rows, cols=cols, machine=self.machine)
 
@@ -140,6 +148,12 @@ class Layer:
     def span_us(self, line: hpmoe.Timeline) -> float:
         """Of a fused run, with its one launch and its prologue."""
         return start_us(line.flow, self.machine) + line.span
+
+
+def quantised_rows(quantize: str | None) -> tuple[str, bool]:
+    """The dtype and `combine` of hpmoe.quantize_rows that one of QUANTISED stands for."""
+    dtype, _, back = (quantize or "").partition("+")
+    return dtype, bool(back)
 
 
 def sent_bytes(line: hpmoe.Timeline) -> float:

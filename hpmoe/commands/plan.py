@@ -29,7 +29,7 @@ from hpmoe.support.trees import Function, PyTree
 from hpmoe.tiling.dependencies import derive_dependencies
 from hpmoe.tiling.lifetimes import lifetimes_of
 from hpmoe.tiling.shared_memory import memory_fault
-from hpmoe.verification.regions import region_fault
+from hpmoe.verification.regions import found_before
 from hpmoe.verification.verify import verify
 
 SUMMARY = "measures planning: from tracing to the packed image of one rank, both directions"
@@ -117,7 +117,7 @@ class Clock:
 
 def plan(o: options.Options) -> dict[str, Fields]:
     """Plans both directions once and returns the milliseconds of each step and the sizes of each plan."""
-    for cached in (derive_dependencies, make_tasks, lifetimes_of, memory_fault, region_fault):
+    for cached in (derive_dependencies, make_tasks, lifetimes_of, memory_fault, found_before):
         cached.cache_clear()
     planner.forget()
     forward, backward = Clock(), Clock()

@@ -11,13 +11,12 @@ from absl import flags
 import hpmoe
 from hpmoe.commands import ablation, micro, nodes, options, paper_table, show, validation
 from hpmoe.commands.bands import bands, sensitivity, sensitivity_text
-from hpmoe.commands.layer import MOST_DECODED, ROOM, ROUTINGS, Layer, ids_of, sent_bytes, utilisation
+from hpmoe.commands.layer import MOST_DECODED, QUANTISED, ROOM, ROUTINGS, Layer, ids_of, sent_bytes, utilisation
 from hpmoe.commands.machine import define_machine, machine_of
 from hpmoe.ir.limits import MOST_RANKS
 from hpmoe.machines.kept_calibration import is_calibrated
 from hpmoe.support.kept_files import Fields
 from hpmoe.support.progress import Progress
-from hpmoe.tile_ops.row_formats import FORMATS
 from hpmoe.transforms.assign_queues import POLICIES
 from hpmoe.transforms.overlap_comm import SIGNALS
 
@@ -58,8 +57,7 @@ def define_schedule(values: flags.FlagValues, directions: tuple[str, ...] = ("fo
     options.define_choice(values, "signal", "tile", "what one remote signal stands for", SIGNALS)
     options.define_choice(values, "policy", "critical_path", "how tasks get into queues", tuple(POLICIES))
     options.define_switch(values, "dedup", "a token goes to a rank once, whatever number of its experts are there")
-    options.define_choice(values, "quantize", None, "of dispatched rows; as they are where not given",
-                          tuple(FORMATS))
+    options.define_choice(values, "quantize", None, "how rows go", QUANTISED)
 
 
 def define_room(values: flags.FlagValues) -> None:

@@ -31,8 +31,7 @@ def run(o: flags.FlagValues) -> int:
     simulate.check_schedule(o)
     options.check_flag(o.budget >= 0, "budget", f"{o.budget:g}", "seconds, not below 0")
     layer = simulate.layer_of(o)
-    f = layer.with_copies(hpmoe.moe_ffn)
-    f = hpmoe.quantize_rows(f, dtype=o.quantize) if o.quantize else f
+    f = layer.with_quantised_rows(layer.with_copies(hpmoe.moe_ffn))
     space = {name: [o[flag].value] for name, flag in SETTINGS.items() if not o[flag].using_default_value}
     tuned = hpmoe.tune(f, *show.avals(o), machine=layer.machine, mesh=hpmoe.Mesh(o.ep), direction=o.direction,
                        routing=layer.ids, space=space, budget_s=o.budget, max_trials=o.max_trials, verbose=True,

@@ -8,21 +8,31 @@ from typing import NamedTuple
 from hpmoe.ir import taskflow as tf
 from hpmoe.support.intervals import Interval, joined
 from hpmoe.tile_ops import col_modes
+from hpmoe.tile_ops.params import Params
 from hpmoe.verification.op_rules import rule_fault
 from hpmoe.verification.row_sets import RowSet, rows_of
 from hpmoe.verification.shapes import shapes_fault
 from hpmoe.verification.units import units_fault
 
 
-@functools.lru_cache(maxsize=8)  # of a flow's operations, which most transforms leave alone
 def region_fault(buffers: tuple[tf.Buffer, ...], ops: tuple[tf.TileOp, ...], routes: tuple[tf.RoutePlan, ...],
                  inputs: tuple[int, ...], outputs: tuple[int, ...], tile_rows: int) -> tuple[str, int | None] | None:
     """What is wrong and the operation it is wrong with, or None."""
+    is_typed = all(isinstance(op.params, Params) and op.params.are_of_their_types() for op in ops)
+    find = found_before if is_typed else _find_fault  # 0 equals False, and what is known of that is not of it
+    return find(buffers, ops, routes, inputs, outputs, tile_rows)
+
+
+def _find_fault(buffers: tuple[tf.Buffer, ...], ops: tuple[tf.TileOp, ...], routes: tuple[tf.RoutePlan, ...],
+                inputs: tuple[int, ...], outputs: tuple[int, ...], tile_rows: int) -> tuple[str, int | None] | None:
     try:
         _Regions(buffers, ops, routes, inputs, outputs, tile_rows).check()
     except _Fault as fault:
         return fault.args
     return None
+
+
+found_before = functools.lru_cache(maxsize=8)(_find_fault)  # of operations, which most transforms leave alone
 
 
 class _Fault(Exception):

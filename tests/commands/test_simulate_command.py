@@ -38,6 +38,14 @@ def test_a_configuration(capsys, direction):
     assert out["speedup"] == pytest.approx(out["baseline_ms"] / out["makespan_ms"])
 
 
+def test_quantised_rows_are_sent_in_fewer_bytes(capsys):
+    """Rows of 512 bfloat16 are 516 bytes of int8 and a scale."""
+    out, both = (simulated(capsys, f"--quantize={rows}", "--bands=0") for rows in ("int8", "int8+combine"))
+    assert out["quantize"] == "int8" and out["without_quantize_ms"] > 0
+    assert out["sent_mb"] / out["without_quantize_sent_mb"] == pytest.approx((516 + 1024) / 2048)
+    assert both["sent_mb"] / both["without_quantize_sent_mb"] == pytest.approx(516 / 1024)
+
+
 @pytest.mark.parametrize("flags", (["--policy=expert_barrier"], ["--machine=ascend_a2"], ["--machine=cpu"],
                                    ["--signal=peer"],
                                    ["--policy=round_robin", "--order=sequential"], ["--tile_rows=64", "--tile_cols=128"]))

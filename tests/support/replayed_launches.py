@@ -23,6 +23,7 @@ TOKENS, HIDDEN, INNER, TOP_K = 37, 32, 24, 2
 LAYERS = {
     "plain": [],
     "once to a rank": [hpmoe.deduplicate_rows],
+    "quantised": [hpmoe.quantize_rows(dtype="mxfp8", combine=True, backward="quantized")],
     "bounded": [],
 }
 
