@@ -63,7 +63,7 @@ def _(op: Operation[Matmul], buffers: Buffers, plan: RoutePlan | None) -> str:
     turned, inner = op.params.is_transposed, op.width(1, buffers)
     weights = [(a, buffers[a.buffer]) for a in op.operands[2:]]
     for access, weight in weights:
-        height = weight.rows_per_expert if access.rows.of_experts else weight.num_rows
+        height = weight.rows_per_expert if access.rows.of_experts else weight.rows_per_expert or weight.num_rows
         shape = f"matrices of {height} rows of {weight.cols}" + (", turned" if turned else "")
         if access.cols is not (col_modes.ALL if turned else col_modes.OWN):
             return f"takes columns {access.cols} of {shape}"

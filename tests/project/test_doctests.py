@@ -11,7 +11,7 @@ PACKAGES = ("hpmoe", "hpmoe.transforms", "hpmoe.kernels")
 NOT_MODULES = {
     "hpmoe.kernels._native", "hpmoe.kernels._twin",
     "hpmoe.planner._planner",  # shared libraries for ctypes, suffixed like modules
-    "hpmoe.peers.pytorch_loop",  # imports PyTorch, which only the extra `bench` brings
+    "hpmoe.peers.pytorch_loop", "hpmoe.peers.pytorch_ranks",  # import PyTorch, which only the extra `bench` brings
 }
 
 

@@ -146,7 +146,7 @@ def test_many_ranks_put_rows_in_small_parts():
     """A put of whole slots by one worker takes hundreds of us, and the first rows come as late."""
     ours = layer(ep=64, experts=256)
     line = ours.fused()
-    assert ours.span_us(line) <= 1.06 * ours.bound_us(line) and line.flow.num_tasks < 40_000
+    assert ours.span_us(line) <= 1.08 * ours.bound_us(line) and line.flow.num_tasks < 40_000
 
 
 def test_puts_are_cut_where_a_worker_would_be_long_at_them():
