@@ -76,8 +76,7 @@ def test_msrun_starts_a_world_and_its_scheduler_ends(tmp_path):
 
 @pytest.mark.slow
 @pytest.mark.parametrize("mode", ["eager", "graph"])
-@pytest.mark.parametrize("size", [2, 4])
-def test_a_cell_trains_as_on_virtual_ranks(launch, size, mode):
+def test_a_cell_trains_as_on_virtual_ranks(launch, mode, size=2):
     status, lines, err = launch(size, str(FOLDER / "layer_script.py"), mode, "3")
     assert (status, [line for line in lines if line.startswith("rank")]) == (
         0, [f"rank {rank} is as virtual ranks after 3 steps" for rank in range(size)]), err

@@ -1,0 +1,55 @@
+"""The same bits: from run to run, on any number of ranks, of virtual ranks and processes, and after a restart."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import mindspore as ms
+import numpy as np
+import pytest
+
+import hpmoe
+
+FOLDER = Path(__file__).parent
+T, H, W, E, K = 48, 16, 12, 8, 2
+to_kernel = hpmoe.chain(hpmoe.tile_partition(rows=8), hpmoe.overlap_comm, hpmoe.assign_queues, hpmoe.fuse_persistent)
+
+
+def results(ep_size):
+    """The output and the gradients of a layer, the same whole whatever the number of ranks, as bytes."""
+    rng = np.random.default_rng(0)
+
+    def by_rank(array):
+        return ms.Tensor(array.reshape(ep_size, -1, *array.shape[1:]))
+
+    x, up, down, weights, cotangent = (by_rank(rng.standard_normal(shape).astype(np.float32)) for shape in
+                                       ((T, H), (E, H, 2 * W), (E, W, H), (T, K), (T, H)))
+    ids = by_rank(rng.random((T, E)).argsort(-1)[:, :K].astype(np.int32))
+    layer = hpmoe.spmd(to_kernel(hpmoe.moe_ffn), hpmoe.Mesh(ep_size))
+
+    def loss_of(*args):
+        out = layer(*args)
+        return (out * cotangent).sum(), out
+
+    (_, out), grads = ms.value_and_grad(loss_of, (0, 2, 3, 4), has_aux=True)(x, ids, weights, up, down)
+    return [array.asnumpy().tobytes() for array in (out, *grads)]
+
+
+@pytest.mark.parametrize("ep_size", [1, 2, 4, 8])
+def test_results_are_the_same_from_run_to_run_and_on_any_number_of_ranks(ep_size):
+    assert results(ep_size) == results(ep_size) == results(1)
+
+
+def launched(size, *args):
+    """What the ranks of a script print, by rank."""
+    command = [sys.executable, "-m", "hpmoe", "launch", "-n", str(size), str(FOLDER / "training_script.py"), *args]
+    done = subprocess.run(command, cwd=args[1], capture_output=True, text=True, timeout=200, check=False)
+    lines = sorted(line for line in done.stdout.splitlines() if line.startswith("rank"))
+    assert done.returncode == 0 and len(lines) == size, done.stdout + done.stderr
+    return lines
+
+
+@pytest.mark.slow
+def test_processes_train_the_same_from_run_to_run_and_after_a_restart_in_the_midst(tmp_path, size=2):
+    whole = launched(size, "10", str(tmp_path), "whole")
+    assert launched(size, "10", str(tmp_path), "resumed") == whole == launched(size, "10", str(tmp_path), "whole")
