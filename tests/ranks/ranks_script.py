@@ -15,7 +15,9 @@ me = mesh.ep_rank
 virtual = hpmoe.Mesh(EP)
 to_kernel = hpmoe.chain(hpmoe.tile_partition(rows=8, cols=8), hpmoe.overlap_comm, hpmoe.assign_queues(machine=hpmoe.cpu(2)),
                         hpmoe.fuse_persistent(timeout=60.0))
-STAGES = {"plain": hpmoe.chain(), "tiles": hpmoe.tile_partition(rows=8, cols=8), "fused": to_kernel}
+on_twin = hpmoe.chain(hpmoe.tile_partition(rows=8), hpmoe.overlap_comm, hpmoe.assign_queues(machine=hpmoe.ascend_a3),
+                      hpmoe.fuse_persistent(target="ascend-twin"))
+STAGES = {"twin": on_twin, "plain": hpmoe.chain(), "tiles": hpmoe.tile_partition(rows=8, cols=8), "fused": to_kernel}
 rng = np.random.default_rng(mesh.rank // EP)  # each group has its own data
 T, H, W, E, K = 12, 8, 4, 2 * EP, 2
 
