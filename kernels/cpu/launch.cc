@@ -122,7 +122,7 @@ bool Launch::take_step(int32_t thread, int32_t num_threads, Ranks ranks, std::at
   }
   const int32_t num_ranks = ranks.last - ranks.first;
   const Code code = watchdog_.wait_until([&] { return num_done.load(std::memory_order_acquire) == num_ranks; });
-  if (code != Code::OK) fail(make_status(code, ranks.first + thread % num_ranks, 0, -1));
+  if (code != Code::OK) fail(make_status(code, peers_.first() + thread % peers_.num_served(), 0, -1));
   return code == Code::OK;
 }
 
