@@ -8,6 +8,8 @@ import os
 import shlex
 import shutil
 import subprocess
+import tempfile
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from setuptools import Command
@@ -23,7 +25,7 @@ LIBRARIES = {"hpmoe/kernels/_native.so": (KERNELS, ("core/*.cc", "cpu/*.cc", "li
              "hpmoe/kernels/_twin.so": (KERNELS, ("ascendc/*.cpp", "ascendc/twin/*.cc", "core/image.cc", "core/stuck.cc",
                                                   "cpu/convert.cc")),
              "hpmoe/planner/_planner.so": (PLANNER, ("*.cc",))}
-FLAGS = ("-std=c++17", "-O3", "-Wall", "-Wextra", "-fPIC", "-shared", "-pthread")
+FLAGS = ("-std=c++17", "-O3", "-Wall", "-Wextra", "-fPIC", "-pthread")
 
 
 def find_compiler() -> list[str]:
@@ -45,25 +47,36 @@ def find_compiler() -> list[str]:
 def compile_library(name: str, library: str | Path | None = None) -> None:
     """Compiles the library `name` of LIBRARIES into the file `library`, beside its sources where None.
 
-    It is replaced in one step: a running process may have it open.
+    Each source is an object of its own, as many at once as there are cores. The library is replaced in one step: a
+    running process may have it open.
     """
     folder, patterns = LIBRARIES[name]
-    sources = sorted(str(path) for pattern in patterns for path in folder.glob(pattern))
+    sources = sorted(path for pattern in patterns for path in folder.glob(pattern))
     library = Path(library or folder / Path(name).name)
     library.parent.mkdir(parents=True, exist_ok=True)
     forget_unfinished(library)
     partial = library.with_name(f"{library.name}.{os.getpid()}")
+    compiler = find_compiler()
     includes = ["-I", str(folder), "-I", str(folder / "ascendc" / "twin")]
-    command = [*find_compiler(), *FLAGS, *includes, *sources, "-ldl", "-o", str(partial)]
-    print(shlex.join(command), flush=True)
     try:
-        status = subprocess.run(command).returncode
-        if status or not partial.exists():
-            how = f", killed by signal {-status}" if status < 0 else "" if status else ", nothing was written"
-            raise CompileError(f"compiling hpmoe's native library failed{how}: {shlex.join(command)}")
+        with tempfile.TemporaryDirectory() as scratch, ThreadPoolExecutor(len(os.sched_getaffinity(0))) as pool:
+            objects = [Path(scratch, f"{number}.o") for number in range(len(sources))]
+            list(pool.map(lambda source, made: run_compiler([*compiler, *FLAGS, *includes, "-c", str(source)], made),
+                          sources, objects))
+            run_compiler([*compiler, *FLAGS, "-shared", *map(str, objects), "-ldl"], partial)
         partial.replace(library)
     finally:
         partial.unlink(missing_ok=True)
+
+
+def run_compiler(command: list[str], made: Path) -> None:
+    """Prints and runs `command`, which writes the file `made`."""
+    command = [*command, "-o", str(made)]
+    print(shlex.join(command), flush=True)
+    status = subprocess.run(command).returncode
+    if status or not made.exists():
+        how = f", killed by signal {-status}" if status < 0 else "" if status else ", nothing was written"
+        raise CompileError(f"compiling hpmoe's native library failed{how}: {shlex.join(command)}")
 
 
 def forget_unfinished(library: Path) -> None:
