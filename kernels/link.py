@@ -91,6 +91,7 @@ class Link:
         self._counters: weakref.WeakKeyDictionary[Launched, tuple[np.ndarray, np.ndarray]] = weakref.WeakKeyDictionary()
         self._kept: list[object] = []  # what others may read or write until all have met again
         self._depth, self._has_told, self._lock = 0, False, new_lock()
+        self._turn = new_lock()  # of the thread whose call it is
         self._calls, self._has_met = 0, False  # calls in which all have met, or this rank has failed
         _open.append(self)
 
@@ -168,12 +169,17 @@ class Link:
         """Around all of a call: an error inside is raised by the calls of all other ranks too.
 
         A call in which ranks have met ends when all have come to its end: it fails on all of them or on none, so that
-        programs that catch the error stay at the same call.
+        programs that catch the error stay at the same call. Calls of several threads at once are refused: each rank might
+        begin with another one.
         """
+        is_alone = self._turn.acquire(blocking=False) or not self._turn.acquire()
         if self._depth == 0:
             self._has_told = self._has_met = False
         self._depth += 1
         try:
+            if not is_alone:
+                raise LaunchError(f"{what} began on one thread while another one's call was under way: ranks that are "
+                                  "processes make calls one after the other, in the same order on all")
             yield
             if self._depth == 1 and self._has_met:
                 self._end(what)
@@ -184,6 +190,7 @@ class Link:
             raise
         finally:
             self._depth -= 1
+            self._turn.release()
 
     def _end(self, what: str) -> None:
         with self._lock:

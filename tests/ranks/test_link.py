@@ -2,6 +2,7 @@
 
 import secrets
 import time
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
@@ -102,6 +103,27 @@ def test_ranks_that_are_a_call_apart_never_mix(run_ranks):
                 link.meet("all", b"")
 
     assert run_ranks(2, f) == [None, None]
+
+
+def test_calls_of_two_threads_at_once_are_refused_on_all_ranks(run_ranks):
+    def f(link):
+        with ThreadPoolExecutor(1) as other:
+            with link.calling("a layer"):
+                if link.rank == 0:
+                    second = other.submit(call, link)
+                    time.sleep(0.2)
+                link.meet("all", b"")
+            if link.rank == 1:
+                second = other.submit(call, link)
+            error = second.exception()
+        return str(error).partition(":")[0], link.meet("last", b"x")
+
+    def call(link):
+        with link.calling("another"):
+            link.meet("all", b"")
+
+    words = "another began on one thread while another one's call was under way"
+    assert run_ranks(2, f) == [(words, [b"x", b"x"]), ("rank 0 failed", [b"x", b"x"])]
 
 
 def test_ranks_that_do_different_things_are_told_and_go_on(run_ranks):
