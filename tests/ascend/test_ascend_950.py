@@ -1,4 +1,4 @@
-"""The Ascend kernel for another chip, the 950, on a twin of it: the same numbers; and each kernel on the twin of the other."""
+"""The Ascend kernel for a 950 on a twin of that chip: the same numbers; and each kernel on the other's twin."""
 
 import ctypes
 import shlex
