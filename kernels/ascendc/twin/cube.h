@@ -154,9 +154,9 @@ void LoadDataWithTranspose(const LocalTensor<T>& to, const LocalTensor<T>& from,
   });
 }
 
-// Fractals of a matrix of m x k in L1, whose columns are srcStride fractals apart: mStep x kStep of them, to columns dstStride
-// fractals apart. Turned, rows of fractals become columns; of float32, two beside each other in L1 are the left and the right
-// half of a square, whose turned halves go to two columns.
+// Fractals of a matrix of m x k in L1, whose columns are srcStride fractals apart: mStep x kStep of them, to columns
+// dstStride fractals apart. Turned, rows of fractals become columns; of float32, two beside each other in L1 are the left
+// and the right half of a square, whose turned halves go to two columns.
 template <class T>
 void LoadData(const LocalTensor<T>& to, const LocalTensor<T>& from, const LoadData2DParamsV2& p) {
   static_assert(sizeof(T) == 2 || sizeof(T) == 4, "fractals the kernel uses");
@@ -172,7 +172,8 @@ void LoadData(const LocalTensor<T>& to, const LocalTensor<T>& from, const LoadDa
     const uint64_t columns = p.ifTranspose ? p.mStep * across : p.kStep, lines = p.ifTranspose ? p.kStep / across : p.mStep;
     const auto* in = reinterpret_cast<const T*>(
         from.bytes(core, (source(p.mStep - 1u, p.kStep - 1u) + 1) * detail::kFractalBytes, "LoadData"));
-    auto* out = reinterpret_cast<T*>(to.bytes(core, ((columns - 1) * p.dstStride + lines) * detail::kFractalBytes, "LoadData"));
+    auto* out = reinterpret_cast<T*>(
+        to.bytes(core, ((columns - 1) * p.dstStride + lines) * detail::kFractalBytes, "LoadData"));
     for (uint64_t column = 0; column < columns; ++column) {
       for (uint64_t line = 0; line < lines; ++line) {
         T* target = out + (column * p.dstStride + line) * detail::kFractalSize<T>;
@@ -207,7 +208,8 @@ template <class A>
 Depth depth_of(const MmadParams& p) {
   constexpr uint32_t c0 = kBlock / sizeof(A);
   const uint32_t num_k = (p.k + c0 - 1) / c0;
-  twin::require(!p.kDirectionAlign || (c0 == 8 && !twin::kIs950), "Mmad: kDirectionAlign is for float32, and not of the 950");
+  twin::require(!p.kDirectionAlign || (c0 == 8 && !twin::kIs950),
+                "Mmad: kDirectionAlign is for float32, and not of the 950");
   if (twin::kIs950) return {c0, num_k, 1, (p.m + 15u) / 16};
   return {c0, num_k, p.kDirectionAlign ? num_k + num_k % 2 : num_k, 1};
 }

@@ -125,8 +125,8 @@ T AtomicAdd(__gm__ T* address, T value) {
   twin::Core& core = twin::current();
   T before;
   std::memcpy(&before, twin::writable(core, address, sizeof(T), "AtomicAdd"), sizeof(T));
-  twin::store(core, twin::Atomic::ADD_INT32, reinterpret_cast<uint8_t*>(address), reinterpret_cast<uint8_t*>(&value), sizeof(T),
-              "AtomicAdd");
+  twin::store(core, twin::Atomic::ADD_INT32, reinterpret_cast<uint8_t*>(address), reinterpret_cast<uint8_t*>(&value),
+              sizeof(T), "AtomicAdd");
   core.pause();
   return before;
 }
