@@ -16,7 +16,8 @@ from hpmoe.support.progress import Progress
 def layers() -> dict[str, Layer]:
     """The twelve, by name."""
     return {
-        "8x4096": _layer(8, 4096), "8x4096 b": _layer(8, 4096, direction="backward"), "8x512": _layer(8, 512),
+        "8x4096": _layer(8, 4096), "8x512": _layer(8, 512),
+        "long": _layer(8, 4096, hidden=8192, intermediate=512, top_k=2, machine=ascend_a2),
         "thin": _layer(16, 2048, hidden=2048, intermediate=1024, routing="uniform"),
         "64x64": _layer(64, 64, local=4, routing="uniform"),
         "skew b": _layer(16, 1024, routing="dirichlet", direction="backward"),
@@ -24,7 +25,7 @@ def layers() -> dict[str, Layer]:
         "room all": _layer(8, 512, room="all"),
         "nodes b": _layer(16, 1024, direction="backward", machine=ascend_a2),
         "wide": _layer(4, 2048, hidden=6144, intermediate=16384, top_k=2, local=1),
-        "copies": _layer(4, 1024, imbalance=2.0, replicas=1),
+        "copies": _layer(4, 4096, imbalance=2.0, replicas=1),
         "once": _layer(16, 1024, intermediate=1024, routing="uniform", dedup=True,
                        machine=ascend_a3.replace(node_size=8)),
     }
