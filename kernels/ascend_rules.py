@@ -35,6 +35,8 @@ def check_flow(flow: tf.Taskflow, target: str) -> None:
         what, most = ("top_k", MAX_TOP_K) if plan.once_of < 0 else ("top_k, of tokens sent once,", MAX_FANS)
         check_argument(plan.top_k <= most, who, what, plan.top_k, f"at most {most}")
         check_argument(plan.alignment == 1, who, "expert_alignment", plan.alignment, "1: its put makes no rows of padding")
+        check_argument(plan.node_size == 0, who, "relay_rows, by nodes of so many ranks,", plan.node_size,
+                       "left out: its puts pass nothing on")
         experts = max(plan.num_experts, plan.num_local_experts * flow.ep_size)
         check_argument(experts <= MAX_EXPERTS, who, "num_experts, with copies,", experts, f"at most {MAX_EXPERTS}")
         copies = plan.placement.most_copies if plan.placement else 0
