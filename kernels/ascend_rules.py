@@ -50,21 +50,11 @@ def check_flow(flow: tf.Taskflow, target: str) -> None:
         _check_op(flow, op, f"{who}: {op.label}")
     check_bodies(flow, "ascend", who)
     for plan in flow.routes:
-<<<<<<< HEAD
-        what, most = ("top_k", MAX_TOP_K) if plan.once_of < 0 else ("top_k, of tokens sent once,", MAX_FANS)
-        check_argument(plan.top_k <= most, who, what, plan.top_k, f"at most {most}")
-        check_argument(plan.alignment == 1, who, "expert_alignment", plan.alignment, "1: its put makes no rows of padding")
-        check_argument(plan.node_size == 0, who, "relay_rows, by nodes of so many ranks,", plan.node_size,
-                       "left out: its puts pass nothing on")
-        experts = max(plan.num_experts, plan.num_local_experts * flow.ep_size)
-        check_argument(experts <= MAX_EXPERTS, who, "num_experts, with copies,", experts, f"at most {MAX_EXPERTS}")
-        copies = plan.placement.most_copies if plan.placement else 0
-        check_argument(copies <= MAX_COPIES, who, "the copies of a rank's experts", copies, f"at most {MAX_COPIES}")
-=======
         for limit in LIMITS:
             found = limit.of(plan, flow.ep_size)
             check_argument(found <= limit.most, who, limit.what, found, f"at most {limit.most}")
->>>>>>> main
+        check_argument(plan.node_size == 0, who, "relay_rows, by nodes of so many ranks,", plan.node_size,
+                       "left out: its puts pass nothing on")
     opcode = flow.tasks["op"]
     for q, queue in enumerate(flow.queues):
         unit = "aic" if q < num_queues // 3 else "aiv"

@@ -29,7 +29,7 @@ class Mesh:
     """
 
     ep_size: int = 1
-    node_size: int | None = dataclasses.field(default=None, kw_only=True)
+    node_size: int | None = dataclasses.field(default=None, kw_only=True, repr=False)
 
     def __post_init__(self) -> None:
         check_argument(is_int(self.ep_size), "hpmoe.Mesh", "ep_size", repr(self.ep_size), "a positive int")
