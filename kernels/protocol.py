@@ -83,6 +83,7 @@ class Extent(IntEnum):
     RETURNED_TO_FROM_EXPERT = 12
     REPLICA = 13
     REPLICAS = 14
+    RELAYED = 15
 
 
 class Dtype(IntEnum):
