@@ -51,6 +51,11 @@ class FullSlots {
 // Calls visit(segment) for each of a transfer's that has rows, until that returns true; returns whether it did.
 template <class Visit>
 bool any_full_segment(const Frame& frame, const std::vector<FullSlots>& full, Visit visit) {
+  if (is_relayed(frame.op)) {
+    bool found = false;
+    for_each_segment(frame, [&](const Segment& segment) { found = found || (segment.rows > 0 && visit(segment)); });
+    return found;
+  }
   const bool is_put_task = is_put(opcode_of(frame.op)), back = goes_back(frame.op);
   const int32_t count = num_segments(frame), me = frame.rank;
   for (int32_t i = 0; i < count; ++i) {

@@ -10,11 +10,14 @@
 
 namespace hpmoe {
 
-// Of tokens that came once, the rows that the rank's experts have of each in the mean; 0 where none did.
+// Of tokens that came once, the rows that the rank's experts, or those of its node, have of each in the mean; 0 where none
+// did.
 inline double rows_of_token(const Frame& frame) {
   const Routing* experts = frame.routing ? frame.routing->experts() : nullptr;
   const auto received = experts ? static_cast<double>(frame.routing->received(frame.rank)) : 0;
-  return received > 0 ? static_cast<double>(experts->received(frame.rank)) / received : 0;
+  if (received == 0) return 0;
+  const Routing* passed_on = frame.routing->passed_on();
+  return static_cast<double>(passed_on ? passed_on->relayed(frame.rank) : experts->received(frame.rank)) / received;
 }
 
 inline bool leaves_node(const HpmoeMachine& machine, int32_t from, int32_t to) {
