@@ -34,6 +34,7 @@ def check_flow(flow: tf.Taskflow, target: str) -> None:
     for plan in flow.routes:
         what, most = ("top_k", MAX_TOP_K) if plan.once_of < 0 else ("top_k, of tokens sent once,", MAX_FANS)
         check_argument(plan.top_k <= most, who, what, plan.top_k, f"at most {most}")
+        check_argument(plan.tp_size == 1, who, "tp_size", plan.tp_size, "1: its prologue knows whole experts alone")
         check_argument(plan.alignment == 1, who, "expert_alignment", plan.alignment, "1: its put makes no rows of padding")
         experts = max(plan.num_experts, plan.num_local_experts * flow.ep_size)
         check_argument(experts <= MAX_EXPERTS, who, "num_experts, with copies,", experts, f"at most {MAX_EXPERTS}")

@@ -159,8 +159,9 @@ class Work:
 
 def rows_of_token(plan: tf.RoutePlan) -> float:
     """Rows that the experts of a rank have of a token which goes there, in the mean over all choices of top_k experts."""
-    others = math.comb(plan.num_experts - plan.num_own_experts, plan.top_k) / math.comb(plan.num_experts, plan.top_k)
-    return plan.top_k / (plan.ep_size * (1.0 - others))
+    experts, choices, groups = plan.num_model_experts, plan.num_choices, plan.ep_size // plan.tp_size
+    others = math.comb(experts - plan.num_own_experts, choices) / math.comb(experts, choices)
+    return choices / (groups * (1.0 - others))
 
 
 def with_fans(work: np.ndarray, fans: float) -> np.ndarray:

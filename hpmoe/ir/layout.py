@@ -58,7 +58,7 @@ class Layout:
         for i, plan in enumerate(flow.routes):
             self.routings.append(routing_to_ranks(self.routings[plan.once_of]) if plan.once_of >= 0 else make_routing(
                 ids[i], plan.num_experts, num_tokens, plan.capacity, weights[i] if weights else None, plan.placement,
-                alignment=plan.alignment))
+                alignment=plan.alignment, tp_size=plan.tp_size))
         for routing, plan in zip(self.routings, flow.routes, strict=True):
             _check_planned(plan, [routing.num_rows(r) for r in range(flow.ep_size)])
         self.slots: list[list[Slots]] = [
@@ -198,9 +198,10 @@ def received_rows(flow: tf.Taskflow, inputs: Sequence[Sequence[np.ndarray]],
             _append_once(out, plan, num_tokens)
             continue
         position = flow.inputs.index(plan.ids)
-        ids = [np.reshape(arrays[position], (plan.num_tokens, plan.top_k))[:None if num_tokens is None else num_tokens[rank]]
-               for rank, arrays in enumerate(inputs)]
-        received = rows_of_ranks(ids, plan.num_experts, plan.capacity, plan.placement, plan.alignment)
+        ends = [None] * len(inputs) if num_tokens is None else num_tokens
+        ids = [np.reshape(arrays[position], (plan.num_tokens, plan.num_choices))[:end]
+               for arrays, end in zip(inputs, ends, strict=True)]
+        received = rows_of_ranks(ids, plan.num_experts, plan.capacity, plan.placement, plan.alignment, plan.tp_size)
         _check_planned(plan, received)
         for mine, rows in zip(out, received, strict=True):
             mine.append(rows)

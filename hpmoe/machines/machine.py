@@ -14,21 +14,34 @@ MOST_RATE = 1e30  # and cost; what is as far from 1 either way overflows once wo
 
 @dataclasses.dataclass(frozen=True)
 class Mesh:
-    """The ranks that run one per-rank function together; rank r holds experts r*E_local .. (r+1)*E_local-1.
+    """The ranks that run one per-rank function together: ep_size groups, each of tp_size ranks.
+
+    Group g holds experts g*E_local .. (g+1)*E_local-1. Each of its ranks has all of these where tp_size is 1; else rank
+    g*tp_size + s has shard s of them: a tp_size-th of the columns of gate and up, and the rows of down that belong to these.
 
     Raises:
-        ArgumentError: ep_size is not a positive int.
+        ArgumentError: a size is not a positive int.
 
     Example:
-        >>> Mesh(ep_size=4)
-        Mesh(ep_size=4)
+        >>> Mesh(ep_size=4), Mesh(ep_size=4, tp_size=2).num_ranks
+        (Mesh(ep_size=4), 8)
     """
 
     ep_size: int = 1
+    tp_size: int = dataclasses.field(default=1, kw_only=True)
 
     def __post_init__(self) -> None:
-        check_argument(is_int(self.ep_size), "hpmoe.Mesh", "ep_size", repr(self.ep_size), "a positive int")
-        object.__setattr__(self, "ep_size", int(self.ep_size))
+        for name in ("ep_size", "tp_size"):
+            check_argument(is_int(getattr(self, name)), "hpmoe.Mesh", name, repr(getattr(self, name)), "a positive int")
+            object.__setattr__(self, name, int(getattr(self, name)))
+
+    @property
+    def num_ranks(self) -> int:
+        """Of all groups together."""
+        return self.ep_size * self.tp_size
+
+    def __repr__(self) -> str:
+        return f"Mesh(ep_size={self.ep_size}{f', tp_size={self.tp_size}' if self.tp_size > 1 else ''})"
 
 
 def as_mesh(who: str, mesh: Mesh | None) -> Mesh:

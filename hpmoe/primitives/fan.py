@@ -21,7 +21,7 @@ fan_in = Primitive("fan_in")
 
 @route_to_ranks.infer
 def _(route: RouteAval) -> RouteAval:
-    return RouteAval(Rows(), route.num_tokens, route.top_k, route.ep_size, route.ep_size, once=True)
+    return RouteAval(Rows(), route.num_tokens, route.top_k, route.ep_size, route.ep_size, once=True, tp_size=route.tp_size)
 
 
 @route_to_ranks.reference
