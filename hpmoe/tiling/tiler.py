@@ -210,8 +210,9 @@ class Tiler(Buffers):
         has no rows of tokens, along all axes."""
         has_rows = self._has_rows_inside(out)
         given, made = self._shapes(atom, out)
-        is_own = has_rows and given[0] == made[0] != 1
-        access = self.at(atom) if is_own else dataclasses.replace(self.at(atom, row_modes.ONE), buffer=self.as_one_row(atom))
+        is_own = has_rows and given[0] == made[0] and (made[0] != 1 or atom in self.tokens)
+        access = self.at(atom, row_modes.OWN if is_own else row_modes.ONE, dtypes=self.HELD)
+        access = access if is_own else dataclasses.replace(access, buffer=self.as_one_row(atom))
         for axis in range(int(has_rows), len(made)):
             if given[axis] == made[axis]:
                 continue

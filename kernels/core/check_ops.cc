@@ -220,7 +220,7 @@ class OpChecker {
     const int64_t size = op.param[1], inner = op.param[2], width = buffer(op, 0).cols;
     if (!in_range(op.param[0], kNumReduction)) return "a GROUP_REDUCE has an unknown reduction";
     const bool fits = size >= 1 && inner >= 1 && width % inner == 0 && width * size == buffer(op, 1).cols && !has_offset(op);
-    return fits ? nullptr : "a GROUP_REDUCE's groups are not those of its rows";
+    return fits && same_kind(op, 0, 1) ? nullptr : "a GROUP_REDUCE's groups are not those of its rows";
   }
 
   const char* check_gmm(const Op& op) const {

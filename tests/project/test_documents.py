@@ -43,6 +43,7 @@ TESTED_ELSEWHERE = {
     "hpmoe simulate --paper": "tests/commands/test_simulate_command.py",
     "hpmoe simulate --validate": "tests/commands/test_simulate_command.py",
     "hpmoe simulate --machine=ascend_a2 --nodes=8 --out=nodes.png": "tests/commands/test_nodes.py",
+    "hpmoe demo --processes=4": "tests/commands/test_demo_processes.py",
     "hpmoe bench --processes=2 --suite --dtype=float32 --repeats=3": "tests/commands/test_bench_processes.py",
     "hpmoe calibrate": "tests/commands/test_calibrate.py",
     "hpmoe calibrate --check": "tests/commands/test_calibrate.py",
@@ -81,7 +82,9 @@ def test_sessions_run(document, monkeypatch, tmp_path):
     assert session.examples and not runner.failures, "".join(report)
 
 
-@pytest.mark.parametrize("document", FOLLOWED)
+# A page that adds C++ compiles the native libraries again.
+@pytest.mark.parametrize("document", [
+    pytest.param(d, marks=pytest.mark.slow) if "build_native" in documents.text_of(d) else d for d in FOLLOWED])
 def test_a_page_followed_step_by_step_works(document, tmp_path):
     copy = documents.Copy(tmp_path)
     for block in blocks_of(document):

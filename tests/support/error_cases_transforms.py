@@ -177,7 +177,6 @@ cases("transforms", {
     "guard with another fill": lambda: guard_values(moe_ffn, fill="median"),
     "guard and count into a list": lambda: guard_values(moe_ffn, counts=[]),
     "guard no argument": lambda: guard_values(lambda x: x, of=("y",)).lower(Aval((3, 3), "float32")),
-    "sum choices as integers": _lowered(lambda ids: mint.sum(mint.nn.functional.one_hot(ids.astype(ms.int64), 6), 1), IDS),
     "count one number": lambda: trace(lambda x: primitives.count_outside(x, 0.0, 1.0), Aval((), "float32")),
     "count and fill one number": lambda: trace(lambda x: primitives.count_and_fill(x, 0.0, 1.0, fill="zero"),
                                                Aval((), "float32")),

@@ -39,7 +39,8 @@ hpmoe::RouteTables last_tables(const hpmoe::Image& image) {
     const hpmoe::Route& route = image.routes[r];
     const hpmoe::RouteWords words{route.ids_buffer,     route.num_experts, route.num_local_experts, route.top_k,
                                   route.num_slots,      route.num_tokens,  route.max_rows,          route.drop_policy,
-                                  route.weights_buffer, route.first_share, route.once_of,           route.return_tokens};
+                                  route.weights_buffer, route.first_share, route.once_of,           route.return_tokens,
+                                  route.alignment};
     tables = hpmoe::lay_out(words, image.header->ep_size, image.header->num_queues / 3 * 2,
                             r > 0 ? tables.end : hpmoe::kUnitWords);
   }
@@ -232,6 +233,7 @@ int32_t hpmoe_twin_abi_version(void) { return kTwinAbiVersion; }
 void hpmoe_twin_use_kernel(HpmoeKernel kernel) { chosen_kernel = kernel ? kernel : hpmoe_persistent; }
 
 int64_t hpmoe_twin_table_words(const void* image) { return table_words(hpmoe::Image(image)); }
+int32_t hpmoe_twin_counter_words() { return hpmoe::kCounterWords; }
 int64_t hpmoe_twin_counters(const void* image) { return num_counters(hpmoe::Image(image)); }
 
 int hpmoe_twin_launch(const void* image, int64_t image_bytes, const HpmoeTwinRank* ranks, int32_t num_ranks, int32_t epoch,
