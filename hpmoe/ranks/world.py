@@ -58,7 +58,8 @@ class World(Mesh):
         mine = np.zeros(self.size)
         for link, ranks in self._links():
             mine[ranks] += link.waits * 1e3
-        return _matrix([np.frombuffer(row) for row in self.everyone.meet("the report of waits", mine.tobytes())])
+        with self.everyone.calling("the report of waits"):
+            return _matrix([np.frombuffer(row) for row in self.everyone.meet("waits", mine.tobytes())])
 
     def _links(self) -> list[tuple[Link, list[int]]]:
         """Each link once, with the ranks at its ends."""
