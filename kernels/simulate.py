@@ -109,7 +109,7 @@ def _machine(flow: Taskflow, machine: Machine | None, mesh: Mesh | None) -> Mach
                    f"an hpmoe.Machine of {_workers(known(flow.machine))}, as the flow has")
     tp_size = max((plan.tp_size for plan in flow.routes), default=1)
     own = Mesh(flow.ep_size // tp_size, tp_size=tp_size)
-    is_its_own = mesh is None or isinstance(mesh, Mesh) and mesh == own
+    is_its_own = mesh is None or isinstance(mesh, Mesh) and (mesh.ep_size, mesh.tp_size) == (own.ep_size, tp_size)
     check_argument(is_its_own, "hpmoe.simulate", "mesh", repr(mesh),
                    f"{own}, which the flow was made for, or None")
     return on

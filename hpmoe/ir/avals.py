@@ -10,6 +10,7 @@ from hpmoe.routing.capacity import MANY_MORE, Capacity, most_rows
 from hpmoe.routing.placement import Placement
 from hpmoe.support.dtypes import name_of_dtype
 from hpmoe.support.errors import check_argument, is_int
+from hpmoe.support.known import known
 
 MOST_DIMENSIONS = 32  # of an array of NumPy
 MOST_ELEMENTS = 2**59  # whose bytes 63 bits count, as MindSpore does without looking
@@ -82,6 +83,7 @@ class RouteAval:
         alignment: an expert's rows are filled up to a multiple of it.
         once: whether it is a route to ranks, each of which counts as one expert and gets a token once at most.
         tp_size: shards of an expert, each on a rank of its own; see hpmoe.routing.shards.
+        node_size: consecutive ranks that are a node. A route to ranks that has it goes to one rank of each node, its relay.
     """
 
     rows: Rows
@@ -93,6 +95,7 @@ class RouteAval:
     placement: Placement | None = None
     once: bool = False
     alignment: int = 1
+    node_size: int | None = None
     tp_size: int = 1
 
     @property
@@ -131,8 +134,14 @@ class RouteAval:
     @property
     def max_rows(self) -> int:
         """The most rows a rank can receive, whatever the routing."""
-        return most_rows(self.num_tokens, self.num_choices, self.num_model_experts, self.num_local_experts, self.ep_size,
+        senders = self.ep_size // known(self.node_size) if self.is_to_relays else self.ep_size
+        return most_rows(self.num_tokens, self.num_choices, self.num_model_experts, self.num_local_experts, senders,
                          self.capacity, self.alignment)
+
+    @property
+    def is_to_relays(self) -> bool:
+        """Whether it takes a token to a node once."""
+        return self.once and self.node_size is not None
 
     @property
     def likely_padding(self) -> int:

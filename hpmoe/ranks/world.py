@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import functools
 import os
 from collections.abc import Sequence
 
@@ -72,7 +73,7 @@ class World(Mesh):
         return self
 
     def __reduce__(self) -> tuple[object, ...]:
-        return world, (self.ep_size, self.tp_size)
+        return functools.partial(world, node_size=self.node_size), (self.ep_size, self.tp_size)
 
 
 def _together(rank: int, num_ranks: int) -> range:
@@ -132,7 +133,8 @@ class _Process:
 _process = _Process()
 
 
-def world(ep_size: int | None = None, tp_size: int = 1, *, timeout: float = TIMEOUT_S) -> World:
+def world(ep_size: int | None = None, tp_size: int = 1, *, node_size: int | None = None,
+          timeout: float = TIMEOUT_S) -> World:
     """The ranks of the launcher as a Mesh: every process is one rank, and brings its own tensors, without a rank axis.
 
     Start the script with `hpmoe launch -n N`, `msrun --worker_num=N`, `mpirun -n N` or `srun -n N`. Not launched, it is one
@@ -144,10 +146,11 @@ def world(ep_size: int | None = None, tp_size: int = 1, *, timeout: float = TIME
             number of processes, and where it is smaller so many ranks at a time, one after the other, have their own tokens
             and copies of the same experts.
         tp_size: ranks of a group, each of which holds a shard of each of the group's experts; see `hpmoe.Mesh`.
+        node_size: how many consecutive ranks are a node, see Mesh.
         timeout: seconds for the last rank to come.
 
     Raises:
-        ArgumentError: ep_size * tp_size does not divide the number of processes.
+        ArgumentError: ep_size * tp_size does not divide the number of processes, or node_size it.
         LaunchError: a rank did not come, ended before it did, or is of another user, version or size.
 
     Example:
@@ -168,9 +171,11 @@ def world(ep_size: int | None = None, tp_size: int = 1, *, timeout: float = TIME
     name, ranks = ("ep_size", ep_size or 1) if tp_size == 1 else ("ep_size * tp_size", (ep_size or 1) * tp_size)
     check_argument(size % ranks == 0, "hpmoe.world", name, ranks, f"a divisor of {size}, the number of processes",
                    f"Here {how}.")
+    mesh = Mesh(ep_size or size // tp_size, tp_size=tp_size)
+    dataclasses.replace(mesh, node_size=node_size)  # refuses what is no part of it
     if launched is None:
-        return World(1)
+        return World(1, node_size=node_size)
     check_argument(os.getpid() == _process.pid, "hpmoe.world", "this process", "forked from a rank",
                    "the one that the launcher started")
     with _process.lock:
-        return _process.find(launched, Mesh(ep_size or size // tp_size, tp_size=tp_size), float(timeout))
+        return dataclasses.replace(_process.find(launched, mesh, float(timeout)), node_size=node_size)

@@ -66,9 +66,9 @@ def trace_with_tree(f: Function, args: Sequence[object], mesh: Mesh | None = Non
     for name, leaf in zip(names, given, strict=True):
         check_argument(not isinstance(leaf, Aval) or leaf.dtype in TENSORS, "hpmoe.trace", name,
                        f"of dtype {getattr(leaf, 'dtype', None)}", f"of a dtype of MindSpore: {', '.join(TENSORS)}")
-    ranks, before = as_mesh("hpmoe.trace", mesh), states()
-    traced = _trace_once(f, names, given, tree, ranks, lambda recorder: contextlib.nullcontext())
-    return traced if states() == before else _trace_once(f, names, given, tree, ranks, refusing_draws)
+    mesh, before = as_mesh("hpmoe.trace", mesh), states()
+    traced = _trace_once(f, names, given, tree, mesh, lambda recorder: contextlib.nullcontext())
+    return traced if states() == before else _trace_once(f, names, given, tree, mesh, refusing_draws)
 
 
 def _trace_once(f: Function, names: Sequence[str], given: Sequence[object], tree: optree.PyTreeSpec, mesh: Mesh,

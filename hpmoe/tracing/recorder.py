@@ -39,7 +39,7 @@ class Recorder:
     """Collects the equations of one trace.
 
     Attributes:
-        mesh: the ranks, whose numbers are given to routes.
+        mesh: its ranks, given to routes.
         pending: the first error raised inside a MindSpore call, which may reach the user in another form.
         inputs: variables of the arguments, in order.
         captures: variables of the tensors met that are no arguments.
@@ -135,9 +135,12 @@ class Recorder:
         """The route of some ids and options, made once: rows of two dispatches by the same ids correspond."""
         key = (*map(self.atom, operands), *params.items())
         if key not in self._routes:
-            shards = {"tp_size": self.mesh.tp_size} if self.mesh.tp_size > 1 else {}
-            options = {"num_local_experts": params.pop("num_local_experts"), "ep_size": self.mesh.num_ranks, **shards,
-                       **params}
+            mesh: dict[str, object] = {"ep_size": self.mesh.num_ranks}
+            if self.mesh.node_size is not None:
+                mesh["node_size"] = self.mesh.node_size
+            if self.mesh.tp_size > 1:
+                mesh["tp_size"] = self.mesh.tp_size
+            options = {"num_local_experts": params.pop("num_local_experts"), **mesh, **params}
             self._routes[key] = self(primitive, self._not_widened(operands[0]), *operands[1:], **options)
         return self._routes[key]
 

@@ -55,18 +55,18 @@ def test_values_and_gradients_are_those_of_whole_experts(ep, tp):
         assert_close(run(f, hpmoe.Mesh(ep, tp_size=tp), args, cotangent), expected)
 
 
-def scheme(name):
-    if name == "replicas":
-        return hpmoe.replicate_experts(loads=[9, 1, 1, 5], replicas=1)
-    return {"once": hpmoe.deduplicate_rows, "recomputed": hpmoe.save_for_backward(policy="dispatched_rows"),
-            "both": hpmoe.chain(scheme("replicas"), hpmoe.deduplicate_rows)}[name] if name != "direct" else hpmoe.chain()
+SCHEMES = {
+    "direct": hpmoe.chain(), "once": hpmoe.deduplicate_rows, "relays": hpmoe.relay_rows,
+    "replicas": hpmoe.replicate_experts(loads=[9, 1, 1, 5]), "recomputed": hpmoe.save_for_backward(policy="dispatched_rows"),
+    "copies, once": hpmoe.chain(hpmoe.replicate_experts(loads=[9, 1, 1, 5]), hpmoe.deduplicate_rows),
+}
 
 
-@pytest.mark.parametrize("name", ["direct", "once", "replicas", "recomputed", "both"])
+@pytest.mark.parametrize("name", SCHEMES)
 @pytest.mark.parametrize("routing, num_tokens", [("random", (5, 0, 3, 1)), ("one expert", None), ("one rank", (0, 5, 0, 0))])
 def test_every_scheme_is_exact(name, routing, num_tokens):
     args, cotangent = whole(routing=routing)
-    mesh, f = hpmoe.Mesh(2, tp_size=2), scheme(name)(hpmoe.moe_ffn)
+    mesh, f = hpmoe.Mesh(2, tp_size=2, node_size=2 if name == "relays" else None), SCHEMES[name](hpmoe.moe_ffn)
     if num_tokens is not None:
         for rank, n in enumerate(num_tokens):
             args[2][rank, n:] = 0.0  # padding counts for nothing

@@ -11,10 +11,11 @@ import hpmoe
 
 GROUPS, _, TP = sys.argv[1].partition("x")
 GROUPS, TP = int(GROUPS), int(TP or 1)
-mesh = hpmoe.world(GROUPS, TP)
-virtual = hpmoe.Mesh(GROUPS, tp_size=TP)
-EP = virtual.num_ranks
+EP = GROUPS * TP
+NODE = EP // 2 if EP % 2 == 0 else EP
+mesh = hpmoe.world(GROUPS, TP, node_size=NODE)
 me = mesh.ep_rank * TP + mesh.tp_rank
+virtual = hpmoe.Mesh(GROUPS, tp_size=TP, node_size=NODE)
 to_kernel = hpmoe.chain(hpmoe.tile_partition(rows=8, cols=8), hpmoe.overlap_comm, hpmoe.assign_queues(machine=hpmoe.cpu(2)),
                         hpmoe.fuse_persistent(timeout=60.0))
 on_twin = hpmoe.chain(hpmoe.tile_partition(rows=8), hpmoe.overlap_comm, hpmoe.assign_queues(machine=hpmoe.ascend_a3),
@@ -67,7 +68,7 @@ for name, stage in STAGES.items():
     if name == "twin" and TP > 1:  # its prologue knows whole experts alone
         continue
     check(stage(hpmoe.moe_ffn), args)
-for f in (hpmoe.moe_ffn, hpmoe.deduplicate_rows(hpmoe.moe_ffn)):
+for f in (hpmoe.moe_ffn, hpmoe.deduplicate_rows(hpmoe.moe_ffn), hpmoe.relay_rows(hpmoe.moe_ffn)):
     (_, (whole,)), (_, (mine,)) = (hpmoe.measure(hpmoe.spmd(to_kernel(f), m), *given)
                                    for m, given in ((virtual, args), (mesh, own(args))))
     assert (mine.moved == whole.moved).all()
@@ -76,6 +77,8 @@ for f in (hpmoe.moe_ffn, hpmoe.deduplicate_rows(hpmoe.moe_ffn)):
     assert max(e["ts"] for e in events) < 60e6  # microseconds: the clocks of all ranks are one
 check(to_kernel(hpmoe.moe_ffn), (args[0], one, *args[2:]))  # some ranks receive nothing
 check(to_kernel(hpmoe.moe_ffn), args, num_tokens=list(range(T, T - EP, -1)))
+check(hpmoe.chain(hpmoe.deduplicate_rows, hpmoe.relay_rows, to_kernel)(hpmoe.moe_ffn), args,
+      num_tokens=list(range(T, T - EP, -1)))
 check(to_kernel(hpmoe.moe_ffn), args, num_tokens=[T] + [0] * (EP - 1))
 check(to_kernel(hpmoe.moe_ffn), tuple(a.astype(ms.bfloat16) if a.dtype == ms.float32 else a for a in args))
 check(to_kernel(in_groups_of_eight), args)
