@@ -153,8 +153,9 @@ class OpChecker {
         return fits ? nullptr : "a KEEP's operands are not a value for each entry of its route";
       }
       case Opcode::DROP_COUNTS:
-        return buffer(op, 0).cols == image_.routes[op.route].num_experts ? nullptr
-                                                                         : "DROP_COUNTS has other columns than experts";
+        return buffer(op, 0).cols == image_.routes[op.route].num_experts / image_.routes[op.route].tp_size
+                   ? nullptr
+                   : "DROP_COUNTS has other columns than experts";
       case Opcode::FAN_OUT:
       case Opcode::FAN_IN:
         if (image_.routes[op.route].once_of < 0) return "a fan's route is not one to ranks";
