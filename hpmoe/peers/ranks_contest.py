@@ -115,7 +115,8 @@ def sides_of(problem: Fields, mesh: hpmoe.Mesh, link: Link, folder: Path,
     """The passes of each side, and how its results become arrays."""
     x, weights, gate_up, down, cotangent = (ms.Tensor(problem[name]).astype(getattr(ms, problem["dtype"]))
                                             for name in ("x", "weights", "gate_up", "down", "cotangent"))
-    sides: dict[str, tuple[Passes, Function]] = {"hpmoe": passes_of(mesh, ms.Tensor(problem["ids"]), (x, weights, gate_up, down), cotangent)}
+    own = passes_of(mesh, ms.Tensor(problem["ids"]), (x, weights, gate_up, down), cotangent)
+    sides: dict[str, tuple[Passes, Function]] = {"hpmoe": own}
     if "torch" in names:
         module = importlib.import_module("hpmoe.peers.pytorch_ranks")
         sides["torch"] = module.layer(problem, link.rank, link.size, str(folder / "meeting"))
