@@ -72,6 +72,7 @@ NOT_REACHED = {
     ("hpmoe/mindformers/grouped_mlp.py", ""): "in MindFormers' modules; tests/reference/test_mindformers.py",
     ("hpmoe/ranks/", ""): "several processes; tests/ranks",
     ("hpmoe/commands/launch.py", ""): "of a command line; tests/ranks/test_starting.py",
+    ("hpmoe/commands/bench_styles.py", "compute different"): "of the command; test_bench_styles.py",
     ("hpmoe/commands/bench_processes.py", "where PyTorch is not"): "an installation without it; test_bench_processes.py",
     ("hpmoe/peers/", ""): "other libraries in processes of their own; test_bench.py",
     ("kernels/__init__.py", "ImportError"): "a source folder imported by its bare name; test_layering.py",
