@@ -106,9 +106,11 @@ def _machine(flow: Taskflow, machine: Machine | None, mesh: Mesh | None) -> Mach
     check_argument(isinstance(on, Machine) and _workers(on) == _workers(known(flow.machine)), "hpmoe.simulate", "machine",
                    f"{on.name} of {_workers(on)}" if isinstance(on, Machine) else repr(machine),
                    f"an hpmoe.Machine of {_workers(known(flow.machine))}, as the flow has")
-    is_its_own = mesh is None or isinstance(mesh, Mesh) and mesh == Mesh(flow.ep_size)
+    tp_size = max((plan.tp_size for plan in flow.routes), default=1)
+    own = Mesh(flow.ep_size // tp_size, tp_size=tp_size)
+    is_its_own = mesh is None or isinstance(mesh, Mesh) and (mesh.ep_size, mesh.tp_size) == (own.ep_size, tp_size)
     check_argument(is_its_own, "hpmoe.simulate", "mesh", repr(mesh),
-                   f"{Mesh(flow.ep_size)}, which the flow was made for, or None")
+                   f"{own}, which the flow was made for, or None")
     return on
 
 
