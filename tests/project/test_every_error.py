@@ -63,7 +63,7 @@ NOT_REACHED = {
     ("hpmoe/commands/ascend_check.py", ""): "of the command; test_ascend_check.py",
     ("hpmoe/commands/calibrate.py", "UsageError"): "depends on what lies in the user's cache; test_calibrate.py",
     ("hpmoe/commands/machine.py", "ValueError"): "test_machine_files.py",
-    ("hpmoe/commands/plan_layer.py", ""): "of the command; test_plan_layer.py, test_cli.py",
+    ("hpmoe/commands/routing_flag.py", ""): "of the command; test_plan_layer.py, test_cli.py",
     ("hpmoe/routing/public_workloads.py", "who"): "of files; test_plan_layer.py",
     ("hpmoe/machines/machine_files.py", ""): "of files; test_machine_files.py",
     ("hpmoe/commands/memory.py", "the process of"): "test_memory_report.py",
