@@ -44,8 +44,8 @@ def define(values: flags.FlagValues) -> None:
     options.define_choice(values, "routing", "uniform", "how experts are drawn", ("uniform", "zipf"))
     options.define_switch(values, "suite", "these sizes, 64 tokens, Zipf routing, and 4 ranks of a quarter of the tokens")
     options.define_switch(values, "permute", "instead: rows permuted and brought back, beside a copy and other frameworks")
-    options.define_switch(values, "styles", "instead: a layer of permute and exchange beside the same of dispatch and combine, "
-                          f"on {bench_styles.RANKS} ranks where --ep is not given")
+    options.define_switch(values, "styles", "instead: a layer of permute and exchange beside the same of dispatch and "
+                          f"combine, on {bench_styles.RANKS} ranks where --ep is not given")
     options.define_integer(values, "processes", None, "instead: so many ranks, each a process, beside PyTorch with gloo; "
                            "--tokens are of a rank")
     options.define_integer(values, "seed", 0, "seed of the random inputs", least=0)

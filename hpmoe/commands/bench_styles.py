@@ -22,8 +22,8 @@ from hpmoe.support.trees import Function, PyTree
 RANKS = 4  # where --ep is not given
 PASSES = ("forward", "forward + backward")
 NOTES = """\
-Both sides run in this process and take turns, each the first in every other one: medians. Bytes are those that their launches
-copied from rank to rank, counted as they were copied; tasks those of a rank. Results are equal to the last bit."""
+Both sides run in this process and take turns, each the first in every other one: medians. Bytes are those that their
+launches copied from rank to rank, counted as they were copied; tasks those of a rank. Results are equal to the last bit."""
 
 
 def megatron(hidden_states: Tensor, topk_ids: Tensor, topk_weights: Tensor, gate_up_weight: Tensor,

@@ -56,7 +56,8 @@ class Work:
         self.by_routing, self.table = self.table, self.table.copy()
         for i, op in enumerate(flow.ops):
             if op.has_fan:
-                self.table[i] = with_fans(self.table[i], rows_of_token(flow.routes[flow.routes[op.domain.route].once_of]))
+                to, of = flow.routes[op.domain.route], flow.routes[flow.routes[op.domain.route].once_of]
+                self.table[i] = with_fans(self.table[i], rows_of_token(of, to.node_size or 1))
 
     def entries(self, tasks: np.ndarray) -> np.ndarray:
         """What of the table each of some rows of the flow's tasks takes."""
@@ -157,10 +158,14 @@ class Work:
         return self.flow.buffers[op.operands[operand].buffer]
 
 
-def rows_of_token(plan: tf.RoutePlan) -> float:
-    """Rows that the experts of a rank have of a token which goes there, in the mean over all choices of top_k experts."""
-    others = math.comb(plan.num_experts - plan.num_own_experts, plan.top_k) / math.comb(plan.num_experts, plan.top_k)
-    return plan.top_k / (plan.ep_size * (1.0 - others))
+def rows_of_token(plan: tf.RoutePlan, ranks: int = 1) -> float:
+    """Rows that the experts of so many ranks have of a token which goes there, in the mean over all choices of top_k
+    experts. Ranks are taken as whole groups of shards where there are several."""
+    shards = min(ranks, plan.tp_size)
+    experts, choices, groups = plan.num_model_experts, plan.num_choices, plan.ep_size // plan.tp_size
+    there = max(1, ranks // plan.tp_size)
+    others = math.comb(experts - plan.num_own_experts * there, choices) / math.comb(experts, choices)
+    return shards * choices / (groups / there * (1.0 - others))
 
 
 def with_fans(work: np.ndarray, fans: float) -> np.ndarray:

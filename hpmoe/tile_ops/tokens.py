@@ -141,7 +141,7 @@ def _tokens_fault(op: Operation[Params], plan: RoutePlan) -> str:
 
 @DROP_COUNTS.fits
 def _(op: Operation[Params], buffers: Buffers, plan: RoutePlan | None) -> str:
-    counted, experts = op.width(0, buffers), known(plan).num_experts
+    counted, experts = op.width(0, buffers), known(plan).num_model_experts
     return f"counts {counted} experts of {experts}" if counted != experts else ""
 
 
@@ -153,6 +153,12 @@ def _(op: Operation[Params], buffers: Buffers, plan: RoutePlan | None) -> str:
 def is_integer(op: Operation[Params], i: int, buffers: Buffers) -> bool:
     """Whether an operand of an operation is of integers."""
     return buffers[op.operands[i].buffer].dtype in INTEGERS
+
+
+def same_dtype_fault(op: Operation[Params], i: int, j: int, buffers: Buffers) -> str:
+    """Whether one of two operands is of integers and the other of floats."""
+    is_same = is_integer(op, i, buffers) == is_integer(op, j, buffers)
+    return "" if is_same else "makes integers of floats, or floats of integers"
 
 
 @GATHER.fits

@@ -114,6 +114,10 @@ def _in_a_graph(f, *args, **kwargs):
     return lambda: ms.jit(jitted)(*args)
 
 
+def _shards():
+    return compile_twin(_flow(trace(moe_ffn, *_layer(), mesh=Mesh(1, tp_size=2)), npu(), True), 1.0)
+
+
 def _later(make, *args, **kwargs):
     return lambda: make(*args, **kwargs)()
 
@@ -151,9 +155,13 @@ cases("ascend", {
     "queues of workers that do everything": _compiled(moe_ffn, _layer(), machine=hpmoe.cpu(3)),
     "collectives": _compiled(moe_ffn, _layer(), overlap=False),
     "long rows": _compiled(lambda x, w: ms.mint.matmul(x, w), [Aval((16, 32), "bfloat16"), Aval((32, 65552), "bfloat16")]),
+    "shards of experts": _shards,
     "many choices": _compiled(moe_ffn, _layer(top_k=513, num_experts=514)),
     "many choices of tokens sent once": lambda: compile_twin(_flow(hpmoe.deduplicate_rows.apply_to(
         trace(moe_ffn, *_layer(top_k=257, num_experts=258), mesh=Mesh(2))), npu(), True), 1.0),
+    "rows that relays pass on": lambda: compile_twin(_flow(hpmoe.relay_rows.apply_to(
+        trace(lambda x, ids: hpmoe.dispatch(x, ids, num_local_experts=2)[0], *_layer()[:2], mesh=Mesh(4, node_size=2))),
+        npu(), True), 1.0),
     "many experts": _compiled(moe_ffn, _layer(num_experts=1040)),
     "an expert that does not exist": _missing_expert,
     "times": _traced_twin,
