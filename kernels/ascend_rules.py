@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
 
 import numpy as np
 
@@ -11,15 +12,32 @@ from hpmoe.kernels.diagnosis import make_error
 from hpmoe.kernels.native import Status, load
 from hpmoe.kernels.protocol import Code
 from hpmoe.kernels.target_bodies import check_bodies
+from hpmoe.routing.route_plan import RoutePlan
 from hpmoe.support.dtypes import storage_dtype
 from hpmoe.support.errors import check_argument
 from hpmoe.tile_ops import row_modes
 
-MAX_ROW_STRIDE = 65_535  # elements, of a matmul's operand: a parameter of 16 bits
-MAX_TOP_K = 512
-MAX_FANS = 256  # experts of a token that came once
-MAX_EXPERTS = 1024
-MAX_COPIES = 64  # a bit for each
+
+class Limit(NamedTuple):
+    """A number that the kernel takes up to `most`.
+
+    Attributes:
+        of: the number of a route, given how many ranks there are; 0 for a route that the limit is not about.
+    """
+
+    what: str
+    most: int
+    of: Callable[[RoutePlan, int], int]
+
+
+LIMITS = (
+    Limit("top_k", 512, lambda plan, _: plan.top_k if plan.once_of < 0 else 0),
+    Limit("top_k, of tokens sent once,", 256, lambda plan, _: plan.top_k if plan.once_of >= 0 else 0),
+    Limit("num_experts, with copies,", 1024,
+          lambda plan, ep_size: max(plan.num_experts, plan.num_local_experts * ep_size)),
+    Limit("the copies of a rank's experts", 64, lambda plan, _: plan.placement.most_copies if plan.placement else 0),
+)
+MOST_COLUMNS = 65_535  # of a matmul's operand: a parameter of 16 bits
 
 
 def check_flow(flow: tf.Taskflow, target: str) -> None:
@@ -32,13 +50,9 @@ def check_flow(flow: tf.Taskflow, target: str) -> None:
         _check_op(flow, op, f"{who}: {op.label}")
     check_bodies(flow, "ascend", who)
     for plan in flow.routes:
-        what, most = ("top_k", MAX_TOP_K) if plan.once_of < 0 else ("top_k, of tokens sent once,", MAX_FANS)
-        check_argument(plan.top_k <= most, who, what, plan.top_k, f"at most {most}")
-        check_argument(plan.alignment == 1, who, "expert_alignment", plan.alignment, "1: its put makes no rows of padding")
-        experts = max(plan.num_experts, plan.num_local_experts * flow.ep_size)
-        check_argument(experts <= MAX_EXPERTS, who, "num_experts, with copies,", experts, f"at most {MAX_EXPERTS}")
-        copies = plan.placement.most_copies if plan.placement else 0
-        check_argument(copies <= MAX_COPIES, who, "the copies of a rank's experts", copies, f"at most {MAX_COPIES}")
+        for limit in LIMITS:
+            found = limit.of(plan, flow.ep_size)
+            check_argument(found <= limit.most, who, limit.what, found, f"at most {limit.most}")
     opcode = flow.tasks["op"]
     for q, queue in enumerate(flow.queues):
         unit = "aic" if q < num_queues // 3 else "aiv"
@@ -83,5 +97,5 @@ def _check_matmul(flow: tf.Taskflow, op: tf.TileOp, who: str) -> None:
         wanted = "float32" if access.rows is row_modes.OWN else dtypes[0]
         check_argument(added == wanted, who, f"the dtype of {flow.buffers[access.buffer].name}", added, wanted)
     for buffer in (x, other):
-        check_argument(buffer.cols <= MAX_ROW_STRIDE, who, f"the columns of {buffer.name}", buffer.cols,
-                       f"at most {MAX_ROW_STRIDE}")
+        check_argument(buffer.cols <= MOST_COLUMNS, who, f"the columns of {buffer.name}", buffer.cols,
+                       f"at most {MOST_COLUMNS}")

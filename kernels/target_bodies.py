@@ -1,4 +1,4 @@
-"""Refuses a taskflow that asks for what a target's kernel has no body for, as the definitions of tile operations say."""
+"""What a target's kernel has bodies for, by the definitions of tile operations; whatever else is asked for is refused."""
 
 from __future__ import annotations
 
@@ -6,7 +6,22 @@ from hpmoe.ir.taskflow import Taskflow, TileOp
 from hpmoe.support.dtypes import INTEGERS, storage_dtype
 from hpmoe.support.errors import check_argument
 from hpmoe.tile_ops.functions import Function
-from hpmoe.tile_ops.tile_primitive import INTEGER_TARGETS, TilePrimitive
+from hpmoe.tile_ops.tile_primitive import INTEGER_TARGETS, Operand, TilePrimitive
+
+
+def with_body(family: type[TilePrimitive] | type[Function], target: str) -> set[str]:
+    """The names of the operations, or functions of elements, that a target's kernel has a body for.
+
+    Example:
+        >>> "GATHER" in with_body(TilePrimitive, "ascend"), "round" in with_body(Function, "ascend")
+        (True, False)
+    """
+    return {member.name for member in family.members.values() if target in member.targets}
+
+
+def takes(operand: Operand, dtype: str, target: str) -> bool:
+    """Whether a target's bodies take an operand whose elements are stored in a dtype."""
+    return operand.takes(dtype) and (dtype not in INTEGERS or operand.is_integer or target in INTEGER_TARGETS)
 
 
 def check_bodies(flow: Taskflow, target: str, who: str) -> None:
@@ -16,17 +31,14 @@ def check_bodies(flow: Taskflow, target: str, who: str) -> None:
 
 
 def _check_op(flow: Taskflow, op: TileOp, target: str, who: str) -> None:
-    operations = {p.name for p in TilePrimitive.members.values() if target in p.targets}
-    _check_name(who, "its tile body", str(getattr(op.primitive, "name", op.primitive)), operations)
+    _check_name(who, "its tile body", str(getattr(op.primitive, "name", op.primitive)), with_body(TilePrimitive, target))
     if op.params.function is not None:
-        functions = {f.name for f in Function.members.values() if target in f.targets}
-        _check_name(who, "its function", op.params.function.name, functions)
+        _check_name(who, "its function", op.params.function.name, with_body(Function, target))
     for i, access in enumerate(op.operands):
         if access.buffer < 0 or op.primitive.is_remote:
             continue
         dtype, operand = storage_dtype(flow.buffers[access.buffer].dtype), op.primitive.operand(i)
-        is_known = operand.takes(dtype) and (dtype not in INTEGERS or operand.is_integer or target in INTEGER_TARGETS)
-        check_argument(is_known, who, f"the dtype of operand {i}", dtype,
+        check_argument(takes(operand, dtype, target), who, f"the dtype of operand {i}", dtype,
                        "int32" if operand.is_integer else "float32, bfloat16 or float16")
 
 

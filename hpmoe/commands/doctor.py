@@ -18,7 +18,7 @@ import numpy as np
 from absl import flags
 
 import hpmoe
-from hpmoe.commands import doctor_ranks
+from hpmoe.commands import doctor_ranks, doctor_reach, options
 from hpmoe.kernels.ascend_build import DEVICES, NPUS, run_needs
 from hpmoe.kernels.ascend_device import Npu, find_npu
 from hpmoe.kernels.native import find_blas, find_library, gemm_name, products_name
@@ -37,10 +37,15 @@ OTHERS = ("chex", "jax", "torch", "hypothesis", "matplotlib")
 
 
 def define(values: flags.FlagValues) -> None:
-    """No flags of its own."""
+    options.define_choice(values, "target", None, "instead: what its kernel runs and what it refuses",
+                          tuple(doctor_reach.TARGETS))
 
 
 def run(o: flags.FlagValues) -> int:
+    if o.target is not None:
+        found = doctor_reach.reach(o.target)
+        print(json.dumps(found) if o.json else "\n".join(doctor_reach.lines(found)))
+        return 0
     report = diagnosis()
     print(json.dumps(report) if o.json else "\n".join(report_lines(report)))
     return 0 if report["ok"] else 1

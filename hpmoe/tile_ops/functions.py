@@ -107,7 +107,7 @@ COS = Function("cos", 15, 1, np.cos, lambda f, g, y, x: [f(NEG, f(MUL, g, f(SIN,
 SIGN = Function("sign", 16, 1, np.sign, passes=9)
 SOFTPLUS = Function("softplus", 17, 1, _softplus, lambda f, g, y, x: [f(MUL, g, f(SIGMOID, x))], passes=15)
 FLOOR = Function("floor", 18, 1, np.floor)
-ROUND = Function("round", 19, 1, np.rint, targets=("cpu",))  # halves to even
+ROUND = Function("round", 19, 1, np.rint)  # halves to even
 ADD = Function("add", 32, 2, np.add, lambda f, g, z, x, y: [g, g], commutes=True)
 SUB = Function("sub", 33, 2, np.subtract, lambda f, g, z, x, y: [g, f(NEG, g)])
 MUL = Function("mul", 34, 2, np.multiply, lambda f, g, z, x, y: [f(MUL, g, y), f(MUL, g, x)], commutes=True)

@@ -15,6 +15,7 @@ __aicore__ inline void map_one(VectorUnit& unit, MapCode code, const Floats& a, 
     case MapCode::SIGN: return sign(a, x, y, z, count);
     case MapCode::SOFTPLUS: return softplus(a, x, y, z, w, count);
     case MapCode::FLOOR: return floor(a, a, count);
+    case MapCode::ROUND: return AscendC::Cast(a, a, AscendC::RoundMode::CAST_RINT, count);
     case MapCode::NEG: return AscendC::Muls(a, a, -1.0f, count);
     case MapCode::EXP: return AscendC::Exp(a, a, count);
     case MapCode::LOG: return AscendC::Ln(a, a, count);

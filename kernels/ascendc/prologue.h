@@ -175,7 +175,8 @@ class Prologue {
       s.b.SetValue(e, row);
       s.c.SetValue(e, slot);
       if (e == experts) break;
-      const int32_t rows = s.a.GetValue(dest * experts + e + 1) - s.a.GetValue(dest * experts + e);
+      const int32_t entries = s.a.GetValue(dest * experts + e + 1) - s.a.GetValue(dest * experts + e);
+      const int32_t rows = round_up(entries, route.alignment);
       row += rows;
       slot += (rows + tile_rows - 1) / tile_rows;
     }

@@ -9,9 +9,11 @@ namespace hpmoe {
 using Unit = UnitOf<int32_t>;
 
 // The rows that one rank sends to one local expert of another, cut to a slot: entries from first_entry of the source's on.
-// Or rows of a matrix, from first_entry on.
+// The last `padding` of them are zeros, from first_padding on. Or rows of a matrix, from first_entry on.
 struct Segment {
-  int32_t source, dest, expert, rows, first_row, first_entry;
+  int32_t source, dest, expert, rows, first_row, first_entry, padding = 0, first_padding = 0;
+
+  __aicore__ inline int32_t num_entries() const { return rows - padding; }
 
   __aicore__ static inline Segment of_matrix(int32_t source, int32_t dest, int32_t expert, int64_t rows, int64_t first_row,
                                              int64_t from) {
@@ -52,16 +54,12 @@ class RoutingTables {
     return expert_start(rank, expert + 1) - expert_start(rank, expert);
   }
   __aicore__ inline int32_t received(int32_t rank) const { return expert_start(rank, route_.num_local_experts); }
-  __aicore__ inline int32_t sent_to_experts(int32_t source, int32_t dest, int32_t first, int32_t last) const {
-    const int32_t e = dest * route_.num_local_experts;
-    return at(tables_.sent, source, tables_.width, e + last) - at(tables_.sent, source, tables_.width, e + first);
-  }
+  // One of source and dest is this rank.
   __aicore__ inline int32_t sent_to(int32_t source, int32_t dest) const {
-    return sent_to_experts(source, dest, 0, route_.num_local_experts);
+    return entries_for(source, dest, 0, route_.num_local_experts) + (source == dest ? padding(dest) : 0);
   }
-
   __aicore__ inline int32_t sent_to_expert(int32_t source, int32_t dest, int32_t expert) const {
-    return sent_to_experts(source, dest, expert, expert + 1);
+    return entries_for(source, dest, expert, expert + 1) + (source == dest ? padding_of(expert) : 0);
   }
 
   // Whether every entry of this rank's tokens is sent.
@@ -78,8 +76,12 @@ class RoutingTables {
     return kept;
   }
 
-  // Rows of zeros that fill up those of experts: the host refuses a route that has any.
-  __aicore__ inline int32_t padding(int32_t) const { return 0; }
+  // Rows of zeros that fill up those of this rank's experts: they count as sent to itself.
+  __aicore__ inline int32_t padding(int32_t) const {
+    int32_t rows = 0;
+    for (int32_t e = 0; e < route_.num_local_experts && route_.alignment > 1; ++e) rows += padding_of(e);
+    return rows;
+  }
 
   __aicore__ inline Unit slot(int32_t rank, int32_t index) const {
     const int32_t last = route_.num_local_experts;
@@ -98,18 +100,24 @@ class RoutingTables {
     const int32_t global_expert = dest * route_.num_local_experts + expert;
     const int32_t before = dest == rank_ ? at(tables_.before, source, tables_.narrow, expert)
                                          : words_.GetValue(tables_.ahead + global_expert);
+    const int32_t zeros = source == dest ? padding_of(expert) : 0;
     return {source,
             dest,
             expert,
-            sent_to_expert(source, dest, expert),
+            entries_for(source, dest, expert, expert + 1) + zeros,
             expert_start(dest, expert) + before,
-            at(tables_.sent, source, tables_.width, global_expert)};
+            at(tables_.sent, source, tables_.width, global_expert),
+            zeros,
+            expert_start(dest, expert + 1) - zeros};
   }
   __aicore__ inline Segment segment_in_slot(int32_t source, int32_t dest, const Unit& slot) const {
     Segment part = segment(source, dest, slot.expert);
-    const int32_t first = most(part.first_row, slot.start);
-    const int32_t last = least(part.first_row + part.rows, slot.start + slot.rows);
-    part.rows = most(last - first, 0);
+    const int32_t end = slot.start + slot.rows, first = most(part.first_row, slot.start);
+    const int32_t entries = most(least(part.first_row + part.num_entries(), end) - first, 0);
+    const int32_t zeros_end = least(part.first_padding + part.padding, end);
+    part.first_padding = most(part.first_padding, slot.start);
+    part.padding = most(zeros_end - part.first_padding, 0);
+    part.rows = entries + part.padding;
     part.first_entry += first - part.first_row;
     part.first_row = first;
     return part;
@@ -169,6 +177,17 @@ class RoutingTables {
       }
     }
     return {-1, -1, -1};
+  }
+  __aicore__ inline int32_t entries_for(int32_t source, int32_t dest, int32_t first, int32_t last) const {
+    const int32_t e = dest * route_.num_local_experts;
+    return at(tables_.sent, source, tables_.width, e + last) - at(tables_.sent, source, tables_.width, e + first);
+  }
+  // Of this rank's expert, what is more than the entries of all ranks.
+  __aicore__ inline int32_t padding_of(int32_t expert) const {
+    if (route_.alignment == 1) return 0;
+    const int32_t last = image_->header().ep_size - 1;
+    return expert_rows(rank_, expert) - at(tables_.before, last, tables_.narrow, expert) -
+           entries_for(last, rank_, expert, expert + 1);
   }
   __aicore__ inline int32_t at(int32_t table, int32_t row, int32_t width, int32_t i) const {
     return words_.GetValue(table + row * width + i);

@@ -63,16 +63,16 @@ __aicore__ inline void signal_tiles(CubeUnit&, const Frame&, const Segment&, con
 // So has it none to count by the slots they are fanned out to.
 __aicore__ inline void signal_fans(CubeUnit&, const Frame&, const Counters&, int32_t) {}
 
-// One signal for each run of entries that are counted in one event.
+// One signal for each run of entries that are counted in one event; rows of zeros are counted as the first tokens'.
 __aicore__ inline void signal_tiles(VectorUnit& unit, const Frame& frame, const Segment& segment, const Counters& counters,
                                     int32_t target, int32_t event) {
   const RouteWords& route = frame.routing.route();
   const int32_t return_entries = route.top_k * least(route.return_tokens, most(route.num_tokens, 1));
   const uint64_t list = address_on(frame.rank->args.tables, segment.source) +
                         static_cast<uint64_t>(frame.routing.tables().entries + segment.first_entry) * sizeof(int32_t);
-  int32_t tile = -1, rows = 0;
-  for (int32_t first = 0; first < segment.rows; first += kMaxEntries) {
-    const int32_t count = least(kMaxEntries, segment.rows - first);
+  int32_t tile = 0, rows = segment.padding;
+  for (int32_t first = 0; first < segment.num_entries(); first += kMaxEntries) {
+    const int32_t count = least(kMaxEntries, segment.num_entries() - first);
     const AscendC::LocalTensor<int32_t> entries = unit.read_entries(list + first * sizeof(int32_t), count);
     for (int32_t i = 0; i < count; ++i) {
       const int32_t next = entries.GetValue(i) / return_entries;

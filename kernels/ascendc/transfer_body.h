@@ -46,7 +46,24 @@ __aicore__ inline void pass_rows(VectorUnit& unit, const AscendC::LocalTensor<in
   }
 }
 
-// Copies the rows of a segment from this rank to another. Its list holds entries, token * K + k.
+// Zeros in `width` bytes of each of `num_rows` rows.
+__aicore__ inline void clear_rows(VectorUnit& unit, uint64_t to, int64_t row_bytes, int32_t num_rows, int32_t width) {
+  const int32_t part = least(width, kPieceBytes), pitch = round_up(part, kBlockBytes), rows_at_once = kPieceBytes / pitch;
+  for (int32_t first = 0; first < num_rows; first += rows_at_once) {
+    const int32_t rows = least(rows_at_once, num_rows - first);
+    for (int32_t begin = 0; begin < width; begin += part) {
+      Bytes zeros = unit.outputs.AllocTensor<uint8_t>();
+      AscendC::Duplicate(zeros.ReinterpretCast<float>(), 0.0f, rows * pitch / static_cast<int32_t>(sizeof(float)));
+      unit.outputs.EnQue(zeros);
+      zeros = unit.outputs.DeQue<uint8_t>();
+      unit.copy_out(to + first * row_bytes + begin, zeros, rows, least(part, width - begin), row_bytes, pitch);
+      unit.outputs.FreeTensor(zeros);
+    }
+  }
+}
+
+// Copies the rows of a segment from this rank to another, and clears those that are of no entry. Its list holds entries,
+// token * K + k.
 __aicore__ inline void copy_segment(VectorUnit& unit, const Frame& frame, const Segment& segment) {
   const bool back = goes_back(frame.op);
   const Buffer buffer = frame.buffer(0);
@@ -58,10 +75,12 @@ __aicore__ inline void copy_segment(VectorUnit& unit, const Frame& frame, const 
   RowPlaces received{0, row_bytes, false, 1, 0}, tokens{0, row_bytes, true, by_token ? frame.routing.route().top_k : 1, 0};
   RowPlaces &to = back ? tokens : received, &from = back ? received : tokens;
   to.base = address_on(frame.base(0), target_of(frame.op, segment)) + frame.first_col(0) * size;
+  if (!back && segment.padding > 0)
+    clear_rows(unit, to.base + segment.first_padding * row_bytes, row_bytes, segment.padding, width);
   from.base = frame.base(1) + frame.first_col(1) * size;
   received.base += segment.first_row * row_bytes;
-  for (int32_t first = 0; first < segment.rows; first += kMaxEntries) {
-    const int32_t rows = least(kMaxEntries, segment.rows - first);
+  for (int32_t first = 0; first < segment.num_entries(); first += kMaxEntries) {
+    const int32_t rows = least(kMaxEntries, segment.num_entries() - first);
     pass_rows(unit, unit.read_entries(list + first * sizeof(int32_t), rows), rows, width, from, to);
     received.base += rows * row_bytes;
   }

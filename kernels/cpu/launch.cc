@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <exception>
-#include <limits>
 
 #include "arithmetic.h"
 #include "bodies.h"
@@ -118,28 +117,27 @@ bool Launch::take_step(int32_t thread, int32_t num_threads, Ranks ranks, std::at
       fail(status);
       return false;
     }
-    num_done.fetch_add(1, std::memory_order_acq_rel);
+    num_done.fetch_add(1, std::memory_order_seq_cst);
   }
+  if (peers_.link()) peers_.link()->wake(peers_.first());
   const int32_t num_ranks = ranks.last - ranks.first;
-  const Code code = watchdog_.wait_until([&] { return num_done.load(std::memory_order_acquire) == num_ranks; });
-  if (code != Code::OK) fail(make_status(code, peers_.first() + thread % peers_.num_served(), 0, -1));
-  return code == Code::OK;
+  return watchdog_.wait_for_threads([&] { return num_done.load(std::memory_order_seq_cst) == num_ranks; }) == Code::OK;
 }
 
-// The first thread meets the other processes, and it alone says of which one it has waited too long.
+// The first thread meets the other processes, and it alone says what has gone wrong there.
 bool Launch::meet(int32_t thread) {
   if (!peers_.link()) return true;
+  if (thread > 0) return watchdog_.wait_for_threads([this] { return has_met_.load(std::memory_order_seq_cst); }) == Code::OK;
   Status status = make_status(Code::OK, peers_.first(), 0, -1);
-  const Watchdog patient(std::numeric_limits<double>::infinity(), watch_, failed_, peers_.link());
-  const Code code = thread == 0 ? peers_.meet(routings_, watch_, status)
-                                : patient.wait_until([this] { return has_met_.load(std::memory_order_acquire); });
+  const Code code = peers_.meet(routings_, watch_, status);
   if (code == Code::OK) {
     watchdog_.note_progress(now_ns());
-    has_met_.store(true, std::memory_order_release);
+    has_met_.store(true, std::memory_order_seq_cst);
   } else {
     status.code = static_cast<int32_t>(code);
     fail(status);
   }
+  peers_.link()->wake(peers_.first());
   return code == Code::OK;
 }
 

@@ -63,6 +63,23 @@ class Watchdog {
     return Code::OK;
   }
 
+  // Waits for threads of this launch alone, which end what they do: OK, or ABORTED_PEER when one has failed. The link is not
+  // asked, as another thread may be about to meet.
+  template <class Ready>
+  Code wait_for_threads(Ready ready) const {
+    for (int64_t looks = 0; !ready(); ++looks) {
+      if (has_failed_.load(std::memory_order_relaxed)) return Code::ABORTED_PEER;
+      if (looks < kSpins) {
+        pause_briefly();
+      } else if (!link_ || looks < kSpins + kYields) {
+        std::this_thread::yield();
+      } else if (sleep_until_rung(link_->mine(), kLongestSleep, ready)) {
+        return Code::OK;
+      }
+    }
+    return Code::OK;
+  }
+
  private:
   static constexpr int kSpins = 200, kYields = 20;
   // Of the time between two looks no more than this is waiting: the process may have been stopped, or the machine asleep.

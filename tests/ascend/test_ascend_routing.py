@@ -1,10 +1,12 @@
-"""Routes of the Ascend kernel on its twin that drop entries, send tokens to a rank once, or divide experts among copies."""
+"""Routes of the Ascend kernel on its twin that drop entries, fill up experts' rows, send tokens to a rank once, or divide
+experts among copies."""
 
 import mindspore as ms
 import numpy as np
 import pytest
-from ascend_helpers import LayerRun, ProgramRun, bf16, capped, capped_run, from_seed
+from ascend_helpers import LayerRun, ProgramRun, bf16, capped, capped_run, f32, from_seed
 from helpers import Layer, kept_by_hand
+from mindspore import mint
 
 import hpmoe
 from hpmoe import Aval, trace
@@ -64,6 +66,49 @@ def test_capacity_without_drops_is_checked():
     unpack_image(image)[1]["routes"]["capacity_factor"] = 1.25
     with pytest.raises(LaunchError, match="11 tokens of rank 0 chose expert 1; its capacity is 10"):
         run.kernel.replace(image=image).run([run.inputs])
+
+
+# --- rows of zeros ---
+
+
+def aligned(alignment, **limits):
+    def moe_ffn(x, topk_ids, topk_weights, gate_up, down):
+        weights = {"topk_weights": topk_weights} if limits.get("drop_policy") == "probs" else {}
+        rows, route = hpmoe.dispatch(x, topk_ids, num_local_experts=gate_up.shape[0], expert_alignment=alignment, **limits,
+                                     **weights)
+        act = hpmoe.swiglu(hpmoe.grouped_matmul(rows, gate_up, route))
+        return hpmoe.combine(hpmoe.grouped_matmul(act, down, route), route, topk_weights)
+    return moe_ffn
+
+
+@pytest.mark.parametrize("alignment, layer, options", [
+    (2, Layer(ep=1, T=9, H=48, I=16, E=4, K=2), {"rows": 4}),
+    (16, Layer(ep=3, T=17, H=32, I=16, E=6, K=3, num_tokens=(17, 0, 5)), {"signal": "peer"}),
+    (5, Layer(ep=2, T=40, H=32, I=16, E=4, K=2, routing="one expert"), {"blocks": 2, "signal": "expert"}),
+    (64, Layer(ep=2, T=9, H=32, I=16, E=4, K=1), {"dtype": ms.float32, "rows": 8, "put_cols": 16}),
+], ids=str)
+def test_groups_of_a_multiple(alignment, layer, options):
+    LayerRun(layer, f=aligned(alignment), **options).assert_close_to_float64()
+
+
+@pytest.mark.parametrize("policy", ["position", "probs"])
+def test_groups_of_a_multiple_and_entries_dropped(policy):
+    def wrap(_):
+        return aligned(8, capacity_factor=0.6, drop_policy=policy)
+
+    capped_run(Layer(ep=2, T=20, H=32, I=16, E=8, K=4), 0.6, policy, wrap=wrap, blocks=2).assert_close_to_float64()
+
+
+def test_rows_of_zeros_are_zeros_in_any_order(monkeypatch):
+    """A sum over all rows to which each of these adds 1; a row is longer than what is cleared at once."""
+    program = trace(lambda x, ids: mint.exp(hpmoe.dispatch(x, ids, num_local_experts=3, expert_alignment=7)[0]).sum(0),
+                    f32(5, 2064), Aval((5, 2), "int32"))
+    run = ProgramRun(program)
+    run.inputs[1][...] = [[2, 0]] * 4 + [[2, -1]]
+    rows = np.concatenate([np.exp(run.inputs[0].astype(np.float64)), np.exp(run.inputs[0][:4].astype(np.float64))])
+    for seed in (0, 1000):
+        from_seed(monkeypatch, seed)
+        np.testing.assert_allclose(run()[0], rows.sum(0) + 5, rtol=1e-5)
 
 
 # --- tokens sent once, copies of experts ---

@@ -10,9 +10,16 @@ import sys
 import pytest
 from command_line import run
 
+from hpmoe import Aval, tile_partition, trace
 from hpmoe.commands import doctor, doctor_ranks
+from hpmoe.ir.program import Builder, Var
 from hpmoe.kernels import ascend_build
 from hpmoe.kernels.build_native import find_compiler
+from hpmoe.kernels.target_bodies import check_bodies
+from hpmoe.primitives.primitive import REGISTRY
+from hpmoe.support.errors import ArgumentError
+from hpmoe.tile_ops.functions import Function
+from hpmoe.tile_ops.tile_primitive import TilePrimitive
 
 
 def test_doctor_finds_this_installation_usable(capsys):
@@ -53,6 +60,33 @@ def test_doctor_without_the_native_library(capsys, monkeypatch):
     status, out, _ = run(capsys, "doctor")
     assert status == 1
     assert "the native library does not load: hpmoe's native library is not beside x" in out
+
+
+@pytest.mark.parametrize("target", ["cpu", "ascend", "ascend-twin"])
+def test_doctor_lists_what_a_target_runs_and_refuses(capsys, target):
+    """A kernel for the target is packed with each function that it is said to run, and refused with any other."""
+    found = json.loads(run(capsys, "doctor", f"--target={target}", "--json")[1])
+    runs, refuses = found["runs"], found["refuses"]
+    for family, members in (("operations", TilePrimitive.members), ("functions", Function.members)):
+        assert sorted([*runs[family], *refuses[family]]) == sorted(members)
+    for name in Function.members:
+        flow = one_function(name)
+        if name in runs["functions"]:
+            check_bodies(flow, target.partition("-")[0], "doctor")
+            continue
+        with pytest.raises(ArgumentError, match=f"its function is {name}; it must be one of abs, add"):
+            check_bodies(flow, target.partition("-")[0], "doctor")
+    assert runs["at_most"].get("top_k") == (None if target == "cpu" else 512)
+    text = run(capsys, "doctor", f"--target={target}")[1].split()
+    assert {*runs["operations"], *runs["functions"], *refuses["operations"], *refuses["functions"]} <= set(text)
+
+
+def one_function(name):
+    """The tiles of one function of elements."""
+    builder, x = Builder(), [Var(Aval((8, 16), "float32")) for _ in range(Function.members[name].inputs)]
+    out = builder.add(REGISTRY["stop_gradient" if name == "copy" else name], *x)
+    program = trace(lambda *args: args[0] * 1.0, *(v.aval for v in x))
+    return tile_partition.apply_to(program.replace(inputs=tuple(x), equations=tuple(builder.equations), outputs=(out,)))
 
 
 def test_doctor_says_what_ascend_misses(tmp_path, monkeypatch):

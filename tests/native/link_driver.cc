@@ -222,7 +222,8 @@ class Run {
         if (now_ns() > until) hang(rank);
         sleep_for(200'000);
       }
-      if (rank != but_for) check(WIFEXITED(status) && WEXITSTATUS(status) == 0, "a rank ends well");
+      const bool is_well = rank == but_for ? WIFSIGNALED(status) : WIFEXITED(status) && WEXITSTATUS(status) == 0;
+      check(is_well, rank == but_for ? "a rank is killed" : "a rank ends well");
     }
   }
 

@@ -81,7 +81,9 @@ def test_sessions_run(document, monkeypatch, tmp_path):
     assert session.examples and not runner.failures, "".join(report)
 
 
-@pytest.mark.parametrize("document", FOLLOWED)
+# A page that adds C++ compiles the native libraries again.
+@pytest.mark.parametrize("document", [
+    pytest.param(d, marks=pytest.mark.slow) if "build_native" in documents.text_of(d) else d for d in FOLLOWED])
 def test_a_page_followed_step_by_step_works(document, tmp_path):
     copy = documents.Copy(tmp_path)
     for block in blocks_of(document):

@@ -38,7 +38,6 @@ NOT_REACHED = {
     ("kernels/token_rows.py", "no memory to move"): "raised where the system has no memory left",
     ("kernels/ascend_rules.py", "its operand dtypes"): "both operands of a product have one dtype",
     ("kernels/ascend_rules.py", "its result"): "a product has the dtype of its operands, or of a main gradient",
-    ("kernels/ascend_rules.py", "the copies of"): "needs more copies than a placement makes of a small layer",
     ("kernels/ascend_rules.py", "the dtype of"): "what copies give back has the dtype of their products, a main gradient "
                                                  "float32",
     ("kernels/ascend_rules.py", "its main gradient"): "a call adds in place; guards against other callers of the kernel",

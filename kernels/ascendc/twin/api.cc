@@ -39,7 +39,8 @@ hpmoe::RouteTables last_tables(const hpmoe::Image& image) {
     const hpmoe::Route& route = image.routes[r];
     const hpmoe::RouteWords words{route.ids_buffer,     route.num_experts, route.num_local_experts, route.top_k,
                                   route.num_slots,      route.num_tokens,  route.max_rows,          route.drop_policy,
-                                  route.weights_buffer, route.first_share, route.once_of,           route.return_tokens};
+                                  route.weights_buffer, route.first_share, route.once_of,           route.return_tokens,
+                                  route.alignment};
     tables = hpmoe::lay_out(words, image.header->ep_size, image.header->num_queues / 3 * 2,
                             r > 0 ? tables.end : hpmoe::kUnitWords);
   }

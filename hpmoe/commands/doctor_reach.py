@@ -1,0 +1,56 @@
+"""hpmoe doctor --target: what the kernel of a target runs, and what it refuses by name before any launch.
+
+Read off the definitions that the refusals ask, so that neither says what the other does not do.
+"""
+
+from __future__ import annotations
+
+import textwrap
+
+from hpmoe.kernels import ascend_rules
+from hpmoe.kernels.target_bodies import takes, with_body
+from hpmoe.support.dtypes import BYTES, FLOATS, INTEGERS
+from hpmoe.support.kept_files import Fields
+from hpmoe.tile_ops.functions import Function
+from hpmoe.tile_ops.tile_primitive import TilePrimitive
+
+TARGETS = {"cpu": "cpu", "ascend": "ascend", "ascend-twin": "ascend"}  # whose bodies each has
+WIDTH = 110
+
+
+def reach(target: str) -> Fields:
+    """Operations, functions, dtypes and numbers that a target runs, and those that it refuses."""
+    kernel = TARGETS[target]
+    of_family = {"operations": TilePrimitive, "functions": Function}
+    runs = {name: sorted(with_body(family, kernel)) for name, family in of_family.items()}
+    refuses = {name: sorted(family.members.keys() - set(runs[name])) for name, family in of_family.items()}
+    limits = {limit.what.strip(","): limit.most for limit in ascend_rules.LIMITS} if kernel == "ascend" else {}
+    if limits:
+        limits["columns of a product's operand"] = ascend_rules.MOST_COLUMNS
+    return {"target": target, "runs": {**runs, "dtypes": dtypes(kernel), "at_most": limits}, "refuses": refuses}
+
+
+def dtypes(kernel: str) -> dict[str, list[str]]:
+    """For each dtype the operations that take an operand of it, beside ids, which every route reads as int32."""
+    bodies = [TilePrimitive.members[name] for name in sorted(with_body(TilePrimitive, kernel))]
+    return {dtype: [p.name for p in bodies if any(takes(operand, dtype, kernel) for operand in (*p.outputs, *p.inputs))]
+            for dtype in (*FLOATS, *INTEGERS, BYTES)}
+
+
+def lines(found: Fields) -> list[str]:
+    """The text of reach."""
+    runs, all_names = found["runs"], found["runs"]["operations"]
+    rows = [f"the {found['target']} target runs", *_list("operations", all_names), *_list("functions", runs["functions"])]
+    for dtype, names in runs["dtypes"].items():
+        left = sorted(set(all_names) - set(names))
+        rows += _list(dtype, ["in none of them"] if not names else names if len(left) > len(names) else
+                      ["in all but", *left] if left else ["in all of them"])
+    rows += _list("at most", [f"{what} {most};" for what, most in runs["at_most"].items()] or ["what memory holds"])
+    rows += ["and refuses, by name and before a launch"]
+    for family, names in found["refuses"].items():
+        rows += _list(family, names or ["none"])
+    return rows
+
+
+def _list(title: str, words: list[str]) -> list[str]:
+    return textwrap.wrap(" ".join(words).rstrip(";"), WIDTH, initial_indent=f"  {title:<12}", subsequent_indent=" " * 14)
