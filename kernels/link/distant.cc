@@ -40,6 +40,11 @@ const char* Distant::take(const char* message, int64_t bytes) {
   return nullptr;
 }
 
+Failure Distant::failure(int64_t number) const {
+  const std::lock_guard<std::mutex> lock(mutex_);
+  return control_.failures[number % 2];
+}
+
 void Distant::end(Code code, int64_t value, const char* text) {
   if (is_gone()) return;
   why_ = {{static_cast<int32_t>(code), rank_, -1, -1, -1, -1, value, 0}, rank_, {}};
@@ -82,9 +87,13 @@ const char* Distant::take_failure(const MessageHeader& header, const char* body,
   Failure failure;
   if (bytes != sizeof failure) return "a failure is of another length";
   std::memcpy(&failure, body, sizeof failure);
-  if (header.number <= control_.failed[header.number & 1].load(std::memory_order_relaxed)) return "a failure is out of turn";
+  if (header.number <= 0 || header.number <= control_.failed[header.number % 2].load(std::memory_order_relaxed))
+    return "a failure is out of turn";
   failure.text[sizeof failure.text - 1] = 0;
-  control_.failures[header.number % 2] = failure;
+  {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    control_.failures[header.number % 2] = failure;
+  }
   control_.failed[header.number % 2].store(header.number, std::memory_order_seq_cst);
   return nullptr;
 }

@@ -205,10 +205,11 @@ Code Link::find_trouble(int64_t now) {
   const int64_t number = number_;
   for (int32_t rank = 0; rank < size(); ++rank) {
     if (rank == rank_ || control(rank).failed[number % 2].load(std::memory_order_acquire) < number) continue;
-    return note_failure(control(rank).failures[number % 2]);
+    return note_failure(distant(rank) ? distant(rank)->failure(number) : control(rank).failures[number % 2]);
   }
   int64_t last = looked_ns_.load(std::memory_order_relaxed);
   if (now - last < kBetweenLooks || !looked_ns_.compare_exchange_strong(last, now)) return Code::OK;
+  int32_t left = -1;
   for (int32_t rank = 0; rank < size(); ++rank) {
     const Control& peer = control(rank);
     const bool is_launching = phase_ == Phase::LAUNCHING;
@@ -216,9 +217,10 @@ Code Link::find_trouble(int64_t now) {
     const bool has_left = peer.has_left.load(std::memory_order_acquire) != 0;
     if (!has_left && !has_died(rank)) continue;
     if (peer.failed[number % 2].load(std::memory_order_acquire) >= number) return find_trouble(now);  // it said why
-    return note_failure(end_of(rank));
+    if (!has_left) return note_failure(end_of(rank));
+    if (left < 0) left = rank;  // maybe as another one has died
   }
-  return Code::OK;
+  return left < 0 ? Code::OK : note_failure(end_of(left));
 }
 
 // The code that this rank ends with: what another one says of a third is as true here, what it did itself is its own.
