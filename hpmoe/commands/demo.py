@@ -14,7 +14,7 @@ import numpy as np
 from absl import flags
 
 import hpmoe
-from hpmoe.commands import options
+from hpmoe.commands import demo_processes, options
 from hpmoe.commands.op_by_op import moe_ffn_op_by_op
 from hpmoe.kernels.native import products_name
 from hpmoe.routing.workload import layer_inputs
@@ -30,9 +30,12 @@ SUMMARY = "runs a MoE-FFN forward and backward, checks it against MindSpore op b
 NOTES = """\
 Takes half a minute to a minute on two cores.
 
-The ranks are virtual: threads of this process share its cores, so where there are more workers than cores a task's
-time in the timeline includes what its thread spent without one. Both sides compute the same from the same inputs;
-latencies are medians of interleaved runs after a warm-up. The file of --out opens in ui.perfetto.dev or
+--processes=4 gives each rank a process of its own, as `hpmoe launch` does, and says what each did: the rows that it
+received and how long it computed, copied rows to others, and waited. Nothing is timed of MindSpore then.
+
+Otherwise the ranks are virtual: threads of this process share its cores, so where there are more workers than cores a
+task's time in the timeline includes what its thread spent without one. Both sides compute the same from the same
+inputs; latencies are medians of interleaved runs after a warm-up. The file of --out opens in ui.perfetto.dev or
 chrome://tracing.
 
 Half precision: inputs are rounded to it, the error is that against MindSpore's float32 results for the rounded inputs,
@@ -47,6 +50,7 @@ DIRECTIONS = ("forward", "backward")
 NEXT = {"hpmoe show": "the same layer as every transform leaves it",
         "hpmoe compare unfused fused --out=a.html": "its time on an NPU, simulated, one kernel after another and fused",
         "hpmoe bench": "this CPU, beside JAX and PyTorch where they are installed",
+        "hpmoe demo --processes=2": "ranks as processes, and what each of them does",
         "hpmoe launch -n 2 your_script.py": "ranks as processes: mesh=hpmoe.world() in the script"}
 PASSES = ("forward", "forward + backward")
 
@@ -54,14 +58,23 @@ PASSES = ("forward", "forward + backward")
 def define(values: flags.FlagValues) -> None:
     options.define_sizes(values, ep=4, tokens=1024, hidden=1024, intermediate=512, experts=32, top_k=4)
     options.define_dtype(values)
+    options.define_integer(values, "processes", None, "so many ranks, each a process, in place of virtual ones", least=2)
     options.define_integer(values, "seed", 0, "seed of the random inputs", least=0)
     options.define_integer(values, "repeats", 5, "timed runs of each side")
     flags.DEFINE_string("out", None, "where to write the timeline of a measured run, such as run.json", flag_values=values)
 
 
 def run(o: flags.FlagValues) -> int:
+    if o.processes is not None:
+        options.check_flag(not o["ep"].present or o.ep == o.processes, "ep", o.ep, "left out, or as many as --processes")
+        o.ep = o.processes
     options.check_sizes(o)
     options.check_file("out", o.out, ".json")
+    if o.processes is not None:
+        report = demo_processes.measured(o, TOLERANCES[o.dtype])
+        print(json.dumps(report) if o.json else "\n".join(demo_processes.report_lines(report) if report["status"] == 0 else
+                                                         [f"hpmoe demo: a rank ended with status {report['status']}"]))
+        return 0 if report["ok"] else 1
     ms.runtime.launch_blocking()
     with Progress("hpmoe demo") as progress:
         report, timelines = measured(o, progress)

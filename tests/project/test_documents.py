@@ -43,6 +43,7 @@ TESTED_ELSEWHERE = {
     "hpmoe simulate --paper": "tests/commands/test_simulate_command.py",
     "hpmoe simulate --validate": "tests/commands/test_simulate_command.py",
     "hpmoe simulate --machine=ascend_a2 --nodes=8 --out=nodes.png": "tests/commands/test_nodes.py",
+    "hpmoe demo --processes=4": "tests/commands/test_demo_processes.py",
     "hpmoe bench --processes=2 --suite --dtype=float32 --repeats=3": "tests/commands/test_bench_processes.py",
     "hpmoe calibrate": "tests/commands/test_calibrate.py",
     "hpmoe calibrate --check": "tests/commands/test_calibrate.py",

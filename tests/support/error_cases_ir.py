@@ -308,7 +308,7 @@ cases("command", {line: lambda line=line: cli._run(line.split()) for line in (
     "simulate --nodes=1 --machine=cpu", "simulate --nodes=64 --machine=ascend_a2",
     "simulate --ablation --out=no/such/folder/x.png",
     "demp", "--foo", "demo --toks=3", "demo --ep=abc", "demo --ep 0", "demo --tokens", "demo --experts=30",
-    "demo --top_k=33",
+    "demo --top_k=33", "demo --processes=2 --ep=4",
     "demo --out=no/such/folder/x.json", "demo --json=3", "demo 3", "show --stage=kernels",
     "show --stage=kernel --machine=ascend_a3",
     "show --ep=8192 --experts=8192", "show --experts=4194306", "show --hidden=1073741824", "simulate --tokens=8388608",
