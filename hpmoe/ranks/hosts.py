@@ -87,12 +87,14 @@ def find_hosts(place: Place, tag: str, gather: Gather, rank: int, names: Sequenc
     return HostsGroup(rank, members, gather, finder.neighbours, sockets, secret_of(place.run, tag), timeout)
 
 
-def meet_hosts(launched: Launched, names: Sequence[str], timeout: float) -> tuple[Place, Group]:
-    """Finds all processes of a run on several hosts, by way of rank 0, and connects this one to the others.
+def meet_all(launched: Launched, names: Sequence[str], timeout: float) -> tuple[Place | None, Group]:
+    """Finds all processes of a run, by way of rank 0, and where they are on several hosts connects this one to the others.
 
     Raises:
         LaunchError: a rank did not come, or cannot be reached.
     """
+    if not launched.rendezvous:
+        return None, meet(HostPoint(launched.run, ""), launched.rank, names, timeout)
     point = NetPoint(launched.run, launched.rendezvous)
     hub = meet(point, launched.rank, names, timeout)
     host = point.host if launched.rank == 0 else hub.connections[0].getsockname()[0]
@@ -116,6 +118,7 @@ class _Finder:
 
     def reach(self, rank: int, address: str) -> None:
         """A rank that listens already: on this host, or at an address."""
+        problem = ""
         for point in (self.near(rank), NetPoint(self._place.run, address)):
             try:
                 connection = point.connect(max(0.1, self._deadline - time.monotonic()))
@@ -125,7 +128,10 @@ class _Finder:
             if stranger := point.stranger(connection, listens=False):
                 problem = f"is not who listens at {address}, {stranger} is"
                 continue
-            return self._greet(connection, point, listens=False)
+            try:
+                return self._greet(connection, point)
+            except GoneError as error:
+                problem = f"is gone: {error}"
         raise failed(f"{self._names[rank]} {problem}", rank)
 
     def admit(self, near: socket.socket, away: socket.socket) -> None:
@@ -139,13 +145,14 @@ class _Finder:
                     connection.settimeout(None)
                     if point.stranger(connection, listens=True):
                         connection.close()
-                    else:
-                        self._greet(connection, point, listens=True)
+                        continue
+                    with contextlib.suppress(GoneError):
+                        self._greet(connection, point)
             if time.monotonic() > self._deadline:
                 missing = [r for r in range(len(self._names)) if r != self._rank and r not in (self.neighbours | self.away)]
                 raise failed(f"{self._names[missing[0]]} did not come to {self._names[self._rank]} in time", missing[0])
 
-    def _greet(self, connection: socket.socket, point: Point, listens: bool) -> None:
+    def _greet(self, connection: socket.socket, point: Point) -> None:
         """Both ends say who they are; on one host they hand over what can be read once they have ended."""
         own = os.pidfd_open(os.getpid())
         try:
@@ -153,12 +160,10 @@ class _Finder:
             words, _, files = receive(connection, time.monotonic() + HELLO_S)
         except GoneError:
             connection.close()
-            if not listens:
-                raise
-            return
+            raise
         finally:
             os.close(own)
-        rank = words["rank"]
+        rank = int(words["rank"])
         if point.takes_files:
             self.neighbours[rank] = connection
             self.members[rank] = Member(self._names[rank], words["pid"], files[0])

@@ -82,7 +82,7 @@ class Ranks:
         self._is_over, self._interrupts = threading.Event(), 0
         self._kill_at, self._hosts, self._first = float("inf"), hosts, hosts.host_rank * num_ranks
         self._told = {"WORLD_SIZE": str(num_ranks * hosts.num_hosts), SECRET: hosts.secret or secrets.token_hex(32),
-                      RENDEZVOUS: hosts.rendezvous or ("" if hosts.node_size is None else _free_address())}
+                      RENDEZVOUS: hosts.rendezvous or ("" if hosts.node_size is None else free_address())}
         shares = divided(sorted(os.sched_getaffinity(0)), num_ranks)
         self._environments = [self._environment(local) for local in range(num_ranks)]
         self.processes = [self._start(command, rank, share) for rank, share in enumerate(shares)]
@@ -151,7 +151,7 @@ class Ranks:
                 os.killpg(process.pid, number)
 
 
-def _free_address() -> str:
+def free_address() -> str:
     """A port of this computer at which nobody listens."""
     with socket.create_server(("127.0.0.1", 0)) as server:
         return f"127.0.0.1:{server.getsockname()[1]}"

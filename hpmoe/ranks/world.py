@@ -9,7 +9,7 @@ from collections.abc import Sequence
 import numpy as np
 
 from hpmoe.machines.machine import Mesh
-from hpmoe.ranks.hosts import Place, find_hosts, meet_hosts
+from hpmoe.ranks.hosts import Place, find_hosts, meet_all
 from hpmoe.ranks.launchers import Launched, find_launched, is_scheduler
 from hpmoe.ranks.link import Link, make_link
 from hpmoe.ranks.points import HostPoint
@@ -93,10 +93,7 @@ class _Process:
         try:
             if self.everyone is None:
                 names = [f"rank {r}" for r in range(launched.size)]
-                if launched.rendezvous:
-                    self.place, group = meet_hosts(launched, names, timeout)
-                else:
-                    group = meet(HostPoint(launched.run, ""), launched.rank, names, timeout)
+                self.place, group = meet_all(launched, names, timeout)
                 self.everyone = group, make_link(group)
             if ep_size not in self.worlds:
                 self.worlds[ep_size] = self._make(launched, ep_size, timeout)
